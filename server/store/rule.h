@@ -1,0 +1,31 @@
+// A Rule is what the store needs to know of a limit: which bucket, which algorithm, which figures.
+#ifndef SLUICE_SERVER_STORE_RULE_H_
+#define SLUICE_SERVER_STORE_RULE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "server/algorithm/parameters.h"
+
+namespace sluice::store {
+
+// Immutable once registered with a store. Buckets are identified by (limit_id, key); a rule is
+// one revision of the figures that hold for some of a limit's keys. A reload that changes a
+// limit's figures makes new rules (with the same limit_id); one that does not keeps the old
+// objects, so that nothing is converted.
+struct Rule {
+  // Unique in the process, never reused, increasing: of two rules of one limit the greater is the
+  // newer. Never 0.
+  uint32_t id = 0;
+  // The same over reloads for the same limit name. Never reused for another name.
+  uint32_t limit_id = 0;
+  // For Redis keys and messages.
+  std::string limit_name;
+  algorithm::Parameters parameters;
+  // Shadow: never denies; debited when it fits, untouched and reported when it does not.
+  bool shadow = false;
+};
+
+}  // namespace sluice::store
+
+#endif  // SLUICE_SERVER_STORE_RULE_H_

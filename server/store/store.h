@@ -1,0 +1,203 @@
+// Store: where buckets live. One atomic operation per acquisition, never get/compute/set.
+//
+// An operation is an object of the caller's, filled in by the caller, decided by the store and
+// completed exactly once: no allocation, no copy of keys, and the same shape for a store that
+// answers inline (memory) and one that answers later on an event loop (Redis).
+#ifndef SLUICE_SERVER_STORE_STORE_H_
+#define SLUICE_SERVER_STORE_STORE_H_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string_view>
+
+#include "absl/types/span.h"
+#include "server/store/rule.h"
+
+namespace sluice::store {
+
+inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
+
+// Permits from one bucket. REQUIRES: permits >= 1 and not above what the rule could ever grant
+// (algorithm::MaxGrant); key at most bounds::kMaxKeyBytes.
+struct Charge {
+  const Rule* rule = nullptr;
+  std::string_view key;
+  uint64_t permits = 1;
+};
+
+// A bucket as it is at `now_ns`.
+struct BucketLevel {
+  // Permits that could be taken now, without debt; negative: owed. Saturates.
+  int64_t remaining = 0;
+  // Most that it can hold.
+  uint64_t capacity = 0;
+  // Nanoseconds until it is full if nobody takes.
+  int64_t reset_after_ns = 0;
+  // Nanoseconds until one permit could be taken; 0: now.
+  int64_t next_permit_after_ns = 0;
+};
+
+enum class Reason : uint8_t {
+  kNone = 0,
+  kNotEnough,
+  kWaitingBound,
+  kStoreAway,
+  kOverflow,
+  kShadowDenied,
+};
+
+enum class Source : uint8_t { kStore = 0, kLease, kStoreAway, kOverflow, kLocal };
+
+struct ChargeResult {
+  BucketLevel level;
+  Reason reason = Reason::kNone;
+};
+
+enum class Outcome : uint8_t {
+  kPending = 0,
+  kGranted,
+  kDenied,
+  // Nothing was debited; a charge's rule is older than its bucket's: the caller resolves the
+  // acquisition against the current limits and asks again.
+  kStaleRule,
+  // Nothing was debited; the deadline had passed before the decision.
+  kDeadlineExceeded,
+  // Nothing was debited, as far as the store knows; the shared store is away.
+  kUnavailable,
+};
+
+// One acquisition: its charges (each of a bucket of its own; the engine has added up those of the
+// same bucket), and after completion its result.
+struct Acquisition {
+  // Caller's, alive until completion.
+  absl::Span<const Charge> charges;
+  // Caller's, as many as charges. Written by the store.
+  ChargeResult* results = nullptr;
+
+  int64_t max_wait_ns = 0;
+  bool want_receipt = false;
+
+  // Written by the store.
+  Outcome outcome = Outcome::kPending;
+  Source source = Source::kStore;
+  // Granted: until the moment. Denied: until the same request would be granted if nobody else
+  // comes (earliest moment minus max_wait_ns); exact to the nanosecond, rounded up.
+  int64_t wait_ns = 0;
+  int64_t retry_after_ns = 0;
+  // The moment of the decision, on the store's clock.
+  int64_t now_ns = 0;
+  // With want_receipt and granted: what Refund is called with. 0: none.
+  uint64_t receipt_id = 0;
+};
+
+// Independent acquisitions, decided in order. The caller owns it and keeps it, and all it points
+// to, alive and untouched from Acquire until Done.
+class AcquireOperation {
+ public:
+  absl::Span<Acquisition> acquisitions;
+  // On common::Clock::NowNs()'s time line: past it nothing is debited.
+  int64_t deadline_ns = kNoDeadline;
+
+  // Called exactly once, by the memory store before Acquire returns, on the calling thread; by a
+  // shared store later, on the event loop that the operation was started on.
+  virtual void Done() = 0;
+
+ protected:
+  ~AcquireOperation() = default;
+};
+
+struct QueryItem {
+  const Rule* rule = nullptr;
+  std::string_view key;
+  // Written by the store.
+  BucketLevel level;
+  bool exists = false;
+  Source source = Source::kStore;
+  bool unavailable = false;
+  uint64_t waiting = 0;
+  int64_t next_moment_after_ns = 0;
+};
+
+class QueryOperation {
+ public:
+  absl::Span<QueryItem> items;
+  int64_t deadline_ns = kNoDeadline;
+  virtual void Done() = 0;
+
+ protected:
+  ~QueryOperation() = default;
+};
+
+enum class RefundOutcome : uint8_t {
+  kPending = 0,
+  kRefunded,
+  kAlreadyRefunded,
+  kExpired,
+  kStaleRule,
+  kUnavailable,
+};
+
+class RefundOperation {
+ public:
+  uint64_t receipt_id = 0;
+  // The acquisition's charges, with the permits that were taken.
+  absl::Span<const Charge> charges;
+  // Caller's, as many as charges: whole permits given back. Written by the store.
+  uint64_t* refunded = nullptr;
+  int64_t deadline_ns = kNoDeadline;
+  // Written by the store.
+  RefundOutcome outcome = RefundOutcome::kPending;
+  virtual void Done() = 0;
+
+ protected:
+  ~RefundOperation() = default;
+};
+
+struct StoreStats {
+  uint64_t buckets = 0;
+  uint64_t max_buckets = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t created = 0;
+  uint64_t dropped = 0;
+  uint64_t overflow_allowed = 0;
+  uint64_t overflow_denied = 0;
+  uint64_t open_receipts = 0;
+  uint64_t receipts_evicted = 0;
+  uint64_t lock_yields = 0;
+};
+
+// Thread-safe. Never blocks.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // "memory", "redis".
+  virtual std::string_view Kind() const = 0;
+
+  // Must be called with a rule before an operation names it. The store keeps old rules for as
+  // long as a bucket of theirs exists, in order to convert it to the newer one (carry-over).
+  virtual void Register(std::shared_ptr<const Rule> rule) = 0;
+
+  virtual void Acquire(AcquireOperation* operation) = 0;
+
+  // Takes nothing, creates no bucket.
+  virtual void Query(QueryOperation* operation) = 0;
+
+  virtual void Refund(RefundOperation* operation) = 0;
+
+  // Makes the bucket full; its open receipts become worthless. `done(existed)` runs once, as
+  // AcquireOperation::Done does.
+  virtual void Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
+                     void* context) = 0;
+
+  virtual StoreStats Stats() const = 0;
+
+  // Does a small, bounded step of housekeeping: drops full buckets, gives memory back. Called by
+  // a timer, also when no requests come. Returns true while there is more to do soon.
+  virtual bool Maintain() { return false; }
+};
+
+}  // namespace sluice::store
+
+#endif  // SLUICE_SERVER_STORE_STORE_H_
