@@ -3,24 +3,120 @@
 #ifndef SLUICE_SERVER_ENGINE_ENGINE_H_
 #define SLUICE_SERVER_ENGINE_ENGINE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "server/store/store.h"
 
 namespace sluice::engine {
 
 // A reusable work area for one AcquireOperation on the store: a caller keeps one (per thread, per
-// stream) and pays no allocation once its vectors have grown. Not thread-safe.
+// stream) and pays no allocation once its vectors have grown. Derive from it to be told when the
+// operation is done. Not thread-safe; not to be touched between Engine::Acquire and Done.
 //
 //   work.Clear();
-//   for each acquisition: work.Begin(max_wait_ns, want_receipt);
-//                         work.Add(rule, key, permits) for each charge, parents last;
-//                         absl::Status s = work.End();
-//   engine.Acquire(&work, deadline_ns);   // -> work.OnDone() -> results
-class AcquireWork;
+//   for each acquisition asked for:
+//     work.Begin(max_wait_ns, want_receipt);
+//     work.Add(rule, key, permits) for each charge, parents last;   (or work.Fail(status))
+//     work.End();
+//   engine.Acquire(&work, deadline_ns);   // -> work.Done() -> results, by the same index
+//
+// An acquisition that was refused (its End() was not OK, or Fail was called) keeps its index and
+// its status; the store does not see it and the others are decided without it.
+class AcquireWork : public store::AcquireOperation {
+ public:
+  AcquireWork() = default;
+  AcquireWork(const AcquireWork&) = delete;
+  AcquireWork& operator=(const AcquireWork&) = delete;
+
+  // Makes it empty; keeps the memory.
+  void Clear();
+
+  // Starts the next acquisition. REQUIRES: the one before was ended.
+  void Begin(int64_t max_wait_ns, bool want_receipt);
+
+  // A charge of it. `rule` and the bytes of `key` stay alive until Done. A second charge on the
+  // same bucket (limit and key) adds to the first.
+  void Add(const store::Rule& rule, std::string_view key, uint64_t permits);
+
+  // Refuses the acquisition begun, for the caller's reason. End() then returns it.
+  void Fail(absl::Status status);
+
+  // INVALID_ARGUMENT: no charges, more than bounds::kMaxCharges (counted before adding up),
+  // permits 0, a bucket's sum above what its rule could ever grant.
+  absl::Status End();
+
+  // Acquisitions begun since Clear().
+  size_t size() const { return items_.size(); }
+
+  // ---- Results, after Done ----
+
+  // Why acquisition i was refused before it was decided; OK: it was decided.
+  const absl::Status& status(size_t i) const { return items_[i].status; }
+
+  // REQUIRES: status(i).ok(). Outcome, wait_ns, retry_after_ns, now_ns, source, receipt_id; its
+  // `charges` are the merged ones, which a receipt is made of.
+  const store::Acquisition& acquisition(size_t i) const { return decided_[items_[i].decided]; }
+
+  // Charges of acquisition i, as they were added.
+  size_t charges(size_t i) const { return items_[i].requested; }
+
+  // REQUIRES: status(i).ok(). The result of the c-th charge added; of charges on the same bucket
+  // each has the bucket's.
+  const store::ChargeResult& charge(size_t i, size_t c) const {
+    return results_[items_[i].first_merged + merged_of_[items_[i].first_requested + c]];
+  }
+
+  // The rule that the c-th charge named.
+  const store::Rule& rule(size_t i, size_t c) const {
+    return *merged_[items_[i].first_merged + merged_of_[items_[i].first_requested + c]].rule;
+  }
+
+ protected:
+  ~AcquireWork() = default;
+
+ private:
+  friend class Engine;
+
+  struct Item {
+    absl::Status status;
+    uint32_t decided = 0;          // index in decided_
+    uint32_t first_requested = 0;  // in merged_of_
+    uint32_t requested = 0;
+    uint32_t first_merged = 0;  // in merged_ and results_
+    uint32_t merged = 0;
+  };
+
+  // Points the acquisitions at their charges, now that the vectors no longer move.
+  void Seal();
+
+  std::vector<Item> items_;
+  std::vector<store::Acquisition> decided_;
+  std::vector<store::Charge> merged_;
+  std::vector<store::ChargeResult> results_;  // as many as merged_
+  std::vector<uint8_t> merged_of_;            // per charge added: its index among its item's merged
+  int64_t max_wait_ns_ = 0;
+  bool want_receipt_ = false;
+};
+
+// Thread-safe; never blocks. The store outlives it.
+class Engine {
+ public:
+  explicit Engine(store::Store& store) : store_(store) {}
+
+  // Decides all acquisitions of `work`, in order, and calls its Done() exactly once: before it
+  // returns, on this thread, where the store is in memory.
+  void Acquire(AcquireWork* work, int64_t deadline_ns);
+
+  store::Store& store() const { return store_; }
+
+ private:
+  store::Store& store_;
+};
 
 }  // namespace sluice::engine
 
