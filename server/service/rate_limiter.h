@@ -1,0 +1,57 @@
+// RateLimiter: the use cases of the data plane, for any transport. Validates before any work,
+// resolves names against the running table, decides, and counts.
+#ifndef SLUICE_SERVER_SERVICE_RATE_LIMITER_H_
+#define SLUICE_SERVER_SERVICE_RATE_LIMITER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "server/common/clock.h"
+#include "server/common/metrics.h"
+#include "server/engine/engine.h"
+#include "server/limits/limit_table.h"
+#include "server/service/acquire_call.h"
+#include "server/service/query_call.h"
+#include "server/service/refund_call.h"
+#include "server/store/store.h"
+
+namespace sluice::service {
+
+class KeyUsage;
+class ReceiptSigner;
+
+// Thread-safe. Never blocks. All collaborators outlive it.
+class RateLimiter {
+ public:
+  RateLimiter(limits::LimitRegistry& registry, engine::Engine& engine, store::Store& store,
+              const common::Clock& clock, common::Metrics& metrics, KeyUsage& usage,
+              const ReceiptSigner& signer);
+  RateLimiter(const RateLimiter&) = delete;
+  RateLimiter& operator=(const RateLimiter&) = delete;
+
+  // Decides the call's acquisitions in their order, then done(context, call). One whose limit
+  // changed under way is resolved again and decided after the others. `deadline_ns` is on the
+  // Clock's NowNs line (store::kNoDeadline: none): past it nothing is debited. A caller that
+  // knows of a cancellation does not call.
+  void Acquire(AcquireCall* call, int64_t deadline_ns, AcquireCall::DoneFn done, void* context);
+
+  void Query(QueryCall* call, int64_t deadline_ns, QueryCall::DoneFn done, void* context);
+
+  void Refund(RefundCall* call, int64_t deadline_ns, RefundCall::DoneFn done, void* context);
+
+  const common::Clock& clock() const { return clock_; }
+
+ private:
+  limits::LimitRegistry& registry_;
+  engine::Engine& engine_;
+  store::Store& store_;
+  const common::Clock& clock_;
+  common::Metrics& metrics_;
+  KeyUsage& usage_;
+  const ReceiptSigner& signer_;
+};
+
+}  // namespace sluice::service
+
+#endif  // SLUICE_SERVER_SERVICE_RATE_LIMITER_H_
