@@ -49,6 +49,9 @@ inline constexpr uint32_t kDefaultSubWindows = 10;
 // Limits of a table, and bytes of a limits file: 10 MB of YAML take seconds and hundreds of
 // megabytes to parse.
 inline constexpr size_t kMaxLimits = 100'000;
+// Names of limits that a process has ever had: each keeps its counters and its id, also when the
+// limit was deleted, so that its buckets are found again when it comes back.
+inline constexpr size_t kMaxLimitNames = 1'000'000;
 inline constexpr size_t kMaxLimitsFileBytes = size_t{8} << 20;
 
 // Bytes of a request message. The largest honest one, a batch of 4096 acquisitions, stays below.
