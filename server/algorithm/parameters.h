@@ -13,7 +13,7 @@ namespace sluice::algorithm {
 
 enum class Kind : uint8_t { kTokenBucket = 0, kSlidingLog, kSlidingWindow, kFixedWindow };
 
-// Only the member that `kind` names means anything.
+// Only the member that `kind` names means anything, also to ==.
 struct Parameters {
   Kind kind = Kind::kTokenBucket;
   TokenBucket token_bucket;
@@ -21,7 +21,7 @@ struct Parameters {
   SlidingWindow sliding_window;
   FixedWindow fixed_window;
 
-  friend bool operator==(const Parameters&, const Parameters&);
+  friend bool operator==(const Parameters& a, const Parameters& b);
 };
 
 // Most permits that one request could ever be granted: burst + debt, or a window's permits.

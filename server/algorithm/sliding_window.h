@@ -1,16 +1,95 @@
-// Rolling window in bounded memory. (essay to be written here)
+// Rolling window in bounded memory: k counters instead of a log, for limits such as ten million a
+// day.
+//
+// The period is cut into k sub-windows (default 10), and each has a counter. A window of one
+// period that ends now overlaps the current sub-window and the k before it; all k+1 count whole,
+// although the oldest overlaps only in part:
+//
+//   granted iff count[J-k] + ... + count[J] + permits <= M          J: the current sub-window
+//
+// Counting the oldest in proportion, as others do, assumes that its permits were taken evenly and
+// lets bursts pass twice. Counting it whole never does; what it costs is that M permits come back
+// after k+1 sub-windows, not k: the sustained rate is at least M*k/(k+1) a period, 91 % for k=10.
+//
+// Example: 10 permits a second, k=10, so sub-windows of 100 ms (times in ms).
+//   t=50    sub-window 0, sum 0     take 10: granted
+//   t=1040  sub-window 10, sum of 0..10 is 10: denied, rightly: 50 and 1040 are in one window
+//   t=1060  sub-window 10: denied, although [60,1060) is empty. That is the price
+//   t=1100  sub-window 11, sum of 1..11 is 0: granted
+//
+// Boundaries are exact: sub-window j begins at j*period/k, a rational; the index is
+// floor(now*k/period), computed in 128 bits.
+//
+// Invariant: never more than M in any half-open window [t, t+period). Proof: index(t+period) =
+// index(t)+k exactly, so a window that contains a grant at u touches no sub-window before
+// index(u)-k, and the sum checked at its last grant covers every permit in it.
+//
+// A clock that steps back counts as standing still. Not thread-safe; never blocks.
 #ifndef SLUICE_SERVER_ALGORITHM_SLIDING_WINDOW_H_
 #define SLUICE_SERVER_ALGORITHM_SLIDING_WINDOW_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include "server/algorithm/level.h"
 #include "server/algorithm/rate.h"
 
 namespace sluice::algorithm {
 
+// Made by MakeSlidingWindow.
 struct SlidingWindow {
   Rate rate;
   uint32_t sub_windows = 10;
+
+  friend bool operator==(const SlidingWindow&, const SlidingWindow&) = default;
+};
+
+// The sub-window that now_ns is in, and the first nanosecond of a sub-window.
+uint64_t SubWindowAt(const SlidingWindow& parameters, int64_t now_ns);
+int64_t SubWindowStartNs(const SlidingWindow& parameters, uint64_t index);
+
+// The state of one key. Every call must pass the same parameters until ConvertTo is called.
+class SlidingWindowState {
+ public:
+  bool CanTake(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns) const;
+  // Granted: `*index`, if given, is the sub-window it was counted in (for Refund).
+  bool TryTake(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns,
+               uint64_t* index = nullptr);
+  // Counts permits whether or not they fit (carry-over). Returns the sub-window.
+  uint64_t Add(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns);
+
+  // The first nanosecond, not before now_ns, at which TryTake would grant if nobody else takes;
+  // kNeverNs if permits > M.
+  int64_t EarliestNs(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns) const;
+  Level LevelAt(const SlidingWindow& parameters, int64_t now_ns) const;
+  bool IsFull(const SlidingWindow& parameters, int64_t now_ns) const;
+  uint64_t Counted(const SlidingWindow& parameters, int64_t now_ns) const;
+
+  // Takes permits out of sub-window `index`, as far as it still counts. Returns how many.
+  uint64_t Refund(const SlidingWindow& parameters, uint64_t index, uint64_t permits,
+                  int64_t now_ns);
+  bool Counts(const SlidingWindow& parameters, uint64_t index, int64_t now_ns) const;
+
+  // The same counts under other figures: each sub-window's permits are counted where its last
+  // nanosecond falls, or now, whichever is earlier.
+  SlidingWindowState ConvertTo(const SlidingWindow& from, const SlidingWindow& to,
+                               int64_t now_ns) const;
+  static uint64_t ConvertIndex(const SlidingWindow& from, const SlidingWindow& to, uint64_t index,
+                               int64_t now_ns);
+
+  // Heap memory beside the object itself.
+  size_t MemoryBytes() const { return counts_.capacity() * sizeof(uint64_t); }
+
+ private:
+  uint64_t Effective(const SlidingWindow& parameters, int64_t now_ns) const;
+  uint64_t CountedAt(const SlidingWindow& parameters, uint64_t index) const;
+  // Zeroes the counters of sub-windows that have come since the last one.
+  void Advance(const SlidingWindow& parameters, uint64_t index);
+
+  // count of sub-window j at j % (k+1), for last_-k .. last_. Empty until first used.
+  std::vector<uint64_t> counts_;
+  uint64_t last_ = 0;
 };
 
 }  // namespace sluice::algorithm

@@ -1,0 +1,105 @@
+// The acquisitions of one bucket that can still be refunded, and what each would give back.
+//
+// A refund must give back what the bucket would hold more now had the acquisition never happened,
+// or less, never more. For a log or a window that is easy: the permits that it still counts. A
+// token bucket forgets: a bucket that was full after the acquisition would be no fuller without
+// it. So each open receipt of a token bucket keeps the least shortfall from full since its grant:
+// without the acquisition the bucket would at that moment have been fuller by at most that much,
+// and what it would have held above full is lost. A refund gives min(cost, least shortfall); what
+// it gives is no longer lacking, so the other open receipts' shortfalls fall by as much.
+//
+// Example: burst 10. A takes 10 (shortfall 10); idle until full (shortfall 0: A is worth nothing
+// and is closed); B takes 10. Refund A: 0. Refund B at once: 10.
+// Example: burst 10. A takes 6, B takes 4, no time passes. Refund A: min(6, 6) = 6, and B's least
+// shortfall goes from 10 to 4. Refund B: min(4, 4) = 4. The bucket is full, and not more.
+//
+// The least shortfalls never fall from older to newer receipts: an older one has seen all that a
+// newer one has, and refunds lower all alike. So noting a shortfall changes only the newest ones,
+// and what is worth nothing is at the front.
+//
+// Not thread-safe; never blocks. Bounded by bounds::kMaxReceiptsPerBucket; when one more comes the
+// oldest is closed.
+#ifndef SLUICE_SERVER_ALGORITHM_OPEN_RECEIPTS_H_
+#define SLUICE_SERVER_ALGORITHM_OPEN_RECEIPTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace sluice::algorithm {
+
+// Of a token bucket. All in ticks.
+class TokenReceipts {
+ public:
+  struct Receipt {
+    uint64_t id = 0;
+    uint64_t cost_ticks = 0;
+    uint64_t least_shortfall_ticks = 0;
+  };
+
+  bool empty() const { return receipts_.empty(); }
+  size_t size() const { return receipts_.size(); }
+
+  // Must be called with the shortfall just before every take and every refund.
+  void NoteShortfall(uint64_t shortfall_ticks);
+
+  // Just after the take that it is for. REQUIRES: id != 0, not open. Returns whether the oldest
+  // one was closed for it.
+  bool Open(uint64_t id, uint64_t cost_ticks, uint64_t shortfall_after_ticks);
+
+  // Closes the receipt; full_at must be lowered by what is returned. nullopt: not open.
+  std::optional<uint64_t> Refund(uint64_t id);
+
+  // Multiplies all by numerator/denominator, rounding down, and bounds shortfalls by
+  // `shortfall_ticks` (carry-over).
+  void Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks);
+
+  void Clear() { receipts_.clear(); }
+  size_t MemoryBytes() const { return receipts_.capacity() * sizeof(Receipt); }
+
+ private:
+  void CloseWorthless();
+
+  std::vector<Receipt> receipts_;  // oldest first
+};
+
+// Of a log or a window: when (a quantum, a sub-window, a window's serial) and how many permits.
+class CountedReceipts {
+ public:
+  struct Receipt {
+    uint64_t id = 0;
+    uint64_t when = 0;
+    uint64_t permits = 0;
+  };
+
+  bool empty() const { return receipts_.empty(); }
+  size_t size() const { return receipts_.size(); }
+
+  // As above. REQUIRES: `when` not less than that of any open one.
+  bool Open(uint64_t id, uint64_t when, uint64_t permits);
+  // Closes the receipt and returns it. nullopt: not open.
+  std::optional<Receipt> Close(uint64_t id);
+  // Closes all whose `counts(when)` is false; they are the oldest.
+  template <typename Counts>
+  void CloseUncounted(Counts counts) {
+    size_t gone = 0;
+    while (gone < receipts_.size() && !counts(receipts_[gone].when)) ++gone;
+    receipts_.erase(receipts_.begin(), receipts_.begin() + static_cast<std::ptrdiff_t>(gone));
+  }
+  // Applies `convert` to each `when` (carry-over).
+  template <typename ConvertWhen>
+  void Convert(ConvertWhen convert) {
+    for (Receipt& receipt : receipts_) receipt.when = convert(receipt.when);
+  }
+
+  void Clear() { receipts_.clear(); }
+  size_t MemoryBytes() const { return receipts_.capacity() * sizeof(Receipt); }
+
+ private:
+  std::vector<Receipt> receipts_;  // oldest first
+};
+
+}  // namespace sluice::algorithm
+
+#endif  // SLUICE_SERVER_ALGORITHM_OPEN_RECEIPTS_H_
