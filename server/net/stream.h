@@ -17,13 +17,27 @@ class EventLoop;
 
 // Who is at the other end, as far as TLS proved it.
 struct PeerIdentity {
-  bool authenticated = false;       // a client certificate was verified
-  std::string subject;              // RFC 2253
-  std::vector<std::string> names;   // DNS and URI names of the certificate
-  std::string alpn;                 // "h2", or empty
+  bool authenticated = false;      // a client certificate was verified
+  std::string subject;             // RFC 2253
+  std::vector<std::string> names;  // DNS and URI names of the certificate
+  std::string alpn;                // "h2", or empty
 };
 
-// Told about a stream, on the stream's loop. The handler outlives the stream's last callback.
+// Bounds of a stream's output.
+struct StreamOptions {
+  // Above high_water_bytes of pending output the peer is held to be stalled: nothing is read from
+  // it (see pause_when_high) until the output is below low_water_bytes.
+  size_t high_water_bytes = size_t{256} << 10;
+  size_t low_water_bytes = size_t{64} << 10;
+  // Above this the stream is aborted, RESOURCE_EXHAUSTED: its handler does not heed the marks.
+  size_t max_output_bytes = size_t{16} << 20;
+  // Off for clients, which must read answers to make the peer read on.
+  bool pause_when_high = true;
+};
+
+// Told about a stream, on the stream's loop. The handler outlives the stream's last callback, and
+// may be destroyed from within OnClosed. A handler may call any method of the stream from any
+// callback; after CloseAfterWrite or Abort only OnClosed follows.
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
@@ -44,7 +58,10 @@ class StreamHandler {
   // Pending output fell below the low-water mark after it had been above the high one.
   virtual void OnWritable() {}
 
-  // The stream is gone; the last callback. OK after an orderly close by either side.
+  // The last callback; the stream is destroyed when it returns. OK after an orderly close by
+  // either side, DEADLINE_EXCEEDED when the peer did not end in time after CloseAfterWrite,
+  // UNAVAILABLE when the connection broke or never came about, CANCELLED when the loop stops,
+  // UNAUTHENTICATED when TLS found no trust; otherwise what was given to Abort.
   virtual void OnClosed(const absl::Status& why) = 0;
 };
 
@@ -60,17 +77,25 @@ class Stream {
   // Bytes accepted by Write and not yet by the kernel.
   virtual size_t pending_output() const = 0;
 
-  // Stops and starts reading (back-pressure).
+  // Stops and starts reading. Beside that, a stream does not read while its output is above the
+  // high-water mark (StreamOptions), so a peer that does not read is not served on.
   virtual void PauseReading() = 0;
   virtual void ResumeReading() = 0;
 
   // After the pending output: half-close, then wait for the peer's end (at most linger_ns, while
   // reading and dropping what still comes, so that the peer does not lose our last bytes to a
-  // reset), then OnClosed.
+  // reset), then OnClosed. A peer that takes none of the output for linger_ns is given up.
   virtual void CloseAfterWrite(int64_t linger_ns) = 0;
 
-  // At once; OnClosed(why) follows from the loop, not from within this call.
+  // At once, dropping pending output (TCP: with a reset); OnClosed(why) follows from the loop, not
+  // from within this call.
   virtual void Abort(absl::Status why) = 0;
+
+  // The earliest moment at which the bytes that are handed to OnData now can have been ready to be
+  // read, on the loop's clock: for shedding by time in queue. When the peer sends more than is
+  // read, it follows what lies in the kernel, lagging (up to twice too young, never too old by
+  // more than the loop's own EventLoop::ready_since_ns).
+  virtual int64_t ready_since_ns() const = 0;
 
   virtual const PeerIdentity& peer() const = 0;
   // "127.0.0.1:50312", "unix:/path".
