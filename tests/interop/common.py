@@ -1,0 +1,96 @@
+"""What the interop runs share: build steps, the server under test, certificates."""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PROTO = os.path.join(ROOT, "proto")
+LIMITS = """
+limits:
+  - { name: hourly, rate: 3/h }
+  - { name: wide, rate: 1000/h, burst: 1000 }
+  - { name: load, rate: 1000000/s, burst: 1000000 }
+"""
+
+
+class Missing(Exception):
+    """A toolchain that is not on this machine."""
+
+
+def need(*programs):
+    for program in programs:
+        if not shutil.which(program):
+            raise Missing(f"{program} is not installed")
+
+
+def run(command, cwd=None, env=None, timeout=1500):
+    """Runs a build step; its output is shown only if it fails."""
+    result = subprocess.run(command, cwd=cwd, env={**os.environ, **(env or {})}, timeout=timeout,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if result.returncode != 0:
+        sys.stdout.write(result.stdout[-6000:])
+        raise RuntimeError(f"{' '.join(command)} exited with {result.returncode}")
+
+
+def build_go(work, program):
+    """Builds ./cmd/PROGRAM of tests/interop/go with stubs generated from our proto."""
+    need("go", "protoc")
+    folder = os.path.join(work, "go")
+    shutil.copytree(os.path.join(HERE, "go"), folder, dirs_exist_ok=True)
+    tools = os.path.join(work, "go-tools")
+    env = {"GOBIN": tools, "GOFLAGS": "-mod=mod"}
+    for tool in ("google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.8",
+                 "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.5.1"):
+        run(["go", "install", tool], env=env)
+    # The proto names an import path of its own; M puts its package into this module.
+    package = "sluice/v1/rate_limiter.proto=sluice.test/interop/sluicev1"
+    run(["protoc", f"-I{PROTO}", f"--go_out={folder}", f"--go_opt=M{package}",
+         "--go_opt=module=sluice.test/interop", f"--go-grpc_out={folder}",
+         f"--go-grpc_opt=M{package}", "--go-grpc_opt=module=sluice.test/interop",
+         "sluice/v1/rate_limiter.proto"],
+        env={"PATH": tools + os.pathsep + os.environ["PATH"]})
+    run(["go", "mod", "tidy"], cwd=folder, env=env)
+    run(["go", "build", "-o", program, f"./cmd/{program}"], cwd=folder, env=env)
+    return os.path.join(folder, program)
+
+
+class Server:
+    """sluiced on a port of its own, stopped by process id."""
+
+    def __init__(self, build, folder, transport=None, tls=False):
+        limits = os.path.join(folder, "limits.yaml")
+        with open(limits, "w") as file:
+            file.write(LIMITS)
+        command = [os.path.join(build, "bin", "sluiced"), f"--limits={limits}",
+                   "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0"]
+        if transport:
+            command.append(f"--data_transport={transport}")
+        if tls:
+            command += [f"--tls_cert={folder}/cert.pem", f"--tls_key={folder}/key.pem"]
+        self.log = open(os.path.join(folder, "sluiced.log"), "a")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        line = self.process.stdout.readline()
+        fields = dict(field.split("=", 1) for field in line.split()[1:])
+        if "data" not in fields:
+            with open(self.log.name) as log:
+                raise RuntimeError(f"sluiced said {line!r}; its log ends: {log.read()[-2000:]}")
+        self.port = fields["data"].rsplit(":", 1)[1]
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+
+
+def make_certificate(folder):
+    run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"])
