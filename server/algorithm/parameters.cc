@@ -1,0 +1,41 @@
+#include "server/algorithm/parameters.h"
+
+namespace sluice::algorithm {
+
+bool operator==(const Parameters& a, const Parameters& b) {
+  if (a.kind != b.kind) return false;
+  switch (a.kind) {
+    case Kind::kTokenBucket:
+      return a.token_bucket == b.token_bucket;
+    case Kind::kSlidingLog:
+      return a.sliding_log == b.sliding_log;
+    case Kind::kSlidingWindow:
+      return a.sliding_window == b.sliding_window;
+    case Kind::kFixedWindow:
+      return a.fixed_window == b.fixed_window;
+  }
+  return false;
+}
+
+uint64_t MaxGrant(const Parameters& parameters) {
+  if (parameters.kind == Kind::kTokenBucket) {
+    return parameters.token_bucket.burst + parameters.token_bucket.debt;
+  }
+  return Capacity(parameters);
+}
+
+uint64_t Capacity(const Parameters& parameters) {
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      return parameters.token_bucket.burst;
+    case Kind::kSlidingLog:
+      return parameters.sliding_log.rate.permits;
+    case Kind::kSlidingWindow:
+      return parameters.sliding_window.rate.permits;
+    case Kind::kFixedWindow:
+      return parameters.fixed_window.rate.permits;
+  }
+  return 0;
+}
+
+}  // namespace sluice::algorithm

@@ -1,0 +1,278 @@
+#include "server/algorithm/sliding_log.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/algorithm/wide.h"
+
+namespace sluice::algorithm {
+namespace {
+
+// Base 128, least significant first, the high bit set on all bytes but the last.
+size_t EncodeVarint(uint64_t value, uint8_t* out) {
+  size_t size = 0;
+  while (value >= 0x80) {
+    out[size++] = static_cast<uint8_t>(value | 0x80);
+    value >>= 7;
+  }
+  out[size++] = static_cast<uint8_t>(value);
+  return size;
+}
+
+uint64_t DecodeVarint(const uint8_t** in) {
+  uint64_t value = *(*in)++;
+  if (value < 0x80) return value;
+  value &= 0x7f;
+  for (int shift = 7;; shift += 7) {
+    const uint64_t byte = *(*in)++;
+    value |= (byte & 0x7f) << shift;
+    if (byte < 0x80) return value;
+  }
+}
+
+constexpr size_t kMaxVarintBytes = 10;
+
+// A vector that doubles would waste up to half of what the encoding saves.
+void Grow(std::vector<uint8_t>* bytes, size_t by) {
+  const size_t needed = bytes->size() + by;
+  if (needed <= bytes->capacity()) return;
+  bytes->reserve(needed + needed / 8 + 8);
+}
+
+uint64_t QuantumAt(const SlidingLog& parameters, int64_t now_ns) {
+  return static_cast<uint64_t>(
+      CeilDiv(static_cast<Uint128>(now_ns), static_cast<Uint128>(parameters.quantum_ns)));
+}
+
+// The first nanosecond at which what was written down at `quantum` no longer counts.
+int64_t ExpiryNs(const SlidingLog& parameters, uint64_t quantum) {
+  return static_cast<int64_t>(quantum) * parameters.quantum_ns + parameters.rate.period_ns;
+}
+
+bool Fits(uint64_t counted, uint64_t permits, uint64_t capacity) {
+  return counted <= capacity && permits <= capacity - counted;
+}
+
+}  // namespace
+
+int64_t SlidingLogState::Effective(int64_t now_ns) const {
+  return std::max(ClampNow(now_ns), seen_ns_);
+}
+
+template <typename Visit>
+void SlidingLogState::ForEachRun(Visit visit) const {
+  if (total_ == 0) return;
+  const uint8_t* in = bytes_.data() + head_;
+  const uint8_t* const end = bytes_.data() + bytes_.size();
+  uint64_t quantum = first_quantum_;
+  while (in < end) {
+    const uint64_t count = DecodeVarint(&in);
+    const uint64_t distance = DecodeVarint(&in);
+    if (!visit(quantum, count)) return;
+    quantum += distance;
+  }
+  visit(last_quantum_, last_count_);
+}
+
+void SlidingLogState::Clear() {
+  // A log that has run empty gives its memory back, unless it is a few bytes.
+  if (bytes_.capacity() > 64) {
+    std::vector<uint8_t>().swap(bytes_);
+  } else {
+    bytes_.clear();
+  }
+  head_ = 0;
+  total_ = 0;
+  last_count_ = 0;
+  first_quantum_ = last_quantum_ = 0;
+}
+
+void SlidingLogState::Advance(const SlidingLog& parameters, int64_t now_ns) {
+  seen_ns_ = Effective(now_ns);
+  if (total_ == 0) return;
+  if (ExpiryNs(parameters, last_quantum_) <= seen_ns_) {
+    Clear();
+    return;
+  }
+  const uint8_t* in = bytes_.data() + head_;
+  const uint8_t* const end = bytes_.data() + bytes_.size();
+  while (in < end && ExpiryNs(parameters, first_quantum_) <= seen_ns_) {
+    total_ -= DecodeVarint(&in);
+    first_quantum_ += DecodeVarint(&in);
+  }
+  head_ = static_cast<size_t>(in - bytes_.data());
+  if (total_ == 0) {
+    Clear();
+    return;
+  }
+  // Moving what is left costs as much as was dropped since the last time: amortized, nothing.
+  if (head_ > 16 && head_ > (bytes_.size() - head_) / 4) {
+    bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(head_));
+    head_ = 0;
+    if (bytes_.capacity() > 64 && bytes_.capacity() > 2 * bytes_.size()) bytes_.shrink_to_fit();
+  }
+}
+
+void SlidingLogState::Append(uint64_t quantum, uint64_t permits) {
+  if (permits == 0) return;
+  if (total_ == 0) {
+    first_quantum_ = last_quantum_ = quantum;
+    last_count_ = permits;
+  } else if (quantum <= last_quantum_) {
+    last_count_ += permits;
+  } else {
+    uint8_t run[2 * kMaxVarintBytes];
+    size_t size = EncodeVarint(last_count_, run);
+    size += EncodeVarint(quantum - last_quantum_, run + size);
+    Grow(&bytes_, size);
+    bytes_.insert(bytes_.end(), run, run + size);
+    last_quantum_ = quantum;
+    last_count_ = permits;
+  }
+  total_ += permits;
+}
+
+uint64_t SlidingLogState::Counted(const SlidingLog& parameters, int64_t now_ns) const {
+  const int64_t now = Effective(now_ns);
+  uint64_t counted = total_;
+  ForEachRun([&](uint64_t quantum, uint64_t count) {
+    if (ExpiryNs(parameters, quantum) > now) return false;
+    counted -= count;
+    return true;
+  });
+  return counted;
+}
+
+bool SlidingLogState::CanTake(const SlidingLog& parameters, uint64_t permits,
+                              int64_t now_ns) const {
+  return Fits(Counted(parameters, now_ns), permits, parameters.rate.permits);
+}
+
+bool SlidingLogState::TryTake(const SlidingLog& parameters, uint64_t permits, int64_t now_ns,
+                              uint64_t* quantum) {
+  Advance(parameters, now_ns);
+  if (!Fits(total_, permits, parameters.rate.permits)) return false;
+  const uint64_t at = Add(parameters, permits, now_ns);
+  if (quantum != nullptr) *quantum = at;
+  return true;
+}
+
+uint64_t SlidingLogState::Add(const SlidingLog& parameters, uint64_t permits, int64_t now_ns) {
+  Advance(parameters, now_ns);
+  uint64_t quantum = QuantumAt(parameters, seen_ns_);
+  if (total_ != 0) quantum = std::max(quantum, last_quantum_);
+  Append(quantum, permits);
+  return quantum;
+}
+
+int64_t SlidingLogState::EarliestNs(const SlidingLog& parameters, uint64_t permits,
+                                    int64_t now_ns) const {
+  const uint64_t capacity = parameters.rate.permits;
+  if (permits > capacity) return kNeverNs;
+  uint64_t counted = total_;
+  int64_t earliest = ClampNow(now_ns);
+  const int64_t now = Effective(now_ns);
+  // At `now`, expired runs do not count; beyond it, each expiry frees a run.
+  ForEachRun([&](uint64_t quantum, uint64_t count) {
+    const int64_t expiry = ExpiryNs(parameters, quantum);
+    if (expiry > now) {
+      if (Fits(counted, permits, capacity)) return false;
+      earliest = expiry;
+    }
+    counted -= count;
+    return true;
+  });
+  return earliest;
+}
+
+Level SlidingLogState::LevelAt(const SlidingLog& parameters, int64_t now_ns) const {
+  const int64_t now = ClampNow(now_ns);
+  Level level;
+  level.capacity = parameters.rate.permits;
+  level.remaining = RemainingOf(level.capacity, Counted(parameters, now_ns));
+  if (!IsFull(parameters, now_ns)) {
+    level.reset_after_ns = ExpiryNs(parameters, last_quantum_) - now;
+    if (last_count_ == 0) level.reset_after_ns = EarliestNs(parameters, level.capacity, now) - now;
+  }
+  if (level.remaining < 1) level.next_permit_after_ns = EarliestNs(parameters, 1, now) - now;
+  return level;
+}
+
+bool SlidingLogState::IsFull(const SlidingLog& parameters, int64_t now_ns) const {
+  return total_ == 0 || Counted(parameters, now_ns) == 0;
+}
+
+bool SlidingLogState::Counts(const SlidingLog& parameters, uint64_t quantum, int64_t now_ns) const {
+  return total_ != 0 && ExpiryNs(parameters, quantum) > Effective(now_ns);
+}
+
+uint64_t SlidingLogState::Refund(const SlidingLog& parameters, uint64_t quantum, uint64_t permits,
+                                 int64_t now_ns) {
+  Advance(parameters, now_ns);
+  if (total_ == 0 || quantum < first_quantum_ || ExpiryNs(parameters, quantum) <= seen_ns_) {
+    return 0;
+  }
+  uint64_t removed = 0;
+  if (quantum == last_quantum_) {
+    // A last run of nothing may stay: it is dropped when its time comes.
+    removed = std::min(permits, last_count_);
+    last_count_ -= removed;
+  } else {
+    const uint8_t* const begin = bytes_.data();
+    const uint8_t* in = begin + head_;
+    const uint8_t* const end = begin + bytes_.size();
+    uint64_t at = first_quantum_;
+    while (in < end && at <= quantum) {
+      const auto run_begin = in - begin;
+      const uint64_t count = DecodeVarint(&in);
+      const auto count_end = in - begin;
+      const uint64_t distance = DecodeVarint(&in);
+      if (at == quantum) {
+        removed = std::min(permits, count);
+        uint8_t fewer[kMaxVarintBytes];
+        const size_t size = EncodeVarint(count - removed, fewer);  // never longer
+        const auto unused = bytes_.begin() + run_begin + static_cast<std::ptrdiff_t>(size);
+        std::copy(fewer, fewer + size, bytes_.begin() + run_begin);
+        bytes_.erase(unused, bytes_.begin() + count_end);
+        break;
+      }
+      at += distance;
+    }
+  }
+  total_ -= removed;
+  if (total_ == 0) Clear();
+  return removed;
+}
+
+uint64_t SlidingLogState::ConvertQuantum(const SlidingLog& from, const SlidingLog& to,
+                                         uint64_t quantum) {
+  if (from.quantum_ns == to.quantum_ns) return quantum;
+  return static_cast<uint64_t>(CeilDiv(static_cast<Uint128>(quantum) * from.quantum_ns,
+                                       static_cast<Uint128>(to.quantum_ns)));
+}
+
+SlidingLogState SlidingLogState::ConvertTo(const SlidingLog& from, const SlidingLog& to,
+                                           int64_t now_ns) const {
+  SlidingLogState converted;
+  converted.seen_ns_ = Effective(now_ns);
+  ForEachRun([&](uint64_t quantum, uint64_t count) {
+    // What no longer counts for a shorter old period does not come back under a longer one.
+    if (ExpiryNs(from, quantum) > converted.seen_ns_) {
+      converted.Append(ConvertQuantum(from, to, quantum), count);
+    }
+    return true;
+  });
+  converted.Advance(to, now_ns);
+  return converted;
+}
+
+size_t SlidingLogState::runs() const {
+  size_t runs = 0;
+  ForEachRun([&](uint64_t, uint64_t) {
+    ++runs;
+    return true;
+  });
+  return runs;
+}
+
+}  // namespace sluice::algorithm

@@ -1,0 +1,152 @@
+#include "server/algorithm/sliding_window.h"
+
+#include <algorithm>
+
+#include "server/algorithm/wide.h"
+
+namespace sluice::algorithm {
+namespace {
+
+bool Fits(uint64_t counted, uint64_t permits, uint64_t capacity) {
+  return counted <= capacity && permits <= capacity - counted;
+}
+
+}  // namespace
+
+uint64_t SubWindowAt(const SlidingWindow& parameters, int64_t now_ns) {
+  return static_cast<uint64_t>(static_cast<Uint128>(ClampNow(now_ns)) * parameters.sub_windows /
+                               static_cast<Uint128>(parameters.rate.period_ns));
+}
+
+int64_t SubWindowStartNs(const SlidingWindow& parameters, uint64_t index) {
+  return SaturateToInt64(
+      CeilDiv(static_cast<Uint128>(index) * parameters.rate.period_ns, parameters.sub_windows));
+}
+
+uint64_t SlidingWindowState::Effective(const SlidingWindow& parameters, int64_t now_ns) const {
+  return std::max(SubWindowAt(parameters, now_ns), last_);
+}
+
+uint64_t SlidingWindowState::CountedAt(const SlidingWindow& parameters, uint64_t index) const {
+  if (counts_.empty()) return 0;
+  const uint64_t size = counts_.size();
+  const uint64_t oldest = index > parameters.sub_windows ? index - parameters.sub_windows : 0;
+  uint64_t sum = 0;
+  for (uint64_t j = oldest; j <= last_; ++j) sum += counts_[j % size];
+  return sum;
+}
+
+void SlidingWindowState::Advance(const SlidingWindow& parameters, uint64_t index) {
+  if (counts_.empty()) {
+    counts_.assign(size_t{parameters.sub_windows} + 1, 0);
+  } else if (index - last_ >= counts_.size()) {
+    std::fill(counts_.begin(), counts_.end(), 0);
+  } else {
+    for (uint64_t j = last_ + 1; j <= index; ++j) counts_[j % counts_.size()] = 0;
+  }
+  last_ = index;
+}
+
+uint64_t SlidingWindowState::Counted(const SlidingWindow& parameters, int64_t now_ns) const {
+  return CountedAt(parameters, Effective(parameters, now_ns));
+}
+
+bool SlidingWindowState::CanTake(const SlidingWindow& parameters, uint64_t permits,
+                                 int64_t now_ns) const {
+  return Fits(Counted(parameters, now_ns), permits, parameters.rate.permits);
+}
+
+bool SlidingWindowState::TryTake(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns,
+                                 uint64_t* index) {
+  Advance(parameters, Effective(parameters, now_ns));
+  if (!Fits(CountedAt(parameters, last_), permits, parameters.rate.permits)) return false;
+  counts_[last_ % counts_.size()] += permits;
+  if (index != nullptr) *index = last_;
+  return true;
+}
+
+uint64_t SlidingWindowState::Add(const SlidingWindow& parameters, uint64_t permits,
+                                 int64_t now_ns) {
+  Advance(parameters, Effective(parameters, now_ns));
+  counts_[last_ % counts_.size()] += permits;
+  return last_;
+}
+
+int64_t SlidingWindowState::EarliestNs(const SlidingWindow& parameters, uint64_t permits,
+                                       int64_t now_ns) const {
+  const uint64_t capacity = parameters.rate.permits;
+  if (permits > capacity) return kNeverNs;
+  const int64_t now = ClampNow(now_ns);
+  const uint64_t index = Effective(parameters, now);
+  uint64_t counted = CountedAt(parameters, index);
+  if (Fits(counted, permits, capacity)) return now;
+  // Each sub-window that begins drops the oldest one that counts.
+  const uint64_t k = parameters.sub_windows;
+  for (uint64_t j = index + 1;; ++j) {
+    if (j > k && j - k - 1 <= last_) counted -= counts_[(j - k - 1) % counts_.size()];
+    if (Fits(counted, permits, capacity)) return SubWindowStartNs(parameters, j);
+  }
+}
+
+Level SlidingWindowState::LevelAt(const SlidingWindow& parameters, int64_t now_ns) const {
+  const int64_t now = ClampNow(now_ns);
+  Level level;
+  level.capacity = parameters.rate.permits;
+  level.remaining = RemainingOf(level.capacity, Counted(parameters, now));
+  level.reset_after_ns = EarliestNs(parameters, level.capacity, now) - now;
+  if (level.remaining < 1) level.next_permit_after_ns = EarliestNs(parameters, 1, now) - now;
+  return level;
+}
+
+bool SlidingWindowState::IsFull(const SlidingWindow& parameters, int64_t now_ns) const {
+  return Counted(parameters, now_ns) == 0;
+}
+
+bool SlidingWindowState::Counts(const SlidingWindow& parameters, uint64_t index,
+                                int64_t now_ns) const {
+  return !counts_.empty() && index <= last_ &&
+         index + parameters.sub_windows >= Effective(parameters, now_ns);
+}
+
+uint64_t SlidingWindowState::Refund(const SlidingWindow& parameters, uint64_t index,
+                                    uint64_t permits, int64_t now_ns) {
+  if (!Counts(parameters, index, now_ns)) return 0;
+  uint64_t& count = counts_[index % counts_.size()];
+  const uint64_t removed = std::min(count, permits);
+  count -= removed;
+  return removed;
+}
+
+int64_t SlidingWindowState::NotBefore(const SlidingWindow& parameters, int64_t now_ns) const {
+  return std::max(ClampNow(now_ns), SubWindowStartNs(parameters, last_));
+}
+
+uint64_t SlidingWindowState::ConvertIndex(const SlidingWindow& from, const SlidingWindow& to,
+                                          uint64_t index, int64_t now_ns) {
+  if (from.rate.period_ns == to.rate.period_ns && from.sub_windows == to.sub_windows) {
+    return index;
+  }
+  return SubWindowAt(to, std::min(SubWindowStartNs(from, index + 1) - 1, ClampNow(now_ns)));
+}
+
+SlidingWindowState SlidingWindowState::ConvertTo(const SlidingWindow& from, const SlidingWindow& to,
+                                                 int64_t now_ns) const {
+  if (counts_.empty() ||
+      (from.rate.period_ns == to.rate.period_ns && from.sub_windows == to.sub_windows)) {
+    return *this;
+  }
+  const int64_t now = NotBefore(from, now_ns);
+  const uint64_t index = SubWindowAt(from, now);
+  SlidingWindowState converted;
+  converted.Advance(to, SubWindowAt(to, now));
+  const uint64_t oldest = index > from.sub_windows ? index - from.sub_windows : 0;
+  for (uint64_t j = oldest; j <= last_; ++j) {
+    const uint64_t at = ConvertIndex(from, to, j, now);
+    if (converted.Counts(to, at, now)) {
+      converted.counts_[at % converted.counts_.size()] += counts_[j % counts_.size()];
+    }
+  }
+  return converted;
+}
+
+}  // namespace sluice::algorithm
