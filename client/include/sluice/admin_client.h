@@ -1,0 +1,187 @@
+// AdminClient: the control plane, for programs that manage a server. Blocking.
+#ifndef SLUICE_ADMIN_CLIENT_H_
+#define SLUICE_ADMIN_CLIENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/options.h"
+#include "sluice/status.h"
+
+namespace sluice {
+
+struct AdminOptions {
+  std::string server = "127.0.0.1:7201";  // HOST:PORT or unix:PATH
+  TlsOptions tls;
+  std::string token;  // sent as `authorization: Bearer ...`; empty: none
+  std::chrono::nanoseconds deadline = std::chrono::seconds(5);
+};
+
+struct LimitRate {
+  uint64_t permits = 0;
+  std::chrono::nanoseconds period = std::chrono::seconds(1);
+};
+
+struct LimitKeyOverride {
+  std::string key;
+  std::optional<LimitRate> rate;
+  std::optional<uint64_t> burst;
+  std::optional<uint64_t> debt;
+};
+
+// A limit as the server shows it and takes it.
+struct LimitInfo {
+  std::string name;
+  std::string algorithm;  // "token_bucket", "sliding_log", "sliding_window", "fixed_window"
+  LimitRate rate;
+  std::optional<uint64_t> burst;
+  std::optional<uint64_t> debt;
+  std::string mode;  // "enforce", "shadow"
+  std::vector<std::string> charges;
+  std::vector<LimitKeyOverride> keys;
+  std::optional<uint32_t> sub_windows;
+  std::optional<std::chrono::nanoseconds> utc_offset;
+  // Output only.
+  std::string origin;      // "file", "admin", "admin_over_file"
+  std::string defined_at;  // "FILE:LINE"
+};
+
+enum class KeyOrder { kUse, kDenials };
+
+struct KeyUse {
+  std::string limit;
+  std::string key;
+  uint64_t estimate = 0;  // the true figure lies in [estimate - error, estimate]
+  uint64_t error = 0;
+  int64_t remaining = 0;
+  uint64_t capacity = 0;
+  std::chrono::nanoseconds reset_after{0};
+  uint64_t waiting = 0;
+};
+
+struct KeyList {
+  std::vector<KeyUse> keys;
+  std::string sketch;
+  uint64_t total = 0;
+  uint32_t counters = 0;
+};
+
+struct ConfigStatus {
+  std::string version;  // SHA-256 of the active file, in hex; empty: no file
+  std::chrono::system_clock::time_point active_since;
+  std::string path;
+  std::string last_error;  // of the last reload that was refused; empty: none
+  std::chrono::system_clock::time_point last_error_at;
+  uint64_t reloads = 0;
+  uint64_t failed_reloads = 0;
+  uint32_t limits = 0;
+  uint32_t admin_changes = 0;
+};
+
+struct LimitFigures {
+  std::string limit;
+  uint64_t granted = 0;
+  uint64_t denied = 0;
+  uint64_t shadow_denied = 0;
+  uint64_t permits_granted = 0;
+  uint64_t refunded_permits = 0;
+  uint64_t overflow_allowed = 0;
+  uint64_t overflow_denied = 0;
+};
+
+// counts[i] samples were at most upper_ns[i].
+struct LatencyHistogram {
+  std::vector<uint64_t> upper_ns;
+  std::vector<uint64_t> counts;
+  uint64_t count = 0;
+  uint64_t sum_ns = 0;
+
+  // An upper bound of the `share`-quantile, share in (0, 1]; zero without samples.
+  std::chrono::nanoseconds Quantile(double share) const;
+};
+
+struct MethodFigures {
+  std::string method;
+  std::map<int, uint64_t> codes;  // by gRPC status code
+  LatencyHistogram latency;
+  uint64_t bytes_received = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t messages_received = 0;
+  uint64_t messages_sent = 0;
+};
+
+struct TransportFigures {
+  std::string transport;
+  uint64_t connections = 0;
+  uint64_t connections_accepted = 0;
+  uint64_t streams = 0;
+  uint64_t streams_accepted = 0;
+  uint64_t sheds = 0;
+};
+
+struct ServerStats {
+  std::chrono::system_clock::time_point started_at;
+  std::string version;
+  uint64_t decisions = 0;
+  uint64_t granted = 0;
+  uint64_t denied = 0;
+  std::vector<LimitFigures> limits;
+  std::vector<MethodFigures> methods;
+  std::vector<TransportFigures> transports;
+  std::string store;
+  uint64_t buckets = 0;
+  uint64_t max_buckets = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t buckets_created = 0;
+  uint64_t buckets_dropped = 0;
+  uint64_t overflow_allowed = 0;
+  uint64_t overflow_denied = 0;
+  uint64_t open_receipts = 0;
+  uint64_t receipts_evicted = 0;
+  uint64_t lock_yields = 0;
+  uint64_t resident_bytes = 0;
+  uint64_t log_lines_suppressed = 0;
+};
+
+// Thread-safe. Movable. Errors are the server's (NOT_FOUND, INVALID_ARGUMENT,
+// FAILED_PRECONDITION, UNAUTHENTICATED), or UNAVAILABLE and DEADLINE_EXCEEDED. What only reads is
+// tried again while the server cannot be reached; the rest only if it was not sent.
+class AdminClient {
+ public:
+  // INVALID_ARGUMENT: the address is none, or a TLS file cannot be read.
+  static Result<AdminClient> Create(AdminOptions options = {});
+
+  AdminClient(AdminClient&&) noexcept;
+  AdminClient& operator=(AdminClient&&) noexcept;
+  ~AdminClient();
+
+  Result<std::vector<LimitInfo>> ListLimits();
+  Result<LimitInfo> GetLimit(std::string_view name);
+  struct Put {
+    LimitInfo limit;
+    bool replaced = false;
+  };
+  Result<Put> PutLimit(const LimitInfo& limit);
+  Status DeleteLimit(std::string_view name);
+  // True: the bucket had state.
+  Result<bool> ResetKey(std::string_view limit, std::string_view key);
+  // limit empty: all limits. max_keys 0: 20.
+  Result<KeyList> ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys);
+  Result<ConfigStatus> GetConfigStatus();
+  Result<ServerStats> GetStats();
+
+ private:
+  class Impl;
+  explicit AdminClient(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_ADMIN_CLIENT_H_

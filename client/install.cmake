@@ -1,0 +1,31 @@
+# What `cmake --install` lays down: the library with its package files, and the binaries.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(SLUICE_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Sluice)
+
+set_target_properties(sluice_client PROPERTIES EXPORT_NAME client)
+set_target_properties(sluice_proto PROPERTIES EXPORT_NAME proto)
+set_target_properties(sluice_proto_grpc PROPERTIES EXPORT_NAME proto_grpc)
+target_include_directories(sluice_client INTERFACE
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+install(TARGETS sluice_client sluice_proto sluice_proto_grpc EXPORT SluiceTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
+install(DIRECTORY ${CMAKE_CURRENT_LIST_DIR}/include/sluice
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT client FILES_MATCHING PATTERN "*.h")
+install(EXPORT SluiceTargets NAMESPACE Sluice:: DESTINATION ${SLUICE_CMAKE_DIR} COMPONENT client)
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/SluiceConfig.cmake.in
+  ${CMAKE_CURRENT_BINARY_DIR}/SluiceConfig.cmake INSTALL_DESTINATION ${SLUICE_CMAKE_DIR})
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/SluiceConfigVersion.cmake
+  VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/SluiceConfig.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/SluiceConfigVersion.cmake
+  DESTINATION ${SLUICE_CMAKE_DIR} COMPONENT client)
+
+file(RELATIVE_PATH SLUICE_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/sluice-client.pc.in
+  ${CMAKE_CURRENT_BINARY_DIR}/sluice-client.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/sluice-client.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT client)

@@ -1,0 +1,327 @@
+#include "sluice/admin_client.h"
+
+#include <thread>
+#include <utility>
+
+#include "client/src/grpc_channel.h"
+#include "client/src/retry_policy.h"
+#include "client/src/wire.h"
+#include "sluice/v1/admin.grpc.pb.h"
+
+namespace sluice {
+namespace {
+
+using client_internal::FromWire;
+using client_internal::Operation;
+using client_internal::ToWire;
+using std::chrono::system_clock;
+
+system_clock::time_point FromWire(const google::protobuf::Timestamp& at) {
+  return system_clock::time_point(std::chrono::duration_cast<system_clock::duration>(
+      std::chrono::seconds(at.seconds()) + std::chrono::nanoseconds(at.nanos())));
+}
+
+// "ALGORITHM_TOKEN_BUCKET" -> "token_bucket"
+std::string Lower(std::string name, size_t prefix) {
+  if (name.size() <= prefix) return "";
+  name.erase(0, prefix);
+  for (char& c : name) c = static_cast<char>(tolower(c));
+  return name;
+}
+
+std::string Upper(std::string prefix, const std::string& name) {
+  for (const char c : name) prefix += static_cast<char>(toupper(c));
+  return prefix;
+}
+
+LimitRate FromWire(const v1::Rate& rate) {
+  LimitRate out;
+  out.permits = rate.permits();
+  if (rate.has_period()) out.period = FromWire(rate.period());
+  return out;
+}
+
+void ToWire(const LimitRate& rate, v1::Rate* wire) {
+  wire->set_permits(rate.permits);
+  ToWire(rate.period, wire->mutable_period());
+}
+
+LimitInfo FromWire(const v1::Limit& limit) {
+  LimitInfo out;
+  out.name = limit.name();
+  out.algorithm = limit.algorithm() == v1::ALGORITHM_UNSPECIFIED
+                      ? "token_bucket"
+                      : Lower(v1::Algorithm_Name(limit.algorithm()), sizeof("ALGORITHM_") - 1);
+  out.rate = FromWire(limit.rate());
+  if (limit.has_burst()) out.burst = limit.burst();
+  if (limit.has_debt()) out.debt = limit.debt();
+  out.mode = limit.mode() == v1::MODE_UNSPECIFIED
+                 ? "enforce"
+                 : Lower(v1::Mode_Name(limit.mode()), sizeof("MODE_") - 1);
+  out.charges.assign(limit.charges().begin(), limit.charges().end());
+  for (const v1::KeyOverride& key : limit.keys()) {
+    LimitKeyOverride& override = out.keys.emplace_back();
+    override.key = key.key();
+    if (key.has_rate()) override.rate = FromWire(key.rate());
+    if (key.has_burst()) override.burst = key.burst();
+    if (key.has_debt()) override.debt = key.debt();
+  }
+  if (limit.has_sub_windows()) out.sub_windows = limit.sub_windows();
+  if (limit.has_utc_offset()) out.utc_offset = FromWire(limit.utc_offset());
+  if (limit.origin() != v1::ORIGIN_UNSPECIFIED) {
+    out.origin = Lower(v1::Origin_Name(limit.origin()), sizeof("ORIGIN_") - 1);
+  }
+  out.defined_at = limit.defined_at();
+  return out;
+}
+
+Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
+  wire->set_name(limit.name);
+  v1::Algorithm algorithm = v1::ALGORITHM_UNSPECIFIED;
+  if (!limit.algorithm.empty() &&
+      !v1::Algorithm_Parse(Upper("ALGORITHM_", limit.algorithm), &algorithm)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "algorithm: \"" + limit.algorithm +
+                      "\" is none; write token_bucket, sliding_log, sliding_window or "
+                      "fixed_window");
+  }
+  wire->set_algorithm(algorithm);
+  v1::Mode mode = v1::MODE_UNSPECIFIED;
+  if (!limit.mode.empty() && !v1::Mode_Parse(Upper("MODE_", limit.mode), &mode)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "mode: \"" + limit.mode + "\" is none; write enforce or shadow");
+  }
+  wire->set_mode(mode);
+  ToWire(limit.rate, wire->mutable_rate());
+  if (limit.burst.has_value()) wire->set_burst(*limit.burst);
+  if (limit.debt.has_value()) wire->set_debt(*limit.debt);
+  for (const std::string& parent : limit.charges) wire->add_charges(parent);
+  for (const LimitKeyOverride& key : limit.keys) {
+    v1::KeyOverride* override = wire->add_keys();
+    override->set_key(key.key);
+    if (key.rate.has_value()) ToWire(*key.rate, override->mutable_rate());
+    if (key.burst.has_value()) override->set_burst(*key.burst);
+    if (key.debt.has_value()) override->set_debt(*key.debt);
+  }
+  if (limit.sub_windows.has_value()) wire->set_sub_windows(*limit.sub_windows);
+  if (limit.utc_offset.has_value()) ToWire(*limit.utc_offset, wire->mutable_utc_offset());
+  return Status();
+}
+
+}  // namespace
+
+std::chrono::nanoseconds LatencyHistogram::Quantile(double share) const {
+  const double wanted = share * static_cast<double>(count);
+  uint64_t seen = 0;
+  for (size_t i = 0; i < counts.size() && i < upper_ns.size(); ++i) {
+    seen += counts[i];
+    if (seen > 0 && static_cast<double>(seen) >= wanted) {
+      return std::chrono::nanoseconds(
+          static_cast<int64_t>(std::min<uint64_t>(upper_ns[i], INT64_MAX)));
+    }
+  }
+  return std::chrono::nanoseconds(0);
+}
+
+class AdminClient::Impl {
+ public:
+  Impl(std::shared_ptr<grpc::Channel> channel, AdminOptions options)
+      : channel_(std::move(channel)),
+        stub_(v1::LimitAdmin::NewStub(channel_)),
+        options_(std::move(options)),
+        policy_(RetryOptions{}, 1) {}
+
+  template <typename Request, typename Response>
+  Status Run(Operation operation,
+             grpc::Status (v1::LimitAdmin::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                          Response*),
+             const Request& request, Response* response) {
+    const auto deadline = std::chrono::system_clock::now() + options_.deadline;
+    for (int attempts = 1;; ++attempts) {
+      grpc::ClientContext context;
+      context.set_deadline(deadline);
+      client_internal::AddToken(options_.token, &context);
+      const grpc::Status status = ((*stub_).*method)(&context, request, response);
+      if (status.ok()) return Status();
+      Status failed = client_internal::FromGrpc(status, context);
+      const auto pause =
+          policy_.Pause(operation, failed, attempts, deadline - std::chrono::system_clock::now(),
+                        client_internal::Random());
+      if (!pause.has_value()) return failed;
+      std::this_thread::sleep_for(*pause);
+    }
+  }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::LimitAdmin::Stub> stub_;
+  const AdminOptions options_;
+  const client_internal::RetryPolicy policy_;
+};
+
+Result<AdminClient> AdminClient::Create(AdminOptions options) {
+  Result<std::shared_ptr<grpc::Channel>> channel =
+      client_internal::MakeChannel(options.server, options.tls);
+  if (!channel.ok()) return channel.status();
+  return AdminClient(std::make_unique<Impl>(*std::move(channel), std::move(options)));
+}
+
+AdminClient::AdminClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+AdminClient::AdminClient(AdminClient&&) noexcept = default;
+AdminClient& AdminClient::operator=(AdminClient&&) noexcept = default;
+AdminClient::~AdminClient() = default;
+
+Result<std::vector<LimitInfo>> AdminClient::ListLimits() {
+  v1::ListLimitsResponse response;
+  if (Status bad = impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::ListLimits,
+                              v1::ListLimitsRequest(), &response);
+      !bad.ok()) {
+    return bad;
+  }
+  std::vector<LimitInfo> limits;
+  for (const v1::Limit& limit : response.limits()) limits.push_back(FromWire(limit));
+  return limits;
+}
+
+Result<LimitInfo> AdminClient::GetLimit(std::string_view name) {
+  v1::GetLimitRequest request;
+  request.set_name(name.data(), name.size());
+  v1::Limit response;
+  if (Status bad =
+          impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::GetLimit, request, &response);
+      !bad.ok()) {
+    return bad;
+  }
+  return FromWire(response);
+}
+
+Result<AdminClient::Put> AdminClient::PutLimit(const LimitInfo& limit) {
+  v1::PutLimitRequest request;
+  if (Status bad = ToWire(limit, request.mutable_limit()); !bad.ok()) return bad;
+  v1::PutLimitResponse response;
+  if (Status bad =
+          impl_->Run(Operation::kAcquire, &v1::LimitAdmin::Stub::PutLimit, request, &response);
+      !bad.ok()) {
+    return bad;
+  }
+  return Put{FromWire(response.limit()), response.replaced()};
+}
+
+Status AdminClient::DeleteLimit(std::string_view name) {
+  v1::DeleteLimitRequest request;
+  request.set_name(name.data(), name.size());
+  v1::DeleteLimitResponse response;
+  return impl_->Run(Operation::kAcquire, &v1::LimitAdmin::Stub::DeleteLimit, request, &response);
+}
+
+Result<bool> AdminClient::ResetKey(std::string_view limit, std::string_view key) {
+  v1::ResetKeyRequest request;
+  request.set_limit(limit.data(), limit.size());
+  request.set_key(key.data(), key.size());
+  v1::ResetKeyResponse response;
+  if (Status bad =
+          impl_->Run(Operation::kAcquire, &v1::LimitAdmin::Stub::ResetKey, request, &response);
+      !bad.ok()) {
+    return bad;
+  }
+  return response.existed();
+}
+
+Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys) {
+  v1::ListKeysRequest request;
+  request.set_limit(limit.data(), limit.size());
+  request.set_order(order == KeyOrder::kUse ? v1::ListKeysRequest::ORDER_USE
+                                            : v1::ListKeysRequest::ORDER_DENIALS);
+  request.set_max_keys(max_keys);
+  v1::ListKeysResponse response;
+  if (Status bad =
+          impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::ListKeys, request, &response);
+      !bad.ok()) {
+    return bad;
+  }
+  KeyList list;
+  list.sketch = response.sketch();
+  list.total = response.total();
+  list.counters = response.counters();
+  for (const v1::KeyUse& key : response.keys()) {
+    list.keys.push_back({key.limit(), key.key(), key.estimate(), key.error(), key.remaining(),
+                         key.capacity(), FromWire(key.reset_after()), key.waiting()});
+  }
+  return list;
+}
+
+Result<ConfigStatus> AdminClient::GetConfigStatus() {
+  v1::ConfigStatus response;
+  if (Status bad = impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::GetConfigStatus,
+                              v1::GetConfigStatusRequest(), &response);
+      !bad.ok()) {
+    return bad;
+  }
+  ConfigStatus status;
+  status.version = response.version();
+  status.active_since = FromWire(response.active_since());
+  status.path = response.path();
+  status.last_error = response.last_error();
+  status.last_error_at = FromWire(response.last_error_at());
+  status.reloads = response.reloads();
+  status.failed_reloads = response.failed_reloads();
+  status.limits = response.limits();
+  status.admin_changes = response.admin_changes();
+  return status;
+}
+
+Result<ServerStats> AdminClient::GetStats() {
+  v1::Stats response;
+  if (Status bad = impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::GetStats,
+                              v1::GetStatsRequest(), &response);
+      !bad.ok()) {
+    return bad;
+  }
+  ServerStats stats;
+  stats.started_at = FromWire(response.started_at());
+  stats.version = response.version();
+  stats.decisions = response.decisions();
+  stats.granted = response.granted();
+  stats.denied = response.denied();
+  for (const v1::LimitStats& limit : response.limits()) {
+    stats.limits.push_back({limit.limit(), limit.granted(), limit.denied(), limit.shadow_denied(),
+                            limit.permits_granted(), limit.refunded_permits(),
+                            limit.overflow_allowed(), limit.overflow_denied()});
+  }
+  for (const v1::MethodStats& method : response.methods()) {
+    MethodFigures& out = stats.methods.emplace_back();
+    out.method = method.method();
+    out.codes.insert(method.codes().begin(), method.codes().end());
+    const v1::Histogram& latency = method.latency();
+    out.latency.upper_ns.assign(latency.upper_ns().begin(), latency.upper_ns().end());
+    out.latency.counts.assign(latency.counts().begin(), latency.counts().end());
+    out.latency.count = latency.count();
+    out.latency.sum_ns = latency.sum_ns();
+    out.bytes_received = method.bytes_received();
+    out.bytes_sent = method.bytes_sent();
+    out.messages_received = method.messages_received();
+    out.messages_sent = method.messages_sent();
+  }
+  for (const v1::TransportStats& transport : response.transports()) {
+    stats.transports.push_back({transport.transport(), transport.connections(),
+                                transport.connections_accepted(), transport.streams(),
+                                transport.streams_accepted(), transport.sheds()});
+  }
+  const v1::StoreStats& store = response.store();
+  stats.store = store.kind();
+  stats.buckets = store.buckets();
+  stats.max_buckets = store.max_buckets();
+  stats.memory_bytes = store.memory_bytes();
+  stats.buckets_created = store.buckets_created();
+  stats.buckets_dropped = store.buckets_dropped();
+  stats.overflow_allowed = store.overflow_allowed();
+  stats.overflow_denied = store.overflow_denied();
+  stats.open_receipts = store.open_receipts();
+  stats.receipts_evicted = store.receipts_evicted();
+  stats.lock_yields = store.lock_yields();
+  stats.resident_bytes = response.resident_bytes();
+  stats.log_lines_suppressed = response.log_lines_suppressed();
+  return stats;
+}
+
+}  // namespace sluice

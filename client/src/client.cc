@@ -1,0 +1,221 @@
+#include "sluice/client.h"
+
+#include <utility>
+
+#include "client/src/client_core.h"
+#include "client/src/grpc_connection.h"
+#include "client/src/round_robin.h"
+#include "client/src/stream_core.h"
+
+namespace sluice {
+
+using client_internal::Attempts;
+using client_internal::ClientCore;
+using client_internal::Operation;
+
+namespace client_internal {
+
+bool IsUnavailable(const Status& status) {
+  return status.code() == StatusCode::kUnavailable ||
+         status.code() == StatusCode::kDeadlineExceeded ||
+         status.code() == StatusCode::kResourceExhausted;
+}
+
+Result<Decision> ClientCore::Settle(Result<Decision> result, OnUnavailable wish) const {
+  if (result.ok()) return result;
+  Status status = result.status();
+  if (!IsUnavailable(status)) return result;
+  Decision decision;
+  decision.granted = wish == OnUnavailable::kAllow;
+  decision.source = Source::kUnavailable;
+  if (!decision.granted) decision.retry_after = options_.unavailable_retry_after;
+  decision.status = std::move(status);
+  return decision;
+}
+
+namespace {
+
+// Blocks until `start` has called back.
+template <typename T>
+Result<T> Await(const std::function<void(Callback<T>)>& start) {
+  auto answer = std::make_shared<std::promise<Result<T>>>();
+  std::future<Result<T>> future = answer->get_future();
+  start([answer](Result<T> result) { answer->set_value(std::move(result)); });
+  return future.get();
+}
+
+// Blocks for `pause` of the connection's time.
+void Sleep(Connection& connection, std::chrono::nanoseconds pause) {
+  auto over = std::make_shared<std::promise<void>>();
+  connection.RunAfter(pause, [over] { over->set_value(); });
+  over->get_future().wait();
+}
+
+}  // namespace
+}  // namespace client_internal
+
+Result<Client> Client::Create(ClientOptions options) {
+  if (options.servers.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "ClientOptions::servers is empty: name at least one HOST:PORT");
+  }
+  std::vector<std::shared_ptr<Connection>> connections;
+  for (const std::string& server : options.servers) {
+    Result<std::shared_ptr<Connection>> connection =
+        client_internal::MakeGrpcConnection(server, options.tls, options.token);
+    if (!connection.ok()) return connection.status();
+    connections.push_back(*std::move(connection));
+  }
+  std::shared_ptr<Connection> connection = connections.front();
+  if (connections.size() > 1) {
+    connection = std::make_shared<client_internal::RoundRobin>(std::move(connections));
+  }
+  return Client(std::move(connection), std::move(options));
+}
+
+Client::Client(std::shared_ptr<Connection> connection, ClientOptions options)
+    : core_(std::make_shared<ClientCore>(std::move(connection), std::move(options))) {}
+
+Client::Client(Client&&) noexcept = default;
+
+Client& Client::operator=(Client&& other) noexcept {
+  if (this != &other) {
+    if (core_ != nullptr) core_->connection().Shutdown();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+
+Client::~Client() {
+  if (core_ != nullptr) core_->connection().Shutdown();
+}
+
+Result<Decision> Client::Acquire(const Acquisition& acquisition, const CallOptions& options) {
+  const Call call = core_->MakeCall(options);
+  for (int attempts = 1;; ++attempts) {
+    Result<Decision> result = core_->connection().AcquireBlocking(acquisition, call);
+    if (result.ok()) return result;
+    const auto pause = core_->Pause(Operation::kAcquire, result.status(), attempts, call);
+    if (!pause.has_value()) return core_->Settle(std::move(result), core_->Wish(options));
+    if (pause->count() > 0) client_internal::Sleep(core_->connection(), *pause);
+  }
+}
+
+Result<Decision> Client::Acquire(std::string_view limit, std::string_view key, uint64_t permits,
+                                 const CallOptions& options) {
+  return Acquire(Acquisition(std::string(limit), std::string(key), permits), options);
+}
+
+Result<std::chrono::nanoseconds> Client::TryAcquire(std::string_view limit, std::string_view key,
+                                                    uint64_t permits, const CallOptions& options) {
+  Result<Decision> decision = Acquire(limit, key, permits, options);
+  if (!decision.ok()) return decision.status();
+  if (decision->granted) return std::chrono::nanoseconds(0);
+  return std::max(decision->retry_after, std::chrono::nanoseconds(1));
+}
+
+void Client::AcquireAsync(Acquisition acquisition, Callback<Decision> done,
+                          const CallOptions& options) {
+  const OnUnavailable wish = core_->Wish(options);
+  Attempts<Decision>::Run(
+      core_, Operation::kAcquire, core_->MakeCall(options),
+      [core = core_.get(), acquisition = std::move(acquisition)](const Call& call,
+                                                                 Callback<Decision> ended) {
+        core->connection().Acquire(acquisition, call, std::move(ended));
+      },
+      [core = core_, wish, done = std::move(done)](Result<Decision> result, int) {
+        done(core->Settle(std::move(result), wish));
+      });
+}
+
+std::future<Result<Decision>> Client::AcquireFuture(Acquisition acquisition,
+                                                    const CallOptions& options) {
+  auto answer = std::make_shared<std::promise<Result<Decision>>>();
+  std::future<Result<Decision>> future = answer->get_future();
+  AcquireAsync(
+      std::move(acquisition),
+      [answer](Result<Decision> result) { answer->set_value(std::move(result)); }, options);
+  return future;
+}
+
+void Client::AcquireBatchAsync(std::vector<Acquisition> batch, Callback<BatchDecisions> done,
+                               const CallOptions& options) {
+  const OnUnavailable wish = core_->Wish(options);
+  const size_t size = batch.size();
+  Attempts<BatchDecisions>::Run(
+      core_, Operation::kAcquire, core_->MakeCall(options),
+      [core = core_.get(), batch = std::move(batch)](const Call& call,
+                                                     Callback<BatchDecisions> ended) {
+        core->connection().AcquireBatch(batch, call, std::move(ended));
+      },
+      [core = core_, wish, size, done = std::move(done)](Result<BatchDecisions> result, int) {
+        if (result.ok()) {
+          for (Result<Decision>& one : *result) {
+            if (!one.ok()) one = core->Settle(std::move(one), wish);
+          }
+        } else if (client_internal::IsUnavailable(result.status())) {
+          const Result<Decision> one = core->Settle(result.status(), wish);
+          result = BatchDecisions(size, one);
+        }
+        done(std::move(result));
+      });
+}
+
+Result<BatchDecisions> Client::AcquireBatch(std::span<const Acquisition> batch,
+                                            const CallOptions& options) {
+  return client_internal::Await<BatchDecisions>([&](Callback<BatchDecisions> done) {
+    AcquireBatchAsync({batch.begin(), batch.end()}, std::move(done), options);
+  });
+}
+
+void Client::QueryAsync(std::vector<Bucket> buckets, Callback<std::vector<BucketStatus>> done,
+                        const CallOptions& options) {
+  Attempts<std::vector<BucketStatus>>::Run(
+      core_, Operation::kQuery, core_->MakeCall(options),
+      [core = core_.get(), buckets = std::move(buckets)](
+          const Call& call, Callback<std::vector<BucketStatus>> ended) {
+        core->connection().Query(buckets, call, std::move(ended));
+      },
+      [done = std::move(done)](Result<std::vector<BucketStatus>> result, int) {
+        done(std::move(result));
+      });
+}
+
+Result<std::vector<BucketStatus>> Client::Query(std::span<const Bucket> buckets,
+                                                const CallOptions& options) {
+  return client_internal::Await<std::vector<BucketStatus>>(
+      [&](Callback<std::vector<BucketStatus>> done) {
+        QueryAsync({buckets.begin(), buckets.end()}, std::move(done), options);
+      });
+}
+
+Result<RefundResult> Client::Refund(std::string_view receipt, const CallOptions& options) {
+  return client_internal::Await<RefundResult>([&](Callback<RefundResult> done) {
+    Attempts<RefundResult>::Run(
+        core_, Operation::kRefund, core_->MakeCall(options),
+        [core = core_.get(), receipt = std::string(receipt)](const Call& call,
+                                                             Callback<RefundResult> ended) {
+          core->connection().Refund(receipt, call, std::move(ended));
+        },
+        [done = std::move(done)](Result<RefundResult> result, int attempts) {
+          if (result.ok()) result->attempts = attempts;
+          done(std::move(result));
+        });
+  });
+}
+
+Result<RefundResult> Client::Refund(const Decision& decision, CallOptions options) {
+  options.server = decision.server;
+  return Refund(decision.receipt, options);
+}
+
+std::unique_ptr<WatchCall> Client::Watch(std::span<const Bucket> buckets,
+                                         const WatchOptions& options, WatchEvents events) {
+  return core_->connection().Watch(buckets, options, std::move(events));
+}
+
+AcquireStream Client::OpenStream(const StreamOptions& options) {
+  return AcquireStream(std::make_shared<client_internal::StreamCore>(core_, options));
+}
+
+}  // namespace sluice

@@ -1,0 +1,117 @@
+#include "client/src/grpc_channel.h"
+
+#include <charconv>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+namespace sluice::client_internal {
+namespace {
+
+Status BadAddress(const std::string& server) {
+  return Status(
+      StatusCode::kInvalidArgument,
+      "\"" + server + "\" is no server address: write HOST:PORT, [IPV6]:PORT or unix:PATH");
+}
+
+Status CheckAddress(const std::string& server) {
+  if (server.rfind("unix:", 0) == 0) {
+    return server.size() > 5 ? Status() : BadAddress(server);
+  }
+  const size_t colon = server.rfind(':');
+  if (colon == std::string::npos || colon == 0) return BadAddress(server);
+  if (server.find('/') != std::string::npos) return BadAddress(server);
+  const std::string_view host(server.data(), colon);
+  if (host.find(':') != std::string_view::npos && (host.front() != '[' || host.back() != ']')) {
+    return BadAddress(server);
+  }
+  int port = 0;
+  const char* end = server.data() + server.size();
+  const auto parsed = std::from_chars(server.data() + colon + 1, end, port);
+  if (parsed.ec != std::errc() || parsed.ptr != end || port < 1 || port > 65535) {
+    return BadAddress(server);
+  }
+  return Status();
+}
+
+Result<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  if (!in.is_open() || in.bad() || text.str().empty()) {
+    return Status(StatusCode::kInvalidArgument, "cannot read \"" + path + "\", or it is empty");
+  }
+  return text.str();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
+                                                   const TlsOptions& tls) {
+  if (Status bad = CheckAddress(server); !bad.ok()) return bad;
+  grpc::ChannelArguments arguments;
+  // A limiter is asked directly, not through the web proxy that the environment may name.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Each connection has a socket of its own, whatever other channels lead to the same address.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetMaxReceiveMessageSize(-1);
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  if (tls.in_use()) {
+    grpc::SslCredentialsOptions files;
+    if (tls.cert_file.empty() != tls.key_file.empty()) {
+      return Status(StatusCode::kInvalidArgument,
+                    "TLS: cert_file and key_file go together; only one is set");
+    }
+    for (auto [path, into] : {std::pair(&tls.ca_file, &files.pem_root_certs),
+                              std::pair(&tls.cert_file, &files.pem_cert_chain),
+                              std::pair(&tls.key_file, &files.pem_private_key)}) {
+      if (path->empty()) continue;
+      Result<std::string> text = ReadFile(*path);
+      if (!text.ok()) {
+        return Status(StatusCode::kInvalidArgument, "TLS: " + text.status().message());
+      }
+      *into = *std::move(text);
+    }
+    credentials = grpc::SslCredentials(files);
+    if (!tls.server_name.empty()) arguments.SetSslTargetNameOverride(tls.server_name);
+  } else {
+    credentials = grpc::InsecureChannelCredentials();
+  }
+  const std::string target = server.rfind("unix:", 0) == 0 ? server : "dns:///" + server;
+  return grpc::CreateCustomChannel(target, credentials, arguments);
+}
+
+void AddToken(const std::string& token, grpc::ClientContext* context) {
+  if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
+}
+
+Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
+  const auto code = static_cast<StatusCode>(status.error_code());
+  switch (code) {
+    // The server's word, before it decides anything.
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kNotFound:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kUnauthenticated:
+    case StatusCode::kResourceExhausted:
+      return Status(code, status.error_message());
+    default:
+      break;
+  }
+  // A call has a peer's address (ipv4:..., ipv6:...) from the moment at which it is given to a
+  // connection. Before, the answer is the channel's own target.
+  if (context.peer().rfind("dns:", 0) == 0) return Status(code, status.error_message());
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto executed = trailers.find(kExecutedKey);
+  if (executed != trailers.end() && executed->second == "no") {
+    return Status(code, status.error_message());
+  }
+  return Status::MaybeExecuted(code, status.error_message());
+}
+
+}  // namespace sluice::client_internal

@@ -1,0 +1,31 @@
+// What the data plane's and the admin's grpc++ connections share: the channel, and what a failed
+// call says.
+#ifndef SLUICE_CLIENT_SRC_GRPC_CHANNEL_H_
+#define SLUICE_CLIENT_SRC_GRPC_CHANNEL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "sluice/options.h"
+#include "sluice/status.h"
+
+namespace sluice::client_internal {
+
+// Trailing metadata of a server that ends a call without having executed it ("no").
+inline constexpr char kExecutedKey[] = "sluice-executed";
+
+// INVALID_ARGUMENT: `server` is neither HOST:PORT nor unix:PATH, or a TLS file cannot be read.
+Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
+                                                   const TlsOptions& tls);
+
+void AddToken(const std::string& token, grpc::ClientContext* context);
+
+// REQUIRES: !status.ok(). Says whether the call may have been executed: not if it never got as far
+// as a connection, nor if the server says that it did not.
+Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
+
+}  // namespace sluice::client_internal
+
+#endif  // SLUICE_CLIENT_SRC_GRPC_CHANNEL_H_

@@ -1,0 +1,548 @@
+#include "client/src/grpc_connection.h"
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/src/grpc_channel.h"
+#include "client/src/wire.h"
+#include "server/common/mutex.h"
+#include "sluice/v1/rate_limiter.grpc.pb.h"
+
+namespace sluice::client_internal {
+namespace {
+
+using common::MutexLock;
+
+// What the completion queue gives back.
+class Tag {
+ public:
+  virtual ~Tag() = default;
+  virtual void Complete(bool ok) = 0;
+};
+
+// Something under way, to be cancelled at Shutdown. A link of the registry's list.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void Cancel() = 0;
+
+ private:
+  friend class Registry;
+  Pending* previous_ = nullptr;
+  Pending* next_ = nullptr;
+};
+
+// All that is under way. Thread-safe.
+class Registry {
+ public:
+  // False: shut down; nothing may be started. `start` runs under the lock, so that Cancel never
+  // comes before it: it must not call back.
+  template <typename Start>
+  bool Add(Pending* pending, Start start) {
+    MutexLock lock(&mu_);
+    if (closed_) return false;
+    pending->next_ = first_;
+    pending->previous_ = nullptr;
+    if (first_ != nullptr) first_->previous_ = pending;
+    first_ = pending;
+    start();
+    return true;
+  }
+  bool Add(Pending* pending) {
+    return Add(pending, [] {});
+  }
+
+  void Remove(Pending* pending) {
+    MutexLock lock(&mu_);
+    if (pending->previous_ != nullptr) pending->previous_->next_ = pending->next_;
+    if (pending->next_ != nullptr) pending->next_->previous_ = pending->previous_;
+    if (first_ == pending) first_ = pending->next_;
+    if (first_ == nullptr && closed_) empty_.SignalAll();
+  }
+
+  void Close() {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    for (Pending* pending = first_; pending != nullptr; pending = pending->next_) {
+      pending->Cancel();
+    }
+  }
+
+  void AwaitEmpty() {
+    MutexLock lock(&mu_);
+    while (first_ != nullptr) empty_.Wait(&mu_);
+  }
+
+ private:
+  common::Mutex mu_;
+  common::CondVar empty_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  Pending* first_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+gpr_timespec GrpcDeadline(TimePoint deadline) {
+  const int64_t left =
+      std::chrono::nanoseconds(deadline - std::chrono::steady_clock::now()).count();
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN));
+}
+
+Status ShutDown() { return Status(StatusCode::kCancelled, "the client was shut down"); }
+
+// The channel, the queue and what is under way. The queue's thread holds it too.
+struct Transport {
+  Transport(std::shared_ptr<grpc::Channel> to, std::string bearer)
+      : channel(std::move(to)), stub(v1::RateLimiter::NewStub(channel)), token(std::move(bearer)) {}
+
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<v1::RateLimiter::Stub> stub;
+  const std::string token;
+  grpc::CompletionQueue queue;
+  Registry registry;
+};
+
+// A unary call. Deletes itself.
+template <typename Response, typename Value>
+class UnaryCall final : public Tag, public Pending {
+ public:
+  // `prepare` makes the reader.
+  template <typename Prepare>
+  static void Start(Transport* transport, const Call& call, Callback<Value> done, Prepare prepare) {
+    auto* self = new UnaryCall(transport, std::move(done));
+    self->context_.set_deadline(GrpcDeadline(call.deadline));
+    AddToken(transport->token, &self->context_);
+    if (!transport->registry.Add(self)) {
+      Callback<Value> refused = std::move(self->done_);
+      delete self;
+      return refused(ShutDown());
+    }
+    self->reader_ = prepare(&self->context_);
+    self->reader_->StartCall();
+    self->reader_->Finish(&self->response_, &self->status_, static_cast<Tag*>(self));
+  }
+
+  void Complete(bool) override {
+    if (status_.ok()) {
+      done_(FromWire(&response_));
+    } else {
+      done_(FromGrpc(status_, context_));
+    }
+    transport_->registry.Remove(this);
+    delete this;
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  UnaryCall(Transport* transport, Callback<Value> done)
+      : transport_(transport), done_(std::move(done)) {}
+
+  Transport* const transport_;
+  Callback<Value> done_;
+  grpc::ClientContext context_;
+  Response response_;
+  grpc::Status status_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader_;
+};
+
+// A moment to come. Deletes itself.
+class Alarm final : public Tag, public Pending {
+ public:
+  static void Start(Transport* transport, std::chrono::nanoseconds delay,
+                    std::function<void()> fn) {
+    auto* self = new Alarm(transport, std::move(fn));
+    const bool started = transport->registry.Add(self, [&] {
+      self->alarm_.Set(&transport->queue, GrpcDeadline(std::chrono::steady_clock::now() + delay),
+                       static_cast<Tag*>(self));
+    });
+    if (started) return;
+    const std::function<void()> at_once = std::move(self->fn_);
+    delete self;
+    at_once();
+  }
+
+  void Complete(bool) override {
+    fn_();
+    transport_->registry.Remove(this);
+    delete this;
+  }
+
+  void Cancel() override { alarm_.Cancel(); }
+
+ private:
+  Alarm(Transport* transport, std::function<void()> fn)
+      : transport_(transport), fn_(std::move(fn)) {}
+
+  Transport* const transport_;
+  std::function<void()> fn_;
+  grpc::Alarm alarm_;
+};
+
+// A blocking call, so that Shutdown can cancel it.
+class Blocking final : public Pending {
+ public:
+  void Cancel() override { context.TryCancel(); }
+  grpc::ClientContext context;
+};
+
+// A stream's operations come back by one tag each.
+template <typename Owner>
+class StepTag final : public Tag {
+ public:
+  using Step = void (Owner::*)(bool);
+  StepTag(Owner* owner, Step step) : owner_(owner), step_(step) {}
+  void Complete(bool ok) override { (owner_->*step_)(ok); }
+
+ private:
+  Owner* const owner_;
+  const Step step_;
+};
+
+// An AcquireStream call. Lives until the queue has given back all of its tags.
+class BidiStream final : public Pending {
+ public:
+  static std::shared_ptr<BidiStream> Start(Transport* transport, StreamEvents events) {
+    auto self = std::make_shared<BidiStream>(transport, std::move(events));
+    AddToken(transport->token, &self->context_);
+    self->self_ = self;
+    if (!transport->registry.Add(self.get())) {
+      self->dead_ = true;
+      self->self_.reset();
+      self->events_.on_closed(ShutDown());
+      return self;
+    }
+    self->call_ = transport->stub->PrepareAsyncAcquireStream(&self->context_, &transport->queue);
+    self->call_->StartCall(&self->started_tag_);
+    return self;
+  }
+
+  BidiStream(Transport* transport, StreamEvents events)
+      : transport_(transport), events_(std::move(events)) {}
+
+  void Send(std::span<const Acquisition> batch) {
+    std::unique_ptr<v1::AcquireBatchRequest> message = SpareMessage();
+    ToWire(batch, message.get());
+    MutexLock lock(&mu_);
+    if (dead_) return;
+    if (!started_ || writing_) {
+      unsent_.push_back(std::move(message));
+      return;
+    }
+    WriteLocked(std::move(message));
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  std::unique_ptr<v1::AcquireBatchRequest> SpareMessage() {
+    {
+      MutexLock lock(&mu_);
+      if (!spare_.empty()) {
+        std::unique_ptr<v1::AcquireBatchRequest> message = std::move(spare_.back());
+        spare_.pop_back();
+        return message;
+      }
+    }
+    return std::make_unique<v1::AcquireBatchRequest>();
+  }
+
+  // Serializes and hands over to grpc++, which does not call back from here.
+  void WriteLocked(std::unique_ptr<v1::AcquireBatchRequest> message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    writing_ = true;
+    call_->Write(*message, &written_tag_);
+    // Cleared messages keep their memory: the next batch allocates little.
+    message->Clear();
+    if (spare_.size() < 4) spare_.push_back(std::move(message));
+  }
+
+  void OnStarted(bool ok) {
+    if (!ok) return Finish();
+    {
+      MutexLock lock(&mu_);
+      started_ = true;
+      WriteNextLocked();
+    }
+    call_->Read(&response_, &read_tag_);
+  }
+
+  void WriteNextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (unsent_.empty() || dead_) return;
+    std::unique_ptr<v1::AcquireBatchRequest> message = std::move(unsent_.front());
+    unsent_.pop_front();
+    WriteLocked(std::move(message));
+  }
+
+  void OnRead(bool ok) {
+    if (!ok) return Finish();
+    events_.on_answers(FromWire(&response_));
+    call_->Read(&response_, &read_tag_);
+  }
+
+  void OnWritten(bool ok) {
+    bool last = false;
+    {
+      MutexLock lock(&mu_);
+      writing_ = false;
+      if (ok) WriteNextLocked();
+      last = finished_ && !writing_;
+    }
+    if (last) End();
+  }
+
+  void Finish() {
+    {
+      MutexLock lock(&mu_);
+      dead_ = true;
+    }
+    call_->Finish(&status_, &finished_tag_);
+  }
+
+  void OnFinished(bool) {
+    bool last = false;
+    {
+      MutexLock lock(&mu_);
+      finished_ = true;
+      last = !writing_;
+    }
+    if (last) End();
+  }
+
+  void End() {
+    events_.on_closed(status_.ok() ? Status() : FromGrpc(status_, context_));
+    transport_->registry.Remove(this);
+    const std::shared_ptr<BidiStream> last = std::move(self_);
+  }
+
+  Transport* const transport_;
+  const StreamEvents events_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::AcquireBatchRequest, v1::AcquireBatchResponse>>
+      call_;
+  v1::AcquireBatchResponse response_;
+  grpc::Status status_;
+  std::shared_ptr<BidiStream> self_;
+  StepTag<BidiStream> started_tag_{this, &BidiStream::OnStarted};
+  StepTag<BidiStream> read_tag_{this, &BidiStream::OnRead};
+  StepTag<BidiStream> written_tag_{this, &BidiStream::OnWritten};
+  StepTag<BidiStream> finished_tag_{this, &BidiStream::OnFinished};
+
+  common::Mutex mu_;
+  bool started_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool dead_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::unique_ptr<v1::AcquireBatchRequest>> unsent_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<v1::AcquireBatchRequest>> spare_ ABSL_GUARDED_BY(mu_);
+};
+
+class BidiHandle final : public StreamCall {
+ public:
+  explicit BidiHandle(std::shared_ptr<BidiStream> stream) : stream_(std::move(stream)) {}
+  ~BidiHandle() override { stream_->Cancel(); }
+  void Send(std::span<const Acquisition> batch) override { stream_->Send(batch); }
+  void Cancel() override { stream_->Cancel(); }
+
+ private:
+  const std::shared_ptr<BidiStream> stream_;
+};
+
+// A Watch call.
+class WatchStream final : public Pending {
+ public:
+  static std::shared_ptr<WatchStream> Start(Transport* transport, const v1::WatchRequest& request,
+                                            WatchEvents events) {
+    auto self = std::make_shared<WatchStream>(transport, std::move(events));
+    AddToken(transport->token, &self->context_);
+    self->self_ = self;
+    if (!transport->registry.Add(self.get())) {
+      self->self_.reset();
+      self->events_.on_closed(ShutDown());
+      return self;
+    }
+    self->call_ = transport->stub->PrepareAsyncWatch(&self->context_, request, &transport->queue);
+    self->call_->StartCall(&self->started_tag_);
+    return self;
+  }
+
+  WatchStream(Transport* transport, WatchEvents events)
+      : transport_(transport), events_(std::move(events)) {}
+
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  void OnStarted(bool ok) {
+    if (!ok) return call_->Finish(&status_, &finished_tag_);
+    call_->Read(&response_, &read_tag_);
+  }
+
+  void OnRead(bool ok) {
+    if (!ok) return call_->Finish(&status_, &finished_tag_);
+    events_.on_change(FromWire(&response_));
+    call_->Read(&response_, &read_tag_);
+  }
+
+  void OnFinished(bool) {
+    events_.on_closed(status_.ok() ? Status() : FromGrpc(status_, context_));
+    transport_->registry.Remove(this);
+    const std::shared_ptr<WatchStream> last = std::move(self_);
+  }
+
+  Transport* const transport_;
+  const WatchEvents events_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientAsyncReader<v1::QueryResponse>> call_;
+  v1::QueryResponse response_;
+  grpc::Status status_;
+  std::shared_ptr<WatchStream> self_;
+  StepTag<WatchStream> started_tag_{this, &WatchStream::OnStarted};
+  StepTag<WatchStream> read_tag_{this, &WatchStream::OnRead};
+  StepTag<WatchStream> finished_tag_{this, &WatchStream::OnFinished};
+};
+
+class WatchHandle final : public WatchCall {
+ public:
+  explicit WatchHandle(std::shared_ptr<WatchStream> stream) : stream_(std::move(stream)) {}
+  ~WatchHandle() override { stream_->Cancel(); }
+  void Cancel() override { stream_->Cancel(); }
+
+ private:
+  const std::shared_ptr<WatchStream> stream_;
+};
+
+class GrpcConnection final : public Connection {
+ public:
+  GrpcConnection(std::shared_ptr<grpc::Channel> channel, std::string token)
+      : transport_(std::make_shared<Transport>(std::move(channel), std::move(token))),
+        thread_([transport = transport_] {
+          void* tag = nullptr;
+          bool ok = false;
+          while (transport->queue.Next(&tag, &ok)) static_cast<Tag*>(tag)->Complete(ok);
+        }) {}
+
+  ~GrpcConnection() override {
+    Shutdown();
+    transport_->queue.Shutdown();
+    // Destroyed from within a callback of its own: the thread goes on alone, to the queue's end.
+    if (OnOwnThread()) {
+      thread_.detach();
+    } else {
+      thread_.join();
+    }
+  }
+
+  void Shutdown() override {
+    transport_->registry.Close();
+    if (!OnOwnThread()) transport_->registry.AwaitEmpty();
+  }
+
+  void Acquire(const Acquisition& acquisition, const Call& call, Callback<Decision> done) override {
+    v1::AcquireRequest request;
+    ToWire(acquisition, &request);
+    UnaryCall<v1::AcquireResponse, Decision>::Start(
+        transport_.get(), call, std::move(done), [&](grpc::ClientContext* context) {
+          return transport_->stub->PrepareAsyncAcquire(context, request, &transport_->queue);
+        });
+  }
+
+  void AcquireBatch(std::span<const Acquisition> batch, const Call& call,
+                    Callback<BatchDecisions> done) override {
+    v1::AcquireBatchRequest request;
+    ToWire(batch, &request);
+    const size_t size = batch.size();
+    UnaryCall<v1::AcquireBatchResponse, BatchDecisions>::Start(
+        transport_.get(), call,
+        [size, done = std::move(done)](Result<BatchDecisions> result) {
+          if (result.ok() && result->size() != size) {
+            result = Status::MaybeExecuted(StatusCode::kInternal,
+                                           "the server answered another number of acquisitions");
+          }
+          done(std::move(result));
+        },
+        [&](grpc::ClientContext* context) {
+          return transport_->stub->PrepareAsyncAcquireBatch(context, request, &transport_->queue);
+        });
+  }
+
+  void Query(std::span<const Bucket> buckets, const Call& call,
+             Callback<std::vector<BucketStatus>> done) override {
+    v1::QueryRequest request;
+    AddBuckets(buckets, &request);
+    UnaryCall<v1::QueryResponse, std::vector<BucketStatus>>::Start(
+        transport_.get(), call, std::move(done), [&](grpc::ClientContext* context) {
+          return transport_->stub->PrepareAsyncQuery(context, request, &transport_->queue);
+        });
+  }
+
+  void Refund(std::string_view receipt, const Call& call, Callback<RefundResult> done) override {
+    v1::RefundRequest request;
+    request.set_receipt(receipt.data(), receipt.size());
+    UnaryCall<v1::RefundResponse, RefundResult>::Start(
+        transport_.get(), call, std::move(done), [&](grpc::ClientContext* context) {
+          return transport_->stub->PrepareAsyncRefund(context, request, &transport_->queue);
+        });
+  }
+
+  std::unique_ptr<StreamCall> OpenStream(StreamEvents events) override {
+    return std::make_unique<BidiHandle>(BidiStream::Start(transport_.get(), std::move(events)));
+  }
+
+  std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets, const WatchOptions& options,
+                                   WatchEvents events) override {
+    v1::WatchRequest request;
+    AddBuckets(buckets, &request);
+    ToWire(options.min_interval, request.mutable_min_interval());
+    return std::make_unique<WatchHandle>(
+        WatchStream::Start(transport_.get(), request, std::move(events)));
+  }
+
+  // The caller's own thread reads the socket: no hop to another one and back.
+  Result<Decision> AcquireBlocking(const Acquisition& acquisition, const Call& call) override {
+    v1::AcquireRequest request;
+    ToWire(acquisition, &request);
+    Blocking pending;
+    pending.context.set_deadline(GrpcDeadline(call.deadline));
+    AddToken(transport_->token, &pending.context);
+    if (!transport_->registry.Add(&pending)) return ShutDown();
+    v1::AcquireResponse response;
+    const grpc::Status status = transport_->stub->Acquire(&pending.context, request, &response);
+    transport_->registry.Remove(&pending);
+    if (!status.ok()) return FromGrpc(status, pending.context);
+    return FromWire(&response);
+  }
+
+  void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) override {
+    Alarm::Start(transport_.get(), delay, std::move(fn));
+  }
+
+ private:
+  template <typename Request>
+  static void AddBuckets(std::span<const Bucket> buckets, Request* request) {
+    for (const Bucket& bucket : buckets) {
+      v1::QueryRequest::Bucket* wire = request->add_buckets();
+      wire->set_limit(bucket.limit);
+      wire->set_key(bucket.key);
+    }
+  }
+
+  bool OnOwnThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+  const std::shared_ptr<Transport> transport_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Connection>> MakeGrpcConnection(const std::string& server,
+                                                       const TlsOptions& tls,
+                                                       const std::string& token) {
+  Result<std::shared_ptr<grpc::Channel>> channel = MakeChannel(server, tls);
+  if (!channel.ok()) return channel.status();
+  return std::shared_ptr<Connection>(std::make_shared<GrpcConnection>(*std::move(channel), token));
+}
+
+}  // namespace sluice::client_internal

@@ -1,0 +1,42 @@
+#include "client/src/retry_policy.h"
+
+#include <algorithm>
+#include <random>
+
+namespace sluice::client_internal {
+
+RetryPolicy::RetryPolicy(const RetryOptions& options, uint32_t servers)
+    : options_(options), servers_(std::max<uint32_t>(1, servers)) {}
+
+std::chrono::nanoseconds RetryPolicy::Backoff(int failures) const {
+  std::chrono::nanoseconds pause = std::max(options_.initial_backoff, std::chrono::nanoseconds(1));
+  for (int i = 1; i < failures && pause < options_.max_backoff; ++i) pause *= 2;
+  return std::min(pause, std::max(options_.max_backoff, std::chrono::nanoseconds(1)));
+}
+
+std::optional<std::chrono::nanoseconds> RetryPolicy::Pause(Operation operation,
+                                                           const Status& status, int attempts,
+                                                           std::chrono::nanoseconds left,
+                                                           double random) const {
+  // Nothing but UNAVAILABLE: after DEADLINE_EXCEEDED no time is left, RESOURCE_EXHAUSTED means
+  // that the server has too much to do already, and the others would end the same way again.
+  if (status.code() != StatusCode::kUnavailable) return std::nullopt;
+  if (attempts >= options_.max_attempts) return std::nullopt;
+  if (operation == Operation::kAcquire && status.may_have_executed()) return std::nullopt;
+  std::chrono::nanoseconds pause{0};
+  // As long as there are servers that were not asked, the next one is asked at once.
+  if (const int servers = static_cast<int>(servers_); attempts >= servers) {
+    const auto backoff = Backoff(attempts - servers + 1);
+    pause = std::chrono::nanoseconds(
+        static_cast<int64_t>(static_cast<double>(backoff.count()) * (0.5 + random)));
+  }
+  if (pause >= left) return std::nullopt;
+  return pause;
+}
+
+double Random() {
+  thread_local std::minstd_rand generator(std::random_device{}());
+  return std::uniform_real_distribution<double>(0.0, 1.0)(generator);
+}
+
+}  // namespace sluice::client_internal

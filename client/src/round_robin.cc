@@ -1,0 +1,158 @@
+#include "client/src/round_robin.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::client_internal {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstAway{100};
+constexpr std::chrono::milliseconds kLongestAway{5000};
+constexpr int kTimeoutsInARow = 3;
+
+template <typename T>
+Status StatusOf(const Result<T>& result) {
+  return result.ok() ? Status() : result.status();
+}
+
+}  // namespace
+
+void ServerHealth::Note(const Status& status, TimePoint now) {
+  if (status.code() == StatusCode::kCancelled) return;  // says nothing about the server
+  if (status.code() == StatusCode::kDeadlineExceeded) {
+    if (timeouts_.fetch_add(1, std::memory_order_relaxed) + 1 < kTimeoutsInARow) return;
+  } else if (status.code() != StatusCode::kUnavailable) {
+    // Read first: in the good case nothing is written that others read.
+    if (failures_.load(std::memory_order_relaxed) != 0) {
+      failures_.store(0, std::memory_order_relaxed);
+      away_until_.store(INT64_MIN, std::memory_order_relaxed);
+    }
+    if (timeouts_.load(std::memory_order_relaxed) != 0) {
+      timeouts_.store(0, std::memory_order_relaxed);
+    }
+    return;
+  }
+  const int failures = std::min(failures_.fetch_add(1, std::memory_order_relaxed), 10);
+  const auto away = std::min(kFirstAway * (1 << failures), kLongestAway);
+  away_until_.store((now + away).time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+RoundRobin::RoundRobin(std::vector<std::shared_ptr<Connection>> connections)
+    : servers_(std::make_shared<Servers>(connections.size())) {
+  for (size_t i = 0; i < connections.size(); ++i) {
+    (*servers_)[i].connection = std::move(connections[i]);
+  }
+}
+
+RoundRobin::Server& RoundRobin::Pick(const Call* call) {
+  Servers& servers = *servers_;
+  if (call != nullptr && call->server.has_value() && *call->server < servers.size()) {
+    return servers[*call->server];
+  }
+  const uint32_t first = next_.fetch_add(1, std::memory_order_relaxed);
+  const TimePoint now = Now();
+  for (uint32_t i = 0; i < servers.size(); ++i) {
+    Server& server = servers[(first + i) % servers.size()];
+    if (!server.health.away(now)) return server;
+  }
+  return servers[first % servers.size()];
+}
+
+uint32_t RoundRobin::IndexOf(const Server& server) const {
+  return static_cast<uint32_t>(&server - servers_->data());
+}
+
+void RoundRobin::Acquire(const Acquisition& acquisition, const Call& call,
+                         Callback<Decision> done) {
+  Server& server = Pick(&call);
+  server.connection->Acquire(acquisition, call,
+                             [all = servers_, &server, index = IndexOf(server),
+                              done = std::move(done)](Result<Decision> result) {
+                               server.health.Note(StatusOf(result), server.connection->Now());
+                               if (result.ok()) result->server = index;
+                               done(std::move(result));
+                             });
+}
+
+Result<Decision> RoundRobin::AcquireBlocking(const Acquisition& acquisition, const Call& call) {
+  Server& server = Pick(&call);
+  Result<Decision> result = server.connection->AcquireBlocking(acquisition, call);
+  server.health.Note(StatusOf(result), server.connection->Now());
+  if (result.ok()) result->server = IndexOf(server);
+  return result;
+}
+
+void RoundRobin::AcquireBatch(std::span<const Acquisition> batch, const Call& call,
+                              Callback<BatchDecisions> done) {
+  Server& server = Pick(&call);
+  server.connection->AcquireBatch(batch, call,
+                                  [all = servers_, &server, index = IndexOf(server),
+                                   done = std::move(done)](Result<BatchDecisions> result) {
+                                    server.health.Note(StatusOf(result), server.connection->Now());
+                                    if (result.ok()) {
+                                      for (Result<Decision>& decision : *result) {
+                                        if (decision.ok()) decision->server = index;
+                                      }
+                                    }
+                                    done(std::move(result));
+                                  });
+}
+
+void RoundRobin::Query(std::span<const Bucket> buckets, const Call& call,
+                       Callback<std::vector<BucketStatus>> done) {
+  Server& server = Pick(&call);
+  server.connection->Query(
+      buckets, call,
+      [all = servers_, &server, done = std::move(done)](Result<std::vector<BucketStatus>> result) {
+        server.health.Note(StatusOf(result), server.connection->Now());
+        done(std::move(result));
+      });
+}
+
+void RoundRobin::Refund(std::string_view receipt, const Call& call, Callback<RefundResult> done) {
+  Server& server = Pick(&call);
+  server.connection->Refund(
+      receipt, call,
+      [all = servers_, &server, done = std::move(done)](Result<RefundResult> result) {
+        server.health.Note(StatusOf(result), server.connection->Now());
+        done(std::move(result));
+      });
+}
+
+std::unique_ptr<StreamCall> RoundRobin::OpenStream(StreamEvents events) {
+  Server& server = Pick(nullptr);
+  StreamEvents wrapped;
+  wrapped.on_answers = [&server, index = IndexOf(server),
+                        inner = std::move(events.on_answers)](BatchDecisions answers) {
+    server.health.Note(Status(), TimePoint());
+    for (Result<Decision>& decision : answers) {
+      if (decision.ok()) decision->server = index;
+    }
+    inner(std::move(answers));
+  };
+  wrapped.on_closed = [all = servers_, &server,
+                       inner = std::move(events.on_closed)](Status status) {
+    if (!status.ok()) server.health.Note(status, server.connection->Now());
+    inner(std::move(status));
+  };
+  return server.connection->OpenStream(std::move(wrapped));
+}
+
+std::unique_ptr<WatchCall> RoundRobin::Watch(std::span<const Bucket> buckets,
+                                             const WatchOptions& options, WatchEvents events) {
+  return Pick(nullptr).connection->Watch(buckets, options, std::move(events));
+}
+
+void RoundRobin::RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) {
+  servers_->front().connection->RunAfter(delay, std::move(fn));
+}
+
+TimePoint RoundRobin::Now() const { return servers_->front().connection->Now(); }
+
+void RoundRobin::Shutdown() {
+  for (Server& server : *servers_) server.connection->Shutdown();
+}
+
+uint32_t RoundRobin::servers() const { return static_cast<uint32_t>(servers_->size()); }
+
+}  // namespace sluice::client_internal

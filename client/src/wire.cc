@@ -1,0 +1,120 @@
+#include "client/src/wire.h"
+
+#include <utility>
+
+namespace sluice::client_internal {
+
+std::chrono::nanoseconds FromWire(const google::protobuf::Duration& duration) {
+  // 292 years fit; a longer one is as good as that.
+  constexpr int64_t kMostSeconds = INT64_MAX / 1'000'000'000 - 1;
+  if (duration.seconds() > kMostSeconds) return std::chrono::nanoseconds::max();
+  if (duration.seconds() < -kMostSeconds) return std::chrono::nanoseconds::min();
+  return std::chrono::seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
+}
+
+void ToWire(std::chrono::nanoseconds time, google::protobuf::Duration* wire) {
+  wire->set_seconds(time.count() / 1'000'000'000);
+  wire->set_nanos(static_cast<int32_t>(time.count() % 1'000'000'000));
+}
+
+void ToWire(const Acquisition& acquisition, v1::AcquireRequest* wire) {
+  for (const Charge& charge : acquisition.charges) {
+    v1::Charge* out = wire->add_charges();
+    out->set_limit(charge.limit);
+    if (!charge.key.empty()) out->set_key(charge.key);
+    if (charge.permits != 1) out->set_permits(charge.permits);
+  }
+  if (acquisition.want_receipt) wire->set_want_receipt(true);
+}
+
+void ToWire(std::span<const Acquisition> batch, v1::AcquireBatchRequest* wire) {
+  wire->mutable_acquisitions()->Reserve(static_cast<int>(batch.size()));
+  for (const Acquisition& acquisition : batch) ToWire(acquisition, wire->add_acquisitions());
+}
+
+Decision FromWire(v1::AcquireResponse* wire) {
+  Decision decision;
+  decision.granted = wire->granted();
+  decision.source = static_cast<Source>(wire->source());
+  if (wire->has_retry_after()) decision.retry_after = FromWire(wire->retry_after());
+  if (wire->has_wait()) decision.wait = FromWire(wire->wait());
+  decision.charges.reserve(static_cast<size_t>(wire->charges_size()));
+  for (v1::ChargeStatus& charge : *wire->mutable_charges()) {
+    ChargeStatus& out = decision.charges.emplace_back();
+    out.remaining = charge.remaining();
+    out.capacity = charge.capacity();
+    if (charge.has_reset_after()) out.reset_after = FromWire(charge.reset_after());
+    out.reason = static_cast<Reason>(charge.reason());
+    if (!charge.limit().empty()) out.limit = std::move(*charge.mutable_limit());
+  }
+  if (!wire->receipt().empty()) decision.receipt = std::move(*wire->mutable_receipt());
+  return decision;
+}
+
+Status FromWire(const v1::Error& wire) {
+  const auto code = static_cast<StatusCode>(wire.code());
+  // In a batch the server says what became of each acquisition, so most errors mean that nothing
+  // was debited; where its own store is involved it may not know.
+  if (code == StatusCode::kUnavailable || code == StatusCode::kInternal ||
+      code == StatusCode::kUnknown || code == StatusCode::kDeadlineExceeded) {
+    return Status::MaybeExecuted(code, wire.message());
+  }
+  return Status(code == StatusCode::kOk ? StatusCode::kInternal : code, wire.message());
+}
+
+BatchDecisions FromWire(v1::AcquireBatchResponse* wire) {
+  BatchDecisions decisions;
+  decisions.reserve(static_cast<size_t>(wire->results_size()));
+  for (v1::AcquireResult& result : *wire->mutable_results()) {
+    if (result.has_response()) {
+      decisions.emplace_back(FromWire(result.mutable_response()));
+    } else if (result.has_error()) {
+      decisions.emplace_back(FromWire(result.error()));
+    } else {
+      decisions.emplace_back(
+          Status::MaybeExecuted(StatusCode::kInternal, "the server answered neither yes nor no"));
+    }
+  }
+  return decisions;
+}
+
+std::vector<BucketStatus> FromWire(v1::QueryResponse* wire) {
+  std::vector<BucketStatus> buckets;
+  buckets.reserve(static_cast<size_t>(wire->buckets_size()));
+  for (v1::BucketStatus& bucket : *wire->mutable_buckets()) {
+    BucketStatus& out = buckets.emplace_back();
+    out.limit = std::move(*bucket.mutable_limit());
+    out.key = std::move(*bucket.mutable_key());
+    out.remaining = bucket.remaining();
+    out.capacity = bucket.capacity();
+    out.reset_after = FromWire(bucket.reset_after());
+    out.next_permit_after = FromWire(bucket.next_permit_after());
+    out.exists = bucket.exists();
+    out.waiting = bucket.waiting();
+    out.source = static_cast<Source>(bucket.source());
+    if (bucket.has_error()) out.status = FromWire(bucket.error());
+  }
+  return buckets;
+}
+
+RefundResult FromWire(v1::RefundResponse* wire) {
+  RefundResult result;
+  switch (wire->outcome()) {
+    case v1::REFUND_OUTCOME_REFUNDED:
+      result.outcome = RefundOutcome::kRefunded;
+      break;
+    case v1::REFUND_OUTCOME_ALREADY_REFUNDED:
+      result.outcome = RefundOutcome::kAlreadyRefunded;
+      break;
+    default:
+      result.outcome = RefundOutcome::kExpired;
+      break;
+  }
+  for (v1::RefundedCharge& charge : *wire->mutable_charges()) {
+    result.charges.push_back(
+        {std::move(*charge.mutable_limit()), std::move(*charge.mutable_key()), charge.permits()});
+  }
+  return result;
+}
+
+}  // namespace sluice::client_internal

@@ -1,0 +1,31 @@
+// Between the client's plain values and the messages of sluice.v1.
+#ifndef SLUICE_CLIENT_SRC_WIRE_H_
+#define SLUICE_CLIENT_SRC_WIRE_H_
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/connection.h"
+#include "sluice/decision.h"
+#include "sluice/v1/rate_limiter.pb.h"
+
+namespace sluice::client_internal {
+
+std::chrono::nanoseconds FromWire(const google::protobuf::Duration& duration);
+void ToWire(std::chrono::nanoseconds time, google::protobuf::Duration* wire);
+
+void ToWire(const Acquisition& acquisition, v1::AcquireRequest* wire);
+void ToWire(std::span<const Acquisition> batch, v1::AcquireBatchRequest* wire);
+
+// These take the strings out of the message.
+Decision FromWire(v1::AcquireResponse* wire);
+BatchDecisions FromWire(v1::AcquireBatchResponse* wire);
+std::vector<BucketStatus> FromWire(v1::QueryResponse* wire);
+RefundResult FromWire(v1::RefundResponse* wire);
+Status FromWire(const v1::Error& wire);
+
+}  // namespace sluice::client_internal
+
+#endif  // SLUICE_CLIENT_SRC_WIRE_H_
