@@ -6,11 +6,15 @@
 #ifndef SLUICE_SERVER_COMMON_ERRORS_H_
 #define SLUICE_SERVER_COMMON_ERRORS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/common/bounds.h"
 #include "server/common/strings.h"
 
 namespace sluice::common::errors {
@@ -45,6 +49,176 @@ inline absl::Status TooManyCharges(size_t charges, size_t most) {
   return absl::InvalidArgumentError(absl::StrCat(
       "charges: ", charges, " in one acquisition, counting those that the limits' own ",
       "`charges` add; at most ", most));
+}
+
+// ---- Requests. `path` is the field's, as in "acquisitions[3].charges[0]". ----
+
+// What came over the wire, fit for a message: escaped, and cut where it is long.
+inline std::string Shown(std::string_view value) {
+  constexpr size_t kMost = 128;
+  std::string shown = absl::Utf8SafeCHexEscape(ToAbsl(value.substr(0, kMost)));
+  if (value.size() > kMost) absl::StrAppend(&shown, "...");
+  return shown;
+}
+
+inline absl::Status UnknownLimit(std::string_view path, std::string_view name,
+                                 std::string_view nearest) {
+  std::string message =
+      absl::StrCat(ToAbsl(path), ".limit: no limit is named \"", Shown(name), "\"");
+  if (!nearest.empty()) absl::StrAppend(&message, "; did you mean \"", ToAbsl(nearest), "\"?");
+  return absl::NotFoundError(message);
+}
+
+inline absl::Status KeyTooLong(std::string_view path, size_t bytes) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      ToAbsl(path), ".key: ", bytes, " bytes; a key has at most ", bounds::kMaxKeyBytes, " bytes"));
+}
+
+inline absl::Status NotUtf8(std::string_view path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(path), ": not valid UTF-8; encode binary values, for instance in hex"));
+}
+
+inline absl::Status PermitsZeroAt(std::string_view path) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      ToAbsl(path), ".permits: 0; permits must be at least 1 (leave the field out for 1)"));
+}
+
+// `sum` says what the bound is made of, as in "burst + debt = 200".
+inline absl::Status PermitsNeverGranted(std::string_view path, uint64_t permits,
+                                        std::string_view limit, std::string_view sum) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(path), ".permits: ", permits, "; limit \"", ToAbsl(limit),
+                   "\" could never grant more at once than its ", ToAbsl(sum)));
+}
+
+// An error of the acquisition as a whole, which names no path by itself.
+inline absl::Status WithPath(std::string_view path, const absl::Status& status) {
+  if (path.empty()) return status;
+  return absl::Status(status.code(), absl::StrCat(ToAbsl(path), status.message()));
+}
+
+inline absl::Status TooManyAcquisitions(size_t acquisitions) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "acquisitions: ", acquisitions, " in one batch; send at most ", bounds::kMaxBatch));
+}
+
+// A duration whose nanos are out of range or of another sign than its seconds.
+inline absl::Status BadDuration(std::string_view path, int64_t seconds, int32_t nanos) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      ToAbsl(path), ": seconds ", seconds, " with nanos ", nanos,
+      " is no duration; nanos lie within 0 to 999999999 and have the sign of seconds"));
+}
+
+inline absl::Status MaxWaitNegative(std::string_view path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(path), "max_wait: negative; 0 or absent means now or denied"));
+}
+
+inline absl::Status MaxWaitTooLong(std::string_view path, int64_t seconds) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(path), "max_wait: ", seconds, " s; at most 24 h (86400 s)"));
+}
+
+inline absl::Status HoldInBatch(std::string_view path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(path),
+                   "hold: true; a batch or a stream cannot hold one answer back without those "
+                   "behind it; use Acquire"));
+}
+
+inline absl::Status HoldWithoutMaxWait(std::string_view path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(path), "hold: true without max_wait; say how long to hold at most"));
+}
+
+inline absl::Status WaitUnimplemented(std::string_view path) {
+  return absl::UnimplementedError(
+      absl::StrCat(ToAbsl(path),
+                   "max_wait: reservations are not in this version; leave max_wait out and try "
+                   "again after retry_after"));
+}
+
+inline absl::Status LeaseUnimplemented() {
+  return absl::UnimplementedError("Lease is not in this version; use Acquire or AcquireStream");
+}
+
+inline absl::Status LimitsKeepChanging() {
+  return absl::UnavailableError(
+      "the limits changed again and again while this was decided; nothing was debited, try again");
+}
+
+inline absl::Status PastDeadline() {
+  return absl::DeadlineExceededError(
+      "the deadline had passed before the decision; nothing was debited");
+}
+
+inline absl::Status CancelledBeforeDecision() {
+  return absl::CancelledError("the call was cancelled before its decision; nothing was debited");
+}
+
+inline absl::Status StoreAway() {
+  return absl::UnavailableError("the shared store is away, and the limit says deny");
+}
+
+inline absl::Status Draining() {
+  return absl::UnavailableError("the server is shutting down; call another, or again later");
+}
+
+inline absl::Status NoBuckets() {
+  return absl::InvalidArgumentError("buckets: none given; name at least one");
+}
+
+inline absl::Status TooManyBuckets(size_t buckets) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("buckets: ", buckets, "; ask for at most ", bounds::kMaxQueryBuckets));
+}
+
+inline absl::Status BadMinInterval() {
+  return absl::InvalidArgumentError("min_interval: out of bounds; 10 ms to 1 h, or absent for 1 s");
+}
+
+inline absl::Status TooManyWatches() {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "as many watches are open as this server allows (", bounds::kMaxWatches, "); close one"));
+}
+
+// ---- Receipts ----
+
+inline absl::Status BadReceipt(size_t bytes) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("receipt: ", bytes,
+                   " bytes that this server did not issue, or that were changed or cut; pass "
+                   "AcquireResponse.receipt as it came"));
+}
+
+inline absl::Status ForeignReceipt() {
+  return absl::InvalidArgumentError(
+      "receipt: of another server, or from before this one was restarted; it is worth nothing "
+      "here");
+}
+
+// ---- Admin ----
+
+inline absl::Status NoLimitNamed(std::string_view field, std::string_view name,
+                                 std::string_view nearest) {
+  std::string message = absl::StrCat(ToAbsl(field), ": no limit is named \"", Shown(name), "\"");
+  if (!nearest.empty()) absl::StrAppend(&message, "; did you mean \"", ToAbsl(nearest), "\"?");
+  return absl::NotFoundError(message);
+}
+
+inline absl::Status FieldMissing(std::string_view field, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": absent; ", ToAbsl(what)));
+}
+
+inline absl::Status FieldOutOfBounds(std::string_view field, const absl::AlphaNum& value,
+                                     std::string_view right) {
+  return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": ", value, "; ", ToAbsl(right)));
+}
+
+inline absl::Status NotAuthenticated() {
+  return absl::UnauthenticatedError(
+      "the admin port asks for a token; send the metadata `authorization: Bearer TOKEN`");
 }
 
 }  // namespace sluice::common::errors

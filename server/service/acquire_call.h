@@ -16,10 +16,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "server/common/bounds.h"
+#include "server/engine/engine.h"
+#include "server/limits/limit_table.h"
 #include "server/service/types.h"
 #include "server/store/store.h"
 
@@ -62,8 +67,7 @@ class AcquireCall {
   // returns, by a shared store later on its event loop. `call` may be Reset and reused within.
   using DoneFn = void (*)(void* context, AcquireCall* call);
 
-  AcquireCall();
-  ~AcquireCall();
+  AcquireCall() = default;
   AcquireCall(const AcquireCall&) = delete;
   AcquireCall& operator=(const AcquireCall&) = delete;
 
@@ -71,25 +75,83 @@ class AcquireCall {
   void Reset(Form form, Utf8 utf8 = Utf8::kChecked);
 
   // Starts the next acquisition; AddCharge adds to it.
-  void BeginAcquisition(const AcquisitionOptions& options);
-  void AddCharge(std::string_view limit, std::string_view key, uint64_t permits);
+  void BeginAcquisition(const AcquisitionOptions& options) {
+    if (++begun_ > common::bounds::kMaxBatch) return;
+    Item& item = items_.emplace_back();
+    item.options = options;
+    item.first = static_cast<uint32_t>(asked_.size());
+  }
+  void AddCharge(std::string_view limit, std::string_view key, uint64_t permits) {
+    if (begun_ > common::bounds::kMaxBatch) return;
+    // One more than may be is enough to refuse it; the count stays right for the message.
+    if (++items_.back().asked > common::bounds::kMaxCharges) return;
+    asked_.push_back({limit, key, permits});
+  }
 
   // For a decoder that meets `hold`, `max_wait` or `want_receipt` after the charges.
-  AcquisitionOptions& options_of_last();
+  AcquisitionOptions& options_of_last() { return items_.back().options; }
 
-  // After completion: why the call as a whole failed (too many acquisitions, past its deadline,
-  // the server drains); then no acquisition was decided.
-  const absl::Status& status() const;
+  // After completion: why the call as a whole failed (too many acquisitions); then no acquisition
+  // was decided.
+  const absl::Status& status() const { return status_; }
 
   // Acquisitions of the request, in its order. REQUIRES for result and charge: status() is OK.
-  size_t size() const;
+  size_t size() const { return items_.size(); }
   AcquisitionResult result(size_t acquisition) const;
+  // REQUIRES: result(acquisition).status is OK, charge < result(acquisition).charges.
   ChargeStatus charge(size_t acquisition, size_t charge) const;
 
  private:
   friend class RateLimiter;
-  struct State;
-  std::unique_ptr<State> state_;
+
+  // A charge as it was asked for.
+  struct Asked {
+    std::string_view limit;
+    std::string_view key;
+    uint64_t permits;
+  };
+
+  // An acquisition of the request, and where its decision is.
+  struct Item {
+    AcquisitionOptions options;
+    uint32_t first = 0;    // in asked_
+    uint32_t asked = 0;    // as many as AddCharge; those over kMaxCharges are not in asked_
+    uint32_t in_work = 0;  // index in its attempt's work
+    uint32_t receipt = 0;  // offset in receipts_
+    uint32_t receipt_bytes = 0;
+    uint8_t attempt = 0;  // index in attempts_
+    absl::Status status;
+  };
+
+  // One round of decisions. The first has all acquisitions; one more comes for those whose limits
+  // changed under way. Keeps its table, and thereby names and rules, until Reset.
+  class Attempt final : public engine::AcquireWork {
+   public:
+    explicit Attempt(AcquireCall* call) : call_(call) {}
+    void Done() override;
+    std::shared_ptr<const limits::LimitTable> table;
+
+   private:
+    AcquireCall* const call_;
+  };
+
+  const Attempt& AttemptOf(const Item& item) const { return *attempts_[item.attempt]; }
+
+  Form form_ = Form::kUnary;
+  Utf8 utf8_ = Utf8::kChecked;
+  size_t begun_ = 0;  // acquisitions, also those past the bound, which are not kept
+  absl::Status status_;
+  std::vector<Item> items_;
+  std::vector<Asked> asked_;
+  std::vector<std::unique_ptr<Attempt>> attempts_;
+  size_t attempts_used_ = 0;
+  std::string receipts_;
+
+  // Of the Acquire under way.
+  RateLimiter* limiter_ = nullptr;
+  int64_t deadline_ns_ = store::kNoDeadline;
+  DoneFn done_ = nullptr;
+  void* context_ = nullptr;
 };
 
 }  // namespace sluice::service

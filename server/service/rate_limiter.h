@@ -10,6 +10,7 @@
 #include "server/common/clock.h"
 #include "server/common/metrics.h"
 #include "server/engine/engine.h"
+#include "server/limits/limit_registry.h"
 #include "server/limits/limit_table.h"
 #include "server/service/acquire_call.h"
 #include "server/service/query_call.h"
@@ -26,7 +27,14 @@ class RateLimiter {
  public:
   RateLimiter(limits::LimitRegistry& registry, engine::Engine& engine, store::Store& store,
               const common::Clock& clock, common::Metrics& metrics, KeyUsage& usage,
-              const ReceiptSigner& signer);
+              const ReceiptSigner& signer)
+      : registry_(registry),
+        engine_(engine),
+        store_(store),
+        clock_(clock),
+        metrics_(metrics),
+        usage_(usage),
+        signer_(signer) {}
   RateLimiter(const RateLimiter&) = delete;
   RateLimiter& operator=(const RateLimiter&) = delete;
 
@@ -38,11 +46,29 @@ class RateLimiter {
 
   void Query(QueryCall* call, int64_t deadline_ns, QueryCall::DoneFn done, void* context);
 
+  // What Query would refuse the call for, without asking the store.
+  absl::Status Validate(QueryCall* call);
+
   void Refund(RefundCall* call, int64_t deadline_ns, RefundCall::DoneFn done, void* context);
 
   const common::Clock& clock() const { return clock_; }
 
  private:
+  friend class AcquireCall;
+  friend class QueryCall;
+  friend class RefundCall;
+
+  // Puts item i into the attempt's work, or says what is wrong with it.
+  void Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& attempt, bool* suggested);
+  void Decide(AcquireCall* call, AcquireCall::Attempt* attempt);
+  void Decided(AcquireCall* call);
+  void Count(AcquireCall& call);
+  // Resolves the call's buckets; its status says what is wrong.
+  void Resolve(QueryCall* call);
+  void Queried(QueryCall* call);
+  void TryRefund(RefundCall* call);
+  void Refunded(RefundCall* call);
+
   limits::LimitRegistry& registry_;
   engine::Engine& engine_;
   store::Store& store_;

@@ -4,9 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "server/limits/limit_table.h"
+#include "server/service/receipt.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
@@ -20,14 +24,13 @@ struct RefundedCharge {
   uint64_t permits = 0;
 };
 
-// Thread-compatible. The receipt's bytes are the caller's until Refund returns.
+// Thread-compatible. Copies the receipt.
 class RefundCall {
  public:
   // As AcquireCall::DoneFn.
   using DoneFn = void (*)(void* context, RefundCall* call);
 
-  RefundCall();
-  ~RefundCall();
+  RefundCall() = default;
   RefundCall(const RefundCall&) = delete;
   RefundCall& operator=(const RefundCall&) = delete;
 
@@ -35,17 +38,38 @@ class RefundCall {
 
   // After completion. INVALID_ARGUMENT: the receipt was changed, cut, or is of another server or
   // from before a restart. DEADLINE_EXCEEDED, UNAVAILABLE.
-  const absl::Status& status() const;
+  const absl::Status& status() const { return status_; }
   // REQUIRES: status() is OK. kRefunded, kAlreadyRefunded or kExpired.
-  store::RefundOutcome outcome() const;
+  store::RefundOutcome outcome() const { return outcome_; }
   // One for each bucket that was debited; all 0 unless kRefunded.
-  size_t size() const;
-  RefundedCharge charge(size_t i) const;
+  size_t size() const { return decoded_.charges.size(); }
+  RefundedCharge charge(size_t i) const {
+    const ReceiptCharge& of = decoded_.charges[i];
+    return {of.limit, of.key, refunded_[i]};
+  }
 
  private:
   friend class RateLimiter;
-  struct State;
-  std::unique_ptr<State> state_;
+
+  struct Operation final : public store::RefundOperation {
+    explicit Operation(RefundCall* call) : call(call) {}
+    void Done() override;
+    RefundCall* const call;
+  };
+
+  std::string receipt_;  // what names and keys are views into
+  Receipt decoded_;
+  std::vector<store::Charge> charges_;
+  std::vector<uint64_t> refunded_;
+  Operation operation_{this};
+  std::shared_ptr<const limits::LimitTable> table_;
+  absl::Status status_;
+  store::RefundOutcome outcome_ = store::RefundOutcome::kPending;
+  int attempts_ = 0;
+
+  RateLimiter* limiter_ = nullptr;
+  DoneFn done_ = nullptr;
+  void* context_ = nullptr;
 };
 
 }  // namespace sluice::service

@@ -1,0 +1,98 @@
+// KeyUsage: which keys are used and denied most: two FrequentKeys sketches a thread, added up when
+// read. Nobody who decides ever waits here: while a reader copies a thread's sketches, that
+// thread's weights go uncounted by key, and into the error that the reader states.
+#ifndef SLUICE_SERVER_SERVICE_KEY_USAGE_H_
+#define SLUICE_SERVER_SERVICE_KEY_USAGE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/hash/hash.h"
+#include "server/common/histogram.h"
+#include "server/common/mutex.h"
+#include "server/common/per_thread.h"
+#include "server/common/strings.h"
+#include "server/service/frequent_keys.h"
+
+namespace sluice::service {
+
+enum class KeyOrder : uint8_t { kUse, kDenials };
+
+// Thread-safe.
+class KeyUsage {
+ public:
+  struct Key {
+    uint32_t limit_id = 0;
+    std::string key;
+    // The true figure lies within [estimate - error, estimate].
+    uint64_t estimate = 0;
+    uint64_t error = 0;
+  };
+  struct Top {
+    std::vector<Key> keys;  // most first
+    uint64_t total = 0;     // of all keys
+    // Every key with more than total / guaranteed is among those that the sketch knows, as long
+    // as no reader got in a thread's way.
+    uint32_t guaranteed = 0;
+  };
+
+  static constexpr size_t kCounters = 1024;
+  static constexpr const char* kSketch =
+      "misra-gries, 1024 counters a thread: error at most total / 512";
+
+  // Calls record(recorder), which may call recorder.Used(limit_id, key, permits) and
+  // recorder.Denied(limit_id, key) any number of times. One lock that is never waited for.
+  template <typename RecordAll>
+  void Record(RecordAll record) {
+    Sketches& sketches = sketches_.Local();
+    if (sketches.mu.TryLock()) {
+      record(Known{sketches.used, sketches.denied});
+      sketches.mu.Unlock();
+    } else {
+      record(Missed{sketches.missed_used, sketches.missed_denied});
+    }
+  }
+
+  // Keys whose limit passes `wanted` (a limit_id; kAllLimits: all), at most `most`.
+  static constexpr uint32_t kAllLimits = ~uint32_t{0};
+  Top MostUsed(KeyOrder order, uint32_t wanted, size_t most) const;
+
+ private:
+  struct Sketches {
+    common::Mutex mu;
+    FrequentKeys used ABSL_GUARDED_BY(mu){kCounters};
+    FrequentKeys denied ABSL_GUARDED_BY(mu){kCounters};
+    // Weight that came while a reader held mu.
+    common::OwnedCounter missed_used;
+    common::OwnedCounter missed_denied;
+  };
+  struct Known {
+    FrequentKeys& used;
+    FrequentKeys& denied;
+    void Used(uint32_t limit_id, std::string_view key, uint64_t permits) {
+      used.Add(Hash(limit_id, key), limit_id, key, permits);
+    }
+    void Denied(uint32_t limit_id, std::string_view key) {
+      denied.Add(Hash(limit_id, key), limit_id, key, 1);
+    }
+  };
+  struct Missed {
+    common::OwnedCounter& used;
+    common::OwnedCounter& denied;
+    void Used(uint32_t, std::string_view, uint64_t permits) { used.Add(permits); }
+    void Denied(uint32_t, std::string_view) { denied.Add(1); }
+  };
+
+  static uint64_t Hash(uint32_t limit_id, std::string_view key) {
+    return absl::HashOf(limit_id, common::ToAbsl(key));
+  }
+
+  mutable common::PerThread<Sketches> sketches_;
+};
+
+}  // namespace sluice::service
+
+#endif  // SLUICE_SERVER_SERVICE_KEY_USAGE_H_

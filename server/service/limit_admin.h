@@ -1,0 +1,118 @@
+// LimitAdmin: the use cases of the control plane, for any transport.
+#ifndef SLUICE_SERVER_SERVICE_LIMIT_ADMIN_H_
+#define SLUICE_SERVER_SERVICE_LIMIT_ADMIN_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/common/clock.h"
+#include "server/common/log.h"
+#include "server/common/metrics.h"
+#include "server/limits/limit_registry.h"
+#include "server/service/key_usage.h"
+#include "server/store/store.h"
+
+namespace sluice::service {
+
+// What admin.proto's ConfigStatus says.
+struct ConfigStatus {
+  std::string version;
+  int64_t active_since_wall_ns = 0;  // 0: no file yet
+  std::string path;
+  std::string last_error;
+  int64_t last_error_at_wall_ns = 0;
+  uint64_t reloads = 0;
+  uint64_t failed_reloads = 0;
+  uint32_t limits = 0;
+  uint32_t admin_changes = 0;
+};
+
+// A limit, and the table that keeps it alive.
+struct FoundLimit {
+  const limits::Limit* limit = nullptr;
+  std::shared_ptr<const limits::LimitTable> table;
+};
+
+struct ListedKey {
+  std::string limit;
+  std::string key;
+  uint64_t estimate = 0;
+  uint64_t error = 0;
+  store::BucketLevel level;
+  uint64_t waiting = 0;
+};
+
+struct ListedKeys {
+  std::vector<ListedKey> keys;
+  std::string sketch;
+  uint64_t total = 0;
+  uint32_t counters = 0;
+};
+
+struct NamedLimitTotals {
+  std::string limit;
+  common::LimitTotals totals;
+};
+
+struct ServerStats {
+  int64_t started_at_wall_ns = 0;
+  std::string version;
+  uint64_t granted = 0;
+  uint64_t denied = 0;
+  std::vector<NamedLimitTotals> limits;  // of the running table, by name
+  std::vector<common::MethodTotals> methods;
+  std::vector<common::TransportTotals> transports;
+  std::string store_kind;
+  store::StoreStats store;
+  uint64_t resident_bytes = 0;
+  uint64_t log_lines_suppressed = 0;
+};
+
+// Thread-safe. Never waits for decisions; Put and Delete wait for each other and take as long as
+// building a table does. Collaborators outlive it, and every callback runs before they go.
+class LimitAdmin {
+ public:
+  LimitAdmin(limits::LimitRegistry& registry, store::Store& store, const common::Clock& clock,
+             common::Metrics& metrics, KeyUsage& usage, common::Log& log, std::string version,
+             std::function<ConfigStatus()> config_status);
+  LimitAdmin(const LimitAdmin&) = delete;
+  LimitAdmin& operator=(const LimitAdmin&) = delete;
+
+  std::shared_ptr<const limits::LimitTable> List() const { return registry_.Current(); }
+  // NOT_FOUND.
+  absl::StatusOr<FoundLimit> Get(std::string_view name) const;
+  // As LimitRegistry::Put and Delete; logged.
+  absl::StatusOr<limits::LimitRegistry::PutResult> Put(limits::LimitSpec spec);
+  absl::Status Delete(std::string_view name);
+
+  // done(existed), as the store calls back. NOT_FOUND; INVALID_ARGUMENT: the key is too long.
+  void ResetKey(std::string_view limit, std::string_view key,
+                std::function<void(absl::StatusOr<bool>)> done);
+
+  // `limit` empty: all; `most` 0: 20. NOT_FOUND; INVALID_ARGUMENT: `most` out of bounds.
+  void ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
+                std::function<void(absl::StatusOr<ListedKeys>)> done);
+
+  ConfigStatus GetConfigStatus() const { return config_status_(); }
+  ServerStats GetStats() const;
+
+ private:
+  limits::LimitRegistry& registry_;
+  store::Store& store_;
+  common::Metrics& metrics_;
+  KeyUsage& usage_;
+  common::Log& log_;
+  const std::string version_;
+  const std::function<ConfigStatus()> config_status_;
+  const int64_t started_at_wall_ns_;
+};
+
+}  // namespace sluice::service
+
+#endif  // SLUICE_SERVER_SERVICE_LIMIT_ADMIN_H_

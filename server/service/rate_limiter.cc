@@ -1,0 +1,411 @@
+#include "server/service/rate_limiter.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/common/bounds.h"
+#include "server/common/errors.h"
+#include "server/service/key_usage.h"
+#include "server/service/receipt.h"
+#include "server/service/validation.h"
+
+namespace sluice::service {
+namespace {
+
+namespace bounds = common::bounds;
+namespace errors = common::errors;
+
+// How often an acquisition is resolved again because its limits changed under way. Each time means
+// a reload between looking a limit up and deciding, which takes less than a microsecond.
+constexpr size_t kMaxAttempts = 8;
+
+// What an acquisition's fields are called in errors: "acquisitions[3]." or "".
+std::string Prefix(AcquireCall::Form form, size_t acquisition) {
+  return form == AcquireCall::Form::kBatch ? absl::StrCat("acquisitions[", acquisition, "].") : "";
+}
+
+std::string ChargePath(AcquireCall::Form form, size_t acquisition, size_t charge) {
+  return absl::StrCat(Prefix(form, acquisition), "charges[", charge, "]");
+}
+
+// What max_wait and hold have to be, and what is not there yet.
+absl::Status CheckOptions(const AcquisitionOptions& options, AcquireCall::Form form, size_t i) {
+  if (options.max_wait.seconds == 0 && options.max_wait.nanos == 0 && !options.hold) {
+    return absl::OkStatus();
+  }
+  const std::string prefix = Prefix(form, i);
+  const auto max_wait = ToNanoseconds(absl::StrCat(prefix, "max_wait"), options.max_wait);
+  if (!max_wait.ok()) return max_wait.status();
+  if (*max_wait < 0) return errors::MaxWaitNegative(prefix);
+  if (*max_wait > bounds::kMaxWaitNs) {
+    return errors::MaxWaitTooLong(prefix, options.max_wait.seconds);
+  }
+  if (options.hold && form == AcquireCall::Form::kBatch) return errors::HoldInBatch(prefix);
+  if (options.hold && *max_wait == 0) return errors::HoldWithoutMaxWait(prefix);
+  return errors::WaitUnimplemented(prefix);
+}
+
+}  // namespace
+
+void RateLimiter::Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& attempt,
+                          bool* suggested) {
+  AcquireCall::Item& item = call.items_[i];
+  const auto path = [&](size_t charge) { return ChargePath(call.form_, i, charge); };
+
+  attempt.Begin(/*max_wait_ns=*/0, item.options.want_receipt);
+  absl::Status wrong = CheckOptions(item.options, call.form_, i);
+  if (wrong.ok() && item.asked > bounds::kMaxCharges) {
+    wrong = errors::WithPath(Prefix(call.form_, i),
+                             errors::TooManyCharges(item.asked, bounds::kMaxCharges));
+  }
+
+  const limits::LimitTable& table = *attempt.table;
+  const limits::Limit* limits[bounds::kMaxCharges];
+  for (size_t c = 0; wrong.ok() && c < item.asked; ++c) {
+    const AcquireCall::Asked& asked = call.asked_[item.first + c];
+    if (asked.permits == 0) {
+      wrong = errors::PermitsZeroAt(path(c));
+    } else if (asked.key.size() > bounds::kMaxKeyBytes) {
+      wrong = errors::KeyTooLong(path(c), asked.key.size());
+    } else if (call.utf8_ == AcquireCall::Utf8::kUnchecked && !IsUtf8(asked.key)) {
+      wrong = errors::NotUtf8(absl::StrCat(path(c), ".key"));
+    } else if (call.utf8_ == AcquireCall::Utf8::kUnchecked && !IsUtf8(asked.limit)) {
+      wrong = errors::NotUtf8(absl::StrCat(path(c), ".limit"));
+    } else if (limits[c] = table.Find(asked.limit); limits[c] == nullptr) {
+      // One suggestion a call: looking for it costs more than all the rest.
+      wrong = errors::UnknownLimit(
+          path(c), asked.limit,
+          std::exchange(*suggested, true) ? std::string_view() : NearestLimit(table, asked.limit));
+    } else {
+      const store::Rule& rule = limits[c]->RuleFor(asked.key);
+      if (asked.permits > algorithm::MaxGrant(rule.parameters)) {
+        wrong = errors::PermitsNeverGranted(path(c), asked.permits, rule.limit_name,
+                                            MostAtOnce(rule.parameters));
+      } else {
+        attempt.Add(rule, asked.key, asked.permits);
+      }
+    }
+  }
+  for (size_t c = 0; wrong.ok() && c < item.asked; ++c) {
+    const uint64_t permits = call.asked_[item.first + c].permits;
+    for (const limits::Limit* parent : limits[c]->parents()) {
+      const store::Rule& rule = parent->RuleFor("");
+      if (permits > algorithm::MaxGrant(rule.parameters)) {
+        wrong = errors::PermitsNeverGranted(path(c), permits, rule.limit_name,
+                                            MostAtOnce(rule.parameters));
+        break;
+      }
+      attempt.Add(rule, "", permits);
+    }
+  }
+
+  if (!wrong.ok()) {
+    attempt.Fail(wrong);
+    static_cast<void>(attempt.End());  // it is `wrong`
+    item.status = std::move(wrong);
+    return;
+  }
+  // What is left is about the acquisition as a whole: charges after expansion, sums of one bucket.
+  item.status = attempt.End();
+  if (!item.status.ok()) item.status = errors::WithPath(Prefix(call.form_, i), item.status);
+}
+
+void RateLimiter::Acquire(AcquireCall* call, int64_t deadline_ns, AcquireCall::DoneFn done,
+                          void* context) {
+  if (call->begun_ > bounds::kMaxBatch) {
+    call->status_ = errors::TooManyAcquisitions(call->begun_);
+    done(context, call);
+    return;
+  }
+  call->limiter_ = this;
+  call->deadline_ns_ = deadline_ns;
+  call->done_ = done;
+  call->context_ = context;
+  Decide(call, nullptr);
+}
+
+// Resolves and decides all acquisitions, or, after an attempt, those that it found stale.
+void RateLimiter::Decide(AcquireCall* call, AcquireCall::Attempt* last) {
+  const size_t number = call->attempts_used_++;
+  if (number == call->attempts_.size()) {
+    call->attempts_.push_back(std::make_unique<AcquireCall::Attempt>(call));
+  }
+  AcquireCall::Attempt& attempt = *call->attempts_[number];
+  attempt.Clear();
+  attempt.table = registry_.Local();
+  bool suggested = false;
+  for (size_t i = 0; i < call->items_.size(); ++i) {
+    AcquireCall::Item& item = call->items_[i];
+    if (last != nullptr &&
+        (!item.status.ok() || item.attempt + 1u != number ||
+         last->acquisition(item.in_work).outcome != store::Outcome::kStaleRule)) {
+      continue;
+    }
+    item.attempt = static_cast<uint8_t>(number);
+    item.in_work = static_cast<uint32_t>(attempt.size());
+    Prepare(*call, i, attempt, &suggested);
+  }
+  engine_.Acquire(&attempt, call->deadline_ns_);
+}
+
+void RateLimiter::Decided(AcquireCall* call) {
+  const size_t number = call->attempts_used_ - 1;
+  AcquireCall::Attempt* const attempt = call->attempts_[number].get();
+  bool stale = false;
+  for (AcquireCall::Item& item : call->items_) {
+    if (item.attempt != number || !item.status.ok()) continue;
+    switch (attempt->acquisition(item.in_work).outcome) {
+      case store::Outcome::kGranted:
+      case store::Outcome::kDenied:
+        break;
+      case store::Outcome::kStaleRule:
+        if (call->attempts_used_ < kMaxAttempts) {
+          stale = true;
+        } else {
+          item.status = errors::LimitsKeepChanging();
+        }
+        break;
+      case store::Outcome::kDeadlineExceeded:
+        item.status = errors::PastDeadline();
+        break;
+      case store::Outcome::kPending:
+      case store::Outcome::kUnavailable:
+        item.status = errors::StoreAway();
+        break;
+    }
+  }
+  if (stale) {
+    Decide(call, attempt);
+    return;
+  }
+  Count(*call);
+  call->done_(call->context_, call);
+}
+
+// Counters, key usage and receipts of a call that is decided.
+void RateLimiter::Count(AcquireCall& call) {
+  common::Metrics::Shard& shard = metrics_.Local();
+  usage_.Record([&](auto usage) {
+    for (AcquireCall::Item& item : call.items_) {
+      if (!item.status.ok()) continue;
+      const store::Acquisition& decided = call.AttemptOf(item).acquisition(item.in_work);
+      const bool granted = decided.outcome == store::Outcome::kGranted;
+      (granted ? shard.granted : shard.denied).Add(1);
+      for (size_t c = 0; c < decided.charges.size(); ++c) {
+        const store::Charge& charge = decided.charges[c];
+        const store::Reason reason = decided.results[c].reason;
+        common::LimitCounters& limit = shard.OfLimit(charge.rule->limit_id);
+        if (reason == store::Reason::kOverflow) limit.overflow_denied.Add(1);
+        if (!granted) {
+          limit.denied.Add(1);
+          if (reason != store::Reason::kNone && reason != store::Reason::kShadowDenied) {
+            usage.Denied(charge.rule->limit_id, charge.key);
+          }
+          continue;
+        }
+        limit.granted.Add(1);
+        if (reason == store::Reason::kShadowDenied) {
+          limit.shadow_denied.Add(1);
+          usage.Denied(charge.rule->limit_id, charge.key);
+          continue;
+        }
+        if (decided.source == store::Source::kOverflow) limit.overflow_allowed.Add(1);
+        limit.permits_granted.Add(charge.permits);
+        usage.Used(charge.rule->limit_id, charge.key, charge.permits);
+      }
+    }
+  });
+  for (AcquireCall::Item& item : call.items_) {
+    if (!item.options.want_receipt || !item.status.ok()) continue;
+    const store::Acquisition& decided = call.AttemptOf(item).acquisition(item.in_work);
+    if (decided.receipt_id == 0) continue;
+    item.receipt = static_cast<uint32_t>(call.receipts_.size());
+    signer_.Append(decided.receipt_id, decided.charges, &call.receipts_);
+    item.receipt_bytes = static_cast<uint32_t>(call.receipts_.size()) - item.receipt;
+  }
+}
+
+// ---- Query ----
+
+void RateLimiter::Resolve(QueryCall* call) {
+  call->table_ = registry_.Local();
+  if (call->added_ == 0) {
+    call->status_ = errors::NoBuckets();
+  } else if (call->added_ > bounds::kMaxQueryBuckets) {
+    call->status_ = errors::TooManyBuckets(call->added_);
+  }
+  const limits::LimitTable& table = *call->table_;
+  bool suggested = false;
+  for (size_t i = 0; call->status_.ok() && i < call->asked_.size(); ++i) {
+    QueryCall::Asked& asked = call->asked_[i];
+    const auto path = [i] { return absl::StrCat("buckets[", i, "]"); };
+    if (asked.key.size() > bounds::kMaxKeyBytes) {
+      call->status_ = errors::KeyTooLong(path(), asked.key.size());
+    } else if (!call->utf8_checked_ && !IsUtf8(asked.key)) {
+      call->status_ = errors::NotUtf8(absl::StrCat(path(), ".key"));
+    } else if (!call->utf8_checked_ && !IsUtf8(asked.limit)) {
+      call->status_ = errors::NotUtf8(absl::StrCat(path(), ".limit"));
+    } else if (const limits::Limit* limit = table.Find(asked.limit); limit == nullptr) {
+      asked.error = errors::UnknownLimit(
+          path(), asked.limit,
+          std::exchange(suggested, true) ? std::string_view() : NearestLimit(table, asked.limit));
+      if (call->unknown_ == QueryCall::UnknownLimit::kFailsCall) call->status_ = asked.error;
+    } else {
+      asked.item = static_cast<uint32_t>(call->operation_.found.size());
+      store::QueryItem& item = call->operation_.found.emplace_back();
+      item.rule = &limit->RuleFor(asked.key);
+      item.key = asked.key;
+    }
+  }
+}
+
+absl::Status RateLimiter::Validate(QueryCall* call) {
+  Resolve(call);
+  return call->status_;
+}
+
+void RateLimiter::Query(QueryCall* call, int64_t deadline_ns, QueryCall::DoneFn done,
+                        void* context) {
+  call->limiter_ = this;
+  call->done_ = done;
+  call->context_ = context;
+  Resolve(call);
+  if (!call->status_.ok() || call->operation_.found.empty()) {
+    Queried(call);
+    return;
+  }
+  if (deadline_ns != store::kNoDeadline && clock_.NowNs() >= deadline_ns) {
+    call->status_ = errors::PastDeadline();
+    Queried(call);
+    return;
+  }
+  call->operation_.items = absl::MakeSpan(call->operation_.found);
+  call->operation_.deadline_ns = deadline_ns;
+  store_.Query(&call->operation_);
+}
+
+void QueryCall::Operation::Done() { call->limiter_->Queried(call); }
+
+void RateLimiter::Queried(QueryCall* call) {
+  call->wall_ns_ = clock_.WallNs();
+  call->done_(call->context_, call);
+}
+
+void QueryCall::Reset(UnknownLimit unknown, bool utf8_checked) {
+  unknown_ = unknown;
+  utf8_checked_ = utf8_checked;
+  added_ = 0;
+  asked_.clear();
+  operation_.found.clear();
+  table_.reset();
+  status_ = absl::OkStatus();
+}
+
+void QueryCall::AddBucket(std::string_view limit, std::string_view key) {
+  if (++added_ > bounds::kMaxQueryBuckets) return;
+  asked_.push_back({limit, key, 0, absl::OkStatus()});
+}
+
+BucketStatus QueryCall::bucket(size_t i) const {
+  const Asked& asked = asked_[i];
+  BucketStatus bucket;
+  bucket.limit = asked.limit;
+  bucket.key = asked.key;
+  bucket.error = asked.error;
+  if (!asked.error.ok()) return bucket;
+  const store::QueryItem& item = operation_.found[asked.item];
+  if (item.unavailable) bucket.error = errors::StoreAway();
+  bucket.level = item.level;
+  bucket.exists = item.exists;
+  bucket.source = item.source;
+  bucket.waiting = item.waiting;
+  bucket.next_moment_after_ns = item.next_moment_after_ns;
+  return bucket;
+}
+
+// ---- Refund ----
+
+void RateLimiter::Refund(RefundCall* call, int64_t deadline_ns, RefundCall::DoneFn done,
+                         void* context) {
+  call->limiter_ = this;
+  call->done_ = done;
+  call->context_ = context;
+  call->status_ = signer_.Open(call->receipt_, &call->decoded_);
+  if (!call->status_.ok()) call->decoded_.charges.clear();
+  call->refunded_.assign(call->decoded_.charges.size(), 0);
+  if (call->status_.ok() && deadline_ns != store::kNoDeadline && clock_.NowNs() >= deadline_ns) {
+    call->status_ = errors::PastDeadline();
+  }
+  if (!call->status_.ok()) {
+    done(context, call);
+    return;
+  }
+  call->operation_.deadline_ns = deadline_ns;
+  TryRefund(call);
+}
+
+void RateLimiter::TryRefund(RefundCall* call) {
+  ++call->attempts_;
+  call->table_ = registry_.Local();
+  call->charges_.clear();
+  for (const ReceiptCharge& charge : call->decoded_.charges) {
+    const limits::Limit* limit = call->table_->Find(charge.limit);
+    if (limit == nullptr) {
+      // The limit was deleted, and what was taken under it is nobody's any more.
+      call->outcome_ = store::RefundOutcome::kExpired;
+      call->done_(call->context_, call);
+      return;
+    }
+    call->charges_.push_back({&limit->RuleFor(charge.key), charge.key, charge.permits});
+  }
+  call->operation_.receipt_id = call->decoded_.id;
+  call->operation_.charges = call->charges_;
+  call->operation_.refunded = call->refunded_.data();
+  call->operation_.outcome = store::RefundOutcome::kPending;
+  store_.Refund(&call->operation_);
+}
+
+void RefundCall::Operation::Done() { call->limiter_->Refunded(call); }
+
+void RateLimiter::Refunded(RefundCall* call) {
+  call->outcome_ = call->operation_.outcome;
+  switch (call->outcome_) {
+    case store::RefundOutcome::kRefunded: {
+      common::Metrics::Shard& shard = metrics_.Local();
+      for (size_t i = 0; i < call->charges_.size(); ++i) {
+        shard.OfLimit(call->charges_[i].rule->limit_id).refunded_permits.Add(call->refunded_[i]);
+      }
+      break;
+    }
+    case store::RefundOutcome::kAlreadyRefunded:
+    case store::RefundOutcome::kExpired:
+      call->refunded_.assign(call->refunded_.size(), 0);
+      break;
+    case store::RefundOutcome::kStaleRule:
+      if (call->attempts_ < static_cast<int>(kMaxAttempts)) {
+        TryRefund(call);
+        return;
+      }
+      call->status_ = errors::LimitsKeepChanging();
+      break;
+    case store::RefundOutcome::kPending:
+    case store::RefundOutcome::kUnavailable:
+      call->status_ = errors::StoreAway();
+      break;
+  }
+  call->done_(call->context_, call);
+}
+
+void RefundCall::Reset(std::string_view receipt) {
+  // More than any honest one has is cut: Open refuses it just so.
+  receipt_.assign(receipt.substr(0, bounds::kMaxReceiptBytes + 1));
+  decoded_.charges.clear();
+  charges_.clear();
+  refunded_.clear();
+  table_.reset();
+  status_ = absl::OkStatus();
+  outcome_ = store::RefundOutcome::kPending;
+  attempts_ = 0;
+}
+
+}  // namespace sluice::service

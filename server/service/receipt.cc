@@ -1,0 +1,115 @@
+#include "server/service/receipt.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "server/common/bounds.h"
+#include "server/common/errors.h"
+
+namespace sluice::service {
+namespace {
+
+constexpr uint8_t kVersion = 1;
+constexpr size_t kHeaderBytes = 1 + 8 + 8 + 1;
+
+template <typename T>
+void AppendInteger(T value, std::string* out) {
+  for (size_t i = 0; i < sizeof(T); ++i) out->push_back(static_cast<char>(value >> (8 * i)));
+}
+
+// Takes an integer off the front. REQUIRES: there are enough bytes.
+template <typename T>
+T TakeInteger(std::string_view* bytes) {
+  T value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    value |= static_cast<T>(static_cast<T>(static_cast<uint8_t>((*bytes)[i])) << (8 * i));
+  }
+  bytes->remove_prefix(sizeof(T));
+  return value;
+}
+
+// Takes a string with its length in front off the front; false: cut.
+template <typename Length>
+bool TakeString(std::string_view* bytes, std::string_view* out) {
+  if (bytes->size() < sizeof(Length)) return false;
+  const size_t length = TakeInteger<Length>(bytes);
+  if (bytes->size() < length) return false;
+  *out = bytes->substr(0, length);
+  bytes->remove_prefix(length);
+  return true;
+}
+
+}  // namespace
+
+ReceiptSigner::ReceiptSigner() {
+  // Without randomness receipts could be forged: better not to start.
+  if (RAND_bytes(key_.data(), key_.size()) != 1 ||
+      RAND_bytes(reinterpret_cast<unsigned char*>(&instance_), sizeof(instance_)) != 1) {
+    std::abort();
+  }
+}
+
+std::array<uint8_t, kReceiptMacBytes> ReceiptSigner::Mac(std::string_view bytes) const {
+  unsigned char full[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  if (HMAC(EVP_sha256(), key_.data(), key_.size(),
+           reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), full,
+           &size) == nullptr) {
+    std::abort();  // out of memory
+  }
+  std::array<uint8_t, kReceiptMacBytes> mac;
+  std::memcpy(mac.data(), full, mac.size());
+  return mac;
+}
+
+void ReceiptSigner::Append(uint64_t id, absl::Span<const store::Charge> charges,
+                           std::string* out) const {
+  const size_t start = out->size();
+  out->push_back(static_cast<char>(kVersion));
+  AppendInteger(instance_, out);
+  AppendInteger(id, out);
+  out->push_back(static_cast<char>(charges.size()));
+  for (const store::Charge& charge : charges) {
+    out->push_back(static_cast<char>(charge.rule->limit_name.size()));
+    out->append(charge.rule->limit_name);
+    AppendInteger(static_cast<uint16_t>(charge.key.size()), out);
+    out->append(charge.key);
+    AppendInteger(charge.permits, out);
+  }
+  const auto mac = Mac(std::string_view(*out).substr(start));
+  out->append(reinterpret_cast<const char*>(mac.data()), mac.size());
+}
+
+absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const {
+  receipt->charges.clear();
+  const absl::Status bad = common::errors::BadReceipt(bytes.size());
+  if (bytes.size() < kHeaderBytes + kReceiptMacBytes ||
+      bytes.size() > common::bounds::kMaxReceiptBytes) {
+    return bad;
+  }
+  std::string_view rest = bytes.substr(0, bytes.size() - kReceiptMacBytes);
+  const auto mac = Mac(rest);
+  const bool issued_here = CRYPTO_memcmp(mac.data(), bytes.data() + rest.size(), mac.size()) == 0;
+
+  if (TakeInteger<uint8_t>(&rest) != kVersion) return bad;
+  const uint64_t instance = TakeInteger<uint64_t>(&rest);
+  receipt->id = TakeInteger<uint64_t>(&rest);
+  const size_t charges = TakeInteger<uint8_t>(&rest);
+  if (!issued_here) return instance != instance_ ? common::errors::ForeignReceipt() : bad;
+  for (size_t i = 0; i < charges; ++i) {
+    ReceiptCharge& charge = receipt->charges.emplace_back();
+    if (!TakeString<uint8_t>(&rest, &charge.limit) || !TakeString<uint16_t>(&rest, &charge.key) ||
+        rest.size() < sizeof(uint64_t)) {
+      return bad;
+    }
+    charge.permits = TakeInteger<uint64_t>(&rest);
+  }
+  return rest.empty() ? absl::OkStatus() : bad;
+}
+
+}  // namespace sluice::service

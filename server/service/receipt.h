@@ -1,0 +1,68 @@
+// Receipts: what Refund takes. Opaque to callers, and worthless to anyone who changes them.
+//
+// Layout, integers little-endian:
+//
+//   1 B   version, 1
+//   8 B   instance: random, of this process start
+//   8 B   receipt id: the store's serial
+//   1 B   charges, 1 to 16
+//         each: 1 B name length, name; 2 B key length, key; 8 B permits
+//   16 B  MAC: the first half of HMAC-SHA256 over all before it, with a random key of this start
+//
+// A receipt carries its charges, so that the server remembers nothing but what the store does.
+// The instance is there for the message alone: it tells a receipt from before a restart from one
+// that was changed. It proves nothing.
+#ifndef SLUICE_SERVER_SERVICE_RECEIPT_H_
+#define SLUICE_SERVER_SERVICE_RECEIPT_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "server/store/store.h"
+
+namespace sluice::service {
+
+struct ReceiptCharge {
+  std::string_view limit;
+  std::string_view key;
+  uint64_t permits = 0;
+};
+
+struct Receipt {
+  uint64_t id = 0;
+  std::vector<ReceiptCharge> charges;  // views into the bytes that were opened
+};
+
+inline constexpr size_t kReceiptKeyBytes = 32;
+inline constexpr size_t kReceiptMacBytes = 16;
+
+// Thread-safe: immutable.
+class ReceiptSigner {
+ public:
+  // With a key and an instance from the system's random source. Aborts if there is none.
+  ReceiptSigner();
+  // For tests.
+  ReceiptSigner(uint64_t instance, const std::array<uint8_t, kReceiptKeyBytes>& key)
+      : instance_(instance), key_(key) {}
+
+  // Appends a receipt to `out`.
+  void Append(uint64_t id, absl::Span<const store::Charge> charges, std::string* out) const;
+
+  // INVALID_ARGUMENT: not issued by this signer.
+  absl::Status Open(std::string_view bytes, Receipt* receipt) const;
+
+ private:
+  std::array<uint8_t, kReceiptMacBytes> Mac(std::string_view bytes) const;
+
+  uint64_t instance_;
+  std::array<uint8_t, kReceiptKeyBytes> key_;
+};
+
+}  // namespace sluice::service
+
+#endif  // SLUICE_SERVER_SERVICE_RECEIPT_H_
