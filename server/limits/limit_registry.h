@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,6 +35,7 @@
 #include "server/common/mutex.h"
 #include "server/limits/limit.h"
 #include "server/limits/limit_table.h"
+#include "server/limits/spec_check.h"
 
 namespace sluice::store {
 class Store;
@@ -100,24 +102,35 @@ class LimitRegistry {
     std::string file_version;
   };
 
-  SpecMap Merge(const Sources& sources) const;
-  // Builds the table of `merged` and makes it the current one, and `sources` what it was made of.
-  absl::Status Publish(Sources sources) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Builds the table that `next` makes, registers its new rules, and makes it the current one.
+  // `put` names the limit that Put is about, for errors; empty: a file.
+  absl::Status Publish(Sources next, std::string_view put)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
+  std::shared_ptr<const LimitRules> MakeRules(const LimitSpec& spec, const SpecFigures& figures,
+                                              uint32_t limit_id, const LimitRules* before,
+                                              std::vector<std::shared_ptr<const store::Rule>>* made)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
+  void Swap(std::shared_ptr<const LimitTable> table) ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
+  void FreeRetired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
 
   store::Store* const store_;
   // Tells the registries of a process apart, for the threads' caches.
   const uint64_t registry_serial_;
-  // current_->serial(). Written with release after current_, both under mu_; a reader's acquire
-  // only tells it that it must look under mu_.
-  std::atomic<uint64_t> current_serial_{0};
 
-  mutable common::Mutex mu_;
-  Sources sources_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<const LimitTable> current_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::shared_ptr<const LimitTable>> retired_ ABSL_GUARDED_BY(mu_);
+  // Held over a whole change. Readers never take it.
+  common::Mutex change_mu_;
+  Sources sources_ ABSL_GUARDED_BY(change_mu_);
   // Of all names there ever were.
-  absl::flat_hash_map<std::string, uint32_t> limit_ids_ ABSL_GUARDED_BY(mu_);
-  uint32_t last_rule_id_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<std::string, uint32_t> limit_ids_ ABSL_GUARDED_BY(change_mu_);
+  uint32_t last_rule_id_ ABSL_GUARDED_BY(change_mu_) = 0;
+  std::vector<std::shared_ptr<const LimitTable>> retired_ ABSL_GUARDED_BY(change_mu_);
+
+  // Held for no longer than it takes to copy a pointer. Written under change_mu_ too.
+  mutable common::Mutex mu_ ABSL_ACQUIRED_AFTER(change_mu_);
+  std::shared_ptr<const LimitTable> current_ ABSL_GUARDED_BY(mu_);
+  // current_->serial(). Stored with release under mu_, after current_. A reader's acquire load
+  // tells it no more than that it has to look under mu_; what it then reads is ordered by mu_.
+  std::atomic<uint64_t> current_serial_{0};
 };
 
 }  // namespace sluice::limits

@@ -23,9 +23,7 @@ namespace sluice::limits {
 // shared by all snapshots in which the limit's figures are the same.
 struct LimitRules {
   std::shared_ptr<const store::Rule> own;
-  // The views are into `keys`, which never changes.
-  absl::flat_hash_map<absl::string_view, std::shared_ptr<const store::Rule>> by_key;
-  std::vector<std::unique_ptr<const std::string>> keys;
+  absl::flat_hash_map<std::string, std::shared_ptr<const store::Rule>> by_key;
 };
 
 // A limit of one snapshot. Immutable, thread-safe; valid as long as its table.

@@ -1,0 +1,119 @@
+#include "server/limits/charges.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sluice::limits {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class ChargesTest : public ::testing::Test {
+ protected:
+  void Add(std::string name, std::vector<std::string> charges) {
+    auto spec = std::make_unique<LimitSpec>();
+    spec->name = std::move(name);
+    spec->charges = std::move(charges);
+    specs_.push_back(std::move(spec));
+  }
+  std::string Expand(size_t first = 0) {
+    std::vector<const LimitSpec*> pointers;
+    for (const auto& spec : specs_) pointers.push_back(spec.get());
+    const auto problem = ExpandCharges(pointers, first, &parents_);
+    if (!problem) return "ok";
+    const LimitSpec& spec = *specs_[problem->limit];
+    return spec.name + "." + ProblemText(problem->problem.Path(spec), problem->problem);
+  }
+
+  std::vector<std::unique_ptr<LimitSpec>> specs_;
+  std::vector<std::vector<uint32_t>> parents_;
+};
+
+TEST_F(ChargesTest, FollowsParentsOfParentsEachOnceNearestFirst) {
+  Add("a", {"b", "c"});
+  Add("b", {"d"});
+  Add("c", {"e", "d"});
+  Add("d", {"f"});
+  Add("e", {});
+  Add("f", {});
+  ASSERT_EQ(Expand(), "ok");
+  EXPECT_THAT(parents_[0], ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(parents_[2], ElementsAre(4, 3, 5));
+  EXPECT_THAT(parents_[5], IsEmpty());
+}
+
+TEST_F(ChargesTest, RefusesCycles) {
+  Add("x", {});
+  Add("a", {"x", "b"});
+  Add("b", {"a"});
+  EXPECT_EQ(Expand(),
+            "a.charges[1]: \"b\": makes a cycle, a -> b -> a; a limit cannot charge itself, take "
+            "one of them out");
+  // Said of the one that is looked at first.
+  EXPECT_EQ(Expand(2),
+            "b.charges[0]: \"a\": makes a cycle, b -> a -> b; a limit cannot charge itself, take "
+            "one of them out");
+}
+
+TEST_F(ChargesTest, RefusesALimitThatChargesItself) {
+  Add("a", {"a"});
+  EXPECT_EQ(Expand(),
+            "a.charges[0]: \"a\": makes a cycle, a -> a; a limit cannot charge itself, take one of "
+            "them out");
+}
+
+TEST_F(ChargesTest, FindsACycleBehindALongTail) {
+  Add("tail", {"a"});
+  Add("a", {"b"});
+  Add("b", {"c"});
+  Add("c", {"a"});
+  EXPECT_EQ(Expand(),
+            "a.charges[0]: \"b\": makes a cycle, a -> b -> c -> a; a limit cannot charge itself, "
+            "take one of them out");
+}
+
+TEST_F(ChargesTest, RefusesUnknownNames) {
+  Add("api", {"overal"});
+  Add("overall", {});
+  EXPECT_EQ(Expand(), "api.charges[0]: \"overal\": no limit has that name; did you mean overall?");
+  specs_[0]->charges[0] = "xyz";
+  EXPECT_EQ(Expand(), "api.charges[0]: \"xyz\": no limit has that name; add it, or take this out");
+}
+
+TEST_F(ChargesTest, TakesSixteenChargesAndNoMore) {
+  // A chain: the limit itself and 15 others.
+  for (int i = 0; i < 15; ++i) Add("l" + std::to_string(i), {"l" + std::to_string(i + 1)});
+  Add("l15", {});
+  ASSERT_EQ(Expand(), "ok");
+  EXPECT_THAT(parents_[0], SizeIs(15));
+  specs_[15]->charges = {"l16"};
+  Add("l16", {});
+  EXPECT_EQ(Expand(),
+            "l0.charges: with those that the limits named here charge in turn, and itself, this "
+            "limit makes more than 16 charges of one; at most 16");
+}
+
+TEST_F(ChargesTest, IsNotUpsetByAVeryLongChain) {
+  for (int i = 0; i < 50'000; ++i) Add("l" + std::to_string(i), {"l" + std::to_string(i + 1)});
+  Add("l50000", {"l0"});
+  EXPECT_THAT(Expand(), ::testing::StartsWith("l0.charges[0]: \"l1\": makes a cycle, l0 -> l1"));
+  specs_.back()->charges.clear();
+  EXPECT_THAT(Expand(), ::testing::StartsWith("l0.charges: with those"));
+}
+
+TEST_F(ChargesTest, ADiamondCountsItsFootOnce) {
+  Add("top", {"m0", "m1", "m2", "m3"});
+  for (int i = 0; i < 4; ++i) Add("m" + std::to_string(i), {"foot"});
+  Add("foot", {});
+  ASSERT_EQ(Expand(), "ok");
+  EXPECT_THAT(parents_[0], ElementsAre(1, 2, 3, 4, 5));
+}
+
+}  // namespace
+}  // namespace sluice::limits

@@ -1,0 +1,446 @@
+#include "server/limits/limit_registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/common/bounds.h"
+#include "tests/unit/limits/recording_store.h"
+
+namespace sluice::limits {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+LimitSpec Spec(std::string name, uint64_t permits = 10, std::vector<std::string> charges = {}) {
+  LimitSpec spec;
+  spec.name = std::move(name);
+  spec.rate = {permits, kSecondNs};
+  spec.charges = std::move(charges);
+  return spec;
+}
+
+LimitSpec FileSpec(std::string name, uint64_t permits = 10, std::vector<std::string> charges = {}) {
+  LimitSpec spec = Spec(name, permits, std::move(charges));
+  spec.defined_at = "limits.yaml:" + std::to_string(name.size());
+  return spec;
+}
+
+class LimitRegistryTest : public ::testing::Test {
+ protected:
+  const Limit* Find(std::string_view name) {
+    table_ = registry_.Current();
+    return table_->Find(name);
+  }
+  uint64_t Permits(std::string_view name) {
+    const Limit* limit = Find(name);
+    return limit == nullptr ? 0 : limit->rule().parameters.token_bucket.rate.permits;
+  }
+  std::vector<std::string> Names() {
+    std::vector<std::string> names;
+    table_ = registry_.Current();
+    for (const Limit* limit : table_->limits()) names.emplace_back(limit->name());
+    return names;
+  }
+  void Apply(std::vector<LimitSpec> specs, std::string version) {
+    const auto applied = registry_.ApplyFile(std::move(specs), std::move(version));
+    ASSERT_TRUE(applied.ok()) << applied.status();
+    ASSERT_TRUE(*applied);
+  }
+  void Put(LimitSpec spec) {
+    const auto put = registry_.Put(std::move(spec));
+    ASSERT_TRUE(put.ok()) << put.status();
+  }
+
+  RecordingStore store_;
+  LimitRegistry registry_{&store_};
+  std::shared_ptr<const LimitTable> table_;
+};
+
+TEST_F(LimitRegistryTest, StartsEmpty) {
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_EQ(Find("api"), nullptr);
+  EXPECT_EQ(registry_.Local()->file_version(), "");
+  EXPECT_EQ(registry_.Local()->serial(), 1u);
+}
+
+TEST_F(LimitRegistryTest, MakesTheFilesLimitsTheRunningOnes) {
+  Apply({FileSpec("b", 2, {"a"}), FileSpec("a", 1)}, "v1");
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+  const Limit* b = Find("b");
+  ASSERT_NE(b, nullptr);
+  EXPECT_THAT(b->parents(), ElementsAre(Find("a")));
+  EXPECT_EQ(b->spec().origin, Origin::kFile);
+  EXPECT_EQ(b->spec().defined_at, "limits.yaml:1");
+  EXPECT_EQ(b->rule().limit_name, "b");
+  EXPECT_NE(b->rule().id, 0u);
+  EXPECT_EQ(table_->file_version(), "v1");
+  EXPECT_EQ(Find("nobody"), nullptr);
+}
+
+TEST_F(LimitRegistryTest, RegistersEveryRuleWithTheStore) {
+  LimitSpec spec = FileSpec("a");
+  spec.keys.push_back({"vip", algorithm::Rate{100, kSecondNs}, {}, {}});
+  Apply({spec}, "v1");
+  EXPECT_EQ(store_.rules().size(), 2u);
+  EXPECT_TRUE(store_.Has(Find("a")->rule()));
+  EXPECT_TRUE(store_.Has(Find("a")->RuleFor("vip")));
+}
+
+TEST_F(LimitRegistryTest, ChangesNothingWhenTheFileIsBad) {
+  Apply({FileSpec("a", 1)}, "v1");
+  const auto before = registry_.Current();
+  const size_t rules = store_.rules().size();
+  LimitSpec bad = FileSpec("b");
+  bad.burst = 0;
+  const auto applied = registry_.ApplyFile({FileSpec("a", 2), bad}, "v2");
+  EXPECT_EQ(applied.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(applied.status().message(),
+            "limits[1].burst: \"0\": without debt grants nothing; say at least 1, or add debt to "
+            "pace evenly");
+  EXPECT_EQ(registry_.Current(), before);
+  EXPECT_EQ(store_.rules().size(), rules);
+}
+
+TEST_F(LimitRegistryTest, RefusesTwoLimitsOfOneNameInAFile) {
+  EXPECT_EQ(
+      registry_.ApplyFile({FileSpec("a"), FileSpec("b"), FileSpec("a")}, "v1").status().message(),
+      "limits[2].name: \"a\": is already the name of limits[0]; give each limit a name of "
+      "its own");
+}
+
+TEST_F(LimitRegistryTest, TheSameVersionChangesNothing) {
+  Apply({FileSpec("a", 1)}, "v1");
+  Put(Spec("a", 5));
+  const auto before = registry_.Current();
+  const auto applied = registry_.ApplyFile({FileSpec("a", 1)}, "v1");
+  ASSERT_TRUE(applied.ok());
+  EXPECT_FALSE(*applied);
+  EXPECT_EQ(registry_.Current(), before);
+  EXPECT_EQ(Permits("a"), 5u);
+}
+
+// Identity.
+
+TEST_F(LimitRegistryTest, KeepsTheRulesOfLimitsThatDidNotChange) {
+  LimitSpec a = FileSpec("a", 1);
+  a.keys.push_back({"vip", algorithm::Rate{100, kSecondNs}, {}, {}});
+  Apply({a, FileSpec("b", 2)}, "v1");
+  const store::Rule* own = &Find("a")->rule();
+  const store::Rule* vip = &Find("a")->RuleFor("vip");
+  const store::Rule* b = &Find("b")->rule();
+
+  a.defined_at = "limits.yaml:77";
+  a.charges = {"b"};
+  Apply({FileSpec("b", 3), a}, "v2");
+  EXPECT_EQ(&Find("a")->rule(), own);
+  EXPECT_EQ(&Find("a")->RuleFor("vip"), vip);
+  EXPECT_EQ(Find("a")->spec().defined_at, "limits.yaml:77");
+  EXPECT_NE(&Find("b")->rule(), b);
+  EXPECT_GT(Find("b")->rule().id, 3u);
+  EXPECT_EQ(Find("b")->limit_id(), b->limit_id);
+}
+
+TEST_F(LimitRegistryTest, WritingOutADefaultIsNoChange) {
+  Apply({FileSpec("a", 7)}, "v1");
+  const store::Rule* own = &Find("a")->rule();
+  LimitSpec a = FileSpec("a", 7);
+  a.burst = 7;
+  a.debt = 0;
+  Apply({a}, "v2");
+  EXPECT_EQ(&Find("a")->rule(), own);
+  EXPECT_EQ(Find("a")->spec().burst, 7u);
+}
+
+TEST_F(LimitRegistryTest, AModeIsPartOfTheRule) {
+  LimitSpec a = FileSpec("a");
+  Apply({a}, "v1");
+  const store::Rule before = Find("a")->rule();
+  a.mode = Mode::kShadow;
+  Apply({a}, "v2");
+  EXPECT_TRUE(Find("a")->rule().shadow);
+  EXPECT_GT(Find("a")->rule().id, before.id);
+}
+
+TEST_F(LimitRegistryTest, AnOverrideThatComesIsNewerThanTheLimitsOwnRule) {
+  LimitSpec a = FileSpec("a");
+  Apply({a}, "v1");
+  const store::Rule* own = &Find("a")->rule();
+  a.keys.push_back({"vip", {}, 3, {}});
+  Apply({a}, "v2");
+  EXPECT_EQ(&Find("a")->rule(), own);
+  EXPECT_EQ(&Find("a")->RuleFor("other"), own);
+  EXPECT_GT(Find("a")->RuleFor("vip").id, own->id);
+  EXPECT_EQ(Find("a")->RuleFor("vip").limit_id, own->limit_id);
+}
+
+TEST_F(LimitRegistryTest, AnOverrideThatGoesLeavesTheLimitsOwnRuleNewer) {
+  LimitSpec a = FileSpec("a");
+  a.keys.push_back({"vip", {}, 3, {}});
+  a.keys.push_back({"vap", {}, 4, {}});
+  Apply({a}, "v1");
+  const uint32_t vip = Find("a")->RuleFor("vip").id;
+  const store::Rule* vap = &Find("a")->RuleFor("vap");
+  a.keys.erase(a.keys.begin());
+  Apply({a}, "v2");
+  // Else the bucket of "vip" would refuse the limit's rule as older than its own, for good.
+  EXPECT_GT(Find("a")->RuleFor("vip").id, vip);
+  EXPECT_EQ(&Find("a")->RuleFor("vap"), vap);
+}
+
+TEST_F(LimitRegistryTest, BothChangedTheOverrideIsStillNewer) {
+  LimitSpec a = FileSpec("a");
+  Apply({a}, "v1");
+  a.rate.permits = 20;
+  a.keys.push_back({"vip", {}, 3, {}});
+  Apply({a}, "v2");
+  EXPECT_GT(Find("a")->RuleFor("vip").id, Find("a")->rule().id);
+}
+
+TEST_F(LimitRegistryTest, ALimitThatComesBackHasItsIdAndANewerRule) {
+  Apply({FileSpec("a"), FileSpec("b")}, "v1");
+  const store::Rule before = Find("a")->rule();
+  Apply({FileSpec("b"), FileSpec("c")}, "v2");
+  EXPECT_EQ(Find("a"), nullptr);
+  EXPECT_NE(Find("c")->limit_id(), before.limit_id);
+  Apply({FileSpec("a")}, "v3");
+  EXPECT_EQ(Find("a")->limit_id(), before.limit_id);
+  EXPECT_GT(Find("a")->rule().id, before.id);
+  EXPECT_EQ(table_->limit_id_end(), 3u);
+}
+
+TEST_F(LimitRegistryTest, GoingBackToEarlierFiguresIsANewRevision) {
+  Apply({FileSpec("a", 1)}, "v1");
+  Apply({FileSpec("a", 2)}, "v2");
+  const uint32_t second = Find("a")->rule().id;
+  Apply({FileSpec("a", 1)}, "v1");
+  EXPECT_GT(Find("a")->rule().id, second);
+}
+
+// Who wins.
+
+TEST_F(LimitRegistryTest, PutOverTheFileLastsUntilTheFileChanges) {
+  Apply({FileSpec("a", 1)}, "v1");
+  const auto put = registry_.Put(Spec("a", 5));
+  ASSERT_TRUE(put.ok());
+  EXPECT_TRUE(put->replaced);
+  EXPECT_EQ(put->limit->spec().origin, Origin::kAdminOverFile);
+  EXPECT_EQ(put->limit->spec().defined_at, "limits.yaml:1");
+  EXPECT_EQ(put->limit, put->table->Find("a"));
+  EXPECT_EQ(Permits("a"), 5u);
+  EXPECT_EQ(table_->admin_changes(), 1u);
+
+  Apply({FileSpec("a", 1), FileSpec("b")}, "v2");
+  EXPECT_EQ(Permits("a"), 1u);
+  EXPECT_EQ(Find("a")->spec().origin, Origin::kFile);
+  EXPECT_EQ(table_->admin_changes(), 0u);
+}
+
+TEST_F(LimitRegistryTest, PutOverTheFileGoesWhenTheFileNoLongerNamesIt) {
+  Apply({FileSpec("a", 1), FileSpec("b")}, "v1");
+  Put(Spec("a", 5));
+  Apply({FileSpec("b")}, "v2");
+  EXPECT_THAT(Names(), ElementsAre("b"));
+}
+
+TEST_F(LimitRegistryTest, PutOfAnotherStaysOverReloads) {
+  Apply({FileSpec("a", 1)}, "v1");
+  const auto put = registry_.Put(Spec("mine", 5));
+  ASSERT_TRUE(put.ok());
+  EXPECT_FALSE(put->replaced);
+  EXPECT_EQ(put->limit->spec().origin, Origin::kAdmin);
+  EXPECT_EQ(put->limit->spec().defined_at, "");
+  const store::Rule* rule = &put->limit->rule();
+  Apply({FileSpec("b")}, "v2");
+  EXPECT_THAT(Names(), ElementsAre("b", "mine"));
+  EXPECT_EQ(&Find("mine")->rule(), rule);
+  EXPECT_EQ(table_->admin_changes(), 1u);
+}
+
+TEST_F(LimitRegistryTest, AFileThatNamesTheAdminsLimitTakesItOver) {
+  Put(Spec("a", 5));
+  Apply({FileSpec("a", 1)}, "v1");
+  EXPECT_EQ(Permits("a"), 1u);
+  EXPECT_EQ(Find("a")->spec().origin, Origin::kFile);
+  Apply({FileSpec("b")}, "v2");
+  EXPECT_EQ(Find("a"), nullptr);
+}
+
+TEST_F(LimitRegistryTest, ADeletedLimitOfTheFileComesBackWhenTheFileChanges) {
+  Apply({FileSpec("a", 1), FileSpec("b")}, "v1");
+  ASSERT_TRUE(registry_.Delete("a").ok());
+  EXPECT_THAT(Names(), ElementsAre("b"));
+  EXPECT_EQ(table_->admin_changes(), 1u);
+  EXPECT_FALSE(*registry_.ApplyFile({FileSpec("a", 1), FileSpec("b")}, "v1"));
+  EXPECT_THAT(Names(), ElementsAre("b"));
+  Apply({FileSpec("a", 1), FileSpec("b", 9)}, "v2");
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+  EXPECT_EQ(table_->admin_changes(), 0u);
+}
+
+TEST_F(LimitRegistryTest, DeleteOfAPutOverTheFileTakesBoth) {
+  Apply({FileSpec("a", 1)}, "v1");
+  Put(Spec("a", 5));
+  ASSERT_TRUE(registry_.Delete("a").ok());
+  EXPECT_EQ(Find("a"), nullptr);
+  EXPECT_EQ(table_->admin_changes(), 1u);
+  // Put again: the file still names it.
+  Put(Spec("a", 6));
+  EXPECT_EQ(Find("a")->spec().origin, Origin::kAdminOverFile);
+  EXPECT_EQ(table_->admin_changes(), 1u);
+}
+
+TEST_F(LimitRegistryTest, DeleteOfTheAdminsLimitIsForGood) {
+  Put(Spec("mine"));
+  ASSERT_TRUE(registry_.Delete("mine").ok());
+  EXPECT_EQ(Find("mine"), nullptr);
+  EXPECT_EQ(table_->admin_changes(), 0u);
+  EXPECT_EQ(registry_.Delete("mine").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(LimitRegistryTest, RefusesToDeleteWhatOthersCharge) {
+  Apply({FileSpec("overall"), FileSpec("a", 1, {"overall"}), FileSpec("b", 1, {"overall"})}, "v1");
+  const absl::Status status = registry_.Delete("overall");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "limit 'overall' is charged by 'a' and 1 more; take it out of their charges first");
+  EXPECT_THAT(Names(), ElementsAre("a", "b", "overall"));
+}
+
+TEST_F(LimitRegistryTest, RefusesAFileThatTakesAwayWhatTheAdminsLimitCharges) {
+  Apply({FileSpec("overall")}, "v1");
+  Put(Spec("mine", 1, {"overall"}));
+  const auto applied = registry_.ApplyFile({FileSpec("other")}, "v2");
+  EXPECT_EQ(applied.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(applied.status().message(),
+            "limits: \"mine\", which was put by the admin, charges \"overall\", which this file "
+            "does not have; keep it in the file, or change or delete \"mine\" first");
+  EXPECT_THAT(Names(), ElementsAre("mine", "overall"));
+  EXPECT_EQ(table_->file_version(), "v1");
+}
+
+TEST_F(LimitRegistryTest, AFilesLimitsDoNotChargeTheAdmins) {
+  Put(Spec("mine"));
+  EXPECT_THAT(
+      std::string(registry_.ApplyFile({FileSpec("a", 1, {"mine"})}, "v1").status().message()),
+      HasSubstr("limits[0].charges[0]: \"mine\": no limit has that name"));
+}
+
+TEST_F(LimitRegistryTest, PutSaysWhatIsWrongAndChangesNothing) {
+  Apply({FileSpec("a", 1, {"b"}), FileSpec("b")}, "v1");
+  const auto before = registry_.Current();
+  LimitSpec log = Spec("log");
+  log.algorithm = algorithm::Kind::kSlidingLog;
+  log.burst = 5;
+  EXPECT_EQ(registry_.Put(log).status().message(),
+            "limit.burst: \"5\": sliding_log has none; take it out, or say algorithm: "
+            "token_bucket");
+  EXPECT_EQ(registry_.Put(Spec("b", 1, {"a"})).status().message(),
+            "limit.charges[0]: \"a\": makes a cycle, b -> a -> b; a limit cannot charge itself, "
+            "take one of them out");
+  EXPECT_EQ(registry_.Put(Spec("c", 1, {"nobody"})).status().message(),
+            "limit.charges[0]: \"nobody\": no limit has that name; add it, or take this out");
+  EXPECT_EQ(registry_.Put(Spec("c", 1, {"nobody"})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(registry_.Current(), before);
+}
+
+TEST_F(LimitRegistryTest, PutRefusesToPushAnotherOverItsCharges) {
+  std::vector<LimitSpec> specs;
+  for (int i = 0; i < 15; ++i) {
+    specs.push_back(FileSpec("l" + std::to_string(i), 1, {"l" + std::to_string(i + 1)}));
+  }
+  specs.push_back(FileSpec("l15"));
+  specs.push_back(FileSpec("more"));
+  Apply(specs, "v1");
+  EXPECT_THAT(std::string(registry_.Put(Spec("l15", 1, {"more"})).status().message()),
+              HasSubstr("limit.charges: \"l0\" charges this limit: charges: with those"));
+}
+
+// Reaching the table.
+
+TEST_F(LimitRegistryTest, LocalFollowsEachChange) {
+  EXPECT_EQ(registry_.Local()->Find("a"), nullptr);
+  Apply({FileSpec("a", 1)}, "v1");
+  EXPECT_NE(registry_.Local()->Find("a"), nullptr);
+  EXPECT_EQ(registry_.Local().get(), registry_.Current().get());
+  std::thread([&] { EXPECT_NE(registry_.Local()->Find("a"), nullptr); }).join();
+}
+
+TEST_F(LimitRegistryTest, LocalTellsRegistriesApart) {
+  RecordingStore other_store;
+  std::optional<LimitRegistry> other(std::in_place, &other_store);
+  Apply({FileSpec("a", 1)}, "v1");
+  EXPECT_NE(registry_.Local()->Find("a"), nullptr);
+  EXPECT_EQ(other->Local()->Find("a"), nullptr);
+  EXPECT_NE(registry_.Local()->Find("a"), nullptr);
+  // One that is built where another was is another.
+  EXPECT_EQ(other->Local()->Find("a"), nullptr);
+  other.emplace(&other_store);
+  ASSERT_TRUE(other->ApplyFile({FileSpec("c")}, "v1").ok());
+  EXPECT_NE(other->Local()->Find("c"), nullptr);
+}
+
+TEST_F(LimitRegistryTest, ATableThatSomebodyHoldsIsKept) {
+  Apply({FileSpec("a", 1)}, "v1");
+  const std::shared_ptr<const LimitTable> held = registry_.Local();
+  std::weak_ptr<const LimitTable> weak = registry_.Current();
+  Apply({FileSpec("a", 2)}, "v2");
+  EXPECT_EQ(registry_.Local()->Find("a")->rule().parameters.token_bucket.rate.permits, 2u);
+  registry_.ReleaseRetired();
+  EXPECT_FALSE(weak.expired());
+  EXPECT_EQ(held->Find("a")->rule().parameters.token_bucket.rate.permits, 1u);
+}
+
+TEST_F(LimitRegistryTest, ATableThatNobodyHoldsIsFreedByTheNextCleaning) {
+  Apply({FileSpec("a", 1)}, "v1");
+  std::weak_ptr<const LimitTable> weak = registry_.Current();
+  EXPECT_NE(registry_.Local()->Find("a"), nullptr);
+  Apply({FileSpec("a", 2)}, "v2");
+  // This thread's cache still has it.
+  EXPECT_FALSE(weak.expired());
+  EXPECT_NE(registry_.Local()->Find("a"), nullptr);
+  // Not by the request thread.
+  EXPECT_FALSE(weak.expired());
+  registry_.ReleaseRetired();
+  EXPECT_TRUE(weak.expired());
+}
+
+TEST_F(LimitRegistryTest, OverridesAreFoundByKey) {
+  LimitSpec a = FileSpec("a", 1);
+  for (int i = 0; i < 100; ++i) {
+    a.keys.push_back({"k" + std::to_string(i), {}, static_cast<uint64_t>(i + 1), {}});
+  }
+  a.keys.push_back({"", {}, 1000, {}});
+  Apply({a}, "v1");
+  const Limit* limit = Find("a");
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(limit->RuleFor("k" + std::to_string(i)).parameters.token_bucket.burst,
+              static_cast<uint64_t>(i + 1));
+  }
+  EXPECT_EQ(limit->RuleFor("").parameters.token_bucket.burst, 1000u);
+  EXPECT_EQ(&limit->RuleFor("k100"), &limit->rule());
+}
+
+TEST_F(LimitRegistryTest, TakesAsManyLimitsAsBoundsSayAndNoMore) {
+  std::vector<LimitSpec> specs;
+  for (size_t i = 0; i < common::bounds::kMaxLimits; ++i) {
+    specs.push_back(Spec("l" + std::to_string(i)));
+  }
+  Apply(specs, "v1");
+  EXPECT_EQ(registry_.Put(Spec("more")).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(registry_.Put(Spec("l7", 3)).ok());
+  specs.push_back(Spec("more"));
+  EXPECT_EQ(registry_.ApplyFile(specs, "v2").status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace sluice::limits
