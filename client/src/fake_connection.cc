@@ -254,12 +254,16 @@ void FakeConnection::HangNext(int count) {
 }
 
 void FakeConnection::ReleaseHung() {
-  std::map<uint64_t, State::Hung> hung;
-  {
-    MutexLock lock(&state_->mu);
-    hung.swap(state_->hung);
+  // Until nothing hangs: what a released answer sends waits behind those still kept back.
+  for (;;) {
+    std::map<uint64_t, State::Hung> hung;
+    {
+      MutexLock lock(&state_->mu);
+      hung.swap(state_->hung);
+    }
+    if (hung.empty()) return;
+    for (auto& [id, one] : hung) one.end(Status());
   }
-  for (auto& [id, one] : hung) one.end(Status());
 }
 
 void FakeConnection::SetPermits(std::string_view limit, std::string_view key, uint64_t permits) {

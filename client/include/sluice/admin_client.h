@@ -18,8 +18,8 @@ namespace sluice {
 
 struct AdminOptions {
   std::string server = "127.0.0.1:7201";  // HOST:PORT or unix:PATH
-  TlsOptions tls;
-  std::string token;  // sent as `authorization: Bearer ...`; empty: none
+  TlsOptions tls = {};
+  std::string token = {};  // sent as `authorization: Bearer ...`; empty: none
   std::chrono::nanoseconds deadline = std::chrono::seconds(5);
 };
 
@@ -29,34 +29,34 @@ struct LimitRate {
 };
 
 struct LimitKeyOverride {
-  std::string key;
-  std::optional<LimitRate> rate;
-  std::optional<uint64_t> burst;
-  std::optional<uint64_t> debt;
+  std::string key = {};
+  std::optional<LimitRate> rate = {};
+  std::optional<uint64_t> burst = {};
+  std::optional<uint64_t> debt = {};
 };
 
 // A limit as the server shows it and takes it.
 struct LimitInfo {
-  std::string name;
-  std::string algorithm;  // "token_bucket", "sliding_log", "sliding_window", "fixed_window"
-  LimitRate rate;
-  std::optional<uint64_t> burst;
-  std::optional<uint64_t> debt;
-  std::string mode;  // "enforce", "shadow"
-  std::vector<std::string> charges;
-  std::vector<LimitKeyOverride> keys;
-  std::optional<uint32_t> sub_windows;
-  std::optional<std::chrono::nanoseconds> utc_offset;
+  std::string name = {};
+  std::string algorithm = {};  // "token_bucket", "sliding_log", "sliding_window", "fixed_window"
+  LimitRate rate = {};
+  std::optional<uint64_t> burst = {};
+  std::optional<uint64_t> debt = {};
+  std::string mode = {};  // "enforce", "shadow"
+  std::vector<std::string> charges = {};
+  std::vector<LimitKeyOverride> keys = {};
+  std::optional<uint32_t> sub_windows = {};
+  std::optional<std::chrono::nanoseconds> utc_offset = {};
   // Output only.
-  std::string origin;      // "file", "admin", "admin_over_file"
-  std::string defined_at;  // "FILE:LINE"
+  std::string origin = {};      // "file", "admin", "admin_over_file"
+  std::string defined_at = {};  // "FILE:LINE"
 };
 
 enum class KeyOrder { kUse, kDenials };
 
 struct KeyUse {
-  std::string limit;
-  std::string key;
+  std::string limit = {};
+  std::string key = {};
   uint64_t estimate = 0;  // the true figure lies in [estimate - error, estimate]
   uint64_t error = 0;
   int64_t remaining = 0;
@@ -66,18 +66,18 @@ struct KeyUse {
 };
 
 struct KeyList {
-  std::vector<KeyUse> keys;
-  std::string sketch;
+  std::vector<KeyUse> keys = {};
+  std::string sketch = {};
   uint64_t total = 0;
   uint32_t counters = 0;
 };
 
 struct ConfigStatus {
-  std::string version;  // SHA-256 of the active file, in hex; empty: no file
-  std::chrono::system_clock::time_point active_since;
-  std::string path;
-  std::string last_error;  // of the last reload that was refused; empty: none
-  std::chrono::system_clock::time_point last_error_at;
+  std::string version = {};  // SHA-256 of the active file, in hex; empty: no file
+  std::chrono::system_clock::time_point active_since = {};
+  std::string path = {};
+  std::string last_error = {};  // of the last reload that was refused; empty: none
+  std::chrono::system_clock::time_point last_error_at = {};
   uint64_t reloads = 0;
   uint64_t failed_reloads = 0;
   uint32_t limits = 0;
@@ -85,7 +85,7 @@ struct ConfigStatus {
 };
 
 struct LimitFigures {
-  std::string limit;
+  std::string limit = {};
   uint64_t granted = 0;
   uint64_t denied = 0;
   uint64_t shadow_denied = 0;
@@ -97,8 +97,8 @@ struct LimitFigures {
 
 // counts[i] samples were at most upper_ns[i].
 struct LatencyHistogram {
-  std::vector<uint64_t> upper_ns;
-  std::vector<uint64_t> counts;
+  std::vector<uint64_t> upper_ns = {};
+  std::vector<uint64_t> counts = {};
   uint64_t count = 0;
   uint64_t sum_ns = 0;
 
@@ -107,9 +107,9 @@ struct LatencyHistogram {
 };
 
 struct MethodFigures {
-  std::string method;
-  std::map<int, uint64_t> codes;  // by gRPC status code
-  LatencyHistogram latency;
+  std::string method = {};
+  std::map<int, uint64_t> codes = {};  // by gRPC status code
+  LatencyHistogram latency = {};
   uint64_t bytes_received = 0;
   uint64_t bytes_sent = 0;
   uint64_t messages_received = 0;
@@ -117,7 +117,7 @@ struct MethodFigures {
 };
 
 struct TransportFigures {
-  std::string transport;
+  std::string transport = {};
   uint64_t connections = 0;
   uint64_t connections_accepted = 0;
   uint64_t streams = 0;
@@ -126,15 +126,15 @@ struct TransportFigures {
 };
 
 struct ServerStats {
-  std::chrono::system_clock::time_point started_at;
-  std::string version;
+  std::chrono::system_clock::time_point started_at = {};
+  std::string version = {};
   uint64_t decisions = 0;
   uint64_t granted = 0;
   uint64_t denied = 0;
-  std::vector<LimitFigures> limits;
-  std::vector<MethodFigures> methods;
-  std::vector<TransportFigures> transports;
-  std::string store;
+  std::vector<LimitFigures> limits = {};
+  std::vector<MethodFigures> methods = {};
+  std::vector<TransportFigures> transports = {};
+  std::string store = {};
   uint64_t buckets = 0;
   uint64_t max_buckets = 0;
   uint64_t memory_bytes = 0;

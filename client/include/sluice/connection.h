@@ -28,7 +28,7 @@ using BatchDecisions = std::vector<Result<Decision>>;
 // What goes with a call.
 struct Call {
   TimePoint deadline;
-  std::optional<uint32_t> server;  // CallOptions::server
+  std::optional<uint32_t> server = {};  // CallOptions::server
 };
 
 // A pipelined stream of batches, each answered in order. Thread-safe. Destroying it cancels it;
@@ -43,10 +43,10 @@ class StreamCall {
 
 struct StreamEvents {
   // One message's answers. Calls do not overlap.
-  std::function<void(BatchDecisions)> on_answers;
+  std::function<void(BatchDecisions)> on_answers = {};
   // The last event, exactly once. A status whose may_have_executed() is false promises that
   // nothing of the stream ever reached a server.
-  std::function<void(Status)> on_closed;
+  std::function<void(Status)> on_closed = {};
 };
 
 // Destroying it cancels; on_closed still follows.
@@ -57,8 +57,8 @@ class WatchCall {
 };
 
 struct WatchEvents {
-  std::function<void(std::vector<BucketStatus>)> on_change;  // calls do not overlap
-  std::function<void(Status)> on_closed;                     // the last event, exactly once
+  std::function<void(std::vector<BucketStatus>)> on_change = {};  // calls do not overlap
+  std::function<void(Status)> on_closed = {};                     // the last event, exactly once
 };
 
 // Thread-safe. No method but AcquireBlocking and Shutdown blocks. Every callback runs exactly once,

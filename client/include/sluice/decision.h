@@ -14,9 +14,9 @@ namespace sluice {
 
 // Permits from one bucket: the state of one key under one limit.
 struct Charge {
-  std::string limit;     // name of a configured limit
-  std::string key;       // at most 512 bytes of UTF-8; empty: the limit's one shared bucket
-  uint64_t permits = 1;  // at least 1
+  std::string limit = {};  // name of a configured limit
+  std::string key = {};    // at most 512 bytes of UTF-8; empty: the limit's one shared bucket
+  uint64_t permits = 1;    // at least 1
 };
 
 // One or several charges, taken all or none.
@@ -27,7 +27,7 @@ struct Acquisition {
     charges.push_back({std::move(limit), std::move(key), permits});
   }
 
-  std::vector<Charge> charges;  // 1 to 16, counted after each limit's own `charges` were added
+  std::vector<Charge> charges = {};  // 1 to 16, counted after each limit's own `charges` were added
   // Ask for a receipt, with which Client::Refund gives back what was taken.
   bool want_receipt = false;
 };
@@ -67,7 +67,7 @@ struct ChargeStatus {
   std::chrono::nanoseconds reset_after{0};  // until full, if nobody takes from it
   Reason reason = Reason::kNone;
   // Set for the charges that a limit's `charges` added; they follow the requested ones.
-  std::string limit;
+  std::string limit = {};
 };
 
 // The answer to an acquisition.
@@ -79,24 +79,24 @@ struct Decision {
   std::chrono::nanoseconds retry_after{0};
   // Granted: how long until the moment at which the caller may proceed.
   std::chrono::nanoseconds wait{0};
-  std::vector<ChargeStatus> charges;  // empty with kUnavailable
-  std::string receipt;                // opaque bytes; with want_receipt
+  std::vector<ChargeStatus> charges = {};  // empty with kUnavailable
+  std::string receipt = {};                // opaque bytes; with want_receipt
   // OK unless source is kUnavailable: then why no server decided. Its may_have_executed() says
   // whether permits may have been taken all the same.
-  Status status;
+  Status status = {};
   // Which of ClientOptions::servers answered: a receipt is worth something there.
   uint32_t server = 0;
 };
 
 // A bucket to look at.
 struct Bucket {
-  std::string limit;
-  std::string key;
+  std::string limit = {};
+  std::string key = {};
 };
 
 struct BucketStatus {
-  std::string limit;
-  std::string key;
+  std::string limit = {};
+  std::string key = {};
   int64_t remaining = 0;
   uint64_t capacity = 0;
   std::chrono::nanoseconds reset_after{0};
@@ -104,7 +104,7 @@ struct BucketStatus {
   bool exists = false;                            // a bucket that does not exist is full
   uint64_t waiting = 0;
   Source source = Source::kUnspecified;
-  Status status;  // not OK: this bucket could not be read, and the figures mean nothing
+  Status status = {};  // not OK: this bucket could not be read, and the figures mean nothing
 };
 
 enum class RefundOutcome {
@@ -119,14 +119,14 @@ enum class RefundOutcome {
 std::string_view RefundOutcomeName(RefundOutcome outcome);
 
 struct RefundedCharge {
-  std::string limit;
-  std::string key;
+  std::string limit = {};
+  std::string key = {};
   uint64_t permits = 0;  // whole permits that the bucket holds more now
 };
 
 struct RefundResult {
   RefundOutcome outcome = RefundOutcome::kExpired;
-  std::vector<RefundedCharge> charges;
+  std::vector<RefundedCharge> charges = {};
   int attempts = 1;
 };
 

@@ -21,11 +21,11 @@ enum class OnUnavailable {
 struct TlsOptions {
   // TLS is used if this is set, or any of the files below.
   bool enabled = false;
-  std::string ca_file;    // PEM; empty: the system's roots
-  std::string cert_file;  // PEM, with key_file: the client's own certificate (mTLS)
-  std::string key_file;
+  std::string ca_file = {};    // PEM; empty: the system's roots
+  std::string cert_file = {};  // PEM, with key_file: the client's own certificate (mTLS)
+  std::string key_file = {};
   // The name to expect in the server's certificate; empty: the host of the address.
-  std::string server_name;
+  std::string server_name = {};
 
   bool in_use() const {
     return enabled || !ca_file.empty() || !cert_file.empty() || !key_file.empty();
@@ -46,24 +46,24 @@ struct ClientOptions {
   // HOST:PORT or unix:PATH each. Calls go round them; one that cannot be reached is left out for
   // a while.
   std::vector<std::string> servers = {"127.0.0.1:7200"};
-  TlsOptions tls;
+  TlsOptions tls = {};
   // Sent as `authorization: Bearer ...`; empty: none.
-  std::string token;
+  std::string token = {};
   // How long a call may take, retries included, unless CallOptions says otherwise.
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);
   OnUnavailable on_unavailable = OnUnavailable::kDeny;
   // retry_after of a Decision with source kUnavailable.
   std::chrono::nanoseconds unavailable_retry_after = std::chrono::milliseconds(100);
-  RetryOptions retry;
+  RetryOptions retry = {};
 };
 
 // One call's own wishes.
 struct CallOptions {
-  std::optional<std::chrono::nanoseconds> deadline;
-  std::optional<OnUnavailable> on_unavailable;
+  std::optional<std::chrono::nanoseconds> deadline = {};
+  std::optional<OnUnavailable> on_unavailable = {};
   // Index into ClientOptions::servers. Without it: round robin. Refund needs the server that
   // granted, unless the servers share a store.
-  std::optional<uint32_t> server;
+  std::optional<uint32_t> server = {};
 };
 
 struct StreamOptions {
@@ -76,8 +76,8 @@ struct StreamOptions {
   size_t max_queue = 65536;
   // From Submit to the answer; absent: ClientOptions::deadline. When an acquisition that was sent
   // has no answer by then, the connection is taken to be dead and opened anew.
-  std::optional<std::chrono::nanoseconds> deadline;
-  std::optional<OnUnavailable> on_unavailable;
+  std::optional<std::chrono::nanoseconds> deadline = {};
+  std::optional<OnUnavailable> on_unavailable = {};
 };
 
 struct WatchOptions {

@@ -1,0 +1,83 @@
+#include "client/src/retry_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::client_internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+const Status kNotSent(StatusCode::kUnavailable, "connection refused");
+const Status kBroken = Status::MaybeExecuted(StatusCode::kUnavailable, "connection reset");
+
+class RetryPolicyTest : public ::testing::Test {
+ protected:
+  const RetryPolicy policy_{
+      {.max_attempts = 3, .initial_backoff = milliseconds(20), .max_backoff = milliseconds(50)}, 1};
+};
+
+TEST_F(RetryPolicyTest, TriesAgainWhatWasNotSent) {
+  EXPECT_EQ(policy_.Pause(Operation::kAcquire, kNotSent, 1, seconds(1), 0.5), milliseconds(20));
+}
+
+TEST_F(RetryPolicyTest, NeverRepeatsAnAcquisitionThatMayHaveBeenExecuted) {
+  EXPECT_EQ(policy_.Pause(Operation::kAcquire, kBroken, 1, seconds(1), 0.5), std::nullopt);
+}
+
+TEST_F(RetryPolicyTest, RepeatsAQueryAndARefundWhateverHappened) {
+  EXPECT_NE(policy_.Pause(Operation::kQuery, kBroken, 1, seconds(1), 0.5), std::nullopt);
+  EXPECT_NE(policy_.Pause(Operation::kRefund, kBroken, 1, seconds(1), 0.5), std::nullopt);
+}
+
+TEST_F(RetryPolicyTest, NeverRetriesAnythingButUnavailable) {
+  for (int code = 1; code <= 16; ++code) {
+    if (static_cast<StatusCode>(code) == StatusCode::kUnavailable) continue;
+    const Status status(static_cast<StatusCode>(code), "");
+    for (const Operation operation : {Operation::kAcquire, Operation::kQuery, Operation::kRefund}) {
+      EXPECT_EQ(policy_.Pause(operation, status, 1, seconds(1), 0.5), std::nullopt) << status;
+    }
+  }
+}
+
+TEST_F(RetryPolicyTest, EndsAfterMaxAttempts) {
+  EXPECT_NE(policy_.Pause(Operation::kQuery, kNotSent, 2, seconds(1), 0.5), std::nullopt);
+  EXPECT_EQ(policy_.Pause(Operation::kQuery, kNotSent, 3, seconds(1), 0.5), std::nullopt);
+}
+
+TEST_F(RetryPolicyTest, DoublesThePauseUpToItsBound) {
+  EXPECT_EQ(policy_.Backoff(1), milliseconds(20));
+  EXPECT_EQ(policy_.Backoff(2), milliseconds(40));
+  EXPECT_EQ(policy_.Backoff(3), milliseconds(50));
+  EXPECT_EQ(policy_.Backoff(1000), milliseconds(50));
+}
+
+TEST_F(RetryPolicyTest, SpreadsThePauseByAHalfEitherWay) {
+  EXPECT_EQ(policy_.Pause(Operation::kAcquire, kNotSent, 1, seconds(1), 0.0), milliseconds(10));
+  EXPECT_LT(*policy_.Pause(Operation::kAcquire, kNotSent, 1, seconds(1), 0.999), milliseconds(30));
+}
+
+TEST_F(RetryPolicyTest, DoesNotPauseBeyondTheDeadline) {
+  EXPECT_EQ(policy_.Pause(Operation::kAcquire, kNotSent, 1, milliseconds(20), 0.5), std::nullopt);
+  EXPECT_EQ(policy_.Pause(Operation::kAcquire, kNotSent, 1, nanoseconds(-1), 0.5), std::nullopt);
+}
+
+TEST_F(RetryPolicyTest, AsksEachOtherServerAtOnceAndPausesAfterAllWereAsked) {
+  const RetryPolicy three({.max_attempts = 10, .initial_backoff = milliseconds(20)}, 3);
+  EXPECT_EQ(three.Pause(Operation::kAcquire, kNotSent, 1, seconds(1), 0.5), nanoseconds(0));
+  EXPECT_EQ(three.Pause(Operation::kAcquire, kNotSent, 2, seconds(1), 0.5), nanoseconds(0));
+  EXPECT_EQ(three.Pause(Operation::kAcquire, kNotSent, 3, seconds(1), 0.5), milliseconds(20));
+  EXPECT_EQ(three.Pause(Operation::kAcquire, kNotSent, 4, seconds(1), 0.5), milliseconds(40));
+}
+
+TEST(RandomTest, StaysInItsRange) {
+  for (int i = 0; i < 1000; ++i) {
+    const double random = Random();
+    EXPECT_GE(random, 0.0);
+    EXPECT_LT(random, 1.0);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::client_internal
