@@ -1,0 +1,422 @@
+#include "server/store/memory/bucket_index.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "server/algorithm/carry_over.h"
+#include "server/algorithm/token_bucket.h"
+
+namespace sluice::store::memory {
+namespace {
+
+using algorithm::BucketState;
+using algorithm::Kind;
+using algorithm::Moment;
+
+// Slots looked at by each insertion: more than one for each that it fills, so that a table is
+// swept through before it doubles.
+constexpr size_t kSweepPerInsert = 4;
+// Slots looked at for room by an insertion beyond max_buckets: in its own shard, and in others.
+constexpr size_t kSweepForRoom = 32;
+constexpr size_t kSweepElsewhereForRoom = 64;
+// Slots that Maintain looks at in one call, and at most under one lock.
+constexpr size_t kSweepPerMaintain = 8192;
+constexpr size_t kSweepPerLock = 1024;
+constexpr size_t kReclaimPerMaintain = 4096;
+constexpr size_t kCollectPerMaintain = 256;
+// How far ahead records are fetched where many are looked at.
+constexpr size_t kAhead = 8;
+
+// A table is at most 7/8 full; a new one at most 3/4.
+bool TooFull(size_t used, size_t capacity) { return used * 8 > capacity * 7; }
+
+}  // namespace
+
+BucketIndex::BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t seed)
+    : clock_(clock),
+      max_buckets_(max_buckets),
+      hash_(seed),
+      tables_(new std::atomic<uint64_t>[kShards]),
+      shards_(new Shard[kShards]),
+      epochs_(&BucketIndex::FreeRetired, this),
+      rules_(epochs_, kRule) {
+  for (size_t i = 0; i < kShards; ++i) {
+    tables_[i].store(TableOf(no_slots_, kMinCapacity), std::memory_order_relaxed);
+  }
+}
+
+BucketIndex::~BucketIndex() {
+  while (epochs_.Reclaim(std::numeric_limits<size_t>::max()) != 0) {
+  }
+  for (size_t i = 0; i < kShards; ++i) {
+    const uint64_t table = tables_[i].load(std::memory_order_relaxed);
+    std::atomic<uint64_t>* slots = SlotsOf(table);
+    if (slots == no_slots_) continue;
+    for (size_t s = 0; s < CapacityOf(table); ++s) {
+      const uint64_t slot = slots[s].load(std::memory_order_relaxed);
+      if (slot == kEmpty || slot == kTombstone) continue;
+      Record* record = RecordOf(slot);
+      if (!Record::IsPlain(record->word())) delete Record::StateOf(record->word());
+      slabs_.Free(record, record->bytes());
+    }
+    FreeTable(table);
+  }
+}
+
+void BucketIndex::FreeRetired(void* self, uint8_t kind, uint64_t object) {
+  auto* index = static_cast<BucketIndex*>(self);
+  switch (kind) {
+    case kRecord: {
+      auto* record = reinterpret_cast<Record*>(object);
+      index->slabs_.Free(record, record->bytes());
+      break;
+    }
+    case kTable:
+      index->FreeTable(object);
+      break;
+    case kRule:
+      RuleRegistry::Free(object);
+      break;
+  }
+}
+
+void BucketIndex::FreeTable(uint64_t table) {
+  slabs_.Free(SlotsOf(table), CapacityOf(table) * sizeof(uint64_t));
+}
+
+std::atomic<uint64_t>* BucketIndex::Locate(uint64_t table, uint64_t hash, const Rule& rule,
+                                           std::string_view key,
+                                           std::atomic<uint64_t>** insert_at) const {
+  const size_t capacity = CapacityOf(table);
+  std::atomic<uint64_t>* slots = SlotsOf(table);
+  std::atomic<uint64_t>* free = nullptr;
+  for (size_t i = StartOf(hash, capacity);;) {
+    const uint64_t slot = slots[i].load(std::memory_order_relaxed);
+    if (slot == kEmpty) {
+      if (insert_at != nullptr) *insert_at = free != nullptr ? free : &slots[i];
+      return nullptr;
+    }
+    if (slot == kTombstone) {
+      if (free == nullptr) free = &slots[i];
+    } else if (TagOf(slot) == TagOfHash(hash)) {
+      Record* record = RecordOf(slot);
+      // Two limits may have the same key, and with bad luck the same tag.
+      if (record->HasKey(key) &&
+          (record->rule_id() == rule.id ||
+           rules_.Find(record->rule_id())->rule->limit_id == rule.limit_id)) {
+        return &slots[i];
+      }
+    }
+    if (++i == capacity) i = 0;
+  }
+}
+
+BucketIndex::Lookup BucketIndex::Settle(Shard& shard, size_t shard_index,
+                                        std::atomic<uint64_t>* slot, uint64_t hash,
+                                        const Rule& rule) {
+  Record* record = RecordOf(slot->load(std::memory_order_relaxed));
+  if (record->rule_id() > rule.id) return {Status::kStaleRule, record, false};
+  if (record->rule_id() < rule.id) record = Convert(shard, shard_index, slot, hash, rule);
+  return {Status::kFound, record, false};
+}
+
+BucketIndex::Lookup BucketIndex::FindExisting(uint64_t hash, const Rule& rule,
+                                              std::string_view key) {
+  const size_t shard_index = ShardOf(hash);
+  Shard& shard = shards_[shard_index];
+  common::MutexLock lock(&shard.mu);
+  std::atomic<uint64_t>* slot =
+      Locate(tables_[shard_index].load(std::memory_order_relaxed), hash, rule, key, nullptr);
+  if (slot == nullptr) return {};
+  return Settle(shard, shard_index, slot, hash, rule);
+}
+
+BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key,
+                                              int64_t now_ns) {
+  const size_t shard_index = ShardOf(hash);
+  Shard& shard = shards_[shard_index];
+  for (bool swept_others = false;;) {
+    {
+      common::MutexLock lock(&shard.mu);
+      std::atomic<uint64_t>* slot =
+          Locate(tables_[shard_index].load(std::memory_order_relaxed), hash, rule, key, nullptr);
+      if (slot != nullptr) return Settle(shard, shard_index, slot, hash, rule);
+      Sweep(shard, shard_index, kSweepPerInsert, now_ns);
+      bool reserved = ReserveBucket();
+      if (!reserved && Sweep(shard, shard_index, kSweepForRoom, now_ns) > 0) {
+        reserved = ReserveBucket();
+      }
+      if (reserved) return {Status::kFound, Create(shard, shard_index, hash, rule, key), true};
+    }
+    if (swept_others) return {Status::kOverflow, nullptr, false};
+    swept_others = true;
+    SweepElsewhere(now_ns);
+  }
+}
+
+void BucketIndex::SweepElsewhere(int64_t now_ns) {
+  size_t left = kSweepElsewhereForRoom;
+  for (size_t n = 0; n < kShards && left > 0; ++n) {
+    const size_t i = overflow_next_.fetch_add(1, std::memory_order_relaxed) % kShards;
+    const uint64_t table = tables_[i].load(std::memory_order_acquire);
+    if (SlotsOf(table) == no_slots_) continue;
+    const size_t slots = std::min(left, CapacityOf(table));
+    common::MutexLock lock(&shards_[i].mu);
+    if (Sweep(shards_[i], i, slots, now_ns) > 0) return;
+    left -= slots;
+  }
+}
+
+bool BucketIndex::ReserveBucket() {
+  if (buckets_.fetch_add(1, std::memory_order_relaxed) < max_buckets_) return true;
+  buckets_.fetch_sub(1, std::memory_order_relaxed);
+  return false;
+}
+
+Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,
+                            std::string_view key) {
+  const uint64_t old_table = tables_[shard_index].load(std::memory_order_relaxed);
+  if (SlotsOf(old_table) == no_slots_ || TooFull(shard.used + 1, CapacityOf(old_table))) {
+    Resize(shard, shard_index, CapacityFor(shard.live + 1));
+  }
+  std::atomic<uint64_t>* slot = nullptr;
+  Locate(tables_[shard_index].load(std::memory_order_relaxed), hash, rule, key, &slot);
+
+  // A token bucket that is made is full as of the last drop in this shard: it may be one that was
+  // dropped as full at a moment which this thread's reading of the clock does not reach yet.
+  uint64_t word;
+  if (rule.parameters.kind == Kind::kTokenBucket) {
+    word = algorithm::ToTicks(rule.parameters.token_bucket,
+                              shard.dropped_at_ns.load(std::memory_order_relaxed));
+  } else {
+    auto* state = new BucketState(rule.parameters);
+    CountState(*state, +1);
+    word = Record::WordOf(state);
+  }
+  Record* record =
+      Record::Make(slabs_.Allocate(shard_index, Record::Bytes(key.size())), word, rule.id, key);
+  rules_.Find(rule.id)->buckets.fetch_add(1, std::memory_order_relaxed);
+  if (slot->load(std::memory_order_relaxed) == kEmpty) ++shard.used;
+  ++shard.live;
+  slot->store(SlotOf(record, hash), std::memory_order_release);
+  created_.fetch_add(1, std::memory_order_relaxed);
+  return record;
+}
+
+Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint64_t>* slot,
+                             uint64_t hash, const Rule& rule) {
+  Record* old_record = RecordOf(slot->load(std::memory_order_relaxed));
+  RuleRegistry::Entry* old_entry = rules_.Find(old_record->rule_id());
+  const algorithm::Parameters& from = old_entry->rule->parameters;
+  const algorithm::Parameters& to = rule.parameters;
+
+  uint64_t word;
+  // Records die under the shard's mutex, which we hold, so this one does not. Whoever holds it
+  // needs no mutex to let it go.
+  while (!old_record->Lock(&word, &lock_yields_)) {
+  }
+  // Read here, not by the caller some time ago: what the bucket lacks is measured against it.
+  const Moment at{std::max(clock_.NowNs(), shard.dropped_at_ns.load(std::memory_order_relaxed)),
+                  clock_.WallNs()};
+  uint64_t converted;
+  if (Record::IsPlain(word) && to.kind == Kind::kTokenBucket) {
+    converted = algorithm::ConvertFullAt(from.token_bucket, to.token_bucket, word, at.now_ns);
+    // A thread whose reading of the clock is a little older must not find it fuller than full.
+    converted = std::max(converted, algorithm::ToTicks(to.token_bucket, at.now_ns));
+  } else {
+    BucketState* state;
+    if (Record::IsPlain(word)) {
+      state = new BucketState(BucketState::FromFullAt(word));
+    } else {
+      state = Record::StateOf(word);
+      CountState(*state, -1);
+    }
+    state->Convert(from, to, at);
+    CountState(*state, +1);
+    converted = Record::WordOf(state);
+  }
+  const std::string_view key = old_record->key();
+  Record* record = Record::Make(slabs_.Allocate(shard_index, Record::Bytes(key.size())), converted,
+                                rule.id, key);
+  rules_.Find(rule.id)->buckets.fetch_add(1, std::memory_order_relaxed);
+  slot->store(SlotOf(record, hash), std::memory_order_release);
+  old_record->Unlock(Record::kDead);
+  epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(old_record));
+  old_entry->buckets.fetch_sub(1, std::memory_order_release);
+  return record;
+}
+
+bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t now_ns) {
+  std::atomic<uint64_t>* slots = SlotsOf(table);
+  Record* record = RecordOf(slots[index].load(std::memory_order_relaxed));
+  RuleRegistry::Entry* entry = rules_.Find(record->rule_id());
+  const algorithm::Parameters& parameters = entry->rule->parameters;
+
+  uint64_t word = record->word();
+  if (Record::IsPlain(word)) {
+    const uint64_t now_ticks = algorithm::ToTicks(parameters.token_bucket, now_ns);
+    if (!algorithm::IsFull(word, now_ticks)) return false;
+    // First the date, then the deed: see NotBefore.
+    const int64_t full_ns = algorithm::ToNsRoundedUp(parameters.token_bucket, word);
+    if (full_ns > shard.dropped_at_ns.load(std::memory_order_relaxed)) {
+      shard.dropped_at_ns.store(full_ns, std::memory_order_release);
+    }
+    if (!record->Swap(&word, Record::kDead)) return false;
+  } else {
+    if (!record->TryLock(&word)) return false;
+    if (Record::IsPlain(word)) {
+      record->Unlock(word);
+      return false;
+    }
+    BucketState* state = Record::StateOf(word);
+    const bool full = state->IsFull(parameters, Moment{now_ns, clock_.WallNs()});
+    if (!full) {
+      record->Unlock(word);
+      return false;
+    }
+    if (now_ns > shard.dropped_at_ns.load(std::memory_order_relaxed)) {
+      shard.dropped_at_ns.store(now_ns, std::memory_order_release);
+    }
+    CountState(*state, -1);
+    record->Unlock(Record::kDead);
+    delete state;
+  }
+
+  // Nobody's search passes over a slot whose next one is empty, so it and the tombstones before
+  // it become empty too.
+  const size_t capacity = CapacityOf(table);
+  const size_t next = index + 1 == capacity ? 0 : index + 1;
+  if (slots[next].load(std::memory_order_relaxed) == kEmpty) {
+    slots[index].store(kEmpty, std::memory_order_release);
+    --shard.used;
+    for (size_t i = index;;) {
+      i = i == 0 ? capacity - 1 : i - 1;
+      if (slots[i].load(std::memory_order_relaxed) != kTombstone) break;
+      slots[i].store(kEmpty, std::memory_order_release);
+      --shard.used;
+    }
+  } else {
+    slots[index].store(kTombstone, std::memory_order_release);
+  }
+  --shard.live;
+  buckets_.fetch_sub(1, std::memory_order_relaxed);
+  dropped_.fetch_add(1, std::memory_order_relaxed);
+  epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(record));
+  entry->buckets.fetch_sub(1, std::memory_order_release);
+  return true;
+}
+
+size_t BucketIndex::Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns) {
+  if (shard.live == 0) return 0;
+  const uint64_t table = tables_[shard_index].load(std::memory_order_relaxed);
+  const size_t capacity = CapacityOf(table);
+  slots = std::min(slots, capacity);
+  size_t index = shard.sweep_next < capacity ? shard.sweep_next : 0;
+  const auto prefetch = [&](size_t at) {
+    const uint64_t slot =
+        SlotsOf(table)[at < capacity ? at : at - capacity].load(std::memory_order_relaxed);
+    __builtin_prefetch(RecordOf(slot));
+  };
+  const size_t ahead = std::min(slots, kAhead);
+  for (size_t i = 0; i < ahead; ++i) prefetch(index + i);
+  size_t dropped = 0;
+  for (size_t i = 0; i < slots; ++i) {
+    if (i + ahead < slots) prefetch(index + ahead);
+    const uint64_t slot = SlotsOf(table)[index].load(std::memory_order_relaxed);
+    if (slot != kEmpty && slot != kTombstone) dropped += DropIfFull(shard, table, index, now_ns);
+    if (++index == capacity) index = 0;
+  }
+  shard.sweep_next = static_cast<uint32_t>(index);
+  return dropped;
+}
+
+size_t BucketIndex::CapacityFor(size_t live) {
+  // 8, 16, 24, 32, 48, 64, 96, ...: powers of two and what lies halfway between, so that a table
+  // is on average 2/3 full.
+  for (size_t capacity = kMinCapacity;; capacity *= 2) {
+    if (live * 4 <= capacity * 3) return capacity;
+    const size_t between = capacity / 2 * 3;
+    if (capacity > kMinCapacity && live * 4 <= between * 3) return between;
+  }
+}
+
+void BucketIndex::Resize(Shard& shard, size_t shard_index, size_t capacity) {
+  const uint64_t old_table = tables_[shard_index].load(std::memory_order_relaxed);
+  const size_t old_capacity = CapacityOf(old_table);
+  std::atomic<uint64_t>* old_slots = SlotsOf(old_table);
+  std::atomic<uint64_t>* slots = no_slots_;
+  if (shard.live > 0 || capacity > 0) {
+    slots = static_cast<std::atomic<uint64_t>*>(
+        slabs_.Allocate(shard_index, capacity * sizeof(uint64_t)));
+    for (size_t i = 0; i < capacity; ++i) new (&slots[i]) std::atomic<uint64_t>(kEmpty);
+  } else {
+    capacity = kMinCapacity;
+  }
+  for (size_t i = 0; i < old_capacity; ++i) {
+    if (i + kAhead < old_capacity) {
+      __builtin_prefetch(RecordOf(old_slots[i + kAhead].load(std::memory_order_relaxed)));
+    }
+    const uint64_t slot = old_slots[i].load(std::memory_order_relaxed);
+    if (slot == kEmpty || slot == kTombstone) continue;
+    const Record* record = RecordOf(slot);
+    const uint64_t hash = Hash(*rules_.Find(record->rule_id())->rule, record->key());
+    size_t at = StartOf(hash, capacity);
+    while (slots[at].load(std::memory_order_relaxed) != kEmpty) {
+      if (++at == capacity) at = 0;
+    }
+    slots[at].store(slot, std::memory_order_relaxed);
+  }
+  shard.used = shard.live;
+  shard.sweep_next = 0;
+  // Releases the slots' contents.
+  tables_[shard_index].store(TableOf(slots, capacity), std::memory_order_release);
+  if (old_slots != no_slots_) epochs_.Retire(kTable, old_table);
+}
+
+void BucketIndex::ShrinkIfMostlyEmpty(Shard& shard, size_t shard_index) {
+  const uint64_t table = tables_[shard_index].load(std::memory_order_relaxed);
+  if (SlotsOf(table) == no_slots_) return;
+  if (shard.live == 0) {
+    Resize(shard, shard_index, 0);
+  } else if (CapacityOf(table) > kMinCapacity && shard.live * 4 < CapacityOf(table)) {
+    Resize(shard, shard_index, CapacityFor(shard.live * 2));
+  }
+}
+
+bool BucketIndex::Maintain() {
+  common::MutexLock lock(&maintain_mu_);
+  const int64_t now_ns = clock_.NowNs();
+  bool found = false;
+  for (size_t looked = 0; looked < kSweepPerMaintain;) {
+    Shard& shard = shards_[maintain_shard_];
+    const uint64_t table = tables_[maintain_shard_].load(std::memory_order_acquire);
+    // Once through the shard, a part under each lock.
+    size_t left = SlotsOf(table) == no_slots_ ? 0 : CapacityOf(table);
+    looked += left;
+    while (left > 0) {
+      const size_t step = std::min(left, kSweepPerLock);
+      common::MutexLock shard_lock(&shard.mu);
+      found |= Sweep(shard, maintain_shard_, step, now_ns) > 0;
+      left -= step;
+      if (left == 0) ShrinkIfMostlyEmpty(shard, maintain_shard_);
+    }
+    round_found_ |= found;
+    if (++maintain_shard_ == kShards) {
+      maintain_shard_ = 0;
+      if (!round_found_) slabs_.Trim();
+      found |= round_found_;
+      round_found_ = false;
+      break;
+    }
+  }
+  rules_.Collect(kCollectPerMaintain);
+  return epochs_.Reclaim(kReclaimPerMaintain) > 0 || found || round_found_;
+}
+
+uint64_t BucketIndex::memory_bytes() const {
+  return slabs_.memory_bytes() + state_bytes_.load(std::memory_order_relaxed) +
+         kShards * (sizeof(Shard) + sizeof(uint64_t)) + rules_.memory_bytes() +
+         epochs_.pending() * 24 + sizeof(*this);
+}
+
+}  // namespace sluice::store::memory

@@ -1,0 +1,236 @@
+// BucketIndex: finds, makes, converts and drops the records of a memory store.
+//
+// 4096 shards by hash, each an open-addressed table of 8-byte slots: 16 bits of the hash (the tag)
+// over 48 bits of the record's address. Readers take no lock: they load the shard's table, look at
+// slots, and look at the records whose tag fits. All changes of a shard happen under its mutex. A
+// shard that grows or shrinks gets a new table while readers go on with the old one, which is then
+// retired; a table is small, so no resize is long, and shards resize one by one.
+//
+// A record that left its slot is marked dead before it is retired: a thread that found it earlier
+// can no longer change it, and looks the key up again.
+#ifndef SLUICE_SERVER_STORE_MEMORY_BUCKET_INDEX_H_
+#define SLUICE_SERVER_STORE_MEMORY_BUCKET_INDEX_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "server/algorithm/moment.h"
+#include "server/common/clock.h"
+#include "server/common/mutex.h"
+#include "server/store/memory/epoch.h"
+#include "server/store/memory/hash.h"
+#include "server/store/memory/record.h"
+#include "server/store/memory/rule_registry.h"
+#include "server/store/memory/slab.h"
+#include "server/store/rule.h"
+
+namespace sluice::store::memory {
+
+// Thread-safe. Find takes no lock; the rest takes a shard's mutex, which is held for microseconds.
+// What is returned is valid until the caller leaves its guard of epochs().
+class BucketIndex {
+ public:
+  BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t seed);
+  // REQUIRES: nobody uses it any more.
+  ~BucketIndex();
+  BucketIndex(const BucketIndex&) = delete;
+  BucketIndex& operator=(const BucketIndex&) = delete;
+
+  uint64_t Hash(const Rule& rule, std::string_view key) const { return hash_(rule.limit_id, key); }
+
+  void PrefetchShard(uint64_t hash) const { __builtin_prefetch(&tables_[ShardOf(hash)]); }
+
+  // Brings the slot of a hash into the cache.
+  void PrefetchSlot(uint64_t hash) const {
+    const uint64_t table = tables_[ShardOf(hash)].load(std::memory_order_acquire);
+    __builtin_prefetch(SlotsOf(table) + StartOf(hash, CapacityOf(table)));
+  }
+
+  // The first record whose tag fits, most likely the right one: to be brought into the cache
+  // before it is looked at. May be null. REQUIRES: in a guard.
+  Record* Candidate(uint64_t hash) const {
+    const uint64_t table = tables_[ShardOf(hash)].load(std::memory_order_acquire);
+    const size_t capacity = CapacityOf(table);
+    const std::atomic<uint64_t>* slots = SlotsOf(table);
+    for (size_t i = StartOf(hash, capacity);;) {
+      const uint64_t slot = slots[i].load(std::memory_order_acquire);
+      if (slot == kEmpty) return nullptr;
+      if (TagOf(slot) == TagOfHash(hash) && slot != kTombstone) return RecordOf(slot);
+      if (++i == capacity) i = 0;
+    }
+  }
+
+  // The bucket's record, if there is one and its state was computed by this very rule; else null.
+  // REQUIRES: in a guard.
+  Record* Find(uint64_t hash, const Rule& rule, std::string_view key) const {
+    const uint64_t table = tables_[ShardOf(hash)].load(std::memory_order_acquire);
+    const size_t capacity = CapacityOf(table);
+    const std::atomic<uint64_t>* slots = SlotsOf(table);
+    for (size_t i = StartOf(hash, capacity);;) {
+      const uint64_t slot = slots[i].load(std::memory_order_acquire);
+      if (slot == kEmpty) return nullptr;
+      if (TagOf(slot) == TagOfHash(hash) && slot != kTombstone) {
+        Record* record = RecordOf(slot);
+        if (record->rule_id() == rule.id && record->HasKey(key)) return record;
+      }
+      if (++i == capacity) i = 0;
+    }
+  }
+
+  enum class Status : uint8_t { kFound, kAbsent, kStaleRule, kOverflow };
+  struct Lookup {
+    Status status = Status::kAbsent;
+    Record* record = nullptr;  // kFound, kStaleRule
+    bool created = false;
+  };
+
+  // Finds the bucket, makes it if there is none, converts it if its rule is older. kStaleRule: its
+  // rule is newer. kOverflow: there is none, and none can be made. REQUIRES: in a guard.
+  Lookup FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key, int64_t now_ns);
+  // As above, but makes none: kAbsent.
+  Lookup FindExisting(uint64_t hash, const Rule& rule, std::string_view key);
+
+  // A bucket of this shard was dropped as full at that moment, so a decision about a bucket made
+  // later must not be dated before it.
+  int64_t NotBefore(uint64_t hash) const {
+    return shards_[ShardOf(hash)].dropped_at_ns.load(std::memory_order_acquire);
+  }
+
+  // Looks at a bounded number of buckets, drops those that are full, shrinks tables that are
+  // mostly empty, frees what was retired. True while it found something to do.
+  bool Maintain();
+
+  // Counts a state's memory and open receipts: +1 when it comes, -1 when it goes, both around
+  // whatever changes it.
+  void CountState(const algorithm::BucketState& state, int sign) {
+    const int64_t bytes = sign * static_cast<int64_t>(state.MemoryBytes());
+    const int64_t receipts = sign * static_cast<int64_t>(state.open_receipts());
+    // Unsigned sums wrap: the total is right whatever the order.
+    state_bytes_.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+    if (receipts != 0) {
+      open_receipts_.fetch_add(static_cast<uint64_t>(receipts), std::memory_order_relaxed);
+    }
+  }
+
+  RuleRegistry& rules() { return rules_; }
+  const RuleRegistry& rules() const { return rules_; }
+  EpochDomain& epochs() { return epochs_; }
+  std::atomic<uint64_t>* lock_yields() const { return &lock_yields_; }
+
+  uint64_t buckets() const { return buckets_.load(std::memory_order_relaxed); }
+  uint64_t created() const { return created_.load(std::memory_order_relaxed); }
+  uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+  // May be off for an instant while states change.
+  uint64_t open_receipts() const {
+    const uint64_t count = open_receipts_.load(std::memory_order_relaxed);
+    return count >> 63 != 0 ? 0 : count;
+  }
+  uint64_t memory_bytes() const;
+
+ private:
+  static constexpr int kShardBits = 12;
+  static constexpr size_t kShards = size_t{1} << kShardBits;
+  static constexpr uint64_t kEmpty = 0;
+  static constexpr uint64_t kTombstone = 1;  // was used: look on
+  static constexpr uint64_t kAddressMask = (uint64_t{1} << 48) - 1;
+  static constexpr size_t kMinCapacity = 8;
+
+  // Kinds of what is retired.
+  static constexpr uint8_t kRecord = 0;
+  static constexpr uint8_t kTable = 1;
+  static constexpr uint8_t kRule = 2;
+
+  // What only those need who change the shard.
+  struct alignas(64) Shard {
+    common::Mutex mu;
+    uint32_t live ABSL_GUARDED_BY(mu) = 0;
+    uint32_t used ABSL_GUARDED_BY(mu) = 0;  // live and tombstones
+    uint32_t sweep_next ABSL_GUARDED_BY(mu) = 0;
+    // Written under mu, before the slot is emptied; read by anyone. Never falls.
+    std::atomic<int64_t> dropped_at_ns{0};
+  };
+
+  // A table is one word, so that readers load it at once: its capacity / 8 over the address of its
+  // slots.
+  static size_t CapacityOf(uint64_t table) { return (table >> 48) * 8; }
+  static std::atomic<uint64_t>* SlotsOf(uint64_t table) {
+    return reinterpret_cast<std::atomic<uint64_t>*>(table & kAddressMask);
+  }
+  static uint64_t TableOf(std::atomic<uint64_t>* slots, size_t capacity) {
+    return reinterpret_cast<uintptr_t>(slots) | uint64_t{capacity / 8} << 48;
+  }
+  // Bits 52..63 choose the shard, 20..51 the slot, 0..15 are the tag.
+  static size_t ShardOf(uint64_t hash) { return hash >> (64 - kShardBits); }
+  static size_t StartOf(uint64_t hash, size_t capacity) {
+    return (uint64_t{static_cast<uint32_t>(hash >> 20)} * capacity) >> 32;
+  }
+  static uint64_t TagOf(uint64_t slot) { return slot >> 48; }
+  static uint64_t TagOfHash(uint64_t hash) { return hash & 0xffff; }
+  static Record* RecordOf(uint64_t slot) { return reinterpret_cast<Record*>(slot & kAddressMask); }
+  static uint64_t SlotOf(Record* record, uint64_t hash) {
+    return reinterpret_cast<uintptr_t>(record) | TagOfHash(hash) << 48;
+  }
+
+  static void FreeRetired(void* self, uint8_t kind, uint64_t object);
+
+  // The slot of (limit, key) under whatever rule, or null. Where it is null and `insert_at` is
+  // given, that is where it would go.
+  std::atomic<uint64_t>* Locate(uint64_t table, uint64_t hash, const Rule& rule,
+                                std::string_view key, std::atomic<uint64_t>** insert_at) const;
+  // What a record that was located is to who names `rule`.
+  Lookup Settle(Shard& shard, size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
+                const Rule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  Record* Convert(Shard& shard, size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
+                  const Rule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  Record* Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,
+                 std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  bool ReserveBucket();
+  // Looks for room in other shards.
+  void SweepElsewhere(int64_t now_ns);
+
+  // Looks at `slots` slots of the shard and drops full buckets. Returns how many.
+  size_t Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // Drops the slot's bucket if it is full.
+  bool DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t now_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void Resize(Shard& shard, size_t shard_index, size_t capacity)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void ShrinkIfMostlyEmpty(Shard& shard, size_t shard_index)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void FreeTable(uint64_t table);
+  // The least capacity that holds `live` at most that full.
+  static size_t CapacityFor(size_t live);
+
+  const common::Clock& clock_;
+  const uint64_t max_buckets_;
+  const BucketHash hash_;
+  // What a shard without buckets has, so that readers need not ask.
+  alignas(64) std::atomic<uint64_t> no_slots_[kMinCapacity] = {};
+  // 32 KiB that all readers share and few write: they stay in the first cache.
+  const std::unique_ptr<std::atomic<uint64_t>[]> tables_;
+  const std::unique_ptr<Shard[]> shards_;
+
+  SlabAllocator slabs_;
+  EpochDomain epochs_;
+  RuleRegistry rules_;
+
+  alignas(64) std::atomic<uint64_t> buckets_{0};
+  std::atomic<uint64_t> created_{0};
+  std::atomic<uint64_t> dropped_{0};
+  std::atomic<uint64_t> state_bytes_{0};
+  std::atomic<uint64_t> open_receipts_{0};
+  mutable std::atomic<uint64_t> lock_yields_{0};
+  std::atomic<uint32_t> overflow_next_{0};  // the next shard to sweep for room
+
+  common::Mutex maintain_mu_;
+  size_t maintain_shard_ ABSL_GUARDED_BY(maintain_mu_) = 0;
+  bool round_found_ ABSL_GUARDED_BY(maintain_mu_) = false;
+};
+
+}  // namespace sluice::store::memory
+
+#endif  // SLUICE_SERVER_STORE_MEMORY_BUCKET_INDEX_H_

@@ -1,0 +1,516 @@
+#include "server/store/memory/memory_store.h"
+
+#include <algorithm>
+#include <random>
+
+#include "absl/base/internal/raw_logging.h"
+#include "server/algorithm/bucket_state.h"
+#include "server/algorithm/token_bucket.h"
+
+namespace sluice::store {
+
+using algorithm::BucketState;
+using algorithm::Kind;
+using algorithm::kNeverNs;
+using algorithm::Moment;
+using memory::BucketIndex;
+using memory::EpochGuard;
+using memory::Record;
+
+namespace {
+
+// Acquisitions of a batch that are hashed and fetched together: enough that their cache misses
+// overlap, few enough that what was fetched is still there when it is used.
+constexpr size_t kGroup = 16;
+
+// When to try again where no bucket could be made: nobody knows when there will be room.
+constexpr int64_t kOverflowRetryNs = 100'000'000;
+
+uint64_t SeedOf(uint64_t seed) {
+  if (seed != 0) return seed;
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+BucketLevel ToBucketLevel(const algorithm::Level& level) {
+  return {level.remaining, level.capacity, level.reset_after_ns, level.next_permit_after_ns};
+}
+
+// Of a bucket that does not exist.
+BucketLevel FullLevel(const algorithm::Parameters& parameters, Moment at) {
+  if (parameters.kind == Kind::kTokenBucket) {
+    return ToBucketLevel(algorithm::LevelAt(parameters.token_bucket, 0, at.now_ns));
+  }
+  return ToBucketLevel(BucketState(parameters).LevelAt(parameters, at));
+}
+
+// The bucket that a word, locked or plain, stands for.
+struct View {
+  const algorithm::Parameters& parameters;
+  uint64_t word;
+
+  bool CanTake(uint64_t permits, Moment at) const {
+    if (!Record::IsPlain(word)) return Record::StateOf(word)->CanTake(parameters, permits, at);
+    uint64_t full_at = word;
+    return algorithm::TryTake(parameters.token_bucket, permits,
+                              algorithm::ToTicks(parameters.token_bucket, at.now_ns), &full_at);
+  }
+  int64_t EarliestNs(uint64_t permits, Moment at) const {
+    if (!Record::IsPlain(word)) return Record::StateOf(word)->EarliestNs(parameters, permits, at);
+    return algorithm::EarliestNs(parameters.token_bucket, permits, word, at.now_ns);
+  }
+  BucketLevel Level(Moment at) const {
+    if (!Record::IsPlain(word)) {
+      return ToBucketLevel(Record::StateOf(word)->LevelAt(parameters, at));
+    }
+    return ToBucketLevel(algorithm::LevelAt(parameters.token_bucket, word, at.now_ns));
+  }
+};
+
+int64_t WaitUntil(int64_t earliest_ns, int64_t now_ns) {
+  return earliest_ns == kNeverNs ? kNeverNs : std::max<int64_t>(earliest_ns - now_ns, 0);
+}
+
+}  // namespace
+
+struct MemoryStore::Held {
+  const Rule* rule = nullptr;
+  std::string_view key;
+  uint64_t hash = 0;
+  Record* record = nullptr;  // null: no bucket, and no room or no wish for one
+  uint64_t word = 0;         // as it was locked, then as it is to become
+  bool created = false;
+};
+
+MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& options)
+    : clock_(clock),
+      overflow_(options.overflow),
+      max_buckets_(options.max_buckets),
+      index_(clock, options.max_buckets, SeedOf(options.seed)) {}
+
+MemoryStore::~MemoryStore() = default;
+
+void MemoryStore::Register(std::shared_ptr<const Rule> rule) {
+  index_.rules().Add(std::move(rule));
+}
+
+void MemoryStore::Acquire(AcquireOperation* operation) {
+  const absl::Span<Acquisition> acquisitions = operation->acquisitions;
+  if (acquisitions.size() == 1 && acquisitions[0].charges.size() == 1) {
+    Acquisition& acquisition = acquisitions[0];
+    const Charge& charge = acquisition.charges[0];
+    const uint64_t hash = index_.Hash(*charge.rule, charge.key);
+    // On its way while the clock is read.
+    index_.PrefetchSlot(hash);
+    const int64_t now_ns = clock_.NowNs();
+    EpochGuard guard(index_.epochs());
+    if (now_ns > operation->deadline_ns) {
+      acquisition.outcome = Outcome::kDeadlineExceeded;
+      acquisition.now_ns = now_ns;
+    } else {
+      AcquireOne(acquisition, hash, nullptr, now_ns);
+    }
+  } else {
+    const int64_t now_ns = clock_.NowNs();
+    if (now_ns > operation->deadline_ns) {
+      for (Acquisition& acquisition : acquisitions) {
+        acquisition.outcome = Outcome::kDeadlineExceeded;
+        acquisition.now_ns = now_ns;
+      }
+    } else {
+      EpochGuard guard(index_.epochs());
+      AcquireBatch(acquisitions, now_ns);
+    }
+  }
+  // Outside of the guard: Done may start the next operation.
+  operation->Done();
+}
+
+void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns) {
+  uint64_t hashes[kGroup];
+  Record* candidates[kGroup];
+  while (!acquisitions.empty()) {
+    const size_t n = std::min(kGroup, acquisitions.size());
+    for (size_t i = 0; i < n; ++i) {
+      const Charge& charge = acquisitions[i].charges[0];
+      hashes[i] = index_.Hash(*charge.rule, charge.key);
+      index_.PrefetchSlot(hashes[i]);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      candidates[i] = index_.Candidate(hashes[i]);
+      __builtin_prefetch(candidates[i], 1);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      if (acquisitions[i].charges.size() == 1) {
+        AcquireOne(acquisitions[i], hashes[i], candidates[i], now_ns);
+      } else {
+        AcquireLocked(acquisitions[i], now_ns);
+      }
+    }
+    acquisitions.remove_prefix(n);
+  }
+}
+
+void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, Record* candidate,
+                             int64_t now_ns) {
+  const Charge& charge = acquisition.charges[0];
+  const Rule& rule = *charge.rule;
+  if (rule.parameters.kind != Kind::kTokenBucket || acquisition.want_receipt) {
+    AcquireLocked(acquisition, now_ns);
+    return;
+  }
+  Record* record =
+      candidate != nullptr && candidate->rule_id() == rule.id && candidate->HasKey(charge.key)
+          ? candidate
+          : index_.Find(hash, rule, charge.key);
+  if (record == nullptr) {
+    AcquireLocked(acquisition, now_ns);
+    return;
+  }
+  const algorithm::TokenBucket& parameters = rule.parameters.token_bucket;
+  const uint64_t now_ticks = algorithm::ToTicks(parameters, now_ns);
+  uint64_t word = record->word();
+  for (;;) {
+    if (!Record::IsPlain(word)) {
+      AcquireLocked(acquisition, now_ns);
+      return;
+    }
+    uint64_t full_at = word;
+    const bool taken = algorithm::TryTake(parameters, charge.permits, now_ticks, &full_at);
+    if (taken && !record->Swap(&word, full_at)) continue;
+
+    ChargeResult& result = *acquisition.results;
+    result.level = ToBucketLevel(algorithm::LevelAt(parameters, full_at, now_ns));
+    result.reason = Reason::kNone;
+    acquisition.outcome = Outcome::kGranted;
+    acquisition.source = Source::kStore;
+    acquisition.wait_ns = 0;
+    acquisition.retry_after_ns = 0;
+    acquisition.now_ns = now_ns;
+    acquisition.receipt_id = 0;
+    if (!taken) {
+      if (rule.shadow) {
+        result.reason = Reason::kShadowDenied;
+      } else {
+        result.reason = Reason::kNotEnough;
+        acquisition.outcome = Outcome::kDenied;
+        acquisition.retry_after_ns =
+            WaitUntil(algorithm::EarliestNs(parameters, charge.permits, full_at, now_ns), now_ns);
+      }
+    }
+    return;
+  }
+}
+
+void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns) {
+  Held held_array[common::bounds::kMaxCharges];
+  ABSL_RAW_CHECK(acquisition.charges.size() <= common::bounds::kMaxCharges, "too many charges");
+  const absl::Span<Held> held = absl::MakeSpan(held_array, acquisition.charges.size());
+  for (size_t i = 0; i < held.size(); ++i) {
+    held[i].rule = acquisition.charges[i].rule;
+    held[i].key = acquisition.charges[i].key;
+    held[i].hash = index_.Hash(*held[i].rule, held[i].key);
+    index_.PrefetchSlot(held[i].hash);
+  }
+  if (held.size() > 1) {
+    for (const Held& h : held) __builtin_prefetch(index_.Candidate(h.hash), 1);
+  }
+  acquisition.source = Source::kStore;
+  acquisition.wait_ns = 0;
+  acquisition.retry_after_ns = 0;
+  acquisition.receipt_id = 0;
+  acquisition.now_ns = now_ns;
+  if (!LockAll(held, now_ns)) {
+    acquisition.outcome = Outcome::kStaleRule;
+    return;
+  }
+  Decide(acquisition, held, now_ns);
+  for (const Held& h : held) {
+    if (h.record != nullptr) h.record->Unlock(h.word);
+  }
+}
+
+bool MemoryStore::LockAll(absl::Span<Held> held, std::optional<int64_t> create_at_ns) {
+  for (;;) {
+    Held* order[common::bounds::kMaxCharges];
+    for (size_t i = 0; i < held.size(); ++i) {
+      Held& h = held[i];
+      order[i] = &h;
+      h.record = index_.Find(h.hash, *h.rule, h.key);
+      if (h.record != nullptr) continue;
+      const BucketIndex::Lookup lookup =
+          create_at_ns.has_value() ? index_.FindOrCreate(h.hash, *h.rule, h.key, *create_at_ns)
+                                   : index_.FindExisting(h.hash, *h.rule, h.key);
+      if (lookup.status == BucketIndex::Status::kStaleRule) return false;
+      h.record = lookup.record;
+    }
+    // All threads lock in the order of addresses, so nobody waits for one who waits for him.
+    std::sort(order, order + held.size(),
+              [](const Held* a, const Held* b) { return a->record < b->record; });
+    size_t locked = 0;
+    for (; locked < held.size(); ++locked) {
+      Held& h = *order[locked];
+      if (h.record == nullptr) continue;
+      ABSL_RAW_CHECK(locked == 0 || h.record != order[locked - 1]->record,
+                     "two charges of an acquisition on one bucket");
+      if (!h.record->Lock(&h.word, index_.lock_yields())) break;
+    }
+    if (locked == held.size()) return true;
+    // One was dropped or converted meanwhile.
+    for (size_t i = 0; i < locked; ++i) {
+      if (order[i]->record != nullptr) order[i]->record->Unlock(order[i]->word);
+    }
+  }
+}
+
+void MemoryStore::Decide(Acquisition& acquisition, absl::Span<Held> held, int64_t now_ns) {
+  bool calendar = false;
+  for (const Held& h : held) {
+    now_ns = std::max(now_ns, index_.NotBefore(h.hash));
+    calendar |= h.rule->parameters.kind == Kind::kFixedWindow;
+  }
+  const Moment at{now_ns, calendar ? clock_.WallNs() : 0};
+  acquisition.now_ns = now_ns;
+
+  bool granted = true;
+  bool shadow_fits[common::bounds::kMaxCharges] = {};
+  for (size_t i = 0; i < held.size(); ++i) {
+    const Charge& charge = acquisition.charges[i];
+    const Rule& rule = *charge.rule;
+    ChargeResult& result = acquisition.results[i];
+    result.reason = Reason::kNone;
+    if (held[i].record == nullptr) {
+      if (overflow_ == OverflowPolicy::kAllow) {
+        overflow_allowed_.fetch_add(1, std::memory_order_relaxed);
+        acquisition.source = Source::kOverflow;
+        continue;
+      }
+      overflow_denied_.fetch_add(1, std::memory_order_relaxed);
+      if (rule.shadow) {
+        result.reason = Reason::kShadowDenied;
+        continue;
+      }
+      result.reason = Reason::kOverflow;
+      acquisition.source = Source::kOverflow;
+      acquisition.retry_after_ns = std::max(acquisition.retry_after_ns, kOverflowRetryNs);
+      granted = false;
+      continue;
+    }
+    const View view{rule.parameters, held[i].word};
+    const bool fits = view.CanTake(charge.permits, at);
+    if (rule.shadow) {
+      shadow_fits[i] = fits;
+      if (!fits) result.reason = Reason::kShadowDenied;
+    } else if (!fits) {
+      result.reason = Reason::kNotEnough;
+      acquisition.retry_after_ns = std::max(
+          acquisition.retry_after_ns, WaitUntil(view.EarliestNs(charge.permits, at), at.now_ns));
+      granted = false;
+    }
+  }
+  acquisition.outcome = granted ? Outcome::kGranted : Outcome::kDenied;
+  if (granted && acquisition.want_receipt) {
+    acquisition.receipt_id = next_receipt_.fetch_add(1, std::memory_order_relaxed);
+  }
+  for (size_t i = 0; i < held.size(); ++i) {
+    const Charge& charge = acquisition.charges[i];
+    const algorithm::Parameters& parameters = charge.rule->parameters;
+    Held& h = held[i];
+    if (h.record == nullptr) {
+      acquisition.results[i].level = FullLevel(parameters, at);
+      continue;
+    }
+    if (granted && (!charge.rule->shadow || shadow_fits[i])) {
+      Take(h, charge, at, acquisition.receipt_id);
+    }
+    acquisition.results[i].level = View{parameters, h.word}.Level(at);
+    h.word = Collapse(parameters, h.word, at);
+  }
+}
+
+void MemoryStore::Take(Held& held, const Charge& charge, Moment at, uint64_t receipt_id) {
+  const algorithm::Parameters& parameters = charge.rule->parameters;
+  if (Record::IsPlain(held.word)) {
+    if (receipt_id == 0) {
+      algorithm::TryTake(parameters.token_bucket, charge.permits,
+                         algorithm::ToTicks(parameters.token_bucket, at.now_ns), &held.word);
+      return;
+    }
+    auto* state = new BucketState(BucketState::FromFullAt(held.word));
+    index_.CountState(*state, +1);
+    held.word = Record::WordOf(state);
+  }
+  BucketState* state = Record::StateOf(held.word);
+  index_.CountState(*state, -1);
+  bool evicted = false;
+  state->TryTake(parameters, charge.permits, at, receipt_id, &evicted);
+  index_.CountState(*state, +1);
+  if (evicted) receipts_evicted_.fetch_add(1, std::memory_order_relaxed);
+}
+
+uint64_t MemoryStore::Collapse(const algorithm::Parameters& parameters, uint64_t word, Moment at) {
+  if (Record::IsPlain(word)) return word;
+  BucketState* state = Record::StateOf(word);
+  if (state->kind() != Kind::kTokenBucket) return word;
+  index_.CountState(*state, -1);
+  state->CloseWorthless(parameters, at);
+  if (!state->IsPlainTokenBucket()) {
+    index_.CountState(*state, +1);
+    return word;
+  }
+  const uint64_t full_at = state->full_at();
+  delete state;
+  return full_at;
+}
+
+void MemoryStore::Query(QueryOperation* operation) {
+  const int64_t now_ns = clock_.NowNs();
+  {
+    EpochGuard guard(index_.epochs());
+    for (QueryItem& item : operation->items) QueryOne(item, now_ns);
+  }
+  operation->Done();
+}
+
+void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
+  item.source = Source::kStore;
+  item.unavailable = false;
+  item.waiting = 0;
+  item.next_moment_after_ns = 0;
+  const uint64_t hash = index_.Hash(*item.rule, item.key);
+  for (;;) {
+    const Rule* rule = item.rule;
+    Record* record = index_.Find(hash, *rule, item.key);
+    if (record == nullptr) {
+      const BucketIndex::Lookup lookup = index_.FindExisting(hash, *rule, item.key);
+      record = lookup.record;
+      // The limits changed since the caller looked; the newer figures are the ones that hold.
+      if (lookup.status == BucketIndex::Status::kStaleRule) {
+        const memory::RuleRegistry::Entry* entry = index_.rules().Find(record->rule_id());
+        if (entry == nullptr) continue;
+        rule = entry->rule.get();
+      }
+    }
+    now_ns = std::max(now_ns, index_.NotBefore(hash));
+    const Moment at{now_ns,
+                    rule->parameters.kind == Kind::kFixedWindow ? clock_.WallNs() : int64_t{0}};
+    item.exists = record != nullptr;
+    if (record == nullptr) {
+      item.level = FullLevel(rule->parameters, at);
+      return;
+    }
+    uint64_t word = record->word();
+    if (Record::IsPlain(word)) {
+      item.level = View{rule->parameters, word}.Level(at);
+      return;
+    }
+    if (!record->Lock(&word, index_.lock_yields())) continue;
+    item.level = View{rule->parameters, word}.Level(at);
+    record->Unlock(word);
+    return;
+  }
+}
+
+void MemoryStore::Refund(RefundOperation* operation) {
+  const absl::Span<const Charge> charges = operation->charges;
+  ABSL_RAW_CHECK(charges.size() <= common::bounds::kMaxCharges, "too many charges");
+  std::fill_n(operation->refunded, charges.size(), uint64_t{0});
+  operation->outcome = RefundOutcome::kExpired;
+  {
+    EpochGuard guard(index_.epochs());
+    Held held_array[common::bounds::kMaxCharges];
+    const absl::Span<Held> held = absl::MakeSpan(held_array, charges.size());
+    for (size_t i = 0; i < held.size(); ++i) {
+      held[i].rule = charges[i].rule;
+      held[i].key = charges[i].key;
+      held[i].hash = index_.Hash(*charges[i].rule, charges[i].key);
+    }
+    if (!LockAll(held, std::nullopt)) {
+      operation->outcome = RefundOutcome::kStaleRule;
+    } else {
+      int64_t now_ns = clock_.NowNs();
+      for (const Held& h : held) now_ns = std::max(now_ns, index_.NotBefore(h.hash));
+      const Moment at{now_ns, clock_.WallNs()};
+      bool open = false;
+      for (size_t i = 0; i < held.size(); ++i) {
+        Held& h = held[i];
+        if (h.record == nullptr || Record::IsPlain(h.word)) continue;
+        const algorithm::Parameters& parameters = h.rule->parameters;
+        BucketState* state = Record::StateOf(h.word);
+        index_.CountState(*state, -1);
+        const std::optional<uint64_t> given = state->Refund(parameters, operation->receipt_id, at);
+        if (given.has_value()) {
+          open = true;
+          operation->refunded[i] = *given;
+        }
+        index_.CountState(*state, +1);
+        h.word = Collapse(parameters, h.word, at);
+      }
+      // Before the buckets are let go, so that a second refund of the same receipt, which finds it
+      // closed, finds it here.
+      if (open) {
+        used_receipts_.Add(operation->receipt_id);
+        operation->outcome = RefundOutcome::kRefunded;
+      }
+      for (const Held& h : held) {
+        if (h.record != nullptr) h.record->Unlock(h.word);
+      }
+      if (!open && used_receipts_.Contains(operation->receipt_id)) {
+        operation->outcome = RefundOutcome::kAlreadyRefunded;
+      }
+    }
+  }
+  operation->Done();
+}
+
+void MemoryStore::Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
+                        void* context) {
+  bool existed = false;
+  {
+    EpochGuard guard(index_.epochs());
+    const uint64_t hash = index_.Hash(rule, key);
+    for (;;) {
+      const BucketIndex::Lookup lookup = index_.FindExisting(hash, rule, key);
+      existed = lookup.record != nullptr;
+      if (!existed) break;
+      uint64_t word;
+      if (!lookup.record->Lock(&word, index_.lock_yields())) continue;
+      const memory::RuleRegistry::Entry* entry = index_.rules().Find(lookup.record->rule_id());
+      const algorithm::Parameters& parameters = entry->rule->parameters;
+      if (!Record::IsPlain(word)) {
+        BucketState* state = Record::StateOf(word);
+        index_.CountState(*state, -1);
+        if (parameters.kind == Kind::kTokenBucket) {
+          delete state;
+        } else {
+          *state = BucketState(parameters);
+          index_.CountState(*state, +1);
+        }
+      }
+      if (parameters.kind == Kind::kTokenBucket) {
+        const int64_t now_ns = std::max(clock_.NowNs(), index_.NotBefore(hash));
+        word = algorithm::ToTicks(parameters.token_bucket, now_ns);
+      }
+      lookup.record->Unlock(word);
+      break;
+    }
+  }
+  done(context, existed);
+}
+
+StoreStats MemoryStore::Stats() const {
+  StoreStats stats;
+  stats.buckets = index_.buckets();
+  stats.max_buckets = max_buckets_;
+  stats.memory_bytes = index_.memory_bytes() + used_receipts_.memory_bytes();
+  stats.created = index_.created();
+  stats.dropped = index_.dropped();
+  stats.overflow_allowed = overflow_allowed_.load(std::memory_order_relaxed);
+  stats.overflow_denied = overflow_denied_.load(std::memory_order_relaxed);
+  stats.open_receipts = index_.open_receipts();
+  stats.receipts_evicted = receipts_evicted_.load(std::memory_order_relaxed);
+  stats.lock_yields = index_.lock_yields()->load(std::memory_order_relaxed);
+  return stats;
+}
+
+}  // namespace sluice::store

@@ -1,0 +1,153 @@
+// Record: a bucket in the memory store. One word of state, the id of the rule that the state was
+// computed by, and the key; immutable but for the word.
+//
+// The word:
+//   bit 63  locked: whoever set it alone may change the word
+//   bit 62  pointer form: the low 62 bits are an algorithm::BucketState*, which is only to be
+//           touched while the word is locked
+//   else    the low 62 bits are a token bucket's full_at, in ticks of the record's rule
+//   kDead   the record was dropped or replaced and never comes back; look the key up again
+//
+// A plain word is changed by compare-and-swap. That a word goes from one full_at over others back
+// to the same one between a load and the swap does no harm: the decision depends on nothing else.
+#ifndef SLUICE_SERVER_STORE_MEMORY_RECORD_H_
+#define SLUICE_SERVER_STORE_MEMORY_RECORD_H_
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string_view>
+
+#include "server/algorithm/bucket_state.h"
+
+namespace sluice::store::memory {
+
+class Record {
+ public:
+  static constexpr uint64_t kLock = uint64_t{1} << 63;
+  static constexpr uint64_t kPointer = uint64_t{1} << 62;
+  static constexpr uint64_t kDead = ~uint64_t{0};
+
+  // Bytes of a record with a key of that length, its place in a slab rounded up.
+  static constexpr size_t Bytes(size_t key_bytes) {
+    return (kKeyOffset + key_bytes + 7) & ~size_t{7};
+  }
+
+  // REQUIRES: `memory` holds Bytes(key.size()), aligned to 8; key.size() < 2^16.
+  static Record* Make(void* memory, uint64_t word, uint32_t rule_id, std::string_view key) {
+    Record* record = new (memory) Record(word, rule_id, static_cast<uint16_t>(key.size()));
+    if (!key.empty()) {
+      std::memcpy(static_cast<char*>(memory) + kKeyOffset, key.data(), key.size());
+    }
+    return record;
+  }
+
+  uint32_t rule_id() const { return rule_id_; }
+  std::string_view key() const {
+    return {reinterpret_cast<const char*>(this) + kKeyOffset, key_bytes_};
+  }
+  size_t bytes() const { return Bytes(key_bytes_); }
+
+  bool HasKey(std::string_view key) const {
+    return key_bytes_ == key.size() &&
+           Equal(reinterpret_cast<const char*>(this) + kKeyOffset, key.data(), key.size());
+  }
+
+  // Neither locked nor a pointer nor dead: the word is a full_at.
+  static bool IsPlain(uint64_t word) { return word < kPointer; }
+  static algorithm::BucketState* StateOf(uint64_t word) {
+    return reinterpret_cast<algorithm::BucketState*>(word & (kPointer - 1));
+  }
+  static uint64_t WordOf(algorithm::BucketState* state) {
+    return reinterpret_cast<uintptr_t>(state) | kPointer;
+  }
+
+  // Acquire: pairs with the release of who changed it, so that what a pointer points to is seen.
+  uint64_t word() const { return word_.load(std::memory_order_acquire); }
+
+  bool Swap(uint64_t* expected, uint64_t word) {
+    return word_.compare_exchange_weak(*expected, word, std::memory_order_acq_rel,
+                                       std::memory_order_acquire);
+  }
+
+  // One attempt to lock; `*word` is what it was.
+  bool TryLock(uint64_t* word) {
+    *word = word_.load(std::memory_order_relaxed);
+    return (*word & kLock) == 0 &&
+           word_.compare_exchange_strong(*word, *word | kLock, std::memory_order_acquire,
+                                         std::memory_order_relaxed);
+  }
+
+  // Locks; false if the record is dead. Spins a little, then yields to who holds it, and counts
+  // the yields.
+  bool Lock(uint64_t* word, std::atomic<uint64_t>* yields) {
+    for (int spins = 0;; ++spins) {
+      if (TryLock(word)) return true;
+      if (*word == kDead) return false;
+      Pause(spins, yields);
+    }
+  }
+
+  // Sets the word, unlocked or dead. REQUIRES: locked by the caller.
+  void Unlock(uint64_t word) { word_.store(word, std::memory_order_release); }
+
+  // To be called between attempts.
+  static void Pause(int spins, std::atomic<uint64_t>* yields) {
+    if (spins % kSpins == kSpins - 1) {
+      yields->fetch_add(1, std::memory_order_relaxed);
+      sched_yield();
+      return;
+    }
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+ private:
+  // Attempts before the processor is given to another thread. A lock is held for well under a
+  // microsecond unless its holder was descheduled, and then spinning only keeps it so.
+  static constexpr int kSpins = 64;
+  static constexpr size_t kKeyOffset = 14;
+
+  Record(uint64_t word, uint32_t rule_id, uint16_t key_bytes)
+      : word_(word), rule_id_(rule_id), key_bytes_(key_bytes) {}
+
+  // As memcmp, without a call for the usual lengths.
+  static bool Equal(const char* a, const char* b, size_t n) {
+    if (n >= 8) {
+      for (size_t i = 0; i + 8 < n; i += 8) {
+        if (Load<uint64_t>(a + i) != Load<uint64_t>(b + i)) return false;
+      }
+      return Load<uint64_t>(a + n - 8) == Load<uint64_t>(b + n - 8);
+    }
+    if (n >= 4) {
+      return Load<uint32_t>(a) == Load<uint32_t>(b) &&
+             Load<uint32_t>(a + n - 4) == Load<uint32_t>(b + n - 4);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      if (a[i] != b[i]) return false;
+    }
+    return true;
+  }
+  template <typename T>
+  static T Load(const char* p) {
+    T v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+
+  std::atomic<uint64_t> word_;
+  const uint32_t rule_id_;
+  const uint16_t key_bytes_;
+  // The key's bytes follow at kKeyOffset.
+};
+
+}  // namespace sluice::store::memory
+
+#endif  // SLUICE_SERVER_STORE_MEMORY_RECORD_H_

@@ -1,0 +1,80 @@
+// RuleRegistry: the rules that a store's buckets were computed by, found by id without a lock.
+//
+// A rule is kept while a bucket of it exists, or anybody else holds it; Collect frees the rest, so
+// that a service whose limits change every minute does not grow.
+#ifndef SLUICE_SERVER_STORE_MEMORY_RULE_REGISTRY_H_
+#define SLUICE_SERVER_STORE_MEMORY_RULE_REGISTRY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/common/mutex.h"
+#include "server/store/memory/epoch.h"
+#include "server/store/rule.h"
+
+namespace sluice::store::memory {
+
+// Thread-safe. Find never blocks.
+class RuleRegistry {
+ public:
+  struct Entry {
+    std::shared_ptr<const Rule> rule;
+    std::atomic<uint64_t> buckets{0};
+  };
+
+  // Entries that Collect unlinks are retired in `epochs` as `kind`, and then given to Free.
+  RuleRegistry(EpochDomain& epochs, uint8_t kind) : epochs_(epochs), kind_(kind) {}
+  ~RuleRegistry();
+  RuleRegistry(const RuleRegistry&) = delete;
+  RuleRegistry& operator=(const RuleRegistry&) = delete;
+
+  // Does nothing if the id is there.
+  void Add(std::shared_ptr<const Rule> rule);
+
+  // Null if it is not there (any more). Valid while the caller is in a guard of `epochs`, or knows
+  // of a bucket that is counted, or holds the rule.
+  Entry* Find(uint32_t id) const {
+    const Page* page = pages_[id >> kPageBits].load(std::memory_order_acquire);
+    return page == nullptr ? nullptr
+                           : page->entries[id & (kPageEntries - 1)].load(std::memory_order_acquire);
+  }
+
+  // Looks at a few rules, in turn, and forgets those that nobody needs.
+  void Collect(size_t most);
+
+  static void Free(uint64_t retired) { delete reinterpret_cast<Entry*>(retired); }
+
+  uint64_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr int kPageBits = 12;
+  static constexpr size_t kPageEntries = size_t{1} << kPageBits;
+  static constexpr size_t kPages = size_t{1} << (32 - kPageBits);
+
+  struct Page {
+    std::atomic<Entry*> entries[kPageEntries] = {};
+  };
+
+  // 8 MiB of address space of which only what is used is ever touched.
+  struct Pages {
+    Pages();
+    ~Pages();
+    std::atomic<Page*>& operator[](size_t i) const { return pages[i]; }
+    std::atomic<Page*>* pages;
+  };
+
+  EpochDomain& epochs_;
+  const uint8_t kind_;
+  const Pages pages_;
+  std::atomic<uint64_t> memory_bytes_{0};
+  common::Mutex mu_;
+  std::vector<uint32_t> ids_ ABSL_GUARDED_BY(mu_);
+  size_t collect_next_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace sluice::store::memory
+
+#endif  // SLUICE_SERVER_STORE_MEMORY_RULE_REGISTRY_H_

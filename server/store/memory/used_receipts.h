@@ -1,0 +1,52 @@
+// UsedReceipts: the receipts that were refunded lately, so that a second refund is told so and not
+// taken for one that expired. Bounded: the oldest refunds are forgotten.
+#ifndef SLUICE_SERVER_STORE_MEMORY_USED_RECEIPTS_H_
+#define SLUICE_SERVER_STORE_MEMORY_USED_RECEIPTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "server/common/mutex.h"
+
+namespace sluice::store::memory {
+
+// Thread-safe.
+class UsedReceipts {
+ public:
+  // Refunds that are remembered: more than clients have in flight, and 2 MB.
+  static constexpr size_t kMost = size_t{1} << 16;
+
+  void Add(uint64_t id) {
+    common::MutexLock lock(&mu_);
+    if (!ids_.insert(id).second) return;
+    if (order_.size() < kMost) {
+      order_.push_back(id);
+      return;
+    }
+    ids_.erase(order_[next_]);
+    order_[next_] = id;
+    next_ = (next_ + 1) % kMost;
+  }
+
+  bool Contains(uint64_t id) const {
+    common::MutexLock lock(&mu_);
+    return ids_.contains(id);
+  }
+
+  uint64_t memory_bytes() const {
+    common::MutexLock lock(&mu_);
+    return order_.capacity() * sizeof(uint64_t) + ids_.capacity() * (sizeof(uint64_t) + 1);
+  }
+
+ private:
+  mutable common::Mutex mu_;
+  absl::flat_hash_set<uint64_t> ids_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> order_ ABSL_GUARDED_BY(mu_);  // a ring, oldest at next_ once it is full
+  size_t next_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace sluice::store::memory
+
+#endif  // SLUICE_SERVER_STORE_MEMORY_USED_RECEIPTS_H_

@@ -1,0 +1,78 @@
+// The contract of store::Store, as a suite that runs on any of them.
+//
+// A store's test program links store_contract.cc and instantiates the suite with a factory:
+//   INSTANTIATE_TEST_SUITE_P(Memory, StoreContractTest, ::testing::Values(&MakeMemoryStore));
+#ifndef SLUICE_TESTS_CONTRACT_STORE_CONTRACT_H_
+#define SLUICE_TESTS_CONTRACT_STORE_CONTRACT_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "server/algorithm/make.h"
+#include "server/store/store.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+
+struct StoreOptions {
+  uint64_t max_buckets = 1'000'000;
+  bool allow_on_overflow = false;
+};
+
+// A store on a clock that stands still until it is told to move.
+class StoreUnderTest {
+ public:
+  virtual ~StoreUnderTest() = default;
+  virtual store::Store& store() = 0;
+  virtual int64_t NowNs() = 0;
+  virtual void Advance(int64_t by_ns) = 0;
+  virtual void AdvanceWallOnly(int64_t by_ns) = 0;
+  // The wall clock of the store: windows of fixed_window are aligned to it.
+  virtual int64_t WallNs() = 0;
+  // Whether it is bounded by StoreOptions::max_buckets.
+  virtual bool bounded() const = 0;
+};
+
+using StoreFactory = std::unique_ptr<StoreUnderTest> (*)(const StoreOptions& options);
+
+class StoreContractTest : public ::testing::TestWithParam<StoreFactory> {
+ protected:
+  static constexpr int64_t kSecond = 1'000'000'000;
+  static constexpr int64_t kMillisecond = 1'000'000;
+
+  StoreContractTest() { Start({}); }
+
+  void Start(const StoreOptions& options) { under_test_ = GetParam()(options); }
+
+  store::Store& store() { return under_test_->store(); }
+  int64_t NowNs() { return under_test_->NowNs(); }
+  void Advance(int64_t by_ns) { under_test_->Advance(by_ns); }
+
+  // A registered rule; newer than all before it.
+  std::shared_ptr<const store::Rule> Register(uint32_t limit_id,
+                                              absl::StatusOr<algorithm::Parameters> parameters,
+                                              bool shadow = false) {
+    auto rule = MakeRule(limit_id, parameters.value(), shadow);
+    store().Register(rule);
+    return rule;
+  }
+  // `permits` a second, holding `burst`.
+  std::shared_ptr<const store::Rule> TokenBucket(uint32_t limit_id, uint64_t permits,
+                                                 uint64_t burst, uint64_t debt = 0,
+                                                 bool shadow = false) {
+    return Register(limit_id, algorithm::MakeTokenBucket({permits, kSecond}, burst, debt), shadow);
+  }
+
+  int64_t Remaining(const store::Rule& rule, std::string_view key) {
+    return Query(store(), rule, key).level.remaining;
+  }
+
+  std::unique_ptr<StoreUnderTest> under_test_;
+};
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_CONTRACT_STORE_CONTRACT_H_

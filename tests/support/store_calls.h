@@ -1,0 +1,171 @@
+// Calls on a Store that wait for their answer, for tests. Works with stores that answer inline and
+// with those that answer later, from another thread.
+#ifndef SLUICE_TESTS_SUPPORT_STORE_CALLS_H_
+#define SLUICE_TESTS_SUPPORT_STORE_CALLS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "server/common/mutex.h"
+#include "server/store/store.h"
+
+namespace sluice::testing {
+
+// Wakes who waits when Notify has been called.
+class Notification {
+ public:
+  void Notify() {
+    common::MutexLock lock(&mu_);
+    notified_ = true;
+    cv_.SignalAll();
+  }
+  void Wait() {
+    common::MutexLock lock(&mu_);
+    while (!notified_) cv_.Wait(&mu_);
+  }
+
+ private:
+  common::Mutex mu_;
+  common::CondVar cv_;
+  bool notified_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// A rule with a fresh id: each call makes a newer one.
+inline std::shared_ptr<const store::Rule> MakeRule(uint32_t limit_id,
+                                                   const algorithm::Parameters& parameters,
+                                                   bool shadow = false) {
+  static std::atomic<uint32_t> next_id{1};
+  auto rule = std::make_shared<store::Rule>();
+  rule->id = next_id.fetch_add(1);
+  rule->limit_id = limit_id;
+  rule->limit_name = "limit" + std::to_string(limit_id);
+  rule->parameters = parameters;
+  rule->shadow = shadow;
+  return rule;
+}
+
+struct Acquired {
+  store::Outcome outcome = store::Outcome::kPending;
+  store::Source source = store::Source::kStore;
+  int64_t wait_ns = 0;
+  int64_t retry_after_ns = 0;
+  int64_t now_ns = 0;
+  uint64_t receipt_id = 0;
+  std::vector<store::ChargeResult> charges;
+
+  bool granted() const { return outcome == store::Outcome::kGranted; }
+};
+
+struct AcquireOptions {
+  int64_t deadline_ns = store::kNoDeadline;
+  bool want_receipt = false;
+};
+
+inline std::vector<Acquired> AcquireBatch(store::Store& store,
+                                          const std::vector<std::vector<store::Charge>>& batch,
+                                          const AcquireOptions& options = {}) {
+  struct Operation final : store::AcquireOperation {
+    void Done() override { done.Notify(); }
+    Notification done;
+  };
+  Operation operation;
+  std::vector<store::Acquisition> acquisitions(batch.size());
+  std::vector<std::vector<store::ChargeResult>> results(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    results[i].resize(batch[i].size());
+    acquisitions[i].charges = batch[i];
+    acquisitions[i].results = results[i].data();
+    acquisitions[i].want_receipt = options.want_receipt;
+  }
+  operation.acquisitions = absl::MakeSpan(acquisitions);
+  operation.deadline_ns = options.deadline_ns;
+  store.Acquire(&operation);
+  operation.done.Wait();
+  std::vector<Acquired> acquired(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const store::Acquisition& a = acquisitions[i];
+    acquired[i] = {a.outcome,
+                   a.source,
+                   a.wait_ns,
+                   a.retry_after_ns,
+                   a.now_ns,
+                   a.receipt_id,
+                   std::move(results[i])};
+  }
+  return acquired;
+}
+
+inline Acquired Acquire(store::Store& store, const std::vector<store::Charge>& charges,
+                        const AcquireOptions& options = {}) {
+  return std::move(AcquireBatch(store, {charges}, options)[0]);
+}
+
+inline Acquired Acquire(store::Store& store, const store::Rule& rule, std::string_view key,
+                        uint64_t permits = 1, const AcquireOptions& options = {}) {
+  return Acquire(store, std::vector<store::Charge>{{&rule, key, permits}}, options);
+}
+
+inline store::QueryItem Query(store::Store& store, const store::Rule& rule, std::string_view key) {
+  struct Operation final : store::QueryOperation {
+    void Done() override { done.Notify(); }
+    Notification done;
+  };
+  Operation operation;
+  store::QueryItem item;
+  item.rule = &rule;
+  item.key = key;
+  operation.items = absl::MakeSpan(&item, 1);
+  store.Query(&operation);
+  operation.done.Wait();
+  return item;
+}
+
+struct Refunded {
+  store::RefundOutcome outcome = store::RefundOutcome::kPending;
+  std::vector<uint64_t> permits;
+};
+
+inline Refunded Refund(store::Store& store, uint64_t receipt_id,
+                       const std::vector<store::Charge>& charges) {
+  struct Operation final : store::RefundOperation {
+    void Done() override { done.Notify(); }
+    Notification done;
+  };
+  Operation operation;
+  Refunded refunded;
+  refunded.permits.resize(charges.size());
+  operation.receipt_id = receipt_id;
+  operation.charges = charges;
+  operation.refunded = refunded.permits.data();
+  store.Refund(&operation);
+  operation.done.Wait();
+  refunded.outcome = operation.outcome;
+  return refunded;
+}
+
+inline bool Reset(store::Store& store, const store::Rule& rule, std::string_view key) {
+  struct Answer {
+    Notification done;
+    bool existed = false;
+  };
+  Answer answer;
+  store.Reset(
+      rule, key,
+      [](void* context, bool existed) {
+        static_cast<Answer*>(context)->existed = existed;
+        static_cast<Answer*>(context)->done.Notify();
+      },
+      &answer);
+  answer.done.Wait();
+  return answer.existed;
+}
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_SUPPORT_STORE_CALLS_H_
