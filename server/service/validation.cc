@@ -1,35 +1,14 @@
 #include "server/service/validation.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/common/errors.h"
+#include "server/limits/nearest.h"
 
 namespace sluice::service {
-namespace {
-
-// Edits (insert, delete, replace) from a to b; more than `most` is reported as most + 1.
-size_t EditDistance(std::string_view a, std::string_view b, size_t most) {
-  if (a.size() > b.size() + most || b.size() > a.size() + most) return most + 1;
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return std::min(row[b.size()], most + 1);
-}
-
-}  // namespace
-
 bool IsUtf8(std::string_view bytes) {
   const auto* p = reinterpret_cast<const uint8_t*>(bytes.data());
   const auto* const end = p + bytes.size();
@@ -64,16 +43,10 @@ std::string_view NearestLimit(const limits::LimitTable& table, std::string_view 
   if (table.limits().size() > kMostLimits || name.size() > common::bounds::kMaxLimitNameBytes) {
     return {};
   }
-  // A third of the name may be wrong, at most three letters.
-  size_t best = std::min<size_t>(3, (name.size() + 2) / 3);
-  std::string_view nearest;
-  for (const limits::Limit* limit : table.limits()) {
-    const size_t distance = EditDistance(name, limit->name(), best);
-    if (distance > best || (distance == best && !nearest.empty())) continue;
-    best = distance;
-    nearest = limit->name();
-  }
-  return nearest;
+  std::vector<std::string_view> names;
+  names.reserve(table.limits().size());
+  for (const limits::Limit* limit : table.limits()) names.push_back(limit->name());
+  return limits::Nearest(name, names);
 }
 
 std::string MostAtOnce(const algorithm::Parameters& parameters) {

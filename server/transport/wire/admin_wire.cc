@@ -1,0 +1,243 @@
+#include "server/transport/wire/admin_wire.h"
+
+#include "absl/strings/str_cat.h"
+#include "server/common/errors.h"
+#include "server/common/histogram.h"
+#include "server/service/validation.h"
+#include "server/transport/wire/rate_limiter_wire.h"
+
+namespace sluice::transport::wire {
+namespace {
+
+namespace errors = common::errors;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+absl::StatusOr<algorithm::Rate> ReadRate(const std::string& path, const v1::Rate& rate) {
+  algorithm::Rate out;
+  out.permits = rate.permits();
+  out.period_ns = kSecond;
+  if (rate.has_period()) {
+    const auto period =
+        service::ToNanoseconds(path + ".period", {rate.period().seconds(), rate.period().nanos()});
+    if (!period.ok()) return period.status();
+    out.period_ns = *period;
+  }
+  return out;
+}
+
+void WriteRate(const algorithm::Rate& rate, v1::Rate* out) {
+  out->set_permits(rate.permits);
+  SetDuration(rate.period_ns, out->mutable_period());
+}
+
+}  // namespace
+
+absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
+  limits::LimitSpec spec;
+  spec.name = limit.name();
+  switch (limit.algorithm()) {
+    case v1::ALGORITHM_UNSPECIFIED:
+    case v1::ALGORITHM_TOKEN_BUCKET:
+      spec.algorithm = algorithm::Kind::kTokenBucket;
+      break;
+    case v1::ALGORITHM_SLIDING_LOG:
+      spec.algorithm = algorithm::Kind::kSlidingLog;
+      break;
+    case v1::ALGORITHM_SLIDING_WINDOW:
+      spec.algorithm = algorithm::Kind::kSlidingWindow;
+      break;
+    case v1::ALGORITHM_FIXED_WINDOW:
+      spec.algorithm = algorithm::Kind::kFixedWindow;
+      break;
+    default:
+      return errors::FieldOutOfBounds("limit.algorithm", static_cast<int>(limit.algorithm()),
+                                      "0 to 4, as in sluice.v1.Algorithm");
+  }
+  if (!limit.has_rate()) {
+    return errors::FieldMissing("limit.rate", "say permits and their period");
+  }
+  auto rate = ReadRate("limit.rate", limit.rate());
+  if (!rate.ok()) return rate.status();
+  spec.rate = *rate;
+  if (limit.has_burst()) spec.burst = limit.burst();
+  if (limit.has_debt()) spec.debt = limit.debt();
+  switch (limit.mode()) {
+    case v1::MODE_UNSPECIFIED:
+    case v1::MODE_ENFORCE:
+      spec.mode = limits::Mode::kEnforce;
+      break;
+    case v1::MODE_SHADOW:
+      spec.mode = limits::Mode::kShadow;
+      break;
+    default:
+      return errors::FieldOutOfBounds("limit.mode", static_cast<int>(limit.mode()),
+                                      "0 to 2, as in sluice.v1.Mode");
+  }
+  spec.charges.assign(limit.charges().begin(), limit.charges().end());
+  for (int i = 0; i < limit.keys_size(); ++i) {
+    const v1::KeyOverride& from = limit.keys(i);
+    limits::KeyOverride& to = spec.keys.emplace_back();
+    to.key = from.key();
+    if (from.has_rate()) {
+      auto own = ReadRate(absl::StrCat("limit.keys[", i, "].rate"), from.rate());
+      if (!own.ok()) return own.status();
+      to.rate = *own;
+    }
+    if (from.has_burst()) to.burst = from.burst();
+    if (from.has_debt()) to.debt = from.debt();
+  }
+  if (limit.has_sub_windows()) spec.sub_windows = limit.sub_windows();
+  if (limit.has_utc_offset()) {
+    const auto offset = service::ToNanoseconds(
+        "limit.utc_offset", {limit.utc_offset().seconds(), limit.utc_offset().nanos()});
+    if (!offset.ok()) return offset.status();
+    spec.utc_offset_ns = *offset;
+  }
+  return spec;
+}
+
+service::KeyOrder Read(v1::ListKeysRequest::Order order) {
+  return order == v1::ListKeysRequest::ORDER_DENIALS ? service::KeyOrder::kDenials
+                                                     : service::KeyOrder::kUse;
+}
+
+void Write(const limits::LimitSpec& spec, v1::Limit* out) {
+  out->set_name(spec.name);
+  switch (spec.algorithm) {
+    case algorithm::Kind::kTokenBucket:
+      out->set_algorithm(v1::ALGORITHM_TOKEN_BUCKET);
+      break;
+    case algorithm::Kind::kSlidingLog:
+      out->set_algorithm(v1::ALGORITHM_SLIDING_LOG);
+      break;
+    case algorithm::Kind::kSlidingWindow:
+      out->set_algorithm(v1::ALGORITHM_SLIDING_WINDOW);
+      break;
+    case algorithm::Kind::kFixedWindow:
+      out->set_algorithm(v1::ALGORITHM_FIXED_WINDOW);
+      break;
+  }
+  WriteRate(spec.rate, out->mutable_rate());
+  if (spec.burst.has_value()) out->set_burst(*spec.burst);
+  if (spec.debt.has_value()) out->set_debt(*spec.debt);
+  out->set_mode(spec.mode == limits::Mode::kShadow ? v1::MODE_SHADOW : v1::MODE_ENFORCE);
+  for (const std::string& charge : spec.charges) out->add_charges(charge);
+  for (const limits::KeyOverride& from : spec.keys) {
+    v1::KeyOverride* const to = out->add_keys();
+    to->set_key(from.key);
+    if (from.rate.has_value()) WriteRate(*from.rate, to->mutable_rate());
+    if (from.burst.has_value()) to->set_burst(*from.burst);
+    if (from.debt.has_value()) to->set_debt(*from.debt);
+  }
+  if (spec.sub_windows.has_value()) out->set_sub_windows(*spec.sub_windows);
+  if (spec.utc_offset_ns.has_value()) SetDuration(*spec.utc_offset_ns, out->mutable_utc_offset());
+  switch (spec.origin) {
+    case limits::Origin::kFile:
+      out->set_origin(v1::ORIGIN_FILE);
+      break;
+    case limits::Origin::kAdmin:
+      out->set_origin(v1::ORIGIN_ADMIN);
+      break;
+    case limits::Origin::kAdminOverFile:
+      out->set_origin(v1::ORIGIN_ADMIN_OVER_FILE);
+      break;
+  }
+  out->set_defined_at(spec.defined_at);
+}
+
+void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {
+  for (const service::ListedKey& from : keys.keys) {
+    v1::KeyUse* const to = out->add_keys();
+    to->set_limit(from.limit);
+    to->set_key(from.key);
+    to->set_estimate(from.estimate);
+    to->set_error(from.error);
+    to->set_remaining(from.level.remaining);
+    to->set_capacity(from.level.capacity);
+    SetDuration(from.level.reset_after_ns, to->mutable_reset_after());
+    to->set_waiting(from.waiting);
+  }
+  out->set_sketch(keys.sketch);
+  out->set_total(keys.total);
+  out->set_counters(keys.counters);
+}
+
+void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
+  out->set_version(status.version);
+  if (status.active_since_wall_ns != 0) {
+    SetTimestamp(status.active_since_wall_ns, out->mutable_active_since());
+  }
+  out->set_path(status.path);
+  out->set_last_error(status.last_error);
+  if (status.last_error_at_wall_ns != 0) {
+    SetTimestamp(status.last_error_at_wall_ns, out->mutable_last_error_at());
+  }
+  out->set_reloads(status.reloads);
+  out->set_failed_reloads(status.failed_reloads);
+  out->set_limits(status.limits);
+  out->set_admin_changes(status.admin_changes);
+}
+
+void Write(const service::ServerStats& stats, v1::Stats* out) {
+  SetTimestamp(stats.started_at_wall_ns, out->mutable_started_at());
+  out->set_version(stats.version);
+  out->set_decisions(stats.granted + stats.denied);
+  out->set_granted(stats.granted);
+  out->set_denied(stats.denied);
+  for (const service::NamedLimitTotals& from : stats.limits) {
+    v1::LimitStats* const to = out->add_limits();
+    to->set_limit(from.limit);
+    to->set_granted(from.totals.granted);
+    to->set_denied(from.totals.denied);
+    to->set_shadow_denied(from.totals.shadow_denied);
+    to->set_permits_granted(from.totals.permits_granted);
+    to->set_refunded_permits(from.totals.refunded_permits);
+    to->set_overflow_allowed(from.totals.overflow_allowed);
+    to->set_overflow_denied(from.totals.overflow_denied);
+  }
+  for (const common::MethodTotals& from : stats.methods) {
+    v1::MethodStats* const to = out->add_methods();
+    to->set_method(from.method);
+    for (size_t code = 0; code < from.codes.size(); ++code) {
+      if (from.codes[code] > 0) (*to->mutable_codes())[static_cast<int>(code)] = from.codes[code];
+    }
+    v1::Histogram* const latency = to->mutable_latency();
+    for (size_t i = 0; i < common::kHistogramBuckets; ++i) {
+      if (from.latency.counts[i] == 0) continue;
+      latency->add_upper_ns(common::HistogramUpperNs(i));
+      latency->add_counts(from.latency.counts[i]);
+    }
+    latency->set_count(from.latency.count);
+    latency->set_sum_ns(from.latency.sum_ns);
+    to->set_bytes_received(from.bytes_received);
+    to->set_bytes_sent(from.bytes_sent);
+    to->set_messages_received(from.messages_received);
+    to->set_messages_sent(from.messages_sent);
+  }
+  v1::StoreStats* const store = out->mutable_store();
+  store->set_kind(stats.store_kind);
+  store->set_buckets(stats.store.buckets);
+  store->set_max_buckets(stats.store.max_buckets);
+  store->set_memory_bytes(stats.store.memory_bytes);
+  store->set_buckets_created(stats.store.created);
+  store->set_buckets_dropped(stats.store.dropped);
+  store->set_overflow_allowed(stats.store.overflow_allowed);
+  store->set_overflow_denied(stats.store.overflow_denied);
+  store->set_open_receipts(stats.store.open_receipts);
+  store->set_receipts_evicted(stats.store.receipts_evicted);
+  store->set_lock_yields(stats.store.lock_yields);
+  for (const common::TransportTotals& from : stats.transports) {
+    v1::TransportStats* const to = out->add_transports();
+    to->set_transport(from.transport);
+    to->set_connections(from.connections_accepted - from.connections_closed);
+    to->set_connections_accepted(from.connections_accepted);
+    to->set_streams(from.streams_accepted - from.streams_closed);
+    to->set_streams_accepted(from.streams_accepted);
+    to->set_sheds(from.sheds);
+  }
+  out->set_resident_bytes(stats.resident_bytes);
+  out->set_log_lines_suppressed(stats.log_lines_suppressed);
+}
+
+}  // namespace sluice::transport::wire
