@@ -111,6 +111,7 @@ bool SlidingWindowState::Counts(const SlidingWindow& parameters, uint64_t index,
 uint64_t SlidingWindowState::Refund(const SlidingWindow& parameters, uint64_t index,
                                     uint64_t permits, int64_t now_ns) {
   if (!Counts(parameters, index, now_ns)) return 0;
+  Advance(parameters, Effective(parameters, now_ns));
   uint64_t& count = counts_[index % counts_.size()];
   const uint64_t removed = std::min(count, permits);
   count -= removed;
