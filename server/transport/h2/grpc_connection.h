@@ -1,0 +1,87 @@
+// GrpcConnection: one client's connection: a net::Stream, an HTTP/2 session on it, and the calls.
+#ifndef SLUICE_SERVER_TRANSPORT_H2_GRPC_CONNECTION_H_
+#define SLUICE_SERVER_TRANSPORT_H2_GRPC_CONNECTION_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "server/net/event_loop.h"
+#include "server/net/stream.h"
+#include "server/transport/h2/grpc_server.h"
+#include "server/transport/h2/http2_session.h"
+#include "server/transport/h2/server_call.h"
+
+namespace sluice::transport::h2 {
+
+// Used on its loop only. Destroys itself in OnClosed.
+class GrpcConnection final : public net::StreamHandler, private Http2Session::Handler {
+ public:
+  GrpcConnection(GrpcLoop& grpc, net::Stream& stream);
+  ~GrpcConnection() override;
+
+  void Drain();
+
+  // net::StreamHandler
+  void OnOpen() override;
+  void OnData(absl::Span<const uint8_t> data) override;
+  void OnReadsDone() override;
+  void OnEnd() override;
+  void OnWritable() override;
+  void OnClosed(const absl::Status& why) override;
+
+  const Http2Session& session() const { return session_; }
+
+ private:
+  friend class ServerCall;
+  friend class GrpcLoop;
+
+  // Http2Session::Handler
+  void* OnRequest(int32_t stream_id) override;
+  bool OnHeader(void* stream, std::string_view name, std::string_view value) override;
+  void OnHeadersDone(void* stream, bool end) override;
+  void OnHeadersTooLarge(void* stream) override;
+  void OnData(void* stream, absl::Span<const uint8_t> data) override;
+  void OnEnd(void* stream) override;
+  void OnStreamClosed(void* stream, bool reset) override;
+  Http2Session::Body OnSendBody(void* stream, int32_t stream_id, uint8_t* to,
+                                size_t room) override;
+  int64_t StartedNs(void* stream) const override;
+
+  // An answer was submitted: it is sent when the input was handled, or the iteration ends.
+  void MarkDirty() {
+    if (!busy_) grpc_.MarkDirty(this);
+  }
+  void Flush();
+  void QueueResume(ServerCall* call);
+  void RunResumes();
+  void ConsiderTimers();
+  void CancelCalls();
+  void PlanWake();
+  void OnWake();
+  const Method* FindMethod(std::string_view path);
+
+  GrpcLoop& grpc_;
+  net::Stream& stream_;
+  Http2Session session_;
+  const Method* last_method_ = nullptr;
+  ServerCall* calls_ = nullptr;  // newest first
+  ServerCall* resumes_ = nullptr;
+  int64_t arrived_ns_ = 0;  // of the input that is being handled
+  size_t buffered_bytes_ = 0;
+  size_t unsent_bytes_ = 0;
+  bool busy_ = false;     // within OnData or Flush
+  bool closing_ = false;  // CloseAfterWrite or Abort was called
+  int64_t wake_armed_ns_;
+  net::Timer wake_;
+  // The loop's connections, and those of them that have something to send.
+  GrpcConnection* next_ = nullptr;
+  GrpcConnection** previous_ = nullptr;
+  GrpcConnection* next_dirty_ = nullptr;
+  GrpcConnection** previous_dirty_ = nullptr;
+};
+
+}  // namespace sluice::transport::h2
+
+#endif  // SLUICE_SERVER_TRANSPORT_H2_GRPC_CONNECTION_H_

@@ -1,0 +1,132 @@
+#include "server/transport/h2/grpc_server.h"
+
+#include <algorithm>
+
+#include "server/transport/h2/grpc_connection.h"
+#include "server/transport/h2/server_call.h"
+
+namespace sluice::transport::h2 {
+
+GrpcLoop::GrpcLoop(const MethodTable& methods, const common::Clock& clock,
+                   const GrpcServerOptions& options, net::EventLoop& loop, size_t index)
+    : methods_(methods),
+      clock_(clock),
+      options_(options),
+      loop_(loop),
+      index_(index),
+      unknown_method_{"", nullptr, nullptr, {}, methods.size()},
+      stats_(methods.size()),
+      environment_(options.http2) {}
+
+GrpcLoop::~GrpcLoop() {
+  while (connections_ != nullptr) Remove(connections_);
+  while (free_calls_ != nullptr) {
+    ServerCall* call = free_calls_;
+    free_calls_ = call->next_;
+    delete call;
+  }
+}
+
+GrpcConnection* GrpcLoop::Adopt(net::Stream& stream) {
+  auto* connection = new GrpcConnection(*this, stream);
+  connection->next_ = connections_;
+  connection->previous_ = &connections_;
+  if (connections_ != nullptr) connections_->previous_ = &connection->next_;
+  connections_ = connection;
+  return connection;
+}
+
+void GrpcLoop::Remove(GrpcConnection* connection) {
+  *connection->previous_ = connection->next_;
+  if (connection->next_ != nullptr) connection->next_->previous_ = connection->previous_;
+  if (connection->previous_dirty_ != nullptr) {
+    *connection->previous_dirty_ = connection->next_dirty_;
+    if (connection->next_dirty_ != nullptr) {
+      connection->next_dirty_->previous_dirty_ = connection->previous_dirty_;
+    }
+  }
+  delete connection;
+}
+
+void GrpcLoop::Drain() {
+  if (draining_) return;
+  draining_ = true;
+  for (GrpcConnection* connection = connections_; connection != nullptr;
+       connection = connection->next_) {
+    connection->Drain();
+  }
+}
+
+void GrpcLoop::MarkDirty(GrpcConnection* connection) {
+  if (connection->previous_dirty_ != nullptr) return;
+  connection->next_dirty_ = dirty_;
+  connection->previous_dirty_ = &dirty_;
+  if (dirty_ != nullptr) dirty_->previous_dirty_ = &connection->next_dirty_;
+  dirty_ = connection;
+  loop_.AtIterationEnd(*this);
+}
+
+void GrpcLoop::OnIterationEnd() {
+  while (dirty_ != nullptr) {
+    GrpcConnection* connection = dirty_;
+    dirty_ = connection->next_dirty_;
+    if (dirty_ != nullptr) dirty_->previous_dirty_ = &dirty_;
+    connection->previous_dirty_ = nullptr;
+    connection->next_dirty_ = nullptr;
+    connection->Flush();
+    connection->ConsiderTimers();
+  }
+}
+
+ServerCall* GrpcLoop::NewCall() {
+  ServerCall* call = free_calls_;
+  if (call == nullptr) return new ServerCall();
+  free_calls_ = call->next_;
+  --free_call_count_;
+  return call;
+}
+
+void GrpcLoop::Recycle(ServerCall* call) {
+  call->Recycle();
+  // What a burst of calls needed is not kept for ever.
+  constexpr size_t kMaxFreeCalls = 4096;
+  if (free_call_count_ >= kMaxFreeCalls) {
+    delete call;
+    return;
+  }
+  call->next_ = free_calls_;
+  free_calls_ = call;
+  ++free_call_count_;
+}
+
+GrpcServer::GrpcServer(const MethodTable& methods, const common::Clock& clock,
+                       const GrpcServerOptions& options)
+    : methods_(methods), clock_(clock), options_(options) {}
+
+GrpcServer::~GrpcServer() = default;
+
+void GrpcServer::AddLoop(net::EventLoop& loop) {
+  loops_.push_back(std::make_unique<GrpcLoop>(methods_, clock_, options_, loop, loops_.size()));
+}
+
+net::StreamHandler* GrpcServer::Accept(net::Stream& stream) {
+  for (const auto& grpc : loops_) {
+    if (&grpc->loop() == &stream.loop()) return grpc->Adopt(stream);
+  }
+  return nullptr;
+}
+
+void GrpcServer::Drain() {
+  for (const auto& grpc : loops_) {
+    GrpcLoop* on = grpc.get();
+    on->loop().Post([on] { on->Drain(); });
+  }
+}
+
+uint64_t GrpcServer::connections() const {
+  uint64_t open = 0;
+  for (const auto& grpc : loops_) open += grpc->stats().connections.value();
+  return open;
+}
+
+}  // namespace sluice::transport::h2

@@ -1,0 +1,157 @@
+// GrpcServer: gRPC over HTTP/2 on event loops. It knows methods by their paths and messages as
+// bytes, and nothing of what they are about.
+//
+//   MethodTable methods;
+//   methods.AddUnary("/package.Service/Method", handler);
+//   GrpcServer server(methods, clock, options);
+//   for each loop: server.AddLoop(loop);
+//   listener: Accept = server.Accept
+//   ...
+//   server.Drain();            // from any thread; then wait for connections() to be 0
+//   stop the loops; destroy the server
+#ifndef SLUICE_SERVER_TRANSPORT_H2_GRPC_SERVER_H_
+#define SLUICE_SERVER_TRANSPORT_H2_GRPC_SERVER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/common/clock.h"
+#include "server/net/event_loop.h"
+#include "server/net/listener.h"
+#include "server/net/stream.h"
+#include "server/transport/h2/call_stats.h"
+#include "server/transport/h2/grpc_method.h"
+#include "server/transport/h2/gzip.h"
+#include "server/transport/h2/http2_session.h"
+
+namespace sluice::transport::h2 {
+
+class GrpcConnection;
+class ServerCall;
+
+struct GrpcServerOptions {
+  Http2Options http2;
+  // A call that waited longer than this between its arrival and its turn is answered
+  // RESOURCE_EXHAUSTED, before its message is looked at. 0: never.
+  int64_t max_queue_ns = int64_t{100} * 1'000'000;
+  // From a request's headers to its end, for methods that take one message.
+  int64_t request_timeout_ns = int64_t{30} * 1'000'000'000;
+  // Bytes of requests that a connection may have sent in part, and of responses that it has not
+  // taken. Above, its calls are refused with RESOURCE_EXHAUSTED.
+  size_t max_connection_buffered_bytes = size_t{32} << 20;
+  size_t max_connection_unsent_bytes = size_t{8} << 20;
+  // The same for all connections of a loop together.
+  size_t max_loop_buffered_bytes = size_t{256} << 20;
+  // A connection's output above which no more frames are made until the peer has read. At most
+  // the stream's own high-water mark.
+  size_t output_bytes = size_t{256} << 10;
+  // How long a connection that ended is read on, so that the peer gets our last bytes.
+  int64_t linger_ns = int64_t{2} * 1'000'000'000;
+};
+
+// What the connections of one event loop share. Used on that loop only, but for stats.
+class GrpcLoop final : private net::IterationHook {
+ public:
+  GrpcLoop(const MethodTable& methods, const common::Clock& clock,
+           const GrpcServerOptions& options, net::EventLoop& loop, size_t index);
+  ~GrpcLoop() override;
+  GrpcLoop(const GrpcLoop&) = delete;
+  GrpcLoop& operator=(const GrpcLoop&) = delete;
+
+  // A connection for `stream`; owned by the loop until the stream's OnClosed.
+  GrpcConnection* Adopt(net::Stream& stream);
+  // Drains all connections, and every one that comes later.
+  void Drain();
+
+  const MethodTable& methods() const { return methods_; }
+  const common::Clock& clock() const { return clock_; }
+  const GrpcServerOptions& options() const { return options_; }
+  net::EventLoop& loop() { return loop_; }
+  size_t index() const { return index_; }
+  // Written by the loop, read from anywhere.
+  CallStats& stats() { return stats_; }
+  const CallStats& stats() const { return stats_; }
+  Http2Environment& environment() { return environment_; }
+
+ private:
+  friend class GrpcConnection;
+  friend class ServerCall;
+
+  ServerCall* NewCall();
+  void Recycle(ServerCall* call);
+  void Remove(GrpcConnection* connection);
+  // Flushes the connection when the loop's iteration ends.
+  void MarkDirty(GrpcConnection* connection);
+  void OnIterationEnd() override;
+
+  // The time, read anew once for this many calls.
+  static constexpr int kCallsPerReading = 16;
+  int64_t Now() {
+    if (--readings_left_ <= 0) ReadClock();
+    return now_ns_;
+  }
+  void AdvanceTo(int64_t now_ns) {
+    if (now_ns > now_ns_) now_ns_ = now_ns;
+  }
+  void ReadClock() {
+    readings_left_ = kCallsPerReading;
+    now_ns_ = clock_.NowNs();
+  }
+
+  const MethodTable& methods_;
+  const common::Clock& clock_;
+  const GrpcServerOptions options_;
+  net::EventLoop& loop_;
+  const size_t index_;
+  const Method unknown_method_;
+  CallStats stats_;
+  Http2Environment environment_;
+  Buffer output_;    // frames on their way to a stream
+  Buffer unfolded_;  // a decompressed message
+  GzipInflater inflater_;
+  int readings_left_ = 0;
+  int64_t now_ns_ = 0;
+  size_t buffered_bytes_ = 0;  // of requests, all connections
+  bool draining_ = false;
+  GrpcConnection* connections_ = nullptr;
+  GrpcConnection* dirty_ = nullptr;
+  ServerCall* free_calls_ = nullptr;
+  size_t free_call_count_ = 0;
+};
+
+// Thread-safe after its last AddLoop.
+class GrpcServer final : public net::Acceptor {
+ public:
+  // `methods` and `clock` outlive it.
+  GrpcServer(const MethodTable& methods, const common::Clock& clock,
+             const GrpcServerOptions& options);
+  // REQUIRES: the loops have ended, or their connections have.
+  ~GrpcServer() override;
+
+  // Before the loop accepts.
+  void AddLoop(net::EventLoop& loop);
+
+  net::StreamHandler* Accept(net::Stream& stream) override;
+
+  // No new calls: clients are told to go elsewhere, calls under way are finished. Returns at once.
+  void Drain();
+
+  // Connections open now.
+  uint64_t connections() const;
+
+  size_t loops() const { return loops_.size(); }
+  const CallStats& stats(size_t loop) const { return loops_[loop]->stats(); }
+  const MethodTable& methods() const { return methods_; }
+
+ private:
+  const MethodTable& methods_;
+  const common::Clock& clock_;
+  const GrpcServerOptions options_;
+  std::vector<std::unique_ptr<GrpcLoop>> loops_;
+};
+
+}  // namespace sluice::transport::h2
+
+#endif  // SLUICE_SERVER_TRANSPORT_H2_GRPC_SERVER_H_
