@@ -29,8 +29,8 @@ FrameScanner::FrameScanner(int64_t now_ns)
       window_updates_(512, 10 * kMs),
       empty_data_(128, 100 * kMs),
       unknown_(128, 100 * kMs) {
-  for (Budget* budget : {&pings_, &settings_, &priorities_, &resets_, &window_updates_,
-                         &empty_data_, &unknown_}) {
+  for (Budget* budget :
+       {&pings_, &settings_, &priorities_, &resets_, &window_updates_, &empty_data_, &unknown_}) {
     budget->Start(now_ns);
   }
 }
@@ -90,9 +90,9 @@ bool FrameScanner::Judge(int64_t now_ns, Verdict* verdict) {
   const size_t length = size_t{header_[0]} << 16 | size_t{header_[1]} << 8 | header_[2];
   const uint8_t type = header_[3];
   const uint8_t flags = header_[4];
-  const auto stream_id = static_cast<int32_t>((uint32_t{header_[5]} & 0x7f) << 24 |
-                                              uint32_t{header_[6]} << 16 |
-                                              uint32_t{header_[7]} << 8 | header_[8]);
+  const auto stream_id =
+      static_cast<int32_t>((uint32_t{header_[5]} & 0x7f) << 24 | uint32_t{header_[6]} << 16 |
+                           uint32_t{header_[7]} << 8 | header_[8]);
   payload_left_ = length;
   const auto too_many = [verdict](bool within, const char* text) {
     if (within) return true;
@@ -173,8 +173,7 @@ bool FrameScanner::JudgeHeaders(int32_t stream_id, uint8_t flags, Verdict* verdi
 }
 
 bool FrameScanner::ClosedByPeer(int32_t stream_id) const {
-  return stream_id != 0 &&
-         std::find(closed_.begin(), closed_.end(), stream_id) != closed_.end();
+  return stream_id != 0 && std::find(closed_.begin(), closed_.end(), stream_id) != closed_.end();
 }
 
 }  // namespace sluice::transport::h2

@@ -142,7 +142,7 @@ Http2Session::Body GrpcConnection::OnSendBody(void* stream, int32_t, uint8_t* to
       body.trailers = true;
       call->SubmitTrailers();
     } else if (!call->remote_ended_) {
-      session_.ResetStream(call->stream_id_, NGHTTP2_NO_ERROR);
+      session_.EndsEarly();
     }
   } else if (body.bytes == 0) {
     call->body_waits_ = true;
@@ -205,8 +205,7 @@ void GrpcConnection::RunResumes() {
 
 void GrpcConnection::ConsiderTimers() {
   // Calls that are answered at once, which is nearly all, are gone by now.
-  for (ServerCall* call = calls_; call != nullptr && !call->timer_considered_;
-       call = call->next_) {
+  for (ServerCall* call = calls_; call != nullptr && !call->timer_considered_; call = call->next_) {
     call->ArmTimer(grpc_.now_ns_);
   }
 }

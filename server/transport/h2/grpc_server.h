@@ -54,8 +54,8 @@ struct GrpcServerOptions {
 // What the connections of one event loop share. Used on that loop only, but for stats.
 class GrpcLoop final : private net::IterationHook {
  public:
-  GrpcLoop(const MethodTable& methods, const common::Clock& clock,
-           const GrpcServerOptions& options, net::EventLoop& loop, size_t index);
+  GrpcLoop(const MethodTable& methods, const common::Clock& clock, const GrpcServerOptions& options,
+           net::EventLoop& loop, size_t index);
   ~GrpcLoop() override;
   GrpcLoop(const GrpcLoop&) = delete;
   GrpcLoop& operator=(const GrpcLoop&) = delete;

@@ -25,8 +25,7 @@ Http2Environment::Http2Environment(const Http2Options& options) : options_(optio
                                                           &Http2Session::OnBeginHeaders);
   nghttp2_session_callbacks_set_on_header_callback(callbacks_, &Http2Session::OnHeader);
   nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks_, &Http2Session::OnFrame);
-  nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks_,
-                                                            &Http2Session::OnDataChunk);
+  nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks_, &Http2Session::OnDataChunk);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks_, &Http2Session::OnStreamClose);
   nghttp2_session_callbacks_set_on_frame_send_callback(callbacks_, &Http2Session::OnFrameSent);
 
@@ -269,14 +268,18 @@ int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame*, const uint8_t
                            void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   if (self->header_stream_ == nullptr) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  const size_t bound = self->environment_.options_.max_header_list_bytes;
+  const size_t before = self->header_bytes_;
   self->header_bytes_ += name_size + value_size + 32;
-  if (self->header_bytes_ > self->environment_.options_.max_header_list_bytes) {
-    // To unfold the rest costs much more than to send it.
+  if (self->header_bytes_ > bound) {
+    if (before <= bound) self->handler_.OnHeadersTooLarge(self->header_stream_);
+    // A list that is a little too large is answered; of one that is much too large (a few bytes
+    // can unfold to megabytes) the rest is not even looked at, which resets the stream.
+    if (self->header_bytes_ <= 4 * bound) return 0;
     constexpr int32_t kWeight = 20;
     if (!self->scanner_.StreamFault(kWeight, self->now_ns_)) {
       self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_large_headers");
     }
-    self->handler_.OnHeadersTooLarge(self->header_stream_);
     return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
   }
   return self->handler_.OnHeader(self->header_stream_, View(name, name_size),
@@ -339,8 +342,7 @@ int Http2Session::OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t er
   if (stream == nullptr) return 0;
   if (by_peer) {
     constexpr int64_t kShortLivedNs = 100'000'000;
-    const bool short_lived =
-        self->now_ns_ - self->handler_.StartedNs(stream) < kShortLivedNs;
+    const bool short_lived = self->now_ns_ - self->handler_.StartedNs(stream) < kShortLivedNs;
     if (!self->scanner_.StreamResetByPeer(short_lived, self->now_ns_)) {
       self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_resets");
     }
@@ -353,12 +355,18 @@ int Http2Session::OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t er
   return 0;
 }
 
-int Http2Session::OnFrameSent(nghttp2_session*, const nghttp2_frame* frame, void* self_ptr) {
+int Http2Session::OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame,
+                              void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   switch (frame->hd.type) {
     case NGHTTP2_DATA:
     case NGHTTP2_HEADERS:
       self->scanner_.SentUseful();
+      if (self->early_ends_ > 0 && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
+          nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0) {
+        --self->early_ends_;
+        self->ResetStream(frame->hd.stream_id, NGHTTP2_NO_ERROR);
+      }
       break;
     case NGHTTP2_RST_STREAM: {
       self->reset_by_us_ = frame->hd.stream_id;

@@ -98,7 +98,7 @@ class Http2Session {
     virtual bool OnHeader(void* stream, std::string_view name, std::string_view value) = 0;
     // The headers are complete (once per request), and whether the request ends with them.
     virtual void OnHeadersDone(void* stream, bool end) = 0;
-    // The header list is larger than max_header_list_bytes; no OnHeadersDone comes.
+    // The header list is larger than max_header_list_bytes; no more of its headers are told.
     virtual void OnHeadersTooLarge(void* stream) = 0;
     virtual void OnData(void* stream, absl::Span<const uint8_t> data) = 0;
     // The client has sent all (after the data, or with its trailers).
@@ -133,6 +133,10 @@ class Http2Session {
   bool SubmitTrailers(int32_t stream_id, const nghttp2_nv* trailers, size_t count);
   void ResumeBody(int32_t stream_id) { nghttp2_session_resume_data(session_, stream_id); }
   void ResetStream(int32_t stream_id, uint32_t error_code);
+  // The answer that was submitted is complete before the request is: once it was sent, the client
+  // is told that it need not go on (RST_STREAM, NO_ERROR). nghttp2 drops answers to streams whose
+  // reset is submitted, so it cannot be submitted along with them.
+  void EndsEarly() { ++early_ends_; }
 
   // The receiver took `bytes` of a stream's DATA: the client may send as many more. The
   // connection's window is given back as data arrives, so that one stream does not block others.
@@ -192,6 +196,7 @@ class Http2Session {
   int32_t reset_by_peer_ = 0;
   int32_t reset_by_us_ = 0;
 
+  size_t early_ends_ = 0;
   size_t open_streams_ = 0;
   uint64_t streams_accepted_ = 0;
   bool ended_ = false;  // terminated: no more input is taken

@@ -7,8 +7,8 @@ namespace sluice::transport::h2 {
 
 // In front of each block; 16 bytes, so that the block keeps malloc's alignment.
 struct alignas(16) MemoryPool::Header {
-  size_t bytes;      // usable
-  size_t size_class; // 0: straight from malloc
+  size_t bytes;       // usable
+  size_t size_class;  // 0: straight from malloc
 };
 
 struct MemoryPool::FreeBlock {

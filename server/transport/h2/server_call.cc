@@ -32,7 +32,7 @@ const nghttp2_nv kStatus200 = Header(":status", "200", kConstant);
 const nghttp2_nv kContentType = Header("content-type", "application/grpc", kConstant);
 const nghttp2_nv kOkHeaders[] = {kStatus200, kContentType};
 const nghttp2_nv kOkTrailers[] = {Header("grpc-status", "0", kConstant)};
-constexpr std::string_view kCodeTexts[] = {"0", "1", "2",  "3",  "4",  "5",  "6",  "7", "8",
+constexpr std::string_view kCodeTexts[] = {"0", "1",  "2",  "3",  "4",  "5",  "6",  "7", "8",
                                            "9", "10", "11", "12", "13", "14", "15", "16"};
 
 size_t CodeIndex(absl::StatusCode code) {
@@ -175,8 +175,8 @@ void ServerCall::OnHeader(std::string_view name, std::string_view value) {
           Fault(200, absl::StatusCode::kInternal,
                 "grpc-timeout: must be 1 to 8 digits and a unit of H M S m u n");
         } else {
-          deadline_ns_ = *timeout_ns > kNoDeadline - arrived_ns_ ? kNoDeadline
-                                                                 : arrived_ns_ + *timeout_ns;
+          deadline_ns_ =
+              *timeout_ns > kNoDeadline - arrived_ns_ ? kNoDeadline : arrived_ns_ + *timeout_ns;
         }
         return;
       }
@@ -209,6 +209,10 @@ void ServerCall::OnHeader(std::string_view name, std::string_view value) {
 
 void ServerCall::OnHeadersDone(bool end) {
   headers_done_ = true;
+  if (finished_) {  // refused for their size
+    remote_ended_ = end;
+    return;
+  }
   if (method_ == nullptr) method_ = &connection_->grpc_.unknown_method_;
   if (!post_ || !grpc_content_ || !te_trailers_) {
     // HTTP's own errors come first: who sent this does not speak gRPC.
@@ -225,7 +229,8 @@ void ServerCall::OnHeadersDone(bool end) {
   }
   if (end) remote_ended_ = true;
   if (fault_text_ != nullptr) {
-    AnswerFault();
+    // In HTTP's way only after the request, which may turn out to be malformed.
+    if (fault_http_ == 200 || end) AnswerFault();
     return;
   }
   GrpcLoop& grpc = connection_->grpc_;
@@ -279,9 +284,10 @@ void ServerCall::OnData(absl::Span<const uint8_t> data) {
   }
   GrpcLoop& grpc = connection_->grpc_;
   unconsumed_ += data.size();
-  if (method_->streaming == nullptr) {
-    if (connection_->buffered_bytes_ + data.size() >
-            grpc.options().max_connection_buffered_bytes ||
+  if (fault_text_ != nullptr) {
+    // Dropped.
+  } else if (method_->streaming == nullptr) {
+    if (connection_->buffered_bytes_ + data.size() > grpc.options().max_connection_buffered_bytes ||
         grpc.buffered_bytes_ + data.size() > grpc.options().max_loop_buffered_bytes) {
       FailWithCode(absl::StatusCode::kResourceExhausted,
                    "too many bytes of unfinished requests are held");
@@ -393,6 +399,10 @@ void ServerCall::Deliver() {
 void ServerCall::OnEnd() {
   remote_ended_ = true;
   if (finished_) return;
+  if (fault_text_ != nullptr) {
+    AnswerFault();
+    return;
+  }
   if (method_->streaming != nullptr) {
     EndOfRequests();
     return;
@@ -585,7 +595,7 @@ void ServerCall::SubmitTrailersOnly() {
   AppendCustom(custom_.trailing, &headers);
   connection_->session_.SubmitHeaders(stream_id_, headers.data(), headers.size(), nullptr);
   // The client need not send the rest of its request.
-  if (!remote_ended_) connection_->session_.ResetStream(stream_id_, NGHTTP2_NO_ERROR);
+  if (!remote_ended_) connection_->session_.EndsEarly();
   connection_->MarkDirty();
 }
 
@@ -601,7 +611,7 @@ void ServerCall::SubmitTrailers() {
     AppendCustom(custom_.trailing, &trailers);
     connection_->session_.SubmitTrailers(stream_id_, trailers.data(), trailers.size());
   }
-  if (!remote_ended_) connection_->session_.ResetStream(stream_id_, NGHTTP2_NO_ERROR);
+  if (!remote_ended_) connection_->session_.EndsEarly();
 }
 
 void ServerCall::Send() {

@@ -169,8 +169,8 @@ class ServerCall {
   int64_t arrived_ns_ = 0;
   int64_t deadline_ns_ = kNoDeadline;
   void* state_ = nullptr;
-  Buffer in_;   // requests, framed, not yet delivered
-  Buffer out_;  // responses, framed, not yet sent
+  Buffer in_;              // requests, framed, not yet delivered
+  Buffer out_;             // responses, framed, not yet sent
   size_t message_at_ = 0;  // where in out_ the message begins that is being built
   size_t unconsumed_ = 0;  // DATA bytes whose stream window was not given back
   size_t charged_in_ = 0;  // of the connection's bounds
@@ -184,8 +184,8 @@ class ServerCall {
 
   std::vector<MetadataEntry> metadata_;
   Buffer metadata_bytes_;
-  std::string message_;   // of the status, encoded
-  std::string path_;      // of an unknown method
+  std::string message_;  // of the status, encoded
+  std::string path_;     // of an unknown method
   CustomMetadata custom_;
 
   // The calls of a connection, newest first; then the loop's free list.
