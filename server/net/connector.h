@@ -29,7 +29,7 @@ struct ConnectOptions {
 // DEADLINE_EXCEEDED, UNAVAILABLE (refused, unreachable, no such name; says for which address),
 // UNAUTHENTICATED (TLS: the certificate). Neither is called from within Connect. The addresses
 // of a name are tried in turn; each has an even part of the time that remains.
-// `resolver` is used for names only, and outlives the stream.
+// `resolver` is used for names only, and within the call; the loop outlives it.
 Stream* Connect(EventLoop& loop, const Address& address, Resolver& resolver,
                 const ConnectOptions& options, StreamHandler& handler);
 

@@ -66,6 +66,7 @@ class IterationHook {
   // REQUIRES: not scheduled.
   virtual ~IterationHook() = default;
   virtual void OnIterationEnd() = 0;
+  bool scheduled() const { return scheduled_; }
 
  private:
   friend class EventLoop;
@@ -181,6 +182,7 @@ class EventLoop {
   void Push(Task& task);
   void Wake();
   void EndResidents();
+  void DropTasks();
 
   const common::Clock& clock_;
   const Options options_;

@@ -55,7 +55,7 @@ class LoopGroup {
   std::vector<std::unique_ptr<EventLoop>> loops_;
   // Each is touched on its loop only, while that runs.
   std::vector<std::vector<std::unique_ptr<Listener>>> listeners_;  // by loop
-  std::vector<ListeningSockets> sockets_;                          // own the Unix sockets' files
+  std::vector<std::unique_ptr<ListeningSockets>> sockets_;         // own the Unix sockets' files
   std::vector<std::thread> threads_;
   bool started_ = false;
   bool stopped_ = false;

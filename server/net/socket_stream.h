@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -42,6 +43,12 @@ class ConnectionBudget {
   std::atomic<int64_t> open_{0};
 };
 
+// What a stream that is not connected yet keeps until it is, or is given up.
+class ConnectionAttempt {
+ public:
+  virtual ~ConnectionAttempt() = default;
+};
+
 class SocketStream final : public Stream,
                            private IoWatcher,
                            private IterationHook,
@@ -56,6 +63,8 @@ class SocketStream final : public Stream,
   // then either Attach or Abort.
   static SocketStream* Unconnected(EventLoop& loop, const StreamOptions& options);
 
+  // Destroyed by Attach and by whatever closes the stream. REQUIRES: unconnected.
+  void SetAttempt(std::unique_ptr<ConnectionAttempt> attempt) { attempt_ = std::move(attempt); }
   void SetHandler(StreamHandler* handler) { handler_ = handler; }
   // Starts reading, and calls OnOpen from within.
   void Open();
@@ -100,11 +109,14 @@ class SocketStream final : public Stream,
   void EndWith(absl::Status why);
   void Finish();
   bool reading_wanted() const;
+  bool reading_wanted_when_open() const;
+  void SetPeer(int fd, const SocketAddress& peer);
 
   EventLoop& loop_;
   const StreamOptions options_;
   StreamHandler* handler_ = nullptr;
   ConnectionBudget* budget_ = nullptr;
+  std::unique_ptr<ConnectionAttempt> attempt_;
   OutputBuffer output_;
   Timer linger_{Timer::To<&SocketStream::OnLinger>, this};
   int64_t linger_ns_ = 0;
@@ -120,7 +132,6 @@ class SocketStream final : public Stream,
   bool above_high_water_ = false;
   bool peer_ended_ = false;
   bool is_unix_ = false;
-  bool half_closed_ = false;
   // The peer, small: an IPv4 address is stored as mapped into IPv6.
   uint16_t peer_port_ = 0;
   uint8_t peer_ip_[16] = {};

@@ -25,8 +25,8 @@ struct PeerIdentity {
 
 // Bounds of a stream's output.
 struct StreamOptions {
-  // Above high_water_bytes of pending output the peer is held to be stalled: nothing is read from
-  // it (see pause_when_high) until the output is below low_water_bytes.
+  // From high_water_bytes of pending output on the peer is held to be stalled: nothing is read from
+  // it (see pause_when_high) until no more than low_water_bytes are pending; then OnWritable.
   size_t high_water_bytes = size_t{256} << 10;
   size_t low_water_bytes = size_t{64} << 10;
   // Above this the stream is aborted, RESOURCE_EXHAUSTED: its handler does not heed the marks.
@@ -55,7 +55,7 @@ class StreamHandler {
   // The peer sent all it will send (half-close).
   virtual void OnEnd() = 0;
 
-  // Pending output fell below the low-water mark after it had been above the high one.
+  // Pending output fell to the low-water mark after it had reached the high one.
   virtual void OnWritable() {}
 
   // The last callback; the stream is destroyed when it returns. OK after an orderly close by

@@ -56,7 +56,7 @@ class Timer {
   Timer* next_ = nullptr;
   Timer** previous_ = nullptr;  // the pointer that points here
   int64_t tick_ = 0;
-  uint32_t slot_ = 0;  // level * kSlots + slot, or kFiring
+  uint32_t slot_ = 0;  // level * kSlots + digit
 };
 
 // Not thread-safe. Outlives the timers armed on it, or is destroyed after they are cancelled.
@@ -91,7 +91,6 @@ class TimerWheel {
   static constexpr int kLevels = 8;  // 48 bits of ticks: all of 63 bits of nanoseconds
   static constexpr int kSlotBits = 6;
   static constexpr uint32_t kSlots = 1 << kSlotBits;
-  static constexpr uint32_t kFiring = kLevels * kSlots;
 
   void Insert(Timer& timer);
   void Unlink(Timer& timer);

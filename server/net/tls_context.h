@@ -74,7 +74,6 @@ class TlsContext {
   TlsContext(Role role, TlsOptions options);
 
   absl::StatusOr<CtxPtr> Load() const;
-  absl::Status Use(absl::StatusOr<CtxPtr> loaded) ABSL_LOCKS_EXCLUDED(mu_);
   std::string FilesLookLike() const;
 
   const Role role_;

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
 #include "server/net/event_loop.h"
 #include "server/net/socket_stream.h"
 #include "server/net/stream.h"
@@ -31,6 +32,9 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   // Called once when the handshake is done, for the handler of the stream; null refuses it. The
   // handler's OnOpen follows.
   using Accept = absl::AnyInvocable<StreamHandler*(Stream&)>;
+
+  // What the socket underneath is to be made with.
+  static StreamOptions SocketOptions();
 
   // The server's side, over `socket`, which is connected and not opened. The handshake may take
   // handshake_timeout_ns, after which (or after it failed) the stream vanishes, counted, and
@@ -54,7 +58,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void Abort(absl::Status why) override;
   const PeerIdentity& peer() const override { return identity_; }
   std::string peer_address() const override { return socket_->peer_address(); }
-  EventLoop& loop() override { return socket_->loop(); }
+  EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override { return socket_->ready_since_ns(); }
 
   // TLS 1.2 or 1.3 by name, and whether a session was resumed. For logs and tests.
@@ -75,7 +79,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void OnClosed(const absl::Status& why) override;
 
   void OnIterationEnd() override;
-  void OnHandshakeTimeout();
+  void OnTimeout();
 
   // The BIO through which OpenSSL reads input_ and writes to the socket.
   static BIO_METHOD* BioMethod();
@@ -85,39 +89,47 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   static void OnTlsMessage(int write, int version, int content_type, const void* bytes, size_t size,
                            SSL* ssl, void* self);
 
-  bool ContinueHandshake();
+  void ContinueHandshake();
   void HandshakeDone();
   void FillIdentity();
   void Decrypt();
+  void HandUp(absl::Span<const uint8_t> plain);
+  void HandUpHeld();
   void Encrypt();
+  void UpdateReading();
   void TellEnd();
   void Fail(absl::Status why);
-  absl::Status TlsError(const char* what) const;
+  void EndHandshake();
+  absl::Status TlsError(absl::string_view what) const;
 
   SocketStream* const socket_;  // lives until OnClosed has returned
+  EventLoop& loop_;
   const StreamOptions options_;
   TlsContext::SslPtr ssl_;
   StreamHandler* handler_ = nullptr;
   Accept accept_;
   absl::AnyInvocable<void()> done_;
-  OutputBuffer plain_;
+  OutputBuffer plain_;               // to be encrypted
+  OutputBuffer held_;                // decrypted when the handler had paused already
   absl::Span<const uint8_t> input_;  // encrypted, not yet taken by OpenSSL; within OnData only
-  Timer handshake_timer_{Timer::To<&TlsStream::OnHandshakeTimeout>, this};
+  Timer timer_{Timer::To<&TlsStream::OnTimeout>, this};  // of the handshake, then of the closing
   const int64_t handshake_timeout_ns_;
   int64_t linger_ns_ = 0;
   size_t handshake_bytes_ = 0;
-  // Messages of TLS that carry no data (key updates, tickets) and are still allowed; earned by
-  // data.
-  int64_t idle_messages_ = 0;
+  // Messages of TLS itself (key updates, tickets) that the peer may still send; earned by data.
+  int idle_messages_;
   PeerIdentity identity_;
+  absl::Status failure_;
   const bool is_server_;
   bool open_ = false;
-  bool failed_ = false;   // nothing more is read, written or told, but OnClosed
-  bool closing_ = false;  // CloseAfterWrite was called
-  bool shut_ = false;     // and has sent its last
-  bool ended_ = false;    // OnEnd was told
-  bool paused_ = false;
+  bool failed_ = false;     // nothing more is read, written or told, but OnClosed
+  bool closing_ = false;    // CloseAfterWrite was called
+  bool peer_done_ = false;  // said close_notify, or ended
+  bool told_end_ = false;
+  bool handed_up_ = false;  // since the last OnReadsDone
+  bool paused_ = false;     // by the handler
   bool above_high_water_ = false;
+  bool gone_ = false;  // OnClosed was told; only the last hook remains
 };
 
 }  // namespace sluice::net
