@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/common/clock.h"
 #include "server/common/mutex.h"
 #include "server/limits/limit_registry.h"
@@ -39,6 +40,9 @@ class Reloader {
   const std::string& path() const { return path_; }
 
  private:
+  // The file's version, and whether it is another than the one that ran.
+  absl::StatusOr<bool> Apply(std::string* version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
+
   const std::string path_;
   limits::LimitRegistry* const registry_;
   const common::Clock* const clock_;

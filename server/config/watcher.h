@@ -4,8 +4,12 @@
 //
 // It watches, by inotify, every folder through which the path's resolution goes. Each event that
 // touches a name on that way, or the file itself, is a possible change; after some quiet time
-// `on_change` is called once for all of them. It may be called though nothing changed: compare
-// the content (Reloader does).
+// `on_change` is called once for all of them. It may be called though nothing changed, and is
+// called once after the start, for what changed before the watching began: compare the content
+// (Reloader does).
+//
+// File systems that do not tell of changes made elsewhere (NFS, some container mounts) cannot be
+// watched; SIGHUP is for them.
 #ifndef SLUICE_SERVER_CONFIG_WATCHER_H_
 #define SLUICE_SERVER_CONFIG_WATCHER_H_
 

@@ -245,9 +245,14 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecFigures* figures
 }  // namespace
 
 std::string ShowValue(std::string_view value) {
-  const bool cut = value.size() > kShownBytes;
-  return absl::StrCat("\"", absl::Utf8SafeCHexEscape(ToAbsl(value.substr(0, kShownBytes))),
-                      cut ? "...\": " : "\": ");
+  size_t shown = value.size();
+  if (shown > kShownBytes) {
+    shown = kShownBytes;
+    // Not in the middle of a character: messages go out as UTF-8.
+    while (shown > 0 && (static_cast<unsigned char>(value[shown]) & 0xC0) == 0x80) --shown;
+  }
+  return absl::StrCat("\"", absl::Utf8SafeCHexEscape(ToAbsl(value.substr(0, shown))),
+                      shown < value.size() ? "...\": " : "\": ");
 }
 
 std::string SpecProblem::Path(const LimitSpec& spec) const {

@@ -1,0 +1,145 @@
+#include "server/config/watched_path.h"
+
+#include <limits.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::config {
+namespace {
+
+// As the kernel's own bound.
+constexpr int kMaxSymlinks = 40;
+
+constexpr uint32_t kFolderEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
+                                   IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
+// IN_ATTRIB: the rights may have changed, and a file's last name is gone.
+constexpr uint32_t kFileEvents = IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB;
+
+// The names between the slashes of `path`, put in front of `rest`.
+void Prepend(std::string_view path, std::deque<std::string>* rest) {
+  std::deque<std::string> names;
+  while (!path.empty()) {
+    const size_t end = path.find('/');
+    const std::string_view name = path.substr(0, end);
+    if (!name.empty() && name != ".") names.emplace_back(name);
+    path = end == std::string_view::npos ? std::string_view() : path.substr(end + 1);
+  }
+  rest->insert(rest->begin(), names.begin(), names.end());
+}
+
+bool NoneLeft(int error) { return error == ENOSPC || error == ENOMEM; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WatchedPath>> WatchedPath::Create(const std::string& path) {
+  std::string absolute = path;
+  if (path.empty() || path[0] != '/') {
+    char folder[PATH_MAX];
+    if (getcwd(folder, sizeof(folder)) == nullptr) {
+      return absl::UnavailableError(
+          absl::StrCat(path, ": the current folder is unknown: ", std::strerror(errno)));
+    }
+    absolute = absl::StrCat(folder, "/", path);
+  }
+  const int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (fd < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": cannot be watched: ", std::strerror(errno),
+                     "; raise fs.inotify.max_user_instances, or reload by SIGHUP"));
+  }
+  std::unique_ptr<WatchedPath> watched(new WatchedPath(fd, std::move(absolute)));
+  if (absl::Status status = watched->Follow(); !status.ok()) return status;
+  return watched;
+}
+
+WatchedPath::~WatchedPath() { close(fd_); }
+
+absl::Status WatchedPath::Follow() {
+  std::map<int, std::set<std::string>> found;
+  absl::Status status;
+  const auto watch = [&](const std::string& path, uint32_t events, const std::string& name) {
+    const int wd = inotify_add_watch(fd_, path.c_str(), events | IN_MASK_ADD);
+    if (wd >= 0) {
+      found[wd].insert(name);
+    } else if (NoneLeft(errno)) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat(path_, ": cannot be watched: ", std::strerror(errno),
+                       "; raise fs.inotify.max_user_watches, or reload by SIGHUP"));
+    }
+  };
+
+  // `folder` has no symlinks in it: they are followed here, one by one.
+  std::string folder = "/";
+  std::deque<std::string> rest;
+  Prepend(path_, &rest);
+  int symlinks = 0;
+  while (!rest.empty()) {
+    const std::string name = std::move(rest.front());
+    rest.pop_front();
+    if (name == "..") {
+      folder.resize(folder.rfind('/'));
+      if (folder.empty()) folder = "/";
+      continue;
+    }
+    // The watch comes first: what changes after the look is told.
+    watch(folder, kFolderEvents, name);
+    const std::string path = absl::StrCat(folder, folder == "/" ? "" : "/", name);
+    struct stat info = {};
+    if (lstat(path.c_str(), &info) != 0) break;
+    if (S_ISLNK(info.st_mode)) {
+      char target[PATH_MAX];
+      const ssize_t size = readlink(path.c_str(), target, sizeof(target));
+      if (size <= 0 || ++symlinks > kMaxSymlinks) break;
+      if (target[0] == '/') folder = "/";
+      Prepend(std::string_view(target, static_cast<size_t>(size)), &rest);
+    } else if (S_ISDIR(info.st_mode)) {
+      folder = path;
+    } else {
+      if (rest.empty()) watch(path, kFileEvents | IN_DONT_FOLLOW, "");
+      break;
+    }
+  }
+
+  for (const auto& [wd, names] : watches_) {
+    // Fails for one that the kernel has dropped already.
+    if (!found.contains(wd)) (void)inotify_rm_watch(fd_, wd);
+  }
+  watches_ = std::move(found);
+  return status;
+}
+
+bool WatchedPath::Drain() {
+  bool matters = false;
+  alignas(inotify_event) char buffer[1 << 14];
+  while (true) {
+    const ssize_t size = read(fd_, buffer, sizeof(buffer));
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) break;
+    for (ssize_t at = 0; at < size;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+      at += static_cast<ssize_t>(sizeof(inotify_event) + event->len);
+      if ((event->mask & IN_Q_OVERFLOW) != 0) {
+        matters = true;
+        continue;
+      }
+      const auto it = watches_.find(event->wd);
+      if (it == watches_.end()) continue;
+      const bool of_itself = event->len == 0;
+      matters = matters || of_itself || it->second.contains(event->name);
+    }
+  }
+  // A folder for which no watch is left now is told of by those before it.
+  if (matters) (void)Follow();
+  return matters;
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,106 @@
+#include "server/config/watcher.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/config/watched_path.h"
+
+namespace sluice::config {
+namespace {
+
+// The kernel's, not a Clock's: the quiet time is waited for in the kernel too.
+int64_t MonotonicNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+class Watcher::Impl {
+ public:
+  Impl(std::unique_ptr<WatchedPath> watched, int stop_fd, std::function<void()> on_change,
+       WatcherOptions options)
+      : watched_(std::move(watched)),
+        stop_fd_(stop_fd),
+        on_change_(std::move(on_change)),
+        options_(options),
+        thread_([this] { Run(); }) {}
+
+  ~Impl() {
+    const uint64_t one = 1;
+    // An eventfd takes its first event always.
+    (void)!write(stop_fd_, &one, sizeof(one));
+    thread_.join();
+    close(stop_fd_);
+  }
+
+ private:
+  void Run() {
+    // What changed before the watching began was seen by nobody.
+    std::optional<int64_t> first_ns = MonotonicNs();
+    int64_t last_ns = *first_ns;
+    while (true) {
+      pollfd fds[] = {{stop_fd_, POLLIN, 0}, {watched_->fd(), POLLIN, 0}};
+      timespec wait = {};
+      if (first_ns) {
+        const int64_t due_ns = std::min(last_ns + options_.quiet_ns, *first_ns + options_.most_ns);
+        const int64_t left_ns = std::max<int64_t>(0, due_ns - MonotonicNs());
+        wait.tv_sec = left_ns / 1'000'000'000;
+        wait.tv_nsec = left_ns % 1'000'000'000;
+        if (left_ns == 0) {
+          first_ns.reset();
+          on_change_();
+          continue;
+        }
+      }
+      const int ready = ppoll(fds, 2, first_ns ? &wait : nullptr, nullptr);
+      if (ready < 0 && errno != EINTR) return;
+      if (ready <= 0) continue;
+      if (fds[0].revents != 0) return;
+      if (fds[1].revents != 0 && watched_->Drain()) {
+        last_ns = MonotonicNs();
+        if (!first_ns) first_ns = last_ns;
+      }
+    }
+  }
+
+  // The thread's alone.
+  const std::unique_ptr<WatchedPath> watched_;
+  // An eventfd: synchronizes itself.
+  const int stop_fd_;
+  const std::function<void()> on_change_;
+  const WatcherOptions options_;
+  // Last: all above is there when it starts.
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<Watcher>> Watcher::Start(std::string path,
+                                                        std::function<void()> on_change,
+                                                        WatcherOptions options) {
+  auto watched = WatchedPath::Create(path);
+  if (!watched.ok()) return watched.status();
+  const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (stop_fd < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": cannot be watched: ", std::strerror(errno)));
+  }
+  return std::unique_ptr<Watcher>(new Watcher(
+      std::make_unique<Impl>(*std::move(watched), stop_fd, std::move(on_change), options)));
+}
+
+Watcher::Watcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Watcher::~Watcher() = default;
+
+}  // namespace sluice::config

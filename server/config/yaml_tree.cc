@@ -1,0 +1,258 @@
+#include "server/config/yaml_tree.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/mark.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <istream>
+#include <optional>
+#include <streambuf>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "server/common/strings.h"
+#include "server/limits/spec_check.h"
+
+namespace sluice::config {
+namespace {
+
+using common::ToAbsl;
+
+// A limits file needs five levels.
+constexpr size_t kMaxDepth = 32;
+
+struct Problem {
+  Place place;
+  std::string text;
+};
+
+Place PlaceOf(const YAML::Mark& mark) {
+  // yaml-cpp counts from 0, and -1 is "nowhere".
+  return {std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1};
+}
+
+// Length of the valid UTF-8 sequence at the front, 0 if there is none: no overlong forms, no
+// surrogates, nothing above U+10FFFF.
+size_t Utf8Length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto continues = [&](size_t i) { return i < text.size() && (byte(i) & 0xC0) == 0x80; };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  if (first < 0xC2) return 0;
+  if (first < 0xE0) return continues(1) ? 2 : 0;
+  if (first < 0xF0) {
+    if (!continues(1) || !continues(2)) return 0;
+    if (first == 0xE0 && byte(1) < 0xA0) return 0;
+    if (first == 0xED && byte(1) > 0x9F) return 0;
+    return 3;
+  }
+  if (first > 0xF4 || !continues(1) || !continues(2) || !continues(3)) return 0;
+  if (first == 0xF0 && byte(1) < 0x90) return 0;
+  if (first == 0xF4 && byte(1) > 0x8F) return 0;
+  return 4;
+}
+
+std::optional<Problem> CheckBytes(std::string_view text) {
+  constexpr char kHex[] = "0123456789abcdef";
+  Place place;
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == 0) {
+      return Problem{place, "a NUL byte; a limits file is text"};
+    }
+    const size_t length = Utf8Length(text.substr(i));
+    if (length == 0) {
+      std::string text_of_byte = {'0', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      return Problem{place,
+                     absl::StrCat("byte ", text_of_byte, " is not UTF-8; save the file as UTF-8")};
+    }
+    if (byte == '\n') {
+      ++place.line;
+      place.column = 1;
+    } else {
+      place.column += static_cast<int>(length);
+    }
+    i += length;
+  }
+  return std::nullopt;
+}
+
+// Builds the tree from events. The first problem stops the building; yaml-cpp's own exceptions
+// are caught outside.
+class TreeBuilder final : public YAML::EventHandler {
+ public:
+  YamlNode TakeRoot() { return std::move(root_); }
+  const std::optional<Problem>& problem() const { return problem_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (documents_++ > 0) {
+      Fail(PlaceOf(mark), "a second document begins here; a limits file is one document");
+    }
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Check(mark, "", anchor);
+    YamlNode node;
+    node.place = PlaceOf(mark);
+    Add(std::move(node));
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    Fail(PlaceOf(mark), "an alias (*name) is not taken in a limits file; write it out");
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    Check(mark, tag, anchor);
+    YamlNode node;
+    node.kind = YamlNode::Kind::kValue;
+    node.place = PlaceOf(mark);
+    if (!problem_) node.value = value;
+    Add(std::move(node));
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    Check(mark, tag, anchor);
+    Open(YamlNode::Kind::kList, mark);
+  }
+  void OnSequenceEnd() override { Close(); }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    Check(mark, tag, anchor);
+    Open(YamlNode::Kind::kMap, mark);
+  }
+  void OnMapEnd() override { Close(); }
+
+ private:
+  // A list or map that is not complete yet.
+  struct Level {
+    YamlNode node;
+    // A map's key that has no value yet.
+    std::optional<YamlNode> key;
+    absl::flat_hash_map<std::string, int> line_of_key;
+  };
+
+  void Fail(Place place, std::string text) {
+    if (!problem_) problem_ = Problem{place, std::move(text)};
+  }
+
+  void Check(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+    if (anchor != 0) {
+      Fail(PlaceOf(mark), "an anchor (&name) is not taken in a limits file; take it out");
+    }
+    // "?" and "!" stand for plain and quoted.
+    if (!tag.empty() && tag != "?" && tag != "!") {
+      Fail(PlaceOf(mark), absl::StrCat("tag: ", limits::ShowValue(tag),
+                                       "tags are not taken in a limits file; take it out"));
+    }
+  }
+
+  void Open(YamlNode::Kind kind, const YAML::Mark& mark) {
+    if (problem_) return;
+    if (levels_.size() == kMaxDepth) {
+      Fail(PlaceOf(mark), absl::StrCat("is nested deeper than ", kMaxDepth, " levels"));
+      return;
+    }
+    Level level;
+    level.node.kind = kind;
+    level.node.place = PlaceOf(mark);
+    levels_.push_back(std::move(level));
+  }
+
+  void Close() {
+    if (problem_) return;
+    YamlNode node = std::move(levels_.back().node);
+    levels_.pop_back();
+    Add(std::move(node));
+  }
+
+  void Add(YamlNode node) {
+    if (problem_) return;
+    if (levels_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Level& level = levels_.back();
+    if (level.node.kind == YamlNode::Kind::kList) {
+      level.node.items.push_back(std::move(node));
+      return;
+    }
+    if (!level.key) {
+      AddKey(&level, std::move(node));
+      return;
+    }
+    // An absent value's mark is that of whatever comes next: its key's says more.
+    if (node.kind == YamlNode::Kind::kNull) node.place = level.key->place;
+    level.node.entries.push_back({level.key->place, std::move(level.key->value), std::move(node)});
+    level.key.reset();
+  }
+
+  void AddKey(Level* level, YamlNode key) {
+    if (key.kind == YamlNode::Kind::kNull) {
+      Fail(key.place, "an empty key, null or ~; put the key in quotes");
+      return;
+    }
+    if (key.kind != YamlNode::Kind::kValue) {
+      Fail(key.place, "a list or map as a key; say a plain name");
+      return;
+    }
+    const auto [it, inserted] = level->line_of_key.emplace(key.value, key.place.line);
+    if (!inserted) {
+      Fail(key.place, absl::StrCat(limits::ShowValue(key.value), "is given twice, first in line ",
+                                   it->second, "; keep one"));
+      return;
+    }
+    level->key = std::move(key);
+  }
+
+  int documents_ = 0;
+  YamlNode root_;
+  std::vector<Level> levels_;
+  std::optional<Problem> problem_;
+};
+
+// Reads from memory without a copy.
+class TextBuffer final : public std::streambuf {
+ public:
+  explicit TextBuffer(std::string_view text) {
+    char* begin = const_cast<char*>(text.data());  // never written: there is no put area
+    setg(begin, begin, begin + text.size());
+  }
+};
+
+}  // namespace
+
+absl::Status ErrorAt(std::string_view filename, Place place, std::string_view text) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(filename), ":", place.line, ":", place.column, ": ", ToAbsl(text)));
+}
+
+absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename) {
+  if (const auto problem = CheckBytes(text)) {
+    return ErrorAt(filename, problem->place, problem->text);
+  }
+  TextBuffer buffer(text);
+  std::istream stream(&buffer);
+  TreeBuilder builder;
+  try {
+    YAML::Parser parser(stream);
+    while (!builder.problem() && parser.HandleNextDocument(builder)) {
+    }
+  } catch (const YAML::Exception& e) {
+    // What we refuse comes first in the file.
+    if (!builder.problem()) {
+      return ErrorAt(filename, PlaceOf(e.mark), absl::StrCat("is not YAML: ", e.msg));
+    }
+  }
+  if (builder.problem()) {
+    return ErrorAt(filename, builder.problem()->place, builder.problem()->text);
+  }
+  return builder.TakeRoot();
+}
+
+}  // namespace sluice::config

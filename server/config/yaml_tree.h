@@ -1,0 +1,51 @@
+// A YAML document as a tree that knows where everything was written, restricted to what a limits
+// file needs: one document of maps, lists and plain values. What would be surprising there is
+// refused: anchors, aliases, tags, keys given twice, keys that are not plain values, deep nesting,
+// bytes that are not UTF-8.
+#ifndef SLUICE_SERVER_CONFIG_YAML_TREE_H_
+#define SLUICE_SERVER_CONFIG_YAML_TREE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace sluice::config {
+
+// Both count from 1; columns count bytes.
+struct Place {
+  int line = 1;
+  int column = 1;
+};
+
+struct YamlNode {
+  enum class Kind : uint8_t { kNull, kValue, kList, kMap };
+  // A map's entry.
+  struct Entry;
+
+  Kind kind = Kind::kNull;
+  Place place;
+  std::string value;            // kValue
+  std::vector<YamlNode> items;  // kList
+  std::vector<Entry> entries;   // kMap, in the order written
+};
+
+struct YamlNode::Entry {
+  Place place;
+  std::string key;
+  YamlNode node;
+};
+
+// INVALID_ARGUMENT: "FILE:LINE:COLUMN: what is wrong, what to write".
+absl::Status ErrorAt(std::string_view filename, Place place, std::string_view text);
+
+// The root of the only document. A text without any document has a kNull root. Thread-safe.
+absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename);
+
+}  // namespace sluice::config
+
+#endif  // SLUICE_SERVER_CONFIG_YAML_TREE_H_
