@@ -54,6 +54,9 @@ inline constexpr size_t kMaxLimits = 100'000;
 inline constexpr size_t kMaxLimitNames = 1'000'000;
 inline constexpr size_t kMaxLimitsFileBytes = size_t{8} << 20;
 
+// Calls open at once on one connection.
+inline constexpr uint32_t kMaxStreamsPerConnection = 1024;
+
 // Bytes of a request message. The largest honest one, a batch of 4096 acquisitions, stays below.
 inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 

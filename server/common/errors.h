@@ -216,6 +216,12 @@ inline absl::Status FieldOutOfBounds(std::string_view field, const absl::AlphaNu
   return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": ", value, "; ", ToAbsl(right)));
 }
 
+// Of a health check.
+inline absl::Status NoSuchService(std::string_view service) {
+  return absl::NotFoundError(absl::StrCat("service: no service is named \"", Shown(service),
+                                          "\"; empty for the server as a whole"));
+}
+
 inline absl::Status NotAuthenticated() {
   return absl::UnauthenticatedError(
       "the admin port asks for a token; send the metadata `authorization: Bearer TOKEN`");

@@ -9,6 +9,7 @@
 #include "server/limits/nearest.h"
 
 namespace sluice::service {
+
 bool IsUtf8(std::string_view bytes) {
   const auto* p = reinterpret_cast<const uint8_t*>(bytes.data());
   const auto* const end = p + bytes.size();

@@ -1,0 +1,82 @@
+// sluice.v1.RateLimiter on grpc++'s callback API.
+#ifndef SLUICE_SERVER_TRANSPORT_GRPC_RATE_LIMITER_SERVICE_H_
+#define SLUICE_SERVER_TRANSPORT_GRPC_RATE_LIMITER_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "server/common/metrics.h"
+#include "server/common/mutex.h"
+#include "server/service/rate_limiter.h"
+#include "server/service/watch.h"
+#include "server/transport/grpc/call_context.h"
+#include "server/transport/grpc/call_pool.h"
+#include "sluice/v1/rate_limiter.grpc.pb.h"
+
+namespace sluice::transport {
+
+// Thread-safe. Outlives its server, and its collaborators outlive it.
+class RateLimiterService final : public v1::RateLimiter::CallbackService {
+ public:
+  RateLimiterService(service::RateLimiter& limiter, service::WatchHub& watches,
+                     common::Metrics& metrics);
+
+  // Ends AcquireStreams once what was read is answered. Messages that are still under way are not
+  // decided; their callers see UNAVAILABLE.
+  void Drain();
+
+  ::grpc::ServerUnaryReactor* Acquire(::grpc::CallbackServerContext* context,
+                                      const v1::AcquireRequest* request,
+                                      v1::AcquireResponse* response) override;
+  ::grpc::ServerUnaryReactor* AcquireBatch(::grpc::CallbackServerContext* context,
+                                           const v1::AcquireBatchRequest* request,
+                                           v1::AcquireBatchResponse* response) override;
+  ::grpc::ServerBidiReactor<v1::AcquireBatchRequest, v1::AcquireBatchResponse>* AcquireStream(
+      ::grpc::CallbackServerContext* context) override;
+  ::grpc::ServerUnaryReactor* Query(::grpc::CallbackServerContext* context,
+                                    const v1::QueryRequest* request,
+                                    v1::QueryResponse* response) override;
+  ::grpc::ServerWriteReactor<v1::QueryResponse>* Watch(::grpc::CallbackServerContext* context,
+                                                       const v1::WatchRequest* request) override;
+  ::grpc::ServerUnaryReactor* Refund(::grpc::CallbackServerContext* context,
+                                     const v1::RefundRequest* request,
+                                     v1::RefundResponse* response) override;
+  ::grpc::ServerUnaryReactor* Lease(::grpc::CallbackServerContext* context,
+                                    const v1::LeaseRequest* request,
+                                    v1::LeaseResponse* response) override;
+
+ private:
+  class AcquireStreamReactor;
+  class WatchReactor;
+  using AcquirePool = CallPool<v1::AcquireRequest, v1::AcquireResponse, service::AcquireCall>;
+  using BatchPool =
+      CallPool<v1::AcquireBatchRequest, v1::AcquireBatchResponse, service::AcquireCall>;
+  using QueryPool = CallPool<v1::QueryRequest, v1::QueryResponse, service::QueryCall>;
+  using RefundPool = CallPool<v1::RefundRequest, v1::RefundResponse, service::RefundCall>;
+
+  service::RateLimiter& limiter_;
+  service::WatchHub& watches_;
+
+  MethodMeter acquire_meter_;
+  MethodMeter batch_meter_;
+  MethodMeter stream_meter_;
+  MethodMeter query_meter_;
+  MethodMeter watch_meter_;
+  MethodMeter refund_meter_;
+  MethodMeter lease_meter_;
+
+  AcquirePool acquire_pool_;
+  BatchPool batch_pool_;
+  QueryPool query_pool_;
+  RefundPool refund_pool_;
+
+  common::Mutex mu_;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_set<std::shared_ptr<AcquireStreamReactor>> streams_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_GRPC_RATE_LIMITER_SERVICE_H_
