@@ -20,13 +20,19 @@ constexpr long kSessionSeconds = 3600;
 // What HTTP/2 allows with TLS 1.2 (RFC 9113, 9.2.2): ephemeral keys and AEAD.
 constexpr char kTls12Ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
+// The errors of this thread: the system's, if there is one, else the last.
 std::string OpenSslError() {
-  const unsigned long error = ERR_peek_last_error();
+  std::string what = "unknown error";
+  while (const unsigned long error = ERR_get_error()) {
+    if (ERR_SYSTEM_ERROR(error)) {
+      what = std::strerror(ERR_GET_REASON(error));
+      break;
+    }
+    const char* const reason = ERR_reason_error_string(error);
+    what = reason != nullptr ? reason : absl::StrCat("OpenSSL error ", error);
+  }
   ERR_clear_error();
-  if (error == 0) return "unknown error";
-  if (ERR_SYSTEM_ERROR(error)) return std::strerror(ERR_GET_REASON(error));
-  const char* const reason = ERR_reason_error_string(error);
-  return reason != nullptr ? reason : absl::StrCat("OpenSSL error ", error);
+  return what;
 }
 
 absl::Status BadFile(absl::string_view what, const std::string& file) {
