@@ -1,0 +1,206 @@
+#include "server/flags.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/common/strings.h"
+#include "server/limits/nearest.h"
+
+namespace sluice {
+namespace {
+
+absl::Status Bad(absl::string_view flag, absl::string_view value, absl::string_view right) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", right));
+}
+
+absl::Status SetAddress(absl::string_view flag, const std::string& value,
+                        transport::ListenAddress* out) {
+  auto address = transport::ListenAddress::Parse(value);
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", address.status().message()));
+  }
+  *out = *std::move(address);
+  return absl::OkStatus();
+}
+
+struct Flag {
+  const char* name;
+  const char* value;  // what stands behind the =; null: nothing does
+  const char* help;
+  std::function<absl::Status(const std::string& value, Flags* flags)> set;
+};
+
+Flag String(const char* name, const char* value, const char* help, std::string Flags::* field) {
+  return {name, value, help, [field](const std::string& text, Flags* flags) {
+            flags->*field = text;
+            return absl::OkStatus();
+          }};
+}
+
+Flag File(const char* name, const char* help, transport::TlsFiles Flags::* files,
+          std::string transport::TlsFiles::* field) {
+  return {name, "FILE", help, [files, field](const std::string& text, Flags* flags) {
+            (flags->*files).*field = text;
+            return absl::OkStatus();
+          }};
+}
+
+std::vector<Flag> AllFlags() {
+  using transport::TlsFiles;
+  std::vector<Flag> all;
+  all.push_back(
+      String("limits", "FILE", "limits to load, reloaded when the file changes", &Flags::limits));
+  all.push_back({"listen", "ADDRESS", "where programs ask for permits (default 127.0.0.1:7200)",
+                 [](const std::string& text, Flags* flags) {
+                   return SetAddress("listen", text, &flags->listen);
+                 }});
+  all.push_back({"admin_listen", "ADDRESS", "control plane (default 127.0.0.1:7201)",
+                 [](const std::string& text, Flags* flags) {
+                   return SetAddress("admin_listen", text, &flags->admin_listen);
+                 }});
+  all.push_back({"store", "memory", "where buckets live", [](const std::string& text, Flags*) {
+                   if (text == "memory") return absl::OkStatus();
+                   return Bad("store", text, "this version has one store; write memory");
+                 }});
+  all.push_back({"max_buckets", "N", "most buckets in memory (default 16777216)",
+                 [](const std::string& text, Flags* flags) {
+                   if (absl::SimpleAtoi(text, &flags->max_buckets) && flags->max_buckets > 0) {
+                     return absl::OkStatus();
+                   }
+                   return Bad("max_buckets", text, "write a number from 1 up");
+                 }});
+  all.push_back({"overflow", "deny|allow", "a new key when all buckets are in use (default deny)",
+                 [](const std::string& text, Flags* flags) {
+                   if (text != "deny" && text != "allow") {
+                     return Bad("overflow", text, "write deny or allow");
+                   }
+                   flags->overflow = text == "deny" ? store::OverflowPolicy::kDeny
+                                                    : store::OverflowPolicy::kAllow;
+                   return absl::OkStatus();
+                 }});
+  all.push_back({"drain_timeout", "DURATION", "how long SIGTERM waits for calls (default 10s)",
+                 [](const std::string& text, Flags* flags) {
+                   absl::Duration timeout;
+                   if (!absl::ParseDuration(text, &timeout) || timeout < absl::ZeroDuration() ||
+                       timeout > absl::Hours(24)) {
+                     return Bad("drain_timeout", text,
+                                "write a duration of at most 24h, as 500ms or 30s");
+                   }
+                   flags->drain_timeout = timeout;
+                   return absl::OkStatus();
+                 }});
+  all.push_back(File("tls_cert", "PEM certificate of the data port", &Flags::tls, &TlsFiles::cert));
+  all.push_back(File("tls_key", "its private key", &Flags::tls, &TlsFiles::key));
+  all.push_back(File("tls_client_ca", "PEM authorities of client certificates, then required",
+                     &Flags::tls, &TlsFiles::client_ca));
+  all.push_back(File("admin_tls_cert", "PEM certificate of the admin port", &Flags::admin_tls,
+                     &TlsFiles::cert));
+  all.push_back(File("admin_tls_key", "its private key", &Flags::admin_tls, &TlsFiles::key));
+  all.push_back(File("admin_tls_client_ca", "PEM authorities of admins' certificates",
+                     &Flags::admin_tls, &TlsFiles::client_ca));
+  all.push_back(String("admin_token_file", "FILE",
+                       "token that admin calls must show as `authorization: Bearer TOKEN`",
+                       &Flags::admin_token_file));
+  all.push_back({"log_level", "LEVEL", "debug, info, warning or error (default info)",
+                 [](const std::string& text, Flags* flags) {
+                   if (common::ParseLogLevel(text, &flags->log_level)) return absl::OkStatus();
+                   return Bad("log_level", text, "write debug, info, warning or error");
+                 }});
+  all.push_back(
+      {"version", nullptr, "print the version and exit", [](const std::string&, Flags* flags) {
+         flags->version = true;
+         return absl::OkStatus();
+       }});
+  all.push_back({"help", nullptr, "print this and exit", [](const std::string&, Flags* flags) {
+                   flags->help = true;
+                   return absl::OkStatus();
+                 }});
+  return all;
+}
+
+// What one flag alone cannot know.
+absl::Status CheckTogether(const Flags& flags) {
+  if (!flags.admin_listen.is_loopback() && !flags.admin_tls.mutual() &&
+      flags.admin_token_file.empty()) {
+    return Bad("admin_listen", flags.admin_listen.ToString(),
+               "leaves this machine, and anyone who reaches it could change limits; add "
+               "--admin_tls_client_ca (mTLS) or --admin_token_file, or stay on 127.0.0.1");
+  }
+  if (flags.listen.ToString() == flags.admin_listen.ToString() &&
+      (flags.listen.is_unix() || flags.listen.port != 0)) {
+    return Bad("admin_listen", flags.admin_listen.ToString(),
+               "is --listen's too; give each port an address of its own");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
+  const std::vector<Flag> all = AllFlags();
+  Flags flags;
+  flags.listen = {"127.0.0.1", 7200, ""};
+  flags.admin_listen = {"127.0.0.1", 7201, ""};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    absl::string_view argument = arguments[i];
+    if (!absl::StartsWith(argument, "--") || argument.size() == 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", argument, "\": flags begin with --; see sluiced --help"));
+    }
+    argument.remove_prefix(2);
+    const size_t equals = argument.find('=');
+    const absl::string_view name = argument.substr(0, equals);
+    const auto flag =
+        std::find_if(all.begin(), all.end(), [&](const Flag& one) { return one.name == name; });
+    if (flag == all.end()) {
+      std::vector<std::string_view> names;
+      for (const Flag& one : all) names.push_back(one.name);
+      const std::string_view near = limits::Nearest(common::ToStd(name), names);
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--", name, ": no such flag",
+          near.empty() ? "" : absl::StrCat("; did you mean --", common::ToAbsl(near), "?"),
+          " (see sluiced --help)"));
+    }
+    std::string value;
+    if (flag->value == nullptr) {
+      if (equals != absl::string_view::npos) {
+        return absl::InvalidArgumentError(absl::StrCat("--", argument, ": takes no value"));
+      }
+    } else if (equals != absl::string_view::npos) {
+      value = std::string(argument.substr(equals + 1));
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    }
+    if (flag->value != nullptr && value.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, ": needs a value; write --", name, "=", flag->value));
+    }
+    if (absl::Status status = flag->set(value, &flags); !status.ok()) return status;
+  }
+  if (absl::Status status = CheckTogether(flags); !status.ok()) return status;
+  return flags;
+}
+
+std::string FlagsHelp() {
+  std::string help =
+      "sluiced: the Sluice rate-limit server\n\n"
+      "  sluiced --limits=limits.yaml\n\n"
+      "An ADDRESS is HOST:PORT, [IPV6]:PORT or unix:/path; port 0 picks a free one. Once all "
+      "ports\n"
+      "listen, one line on stdout says which: ready data=HOST:PORT admin=HOST:PORT\n"
+      "SIGHUP reloads the limits, SIGTERM and SIGINT drain (a second one ends at once).\n"
+      "Exit codes: 0 done, 1 failed while running, 2 bad flags or bad limits.\n\n";
+  for (const Flag& flag : AllFlags()) {
+    std::string left = absl::StrCat("  --", flag.name);
+    if (flag.value != nullptr) absl::StrAppend(&left, "=", flag.value);
+    left.resize(std::max<size_t>(left.size() + 2, 32), ' ');
+    absl::StrAppend(&help, left, flag.help, "\n");
+  }
+  return help;
+}
+
+}  // namespace sluice

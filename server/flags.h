@@ -1,0 +1,44 @@
+// The flags of sluiced.
+#ifndef SLUICE_SERVER_FLAGS_H_
+#define SLUICE_SERVER_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/common/bounds.h"
+#include "server/common/log.h"
+#include "server/store/memory/memory_store.h"
+#include "server/transport/grpc/grpc_server.h"
+#include "server/transport/grpc/listen_address.h"
+
+namespace sluice {
+
+struct Flags {
+  std::string limits;  // empty: no file, limits come from PutLimit alone
+  transport::ListenAddress listen;
+  transport::ListenAddress admin_listen;
+  uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
+  store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;
+  absl::Duration drain_timeout = absl::Seconds(10);
+  transport::TlsFiles tls;
+  transport::TlsFiles admin_tls;
+  std::string admin_token_file;
+  common::LogLevel log_level = common::LogLevel::kInfo;
+  bool version = false;
+  bool help = false;
+};
+
+// `arguments`: without the program's name. INVALID_ARGUMENT names the flag, the value and what
+// would be right; also for flags that do not go together (an admin port that leaves loopback
+// without mTLS or a token).
+absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments);
+
+// What --help prints.
+std::string FlagsHelp();
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVER_FLAGS_H_

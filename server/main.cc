@@ -1,0 +1,231 @@
+// sluiced: flags, wiring, signals.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "server/common/clock.h"
+#include "server/common/errors.h"
+#include "server/common/log.h"
+#include "server/common/metrics.h"
+#include "server/config/reloader.h"
+#include "server/config/watcher.h"
+#include "server/engine/engine.h"
+#include "server/flags.h"
+#include "server/limits/limit_registry.h"
+#include "server/maintenance.h"
+#include "server/service/key_usage.h"
+#include "server/service/limit_admin.h"
+#include "server/service/rate_limiter.h"
+#include "server/service/receipt.h"
+#include "server/service/watch_hub.h"
+#include "server/store/memory/memory_store.h"
+#include "server/transport/grpc/bearer_token.h"
+#include "server/transport/grpc/grpc_server.h"
+#include "server/transport/grpc/health_service.h"
+#include "server/transport/grpc/limit_admin_service.h"
+#include "server/transport/grpc/rate_limiter_service.h"
+#include "server/transport/grpc/reflection_service.h"
+#include "server/transport/health/health_board.h"
+#include "server/transport/reflection/reflection.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kDone = 0;
+constexpr int kFailed = 1;
+constexpr int kBadInput = 2;
+
+constexpr char kData[] = "sluice.v1.RateLimiter";
+constexpr char kAdmin[] = "sluice.v1.LimitAdmin";
+constexpr char kHealth[] = "grpc.health.v1.Health";
+constexpr char kReflectionV1[] = "grpc.reflection.v1.ServerReflection";
+constexpr char kReflectionV1Alpha[] = "grpc.reflection.v1alpha.ServerReflection";
+
+int Fail(int code, absl::string_view message) {
+  std::fprintf(stderr, "sluiced: %.*s\n", static_cast<int>(message.size()), message.data());
+  return code;
+}
+
+// Reloads, and says in the log what came of it.
+void Reload(config::Reloader& reloader, common::Log& log) {
+  const uint64_t before = reloader.Status().reloads;
+  const absl::Status status = reloader.ReloadNow();
+  const config::ConfigStatus now = reloader.Status();
+  if (!status.ok()) {
+    log.Error("reload_failed", {{"error", status.message()}, {"active_version", now.version}});
+  } else if (now.reloads != before) {
+    log.Info("reload", {{"version", now.version}, {"limits", now.limits}});
+  }
+}
+
+service::ConfigStatus StatusOf(const config::Reloader* reloader,
+                               const limits::LimitRegistry& registry) {
+  service::ConfigStatus out;
+  if (reloader != nullptr) {
+    config::ConfigStatus now = reloader->Status();
+    out.version = now.version;
+    out.active_since_wall_ns = now.active_since_wall_ns;
+    out.path = now.path;
+    out.last_error = now.last_error;
+    out.last_error_at_wall_ns = now.last_error_at_wall_ns;
+    out.reloads = now.reloads;
+    out.failed_reloads = now.failed_reloads;
+  }
+  const auto table = registry.Current();
+  out.limits = static_cast<uint32_t>(table->limits().size());
+  out.admin_changes = table->admin_changes();
+  return out;
+}
+
+// SIGHUP, SIGTERM and SIGINT are taken by sigwait; they must be blocked before any thread starts.
+sigset_t BlockSignals() {
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int one : {SIGHUP, SIGTERM, SIGINT}) sigaddset(&signals, one);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+int Run(const Flags& flags, const sigset_t& signals) {
+  const common::SystemClock clock;
+  common::Log log(clock, flags.log_level, STDERR_FILENO);
+  common::Metrics metrics;
+
+  // What can be wrong with the flags' files, before anything is started.
+  auto credentials = transport::MakeCredentials(flags.tls, "tls_");
+  if (!credentials.ok()) return Fail(kBadInput, credentials.status().message());
+  auto admin_credentials = transport::MakeCredentials(flags.admin_tls, "admin_tls_");
+  if (!admin_credentials.ok()) return Fail(kBadInput, admin_credentials.status().message());
+  transport::BearerToken token;
+  if (!flags.admin_token_file.empty()) {
+    auto read = transport::BearerToken::FromFile(flags.admin_token_file);
+    if (!read.ok()) {
+      return Fail(kBadInput, absl::StrCat("--admin_token_file=", read.status().message()));
+    }
+    token = *std::move(read);
+  }
+
+  store::MemoryStore store(clock, {.max_buckets = flags.max_buckets, .overflow = flags.overflow});
+  engine::Engine engine(store);
+  limits::LimitRegistry registry(&store);
+  std::unique_ptr<config::Reloader> reloader;
+  if (!flags.limits.empty()) {
+    reloader = std::make_unique<config::Reloader>(flags.limits, &registry, &clock);
+    if (absl::Status status = reloader->ReloadNow(); !status.ok()) {
+      return Fail(kBadInput, status.message());
+    }
+  }
+
+  service::KeyUsage usage;
+  const service::ReceiptSigner signer;
+  service::RateLimiter limiter(registry, engine, store, clock, metrics, usage, signer);
+  service::PollingWatchHub watches(limiter);
+  service::LimitAdmin admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION,
+                            [&] { return StatusOf(reloader.get(), registry); });
+
+  transport::HealthBoard data_health({kData});
+  transport::HealthBoard admin_health({kAdmin});
+  const transport::Reflection data_reflection({kData, kHealth, kReflectionV1, kReflectionV1Alpha});
+  const transport::Reflection admin_reflection(
+      {kAdmin, kHealth, kReflectionV1, kReflectionV1Alpha});
+
+  transport::RateLimiterService data_service(limiter, watches, metrics);
+  transport::HealthService data_health_service(data_health);
+  transport::ReflectionServiceV1 data_reflection_v1(data_reflection);
+  transport::ReflectionServiceV1Alpha data_reflection_v1alpha(data_reflection);
+  transport::LimitAdminService admin_service(admin, token, log, clock, metrics);
+  transport::HealthService admin_health_service(admin_health);
+  transport::ReflectionServiceV1 admin_reflection_v1(admin_reflection);
+  transport::ReflectionServiceV1Alpha admin_reflection_v1alpha(admin_reflection);
+
+  auto data = transport::GrpcServer::Start(
+      flags.listen, *credentials,
+      {&data_service, &data_health_service, &data_reflection_v1, &data_reflection_v1alpha});
+  if (!data.ok()) {
+    return Fail(kFailed,
+                absl::StrCat("--listen=", flags.listen.ToString(), ": ", data.status().message()));
+  }
+  auto admin_port = transport::GrpcServer::Start(
+      flags.admin_listen, *admin_credentials,
+      {&admin_service, &admin_health_service, &admin_reflection_v1, &admin_reflection_v1alpha});
+  if (!admin_port.ok()) {
+    (*data)->Shutdown(absl::Now());
+    return Fail(kFailed, absl::StrCat("--admin_listen=", flags.admin_listen.ToString(), ": ",
+                                      admin_port.status().message()));
+  }
+
+  Maintenance maintenance(store, registry);
+  watches.StartThread();
+  std::unique_ptr<config::Watcher> watcher;
+  if (reloader != nullptr) {
+    auto started = config::Watcher::Start(flags.limits, [&] { Reload(*reloader, log); });
+    if (started.ok()) {
+      watcher = *std::move(started);
+    } else {
+      log.Warning("watch_failed", {{"path", flags.limits},
+                                   {"error", started.status().message()},
+                                   {"consequence", "only SIGHUP reloads"}});
+    }
+  }
+
+  data_health.SetAll(transport::Serving::kServing);
+  admin_health.SetAll(transport::Serving::kServing);
+  log.Info("started", {{"version", SLUICE_VERSION},
+                       {"data", (*data)->address().ToString()},
+                       {"admin", (*admin_port)->address().ToString()},
+                       {"limits", registry.Current()->limits().size()}});
+  std::printf("ready data=%s admin=%s\n", (*data)->address().ToString().c_str(),
+              (*admin_port)->address().ToString().c_str());
+  std::fflush(stdout);
+
+  int signal_number = 0;
+  while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
+    if (reloader != nullptr) Reload(*reloader, log);
+  }
+
+  // From here on a second signal ends the process at once.
+  for (const int one : {SIGTERM, SIGINT}) signal(one, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  log.Info("draining", {{"signal", signal_number == SIGTERM ? "SIGTERM" : "SIGINT"},
+                        {"timeout", absl::FormatDuration(flags.drain_timeout)}});
+  const absl::Time deadline = absl::Now() + flags.drain_timeout;
+  data_health.Close();
+  admin_health.Close();
+  data_service.Drain();
+  watches.Drain(common::errors::Draining());
+  std::thread admin_shutdown([&] { (*admin_port)->Shutdown(deadline); });
+  (*data)->Shutdown(deadline);
+  admin_shutdown.join();
+  watcher.reset();
+  log.Info("stopped", {});
+  return kDone;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  const sigset_t signals = sluice::BlockSignals();
+  auto flags = sluice::ParseFlags(std::vector<std::string>(argv + 1, argv + argc));
+  if (!flags.ok()) return sluice::Fail(sluice::kBadInput, flags.status().message());
+  if (flags->help) {
+    std::fputs(sluice::FlagsHelp().c_str(), stdout);
+    return sluice::kDone;
+  }
+  if (flags->version) {
+    std::printf("sluiced %s\n", SLUICE_VERSION);
+    return sluice::kDone;
+  }
+  return sluice::Run(*flags, signals);
+}
