@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "server/common/clock.h"
+#include "server/common/metrics.h"
 #include "server/net/address.h"
 #include "server/net/loop_group.h"
 #include "server/net/tls_context.h"
@@ -44,9 +45,10 @@ int main(int argc, char** argv) {
 
   const sluice::common::SystemClock clock;
   sluice::conformance::TestService service;
+  sluice::common::Metrics metrics;
   sluice::transport::h2::MethodTable methods;
   service.Register(&methods);
-  sluice::transport::h2::GrpcServer server(methods, clock, {});
+  sluice::transport::h2::GrpcServer server(methods, clock, metrics, {});
 
   sluice::net::LoopGroup::Options group_options;
   group_options.threads = std::atoi(Flag(argc, argv, "threads", "1").c_str());

@@ -11,8 +11,8 @@ GrpcConnection::GrpcConnection(GrpcLoop& grpc, net::Stream& stream)
       session_(grpc.environment(), *this, grpc.loop().now_ns()),
       wake_armed_ns_(std::numeric_limits<int64_t>::max()),
       wake_(net::Timer::To<&GrpcConnection::OnWake>, this) {
-  grpc_.stats().connections.Add(1);
-  grpc_.stats().connections_accepted.Add(1);
+  grpc_.connections_opened_.Add(1);
+  grpc_.counters().connections_accepted.Add(1);
 }
 
 GrpcConnection::~GrpcConnection() {
@@ -21,11 +21,11 @@ GrpcConnection::~GrpcConnection() {
   while (calls_ != nullptr) {
     ServerCall* call = calls_;
     calls_ = call->next_;
-    grpc_.stats().streams.Subtract(1);
+    grpc_.counters().streams_closed.Add(1);
     grpc_.Recycle(call);
   }
-  if (session_.error_code() != 0) grpc_.stats().protocol_errors.Add(1);
-  grpc_.stats().connections.Subtract(1);
+  grpc_.counters().connections_closed.Add(1);
+  grpc_.connections_closed_.Add(1);
 }
 
 // ---- net::StreamHandler
@@ -87,8 +87,7 @@ void* GrpcConnection::OnRequest(int32_t stream_id) {
   call->previous_ = &calls_;
   if (calls_ != nullptr) calls_->previous_ = &call->next_;
   calls_ = call;
-  grpc_.stats().streams.Add(1);
-  grpc_.stats().streams_accepted.Add(1);
+  grpc_.counters().streams_accepted.Add(1);
   return call;
 }
 
@@ -128,7 +127,7 @@ void GrpcConnection::OnStreamClosed(void* stream, bool) {
   }
   *call->previous_ = call->next_;
   if (call->next_ != nullptr) call->next_->previous_ = call->previous_;
-  grpc_.stats().streams.Subtract(1);
+  grpc_.counters().streams_closed.Add(1);
   grpc_.Recycle(call);
 }
 
@@ -228,6 +227,7 @@ void GrpcConnection::OnWake() {
         absl::string_view(session_.error_text().data(), session_.error_text().size())));
     return;
   }
+  if (session_.draining()) TellStreamsToDrain();
   Flush();
   PlanWake();
 }
@@ -235,8 +235,19 @@ void GrpcConnection::OnWake() {
 void GrpcConnection::Drain() {
   if (closing_) return;
   session_.Drain(grpc_.loop().now_ns());
+  TellStreamsToDrain();
   MarkDirty();
   PlanWake();
+}
+
+void GrpcConnection::TellStreamsToDrain() {
+  if (told_to_drain_) return;
+  told_to_drain_ = true;
+  for (ServerCall* call = calls_; call != nullptr; call = call->next_) {
+    if (call->started_ && !call->finished_ && call->method_->streaming != nullptr) {
+      call->method_->streaming->OnDrain(*call);
+    }
+  }
 }
 
 void GrpcConnection::CancelCalls() {

@@ -57,6 +57,7 @@ class GrpcConnection final : public net::StreamHandler, private Http2Session::Ha
   void RunResumes();
   void ConsiderTimers();
   void CancelCalls();
+  void TellStreamsToDrain();
   void PlanWake();
   void OnWake();
   const Method* FindMethod(std::string_view path);
@@ -70,7 +71,8 @@ class GrpcConnection final : public net::StreamHandler, private Http2Session::Ha
   int64_t arrived_ns_ = 0;  // of the input that is being handled
   size_t buffered_bytes_ = 0;
   size_t unsent_bytes_ = 0;
-  bool busy_ = false;     // within OnData or Flush
+  bool busy_ = false;  // within OnData or Flush
+  bool told_to_drain_ = false;
   bool closing_ = false;  // CloseAfterWrite or Abort was called
   int64_t wake_armed_ns_;
   net::Timer wake_;

@@ -46,6 +46,8 @@ class StreamingMethod {
   virtual void OnRequestsDone(ServerCall& call) = 0;
   // What was unsent has gone down to little. Called after unsent_bytes() was above the bound.
   virtual void OnWritable(ServerCall& call) {}
+  // The connection is being drained: a call that would go on for long should come to its end.
+  virtual void OnDrain(ServerCall& call) {}
   // As in UnaryMethod.
   virtual void OnCancelled(ServerCall& call) {}
 };

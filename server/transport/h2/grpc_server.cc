@@ -7,16 +7,25 @@
 
 namespace sluice::transport::h2 {
 
-GrpcLoop::GrpcLoop(const MethodTable& methods, const common::Clock& clock,
+GrpcLoop::GrpcLoop(const MethodTable& methods, const common::Clock& clock, common::Metrics& metrics,
                    const GrpcServerOptions& options, net::EventLoop& loop, size_t index)
     : methods_(methods),
       clock_(clock),
       options_(options),
       loop_(loop),
       index_(index),
-      unknown_method_{"", nullptr, nullptr, {}, methods.size()},
-      stats_(methods.size()),
+      unknown_method_{"unknown", nullptr, nullptr, {}, methods.size()},
+      metrics_(metrics),
       environment_(options.http2) {}
+
+void GrpcLoop::FindCounters() {
+  common::Metrics::Shard& shard = metrics_.Local();
+  for (size_t i = 0; i < methods_.size(); ++i) {
+    method_counters_.push_back(&shard.OfMethod(metrics_.AddMethod(methods_.method(i).path)));
+  }
+  method_counters_.push_back(&shard.OfMethod(metrics_.AddMethod(unknown_method_.path)));
+  transport_counters_ = &shard.OfTransport(metrics_.AddTransport("h2"));
+}
 
 GrpcLoop::~GrpcLoop() {
   while (connections_ != nullptr) Remove(connections_);
@@ -28,6 +37,7 @@ GrpcLoop::~GrpcLoop() {
 }
 
 GrpcConnection* GrpcLoop::Adopt(net::Stream& stream) {
+  if (transport_counters_ == nullptr) FindCounters();
   auto* connection = new GrpcConnection(*this, stream);
   connection->next_ = connections_;
   connection->previous_ = &connections_;
@@ -100,13 +110,14 @@ void GrpcLoop::Recycle(ServerCall* call) {
 }
 
 GrpcServer::GrpcServer(const MethodTable& methods, const common::Clock& clock,
-                       const GrpcServerOptions& options)
-    : methods_(methods), clock_(clock), options_(options) {}
+                       common::Metrics& metrics, const GrpcServerOptions& options)
+    : methods_(methods), clock_(clock), metrics_(metrics), options_(options) {}
 
 GrpcServer::~GrpcServer() = default;
 
 void GrpcServer::AddLoop(net::EventLoop& loop) {
-  loops_.push_back(std::make_unique<GrpcLoop>(methods_, clock_, options_, loop, loops_.size()));
+  loops_.push_back(
+      std::make_unique<GrpcLoop>(methods_, clock_, metrics_, options_, loop, loops_.size()));
 }
 
 net::StreamHandler* GrpcServer::Accept(net::Stream& stream) {
@@ -125,7 +136,7 @@ void GrpcServer::Drain() {
 
 uint64_t GrpcServer::connections() const {
   uint64_t open = 0;
-  for (const auto& grpc : loops_) open += grpc->stats().connections.value();
+  for (const auto& grpc : loops_) open += grpc->connections();
   return open;
 }
 

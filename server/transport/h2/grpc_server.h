@@ -3,7 +3,7 @@
 //
 //   MethodTable methods;
 //   methods.AddUnary("/package.Service/Method", handler);
-//   GrpcServer server(methods, clock, options);
+//   GrpcServer server(methods, clock, metrics, options);
 //   for each loop: server.AddLoop(loop);
 //   listener: Accept = server.Accept
 //   ...
@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "server/common/clock.h"
+#include "server/common/metrics.h"
 #include "server/net/event_loop.h"
 #include "server/net/listener.h"
 #include "server/net/stream.h"
-#include "server/transport/h2/call_stats.h"
 #include "server/transport/h2/grpc_method.h"
 #include "server/transport/h2/gzip.h"
 #include "server/transport/h2/http2_session.h"
@@ -51,11 +51,11 @@ struct GrpcServerOptions {
   int64_t linger_ns = int64_t{2} * 1'000'000'000;
 };
 
-// What the connections of one event loop share. Used on that loop only, but for stats.
+// What the connections of one event loop share. Used on that loop only, but for connections().
 class GrpcLoop final : private net::IterationHook {
  public:
-  GrpcLoop(const MethodTable& methods, const common::Clock& clock, const GrpcServerOptions& options,
-           net::EventLoop& loop, size_t index);
+  GrpcLoop(const MethodTable& methods, const common::Clock& clock, common::Metrics& metrics,
+           const GrpcServerOptions& options, net::EventLoop& loop, size_t index);
   ~GrpcLoop() override;
   GrpcLoop(const GrpcLoop&) = delete;
   GrpcLoop& operator=(const GrpcLoop&) = delete;
@@ -70,15 +70,19 @@ class GrpcLoop final : private net::IterationHook {
   const GrpcServerOptions& options() const { return options_; }
   net::EventLoop& loop() { return loop_; }
   size_t index() const { return index_; }
-  // Written by the loop, read from anywhere.
-  CallStats& stats() { return stats_; }
-  const CallStats& stats() const { return stats_; }
+  // From any thread.
+  uint64_t connections() const { return connections_opened_.Read() - connections_closed_.Read(); }
   Http2Environment& environment() { return environment_; }
 
  private:
   friend class GrpcConnection;
   friend class ServerCall;
 
+  void FindCounters();
+  common::MethodCounters& CountersOf(const Method& method) {
+    return *method_counters_[method.index];
+  }
+  common::TransportCounters& counters() { return *transport_counters_; }
   ServerCall* NewCall();
   void Recycle(ServerCall* call);
   void Remove(GrpcConnection* connection);
@@ -106,7 +110,12 @@ class GrpcLoop final : private net::IterationHook {
   net::EventLoop& loop_;
   const size_t index_;
   const Method unknown_method_;
-  CallStats stats_;
+  // The loop's thread's own counters, looked up at its first connection; by Method::index.
+  common::Metrics& metrics_;
+  std::vector<common::MethodCounters*> method_counters_;
+  common::TransportCounters* transport_counters_ = nullptr;
+  common::OwnedCounter connections_opened_;
+  common::OwnedCounter connections_closed_;
   Http2Environment environment_;
   Buffer output_;    // frames on their way to a stream
   Buffer unfolded_;  // a decompressed message
@@ -124,8 +133,9 @@ class GrpcLoop final : private net::IterationHook {
 // Thread-safe after its last AddLoop.
 class GrpcServer final : public net::Acceptor {
  public:
-  // `methods` and `clock` outlive it.
-  GrpcServer(const MethodTable& methods, const common::Clock& clock,
+  // All outlive it. Calls are counted in `metrics` by their paths ("unknown" for methods that are
+  // not in the table), connections and sheds as transport "h2"; per thread, without locks.
+  GrpcServer(const MethodTable& methods, const common::Clock& clock, common::Metrics& metrics,
              const GrpcServerOptions& options);
   // REQUIRES: the loops have ended, or their connections have.
   ~GrpcServer() override;
@@ -142,12 +152,12 @@ class GrpcServer final : public net::Acceptor {
   uint64_t connections() const;
 
   size_t loops() const { return loops_.size(); }
-  const CallStats& stats(size_t loop) const { return loops_[loop]->stats(); }
   const MethodTable& methods() const { return methods_; }
 
  private:
   const MethodTable& methods_;
   const common::Clock& clock_;
+  common::Metrics& metrics_;
   const GrpcServerOptions options_;
   std::vector<std::unique_ptr<GrpcLoop>> loops_;
 };

@@ -353,10 +353,10 @@ bool ServerCall::CheckPrefix(const uint8_t* prefix, uint32_t* size) {
 
 std::optional<absl::Span<const uint8_t>> ServerCall::Unfold(bool compressed,
                                                             absl::Span<const uint8_t> body) {
-  MethodCallStats& stats = connection_->grpc_.stats().methods[method_->index];
+  common::MethodCounters& counters = connection_->grpc_.CountersOf(*method_);
   if (!compressed) {
-    stats.messages_received.Add(1);
-    stats.bytes_received.Add(body.size());
+    counters.messages_received.Add(1);
+    counters.bytes_received.Add(body.size());
     return body;
   }
   GrpcLoop& grpc = connection_->grpc_;
@@ -367,8 +367,8 @@ std::optional<absl::Span<const uint8_t>> ServerCall::Unfold(bool compressed,
     FailWithCode(unfolded.code(), common::ToStd(unfolded.message()));
     return std::nullopt;
   }
-  stats.messages_received.Add(1);
-  stats.bytes_received.Add(grpc.unfolded_.size());
+  counters.messages_received.Add(1);
+  counters.bytes_received.Add(grpc.unfolded_.size());
   return grpc.unfolded_.view();
 }
 
@@ -428,7 +428,7 @@ bool ServerCall::MayStart() {
   // client's affair.
   if (max_queue_ns > 0 && now_ns - connection_->arrived_ns_ > max_queue_ns &&
       !method_->options.exempt_from_shedding) {
-    grpc.stats().sheds.Add(1);
+    grpc.counters().sheds.Add(1);
     FailWithCode(absl::StatusCode::kResourceExhausted,
                  "the server sheds load: this call waited too long for its turn; nothing was done");
     return false;
@@ -475,6 +475,12 @@ void ServerCall::Dispatch() {
   method_->unary->OnCall(*this, *message);
 }
 
+void ServerCall::KeepRequest(Buffer* into) {
+  into->Clear();
+  into->Swap(in_);
+  UpdateCharges();
+}
+
 void ServerCall::ResumeReading() {
   if (!paused_) return;
   paused_ = false;
@@ -505,9 +511,9 @@ void ServerCall::SealMessage() {
   prefix[2] = static_cast<uint8_t>(size >> 16);
   prefix[3] = static_cast<uint8_t>(size >> 8);
   prefix[4] = static_cast<uint8_t>(size);
-  MethodCallStats& stats = connection_->grpc_.stats().methods[method_->index];
-  stats.messages_sent.Add(1);
-  stats.bytes_sent.Add(size);
+  common::MethodCounters& counters = connection_->grpc_.CountersOf(*method_);
+  counters.messages_sent.Add(1);
+  counters.bytes_sent.Add(size);
 }
 
 void ServerCall::SendInitialMetadata() {
@@ -644,10 +650,10 @@ size_t ServerCall::WriteBody(uint8_t* to, size_t room) {
 
 void ServerCall::RecordFinish(absl::StatusCode code) {
   GrpcLoop& grpc = connection_->grpc_;
-  const size_t index = method_ == nullptr ? grpc.methods().size() : method_->index;
-  MethodCallStats& stats = grpc.stats().methods[index];
-  stats.codes[CodeIndex(code)].Add(1);
-  stats.latency.Record(static_cast<uint64_t>(std::max<int64_t>(0, grpc.Now() - arrived_ns_)));
+  const Method& method = method_ == nullptr ? grpc.unknown_method_ : *method_;
+  grpc.CountersOf(method).Finish(
+      static_cast<int>(CodeIndex(code)),
+      static_cast<uint64_t>(std::max<int64_t>(0, grpc.Now() - arrived_ns_)));
 }
 
 void ServerCall::UpdateCharges() {

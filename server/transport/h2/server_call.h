@@ -81,6 +81,10 @@ class ServerCall {
   void PauseReading() { paused_ = true; }
   void ResumeReading();
 
+  // Unary, in OnCancelled: moves the request's bytes into `into`; views of them stay valid. For a
+  // handler that has handed views to work that it cannot stop.
+  void KeepRequest(Buffer* into);
+
   // What the handler keeps for the call. Null at the start.
   void* state() const { return state_; }
   void set_state(void* state) { state_ = state; }

@@ -1,0 +1,258 @@
+#include "server/transport/h2/rate_limiter_codec.h"
+
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "server/common/strings.h"
+#include "server/service/validation.h"
+#include "server/transport/h2/protobuf_wire.h"
+
+namespace sluice::transport::h2 {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+absl::Status Broken(std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      common::ToAbsl(what), ": the bytes are not a protobuf message of sluice.v1's definition"));
+}
+
+// Fields of a message that comes twice are merged, as protobuf does.
+bool ReadDuration(std::string_view bytes, service::WireDuration* duration) {
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    uint64_t value = 0;
+    switch (reader.field()) {
+      case 1:
+        if (reader.ReadVarint(&value)) duration->seconds = static_cast<int64_t>(value);
+        break;
+      case 2:
+        if (reader.ReadVarint(&value)) duration->nanos = static_cast<int32_t>(value);
+        break;
+      default:
+        break;
+    }
+  }
+  return reader.ok();
+}
+
+bool ReadCharge(std::string_view bytes, service::AcquireCall* call) {
+  std::string_view limit;
+  std::string_view key;
+  uint64_t permits = 1;
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    switch (reader.field()) {
+      case 1:
+        reader.ReadBytes(&limit);
+        break;
+      case 2:
+        reader.ReadBytes(&key);
+        break;
+      case 3:
+        reader.ReadVarint(&permits);
+        break;
+      default:
+        break;
+    }
+  }
+  if (!reader.ok()) return false;
+  call->AddCharge(limit, key, permits);
+  return true;
+}
+
+// Null: it is an AcquireRequest. Else what is not.
+const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
+  call->BeginAcquisition({});
+  // Kept here and not in the call, which drops acquisitions past its bound.
+  service::AcquisitionOptions options;
+  while (reader.Next()) {
+    std::string_view bytes;
+    uint64_t value = 0;
+    switch (reader.field()) {
+      case 1:
+        if (reader.ReadBytes(&bytes) && !ReadCharge(bytes, call)) return "charges";
+        break;
+      case 2:
+        if (reader.ReadBytes(&bytes) && !ReadDuration(bytes, &options.max_wait)) return "max_wait";
+        break;
+      case 3:
+        if (reader.ReadVarint(&value)) options.hold = value != 0;
+        break;
+      case 4:
+        if (reader.ReadVarint(&value)) options.want_receipt = value != 0;
+        break;
+      default:
+        break;
+    }
+  }
+  if (!reader.ok()) return "AcquireRequest";
+  call->options_of_last() = options;
+  return nullptr;
+}
+
+bool ReadBucket(std::string_view bytes, std::string_view* limit, std::string_view* key) {
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    switch (reader.field()) {
+      case 1:
+        reader.ReadBytes(limit);
+        break;
+      case 2:
+        reader.ReadBytes(key);
+        break;
+      default:
+        break;
+    }
+  }
+  return reader.ok();
+}
+
+// Durations of answers are never negative.
+void WriteDuration(uint32_t field, int64_t ns, WireWriter* out) {
+  const size_t mark = out->BeginMessage(field);
+  const int64_t seconds = ns / kSecond;
+  const int64_t nanos = ns % kSecond;
+  if (seconds != 0) out->Varint(1, static_cast<uint64_t>(seconds));
+  if (nanos != 0) out->Varint(2, static_cast<uint64_t>(nanos));
+  out->EndMessage(mark);
+}
+
+uint64_t ToWire(store::Source source) {
+  switch (source) {
+    case store::Source::kStore:
+      return 1;
+    case store::Source::kLease:
+      return 2;
+    case store::Source::kStoreAway:
+      return 3;
+    case store::Source::kOverflow:
+      return 4;
+    case store::Source::kLocal:
+      return 5;
+  }
+  return 0;
+}
+
+uint64_t ToWire(store::Reason reason) {
+  switch (reason) {
+    case store::Reason::kNone:
+      return 0;
+    case store::Reason::kNotEnough:
+      return 1;
+    case store::Reason::kWaitingBound:
+      return 2;
+    case store::Reason::kStoreAway:
+      return 3;
+    case store::Reason::kOverflow:
+      return 4;
+    case store::Reason::kShadowDenied:
+      return 5;
+  }
+  return 0;
+}
+
+void WriteResponse(const service::AcquireCall& call, size_t i,
+                   const service::AcquisitionResult& result, WireWriter* out) {
+  if (result.granted) out->Varint(1, 1);
+  if (result.wait_ns > 0) WriteDuration(2, result.wait_ns, out);
+  if (!result.granted) WriteDuration(3, result.retry_after_ns, out);
+  for (size_t c = 0; c < result.charges; ++c) {
+    const service::ChargeStatus charge = call.charge(i, c);
+    const size_t mark = out->BeginMessage(4);
+    if (charge.level.remaining != 0) out->Varint(1, WireWriter::ZigZag(charge.level.remaining));
+    if (charge.level.capacity != 0) out->Varint(2, charge.level.capacity);
+    WriteDuration(3, charge.level.reset_after_ns, out);
+    if (const uint64_t reason = ToWire(charge.reason); reason != 0) out->Varint(4, reason);
+    if (!charge.limit.empty()) out->Bytes(5, charge.limit);
+    out->EndMessage(mark);
+  }
+  if (const uint64_t source = ToWire(result.source); source != 0) out->Varint(5, source);
+  if (!result.receipt.empty()) out->Bytes(6, result.receipt);
+}
+
+}  // namespace
+
+absl::Status DecodeAcquire(absl::Span<const uint8_t> bytes, service::AcquireCall* call) {
+  call->Reset(service::AcquireCall::Form::kUnary, service::AcquireCall::Utf8::kUnchecked);
+  const char* const broken = ReadAcquire(WireReader(bytes), call);
+  return broken == nullptr ? absl::OkStatus() : Broken(broken);
+}
+
+absl::Status DecodeAcquireBatch(absl::Span<const uint8_t> bytes, service::AcquireCall* call) {
+  call->Reset(service::AcquireCall::Form::kBatch, service::AcquireCall::Utf8::kUnchecked);
+  WireReader reader(bytes);
+  size_t index = 0;
+  while (reader.Next()) {
+    std::string_view acquisition;
+    if (reader.field() != 1 || !reader.ReadBytes(&acquisition)) continue;
+    const char* const broken = ReadAcquire(WireReader(acquisition), call);
+    if (broken != nullptr) return Broken(absl::StrCat("acquisitions[", index, "].", broken));
+    ++index;
+  }
+  return reader.ok() ? absl::OkStatus() : Broken("AcquireBatchRequest");
+}
+
+absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* call) {
+  call->Reset(service::QueryCall::UnknownLimit::kFailsCall, /*utf8_checked=*/false);
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    std::string_view bucket;
+    if (reader.field() != 1 || !reader.ReadBytes(&bucket)) continue;
+    std::string_view limit;
+    std::string_view key;
+    if (!ReadBucket(bucket, &limit, &key)) return Broken("buckets");
+    call->AddBucket(limit, key);
+  }
+  return reader.ok() ? absl::OkStatus() : Broken("QueryRequest");
+}
+
+absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options) {
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    std::string_view value;
+    if (reader.field() == 1) {
+      if (!reader.ReadBytes(&value)) continue;
+      std::string_view limit;
+      std::string_view key;
+      if (!ReadBucket(value, &limit, &key)) return Broken("buckets");
+      for (const auto& [name, text] : {std::pair("limit", limit), std::pair("key", key)}) {
+        if (service::IsUtf8(text)) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("buckets[", options->buckets.size(), "].", name, ": must be UTF-8"));
+      }
+      options->buckets.push_back({std::string(limit), std::string(key)});
+    } else if (reader.field() == 2) {
+      if (!reader.ReadBytes(&value)) continue;
+      options->has_min_interval = true;
+      if (!ReadDuration(value, &options->min_interval)) return Broken("min_interval");
+    }
+  }
+  return reader.ok() ? absl::OkStatus() : Broken("WatchRequest");
+}
+
+void EncodeAcquire(const service::AcquireCall& call, Buffer* out) {
+  WireWriter writer(out);
+  WriteResponse(call, 0, call.result(0), &writer);
+}
+
+void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
+  WireWriter writer(out);
+  for (size_t i = 0; i < call.size(); ++i) {
+    const service::AcquisitionResult result = call.result(i);
+    const size_t item = writer.BeginMessage(1);
+    if (result.status.ok()) {
+      const size_t response = writer.BeginMessage(1);
+      WriteResponse(call, i, result, &writer);
+      writer.EndMessage(response);
+    } else {
+      const size_t error = writer.BeginMessage(2);
+      writer.Varint(1, static_cast<uint64_t>(result.status.code()));
+      writer.Bytes(2, common::ToStd(result.status.message()));
+      writer.EndMessage(error);
+    }
+    writer.EndMessage(item);
+  }
+}
+
+}  // namespace sluice::transport::h2
