@@ -220,7 +220,10 @@ void BucketState::Convert(const Parameters& from, const Parameters& to, Moment a
         auto& full_at = std::get<uint64_t>(state_);
         full_at = ConvertFullAt(old_figures, figures, full_at, at.now_ns);
         const uint64_t lacking = ShortfallTicks(full_at, ToTicks(figures, at.now_ns));
-        if (figures.burst < old_figures.burst) {
+        if (full_at == kMaxTat) {
+          // More is lacking than can be said; who gives back might give back what was not counted.
+          token_receipts_.Clear();
+        } else if (figures.burst < old_figures.burst) {
           token_receipts_.Scale(figures.burst_ticks, old_figures.burst_ticks, lacking);
         } else {
           token_receipts_.Scale(figures.unit_ticks, old_figures.unit_ticks, lacking);

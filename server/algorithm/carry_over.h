@@ -9,9 +9,15 @@
 //
 // Between algorithms the used fraction is kept, rounded up, and counted as used now.
 //
-// Never generous: rounded down. But when neither rate nor burst falls (and the period stays), who
-// would have been granted must not be denied, so then a token bucket is rounded up, by less than
-// a tick.
+// Never generous: whatever is rounded is rounded against the caller. Yet when neither rate nor
+// burst nor debt falls and the period stays, nobody is denied who would have been granted. For a
+// token bucket that needs a proof. In units of time let a permit cost U before and V <= U after,
+// the burst be B before and C >= B after, S what the bucket lacks, and t the (whole) nanoseconds
+// until some request for n permits that would have been granted: S + n*U <= t + B*U. What it lacks
+// afterwards is at most S*V/U + (C-B)*V before rounding, and
+//     S*V/U + (C-B)*V + n*V  <=  (t + B*U - n*U)*V/U + (C-B)*V + n*V  =  t*V/U + C*V  <=  t + C*V.
+// t, C*V and n*V are whole ticks, so rounding what is lacking up to a whole tick does not pass
+// them.
 //
 // Open receipts are converted along: those of a token bucket are worth the same share of a bucket
 // or the same number of permits, whichever is less, since the part that they gave back might have

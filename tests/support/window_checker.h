@@ -67,8 +67,8 @@ inline std::string CheckRateInEveryWindow(const std::vector<Grant>& history, uin
 // history's order does not matter.
 inline std::string CheckCountInEveryWindow(std::vector<Grant> history, int64_t length_ns,
                                            Wide most) {
-  std::stable_sort(history.begin(), history.end(),
-                   [](const Grant& a, const Grant& b) { return a.at_ns < b.at_ns; });
+  std::sort(history.begin(), history.end(),
+            [](const Grant& a, const Grant& b) { return a.at_ns < b.at_ns; });
   Wide sum = 0;
   size_t begin = 0;
   for (const Grant& grant : history) {

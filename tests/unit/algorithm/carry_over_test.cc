@@ -107,6 +107,19 @@ TEST(CarryOverTest, ReceiptsAreWorthTheSameShare) {
   EXPECT_TRUE(bucket.IsFull(smaller, At(kSecond)));
 }
 
+// What is owed does not fit the new ticks: denied for as long as can be said, and no receipt lowers
+// that.
+TEST(CarryOverTest, OwingMoreThanCanBeSaidClosesReceipts) {
+  const Parameters from = *MakeTokenBucket({1'000'000'000, kSecond}, 1, uint64_t{1} << 40);
+  const Parameters to = *MakeTokenBucket({1, 3600 * kSecond}, 1, 1);
+  BucketState bucket(from);
+  ASSERT_TRUE(bucket.TryTake(from, uint64_t{1} << 39, At(kSecond), 1));
+  bucket.Convert(from, to, At(kSecond));
+  EXPECT_EQ(bucket.full_at(), kMaxTat);
+  EXPECT_EQ(bucket.EarliestNs(to, 1, At(kSecond)), kNeverNs);
+  EXPECT_EQ(bucket.Refund(to, 1, At(kSecond)), std::nullopt);
+}
+
 struct Change {
   AnyLimit from;
   AnyLimit to;
