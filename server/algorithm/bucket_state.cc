@@ -50,7 +50,7 @@ BucketState BucketState::FromFullAt(uint64_t full_at) {
   return state;
 }
 
-bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment at) const {
+bool BucketState::CanTakePast(const Parameters& parameters, uint64_t permits, Moment at) const {
   switch (kind()) {
     case Kind::kTokenBucket: {
       uint64_t full_at = std::get<uint64_t>(state_);
@@ -68,8 +68,8 @@ bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment
   return false;
 }
 
-bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment at,
-                          uint64_t receipt_id, bool* evicted) {
+bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Moment at,
+                              uint64_t receipt_id, bool* evicted) {
   CloseWorthless(parameters, at);
   uint64_t when = 0;
   switch (kind()) {
@@ -110,7 +110,8 @@ bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment
   return true;
 }
 
-int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, Moment at) const {
+int64_t BucketState::EarliestPastNs(const Parameters& parameters, uint64_t permits,
+                                    Moment at) const {
   switch (kind()) {
     case Kind::kTokenBucket:
       return algorithm::EarliestNs(parameters.token_bucket, permits, std::get<uint64_t>(state_),
@@ -127,7 +128,7 @@ int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, 
   return kNeverNs;
 }
 
-Level BucketState::LevelAt(const Parameters& parameters, Moment at) const {
+Level BucketState::LevelOfPastAt(const Parameters& parameters, Moment at) const {
   switch (kind()) {
     case Kind::kTokenBucket:
       return algorithm::LevelAt(parameters.token_bucket, std::get<uint64_t>(state_), at.now_ns);
@@ -142,6 +143,7 @@ Level BucketState::LevelAt(const Parameters& parameters, Moment at) const {
 }
 
 bool BucketState::IsFull(const Parameters& parameters, Moment at) const {
+  if (calendar_ != nullptr) return false;
   switch (kind()) {
     case Kind::kTokenBucket:
       return algorithm::IsFull(std::get<uint64_t>(state_),
@@ -182,8 +184,8 @@ void BucketState::CloseWorthless(const Parameters& parameters, Moment at) {
   }
 }
 
-std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64_t receipt_id,
-                                            Moment at) {
+std::optional<uint64_t> BucketState::RefundPast(const Parameters& parameters, uint64_t receipt_id,
+                                                Moment at, uint64_t* when) {
   CloseWorthless(parameters, at);
   if (kind() == Kind::kTokenBucket) {
     const std::optional<uint64_t> given = token_receipts_.Refund(receipt_id);
@@ -193,6 +195,7 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
   }
   const std::optional<CountedReceipts::Receipt> receipt = counted_receipts_.Close(receipt_id);
   if (!receipt.has_value()) return std::nullopt;
+  *when = receipt->when;
   switch (kind()) {
     case Kind::kSlidingLog:
       return std::get<SlidingLogState>(state_).Refund(parameters.sliding_log, receipt->when,
@@ -209,7 +212,7 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
   return std::nullopt;
 }
 
-void BucketState::Convert(const Parameters& from, const Parameters& to, Moment at) {
+void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Moment at) {
   if (from == to) return;
   CloseWorthless(from, at);
   if (from.kind == to.kind) {
@@ -281,7 +284,9 @@ void BucketState::Convert(const Parameters& from, const Parameters& to, Moment a
       break;
   }
   // Permits of another algorithm come back at other times: their receipts are closed.
-  *this = BucketState(to);
+  state_ = BucketState(to).state_;
+  token_receipts_.Clear();
+  counted_receipts_.Clear();
   if (used.numerator == 0) return;
   switch (to.kind) {
     case Kind::kTokenBucket: {
@@ -304,15 +309,6 @@ void BucketState::Convert(const Parameters& from, const Parameters& to, Moment a
                                              RoundedUp(used, to.fixed_window.rate.permits), at);
       return;
   }
-}
-
-size_t BucketState::MemoryBytes() const {
-  size_t bytes = sizeof(*this) + token_receipts_.MemoryBytes() + counted_receipts_.MemoryBytes();
-  if (const auto* log = std::get_if<SlidingLogState>(&state_)) bytes += log->MemoryBytes();
-  if (const auto* window = std::get_if<SlidingWindowState>(&state_)) {
-    bytes += window->MemoryBytes();
-  }
-  return bytes;
 }
 
 }  // namespace sluice::algorithm

@@ -62,6 +62,10 @@ uint64_t FixedWindowState::Counted(const FixedWindow& parameters, Moment at) con
   return IsOver(parameters, at) ? 0 : count_;
 }
 
+int64_t FixedWindowState::CurrentUntilNs(const FixedWindow& parameters, Moment at) const {
+  return IsOver(parameters, at) ? ClampNow(at.now_ns) : OverAtNs(parameters, at);
+}
+
 bool FixedWindowState::CanTake(const FixedWindow& parameters, uint64_t permits, Moment at) const {
   return Fits(Counted(parameters, at), permits, parameters.rate.permits);
 }

@@ -66,6 +66,8 @@ class FixedWindowState {
   Level LevelAt(const FixedWindow& parameters, Moment at) const;
   bool IsFull(const FixedWindow& parameters, Moment at) const;
   uint64_t Counted(const FixedWindow& parameters, Moment at) const;
+  // When the window that counts now is over, if nobody sets the wall clock; now if none counts.
+  int64_t CurrentUntilNs(const FixedWindow& parameters, Moment at) const;
 
   // Takes permits out of the window, if it is still the current one. Returns how many.
   uint64_t Refund(const FixedWindow& parameters, uint64_t serial, uint64_t permits, Moment at);

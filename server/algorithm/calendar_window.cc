@@ -1,0 +1,272 @@
+#include "server/algorithm/calendar_window.h"
+
+#include <algorithm>
+
+#include "server/algorithm/wide.h"
+
+namespace sluice::algorithm {
+
+void WindowCalendar::Summarize(Chunks::Chunk* chunk) {
+  Summary& summary = chunk->summary;
+  summary.permits = 0;
+  summary.greatest_after = std::numeric_limits<int64_t>::min();
+  summary.least_before = std::numeric_limits<int64_t>::max();
+  for (const Entry& entry : *chunk) {
+    const auto permits = static_cast<int64_t>(entry.permits);
+    summary.permits += permits;
+    summary.greatest_after = std::max(summary.greatest_after, entry.level);
+    summary.least_before = std::min(summary.least_before, entry.level - permits);
+  }
+}
+
+void WindowCalendar::AddFrom(Chunks::Position position, int64_t until_ns, int64_t permits) {
+  for (size_t c = position.chunk; c < bookings_.chunks(); ++c) {
+    Chunks::Chunk& chunk = bookings_.chunk(c);
+    const size_t first = c == position.chunk ? position.index : 0;
+    if (first == 0 && chunk.back().moment_ns < until_ns) {
+      chunk.summary.added += permits;
+      continue;
+    }
+    const size_t last = Chunks::FirstAfter(chunk, until_ns - 1);
+    for (size_t i = first; i < last; ++i) chunk[i].level += permits;
+    Summarize(&chunk);
+    if (last < chunk.size()) return;
+  }
+}
+
+int64_t WindowCalendar::SumUpTo(int64_t moment_ns) const {
+  const size_t end = bookings_.FirstChunkAfter(moment_ns);
+  int64_t sum = 0;
+  for (size_t c = 0; c < end; ++c) sum += bookings_.chunk(c).summary.permits;
+  if (end < bookings_.chunks()) {
+    for (const Entry& entry : bookings_.chunk(end)) {
+      if (entry.moment_ns > moment_ns) break;
+      sum += static_cast<int64_t>(entry.permits);
+    }
+  }
+  return sum;
+}
+
+int64_t WindowCalendar::SumOver(const WindowHistory& history, int64_t moment_ns) const {
+  // X never falls, so what is over is a prefix.
+  size_t low = 0;
+  size_t high = bookings_.chunks();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    if (history.CountedUntilNs(bookings_.chunk(middle).back().moment_ns) <= moment_ns) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  int64_t sum = 0;
+  for (size_t c = 0; c < low; ++c) sum += bookings_.chunk(c).summary.permits;
+  if (low < bookings_.chunks()) {
+    const Chunks::Chunk& chunk = bookings_.chunk(low);
+    const Entry* end = std::partition_point(chunk.begin(), chunk.end(), [&](const Entry& entry) {
+      return history.CountedUntilNs(entry.moment_ns) <= moment_ns;
+    });
+    for (const Entry* entry = chunk.begin(); entry != end; ++entry) {
+      sum += static_cast<int64_t>(entry->permits);
+    }
+  }
+  return sum;
+}
+
+int64_t WindowCalendar::LevelAt(const WindowHistory& history, int64_t moment_ns) const {
+  const auto past = static_cast<int64_t>(history.CountedAt(moment_ns));
+  if (bookings_.empty() || moment_ns < bookings_.front().moment_ns) return past;
+  return past + SumUpTo(moment_ns) - SumOver(history, moment_ns);
+}
+
+bool WindowCalendar::FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t most,
+                                   int64_t* moment_ns) const {
+  size_t c = bookings_.FirstChunkAfter(until_ns - 1);
+  if (c < bookings_.chunks()) ++c;
+  while (c-- > 0) {
+    const Chunks::Chunk& chunk = bookings_.chunk(c);
+    if (chunk.back().moment_ns <= from_ns) return false;
+    if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
+    for (size_t i = Chunks::FirstAfter(chunk, until_ns - 1); i-- > 0;) {
+      const Entry& entry = chunk[i];
+      if (entry.moment_ns <= from_ns) return false;
+      if (entry.level + chunk.summary.added > most) {
+        *moment_ns = entry.moment_ns;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t after_ns,
+                                      int64_t most) const {
+  // The stretch between two bookings in which N falls to `most`: the first that ends with N at
+  // most that. `before` counts the bookings up to its begin.
+  int64_t before = 0;
+  int64_t begin_ns = after_ns;
+  const size_t first = bookings_.FirstChunkAfter(after_ns);
+  for (size_t c = 0; c < first; ++c) before += bookings_.chunk(c).summary.permits;
+  bool found = false;
+  for (size_t c = first; c < bookings_.chunks() && !found; ++c) {
+    const Chunks::Chunk& chunk = bookings_.chunk(c);
+    const bool whole = chunk.front().moment_ns > after_ns;
+    if (whole && chunk.summary.least_before + chunk.summary.added > most) {
+      before += chunk.summary.permits;
+      begin_ns = chunk.back().moment_ns;
+      continue;
+    }
+    for (const Entry& entry : chunk) {
+      const auto permits = static_cast<int64_t>(entry.permits);
+      // At one nanosecond only the last of several levels counts.
+      if (entry.moment_ns > begin_ns && entry.level + chunk.summary.added - permits <= most) {
+        found = true;
+        break;
+      }
+      before += permits;
+      begin_ns = std::max(begin_ns, entry.moment_ns);
+    }
+  }
+  // The past stops counting first.
+  if (before <= most) return history.FirstAtMostNs(static_cast<uint64_t>(most - before));
+  int64_t must_end = before - most;
+  for (size_t c = 0;; ++c) {
+    const Chunks::Chunk& chunk = bookings_.chunk(c);
+    if (chunk.summary.permits < must_end) {
+      must_end -= chunk.summary.permits;
+      continue;
+    }
+    const Entry* entry = chunk.begin();
+    for (;; ++entry) {
+      must_end -= static_cast<int64_t>(entry->permits);
+      if (must_end <= 0) return history.CountedUntilNs(entry->moment_ns);
+    }
+  }
+}
+
+int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permits,
+                                   int64_t from_ns) const {
+  const uint64_t capacity = history.Capacity();
+  if (permits > capacity) return kNeverNs;
+  const auto most = static_cast<int64_t>(capacity - permits);
+  int64_t moment_ns = from_ns;
+  for (;;) {
+    int64_t blocked_ns = 0;
+    if (!bookings_.empty() && moment_ns < bookings_.back().moment_ns &&
+        FindLastAbove(moment_ns, history.CountedUntilNs(moment_ns), most, &blocked_ns)) {
+      moment_ns = FirstNotAbove(history, blocked_ns, most);
+    } else if (LevelAt(history, moment_ns) > most) {
+      moment_ns = FirstNotAbove(history, moment_ns, most);
+    } else {
+      return moment_ns;
+    }
+    if (moment_ns == kNeverNs) return kNeverNs;
+  }
+}
+
+void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking) {
+  const auto permits = static_cast<int64_t>(booking.permits);
+  Entry entry;
+  static_cast<Booking&>(entry) = booking;
+  entry.level = LevelAt(history, booking.moment_ns) + permits;
+  bool split = false;
+  const auto position = bookings_.Insert(entry, &split);
+  sets_.Add(booking.set, booking.moment_ns);
+  Chunks::Chunk& chunk = bookings_.chunk(position.chunk);
+  if (split) {
+    // The upper of the two is new, and has all the levels less what was added to the lower.
+    const size_t lower =
+        bookings_.chunk(position.chunk).summary.permits == 0 ? position.chunk - 1 : position.chunk;
+    bookings_.chunk(lower + 1).summary.added = bookings_.chunk(lower).summary.added;
+    Summarize(&bookings_.chunk(lower));
+    Summarize(&bookings_.chunk(lower + 1));
+  }
+  chunk[position.index].level -= chunk.summary.added;
+  const bool last = position.chunk + 1 == bookings_.chunks() && position.index + 1 == chunk.size();
+  if (last && !split) {
+    Summary& summary = chunk.summary;
+    const int64_t level = chunk[position.index].level;
+    summary.permits += permits;
+    summary.greatest_after = std::max(summary.greatest_after, level);
+    summary.least_before = std::min(summary.least_before, level - permits);
+    return;
+  }
+  Summarize(&chunk);
+  AddFrom({position.chunk, position.index + 1}, history.CountedUntilNs(booking.moment_ns), permits);
+}
+
+void WindowCalendar::Append(const Booking& booking) {
+  Entry entry;
+  static_cast<Booking&>(entry) = booking;
+  bool split = false;
+  bookings_.Insert(entry, &split);
+  sets_.Add(booking.set, booking.moment_ns);
+}
+
+int64_t WindowCalendar::FreePermits(const WindowHistory& history, int64_t now_ns) const {
+  int64_t most = LevelAt(history, now_ns);
+  const int64_t until_ns = history.CountedUntilNs(now_ns);
+  for (size_t c = 0; c < bookings_.chunks(); ++c) {
+    const Chunks::Chunk& chunk = bookings_.chunk(c);
+    if (chunk.front().moment_ns >= until_ns) break;
+    if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
+    for (const Entry& entry : chunk) {
+      if (entry.moment_ns >= until_ns) break;
+      most = std::max(most, entry.level + chunk.summary.added);
+    }
+  }
+  return static_cast<int64_t>(history.Capacity()) - most;
+}
+
+bool WindowCalendar::Cancel(const WindowHistory& history, int64_t moment_ns, uint64_t id) {
+  Chunks::Position position;
+  if (!bookings_.Find(moment_ns, id, &position)) return false;
+  const Booking booking = bookings_.chunk(position.chunk)[position.index];
+  const bool gone = bookings_.Erase(position);
+  if (sets_.Remove(booking.set, moment_ns)) {
+    sets_.SetLast(booking.set, bookings_.FindLastOfSet(booking.set));
+  }
+  if (!gone) Summarize(&bookings_.chunk(position.chunk));
+  AddFrom(position, history.CountedUntilNs(moment_ns), -static_cast<int64_t>(booking.permits));
+  return true;
+}
+
+void WindowCalendar::PopFront() {
+  const Booking booking = bookings_.front();
+  bookings_.chunk(0).summary.permits -= static_cast<int64_t>(booking.permits);
+  bookings_.PopFront();
+  sets_.Remove(booking.set, booking.moment_ns);
+}
+
+void WindowCalendar::NotePast(int64_t permits, int64_t until_ns) {
+  AddFrom({0, 0}, until_ns, permits);
+}
+
+void WindowCalendar::Rebuild(const WindowHistory& history) {
+  // What is over at each booking is a prefix that only grows: `oldest` walks behind.
+  size_t oldest_chunk = 0;
+  size_t oldest_index = 0;
+  int64_t counted = 0;
+  const int64_t past_ends_ns = history.FirstAtMostNs(0);
+  for (size_t c = 0; c < bookings_.chunks(); ++c) {
+    Chunks::Chunk& chunk = bookings_.chunk(c);
+    chunk.summary.added = 0;
+    for (Entry& entry : chunk) {
+      counted += static_cast<int64_t>(entry.permits);
+      for (;;) {
+        const Chunks::Chunk& oldest = bookings_.chunk(oldest_chunk);
+        if (history.CountedUntilNs(oldest[oldest_index].moment_ns) > entry.moment_ns) break;
+        counted -= static_cast<int64_t>(oldest[oldest_index].permits);
+        if (++oldest_index == oldest.size()) {
+          ++oldest_chunk;
+          oldest_index = 0;
+        }
+      }
+      const bool past = entry.moment_ns < past_ends_ns;
+      entry.level = counted + (past ? static_cast<int64_t>(history.CountedAt(entry.moment_ns)) : 0);
+    }
+    Summarize(&chunk);
+  }
+}
+
+}  // namespace sluice::algorithm
