@@ -39,6 +39,7 @@ class BucketState {
 
   BucketState(BucketState&&) noexcept = default;
   BucketState& operator=(BucketState&&) noexcept = default;
+  BucketState(const BucketState& other);
 
   Kind kind() const { return static_cast<Kind>(state_.index()); }
 

@@ -164,6 +164,12 @@ Moment Later(Moment at, int64_t now_ns) { return {now_ns, at.wall_ns + (now_ns -
 
 void BucketState::DeleteCalendar::operator()(Calendar* calendar) const { delete calendar; }
 
+BucketState::BucketState(const BucketState& other)
+    : state_(other.state_),
+      token_receipts_(other.token_receipts_),
+      counted_receipts_(other.counted_receipts_),
+      calendar_(other.calendar_ == nullptr ? nullptr : new Calendar(*other.calendar_)) {}
+
 bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment at,
                           uint64_t set) const {
   if (calendar_ == nullptr) return CanTakePast(parameters, permits, at);

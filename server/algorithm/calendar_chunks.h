@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -146,10 +147,12 @@ class CalendarChunks {
     return std::numeric_limits<int64_t>::min();
   }
 
+  // Chunks other than the last are taken to be as large as they may become, so that it need not
+  // look at each.
   size_t MemoryBytes() const {
-    size_t bytes = chunks_.capacity() * sizeof(Chunk);
-    for (const Chunk& chunk : chunks_) bytes += chunk.stored.capacity() * sizeof(Entry);
-    return bytes;
+    if (chunks_.empty()) return chunks_.capacity() * sizeof(Chunk);
+    return chunks_.capacity() * sizeof(Chunk) +
+           ((chunks_.size() - 1) * kMaxPerChunk + chunks_.back().stored.capacity()) * sizeof(Entry);
   }
 
  private:
