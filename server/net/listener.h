@@ -64,7 +64,6 @@ class Listener final : private IoWatcher, private LoopResident {
   // Given up for a moment to accept and close a connection when there are no descriptors left;
   // else the kernel would report the listener as ready for ever.
   int reserve_fd_;
-  bool in_stop_ = false;
   // Shared with the handshakes, which may outlast the listener.
   std::shared_ptr<int> handshakes_;
   Timer retry_{Timer::To<&Listener::OnRetry>, this};

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ class ConnectorTest : public ::testing::Test {
   Stream* Start(const std::string& address, Resolver& resolver, ConnectOptions options = {}) {
     return Connect(*loop_, *Address::Parse(address), resolver, options, handler_);
   }
+  // Told by the loop until that is gone, so it lives until then.
+  RecordingHandler& NewHandler() { return handlers_.emplace_back(); }
+  void TearDown() override { loop_.reset(); }
   bool Until(const std::function<bool()>& done) { return RunUntil(*loop_, done); }
   bool UntilClosed() {
     return Until([this] { return handler_.closed.has_value(); });
@@ -36,6 +40,7 @@ class ConnectorTest : public ::testing::Test {
   std::unique_ptr<EventLoop> loop_ = *EventLoop::Create(clock_);
   Resolver resolver_;
   RecordingHandler handler_;
+  std::deque<RecordingHandler> handlers_;
 };
 
 TEST_F(ConnectorTest, ConnectsByNumberByNameAndByPath) {
@@ -47,7 +52,7 @@ TEST_F(ConnectorTest, ConnectsByNumberByNameAndByPath) {
                                : where == "localhost:0"
                                    ? "localhost:" + std::to_string(sockets.address().port())
                                    : sockets.address().ToString();
-    RecordingHandler handler;
+    RecordingHandler& handler = NewHandler();
     Stream* const stream = Connect(*loop_, *Address::Parse(target), resolver_, {}, handler);
     EXPECT_EQ(handler.opens, 0);  // not from within Connect
     stream->Write(Bytes("hello"));
@@ -76,7 +81,7 @@ TEST_F(ConnectorTest, SaysWhoRefused) {
   EXPECT_THAT(std::string(handler_.closed->message()), HasSubstr(target));
   EXPECT_EQ(handler_.opens, 0);
   EXPECT_EQ(loop_->counters().connect_failures.value(), 1u);
-  RecordingHandler other;
+  RecordingHandler& other = NewHandler();
   Connect(*loop_, *Address::Parse("unix:/no/such/socket"), resolver_, {}, other);
   ASSERT_TRUE(RunUntil(*loop_, [&] { return other.closed.has_value(); }));
   EXPECT_EQ(other.closed->code(), absl::StatusCode::kUnavailable);
@@ -122,7 +127,7 @@ TEST_F(ConnectorTest, TheTimeIsForAllOfItAndGivingUpIsSafeWhileResolving) {
     ConnectOptions options;
     options.timeout_ns = 3 * kSecond;
     Start("slow.name:1", slow, options);
-    RecordingHandler aborted;
+    RecordingHandler& aborted = NewHandler();
     Connect(*loop_, *Address::Parse("slow.name:1"), slow, options, aborted)
         ->Abort(absl::CancelledError("changed my mind"));
     Settle(*loop_);

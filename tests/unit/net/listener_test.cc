@@ -228,6 +228,10 @@ class ListenerTest : public ::testing::Test {
     address_ = sockets.address();
     listener_ = std::make_unique<Listener>(*loop_, sockets.Release(0), echo_, options);
   }
+  void TearDown() override {
+    listener_.reset();
+    loop_.reset();  // before the acceptor whose handlers it tells
+  }
   // Connects without waiting for the accept.
   RawSocket Connect() { return ConnectTo(address_); }
 

@@ -36,7 +36,11 @@ class RawClient {
     SSL_set_fd(ssl_, raw_.fd());
     SSL_set_connect_state(ssl_);
   }
-  ~RawClient() { SSL_free(ssl_); }
+  ~RawClient() {
+    SSL_shutdown(ssl_);  // else OpenSSL holds its session to be unfit for resumption
+    ERR_clear_error();
+    SSL_free(ssl_);
+  }
   RawClient(const RawClient&) = delete;
   RawClient& operator=(const RawClient&) = delete;
 
@@ -130,6 +134,9 @@ class TlsStreamTest : public ::testing::Test, public Acceptor {
     return Context(TlsContext::Role::kClient, nullptr, &authority_);
   }
 
+  // Told by the loop until that is gone, so it lives until then.
+  RecordingHandler& NewHandler() { return handlers_.emplace_back(); }
+
   bool Until(const std::function<bool()>& done) { return RunUntil(*loop_, done); }
 
   common::FakeClock clock_;
@@ -142,6 +149,7 @@ class TlsStreamTest : public ::testing::Test, public Acceptor {
   SocketAddress address_;
   std::unique_ptr<Listener> listener_;
   std::deque<Served> served_;
+  std::deque<RecordingHandler> handlers_;
   std::function<void(Served&)> on_accept_;
   bool refuse_ = false;
   int contexts_ = 0;
@@ -159,7 +167,7 @@ TEST_F(TlsStreamTest, CarriesDataBothWaysAndNegotiatesHttp2) {
       served.stream->Write(data);
     };
   };
-  RecordingHandler client;
+  RecordingHandler& client = NewHandler();
   Stream* const stream = ConnectTls(client, ClientContext());
   stream->Write(Bytes("early "));  // before it is connected
   ASSERT_TRUE(Until([&] { return client.received == "early "; }));
@@ -189,7 +197,7 @@ TEST_F(TlsStreamTest, CarriesDataBothWaysAndNegotiatesHttp2) {
 
 TEST_F(TlsStreamTest, WritesOfAnIterationShareRecordsAndOneSend) {
   Serve(authority_.Issue());
-  RecordingHandler client;
+  RecordingHandler& client = NewHandler();
   Stream* const stream = ConnectTls(client, ClientContext());
   ASSERT_TRUE(Until([&] { return !served_.empty() && served_.front().handler.opens == 1; }));
   Settle(*loop_);
@@ -208,7 +216,7 @@ TEST_F(TlsStreamTest, HandsUpWhoTheClientIs) {
   who.common_name = "alice";
   who.alternative_names = "DNS:alice.example,URI:spiffe://example/alice,email:a@example.com";
   const TestCertificate certificate = authority_.Issue(who);
-  RecordingHandler client;
+  RecordingHandler& client = NewHandler();
   ConnectTls(client, Context(TlsContext::Role::kClient, &certificate, &authority_));
   ASSERT_TRUE(Until([&] { return !served_.empty(); }));
   const PeerIdentity& peer = served_.front().stream->peer();
@@ -223,7 +231,7 @@ TEST_F(TlsStreamTest, AClientWithoutTheRightCertificateIsTurnedAway) {
   const auto contexts = {ClientContext(),
                          Context(TlsContext::Role::kClient, &foreign, &authority_)};
   for (const auto& context : contexts) {
-    RecordingHandler client;
+    RecordingHandler& client = NewHandler();
     ConnectTls(client, context);
     ASSERT_TRUE(Until([&] { return client.closed.has_value(); }));
     EXPECT_EQ(client.closed->code(), absl::StatusCode::kUnauthenticated) << *client.closed;
@@ -252,7 +260,7 @@ TEST_F(TlsStreamTest, AClientTrustsNoServerButTheRightOne) {
     SCOPED_TRACE(one.name + " " + one.expected);
     served_.clear();
     Serve(one.certificate);
-    RecordingHandler client;
+    RecordingHandler& client = NewHandler();
     Stream* const stream = ConnectTls(client, ClientContext(), one.name);
     ASSERT_TRUE(Until([&] { return client.closed || client.opens > 0; }));
     if (one.expected.empty()) {
@@ -283,13 +291,14 @@ TEST_F(TlsStreamTest, AnExpiredServerCertificateIsNotTrusted) {
   SSL* const ssl = SSL_new(ctx.get());
   SSL_set_fd(ssl, pair.peer.fd());
   SSL_set_accept_state(ssl);
-  RecordingHandler client;
+  RecordingHandler& client = NewHandler();
   auto* const socket = SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address,
                                                    TlsStream::SocketOptions(), nullptr);
   TlsStream::Connect(socket, *ClientContext(), "localhost", kSecond, {}, &client);
   socket->Open();
   ASSERT_TRUE(Until([&] {
-    SSL_do_handshake(ssl);
+    const int result = SSL_do_handshake(ssl);
+    if (result != 1 && SSL_get_error(ssl, result) == SSL_ERROR_SSL) pair.peer.Close();
     ERR_clear_error();
     return client.closed.has_value();
   }));
@@ -543,7 +552,7 @@ TEST_F(TlsStreamTest, AStreamPausedWhenItOpensHandsUpNothingUntilResumed) {
     return done;
   }));
   SSL_shutdown(client.ssl());
-  client.raw().Close();
+  shutdown(client.raw().fd(), SHUT_WR);
   Settle(*loop_);
   ASSERT_EQ(served_.size(), 1u);
   EXPECT_EQ(served_[0].handler.received, "");
@@ -588,7 +597,7 @@ TEST_F(TlsStreamTest, MayBeAbortedFromEveryCallback) {
 TEST_F(TlsStreamTest, ARefusedStreamIsClosed) {
   refuse_ = true;
   Serve(authority_.Issue());
-  RecordingHandler client;
+  RecordingHandler& client = NewHandler();
   ConnectTls(client, ClientContext());
   ASSERT_TRUE(Until([&] { return client.closed.has_value(); }));
   EXPECT_EQ(loop_->counters().streams.value(), 0u);
