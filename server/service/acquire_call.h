@@ -34,7 +34,7 @@ class RateLimiter;
 
 // What one acquisition asks for beside its charges.
 struct AcquisitionOptions {
-  WireDuration max_wait;
+  WireDuration max_wait = {};
   bool hold = false;
   bool want_receipt = false;
 };

@@ -22,10 +22,10 @@ namespace sluice::service {
 
 // What admin.proto's ConfigStatus says.
 struct ConfigStatus {
-  std::string version;
+  std::string version = {};
   int64_t active_since_wall_ns = 0;  // 0: no file yet
-  std::string path;
-  std::string last_error;
+  std::string path = {};
+  std::string last_error = {};
   int64_t last_error_at_wall_ns = 0;
   uint64_t reloads = 0;
   uint64_t failed_reloads = 0;

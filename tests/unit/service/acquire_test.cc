@@ -1,0 +1,351 @@
+#include <atomic>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/service/fixture.h"
+
+namespace sluice::service {
+namespace {
+
+using testing::HasSubstr;
+
+class AcquireTest : public ServiceTest {
+ protected:
+  void SetUp() override {
+    auto api = PerSecond("api", 100);
+    api.burst = 150;
+    api.debt = 50;
+    auto child = PerSecond("child", 10);
+    child.charges = {"parent"};
+    auto shadow = PerSecond("shadow", 1);
+    shadow.mode = limits::Mode::kShadow;
+    Load({api, child, PerSecond("parent", 5), shadow, PerSecond("one", 1)});
+  }
+
+  // The error of one unary acquisition.
+  void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& text) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  }
+};
+
+TEST_F(AcquireTest, GrantsUntilTheBurstIsSpentAndThenSaysWhenToComeBack) {
+  EXPECT_TRUE(Acquire("one", "k").granted);
+  const AcquisitionResult denied = Acquire("one", "k");
+  EXPECT_TRUE(denied.status.ok());
+  EXPECT_FALSE(denied.granted);
+  EXPECT_EQ(denied.retry_after_ns, kSecond);
+  EXPECT_EQ(call_.charge(0, 0).reason, store::Reason::kNotEnough);
+  clock_.Advance(denied.retry_after_ns - 1);
+  EXPECT_FALSE(Acquire("one", "k").granted);
+  clock_.Advance(1);
+  EXPECT_TRUE(Acquire("one", "k").granted);
+}
+
+TEST_F(AcquireTest, ReportsRequestedChargesFirstAndThenThoseThatTheLimitsAdded) {
+  const AcquisitionResult result = Acquire("child", "k", 2);
+  ASSERT_TRUE(result.granted);
+  ASSERT_EQ(result.charges, 2u);
+  EXPECT_EQ(call_.charge(0, 0).limit, "");
+  EXPECT_EQ(call_.charge(0, 0).level.remaining, 8);
+  EXPECT_EQ(call_.charge(0, 1).limit, "parent");
+  EXPECT_EQ(call_.charge(0, 1).level.remaining, 3);
+}
+
+TEST_F(AcquireTest, AParentThatDeniesLeavesTheChildUntouched) {
+  ASSERT_TRUE(Acquire("parent", "", 5).granted);
+  const AcquisitionResult denied = Acquire("child", "k", 1);
+  EXPECT_FALSE(denied.granted);
+  EXPECT_EQ(call_.charge(0, 0).reason, store::Reason::kNone);
+  EXPECT_EQ(call_.charge(0, 1).reason, store::Reason::kNotEnough);
+  EXPECT_EQ(Remaining("child", "k"), 10);
+}
+
+TEST_F(AcquireTest, AddsUpChargesOnTheSameBucket) {
+  call_.Reset(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({});
+  call_.AddCharge("parent", "k", 3);
+  call_.AddCharge("parent", "k", 2);
+  Run(&call_);
+  ASSERT_TRUE(call_.result(0).granted);
+  EXPECT_EQ(call_.charge(0, 0).level.remaining, 0);
+  EXPECT_EQ(call_.charge(0, 1).level.remaining, 0);
+
+  call_.Reset(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({});
+  call_.AddCharge("parent", "k", 3);
+  call_.AddCharge("parent", "k", 3);
+  Run(&call_);
+  ExpectError(call_.result(0).status, absl::StatusCode::kInvalidArgument, "6");
+}
+
+TEST_F(AcquireTest, ShadowGrantsAndSaysWhatItWouldHaveDenied) {
+  ASSERT_TRUE(Acquire("shadow", "k").granted);
+  EXPECT_EQ(call_.charge(0, 0).reason, store::Reason::kNone);
+  ASSERT_TRUE(Acquire("shadow", "k").granted);
+  EXPECT_EQ(call_.charge(0, 0).reason, store::Reason::kShadowDenied);
+  const auto totals = metrics_.Snapshot(registry_.Current()->limit_id_end())
+                          .limits[registry_.Current()->Find("shadow")->limit_id()];
+  EXPECT_EQ(totals.granted, 2u);
+  EXPECT_EQ(totals.shadow_denied, 1u);
+  EXPECT_EQ(totals.permits_granted, 1u);
+}
+
+TEST_F(AcquireTest, NamesTheFieldTheValueAndWhatWouldBeRight) {
+  using absl::StatusCode;
+  ExpectError(Acquire("apii", "k").status, StatusCode::kNotFound,
+              "charges[0].limit: no limit is named \"apii\"; did you mean \"api\"?");
+  ExpectError(Acquire("api", "k", 0).status, StatusCode::kInvalidArgument,
+              "charges[0].permits: 0; permits must be at least 1");
+  ExpectError(Acquire("api", std::string(513, 'x')).status, StatusCode::kInvalidArgument,
+              "charges[0].key: 513 bytes; a key has at most 512 bytes");
+  ExpectError(Acquire("api", "k", 201).status, StatusCode::kInvalidArgument,
+              "charges[0].permits: 201; limit \"api\" could never grant more at once than its "
+              "burst + debt = 200");
+  ExpectError(Acquire("api", "k", std::numeric_limits<uint64_t>::max()).status,
+              StatusCode::kInvalidArgument, "charges[0].permits: 18446744073709551615");
+  ExpectError(Acquire("child", "k", 6).status, StatusCode::kInvalidArgument,
+              "limit \"parent\" could never grant more at once than its burst = 5");
+  // Nothing of it was taken.
+  EXPECT_EQ(Remaining("api", "k"), 150);
+  EXPECT_EQ(Remaining("child", "k"), 10);
+}
+
+TEST_F(AcquireTest, TakesTheLongestKeyAndThePermitsOfBurstAndDebt) {
+  EXPECT_TRUE(Acquire("api", std::string(512, 'x'), 200).granted);
+  EXPECT_EQ(call_.charge(0, 0).level.remaining, -50);
+}
+
+TEST_F(AcquireTest, RefusesNoChargesAndMoreThanSixteen) {
+  call_.Reset(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({});
+  Run(&call_);
+  ExpectError(call_.result(0).status, absl::StatusCode::kInvalidArgument, "charges: none");
+
+  for (const size_t charges : {16u, 17u, 100'000u}) {
+    call_.Reset(AcquireCall::Form::kUnary);
+    call_.BeginAcquisition({});
+    for (size_t i = 0; i < charges; ++i) call_.AddCharge("api", "k", 1);
+    Run(&call_);
+    if (charges == 16) {
+      EXPECT_TRUE(call_.result(0).granted);
+    } else {
+      ExpectError(call_.result(0).status, absl::StatusCode::kInvalidArgument,
+                  "charges: " + std::to_string(charges));
+    }
+  }
+}
+
+TEST_F(AcquireTest, CountsParentsAmongTheSixteen) {
+  call_.Reset(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({});
+  for (int i = 0; i < 9; ++i) call_.AddCharge("child", "k", 1);
+  Run(&call_);
+  ExpectError(call_.result(0).status, absl::StatusCode::kInvalidArgument, "charges: 18");
+}
+
+TEST_F(AcquireTest, ABatchAnswersTheGoodOnesAndNamesTheBadOnes) {
+  call_.Reset(AcquireCall::Form::kBatch);
+  for (const char* limit : {"one", "none", "one", "api"}) {
+    call_.BeginAcquisition({});
+    call_.AddCharge(limit, "k", 1);
+  }
+  call_.BeginAcquisition({.hold = true});
+  call_.AddCharge("api", "k", 1);
+  Run(&call_);
+  ASSERT_TRUE(call_.status().ok());
+  ASSERT_EQ(call_.size(), 5u);
+  EXPECT_TRUE(call_.result(0).granted);
+  ExpectError(call_.result(1).status, absl::StatusCode::kNotFound, "acquisitions[1].charges[0]");
+  EXPECT_TRUE(call_.result(2).status.ok());
+  EXPECT_FALSE(call_.result(2).granted) << "decided in order: the first took the one permit";
+  EXPECT_TRUE(call_.result(3).granted);
+  ExpectError(call_.result(4).status, absl::StatusCode::kInvalidArgument, "acquisitions[4].hold");
+  EXPECT_EQ(Remaining("api", "k"), 149);
+}
+
+TEST_F(AcquireTest, ABatchOf4097IsRefusedWholeAndOneOf4096IsNot) {
+  std::vector<std::string> keys(5000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = std::to_string(i);
+  for (const size_t acquisitions : {4096u, 4097u, 5000u}) {
+    call_.Reset(AcquireCall::Form::kBatch);
+    for (size_t i = 0; i < acquisitions; ++i) {
+      call_.BeginAcquisition({});
+      call_.AddCharge("api", keys[i], 1);
+    }
+    Run(&call_);
+    if (acquisitions == 4096) {
+      ASSERT_TRUE(call_.status().ok());
+      EXPECT_TRUE(call_.result(4095).granted);
+    } else {
+      ExpectError(
+          call_.status(), absl::StatusCode::kInvalidArgument,
+          "acquisitions: " + std::to_string(acquisitions) + " in one batch; send at most 4096");
+    }
+  }
+  EXPECT_EQ(Remaining("api", "0"), 149) << "the refused batches took nothing";
+}
+
+TEST_F(AcquireTest, AnEmptyBatchIsAnsweredByAnEmptyOne) {
+  call_.Reset(AcquireCall::Form::kBatch);
+  Run(&call_);
+  EXPECT_TRUE(call_.status().ok());
+  EXPECT_EQ(call_.size(), 0u);
+}
+
+TEST_F(AcquireTest, SaysWhatIsWrongWithMaxWaitAndHold) {
+  using absl::StatusCode;
+  const auto with = [&](WireDuration max_wait, bool hold) {
+    return Acquire("api", "k", 1, {.max_wait = max_wait, .hold = hold}).status;
+  };
+  ExpectError(with({-1, 0}, false), StatusCode::kInvalidArgument, "max_wait: negative");
+  ExpectError(with({0, -1}, false), StatusCode::kInvalidArgument, "max_wait: negative");
+  ExpectError(with({1, -1}, false), StatusCode::kInvalidArgument, "max_wait: seconds 1");
+  ExpectError(with({0, 1'000'000'000}, false), StatusCode::kInvalidArgument, "max_wait: seconds 0");
+  ExpectError(with({86400, 1}, false), StatusCode::kInvalidArgument, "at most 24 h");
+  ExpectError(with({std::numeric_limits<int64_t>::max(), 999'999'999}, false),
+              StatusCode::kInvalidArgument, "at most 24 h");
+  ExpectError(with({0, 0}, true), StatusCode::kInvalidArgument, "hold: true without max_wait");
+  ExpectError(with({86400, 0}, false), StatusCode::kUnimplemented, "max_wait");
+  ExpectError(with({1, 0}, true), StatusCode::kUnimplemented, "max_wait");
+  EXPECT_EQ(Remaining("api", "k"), 150);
+}
+
+TEST_F(AcquireTest, APastDeadlineDebitsNothing) {
+  call_.Reset(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({});
+  call_.AddCharge("api", "k", 1);
+  Run(&call_, clock_.NowNs() - 1);
+  ExpectError(call_.result(0).status, absl::StatusCode::kDeadlineExceeded, "nothing was debited");
+  EXPECT_EQ(Remaining("api", "k"), 150);
+}
+
+TEST_F(AcquireTest, NamesTheFieldThatIsNotUtf8WhereTheTransportDidNotLook) {
+  call_.Reset(AcquireCall::Form::kBatch, AcquireCall::Utf8::kUnchecked);
+  call_.BeginAcquisition({});
+  call_.AddCharge("api", "h\xc3\xa9", 1);
+  call_.BeginAcquisition({});
+  call_.AddCharge("api", "k", 1);
+  call_.AddCharge("api", "\xff", 1);
+  Run(&call_);
+  EXPECT_TRUE(call_.result(0).granted);
+  ExpectError(call_.result(1).status, absl::StatusCode::kInvalidArgument,
+              "acquisitions[1].charges[1].key: not valid UTF-8");
+}
+
+TEST_F(AcquireTest, ACallIsReusedWithoutMixingItsAnswers) {
+  ASSERT_TRUE(Acquire("one", "k").granted);
+  ASSERT_FALSE(Acquire("one", "k").granted);
+  ASSERT_FALSE(Acquire("none", "k").status.ok());
+  const AcquisitionResult last = Acquire("child", "x", 1, {.want_receipt = true});
+  EXPECT_TRUE(last.granted);
+  EXPECT_FALSE(last.receipt.empty());
+  EXPECT_TRUE(Acquire("child", "x").receipt.empty());
+}
+
+// A store that reports a number of stale rules first, as one does when a reload came between.
+class StaleStore : public store::Store {
+ public:
+  explicit StaleStore(store::Store& inner) : inner_(inner) {}
+  std::string_view Kind() const override { return "stale"; }
+  void Register(std::shared_ptr<const store::Rule> rule) override { inner_.Register(rule); }
+  void Acquire(store::AcquireOperation* operation) override {
+    ++acquires;
+    if (stale > 0) {
+      --stale;
+      // The second of several, so that the others must be kept as they are.
+      operation->acquisitions[operation->acquisitions.size() > 1 ? 1 : 0].outcome =
+          store::Outcome::kStaleRule;
+      for (store::Acquisition& one : operation->acquisitions) {
+        if (one.outcome == store::Outcome::kPending) one.outcome = store::Outcome::kGranted;
+      }
+      operation->Done();
+      return;
+    }
+    inner_.Acquire(operation);
+  }
+  void Query(store::QueryOperation* operation) override { inner_.Query(operation); }
+  void Refund(store::RefundOperation* operation) override {
+    if (stale > 0) {
+      --stale;
+      operation->outcome = store::RefundOutcome::kStaleRule;
+      operation->Done();
+      return;
+    }
+    inner_.Refund(operation);
+  }
+  void Reset(const store::Rule& rule, std::string_view key, void (*done)(void*, bool),
+             void* context) override {
+    inner_.Reset(rule, key, done, context);
+  }
+  store::StoreStats Stats() const override { return inner_.Stats(); }
+
+  int stale = 0;
+  int acquires = 0;
+
+ private:
+  store::Store& inner_;
+};
+
+TEST_F(AcquireTest, ResolvesAgainWhatAReloadMadeStaleAndKeepsTheRest) {
+  StaleStore stale(store_);
+  engine::Engine engine(stale);
+  RateLimiter limiter(registry_, engine, stale, clock_, metrics_, usage_, signer_);
+  for (const int times : {1, 2, 7}) {
+    stale.stale = times;
+    stale.acquires = 0;
+    call_.Reset(AcquireCall::Form::kBatch);
+    for (const char* limit : {"api", "one", "none", "parent"}) {
+      call_.BeginAcquisition({});
+      call_.AddCharge(limit, "stale", 1);
+    }
+    limiter.Acquire(&call_, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+    EXPECT_EQ(stale.acquires, times + 1);
+    EXPECT_TRUE(call_.result(0).granted);
+    EXPECT_TRUE(call_.result(1).status.ok());
+    EXPECT_EQ(call_.charge(1, 0).level.capacity, 1u) << "decided by the store at last";
+    EXPECT_EQ(call_.result(2).status.code(), absl::StatusCode::kNotFound);
+    EXPECT_TRUE(call_.result(3).granted);
+  }
+}
+
+TEST_F(AcquireTest, GivesUpWhenTheLimitsKeepChanging) {
+  StaleStore stale(store_);
+  engine::Engine engine(stale);
+  RateLimiter limiter(registry_, engine, stale, clock_, metrics_, usage_, signer_);
+  stale.stale = 1000;
+  call_.Reset(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({});
+  call_.AddCharge("api", "k", 1);
+  limiter.Acquire(&call_, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+  EXPECT_EQ(call_.result(0).status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(AcquireTest, EveryCallIsAnsweredByTheOldOrTheNewLimitsWhileTheyChange) {
+  std::atomic<bool> stop{false};
+  std::thread reloads([&] {
+    for (int i = 0; i < 200; ++i) {
+      auto api = PerSecond("api", 1'000'000);
+      api.burst = 1'000'000 + static_cast<uint64_t>(i % 2);
+      Load({api});
+    }
+    stop = true;
+  });
+  int answered = 0;
+  while (!stop) {
+    AcquireCall call;
+    call.Reset(AcquireCall::Form::kUnary);
+    call.BeginAcquisition({});
+    call.AddCharge("api", "k", 1);
+    limiter_.Acquire(&call, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+    ASSERT_TRUE(call.result(0).status.ok()) << call.result(0).status;
+    ++answered;
+  }
+  reloads.join();
+  EXPECT_GT(answered, 0);
+}
+
+}  // namespace
+}  // namespace sluice::service

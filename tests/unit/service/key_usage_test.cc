@@ -1,0 +1,105 @@
+#include "server/service/key_usage.h"
+
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace sluice::service {
+namespace {
+
+TEST(FrequentKeysTest, FollowsTheWorkedExample) {
+  FrequentKeys sketch(4);
+  sketch.Add(1, 0, "a", 5);
+  sketch.Add(2, 0, "b", 3);
+  sketch.Add(3, 0, "c", 1);
+  sketch.Add(4, 0, "d", 1);
+  sketch.Add(5, 0, "e", 2);
+  std::map<std::string, uint64_t> counts;
+  sketch.ForEach(
+      [&](uint64_t, uint32_t, const std::string& key, uint64_t count) { counts[key] = count; });
+  EXPECT_EQ(counts, (std::map<std::string, uint64_t>{{"a", 2}, {"e", 2}}));
+  EXPECT_EQ(sketch.offset(), 3u);
+  EXPECT_EQ(sketch.total(), 12u);
+}
+
+TEST(FrequentKeysTest, EveryTrueWeightLiesWithinItsBoundsAndTheErrorWithinIts) {
+  std::mt19937_64 random(42);
+  for (int round = 0; round < 20; ++round) {
+    FrequentKeys sketch(64);
+    std::map<std::string, uint64_t> truth;
+    std::geometric_distribution<int> skewed(0.02 + 0.01 * round);
+    for (int i = 0; i < 20'000; ++i) {
+      const std::string key = std::to_string(skewed(random));
+      const uint64_t weight = 1 + random() % 10;
+      truth[key] += weight;
+      // Few different hashes, so that colliding ones are told apart by their keys.
+      sketch.Add(absl::HashOf(key) % 1000, 7, key, weight);
+    }
+    std::map<std::string, uint64_t> counts;
+    sketch.ForEach([&](uint64_t, uint32_t, const std::string& key, uint64_t count) {
+      ASSERT_TRUE(counts.emplace(key, count).second) << "a key has one counter";
+    });
+    uint64_t total = 0;
+    for (const auto& [key, weight] : truth) {
+      total += weight;
+      ASSERT_LE(counts[key], weight);
+      ASSERT_LE(weight, counts[key] + sketch.offset());
+    }
+    EXPECT_EQ(sketch.total(), total);
+    EXPECT_LE(sketch.offset(), 2 * total / 64);
+  }
+}
+
+TEST(FrequentKeysTest, SaturatesInsteadOfOverflowing) {
+  FrequentKeys sketch(4);
+  for (int i = 0; i < 3; ++i) sketch.Add(1, 0, "a", ~uint64_t{0});
+  EXPECT_EQ(sketch.total(), ~uint64_t{0});
+  sketch.ForEach([](uint64_t, uint32_t, const std::string&, uint64_t count) {
+    EXPECT_EQ(count, ~uint64_t{0});
+  });
+}
+
+TEST(KeyUsageTest, AddsUpThreadsAndOrdersByUseOrByDenials) {
+  KeyUsage usage;
+  for (int t = 0; t < 3; ++t) {
+    std::thread([&] {
+      usage.Record([](auto record) {
+        record.Used(1, "a", 10);
+        record.Used(1, "b", 25);
+        record.Used(2, "a", 1);
+        record.Denied(1, "a");
+      });
+    }).join();
+  }
+  auto top = usage.MostUsed(KeyOrder::kUse, KeyUsage::kAllLimits, 2);
+  ASSERT_EQ(top.keys.size(), 2u);
+  EXPECT_EQ(top.keys[0].key, "b");
+  EXPECT_EQ(top.keys[0].estimate, 75u);
+  EXPECT_EQ(top.keys[0].error, 0u);
+  EXPECT_EQ(top.keys[1].estimate, 30u);
+  EXPECT_EQ(top.total, 108u);
+  top = usage.MostUsed(KeyOrder::kDenials, KeyUsage::kAllLimits, 10);
+  ASSERT_EQ(top.keys.size(), 1u);
+  EXPECT_EQ(top.keys[0].estimate, 3u);
+  top = usage.MostUsed(KeyOrder::kUse, 2, 10);
+  ASSERT_EQ(top.keys.size(), 1u);
+  EXPECT_EQ(top.keys[0].limit_id, 2u);
+}
+
+TEST(KeyUsageTest, IsReadWhileThreadsRecordAndLosesNoWeight) {
+  KeyUsage usage;
+  std::thread writer([&] {
+    for (int i = 0; i < 50'000; ++i) {
+      usage.Record([&](auto record) { record.Used(1, std::to_string(i % 3000), 2); });
+    }
+  });
+  for (int i = 0; i < 50; ++i) usage.MostUsed(KeyOrder::kUse, KeyUsage::kAllLimits, 10);
+  writer.join();
+  EXPECT_EQ(usage.MostUsed(KeyOrder::kUse, KeyUsage::kAllLimits, 1).total, 100'000u);
+}
+
+}  // namespace
+}  // namespace sluice::service

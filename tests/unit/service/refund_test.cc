@@ -1,0 +1,116 @@
+#include <string>
+
+#include "tests/unit/service/fixture.h"
+
+namespace sluice::service {
+namespace {
+
+using testing::HasSubstr;
+
+class RefundTest : public ServiceTest {
+ protected:
+  void SetUp() override {
+    auto child = PerSecond("child", 10);
+    child.charges = {"parent"};
+    Load({child, PerSecond("parent", 100)});
+  }
+  std::string Receipt(uint64_t permits) {
+    const AcquisitionResult result = Acquire("child", "k", permits, {.want_receipt = true});
+    EXPECT_TRUE(result.granted);
+    return std::string(result.receipt);
+  }
+};
+
+TEST_F(RefundTest, GivesBackToEveryBucketOnce) {
+  const std::string receipt = Receipt(4);
+  EXPECT_EQ(Remaining("child", "k"), 6);
+  RefundCall call;
+  ASSERT_TRUE(Refund(receipt, &call).ok());
+  EXPECT_EQ(call.outcome(), store::RefundOutcome::kRefunded);
+  ASSERT_EQ(call.size(), 2u);
+  EXPECT_EQ(call.charge(0).limit, "child");
+  EXPECT_EQ(call.charge(0).key, "k");
+  EXPECT_EQ(call.charge(0).permits, 4u);
+  EXPECT_EQ(call.charge(1).limit, "parent");
+  EXPECT_EQ(call.charge(1).permits, 4u);
+  EXPECT_EQ(Remaining("child", "k"), 10);
+  EXPECT_EQ(Remaining("parent", ""), 100);
+
+  ASSERT_TRUE(Refund(receipt, &call).ok());
+  EXPECT_EQ(call.outcome(), store::RefundOutcome::kAlreadyRefunded);
+  EXPECT_EQ(call.charge(0).permits, 0u);
+  EXPECT_EQ(Remaining("child", "k"), 10);
+}
+
+TEST_F(RefundTest, GivesNothingOnceTheBucketsWereFull) {
+  const std::string receipt = Receipt(4);
+  clock_.Advance(10 * kSecond);
+  RefundCall call;
+  ASSERT_TRUE(Refund(receipt, &call).ok());
+  EXPECT_EQ(call.outcome(), store::RefundOutcome::kExpired);
+  EXPECT_EQ(call.charge(0).permits, 0u);
+}
+
+TEST_F(RefundTest, EveryChangedByteAndEveryCutIsRefused) {
+  const std::string receipt = Receipt(4);
+  RefundCall call;
+  for (size_t i = 0; i < receipt.size(); ++i) {
+    std::string forged = receipt;
+    forged[i] = static_cast<char>(forged[i] ^ 1);
+    EXPECT_EQ(Refund(forged, &call).code(), absl::StatusCode::kInvalidArgument) << i;
+    EXPECT_EQ(Refund(receipt.substr(0, i), &call).code(), absl::StatusCode::kInvalidArgument) << i;
+  }
+  EXPECT_EQ(Refund(receipt + "x", &call).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Refund(std::string(100'000, 'x'), &call).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Remaining("child", "k"), 6);
+  ASSERT_TRUE(Refund(receipt, &call).ok()) << "the true one is still worth its permits";
+  EXPECT_EQ(call.outcome(), store::RefundOutcome::kRefunded);
+}
+
+TEST_F(RefundTest, SaysThatAReceiptIsOfAnotherStart) {
+  const ReceiptSigner another;
+  RateLimiter restarted(registry_, engine_, store_, clock_, metrics_, usage_, another);
+  RefundCall call;
+  call.Reset(Receipt(4));
+  restarted.Refund(&call, store::kNoDeadline, [](void*, RefundCall*) {}, nullptr);
+  EXPECT_EQ(call.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(call.status().message()), HasSubstr("before this one was restarted"));
+}
+
+TEST_F(RefundTest, IsWorthlessOnceItsLimitIsGone) {
+  const std::string receipt = Receipt(4);
+  Load({PerSecond("parent", 100)});
+  RefundCall call;
+  ASSERT_TRUE(Refund(receipt, &call).ok());
+  EXPECT_EQ(call.outcome(), store::RefundOutcome::kExpired);
+  EXPECT_EQ(Remaining("parent", ""), 96);
+}
+
+TEST_F(RefundTest, APastDeadlineGivesNothingBack) {
+  RefundCall call;
+  call.Reset(Receipt(4));
+  limiter_.Refund(&call, clock_.NowNs() - 1, [](void*, RefundCall*) {}, nullptr);
+  EXPECT_EQ(call.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Remaining("child", "k"), 6);
+}
+
+TEST(ReceiptSignerTest, CarriesTheLongestNamesAndKeysOfSixteenCharges) {
+  store::Rule rule;
+  rule.limit_name = std::string(128, 'n');
+  const std::string key(512, 'k');
+  const std::vector<store::Charge> charges(16, store::Charge{&rule, key, ~uint64_t{0}});
+  const ReceiptSigner signer;
+  std::string bytes = "before";
+  signer.Append(7, charges, &bytes);
+  ASSERT_LE(bytes.size() - 6, common::bounds::kMaxReceiptBytes);
+  Receipt receipt;
+  ASSERT_TRUE(signer.Open(std::string_view(bytes).substr(6), &receipt).ok());
+  EXPECT_EQ(receipt.id, 7u);
+  ASSERT_EQ(receipt.charges.size(), 16u);
+  EXPECT_EQ(receipt.charges[15].limit, rule.limit_name);
+  EXPECT_EQ(receipt.charges[15].key, key);
+  EXPECT_EQ(receipt.charges[15].permits, ~uint64_t{0});
+}
+
+}  // namespace
+}  // namespace sluice::service
