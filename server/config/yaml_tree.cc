@@ -11,6 +11,7 @@
 #include <streambuf>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/common/strings.h"
 #include "server/limits/spec_check.h"
@@ -79,10 +80,34 @@ std::optional<Problem> CheckBytes(std::string_view text) {
   return std::nullopt;
 }
 
+// yaml-cpp's messages quote the file as it is, and cut it anywhere.
+std::string Printable(std::string_view message) {
+  constexpr size_t kMost = 160;
+  const std::string_view shown = message.substr(0, kMost);
+  return absl::StrCat(
+      CheckBytes(shown) ? absl::CHexEscape(ToAbsl(shown)) : absl::Utf8SafeCHexEscape(ToAbsl(shown)),
+      shown.size() < message.size() ? "..." : "");
+}
+
+// Reads from memory without a copy.
+class TextBuffer final : public std::streambuf {
+ public:
+  explicit TextBuffer(std::string_view text) {
+    char* begin = const_cast<char*>(text.data());  // never written: there is no put area
+    setg(begin, begin, begin + text.size());
+  }
+
+  // Makes it look as if the text ended here.
+  void End() { setg(eback(), egptr(), egptr()); }
+};
+
 // Builds the tree from events. The first problem stops the building; yaml-cpp's own exceptions
 // are caught outside.
 class TreeBuilder final : public YAML::EventHandler {
  public:
+  // Ends `text` at the first problem, so that yaml-cpp reads no further. It outlives this.
+  explicit TreeBuilder(TextBuffer* text) : text_(text) {}
+
   YamlNode TakeRoot() { return std::move(root_); }
   const std::optional<Problem>& problem() const { return problem_; }
 
@@ -138,7 +163,9 @@ class TreeBuilder final : public YAML::EventHandler {
   };
 
   void Fail(Place place, std::string text) {
-    if (!problem_) problem_ = Problem{place, std::move(text)};
+    if (problem_) return;
+    problem_ = Problem{place, std::move(text)};
+    text_->End();
   }
 
   void Check(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
@@ -210,19 +237,11 @@ class TreeBuilder final : public YAML::EventHandler {
     level->key = std::move(key);
   }
 
+  TextBuffer* const text_;
   int documents_ = 0;
   YamlNode root_;
   std::vector<Level> levels_;
   std::optional<Problem> problem_;
-};
-
-// Reads from memory without a copy.
-class TextBuffer final : public std::streambuf {
- public:
-  explicit TextBuffer(std::string_view text) {
-    char* begin = const_cast<char*>(text.data());  // never written: there is no put area
-    setg(begin, begin, begin + text.size());
-  }
 };
 
 }  // namespace
@@ -238,7 +257,7 @@ absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filen
   }
   TextBuffer buffer(text);
   std::istream stream(&buffer);
-  TreeBuilder builder;
+  TreeBuilder builder(&buffer);
   try {
     YAML::Parser parser(stream);
     while (!builder.problem() && parser.HandleNextDocument(builder)) {
@@ -246,7 +265,7 @@ absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filen
   } catch (const YAML::Exception& e) {
     // What we refuse comes first in the file.
     if (!builder.problem()) {
-      return ErrorAt(filename, PlaceOf(e.mark), absl::StrCat("is not YAML: ", e.msg));
+      return ErrorAt(filename, PlaceOf(e.mark), absl::StrCat("is not YAML: ", Printable(e.msg)));
     }
   }
   if (builder.problem()) {
