@@ -29,3 +29,5 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/sluice-client.pc.in
   ${CMAKE_CURRENT_BINARY_DIR}/sluice-client.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/sluice-client.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT client)
+
+install(TARGETS sluice RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

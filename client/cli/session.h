@@ -1,0 +1,75 @@
+// What every command is given: the flags, and clients made of them when needed.
+#ifndef SLUICE_CLIENT_CLI_SESSION_H_
+#define SLUICE_CLIENT_CLI_SESSION_H_
+
+#include <optional>
+#include <string>
+
+#include "client/cli/command_line.h"
+#include "client/cli/json.h"
+#include "sluice/admin_client.h"
+#include "sluice/client.h"
+
+namespace sluice::cli {
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitDenied = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitAway = 3;
+
+std::vector<Flag> GlobalFlags();
+
+class Session {
+ public:
+  // INVALID_ARGUMENT: a flag's value is bad.
+  static Result<Session> Create(Arguments arguments);
+
+  const Arguments& arguments() const { return arguments_; }
+  // A positional argument, or empty.
+  std::string Argument(size_t index) const {
+    return index < arguments_.positional.size() ? arguments_.positional[index] : "";
+  }
+  bool json() const { return json_; }
+  const ClientOptions& client_options() const { return client_options_; }
+
+  Result<Client> MakeClient() const { return Client::Create(client_options_); }
+  Result<AdminClient> MakeAdminClient() const;
+
+  // Prints the error and gives the exit code that it stands for.
+  int Fail(const Status& status) const;
+  // Prints a document, or a line of many.
+  void Print(const Json& json) const;
+
+  // Values of flags; `fallback` where there is none.
+  Result<uint64_t> Number(std::string_view flag, uint64_t fallback) const;
+  Result<std::chrono::nanoseconds> Duration(std::string_view flag,
+                                            std::chrono::nanoseconds fallback) const;
+
+ private:
+  Arguments arguments_;
+  bool json_ = false;
+  ClientOptions client_options_;
+  AdminOptions admin_options_;
+};
+
+// Each reads its arguments from the session and gives the exit code.
+int RunAcquire(const Session& session);
+int RunQuery(const Session& session);
+int RunWatch(const Session& session);
+int RunRefund(const Session& session);
+int RunBatch(const Session& session);
+int RunLimitsList(const Session& session);
+int RunLimitsGet(const Session& session);
+int RunLimitsPut(const Session& session);
+int RunLimitsDelete(const Session& session);
+int RunKeys(const Session& session);
+int RunReset(const Session& session);
+int RunStats(const Session& session);
+int RunConfig(const Session& session);
+int RunCheck(const Session& session);
+int RunBench(const Session& session);
+int RunRun(const Session& session);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_CLIENT_CLI_SESSION_H_

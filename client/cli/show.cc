@@ -1,0 +1,127 @@
+#include "client/cli/show.h"
+
+#include "client/cli/text.h"
+
+namespace sluice::cli {
+
+void WriteStatus(const Status& status, Json* json) {
+  json->Open('{')
+      .Field("code", StatusCodeName(status.code()))
+      .Field("message", status.message())
+      .Field("may_have_executed", status.may_have_executed())
+      .Close();
+}
+
+void WriteDecision(const Acquisition& acquisition, const Decision& decision, Json* json) {
+  json->Open('{');
+  json->Field("granted", decision.granted).Field("source", SourceName(decision.source));
+  json->Field("retry_after_ns", decision.retry_after);
+  json->Name("charges").Open('[');
+  for (size_t i = 0; i < decision.charges.size(); ++i) {
+    const ChargeStatus& charge = decision.charges[i];
+    const bool requested = i < acquisition.charges.size() && charge.limit.empty();
+    json->Open('{');
+    json->Field("limit", requested ? acquisition.charges[i].limit : charge.limit);
+    json->Field("key", requested ? acquisition.charges[i].key : std::string());
+    if (requested) json->Field("permits", acquisition.charges[i].permits);
+    json->Field("requested", requested);
+    json->Field("remaining", charge.remaining).Field("capacity", charge.capacity);
+    json->Field("reset_after_ns", charge.reset_after).Field("reason", ReasonName(charge.reason));
+    json->Close();
+  }
+  json->Close();
+  if (!decision.receipt.empty()) json->Field("receipt", ToBase64Url(decision.receipt));
+  if (!decision.status.ok()) {
+    json->Name("status");
+    WriteStatus(decision.status, json);
+  }
+  json->Close();
+}
+
+void WriteBucket(const BucketStatus& bucket, Json* json) {
+  json->Open('{').Field("limit", bucket.limit).Field("key", bucket.key);
+  if (!bucket.status.ok()) {
+    json->Name("error");
+    WriteStatus(bucket.status, json);
+  } else {
+    json->Field("remaining", bucket.remaining).Field("capacity", bucket.capacity);
+    json->Field("reset_after_ns", bucket.reset_after);
+    json->Field("next_permit_after_ns", bucket.next_permit_after);
+    json->Field("exists", bucket.exists).Field("waiting", bucket.waiting);
+    json->Field("source", SourceName(bucket.source));
+  }
+  json->Close();
+}
+
+namespace {
+
+std::string ReasonText(Reason reason) {
+  switch (reason) {
+    case Reason::kNone:
+      return "";
+    case Reason::kNotEnough:
+      return "not enough permits";
+    case Reason::kWaitingBound:
+      return "too many wait";
+    case Reason::kStoreAway:
+      return "the shared store is away";
+    case Reason::kOverflow:
+      return "the server's bucket table is full";
+    case Reason::kShadowDenied:
+      return "shadow: would have been denied";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string DecisionLine(const Acquisition& acquisition, const Decision& decision) {
+  std::string line = decision.granted ? "granted" : "denied ";
+  if (decision.source == Source::kUnavailable) {
+    for (const Charge& charge : acquisition.charges) {
+      line += "  " + charge.limit + (charge.key.empty() ? "" : " " + ShowKey(charge.key));
+    }
+    line += "  (no server decided: " + decision.status.ToString() + ")";
+    if (decision.status.may_have_executed()) line += " (permits may have been taken)";
+    return line;
+  }
+  if (!decision.granted) line += "  retry after " + FormatDuration(decision.retry_after);
+  for (size_t i = 0; i < decision.charges.size(); ++i) {
+    const ChargeStatus& charge = decision.charges[i];
+    const bool requested = i < acquisition.charges.size() && charge.limit.empty();
+    line += i == 0 ? "  " : "; ";
+    line += requested ? acquisition.charges[i].limit : charge.limit;
+    if (requested && !acquisition.charges[i].key.empty()) {
+      line += " " + ShowKey(acquisition.charges[i].key);
+    }
+    line += ": " + std::to_string(charge.remaining) + " of " + std::to_string(charge.capacity) +
+            " left";
+    if (charge.reset_after.count() > 0) {
+      line += ", full in " + FormatDuration(charge.reset_after);
+    }
+    if (charge.reason != Reason::kNone) line += " (" + ReasonText(charge.reason) + ")";
+  }
+  return line;
+}
+
+std::string BucketTable(const std::vector<BucketStatus>& buckets) {
+  std::vector<std::vector<std::string>> rows = {
+      {"LIMIT", "KEY", ">LEFT", ">OF", ">NEXT", ">FULL IN", ""}};
+  for (const BucketStatus& bucket : buckets) {
+    if (!bucket.status.ok()) {
+      rows.push_back(
+          {bucket.limit, ShowKey(bucket.key), "-", "-", "-", "-", bucket.status.ToString()});
+      continue;
+    }
+    const std::string next =
+        bucket.next_permit_after.count() > 0 ? FormatDuration(bucket.next_permit_after) : "now";
+    const std::string full =
+        bucket.reset_after.count() > 0 ? FormatDuration(bucket.reset_after) : "full";
+    rows.push_back({bucket.limit, ShowKey(bucket.key), std::to_string(bucket.remaining),
+                    std::to_string(bucket.capacity), next, full,
+                    bucket.exists ? "" : "(not in use)"});
+  }
+  return FormatTable(std::move(rows));
+}
+
+}  // namespace sluice::cli

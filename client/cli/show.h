@@ -1,0 +1,24 @@
+// Decisions and buckets, for people and as JSON.
+#ifndef SLUICE_CLIENT_CLI_SHOW_H_
+#define SLUICE_CLIENT_CLI_SHOW_H_
+
+#include <string>
+#include <vector>
+
+#include "client/cli/json.h"
+#include "sluice/decision.h"
+
+namespace sluice::cli {
+
+void WriteDecision(const Acquisition& acquisition, const Decision& decision, Json* json);
+void WriteStatus(const Status& status, Json* json);
+void WriteBucket(const BucketStatus& bucket, Json* json);
+
+// One line: "granted   api user:42   199 of 200 left, full in 10ms".
+std::string DecisionLine(const Acquisition& acquisition, const Decision& decision);
+
+std::string BucketTable(const std::vector<BucketStatus>& buckets);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_CLIENT_CLI_SHOW_H_
