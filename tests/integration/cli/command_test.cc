@@ -1,0 +1,374 @@
+// The command as people start it: its output, its exit codes, and what it says to bad usage.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/integration/cli/stand_in_server.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::StandInServer;
+using ::testing::StartsWith;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// Runs a shell line in which $SLUICE is the command.
+Outcome Shell(const std::string& line) {
+  char folder[] = "/tmp/sluice-command-XXXXXX";
+  if (mkdtemp(folder) == nullptr) return {};
+  const std::string out = std::string(folder) + "/out";
+  const std::string err = std::string(folder) + "/err";
+  setenv("SLUICE", SLUICE_BINARY, 1);
+  const int status = std::system(("(" + line + ") >" + out + " 2>" + err).c_str());
+  Outcome outcome;
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  outcome.out = ReadAll(out);
+  outcome.err = ReadAll(err);
+  unlink(out.c_str());
+  unlink(err.c_str());
+  rmdir(folder);
+  return outcome;
+}
+
+class CommandTest : public ::testing::Test {
+ protected:
+  CommandTest() {
+    setenv("SLUICE_SERVER", server_.address().c_str(), 1);
+    setenv("SLUICE_ADMIN", server_.admin_address().c_str(), 1);
+    unsetenv("SLUICE_TOKEN_FILE");
+  }
+
+  // The deadline leaves room for a slow machine.
+  Outcome Sluice(const std::string& arguments) {
+    return Shell("$SLUICE --deadline 20s " + arguments);
+  }
+
+  StandInServer server_;
+};
+
+TEST_F(CommandTest, AcquireExitsByWhatWasDecided) {
+  const Outcome granted = Sluice("acquire api user:42 --permits 10");
+  EXPECT_EQ(granted.exit_code, 0) << granted.err;
+  EXPECT_EQ(granted.out, "granted  api user:42: 0 of 10 left, full in 1m30s\n");
+  const Outcome denied = Sluice("acquire api user:42");
+  EXPECT_EQ(denied.exit_code, 1);
+  EXPECT_EQ(denied.out,
+            "denied   retry after 250ms  api user:42: 0 of 10 left, full in 1m30s "
+            "(not enough permits)\n");
+}
+
+TEST_F(CommandTest, AcquireRefusedByTheServerExitsTwo) {
+  const Outcome missing = Sluice("acquire missing");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_EQ(missing.out, "");
+  EXPECT_EQ(missing.err, "sluice: NOT_FOUND: limit \"missing\" is not configured\n");
+}
+
+TEST_F(CommandTest, AServerThatIsAwayExitsThree) {
+  server_.Kill();
+  const Outcome away = Sluice("--deadline 2s acquire api");
+  EXPECT_EQ(away.exit_code, 3) << away.out << away.err;
+  EXPECT_THAT(away.out, StartsWith("denied   api  (no server decided: UNAVAILABLE"));
+  EXPECT_THAT(away.out, Not(HasSubstr("may have been taken")));
+  const Outcome allowed = Sluice("--deadline 2s acquire api --on-unavailable allow");
+  EXPECT_EQ(allowed.exit_code, 0);
+  EXPECT_THAT(allowed.out, StartsWith("granted  api  (no server decided"));
+  EXPECT_EQ(Sluice("--deadline 2s query api").exit_code, 3);
+  EXPECT_EQ(Sluice("--deadline 2s limits list").exit_code, 3);
+  EXPECT_EQ(Sluice("--deadline 2s watch api").exit_code, 3);
+  EXPECT_EQ(Sluice("--deadline 2s bench api").exit_code, 3);
+  EXPECT_EQ(Sluice("--deadline 2s run --limit api -- true").exit_code, 3);
+  EXPECT_EQ(Shell("echo api | $SLUICE --deadline 2s batch").exit_code, 3);
+}
+
+TEST_F(CommandTest, AHangingServerExitsThreeAndSaysThatPermitsMayBeGone) {
+  server_.SetHanging(true);
+  const Outcome hung = Sluice("--deadline 300ms acquire api");
+  EXPECT_EQ(hung.exit_code, 3);
+  EXPECT_THAT(hung.out, HasSubstr("DEADLINE_EXCEEDED"));
+  EXPECT_THAT(hung.out, HasSubstr("(permits may have been taken)"));
+  server_.SetHanging(false);
+}
+
+TEST_F(CommandTest, AcquireAsJsonHasStableNames) {
+  const Outcome granted = Sluice("acquire api user:42 --output json");
+  EXPECT_EQ(granted.out,
+            "{\"granted\":true,\"source\":\"store\",\"retry_after_ns\":0,\"charges\":[{\"limit\":"
+            "\"api\",\"key\":\"user:42\",\"permits\":1,\"requested\":true,\"remaining\":9,"
+            "\"capacity\":10,\"reset_after_ns\":90000000000,\"reason\":\"\"}]}\n");
+  const Outcome missing = Sluice("acquire missing --output json");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_EQ(missing.out,
+            "{\"error\":{\"code\":\"NOT_FOUND\",\"message\":\"limit \\\"missing\\\" is not "
+            "configured\",\"may_have_executed\":false}}\n");
+}
+
+TEST_F(CommandTest, SeveralChargesAreTakenAllOrNone) {
+  const Outcome both = Sluice("acquire api a --charge 'egress \"\" 10'");
+  EXPECT_EQ(both.exit_code, 0) << both.err;
+  EXPECT_THAT(both.out, HasSubstr("api a: 9 of 10 left"));
+  EXPECT_THAT(both.out, HasSubstr("egress: 0 of 10 left"));
+  EXPECT_EQ(Sluice("acquire --charge 'api a' --charge egress").exit_code, 1);
+  EXPECT_THAT(Sluice("query api a").out, HasSubstr("9"));
+}
+
+TEST_F(CommandTest, AReceiptIsRefundedOnce) {
+  const Outcome granted = Sluice("acquire api a --receipt");
+  ASSERT_THAT(granted.out, HasSubstr("\nreceipt  "));
+  std::string receipt = granted.out.substr(granted.out.find("receipt  ") + 9);
+  receipt.pop_back();
+  const Outcome first = Sluice("refund " + receipt);
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(first.out, "refunded\n  api  a  1 permits\n");
+  const Outcome second = Sluice("refund " + receipt);
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_EQ(second.out, "refunded before; nothing changed\n");
+  EXPECT_EQ(Sluice("refund " + receipt + " --output json").out,
+            "{\"outcome\":\"already_refunded\",\"attempts\":1,\"charges\":[]}\n");
+  EXPECT_EQ(Sluice("refund Zm9yZ2Vk").exit_code, 2);
+  EXPECT_THAT(Sluice("refund 'not!base64'").err, HasSubstr("no base64url"));
+}
+
+TEST_F(CommandTest, QueryShowsATable) {
+  const Outcome table = Sluice("query api a --bucket 'api b'");
+  EXPECT_EQ(table.exit_code, 0);
+  EXPECT_EQ(table.out,
+            "LIMIT  KEY  LEFT  OF  NEXT  FULL IN\n"
+            "api    a      10  10   now     full  (not in use)\n"
+            "api    b      10  10   now     full  (not in use)\n");
+  EXPECT_THAT(Sluice("query api --output json").out,
+              HasSubstr("{\"buckets\":[{\"limit\":\"api\",\"key\":\"\",\"remaining\":10,"));
+  EXPECT_EQ(Sluice("query missing").exit_code, 2);
+}
+
+TEST_F(CommandTest, WatchWritesALineForEachChangeWhenItIsNoTerminal) {
+  EXPECT_EQ(Sluice("watch api a --count 1").out, "api  a  10 of 10 left\n");
+  EXPECT_THAT(Sluice("watch api a --count 1 --output json").out, HasSubstr("\"remaining\":10"));
+  const Outcome two = Shell(
+      "$SLUICE watch api a --count 2 --interval 10ms & while ! $SLUICE acquire api a >/dev/null; "
+      "do :; done; sleep 0.2; $SLUICE acquire api a >/dev/null; wait");
+  EXPECT_THAT(two.out, HasSubstr("of 10 left\napi  a  "));
+}
+
+TEST_F(CommandTest, WatchRedrawsInPlaceOnATerminal) {
+  // script(1) gives the command a terminal.
+  if (Shell("command -v script").exit_code != 0) GTEST_SKIP() << "no script(1)";
+  const Outcome drawn = Shell(
+      "(sleep 0.5; $SLUICE acquire api a >/dev/null) & script -qec '\"$SLUICE\" watch api a "
+      "--count 2 --interval 10ms' /dev/null; wait");
+  EXPECT_THAT(drawn.out, HasSubstr("\x1b[2A\x1b[J"));
+}
+
+TEST_F(CommandTest, BatchReadsWordsAndJson) {
+  const Outcome batch = Shell(
+      "printf '# comment\\n\\napi a 10\\n{\"limit\": \"api\", \"key\": \"b c\"}\\napi a\\n' | "
+      "$SLUICE --deadline 20s batch");
+  EXPECT_EQ(batch.exit_code, 1);
+  EXPECT_THAT(batch.out, StartsWith("granted  api a: 0 of 10 left"));
+  EXPECT_THAT(batch.out, HasSubstr("granted  api b c: 9 of 10 left"));
+  EXPECT_THAT(batch.out, HasSubstr("denied   retry after 250ms"));
+  EXPECT_EQ(batch.err, "2 granted, 1 denied, 0 undecided, 0 errors\n");
+}
+
+TEST_F(CommandTest, BatchAnswersGoodLinesAmongBadOnesInTheirOrder) {
+  const Outcome batch =
+      Shell("printf 'api\\na b c d\\nmissing\\napi\\n' | $SLUICE --deadline 20s batch");
+  EXPECT_EQ(batch.exit_code, 2);
+  EXPECT_EQ(batch.out,
+            "granted  api: 9 of 10 left, full in 1m30s\n"
+            "error    line 2: INVALID_ARGUMENT: \"a b c d\": write LIMIT [KEY [PERMITS]], or JSON "
+            "for a key with spaces\n"
+            "error    line 3: NOT_FOUND: limit \"missing\" is not configured\n"
+            "granted  api: 8 of 10 left, full in 1m30s\n");
+  const Outcome json =
+      Shell("printf 'api\\nmissing\\n' | $SLUICE --deadline 20s batch --output json --batch 1");
+  EXPECT_THAT(json.out, HasSubstr("{\"line\":1,\"decision\":{\"granted\":true"));
+  EXPECT_THAT(json.out, HasSubstr("{\"line\":2,\"error\":{\"code\":\"NOT_FOUND\""));
+  EXPECT_EQ(Sluice("batch /no/such/file").exit_code, 2);
+  EXPECT_EQ(Sluice("batch --batch 4097 /dev/null").exit_code, 2);
+  EXPECT_EQ(Sluice("batch /dev/null").exit_code, 0);
+}
+
+TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
+  const Outcome put = Sluice(
+      "limits put api --rate 100/s --burst 200 --debt 5 --mode shadow --charges overall "
+      "--key 'user:42=1000/s,2000'");
+  EXPECT_EQ(put.exit_code, 0) << put.err;
+  EXPECT_EQ(put.out,
+            "added\n"
+            "name       api\n"
+            "algorithm  token_bucket\n"
+            "rate       100/s\n"
+            "burst      200\n"
+            "debt       5\n"
+            "mode       shadow\n"
+            "charges    overall\n"
+            "key        user:42: rate 1000/s burst 2000\n"
+            "from       put\n");
+  EXPECT_THAT(Sluice("limits list").out,
+              HasSubstr("api   token_bucket  100/s    200     5  shadow"));
+  EXPECT_THAT(Sluice("limits get api --output json").out,
+              StartsWith("{\"name\":\"api\",\"algorithm\":\"token_bucket\",\"rate\":{\"permits\":"
+                         "100,\"period_ns\":1000000000},\"burst\":200"));
+  EXPECT_THAT(Sluice("limits put api --rate 5/s --output json").out,
+              StartsWith("{\"replaced\":true,\"limit\":{\"name\":\"api\""));
+  EXPECT_EQ(Sluice("limits delete api").out, "deleted api\n");
+  EXPECT_EQ(Sluice("limits delete api").exit_code, 2);
+  EXPECT_EQ(Sluice("limits get api").exit_code, 2);
+  EXPECT_THAT(Sluice("limits put api --rate 0/s").err, HasSubstr("rate: 0 permits grant nothing"));
+  EXPECT_THAT(Sluice("limits put api --rate 5").err, HasSubstr("as 100/s or 500/250ms"));
+  EXPECT_THAT(Sluice("limits put api").err, HasSubstr("needs --rate"));
+  EXPECT_THAT(Sluice("limits put api --rate 5/s --algorithm leaky").err, HasSubstr("leaky"));
+}
+
+TEST_F(CommandTest, KeysResetStatsAndConfigAreShown) {
+  EXPECT_THAT(Sluice("keys").out, HasSubstr("api    used   12,345     -5"));
+  EXPECT_THAT(Sluice("keys api --by denials --output json").out,
+              HasSubstr("\"key\":\"denied\",\"estimate\":12345,\"error\":5"));
+  EXPECT_EQ(Sluice("keys --by size").exit_code, 2);
+  EXPECT_EQ(Sluice("keys --max 1001").exit_code, 2);
+  EXPECT_EQ(Sluice("reset api a").out, "the bucket was not in use\n");
+  (void)Sluice("acquire api a");
+  EXPECT_EQ(Sluice("reset api a").out, "reset: the bucket is full\n");
+  EXPECT_EQ(Sluice("reset api a --output json").out, "{\"existed\":false}\n");
+  EXPECT_THAT(Sluice("stats").out, HasSubstr("decisions    3: 2 granted, 1 denied"));
+  EXPECT_THAT(Sluice("stats --output json").out,
+              HasSubstr("\"methods\":[{\"method\":\"/sluice.v1.RateLimiter/Acquire\",\"codes\":"
+                        "{\"OK\":3}"));
+  EXPECT_THAT(Sluice("config").out, HasSubstr("active since    2023-11-14 22:13:20 UTC"));
+  EXPECT_THAT(Sluice("config --output json").out, HasSubstr("\"active_since_s\":1700000000"));
+}
+
+TEST_F(CommandTest, TheTokenComesFromAFile) {
+  server_.RequireToken("secret");
+  EXPECT_EQ(Sluice("limits list").exit_code, 2);
+  const Outcome with = Shell(
+      "f=$(mktemp); echo secret >$f; SLUICE_TOKEN_FILE=$f $SLUICE limits list; a=$?; "
+      "$SLUICE limits list --token-file $f; b=$?; rm $f; exit $((a + b))");
+  EXPECT_EQ(with.exit_code, 0) << with.err;
+  EXPECT_EQ(Sluice("limits list --token-file /no/such").exit_code, 2);
+}
+
+TEST_F(CommandTest, RunStartsTheCommandOnlyWhenGranted) {
+  const Outcome ran = Sluice("run --limit api --key k --permits 10 -- sh -c 'echo ran; exit 7'");
+  EXPECT_EQ(ran.exit_code, 7);
+  EXPECT_EQ(ran.out, "ran\n");
+  const Outcome denied = Sluice("run --limit api --key k -- echo ran");
+  EXPECT_EQ(denied.exit_code, 1);
+  EXPECT_EQ(denied.out, "");
+  EXPECT_THAT(denied.err, HasSubstr("retry after 250ms"));
+  EXPECT_EQ(Sluice("run --limit api -- /no/such/command").exit_code, 127);
+  EXPECT_EQ(Sluice("run --limit api").exit_code, 2);
+  EXPECT_EQ(Sluice("run -- true").exit_code, 2);
+  EXPECT_EQ(Sluice("run --limit missing -- true").exit_code, 2);
+}
+
+TEST_F(CommandTest, RunWithRetryAsksAgainUntilGranted) {
+  ASSERT_EQ(Sluice("acquire api k --permits 10").exit_code, 0);
+  const Outcome late = Sluice("run --limit api --key k --retry --timeout 100ms -- echo ran");
+  EXPECT_EQ(late.exit_code, 1);
+  const Outcome granted = Shell(
+      "(sleep 0.3; $SLUICE reset api k >/dev/null) & $SLUICE --deadline 20s run --limit api "
+      "--key k --retry -- echo ran; wait");
+  EXPECT_EQ(granted.out, "ran\n") << granted.err;
+  EXPECT_EQ(Sluice("run --limit api --timeout 1s -- true").exit_code, 2);
+}
+
+TEST_F(CommandTest, BenchReportsEachMode) {
+  for (const std::string mode : {"stream", "batch", "unary", "blocking"}) {
+    const Outcome bench = Sluice("bench api --duration 200ms --mode " + mode);
+    EXPECT_EQ(bench.exit_code, 0) << bench.err;
+    EXPECT_THAT(bench.out, StartsWith(mode + ", 1 connection,"));
+    EXPECT_THAT(bench.out, HasSubstr("\ndecisions   "));
+    EXPECT_THAT(bench.out, HasSubstr("p99.9 "));
+    EXPECT_THAT(bench.out, HasSubstr("client CPU  "));
+  }
+  const Outcome open =
+      Sluice("bench api --duration 200ms --mode unary --rate 500/s --connections 2 --output json");
+  EXPECT_EQ(open.exit_code, 0) << open.err;
+  EXPECT_THAT(open.out, HasSubstr("\"offered_per_second\":500,"));
+  EXPECT_THAT(open.out, HasSubstr("\"decisions\":100,"));
+  EXPECT_EQ(Sluice("bench missing").exit_code, 2);
+  EXPECT_EQ(Sluice("bench api --mode fast").exit_code, 2);
+  EXPECT_EQ(Sluice("bench api --connections 0").exit_code, 2);
+}
+
+TEST_F(CommandTest, BadUsageExitsTwoAndSuggests) {
+  const Outcome command = Sluice("aquire api");
+  EXPECT_EQ(command.exit_code, 2);
+  EXPECT_THAT(command.err, HasSubstr("did you mean acquire?"));
+  const Outcome flag = Sluice("acquire api --permit 5");
+  EXPECT_EQ(flag.exit_code, 2);
+  EXPECT_THAT(flag.err, HasSubstr("did you mean --permits?"));
+  for (const char* bad : {"",
+                          "acquire",
+                          "acquire a b c",
+                          "acquire api --permits x",
+                          "acquire api --permits -1",
+                          "acquire api --output xml",
+                          "acquire api --deadline 5",
+                          "acquire api --deadline 0s",
+                          "acquire api --on-unavailable maybe",
+                          "--server nowhere acquire api",
+                          "acquire --permits 3 --charge api",
+                          "acquire --charge 'a b c d'",
+                          "query",
+                          "watch",
+                          "limits",
+                          "limits drop",
+                          "refund",
+                          "check",
+                          "--tls-ca /no/such acquire api",
+                          "--tls-cert /etc/hostname acquire api",
+                          "acquire api --permits 18446744073709551616"}) {
+    const Outcome outcome = Sluice(bad);
+    EXPECT_EQ(outcome.exit_code, 2) << bad;
+    EXPECT_EQ(outcome.out, "") << bad;
+    EXPECT_NE(outcome.err, "") << bad;
+  }
+}
+
+TEST_F(CommandTest, EveryCommandHasHelpWithExamples) {
+  const Outcome overview = Shell("$SLUICE --help");
+  EXPECT_EQ(overview.exit_code, 0);
+  for (const std::string command :
+       {"acquire", "query", "watch", "refund", "batch", "limits list", "limits get", "limits put",
+        "limits delete", "keys", "reset", "stats", "config", "check", "bench", "run"}) {
+    EXPECT_THAT(overview.out, HasSubstr("\n  " + command + " "));
+    const Outcome help = Shell("$SLUICE " + command + " --help");
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.out, StartsWith("usage: sluice " + command));
+    EXPECT_THAT(help.out, HasSubstr("\nExamples:\n  ")) << command;
+  }
+  EXPECT_THAT(Shell("$SLUICE --version").out, StartsWith("sluice "));
+}
+
+TEST_F(CommandTest, SeveralServersMayBeNamed) {
+  StandInServer other;
+  server_.Kill();
+  const Outcome granted =
+      Sluice("acquire api --server " + server_.address() + "," + other.address());
+  EXPECT_EQ(granted.exit_code, 0) << granted.out << granted.err;
+}
+
+}  // namespace
+}  // namespace sluice
