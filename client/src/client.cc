@@ -91,13 +91,15 @@ Client::~Client() {
 }
 
 Result<Decision> Client::Acquire(const Acquisition& acquisition, const CallOptions& options) {
-  const Call call = core_->MakeCall(options);
+  // Held, so that a client that is destroyed meanwhile cancels this call and does not crash it.
+  const std::shared_ptr<ClientCore> core = core_;
+  const Call call = core->MakeCall(options);
   for (int attempts = 1;; ++attempts) {
-    Result<Decision> result = core_->connection().AcquireBlocking(acquisition, call);
+    Result<Decision> result = core->connection().AcquireBlocking(acquisition, call);
     if (result.ok()) return result;
-    const auto pause = core_->Pause(Operation::kAcquire, result.status(), attempts, call);
-    if (!pause.has_value()) return core_->Settle(std::move(result), core_->Wish(options));
-    if (pause->count() > 0) client_internal::Sleep(core_->connection(), *pause);
+    const auto pause = core->Pause(Operation::kAcquire, result.status(), attempts, call);
+    if (!pause.has_value()) return core->Settle(std::move(result), core->Wish(options));
+    if (pause->count() > 0) client_internal::Sleep(core->connection(), *pause);
   }
 }
 

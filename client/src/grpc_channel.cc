@@ -103,9 +103,6 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) 
     default:
       break;
   }
-  // A call has a peer's address (ipv4:..., ipv6:...) from the moment at which it is given to a
-  // connection. Before, the answer is the channel's own target.
-  if (context.peer().rfind("dns:", 0) == 0) return Status(code, status.error_message());
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto executed = trailers.find(kExecutedKey);
   if (executed != trailers.end() && executed->second == "no") {

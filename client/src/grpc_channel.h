@@ -22,8 +22,9 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
 
 void AddToken(const std::string& token, grpc::ClientContext* context);
 
-// REQUIRES: !status.ok(). Says whether the call may have been executed: not if it never got as far
-// as a connection, nor if the server says that it did not.
+// REQUIRES: !status.ok(). Says whether the call may have been executed. It may, unless the code is
+// one with which servers refuse, or the server says that it did not. (grpc++ 1.51 does not tell
+// whether a call that failed was sent: its peer() knows only of calls that were answered.)
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
 
 }  // namespace sluice::client_internal

@@ -3,6 +3,7 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <deque>
 #include <thread>
 #include <utility>
@@ -95,34 +96,118 @@ Status ShutDown() { return Status(StatusCode::kCancelled, "the client was shut d
 
 // The channel, the queue and what is under way. The queue's thread holds it too.
 struct Transport {
-  Transport(std::shared_ptr<grpc::Channel> to, std::string bearer)
-      : channel(std::move(to)), stub(v1::RateLimiter::NewStub(channel)), token(std::move(bearer)) {}
+  Transport(std::shared_ptr<grpc::Channel> to, std::string name, std::string bearer)
+      : channel(std::move(to)),
+        stub(v1::RateLimiter::NewStub(channel)),
+        server(std::move(name)),
+        token(std::move(bearer)) {}
 
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::RateLimiter::Stub> stub;
+  const std::string server;
   const std::string token;
   grpc::CompletionQueue queue;
   Registry registry;
+};
+
+// Waits for the connection, so that a call is started only when there is one. What fails here was
+// never sent: that is the one proof that can be had of it, since grpc++ does not tell whether a
+// call that failed had been. Deletes itself.
+class ConnectGate final : public Tag, public Pending {
+ public:
+  // `go` runs once: with OK, connected; UNAVAILABLE or DEADLINE_EXCEEDED, nothing was sent; within
+  // this call if that is known already.
+  static void Await(Transport* transport, TimePoint deadline, std::function<void(Status)> go) {
+    const grpc_connectivity_state state = transport->channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return go(Status());
+    auto* self = new ConnectGate(transport, deadline, std::move(go));
+    if (!transport->registry.Add(self)) {
+      const std::function<void(Status)> refused = std::move(self->go_);
+      delete self;
+      return refused(ShutDown());
+    }
+    self->Look(state);
+  }
+
+  // A state's notice cannot be cancelled; it ends by itself, soon.
+  void Cancel() override { cancelled_.store(true, std::memory_order_relaxed); }
+
+  void Complete(bool) override {
+    if (probing_) {
+      // A method that takes nothing, asked for its error's text alone.
+      return End(Status(StatusCode::kUnavailable,
+                        "cannot connect to " + transport_->server +
+                            (status_.error_code() == grpc::StatusCode::UNAVAILABLE
+                                 ? ": " + status_.error_message()
+                                 : "")));
+    }
+    Look(transport_->channel->GetState(true));
+  }
+
+ private:
+  ConnectGate(Transport* transport, TimePoint deadline, std::function<void(Status)> go)
+      : transport_(transport), deadline_(deadline), go_(std::move(go)) {}
+
+  void Look(grpc_connectivity_state state) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (cancelled_.load(std::memory_order_relaxed)) return End(ShutDown());
+    if (state == GRPC_CHANNEL_READY) return End(Status());
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) return Probe();
+    if (now >= deadline_) {
+      return End(Status(StatusCode::kDeadlineExceeded,
+                        "not connected to " + transport_->server + " in time"));
+    }
+    const TimePoint soon = now + std::chrono::milliseconds(20);
+    transport_->channel->NotifyOnStateChange(state, GrpcDeadline(std::min(soon, deadline_)),
+                                             &transport_->queue, static_cast<Tag*>(this));
+  }
+
+  void Probe() {
+    probing_ = true;
+    context_.set_deadline(GrpcDeadline(
+        std::min(deadline_, std::chrono::steady_clock::now() + std::chrono::milliseconds(100))));
+    reader_ = transport_->stub->PrepareAsyncQuery(&context_, {}, &transport_->queue);
+    reader_->StartCall();
+    reader_->Finish(&response_, &status_, static_cast<Tag*>(this));
+  }
+
+  void End(Status status) {
+    go_(std::move(status));
+    transport_->registry.Remove(this);
+    delete this;
+  }
+
+  Transport* const transport_;
+  const TimePoint deadline_;
+  const std::function<void(Status)> go_;
+  std::atomic<bool> cancelled_{false};  // relaxed: seen at the next look
+  bool probing_ = false;
+  grpc::ClientContext context_;
+  v1::QueryResponse response_;
+  grpc::Status status_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<v1::QueryResponse>> reader_;
 };
 
 // A unary call. Deletes itself.
 template <typename Response, typename Value>
 class UnaryCall final : public Tag, public Pending {
  public:
-  // `prepare` makes the reader.
-  template <typename Prepare>
-  static void Start(Transport* transport, const Call& call, Callback<Value> done, Prepare prepare) {
-    auto* self = new UnaryCall(transport, std::move(done));
-    self->context_.set_deadline(GrpcDeadline(call.deadline));
-    AddToken(transport->token, &self->context_);
-    if (!transport->registry.Add(self)) {
-      Callback<Value> refused = std::move(self->done_);
-      delete self;
-      return refused(ShutDown());
+  using Reader = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>>;
+
+  // `prepare(request, context)` makes the reader.
+  template <typename Request, typename Prepare>
+  static void Start(Transport* transport, const Call& call, Request request, Callback<Value> done,
+                    Prepare prepare) {
+    if (transport->channel->GetState(false) == GRPC_CHANNEL_READY) {
+      return Send(transport, call, request, std::move(done), prepare);
     }
-    self->reader_ = prepare(&self->context_);
-    self->reader_->StartCall();
-    self->reader_->Finish(&self->response_, &self->status_, static_cast<Tag*>(self));
+    auto waiting =
+        std::make_shared<std::pair<Request, Callback<Value>>>(std::move(request), std::move(done));
+    ConnectGate::Await(transport, call.deadline,
+                       [transport, call, waiting, prepare](Status status) {
+                         if (!status.ok()) return waiting->second(std::move(status));
+                         Send(transport, call, waiting->first, std::move(waiting->second), prepare);
+                       });
   }
 
   void Complete(bool) override {
@@ -141,12 +226,28 @@ class UnaryCall final : public Tag, public Pending {
   UnaryCall(Transport* transport, Callback<Value> done)
       : transport_(transport), done_(std::move(done)) {}
 
+  template <typename Request, typename Prepare>
+  static void Send(Transport* transport, const Call& call, const Request& request,
+                   Callback<Value> done, const Prepare& prepare) {
+    auto* self = new UnaryCall(transport, std::move(done));
+    self->context_.set_deadline(GrpcDeadline(call.deadline));
+    AddToken(transport->token, &self->context_);
+    if (!transport->registry.Add(self)) {
+      Callback<Value> refused = std::move(self->done_);
+      delete self;
+      return refused(ShutDown());
+    }
+    self->reader_ = prepare(request, &self->context_);
+    self->reader_->StartCall();
+    self->reader_->Finish(&self->response_, &self->status_, static_cast<Tag*>(self));
+  }
+
   Transport* const transport_;
   Callback<Value> done_;
   grpc::ClientContext context_;
   Response response_;
   grpc::Status status_;
-  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader_;
+  Reader reader_;
 };
 
 // A moment to come. Deletes itself.
@@ -215,8 +316,8 @@ class BidiStream final : public Pending {
       self->events_.on_closed(ShutDown());
       return self;
     }
-    self->call_ = transport->stub->PrepareAsyncAcquireStream(&self->context_, &transport->queue);
-    self->call_->StartCall(&self->started_tag_);
+    ConnectGate::Await(transport, std::chrono::steady_clock::now() + std::chrono::seconds(5),
+                       [self](Status status) { self->Begin(std::move(status)); });
     return self;
   }
 
@@ -258,6 +359,21 @@ class BidiStream final : public Pending {
     // Cleared messages keep their memory: the next batch allocates little.
     message->Clear();
     if (spare_.size() < 4) spare_.push_back(std::move(message));
+  }
+
+  void Begin(Status status) {
+    if (!status.ok()) {
+      {
+        MutexLock lock(&mu_);
+        dead_ = true;
+      }
+      if (status.code() == StatusCode::kDeadlineExceeded) {
+        status = Status(StatusCode::kUnavailable, status.message());
+      }
+      return Close(std::move(status));
+    }
+    call_ = transport_->stub->PrepareAsyncAcquireStream(&context_, &transport_->queue);
+    call_->StartCall(&started_tag_);
   }
 
   void OnStarted(bool ok) {
@@ -312,8 +428,10 @@ class BidiStream final : public Pending {
     if (last) End();
   }
 
-  void End() {
-    events_.on_closed(status_.ok() ? Status() : FromGrpc(status_, context_));
+  void End() { Close(status_.ok() ? Status() : FromGrpc(status_, context_)); }
+
+  void Close(Status status) {
+    events_.on_closed(std::move(status));
     transport_->registry.Remove(this);
     const std::shared_ptr<BidiStream> last = std::move(self_);
   }
@@ -354,7 +472,7 @@ class BidiHandle final : public StreamCall {
 // A Watch call.
 class WatchStream final : public Pending {
  public:
-  static std::shared_ptr<WatchStream> Start(Transport* transport, const v1::WatchRequest& request,
+  static std::shared_ptr<WatchStream> Start(Transport* transport, v1::WatchRequest request,
                                             WatchEvents events) {
     auto self = std::make_shared<WatchStream>(transport, std::move(events));
     AddToken(transport->token, &self->context_);
@@ -416,8 +534,9 @@ class WatchHandle final : public WatchCall {
 
 class GrpcConnection final : public Connection {
  public:
-  GrpcConnection(std::shared_ptr<grpc::Channel> channel, std::string token)
-      : transport_(std::make_shared<Transport>(std::move(channel), std::move(token))),
+  GrpcConnection(std::shared_ptr<grpc::Channel> channel, std::string server, std::string token)
+      : transport_(
+            std::make_shared<Transport>(std::move(channel), std::move(server), std::move(token))),
         thread_([transport = transport_] {
           void* tag = nullptr;
           bool ok = false;
@@ -444,8 +563,9 @@ class GrpcConnection final : public Connection {
     v1::AcquireRequest request;
     ToWire(acquisition, &request);
     UnaryCall<v1::AcquireResponse, Decision>::Start(
-        transport_.get(), call, std::move(done), [&](grpc::ClientContext* context) {
-          return transport_->stub->PrepareAsyncAcquire(context, request, &transport_->queue);
+        transport_.get(), call, std::move(request), std::move(done),
+        [transport = transport_.get()](const auto& wire, grpc::ClientContext* context) {
+          return transport->stub->PrepareAsyncAcquire(context, wire, &transport->queue);
         });
   }
 
@@ -455,7 +575,7 @@ class GrpcConnection final : public Connection {
     ToWire(batch, &request);
     const size_t size = batch.size();
     UnaryCall<v1::AcquireBatchResponse, BatchDecisions>::Start(
-        transport_.get(), call,
+        transport_.get(), call, std::move(request),
         [size, done = std::move(done)](Result<BatchDecisions> result) {
           if (result.ok() && result->size() != size) {
             result = Status::MaybeExecuted(StatusCode::kInternal,
@@ -463,8 +583,8 @@ class GrpcConnection final : public Connection {
           }
           done(std::move(result));
         },
-        [&](grpc::ClientContext* context) {
-          return transport_->stub->PrepareAsyncAcquireBatch(context, request, &transport_->queue);
+        [transport = transport_.get()](const auto& wire, grpc::ClientContext* context) {
+          return transport->stub->PrepareAsyncAcquireBatch(context, wire, &transport->queue);
         });
   }
 
@@ -473,8 +593,9 @@ class GrpcConnection final : public Connection {
     v1::QueryRequest request;
     AddBuckets(buckets, &request);
     UnaryCall<v1::QueryResponse, std::vector<BucketStatus>>::Start(
-        transport_.get(), call, std::move(done), [&](grpc::ClientContext* context) {
-          return transport_->stub->PrepareAsyncQuery(context, request, &transport_->queue);
+        transport_.get(), call, std::move(request), std::move(done),
+        [transport = transport_.get()](const auto& wire, grpc::ClientContext* context) {
+          return transport->stub->PrepareAsyncQuery(context, wire, &transport->queue);
         });
   }
 
@@ -482,8 +603,9 @@ class GrpcConnection final : public Connection {
     v1::RefundRequest request;
     request.set_receipt(receipt.data(), receipt.size());
     UnaryCall<v1::RefundResponse, RefundResult>::Start(
-        transport_.get(), call, std::move(done), [&](grpc::ClientContext* context) {
-          return transport_->stub->PrepareAsyncRefund(context, request, &transport_->queue);
+        transport_.get(), call, std::move(request), std::move(done),
+        [transport = transport_.get()](const auto& wire, grpc::ClientContext* context) {
+          return transport->stub->PrepareAsyncRefund(context, wire, &transport->queue);
         });
   }
 
@@ -502,6 +624,9 @@ class GrpcConnection final : public Connection {
 
   // The caller's own thread reads the socket: no hop to another one and back.
   Result<Decision> AcquireBlocking(const Acquisition& acquisition, const Call& call) override {
+    if (transport_->channel->GetState(false) != GRPC_CHANNEL_READY) {
+      return Connection::AcquireBlocking(acquisition, call);
+    }
     v1::AcquireRequest request;
     ToWire(acquisition, &request);
     Blocking pending;
@@ -542,7 +667,8 @@ Result<std::shared_ptr<Connection>> MakeGrpcConnection(const std::string& server
                                                        const std::string& token) {
   Result<std::shared_ptr<grpc::Channel>> channel = MakeChannel(server, tls);
   if (!channel.ok()) return channel.status();
-  return std::shared_ptr<Connection>(std::make_shared<GrpcConnection>(*std::move(channel), token));
+  return std::shared_ptr<Connection>(
+      std::make_shared<GrpcConnection>(*std::move(channel), server, token));
 }
 
 }  // namespace sluice::client_internal
