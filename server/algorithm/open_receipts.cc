@@ -11,23 +11,25 @@ namespace {
 using common::bounds::kMaxReceiptsPerBucket;
 
 template <typename Receipt>
-bool MakeRoom(std::vector<Receipt>* receipts) {
+bool MakeRoom(ReceiptQueue<Receipt>* receipts) {
   if (receipts->size() < kMaxReceiptsPerBucket) return false;
-  receipts->erase(receipts->begin());
+  receipts->DropOldest(1);
   return true;
 }
 
 }  // namespace
 
 void TokenReceipts::CloseWorthless() {
-  size_t gone = 0;
-  while (gone < receipts_.size() && receipts_[gone].least_shortfall_ticks == 0) ++gone;
-  receipts_.erase(receipts_.begin(), receipts_.begin() + static_cast<std::ptrdiff_t>(gone));
+  const auto worth = std::find_if(receipts_.begin(), receipts_.end(), [](const Receipt& receipt) {
+    return receipt.least_shortfall_ticks != 0;
+  });
+  receipts_.DropOldest(static_cast<size_t>(worth - receipts_.begin()));
 }
 
 void TokenReceipts::NoteShortfall(uint64_t shortfall_ticks) {
-  for (auto it = receipts_.rbegin();
-       it != receipts_.rend() && it->least_shortfall_ticks > shortfall_ticks; ++it) {
+  for (auto it = receipts_.end(); it != receipts_.begin();) {
+    --it;
+    if (it->least_shortfall_ticks <= shortfall_ticks) break;
     it->least_shortfall_ticks = shortfall_ticks;
   }
   CloseWorthless();
@@ -35,7 +37,7 @@ void TokenReceipts::NoteShortfall(uint64_t shortfall_ticks) {
 
 bool TokenReceipts::Open(uint64_t id, uint64_t cost_ticks, uint64_t shortfall_after_ticks) {
   const bool evicted = MakeRoom(&receipts_);
-  receipts_.push_back({id, cost_ticks, shortfall_after_ticks});
+  receipts_.Append({id, cost_ticks, shortfall_after_ticks});
   return evicted;
 }
 
@@ -44,7 +46,7 @@ std::optional<uint64_t> TokenReceipts::Refund(uint64_t id) {
                                [id](const Receipt& receipt) { return receipt.id == id; });
   if (it == receipts_.end()) return std::nullopt;
   const uint64_t given = std::min(it->cost_ticks, it->least_shortfall_ticks);
-  receipts_.erase(it);
+  receipts_.Erase(it);
   for (Receipt& receipt : receipts_) {
     receipt.least_shortfall_ticks -= std::min(receipt.least_shortfall_ticks, given);
   }
@@ -66,7 +68,7 @@ void TokenReceipts::Scale(uint64_t numerator, uint64_t denominator, uint64_t sho
 
 bool CountedReceipts::Open(uint64_t id, uint64_t when, uint64_t permits) {
   const bool evicted = MakeRoom(&receipts_);
-  receipts_.push_back({id, when, permits});
+  receipts_.Append({id, when, permits});
   return evicted;
 }
 
@@ -75,7 +77,7 @@ std::optional<CountedReceipts::Receipt> CountedReceipts::Close(uint64_t id) {
                                [id](const Receipt& receipt) { return receipt.id == id; });
   if (it == receipts_.end()) return std::nullopt;
   const Receipt receipt = *it;
-  receipts_.erase(it);
+  receipts_.Erase(it);
   return receipt;
 }
 

@@ -22,12 +22,48 @@
 #ifndef SLUICE_SERVER_ALGORITHM_OPEN_RECEIPTS_H_
 #define SLUICE_SERVER_ALGORITHM_OPEN_RECEIPTS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 namespace sluice::algorithm {
+
+// Receipts in the order of their grants. Dropping the oldest costs nothing much: the room is taken
+// back once half of it is unused.
+template <typename Receipt>
+class ReceiptQueue {
+ public:
+  using Iterator = typename std::vector<Receipt>::iterator;
+
+  bool empty() const { return head_ == receipts_.size(); }
+  size_t size() const { return receipts_.size() - head_; }
+  Iterator begin() { return receipts_.begin() + static_cast<std::ptrdiff_t>(head_); }
+  Iterator end() { return receipts_.end(); }
+
+  void Append(const Receipt& receipt) { receipts_.push_back(receipt); }
+  void Erase(Iterator it) { receipts_.erase(it); }
+  // REQUIRES: count <= size().
+  void DropOldest(size_t count) {
+    head_ += count;
+    if (head_ == receipts_.size()) {
+      Clear();
+    } else if (head_ > receipts_.size() / 2) {
+      receipts_.erase(receipts_.begin(), begin());
+      head_ = 0;
+    }
+  }
+  void Clear() {
+    receipts_.clear();
+    head_ = 0;
+  }
+  size_t MemoryBytes() const { return receipts_.capacity() * sizeof(Receipt); }
+
+ private:
+  std::vector<Receipt> receipts_;
+  size_t head_ = 0;
+};
 
 // Of a token bucket. All in ticks.
 class TokenReceipts {
@@ -55,13 +91,13 @@ class TokenReceipts {
   // `shortfall_ticks` (carry-over).
   void Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks);
 
-  void Clear() { receipts_.clear(); }
-  size_t MemoryBytes() const { return receipts_.capacity() * sizeof(Receipt); }
+  void Clear() { receipts_.Clear(); }
+  size_t MemoryBytes() const { return receipts_.MemoryBytes(); }
 
  private:
   void CloseWorthless();
 
-  std::vector<Receipt> receipts_;  // oldest first
+  ReceiptQueue<Receipt> receipts_;
 };
 
 // Of a log or a window: when (a quantum, a sub-window, a window's serial) and how many permits.
@@ -83,9 +119,10 @@ class CountedReceipts {
   // Closes all whose `counts(when)` is false; they are the oldest.
   template <typename Counts>
   void CloseUncounted(Counts counts) {
-    size_t gone = 0;
-    while (gone < receipts_.size() && !counts(receipts_[gone].when)) ++gone;
-    receipts_.erase(receipts_.begin(), receipts_.begin() + static_cast<std::ptrdiff_t>(gone));
+    if (receipts_.empty()) return;
+    const auto counted = std::find_if(receipts_.begin(), receipts_.end(),
+                                      [&](const Receipt& receipt) { return counts(receipt.when); });
+    receipts_.DropOldest(static_cast<size_t>(counted - receipts_.begin()));
   }
   // Applies `convert` to each `when` (carry-over).
   template <typename ConvertWhen>
@@ -93,11 +130,11 @@ class CountedReceipts {
     for (Receipt& receipt : receipts_) receipt.when = convert(receipt.when);
   }
 
-  void Clear() { receipts_.clear(); }
-  size_t MemoryBytes() const { return receipts_.capacity() * sizeof(Receipt); }
+  void Clear() { receipts_.Clear(); }
+  size_t MemoryBytes() const { return receipts_.MemoryBytes(); }
 
  private:
-  std::vector<Receipt> receipts_;  // oldest first
+  ReceiptQueue<Receipt> receipts_;
 };
 
 }  // namespace sluice::algorithm
