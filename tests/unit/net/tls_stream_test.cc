@@ -4,14 +4,18 @@
 #include <gtest/gtest.h>
 #include <openssl/err.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "server/common/clock.h"
 #include "server/net/connector.h"
 #include "server/net/listener.h"
 #include "server/net/listening_socket.h"
+#include "server/net/loop_group.h"
 #include "tests/support/test_certificates.h"
 #include "tests/unit/net/net_testing.h"
 
@@ -460,6 +464,27 @@ TEST_F(TlsStreamTest, RubbishIsNotAHandshake) {
   EXPECT_EQ(loop_->counters().handshake_failures.value(), 3u);
 }
 
+TEST_F(TlsStreamTest, AChangedByteAnywhereInTheHelloHarmsNobodyElse) {
+  Serve(authority_.Issue());
+  CtxPtr ctx = RawContext();
+  RawClient honest(address_, ctx.get());
+  ASSERT_TRUE(Until([&] { return honest.Handshake(); }));
+  const std::string hello = ClientHello();
+  uint32_t random = 1;
+  for (size_t at = 0; at < hello.size(); at += 3) {
+    std::string changed = hello;
+    random = random * 1664525 + 1013904223;
+    changed[at] ^= static_cast<char>(1 + (random >> 16) % 255);
+    RawSocket raw = ConnectTo(address_);
+    raw.Send(changed);
+    Settle(*loop_);
+    raw.Reset();
+  }
+  ASSERT_TRUE(Until([&] { return loop_->counters().streams.value() == 1; }));
+  ASSERT_GT(honest.Write("unharmed"), 0);
+  ASSERT_TRUE(Until([&] { return served_.front().handler.received == "unharmed"; }));
+}
+
 TEST_F(TlsStreamTest, AFloodOfKeyUpdatesEndsTheConnection) {
   Serve(authority_.Issue());
   CtxPtr ctx = RawContext();
@@ -616,6 +641,56 @@ TEST_F(TlsStreamTest, TheEndOfTheLoopClosesHandshakesAndStreams) {
   loop_->Run();
   EXPECT_EQ(loop_->counters().streams.value(), 0u);
   EXPECT_EQ(served_[0].handler.closed->code(), absl::StatusCode::kCancelled);
+}
+
+// Echoes on every loop of a group, deleting itself.
+class GroupEcho final : public Acceptor {
+ public:
+  StreamHandler* Accept(Stream& stream) override { return new Echo(stream); }
+
+ private:
+  struct Echo final : StreamHandler {
+    explicit Echo(Stream& stream) : stream(stream) {}
+    void OnData(absl::Span<const uint8_t> data) override { stream.Write(data); }
+    void OnEnd() override { stream.CloseAfterWrite(kSecond); }
+    void OnClosed(const absl::Status&) override { delete this; }
+    Stream& stream;
+  };
+};
+
+TEST_F(TlsStreamTest, LoopsShareAContextThatIsReloadedMeanwhile) {
+  common::SystemClock clock;
+  const TestCertificate certificate = authority_.Issue();
+  server_ = Context(TlsContext::Role::kServer, &certificate, nullptr);
+  GroupEcho echo;
+  auto group = *LoopGroup::Create(clock, {.threads = 2, .loop = {}});
+  ListenerOptions options;
+  options.tls = server_;
+  const auto address = *group->Listen(*Address::Parse("127.0.0.1:0"), echo, options);
+  group->Start();
+  std::vector<std::thread> clients;
+  std::atomic<int> echoed{0};
+  for (int t = 0; t < 2; ++t) {
+    clients.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) {
+        CtxPtr ctx = RawContext();
+        RawClient client(address, ctx.get());
+        const int flags = fcntl(client.raw().fd(), F_GETFL);
+        fcntl(client.raw().fd(), F_SETFL, flags & ~O_NONBLOCK);
+        if (client.Handshake() && client.Write("hello") == 5 && client.Read() == "hello") ++echoed;
+      }
+    });
+  }
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(server_->Reload().ok());
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(echoed, 40);
+  group->Stop();
+  uint64_t handshakes = 0;
+  for (size_t i = 0; i < group->size(); ++i) {
+    handshakes += group->loop(i).counters().handshakes.value();
+    EXPECT_EQ(group->loop(i).counters().streams.value(), 0u);
+  }
+  EXPECT_EQ(handshakes, 40u);
 }
 
 }  // namespace
