@@ -49,6 +49,18 @@ Flag File(const char* name, const char* help, transport::TlsFiles Flags::* files
           }};
 }
 
+Flag Duration(const char* name, const char* help, absl::Duration Flags::* field) {
+  return {name, "DURATION", help, [name, field](const std::string& text, Flags* flags) {
+            absl::Duration duration;
+            if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
+                duration > absl::Hours(24)) {
+              return Bad(name, text, "write a duration of at most 24h, as 500ms or 30s");
+            }
+            flags->*field = duration;
+            return absl::OkStatus();
+          }};
+}
+
 std::vector<Flag> AllFlags() {
   using transport::TlsFiles;
   std::vector<Flag> all;
@@ -82,17 +94,11 @@ std::vector<Flag> AllFlags() {
                                                     : store::OverflowPolicy::kAllow;
                    return absl::OkStatus();
                  }});
-  all.push_back({"drain_timeout", "DURATION", "how long SIGTERM waits for calls (default 10s)",
-                 [](const std::string& text, Flags* flags) {
-                   absl::Duration timeout;
-                   if (!absl::ParseDuration(text, &timeout) || timeout < absl::ZeroDuration() ||
-                       timeout > absl::Hours(24)) {
-                     return Bad("drain_timeout", text,
-                                "write a duration of at most 24h, as 500ms or 30s");
-                   }
-                   flags->drain_timeout = timeout;
-                   return absl::OkStatus();
-                 }});
+  all.push_back(Duration("drain_notice",
+                         "SIGTERM: serve on with health NOT_SERVING, for balancers (default 1s)",
+                         &Flags::drain_notice));
+  all.push_back(Duration("drain_timeout", "how long calls may then take to finish (default 10s)",
+                         &Flags::drain_timeout));
   all.push_back(File("tls_cert", "PEM certificate of the data port", &Flags::tls, &TlsFiles::cert));
   all.push_back(File("tls_key", "its private key", &Flags::tls, &TlsFiles::key));
   all.push_back(File("tls_client_ca", "PEM authorities of client certificates, then required",

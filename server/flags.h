@@ -22,6 +22,7 @@ struct Flags {
   transport::ListenAddress admin_listen;
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;
+  absl::Duration drain_notice = absl::Seconds(1);
   absl::Duration drain_timeout = absl::Seconds(10);
   transport::TlsFiles tls;
   transport::TlsFiles admin_tls;

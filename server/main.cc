@@ -196,8 +196,15 @@ int Run(const Flags& flags, const sigset_t& signals) {
   // From here on a second signal ends the process at once.
   for (const int one : {SIGTERM, SIGINT}) signal(one, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  const absl::Duration notice =
+      signal_number == SIGTERM ? flags.drain_notice : absl::ZeroDuration();
   log.Info("draining", {{"signal", signal_number == SIGTERM ? "SIGTERM" : "SIGINT"},
+                        {"notice", absl::FormatDuration(notice)},
                         {"timeout", absl::FormatDuration(flags.drain_timeout)}});
+  // Balancers look at health now and then: what they send before they have looked is served.
+  data_health.SetAll(transport::Serving::kNotServing);
+  admin_health.SetAll(transport::Serving::kNotServing);
+  absl::SleepFor(notice);
   const absl::Time deadline = absl::Now() + flags.drain_timeout;
   data_health.Close();
   admin_health.Close();

@@ -81,7 +81,7 @@ class Server:
 
     def stop(self):
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(signal.SIGINT)  # without the notice to balancers
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
@@ -91,6 +91,14 @@ class Server:
 
 
 def make_certificate(folder):
+    """An authority (ca.pem), and a server's certificate of it (cert.pem, key.pem)."""
     run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"])
+         "-subj", "/CN=Sluice interop", "-keyout", f"{folder}/ca-key.pem",
+         "-out", f"{folder}/ca.pem"])
+    run(["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+         "-keyout", f"{folder}/key.pem", "-out", f"{folder}/request.pem"])
+    with open(f"{folder}/extensions", "w") as file:
+        file.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    run(["openssl", "x509", "-req", "-days", "2", "-in", f"{folder}/request.pem",
+         "-CA", f"{folder}/ca.pem", "-CAkey", f"{folder}/ca-key.pem", "-CAcreateserial",
+         "-extfile", f"{folder}/extensions", "-out", f"{folder}/cert.pem"])

@@ -87,6 +87,9 @@ def scenario(name, load):
             if not match:
                 return False, f"the load said: {output[-2000:]}"
             calls, failed = int(match[1]), int(match[2])
+            if failed:
+                with open(f"{folder}/{name}.log") as log:
+                    output += log.read()[-2000:]
             good = failed == 0 and calls > 1000 and drained == 0
             return good, f"{calls} calls, {failed} failed, drained node exited with {drained}" + (
                 "" if good else "\n" + output[-3000:])
@@ -124,4 +127,5 @@ parser.add_argument("--transport", help="--data_transport of the nodes")
 parser.add_argument("--seconds", type=int, default=9, help="length of the load")
 parser.add_argument("proxies", nargs="*", choices=[[], *PROXIES], metavar="PROXY")
 OPTIONS = parser.parse_args()
+OPTIONS.build = os.path.abspath(OPTIONS.build)
 sys.exit(main())

@@ -100,7 +100,7 @@ def main():
                 continue
             print(f"built {language} in {time.monotonic() - started:.0f} s", flush=True)
             for transport in OPTIONS.transport or [None]:
-                for ca in (None, f"{folder}/cert.pem"):
+                for ca in (None, f"{folder}/ca.pem"):
                     name = " ".join(filter(None, [language, transport, "TLS" if ca else "plaintext"]))
                     server = Server(OPTIONS.build, folder, transport, ca is not None)
                     try:
@@ -127,6 +127,7 @@ parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="build 
 parser.add_argument("--transport", action="append", help="--data_transport of the server; may repeat")
 parser.add_argument("languages", nargs="*", metavar="LANGUAGE", help=", ".join(BUILDERS))
 OPTIONS = parser.parse_args()
+OPTIONS.build = os.path.abspath(OPTIONS.build)
 for language in OPTIONS.languages:
     if language not in BUILDERS:
         parser.error(f"no client is written in {language!r}; there are: {', '.join(BUILDERS)}")
