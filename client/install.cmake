@@ -30,4 +30,7 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/sluice-client.pc.in
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/sluice-client.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT client)
 
-install(TARGETS sluice RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS sluice RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+if(TARGET sluiced)
+  install(TARGETS sluiced RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+endif()

@@ -4,9 +4,7 @@
 #include "client/cli/session.h"
 #include "client/cli/show.h"
 #include "client/cli/text.h"
-#ifdef SLUICE_HAVE_CONFIG
 #include "server/config/load.h"
-#endif
 
 namespace sluice::cli {
 namespace {
@@ -419,7 +417,6 @@ int RunConfig(const Session& session) {
 }
 
 int RunCheck(const Session& session) {
-#ifdef SLUICE_HAVE_CONFIG
   const auto file = config::LoadFile(session.Argument(0));
   if (!file.ok()) {
     const std::string message(file.status().message().data(), file.status().message().size());
@@ -442,9 +439,6 @@ int RunCheck(const Session& session) {
                 file->specs.size() == 1 ? "" : "s");
   }
   return kExitDone;
-#else
-  return session.Fail(Status(StatusCode::kUnimplemented, "built without the server's config"));
-#endif
 }
 
 }  // namespace sluice::cli

@@ -362,6 +362,22 @@ TEST_F(CommandTest, EveryCommandHasHelpWithExamples) {
   EXPECT_THAT(Shell("$SLUICE --version").out, StartsWith("sluice "));
 }
 
+TEST_F(CommandTest, CheckIsTheServersOwnCheckAndNeedsNoServer) {
+  server_.Kill();
+  const Outcome good = Sluice("check " SLUICE_SOURCE_DIR "/deploy/limits.example.yaml");
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_THAT(good.out, HasSubstr("limits.example.yaml: good, "));
+  EXPECT_THAT(Sluice("check --output json " SLUICE_SOURCE_DIR "/deploy/limits.example.yaml").out,
+              StartsWith("{\"ok\":true,\"limits\":"));
+  const Outcome bad = Shell(
+      "f=$(mktemp); echo 'limits: [{name: a, rate: 5}]' >$f; $SLUICE check $f; a=$?; "
+      "$SLUICE check $f --output json; rm $f; exit $a");
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr(":1:26: "));
+  EXPECT_THAT(bad.out, StartsWith("{\"ok\":false,\"error\":\""));
+  EXPECT_EQ(Sluice("check /no/such/file").exit_code, 2);
+}
+
 TEST_F(CommandTest, SeveralServersMayBeNamed) {
   StandInServer other;
   server_.Kill();

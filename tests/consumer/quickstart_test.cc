@@ -1,0 +1,21 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace {
+
+TEST(QuickstartTest, SaysWhenNoServerDecides) {
+  // Port 1 of the machine itself: nobody listens there.
+  const int status = std::system((std::string(SLUICE_QUICKSTART) + " 127.0.0.1:1").c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+}
+
+TEST(QuickstartTest, RefusesWhatIsNoAddress) {
+  const int status = std::system((std::string(SLUICE_QUICKSTART) + " nowhere").c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+}
+
+}  // namespace

@@ -1,0 +1,55 @@
+#!/bin/bash
+# run.sh BUILD_DIR CXX: installs the client into a prefix, builds project/ against it twice, and runs
+# it on a fake connection and on a real server.
+set -euo pipefail
+build=$1
+cxx=$2
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+server_pid=
+finish() {
+  if [ -n "$server_pid" ]; then
+    kill "$server_pid" 2>/dev/null || true
+    wait "$server_pid" 2>/dev/null || true
+  fi
+  rm -rf "$work"
+}
+trap finish EXIT
+
+cmake --install "$build" --prefix "$work/prefix" --component client >"$work/log" || {
+  cat "$work/log"
+  exit 1
+}
+
+echo "-- the headers need the standard library alone"
+if grep -rnE '#include ["<](absl|grpc|google|server|client)' "$work/prefix/include"; then
+  echo "a public header includes what a consumer does not have"
+  exit 1
+fi
+
+echo "-- with find_package(Sluice)"
+cmake -S "$here/project" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/prefix" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >"$work/log" || { cat "$work/log"; exit 1; }
+cmake --build "$work/cmake" >"$work/log" || { cat "$work/log"; exit 1; }
+"$work/cmake/consumer"
+
+echo "-- with pkg-config"
+pc=$(dirname "$(find "$work/prefix" -name sluice-client.pc)")
+flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-client)
+# shellcheck disable=SC2086  # flags are words
+"$cxx" -std=c++20 -Wall -Wextra -Werror "$here/project/consumer.cc" -o "$work/consumer" $flags
+"$work/consumer"
+
+if [ ! -x "$build/bin/sluiced" ]; then
+  echo "-- no sluiced in $build/bin: the real server was left out"
+  exit 0
+fi
+echo "-- on a real server"
+echo 'limits: [{name: api, rate: 1/h, burst: 2}]' >"$work/limits.yaml"
+mkfifo "$work/ready"
+"$build/bin/sluiced" --limits="$work/limits.yaml" --listen=127.0.0.1:0 \
+  --admin_listen=127.0.0.1:0 >"$work/ready" 2>"$work/server.log" &
+server_pid=$!
+read -r line <"$work/ready" || { cat "$work/server.log"; exit 1; }
+address=$(sed -E 's/.*data=([^ ]*).*/\1/' <<<"$line")
+"$work/consumer" "$address"
