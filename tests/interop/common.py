@@ -65,7 +65,7 @@ class Server:
         with open(limits, "w") as file:
             file.write(LIMITS)
         command = [os.path.join(build, "bin", "sluiced"), f"--limits={limits}",
-                   "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0"]
+                   "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--drain_notice=2s"]
         if transport:
             command.append(f"--data_transport={transport}")
         if tls:
