@@ -15,7 +15,7 @@ absl::StatusOr<bool> Reloader::Apply(std::string* version) {
   auto file = LoadFile(path_);
   if (!file.ok()) return file.status();
   *version = file->version;
-  const auto applied = registry_->ApplyFile(std::move(file->specs), *version);
+  auto applied = registry_->ApplyFile(std::move(file->specs), *version);
   if (applied.ok()) return applied;
   // ApplyFile does not know the file's name.
   return absl::Status(applied.status().code(),

@@ -85,7 +85,7 @@ class Watcher::Impl {
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<Watcher>> Watcher::Start(std::string path,
+absl::StatusOr<std::unique_ptr<Watcher>> Watcher::Start(const std::string& path,
                                                         std::function<void()> on_change,
                                                         WatcherOptions options) {
   auto watched = WatchedPath::Create(path);

@@ -35,7 +35,7 @@ class Watcher {
   // that thread, never twice at once, and may block. The file need not exist.
   //   RESOURCE_EXHAUSTED: no inotify instance or watch is left (fs.inotify.max_user_instances,
   //   fs.inotify.max_user_watches).
-  static absl::StatusOr<std::unique_ptr<Watcher>> Start(std::string path,
+  static absl::StatusOr<std::unique_ptr<Watcher>> Start(const std::string& path,
                                                         std::function<void()> on_change,
                                                         WatcherOptions options = {});
   // Stops; waits for an on_change that runs. Not to be called from on_change.

@@ -268,8 +268,8 @@ absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filen
       return ErrorAt(filename, PlaceOf(e.mark), absl::StrCat("is not YAML: ", Printable(e.msg)));
     }
   }
-  if (builder.problem()) {
-    return ErrorAt(filename, builder.problem()->place, builder.problem()->text);
+  if (const std::optional<Problem>& problem = builder.problem()) {
+    return ErrorAt(filename, problem->place, problem->text);
   }
   return builder.TakeRoot();
 }
