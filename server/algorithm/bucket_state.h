@@ -74,7 +74,7 @@ class BucketState {
   void Book(const Parameters& parameters, const Booking& booking, Moment at);
 
   // Takes out a booking whose moment has not come. False: there is none of that id and moment.
-  bool CancelBooking(const Parameters& parameters, int64_t moment_ns, uint64_t id, Moment at);
+  bool CancelBooking(const Parameters& parameters, int64_t moment_ns, uint64_t id);
 
   // Turns the bookings whose moments have come into takes. Returns how many older receipts were
   // closed for theirs.

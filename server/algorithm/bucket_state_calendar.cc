@@ -287,18 +287,13 @@ void BucketState::Book(const Parameters& parameters, const Booking& booking, Mom
   });
 }
 
-bool BucketState::CancelBooking(const Parameters& parameters, int64_t moment_ns, uint64_t id,
-                                Moment at) {
+bool BucketState::CancelBooking(const Parameters& parameters, int64_t moment_ns, uint64_t id) {
   if (calendar_ == nullptr) return false;
-  at = calendar_->NotBefore(at);
   bool cancelled = false;
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
     cancelled = tokens->Cancel(parameters.token_bucket, moment_ns, id);
   } else {
-    cancelled = WithHistory(parameters, state_, calendar_->Planned(at.now_ns),
-                            [&](const WindowHistory& history) {
-                              return calendar_->windows()->Cancel(history, moment_ns, id);
-                            });
+    cancelled = calendar_->windows()->Cancel(moment_ns, id);
   }
   if (bookings() == 0) calendar_ = nullptr;
   return cancelled;

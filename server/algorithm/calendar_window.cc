@@ -12,29 +12,34 @@ void WindowCalendar::Summarize(Chunks::Chunk* chunk) {
   summary.greatest_after = std::numeric_limits<int64_t>::min();
   summary.least_before = std::numeric_limits<int64_t>::max();
   for (const Entry& entry : *chunk) {
-    const auto permits = static_cast<int64_t>(entry.permits);
-    summary.permits += permits;
+    summary.permits += static_cast<int64_t>(entry.permits);
     summary.greatest_after = std::max(summary.greatest_after, entry.level);
-    summary.least_before = std::min(summary.least_before, entry.level - permits);
+    summary.least_before = std::min(summary.least_before, entry.before);
   }
 }
 
-void WindowCalendar::AddFrom(Chunks::Position position, int64_t until_ns, int64_t permits) {
+void WindowCalendar::AddFrom(Chunks::Position position, int64_t from_ns, int64_t until_ns,
+                             int64_t permits) {
   for (size_t c = position.chunk; c < bookings_.chunks(); ++c) {
     Chunks::Chunk& chunk = bookings_.chunk(c);
     const size_t first = c == position.chunk ? position.index : 0;
-    if (first == 0 && chunk.back().moment_ns < until_ns) {
+    if (first == 0 && chunk.front().moment_ns > from_ns && chunk.back().moment_ns < until_ns) {
       chunk.summary.added += permits;
       continue;
     }
-    const size_t last = Chunks::FirstAfter(chunk, until_ns - 1);
-    for (size_t i = first; i < last; ++i) chunk[i].level += permits;
+    for (size_t i = first; i < chunk.size(); ++i) {
+      Entry& entry = chunk[i];
+      if (entry.moment_ns > until_ns) break;
+      if (entry.moment_ns > from_ns) entry.before += permits;
+      if (entry.moment_ns < until_ns) entry.level += permits;
+    }
     Summarize(&chunk);
-    if (last < chunk.size()) return;
+    if (chunk.back().moment_ns > until_ns) return;
   }
 }
 
 int64_t WindowCalendar::SumUpTo(int64_t moment_ns) const {
+  if (moment_ns >= bookings_.back().moment_ns) return permits_;
   const size_t end = bookings_.FirstChunkAfter(moment_ns);
   int64_t sum = 0;
   for (size_t c = 0; c < end; ++c) sum += bookings_.chunk(c).summary.permits;
@@ -47,13 +52,13 @@ int64_t WindowCalendar::SumUpTo(int64_t moment_ns) const {
   return sum;
 }
 
-int64_t WindowCalendar::SumOver(const WindowHistory& history, int64_t moment_ns) const {
+int64_t WindowCalendar::SumOver(int64_t moment_ns) const {
   // X never falls, so what is over is a prefix.
   size_t low = 0;
   size_t high = bookings_.chunks();
   while (low < high) {
     const size_t middle = (low + high) / 2;
-    if (history.CountedUntilNs(bookings_.chunk(middle).back().moment_ns) <= moment_ns) {
+    if (bookings_.chunk(middle).back().until_ns <= moment_ns) {
       low = middle + 1;
     } else {
       high = middle;
@@ -62,12 +67,9 @@ int64_t WindowCalendar::SumOver(const WindowHistory& history, int64_t moment_ns)
   int64_t sum = 0;
   for (size_t c = 0; c < low; ++c) sum += bookings_.chunk(c).summary.permits;
   if (low < bookings_.chunks()) {
-    const Chunks::Chunk& chunk = bookings_.chunk(low);
-    const Entry* end = std::partition_point(chunk.begin(), chunk.end(), [&](const Entry& entry) {
-      return history.CountedUntilNs(entry.moment_ns) <= moment_ns;
-    });
-    for (const Entry* entry = chunk.begin(); entry != end; ++entry) {
-      sum += static_cast<int64_t>(entry->permits);
+    for (const Entry& entry : bookings_.chunk(low)) {
+      if (entry.until_ns > moment_ns) break;
+      sum += static_cast<int64_t>(entry.permits);
     }
   }
   return sum;
@@ -76,7 +78,7 @@ int64_t WindowCalendar::SumOver(const WindowHistory& history, int64_t moment_ns)
 int64_t WindowCalendar::LevelAt(const WindowHistory& history, int64_t moment_ns) const {
   const auto past = static_cast<int64_t>(history.CountedAt(moment_ns));
   if (bookings_.empty() || moment_ns < bookings_.front().moment_ns) return past;
-  return past + SumUpTo(moment_ns) - SumOver(history, moment_ns);
+  return past + SumUpTo(moment_ns) - SumOver(moment_ns);
 }
 
 bool WindowCalendar::FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t most,
@@ -117,13 +119,11 @@ int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t afte
       continue;
     }
     for (const Entry& entry : chunk) {
-      const auto permits = static_cast<int64_t>(entry.permits);
-      // At one nanosecond only the last of several levels counts.
-      if (entry.moment_ns > begin_ns && entry.level + chunk.summary.added - permits <= most) {
+      if (entry.moment_ns > begin_ns && entry.before + chunk.summary.added <= most) {
         found = true;
         break;
       }
-      before += permits;
+      before += static_cast<int64_t>(entry.permits);
       begin_ns = std::max(begin_ns, entry.moment_ns);
     }
   }
@@ -139,7 +139,7 @@ int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t afte
     const Entry* entry = chunk.begin();
     for (;; ++entry) {
       must_end -= static_cast<int64_t>(entry->permits);
-      if (must_end <= 0) return history.CountedUntilNs(entry->moment_ns);
+      if (must_end <= 0) return entry->until_ns;
     }
   }
 }
@@ -168,7 +168,15 @@ void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking
   const auto permits = static_cast<int64_t>(booking.permits);
   Entry entry;
   static_cast<Booking&>(entry) = booking;
+  entry.until_ns = history.CountedUntilNs(booking.moment_ns);
   entry.level = LevelAt(history, booking.moment_ns) + permits;
+  if (!bookings_.empty() && bookings_.back().moment_ns == booking.moment_ns) {
+    const auto& last = bookings_.chunk(bookings_.chunks() - 1);
+    entry.before = last.back().before + last.summary.added;
+  } else {
+    entry.before = LevelAt(history, booking.moment_ns - 1);
+  }
+  permits_ += permits;
   bool split = false;
   const auto position = bookings_.Insert(entry, &split);
   sets_.Add(booking.set, booking.moment_ns);
@@ -182,17 +190,17 @@ void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking
     Summarize(&bookings_.chunk(lower + 1));
   }
   chunk[position.index].level -= chunk.summary.added;
+  chunk[position.index].before -= chunk.summary.added;
   const bool last = position.chunk + 1 == bookings_.chunks() && position.index + 1 == chunk.size();
   if (last && !split) {
     Summary& summary = chunk.summary;
-    const int64_t level = chunk[position.index].level;
     summary.permits += permits;
-    summary.greatest_after = std::max(summary.greatest_after, level);
-    summary.least_before = std::min(summary.least_before, level - permits);
+    summary.greatest_after = std::max(summary.greatest_after, chunk.back().level);
+    summary.least_before = std::min(summary.least_before, chunk.back().before);
     return;
   }
   Summarize(&chunk);
-  AddFrom({position.chunk, position.index + 1}, history.CountedUntilNs(booking.moment_ns), permits);
+  AddFrom({position.chunk, position.index + 1}, booking.moment_ns, entry.until_ns, permits);
 }
 
 void WindowCalendar::Append(const Booking& booking) {
@@ -200,6 +208,7 @@ void WindowCalendar::Append(const Booking& booking) {
   static_cast<Booking&>(entry) = booking;
   bool split = false;
   bookings_.Insert(entry, &split);
+  permits_ += static_cast<int64_t>(booking.permits);
   sets_.Add(booking.set, booking.moment_ns);
 }
 
@@ -218,52 +227,71 @@ int64_t WindowCalendar::FreePermits(const WindowHistory& history, int64_t now_ns
   return static_cast<int64_t>(history.Capacity()) - most;
 }
 
-bool WindowCalendar::Cancel(const WindowHistory& history, int64_t moment_ns, uint64_t id) {
+bool WindowCalendar::Cancel(int64_t moment_ns, uint64_t id) {
   Chunks::Position position;
   if (!bookings_.Find(moment_ns, id, &position)) return false;
-  const Booking booking = bookings_.chunk(position.chunk)[position.index];
+  const Entry booking = bookings_.chunk(position.chunk)[position.index];
   const bool gone = bookings_.Erase(position);
   if (sets_.Remove(booking.set, moment_ns)) {
     sets_.SetLast(booking.set, bookings_.FindLastOfSet(booking.set));
   }
   if (!gone) Summarize(&bookings_.chunk(position.chunk));
-  AddFrom(position, history.CountedUntilNs(moment_ns), -static_cast<int64_t>(booking.permits));
+  permits_ -= static_cast<int64_t>(booking.permits);
+  AddFrom(position, moment_ns, booking.until_ns, -static_cast<int64_t>(booking.permits));
   return true;
 }
 
 void WindowCalendar::PopFront() {
   const Booking booking = bookings_.front();
+  permits_ -= static_cast<int64_t>(booking.permits);
   bookings_.chunk(0).summary.permits -= static_cast<int64_t>(booking.permits);
   bookings_.PopFront();
   sets_.Remove(booking.set, booking.moment_ns);
 }
 
 void WindowCalendar::NotePast(int64_t permits, int64_t until_ns) {
-  AddFrom({0, 0}, until_ns, permits);
+  AddFrom({0, 0}, std::numeric_limits<int64_t>::min(), until_ns, permits);
 }
 
 void WindowCalendar::Rebuild(const WindowHistory& history) {
+  const int64_t past_ends_ns = history.FirstAtMostNs(0);
+  const auto past_at = [&](int64_t moment_ns) {
+    return moment_ns < past_ends_ns ? static_cast<int64_t>(history.CountedAt(moment_ns)) : 0;
+  };
   // What is over at each booking is a prefix that only grows: `oldest` walks behind.
   size_t oldest_chunk = 0;
   size_t oldest_index = 0;
-  int64_t counted = 0;
-  const int64_t past_ends_ns = history.FirstAtMostNs(0);
+  int64_t over = 0;
+  const auto over_at = [&](int64_t moment_ns) {
+    while (oldest_chunk < bookings_.chunks()) {
+      const Chunks::Chunk& oldest = bookings_.chunk(oldest_chunk);
+      if (oldest[oldest_index].until_ns > moment_ns) break;
+      over += static_cast<int64_t>(oldest[oldest_index].permits);
+      if (++oldest_index == oldest.size()) {
+        ++oldest_chunk;
+        oldest_index = 0;
+      }
+    }
+    return over;
+  };
+  for (size_t c = 0; c < bookings_.chunks(); ++c) {
+    for (Entry& entry : bookings_.chunk(c))
+      entry.until_ns = history.CountedUntilNs(entry.moment_ns);
+  }
+  int64_t sum = 0;
+  int64_t previous_ns = std::numeric_limits<int64_t>::min();
+  int64_t before = 0;
   for (size_t c = 0; c < bookings_.chunks(); ++c) {
     Chunks::Chunk& chunk = bookings_.chunk(c);
     chunk.summary.added = 0;
     for (Entry& entry : chunk) {
-      counted += static_cast<int64_t>(entry.permits);
-      for (;;) {
-        const Chunks::Chunk& oldest = bookings_.chunk(oldest_chunk);
-        if (history.CountedUntilNs(oldest[oldest_index].moment_ns) > entry.moment_ns) break;
-        counted -= static_cast<int64_t>(oldest[oldest_index].permits);
-        if (++oldest_index == oldest.size()) {
-          ++oldest_chunk;
-          oldest_index = 0;
-        }
+      if (entry.moment_ns != previous_ns) {
+        previous_ns = entry.moment_ns;
+        before = past_at(entry.moment_ns - 1) + sum - over_at(entry.moment_ns - 1);
       }
-      const bool past = entry.moment_ns < past_ends_ns;
-      entry.level = counted + (past ? static_cast<int64_t>(history.CountedAt(entry.moment_ns)) : 0);
+      entry.before = before;
+      sum += static_cast<int64_t>(entry.permits);
+      entry.level = past_at(entry.moment_ns) + sum - over_at(entry.moment_ns);
     }
     Summarize(&chunk);
   }

@@ -64,7 +64,7 @@ class WindowCalendar {
   int64_t FreePermits(const WindowHistory& history, int64_t now_ns) const;
 
   // Takes out the booking of that id at that moment. False: there is none.
-  bool Cancel(const WindowHistory& history, int64_t moment_ns, uint64_t id);
+  bool Cancel(int64_t moment_ns, uint64_t id);
 
   // The next booking to come. REQUIRES: !empty().
   const Booking& front() const { return bookings_.front(); }
@@ -95,7 +95,10 @@ class WindowCalendar {
 
  private:
   struct Entry : Booking {
-    int64_t level = 0;  // N just after it, less the chunk's `added`
+    int64_t until_ns = 0;  // X of its moment
+    // N just after it, and a nanosecond before its moment. Both less the chunk's `added`.
+    int64_t level = 0;
+    int64_t before = 0;
   };
   struct Summary {
     int64_t permits = 0;
@@ -107,12 +110,12 @@ class WindowCalendar {
   using Chunks = CalendarChunks<Entry, Summary>;
 
   static void Summarize(Chunks::Chunk* chunk);
-  // Adds to the level of every entry from `position` on whose moment is before until_ns.
-  void AddFrom(Chunks::Position position, int64_t until_ns, int64_t permits);
+  // Adds what counts from from_ns until until_ns to the levels of the entries from `position` on.
+  void AddFrom(Chunks::Position position, int64_t from_ns, int64_t until_ns, int64_t permits);
   // Permits of the bookings up to and with moment_ns.
   int64_t SumUpTo(int64_t moment_ns) const;
   // Permits of the bookings that no longer count at moment_ns.
-  int64_t SumOver(const WindowHistory& history, int64_t moment_ns) const;
+  int64_t SumOver(int64_t moment_ns) const;
   int64_t LevelAt(const WindowHistory& history, int64_t moment_ns) const;
   // The last booking after from_ns and before until_ns whose level is above `most`.
   bool FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t most, int64_t* moment_ns) const;
@@ -121,6 +124,7 @@ class WindowCalendar {
 
   Chunks bookings_;
   BookingSets sets_;
+  int64_t permits_ = 0;  // of all bookings
 };
 
 }  // namespace sluice::algorithm

@@ -53,7 +53,7 @@ void BookOnce(benchmark::State& bench, int64_t bookings, bool gap, uint64_t set)
     state->Book(p, {moment, 1, 1'000'000, set}, kNow);
     benchmark::DoNotOptimize(moment);
     bench.PauseTiming();
-    state->CancelBooking(p, moment, 1'000'000, kNow);
+    state->CancelBooking(p, moment, 1'000'000);
     state->EarliestNs(p, 1, kNow, set);
     bench.ResumeTiming();
   }

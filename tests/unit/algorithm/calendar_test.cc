@@ -245,8 +245,8 @@ class Model {
                        static_cast<std::ptrdiff_t>(which % outstanding_.size()));
     for (const auto& [b, permits] : o.charges) {
       ModelBucket& bucket = buckets_[b];
-      RC_ASSERT(bucket.state.CancelBooking(bucket.parameters, o.moment_ns, o.id, at()));
-      RC_ASSERT(!bucket.state.CancelBooking(bucket.parameters, o.moment_ns, o.id, at()));
+      RC_ASSERT(bucket.state.CancelBooking(bucket.parameters, o.moment_ns, o.id));
+      RC_ASSERT(!bucket.state.CancelBooking(bucket.parameters, o.moment_ns, o.id));
       std::erase_if(bucket.events, [&](const Event& e) { return e.id == o.id; });
     }
   }
@@ -433,7 +433,7 @@ TEST(CalendarTest, ABookingIsDebitedAtItsMomentAndThenRefundable) {
   EXPECT_EQ(state.Fold(p, {moment, 0}), 0u);
   EXPECT_EQ(state.bookings(), 0u);
   EXPECT_EQ(state.LevelAt(p, {moment, 0}).remaining, 0);
-  EXPECT_FALSE(state.CancelBooking(p, moment, 42, {moment, 0}));
+  EXPECT_FALSE(state.CancelBooking(p, moment, 42));
   EXPECT_EQ(state.Refund(p, 42, {moment, 0}), 1u);
   EXPECT_TRUE(state.IsPlainTokenBucket());
   EXPECT_EQ(state.LevelAt(p, {moment, 0}).remaining, 1);
@@ -478,9 +478,9 @@ TEST(CalendarTest, TheLastOfASetIsFoundAnewWhenItIsCancelled) {
   state.Book(p, {1004 * kSecond, 1, 2, 2}, at);
   state.Book(p, {1005 * kSecond, 1, 3, 1}, at);
   ASSERT_EQ(state.EarliestNs(p, 1, at, 1), 1005 * kSecond);
-  ASSERT_TRUE(state.CancelBooking(p, 1005 * kSecond, 3, at));
+  ASSERT_TRUE(state.CancelBooking(p, 1005 * kSecond, 3));
   EXPECT_EQ(state.EarliestNs(p, 1, at, 1), 1003 * kSecond);
-  ASSERT_TRUE(state.CancelBooking(p, 1003 * kSecond, 1, at));
+  ASSERT_TRUE(state.CancelBooking(p, 1003 * kSecond, 1));
   EXPECT_EQ(state.EarliestNs(p, 1, at, 1), 1000 * kSecond);
 }
 
@@ -527,7 +527,7 @@ RC_GTEST_PROP(CalendarPropertyTest, MomentsStandWhenTheFiguresChange, ()) {
     }
   }
   for (const auto& [id, moment] : moments) {
-    RC_ASSERT(state.CancelBooking(p, moment, id, {std::min(now, moment - 1), now}));
+    RC_ASSERT(state.CancelBooking(p, moment, id));
   }
   RC_ASSERT(state.bookings() == 0U);
 }
