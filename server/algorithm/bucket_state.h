@@ -80,6 +80,12 @@ class BucketState {
   // closed for theirs.
   size_t Fold(const Parameters& parameters, Moment at);
 
+  // Makes it full. What is booked stands.
+  void Reset(const Parameters& parameters, Moment at);
+
+  // Decisions are not about an earlier moment while something is booked.
+  int64_t NotBeforeNs() const;
+
   size_t bookings() const;
   // kNeverNs: none.
   int64_t NextMomentNs() const;

@@ -370,6 +370,25 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at) {
   return closed;
 }
 
+void BucketState::Reset(const Parameters& parameters, Moment at) {
+  Fold(parameters, at);
+  state_ = BucketState(parameters).state_;
+  token_receipts_.Clear();
+  counted_receipts_.Clear();
+  if (parameters.kind == Kind::kTokenBucket) {
+    state_ = ToTicks(parameters.token_bucket, at.now_ns);
+  }
+  if (calendar_ == nullptr) return;
+  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
+    tokens->Rebuild(parameters.token_bucket, full_at());
+    return;
+  }
+  WithHistory(parameters, state_, calendar_->Planned(calendar_->NotBefore(at).now_ns),
+              [&](const WindowHistory& history) { calendar_->windows()->Rebuild(history); });
+}
+
+int64_t BucketState::NotBeforeNs() const { return calendar_ == nullptr ? 0 : calendar_->latest_ns; }
+
 size_t BucketState::bookings() const {
   if (calendar_ == nullptr) return 0;
   return calendar_->tokens() != nullptr ? calendar_->tokens()->size()

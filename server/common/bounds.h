@@ -32,6 +32,14 @@ inline constexpr int64_t kMaxWaitNs = int64_t{24} * 3600 * 1'000'000'000;
 // comes, the oldest is closed (it is worth least).
 inline constexpr size_t kMaxReceiptsPerBucket = 1024;
 
+// Bookings of a bucket: callers that wait in line, or were told a moment to come. A line of that
+// many is searched in a few microseconds, and 100,000 callers may wait for one shared bucket.
+inline constexpr uint64_t kMaxBookingsPerBucket = uint64_t{1} << 17;
+// Of all buckets of a limit, and in all: about 100 bytes each, so 100 MB; a limit that is flooded
+// leaves half for the others.
+inline constexpr uint64_t kMaxBookingsPerLimit = uint64_t{1} << 19;
+inline constexpr uint64_t kMaxBookings = uint64_t{1} << 20;
+
 // Periods of a rate.
 inline constexpr int64_t kMinPeriodNs = 1'000'000;
 inline constexpr int64_t kMaxPeriodNs = int64_t{366} * 24 * 3600 * 1'000'000'000;

@@ -75,6 +75,8 @@ struct Acquisition {
   // Caller's, as many as charges. Written by the store.
   ChargeResult* results = nullptr;
 
+  // How far ahead the moment may lie; 0: now or denied. Granted for later is a reservation: it is
+  // booked in every bucket, debited there at its moment, and always has a receipt.
   int64_t max_wait_ns = 0;
   bool want_receipt = false;
 
@@ -87,7 +89,8 @@ struct Acquisition {
   int64_t retry_after_ns = 0;
   // The moment of the decision, on the store's clock.
   int64_t now_ns = 0;
-  // With want_receipt and granted: what Refund is called with. 0: none.
+  // With want_receipt and granted, and for every reservation: what Refund is called with, together
+  // with now_ns + wait_ns. 0: none.
   uint64_t receipt_id = 0;
 };
 
@@ -115,6 +118,7 @@ struct QueryItem {
   bool exists = false;
   Source source = Source::kStore;
   bool unavailable = false;
+  // Bookings, and the time until the next one's moment; 0: none.
   uint64_t waiting = 0;
   int64_t next_moment_after_ns = 0;
 };
@@ -138,9 +142,12 @@ enum class RefundOutcome : uint8_t {
   kUnavailable,
 };
 
+// Before a reservation's moment: cancels it, whole; moments already given to others stand.
 class RefundOperation {
  public:
   uint64_t receipt_id = 0;
+  // now_ns + wait_ns of the acquisition; 0 if it was granted for now.
+  int64_t moment_ns = 0;
   // The acquisition's charges, with the permits that were taken.
   absl::Span<const Charge> charges;
   // Caller's, as many as charges: whole permits given back. Written by the store.
@@ -164,6 +171,7 @@ struct StoreStats {
   uint64_t overflow_denied = 0;
   uint64_t open_receipts = 0;
   uint64_t receipts_evicted = 0;
+  uint64_t bookings = 0;
   uint64_t lock_yields = 0;
 };
 

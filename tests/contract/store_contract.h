@@ -73,6 +73,19 @@ class StoreContractTest : public ::testing::TestWithParam<StoreFactory> {
   std::unique_ptr<StoreUnderTest> under_test_;
 };
 
+// Stores that reserve instantiate this suite too.
+class ReservationContractTest : public StoreContractTest {
+ protected:
+  // A reservation at most that far ahead.
+  Acquired Reserve(const store::Rule& rule, std::string_view key, int64_t max_wait_ns,
+                   uint64_t permits = 1) {
+    return Acquire(store(), rule, key, permits, {.max_wait_ns = max_wait_ns});
+  }
+  Refunded Cancel(const Acquired& reservation, const std::vector<store::Charge>& charges) {
+    return Refund(store(), reservation.receipt_id, charges, reservation.moment_ns());
+  }
+};
+
 }  // namespace sluice::testing
 
 #endif  // SLUICE_TESTS_CONTRACT_STORE_CONTRACT_H_

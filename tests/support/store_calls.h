@@ -59,12 +59,15 @@ struct Acquired {
   uint64_t receipt_id = 0;
   std::vector<store::ChargeResult> charges;
 
+  // What Refund takes beside the receipt's id.
+  int64_t moment_ns() const { return wait_ns == 0 ? 0 : now_ns + wait_ns; }
   bool granted() const { return outcome == store::Outcome::kGranted; }
 };
 
 struct AcquireOptions {
   int64_t deadline_ns = store::kNoDeadline;
   bool want_receipt = false;
+  int64_t max_wait_ns = 0;
 };
 
 inline std::vector<Acquired> AcquireBatch(store::Store& store,
@@ -82,6 +85,7 @@ inline std::vector<Acquired> AcquireBatch(store::Store& store,
     acquisitions[i].charges = batch[i];
     acquisitions[i].results = results[i].data();
     acquisitions[i].want_receipt = options.want_receipt;
+    acquisitions[i].max_wait_ns = options.max_wait_ns;
   }
   operation.acquisitions = absl::MakeSpan(acquisitions);
   operation.deadline_ns = options.deadline_ns;
@@ -132,7 +136,7 @@ struct Refunded {
 };
 
 inline Refunded Refund(store::Store& store, uint64_t receipt_id,
-                       const std::vector<store::Charge>& charges) {
+                       const std::vector<store::Charge>& charges, int64_t moment_ns = 0) {
   struct Operation final : store::RefundOperation {
     void Done() override { done.Notify(); }
     Notification done;
@@ -141,6 +145,7 @@ inline Refunded Refund(store::Store& store, uint64_t receipt_id,
   Refunded refunded;
   refunded.permits.resize(charges.size());
   operation.receipt_id = receipt_id;
+  operation.moment_ns = moment_ns;
   operation.charges = charges;
   operation.refunded = refunded.permits.data();
   store.Refund(&operation);

@@ -190,7 +190,7 @@ Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, con
                               shard.dropped_at_ns.load(std::memory_order_relaxed));
   } else {
     auto* state = new BucketState(rule.parameters);
-    CountState(*state, +1);
+    CountState(*state, rule, +1);
     word = Record::WordOf(state);
   }
   Record* record =
@@ -229,10 +229,10 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
       state = new BucketState(BucketState::FromFullAt(word));
     } else {
       state = Record::StateOf(word);
-      CountState(*state, -1);
+      CountState(*state, *old_entry->rule, -1);
     }
     state->Convert(from, to, at);
-    CountState(*state, +1);
+    CountState(*state, rule, +1);
     converted = Record::WordOf(state);
   }
   const std::string_view key = old_record->key();
@@ -269,7 +269,13 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
       return false;
     }
     BucketState* state = Record::StateOf(word);
-    const bool full = state->IsFull(parameters, Moment{now_ns, clock_.WallNs()});
+    const Moment at{now_ns, clock_.WallNs()};
+    if (state->NextMomentNs() <= now_ns) {
+      CountState(*state, *entry->rule, -1);
+      state->Fold(parameters, at);
+      CountState(*state, *entry->rule, +1);
+    }
+    const bool full = state->IsFull(parameters, at);
     if (!full) {
       record->Unlock(word);
       return false;
@@ -277,7 +283,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     if (now_ns > shard.dropped_at_ns.load(std::memory_order_relaxed)) {
       shard.dropped_at_ns.store(now_ns, std::memory_order_release);
     }
-    CountState(*state, -1);
+    CountState(*state, *entry->rule, -1);
     record->Unlock(Record::kDead);
     delete state;
   }

@@ -103,15 +103,20 @@ class BucketIndex {
   // mostly empty, frees what was retired. True while it found something to do.
   bool Maintain();
 
-  // Counts a state's memory and open receipts: +1 when it comes, -1 when it goes, both around
-  // whatever changes it.
-  void CountState(const algorithm::BucketState& state, int sign) {
+  // Counts a state's memory, open receipts and bookings: +1 when it comes, -1 when it goes, both
+  // around whatever changes it.
+  void CountState(const algorithm::BucketState& state, const Rule& rule, int sign) {
     const int64_t bytes = sign * static_cast<int64_t>(state.MemoryBytes());
     const int64_t receipts = sign * static_cast<int64_t>(state.open_receipts());
     // Unsigned sums wrap: the total is right whatever the order.
     state_bytes_.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
     if (receipts != 0) {
       open_receipts_.fetch_add(static_cast<uint64_t>(receipts), std::memory_order_relaxed);
+    }
+    const int64_t bookings = sign * static_cast<int64_t>(state.bookings());
+    if (bookings != 0) {
+      bookings_.fetch_add(static_cast<uint64_t>(bookings), std::memory_order_relaxed);
+      BookingsOf(rule).fetch_add(static_cast<uint32_t>(bookings), std::memory_order_relaxed);
     }
   }
 
@@ -127,6 +132,15 @@ class BucketIndex {
   uint64_t open_receipts() const {
     const uint64_t count = open_receipts_.load(std::memory_order_relaxed);
     return count >> 63 != 0 ? 0 : count;
+  }
+  // In all, and of a limit's buckets. May be off for an instant while states change.
+  uint64_t bookings() const {
+    const uint64_t count = bookings_.load(std::memory_order_relaxed);
+    return count >> 63 != 0 ? 0 : count;
+  }
+  uint64_t bookings_of_limit(const Rule& rule) const {
+    const uint32_t count = BookingsOf(rule).load(std::memory_order_relaxed);
+    return count >> 31 != 0 ? 0 : count;
   }
   uint64_t memory_bytes() const;
 
@@ -223,6 +237,14 @@ class BucketIndex {
   std::atomic<uint64_t> dropped_{0};
   std::atomic<uint64_t> state_bytes_{0};
   std::atomic<uint64_t> open_receipts_{0};
+  std::atomic<uint64_t> bookings_{0};
+  // By limit; those with more limits between them than there are counters share one.
+  static constexpr size_t kBookingCounters = 4096;
+  std::atomic<uint32_t>& BookingsOf(const Rule& rule) const {
+    return limit_bookings_[rule.limit_id % kBookingCounters];
+  }
+  const std::unique_ptr<std::atomic<uint32_t>[]> limit_bookings_{
+      new std::atomic<uint32_t>[kBookingCounters] {}};
   mutable std::atomic<uint64_t> lock_yields_{0};
   std::atomic<uint32_t> overflow_next_{0};  // the next shard to sweep for room
 

@@ -5,6 +5,7 @@
 
 #include "absl/base/internal/raw_logging.h"
 #include "server/algorithm/bucket_state.h"
+#include "server/algorithm/calendar.h"
 #include "server/algorithm/token_bucket.h"
 
 namespace sluice::store {
@@ -49,15 +50,26 @@ struct View {
   const algorithm::Parameters& parameters;
   uint64_t word;
 
-  bool CanTake(uint64_t permits, Moment at) const {
-    if (!Record::IsPlain(word)) return Record::StateOf(word)->CanTake(parameters, permits, at);
+  bool CanTake(uint64_t permits, Moment at, uint64_t set) const {
+    if (!Record::IsPlain(word)) {
+      return Record::StateOf(word)->CanTake(parameters, permits, at, set);
+    }
     uint64_t full_at = word;
     return algorithm::TryTake(parameters.token_bucket, permits,
                               algorithm::ToTicks(parameters.token_bucket, at.now_ns), &full_at);
   }
-  int64_t EarliestNs(uint64_t permits, Moment at) const {
-    if (!Record::IsPlain(word)) return Record::StateOf(word)->EarliestNs(parameters, permits, at);
-    return algorithm::EarliestNs(parameters.token_bucket, permits, word, at.now_ns);
+  int64_t EarliestNs(uint64_t permits, Moment at, uint64_t set, int64_t from_ns) const {
+    if (!Record::IsPlain(word)) {
+      return Record::StateOf(word)->EarliestNs(parameters, permits, at, set, from_ns);
+    }
+    return algorithm::EarliestNs(parameters.token_bucket, permits, word,
+                                 std::max(at.now_ns, from_ns));
+  }
+  // nullptr: nothing is booked.
+  BucketState* Booked() const {
+    if (Record::IsPlain(word)) return nullptr;
+    BucketState* const state = Record::StateOf(word);
+    return state->bookings() == 0 ? nullptr : state;
   }
   BucketLevel Level(Moment at) const {
     if (!Record::IsPlain(word)) {
@@ -192,10 +204,15 @@ void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, Record* ca
       if (rule.shadow) {
         result.reason = Reason::kShadowDenied;
       } else {
+        const int64_t wait_ns =
+            WaitUntil(algorithm::EarliestNs(parameters, charge.permits, full_at, now_ns), now_ns);
+        if (wait_ns <= acquisition.max_wait_ns) {
+          AcquireLocked(acquisition, now_ns);
+          return;
+        }
         result.reason = Reason::kNotEnough;
         acquisition.outcome = Outcome::kDenied;
-        acquisition.retry_after_ns =
-            WaitUntil(algorithm::EarliestNs(parameters, charge.permits, full_at, now_ns), now_ns);
+        acquisition.retry_after_ns = wait_ns - acquisition.max_wait_ns;
       }
     }
     return;
@@ -264,15 +281,29 @@ bool MemoryStore::LockAll(absl::Span<Held> held, std::optional<int64_t> create_a
 }
 
 void MemoryStore::Decide(Acquisition& acquisition, absl::Span<Held> held, int64_t now_ns) {
-  bool calendar = false;
+  bool wall = false;
+  bool booked = false;
   for (const Held& h : held) {
     now_ns = std::max(now_ns, index_.NotBefore(h.hash));
-    calendar |= h.rule->parameters.kind == Kind::kFixedWindow;
+    wall |= h.rule->parameters.kind == Kind::kFixedWindow;
+    if (h.record == nullptr) continue;
+    if (const BucketState* state = View{h.rule->parameters, h.word}.Booked(); state != nullptr) {
+      booked = true;
+      now_ns = std::max(now_ns, state->NotBeforeNs());
+    }
   }
-  const Moment at{now_ns, calendar ? clock_.WallNs() : 0};
+  const Moment at{now_ns, wall ? clock_.WallNs() : 0};
   acquisition.now_ns = now_ns;
+  uint64_t set = 0;
+  if (booked || acquisition.max_wait_ns > 0) {
+    for (Held& h : held) {
+      set += h.hash;  // whatever their order
+      if (booked && h.record != nullptr) Fold(h, at);
+    }
+  }
 
   bool granted = true;
+  bool room = true;
   bool shadow_fits[common::bounds::kMaxCharges] = {};
   for (size_t i = 0; i < held.size(); ++i) {
     const Charge& charge = acquisition.charges[i];
@@ -294,21 +325,21 @@ void MemoryStore::Decide(Acquisition& acquisition, absl::Span<Held> held, int64_
       acquisition.source = Source::kOverflow;
       acquisition.retry_after_ns = std::max(acquisition.retry_after_ns, kOverflowRetryNs);
       granted = false;
+      room = false;
       continue;
     }
     const View view{rule.parameters, held[i].word};
-    const bool fits = view.CanTake(charge.permits, at);
+    const bool fits = view.CanTake(charge.permits, at, set);
     if (rule.shadow) {
       shadow_fits[i] = fits;
       if (!fits) result.reason = Reason::kShadowDenied;
     } else if (!fits) {
       result.reason = Reason::kNotEnough;
-      acquisition.retry_after_ns = std::max(
-          acquisition.retry_after_ns, WaitUntil(view.EarliestNs(charge.permits, at), at.now_ns));
       granted = false;
     }
   }
-  acquisition.outcome = granted ? Outcome::kGranted : Outcome::kDenied;
+  const bool reserved = !granted && room && Reserve(acquisition, held, at, set);
+  acquisition.outcome = granted || reserved ? Outcome::kGranted : Outcome::kDenied;
   if (granted && acquisition.want_receipt) {
     acquisition.receipt_id = next_receipt_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -321,41 +352,127 @@ void MemoryStore::Decide(Acquisition& acquisition, absl::Span<Held> held, int64_
       continue;
     }
     if (granted && (!charge.rule->shadow || shadow_fits[i])) {
-      Take(h, charge, at, acquisition.receipt_id);
+      Take(h, charge, at, acquisition.receipt_id, set);
     }
     acquisition.results[i].level = View{parameters, h.word}.Level(at);
-    h.word = Collapse(parameters, h.word, at);
+    h.word = Collapse(*charge.rule, h.word, at);
   }
 }
 
-void MemoryStore::Take(Held& held, const Charge& charge, Moment at, uint64_t receipt_id) {
-  const algorithm::Parameters& parameters = charge.rule->parameters;
-  if (Record::IsPlain(held.word)) {
-    if (receipt_id == 0) {
-      algorithm::TryTake(parameters.token_bucket, charge.permits,
-                         algorithm::ToTicks(parameters.token_bucket, at.now_ns), &held.word);
-      return;
+bool MemoryStore::Reserve(Acquisition& acquisition, absl::Span<Held> held, Moment at,
+                          uint64_t set) {
+  // The enforced charges, which alone decide.
+  size_t enforced[common::bounds::kMaxCharges];
+  size_t n = 0;
+  int64_t after_all_ns = at.now_ns;
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (held[i].record == nullptr || held[i].rule->shadow) continue;
+    enforced[n++] = i;
+    const BucketState* state = View{held[i].rule->parameters, held[i].word}.Booked();
+    if (state != nullptr) after_all_ns = std::max(after_all_ns, state->LastMomentNs());
+  }
+  const auto earliest = [&](size_t i, int64_t from_ns) {
+    return View{held[i].rule->parameters, held[i].word}.EarliestNs(acquisition.charges[i].permits,
+                                                                   at, set, from_ns);
+  };
+  const int64_t moment_ns = algorithm::JointMomentNs(
+      n, at.now_ns, after_all_ns,
+      [&](size_t e, int64_t from_ns) { return earliest(enforced[e], from_ns); });
+  const int64_t wait_ns = WaitUntil(moment_ns, at.now_ns);
+  if (wait_ns > acquisition.max_wait_ns) {
+    acquisition.retry_after_ns =
+        moment_ns == kNeverNs ? kNeverNs : wait_ns - acquisition.max_wait_ns;
+    if (acquisition.max_wait_ns == 0) return false;
+    // To blame are those that alone would be too late, if there are such.
+    const int64_t until_ns = at.now_ns + acquisition.max_wait_ns;
+    bool late[common::bounds::kMaxCharges] = {};
+    bool any = false;
+    for (size_t e = 0; e < n; ++e) any |= late[e] = earliest(enforced[e], at.now_ns) > until_ns;
+    for (size_t e = 0; e < n && any; ++e) {
+      acquisition.results[enforced[e]].reason = late[e] ? Reason::kNotEnough : Reason::kNone;
     }
+    return false;
+  }
+
+  bool bounded = false;
+  for (size_t e = 0; e < n; ++e) {
+    const Held& h = held[enforced[e]];
+    const BucketState* state = View{h.rule->parameters, h.word}.Booked();
+    const bool full =
+        (state != nullptr && state->bookings() >= common::bounds::kMaxBookingsPerBucket) ||
+        index_.bookings_of_limit(*h.rule) >= common::bounds::kMaxBookingsPerLimit ||
+        index_.bookings() >= common::bounds::kMaxBookings;
+    acquisition.results[enforced[e]].reason = full ? Reason::kWaitingBound : Reason::kNone;
+    if (!full) continue;
+    bounded = true;
+    // There is room when the next one's moment has come; nobody knows of the other bounds'.
+    const int64_t next_ns = state != nullptr ? state->NextMomentNs() - at.now_ns : 0;
+    acquisition.retry_after_ns =
+        std::max(acquisition.retry_after_ns, next_ns > 0 ? next_ns : kOverflowRetryNs);
+  }
+  if (bounded) return false;
+
+  acquisition.wait_ns = wait_ns;
+  acquisition.receipt_id = next_receipt_.fetch_add(1, std::memory_order_relaxed);
+  for (size_t i = 0; i < held.size(); ++i) {
+    Held& h = held[i];
+    if (h.record == nullptr) continue;
+    acquisition.results[i].reason = Reason::kNone;
+    if (h.rule->shadow && earliest(i, moment_ns) != moment_ns) {
+      acquisition.results[i].reason = Reason::kShadowDenied;
+      continue;
+    }
+    BucketState* const state = StateOf(h);
+    index_.CountState(*state, *h.rule, -1);
+    state->Book(h.rule->parameters,
+                {moment_ns, acquisition.charges[i].permits, acquisition.receipt_id, set}, at);
+    index_.CountState(*state, *h.rule, +1);
+  }
+  return true;
+}
+
+void MemoryStore::Fold(Held& held, Moment at) {
+  BucketState* const state = View{held.rule->parameters, held.word}.Booked();
+  if (state == nullptr) return;
+  index_.CountState(*state, *held.rule, -1);
+  const size_t closed = state->Fold(held.rule->parameters, at);
+  index_.CountState(*state, *held.rule, +1);
+  if (closed != 0) receipts_evicted_.fetch_add(closed, std::memory_order_relaxed);
+}
+
+BucketState* MemoryStore::StateOf(Held& held) {
+  if (Record::IsPlain(held.word)) {
     auto* state = new BucketState(BucketState::FromFullAt(held.word));
-    index_.CountState(*state, +1);
+    index_.CountState(*state, *held.rule, +1);
     held.word = Record::WordOf(state);
   }
-  BucketState* state = Record::StateOf(held.word);
-  index_.CountState(*state, -1);
+  return Record::StateOf(held.word);
+}
+
+void MemoryStore::Take(Held& held, const Charge& charge, Moment at, uint64_t receipt_id,
+                       uint64_t set) {
+  const algorithm::Parameters& parameters = charge.rule->parameters;
+  if (Record::IsPlain(held.word) && receipt_id == 0) {
+    algorithm::TryTake(parameters.token_bucket, charge.permits,
+                       algorithm::ToTicks(parameters.token_bucket, at.now_ns), &held.word);
+    return;
+  }
+  BucketState* state = StateOf(held);
+  index_.CountState(*state, *held.rule, -1);
   bool evicted = false;
-  state->TryTake(parameters, charge.permits, at, receipt_id, &evicted);
-  index_.CountState(*state, +1);
+  state->TryTake(parameters, charge.permits, at, receipt_id, &evicted, set);
+  index_.CountState(*state, *held.rule, +1);
   if (evicted) receipts_evicted_.fetch_add(1, std::memory_order_relaxed);
 }
 
-uint64_t MemoryStore::Collapse(const algorithm::Parameters& parameters, uint64_t word, Moment at) {
+uint64_t MemoryStore::Collapse(const Rule& rule, uint64_t word, Moment at) {
   if (Record::IsPlain(word)) return word;
   BucketState* state = Record::StateOf(word);
-  if (state->kind() != Kind::kTokenBucket) return word;
-  index_.CountState(*state, -1);
-  state->CloseWorthless(parameters, at);
+  if (state->kind() != Kind::kTokenBucket || state->bookings() != 0) return word;
+  index_.CountState(*state, rule, -1);
+  state->CloseWorthless(rule.parameters, at);
   if (!state->IsPlainTokenBucket()) {
-    index_.CountState(*state, +1);
+    index_.CountState(*state, rule, +1);
     return word;
   }
   const uint64_t full_at = state->full_at();
@@ -405,8 +522,17 @@ void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
       return;
     }
     if (!record->Lock(&word, index_.lock_yields())) continue;
-    item.level = View{rule->parameters, word}.Level(at);
-    record->Unlock(word);
+    Held held;
+    held.rule = rule;
+    held.word = word;
+    Fold(held, at);
+    const View view{rule->parameters, held.word};
+    item.level = view.Level(at);
+    if (const BucketState* state = view.Booked(); state != nullptr) {
+      item.waiting = state->bookings();
+      item.next_moment_after_ns = std::max<int64_t>(state->NextMomentNs() - at.now_ns, 0);
+    }
+    record->Unlock(held.word);
     return;
   }
 }
@@ -429,22 +555,35 @@ void MemoryStore::Refund(RefundOperation* operation) {
       operation->outcome = RefundOutcome::kStaleRule;
     } else {
       int64_t now_ns = clock_.NowNs();
-      for (const Held& h : held) now_ns = std::max(now_ns, index_.NotBefore(h.hash));
+      for (const Held& h : held) {
+        now_ns = std::max(now_ns, index_.NotBefore(h.hash));
+        if (h.record == nullptr) continue;
+        const BucketState* state = View{h.rule->parameters, h.word}.Booked();
+        if (state != nullptr) now_ns = std::max(now_ns, state->NotBeforeNs());
+      }
       const Moment at{now_ns, clock_.WallNs()};
       bool open = false;
       for (size_t i = 0; i < held.size(); ++i) {
         Held& h = held[i];
         if (h.record == nullptr || Record::IsPlain(h.word)) continue;
         const algorithm::Parameters& parameters = h.rule->parameters;
+        Fold(h, at);
         BucketState* state = Record::StateOf(h.word);
-        index_.CountState(*state, -1);
-        const std::optional<uint64_t> given = state->Refund(parameters, operation->receipt_id, at);
-        if (given.has_value()) {
+        index_.CountState(*state, *h.rule, -1);
+        // The same moment in all buckets, so it has come in all or in none.
+        if (operation->moment_ns > at.now_ns) {
+          if (state->CancelBooking(parameters, operation->moment_ns, operation->receipt_id)) {
+            open = true;
+            operation->refunded[i] = charges[i].permits;
+          }
+        } else if (const std::optional<uint64_t> given =
+                       state->Refund(parameters, operation->receipt_id, at);
+                   given.has_value()) {
           open = true;
           operation->refunded[i] = *given;
         }
-        index_.CountState(*state, +1);
-        h.word = Collapse(parameters, h.word, at);
+        index_.CountState(*state, *h.rule, +1);
+        h.word = Collapse(*h.rule, h.word, at);
       }
       // Before the buckets are let go, so that a second refund of the same receipt, which finds it
       // closed, finds it here.
@@ -477,19 +616,16 @@ void MemoryStore::Reset(const Rule& rule, std::string_view key, void (*done)(voi
       if (!lookup.record->Lock(&word, index_.lock_yields())) continue;
       const memory::RuleRegistry::Entry* entry = index_.rules().Find(lookup.record->rule_id());
       const algorithm::Parameters& parameters = entry->rule->parameters;
-      if (!Record::IsPlain(word)) {
-        BucketState* state = Record::StateOf(word);
-        index_.CountState(*state, -1);
-        if (parameters.kind == Kind::kTokenBucket) {
-          delete state;
-        } else {
-          *state = BucketState(parameters);
-          index_.CountState(*state, +1);
-        }
-      }
-      if (parameters.kind == Kind::kTokenBucket) {
-        const int64_t now_ns = std::max(clock_.NowNs(), index_.NotBefore(hash));
+      const int64_t now_ns = std::max(clock_.NowNs(), index_.NotBefore(hash));
+      const Moment at{now_ns, clock_.WallNs()};
+      if (Record::IsPlain(word)) {
         word = algorithm::ToTicks(parameters.token_bucket, now_ns);
+      } else {
+        BucketState* state = Record::StateOf(word);
+        index_.CountState(*state, *entry->rule, -1);
+        state->Reset(parameters, at);
+        index_.CountState(*state, *entry->rule, +1);
+        word = Collapse(*entry->rule, word, at);
       }
       lookup.record->Unlock(word);
       break;
@@ -509,6 +645,7 @@ StoreStats MemoryStore::Stats() const {
   stats.overflow_denied = overflow_denied_.load(std::memory_order_relaxed);
   stats.open_receipts = index_.open_receipts();
   stats.receipts_evicted = receipts_evicted_.load(std::memory_order_relaxed);
+  stats.bookings = index_.bookings();
   stats.lock_yields = index_.lock_yields()->load(std::memory_order_relaxed);
   return stats;
 }

@@ -3,7 +3,8 @@
 //
 //  - One charge on a token bucket that exists: find the record, compute, compare-and-swap. No
 //    lock, and no write to memory that others share but the bucket's own word.
-//  - Several charges, logs, windows, open receipts: the buckets' words are locked, in the order of
+//  - Several charges, logs, windows, open receipts, bookings: the buckets' words are locked, in the
+//  order of
 //    their addresses, all is decided at one moment, all is taken or nothing, and they are unlocked.
 //    Whoever meets a locked word spins for a moment, then yields.
 //  - Every operation reads the clock once. A batch hashes and fetches ahead.
@@ -76,9 +77,17 @@ class MemoryStore final : public Store {
   bool LockAll(absl::Span<Held> held, std::optional<int64_t> create_at_ns);
   // Decides what is locked; leaves the words as they are to become in `held`.
   void Decide(Acquisition& acquisition, absl::Span<Held> held, int64_t now_ns);
-  void Take(Held& held, const Charge& charge, algorithm::Moment at, uint64_t receipt_id);
+  // Of an acquisition that does not fit now: books it if it fits within its max_wait, else says
+  // when it will. True: booked.
+  bool Reserve(Acquisition& acquisition, absl::Span<Held> held, algorithm::Moment at, uint64_t set);
+  // Debits what is booked up to now.
+  void Fold(Held& held, algorithm::Moment at);
+  // The held bucket's state; makes one of a plain word.
+  algorithm::BucketState* StateOf(Held& held);
+  void Take(Held& held, const Charge& charge, algorithm::Moment at, uint64_t receipt_id,
+            uint64_t set);
   // A pointer whose state is but a token bucket's full_at becomes a plain word again.
-  uint64_t Collapse(const algorithm::Parameters& parameters, uint64_t word, algorithm::Moment at);
+  uint64_t Collapse(const Rule& rule, uint64_t word, algorithm::Moment at);
   void QueryOne(QueryItem& item, int64_t now_ns);
 
   const common::Clock& clock_;
