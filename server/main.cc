@@ -195,6 +195,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
 
   // From here on a second signal ends the process at once.
   for (const int one : {SIGTERM, SIGINT}) signal(one, SIG_DFL);
+  signal(SIGHUP, SIG_IGN);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   const absl::Duration notice =
       signal_number == SIGTERM ? flags.drain_notice : absl::ZeroDuration();
@@ -214,7 +215,8 @@ int Run(const Flags& flags, const sigset_t& signals) {
   (*data)->Shutdown(deadline);
   admin_shutdown.join();
   watcher.reset();
-  log.Info("stopped", {});
+  const common::MetricsSnapshot totals = metrics.Snapshot(0);
+  log.Info("stopped", {{"granted", totals.granted}, {"denied", totals.denied}});
   return kDone;
 }
 
