@@ -1,0 +1,316 @@
+// A gRPC server on virtual time and without sockets, and the client at its other end: nghttp2's
+// own client side, which shares no code with what is tested.
+#ifndef SLUICE_TESTS_SUPPORT_H2_PEER_H_
+#define SLUICE_TESTS_SUPPORT_H2_PEER_H_
+
+#include <nghttp2/nghttp2.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/common/clock.h"
+#include "server/common/metrics.h"
+#include "server/net/event_loop.h"
+#include "server/net/stream.h"
+#include "server/transport/h2/grpc_server.h"
+
+namespace sluice::testing {
+
+// A stream whose peer is the test.
+class FakeStream final : public net::Stream {
+ public:
+  explicit FakeStream(net::EventLoop& loop) : loop_(loop) {}
+
+  void Write(absl::Span<const uint8_t> data) override {
+    output.append(reinterpret_cast<const char*>(data.data()), data.size());
+    most_output = std::max(most_output, output.size());
+  }
+  size_t pending_output() const override { return stalled ? output.size() : 0; }
+  void PauseReading() override { paused = true; }
+  void ResumeReading() override { paused = false; }
+  void CloseAfterWrite(int64_t) override { closing = true; }
+  void Abort(absl::Status why) override {
+    aborted = true;
+    abort_status = std::move(why);
+  }
+  int64_t ready_since_ns() const override { return ready_since >= 0 ? ready_since : loop_.now_ns(); }
+  const net::PeerIdentity& peer() const override { return identity; }
+  std::string peer_address() const override { return "192.0.2.1:999"; }
+  net::EventLoop& loop() override { return loop_; }
+
+  std::string output;      // written, not yet taken by the test
+  size_t most_output = 0;  // at any time
+  bool stalled = false;    // the peer does not read: output stays pending
+  bool paused = false;
+  bool closing = false;
+  bool aborted = false;
+  absl::Status abort_status;
+  int64_t ready_since = -1;
+  net::PeerIdentity identity;
+
+ private:
+  net::EventLoop& loop_;
+};
+
+class H2Server {
+ public:
+  explicit H2Server(const transport::h2::GrpcServerOptions& options = {})
+      : loop(std::move(net::EventLoop::Create(clock)).value()),
+        server(methods, clock, metrics, options) {}
+  // Methods are registered before the first connection.
+  void Start() {
+    if (started_) return;
+    started_ = true;
+    server.AddLoop(*loop);
+    loop->RunOnce(0);
+  }
+  void Advance(int64_t by_ns) {
+    clock.Advance(by_ns);
+    loop->RunOnce(0);
+  }
+
+  common::FakeClock clock;
+  common::Metrics metrics;
+  std::unique_ptr<net::EventLoop> loop;
+  transport::h2::MethodTable methods;
+  transport::h2::GrpcServer server;
+
+ private:
+  bool started_ = false;
+};
+
+// One connection's server end, fed with bytes.
+class H2Connection {
+ public:
+  explicit H2Connection(H2Server& server) : server_(server), stream(*server.loop) {
+    server.Start();
+    handler_ = server.server.Accept(stream);
+    handler_->OnOpen();
+    server.loop->RunOnce(0);
+  }
+  ~H2Connection() { Close(); }
+
+  // As one read.
+  void Feed(std::string_view bytes) {
+    if (handler_ == nullptr || stream.closing || stream.aborted) return;
+    handler_->OnData({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+    handler_->OnReadsDone();
+    server_.loop->RunOnce(0);
+  }
+  void FeedInPieces(std::string_view bytes, size_t piece) {
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(piece, bytes.size()))) {
+      Feed(bytes.substr(0, piece));
+    }
+  }
+  void PeerEnds() { handler_->OnEnd(); }
+  void Writable() {
+    handler_->OnWritable();
+    server_.loop->RunOnce(0);
+  }
+  void Close() {
+    if (handler_ != nullptr) std::exchange(handler_, nullptr)->OnClosed(absl::OkStatus());
+  }
+  std::string Take() { return std::exchange(stream.output, std::string()); }
+  bool ended() const { return stream.closing || stream.aborted; }
+
+ private:
+  H2Server& server_;
+  net::StreamHandler* handler_ = nullptr;
+
+ public:
+  FakeStream stream;
+};
+
+// What a client learned of one call.
+struct CallResult {
+  std::multimap<std::string, std::string> headers;  // and trailers
+  std::string body;
+  bool closed = false;
+  uint32_t error_code = 0;
+
+  std::string Header(const std::string& name) const {
+    const auto it = headers.find(name);
+    return it == headers.end() ? std::string() : it->second;
+  }
+  std::string status() const { return Header("grpc-status"); }
+  // The messages of the body.
+  std::vector<std::string> messages() const {
+    std::vector<std::string> found;
+    for (size_t at = 0; at + 5 <= body.size();) {
+      const auto* p = reinterpret_cast<const uint8_t*>(body.data()) + at;
+      const size_t size = size_t{p[1]} << 24 | size_t{p[2]} << 16 | size_t{p[3]} << 8 | p[4];
+      found.push_back(body.substr(at + 5, size));
+      at += 5 + size;
+    }
+    return found;
+  }
+};
+
+inline std::string Framed(std::string_view message, bool compressed = false) {
+  std::string out;
+  out.push_back(compressed ? 1 : 0);
+  for (const int shift : {24, 16, 8, 0}) out.push_back(static_cast<char>(message.size() >> shift));
+  out.append(message);
+  return out;
+}
+
+// nghttp2's client on an H2Connection.
+class H2Client {
+ public:
+  using Headers = std::vector<std::pair<std::string, std::string>>;
+
+  explicit H2Client(H2Server& server, bool auto_window = true) : connection(server) {
+    nghttp2_session_callbacks* callbacks = nullptr;
+    nghttp2_session_callbacks_new(&callbacks);
+    nghttp2_session_callbacks_set_on_header_callback(
+        callbacks, [](nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name, size_t n,
+                      const uint8_t* value, size_t v, uint8_t, void* self) {
+          static_cast<H2Client*>(self)->calls[frame->hd.stream_id].headers.emplace(
+              std::string(reinterpret_cast<const char*>(name), n),
+              std::string(reinterpret_cast<const char*>(value), v));
+          return 0;
+        });
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(
+        callbacks, [](nghttp2_session*, uint8_t, int32_t id, const uint8_t* data, size_t n,
+                      void* self) {
+          static_cast<H2Client*>(self)->calls[id].body.append(
+              reinterpret_cast<const char*>(data), n);
+          return 0;
+        });
+    nghttp2_session_callbacks_set_on_stream_close_callback(
+        callbacks, [](nghttp2_session*, int32_t id, uint32_t code, void* self) {
+          CallResult& call = static_cast<H2Client*>(self)->calls[id];
+          call.closed = true;
+          call.error_code = code;
+          return 0;
+        });
+    nghttp2_session_callbacks_set_on_frame_recv_callback(
+        callbacks, [](nghttp2_session*, const nghttp2_frame* frame, void* self_ptr) {
+          auto* self = static_cast<H2Client*>(self_ptr);
+          if (frame->hd.type == NGHTTP2_GOAWAY) {
+            self->goaways.emplace_back(
+                frame->goaway.error_code,
+                std::string(reinterpret_cast<const char*>(frame->goaway.opaque_data),
+                            frame->goaway.opaque_data_len));
+            self->goaway_last_stream = frame->goaway.last_stream_id;
+          }
+          if (frame->hd.type == NGHTTP2_PING && (frame->hd.flags & NGHTTP2_FLAG_ACK) == 0) {
+            ++self->pings;
+          }
+          return 0;
+        });
+    nghttp2_option* options = nullptr;
+    nghttp2_option_new(&options);
+    nghttp2_option_set_no_auto_window_update(options, auto_window ? 0 : 1);
+    nghttp2_session_client_new2(&session, callbacks, this, options);
+    nghttp2_option_del(options);
+    nghttp2_session_callbacks_del(callbacks);
+    nghttp2_submit_settings(session, NGHTTP2_FLAG_NONE, nullptr, 0);
+  }
+  ~H2Client() { nghttp2_session_del(session); }
+
+  // What nghttp2 wants to send, as bytes, without sending it.
+  std::string TakeOutput() {
+    std::string out;
+    const uint8_t* data = nullptr;
+    for (ssize_t n; (n = nghttp2_session_mem_send(session, &data)) > 0;) {
+      out.append(reinterpret_cast<const char*>(data), static_cast<size_t>(n));
+    }
+    return out;
+  }
+  void Read() {
+    const std::string bytes = connection.Take();
+    nghttp2_session_mem_recv(session, reinterpret_cast<const uint8_t*>(bytes.data()),
+                             bytes.size());
+  }
+  // Both ways, until nothing moves. `piece`: bytes handed over at once.
+  void Pump(size_t piece = SIZE_MAX) {
+    for (int i = 0; i < 1000; ++i) {
+      const std::string out = TakeOutput();
+      connection.FeedInPieces(out, piece);
+      if (out.empty() && connection.stream.output.empty()) return;
+      Read();
+    }
+  }
+
+  // Begins a call; `body` is sent in full, and the request ended if `end`.
+  int32_t Call(std::string_view path, std::string body, const Headers& extra = {},
+               bool end = true) {
+    Headers headers = {{":method", "POST"},      {":scheme", "http"},
+                       {":path", std::string(path)}, {":authority", "test"},
+                       {"te", "trailers"},       {"content-type", "application/grpc"}};
+    for (const auto& header : extra) {
+      bool replaced = false;
+      for (auto& have : headers) {
+        if (have.first != header.first) continue;
+        have.second = header.second;
+        replaced = true;
+      }
+      if (!replaced) headers.push_back(header);
+    }
+    return Request(headers, std::move(body), end);
+  }
+  int32_t Request(const Headers& headers, std::string body, bool end) {
+    std::vector<nghttp2_nv> nvs;
+    for (const auto& [name, value] : headers) {
+      if (value == "-") continue;  // left out
+      nvs.push_back({reinterpret_cast<uint8_t*>(const_cast<char*>(name.data())),
+                     reinterpret_cast<uint8_t*>(const_cast<char*>(value.data())), name.size(),
+                     value.size(), NGHTTP2_NV_FLAG_NONE});
+    }
+    auto pending = std::make_unique<Body>();
+    pending->bytes = std::move(body);
+    pending->end = end;
+    nghttp2_data_provider provider;
+    provider.source.ptr = pending.get();
+    provider.read_callback = [](nghttp2_session*, int32_t, uint8_t* to, size_t room,
+                                uint32_t* flags, nghttp2_data_source* source, void*) -> ssize_t {
+      auto* body = static_cast<Body*>(source->ptr);
+      const size_t n = std::min(room, body->bytes.size());
+      if (n == 0 && !body->end) return NGHTTP2_ERR_DEFERRED;
+      std::memcpy(to, body->bytes.data(), n);
+      body->bytes.erase(0, n);
+      if (body->bytes.empty() && body->end) *flags |= NGHTTP2_DATA_FLAG_EOF;
+      return static_cast<ssize_t>(n);
+    };
+    const int32_t id =
+        nghttp2_submit_request(session, nullptr, nvs.data(), nvs.size(), &provider, nullptr);
+    bodies_[id] = std::move(pending);
+    return id;
+  }
+  // More of a request that was not ended.
+  void Continue(int32_t id, std::string_view bytes, bool end) {
+    bodies_[id]->bytes.append(bytes);
+    bodies_[id]->end = end;
+    nghttp2_session_resume_data(session, id);
+  }
+  void Reset(int32_t id) {
+    nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+  }
+
+  H2Connection connection;
+  nghttp2_session* session = nullptr;
+  std::map<int32_t, CallResult> calls;
+  std::vector<std::pair<uint32_t, std::string>> goaways;
+  int32_t goaway_last_stream = -1;
+  int pings = 0;
+
+ private:
+  struct Body {
+    std::string bytes;
+    bool end = true;
+  };
+  std::map<int32_t, std::unique_ptr<Body>> bodies_;
+};
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_SUPPORT_H2_PEER_H_

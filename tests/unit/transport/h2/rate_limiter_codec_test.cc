@@ -1,0 +1,2 @@
+#include "server/transport/h2/rate_limiter_codec.h"
+#include "gtest/gtest.h"
