@@ -74,6 +74,23 @@ std::vector<Flag> AllFlags() {
                  [](const std::string& text, Flags* flags) {
                    return SetAddress("admin_listen", text, &flags->admin_listen);
                  }});
+  all.push_back({"data_transport", "h2|grpc",
+                 "what serves --listen: h2 (default), or grpc++ for comparison",
+                 [](const std::string& text, Flags* flags) {
+                   if (text != "h2" && text != "grpc") {
+                     return Bad("data_transport", text, "write h2 or grpc");
+                   }
+                   flags->data_transport = text == "h2" ? DataTransport::kH2 : DataTransport::kGrpc;
+                   return absl::OkStatus();
+                 }});
+  all.push_back({"threads", "N", "event loops of the data port (default: one per core)",
+                 [](const std::string& text, Flags* flags) {
+                   if (absl::SimpleAtoi(text, &flags->threads) && flags->threads >= 1 &&
+                       flags->threads <= 1024) {
+                     return absl::OkStatus();
+                   }
+                   return Bad("threads", text, "write a number from 1 to 1024");
+                 }});
   all.push_back({"store", "memory", "where buckets live", [](const std::string& text, Flags*) {
                    if (text == "memory") return absl::OkStatus();
                    return Bad("store", text, "this version has one store; write memory");

@@ -16,10 +16,15 @@
 
 namespace sluice {
 
+// What serves --listen: nghttp2 on our event loops, or grpc++ (for comparison).
+enum class DataTransport { kH2, kGrpc };
+
 struct Flags {
   std::string limits;  // empty: no file, limits come from PutLimit alone
   transport::ListenAddress listen;
   transport::ListenAddress admin_listen;
+  DataTransport data_transport = DataTransport::kH2;
+  int threads = 0;  // event loops of h2; 0: one per core
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;
   absl::Duration drain_notice = absl::Seconds(1);

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -34,6 +35,7 @@
 #include "server/transport/grpc/limit_admin_service.h"
 #include "server/transport/grpc/rate_limiter_service.h"
 #include "server/transport/grpc/reflection_service.h"
+#include "server/transport/h2/data_server.h"
 #include "server/transport/health/health_board.h"
 #include "server/transport/reflection/reflection.h"
 
@@ -148,18 +150,57 @@ int Run(const Flags& flags, const sigset_t& signals) {
   transport::ReflectionServiceV1 admin_reflection_v1(admin_reflection);
   transport::ReflectionServiceV1Alpha admin_reflection_v1alpha(admin_reflection);
 
-  auto data = transport::GrpcServer::Start(
-      flags.listen, *credentials,
-      {&data_service, &data_health_service, &data_reflection_v1, &data_reflection_v1alpha});
-  if (!data.ok()) {
-    return Fail(kFailed,
-                absl::StrCat("--listen=", flags.listen.ToString(), ": ", data.status().message()));
+  // One of the two.
+  std::unique_ptr<transport::h2::DataServer> h2_data;
+  std::unique_ptr<transport::GrpcServer> grpc_data;
+  absl::Status listening;
+  std::string data_address;
+  if (flags.data_transport == DataTransport::kH2) {
+    transport::h2::DataServerOptions options;
+    options.listen = flags.listen.ToString();
+    options.threads = flags.threads > 0
+                          ? flags.threads
+                          : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    options.tls_cert = flags.tls.cert;
+    options.tls_key = flags.tls.key;
+    options.tls_client_ca = flags.tls.client_ca;
+    auto started = transport::h2::DataServer::Start(
+        options, clock, metrics, limiter, watches, data_health, data_reflection,
+        [&log](const absl::Status& status) {
+          if (status.ok()) {
+            log.Info("certificates_reloaded", {});
+          } else {
+            log.Error("certificates_not_reloaded", {{"error", status.message()}});
+          }
+        });
+    listening = started.status();
+    if (started.ok()) {
+      h2_data = *std::move(started);
+      data_address = h2_data->address();
+    }
+  } else {
+    auto started = transport::GrpcServer::Start(
+        flags.listen, *credentials,
+        {&data_service, &data_health_service, &data_reflection_v1, &data_reflection_v1alpha});
+    listening = started.status();
+    if (started.ok()) {
+      grpc_data = *std::move(started);
+      data_address = grpc_data->address().ToString();
+    }
   }
+  if (!listening.ok()) {
+    return Fail(kFailed,
+                absl::StrCat("--listen=", flags.listen.ToString(), ": ", listening.message()));
+  }
+  const auto shut_down_data = [&](absl::Time deadline) {
+    if (h2_data != nullptr) h2_data->Shutdown(deadline);
+    if (grpc_data != nullptr) grpc_data->Shutdown(deadline);
+  };
   auto admin_port = transport::GrpcServer::Start(
       flags.admin_listen, *admin_credentials,
       {&admin_service, &admin_health_service, &admin_reflection_v1, &admin_reflection_v1alpha});
   if (!admin_port.ok()) {
-    (*data)->Shutdown(absl::Now());
+    shut_down_data(absl::Now());
     return Fail(kFailed, absl::StrCat("--admin_listen=", flags.admin_listen.ToString(), ": ",
                                       admin_port.status().message()));
   }
@@ -181,16 +222,17 @@ int Run(const Flags& flags, const sigset_t& signals) {
   data_health.SetAll(transport::Serving::kServing);
   admin_health.SetAll(transport::Serving::kServing);
   log.Info("started", {{"version", SLUICE_VERSION},
-                       {"data", (*data)->address().ToString()},
+                       {"data", data_address},
                        {"admin", (*admin_port)->address().ToString()},
                        {"limits", registry.Current()->limits().size()}});
-  std::printf("ready data=%s admin=%s\n", (*data)->address().ToString().c_str(),
+  std::printf("ready data=%s admin=%s\n", data_address.c_str(),
               (*admin_port)->address().ToString().c_str());
   std::fflush(stdout);
 
   int signal_number = 0;
   while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
     if (reloader != nullptr) Reload(*reloader, log);
+    if (h2_data != nullptr) h2_data->ReloadCertificates();
   }
 
   // From here on a second signal ends the process at once.
@@ -212,7 +254,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   data_service.Drain();
   watches.Drain(common::errors::Draining());
   std::thread admin_shutdown([&] { (*admin_port)->Shutdown(deadline); });
-  (*data)->Shutdown(deadline);
+  shut_down_data(deadline);
   admin_shutdown.join();
   watcher.reset();
   const common::MetricsSnapshot totals = metrics.Snapshot(0);

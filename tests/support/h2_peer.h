@@ -41,7 +41,9 @@ class FakeStream final : public net::Stream {
     aborted = true;
     abort_status = std::move(why);
   }
-  int64_t ready_since_ns() const override { return ready_since >= 0 ? ready_since : loop_.now_ns(); }
+  int64_t ready_since_ns() const override {
+    return ready_since >= 0 ? ready_since : loop_.now_ns();
+  }
   const net::PeerIdentity& peer() const override { return identity; }
   std::string peer_address() const override { return "192.0.2.1:999"; }
   net::EventLoop& loop() override { return loop_; }
@@ -179,10 +181,10 @@ class H2Client {
           return 0;
         });
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(
-        callbacks, [](nghttp2_session*, uint8_t, int32_t id, const uint8_t* data, size_t n,
-                      void* self) {
-          static_cast<H2Client*>(self)->calls[id].body.append(
-              reinterpret_cast<const char*>(data), n);
+        callbacks,
+        [](nghttp2_session*, uint8_t, int32_t id, const uint8_t* data, size_t n, void* self) {
+          static_cast<H2Client*>(self)->calls[id].body.append(reinterpret_cast<const char*>(data),
+                                                              n);
           return 0;
         });
     nghttp2_session_callbacks_set_on_stream_close_callback(
@@ -228,8 +230,7 @@ class H2Client {
   }
   void Read() {
     const std::string bytes = connection.Take();
-    nghttp2_session_mem_recv(session, reinterpret_cast<const uint8_t*>(bytes.data()),
-                             bytes.size());
+    nghttp2_session_mem_recv(session, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   }
   // Both ways, until nothing moves. `piece`: bytes handed over at once.
   void Pump(size_t piece = SIZE_MAX) {
@@ -244,9 +245,9 @@ class H2Client {
   // Begins a call; `body` is sent in full, and the request ended if `end`.
   int32_t Call(std::string_view path, std::string body, const Headers& extra = {},
                bool end = true) {
-    Headers headers = {{":method", "POST"},      {":scheme", "http"},
+    Headers headers = {{":method", "POST"},          {":scheme", "http"},
                        {":path", std::string(path)}, {":authority", "test"},
-                       {"te", "trailers"},       {"content-type", "application/grpc"}};
+                       {"te", "trailers"},           {"content-type", "application/grpc"}};
     for (const auto& header : extra) {
       bool replaced = false;
       for (auto& have : headers) {

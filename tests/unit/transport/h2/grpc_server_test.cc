@@ -27,6 +27,7 @@ constexpr int64_t kMs = 1'000'000;
 class GrpcServerTest : public ::testing::Test {
  protected:
   void Begin(const GrpcServerOptions& options = {}) {
+    client_.reset();  // before its server
     server_ = std::make_unique<H2Server>(options);
     server_->methods.AddUnary("/t.T/Echo", echo_);
     server_->methods.AddUnary("/t.T/Held", held_);
@@ -286,10 +287,10 @@ TEST_F(GrpcServerTest, TakesGzip) {
   const std::string text(1000, 'z');
   EXPECT_EQ(Do("/t.T/Echo", Framed(Gzip(text), true), {{"grpc-encoding", "gzip"}}).messages(),
             std::vector<std::string>{text});
-  EXPECT_EQ(Do("/t.T/Stream", Framed(Gzip(text), true) + Framed("plain"),
-               {{"grpc-encoding", "gzip"}})
-                .messages(),
-            (std::vector<std::string>{text, "plain"}));
+  EXPECT_EQ(
+      Do("/t.T/Stream", Framed(Gzip(text), true) + Framed("plain"), {{"grpc-encoding", "gzip"}})
+          .messages(),
+      (std::vector<std::string>{text, "plain"}));
 }
 
 TEST_F(GrpcServerTest, BoundsWhatGzipUnfoldsTo) {
@@ -320,9 +321,9 @@ TEST_F(GrpcServerTest, HandsMetadataBothWays) {
     call.AddInitialMetadata("x-first", "1");
     call.AddTrailingMetadata("x-last-bin", EncodeBinary("\xFF"));
   };
-  const CallResult& call = Do("/t.T/Echo", Framed("x"),
-                              {{"x-text", "value"},
-                               {"x-data-bin", EncodeBinary(std::string_view("\x00\x01\xFF", 3))}});
+  const CallResult& call =
+      Do("/t.T/Echo", Framed("x"),
+         {{"x-text", "value"}, {"x-data-bin", EncodeBinary(std::string_view("\x00\x01\xFF", 3))}});
   EXPECT_EQ(call.Header("x-first"), "1");
   EXPECT_EQ(DecodeBinary(call.Header("x-last-bin")), "\xFF");
   EXPECT_EQ(echo_.calls, 1);

@@ -46,9 +46,8 @@ TEST(GzipInflaterTest, StopsAtTheBound) {
 TEST(GzipInflaterTest, RefusesWhatIsNotOneWholeStream) {
   GzipInflater inflater;
   const std::string good = Gzip("hello");
-  for (const std::string& bad :
-       {std::string(), std::string("hello"), good.substr(0, good.size() - 1), good + "x",
-        good.substr(1)}) {
+  for (const std::string& bad : {std::string(), std::string("hello"),
+                                 good.substr(0, good.size() - 1), good + "x", good.substr(1)}) {
     Buffer out;
     EXPECT_EQ(Unfold(inflater, bad, 1000, &out).code(), absl::StatusCode::kInternal);
   }

@@ -1,0 +1,84 @@
+#include "server/transport/h2/data_server.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "server/net/address.h"
+
+namespace sluice::transport::h2 {
+
+absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(
+    const DataServerOptions& options, const common::Clock& clock, common::Metrics& metrics,
+    service::RateLimiter& limiter, service::WatchHub& watches, HealthBoard& health,
+    const Reflection& reflection, std::function<void(const absl::Status&)> tls_changed) {
+  auto address = net::Address::Parse(options.listen);
+  if (!address.ok()) return address.status();
+  net::ListenerOptions listener;
+  std::shared_ptr<net::TlsContext> tls;
+  if (!options.tls_cert.empty()) {
+    net::TlsOptions files;
+    files.certificate_chain_file = options.tls_cert;
+    files.private_key_file = options.tls_key;
+    files.trusted_ca_file = options.tls_client_ca;
+    auto context = net::TlsContext::Create(net::TlsContext::Role::kServer, std::move(files));
+    if (!context.ok()) return context.status();
+    tls = *std::move(context);
+    listener.tls = tls;
+  }
+  auto loops = net::LoopGroup::Create(clock, {.threads = options.threads, .loop = {}});
+  if (!loops.ok()) return loops.status();
+
+  auto server = std::unique_ptr<DataServer>(
+      new DataServer(options, clock, metrics, limiter, watches, health, reflection));
+  server->loops_ = *std::move(loops);
+  for (size_t i = 0; i < server->loops_->size(); ++i) {
+    server->server_.AddLoop(server->loops_->loop(i));
+  }
+  auto bound = server->loops_->Listen(*address, server->server_, listener);
+  if (!bound.ok()) return bound.status();
+  server->address_ = bound->ToString();
+  if (tls != nullptr) {
+    server->certificates_ = std::make_unique<net::CertificateWatcher>(
+        std::vector<std::shared_ptr<net::TlsContext>>{tls}, std::chrono::seconds(10),
+        [tls_changed = std::move(tls_changed)](const net::TlsContext&, const absl::Status& status) {
+          tls_changed(status);
+        });
+  }
+  server->loops_->Start();
+  return server;
+}
+
+DataServer::DataServer(const DataServerOptions& options, const common::Clock& clock,
+                       common::Metrics& metrics, service::RateLimiter& limiter,
+                       service::WatchHub& watches, HealthBoard& health,
+                       const Reflection& reflection)
+    : limiter_(limiter, watches, static_cast<size_t>(options.threads)),
+      health_(health),
+      reflection_(reflection),
+      server_(methods_, clock, metrics, options.grpc) {
+  limiter_.Register(&methods_);
+  health_.Register(&methods_);
+  reflection_.Register(&methods_);
+}
+
+DataServer::~DataServer() {
+  if (loops_ != nullptr) loops_->Stop();
+}
+
+void DataServer::ReloadCertificates() {
+  if (certificates_ != nullptr) certificates_->Wake();
+}
+
+void DataServer::Shutdown(absl::Time deadline) {
+  loops_->StopAccepting();
+  server_.Drain();
+  // Connections that the kernel had queued are accepted while we stop; one iteration later they
+  // are known. A poll is all that a shutdown needs.
+  do {
+    absl::SleepFor(absl::Milliseconds(5));
+  } while (server_.connections() > 0 && absl::Now() < deadline);
+  loops_->Stop();
+}
+
+}  // namespace sluice::transport::h2

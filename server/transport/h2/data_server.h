@@ -1,0 +1,76 @@
+// DataServer: sluiced's data plane on HTTP/2: event loops, one port, and Sluice's services on it.
+#ifndef SLUICE_SERVER_TRANSPORT_H2_DATA_SERVER_H_
+#define SLUICE_SERVER_TRANSPORT_H2_DATA_SERVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/common/clock.h"
+#include "server/common/metrics.h"
+#include "server/net/certificate_watcher.h"
+#include "server/net/loop_group.h"
+#include "server/net/tls_context.h"
+#include "server/service/rate_limiter.h"
+#include "server/service/watch.h"
+#include "server/transport/h2/grpc_server.h"
+#include "server/transport/h2/rate_limiter_binding.h"
+#include "server/transport/health/health_board.h"
+#include "server/transport/reflection/reflection.h"
+
+namespace sluice::transport::h2 {
+
+struct DataServerOptions {
+  std::string listen;  // as net::Address reads it
+  int threads = 1;
+  // PEM files; the certificate empty: plaintext. With client_ca: clients must show a certificate.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  GrpcServerOptions grpc;
+};
+
+// Used by one thread (main).
+class DataServer {
+ public:
+  // Listens and serves. Collaborators outlive it. INVALID_ARGUMENT: the files of TLS, or the
+  // address; UNAVAILABLE, ALREADY_EXISTS, ...: it cannot be listened on. `tls_changed` is told, on
+  // a thread of its own, when certificate files changed and what came of it.
+  static absl::StatusOr<std::unique_ptr<DataServer>> Start(
+      const DataServerOptions& options, const common::Clock& clock, common::Metrics& metrics,
+      service::RateLimiter& limiter, service::WatchHub& watches, HealthBoard& health,
+      const Reflection& reflection, std::function<void(const absl::Status&)> tls_changed);
+  ~DataServer();
+  DataServer(const DataServer&) = delete;
+  DataServer& operator=(const DataServer&) = delete;
+
+  // "127.0.0.1:7200", with the port that was picked.
+  const std::string& address() const { return address_; }
+  // Looks at the certificate files now.
+  void ReloadCertificates();
+
+  // Stops accepting, sends clients elsewhere, waits for the calls under way until `deadline`, then
+  // stops the loops.
+  void Shutdown(absl::Time deadline);
+
+ private:
+  DataServer(const DataServerOptions& options, const common::Clock& clock, common::Metrics& metrics,
+             service::RateLimiter& limiter, service::WatchHub& watches, HealthBoard& health,
+             const Reflection& reflection);
+
+  RateLimiterBinding limiter_;
+  HealthBinding health_;
+  ReflectionBinding reflection_;
+  MethodTable methods_;
+  GrpcServer server_;
+  std::unique_ptr<net::LoopGroup> loops_;  // its threads use all the above
+  std::unique_ptr<net::CertificateWatcher> certificates_;
+  std::string address_;
+};
+
+}  // namespace sluice::transport::h2
+
+#endif  // SLUICE_SERVER_TRANSPORT_H2_DATA_SERVER_H_
