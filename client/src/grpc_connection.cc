@@ -311,7 +311,10 @@ class BidiStream final : public Pending {
     AddToken(transport->token, &self->context_);
     self->self_ = self;
     if (!transport->registry.Add(self.get())) {
-      self->dead_ = true;
+      {
+        MutexLock lock(&self->mu_);
+        self->dead_ = true;
+      }
       self->self_.reset();
       self->events_.on_closed(ShutDown());
       return self;
