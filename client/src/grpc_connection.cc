@@ -74,6 +74,11 @@ class Registry {
     }
   }
 
+  bool closed() {
+    MutexLock lock(&mu_);
+    return closed_;
+  }
+
   void AwaitEmpty() {
     MutexLock lock(&mu_);
     while (first_ != nullptr) empty_.Wait(&mu_);
@@ -101,6 +106,16 @@ struct Transport {
         stub(v1::RateLimiter::NewStub(channel)),
         server(std::move(name)),
         token(std::move(bearer)) {}
+
+  // REQUIRES: !status.ok(). CANCELLED is what Shutdown did; when a server ends a call so (a drain
+  // at its deadline does), it is a server that went away.
+  Status Failure(const grpc::Status& status, const grpc::ClientContext& context) {
+    Status failed = FromGrpc(status, context);
+    if (failed.code() != StatusCode::kCancelled || registry.closed()) return failed;
+    if (!failed.may_have_executed()) return Status(StatusCode::kUnavailable, failed.message());
+    return Status::MaybeExecuted(StatusCode::kUnavailable,
+                                 "the server cancelled the call: " + failed.message());
+  }
 
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::RateLimiter::Stub> stub;
@@ -214,7 +229,7 @@ class UnaryCall final : public Tag, public Pending {
     if (status_.ok()) {
       done_(FromWire(&response_));
     } else {
-      done_(FromGrpc(status_, context_));
+      done_(transport_->Failure(status_, context_));
     }
     transport_->registry.Remove(this);
     delete this;
@@ -431,7 +446,7 @@ class BidiStream final : public Pending {
     if (last) End();
   }
 
-  void End() { Close(status_.ok() ? Status() : FromGrpc(status_, context_)); }
+  void End() { Close(status_.ok() ? Status() : transport_->Failure(status_, context_)); }
 
   void Close(Status status) {
     events_.on_closed(std::move(status));
@@ -493,7 +508,10 @@ class WatchStream final : public Pending {
   WatchStream(Transport* transport, WatchEvents events)
       : transport_(transport), events_(std::move(events)) {}
 
-  void Cancel() override { context_.TryCancel(); }
+  void Cancel() override {
+    cancelled_.store(true, std::memory_order_relaxed);
+    context_.TryCancel();
+  }
 
  private:
   void OnStarted(bool ok) {
@@ -508,7 +526,13 @@ class WatchStream final : public Pending {
   }
 
   void OnFinished(bool) {
-    events_.on_closed(status_.ok() ? Status() : FromGrpc(status_, context_));
+    if (status_.ok()) {
+      events_.on_closed(Status());
+    } else if (cancelled_.load(std::memory_order_relaxed)) {
+      events_.on_closed(FromGrpc(status_, context_));
+    } else {
+      events_.on_closed(transport_->Failure(status_, context_));
+    }
     transport_->registry.Remove(this);
     const std::shared_ptr<WatchStream> last = std::move(self_);
   }
@@ -519,6 +543,7 @@ class WatchStream final : public Pending {
   std::unique_ptr<grpc::ClientAsyncReader<v1::QueryResponse>> call_;
   v1::QueryResponse response_;
   grpc::Status status_;
+  std::atomic<bool> cancelled_{false};  // by the watcher; relaxed: the queue orders the rest
   std::shared_ptr<WatchStream> self_;
   StepTag<WatchStream> started_tag_{this, &WatchStream::OnStarted};
   StepTag<WatchStream> read_tag_{this, &WatchStream::OnRead};
@@ -639,7 +664,7 @@ class GrpcConnection final : public Connection {
     v1::AcquireResponse response;
     const grpc::Status status = transport_->stub->Acquire(&pending.context, request, &response);
     transport_->registry.Remove(&pending);
-    if (!status.ok()) return FromGrpc(status, pending.context);
+    if (!status.ok()) return transport_->Failure(status, pending.context);
     return FromWire(&response);
   }
 

@@ -1,6 +1,7 @@
 // The client against the real sluiced: away, restarted, hanging, drained.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <future>
@@ -129,6 +130,9 @@ TEST_P(RealServerTest, AStoppedServerEndsAtTheDeadlineAndGoesOnWhenItIsWoken) {
   ASSERT_TRUE(client.Acquire("api", "")->granted);
   AcquireStream stream = client.OpenStream({.deadline = milliseconds(300)});
   server.Signal(SIGSTOP);
+  // Sent is not stopped: wait until it is.
+  int state = 0;
+  ASSERT_EQ(waitpid(server.pid(), &state, WUNTRACED), server.pid());
   const auto hung = client.Acquire("api", "", 1, {.deadline = milliseconds(300)});
   ASSERT_TRUE(hung.ok()) << hung.status();
   EXPECT_EQ(hung->source, Source::kUnavailable);
@@ -149,13 +153,12 @@ TEST_P(RealServerTest, ADrainUnderLoadAnswersEveryAcquisitionOnce) {
   constexpr int kCalls = 2'000;
   std::atomic<int> answered{0};
   std::atomic<int> undecided{0};
-  std::atomic<int> refused{0};
   for (int i = 0; i < kCalls; ++i) {
     if (i == kCalls / 2) server.Signal(SIGTERM);
     client.AcquireAsync(Acquisition("api", std::to_string(i)), [&](Result<Decision> result) {
       ++answered;
       if (!result.ok()) {
-        ++refused;
+        ADD_FAILURE() << result.status();
       } else if (result->source == Source::kUnavailable) {
         ++undecided;
       }
@@ -163,7 +166,6 @@ TEST_P(RealServerTest, ADrainUnderLoadAnswersEveryAcquisitionOnce) {
     while (i - answered > 64) std::this_thread::yield();
   }
   while (answered < kCalls) std::this_thread::yield();
-  EXPECT_EQ(refused, 0);
   // Calls that the drain met unanswered may be undecided: at most what was under way.
   EXPECT_LE(undecided, 128);
   EXPECT_EQ(server.WaitForExit(), 0);
