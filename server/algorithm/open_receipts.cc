@@ -46,10 +46,14 @@ std::optional<uint64_t> TokenReceipts::Refund(uint64_t id) {
                                [id](const Receipt& receipt) { return receipt.id == id; });
   if (it == receipts_.end()) return std::nullopt;
   const uint64_t given = std::min(it->cost_ticks, it->least_shortfall_ticks);
-  receipts_.Erase(it);
-  for (Receipt& receipt : receipts_) {
-    receipt.least_shortfall_ticks -= std::min(receipt.least_shortfall_ticks, given);
+  const uint64_t least_since = it->least_shortfall_ticks - given;
+  for (auto older = receipts_.begin(); older != it; ++older) {
+    older->least_shortfall_ticks = std::min(older->least_shortfall_ticks, least_since);
   }
+  for (auto newer = it + 1; newer != receipts_.end(); ++newer) {
+    newer->least_shortfall_ticks -= given;
+  }
+  receipts_.Erase(it);
   CloseWorthless();
   return given;
 }

@@ -5,16 +5,19 @@
 // token bucket forgets: a bucket that was full after the acquisition would be no fuller without
 // it. So each open receipt of a token bucket keeps the least shortfall from full since its grant:
 // without the acquisition the bucket would at that moment have been fuller by at most that much,
-// and what it would have held above full is lost. A refund gives min(cost, least shortfall); what
-// it gives is no longer lacking, so the other open receipts' shortfalls fall by as much.
+// and what it would have held above full is lost. A refund gives min(cost, least shortfall). What
+// it gives was lacking at no moment since that grant any more: the least shortfall of a newer
+// receipt falls by as much, and an older one's becomes what is now the least since that grant,
+// unless it lay before it and is less.
 //
 // Example: burst 10. A takes 10 (shortfall 10); idle until full (shortfall 0: A is worth nothing
 // and is closed); B takes 10. Refund A: 0. Refund B at once: 10.
 // Example: burst 10. A takes 6, B takes 4, no time passes. Refund A: min(6, 6) = 6, and B's least
 // shortfall goes from 10 to 4. Refund B: min(4, 4) = 4. The bucket is full, and not more.
+// Example: the same, B first. Refund B: min(4, 10) = 4; A's least stays 6. Refund A: 6.
 //
 // The least shortfalls never fall from older to newer receipts: an older one has seen all that a
-// newer one has, and refunds lower all alike. So noting a shortfall changes only the newest ones,
+// newer one has, and a refund leaves it so. So noting a shortfall changes only the newest ones,
 // and what is worth nothing is at the front.
 //
 // Not thread-safe; never blocks. Bounded by bounds::kMaxReceiptsPerBucket; when one more comes the

@@ -45,6 +45,27 @@ TEST(TokenReceiptsTest, ARefundLowersTheOthers) {
   EXPECT_EQ(receipts.Refund(2), 4u);
 }
 
+// The essay's third example.
+TEST(TokenReceiptsTest, ARefundOfANewerOneLeavesAnOlderOneItsWorth) {
+  TokenReceipts receipts;
+  receipts.Open(1, 6, 6);
+  receipts.NoteShortfall(6);
+  receipts.Open(2, 4, 10);
+  receipts.NoteShortfall(10);
+  EXPECT_EQ(receipts.Refund(2), 4u);
+  receipts.NoteShortfall(6);
+  EXPECT_EQ(receipts.Refund(1), 6u);
+}
+
+TEST(TokenReceiptsTest, ARefundOfANewerOneLowersAnOlderOneToWhatItLeavesLacking) {
+  TokenReceipts receipts;
+  receipts.Open(1, 6, 6);
+  receipts.Open(2, 4, 10);
+  receipts.NoteShortfall(5);
+  EXPECT_EQ(receipts.Refund(2), 4u);
+  EXPECT_EQ(receipts.Refund(1), 1u);
+}
+
 TEST(TokenReceiptsTest, ClosesTheOldestWhenThereIsNoRoom) {
   TokenReceipts receipts;
   for (uint64_t id = 1; id <= kMaxReceiptsPerBucket; ++id) {
@@ -63,7 +84,7 @@ TEST(TokenReceiptsTest, ScalesDownwards) {
   receipts.Open(2, 10, 20);
   receipts.Scale(1, 3, 5);
   EXPECT_EQ(receipts.Refund(2), 3u);
-  EXPECT_EQ(receipts.Refund(1), std::nullopt);  // 3 - 3
+  EXPECT_EQ(receipts.Refund(1), 2u);  // 5 - 3
 }
 
 TEST(CountedReceiptsTest, ClosesWhatNoLongerCounts) {
