@@ -80,8 +80,22 @@ void BucketIndex::FreeRetired(void* self, uint8_t kind, uint64_t object) {
   }
 }
 
+std::atomic<uint64_t>* BucketIndex::AllocateSlots(size_t shard_index, size_t capacity) {
+  const size_t bytes = capacity * sizeof(uint64_t);
+  void* memory = bytes <= SlabAllocator::kMaxBytes ? slabs_.Allocate(shard_index, bytes)
+                                                   : extents_.Allocate(bytes);
+  auto* slots = static_cast<std::atomic<uint64_t>*>(memory);
+  for (size_t i = 0; i < capacity; ++i) new (&slots[i]) std::atomic<uint64_t>(kEmpty);
+  return slots;
+}
+
 void BucketIndex::FreeTable(uint64_t table) {
-  slabs_.Free(SlotsOf(table), CapacityOf(table) * sizeof(uint64_t));
+  const size_t bytes = CapacityOf(table) * sizeof(uint64_t);
+  if (bytes <= SlabAllocator::kMaxBytes) {
+    slabs_.Free(SlotsOf(table), bytes);
+  } else {
+    extents_.Free(SlotsOf(table), bytes);
+  }
 }
 
 std::atomic<uint64_t>* BucketIndex::Locate(uint64_t table, uint64_t hash, const Rule& rule,
@@ -187,7 +201,7 @@ Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, con
   uint64_t word;
   if (rule.parameters.kind == Kind::kTokenBucket) {
     word = algorithm::ToTicks(rule.parameters.token_bucket,
-                              shard.dropped_at_ns.load(std::memory_order_relaxed));
+                              shard.not_before_ns.load(std::memory_order_relaxed));
   } else {
     auto* state = new BucketState(rule.parameters);
     CountState(*state, rule, +1);
@@ -216,7 +230,7 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
   while (!old_record->Lock(&word, &lock_yields_)) {
   }
   // Read here, not by the caller some time ago: what the bucket lacks is measured against it.
-  const Moment at{std::max(clock_.NowNs(), shard.dropped_at_ns.load(std::memory_order_relaxed)),
+  const Moment at{std::max(clock_.NowNs(), shard.not_before_ns.load(std::memory_order_relaxed)),
                   clock_.WallNs()};
   uint64_t converted;
   if (Record::IsPlain(word) && to.kind == Kind::kTokenBucket) {
@@ -258,9 +272,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     if (!algorithm::IsFull(word, now_ticks)) return false;
     // First the date, then the deed: see NotBefore.
     const int64_t full_ns = algorithm::ToNsRoundedUp(parameters.token_bucket, word);
-    if (full_ns > shard.dropped_at_ns.load(std::memory_order_relaxed)) {
-      shard.dropped_at_ns.store(full_ns, std::memory_order_release);
-    }
+    RaiseNotBefore(shard, full_ns);
     if (!record->Swap(&word, Record::kDead)) return false;
   } else {
     if (!record->TryLock(&word)) return false;
@@ -280,9 +292,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
       record->Unlock(word);
       return false;
     }
-    if (now_ns > shard.dropped_at_ns.load(std::memory_order_relaxed)) {
-      shard.dropped_at_ns.store(now_ns, std::memory_order_release);
-    }
+    RaiseNotBefore(shard, now_ns);
     CountState(*state, *entry->rule, -1);
     record->Unlock(Record::kDead);
     delete state;
@@ -351,10 +361,8 @@ void BucketIndex::Resize(Shard& shard, size_t shard_index, size_t capacity) {
   const size_t old_capacity = CapacityOf(old_table);
   std::atomic<uint64_t>* old_slots = SlotsOf(old_table);
   std::atomic<uint64_t>* slots = no_slots_;
-  if (shard.live > 0 || capacity > 0) {
-    slots = static_cast<std::atomic<uint64_t>*>(
-        slabs_.Allocate(shard_index, capacity * sizeof(uint64_t)));
-    for (size_t i = 0; i < capacity; ++i) new (&slots[i]) std::atomic<uint64_t>(kEmpty);
+  if (capacity > 0) {
+    slots = AllocateSlots(shard_index, capacity);
   } else {
     capacity = kMinCapacity;
   }
@@ -420,7 +428,8 @@ bool BucketIndex::Maintain() {
 }
 
 uint64_t BucketIndex::memory_bytes() const {
-  return slabs_.memory_bytes() + state_bytes_.load(std::memory_order_relaxed) +
+  return slabs_.memory_bytes() + extents_.memory_bytes() +
+         state_bytes_.load(std::memory_order_relaxed) +
          kShards * (sizeof(Shard) + sizeof(uint64_t)) + rules_.memory_bytes() +
          epochs_.pending() * 24 + sizeof(*this);
 }

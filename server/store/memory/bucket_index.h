@@ -21,6 +21,7 @@
 #include "server/common/clock.h"
 #include "server/common/mutex.h"
 #include "server/store/memory/epoch.h"
+#include "server/store/memory/extents.h"
 #include "server/store/memory/hash.h"
 #include "server/store/memory/record.h"
 #include "server/store/memory/rule_registry.h"
@@ -93,10 +94,15 @@ class BucketIndex {
   // As above, but makes none: kAbsent.
   Lookup FindExisting(uint64_t hash, const Rule& rule, std::string_view key);
 
-  // A bucket of this shard was dropped as full at that moment, so a decision about a bucket made
-  // later must not be dated before it.
+  // The latest moment that decided something in the bucket's shard which must not be decided anew
+  // at an earlier one, as a thread would whose reading of the clock is a little older: a bucket was
+  // dropped as full, or a log or a window told the time. A decision there is dated no earlier.
+  // (Token buckets that exist need no such care: their invariant does not ask for the order.)
   int64_t NotBefore(uint64_t hash) const {
-    return shards_[ShardOf(hash)].dropped_at_ns.load(std::memory_order_acquire);
+    return shards_[ShardOf(hash)].not_before_ns.load(std::memory_order_acquire);
+  }
+  void SetNotBefore(uint64_t hash, int64_t now_ns) {
+    RaiseNotBefore(shards_[ShardOf(hash)], now_ns);
   }
 
   // Looks at a bounded number of buckets, drops those that are full, shrinks tables that are
@@ -163,9 +169,17 @@ class BucketIndex {
     uint32_t live ABSL_GUARDED_BY(mu) = 0;
     uint32_t used ABSL_GUARDED_BY(mu) = 0;  // live and tombstones
     uint32_t sweep_next ABSL_GUARDED_BY(mu) = 0;
-    // Written under mu, before the slot is emptied; read by anyone. Never falls.
-    std::atomic<int64_t> dropped_at_ns{0};
+    // Never falls. Raised before a slot is emptied, or a word that it is about is unlocked.
+    std::atomic<int64_t> not_before_ns{0};
   };
+
+  static void RaiseNotBefore(Shard& shard, int64_t now_ns) {
+    int64_t seen = shard.not_before_ns.load(std::memory_order_relaxed);
+    while (seen < now_ns &&
+           !shard.not_before_ns.compare_exchange_weak(seen, now_ns, std::memory_order_release,
+                                                      std::memory_order_relaxed)) {
+    }
+  }
 
   // A table is one word, so that readers load it at once: its capacity / 8 over the address of its
   // slots.
@@ -215,6 +229,7 @@ class BucketIndex {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void ShrinkIfMostlyEmpty(Shard& shard, size_t shard_index)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  std::atomic<uint64_t>* AllocateSlots(size_t shard_index, size_t capacity);
   void FreeTable(uint64_t table);
   // The least capacity that holds `live` at most that full.
   static size_t CapacityFor(size_t live);
@@ -229,6 +244,7 @@ class BucketIndex {
   const std::unique_ptr<Shard[]> shards_;
 
   SlabAllocator slabs_;
+  ExtentAllocator extents_;
   EpochDomain epochs_;
   RuleRegistry rules_;
 

@@ -22,7 +22,7 @@ namespace {
 
 // Acquisitions of a batch that are hashed and fetched together: enough that their cache misses
 // overlap, few enough that what was fetched is still there when it is used.
-constexpr size_t kGroup = 16;
+constexpr size_t kGroup = 32;
 
 // When to try again where no bucket could be made: nobody knows when there will be room.
 constexpr int64_t kOverflowRetryNs = 100'000'000;
@@ -85,6 +85,13 @@ int64_t WaitUntil(int64_t earliest_ns, int64_t now_ns) {
 
 }  // namespace
 
+// A decision on a plain word that is not yet in force.
+struct MemoryStore::Attempt {
+  Record* record = nullptr;
+  uint64_t word = 0;      // what it was decided by
+  uint64_t new_word = 0;  // the same: nothing is taken
+};
+
 struct MemoryStore::Held {
   const Rule* rule = nullptr;
   std::string_view key;
@@ -119,8 +126,10 @@ void MemoryStore::Acquire(AcquireOperation* operation) {
     if (now_ns > operation->deadline_ns) {
       acquisition.outcome = Outcome::kDeadlineExceeded;
       acquisition.now_ns = now_ns;
+    } else if (IsSimple(acquisition)) {
+      AcquireSimple(acquisition, hash, now_ns);
     } else {
-      AcquireOne(acquisition, hash, nullptr, now_ns);
+      AcquireLocked(acquisition, now_ns);
     }
   } else {
     const int64_t now_ns = clock_.NowNs();
@@ -138,9 +147,14 @@ void MemoryStore::Acquire(AcquireOperation* operation) {
   operation->Done();
 }
 
+// In three passes over each group, so that the cache misses of all overlap, and what the processor
+// has to do for one decision overlaps with the others': a compare-and-swap lets nothing behind it
+// begin. The third pass decides by what the second saw; where a word has changed since, by another
+// thread or by one before it in this batch, it decides anew. So the order is kept.
 void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns) {
   uint64_t hashes[kGroup];
   Record* candidates[kGroup];
+  Attempt attempts[kGroup];
   while (!acquisitions.empty()) {
     const size_t n = std::min(kGroup, acquisitions.size());
     for (size_t i = 0; i < n; ++i) {
@@ -153,8 +167,22 @@ void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now
       __builtin_prefetch(candidates[i], 1);
     }
     for (size_t i = 0; i < n; ++i) {
-      if (acquisitions[i].charges.size() == 1) {
-        AcquireOne(acquisitions[i], hashes[i], candidates[i], now_ns);
+      attempts[i].record = nullptr;
+      const Charge& charge = acquisitions[i].charges[0];
+      if (candidates[i] == nullptr || !IsSimple(acquisitions[i]) ||
+          candidates[i]->rule_id() != charge.rule->id || !candidates[i]->HasKey(charge.key)) {
+        continue;
+      }
+      const uint64_t word = candidates[i]->word();
+      if (Record::IsPlain(word)) {
+        attempts[i] = Try(acquisitions[i], candidates[i], word, now_ns);
+      }
+    }
+    for (size_t i = 0; i < n; ++i) {
+      Attempt& attempt = attempts[i];
+      if (attempt.record != nullptr && Commit(attempt)) continue;
+      if (IsSimple(acquisitions[i])) {
+        AcquireSimple(acquisitions[i], hashes[i], now_ns);
       } else {
         AcquireLocked(acquisitions[i], now_ns);
       }
@@ -163,60 +191,61 @@ void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now
   }
 }
 
-void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, Record* candidate,
-                             int64_t now_ns) {
+bool MemoryStore::IsSimple(const Acquisition& acquisition) {
+  return acquisition.charges.size() == 1 && !acquisition.want_receipt &&
+         acquisition.charges[0].rule->parameters.kind == Kind::kTokenBucket;
+}
+
+MemoryStore::Attempt MemoryStore::Try(Acquisition& acquisition, Record* record, uint64_t word,
+                                      int64_t now_ns) {
   const Charge& charge = acquisition.charges[0];
   const Rule& rule = *charge.rule;
-  if (rule.parameters.kind != Kind::kTokenBucket || acquisition.want_receipt) {
-    AcquireLocked(acquisition, now_ns);
-    return;
-  }
-  Record* record =
-      candidate != nullptr && candidate->rule_id() == rule.id && candidate->HasKey(charge.key)
-          ? candidate
-          : index_.Find(hash, rule, charge.key);
-  if (record == nullptr) {
-    AcquireLocked(acquisition, now_ns);
-    return;
-  }
   const algorithm::TokenBucket& parameters = rule.parameters.token_bucket;
-  const uint64_t now_ticks = algorithm::ToTicks(parameters, now_ns);
-  uint64_t word = record->word();
-  for (;;) {
-    if (!Record::IsPlain(word)) {
-      AcquireLocked(acquisition, now_ns);
-      return;
+  Attempt attempt{record, word, word};
+  const bool taken = algorithm::TryTake(parameters, charge.permits,
+                                        algorithm::ToTicks(parameters, now_ns), &attempt.new_word);
+  ChargeResult& result = *acquisition.results;
+  result.level = ToBucketLevel(algorithm::LevelAt(parameters, attempt.new_word, now_ns));
+  result.reason = Reason::kNone;
+  acquisition.outcome = Outcome::kGranted;
+  acquisition.source = Source::kStore;
+  acquisition.wait_ns = 0;
+  acquisition.retry_after_ns = 0;
+  acquisition.now_ns = now_ns;
+  acquisition.receipt_id = 0;
+  if (!taken) {
+    if (rule.shadow) {
+      result.reason = Reason::kShadowDenied;
+    } else {
+      const int64_t wait_ns =
+          WaitUntil(algorithm::EarliestNs(parameters, charge.permits, word, now_ns), now_ns);
+      if (wait_ns <= acquisition.max_wait_ns) return {};
+      result.reason = Reason::kNotEnough;
+      acquisition.outcome = Outcome::kDenied;
+      acquisition.retry_after_ns = wait_ns - acquisition.max_wait_ns;
     }
-    uint64_t full_at = word;
-    const bool taken = algorithm::TryTake(parameters, charge.permits, now_ticks, &full_at);
-    if (taken && !record->Swap(&word, full_at)) continue;
-
-    ChargeResult& result = *acquisition.results;
-    result.level = ToBucketLevel(algorithm::LevelAt(parameters, full_at, now_ns));
-    result.reason = Reason::kNone;
-    acquisition.outcome = Outcome::kGranted;
-    acquisition.source = Source::kStore;
-    acquisition.wait_ns = 0;
-    acquisition.retry_after_ns = 0;
-    acquisition.now_ns = now_ns;
-    acquisition.receipt_id = 0;
-    if (!taken) {
-      if (rule.shadow) {
-        result.reason = Reason::kShadowDenied;
-      } else {
-        const int64_t wait_ns =
-            WaitUntil(algorithm::EarliestNs(parameters, charge.permits, full_at, now_ns), now_ns);
-        if (wait_ns <= acquisition.max_wait_ns) {
-          AcquireLocked(acquisition, now_ns);
-          return;
-        }
-        result.reason = Reason::kNotEnough;
-        acquisition.outcome = Outcome::kDenied;
-        acquisition.retry_after_ns = wait_ns - acquisition.max_wait_ns;
-      }
-    }
-    return;
   }
+  return attempt;
+}
+
+bool MemoryStore::Commit(Attempt& attempt) {
+  // A denial changes nothing; it holds if the word is still the one it was decided by.
+  if (attempt.new_word == attempt.word) return attempt.record->word() == attempt.word;
+  return attempt.record->Swap(&attempt.word, attempt.new_word);
+}
+
+void MemoryStore::AcquireSimple(Acquisition& acquisition, uint64_t hash, int64_t now_ns) {
+  const Charge& charge = acquisition.charges[0];
+  Record* record = index_.Find(hash, *charge.rule, charge.key);
+  if (record != nullptr) {
+    for (uint64_t word = record->word(); Record::IsPlain(word);) {
+      const Attempt attempt = Try(acquisition, record, word, now_ns);
+      if (attempt.record == nullptr) break;
+      if (attempt.new_word == word || record->Swap(&word, attempt.new_word)) return;
+    }
+  }
+  // There is none, or it is not plain, or is to be reserved in.
+  AcquireLocked(acquisition, now_ns);
 }
 
 void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns) {
@@ -281,18 +310,21 @@ bool MemoryStore::LockAll(absl::Span<Held> held, std::optional<int64_t> create_a
 }
 
 void MemoryStore::Decide(Acquisition& acquisition, absl::Span<Held> held, int64_t now_ns) {
-  bool wall = false;
+  bool needs_wall = false;
   bool booked = false;
   for (const Held& h : held) {
     now_ns = std::max(now_ns, index_.NotBefore(h.hash));
-    wall |= h.rule->parameters.kind == Kind::kFixedWindow;
+    needs_wall |= h.rule->parameters.kind == Kind::kFixedWindow;
     if (h.record == nullptr) continue;
     if (const BucketState* state = View{h.rule->parameters, h.word}.Booked(); state != nullptr) {
       booked = true;
       now_ns = std::max(now_ns, state->NotBeforeNs());
     }
   }
-  const Moment at{now_ns, wall ? clock_.WallNs() : 0};
+  const Moment at{now_ns, needs_wall ? clock_.WallNs() : 0};
+  for (const Held& h : held) {
+    if (h.rule->parameters.kind != Kind::kTokenBucket) index_.SetNotBefore(h.hash, now_ns);
+  }
   acquisition.now_ns = now_ns;
   uint64_t set = 0;
   if (booked || acquisition.max_wait_ns > 0) {

@@ -3,31 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <new>
 
 namespace sluice::store::memory {
-namespace {
-
-// Aligned to its size. A refusal ends the process, as an allocation that fails anywhere else does:
-// the store is bounded by max_buckets, not by what the system gives.
-char* MapAligned(size_t bytes, size_t alignment) {
-  const size_t padded = bytes + alignment;
-  void* mapped = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
-  const uintptr_t start = reinterpret_cast<uintptr_t>(mapped);
-  const uintptr_t aligned = (start + alignment - 1) & ~(uintptr_t{alignment} - 1);
-  if (aligned != start) munmap(mapped, aligned - start);
-  const uintptr_t end = start + padded;
-  if (aligned + bytes != end)
-    munmap(reinterpret_cast<void*>(aligned + bytes), end - aligned - bytes);
-  return reinterpret_cast<char*>(aligned);
-}
-
-constexpr size_t kPage = 4096;
-
-size_t RoundToPages(size_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
-
-}  // namespace
 
 SlabAllocator::SlabAllocator() : arenas_(new Arena[kArenas]) {}
 
@@ -46,29 +23,14 @@ SlabAllocator::~SlabAllocator() {
   }
   common::MutexLock lock(&chunks_mu_);
   for (Chunk* chunk : chunks_) {
-    munmap(chunk->base, kChunkBytes);
+    UnmapChunks(chunk->base, kChunkBytes);
     delete chunk;
   }
 }
 
-size_t SlabAllocator::ClassOf(size_t bytes) {
-  if (bytes <= kMaxExactBytes) return (bytes + 7) / 8;
-  const int log2 = 63 - __builtin_clzll(bytes);
-  const size_t half = (bytes & (bytes - 1)) != 0 ? 1 : 0;
-  return kExactClasses + 2 * static_cast<size_t>(log2 - 10) + half;
-}
-
 void* SlabAllocator::Allocate(size_t arena_index, size_t bytes) {
-  if (bytes > kMaxLargeObject) {
-    const size_t mapped = RoundToPages(bytes);
-    char* base = MapAligned(mapped, mapped >= kChunkBytes ? kChunkBytes : kPage);
-    if (mapped >= kChunkBytes) madvise(base, mapped, MADV_HUGEPAGE);
-    mapped_bytes_.fetch_add(mapped, std::memory_order_relaxed);
-    return base;
-  }
-  const size_t object_class = ClassOf(bytes);
-  // Great objects are rare; in one arena they leave fewer great slabs half empty.
-  arena_index = bytes > kMaxSmallObject ? 0 : arena_index % kArenas;
+  const size_t object_class = (bytes + 7) / 8;
+  arena_index %= kArenas;
   Arena& arena = arenas_[arena_index];
   common::MutexLock lock(&arena.mu);
   Class& c = arena.classes[object_class];
@@ -77,8 +39,7 @@ void* SlabAllocator::Allocate(size_t arena_index, size_t bytes) {
       c.partial = c.spare;
       c.spare = nullptr;
     } else {
-      const size_t rounded = bytes <= kMaxExactBytes ? object_class * 8 : bytes;
-      c.partial = NewSlab(arena_index, object_class, rounded);
+      c.partial = NewSlab(arena_index, object_class);
     }
   }
   Slab* slab = c.partial;
@@ -99,13 +60,7 @@ void* SlabAllocator::Allocate(size_t arena_index, size_t bytes) {
 }
 
 void SlabAllocator::Free(void* object, size_t bytes) {
-  if (bytes > kMaxLargeObject) {
-    const size_t mapped = RoundToPages(bytes);
-    munmap(object, mapped);
-    mapped_bytes_.fetch_sub(mapped, std::memory_order_relaxed);
-    return;
-  }
-  const uintptr_t mask = ~(uintptr_t{SlabBytes(bytes)} - 1);
+  const uintptr_t mask = ~(uintptr_t{kSlabBytes} - 1);
   Slab* slab = reinterpret_cast<Slab*>(reinterpret_cast<uintptr_t>(object) & mask);
   Arena& arena = arenas_[slab->arena];
   Slab* release = nullptr;
@@ -153,51 +108,42 @@ void SlabAllocator::Trim() {
   }
 }
 
-SlabAllocator::Slab* SlabAllocator::NewSlab(size_t arena, size_t object_class, size_t bytes) {
-  const size_t slab_bytes = SlabBytes(bytes);
+SlabAllocator::Slab* SlabAllocator::NewSlab(size_t arena, size_t object_class) {
   Slab* slab;
-  if (slab_bytes == kChunkBytes) {
-    slab = reinterpret_cast<Slab*>(MapChunk());
-    slab->chunk = nullptr;
-  } else {
+  {
     common::MutexLock lock(&chunks_mu_);
     if (with_free_.empty()) {
-      Chunk* chunk = new Chunk{MapChunk(), ~uint32_t{0}, chunks_.size()};
       static_assert(kSlabsPerChunk == 32);
-      chunks_.push_back(chunk);
-      with_free_.push_back(chunk);
+      const bool huge = chunks_.size() >= kHugeFromChunks;
+      chunks_.push_back(new Chunk{MapChunks(kChunkBytes, huge), ~uint32_t{0}, chunks_.size()});
+      with_free_.push_back(chunks_.back());
     }
     Chunk* chunk = with_free_.back();
     const int index = __builtin_ctz(chunk->free_mask);
     chunk->free_mask &= chunk->free_mask - 1;
     if (chunk->free_mask == 0) with_free_.pop_back();
-    slab = reinterpret_cast<Slab*>(chunk->base + static_cast<size_t>(index) * kSmallSlabBytes);
+    slab = reinterpret_cast<Slab*>(chunk->base + static_cast<size_t>(index) * kSlabBytes);
     slab->chunk = chunk;
   }
-  mapped_bytes_.fetch_add(slab_bytes, std::memory_order_relaxed);
+  mapped_bytes_.fetch_add(kSlabBytes, std::memory_order_relaxed);
   slab->prev = slab->next = nullptr;
   slab->arena = static_cast<uint32_t>(arena);
   slab->object_class = static_cast<uint32_t>(object_class);
-  slab->object_bytes = static_cast<uint32_t>(bytes);
-  slab->capacity = static_cast<uint32_t>((slab_bytes - sizeof(Slab)) / bytes);
+  slab->object_bytes = static_cast<uint32_t>(object_class * 8);
+  slab->capacity = static_cast<uint32_t>((kSlabBytes - sizeof(Slab)) / slab->object_bytes);
   slab->used = slab->touched = slab->free_head = 0;
   return slab;
 }
 
 void SlabAllocator::ReleaseSlab(Slab* slab) {
   Chunk* chunk = slab->chunk;
-  if (chunk == nullptr) {
-    mapped_bytes_.fetch_sub(kChunkBytes, std::memory_order_relaxed);
-    UnmapChunk(reinterpret_cast<char*>(slab));
-    return;
-  }
-  mapped_bytes_.fetch_sub(kSmallSlabBytes, std::memory_order_relaxed);
-  madvise(slab, kSmallSlabBytes, MADV_DONTNEED);
+  mapped_bytes_.fetch_sub(kSlabBytes, std::memory_order_relaxed);
+  madvise(slab, kSlabBytes, MADV_DONTNEED);
   char* unmap = nullptr;
   {
     common::MutexLock lock(&chunks_mu_);
     const size_t index =
-        static_cast<size_t>(reinterpret_cast<char*>(slab) - chunk->base) / kSmallSlabBytes;
+        static_cast<size_t>(reinterpret_cast<char*>(slab) - chunk->base) / kSlabBytes;
     if (chunk->free_mask == 0) with_free_.push_back(chunk);
     chunk->free_mask |= uint32_t{1} << index;
     if (chunk->free_mask == ~uint32_t{0}) {
@@ -209,21 +155,7 @@ void SlabAllocator::ReleaseSlab(Slab* slab) {
       delete chunk;
     }
   }
-  if (unmap != nullptr) UnmapChunk(unmap);
-}
-
-char* SlabAllocator::MapChunk() {
-  char* base = MapAligned(kChunkBytes, kChunkBytes);
-  if (mapped_chunks_.fetch_add(1, std::memory_order_relaxed) >= kHugeFromChunks) {
-    // Advice only: without it, or where the system refuses, pages are small.
-    madvise(base, kChunkBytes, MADV_HUGEPAGE);
-  }
-  return base;
-}
-
-void SlabAllocator::UnmapChunk(char* base) {
-  munmap(base, kChunkBytes);
-  mapped_chunks_.fetch_sub(1, std::memory_order_relaxed);
+  if (unmap != nullptr) UnmapChunks(unmap, kChunkBytes);
 }
 
 }  // namespace sluice::store::memory

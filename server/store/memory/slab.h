@@ -1,11 +1,9 @@
-// SlabAllocator: memory for a store's records and tables, by size class.
+// SlabAllocator: memory for a store's records and small tables, by size.
 //
-// Objects of one class share slabs: 64 KiB for objects of up to 4 KiB, 2 MiB for greater ones.
-// A slab is aligned to its size, so an object finds its slab by masking its address, and carries
-// no header of its own. Slabs that become empty go back to the operating system (a few are kept
-// until Trim), so that a store which was full once does not stay big. Memory comes from the system
-// in aligned chunks of 2 MiB, with huge pages once there are many: a store of millions of buckets
-// is read at random, and with small pages every access misses the TLB too.
+// Objects of one size share slabs of 64 KiB. A slab is aligned to its size, so an object finds its
+// slab by masking its address, and carries no header of its own. Slabs that become empty go back to
+// the operating system (one of each size is kept until Trim), so that a store which was full once
+// does not stay big.
 #ifndef SLUICE_SERVER_STORE_MEMORY_SLAB_H_
 #define SLUICE_SERVER_STORE_MEMORY_SLAB_H_
 
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "server/common/mutex.h"
+#include "server/store/memory/pages.h"
 
 namespace sluice::store::memory {
 
@@ -31,9 +30,10 @@ class SlabAllocator {
   SlabAllocator(const SlabAllocator&) = delete;
   SlabAllocator& operator=(const SlabAllocator&) = delete;
 
-  // Uninitialized memory, aligned to 8, or to 64 where `bytes` is a multiple of 64. Never null:
-  // when the system refuses, the process ends as with operator new.
-  // REQUIRES: 0 < bytes; above kMaxExactBytes bytes is 2^k or 3*2^k.
+  static constexpr size_t kMaxBytes = 1024;
+
+  // Uninitialized memory, aligned to 8, or to 64 where `bytes` is a multiple of 64.
+  // REQUIRES: 0 < bytes <= kMaxBytes.
   void* Allocate(size_t arena, size_t bytes);
   // `bytes` as it was allocated.
   void Free(void* object, size_t bytes);
@@ -44,16 +44,10 @@ class SlabAllocator {
   // What is mapped for slabs in use.
   uint64_t memory_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
 
-  static constexpr size_t kMaxExactBytes = 1024;
-
  private:
-  static constexpr size_t kChunkBytes = size_t{2} << 20;
-  static constexpr size_t kSmallSlabBytes = size_t{64} << 10;
-  static constexpr size_t kSlabsPerChunk = kChunkBytes / kSmallSlabBytes;
-  static constexpr size_t kMaxSmallObject = size_t{4} << 10;
-  static constexpr size_t kMaxLargeObject = size_t{256} << 10;
-  static constexpr size_t kExactClasses = kMaxExactBytes / 8 + 1;
-  static constexpr size_t kClasses = kExactClasses + 2 * 20;
+  static constexpr size_t kSlabBytes = size_t{64} << 10;
+  static constexpr size_t kSlabsPerChunk = kChunkBytes / kSlabBytes;
+  static constexpr size_t kClasses = kMaxBytes / 8 + 1;
   // Chunks from which on huge pages are asked for.
   static constexpr size_t kHugeFromChunks = 8;
 
@@ -91,19 +85,11 @@ class SlabAllocator {
     Class classes[kClasses] ABSL_GUARDED_BY(mu);
   };
 
-  static size_t ClassOf(size_t bytes);
-  static size_t SlabBytes(size_t object_bytes) {
-    return object_bytes <= kMaxSmallObject ? kSmallSlabBytes : kChunkBytes;
-  }
-
-  Slab* NewSlab(size_t arena, size_t object_class, size_t bytes);
+  Slab* NewSlab(size_t arena, size_t object_class);
   void ReleaseSlab(Slab* slab);
-  char* MapChunk();
-  void UnmapChunk(char* base);
 
   std::unique_ptr<Arena[]> arenas_;
   std::atomic<uint64_t> mapped_bytes_{0};
-  std::atomic<size_t> mapped_chunks_{0};
   common::Mutex chunks_mu_;                                    // after an arena's
   std::vector<Chunk*> chunks_ ABSL_GUARDED_BY(chunks_mu_);     // all
   std::vector<Chunk*> with_free_ ABSL_GUARDED_BY(chunks_mu_);  // those with a free slab

@@ -1,0 +1,66 @@
+// ExtentAllocator: memory for tables of more than a kilobyte.
+//
+// Tables come in few sizes, and as a store grows all its shards go from one size to the next, most
+// at about the same time. Slabs of one size would each be held by the few shards that lag behind.
+// Here tables of all sizes share chunks of 2 MiB, cut into granules of 512 bytes: what several
+// small tables left becomes room for a greater one. First fit from the oldest chunk on, so that the
+// newest ones empty; an empty chunk goes back to the operating system.
+#ifndef SLUICE_SERVER_STORE_MEMORY_EXTENTS_H_
+#define SLUICE_SERVER_STORE_MEMORY_EXTENTS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "server/common/mutex.h"
+#include "server/store/memory/pages.h"
+
+namespace sluice::store::memory {
+
+// Thread-safe; a mutex is held for a search of microseconds. Tables are made rarely.
+// REQUIRES: what was allocated is not used after it is destroyed.
+class ExtentAllocator {
+ public:
+  ExtentAllocator() = default;
+  ~ExtentAllocator();
+  ExtentAllocator(const ExtentAllocator&) = delete;
+  ExtentAllocator& operator=(const ExtentAllocator&) = delete;
+
+  // Uninitialized, aligned to 512. REQUIRES: bytes > 0.
+  void* Allocate(size_t bytes);
+  // `bytes` as it was allocated.
+  void Free(void* object, size_t bytes);
+
+  // What is mapped.
+  uint64_t memory_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr size_t kGranuleBytes = 512;
+  static constexpr size_t kGranules = kChunkBytes / kGranuleBytes;
+  // Greater ones are mapped by themselves.
+  static constexpr size_t kMaxShared = kChunkBytes / 4;
+  // Chunks from which on huge pages are asked for.
+  static constexpr size_t kHugeFromChunks = 4;
+
+  // At the start of each chunk.
+  struct Chunk {
+    uint64_t used[kGranules / 64];
+    size_t free;         // granules
+    size_t longest_run;  // of free granules, at most
+  };
+  static constexpr size_t kHeaderGranules = (sizeof(Chunk) + kGranuleBytes - 1) / kGranuleBytes;
+
+  // Index of the first of `granules` free ones, or kGranules.
+  static size_t FindRun(const Chunk& chunk, size_t granules);
+  static void Mark(Chunk* chunk, size_t first, size_t granules, bool used);
+  static size_t Granules(size_t bytes) { return (bytes + kGranuleBytes - 1) / kGranuleBytes; }
+
+  std::atomic<uint64_t> mapped_bytes_{0};
+  common::Mutex mu_;
+  std::vector<Chunk*> chunks_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice::store::memory
+
+#endif  // SLUICE_SERVER_STORE_MEMORY_EXTENTS_H_

@@ -1,0 +1,27 @@
+#include "server/store/memory/pages.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <new>
+
+namespace sluice::store::memory {
+
+char* MapChunks(size_t bytes, bool huge) {
+  const size_t padded = bytes + kChunkBytes;
+  void* mapped = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  char* const start = static_cast<char*>(mapped);
+  const uintptr_t past = reinterpret_cast<uintptr_t>(mapped) % kChunkBytes;
+  char* const base = past == 0 ? start : start + (kChunkBytes - past);
+  if (base != start) munmap(start, static_cast<size_t>(base - start));
+  char* const end = start + padded;
+  if (base + bytes != end) munmap(base + bytes, static_cast<size_t>(end - base) - bytes);
+  // Advice only: where it is not taken, pages are small.
+  if (huge) madvise(base, bytes, MADV_HUGEPAGE);
+  return base;
+}
+
+void UnmapChunks(char* base, size_t bytes) { munmap(base, bytes); }
+
+}  // namespace sluice::store::memory

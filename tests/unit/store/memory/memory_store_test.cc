@@ -1,0 +1,174 @@
+// What holds of the memory store alone; what holds of every store is in tests/contract.
+#include "server/store/memory/memory_store.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/store_calls.h"
+
+namespace sluice::store {
+namespace {
+
+using testing::Acquire;
+using testing::Acquired;
+using testing::MakeRule;
+using testing::Query;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+class MemoryStoreTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<const Rule> TokenBucket(uint32_t limit_id, uint64_t permits, uint64_t burst) {
+    auto rule =
+        MakeRule(limit_id, algorithm::MakeTokenBucket({permits, kSecond}, burst, 0).value());
+    store_.Register(rule);
+    return rule;
+  }
+  void MaintainRound() {
+    for (int i = 0; i < 2000; ++i) store_.Maintain();
+  }
+
+  common::FakeClock clock_;
+  MemoryStore store_{clock_};
+};
+
+TEST_F(MemoryStoreTest, AnEmptyStoreIsSmall) {
+  EXPECT_LT(store_.Stats().memory_bytes, 1u << 20);
+  EXPECT_EQ(store_.Kind(), "memory");
+}
+
+TEST_F(MemoryStoreTest, ATokenBucketCostsAtMostFortyBytesBesideItsKey) {
+  const auto rule = TokenBucket(1, 1, 1'000'000);
+  constexpr uint64_t kKeys = 1'000'000;
+  const uint64_t before = store_.Stats().memory_bytes;
+  uint64_t key_bytes = 0;
+  for (uint64_t i = 0; i < kKeys; ++i) {
+    const std::string key = "user:" + std::to_string(i);
+    key_bytes += key.size();
+    ASSERT_TRUE(Acquire(store_, *rule, key).granted());
+  }
+  const uint64_t each = (store_.Stats().memory_bytes - before - key_bytes) / kKeys;
+  EXPECT_LE(each, 40u);
+}
+
+TEST_F(MemoryStoreTest, ABucketIsPlainAgainWhenItsLastReceiptIsClosed) {
+  const auto rule = TokenBucket(1, 1, 10);
+  Acquire(store_, *rule, "k");
+  const uint64_t plain = store_.Stats().memory_bytes;
+  const Acquired taken = Acquire(store_, *rule, "k", 2, {.want_receipt = true});
+  EXPECT_GT(store_.Stats().memory_bytes, plain);
+  testing::Refund(store_, taken.receipt_id, {{rule.get(), "k", 2}});
+  // What remains is the memory of the used receipt.
+  EXPECT_LT(store_.Stats().memory_bytes, plain + 100);
+  Acquire(store_, *rule, "k", 1, {.want_receipt = true});
+  clock_.Advance(20 * kSecond);
+  Acquire(store_, *rule, "k");
+  EXPECT_EQ(store_.Stats().open_receipts, 0u);
+}
+
+TEST_F(MemoryStoreTest, OldRulesAreForgottenWithTheirLastBucket) {
+  std::weak_ptr<const Rule> old_rule;
+  {
+    const auto first = TokenBucket(1, 1, 10);
+    old_rule = first;
+    Acquire(store_, *first, "a");
+    Acquire(store_, *first, "b");
+  }
+  const auto second = TokenBucket(1, 1, 10);
+  Acquire(store_, *second, "a");
+  MaintainRound();
+  EXPECT_FALSE(old_rule.expired());
+  EXPECT_EQ(Query(store_, *second, "b").level.remaining, 9);
+  MaintainRound();
+  EXPECT_TRUE(old_rule.expired());
+}
+
+TEST_F(MemoryStoreTest, ManyReloadsLeaveNothingBehind) {
+  uint64_t bytes_before = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto rule = TokenBucket(1, 1, 1000);
+    Acquire(store_, *rule, "k");
+    if (i % 10 == 0) store_.Maintain();
+    if (i == 1000) bytes_before = store_.Stats().memory_bytes;
+  }
+  EXPECT_EQ(store_.Stats().buckets, 1u);
+  EXPECT_LE(store_.Stats().memory_bytes, bytes_before + 128 * 1024);
+}
+
+TEST_F(MemoryStoreTest, ABucketMadeAfterADropIsNotFullerThanTheOneThatWasDropped) {
+  const auto rule = TokenBucket(1, 1, 1);
+  const int64_t start_ns = clock_.NowNs();
+  ASSERT_TRUE(Acquire(store_, *rule, "k").granted());
+  clock_.SetNow(start_ns + kSecond);
+  MaintainRound();
+  ASSERT_EQ(store_.Stats().buckets, 0u);
+  // A thread that read the clock before the drop, and decides after it.
+  clock_.SetNow(start_ns + kSecond - 1);
+  const Acquired late = Acquire(store_, *rule, "k");
+  EXPECT_TRUE(late.granted());
+  EXPECT_EQ(late.now_ns, start_ns + kSecond);
+  EXPECT_FALSE(Acquire(store_, *rule, "k").granted());
+}
+
+TEST_F(MemoryStoreTest, AClockThatStepsBackMakesNoPermits) {
+  const auto rule = TokenBucket(1, 1, 5);
+  ASSERT_TRUE(Acquire(store_, *rule, "k", 5).granted());
+  clock_.SetNow(clock_.NowNs() - kSecond / 2);
+  EXPECT_FALSE(Acquire(store_, *rule, "k").granted());
+  clock_.SetNow(clock_.NowNs() + kSecond / 2 + kSecond);
+  EXPECT_TRUE(Acquire(store_, *rule, "k").granted());
+  EXPECT_FALSE(Acquire(store_, *rule, "k").granted());
+}
+
+TEST_F(MemoryStoreTest, MaintainSaysWhenThereIsNothingLeftToDo) {
+  EXPECT_FALSE(store_.Maintain());
+  const auto rule = TokenBucket(1, 1, 1);
+  for (int i = 0; i < 50'000; ++i) Acquire(store_, *rule, std::to_string(i));
+  clock_.Advance(kSecond);
+  int steps = 0;
+  while (store_.Maintain() || store_.Stats().buckets > 0) ASSERT_LT(++steps, 1000);
+  EXPECT_GT(steps, 5);  // small ones
+  EXPECT_EQ(store_.Stats().buckets, 0u);
+}
+
+TEST_F(MemoryStoreTest, InsertionsAloneKeepAStoreOfShortLivedKeysSmall) {
+  const auto rule = TokenBucket(1, 1'000'000, 1);
+  for (int i = 0; i < 500'000; ++i) {
+    Acquire(store_, *rule, std::to_string(i));
+    clock_.Advance(1000);
+  }
+  EXPECT_LT(store_.Stats().buckets, 50'000u);
+}
+
+TEST_F(MemoryStoreTest, AStoreThatWasFullOfLogsGivesTheirMemoryBack) {
+  const auto rule = MakeRule(1, algorithm::MakeSlidingLog({1000, kSecond}).value());
+  store_.Register(rule);
+  const uint64_t before = store_.Stats().memory_bytes;
+  for (int i = 0; i < 1000; ++i) {
+    for (int n = 0; n < 20; ++n) {
+      Acquire(store_, *rule, std::to_string(i), 1, {.want_receipt = n % 2 == 0});
+      clock_.Advance(20'000);
+    }
+  }
+  EXPECT_GT(store_.Stats().memory_bytes, before + 1000 * 50);
+  EXPECT_GT(store_.Stats().open_receipts, 0u);
+  clock_.Advance(2 * kSecond);
+  MaintainRound();
+  EXPECT_EQ(store_.Stats().buckets, 0u);
+  EXPECT_EQ(store_.Stats().open_receipts, 0u);
+  EXPECT_LE(store_.Stats().memory_bytes, before + 16 * 1024);
+}
+
+TEST_F(MemoryStoreTest, ReceiptsPerBucketAreBoundedAndEvictionsCounted) {
+  const auto rule = TokenBucket(1, 1, 100'000);
+  for (size_t i = 0; i < common::bounds::kMaxReceiptsPerBucket + 7; ++i) {
+    Acquire(store_, *rule, "k", 1, {.want_receipt = true});
+  }
+  EXPECT_EQ(store_.Stats().open_receipts, common::bounds::kMaxReceiptsPerBucket);
+  EXPECT_EQ(store_.Stats().receipts_evicted, 7u);
+}
+
+}  // namespace
+}  // namespace sluice::store

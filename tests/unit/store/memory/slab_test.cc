@@ -1,0 +1,95 @@
+#include "server/store/memory/slab.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "tests/support/threads.h"
+
+namespace sluice::store::memory {
+namespace {
+
+const size_t kSizes[] = {8, 16, 24, 32, 128, 192, 528, 768, 1000, 1024};
+
+TEST(SlabAllocatorTest, ObjectsDoNotOverlapAndAreAligned) {
+  SlabAllocator slabs;
+  std::map<char*, size_t> live;  // start -> bytes
+  std::mt19937 random(1);
+  for (int i = 0; i < 3000; ++i) {
+    const size_t bytes = kSizes[random() % 10];
+    auto* object = static_cast<char*>(slabs.Allocate(random() % 100, bytes));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(object) % (bytes % 64 == 0 ? 64 : 8), 0u) << bytes;
+    std::memset(object, static_cast<int>(bytes % 251), bytes);
+    const auto after = live.lower_bound(object);
+    ASSERT_TRUE(after == live.end() || object + bytes <= after->first);
+    ASSERT_TRUE(after == live.begin() ||
+                std::prev(after)->first + std::prev(after)->second <= object);
+    live[object] = bytes;
+    if (random() % 3 == 0) {
+      auto victim = std::next(live.begin(), static_cast<long>(random() % live.size()));
+      for (size_t b = 0; b < victim->second; ++b) {
+        ASSERT_EQ(static_cast<unsigned char>(victim->first[b]), victim->second % 251);
+      }
+      slabs.Free(victim->first, victim->second);
+      live.erase(victim);
+    }
+  }
+  for (const auto& [object, bytes] : live) slabs.Free(object, bytes);
+  slabs.Trim();
+  EXPECT_EQ(slabs.memory_bytes(), 0u);
+}
+
+TEST(SlabAllocatorTest, GivesBackEverySize) {
+  SlabAllocator slabs;
+  for (size_t bytes : kSizes) {
+    std::vector<void*> objects;
+    for (int i = 0; i < 40; ++i) objects.push_back(slabs.Allocate(0, bytes));
+    EXPECT_GE(slabs.memory_bytes(), 40 * bytes);
+    for (void* object : objects) slabs.Free(object, bytes);
+    slabs.Trim();
+    EXPECT_EQ(slabs.memory_bytes(), 0u) << bytes;
+  }
+}
+
+TEST(SlabAllocatorTest, UsesFreedObjectsAgain) {
+  SlabAllocator slabs;
+  void* keep = slabs.Allocate(0, 32);
+  void* first = slabs.Allocate(0, 32);
+  slabs.Free(first, 32);
+  EXPECT_EQ(slabs.Allocate(0, 32), first);
+  slabs.Free(first, 32);
+  slabs.Free(keep, 32);
+}
+
+TEST(SlabAllocatorTest, SmallObjectsCostLittleMoreThanTheirSize) {
+  SlabAllocator slabs;
+  constexpr size_t kObjects = 1'000'000;
+  std::vector<void*> objects;
+  for (size_t i = 0; i < kObjects; ++i) objects.push_back(slabs.Allocate(i, 32));
+  EXPECT_LT(slabs.memory_bytes(), kObjects * 33);
+  for (void* object : objects) slabs.Free(object, 32);
+}
+
+TEST(SlabAllocatorTest, ThreadsMayFreeWhatOthersAllocated) {
+  SlabAllocator slabs;
+  constexpr int kThreads = 4;
+  constexpr size_t kObjects = 5000;
+  std::vector<std::vector<void*>> objects(kThreads);
+  test_support::Barrier allocated(kThreads);
+  test_support::RunThreads(kThreads, [&](int thread) {
+    for (size_t i = 0; i < kObjects; ++i) {
+      objects[static_cast<size_t>(thread)].push_back(slabs.Allocate(i, 24 + i % 3 * 8));
+    }
+    allocated.Wait();
+    auto& others = objects[static_cast<size_t>((thread + 1) % kThreads)];
+    for (size_t i = 0; i < kObjects; ++i) slabs.Free(others[i], 24 + i % 3 * 8);
+  });
+  slabs.Trim();
+  EXPECT_EQ(slabs.memory_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace sluice::store::memory
