@@ -1,0 +1,249 @@
+// One decision of the memory store, beside what one would write first: absl::flat_hash_map from
+// the key to the bucket, in 64 shards with a mutex each. Both read the clock, hash, look up,
+// decide by the same function and fill in the same answer.
+//
+//   store_bench --benchmark_enable_random_interleaving=true --benchmark_repetitions=5
+//
+// Keys are drawn at random, so that at 4M every decision misses the caches; they are laid out in
+// the order of use, as keys of requests are, so that reading the key itself does not miss.
+#include <benchmark/benchmark.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+#include "server/algorithm/make.h"
+#include "server/algorithm/token_bucket.h"
+#include "server/common/clock.h"
+#include "server/common/mutex.h"
+#include "server/store/memory/memory_store.h"
+
+namespace sluice {
+namespace {
+
+using store::Acquisition;
+using store::Charge;
+using store::ChargeResult;
+using store::MemoryStore;
+using store::Rule;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr size_t kKeyBytes = 13;
+
+class Operation final : public store::AcquireOperation {
+ public:
+  void Done() override {}
+};
+
+std::shared_ptr<const Rule> MakeRule(uint32_t id, uint32_t limit_id, uint64_t permits,
+                                     uint64_t burst) {
+  auto rule = std::make_shared<Rule>();
+  rule->id = id;
+  rule->limit_id = limit_id;
+  rule->limit_name = "api";
+  rule->parameters = algorithm::MakeTokenBucket({permits, kSecond}, burst, 0).value();
+  return rule;
+}
+
+std::string KeyOf(int64_t n) {
+  char key[32];
+  return std::string(key, static_cast<size_t>(std::snprintf(key, sizeof key, "user:%08ld", n)));
+}
+
+// The keys of a run, in the order of use, one behind the other in memory. A million of them for
+// millions of keys; fewer where all of them shall be met, so that the sequence itself does not
+// fill the cache.
+class KeySequence {
+ public:
+  KeySequence(int64_t keys, uint64_t seed)
+      : length_(keys > 200'000 ? size_t{1} << 20 : size_t{1} << 17) {
+    std::mt19937_64 random(seed);
+    for (size_t i = 0; i < length_; ++i) {
+      bytes_ += KeyOf(static_cast<int64_t>(random() % static_cast<uint64_t>(keys)));
+    }
+  }
+  std::string_view Next() {
+    const size_t i = next_++ & (length_ - 1);
+    return {bytes_.data() + i * kKeyBytes, kKeyBytes};
+  }
+
+ private:
+  const size_t length_;
+  std::string bytes_;
+  size_t next_ = 0;
+};
+
+// Never runs out: what is measured is a grant, the dearer answer.
+std::shared_ptr<const Rule> BigRule() {
+  static const auto rule = MakeRule(1, 1, 1'000'000, 1'000'000'000);
+  return rule;
+}
+
+// ---- A: the memory store ----
+
+// One store per number of keys, filled, shared by all benchmarks of it.
+MemoryStore& FilledStore(int64_t keys) {
+  static const common::SystemClock clock;
+  static std::vector<std::pair<int64_t, std::unique_ptr<MemoryStore>>> stores;
+  for (auto& [n, filled] : stores) {
+    if (n == keys) return *filled;
+  }
+  auto filled = std::make_unique<MemoryStore>(clock, store::MemoryStoreOptions{});
+  filled->Register(BigRule());
+  Operation operation;
+  ChargeResult result;
+  for (int64_t i = 0; i < keys; ++i) {
+    const std::string key = KeyOf(i);
+    Charge charge{BigRule().get(), key, 1'000'000'000};  // not full again for a quarter of an hour
+    Acquisition acquisition;
+    acquisition.charges = absl::MakeConstSpan(&charge, 1);
+    acquisition.results = &result;
+    operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+    charge.permits = 900'000'000;
+    filled->Acquire(&operation);
+  }
+  stores.emplace_back(keys, std::move(filled));
+  return *stores.back().second;
+}
+
+void BM_Store(benchmark::State& state) {
+  MemoryStore& filled = FilledStore(state.range(0));
+  KeySequence keys(state.range(0), 7 + static_cast<uint64_t>(state.thread_index()));
+  Operation operation;
+  Charge charge{BigRule().get(), {}, 1};
+  ChargeResult result;
+  Acquisition acquisition;
+  acquisition.charges = absl::MakeConstSpan(&charge, 1);
+  acquisition.results = &result;
+  operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+  for (auto _ : state) {
+    charge.key = keys.Next();
+    filled.Acquire(&operation);
+    benchmark::DoNotOptimize(result);
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+void BM_StoreBatch64(benchmark::State& state) {
+  constexpr size_t kBatch = 64;
+  MemoryStore& filled = FilledStore(state.range(0));
+  KeySequence keys(state.range(0), 11);
+  Operation operation;
+  std::vector<Charge> charges(kBatch, Charge{BigRule().get(), {}, 1});
+  std::vector<ChargeResult> results(kBatch);
+  std::vector<Acquisition> acquisitions(kBatch);
+  for (size_t i = 0; i < kBatch; ++i) {
+    acquisitions[i].charges = absl::MakeConstSpan(&charges[i], 1);
+    acquisitions[i].results = &results[i];
+  }
+  operation.acquisitions = absl::MakeSpan(acquisitions);
+  for (auto _ : state) {
+    for (Charge& charge : charges) charge.key = keys.Next();
+    filled.Acquire(&operation);
+    benchmark::DoNotOptimize(results.data());
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kBatch));
+  state.counters["each"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * kBatch,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+// ---- B: a hash map behind mutexes ----
+
+class MutexMap {
+ public:
+  explicit MutexMap(const common::Clock& clock) : clock_(clock) {}
+
+  void Acquire(const Charge& charge, Acquisition* acquisition) {
+    const absl::string_view key(charge.key.data(), charge.key.size());
+    const algorithm::TokenBucket& parameters = charge.rule->parameters.token_bucket;
+    const int64_t now_ns = clock_.NowNs();
+    Shard& shard = shards_[absl::Hash<absl::string_view>()(key) >> 58];
+    common::MutexLock lock(&shard.mu);
+    auto found = shard.buckets.find(key);
+    if (found == shard.buckets.end()) found = shard.buckets.emplace(key, 0).first;
+    const bool taken = algorithm::TryTake(parameters, charge.permits,
+                                          algorithm::ToTicks(parameters, now_ns), &found->second);
+    const algorithm::Level level = algorithm::LevelAt(parameters, found->second, now_ns);
+    acquisition->results->level = {level.remaining, level.capacity, level.reset_after_ns,
+                                   level.next_permit_after_ns};
+    acquisition->outcome = taken ? store::Outcome::kGranted : store::Outcome::kDenied;
+    acquisition->now_ns = now_ns;
+  }
+
+ private:
+  struct alignas(64) Shard {
+    common::Mutex mu;
+    absl::flat_hash_map<std::string, uint64_t> buckets ABSL_GUARDED_BY(mu);
+  };
+  const common::Clock& clock_;
+  Shard shards_[64];
+};
+
+MutexMap& FilledMap(int64_t keys) {
+  static const common::SystemClock clock;
+  static std::vector<std::pair<int64_t, std::unique_ptr<MutexMap>>> maps;
+  for (auto& [n, map] : maps) {
+    if (n == keys) return *map;
+  }
+  auto map = std::make_unique<MutexMap>(clock);
+  ChargeResult result;
+  Acquisition acquisition;
+  acquisition.results = &result;
+  for (int64_t i = 0; i < keys; ++i) {
+    const std::string key = KeyOf(i);
+    map->Acquire(Charge{BigRule().get(), key, 900'000'000}, &acquisition);
+  }
+  maps.emplace_back(keys, std::move(map));
+  return *maps.back().second;
+}
+
+void BM_MutexMap(benchmark::State& state) {
+  MutexMap& map = FilledMap(state.range(0));
+  KeySequence keys(state.range(0), 7 + static_cast<uint64_t>(state.thread_index()));
+  Charge charge{BigRule().get(), {}, 1};
+  ChargeResult result;
+  Acquisition acquisition;
+  acquisition.results = &result;
+  for (auto _ : state) {
+    charge.key = keys.Next();
+    map.Acquire(charge, &acquisition);
+    benchmark::DoNotOptimize(result);
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+BENCHMARK(BM_Store)->Arg(1'000)->Arg(100'000)->Arg(4'000'000);
+BENCHMARK(BM_MutexMap)->Arg(1'000)->Arg(100'000)->Arg(4'000'000);
+BENCHMARK(BM_StoreBatch64)->Arg(1'000)->Arg(100'000)->Arg(4'000'000);
+
+// ---- Threads ----
+
+BENCHMARK(BM_Store)->Name("BM_StoreHotKey")->Arg(1)->ThreadRange(1, 2);
+BENCHMARK(BM_Store)->Name("BM_StoreSpread")->Arg(100'000)->ThreadRange(1, 2);
+
+// What the clock and the empty loop cost, to subtract.
+void BM_Clock(benchmark::State& state) {
+  const common::SystemClock clock;
+  for (auto _ : state) benchmark::DoNotOptimize(clock.NowNs());
+}
+BENCHMARK(BM_Clock);
+void BM_Keys(benchmark::State& state) {
+  KeySequence keys(100'000, 7);
+  for (auto _ : state) benchmark::DoNotOptimize(keys.Next().data()[0]);
+}
+BENCHMARK(BM_Keys);
+
+}  // namespace
+}  // namespace sluice
+
+BENCHMARK_MAIN();
