@@ -38,7 +38,9 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address,
 
 }  // namespace
 
-std::vector<DataTransport> DataTransports() { return {{"grpc", {}}}; }
+std::vector<DataTransport> DataTransports() {
+  return {{"h2", {"--data_transport=h2"}}, {"grpc", {"--data_transport=grpc"}}};
+}
 
 ServerProcess::ServerProcess(Options options) {
   std::vector<std::string> arguments = {SLUICED_PATH, "--listen=127.0.0.1:0",

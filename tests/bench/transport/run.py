@@ -8,8 +8,8 @@ does meanwhile falls on all alike. CPU time is the server process's own, from /p
     tests/bench/transport/run.py [--build build] [--rounds 3] [--requests 60000]
         [--connections 8] [--streams 32] [--server NAME=COMMAND ...]
 
-Servers without --server: `empty` (a grpc++ callback handler that does nothing) and `grpc`
-(sluiced). A command must say `ready data=HOST:PORT ...` on stdout. The last line compares each
+Servers without --server: `empty` (a grpc++ callback handler that does nothing), and sluiced with
+`grpc` and with `h2` as its data transport. A command must say `ready data=HOST:PORT ...` on stdout. The last line compares each
 server with the first.
 """
 
@@ -94,9 +94,11 @@ def main():
         binaries = os.path.join(options.build, "bin")
         commands = {
             "empty": [os.path.join(binaries, "empty_grpc_server")],
-            "grpc": [os.path.join(binaries, "sluiced"), f"--limits={limits}",
-                     "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0"],
         }
+        for transport in ("grpc", "h2"):
+            commands[transport] = [os.path.join(binaries, "sluiced"), f"--limits={limits}",
+                                   "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                                   f"--data_transport={transport}"]
         if options.server:
             commands = {}
             for one in options.server:

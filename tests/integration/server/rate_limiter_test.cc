@@ -1,4 +1,6 @@
 // RateLimiter over a real socket: every RPC, and every kind of bad input.
+#include <signal.h>
+
 #include <limits>
 #include <string>
 #include <thread>
@@ -304,7 +306,7 @@ TEST_P(RateLimiterServerTest, ShadowGrantsAndSaysWhatItWouldHaveDenied) {
   EXPECT_EQ(response.charges(0).reason(), v1::REASON_SHADOW_DENIED);
 }
 
-TEST_P(RateLimiterServerTest, AcallPastItsDeadlineOrCancelledDebitsNothing) {
+TEST_P(RateLimiterServerTest, ACallPastItsDeadlineOrCancelledDebitsNothing) {
   int failed = 0;
   for (int i = 0; i < 50; ++i) {
     grpc::ClientContext context;
@@ -318,6 +320,26 @@ TEST_P(RateLimiterServerTest, AcallPastItsDeadlineOrCancelledDebitsNothing) {
   }
   EXPECT_EQ(failed, 50);
   EXPECT_EQ(Remaining("fast", "late"), 100);
+}
+
+TEST_P(RateLimiterServerTest, ACallWhoseDeadlinePassedBeforeTheServerLookedDebitsNothing) {
+  // The deadline travels as a length of time, so a server that stood still cannot know it; what
+  // tells it is the cancellation behind the request. grpc++ reads all that came before it decides;
+  // our HTTP/2 decides a request as soon as it is complete.
+  if (GetParam().name == "h2") GTEST_SKIP() << "decides before it reads on";
+  ASSERT_TRUE(Granted("api", "first"));  // connected
+  server_->Signal(SIGSTOP);
+  for (int i = 0; i < 5; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+    v1::AcquireResponse response;
+    EXPECT_EQ(data_->Acquire(&context, Request("api", "late"), &response).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  // The calls lie in the socket now, in front of these.
+  server_->Signal(SIGCONT);
+  ASSERT_TRUE(Granted("api", "first"));
+  EXPECT_EQ(Remaining("api", "late"), 10);
 }
 
 TEST_P(RateLimiterServerTest, ReflectionListsTheServicesAndTheirFiles) {
@@ -373,7 +395,7 @@ TEST_P(RateLimiterServerTest, HealthKnowsItsServices) {
   grpc::health::v1::HealthCheckRequest request;
   grpc::health::v1::HealthCheckResponse response;
   request.set_service("none");
-  ExpectError(stub->Check(&context, request, &response), grpc::StatusCode::NOT_FOUND, "none");
+  ExpectError(stub->Check(&context, request, &response), grpc::StatusCode::NOT_FOUND, "service");
 }
 
 SLUICE_ON_EVERY_TRANSPORT(RateLimiterServerTest);
