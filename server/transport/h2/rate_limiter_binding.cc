@@ -7,7 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "server/common/errors.h"
+#include "server/common/strings.h"
 #include "server/net/event_loop.h"
 #include "server/transport/h2/loop_post.h"
 #include "server/transport/h2/protobuf_wire.h"
@@ -391,7 +394,9 @@ class HealthCheck final : public UnaryMethod {
     }
     const Serving serving = board_.Get(service);
     if (serving == Serving::kServiceUnknown) {
-      rpc.Finish(absl::StatusCode::kNotFound, "unknown service");
+      rpc.Finish(absl::StatusCode::kNotFound,
+                 absl::StrCat("service: \"", absl::CHexEscape(common::ToAbsl(service)),
+                              "\" is not served here"));
       return;
     }
     WriteServing(serving, &rpc);
