@@ -91,6 +91,14 @@ class Registry {
   Pending* first_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
+// grpc++ rounds deadlines up to milliseconds: it would send what is late already.
+bool IsLate(const Call& call) { return std::chrono::steady_clock::now() >= call.deadline; }
+
+Status TooLate() {
+  return Status(StatusCode::kDeadlineExceeded,
+                "the deadline passed before the call was sent; nothing was taken");
+}
+
 gpr_timespec GrpcDeadline(TimePoint deadline) {
   const int64_t left =
       std::chrono::nanoseconds(deadline - std::chrono::steady_clock::now()).count();
@@ -213,6 +221,7 @@ class UnaryCall final : public Tag, public Pending {
   template <typename Request, typename Prepare>
   static void Start(Transport* transport, const Call& call, Request request, Callback<Value> done,
                     Prepare prepare) {
+    if (IsLate(call)) return done(TooLate());
     if (transport->channel->GetState(false) == GRPC_CHANNEL_READY) {
       return Send(transport, call, request, std::move(done), prepare);
     }
@@ -652,6 +661,7 @@ class GrpcConnection final : public Connection {
 
   // The caller's own thread reads the socket: no hop to another one and back.
   Result<Decision> AcquireBlocking(const Acquisition& acquisition, const Call& call) override {
+    if (IsLate(call)) return TooLate();
     if (transport_->channel->GetState(false) != GRPC_CHANNEL_READY) {
       return Connection::AcquireBlocking(acquisition, call);
     }
