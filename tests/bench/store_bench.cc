@@ -231,6 +231,201 @@ BENCHMARK(BM_StoreBatch64)->Arg(1'000)->Arg(100'000)->Arg(4'000'000);
 BENCHMARK(BM_Store)->Name("BM_StoreHotKey")->Arg(1)->ThreadRange(1, 2);
 BENCHMARK(BM_Store)->Name("BM_StoreSpread")->Arg(100'000)->ThreadRange(1, 2);
 
+BENCHMARK(BM_MutexMap)->Name("BM_MutexMapHotKey")->Arg(1)->ThreadRange(1, 2);
+BENCHMARK(BM_MutexMap)->Name("BM_MutexMapSpread")->Arg(100'000)->ThreadRange(1, 2);
+
+// Latencies in nanoseconds, for percentiles.
+class Latencies {
+ public:
+  void Add(int64_t ns) { ns_.push_back(static_cast<uint32_t>(std::min<int64_t>(ns, 4e9))); }
+  void Add(const Latencies& other) { ns_.insert(ns_.end(), other.ns_.begin(), other.ns_.end()); }
+  double At(double quantile) {
+    const auto i = static_cast<size_t>(quantile * static_cast<double>(ns_.size() - 1));
+    std::nth_element(ns_.begin(), ns_.begin() + static_cast<std::ptrdiff_t>(i), ns_.end());
+    return ns_[i];
+  }
+
+ private:
+  std::vector<uint32_t> ns_;
+};
+
+int64_t Read(clockid_t id) {
+  timespec ts;
+  clock_gettime(id, &ts);
+  return int64_t{ts.tv_sec} * kSecond + ts.tv_nsec;
+}
+
+// 16 threads whose every acquisition charges a key of their own and one shared bucket, on however
+// many cores there are: how long is one kept waiting by another that was descheduled with the
+// shared bucket locked? Wall time, so the scheduler's own time slices are in it.
+void BM_SharedBucket16Threads(benchmark::State& state) {
+  static const common::SystemClock clock;
+  static MemoryStore shared(clock, {});
+  static Latencies all;
+  static common::Mutex mu;
+  static const auto overall = MakeRule(10, 10, 1'000'000, 1'000'000'000);
+  static const auto user = MakeRule(11, 11, 1'000'000, 1'000'000'000);
+  if (state.thread_index() == 0) {
+    shared.Register(overall);
+    shared.Register(user);
+    all = {};
+  }
+  const std::string key = KeyOf(state.thread_index());
+  const Charge charges[] = {{user.get(), key, 1}, {overall.get(), "", 1}};
+  ChargeResult results[2];
+  Acquisition acquisition;
+  acquisition.charges = charges;
+  acquisition.results = results;
+  Operation operation;
+  operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+  Latencies mine;
+  for (auto _ : state) {
+    const int64_t start = Read(CLOCK_MONOTONIC);
+    shared.Acquire(&operation);
+    mine.Add(Read(CLOCK_MONOTONIC) - start);
+  }
+  {
+    common::MutexLock lock(&mu);
+    all.Add(mine);
+  }
+  state.SetItemsProcessed(state.iterations());
+  if (state.thread_index() == 0) {
+    // The other threads have added theirs when this one has waited for them at the loop's end, or
+    // are about to: a percentile of nearly all will do.
+    common::MutexLock lock(&mu);
+    state.counters["p50_ns"] = all.At(0.5);
+    state.counters["p99_ns"] = all.At(0.99);
+    state.counters["p99.9_ns"] = all.At(0.999);
+    state.counters["max_ns"] = all.At(1);
+    state.counters["yields"] = static_cast<double>(shared.Stats().lock_yields);
+  }
+}
+BENCHMARK(BM_SharedBucket16Threads)->Threads(16)->Iterations(100'000);
+
+// Decisions on 10,000 limits while all of them are replaced, again and again, so that nearly every
+// decision finds a bucket of an older rule and converts it. The longest decision, in CPU time of
+// its thread (what the store costs) and in wall time (what other processes on the machine add).
+void BM_ReloadOf10000Limits(benchmark::State& state) {
+  constexpr uint32_t kLimits = 10'000;
+  using Table = std::vector<std::shared_ptr<const Rule>>;
+  const common::SystemClock clock;
+  MemoryStore store(clock, {});
+  uint32_t next_id = 100;
+  const auto make = [&] {
+    auto table = std::make_shared<Table>();
+    for (uint32_t i = 0; i < kLimits; ++i) {
+      ++next_id;
+      table->push_back(MakeRule(next_id, i + 1, 1000 + next_id % 7, 1'000'000));
+      store.Register(table->back());
+    }
+    return table;
+  };
+  std::shared_ptr<const Table> current = make();
+  common::Mutex mu;
+  std::atomic<bool> stop{false};
+  int reloads = 0;
+  std::thread reloader([&] {
+    while (!stop) {
+      auto next = make();
+      {
+        common::MutexLock lock(&mu);
+        current = std::move(next);
+      }
+      ++reloads;
+      for (int i = 0; i < 50; ++i) store.Maintain();
+    }
+  });
+  Latencies cpu;
+  Latencies wall;
+  Operation operation;
+  ChargeResult result;
+  std::mt19937 random(3);
+  std::shared_ptr<const Table> table;
+  uint64_t n = 0;
+  for (auto _ : state) {
+    if (n++ % 64 == 0) {
+      common::MutexLock lock(&mu);
+      table = current;
+    }
+    const std::string key = KeyOf(random() % 10);
+    const Charge charge{(*table)[random() % kLimits].get(), key, 1};
+    Acquisition acquisition;
+    acquisition.charges = absl::MakeConstSpan(&charge, 1);
+    acquisition.results = &result;
+    operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+    const int64_t wall_start = Read(CLOCK_MONOTONIC);
+    const int64_t cpu_start = Read(CLOCK_THREAD_CPUTIME_ID);
+    store.Acquire(&operation);
+    cpu.Add(Read(CLOCK_THREAD_CPUTIME_ID) - cpu_start);
+    wall.Add(Read(CLOCK_MONOTONIC) - wall_start);
+  }
+  stop = true;
+  reloader.join();
+  state.counters["reloads"] = reloads;
+  state.counters["cpu_p99.9_ns"] = cpu.At(0.999);
+  state.counters["cpu_max_ns"] = cpu.At(1);
+  state.counters["wall_p99.9_ns"] = wall.At(0.999);
+  state.counters["wall_max_ns"] = wall.At(1);
+}
+BENCHMARK(BM_ReloadOf10000Limits)->Iterations(1'000'000);
+
+// ---- Memory ----
+
+int64_t ResidentBytes() {
+  FILE* file = std::fopen("/proc/self/statm", "r");
+  long pages = 0;
+  long resident = 0;
+  if (file == nullptr || std::fscanf(file, "%ld %ld", &pages, &resident) != 2) resident = 0;
+  if (file != nullptr) std::fclose(file);
+  return int64_t{resident} * sysconf(_SC_PAGESIZE);
+}
+
+// Fills a store, then lets all its buckets become full, and keeps house until nothing is left.
+void BM_Memory(benchmark::State& state) {
+  for (auto _ : state) {
+    common::FakeClock clock;
+    const int64_t resident_before = ResidentBytes();
+    MemoryStore store(clock, {});
+    store.Register(BigRule());
+    const auto bytes_empty = static_cast<double>(store.Stats().memory_bytes);
+    Operation operation;
+    ChargeResult result;
+    const int64_t keys = state.range(0);
+    for (int64_t i = 0; i < keys; ++i) {
+      const std::string key = KeyOf(i);
+      const Charge charge{BigRule().get(), key, 1'000'000};
+      Acquisition acquisition;
+      acquisition.charges = absl::MakeConstSpan(&charge, 1);
+      acquisition.results = &result;
+      operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+      store.Acquire(&operation);
+    }
+    const double each = static_cast<double>(keys);
+    state.counters["buckets"] = static_cast<double>(store.Stats().buckets);
+    state.counters["B_each_beside_key"] =
+        static_cast<double>(store.Stats().memory_bytes) / each - kKeyBytes;
+    state.counters["RSS_B_each_beside_key"] =
+        static_cast<double>(ResidentBytes() - resident_before) / each - kKeyBytes;
+    clock.Advance(3600 * kSecond);
+    int64_t steps = 0;
+    int64_t longest_ns = 0;
+    while (store.Stats().buckets > 0 || store.Maintain()) {
+      const int64_t start = Read(CLOCK_THREAD_CPUTIME_ID);
+      store.Maintain();
+      longest_ns = std::max(longest_ns, Read(CLOCK_THREAD_CPUTIME_ID) - start);
+      ++steps;
+    }
+    // One more round, in which nothing is found: then what was kept for more is given back.
+    for (int i = 0; i < 10; ++i) store.Maintain();
+    state.counters["idle_B_more"] = static_cast<double>(store.Stats().memory_bytes) - bytes_empty;
+    state.counters["idle_RSS_MB_more"] =
+        static_cast<double>(ResidentBytes() - resident_before) / 1e6;
+    state.counters["maintain_steps"] = static_cast<double>(steps);
+    state.counters["maintain_longest_us"] = static_cast<double>(longest_ns) / 1e3;
+  }
+}
+BENCHMARK(BM_Memory)->Arg(4'000'000)->Iterations(1)->Unit(benchmark::kMillisecond);
+
 // What the clock and the empty loop cost, to subtract.
 void BM_Clock(benchmark::State& state) {
   const common::SystemClock clock;

@@ -20,9 +20,9 @@ constexpr size_t kSweepPerInsert = 4;
 constexpr size_t kSweepForRoom = 32;
 constexpr size_t kSweepElsewhereForRoom = 64;
 // Slots that Maintain looks at in one call, and at most under one lock.
-constexpr size_t kSweepPerMaintain = 8192;
-constexpr size_t kSweepPerLock = 1024;
-constexpr size_t kReclaimPerMaintain = 4096;
+constexpr size_t kSweepPerMaintain = 2048;
+constexpr size_t kSweepPerLock = 256;
+constexpr size_t kReclaimPerMaintain = 2048;
 constexpr size_t kCollectPerMaintain = 256;
 // How far ahead records are fetched where many are looked at.
 constexpr size_t kAhead = 8;
