@@ -250,6 +250,15 @@ void GrpcConnection::TellStreamsToDrain() {
   }
 }
 
+size_t GrpcConnection::CallMemory() const {
+  size_t bytes = 0;
+  for (const ServerCall* call = calls_; call != nullptr; call = call->next_) {
+    bytes += sizeof(ServerCall) + call->in_.capacity() + call->out_.capacity() +
+             call->metadata_bytes_.capacity();
+  }
+  return bytes;
+}
+
 void GrpcConnection::CancelCalls() {
   for (ServerCall* call = calls_; call != nullptr; call = call->next_) call->Cancel();
 }

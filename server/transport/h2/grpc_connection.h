@@ -32,6 +32,8 @@ class GrpcConnection final : public net::StreamHandler, private Http2Session::Ha
   void OnClosed(const absl::Status& why) override;
 
   const Http2Session& session() const { return session_; }
+  // Bytes of the calls that are open.
+  size_t CallMemory() const;
 
  private:
   friend class ServerCall;

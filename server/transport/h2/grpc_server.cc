@@ -134,6 +134,21 @@ void GrpcServer::Drain() {
   }
 }
 
+size_t GrpcLoop::memory_in_use() const {
+  size_t bytes = environment_.memory().bytes_in_use();
+  for (const GrpcConnection* connection = connections_; connection != nullptr;
+       connection = connection->next_) {
+    bytes += sizeof(GrpcConnection) + connection->CallMemory();
+  }
+  return bytes;
+}
+
+size_t GrpcServer::memory_in_use() const {
+  size_t bytes = 0;
+  for (const auto& grpc : loops_) bytes += grpc->memory_in_use();
+  return bytes;
+}
+
 uint64_t GrpcServer::connections() const {
   uint64_t open = 0;
   for (const auto& grpc : loops_) open += grpc->connections();

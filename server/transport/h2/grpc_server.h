@@ -73,6 +73,8 @@ class GrpcLoop final : private net::IterationHook {
   // From any thread.
   uint64_t connections() const { return connections_opened_.Read() - connections_closed_.Read(); }
   Http2Environment& environment() { return environment_; }
+  // On the loop's thread.
+  size_t memory_in_use() const;
 
  private:
   friend class GrpcConnection;
@@ -150,6 +152,10 @@ class GrpcServer final : public net::Acceptor {
 
   // Connections open now.
   uint64_t connections() const;
+
+  // Bytes that nghttp2, calls and connections hold, of all loops. REQUIRES: on the loop's thread,
+  // if there is one loop, or none runs.
+  size_t memory_in_use() const;
 
   size_t loops() const { return loops_.size(); }
   const MethodTable& methods() const { return methods_; }

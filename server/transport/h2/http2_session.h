@@ -66,6 +66,7 @@ class Http2Environment {
 
   const Http2Options& options() const { return options_; }
   MemoryPool& memory() { return memory_; }
+  const MemoryPool& memory() const { return memory_; }
 
  private:
   friend class Http2Session;

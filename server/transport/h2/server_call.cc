@@ -568,6 +568,8 @@ void ServerCall::FailWithCode(absl::StatusCode code, std::string_view message) {
   status_ = static_cast<absl::StatusCode>(CodeIndex(code));
   message_ = PercentEncode(message, kMaxStatusTextBytes);
   RecordFinish(status_);
+  // What it had sent so far is of no use any more.
+  if (!started_) in_.Clear(kKeepBytes);
   // What was being written is no message.
   if (method_->streaming == nullptr) {
     out_.Clear();

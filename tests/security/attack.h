@@ -1,0 +1,100 @@
+// An attacker's end of a connection: frames as bytes, valid or not, and a neighbour who must not
+// notice.
+#ifndef SLUICE_TESTS_SECURITY_ATTACK_H_
+#define SLUICE_TESTS_SECURITY_ATTACK_H_
+
+#include <time.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "gtest/gtest.h"
+#include "tests/support/echo_methods.h"
+#include "tests/support/h2_peer.h"
+
+namespace sluice::testing {
+
+inline std::string Frame(uint8_t type, uint8_t flags, uint32_t stream_id,
+                         std::string_view payload = "") {
+  std::string out;
+  for (const int shift : {16, 8, 0}) out.push_back(static_cast<char>(payload.size() >> shift));
+  out.push_back(static_cast<char>(type));
+  out.push_back(static_cast<char>(flags));
+  for (const int shift : {24, 16, 8, 0}) out.push_back(static_cast<char>(stream_id >> shift));
+  out.append(payload);
+  return out;
+}
+
+inline const std::string kGreeting =
+    std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + Frame(NGHTTP2_SETTINGS, 0, 0);
+
+// A literal header field that is not indexed. Lengths below 127.
+inline std::string Literal(std::string_view name, std::string_view value) {
+  return std::string(1, '\0') + static_cast<char>(name.size()) + std::string(name) +
+         static_cast<char>(value.size()) + std::string(value);
+}
+
+// The header block of a gRPC request. 0x83: ":method: POST", 0x86: ":scheme: http".
+inline std::string RequestHeaders(std::string_view path) {
+  return "\x83\x86" + Literal(":path", path) + Literal(":authority", "a") +
+         Literal("te", "trailers") + Literal("content-type", "application/grpc");
+}
+
+class AttackTest : public ::testing::Test {
+ protected:
+  AttackTest() { Begin({}); }
+
+  void Begin(const transport::h2::GrpcServerOptions& options) {
+    neighbour_.reset();
+    server_ = std::make_unique<H2Server>(options);
+    server_->methods.AddUnary("/t.T/Echo", echo_);
+    server_->methods.AddUnary("/t.T/Held", held_);
+    server_->methods.AddStreaming("/t.T/Stream", stream_);
+    neighbour_ = std::make_unique<H2Client>(*server_);
+    neighbour_->Pump();
+  }
+  // Another connection of the same loop is served.
+  void ExpectOthersUnharmed() {
+    const int32_t id = neighbour_->Call("/t.T/Echo", Framed("fine"));
+    neighbour_->Pump();
+    EXPECT_EQ(neighbour_->calls[id].messages(), std::vector<std::string>{"fine"});
+    EXPECT_EQ(neighbour_->calls[id].status(), "0");
+  }
+  // Feeds `frame` until the connection ends; how often. Output is thrown away, as by a peer that
+  // reads on.
+  static int FeedUntilEnd(H2Connection& connection, const std::string& frame, int most) {
+    for (int i = 0; i < most; ++i) {
+      connection.Feed(frame);
+      connection.Take();
+      if (connection.ended()) return i + 1;
+    }
+    return most;
+  }
+  // Whether a GOAWAY with this error is in the bytes.
+  static bool HasGoaway(const std::string& bytes, uint32_t error) {
+    for (size_t at = 0; at + 9 <= bytes.size();) {
+      const auto* p = reinterpret_cast<const uint8_t*>(bytes.data()) + at;
+      const size_t size = size_t{p[0]} << 16 | size_t{p[1]} << 8 | p[2];
+      if (p[3] == NGHTTP2_GOAWAY && at + 17 <= bytes.size()) {
+        if ((uint32_t{p[13]} << 24 | uint32_t{p[14]} << 16 | uint32_t{p[15]} << 8 | p[16]) ==
+            error) {
+          return true;
+        }
+      }
+      at += 9 + size;
+    }
+    return false;
+  }
+  size_t Memory() const { return server_->server.memory_in_use(); }
+
+  EchoMethod echo_;
+  HeldMethod held_;
+  EchoStream stream_;
+  std::unique_ptr<H2Server> server_;
+  std::unique_ptr<H2Client> neighbour_;
+};
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_SECURITY_ATTACK_H_

@@ -1,0 +1,124 @@
+// Peers that take their time, to hold what is dear.
+#include "tests/security/attack.h"
+
+namespace sluice::testing {
+namespace {
+
+using SlowPeerTest = AttackTest;
+constexpr int64_t kSecond = 1'000'000'000;
+
+// One byte each `pause_ns`, of bytes that never complete anything; how long it lasts.
+int64_t SecondsUntilEnd(H2Server& server, H2Connection& connection, const std::string& bytes,
+                        int64_t most_s) {
+  for (int64_t s = 0; s < most_s; ++s) {
+    if (static_cast<size_t>(s) < bytes.size()) connection.Feed(bytes.substr(s, 1));
+    connection.Take();
+    if (connection.ended()) return s;
+    server.Advance(kSecond);
+    if (connection.ended()) return s + 1;
+  }
+  return most_s;
+}
+
+TEST_F(SlowPeerTest, InThePreface) {
+  H2Connection connection(*server_);
+  EXPECT_LE(SecondsUntilEnd(*server_, connection, kGreeting, 300), 11);
+}
+
+TEST_F(SlowPeerTest, WhoSaysNothing) {
+  H2Connection connection(*server_);
+  EXPECT_LE(SecondsUntilEnd(*server_, connection, "", 300), 11);
+}
+
+TEST_F(SlowPeerTest, InHeaders) {
+  H2Connection connection(*server_);
+  connection.Feed(kGreeting);
+  // The nine bytes of the frame's header, and then what may pass within it.
+  EXPECT_LE(SecondsUntilEnd(*server_, connection,
+                            Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Echo")), 300),
+            30);
+}
+
+TEST_F(SlowPeerTest, BetweenContinuations) {
+  H2Connection connection(*server_);
+  connection.Feed(kGreeting);
+  connection.Feed(Frame(NGHTTP2_HEADERS, 0, 1, "\x83"));
+  int64_t seconds = 0;
+  for (; seconds < 300 && !connection.ended(); ++seconds) {
+    if (seconds % 5 == 0) connection.Feed(Frame(NGHTTP2_CONTINUATION, 0, 1, Literal("x", "y")));
+    server_->Advance(kSecond);
+  }
+  EXPECT_LE(seconds, 21);
+}
+
+TEST_F(SlowPeerTest, InABody) {
+  H2Connection connection(*server_);
+  connection.Feed(kGreeting);
+  connection.Feed(Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Echo")));
+  // Whole frames of a byte each: the frames end, the request does not.
+  bool answered = false;
+  for (int s = 0; s < 40 && !answered; ++s) {
+    connection.Feed(Frame(NGHTTP2_DATA, 0, 1, std::string(1, '\0')));
+    server_->Advance(kSecond);
+    const std::string out = connection.Take();
+    answered = out.find("grpc-message") != std::string::npos ||
+               out.find(std::string("\0\0\4\3", 4)) != std::string::npos;
+  }
+  EXPECT_TRUE(answered);
+  EXPECT_EQ(echo_.calls, 0);
+  ExpectOthersUnharmed();
+}
+
+TEST_F(SlowPeerTest, WhoDoesNotReadIsGivenUpAndHoldsLittle) {
+  H2Client client(*server_);
+  client.Pump();
+  nghttp2_session_set_local_window_size(client.session, 0, 0, 1 << 30);
+  client.Pump();
+  client.connection.stream.stalled = true;
+  for (int i = 0; i < 100; ++i) client.Call("/t.T/Echo", Framed(std::string(60'000, 'x')));
+  client.connection.Feed(client.TakeOutput());
+  EXPECT_LE(client.connection.stream.most_output, size_t{600} << 10);
+  for (int s = 0; s < 90 && !client.connection.ended(); ++s) {
+    server_->Advance(kSecond);
+    neighbour_->Pump();
+  }
+  EXPECT_TRUE(client.connection.ended());
+  ExpectOthersUnharmed();
+}
+
+// The window of each stream stays shut: answers are made, and wait. Their bytes are bounded.
+TEST_F(SlowPeerTest, WhoseWindowsStayShutIsRefused) {
+  H2Client client(*server_, /*auto_window=*/false);
+  const nghttp2_settings_entry shut = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
+  nghttp2_submit_settings(client.session, 0, &shut, 1);
+  client.Pump();
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 300; ++i) {
+    ids.push_back(client.Call("/t.T/Echo", Framed(std::string(100'000, 'x'))));
+    client.Pump();
+  }
+  int refused = 0;
+  for (const int32_t id : ids) refused += client.calls[id].status() == "8";
+  EXPECT_GT(refused, 200);
+  EXPECT_LE(echo_.calls, 90);  // 8 MiB of 100 kB each
+  ExpectOthersUnharmed();
+}
+
+// Of what each connection allocates, 16 KiB are a frame buffer of which an idle one has touched a
+// page: some 14 KB are resident (tests/bench/transport measures that).
+TEST_F(SlowPeerTest, IdleConnectionsAreSmall) {
+  const size_t before = Memory();
+  std::vector<std::unique_ptr<H2Client>> idle;
+  constexpr size_t kConnections = 2000;
+  for (size_t i = 0; i < kConnections; ++i) {
+    idle.push_back(std::make_unique<H2Client>(*server_));
+    idle.back()->Pump();
+  }
+  const size_t each = (Memory() - before) / kConnections;
+  RecordProperty("bytes_each", static_cast<int>(each));
+  EXPECT_LE(each, size_t{28} << 10);
+  ExpectOthersUnharmed();
+}
+
+}  // namespace
+}  // namespace sluice::testing
