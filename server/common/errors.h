@@ -132,11 +132,9 @@ inline absl::Status HoldWithoutMaxWait(std::string_view path) {
       absl::StrCat(ToAbsl(path), "hold: true without max_wait; say how long to hold at most"));
 }
 
-inline absl::Status WaitUnimplemented(std::string_view path) {
-  return absl::UnimplementedError(
-      absl::StrCat(ToAbsl(path),
-                   "max_wait: reservations are not in this version; leave max_wait out and try "
-                   "again after retry_after"));
+inline absl::Status HoldUnimplemented(std::string_view path) {
+  return absl::UnimplementedError(absl::StrCat(
+      ToAbsl(path), "hold: not in this version; leave it out and proceed after `wait`"));
 }
 
 inline absl::Status LeaseUnimplemented() {

@@ -28,8 +28,10 @@ std::string ChargePath(AcquireCall::Form form, size_t acquisition, size_t charge
   return absl::StrCat(Prefix(form, acquisition), "charges[", charge, "]");
 }
 
-// What max_wait and hold have to be, and what is not there yet.
-absl::Status CheckOptions(const AcquisitionOptions& options, AcquireCall::Form form, size_t i) {
+// What max_wait and hold have to be, and what is not there yet. Sets *max_wait_ns.
+absl::Status CheckOptions(const AcquisitionOptions& options, AcquireCall::Form form, size_t i,
+                          int64_t* max_wait_ns) {
+  *max_wait_ns = 0;
   if (options.max_wait.seconds == 0 && options.max_wait.nanos == 0 && !options.hold) {
     return absl::OkStatus();
   }
@@ -42,7 +44,9 @@ absl::Status CheckOptions(const AcquisitionOptions& options, AcquireCall::Form f
   }
   if (options.hold && form == AcquireCall::Form::kBatch) return errors::HoldInBatch(prefix);
   if (options.hold && *max_wait == 0) return errors::HoldWithoutMaxWait(prefix);
-  return errors::WaitUnimplemented(prefix);
+  if (options.hold) return errors::HoldUnimplemented(prefix);
+  *max_wait_ns = *max_wait;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -52,8 +56,9 @@ void RateLimiter::Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& att
   AcquireCall::Item& item = call.items_[i];
   const auto path = [&](size_t charge) { return ChargePath(call.form_, i, charge); };
 
-  attempt.Begin(/*max_wait_ns=*/0, item.options.want_receipt);
-  absl::Status wrong = CheckOptions(item.options, call.form_, i);
+  int64_t max_wait_ns = 0;
+  absl::Status wrong = CheckOptions(item.options, call.form_, i, &max_wait_ns);
+  attempt.Begin(max_wait_ns, item.options.want_receipt);
   if (wrong.ok() && item.asked > bounds::kMaxCharges) {
     wrong = errors::WithPath(Prefix(call.form_, i),
                              errors::TooManyCharges(item.asked, bounds::kMaxCharges));
@@ -216,11 +221,14 @@ void RateLimiter::Count(AcquireCall& call) {
     }
   });
   for (AcquireCall::Item& item : call.items_) {
-    if (!item.options.want_receipt || !item.status.ok()) continue;
+    if (!item.status.ok()) continue;
     const store::Acquisition& decided = call.AttemptOf(item).acquisition(item.in_work);
     if (decided.receipt_id == 0) continue;
     item.receipt = static_cast<uint32_t>(call.receipts_.size());
-    signer_.Append(decided.receipt_id, decided.charges, &call.receipts_);
+    // Of a reservation also when none was asked for: only with it can the place be given up.
+    signer_.Append(decided.receipt_id,
+                   decided.wait_ns == 0 ? 0 : decided.now_ns + decided.wait_ns, decided.charges,
+                   &call.receipts_);
     item.receipt_bytes = static_cast<uint32_t>(call.receipts_.size()) - item.receipt;
   }
 }
@@ -359,6 +367,7 @@ void RateLimiter::TryRefund(RefundCall* call) {
     call->charges_.push_back({&limit->RuleFor(charge.key), charge.key, charge.permits});
   }
   call->operation_.receipt_id = call->decoded_.id;
+  call->operation_.moment_ns = call->decoded_.moment_ns;
   call->operation_.charges = call->charges_;
   call->operation_.refunded = call->refunded_.data();
   call->operation_.outcome = store::RefundOutcome::kPending;

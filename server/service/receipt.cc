@@ -15,7 +15,7 @@ namespace sluice::service {
 namespace {
 
 constexpr uint8_t kVersion = 1;
-constexpr size_t kHeaderBytes = 1 + 8 + 8 + 1;
+constexpr size_t kHeaderBytes = 1 + 8 + 8 + 8 + 1;
 
 template <typename T>
 void AppendInteger(T value, std::string* out) {
@@ -67,12 +67,13 @@ std::array<uint8_t, kReceiptMacBytes> ReceiptSigner::Mac(std::string_view bytes)
   return mac;
 }
 
-void ReceiptSigner::Append(uint64_t id, absl::Span<const store::Charge> charges,
+void ReceiptSigner::Append(uint64_t id, int64_t moment_ns, absl::Span<const store::Charge> charges,
                            std::string* out) const {
   const size_t start = out->size();
   out->push_back(static_cast<char>(kVersion));
   AppendInteger(instance_, out);
   AppendInteger(id, out);
+  AppendInteger(static_cast<uint64_t>(moment_ns), out);
   out->push_back(static_cast<char>(charges.size()));
   for (const store::Charge& charge : charges) {
     out->push_back(static_cast<char>(charge.rule->limit_name.size()));
@@ -99,6 +100,7 @@ absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const
   if (TakeInteger<uint8_t>(&rest) != kVersion) return bad;
   const uint64_t instance = TakeInteger<uint64_t>(&rest);
   receipt->id = TakeInteger<uint64_t>(&rest);
+  receipt->moment_ns = static_cast<int64_t>(TakeInteger<uint64_t>(&rest));
   const size_t charges = TakeInteger<uint8_t>(&rest);
   if (!issued_here) return instance != instance_ ? common::errors::ForeignReceipt() : bad;
   for (size_t i = 0; i < charges; ++i) {

@@ -5,6 +5,7 @@
 //   1 B   version, 1
 //   8 B   instance: random, of this process start
 //   8 B   receipt id: the store's serial
+//   8 B   the moment of a reservation, on the store's clock; 0: granted for now
 //   1 B   charges, 1 to 16
 //         each: 1 B name length, name; 2 B key length, key; 8 B permits
 //   16 B  MAC: the first half of HMAC-SHA256 over all before it, with a random key of this start
@@ -35,6 +36,7 @@ struct ReceiptCharge {
 
 struct Receipt {
   uint64_t id = 0;
+  int64_t moment_ns = 0;
   std::vector<ReceiptCharge> charges;  // views into the bytes that were opened
 };
 
@@ -51,7 +53,8 @@ class ReceiptSigner {
       : instance_(instance), key_(key) {}
 
   // Appends a receipt to `out`.
-  void Append(uint64_t id, absl::Span<const store::Charge> charges, std::string* out) const;
+  void Append(uint64_t id, int64_t moment_ns, absl::Span<const store::Charge> charges,
+              std::string* out) const;
 
   // INVALID_ARGUMENT: not issued by this signer.
   absl::Status Open(std::string_view bytes, Receipt* receipt) const;

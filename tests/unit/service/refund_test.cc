@@ -101,11 +101,12 @@ TEST(ReceiptSignerTest, CarriesTheLongestNamesAndKeysOfSixteenCharges) {
   const std::vector<store::Charge> charges(16, store::Charge{&rule, key, ~uint64_t{0}});
   const ReceiptSigner signer;
   std::string bytes = "before";
-  signer.Append(7, charges, &bytes);
+  signer.Append(7, 11, charges, &bytes);
   ASSERT_LE(bytes.size() - 6, common::bounds::kMaxReceiptBytes);
   Receipt receipt;
   ASSERT_TRUE(signer.Open(std::string_view(bytes).substr(6), &receipt).ok());
   EXPECT_EQ(receipt.id, 7u);
+  EXPECT_EQ(receipt.moment_ns, 11);
   ASSERT_EQ(receipt.charges.size(), 16u);
   EXPECT_EQ(receipt.charges[15].limit, rule.limit_name);
   EXPECT_EQ(receipt.charges[15].key, key);
