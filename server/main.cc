@@ -19,7 +19,9 @@
 #include "server/common/metrics.h"
 #include "server/config/reloader.h"
 #include "server/config/watcher.h"
+#include "server/engine/alarm_thread.h"
 #include "server/engine/engine.h"
+#include "server/engine/waiting_line.h"
 #include "server/flags.h"
 #include "server/limits/limit_registry.h"
 #include "server/maintenance.h"
@@ -27,6 +29,7 @@
 #include "server/service/limit_admin.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
+#include "server/service/registry_rules.h"
 #include "server/service/watch_hub.h"
 #include "server/store/memory/memory_store.h"
 #include "server/transport/grpc/bearer_token.h"
@@ -131,6 +134,11 @@ int Run(const Flags& flags, const sigset_t& signals) {
   service::KeyUsage usage;
   const service::ReceiptSigner signer;
   service::RateLimiter limiter(registry, engine, store, clock, metrics, usage, signer);
+  service::RegistryRules rules(registry);
+  engine::AlarmThread alarm(clock);
+  engine::WaitingLine line(store, clock, rules, alarm);
+  alarm.Start(line);
+  limiter.UseWaitingLine(&line);
   service::PollingWatchHub watches(limiter);
   service::LimitAdmin admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION,
                             [&] { return StatusOf(reloader.get(), registry); });
@@ -253,10 +261,12 @@ int Run(const Flags& flags, const sigset_t& signals) {
   admin_health.Close();
   data_service.Drain();
   watches.Drain(common::errors::Draining());
+  line.Drain();
   std::thread admin_shutdown([&] { (*admin_port)->Shutdown(deadline); });
   shut_down_data(deadline);
   admin_shutdown.join();
   watcher.reset();
+  alarm.Stop();
   const common::MetricsSnapshot totals = metrics.Snapshot(0);
   log.Info("stopped", {{"granted", totals.granted}, {"denied", totals.denied}});
   return kDone;

@@ -76,6 +76,9 @@ class BucketState {
   // Takes out a booking whose moment has not come. False: there is none of that id and moment.
   bool CancelBooking(const Parameters& parameters, int64_t moment_ns, uint64_t id);
 
+  // A booking, and the moment of the one of its set before it (INT64_MIN: none).
+  bool FindBooking(int64_t moment_ns, uint64_t id, Booking* booking, int64_t* previous_ns) const;
+
   // Turns the bookings whose moments have come into takes. Returns how many older receipts were
   // closed for theirs.
   size_t Fold(const Parameters& parameters, Moment at);

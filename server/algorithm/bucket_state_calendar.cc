@@ -299,6 +299,14 @@ bool BucketState::CancelBooking(const Parameters& parameters, int64_t moment_ns,
   return cancelled;
 }
 
+bool BucketState::FindBooking(int64_t moment_ns, uint64_t id, Booking* booking,
+                              int64_t* previous_ns) const {
+  if (calendar_ == nullptr) return false;
+  return calendar_->tokens() != nullptr
+             ? calendar_->tokens()->Find(moment_ns, id, booking, previous_ns)
+             : calendar_->windows()->Find(moment_ns, id, booking, previous_ns);
+}
+
 bool BucketState::TakeBooked(const Parameters& parameters, const Booking& booking, Moment at) {
   CloseWorthless(parameters, at);
   uint64_t when = 0;

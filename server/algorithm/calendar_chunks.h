@@ -121,6 +121,19 @@ class CalendarChunks {
     return false;
   }
 
+  const Entry& at(Position position) const { return chunks_[position.chunk][position.index]; }
+
+  // The moment of the last booking of the set before that position; INT64_MIN if there is none.
+  int64_t PreviousOfSet(Position position, uint64_t set) const {
+    for (size_t c = position.chunk + 1; c-- > 0;) {
+      size_t i = c == position.chunk ? position.index : chunks_[c].size();
+      while (i-- > 0) {
+        if (chunks_[c][i].set == set) return chunks_[c][i].moment_ns;
+      }
+    }
+    return std::numeric_limits<int64_t>::min();
+  }
+
   // Returns whether the chunk is gone with its last entry.
   bool Erase(Position position) {
     --size_;

@@ -63,6 +63,16 @@ class TokenCalendar {
   // Takes out the booking of that id at that moment. False: there is none.
   bool Cancel(const TokenBucket& parameters, int64_t moment_ns, uint64_t id);
 
+  // The booking of that id at that moment, and the moment of the one of its set before it
+  // (INT64_MIN: none). False: there is none of that id.
+  bool Find(int64_t moment_ns, uint64_t id, Booking* booking, int64_t* previous_ns) const {
+    Chunks::Position position;
+    if (!bookings_.Find(moment_ns, id, &position)) return false;
+    *booking = bookings_.at(position);
+    *previous_ns = bookings_.PreviousOfSet(position, booking->set);
+    return true;
+  }
+
   // The next booking to come. REQUIRES: !empty().
   const Booking& front() const { return bookings_.front(); }
   // Takes out the next booking, since its moment has come, and debits it.

@@ -155,6 +155,10 @@ inline absl::Status CancelledBeforeDecision() {
   return absl::CancelledError("the call was cancelled before its decision; nothing was debited");
 }
 
+inline absl::Status CancelledWhileWaiting() {
+  return absl::CancelledError("the call was cancelled while it waited; its permits were given back");
+}
+
 inline absl::Status StoreAway() {
   return absl::UnavailableError("the shared store is away, and the limit says deny");
 }

@@ -62,6 +62,9 @@ class AcquireWork : public store::AcquireOperation {
   // `charges` are the merged ones, which a receipt is made of.
   const store::Acquisition& acquisition(size_t i) const { return decided_[items_[i].decided]; }
 
+  // For who holds the answer back until the moment, which may change meanwhile.
+  store::Acquisition& mutable_acquisition(size_t i) { return decided_[items_[i].decided]; }
+
   // Charges of acquisition i, as they were added.
   size_t charges(size_t i) const { return items_[i].requested; }
 

@@ -15,6 +15,11 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   for (size_t i = 0; i < attempts_used_; ++i) attempts_[i]->table.reset();
   attempts_used_ = 0;
   receipts_.clear();
+  was_held_ = false;
+}
+
+void AcquireCall::Held::OnAnswer(engine::HeldOutcome outcome) {
+  call_->limiter_->Answer(call_, outcome);
 }
 
 void AcquireCall::Attempt::Done() { call_->limiter_->Decided(call_); }
@@ -28,7 +33,7 @@ AcquisitionResult AcquireCall::result(size_t acquisition) const {
   const store::Acquisition& decided = attempt.acquisition(item.in_work);
   result.granted = decided.outcome == store::Outcome::kGranted;
   result.source = decided.source;
-  result.wait_ns = result.granted ? decided.wait_ns : 0;
+  result.wait_ns = result.granted && !was_held_ ? decided.wait_ns : 0;
   result.retry_after_ns = result.granted ? 0 : decided.retry_after_ns;
   result.receipt = std::string_view(receipts_).substr(item.receipt, item.receipt_bytes);
   result.charges = attempt.charges(item.in_work);

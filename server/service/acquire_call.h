@@ -25,6 +25,7 @@
 #include "server/common/bounds.h"
 #include "server/engine/engine.h"
 #include "server/limits/limit_table.h"
+#include "server/engine/waiting_line.h"
 #include "server/service/types.h"
 #include "server/store/store.h"
 
@@ -135,8 +136,21 @@ class AcquireCall {
     AcquireCall* const call_;
   };
 
+  // The call while it is held.
+  class Held final : public engine::HeldCaller {
+   public:
+    explicit Held(AcquireCall* call) : call_(call) {}
+    void OnAnswer(engine::HeldOutcome outcome) override;
+
+   private:
+    AcquireCall* const call_;
+  };
+
   const Attempt& AttemptOf(const Item& item) const { return *attempts_[item.attempt]; }
 
+  Held held_{this};
+  // The answer was held until the moment: there is nothing to wait for any more.
+  bool was_held_ = false;
   Form form_ = Form::kUnary;
   Utf8 utf8_ = Utf8::kChecked;
   size_t begun_ = 0;  // acquisitions, also those past the bound, which are not kept

@@ -1,5 +1,6 @@
 #include "server/service/rate_limiter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,7 +45,6 @@ absl::Status CheckOptions(const AcquisitionOptions& options, AcquireCall::Form f
   }
   if (options.hold && form == AcquireCall::Form::kBatch) return errors::HoldInBatch(prefix);
   if (options.hold && *max_wait == 0) return errors::HoldWithoutMaxWait(prefix);
-  if (options.hold) return errors::HoldUnimplemented(prefix);
   *max_wait_ns = *max_wait;
   return absl::OkStatus();
 }
@@ -58,6 +58,13 @@ void RateLimiter::Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& att
 
   int64_t max_wait_ns = 0;
   absl::Status wrong = CheckOptions(item.options, call.form_, i, &max_wait_ns);
+  if (wrong.ok() && item.options.hold) {
+    if (line_ == nullptr) wrong = errors::HoldUnimplemented("");
+    // Who would be let through after its own deadline could never be answered.
+    if (call.deadline_ns_ != store::kNoDeadline) {
+      max_wait_ns = std::clamp<int64_t>(call.deadline_ns_ - clock_.NowNs(), 0, max_wait_ns);
+    }
+  }
   attempt.Begin(max_wait_ns, item.options.want_receipt);
   if (wrong.ok() && item.asked > bounds::kMaxCharges) {
     wrong = errors::WithPath(Prefix(call.form_, i),
@@ -183,6 +190,41 @@ void RateLimiter::Decided(AcquireCall* call) {
     Decide(call, attempt);
     return;
   }
+  if (line_ != nullptr && call->form_ == AcquireCall::Form::kUnary && !call->items_.empty() &&
+      call->items_[0].options.hold && Hold(call)) {
+    return;
+  }
+  Count(*call);
+  call->done_(call->context_, call);
+}
+
+bool RateLimiter::Hold(AcquireCall* call) {
+  AcquireCall::Item& item = call->items_[0];
+  if (!item.status.ok()) return false;
+  store::Acquisition& decided = call->attempts_[item.attempt]->mutable_acquisition(item.in_work);
+  if (decided.outcome != store::Outcome::kGranted || decided.wait_ns == 0) return false;
+  call->held_.acquisition = &decided;
+  call->held_.until_ns = decided.now_ns + decided.max_wait_ns;
+  // From here on the answer may come at any time, from another thread.
+  if (line_->Hold(&call->held_)) return true;
+  item.status = errors::Draining();
+  return false;
+}
+
+void RateLimiter::Answer(AcquireCall* call, engine::HeldOutcome outcome) {
+  call->was_held_ = true;
+  AcquireCall::Item& item = call->items_[0];
+  switch (outcome) {
+    case engine::HeldOutcome::kMoment:
+    case engine::HeldOutcome::kDenied:
+      break;
+    case engine::HeldOutcome::kCancelled:
+      item.status = errors::CancelledWhileWaiting();
+      break;
+    case engine::HeldOutcome::kDrained:
+      item.status = errors::Draining();
+      break;
+  }
   Count(*call);
   call->done_(call->context_, call);
 }
@@ -226,9 +268,8 @@ void RateLimiter::Count(AcquireCall& call) {
     if (decided.receipt_id == 0) continue;
     item.receipt = static_cast<uint32_t>(call.receipts_.size());
     // Of a reservation also when none was asked for: only with it can the place be given up.
-    signer_.Append(decided.receipt_id,
-                   decided.wait_ns == 0 ? 0 : decided.now_ns + decided.wait_ns, decided.charges,
-                   &call.receipts_);
+    signer_.Append(decided.receipt_id, decided.wait_ns == 0 ? 0 : decided.now_ns + decided.wait_ns,
+                   decided.charges, &call.receipts_);
     item.receipt_bytes = static_cast<uint32_t>(call.receipts_.size()) - item.receipt;
   }
 }

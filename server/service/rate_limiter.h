@@ -44,6 +44,17 @@ class RateLimiter {
   // knows of a cancellation does not call.
   void Acquire(AcquireCall* call, int64_t deadline_ns, AcquireCall::DoneFn done, void* context);
 
+  // Lets calls be held; REQUIRES: before the first call. The line outlives this. Without one `hold`
+  // is UNIMPLEMENTED.
+  void UseWaitingLine(engine::WaitingLine* line) { line_ = line; }
+
+  // For a transport whose caller is gone. If the call is held its permits are given back and it
+  // completes, with CANCELLED, before this returns. Else nothing happens. REQUIRES: the call is
+  // under way, or its completion waits for this to return.
+  void CancelHeld(AcquireCall* call) {
+    if (line_ != nullptr) line_->Cancel(&call->held_);
+  }
+
   void Query(QueryCall* call, int64_t deadline_ns, QueryCall::DoneFn done, void* context);
 
   // What Query would refuse the call for, without asking the store.
@@ -62,6 +73,9 @@ class RateLimiter {
   void Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& attempt, bool* suggested);
   void Decide(AcquireCall* call, AcquireCall::Attempt* attempt);
   void Decided(AcquireCall* call);
+  // Holds a call that was granted for later. False: it is to be answered now.
+  bool Hold(AcquireCall* call);
+  void Answer(AcquireCall* call, engine::HeldOutcome outcome);
   void Count(AcquireCall& call);
   // Resolves the call's buckets; its status says what is wrong.
   void Resolve(QueryCall* call);
@@ -76,6 +90,7 @@ class RateLimiter {
   common::Metrics& metrics_;
   KeyUsage& usage_;
   const ReceiptSigner& signer_;
+  engine::WaitingLine* line_ = nullptr;
 };
 
 }  // namespace sluice::service

@@ -161,6 +161,25 @@ class RefundOperation {
   ~RefundOperation() = default;
 };
 
+enum class MoveOutcome : uint8_t {
+  // It stands where it stood: there is no earlier place, or this store does not move bookings.
+  kStays = 0,
+  kMoved,
+  // Its moment has come, or there is no such booking.
+  kGone,
+  kStaleRule,
+};
+
+// A reservation whose moment nobody was told of yet.
+struct MoveOperation {
+  uint64_t receipt_id = 0;
+  absl::Span<const Charge> charges;
+  // As it is booked; written by the store when it moved.
+  int64_t moment_ns = 0;
+  // Written by the store.
+  MoveOutcome outcome = MoveOutcome::kStays;
+};
+
 struct StoreStats {
   uint64_t buckets = 0;
   uint64_t max_buckets = 0;
@@ -193,6 +212,10 @@ class Store {
   virtual void Query(QueryOperation* operation) = 0;
 
   virtual void Refund(RefundOperation* operation) = 0;
+
+  // Moves a booking up to the earliest moment at which it fits, not before the one that stands
+  // before it in the order of its set of buckets. Never moves it back. Answers before it returns.
+  virtual void Move(MoveOperation* operation) { operation->outcome = MoveOutcome::kStays; }
 
   // Makes the bucket full; its open receipts become worthless. `done(existed)` runs once, as
   // AcquireOperation::Done does.

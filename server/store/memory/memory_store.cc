@@ -634,6 +634,93 @@ void MemoryStore::Refund(RefundOperation* operation) {
   operation->Done();
 }
 
+void MemoryStore::Move(MoveOperation* operation) {
+  const absl::Span<const Charge> charges = operation->charges;
+  ABSL_RAW_CHECK(charges.size() <= common::bounds::kMaxCharges, "too many charges");
+  EpochGuard guard(index_.epochs());
+  Held held_array[common::bounds::kMaxCharges];
+  const absl::Span<Held> held = absl::MakeSpan(held_array, charges.size());
+  for (size_t i = 0; i < held.size(); ++i) {
+    held[i].rule = charges[i].rule;
+    held[i].key = charges[i].key;
+    held[i].hash = index_.Hash(*charges[i].rule, charges[i].key);
+  }
+  if (!LockAll(held, std::nullopt)) {
+    operation->outcome = MoveOutcome::kStaleRule;
+    return;
+  }
+  int64_t now_ns = clock_.NowNs();
+  for (const Held& h : held) {
+    if (h.record == nullptr) continue;
+    const BucketState* state = View{h.rule->parameters, h.word}.Booked();
+    if (state != nullptr) now_ns = std::max(now_ns, state->NotBeforeNs());
+  }
+  const Moment at{now_ns, clock_.WallNs()};
+  MoveLocked(*operation, held, at);
+  for (size_t i = 0; i < held.size(); ++i) {
+    Held& h = held[i];
+    if (h.record != nullptr) h.record->Unlock(Collapse(*h.rule, h.word, at));
+  }
+}
+
+void MemoryStore::MoveLocked(MoveOperation& operation, absl::Span<Held> held, Moment at) {
+  operation.outcome = MoveOutcome::kGone;
+  algorithm::Booking booking;
+  bool booked[common::bounds::kMaxCharges] = {};
+  bool any = false;
+  // Were it now it would not be a booking.
+  int64_t from_ns = at.now_ns + 1;
+  int64_t after_all_ns = at.now_ns + 1;
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (held[i].record == nullptr) continue;
+    Fold(held[i], at);
+    const BucketState* state = View{held[i].rule->parameters, held[i].word}.Booked();
+    if (state == nullptr) continue;
+    after_all_ns = std::max(after_all_ns, state->LastMomentNs());
+    int64_t previous_ns = 0;
+    booked[i] =
+        state->FindBooking(operation.moment_ns, operation.receipt_id, &booking, &previous_ns);
+    any |= booked[i];
+    if (booked[i]) from_ns = std::max(from_ns, previous_ns);
+  }
+  if (!any) return;
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (!booked[i]) continue;
+    BucketState* const state = StateOf(held[i]);
+    index_.CountState(*state, *held[i].rule, -1);
+    state->CancelBooking(held[i].rule->parameters, operation.moment_ns, operation.receipt_id);
+    index_.CountState(*state, *held[i].rule, +1);
+  }
+  size_t enforced[common::bounds::kMaxCharges];
+  size_t n = 0;
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (held[i].record != nullptr && !held[i].rule->shadow) enforced[n++] = i;
+  }
+  const auto earliest = [&](size_t i, int64_t not_before_ns) {
+    return View{held[i].rule->parameters, held[i].word}.EarliestNs(operation.charges[i].permits, at,
+                                                                   /*set=*/0, not_before_ns);
+  };
+  const int64_t moment_ns = algorithm::JointMomentNs(
+      n, from_ns, after_all_ns,
+      [&](size_t e, int64_t not_before_ns) { return earliest(enforced[e], not_before_ns); });
+  // Figures that were lowered may leave no earlier place, nor its own: what was given stands.
+  const bool moved = moment_ns < operation.moment_ns;
+  booking.moment_ns = moved ? moment_ns : operation.moment_ns;
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (!booked[i]) continue;
+    if (held[i].rule->shadow && moved && earliest(i, booking.moment_ns) != booking.moment_ns) {
+      continue;
+    }
+    booking.permits = operation.charges[i].permits;
+    BucketState* const state = StateOf(held[i]);
+    index_.CountState(*state, *held[i].rule, -1);
+    state->Book(held[i].rule->parameters, booking, at);
+    index_.CountState(*state, *held[i].rule, +1);
+  }
+  operation.moment_ns = booking.moment_ns;
+  operation.outcome = moved ? MoveOutcome::kMoved : MoveOutcome::kStays;
+}
+
 void MemoryStore::Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
                         void* context) {
   bool existed = false;

@@ -58,6 +58,7 @@ class MemoryStore final : public Store {
   void Acquire(AcquireOperation* operation) override;
   void Query(QueryOperation* operation) override;
   void Refund(RefundOperation* operation) override;
+  void Move(MoveOperation* operation) override;
   void Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
              void* context) override;
   StoreStats Stats() const override;
@@ -87,6 +88,7 @@ class MemoryStore final : public Store {
   // Of an acquisition that does not fit now: books it if it fits within its max_wait, else says
   // when it will. True: booked.
   bool Reserve(Acquisition& acquisition, absl::Span<Held> held, algorithm::Moment at, uint64_t set);
+  void MoveLocked(MoveOperation& operation, absl::Span<Held> held, algorithm::Moment at);
   // Debits what is booked up to now.
   void Fold(Held& held, algorithm::Moment at);
   // The held bucket's state; makes one of a plain word.

@@ -35,11 +35,30 @@ RateLimiterService::RateLimiterService(service::RateLimiter& limiter, service::W
 
 // ---- Unary ----
 
+namespace {
+
+// Of an Acquire that may be held: a caller who goes away gives its place up.
+class HeldReactor final : public ::grpc::ServerUnaryReactor {
+ public:
+  HeldReactor(service::RateLimiter& limiter, service::AcquireCall* call)
+      : limiter_(limiter), call_(call) {}
+  // The call's memory is released after OnDone, and OnDone comes after this has returned.
+  void OnCancel() override { limiter_.CancelHeld(call_); }
+  void OnDone() override { delete this; }
+
+ private:
+  service::RateLimiter& limiter_;
+  service::AcquireCall* const call_;
+};
+
+}  // namespace
+
 ::grpc::ServerUnaryReactor* RateLimiterService::Acquire(::grpc::CallbackServerContext* context,
                                                         const v1::AcquireRequest* request,
                                                         v1::AcquireResponse*) {
   auto* const held = static_cast<AcquirePool::Held*>(context->GetRpcAllocatorState());
-  ::grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  ::grpc::ServerUnaryReactor* const reactor =
+      request->hold() ? new HeldReactor(limiter_, &held->call) : context->DefaultReactor();
   held->reactor = reactor;
   held->handler = this;
   held->started_ns = acquire_meter_.Start();

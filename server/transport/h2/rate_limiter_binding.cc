@@ -77,6 +77,8 @@ class UnaryUseCase final : public UnaryMethod {
     auto* const item = static_cast<Item*>(rpc.state());
     item->rpc = nullptr;
     rpc.KeepRequest(&item->kept);
+    // Completes a held call, and may free the item.
+    Kind::Cancel(limiter_, &item->call);
   }
 
  private:
@@ -124,6 +126,7 @@ struct AcquireKind {
                      Call::DoneFn done, void* context) {
     limiter.Acquire(call, deadline_ns, done, context);
   }
+  static void Cancel(service::RateLimiter& limiter, Call* call) { limiter.CancelHeld(call); }
   static absl::Status Outcome(const Call& call) {
     return call.status().ok() ? call.result(0).status : call.status();
   }
@@ -139,6 +142,7 @@ struct AcquireBatchKind {
                      Call::DoneFn done, void* context) {
     limiter.Acquire(call, deadline_ns, done, context);
   }
+  static void Cancel(service::RateLimiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
   static void Encode(const Call& call, Buffer* out) { EncodeAcquireBatch(call, out); }
 };
@@ -152,6 +156,7 @@ struct QueryKind {
                      Call::DoneFn done, void* context) {
     limiter.Query(call, deadline_ns, done, context);
   }
+  static void Cancel(service::RateLimiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
   static void Encode(const Call& call, Buffer* out) {
     v1::QueryResponse response;
@@ -178,6 +183,7 @@ struct RefundKind {
                      Call::DoneFn done, void* context) {
     limiter.Refund(call, deadline_ns, done, context);
   }
+  static void Cancel(service::RateLimiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
   static void Encode(const Call& call, Buffer* out) {
     v1::RefundResponse response;

@@ -1,6 +1,7 @@
 // RateLimiter over a real socket: every RPC, and every kind of bad input.
 #include <signal.h>
 
+#include <chrono>
 #include <limits>
 #include <string>
 #include <thread>
@@ -108,14 +109,89 @@ TEST_P(RateLimiterServerTest, BadInputIsNamedAndTakesNothing) {
   EXPECT_EQ(Remaining("api", "k"), 10);
 }
 
+TEST_P(RateLimiterServerTest, AReservationSaysHowLongToWaitAndIsCancelledOnce) {
+  ASSERT_TRUE(Granted("api", "k", 10));
+  v1::AcquireRequest request = Request("api", "k", 2);
+  request.mutable_max_wait()->set_seconds(600);
+  v1::AcquireResponse response;
+  ASSERT_TRUE(Acquire(request, &response).ok());
+  EXPECT_FALSE(response.granted());
+  EXPECT_GT(response.retry_after().seconds(), 115);
+  EXPECT_LE(response.retry_after().seconds(), 120);
+  request.mutable_max_wait()->set_seconds(800);
+  ASSERT_TRUE(Acquire(request, &response).ok());
+  EXPECT_TRUE(response.granted());
+  EXPECT_GT(response.wait().seconds(), 715);
+  EXPECT_LE(response.wait().seconds(), 720);
+  ASSERT_FALSE(response.receipt().empty());
+
+  v1::RefundResponse refund;
+  ASSERT_TRUE(Refund(response.receipt(), &refund).ok());
+  EXPECT_EQ(refund.outcome(), v1::REFUND_OUTCOME_REFUNDED);
+  EXPECT_EQ(refund.charges(0).permits(), 2u);
+  ASSERT_TRUE(Refund(response.receipt(), &refund).ok());
+  EXPECT_EQ(refund.outcome(), v1::REFUND_OUTCOME_ALREADY_REFUNDED);
+}
+
+TEST_P(RateLimiterServerTest, AHeldCallIsAnsweredAtItsMomentAndNotBefore) {
+  ASSERT_TRUE(Granted("fast", "k", 100));
+  v1::AcquireRequest request = Request("fast", "k", 20);
+  request.mutable_max_wait()->set_seconds(5);
+  request.set_hold(true);
+  v1::AcquireResponse response;
+  const auto before = std::chrono::steady_clock::now();
+  ASSERT_TRUE(Acquire(request, &response).ok());
+  const auto took = std::chrono::steady_clock::now() - before;
+  EXPECT_TRUE(response.granted());
+  EXPECT_FALSE(response.has_wait());
+  EXPECT_FALSE(response.receipt().empty());
+  // 20 permits are 200 ms; some of them may have come back before it was asked.
+  EXPECT_GT(took, std::chrono::milliseconds(20));
+}
+
+TEST_P(RateLimiterServerTest, AHeldCallWhoseCallerIsGoneGivesItsPlaceUp) {
+  ASSERT_TRUE(Granted("api", "k", 10));
+  v1::AcquireRequest request = Request("api", "k");
+  request.mutable_max_wait()->set_seconds(3600);
+  request.set_hold(true);
+  // Its deadline does not let it wait long enough: denied at once.
+  v1::AcquireResponse response;
+  ASSERT_TRUE(Acquire(request, &response).ok());
+  EXPECT_FALSE(response.granted());
+
+  grpc::ClientContext context;
+  std::thread caller([&] {
+    v1::AcquireResponse never;
+    const grpc::Status status = data_->Acquire(&context, request, &never);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  });
+  const auto waiting = [&] {
+    grpc::ClientContext query_context;
+    query_context.set_deadline(Soon());
+    v1::QueryRequest query;
+    query.add_buckets()->set_limit("api");
+    query.mutable_buckets(0)->set_key("k");
+    v1::QueryResponse answer;
+    EXPECT_TRUE(data_->Query(&query_context, query, &answer).ok());
+    return answer.buckets(0).waiting();
+  };
+  const auto until = [&](uint64_t count) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (waiting() != count && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(waiting(), count);
+  };
+  until(1);
+  context.TryCancel();
+  caller.join();
+  until(0);
+}
+
 TEST_P(RateLimiterServerTest, WhatIsNotInThisVersionSaysSo) {
   using grpc::StatusCode;
   v1::AcquireRequest request = Request("api", "k");
-  request.mutable_max_wait()->set_seconds(1);
-  ExpectError(Acquire(request), StatusCode::UNIMPLEMENTED, "max_wait");
   request.set_hold(true);
-  ExpectError(Acquire(request), StatusCode::UNIMPLEMENTED, "max_wait");
-  request.clear_max_wait();
   ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "hold: true without max_wait");
   request.set_hold(false);
   request.mutable_max_wait()->set_seconds(-1);

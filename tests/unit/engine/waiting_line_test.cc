@@ -1,0 +1,376 @@
+#include "server/engine/waiting_line.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "server/common/clock.h"
+#include "server/engine/alarm_thread.h"
+#include "server/store/memory/memory_store.h"
+#include "tests/support/store_calls.h"
+#include "tests/support/window_checker.h"
+
+namespace sluice::engine {
+namespace {
+
+using store::Charge;
+using store::Outcome;
+using store::Rule;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMinute = 60 * kSecond;
+
+// Limits by name, which tests change.
+class Limits final : public RuleSource {
+ public:
+  explicit Limits(store::Store& store) : store_(store) {}
+
+  const Rule& Set(uint32_t limit_id, const algorithm::Parameters& parameters) {
+    auto rule = testing::MakeRule(limit_id, parameters);
+    store_.Register(rule);
+    all_.push_back(rule);
+    ++generation_;
+    return *(current_[rule->limit_name] = rule);
+  }
+  void Delete(const std::string& name) {
+    current_.erase(name);
+    ++generation_;
+  }
+
+  uint64_t Generation() override { return generation_; }
+  bool Refresh(absl::Span<Charge> charges, std::shared_ptr<const void>*, bool* changed) override {
+    for (Charge& charge : charges) {
+      const auto found = current_.find(charge.rule->limit_name);
+      if (found == current_.end()) return false;
+      *changed |= charge.rule != found->second.get();
+      charge.rule = found->second.get();
+    }
+    return true;
+  }
+
+ private:
+  store::Store& store_;
+  std::vector<std::shared_ptr<const Rule>> all_;
+  std::map<std::string, std::shared_ptr<const Rule>> current_;
+  uint64_t generation_ = 1;
+};
+
+class ManualAlarm final : public Alarm {
+ public:
+  void SetAt(int64_t at_ns) override { at_ns_ = at_ns; }
+  int64_t at_ns_ = WaitingLine::kNever;
+};
+
+class Caller final : public HeldCaller {
+ public:
+  Caller(const common::Clock& clock, std::vector<Charge> charges)
+      : clock_(clock), charges_(std::move(charges)), results_(charges_.size()) {
+    decided_.charges = charges_;
+    decided_.results = results_.data();
+    acquisition = &decided_;
+  }
+  void OnAnswer(HeldOutcome outcome) override {
+    answers_.push_back(outcome);
+    answered_ns_ = clock_.NowNs();
+  }
+  bool answered() const { return !answers_.empty(); }
+
+  const common::Clock& clock_;
+  std::vector<Charge> charges_;
+  std::vector<store::ChargeResult> results_;
+  store::Acquisition decided_;
+  std::vector<HeldOutcome> answers_;
+  int64_t answered_ns_ = 0;
+};
+
+algorithm::Parameters PerSecond(uint64_t permits, uint64_t burst = 1) {
+  return algorithm::MakeTokenBucket({permits, kSecond}, burst, 0).value();
+}
+
+class WaitingLineTest : public ::testing::Test {
+ protected:
+  // Reserves and holds; nullptr if it was granted for now (or denied).
+  std::unique_ptr<Caller> Hold(std::vector<Charge> charges, int64_t max_wait_ns = kMinute) {
+    auto caller = std::make_unique<Caller>(clock_, std::move(charges));
+    caller->decided_.max_wait_ns = max_wait_ns;
+    struct Operation final : store::AcquireOperation {
+      void Done() override {}
+    } operation;
+    operation.acquisitions = absl::MakeSpan(&caller->decided_, 1);
+    store_.Acquire(&operation);
+    if (caller->decided_.outcome != Outcome::kGranted || caller->decided_.wait_ns == 0) {
+      return nullptr;
+    }
+    caller->until_ns = clock_.NowNs() + max_wait_ns;
+    EXPECT_TRUE(line_.Hold(caller.get()));
+    return caller;
+  }
+  void AdvanceTo(int64_t to_ns) {
+    int64_t next_ns = line_.Advance();
+    while (next_ns <= to_ns) {
+      clock_.Advance(std::max<int64_t>(next_ns - clock_.NowNs(), 0));
+      next_ns = line_.Advance();
+    }
+    clock_.Advance(to_ns - clock_.NowNs());
+    line_.Advance();
+  }
+  void AdvanceBy(int64_t by_ns) { AdvanceTo(clock_.NowNs() + by_ns); }
+
+  common::FakeClock clock_{1000 * kSecond};
+  store::MemoryStore store_{clock_};
+  Limits limits_{store_};
+  ManualAlarm alarm_;
+  WaitingLine line_{store_, clock_, limits_, alarm_};
+};
+
+TEST_F(WaitingLineTest, AnswersEachAtItsMomentInOrder) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 5; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  const int64_t start_ns = clock_.NowNs();
+  for (int64_t i = 0; i < 5; ++i) {
+    AdvanceTo(start_ns + (i + 1) * kSecond - 1);
+    EXPECT_FALSE(callers[i]->answered());
+    AdvanceBy(1);
+    ASSERT_EQ(callers[i]->answers_, std::vector{HeldOutcome::kMoment});
+  }
+  EXPECT_EQ(line_.size(), 0u);
+  EXPECT_EQ(testing::Query(store_, rule, "k").waiting, 0u);
+}
+
+TEST_F(WaitingLineTest, TheAlarmIsSetForTheFirst) {
+  const Rule& rule = limits_.Set(1, PerSecond(100));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  EXPECT_EQ(alarm_.at_ns_, WaitingLine::kNever);
+  const auto first = Hold({{&rule, "k", 1}});
+  EXPECT_EQ(alarm_.at_ns_, first->moment_ns());
+  const auto second = Hold({{&rule, "k", 1}});
+  EXPECT_EQ(alarm_.at_ns_, first->moment_ns());
+  line_.Drain();
+}
+
+TEST_F(WaitingLineTest, ThoseBehindOneWhoLeavesMoveUp) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 6; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  const int64_t start_ns = clock_.NowNs();
+  EXPECT_TRUE(line_.Cancel(callers[1].get()));
+  EXPECT_EQ(callers[1]->answers_, std::vector{HeldOutcome::kCancelled});
+  EXPECT_FALSE(line_.Cancel(callers[1].get()));
+  AdvanceTo(start_ns + kMinute);
+  const int64_t seconds[] = {1, -1, 2, 3, 4, 5};
+  for (int i = 0; i < 6; ++i) {
+    if (i == 1) continue;
+    EXPECT_EQ(callers[i]->answers_, std::vector{HeldOutcome::kMoment});
+    EXPECT_EQ(callers[i]->answered_ns_, start_ns + seconds[i] * kSecond) << i;
+  }
+}
+
+TEST_F(WaitingLineTest, AnotherChannelMovesUpWhenTheSharedBucketHasRoom) {
+  const Rule& overall = limits_.Set(1, PerSecond(1));
+  const Rule& one = limits_.Set(2, PerSecond(1));
+  const Rule& two = limits_.Set(3, PerSecond(1));
+  ASSERT_EQ(Hold({{&overall, "", 1}}), nullptr);
+  const auto first = Hold({{&one, "", 1}, {&overall, "", 1}});
+  const auto second = Hold({{&two, "", 1}, {&overall, "", 1}});
+  const int64_t start_ns = clock_.NowNs();
+  ASSERT_EQ(second->moment_ns(), start_ns + 2 * kSecond);
+  ASSERT_TRUE(line_.Cancel(first.get()));
+  AdvanceTo(start_ns + kSecond);
+  EXPECT_EQ(second->answers_, std::vector{HeldOutcome::kMoment});
+}
+
+TEST_F(WaitingLineTest, AMomentThatWasToldStandsAndIsNotOvertaken) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  const auto first = Hold({{&rule, "k", 1}});
+  const testing::Acquired told = testing::Acquire(store_, rule, "k", 1, {.max_wait_ns = kMinute});
+  ASSERT_EQ(told.wait_ns, 2 * kSecond);
+  const auto last = Hold({{&rule, "k", 1}});
+  const int64_t start_ns = clock_.NowNs();
+  ASSERT_TRUE(line_.Cancel(first.get()));
+  AdvanceTo(start_ns + kMinute);
+  EXPECT_EQ(last->answered_ns_, start_ns + 3 * kSecond);
+}
+
+TEST_F(WaitingLineTest, ARaisedLimitLetsThemThroughSooner) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 5; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  const int64_t start_ns = clock_.NowNs();
+  limits_.Set(1, PerSecond(10));
+  AdvanceTo(start_ns + kSecond);
+  for (int64_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(callers[i]->answers_, std::vector{HeldOutcome::kMoment});
+    if (i > 0) {
+      EXPECT_GE(callers[i]->answered_ns_ - callers[i - 1]->answered_ns_, kSecond / 10);
+    }
+  }
+}
+
+TEST_F(WaitingLineTest, ALoweredLimitNeverLetsMoreThroughAndDeniesWhoNoLongerFits) {
+  const Rule& rule = limits_.Set(1, PerSecond(10));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 8; ++i) callers.push_back(Hold({{&rule, "k", 1}}, 4 * kSecond));
+  const int64_t start_ns = clock_.NowNs();
+  limits_.Set(1, PerSecond(1));
+  AdvanceTo(start_ns + kMinute);
+  int64_t last_ns = 0;
+  int through = 0;
+  for (const auto& caller : callers) {
+    ASSERT_EQ(caller->answers_.size(), 1u);
+    if (caller->answers_[0] == HeldOutcome::kDenied) {
+      EXPECT_GT(caller->decided_.retry_after_ns, 0);
+      continue;
+    }
+    ++through;
+    EXPECT_GE(caller->answered_ns_ - last_ns, kSecond);
+    EXPECT_LE(caller->answered_ns_, start_ns + 4 * kSecond);
+    last_ns = caller->answered_ns_;
+  }
+  EXPECT_GE(through, 3);
+  EXPECT_LE(through, 4);
+}
+
+TEST_F(WaitingLineTest, ADeletedLimitDeniesThoseWhoWaitForIt) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  const auto caller = Hold({{&rule, "k", 1}});
+  limits_.Delete("limit1");
+  AdvanceBy(kSecond / 2);
+  EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kDenied});
+}
+
+TEST_F(WaitingLineTest, ADrainAnswersAllAndDebitsNothing) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 5; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  line_.Drain();
+  for (const auto& caller : callers) {
+    EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kDrained});
+  }
+  EXPECT_EQ(store_.Stats().bookings, 0u);
+  clock_.Advance(kSecond);
+  EXPECT_EQ(testing::Query(store_, rule, "k").level.remaining, 1);
+  const auto late = std::make_unique<Caller>(clock_, std::vector<Charge>{{&rule, "k", 1}});
+  EXPECT_FALSE(line_.Hold(late.get()));
+}
+
+// Callers who leave at random: each is answered once, never early, in order, no window is over, and
+// what was let through is what was debited.
+TEST_F(WaitingLineTest, CallersWhoLeaveAtRandomHarmNobody) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+    const auto id = static_cast<uint32_t>(seed * 10);
+    const Rule& overall = limits_.Set(id, PerSecond(20, 3));
+    const Rule& channel = limits_.Set(id + 1, PerSecond(8, 2));
+    std::vector<std::unique_ptr<Caller>> callers;
+    for (int step = 0; step < 600; ++step) {
+      if (below(3) == 0) AdvanceBy(below(kSecond / 10));
+      std::vector<Charge> charges;
+      if (below(2) == 0) charges.push_back({&channel, "", 1});
+      charges.push_back({&overall, "", 1});
+      if (auto caller = Hold(charges, 5 * kSecond); caller != nullptr) {
+        callers.push_back(std::move(caller));
+      }
+      if (below(3) == 0 && !callers.empty()) {
+        line_.Cancel(callers[static_cast<size_t>(below(callers.size()))].get());
+      }
+    }
+    AdvanceBy(kMinute);
+    std::vector<test_support::Grant> grants;
+    std::map<size_t, int64_t> last_of_set;
+    for (const auto& caller : callers) {
+      ASSERT_EQ(caller->answers_.size(), 1u);
+      if (caller->answers_[0] != HeldOutcome::kMoment) continue;
+      EXPECT_GE(caller->answered_ns_, caller->moment_ns());
+      EXPECT_LE(caller->moment_ns(), caller->until_ns);
+      EXPECT_GE(caller->moment_ns(), last_of_set[caller->charges_.size()]);
+      last_of_set[caller->charges_.size()] = caller->moment_ns();
+      grants.push_back({caller->moment_ns(), 1});
+    }
+    std::sort(grants.begin(), grants.end(),
+              [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
+    EXPECT_EQ(test_support::CheckRateInEveryWindow(grants, 20, kSecond, 3), "");
+    EXPECT_EQ(line_.size(), 0u);
+    EXPECT_EQ(testing::Query(store_, overall, "").level.remaining, 3);
+    EXPECT_EQ(testing::Query(store_, channel, "").level.remaining, 2);
+    EXPECT_EQ(store_.Stats().bookings, 0u);
+  }
+}
+
+TEST(AlarmThreadTest, AnswersOnTheRealClockFromManyThreads) {
+  const common::SystemClock clock;
+  store::MemoryStore store(clock);
+  Limits limits(store);
+  const Rule& rule = limits.Set(1, algorithm::MakeTokenBucket({10'000, kSecond}, 1, 0).value());
+  AlarmThread alarm(clock);
+  WaitingLine line(store, clock, limits, alarm);
+  alarm.Start(line);
+  std::atomic<int> answered{0};
+  std::atomic<int> early{0};
+  struct Waiter final : HeldCaller {
+    void OnAnswer(HeldOutcome outcome) override {
+      if (outcome == HeldOutcome::kMoment && clock->NowNs() < moment_ns()) early->fetch_add(1);
+      answered->fetch_add(1);
+    }
+    const common::Clock* clock;
+    std::atomic<int>* answered;
+    std::atomic<int>* early;
+    Charge charge;
+    store::ChargeResult result;
+    store::Acquisition decided;
+  };
+  constexpr int kThreads = 4;
+  constexpr int kEach = 500;
+  std::vector<std::unique_ptr<Waiter>> waiters(kThreads * kEach);
+  std::atomic<int> held{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        auto& waiter = waiters[static_cast<size_t>(t * kEach + i)];
+        waiter = std::make_unique<Waiter>();
+        waiter->clock = &clock;
+        waiter->answered = &answered;
+        waiter->early = &early;
+        waiter->charge = {&rule, "k", 1};
+        waiter->decided.charges = absl::MakeSpan(&waiter->charge, 1);
+        waiter->decided.results = &waiter->result;
+        waiter->decided.max_wait_ns = kMinute;
+        waiter->acquisition = &waiter->decided;
+        struct Operation final : store::AcquireOperation {
+          void Done() override {}
+        } operation;
+        operation.acquisitions = absl::MakeSpan(&waiter->decided, 1);
+        store.Acquire(&operation);
+        if (waiter->decided.wait_ns == 0) continue;
+        waiter->until_ns = waiter->decided.now_ns + kMinute;
+        held.fetch_add(1);
+        line.Hold(waiter.get());
+        if (i % 5 == 0) line.Cancel(waiter.get());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  while (line.size() > 0) std::this_thread::yield();
+  alarm.Stop();
+  EXPECT_EQ(answered.load(), held.load());
+  EXPECT_EQ(early.load(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::engine
