@@ -40,7 +40,9 @@ void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, u
   counter.hash = hash;
   counter.count = weight;
   counter.limit_id = limit_id;
-  counter.key.assign(key);  // keeps what the counter's string had grown to
+  // Grown in powers of two and never given back, so that it soon allocates no more.
+  if (key.size() > counter.key.capacity()) counter.key.reserve(std::bit_ceil(key.size()));
+  counter.key.assign(key);
   Place(index);
 }
 
