@@ -93,6 +93,8 @@ std::shared_ptr<const Rule> BigRule() {
 // One store per number of keys, filled, shared by all benchmarks of it.
 MemoryStore& FilledStore(int64_t keys) {
   static const common::SystemClock clock;
+  static common::Mutex mu;
+  const common::MutexLock lock(&mu);
   static std::vector<std::pair<int64_t, std::unique_ptr<MemoryStore>>> stores;
   for (auto& [n, filled] : stores) {
     if (n == keys) return *filled;
@@ -191,6 +193,8 @@ class MutexMap {
 
 MutexMap& FilledMap(int64_t keys) {
   static const common::SystemClock clock;
+  static common::Mutex mu;
+  const common::MutexLock lock(&mu);
   static std::vector<std::pair<int64_t, std::unique_ptr<MutexMap>>> maps;
   for (auto& [n, map] : maps) {
     if (n == keys) return *map;
