@@ -136,6 +136,16 @@ std::vector<Command> Commands() {
         .summary = "Which limits file is in force, since when, and what was last refused.",
         .examples = "  sluice config\n"},
        RunConfig},
+      {{.name = "health",
+        .arguments = "[SERVICE]",
+        .summary = "Ask whether the server serves: SERVING, or NOT_SERVING while it drains.\n"
+                   "Exit code: 0 serving, 1 not serving, 2 no such service, 3 no server answered.",
+        .flags = {{"admin-port", "", "ask the control plane"}},
+        .examples = "  sluice health\n"
+                    "  sluice health sluice.v1.RateLimiter --server 10.0.0.1:7200\n"
+                    "  sluice health --admin-port --output json\n",
+        .max_arguments = 1},
+       RunHealth},
       {{.name = "check",
         .arguments = "FILE",
         .summary = "Check a limits file as the server would; needs no server.\n"

@@ -31,6 +31,7 @@ class Session {
   }
   bool json() const { return json_; }
   const ClientOptions& client_options() const { return client_options_; }
+  const AdminOptions& admin_options() const { return admin_options_; }
 
   Result<Client> MakeClient() const { return Client::Create(client_options_); }
   Result<AdminClient> MakeAdminClient() const;
@@ -66,6 +67,7 @@ int RunKeys(const Session& session);
 int RunReset(const Session& session);
 int RunStats(const Session& session);
 int RunConfig(const Session& session);
+int RunHealth(const Session& session);
 int RunCheck(const Session& session);
 int RunBench(const Session& session);
 int RunRun(const Session& session);

@@ -1,15 +1,11 @@
 // The command as people start it: its output, its exit codes, and what it says to bad usage.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <string>
-#include <vector>
 
+#include "tests/integration/cli/shell.h"
 #include "tests/integration/cli/stand_in_server.h"
 
 namespace sluice {
@@ -17,37 +13,10 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::Outcome;
+using testing::Shell;
 using testing::StandInServer;
 using ::testing::StartsWith;
-
-struct Outcome {
-  int exit_code = -1;
-  std::string out;
-  std::string err;
-};
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-// Runs a shell line in which $SLUICE is the command.
-Outcome Shell(const std::string& line) {
-  char folder[] = "/tmp/sluice-command-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return {};
-  const std::string out = std::string(folder) + "/out";
-  const std::string err = std::string(folder) + "/err";
-  setenv("SLUICE", SLUICE_BINARY, 1);
-  const int status = std::system(("(" + line + ") >" + out + " 2>" + err).c_str());
-  Outcome outcome;
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  outcome.out = ReadAll(out);
-  outcome.err = ReadAll(err);
-  unlink(out.c_str());
-  unlink(err.c_str());
-  rmdir(folder);
-  return outcome;
-}
 
 class CommandTest : public ::testing::Test {
  protected:
@@ -352,7 +321,7 @@ TEST_F(CommandTest, EveryCommandHasHelpWithExamples) {
   EXPECT_EQ(overview.exit_code, 0);
   for (const std::string command :
        {"acquire", "query", "watch", "refund", "batch", "limits list", "limits get", "limits put",
-        "limits delete", "keys", "reset", "stats", "config", "check", "bench", "run"}) {
+        "limits delete", "keys", "reset", "stats", "config", "health", "check", "bench", "run"}) {
     EXPECT_THAT(overview.out, HasSubstr("\n  " + command + " "));
     const Outcome help = Shell("$SLUICE " + command + " --help");
     EXPECT_EQ(help.exit_code, 0);
