@@ -131,6 +131,17 @@ class AcquireCall {
     explicit Attempt(AcquireCall* call) : call_(call) {}
     void Done() override;
     std::shared_ptr<const limits::LimitTable> table;
+    // The limit that was found last: callers mostly name one again and again.
+    std::string_view last_name;
+    const limits::Limit* last_limit = nullptr;
+
+    const limits::Limit* Find(std::string_view name) {
+      if (last_limit == nullptr || name != last_name) {
+        last_name = name;
+        last_limit = table->Find(name);
+      }
+      return last_limit;
+    }
 
    private:
     AcquireCall* const call_;

@@ -83,7 +83,7 @@ void RateLimiter::Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& att
       wrong = errors::NotUtf8(absl::StrCat(path(c), ".key"));
     } else if (call.utf8_ == AcquireCall::Utf8::kUnchecked && !IsUtf8(asked.limit)) {
       wrong = errors::NotUtf8(absl::StrCat(path(c), ".limit"));
-    } else if (limits[c] = table.Find(asked.limit); limits[c] == nullptr) {
+    } else if (limits[c] = attempt.Find(asked.limit); limits[c] == nullptr) {
       // One suggestion a call: looking for it costs more than all the rest.
       wrong = errors::UnknownLimit(
           path(c), asked.limit,
@@ -145,6 +145,7 @@ void RateLimiter::Decide(AcquireCall* call, AcquireCall::Attempt* last) {
   AcquireCall::Attempt& attempt = *call->attempts_[number];
   attempt.Clear();
   attempt.table = registry_.Local();
+  attempt.last_limit = nullptr;
   bool suggested = false;
   for (size_t i = 0; i < call->items_.size(); ++i) {
     AcquireCall::Item& item = call->items_[i];
