@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "absl/types/span.h"
-#include "server/transport/h2/buffer.h"
 
 namespace sluice::transport::h2 {
 
@@ -168,62 +167,62 @@ class WireReader {
   bool ok_ = true;
 };
 
-// Appends fields to a Buffer. Fields with proto3's default are the caller's to leave out.
+// Appends fields to memory that the caller has made sure of. Fields with proto3's default are the
+// caller's to leave out.
 class WireWriter {
  public:
-  explicit WireWriter(Buffer* out) : out_(out) {}
+  // A field that is not bytes needs at most this much; a message within, beside its content, too.
+  static constexpr size_t kFieldBytes = 16;
+
+  explicit WireWriter(uint8_t* at) : at_(at) {}
+
+  uint8_t* at() const { return at_; }
 
   void Varint(uint32_t field, uint64_t value) {
-    uint8_t* const start = out_->Reserve(15);
-    uint8_t* at = Put(start, field << 3);
-    at = Put(at, value);
-    out_->Commit(static_cast<size_t>(at - start));
+    Put(field << 3);
+    Put(value);
   }
   static uint64_t ZigZag(int64_t value) {
     return (static_cast<uint64_t>(value) << 1) ^ static_cast<uint64_t>(value >> 63);
   }
+  // Needs value.size() beside kFieldBytes.
   void Bytes(uint32_t field, std::string_view value) {
-    uint8_t* const start = out_->Reserve(10 + value.size());
-    uint8_t* at = Put(start, field << 3 | 2);
-    at = Put(at, value.size());
-    if (!value.empty()) std::memcpy(at, value.data(), value.size());
-    out_->Commit(static_cast<size_t>(at - start) + value.size());
+    Put(field << 3 | 2);
+    Put(value.size());
+    if (!value.empty()) std::memcpy(at_, value.data(), value.size());
+    at_ += value.size();
   }
 
-  // A message within: what is appended between the two is its content. `mark` is for EndMessage.
-  size_t BeginMessage(uint32_t field) {
-    uint8_t* const start = out_->Reserve(6);
-    uint8_t* const at = Put(start, field << 3 | 2);
-    *at = 0;
-    out_->Commit(static_cast<size_t>(at - start) + 1);
-    return out_->size();
+  // A message within: what is written between the two is its content.
+  uint8_t* BeginMessage(uint32_t field) {
+    Put(field << 3 | 2);
+    return ++at_;  // a byte is left for its length
   }
-  void EndMessage(size_t mark) {
-    const size_t size = out_->size() - mark;
-    if (size < 0x80) {  // one byte was left for it
-      out_->data()[mark - 1] = static_cast<uint8_t>(size);
+  void EndMessage(uint8_t* content) {
+    const size_t size = static_cast<size_t>(at_ - content);
+    if (size < 0x80) {
+      content[-1] = static_cast<uint8_t>(size);
       return;
     }
     uint8_t length[10];
-    const size_t bytes = static_cast<size_t>(Put(length, size) - length);
-    out_->Reserve(bytes - 1);
-    uint8_t* const content = out_->data() + mark;
+    WireWriter longer(length);
+    longer.Put(size);
+    const size_t bytes = static_cast<size_t>(longer.at_ - length);
     std::memmove(content + bytes - 1, content, size);
     std::memcpy(content - 1, length, bytes);
-    out_->Commit(bytes - 1);
+    at_ += bytes - 1;
   }
 
  private:
-  static uint8_t* Put(uint8_t* at, uint64_t value) {
+  void Put(uint64_t value) {
     while (value >= 0x80) {
-      *at++ = static_cast<uint8_t>(value | 0x80);
+      *at_++ = static_cast<uint8_t>(value | 0x80);
       value >>= 7;
     }
-    *at++ = static_cast<uint8_t>(value);
-    return at;
+    *at_++ = static_cast<uint8_t>(value);
   }
 
-  Buffer* const out_;
+  uint8_t* at_;
 };
 
 }  // namespace sluice::transport::h2

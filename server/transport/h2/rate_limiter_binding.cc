@@ -385,7 +385,10 @@ bool ReadService(absl::Span<const uint8_t> request, std::string_view* service) {
 }
 
 void WriteServing(Serving serving, ServerCall* rpc) {
-  WireWriter(&rpc->response()).Varint(1, static_cast<uint64_t>(serving));
+  uint8_t* const start = rpc->response().Reserve(WireWriter::kFieldBytes);
+  WireWriter writer(start);
+  writer.Varint(1, static_cast<uint64_t>(serving));
+  rpc->response().Commit(static_cast<size_t>(writer.at() - start));
 }
 
 class HealthCheck final : public UnaryMethod {

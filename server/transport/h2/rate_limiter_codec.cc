@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "server/common/bounds.h"
 #include "server/common/strings.h"
 #include "server/service/validation.h"
 #include "server/transport/h2/protobuf_wire.h"
@@ -110,7 +111,7 @@ bool ReadBucket(std::string_view bytes, std::string_view* limit, std::string_vie
 
 // Durations of answers are never negative.
 void WriteDuration(uint32_t field, int64_t ns, WireWriter* out) {
-  const size_t mark = out->BeginMessage(field);
+  uint8_t* const mark = out->BeginMessage(field);
   const int64_t seconds = ns / kSecond;
   const int64_t nanos = ns % kSecond;
   if (seconds != 0) out->Varint(1, static_cast<uint64_t>(seconds));
@@ -152,6 +153,16 @@ uint64_t ToWire(store::Reason reason) {
   return 0;
 }
 
+// What WriteResponse, or the error instead of it, takes at most.
+size_t MostBytes(const service::AcquisitionResult& result) {
+  if (!result.status.ok()) return 2 * WireWriter::kFieldBytes + result.status.message().size();
+  constexpr size_t kDuration = 3 * WireWriter::kFieldBytes;
+  constexpr size_t kCharge =
+      5 * WireWriter::kFieldBytes + kDuration + common::bounds::kMaxLimitNameBytes;
+  return 3 * WireWriter::kFieldBytes + 2 * kDuration + result.charges * kCharge +
+         result.receipt.size();
+}
+
 void WriteResponse(const service::AcquireCall& call, size_t i,
                    const service::AcquisitionResult& result, WireWriter* out) {
   if (result.granted) out->Varint(1, 1);
@@ -159,7 +170,7 @@ void WriteResponse(const service::AcquireCall& call, size_t i,
   if (!result.granted) WriteDuration(3, result.retry_after_ns, out);
   for (size_t c = 0; c < result.charges; ++c) {
     const service::ChargeStatus charge = call.charge(i, c);
-    const size_t mark = out->BeginMessage(4);
+    uint8_t* const mark = out->BeginMessage(4);
     if (charge.level.remaining != 0) out->Varint(1, WireWriter::ZigZag(charge.level.remaining));
     if (charge.level.capacity != 0) out->Varint(2, charge.level.capacity);
     WriteDuration(3, charge.level.reset_after_ns, out);
@@ -232,26 +243,31 @@ absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions*
 }
 
 void EncodeAcquire(const service::AcquireCall& call, Buffer* out) {
-  WireWriter writer(out);
-  WriteResponse(call, 0, call.result(0), &writer);
+  const service::AcquisitionResult result = call.result(0);
+  uint8_t* const start = out->Reserve(MostBytes(result));
+  WireWriter writer(start);
+  WriteResponse(call, 0, result, &writer);
+  out->Commit(static_cast<size_t>(writer.at() - start));
 }
 
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
-  WireWriter writer(out);
   for (size_t i = 0; i < call.size(); ++i) {
     const service::AcquisitionResult result = call.result(i);
-    const size_t item = writer.BeginMessage(1);
+    uint8_t* const start = out->Reserve(MostBytes(result) + 2 * WireWriter::kFieldBytes);
+    WireWriter writer(start);
+    uint8_t* const item = writer.BeginMessage(1);
     if (result.status.ok()) {
-      const size_t response = writer.BeginMessage(1);
+      uint8_t* const response = writer.BeginMessage(1);
       WriteResponse(call, i, result, &writer);
       writer.EndMessage(response);
     } else {
-      const size_t error = writer.BeginMessage(2);
+      uint8_t* const error = writer.BeginMessage(2);
       writer.Varint(1, static_cast<uint64_t>(result.status.code()));
       writer.Bytes(2, common::ToStd(result.status.message()));
       writer.EndMessage(error);
     }
     writer.EndMessage(item);
+    out->Commit(static_cast<size_t>(writer.at() - start));
   }
 }
 

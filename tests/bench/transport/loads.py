@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""What a call costs the server: CPU per RPC, h2 beside grpc++, interleaved, three rounds.
+
+The server is pinned to one core, h2load (apt: nghttp2-client) to another; CPU time is read from
+/proc, so other load on the machine disturbs little.
+
+    tests/bench/transport/loads.py [--build build] [--rounds 3] [--seconds 2] [--only unary_8x32]
+"""
+import argparse
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMITS = "limits: [{name: api, rate: 1000000000/s, burst: 1000000000}]\n"
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def framed(message):
+    return b"\0" + struct.pack(">I", len(message)) + message
+
+
+def varint(value):
+    out = b""
+    while value >= 128:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number, content):
+    return bytes([number << 3 | 2]) + varint(len(content)) + content
+
+
+def acquire(key):
+    return field(1, field(1, b"api") + field(2, key))
+
+
+UNARY = framed(acquire(b"user:42"))
+BATCH = framed(b"".join(field(1, acquire(b"user:%d" % i)) for i in range(64)))
+# AcquireStream: 64 messages of 64 in each call.
+STREAM = BATCH * 64
+
+# name: path, body, connections, streams, decisions per call, TLS
+LOADS = {
+    "unary_8x32": ("Acquire", UNARY, 8, 32, 1, False),
+    "unary_64x4": ("Acquire", UNARY, 64, 4, 1, False),
+    "unary_8x1": ("Acquire", UNARY, 8, 1, 1, False),
+    "batch_64": ("AcquireBatch", BATCH, 8, 32, 64, False),
+    "stream_64": ("AcquireStream", STREAM, 8, 4, 64 * 64, False),
+    "unary_8x32_tls": ("Acquire", UNARY, 8, 32, 1, True),
+}
+
+
+class Server:
+    def __init__(self, build, transport, folder, tls):
+        limits = os.path.join(folder, "limits.yaml")
+        with open(limits, "w", encoding="utf-8") as out:
+            out.write(LIMITS)
+        command = ["taskset", "-c", "0", os.path.join(build, "bin", "sluiced"),
+                   "--limits=" + limits, "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                   "--data_transport=" + transport, "--log_level=error", "--drain_notice=0s"]
+        if transport == "h2":
+            command.append("--threads=1")
+        if tls:
+            command += ["--tls_cert=" + os.path.join(folder, "cert.pem"),
+                        "--tls_key=" + os.path.join(folder, "key.pem")]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.port = re.search(r"data=\S*:(\d+)", self.process.stdout.readline()).group(1)
+        self.tls = tls
+
+    def cpu_s(self):
+        with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICK
+
+    def load(self, path, body_file, connections, streams, calls):
+        before = self.cpu_s()
+        out = subprocess.run(
+            ["taskset", "-c", "1", "h2load", "-n", str(calls), "-c", str(connections), "-m",
+             str(streams), "-d", body_file, "-H", "te: trailers", "-H",
+             "content-type: application/grpc",
+             f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/sluice.v1.RateLimiter/{path}"],
+            capture_output=True, text=True, check=True).stdout
+        done = int(re.search(r"(\d+) succeeded", out).group(1))
+        if done != calls:
+            raise SystemExit(f"{calls - done} of {calls} calls failed:\n{out}")
+        return (self.cpu_s() - before) / calls * 1e6
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=30)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                        "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                        "/CN=localhost", "-keyout", f"{folder}/key.pem", "-out",
+                        f"{folder}/cert.pem"], check=True, capture_output=True)
+        for name, (path, body, connections, streams, decisions, tls) in LOADS.items():
+            if options.only and options.only != name:
+                continue
+            body_file = os.path.join(folder, "body")
+            with open(body_file, "wb") as out:
+                out.write(body)
+            servers = {t: Server(options.build, t, folder, tls) for t in ("h2", "grpc")}
+            time.sleep(0.2)
+            figures = {t: [] for t in servers}
+            counts = {}
+            for transport, server in servers.items():  # warms up, and says how many calls to make
+                few = max(connections * streams, 2000 // min(decisions, 2000))
+                cost_us = max(server.load(path, body_file, connections, streams, few), 1)
+                counts[transport] = max(few, int(options.seconds * 1e6 / cost_us / 2))
+            for _ in range(options.rounds):
+                for transport, server in servers.items():
+                    figures[transport].append(server.load(path, body_file, connections, streams,
+                                                          counts[transport]) / decisions)
+            for server in servers.values():
+                server.stop()
+            h2, grpc = min(figures["h2"]), min(figures["grpc"])
+            results[name] = figures
+            print(f"{name:16} us a decision: h2 {h2:.3f} grpc {grpc:.3f} ratio 1/{grpc / h2:.1f}"
+                  f"   all h2: {' '.join(f'{x:.3f}' for x in figures['h2'])}", flush=True)
+    print(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
