@@ -1,0 +1,12 @@
+# Writes a header with the text of each script: cmake -DOUT=... -DDIR=... -P embed_scripts.cmake
+set(names acquire_token_bucket buckets acquire query refund reset convert)
+set(constants kAcquireTokenBucket kBuckets kAcquire kQuery kRefund kReset kConvert)
+set(header "// Written by embed_scripts.cmake from scripts/*.lua.\n#pragma once\n")
+string(APPEND header "namespace sluice::store::redis::embedded {\n")
+foreach(name constant IN ZIP_LISTS names constants)
+  file(READ ${DIR}/${name}.lua text)
+  # A string literal may have 64 KB; ours stay below.
+  string(APPEND header "inline constexpr char ${constant}[] = R\"lua(${text})lua\";\n")
+endforeach()
+string(APPEND header "}  // namespace sluice::store::redis::embedded\n")
+file(WRITE ${OUT} "${header}")

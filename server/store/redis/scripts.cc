@@ -1,0 +1,37 @@
+#include "server/store/redis/scripts.h"
+
+#include <openssl/evp.h>
+
+#include <array>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "server/store/redis/embedded_scripts.h"
+
+namespace sluice::store::redis {
+namespace {
+
+ScriptText Make(std::string text) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha1(), nullptr);
+  std::string sha =
+      absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
+  return {std::move(text), std::move(sha)};
+}
+
+}  // namespace
+
+const ScriptText& TextOf(Script script) {
+  static const std::array<ScriptText, kScripts>& texts = *new std::array<ScriptText, kScripts>{
+      Make(embedded::kAcquireTokenBucket),
+      Make(std::string(embedded::kBuckets) + embedded::kAcquire),
+      Make(std::string(embedded::kBuckets) + embedded::kQuery),
+      Make(std::string(embedded::kBuckets) + embedded::kRefund),
+      Make(embedded::kReset),
+      Make(embedded::kConvert),
+  };
+  return texts[static_cast<size_t>(script)];
+}
+
+}  // namespace sluice::store::redis

@@ -1,0 +1,30 @@
+-- Closes a receipt in all the buckets of its acquisition, and gives back what it is worth there.
+--
+--   KEYS     three of each bucket (buckets.lua)
+--   ARGV     time, number of buckets, the buckets, then the receipt's id
+--
+-- Returns {microseconds, nanoseconds, then for each bucket: 1 or 0 for whether the receipt was
+-- open, and what was given back (2 numbers: ticks of a token bucket as a pair, or permits and 0)},
+-- or what load_buckets answers.
+local buckets, other = load_buckets()
+if other then return other end
+
+local id = ARGV[first_item_arg]
+local reply = {now_u, now_n}
+for _, bucket in ipairs(buckets) do
+  local a, b
+  if bucket.exists then a, b = bucket.algorithm.refund(bucket, id) end
+  reply[#reply + 1] = a and 1 or 0
+  reply[#reply + 1] = a or 0
+  reply[#reply + 1] = b or 0
+  if a then bucket.changed = true end
+end
+for _, bucket in ipairs(buckets) do
+  if bucket.changed then
+    bucket.algorithm.save(bucket)
+  elseif bucket.had_receipts then
+    -- What the others are worth now is remembered all the same.
+    keep_receipts(bucket)
+  end
+end
+return reply

@@ -1,0 +1,488 @@
+// The same random history through the Lua scripts and through the C++ algorithms: the same
+// decisions, the same levels, the same waiting times, to the nanosecond.
+//
+// The scripts take the time as an argument here (their ARGV[1]), which they do for tests alone.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/algorithm/bucket_state.h"
+#include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/scripts.h"
+#include "tests/support/redis_server.h"
+#include "tests/unit/algorithm/any_parameters.h"
+
+namespace sluice::store::redis {
+namespace {
+
+using algorithm::BucketState;
+using algorithm::Kind;
+using algorithm::kNeverNs;
+using algorithm::Level;
+using algorithm::Moment;
+using algorithm::Parameters;
+using ::sluice::testing::RedisCalls;
+using ::sluice::testing::RedisServer;
+using ::sluice::testing::RedisValue;
+
+// Moments of 1970 and later are far from zero. The C++ token bucket counts ticks in 62 bits from
+// the boot on, so that only limits with whole-nanosecond ticks reach today.
+constexpr int64_t kTodayNs = 1'790'000'000'000'000'000;
+
+struct Bucket {
+  Parameters parameters;
+  bool shadow = false;
+  std::array<std::string, 3> keys;
+  BucketState model{Parameters{}};
+};
+
+class Scripts {
+ public:
+  static Scripts& Get() {
+    static Scripts& scripts = *new Scripts;
+    return scripts;
+  }
+
+  RedisValue Run(Script script, const std::vector<std::string>& keys,
+                 const std::vector<std::string>& arguments) {
+    std::vector<std::string> words = {"EVALSHA", TextOf(script).sha, absl::StrCat(keys.size())};
+    words.insert(words.end(), keys.begin(), keys.end());
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return calls_.Call(words);
+  }
+  RedisValue Call(const std::vector<std::string>& words) { return calls_.Call(words); }
+  void Stop() { server_.Kill(); }
+
+ private:
+  Scripts() : calls_(server_) {
+    for (size_t i = 0; i < kScripts; ++i) {
+      const ScriptText& text = TextOf(static_cast<Script>(i));
+      const RedisValue loaded = calls_.Call({"SCRIPT", "LOAD", text.text});
+      if (loaded.text != text.sha) {
+        ADD_FAILURE() << "script " << i << ": " << loaded.text << ", not " << text.sha;
+        std::abort();
+      }
+    }
+  }
+
+  RedisServer server_;
+  RedisCalls calls_;
+};
+
+// Static destructors do not run for what is leaked above.
+class StopRedis final : public ::testing::Environment {
+ public:
+  void TearDown() override { Scripts::Get().Stop(); }
+};
+const ::testing::Environment* const stop_redis = ::testing::AddGlobalTestEnvironment(new StopRedis);
+
+Bucket NewBucket(const Parameters& parameters, bool shadow = false) {
+  static int serial = 0;
+  Bucket bucket;
+  bucket.parameters = parameters;
+  bucket.shadow = shadow;
+  bucket.keys = KeysOf("test", "limit", absl::StrCat(++serial));
+  bucket.model = BucketState(parameters);
+  return bucket;
+}
+
+std::vector<std::string> KeysOfAll(const std::vector<Bucket>& buckets) {
+  std::vector<std::string> keys;
+  for (const Bucket& bucket : buckets) {
+    keys.insert(keys.end(), bucket.keys.begin(), bucket.keys.end());
+  }
+  return keys;
+}
+
+std::vector<std::string> Prefix(const std::vector<Bucket>& buckets, int64_t now_ns) {
+  std::vector<std::string> arguments = {TestTime(now_ns), absl::StrCat(buckets.size())};
+  for (const Bucket& bucket : buckets) {
+    AppendBucket(bucket.parameters, Figures(bucket.parameters), "w.1", bucket.shadow, &arguments);
+  }
+  return arguments;
+}
+
+// Takes the next numbers of an answer.
+class Reader {
+ public:
+  explicit Reader(const RedisValue& value) : value_(value) {
+    if (value.type != RedisValue::Type::kArray) RC_FAIL("not an array: " + value.text);
+  }
+  int64_t Next() {
+    RC_ASSERT(at_ < value_.elements.size());
+    RC_ASSERT(value_.elements[at_].type == RedisValue::Type::kInteger);
+    return value_.elements[at_++].integer;
+  }
+  Report NextReport() {
+    Report report;
+    for (int64_t& number : report) number = Next();
+    return report;
+  }
+  void Time(int64_t now_ns) {
+    const int64_t us = Next();
+    RC_ASSERT(us * 1000 + Next() == now_ns);
+  }
+  bool AtEnd() const { return at_ == value_.elements.size(); }
+
+ private:
+  const RedisValue& value_;
+  size_t at_ = 0;
+};
+
+void CheckLevel(const Level& lua, const Level& model) {
+  RC_ASSERT(lua.remaining == model.remaining);
+  RC_ASSERT(lua.capacity == model.capacity);
+  RC_ASSERT(lua.reset_after_ns == model.reset_after_ns);
+  RC_ASSERT(lua.next_permit_after_ns == model.next_permit_after_ns);
+}
+
+int64_t ModelWaitNs(const Bucket& bucket, uint64_t permits, int64_t now_ns) {
+  const int64_t earliest =
+      bucket.model.EarliestNs(bucket.parameters, permits, Moment{now_ns, now_ns});
+  return earliest == kNeverNs ? kNeverNs : earliest - now_ns;
+}
+
+// Acquisitions that charge all buckets, as the memory store decides them.
+void Acquire(std::vector<Bucket>& buckets, const std::vector<std::vector<uint64_t>>& acquisitions,
+             const std::vector<uint64_t>& receipts, int64_t now_ns) {
+  std::vector<std::string> arguments = Prefix(buckets, now_ns);
+  for (size_t a = 0; a < acquisitions.size(); ++a) {
+    arguments.push_back(absl::StrCat(receipts[a]));
+    arguments.push_back(absl::StrCat(buckets.size()));
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      arguments.push_back(absl::StrCat(i));
+      AppendCost(buckets[i].parameters, acquisitions[a][i], &arguments);
+    }
+  }
+  const RedisValue answer = Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
+  Reader reader(answer);
+  reader.Time(now_ns);
+  const Moment at{now_ns, now_ns};
+  for (size_t a = 0; a < acquisitions.size(); ++a) {
+    bool granted = true;
+    std::vector<bool> fits;
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      fits.push_back(buckets[i].model.CanTake(buckets[i].parameters, acquisitions[a][i], at));
+      if (!fits[i] && !buckets[i].shadow) granted = false;
+    }
+    RC_ASSERT((reader.Next() == 1) == granted);
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      Bucket& bucket = buckets[i];
+      RC_ASSERT((reader.Next() == 1) == fits[i]);
+      const int64_t wait_ns = granted ? 0 : ModelWaitNs(bucket, acquisitions[a][i], now_ns);
+      if (granted && fits[i]) {
+        RC_ASSERT(bucket.model.TryTake(bucket.parameters, acquisitions[a][i], at, receipts[a]));
+      }
+      const Report report = reader.NextReport();
+      CheckLevel(LevelOf(bucket.parameters, report, now_ns),
+                 bucket.model.LevelAt(bucket.parameters, at));
+      if (!granted) {
+        RC_ASSERT(WaitNs(bucket.parameters, acquisitions[a][i], report, now_ns) == wait_ns);
+      }
+    }
+  }
+  RC_ASSERT(reader.AtEnd());
+}
+
+void Query(std::vector<Bucket>& buckets, int64_t now_ns) {
+  std::vector<std::string> arguments = Prefix(buckets, now_ns);
+  for (const Bucket& bucket : buckets) AppendCost(bucket.parameters, 1, &arguments);
+  const RedisValue answer = Scripts::Get().Run(Script::kQuery, KeysOfAll(buckets), arguments);
+  Reader reader(answer);
+  reader.Time(now_ns);
+  for (const Bucket& bucket : buckets) {
+    reader.Next();
+    CheckLevel(LevelOf(bucket.parameters, reader.NextReport(), now_ns),
+               bucket.model.LevelAt(bucket.parameters, Moment{now_ns, now_ns}));
+  }
+}
+
+void Refund(std::vector<Bucket>& buckets, uint64_t receipt, int64_t now_ns) {
+  std::vector<std::string> arguments = Prefix(buckets, now_ns);
+  arguments.push_back(absl::StrCat(receipt));
+  const RedisValue answer = Scripts::Get().Run(Script::kRefund, KeysOfAll(buckets), arguments);
+  Reader reader(answer);
+  reader.Time(now_ns);
+  for (Bucket& bucket : buckets) {
+    const bool open = reader.Next() == 1;
+    const int64_t a = reader.Next();
+    const int64_t b = reader.Next();
+    const auto given = bucket.model.Refund(bucket.parameters, receipt, Moment{now_ns, now_ns});
+    RC_ASSERT(open == given.has_value());
+    if (!open) continue;
+    const algorithm::TokenBucket& token = bucket.parameters.token_bucket;
+    const uint64_t permits = bucket.parameters.kind == Kind::kTokenBucket
+                                 ? TicksOf(token, a, b) / token.unit_ticks
+                                 : static_cast<uint64_t>(a);
+    RC_ASSERT(permits == *given);
+  }
+}
+
+// The bucket gets other figures, as a store does it when an acquisition meets the old ones.
+void ConvertTo(Bucket& bucket, const Parameters& to, int64_t now_ns) {
+  const Parameters from = bucket.parameters;
+  if (Figures(from) == Figures(to)) return;
+  bucket.parameters = to;
+  std::vector<Bucket> one = {bucket};
+  std::vector<std::string> arguments = Prefix(one, now_ns);
+  AppendCost(to, 1, &arguments);
+  const std::vector<std::string> keys(bucket.keys.begin(), bucket.keys.end());
+  const RedisValue met = Scripts::Get().Run(Script::kQuery, keys, arguments);
+  RC_ASSERT(met.type == RedisValue::Type::kArray);
+  if (met.elements[0].integer == -1) {
+    std::vector<std::string> runs;
+    for (const RedisValue& run : met.elements[5].elements) runs.push_back(run.text);
+    auto stored = ParseBucket(met.elements[4].text, runs, met.elements[6].text, now_ns);
+    if (!stored.ok()) RC_FAIL(std::string(stored.status().message()));
+    const StoredBucket converted = Convert(*stored, to, now_ns);
+    std::vector<std::string> formatted = FormatBucket(converted, "w.2", now_ns);
+    // The server's own clock has nothing to do with the test's.
+    formatted[0] = "3600000";
+    formatted.insert(formatted.begin(), {met.elements[4].text, met.elements[6].text});
+    RC_ASSERT(Scripts::Get().Run(Script::kConvert, keys, formatted).integer == 1);
+    // Who read the same and is slower changes nothing.
+    RC_ASSERT(Scripts::Get().Run(Script::kConvert, keys, formatted).integer == 0);
+  }
+  bucket.model.Convert(from, to, Moment{now_ns, now_ns});
+  // The memory store counts a token bucket's ticks from the boot on, Redis from now on: what owes
+  // more than can be said in 62 bits is cut at different moments.
+  if (to.kind == Kind::kTokenBucket && bucket.model.full_at() == algorithm::kMaxTat) {
+    RC_DISCARD("saturated");
+  }
+}
+
+// Windows' permits above 2^53 are cut to that in Redis (bucket_wire.h).
+bool Countable(const Parameters& parameters) {
+  return parameters.kind == Kind::kTokenBucket || algorithm::Capacity(parameters) <= kMaxCounted;
+}
+
+algorithm::AnyLimit AnyCountable() {
+  for (;;) {
+    const algorithm::AnyLimit any = algorithm::AnyParameters();
+    if (Countable(any.parameters)) return any;
+  }
+}
+
+bool ReachesToday(const Parameters& parameters) {
+  return parameters.kind != Kind::kTokenBucket ||
+         (parameters.token_bucket.shift == 0 &&
+          parameters.token_bucket.burst_ticks + parameters.token_bucket.debt_ticks <
+              (uint64_t{1} << 60));
+}
+
+int64_t Started(const std::vector<Bucket>& buckets) {
+  for (const Bucket& bucket : buckets) {
+    if (!ReachesToday(bucket.parameters)) return 0;
+  }
+  return *rc::gen::element<int64_t>(0, kTodayNs);
+}
+
+uint64_t Wanted(const Parameters& parameters, uint64_t permits) {
+  // Mostly what can be granted.
+  if (*rc::gen::inRange(0, 8) == 0) return permits;
+  return 1 + permits % algorithm::MaxGrant(parameters);
+}
+
+RC_GTEST_PROP(RedisScriptsTest, DecideAsTheAlgorithmsDo, ()) {
+  const int count = *rc::gen::weightedElement<int>({{4, 1}, {2, 2}, {1, 5}});
+  std::vector<Bucket> buckets;
+  std::vector<test_support::Figures> figures;
+  for (int i = 0; i < count; ++i) {
+    const algorithm::AnyLimit any = AnyCountable();
+    buckets.push_back(NewBucket(any.parameters, *rc::gen::inRange(0, 6) == 0));
+    figures.push_back(any.figures);
+  }
+  const bool receipts = *rc::gen::arbitrary<bool>();
+  const int64_t start_ns = Started(buckets);
+  int64_t elapsed_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);
+  uint64_t next_receipt = 1;
+  const int steps = *rc::gen::inRange(1, 40);
+  for (int s = 0; s < steps; ++s) {
+    const auto of = static_cast<size_t>(*rc::gen::inRange(0, count));
+    const test_support::Step step =
+        *test_support::AnyStep(figures[of], algorithm::MaxGrant(buckets[of].parameters));
+    elapsed_ns = test_support::Advanced(elapsed_ns, step);
+    const int64_t now_ns = start_ns + elapsed_ns;
+    switch (*rc::gen::inRange(0, 8)) {
+      case 0:
+        Query(buckets, now_ns);
+        break;
+      case 1:
+        Refund(buckets, *rc::gen::inRange<uint64_t>(1, next_receipt + 1), now_ns);
+        break;
+      default: {
+        const int together = *rc::gen::weightedElement<int>({{4, 1}, {1, 3}});
+        std::vector<std::vector<uint64_t>> acquisitions;
+        std::vector<uint64_t> ids;
+        for (int t = 0; t < together; ++t) {
+          std::vector<uint64_t>& permits = acquisitions.emplace_back();
+          for (const Bucket& bucket : buckets) {
+            permits.push_back(Wanted(bucket.parameters, step.permits));
+          }
+          ids.push_back(receipts && *rc::gen::arbitrary<bool>() ? next_receipt++ : 0);
+        }
+        Acquire(buckets, acquisitions, ids, now_ns);
+      }
+    }
+  }
+  Query(buckets, start_ns + elapsed_ns);
+}
+
+RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
+  algorithm::AnyLimit any = AnyCountable();
+  std::vector<Bucket> buckets = {NewBucket(any.parameters)};
+  int64_t now_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);
+  uint64_t next_receipt = 1;
+  const int steps = *rc::gen::inRange(1, 25);
+  for (int s = 0; s < steps; ++s) {
+    Bucket& bucket = buckets[0];
+    const test_support::Step step =
+        *test_support::AnyStep(any.figures, algorithm::MaxGrant(bucket.parameters));
+    // Forwards: what a log has seen of a clock that steps back is forgotten with a full bucket.
+    now_ns = test_support::Advanced(now_ns, {std::abs(step.advance_ns), 1});
+    switch (*rc::gen::inRange(0, 6)) {
+      case 0: {
+        if (*rc::gen::arbitrary<bool>()) {
+          const algorithm::AnyLimit next = AnyCountable();
+          ConvertTo(bucket, next.parameters, now_ns);
+          any = next;
+        } else {
+          // The same algorithm, somewhat other figures.
+          const auto permits = static_cast<uint64_t>(*rc::gen::inRange(1, 200));
+          const int64_t period_ns = *rc::gen::element<int64_t>(1'000'000'000, 60'000'000'000);
+          any.figures = {permits, period_ns};
+          ConvertTo(bucket,
+                    algorithm::ParametersOf(bucket.parameters.kind, any.figures,
+                                            static_cast<uint64_t>(*rc::gen::inRange(1, 300)),
+                                            static_cast<uint64_t>(*rc::gen::inRange(0, 20)),
+                                            static_cast<uint32_t>(*rc::gen::inRange(1, 20))),
+                    now_ns);
+        }
+        break;
+      }
+      case 1:
+        Refund(buckets, *rc::gen::inRange<uint64_t>(1, next_receipt + 1), now_ns);
+        break;
+      default:
+        Acquire(buckets, {{Wanted(bucket.parameters, step.permits)}},
+                {*rc::gen::arbitrary<bool>() ? next_receipt++ : 0}, now_ns);
+    }
+  }
+}
+
+// The script for one token bucket answers runs of callers, and leaves the same state.
+RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
+  const test_support::Figures figures = *test_support::AnyFigures();
+  const algorithm::BurstAndDebt burst = algorithm::AnyBurst(figures);
+  Bucket bucket =
+      NewBucket(algorithm::ParametersOf(Kind::kTokenBucket, figures, burst.burst, burst.debt, 1));
+  const algorithm::TokenBucket& token = bucket.parameters.token_bucket;
+  uint64_t full_at = 0;
+  const int64_t start_ns = ReachesToday(bucket.parameters) ? kTodayNs : 0;
+  int64_t elapsed_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);
+  const int steps = *rc::gen::inRange(1, 30);
+  for (int s = 0; s < steps; ++s) {
+    std::vector<std::pair<uint64_t, uint64_t>> runs;  // permits, callers
+    const int count = *rc::gen::inRange(1, 4);
+    test_support::Step step;
+    for (int r = 0; r < count; ++r) {
+      step = *test_support::AnyStep(figures, algorithm::MaxGrant(bucket.parameters));
+      runs.push_back({Wanted(bucket.parameters, step.permits), *rc::gen::inRange<uint64_t>(1, 50)});
+    }
+    elapsed_ns = test_support::Advanced(elapsed_ns, step);
+    const int64_t now_ns = start_ns + elapsed_ns;
+    std::vector<std::string> arguments = {TestTime(now_ns), Figures(bucket.parameters), "w.1",
+                                          absl::StrCat(1000 << token.shift)};
+    for (const auto& [permits, callers] : runs) {
+      AppendCost(bucket.parameters, permits, &arguments);
+      arguments.push_back(absl::StrCat(callers));
+    }
+    const RedisValue answer =
+        Scripts::Get().Run(Script::kAcquireTokenBucket, {bucket.keys[0]}, arguments);
+    Reader reader(answer);
+    reader.Time(now_ns);
+    const uint64_t now_ticks = algorithm::ToTicks(token, now_ns);
+    const int64_t us = reader.Next();
+    RC_ASSERT(TicksOf(token, us, reader.Next()) == algorithm::ShortfallTicks(full_at, now_ticks));
+    for (const auto& [permits, callers] : runs) {
+      uint64_t granted = 0;
+      for (uint64_t i = 0; i < callers; ++i) {
+        granted += algorithm::TryTake(token, permits, now_ticks, &full_at);
+      }
+      RC_ASSERT(reader.Next() == static_cast<int64_t>(granted));
+    }
+  }
+}
+
+// What the scripts do with real time: keys live until their bucket is full, and not much longer.
+TEST(RedisScriptsTest, KeysLiveUntilTheirBucketIsFull) {
+  struct Case {
+    Parameters parameters;
+    int64_t at_least_ms, at_most_ms;
+  };
+  const std::vector<Case> cases = {
+      {*algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 0), 3000, 3010},
+      {*algorithm::MakeSlidingLog({10, 5'000'000'000}), 4990, 5010},
+      {*algorithm::MakeSlidingWindow({10, 5'000'000'000}, 10), 5000, 10'010},
+      {*algorithm::MakeFixedWindow({10, 5'000'000'000}, 0), 4990, 5010},
+  };
+  for (const Case& one : cases) {
+    std::vector<Bucket> buckets = {NewBucket(one.parameters)};
+    std::vector<std::string> arguments = Prefix(buckets, 0);
+    arguments[0] = "";
+    arguments.insert(arguments.end(), {"0", "1", "0"});
+    AppendCost(one.parameters, 3, &arguments);
+    Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
+    const int64_t ttl = Scripts::Get().Call({"PTTL", buckets[0].keys[0]}).integer;
+    EXPECT_GE(ttl, one.at_least_ms - 50) << Figures(one.parameters);
+    EXPECT_LE(ttl, one.at_most_ms) << Figures(one.parameters);
+  }
+}
+
+TEST(RedisScriptsTest, ADenialWritesNothing) {
+  std::vector<Bucket> buckets = {NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 1, 0)),
+                                 NewBucket(*algorithm::MakeSlidingLog({5, 1'000'000'000}))};
+  std::vector<std::string> arguments = Prefix(buckets, 1'000'000'000);
+  arguments.insert(arguments.end(), {"7", "2", "0"});
+  AppendCost(buckets[0].parameters, 2, &arguments);
+  arguments.push_back("1");
+  AppendCost(buckets[1].parameters, 1, &arguments);
+  const RedisValue answer = Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
+  EXPECT_EQ(answer.elements[2].integer, 0);
+  for (const std::string& key : KeysOfAll(buckets)) {
+    EXPECT_EQ(Scripts::Get().Call({"EXISTS", key}).integer, 0) << key;
+  }
+}
+
+TEST(RedisScriptsTest, AKeyOfAnotherKindIsAnErrorAndIsLeftAlone) {
+  std::vector<Bucket> buckets = {NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 1, 0))};
+  Scripts::Get().Call({"RPUSH", buckets[0].keys[0], "not ours"});
+  std::vector<std::string> arguments = Prefix(buckets, 1'000'000'000);
+  arguments.insert(arguments.end(), {"0", "1", "0"});
+  AppendCost(buckets[0].parameters, 1, &arguments);
+  const RedisValue answer = Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
+  EXPECT_EQ(answer.type, RedisValue::Type::kError);
+  EXPECT_NE(answer.text.find("WRONGTYPE"), std::string::npos) << answer.text;
+  EXPECT_EQ(Scripts::Get().Call({"LLEN", buckets[0].keys[0]}).integer, 1);
+}
+
+TEST(RedisScriptsTest, AStringThatIsNotOursIsHandedOutAndLeftAlone) {
+  std::vector<Bucket> buckets = {NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 1, 0))};
+  Scripts::Get().Call({"SET", buckets[0].keys[0], "hello"});
+  std::vector<std::string> arguments = Prefix(buckets, 1'000'000'000);
+  arguments.insert(arguments.end(), {"0", "1", "0"});
+  AppendCost(buckets[0].parameters, 1, &arguments);
+  const RedisValue answer = Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
+  ASSERT_EQ(answer.elements.size(), 7u);
+  EXPECT_EQ(answer.elements[0].integer, -1);
+  EXPECT_FALSE(ParseBucket(answer.elements[4].text, {}, "", 0).ok());
+  EXPECT_EQ(Scripts::Get().Call({"GET", buckets[0].keys[0]}).text, "hello");
+}
+
+}  // namespace
+}  // namespace sluice::store::redis

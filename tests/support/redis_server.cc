@@ -1,0 +1,152 @@
+#include "tests/support/redis_server.h"
+
+#include <hiredis/hiredis.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+namespace sluice::testing {
+namespace {
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::abort();
+}
+
+RedisValue ValueOf(const redisReply* reply) {
+  RedisValue value;
+  switch (reply->type) {
+    case REDIS_REPLY_INTEGER:
+      value.type = RedisValue::Type::kInteger;
+      value.integer = reply->integer;
+      break;
+    case REDIS_REPLY_STRING:
+    case REDIS_REPLY_STATUS:
+      value.type = RedisValue::Type::kString;
+      value.text.assign(reply->str, static_cast<size_t>(reply->len));
+      break;
+    case REDIS_REPLY_ERROR:
+      value.type = RedisValue::Type::kError;
+      value.text.assign(reply->str, static_cast<size_t>(reply->len));
+      break;
+    case REDIS_REPLY_ARRAY:
+      value.type = RedisValue::Type::kArray;
+      for (size_t i = 0; i < reply->elements; ++i) {
+        value.elements.push_back(ValueOf(reply->element[i]));
+      }
+      break;
+    default:
+      break;
+  }
+  return value;
+}
+
+}  // namespace
+
+RedisServer::RedisServer(std::vector<std::string> arguments) : arguments_(std::move(arguments)) {
+  char folder[] = "/tmp/sluice_redis_XXXXXX";
+  if (mkdtemp(folder) == nullptr) Die("mkdtemp failed");
+  folder_ = folder;
+  socket_path_ = folder_ + "/redis.sock";
+  Start();
+}
+
+RedisServer::~RedisServer() {
+  Kill();
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+void RedisServer::Start() {
+  unlink(socket_path_.c_str());
+  std::vector<std::string> words = {"redis-server",
+                                    "--port",
+                                    "0",
+                                    "--unixsocket",
+                                    socket_path_,
+                                    "--save",
+                                    "",
+                                    "--dir",
+                                    folder_,
+                                    "--logfile",
+                                    folder_ + "/redis.log",
+                                    "--daemonize",
+                                    "no",
+                                    "--maxmemory-policy",
+                                    "noeviction"};
+  words.insert(words.end(), arguments_.begin(), arguments_.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ < 0) Die("fork failed");
+  if (pid_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  for (int tries = 0; tries < 1000; ++tries) {
+    if (redisContext* context = redisConnectUnix(socket_path_.c_str()); context != nullptr) {
+      redisReply* reply = nullptr;
+      if (context->err == 0) {
+        reply = static_cast<redisReply*>(redisCommand(context, "PING"));
+      }
+      const bool up =
+          reply != nullptr &&
+          (reply->type == REDIS_REPLY_STATUS ||
+           (reply->type == REDIS_REPLY_ERROR && std::string(reply->str).find("NOAUTH") == 0));
+      if (reply != nullptr) freeReplyObject(reply);
+      redisFree(context);
+      if (up) return;
+    }
+    if (waitpid(pid_, nullptr, WNOHANG) == pid_) {
+      Die("redis-server did not start; is it installed? See its log in " + folder_);
+    }
+    usleep(10'000);
+  }
+  Die("redis-server does not answer");
+}
+
+void RedisServer::Kill() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+void RedisServer::Pause() { kill(pid_, SIGSTOP); }
+void RedisServer::Resume() { kill(pid_, SIGCONT); }
+
+RedisCalls::RedisCalls(const RedisServer& server) {
+  redisContext* context = redisConnectUnix(server.socket_path().c_str());
+  if (context == nullptr || context->err != 0) Die("cannot connect to the test's redis-server");
+  context_ = context;
+}
+
+RedisCalls::~RedisCalls() { redisFree(static_cast<redisContext*>(context_)); }
+
+RedisValue RedisCalls::Call(absl::Span<const std::string> arguments) {
+  std::vector<const char*> words;
+  std::vector<size_t> sizes;
+  for (const std::string& argument : arguments) {
+    words.push_back(argument.data());
+    sizes.push_back(argument.size());
+  }
+  auto* reply = static_cast<redisReply*>(redisCommandArgv(static_cast<redisContext*>(context_),
+                                                          static_cast<int>(words.size()),
+                                                          words.data(), sizes.data()));
+  if (reply == nullptr) Die("the test's redis-server went away");
+  RedisValue value = ValueOf(reply);
+  freeReplyObject(reply);
+  return value;
+}
+
+}  // namespace sluice::testing

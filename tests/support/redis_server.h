@@ -1,0 +1,68 @@
+// A redis-server of the test's own: a process in a folder of its own, on a Unix socket (and a TCP
+// port if asked), stopped by its process id.
+#ifndef SLUICE_TESTS_SUPPORT_REDIS_SERVER_H_
+#define SLUICE_TESTS_SUPPORT_REDIS_SERVER_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+struct redisReply;
+
+namespace sluice::testing {
+
+// Not thread-safe. Waits. Fails the process (with a message) when redis-server does not start.
+class RedisServer {
+ public:
+  // `arguments`: as on redis-server's command line, after ours.
+  explicit RedisServer(std::vector<std::string> arguments = {});
+  ~RedisServer();
+  RedisServer(const RedisServer&) = delete;
+  RedisServer& operator=(const RedisServer&) = delete;
+
+  const std::string& socket_path() const { return socket_path_; }
+  const std::string& folder() const { return folder_; }
+  std::string url() const { return "unix://" + socket_path_; }
+
+  void Kill();   // SIGKILL
+  void Start();  // again, after Kill
+  void Pause();  // SIGSTOP
+  void Resume();
+
+ private:
+  std::string folder_;
+  std::string socket_path_;
+  std::vector<std::string> arguments_;
+  pid_t pid_ = -1;
+};
+
+// An answer of Redis, simplified.
+struct RedisValue {
+  enum class Type : uint8_t { kNil, kInteger, kString, kArray, kError };
+  Type type = Type::kNil;
+  int64_t integer = 0;
+  std::string text;  // of a string, a status, an error
+  std::vector<RedisValue> elements;
+};
+
+// A connection that waits for each answer, independent of the server's own code.
+class RedisCalls {
+ public:
+  explicit RedisCalls(const RedisServer& server);
+  ~RedisCalls();
+  RedisCalls(const RedisCalls&) = delete;
+  RedisCalls& operator=(const RedisCalls&) = delete;
+
+  RedisValue Call(absl::Span<const std::string> arguments);
+
+ private:
+  void* context_;
+};
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_SUPPORT_REDIS_SERVER_H_
