@@ -34,6 +34,13 @@ Result<Acquisition> AcquisitionOf(const Session& session) {
   }
   if (acquisition.charges.empty()) return Bad("acquire needs LIMIT [KEY], or --charge");
   acquisition.want_receipt = session.arguments().Has("receipt");
+  const auto wait = session.Duration("wait", std::chrono::nanoseconds(0));
+  if (!wait.ok()) return wait.status();
+  acquisition.max_wait = *wait;
+  acquisition.hold = session.arguments().Has("hold");
+  if (acquisition.hold && !session.arguments().Has("wait")) {
+    return Bad("--hold goes with --wait=TIME");
+  }
   return acquisition;
 }
 

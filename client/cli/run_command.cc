@@ -26,7 +26,11 @@ int RunRun(const Session& session) {
   if (flags.Has("timeout") && !retry) {
     return session.Fail(Status(StatusCode::kInvalidArgument, "--timeout goes with --retry"));
   }
-  const Acquisition acquisition(*flags.Get("limit"), flags.Get("key").value_or(""), *permits);
+  const auto wait = session.Duration("wait", std::chrono::nanoseconds(0));
+  if (!wait.ok()) return session.Fail(wait.status());
+  Acquisition acquisition(*flags.Get("limit"), flags.Get("key").value_or(""), *permits);
+  acquisition.max_wait = *wait;
+  acquisition.hold = wait->count() > 0;
   {
     Result<Client> client = session.MakeClient();
     if (!client.ok()) return session.Fail(client.status());

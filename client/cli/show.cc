@@ -15,7 +15,7 @@ void WriteStatus(const Status& status, Json* json) {
 void WriteDecision(const Acquisition& acquisition, const Decision& decision, Json* json) {
   json->Open('{');
   json->Field("granted", decision.granted).Field("source", SourceName(decision.source));
-  json->Field("retry_after_ns", decision.retry_after);
+  json->Field("retry_after_ns", decision.retry_after).Field("wait_ns", decision.wait);
   json->Name("charges").Open('[');
   for (size_t i = 0; i < decision.charges.size(); ++i) {
     const ChargeStatus& charge = decision.charges[i];
@@ -85,6 +85,7 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
     if (decision.status.may_have_executed()) line += " (permits may have been taken)";
     return line;
   }
+  if (decision.wait.count() > 0) line += "  in " + FormatDuration(decision.wait);
   if (!decision.granted) line += "  retry after " + FormatDuration(decision.retry_after);
   for (size_t i = 0; i < decision.charges.size(); ++i) {
     const ChargeStatus& charge = decision.charges[i];

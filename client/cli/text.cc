@@ -226,8 +226,10 @@ Result<Acquisition> ParseAcquisition(std::string_view line) {
     }
     Acquisition acquisition;
     acquisition.want_receipt = request.want_receipt();
-    if (request.hold() || request.has_max_wait()) {
-      return Bad("max_wait and hold are not part of this version");
+    if (request.hold()) return Bad("hold: a batch cannot hold one answer back");
+    if (request.has_max_wait()) {
+      acquisition.max_wait = std::chrono::seconds(request.max_wait().seconds()) +
+                             std::chrono::nanoseconds(request.max_wait().nanos());
     }
     for (const v1::Charge& wire : request.charges()) {
       acquisition.charges.push_back(

@@ -93,7 +93,7 @@ Client::~Client() {
 Result<Decision> Client::Acquire(const Acquisition& acquisition, const CallOptions& options) {
   // Held, so that a client that is destroyed meanwhile cancels this call and does not crash it.
   const std::shared_ptr<ClientCore> core = core_;
-  const Call call = core->MakeCall(options);
+  const Call call = core->MakeCall(options, acquisition);
   for (int attempts = 1;; ++attempts) {
     Result<Decision> result = core->connection().AcquireBlocking(acquisition, call);
     if (result.ok()) return result;
@@ -119,8 +119,9 @@ Result<std::chrono::nanoseconds> Client::TryAcquire(std::string_view limit, std:
 void Client::AcquireAsync(Acquisition acquisition, Callback<Decision> done,
                           const CallOptions& options) {
   const OnUnavailable wish = core_->Wish(options);
+  const Call call = core_->MakeCall(options, acquisition);
   Attempts<Decision>::Run(
-      core_, Operation::kAcquire, core_->MakeCall(options),
+      core_, Operation::kAcquire, call,
       [core = core_.get(), acquisition = std::move(acquisition)](const Call& call,
                                                                  Callback<Decision> ended) {
         core->connection().Acquire(acquisition, call, std::move(ended));

@@ -30,6 +30,13 @@ class ClientCore {
   Call MakeCall(const CallOptions& options) const {
     return {connection_->Now() + options.deadline.value_or(options_.deadline), options.server};
   }
+  // Of one acquisition, which may be held.
+  Call MakeCall(const CallOptions& options, const Acquisition& acquisition) const {
+    Call call = MakeCall(options);
+    if (acquisition.hold)
+      call.deadline += std::max(acquisition.max_wait, std::chrono::nanoseconds(0));
+    return call;
+  }
   OnUnavailable Wish(const CallOptions& options) const {
     return options.on_unavailable.value_or(options_.on_unavailable);
   }

@@ -25,6 +25,8 @@ void ToWire(const Acquisition& acquisition, v1::AcquireRequest* wire) {
     if (charge.permits != 1) out->set_permits(charge.permits);
   }
   if (acquisition.want_receipt) wire->set_want_receipt(true);
+  if (acquisition.max_wait.count() != 0) ToWire(acquisition.max_wait, wire->mutable_max_wait());
+  if (acquisition.hold) wire->set_hold(true);
 }
 
 void ToWire(std::span<const Acquisition> batch, v1::AcquireBatchRequest* wire) {

@@ -30,6 +30,12 @@ struct Acquisition {
   std::vector<Charge> charges = {};  // 1 to 16, counted after each limit's own `charges` were added
   // Ask for a receipt, with which Client::Refund gives back what was taken.
   bool want_receipt = false;
+  // How far ahead a grant may lie. 0: now or denied. Greater, at most 24 h: a reservation, which
+  // has a receipt; proceed after Decision::wait, or give the place up with Client::Refund.
+  std::chrono::nanoseconds max_wait{0};
+  // With max_wait: answered only when the moment has come; max_wait is added to the call's
+  // deadline. Not in a batch or a stream.
+  bool hold = false;
 };
 
 // Who decided.
@@ -80,7 +86,7 @@ struct Decision {
   // Granted: how long until the moment at which the caller may proceed.
   std::chrono::nanoseconds wait{0};
   std::vector<ChargeStatus> charges = {};  // empty with kUnavailable
-  std::string receipt = {};                // opaque bytes; with want_receipt
+  std::string receipt = {};                // opaque bytes; with want_receipt, or for later
   // OK unless source is kUnavailable: then why no server decided. Its may_have_executed() says
   // whether permits may have been taken all the same.
   Status status = {};
