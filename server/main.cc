@@ -259,6 +259,9 @@ int Run(const Flags& flags, const sigset_t& signals) {
   const absl::Time deadline = absl::Now() + flags.drain_timeout;
   data_health.Close();
   admin_health.Close();
+  if (grpc_data != nullptr) {
+    data_service.TurnAway(std::min(flags.drain_timeout, absl::Milliseconds(500)));
+  }
   data_service.Drain();
   watches.Drain(common::errors::Draining());
   line.Drain();

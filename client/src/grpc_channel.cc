@@ -5,6 +5,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "server/common/executed.h"
+
 namespace sluice::client_internal {
 namespace {
 
@@ -58,6 +60,7 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetUserAgentPrefix(common::kMarkKnowingAgent);
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   if (tls.in_use()) {
     grpc::SslCredentialsOptions files;
@@ -103,9 +106,15 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) 
     default:
       break;
   }
+  // So grpc++ ends a call for which it found no connection. It had not sent it; or it had, and
+  // repeats it by itself since the server's GOAWAY says that it did not look at it.
   const auto& trailers = context.GetServerTrailingMetadata();
-  const auto executed = trailers.find(kExecutedKey);
-  if (executed != trailers.end() && executed->second == "no") {
+  if (code == StatusCode::kUnavailable && trailers.empty() &&
+      status.error_message().rfind("failed to connect to all addresses", 0) == 0) {
+    return Status(code, status.error_message());
+  }
+  const auto executed = trailers.find(common::kExecutedMetadata);
+  if (executed != trailers.end() && executed->second == common::kNotExecuted) {
     return Status(code, status.error_message());
   }
   return Status::MaybeExecuted(code, status.error_message());

@@ -13,9 +13,6 @@
 
 namespace sluice::client_internal {
 
-// Trailing metadata of a server that ends a call without having executed it ("no").
-inline constexpr char kExecutedKey[] = "sluice-executed";
-
 // INVALID_ARGUMENT: `server` is neither HOST:PORT nor unix:PATH, or a TLS file cannot be read.
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
                                                    const TlsOptions& tls);

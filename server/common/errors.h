@@ -12,12 +12,24 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/common/bounds.h"
+#include "server/common/executed.h"
 #include "server/common/strings.h"
 
 namespace sluice::common::errors {
+
+// Marks a refusal after which everything is as if the call had never come: the transports say so
+// to the caller (executed.h).
+inline absl::Status NotExecuted(absl::Status status) {
+  status.SetPayload(kExecutedMetadata, absl::Cord(kNotExecuted));
+  return status;
+}
+inline bool WasNotExecuted(const absl::Status& status) {
+  return status.GetPayload(kExecutedMetadata).has_value();
+}
 
 // permits: 0 in a charge.
 inline absl::Status PermitsZero(std::string_view limit) {
@@ -142,21 +154,23 @@ inline absl::Status LeaseUnimplemented() {
 }
 
 inline absl::Status LimitsKeepChanging() {
-  return absl::UnavailableError(
-      "the limits changed again and again while this was decided; nothing was debited, try again");
+  return NotExecuted(absl::UnavailableError(
+      "the limits changed again and again while this was decided; nothing was debited, try again"));
 }
 
 inline absl::Status PastDeadline() {
-  return absl::DeadlineExceededError(
-      "the deadline had passed before the decision; nothing was debited");
+  return NotExecuted(absl::DeadlineExceededError(
+      "the deadline had passed before the decision; nothing was debited"));
 }
 
 inline absl::Status CancelledBeforeDecision() {
-  return absl::CancelledError("the call was cancelled before its decision; nothing was debited");
+  return NotExecuted(
+      absl::CancelledError("the call was cancelled before its decision; nothing was debited"));
 }
 
 inline absl::Status CancelledWhileWaiting() {
-  return absl::CancelledError("the call was cancelled while it waited; its permits were given back");
+  return absl::CancelledError(
+      "the call was cancelled while it waited; its permits were given back");
 }
 
 inline absl::Status StoreAway() {
@@ -164,7 +178,8 @@ inline absl::Status StoreAway() {
 }
 
 inline absl::Status Draining() {
-  return absl::UnavailableError("the server is shutting down; call another, or again later");
+  return NotExecuted(
+      absl::UnavailableError("the server is shutting down; call another, or again later"));
 }
 
 inline absl::Status NoBuckets() {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "server/common/clock.h"
+#include "server/common/errors.h"
 #include "server/common/metrics.h"
 
 namespace sluice::transport {
@@ -16,6 +17,14 @@ namespace sluice::transport {
 inline ::grpc::Status ToGrpc(const absl::Status& status) {
   return ::grpc::Status(static_cast<::grpc::StatusCode>(status.code()),
                         std::string(status.message()));
+}
+
+// With the trailing metadata that belongs to it. REQUIRES: nothing of the call was finished.
+inline ::grpc::Status ToGrpc(const absl::Status& status, ::grpc::CallbackServerContext* context) {
+  if (common::errors::WasNotExecuted(status)) {
+    context->AddTrailingMetadata(common::kExecutedMetadata, common::kNotExecuted);
+  }
+  return ToGrpc(status);
 }
 
 // The call's deadline on the clock's NowNs line; store::kNoDeadline: none. grpc++ still runs the

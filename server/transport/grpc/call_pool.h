@@ -28,6 +28,7 @@ class CallPool final : public ::grpc::MessageAllocator<Request, Response> {
     Call call;
     // Of the call under way, for its completion. After Finish nothing here may be touched.
     ::grpc::ServerUnaryReactor* reactor = nullptr;
+    ::grpc::CallbackServerContext* context = nullptr;
     void* handler = nullptr;
     int64_t started_ns = 0;
     // It grew: not worth keeping.

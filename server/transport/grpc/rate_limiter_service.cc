@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "server/common/errors.h"
 #include "server/transport/wire/rate_limiter_wire.h"
 
@@ -33,6 +34,33 @@ RateLimiterService::RateLimiterService(service::RateLimiter& limiter, service::W
   SetMessageAllocatorFor_Refund(&refund_pool_);
 }
 
+// ---- Turning away ----
+
+bool RateLimiterService::TurnsAway(const ::grpc::CallbackServerContext& context) {
+  if (!turning_away_.load(std::memory_order_relaxed)) return false;
+  const auto agent = context.client_metadata().find("user-agent");
+  if (agent == context.client_metadata().end() ||
+      !agent->second.starts_with(common::kMarkKnowingAgent)) {
+    return false;
+  }
+  turned_away_ns_.store(limiter_.clock().NowNs(), std::memory_order_relaxed);
+  return true;
+}
+
+void RateLimiterService::TurnAway(absl::Duration most) {
+  const common::Clock& clock = limiter_.clock();
+  const int64_t quiet_ns = 50'000'000;
+  const int64_t end_ns = clock.NowNs() + absl::ToInt64Nanoseconds(most);
+  turned_away_ns_.store(clock.NowNs(), std::memory_order_relaxed);
+  turning_away_.store(true, std::memory_order_relaxed);
+  // A poll is all that a shutdown needs.
+  for (int64_t now_ns = clock.NowNs();
+       now_ns < end_ns && now_ns < turned_away_ns_.load(std::memory_order_relaxed) + quiet_ns;
+       now_ns = clock.NowNs()) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+
 // ---- Unary ----
 
 namespace {
@@ -60,9 +88,15 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
   ::grpc::ServerUnaryReactor* const reactor =
       request->hold() ? new HeldReactor(limiter_, &held->call) : context->DefaultReactor();
   held->reactor = reactor;
+  held->context = context;
   held->handler = this;
   held->started_ns = acquire_meter_.Start();
   acquire_meter_.Received(request->ByteSizeLong());
+  if (TurnsAway(*context)) {
+    acquire_meter_.Finish(held->started_ns, absl::StatusCode::kUnavailable);
+    reactor->Finish(ToGrpc(errors::Draining(), context));
+    return reactor;
+  }
   if (context->IsCancelled()) {
     acquire_meter_.Finish(held->started_ns, absl::StatusCode::kCancelled);
     reactor->Finish(ToGrpc(errors::CancelledBeforeDecision()));
@@ -81,7 +115,7 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
           meter.Sent(held->response()->ByteSizeLong());
         }
         meter.Finish(held->started_ns, status.code());
-        held->reactor->Finish(status.ok() ? ::grpc::Status::OK : ToGrpc(status));
+        held->reactor->Finish(status.ok() ? ::grpc::Status::OK : ToGrpc(status, held->context));
       },
       held);
   return reactor;
@@ -93,10 +127,16 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
   auto* const held = static_cast<BatchPool::Held*>(context->GetRpcAllocatorState());
   ::grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   held->reactor = reactor;
+  held->context = context;
   held->handler = this;
   held->started_ns = batch_meter_.Start();
   held->large = held->large || request->acquisitions_size() > kKeepAcquisitions;
   batch_meter_.Received(request->ByteSizeLong());
+  if (TurnsAway(*context)) {
+    batch_meter_.Finish(held->started_ns, absl::StatusCode::kUnavailable);
+    reactor->Finish(ToGrpc(errors::Draining(), context));
+    return reactor;
+  }
   if (context->IsCancelled()) {
     batch_meter_.Finish(held->started_ns, absl::StatusCode::kCancelled);
     reactor->Finish(ToGrpc(errors::CancelledBeforeDecision()));
@@ -114,7 +154,7 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
           meter.Sent(held->response()->ByteSizeLong());
         }
         meter.Finish(held->started_ns, status.code());
-        held->reactor->Finish(status.ok() ? ::grpc::Status::OK : ToGrpc(status));
+        held->reactor->Finish(status.ok() ? ::grpc::Status::OK : ToGrpc(status, held->context));
       },
       held);
   return reactor;
@@ -126,9 +166,15 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
   auto* const held = static_cast<QueryPool::Held*>(context->GetRpcAllocatorState());
   ::grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   held->reactor = reactor;
+  held->context = context;
   held->handler = this;
   held->started_ns = query_meter_.Start();
   query_meter_.Received(request->ByteSizeLong());
+  if (TurnsAway(*context)) {
+    query_meter_.Finish(held->started_ns, absl::StatusCode::kUnavailable);
+    reactor->Finish(ToGrpc(errors::Draining(), context));
+    return reactor;
+  }
   wire::Read(*request, &held->call);
   limiter_.Query(
       &held->call, DeadlineNs(*context, limiter_.clock()),
@@ -141,7 +187,7 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
           meter.Sent(held->response()->ByteSizeLong());
         }
         meter.Finish(held->started_ns, status.code());
-        held->reactor->Finish(ToGrpc(status));
+        held->reactor->Finish(ToGrpc(status, held->context));
       },
       held);
   return reactor;
@@ -153,9 +199,15 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
   auto* const held = static_cast<RefundPool::Held*>(context->GetRpcAllocatorState());
   ::grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   held->reactor = reactor;
+  held->context = context;
   held->handler = this;
   held->started_ns = refund_meter_.Start();
   refund_meter_.Received(request->ByteSizeLong());
+  if (TurnsAway(*context)) {
+    refund_meter_.Finish(held->started_ns, absl::StatusCode::kUnavailable);
+    reactor->Finish(ToGrpc(errors::Draining(), context));
+    return reactor;
+  }
   wire::Read(*request, &held->call);
   limiter_.Refund(
       &held->call, DeadlineNs(*context, limiter_.clock()),
@@ -168,7 +220,7 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
           meter.Sent(held->response()->ByteSizeLong());
         }
         meter.Finish(held->started_ns, status.code());
-        held->reactor->Finish(ToGrpc(status));
+        held->reactor->Finish(ToGrpc(status, held->context));
       },
       held);
   return reactor;
@@ -240,7 +292,8 @@ class RateLimiterService::AcquireStreamReactor final
       if (drain || !ok) finished_ = true;
     }
     if (drain || !ok) {
-      End(drain ? errors::Draining() : errors::CancelledBeforeDecision());
+      // Without its answer the caller may not be told that nothing was executed.
+      End(ok ? errors::Draining() : absl::CancelledError("the caller left before its answer"));
       return;
     }
     if (request_.acquisitions_size() > kKeepAcquisitions) {
@@ -295,7 +348,7 @@ class RateLimiterService::AcquireStreamReactor final
   // Whoever set finished_ calls this, once.
   void End(const absl::Status& status) {
     service_.stream_meter_.Finish(started_ns_, status.code());
-    Finish(ToGrpc(status));
+    Finish(ToGrpc(status, context_));
   }
 
   RateLimiterService& service_;
@@ -338,8 +391,8 @@ void RateLimiterService::Drain() {
 class RateLimiterService::WatchReactor final : public ::grpc::ServerWriteReactor<v1::QueryResponse>,
                                                public service::WatchSink {
  public:
-  explicit WatchReactor(RateLimiterService& service)
-      : service_(service), started_ns_(service.watch_meter_.Start()) {}
+  WatchReactor(RateLimiterService& service, ::grpc::CallbackServerContext* context)
+      : service_(service), context_(context), started_ns_(service.watch_meter_.Start()) {}
 
   void Begin(std::shared_ptr<WatchReactor> self, const v1::WatchRequest& request) {
     service_.watch_meter_.Received(request.ByteSizeLong());
@@ -410,10 +463,11 @@ class RateLimiterService::WatchReactor final : public ::grpc::ServerWriteReactor
       status = *end_;
     }
     service_.watch_meter_.Finish(started_ns_, status.code());
-    Finish(ToGrpc(status));
+    Finish(ToGrpc(status, context_));
   }
 
   RateLimiterService& service_;
+  ::grpc::CallbackServerContext* const context_;
   const int64_t started_ns_;
   std::shared_ptr<WatchReactor> self_;
   uint64_t id_ = 0;
@@ -425,8 +479,8 @@ class RateLimiterService::WatchReactor final : public ::grpc::ServerWriteReactor
 };
 
 ::grpc::ServerWriteReactor<v1::QueryResponse>* RateLimiterService::Watch(
-    ::grpc::CallbackServerContext*, const v1::WatchRequest* request) {
-  auto watch = std::make_shared<WatchReactor>(*this);
+    ::grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
+  auto watch = std::make_shared<WatchReactor>(*this, context);
   WatchReactor* const reactor = watch.get();
   reactor->Begin(std::move(watch), *request);
   return reactor;

@@ -2,11 +2,13 @@
 #ifndef SLUICE_SERVER_TRANSPORT_GRPC_RATE_LIMITER_SERVICE_H_
 #define SLUICE_SERVER_TRANSPORT_GRPC_RATE_LIMITER_SERVICE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
 #include "server/common/metrics.h"
 #include "server/common/mutex.h"
 #include "server/service/rate_limiter.h"
@@ -22,6 +24,13 @@ class RateLimiterService final : public v1::RateLimiter::CallbackService {
  public:
   RateLimiterService(service::RateLimiter& limiter, service::WatchHub& watches,
                      common::Metrics& metrics);
+
+  // To be called before the server shuts down. From then on grpc++ cancels unary calls that it
+  // reads, until their clients have heard of it, and a client cannot know that those were not
+  // decided. So clients who know the mark of executed.h are refused with it, and go to other
+  // servers; all others are served meanwhile. Blocks until no such call came for 50 ms, at most
+  // for `most`.
+  void TurnAway(absl::Duration most);
 
   // Ends AcquireStreams once what was read is answered. Messages that are still under way are not
   // decided; their callers see UNAVAILABLE.
@@ -50,6 +59,10 @@ class RateLimiterService final : public v1::RateLimiter::CallbackService {
  private:
   class AcquireStreamReactor;
   class WatchReactor;
+
+  // Whether the call is one to be turned away.
+  bool TurnsAway(const ::grpc::CallbackServerContext& context);
+
   using AcquirePool = CallPool<v1::AcquireRequest, v1::AcquireResponse, service::AcquireCall>;
   using BatchPool =
       CallPool<v1::AcquireBatchRequest, v1::AcquireBatchResponse, service::AcquireCall>;
@@ -71,6 +84,10 @@ class RateLimiterService final : public v1::RateLimiter::CallbackService {
   BatchPool batch_pool_;
   QueryPool query_pool_;
   RefundPool refund_pool_;
+
+  // Seen by calls soon enough; the order of what is around them does not matter: relaxed.
+  std::atomic<bool> turning_away_{false};
+  std::atomic<int64_t> turned_away_ns_{0};  // the last one
 
   common::Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

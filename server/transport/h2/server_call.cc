@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "server/common/errors.h"
 #include "server/common/strings.h"
 #include "server/transport/h2/grpc_connection.h"
 #include "server/transport/h2/grpc_server.h"
@@ -539,6 +540,7 @@ void ServerCall::Finish() {
 }
 
 void ServerCall::Finish(const absl::Status& status) {
+  if (!finished_ && common::errors::WasNotExecuted(status)) MarkNotExecuted();
   Finish(status.code(), common::ToStd(status.message()));
 }
 
@@ -562,8 +564,17 @@ void ServerCall::Finish(absl::StatusCode code, std::string_view message) {
   FailWithCode(code, message);
 }
 
+void ServerCall::MarkNotExecuted() {
+  AddTrailingMetadata(common::kExecutedMetadata, common::kNotExecuted);
+}
+
 void ServerCall::FailWithCode(absl::StatusCode code, std::string_view message) {
   finished_ = true;
+  // The handler never heard of it. (Other codes mean that it would not be executed later either.)
+  if (!started_ && (code == absl::StatusCode::kResourceExhausted ||
+                    code == absl::StatusCode::kDeadlineExceeded)) {
+    MarkNotExecuted();
+  }
   if (method_ == nullptr) method_ = &connection_->grpc_.unknown_method_;
   status_ = static_cast<absl::StatusCode>(CodeIndex(code));
   message_ = PercentEncode(message, kMaxStatusTextBytes);

@@ -139,6 +139,7 @@ class ServerCall {
   std::optional<absl::Span<const uint8_t>> Unfold(bool compressed, absl::Span<const uint8_t> body);
   void EndOfRequests();
   void FailWithCode(absl::StatusCode code, std::string_view message);
+  void MarkNotExecuted();
   void StartMessage();
   void SealMessage();
   void SubmitTrailersOnly();

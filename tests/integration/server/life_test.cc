@@ -140,6 +140,8 @@ TEST_P(LifeTest, OpenStreamsAndWatchesDoNotHoldUpADrain) {
   server_->Signal(SIGTERM);
   EXPECT_FALSE(stream->Read(&answer));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  // What it has not answered it has not executed: the client may send it elsewhere.
+  EXPECT_EQ(stream_context.GetServerTrailingMetadata().count("sluice-executed"), 1u);
   EXPECT_FALSE(watch->Read(&first));
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(server_->WaitForExit(), 0);

@@ -380,6 +380,8 @@ TEST_F(GrpcServerTest, CallsThatWaitedTooLongAreShedAndHealthIsNot) {
   EXPECT_EQ(client_->calls[shed].status(), "8");
   EXPECT_NE(client_->calls[shed].Header("grpc-message").find("sheds load"), std::string::npos);
   EXPECT_EQ(client_->calls[shed_stream].status(), "8");
+  EXPECT_EQ(client_->calls[shed].Header("sluice-executed"), "no");
+  EXPECT_EQ(client_->calls[shed_stream].Header("sluice-executed"), "no");
   EXPECT_EQ(client_->calls[health].status(), "0");
   EXPECT_EQ(echo_.calls, 0);
   EXPECT_EQ(server_->metrics.Snapshot(0).transports[0].sheds, 2u);
