@@ -81,7 +81,7 @@ TEST_F(CommandTest, AHangingServerExitsThreeAndSaysThatPermitsMayBeGone) {
 TEST_F(CommandTest, AcquireAsJsonHasStableNames) {
   const Outcome granted = Sluice("acquire api user:42 --output json");
   EXPECT_EQ(granted.out,
-            "{\"granted\":true,\"source\":\"store\",\"retry_after_ns\":0,\"charges\":[{\"limit\":"
+            "{\"granted\":true,\"source\":\"store\",\"retry_after_ns\":0,\"wait_ns\":0,\"charges\":[{\"limit\":"
             "\"api\",\"key\":\"user:42\",\"permits\":1,\"requested\":true,\"remaining\":9,"
             "\"capacity\":10,\"reset_after_ns\":90000000000,\"reason\":\"\"}]}\n");
   const Outcome missing = Sluice("acquire missing --output json");
