@@ -5,12 +5,15 @@ include(CMakePackageConfigHelpers)
 set(SLUICE_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Sluice)
 
 set_target_properties(sluice_client PROPERTIES EXPORT_NAME client)
+set_target_properties(sluice_throttler PROPERTIES EXPORT_NAME throttler)
 set_target_properties(sluice_proto PROPERTIES EXPORT_NAME proto)
 set_target_properties(sluice_proto_grpc PROPERTIES EXPORT_NAME proto_grpc)
-target_include_directories(sluice_client INTERFACE
-  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+foreach(library sluice_client sluice_throttler)
+  target_include_directories(${library} INTERFACE
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endforeach()
 
-install(TARGETS sluice_client sluice_proto sluice_proto_grpc EXPORT SluiceTargets
+install(TARGETS sluice_client sluice_throttler sluice_proto sluice_proto_grpc EXPORT SluiceTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
 install(DIRECTORY ${CMAKE_CURRENT_LIST_DIR}/include/sluice
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT client FILES_MATCHING PATTERN "*.h")

@@ -192,18 +192,23 @@ Result<std::vector<BucketStatus>> Client::Query(std::span<const Bucket> buckets,
       });
 }
 
+void Client::RefundAsync(std::string receipt, Callback<RefundResult> done,
+                         const CallOptions& options) {
+  Attempts<RefundResult>::Run(
+      core_, Operation::kRefund, core_->MakeCall(options),
+      [core = core_.get(), receipt = std::move(receipt)](const Call& call,
+                                                         Callback<RefundResult> ended) {
+        core->connection().Refund(receipt, call, std::move(ended));
+      },
+      [done = std::move(done)](Result<RefundResult> result, int attempts) {
+        if (result.ok()) result->attempts = attempts;
+        done(std::move(result));
+      });
+}
+
 Result<RefundResult> Client::Refund(std::string_view receipt, const CallOptions& options) {
   return client_internal::Await<RefundResult>([&](Callback<RefundResult> done) {
-    Attempts<RefundResult>::Run(
-        core_, Operation::kRefund, core_->MakeCall(options),
-        [core = core_.get(), receipt = std::string(receipt)](const Call& call,
-                                                             Callback<RefundResult> ended) {
-          core->connection().Refund(receipt, call, std::move(ended));
-        },
-        [done = std::move(done)](Result<RefundResult> result, int attempts) {
-          if (result.ok()) result->attempts = attempts;
-          done(std::move(result));
-        });
+    RefundAsync(std::string(receipt), std::move(done), options);
   });
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/limit.h"
 #include "sluice/options.h"
 #include "sluice/status.h"
 
@@ -21,35 +22,6 @@ struct AdminOptions {
   TlsOptions tls = {};
   std::string token = {};  // sent as `authorization: Bearer ...`; empty: none
   std::chrono::nanoseconds deadline = std::chrono::seconds(5);
-};
-
-struct LimitRate {
-  uint64_t permits = 0;
-  std::chrono::nanoseconds period = std::chrono::seconds(1);
-};
-
-struct LimitKeyOverride {
-  std::string key = {};
-  std::optional<LimitRate> rate = {};
-  std::optional<uint64_t> burst = {};
-  std::optional<uint64_t> debt = {};
-};
-
-// A limit as the server shows it and takes it.
-struct LimitInfo {
-  std::string name = {};
-  std::string algorithm = {};  // "token_bucket", "sliding_log", "sliding_window", "fixed_window"
-  LimitRate rate = {};
-  std::optional<uint64_t> burst = {};
-  std::optional<uint64_t> debt = {};
-  std::string mode = {};  // "enforce", "shadow"
-  std::vector<std::string> charges = {};
-  std::vector<LimitKeyOverride> keys = {};
-  std::optional<uint32_t> sub_windows = {};
-  std::optional<std::chrono::nanoseconds> utc_offset = {};
-  // Output only.
-  std::string origin = {};      // "file", "admin", "admin_over_file"
-  std::string defined_at = {};  // "FILE:LINE"
 };
 
 enum class KeyOrder { kUse, kDenials };

@@ -17,6 +17,7 @@
 #include <future>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -76,6 +77,8 @@ class Client {
   // Gives back what an acquisition took, once. The second form asks the server that granted it.
   Result<RefundResult> Refund(std::string_view receipt, const CallOptions& options = {});
   Result<RefundResult> Refund(const Decision& decision, CallOptions options = {});
+  void RefundAsync(std::string receipt, Callback<RefundResult> done,
+                   const CallOptions& options = {});
 
   // First a full answer, then what changed. Ends with on_closed: when the handle is cancelled or
   // destroyed, or the connection breaks. Not reopened by itself.

@@ -1,0 +1,44 @@
+// A limit's figures: what AdminClient shows and takes, and what a program gives to Embedded.
+#ifndef SLUICE_LIMIT_H_
+#define SLUICE_LIMIT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+struct LimitRate {
+  uint64_t permits = 0;
+  std::chrono::nanoseconds period = std::chrono::seconds(1);
+};
+
+struct LimitKeyOverride {
+  std::string key = {};
+  std::optional<LimitRate> rate = {};
+  std::optional<uint64_t> burst = {};
+  std::optional<uint64_t> debt = {};
+};
+
+// A limit as written; docs/limits.md says what each figure means. What is absent has its default.
+struct LimitInfo {
+  std::string name = {};
+  std::string algorithm = {};  // "token_bucket", "sliding_log", "sliding_window", "fixed_window"
+  LimitRate rate = {};
+  std::optional<uint64_t> burst = {};
+  std::optional<uint64_t> debt = {};
+  std::string mode = {};  // "enforce", "shadow"
+  std::vector<std::string> charges = {};
+  std::vector<LimitKeyOverride> keys = {};
+  std::optional<uint32_t> sub_windows = {};
+  std::optional<std::chrono::nanoseconds> utc_offset = {};
+  // Output only.
+  std::string origin = {};      // "file", "admin", "admin_over_file"
+  std::string defined_at = {};  // "FILE:LINE"
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_LIMIT_H_

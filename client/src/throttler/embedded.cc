@@ -1,0 +1,340 @@
+#include "sluice/embedded.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/src/throttler/embedded_state.h"
+#include "server/algorithm/parameters.h"
+#include "server/common/errors.h"
+#include "server/common/strings.h"
+#include "server/limits/nearest.h"
+#include "server/limits/notation.h"
+
+namespace sluice {
+namespace throttler_internal {
+namespace {
+
+namespace errors = common::errors;
+using common::MutexLock;
+using std::chrono::nanoseconds;
+
+Status FromAbsl(const absl::Status& status) {
+  return Status(static_cast<StatusCode>(status.code()), std::string(status.message()));
+}
+
+algorithm::Rate ToRate(const LimitRate& rate) { return {rate.permits, rate.period.count()}; }
+
+Result<limits::LimitSpec> ToSpec(const LimitInfo& info) {
+  limits::LimitSpec spec;
+  spec.name = info.name;
+  const auto bad = [&](const char* field, const std::string& value, const absl::Status& why) {
+    return Status(StatusCode::kInvalidArgument, absl::StrCat("limit \"", info.name, "\": ", field,
+                                                             ": \"", value, "\": ", why.message()));
+  };
+  if (!info.algorithm.empty()) {
+    const auto kind = limits::ParseAlgorithm(info.algorithm);
+    if (!kind.ok()) return bad("algorithm", info.algorithm, kind.status());
+    spec.algorithm = *kind;
+  }
+  if (!info.mode.empty()) {
+    const auto mode = limits::ParseMode(info.mode);
+    if (!mode.ok()) return bad("mode", info.mode, mode.status());
+    spec.mode = *mode;
+  }
+  spec.rate = ToRate(info.rate);
+  spec.burst = info.burst;
+  spec.debt = info.debt;
+  spec.sub_windows = info.sub_windows;
+  if (info.utc_offset.has_value()) spec.utc_offset_ns = info.utc_offset->count();
+  spec.charges = info.charges;
+  for (const LimitKeyOverride& key : info.keys) {
+    limits::KeyOverride& out = spec.keys.emplace_back();
+    out.key = key.key;
+    if (key.rate.has_value()) out.rate = ToRate(*key.rate);
+    out.burst = key.burst;
+    out.debt = key.debt;
+  }
+  return spec;
+}
+
+Status UnknownLimit(const limits::LimitTable& table, const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const limits::Limit* limit : table.limits()) names.push_back(limit->name());
+  return FromAbsl(errors::UnknownLimit("throttler", name, limits::Nearest(name, names)));
+}
+
+// What an acquisition on a limit charges: its own bucket and its parents' shared ones. Returns how
+// many; `charges` has room for them.
+size_t FillCharges(const limits::Limit& limit, std::string_view key, uint64_t permits,
+                   store::Charge* charges) {
+  charges[0] = {&limit.RuleFor(key), key, permits};
+  size_t n = 1;
+  for (const limits::Limit* parent : limit.parents()) {
+    charges[n++] = {&parent->RuleFor({}), {}, permits};
+  }
+  return n;
+}
+
+// An acquisition on the stack, with room for as many charges.
+template <size_t kRoom>
+class Decision final : public store::AcquireOperation {
+ public:
+  Decision(const limits::Limit& limit, std::string_view key, uint64_t permits,
+           nanoseconds max_wait) {
+    acquisition_.charges =
+        absl::MakeConstSpan(charges_, FillCharges(limit, key, permits, charges_));
+    acquisition_.results = results_;
+    acquisition_.max_wait_ns = max_wait.count();
+    acquisitions = absl::MakeSpan(&acquisition_, 1);
+  }
+
+  // Not OK: could never be granted. One permit always could.
+  absl::Status Check() const {
+    if (charges_[0].permits == 1) return absl::OkStatus();
+    if (charges_[0].permits == 0) return errors::PermitsZero(charges_[0].rule->limit_name);
+    for (const store::Charge& charge : acquisition_.charges) {
+      const uint64_t most = algorithm::MaxGrant(charge.rule->parameters);
+      if (charge.permits > most) {
+        return errors::PermitsAboveCapacity(charge.rule->limit_name, charge.permits, most);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Done() override {}
+
+  const store::Acquisition& acquisition() const { return acquisition_; }
+
+  store::Reason reason() const {
+    for (size_t i = 0; i < acquisition_.charges.size(); ++i) {
+      if (results_[i].reason != store::Reason::kNone) return results_[i].reason;
+    }
+    return store::Reason::kNone;
+  }
+
+ private:
+  store::Acquisition acquisition_;
+  store::Charge charges_[kRoom];
+  store::ChargeResult results_[kRoom];
+};
+
+class EmbeddedGate final : public Gate {
+ public:
+  EmbeddedGate(std::shared_ptr<Embedded> embedded, EmbeddedState& state, std::string limit,
+               std::string key)
+      : embedded_(std::move(embedded)),
+        state_(state),
+        limit_(std::move(limit)),
+        key_(std::move(key)) {}
+
+  nanoseconds Try(uint64_t permits, Status* error) override {
+    nanoseconds wait(-1);
+    Decide(permits, nanoseconds(0), error, [&](const auto& decision) {
+      wait = decision.acquisition().outcome == store::Outcome::kGranted
+                 ? nanoseconds(0)
+                 : nanoseconds(std::max<int64_t>(decision.acquisition().retry_after_ns, 1));
+    });
+    return wait;
+  }
+
+  void Book(uint64_t permits, nanoseconds max_wait, std::function<void(Booking)> done) override {
+    Booking booking;
+    booking.permits = permits;
+    Decide(permits, max_wait, &booking.status, [&](const auto& decision) {
+      const store::Acquisition& decided = decision.acquisition();
+      if (decided.outcome == store::Outcome::kGranted) {
+        booking.moment = nanoseconds(decided.now_ns + decided.wait_ns);
+        booking.receipt_id = decided.receipt_id;
+        return;
+      }
+      const bool bound = decision.reason() == store::Reason::kWaitingBound ||
+                         decision.reason() == store::Reason::kOverflow;
+      booking.status = Status(
+          bound ? StatusCode::kResourceExhausted : StatusCode::kDeadlineExceeded,
+          absl::StrCat("limit \"", limit_,
+                       "\": ", bound ? "too many wait for it already" : "no moment within max_wait",
+                       "; try again in ", limits::FormatDuration(decided.retry_after_ns)));
+    });
+    done(std::move(booking));
+  }
+
+  bool GiveBack(const Booking& booking) override {
+    if (booking.receipt_id == 0) return false;
+    for (;;) {
+      const limits::Limit* limit = state_.registry().Local()->Find(limit_);
+      if (limit == nullptr) return false;
+      Refund refund(*limit, key_, booking);
+      state_.store().Refund(&refund);
+      if (refund.outcome == store::RefundOutcome::kStaleRule) continue;
+      return refund.outcome == store::RefundOutcome::kRefunded;
+    }
+  }
+
+  bool MoveUp(Booking* booking) override {
+    for (;;) {
+      const limits::Limit* limit = state_.registry().Local()->Find(limit_);
+      if (limit == nullptr) return false;
+      store::Charge charges[common::bounds::kMaxCharges];
+      store::MoveOperation move;
+      move.receipt_id = booking->receipt_id;
+      move.charges =
+          absl::MakeConstSpan(charges, FillCharges(*limit, key_, booking->permits, charges));
+      move.moment_ns = booking->moment.count();
+      state_.store().Move(&move);
+      if (move.outcome == store::MoveOutcome::kStaleRule) continue;
+      if (move.outcome != store::MoveOutcome::kMoved) return false;
+      booking->moment = nanoseconds(move.moment_ns);
+      return true;
+    }
+  }
+
+ private:
+  class Refund final : public store::RefundOperation {
+   public:
+    Refund(const limits::Limit& limit, std::string_view key, const Booking& booking) {
+      receipt_id = booking.receipt_id;
+      moment_ns = booking.moment.count();
+      charges = absl::MakeConstSpan(charges_, FillCharges(limit, key, booking.permits, charges_));
+      refunded = refunded_;
+    }
+    void Done() override {}
+
+   private:
+    store::Charge charges_[common::bounds::kMaxCharges];
+    uint64_t refunded_[common::bounds::kMaxCharges];
+  };
+
+  // Asks the store, by the limits as they are; `told` gets the decision. Takes no lock.
+  template <typename Told>
+  void Decide(uint64_t permits, nanoseconds max_wait, Status* error, const Told& told) {
+    // Tables are looked up by each call and not kept: what is newer than the store's bucket is
+    // asked again, by newer limits.
+    for (;;) {
+      const limits::LimitTable& table = *state_.registry().Local();
+      const limits::Limit* limit = table.Find(limit_);
+      if (limit == nullptr) {
+        *error = UnknownLimit(table, limit_);
+        return;
+      }
+      // What a decision has room for it sets to zero.
+      const size_t parents = limit->parents().size();
+      const bool decided = parents == 0   ? DecideIn<1>(*limit, permits, max_wait, error, told)
+                           : parents == 1 ? DecideIn<2>(*limit, permits, max_wait, error, told)
+                                          : DecideIn<common::bounds::kMaxCharges>(
+                                                *limit, permits, max_wait, error, told);
+      if (decided) return;
+    }
+  }
+
+  // False: the limits have changed meanwhile.
+  template <size_t kRoom, typename Told>
+  bool DecideIn(const limits::Limit& limit, uint64_t permits, nanoseconds max_wait, Status* error,
+                const Told& told) {
+    Decision<kRoom> decision(limit, key_, permits, max_wait);
+    if (const absl::Status status = decision.Check(); !status.ok()) {
+      *error = FromAbsl(status);
+      return true;
+    }
+    state_.store().Acquire(&decision);
+    if (decision.acquisition().outcome == store::Outcome::kStaleRule) return false;
+    told(decision);
+    return true;
+  }
+
+  const std::shared_ptr<Embedded> embedded_;  // keeps state_
+  EmbeddedState& state_;
+  const std::string limit_;
+  const std::string key_;
+};
+
+class EmbeddedSource final : public GateSource {
+ public:
+  EmbeddedSource(std::shared_ptr<Embedded> embedded, EmbeddedState& state)
+      : embedded_(std::move(embedded)), state_(state) {}
+
+  const std::shared_ptr<Clock>& clock() const override { return state_.clock(); }
+  bool in_process() const override { return true; }
+
+  Result<std::unique_ptr<Gate>> Open(std::string limit, std::string key) override {
+    if (key.size() > common::bounds::kMaxKeyBytes) {
+      return FromAbsl(errors::KeyTooLong("throttler", key.size()));
+    }
+    const limits::LimitTable& table = *state_.registry().Local();
+    if (table.Find(limit) == nullptr) return UnknownLimit(table, limit);
+    return std::unique_ptr<Gate>(
+        std::make_unique<EmbeddedGate>(embedded_, state_, std::move(limit), std::move(key)));
+  }
+
+ private:
+  const std::shared_ptr<Embedded> embedded_;  // keeps state_
+  EmbeddedState& state_;
+};
+
+}  // namespace
+
+Status EmbeddedState::SetLimits(const std::vector<LimitInfo>& limits) {
+  std::vector<limits::LimitSpec> specs;
+  for (const LimitInfo& info : limits) {
+    Result<limits::LimitSpec> spec = ToSpec(info);
+    if (!spec.ok()) return spec.status();
+    specs.push_back(*std::move(spec));
+  }
+  {
+    MutexLock lock(&change_mu_);
+    const auto applied = registry_.ApplyFile(std::move(specs), absl::StrCat(++version_));
+    if (!applied.ok()) return FromAbsl(applied.status());
+    store_.Maintain();
+  }
+  std::vector<std::shared_ptr<Core>> throttlers;
+  {
+    MutexLock lock(&mu_);
+    for (const std::weak_ptr<Core>& weak : throttlers_) {
+      if (std::shared_ptr<Core> core = weak.lock(); core != nullptr) {
+        throttlers.push_back(std::move(core));
+      }
+    }
+  }
+  for (const std::shared_ptr<Core>& core : throttlers) core->Rebook();
+  return Status();
+}
+
+void EmbeddedState::Add(const std::shared_ptr<Core>& throttler) {
+  MutexLock lock(&mu_);
+  std::erase_if(throttlers_, [](const std::weak_ptr<Core>& weak) { return weak.expired(); });
+  throttlers_.push_back(throttler);
+}
+
+}  // namespace throttler_internal
+
+using throttler_internal::EmbeddedState;
+
+Result<std::shared_ptr<Embedded>> Embedded::Create(const std::vector<LimitInfo>& limits,
+                                                   EmbeddedOptions options) {
+  std::shared_ptr<Clock> clock = std::move(options.clock);
+  if (clock == nullptr) clock = std::make_shared<SystemClock>();
+  auto state = std::make_unique<EmbeddedState>(std::move(clock));
+  if (Status status = state->SetLimits(limits); !status.ok()) return status;
+  return std::shared_ptr<Embedded>(new Embedded(std::move(state)));
+}
+
+Embedded::Embedded(std::unique_ptr<EmbeddedState> state) : state_(std::move(state)) {}
+Embedded::~Embedded() = default;
+
+Status Embedded::SetLimits(const std::vector<LimitInfo>& limits) {
+  return state_->SetLimits(limits);
+}
+
+const std::shared_ptr<Clock>& Embedded::clock() const { return state_->clock(); }
+
+Result<Throttler> Throttler::Create(std::shared_ptr<Embedded> embedded, ThrottlerOptions options) {
+  EmbeddedState& state = *embedded->state_;
+  Result<Throttler> throttler = throttler_internal::Core::MakeThrottler(
+      std::make_unique<throttler_internal::EmbeddedSource>(std::move(embedded), state),
+      std::move(options));
+  if (throttler.ok()) state.Add(throttler->core_);
+  return throttler;
+}
+
+}  // namespace sluice
