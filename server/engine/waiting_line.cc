@@ -110,12 +110,11 @@ void WaitingLine::MoveUp() {
     const Place place = *next;
     move_next_ = {place.moment_ns, place.receipt_id + 1, nullptr};
     store::Acquisition& acquisition = *place.caller->acquisition;
-    if (!std::any_of(acquisition.charges.begin(), acquisition.charges.end(),
-                     [&](const store::Charge& charge) {
-                       return free_buckets_.contains(BucketOf(charge));
-                     })) {
-      continue;
+    bool concerned = false;
+    for (const store::Charge& charge : acquisition.charges) {
+      concerned |= free_buckets_.contains(BucketOf(charge));
     }
+    if (!concerned) continue;
     ++moves;
     store::MoveOperation move;
     move.receipt_id = acquisition.receipt_id;
