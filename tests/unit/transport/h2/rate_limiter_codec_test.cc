@@ -192,8 +192,9 @@ TEST_F(RateLimiterCodecTest, SkipsFieldsOfLaterVersions) {
       "\xA5\x06"
       "1234"
       "\xA3\x06\x08\x01\xA4\x06");
+  const std::string request = unknown + known.SerializeAsString() + unknown;
   service::AcquireCall call;
-  ASSERT_TRUE(DecodeAcquire(Bytes(unknown + known.SerializeAsString() + unknown), &call).ok());
+  ASSERT_TRUE(DecodeAcquire(Bytes(request), &call).ok());
   Run(&call);
   EXPECT_TRUE(call.result(0).granted);
   EXPECT_EQ(call.charge(0, 0).level.remaining, 3);
@@ -238,8 +239,9 @@ TEST_F(RateLimiterCodecTest, EncodesReceiptsAndLongNames) {
   v1::AcquireRequest request;
   request.add_charges()->set_limit("child");
   request.set_want_receipt(true);
+  const std::string bytes = request.SerializeAsString();
   service::AcquireCall call;
-  ASSERT_TRUE(DecodeAcquire(Bytes(request.SerializeAsString()), &call).ok());
+  ASSERT_TRUE(DecodeAcquire(Bytes(bytes), &call).ok());
   Run(&call);
   Buffer out;
   EncodeAcquire(call, &out);
