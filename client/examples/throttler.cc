@@ -1,0 +1,60 @@
+// A program whose work is a function, without a server: at most 5 messages in any second, of which
+// at most 2 to one domain; it prints when each was sent.
+#include "sluice/throttler.h"
+
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "sluice/embedded.h"
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+int main() {
+  const auto embedded = sluice::Embedded::Create(
+      {{.name = "mail", .algorithm = "sliding_log", .rate = {5, seconds(1)}},
+       {.name = "domain",
+        .algorithm = "sliding_log",
+        .rate = {2, seconds(1)},
+        .charges = {"mail"}}});
+  if (!embedded.ok()) {
+    std::fprintf(stderr, "%s\n", embedded.status().ToString().c_str());
+    return 1;
+  }
+  const auto throttler = sluice::Throttler::Create(*embedded, {.limit = "mail"});
+  if (!throttler.ok()) {
+    std::fprintf(stderr, "%s\n", throttler.status().ToString().c_str());
+    return 1;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto send = [&](const std::string& what) {
+    const auto at = std::chrono::steady_clock::now() - begin;
+    std::printf("%4lld ms  %s\n",
+                static_cast<long long>(std::chrono::duration_cast<milliseconds>(at).count()),
+                what.c_str());
+  };
+
+  // Later, in order, on the throttler's thread: two to each domain at once, the rest a second on.
+  std::vector<std::future<sluice::Status>> sent;
+  for (const char* domain : {"example.com", "example.net"}) {
+    const auto channel = throttler->Channel("domain", domain);
+    if (!channel.ok()) return 1;
+    for (int i = 1; i <= 3; ++i) {
+      sent.push_back(channel->Submit(
+          [&send, text = std::string(domain) + " #" + std::to_string(i)] { send(text); }));
+    }
+  }
+  // Now or not, on this thread; the fifth of this second.
+  const auto sleep = throttler->TryRun([&] { send("now, to whom it may concern"); });
+  if (!sleep.ok()) return 1;
+  // At its moment, on this thread.
+  const sluice::Status status = throttler->Run([&] { send("when there was room again"); });
+  if (!status.ok()) return 1;
+  for (auto& one : sent) {
+    if (!one.get().ok()) return 1;
+  }
+  return 0;
+}
