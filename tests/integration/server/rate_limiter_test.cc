@@ -188,6 +188,51 @@ TEST_P(RateLimiterServerTest, AHeldCallWhoseCallerIsGoneGivesItsPlaceUp) {
   until(0);
 }
 
+TEST_P(RateLimiterServerTest, ADrainAnswersThoseWhoWaitAndAReloadLetsThemThroughSooner) {
+  ASSERT_TRUE(Granted("api", "k", 10));
+  v1::AcquireRequest request = Request("api", "k");
+  request.mutable_max_wait()->set_seconds(4 * 3600);
+  request.set_hold(true);
+  const auto waits = [&] {
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    v1::QueryRequest query;
+    query.add_buckets()->set_limit("api");
+    query.mutable_buckets(0)->set_key("k");
+    v1::QueryResponse answer;
+    return data_->Query(&context, query, &answer).ok() && answer.buckets(0).waiting() == 1;
+  };
+  const auto hold = [&](v1::AcquireResponse* response) {
+    grpc::ClientContext context;
+    return data_->Acquire(&context, request, response);
+  };
+  std::thread sooner([&] {
+    v1::AcquireResponse response;
+    const grpc::Status status = hold(&response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_TRUE(response.granted());
+  });
+  EXPECT_TRUE(Eventually(waits));
+  server_->WriteLimits("limits: [{ name: api, rate: 100/s, burst: 1 }]");
+  sooner.join();
+
+  server_->WriteLimits("limits: [{ name: api, rate: 1/h, burst: 2 }]");
+  EXPECT_TRUE(Eventually([&] {
+    v1::AcquireResponse response;
+    return Acquire(Request("api", "other"), &response).ok() && response.charges(0).capacity() == 2;
+  }));
+  while (Granted("api", "k", 1)) {
+  }
+  std::thread drained([&] {
+    v1::AcquireResponse response;
+    EXPECT_EQ(hold(&response).error_code(), grpc::StatusCode::UNAVAILABLE);
+  });
+  EXPECT_TRUE(Eventually(waits));
+  server_->Signal(SIGTERM);
+  drained.join();
+  EXPECT_EQ(server_->WaitForExit(), 0);
+}
+
 TEST_P(RateLimiterServerTest, WhatIsNotInThisVersionSaysSo) {
   using grpc::StatusCode;
   v1::AcquireRequest request = Request("api", "k");
