@@ -6,6 +6,7 @@ set(SLUICE_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Sluice)
 
 set_target_properties(sluice_client PROPERTIES EXPORT_NAME client)
 set_target_properties(sluice_throttler PROPERTIES EXPORT_NAME throttler)
+set_target_properties(sluice_embedded PROPERTIES EXPORT_NAME embedded)
 set_target_properties(sluice_proto PROPERTIES EXPORT_NAME proto)
 set_target_properties(sluice_proto_grpc PROPERTIES EXPORT_NAME proto_grpc)
 foreach(library sluice_client sluice_throttler)
@@ -13,7 +14,11 @@ foreach(library sluice_client sluice_throttler)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endforeach()
 
-install(TARGETS sluice_client sluice_throttler sluice_proto sluice_proto_grpc EXPORT SluiceTargets
+# Embedded throttlers bring the engine's lower layers along; only the headers in include/ are for
+# users.
+install(TARGETS sluice_client sluice_throttler sluice_proto sluice_proto_grpc
+  sluice_embedded sluice_limits sluice_store sluice_algorithm sluice_common sluice_warnings
+  EXPORT SluiceTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
 install(DIRECTORY ${CMAKE_CURRENT_LIST_DIR}/include/sluice
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT client FILES_MATCHING PATTERN "*.h")
@@ -30,7 +35,10 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/SluiceConfig.cmake
 file(RELATIVE_PATH SLUICE_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/sluice-client.pc.in
   ${CMAKE_CURRENT_BINARY_DIR}/sluice-client.pc @ONLY)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/sluice-embedded.pc.in
+  ${CMAKE_CURRENT_BINARY_DIR}/sluice-embedded.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/sluice-client.pc
+  ${CMAKE_CURRENT_BINARY_DIR}/sluice-embedded.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT client)
 
 install(TARGETS sluice RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)

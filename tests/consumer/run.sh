@@ -32,6 +32,7 @@ cmake -S "$here/project" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/prefix" \
   -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >"$work/log" || { cat "$work/log"; exit 1; }
 cmake --build "$work/cmake" >"$work/log" || { cat "$work/log"; exit 1; }
 "$work/cmake/consumer"
+"$work/cmake/throttler"
 
 echo "-- with pkg-config"
 pc=$(dirname "$(find "$work/prefix" -name sluice-client.pc)")
@@ -39,6 +40,11 @@ flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-client)
 # shellcheck disable=SC2086  # flags are words
 "$cxx" -std=c++20 -Wall -Wextra -Werror "$here/project/consumer.cc" -o "$work/consumer" $flags
 "$work/consumer"
+flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-embedded)
+# shellcheck disable=SC2086
+"$cxx" -std=c++20 -Wall -Wextra -Werror "$here/../../client/examples/throttler.cc" \
+  -o "$work/throttler" $flags
+"$work/throttler"
 
 if [ ! -x "$build/bin/sluiced" ]; then
   echo "-- no sluiced in $build/bin: the real server was left out"
