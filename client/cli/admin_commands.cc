@@ -78,6 +78,35 @@ void PrintLimit(const LimitInfo& limit) {
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
 }
 
+// RATE[,BURST[,DEBT]]; what is empty stays as it is in the limit.
+Status ReadKeyFigures(const std::string& text, LimitKeyOverride* key) {
+  std::vector<std::string> figures;
+  size_t begin = 0;
+  for (size_t comma = 0; comma != std::string::npos; begin = comma + 1) {
+    comma = text.find(',', begin);
+    figures.push_back(text.substr(begin, comma - begin));
+  }
+  if (figures.size() > 3) return Bad("write RATE[,BURST[,DEBT]], as 1000/s,2000,50");
+  figures.resize(3);
+  if (figures[0].empty() && figures[1].empty() && figures[2].empty()) {
+    return Bad("no figure; write RATE[,BURST[,DEBT]], as 1000/s or ,,50");
+  }
+  if (!figures[0].empty()) {
+    const auto rate = ParseRate(figures[0]);
+    if (!rate.ok()) return rate.status();
+    key->rate = *rate;
+  }
+  const std::pair<const std::string*, std::optional<uint64_t>*> numbers[] = {
+      {&figures[1], &key->burst}, {&figures[2], &key->debt}};
+  for (const auto& [figure, into] : numbers) {
+    if (figure->empty()) continue;
+    const auto number = ParseNumber(*figure);
+    if (!number.ok()) return number.status();
+    *into = *number;
+  }
+  return Status();
+}
+
 }  // namespace
 
 int RunLimitsList(const Session& session) {
@@ -153,23 +182,16 @@ int RunLimitsPut(const Session& session) {
     if (!offset.ok()) return session.Fail(Bad("--utc-offset: " + offset.status().message()));
     limit.utc_offset = negative ? -*offset : *offset;
   }
-  // KEY RATE [BURST]
+  // KEY=RATE,BURST,DEBT, each of which may be absent.
   for (const std::string& text : flags.All("key")) {
     const size_t equals = text.rfind('=');
     if (equals == std::string::npos) {
-      return session.Fail(Bad("--key: \"" + text + "\": write KEY=RATE or KEY=RATE,BURST"));
+      return session.Fail(Bad("--key: \"" + text + "\": write KEY=RATE[,BURST[,DEBT]]"));
     }
     LimitKeyOverride key;
     key.key = text.substr(0, equals);
-    const std::string figures = text.substr(equals + 1);
-    const size_t comma = figures.find(',');
-    const auto key_rate = ParseRate(figures.substr(0, comma));
-    if (!key_rate.ok()) return session.Fail(Bad("--key: " + key_rate.status().message()));
-    key.rate = *key_rate;
-    if (comma != std::string::npos) {
-      const auto burst = ParseNumber(figures.substr(comma + 1));
-      if (!burst.ok()) return session.Fail(Bad("--key: " + burst.status().message()));
-      key.burst = *burst;
+    if (const Status bad = ReadKeyFigures(text.substr(equals + 1), &key); !bad.ok()) {
+      return session.Fail(Bad("--key: \"" + text + "\": " + bad.message()));
     }
     limit.keys.push_back(std::move(key));
   }

@@ -101,11 +101,13 @@ std::vector<Command> Commands() {
                    "token_bucket (default), sliding_log, sliding_window, fixed_window"},
                   {"mode", "enforce|shadow", "shadow: grant all, and count what would be denied"},
                   {"charges", "LIMIT", "also charge this limit; may be given again"},
-                  {"key", "KEY=RATE[,BURST]", "a key's own figures; may be given again"},
+                  {"key", "KEY=RATE[,BURST[,DEBT]]",
+                   "a key's own figures; one that is empty is the limit's; may be given again"},
                   {"sub-windows", "N", "of a sliding_window (10)"},
                   {"utc-offset", "TIME", "of a fixed_window (0s)"}},
         .examples = "  sluice limits put api --rate 100/s --burst 200\n"
                     "  sluice limits put api --rate 100/s --key 'user:42=1000/s,2000'\n"
+                    "  sluice limits put api --rate 100/s --key 'user:42=,,50'\n"
                     "  sluice limits put daily --rate 10000/24h --algorithm sliding_window\n",
         .min_arguments = 1,
         .max_arguments = 1},

@@ -81,7 +81,8 @@ TEST_F(CommandTest, AHangingServerExitsThreeAndSaysThatPermitsMayBeGone) {
 TEST_F(CommandTest, AcquireAsJsonHasStableNames) {
   const Outcome granted = Sluice("acquire api user:42 --output json");
   EXPECT_EQ(granted.out,
-            "{\"granted\":true,\"source\":\"store\",\"retry_after_ns\":0,\"wait_ns\":0,\"charges\":[{\"limit\":"
+            "{\"granted\":true,\"source\":\"store\",\"retry_after_ns\":0,\"wait_ns\":0,\"charges\":"
+            "[{\"limit\":"
             "\"api\",\"key\":\"user:42\",\"permits\":1,\"requested\":true,\"remaining\":9,"
             "\"capacity\":10,\"reset_after_ns\":90000000000,\"reason\":\"\"}]}\n");
   const Outcome missing = Sluice("acquire missing --output json");
@@ -180,7 +181,7 @@ TEST_F(CommandTest, BatchAnswersGoodLinesAmongBadOnesInTheirOrder) {
 TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
   const Outcome put = Sluice(
       "limits put api --rate 100/s --burst 200 --debt 5 --mode shadow --charges overall "
-      "--key 'user:42=1000/s,2000'");
+      "--key 'user:42=1000/s,2000' --key 'user:43=,,50'");
   EXPECT_EQ(put.exit_code, 0) << put.err;
   EXPECT_EQ(put.out,
             "added\n"
@@ -192,6 +193,7 @@ TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
             "mode       shadow\n"
             "charges    overall\n"
             "key        user:42: rate 1000/s burst 2000\n"
+            "key        user:43: debt 50\n"
             "from       put\n");
   EXPECT_THAT(Sluice("limits list").out,
               HasSubstr("api   token_bucket  100/s    200     5  shadow"));
@@ -204,6 +206,11 @@ TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
   EXPECT_EQ(Sluice("limits delete api").exit_code, 2);
   EXPECT_EQ(Sluice("limits get api").exit_code, 2);
   EXPECT_THAT(Sluice("limits put api --rate 0/s").err, HasSubstr("rate: 0 permits grant nothing"));
+  for (const char* bad : {"a", "a=", "a=,,", "a=5", "a=5/s,x", "a=5/s,1,-1", "a=5/s,1,2,3"}) {
+    const Outcome refused = Sluice("limits put api --rate 5/s --key " + std::string(bad));
+    EXPECT_EQ(refused.exit_code, 2) << bad;
+    EXPECT_THAT(refused.err, HasSubstr("--key: \"" + std::string(bad) + "\": ")) << bad;
+  }
   EXPECT_THAT(Sluice("limits put api --rate 5").err, HasSubstr("as 100/s or 500/250ms"));
   EXPECT_THAT(Sluice("limits put api").err, HasSubstr("needs --rate"));
   EXPECT_THAT(Sluice("limits put api --rate 5/s --algorithm leaky").err, HasSubstr("leaky"));
