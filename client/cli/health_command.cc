@@ -30,10 +30,10 @@ int AskHealth(const Session& session, const std::string& server, bool several) {
   HealthCheckResponse response;
   const grpc::Status status = Health::NewStub(*channel)->Check(&context, request, &response);
   if (!status.ok()) {
+    const std::string message = client_internal::Explained(status.error_message(), options.tls);
     // Asking changes nothing, executed or not.
-    return session.Fail(
-        Status(static_cast<StatusCode>(status.error_code()),
-               several ? server + ": " + status.error_message() : status.error_message()));
+    return session.Fail(Status(static_cast<StatusCode>(status.error_code()),
+                               several ? server + ": " + message : message));
   }
   const std::string& said = HealthCheckResponse::ServingStatus_Name(response.status());
   if (session.json()) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -234,6 +235,8 @@ int Main(const std::vector<std::string>& words) {
 int main(int argc, char** argv) {
   // On by default in Debian's Abseil, and slow.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // What grpc++ has to say of a connection is in the error; its log lines would stand beside it.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   // A reader that went away (sluice batch | head) ends the command quietly.
   std::signal(SIGPIPE, SIG_DFL);
   return sluice::cli::Main({argv + 1, argv + argc});

@@ -143,7 +143,7 @@ class AdminClient::Impl {
       client_internal::AddToken(options_.token, &context);
       const grpc::Status status = ((*stub_).*method)(&context, request, response);
       if (status.ok()) return Status();
-      Status failed = client_internal::FromGrpc(status, context);
+      Status failed = client_internal::FromGrpc(status, context, options_.tls);
       const auto pause =
           policy_.Pause(operation, failed, attempts, deadline - std::chrono::system_clock::now(),
                         client_internal::Random());

@@ -76,6 +76,14 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
       if (!text.ok()) {
         return Status(StatusCode::kInvalidArgument, "TLS: " + text.status().message());
       }
+      // Otherwise grpc++ logs something, and finds "no address".
+      const char* const holds =
+          into == &files.pem_private_key ? "PRIVATE KEY-----" : "CERTIFICATE-----";
+      if (text->find(holds) == std::string::npos) {
+        return Status(StatusCode::kInvalidArgument,
+                      "TLS: \"" + *path + "\" holds no PEM " +
+                          (into == &files.pem_private_key ? "private key" : "certificate"));
+      }
       *into = *std::move(text);
     }
     credentials = grpc::SslCredentials(files);
@@ -91,7 +99,48 @@ void AddToken(const std::string& token, grpc::ClientContext* context) {
   if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
 }
 
-Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
+std::string Explained(const std::string& message, const TlsOptions& tls) {
+  const auto says = [&](const char* text) { return message.find(text) != std::string::npos; };
+  std::string advice;
+  // How it looks when the server ends the connection: it gives no reason that grpc++ would pass on.
+  const bool hung_up =
+      says("Socket closed") || says("Endpoint read failed") || says("Connection reset");
+  if (!tls.in_use()) {
+    if (hung_up) advice = "if the server speaks TLS there, use it: TlsOptions::ca_file (--tls-ca)";
+  } else if (says("wrong version number")) {
+    advice = "the server speaks no TLS there: leave it out, or connect to the port that has it";
+  } else if (says("certificate verify failed")) {
+    advice = tls.ca_file.empty()
+                 ? "the system's roots do not vouch for the server's certificate: name the file of "
+                   "its authority in TlsOptions::ca_file (--tls-ca)"
+                 : "the server's certificate is not of an authority in TlsOptions::ca_file "
+                   "(--tls-ca) " +
+                       tls.ca_file + ", or out of date";
+  } else if (says("is not in peer certificate")) {
+    advice =
+        "connect to a name that is in the server's certificate, or set "
+        "TlsOptions::server_name (--tls-server-name) to one that is";
+  } else if (hung_up && tls.cert_file.empty()) {
+    advice =
+        "perhaps the server asks for a client's certificate: set TlsOptions::cert_file and "
+        "key_file (--tls-cert, --tls-key)";
+  } else if (hung_up) {
+    advice =
+        "perhaps the server does not take the certificate in TlsOptions::cert_file "
+        "(--tls-cert) " +
+        tls.cert_file +
+        ": it must be of an authority that the server trusts, and not out of "
+        "date";
+  } else if (says("empty address list")) {
+    advice =
+        "perhaps TlsOptions::key_file (--tls-key) is not the key of the certificate in "
+        "cert_file (--tls-cert)";
+  }
+  return advice.empty() ? message : message + "; " + advice;
+}
+
+Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
+                const TlsOptions& tls) {
   const auto code = static_cast<StatusCode>(status.error_code());
   switch (code) {
     // The server's word, before it decides anything.
@@ -110,8 +159,9 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) 
   // repeats it by itself since the server's GOAWAY says that it did not look at it.
   const auto& trailers = context.GetServerTrailingMetadata();
   if (code == StatusCode::kUnavailable && trailers.empty() &&
-      status.error_message().rfind("failed to connect to all addresses", 0) == 0) {
-    return Status(code, status.error_message());
+      (status.error_message().rfind("failed to connect to all addresses", 0) == 0 ||
+       status.error_message().rfind("empty address list", 0) == 0)) {
+    return Status(code, Explained(status.error_message(), tls));
   }
   const auto executed = trailers.find(common::kExecutedMetadata);
   if (executed != trailers.end() && executed->second == common::kNotExecuted) {

@@ -109,16 +109,18 @@ Status ShutDown() { return Status(StatusCode::kCancelled, "the client was shut d
 
 // The channel, the queue and what is under way. The queue's thread holds it too.
 struct Transport {
-  Transport(std::shared_ptr<grpc::Channel> to, std::string name, std::string bearer)
+  Transport(std::shared_ptr<grpc::Channel> to, std::string name, TlsOptions files,
+            std::string bearer)
       : channel(std::move(to)),
         stub(v1::RateLimiter::NewStub(channel)),
         server(std::move(name)),
+        tls(std::move(files)),
         token(std::move(bearer)) {}
 
   // REQUIRES: !status.ok(). CANCELLED is what Shutdown did; when a server ends a call so (a drain
   // at its deadline does), it is a server that went away.
   Status Failure(const grpc::Status& status, const grpc::ClientContext& context) {
-    Status failed = FromGrpc(status, context);
+    Status failed = FromGrpc(status, context, tls);
     if (failed.code() != StatusCode::kCancelled || registry.closed()) return failed;
     if (!failed.may_have_executed()) return Status(StatusCode::kUnavailable, failed.message());
     return Status::MaybeExecuted(StatusCode::kUnavailable,
@@ -128,6 +130,7 @@ struct Transport {
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::RateLimiter::Stub> stub;
   const std::string server;
+  const TlsOptions tls;
   const std::string token;
   grpc::CompletionQueue queue;
   Registry registry;
@@ -161,7 +164,7 @@ class ConnectGate final : public Tag, public Pending {
       return End(Status(StatusCode::kUnavailable,
                         "cannot connect to " + transport_->server +
                             (status_.error_code() == grpc::StatusCode::UNAVAILABLE
-                                 ? ": " + status_.error_message()
+                                 ? ": " + Explained(status_.error_message(), transport_->tls)
                                  : "")));
     }
     Look(transport_->channel->GetState(true));
@@ -538,7 +541,7 @@ class WatchStream final : public Pending {
     if (status_.ok()) {
       events_.on_closed(Status());
     } else if (cancelled_.load(std::memory_order_relaxed)) {
-      events_.on_closed(FromGrpc(status_, context_));
+      events_.on_closed(FromGrpc(status_, context_, transport_->tls));
     } else {
       events_.on_closed(transport_->Failure(status_, context_));
     }
@@ -571,9 +574,10 @@ class WatchHandle final : public WatchCall {
 
 class GrpcConnection final : public Connection {
  public:
-  GrpcConnection(std::shared_ptr<grpc::Channel> channel, std::string server, std::string token)
-      : transport_(
-            std::make_shared<Transport>(std::move(channel), std::move(server), std::move(token))),
+  GrpcConnection(std::shared_ptr<grpc::Channel> channel, std::string server, const TlsOptions& tls,
+                 std::string token)
+      : transport_(std::make_shared<Transport>(std::move(channel), std::move(server), tls,
+                                               std::move(token))),
         thread_([transport = transport_] {
           void* tag = nullptr;
           bool ok = false;
@@ -706,7 +710,7 @@ Result<std::shared_ptr<Connection>> MakeGrpcConnection(const std::string& server
   Result<std::shared_ptr<grpc::Channel>> channel = MakeChannel(server, tls);
   if (!channel.ok()) return channel.status();
   return std::shared_ptr<Connection>(
-      std::make_shared<GrpcConnection>(*std::move(channel), server, token));
+      std::make_shared<GrpcConnection>(*std::move(channel), server, tls, token));
 }
 
 }  // namespace sluice::client_internal
