@@ -43,6 +43,7 @@ std::vector<DataTransport> DataTransports() {
 }
 
 ServerProcess::ServerProcess(Options options) {
+  EXPECT_FALSE(options.transport.name.empty()) << "the test names no DataTransport";
   std::vector<std::string> arguments = {SLUICED_PATH, "--listen=127.0.0.1:0",
                                         "--admin_listen=127.0.0.1:0", "--drain_notice=0s"};
   if (!options.limits.empty()) {

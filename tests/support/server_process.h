@@ -31,7 +31,8 @@ class ServerProcess {
     std::string limits = "limits: [{name: api, rate: 5/s}]";
     // Port 0 on loopback unless these flags say otherwise.
     std::vector<std::string> flags = {};
-    DataTransport transport = DataTransports().front();
+    // Must be named, so that no test runs on one transport and means both.
+    DataTransport transport = {};
     // Do not fail the test when it ends before it is ready: exit_code and log() say why.
     bool may_fail = false;
   };
