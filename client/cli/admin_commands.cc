@@ -1,5 +1,7 @@
 // limits, keys, reset, stats, config, check.
+#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "client/cli/session.h"
 #include "client/cli/show.h"
@@ -251,7 +253,8 @@ int RunKeys(const Session& session) {
       json.Open('{').Field("limit", key.limit).Field("key", key.key);
       json.Field("estimate", key.estimate).Field("error", key.error);
       json.Field("remaining", key.remaining).Field("capacity", key.capacity);
-      json.Field("reset_after_ns", key.reset_after).Field("waiting", key.waiting).Close();
+      json.Field("reset_after_ns", key.reset_after).Field("waiting", key.waiting);
+      json.Field("next_moment_after_ns", key.next_moment_after).Close();
     }
     json.Close().Close();
     session.Print(json);
@@ -259,10 +262,16 @@ int RunKeys(const Session& session) {
   }
   std::vector<std::vector<std::string>> rows = {
       {"LIMIT", "KEY", by == "use" ? ">PERMITS" : ">DENIALS", ">ERROR", ">LEFT", ">OF"}};
+  const bool any_wait = std::any_of(list->keys.begin(), list->keys.end(),
+                                    [](const KeyUse& key) { return key.waiting > 0; });
+  if (any_wait) rows[0].insert(rows[0].end(), {">WAITING", ">FIRST IN"});
   for (const KeyUse& key : list->keys) {
     rows.push_back({key.limit, ShowKey(key.key), FormatCount(key.estimate),
                     key.error == 0 ? "exact" : "-" + FormatCount(key.error),
                     std::to_string(key.remaining), std::to_string(key.capacity)});
+    if (!any_wait) continue;
+    rows.back().push_back(FormatCount(key.waiting));
+    rows.back().push_back(key.waiting > 0 ? FormatDuration(key.next_moment_after) : "-");
   }
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   return kExitDone;

@@ -33,6 +33,7 @@ std::string Suggestion(std::string_view word, const std::vector<std::string>& na
 void AppendFlags(const std::vector<Flag>& flags, std::string* text) {
   size_t width = 0;
   const auto shown = [](const Flag& flag) {
+    if (flag.value_optional) return "--" + flag.name + "[=" + flag.value + "]";
     return "--" + flag.name + (flag.value.empty() ? "" : "=" + flag.value);
   };
   for (const Flag& flag : flags) width = std::max(width, shown(flag).size());
@@ -124,6 +125,9 @@ Result<ParsedLine> ParseLine(const std::vector<std::string>& words,
         line.arguments.flags[name].push_back("");
       } else if (equals != std::string::npos) {
         line.arguments.flags[name].push_back(word.substr(equals + 1));
+      } else if (flag->value_optional && (i + 1 == words.size() || words[i + 1].empty() ||
+                                          words[i + 1][0] < '0' || words[i + 1][0] > '9')) {
+        line.arguments.flags[name].push_back("");
       } else if (i + 1 < words.size()) {
         line.arguments.flags[name].push_back(words[++i]);
       } else {

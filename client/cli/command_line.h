@@ -17,10 +17,11 @@ struct Flag {
   std::string name;   // without --
   std::string value;  // what stands for its value in the help; empty: it takes none
   std::string help;
+  bool value_optional = false;  // --flag alone is good too; its value is ""
 };
 
 struct CommandSpec {
-  std::string name;       // "acquire", or "limits list"
+  std::string name;            // "acquire", or "limits list"
   std::string arguments = {};  // "LIMIT [KEY]"
   std::string summary = {};
   std::vector<Flag> flags = {};

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <future>
 #include <iostream>
+#include <thread>
 
 #include "client/cli/session.h"
 #include "client/cli/show.h"
@@ -38,8 +39,10 @@ Result<Acquisition> AcquisitionOf(const Session& session) {
   if (!wait.ok()) return wait.status();
   acquisition.max_wait = *wait;
   acquisition.hold = session.arguments().Has("hold");
-  if (acquisition.hold && !session.arguments().Has("wait")) {
-    return Bad("--hold goes with --wait=TIME");
+  for (const char* flag : {"hold", "no-sleep"}) {
+    if (session.arguments().Has(flag) && !session.arguments().Has("wait")) {
+      return Bad("--" + std::string(flag) + " goes with --wait=TIME");
+    }
   }
   return acquisition;
 }
@@ -67,6 +70,7 @@ int RunAcquire(const Session& session) {
   Result<Client> client = session.MakeClient();
   if (!client.ok()) return session.Fail(client.status());
   const Result<Decision> decision = client->Acquire(*acquisition);
+  const auto answered = std::chrono::steady_clock::now();
   if (!decision.ok()) return session.Fail(decision.status());
   if (session.json()) {
     Json json;
@@ -78,7 +82,14 @@ int RunAcquire(const Session& session) {
       std::printf("receipt  %s\n", ToBase64Url(decision->receipt).c_str());
     }
   }
-  if (decision->granted) return kExitDone;
+  if (decision->granted) {
+    // The wait counts from the server's decision, which came before its answer: never early.
+    if (decision->wait.count() > 0 && !session.arguments().Has("no-sleep")) {
+      std::fflush(stdout);
+      std::this_thread::sleep_until(answered + decision->wait);
+    }
+    return kExitDone;
+  }
   return decision->source == Source::kUnavailable ? kExitAway : kExitDenied;
 }
 
@@ -149,8 +160,14 @@ int RunWatch(const Session& session) {
     } else {
       for (const BucketStatus& bucket : changed) {
         if (bucket.status.ok()) {
-          std::printf("%s  %s  %ld of %lu left\n", bucket.limit.c_str(),
-                      ShowKey(bucket.key).c_str(), bucket.remaining, bucket.capacity);
+          std::string line = bucket.limit + "  " + ShowKey(bucket.key) + "  " +
+                             std::to_string(bucket.remaining) + " of " +
+                             std::to_string(bucket.capacity) + " left";
+          if (bucket.waiting > 0) {
+            line += ", " + std::to_string(bucket.waiting) + " waiting, the first for " +
+                    FormatDuration(bucket.next_moment_after);
+          }
+          std::printf("%s\n", line.c_str());
         } else {
           std::printf("%s  %s  %s\n", bucket.limit.c_str(), ShowKey(bucket.key).c_str(),
                       bucket.status.ToString().c_str());

@@ -26,18 +26,25 @@ std::vector<Command> Commands() {
   return {
       {{.name = "acquire",
         .arguments = "LIMIT [KEY]",
-        .summary = "Take permits now, or be denied.\n"
+        .summary = "Take permits now, or be denied; with --wait, take a place in line.\n"
                    "Exit code: 0 granted, 1 denied, 2 bad usage or refused, 3 no server answered.",
         .flags = {{"permits", "N", "how many (1)"},
                   {"charge", "'LIMIT KEY N'", "one more charge, all or none; may be given again"},
                   {"receipt", "", "print a receipt, with which refund gives the permits back"},
-                  {"wait", "TIME", "take a place at most that far ahead (0: now or denied)"},
-                  {"hold", "", "with --wait: be answered when the moment has come"}},
-        .examples = "  sluice acquire api user:42\n"
-                    "  sluice acquire api user:42 --permits 5 --receipt\n"
-                    "  sluice acquire api user:42 --wait 2s --hold\n"
-                    "  sluice acquire --charge 'api user:42' --charge 'egress \"\" 1500'\n"
-                    "  sluice acquire api user:42 --output json | jq .retry_after_ns\n",
+                  {"wait", "TIME",
+                   "take a place in line, at most so far ahead, and sleep until its moment"},
+                  {"no-sleep", "", "with --wait: end at once; proceed after the wait that is said"},
+                  {"hold", "",
+                   "with --wait: the server answers at the moment; ended before, the place is "
+                   "given up"}},
+        .examples =
+            "  sluice acquire api user:42\n"
+            "  sluice acquire api user:42 --permits 5 --receipt\n"
+            "  sluice acquire api user:42 --wait 2s && echo now\n"
+            "  sluice acquire api user:42 --wait 1m --hold\n"
+            "  sluice acquire api user:42 --wait 1m --no-sleep --output json | jq .wait_ns\n"
+            "  sluice acquire --charge 'api user:42' --charge 'egress \"\" 1500'\n"
+            "  sluice acquire api user:42 --output json | jq .retry_after_ns\n",
         .max_arguments = 2},
        RunAcquire},
       {{.name = "query",
@@ -184,10 +191,11 @@ std::vector<Command> Commands() {
         .flags = {{"limit", "LIMIT", "whose permits"},
                   {"key", "KEY", "(the shared bucket)"},
                   {"permits", "N", "(1)"},
-                  {"wait", "TIME", "wait in line for at most that long"},
+                  {"wait", "TIME", "wait in line for at most so long (24h)", true},
                   {"retry", "", "when denied, sleep for as long as told and ask again"},
                   {"timeout", "TIME", "with --retry: give up when it would take longer"}},
         .examples = "  sluice run --limit mail --key alice -- sendmail alice@example.org\n"
+                    "  sluice run --limit mail --wait -- sendmail alice@example.org\n"
                     "  sluice run --limit deploys --retry --timeout 10m -- ./deploy.sh\n",
         .takes_command = true},
        RunRun},

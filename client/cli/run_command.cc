@@ -26,7 +26,10 @@ int RunRun(const Session& session) {
   if (flags.Has("timeout") && !retry) {
     return session.Fail(Status(StatusCode::kInvalidArgument, "--timeout goes with --retry"));
   }
-  const auto wait = session.Duration("wait", std::chrono::nanoseconds(0));
+  // For as long as it takes, unless told otherwise: the server allows 24 h.
+  const bool any_wait = flags.Has("wait") && flags.Get("wait")->empty();
+  const auto wait = any_wait ? Result<std::chrono::nanoseconds>(std::chrono::hours(24))
+                             : session.Duration("wait", std::chrono::nanoseconds(0));
   if (!wait.ok()) return session.Fail(wait.status());
   Acquisition acquisition(*flags.Get("limit"), flags.Get("key").value_or(""), *permits);
   acquisition.max_wait = *wait;

@@ -1,5 +1,8 @@
 #include "client/cli/show.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "client/cli/text.h"
 
 namespace sluice::cli {
@@ -48,6 +51,7 @@ void WriteBucket(const BucketStatus& bucket, Json* json) {
     json->Field("reset_after_ns", bucket.reset_after);
     json->Field("next_permit_after_ns", bucket.next_permit_after);
     json->Field("exists", bucket.exists).Field("waiting", bucket.waiting);
+    json->Field("next_moment_after_ns", bucket.next_moment_after);
     json->Field("source", SourceName(bucket.source));
   }
   json->Close();
@@ -85,7 +89,9 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
     if (decision.status.may_have_executed()) line += " (permits may have been taken)";
     return line;
   }
-  if (decision.wait.count() > 0) line += "  in " + FormatDuration(decision.wait);
+  if (decision.granted && decision.wait.count() > 0) {
+    line += ", proceed in " + FormatDuration(decision.wait);
+  }
   if (!decision.granted) line += "  retry after " + FormatDuration(decision.retry_after);
   for (size_t i = 0; i < decision.charges.size(); ++i) {
     const ChargeStatus& charge = decision.charges[i];
@@ -106,12 +112,22 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
 }
 
 std::string BucketTable(const std::vector<BucketStatus>& buckets) {
+  const bool any_wait = std::any_of(buckets.begin(), buckets.end(), [](const BucketStatus& one) {
+    return one.status.ok() && one.waiting > 0;
+  });
   std::vector<std::vector<std::string>> rows = {
       {"LIMIT", "KEY", ">LEFT", ">OF", ">NEXT", ">FULL IN", ""}};
+  // Two columns that say nothing where nobody waits.
+  const auto add_waiting = [&](std::string waiting, std::string moment) {
+    if (any_wait)
+      rows.back().insert(rows.back().end() - 1, {std::move(waiting), std::move(moment)});
+  };
+  add_waiting(">WAITING", ">FIRST IN");
   for (const BucketStatus& bucket : buckets) {
     if (!bucket.status.ok()) {
       rows.push_back(
           {bucket.limit, ShowKey(bucket.key), "-", "-", "-", "-", bucket.status.ToString()});
+      add_waiting("-", "-");
       continue;
     }
     const std::string next =
@@ -121,6 +137,8 @@ std::string BucketTable(const std::vector<BucketStatus>& buckets) {
     rows.push_back({bucket.limit, ShowKey(bucket.key), std::to_string(bucket.remaining),
                     std::to_string(bucket.capacity), next, full,
                     bucket.exists ? "" : "(not in use)"});
+    add_waiting(std::to_string(bucket.waiting),
+                bucket.waiting > 0 ? FormatDuration(bucket.next_moment_after) : "-");
   }
   return FormatTable(std::move(rows));
 }

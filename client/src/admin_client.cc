@@ -245,7 +245,8 @@ Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, ui
   list.counters = response.counters();
   for (const v1::KeyUse& key : response.keys()) {
     list.keys.push_back({key.limit(), key.key(), key.estimate(), key.error(), key.remaining(),
-                         key.capacity(), FromWire(key.reset_after()), key.waiting()});
+                         key.capacity(), FromWire(key.reset_after()), key.waiting(),
+                         FromWire(key.next_moment_after())});
   }
   return list;
 }

@@ -124,6 +124,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
       for (size_t i = 0; i < queried.size(); ++i) {
         listed.keys[i].level = queried[i].level;
         listed.keys[i].waiting = queried[i].waiting;
+        listed.keys[i].next_moment_after_ns = queried[i].next_moment_after_ns;
       }
       done(std::move(listed));
     }

@@ -46,6 +46,7 @@ struct ListedKey {
   uint64_t error = 0;
   store::BucketLevel level;
   uint64_t waiting = 0;
+  int64_t next_moment_after_ns = 0;
 };
 
 struct ListedKeys {

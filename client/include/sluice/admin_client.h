@@ -34,7 +34,8 @@ struct KeyUse {
   int64_t remaining = 0;
   uint64_t capacity = 0;
   std::chrono::nanoseconds reset_after{0};
-  uint64_t waiting = 0;
+  uint64_t waiting = 0;                           // places in line
+  std::chrono::nanoseconds next_moment_after{0};  // until the first one's moment
 };
 
 struct KeyList {

@@ -108,7 +108,8 @@ struct BucketStatus {
   std::chrono::nanoseconds reset_after{0};
   std::chrono::nanoseconds next_permit_after{0};  // until one permit could be taken
   bool exists = false;                            // a bucket that does not exist is full
-  uint64_t waiting = 0;
+  uint64_t waiting = 0;                           // places in line, held callers' and others'
+  std::chrono::nanoseconds next_moment_after{0};  // until the first one's moment
   Source source = Source::kUnspecified;
   Status status = {};  // not OK: this bucket could not be read, and the figures mean nothing
 };

@@ -157,6 +157,9 @@ void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {
     to->set_capacity(from.level.capacity);
     SetDuration(from.level.reset_after_ns, to->mutable_reset_after());
     to->set_waiting(from.waiting);
+    if (from.waiting > 0) {
+      SetDuration(from.next_moment_after_ns, to->mutable_next_moment_after());
+    }
   }
   out->set_sketch(keys.sketch);
   out->set_total(keys.total);

@@ -1,5 +1,6 @@
 #include "client/cli/command_line.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace sluice::cli {
@@ -13,7 +14,9 @@ const std::vector<CommandSpec> kCommands = {
      .max_arguments = 2},
     {.name = "limits list"},
     {.name = "limits get", .arguments = "NAME", .min_arguments = 1, .max_arguments = 1},
-    {.name = "run", .flags = {{"limit", "L", ""}}, .takes_command = true},
+    {.name = "run",
+     .flags = {{"limit", "L", ""}, {"wait", "TIME", "", true}},
+     .takes_command = true},
 };
 const std::vector<Flag> kGlobal = {{"server", "HOST:PORT", ""}, {"help", "", ""}};
 
@@ -70,6 +73,21 @@ TEST(CommandLineTest, LeavesAloneWhatFollowsTwoDashes) {
 TEST(CommandLineTest, HelpNeedsNoArguments) {
   EXPECT_TRUE(Parse({"acquire", "--help"}).ok());
   EXPECT_TRUE(Parse({"-h"})->arguments.Has("help"));
+}
+
+TEST(CommandLineTest, AnOptionalValueIsTakenWhereItCanBeMeant) {
+  const auto wait = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "run");
+    words.insert(words.end(), {"--", "true"});
+    const auto line = ParseLine(words, kCommands, {});
+    return line.ok() ? line->arguments.Get("wait").value_or("none") : line.status().message();
+  };
+  EXPECT_EQ(wait({"--limit", "a"}), "none");
+  EXPECT_EQ(wait({"--wait"}), "");
+  EXPECT_EQ(wait({"--wait", "--limit", "a"}), "");
+  EXPECT_EQ(wait({"--wait=2s"}), "2s");
+  EXPECT_EQ(wait({"--wait", "2s", "--limit", "a"}), "2s");
+  EXPECT_THAT(CommandHelp(kCommands.back(), {}), ::testing::HasSubstr("--wait[=TIME]"));
 }
 
 }  // namespace

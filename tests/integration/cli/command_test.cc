@@ -313,7 +313,13 @@ TEST_F(CommandTest, BadUsageExitsTwoAndSuggests) {
                           "limits drop",
                           "refund",
                           "check",
+                          "acquire api --hold",
+                          "acquire api --no-sleep",
+                          "acquire api --wait",
+                          "acquire api --wait soon",
+                          "run --limit api --wait=soon -- true",
                           "--tls-ca /no/such acquire api",
+                          "--tls-ca /etc/hostname acquire api",
                           "--tls-cert /etc/hostname acquire api",
                           "acquire api --permits 18446744073709551616"}) {
     const Outcome outcome = Sluice(bad);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,9 +16,12 @@
 namespace sluice {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Outcome;
 using testing::ServerProcess;
+using ::testing::StartsWith;
 
 class CommandWithServerTest : public ::testing::TestWithParam<testing::DataTransport> {
  protected:
@@ -82,6 +87,116 @@ TEST_P(CommandWithServerTest, HealthOfADrainingServerIsNotServingAndOfOneThatLef
                    server_->data_address())
                 .exit_code,
             3);
+}
+
+TEST_P(CommandWithServerTest, TheDataPortIsServedByTheTransportThatTheTestNames) {
+  Start();
+  ASSERT_EQ(Sluice("acquire api").exit_code, 0);
+  const std::string stats = Sluice("stats --output json").out;
+  const bool by_h2 = stats.find("\"transport\":\"h2\"") != std::string::npos;
+  EXPECT_EQ(by_h2, GetParam().name == "h2") << stats;
+  EXPECT_THAT(stats,
+              HasSubstr("{\"method\":\"/sluice.v1.RateLimiter/Acquire\",\"codes\":{\"OK\":1}"));
+}
+
+// `slow` gives a permit each 400 ms; the first is there.
+constexpr char kSlow[] = "limits: [{name: slow, rate: 1/400ms, burst: 1}]";
+
+std::chrono::nanoseconds Taken(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::steady_clock::now() - start;
+}
+
+TEST_P(CommandWithServerTest, AcquireWithWaitSaysWhenAndSleepsUntilThen) {
+  Start(kSlow);
+  EXPECT_THAT(Sluice("acquire slow k --wait 10s").out, StartsWith("granted  slow k: "));
+  Outcome second;
+  const auto taken = Taken([&] { second = Sluice("acquire slow k --wait 30s"); });
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.out, StartsWith("granted, proceed in "));
+  EXPECT_THAT(second.out, HasSubstr("\nreceipt  "));
+  // As long as it said, which was for some part of 400 ms.
+  EXPECT_THAT(second.out, HasSubstr("ms  slow k: "));
+  EXPECT_GE(taken, std::chrono::milliseconds(1));
+
+  const Outcome denied = Sluice("acquire slow far --permits 1 --wait 0s");
+  EXPECT_EQ(denied.exit_code, 0) << denied.out;
+  Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
+  ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
+  const Outcome too_late = Sluice("acquire slow k --wait 10s");
+  EXPECT_EQ(too_late.exit_code, 1);
+  EXPECT_THAT(too_late.out, StartsWith("denied   retry after 59m"));
+}
+
+TEST_P(CommandWithServerTest, AcquireWithoutSleepEndsAtOnceAndItsPlaceCanBeGivenUp) {
+  Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
+  ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
+  const Outcome place = Sluice("acquire slow k --wait 2h --no-sleep --output json");
+  EXPECT_EQ(place.exit_code, 0) << place.err;
+  EXPECT_THAT(place.out, HasSubstr("\"wait_ns\":3"));
+  const size_t at = place.out.find("\"receipt\":\"");
+  ASSERT_NE(at, std::string::npos) << place.out;
+  const std::string receipt = place.out.substr(at + 11, place.out.find('"', at + 11) - at - 11);
+
+  // Who waits is seen everywhere.
+  EXPECT_THAT(Sluice("query slow k").out, HasSubstr("WAITING  FIRST IN\n"));
+  EXPECT_THAT(Sluice("query slow k").out, ContainsRegex(" 1 +59m[0-9]+s\n"));
+  EXPECT_THAT(Sluice("query slow k --output json").out,
+              HasSubstr("\"waiting\":1,\"next_moment_after_ns\":3"));
+  EXPECT_THAT(Sluice("watch slow k --count 1").out, HasSubstr(", 1 waiting, the first for 59m"));
+  EXPECT_THAT(Sluice("keys slow").out, HasSubstr("WAITING  FIRST IN\n"));
+  EXPECT_THAT(Sluice("keys slow --output json").out,
+              HasSubstr("\"waiting\":1,\"next_moment_after_ns\":3"));
+
+  EXPECT_EQ(Sluice("refund " + receipt).exit_code, 0);
+  EXPECT_THAT(Sluice("query slow k").out, Not(HasSubstr("WAITING")));
+  EXPECT_EQ(Sluice("refund " + receipt).exit_code, 1);
+}
+
+TEST_P(CommandWithServerTest, AHeldAcquireIsAnsweredAtTheMoment) {
+  Start(kSlow);
+  ASSERT_EQ(Sluice("acquire slow k --wait 10s --hold").exit_code, 0);
+  Outcome held;
+  // Two places behind one another: the second is 400 ms after the first at least.
+  const auto taken = Taken([&] {
+    ASSERT_EQ(Sluice("acquire slow k --wait 30s --hold").exit_code, 0);
+    held = Sluice("acquire slow k --wait 30s --hold");
+  });
+  EXPECT_EQ(held.exit_code, 0) << held.err;
+  EXPECT_THAT(held.out, StartsWith("granted  slow k: "));
+  EXPECT_GE(taken, std::chrono::milliseconds(400));
+}
+
+TEST_P(CommandWithServerTest, AHeldCommandThatIsKilledGivesItsPlaceUp) {
+  Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
+  ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
+  // The shell's own child, so that it is the command that is killed; only once it waits.
+  const Outcome killed = testing::Shell(
+      "$SLUICE --deadline 20s run --limit slow --key k --wait -- echo ran & p=$!; "
+      "until $SLUICE --deadline 20s query slow k | grep -q WAITING; do sleep 0.05; done; "
+      "kill -9 $p; wait $p 2>/dev/null; "
+      "while $SLUICE --deadline 20s query slow k | grep -q WAITING; do sleep 0.05; done; "
+      "echo gone");
+  EXPECT_EQ(killed.out, "gone\n") << killed.err;
+}
+
+TEST_P(CommandWithServerTest, RunWaitsInLineAndThenRuns) {
+  Start(kSlow);
+  ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
+  Outcome ran;
+  const auto taken = Taken([&] {
+    ASSERT_EQ(Sluice("run --limit slow --key k --wait -- echo one").out, "one\n");
+    ran = Sluice("run --limit slow --key k --wait=30s -- sh -c 'echo two; exit 7'");
+  });
+  EXPECT_EQ(ran.exit_code, 7) << ran.err;
+  EXPECT_EQ(ran.out, "two\n");
+  EXPECT_GE(taken, std::chrono::milliseconds(400));
+  Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
+  ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
+  const Outcome denied = Sluice("run --limit slow --key k --wait 100ms -- echo ran");
+  EXPECT_EQ(denied.exit_code, 1);
+  EXPECT_EQ(denied.out, "");
 }
 
 INSTANTIATE_TEST_SUITE_P(OnEveryTransport, CommandWithServerTest,
