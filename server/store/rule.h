@@ -24,6 +24,9 @@ struct Rule {
   algorithm::Parameters parameters;
   // Shadow: never denies; debited when it fits, untouched and reported when it does not.
   bool shadow = false;
+  // A shared store that is away: grant what it cannot decide. An acquisition is granted then if all
+  // its limits say so, else answered Outcome::kUnavailable.
+  bool allow_when_store_away = false;
 };
 
 }  // namespace sluice::store

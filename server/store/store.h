@@ -65,6 +65,8 @@ enum class Outcome : uint8_t {
   kDeadlineExceeded,
   // Nothing was debited, as far as the store knows; the shared store is away.
   kUnavailable,
+  // Nothing was debited; this store does not book ahead (max_wait_ns).
+  kUnsupported,
 };
 
 // One acquisition: its charges (each of a bucket of its own; the engine has added up those of the

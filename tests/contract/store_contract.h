@@ -34,6 +34,8 @@ class StoreUnderTest {
   virtual int64_t WallNs() = 0;
   // Whether it is bounded by StoreOptions::max_buckets.
   virtual bool bounded() const = 0;
+  // Whether its Stats know of buckets and receipts, as they do where these are its own.
+  virtual bool knows_what_it_holds() const { return true; }
 };
 
 using StoreFactory = std::unique_ptr<StoreUnderTest> (*)(const StoreOptions& options);
@@ -64,6 +66,12 @@ class StoreContractTest : public ::testing::TestWithParam<StoreFactory> {
                                                  uint64_t burst, uint64_t debt = 0,
                                                  bool shadow = false) {
     return Register(limit_id, algorithm::MakeTokenBucket({permits, kSecond}, burst, debt), shadow);
+  }
+
+  void ExpectOpenReceipts(uint64_t count) {
+    if (under_test_->knows_what_it_holds()) {
+      EXPECT_EQ(store().Stats().open_receipts, count);
+    }
   }
 
   int64_t Remaining(const store::Rule& rule, std::string_view key) {

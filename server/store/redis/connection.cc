@@ -1,0 +1,218 @@
+#include "server/store/redis/connection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace sluice::store::redis {
+namespace {
+
+constexpr int64_t kLeastPauseNs = 10'000'000;
+constexpr int64_t kMostPauseNs = 1'000'000'000;
+
+// The value of "name:value" among INFO's lines.
+std::string Field(absl::string_view info, absl::string_view name) {
+  for (absl::string_view line : absl::StrSplit(info, '\n')) {
+    line = absl::StripSuffix(line, "\r");
+    if (absl::ConsumePrefix(&line, name) && absl::ConsumePrefix(&line, ":")) {
+      return std::string(line);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+Connection::Connection(net::EventLoop& loop, net::Resolver& resolver,
+                       const ConnectionOptions& options, Owner& owner)
+    : loop_(loop),
+      resolver_(resolver),
+      options_(options),
+      owner_(owner),
+      random_(std::random_device{}()) {}
+
+Connection::~Connection() = default;
+
+void Connection::Start() { Connect(); }
+
+void Connection::Connect() {
+  if (loop_.stopping()) return;
+  state_ = State::kConnecting;
+  failure_ = absl::OkStatus();
+  reader_ = std::make_unique<ReplyReader>();
+  net::ConnectOptions options;
+  options.timeout_ns = options_.connect_timeout_ns;
+  options.tls = options_.tls;
+  options.server_name = options_.url.server_name;
+  stream_ = net::Connect(loop_, options_.url.address, resolver_, options, *this);
+}
+
+void Connection::OnTimer() {
+  if (state_ == State::kAway) {
+    Connect();
+  } else if (state_ == State::kPreparing) {
+    stream_->Abort(absl::DeadlineExceededError("Redis does not answer"));
+  }
+}
+
+void Connection::OnOpen() {
+  state_ = State::kPreparing;
+  loop_.ArmIn(timer_, options_.connect_timeout_ns);
+  const RedisUrl& url = options_.url;
+  output_.clear();
+  const auto add = [&](Step step, std::vector<std::string> words) {
+    AppendCommand(words, &output_);
+    steps_.push_back(step);
+  };
+  steps_.clear();
+  if (!url.password.empty()) {
+    if (url.user.empty()) {
+      add(Step::kAuth, {"AUTH", url.password});
+    } else {
+      add(Step::kAuth, {"AUTH", url.user, url.password});
+    }
+  }
+  if (url.database != 0) add(Step::kSelect, {"SELECT", absl::StrCat(url.database)});
+  add(Step::kInfo, {"INFO"});
+  for (size_t i = 0; i < kScripts; ++i) {
+    add(Step::kScript, {"SCRIPT", "LOAD", TextOf(static_cast<Script>(i)).text});
+  }
+  stream_->Write({reinterpret_cast<const uint8_t*>(output_.data()), output_.size()});
+}
+
+absl::Status Connection::Prepared(const Reply& reply) {
+  const Step step = steps_.front();
+  steps_.pop_front();
+  const std::string at = options_.url.ToString();
+  if (reply.HasCode("NOAUTH")) {
+    return absl::UnauthenticatedError(
+        absl::StrCat(at, " asks for a password; write it into the URL, or ?password_file=FILE"));
+  }
+  if (reply.HasCode("NOPERM")) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(at, ": ", reply.text,
+                     "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
+                     "+set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset and the name "
+                     "space's keys"));
+  }
+  if (reply.HasCode("LOADING")) {
+    return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));
+  }
+  if (reply.is_error()) {
+    const char* const what = step == Step::kAuth     ? "refuses user or password"
+                             : step == Step::kSelect ? "has no such database"
+                             : step == Step::kInfo   ? "does not tell about itself"
+                                                     : "does not take a script";
+    return absl::FailedPreconditionError(absl::StrCat(at, " ", what, ": ", reply.text));
+  }
+  return step == Step::kInfo ? CheckInfo(reply.text) : absl::OkStatus();
+}
+
+absl::Status Connection::CheckInfo(const std::string& info) const {
+  const std::string at = options_.url.ToString();
+  const std::string version = Field(info, "redis_version");
+  const std::vector<absl::string_view> numbers = absl::StrSplit(version, '.');
+  int major = 0;
+  int minor = 0;
+  if (numbers.size() < 2 || !absl::SimpleAtoi(numbers[0], &major) ||
+      !absl::SimpleAtoi(numbers[1], &minor)) {
+    return absl::FailedPreconditionError(absl::StrCat(at, ": no version in its INFO"));
+  }
+  if (major < 6 || (major == 6 && minor < 2)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(at, " is Redis ", version, "; 6.2 or newer is needed"));
+  }
+  if (Field(info, "loading") == "1") {
+    return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));
+  }
+  if (const std::string role = Field(info, "role"); role != "master") {
+    return absl::FailedPreconditionError(
+        absl::StrCat(at, " is a replica (role ", role, "); name its master, ",
+                     Field(info, "master_host"), ":", Field(info, "master_port")));
+  }
+  if (Field(info, "cluster_enabled") == "1" || Field(info, "redis_mode") == "cluster") {
+    return absl::FailedPreconditionError(
+        absl::StrCat(at, " is part of a Cluster, which this version does not serve"));
+  }
+  const std::string policy = Field(info, "maxmemory_policy");
+  const std::string bound = Field(info, "maxmemory");
+  if (!options_.allow_eviction && bound != "0" && policy != "noeviction") {
+    return absl::FailedPreconditionError(absl::StrCat(
+        at, " has maxmemory-policy ", policy,
+        ", which fills buckets by evicting them; set noeviction (or, if over-admission is "
+        "acceptable, --redis_allow_eviction)"));
+  }
+  return absl::OkStatus();
+}
+
+void Connection::OnData(absl::Span<const uint8_t> data) {
+  reader_->Feed(data);
+  Reply reply;
+  while (failure_.ok()) {
+    const absl::StatusOr<bool> next = reader_->Next(&reply);
+    if (!next.ok()) return Restart(next.status());
+    if (!*next) return;
+    if (state_ == State::kPreparing) {
+      if (const absl::Status status = Prepared(reply); !status.ok()) return Restart(status);
+      if (!steps_.empty()) continue;
+      state_ = State::kReady;
+      pause_ns_ = 0;
+      was_ready_ = true;
+      timer_.Cancel();
+      owner_.OnReady();
+      continue;
+    }
+    if (pending_.empty()) return Restart(absl::InternalError("Redis answers what was not asked"));
+    Waiter* const waiter = pending_.front();
+    pending_.pop_front();
+    waiter->OnReply(&reply);
+  }
+}
+
+void Connection::OnEnd() { Restart(absl::UnavailableError("Redis closed the connection")); }
+
+bool Connection::Send(absl::Span<const std::string> words, Waiter* waiter) {
+  if (pending_.size() >= options_.max_pending) return false;
+  pending_.push_back(waiter);
+  output_.clear();
+  AppendCommand(words, &output_);
+  stream_->Write({reinterpret_cast<const uint8_t*>(output_.data()), output_.size()});
+  return true;
+}
+
+void Connection::Restart(absl::Status why) {
+  if (stream_ == nullptr || !failure_.ok()) return;
+  failure_ = std::move(why);
+  if (state_ == State::kReady) state_ = State::kConnecting;
+  stream_->Abort(failure_);
+}
+
+void Connection::OnClosed(const absl::Status& why) {
+  const bool was_ready = std::exchange(was_ready_, false);
+  absl::Status reason = std::exchange(failure_, absl::OkStatus());
+  if (reason.ok()) reason = why.ok() ? absl::UnavailableError("Redis closed the connection") : why;
+  stream_ = nullptr;
+  state_ = State::kAway;
+  if (!loop_.stopping()) {
+    pause_ns_ = std::clamp(pause_ns_ * 2, kLeastPauseNs, kMostPauseNs);
+    std::uniform_int_distribution<int64_t> spread(pause_ns_ / 2, pause_ns_);
+    loop_.ArmIn(timer_, spread(random_));
+  } else {
+    timer_.Cancel();
+  }
+  std::deque<Waiter*> lost;
+  lost.swap(pending_);
+  for (Waiter* waiter : lost) waiter->OnReply(nullptr);
+  if (was_ready) {
+    owner_.OnLost(reason);
+  } else {
+    owner_.OnFailed(reason);
+  }
+}
+
+}  // namespace sluice::store::redis

@@ -1,0 +1,121 @@
+// Connection: one connection to one Redis server, kept up as long as its loop runs.
+//
+// On connecting it authenticates, selects the database, checks that the server is one that buckets
+// can live on, and loads the scripts; only then is it ready. When it breaks it comes back, after
+// a pause that doubles from 10 ms to 1 s and is spread at random. Commands are pipelined and
+// answered in order.
+//
+// Belongs to its loop. Nothing is ever sent twice: a command whose connection
+// broke may have been executed, and is told so.
+#ifndef SLUICE_SERVER_STORE_REDIS_CONNECTION_H_
+#define SLUICE_SERVER_STORE_REDIS_CONNECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "server/net/connector.h"
+#include "server/net/event_loop.h"
+#include "server/net/resolver.h"
+#include "server/net/stream.h"
+#include "server/net/tls_context.h"
+#include "server/store/redis/redis_url.h"
+#include "server/store/redis/resp.h"
+#include "server/store/redis/scripts.h"
+
+namespace sluice::store::redis {
+
+struct ConnectionOptions {
+  RedisUrl url;
+  std::shared_ptr<const net::TlsContext> tls;  // null: plaintext
+  // Serve on a server that may evict keys, that is, fill buckets.
+  bool allow_eviction = false;
+  // For connecting and for each answer while it is checked and the scripts are loaded.
+  int64_t connect_timeout_ns = int64_t{2} * 1'000'000'000;
+  // Commands without an answer, at most.
+  size_t max_pending = size_t{1} << 16;
+};
+
+class Connection final : private net::StreamHandler {
+ public:
+  // A command's answer. `reply` null: the connection broke, and whether the command was executed
+  // is not known.
+  class Waiter {
+   public:
+    virtual void OnReply(Reply* reply) = 0;
+
+   protected:
+    ~Waiter() = default;
+  };
+
+  // Told on the loop.
+  class Owner {
+   public:
+    virtual void OnReady() = 0;
+    // It was ready, and is no longer; after all waiters were told.
+    virtual void OnLost(const absl::Status& why) = 0;
+    // An attempt to get ready failed.
+    virtual void OnFailed(const absl::Status& why) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // All outlive it. `resolver` is destroyed before the loop.
+  Connection(net::EventLoop& loop, net::Resolver& resolver, const ConnectionOptions& options,
+             Owner& owner);
+  // REQUIRES: on the loop, or the loop has ended.
+  ~Connection() override;
+
+  void Start();
+  bool ready() const { return state_ == State::kReady; }
+  size_t pending() const { return pending_.size(); }
+
+  // REQUIRES: ready(). False: as many are pending as may be; nothing was sent.
+  bool Send(absl::Span<const std::string> words, Waiter* waiter);
+  // Breaks the connection and makes a new one.
+  void Restart(absl::Status why);
+
+ private:
+  enum class State : uint8_t { kAway, kConnecting, kPreparing, kReady };
+
+  void Connect();
+  // Answers while preparing. Not OK: this server will not do.
+  absl::Status Prepared(const Reply& reply);
+  absl::Status CheckInfo(const std::string& info) const;
+  void OnTimer();
+
+  void OnOpen() override;
+  void OnData(absl::Span<const uint8_t> data) override;
+  void OnEnd() override;
+  void OnClosed(const absl::Status& why) override;
+
+  net::EventLoop& loop_;
+  net::Resolver& resolver_;
+  const ConnectionOptions options_;
+  Owner& owner_;
+
+  State state_ = State::kAway;
+  net::Stream* stream_ = nullptr;
+  std::unique_ptr<ReplyReader> reader_;
+  std::deque<Waiter*> pending_;
+  // While preparing: what the next answer is to.
+  enum class Step : uint8_t { kAuth, kSelect, kInfo, kScript };
+  std::deque<Step> steps_;
+  absl::Status failure_;  // given to the stream's Abort
+  bool was_ready_ = false;
+  int64_t pause_ns_ = 0;
+  std::minstd_rand random_;
+  std::string output_;
+  net::Timer timer_{net::Timer::To<&Connection::OnTimer>, this};
+};
+
+}  // namespace sluice::store::redis
+
+#endif  // SLUICE_SERVER_STORE_REDIS_CONNECTION_H_
