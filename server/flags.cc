@@ -91,9 +91,52 @@ std::vector<Flag> AllFlags() {
                    }
                    return Bad("threads", text, "write a number from 1 to 1024");
                  }});
-  all.push_back({"store", "memory", "where buckets live", [](const std::string& text, Flags*) {
-                   if (text == "memory") return absl::OkStatus();
-                   return Bad("store", text, "this version has one store; write memory");
+  all.push_back({"store", "memory|URL",
+                 "where buckets live: in this process, or in a Redis that nodes share, as "
+                 "redis://HOST:6379, rediss://... (TLS) or unix:///PATH (default memory)",
+                 [](const std::string& text, Flags* flags) {
+                   if (text == "memory") {
+                     flags->redis.reset();
+                     return absl::OkStatus();
+                   }
+                   // The value is not shown: it may have a password.
+                   auto url = store::redis::RedisUrl::Parse(text);
+                   if (!url.ok()) {
+                     return absl::InvalidArgumentError(
+                         absl::StrCat("--store: ", url.status().message(),
+                                      "; or write memory for a store of its own"));
+                   }
+                   flags->redis.emplace();
+                   flags->redis->url = *std::move(url);
+                   return absl::OkStatus();
+                 }});
+  all.push_back({"store_threads", "N", "event loops, and connections, to Redis (default 1)",
+                 [](const std::string& text, Flags* flags) {
+                   if (absl::SimpleAtoi(text, &flags->store_threads) && flags->store_threads >= 1 &&
+                       flags->store_threads <= 64) {
+                     return absl::OkStatus();
+                   }
+                   return Bad("store_threads", text, "write a number from 1 to 64");
+                 }});
+  all.push_back({"redis_namespace", "NAME",
+                 "before every key; of each deployment that shares a Redis (default sluice)",
+                 [](const std::string& text, Flags* flags) {
+                   if (text.size() > 64 || text.find_first_of("{} \t\r\n") != text.npos) {
+                     return Bad("redis_namespace", text,
+                                "write at most 64 characters, without spaces and braces");
+                   }
+                   flags->redis_namespace = text;
+                   return absl::OkStatus();
+                 }});
+  all.push_back(Duration("redis_budget",
+                         "how long Redis may take to answer; then callers are answered by their "
+                         "limits' on_store_failure until it is back (default 20ms)",
+                         &Flags::redis_budget));
+  all.push_back({"redis_allow_eviction", nullptr,
+                 "serve on a Redis that may evict buckets, which fills them",
+                 [](const std::string&, Flags* flags) {
+                   flags->redis_allow_eviction = true;
+                   return absl::OkStatus();
                  }});
   all.push_back({"max_buckets", "N", "most buckets in memory (default 16777216)",
                  [](const std::string& text, Flags* flags) {
@@ -147,6 +190,9 @@ std::vector<Flag> AllFlags() {
 
 // What one flag alone cannot know.
 absl::Status CheckTogether(const Flags& flags) {
+  if (flags.redis_budget < absl::Milliseconds(1)) {
+    return Bad("redis_budget", absl::FormatDuration(flags.redis_budget), "write 1ms or more");
+  }
   if (!flags.admin_listen.is_loopback() && !flags.admin_tls.mutual() &&
       flags.admin_token_file.empty()) {
     return Bad("admin_listen", flags.admin_listen.ToString(),
@@ -205,6 +251,11 @@ absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     if (absl::Status status = flag->set(value, &flags); !status.ok()) return status;
   }
   if (absl::Status status = CheckTogether(flags); !status.ok()) return status;
+  if (flags.redis.has_value()) {
+    flags.redis->name_space = flags.redis_namespace;
+    flags.redis->budget_ns = absl::ToInt64Nanoseconds(flags.redis_budget);
+    flags.redis->allow_eviction = flags.redis_allow_eviction;
+  }
   return flags;
 }
 

@@ -3,6 +3,7 @@
 #define SLUICE_SERVER_FLAGS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "server/common/bounds.h"
 #include "server/common/log.h"
 #include "server/store/memory/memory_store.h"
+#include "server/store/redis/redis_store.h"
 #include "server/transport/grpc/grpc_server.h"
 #include "server/transport/grpc/listen_address.h"
 
@@ -25,6 +27,12 @@ struct Flags {
   transport::ListenAddress admin_listen;
   DataTransport data_transport = DataTransport::kH2;
   int threads = 0;  // event loops of h2; 0: one per core
+  // Where buckets live; none: in memory.
+  std::optional<store::RedisStoreOptions> redis;
+  int store_threads = 1;
+  std::string redis_namespace = "sluice";
+  absl::Duration redis_budget = absl::Milliseconds(20);
+  bool redis_allow_eviction = false;
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;
   absl::Duration drain_notice = absl::Seconds(1);

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -25,6 +26,8 @@
 #include "server/flags.h"
 #include "server/limits/limit_registry.h"
 #include "server/maintenance.h"
+#include "server/net/loop_group.h"
+#include "server/net/resolver.h"
 #include "server/service/key_usage.h"
 #include "server/service/limit_admin.h"
 #include "server/service/rate_limiter.h"
@@ -32,6 +35,7 @@
 #include "server/service/registry_rules.h"
 #include "server/service/watch_hub.h"
 #include "server/store/memory/memory_store.h"
+#include "server/store/redis/redis_store.h"
 #include "server/transport/grpc/bearer_token.h"
 #include "server/transport/grpc/grpc_server.h"
 #include "server/transport/grpc/health_service.h"
@@ -101,6 +105,40 @@ sigset_t BlockSignals() {
   return signals;
 }
 
+// What a Redis store stands on. Outlives the store.
+class SharedStore {
+ public:
+  // INVALID_ARGUMENT, or what Redis itself is not fit for. A Redis that is away is no error: it
+  // is logged, and the limits' on_store_failure decides until it comes.
+  absl::StatusOr<std::unique_ptr<store::Store>> Make(const Flags& flags, const common::Clock& clock,
+                                                     common::Log& log) {
+    auto loops = net::LoopGroup::Create(clock, {.threads = flags.store_threads, .loop = {}});
+    if (!loops.ok()) return loops.status();
+    loops_ = *std::move(loops);
+    resolver_ = std::make_unique<net::Resolver>();
+    std::vector<net::EventLoop*> each;
+    for (size_t i = 0; i < loops_->size(); ++i) each.push_back(&loops_->loop(i));
+    auto store = store::RedisStore::Create(clock, each, *resolver_, *flags.redis, &log);
+    if (!store.ok()) return store.status();
+    loops_->Start();
+    const absl::Status first = (*store)->AwaitFirstConnection();
+    if (!first.ok() && !absl::IsUnavailable(first) && !absl::IsDeadlineExceeded(first)) {
+      Stop();
+      return first;
+    }
+    return std::unique_ptr<store::Store>(*std::move(store));
+  }
+
+  // Idempotent.
+  void Stop() {
+    if (loops_ != nullptr) loops_->Stop();
+  }
+
+ private:
+  std::unique_ptr<net::LoopGroup> loops_;
+  std::unique_ptr<net::Resolver> resolver_;  // destroyed before the loops
+};
+
 int Run(const Flags& flags, const sigset_t& signals) {
   const common::SystemClock clock;
   common::Log log(clock, flags.log_level, STDERR_FILENO);
@@ -120,7 +158,23 @@ int Run(const Flags& flags, const sigset_t& signals) {
     token = *std::move(read);
   }
 
-  store::MemoryStore store(clock, {.max_buckets = flags.max_buckets, .overflow = flags.overflow});
+  SharedStore shared;
+  std::unique_ptr<store::Store> chosen_store;
+  if (flags.redis.has_value()) {
+    auto made = shared.Make(flags, clock, log);
+    if (!made.ok()) {
+      return Fail(absl::IsInvalidArgument(made.status()) ? kBadInput : kFailed,
+                  absl::StrCat("--store: ", made.status().message()));
+    }
+    chosen_store = *std::move(made);
+  } else {
+    chosen_store = std::make_unique<store::MemoryStore>(
+        clock,
+        store::MemoryStoreOptions{.max_buckets = flags.max_buckets, .overflow = flags.overflow});
+  }
+  // Before the store goes, and before what its answers reach.
+  const absl::Cleanup stop_shared = [&] { shared.Stop(); };
+  store::Store& store = *chosen_store;
   engine::Engine engine(store);
   limits::LimitRegistry registry(&store);
   std::unique_ptr<config::Reloader> reloader;
@@ -270,6 +324,8 @@ int Run(const Flags& flags, const sigset_t& signals) {
   admin_shutdown.join();
   watcher.reset();
   alarm.Stop();
+  // Answers what is still asked of Redis, while those who asked are there.
+  shared.Stop();
   const common::MetricsSnapshot totals = metrics.Snapshot(0);
   log.Info("stopped", {{"granted", totals.granted}, {"denied", totals.denied}});
   return kDone;

@@ -173,6 +173,13 @@ inline absl::Status CancelledWhileWaiting() {
       "the call was cancelled while it waited; its permits were given back");
 }
 
+inline absl::Status StoreDoesNotBook(std::string_view path) {
+  return absl::UnimplementedError(
+      absl::StrCat(ToAbsl(path),
+                   "max_wait: this server shares its buckets through Redis and does not book ahead "
+                   "there yet; leave max_wait out and try again after retry_after"));
+}
+
 inline absl::Status StoreAway() {
   return absl::UnavailableError("the shared store is away, and the limit says deny");
 }

@@ -32,7 +32,7 @@ using Kind = YamlNode::Kind;
 constexpr std::string_view kTopFields[] = {"limits"};
 constexpr std::string_view kLimitFields[] = {"name",        "algorithm", "rate",    "burst",
                                              "debt",        "mode",      "charges", "keys",
-                                             "sub_windows", "utc_offset"};
+                                             "sub_windows", "utc_offset", "on_store_failure"};
 constexpr std::string_view kKeyFields[] = {"rate", "burst", "debt"};
 
 std::string_view KindName(Kind kind) {
@@ -215,6 +215,10 @@ class Reader {
     if (s.ok()) s = ReadFigures(node, path, spec);
     if (s.ok()) {
       s = ReadField(node, path, "mode", "say enforce or shadow", limits::ParseMode, &spec->mode);
+    }
+    if (s.ok()) {
+      s = ReadField(node, path, "on_store_failure", "say deny or allow",
+                    limits::ParseOnStoreFailure, &spec->on_store_failure);
     }
     if (s.ok()) {
       s = ReadField(node, path, "sub_windows", "say a whole number from 1 to 100", ParseSubWindows,

@@ -16,6 +16,9 @@ namespace sluice::limits {
 
 enum class Mode : uint8_t { kEnforce = 0, kShadow };
 
+// What becomes of acquisitions while the shared store is away.
+enum class OnStoreFailure : uint8_t { kDeny = 0, kAllow };
+
 enum class Origin : uint8_t { kFile = 0, kAdmin, kAdminOverFile };
 
 // Figures for one key; absent ones are the limit's.
@@ -38,6 +41,7 @@ struct LimitSpec {
   std::optional<uint32_t> sub_windows;   // sliding_window
   std::optional<int64_t> utc_offset_ns;  // fixed_window
   Mode mode = Mode::kEnforce;
+  OnStoreFailure on_store_failure = OnStoreFailure::kDeny;
   std::vector<std::string> charges;
   std::vector<KeyOverride> keys;
 

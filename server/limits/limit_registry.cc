@@ -27,6 +27,7 @@ uint64_t NextRegistrySerial() {
 bool SameFigures(const LimitSpec& a, const LimitSpec& b) {
   return a.algorithm == b.algorithm && a.rate == b.rate && a.burst == b.burst && a.debt == b.debt &&
          a.sub_windows == b.sub_windows && a.utc_offset_ns == b.utc_offset_ns && a.mode == b.mode &&
+         a.on_store_failure == b.on_store_failure &&
          a.keys == b.keys;
 }
 
@@ -269,6 +270,7 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
                                                            const LimitRules* before,
                                                            std::vector<RulePtr>* made) {
   const bool shadow = spec.mode == Mode::kShadow;
+  const bool allow_away = spec.on_store_failure == OnStoreFailure::kAllow;
   const auto make = [&](const algorithm::Parameters& parameters)
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_) {
                           auto rule = std::make_shared<store::Rule>();
@@ -277,11 +279,13 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
                           rule->limit_name = spec.name;
                           rule->parameters = parameters;
                           rule->shadow = shadow;
+                          rule->allow_when_store_away = allow_away;
                           made->push_back(rule);
                           return RulePtr(std::move(rule));
                         };
   const auto same = [&](const RulePtr& rule, const algorithm::Parameters& parameters) {
-    return rule->parameters == parameters && rule->shadow == shadow;
+    return rule->parameters == parameters && rule->shadow == shadow &&
+           rule->allow_when_store_away == allow_away;
   };
 
   auto rules = std::make_shared<LimitRules>();

@@ -191,6 +191,12 @@ absl::StatusOr<Mode> ParseMode(std::string_view text) {
   return Bad("say enforce or shadow");
 }
 
+absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text) {
+  if (text == "deny") return OnStoreFailure::kDeny;
+  if (text == "allow") return OnStoreFailure::kAllow;
+  return Bad("say deny or allow");
+}
+
 std::string FormatDuration(int64_t ns) {
   static constexpr Unit kShown[] = {{"d", kDayNs},    {"h", kHourNs},    {"m", kMinuteNs},
                                     {"s", kSecondNs}, {"ms", 1'000'000}, {"us", 1'000}};

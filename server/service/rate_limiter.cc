@@ -185,6 +185,10 @@ void RateLimiter::Decided(AcquireCall* call) {
       case store::Outcome::kUnavailable:
         item.status = errors::StoreAway();
         break;
+      case store::Outcome::kUnsupported:
+        item.status = errors::StoreDoesNotBook(
+            Prefix(call->form_, static_cast<size_t>(&item - call->items_.data())));
+        break;
     }
   }
   if (stale) {

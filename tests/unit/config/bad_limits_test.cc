@@ -115,7 +115,8 @@ const BadCase kCases[] = {
      "f.yaml:4:5: limits[0]: \"brust\": no field has that name; did you mean burst?"},
     {"UnlikelyField", Limit("rate: 5/s\ncolour: red"),
      "f.yaml:4:5: limits[0]: \"colour\": no field has that name; there are name, algorithm, rate, "
-     "burst, debt, mode, charges, keys, sub_windows and utc_offset"},
+     "burst, debt, mode, charges, keys, sub_windows, utc_offset and "
+     "on_store_failure"},
     {"FieldTwice", Limit("rate: 5/s\nrate: 6/s"),
      "f.yaml:4:5: \"rate\": is given twice, first in line 3; keep one"},
     {"FieldTwiceInFlow", "limits: [{ name: a, rate: 5/s, rate: 5/s }]\n",

@@ -52,6 +52,7 @@ limits:
     rate: 10000/24h
     sub_windows: 24
     mode: shadow
+    on_store_failure: allow
   - name: log
     algorithm: sliding_log
     rate: 500/250ms
@@ -68,6 +69,7 @@ limits:
   EXPECT_EQ(api.burst, 200u);
   EXPECT_EQ(api.debt, 0u);
   EXPECT_EQ(api.mode, limits::Mode::kEnforce);
+  EXPECT_EQ(api.on_store_failure, limits::OnStoreFailure::kDeny);
   EXPECT_THAT(api.charges, ElementsAre("overall"));
   ASSERT_EQ(api.keys.size(), 2u);
   EXPECT_EQ(api.keys[0].key, "user:42");
@@ -84,6 +86,7 @@ limits:
   EXPECT_EQ(specs[2].rate.period_ns, 24 * kHourNs);
   EXPECT_EQ(specs[2].sub_windows, 24u);
   EXPECT_EQ(specs[2].mode, limits::Mode::kShadow);
+  EXPECT_EQ(specs[2].on_store_failure, limits::OnStoreFailure::kAllow);
   EXPECT_EQ(specs[3].algorithm, Kind::kSlidingLog);
   EXPECT_EQ(specs[3].rate, (algorithm::Rate{500, 250'000'000}));
   EXPECT_EQ(specs[4].algorithm, Kind::kFixedWindow);

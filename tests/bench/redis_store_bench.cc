@@ -1,0 +1,137 @@
+// What a decision of the Redis store costs, in CPU time of this process and of Redis. Starts a
+// redis-server of its own. Closed loop: each caller asks again as soon as it was answered.
+//
+//   redis_store_bench [SECONDS_A_CASE]
+#include <sys/resource.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/algorithm/make.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+namespace {
+
+double OwnCpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double RedisField(RedisCalls& calls, const char* section, const char* field) {
+  const RedisValue info = calls.Call({"INFO", section});
+  for (const absl::string_view line : absl::StrSplit(info.text, "\r\n")) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, ':');
+    double value;
+    if (parts.size() == 2 && parts[0] == field && absl::SimpleAtod(parts[1], &value)) return value;
+  }
+  return 0;
+}
+
+struct Shared {
+  store::Store* store;
+  const store::Rule* rule;
+  const std::vector<std::string>* keys;
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> decided{0};
+  std::atomic<uint64_t> failed{0};
+  std::atomic<int> open{0};
+};
+
+// Lives on the store's loop once started.
+struct Caller final : store::AcquireOperation {
+  void Start() {
+    charge.rule = shared->rule;
+    charge.key = (*shared->keys)[random % shared->keys->size()];
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    acquisition.charges = absl::MakeConstSpan(&charge, 1);
+    acquisition.results = &result;
+    acquisitions = absl::MakeSpan(&acquisition, 1);
+    shared->store->Acquire(this);
+  }
+  void Done() override {
+    const bool good = acquisition.outcome == store::Outcome::kGranted ||
+                      acquisition.outcome == store::Outcome::kDenied;
+    (good ? shared->decided : shared->failed).fetch_add(1, std::memory_order_relaxed);
+    // What failed is answered at once, and would recurse.
+    if (shared->stop.load(std::memory_order_relaxed) || !good) {
+      shared->open.fetch_sub(1);
+      return;
+    }
+    Start();
+  }
+
+  Shared* shared = nullptr;
+  uint64_t random = 0;
+  store::Charge charge;
+  store::Acquisition acquisition;
+  store::ChargeResult result;
+};
+
+void Measure(const char* name, RedisServer& server, size_t keys, size_t callers, double seconds) {
+  RedisNode node(server.url());
+  RedisCalls calls(server);
+  calls.Call({"FLUSHALL"});
+  const auto rule =
+      MakeRule(1, algorithm::MakeTokenBucket({1'000'000, 1'000'000'000}, 1'000'000, 0).value());
+  node.store().Register(rule);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < keys; ++i) names.push_back(absl::StrCat("user:", i));
+  Shared shared{&node.store(), rule.get(), &names};
+  std::vector<Caller> all(callers);
+  shared.open = static_cast<int>(callers);
+  for (size_t i = 0; i < callers; ++i) {
+    all[i].shared = &shared;
+    all[i].random = i * 0x9e3779b97f4a7c15u + 1;
+    all[i].Start();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const auto redis_cpu = [&] {
+    return RedisField(calls, "cpu", "used_cpu_user") + RedisField(calls, "cpu", "used_cpu_sys");
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  const double own_before = OwnCpuSeconds();
+  const double redis_before = redis_cpu();
+  const uint64_t decided_before = shared.decided.load();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  const auto decided = static_cast<double>(shared.decided.load() - decided_before);
+  const double own = OwnCpuSeconds() - own_before;
+  const double redis = redis_cpu() - redis_before;
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  shared.stop.store(true);
+  while (shared.open.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::printf(
+      "%-28s %10.0f decisions/s  node %7.3f us  redis %7.3f us a decision  "
+      "%.2fM decisions/s of node CPU  redis %4.1f %% of a core  failed %llu\n",
+      name, decided / wall, own / decided * 1e6, redis / decided * 1e6, decided / own / 1e6,
+      redis / wall * 100, static_cast<unsigned long long>(shared.failed.load()));
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace sluice::testing
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 3;
+  sluice::testing::RedisServer server;
+  for (int round = 0; round < 2; ++round) {
+    sluice::testing::Measure("one hot key, 1000 callers", server, 1, 1000, seconds);
+    sluice::testing::Measure("100000 keys, 256 callers", server, 100'000, 256, seconds);
+    sluice::testing::Measure("100000 keys, 1 caller", server, 100'000, 1, seconds);
+  }
+}

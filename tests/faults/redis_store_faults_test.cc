@@ -1,0 +1,345 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "server/store/redis/bucket_wire.h"
+#include "tests/faults/reply_dropping_proxy.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/store_calls.h"
+#include "tests/support/window_checker.h"
+
+namespace sluice::testing {
+namespace {
+
+using store::Outcome;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr uint64_t kRate = 1000;
+constexpr uint64_t kBurst = 50;
+
+std::shared_ptr<const store::Rule> RuleOf(bool allow_when_away = false) {
+  static std::atomic<uint32_t> next_id{1};
+  auto rule = std::make_shared<store::Rule>();
+  rule->id = next_id.fetch_add(1);
+  rule->limit_id = 1;
+  rule->limit_name = "api";
+  rule->parameters = algorithm::MakeTokenBucket({kRate, kSecond}, kBurst, 0).value();
+  rule->allow_when_store_away = allow_when_away;
+  return rule;
+}
+
+void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+
+// Three nodes, each with callers who ask again and again, and what they were granted, by Redis'
+// time.
+class Load {
+ public:
+  Load(const std::string& url, int nodes, int callers) {
+    // A busy machine is slow, which is not what is tested.
+    store::RedisStoreOptions options;
+    options.budget_ns = 200 * kMillisecond;
+    for (int n = 0; n < nodes; ++n) {
+      nodes_.push_back(std::make_unique<RedisNode>(url, options));
+      EXPECT_TRUE(nodes_.back()->connected().ok()) << nodes_.back()->connected();
+      rules_.push_back(RuleOf());
+      nodes_.back()->store().Register(rules_.back());
+    }
+    for (int c = 0; c < nodes * callers; ++c) {
+      threads_.emplace_back([this, n = static_cast<size_t>(c % nodes)] { Call(n); });
+    }
+  }
+  ~Load() { Stop(); }
+
+  void Stop() {
+    stop_.store(true);
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  // Waits until so many more were granted: it works again. False: they were not, in 10 s.
+  bool AwaitGrants(uint64_t more) {
+    const uint64_t until = granted_.load() + more;
+    for (int i = 0; i < 1000 && granted_.load() < until; ++i) PassTime(10 * kMillisecond);
+    return granted_.load() >= until;
+  }
+
+  uint64_t unavailable() const { return unavailable_.load(); }
+  int64_t longest_ns() const { return longest_ns_.load(); }
+
+  // Empty: no window held more than it may.
+  std::string Check() {
+    Stop();
+    common::MutexLock lock(&mu_);
+    std::stable_sort(history_.begin(), history_.end(),
+                     [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
+    return test_support::CheckRateInEveryWindow(history_, kRate, kSecond, kBurst);
+  }
+
+ private:
+  void Call(size_t n) {
+    RedisNode& node = *nodes_[n];
+    while (!stop_.load()) {
+      const int64_t before_ns = node.clock().NowNs();
+      const Acquired acquired = Acquire(node.store(), *rules_[n], "k", 1);
+      const int64_t took_ns = node.clock().NowNs() - before_ns;
+      int64_t longest = longest_ns_.load();
+      while (took_ns > longest && !longest_ns_.compare_exchange_weak(longest, took_ns)) {
+      }
+      if (acquired.granted()) {
+        granted_.fetch_add(1);
+        common::MutexLock lock(&mu_);
+        history_.push_back({acquired.now_ns, 1});
+      } else if (acquired.outcome == Outcome::kUnavailable) {
+        unavailable_.fetch_add(1);
+        PassTime(kMillisecond);
+      }
+    }
+  }
+
+  std::vector<std::unique_ptr<RedisNode>> nodes_;
+  std::vector<std::shared_ptr<const store::Rule>> rules_;
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> granted_{0};
+  std::atomic<uint64_t> unavailable_{0};
+  std::atomic<int64_t> longest_ns_{0};
+  common::Mutex mu_;
+  std::vector<test_support::Grant> history_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::thread> threads_;
+};
+
+TEST(RedisStoreFaultsTest, NoWindowIsOverWhenAllIsWell) {
+  RedisServer server;
+  Load load(server.url(), 3, 4);
+  EXPECT_TRUE(load.AwaitGrants(500));
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_EQ(load.unavailable(), 0u);
+}
+
+TEST(RedisStoreFaultsTest, APausedRedisStallsNobodyAndComesBack) {
+  RedisServer server;
+  Load load(server.url(), 3, 4);
+  ASSERT_TRUE(load.AwaitGrants(100));
+  server.Pause();
+  PassTime(2 * kSecond);
+  EXPECT_GT(load.unavailable(), 100u);
+  server.Resume();
+  EXPECT_TRUE(load.AwaitGrants(200));
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_LT(load.longest_ns(), kSecond);
+}
+
+TEST(RedisStoreFaultsTest, AKilledRedisWithItsFileComesBackWhereItWas) {
+  RedisServer server({"--appendonly", "yes", "--appendfsync", "always"});
+  Load load(server.url(), 3, 4);
+  ASSERT_TRUE(load.AwaitGrants(100));
+  server.Kill();
+  PassTime(300 * kMillisecond);
+  server.Start();
+  EXPECT_TRUE(load.AwaitGrants(200));
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_GT(load.unavailable(), 0u);
+}
+
+TEST(RedisStoreFaultsTest, FlushedScriptsAreLoadedAgainUnnoticed) {
+  RedisServer server;
+  Load load(server.url(), 3, 4);
+  RedisCalls calls(server);
+  for (int i = 0; i < 20; ++i) {
+    calls.Call({"SCRIPT", "FLUSH"});
+    ASSERT_TRUE(load.AwaitGrants(10));
+  }
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_EQ(load.unavailable(), 0u);
+}
+
+TEST(RedisStoreFaultsTest, LostAnswersCountAsSpent) {
+  RedisServer server;
+  const std::string path = server.folder() + "/proxy.sock";
+  ReplyDroppingProxy proxy(server.socket_path(), path);
+  Load load("unix://" + path, 2, 4);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(load.AwaitGrants(20));
+    proxy.LoseNextAnswer();
+  }
+  ASSERT_TRUE(load.AwaitGrants(100));
+  EXPECT_TRUE(proxy.lost());
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_GT(load.unavailable(), 0u);
+}
+
+TEST(RedisStoreFaultsTest, AnAnswerThatIsLostIsNeverAskedForAgain) {
+  RedisServer server;
+  const std::string path = server.folder() + "/proxy.sock";
+  ReplyDroppingProxy proxy(server.socket_path(), path);
+  RedisNode node("unix://" + path);
+  ASSERT_TRUE(node.connected().ok());
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 10, 0).value());
+  node.store().Register(rule);
+  EXPECT_TRUE(Acquire(node.store(), *rule, "k", 2).granted());
+  proxy.LoseNextAnswer();
+  EXPECT_EQ(Acquire(node.store(), *rule, "k", 3).outcome, Outcome::kUnavailable);
+  RedisNode other(server.url());
+  other.store().Register(rule);
+  // 10 - 2 - 3: once, and not given back.
+  EXPECT_EQ(Query(other.store(), *rule, "k").level.remaining, 5);
+}
+
+TEST(RedisStoreFaultsTest, ALimitThatSaysAllowIsGrantedWhileRedisIsAway) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto allow = RuleOf(/*allow_when_away=*/true);
+  const auto deny = RuleOf();
+  node.store().Register(allow);
+  node.store().Register(deny);
+  ASSERT_TRUE(Acquire(node.store(), *allow, "a").granted());
+  server.Kill();
+  const Acquired away = Acquire(node.store(), *allow, "a");
+  EXPECT_TRUE(away.granted());
+  EXPECT_EQ(away.source, store::Source::kStoreAway);
+  EXPECT_EQ(away.charges[0].reason, store::Reason::kStoreAway);
+  EXPECT_EQ(Acquire(node.store(), *deny, "d").outcome, Outcome::kUnavailable);
+  EXPECT_EQ(Acquire(node.store(), {{allow.get(), "a", 1}, {deny.get(), "d", 1}}).outcome,
+            Outcome::kUnavailable);
+  EXPECT_TRUE(Query(node.store(), *allow, "a").unavailable);
+}
+
+TEST(RedisStoreFaultsTest, NobodyWaitsLongerThanHisDeadline) {
+  RedisServer server;
+  store::RedisStoreOptions options;
+  options.budget_ns = 60 * kSecond;
+  RedisNode node(server.url(), options);
+  const auto rule = RuleOf();
+  node.store().Register(rule);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
+  server.Pause();
+  // The first is on its way; the second gathers behind it.
+  std::thread first([&] {
+    EXPECT_EQ(Acquire(node.store(), *rule, "k", 1,
+                      {.deadline_ns = node.clock().NowNs() + 100 * kMillisecond})
+                  .outcome,
+              Outcome::kUnavailable);
+  });
+  PassTime(20 * kMillisecond);
+  EXPECT_EQ(Acquire(node.store(), *rule, "k", 1,
+                    {.deadline_ns = node.clock().NowNs() + 100 * kMillisecond})
+                .outcome,
+            Outcome::kDeadlineExceeded);
+  first.join();
+  server.Resume();
+}
+
+TEST(RedisStoreFaultsTest, ARedisThatIsOutOfMemoryDebitsNothingAndRecovers) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 10, 0).value());
+  node.store().Register(rule);
+  RedisCalls calls(server);
+  calls.Call({"CONFIG", "SET", "maxmemory", "1"});
+  EXPECT_EQ(Acquire(node.store(), *rule, "k").outcome, Outcome::kUnavailable);
+  calls.Call({"CONFIG", "SET", "maxmemory", "0"});
+  const Acquired acquired = Acquire(node.store(), *rule, "k");
+  EXPECT_TRUE(acquired.granted());
+  EXPECT_EQ(acquired.charges[0].level.remaining, 9);
+}
+
+TEST(RedisStoreFaultsTest, AKeyOfAnotherTypeIsAnErrorAndIsLeftAlone) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto rule = RuleOf();
+  node.store().Register(rule);
+  RedisCalls calls(server);
+  const std::string list = store::redis::KeysOf("sluice", "api", "list")[0];
+  const std::string text = store::redis::KeysOf("sluice", "api", "text")[0];
+  calls.Call({"RPUSH", list, "theirs"});
+  calls.Call({"SET", text, "theirs"});
+  EXPECT_EQ(Acquire(node.store(), *rule, "list").outcome, Outcome::kUnavailable);
+  EXPECT_EQ(Acquire(node.store(), *rule, "text").outcome, Outcome::kUnavailable);
+  EXPECT_EQ(calls.Call({"GET", text}).text, "theirs");
+  EXPECT_TRUE(Acquire(node.store(), *rule, "other").granted());
+}
+
+TEST(RedisStoreFaultsTest, NodesOfDifferentFiguresConvertAndNeverGrantMore) {
+  RedisServer server;
+  RedisNode one(server.url());
+  RedisNode two(server.url());
+  const auto ten = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 10, 0).value());
+  const auto twenty = MakeRule(1, algorithm::MakeTokenBucket({2, 3600 * kSecond}, 20, 0).value());
+  one.store().Register(ten);
+  two.store().Register(twenty);
+  EXPECT_TRUE(Acquire(one.store(), *ten, "k", 5).granted());
+  EXPECT_EQ(Acquire(two.store(), *twenty, "k", 4).charges[0].level.remaining, 6);
+  EXPECT_EQ(Acquire(one.store(), *ten, "k", 3).charges[0].level.remaining, 0);
+  EXPECT_FALSE(Acquire(two.store(), *twenty, "k").granted());
+}
+
+// ---- Servers that will not do ----
+
+absl::Status Connected(const std::string& url) {
+  RedisNode node(url);
+  return node.connected();
+}
+
+TEST(RedisStoreStartTest, SaysWhatIsWrongWithTheServer) {
+  RedisServer evicting({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"});
+  absl::Status status = Connected(evicting.url());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("allkeys-lru"));
+  store::RedisStoreOptions told = PatientOptions();
+  told.allow_eviction = true;
+  EXPECT_TRUE(RedisNode(evicting.url(), told).connected().ok());
+
+  RedisServer replica({"--replicaof", "127.0.0.1", "1"});
+  status = Connected(replica.url());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
+
+  status = Connected("unix:///nowhere/redis.sock");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(RedisStoreStartTest, LogsInAndSaysWhatIsMissing) {
+  RedisServer server({"--requirepass", "secret"});
+  const std::string path = server.socket_path();
+  EXPECT_EQ(Connected(server.url()).code(), absl::StatusCode::kUnauthenticated);
+  const absl::Status wrong = Connected("unix://:guess@" + path);
+  EXPECT_EQ(wrong.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(wrong.message().find("guess"), absl::string_view::npos);
+  EXPECT_TRUE(Connected("unix://:secret@" + path + "?db=3").ok());
+  EXPECT_FALSE(Connected("unix://:secret@" + path + "?db=99").ok());
+
+  RedisCalls calls(server);
+  calls.Call({"AUTH", "secret"});
+  calls.Call({"ACL", "SETUSER", "limited", "on", ">pass", "~sluice:*", "+info"});
+  const absl::Status limited = Connected("unix://limited:pass@" + path);
+  EXPECT_EQ(limited.code(), absl::StatusCode::kPermissionDenied) << limited;
+  EXPECT_THAT(std::string(limited.message()), HasSubstr("+evalsha"));
+  calls.Call({"ACL",   "SETUSER", "node",    "on",           ">pass",    "~sluice:*",
+              "+info", "+ping",   "+select", "+script|load", "+evalsha", "+time",
+              "+get",  "+set",    "+del",    "+exists",      "+pexpire", "+lrange",
+              "+llen", "+rpush",  "+ltrim",  "+lset"});
+  RedisNode node("unix://node:pass@" + path);
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto bucket = RuleOf();
+  const auto log = MakeRule(2, algorithm::MakeSlidingLog({5, kSecond}).value());
+  node.store().Register(bucket);
+  node.store().Register(log);
+  const Acquired taken =
+      Acquire(node.store(), {{bucket.get(), "a", 1}, {log.get(), "a", 1}}, {.want_receipt = true});
+  EXPECT_TRUE(taken.granted());
+  EXPECT_EQ(
+      Refund(node.store(), taken.receipt_id, {{bucket.get(), "a", 1}, {log.get(), "a", 1}}).outcome,
+      store::RefundOutcome::kRefunded);
+  EXPECT_TRUE(Reset(node.store(), *bucket, "a"));
+}
+
+}  // namespace
+}  // namespace sluice::testing

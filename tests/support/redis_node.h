@@ -1,0 +1,61 @@
+// A RedisStore as a node has it: with a loop and a thread of its own, on real clocks.
+#ifndef SLUICE_TESTS_SUPPORT_REDIS_NODE_H_
+#define SLUICE_TESTS_SUPPORT_REDIS_NODE_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "server/common/clock.h"
+#include "server/net/event_loop.h"
+#include "server/net/resolver.h"
+#include "server/store/redis/redis_store.h"
+
+namespace sluice::testing {
+
+// A busy machine is slow, which is not what is tested.
+inline store::RedisStoreOptions PatientOptions() {
+  store::RedisStoreOptions options;
+  options.budget_ns = 2'000'000'000;
+  return options;
+}
+
+class RedisNode {
+ public:
+  explicit RedisNode(const std::string& url, store::RedisStoreOptions options = PatientOptions())
+      : loop_(std::move(net::EventLoop::Create(clock_)).value()) {
+    options.url = store::redis::RedisUrl::Parse(url).value();
+    net::EventLoop* const loops[] = {loop_.get()};
+    store_ =
+        std::move(store::RedisStore::Create(clock_, loops, *resolver_, options, nullptr)).value();
+    thread_ = std::thread([this] { loop_->Run(); });
+    connected_ = store_->AwaitFirstConnection();
+  }
+  ~RedisNode() {
+    loop_->Stop();
+    thread_.join();
+    store_.reset();
+    resolver_.reset();
+  }
+  RedisNode(const RedisNode&) = delete;
+  RedisNode& operator=(const RedisNode&) = delete;
+
+  store::RedisStore& store() { return *store_; }
+  const common::Clock& clock() const { return clock_; }
+  // Of the first attempt to connect.
+  const absl::Status& connected() const { return connected_; }
+
+ private:
+  common::SystemClock clock_;
+  std::unique_ptr<net::EventLoop> loop_;
+  std::unique_ptr<net::Resolver> resolver_ = std::make_unique<net::Resolver>();
+  std::unique_ptr<store::RedisStore> store_;
+  std::thread thread_;
+  absl::Status connected_;
+};
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_SUPPORT_REDIS_NODE_H_
