@@ -113,10 +113,13 @@ TEST(SystemClockTest, MayBeDestroyedByATimerAndWithTimersSet) {
   // The thread goes on by itself, so it keeps what it uses.
   const auto done = std::make_shared<std::promise<void>>();
   std::future<void> ended = done->get_future();
-  raw->RunAt(raw->Now(), [&clock, done] {
+  std::promise<void> all_set;
+  raw->RunAt(raw->Now(), [&clock, done, set = all_set.get_future().share()] {
+    set.wait();
     clock.reset();
     done->set_value();
   });
+  all_set.set_value();
   ended.wait();
 }
 

@@ -49,8 +49,13 @@ TEST(ThreadExecutorTest, MayBeDestroyedByItsOwnThread) {
   // The thread goes on by itself, so it keeps what it uses.
   const auto done = std::make_shared<std::promise<void>>();
   std::future<void> ended = done->get_future();
-  raw->Execute([&] { executor.reset(); });
+  std::promise<void> all_given;
+  raw->Execute([&, given = all_given.get_future().share()] {
+    given.wait();
+    executor.reset();
+  });
   raw->Execute([done] { done->set_value(); });
+  all_given.set_value();
   ended.wait();
 }
 
