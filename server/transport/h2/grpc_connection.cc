@@ -53,6 +53,7 @@ void GrpcConnection::OnData(absl::Span<const uint8_t> data) {
 
 void GrpcConnection::OnReadsDone() {
   if (closing_) return;
+  RunReady();
   Flush();
   ConsiderTimers();
   if (session_.next_wake_ns() < wake_armed_ns_) PlanWake();
@@ -125,6 +126,7 @@ void GrpcConnection::OnStreamClosed(void* stream, bool) {
     while (*at != call) at = &(*at)->next_resume_;
     *at = call->next_resume_;
   }
+  if (call->previous_ready_ != nullptr) RemoveReady(call);
   *call->previous_ = call->next_;
   if (call->next_ != nullptr) call->next_->previous_ = call->previous_;
   grpc_.counters().streams_closed.Add(1);
@@ -151,6 +153,39 @@ Http2Session::Body GrpcConnection::OnSendBody(void* stream, int32_t, uint8_t* to
 
 int64_t GrpcConnection::StartedNs(void* stream) const {
   return static_cast<ServerCall*>(stream)->arrived_ns_;
+}
+
+// ---- Decisions
+
+void GrpcConnection::QueueReady(ServerCall* call) {
+  if (call->previous_ready_ != nullptr) return;
+  call->next_ready_ = nullptr;
+  call->previous_ready_ = ready_end_;
+  *ready_end_ = call;
+  ready_end_ = &call->next_ready_;
+}
+
+void GrpcConnection::RemoveReady(ServerCall* call) {
+  *call->previous_ready_ = call->next_ready_;
+  if (call->next_ready_ != nullptr) {
+    call->next_ready_->previous_ready_ = call->previous_ready_;
+  } else {
+    ready_end_ = call->previous_ready_;
+  }
+  call->previous_ready_ = nullptr;
+}
+
+void GrpcConnection::RunReady() {
+  if (ready_ == nullptr) return;
+  busy_ = true;
+  // A connection that is being ended for what it sent takes no answers.
+  if (session_.terminated()) CancelCalls();
+  while (ready_ != nullptr) {
+    ServerCall* call = ready_;
+    RemoveReady(call);
+    call->Ready();
+  }
+  busy_ = false;
 }
 
 // ---- Output

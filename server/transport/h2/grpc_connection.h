@@ -55,6 +55,12 @@ class GrpcConnection final : public net::StreamHandler, private Http2Session::Ha
     if (!busy_) grpc_.MarkDirty(this);
   }
   void Flush();
+  // A call with a complete request, or a stream with messages or its end, is decided when all that
+  // one readiness event brought was parsed (RunReady): a reset further back in the same bytes comes
+  // in time.
+  void QueueReady(ServerCall* call);
+  void RemoveReady(ServerCall* call);
+  void RunReady();
   void QueueResume(ServerCall* call);
   void RunResumes();
   void ConsiderTimers();
@@ -70,10 +76,12 @@ class GrpcConnection final : public net::StreamHandler, private Http2Session::Ha
   const Method* last_method_ = nullptr;
   ServerCall* calls_ = nullptr;  // newest first
   ServerCall* resumes_ = nullptr;
+  ServerCall* ready_ = nullptr;  // the first to be decided
+  ServerCall** ready_end_ = &ready_;
   int64_t arrived_ns_ = 0;  // of the input that is being handled
   size_t buffered_bytes_ = 0;
   size_t unsent_bytes_ = 0;
-  bool busy_ = false;  // within OnData or Flush
+  bool busy_ = false;  // within OnData, RunReady or Flush
   bool told_to_drain_ = false;
   bool closing_ = false;  // CloseAfterWrite or Abort was called
   int64_t wake_armed_ns_;

@@ -152,6 +152,9 @@ class Http2Session {
   // Ends at once with GOAWAY; what was submitted before may still be sent.
   void Terminate(uint32_t error_code, const char* text);
 
+  // Whether Terminate was called, by its user or for what the peer sent.
+  bool terminated() const { return ended_; }
+
   // When OnTime wants to be called; moves only within Receive, Drain and OnTime. INT64_MAX: never.
   int64_t next_wake_ns() const { return next_wake_ns_; }
   // False: the connection is to be aborted (no sign of life, or past its grace).

@@ -252,7 +252,7 @@ void ServerCall::OnHeadersDone(bool end) {
   started_ = true;
   StartMessage();
   method_->streaming->OnStart(*this);
-  if (end && !finished_) EndOfRequests();
+  if (end && !finished_) connection_->QueueReady(this);
 }
 
 void ServerCall::AnswerFault() {
@@ -306,15 +306,7 @@ void ServerCall::OnData(absl::Span<const uint8_t> data) {
       }
     }
   } else {
-    if (in_.empty() && !paused_ && !congested_) {
-      data.remove_prefix(DeliverFrom(data));
-      if (finished_) return;
-      if (!data.empty()) in_.Append(data);
-    } else {
-      in_.Append(data);
-      if (!paused_ && !congested_) Deliver();
-      if (finished_) return;
-    }
+    in_.Append(data);
     UpdateCharges();
     if (connection_->buffered_bytes_ > grpc.options().max_connection_buffered_bytes ||
         grpc.buffered_bytes_ > grpc.options().max_loop_buffered_bytes) {
@@ -323,7 +315,8 @@ void ServerCall::OnData(absl::Span<const uint8_t> data) {
       return;
     }
     // A client whose requests wait may not send on.
-    if (paused_ || congested_) return;
+    if (!paused_ && !congested_) connection_->QueueReady(this);
+    return;
   }
   if (unconsumed_ >= kConsumeBytes) {
     connection_->session_.ConsumeStream(stream_id_, unconsumed_);
@@ -404,11 +397,27 @@ void ServerCall::OnEnd() {
     AnswerFault();
     return;
   }
-  if (method_->streaming != nullptr) {
-    EndOfRequests();
+  connection_->QueueReady(this);
+}
+
+void ServerCall::Ready() {
+  if (finished_) return;
+  if (method_->streaming == nullptr) {
+    Dispatch();
     return;
   }
-  Dispatch();
+  // Paused or congested since: Resumed goes on.
+  if (paused_ || congested_) return;
+  Deliver();
+  if (finished_) return;
+  UpdateCharges();
+  if (paused_ || congested_) return;
+  if (remote_ended_) {
+    EndOfRequests();
+  } else if (unconsumed_ >= kConsumeBytes) {
+    connection_->session_.ConsumeStream(stream_id_, unconsumed_);
+    unconsumed_ = 0;
+  }
 }
 
 void ServerCall::EndOfRequests() {

@@ -127,6 +127,8 @@ class ServerCall {
   void Fault(int http_status, absl::StatusCode code, const char* message);
   void AnswerFault();
   bool MayStart();
+  // Decides what the connection's input brought (GrpcConnection::RunReady).
+  void Ready();
   void Dispatch();
   // What was paused or congested goes on.
   void Resumed();
@@ -197,6 +199,9 @@ class ServerCall {
   ServerCall* next_ = nullptr;
   ServerCall** previous_ = nullptr;
   ServerCall* next_resume_ = nullptr;
+  // The connection's calls that are to be decided, in order of arrival.
+  ServerCall* next_ready_ = nullptr;
+  ServerCall** previous_ready_ = nullptr;  // null: not among them
   net::Timer timer_;
 };
 

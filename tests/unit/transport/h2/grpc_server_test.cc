@@ -355,6 +355,54 @@ TEST_F(GrpcServerTest, ACallWhoseDeadlinePassedInTheQueueIsNotStarted) {
   EXPECT_EQ(echo_.calls, 0);
 }
 
+TEST_F(GrpcServerTest, ACallCancelledInTheSameReadIsNotStarted) {
+  Begin();
+  const int32_t before = client_->Call("/t.T/Echo", Framed("a"));
+  const int32_t cancelled = client_->Call("/t.T/Echo", Framed("b"));
+  const int32_t after = client_->Call("/t.T/Echo", Framed("c"));
+  std::string read = client_->TakeOutput();
+  client_->Reset(cancelled);
+  read += client_->TakeOutput();
+  client_->connection.Feed(read);
+  client_->Pump();
+  EXPECT_EQ(echo_.calls, 2);
+  EXPECT_EQ(client_->calls[before].status(), "0");
+  EXPECT_EQ(client_->calls[after].status(), "0");
+  EXPECT_EQ(client_->calls[cancelled].status(), "");
+}
+
+TEST_F(GrpcServerTest, AStreamCancelledInTheSameReadIsToldNoMessage) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Stream", "", {}, false);
+  client_->Pump();
+  client_->Continue(id, Framed("a") + Framed("b"), true);
+  std::string read = client_->TakeOutput();
+  client_->Reset(id);
+  read += client_->TakeOutput();
+  client_->connection.Feed(read);
+  EXPECT_EQ(stream_.messages, 0);
+}
+
+TEST_F(GrpcServerTest, CallsOfOneReadAreDecidedInOrderOfArrival) {
+  Begin();
+  for (const char* text : {"a", "b", "c"}) client_->Call("/t.T/Held", Framed(text));
+  client_->Pump();
+  std::string order;
+  for (const auto& request : held_.requests) order.append(request.begin(), request.end());
+  EXPECT_EQ(order, "abc");
+}
+
+TEST_F(GrpcServerTest, CallsInFrontOfAFloodInTheSameReadAreNotStarted) {
+  Begin();
+  client_->Call("/t.T/Echo", Framed("a"));
+  std::string read = client_->TakeOutput();
+  const std::string ping("\0\0\x8\x6\0\0\0\0\0--------", 17);
+  for (int i = 0; i < 3000; ++i) read += ping;
+  client_->connection.Feed(read);
+  EXPECT_TRUE(client_->connection.ended());
+  EXPECT_EQ(echo_.calls, 0);
+}
+
 TEST_F(GrpcServerTest, ABadTimeoutIsSaid) {
   Begin();
   EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"grpc-timeout", "soon"}}).status(), "13");
