@@ -12,6 +12,7 @@
 #ifndef SLUICE_SERVER_TRANSPORT_H2_GRPC_SERVER_H_
 #define SLUICE_SERVER_TRANSPORT_H2_GRPC_SERVER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -34,7 +35,8 @@ class ServerCall;
 struct GrpcServerOptions {
   Http2Options http2;
   // A call that waited longer than this between its arrival and its turn is answered
-  // RESOURCE_EXHAUSTED, before its message is looked at. 0: never.
+  // RESOURCE_EXHAUSTED, before its message is looked at, as long as refusing takes a small part of
+  // the time; else it is served late, and the excess waits at its senders. 0: never.
   int64_t max_queue_ns = int64_t{100} * 1'000'000;
   // From a request's headers to its end, for methods that take one message.
   int64_t request_timeout_ns = int64_t{30} * 1'000'000'000;
@@ -98,6 +100,24 @@ class GrpcLoop final : private net::IterationHook {
     if (--readings_left_ <= 0) ReadClock();
     return now_ns_;
   }
+  // Refusing a call costs as much as parsing it, which for a small one is nearly all that serving
+  // it costs: a server that refuses all its excess does little else. So sheds are paid from what
+  // messages that are served earn, both counted in bytes of message: a call costs about what
+  // kCallBytes of message do, whether served or refused, and about a fortieth of the work may go
+  // into refusals. Small calls are nearly all served; of large batches, all that come late are
+  // shed.
+  static constexpr int64_t kCallBytes = 160;
+  static constexpr int64_t kShedPrice = 40 * kCallBytes;
+  static constexpr int64_t kMaxShedCredit = 1024 * kShedPrice;
+  void EarnSheds(size_t message_bytes) {
+    shed_credit_ =
+        std::min(kMaxShedCredit, shed_credit_ + kCallBytes + static_cast<int64_t>(message_bytes));
+  }
+  bool PayForShed() {
+    if (shed_credit_ < kShedPrice) return false;
+    shed_credit_ -= kShedPrice;
+    return true;
+  }
   void AdvanceTo(int64_t now_ns) {
     if (now_ns > now_ns_) now_ns_ = now_ns;
   }
@@ -124,6 +144,7 @@ class GrpcLoop final : private net::IterationHook {
   GzipInflater inflater_;
   int readings_left_ = 0;
   int64_t now_ns_ = 0;
+  int64_t shed_credit_ = kMaxShedCredit;
   size_t buffered_bytes_ = 0;  // of requests, all connections
   bool draining_ = false;
   GrpcConnection* connections_ = nullptr;

@@ -348,6 +348,7 @@ bool ServerCall::CheckPrefix(const uint8_t* prefix, uint32_t* size) {
 std::optional<absl::Span<const uint8_t>> ServerCall::Unfold(bool compressed,
                                                             absl::Span<const uint8_t> body) {
   common::MethodCounters& counters = connection_->grpc_.CountersOf(*method_);
+  connection_->grpc_.EarnSheds(body.size());
   if (!compressed) {
     counters.messages_received.Add(1);
     counters.bytes_received.Add(body.size());
@@ -437,7 +438,7 @@ bool ServerCall::MayStart() {
   // What waited is the input that completed the request; a request that came slowly is its
   // client's affair.
   if (max_queue_ns > 0 && now_ns - connection_->arrived_ns_ > max_queue_ns &&
-      !method_->options.exempt_from_shedding) {
+      !method_->options.exempt_from_shedding && grpc.PayForShed()) {
     grpc.counters().sheds.Add(1);
     FailWithCode(absl::StatusCode::kResourceExhausted,
                  "the server sheds load: this call waited too long for its turn; nothing was done");

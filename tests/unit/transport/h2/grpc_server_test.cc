@@ -435,6 +435,31 @@ TEST_F(GrpcServerTest, CallsThatWaitedTooLongAreShedAndHealthIsNot) {
   EXPECT_EQ(server_->metrics.Snapshot(0).transports[0].sheds, 2u);
 }
 
+// Else a server that is offered many times what it can do would do nothing but refuse.
+TEST_F(GrpcServerTest, RefusalsAreASmallPartOfTheWork) {
+  Begin();
+  constexpr int kAtOnce = 100;
+  constexpr int kRounds = 40;
+  int refused = 0;
+  int refused_later = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < kAtOnce; ++i) ids.push_back(client_->Call("/t.T/Echo", Framed("")));
+    client_->connection.stream.ready_since = server_->clock.NowNs() - 101 * kMs;
+    client_->Pump();
+    for (const int32_t id : ids) {
+      const bool shed = client_->calls[id].status() == "8";
+      EXPECT_TRUE(shed || client_->calls[id].status() == "0");
+      refused += shed ? 1 : 0;
+      refused_later += shed && round >= kRounds / 2 ? 1 : 0;
+    }
+  }
+  // A burst is refused as a whole; what goes on is served.
+  EXPECT_GE(refused, 1000);
+  EXPECT_LE(refused_later, kAtOnce * kRounds / 2 / 30);
+  EXPECT_EQ(echo_.calls, kAtOnce * kRounds - refused);
+}
+
 // ---- Ends.
 
 TEST_F(GrpcServerTest, AResetCancelsTheCall) {
