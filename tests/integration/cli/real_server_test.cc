@@ -206,6 +206,31 @@ TEST_P(RealServerTest, ADrainIsNotSeenByThoseWhoHaveAnotherServer) {
   EXPECT_EQ(first.get() + GrantedBy(other), static_cast<uint64_t>(sent));
 }
 
+TEST_P(RealServerTest, AHeldCallerGoesToTheOtherServerWhenItsOwnDrains) {
+  const std::string limits = "limits: [{name: slow, rate: 1/h, burst: 1}]";
+  ServerProcess server({.limits = limits, .transport = GetParam()});
+  ServerProcess other({.limits = limits, .transport = GetParam()});
+  auto client = *Client::Create(
+      {.servers = {server.data_address(), other.data_address()}, .deadline = seconds(20)});
+  ASSERT_TRUE(client.Acquire("slow", "k", 1, {.server = 0})->granted);
+  Acquisition held("slow", "k");
+  held.max_wait = std::chrono::hours(2);
+  held.hold = true;
+  // The first call that names no server goes to the first one, which has no permit for an hour.
+  auto answer = client.AcquireFuture(held);
+  const std::vector<Bucket> buckets = {{"slow", "k"}};
+  for (int i = 0; i < 2000 && (*client.Query(buckets, {.server = 0}))[0].waiting == 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  ASSERT_EQ((*client.Query(buckets, {.server = 0}))[0].waiting, 1u);
+  server.Signal(SIGTERM);
+  const auto decision = answer.get();
+  ASSERT_TRUE(decision.ok()) << decision.status();
+  EXPECT_TRUE(decision->granted) << decision->status;
+  EXPECT_EQ(decision->server, 1u);
+  EXPECT_EQ(server.WaitForExit(), 0) << server.log();
+}
+
 TEST_P(RealServerTest, TheAdminClientChangesWhatIsDecided) {
   ServerProcess server(Options());
   Client client = Connect(server.data_address());
