@@ -123,6 +123,29 @@ void Measure(const char* name, RedisServer& server, size_t keys, size_t callers,
   std::fflush(stdout);
 }
 
+// How soon the breaker opens on a server that hangs, and what a decision costs then.
+void MeasureAway(RedisServer& server) {
+  RedisNode node(server.url(), store::RedisStoreOptions());
+  const auto rule =
+      MakeRule(1, algorithm::MakeTokenBucket({1'000'000, 1'000'000'000}, 1'000'000, 0).value());
+  node.store().Register(rule);
+  Acquire(node.store(), *rule, "k");
+  const auto since = [](std::chrono::steady_clock::time_point begin) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  server.Pause();
+  auto begin = std::chrono::steady_clock::now();
+  Acquire(node.store(), *rule, "k");
+  std::printf("hanging server, first answer after %.1f ms\n", since(begin) * 1e3);
+  const std::vector<std::vector<store::Charge>> batch(4096, {{rule.get(), "k", 1}});
+  const double cpu = OwnCpuSeconds();
+  begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 100; ++i) AcquireBatch(node.store(), batch);
+  std::printf("breaker open, batches of 4096: %.0f decisions/s, %.3f us of CPU each\n",
+              409600 / since(begin), (OwnCpuSeconds() - cpu) / 409600 * 1e6);
+  server.Resume();
+}
+
 }  // namespace
 }  // namespace sluice::testing
 
@@ -134,4 +157,5 @@ int main(int argc, char** argv) {
     sluice::testing::Measure("100000 keys, 256 callers", server, 100'000, 256, seconds);
     sluice::testing::Measure("100000 keys, 1 caller", server, 100'000, 1, seconds);
   }
+  sluice::testing::MeasureAway(server);
 }

@@ -650,6 +650,11 @@ std::shared_ptr<const RuleEntry> Shard::EntryOf(const Rule& rule) {
   if (entry == nullptr) {
     entry = store_.Find(rule.id);
     known = entry;
+    // Of limits that changed, now and then.
+    if (entries_.size() >= prune_entries_at_) {
+      absl::erase_if(entries_, [](const auto& one) { return one.second.expired(); });
+      prune_entries_at_ = std::max<size_t>(1024, 2 * entries_.size());
+    }
   }
   return entry;
 }

@@ -182,6 +182,7 @@ class Shard final : private Connection::Owner,
   absl::flat_hash_map<std::string, std::unique_ptr<Line>> lines_;
   std::vector<Line*> ready_lines_;
   absl::flat_hash_map<uint32_t, std::weak_ptr<const RuleEntry>> entries_;
+  size_t prune_entries_at_ = 1024;
   std::deque<Command*> in_flight_;  // oldest first
   size_t waiting_ = 0;
   int64_t next_deadline_ns_ = kNoDeadline;
