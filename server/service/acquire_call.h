@@ -24,8 +24,8 @@
 #include "absl/types/span.h"
 #include "server/common/bounds.h"
 #include "server/engine/engine.h"
-#include "server/limits/limit_table.h"
 #include "server/engine/waiting_line.h"
+#include "server/limits/limit_table.h"
 #include "server/service/types.h"
 #include "server/store/store.h"
 
@@ -178,6 +178,34 @@ class AcquireCall {
   DoneFn done_ = nullptr;
   void* context_ = nullptr;
 };
+
+// Here, since an encoder of thousands of results calls them for each.
+inline AcquisitionResult AcquireCall::result(size_t acquisition) const {
+  const Item& item = items_[acquisition];
+  AcquisitionResult result;
+  result.status = item.status;
+  if (!item.status.ok()) return result;
+  const Attempt& attempt = AttemptOf(item);
+  const store::Acquisition& decided = attempt.acquisition(item.in_work);
+  result.granted = decided.outcome == store::Outcome::kGranted;
+  result.source = decided.source;
+  result.wait_ns = result.granted && !was_held_ ? decided.wait_ns : 0;
+  result.retry_after_ns = result.granted ? 0 : decided.retry_after_ns;
+  result.receipt = std::string_view(receipts_).substr(item.receipt, item.receipt_bytes);
+  result.charges = attempt.charges(item.in_work);
+  return result;
+}
+
+inline ChargeStatus AcquireCall::charge(size_t acquisition, size_t charge) const {
+  const Item& item = items_[acquisition];
+  const Attempt& attempt = AttemptOf(item);
+  const store::ChargeResult& decided = attempt.charge(item.in_work, charge);
+  ChargeStatus status;
+  status.level = decided.level;
+  status.reason = decided.reason;
+  if (charge >= item.asked) status.limit = attempt.rule(item.in_work, charge).limit_name;
+  return status;
+}
 
 }  // namespace sluice::service
 

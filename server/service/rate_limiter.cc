@@ -237,12 +237,26 @@ void RateLimiter::Answer(AcquireCall* call, engine::HeldOutcome outcome) {
 // Counters, key usage and receipts of a call that is decided.
 void RateLimiter::Count(AcquireCall& call) {
   common::Metrics::Shard& shard = metrics_.Local();
+  // What is counted of nearly every decision is added once for a run of the same limit.
+  common::LimitCounters* run = nullptr;
+  uint64_t run_grants = 0;
+  uint64_t run_permits = 0;
+  uint64_t granted_calls = 0;
+  uint64_t denied_calls = 0;
+  bool any_receipt = false;
+  const auto end_run = [&] {
+    if (run == nullptr || run_grants == 0) return;
+    run->granted.Add(run_grants);
+    run->permits_granted.Add(run_permits);
+    run_grants = run_permits = 0;
+  };
   usage_.Record([&](auto usage) {
     for (AcquireCall::Item& item : call.items_) {
       if (!item.status.ok()) continue;
       const store::Acquisition& decided = call.AttemptOf(item).acquisition(item.in_work);
       const bool granted = decided.outcome == store::Outcome::kGranted;
-      (granted ? shard.granted : shard.denied).Add(1);
+      ++(granted ? granted_calls : denied_calls);
+      any_receipt |= decided.receipt_id != 0;
       for (size_t c = 0; c < decided.charges.size(); ++c) {
         const store::Charge& charge = decided.charges[c];
         const store::Reason reason = decided.results[c].reason;
@@ -255,18 +269,26 @@ void RateLimiter::Count(AcquireCall& call) {
           }
           continue;
         }
-        limit.granted.Add(1);
+        if (run != &limit) {
+          end_run();
+          run = &limit;
+        }
+        ++run_grants;
         if (reason == store::Reason::kShadowDenied) {
           limit.shadow_denied.Add(1);
           usage.Denied(charge.rule->limit_id, charge.key);
           continue;
         }
         if (decided.source == store::Source::kOverflow) limit.overflow_allowed.Add(1);
-        limit.permits_granted.Add(charge.permits);
+        run_permits += charge.permits;
         usage.Used(charge.rule->limit_id, charge.key, charge.permits);
       }
     }
   });
+  end_run();
+  if (granted_calls != 0) shard.granted.Add(granted_calls);
+  if (denied_calls != 0) shard.denied.Add(denied_calls);
+  if (!any_receipt) return;
   for (AcquireCall::Item& item : call.items_) {
     if (!item.status.ok()) continue;
     const store::Acquisition& decided = call.AttemptOf(item).acquisition(item.in_work);
