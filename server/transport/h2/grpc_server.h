@@ -103,11 +103,11 @@ class GrpcLoop final : private net::IterationHook {
   // Refusing a call costs as much as parsing it, which for a small one is nearly all that serving
   // it costs: a server that refuses all its excess does little else. So sheds are paid from what
   // messages that are served earn, both counted in bytes of message: a call costs about what
-  // kCallBytes of message do, whether served or refused, and about a fortieth of the work may go
-  // into refusals. Small calls are nearly all served; of large batches, all that come late are
+  // kCallBytes of message do, whether served or refused, and about a sixtieth of the work may go
+  // into refusals. Small calls are nearly all served; of large batches, most that come late are
   // shed.
   static constexpr int64_t kCallBytes = 160;
-  static constexpr int64_t kShedPrice = 40 * kCallBytes;
+  static constexpr int64_t kShedPrice = 64 * kCallBytes;
   static constexpr int64_t kMaxShedCredit = 1024 * kShedPrice;
   void EarnSheds(size_t message_bytes) {
     shed_credit_ =
