@@ -451,6 +451,7 @@ def run(name, path):
             cpu_bound_s = 0.3 + sent * 20e-9 + honest.answered * 200e-6 + times * 2e-3
             if "slow" in name or "stalled" in name:
                 cpu_bound_s += 1  # hundreds of handshakes and timers
+            cpu_bound_s *= 2.5  # a machine that does other things as well
             check(cpu_s <= cpu_bound_s, f"{cpu_s:.2f} s of CPU; at most {cpu_bound_s:.2f} expected")
             check(grown <= 64 * MIB, f"memory grew by {grown / MIB:.1f} MiB")
         finally:
