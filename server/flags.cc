@@ -138,6 +138,14 @@ std::vector<Flag> AllFlags() {
                    flags->redis_allow_eviction = true;
                    return absl::OkStatus();
                  }});
+  all.push_back({"max_connections", "N", "most connections of the data port (default 100000)",
+                 [](const std::string& text, Flags* flags) {
+                   if (absl::SimpleAtoi(text, &flags->max_connections) &&
+                       flags->max_connections >= 1) {
+                     return absl::OkStatus();
+                   }
+                   return Bad("max_connections", text, "write a number from 1 up");
+                 }});
   all.push_back({"max_buckets", "N", "most buckets in memory (default 16777216)",
                  [](const std::string& text, Flags* flags) {
                    if (absl::SimpleAtoi(text, &flags->max_buckets) && flags->max_buckets > 0) {

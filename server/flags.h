@@ -33,6 +33,7 @@ struct Flags {
   std::string redis_namespace = "sluice";
   absl::Duration redis_budget = absl::Milliseconds(20);
   bool redis_allow_eviction = false;
+  int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port, h2
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;
   absl::Duration drain_notice = absl::Seconds(1);

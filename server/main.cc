@@ -223,6 +223,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
     options.threads = flags.threads > 0
                           ? flags.threads
                           : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    options.max_connections = flags.max_connections;
     options.tls_cert = flags.tls.cert;
     options.tls_key = flags.tls.key;
     options.tls_client_ca = flags.tls.client_ca;

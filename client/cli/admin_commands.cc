@@ -349,7 +349,8 @@ int RunStats(const Session& session) {
       json.Field("connections_accepted", transport.connections_accepted);
       json.Field("streams", transport.streams);
       json.Field("streams_accepted", transport.streams_accepted);
-      json.Field("sheds", transport.sheds).Close();
+      json.Field("sheds", transport.sheds);
+      json.Field("connections_refused", transport.connections_refused).Close();
     }
     json.Close().Close();
     session.Print(json);
@@ -401,11 +402,13 @@ int RunStats(const Session& session) {
     std::printf("\n%s", FormatTable(std::move(rows)).c_str());
   }
   if (!stats->transports.empty()) {
-    rows = {{"TRANSPORT", ">CONNECTIONS", ">ACCEPTED", ">STREAMS", ">ACCEPTED", ">SHED"}};
+    rows = {
+        {"TRANSPORT", ">CONNECTIONS", ">ACCEPTED", ">STREAMS", ">ACCEPTED", ">SHED", ">REFUSED"}};
     for (const TransportFigures& transport : stats->transports) {
       rows.push_back({transport.transport, FormatCount(transport.connections),
                       FormatCount(transport.connections_accepted), FormatCount(transport.streams),
-                      FormatCount(transport.streams_accepted), FormatCount(transport.sheds)});
+                      FormatCount(transport.streams_accepted), FormatCount(transport.sheds),
+                      FormatCount(transport.connections_refused)});
     }
     std::printf("\n%s", FormatTable(std::move(rows)).c_str());
   }

@@ -306,7 +306,8 @@ Result<ServerStats> AdminClient::GetStats() {
   for (const v1::TransportStats& transport : response.transports()) {
     stats.transports.push_back({transport.transport(), transport.connections(),
                                 transport.connections_accepted(), transport.streams(),
-                                transport.streams_accepted(), transport.sheds()});
+                                transport.streams_accepted(), transport.sheds(),
+                                transport.connections_refused()});
   }
   const v1::StoreStats& store = response.store();
   stats.store = store.kind();

@@ -62,6 +62,12 @@ inline constexpr size_t kMaxLimits = 100'000;
 inline constexpr size_t kMaxLimitNames = 1'000'000;
 inline constexpr size_t kMaxLimitsFileBytes = size_t{8} << 20;
 
+// Connections of the data port unless --max_connections says otherwise, over all event loops: an
+// idle one costs 15 KiB (48 KiB with TLS), so that many take 1.5 GB (5 GB) at most, and peers that
+// connect without end cannot take all memory or all descriptors. Far more than callers need: calls
+// share connections.
+inline constexpr int kDefaultMaxConnections = 100'000;
+
 // Calls open at once on one connection.
 inline constexpr uint32_t kMaxStreamsPerConnection = 1024;
 

@@ -87,6 +87,7 @@ MetricsSnapshot Metrics::Snapshot(uint32_t limit_id_end) const {
       TransportTotals& to = out.transports[t];
       to.connections_accepted += from.connections_accepted.Read();
       to.connections_closed += from.connections_closed.Read();
+      to.connections_refused += from.connections_refused.Read();
       to.streams_accepted += from.streams_accepted.Read();
       to.streams_closed += from.streams_closed.Read();
       to.sheds += from.sheds.Read();

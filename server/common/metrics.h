@@ -77,6 +77,7 @@ struct MethodTotals {
 struct TransportCounters {
   OwnedCounter connections_accepted;
   OwnedCounter connections_closed;
+  OwnedCounter connections_refused;  // over a bound, and closed at once
   OwnedCounter streams_accepted;
   OwnedCounter streams_closed;
   OwnedCounter sheds;
@@ -86,6 +87,7 @@ struct TransportTotals {
   std::string transport;
   uint64_t connections_accepted = 0;
   uint64_t connections_closed = 0;
+  uint64_t connections_refused = 0;
   uint64_t streams_accepted = 0;
   uint64_t streams_closed = 0;
   uint64_t sheds = 0;

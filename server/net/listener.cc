@@ -112,6 +112,7 @@ void Listener::Start(int fd, const SocketAddress& peer) {
   if (busy || (options_.budget != nullptr && !options_.budget->Take())) {
     counters.refused.Add();
     close(fd);
+    acceptor_.OnRefused(loop_);
     return;
   }
   counters.accepted.Add();

@@ -20,6 +20,9 @@ class Acceptor {
   // A stream is ready for use (with TLS: the handshake is done, peer() is known). Its handler;
   // OnOpen is called on it at once. Null refuses: the stream is closed.
   virtual StreamHandler* Accept(Stream& stream) = 0;
+  // A connection was closed before it came to Accept, for a bound of the listener. On the loop's
+  // thread.
+  virtual void OnRefused(EventLoop&) {}
 };
 
 struct ListenerOptions {

@@ -96,6 +96,7 @@ struct TransportFigures {
   uint64_t streams = 0;
   uint64_t streams_accepted = 0;
   uint64_t sheds = 0;
+  uint64_t connections_refused = 0;
 };
 
 struct ServerStats {

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(
   for (size_t i = 0; i < server->loops_->size(); ++i) {
     server->server_.AddLoop(server->loops_->loop(i));
   }
+  listener.budget = &server->connections_;
   auto bound = server->loops_->Listen(*address, server->server_, listener);
   if (!bound.ok()) return bound.status();
   server->address_ = bound->ToString();
@@ -60,7 +61,8 @@ DataServer::DataServer(const DataServerOptions& options, const common::Clock& cl
     : limiter_(limiter, watches, static_cast<size_t>(options.threads)),
       health_(health),
       reflection_(reflection),
-      server_(methods_, clock, metrics, options.grpc) {
+      server_(methods_, clock, metrics, options.grpc),
+      connections_(options.max_connections) {
   limiter_.Register(&methods_);
   health_.Register(&methods_);
   reflection_.Register(&methods_);

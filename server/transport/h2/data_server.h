@@ -9,10 +9,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/common/bounds.h"
 #include "server/common/clock.h"
 #include "server/common/metrics.h"
 #include "server/net/certificate_watcher.h"
 #include "server/net/loop_group.h"
+#include "server/net/socket_stream.h"
 #include "server/net/tls_context.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/watch.h"
@@ -26,6 +28,8 @@ namespace sluice::transport::h2 {
 struct DataServerOptions {
   std::string listen;  // as net::Address reads it
   int threads = 1;
+  // Open at once, over all loops; those beyond are closed at once.
+  int max_connections = common::bounds::kDefaultMaxConnections;
   // PEM files; the certificate empty: plaintext. With client_ca: clients must show a certificate.
   std::string tls_cert;
   std::string tls_key;
@@ -66,6 +70,7 @@ class DataServer {
   ReflectionBinding reflection_;
   MethodTable methods_;
   GrpcServer server_;
+  net::ConnectionBudget connections_;
   std::unique_ptr<net::LoopGroup> loops_;  // its threads use all the above
   std::unique_ptr<net::CertificateWatcher> certificates_;
   std::string address_;

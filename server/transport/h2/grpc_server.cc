@@ -46,6 +46,11 @@ GrpcConnection* GrpcLoop::Adopt(net::Stream& stream) {
   return connection;
 }
 
+void GrpcLoop::CountRefused() {
+  if (transport_counters_ == nullptr) FindCounters();
+  counters().connections_refused.Add(1);
+}
+
 void GrpcLoop::Remove(GrpcConnection* connection) {
   *connection->previous_ = connection->next_;
   if (connection->next_ != nullptr) connection->next_->previous_ = connection->previous_;
@@ -125,6 +130,12 @@ net::StreamHandler* GrpcServer::Accept(net::Stream& stream) {
     if (&grpc->loop() == &stream.loop()) return grpc->Adopt(stream);
   }
   return nullptr;
+}
+
+void GrpcServer::OnRefused(net::EventLoop& loop) {
+  for (const auto& grpc : loops_) {
+    if (&grpc->loop() == &loop) return grpc->CountRefused();
+  }
 }
 
 void GrpcServer::Drain() {

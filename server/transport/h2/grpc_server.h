@@ -64,6 +64,7 @@ class GrpcLoop final : private net::IterationHook {
 
   // A connection for `stream`; owned by the loop until the stream's OnClosed.
   GrpcConnection* Adopt(net::Stream& stream);
+  void CountRefused();
   // Drains all connections, and every one that comes later.
   void Drain();
 
@@ -167,6 +168,7 @@ class GrpcServer final : public net::Acceptor {
   void AddLoop(net::EventLoop& loop);
 
   net::StreamHandler* Accept(net::Stream& stream) override;
+  void OnRefused(net::EventLoop& loop) override;
 
   // No new calls: clients are told to go elsewhere, calls under way are finished. Returns at once.
   void Drain();

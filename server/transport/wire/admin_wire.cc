@@ -238,6 +238,7 @@ void Write(const service::ServerStats& stats, v1::Stats* out) {
     to->set_streams(from.streams_accepted - from.streams_closed);
     to->set_streams_accepted(from.streams_accepted);
     to->set_sheds(from.sheds);
+    to->set_connections_refused(from.connections_refused);
   }
   out->set_resident_bytes(stats.resident_bytes);
   out->set_log_lines_suppressed(stats.log_lines_suppressed);

@@ -61,6 +61,7 @@ TEST_P(LifeTest, BadFlagsEndWithTwoAndSayWhatToWrite) {
   EXPECT_EQ(FailsWith({"--listen=7200"}, "--listen=\"7200\": no port"), 2);
   EXPECT_EQ(FailsWith({"--listen=localhost:99999"}, "from 0 to 65535"), 2);
   EXPECT_EQ(FailsWith({"--max_buckets=-1"}, "--max_buckets=-1"), 2);
+  EXPECT_EQ(FailsWith({"--max_connections=0"}, "--max_connections=0: write"), 2);
   EXPECT_EQ(FailsWith({"--overflow=maybe"}, "write deny or allow"), 2);
   EXPECT_EQ(FailsWith({"--drain_timeout=soon"}, "--drain_timeout=soon"), 2);
   EXPECT_EQ(FailsWith({"--store=http://x"}, "--store=http://x"), 2);
@@ -74,6 +75,40 @@ TEST_P(LifeTest, BadLimitsEndWithTwoAndSayWhere) {
   EXPECT_EQ(FailsWith({}, "rate", "limits:\n  - { name: api, rate: 0/s }"), 2);
   EXPECT_EQ(FailsWith({"--limits=/tmp"}, "/tmp"), 2);
   EXPECT_EQ(FailsWith({"--limits=/no/such/file"}, "/no/such/file"), 2);
+}
+
+TEST_P(LifeTest, ConnectionsBeyondTheBoundAreClosedAndCounted) {
+  if (GetParam().name != "h2") GTEST_SKIP() << "grpc++ bounds no connections";
+  Start({.flags = {"--max_connections=2", "--threads=1"}});
+  ASSERT_TRUE(Granted("api", "first"));
+  auto second = v1::RateLimiter::NewStub(server_->DataChannel());
+  const auto asks = [](v1::RateLimiter::Stub& stub) {
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    v1::AcquireResponse response;
+    return stub.Acquire(&context, Request("api", "other"), &response);
+  };
+  ASSERT_TRUE(asks(*second).ok());
+  auto third = v1::RateLimiter::NewStub(server_->DataChannel());
+  EXPECT_EQ(asks(*third).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(Granted("api", "first")) << "those that are open are served on";
+
+  grpc::ClientContext context;
+  v1::Stats stats;
+  ASSERT_TRUE(admin_->GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+  uint64_t open = 0;
+  uint64_t refused = 0;
+  for (const v1::TransportStats& transport : stats.transports()) {
+    if (transport.transport() != "h2") continue;
+    open = transport.connections();
+    refused = transport.connections_refused();
+  }
+  EXPECT_EQ(open, 2u);
+  EXPECT_GE(refused, 1u);
+
+  // A place that became free is given away.
+  second.reset();
+  EXPECT_TRUE(Eventually([&] { return asks(*third).ok(); }));
 }
 
 TEST_P(LifeTest, APortInUseEndsWithOneAndNamesTheFlag) {
