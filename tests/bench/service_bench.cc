@@ -88,7 +88,7 @@ void BM_Receipt(benchmark::State& state) {
   std::string receipt;
   for (auto _ : state) {
     receipt.clear();
-    signer.Append(1, absl::MakeConstSpan(&charge, 1), &receipt);
+    signer.Append(1, 0, absl::MakeConstSpan(&charge, 1), &receipt);
     benchmark::DoNotOptimize(receipt.data());
   }
 }
