@@ -26,6 +26,8 @@ struct Address {
 
   // INVALID_ARGUMENT names what is wrong and what to write.
   static absl::StatusOr<Address> Parse(std::string_view text);
+
+  friend bool operator==(const Address&, const Address&) = default;
 };
 
 // An address of the kernel.

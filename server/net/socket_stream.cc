@@ -34,6 +34,9 @@ SocketStream::SocketStream(EventLoop& loop, const StreamOptions& options)
 }
 
 SocketStream::~SocketStream() {
+  // Closing alone is not enough while a child of this process has yet to exec: it has a copy, so
+  // that events of what was destroyed would go on.
+  if (watched_) loop_.Unwatch(fd_, this);
   if (fd_ >= 0) close(fd_);
   if (budget_ != nullptr) budget_->GiveBack();
   loop_.counters().streams.Subtract();
