@@ -80,6 +80,37 @@ std::optional<Problem> CheckBytes(std::string_view text) {
   return std::nullopt;
 }
 
+// Before it tells of the first of them, yaml-cpp reads on to the end of the outermost bracket that
+// it is in: megabytes of opened ones take it many seconds to refuse. This counts them beforehand,
+// and only refuses what is far too deep: a bracket in a quoted text counts as well.
+std::optional<Problem> CheckBrackets(std::string_view text) {
+  constexpr size_t kMaxOpen = 1000;
+  size_t open = 0;
+  Place place;
+  Place too_deep;
+  bool comment = false;
+  char before = ' ';
+  for (const char c : text) {
+    if (c == '\n') {
+      ++place.line;
+      place.column = 0;
+      comment = false;
+    } else if (c == '#' && (before == ' ' || before == '\t' || before == '\n')) {
+      comment = true;
+    } else if (!comment && (c == '[' || c == '{')) {
+      if (++open == kMaxDepth + 1) too_deep = place;
+      if (open > kMaxOpen) {
+        return Problem{too_deep, absl::StrCat("is nested deeper than ", kMaxDepth, " levels")};
+      }
+    } else if (!comment && (c == ']' || c == '}') && open > 0) {
+      --open;
+    }
+    ++place.column;
+    before = c;
+  }
+  return std::nullopt;
+}
+
 // yaml-cpp's messages quote the file as it is, and cut it anywhere.
 std::string Printable(std::string_view message) {
   constexpr size_t kMost = 160;
@@ -253,6 +284,9 @@ absl::Status ErrorAt(std::string_view filename, Place place, std::string_view te
 
 absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename) {
   if (const auto problem = CheckBytes(text)) {
+    return ErrorAt(filename, problem->place, problem->text);
+  }
+  if (const auto problem = CheckBrackets(text)) {
     return ErrorAt(filename, problem->place, problem->text);
   }
   TextBuffer buffer(text);

@@ -85,7 +85,10 @@ const BadCase kCases[] = {
      "f.yaml:1:1: byte 0xff is not UTF-8; save the file as UTF-8"},
     {"DeepNesting", std::string(100, '[') + std::string(100, ']'),
      "f.yaml:1:33: is nested deeper than 32 levels"},
-    {"VeryDeepNesting", std::string(100'000, '['), "f.yaml:1:17: is nested deeper than 32 levels"},
+    // Refused before they are parsed, which would take many seconds.
+    {"VeryDeepNesting", std::string(8 << 20, '['), "f.yaml:1:33: is nested deeper than 32 levels"},
+    {"VeryDeepNestingBelow", "limits:\n # [[\n - " + std::string(100'000, '{'),
+     "f.yaml:3:36: is nested deeper than 32 levels"},
 
     // What YAML has and a limits file has not.
     {"Alias", "limits:\n  - &a { name: api, rate: 5/s }\n  - *a\n",
