@@ -95,6 +95,23 @@ TEST_F(FloodTest, OfWindowUpdates) {
   ExpectOthersUnharmed();
 }
 
+// Clients open the window of each stream, and thousands may wait before the first is answered.
+TEST_F(FloodTest, OfHeldCallsThatOpenTheirWindowsIsNone) {
+  H2Connection connection(*server_);
+  connection.Feed(kGreeting);
+  const std::string more("\0\0\0\1", 4);
+  for (uint32_t id = 1; id < 2000; id += 2) {
+    connection.Feed(Frame(NGHTTP2_HEADERS, 4, id, RequestHeaders("/t.T/Held")) +
+                    Frame(NGHTTP2_DATA, 1, id, Framed("x")) +
+                    Frame(NGHTTP2_WINDOW_UPDATE, 0, id, more) +
+                    Frame(NGHTTP2_WINDOW_UPDATE, 0, 0, more));
+    connection.Take();
+    ASSERT_FALSE(connection.ended()) << id;
+  }
+  // It is still no more than a few for each.
+  EXPECT_LE(FeedUntilEnd(connection, Frame(NGHTTP2_WINDOW_UPDATE, 0, 0, more), 100'000), 1100);
+}
+
 TEST_F(FloodTest, OfContinuations) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);

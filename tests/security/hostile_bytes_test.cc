@@ -157,6 +157,26 @@ TEST_F(HostileBytesTest, ChangedBytesHarmNobodyElse) {
   ExpectOthersUnharmed();
 }
 
+// What nghttp2 ends a connection for decides no less than what came in a read before it: the client
+// is told that the call may have been executed.
+TEST_F(HostileBytesTest, ACallInFrontOfABreachInTheSameReadIsDecidedAndNamed) {
+  H2Connection connection(*server_);
+  connection.Feed(kGreeting);
+  connection.Take();
+  connection.Feed(Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Echo")) +
+                  Frame(NGHTTP2_DATA, 1, 1, Framed("x")) + Frame(NGHTTP2_DATA, 0, 0, "breach") +
+                  Frame(NGHTTP2_HEADERS, 4, 3, RequestHeaders("/t.T/Echo")) +
+                  Frame(NGHTTP2_DATA, 1, 3, Framed("y")));
+  EXPECT_TRUE(connection.ended());
+  EXPECT_EQ(echo_.calls, 1);
+  const std::string output = connection.Take();
+  EXPECT_TRUE(HasGoaway(output, NGHTTP2_PROTOCOL_ERROR));
+  const size_t goaway = output.rfind(std::string("\x07\0\0\0\0\0", 6));
+  ASSERT_NE(goaway, std::string::npos);
+  EXPECT_EQ(output.substr(goaway + 6, 4), std::string("\0\0\0\x01", 4)) << "the last stream";
+  ExpectOthersUnharmed();
+}
+
 // CVE-2023-32732: a "-bin" value that is no base64 must not end the connection. CVE-2023-33953:
 // many small headers. CVE-2023-1428: a bad method with a header list that is too large.
 TEST_F(HostileBytesTest, HeadersThatEndedOtherServersAreSurvived) {

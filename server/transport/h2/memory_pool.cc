@@ -44,10 +44,9 @@ MemoryPool::~MemoryPool() {
 }
 
 void* MemoryPool::Allocate(size_t bytes) {
-  if (bytes == 0) bytes = 1;
-  size_t size_class = (bytes + kGrain - 1) / kGrain;
+  size_t size_class = bytes <= ClassBytes(1) ? 1 : (bytes - 8 + kGrain - 1) / kGrain;
   if (size_class <= kClasses) {
-    bytes = size_class * kGrain;
+    bytes = ClassBytes(size_class);
     if (FreeBlock* block = free_[size_class]; block != nullptr) {
       free_[size_class] = block->next;
       bytes_kept_ -= bytes;

@@ -11,7 +11,7 @@ namespace {
 
 TEST(MemoryPoolTest, GivesFreedBlocksOutAgain) {
   MemoryPool pool;
-  void* const first = pool.Allocate(100);
+  void* const first = pool.Allocate(105);
   pool.Free(first);
   EXPECT_EQ(pool.Allocate(120), first);  // of the same size class
   EXPECT_EQ(pool.mallocs(), 1u);
