@@ -19,6 +19,8 @@
 #include <optional>
 #include <variant>
 
+#include "absl/functional/function_ref.h"
+#include "server/algorithm/bucket_image.h"
 #include "server/algorithm/calendar.h"
 #include "server/algorithm/fixed_window.h"
 #include "server/algorithm/level.h"
@@ -79,6 +81,9 @@ class BucketState {
   // A booking, and the moment of the one of its set before it (INT64_MIN: none).
   bool FindBooking(int64_t moment_ns, uint64_t id, Booking* booking, int64_t* previous_ns) const;
 
+  // In the order of their moments.
+  void ForEachBooking(absl::FunctionRef<void(const Booking&)> visit) const;
+
   // Turns the bookings whose moments have come into takes. Returns how many older receipts were
   // closed for theirs.
   size_t Fold(const Parameters& parameters, Moment at);
@@ -110,6 +115,10 @@ class BucketState {
 
   // Closes receipts that are worth nothing any more.
   void CloseWorthless(const Parameters& parameters, Moment at);
+
+  BucketImage ToImage() const;
+  // REQUIRES: an image of a state of the same parameters.
+  static BucketState FromImage(const Parameters& parameters, const BucketImage& image);
 
   // Of the object and what it owns.
   size_t MemoryBytes() const;

@@ -31,9 +31,7 @@ class LogHistory final : public WindowHistory {
     return state_.EarliestNs(parameters_, Capacity() - permits, now_ns_);
   }
   int64_t CountedUntilNs(int64_t moment_ns) const override {
-    const int64_t quanta =
-        moment_ns / parameters_.quantum_ns + (moment_ns % parameters_.quantum_ns != 0 ? 1 : 0);
-    return UntilOfQuantum(parameters_, static_cast<uint64_t>(quanta));
+    return UntilOfQuantum(parameters_, state_.QuantumFor(parameters_, moment_ns));
   }
   static int64_t UntilOfQuantum(const SlidingLog& parameters, uint64_t quantum) {
     return SaturateToInt64(static_cast<Uint128>(quantum) *
@@ -62,7 +60,7 @@ class SlidingWindowHistory final : public WindowHistory {
     return state_.EarliestNs(parameters_, Capacity() - permits, now_ns_);
   }
   int64_t CountedUntilNs(int64_t moment_ns) const override {
-    return UntilOfIndex(parameters_, SubWindowAt(parameters_, moment_ns));
+    return UntilOfIndex(parameters_, state_.IndexFor(parameters_, moment_ns));
   }
   static int64_t UntilOfIndex(const SlidingWindow& parameters, uint64_t index) {
     return SubWindowStartNs(parameters, index + parameters.sub_windows + 1);
@@ -243,6 +241,9 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
     at = calendar_->NotBefore(at);
     if (kind() == Kind::kFixedWindow) at = calendar_->Planned(at.now_ns);
   }
+  const auto* const log = std::get_if<SlidingLogState>(&state_);
+  const uint64_t quantum_before =
+      log != nullptr ? log->QuantumFor(parameters.sliding_log, at.now_ns) : 0;
   uint64_t when = 0;
   const std::optional<uint64_t> given = RefundPast(parameters, receipt_id, at, &when);
   if (calendar_ == nullptr || !given.has_value()) return given;
@@ -252,6 +253,11 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
       calendar_->tokens()->SetFullAt(parameters.token_bucket, full_at());
       return given;
     case Kind::kSlidingLog:
+      if (log->QuantumFor(parameters.sliding_log, at.now_ns) != quantum_before) {
+        // Nothing of the future is in it any more: what is booked will count for less long.
+        calendar_->windows()->Rebuild(LogHistory(parameters.sliding_log, *log, at.now_ns));
+        return given;
+      }
       until_ns = LogHistory::UntilOfQuantum(parameters.sliding_log, when);
       break;
     case Kind::kSlidingWindow:
@@ -305,6 +311,15 @@ bool BucketState::FindBooking(int64_t moment_ns, uint64_t id, Booking* booking,
   return calendar_->tokens() != nullptr
              ? calendar_->tokens()->Find(moment_ns, id, booking, previous_ns)
              : calendar_->windows()->Find(moment_ns, id, booking, previous_ns);
+}
+
+void BucketState::ForEachBooking(absl::FunctionRef<void(const Booking&)> visit) const {
+  if (calendar_ == nullptr) return;
+  if (const TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
+    tokens->ForEach([&](const Booking& booking) { visit(booking); });
+  } else {
+    calendar_->windows()->ForEach([&](const Booking& booking) { visit(booking); });
+  }
 }
 
 bool BucketState::TakeBooked(const Parameters& parameters, const Booking& booking, Moment at) {
@@ -444,6 +459,77 @@ void BucketState::Convert(const Parameters& from, const Parameters& to, Moment a
   calendar_->wall_ahead_ns = at.wall_ns - at.now_ns;
   WithHistory(to, state_, at,
               [&](const WindowHistory& history) { calendar_->windows()->Rebuild(history); });
+}
+
+BucketImage BucketState::ToImage() const {
+  BucketImage image;
+  switch (kind()) {
+    case Kind::kTokenBucket:
+      image.full_at = full_at();
+      break;
+    case Kind::kSlidingLog:
+      std::get<SlidingLogState>(state_).ToImage(&image);
+      break;
+    case Kind::kSlidingWindow:
+      std::get<SlidingWindowState>(state_).ToImage(&image);
+      break;
+    case Kind::kFixedWindow:
+      std::get<FixedWindowState>(state_).ToImage(&image);
+      break;
+  }
+  for (const TokenReceipts::Receipt& receipt : token_receipts_.all()) {
+    image.receipts.push_back({receipt.id, receipt.cost_ticks, receipt.least_shortfall_ticks});
+  }
+  for (const CountedReceipts::Receipt& receipt : counted_receipts_.all()) {
+    image.receipts.push_back({receipt.id, receipt.when, receipt.permits});
+  }
+  if (calendar_ == nullptr) return image;
+  image.latest_ns = calendar_->latest_ns;
+  image.wall_ahead_ns = calendar_->wall_ahead_ns;
+  image.bookings.reserve(bookings());
+  const auto append = [&](const Booking& booking) { image.bookings.push_back(booking); };
+  if (const TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
+    tokens->ForEach(append);
+  } else {
+    calendar_->windows()->ForEach(append);
+  }
+  return image;
+}
+
+BucketState BucketState::FromImage(const Parameters& parameters, const BucketImage& image) {
+  BucketState state(parameters);
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      state.state_ = image.full_at;
+      break;
+    case Kind::kSlidingLog:
+      state.state_ = SlidingLogState::FromImage(image);
+      break;
+    case Kind::kSlidingWindow:
+      state.state_ = SlidingWindowState::FromImage(parameters.sliding_window, image);
+      break;
+    case Kind::kFixedWindow:
+      state.state_ = FixedWindowState::FromImage(image);
+      break;
+  }
+  for (const auto& [id, first, second] : image.receipts) {
+    if (parameters.kind == Kind::kTokenBucket) {
+      state.token_receipts_.Restore({id, first, second});
+    } else {
+      state.counted_receipts_.Restore({id, first, second});
+    }
+  }
+  if (image.bookings.empty()) return state;
+  state.NewCalendar(parameters, {image.latest_ns, image.latest_ns + image.wall_ahead_ns});
+  Calendar& calendar = *state.calendar_;
+  if (TokenCalendar* const tokens = calendar.tokens(); tokens != nullptr) {
+    for (const Booking& booking : image.bookings) tokens->Insert(parameters.token_bucket, booking);
+    return state;
+  }
+  for (const Booking& booking : image.bookings) calendar.windows()->Append(booking);
+  WithHistory(parameters, state.state_, calendar.Planned(image.latest_ns),
+              [&](const WindowHistory& history) { calendar.windows()->Rebuild(history); });
+  return state;
 }
 
 size_t BucketState::MemoryBytes() const {

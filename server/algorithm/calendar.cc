@@ -10,6 +10,11 @@ int64_t BookingSets::LastMomentNs(uint64_t set) const {
   return found == sets_.end() ? std::numeric_limits<int64_t>::min() : found->second.last_ns;
 }
 
+bool BookingSets::Alone(uint64_t set) const {
+  const auto found = sets_.find(set);
+  return found != sets_.end() && found->second.bookings == 1;
+}
+
 void BookingSets::Add(uint64_t set, int64_t moment_ns) {
   Outstanding& outstanding = sets_[set];
   outstanding.last_ns =

@@ -47,6 +47,9 @@ class BookingSets {
   // The moment of the set's last outstanding booking; INT64_MIN if there is none.
   int64_t LastMomentNs(uint64_t set) const;
 
+  // Whether the set has one booking.
+  bool Alone(uint64_t set) const;
+
   void Add(uint64_t set, int64_t moment_ns);
   // Returns true if the set's last moment went away and must be found anew (SetLast).
   bool Remove(uint64_t set, int64_t moment_ns);
@@ -68,13 +71,16 @@ class BookingSets {
 using EarliestFn = absl::FunctionRef<int64_t(size_t bucket, int64_t from_ns)>;
 
 // The first moment, at or after from_ns, at which each of `buckets` buckets fits: a fixed point of
-// their answers. `after_all_ns` is any moment after which no bucket has a booking: should the
-// buckets' gaps miss each other more than kMaxJointRounds times, the search goes on from there,
-// where it ends at once.
+// their answers. A round asks every bucket once; each but the last passes over a stretch between
+// two bookings of some bucket, so with fewer than kMaxJointRounds bookings in all the answer is
+// always the earliest. `after_all_ns` is any moment after which no bucket has a booking: should
+// the buckets' gaps miss each other more often than that, the search goes on from there, where it
+// ends at once. Then every bucket fits at the answer, but it may not be the earliest.
 int64_t JointMomentNs(size_t buckets, int64_t from_ns, int64_t after_all_ns, EarliestFn earliest);
 
-// A round asks every bucket once, up to a few microseconds each.
-inline constexpr int kMaxJointRounds = 256;
+// A bucket is asked in about a microsecond, under the buckets' locks: this is a millisecond or two
+// for who arranged thousands of gaps so that they miss each other, and nothing for anybody else.
+inline constexpr int kMaxJointRounds = 1024;
 
 }  // namespace sluice::algorithm
 

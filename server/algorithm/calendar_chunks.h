@@ -123,12 +123,22 @@ class CalendarChunks {
 
   const Entry& at(Position position) const { return chunks_[position.chunk][position.index]; }
 
-  // The moment of the last booking of the set before that position; INT64_MIN if there is none.
-  int64_t PreviousOfSet(Position position, uint64_t set) const {
+  // The moment of the one before it in the order of its set, that is, of those with a lesser id;
+  // INT64_MIN if there is none. Of the same moment the order of entries may be another: one that
+  // was taken out and put back stands behind the others.
+  int64_t PreviousOfSet(Position position) const {
+    const Entry& of = at(position);
+    for (size_t c = position.chunk; c < chunks_.size(); ++c) {
+      size_t i = c == position.chunk ? position.index + 1 : 0;
+      for (; i < chunks_[c].size() && chunks_[c][i].moment_ns == of.moment_ns; ++i) {
+        if (chunks_[c][i].set == of.set && chunks_[c][i].id < of.id) return of.moment_ns;
+      }
+      if (i < chunks_[c].size()) break;
+    }
     for (size_t c = position.chunk + 1; c-- > 0;) {
       size_t i = c == position.chunk ? position.index : chunks_[c].size();
       while (i-- > 0) {
-        if (chunks_[c][i].set == set) return chunks_[c][i].moment_ns;
+        if (chunks_[c][i].set == of.set && chunks_[c][i].id < of.id) return chunks_[c][i].moment_ns;
       }
     }
     return std::numeric_limits<int64_t>::min();

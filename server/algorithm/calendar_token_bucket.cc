@@ -210,7 +210,13 @@ bool TokenCalendar::Cancel(const TokenBucket& parameters, int64_t moment_ns, uin
 
 void TokenCalendar::Fold(const TokenBucket& parameters) {
   const Booking booking = bookings_.front();
-  base_ = After(base_, TicksOf(parameters, booking.moment_ns), CostOf(parameters, booking.permits));
+  const int64_t t = TicksOf(parameters, booking.moment_ns);
+  const int64_t cost = CostOf(parameters, booking.permits);
+  base_ = After(base_, t, cost);
+  // The bound of the gaps that are left holds with what this booking leaves, no longer with less:
+  // its refund may make room in them.
+  Summary& summary = bookings_.chunk(0).summary;
+  summary.slack_from = After(summary.slack_from, t, cost);
   front_changed_ = !bookings_.PopFront();
   sets_.Remove(booking.set, booking.moment_ns);
   if (bookings_.empty()) {

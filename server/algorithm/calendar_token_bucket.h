@@ -38,6 +38,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "server/algorithm/calendar.h"
@@ -69,7 +70,8 @@ class TokenCalendar {
     Chunks::Position position;
     if (!bookings_.Find(moment_ns, id, &position)) return false;
     *booking = bookings_.at(position);
-    *previous_ns = bookings_.PreviousOfSet(position, booking->set);
+    *previous_ns = sets_.Alone(booking->set) ? std::numeric_limits<int64_t>::min()
+                                             : bookings_.PreviousOfSet(position);
     return true;
   }
 

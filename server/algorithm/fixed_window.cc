@@ -118,6 +118,26 @@ uint64_t FixedWindowState::Refund(const FixedWindow& parameters, uint64_t serial
   return removed;
 }
 
+void FixedWindowState::ToImage(BucketImage* image) const {
+  image->used = used_;
+  image->index = index_;
+  image->opened_ns = opened_ns_;
+  image->ends_ns = ends_ns_;
+  image->count = count_;
+  image->serial = serial_;
+}
+
+FixedWindowState FixedWindowState::FromImage(const BucketImage& image) {
+  FixedWindowState window;
+  window.used_ = image.used;
+  window.index_ = image.index;
+  window.opened_ns_ = image.opened_ns;
+  window.ends_ns_ = image.ends_ns;
+  window.count_ = image.count;
+  window.serial_ = image.serial;
+  return window;
+}
+
 FixedWindowState FixedWindowState::ConvertTo(const FixedWindow& from, const FixedWindow& to,
                                              Moment at) const {
   if (!used_ ||

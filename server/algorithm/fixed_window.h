@@ -36,6 +36,7 @@
 
 #include <cstdint>
 
+#include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/moment.h"
 #include "server/algorithm/rate.h"
@@ -76,6 +77,9 @@ class FixedWindowState {
   // The same count in the current window of other figures. With the period and offset unchanged
   // nothing changes; else the window opens now.
   FixedWindowState ConvertTo(const FixedWindow& from, const FixedWindow& to, Moment at) const;
+
+  void ToImage(BucketImage* image) const;
+  static FixedWindowState FromImage(const BucketImage& image);
 
  private:
   bool IsOver(const FixedWindow& parameters, Moment at) const;

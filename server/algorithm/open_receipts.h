@@ -45,6 +45,9 @@ class ReceiptQueue {
   Iterator begin() { return receipts_.begin() + static_cast<std::ptrdiff_t>(head_); }
   Iterator end() { return receipts_.end(); }
 
+  auto begin() const { return receipts_.begin() + static_cast<std::ptrdiff_t>(head_); }
+  auto end() const { return receipts_.end(); }
+
   void Append(const Receipt& receipt) { receipts_.push_back(receipt); }
   void Erase(Iterator it) { receipts_.erase(it); }
   // REQUIRES: count <= size().
@@ -94,6 +97,10 @@ class TokenReceipts {
   // `shortfall_ticks` (carry-over).
   void Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks);
 
+  // All, oldest first; and one that was got from there, with those before it there already.
+  const ReceiptQueue<Receipt>& all() const { return receipts_; }
+  void Restore(const Receipt& receipt) { receipts_.Append(receipt); }
+
   void Clear() { receipts_.Clear(); }
   size_t MemoryBytes() const { return receipts_.MemoryBytes(); }
 
@@ -132,6 +139,9 @@ class CountedReceipts {
   void Convert(ConvertWhen convert) {
     for (Receipt& receipt : receipts_) receipt.when = convert(receipt.when);
   }
+
+  const ReceiptQueue<Receipt>& all() const { return receipts_; }
+  void Restore(const Receipt& receipt) { receipts_.Append(receipt); }
 
   void Clear() { receipts_.Clear(); }
   size_t MemoryBytes() const { return receipts_.MemoryBytes(); }

@@ -17,13 +17,6 @@ bool operator==(const Parameters& a, const Parameters& b) {
   return false;
 }
 
-uint64_t MaxGrant(const Parameters& parameters) {
-  if (parameters.kind == Kind::kTokenBucket) {
-    return parameters.token_bucket.burst + parameters.token_bucket.debt;
-  }
-  return Capacity(parameters);
-}
-
 uint64_t Capacity(const Parameters& parameters) {
   switch (parameters.kind) {
     case Kind::kTokenBucket:

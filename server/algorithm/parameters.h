@@ -24,11 +24,15 @@ struct Parameters {
   friend bool operator==(const Parameters& a, const Parameters& b);
 };
 
-// Most permits that one request could ever be granted: burst + debt, or a window's permits.
-uint64_t MaxGrant(const Parameters& parameters);
-
 // Most permits that a bucket can hold: burst, or a window's permits.
 uint64_t Capacity(const Parameters& parameters);
+
+// Most permits that one request could ever be granted: burst + debt, or a window's permits.
+inline uint64_t MaxGrant(const Parameters& parameters) {
+  return parameters.kind == Kind::kTokenBucket
+             ? parameters.token_bucket.burst + parameters.token_bucket.debt
+             : Capacity(parameters);
+}
 
 }  // namespace sluice::algorithm
 

@@ -113,6 +113,14 @@ void SlidingLogState::Advance(const SlidingLog& parameters, int64_t now_ns) {
   }
 }
 
+void SlidingLogState::AppendLast(uint64_t distance) {
+  uint8_t run[2 * kMaxVarintBytes];
+  size_t size = EncodeVarint(last_count_, run);
+  size += EncodeVarint(distance, run + size);
+  Grow(&bytes_, size);
+  bytes_.insert(bytes_.end(), run, run + size);
+}
+
 void SlidingLogState::Append(uint64_t quantum, uint64_t permits) {
   if (permits == 0) return;
   if (total_ == 0) {
@@ -121,11 +129,7 @@ void SlidingLogState::Append(uint64_t quantum, uint64_t permits) {
   } else if (quantum <= last_quantum_) {
     last_count_ += permits;
   } else {
-    uint8_t run[2 * kMaxVarintBytes];
-    size_t size = EncodeVarint(last_count_, run);
-    size += EncodeVarint(quantum - last_quantum_, run + size);
-    Grow(&bytes_, size);
-    bytes_.insert(bytes_.end(), run, run + size);
+    AppendLast(quantum - last_quantum_);
     last_quantum_ = quantum;
     last_count_ = permits;
   }
@@ -157,10 +161,14 @@ bool SlidingLogState::TryTake(const SlidingLog& parameters, uint64_t permits, in
   return true;
 }
 
+uint64_t SlidingLogState::QuantumFor(const SlidingLog& parameters, int64_t now_ns) const {
+  const uint64_t quantum = QuantumAt(parameters, Effective(now_ns));
+  return total_ != 0 ? std::max(quantum, last_quantum_) : quantum;
+}
+
 uint64_t SlidingLogState::Add(const SlidingLog& parameters, uint64_t permits, int64_t now_ns) {
   Advance(parameters, now_ns);
-  uint64_t quantum = QuantumAt(parameters, seen_ns_);
-  if (total_ != 0) quantum = std::max(quantum, last_quantum_);
+  const uint64_t quantum = QuantumFor(parameters, now_ns);
   Append(quantum, permits);
   return quantum;
 }
@@ -264,6 +272,33 @@ SlidingLogState SlidingLogState::ConvertTo(const SlidingLog& from, const Sliding
   });
   converted.Advance(to, now_ns);
   return converted;
+}
+
+void SlidingLogState::ToImage(BucketImage* image) const {
+  image->seen_ns = seen_ns_;
+  ForEachRun([&](uint64_t quantum, uint64_t count) {
+    image->counts.push_back({quantum, count});
+    return true;
+  });
+}
+
+SlidingLogState SlidingLogState::FromImage(const BucketImage& image) {
+  SlidingLogState log;
+  log.seen_ns_ = image.seen_ns;
+  // Runs of nothing, which refunds leave, too.
+  for (size_t i = 0; i < image.counts.size(); ++i) {
+    const auto& [quantum, permits] = image.counts[i];
+    if (i == 0) {
+      log.first_quantum_ = quantum;
+    } else {
+      log.AppendLast(quantum - log.last_quantum_);
+    }
+    log.last_quantum_ = quantum;
+    log.last_count_ = permits;
+    log.total_ += permits;
+  }
+  if (log.total_ == 0) log.Clear();
+  return log;
 }
 
 size_t SlidingLogState::runs() const {

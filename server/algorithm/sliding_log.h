@@ -38,6 +38,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/rate.h"
 
@@ -73,6 +74,10 @@ class SlidingLogState {
   Level LevelAt(const SlidingLog& parameters, int64_t now_ns) const;
   bool IsFull(const SlidingLog& parameters, int64_t now_ns) const;
 
+  // When permits taken at now_ns would be written down. Not before what is there: other figures, or
+  // a clock that was set back, may have left that in the future.
+  uint64_t QuantumFor(const SlidingLog& parameters, int64_t now_ns) const;
+
   // Permits that still count at now_ns.
   uint64_t Counted(const SlidingLog& parameters, int64_t now_ns) const;
 
@@ -85,6 +90,9 @@ class SlidingLogState {
   SlidingLogState ConvertTo(const SlidingLog& from, const SlidingLog& to, int64_t now_ns) const;
   static uint64_t ConvertQuantum(const SlidingLog& from, const SlidingLog& to, uint64_t quantum);
 
+  void ToImage(BucketImage* image) const;
+  static SlidingLogState FromImage(const BucketImage& image);
+
   // Heap memory beside the object itself.
   size_t MemoryBytes() const { return bytes_.capacity(); }
   size_t runs() const;
@@ -95,6 +103,8 @@ class SlidingLogState {
   // Forgets what no longer counts.
   void Advance(const SlidingLog& parameters, int64_t now_ns);
   void Append(uint64_t quantum, uint64_t permits);
+  // Writes the last run down, since another comes so many quanta later.
+  void AppendLast(uint64_t distance);
   void Clear();
 
   // Calls visit(quantum, count) from the oldest run on until it returns false.

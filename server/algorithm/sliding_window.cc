@@ -130,6 +130,28 @@ uint64_t SlidingWindowState::ConvertIndex(const SlidingWindow& from, const Slidi
   return SubWindowAt(to, std::min(SubWindowStartNs(from, index + 1) - 1, ClampNow(now_ns)));
 }
 
+void SlidingWindowState::ToImage(BucketImage* image) const {
+  image->last = last_;
+  if (counts_.empty()) return;
+  const uint64_t size = counts_.size();
+  for (uint64_t j = last_ >= size ? last_ - size + 1 : 0; j <= last_; ++j) {
+    if (counts_[j % size] != 0) image->counts.push_back({j, counts_[j % size]});
+  }
+}
+
+SlidingWindowState SlidingWindowState::FromImage(const SlidingWindow& parameters,
+                                                 const BucketImage& image) {
+  SlidingWindowState window;
+  if (image.last == 0 && image.counts.empty()) return window;
+  window.Advance(parameters, image.last);
+  for (const auto& [index, permits] : image.counts) {
+    if (index <= image.last && index + parameters.sub_windows >= image.last) {
+      window.counts_[index % window.counts_.size()] = permits;
+    }
+  }
+  return window;
+}
+
 SlidingWindowState SlidingWindowState::ConvertTo(const SlidingWindow& from, const SlidingWindow& to,
                                                  int64_t now_ns) const {
   if (counts_.empty() ||

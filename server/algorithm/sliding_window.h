@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/rate.h"
 
@@ -70,6 +71,10 @@ class SlidingWindowState {
   uint64_t Refund(const SlidingWindow& parameters, uint64_t index, uint64_t permits,
                   int64_t now_ns);
   bool Counts(const SlidingWindow& parameters, uint64_t index, int64_t now_ns) const;
+  // The sub-window that permits taken at now_ns would be counted in.
+  uint64_t IndexFor(const SlidingWindow& parameters, int64_t now_ns) const {
+    return Effective(parameters, now_ns);
+  }
 
   // now_ns, or the begin of the latest sub-window seen if the clock has stepped back beyond it.
   int64_t NotBefore(const SlidingWindow& parameters, int64_t now_ns) const;
@@ -80,6 +85,9 @@ class SlidingWindowState {
                                int64_t now_ns) const;
   static uint64_t ConvertIndex(const SlidingWindow& from, const SlidingWindow& to, uint64_t index,
                                int64_t now_ns);
+
+  void ToImage(BucketImage* image) const;
+  static SlidingWindowState FromImage(const SlidingWindow& parameters, const BucketImage& image);
 
   // Heap memory beside the object itself.
   size_t MemoryBytes() const { return counts_.capacity() * sizeof(uint64_t); }

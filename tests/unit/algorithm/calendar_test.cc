@@ -554,5 +554,45 @@ TEST(CalendarTest, AWallClockThatIsReadALittleApartGrantsNoWindowTwice) {
   EXPECT_EQ(state.bookings(), 0u);
 }
 
+// The bound of a gap that was looked at while the booking before it was ahead did not hold any more
+// when that one had come and was refunded.
+TEST(CalendarTest, ARefundMakesRoomBeforeTheNextBooking) {
+  const Parameters p = TinyTokenBucket(/*unit_ticks=*/10, /*burst=*/1, /*debt=*/0, /*shift=*/0);
+  BucketState state(p);
+  ASSERT_TRUE(state.TryTake(p, 1, {0, 0}));
+  state.Book(p, {10, 1, /*id=*/1, /*set=*/1}, {5, 5});
+  state.Book(p, {20, 1, /*id=*/2, /*set=*/1}, {5, 5});
+  ASSERT_EQ(state.EarliestNs(p, 1, {5, 5}, /*set=*/2), 30);
+  state.Fold(p, {10, 10});
+  ASSERT_EQ(state.Refund(p, 1, {10, 10}), 1u);
+  EXPECT_EQ(state.EarliestNs(p, 1, {10, 10}, /*set=*/2), 10);
+}
+
+// A log of a year keeps times in steps of 8 minutes, rounded up. Under a period of a minute they
+// lie in the future, and what is taken now is written down there too.
+TEST(CalendarTest, BookingsBehindALogOfAnotherPeriodCountAsLongAsTheyWill) {
+  const Parameters year = MakeSlidingLog({10, 366 * 24 * 3600 * kSecond}).value();
+  const Parameters minute = MakeSlidingLog({20, 60 * kSecond}).value();
+  const int64_t now = 416'795'078'472;
+  for (const bool refund : {false, true}) {
+    BucketState state(year);
+    ASSERT_TRUE(state.TryTake(year, 10, {now, now}, /*receipt_id=*/1));
+    state.Convert(year, minute, {now, now});
+    state.Book(minute, {now + kSecond, 5, /*id=*/2, /*set=*/1}, {now, now});
+    if (refund) {
+      ASSERT_EQ(state.Refund(minute, 1, {now, now}), 10u);
+    }
+    const int64_t moment = state.EarliestNs(minute, 20, {now, now}, /*set=*/2);
+    if (refund) {
+      EXPECT_LE(moment, now + 62 * kSecond);
+    } else {
+      EXPECT_GT(moment, now + 62 * kSecond);
+    }
+    state.Fold(minute, {moment - 1, moment - 1});
+    EXPECT_FALSE(state.CanTake(minute, 20, {moment - 1, moment - 1}));
+    EXPECT_TRUE(state.CanTake(minute, 20, {moment, moment}));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::algorithm

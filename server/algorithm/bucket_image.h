@@ -1,0 +1,51 @@
+// A bucket's state laid open, for stores that keep it elsewhere than in memory.
+//
+// BucketState::ToImage and FromImage; what goes out and comes in again decides the same. Numbers
+// are as the state keeps them: ticks, quanta, sub-windows and moments of the clock that the bucket
+// was decided by.
+#ifndef SLUICE_SERVER_ALGORITHM_BUCKET_IMAGE_H_
+#define SLUICE_SERVER_ALGORITHM_BUCKET_IMAGE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "server/algorithm/calendar.h"
+
+namespace sluice::algorithm {
+
+struct BucketImage {
+  struct Count {
+    uint64_t when = 0;  // sliding_log: quantum; sliding_window: sub-window
+    uint64_t permits = 0;
+    friend bool operator==(const Count&, const Count&) = default;
+  };
+  struct Receipt {
+    uint64_t id = 0;
+    uint64_t cost_or_when = 0;          // ticks of a token bucket; else when it was counted
+    uint64_t shortfall_or_permits = 0;  // least shortfall, in ticks; else permits
+    friend bool operator==(const Receipt&, const Receipt&) = default;
+  };
+
+  uint64_t full_at = 0;  // token_bucket
+  // sliding_log: its runs, oldest first; sliding_window: of each sub-window that counts, in order.
+  std::vector<Count> counts;
+  int64_t seen_ns = 0;  // sliding_log
+  uint64_t last = 0;    // sliding_window
+  // fixed_window
+  bool used = false;
+  int64_t index = 0;
+  int64_t opened_ns = 0;
+  int64_t ends_ns = 0;
+  uint64_t count = 0;
+  uint64_t serial = 0;
+
+  std::vector<Receipt> receipts;  // oldest first
+  // In order. The last two mean something while there are any.
+  std::vector<Booking> bookings;
+  int64_t latest_ns = 0;
+  int64_t wall_ahead_ns = 0;
+};
+
+}  // namespace sluice::algorithm
+
+#endif  // SLUICE_SERVER_ALGORITHM_BUCKET_IMAGE_H_
