@@ -83,6 +83,8 @@ std::string_view ReasonName(Reason reason) {
       return "overflow";
     case Reason::kShadowDenied:
       return "shadow_denied";
+    case Reason::kDeadlineTooShort:
+      return "deadline_too_short";
   }
   return "";
 }

@@ -180,8 +180,23 @@ inline absl::Status StoreDoesNotBook(std::string_view path) {
                    "there yet; leave max_wait out and try again after retry_after"));
 }
 
+inline absl::Status ReservationInSeveralSlots(std::string_view path, std::string_view limit,
+                                              std::string_view key, std::string_view other_limit,
+                                              std::string_view other_key) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      ToAbsl(path), "max_wait: the buckets of limit \"", ToAbsl(limit), "\", key \"",
+      ToAbsl(Shown(key)), "\" and of limit \"", ToAbsl(other_limit), "\", key \"",
+      ToAbsl(Shown(other_key)),
+      "\" are in different slots of the Redis Cluster, where nothing is booked ahead together; "
+      "give their keys the same tag, as user:{42}, or leave max_wait out"));
+}
+
 inline absl::Status StoreAway() {
   return absl::UnavailableError("the shared store is away, and the limit says deny");
+}
+
+inline absl::Status BucketNotKnown() {
+  return absl::UnavailableError("the shared store is away; what is left is not known");
 }
 
 inline absl::Status Draining() {

@@ -69,6 +69,8 @@ MetricsSnapshot Metrics::Snapshot(uint32_t limit_id_end) const {
         to.refunded_permits += from.refunded_permits.Read();
         to.overflow_allowed += from.overflow_allowed.Read();
         to.overflow_denied += from.overflow_denied.Read();
+        to.away_allowed += from.away_allowed.Read();
+        to.away_denied += from.away_denied.Read();
       }
     }
     for (size_t m = 0; m < out.methods.size(); ++m) {

@@ -32,6 +32,8 @@ struct LimitCounters {
   OwnedCounter refunded_permits;
   OwnedCounter overflow_allowed;
   OwnedCounter overflow_denied;
+  OwnedCounter away_allowed;
+  OwnedCounter away_denied;
 };
 
 struct LimitTotals {
@@ -42,6 +44,8 @@ struct LimitTotals {
   uint64_t refunded_permits = 0;
   uint64_t overflow_allowed = 0;
   uint64_t overflow_denied = 0;
+  uint64_t away_allowed = 0;
+  uint64_t away_denied = 0;
 };
 
 // gRPC status codes 0 to 16.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/store/store.h"
@@ -45,6 +46,20 @@ class AcquireWork : public store::AcquireOperation {
 
   // Refuses the acquisition begun, for the caller's reason. End() then returns it.
   void Fail(absl::Status status);
+
+  // Begin, Add and End of an acquisition for now, with one charge that the caller has checked to
+  // be of at least one permit and at most what the rule could ever grant.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void AddChecked(const store::Rule& rule, std::string_view key,
+                                               uint64_t permits) {
+    Item& item = items_.emplace_back();
+    item.decided = static_cast<uint32_t>(decided_.size());
+    item.first_requested = static_cast<uint32_t>(merged_of_.size());
+    item.first_merged = static_cast<uint32_t>(merged_.size());
+    item.requested = item.merged = 1;
+    merged_.push_back({&rule, key, permits});
+    merged_of_.push_back(0);
+    decided_.emplace_back();
+  }
 
   // INVALID_ARGUMENT: no charges, more than bounds::kMaxCharges (counted before adding up),
   // permits 0, a bucket's sum above what its rule could ever grant.

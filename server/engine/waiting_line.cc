@@ -1,11 +1,11 @@
 #include "server/engine/waiting_line.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <string_view>
 
-#include "server/common/bounds.h"
+#include "server/engine/errand.h"
+#include "server/engine/waiting_line_change.h"
 
 namespace sluice::engine {
 namespace {
@@ -13,213 +13,295 @@ namespace {
 // Between two steps of moving up, for others to be heard.
 constexpr int64_t kStepNs = 1'000'000;
 
-// How often changed limits are looked for while anybody waits.
-constexpr int64_t kLookNs = 50'000'000;
-
-class InlineAcquire final : public store::AcquireOperation {
- public:
-  void Done() override {}
-};
-
-class InlineRefund final : public store::RefundOperation {
- public:
-  void Done() override {}
-};
-
 }  // namespace
 
-WaitingLine::~WaitingLine() { Drain(); }
+WaitingLine::WaitingLine(store::Store& store, const common::Clock& clock, RuleSource& rules,
+                         Alarm& alarm)
+    : store_(store), clock_(clock), rules_(rules), alarm_(alarm) {}
+
+WaitingLine::~WaitingLine() {
+  Drain();
+  common::MutexLock lock(&mu_);
+  while (errands_ > 0 || change_ != nullptr) no_errands_.Wait(&mu_);
+}
 
 uint64_t WaitingLine::BucketOf(const store::Charge& charge) {
   return std::hash<std::string_view>()(charge.key) * 31 + charge.rule->limit_id;
 }
 
-void WaitingLine::Tell(const std::vector<Answer>& answers) {
-  for (const Answer& answer : answers) answer.caller->OnAnswer(answer.outcome);
+uint64_t WaitingLine::SetOf(absl::Span<const store::Charge> charges) {
+  uint64_t set = 0;
+  for (const store::Charge& charge : charges) set += BucketOf(charge);  // whatever their order
+  return set;
 }
 
-void WaitingLine::GiveBack(HeldCaller* caller) {
-  store::Acquisition& acquisition = *caller->acquisition;
-  std::array<uint64_t, common::bounds::kMaxCharges> refunded;
-  InlineRefund refund;
-  refund.receipt_id = acquisition.receipt_id;
-  refund.moment_ns = caller->moment_ns();
-  refund.charges = acquisition.charges;
-  refund.refunded = refunded.data();
-  // Each time it is stale the limits changed since we looked.
-  for (int attempt = 0; attempt < 8; ++attempt) {
-    store_.Refund(&refund);
-    if (refund.outcome != store::RefundOutcome::kStaleRule) return;
-    caller->charges_.assign(acquisition.charges.begin(), acquisition.charges.end());
-    bool changed = false;
-    std::shared_ptr<const void> keep = std::move(caller->rules_);
-    if (!rules_.Refresh(absl::MakeSpan(caller->charges_), &caller->rules_, &changed)) return;
-    acquisition.charges = caller->charges_;
-    refund.charges = acquisition.charges;
-  }
+void WaitingLine::Observe(int64_t store_ns) {
+  if (!store_.UsesLocalClock()) distance_.Observe(clock_.NowNs(), store_ns);
+}
+
+WaitingLineErrand* WaitingLine::NewErrand(HeldCaller* caller) {
+  ++errands_;
+  return new Errand(*this, *caller);
+}
+
+void WaitingLine::End(Errand* errand, Outbox* out) {
+  out->over.emplace_back(errand);
+  if (--errands_ == 0) no_errands_.SignalAll();
+}
+
+void WaitingLine::Send(Outbox* out) {
+  // Given back before it is said, where the store is quick.
+  for (Errand* const errand : out->give_back) errand->GiveBack();
+  for (const Outbox::Answer& answer : out->answers) answer.caller->OnAnswer(answer.outcome);
 }
 
 bool WaitingLine::Hold(HeldCaller* caller) {
+  Outbox out;
+  bool taken = true;
   {
     common::MutexLock lock(&mu_);
-    if (!draining_) {
-      if (line_.empty()) generation_ = rules_.Generation();
-      caller->waiting_ = true;
-      caller->charges_.clear();
-      caller->rules_.reset();
+    Observe(caller->acquisition->now_ns);
+    if (draining_ || caller->left_) {
+      out.give_back.push_back(NewErrand(caller));
+      out.give_back.back()->caller = nullptr;
+      taken = !draining_;
+      if (taken) out.answers.push_back({caller, HeldOutcome::kCancelled});
+    } else {
+      caller->state_ = HeldCaller::State::kInLine;
       line_.insert(PlaceOf(caller));
+      // Booked by limits that were replaced meanwhile; or by newer ones than were looked at, of
+      // which LimitsChanged will tell.
+      if (caller->generation < generation_) look_ = true;
       SetAlarm();
-      return true;
     }
   }
-  GiveBack(caller);
-  return false;
+  Send(&out);
+  return taken;
 }
 
-void WaitingLine::Remove(HeldCaller* caller) {
-  line_.erase(PlaceOf(caller));
-  caller->waiting_ = false;
+void WaitingLine::Leave(HeldCaller* caller, HeldOutcome outcome, Outbox* out) {
+  if (caller->state_ == HeldCaller::State::kInLine) {
+    line_.erase(PlaceOf(caller));
+  } else {
+    --changing_;
+  }
+  caller->state_ = HeldCaller::State::kOutside;
+  if (Errand* const errand = std::exchange(caller->errand_, nullptr); errand != nullptr) {
+    // What it has is known when that is over.
+    errand->caller = nullptr;
+    errand->give_back = true;
+  } else {
+    Errand* const back = NewErrand(caller);
+    back->caller = nullptr;
+    out->give_back.push_back(back);
+  }
+  out->answers.push_back({caller, outcome});
 }
 
 bool WaitingLine::Cancel(HeldCaller* caller) {
+  Outbox out;
   {
     common::MutexLock lock(&mu_);
-    if (!caller->waiting_) return false;
-    Remove(caller);
-    GiveBack(caller);
-    NoteFree(caller->acquisition->charges, caller->moment_ns());
+    if (caller->state_ == HeldCaller::State::kOutside) {
+      caller->left_ = true;
+      return false;
+    }
+    Leave(caller, HeldOutcome::kCancelled, &out);
     SetAlarm();
   }
-  caller->OnAnswer(HeldOutcome::kCancelled);
+  Send(&out);
   return true;
 }
 
+void WaitingLine::Drain() {
+  Outbox out;
+  {
+    common::MutexLock lock(&mu_);
+    draining_ = true;
+    while (!line_.empty()) Leave(line_.begin()->caller, HeldOutcome::kDrained, &out);
+    if (change_ != nullptr) {
+      for (Errand* const errand : change_->errands) {
+        if (errand->caller != nullptr) Leave(errand->caller, HeldOutcome::kDrained, &out);
+      }
+    }
+    move_next_ = kNobody;
+    free_buckets_.clear();
+  }
+  Send(&out);
+}
+
+void WaitingLine::GaveBack(Errand* errand) {
+  if (errand->refund_outcome() == store::RefundOutcome::kStaleRule && errand->attempts < 8) {
+    // Each time the limits changed since we looked.
+    ++errand->attempts;
+    errand->Refresh();
+    errand->GiveBack();
+    return;
+  }
+  Outbox out;
+  bool changes = false;
+  {
+    common::MutexLock lock(&mu_);
+    changes = errand->changes;
+    if (changes) {
+      change_->GaveBack(errand);
+      ++errands_;  // the line stays until Pump is through
+    } else {
+      if (errand->refund_outcome() == store::RefundOutcome::kRefunded) {
+        NoteFree(errand->charges, errand->moment_ns);
+      }
+      End(errand, &out);
+      SetAlarm();
+    }
+  }
+  if (!changes) return;
+  Pump();
+  common::MutexLock lock(&mu_);
+  if (--errands_ == 0) no_errands_.SignalAll();
+}
+
+// ---- Moving up ----
+
 void WaitingLine::NoteFree(absl::Span<const store::Charge> charges, int64_t moment_ns) {
+  if (line_.empty()) return;
   for (const store::Charge& charge : charges) free_buckets_.insert(BucketOf(charge));
   move_next_ = std::min(move_next_, Place{moment_ns, 0, nullptr});
 }
 
-void WaitingLine::MoveUp() {
-  for (size_t moves = 0; moves < kMovesPerStep;) {
+WaitingLineErrand* WaitingLine::NextToMove() {
+  if (look_ || change_ != nullptr || moves_ >= kMovesUnderWay) return nullptr;
+  while (move_next_.moment_ns != kNever) {
     const auto next = line_.lower_bound(move_next_);
     if (next == line_.end()) {
       move_next_ = kNobody;
-      free_buckets_.clear();
-      return;
+      if (moves_ == 0) free_buckets_.clear();
+      break;
     }
-    const Place place = *next;
-    move_next_ = {place.moment_ns, place.receipt_id + 1, nullptr};
-    store::Acquisition& acquisition = *place.caller->acquisition;
+    HeldCaller* const caller = next->caller;
+    move_next_ = {next->moment_ns, next->receipt_id + 1, nullptr};
     bool concerned = false;
-    for (const store::Charge& charge : acquisition.charges) {
+    for (const store::Charge& charge : caller->acquisition->charges) {
       concerned |= free_buckets_.contains(BucketOf(charge));
     }
     if (!concerned) continue;
-    ++moves;
-    store::MoveOperation move;
-    move.receipt_id = acquisition.receipt_id;
-    move.charges = acquisition.charges;
-    move.moment_ns = place.moment_ns;
-    store_.Move(&move);
-    if (move.outcome != store::MoveOutcome::kMoved) continue;
-    line_.erase(place);
-    acquisition.wait_ns = move.moment_ns - acquisition.now_ns;
-    line_.insert(PlaceOf(place.caller));
-    // The place that it left is free for those behind, in all its buckets.
-    for (const store::Charge& charge : acquisition.charges) free_buckets_.insert(BucketOf(charge));
-  }
-}
-
-bool WaitingLine::Reserve(HeldCaller* caller) {
-  store::Acquisition& acquisition = *caller->acquisition;
-  const int64_t now_ns = clock_.NowNs();
-  acquisition.max_wait_ns = std::max<int64_t>(caller->until_ns - now_ns, 0);
-  acquisition.want_receipt = true;
-  InlineAcquire operation;
-  operation.acquisitions = absl::MakeSpan(&acquisition, 1);
-  for (int attempt = 0; attempt < 8; ++attempt) {
-    store_.Acquire(&operation);
-    if (acquisition.outcome != store::Outcome::kStaleRule) break;
-    bool changed = false;
-    if (!rules_.Refresh(absl::MakeSpan(caller->charges_), &caller->rules_, &changed)) break;
-  }
-  return acquisition.outcome == store::Outcome::kGranted;
-}
-
-void WaitingLine::ChangeRules(std::vector<Answer>* answers) {
-  std::vector<HeldCaller*> concerned;  // in order
-  std::vector<HeldCaller*> gone;
-  for (const Place& place : line_) {
-    HeldCaller* const caller = place.caller;
-    store::Acquisition& acquisition = *caller->acquisition;
-    std::vector<store::Charge> charges(acquisition.charges.begin(), acquisition.charges.end());
-    std::shared_ptr<const void> keep;
-    bool changed = false;
-    if (!rules_.Refresh(absl::MakeSpan(charges), &keep, &changed)) {
-      gone.push_back(caller);
+    if (caller->errand_ != nullptr) {
+      // It may be decided before what became free since: if it stays it is to be asked again.
+      caller->errand_->again = true;
       continue;
     }
-    if (!changed) continue;
-    caller->charges_ = std::move(charges);
-    acquisition.charges = caller->charges_;
-    std::swap(caller->rules_, keep);
-    concerned.push_back(caller);
+    ++moves_;
+    return caller->errand_ = NewErrand(caller);
   }
-  for (HeldCaller* const caller : gone) {
-    // Its limit was deleted: nobody can say when it may go.
-    Remove(caller);
-    caller->acquisition->outcome = store::Outcome::kDenied;
-    caller->acquisition->wait_ns = 0;
-    caller->acquisition->retry_after_ns = 0;
-    answers->push_back({caller, HeldOutcome::kDenied});
-  }
-  for (HeldCaller* const caller : concerned) {
-    Remove(caller);
-    GiveBack(caller);
-  }
-  for (HeldCaller* const caller : concerned) {
-    if (!Reserve(caller)) {
-      answers->push_back({caller, HeldOutcome::kDenied});
-      continue;
-    }
-    // Also if it is now: Advance answers it.
-    caller->waiting_ = true;
-    line_.insert(PlaceOf(caller));
-  }
+  return nullptr;
 }
 
-int64_t WaitingLine::Advance() {
-  std::vector<Answer> answers;
-  int64_t next_ns;
+void WaitingLine::Moved(Errand* errand) {
+  Outbox out;
   {
     common::MutexLock lock(&mu_);
-    alarm_ns_ = kNever;
-    if (!line_.empty()) {
-      const uint64_t generation = rules_.Generation();
-      if (generation != generation_) {
-        generation_ = generation;
-        ChangeRules(&answers);
+    --moves_;
+    HeldCaller* const caller = errand->caller;
+    const Place left{errand->moment_ns, errand->receipt_id + 1, nullptr};
+    if (caller != nullptr) caller->errand_ = nullptr;
+    if (errand->move_outcome() == store::MoveOutcome::kMoved) {
+      if (caller != nullptr) {
+        line_.erase(PlaceOf(caller));
+        caller->acquisition->wait_ns = errand->moved_to_ns() - caller->acquisition->now_ns;
+        line_.insert(PlaceOf(caller));
       }
+      errand->moment_ns = errand->moved_to_ns();
+      // The place that it left is free for those behind, in all its buckets.
+      for (const store::Charge& charge : errand->charges) free_buckets_.insert(BucketOf(charge));
+      move_next_ = std::min(move_next_, left);
+    } else if (errand->move_outcome() == store::MoveOutcome::kUnavailable && caller != nullptr) {
+      // It may be debited at another moment than the one at which it would be answered. If it was
+      // not moved it can still be given back.
+      line_.erase(PlaceOf(caller));
+      caller->state_ = HeldCaller::State::kOutside;
+      errand->caller = nullptr;
+      errand->give_back = true;
+      out.answers.push_back({caller, HeldOutcome::kUnavailable});
+    } else if (errand->again && caller != nullptr) {
+      move_next_ = std::min(move_next_, PlaceOf(caller));
     }
-    const int64_t now_ns = clock_.NowNs();
+    if (moves_ == 0 && move_next_.moment_ns == kNever) free_buckets_.clear();
+    if (errand->give_back) {
+      out.give_back.push_back(errand);
+    } else {
+      End(errand, &out);
+    }
+    SetAlarm();
+  }
+  Send(&out);
+}
+
+// ---- Time ----
+
+int64_t WaitingLine::Advance() {
+  Outbox out;
+  Change* change = nullptr;
+  mu_.Lock();
+  if (advancing_) {
+    // That thread looks again before it leaves.
+    alarm_ns_ = kNever;
+    mu_.Unlock();
+    return clock_.NowNs() + kStepNs;
+  }
+  advancing_ = true;
+  alarm_ns_ = kNever;
+  // The clock first: who is answered by a moment of before the limits changed had reached it then.
+  const int64_t now_ns = clock_.NowNs() - distance_.ns();
+  if (!line_.empty()) {
+    if (const uint64_t generation = rules_.Generation(); generation != generation_) {
+      generation_ = generation;
+      look_ = true;
+    }
+  }
+  if (look_ && !Blocked()) {
+    look_ = false;
+    change = BeginChange(&out);
+  }
+  if (!Blocked()) {
     while (!line_.empty() && line_.begin()->moment_ns <= now_ns) {
       HeldCaller* const caller = line_.begin()->caller;
       line_.erase(line_.begin());
-      caller->waiting_ = false;
-      answers.push_back({caller, HeldOutcome::kMoment});
+      caller->state_ = HeldCaller::State::kOutside;
+      // It has its permits, whatever becomes of a move that is under way.
+      if (caller->errand_ != nullptr) caller->errand_->caller = nullptr;
+      caller->errand_ = nullptr;
+      out.answers.push_back({caller, HeldOutcome::kMoment});
     }
-    if (move_next_.moment_ns != kNever) MoveUp();
-    next_ns = NextNs();
-    alarm_ns_ = next_ns;
   }
-  Tell(answers);
+  mu_.Unlock();
+  Send(&out);
+  if (change != nullptr) store_.Rebook(change);
+
+  mu_.Lock();
+  move_from_ns_ = 0;
+  size_t moves = 0;
+  for (; moves < kMovesPerStep; ++moves) {
+    Errand* const errand = NextToMove();
+    if (errand == nullptr) break;
+    mu_.Unlock();
+    errand->Move();
+    mu_.Lock();
+  }
+  if (moves == kMovesPerStep) move_from_ns_ = clock_.NowNs() + kStepNs;
+  advancing_ = false;
+  const int64_t next_ns = NextNs();
+  alarm_ns_ = next_ns;
+  mu_.Unlock();
   return next_ns;
 }
 
 int64_t WaitingLine::NextNs() const {
-  if (line_.empty()) return kNever;
-  int64_t next_ns = std::min(line_.begin()->moment_ns, clock_.NowNs() + kLookNs);
-  if (move_next_.moment_ns != kNever) next_ns = std::min(next_ns, clock_.NowNs() + kStepNs);
+  // What is under way sets the alarm when it is over.
+  if (line_.empty() || Blocked()) return kNever;
+  if (look_) return 0;
+  int64_t next_ns = line_.begin()->moment_ns + distance_.ns();
+  if (move_next_.moment_ns != kNever && change_ == nullptr && moves_ < kMovesUnderWay) {
+    next_ns = std::min(next_ns, move_from_ns_);
+  }
   return next_ns;
 }
 
@@ -230,22 +312,11 @@ void WaitingLine::SetAlarm() {
   alarm_.SetAt(next_ns);
 }
 
-void WaitingLine::Drain() {
-  std::vector<Answer> answers;
-  {
-    common::MutexLock lock(&mu_);
-    draining_ = true;
-    answers.reserve(line_.size());
-    for (const Place& place : line_) {
-      place.caller->waiting_ = false;
-      GiveBack(place.caller);
-      answers.push_back({place.caller, HeldOutcome::kDrained});
-    }
-    line_.clear();
-    move_next_ = kNobody;
-    free_buckets_.clear();
-  }
-  Tell(answers);
+void WaitingLine::LimitsChanged() {
+  common::MutexLock lock(&mu_);
+  if (line_.empty()) return;
+  alarm_ns_ = 0;
+  alarm_.SetAt(0);
 }
 
 }  // namespace sluice::engine

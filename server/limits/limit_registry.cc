@@ -323,6 +323,7 @@ void LimitRegistry::Swap(std::shared_ptr<const LimitTable> table) {
     current_serial_.store(serial, std::memory_order_release);
   }
   if (table != nullptr) retired_.push_back(std::move(table));
+  if (changed_) changed_();
   FreeRetired();
 }
 

@@ -24,6 +24,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -86,6 +87,14 @@ class LimitRegistry {
   // threads do not contend. A thread that has seen a table never sees an older one.
   const std::shared_ptr<const LimitTable>& Local() const;
 
+  // `changed` is called after each change, once the new table can be seen, by who changes; it must
+  // not block or change limits. REQUIRES: before the first change that is to be told of; lives
+  // until the last.
+  void OnChange(std::function<void()> changed) {
+    common::MutexLock change(&change_mu_);
+    changed_ = std::move(changed);
+  }
+
   // Frees tables that no thread holds any longer. Tables are never freed by a request thread,
   // which would stall for as long as thousands of limits take; each change does this too.
   void ReleaseRetired();
@@ -124,6 +133,7 @@ class LimitRegistry {
   absl::flat_hash_map<std::string, uint32_t> limit_ids_ ABSL_GUARDED_BY(change_mu_);
   uint32_t last_rule_id_ ABSL_GUARDED_BY(change_mu_) = 0;
   std::vector<std::shared_ptr<const LimitTable>> retired_ ABSL_GUARDED_BY(change_mu_);
+  std::function<void()> changed_ ABSL_GUARDED_BY(change_mu_);
 
   // Held for no longer than it takes to copy a pointer. Written under change_mu_ too.
   mutable common::Mutex mu_ ABSL_ACQUIRED_AFTER(change_mu_);

@@ -16,6 +16,8 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   attempts_used_ = 0;
   receipts_.clear();
   was_held_ = false;
+  cut_ns_ = 0;
+  held_.Reset();
 }
 
 void AcquireCall::Held::OnAnswer(engine::HeldOutcome outcome) {

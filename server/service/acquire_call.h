@@ -20,9 +20,11 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/common/bounds.h"
+#include "server/common/strings.h"
 #include "server/engine/engine.h"
 #include "server/engine/waiting_line.h"
 #include "server/limits/limit_table.h"
@@ -76,13 +78,14 @@ class AcquireCall {
   void Reset(Form form, Utf8 utf8 = Utf8::kChecked);
 
   // Starts the next acquisition; AddCharge adds to it.
-  void BeginAcquisition(const AcquisitionOptions& options) {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void BeginAcquisition(const AcquisitionOptions& options) {
     if (++begun_ > common::bounds::kMaxBatch) return;
     Item& item = items_.emplace_back();
     item.options = options;
     item.first = static_cast<uint32_t>(asked_.size());
   }
-  void AddCharge(std::string_view limit, std::string_view key, uint64_t permits) {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void AddCharge(std::string_view limit, std::string_view key,
+                                              uint64_t permits) {
     if (begun_ > common::bounds::kMaxBatch) return;
     // One more than may be is enough to refuse it; the count stays right for the message.
     if (++items_.back().asked > common::bounds::kMaxCharges) return;
@@ -99,6 +102,16 @@ class AcquireCall {
   // Acquisitions of the request, in its order. REQUIRES for result and charge: status() is OK.
   size_t size() const { return items_.size(); }
   AcquisitionResult result(size_t acquisition) const;
+  // The decision, for an encoder that is in a hurry: of an acquisition without an error or a
+  // receipt whose one requested charge is its only one. Null: it is another, see result().
+  const store::Acquisition* single(size_t acquisition) const {
+    const Item& item = items_[acquisition];
+    if (!item.status.ok() || item.asked != 1 || item.receipt_bytes != 0 || was_held_) {
+      return nullptr;
+    }
+    const Attempt& attempt = AttemptOf(item);
+    return attempt.charges(item.in_work) == 1 ? &attempt.acquisition(item.in_work) : nullptr;
+  }
   // REQUIRES: result(acquisition).status is OK, charge < result(acquisition).charges.
   ChargeStatus charge(size_t acquisition, size_t charge) const;
 
@@ -120,7 +133,8 @@ class AcquireCall {
     uint32_t in_work = 0;  // index in its attempt's work
     uint32_t receipt = 0;  // offset in receipts_
     uint32_t receipt_bytes = 0;
-    uint8_t attempt = 0;  // index in attempts_
+    uint8_t attempt = 0;      // index in attempts_
+    bool store_away = false;  // on_store_failure denied it
     absl::Status status;
   };
 
@@ -136,7 +150,7 @@ class AcquireCall {
     const limits::Limit* last_limit = nullptr;
 
     const limits::Limit* Find(std::string_view name) {
-      if (last_limit == nullptr || name != last_name) {
+      if (last_limit == nullptr || !common::SameBytes(name, last_name)) {
         last_name = name;
         last_limit = table->Find(name);
       }
@@ -162,6 +176,8 @@ class AcquireCall {
   Held held_{this};
   // The answer was held until the moment: there is nothing to wait for any more.
   bool was_held_ = false;
+  // Of a call that asks to be held: by how much its deadline cuts its max_wait.
+  int64_t cut_ns_ = 0;
   Form form_ = Form::kUnary;
   Utf8 utf8_ = Utf8::kChecked;
   size_t begun_ = 0;  // acquisitions, also those past the bound, which are not kept

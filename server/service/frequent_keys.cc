@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "server/common/strings.h"
+
 namespace sluice::service {
 namespace {
 
@@ -28,7 +30,8 @@ void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, u
   const size_t mask = slots_.size() - 1;
   for (size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
     Counter& counter = counters_[slots_[slot] - 1];
-    if (counter.hash == hash && counter.limit_id == limit_id && counter.key == key) {
+    if (counter.hash == hash && counter.limit_id == limit_id &&
+        common::SameBytes(counter.key, key)) {
       counter.count = SaturatingAdd(counter.count, weight);
       return;
     }

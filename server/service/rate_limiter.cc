@@ -51,6 +51,26 @@ absl::Status CheckOptions(const AcquisitionOptions& options, AcquireCall::Form f
 
 }  // namespace
 
+inline bool RateLimiter::PrepareUsual(const AcquireCall& call, const AcquireCall::Item& item,
+                                      AcquireCall::Attempt& attempt) {
+  const AcquisitionOptions& options = item.options;
+  if (item.asked != 1 || options.hold || options.want_receipt || options.max_wait.seconds != 0 ||
+      options.max_wait.nanos != 0) {
+    return false;
+  }
+  const AcquireCall::Asked& asked = call.asked_[item.first];
+  const limits::Limit* const limit = attempt.Find(asked.limit);
+  // The name of a limit that there is needs no check that it is UTF-8.
+  if (limit == nullptr || !limit->parents().empty() || asked.key.size() > bounds::kMaxKeyBytes ||
+      (call.utf8_ == AcquireCall::Utf8::kUnchecked && !IsAscii(asked.key) && !IsUtf8(asked.key))) {
+    return false;
+  }
+  const store::Rule& rule = limit->RuleFor(asked.key);
+  if (asked.permits == 0 || asked.permits > algorithm::MaxGrant(rule.parameters)) return false;
+  attempt.AddChecked(rule, asked.key, asked.permits);
+  return true;
+}
+
 void RateLimiter::Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& attempt,
                           bool* suggested) {
   AcquireCall::Item& item = call.items_[i];
@@ -62,7 +82,9 @@ void RateLimiter::Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& att
     if (line_ == nullptr) wrong = errors::HoldUnimplemented("");
     // Who would be let through after its own deadline could never be answered.
     if (call.deadline_ns_ != store::kNoDeadline) {
-      max_wait_ns = std::clamp<int64_t>(call.deadline_ns_ - clock_.NowNs(), 0, max_wait_ns);
+      const int64_t left_ns = call.deadline_ns_ - clock_.NowNs();
+      call.cut_ns_ = max_wait_ns - std::clamp<int64_t>(left_ns, 0, max_wait_ns);
+      max_wait_ns -= call.cut_ns_;
     }
   }
   attempt.Begin(max_wait_ns, item.options.want_receipt);
@@ -156,7 +178,7 @@ void RateLimiter::Decide(AcquireCall* call, AcquireCall::Attempt* last) {
     }
     item.attempt = static_cast<uint8_t>(number);
     item.in_work = static_cast<uint32_t>(attempt.size());
-    Prepare(*call, i, attempt, &suggested);
+    if (!PrepareUsual(*call, item, attempt)) Prepare(*call, i, attempt, &suggested);
   }
   engine_.Acquire(&attempt, call->deadline_ns_);
 }
@@ -184,11 +206,21 @@ void RateLimiter::Decided(AcquireCall* call) {
       case store::Outcome::kPending:
       case store::Outcome::kUnavailable:
         item.status = errors::StoreAway();
+        item.store_away = attempt->acquisition(item.in_work).source == store::Source::kStoreAway;
         break;
       case store::Outcome::kUnsupported:
         item.status = errors::StoreDoesNotBook(
             Prefix(call->form_, static_cast<size_t>(&item - call->items_.data())));
         break;
+      case store::Outcome::kSeveralSlots: {
+        const store::Acquisition& acquisition = attempt->acquisition(item.in_work);
+        const store::Charge& one = acquisition.charges[0];
+        const store::Charge& other = acquisition.charges[acquisition.elsewhere];
+        item.status = errors::ReservationInSeveralSlots(
+            Prefix(call->form_, static_cast<size_t>(&item - call->items_.data())),
+            one.rule->limit_name, one.key, other.rule->limit_name, other.key);
+        break;
+      }
     }
   }
   if (stale) {
@@ -196,8 +228,9 @@ void RateLimiter::Decided(AcquireCall* call) {
     return;
   }
   if (line_ != nullptr && call->form_ == AcquireCall::Form::kUnary && !call->items_.empty() &&
-      call->items_[0].options.hold && Hold(call)) {
-    return;
+      call->items_[0].options.hold) {
+    if (Hold(call)) return;
+    BlameDeadline(call);
   }
   Count(*call);
   call->done_(call->context_, call);
@@ -209,7 +242,11 @@ bool RateLimiter::Hold(AcquireCall* call) {
   store::Acquisition& decided = call->attempts_[item.attempt]->mutable_acquisition(item.in_work);
   if (decided.outcome != store::Outcome::kGranted || decided.wait_ns == 0) return false;
   call->held_.acquisition = &decided;
-  call->held_.until_ns = decided.now_ns + decided.max_wait_ns;
+  call->held_.until_ns =
+      (store_.UsesLocalClock() ? decided.now_ns : clock_.NowNs()) + decided.max_wait_ns;
+  const std::shared_ptr<const limits::LimitTable>& table = call->attempts_[item.attempt]->table;
+  call->held_.generation = table->serial();
+  call->held_.rules = table;
   // From here on the answer may come at any time, from another thread.
   if (line_->Hold(&call->held_)) return true;
   item.status = errors::Draining();
@@ -221,7 +258,9 @@ void RateLimiter::Answer(AcquireCall* call, engine::HeldOutcome outcome) {
   AcquireCall::Item& item = call->items_[0];
   switch (outcome) {
     case engine::HeldOutcome::kMoment:
+      break;
     case engine::HeldOutcome::kDenied:
+      BlameDeadline(call);
       break;
     case engine::HeldOutcome::kCancelled:
       item.status = errors::CancelledWhileWaiting();
@@ -229,9 +268,32 @@ void RateLimiter::Answer(AcquireCall* call, engine::HeldOutcome outcome) {
     case engine::HeldOutcome::kDrained:
       item.status = errors::Draining();
       break;
+    case engine::HeldOutcome::kUnavailable:
+      item.status = errors::StoreAway();
+      break;
   }
   Count(*call);
   call->done_(call->context_, call);
+}
+
+// What on_store_failure decided.
+void RateLimiter::CountAway(common::Metrics::Shard& shard, const store::Acquisition& decided) {
+  for (const store::Charge& charge : decided.charges) {
+    common::LimitCounters& limit = shard.OfLimit(charge.rule->limit_id);
+    (decided.outcome == store::Outcome::kGranted ? limit.away_allowed : limit.away_denied).Add(1);
+  }
+}
+
+void RateLimiter::BlameDeadline(AcquireCall* call) {
+  const AcquireCall::Item& item = call->items_[0];
+  if (call->cut_ns_ == 0 || !item.status.ok()) return;
+  const store::Acquisition& decided = call->attempts_[item.attempt]->acquisition(item.in_work);
+  // With all of its max_wait it would have been granted.
+  if (decided.outcome != store::Outcome::kDenied || decided.retry_after_ns > call->cut_ns_) return;
+  for (size_t c = 0; c < decided.charges.size(); ++c) {
+    store::Reason& reason = decided.results[c].reason;
+    if (reason == store::Reason::kNotEnough) reason = store::Reason::kDeadlineTooShort;
+  }
 }
 
 // Counters, key usage and receipts of a call that is decided.
@@ -239,28 +301,38 @@ void RateLimiter::Count(AcquireCall& call) {
   common::Metrics::Shard& shard = metrics_.Local();
   // What is counted of nearly every decision is added once for a run of the same limit.
   common::LimitCounters* run = nullptr;
+  const store::Rule* run_rule = nullptr;
   uint64_t run_grants = 0;
   uint64_t run_permits = 0;
   uint64_t granted_calls = 0;
   uint64_t denied_calls = 0;
   bool any_receipt = false;
   const auto end_run = [&] {
-    if (run == nullptr || run_grants == 0) return;
+    if (run_grants == 0) return;
     run->granted.Add(run_grants);
     run->permits_granted.Add(run_permits);
     run_grants = run_permits = 0;
   };
   usage_.Record([&](auto usage) {
     for (AcquireCall::Item& item : call.items_) {
-      if (!item.status.ok()) continue;
+      if (!item.status.ok()) {
+        if (item.store_away) CountAway(shard, call.AttemptOf(item).acquisition(item.in_work));
+        continue;
+      }
       const store::Acquisition& decided = call.AttemptOf(item).acquisition(item.in_work);
       const bool granted = decided.outcome == store::Outcome::kGranted;
+      if (decided.source == store::Source::kStoreAway) CountAway(shard, decided);
       ++(granted ? granted_calls : denied_calls);
       any_receipt |= decided.receipt_id != 0;
       for (size_t c = 0; c < decided.charges.size(); ++c) {
         const store::Charge& charge = decided.charges[c];
         const store::Reason reason = decided.results[c].reason;
-        common::LimitCounters& limit = shard.OfLimit(charge.rule->limit_id);
+        if (charge.rule != run_rule) {
+          end_run();
+          run_rule = charge.rule;
+          run = &shard.OfLimit(charge.rule->limit_id);
+        }
+        common::LimitCounters& limit = *run;
         if (reason == store::Reason::kOverflow) limit.overflow_denied.Add(1);
         if (!granted) {
           limit.denied.Add(1);
@@ -268,10 +340,6 @@ void RateLimiter::Count(AcquireCall& call) {
             usage.Denied(charge.rule->limit_id, charge.key);
           }
           continue;
-        }
-        if (run != &limit) {
-          end_run();
-          run = &limit;
         }
         ++run_grants;
         if (reason == store::Reason::kShadowDenied) {
@@ -390,7 +458,7 @@ BucketStatus QueryCall::bucket(size_t i) const {
   bucket.error = asked.error;
   if (!asked.error.ok()) return bucket;
   const store::QueryItem& item = operation_.found[asked.item];
-  if (item.unavailable) bucket.error = errors::StoreAway();
+  if (item.unavailable) bucket.error = errors::BucketNotKnown();
   bucket.level = item.level;
   bucket.exists = item.exists;
   bucket.source = item.source;

@@ -69,6 +69,11 @@ class RateLimiter {
   friend class QueryCall;
   friend class RefundCall;
 
+  // Puts the item into the attempt's work if it is one charge for now, without parents, and
+  // nothing is wrong with it. False: it is another, or something is, and nothing was done.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE static bool PrepareUsual(const AcquireCall& call,
+                                                        const AcquireCall::Item& item,
+                                                        AcquireCall::Attempt& attempt);
   // Puts item i into the attempt's work, or says what is wrong with it.
   void Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& attempt, bool* suggested);
   void Decide(AcquireCall* call, AcquireCall::Attempt* attempt);
@@ -76,6 +81,9 @@ class RateLimiter {
   // Holds a call that was granted for later. False: it is to be answered now.
   bool Hold(AcquireCall* call);
   void Answer(AcquireCall* call, engine::HeldOutcome outcome);
+  static void CountAway(common::Metrics::Shard& shard, const store::Acquisition& decided);
+  // Of a held call that is denied: tells its deadline apart from a limit that is used up.
+  static void BlameDeadline(AcquireCall* call);
   void Count(AcquireCall& call);
   // Resolves the call's buckets; its status says what is wrong.
   void Resolve(QueryCall* call);

@@ -8,8 +8,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "server/common/bounds.h"
 #include "server/common/errors.h"
+#include "server/common/strings.h"
 
 namespace sluice::service {
 namespace {
@@ -47,17 +50,54 @@ bool TakeString(std::string_view* bytes, std::string_view* out) {
 }  // namespace
 
 ReceiptSigner::ReceiptSigner() {
+  std::array<uint8_t, kReceiptKeyBytes> key;
   // Without randomness receipts could be forged: better not to start.
-  if (RAND_bytes(key_.data(), key_.size()) != 1 ||
+  if (RAND_bytes(key.data(), key.size()) != 1 ||
       RAND_bytes(reinterpret_cast<unsigned char*>(&instance_), sizeof(instance_)) != 1) {
     std::abort();
   }
+  Add(key);
 }
 
-std::array<uint8_t, kReceiptMacBytes> ReceiptSigner::Mac(std::string_view bytes) const {
+ReceiptSigner::ReceiptSigner(uint64_t instance, const std::array<uint8_t, kReceiptKeyBytes>& key)
+    : instance_(instance) {
+  Add(key);
+}
+
+void ReceiptSigner::Add(const std::array<uint8_t, kReceiptKeyBytes>& key) {
+  common::MutexLock lock(&mu_);
+  const Secret* const before = newest_.load(std::memory_order_relaxed);
+  if (before != nullptr && before->bytes == key) return;
+  secrets_.push_back(std::make_unique<const Secret>(Secret{key, before}));
+  newest_.store(secrets_.back().get(), std::memory_order_release);
+}
+
+std::string ReceiptSigner::Key() const {
+  const Secret& secret = *newest_.load(std::memory_order_acquire);
+  return absl::BytesToHexString(
+      {reinterpret_cast<const char*>(secret.bytes.data()), secret.bytes.size()});
+}
+
+absl::Status ReceiptSigner::UseKey(std::string_view hex) {
+  std::array<uint8_t, kReceiptKeyBytes> key;
+  const bool good = hex.size() == 2 * key.size() &&
+                    hex.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  if (!good) {
+    return absl::InvalidArgumentError(absl::StrCat("a receipt key is ", 2 * key.size(),
+                                                   " hexadecimal digits, not ", hex.size(),
+                                                   " characters of another kind"));
+  }
+  const std::string bytes = absl::HexStringToBytes(common::ToAbsl(hex));
+  std::memcpy(key.data(), bytes.data(), key.size());
+  Add(key);
+  return absl::OkStatus();
+}
+
+std::array<uint8_t, kReceiptMacBytes> ReceiptSigner::Mac(const Secret& secret,
+                                                         std::string_view bytes) {
   unsigned char full[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
-  if (HMAC(EVP_sha256(), key_.data(), key_.size(),
+  if (HMAC(EVP_sha256(), secret.bytes.data(), secret.bytes.size(),
            reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), full,
            &size) == nullptr) {
     std::abort();  // out of memory
@@ -82,7 +122,8 @@ void ReceiptSigner::Append(uint64_t id, int64_t moment_ns, absl::Span<const stor
     out->append(charge.key);
     AppendInteger(charge.permits, out);
   }
-  const auto mac = Mac(std::string_view(*out).substr(start));
+  const auto mac =
+      Mac(*newest_.load(std::memory_order_acquire), std::string_view(*out).substr(start));
   out->append(reinterpret_cast<const char*>(mac.data()), mac.size());
 }
 
@@ -94,8 +135,13 @@ absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const
     return bad;
   }
   std::string_view rest = bytes.substr(0, bytes.size() - kReceiptMacBytes);
-  const auto mac = Mac(rest);
-  const bool issued_here = CRYPTO_memcmp(mac.data(), bytes.data() + rest.size(), mac.size()) == 0;
+  bool issued_here = false;
+  const Secret* secret = newest_.load(std::memory_order_acquire);
+  for (int i = 0; secret != nullptr && i < kKeysTried && !issued_here; ++i) {
+    const auto mac = Mac(*secret, rest);
+    issued_here = CRYPTO_memcmp(mac.data(), bytes.data() + rest.size(), mac.size()) == 0;
+    secret = secret->before;
+  }
 
   if (TakeInteger<uint8_t>(&rest) != kVersion) return bad;
   const uint64_t instance = TakeInteger<uint64_t>(&rest);

@@ -8,22 +8,29 @@
 //   8 B   the moment of a reservation, on the store's clock; 0: granted for now
 //   1 B   charges, 1 to 16
 //         each: 1 B name length, name; 2 B key length, key; 8 B permits
-//   16 B  MAC: the first half of HMAC-SHA256 over all before it, with a random key of this start
+//   16 B  MAC: the first half of HMAC-SHA256 over all before it
+//
+// The MAC's key is random, of this start, until UseKey: nodes that share a store use one key, so
+// that each can redeem what another gave.
 //
 // A receipt carries its charges, so that the server remembers nothing but what the store does.
-// The instance is there for the message alone: it tells a receipt from before a restart from one
-// that was changed. It proves nothing.
+// The instance is there for the message alone: it tells a receipt from before a restart, or of
+// another server, from one that was changed. It proves nothing.
 #ifndef SLUICE_SERVER_SERVICE_RECEIPT_H_
 #define SLUICE_SERVER_SERVICE_RECEIPT_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "server/common/mutex.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
@@ -43,14 +50,21 @@ struct Receipt {
 inline constexpr size_t kReceiptKeyBytes = 32;
 inline constexpr size_t kReceiptMacBytes = 16;
 
-// Thread-safe: immutable.
+// Thread-safe. Append and Open take no lock.
 class ReceiptSigner {
  public:
   // With a key and an instance from the system's random source. Aborts if there is none.
   ReceiptSigner();
   // For tests.
-  ReceiptSigner(uint64_t instance, const std::array<uint8_t, kReceiptKeyBytes>& key)
-      : instance_(instance), key_(key) {}
+  ReceiptSigner(uint64_t instance, const std::array<uint8_t, kReceiptKeyBytes>& key);
+  ReceiptSigner(const ReceiptSigner&) = delete;
+  ReceiptSigner& operator=(const ReceiptSigner&) = delete;
+
+  // In hex. A secret: not for logs.
+  std::string Key() const;
+  // Signs with this key from now on, and still opens what the last few keys signed.
+  // INVALID_ARGUMENT: not such a key; the message does not show it.
+  absl::Status UseKey(std::string_view hex);
 
   // Appends a receipt to `out`.
   void Append(uint64_t id, int64_t moment_ns, absl::Span<const store::Charge> charges,
@@ -60,10 +74,22 @@ class ReceiptSigner {
   absl::Status Open(std::string_view bytes, Receipt* receipt) const;
 
  private:
-  std::array<uint8_t, kReceiptMacBytes> Mac(std::string_view bytes) const;
+  // What Open tries: the newest, and those before it.
+  static constexpr int kKeysTried = 4;
+  struct Secret {
+    std::array<uint8_t, kReceiptKeyBytes> bytes;
+    const Secret* before;
+  };
+
+  static std::array<uint8_t, kReceiptMacBytes> Mac(const Secret& secret, std::string_view bytes);
+  void Add(const std::array<uint8_t, kReceiptKeyBytes>& key);
 
   uint64_t instance_;
-  std::array<uint8_t, kReceiptKeyBytes> key_;
+  common::Mutex mu_;
+  // All that there were: who reads is never waited for, and changes are rare.
+  std::vector<std::unique_ptr<const Secret>> secrets_ ABSL_GUARDED_BY(mu_);
+  // Released once filled in.
+  std::atomic<const Secret*> newest_{nullptr};
 };
 
 }  // namespace sluice::service

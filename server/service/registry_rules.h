@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "server/engine/waiting_line.h"
 #include "server/limits/limit_registry.h"
@@ -17,18 +18,29 @@ class RegistryRules final : public engine::RuleSource {
 
   uint64_t Generation() override { return registry_.Current()->serial(); }
 
-  bool Refresh(absl::Span<store::Charge> charges, std::shared_ptr<const void>* keep,
-               bool* changed) override {
+  engine::Refreshed Refresh(absl::Span<store::Charge> charges,
+                            std::shared_ptr<const void>* keep) override {
     const std::shared_ptr<const limits::LimitTable> table = registry_.Current();
+    engine::Refreshed refreshed = engine::Refreshed::kSame;
     for (store::Charge& charge : charges) {
       const limits::Limit* const limit = table->Find(charge.rule->limit_name);
-      if (limit == nullptr) return false;
+      if (limit == nullptr) {
+        refreshed = engine::Refreshed::kGone;
+        continue;
+      }
       const store::Rule& rule = limit->RuleFor(charge.key);
-      *changed |= rule.id != charge.rule->id;
+      if (rule.id == charge.rule->id) continue;
       charge.rule = &rule;
+      if (refreshed == engine::Refreshed::kSame) refreshed = engine::Refreshed::kChanged;
     }
-    *keep = table;
-    return true;
+    if (refreshed == engine::Refreshed::kChanged) {
+      // Rules that did not change are the new table's as well.
+      *keep = table;
+    } else if (refreshed == engine::Refreshed::kGone) {
+      *keep = std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+          *keep, table);
+    }
+    return refreshed;
   }
 
  private:

@@ -6,9 +6,11 @@
 #ifndef SLUICE_SERVER_STORE_STORE_H_
 #define SLUICE_SERVER_STORE_STORE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "absl/types/span.h"
@@ -45,6 +47,8 @@ enum class Reason : uint8_t {
   kStoreAway,
   kOverflow,
   kShadowDenied,
+  // Not a store's: held, and its deadline comes before its moment.
+  kDeadlineTooShort,
 };
 
 enum class Source : uint8_t { kStore = 0, kLease, kStoreAway, kOverflow, kLocal };
@@ -52,6 +56,9 @@ enum class Source : uint8_t { kStore = 0, kLease, kStoreAway, kOverflow, kLocal 
 struct ChargeResult {
   BucketLevel level;
   Reason reason = Reason::kNone;
+  // Granted: how long before the acquisition's now_ns it was debited. Not 0 only where no one
+  // decision could be made of all charges (several slots of a Redis Cluster).
+  int64_t debited_before_ns = 0;
 };
 
 enum class Outcome : uint8_t {
@@ -67,6 +74,9 @@ enum class Outcome : uint8_t {
   kUnavailable,
   // Nothing was debited; this store does not book ahead (max_wait_ns).
   kUnsupported,
+  // Nothing was debited; it does not book ahead (max_wait_ns) in buckets of several slots of a
+  // Redis Cluster. Acquisition::elsewhere says which.
+  kSeveralSlots,
 };
 
 // One acquisition: its charges (each of a bucket of its own; the engine has added up those of the
@@ -94,6 +104,8 @@ struct Acquisition {
   // With want_receipt and granted, and for every reservation: what Refund is called with, together
   // with now_ns + wait_ns. 0: none.
   uint64_t receipt_id = 0;
+  // kSeveralSlots: the place of a charge whose bucket is not in the slot of the first one's.
+  size_t elsewhere = 0;
 };
 
 // Independent acquisitions, decided in order. The caller owns it and keeps it, and all it points
@@ -170,16 +182,72 @@ enum class MoveOutcome : uint8_t {
   // Its moment has come, or there is no such booking.
   kGone,
   kStaleRule,
+  // The shared store is away; it may or may not have moved.
+  kUnavailable,
 };
 
 // A reservation whose moment nobody was told of yet.
-struct MoveOperation {
+class MoveOperation {
+ public:
   uint64_t receipt_id = 0;
   absl::Span<const Charge> charges;
   // As it is booked; written by the store when it moved.
   int64_t moment_ns = 0;
   // Written by the store.
   MoveOutcome outcome = MoveOutcome::kStays;
+  virtual void Done() = 0;
+
+ protected:
+  ~MoveOperation() = default;
+};
+
+// One of a RebookOperation.
+struct Rebooking {
+  enum class Outcome : uint8_t {
+    kPending = 0,
+    // For moment_ns; if that is now_ns, debited.
+    kBooked,
+    // It does not fit until until_ns, and was given up.
+    kDenied,
+    // Its moment came before, and it stands as it was granted.
+    kGone,
+  };
+
+  uint64_t receipt_id = 0;
+  absl::Span<const Charge> charges;
+  // Caller's, as many as charges. Written by the store if it is denied.
+  ChargeResult* results = nullptr;
+  // As it is booked; written by the store.
+  int64_t moment_ns = 0;
+  // The moment may be no later, on the clock of moment_ns.
+  int64_t until_ns = 0;
+
+  // Written by the store.
+  Outcome outcome = Outcome::kPending;
+  int64_t now_ns = 0;
+  int64_t retry_after_ns = 0;  // kDenied
+};
+
+enum class RebookStatus : uint8_t {
+  kPending = 0,
+  kDone,
+  // Nothing was changed.
+  kStaleRule,
+  kUnsupported,
+  // The shared store is away; what became of them is not known.
+  kUnavailable,
+};
+
+// Reservations that nobody was told of, under the rules that their charges name now.
+class RebookOperation {
+ public:
+  absl::Span<Rebooking> items;
+  // Written by the store.
+  RebookStatus status = RebookStatus::kPending;
+  virtual void Done() = 0;
+
+ protected:
+  ~RebookOperation() = default;
 };
 
 struct StoreStats {
@@ -194,6 +262,25 @@ struct StoreStats {
   uint64_t receipts_evicted = 0;
   uint64_t bookings = 0;
   uint64_t lock_yields = 0;
+
+  // Of a shared store: what this process asked of it since it started.
+  uint64_t commands = 0;
+  uint64_t decisions = 0;
+  // Sent, and not answered in time or ever; may have been executed.
+  uint64_t unanswered = 0;
+  // Answered with an error.
+  uint64_t errors = 0;
+  // Buckets that were taken over from other figures.
+  uint64_t conversions = 0;
+};
+
+// Whether a shared store answers. Moments are of the wall clock.
+struct StoreHealth {
+  bool shared = false;  // false: the store is this process' own, and never away
+  bool away = false;
+  int64_t since_wall_ns = 0;  // since when it is there, or away
+  uint64_t times_away = 0;
+  std::string why;  // it was away last; empty: it never was
 };
 
 // Thread-safe. Never blocks.
@@ -216,8 +303,23 @@ class Store {
   virtual void Refund(RefundOperation* operation) = 0;
 
   // Moves a booking up to the earliest moment at which it fits, not before the one that stands
-  // before it in the order of its set of buckets. Never moves it back. Answers before it returns.
-  virtual void Move(MoveOperation* operation) { operation->outcome = MoveOutcome::kStays; }
+  // before it in the order of its set of buckets. Never moves it back.
+  virtual void Move(MoveOperation* operation) {
+    operation->outcome = MoveOutcome::kStays;
+    operation->Done();
+  }
+
+  // As one step that nobody else sees half of: takes all items out, also those that were debited
+  // since, and books them again in the order of their receipts, each at the earliest moment that
+  // fits behind those of its set of buckets with a lesser receipt. They keep their receipts.
+  virtual void Rebook(RebookOperation* operation) {
+    operation->status = RebookStatus::kUnsupported;
+    operation->Done();
+  }
+
+  // Whether the moments in its answers are on common::Clock::NowNs()'s time line. False: they are
+  // on a clock of the store's own.
+  virtual bool UsesLocalClock() const { return true; }
 
   // Makes the bucket full; its open receipts become worthless. `done(existed)` runs once, as
   // AcquireOperation::Done does.
@@ -225,6 +327,8 @@ class Store {
                      void* context) = 0;
 
   virtual StoreStats Stats() const = 0;
+
+  virtual StoreHealth Health() const { return {}; }
 
   // Does a small, bounded step of housekeeping: drops full buckets, gives memory back. Called by
   // a timer, also when no requests come. Returns true while there is more to do soon.

@@ -24,8 +24,8 @@ namespace {
 class NoChange final : public RuleSource {
  public:
   uint64_t Generation() override { return 1; }
-  bool Refresh(absl::Span<store::Charge>, std::shared_ptr<const void>*, bool*) override {
-    return true;
+  Refreshed Refresh(absl::Span<store::Charge>, std::shared_ptr<const void>*) override {
+    return Refreshed::kSame;
   }
 };
 
@@ -87,6 +87,7 @@ int Run(int callers, int64_t per_second) {
     waiter.decided.results = &waiter.result;
     waiter.decided.max_wait_ns = int64_t{3600} * 1'000'000'000;
     waiter.acquisition = &waiter.decided;
+    waiter.generation = 1;
     Operation operation;
     operation.acquisitions = absl::MakeSpan(&waiter.decided, 1);
     store.Acquire(&operation);

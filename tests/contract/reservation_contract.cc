@@ -32,7 +32,7 @@ TEST_P(ReservationContractTest, GrantsForNowWhileItFits) {
   EXPECT_TRUE(now.granted());
   EXPECT_EQ(now.wait_ns, 0);
   EXPECT_EQ(now.receipt_id, 0u);
-  EXPECT_EQ(store().Stats().bookings, 0u);
+  ExpectBookings(0);
 }
 
 TEST_P(ReservationContractTest, GrantsForTheEarliestMomentsOneAfterTheOther) {
@@ -44,7 +44,7 @@ TEST_P(ReservationContractTest, GrantsForTheEarliestMomentsOneAfterTheOther) {
     EXPECT_EQ(reserved.receipt_id != 0, i > 0);
     EXPECT_EQ(reserved.charges[0].reason, Reason::kNone);
   }
-  EXPECT_EQ(store().Stats().bookings, 19u);
+  ExpectBookings(19);
   const store::QueryItem item = Query(store(), *rule, "k");
   EXPECT_EQ(item.waiting, 19u);
   EXPECT_EQ(item.next_moment_after_ns, kSecond);
@@ -57,7 +57,7 @@ TEST_P(ReservationContractTest, GrantsForTheEarliestMomentsOneAfterTheOther) {
   EXPECT_EQ(Query(store(), *rule, "k").next_moment_after_ns, kSecond - 1);
   Advance(kMinute);
   EXPECT_EQ(Query(store(), *rule, "k").waiting, 0u);
-  EXPECT_EQ(store().Stats().bookings, 0u);
+  ExpectBookings(0);
 }
 
 TEST_P(ReservationContractTest, DebtsWaitAsInGuava) {
@@ -197,7 +197,7 @@ TEST_P(ReservationContractTest, CancellingTakesItOutOfEveryBucket) {
   EXPECT_THAT(Cancel(reserved, charges).permits, ElementsAre(1, 1));
   EXPECT_EQ(Query(store(), *overall, "").waiting, 0u);
   EXPECT_EQ(Query(store(), *channel, "").waiting, 0u);
-  EXPECT_EQ(store().Stats().bookings, 0u);
+  ExpectBookings(0);
 }
 
 TEST_P(ReservationContractTest, AShadowLimitDelaysNobody) {
@@ -239,8 +239,13 @@ TEST_P(ReservationContractTest, LoweringTheRateLeavesMomentsThatWereGiven) {
 TEST_P(ReservationContractTest, ABucketTakesNoMoreBookingsThanItMay) {
   const auto rule = TokenBucket(1, 1'000'000, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
-  for (uint64_t i = 0; i < common::bounds::kMaxBookingsPerBucket; ++i) {
-    ASSERT_TRUE(Reserve(*rule, "k", kMinute).granted());
+  for (uint64_t left = under_test_->max_bookings(); left > 0;) {
+    const uint64_t count = std::min<uint64_t>(left, 4096);
+    const std::vector<std::vector<Charge>> batch(count, {{rule.get(), "k", 1}});
+    for (const Acquired& reserved : AcquireBatch(store(), batch, {.max_wait_ns = kMinute})) {
+      ASSERT_TRUE(reserved.granted());
+    }
+    left -= count;
   }
   const Acquired denied = Reserve(*rule, "k", kMinute);
   EXPECT_EQ(denied.outcome, Outcome::kDenied);
@@ -259,8 +264,10 @@ TEST_P(ReservationContractTest, WhatWasBookedIsDroppedAfterwardsLikeAnyBucket) {
   }
   Advance(kMinute);
   for (int i = 0; i < 1000; ++i) store().Maintain();
-  EXPECT_EQ(store().Stats().buckets, 0u);
-  EXPECT_EQ(store().Stats().bookings, 0u);
+  if (under_test_->knows_what_it_holds()) {
+    EXPECT_EQ(store().Stats().buckets, 0u);
+  }
+  ExpectBookings(0);
 }
 
 // Random reservations, cancellations and calls that do not wait, on two channels under a shared

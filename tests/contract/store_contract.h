@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "server/algorithm/make.h"
+#include "server/common/bounds.h"
 #include "server/store/store.h"
 #include "tests/support/store_calls.h"
 
@@ -34,6 +35,8 @@ class StoreUnderTest {
   virtual int64_t WallNs() = 0;
   // Whether it is bounded by StoreOptions::max_buckets.
   virtual bool bounded() const = 0;
+  // Bookings that a bucket takes.
+  virtual uint64_t max_bookings() const { return common::bounds::kMaxBookingsPerBucket; }
   // Whether its Stats know of buckets and receipts, as they do where these are its own.
   virtual bool knows_what_it_holds() const { return true; }
 };
@@ -88,6 +91,11 @@ class ReservationContractTest : public StoreContractTest {
   Acquired Reserve(const store::Rule& rule, std::string_view key, int64_t max_wait_ns,
                    uint64_t permits = 1) {
     return Acquire(store(), rule, key, permits, {.max_wait_ns = max_wait_ns});
+  }
+  void ExpectBookings(uint64_t count) {
+    if (under_test_->knows_what_it_holds()) {
+      EXPECT_EQ(store().Stats().bookings, count);
+    }
   }
   Refunded Cancel(const Acquired& reservation, const std::vector<store::Charge>& charges) {
     return Refund(store(), reservation.receipt_id, charges, reservation.moment_ns());

@@ -200,10 +200,6 @@ void Run(Parts& parts, uint8_t which, const std::string& bytes) {
 }  // namespace
 }  // namespace sluice
 
-// The store keeps pointers in pages that it mapped itself, where LeakSanitizer does not look: what
-// they point to would be taken for lost.
-extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }
-
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   static int runs = 0;

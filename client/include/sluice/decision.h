@@ -61,6 +61,7 @@ enum class Reason {
   kStoreAway = 3,
   kOverflow = 4,
   kShadowDenied = 5,  // granted, because the limit is in shadow mode
+  kDeadlineTooShort = 6,  // held: its moment comes after the call's own deadline
 };
 
 // "not_enough" and so on; empty for kNone.

@@ -177,7 +177,9 @@ class EmbeddedGate final : public Gate {
       const limits::Limit* limit = state_.registry().Local()->Find(limit_);
       if (limit == nullptr) return false;
       store::Charge charges[common::bounds::kMaxCharges];
-      store::MoveOperation move;
+      struct Inline final : store::MoveOperation {
+        void Done() override {}
+      } move;
       move.receipt_id = booking->receipt_id;
       move.charges =
           absl::MakeConstSpan(charges, FillCharges(*limit, key_, booking->permits, charges));

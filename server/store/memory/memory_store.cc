@@ -7,6 +7,7 @@
 #include "server/algorithm/bucket_state.h"
 #include "server/algorithm/calendar.h"
 #include "server/algorithm/token_bucket.h"
+#include "server/store/memory/view.h"
 
 namespace sluice::store {
 
@@ -24,63 +25,10 @@ namespace {
 // overlap, few enough that what was fetched is still there when it is used.
 constexpr size_t kGroup = 32;
 
-// When to try again where no bucket could be made: nobody knows when there will be room.
-constexpr int64_t kOverflowRetryNs = 100'000'000;
-
 uint64_t SeedOf(uint64_t seed) {
   if (seed != 0) return seed;
   std::random_device random;
   return uint64_t{random()} << 32 | random();
-}
-
-BucketLevel ToBucketLevel(const algorithm::Level& level) {
-  return {level.remaining, level.capacity, level.reset_after_ns, level.next_permit_after_ns};
-}
-
-// Of a bucket that does not exist.
-BucketLevel FullLevel(const algorithm::Parameters& parameters, Moment at) {
-  if (parameters.kind == Kind::kTokenBucket) {
-    return ToBucketLevel(algorithm::LevelAt(parameters.token_bucket, 0, at.now_ns));
-  }
-  return ToBucketLevel(BucketState(parameters).LevelAt(parameters, at));
-}
-
-// The bucket that a word, locked or plain, stands for.
-struct View {
-  const algorithm::Parameters& parameters;
-  uint64_t word;
-
-  bool CanTake(uint64_t permits, Moment at, uint64_t set) const {
-    if (!Record::IsPlain(word)) {
-      return Record::StateOf(word)->CanTake(parameters, permits, at, set);
-    }
-    uint64_t full_at = word;
-    return algorithm::TryTake(parameters.token_bucket, permits,
-                              algorithm::ToTicks(parameters.token_bucket, at.now_ns), &full_at);
-  }
-  int64_t EarliestNs(uint64_t permits, Moment at, uint64_t set, int64_t from_ns) const {
-    if (!Record::IsPlain(word)) {
-      return Record::StateOf(word)->EarliestNs(parameters, permits, at, set, from_ns);
-    }
-    return algorithm::EarliestNs(parameters.token_bucket, permits, word,
-                                 std::max(at.now_ns, from_ns));
-  }
-  // nullptr: nothing is booked.
-  BucketState* Booked() const {
-    if (Record::IsPlain(word)) return nullptr;
-    BucketState* const state = Record::StateOf(word);
-    return state->bookings() == 0 ? nullptr : state;
-  }
-  BucketLevel Level(Moment at) const {
-    if (!Record::IsPlain(word)) {
-      return ToBucketLevel(Record::StateOf(word)->LevelAt(parameters, at));
-    }
-    return ToBucketLevel(algorithm::LevelAt(parameters.token_bucket, word, at.now_ns));
-  }
-};
-
-int64_t WaitUntil(int64_t earliest_ns, int64_t now_ns) {
-  return earliest_ns == kNeverNs ? kNeverNs : std::max<int64_t>(earliest_ns - now_ns, 0);
 }
 
 }  // namespace
@@ -90,15 +38,6 @@ struct MemoryStore::Attempt {
   Record* record = nullptr;
   uint64_t word = 0;      // what it was decided by
   uint64_t new_word = 0;  // the same: nothing is taken
-};
-
-struct MemoryStore::Held {
-  const Rule* rule = nullptr;
-  std::string_view key;
-  uint64_t hash = 0;
-  Record* record = nullptr;  // null: no bucket, and no room or no wish for one
-  uint64_t word = 0;         // as it was locked, then as it is to become
-  bool created = false;
 };
 
 MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& options)
@@ -277,8 +216,13 @@ void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns) {
 }
 
 bool MemoryStore::LockAll(absl::Span<Held> held, std::optional<int64_t> create_at_ns) {
+  Held* order[common::bounds::kMaxCharges];
+  return LockAll(held, create_at_ns, order);
+}
+
+bool MemoryStore::LockAll(absl::Span<Held> held, std::optional<int64_t> create_at_ns,
+                          Held** order) {
   for (;;) {
-    Held* order[common::bounds::kMaxCharges];
     for (size_t i = 0; i < held.size(); ++i) {
       Held& h = held[i];
       order[i] = &h;
@@ -632,93 +576,6 @@ void MemoryStore::Refund(RefundOperation* operation) {
     }
   }
   operation->Done();
-}
-
-void MemoryStore::Move(MoveOperation* operation) {
-  const absl::Span<const Charge> charges = operation->charges;
-  ABSL_RAW_CHECK(charges.size() <= common::bounds::kMaxCharges, "too many charges");
-  EpochGuard guard(index_.epochs());
-  Held held_array[common::bounds::kMaxCharges];
-  const absl::Span<Held> held = absl::MakeSpan(held_array, charges.size());
-  for (size_t i = 0; i < held.size(); ++i) {
-    held[i].rule = charges[i].rule;
-    held[i].key = charges[i].key;
-    held[i].hash = index_.Hash(*charges[i].rule, charges[i].key);
-  }
-  if (!LockAll(held, std::nullopt)) {
-    operation->outcome = MoveOutcome::kStaleRule;
-    return;
-  }
-  int64_t now_ns = clock_.NowNs();
-  for (const Held& h : held) {
-    if (h.record == nullptr) continue;
-    const BucketState* state = View{h.rule->parameters, h.word}.Booked();
-    if (state != nullptr) now_ns = std::max(now_ns, state->NotBeforeNs());
-  }
-  const Moment at{now_ns, clock_.WallNs()};
-  MoveLocked(*operation, held, at);
-  for (size_t i = 0; i < held.size(); ++i) {
-    Held& h = held[i];
-    if (h.record != nullptr) h.record->Unlock(Collapse(*h.rule, h.word, at));
-  }
-}
-
-void MemoryStore::MoveLocked(MoveOperation& operation, absl::Span<Held> held, Moment at) {
-  operation.outcome = MoveOutcome::kGone;
-  algorithm::Booking booking;
-  bool booked[common::bounds::kMaxCharges] = {};
-  bool any = false;
-  // Were it now it would not be a booking.
-  int64_t from_ns = at.now_ns + 1;
-  int64_t after_all_ns = at.now_ns + 1;
-  for (size_t i = 0; i < held.size(); ++i) {
-    if (held[i].record == nullptr) continue;
-    Fold(held[i], at);
-    const BucketState* state = View{held[i].rule->parameters, held[i].word}.Booked();
-    if (state == nullptr) continue;
-    after_all_ns = std::max(after_all_ns, state->LastMomentNs());
-    int64_t previous_ns = 0;
-    booked[i] =
-        state->FindBooking(operation.moment_ns, operation.receipt_id, &booking, &previous_ns);
-    any |= booked[i];
-    if (booked[i]) from_ns = std::max(from_ns, previous_ns);
-  }
-  if (!any) return;
-  for (size_t i = 0; i < held.size(); ++i) {
-    if (!booked[i]) continue;
-    BucketState* const state = StateOf(held[i]);
-    index_.CountState(*state, *held[i].rule, -1);
-    state->CancelBooking(held[i].rule->parameters, operation.moment_ns, operation.receipt_id);
-    index_.CountState(*state, *held[i].rule, +1);
-  }
-  size_t enforced[common::bounds::kMaxCharges];
-  size_t n = 0;
-  for (size_t i = 0; i < held.size(); ++i) {
-    if (held[i].record != nullptr && !held[i].rule->shadow) enforced[n++] = i;
-  }
-  const auto earliest = [&](size_t i, int64_t not_before_ns) {
-    return View{held[i].rule->parameters, held[i].word}.EarliestNs(operation.charges[i].permits, at,
-                                                                   /*set=*/0, not_before_ns);
-  };
-  const int64_t moment_ns = algorithm::JointMomentNs(
-      n, from_ns, after_all_ns,
-      [&](size_t e, int64_t not_before_ns) { return earliest(enforced[e], not_before_ns); });
-  // Figures that were lowered may leave no earlier place, nor its own: what was given stands.
-  const bool moved = moment_ns < operation.moment_ns;
-  booking.moment_ns = moved ? moment_ns : operation.moment_ns;
-  for (size_t i = 0; i < held.size(); ++i) {
-    if (!booked[i]) continue;
-    if (held[i].rule->shadow && moved && earliest(i, booking.moment_ns) != booking.moment_ns) {
-      continue;
-    }
-    booking.permits = operation.charges[i].permits;
-    BucketState* const state = StateOf(held[i]);
-    index_.CountState(*state, *held[i].rule, -1);
-    state->Book(held[i].rule->parameters, booking, at);
-    index_.CountState(*state, *held[i].rule, +1);
-  }
-  operation.moment_ns = booking.moment_ns;
-  operation.outcome = moved ? MoveOutcome::kMoved : MoveOutcome::kStays;
 }
 
 void MemoryStore::Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),

@@ -59,6 +59,9 @@ class MemoryStore final : public Store {
   void Query(QueryOperation* operation) override;
   void Refund(RefundOperation* operation) override;
   void Move(MoveOperation* operation) override;
+  // Holds all the items' buckets for as long as it takes, a microsecond or two for each: those who
+  // come for one of them wait.
+  void Rebook(RebookOperation* operation) override;
   void Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
              void* context) override;
   StoreStats Stats() const override;
@@ -83,11 +86,18 @@ class MemoryStore final : public Store {
   // Finds the buckets, makes those that do not exist if `create_at_ns` is given, and locks them
   // all. False: a rule is stale, and nothing is locked.
   bool LockAll(absl::Span<Held> held, std::optional<int64_t> create_at_ns);
+  // With room for the order in which they are locked.
+  bool LockAll(absl::Span<Held> held, std::optional<int64_t> create_at_ns, Held** order);
   // Decides what is locked; leaves the words as they are to become in `held`.
   void Decide(Acquisition& acquisition, absl::Span<Held> held, int64_t now_ns);
   // Of an acquisition that does not fit now: books it if it fits within its max_wait, else says
   // when it will. True: booked.
   bool Reserve(Acquisition& acquisition, absl::Span<Held> held, algorithm::Moment at, uint64_t set);
+  void MoveNow(MoveOperation& operation);
+  struct Rebooked;
+  void RebookNow(RebookOperation& operation);
+  void TakeOut(absl::Span<const Rebooking> items, Rebooked& all, algorithm::Moment at);
+  void PlaceAnew(absl::Span<Rebooking> items, Rebooked& all, algorithm::Moment at);
   void MoveLocked(MoveOperation& operation, absl::Span<Held> held, algorithm::Moment at);
   // Debits what is booked up to now.
   void Fold(Held& held, algorithm::Moment at);

@@ -23,6 +23,8 @@
 #include <string_view>
 
 #include "server/algorithm/bucket_state.h"
+#include "server/common/strings.h"
+#include "server/store/memory/leak_check.h"
 
 namespace sluice::store::memory {
 
@@ -52,10 +54,7 @@ class Record {
   }
   size_t bytes() const { return Bytes(key_bytes_); }
 
-  bool HasKey(std::string_view key) const {
-    return key_bytes_ == key.size() &&
-           Equal(reinterpret_cast<const char*>(this) + kKeyOffset, key.data(), key.size());
-  }
+  bool HasKey(std::string_view key) const { return common::SameBytes(this->key(), key); }
 
   // Neither locked nor a pointer nor dead: the word is a full_at.
   static bool IsPlain(uint64_t word) { return word < kPointer; }
@@ -63,6 +62,7 @@ class Record {
     return reinterpret_cast<algorithm::BucketState*>(word & (kPointer - 1));
   }
   static uint64_t WordOf(algorithm::BucketState* state) {
+    IsReferredTo(state);
     return reinterpret_cast<uintptr_t>(state) | kPointer;
   }
 
@@ -117,30 +117,6 @@ class Record {
 
   Record(uint64_t word, uint32_t rule_id, uint16_t key_bytes)
       : word_(word), rule_id_(rule_id), key_bytes_(key_bytes) {}
-
-  // As memcmp, without a call for the usual lengths.
-  static bool Equal(const char* a, const char* b, size_t n) {
-    if (n >= 8) {
-      for (size_t i = 0; i + 8 < n; i += 8) {
-        if (Load<uint64_t>(a + i) != Load<uint64_t>(b + i)) return false;
-      }
-      return Load<uint64_t>(a + n - 8) == Load<uint64_t>(b + n - 8);
-    }
-    if (n >= 4) {
-      return Load<uint32_t>(a) == Load<uint32_t>(b) &&
-             Load<uint32_t>(a + n - 4) == Load<uint32_t>(b + n - 4);
-    }
-    for (size_t i = 0; i < n; ++i) {
-      if (a[i] != b[i]) return false;
-    }
-    return true;
-  }
-  template <typename T>
-  static T Load(const char* p) {
-    T v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-  }
 
   std::atomic<uint64_t> word_;
   const uint32_t rule_id_;

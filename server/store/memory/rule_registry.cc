@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "server/store/memory/leak_check.h"
+
 namespace sluice::store::memory {
 
 RuleRegistry::Pages::Pages() {
@@ -34,7 +36,9 @@ void RuleRegistry::Add(std::shared_ptr<const Rule> rule) {
   if (Find(id) != nullptr) return;
   std::atomic<Page*>& page = pages_[id >> kPageBits];
   if (page.load(std::memory_order_relaxed) == nullptr) {
-    page.store(new Page, std::memory_order_release);
+    Page* const made = new Page;
+    IsReferredTo(made);
+    page.store(made, std::memory_order_release);
     memory_bytes_.fetch_add(sizeof(Page), std::memory_order_relaxed);
   }
   Entry* entry = new Entry;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/common/per_thread.h"
+#include "server/transport/grpc/call_context.h"
 
 namespace sluice::transport {
 
@@ -29,7 +30,7 @@ class CallPool final : public ::grpc::MessageAllocator<Request, Response> {
     // Of the call under way, for its completion. After Finish nothing here may be touched.
     ::grpc::ServerUnaryReactor* reactor = nullptr;
     ::grpc::CallbackServerContext* context = nullptr;
-    void* handler = nullptr;
+    MethodMeter* meter = nullptr;
     int64_t started_ns = 0;
     // It grew: not worth keeping.
     bool large = false;

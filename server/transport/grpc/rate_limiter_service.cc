@@ -79,151 +79,110 @@ class HeldReactor final : public ::grpc::ServerUnaryReactor {
   service::AcquireCall* const call_;
 };
 
+struct Batch {
+  using Call = service::AcquireCall;
+  static void Start(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
+                    Call::DoneFn done, void* context) {
+    limiter.Acquire(call, deadline_ns, done, context);
+  }
+  static absl::Status Outcome(const Call& call) { return call.status(); }
+};
+
+// Its only acquisition's error is the call's.
+struct OneAcquire : Batch {
+  static absl::Status Outcome(const Call& call) {
+    return call.status().ok() ? call.result(0).status : call.status();
+  }
+};
+
+struct OneQuery {
+  using Call = service::QueryCall;
+  static void Start(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
+                    Call::DoneFn done, void* context) {
+    limiter.Query(call, deadline_ns, done, context);
+  }
+  static absl::Status Outcome(const Call& call) { return call.status(); }
+};
+
+struct OneRefund {
+  using Call = service::RefundCall;
+  static void Start(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
+                    Call::DoneFn done, void* context) {
+    limiter.Refund(call, deadline_ns, done, context);
+  }
+  static absl::Status Outcome(const Call& call) { return call.status(); }
+};
+
 }  // namespace
+
+// What the unary calls have in common, from arrival to answer. `UseCase` knows how it is begun.
+template <typename UseCase, typename Held, typename Request>
+::grpc::ServerUnaryReactor* RateLimiterService::Serve(::grpc::CallbackServerContext* context,
+                                                      const Request& request, Held* held,
+                                                      MethodMeter& meter,
+                                                      ::grpc::ServerUnaryReactor* reactor) {
+  held->reactor = reactor;
+  held->context = context;
+  held->meter = &meter;
+  held->started_ns = meter.Start();
+  meter.Received(request.ByteSizeLong());
+  absl::Status refused;
+  if (TurnsAway(*context)) {
+    refused = errors::Draining();
+  } else if (context->IsCancelled()) {
+    refused = errors::CancelledBeforeDecision();
+  }
+  if (!refused.ok()) {
+    meter.Finish(held->started_ns, refused.code());
+    reactor->Finish(ToGrpc(refused, context));
+    return reactor;
+  }
+  wire::Read(request, &held->call);
+  UseCase::Start(
+      limiter_, &held->call, DeadlineNs(*context, limiter_.clock()),
+      [](void* of, typename UseCase::Call* call) {
+        auto* const held = static_cast<Held*>(of);
+        const absl::Status status = UseCase::Outcome(*call);
+        if (status.ok()) {
+          wire::Write(*call, held->response());
+          held->meter->Sent(held->response()->ByteSizeLong());
+        }
+        held->meter->Finish(held->started_ns, status.code());
+        held->reactor->Finish(status.ok() ? ::grpc::Status::OK : ToGrpc(status, held->context));
+      },
+      held);
+  return reactor;
+}
 
 ::grpc::ServerUnaryReactor* RateLimiterService::Acquire(::grpc::CallbackServerContext* context,
                                                         const v1::AcquireRequest* request,
                                                         v1::AcquireResponse*) {
   auto* const held = static_cast<AcquirePool::Held*>(context->GetRpcAllocatorState());
-  ::grpc::ServerUnaryReactor* const reactor =
-      request->hold() ? new HeldReactor(limiter_, &held->call) : context->DefaultReactor();
-  held->reactor = reactor;
-  held->context = context;
-  held->handler = this;
-  held->started_ns = acquire_meter_.Start();
-  acquire_meter_.Received(request->ByteSizeLong());
-  if (TurnsAway(*context)) {
-    acquire_meter_.Finish(held->started_ns, absl::StatusCode::kUnavailable);
-    reactor->Finish(ToGrpc(errors::Draining(), context));
-    return reactor;
-  }
-  if (context->IsCancelled()) {
-    acquire_meter_.Finish(held->started_ns, absl::StatusCode::kCancelled);
-    reactor->Finish(ToGrpc(errors::CancelledBeforeDecision()));
-    return reactor;
-  }
-  wire::Read(*request, &held->call);
-  limiter_.Acquire(
-      &held->call, DeadlineNs(*context, limiter_.clock()),
-      [](void* of, service::AcquireCall* call) {
-        auto* const held = static_cast<AcquirePool::Held*>(of);
-        MethodMeter& meter = static_cast<RateLimiterService*>(held->handler)->acquire_meter_;
-        absl::Status status = call->status();
-        if (status.ok()) status = call->result(0).status;
-        if (status.ok()) {
-          wire::Write(*call, held->response());
-          meter.Sent(held->response()->ByteSizeLong());
-        }
-        meter.Finish(held->started_ns, status.code());
-        held->reactor->Finish(status.ok() ? ::grpc::Status::OK : ToGrpc(status, held->context));
-      },
-      held);
-  return reactor;
+  return Serve<OneAcquire>(
+      context, *request, held, acquire_meter_,
+      request->hold() ? new HeldReactor(limiter_, &held->call) : context->DefaultReactor());
 }
 
 ::grpc::ServerUnaryReactor* RateLimiterService::AcquireBatch(::grpc::CallbackServerContext* context,
                                                              const v1::AcquireBatchRequest* request,
                                                              v1::AcquireBatchResponse*) {
   auto* const held = static_cast<BatchPool::Held*>(context->GetRpcAllocatorState());
-  ::grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  held->reactor = reactor;
-  held->context = context;
-  held->handler = this;
-  held->started_ns = batch_meter_.Start();
   held->large = held->large || request->acquisitions_size() > kKeepAcquisitions;
-  batch_meter_.Received(request->ByteSizeLong());
-  if (TurnsAway(*context)) {
-    batch_meter_.Finish(held->started_ns, absl::StatusCode::kUnavailable);
-    reactor->Finish(ToGrpc(errors::Draining(), context));
-    return reactor;
-  }
-  if (context->IsCancelled()) {
-    batch_meter_.Finish(held->started_ns, absl::StatusCode::kCancelled);
-    reactor->Finish(ToGrpc(errors::CancelledBeforeDecision()));
-    return reactor;
-  }
-  wire::Read(*request, &held->call);
-  limiter_.Acquire(
-      &held->call, DeadlineNs(*context, limiter_.clock()),
-      [](void* of, service::AcquireCall* call) {
-        auto* const held = static_cast<BatchPool::Held*>(of);
-        MethodMeter& meter = static_cast<RateLimiterService*>(held->handler)->batch_meter_;
-        const absl::Status status = call->status();
-        if (status.ok()) {
-          wire::Write(*call, held->response());
-          meter.Sent(held->response()->ByteSizeLong());
-        }
-        meter.Finish(held->started_ns, status.code());
-        held->reactor->Finish(status.ok() ? ::grpc::Status::OK : ToGrpc(status, held->context));
-      },
-      held);
-  return reactor;
+  return Serve<Batch>(context, *request, held, batch_meter_, context->DefaultReactor());
 }
 
 ::grpc::ServerUnaryReactor* RateLimiterService::Query(::grpc::CallbackServerContext* context,
                                                       const v1::QueryRequest* request,
                                                       v1::QueryResponse*) {
   auto* const held = static_cast<QueryPool::Held*>(context->GetRpcAllocatorState());
-  ::grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  held->reactor = reactor;
-  held->context = context;
-  held->handler = this;
-  held->started_ns = query_meter_.Start();
-  query_meter_.Received(request->ByteSizeLong());
-  if (TurnsAway(*context)) {
-    query_meter_.Finish(held->started_ns, absl::StatusCode::kUnavailable);
-    reactor->Finish(ToGrpc(errors::Draining(), context));
-    return reactor;
-  }
-  wire::Read(*request, &held->call);
-  limiter_.Query(
-      &held->call, DeadlineNs(*context, limiter_.clock()),
-      [](void* of, service::QueryCall* call) {
-        auto* const held = static_cast<QueryPool::Held*>(of);
-        MethodMeter& meter = static_cast<RateLimiterService*>(held->handler)->query_meter_;
-        const absl::Status status = call->status();
-        if (status.ok()) {
-          wire::Write(*call, held->response());
-          meter.Sent(held->response()->ByteSizeLong());
-        }
-        meter.Finish(held->started_ns, status.code());
-        held->reactor->Finish(ToGrpc(status, held->context));
-      },
-      held);
-  return reactor;
+  return Serve<OneQuery>(context, *request, held, query_meter_, context->DefaultReactor());
 }
 
 ::grpc::ServerUnaryReactor* RateLimiterService::Refund(::grpc::CallbackServerContext* context,
                                                        const v1::RefundRequest* request,
                                                        v1::RefundResponse*) {
   auto* const held = static_cast<RefundPool::Held*>(context->GetRpcAllocatorState());
-  ::grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  held->reactor = reactor;
-  held->context = context;
-  held->handler = this;
-  held->started_ns = refund_meter_.Start();
-  refund_meter_.Received(request->ByteSizeLong());
-  if (TurnsAway(*context)) {
-    refund_meter_.Finish(held->started_ns, absl::StatusCode::kUnavailable);
-    reactor->Finish(ToGrpc(errors::Draining(), context));
-    return reactor;
-  }
-  wire::Read(*request, &held->call);
-  limiter_.Refund(
-      &held->call, DeadlineNs(*context, limiter_.clock()),
-      [](void* of, service::RefundCall* call) {
-        auto* const held = static_cast<RefundPool::Held*>(of);
-        MethodMeter& meter = static_cast<RateLimiterService*>(held->handler)->refund_meter_;
-        const absl::Status status = call->status();
-        if (status.ok()) {
-          wire::Write(*call, held->response());
-          meter.Sent(held->response()->ByteSizeLong());
-        }
-        meter.Finish(held->started_ns, status.code());
-        held->reactor->Finish(ToGrpc(status, held->context));
-      },
-      held);
-  return reactor;
+  return Serve<OneRefund>(context, *request, held, refund_meter_, context->DefaultReactor());
 }
 
 ::grpc::ServerUnaryReactor* RateLimiterService::Lease(::grpc::CallbackServerContext* context,

@@ -63,6 +63,11 @@ class RateLimiterService final : public v1::RateLimiter::CallbackService {
   // Whether the call is one to be turned away.
   bool TurnsAway(const ::grpc::CallbackServerContext& context);
 
+  template <typename UseCase, typename Held, typename Request>
+  ::grpc::ServerUnaryReactor* Serve(::grpc::CallbackServerContext* context, const Request& request,
+                                    Held* held, MethodMeter& meter,
+                                    ::grpc::ServerUnaryReactor* reactor);
+
   using AcquirePool = CallPool<v1::AcquireRequest, v1::AcquireResponse, service::AcquireCall>;
   using BatchPool =
       CallPool<v1::AcquireBatchRequest, v1::AcquireBatchResponse, service::AcquireCall>;

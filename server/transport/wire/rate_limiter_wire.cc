@@ -37,6 +37,8 @@ v1::Reason ToWire(store::Reason reason) {
       return v1::REASON_OVERFLOW;
     case store::Reason::kShadowDenied:
       return v1::REASON_SHADOW_DENIED;
+    case store::Reason::kDeadlineTooShort:
+      return v1::REASON_DEADLINE_TOO_SHORT;
   }
   return v1::REASON_UNSPECIFIED;
 }
@@ -95,6 +97,7 @@ void WriteBucket(const service::BucketStatus& bucket, v1::BucketStatus* out) {
     out->mutable_error()->set_code(static_cast<int>(bucket.error.code()));
     SetString({bucket.error.message().data(), bucket.error.message().size()},
               out->mutable_error()->mutable_message());
+    if (bucket.source == store::Source::kStoreAway) out->set_source(ToWire(bucket.source));
     return;
   }
   out->set_remaining(bucket.level.remaining);

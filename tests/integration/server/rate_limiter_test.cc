@@ -173,6 +173,14 @@ TEST_P(RateLimiterServerTest, AHeldCallWhoseCallerIsGoneGivesItsPlaceUp) {
   v1::AcquireResponse response;
   ASSERT_TRUE(Acquire(request, &response).ok());
   EXPECT_FALSE(response.granted());
+  EXPECT_EQ(response.charges(0).reason(), v1::REASON_DEADLINE_TOO_SHORT);
+  EXPECT_TRUE(response.has_retry_after());
+  // Longer would not help this one.
+  v1::AcquireRequest hasty = request;
+  hasty.mutable_max_wait()->set_seconds(1);
+  ASSERT_TRUE(Acquire(hasty, &response).ok());
+  EXPECT_FALSE(response.granted());
+  EXPECT_EQ(response.charges(0).reason(), v1::REASON_NOT_ENOUGH);
 
   grpc::ClientContext context;
   std::thread caller([&] {

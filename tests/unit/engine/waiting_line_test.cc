@@ -16,83 +16,10 @@
 #include "server/store/memory/memory_store.h"
 #include "tests/support/store_calls.h"
 #include "tests/support/window_checker.h"
+#include "tests/unit/engine/waiting_scene.h"
 
 namespace sluice::engine {
 namespace {
-
-using store::Charge;
-using store::Outcome;
-using store::Rule;
-
-constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kMinute = 60 * kSecond;
-
-// Limits by name, which tests change.
-class Limits final : public RuleSource {
- public:
-  explicit Limits(store::Store& store) : store_(store) {}
-
-  const Rule& Set(uint32_t limit_id, const algorithm::Parameters& parameters) {
-    auto rule = testing::MakeRule(limit_id, parameters);
-    store_.Register(rule);
-    all_.push_back(rule);
-    ++generation_;
-    return *(current_[rule->limit_name] = rule);
-  }
-  void Delete(const std::string& name) {
-    current_.erase(name);
-    ++generation_;
-  }
-
-  uint64_t Generation() override { return generation_; }
-  bool Refresh(absl::Span<Charge> charges, std::shared_ptr<const void>*, bool* changed) override {
-    for (Charge& charge : charges) {
-      const auto found = current_.find(charge.rule->limit_name);
-      if (found == current_.end()) return false;
-      *changed |= charge.rule != found->second.get();
-      charge.rule = found->second.get();
-    }
-    return true;
-  }
-
- private:
-  store::Store& store_;
-  std::vector<std::shared_ptr<const Rule>> all_;
-  std::map<std::string, std::shared_ptr<const Rule>> current_;
-  uint64_t generation_ = 1;
-};
-
-class ManualAlarm final : public Alarm {
- public:
-  void SetAt(int64_t at_ns) override { at_ns_ = at_ns; }
-  int64_t at_ns_ = WaitingLine::kNever;
-};
-
-class Caller final : public HeldCaller {
- public:
-  Caller(const common::Clock& clock, std::vector<Charge> charges)
-      : clock_(clock), charges_(std::move(charges)), results_(charges_.size()) {
-    decided_.charges = charges_;
-    decided_.results = results_.data();
-    acquisition = &decided_;
-  }
-  void OnAnswer(HeldOutcome outcome) override {
-    answers_.push_back(outcome);
-    answered_ns_ = clock_.NowNs();
-  }
-  bool answered() const { return !answers_.empty(); }
-
-  const common::Clock& clock_;
-  std::vector<Charge> charges_;
-  std::vector<store::ChargeResult> results_;
-  store::Acquisition decided_;
-  std::vector<HeldOutcome> answers_;
-  int64_t answered_ns_ = 0;
-};
-
-algorithm::Parameters PerSecond(uint64_t permits, uint64_t burst = 1) {
-  return algorithm::MakeTokenBucket({permits, kSecond}, burst, 0).value();
-}
 
 class WaitingLineTest : public ::testing::Test {
  protected:
@@ -109,6 +36,7 @@ class WaitingLineTest : public ::testing::Test {
       return nullptr;
     }
     caller->until_ns = clock_.NowNs() + max_wait_ns;
+    caller->generation = limits_.Generation();
     EXPECT_TRUE(line_.Hold(caller.get()));
     return caller;
   }
@@ -359,6 +287,7 @@ TEST(AlarmThreadTest, AnswersOnTheRealClockFromManyThreads) {
         store.Acquire(&operation);
         if (waiter->decided.wait_ns == 0) continue;
         waiter->until_ns = waiter->decided.now_ns + kMinute;
+        waiter->generation = limits.Generation();
         held.fetch_add(1);
         line.Hold(waiter.get());
         if (i % 5 == 0) line.Cancel(waiter.get());

@@ -6,6 +6,7 @@ namespace sluice::service {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 class RefundTest : public ServiceTest {
  protected:
@@ -92,6 +93,47 @@ TEST_F(RefundTest, APastDeadlineGivesNothingBack) {
   limiter_.Refund(&call, clock_.NowNs() - 1, [](void*, RefundCall*) {}, nullptr);
   EXPECT_EQ(call.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(Remaining("child", "k"), 6);
+}
+
+TEST(ReceiptSignerTest, OpensWhatAnotherOfTheSameKeySigned) {
+  store::Rule rule;
+  rule.limit_name = "api";
+  const store::Charge charge{&rule, "k", 3};
+  const auto by = [&](const ReceiptSigner& signer) {
+    std::string bytes;
+    signer.Append(7, 0, absl::MakeConstSpan(&charge, 1), &bytes);
+    return bytes;
+  };
+  const auto opens = [](const ReceiptSigner& signer, const std::string& bytes) {
+    Receipt receipt;
+    return signer.Open(bytes, &receipt).ok();
+  };
+  ReceiptSigner one;
+  ReceiptSigner two;
+  const std::string before = by(two);
+  EXPECT_FALSE(opens(one, before));
+  ASSERT_TRUE(two.UseKey(one.Key()).ok());
+  EXPECT_EQ(two.Key(), one.Key());
+  EXPECT_TRUE(opens(one, by(two)));
+  EXPECT_TRUE(opens(two, by(one)));
+  EXPECT_TRUE(opens(two, before)) << "its own from before are still good";
+  EXPECT_FALSE(opens(one, before));
+  // Keys of long ago are not tried for ever.
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(two.UseKey(ReceiptSigner().Key()).ok());
+  EXPECT_FALSE(opens(two, before));
+}
+
+TEST(ReceiptSignerTest, RefusesWhatIsNoKeyAndDoesNotShowIt) {
+  ReceiptSigner signer;
+  const std::string key = signer.Key();
+  ASSERT_EQ(key.size(), 64u);
+  for (const std::string& bad :
+       {std::string(), key.substr(1), key + "0", std::string(64, 'x'), std::string("hunter2")}) {
+    const absl::Status status = signer.UseKey(bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    if (!bad.empty()) EXPECT_THAT(std::string(status.message()), Not(HasSubstr(bad)));
+  }
+  EXPECT_EQ(signer.Key(), key);
 }
 
 TEST(ReceiptSignerTest, CarriesTheLongestNamesAndKeysOfSixteenCharges) {

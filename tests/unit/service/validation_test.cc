@@ -16,6 +16,18 @@ TEST(IsUtf8Test, TakesWellFormedText) {
   }
 }
 
+TEST(IsAsciiTest, SeesAHighByteAtEveryPlaceOfEveryLength) {
+  for (size_t size = 0; size < 40; ++size) {
+    std::string text(size, '\x7F');
+    EXPECT_TRUE(IsAscii(text));
+    for (size_t at = 0; at < size; ++at) {
+      text[at] = '\x80';
+      EXPECT_FALSE(IsAscii(text)) << at << " of " << size;
+      text[at] = 'a';
+    }
+  }
+}
+
 TEST(IsUtf8Test, RefusesWhatIsCutOverlongOrNoCharacter) {
   for (const std::string text :
        {"\x80", "\xc3", "\xc0\xaf", "\xc1\xbf", "\xe0\x80\xaf", "\xe2\x82", "\xed\xa0\x80",
