@@ -12,6 +12,7 @@ generous: they tell a flood that is handled from one that is not.
 import argparse
 import os
 import re
+import resource
 import select
 import socket
 import ssl
@@ -22,13 +23,14 @@ import threading
 import time
 
 TICKS = os.sysconf("SC_CLK_TCK")
-LIMITS = "limits: [{name: api, rate: 1000000/s, burst: 1000000}]\n"
+LIMITS = ("limits: [{name: api, rate: 1000000/s, burst: 1000000},"
+          " {name: line, rate: 1/60s, burst: 1}]\n")
 MIB = 1 << 20
 PATIENCE_S = 20
 ATTACK_S = 2  # an attack that is over sooner is repeated
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
-    0, 1, 3, 4, 6, 7, 8, 9)
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0, 1, 2, 3, 4, 6, 7, 8, 9)
 END_STREAM, END_HEADERS = 1, 4
 CALM = 11  # ENHANCE_YOUR_CALM
 
@@ -83,13 +85,15 @@ def goaway_codes(data):
 
 
 class Sluiced:
-    def __init__(self, path, folder, flags=()):
+    def __init__(self, path, folder, flags=(), descriptors=None):
         limits = os.path.join(folder, "limits.yaml")
         with open(limits, "w") as file:
             file.write(LIMITS)
         self.process = subprocess.Popen(
             [path, f"--limits={limits}", "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-             *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+             *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            preexec_fn=descriptors and (lambda: resource.setrlimit(
+                resource.RLIMIT_NOFILE, (descriptors, descriptors))))
         line = self.process.stdout.readline().decode()
         found = re.match(r"ready data=(\S+):(\d+) ", line)
         if not found:
@@ -276,6 +280,129 @@ def rapid_reset(server):
     return attacker.sent
 
 
+def answers(attacker, streams):
+    """Waits until each of these calls was answered, or reset, on a connection that goes on."""
+    until = time.monotonic() + PATIENCE_S
+    left = set(streams)
+    while left and not attacker.ended and time.monotonic() < until:
+        attacker.receive(0.2)
+        left -= {stream for kind, flags, stream, _ in frames(attacker.received)[0]
+                 if kind == RST_STREAM or (kind in (HEADERS, DATA) and flags & END_STREAM)}
+    check(not attacker.ended, "the connection was ended")
+    check(not left, f"calls {sorted(left)[:5]} were not answered")
+
+
+def held(stream, key):
+    """A call that waits for its turn: of each key's, all but the first."""
+    acquisition = field(1, field(1, b"line") + field(2, key)) + field(2, b"\x08\x80\xa3\x05")
+    message = acquisition + b"\x18\x01"  # max_wait 86400 s, hold
+    return (frame(HEADERS, END_HEADERS, stream, REQUEST_HEADERS) +
+            frame(DATA, END_STREAM, stream, b"\0" + len(message).to_bytes(4, "big") + message))
+
+
+def held_calls_cancelled(server):
+    """Behind one proxy's connection thousands of callers who waited give up, again and again, while
+    an attacker opens and resets at once: the attacker's connection is ended, the proxy's is not."""
+    proxy = Attacker(server.connect())
+    proxy.send(GREETING + frame(WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
+    stream = 1
+    sent = 0
+    for _ in range(3):
+        first = stream
+        proxy.send(b"".join(held(first + 2 * i, b"k%d" % (i % 20)) for i in range(3000)))
+        stream += 6000
+        # Answered in order of arrival: when this one is, all those before it wait.
+        proxy.send(call(stream, b"after"))
+        answers(proxy, {stream})
+        stream += 2
+        waited_from = time.monotonic()
+        sent += rapid_reset(server)
+        # They waited for longer than who opens and resets at once.
+        time.sleep(max(0, waited_from + 0.2 - time.monotonic()))
+        check(proxy.send(b"".join(frame(RST_STREAM, 0, first + 2 * i, (8).to_bytes(4, "big"))
+                                  for i in range(3000))), "callers who gave up were punished")
+        proxy.send(call(stream, b"after"))
+        answers(proxy, {stream})
+        stream += 2
+        proxy.received = b""
+    return sent + proxy.sent
+
+
+def cve_2023_1428(server):
+    """Headers with values that they cannot have, then more than the list may hold."""
+    attacker = Attacker(server.connect())
+    attacker.send(GREETING)
+    large = b"".join(literal(b"x-%d" % i, b"y" * 120) for i in range(150))
+    tail = literal(b":path", b"/sluice.v1.RateLimiter/Acquire") + literal(b":authority", b"a")
+    rest = literal(b"content-type", b"application/grpc")
+    blocks = [
+        b"\x83\x86" + tail + literal(b"te", b"x") + rest,
+        b"\x83" + literal(b":scheme", b"x") + tail + literal(b"te", b"trailers") + rest,
+        b"\x83\x86" + tail + literal(b"te", b"trailers") + rest +
+        literal(b"grpclb_client_stats", b"x"),
+    ]
+    streams = set()
+    for first in range(1, 600, 6):
+        for at, block in enumerate(blocks):
+            block += large
+            stream = first + 2 * at
+            streams.add(stream)
+            attacker.send(frame(HEADERS, END_STREAM, stream, block[:16000]) +
+                          frame(CONTINUATION, END_HEADERS, stream, block[16000:]))
+    answers(attacker, streams)
+    attacker.send(call(601, b"after"))
+    answers(attacker, {601})
+    return attacker.sent
+
+
+def cve_2023_32732(server):
+    """A "-bin" value that is no base64 is its call's affair, not the connection's."""
+    attacker = Attacker(server.connect())
+    attacker.send(GREETING)
+    streams = set(range(1, 400, 2))
+    for stream in streams:
+        attacker.send(frame(HEADERS, END_HEADERS, stream,
+                            REQUEST_HEADERS + literal(b"x-bin", b"!!no base64!!")) +
+                      call(stream, b"attack")[9 + len(REQUEST_HEADERS):])
+    answers(attacker, streams)
+    return attacker.sent
+
+
+def cve_2023_33953(server):
+    """Work and memory without bounds in reading HPACK."""
+    sent = 0
+    endless = (
+        # A string of 4 GiB is announced, and sent.
+        (b"\0\x7f\x80\xff\xff\xff\x0f", b"v" * 16000),
+        # A length that begins with any number of zeros.
+        (b"\0\x7f", b"\x80" * 16000),
+        # One small header after the other, none of which is too large.
+        (b"", literal(b"a", b"1") * 2000),
+    )
+    for begin, more in endless:
+        for _ in range(10):
+            attacker = Attacker(server.connect())
+            attacker.send(GREETING + frame(HEADERS, 0, 1, REQUEST_HEADERS + begin))
+            attacker.flood(repeat(frame(CONTINUATION, 0, 1, more), 4), 16 * MIB)
+            check(attacker.ended and attacker.sent < 16 * MIB, "the connection was kept")
+            sent += attacker.sent
+    return sent
+
+
+def cve_2023_4785(server):
+    """More connections than the server has descriptors for."""
+    crowd = []
+    for _ in range(400):
+        raw = socket.socket()
+        raw.setblocking(False)
+        raw.connect_ex(server.address)
+        crowd.append(raw)
+    time.sleep(1)
+    for raw in crowd:
+        raw.close()
+    return 0
+
+
 def hpack_bomb(server):
     # 4 KB into the dynamic table (a name of 1 byte, a value of 4000), then named 8000 times.
     value = b"\x7f" + b"\xa1\x1e" + b"v" * 4000  # 127 + 0x21 + 0x1e * 128 = 4000
@@ -393,9 +520,17 @@ ATTACKS = {
     "continuation_of_headers_flood": (flood(frame(CONTINUATION, 0, 1, literal(b"x", b"y" * 100)),
                                             before=frame(HEADERS, 0, 1, REQUEST_HEADERS)), False),
     "settings_flood": (flood(frame(SETTINGS, 0, 0, b"\0\3\0\0\0\x64")), False),
+    "priority_flood": (flood(frame(PRIORITY, 0, 1, b"\0\0\0\x03\x10")), False),
+    "unknown_frame_flood": (flood(frame(0x77, 0, 0, b"what")), False),
+    "window_update_flood": (flood(frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1")), False),
     "ping_flood": (flood(frame(PING, 0, 0, b"pingpong")), False),
     "empty_data_flood": (flood(frame(DATA, 0, 1),
                                before=frame(HEADERS, END_HEADERS, 1, REQUEST_HEADERS)), False),
+    "held_calls_cancelled": (held_calls_cancelled, False),
+    "cve_2023_1428": (cve_2023_1428, False),
+    "cve_2023_32732": (cve_2023_32732, False),
+    "cve_2023_33953": (cve_2023_33953, False),
+    "cve_2023_4785": (cve_2023_4785, False),
     "hpack_bomb": (hpack_bomb, False),
     "stalled_readers": (stalled_readers, False),
     "announced_4_gib": (announced_4_gib, False),
@@ -415,7 +550,8 @@ def certificate(folder):
 def run(name, path):
     attack, tls = ATTACKS[name]
     with tempfile.TemporaryDirectory() as folder:
-        server = Sluiced(path, folder, certificate(folder) if tls else [])
+        server = Sluiced(path, folder, certificate(folder) if tls else [],
+                         128 if name == "cve_2023_4785" else None)
         try:
             def connect():
                 if not tls:

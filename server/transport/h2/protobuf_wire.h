@@ -5,6 +5,7 @@
 #ifndef SLUICE_SERVER_TRANSPORT_H2_PROTOBUF_WIRE_H_
 #define SLUICE_SERVER_TRANSPORT_H2_PROTOBUF_WIRE_H_
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -39,11 +40,7 @@ class WireReader {
   bool Next() {
     if (unread_) Skip(kMaxDepth);
     if (!ok_ || at_ == end_) return false;
-    uint64_t tag = 0;
-    if (!Varint(&tag)) return false;
-    if (tag > UINT32_MAX || (tag >> 3) == 0 || (tag & 7) > 5) return Fail();
-    field_ = static_cast<uint32_t>(tag >> 3);
-    type_ = static_cast<WireType>(tag & 7);
+    if (!Tag()) return false;
     if (type_ == WireType::kGroupEnd) return Fail();
     unread_ = true;
     return true;
@@ -80,6 +77,21 @@ class WireReader {
     ok_ = false;
     unread_ = false;
     return false;
+  }
+
+  // A field's number and type. At most five bytes, of which protobuf drops what is above 32 bits.
+  bool Tag() {
+    uint32_t tag = 0;
+    for (int i = 0;; ++i) {
+      if (i == 5 || at_ == end_) return Fail();
+      const uint8_t byte = *at_++;
+      tag |= static_cast<uint32_t>(byte & 0x7f) << (7 * i);
+      if (byte < 0x80) break;
+    }
+    if ((tag >> 3) == 0 || (tag & 7) > 5) return Fail();
+    field_ = tag >> 3;
+    type_ = static_cast<WireType>(tag & 7);
+    return true;
   }
 
   bool Varint(uint64_t* value) {
@@ -135,14 +147,7 @@ class WireReader {
         Fail();
         return;
       }
-      uint64_t tag = 0;
-      if (!Varint(&tag)) return;
-      if (tag > UINT32_MAX || (tag >> 3) == 0 || (tag & 7) > 5) {
-        Fail();
-        return;
-      }
-      field_ = static_cast<uint32_t>(tag >> 3);
-      type_ = static_cast<WireType>(tag & 7);
+      if (!Tag()) return;
       if (type_ == WireType::kGroupEnd) {
         if (field_ != group) Fail();
         return;
@@ -166,6 +171,31 @@ class WireReader {
   bool unread_ = false;
   bool ok_ = true;
 };
+
+// Writes the value and returns its end. Needs kMaxVarintBytes, whatever the value: eight bytes are
+// written at once.
+inline constexpr size_t kMaxVarintBytes = 10;
+inline uint8_t* PutVarint(uint8_t* at, uint64_t value) {
+  if (value < 0x80) {
+    *at = static_cast<uint8_t>(value);
+    return at + 1;
+  }
+  if (value >> 56 != 0) {
+    for (; value >= 0x80; value >>= 7) *at++ = static_cast<uint8_t>(value | 0x80);
+    *at = static_cast<uint8_t>(value);
+    return at + 1;
+  }
+  // Eight groups of 7 bits are spread over eight bytes: first halves, then quarters, then each.
+  uint64_t x = value;
+  x = (x & 0x000000000fffffff) | (x & 0x00fffffff0000000) << 4;
+  x = (x & 0x00003fff00003fff) | (x & 0x0fffc0000fffc000) << 2;
+  x = (x & 0x007f007f007f007f) | (x & 0x3f803f803f803f80) << 1;
+  const int last = (63 - std::countl_zero(value)) / 7;  // the last byte's place
+  x |= 0x8080808080808080 & ((uint64_t{1} << (8 * last)) - 1);
+  if constexpr (std::endian::native == std::endian::big) x = __builtin_bswap64(x);
+  std::memcpy(at, &x, 8);
+  return at + last + 1;
+}
 
 // Appends fields to memory that the caller has made sure of. Fields with proto3's default are the
 // caller's to leave out.
@@ -202,25 +232,26 @@ class WireWriter {
     const size_t size = static_cast<size_t>(at_ - content);
     if (size < 0x80) {
       content[-1] = static_cast<uint8_t>(size);
-      return;
+    } else {
+      at_ = EndLongMessage(content, size);
     }
-    uint8_t length[10];
+  }
+  // The same for a content of less than 128 bytes.
+  void EndShortMessage(uint8_t* content) { content[-1] = static_cast<uint8_t>(at_ - content); }
+
+ private:
+  // Makes room for the rest of the length. Returns the message's end.
+  static uint8_t* EndLongMessage(uint8_t* content, size_t size) {
+    uint8_t length[kFieldBytes];
     WireWriter longer(length);
     longer.Put(size);
     const size_t bytes = static_cast<size_t>(longer.at_ - length);
     std::memmove(content + bytes - 1, content, size);
     std::memcpy(content - 1, length, bytes);
-    at_ += bytes - 1;
+    return content + size + bytes - 1;
   }
 
- private:
-  void Put(uint64_t value) {
-    while (value >= 0x80) {
-      *at_++ = static_cast<uint8_t>(value | 0x80);
-      value >>= 7;
-    }
-    *at_++ = static_cast<uint8_t>(value);
-  }
+  void Put(uint64_t value) { at_ = PutVarint(at_, value); }
 
   uint8_t* at_;
 };

@@ -61,8 +61,8 @@ class UnaryUseCase final : public UnaryMethod {
     }
     item->rpc = &rpc;
     item->owner = this;
+    item->pool = &pool;
     item->loop = &rpc.loop();
-    item->loop_index = rpc.loop_index();
     rpc.set_state(item);
     Kind::Decide(
         limiter_, &item->call, rpc.deadline_ns(),
@@ -76,7 +76,8 @@ class UnaryUseCase final : public UnaryMethod {
   void OnCancelled(ServerCall& rpc) override {
     auto* const item = static_cast<Item*>(rpc.state());
     item->rpc = nullptr;
-    rpc.KeepRequest(&item->kept);
+    item->kept = std::make_unique<Buffer>();
+    rpc.KeepRequest(item->kept.get());
     // Completes a held call, and may free the item.
     Kind::Cancel(limiter_, &item->call);
   }
@@ -87,8 +88,8 @@ class UnaryUseCase final : public UnaryMethod {
     ServerCall* rpc = nullptr;  // null: cancelled meanwhile
     UnaryUseCase* owner = nullptr;
     net::EventLoop* loop = nullptr;
-    size_t loop_index = 0;
-    Buffer kept;  // a cancelled call's request, into which `call` has views
+    Pool<Item>* pool = nullptr;    // that of the loop
+    std::unique_ptr<Buffer> kept;  // a cancelled call's request, into which `call` has views
     Item* next = nullptr;
   };
 
@@ -102,9 +103,9 @@ class UnaryUseCase final : public UnaryMethod {
         rpc->Finish(status);
       }
     } else {
-      item->kept.Clear(0);
+      item->kept.reset();
     }
-    pools_[item->loop_index].Give(item);
+    item->pool->Give(item);
   }
 
   service::RateLimiter& limiter_;

@@ -11,7 +11,7 @@
 namespace sluice::transport::h2 {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr uint64_t kSecond = 1'000'000'000;
 
 absl::Status Broken(std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -62,6 +62,30 @@ bool ReadCharge(std::string_view bytes, service::AcquireCall* call) {
   return true;
 }
 
+// The usual AcquireRequest: one charge, its fields in order, each of less than 128 bytes, and
+// nothing else. False: it is another, or none; nothing was read.
+bool ReadUsualAcquire(std::string_view bytes, service::AcquireCall* call) {
+  const auto* const at = reinterpret_cast<const uint8_t*>(bytes.data());
+  const size_t size = bytes.size();
+  if (size < 4 || size >= 0x80 || at[0] != 0x0a || at[1] != size - 2 || at[2] != 0x0a) return false;
+  const size_t limit_end = 4 + size_t{at[3]};
+  std::string_view key;
+  uint64_t permits = 1;
+  size_t end = limit_end;
+  if (end + 2 <= size && at[end] == 0x12) {
+    key = bytes.substr(end + 2, at[end + 1]);
+    end += 2 + size_t{at[end + 1]};
+  }
+  if (end + 2 == size && at[end] == 0x18 && at[end + 1] < 0x80) {
+    permits = at[end + 1];
+    end += 2;
+  }
+  if (end != size) return false;
+  call->BeginAcquisition({});
+  call->AddCharge(bytes.substr(4, at[3]), key, permits);
+  return true;
+}
+
 // Null: it is an AcquireRequest. Else what is not.
 const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
   call->BeginAcquisition({});
@@ -109,14 +133,21 @@ bool ReadBucket(std::string_view bytes, std::string_view* limit, std::string_vie
   return reader.ok();
 }
 
+// Writers are passed by value and handed back: as long as nobody has a writer's address the
+// compiler keeps where it writes in a register.
+
 // Durations of answers are never negative.
-void WriteDuration(uint32_t field, int64_t ns, WireWriter* out) {
-  uint8_t* const mark = out->BeginMessage(field);
-  const int64_t seconds = ns / kSecond;
-  const int64_t nanos = ns % kSecond;
-  if (seconds != 0) out->Varint(1, static_cast<uint64_t>(seconds));
-  if (nanos != 0) out->Varint(2, static_cast<uint64_t>(nanos));
-  out->EndMessage(mark);
+inline WireWriter WriteDuration(uint32_t field, int64_t signed_ns, WireWriter out) {
+  const auto ns = static_cast<uint64_t>(signed_ns);
+  uint8_t* const mark = out.BeginMessage(field);
+  uint64_t nanos = ns;
+  if (ns >= kSecond) {
+    out.Varint(1, ns / kSecond);
+    nanos = ns % kSecond;
+  }
+  if (nanos != 0) out.Varint(2, nanos);
+  out.EndShortMessage(mark);  // at most 17 bytes
+  return out;
 }
 
 uint64_t ToWire(store::Source source) {
@@ -149,6 +180,8 @@ uint64_t ToWire(store::Reason reason) {
       return 4;
     case store::Reason::kShadowDenied:
       return 5;
+    case store::Reason::kDeadlineTooShort:
+      return 6;
   }
   return 0;
 }
@@ -163,23 +196,71 @@ size_t MostBytes(const service::AcquisitionResult& result) {
          result.receipt.size();
 }
 
-void WriteResponse(const service::AcquireCall& call, size_t i,
-                   const service::AcquisitionResult& result, WireWriter* out) {
-  if (result.granted) out->Varint(1, 1);
-  if (result.wait_ns > 0) WriteDuration(2, result.wait_ns, out);
-  if (!result.granted) WriteDuration(3, result.retry_after_ns, out);
+inline WireWriter WriteResponse(const service::AcquireCall& call, size_t i,
+                                const service::AcquisitionResult& result, WireWriter out) {
+  if (result.granted) out.Varint(1, 1);
+  if (result.wait_ns > 0) out = WriteDuration(2, result.wait_ns, out);
+  if (!result.granted) out = WriteDuration(3, result.retry_after_ns, out);
   for (size_t c = 0; c < result.charges; ++c) {
     const service::ChargeStatus charge = call.charge(i, c);
-    uint8_t* const mark = out->BeginMessage(4);
-    if (charge.level.remaining != 0) out->Varint(1, WireWriter::ZigZag(charge.level.remaining));
-    if (charge.level.capacity != 0) out->Varint(2, charge.level.capacity);
-    WriteDuration(3, charge.level.reset_after_ns, out);
-    if (const uint64_t reason = ToWire(charge.reason); reason != 0) out->Varint(4, reason);
-    if (!charge.limit.empty()) out->Bytes(5, charge.limit);
-    out->EndMessage(mark);
+    uint8_t* const mark = out.BeginMessage(4);
+    if (charge.level.remaining != 0) out.Varint(1, WireWriter::ZigZag(charge.level.remaining));
+    if (charge.level.capacity != 0) out.Varint(2, charge.level.capacity);
+    out = WriteDuration(3, charge.level.reset_after_ns, out);
+    if (const uint64_t reason = ToWire(charge.reason); reason != 0) out.Varint(4, reason);
+    if (!charge.limit.empty()) out.Bytes(5, charge.limit);
+    out.EndMessage(mark);
   }
-  if (const uint64_t source = ToWire(result.source); source != 0) out->Varint(5, source);
-  if (!result.receipt.empty()) out->Bytes(6, result.receipt);
+  if (const uint64_t source = ToWire(result.source); source != 0) out.Varint(5, source);
+  if (!result.receipt.empty()) out.Bytes(6, result.receipt);
+  return out;
+}
+
+// What WriteUsualItem takes at most, with the slack of its last varint.
+constexpr size_t kMostUsualBytes = 96;
+
+// An answer of a batch to one charge, without a wait or a receipt. All its parts are shorter than
+// 128 bytes, so that each length is a byte.
+inline uint8_t* WriteUsualItem(const store::Acquisition& decided, uint8_t* at) {
+  const auto begin = [&at](uint8_t tag) {
+    at[0] = tag;
+    return at += 2;
+  };
+  const auto end = [&at](uint8_t* content) { content[-1] = static_cast<uint8_t>(at - content); };
+  const auto varint = [&at](uint8_t tag, uint64_t value) {
+    at[0] = tag;
+    at = PutVarint(at + 1, value);
+  };
+  const auto duration = [&](uint8_t tag, int64_t signed_ns) {
+    uint8_t* const content = begin(tag);
+    auto ns = static_cast<uint64_t>(signed_ns);
+    if (ns >= kSecond) {
+      varint(0x08, ns / kSecond);
+      ns %= kSecond;
+    }
+    if (ns != 0) varint(0x10, ns);
+    end(content);
+  };
+  uint8_t* const item = begin(0x0a);
+  uint8_t* const response = begin(0x0a);
+  if (decided.outcome == store::Outcome::kGranted) {
+    at[0] = 0x08;
+    at[1] = 1;
+    at += 2;
+  } else {
+    duration(0x1a, decided.retry_after_ns);
+  }
+  const store::ChargeResult& result = *decided.results;
+  uint8_t* const charge = begin(0x22);
+  if (result.level.remaining != 0) varint(0x08, WireWriter::ZigZag(result.level.remaining));
+  if (result.level.capacity != 0) varint(0x10, result.level.capacity);
+  duration(0x1a, result.level.reset_after_ns);
+  if (const uint64_t reason = ToWire(result.reason); reason != 0) varint(0x20, reason);
+  end(charge);
+  if (const uint64_t source = ToWire(decided.source); source != 0) varint(0x28, source);
+  end(response);
+  end(item);
+  return at;
 }
 
 }  // namespace
@@ -197,7 +278,8 @@ absl::Status DecodeAcquireBatch(absl::Span<const uint8_t> bytes, service::Acquir
   while (reader.Next()) {
     std::string_view acquisition;
     if (reader.field() != 1 || !reader.ReadBytes(&acquisition)) continue;
-    const char* const broken = ReadAcquire(WireReader(acquisition), call);
+    const char* const broken =
+        ReadUsualAcquire(acquisition, call) ? nullptr : ReadAcquire(WireReader(acquisition), call);
     if (broken != nullptr) return Broken(absl::StrCat("acquisitions[", index, "].", broken));
     ++index;
   }
@@ -245,20 +327,25 @@ absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions*
 void EncodeAcquire(const service::AcquireCall& call, Buffer* out) {
   const service::AcquisitionResult result = call.result(0);
   uint8_t* const start = out->Reserve(MostBytes(result));
-  WireWriter writer(start);
-  WriteResponse(call, 0, result, &writer);
+  const WireWriter writer = WriteResponse(call, 0, result, WireWriter(start));
   out->Commit(static_cast<size_t>(writer.at() - start));
 }
 
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
   for (size_t i = 0; i < call.size(); ++i) {
+    const store::Acquisition* const decided = call.single(i);
+    if (decided != nullptr) {
+      uint8_t* const start = out->Reserve(kMostUsualBytes);
+      out->Commit(static_cast<size_t>(WriteUsualItem(*decided, start) - start));
+      continue;
+    }
     const service::AcquisitionResult result = call.result(i);
     uint8_t* const start = out->Reserve(MostBytes(result) + 2 * WireWriter::kFieldBytes);
     WireWriter writer(start);
     uint8_t* const item = writer.BeginMessage(1);
     if (result.status.ok()) {
       uint8_t* const response = writer.BeginMessage(1);
-      WriteResponse(call, i, result, &writer);
+      writer = WriteResponse(call, i, result, writer);
       writer.EndMessage(response);
     } else {
       uint8_t* const error = writer.BeginMessage(2);

@@ -82,7 +82,7 @@ void ServerCall::Recycle() {
   encoding_ = Encoding::kIdentity;
   headers_done_ = headers_sent_ = started_ = finished_ = plain_answer_ = false;
   remote_ended_ = requests_done_ = cancelled_ = deadline_passed_ = false;
-  paused_ = congested_ = body_waits_ = in_delivery_ = resume_queued_ = false;
+  paused_ = congested_ = body_waits_ = in_delivery_ = resume_queued_ = message_begun_ = false;
   timer_considered_ = post_ = te_trailers_ = grpc_content_ = false;
   deadline_ns_ = kNoDeadline;
   state_ = nullptr;
@@ -482,7 +482,6 @@ void ServerCall::Dispatch() {
     UpdateCharges();
   }
   started_ = true;
-  StartMessage();
   method_->unary->OnCall(*this, *message);
 }
 
@@ -509,12 +508,14 @@ void ServerCall::AddTrailingMetadata(std::string_view name, std::string_view val
 
 // A message's prefix is reserved when the message may begin, and filled when it is complete.
 void ServerCall::StartMessage() {
+  message_begun_ = true;
   message_at_ = out_.size();
   std::memset(out_.Reserve(kPrefix), 0, kPrefix);
   out_.Commit(kPrefix);
 }
 
 void ServerCall::SealMessage() {
+  if (!message_begun_) StartMessage();
   const size_t size = out_.size() - message_at_ - kPrefix;
   uint8_t* prefix = out_.data() + message_at_;
   prefix[0] = 0;

@@ -57,7 +57,10 @@ class ServerCall {
   // ---- Answering.
   // The response that is being built: append, or Reserve and Commit. Holds what is unsent of a
   // stream, too: write at the end only.
-  Buffer& response() { return out_; }
+  Buffer& response() {
+    if (!message_begun_) StartMessage();
+    return out_;
+  }
 
   // Metadata that precedes the first response, and that follows the last. Binary values are to
   // be encoded by the caller (EncodeBinary). `name` in lower case.
@@ -167,6 +170,9 @@ class ServerCall {
   bool paused_ = false;
   bool congested_ = false;
   bool body_waits_ = false;  // nghttp2 waits for ResumeBody
+  // There is a prefix for the message that is being built. Of a unary call only once there is an
+  // answer: thousands may wait for theirs.
+  bool message_begun_ = false;
   bool in_delivery_ = false;
   bool resume_queued_ = false;
   bool timer_considered_ = false;

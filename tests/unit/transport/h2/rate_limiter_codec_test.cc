@@ -7,9 +7,11 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "google/protobuf/dynamic_message.h"
+#include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/logging.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "server/transport/h2/protobuf_wire.h"
 #include "server/transport/wire/rate_limiter_wire.h"
 #include "sluice/v1/rate_limiter.pb.h"
 #include "tests/unit/service/fixture.h"
@@ -28,7 +30,14 @@ class RateLimiterCodecTest : public service::ServiceTest {
   RateLimiterCodecTest() {
     limits::LimitSpec child = service::PerSecond("child", 10);
     child.charges = {"parent"};
-    Load({service::PerSecond("api", 5), child, service::PerSecond("parent", 1'000'000)});
+    // Long figures; all buckets are full again within 100 s.
+    limits::LimitSpec slow = service::PerSecond("slow", 1);
+    slow.rate.period_ns = int64_t{40} * service::kSecond;
+    slow.burst = 2;
+    limits::LimitSpec huge = service::PerSecond("huge", 1'000'000'000);
+    huge.burst = uint64_t{1} << 60;
+    Load(
+        {service::PerSecond("api", 5), child, service::PerSecond("parent", 1'000'000), slow, huge});
   }
 
   // Decides the request by our codec and by protobuf's messages, at the same moment on the same
@@ -66,7 +75,8 @@ v1::AcquireBatchRequest RandomBatch(std::mt19937& random) {
     v1::AcquireRequest* const request = batch.add_acquisitions();
     for (size_t c = 1 + random() % 2; c > 0; --c) {
       v1::Charge* const charge = request->add_charges();
-      charge->set_limit(pick({"api", "api", "api", "api", "child", "parent", "unknown", ""}));
+      charge->set_limit(
+          pick({"api", "api", "api", "api", "child", "parent", "slow", "huge", "unknown", ""}));
       charge->set_key(random() % 20 == 0 ? std::string(random() % 600, 'k')
                                          : pick({"", "a", "a", "\xC3\xA9"}));
       if (random() % 2) charge->set_permits(random() % 30 == 0 ? ~uint64_t{0} : 1 + random() % 3);
@@ -177,6 +187,45 @@ TEST_F(RateLimiterCodecTest, TakesAndRefusesTheBytesThatProtobufDoes) {
     ASSERT_TRUE(MessageDifferencer::Equals(our_response, their_response)) << parsed.DebugString();
   }
   EXPECT_GT(taken, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(WireWriterTest, WritesVarintsOfEveryLength) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 20'000; ++i) {
+    uint64_t value = random() >> random() % 64;
+    if (i < 128) value = (uint64_t{1} << i % 64) - static_cast<uint64_t>(i / 64);
+    uint8_t ours[kMaxVarintBytes];
+    uint8_t theirs[kMaxVarintBytes];
+    const auto size = static_cast<size_t>(PutVarint(ours, value) - ours);
+    const auto* const end =
+        google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(value, theirs);
+    ASSERT_EQ(std::string_view(reinterpret_cast<char*>(ours), size),
+              std::string_view(reinterpret_cast<char*>(theirs), static_cast<size_t>(end - theirs)))
+        << value;
+  }
+}
+
+// Tags of odd lengths, which random changes seldom make.
+TEST_F(RateLimiterCodecTest, TakesAndRefusesTheTagsThatProtobufDoes) {
+  const google::protobuf::LogSilencer silence;
+  WithoutUtf8 reference;
+  std::mt19937 random(13);
+  int taken = 0;
+  int refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes;
+    for (size_t n = random() % 7; n > 0; --n) {
+      bytes.push_back(static_cast<char>(random() | 0x80));
+    }
+    bytes.push_back(static_cast<char>(random() % 2 == 0 ? random() & 0x7f : 0));
+    bytes += "\x01\x01\x01\x01\x01\x01\x01\x01";
+    service::AcquireCall call;
+    const bool ours = DecodeAcquireBatch(Bytes(bytes), &call).ok();
+    ASSERT_EQ(ours, reference.Parses(bytes)) << i;
+    ++(ours ? taken : refused);
+  }
+  EXPECT_GT(taken, 100);
   EXPECT_GT(refused, 1000);
 }
 
