@@ -25,7 +25,7 @@ void WriteLimit(const LimitInfo& limit, Json* json) {
   if (limit.debt.has_value()) json->Field("debt", *limit.debt);
   if (limit.sub_windows.has_value()) json->Field("sub_windows", *limit.sub_windows);
   if (limit.utc_offset.has_value()) json->Field("utc_offset_ns", *limit.utc_offset);
-  json->Field("mode", limit.mode);
+  json->Field("mode", limit.mode).Field("on_store_failure", limit.on_store_failure);
   json->Name("charges").Open('[');
   for (const std::string& parent : limit.charges) json->Value(parent);
   json->Close().Name("keys").Open('[');
@@ -68,6 +68,9 @@ void PrintLimit(const LimitInfo& limit) {
     rows.push_back({"utc_offset", FormatDuration(*limit.utc_offset)});
   }
   rows.push_back({"mode", limit.mode});
+  if (limit.on_store_failure != "deny") {
+    rows.push_back({"on_store_failure", limit.on_store_failure});
+  }
   for (const std::string& parent : limit.charges) rows.push_back({"charges", parent});
   for (const LimitKeyOverride& key : limit.keys) {
     std::string text = ShowKey(key.key) + ":";
@@ -165,6 +168,7 @@ int RunLimitsPut(const Session& session) {
   limit.rate = *rate;
   limit.algorithm = flags.Get("algorithm").value_or("");
   limit.mode = flags.Get("mode").value_or("");
+  limit.on_store_failure = flags.Get("on-store-failure").value_or("");
   limit.charges = flags.All("charges");
   for (const char* name : {"burst", "debt", "sub-windows"}) {
     if (!flags.Has(name)) continue;
@@ -315,7 +319,10 @@ int RunStats(const Session& session) {
     json.Field("overflow_denied", stats->overflow_denied);
     json.Field("open_receipts", stats->open_receipts);
     json.Field("receipts_evicted", stats->receipts_evicted);
-    json.Field("lock_yields", stats->lock_yields).Close();
+    json.Field("lock_yields", stats->lock_yields);
+    json.Field("commands", stats->store_commands).Field("decisions", stats->store_decisions);
+    json.Field("unanswered", stats->store_unanswered).Field("errors", stats->store_errors);
+    json.Field("conversions", stats->store_conversions).Close();
     json.Name("limits").Open('[');
     for (const LimitFigures& limit : stats->limits) {
       json.Open('{').Field("limit", limit.limit).Field("granted", limit.granted);
@@ -323,7 +330,9 @@ int RunStats(const Session& session) {
       json.Field("permits_granted", limit.permits_granted);
       json.Field("refunded_permits", limit.refunded_permits);
       json.Field("overflow_allowed", limit.overflow_allowed);
-      json.Field("overflow_denied", limit.overflow_denied).Close();
+      json.Field("overflow_denied", limit.overflow_denied);
+      json.Field("away_allowed", limit.away_allowed);
+      json.Field("away_denied", limit.away_denied).Close();
     }
     json.Close().Name("methods").Open('[');
     for (const MethodFigures& method : stats->methods) {
@@ -361,16 +370,25 @@ int RunStats(const Session& session) {
   rows.push_back({"started", FormatTime(stats->started_at)});
   rows.push_back({"decisions", FormatCount(stats->decisions) + ": " + FormatCount(stats->granted) +
                                    " granted, " + FormatCount(stats->denied) + " denied"});
-  rows.push_back({"store", stats->store + ": " + FormatCount(stats->buckets) + " of " +
-                               FormatCount(stats->max_buckets) + " buckets, " +
-                               FormatBytes(stats->memory_bytes)});
-  rows.push_back({"buckets", FormatCount(stats->buckets_created) + " created, " +
-                                 FormatCount(stats->buckets_dropped) + " dropped"});
-  rows.push_back({"overflow", FormatCount(stats->overflow_allowed) + " allowed, " +
-                                  FormatCount(stats->overflow_denied) + " denied"});
-  rows.push_back({"receipts", FormatCount(stats->open_receipts) + " open, " +
-                                  FormatCount(stats->receipts_evicted) + " evicted"});
-  rows.push_back({"lock yields", FormatCount(stats->lock_yields)});
+  if (stats->store == "memory") {
+    rows.push_back({"store", stats->store + ": " + FormatCount(stats->buckets) + " of " +
+                                 FormatCount(stats->max_buckets) + " buckets, " +
+                                 FormatBytes(stats->memory_bytes)});
+    rows.push_back({"buckets", FormatCount(stats->buckets_created) + " created, " +
+                                   FormatCount(stats->buckets_dropped) + " dropped"});
+    rows.push_back({"overflow", FormatCount(stats->overflow_allowed) + " allowed, " +
+                                    FormatCount(stats->overflow_denied) + " denied"});
+    rows.push_back({"receipts", FormatCount(stats->open_receipts) + " open, " +
+                                    FormatCount(stats->receipts_evicted) + " evicted"});
+    rows.push_back({"lock yields", FormatCount(stats->lock_yields)});
+  } else {
+    rows.push_back({"store", stats->store + ": " + FormatCount(stats->store_decisions) +
+                                 " decided by " + FormatCount(stats->store_commands) +
+                                 " commands"});
+    rows.push_back({"commands", FormatCount(stats->store_unanswered) + " unanswered, " +
+                                    FormatCount(stats->store_errors) + " refused"});
+    rows.push_back({"buckets", FormatCount(stats->store_conversions) + " of other figures"});
+  }
   rows.push_back({"memory", FormatBytes(stats->resident_bytes)});
   if (stats->log_lines_suppressed > 0) {
     rows.push_back({"log", FormatCount(stats->log_lines_suppressed) + " lines suppressed"});
@@ -378,10 +396,17 @@ int RunStats(const Session& session) {
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   if (!stats->limits.empty()) {
     rows = {{"LIMIT", ">GRANTED", ">DENIED", ">SHADOW", ">PERMITS", ">REFUNDED"}};
+    const bool any_away = std::any_of(
+        stats->limits.begin(), stats->limits.end(),
+        [](const LimitFigures& limit) { return limit.away_allowed > 0 || limit.away_denied > 0; });
+    if (any_away) rows[0].insert(rows[0].end(), {">AWAY: ALLOWED", ">DENIED"});
     for (const LimitFigures& limit : stats->limits) {
       rows.push_back({limit.limit, FormatCount(limit.granted), FormatCount(limit.denied),
                       FormatCount(limit.shadow_denied), FormatCount(limit.permits_granted),
                       FormatCount(limit.refunded_permits)});
+      if (!any_away) continue;
+      rows.back().push_back(FormatCount(limit.away_allowed));
+      rows.back().push_back(FormatCount(limit.away_denied));
     }
     std::printf("\n%s", FormatTable(std::move(rows)).c_str());
   }
@@ -430,7 +455,23 @@ int RunConfig(const Session& session) {
     json.Field("limits", status->limits).Field("admin_changes", status->admin_changes);
     json.Field("reloads", status->reloads).Field("failed_reloads", status->failed_reloads);
     json.Field("last_error", status->last_error);
-    json.Field("last_error_at_s", seconds(status->last_error_at)).Close();
+    json.Field("last_error_at_s", seconds(status->last_error_at));
+    json.Name("store").Open('{').Field("kind", status->store.kind);
+    json.Field("state", status->store.away ? "away" : "serving");
+    json.Field("since_s", seconds(status->store.since));
+    json.Field("times_away", status->store.times_away);
+    json.Field("last_error", status->store.last_error).Name("decided_away").Open('[');
+    for (const AwayFigures& one : status->store.decided_away) {
+      json.Open('{').Field("limit", one.limit).Field("allowed", one.allowed);
+      json.Field("denied", one.denied).Close();
+    }
+    json.Close().Name("differing").Open('[');
+    for (const DifferingLimit& one : status->store.differing) {
+      json.Open('{').Field("limit", one.limit).Field("ours", one.ours);
+      json.Field("theirs", one.theirs).Field("times", one.times);
+      json.Field("last_at_s", seconds(one.last_at)).Close();
+    }
+    json.Close().Close().Close();
     session.Print(json);
     return kExitDone;
   }
@@ -445,6 +486,25 @@ int RunConfig(const Session& session) {
   if (!status->last_error.empty()) {
     rows.push_back({"last refused", FormatTime(status->last_error_at)});
     rows.push_back({"because", status->last_error});
+  }
+  const StoreStatus& store = status->store;
+  if (store.since.time_since_epoch().count() == 0) {
+    rows.push_back({"store", store.kind});
+  } else {
+    rows.push_back({"store", store.kind + (store.away ? ", away since " : ", serving since ") +
+                                 FormatTime(store.since) + ", away " +
+                                 FormatCount(store.times_away) +
+                                 (store.times_away == 1 ? " time" : " times")});
+  }
+  if (!store.last_error.empty()) rows.push_back({"last away", store.last_error});
+  for (const AwayFigures& one : store.decided_away) {
+    rows.push_back({"meanwhile", one.limit + ": " + FormatCount(one.allowed) + " allowed, " +
+                                     FormatCount(one.denied) + " denied"});
+  }
+  for (const DifferingLimit& one : store.differing) {
+    rows.push_back({"differs", one.limit + ": " + one.ours + " here, " + one.theirs +
+                                   " at another node; " + FormatCount(one.times) + " times, last " +
+                                   FormatTime(one.last_at)});
   }
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   return kExitDone;

@@ -108,6 +108,7 @@ std::vector<Command> Commands() {
                   {"algorithm", "NAME",
                    "token_bucket (default), sliding_log, sliding_window, fixed_window"},
                   {"mode", "enforce|shadow", "shadow: grant all, and count what would be denied"},
+                  {"on-store-failure", "deny|allow", "while the shared store is away (deny)"},
                   {"charges", "LIMIT", "also charge this limit; may be given again"},
                   {"key", "KEY=RATE[,BURST[,DEBT]]",
                    "a key's own figures; one that is empty is the limit's; may be given again"},

@@ -73,6 +73,8 @@ std::string ReasonText(Reason reason) {
       return "the server's bucket table is full";
     case Reason::kShadowDenied:
       return "shadow: would have been denied";
+    case Reason::kDeadlineTooShort:
+      return "its turn comes after the call's deadline";
   }
   return "";
 }

@@ -58,6 +58,10 @@ LimitInfo FromWire(const v1::Limit& limit) {
   out.mode = limit.mode() == v1::MODE_UNSPECIFIED
                  ? "enforce"
                  : Lower(v1::Mode_Name(limit.mode()), sizeof("MODE_") - 1);
+  out.on_store_failure = limit.on_store_failure() == v1::ON_STORE_FAILURE_UNSPECIFIED
+                             ? "deny"
+                             : Lower(v1::OnStoreFailure_Name(limit.on_store_failure()),
+                                     sizeof("ON_STORE_FAILURE_") - 1);
   out.charges.assign(limit.charges().begin(), limit.charges().end());
   for (const v1::KeyOverride& key : limit.keys()) {
     LimitKeyOverride& override = out.keys.emplace_back();
@@ -92,6 +96,14 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
                   "mode: \"" + limit.mode + "\" is none; write enforce or shadow");
   }
   wire->set_mode(mode);
+  v1::OnStoreFailure on_store_failure = v1::ON_STORE_FAILURE_UNSPECIFIED;
+  if (!limit.on_store_failure.empty() &&
+      !v1::OnStoreFailure_Parse(Upper("ON_STORE_FAILURE_", limit.on_store_failure),
+                                &on_store_failure)) {
+    return Status(StatusCode::kInvalidArgument, "on_store_failure: \"" + limit.on_store_failure +
+                                                    "\" is none; write deny or allow");
+  }
+  wire->set_on_store_failure(on_store_failure);
   ToWire(limit.rate, wire->mutable_rate());
   if (limit.burst.has_value()) wire->set_burst(*limit.burst);
   if (limit.debt.has_value()) wire->set_debt(*limit.debt);
@@ -268,6 +280,19 @@ Result<ConfigStatus> AdminClient::GetConfigStatus() {
   status.failed_reloads = response.failed_reloads();
   status.limits = response.limits();
   status.admin_changes = response.admin_changes();
+  const v1::StoreStatus& store = response.store();
+  status.store.kind = store.kind();
+  status.store.away = store.state() == v1::StoreStatus::STATE_AWAY;
+  status.store.since = FromWire(store.since());
+  status.store.times_away = store.times_away();
+  status.store.last_error = store.last_error();
+  for (const v1::StoreStatus::AwayDecisions& one : store.decided_away()) {
+    status.store.decided_away.push_back({one.limit(), one.allowed(), one.denied()});
+  }
+  for (const v1::StoreStatus::DifferingLimit& one : store.differing()) {
+    status.store.differing.push_back(
+        {one.limit(), one.ours(), one.theirs(), one.times(), FromWire(one.last_at())});
+  }
   return status;
 }
 
@@ -287,7 +312,8 @@ Result<ServerStats> AdminClient::GetStats() {
   for (const v1::LimitStats& limit : response.limits()) {
     stats.limits.push_back({limit.limit(), limit.granted(), limit.denied(), limit.shadow_denied(),
                             limit.permits_granted(), limit.refunded_permits(),
-                            limit.overflow_allowed(), limit.overflow_denied()});
+                            limit.overflow_allowed(), limit.overflow_denied(), limit.away_allowed(),
+                            limit.away_denied()});
   }
   for (const v1::MethodStats& method : response.methods()) {
     MethodFigures& out = stats.methods.emplace_back();
@@ -321,6 +347,11 @@ Result<ServerStats> AdminClient::GetStats() {
   stats.open_receipts = store.open_receipts();
   stats.receipts_evicted = store.receipts_evicted();
   stats.lock_yields = store.lock_yields();
+  stats.store_commands = store.commands();
+  stats.store_decisions = store.decisions();
+  stats.store_unanswered = store.unanswered();
+  stats.store_errors = store.errors();
+  stats.store_conversions = store.conversions();
   stats.resident_bytes = response.resident_bytes();
   stats.log_lines_suppressed = response.log_lines_suppressed();
   return stats;

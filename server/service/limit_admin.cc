@@ -164,6 +164,20 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
   store_.Query(operation.release());
 }
 
+ConfigStatus LimitAdmin::GetConfigStatus() const {
+  ConfigStatus status = config_status_();
+  status.store.kind = std::string(store_.Kind());
+  status.store.health = store_.Health();
+  if (!status.store.health.shared) return status;
+  for (NamedLimitTotals& one : GetStats().limits) {
+    const common::LimitTotals& totals = one.totals;
+    if (totals.away_allowed == 0 && totals.away_denied == 0) continue;
+    status.store.decided_away.push_back(
+        {std::move(one.limit), totals.away_allowed, totals.away_denied});
+  }
+  return status;
+}
+
 ServerStats LimitAdmin::GetStats() const {
   const std::shared_ptr<const limits::LimitTable> table = registry_.Current();
   common::MetricsSnapshot snapshot = metrics_.Snapshot(table->limit_id_end());

@@ -20,6 +20,29 @@
 
 namespace sluice::service {
 
+// What on_store_failure decided for a limit.
+struct AwayDecisions {
+  std::string limit;
+  uint64_t allowed = 0;
+  uint64_t denied = 0;
+};
+
+// A limit for which another node has other figures.
+struct DifferingLimit {
+  std::string limit;
+  std::string ours;
+  std::string theirs;
+  uint64_t times = 0;
+  int64_t last_wall_ns = 0;
+};
+
+struct StoreStatus {
+  std::string kind = {};
+  store::StoreHealth health = {};
+  std::vector<AwayDecisions> decided_away = {};  // limits with any, by name
+  std::vector<DifferingLimit> differing = {};    // by name
+};
+
 // What admin.proto's ConfigStatus says.
 struct ConfigStatus {
   std::string version = {};
@@ -31,6 +54,7 @@ struct ConfigStatus {
   uint64_t failed_reloads = 0;
   uint32_t limits = 0;
   uint32_t admin_changes = 0;
+  StoreStatus store = {};
 };
 
 // A limit, and the table that keeps it alive.
@@ -100,7 +124,7 @@ class LimitAdmin {
   void ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
                 std::function<void(absl::StatusOr<ListedKeys>)> done);
 
-  ConfigStatus GetConfigStatus() const { return config_status_(); }
+  ConfigStatus GetConfigStatus() const;
   ServerStats GetStats() const;
 
  private:

@@ -45,6 +45,33 @@ struct KeyList {
   uint32_t counters = 0;
 };
 
+// What on_store_failure decided for a limit since the server started.
+struct AwayFigures {
+  std::string limit = {};
+  uint64_t allowed = 0;
+  uint64_t denied = 0;
+};
+
+// A limit for which another node on the same Redis has other figures.
+struct DifferingLimit {
+  std::string limit = {};
+  std::string ours = {};
+  std::string theirs = {};
+  uint64_t times = 0;
+  std::chrono::system_clock::time_point last_at = {};
+};
+
+// Where the server's buckets live, and whether it answers.
+struct StoreStatus {
+  std::string kind = {};  // "memory", "redis"
+  bool away = false;
+  std::chrono::system_clock::time_point since = {};  // zero: never away, the server's own
+  uint64_t times_away = 0;
+  std::string last_error = {};  // why it was away last
+  std::vector<AwayFigures> decided_away = {};
+  std::vector<DifferingLimit> differing = {};
+};
+
 struct ConfigStatus {
   std::string version = {};  // SHA-256 of the active file, in hex; empty: no file
   std::chrono::system_clock::time_point active_since = {};
@@ -55,6 +82,7 @@ struct ConfigStatus {
   uint64_t failed_reloads = 0;
   uint32_t limits = 0;
   uint32_t admin_changes = 0;
+  StoreStatus store = {};
 };
 
 struct LimitFigures {
@@ -66,6 +94,8 @@ struct LimitFigures {
   uint64_t refunded_permits = 0;
   uint64_t overflow_allowed = 0;
   uint64_t overflow_denied = 0;
+  uint64_t away_allowed = 0;  // by on_store_failure
+  uint64_t away_denied = 0;
 };
 
 // counts[i] samples were at most upper_ns[i].
@@ -119,6 +149,12 @@ struct ServerStats {
   uint64_t open_receipts = 0;
   uint64_t receipts_evicted = 0;
   uint64_t lock_yields = 0;
+  // Of a shared store; admin.proto says more.
+  uint64_t store_commands = 0;
+  uint64_t store_decisions = 0;
+  uint64_t store_unanswered = 0;
+  uint64_t store_errors = 0;
+  uint64_t store_conversions = 0;
   uint64_t resident_bytes = 0;
   uint64_t log_lines_suppressed = 0;
 };

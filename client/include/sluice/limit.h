@@ -29,7 +29,8 @@ struct LimitInfo {
   LimitRate rate = {};
   std::optional<uint64_t> burst = {};
   std::optional<uint64_t> debt = {};
-  std::string mode = {};  // "enforce", "shadow"
+  std::string mode = {};              // "enforce", "shadow"
+  std::string on_store_failure = {};  // "deny", "allow"
   std::vector<std::string> charges = {};
   std::vector<LimitKeyOverride> keys = {};
   std::optional<uint32_t> sub_windows = {};

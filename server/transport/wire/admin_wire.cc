@@ -74,6 +74,19 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
       return errors::FieldOutOfBounds("limit.mode", static_cast<int>(limit.mode()),
                                       "0 to 2, as in sluice.v1.Mode");
   }
+  switch (limit.on_store_failure()) {
+    case v1::ON_STORE_FAILURE_UNSPECIFIED:
+    case v1::ON_STORE_FAILURE_DENY:
+      spec.on_store_failure = limits::OnStoreFailure::kDeny;
+      break;
+    case v1::ON_STORE_FAILURE_ALLOW:
+      spec.on_store_failure = limits::OnStoreFailure::kAllow;
+      break;
+    default:
+      return errors::FieldOutOfBounds("limit.on_store_failure",
+                                      static_cast<int>(limit.on_store_failure()),
+                                      "0 to 2, as in sluice.v1.OnStoreFailure");
+  }
   spec.charges.assign(limit.charges().begin(), limit.charges().end());
   for (int i = 0; i < limit.keys_size(); ++i) {
     const v1::KeyOverride& from = limit.keys(i);
@@ -122,6 +135,14 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   if (spec.burst.has_value()) out->set_burst(*spec.burst);
   if (spec.debt.has_value()) out->set_debt(*spec.debt);
   out->set_mode(spec.mode == limits::Mode::kShadow ? v1::MODE_SHADOW : v1::MODE_ENFORCE);
+  switch (spec.on_store_failure) {
+    case limits::OnStoreFailure::kDeny:
+      out->set_on_store_failure(v1::ON_STORE_FAILURE_DENY);
+      break;
+    case limits::OnStoreFailure::kAllow:
+      out->set_on_store_failure(v1::ON_STORE_FAILURE_ALLOW);
+      break;
+  }
   for (const std::string& charge : spec.charges) out->add_charges(charge);
   for (const limits::KeyOverride& from : spec.keys) {
     v1::KeyOverride* const to = out->add_keys();
@@ -180,6 +201,27 @@ void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
   out->set_failed_reloads(status.failed_reloads);
   out->set_limits(status.limits);
   out->set_admin_changes(status.admin_changes);
+  v1::StoreStatus* const store = out->mutable_store();
+  const store::StoreHealth& health = status.store.health;
+  store->set_kind(status.store.kind);
+  store->set_state(health.away ? v1::StoreStatus::STATE_AWAY : v1::StoreStatus::STATE_SERVING);
+  if (health.since_wall_ns != 0) SetTimestamp(health.since_wall_ns, store->mutable_since());
+  store->set_times_away(health.times_away);
+  store->set_last_error(health.why);
+  for (const service::AwayDecisions& from : status.store.decided_away) {
+    v1::StoreStatus::AwayDecisions* const to = store->add_decided_away();
+    to->set_limit(from.limit);
+    to->set_allowed(from.allowed);
+    to->set_denied(from.denied);
+  }
+  for (const service::DifferingLimit& from : status.store.differing) {
+    v1::StoreStatus::DifferingLimit* const to = store->add_differing();
+    to->set_limit(from.limit);
+    to->set_ours(from.ours);
+    to->set_theirs(from.theirs);
+    to->set_times(from.times);
+    SetTimestamp(from.last_wall_ns, to->mutable_last_at());
+  }
 }
 
 void Write(const service::ServerStats& stats, v1::Stats* out) {
@@ -198,6 +240,8 @@ void Write(const service::ServerStats& stats, v1::Stats* out) {
     to->set_refunded_permits(from.totals.refunded_permits);
     to->set_overflow_allowed(from.totals.overflow_allowed);
     to->set_overflow_denied(from.totals.overflow_denied);
+    to->set_away_allowed(from.totals.away_allowed);
+    to->set_away_denied(from.totals.away_denied);
   }
   for (const common::MethodTotals& from : stats.methods) {
     v1::MethodStats* const to = out->add_methods();
@@ -230,6 +274,11 @@ void Write(const service::ServerStats& stats, v1::Stats* out) {
   store->set_open_receipts(stats.store.open_receipts);
   store->set_receipts_evicted(stats.store.receipts_evicted);
   store->set_lock_yields(stats.store.lock_yields);
+  store->set_commands(stats.store.commands);
+  store->set_decisions(stats.store.decisions);
+  store->set_unanswered(stats.store.unanswered);
+  store->set_errors(stats.store.errors);
+  store->set_conversions(stats.store.conversions);
   for (const common::TransportTotals& from : stats.transports) {
     v1::TransportStats* const to = out->add_transports();
     to->set_transport(from.transport);

@@ -180,21 +180,23 @@ TEST_F(CommandTest, BatchAnswersGoodLinesAmongBadOnesInTheirOrder) {
 
 TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
   const Outcome put = Sluice(
-      "limits put api --rate 100/s --burst 200 --debt 5 --mode shadow --charges overall "
+      "limits put api --rate 100/s --burst 200 --debt 5 --mode shadow --on-store-failure allow "
+      "--charges overall "
       "--key 'user:42=1000/s,2000' --key 'user:43=,,50'");
   EXPECT_EQ(put.exit_code, 0) << put.err;
   EXPECT_EQ(put.out,
             "added\n"
-            "name       api\n"
-            "algorithm  token_bucket\n"
-            "rate       100/s\n"
-            "burst      200\n"
-            "debt       5\n"
-            "mode       shadow\n"
-            "charges    overall\n"
-            "key        user:42: rate 1000/s burst 2000\n"
-            "key        user:43: debt 50\n"
-            "from       put\n");
+            "name              api\n"
+            "algorithm         token_bucket\n"
+            "rate              100/s\n"
+            "burst             200\n"
+            "debt              5\n"
+            "mode              shadow\n"
+            "on_store_failure  allow\n"
+            "charges           overall\n"
+            "key               user:42: rate 1000/s burst 2000\n"
+            "key               user:43: debt 50\n"
+            "from              put\n");
   EXPECT_THAT(Sluice("limits list").out,
               HasSubstr("api   token_bucket  100/s    200     5  shadow"));
   EXPECT_THAT(Sluice("limits get api --output json").out,
@@ -212,6 +214,8 @@ TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
     EXPECT_THAT(refused.err, HasSubstr("--key: \"" + std::string(bad) + "\": ")) << bad;
   }
   EXPECT_THAT(Sluice("limits put api --rate 5").err, HasSubstr("as 100/s or 500/250ms"));
+  EXPECT_THAT(Sluice("limits put api --rate 5/s --on-store-failure no").err,
+              HasSubstr("on_store_failure: \"no\" is none; write deny or allow"));
   EXPECT_THAT(Sluice("limits put api").err, HasSubstr("needs --rate"));
   EXPECT_THAT(Sluice("limits put api --rate 5/s --algorithm leaky").err, HasSubstr("leaky"));
 }
@@ -231,7 +235,15 @@ TEST_F(CommandTest, KeysResetStatsAndConfigAreShown) {
               HasSubstr("\"methods\":[{\"method\":\"/sluice.v1.RateLimiter/Acquire\",\"codes\":"
                         "{\"OK\":3}"));
   EXPECT_THAT(Sluice("config").out, HasSubstr("active since    2023-11-14 22:13:20 UTC"));
+  EXPECT_THAT(Sluice("config").out,
+              HasSubstr("store           redis, away since 2023-11-14 22:15:00 UTC, away 2 times\n"
+                        "last away       no answer within the budget\n"
+                        "meanwhile       api: 7 allowed, 5 denied\n"
+                        "differs         api: token_bucket 5 per 1s, burst 5 here, token_bucket 6 "
+                        "per 1s, burst 6 at another node; 3 times, last 2023-11-14 22:16:40 UTC"));
   EXPECT_THAT(Sluice("config --output json").out, HasSubstr("\"active_since_s\":1700000000"));
+  EXPECT_THAT(Sluice("config --output json").out,
+              HasSubstr("\"store\":{\"kind\":\"redis\",\"state\":\"away\",\"since_s\":1700000100"));
 }
 
 TEST_F(CommandTest, TheTokenComesFromAFile) {

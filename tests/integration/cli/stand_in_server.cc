@@ -286,6 +286,22 @@ class StandInServer::Admin final : public v1::LimitAdmin::Service {
     response->mutable_active_since()->set_seconds(1'700'000'000);
     response->set_limits(3);
     response->set_last_error("/etc/sluice/limits.yaml:3:5: limits[0].rate: \"5\"");
+    v1::StoreStatus* store = response->mutable_store();
+    store->set_kind("redis");
+    store->set_state(v1::StoreStatus::STATE_AWAY);
+    store->mutable_since()->set_seconds(1'700'000'100);
+    store->set_times_away(2);
+    store->set_last_error("no answer within the budget");
+    v1::StoreStatus::AwayDecisions* decided = store->add_decided_away();
+    decided->set_limit("api");
+    decided->set_allowed(7);
+    decided->set_denied(5);
+    v1::StoreStatus::DifferingLimit* differing = store->add_differing();
+    differing->set_limit("api");
+    differing->set_ours("token_bucket 5 per 1s, burst 5");
+    differing->set_theirs("token_bucket 6 per 1s, burst 6");
+    differing->set_times(3);
+    differing->mutable_last_at()->set_seconds(1'700'000'200);
     return grpc::Status::OK;
   }
 

@@ -93,6 +93,13 @@ TEST_P(LimitAdminServerTest, PutRefusesWhatIsNoLimitAndChangesNothing) {
   EXPECT_THAT(no_rate.error_message(), HasSubstr("limit.rate"));
   EXPECT_EQ(Put("bad name", 1, &put).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(Put("", 1, &put).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext context;
+  v1::PutLimitRequest unknown;
+  unknown.mutable_limit()->set_name("api");
+  unknown.mutable_limit()->mutable_rate()->set_permits(1);
+  unknown.mutable_limit()->set_on_store_failure(static_cast<v1::OnStoreFailure>(77));
+  EXPECT_THAT(admin_->PutLimit(&context, unknown, &put).error_message(),
+              HasSubstr("limit.on_store_failure: 77"));
   EXPECT_TRUE(Granted("api", "k", 10));
 }
 
@@ -156,6 +163,76 @@ TEST_P(LimitAdminServerTest, StatsCountWhatHappened) {
     EXPECT_EQ(method.messages_sent(), 2u);
   }
   EXPECT_TRUE(found);
+}
+
+TEST_P(LimitAdminServerTest, StatsTellOfMethodsConnectionsAndStreams) {
+  constexpr char kBatch[] = "/sluice.v1.RateLimiter/AcquireBatch";
+  constexpr char kStream[] = "/sluice.v1.RateLimiter/AcquireStream";
+  v1::AcquireBatchRequest request;
+  for (int i = 0; i < 3; ++i) *request.add_acquisitions() = Request("api", "k");
+  v1::AcquireBatchResponse response;
+  for (int i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    ASSERT_TRUE(data_->AcquireBatch(&context, request, &response).ok());
+  }
+  // One stream that is open, with one message either way.
+  grpc::ClientContext stream_context;
+  auto stream = data_->AcquireStream(&stream_context);
+  ASSERT_TRUE(stream->Write(request));
+  v1::AcquireBatchResponse streamed;
+  ASSERT_TRUE(stream->Read(&streamed));
+
+  const auto stats = [&] {
+    grpc::ClientContext context;
+    v1::Stats stats;
+    EXPECT_TRUE(admin_->GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+    return stats;
+  };
+  const auto of_method = [](const v1::Stats& stats, const std::string& name) {
+    for (const v1::MethodStats& method : stats.methods()) {
+      if (method.method() == name) return method;
+    }
+    return v1::MethodStats();
+  };
+  const auto transport = [](const v1::Stats& stats) {
+    for (const v1::TransportStats& transport : stats.transports()) {
+      if (transport.transport() == GetParam().name) return transport;
+    }
+    return v1::TransportStats();
+  };
+  const v1::Stats open = stats();
+  const v1::MethodStats batch = of_method(open, kBatch);
+  EXPECT_EQ(batch.codes().at(0), 2u);
+  EXPECT_EQ(batch.messages_received(), 2u);
+  EXPECT_EQ(batch.messages_sent(), 2u);
+  EXPECT_EQ(batch.bytes_received(), 2 * request.ByteSizeLong());
+  EXPECT_NEAR(static_cast<double>(batch.bytes_sent()),
+              static_cast<double>(2 * response.ByteSizeLong()), 40);
+  EXPECT_EQ(batch.latency().count(), 2u);
+  uint64_t in_buckets = 0;
+  for (const uint64_t count : batch.latency().counts()) in_buckets += count;
+  EXPECT_EQ(in_buckets, 2u);
+  const v1::MethodStats of_stream = of_method(open, kStream);
+  EXPECT_TRUE(of_stream.codes().empty()) << "it has not ended";
+  EXPECT_EQ(of_stream.messages_received(), 1u);
+  EXPECT_EQ(of_stream.messages_sent(), 1u);
+  EXPECT_EQ(of_stream.bytes_received(), request.ByteSizeLong());
+  EXPECT_EQ(of_stream.bytes_sent(), streamed.ByteSizeLong());
+  const v1::TransportStats before = transport(open);
+  EXPECT_GE(before.streams_accepted(), 3u);
+  EXPECT_GE(before.streams(), 1u);
+  EXPECT_EQ(before.sheds(), 0u);
+  if (GetParam().name == "h2") {
+    EXPECT_EQ(before.connections(), 1u);
+    EXPECT_EQ(before.connections_accepted(), 1u);
+    EXPECT_EQ(before.connections_refused(), 0u);
+    EXPECT_EQ(before.streams(), 1u);
+  }
+
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(Eventually([&] { return of_method(stats(), kStream).latency().count() == 1; }));
+  EXPECT_EQ(of_method(stats(), kStream).codes().at(0), 1u);
 }
 
 TEST_P(LimitAdminServerTest, AReplacedFileIsLoadedByItselfAndOwnsItsLimitsAgain) {
