@@ -93,7 +93,9 @@ std::vector<Flag> AllFlags() {
                  }});
   all.push_back({"store", "memory|URL",
                  "where buckets live: in this process, or in a Redis that nodes share, as "
-                 "redis://HOST:6379, rediss://... (TLS) or unix:///PATH (default memory)",
+                 "redis://HOST:6379, rediss://... (TLS), unix:///PATH, "
+                 "redis-cluster://HOST:6379,... or redis-sentinel://HOST:26379,.../NAME "
+                 "(default memory)",
                  [](const std::string& text, Flags* flags) {
                    if (text == "memory") {
                      flags->redis.reset();
@@ -110,13 +112,15 @@ std::vector<Flag> AllFlags() {
                    flags->redis->url = *std::move(url);
                    return absl::OkStatus();
                  }});
-  all.push_back({"store_threads", "N", "event loops, and connections, to Redis (default 1)",
+  all.push_back({"store_threads", "N",
+                 "event loops of Redis' own (default 0: those of the data port, where a request "
+                 "then stays on one thread; with --data_transport=grpc 1)",
                  [](const std::string& text, Flags* flags) {
-                   if (absl::SimpleAtoi(text, &flags->store_threads) && flags->store_threads >= 1 &&
+                   if (absl::SimpleAtoi(text, &flags->store_threads) && flags->store_threads >= 0 &&
                        flags->store_threads <= 64) {
                      return absl::OkStatus();
                    }
-                   return Bad("store_threads", text, "write a number from 1 to 64");
+                   return Bad("store_threads", text, "write a number from 0 to 64");
                  }});
   all.push_back({"redis_namespace", "NAME",
                  "before every key; of each deployment that shares a Redis (default sluice)",
@@ -136,6 +140,28 @@ std::vector<Flag> AllFlags() {
                  "serve on a Redis that may evict buckets, which fills them",
                  [](const std::string&, Flags* flags) {
                    flags->redis_allow_eviction = true;
+                   return absl::OkStatus();
+                 }});
+  all.push_back({"redis_allow_unguarded", nullptr,
+                 "serve on a Redis that has replicas and min-replicas-to-write 0, which may go on "
+                 "granting when one of them was promoted",
+                 [](const std::string&, Flags* flags) {
+                   flags->redis_allow_unguarded = true;
+                   return absl::OkStatus();
+                 }});
+  all.push_back(Duration("redis_max_lag",
+                         "Redis' min-replicas-max-lag, where it may not be asked (CONFIG GET); "
+                         "after a failover nothing is granted for so long (default 10s)",
+                         &Flags::redis_max_lag));
+  all.push_back({"after_data_loss", "empty|full",
+                 "what buckets are when Redis has lost them: a restart without its data, FLUSHALL "
+                 "(default empty)",
+                 [](const std::string& text, Flags* flags) {
+                   if (text != "empty" && text != "full") {
+                     return Bad("after_data_loss", text, "write empty or full");
+                   }
+                   flags->after_data_loss = text == "full" ? store::redis::AfterLoss::kFull
+                                                           : store::redis::AfterLoss::kEmpty;
                    return absl::OkStatus();
                  }});
   all.push_back({"max_connections", "N", "most connections of the data port (default 100000)",
@@ -167,17 +193,21 @@ std::vector<Flag> AllFlags() {
                          &Flags::drain_notice));
   all.push_back(Duration("drain_timeout", "how long calls may then take to finish (default 10s)",
                          &Flags::drain_timeout));
-  all.push_back(File("tls_cert", "PEM certificate of the data port", &Flags::tls, &TlsFiles::cert));
+  all.push_back(File("tls_cert",
+                     "PEM certificate of the data port; taken anew when the file changes, by "
+                     "--data_transport=grpc only at the start",
+                     &Flags::tls, &TlsFiles::cert));
   all.push_back(File("tls_key", "its private key", &Flags::tls, &TlsFiles::key));
   all.push_back(File("tls_client_ca", "PEM authorities of client certificates, then required",
                      &Flags::tls, &TlsFiles::client_ca));
-  all.push_back(File("admin_tls_cert", "PEM certificate of the admin port", &Flags::admin_tls,
-                     &TlsFiles::cert));
+  all.push_back(File("admin_tls_cert", "PEM certificate of the admin port, read at the start",
+                     &Flags::admin_tls, &TlsFiles::cert));
   all.push_back(File("admin_tls_key", "its private key", &Flags::admin_tls, &TlsFiles::key));
   all.push_back(File("admin_tls_client_ca", "PEM authorities of admins' certificates",
                      &Flags::admin_tls, &TlsFiles::client_ca));
   all.push_back(String("admin_token_file", "FILE",
-                       "token that admin calls must show as `authorization: Bearer TOKEN`",
+                       "token that admin calls must show as `authorization: Bearer TOKEN`, read "
+                       "at the start",
                        &Flags::admin_token_file));
   all.push_back({"log_level", "LEVEL", "debug, info, warning or error (default info)",
                  [](const std::string& text, Flags* flags) {
@@ -200,6 +230,9 @@ std::vector<Flag> AllFlags() {
 absl::Status CheckTogether(const Flags& flags) {
   if (flags.redis_budget < absl::Milliseconds(1)) {
     return Bad("redis_budget", absl::FormatDuration(flags.redis_budget), "write 1ms or more");
+  }
+  if (flags.redis_max_lag < absl::Seconds(1) || flags.redis_max_lag > absl::Hours(1)) {
+    return Bad("redis_max_lag", absl::FormatDuration(flags.redis_max_lag), "write 1s to 1h");
   }
   if (!flags.admin_listen.is_loopback() && !flags.admin_tls.mutual() &&
       flags.admin_token_file.empty()) {
@@ -263,6 +296,9 @@ absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     flags.redis->name_space = flags.redis_namespace;
     flags.redis->budget_ns = absl::ToInt64Nanoseconds(flags.redis_budget);
     flags.redis->allow_eviction = flags.redis_allow_eviction;
+    flags.redis->allow_unguarded = flags.redis_allow_unguarded;
+    flags.redis->assumed_lag_ns = absl::ToInt64Nanoseconds(flags.redis_max_lag);
+    flags.redis->after_data_loss = flags.after_data_loss;
   }
   return flags;
 }

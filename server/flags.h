@@ -29,10 +29,13 @@ struct Flags {
   int threads = 0;  // event loops of h2; 0: one per core
   // Where buckets live; none: in memory.
   std::optional<store::RedisStoreOptions> redis;
-  int store_threads = 1;
+  int store_threads = 0;  // loops of Redis' own; 0: those of h2, or one
   std::string redis_namespace = "sluice";
   absl::Duration redis_budget = absl::Milliseconds(20);
   bool redis_allow_eviction = false;
+  bool redis_allow_unguarded = false;
+  absl::Duration redis_max_lag = absl::Seconds(10);
+  store::redis::AfterLoss after_data_loss = store::redis::AfterLoss::kEmpty;
   int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port, h2
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;

@@ -76,8 +76,10 @@ void Reload(config::Reloader& reloader, common::Log& log) {
   }
 }
 
+// `redis` null: the store is another.
 service::ConfigStatus StatusOf(const config::Reloader* reloader,
-                               const limits::LimitRegistry& registry) {
+                               const limits::LimitRegistry& registry,
+                               const store::RedisStore* redis) {
   service::ConfigStatus out;
   if (reloader != nullptr) {
     config::ConfigStatus now = reloader->Status();
@@ -92,6 +94,11 @@ service::ConfigStatus StatusOf(const config::Reloader* reloader,
   const auto table = registry.Current();
   out.limits = static_cast<uint32_t>(table->limits().size());
   out.admin_changes = table->admin_changes();
+  if (redis == nullptr) return out;
+  for (store::DifferingLimit& one : redis->Differing()) {
+    out.store.differing.push_back({std::move(one.limit), std::move(one.ours), std::move(one.theirs),
+                                   one.times, one.last_wall_ns});
+  }
   return out;
 }
 
@@ -105,37 +112,58 @@ sigset_t BlockSignals() {
   return signals;
 }
 
-// What a Redis store stands on. Outlives the store.
-class SharedStore {
+// The event loops of the data plane, and what a Redis store stands on. Outlives the store.
+class Loops {
  public:
+  absl::Status Make(const Flags& flags, const common::Clock& clock) {
+    if (flags.data_transport == DataTransport::kH2) {
+      const int threads = flags.threads > 0
+                              ? flags.threads
+                              : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+      auto made = transport::h2::DataServer::MakeLoops(clock, threads);
+      if (!made.ok()) return made.status();
+      data_ = *std::move(made);
+    }
+    if (flags.redis.has_value() && (data_ == nullptr || flags.store_threads > 0)) {
+      auto made =
+          net::LoopGroup::Create(clock, {.threads = std::max(flags.store_threads, 1), .loop = {}});
+      if (!made.ok()) return made.status();
+      store_ = *std::move(made);
+    }
+    return absl::OkStatus();
+  }
+
   // INVALID_ARGUMENT, or what Redis itself is not fit for. A Redis that is away is no error: it
   // is logged, and the limits' on_store_failure decides until it comes.
-  absl::StatusOr<std::unique_ptr<store::Store>> Make(const Flags& flags, const common::Clock& clock,
-                                                     common::Log& log) {
-    auto loops = net::LoopGroup::Create(clock, {.threads = flags.store_threads, .loop = {}});
-    if (!loops.ok()) return loops.status();
-    loops_ = *std::move(loops);
+  absl::StatusOr<std::unique_ptr<store::RedisStore>> MakeRedisStore(
+      store::RedisStoreOptions options, const common::Clock& clock, common::Log& log) {
+    net::LoopGroup& loops = store_ != nullptr ? *store_ : *data_;
     resolver_ = std::make_unique<net::Resolver>();
     std::vector<net::EventLoop*> each;
-    for (size_t i = 0; i < loops_->size(); ++i) each.push_back(&loops_->loop(i));
-    auto store = store::RedisStore::Create(clock, each, *resolver_, *flags.redis, &log);
+    for (size_t i = 0; i < loops.size(); ++i) each.push_back(&loops.loop(i));
+    auto store = store::RedisStore::Create(clock, each, *resolver_, std::move(options), &log);
     if (!store.ok()) return store.status();
-    loops_->Start();
+    loops.Start();
     const absl::Status first = (*store)->AwaitFirstConnection();
     if (!first.ok() && !absl::IsUnavailable(first) && !absl::IsDeadlineExceeded(first)) {
       Stop();
       return first;
     }
-    return std::unique_ptr<store::Store>(*std::move(store));
+    return *std::move(store);
   }
+
+  // REQUIRES: the data plane is served by h2.
+  net::LoopGroup& data() { return *data_; }
 
   // Idempotent.
   void Stop() {
-    if (loops_ != nullptr) loops_->Stop();
+    if (data_ != nullptr) data_->Stop();
+    if (store_ != nullptr) store_->Stop();
   }
 
  private:
-  std::unique_ptr<net::LoopGroup> loops_;
+  std::unique_ptr<net::LoopGroup> data_;     // null: grpc++ serves the data plane
+  std::unique_ptr<net::LoopGroup> store_;    // null: there is no Redis, or it is on data_
   std::unique_ptr<net::Resolver> resolver_;  // destroyed before the loops
 };
 
@@ -158,14 +186,24 @@ int Run(const Flags& flags, const sigset_t& signals) {
     token = *std::move(read);
   }
 
-  SharedStore shared;
+  service::ReceiptSigner signer;
+  Loops loops;
+  if (const absl::Status made = loops.Make(flags, clock); !made.ok()) {
+    return Fail(kFailed, made.message());
+  }
   std::unique_ptr<store::Store> chosen_store;
+  const store::RedisStore* redis = nullptr;
   if (flags.redis.has_value()) {
-    auto made = shared.Make(flags, clock, log);
+    store::RedisStoreOptions options = *flags.redis;
+    // What one node gives another redeems.
+    options.receipt_key.proposal = [&signer] { return signer.Key(); };
+    options.receipt_key.agreed = [&signer](std::string_view key) { return signer.UseKey(key); };
+    auto made = loops.MakeRedisStore(std::move(options), clock, log);
     if (!made.ok()) {
       return Fail(absl::IsInvalidArgument(made.status()) ? kBadInput : kFailed,
                   absl::StrCat("--store: ", made.status().message()));
     }
+    redis = made->get();
     chosen_store = *std::move(made);
   } else {
     chosen_store = std::make_unique<store::MemoryStore>(
@@ -173,7 +211,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
         store::MemoryStoreOptions{.max_buckets = flags.max_buckets, .overflow = flags.overflow});
   }
   // Before the store goes, and before what its answers reach.
-  const absl::Cleanup stop_shared = [&] { shared.Stop(); };
+  const absl::Cleanup stop_loops = [&] { loops.Stop(); };
   store::Store& store = *chosen_store;
   engine::Engine engine(store);
   limits::LimitRegistry registry(&store);
@@ -186,16 +224,17 @@ int Run(const Flags& flags, const sigset_t& signals) {
   }
 
   service::KeyUsage usage;
-  const service::ReceiptSigner signer;
   service::RateLimiter limiter(registry, engine, store, clock, metrics, usage, signer);
   service::RegistryRules rules(registry);
   engine::AlarmThread alarm(clock);
   engine::WaitingLine line(store, clock, rules, alarm);
   alarm.Start(line);
+  registry.OnChange([&line] { line.LimitsChanged(); });
+  const absl::Cleanup forget_line = [&registry] { registry.OnChange(nullptr); };
   limiter.UseWaitingLine(&line);
   service::PollingWatchHub watches(limiter);
   service::LimitAdmin admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION,
-                            [&] { return StatusOf(reloader.get(), registry); });
+                            [&] { return StatusOf(reloader.get(), registry, redis); });
 
   transport::HealthBoard data_health({kData});
   transport::HealthBoard admin_health({kAdmin});
@@ -220,15 +259,12 @@ int Run(const Flags& flags, const sigset_t& signals) {
   if (flags.data_transport == DataTransport::kH2) {
     transport::h2::DataServerOptions options;
     options.listen = flags.listen.ToString();
-    options.threads = flags.threads > 0
-                          ? flags.threads
-                          : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     options.max_connections = flags.max_connections;
     options.tls_cert = flags.tls.cert;
     options.tls_key = flags.tls.key;
     options.tls_client_ca = flags.tls.client_ca;
     auto started = transport::h2::DataServer::Start(
-        options, clock, metrics, limiter, watches, data_health, data_reflection,
+        options, loops.data(), clock, metrics, limiter, watches, data_health, data_reflection,
         [&log](const absl::Status& status) {
           if (status.ok()) {
             log.Info("certificates_reloaded", {});
@@ -326,7 +362,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   watcher.reset();
   alarm.Stop();
   // Answers what is still asked of Redis, while those who asked are there.
-  shared.Stop();
+  loops.Stop();
   const common::MetricsSnapshot totals = metrics.Snapshot(0);
   log.Info("stopped", {{"granted", totals.granted}, {"denied", totals.denied}});
   return kDone;

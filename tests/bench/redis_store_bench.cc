@@ -1,11 +1,15 @@
 // What a decision of the Redis store costs, in CPU time of this process and of Redis. Starts a
 // redis-server of its own. Closed loop: each caller asks again as soon as it was answered.
 //
-//   redis_store_bench [SECONDS_A_CASE]
+// Beside it, redis-benchmark running the same script on the same keys, with as many in flight: what
+// Redis itself can do.
+//
+//   redis_store_bench [SECONDS_A_CASE [hot|random|single|redis-benchmark|away]]
 #include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -16,6 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/algorithm/make.h"
+#include "server/store/memory/memory_store.h"
+#include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/scripts.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/store_calls.h"
@@ -40,6 +47,18 @@ double RedisField(RedisCalls& calls, const char* section, const char* field) {
     if (parts.size() == 2 && parts[0] == field && absl::SimpleAtod(parts[1], &value)) return value;
   }
   return 0;
+}
+
+double RedisCpu(RedisCalls& calls) {
+  return RedisField(calls, "cpu", "used_cpu_user") + RedisField(calls, "cpu", "used_cpu_sys");
+}
+
+// As redis-benchmark fills in its random numbers.
+std::string KeyName(const std::string& number) { return absl::StrCat("user:", number); }
+
+// Buckets that live on after a decision, and grant all that is asked here.
+std::shared_ptr<const store::Rule> BenchRule() {
+  return MakeRule(1, algorithm::MakeTokenBucket({100, 1'000'000'000}, 1'000'000'000, 0).value());
 }
 
 struct Shared {
@@ -86,11 +105,11 @@ void Measure(const char* name, RedisServer& server, size_t keys, size_t callers,
   RedisNode node(server.url());
   RedisCalls calls(server);
   calls.Call({"FLUSHALL"});
-  const auto rule =
-      MakeRule(1, algorithm::MakeTokenBucket({1'000'000, 1'000'000'000}, 1'000'000, 0).value());
+  const auto rule = BenchRule();
   node.store().Register(rule);
   std::vector<std::string> names;
-  for (size_t i = 0; i < keys; ++i) names.push_back(absl::StrCat("user:", i));
+  for (size_t i = 0; i < keys; ++i)
+    names.push_back(KeyName(absl::StrCat(absl::Dec(i, absl::kZeroPad12))));
   Shared shared{&node.store(), rule.get(), &names};
   std::vector<Caller> all(callers);
   shared.open = static_cast<int>(callers);
@@ -100,34 +119,73 @@ void Measure(const char* name, RedisServer& server, size_t keys, size_t callers,
     all[i].Start();
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  const auto redis_cpu = [&] {
-    return RedisField(calls, "cpu", "used_cpu_user") + RedisField(calls, "cpu", "used_cpu_sys");
-  };
   const auto begin = std::chrono::steady_clock::now();
   const double own_before = OwnCpuSeconds();
-  const double redis_before = redis_cpu();
+  const double redis_before = RedisCpu(calls);
+  const double reads_before = RedisField(calls, "stats", "total_reads_processed");
   const uint64_t decided_before = shared.decided.load();
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const auto decided = static_cast<double>(shared.decided.load() - decided_before);
   const double own = OwnCpuSeconds() - own_before;
-  const double redis = redis_cpu() - redis_before;
+  const double redis = RedisCpu(calls) - redis_before;
+  const double reads = RedisField(calls, "stats", "total_reads_processed") - reads_before;
   const double wall =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   shared.stop.store(true);
   while (shared.open.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::printf(
       "%-28s %10.0f decisions/s  node %7.3f us  redis %7.3f us a decision  "
-      "%.2fM decisions/s of node CPU  redis %4.1f %% of a core  failed %llu\n",
+      "%.2fM decisions/s of node CPU  redis %4.1f %% of a core, %.0f a second of its CPU  "
+      "%.1f a read  failed %llu\n",
       name, decided / wall, own / decided * 1e6, redis / decided * 1e6, decided / own / 1e6,
-      redis / wall * 100, static_cast<unsigned long long>(shared.failed.load()));
+      redis / wall * 100, decided / redis, decided / reads,
+      static_cast<unsigned long long>(shared.failed.load()));
+  std::fflush(stdout);
+}
+
+void MeasureRedisBenchmark(RedisServer& server, size_t keys, int in_flight, double seconds) {
+  using namespace store::redis;
+  RedisCalls calls(server);
+  calls.Call({"FLUSHALL"});
+  const ScriptText& script = TextOf(Script::kAcquireTokenBucket);
+  calls.Call({"SCRIPT", "LOAD", script.text});
+  const auto rule = BenchRule();
+  const double done = std::floor(seconds * 60'000);
+  // As AcquireCommand has it.
+  std::vector<std::string> words = {"EVALSHA",
+                                    script.sha,
+                                    "1",
+                                    KeysOf("sluice", rule->limit_name, KeyName("__rand_int__"))[0],
+                                    "",
+                                    Figures(rule->parameters),
+                                    absl::StrCat("0123456789abcdef.", rule->id),
+                                    absl::StrCat(1000 << rule->parameters.token_bucket.shift)};
+  AppendCost(rule->parameters, 1, &words);
+  words.push_back("1");
+  std::string command =
+      absl::StrCat("redis-benchmark -s ", server.socket_path(), " --csv -r ", keys, " -c 8 -P ",
+                   in_flight / 8, " -n ", static_cast<int>(done));
+  for (const std::string& word : words) absl::StrAppend(&command, " '", word, "'");
+  absl::StrAppend(&command, " > /dev/null");
+  const auto begin = std::chrono::steady_clock::now();
+  const double redis_before = RedisCpu(calls);
+  const double reads_before = RedisField(calls, "stats", "total_reads_processed");
+  if (std::system(command.c_str()) != 0) std::printf("redis-benchmark failed\n");
+  const double redis = RedisCpu(calls) - redis_before;
+  const double reads = RedisField(calls, "stats", "total_reads_processed") - reads_before;
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf(
+      "%-28s %10.0f decisions/s  redis %7.3f us a decision, %.0f a second of its CPU  %.1f a "
+      "read\n",
+      "redis-benchmark, the same", done / wall, redis / done * 1e6, done / redis, done / reads);
   std::fflush(stdout);
 }
 
 // How soon the breaker opens on a server that hangs, and what a decision costs then.
 void MeasureAway(RedisServer& server) {
   RedisNode node(server.url(), store::RedisStoreOptions());
-  const auto rule =
-      MakeRule(1, algorithm::MakeTokenBucket({1'000'000, 1'000'000'000}, 1'000'000, 0).value());
+  const auto rule = BenchRule();
   node.store().Register(rule);
   Acquire(node.store(), *rule, "k");
   const auto since = [](std::chrono::steady_clock::time_point begin) {
@@ -137,12 +195,21 @@ void MeasureAway(RedisServer& server) {
   auto begin = std::chrono::steady_clock::now();
   Acquire(node.store(), *rule, "k");
   std::printf("hanging server, first answer after %.1f ms\n", since(begin) * 1e3);
+  common::SystemClock clock;
+  store::MemoryStore memory(clock, {});
+  memory.Register(rule);
+  // Beside it the memory store, with the same batches.
   const std::vector<std::vector<store::Charge>> batch(4096, {{rule.get(), "k", 1}});
-  const double cpu = OwnCpuSeconds();
-  begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 100; ++i) AcquireBatch(node.store(), batch);
-  std::printf("breaker open, batches of 4096: %.0f decisions/s, %.3f us of CPU each\n",
-              409600 / since(begin), (OwnCpuSeconds() - cpu) / 409600 * 1e6);
+  for (int round = 0; round < 3; ++round) {
+    for (store::Store* const each :
+         {static_cast<store::Store*>(&node.store()), static_cast<store::Store*>(&memory)}) {
+      const double cpu = OwnCpuSeconds();
+      for (int i = 0; i < 100; ++i) AcquireBatch(*each, batch);
+      std::printf("%s, batches of 4096: %.3f us of CPU a decision\n",
+                  each == &memory ? "memory store" : "breaker open",
+                  (OwnCpuSeconds() - cpu) / 409600 * 1e6);
+    }
+  }
   server.Resume();
 }
 
@@ -150,12 +217,16 @@ void MeasureAway(RedisServer& server) {
 }  // namespace sluice::testing
 
 int main(int argc, char** argv) {
+  using namespace sluice::testing;
   const double seconds = argc > 1 ? std::atof(argv[1]) : 3;
-  sluice::testing::RedisServer server;
-  for (int round = 0; round < 2; ++round) {
-    sluice::testing::Measure("one hot key, 1000 callers", server, 1, 1000, seconds);
-    sluice::testing::Measure("100000 keys, 256 callers", server, 100'000, 256, seconds);
-    sluice::testing::Measure("100000 keys, 1 caller", server, 100'000, 1, seconds);
+  const std::string_view only = argc > 2 ? argv[2] : "";
+  const auto wanted = [&](std::string_view name) { return only.empty() || only == name; };
+  RedisServer server;
+  for (int round = 0; round < 3; ++round) {
+    if (wanted("hot")) Measure("one hot key, 1000 callers", server, 1, 1000, seconds);
+    if (wanted("random")) Measure("10000 keys, 256 callers", server, 10'000, 256, seconds);
+    if (wanted("redis-benchmark")) MeasureRedisBenchmark(server, 10'000, 256, seconds);
+    if (wanted("single")) Measure("10000 keys, 1 caller", server, 10'000, 1, seconds);
   }
-  sluice::testing::MeasureAway(server);
+  if (wanted("away")) MeasureAway(server);
 }

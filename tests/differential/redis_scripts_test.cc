@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/scripts.h"
-#include "tests/support/redis_server.h"
+#include "server/store/redis/marker.h"
+#include "tests/differential/script_calls.h"
 #include "tests/unit/algorithm/any_parameters.h"
 
 namespace sluice::store::redis {
@@ -26,9 +26,8 @@ using algorithm::kNeverNs;
 using algorithm::Level;
 using algorithm::Moment;
 using algorithm::Parameters;
-using ::sluice::testing::RedisCalls;
-using ::sluice::testing::RedisServer;
 using ::sluice::testing::RedisValue;
+using ::sluice::testing::Scripts;
 
 // Moments of 1970 and later are far from zero. The C++ token bucket counts ticks in 62 bits from
 // the boot on, so that only limits with whole-nanosecond ticks reach today.
@@ -39,47 +38,8 @@ struct Bucket {
   bool shadow = false;
   std::array<std::string, 3> keys;
   BucketState model{Parameters{}};
+  int64_t floor_us = 0;
 };
-
-class Scripts {
- public:
-  static Scripts& Get() {
-    static Scripts& scripts = *new Scripts;
-    return scripts;
-  }
-
-  RedisValue Run(Script script, const std::vector<std::string>& keys,
-                 const std::vector<std::string>& arguments) {
-    std::vector<std::string> words = {"EVALSHA", TextOf(script).sha, absl::StrCat(keys.size())};
-    words.insert(words.end(), keys.begin(), keys.end());
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    return calls_.Call(words);
-  }
-  RedisValue Call(const std::vector<std::string>& words) { return calls_.Call(words); }
-  void Stop() { server_.Kill(); }
-
- private:
-  Scripts() : calls_(server_) {
-    for (size_t i = 0; i < kScripts; ++i) {
-      const ScriptText& text = TextOf(static_cast<Script>(i));
-      const RedisValue loaded = calls_.Call({"SCRIPT", "LOAD", text.text});
-      if (loaded.text != text.sha) {
-        ADD_FAILURE() << "script " << i << ": " << loaded.text << ", not " << text.sha;
-        std::abort();
-      }
-    }
-  }
-
-  RedisServer server_;
-  RedisCalls calls_;
-};
-
-// Static destructors do not run for what is leaked above.
-class StopRedis final : public ::testing::Environment {
- public:
-  void TearDown() override { Scripts::Get().Stop(); }
-};
-const ::testing::Environment* const stop_redis = ::testing::AddGlobalTestEnvironment(new StopRedis);
 
 Bucket NewBucket(const Parameters& parameters, bool shadow = false) {
   static int serial = 0;
@@ -102,7 +62,8 @@ std::vector<std::string> KeysOfAll(const std::vector<Bucket>& buckets) {
 std::vector<std::string> Prefix(const std::vector<Bucket>& buckets, int64_t now_ns) {
   std::vector<std::string> arguments = {TestTime(now_ns), absl::StrCat(buckets.size())};
   for (const Bucket& bucket : buckets) {
-    AppendBucket(bucket.parameters, Figures(bucket.parameters), "w.1", bucket.shadow, &arguments);
+    AppendBucket(bucket.parameters, Figures(bucket.parameters), "w.1", bucket.shadow,
+                 bucket.floor_us, &arguments);
   }
   return arguments;
 }
@@ -398,6 +359,7 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
     const int64_t now_ns = start_ns + elapsed_ns;
     std::vector<std::string> arguments = {TestTime(now_ns), Figures(bucket.parameters), "w.1",
                                           absl::StrCat(1000 << token.shift)};
+    AppendFloor(bucket.parameters, 0, &arguments);
     for (const auto& [permits, callers] : runs) {
       AppendCost(bucket.parameters, permits, &arguments);
       arguments.push_back(absl::StrCat(callers));
@@ -417,6 +379,132 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
       RC_ASSERT(reader.Next() == static_cast<int64_t>(granted));
     }
   }
+}
+
+// ---- Since data may have been lost ----
+
+RedisValue AcquireOne(const Bucket& bucket, uint64_t permits, uint64_t receipt, int64_t now_ns) {
+  std::vector<std::string> arguments = Prefix({bucket}, now_ns);
+  arguments.push_back(absl::StrCat(receipt));
+  arguments.insert(arguments.end(), {"1", "0"});
+  AppendCost(bucket.parameters, permits, &arguments);
+  return Scripts::Get().Run(Script::kAcquire, {bucket.keys.begin(), bucket.keys.end()}, arguments);
+}
+
+// Returns how long to wait; 0: granted.
+int64_t TryOne(const Bucket& bucket, uint64_t permits, int64_t now_ns) {
+  const RedisValue answer = AcquireOne(bucket, permits, 0, now_ns);
+  Reader reader(answer);
+  reader.Time(now_ns);
+  const bool granted = reader.Next() == 1;
+  RC_ASSERT(reader.Next() == (granted ? 1 : 0));
+  const Report report = reader.NextReport();
+  const Level level = LevelOf(bucket.parameters, report, now_ns, bucket.floor_us);
+  const int64_t wait_ns = WaitNs(bucket.parameters, permits, report, now_ns, bucket.floor_us);
+  if (granted) return 0;
+  RC_ASSERT(wait_ns > 0);
+  RC_ASSERT(level.remaining < static_cast<int64_t>(permits));
+  if (permits == 1) RC_ASSERT(level.next_permit_after_ns == wait_ns);
+  RC_ASSERT(level.reset_after_ns > 0);
+  return wait_ns;
+}
+
+RC_GTEST_PROP(RedisScriptsTest, BucketsStartEmptyAtTheFloor, ()) {
+  const algorithm::AnyLimit any = AnyCountable();
+  Bucket bucket = NewBucket(any.parameters);
+  const Parameters& parameters = bucket.parameters;
+  const int64_t start_ns = ReachesToday(parameters) ? kTodayNs : 0;
+  int64_t elapsed_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);
+  const uint64_t most = algorithm::MaxGrant(parameters);
+  uint64_t receipt = 0;
+  const int before = *rc::gen::inRange(0, 6);
+  for (int i = 0; i < before; ++i) {
+    const test_support::Step step = *test_support::AnyStep(any.figures, most);
+    // The floor is after all that was granted.
+    elapsed_ns = std::max(elapsed_ns, test_support::Advanced(elapsed_ns, step));
+    if (*rc::gen::arbitrary<bool>()) receipt = static_cast<uint64_t>(i) + 1;
+    AcquireOne(bucket, Wanted(parameters, step.permits), receipt, start_ns + elapsed_ns);
+  }
+  const int64_t now_us = (start_ns + elapsed_ns) / 1000 + 1;
+  bucket.floor_us = now_us + *rc::gen::inRange<int64_t>(0, 20'000'000);
+  const int64_t floor_ns = bucket.floor_us * 1000;
+  // Its receipts are of a time about which not all is known.
+  if (receipt != 0) {
+    std::vector<std::string> arguments = Prefix({bucket}, now_us * 1000);
+    arguments.push_back(absl::StrCat(receipt));
+    Scripts::Get().Run(Script::kRefund, {bucket.keys.begin(), bucket.keys.end()}, arguments);
+  }
+
+  const uint64_t permits = 1 + *rc::gen::arbitrary<uint64_t>() % most;
+  const int64_t wait_ns = TryOne(bucket, permits, now_us * 1000);
+  RC_ASSERT(wait_ns > 0 || floor_ns == now_us * 1000);
+  if (wait_ns == kNeverNs || wait_ns == 0) return;
+  const int64_t then_ns = now_us * 1000 + wait_ns;
+  RC_ASSERT(then_ns >= floor_ns);
+  if (parameters.kind == Kind::kTokenBucket) {
+    // What was owed at most is paid, and what is taken has come since.
+    const algorithm::TokenBucket& p = parameters.token_bucket;
+    const uint64_t since = std::max(p.debt_ticks, permits * p.unit_ticks);
+    RC_ASSERT(then_ns == floor_ns + algorithm::ToNsRoundedUp(p, since));
+  }
+  RC_ASSERT(TryOne(bucket, permits, then_ns - 1) > 0);
+  RC_ASSERT(TryOne(bucket, permits, then_ns) == 0);
+}
+
+TEST(RedisScriptsTest, OneOfTwoReplacesTheMarkerAndItsFloorNeverFalls) {
+  MarkerStep step;
+  step.write = *Marker::Parse("a 1 x 0 0 0 0");
+  const auto mark = [&](const std::string& found) {
+    return Scripts::Get().Call(MarkWords(step, "marks", found)).text;
+  };
+  EXPECT_EQ(mark(""), "a 1 x 0 0 0 0");
+  // Others were faster.
+  step.write.word = "y";
+  EXPECT_EQ(mark(""), "a 1 x 0 0 0 0");
+  EXPECT_EQ(mark("b 1 z 0 0 0 0"), "a 1 x 0 0 0 0");
+  step.floor_after_us = 5'000'000;
+  const auto time = Scripts::Get().Call({"TIME"});
+  const int64_t before_us =
+      std::stoll(time.elements[0].text) * 1'000'000 + std::stoll(time.elements[1].text);
+  const std::string second = mark("a 1 x 0 0 0 0");
+  const Marker marker = *Marker::Parse(second);
+  EXPECT_EQ(marker.word, "y");
+  EXPECT_GE(marker.floor_us, before_us + 5'000'000);
+  EXPECT_LT(marker.floor_us, before_us + 3'600'000'000);
+  step.write.floor_us = marker.floor_us + 1'000'000'000'000;
+  EXPECT_EQ(Marker::Parse(mark(second))->floor_us, step.write.floor_us);
+}
+
+TEST(RedisScriptsTest, DecideNothingWhenTheMarkerWasReplaced) {
+  Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 0));
+  MarkerStep step;
+  step.write = *Marker::Parse("a 1 x 0 0 0 0");
+  const auto take = [&] {
+    std::vector<std::string> words = {"EVALSHA",
+                                      TextOf(Script::kAcquireTokenBucket).sha,
+                                      "2",
+                                      bucket.keys[0],
+                                      WordKey("t", "x"),
+                                      "",
+                                      Figures(bucket.parameters),
+                                      "w.1",
+                                      "1000",
+                                      "0",
+                                      "0"};
+    AppendCost(bucket.parameters, 1, &words);
+    words.emplace_back("1");
+    const RedisValue answer = Scripts::Get().Call(words);
+    return answer.type == RedisValue::Type::kError && answer.text == "MARKER replaced"
+               ? -1
+               : answer.elements.back().integer;
+  };
+  EXPECT_EQ(take(), -1);
+  EXPECT_EQ(Scripts::Get().Call({"EXISTS", bucket.keys[0]}).integer, 0);
+  const std::string first = Scripts::Get().Call(MarkWords(step, "t", "")).text;
+  EXPECT_EQ(take(), 1);
+  step.write.word = "y";
+  Scripts::Get().Call(MarkWords(step, "t", first));
+  EXPECT_EQ(take(), -1);
 }
 
 // What the scripts do with real time: keys live until their bucket is full, and not much longer.

@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -12,8 +11,8 @@
 #include "tests/faults/reply_dropping_proxy.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/shared_load.h"
 #include "tests/support/store_calls.h"
-#include "tests/support/window_checker.h"
 
 namespace sluice::testing {
 namespace {
@@ -39,141 +38,71 @@ std::shared_ptr<const store::Rule> RuleOf(bool allow_when_away = false) {
 
 void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
 
-// Three nodes, each with callers who ask again and again, and what they were granted, by Redis'
-// time.
-class Load {
- public:
-  Load(const std::string& url, int nodes, int callers) {
-    // A busy machine is slow, which is not what is tested.
-    store::RedisStoreOptions options;
-    options.budget_ns = 200 * kMillisecond;
-    for (int n = 0; n < nodes; ++n) {
-      nodes_.push_back(std::make_unique<RedisNode>(url, options));
-      EXPECT_TRUE(nodes_.back()->connected().ok()) << nodes_.back()->connected();
-      rules_.push_back(RuleOf());
-      nodes_.back()->store().Register(rules_.back());
-    }
-    for (int c = 0; c < nodes * callers; ++c) {
-      threads_.emplace_back([this, n = static_cast<size_t>(c % nodes)] { Call(n); });
-    }
-  }
-  ~Load() { Stop(); }
-
-  void Stop() {
-    stop_.store(true);
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-  }
-
-  // Waits until so many more were granted: it works again. False: they were not, in 10 s.
-  bool AwaitGrants(uint64_t more) {
-    const uint64_t until = granted_.load() + more;
-    for (int i = 0; i < 1000 && granted_.load() < until; ++i) PassTime(10 * kMillisecond);
-    return granted_.load() >= until;
-  }
-
-  uint64_t unavailable() const { return unavailable_.load(); }
-  int64_t longest_ns() const { return longest_ns_.load(); }
-
-  // Empty: no window held more than it may.
-  std::string Check() {
-    Stop();
-    common::MutexLock lock(&mu_);
-    std::stable_sort(history_.begin(), history_.end(),
-                     [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
-    return test_support::CheckRateInEveryWindow(history_, kRate, kSecond, kBurst);
-  }
-
- private:
-  void Call(size_t n) {
-    RedisNode& node = *nodes_[n];
-    while (!stop_.load()) {
-      const int64_t before_ns = node.clock().NowNs();
-      const Acquired acquired = Acquire(node.store(), *rules_[n], "k", 1);
-      const int64_t took_ns = node.clock().NowNs() - before_ns;
-      int64_t longest = longest_ns_.load();
-      while (took_ns > longest && !longest_ns_.compare_exchange_weak(longest, took_ns)) {
-      }
-      if (acquired.granted()) {
-        granted_.fetch_add(1);
-        common::MutexLock lock(&mu_);
-        history_.push_back({acquired.now_ns, 1});
-      } else if (acquired.outcome == Outcome::kUnavailable) {
-        unavailable_.fetch_add(1);
-        PassTime(kMillisecond);
-      }
-    }
-  }
-
-  std::vector<std::unique_ptr<RedisNode>> nodes_;
-  std::vector<std::shared_ptr<const store::Rule>> rules_;
-  std::atomic<bool> stop_{false};
-  std::atomic<uint64_t> granted_{0};
-  std::atomic<uint64_t> unavailable_{0};
-  std::atomic<int64_t> longest_ns_{0};
-  common::Mutex mu_;
-  std::vector<test_support::Grant> history_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::thread> threads_;
-};
+// Of so many nodes, with so many clients each.
+std::unique_ptr<SharedLoad> LoadOn(const std::string& url, size_t nodes, int clients) {
+  LoadOptions options;
+  options.clients = clients;
+  return std::make_unique<SharedLoad>(std::vector<std::string>(nodes, url), options);
+}
 
 TEST(RedisStoreFaultsTest, NoWindowIsOverWhenAllIsWell) {
   RedisServer server;
-  Load load(server.url(), 3, 4);
-  EXPECT_TRUE(load.AwaitGrants(500));
-  EXPECT_EQ(load.Check(), "");
-  EXPECT_EQ(load.unavailable(), 0u);
+  const auto load = LoadOn(server.url(), 3, 4);
+  EXPECT_TRUE(load->AwaitGrants(3000));
+  EXPECT_EQ(load->Check(), "");
+  EXPECT_EQ(load->unavailable(), 0u);
 }
 
 TEST(RedisStoreFaultsTest, APausedRedisStallsNobodyAndComesBack) {
   RedisServer server;
-  Load load(server.url(), 3, 4);
-  ASSERT_TRUE(load.AwaitGrants(100));
+  const auto load = LoadOn(server.url(), 3, 4);
+  ASSERT_TRUE(load->AwaitGrants(500));
   server.Pause();
   PassTime(2 * kSecond);
-  EXPECT_GT(load.unavailable(), 100u);
+  EXPECT_GT(load->unavailable(), 100u);
   server.Resume();
-  EXPECT_TRUE(load.AwaitGrants(200));
-  EXPECT_EQ(load.Check(), "");
-  EXPECT_LT(load.longest_ns(), kSecond);
+  EXPECT_TRUE(load->AwaitGrants(1000));
+  EXPECT_EQ(load->Check(), "");
+  EXPECT_LT(load->longest_ns(), kSecond);
 }
 
 TEST(RedisStoreFaultsTest, AKilledRedisWithItsFileComesBackWhereItWas) {
   RedisServer server({"--appendonly", "yes", "--appendfsync", "always"});
-  Load load(server.url(), 3, 4);
-  ASSERT_TRUE(load.AwaitGrants(100));
+  const auto load = LoadOn(server.url(), 3, 4);
+  ASSERT_TRUE(load->AwaitGrants(500));
   server.Kill();
   PassTime(300 * kMillisecond);
   server.Start();
-  EXPECT_TRUE(load.AwaitGrants(200));
-  EXPECT_EQ(load.Check(), "");
-  EXPECT_GT(load.unavailable(), 0u);
+  EXPECT_TRUE(load->AwaitGrants(1000));
+  EXPECT_EQ(load->Check(), "");
+  EXPECT_GT(load->unavailable(), 0u);
 }
 
 TEST(RedisStoreFaultsTest, FlushedScriptsAreLoadedAgainUnnoticed) {
   RedisServer server;
-  Load load(server.url(), 3, 4);
+  const auto load = LoadOn(server.url(), 3, 4);
   RedisCalls calls(server);
   for (int i = 0; i < 20; ++i) {
     calls.Call({"SCRIPT", "FLUSH"});
-    ASSERT_TRUE(load.AwaitGrants(10));
+    ASSERT_TRUE(load->AwaitGrants(100));
   }
-  EXPECT_EQ(load.Check(), "");
-  EXPECT_EQ(load.unavailable(), 0u);
+  EXPECT_EQ(load->Check(), "");
+  EXPECT_EQ(load->unavailable(), 0u);
 }
 
 TEST(RedisStoreFaultsTest, LostAnswersCountAsSpent) {
   RedisServer server;
   const std::string path = server.folder() + "/proxy.sock";
   ReplyDroppingProxy proxy(server.socket_path(), path);
-  Load load("unix://" + path, 2, 4);
+  const auto load = LoadOn("unix://" + path, 2, 4);
   for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(load.AwaitGrants(20));
+    ASSERT_TRUE(load->AwaitGrants(100));
     proxy.LoseNextAnswer();
   }
-  ASSERT_TRUE(load.AwaitGrants(100));
+  ASSERT_TRUE(load->AwaitGrants(500));
   EXPECT_TRUE(proxy.lost());
-  EXPECT_EQ(load.Check(), "");
-  EXPECT_GT(load.unavailable(), 0u);
+  EXPECT_EQ(load->Check(), "");
+  EXPECT_GT(load->unavailable(), 0u);
 }
 
 TEST(RedisStoreFaultsTest, AnAnswerThatIsLostIsNeverAskedForAgain) {
@@ -325,7 +254,7 @@ TEST(RedisStoreStartTest, LogsInAndSaysWhatIsMissing) {
   calls.Call({"ACL",   "SETUSER", "node",    "on",           ">pass",    "~sluice:*",
               "+info", "+ping",   "+select", "+script|load", "+evalsha", "+time",
               "+get",  "+set",    "+del",    "+exists",      "+pexpire", "+lrange",
-              "+llen", "+rpush",  "+ltrim",  "+lset"});
+              "+llen", "+rpush",  "+ltrim",  "+lset",        "+object",  "+append"});
   RedisNode node("unix://node:pass@" + path);
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto bucket = RuleOf();

@@ -1,15 +1,13 @@
 // The store's connection over TCP and TLS, with a real redis-server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/make.h"
+#include "tests/support/free_port.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/store_calls.h"
@@ -17,19 +15,6 @@
 
 namespace sluice::testing {
 namespace {
-
-// redis-server takes a port, and none of its own choice.
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  bind(fd, reinterpret_cast<const sockaddr*>(&address), size);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 class RedisTlsTest : public ::testing::Test {
  protected:

@@ -30,9 +30,9 @@ class ReplyDroppingProxy {
     thread_.join();
   }
 
-  // The next answers vanish, and the connection that they were for breaks.
-  void LoseNextAnswer() { lose_.store(true); }
-  bool lost() const { return !lose_.load(); }
+  // The next answers, or those after so many, vanish, and the connection that they were for breaks.
+  void LoseNextAnswer(int after = 0) { lose_.store(after + 1); }
+  bool lost() const { return lose_.load() == 0; }
 
  private:
   struct Link {
@@ -63,7 +63,7 @@ class ReplyDroppingProxy {
           const pollfd& one = polled[1 + 2 * i + (from_server ? 1 : 0)];
           if (broken || one.revents == 0) continue;
           const ssize_t size = read(one.fd, buffer, sizeof(buffer));
-          broken = size <= 0 || (from_server && lose_.exchange(false));
+          broken = size <= 0 || (from_server && lose_.load() > 0 && lose_.fetch_sub(1) == 1);
           if (broken) continue;
           const int to = from_server ? links[i].client : links[i].server;
           for (ssize_t sent = 0; sent < size;) {
@@ -100,7 +100,7 @@ class ReplyDroppingProxy {
   const std::string server_;
   const int listener_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> lose_{false};
+  std::atomic<int> lose_{0};
   std::thread thread_;
 };
 

@@ -24,8 +24,11 @@ inline store::RedisStoreOptions PatientOptions() {
 
 class RedisNode {
  public:
-  explicit RedisNode(const std::string& url, store::RedisStoreOptions options = PatientOptions())
-      : loop_(std::move(net::EventLoop::Create(clock_)).value()) {
+  // `clock` outlives it; null: the system's.
+  explicit RedisNode(const std::string& url, store::RedisStoreOptions options = PatientOptions(),
+                     const common::Clock* clock = nullptr)
+      : clock_(clock != nullptr ? *clock : system_clock_),
+        loop_(std::move(net::EventLoop::Create(clock_)).value()) {
     options.url = store::redis::RedisUrl::Parse(url).value();
     net::EventLoop* const loops[] = {loop_.get()};
     store_ =
@@ -48,7 +51,8 @@ class RedisNode {
   const absl::Status& connected() const { return connected_; }
 
  private:
-  common::SystemClock clock_;
+  const common::SystemClock system_clock_;
+  const common::Clock& clock_;
   std::unique_ptr<net::EventLoop> loop_;
   std::unique_ptr<net::Resolver> resolver_ = std::make_unique<net::Resolver>();
   std::unique_ptr<store::RedisStore> store_;

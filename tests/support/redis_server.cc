@@ -9,6 +9,9 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+
+#include "tests/support/free_port.h"
 
 namespace sluice::testing {
 namespace {
@@ -48,11 +51,19 @@ RedisValue ValueOf(const redisReply* reply) {
 
 }  // namespace
 
-RedisServer::RedisServer(std::vector<std::string> arguments) : arguments_(std::move(arguments)) {
+RedisServer::RedisServer(std::vector<std::string> arguments)
+    : RedisServer(std::move(arguments), "") {}
+
+RedisServer::RedisServer(std::vector<std::string> arguments, const std::string& config)
+    : arguments_(std::move(arguments)) {
   char folder[] = "/tmp/sluice_redis_XXXXXX";
   if (mkdtemp(folder) == nullptr) Die("mkdtemp failed");
   folder_ = folder;
   socket_path_ = folder_ + "/redis.sock";
+  if (!config.empty()) {
+    config_path_ = folder_ + "/redis.conf";
+    std::ofstream(config_path_) << config;
+  }
   Start();
 }
 
@@ -79,6 +90,7 @@ void RedisServer::Start() {
                                     "no",
                                     "--maxmemory-policy",
                                     "noeviction"};
+  if (!config_path_.empty()) words.insert(words.begin() + 1, config_path_);
   words.insert(words.end(), arguments_.begin(), arguments_.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -124,6 +136,42 @@ void RedisServer::Kill() {
 
 void RedisServer::Pause() { kill(pid_, SIGSTOP); }
 void RedisServer::Resume() { kill(pid_, SIGCONT); }
+
+namespace {
+
+std::vector<std::string> Joined(std::vector<std::string> first,
+                                const std::vector<std::string>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+}  // namespace
+
+ReplicatedServer::ReplicatedServer(int primary_port, std::vector<std::string> arguments)
+    : ReplicatedServer(FreePort(), primary_port, std::move(arguments)) {}
+
+ReplicatedServer::ReplicatedServer(int port, int primary_port, std::vector<std::string> arguments)
+    : RedisServer(Joined(
+          primary_port == 0
+              ? std::vector<std::string>{}
+              : std::vector<std::string>{"--replicaof", "127.0.0.1", std::to_string(primary_port)},
+          // Quick to notice, and to begin anew.
+          Joined({"--port", std::to_string(port), "--repl-diskless-sync", "yes",
+                  "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"},
+                 arguments))),
+      port_(port) {}
+
+RedisSentinel::RedisSentinel(int primary_port, const std::string& password)
+    : RedisSentinel(FreePort(), primary_port, password) {}
+
+RedisSentinel::RedisSentinel(int port, int primary_port, const std::string& password)
+    : RedisServer({"--sentinel", "--port", std::to_string(port)},
+                  "sentinel monitor primary 127.0.0.1 " + std::to_string(primary_port) +
+                      " 1\n"
+                      "sentinel down-after-milliseconds primary 300\n"
+                      "sentinel failover-timeout primary 3000\n" +
+                      (password.empty() ? "" : "requirepass " + password + "\n")),
+      port_(port) {}
 
 RedisCalls::RedisCalls(const RedisServer& server) {
   redisContext* context = redisConnectUnix(server.socket_path().c_str());

@@ -1,5 +1,5 @@
 // A redis-server of the test's own: a process in a folder of its own, on a Unix socket (and a TCP
-// port if asked), stopped by its process id.
+// port if asked), stopped by its process id. Replicas of it, and Sentinels that watch it.
 #ifndef SLUICE_TESTS_SUPPORT_REDIS_SERVER_H_
 #define SLUICE_TESTS_SUPPORT_REDIS_SERVER_H_
 
@@ -20,7 +20,7 @@ class RedisServer {
  public:
   // `arguments`: as on redis-server's command line, after ours.
   explicit RedisServer(std::vector<std::string> arguments = {});
-  ~RedisServer();
+  virtual ~RedisServer();
   RedisServer(const RedisServer&) = delete;
   RedisServer& operator=(const RedisServer&) = delete;
 
@@ -33,11 +33,40 @@ class RedisServer {
   void Pause();  // SIGSTOP
   void Resume();
 
+ protected:
+  // With `config` as its file of configuration, which it may write.
+  RedisServer(std::vector<std::string> arguments, const std::string& config);
+
  private:
   std::string folder_;
   std::string socket_path_;
+  std::string config_path_;  // empty: none
   std::vector<std::string> arguments_;
   pid_t pid_ = -1;
+};
+
+// One that has a TCP port too, or is a replica of one.
+class ReplicatedServer : public RedisServer {
+ public:
+  // `primary_port` 0: a primary.
+  explicit ReplicatedServer(int primary_port = 0, std::vector<std::string> arguments = {});
+  int port() const { return port_; }
+
+ private:
+  ReplicatedServer(int port, int primary_port, std::vector<std::string> arguments);
+  const int port_;
+};
+
+// Watches the primary of one port, which it calls "primary"; its failover needs its own vote alone.
+// `password`: wanted from its clients, if not empty.
+class RedisSentinel : public RedisServer {
+ public:
+  explicit RedisSentinel(int primary_port, const std::string& password = "");
+  int port() const { return port_; }
+
+ private:
+  RedisSentinel(int port, int primary_port, const std::string& password);
+  const int port_;
 };
 
 // An answer of Redis, simplified.

@@ -267,6 +267,19 @@ uint64_t Capped(uint64_t permits) { return std::min(permits, kMaxCounted); }
 
 }  // namespace
 
+void ApplyFloor(int64_t floor_us, int64_t now_ns, StoredBucket* bucket) {
+  if (floor_us == 0 || bucket->parameters.kind != Kind::kTokenBucket) return;
+  const algorithm::TokenBucket& p = bucket->parameters.token_bucket;
+  const algorithm::Int128 lacking =
+      ((static_cast<algorithm::Int128>(floor_us) * 1000 - now_ns) << p.shift) + p.burst_ticks +
+      p.debt_ticks;
+  if (lacking <= bucket->lacking_ticks) return;
+  bucket->lacking_ticks =
+      static_cast<uint64_t>(std::min<algorithm::Int128>(lacking, algorithm::kMaxTat));
+  // Not known is how full it was meanwhile.
+  bucket->receipts.clear();
+}
+
 StoredBucket Convert(const StoredBucket& from, const Parameters& to, int64_t now_ns) {
   StoredBucket open = from;
   CloseWorthless(&open, now_ns);

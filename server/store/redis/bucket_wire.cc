@@ -8,11 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/algorithm/carry_over.h"
 #include "server/algorithm/make.h"
 #include "server/algorithm/wide.h"
 #include "server/common/errors.h"
 #include "server/common/strings.h"
+#include "server/store/redis/slots.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -111,11 +113,43 @@ absl::StatusOr<std::vector<StoredBucket::Receipt>> ParseReceipts(const Parameter
 std::array<std::string, 3> KeysOf(std::string_view name_space, std::string_view limit,
                                   std::string_view key) {
   std::array<std::string, 3> keys;
-  keys[0] = absl::StrCat(ToAbsl(name_space), ":{", limit.size(), ":", ToAbsl(limit), ":",
-                         ToAbsl(key), "}");
+  const std::string_view tag = HashTagOf(key);
+  if (tag.empty()) {
+    keys[0] = absl::StrCat(ToAbsl(name_space), ":{", limit.size(), ":", ToAbsl(limit), ":",
+                           ToAbsl(key), "}");
+  } else {
+    keys[0] = absl::StrCat(ToAbsl(name_space), ":{", ToAbsl(tag), "}", limit.size(), ":",
+                           ToAbsl(limit), ":", ToAbsl(key), ";");
+  }
   keys[1] = absl::StrCat(keys[0], ":runs");
   keys[2] = absl::StrCat(keys[0], ":receipts");
   return keys;
+}
+
+std::string Describe(const Parameters& parameters) {
+  const auto per = [](const algorithm::Rate& rate) {
+    return absl::StrCat(rate.permits, " per ",
+                        absl::FormatDuration(absl::Nanoseconds(rate.period_ns)));
+  };
+  switch (parameters.kind) {
+    case Kind::kTokenBucket: {
+      const algorithm::TokenBucket& p = parameters.token_bucket;
+      return absl::StrCat("token_bucket ", per(p.rate), ", burst ", p.burst,
+                          p.debt > 0 ? absl::StrCat(", debt ", p.debt) : "");
+    }
+    case Kind::kSlidingLog:
+      return absl::StrCat("sliding_log ", per(parameters.sliding_log.rate));
+    case Kind::kSlidingWindow: {
+      const algorithm::SlidingWindow& p = parameters.sliding_window;
+      return absl::StrCat("sliding_window ", per(p.rate), " in ", p.sub_windows, " parts");
+    }
+    case Kind::kFixedWindow: {
+      const algorithm::FixedWindow& p = parameters.fixed_window;
+      return absl::StrCat("fixed_window ", per(p.rate), ", offset ",
+                          absl::FormatDuration(absl::Nanoseconds(p.utc_offset_ns)));
+    }
+  }
+  return "";
 }
 
 std::string Figures(const Parameters& parameters) {
@@ -170,7 +204,7 @@ std::string TestTime(int64_t now_ns) {
 }
 
 void AppendBucket(const Parameters& parameters, std::string_view figures, std::string_view writer,
-                  bool shadow, std::vector<std::string>* arguments) {
+                  bool shadow, int64_t floor_us, std::vector<std::string>* arguments) {
   static constexpr const char* kLetters[] = {"t", "l", "w", "f"};
   arguments->emplace_back(kLetters[static_cast<size_t>(parameters.kind)]);
   arguments->emplace_back(figures);
@@ -179,20 +213,20 @@ void AppendBucket(const Parameters& parameters, std::string_view figures, std::s
   switch (parameters.kind) {
     case Kind::kTokenBucket:
       Append(arguments, {PartsOf(parameters.token_bucket), 0, 0, 0, 0, 0});
-      return;
+      break;
     case Kind::kSlidingLog: {
       const algorithm::SlidingLog& p = parameters.sliding_log;
       const Pair period = PairOfNs(p.rate.period_ns);
       Append(arguments, {static_cast<int64_t>(Capped(p.rate.permits)), period.us, period.parts,
                          p.quantum_ns, 0, 0});
-      return;
+      break;
     }
     case Kind::kSlidingWindow: {
       const algorithm::SlidingWindow& p = parameters.sliding_window;
       const Pair period = PairOfNs(p.rate.period_ns);
       Append(arguments, {static_cast<int64_t>(Capped(p.rate.permits)), period.us, period.parts,
                          p.sub_windows, 0, 0});
-      return;
+      break;
     }
     case Kind::kFixedWindow: {
       const algorithm::FixedWindow& p = parameters.fixed_window;
@@ -200,9 +234,48 @@ void AppendBucket(const Parameters& parameters, std::string_view figures, std::s
       const Pair offset = PairOfNs(p.utc_offset_ns);
       Append(arguments, {static_cast<int64_t>(Capped(p.rate.permits)), period.us, period.parts,
                          offset.us, offset.parts, 0});
-      return;
+      break;
     }
   }
+  AppendFloor(parameters, floor_us, arguments);
+}
+
+int64_t UsedUpUntilNs(const Parameters& parameters, int64_t floor_us) {
+  if (floor_us == 0) return 0;
+  const int64_t floor_ns = floor_us * kNsPerUs;
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      return 0;
+    case Kind::kSlidingLog:
+      return floor_ns + parameters.sliding_log.rate.period_ns;
+    case Kind::kSlidingWindow:
+      return floor_ns + parameters.sliding_window.rate.period_ns;
+    case Kind::kFixedWindow: {
+      const algorithm::FixedWindow& p = parameters.fixed_window;
+      const int64_t since_begin = (floor_ns + p.utc_offset_ns) % p.rate.period_ns;
+      return since_begin == 0 ? floor_ns : floor_ns + p.rate.period_ns - since_begin;
+    }
+  }
+  return 0;
+}
+
+void CloseLevel(int64_t closed_ns, algorithm::Level* level) {
+  if (closed_ns <= 0) return;
+  level->remaining = std::min<int64_t>(level->remaining, 0);
+  level->reset_after_ns = std::max(level->reset_after_ns, closed_ns);
+  level->next_permit_after_ns = std::max(level->next_permit_after_ns, closed_ns);
+}
+
+void AppendFloor(const Parameters& parameters, int64_t floor_us,
+                 std::vector<std::string>* arguments) {
+  if (floor_us == 0) return Append(arguments, {0, 0});
+  if (parameters.kind != Kind::kTokenBucket) {
+    const Pair until = PairOfNs(UsedUpUntilNs(parameters, floor_us));
+    return Append(arguments, {until.us, until.parts});
+  }
+  const algorithm::TokenBucket& p = parameters.token_bucket;
+  const Pair full = PairOf(p, p.burst_ticks + p.debt_ticks);
+  Append(arguments, {floor_us + full.us, full.parts});
 }
 
 void AppendCost(const Parameters& parameters, uint64_t permits,
@@ -226,7 +299,8 @@ uint64_t TicksOf(const algorithm::TokenBucket& parameters, int64_t us, int64_t t
   return static_cast<uint64_t>(std::min<Uint128>(sum, algorithm::kMaxTat));
 }
 
-algorithm::Level LevelOf(const Parameters& parameters, const Report& report, int64_t now_ns) {
+algorithm::Level LevelOf(const Parameters& parameters, const Report& report, int64_t now_ns,
+                         int64_t floor_us) {
   algorithm::Level level;
   const auto counted = static_cast<uint64_t>(report[0]);
   switch (parameters.kind) {
@@ -259,11 +333,14 @@ algorithm::Level LevelOf(const Parameters& parameters, const Report& report, int
       break;
   }
   level.remaining = algorithm::RemainingOf(level.capacity, counted);
+  CloseLevel(UsedUpUntilNs(parameters, floor_us) - now_ns, &level);
   return level;
 }
 
-int64_t WaitNs(const Parameters& parameters, uint64_t permits, const Report& report,
-               int64_t now_ns) {
+namespace {
+
+int64_t WaitOfStateNs(const Parameters& parameters, uint64_t permits, const Report& report,
+                      int64_t now_ns) {
   switch (parameters.kind) {
     case Kind::kTokenBucket: {
       const algorithm::TokenBucket& p = parameters.token_bucket;
@@ -286,6 +363,14 @@ int64_t WaitNs(const Parameters& parameters, uint64_t permits, const Report& rep
     }
   }
   return kNeverNs;
+}
+
+}  // namespace
+
+int64_t WaitNs(const Parameters& parameters, uint64_t permits, const Report& report, int64_t now_ns,
+               int64_t floor_us) {
+  return std::max(WaitOfStateNs(parameters, permits, report, now_ns),
+                  UsedUpUntilNs(parameters, floor_us) - now_ns);
 }
 
 absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<const std::string> runs,

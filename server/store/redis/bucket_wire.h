@@ -4,7 +4,7 @@
 //
 // Units. The server's clock counts microseconds since 1970. A token bucket's moment is a pair:
 // whole microseconds, and ticks of the limit, of which a microsecond has 1000 << shift. So every
-// decision is the one that server/algorithm/token_bucket.h makes (docs/adr/0050).
+// decision is the one that server/algorithm/token_bucket.h makes (docs/adr/0090).
 //
 // Pure; thread-safe.
 #ifndef SLUICE_SERVER_STORE_REDIS_BUCKET_WIRE_H_
@@ -29,9 +29,15 @@ namespace sluice::store::redis {
 inline constexpr uint64_t kMaxCounted = (uint64_t{1} << 53) - 1;
 
 // The names of a bucket's keys: state, runs, receipts. One hash tag, so that a Cluster keeps them
-// together. Two buckets never share a name: the limit's length stands before it.
+// in one slot. It is the key's own (slots.h) if there is one: all buckets of keys with "{42}" in
+// them are in the slot of 42, whatever their limits. Two buckets never share a name: the limit's
+// length stands before it, and the last character says which form it is.
+// REQUIRES: no braces in the name space, as in the limit's name.
 std::array<std::string, 3> KeysOf(std::string_view name_space, std::string_view limit,
                                   std::string_view key);
+
+// A limit's figures for people: "token_bucket 10 per 1h, burst 10".
+std::string Describe(const algorithm::Parameters& parameters);
 
 // A limit's figures as one word, and back. INVALID_ARGUMENT: not one of ours.
 std::string Figures(const algorithm::Parameters& parameters);
@@ -40,9 +46,16 @@ absl::StatusOr<algorithm::Parameters> ParseFigures(std::string_view figures);
 // The scripts' argument for the time: empty, or a test's own time.
 std::string TestTime(int64_t now_ns);
 
-// kind, figures, writer, shadow, six numbers.
+// kind, figures, writer, shadow, six numbers, and the two of AppendFloor.
 void AppendBucket(const algorithm::Parameters& parameters, std::string_view figures,
-                  std::string_view writer, bool shadow, std::vector<std::string>* arguments);
+                  std::string_view writer, bool shadow, int64_t floor_us,
+                  std::vector<std::string>* arguments);
+
+// What is granted since data may have been lost (marker.h; floor_us 0: it was not, 0 0): a token
+// bucket is full again at this moment at the earliest, so that it was empty, and all debt made, at
+// the floor; all others count as used up until it, when nothing of before the floor counts.
+void AppendFloor(const algorithm::Parameters& parameters, int64_t floor_us,
+                 std::vector<std::string>* arguments);
 
 // Four numbers: what so many permits cost.
 void AppendCost(const algorithm::Parameters& parameters, uint64_t permits,
@@ -51,11 +64,12 @@ void AppendCost(const algorithm::Parameters& parameters, uint64_t permits,
 // What a script reports of a bucket after an acquisition or for a query.
 using Report = std::array<int64_t, 7>;
 
+// `floor_us` as the script was told.
 algorithm::Level LevelOf(const algorithm::Parameters& parameters, const Report& report,
-                         int64_t now_ns);
+                         int64_t now_ns, int64_t floor_us = 0);
 // Until so many permits fit if nobody else takes; kNeverNs: never. 0: they fit now.
 int64_t WaitNs(const algorithm::Parameters& parameters, uint64_t permits, const Report& report,
-               int64_t now_ns);
+               int64_t now_ns, int64_t floor_us = 0);
 
 // Ticks of a token bucket from a pair. Saturates at algorithm::kMaxTat.
 uint64_t TicksOf(const algorithm::TokenBucket& parameters, int64_t us, int64_t ticks);
@@ -97,6 +111,17 @@ struct StoredBucket {
 // INVALID_ARGUMENT: not a bucket of ours.
 absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<const std::string> runs,
                                          std::string_view receipts, int64_t now_ns);
+
+// When nothing counts any more that a log or window granted before the floor; 0: no floor, or a
+// token bucket.
+int64_t UsedUpUntilNs(const algorithm::Parameters& parameters, int64_t floor_us);
+
+// Of a bucket that grants nothing for so long. Not positive: of no effect.
+void CloseLevel(int64_t closed_ns, algorithm::Level* level);
+
+// A token bucket as it is since data may have been lost (AppendFloor); others stay as they are,
+// since all that they grant waits until nothing of before counts.
+void ApplyFloor(int64_t floor_us, int64_t now_ns, StoredBucket* bucket);
 
 // The same bucket under other figures, as server/algorithm/carry_over.h says.
 StoredBucket Convert(const StoredBucket& from, const algorithm::Parameters& to, int64_t now_ns);

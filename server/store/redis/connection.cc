@@ -38,7 +38,20 @@ Connection::Connection(net::EventLoop& loop, net::Resolver& resolver,
 
 Connection::~Connection() = default;
 
-void Connection::Start() { Connect(); }
+void Connection::Start() {
+  stopped_ = false;
+  // One that still closes comes back by itself.
+  if (stream_ == nullptr && !timer_.armed()) Connect();
+}
+
+void Connection::Stop() {
+  stopped_ = true;
+  if (stream_ == nullptr) {
+    timer_.Cancel();
+  } else {
+    Restart(absl::CancelledError("no longer needed"));
+  }
+}
 
 void Connection::Connect() {
   if (loop_.stopping()) return;
@@ -79,7 +92,7 @@ void Connection::OnOpen() {
   }
   if (url.database != 0) add(Step::kSelect, {"SELECT", absl::StrCat(url.database)});
   add(Step::kInfo, {"INFO"});
-  for (size_t i = 0; i < kScripts; ++i) {
+  for (size_t i = 0; i < kScripts && !options_.any_role; ++i) {
     add(Step::kScript, {"SCRIPT", "LOAD", TextOf(static_cast<Script>(i)).text});
   }
   stream_->Write({reinterpret_cast<const uint8_t*>(output_.data()), output_.size()});
@@ -94,11 +107,11 @@ absl::Status Connection::Prepared(const Reply& reply) {
         absl::StrCat(at, " asks for a password; write it into the URL, or ?password_file=FILE"));
   }
   if (reply.HasCode("NOPERM")) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(at, ": ", reply.text,
-                     "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
-                     "+set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset and the name "
-                     "space's keys"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        at, ": ", reply.text,
+        "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
+        "+set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset +object +append and the name "
+        "space's keys"));
   }
   if (reply.HasCode("LOADING")) {
     return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));
@@ -110,7 +123,9 @@ absl::Status Connection::Prepared(const Reply& reply) {
                                                      : "does not take a script";
     return absl::FailedPreconditionError(absl::StrCat(at, " ", what, ": ", reply.text));
   }
-  return step == Step::kInfo ? CheckInfo(reply.text) : absl::OkStatus();
+  if (step != Step::kInfo) return absl::OkStatus();
+  const absl::Status status = CheckInfo(reply.text);
+  return status.ok() ? owner_.OnInfo(reply.text) : status;
 }
 
 absl::Status Connection::CheckInfo(const std::string& info) const {
@@ -130,14 +145,21 @@ absl::Status Connection::CheckInfo(const std::string& info) const {
   if (Field(info, "loading") == "1") {
     return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));
   }
+  const RedisUrl& url = options_.url;
+  const bool cluster = Field(info, "cluster_enabled") == "1";
+  if (cluster != (url.topology == Topology::kCluster)) {
+    RedisUrl right = url;
+    right.topology = cluster ? Topology::kCluster : Topology::kServer;
+    right.seeds = {url.address};
+    return absl::FailedPreconditionError(absl::StrCat(
+        url.address.ToString(), " is ", cluster ? "" : "not ", "part of a Cluster; write ",
+        url.address.is_unix() ? "redis-cluster://HOST:PORT" : right.ToString()));
+  }
+  if (options_.any_role) return absl::OkStatus();
   if (const std::string role = Field(info, "role"); role != "master") {
     return absl::FailedPreconditionError(
         absl::StrCat(at, " is a replica (role ", role, "); name its master, ",
                      Field(info, "master_host"), ":", Field(info, "master_port")));
-  }
-  if (Field(info, "cluster_enabled") == "1" || Field(info, "redis_mode") == "cluster") {
-    return absl::FailedPreconditionError(
-        absl::StrCat(at, " is part of a Cluster, which this version does not serve"));
   }
   const std::string policy = Field(info, "maxmemory_policy");
   const std::string bound = Field(info, "maxmemory");
@@ -151,6 +173,8 @@ absl::Status Connection::CheckInfo(const std::string& info) const {
 }
 
 void Connection::OnData(absl::Span<const uint8_t> data) {
+  read_at_ns_ = loop_.now_ns();
+  unread_ns_ = read_at_ns_ - stream_->ready_since_ns();
   reader_->Feed(data);
   Reply reply;
   while (failure_.ok()) {
@@ -177,7 +201,8 @@ void Connection::OnData(absl::Span<const uint8_t> data) {
 void Connection::OnEnd() { Restart(absl::UnavailableError("Redis closed the connection")); }
 
 bool Connection::Send(absl::Span<const std::string> words, Waiter* waiter) {
-  if (pending_.size() >= options_.max_pending) return false;
+  // Beside what stays within the bound there are PINGs, scripts that are loaded, calls.
+  if (pending_.size() >= 4 * options_.max_pending) return false;
   pending_.push_back(waiter);
   output_.clear();
   AppendCommand(words, &output_);
@@ -192,13 +217,19 @@ void Connection::Restart(absl::Status why) {
   stream_->Abort(failure_);
 }
 
+void Connection::MoveTo(const net::Address& address, absl::Status why) {
+  options_.url.address = address;
+  if (state_ == State::kAway && timer_.armed()) loop_.ArmIn(timer_, 0);
+  Restart(std::move(why));
+}
+
 void Connection::OnClosed(const absl::Status& why) {
   const bool was_ready = std::exchange(was_ready_, false);
   absl::Status reason = std::exchange(failure_, absl::OkStatus());
   if (reason.ok()) reason = why.ok() ? absl::UnavailableError("Redis closed the connection") : why;
   stream_ = nullptr;
   state_ = State::kAway;
-  if (!loop_.stopping()) {
+  if (!loop_.stopping() && !stopped_) {
     pause_ns_ = std::clamp(pause_ns_ * 2, kLeastPauseNs, kMostPauseNs);
     std::uniform_int_distribution<int64_t> spread(pause_ns_ / 2, pause_ns_);
     loop_.ArmIn(timer_, spread(random_));
@@ -208,6 +239,7 @@ void Connection::OnClosed(const absl::Status& why) {
   std::deque<Waiter*> lost;
   lost.swap(pending_);
   for (Waiter* waiter : lost) waiter->OnReply(nullptr);
+  if (stopped_) return;
   if (was_ready) {
     owner_.OnLost(reason);
   } else {

@@ -34,12 +34,14 @@ namespace sluice::store::redis {
 struct ConnectionOptions {
   RedisUrl url;
   std::shared_ptr<const net::TlsContext> tls;  // null: plaintext
+  // For asking a server of a Cluster about the others: replicas will do, and it takes no scripts.
+  bool any_role = false;
   // Serve on a server that may evict keys, that is, fill buckets.
   bool allow_eviction = false;
   // For connecting and for each answer while it is checked and the scripts are loaded.
   int64_t connect_timeout_ns = int64_t{2} * 1'000'000'000;
-  // Commands without an answer, at most.
-  size_t max_pending = size_t{1} << 16;
+  // Commands without an answer, at most: what a server decides in about ten milliseconds.
+  size_t max_pending = 1024;
 };
 
 class Connection final : private net::StreamHandler {
@@ -57,6 +59,8 @@ class Connection final : private net::StreamHandler {
   // Told on the loop.
   class Owner {
    public:
+    // The server told about itself, and will do as far as is seen here. Not OK: it will not.
+    virtual absl::Status OnInfo(const std::string& info) { return absl::OkStatus(); }
     virtual void OnReady() = 0;
     // It was ready, and is no longer; after all waiters were told.
     virtual void OnLost(const absl::Status& why) = 0;
@@ -74,15 +78,30 @@ class Connection final : private net::StreamHandler {
   ~Connection() override;
 
   void Start();
+  // Closes it and makes no new one until Start. Waiters are told so, and the owner nothing more.
+  void Stop();
+  // After Stop: it may be destroyed.
+  bool stopped() const { return stopped_ && stream_ == nullptr; }
   bool ready() const { return state_ == State::kReady; }
   size_t pending() const { return pending_.size(); }
+  // For how long what is still unread may have lain there: what reads showed in this iteration of
+  // the loop. 0: nothing was there to be read.
+  int64_t UnreadNs() const { return read_at_ns_ == loop_.now_ns() ? unread_ns_ : 0; }
 
-  // REQUIRES: ready(). False: as many are pending as may be; nothing was sent.
+  // As many are pending as may be, or as many bytes wait for the server to read them.
+  bool full() const {
+    return pending_.size() >= options_.max_pending || stream_->pending_output() >= kMaxOutputBytes;
+  }
+  // REQUIRES: ready(). False: several times as many are pending as make it full; nothing was sent.
   bool Send(absl::Span<const std::string> words, Waiter* waiter);
   // Breaks the connection and makes a new one.
   void Restart(absl::Status why);
+  // The same, to another address from now on. The URL's TLS name stays.
+  void MoveTo(const net::Address& address, absl::Status why);
 
  private:
+  static constexpr size_t kMaxOutputBytes = size_t{4} << 20;
+
   enum class State : uint8_t { kAway, kConnecting, kPreparing, kReady };
 
   void Connect();
@@ -98,7 +117,7 @@ class Connection final : private net::StreamHandler {
 
   net::EventLoop& loop_;
   net::Resolver& resolver_;
-  const ConnectionOptions options_;
+  ConnectionOptions options_;
   Owner& owner_;
 
   State state_ = State::kAway;
@@ -109,10 +128,13 @@ class Connection final : private net::StreamHandler {
   enum class Step : uint8_t { kAuth, kSelect, kInfo, kScript };
   std::deque<Step> steps_;
   absl::Status failure_;  // given to the stream's Abort
+  bool stopped_ = true;
   bool was_ready_ = false;
   int64_t pause_ns_ = 0;
   std::minstd_rand random_;
   std::string output_;
+  int64_t read_at_ns_ = 0;  // the iteration of the last OnData
+  int64_t unread_ns_ = 0;   // the age of what it brought
   net::Timer timer_{net::Timer::To<&Connection::OnTimer>, this};
 };
 

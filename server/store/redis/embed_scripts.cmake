@@ -1,6 +1,8 @@
 # Writes a header with the text of each script: cmake -DOUT=... -DDIR=... -P embed_scripts.cmake
-set(names acquire_token_bucket buckets acquire query refund reset convert)
-set(constants kAcquireTokenBucket kBuckets kAcquire kQuery kRefund kReset kConvert)
+set(names prelude mark acquire_token_bucket buckets acquire query refund reset convert close
+  exchange)
+set(constants kPrelude kMark kAcquireTokenBucket kBuckets kAcquire kQuery kRefund kReset kConvert
+  kClose kExchange)
 set(header "// Written by embed_scripts.cmake from scripts/*.lua.\n#pragma once\n")
 string(APPEND header "namespace sluice::store::redis::embedded {\n")
 foreach(name constant IN ZIP_LISTS names constants)

@@ -1,5 +1,6 @@
 #include "server/store/redis/redis_store.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -12,9 +13,32 @@
 namespace sluice::store {
 namespace {
 
+constexpr int64_t kAgreeEveryNs = 10'000'000'000;
+constexpr int64_t kRetryAgreeNs = 1'000'000'000;
+// Ids of bookings count microseconds since 2025, and so many in each: they last for 35 years.
+constexpr int64_t kBookingsSinceNs = 1'735'689'600'000'000'000;
+constexpr uint64_t kBookingsPerUs = uint64_t{1} << 14;
+
 uint64_t RandomWord() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
+}
+
+}  // namespace
+
+namespace {
+
+redis::IdentificationOptions IdentificationOf(const RedisStoreOptions& options, common::Log* log) {
+  redis::IdentificationOptions identification;
+  identification.name_space = options.name_space;
+  // Where buckets may be evicted the marker may be, which empties none of the others.
+  identification.policy.after_loss =
+      options.allow_eviction ? redis::AfterLoss::kFull : options.after_data_loss;
+  identification.policy.may_fail_over = options.url.topology != redis::Topology::kServer;
+  identification.assumed_lag_us = options.assumed_lag_ns / 1000;
+  identification.allow_unguarded = options.allow_unguarded;
+  identification.log = log;
+  return identification;
 }
 
 }  // namespace
@@ -24,8 +48,20 @@ RedisStore::RedisStore(const common::Clock& clock, RedisStoreOptions options, co
       options_(std::move(options)),
       log_(log),
       instance_(absl::StrCat(absl::Hex(RandomWord(), absl::kZeroPad16))),
+      availability_(clock, log, options_.url.ToString(),
+                    [this] {
+                      redis::Availability::Decided decided;
+                      for (const auto& shard : shards_) {
+                        decided.allowed += shard->counters().allowed_away.value();
+                        decided.denied += shard->counters().denied_away.value();
+                      }
+                      return decided;
+                    }),
+      figure_watch_(clock, log),
+      identification_(IdentificationOf(options_, log)),
       // Receipts of several nodes lie in one bucket: serials from random beginnings do not meet.
-      next_receipt_(RandomWord() >> 2 | 1) {}
+      next_receipt_(RandomWord() >> 2 | 1),
+      booking_tag_(RandomWord() % kBookingsPerUs) {}
 
 absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
     const common::Clock& clock, absl::Span<net::EventLoop* const> loops, net::Resolver& resolver,
@@ -37,12 +73,17 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
     tls = *std::move(made);
   }
   std::unique_ptr<RedisStore> store(new RedisStore(clock, std::move(options), log));
-  redis::ConnectionOptions connection;
-  connection.url = store->options_.url;
-  connection.tls = std::move(tls);
-  connection.allow_eviction = store->options_.allow_eviction;
+  redis::EndpointOptions endpoint;
+  endpoint.connection.url = store->options_.url;
+  endpoint.connection.tls = std::move(tls);
+  endpoint.connection.allow_eviction = store->options_.allow_eviction;
+  endpoint.connection.max_pending = store->options_.max_in_flight;
+  endpoint.max_connections = store->options_.max_connections;
+  endpoint.budget_ns = store->options_.budget_ns;
+  endpoint.log = log;
+  endpoint.availability = &store->availability_;
   for (net::EventLoop* loop : loops) {
-    store->shards_.push_back(std::make_unique<redis::Shard>(*store, *loop, resolver, connection));
+    store->shards_.push_back(std::make_unique<redis::Shard>(*store, *loop, resolver, endpoint));
   }
   for (const auto& shard : store->shards_) shard->Connect();
   return store;
@@ -54,6 +95,38 @@ absl::Status RedisStore::AwaitFirstConnection() {
   common::MutexLock lock(&mu_);
   while (!first_connection_) connected_.Wait(&mu_);
   return first_status_;
+}
+
+void RedisStore::Connected(const absl::Status& status) {
+  if (!status.ok() || options_.receipt_key.proposal == nullptr) return FirstConnection(status);
+  receipt_key_agreed_.store(false);
+  AgreeOnReceiptKey();
+}
+
+void RedisStore::AgreeOnReceiptKey() {
+  if (agreeing_.exchange(true)) return;
+  const std::string key = absl::StrCat(options_.name_space, ":receipt-key");
+  // Two commands: SET takes NX and GET together from Redis 7 on only. Between them nobody changes
+  // what is there.
+  Call(key, {"SET", key, options_.receipt_key.proposal(), "NX"}, [](const redis::Reply*) {});
+  Call(key, {"GET", key}, [this](const redis::Reply* reply) {
+    if (reply != nullptr && reply->type == redis::Reply::Type::kString) {
+      const absl::Status status = options_.receipt_key.agreed(reply->text);
+      if (!status.ok() && log_ != nullptr) {
+        log_->Error("redis_receipt_key",
+                    {{"error", status.message()},
+                     {"key", absl::StrCat(options_.name_space, ":receipt-key")}});
+      }
+      receipt_key_agreed_.store(true);
+    } else if (reply != nullptr && reply->is_error() && log_ != nullptr) {
+      log_->Error(
+          "redis_receipt_key",
+          {{"error", reply->text}, {"key", absl::StrCat(options_.name_space, ":receipt-key")}});
+    }
+    agreed_at_ns_.store(clock_.NowNs());
+    agreeing_.store(false);
+    FirstConnection(absl::OkStatus());
+  });
 }
 
 void RedisStore::FirstConnection(const absl::Status& status) {
@@ -72,6 +145,17 @@ void RedisStore::Register(std::shared_ptr<const Rule> rule) {
   entry->rule = std::move(rule);
   common::MutexLock lock(&mu_);
   rules_[id] = std::move(entry);
+}
+
+uint64_t RedisStore::NewBooking(int64_t now_ns, uint64_t after) {
+  const int64_t since_ns = std::max<int64_t>(now_ns - kBookingsSinceNs, 0);
+  const uint64_t by_time = static_cast<uint64_t>(since_ns / 1000) * kBookingsPerUs + booking_tag_;
+  uint64_t last = last_booking_.load(std::memory_order_relaxed);
+  uint64_t id;
+  do {
+    id = std::max({by_time, last + 1, after + 1});
+  } while (!last_booking_.compare_exchange_weak(last, id, std::memory_order_relaxed));
+  return id;
 }
 
 std::shared_ptr<const redis::RuleEntry> RedisStore::Find(uint32_t rule_id) const {
@@ -107,18 +191,42 @@ void RedisStore::Refund(RefundOperation* operation) {
   ShardFor(first.rule->limit_name, first.key).Start(operation);
 }
 
+void RedisStore::Move(MoveOperation* operation) {
+  const Charge& first = operation->charges[0];
+  ShardFor(first.rule->limit_name, first.key).Start(operation);
+}
+
 void RedisStore::Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
                        void* context) {
   ShardFor(rule.limit_name, key)
-      .Start(redis::Shard::ResetCall{Find(rule.id), std::string(key), done, context});
+      .Start(redis::ResetCall{Find(rule.id), std::string(key), done, context});
+}
+
+void RedisStore::Call(std::string_view key, std::vector<std::string> words,
+                      absl::AnyInvocable<void(const redis::Reply*)> done) {
+  ShardFor("", key).Start(redis::Call{std::string(key), std::move(words), std::move(done)});
 }
 
 StoreStats RedisStore::Stats() const {
   // What Redis holds is not known here.
-  return {};
+  StoreStats stats;
+  for (const auto& shard : shards_) {
+    const redis::ShardCounters& counters = shard->counters();
+    stats.commands += counters.commands.value();
+    stats.decisions += counters.decisions.value();
+    stats.unanswered += counters.lost.value();
+    stats.errors += counters.errors.value();
+    stats.conversions += counters.conversions.value();
+  }
+  return stats;
 }
 
 bool RedisStore::Maintain() {
+  if (options_.receipt_key.proposal != nullptr && !availability_.Health().away) {
+    // Also when all is well: somebody may have flushed it.
+    const int64_t every_ns = receipt_key_agreed_.load() ? kAgreeEveryNs : kRetryAgreeNs;
+    if (clock_.NowNs() - agreed_at_ns_.load() >= every_ns) AgreeOnReceiptKey();
+  }
   // Rules that nobody else holds: of limits that changed, and are decided by no more.
   common::MutexLock lock(&mu_);
   for (auto it = rules_.begin(); it != rules_.end();) {

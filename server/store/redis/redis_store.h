@@ -1,5 +1,5 @@
-// RedisStore: buckets in one Redis server, shared by any number of nodes. Exact: every decision is
-// one script in Redis, at Redis' time.
+// RedisStore: buckets in one Redis server, or in one Redis Cluster, shared by any number of nodes.
+// Exact: every decision is one script in Redis, at Redis' time.
 //
 // Each event loop has a connection and a shard of its own, which shares nothing with the others:
 //
@@ -16,12 +16,15 @@
 //  - Unknown. What was sent and not answered may have been executed. It is never sent again: its
 //    permits count as spent.
 //
-// Reservations: max_wait_ns > 0 is answered Outcome::kUnsupported; this version does not book.
+//  - Reservations. What is booked ahead is decided by the node, with the code of server/algorithm:
+//    buckets are read, decided by, and replaced if they still are what was read (script_command.h).
+//    All nodes obey one order. Rebook is not supported: see Store.
 #ifndef SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,6 +32,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -38,6 +42,9 @@
 #include "server/net/event_loop.h"
 #include "server/net/resolver.h"
 #include "server/store/memory/used_receipts.h"
+#include "server/store/redis/availability.h"
+#include "server/store/redis/figure_watch.h"
+#include "server/store/redis/identification.h"
 #include "server/store/redis/redis_url.h"
 #include "server/store/store.h"
 
@@ -45,8 +52,18 @@ namespace sluice::store {
 
 namespace redis {
 class Shard;
+struct Reply;
 struct RuleEntry;
 }  // namespace redis
+
+// A secret that all nodes of a name space agree on: the first one's proposal, which is kept in
+// Redis, and put back there if it was lost. Both are called by any thread.
+struct SharedSecret {
+  // What this node uses now.
+  std::function<std::string()> proposal;
+  // What all use. Not OK: it is none.
+  std::function<absl::Status(std::string_view)> agreed;
+};
 
 struct RedisStoreOptions {
   redis::RedisUrl url;
@@ -56,10 +73,25 @@ struct RedisStoreOptions {
   int64_t budget_ns = 20'000'000;
   // Serve on a server that may evict keys, that is, fill buckets.
   bool allow_eviction = false;
+  // When a server's data is gone though nobody took its place: a restart without a file that has
+  // all, FLUSHALL. kFull with allow_eviction. After a failover buckets start empty in any case.
+  redis::AfterLoss after_data_loss = redis::AfterLoss::kEmpty;
+  // Serve on a server that has replicas and min-replicas-to-write 0: it may go on granting when one
+  // of them has taken its place.
+  bool allow_unguarded = false;
+  // Its min-replicas-max-lag, where CONFIG GET is not allowed.
+  int64_t assumed_lag_ns = int64_t{10} * 1'000'000'000;
   // Callers that wait for Redis, of each loop; one more is answered at once as if it were away.
   size_t max_waiting = size_t{1} << 17;
+  // Commands without an answer on one connection at most: about what a server decides in ten
+  // milliseconds. When there are as many, further connections are opened, up to so many a loop.
+  size_t max_in_flight = 1024;
+  size_t max_connections = 4;
   // Callers answered by one script at most.
   size_t max_gathered = 4096;
+  // For receipts. Agreed on before the first connection is told of, and again whenever Redis is
+  // back and every few seconds. Empty: there is none.
+  SharedSecret receipt_key;
   // For tests alone: the scripts are told this clock's NowNs() instead of using Redis' TIME.
   const common::Clock* test_time = nullptr;
 };
@@ -86,13 +118,24 @@ class RedisStore final : public Store {
   absl::Status AwaitFirstConnection();
 
   std::string_view Kind() const override { return "redis"; }
+  bool UsesLocalClock() const override { return false; }
   void Register(std::shared_ptr<const Rule> rule) override;
   void Acquire(AcquireOperation* operation) override;
   void Query(QueryOperation* operation) override;
   void Refund(RefundOperation* operation) override;
+  void Move(MoveOperation* operation) override;
   void Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
              void* context) override;
+  // Any command, for what stands beside the buckets: sent once to whoever decides for `key` (as the
+  // words name it; in a Cluster all their keys are in its slot). `done` runs once, on the loop that
+  // ShardFor says: with the answer, which may be an error; with null when it was not sent or not
+  // answered (then it may have been executed), also when the loop ends. Thread-safe, never blocks.
+  void Call(std::string_view key, std::vector<std::string> words,
+            absl::AnyInvocable<void(const redis::Reply*)> done);
   StoreStats Stats() const override;
+  StoreHealth Health() const override { return availability_.Health(); }
+  // Limits for which another node has other figures, by name.
+  std::vector<DifferingLimit> Differing() const { return figure_watch_.Differing(); }
   bool Maintain() override;
 
  private:
@@ -103,15 +146,30 @@ class RedisStore final : public Store {
   redis::Shard& ShardFor(std::string_view limit, std::string_view key);
   // Null: not registered, or nobody uses it any longer.
   std::shared_ptr<const redis::RuleEntry> Find(uint32_t rule_id) const;
+  // The first attempt to connect has come to something.
   void FirstConnection(const absl::Status& status);
+  // Redis serves, or cannot be reached.
+  void Connected(const absl::Status& status);
+  void AgreeOnReceiptKey();
+  // See Shard.
+  uint64_t NewBooking(int64_t now_ns, uint64_t after);
 
   const common::Clock& clock_;
   const RedisStoreOptions options_;
   common::Log* const log_;
   const std::string instance_;  // random: tells what this process wrote
   std::shared_ptr<const net::TlsContext> tls_;
+  redis::Availability availability_;
+  redis::FigureWatch figure_watch_;
+  const redis::IdentificationOptions identification_;
+  redis::KnownMarker known_marker_;
   std::vector<std::unique_ptr<redis::Shard>> shards_;
   std::atomic<uint64_t> next_receipt_;
+  std::atomic<bool> receipt_key_agreed_{false};
+  std::atomic<bool> agreeing_{false};
+  std::atomic<int64_t> agreed_at_ns_{0};
+  const uint64_t booking_tag_;  // random: of two nodes at one microsecond, it tells the ids apart
+  std::atomic<uint64_t> last_booking_ = 0;
   memory::UsedReceipts used_receipts_;
 
   mutable common::Mutex mu_;

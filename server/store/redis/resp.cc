@@ -57,21 +57,11 @@ bool Reply::HasCode(const char* code) const {
 }
 
 void AppendCommand(absl::Span<const std::string> words, std::string* out) {
-  // Kept by the thread: a command has hundreds of words.
-  thread_local std::vector<const char*> pointers;
-  thread_local std::vector<size_t> sizes;
-  pointers.clear();
-  sizes.clear();
-  for (const std::string& word : words) {
-    pointers.push_back(word.data());
-    sizes.push_back(word.size());
-  }
-  char* command = nullptr;
-  const int size = redisFormatCommandArgv(&command, static_cast<int>(words.size()), pointers.data(),
-                                          sizes.data());
-  if (size <= 0) return;
-  out->append(command, static_cast<size_t>(size));
-  redisFreeCommand(command);
+  // An array of bulk strings. hiredis' formatter makes a copy of its own of every command, with
+  // sprintf, which is a tenth of what a decision costs.
+  absl::StrAppend(out, "*", words.size(), "\r\n");
+  for (const std::string& word : words)
+    absl::StrAppend(out, "$", word.size(), "\r\n", word, "\r\n");
 }
 
 ReplyReader::ReplyReader() : reader_(redisReaderCreateWithFunctions(&functions)) {}

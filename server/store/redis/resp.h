@@ -1,4 +1,4 @@
-// RESP: Redis' protocol, with hiredis' formatter and reader.
+// RESP: Redis' protocol, read by hiredis' reader.
 #ifndef SLUICE_SERVER_STORE_REDIS_RESP_H_
 #define SLUICE_SERVER_STORE_REDIS_RESP_H_
 

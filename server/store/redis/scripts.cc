@@ -20,16 +20,22 @@ ScriptText Make(std::string text) {
   return {std::move(text), std::move(sha)};
 }
 
+// Decides nothing on other data than the caller takes it for.
+ScriptText Guarded(const std::string& text) { return Make(embedded::kPrelude + text); }
+
 }  // namespace
 
 const ScriptText& TextOf(Script script) {
   static const std::array<ScriptText, kScripts>& texts = *new std::array<ScriptText, kScripts>{
-      Make(embedded::kAcquireTokenBucket),
-      Make(std::string(embedded::kBuckets) + embedded::kAcquire),
-      Make(std::string(embedded::kBuckets) + embedded::kQuery),
-      Make(std::string(embedded::kBuckets) + embedded::kRefund),
-      Make(embedded::kReset),
-      Make(embedded::kConvert),
+      Guarded(embedded::kAcquireTokenBucket),
+      Guarded(std::string(embedded::kBuckets) + embedded::kAcquire),
+      Guarded(std::string(embedded::kBuckets) + embedded::kQuery),
+      Guarded(std::string(embedded::kBuckets) + embedded::kRefund),
+      Guarded(embedded::kReset),
+      Guarded(embedded::kConvert),
+      Make(embedded::kClose),
+      Guarded(embedded::kExchange),
+      Make(embedded::kMark),
   };
   return texts[static_cast<size_t>(script)];
 }

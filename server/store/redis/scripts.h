@@ -9,15 +9,19 @@
 
 namespace sluice::store::redis {
 
+// All but kClose and kMark take Term::WordFor as their last key (scripts/prelude.lua).
 enum class Script : uint8_t {
   kAcquireTokenBucket = 0,
   kAcquire,
   kQuery,
   kRefund,
   kReset,
-  kConvert
+  kConvert,
+  kClose,
+  kExchange,
+  kMark,
 };
-inline constexpr size_t kScripts = 6;
+inline constexpr size_t kScripts = 9;
 
 struct ScriptText {
   std::string text;

@@ -1,8 +1,10 @@
 // Shard: what a RedisStore does on one event loop. See redis_store.h.
+//
+// Its callers stand in lines, one for each set of buckets; what a line gathered goes as one
+// command, to the server that the router says.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARD_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARD_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -13,12 +15,21 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "server/common/mutex.h"
-#include "server/net/counters.h"
 #include "server/net/event_loop.h"
 #include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/connection.h"
+#include "server/store/redis/call_command.h"
+#include "server/store/redis/endpoint.h"
+#include "server/store/redis/line.h"
+#include "server/store/redis/open_cache.h"
+#include "server/store/redis/receipt_closer.h"
+#include "server/store/redis/reset_command.h"
+#include "server/store/redis/router.h"
+#include "server/store/redis/rule_entry.h"
+#include "server/store/redis/scripts.h"
+#include "server/store/redis/shard_counters.h"
 #include "server/store/store.h"
 
 namespace sluice::store {
@@ -27,41 +38,25 @@ class RedisStore;
 
 namespace sluice::store::redis {
 
-// A registered rule, with what the scripts are told of it.
-struct RuleEntry {
-  std::shared_ptr<const Rule> rule;
-  std::string figures;
-  std::string writer;  // INSTANCE.RULE_ID
+// What is to become of a bucket that a script would not decide (load_buckets' answer).
+struct Mismatch {
+  enum class What : uint8_t { kStale, kConvert, kForeign };
+  What what = What::kForeign;
+  size_t bucket = 0;
+  std::shared_ptr<const RuleEntry> newer;  // kStale
+  std::vector<std::string> convert_words;
 };
 
-struct ShardCounters {
-  net::Counter commands;
-  net::Counter decisions;  // by Redis
-  net::Counter allowed_away;
-  net::Counter denied_away;
-  net::Counter breaker_opened;
-  net::Counter lost;  // sent and not answered in time, or ever
-  net::Counter conversions;
-  net::Counter errors;
-};
-
-// Belongs to its loop, but for Post* and counters.
-class Shard final : private Connection::Owner,
-                    private Connection::Waiter,
+// Belongs to its loop, but for Connect, Start and counters.
+class Shard final : private Router::Host,
                     private net::IterationHook,
+                    private net::LoopResident,
                     private net::Task {
  public:
   Shard(RedisStore& store, net::EventLoop& loop, net::Resolver& resolver,
-        const ConnectionOptions& options);
+        const EndpointOptions& options);
   // REQUIRES: the loop has ended.
   ~Shard() override;
-
-  struct ResetCall {
-    std::shared_ptr<const RuleEntry> rule;
-    std::string key;
-    void (*done)(void*, bool existed);
-    void* context;
-  };
 
   // Begins to connect.
   void Connect();
@@ -70,50 +65,73 @@ class Shard final : private Connection::Owner,
   void Start(AcquireOperation* operation);
   void Start(QueryOperation* operation);
   void Start(RefundOperation* operation);
+  void Start(MoveOperation* operation);
   void Start(ResetCall call);
+  void Start(Call call);
 
   net::EventLoop& loop() { return loop_; }
   const ShardCounters& counters() const { return counters_; }
 
+  // ---- For the commands ----
+
+  ShardCounters& counters() { return counters_; }
+  // On the clock of the operations' deadlines.
+  int64_t NowNs() const;
+  Router& router() { return *router_; }
+  // After which something not executed is sent again: often enough within the budget.
+  int64_t retry_ns() const { return endpoint_options_.budget_ns / 8; }
+  Bucket BucketOf(const Rule& rule, std::string_view key);
+  // Answers a caller, if it was not yet; the last one of an operation completes it.
+  void Answer(Caller& caller, Outcome outcome);
+  void AnswerAway(Caller& caller);
+  // A command was answered, so that there is room for another.
+  void OnAnswer();
+  // The line's command is done.
+  void LineDone(Line& line);
+  ReceiptCloser& closer() { return closer_; }
+  // One part of an acquisition with several (scattered.h), whose receipt, if it wants one, is this;
+  // and gives one back.
+  void Take(AcquireOperation* part, uint64_t receipt_id) { Begin(part, receipt_id); }
+  void GiveBack(RefundOperation* part);
+  // What stands before a script's own arguments.
+  std::vector<std::string> ScriptWords(Script script, absl::Span<const Bucket> buckets,
+                                       const Term& term) const;
+  std::string TimeArgument() const;
+  uint64_t NewReceipt();
+  // Completes a refund that was executed; `open`: there was something to give back, and it was.
+  void AnswerRefund(RefundOperation* operation, bool open);
+  // Ids of bookings made at now_ns of the server's clock, whose order is the order of the bookings,
+  // whichever node made them. Greater than `after`.
+  uint64_t NewBooking(int64_t now_ns, uint64_t after);
+  // Never the same again, by any node.
+  std::string NewVersion();
+  // A test's time has nothing to do with the server's.
+  void AdjustTtl(std::string* ttl_ms) const;
+  OpenCache& open_buckets() { return open_buckets_; }
+  // The rule by which this process wrote what `writer` wrote, if it is newer; else null.
+  std::shared_ptr<const RuleEntry> NewerThan(const RuleEntry& entry, std::string_view writer) const;
+  // The bucket is converted from figures that `writer` gave it, perhaps another node.
+  void TakesOver(const Bucket& bucket, std::string_view writer, const algorithm::Parameters& from);
+  // The bucket's key is not one of ours, which `why` says.
+  void Foreign(const Bucket& bucket, const absl::Status& why);
+  Mismatch Judge(absl::Span<const Bucket> buckets, int64_t floor_us, const Reply& reply);
+  void LogError(std::string_view event, std::string_view what);
+  // Where a command is built, to be sent at once.
+  std::vector<std::string>& words() { return words_; }
+  // Commands that wait for a timer, dropped when the loop ends.
+  void SendsLater(Command* command) { later_.insert(command); }
+  void SendsNow(Command* command) { later_.erase(command); }
+
  private:
-  // An acquire operation under way, and how many of its acquisitions are.
-  struct Job {
-    AcquireOperation* operation;
-    size_t open;
-    int64_t deadline_ns;
-  };
-  // One acquisition that waits. `job` null: it was answered already.
-  struct Caller {
-    Job* job = nullptr;
-    Acquisition* acquisition = nullptr;
-  };
-  // A bucket as a script is to see it; outlives the callers.
-  struct Bucket {
-    std::shared_ptr<const RuleEntry> rule;
-    std::array<std::string, 3> keys;
-  };
-  // Those who ask for one set of buckets.
-  struct Line {
-    std::string name;
-    std::vector<Bucket> buckets;
-    std::deque<Caller> gathered;
-    bool in_flight = false;
-    bool queued = false;  // in ready_lines_
-  };
   struct Inbox {
     std::vector<AcquireOperation*> acquires;
     std::vector<QueryOperation*> queries;
     std::vector<RefundOperation*> refunds;
+    std::vector<MoveOperation*> moves;
     std::vector<ResetCall> resets;
+    std::vector<Call> calls;
     bool posted = false;
   };
-  // A command in flight. Answered once, then destroyed.
-  class Command;
-  class AcquireCommand;
-  class QueryCommand;
-  class RefundCommand;
-  class ResetCommand;
-  struct QueryJob;
 
   // As net::Task: takes what other threads put into the inbox.
   void Run() override;
@@ -123,73 +141,55 @@ class Shard final : private Connection::Owner,
   void Put(std::vector<Item> Inbox::* list, Item item);
   // At the end of an iteration: sends what has gathered.
   void OnIterationEnd() override;
+  void OnLoopStop() override;
 
-  void OnReady() override;
-  void OnLost(const absl::Status& why) override;
-  void OnFailed(const absl::Status& why) override;
-  // The answer to a PING.
-  void OnReply(Reply* reply) override;
+  void OnAway(Endpoint& endpoint) override;
+  void OnConnected(const absl::Status& status) override;
 
-  void Begin(AcquireOperation* operation);
+  void Begin(AcquireOperation* operation, uint64_t receipt_id = 0);
+  // All of it is decided at once, as nobody can be asked.
+  void DecideAway(AcquireOperation* operation);
+  // As the limits say for that case.
+  Outcome DecideAway(Acquisition& acquisition);
   void Begin(QueryOperation* operation);
   void Begin(RefundOperation* operation);
+  void Begin(MoveOperation* operation);
   void Begin(ResetCall call);
+  void Begin(Call call);
 
   Line& LineOf(const Acquisition& acquisition);
   std::shared_ptr<const RuleEntry> EntryOf(const Rule& rule);
-  Bucket BucketOf(const Rule& rule, std::string_view key);
+  bool Away(const Line& line);
   void QueueLine(Line& line);
   void SendLine(Line& line, int64_t now_ns);
   void Forget(Line& line);
-  // The line's command is done.
-  void LineDone(Line& line);
-
-  // Answers a caller, if it was not yet; the last one of an operation completes it.
-  void Answer(Caller& caller, Outcome outcome);
-  void AnswerAway(Caller& caller);
   void CheckDeadlines();
-
-  bool Away() const { return breaker_open_ || !connection_.ready(); }
-  void OpenBreaker(std::string_view why);
-  void CloseBreaker();
-  void Watch();
+  void WatchDeadlines();
   void OnWatch();
-  void Probe();
-  void LoadScripts();
-  void OnErrorReply(const Reply& reply);
-
-  std::vector<std::string> ScriptWords(Script script, absl::Span<const Bucket> buckets) const;
-  std::string TimeArgument() const;
-  uint64_t NewReceipt();
-  RefundOutcome RefundOutcomeOf(uint64_t receipt_id, bool open);
-  void LogError(std::string_view event, std::string_view what);
-
-  // What is to become of a bucket that a script would not decide (load_buckets' answer).
-  struct Mismatch {
-    enum class What : uint8_t { kStale, kConvert, kForeign };
-    What what = What::kForeign;
-    size_t bucket = 0;
-    std::shared_ptr<const RuleEntry> newer;  // kStale
-    std::vector<std::string> convert_words;
-  };
-  Mismatch Judge(absl::Span<const Bucket> buckets, const Reply& reply);
 
   RedisStore& store_;
   net::EventLoop& loop_;
-  Connection connection_;
+  const EndpointOptions endpoint_options_;
   ShardCounters counters_;
+  const std::unique_ptr<Router> router_;
 
-  absl::flat_hash_map<std::string, std::unique_ptr<Line>> lines_;
+  bool ended_ = false;  // the loop is at its end
+  ReceiptCloser closer_{*this};
+  absl::flat_hash_map<absl::string_view, std::unique_ptr<Line>> lines_;  // by their own names
+  // Kept for their memory.
+  std::vector<std::unique_ptr<Line>> free_lines_;
+  std::vector<std::unique_ptr<Job>> free_jobs_;
+  std::vector<std::string> words_;
   std::vector<Line*> ready_lines_;
+  std::deque<Line*> blocked_lines_;  // their servers were full
+  absl::flat_hash_set<Command*> later_;
+  OpenCache open_buckets_;
   absl::flat_hash_map<uint32_t, std::weak_ptr<const RuleEntry>> entries_;
   size_t prune_entries_at_ = 1024;
-  std::deque<Command*> in_flight_;  // oldest first
   size_t waiting_ = 0;
   int64_t next_deadline_ns_ = kNoDeadline;
-  bool breaker_open_ = false;
-  int64_t probe_sent_ns_ = 0;  // 0: none is under way
-  std::string line_name_;      // of LineOf, kept for its memory
-  int64_t watch_at_ns_ = 0;    // when watch_ fires, if armed
+  std::string line_name_;    // of LineOf, kept for its memory
+  int64_t watch_at_ns_ = 0;  // when watch_ fires, if armed
   net::Timer watch_{net::Timer::To<&Shard::OnWatch>, this};
 
   common::Mutex mu_;

@@ -8,10 +8,20 @@
 
 namespace sluice::transport::h2 {
 
+absl::StatusOr<std::unique_ptr<net::LoopGroup>> DataServer::MakeLoops(const common::Clock& clock,
+                                                                      int threads) {
+  // Some hundred small calls a turn: what one connection sends at once keeps the others waiting for
+  // no longer than a millisecond, and their answers are still in the cache when they are sent.
+  net::EventLoop::Options loop;
+  loop.read_buffer_bytes = size_t{16} << 10;
+  return net::LoopGroup::Create(clock, {.threads = threads, .loop = loop});
+}
+
 absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(
-    const DataServerOptions& options, const common::Clock& clock, common::Metrics& metrics,
-    service::RateLimiter& limiter, service::WatchHub& watches, HealthBoard& health,
-    const Reflection& reflection, std::function<void(const absl::Status&)> tls_changed) {
+    const DataServerOptions& options, net::LoopGroup& loops, const common::Clock& clock,
+    common::Metrics& metrics, service::RateLimiter& limiter, service::WatchHub& watches,
+    HealthBoard& health, const Reflection& reflection,
+    std::function<void(const absl::Status&)> tls_changed) {
   auto address = net::Address::Parse(options.listen);
   if (!address.ok()) return address.status();
   net::ListenerOptions listener;
@@ -26,21 +36,11 @@ absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(
     tls = *std::move(context);
     listener.tls = tls;
   }
-  // Some hundred small calls a turn: what one connection sends at once keeps the others waiting for
-  // no longer than a millisecond, and their answers are still in the cache when they are sent.
-  net::EventLoop::Options loop;
-  loop.read_buffer_bytes = size_t{16} << 10;
-  auto loops = net::LoopGroup::Create(clock, {.threads = options.threads, .loop = loop});
-  if (!loops.ok()) return loops.status();
-
   auto server = std::unique_ptr<DataServer>(
-      new DataServer(options, clock, metrics, limiter, watches, health, reflection));
-  server->loops_ = *std::move(loops);
-  for (size_t i = 0; i < server->loops_->size(); ++i) {
-    server->server_.AddLoop(server->loops_->loop(i));
-  }
+      new DataServer(options, loops, clock, metrics, limiter, watches, health, reflection));
+  for (size_t i = 0; i < loops.size(); ++i) server->server_.AddLoop(loops.loop(i));
   listener.budget = &server->connections_;
-  auto bound = server->loops_->Listen(*address, server->server_, listener);
+  auto bound = loops.Listen(*address, server->server_, listener);
   if (!bound.ok()) return bound.status();
   server->address_ = bound->ToString();
   if (tls != nullptr) {
@@ -50,41 +50,39 @@ absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(
           tls_changed(status);
         });
   }
-  server->loops_->Start();
+  loops.Start();
   return server;
 }
 
-DataServer::DataServer(const DataServerOptions& options, const common::Clock& clock,
-                       common::Metrics& metrics, service::RateLimiter& limiter,
-                       service::WatchHub& watches, HealthBoard& health,
-                       const Reflection& reflection)
-    : limiter_(limiter, watches, static_cast<size_t>(options.threads)),
+DataServer::DataServer(const DataServerOptions& options, net::LoopGroup& loops,
+                       const common::Clock& clock, common::Metrics& metrics,
+                       service::RateLimiter& limiter, service::WatchHub& watches,
+                       HealthBoard& health, const Reflection& reflection)
+    : limiter_(limiter, watches, loops.size()),
       health_(health),
       reflection_(reflection),
       server_(methods_, clock, metrics, options.grpc),
-      connections_(options.max_connections) {
+      connections_(options.max_connections),
+      loops_(loops) {
   limiter_.Register(&methods_);
   health_.Register(&methods_);
   reflection_.Register(&methods_);
 }
 
-DataServer::~DataServer() {
-  if (loops_ != nullptr) loops_->Stop();
-}
+DataServer::~DataServer() { loops_.Stop(); }
 
 void DataServer::ReloadCertificates() {
   if (certificates_ != nullptr) certificates_->Wake();
 }
 
 void DataServer::Shutdown(absl::Time deadline) {
-  loops_->StopAccepting();
+  loops_.StopAccepting();
   server_.Drain();
   // Connections that the kernel had queued are accepted while we stop; one iteration later they
   // are known. A poll is all that a shutdown needs.
   do {
     absl::SleepFor(absl::Milliseconds(5));
   } while (server_.connections() > 0 && absl::Now() < deadline);
-  loops_->Stop();
 }
 
 }  // namespace sluice::transport::h2

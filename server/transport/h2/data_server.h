@@ -27,7 +27,6 @@ namespace sluice::transport::h2 {
 
 struct DataServerOptions {
   std::string listen;  // as net::Address reads it
-  int threads = 1;
   // Open at once, over all loops; those beyond are closed at once.
   int max_connections = common::bounds::kDefaultMaxConnections;
   // PEM files; the certificate empty: plaintext. With client_ca: clients must show a certificate.
@@ -40,13 +39,21 @@ struct DataServerOptions {
 // Used by one thread (main).
 class DataServer {
  public:
-  // Listens and serves. Collaborators outlive it. INVALID_ARGUMENT: the files of TLS, or the
-  // address; UNAVAILABLE, ALREADY_EXISTS, ...: it cannot be listened on. `tls_changed` is told, on
-  // a thread of its own, when certificate files changed and what came of it.
+  // Event loops as fit for serving on: main makes them, since a shared store may live on them too
+  // (then a request and its Redis reply stay on one thread).
+  static absl::StatusOr<std::unique_ptr<net::LoopGroup>> MakeLoops(const common::Clock& clock,
+                                                                   int threads);
+
+  // Listens and serves on `loops`, which it starts unless they run already. Collaborators outlive
+  // it; the loops are stopped before it goes (its destructor sees to that). INVALID_ARGUMENT: the
+  // files of TLS, or the address; UNAVAILABLE, ALREADY_EXISTS, ...: it cannot be listened on.
+  // `tls_changed` is told, on a thread of its own, when certificate files changed and what came of
+  // it.
   static absl::StatusOr<std::unique_ptr<DataServer>> Start(
-      const DataServerOptions& options, const common::Clock& clock, common::Metrics& metrics,
-      service::RateLimiter& limiter, service::WatchHub& watches, HealthBoard& health,
-      const Reflection& reflection, std::function<void(const absl::Status&)> tls_changed);
+      const DataServerOptions& options, net::LoopGroup& loops, const common::Clock& clock,
+      common::Metrics& metrics, service::RateLimiter& limiter, service::WatchHub& watches,
+      HealthBoard& health, const Reflection& reflection,
+      std::function<void(const absl::Status&)> tls_changed);
   ~DataServer();
   DataServer(const DataServer&) = delete;
   DataServer& operator=(const DataServer&) = delete;
@@ -56,14 +63,14 @@ class DataServer {
   // Looks at the certificate files now.
   void ReloadCertificates();
 
-  // Stops accepting, sends clients elsewhere, waits for the calls under way until `deadline`, then
-  // stops the loops.
+  // Stops accepting, sends clients elsewhere, waits for the calls under way until `deadline`. What
+  // is left ends with the loops.
   void Shutdown(absl::Time deadline);
 
  private:
-  DataServer(const DataServerOptions& options, const common::Clock& clock, common::Metrics& metrics,
-             service::RateLimiter& limiter, service::WatchHub& watches, HealthBoard& health,
-             const Reflection& reflection);
+  DataServer(const DataServerOptions& options, net::LoopGroup& loops, const common::Clock& clock,
+             common::Metrics& metrics, service::RateLimiter& limiter, service::WatchHub& watches,
+             HealthBoard& health, const Reflection& reflection);
 
   RateLimiterBinding limiter_;
   HealthBinding health_;
@@ -71,7 +78,7 @@ class DataServer {
   MethodTable methods_;
   GrpcServer server_;
   net::ConnectionBudget connections_;
-  std::unique_ptr<net::LoopGroup> loops_;  // its threads use all the above
+  net::LoopGroup& loops_;  // its threads use all the above
   std::unique_ptr<net::CertificateWatcher> certificates_;
   std::string address_;
 };

@@ -1,6 +1,16 @@
 // Servers that share their buckets through a real Redis.
+#include <signal.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "absl/strings/match.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/integration/server/server_test.h"
+#include "tests/support/redis_cluster.h"
 #include "tests/support/redis_server.h"
 
 namespace sluice::testing {
@@ -44,14 +54,129 @@ TEST_P(RedisServerTest, NodesShareOneQuota) {
   EXPECT_EQ(Remaining("overall", ""), 93);
 }
 
-TEST_P(RedisServerTest, SaysThatItDoesNotBookAhead) {
-  Start(Options("limits: [{name: api, rate: 1/h}]"));
+TEST_P(RedisServerTest, SharesItsQuotaInACluster) {
+  RedisCluster cluster;
+  ServerProcess::Options options =
+      Options("limits: [{name: api, rate: 3/h, charges: [overall]}, {name: overall, rate: 100/h}]");
+  options.flags = {"--store=" + cluster.url(), "--redis_budget=2s"};
+  Start(options);
   ASSERT_TRUE(server_->ready());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Granted("api", "k"));
+  EXPECT_FALSE(Granted("api", "k"));
+  EXPECT_EQ(Remaining("overall", ""), 97);
   v1::AcquireRequest request = Request("api", "k");
   request.mutable_max_wait()->set_seconds(1);
   const grpc::Status status = Acquire(request);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("max_wait"));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("limit \"api\", key \"k\""));
+  EXPECT_THAT(status.error_message(), HasSubstr("limit \"overall\""));
+}
+
+TEST_P(RedisServerTest, NodesBookInOneOrder) {
+  const std::string limits = "limits: [{name: api, rate: 1/1h}]";
+  Start(Options(limits));
+  ASSERT_TRUE(server_->ready());
+  ServerProcess::Options options = Options(limits);
+  options.transport = GetParam();
+  ServerProcess other(options);
+  ASSERT_TRUE(other.ready());
+  const auto other_data = v1::RateLimiter::NewStub(other.DataChannel());
+  ASSERT_TRUE(Granted("api", "k"));
+  v1::AcquireRequest request = Request("api", "k");
+  request.mutable_max_wait()->set_seconds(24 * 3600);
+  const auto reserve = [&](v1::RateLimiter::Stub& stub) {
+    grpc::ClientContext context;
+    v1::AcquireResponse response;
+    const grpc::Status status = stub.Acquire(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_TRUE(response.granted());
+    EXPECT_FALSE(response.receipt().empty());
+    return response;
+  };
+  // A minute for a busy machine.
+  const auto expect_hours = [](const v1::AcquireResponse& response, int64_t hours) {
+    EXPECT_LE(response.wait().seconds(), hours * 3600);
+    EXPECT_GE(response.wait().seconds(), hours * 3600 - 60);
+  };
+  const v1::AcquireResponse first = reserve(*data_);
+  expect_hours(first, 1);
+  expect_hours(reserve(*other_data), 2);
+  EXPECT_FALSE(Granted("api", "k"));
+
+  grpc::ClientContext context;
+  v1::RefundRequest refund;
+  refund.set_receipt(first.receipt());
+  v1::RefundResponse refunded;
+  ASSERT_TRUE(data_->Refund(&context, refund, &refunded).ok());
+  // In order: not into the gap before the other node's.
+  expect_hours(reserve(*data_), 3);
+}
+
+// Two nodes hold callers of one key: one line, in which those of one node move up when one of
+// theirs leaves.
+TEST_P(RedisServerTest, NodesHoldCallersInOneLine) {
+  const std::string limits =
+      "limits: [{name: api, rate: 1/1h}, {name: quick, rate: 4/s, burst: 1}]";
+  Start(Options(limits));
+  ASSERT_TRUE(server_->ready());
+  ServerProcess::Options options = Options(limits);
+  options.transport = GetParam();
+  ServerProcess other(options);
+  ASSERT_TRUE(other.ready());
+  const auto other_data = v1::RateLimiter::NewStub(other.DataChannel());
+
+  struct Held {
+    grpc::ClientContext context;
+    std::future<bool> granted;
+  };
+  const auto hold = [](v1::RateLimiter::Stub& stub, const std::string& limit) {
+    auto held = std::make_unique<Held>();
+    held->granted = std::async(std::launch::async, [&stub, limit, context = &held->context] {
+      v1::AcquireRequest request = Request(limit, "k");
+      request.mutable_max_wait()->set_seconds(24 * 3600);
+      request.set_hold(true);
+      v1::AcquireResponse response;
+      return stub.Acquire(context, request, &response).ok() && response.granted();
+    });
+    return held;
+  };
+  const auto line = [&] {
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    v1::QueryRequest request;
+    request.add_buckets()->set_limit("api");
+    request.mutable_buckets(0)->set_key("k");
+    v1::QueryResponse response;
+    EXPECT_TRUE(data_->Query(&context, request, &response).ok());
+    return response.buckets(0);
+  };
+
+  ASSERT_TRUE(Granted("api", "k"));
+  const auto first = hold(*data_, "api");
+  ASSERT_TRUE(Eventually([&] { return line().waiting() == 1; }));
+  const auto second = hold(*data_, "api");
+  ASSERT_TRUE(Eventually([&] { return line().waiting() == 2; }));
+  const auto third = hold(*other_data, "api");
+  ASSERT_TRUE(Eventually([&] { return line().waiting() == 3; }));
+  first->context.TryCancel();
+  EXPECT_FALSE(first->granted.get());
+  // The second moves to where the first was.
+  EXPECT_TRUE(Eventually([&] {
+    const v1::BucketStatus bucket = line();
+    return bucket.waiting() == 2 && bucket.next_moment_after().seconds() <= 3600;
+  }));
+  third->context.TryCancel();
+  EXPECT_FALSE(third->granted.get());
+  second->context.TryCancel();
+  EXPECT_FALSE(second->granted.get());
+  EXPECT_TRUE(Eventually([&] { return line().waiting() == 0; }));
+
+  // Nobody is let through early: eight take seven intervals.
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::unique_ptr<Held>> all;
+  for (int i = 0; i < 8; ++i) all.push_back(hold(i % 2 == 0 ? *data_ : *other_data, "quick"));
+  for (const auto& held : all) EXPECT_TRUE(held->granted.get());
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(7 * 250));
 }
 
 TEST_P(RedisServerTest, DecidesByTheLimitsPolicyWhileRedisIsAway) {
@@ -59,6 +184,14 @@ TEST_P(RedisServerTest, DecidesByTheLimitsPolicyWhileRedisIsAway) {
       Options("limits: [{name: deny, rate: 5/h}, "
               "{name: allow, rate: 1/h, on_store_failure: allow}]"));
   ASSERT_TRUE(server_->ready());
+  grpc::ClientContext context;
+  v1::PutLimitRequest put;
+  put.mutable_limit()->set_name("put");
+  put.mutable_limit()->mutable_rate()->set_permits(1);
+  put.mutable_limit()->set_on_store_failure(v1::ON_STORE_FAILURE_ALLOW);
+  v1::PutLimitResponse was_put;
+  ASSERT_TRUE(admin_->PutLimit(&context, put, &was_put).ok());
+  EXPECT_EQ(was_put.limit().on_store_failure(), v1::ON_STORE_FAILURE_ALLOW);
   EXPECT_TRUE(Granted("deny", "k"));
   EXPECT_TRUE(Granted("allow", "k"));
   EXPECT_FALSE(Granted("allow", "k"));
@@ -68,8 +201,99 @@ TEST_P(RedisServerTest, DecidesByTheLimitsPolicyWhileRedisIsAway) {
   ASSERT_TRUE(Acquire(Request("allow", "k"), &response).ok());
   EXPECT_TRUE(response.granted());
   EXPECT_EQ(response.source(), v1::SOURCE_STORE_AWAY);
+  EXPECT_TRUE(Granted("put", "k", 1));
   redis_.Start();
   EXPECT_TRUE(Eventually([&] { return Acquire(Request("deny", "k")).ok(); }));
+}
+
+TEST_P(RedisServerTest, EndsAlthoughRedisStillHasToAnswer) {
+  ServerProcess::Options options = Options("limits: [{name: api, rate: 6/h}]");
+  options.flags.push_back("--drain_timeout=200ms");
+  Start(options);
+  ASSERT_TRUE(server_->ready());
+  const auto channel = server_->DataChannel();
+  const auto data = v1::RateLimiter::NewStub(channel);
+  const v1::AcquireRequest request = Request("api", "k");
+  redis_.Pause();
+  grpc::ClientContext context;
+  context.set_deadline(Soon());
+  v1::AcquireResponse response;
+  std::promise<grpc::Status> answered;
+  data->async()->Acquire(&context, &request, &response,
+                         [&](grpc::Status status) { answered.set_value(std::move(status)); });
+  // Same connection: once this is answered the call is under way.
+  grpc::ClientContext check;
+  grpc::health::v1::HealthCheckResponse health;
+  ASSERT_TRUE(grpc::health::v1::Health::NewStub(channel)->Check(&check, {}, &health).ok());
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(server_->WaitForExit(), 0) << server_->log();
+  EXPECT_EQ(answered.get_future().get().error_code(), grpc::StatusCode::UNAVAILABLE);
+  redis_.Resume();
+}
+
+TEST_P(RedisServerTest, ShowsThatRedisIsAwayAndWhatWasDecidedMeanwhile) {
+  ServerProcess::Options options = Options(
+      "limits: [{name: deny, rate: 5/h}, {name: allow, rate: 1/h, on_store_failure: allow}]");
+  options.flags.push_back("--store_threads=3");
+  options.flags.push_back("--after_data_loss=full");
+  Start(options);
+  ASSERT_TRUE(server_->ready());
+  const auto status = [&] {
+    grpc::ClientContext context;
+    v1::ConfigStatus response;
+    EXPECT_TRUE(admin_->GetConfigStatus(&context, v1::GetConfigStatusRequest(), &response).ok());
+    return response.store();
+  };
+  const auto lines = [&](const std::string& event) {
+    const std::string log = server_->log();
+    int found = 0;
+    for (size_t at = log.find(event); at != log.npos; at = log.find(event, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_TRUE(Granted("allow", "k"));
+  EXPECT_EQ(status().kind(), "redis");
+  EXPECT_EQ(status().state(), v1::StoreStatus::STATE_SERVING);
+  EXPECT_EQ(status().times_away(), 0u);
+  EXPECT_GT(status().since().seconds(), 0);
+
+  redis_.Kill();
+  EXPECT_TRUE(Eventually([&] { return status().state() == v1::StoreStatus::STATE_AWAY; }));
+  // Each thread sees it for itself.
+  EXPECT_TRUE(Eventually([&] { return Acquire(Request("deny", "k")).error_code() == 14; }));
+  for (int i = 0; i < 3; ++i) {
+    v1::AcquireResponse response;
+    ASSERT_TRUE(Acquire(Request("allow", std::to_string(i)), &response).ok());
+    EXPECT_EQ(response.source(), v1::SOURCE_STORE_AWAY);
+  }
+  grpc::ClientContext context;
+  v1::QueryRequest query;
+  query.add_buckets()->set_limit("allow");
+  v1::QueryResponse queried;
+  ASSERT_TRUE(data_->Query(&context, query, &queried).ok());
+  EXPECT_EQ(queried.buckets(0).source(), v1::SOURCE_STORE_AWAY);
+  EXPECT_EQ(queried.buckets(0).error().code(), grpc::StatusCode::UNAVAILABLE);
+  const v1::StoreStatus away = status();
+  EXPECT_EQ(away.times_away(), 1u);
+  EXPECT_FALSE(away.last_error().empty());
+  ASSERT_EQ(away.decided_away_size(), 2);
+  EXPECT_EQ(away.decided_away(0).limit(), "allow");
+  EXPECT_EQ(away.decided_away(0).allowed(), 3u);
+  EXPECT_EQ(away.decided_away(0).denied(), 0u);
+  EXPECT_GE(away.decided_away(1).denied(), 1u);
+
+  redis_.Start();
+  EXPECT_TRUE(Eventually([&] { return status().state() == v1::StoreStatus::STATE_SERVING; }));
+  EXPECT_TRUE(Granted("deny", "k"));
+  EXPECT_EQ(status().times_away(), 1u);
+  EXPECT_EQ(lines("event=redis_away"), 1) << server_->log();
+  EXPECT_EQ(lines("event=redis_back"), 1) << server_->log();
+  EXPECT_THAT(server_->log(), HasSubstr("allowed_meanwhile=3"));
+  grpc::ClientContext stats_context;
+  v1::Stats stats;
+  ASSERT_TRUE(admin_->GetStats(&stats_context, v1::GetStatsRequest(), &stats).ok());
+  EXPECT_EQ(stats.store().decisions(), 2u);
+  EXPECT_GE(stats.store().commands(), 2u);
+  EXPECT_EQ(stats.limits(0).away_allowed(), 3u);
 }
 
 TEST_P(RedisServerTest, RefusesToStartOnARedisThatWillNotDo) {
@@ -85,7 +309,7 @@ TEST_P(RedisServerTest, RefusesToStartOnARedisThatWillNotDo) {
 
 TEST_P(RedisServerTest, NeverShowsThePasswordOfABadUrl) {
   ServerProcess::Options options;
-  options.flags = {"--store=redis-cluster://:hunter2@host"};
+  options.flags = {"--store=redis-cluster://:hunter2@host/3"};
   options.may_fail = true;
   options.transport = GetParam();
   ServerProcess server(options);

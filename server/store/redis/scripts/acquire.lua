@@ -2,12 +2,13 @@
 --
 --   KEYS     three of each bucket (buckets.lua)
 --   ARGV     time, number of buckets, the buckets, then for each acquisition:
---              id of its receipt ('0': none wanted), number of charges, then for each charge:
---                which bucket, counted from 0, and 4 numbers
+--              id of its receipt ('0': none wanted), number of charges (negative: of one who
+--                would wait), then for each charge: which bucket, counted from 0, and 4 numbers
 --
 -- Returns {microseconds, nanoseconds, then for each acquisition: 1 or 0 for granted, and for each
 -- of its charges: 1 or 0 for whether it fitted, and 7 numbers of its bucket afterwards}, or what
--- load_buckets answers.
+-- load_buckets answers. -1 instead of 1 or 0 is the last number: that acquisition would wait, and
+-- neither it nor those behind it were decided.
 --
 -- A shadow charge never denies: it is taken where it fits and the acquisition is granted.
 local buckets, other = load_buckets()
@@ -20,14 +21,20 @@ while i <= #ARGV do
   i = i + 2
   local charges = {}
   local granted = true
+  local waits = count < 0
+  if waits then count = -count end
   for c = 1, count do
     local bucket = buckets[ARGV[i] + 1]
     local charge = {tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
       tonumber(ARGV[i + 4])}
-    local fitting = bucket.algorithm.fits(bucket, charge)
+    local fitting = not bucket.closed and bucket.algorithm.fits(bucket, charge)
     if not fitting and not bucket.shadow then granted = false end
     charges[c] = {bucket, charge, fitting}
     i = i + 5
+  end
+  if waits and not granted then
+    reply[#reply + 1] = -1
+    break
   end
   reply[#reply + 1] = granted and 1 or 0
   for _, one in ipairs(charges) do

@@ -10,15 +10,18 @@
 --   ARGV[2]  figures of the limit, as one word
 --   ARGV[3]  who writes, as one word
 --   ARGV[4]  base
+--   ARGV[5]  and [6]: full at the earliest then, whatever the state says; 0 0 if nothing was lost
 --   then for each run of callers who ask for the same:
---     cost (2 numbers), room (2 numbers), how many callers
+--     cost (2 numbers), room (2 numbers), how many callers; negative: of such as would wait, so
+--     that nobody behind the first of them who is denied is decided here
 --   A caller is granted iff the bucket, cost added, is full again at most `room` from now. The
 --   room is burst + min(cost, debt): with debt, all that was owed must be paid before.
 --
 -- Returns {microseconds, nanoseconds, lacking (2 numbers), granted callers of each run}; `lacking`
 -- is what the bucket lacked of full before the first caller. Who follows a denied caller of the
 -- same run would be denied too, so the granted ones are a run's first.
--- Returns {-1, ...} when the bucket is of other figures or has open receipts; see acquire.lua.
+-- Returns {-1} when the bucket is of other figures or has open receipts (see acquire.lua), {-2} when
+-- something is booked in it (exchange.lua).
 local figures, writer, base = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local now_u, now_t
 local extra_ttl = 0
@@ -31,14 +34,17 @@ else
   extra_ttl = 3600000
 end
 
-local full_u, full_t = 0, 0
+local full_u, full_t = tonumber(ARGV[5]), tonumber(ARGV[6])
 local value = redis.call('GET', KEYS[1])
 if value then
   local stored, by, u, t, receipts =
     string.match(value, '^(%S+) (%S+) (%d+) (%d+) ([01])$')
-  if stored ~= figures or receipts ~= '0' then return {-1} end
+  if stored ~= figures or receipts ~= '0' then
+    return {string.find(value, '^%S+ %S+ @') and -2 or -1}
+  end
   writer = by
-  full_u, full_t = tonumber(u), tonumber(t)
+  u, t = tonumber(u), tonumber(t)
+  if full_u < u or (full_u == u and full_t < t) then full_u, full_t = u, t end
 end
 if full_u < now_u or (full_u == now_u and full_t < now_t) then
   full_u, full_t = now_u, now_t
@@ -52,11 +58,13 @@ end
 local lack_u, lack_t = lacking()
 local reply = {now_u, now_t * 1000 / base, lack_u, lack_t}
 local taken = false
-for i = 5, #ARGV, 5 do
+for i = 7, #ARGV, 5 do
   local cost_u, cost_t = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
   local until_u, until_t = now_u + ARGV[i + 2], now_t + ARGV[i + 3]
   if until_t >= base then until_u, until_t = until_u + 1, until_t - base end
   local callers = tonumber(ARGV[i + 4])
+  local wait = callers < 0
+  if wait then callers = -callers end
   -- Costs of 1, 2, 4, ... callers, as long as that many fit; then the largest first.
   local blocks = {}
   local block = 1
@@ -84,6 +92,7 @@ for i = 5, #ARGV, 5 do
   end
   if granted > 0 then taken = true end
   reply[#reply + 1] = granted
+  if wait and granted < callers then break end
 end
 
 if taken then

@@ -29,9 +29,11 @@ end
 
 local max_receipts = 128
 
--- What ARGV says of bucket i, counted from 1: kind, figures, writer, shadow, and six numbers.
+-- What ARGV says of bucket i, counted from 1: kind, figures, writer, shadow, six numbers, and two of
+-- what became of it when data may have been lost (marker.h; 0 0: nothing was): a token bucket is
+-- full then at the earliest, all others count as used up until then.
 local first_bucket_arg = 3
-local args_per_bucket = 10
+local args_per_bucket = 12
 local bucket_count = tonumber(ARGV[2])
 
 local function before(u1, n1, u2, n2) return u1 < u2 or (u1 == u2 and n1 < n2) end
@@ -172,13 +174,19 @@ local token_bucket = {}
 function token_bucket.load(bucket, rest)
   bucket.base = bucket.numbers[1]
   bucket.now_t = now_n * (bucket.base / 1000)
-  bucket.full_u, bucket.full_t = 0, 0
+  bucket.full_u, bucket.full_t = bucket.floor_u, bucket.floor_n
   bucket.receipts = {}
   if not rest then return true end
   local u, t, flag = string.match(rest, '^(%d+) (%d+) ([01])$')
   if not u then return false end
-  bucket.full_u, bucket.full_t = tonumber(u), tonumber(t)
-  load_receipts(bucket, flag)
+  u, t = tonumber(u), tonumber(t)
+  if before(u, t, bucket.full_u, bucket.full_t) then
+    -- Not known is how full it was meanwhile: its receipts are worth nothing.
+    bucket.had_receipts = flag == '1'
+  else
+    bucket.full_u, bucket.full_t = u, t
+    load_receipts(bucket, flag)
+  end
   return true
 end
 
@@ -634,9 +642,10 @@ end
 
 local algorithms = {t = token_bucket, l = sliding_log, w = sliding_window, f = fixed_window}
 
--- Loads all buckets that KEYS and ARGV name. Returns them, and nil or what to answer instead: a
--- bucket's state is of other figures (or no state of ours), and the caller has to convert it:
--- {-1, which bucket from 0, microseconds, nanoseconds, state, runs, receipts}.
+-- Loads all buckets that KEYS and ARGV name. Returns them, and nil or what to answer instead.
+-- {-2, which bucket from 0}: something is booked in it, and the caller has to decide by itself
+-- (exchange.lua). {-1, which bucket, microseconds, nanoseconds, state, runs, receipts}: a bucket's
+-- state is of other figures (or no state of ours), and the caller has to convert it.
 local function load_buckets()
   local buckets = {}
   for i = 1, bucket_count do
@@ -645,6 +654,7 @@ local function load_buckets()
       key = KEYS[3 * i - 2], runs_key = KEYS[3 * i - 1], receipts_key = KEYS[3 * i],
       algorithm = algorithms[ARGV[arg]], figures = ARGV[arg + 1], writer = ARGV[arg + 2],
       shadow = ARGV[arg + 3] == '1', numbers = {},
+      floor_u = tonumber(ARGV[arg + 10]), floor_n = tonumber(ARGV[arg + 11]),
     }
     for j = 1, 6 do bucket.numbers[j] = tonumber(ARGV[arg + 3 + j]) end
     local value = redis.call('GET', bucket.key)
@@ -653,6 +663,7 @@ local function load_buckets()
       bucket.exists = true
       local figures, writer, words = string.match(value, '^(%S+) (%S+) (.*)$')
       rest = words
+      if rest and string.byte(rest) == 64 then return nil, {-2, i - 1} end  -- '@'
       if figures ~= bucket.figures then rest = false end
       bucket.writer = writer
     end
@@ -661,6 +672,8 @@ local function load_buckets()
       local receipts = redis.call('GET', bucket.receipts_key)
       return nil, {-1, i - 1, now_u, now_n, value, runs, receipts or ''}
     end
+    bucket.closed = bucket.algorithm ~= token_bucket and
+      before(now_u, now_n, bucket.floor_u, bucket.floor_n)
     buckets[i] = bucket
   end
   return buckets

@@ -2,7 +2,10 @@
 --
 --   KEYS     the bucket's three
 --
--- Returns 1 if it existed, else 0.
-local existed = redis.call('EXISTS', KEYS[1])
+-- Returns 1 if it existed, 0 if not, -2 if something is booked in it, which stands: see
+-- exchange.lua.
+local state = redis.call('GET', KEYS[1])
+if state and string.find(state, '^%S+ %S+ @') then return -2 end
+local existed = state and 1 or 0
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
 return existed

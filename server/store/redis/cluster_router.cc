@@ -1,0 +1,349 @@
+#include "server/store/redis/cluster_router.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/common/strings.h"
+
+namespace sluice::store::redis {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kRefreshEveryNs = 5'000 * kMillisecond;
+constexpr int64_t kRestlessEveryNs = 100 * kMillisecond;
+// However many commands are told that slots have moved.
+constexpr int64_t kLeastRefreshNs = 10 * kMillisecond;
+constexpr int64_t kAskTimeoutNs = 1'000 * kMillisecond;
+// A server that said that the Cluster is down is not asked for anything for so long.
+constexpr int64_t kDownNs = 50 * kMillisecond;
+constexpr int64_t kLogDownEveryNs = 10'000 * kMillisecond;
+// A server that has no slot any more, and was sent nothing, is left after so long.
+constexpr int64_t kUnusedNs = 30'000 * kMillisecond;
+
+}  // namespace
+
+struct ClusterRouter::Member {
+  Member(net::Address where, net::EventLoop& loop, net::Resolver& resolver,
+         const EndpointOptions& options, ShardCounters& counters, Endpoint::Owner& owner)
+      : address(std::move(where)), endpoint(loop, resolver, options, counters, owner) {}
+
+  const net::Address address;
+  Endpoint endpoint;
+  absl::Status failure;   // of the last attempt to connect
+  bool resolved = false;  // it served or failed to
+  int64_t down_until_ns = 0;
+  int64_t log_down_from_ns = 0;
+  int64_t used_ns = 0;  // had a slot, or was sent something
+};
+
+class ClusterRouter::Guide final : private Connection::Owner, private Connection::Waiter {
+ public:
+  Guide(ClusterRouter& router, const net::Address& address)
+      : router_(router),
+        address_(address),
+        connection_(router.loop_, router.resolver_, Options(router, address), *this) {}
+
+  void Start() {
+    if (std::exchange(started_, true)) return;
+    connection_.Start();
+  }
+  void Stop() {
+    if (std::exchange(started_, false)) connection_.Stop();
+  }
+  bool started() const { return started_; }
+  bool ready() const { return connection_.ready(); }
+  // OK: it has not failed yet.
+  const absl::Status& failure() const { return failure_; }
+  const net::Address& address() const { return address_; }
+  void Call(const std::vector<std::string>& words, absl::AnyInvocable<void(const Reply*)> done) {
+    done_ = std::move(done);
+    if (!connection_.Send(words, this)) OnReply(nullptr);
+  }
+
+ private:
+  static ConnectionOptions Options(const ClusterRouter& router, const net::Address& address) {
+    ConnectionOptions options = router.OptionsFor(address).connection;
+    options.any_role = true;
+    return options;
+  }
+
+  void OnReady() override { router_.OnGuideReady(); }
+  void OnLost(const absl::Status& why) override { OnFailed(why); }
+  void OnFailed(const absl::Status& why) override {
+    if (!started_) return;
+    failure_ = why;
+    router_.OnGuideFailed();
+  }
+
+  void OnReply(Reply* reply) override {
+    if (done_ != nullptr) std::exchange(done_, nullptr)(reply);
+  }
+
+  ClusterRouter& router_;
+  const net::Address address_;
+  Connection connection_;
+  absl::AnyInvocable<void(const Reply*)> done_;
+  bool started_ = false;
+  absl::Status failure_;
+};
+
+ClusterRouter::ClusterRouter(const Context& context)
+    : loop_(context.loop),
+      resolver_(context.resolver),
+      options_(context.endpoint),
+      counters_(context.counters),
+      host_(context.host) {}
+
+ClusterRouter::~ClusterRouter() = default;
+
+EndpointOptions ClusterRouter::OptionsFor(const net::Address& address) const {
+  EndpointOptions options = options_;
+  options.connection.url.address = address;
+  options.connection.url.seeds = {address};
+  return options;
+}
+
+void ClusterRouter::Start() {
+  for (const net::Address& seed : options_.connection.url.seeds) {
+    guides_.push_back(std::make_unique<Guide>(*this, seed));
+  }
+  OnTimer();
+}
+
+// ---- Which server has what ----
+
+Endpoint* ClusterRouter::EndpointOf(std::string_view key) {
+  const uint16_t place = map_.OwnerOf(SlotOf(key));
+  if (place == SlotMap::kNobody) return nullptr;
+  Member& member = *by_place_[place];
+  member.used_ns = loop_.now_ns();
+  return member.down_until_ns > loop_.now_ns() ? nullptr : &member.endpoint;
+}
+
+bool ClusterRouter::AllAway() const {
+  return std::all_of(members_.begin(), members_.end(), [](const auto& member) {
+    return member->endpoint.away() && !member->endpoint.starting();
+  });
+}
+
+ClusterRouter::Member& ClusterRouter::MemberAt(const net::Address& address) {
+  for (const auto& member : members_) {
+    if (member->address == address) return *member;
+  }
+  members_.push_back(std::make_unique<Member>(address, loop_, resolver_, OptionsFor(address),
+                                              counters_, static_cast<Endpoint::Owner&>(*this)));
+  Member& member = *members_.back();
+  member.used_ns = loop_.now_ns();
+  member.endpoint.Start();
+  return member;
+}
+
+ClusterRouter::Member* ClusterRouter::MemberOf(const Endpoint& endpoint) {
+  for (const auto& member : members_) {
+    if (&member->endpoint == &endpoint) return member.get();
+  }
+  return nullptr;
+}
+
+Course ClusterRouter::OnError(Endpoint& from, std::string_view key, const Reply& error) {
+  using What = Course::What;
+  const Course later{What::kSendLater, nullptr, false, RetryNs()};
+  if (const std::optional<Redirect> redirect = RedirectOf(error, from.address())) {
+    Member& to = MemberAt(redirect->to);
+    to.used_ns = loop_.now_ns();
+    if (!redirect->ask) {
+      map_.Move(redirect->slot, redirect->to);
+      by_place_.resize(map_.primaries().size());
+      by_place_[map_.OwnerOf(redirect->slot)] = &to;
+      Refresh();
+    }
+    return {What::kSendAgain, &to.endpoint, redirect->ask};
+  }
+  // Some of the script's keys were moved already, or would be made in a slot that is being moved.
+  if (error.HasCode("TRYAGAIN")) return later;
+  if (error.HasCode("CLUSTERDOWN")) {
+    Refresh();
+    if (Member* const member = MemberOf(from)) OnDown(*member, error.text);
+    return {};
+  }
+  if (error.HasCode("READONLY") || error.HasCode("MASTERDOWN")) Refresh();
+  return Router::OnError(from, key, error);
+}
+
+void ClusterRouter::OnDown(Member& member, std::string_view why) {
+  member.down_until_ns = loop_.now_ns() + kDownNs;
+  if (loop_.now_ns() < member.log_down_from_ns) return;
+  member.log_down_from_ns = loop_.now_ns() + kLogDownEveryNs;
+  member.endpoint.LogError("redis_cluster_down", why);
+}
+
+// ---- The map ----
+
+bool ClusterRouter::Restless() const {
+  if (!have_map_ || map_.served() < kSlots) return true;
+  return std::any_of(by_place_.begin(), by_place_.end(),
+                     [](const Member* member) { return member->endpoint.away(); });
+}
+
+void ClusterRouter::Refresh() {
+  const int64_t at_ns = std::max(loop_.now_ns(), asked_ns_ + kLeastRefreshNs);
+  if (!timer_.armed() || next_refresh_ns_ > at_ns) {
+    next_refresh_ns_ = at_ns;
+    loop_.Arm(timer_, at_ns);
+  }
+}
+
+void ClusterRouter::OnTimer() {
+  if (loop_.stopping()) return;
+  DropUnused();
+  AskForMap();
+  next_refresh_ns_ = loop_.now_ns() + (Restless() ? kRestlessEveryNs : kRefreshEveryNs);
+  loop_.Arm(timer_, next_refresh_ns_);
+}
+
+absl::AnyInvocable<void(const Reply*)> ClusterRouter::Asking(const net::Address& address) {
+  asking_ = true;
+  asked_ns_ = loop_.now_ns();
+  return [this, address, number = ++ask_](const Reply* reply) {
+    if (number != ask_) return;
+    asking_ = false;
+    OnAnswer(address, reply);
+  };
+}
+
+void ClusterRouter::AskForMap() {
+  if (asking_ && loop_.now_ns() - asked_ns_ < kAskTimeoutNs) return;
+  const std::vector<std::string> words = {"CLUSTER", "SLOTS"};
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = *members_[next_member_++ % members_.size()];
+    if (!member.endpoint.away()) return member.endpoint.Call(words, Asking(member.address));
+  }
+  // None that serves: the seeds, each a little after the one before.
+  for (const auto& guide : guides_) {
+    if (guide->ready()) return guide->Call(words, Asking(guide->address()));
+  }
+  for (const auto& guide : guides_) {
+    if (!guide->started()) return guide->Start();
+  }
+}
+
+void ClusterRouter::OnAnswer(const net::Address& asked, const Reply* reply) {
+  if (reply == nullptr) return Refresh();
+  if (reply->is_error()) {
+    return Log("redis_cluster_slots", absl::StrCat(asked.ToString(), ": ", reply->text));
+  }
+  absl::StatusOr<SlotMap> map = SlotMap::FromReply(*reply, asked);
+  if (!map.ok()) {
+    return Log("redis_cluster_slots", absl::StrCat(asked.ToString(), ": ", map.status().message()));
+  }
+  Adopt(*std::move(map));
+}
+
+void ClusterRouter::Adopt(SlotMap map) {
+  map_ = std::move(map);
+  have_map_ = true;
+  by_place_.clear();
+  for (const net::Address& primary : map_.primaries()) {
+    by_place_.push_back(&MemberAt(primary));
+    by_place_.back()->used_ns = loop_.now_ns();
+  }
+  if (map_.served() == kSlots) {
+    incomplete_logged_ = false;
+  } else if (!std::exchange(incomplete_logged_, true)) {
+    Log("redis_cluster_slots", absl::StrCat(kSlots - map_.served(), " of ", kSlots,
+                                            " slots are served by nobody: their keys are away"));
+  }
+  TellFirst();
+}
+
+void ClusterRouter::DropUnused() {
+  const auto unused = [&](const std::unique_ptr<Member>& member) {
+    return loop_.now_ns() - member->used_ns > kUnusedNs && member->endpoint.in_flight() == 0 &&
+           std::find(by_place_.begin(), by_place_.end(), member.get()) == by_place_.end();
+  };
+  for (auto& member : members_) {
+    if (!unused(member)) continue;
+    member->endpoint.Stop();
+    dropped_.push_back(std::move(member));
+  }
+  members_.erase(std::remove(members_.begin(), members_.end(), nullptr), members_.end());
+  dropped_.erase(std::remove_if(dropped_.begin(), dropped_.end(),
+                                [](const auto& member) { return member->endpoint.stopped(); }),
+                 dropped_.end());
+}
+
+// ---- The first attempt ----
+
+void ClusterRouter::OnGuideFailed() {
+  if (!have_map_) AskForMap();
+  TellFirst();
+}
+
+void ClusterRouter::StopGuides() {
+  for (const auto& guide : guides_) guide->Stop();
+}
+
+void ClusterRouter::TellFirst() {
+  if (told_) return;
+  // That a server will not do says more than that it cannot be reached.
+  absl::Status worst;
+  const auto add = [&](const absl::Status& failure) {
+    if (worst.ok() || (absl::IsUnavailable(worst) && !failure.ok())) worst = failure;
+  };
+  if (!have_map_) {
+    for (const auto& guide : guides_) {
+      if (guide->failure().ok()) return;
+      add(guide->failure());
+    }
+  } else if (members_.empty()) {
+    worst = absl::UnavailableError(absl::StrCat(options_.connection.url.ToString(),
+                                                ": no server of this Cluster has slots yet"));
+  } else {
+    bool any_serves = false;
+    for (const auto& member : members_) {
+      if (!member->resolved) return;
+      any_serves |= !member->endpoint.away();
+      add(member->failure);
+    }
+    if (any_serves && absl::IsUnavailable(worst)) worst = absl::OkStatus();
+  }
+  told_ = true;
+  host_.OnConnected(worst);
+}
+
+// ---- Endpoints ----
+
+void ClusterRouter::OnBack(Endpoint& endpoint) {
+  if (Member* const member = MemberOf(endpoint)) {
+    member->resolved = true;
+    member->failure = absl::OkStatus();
+    member->down_until_ns = 0;
+  }
+  StopGuides();
+  TellFirst();
+}
+
+void ClusterRouter::OnAway(Endpoint& endpoint) {
+  host_.OnAway(endpoint);
+  Refresh();
+}
+
+void ClusterRouter::OnFailed(Endpoint& endpoint, const absl::Status& why) {
+  if (Member* const member = MemberOf(endpoint)) {
+    member->resolved = true;
+    member->failure = why;
+  }
+  TellFirst();
+  Refresh();
+}
+
+void ClusterRouter::Log(std::string_view event, std::string_view what) const {
+  if (options_.log == nullptr) return;
+  options_.log->Warning(
+      event, {{"error", common::ToAbsl(what)}, {"store", options_.connection.url.ToString()}});
+}
+
+}  // namespace sluice::store::redis

@@ -1,0 +1,126 @@
+#include "server/store/redis/command.h"
+
+#include <utility>
+
+#include "server/store/redis/router.h"
+#include "server/store/redis/shard.h"
+
+namespace sluice::store::redis {
+namespace {
+
+// How often a command that was not executed is sent again: its script was flushed, its bucket is
+// of other figures, its slot moves. Each time somebody else did something that seldom happens.
+constexpr int kMaxTries = 8;
+constexpr int kTriesAtOnce = 2;
+
+}  // namespace
+
+void Command::Start(std::unique_ptr<Command> command) {
+  Command* const self = command.release();
+  if (!self->SendAgain()) self->End();
+}
+
+void Command::OnReply(Reply* reply) {
+  Endpoint::Answered(*this);
+  shard_.OnAnswer();
+  if (given_up_) return End();
+  if (reply == nullptr) {
+    shard_.counters().lost.Add();
+    Abandon();
+  } else if (reply->is_error()) {
+    if (Cure(*reply)) return;
+  } else if (OnAnswer(*reply) == Next::kInFlight) {
+    return;
+  }
+  End();
+}
+
+bool Command::Cure(const Reply& error) {
+  if (error.HasCode("NOSCRIPT")) {
+    // Flushed, or a script was lost in a failover. Nothing was executed.
+    endpoint_->LoadScripts();
+    return MayTry() && SendTo(endpoint_, asking_);
+  }
+  const Course course = shard_.router().OnError(*endpoint_, RoutingKey(), error);
+  // The router may have given up the server, and all that was in flight there.
+  if (given_up_) return false;
+  switch (course.what) {
+    case Course::What::kSendAgain:
+      if (!MayTry()) return false;
+      // Servers that do not agree yet send it to and fro.
+      if (tries_ > kTriesAtOnce) {
+        SendLater(shard_.retry_ns());
+        return true;
+      }
+      return course.endpoint == nullptr ? SendAgain() : SendTo(course.endpoint, course.asking);
+    case Course::What::kSendLater:
+      if (!MayTry()) return false;
+      SendLater(course.after_ns);
+      return true;
+    case Course::What::kGiveUp:
+      break;
+  }
+  OnError(error);
+  return false;
+}
+
+void Command::SendLater(int64_t after_ns) {
+  if (later_ == nullptr) {
+    later_ = std::make_unique<net::Timer>(net::Timer::To<&Command::OnLater>, this);
+  }
+  shard_.SendsLater(this);
+  shard_.loop().ArmIn(*later_, after_ns);
+}
+
+void Command::OnLater() {
+  shard_.SendsNow(this);
+  if (given_up_ || !SendAgain()) End();
+}
+
+void Command::Drop() {
+  Abandon();
+  End();
+}
+
+void Command::Abandon() {
+  if (given_up_) return;
+  given_up_ = true;
+  AnswerAway();
+}
+
+bool Command::MayTry() {
+  if (++tries_ < kMaxTries) return true;
+  Abandon();
+  return false;
+}
+
+bool Command::SendAgain() { return SendTo(shard_.router().EndpointOf(RoutingKey()), false); }
+
+bool Command::SendTo(Endpoint* endpoint, bool asking) {
+  // A server that was not heard of before, to which a slot was moved.
+  if (endpoint != nullptr && endpoint->starting()) {
+    if (!MayTry()) return false;
+    SendLater(shard_.retry_ns());
+    return true;
+  }
+  if (endpoint == nullptr) {
+    Abandon();
+    return false;
+  }
+  endpoint_ = endpoint;
+  asking_ = asking;
+  std::vector<std::string>& words = shard_.words();
+  if (!Build(&words)) return false;
+  if (!endpoint->Send(*this, words, asking)) {
+    Abandon();
+    return false;
+  }
+  return true;
+}
+
+void Command::End() {
+  Finish();
+  delete this;
+}
+
+}  // namespace sluice::store::redis

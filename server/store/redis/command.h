@@ -1,0 +1,93 @@
+// Command: something that Redis is asked to do. It is sent, perhaps sent again when Redis did not
+// execute it (a flushed script, a moved slot), answered once, and destroys itself.
+//
+// Never sent again when it is not known whether it was executed. Belongs to its shard's loop.
+#ifndef SLUICE_SERVER_STORE_REDIS_COMMAND_H_
+#define SLUICE_SERVER_STORE_REDIS_COMMAND_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/net/timer_wheel.h"
+#include "server/store/redis/connection.h"
+#include "server/store/redis/endpoint.h"
+#include "server/store/redis/resp.h"
+
+namespace sluice::store::redis {
+
+class Shard;
+
+class Command : private Connection::Waiter {
+ public:
+  virtual ~Command() = default;
+
+  // Sends it to whoever decides for its key.
+  static void Start(std::unique_ptr<Command> command);
+
+  // Answers the callers without Redis; its answer, if it still comes, is dropped.
+  void Abandon();
+  // The loop ends while it waits to be sent again: abandons and destroys it.
+  void Drop();
+  bool given_up() const { return given_up_; }
+
+ protected:
+  explicit Command(Shard& shard) : shard_(shard) {}
+
+  // What the router looks at.
+  virtual std::string_view RoutingKey() const = 0;
+  // Replaces what is in `words`, whose memory is used again and again. False: nobody waits for it
+  // any more.
+  virtual bool Build(std::vector<std::string>* words) = 0;
+
+  enum class Next : uint8_t {
+    kEnd,      // answered, or abandoned
+    kInFlight  // was sent again, and will be answered
+  };
+  // The answer, which is not an error.
+  virtual Next OnAnswer(const Reply& reply) = 0;
+  // An error that the router has no cure for.
+  virtual void OnError(const Reply&) { Abandon(); }
+  virtual void AnswerAway() = 0;
+  // It will not be sent again, and was answered.
+  virtual void Finish() {}
+
+  // Builds it anew and sends it to whoever decides for its key now. False: nobody waits for it, or
+  // it could not be sent and was abandoned.
+  bool SendAgain();
+  // The same after a while. The command is in flight meanwhile.
+  void SendLater(int64_t after_ns);
+  // Counts how often it was sent again. False: often enough, somebody else did something that
+  // seldom happens each time; it was abandoned.
+  bool MayTry();
+
+  // Where it is sent, or was sent last. REQUIRES: in Build, or later.
+  Endpoint& endpoint() const { return *endpoint_; }
+
+  Shard& shard_;
+
+ private:
+  friend class Endpoint;
+
+  void OnReply(Reply* reply) final;
+  bool SendTo(Endpoint* endpoint, bool asking);
+  // True: was, or will be, sent again.
+  bool Cure(const Reply& error);
+  void OnLater();
+  void End();
+
+  Endpoint* endpoint_ = nullptr;  // where it was sent last
+  Endpoint::Lane* lane_ = nullptr;
+  int64_t sent_ns_ = 0;  // on the endpoint's AttentionClock
+  int tries_ = 0;
+  bool asking_ = false;
+  bool given_up_ = false;
+  std::unique_ptr<net::Timer> later_;
+};
+
+}  // namespace sluice::store::redis
+
+#endif  // SLUICE_SERVER_STORE_REDIS_COMMAND_H_

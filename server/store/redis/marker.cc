@@ -1,0 +1,125 @@
+#include "server/store/redis/marker.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/common/strings.h"
+#include "server/store/redis/scripts.h"
+
+namespace sluice::store::redis {
+
+namespace {
+
+std::string BeforeFloor(const Marker& marker) {
+  return absl::StrCat(marker.identity, " ", marker.number, " ", marker.word, " ");
+}
+
+std::string AfterFloor(const Marker& marker) {
+  return absl::StrCat(" ", marker.lag_us, " ", marker.promised_us, marker.durable ? " 1" : " 0");
+}
+
+}  // namespace
+
+std::string Marker::Text() const {
+  return absl::StrCat(BeforeFloor(*this), floor_us, AfterFloor(*this));
+}
+
+absl::StatusOr<Marker> Marker::Parse(std::string_view text) {
+  const std::vector<absl::string_view> words = absl::StrSplit(common::ToAbsl(text), ' ');
+  Marker marker;
+  if (words.size() != 7 || words[0].empty() || words[2].empty() ||
+      !absl::SimpleAtoi(words[1], &marker.number) ||
+      !absl::SimpleAtoi(words[3], &marker.floor_us) || marker.floor_us < 0 ||
+      !absl::SimpleAtoi(words[4], &marker.lag_us) || marker.lag_us < 0 ||
+      !absl::SimpleAtoi(words[5], &marker.promised_us) || marker.promised_us < 0) {
+    return absl::InvalidArgumentError("not a marker of ours");
+  }
+  marker.identity = std::string(words[0]);
+  marker.word = std::string(words[2]);
+  marker.durable = words[6] == "1";
+  return marker;
+}
+
+std::string MarkerKey(std::string_view name_space) {
+  return absl::StrCat(common::ToAbsl(name_space), ":identity");
+}
+
+std::string WordKey(std::string_view name_space, std::string_view word) {
+  return absl::StrCat(MarkerKey(name_space), ":", common::ToAbsl(word));
+}
+
+std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view name_space,
+                                   std::string_view found_text) {
+  const std::string next = WordKey(name_space, step.write.word);
+  const auto found = Marker::Parse(found_text);
+  return {"EVALSHA",
+          TextOf(Script::kMark).sha,
+          "3",
+          MarkerKey(name_space),
+          found.ok() ? WordKey(name_space, found->word) : next,
+          next,
+          std::string(found_text),
+          BeforeFloor(step.write),
+          AfterFloor(step.write),
+          absl::StrCat(step.write.floor_us),
+          step.floor_after_us.has_value() ? absl::StrCat(*step.floor_after_us) : ""};
+}
+
+MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& found,
+                      bool word_stands, const std::optional<Marker>& known,
+                      const MarkerPolicy& policy, std::string_view word) {
+  const bool loaded = found.has_value() && found->identity == server.identity && !word_stands;
+  const bool forgotten =
+      loaded || (known.has_value() &&
+                 (!found.has_value() || (!found->Same(*known) && found->number <= known->number)));
+  MarkerStep step;
+  if (found.has_value() && found->identity == server.identity && !forgotten) {
+    step.adopt = true;
+    return step;
+  }
+
+  const int64_t own_lag_us =
+      policy.may_fail_over || server.has_replicas || server.guarded ? server.max_lag_us : 0;
+  Marker& next = step.write;
+  next.identity = server.identity;
+  next.word = std::string(word);
+  next.number = 1;
+  next.lag_us = own_lag_us;
+  next.promised_us = policy.promised_us;
+  next.durable = server.durable;
+  if (!found.has_value() && !known.has_value() && !server.was_promoted) {
+    step.why = "first start";
+    return step;
+  }
+
+  // What may still be granted elsewhere, or be due.
+  int64_t lag_us = own_lag_us;
+  // The primary had one, perhaps, that did not come here in time.
+  if (!found.has_value() && !known.has_value()) lag_us = server.max_lag_us;
+  for (const auto& before : {found, known}) {
+    if (!before.has_value()) continue;
+    next.number = std::max(next.number, before->number + 1);
+    next.promised_us = std::max(next.promised_us, before->promised_us);
+    next.floor_us = std::max(next.floor_us, before->floor_us);
+    lag_us = std::max(lag_us, before->lag_us);
+  }
+  const bool same_server = known.has_value() && known->identity == server.identity;
+  if (same_server) lag_us = 0;
+  const bool alone = lag_us == 0;
+  if (alone && !forgotten && found->durable && server.durable) {
+    step.why = "restarted with all its data";
+    return step;
+  }
+  if (alone && policy.after_loss == AfterLoss::kFull) {
+    step.why = "data lost, buckets are full as configured";
+    return step;
+  }
+  step.floor_after_us = next.promised_us + (alone ? 0 : lag_us + kLagMarginUs);
+  step.why = alone ? "data may be lost" : "another primary";
+  return step;
+}
+
+}  // namespace sluice::store::redis

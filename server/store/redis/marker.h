@@ -1,0 +1,106 @@
+// Marker: what all nodes agree on about the data in a Redis, kept there beside the buckets.
+//
+// After a failover the promoted server lacks the primary's last writes; after a restart or FLUSHALL
+// all of them may be gone. Buckets that were spent are then full again. So a key of each name space
+// says on which server, in which term of its, the data was made. A node knows which server it
+// speaks with and compares. If they are not the same, or there is no marker, it replaces it
+// (compare and set, so that all nodes agree), and where something may be lost the new one has a
+// floor: a moment up to which nothing is granted, and from which token buckets count as empty,
+// windows as used up.
+//
+// Each script looks for a second key, whose name has the marker's random word: where that is gone
+// it decides nothing, and the node looks again. The same when it was loaded: a server that becomes
+// a replica and is promoted again within milliseconds, on the same connections, has loaded its data
+// from the other one, which may have lacked the last writes. A string that was appended to has the
+// encoding `raw`, and a short one that was loaded never has.
+//
+//   floor = the promoted server's time now
+//         + how long the old primary may go on granting (its min-replicas-max-lag, and a margin)
+//         + the longest promise that may have been given (bookings are moments to come)
+//
+// A server without a marker that was a replica is treated the same: the first marker may have been
+// on its way. On any other a missing marker that no loop of this process knows is a first start,
+// and buckets are full.
+//
+// Markers form a line: each has the number of the one before plus one, and a random word. A node
+// that finds a number not above the one that it knows, and another word, is looking at data that
+// has not seen what it has: that is a loss too, however it came about.
+#ifndef SLUICE_SERVER_STORE_REDIS_MARKER_H_
+#define SLUICE_SERVER_STORE_REDIS_MARKER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/store/redis/server_facts.h"
+
+namespace sluice::store::redis {
+
+// Added to an old primary's min-replicas-max-lag: it counts in whole seconds, notices once a
+// second, and a node may act on what it was told a moment ago.
+inline constexpr int64_t kLagMarginUs = 3'000'000;
+
+// Times in microseconds, on the server's clock since 1970. Copyable.
+struct Marker {
+  std::string identity;
+  uint64_t number = 0;
+  std::string word;
+  // 0: none, buckets are what they are.
+  int64_t floor_us = 0;
+  // How long this server may go on once it was replaced; 0: there is nobody to replace it.
+  int64_t lag_us = 0;
+  // No promise reaches further ahead.
+  int64_t promised_us = 0;
+  bool durable = false;
+
+  // One line of words, and back. INVALID_ARGUMENT: not a marker.
+  std::string Text() const;
+  static absl::StatusOr<Marker> Parse(std::string_view text);
+
+  // Made by the same replacement; they may differ in what was promised.
+  bool Same(const Marker& other) const { return number == other.number && word == other.word; }
+};
+
+enum class AfterLoss : uint8_t { kEmpty, kFull };
+
+struct MarkerPolicy {
+  // When data is gone and nobody was promoted in its server's place.
+  AfterLoss after_loss = AfterLoss::kEmpty;
+  // The server may be replaced by another (Sentinel, Cluster), whether it has replicas now or not.
+  bool may_fail_over = false;
+  int64_t promised_us = 0;
+};
+
+// What a node does about a marker.
+struct MarkerStep {
+  // Nothing: the marker stands.
+  bool adopt = false;
+  // Else: to be written instead of what was found, with a floor at least so long after the server's
+  // time of the writing; nullopt: with its own.
+  Marker write;
+  std::optional<int64_t> floor_after_us;
+  // For the log.
+  const char* why = "";
+};
+
+// The marker's key; and the one that scripts look for.
+std::string MarkerKey(std::string_view name_space);
+std::string WordKey(std::string_view name_space, std::string_view word);
+
+// EVALSHA of scripts/mark.lua. `found_text`: what was found, as it was; empty: nothing.
+std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view name_space,
+                                   std::string_view found_text);
+
+// `found`: in Redis now; nullopt: none, or not a marker. `word_stands`: its word is there, in the
+// form in which it was written. `known`: the last one that this process
+// adopted; nullopt: none yet. `word`: random.
+MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& found,
+                      bool word_stands, const std::optional<Marker>& known,
+                      const MarkerPolicy& policy, std::string_view word);
+
+}  // namespace sluice::store::redis
+
+#endif  // SLUICE_SERVER_STORE_REDIS_MARKER_H_

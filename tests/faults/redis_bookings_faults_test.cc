@@ -1,0 +1,191 @@
+// Bookings of several nodes on one Redis: contended for, lost, and left behind.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "tests/faults/reply_dropping_proxy.h"
+#include "tests/support/grant_history.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+namespace {
+
+using store::Charge;
+using store::Outcome;
+using store::RefundOutcome;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kHour = 3600 * kSecond;
+
+// Every node and client reserves on a channel and on what all channels share, takes without
+// waiting, and cancels. Those who were told a moment, and did not take it back, fill no window of
+// any bucket beyond its limit, past or to come; and each client is served in the order in which it
+// asked.
+TEST(RedisBookingsFaultsTest, NodesThatContendNeverGiveAMomentTwice) {
+  RedisServer server;
+  const std::vector<algorithm::Parameters> limits = {
+      algorithm::MakeTokenBucket({400, kSecond}, 20, 0).value(),
+      algorithm::MakeSlidingLog({100, kSecond}).value(),
+      algorithm::MakeSlidingWindow({150, kSecond}, 10).value(),
+      algorithm::MakeFixedWindow({120, kSecond}, 0).value()};
+  std::vector<std::shared_ptr<const store::Rule>> rules;
+  std::vector<std::unique_ptr<GrantHistory>> histories;
+  for (size_t i = 0; i < limits.size(); ++i) {
+    rules.push_back(MakeRule(static_cast<uint32_t>(i), limits[i]));
+    histories.push_back(std::make_unique<GrantHistory>(limits[i]));
+  }
+  std::vector<std::unique_ptr<RedisNode>> nodes;
+  for (int n = 0; n < 3; ++n) {
+    nodes.push_back(std::make_unique<RedisNode>(server.url()));
+    for (const auto& rule : rules) nodes.back()->store().Register(rule);
+  }
+  std::atomic<int> reserved{0};
+  std::atomic<int> cancelled{0};
+  std::atomic<int> unavailable{0};
+  std::vector<std::thread> clients;
+  for (size_t c = 0; c < 12; ++c) {
+    clients.emplace_back([&, c] {
+      store::RedisStore& store = nodes[c % nodes.size()]->store();
+      std::mt19937_64 random(c + 1);
+      const size_t channel = 1 + c % 3;
+      const std::vector<Charge> charges = {{rules[channel].get(), "", 1}, {rules[0].get(), "", 1}};
+      int64_t last_ns = 0;
+      for (int i = 0; i < 150; ++i) {
+        const bool waits = random() % 4 != 0;
+        const Acquired acquired =
+            Acquire(store, charges, {.max_wait_ns = waits ? 20 * kSecond : 0});
+        unavailable += acquired.outcome == Outcome::kUnavailable ? 1 : 0;
+        if (!acquired.granted()) continue;
+        const int64_t moment_ns = acquired.now_ns + acquired.wait_ns;
+        EXPECT_GE(moment_ns, last_ns);
+        reserved += acquired.wait_ns > 0 ? 1 : 0;
+        if (acquired.wait_ns > kSecond / 2 && random() % 8 == 0) {
+          // Half a second ahead: its moment does not come meanwhile, on any machine that passes
+          // the other tests.
+          const Refunded refunded =
+              Refund(store, acquired.receipt_id, charges, acquired.moment_ns());
+          if (refunded.outcome == RefundOutcome::kRefunded) {
+            ++cancelled;
+            continue;
+          }
+        }
+        last_ns = moment_ns;
+        for (const Charge& charge : charges) {
+          histories[charge.rule == rules[0].get() ? 0 : channel]->Add(moment_ns, 1);
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  for (const auto& history : histories) EXPECT_EQ(history->Check(), "");
+  EXPECT_GT(reserved.load(), 100);
+  EXPECT_GT(cancelled.load(), 0);
+  EXPECT_EQ(unavailable.load(), 0);
+}
+
+// What a node books and does not hear of is booked, once; and it is spent when its moment comes.
+TEST(RedisBookingsFaultsTest, ALostAnswerOfABookingCountsAsSpent) {
+  RedisServer server;
+  const std::string path = server.folder() + "/proxy.sock";
+  ReplyDroppingProxy proxy(server.socket_path(), path);
+  RedisNode node("unix://" + path);
+  ASSERT_TRUE(node.connected().ok());
+  RedisNode other(server.url());
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());
+  node.store().Register(rule);
+  other.store().Register(rule);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour}).granted());
+  // It knows that something is booked: it reads, and replaces.
+  proxy.LoseNextAnswer(/*after=*/1);
+  const Acquired lost = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
+  EXPECT_EQ(lost.outcome, Outcome::kUnavailable);
+  EXPECT_EQ(lost.receipt_id, 0u);
+  EXPECT_TRUE(proxy.lost());
+  EXPECT_EQ(Query(other.store(), *rule, "k").waiting, 2u);
+  const Acquired next = Acquire(other.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
+  EXPECT_GT(next.wait_ns, 2 * kHour);
+  EXPECT_LE(next.wait_ns, 3 * kHour);
+}
+
+TEST(RedisBookingsFaultsTest, ABucketThatWasFlushedIsBookedAnew) {
+  RedisServer server;
+  store::RedisStoreOptions options = PatientOptions();
+  options.after_data_loss = store::redis::AfterLoss::kFull;
+  RedisNode node(server.url(), options);
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());
+  node.store().Register(rule);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
+  const Acquired first = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
+  ASSERT_TRUE(first.granted());
+  RedisCalls calls(server);
+  calls.Call({"SCRIPT", "FLUSH"});
+  EXPECT_EQ(Query(node.store(), *rule, "k").waiting, 1u);
+  calls.Call({"FLUSHALL"});
+  // What the node knew of it is worth nothing.
+  EXPECT_TRUE(Acquire(node.store(), *rule, "k").granted());
+  const std::vector<Charge> charges = {{rule.get(), "k", 1}};
+  EXPECT_EQ(Refund(node.store(), first.receipt_id, charges, first.moment_ns()).outcome,
+            RefundOutcome::kExpired);
+  EXPECT_EQ(Query(node.store(), *rule, "k").waiting, 0u);
+}
+
+// The bookings of one that is gone go on standing for the others.
+TEST(RedisBookingsFaultsTest, BookingsOutliveTheirNode) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto rule = MakeRule(1, algorithm::MakeSlidingLog({1, kHour}).value());
+  node.store().Register(rule);
+  {
+    RedisNode gone(server.url());
+    gone.store().Register(rule);
+    ASSERT_TRUE(Acquire(gone.store(), *rule, "k").granted());
+    ASSERT_TRUE(Acquire(gone.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour}).granted());
+  }
+  EXPECT_EQ(Query(node.store(), *rule, "k").waiting, 1u);
+  EXPECT_GT(Acquire(node.store(), *rule, "k").retry_after_ns, 0);
+  const Acquired next = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
+  EXPECT_GT(next.wait_ns, kHour);
+  RedisCalls calls(server);
+  const auto keys = calls.Call({"KEYS", "sluice:{*"});
+  ASSERT_EQ(keys.elements.size(), 2u);
+  for (const RedisValue& key : keys.elements) {
+    // Until the last moment and a window after it.
+    EXPECT_GT(calls.Call({"PTTL", key.text}).integer, 2 * 3600 * 1000);
+  }
+}
+
+// A bucket whose bookings are damaged, or another program's, is not touched.
+TEST(RedisBookingsFaultsTest, BytesThatAreNotOursAreLeftAlone) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());
+  node.store().Register(rule);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour}).granted());
+  RedisCalls calls(server);
+  std::string receipts;
+  for (const RedisValue& key : calls.Call({"KEYS", "sluice:{*"}).elements) {
+    if (key.text.ends_with(":receipts")) receipts = key.text;
+  }
+  calls.Call({"SET", receipts, "nonsense"});
+  RedisNode other(server.url());
+  other.store().Register(rule);
+  EXPECT_EQ(Acquire(other.store(), *rule, "k").outcome, Outcome::kUnavailable);
+  EXPECT_EQ(Acquire(other.store(), *rule, "k", 1, {.max_wait_ns = kHour}).outcome,
+            Outcome::kUnavailable);
+  EXPECT_TRUE(Query(other.store(), *rule, "k").unavailable);
+  EXPECT_EQ(calls.Call({"GET", receipts}).text, "nonsense");
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,33 @@
+// What a node computes of slots, against what redis-server says.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/slots.h"
+#include "tests/support/redis_server.h"
+
+namespace sluice::testing {
+namespace {
+
+TEST(RedisClusterSlotsTest, AreTheOnesThatRedisComputes) {
+  RedisServer server({"--cluster-enabled", "yes"});
+  RedisCalls calls(server);
+  const auto by_redis = [&](const std::string& key) {
+    return calls.Call({"CLUSTER", "KEYSLOT", key}).integer;
+  };
+  std::minstd_rand random(1);
+  const std::string letters("{}:a\0\xff", 6);
+  for (int i = 0; i < 2000; ++i) {
+    std::string key(random() / 7 % 12, ' ');
+    for (char& c : key) c = letters[random() / 7 % letters.size()];
+    ASSERT_EQ(store::redis::SlotOf(key), by_redis(key)) << key;
+    for (const std::string& name : store::redis::KeysOf("sluice", "api", key)) {
+      ASSERT_EQ(store::redis::SlotOf(name), by_redis(name)) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,286 @@
+// A Redis Cluster that changes under load: slots that move, a primary that dies.
+#include "tests/support/redis_cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/slots.h"
+#include "tests/support/free_port.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/shared_load.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+namespace {
+
+using store::Outcome;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMillisecond = 1'000'000;
+
+// One for the tests that leave it as they found it.
+RedisCluster* shared_cluster = nullptr;
+
+class StopCluster final : public ::testing::Environment {
+ public:
+  void TearDown() override { delete shared_cluster; }
+};
+const ::testing::Environment* const stop_cluster =
+    ::testing::AddGlobalTestEnvironment(new StopCluster);
+
+RedisCluster& Cluster() {
+  if (shared_cluster == nullptr) shared_cluster = new RedisCluster;
+  return *shared_cluster;
+}
+
+std::shared_ptr<const store::Rule> Hourly(uint32_t limit_id, uint64_t burst) {
+  return MakeRule(limit_id, algorithm::MakeTokenBucket({1, 3600 * kSecond}, burst, 0).value());
+}
+
+void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+
+// A key whose bucket under this limit is at that server.
+std::string KeyAt(RedisCluster& cluster, const store::Rule& rule, size_t server) {
+  for (int i = 0;; ++i) {
+    std::string key = "at" + std::to_string(i);
+    const auto slot = store::redis::SlotOf(store::redis::KeysOf("sluice", rule.limit_name, key)[0]);
+    if (cluster.OwnerOf(slot) == server) return key;
+  }
+}
+
+TEST(RedisClusterTest, DecidesAtAllItsServers) {
+  RedisNode node(Cluster().url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = Hourly(101, 2);
+  node.store().Register(rule);
+  for (size_t server = 0; server < 3; ++server) {
+    const std::string key = KeyAt(Cluster(), *rule, server);
+    EXPECT_TRUE(Acquire(node.store(), *rule, key).granted());
+    EXPECT_TRUE(Acquire(node.store(), *rule, key).granted());
+    EXPECT_EQ(Acquire(node.store(), *rule, key).outcome, Outcome::kDenied);
+    EXPECT_EQ(Query(node.store(), *rule, key).level.remaining, 0);
+    EXPECT_TRUE(Reset(node.store(), *rule, key));
+  }
+}
+
+uint16_t SlotOfBucket(std::string_view limit, std::string_view key) {
+  return store::redis::SlotOf(store::redis::KeysOf("sluice", limit, key)[0]);
+}
+
+TEST(RedisClusterTest, ASlotThatMovedIsFoundAtOnce) {
+  RedisNode node(Cluster().url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = Hourly(102, 10);
+  node.store().Register(rule);
+  for (int64_t left = 9; left >= 5; --left) {
+    const uint16_t slot = SlotOfBucket(rule->limit_name, "k");
+    const size_t from = Cluster().OwnerOf(slot);
+    ASSERT_EQ(Acquire(node.store(), *rule, "k").charges[0].level.remaining, left);
+    Cluster().Move(slot, from, (from + 1) % 3);
+  }
+  EXPECT_EQ(Query(node.store(), *rule, "k").level.remaining, 5);
+}
+
+TEST(RedisClusterTest, ASlotThatIsBeingMovedIsServedByBoth) {
+  RedisNode node(Cluster().url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = Hourly(103, 10);
+  node.store().Register(rule);
+  // Two buckets of one slot.
+  const uint16_t slot = SlotOfBucket(rule->limit_name, "{k}1");
+  const size_t from = Cluster().OwnerOf(slot);
+  const size_t to = (from + 1) % 3;
+  ASSERT_TRUE(Acquire(node.store(), *rule, "{k}1").granted());
+  Cluster().BeginMove(slot, from, to);
+  // One that stays, one that is made where the slot goes to (ASK), and one that has gone there.
+  EXPECT_EQ(Acquire(node.store(), *rule, "{k}1").charges[0].level.remaining, 8);
+  EXPECT_EQ(Acquire(node.store(), *rule, "{k}2").charges[0].level.remaining, 9);
+  EXPECT_EQ(Acquire(node.store(), *rule, "{k}2").charges[0].level.remaining, 8);
+  while (Cluster().MoveKeys(slot, from, to, 100) > 0) {
+  }
+  EXPECT_EQ(Acquire(node.store(), *rule, "{k}1").charges[0].level.remaining, 7);
+  Cluster().EndMove(slot, from, to);
+  EXPECT_EQ(Acquire(node.store(), *rule, "{k}1").charges[0].level.remaining, 6);
+  EXPECT_EQ(Acquire(node.store(), *rule, "{k}2").charges[0].level.remaining, 7);
+}
+
+TEST(RedisClusterTest, ABucketOfSeveralKeysWaitsUntilItsSlotHasMoved) {
+  RedisNode node(Cluster().url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto log = MakeRule(104, algorithm::MakeSlidingLog({10, 3600 * kSecond}).value());
+  node.store().Register(log);
+  const uint16_t slot = SlotOfBucket(log->limit_name, "k");
+  const size_t from = Cluster().OwnerOf(slot);
+  const size_t to = (from + 1) % 3;
+  ASSERT_EQ(Acquire(node.store(), *log, "k").charges[0].level.remaining, 9);
+  Cluster().BeginMove(slot, from, to);
+  std::thread mover([&] {
+    PassTime(50 * kMillisecond);
+    while (Cluster().MoveKeys(slot, from, to, 100) > 0) {
+    }
+    Cluster().EndMove(slot, from, to);
+  });
+  EXPECT_EQ(Acquire(node.store(), *log, "k").charges[0].level.remaining, 8);
+  mover.join();
+}
+
+TEST(RedisClusterTest, ABucketWhoseSlotStaysHalfMovedIsAwayAndNothingIsLost) {
+  store::RedisStoreOptions brisk;
+  brisk.budget_ns = 100 * kMillisecond;
+  RedisNode node(Cluster().url(), brisk);
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto log = MakeRule(105, algorithm::MakeSlidingLog({10, 3600 * kSecond}).value());
+  const auto bucket = Hourly(106, 10);
+  node.store().Register(log);
+  node.store().Register(bucket);
+  const uint16_t slot = SlotOfBucket(log->limit_name, "{k}");
+  const size_t from = Cluster().OwnerOf(slot);
+  const size_t to = (from + 1) % 3;
+  ASSERT_EQ(Acquire(node.store(), *log, "{k}").charges[0].level.remaining, 9);
+  Cluster().BeginMove(slot, from, to);
+  EXPECT_EQ(Acquire(node.store(), *log, "{k}").outcome, Outcome::kUnavailable);
+  // No breaker opened for that.
+  EXPECT_TRUE(Acquire(node.store(), *bucket, "{k}").granted());
+  while (Cluster().MoveKeys(slot, from, to, 100) > 0) {
+  }
+  Cluster().EndMove(slot, from, to);
+  EXPECT_EQ(Acquire(node.store(), *log, "{k}").charges[0].level.remaining, 8);
+}
+
+TEST(RedisClusterTest, FlushedScriptsAreLoadedAgainWhereTheyAreMissing) {
+  RedisNode node(Cluster().url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = Hourly(107, 10);
+  node.store().Register(rule);
+  for (size_t server = 0; server < 3; ++server) {
+    Cluster().Call(server, {"SCRIPT", "FLUSH"});
+    EXPECT_TRUE(Acquire(node.store(), *rule, KeyAt(Cluster(), *rule, server)).granted());
+  }
+}
+
+TEST(RedisClusterTest, AServerThatWasNotHeardOfIsConnectedToBeforeAnybodyIsAnswered) {
+  RedisCluster cluster({.spares = 1});
+  RedisNode node(cluster.url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = Hourly(109, 10);
+  node.store().Register(rule);
+  const uint16_t slot = SlotOfBucket(rule->limit_name, "k");
+  ASSERT_EQ(Acquire(node.store(), *rule, "k").charges[0].level.remaining, 9);
+  cluster.Move(slot, cluster.OwnerOf(slot), 3);
+  EXPECT_EQ(Acquire(node.store(), *rule, "k").charges[0].level.remaining, 8);
+}
+
+TEST(RedisClusterTest, ASlotThatIsNobodysIsAwayUntilItIsSomebodys) {
+  RedisNode node(Cluster().url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = Hourly(110, 10);
+  node.store().Register(rule);
+  const std::string slot = std::to_string(SlotOfBucket(rule->limit_name, "k"));
+  const size_t owner = Cluster().OwnerOf(SlotOfBucket(rule->limit_name, "k"));
+  ASSERT_EQ(Acquire(node.store(), *rule, "k").charges[0].level.remaining, 9);
+  // CLUSTERDOWN.
+  ASSERT_EQ(Cluster().Call(owner, {"CLUSTER", "DELSLOTS", slot}).text, "OK");
+  EXPECT_EQ(Acquire(node.store(), *rule, "k").outcome, Outcome::kUnavailable);
+  ASSERT_EQ(Cluster().Call(owner, {"CLUSTER", "ADDSLOTS", slot}).text, "OK");
+  Acquired acquired;
+  for (int i = 0; i < 2000 && !acquired.granted(); ++i) {
+    PassTime(5 * kMillisecond);
+    acquired = Acquire(node.store(), *rule, "k");
+  }
+  ASSERT_TRUE(acquired.granted());
+  EXPECT_EQ(acquired.charges[0].level.remaining, 8);
+}
+
+TEST(RedisClusterTest, NoWindowIsOverWhileSlotsMoveUnderLoad) {
+  // Some of it charges two limits, which are at different servers mostly.
+  SharedLoad load(std::vector<std::string>(3, Cluster().url()));
+  ASSERT_TRUE(load.AwaitGrants(200));
+  for (int round = 0; round < 6; ++round) {
+    for (const LoadedLimit& limit : LimitsOfAllKinds()) {
+      const uint16_t slot = SlotOfBucket(limit.name, "k0");
+      const size_t from = Cluster().OwnerOf(slot);
+      Cluster().Move(slot, from, (from + 1) % 3);
+    }
+    EXPECT_TRUE(load.AwaitGrants(100));
+  }
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST(RedisClusterTest, OneDeadPrimaryMakesNoOtherKeysAway) {
+  RedisCluster cluster({.with_replicas = true});
+  store::RedisStoreOptions brisk;
+  brisk.budget_ns = 200 * kMillisecond;
+  RedisNode node(cluster.url(), brisk);
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = Hourly(108, 1000);
+  node.store().Register(rule);
+  std::vector<std::string> keys;
+  for (size_t server = 0; server < 3; ++server) keys.push_back(KeyAt(cluster, *rule, server));
+  for (const std::string& key : keys) ASSERT_TRUE(Acquire(node.store(), *rule, key).granted());
+  cluster.Kill(0);
+  EXPECT_EQ(Acquire(node.store(), *rule, keys[0]).outcome, Outcome::kUnavailable);
+  EXPECT_TRUE(Acquire(node.store(), *rule, keys[1]).granted());
+  EXPECT_TRUE(Acquire(node.store(), *rule, keys[2]).granted());
+  ASSERT_TRUE(cluster.AwaitPromotion(3));
+  // Found without anybody being told: the map is looked at while a primary is away.
+  bool granted = false;
+  for (int i = 0; i < 1000 && !granted; ++i) {
+    granted = Acquire(node.store(), *rule, keys[0]).granted();
+    if (!granted) PassTime(10 * kMillisecond);
+  }
+  EXPECT_TRUE(granted);
+}
+
+absl::Status Connected(const std::string& url) { return RedisNode(url).connected(); }
+
+TEST(RedisClusterStartTest, SaysWhichUrlWouldBeRight) {
+  const std::string one = "127.0.0.1:" + std::to_string(Cluster().port(0));
+  absl::Status status = Connected("redis://" + one);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("write redis-cluster://" + one));
+
+  const std::string port = std::to_string(FreePort());
+  RedisServer single({"--port", port});
+  status = Connected("redis-cluster://127.0.0.1:" + port);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("write redis://127.0.0.1:" + port));
+
+  status = Connected("redis-cluster://127.0.0.1:1,127.0.0.1:2");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(RedisClusterStartTest, NeedsNoMoreRightsThanTheDocsSay) {
+  Cluster().CallAll({"ACL",   "SETUSER", "node",    "on",           ">pass",    "~sluice:*",
+                     "+info", "+ping",   "+select", "+script|load", "+evalsha", "+time",
+                     "+get",  "+set",    "+del",    "+exists",      "+pexpire", "+lrange",
+                     "+llen", "+rpush",  "+ltrim",  "+lset",        "+asking",  "+cluster|slots"});
+  std::string url = Cluster().url();
+  url.insert(url.find("//") + 2, "node:pass@");
+  RedisNode node(url);
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto bucket = Hourly(111, 10);
+  const auto log = MakeRule(112, algorithm::MakeSlidingLog({5, kSecond}).value());
+  for (const auto& rule : {bucket, log}) node.store().Register(rule);
+  for (int i = 0; i < 3; ++i) {
+    const std::string key = std::to_string(i);
+    EXPECT_TRUE(Acquire(node.store(), {{bucket.get(), key, 1}, {log.get(), key, 1}}).granted());
+  }
+}
+
+TEST(RedisClusterStartTest, OneSeedThatAnswersWillDo) {
+  const std::string one = "127.0.0.1:" + std::to_string(Cluster().port(2));
+  EXPECT_TRUE(Connected("redis-cluster://127.0.0.1:1," + one).ok());
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,116 @@
+// Several connections to one server, when one has as many commands in flight as may be.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+namespace {
+
+store::RedisStoreOptions NarrowOptions() {
+  store::RedisStoreOptions options = PatientOptions();
+  options.max_in_flight = 2;
+  options.max_connections = 3;
+  return options;
+}
+
+size_t Connections(RedisServer& server) {
+  const std::string list = RedisCalls(server).Call({"CLIENT", "LIST"}).text;
+  // The one that asks is not the node's.
+  return static_cast<size_t>(std::count(list.begin(), list.end(), '\n')) - 1;
+}
+
+std::shared_ptr<const store::Rule> ThreeAnHour() {
+  return MakeRule(1, algorithm::MakeTokenBucket({3, 3'600'000'000'000}, 3, 0).value());
+}
+
+// Four callers of each of so many buckets, in turns.
+std::vector<std::vector<store::Charge>> FourOfEach(const store::Rule& rule,
+                                                   const std::vector<std::string>& keys) {
+  std::vector<std::vector<store::Charge>> batch;
+  for (int turn = 0; turn < 4; ++turn) {
+    for (const std::string& key : keys) batch.push_back({{&rule, key, 1}});
+  }
+  return batch;
+}
+
+std::vector<std::string> Keys(const std::string& prefix, int count) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < count; ++i) keys.push_back(absl::StrCat(prefix, i));
+  return keys;
+}
+
+TEST(RedisConnectionsTest, OpensFurtherOnesWhenOneIsFullAndKeepsEachLinesOrder) {
+  RedisServer server;
+  RedisNode node(server.url(), NarrowOptions());
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  ASSERT_EQ(Connections(server), 1u);
+  int round = 0;
+  do {
+    const std::vector<std::string> keys = Keys(absl::StrCat("round", round++, ":"), 100);
+    const std::vector<Acquired> answers = AcquireBatch(node.store(), FourOfEach(*rule, keys));
+    for (size_t i = 0; i < answers.size(); ++i) {
+      ASSERT_EQ(answers[i].granted(), i < 3 * keys.size()) << "caller " << i / keys.size();
+      ASSERT_EQ(answers[i].source, store::Source::kStore);
+    }
+  } while (Connections(server) < 3);
+  // And no more than may be.
+  AcquireBatch(node.store(), FourOfEach(*rule, Keys("last:", 100)));
+  EXPECT_EQ(Connections(server), 3u);
+}
+
+TEST(RedisConnectionsTest, ServesOnWhenAFurtherOneBreaks) {
+  RedisServer server;
+  RedisNode node(server.url(), NarrowOptions());
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  for (int round = 0; Connections(server) < 3; ++round) {
+    AcquireBatch(node.store(), FourOfEach(*rule, Keys(absl::StrCat("round", round, ":"), 100)));
+  }
+  // The newest connection of a node is a further one.
+  const std::string list = RedisCalls(server).Call({"CLIENT", "LIST"}).text;
+  std::vector<std::string> ids;
+  for (size_t at = 0; (at = list.find("id=", at)) != list.npos; at += 3) {
+    if (at == 0 || list[at - 1] == '\n')
+      ids.push_back(list.substr(at + 3, list.find(' ', at) - at - 3));
+  }
+  ASSERT_EQ(RedisCalls(server).Call({"CLIENT", "KILL", "ID", ids[2]}).integer, 1);
+  EXPECT_TRUE(Acquire(node.store(), *rule, "k").granted());
+  for (int round = 0; Connections(server) < 3; ++round) {
+    AcquireBatch(node.store(), FourOfEach(*rule, Keys(absl::StrCat("again", round, ":"), 100)));
+  }
+}
+
+TEST(RedisConnectionsTest, AnswersAllWhoWaitForRoomWhenTheServerGoes) {
+  RedisServer server;
+  store::RedisStoreOptions options = NarrowOptions();
+  options.budget_ns = 50'000'000;
+  RedisNode node(server.url(), options);
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  server.Pause();
+  const std::vector<std::string> keys = Keys("k", 100);
+  for (const Acquired& answer : AcquireBatch(node.store(), FourOfEach(*rule, keys))) {
+    EXPECT_EQ(answer.outcome, store::Outcome::kUnavailable);
+  }
+  server.Resume();
+  while (Acquire(node.store(), *rule, "other").outcome == store::Outcome::kUnavailable) {
+  }
+  // Two were sent; the others were never debited.
+  int granted = 0;
+  for (const Acquired& answer : AcquireBatch(node.store(), FourOfEach(*rule, keys))) {
+    granted += answer.granted() ? 1 : 0;
+  }
+  EXPECT_GE(granted, 3 * 100 - 2 * 4);
+}
+
+}  // namespace
+}  // namespace sluice::testing

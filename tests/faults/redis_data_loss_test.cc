@@ -1,0 +1,194 @@
+// What becomes of quotas when Redis loses its data: never more is granted than with it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/shared_load.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+namespace {
+
+using store::Outcome;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMillisecond = 1'000'000;
+
+std::shared_ptr<const store::Rule> SlowRule(uint64_t burst = 10) {
+  return MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, burst, 0).value());
+}
+
+// Asks until Redis decides.
+Acquired AcquireWhenBack(RedisNode& node, const store::Rule& rule, std::string_view key) {
+  for (int i = 0;; ++i) {
+    const Acquired acquired = Acquire(node.store(), rule, key);
+    if (acquired.outcome != Outcome::kUnavailable || i == 2000) return acquired;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+std::vector<std::string> ThreeTimes(const std::string& url) { return {url, url, url}; }
+
+TEST(RedisDataLossTest, FlushallFillsNoBucket) {
+  RedisServer server;
+  SharedLoad load(ThreeTimes(server.url()));
+  RedisCalls calls(server);
+  ASSERT_TRUE(load.AwaitGrants(2000));
+  for (int i = 0; i < 5; ++i) {
+    calls.Call({"FLUSHALL"});
+    // Windows count as used up for a period.
+    ASSERT_TRUE(load.AwaitGrants(200, 0));
+    ASSERT_TRUE(load.AwaitGrants(100, 3));
+  }
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST(RedisDataLossTest, ARestartWithoutAFileFillsNoBucket) {
+  RedisServer server;
+  SharedLoad load(ThreeTimes(server.url()));
+  ASSERT_TRUE(load.AwaitGrants(2000));
+  for (int i = 0; i < 2; ++i) {
+    server.Kill();
+    server.Start();
+    ASSERT_TRUE(load.AwaitGrants(200, 0));
+    ASSERT_TRUE(load.AwaitGrants(100, 3));
+  }
+  EXPECT_EQ(load.Check(), "");
+}
+
+// Its file lacks up to a second of writes.
+TEST(RedisDataLossTest, ARestartWithAnOlderFileFillsNoBucket) {
+  RedisServer server({"--appendonly", "yes", "--appendfsync", "everysec"});
+  SharedLoad load(ThreeTimes(server.url()));
+  ASSERT_TRUE(load.AwaitGrants(2000));
+  server.Kill();
+  server.Start();
+  ASSERT_TRUE(load.AwaitGrants(200, 0));
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST(RedisDataLossTest, ARestartWithAFileThatHasAllGoesOnWhereItWas) {
+  RedisServer server({"--appendonly", "yes", "--appendfsync", "always"});
+  RedisNode node(server.url());
+  const auto rule = SlowRule();
+  node.store().Register(rule);
+  EXPECT_EQ(Acquire(node.store(), *rule, "k", 4).charges[0].level.remaining, 6);
+  server.Kill();
+  server.Start();
+  const Acquired after = AcquireWhenBack(node, *rule, "k");
+  EXPECT_EQ(after.outcome, Outcome::kGranted);
+  EXPECT_EQ(after.charges[0].level.remaining, 5);
+  EXPECT_EQ(AcquireWhenBack(node, *rule, "other").charges[0].level.remaining, 9);
+}
+
+TEST(RedisDataLossTest, BucketsStartEmptyAndSayWhenTheNextPermitComes) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto bucket = SlowRule();
+  const auto log = MakeRule(2, algorithm::MakeSlidingLog({10, 3600 * kSecond}).value());
+  node.store().Register(bucket);
+  node.store().Register(log);
+  ASSERT_TRUE(Acquire(node.store(), *bucket, "k").granted());
+  RedisCalls(server).Call({"FLUSHALL"});
+  const Acquired denied = Acquire(node.store(), *bucket, "new");
+  EXPECT_EQ(denied.outcome, Outcome::kDenied);
+  EXPECT_EQ(denied.charges[0].level.remaining, 0);
+  EXPECT_GT(denied.retry_after_ns, 3590 * kSecond);
+  EXPECT_LE(denied.retry_after_ns, 3600 * kSecond);
+  const store::QueryItem seen = Query(node.store(), *log, "k");
+  EXPECT_EQ(seen.level.remaining, 0);
+  EXPECT_EQ(seen.level.capacity, 10u);
+  EXPECT_GT(seen.level.next_permit_after_ns, 3590 * kSecond);
+  EXPECT_LE(seen.level.next_permit_after_ns, 3600 * kSecond);
+  const Acquired full = Acquire(node.store(), *log, "k");
+  EXPECT_EQ(full.outcome, Outcome::kDenied);
+  EXPECT_GT(full.retry_after_ns, 3590 * kSecond);
+
+  // A node that starts now knows it from the others.
+  RedisNode late(server.url());
+  late.store().Register(bucket);
+  EXPECT_EQ(Acquire(late.store(), *bucket, "another").outcome, Outcome::kDenied);
+}
+
+TEST(RedisDataLossTest, BucketsAreFullAfterALossIfToldSo) {
+  RedisServer server;
+  store::RedisStoreOptions options = PatientOptions();
+  options.after_data_loss = store::redis::AfterLoss::kFull;
+  RedisNode node(server.url(), options);
+  const auto rule = SlowRule();
+  node.store().Register(rule);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k", 10).granted());
+  RedisCalls(server).Call({"FLUSHALL"});
+  EXPECT_EQ(Acquire(node.store(), *rule, "k").charges[0].level.remaining, 9);
+}
+
+TEST(RedisDataLossTest, AReceiptOfBeforeIsWorthNothing) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto rule = SlowRule();
+  node.store().Register(rule);
+  const Acquired before = Acquire(node.store(), *rule, "k", 8, {.want_receipt = true});
+  ASSERT_TRUE(before.granted());
+  // The marker alone is lost: what the bucket lacks now is not all of what was spent, perhaps.
+  RedisCalls(server).Call({"DEL", "sluice:identity"});
+  RedisCalls calls(server);
+  const RedisValue words = calls.Call({"KEYS", "sluice:identity:*"});
+  for (const RedisValue& word : words.elements) calls.Call({"DEL", word.text});
+  ASSERT_EQ(Acquire(node.store(), *rule, "k").outcome, Outcome::kDenied);
+  Refund(node.store(), before.receipt_id, {{rule.get(), "k", 8}});
+  EXPECT_EQ(Acquire(node.store(), *rule, "k").outcome, Outcome::kDenied);
+}
+
+TEST(RedisDataLossTest, ABucketThatIsConvertedStaysEmpty) {
+  RedisServer server;
+  RedisNode one(server.url());
+  const auto ten = SlowRule(10);
+  one.store().Register(ten);
+  ASSERT_TRUE(Acquire(one.store(), *ten, "k").granted());
+  RedisCalls calls(server);
+  calls.Call(
+      {"DEL", calls.Call({"KEYS", "sluice:identity:*"}).elements.at(0).text, "sluice:identity"});
+  ASSERT_EQ(Acquire(one.store(), *ten, "k").outcome, Outcome::kDenied);
+  const auto twenty = SlowRule(20);
+  RedisNode two(server.url());
+  two.store().Register(twenty);
+  EXPECT_EQ(Acquire(two.store(), *twenty, "k").outcome, Outcome::kDenied);
+  EXPECT_EQ(Query(two.store(), *twenty, "k").level.remaining, 0);
+}
+
+TEST(RedisDataLossTest, EveryNodeThatNoticesAgreesOnOneMarker) {
+  RedisServer server;
+  std::vector<std::unique_ptr<RedisNode>> nodes;
+  const auto rule = SlowRule(1000);
+  for (int i = 0; i < 4; ++i) {
+    nodes.push_back(std::make_unique<RedisNode>(server.url()));
+    nodes.back()->store().Register(rule);
+  }
+  RedisCalls calls(server);
+  for (int round = 0; round < 10; ++round) {
+    calls.Call({"FLUSHALL"});
+    std::vector<std::thread> threads;
+    for (auto& node : nodes) {
+      threads.emplace_back(
+          [&] { EXPECT_EQ(Acquire(node->store(), *rule, "k").outcome, Outcome::kDenied); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(calls.Call({"KEYS", "sluice:identity:*"}).elements.size(), 1u);
+    const std::string marker = calls.Call({"GET", "sluice:identity"}).text;
+    for (auto& node : nodes) {
+      EXPECT_EQ(Acquire(node->store(), *rule, "k").outcome, Outcome::kDenied);
+    }
+    EXPECT_EQ(calls.Call({"GET", "sluice:identity"}).text, marker);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,254 @@
+// What becomes of quotas when another server takes the primary's place, by Sentinel or by hand:
+// no window holds more than it may, though the promoted one lacks the last writes, and though the
+// old one may go on for a while.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/algorithm/make.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/shared_load.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::shared_ptr<const store::Rule> HourlyRule() {
+  return MakeRule(1, algorithm::MakeTokenBucket({1, 3'600'000'000'000}, 10, 0).value());
+}
+
+void PassTime(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
+
+std::string Info(RedisServer& server) {
+  return RedisCalls(server).Call({"INFO", "replication"}).text;
+}
+
+// False: it did not come about in 20 s.
+bool AwaitInfo(RedisServer& server, const std::string& text) {
+  for (int i = 0; i < 2000; ++i) {
+    if (absl::StrContains(Info(server), text)) return true;
+    PassTime(std::chrono::milliseconds(10));
+  }
+  ADD_FAILURE() << text << " is not in " << Info(server);
+  return false;
+}
+
+void ReplicaOf(RedisServer& server, const std::string& host, int port) {
+  RedisCalls(server).Call({"REPLICAOF", host, port == 0 ? "ONE" : absl::StrCat(port)});
+}
+void Promote(RedisServer& server) { ReplicaOf(server, "NO", 0); }
+// It stays what it is, and hears no more of its primary.
+void CutOff(RedisServer& server) { ReplicaOf(server, "127.0.0.1", 1); }
+
+// A primary and two replicas, `first` and `second`; Sentinel promotes the first.
+class RedisFailoverTest : public ::testing::Test {
+ protected:
+  static std::vector<std::string> Guarded() {
+    return {"--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"};
+  }
+  static std::vector<std::string> NeverPromoted() {
+    std::vector<std::string> arguments = Guarded();
+    arguments.insert(arguments.end(), {"--replica-priority", "0"});
+    return arguments;
+  }
+
+  void SetUp() override { ASSERT_TRUE(AwaitInfo(primary_, "min_slaves_good_slaves:2")); }
+
+  static std::string Url(const ReplicatedServer& server) {
+    return absl::StrCat("redis://127.0.0.1:", server.port());
+  }
+  std::string SentinelUrl(const RedisSentinel& sentinel) const {
+    // One of them is never there.
+    return absl::StrCat("redis-sentinel://127.0.0.1:1,127.0.0.1:", sentinel.port(), "/primary");
+  }
+  // Until it could be promoted.
+  static void AwaitReplicas(RedisSentinel& sentinel) {
+    RedisCalls calls(sentinel);
+    for (int i = 0; i < 2000; ++i) {
+      const RedisValue replicas = calls.Call({"SENTINEL", "REPLICAS", "primary"});
+      int good = 0;
+      for (const RedisValue& replica : replicas.elements) {
+        for (size_t w = 0; w + 1 < replica.elements.size(); w += 2) {
+          if (replica.elements[w].text == "master-link-status") {
+            good += replica.elements[w + 1].text == "ok";
+          }
+        }
+      }
+      if (good == 2) return;
+      PassTime(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "the Sentinel finds no replicas";
+  }
+
+  ReplicatedServer primary_{0, Guarded()};
+  ReplicatedServer first_{primary_.port(), Guarded()};
+  ReplicatedServer second_{primary_.port(), NeverPromoted()};
+};
+
+TEST_F(RedisFailoverTest, SentinelPromotesAReplicaThatLags) {
+  RedisSentinel sentinel(primary_.port());
+  AwaitReplicas(sentinel);
+  SharedLoad load(std::vector<std::string>(3, SentinelUrl(sentinel)));
+  ASSERT_TRUE(load.AwaitGrants(1000));
+  const auto hourly = HourlyRule();
+  for (size_t n = 0; n < 3; ++n) load.node(n).store().Register(hourly);
+  CutOff(first_);
+  // What is granted now the promoted one will not know.
+  ASSERT_TRUE(Acquire(load.node(0).store(), *hourly, "k", 10).granted());
+  ASSERT_TRUE(load.AwaitGrants(500));
+  primary_.Kill();
+  ASSERT_TRUE(AwaitInfo(first_, "role:master"));
+  // Of the bucket and of a window: what is granted is granted by the new primary.
+  EXPECT_TRUE(load.AwaitGrants(300, 0));
+  EXPECT_TRUE(load.AwaitGrants(100, 3));
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_GT(load.unavailable(), 0u);
+  for (size_t n = 0; n < 3; ++n) {
+    EXPECT_EQ(Acquire(load.node(n).store(), *hourly, "k").outcome, store::Outcome::kDenied);
+  }
+}
+
+TEST_F(RedisFailoverTest, TheOldPrimaryGoesOnForAWhile) {
+  // Of these three, one never hears of the failover, and two know the promoted server alone.
+  SharedLoad load({Url(primary_), Url(first_), Url(first_)});
+  ASSERT_TRUE(load.AwaitGrants(1000));
+  // Stays connected, and says nothing more: for its max-lag the old primary counts on it.
+  second_.Pause();
+  const uint64_t before = load.granted();
+  Promote(first_);
+  // A replica of its own, without which it would not serve.
+  ReplicatedServer third(first_.port());
+  PassTime(std::chrono::milliseconds(500));
+  EXPECT_GT(load.granted(), before);
+  ASSERT_TRUE(AwaitInfo(first_, "min_slaves_good_slaves:1"));
+  ASSERT_TRUE(AwaitInfo(primary_, "min_slaves_good_slaves:0"));
+  EXPECT_TRUE(load.AwaitGrants(300, 0));
+  EXPECT_TRUE(load.AwaitGrants(100, 3));
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST_F(RedisFailoverTest, TheSameServerIsDemotedAndPromotedAgain) {
+  SharedLoad load(std::vector<std::string>(3, "unix://" + primary_.socket_path()));
+  ASSERT_TRUE(load.AwaitGrants(1000));
+  CutOff(first_);
+  ASSERT_TRUE(load.AwaitGrants(500));
+  // It takes over what the lagging one has, and comes back with that.
+  ReplicaOf(primary_, "127.0.0.1", first_.port());
+  Promote(first_);
+  ASSERT_TRUE(AwaitInfo(primary_, "master_link_status:up"));
+  Promote(primary_);
+  ASSERT_TRUE(AwaitInfo(primary_, "min_slaves_good_slaves:1"));
+  EXPECT_TRUE(load.AwaitGrants(300, 0));
+  EXPECT_TRUE(load.AwaitGrants(100, 3));
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST_F(RedisFailoverTest, AnIdleNodeNoticesThatItsServerWasAway) {
+  RedisNode node("unix://" + primary_.socket_path());
+  const auto rule = HourlyRule();
+  node.store().Register(rule);
+  CutOff(first_);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k", 10).granted());
+  // Nobody asks meanwhile, and Redis breaks no connection.
+  ReplicaOf(primary_, "127.0.0.1", first_.port());
+  Promote(first_);
+  ASSERT_TRUE(AwaitInfo(primary_, "master_link_status:up"));
+  Promote(primary_);
+  ASSERT_TRUE(AwaitInfo(primary_, "min_slaves_good_slaves:1"));
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_FALSE(Acquire(node.store(), *rule, "k").granted());
+    PassTime(std::chrono::milliseconds(5));
+  }
+}
+
+TEST_F(RedisFailoverTest, WithoutReplicasNothingIsDebited) {
+  RedisNode node("unix://" + primary_.socket_path());
+  const auto rule = HourlyRule();
+  node.store().Register(rule);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k", 4).granted());
+  CutOff(first_);
+  CutOff(second_);
+  ASSERT_TRUE(AwaitInfo(primary_, "min_slaves_good_slaves:0"));
+  EXPECT_EQ(Acquire(node.store(), *rule, "k").outcome, store::Outcome::kUnavailable);
+  EXPECT_EQ(Acquire(node.store(), *rule, "k").outcome, store::Outcome::kUnavailable);
+  ReplicaOf(second_, "127.0.0.1", primary_.port());
+  ASSERT_TRUE(AwaitInfo(primary_, "min_slaves_good_slaves:1"));
+  Acquired after;
+  for (int i = 0; i < 2000 && !after.granted(); ++i) {
+    after = Acquire(node.store(), *rule, "k");
+    PassTime(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(after.charges[0].level.remaining, 5);
+}
+
+// ---- Topologies that will not do ----
+
+absl::Status Connected(const std::string& url,
+                       store::RedisStoreOptions options = PatientOptions()) {
+  return RedisNode(url, options).connected();
+}
+
+TEST_F(RedisFailoverTest, SaysWhatIsWrongWithTheTopology) {
+  absl::Status status = Connected("unix://" + first_.socket_path());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(primary_.port())));
+
+  RedisCalls(primary_).Call({"CONFIG", "SET", "min-replicas-to-write", "0"});
+  status = Connected("unix://" + primary_.socket_path());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("min-replicas-to-write to 1"));
+  store::RedisStoreOptions told = PatientOptions();
+  told.allow_unguarded = true;
+  EXPECT_TRUE(Connected("unix://" + primary_.socket_path(), told).ok());
+}
+
+TEST(RedisSentinelTest, SaysWhatIsWrongWithTheSentinels) {
+  ReplicatedServer alone;
+  RedisSentinel sentinel(alone.port(), "secret");
+  const std::string at = absl::StrCat("127.0.0.1:", sentinel.port());
+
+  absl::Status status = Connected("redis-sentinel://127.0.0.1:1,127.0.0.1:2/primary");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1, 127.0.0.1:2"));
+
+  status = Connected(absl::StrCat("redis-sentinel://127.0.0.1:1,", at, "/primary"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sentinel_password"));
+
+  status = Connected(absl::StrCat("redis-sentinel://", at, "/primary?sentinel_password=guess"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("guess")));
+
+  status = Connected(absl::StrCat("redis-sentinel://", at, "/other?sentinel_password=secret"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"other\""));
+
+  status = Connected(absl::StrCat("redis-sentinel://127.0.0.1:", alone.port(), "/primary"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no Sentinel"));
+
+  // It has no replicas yet, but would get them by Sentinel.
+  const std::string good =
+      absl::StrCat("redis-sentinel://", at, "/primary?sentinel_password=secret");
+  status = Connected(good);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("min-replicas-to-write"));
+  store::RedisStoreOptions told = PatientOptions();
+  told.allow_unguarded = true;
+  status = Connected(good, told);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,309 @@
+// What becomes of quotas when the way to Redis, or a node, fails: nothing is granted twice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "tests/faults/flaky_proxy.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/shared_load.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMillisecond = 1'000'000;
+
+void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+
+LoadOptions Clients(int clients) {
+  LoadOptions options;
+  options.clients = clients;
+  return options;
+}
+
+TEST(RedisNodeFaultsTest, AnUnreliableNetworkNeverGrantsMore) {
+  RedisServer server;
+  const std::string path = server.folder() + "/flaky.sock";
+  FlakyProxy proxy(server.socket_path(), path);
+  // One node has a good connection; it sees all that the others spent.
+  SharedLoad load({"unix://" + path, "unix://" + path, server.url()}, Clients(4));
+  ASSERT_TRUE(load.AwaitGrants(500));
+  using Fault = FlakyProxy::Fault;
+  for (const Fault fault :
+       {Fault::kDelay, Fault::kBlackHole, Fault::kLoseReply, Fault::kReset, Fault::kCutReply}) {
+    proxy.Inject(fault, /*times=*/3);
+    ASSERT_TRUE(proxy.AwaitInjected()) << static_cast<int>(fault);
+    ASSERT_TRUE(load.AwaitGrants(200));
+  }
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_GT(load.unavailable(), 0u);
+}
+
+TEST(RedisNodeFaultsTest, ScriptsThatVanishInTheMidstOfAPipelineAreLoadedAgain) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 3, 0).value());
+  node.store().Register(rule);
+  RedisCalls calls(server);
+  // Commands of many buckets are on their way at once; the flush comes between any two of them.
+  std::vector<std::string> keys(2000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = std::to_string(i);
+  std::vector<std::thread> threads;
+  std::atomic<uint64_t> granted{0};
+  std::atomic<uint64_t> denied{0};
+  for (size_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < keys.size(); i += 8) {
+        for (int times = 0; times < 4; ++times) {
+          const Acquired one = Acquire(node.store(), *rule, keys[i]);
+          (one.granted() ? granted : denied).fetch_add(1);
+          EXPECT_NE(one.outcome, store::Outcome::kUnavailable);
+        }
+      }
+    });
+  }
+  for (uint64_t i = 0; i < 50; ++i) {
+    while (granted.load() + denied.load() < 150 * i) PassTime(kMillisecond / 10);
+    calls.Call({"SCRIPT", "FLUSH"});
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(granted, 3 * keys.size());
+  EXPECT_EQ(denied, keys.size());
+}
+
+TEST(RedisNodeFaultsTest, EvictionFillsBucketsAndHarmsNothingElse) {
+  // What --redis_allow_eviction promises: who is evicted starts full; every other bucket is exact.
+  RedisServer server({"--maxmemory-policy", "allkeys-lru"});
+  store::RedisStoreOptions told = PatientOptions();
+  told.allow_eviction = true;
+  RedisNode node(server.url(), told);
+  ASSERT_TRUE(node.connected().ok());
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 3, 0).value());
+  node.store().Register(rule);
+  RedisCalls calls(server);
+  const auto evicted = [&] {
+    const std::string info = calls.Call({"INFO", "stats"}).text;
+    return std::strtoull(info.c_str() + info.find("evicted_keys:") + 13, nullptr, 10);
+  };
+  const std::string used = calls.Call({"INFO", "memory"}).text;
+  const uint64_t bytes = std::strtoull(used.c_str() + used.find("used_memory:") + 12, nullptr, 10);
+  calls.Call({"CONFIG", "SET", "maxmemory", std::to_string(bytes + (uint64_t{1} << 20))});
+  constexpr uint64_t kKeys = 8'000;
+  // Takes all that a bucket has, of each key; how often that was granted.
+  const auto take_all = [&] {
+    uint64_t granted = 0;
+    for (uint64_t from = 0; from < kKeys; from += 1000) {
+      std::vector<std::string> keys(1000);
+      std::vector<std::vector<store::Charge>> batch;
+      for (uint64_t i = 0; i < keys.size(); ++i) {
+        keys[i] = std::to_string(from + i);
+        batch.push_back({{rule.get(), keys[i], 3}});
+      }
+      for (const Acquired& one : AcquireBatch(node.store(), batch)) {
+        EXPECT_NE(one.outcome, store::Outcome::kUnavailable);
+        granted += one.granted() ? 1 : 0;
+      }
+    }
+    return granted;
+  };
+  EXPECT_EQ(take_all(), kKeys);
+  const uint64_t lost = evicted();
+  ASSERT_GT(lost, 0u);
+  // Asked for again, only who was evicted can be granted; asking evicts no more.
+  calls.Call({"CONFIG", "SET", "maxmemory", "0"});
+  const uint64_t again = take_all();
+  EXPECT_LE(again, lost);
+  EXPECT_GT(again, 0u);
+}
+
+// A node of its own process, which asks for one bucket until it is killed, and writes what it was
+// granted.
+class NodeProcess {
+ public:
+  NodeProcess(const std::string& url, std::shared_ptr<const store::Rule> rule) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(ends[0]);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      Run(url, std::move(rule), ends[1]);
+    }
+    close(ends[1]);
+    fd_ = ends[0];
+  }
+  ~NodeProcess() {
+    Kill();
+    close(fd_);
+  }
+
+  void Signal(int number) const { kill(pid_, number); }
+  void Kill() {
+    if (pid_ < 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  // Waits for so many grants, and records them. False: it has ended.
+  bool Read(uint64_t grants, GrantHistory* history) {
+    for (int64_t at_ns = 0; grants > 0; --grants) {
+      if (read(fd_, &at_ns, sizeof(at_ns)) != sizeof(at_ns)) return false;
+      history->Add(at_ns, 1);
+    }
+    return true;
+  }
+
+ private:
+  [[noreturn]] static void Run(const std::string& url, std::shared_ptr<const store::Rule> rule,
+                               int fd) {
+    RedisNode node(url);
+    node.store().Register(rule);
+    while (true) {
+      const Acquired one = Acquire(node.store(), *rule, "k");
+      if (!one.granted()) continue;
+      const int64_t at_ns = one.now_ns;
+      if (write(fd, &at_ns, sizeof(at_ns)) != sizeof(at_ns)) _exit(0);
+    }
+  }
+
+  pid_t pid_ = -1;
+  int fd_ = -1;
+};
+
+TEST(RedisNodeFaultsTest, NodesThatAreKilledOrStandStillLeaveTheQuotaExact) {
+  RedisServer server;
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({2000, kSecond}, 100, 0).value());
+  GrantHistory history(rule->parameters);
+  auto one = std::make_unique<NodeProcess>(server.url(), rule);
+  NodeProcess two(server.url(), rule);
+  NodeProcess three(server.url(), rule);
+  ASSERT_TRUE(one->Read(200, &history));
+  ASSERT_TRUE(two.Read(200, &history));
+  ASSERT_TRUE(three.Read(200, &history));
+  one->Kill();
+  while (one->Read(1, &history)) {
+  }
+  // Nobody waits for one that stands still, and it does no harm when it goes on.
+  two.Signal(SIGSTOP);
+  ASSERT_TRUE(three.Read(1000, &history));
+  two.Signal(SIGCONT);
+  ASSERT_TRUE(two.Read(500, &history));
+  ASSERT_TRUE(three.Read(500, &history));
+  auto again = std::make_unique<NodeProcess>(server.url(), rule);
+  ASSERT_TRUE(again->Read(200, &history));
+  for (NodeProcess* node : {&two, &three, again.get()}) {
+    node->Kill();
+    while (node->Read(1, &history)) {
+    }
+  }
+  EXPECT_EQ(history.Check(), "");
+  std::printf("  %s\n", history.Summary().c_str());
+}
+
+// Its wall clock jumps both ways; the other one goes on, and leaps ahead when the machine slept.
+class JumpingClock final : public common::Clock {
+ public:
+  int64_t NowNs() const override { return system_.NowNs() + slept_ns_.load(); }
+  int64_t WallNs() const override { return system_.WallNs() + set_ns_.load(); }
+  void Jump(int64_t ns) {
+    set_ns_.fetch_add(ns);
+    if (ns > 0) slept_ns_.fetch_add(ns);
+  }
+
+ private:
+  common::SystemClock system_;
+  std::atomic<int64_t> set_ns_{0};
+  std::atomic<int64_t> slept_ns_{0};
+};
+
+TEST(RedisNodeFaultsTest, ANodesClockThatJumpsAnHourMakesNoDifference) {
+  RedisServer server;
+  JumpingClock clock;
+  RedisNode jumping(server.url(), PatientOptions(), &clock);
+  RedisNode steady(server.url());
+  const std::vector<std::shared_ptr<const store::Rule>> rules = {
+      MakeRule(1, algorithm::MakeTokenBucket({4, 3600 * kSecond}, 4, 0).value()),
+      MakeRule(2, algorithm::MakeSlidingLog({4, 3600 * kSecond}).value()),
+      MakeRule(3, algorithm::MakeSlidingWindow({4, 3600 * kSecond}, 10).value()),
+      MakeRule(4, algorithm::MakeFixedWindow({4, 300 * 24 * 3600 * kSecond}, 0).value()),
+  };
+  for (const auto& rule : rules) {
+    jumping.store().Register(rule);
+    steady.store().Register(rule);
+  }
+  for (const int64_t hours : {1, -2, 1000, -999}) {
+    for (const auto& rule : rules) {
+      const std::string key = std::to_string(hours);
+      EXPECT_TRUE(Acquire(jumping.store(), *rule, key, 3).granted());
+      clock.Jump(hours * 3600 * kSecond);
+      EXPECT_FALSE(Acquire(jumping.store(), *rule, key, 2).granted()) << hours;
+      EXPECT_FALSE(Acquire(steady.store(), *rule, key, 2).granted()) << hours;
+      EXPECT_TRUE(Acquire(steady.store(), *rule, key, 1).granted()) << hours;
+      EXPECT_FALSE(Acquire(jumping.store(), *rule, key, 1).granted()) << hours;
+    }
+  }
+}
+
+TEST(RedisNodeFaultsTest, OneNodeReloadsBeforeTheOthers) {
+  RedisServer server;
+  RedisNode one(server.url());
+  RedisNode two(server.url());
+  // Lowered and raised; the higher figures bound what is granted meanwhile. Each load makes a rule
+  // of its own.
+  std::vector<std::shared_ptr<const store::Rule>> rules;
+  const auto load = [&](RedisNode& node, bool low) {
+    const auto figures = low ? algorithm::MakeTokenBucket({1000, kSecond}, 50, 0)
+                             : algorithm::MakeTokenBucket({2000, kSecond}, 100, 0);
+    rules.push_back(MakeRule(1, figures.value()));
+    node.store().Register(rules.back());
+    return rules.back().get();
+  };
+  std::atomic<const store::Rule*> rule_of_one{load(one, false)};
+  std::atomic<const store::Rule*> rule_of_two{load(two, false)};
+  GrantHistory history(rule_of_one.load()->parameters);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 4; ++c) {
+    RedisNode& node = c % 2 == 0 ? one : two;
+    const std::atomic<const store::Rule*>& rule = c % 2 == 0 ? rule_of_one : rule_of_two;
+    clients.emplace_back([&] {
+      while (!stop.load()) {
+        const Acquired got = Acquire(node.store(), *rule.load(), "k");
+        if (got.granted()) history.Add(got.now_ns, 1);
+      }
+    });
+  }
+  const auto await = [&](uint64_t more) {
+    const uint64_t until = history.permits() + more;
+    while (history.permits() < until) PassTime(kMillisecond);
+  };
+  for (int i = 0; i < 4; ++i) {
+    for (const bool low : {true, false}) {
+      rule_of_one.store(load(one, low));
+      await(200);  // the two differ
+      rule_of_two.store(load(two, low));
+      await(200);
+    }
+  }
+  stop.store(true);
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(history.Check(), "");
+  std::printf("  %s\n", history.Summary().c_str());
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,276 @@
+// What sluiced says of a Redis, or of a URL, that will not do: before it serves, and in the log.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/server/server_test.h"
+#include "tests/support/free_port.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/test_certificates.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RedisRefusalsTest : public ServerTest {
+ protected:
+  struct Ended {
+    int exit_code = 0;
+    std::string log;
+  };
+
+  // A sluiced that does not come to serve.
+  static Ended Refused(const std::string& store, std::vector<std::string> flags = {}) {
+    ServerProcess::Options options;
+    options.flags = {"--store=" + store, "--redis_budget=2s"};
+    for (std::string& flag : flags) options.flags.push_back(std::move(flag));
+    options.may_fail = true;
+    options.transport = GetParam();
+    ServerProcess server(options);
+    EXPECT_FALSE(server.ready()) << store;
+    if (server.ready()) return {};
+    Ended ended;
+    ended.exit_code = server.WaitForExit();
+    ended.log = server.log();
+    return ended;
+  }
+
+  // One that serves, since what is wrong shows only in use.
+  void Serve(const std::string& store, const std::string& limits,
+             std::vector<std::string> flags = {}) {
+    ServerProcess::Options options;
+    options.limits = limits;
+    options.flags = {"--store=" + store, "--redis_budget=2s"};
+    for (std::string& flag : flags) options.flags.push_back(std::move(flag));
+    Start(options);
+    ASSERT_TRUE(server_->ready()) << server_->log();
+  }
+};
+
+TEST_P(RedisRefusalsTest, UrlsOfAWrongForm) {
+  const struct {
+    const char* url;
+    const char* says;
+  } cases[] = {
+      {"localhost:6379", "redis://"},
+      {"http://localhost", "redis://"},
+      {"redis://", "--store"},
+      {"redis://h:99999", "99999"},
+      {"redis://h/first", "database"},
+      {"redis://node@h", "password"},
+      {"redis://h?password_file=/nowhere", "/nowhere"},
+      {"redis://h?ca=/a.pem", "rediss://"},
+      {"redis://h?timeout=1", "timeout"},
+      {"unix://relative", "slash"},
+      {"rediss://h?ca=/nowhere/ca.pem", "/nowhere/ca.pem"},
+  };
+  for (const auto& one : cases) {
+    const Ended ended = Refused(one.url);
+    EXPECT_EQ(ended.exit_code, 2) << one.url << ": " << ended.log;
+    EXPECT_THAT(ended.log, AllOf(HasSubstr("--store"), HasSubstr(one.says))) << one.url;
+  }
+}
+
+TEST_P(RedisRefusalsTest, PasswordsThatAreWrongOrMissing) {
+  RedisServer server({"--requirepass", "secret"});
+  const Ended wrong = Refused("unix://:hunter2@" + server.socket_path());
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.log, AllOf(HasSubstr("refuses user or password"), HasSubstr("WRONGPASS"),
+                               Not(HasSubstr("hunter2"))));
+  const Ended none = Refused(server.url());
+  EXPECT_THAT(none.log, HasSubstr("asks for a password; write it into the URL, or "
+                                  "?password_file=FILE"));
+}
+
+TEST_P(RedisRefusalsTest, AnAclThatLacksACommand) {
+  RedisServer server;
+  RedisCalls calls(server);
+  calls.Call({"ACL", "SETUSER", "blind", "on", ">p", "~sluice:*", "+info"});
+  const Ended blind = Refused("unix://blind:p@" + server.socket_path());
+  EXPECT_EQ(blind.exit_code, 1);
+  EXPECT_THAT(blind.log, AllOf(HasSubstr("NOPERM"), HasSubstr("the ACL user needs +info +ping")));
+  // What scripts may not do shows when they do it. Nothing is granted.
+  calls.Call({"ACL", "SETUSER", "mute", "on", ">p", "~sluice:*", "+info", "+ping", "+select",
+              "+script|load", "+evalsha", "+time", "+get"});
+  Serve("unix://mute:p@" + server.socket_path(), "limits: [{name: api, rate: 5/h}]");
+  EXPECT_EQ(Acquire(Request("api", "k")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(server_->log(),
+              AllOf(HasSubstr("redis_away"), HasSubstr("the ACL user lacks a command")));
+}
+
+// Answers as a Redis of some version does.
+class OldRedis {
+ public:
+  explicit OldRedis(std::string version)
+      : version_(std::move(version)), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    listen(listener_, 4);
+    socklen_t size = sizeof(address);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~OldRedis() {
+    shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    close(listener_);
+  }
+  std::string url() const { return absl::StrCat("redis://127.0.0.1:", port_); }
+
+ private:
+  void Run() {
+    while (true) {
+      const int fd = accept(listener_, nullptr, nullptr);
+      if (fd < 0) return;
+      const std::string info =
+          absl::StrCat("redis_version:", version_, "\r\nrole:master\r\nmaxmemory:0\r\n");
+      const std::string answer = absl::StrCat("$", info.size(), "\r\n", info, "\r\n");
+      char buffer[4096];
+      // INFO comes first; what follows is not answered.
+      if (read(fd, buffer, sizeof(buffer)) > 0) {
+        send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+        while (read(fd, buffer, sizeof(buffer)) > 0) {
+        }
+      }
+      close(fd);
+    }
+  }
+
+  const std::string version_;
+  const int listener_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+TEST_P(RedisRefusalsTest, ARedisThatIsTooOld) {
+  for (const char* version : {"6.0.16", "5.0.14", "2.8.4"}) {
+    OldRedis old(version);
+    const Ended ended = Refused(old.url());
+    EXPECT_EQ(ended.exit_code, 1);
+    EXPECT_THAT(ended.log,
+                HasSubstr(absl::StrCat("is Redis ", version, "; 6.2 or newer is needed")));
+  }
+}
+
+TEST_P(RedisRefusalsTest, AReplicaInPlaceOfItsPrimary) {
+  RedisServer replica({"--replicaof", "127.0.0.1", "1"});
+  const Ended ended = Refused(replica.url());
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.log, AllOf(HasSubstr("is a replica"), HasSubstr("127.0.0.1:1")));
+}
+
+TEST_P(RedisRefusalsTest, MemoryThatIsBoundedByEviction) {
+  RedisServer evicting({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"});
+  const Ended ended = Refused(evicting.url());
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.log, AllOf(HasSubstr("allkeys-lru"), HasSubstr("set noeviction"),
+                               HasSubstr("--redis_allow_eviction")));
+  Serve(evicting.url(), "limits: [{name: api, rate: 5/h}]", {"--redis_allow_eviction"});
+  EXPECT_TRUE(Granted("api", "k"));
+}
+
+TEST_P(RedisRefusalsTest, AKeyOfAnotherProgramAtABucketsName) {
+  RedisServer server;
+  RedisCalls calls(server);
+  calls.Call({"RPUSH", "sluice:{3:api:list}", "theirs"});
+  calls.Call({"SET", "sluice:{3:api:text}", "theirs"});
+  Serve(server.url(), "limits: [{name: api, rate: 5/h}]");
+  EXPECT_EQ(Acquire(Request("api", "list")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(server_->log(), HasSubstr("WRONGTYPE"));
+  EXPECT_EQ(Acquire(Request("api", "text")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(server_->log(),
+              AllOf(HasSubstr("redis_foreign_key"), HasSubstr("sluice:{3:api:text}")));
+  EXPECT_EQ(calls.Call({"GET", "sluice:{3:api:text}"}).text, "theirs");
+  EXPECT_TRUE(Granted("api", "other"));
+}
+
+TEST_P(RedisRefusalsTest, CertificatesThatExpiredOrAreOfAnotherName) {
+  TestFiles files;
+  TestAuthority authority;
+  const std::string ca = files.Write("ca.pem", authority.certificate_pem());
+  const auto refusal = [&](const TestCertificate& certificate) {
+    const int port = FreePort();
+    RedisServer server({"--tls-port", absl::StrCat(port), "--tls-auth-clients", "no",
+                        "--tls-cert-file", files.Write("server.pem", certificate.chain_pem),
+                        "--tls-key-file", files.Write("server.key", certificate.key_pem),
+                        "--tls-ca-cert-file", ca});
+    const Ended ended = Refused(absl::StrCat("rediss://127.0.0.1:", port, "/?ca=", ca));
+    EXPECT_EQ(ended.exit_code, 1) << ended.log;
+    return ended.log;
+  };
+  EXPECT_THAT(refusal(authority.Issue({.from_s = -7200, .to_s = -3600})), HasSubstr("expired"));
+  EXPECT_THAT(refusal(authority.Issue({.alternative_names = "DNS:another.example"})),
+              HasSubstr("mismatch"));
+}
+
+TEST_P(RedisRefusalsTest, NameSpacesKeepDeploymentsApart) {
+  RedisServer server;
+  Serve(server.url(), "limits: [{name: api, rate: 5/h}]", {"--redis_namespace=ours"});
+  ServerProcess::Options options;
+  options.limits = "limits: [{name: api, rate: 2/h}]";
+  options.flags = {"--store=" + server.url(), "--redis_budget=2s", "--redis_namespace=theirs"};
+  options.transport = GetParam();
+  ServerProcess theirs(options);
+  const auto data = v1::RateLimiter::NewStub(theirs.DataChannel());
+  for (int i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    v1::AcquireResponse response;
+    ASSERT_TRUE(data->Acquire(&context, Request("api", "k"), &response).ok());
+    EXPECT_TRUE(response.granted());
+    EXPECT_EQ(Remaining("api", "k"), 5 - i);
+    EXPECT_TRUE(Granted("api", "k"));
+  }
+  EXPECT_EQ(Remaining("api", "k"), 3);
+}
+
+TEST_P(RedisRefusalsTest, NodesOfDifferentLimitsSaySo) {
+  RedisServer server;
+  Serve(server.url(), "limits: [{name: api, rate: 100/h}, {name: same, rate: 90/h}]");
+  ServerProcess::Options options;
+  options.limits = "limits: [{name: api, rate: 50/h}, {name: same, rate: 90/h}]";
+  options.flags = {"--store=" + server.url(), "--redis_budget=2s"};
+  options.transport = GetParam();
+  ServerProcess theirs(options);
+  const auto data = v1::RateLimiter::NewStub(theirs.DataChannel());
+  const auto differing = [&] {
+    grpc::ClientContext context;
+    v1::ConfigStatus response;
+    EXPECT_TRUE(admin_->GetConfigStatus(&context, v1::GetConfigStatusRequest(), &response).ok());
+    return response.store().differing();
+  };
+  for (int i = 0; i < 5; ++i) {
+    // The first time that a bucket is of other figures means nothing: a limit was changed.
+    EXPECT_EQ(differing().empty(), i < 3) << i;
+    for (const char* limit : {"api", "same"}) {
+      EXPECT_TRUE(Granted(limit, "k"));
+      grpc::ClientContext context;
+      v1::AcquireResponse response;
+      ASSERT_TRUE(data->Acquire(&context, Request(limit, "k"), &response).ok());
+      EXPECT_TRUE(response.granted());
+    }
+  }
+  ASSERT_EQ(differing().size(), 1);
+  const v1::StoreStatus::DifferingLimit one = differing()[0];
+  EXPECT_EQ(one.limit(), "api");
+  EXPECT_EQ(one.ours(), "token_bucket 100 per 1h, burst 100");
+  EXPECT_EQ(one.theirs(), "token_bucket 50 per 1h, burst 50");
+  EXPECT_GE(one.times(), 2u);
+  EXPECT_GT(one.last_at().seconds(), 0);
+  EXPECT_THAT(server_->log(),
+              AllOf(HasSubstr("event=redis_limit_differs limit=api"), HasSubstr("burst 50")));
+}
+
+SLUICE_ON_EVERY_TRANSPORT(RedisRefusalsTest);
+
+}  // namespace
+}  // namespace sluice::testing

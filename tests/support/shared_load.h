@@ -1,0 +1,275 @@
+// Load on a shared store, from several nodes with several clients each, that never lets up; all
+// that was granted is recorded, and every window of it can be checked.
+//
+//   SharedLoad load(std::vector<std::string>(3, server.url()));
+//   ASSERT_TRUE(load.AwaitGrants(500));
+//   ... something fails ...
+//   EXPECT_TRUE(load.AwaitGrants(500));
+//   EXPECT_EQ(load.Check(), "");
+#ifndef SLUICE_TESTS_SUPPORT_SHARED_LOAD_H_
+#define SLUICE_TESTS_SUPPORT_SHARED_LOAD_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "tests/support/grant_history.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+
+// A limit that the clients ask for, of one of `keys` keys, for 1 to `most` permits at random.
+struct LoadedLimit {
+  std::string name;
+  algorithm::Parameters parameters;
+  uint64_t most = 1;
+  int keys = 1;
+};
+
+// One of each algorithm, which refill within the second; one with debt; and a bucket that refills
+// in hours, of many keys, so that some are full whatever happens: what a loss fills again shows.
+inline std::vector<LoadedLimit> LimitsOfAllKinds() {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  using algorithm::MakeFixedWindow;
+  using algorithm::MakeSlidingLog;
+  using algorithm::MakeSlidingWindow;
+  using algorithm::MakeTokenBucket;
+  return {
+      {"bucket", MakeTokenBucket({1000, kSecondNs}, 50, 0).value(), 3, 1},
+      {"indebted", MakeTokenBucket({200, kSecondNs}, 10, 20).value(), 25, 1},
+      {"slow", MakeTokenBucket({1, 3600 * kSecondNs}, 20, 0).value(), 2, 1024},
+      {"log", MakeSlidingLog({200, kSecondNs / 2}).value(), 2, 1},
+      {"window", MakeSlidingWindow({200, kSecondNs / 2}, 10).value(), 2, 1},
+      {"fixed", MakeFixedWindow({200, kSecondNs / 2}, 0).value(), 2, 1},
+  };
+}
+
+struct LoadOptions {
+  int clients = 8;  // of each node
+  store::RedisStoreOptions store = BriskOptions();
+  std::vector<LoadedLimit> limits = LimitsOfAllKinds();
+  // Now and then charge two limits at once.
+  bool several_charges = true;
+  // Now and then ask for a receipt and give back later.
+  bool refunds = true;
+  // Who is denied asks again so much later.
+  int64_t pause_ns = 1'000'000;
+
+  // A busy machine is slow, which is not what is tested; nor should a failure take long to show.
+  static store::RedisStoreOptions BriskOptions() {
+    store::RedisStoreOptions options;
+    options.budget_ns = 200'000'000;
+    return options;
+  }
+};
+
+// The member functions are for one thread.
+class SharedLoad {
+ public:
+  // A node for each URL. Begins at once.
+  explicit SharedLoad(const std::vector<std::string>& urls, LoadOptions options = {})
+      : options_(std::move(options)) {
+    // Beside those of MakeRule.
+    static std::atomic<uint32_t> next_id{1'000'000};
+    for (const LoadedLimit& limit : options_.limits) {
+      auto rule = std::make_shared<store::Rule>();
+      rule->id = next_id.fetch_add(1);
+      rule->limit_id = rule->id;
+      rule->limit_name = limit.name;
+      rule->parameters = limit.parameters;
+      rules_.push_back(rule);
+      histories_.emplace_back();
+      for (int k = 0; k < limit.keys; ++k) {
+        histories_.back().push_back(std::make_unique<GrantHistory>(limit.parameters));
+      }
+    }
+    for (const std::string& url : urls) {
+      nodes_.push_back(std::make_unique<RedisNode>(url, options_.store));
+      if (!nodes_.back()->connected().ok()) {
+        std::fprintf(stderr, "no connection to %s: %s\n", url.c_str(),
+                     nodes_.back()->connected().ToString().c_str());
+      }
+      for (const auto& rule : rules_) nodes_.back()->store().Register(rule);
+    }
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      for (int c = 0; c < options_.clients; ++c) {
+        threads_.emplace_back([this, n, c] { Client(*nodes_[n], n * 1000 + size_t(c)); });
+      }
+    }
+  }
+  ~SharedLoad() { Stop(); }
+  SharedLoad(const SharedLoad&) = delete;
+  SharedLoad& operator=(const SharedLoad&) = delete;
+
+  RedisNode& node(size_t n) { return *nodes_[n]; }
+  const std::shared_ptr<const store::Rule>& rule(size_t limit) const { return rules_[limit]; }
+
+  // Waits until so many more acquisitions of the limit, or of any limit, were granted: it works
+  // again. False: they were not, in `patience_ns`.
+  static constexpr size_t kAnyLimit = ~size_t{0};
+  bool AwaitGrants(uint64_t more, size_t limit = kAnyLimit,
+                   int64_t patience_ns = 20'000'000'000) const {
+    constexpr int64_t kStepNs = 5'000'000;
+    const uint64_t until = granted(limit) + more;
+    for (int64_t waited_ns = 0; granted(limit) < until; waited_ns += kStepNs) {
+      if (waited_ns > patience_ns) return false;
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kStepNs));
+    }
+    return true;
+  }
+
+  // Permits.
+  uint64_t granted(size_t limit = kAnyLimit) const {
+    uint64_t sum = 0;
+    for (size_t l = 0; l < histories_.size(); ++l) {
+      if (limit != kAnyLimit && limit != l) continue;
+      for (const auto& history : histories_[l]) sum += history->permits();
+    }
+    return sum;
+  }
+
+  // Answered without Redis.
+  uint64_t unavailable() const { return unavailable_.load(); }
+  uint64_t refunded() const { return refunded_.load(); }
+  // How long a client waited for an answer at most.
+  int64_t longest_ns() const { return longest_ns_.load(); }
+
+  void Stop() {
+    stop_.store(true);
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  // Stops. Empty: no window of any bucket held more than it may. Prints what was granted of what
+  // could have been.
+  std::string Check() {
+    Stop();
+    std::string over;
+    for (size_t l = 0; l < histories_.size(); ++l) {
+      for (size_t k = 0; k < histories_[l].size(); ++k) {
+        const std::string one = histories_[l][k]->Check();
+        if (!one.empty()) {
+          over += options_.limits[l].name + " of k" + std::to_string(k) + ": " + one + "\n";
+        }
+      }
+      if (histories_[l].size() == 1) {
+        std::printf("  %-10s%s\n", options_.limits[l].name.c_str(),
+                    histories_[l][0]->Summary().c_str());
+      }
+    }
+    std::printf("  answered without Redis: %llu; refunded: %llu; longest answer: %.0f ms\n",
+                static_cast<unsigned long long>(unavailable()),
+                static_cast<unsigned long long>(refunded()),
+                static_cast<double>(longest_ns()) / 1e6);
+    return over;
+  }
+
+ private:
+  struct Part {
+    size_t limit;
+    size_t key;
+    uint64_t permits;
+  };
+  // Granted with a receipt, which will be given back.
+  struct Open {
+    Acquired acquired;
+    std::vector<Part> parts;
+  };
+
+  static std::string KeyOf(size_t key) { return "k" + std::to_string(key); }
+
+  std::vector<store::Charge> ChargesOf(const std::vector<Part>& parts,
+                                       const std::vector<std::string>& keys) const {
+    std::vector<store::Charge> charges;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      charges.push_back({rules_[parts[i].limit].get(), keys[i], parts[i].permits});
+    }
+    return charges;
+  }
+
+  void Record(const Acquired& acquired, const std::vector<Part>& parts) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      histories_[parts[i].limit][parts[i].key]->Add(
+          acquired.now_ns - acquired.charges[i].debited_before_ns, parts[i].permits);
+    }
+  }
+
+  void Client(RedisNode& node, size_t seed) {
+    std::minstd_rand random(static_cast<uint32_t>(seed + 1));
+    const auto below = [&](size_t n) { return n == 0 ? 0 : random() / 7 % n; };
+    std::deque<Open> open;
+    while (!stop_.load()) {
+      std::vector<Part> parts;
+      std::vector<std::string> keys;
+      const size_t first = below(rules_.size());
+      const size_t count = options_.several_charges && below(8) == 0 ? 2 : 1;
+      for (size_t i = 0; i < count && i < rules_.size(); ++i) {
+        const size_t limit = (first + i) % rules_.size();
+        parts.push_back({limit, below(static_cast<size_t>(options_.limits[limit].keys)),
+                         1 + below(options_.limits[limit].most)});
+        keys.push_back(KeyOf(parts.back().key));
+      }
+      AcquireOptions options;
+      options.want_receipt = options_.refunds && below(8) == 0;
+      const int64_t before_ns = node.clock().NowNs();
+      Acquired acquired = Acquire(node.store(), ChargesOf(parts, keys), options);
+      Longest(node.clock().NowNs() - before_ns);
+      if (acquired.granted() && options.want_receipt) {
+        open.push_back({std::move(acquired), std::move(parts)});
+        if (open.size() > 4) {
+          GiveBack(node, open.front());
+          open.pop_front();
+        }
+      } else if (acquired.granted()) {
+        Record(acquired, parts);
+      } else {
+        if (acquired.outcome == store::Outcome::kUnavailable) unavailable_.fetch_add(1);
+        std::this_thread::sleep_for(std::chrono::nanoseconds(options_.pause_ns));
+      }
+    }
+    for (const Open& one : open) Record(one.acquired, one.parts);
+  }
+
+  // What was given back, or may have been, is no part of the history.
+  void GiveBack(RedisNode& node, const Open& open) {
+    std::vector<std::string> keys;
+    for (const Part& part : open.parts) keys.push_back(KeyOf(part.key));
+    const Refunded refunded = Refund(node.store(), open.acquired.receipt_id,
+                                     ChargesOf(open.parts, keys), open.acquired.moment_ns());
+    if (refunded.outcome == store::RefundOutcome::kExpired) {
+      Record(open.acquired, open.parts);
+    } else {
+      refunded_.fetch_add(1);
+    }
+  }
+
+  void Longest(int64_t took_ns) {
+    int64_t longest = longest_ns_.load();
+    while (took_ns > longest && !longest_ns_.compare_exchange_weak(longest, took_ns)) {
+    }
+  }
+
+  const LoadOptions options_;
+  std::vector<std::shared_ptr<const store::Rule>> rules_;
+  std::vector<std::vector<std::unique_ptr<GrantHistory>>> histories_;  // of each limit's keys
+  std::vector<std::unique_ptr<RedisNode>> nodes_;
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> unavailable_{0};
+  std::atomic<uint64_t> refunded_{0};
+  std::atomic<int64_t> longest_ns_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_SUPPORT_SHARED_LOAD_H_
