@@ -1,15 +1,53 @@
-// Held callers on a real server: keeps CALLERS calls waiting for SECONDS and says whether each was
-// answered, once, and how many came a second.
-//   held_soak SERVER LIMIT CALLERS SECONDS
+// Held callers on a real server of this machine: keeps CALLERS calls waiting for SECONDS, and says
+// whether each was answered, once, how many came a second, and how late each was, by the server's
+// clock: from the moment that its receipt has until the answer was here, the way back included.
+//   held_soak SERVER LIMIT CALLERS SECONDS [MOST_LATE_MS, of the p99]
+// Exit code: 0 if none was lost, none failed, none was early, and the p99 was within the bound.
+#include <time.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "sluice/client.h"
+
+namespace {
+
+// As the server's memory store counts.
+int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// server/service/receipt.h: behind the version, the instance and the id. 0: granted for now.
+int64_t MomentNs(const std::string& receipt) {
+  constexpr size_t kAt = 1 + 8 + 8;
+  if (receipt.size() < kAt + 8) return 0;
+  uint64_t moment = 0;
+  for (size_t i = 0; i < 8; ++i) {
+    moment |= uint64_t{static_cast<uint8_t>(receipt[kAt + i])} << (8 * i);
+  }
+  return static_cast<int64_t>(moment);
+}
+
+struct Seen {
+  std::mutex mu;
+  std::vector<int64_t> late_ns;
+  std::map<std::string, long> failures;
+};
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 5) return 2;
@@ -18,20 +56,29 @@ int main(int argc, char** argv) {
   const std::string limit = argv[2];
   const int callers = std::atoi(argv[3]);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(std::atoi(argv[4]));
+  const double most_late_ms =
+      argc > 5 ? std::atof(argv[5]) : std::numeric_limits<double>::infinity();
   std::atomic<long> asked{0};
   std::atomic<long> granted{0};
   std::atomic<long> denied{0};
   std::atomic<long> failed{0};
+  Seen seen;
   std::function<void()> ask = [&] {
     asked.fetch_add(1);
     sluice::Acquisition acquisition(limit);
     acquisition.max_wait = std::chrono::seconds(60);
     acquisition.hold = true;
     client->AcquireAsync(std::move(acquisition), [&](sluice::Result<sluice::Decision> result) {
+      const int64_t now_ns = NowNs();
       const bool ok = result.ok() && result->source == sluice::Source::kStore;
-      if (!ok && failed.load() == 0) {
-        std::fprintf(stderr, "first failure: %s\n",
-                     (result.ok() ? result->status : result.status()).ToString().c_str());
+      {
+        const std::lock_guard<std::mutex> lock(seen.mu);
+        if (!ok) {
+          ++seen.failures[(result.ok() ? result->status : result.status()).ToString()];
+        } else if (result->granted) {
+          const int64_t moment_ns = MomentNs(result->receipt);
+          if (moment_ns != 0) seen.late_ns.push_back(now_ns - moment_ns);
+        }
       }
       (!ok ? failed : result->granted ? granted : denied).fetch_add(1);
       if (std::chrono::steady_clock::now() < end) ask();
@@ -50,5 +97,24 @@ int main(int argc, char** argv) {
   std::printf("asked %ld granted %ld (%.0f/s) denied %ld failed %ld lost %ld in %.1f s\n",
               asked.load(), granted.load(), static_cast<double>(granted.load()) / seconds,
               denied.load(), failed.load(), lost, seconds);
-  return lost == 0 && failed.load() == 0 ? 0 : 1;
+  const std::lock_guard<std::mutex> lock(seen.mu);
+  for (const auto& [text, times] : seen.failures) std::printf("%8ld  %s\n", times, text.c_str());
+  long early = 0;
+  double p99_ms = 0;
+  if (!seen.late_ns.empty()) {
+    std::sort(seen.late_ns.begin(), seen.late_ns.end());
+    const auto at = [&](double part) {
+      return static_cast<double>(seen.late_ns[static_cast<size_t>(
+                 part * (static_cast<double>(seen.late_ns.size()) - 1))]) *
+             1e-6;
+    };
+    early = std::lower_bound(seen.late_ns.begin(), seen.late_ns.end(), 0) - seen.late_ns.begin();
+    p99_ms = at(0.99);
+    std::printf("late, ms, of %zu: least %.3f p50 %.3f p99 %.3f p99.9 %.3f most %.3f; %ld early\n",
+                seen.late_ns.size(), at(0), at(0.5), p99_ms, at(0.999), at(1), early);
+  }
+  std::fflush(stdout);
+  const bool fine = lost == 0 && failed.load() == 0 && early == 0 && p99_ms <= most_late_ms &&
+                    !seen.late_ns.empty();
+  std::_Exit(fine ? 0 : 1);
 }

@@ -33,9 +33,10 @@ def text(value):
 
 
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(4, 1, 0)
-CALL = (frame(1, 4, 1, b"\x83\x86\x44" + text(b"/sluice.v1.RateLimiter/Acquire") + b"\x41" +
-              text(b"localhost") + b"\x5f" + text(b"application/grpc") + b"\x40" + text(b"te") +
-              text(b"trailers")) + frame(0, 1, 1, loads.UNARY))
+HEADERS = (b"\x83\x86\x44" + text(b"/sluice.v1.RateLimiter/Acquire") + b"\x41" +
+           text(b"localhost") + b"\x5f" + text(b"application/grpc") + b"\x40" + text(b"te") +
+           text(b"trailers"))
+CALL = frame(1, 4, 1, HEADERS) + frame(0, 1, 1, loads.unary(0))
 
 
 def resident_kib(pid):

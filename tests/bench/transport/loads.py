@@ -16,7 +16,9 @@ import sys
 import tempfile
 import time
 
-LIMITS = "limits: [{name: api, rate: 1000000000/s, burst: 1000000000}]\n"
+# Never empty, and never full again: a bucket that is full is dropped, and made anew when it is next
+# asked for.
+LIMITS = "limits: [{name: api, rate: 1/s, burst: 1000000000}]\n"
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,19 +42,33 @@ def acquire(key):
     return field(1, field(1, b"api") + field(2, key))
 
 
-UNARY = framed(acquire(b"user:42"))
-BATCH = framed(b"".join(field(1, acquire(b"user:%d" % i)) for i in range(64)))
-# AcquireStream: 64 messages of 64 in each call.
-STREAM = BATCH * 64
+def unary(client):
+    return framed(acquire(b"user:%d" % client))
 
-# name: path, body, connections, streams, decisions per call, TLS
+
+def batch(first):
+    """64 acquisitions of keys that no other batch has."""
+    return framed(b"".join(field(1, acquire(b"user:%d" % (first + i))) for i in range(64)))
+
+
+def batches(client):
+    return batch(client * 64)
+
+
+def stream(client):
+    """AcquireStream: 64 messages of 64 in each call."""
+    return b"".join(batch((client * 64 + i) * 64) for i in range(64))
+
+
+# name: path, body of a client's calls, clients, connections of each, streams, decisions per call,
+# TLS. h2load has one body for all its calls: more clients are more keys.
 LOADS = {
-    "unary_8x32": ("Acquire", UNARY, 8, 32, 1, False),
-    "unary_64x4": ("Acquire", UNARY, 64, 4, 1, False),
-    "unary_8x1": ("Acquire", UNARY, 8, 1, 1, False),
-    "batch_64": ("AcquireBatch", BATCH, 8, 32, 64, False),
-    "stream_64": ("AcquireStream", STREAM, 8, 4, 64 * 64, False),
-    "unary_8x32_tls": ("Acquire", UNARY, 8, 32, 1, True),
+    "unary_8x32": ("Acquire", unary, 2, 4, 32, 1, False),
+    "unary_64x4": ("Acquire", unary, 2, 32, 4, 1, False),
+    "unary_8x1": ("Acquire", unary, 2, 4, 1, 1, False),
+    "batch_64": ("AcquireBatch", batches, 8, 1, 32, 64, False),
+    "stream_64": ("AcquireStream", stream, 8, 1, 4, 64 * 64, False),
+    "unary_8x32_tls": ("Acquire", unary, 2, 4, 32, 1, True),
 }
 
 
@@ -78,18 +94,22 @@ class Server:
             fields = stat.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / TICK
 
-    def load(self, path, body_file, connections, streams, calls):
+    def load(self, path, body_files, connections, streams, calls):
+        """Microseconds of the server's CPU for each call; `calls` in all, shared by the clients."""
+        calls //= len(body_files)
         before = self.cpu_s()
-        out = subprocess.run(
+        clients = [subprocess.Popen(
             ["taskset", "-c", "1", "h2load", "-n", str(calls), "-c", str(connections), "-m",
              str(streams), "-d", body_file, "-H", "te: trailers", "-H",
              "content-type: application/grpc",
              f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/sluice.v1.RateLimiter/{path}"],
-            capture_output=True, text=True, check=True).stdout
-        done = int(re.search(r"(\d+) succeeded", out).group(1))
-        if done != calls:
-            raise SystemExit(f"{calls - done} of {calls} calls failed:\n{out}")
-        return (self.cpu_s() - before) / calls * 1e6
+            stdout=subprocess.PIPE, text=True) for body_file in body_files]
+        for client in clients:
+            out = client.communicate()[0]
+            done = re.search(r"(\d+) succeeded", out)
+            if client.returncode != 0 or done is None or int(done.group(1)) != calls:
+                raise SystemExit(f"not all of {calls} calls succeeded:\n{out}")
+        return (self.cpu_s() - before) / (calls * len(body_files)) * 1e6
 
     def stop(self):
         self.process.terminate()
@@ -109,23 +129,24 @@ def main():
                         "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
                         "/CN=localhost", "-keyout", f"{folder}/key.pem", "-out",
                         f"{folder}/cert.pem"], check=True, capture_output=True)
-        for name, (path, body, connections, streams, decisions, tls) in LOADS.items():
+        for name, (path, body, clients, connections, streams, decisions, tls) in LOADS.items():
             if options.only and options.only != name:
                 continue
-            body_file = os.path.join(folder, "body")
-            with open(body_file, "wb") as out:
-                out.write(body)
+            bodies = [os.path.join(folder, f"body{client}") for client in range(clients)]
+            for client, body_file in enumerate(bodies):
+                with open(body_file, "wb") as out:
+                    out.write(body(client))
             servers = {t: Server(options.build, t, folder, tls) for t in ("h2", "grpc")}
             time.sleep(0.2)
             figures = {t: [] for t in servers}
             counts = {}
             for transport, server in servers.items():  # warms up, and says how many calls to make
-                few = max(connections * streams, 2000 // min(decisions, 2000))
-                cost_us = max(server.load(path, body_file, connections, streams, few), 1)
+                few = max(clients * connections * streams, 2000 // min(decisions, 2000))
+                cost_us = max(server.load(path, bodies, connections, streams, few), 1)
                 counts[transport] = max(few, int(options.seconds * 1e6 / cost_us / 2))
             for _ in range(options.rounds):
                 for transport, server in servers.items():
-                    figures[transport].append(server.load(path, body_file, connections, streams,
+                    figures[transport].append(server.load(path, bodies, connections, streams,
                                                           counts[transport]) / decisions)
             for server in servers.values():
                 server.stop()

@@ -48,7 +48,7 @@ class Load:
 
 
 def latency(options, folder):
-    load = Load(options, folder, "Acquire", loads.UNARY)
+    load = Load(options, folder, "Acquire", loads.unary(0))
     servers = {t: loads.Server(options.build, t, folder, False) for t in ("h2", "grpc")}
     try:
         compare_latency(options, load, servers)
@@ -117,9 +117,9 @@ def main():
         if options.only in ("", "latency"):
             latency(options, folder)
         if options.only in ("", "overload_unary"):
-            overload(options, folder, "Acquire", loads.UNARY)
+            overload(options, folder, "Acquire", loads.unary(0))
         if options.only in ("", "overload_batch"):
-            overload(options, folder, "AcquireBatch", loads.BATCH)
+            overload(options, folder, "AcquireBatch", loads.batches(0))
     return 0
 
 

@@ -2,11 +2,13 @@
 //
 //   open_loop_load --port=N --path=/sluice.v1.RateLimiter/Acquire --body=FILE [--rate=N]
 //       [--connections=8] [--in_flight=32] [--seconds=2] [--warm_up=0.3] [--probe_ms=0]
+//       [--random_digits=0]
 //
 // A call's latency counts from the moment at which it was to be sent, so one that had to wait in
 // this program, since the server took no more, is charged with that (no coordinated omission).
 // --rate=0 sends as fast as --in_flight allows: the server's capacity. --probe_ms asks for the
-// server's health at that interval, on a connection of its own.
+// server's health at that interval, on a connection of its own. --random_digits=N writes random
+// digits over the last N bytes of the body, each time others: keys at random.
 //
 // It writes frames made beforehand and reads no more than frame headers, so that one core offers
 // several times what a server on another can take. An answer with DATA counts as ok, one of
@@ -31,6 +33,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,8 +99,11 @@ struct Totals {
 class Connection {
  public:
   Connection(int port, std::string_view path, std::string_view body, uint32_t in_flight,
-             Totals* totals)
-      : in_flight_(in_flight), totals_(totals), body_bytes_(static_cast<int64_t>(body.size())) {
+             size_t random_digits, Totals* totals)
+      : in_flight_(in_flight),
+        random_digits_(random_digits),
+        totals_(totals),
+        body_bytes_(static_cast<int64_t>(body.size())) {
     fd_ = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address = {};
     address.sin_family = AF_INET;
@@ -143,6 +149,9 @@ class Connection {
     const size_t headers = next_stream_ == 1 ? first_bytes_ : later_bytes_;
     PutStream(&request, 0);
     PutStream(&request, headers);
+    for (size_t i = 1; i <= random_digits_; ++i) {
+      request[request.size() - i] = static_cast<char>('0' + random_() % 10);
+    }
     output_ += request;
     sent_ns_.push_back(intended_ns);
     has_data_.push_back(false);
@@ -239,6 +248,8 @@ class Connection {
 
   int fd_;
   const uint32_t in_flight_;
+  const size_t random_digits_;
+  std::minstd_rand random_{std::random_device{}()};
   Totals* const totals_;
   const int64_t body_bytes_;
   std::string first_, later_, output_;
@@ -254,6 +265,16 @@ class Connection {
   std::vector<bool> has_data_;
 };
 
+// Until something can be read, or written that waits to be; for a millisecond at most.
+void Await(const std::vector<std::unique_ptr<Connection>>& connections) {
+  std::vector<pollfd> each;
+  for (const auto& connection : connections) {
+    const short events = connection->HasOutput() ? POLLIN | POLLOUT : POLLIN;
+    each.push_back({connection->fd(), events, 0});
+  }
+  poll(each.data(), each.size(), 1);
+}
+
 double At(const std::vector<int64_t>& sorted, double share) {
   if (sorted.empty()) return 0;
   const auto i = static_cast<size_t>(share * static_cast<double>(sorted.size()));
@@ -264,9 +285,9 @@ double At(const std::vector<int64_t>& sorted, double share) {
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> flags = {
-      {"port", ""},     {"path", ""},         {"body", ""},
-      {"rate", "0"},    {"connections", "8"}, {"in_flight", "32"},
-      {"seconds", "2"}, {"warm_up", "0.3"},   {"probe_ms", "0"}};
+      {"port", ""},         {"path", ""},          {"body", ""},     {"rate", "0"},
+      {"connections", "8"}, {"in_flight", "32"},   {"seconds", "2"}, {"warm_up", "0.3"},
+      {"probe_ms", "0"},    {"random_digits", "0"}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     const size_t equals = flag.find('=');
@@ -281,20 +302,23 @@ int main(int argc, char** argv) {
   if (!file) Die("--body: cannot read " + flags["body"]);
   const std::string body{std::istreambuf_iterator<char>(file), {}};
   const int port = static_cast<int>(number("port"));
+  const auto random_digits = static_cast<size_t>(number("random_digits"));
+  if (random_digits > body.size()) Die("--random_digits: the body has fewer bytes");
   const double rate = number("rate");
 
   Totals totals, probes;
   probes.until_ns = INT64_MAX;
   std::vector<std::unique_ptr<Connection>> connections;
   for (int i = 0; i < static_cast<int>(number("connections")); ++i) {
-    connections.push_back(std::make_unique<Connection>(
-        port, flags["path"], body, static_cast<uint32_t>(number("in_flight")), &totals));
+    connections.push_back(std::make_unique<Connection>(port, flags["path"], body,
+                                                       static_cast<uint32_t>(number("in_flight")),
+                                                       random_digits, &totals));
   }
   const auto probe_ns = static_cast<int64_t>(number("probe_ms") * 1e6);
   std::unique_ptr<Connection> prober;
   if (probe_ns > 0) {
     prober = std::make_unique<Connection>(port, "/grpc.health.v1.Health/Check",
-                                          std::string_view("\0\0\0\0\0", 5), 1000, &probes);
+                                          std::string_view("\0\0\0\0\0", 5), 1000, 0, &probes);
   }
 
   const int64_t start_ns = NowNs();
@@ -346,6 +370,8 @@ int main(int argc, char** argv) {
       prober->Write();
       prober->Read();
     }
+    // Nothing to do until an answer comes: the core is of use to what is measured.
+    if (rate == 0 && prober == nullptr) Await(connections);
   }
   uint64_t unanswered = 0;
   for (const auto& connection : connections) unanswered += connection->open();

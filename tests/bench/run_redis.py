@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""What decisions of the Redis store cost over the wire: CPU of the node and of Redis each.
+
+A redis-server on a Unix socket, nodes beside one another and one load, interleaved for several
+rounds. CPU time is read from /proc, so other load on the machine disturbs little; the load takes
+a core of its own, the nodes and Redis share another.
+
+    tests/bench/run_redis.py [--build build] [--other BUILD]... [--rounds 3] [--seconds 2]
+
+Rows: one hot key and random keys, 8 connections x 32 in flight; of the memory store, of Redis on
+the data plane's own loop, and of Redis on a loop of its own (--store_threads=1). --other names
+further build folders, of other versions, which run beside.
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+TICK = os.sysconf("SC_CLK_TCK")
+# Buckets that live on after a decision, and grant all that is asked here.
+LIMITS = "limits: [{name: api, rate: 100/s, burst: 1000000000}]\n"
+ALLOW = "limits: [{name: api, rate: 100/s, burst: 1000000000, on_store_failure: allow}]\n"
+
+
+def field(number, payload):
+    return bytes([number << 3 | 2, len(payload)]) + payload
+
+
+def body():
+    message = field(1, field(1, b"api") + field(2, b"user:000042"))
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def cpu_s(process):
+    with open(f"/proc/{process.pid}/stat", encoding="utf-8") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+class Redis:
+    def __init__(self, folder):
+        self.socket = os.path.join(folder, "redis.sock")
+        self.process = subprocess.Popen(
+            ["taskset", "-c", "0", "redis-server", "--port", "0", "--unixsocket", self.socket,
+             "--save", "", "--appendonly", "no", "--dir", folder],
+            stdout=subprocess.DEVNULL)
+        while subprocess.run(["redis-cli", "-s", self.socket, "ping"], capture_output=True,
+                             check=False).stdout != b"PONG\n":
+            time.sleep(0.05)
+
+
+class Node:
+    def __init__(self, name, build, folder, flags, limits=LIMITS):
+        self.name = name
+        path = os.path.join(folder, f"{name}.yaml")
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(limits)
+        self.process = subprocess.Popen(
+            ["taskset", "-c", "0", os.path.join(build, "bin", "sluiced"), "--limits=" + path,
+             "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--log_level=error",
+             "--drain_notice=0s", "--threads=1", *flags],
+            stdout=subprocess.PIPE, text=True)
+        found = re.search(r"data=\S*:(\d+)", self.process.stdout.readline())
+        if not found:
+            raise SystemExit(f"{name} does not start")
+        self.port = found.group(1)
+        self.rows = {}
+
+    def load(self, options, redis, row, digits, body_file):
+        before = cpu_s(self.process), cpu_s(redis.process)
+        out = subprocess.run(
+            ["taskset", "-c", "1", options.load, f"--port={self.port}",
+             "--path=/sluice.v1.RateLimiter/Acquire", f"--body={body_file}",
+             f"--seconds={options.seconds}", f"--random_digits={digits}", "--warm_up=0"],
+            capture_output=True, text=True, check=True).stdout
+        result = json.loads(out)
+        node, server = cpu_s(self.process) - before[0], cpu_s(redis.process) - before[1]
+        # A machine that is busy with other things makes some calls so late that they are shed.
+        if result["unanswered"] > 0 or result["refused_per_s"] > result["ok_per_s"] / 50:
+            raise SystemExit(f"{self.name}: {out}")
+        self.rows.setdefault(row, []).append(
+            (node / result["ok"] * 1e6, server / result["ok"] * 1e6, result["ok_per_s"],
+             result["p99_us"]))
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=30)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--other", action="append", default=[])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
+    options = parser.parse_args()
+    options.load = os.path.join(options.build, "bin", "open_loop_load")
+    with tempfile.TemporaryDirectory() as folder:
+        body_file = os.path.join(folder, "body")
+        with open(body_file, "wb") as out:
+            out.write(body())
+        redis = Redis(folder)
+        url = f"--store=unix://{redis.socket}"
+        nodes = [Node("memory", options.build, folder, []),
+                 Node("redis", options.build, folder, [url]),
+                 Node("redis_own_loop", options.build, folder, [url, "--store_threads=1"])]
+        nodes += [Node(f"other_{i}", build, folder, [url]) for i, build in enumerate(options.other)]
+        # One whose Redis is not there, and whose limit says allow.
+        nodes.append(Node("away", options.build, folder,
+                          [f"--store=unix://{folder}/nobody.sock"], ALLOW))
+        try:
+            for _ in range(options.rounds):
+                for row, digits in (("hot key", 0), ("random keys", 5)):
+                    for node in nodes:
+                        node.load(options, redis, row, digits, body_file)
+        finally:
+            for node in nodes:
+                node.stop()
+            redis.process.terminate()
+            redis.process.wait()
+    memory = {row: statistics.median(r[0] for r in got) for row, got in nodes[0].rows.items()}
+    for row in ("hot key", "random keys"):
+        for node in nodes:
+            got = node.rows[row]
+            cpu, server, rate, p99 = (statistics.median(r[i] for r in got) for i in range(4))
+            print(f"{row:12} {node.name:15} us of CPU a decision: node {cpu:6.2f} "
+                  f"({cpu / memory[row]:.2f}x memory) redis {server:6.2f} both {cpu + server:6.2f}"
+                  f"   {rate:7.0f}/s  p99 {p99:6.0f} us   nodes' all: "
+                  + " ".join(f"{r[0]:.2f}" for r in got))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

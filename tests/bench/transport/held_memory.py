@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""What a held call costs the server's memory: resident bytes of each, beside the transport's own.
+
+Opens the same number of calls twice, each time on a fresh server: once with requests that lack
+their end, which is what the transport itself keeps of a call, and once whole ones that are held.
+
+    tests/bench/transport/held_memory.py [--build build] [--calls 100000]
+"""
+import argparse
+import socket
+import sys
+import tempfile
+import time
+
+import idle_connections
+import loads
+
+CALLS_PER_CONNECTION = 4000
+KEYS = 1000  # each has so many callers that wait as one has calls / KEYS
+
+
+def frames(count, first, end):
+    """Calls on streams 1, 3, ...; without `end` their requests are not complete."""
+    out = [idle_connections.HELLO]
+    for i in range(count):
+        message = loads.framed(loads.field(1, loads.field(1, b"line") +
+                                           loads.field(2, b"user:%d" % ((first + i) % KEYS))) +
+                               b"\x12\x04\x08\x80\xa3\x05\x18\x01")  # max_wait 86400 s, hold
+        block = idle_connections.HEADERS if i == 0 else b"\x83\x86\xc1\xc0\xbf\xbe"
+        out.append(idle_connections.frame(1, 4, 1 + 2 * i, block))
+        out.append(idle_connections.frame(0, 1 if end else 0, 1 + 2 * i, message))
+    # Answered after all that was sent before it was read.
+    out.append(idle_connections.frame(6, 0, 0, b"are read"))
+    return b"".join(out)
+
+
+def until_pong(connection):
+    have = b""
+    while b"are read" not in have:
+        piece = connection.recv(1 << 20)
+        if not piece:
+            raise SystemExit("the server closed a connection")
+        have = have[-8:] + piece
+
+
+def measure(options, folder, end):
+    server = loads.Server(options.build, "h2", folder, False)
+    connections = []
+    try:
+        # What each key's first caller gets, and what is made once, is not theirs.
+        rounds = [KEYS] + [CALLS_PER_CONNECTION] * (options.calls // CALLS_PER_CONNECTION)
+        for at, count in enumerate(rounds):
+            connection = socket.create_connection(("127.0.0.1", int(server.port)))
+            connection.sendall(frames(count, at * CALLS_PER_CONNECTION, end or at == 0))
+            until_pong(connection)
+            connections.append(connection)
+            if at == 0:
+                before = idle_connections.resident_kib(server.process.pid)
+        time.sleep(0.5)
+        held = sum(rounds[1:])
+        return (idle_connections.resident_kib(server.process.pid) - before) * 1024 / held
+    finally:
+        for connection in connections:
+            connection.close()
+        server.process.kill()
+        server.process.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--calls", type=int, default=100000)
+    options = parser.parse_args()
+    loads.LIMITS = "limits: [{name: line, rate: 1/60s, burst: 1}]\n"
+    with tempfile.TemporaryDirectory() as folder:
+        own = measure(options, folder, False)
+        held = measure(options, folder, True)
+        print(f"{options.calls} calls: {own:.0f} B each while their requests come, {held:.0f} while "
+              f"they are held: {held - own:.0f} B beside the transport's own")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
