@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""What deploy/ and docker-compose.yml say, held against the programs that they start.
+
+No container engine is needed: flags are parsed by sluiced, limits by sluice, the balancer's file by
+HAProxy, Redis' by a redis-server that a node then uses as the manifest's user. With --tools, also
+docker-compose, check-jsonschema, kubernetes-validate and hadolint (from PATH) judge the files.
+
+usage: deploy_test.py SOURCE_DIR BUILD_DIR [--tools] [TEST ...]
+Exits with 77 if PyYAML is not here.
+"""
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+try:
+    import yaml
+except ImportError:
+    print("SKIPPED: python3-yaml is not installed")
+    sys.exit(77)
+
+SOURCE, BUILD = (os.path.abspath(path) for path in sys.argv[1:3])
+TOOLS = "--tools" in sys.argv
+SLUICED = os.path.join(BUILD, "bin", "sluiced")
+SLUICE = os.path.join(BUILD, "bin", "sluice")
+
+
+def read(path):
+    with open(os.path.join(SOURCE, path)) as file:
+        return file.read()
+
+
+def write(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def run(command, **more):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=60, **more)
+    return done.returncode, done.stdout
+
+
+def documents(name):
+    return list(yaml.safe_load_all(read(f"deploy/kubernetes/{name}")))
+
+
+def of_kind(name, kind):
+    found = [one for one in documents(name) if one["kind"] == kind]
+    assert len(found) == 1, (name, kind, len(found))
+    return found[0]
+
+
+def users_acl(password):
+    """The user that redis.yaml tells to create."""
+    text = read("deploy/kubernetes/redis.yaml")
+    acl = re.search(r'users\.acl="(.*?)"', text, re.DOTALL)[1].replace("\n#   ", "\n")
+    return acl.replace("$PASSWORD", password)
+
+
+class DeployTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="sluice-deploy-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.password_file = write(self.folder, "password", "secret\n")
+
+    def takes(self, arguments, where):
+        """sluiced parses all flags before --help prints."""
+        arguments = [re.sub(r"password_file=\S+", f"password_file={self.password_file}", one)
+                     for one in arguments]
+        code, text = run([SLUICED, *arguments, "--help"])
+        self.assertEqual(code, 0, f"{where}: {text}")
+
+    def checks(self, limits, where):
+        code, text = run([SLUICE, "check", write(self.folder, "limits.yaml", limits)])
+        self.assertEqual(code, 0, f"{where}: {text}")
+
+    def has_flag(self, arguments, name):
+        values = [one.split("=", 1)[1] for one in arguments if one.startswith(f"--{name}=")]
+        self.assertEqual(len(values), 1, (name, arguments))
+        return values[0]
+
+    def test_a_wrong_flag_would_be_seen(self):
+        with self.assertRaisesRegex(AssertionError, "no such flag"):
+            self.takes(["--listenn=127.0.0.1:0"], "here")
+
+    # ---- docker-compose.yml ----
+
+    def test_compose_starts_nodes_that_share_what_the_balancer_names(self):
+        services = yaml.safe_load(read("docker-compose.yml"))["services"]
+        nodes = [name for name in services if name.startswith("sluice")]
+        self.assertEqual(len(nodes), 3)
+        for name in nodes:
+            arguments = services[name]["command"]
+            self.takes(arguments, name)
+            self.assertEqual(self.has_flag(arguments, "store"), "redis://redis:6379")
+            limits = self.has_flag(arguments, "limits")
+            source, target, _ = services[name]["volumes"][0].split(":")
+            self.checks(read(os.path.join(source, os.path.relpath(limits, target))), name)
+            self.assertIn("store", services[name]["networks"])
+        balanced = {value for key, value in services["haproxy"]["environment"].items()
+                    if key.startswith("SLUICE_NODE")}
+        self.assertEqual(balanced, {f"{name}:7200" for name in nodes})
+        for name, service in services.items():
+            for volume in service.get("volumes", []):
+                source = volume.split(":")[0]
+                if source.startswith("."):
+                    self.assertTrue(os.path.exists(os.path.join(SOURCE, source)), (name, volume))
+            self.assertTrue(service["read_only"], name)
+            self.assertEqual(service["cap_drop"], ["ALL"], name)
+        self.assertEqual(services["redis"]["networks"], ["store"])
+        self.assertTrue(yaml.safe_load(read("docker-compose.yml"))["networks"]["store"]["internal"])
+
+    def test_compose_demo_is_a_command_that_exists(self):
+        demo = yaml.safe_load(read("docker-compose.yml"))["services"]["demo"]
+        command = [SLUICE, *demo["entrypoint"][1:], *demo["command"]]
+        # Nobody listens there: it gets as far as the call.
+        command = [re.sub(r"haproxy:7200", "127.0.0.1:1", one) for one in command]
+        code, text = run(command + ["--deadline=200ms"])
+        self.assertEqual(code, 3, text)
+
+    def test_haproxy_takes_its_file(self):
+        haproxy = shutil.which("haproxy") or "/usr/sbin/haproxy"
+        environment = {"SLUICE_BIND": "127.0.0.1:7200", "SLUICE_NODE1": "127.0.0.1:1",
+                       "SLUICE_NODE2": "no-such-host.invalid:2", "SLUICE_NODE3": "127.0.0.1:3"}
+        code, text = run([haproxy, "-c", "-f", os.path.join(SOURCE, "deploy", "haproxy.cfg")],
+                         env={**os.environ, **environment})
+        self.assertEqual(code, 0, text)
+
+    # ---- Dockerfile ----
+
+    def test_image_runs_as_nobody_in_particular_with_a_health_check(self):
+        text = read("deploy/Dockerfile").replace("\\\n", " ")
+        final = text[text.rindex("\nFROM "):]
+        lines = dict(line.split(" ", 1) for line in final.splitlines()
+                     if re.match(r"(USER|ENTRYPOINT|CMD|HEALTHCHECK) ", line))
+        self.assertGreater(int(lines["USER"]), 0)
+        self.takes(yaml.safe_load(lines["CMD"]), "Dockerfile")
+        health = yaml.safe_load(lines["HEALTHCHECK"].split("CMD", 1)[1])
+        self.assertEqual(run([SLUICE, *health[1:], "--server=127.0.0.1:1"])[0], 3)
+
+    # ---- Kubernetes ----
+
+    def test_kubernetes_manifests_fit_together(self):
+        deployment = of_kind("sluice.yaml", "Deployment")
+        pod = deployment["spec"]["template"]
+        labels = pod["metadata"]["labels"]
+        for kind in ("PodDisruptionBudget", "Service"):
+            selector = of_kind("sluice.yaml", kind)["spec"]["selector"]
+            self.assertLessEqual((selector.get("matchLabels") or selector).items(), labels.items())
+        self.assertEqual(deployment["spec"]["selector"]["matchLabels"], labels)
+        container = pod["spec"]["containers"][0]
+        self.takes(container["args"], "Deployment")
+        self.assertIn("password_file=/etc/sluice-redis/password",
+                      self.has_flag(container["args"], "store"))
+        self.checks(of_kind("sluice.yaml", "ConfigMap")["data"]["limits.yaml"], "ConfigMap")
+        mounted = {one["name"] for one in container["volumeMounts"]}
+        self.assertEqual(mounted, {one["name"] for one in pod["spec"]["volumes"]})
+        # The Redis that --store names is there, and lets the nodes in.
+        service = of_kind("redis.yaml", "Service")
+        self.assertIn(f"@{service['metadata']['name']}:{service['spec']['ports'][0]['port']}?",
+                      self.has_flag(container["args"], "store"))
+        redis = of_kind("redis.yaml", "StatefulSet")["spec"]["template"]
+        self.assertEqual(service["spec"]["selector"], redis["metadata"]["labels"])
+        policy = of_kind("redis.yaml", "NetworkPolicy")["spec"]
+        self.assertEqual(policy["podSelector"]["matchLabels"], redis["metadata"]["labels"])
+        self.assertEqual(policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"], labels)
+
+    def test_users_are_as_documented(self):
+        granted = re.findall(r"\+\S+", users_acl("x"))
+        documented = re.search(r"ACL SETUSER node on >PASSWORD ~sluice:\* (.*)",
+                               read("docs/redis.md"))[1]
+        self.assertEqual(granted, documented.split())
+
+    def test_a_node_can_do_everything_on_the_redis_of_the_manifest(self):
+        config = of_kind("redis.yaml", "ConfigMap")["data"]["redis.conf"]
+        config = config.replace("dir /data", f"dir {self.folder}").replace(
+            "/etc/sluice-redis", self.folder)
+        write(self.folder, "users.acl",
+              users_acl("secret") + "\nuser looker on >looker +acl|log +config|get\n")
+        path = os.path.join(self.folder, "redis.sock")
+        redis = subprocess.Popen(
+            ["redis-server", write(self.folder, "redis.conf", config), "--port", "0",
+             "--unixsocket", path], stdout=subprocess.DEVNULL)
+        self.addCleanup(lambda: (redis.kill(), redis.wait()))
+        deadline = time.monotonic() + 20
+        while True:  # for the socket's file
+            try:
+                with socket.socket(socket.AF_UNIX) as probe:
+                    probe.connect(path)
+                break
+            except OSError:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+        limits = write(self.folder, "limits.yaml",
+                       of_kind("sluice.yaml", "ConfigMap")["data"]["limits.yaml"] +
+                       "  - { name: log, algorithm: sliding_log, rate: 5/h }\n"
+                       "  - { name: window, algorithm: sliding_window, rate: 5/h }\n"
+                       "  - { name: calendar, algorithm: fixed_window, rate: 5/h }\n")
+        node = subprocess.Popen(
+            # A busy machine is slow, which is not what is tested.
+            [SLUICED, f"--limits={limits}", "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+             "--redis_budget=5s",
+             f"--store=unix://node@{path}?password_file={self.password_file}"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (node.kill(), node.communicate()))
+        ready = node.stdout.readline()
+        self.assertTrue(ready.startswith("ready "), node.poll())
+        ports = dict(field.split("=", 1) for field in ready.split()[1:])
+        env = {**os.environ, "SLUICE_SERVER": ports["data"], "SLUICE_ADMIN": ports["admin"]}
+
+        def sluice(arguments, codes=(0,)):
+            code, text = run([SLUICE, "--deadline=20s", *shlex.split(arguments)], env=env)
+            self.assertIn(code, codes, f"{arguments}: {text}")
+            return text
+        for limit in ("api", "log", "window", "calendar"):
+            for _ in range(2):
+                text = sluice(f"acquire {limit} me --receipt")
+            receipt = re.search(r"receipt\s+(\S+)", text)[1]
+            sluice(f"query {limit} me")
+            sluice(f"refund {receipt}", (0, 1))  # 1: refilled meanwhile, nothing to give back
+        sluice("limits put mine --rate 5/h")
+        sluice("acquire mine me")
+        sluice("limits put mine --rate 6/h --algorithm sliding_log")
+        sluice("acquire mine me")
+        sluice("reset mine me")
+        node.send_signal(signal.SIGINT)
+        self.assertEqual(node.wait(20), 0)
+        self.assertNotIn("secret", node.stderr.read())
+        code, refused = run(["redis-cli", "-s", path, "--user", "looker", "--pass", "looker",
+                             "--no-auth-warning", "acl", "log"])
+        self.assertEqual((code, refused.strip()), (0, ""))
+        policy = run(["redis-cli", "-s", path, "--user", "looker", "--pass", "looker",
+                      "--no-auth-warning", "config", "get", "append*"])[1]
+        self.assertIn("appendfsync\nalways", policy)
+        self.assertIn("appendonly\nyes", policy)
+
+    # ---- systemd ----
+
+    def test_systemd_unit(self):
+        unit = read("deploy/systemd/sluiced.service")
+        line = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1]
+        for store in re.findall(r"SLUICE_STORE=([^\s\"]+)",
+                                unit + read("deploy/systemd/redis.conf")):
+            self.takes(shlex.split(line.replace("${SLUICE_STORE}", store))[1:], "ExecStart")
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("systemd-analyze is not here")
+        write(self.folder, "sluiced.service", unit.replace("/usr/local/bin/sluiced", SLUICED))
+        os.mkdir(os.path.join(self.folder, "sluiced.service.d"))
+        write(self.folder, "sluiced.service.d/redis.conf", read("deploy/systemd/redis.conf"))
+        path = os.path.join(self.folder, "sluiced.service")
+        code, text = run(["systemd-analyze", "verify", "--man=no", path])
+        self.assertEqual((code, text), (0, ""))
+        code, text = run(["systemd-analyze", "security", "--offline=true", "--threshold=15", path])
+        self.assertEqual(code, 0, text[-400:])
+
+    # ---- what others say of the files ----
+
+    def judged_by(self, *command):
+        if not TOOLS:
+            self.skipTest("without --tools")
+        code, text = run(command, cwd=SOURCE)
+        self.assertEqual(code, 0, text)
+
+    def test_docker_compose_takes_it(self):
+        self.judged_by("docker-compose", "config", "--quiet")
+
+    def test_check_jsonschema_takes_it(self):
+        self.judged_by("check-jsonschema", "--builtin-schema", "vendor.compose-spec",
+                       "docker-compose.yml")
+
+    def test_kubernetes_validate_takes_it(self):
+        self.judged_by("kubernetes-validate", "--strict", "deploy/kubernetes/redis.yaml",
+                       "deploy/kubernetes/sluice.yaml")
+
+    def test_hadolint_takes_it(self):
+        # Versions of Debian's packages are those of the release.
+        self.judged_by("hadolint", "--ignore", "DL3008", "deploy/Dockerfile")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + [one for one in sys.argv[3:] if one != "--tools"],
+                  verbosity=2)
