@@ -159,9 +159,12 @@ void MeasureRedisBenchmark(RedisServer& server, size_t keys, int in_flight, doub
                                     "",
                                     Figures(rule->parameters),
                                     absl::StrCat("0123456789abcdef.", rule->id),
-                                    absl::StrCat(1000 << rule->parameters.token_bucket.shift)};
+                                    absl::StrCat(1000 << rule->parameters.token_bucket.shift),
+                                    "0",
+                                    "0"};
   AppendCost(rule->parameters, 1, &words);
   words.push_back("1");
+  words.push_back("");  // no marker
   std::string command =
       absl::StrCat("redis-benchmark -s ", server.socket_path(), " --csv -r ", keys, " -c 8 -P ",
                    in_flight / 8, " -n ", static_cast<int>(done));

@@ -29,5 +29,12 @@ TEST(RedisClusterSlotsTest, AreTheOnesThatRedisComputes) {
   }
 }
 
+TEST(RedisClusterSlotsTest, EverySlotHasATag) {
+  for (size_t slot = 0; slot < store::redis::kSlots; ++slot) {
+    const std::string& tag = store::redis::TagOfSlot(static_cast<uint16_t>(slot));
+    ASSERT_EQ(store::redis::SlotOf("name:{" + tag + "}:more"), slot);
+  }
+}
+
 }  // namespace
 }  // namespace sluice::testing

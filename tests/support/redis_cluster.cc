@@ -59,7 +59,7 @@ void Check(const RedisValue& value, const char* what) {
 }  // namespace
 
 RedisCluster::RedisCluster(const Options& options) : primaries_(options.primaries) {
-  const size_t replicating = options.primaries * (options.with_replicas ? 2 : 1);
+  const size_t replicating = options.primaries + options.replicas;
   const size_t count = replicating + options.spares;
   for (size_t i = 0; i < count; ++i) {
     Server& server = servers_.emplace_back();
@@ -71,6 +71,12 @@ RedisCluster::RedisCluster(const Options& options) : primaries_(options.primarie
         // However long ago a replica heard of its primary.
         "--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
         "--repl-diskless-sync-delay", "0"};
+    const bool replicated =
+        options.replicas > 0 && (i == 0 || (i >= primaries_ && i < replicating));
+    if (replicated && options.guarded) {
+      arguments.insert(arguments.end(), {"--min-replicas-to-write", "1", "--min-replicas-max-lag",
+                                         "1", "--repl-ping-replica-period", "1"});
+    }
     arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
     server.server = std::make_unique<RedisServer>(std::move(arguments));
     server.id = Call(i, {"CLUSTER", "MYID"}).text;
@@ -95,9 +101,7 @@ RedisCluster::RedisCluster(const Options& options) : primaries_(options.primarie
     if (!Await([&] { return Settled(i, primaries_); })) Die("the Cluster does not come about");
   }
   for (size_t i = primaries_; i < replicating; ++i) {
-    if (!Await([&] {
-          return Call(i, {"CLUSTER", "REPLICATE", servers_[i - primaries_].id}).text == "OK";
-        })) {
+    if (!Await([&] { return Call(i, {"CLUSTER", "REPLICATE", servers_[0].id}).text == "OK"; })) {
       Die("a replica does not find its primary");
     }
   }
@@ -108,6 +112,12 @@ RedisCluster::RedisCluster(const Options& options) : primaries_(options.primarie
         })) {
       Die("a replica does not follow its primary");
     }
+  }
+  if (options.replicas == 0 || !options.guarded) return;
+  const std::string good = "min_slaves_good_slaves:" + std::to_string(options.replicas);
+  if (!Await(
+          [&] { return Call(0, {"INFO", "replication"}).text.find(good) != std::string::npos; })) {
+    Die("a primary does not hear of its replicas");
   }
 }
 
@@ -193,6 +203,11 @@ void RedisCluster::Move(uint16_t slot, size_t from, size_t to) {
   while (MoveKeys(slot, from, to, 100) > 0) {
   }
   EndMove(slot, from, to);
+}
+
+bool RedisCluster::AwaitInfo(size_t i, const std::string& text) {
+  return Await(
+      [&] { return Call(i, {"INFO", "replication"}).text.find(text) != std::string::npos; });
 }
 
 bool RedisCluster::AwaitPromotion(size_t i) {

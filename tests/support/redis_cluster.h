@@ -17,13 +17,16 @@ namespace sluice::testing {
 // Not thread-safe. Waits. Fails the process (with a message) when something does not come about.
 //
 // Servers are counted from 0: the primaries first, which share the slots evenly, then their
-// replicas, in the same order.
+// replicas of the first.
 class RedisCluster {
  public:
   struct Options {
     size_t primaries = 3;
-    bool with_replicas = false;  // one of each
-    size_t spares = 0;           // primaries without slots, behind all others
+    // Of the first primary, which stops when it has lost all of them (min-replicas-to-write). With
+    // two, one can take its place and have the other.
+    size_t replicas = 0;
+    bool guarded = true;  // as just said
+    size_t spares = 0;    // primaries without slots, behind all others
     // A server that was not heard of for so long counts as failed.
     int node_timeout_ms = 500;
     std::vector<std::string> arguments = {};  // of each redis-server, after ours
@@ -56,6 +59,8 @@ class RedisCluster {
   void EndMove(uint16_t slot, size_t from, size_t to);
   void Move(uint16_t slot, size_t from, size_t to);
 
+  // Waits until its INFO replication has it. False: it has not, in 20 s.
+  bool AwaitInfo(size_t i, const std::string& text);
   // Waits until server `i` is a primary that serves slots. False: it is not, in 20 s.
   bool AwaitPromotion(size_t i);
 

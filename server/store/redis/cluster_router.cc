@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/common/strings.h"
+#include "server/store/redis/marker.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -22,16 +23,82 @@ constexpr int64_t kDownNs = 50 * kMillisecond;
 constexpr int64_t kLogDownEveryNs = 10'000 * kMillisecond;
 // A server that has no slot any more, and was sent nothing, is left after so long.
 constexpr int64_t kUnusedNs = 30'000 * kMillisecond;
+// By then the marker was read, and replaced if need be.
+constexpr int64_t kMarkerNs = 2 * kMillisecond;
 
 }  // namespace
 
-struct ClusterRouter::Member {
-  Member(net::Address where, net::EventLoop& loop, net::Resolver& resolver,
-         const EndpointOptions& options, ShardCounters& counters, Endpoint::Owner& owner)
-      : address(std::move(where)), endpoint(loop, resolver, options, counters, owner) {}
+struct ClusterRouter::Member final : MarkerPlaces {
+  Member(ClusterRouter& its_router, net::Address where)
+      : router(its_router),
+        address(std::move(where)),
+        endpoint(router.loop_, router.resolver_, router.OptionsFor(address), router.counters_,
+                 router),
+        identification(
+            router.loop_, endpoint, router.known_markers_, router.identification_,
+            [this](const absl::Status& why) { router.OnFailed(endpoint, why); }, this) {}
 
+  // The highest first: tools that move slots begin with the lowest.
+  std::vector<std::string> MarkerKeys() override {
+    const std::string& name_space = router.identification_.name_space;
+    std::vector<std::string> keys;
+    size_t lowest = kSlots;
+    for (size_t slot = kSlots; slot-- > 0;) {
+      if (!Has(slot)) continue;
+      if (keys.empty()) keys.push_back(MarkerKeyInSlot(name_space, static_cast<uint16_t>(slot)));
+      lowest = slot;
+    }
+    if (keys.empty()) return keys;
+    const auto add = [&](std::string key) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(std::move(key));
+    };
+    add(MarkerKeyInSlot(name_space, static_cast<uint16_t>(lowest)));
+    for (const auto& [key, marker] : router.known_markers_.All()) {
+      if (Has(SlotOf(key))) add(key);
+    }
+    return keys;
+  }
+  bool HasReplicas() override {
+    for (size_t place = 0; place < router.by_place_.size(); ++place) {
+      if (router.by_place_[place] == this) {
+        return router.map_.replicated(static_cast<uint16_t>(place));
+      }
+    }
+    return false;
+  }
+  bool IsAnothers(const std::string& identity) override {
+    for (const auto& member : router.members_) {
+      if (member.get() != this && member->identification.identity() == identity) return true;
+    }
+    return false;
+  }
+  std::vector<std::string> FloorKeys(bool unread) override {
+    std::vector<std::string> keys;
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      if (!Has(slot) || (unread && router.floors_us_[slot] != kUnread)) continue;
+      keys.push_back(FloorKey(router.identification_.name_space, static_cast<uint16_t>(slot)));
+    }
+    return keys;
+  }
+  void OnFloors(absl::Span<const std::string> keys, absl::Span<const Reply> floors) override {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const uint16_t slot = SlotOf(keys[i]);
+      // It may have left, or not be here yet: then it is read where it is.
+      if (Has(slot) && floors[i].integer >= 0) router.floors_us_[slot] = floors[i].integer;
+    }
+  }
+  void OnSlotAway() override { router.Refresh(); }
+
+  bool Has(size_t slot) const {
+    const uint16_t place = router.map_.OwnerOf(static_cast<uint16_t>(slot));
+    return place != SlotMap::kNobody && place < router.by_place_.size() &&
+           router.by_place_[place] == this;
+  }
+
+  ClusterRouter& router;
   const net::Address address;
   Endpoint endpoint;
+  Identification identification;
   absl::Status failure;   // of the last attempt to connect
   bool resolved = false;  // it served or failed to
   int64_t down_until_ns = 0;
@@ -95,7 +162,9 @@ ClusterRouter::ClusterRouter(const Context& context)
       resolver_(context.resolver),
       options_(context.endpoint),
       counters_(context.counters),
-      host_(context.host) {}
+      host_(context.host),
+      identification_(context.identification),
+      known_markers_(context.known_markers) {}
 
 ClusterRouter::~ClusterRouter() = default;
 
@@ -133,8 +202,7 @@ ClusterRouter::Member& ClusterRouter::MemberAt(const net::Address& address) {
   for (const auto& member : members_) {
     if (member->address == address) return *member;
   }
-  members_.push_back(std::make_unique<Member>(address, loop_, resolver_, OptionsFor(address),
-                                              counters_, static_cast<Endpoint::Owner&>(*this)));
+  members_.push_back(std::make_unique<Member>(*this, address));
   Member& member = *members_.back();
   member.used_ns = loop_.now_ns();
   member.endpoint.Start();
@@ -148,6 +216,20 @@ ClusterRouter::Member* ClusterRouter::MemberOf(const Endpoint& endpoint) {
   return nullptr;
 }
 
+const Term& ClusterRouter::TermOf(Endpoint& endpoint, std::string_view key) {
+  term_ = {};
+  term_.as_argument = true;
+  Member* const member = MemberOf(endpoint);
+  if (member == nullptr) return term_;
+  member->identification.BeforeSend();
+  term_.word_key = member->identification.term().word_key;
+  term_.floor_us = member->identification.term().floor_us;
+  const int64_t noted_us = floors_us_[SlotOf(key)];
+  term_.floor_us =
+      std::max(term_.floor_us, noted_us == kUnread ? known_markers_.MaxFloorUs() : noted_us);
+  return term_;
+}
+
 Course ClusterRouter::OnError(Endpoint& from, std::string_view key, const Reply& error) {
   using What = Course::What;
   const Course later{What::kSendLater, nullptr, false, RetryNs()};
@@ -158,9 +240,15 @@ Course ClusterRouter::OnError(Endpoint& from, std::string_view key, const Reply&
       map_.Move(redirect->slot, redirect->to);
       by_place_.resize(map_.primaries().size());
       by_place_[map_.OwnerOf(redirect->slot)] = &to;
+      floors_us_[redirect->slot] = kUnread;
+      to.identification.OnSlots();
       Refresh();
     }
     return {What::kSendAgain, &to.endpoint, redirect->ask};
+  }
+  if (error.HasCode("MARKER")) {
+    if (Member* const member = MemberOf(from)) member->identification.OnMarkerMissed();
+    return {What::kSendLater, nullptr, false, kMarkerNs};
   }
   // Some of the script's keys were moved already, or would be made in a slot that is being moved.
   if (error.HasCode("TRYAGAIN")) return later;
@@ -243,13 +331,24 @@ void ClusterRouter::OnAnswer(const net::Address& asked, const Reply* reply) {
 }
 
 void ClusterRouter::Adopt(SlotMap map) {
-  map_ = std::move(map);
+  const SlotMap before = std::exchange(map_, std::move(map));
+  const std::vector<Member*> were = std::exchange(by_place_, {});
   have_map_ = true;
-  by_place_.clear();
   for (const net::Address& primary : map_.primaries()) {
     by_place_.push_back(&MemberAt(primary));
     by_place_.back()->used_ns = loop_.now_ns();
   }
+  std::vector<Member*> grown;
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    const uint16_t was = before.OwnerOf(static_cast<uint16_t>(slot));
+    const uint16_t is = map_.OwnerOf(static_cast<uint16_t>(slot));
+    Member* const member = is == SlotMap::kNobody ? nullptr : by_place_[is];
+    if (member == (was == SlotMap::kNobody ? nullptr : were[was])) continue;
+    floors_us_[slot] = kUnread;
+    if (member == nullptr) continue;
+    if (grown.empty() || grown.back() != member) grown.push_back(member);
+  }
+  for (Member* const member : grown) member->identification.OnSlots();
   if (map_.served() == kSlots) {
     incomplete_logged_ = false;
   } else if (!std::exchange(incomplete_logged_, true)) {
@@ -315,6 +414,21 @@ void ClusterRouter::TellFirst() {
 }
 
 // ---- Endpoints ----
+
+absl::Status ClusterRouter::OnInfo(Endpoint& endpoint, const std::string& info) {
+  Member* const member = MemberOf(endpoint);
+  return member == nullptr ? absl::OkStatus() : member->identification.OnInfo(info);
+}
+
+absl::Status ClusterRouter::OnFurtherInfo(Endpoint& endpoint, const std::string& info) {
+  Member* const member = MemberOf(endpoint);
+  return member == nullptr ? absl::OkStatus() : member->identification.OnFurtherInfo(info);
+}
+
+bool ClusterRouter::OnReady(Endpoint& endpoint) {
+  if (Member* const member = MemberOf(endpoint)) member->identification.OnReady();
+  return false;
+}
 
 void ClusterRouter::OnBack(Endpoint& endpoint) {
   if (Member* const member = MemberOf(endpoint)) {

@@ -5,6 +5,10 @@
 // every few seconds, when Redis says that a slot has moved, and ten times a second while a primary
 // is away or a slot is nobody's. Each primary is an endpoint with a breaker of its own: one that
 // is dead makes the keys of its slots away and no others.
+//
+// Each primary has a marker (identification.h), in its highest slot at the time. A slot that was
+// moved brings its floor along, which is read from it; until then it counts as the highest floor
+// that this process knows of.
 #ifndef SLUICE_SERVER_STORE_REDIS_CLUSTER_ROUTER_H_
 #define SLUICE_SERVER_STORE_REDIS_CLUSTER_ROUTER_H_
 
@@ -36,7 +40,7 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   Endpoint* EndpointOf(std::string_view key) override;
   bool Splits() const override { return true; }
   uint16_t GroupOf(std::string_view key) const override { return SlotOf(key); }
-  const Term& TermOf(Endpoint&, std::string_view) override { return term_; }
+  const Term& TermOf(Endpoint& endpoint, std::string_view key) override;
   bool AllAway() const override;
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
 
@@ -72,6 +76,9 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   // The first attempt has come to something, or to nothing.
   void TellFirst();
 
+  absl::Status OnInfo(Endpoint& endpoint, const std::string& info) override;
+  absl::Status OnFurtherInfo(Endpoint& endpoint, const std::string& info) override;
+  bool OnReady(Endpoint& endpoint) override;
   void OnBack(Endpoint& endpoint) override;
   void OnAway(Endpoint& endpoint) override;
   void OnFailed(Endpoint& endpoint, const absl::Status& why) override;
@@ -85,8 +92,13 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   ShardCounters& counters_;
   Host& host_;
   bool told_ = false;  // of the first attempt
-  // Of all slots: what a failover loses is not noticed.
-  const Term term_ = {.word_key = "", .unguarded = true};
+  const IdentificationOptions& identification_;
+  KnownMarkers& known_markers_;
+  Term term_;  // of the last TermOf
+
+  // What floor a slot brought along to where it is; kUnread: not known yet.
+  static constexpr int64_t kUnread = -1;
+  std::vector<int64_t> floors_us_ = std::vector<int64_t>(kSlots, kUnread);
 
   SlotMap map_;
   bool have_map_ = false;

@@ -1,16 +1,20 @@
 #include "server/store/redis/identification.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/common/strings.h"
+#include "server/store/redis/scripts.h"
 
 namespace sluice::store::redis {
 namespace {
 
 // Others replaced it at the same moment: each time one of them was first.
 constexpr int kMaxTries = 16;
+// Slots whose floors are read by one script, so that nobody waits for long.
+constexpr size_t kFloorsAtOnce = 1024;
 
 std::string RandomWord() {
   std::random_device random;
@@ -19,40 +23,62 @@ std::string RandomWord() {
 
 }  // namespace
 
-std::optional<Marker> KnownMarker::Get() const {
+std::optional<Marker> KnownMarkers::Get(const std::string& key) const {
   common::MutexLock lock(&mu_);
-  return marker_;
+  const auto found = markers_.find(key);
+  if (found == markers_.end()) return std::nullopt;
+  return found->second;
 }
 
-bool KnownMarker::Adopt(const Marker& marker) {
+std::vector<std::pair<std::string, Marker>> KnownMarkers::All() const {
   common::MutexLock lock(&mu_);
-  if (marker_.has_value() && !marker.Same(*marker_) && marker.number <= marker_->number) {
+  return {markers_.begin(), markers_.end()};
+}
+
+bool KnownMarkers::Adopt(const std::string& key, const Marker& marker) {
+  common::MutexLock lock(&mu_);
+  const auto [known, is_new] = markers_.try_emplace(key, marker);
+  if (!is_new && !marker.Same(known->second) && marker.number <= known->second.number) {
     return false;
   }
-  marker_ = marker;
+  known->second = marker;
+  if (marker.floor_us > MaxFloorUs()) max_floor_us_.store(marker.floor_us);
   return true;
 }
 
-Identification::Identification(net::EventLoop& loop, Endpoint& endpoint, KnownMarker& known,
+void KnownMarkers::Forget(const std::string& key) {
+  common::MutexLock lock(&mu_);
+  markers_.erase(key);
+}
+
+Identification::Identification(net::EventLoop& loop, Endpoint& endpoint, KnownMarkers& known,
                                IdentificationOptions options,
-                               absl::AnyInvocable<void(const absl::Status&)> failed)
+                               absl::AnyInvocable<void(const absl::Status&)> failed,
+                               MarkerPlaces* places)
     : loop_(loop),
       endpoint_(endpoint),
       known_(known),
       options_(std::move(options)),
-      failed_(std::move(failed)) {}
+      failed_(std::move(failed)),
+      places_(places) {}
+
+ServerFacts Identification::FactsOf(const std::string& info, const Reply* config) const {
+  ServerFacts facts = ServerFacts::From(info, config, options_.assumed_lag_us);
+  if (places_ != nullptr && places_->HasReplicas()) facts.has_replicas = true;
+  return facts;
+}
 
 absl::Status Identification::OnInfo(const std::string& info) {
   info_server_ = absl::StrCat("run_id:", InfoField(info, "run_id"), "\n");
   config_ = {};
-  facts_ = ServerFacts::From(info, nullptr, options_.assumed_lag_us);
+  facts_ = FactsOf(info, nullptr);
   const absl::Status status = Check();
   // How far behind replicas may be is not known yet.
   return absl::IsUnavailable(status) ? absl::OkStatus() : status;
 }
 
 absl::Status Identification::OnFurtherInfo(const std::string& info) const {
-  const ServerFacts facts = ServerFacts::From(info, nullptr, options_.assumed_lag_us);
+  const ServerFacts facts = FactsOf(info, nullptr);
   if (facts.identity == facts_.identity) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat(endpoint_.url().ToString(), " leads to another server now"));
@@ -74,6 +100,7 @@ absl::Status Identification::Check() const {
 void Identification::OnReady() {
   ++connection_;
   reading_ = false;
+  reading_floors_ = false;
   tries_ = 0;
   // Where CONFIG is not allowed (an error), defaults are assumed.
   const auto note = [this, of = connection_](const Reply* reply) {
@@ -90,13 +117,23 @@ void Identification::OnMarkerMissed() {
   ReadMarker();
 }
 
+void Identification::OnSlots() {
+  if (reading_ || facts_.identity.empty()) return;
+  // It had no slot for its marker before.
+  if (term_.word_key.empty()) {
+    tries_ = 0;
+    return ReadMarker();
+  }
+  ReadFloors({}, 0);
+}
+
 void Identification::Look() {
   looked_ns_ = loop_.now_ns();
   endpoint_.Call({"INFO", "replication"}, [this, of = connection_](const Reply* reply) {
     if (of != connection_) return;
     if (reply == nullptr || reply->is_error()) return Failed(reply, "INFO");
     const std::string before = facts_.identity;
-    facts_ = ServerFacts::From(info_server_ + reply->text, &config_, options_.assumed_lag_us);
+    facts_ = FactsOf(info_server_ + reply->text, &config_);
     if (absl::Status status = Check(); !status.ok()) return Refuse(std::move(status));
     if (!term_.word_key.empty() && facts_.identity != before) {
       // Answers to what was sent since are by data that is not what it was taken for.
@@ -106,47 +143,139 @@ void Identification::Look() {
   });
 }
 
+bool Identification::IsElsewhere(const Reply& reply) const {
+  return places_ != nullptr && (reply.HasCode("MOVED") || reply.HasCode("ASK") ||
+                                reply.HasCode("TRYAGAIN") || reply.HasCode("CLUSTERDOWN"));
+}
+
 void Identification::ReadMarker() {
   reading_ = true;
   term_ = {};
-  Look();
-  endpoint_.Call({"GET", MarkerKey(options_.name_space)},
-                 [this, of = connection_](const Reply* reply) {
-                   if (of != connection_) return;
-                   if (reply == nullptr || reply->is_error()) return Failed(reply, "the marker");
-                   OnMarker(reply->text);
-                 });
-}
-
-void Identification::OnMarker(const std::string& text) {
-  const auto parsed = Marker::Parse(text);
-  if (!parsed.ok()) return OnMarkerAndWord(text, std::nullopt, false);
-  endpoint_.Call({"OBJECT", "ENCODING", WordKey(options_.name_space, parsed->word)},
-                 [this, of = connection_, text, found = *parsed](const Reply* reply) {
-                   if (of != connection_) return;
-                   if (reply == nullptr || reply->is_error()) return Failed(reply, "the marker");
-                   OnMarkerAndWord(text, found, reply->text == "raw");
-                 });
-}
-
-void Identification::OnMarkerAndWord(const std::string& text, const std::optional<Marker>& found,
-                                     bool word_stands) {
-  const MarkerStep step =
-      NextMarker(facts_, found, word_stands, known_.Get(), options_.policy, RandomWord());
-  if (step.adopt && known_.Adopt(*found)) {
+  read_.clear();
+  if (places_ == nullptr) {
+    read_.push_back({MarkerKey(options_.name_space), "", std::nullopt});
+  } else {
+    for (std::string& key : places_->MarkerKeys()) read_.push_back({std::move(key), "", {}});
+  }
+  if (read_.empty()) {
     reading_ = false;
-    term_ = {WordKey(options_.name_space, found->word), found->floor_us};
-    return endpoint_.Serve();
+    return;
+  }
+  Look();
+  for (size_t i = 0; i < read_.size(); ++i) {
+    endpoint_.Call({"GET", read_[i].key}, [this, of = connection_, i](const Reply* reply) {
+      if (of != connection_) return;
+      Place& place = read_[i];
+      if (reply != nullptr && IsElsewhere(*reply)) {
+        place.here = false;
+        places_->OnSlotAway();
+      } else if (reply == nullptr || reply->is_error()) {
+        return Failed(reply, "the marker");
+      } else {
+        place.text = reply->text;
+        if (auto marker = Marker::Parse(place.text); marker.ok()) place.found = *std::move(marker);
+      }
+      if (i + 1 == read_.size()) OnMarkers();
+    });
+  }
+}
+
+void Identification::OnMarkers() {
+  // Made here, in this term; else of the server whose place it took.
+  Place* own = nullptr;
+  const auto later = [&](const Place& place) {
+    return own == nullptr || place.found->number > own->found->number;
+  };
+  for (Place& place : read_) {
+    if (!place.found.has_value() || place.found->identity != facts_.identity) continue;
+    if (later(place)) own = &place;
+  }
+  const bool here = own != nullptr;
+  for (Place& place : read_) {
+    if (here || !place.found.has_value()) continue;
+    if (places_ != nullptr && places_->IsAnothers(place.found->identity)) continue;
+    if (later(place)) own = &place;
+  }
+  if (own == nullptr) return OnMarkersAndWord(nullptr, false);
+  endpoint_.Call({"OBJECT", "ENCODING", WordKey(own->key, own->found->word)},
+                 [this, of = connection_, own](const Reply* reply) {
+                   if (of != connection_) return;
+                   if (reply != nullptr && IsElsewhere(*reply)) {
+                     *own = {own->key, "", std::nullopt, /*here=*/false};
+                     places_->OnSlotAway();
+                     return OnMarkers();
+                   }
+                   if (reply == nullptr || reply->is_error()) return Failed(reply, "the marker");
+                   OnMarkersAndWord(own, reply->text == "raw");
+                 });
+}
+
+void Identification::ForgetOthers(const std::string& key) {
+  for (const auto& [other, marker] : known_.All()) {
+    const bool moved = other != key && marker.identity == facts_.identity;
+    const bool anothers = other == key && places_->IsAnothers(marker.identity);
+    if (moved || anothers) known_.Forget(other);
+  }
+}
+
+std::optional<Marker> Identification::Known() const {
+  if (places_ == nullptr) return known_.Get(read_[0].key);
+  std::optional<Marker> last;
+  for (const Place& place : read_) {
+    std::optional<Marker> one = known_.Get(place.key);
+    if (!one.has_value() || places_->IsAnothers(one->identity)) continue;
+    if (!last.has_value() || one->number > last->number) last = std::move(one);
+  }
+  return last;
+}
+
+void Identification::OnMarkersAndWord(const Place* own, bool word_stands) {
+  std::optional<Marker> found;
+  if (own != nullptr) found = own->found;
+  const std::optional<Marker> known = Known();
+  MarkerStep step = NextMarker(facts_, found, word_stands, known, options_.policy, RandomWord());
+  if (step.adopt && places_ != nullptr) ForgetOthers(own->key);
+  if (step.adopt && known_.Adopt(own->key, *found)) {
+    reading_ = false;
+    term_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr};
+    return places_ == nullptr ? endpoint_.Serve() : ReadFloors({}, 0);
   }
   if (++tries_ > kMaxTries) {
     return Refuse(absl::UnavailableError(
         absl::StrCat(endpoint_.url().ToString(), ": other nodes replace the marker all the time")));
   }
   if (step.adopt) return ReadMarker();
+  if (places_ != nullptr && (!found.has_value() || found->identity != facts_.identity)) {
+    // Is it the same server, and only the slot of its marker went away?
+    for (const auto& [key, marker] : known_.All()) {
+      const bool looked_at = std::any_of(read_.begin(), read_.end(), [&](const Place& place) {
+        return place.here && place.key == key;
+      });
+      if (marker.identity != facts_.identity || looked_at) continue;
+      step = MovedMarker(marker, RandomWord());
+      break;
+    }
+  }
+  // One that others may go by is replaced where it is, so that they notice.
+  if (found.has_value() && found->identity == facts_.identity) return Write(step, *own);
+  for (const Place& place : read_) {
+    if (place.here) return Write(step, place);
+  }
+  Refuse(absl::UnavailableError(
+      absl::StrCat(endpoint_.url().ToString(), ": its slots are being moved")));
+}
+
+void Identification::Write(const MarkerStep& step, const Place& at) {
+  std::vector<std::string> floor_keys;
+  if (places_ != nullptr) floor_keys = places_->FloorKeys(/*unread=*/false);
   endpoint_.Call(
-      MarkWords(step, options_.name_space, text),
+      MarkWords(step, at.key, at.text, floor_keys),
       [this, of = connection_, why = step.why, word = step.write.word](const Reply* reply) {
         if (of != connection_) return;
+        if (reply != nullptr && IsElsewhere(*reply)) {
+          places_->OnSlotAway();
+          return ReadMarker();
+        }
         if (reply == nullptr || reply->is_error()) return Failed(reply, "the marker");
         const auto written = Marker::Parse(reply->text);
         if (written.ok() && written->word == word && options_.log != nullptr) {
@@ -158,6 +287,31 @@ void Identification::OnMarkerAndWord(const std::string& text, const std::optiona
         // By what the server is now: it may have changed since.
         ReadMarker();
       });
+}
+
+void Identification::ReadFloors(std::vector<std::string> keys, size_t from) {
+  if (from == 0) {
+    if (std::exchange(reading_floors_, true)) return;
+    keys = places_->FloorKeys(/*unread=*/true);
+  }
+  if (from >= keys.size()) {
+    reading_floors_ = false;
+    return endpoint_.Serve();
+  }
+  const size_t count = std::min(keys.size() - from, kFloorsAtOnce);
+  std::vector<std::string> words = {"EVALSHA", TextOf(Script::kFloors).sha, "0"};
+  words.insert(words.end(), keys.begin() + static_cast<ptrdiff_t>(from),
+               keys.begin() + static_cast<ptrdiff_t>(from + count));
+  endpoint_.Call(words, [this, of = connection_, from, count,
+                         keys = std::move(keys)](const Reply* reply) mutable {
+    if (of != connection_) return;
+    if (reply == nullptr || reply->is_error() || reply->elements.size() != count) {
+      reading_floors_ = false;
+      return Failed(reply, "floors");
+    }
+    places_->OnFloors(absl::MakeConstSpan(keys).subspan(from, count), reply->elements);
+    ReadFloors(std::move(keys), from + count);
+  });
 }
 
 void Identification::Failed(const Reply* reply, const char* what) {
@@ -177,6 +331,7 @@ void Identification::Failed(const Reply* reply, const char* what) {
 void Identification::Refuse(absl::Status why) {
   ++connection_;
   reading_ = false;
+  reading_floors_ = false;
   term_ = {};
   failed_(why);
   endpoint_.Restart(std::move(why));

@@ -10,17 +10,26 @@
 //    (demoted and promoted in between), or has lost its replicas, the connection is broken and
 //    what was sent after it counts as spent.
 //
+// In a Cluster each primary has one, and MarkerPlaces says where its marker may be.
+//
 // Belongs to its loop.
 #ifndef SLUICE_SERVER_STORE_REDIS_IDENTIFICATION_H_
 #define SLUICE_SERVER_STORE_REDIS_IDENTIFICATION_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "server/common/log.h"
 #include "server/common/mutex.h"
 #include "server/net/event_loop.h"
@@ -31,16 +40,44 @@
 
 namespace sluice::store::redis {
 
-// The last marker that any loop of this process goes by. Thread-safe.
-class KnownMarker {
+// The last marker of each key that any loop of this process goes by. Thread-safe.
+class KnownMarkers {
  public:
-  std::optional<Marker> Get() const;
+  std::optional<Marker> Get(const std::string& key) const;
+  // Keys and markers.
+  std::vector<std::pair<std::string, Marker>> All() const;
   // False: another loop has seen a later one, by which all is to be looked at again.
-  bool Adopt(const Marker& marker);
+  bool Adopt(const std::string& key, const Marker& marker);
+  // The server that it tells of has another one elsewhere.
+  void Forget(const std::string& key);
+  // Of all markers that ever were known. Never sinks.
+  int64_t MaxFloorUs() const { return max_floor_us_.load(std::memory_order_relaxed); }
 
  private:
   mutable common::Mutex mu_;
-  std::optional<Marker> marker_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, Marker> markers_ ABSL_GUARDED_BY(mu_);
+  // Who adopts a marker sees its floor; other loops see it when they adopt it.
+  std::atomic<int64_t> max_floor_us_{0};
+};
+
+// Of a primary of a Cluster, whose slots, and the markers in them, come and go. On the loop.
+class MarkerPlaces {
+ public:
+  // Where its marker may be; a new one is put in the first. Empty: it has no slot yet.
+  virtual std::vector<std::string> MarkerKeys() = 0;
+  // It has replicas, as far as the Cluster knows, whether they are connected or not.
+  virtual bool HasReplicas() = 0;
+  // Another primary that is known has this identity.
+  virtual bool IsAnothers(const std::string& identity) = 0;
+  // Where the floors of its slots are noted. Of those whose floor is not known yet: `unread`.
+  virtual std::vector<std::string> FloorKeys(bool unread) = 0;
+  // The floors that are noted there; -1: the slot is not here.
+  virtual void OnFloors(absl::Span<const std::string> keys, absl::Span<const Reply> floors) = 0;
+  // A slot is not here any more.
+  virtual void OnSlotAway() = 0;
+
+ protected:
+  ~MarkerPlaces() = default;
 };
 
 struct IdentificationOptions {
@@ -59,10 +96,11 @@ class Identification {
   static constexpr int64_t kTrustNs = 100'000'000;
 
   // All outlive it, and it the endpoint's last callback. `failed` is told why the endpoint cannot
-  // serve.
-  Identification(net::EventLoop& loop, Endpoint& endpoint, KnownMarker& known,
+  // serve. `places`: null outside of a Cluster.
+  Identification(net::EventLoop& loop, Endpoint& endpoint, KnownMarkers& known,
                  IdentificationOptions options,
-                 absl::AnyInvocable<void(const absl::Status&)> failed);
+                 absl::AnyInvocable<void(const absl::Status&)> failed,
+                 MarkerPlaces* places = nullptr);
 
   // As Endpoint::Owner. What INFO says alone may be enough to refuse the server.
   absl::Status OnInfo(const std::string& info);
@@ -71,18 +109,39 @@ class Identification {
 
   // A script missed the marker's word.
   void OnMarkerMissed();
+  // Its slots have changed.
+  void OnSlots();
   // A command is about to be sent.
   void BeforeSend() {
     if (loop_.now_ns() - looked_ns_ > kTrustNs) Look();
   }
   const Term& term() const { return term_; }
+  // Empty: not known yet.
+  const std::string& identity() const { return facts_.identity; }
 
  private:
+  // A key at which a marker may be.
+  struct Place {
+    std::string key;
+    std::string text;             // what is there; empty: nothing
+    std::optional<Marker> found;  // if that is a marker
+    bool here = true;             // its slot is this server's
+  };
+
+  ServerFacts FactsOf(const std::string& info, const Reply* config) const;
   void Look();
   void ReadMarker();
-  void OnMarker(const std::string& text);
-  void OnMarkerAndWord(const std::string& text, const std::optional<Marker>& found,
-                       bool word_stands);
+  void OnMarkers();
+  void OnMarkersAndWord(const Place* own, bool word_stands);
+  // The one that this process has gone by at this server, or at the one whose place it took.
+  std::optional<Marker> Known() const;
+  void Write(const MarkerStep& step, const Place& at);
+  // That the server has this one at `key` is known; others are of no meaning.
+  void ForgetOthers(const std::string& key);
+  // From keys[from] on; all that are not read, if from is 0. Then the endpoint serves.
+  void ReadFloors(std::vector<std::string> keys, size_t from);
+  // The slot has left, or is leaving.
+  bool IsElsewhere(const Reply& reply) const;
   // The endpoint cannot be used as it is.
   void Refuse(absl::Status why);
   absl::Status Check() const;
@@ -90,9 +149,10 @@ class Identification {
 
   net::EventLoop& loop_;
   Endpoint& endpoint_;
-  KnownMarker& known_;
+  KnownMarkers& known_;
   const IdentificationOptions options_;
   absl::AnyInvocable<void(const absl::Status&)> failed_;
+  MarkerPlaces* const places_;
 
   std::string info_server_;  // run_id, as INFO has it
   Reply config_;
@@ -102,6 +162,8 @@ class Identification {
   int64_t looked_ns_ = 0;    // when INFO was asked for last
   bool reading_ = false;     // the marker is being read, or replaced
   int tries_ = 0;
+  std::vector<Place> read_;  // places, as they were read
+  bool reading_floors_ = false;
 };
 
 }  // namespace sluice::store::redis

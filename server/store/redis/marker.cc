@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "server/common/strings.h"
 #include "server/store/redis/scripts.h"
+#include "server/store/redis/slots.h"
 
 namespace sluice::store::redis {
 
@@ -47,25 +48,46 @@ std::string MarkerKey(std::string_view name_space) {
   return absl::StrCat(common::ToAbsl(name_space), ":identity");
 }
 
-std::string WordKey(std::string_view name_space, std::string_view word) {
-  return absl::StrCat(MarkerKey(name_space), ":", common::ToAbsl(word));
+std::string MarkerKeyInSlot(std::string_view name_space, uint16_t slot) {
+  return absl::StrCat(MarkerKey(name_space), ":{", TagOfSlot(slot), "}");
 }
 
-std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view name_space,
-                                   std::string_view found_text) {
-  const std::string next = WordKey(name_space, step.write.word);
+std::string WordKey(std::string_view marker_key, std::string_view word) {
+  return absl::StrCat(common::ToAbsl(marker_key), ":", common::ToAbsl(word));
+}
+
+std::string FloorKey(std::string_view name_space, uint16_t slot) {
+  return absl::StrCat(common::ToAbsl(name_space), ":floor:{", TagOfSlot(slot), "}");
+}
+
+std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view marker_key,
+                                   std::string_view found_text,
+                                   absl::Span<const std::string> floor_keys) {
+  const std::string next = WordKey(marker_key, step.write.word);
   const auto found = Marker::Parse(found_text);
-  return {"EVALSHA",
-          TextOf(Script::kMark).sha,
-          "3",
-          MarkerKey(name_space),
-          found.ok() ? WordKey(name_space, found->word) : next,
-          next,
-          std::string(found_text),
-          BeforeFloor(step.write),
-          AfterFloor(step.write),
-          absl::StrCat(step.write.floor_us),
-          step.floor_after_us.has_value() ? absl::StrCat(*step.floor_after_us) : ""};
+  std::vector<std::string> words = {
+      "EVALSHA",
+      TextOf(Script::kMark).sha,
+      "3",
+      std::string(marker_key),
+      found.ok() ? WordKey(marker_key, found->word) : next,
+      next,
+      std::string(found_text),
+      BeforeFloor(step.write),
+      AfterFloor(step.write),
+      absl::StrCat(step.write.floor_us),
+      step.floor_after_us.has_value() ? absl::StrCat(*step.floor_after_us) : ""};
+  words.insert(words.end(), floor_keys.begin(), floor_keys.end());
+  return words;
+}
+
+MarkerStep MovedMarker(const Marker& known, std::string_view word) {
+  MarkerStep step;
+  step.write = known;
+  step.write.number = known.number + 1;
+  step.write.word = std::string(word);
+  step.why = "its slot was moved";
+  return step;
 }
 
 MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& found,

@@ -22,6 +22,10 @@
 // on its way. On any other a missing marker that no loop of this process knows is a first start,
 // and buckets are full.
 //
+// In a Cluster each primary has a marker, in one of its slots; scripts find the word there though
+// it is in another slot than the buckets. Slots move, with what is in them: so a floor is noted in
+// each slot that the server has then, and goes with it where it goes (docs/adr/0101).
+//
 // Markers form a line: each has the number of the one before plus one, and a random word. A node
 // that finds a number not above the one that it knows, and another word, is looking at data that
 // has not seen what it has: that is a loss too, however it came about.
@@ -35,6 +39,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "server/store/redis/server_facts.h"
 
 namespace sluice::store::redis {
@@ -86,13 +91,19 @@ struct MarkerStep {
   const char* why = "";
 };
 
-// The marker's key; and the one that scripts look for.
+// The marker's key: outside of a Cluster; and in one, of a primary that has the slot.
 std::string MarkerKey(std::string_view name_space);
-std::string WordKey(std::string_view name_space, std::string_view word);
+std::string MarkerKeyInSlot(std::string_view name_space, uint16_t slot);
+// The one that scripts look for.
+std::string WordKey(std::string_view marker_key, std::string_view word);
+// Where the floor of a slot is noted.
+std::string FloorKey(std::string_view name_space, uint16_t slot);
 
 // EVALSHA of scripts/mark.lua. `found_text`: what was found, as it was; empty: nothing.
-std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view name_space,
-                                   std::string_view found_text);
+// `floor_keys`: where a floor is to be noted.
+std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view marker_key,
+                                   std::string_view found_text,
+                                   absl::Span<const std::string> floor_keys = {});
 
 // `found`: in Redis now; nullopt: none, or not a marker. `word_stands`: its word is there, in the
 // form in which it was written. `known`: the last one that this process
@@ -100,6 +111,9 @@ std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view name
 MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& found,
                       bool word_stands, const std::optional<Marker>& known,
                       const MarkerPolicy& policy, std::string_view word);
+
+// The marker of a server that goes on, but whose slot was moved away: the same, elsewhere.
+MarkerStep MovedMarker(const Marker& known, std::string_view word);
 
 }  // namespace sluice::store::redis
 

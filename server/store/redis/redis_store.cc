@@ -34,7 +34,7 @@ redis::IdentificationOptions IdentificationOf(const RedisStoreOptions& options, 
   // Where buckets may be evicted the marker may be, which empties none of the others.
   identification.policy.after_loss =
       options.allow_eviction ? redis::AfterLoss::kFull : options.after_data_loss;
-  identification.policy.may_fail_over = options.url.topology != redis::Topology::kServer;
+  identification.policy.may_fail_over = options.url.topology == redis::Topology::kSentinel;
   identification.assumed_lag_us = options.assumed_lag_ns / 1000;
   identification.allow_unguarded = options.allow_unguarded;
   identification.log = log;

@@ -162,7 +162,7 @@ class RedisStore final : public Store {
   redis::Availability availability_;
   redis::FigureWatch figure_watch_;
   const redis::IdentificationOptions identification_;
-  redis::KnownMarker known_marker_;
+  redis::KnownMarkers known_markers_;
   std::vector<std::unique_ptr<redis::Shard>> shards_;
   std::atomic<uint64_t> next_receipt_;
   std::atomic<bool> receipt_key_agreed_{false};

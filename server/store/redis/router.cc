@@ -19,7 +19,7 @@ Course Router::OnError(Endpoint& from, std::string_view, const Reply& error) {
 SingleRouter::SingleRouter(const Context& context)
     : host_(context.host),
       endpoint_(context.loop, context.resolver, context.endpoint, context.counters, *this),
-      identification_(context.loop, endpoint_, context.known_marker, context.identification,
+      identification_(context.loop, endpoint_, context.known_markers, context.identification,
                       [this](const absl::Status& why) { OnFailed(endpoint_, why); }) {}
 
 Course SingleRouter::OnError(Endpoint& from, std::string_view key, const Reply& error) {

@@ -62,7 +62,7 @@ class Router {
     Host& host;
     const IdentificationOptions& identification;
     // Of all loops.
-    KnownMarker& known_marker;
+    KnownMarkers& known_markers;
   };
 
   virtual ~Router() = default;

@@ -42,8 +42,15 @@ bool ScriptCommand::KnownAsBooked() const {
 bool ScriptCommand::Build(std::vector<std::string>* words) {
   const Term& term = shard_.router().TermOf(endpoint(), RoutingKey());
   // What was decided by another floor is not to be written.
-  if (stage_ == Stage::kReplace && term.WordFor(buckets()[0]) != word_) stage_ = Stage::kRead;
+  if (stage_ == Stage::kReplace && !(term == read_by_)) stage_ = Stage::kRead;
   if (stage_ != Stage::kReplace) floor_us_ = term.floor_us;
+  if (!BuildWords(term, words)) return false;
+  // No key of this name is ever raw.
+  if (term.as_argument) words->push_back(term.word_key.empty() ? "?" : term.word_key);
+  return true;
+}
+
+bool ScriptCommand::BuildWords(const Term& term, std::vector<std::string>* words) {
   if (!convert_words_.empty()) {
     *words = convert_words_;
     // Behind the bucket's keys.
@@ -115,8 +122,8 @@ void ScriptCommand::BuildRead(const Term& term, std::vector<std::string>* words)
   for (const Bucket& bucket : buckets()) {
     words->insert(words->end(), bucket.keys.begin(), bucket.keys.end());
   }
-  word_ = term.WordFor(buckets()[0]);
-  words->push_back(word_);
+  read_by_ = term;
+  words->push_back(term.WordFor(buckets()[0]));
   words->push_back(shard_.TimeArgument());
   words->push_back("0");
   held_.resize(buckets().size());
@@ -158,7 +165,7 @@ Command::Next ScriptCommand::OnRead(const Reply& reply) {
   for (const Bucket& bucket : buckets()) {
     replace_words_.insert(replace_words_.end(), bucket.keys.begin(), bucket.keys.end());
   }
-  replace_words_.push_back(word_);
+  replace_words_.push_back(read_by_.WordFor(buckets()[0]));
   replace_words_.push_back(shard_.TimeArgument());
   replace_words_.push_back("1");
   for (size_t i = 0; i < count; ++i) {

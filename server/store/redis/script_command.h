@@ -67,6 +67,7 @@ class ScriptCommand : public Command {
  private:
   enum class Stage : uint8_t { kScript = 0, kRead, kReplace };
 
+  bool BuildWords(const Term& term, std::vector<std::string>* words);
   void BuildRead(const Term& term, std::vector<std::string>* words);
   Next OnRead(const Reply& reply);
   // To what they were read as. Sets replace_words_ if there is something to be replaced.
@@ -74,7 +75,7 @@ class ScriptCommand : public Command {
   void KeepOpen();
 
   int64_t floor_us_ = 0;
-  std::string word_;                        // the last key of the last reading: see Term
+  Term read_by_;                            // the last reading's
   std::vector<std::string> convert_words_;  // not empty: a conversion is in flight instead
 
   Stage stage_ = Stage::kScript;

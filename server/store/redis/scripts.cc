@@ -36,6 +36,7 @@ const ScriptText& TextOf(Script script) {
       Make(embedded::kClose),
       Guarded(embedded::kExchange),
       Make(embedded::kMark),
+      Make(embedded::kFloors),
   };
   return texts[static_cast<size_t>(script)];
 }

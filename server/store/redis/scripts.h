@@ -9,7 +9,7 @@
 
 namespace sluice::store::redis {
 
-// All but kClose and kMark take Term::WordFor as their last key (scripts/prelude.lua).
+// All but kClose, kMark and kFloors look for the marker's word (scripts/prelude.lua).
 enum class Script : uint8_t {
   kAcquireTokenBucket = 0,
   kAcquire,
@@ -20,8 +20,9 @@ enum class Script : uint8_t {
   kClose,
   kExchange,
   kMark,
+  kFloors,
 };
-inline constexpr size_t kScripts = 9;
+inline constexpr size_t kScripts = 10;
 
 struct ScriptText {
   std::string text;

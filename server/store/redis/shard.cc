@@ -49,7 +49,7 @@ Shard::Shard(RedisStore& store, net::EventLoop& loop, net::Resolver& resolver,
       loop_(loop),
       endpoint_options_(options),
       router_(MakeRouter({loop_, resolver, endpoint_options_, counters_, *this,
-                          store.identification_, store.known_marker_})) {}
+                          store.identification_, store.known_markers_})) {}
 
 Shard::~Shard() = default;
 

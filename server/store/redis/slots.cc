@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -58,6 +59,22 @@ uint16_t SlotOf(std::string_view key) {
   return Crc16(tag.empty() ? key : tag) % kSlots;
 }
 
+const std::string& TagOfSlot(uint16_t slot) {
+  static const std::vector<std::string>& tags = *[] {
+    auto* const all = new std::vector<std::string>(kSlots);
+    size_t missing = kSlots;
+    for (uint32_t number = 0; missing > 0; ++number) {
+      std::string tag = absl::StrCat(number);
+      std::string& of_slot = (*all)[SlotOf(tag)];
+      if (!of_slot.empty()) continue;
+      of_slot = std::move(tag);
+      --missing;
+    }
+    return all;
+  }();
+  return tags[slot];
+}
+
 absl::StatusOr<SlotMap> SlotMap::FromReply(const Reply& reply, const net::Address& asked) {
   if (reply.type != Reply::Type::kArray) return NotSlots("no array");
   SlotMap map;
@@ -83,6 +100,8 @@ absl::StatusOr<SlotMap> SlotMap::FromReply(const Reply& reply, const net::Addres
     address.port = static_cast<uint16_t>(primary.elements[1].integer);
     if (address.port == 0) continue;  // not known yet
     const uint16_t place = map.PlaceOf(address);
+    // Behind the primary stand its replicas.
+    if (range.elements.size() > 3) map.replicated_[place] = true;
     std::fill(map.owners_.begin() + first.integer, map.owners_.begin() + last.integer + 1, place);
   }
   return map;
@@ -98,7 +117,10 @@ size_t SlotMap::served() const {
 uint16_t SlotMap::PlaceOf(const net::Address& address) {
   size_t place = 0;
   while (place < primaries_.size() && !(primaries_[place] == address)) ++place;
-  if (place == primaries_.size()) primaries_.push_back(address);
+  if (place == primaries_.size()) {
+    primaries_.push_back(address);
+    replicated_.push_back(false);
+  }
   return static_cast<uint16_t>(place);
 }
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,8 @@ inline constexpr size_t kSlots = 16384;
 // Empty: it has none, and the whole key is hashed. Points into `key`.
 std::string_view HashTagOf(std::string_view key);
 uint16_t SlotOf(std::string_view key);
+// A hash tag of the slot: the same one whoever asks. Thread-safe.
+const std::string& TagOfSlot(uint16_t slot);
 
 // Which primary serves which slot, as one server of the Cluster told. Not thread-safe.
 class SlotMap {
@@ -43,6 +46,8 @@ class SlotMap {
 
   // Those who serve a slot, or did before Move. A place stays its server's.
   const std::vector<net::Address>& primaries() const { return primaries_; }
+  // Somebody may be promoted in this one's place, as far as its server said.
+  bool replicated(uint16_t place) const { return replicated_[place]; }
   // How many slots are served.
   size_t served() const;
 
@@ -50,6 +55,7 @@ class SlotMap {
   uint16_t PlaceOf(const net::Address& address);
 
   std::vector<net::Address> primaries_;
+  std::vector<bool> replicated_;
   std::array<uint16_t, kSlots> owners_;  // places in primaries_
 };
 

@@ -10,17 +10,21 @@
 namespace sluice::store::redis {
 
 struct Term {
-  // A script's last key. Unguarded: its first, once more, which says that no marker is looked for.
+  // A script's last key. In a Cluster its first, once more: the word follows as the last argument.
   const std::string& WordFor(const Bucket& first) const {
-    return unguarded ? first.keys[0] : word_key;
+    return as_argument ? first.keys[0] : word_key;
+  }
+  // By which two decisions go by the same data.
+  bool operator==(const Term& other) const {
+    return word_key == other.word_key && floor_us == other.floor_us;
   }
 
   // There as long as the marker stands. Empty: it is being looked for; no script finds it.
   std::string word_key;
   // Microseconds since 1970 on the server's clock; 0: none.
   int64_t floor_us = 0;
-  // No marker says what became of the data.
-  bool unguarded = false;
+  // The word is in another slot than the buckets.
+  bool as_argument = false;
 };
 
 }  // namespace sluice::store::redis

@@ -3,7 +3,9 @@
 --   KEYS     the marker, the key that scripts look for as long as it stands, and the one of its
 --            replacement
 --   ARGV     what the caller found ('': none), the text of the new one before its floor and after
---            it, its floor in microseconds, and '' or how long from now it is at least
+--            it, its floor in microseconds, and '' or how long from now it is at least; in a
+--            Cluster then the floor's key of each slot that is here (floors.lua), which are in
+--            other slots and so not among KEYS
 --
 -- Returns the marker as it is then.
 local found = redis.call('GET', KEYS[1])
@@ -20,4 +22,13 @@ redis.call('DEL', KEYS[2])
 -- 'embstr'.
 redis.call('SET', KEYS[3], 'm')
 redis.call('APPEND', KEYS[3], 'm')
+if floor > 0 then
+  for i = 6, #ARGV do
+    -- A slot that was moved away meanwhile is an error, and no longer this server's.
+    local noted = redis.pcall('GET', ARGV[i])
+    if type(noted) ~= 'table' and floor > tonumber(noted or '0') then
+      redis.pcall('SET', ARGV[i], string.format('%.0f', floor))
+    end
+  end
+end
 return marker

@@ -1,7 +1,18 @@
 -- Stands before every script. The last key is the marker's word (marker.h). It is gone when the
 -- marker was replaced, and in another form when the data was loaded anew. Nothing is decided then.
--- The first key, once more: no marker is looked for.
+--
+-- In a Cluster the word is in a slot of its own at the same server, so it cannot be among the keys.
+-- There the last key is the first one, once more, and the word is the last argument, which the
+-- script does not see. '' (a test): no marker is looked for.
 local word = KEYS[#KEYS]
-if word ~= KEYS[1] and redis.call('OBJECT', 'ENCODING', word) ~= 'raw' then
-  return redis.error_reply('MARKER replaced')
+local encoding
+if word ~= KEYS[1] then
+  encoding = redis.call('OBJECT', 'ENCODING', word)
+else
+  word = table.remove(ARGV)
+  encoding = word == '' and 'raw' or redis.pcall('OBJECT', 'ENCODING', word)
+  if type(encoding) == 'table' and not string.find(encoding.err, 'non local key', 1, true) then
+    return encoding
+  end
 end
+if encoding ~= 'raw' then return redis.error_reply('MARKER replaced') end

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "server/store/redis/slots.h"
+
 namespace sluice::store::redis {
 namespace {
 
@@ -204,6 +206,27 @@ TEST(ServerFactsTest, ARowOfReplicasMustBeAbleToStopThePrimary) {
   EXPECT_EQ(server.Guarded(false).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(server.Guarded(false).message()),
               HasSubstr("min-replicas-to-write to 1"));
+}
+
+TEST(MarkerTest, GoesOnElsewhereWhenItsSlotWasMovedAway) {
+  Marker marker = MarkerOf("a", 3, "w");
+  marker.floor_us = 17;
+  marker.lag_us = 5;
+  const MarkerStep step = MovedMarker(marker, "x");
+  EXPECT_EQ(step.write.number, 4u);
+  EXPECT_EQ(step.write.word, "x");
+  EXPECT_EQ(step.write.floor_us, 17);
+  EXPECT_EQ(step.write.lag_us, 5);
+  EXPECT_FALSE(step.floor_after_us.has_value());
+}
+
+TEST(MarkerTest, AndItsWordAreInTheSlotThatIsMeant) {
+  for (const uint16_t slot : {0, 5460, 16383}) {
+    const std::string key = MarkerKeyInSlot("team", slot);
+    EXPECT_EQ(SlotOf(key), slot);
+    EXPECT_EQ(SlotOf(WordKey(key, "w")), slot);
+    EXPECT_EQ(SlotOf(FloorKey("team", slot)), slot);
+  }
 }
 
 }  // namespace
