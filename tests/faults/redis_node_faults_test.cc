@@ -114,7 +114,7 @@ TEST(RedisNodeFaultsTest, EvictionFillsBucketsAndHarmsNothingElse) {
         batch.push_back({{rule.get(), keys[i], 3}});
       }
       for (const Acquired& one : AcquireBatch(node.store(), batch)) {
-        EXPECT_NE(one.outcome, store::Outcome::kUnavailable);
+        EXPECT_NE(one.outcome, store::Outcome::kUnavailable) << node.store().Health().why;
         granted += one.granted() ? 1 : 0;
       }
     }

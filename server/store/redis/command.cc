@@ -55,7 +55,8 @@ bool Command::Cure(const Reply& error) {
       return course.endpoint == nullptr ? SendAgain() : SendTo(course.endpoint, course.asking);
     case Course::What::kSendLater:
       if (!MayTry()) return false;
-      SendLater(course.after_ns);
+      // What it waits for may be behind thousands of commands.
+      SendLater(course.after_ns << (tries_ - 1));
       return true;
     case Course::What::kGiveUp:
       break;
