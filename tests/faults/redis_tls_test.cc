@@ -4,10 +4,14 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/make.h"
+#include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/slots.h"
 #include "tests/support/free_port.h"
+#include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/store_calls.h"
@@ -21,23 +25,39 @@ class RedisTlsTest : public ::testing::Test {
   // A server that shows `certificate` and wants one from its clients.
   void Start(const TestCertificate& certificate) {
     port_ = FreePort();
-    ca_ = files_.Write("ca.pem", authority_.certificate_pem());
-    server_ = std::make_unique<RedisServer>(std::vector<std::string>{
-        "--tls-port", absl::StrCat(port_), "--tls-cert-file",
-        files_.Write("server.pem", certificate.chain_pem), "--tls-key-file",
-        files_.Write("server.key", certificate.key_pem), "--tls-ca-cert-file", ca_});
-    const TestCertificate own = authority_.Issue();
-    own_ = absl::StrCat("&cert=", files_.Write("own.pem", own.chain_pem),
-                        "&key=", files_.Write("own.key", own.key_pem));
+    std::vector<std::string> arguments = Arguments(certificate);
+    arguments.insert(arguments.end(), {"--tls-port", absl::StrCat(port_)});
+    server_ = std::make_unique<RedisServer>(arguments);
   }
+  // For a server that shows it.
+  std::vector<std::string> Arguments(const TestCertificate& certificate) {
+    const std::string name = absl::StrCat("server", ++servers_);
+    return {"--tls-cert-file",    files_.Write(name + ".pem", certificate.chain_pem),
+            "--tls-key-file",     files_.Write(name + ".key", certificate.key_pem),
+            "--tls-ca-cert-file", ca_};
+  }
+  TestCertificate OfAnother() const {
+    return authority_.Issue({.alternative_names = "DNS:another.example"});
+  }
+  TestCertificate Expired() const { return authority_.Issue({.from_s = -7200, .to_s = -3600}); }
   std::string Url(const std::string& host, const std::string& options) const {
     return absl::StrCat("rediss://", host, ":", port_, "/?", options);
   }
-  static absl::Status Connected(const std::string& url) { return RedisNode(url).connected(); }
+  static absl::Status Connected(const std::string& url) {
+    // A server that Sentinels watch; here it is alone.
+    store::RedisStoreOptions options = PatientOptions();
+    options.allow_unguarded = true;
+    return RedisNode(url, options).connected();
+  }
 
   TestFiles files_;
   TestAuthority authority_;
-  std::string ca_, own_;
+  const TestCertificate client_ = authority_.Issue();
+  const std::string ca_ = files_.Write("ca.pem", authority_.certificate_pem());
+  const std::string own_ = absl::StrCat("&cert=", files_.Write("own.pem", client_.chain_pem),
+                                        "&key=", files_.Write("own.key", client_.key_pem));
+  const std::string options_ = "?ca=" + ca_ + own_;
+  int servers_ = 0;
   int port_ = 0;
   std::unique_ptr<RedisServer> server_;
 };
@@ -73,6 +93,65 @@ TEST_F(RedisTlsTest, RefusesACertificateThatIsNotForItOrNotValid) {
 TEST_F(RedisTlsTest, ServesNobodyWithoutTheCertificateThatRedisWants) {
   Start(authority_.Issue());
   EXPECT_FALSE(Connected(Url("127.0.0.1", "ca=" + ca_)).ok());
+}
+
+TEST_F(RedisTlsTest, DecidesAtEachServerOfACluster) {
+  RedisCluster cluster({.tls = Arguments(authority_.Issue())});
+  RedisNode node(cluster.url() + options_);
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = MakeRule(2, algorithm::MakeTokenBucket({1, 3'600'000'000'000}, 2, 0).value());
+  node.store().Register(rule);
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_TRUE(Acquire(node.store(), *rule, std::to_string(i)).granted()) << i;
+  }
+  // To a server that a redirection names, too.
+  const uint16_t slot =
+      store::redis::SlotOf(store::redis::KeysOf("sluice", rule->limit_name, "0")[0]);
+  const size_t from = cluster.OwnerOf(slot);
+  cluster.Move(slot, from, (from + 1) % 3);
+  EXPECT_EQ(Acquire(node.store(), *rule, "0").charges[0].level.remaining, 0);
+}
+
+TEST_F(RedisTlsTest, RefusesAServerOfAClusterThatIsNotWhoItShouldBe) {
+  RedisCluster another({.primaries = 1, .tls = Arguments(OfAnother())});
+  EXPECT_EQ(Connected(another.url() + options_).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_TRUE(Connected(another.url() + options_ + "&server_name=another.example").ok());
+  RedisCluster expired({.primaries = 1, .tls = Arguments(Expired())});
+  EXPECT_EQ(Connected(expired.url() + options_).code(), absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(RedisTlsTest, AsksSentinelsOverTls) {
+  Start(authority_.Issue());
+  RedisSentinel sentinel(port_, Arguments(authority_.Issue()));
+  const std::string at = absl::StrCat("127.0.0.1:", sentinel.port(), "/primary");
+  absl::Status status = Connected("rediss-sentinel://" + at + options_);
+  EXPECT_TRUE(status.ok()) << status;
+  // Not in plaintext.
+  EXPECT_FALSE(Connected("rediss-sentinel://" + at + options_ + "&sentinel_tls=no").ok());
+  // One of the two alone speaks TLS.
+  RedisSentinel plain(port_);
+  status = Connected(absl::StrCat("rediss-sentinel://127.0.0.1:", plain.port(), "/primary",
+                                  options_, "&sentinel_tls=no"));
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(RedisTlsTest, RefusesASentinelOrItsPrimaryThatIsNotWhoItShouldBe) {
+  Start(authority_.Issue());
+  for (const TestCertificate& certificate : {OfAnother(), Expired()}) {
+    RedisSentinel sentinel(port_, Arguments(certificate));
+    EXPECT_EQ(Connected(absl::StrCat("rediss-sentinel://127.0.0.1:", sentinel.port(), "/primary",
+                                     options_))
+                  .code(),
+              absl::StatusCode::kUnauthenticated);
+  }
+  for (const TestCertificate& certificate : {OfAnother(), Expired()}) {
+    Start(certificate);
+    RedisSentinel sentinel(port_, Arguments(authority_.Issue()));
+    EXPECT_EQ(Connected(absl::StrCat("rediss-sentinel://127.0.0.1:", sentinel.port(), "/primary",
+                                     options_))
+                  .code(),
+              absl::StatusCode::kUnauthenticated);
+  }
 }
 
 TEST_F(RedisTlsTest, DecidesOverTcp) {

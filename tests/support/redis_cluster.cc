@@ -58,7 +58,8 @@ void Check(const RedisValue& value, const char* what) {
 
 }  // namespace
 
-RedisCluster::RedisCluster(const Options& options) : primaries_(options.primaries) {
+RedisCluster::RedisCluster(const Options& options)
+    : tls_(!options.tls.empty()), primaries_(options.primaries) {
   const size_t replicating = options.primaries + options.replicas;
   const size_t count = replicating + options.spares;
   for (size_t i = 0; i < count; ++i) {
@@ -71,6 +72,12 @@ RedisCluster::RedisCluster(const Options& options) : primaries_(options.primarie
         // However long ago a replica heard of its primary.
         "--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
         "--repl-diskless-sync-delay", "0"};
+    if (tls_) {
+      arguments[0] = "--tls-port";
+      arguments.insert(arguments.end(),
+                       {"--port", "0", "--tls-cluster", "yes", "--tls-replication", "yes"});
+      arguments.insert(arguments.end(), options.tls.begin(), options.tls.end());
+    }
     const bool replicated =
         options.replicas > 0 && (i == 0 || (i >= primaries_ && i < replicating));
     if (replicated && options.guarded) {
@@ -134,7 +141,7 @@ void RedisCluster::Kill(size_t i) {
 }
 
 std::string RedisCluster::url() const {
-  std::string url = "redis-cluster://";
+  std::string url = tls_ ? "rediss-cluster://" : "redis-cluster://";
   for (size_t i = 0; i < primaries_; ++i) {
     if (i > 0) url += ",";
     url += std::string(kHost) + ":" + std::to_string(servers_[i].port);

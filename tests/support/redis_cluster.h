@@ -30,12 +30,15 @@ class RedisCluster {
     // A server that was not heard of for so long counts as failed.
     int node_timeout_ms = 500;
     std::vector<std::string> arguments = {};  // of each redis-server, after ours
+    // Arguments for TLS: its ports speak nothing else then, among themselves neither.
+    std::vector<std::string> tls = {};
   };
 
   RedisCluster() : RedisCluster(Options()) {}
   explicit RedisCluster(const Options& options);
 
-  // "redis-cluster://127.0.0.1:PORT,127.0.0.1:PORT,..." of the primaries that there were at first.
+  // "redis-cluster://127.0.0.1:PORT,127.0.0.1:PORT,..." of the primaries that there were at first;
+  // over TLS "rediss-cluster://...".
   std::string url() const;
   size_t size() const { return servers_.size(); }
   RedisServer& server(size_t i) { return *servers_[i].server; }
@@ -74,6 +77,7 @@ class RedisCluster {
 
   bool Settled(size_t i, size_t primaries);
 
+  const bool tls_;
   std::vector<Server> servers_;
   size_t primaries_;
 };

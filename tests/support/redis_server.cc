@@ -162,10 +162,18 @@ ReplicatedServer::ReplicatedServer(int port, int primary_port, std::vector<std::
       port_(port) {}
 
 RedisSentinel::RedisSentinel(int primary_port, const std::string& password)
-    : RedisSentinel(FreePort(), primary_port, password) {}
+    : RedisSentinel(FreePort(), primary_port, password, {}) {}
 
-RedisSentinel::RedisSentinel(int port, int primary_port, const std::string& password)
-    : RedisServer({"--sentinel", "--port", std::to_string(port)},
+RedisSentinel::RedisSentinel(int primary_port, const std::vector<std::string>& tls)
+    : RedisSentinel(FreePort(), primary_port, "", tls) {}
+
+RedisSentinel::RedisSentinel(int port, int primary_port, const std::string& password,
+                             const std::vector<std::string>& tls)
+    : RedisServer(Joined({"--sentinel"},
+                         tls.empty() ? std::vector<std::string>{"--port", std::to_string(port)}
+                                     : Joined({"--port", "0", "--tls-port", std::to_string(port),
+                                               "--tls-replication", "yes"},
+                                              tls)),
                   "sentinel monitor primary 127.0.0.1 " + std::to_string(primary_port) +
                       " 1\n"
                       "sentinel down-after-milliseconds primary 300\n"

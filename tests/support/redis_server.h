@@ -62,10 +62,13 @@ class ReplicatedServer : public RedisServer {
 class RedisSentinel : public RedisServer {
  public:
   explicit RedisSentinel(int primary_port, const std::string& password = "");
+  // `tls`: arguments for TLS, which it speaks alone then, also with the primary.
+  RedisSentinel(int primary_port, const std::vector<std::string>& tls);
   int port() const { return port_; }
 
  private:
-  RedisSentinel(int port, int primary_port, const std::string& password);
+  RedisSentinel(int port, int primary_port, const std::string& password,
+                const std::vector<std::string>& tls);
   const int port_;
 };
 
