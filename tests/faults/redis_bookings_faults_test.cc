@@ -103,6 +103,11 @@ TEST(RedisBookingsFaultsTest, ALostAnswerOfABookingCountsAsSpent) {
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());
   node.store().Register(rule);
   other.store().Register(rule);
+  // So far ahead that the marker tells of all moments that follow.
+  const auto slow = MakeRule(2, algorithm::MakeTokenBucket({1, 20 * kHour}, 1, 0).value());
+  node.store().Register(slow);
+  ASSERT_TRUE(Acquire(node.store(), *slow, "k").granted());
+  ASSERT_TRUE(Acquire(node.store(), *slow, "k", 1, {.max_wait_ns = 24 * kHour}).granted());
   ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
   ASSERT_TRUE(Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour}).granted());
   // It knows that something is booked: it reads, and replaces.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/algorithm/make.h"
+#include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
@@ -116,6 +117,41 @@ TEST(RedisDataLossTest, BucketsStartEmptyAndSayWhenTheNextPermitComes) {
   RedisNode late(server.url());
   late.store().Register(bucket);
   EXPECT_EQ(Acquire(late.store(), *bucket, "another").outcome, Outcome::kDenied);
+}
+
+TEST(RedisDataLossTest, MomentsThatWerePromisedAreNotGivenAgain) {
+  RedisServer server;
+  RedisNode one(server.url());
+  RedisNode two(server.url());
+  const std::vector<algorithm::Parameters> limits = {
+      algorithm::MakeTokenBucket({1, 60 * kSecond}, 1, 0).value(),
+      algorithm::MakeSlidingLog({1, 60 * kSecond}).value()};
+  for (size_t i = 0; i < limits.size(); ++i) {
+    const auto rule = MakeRule(static_cast<uint32_t>(10 + i), limits[i]);
+    for (RedisNode* node : {&one, &two}) node->store().Register(rule);
+    GrantHistory history(limits[i]);
+    const auto book = [&](RedisNode& node) {
+      const Acquired booked =
+          Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * 3600 * kSecond});
+      EXPECT_TRUE(booked.granted());
+      history.Add(booked.now_ns + booked.wait_ns, 1);
+      return booked.now_ns + booked.wait_ns;
+    };
+    int64_t last_ns = 0;
+    for (int n = 0; n < 20; ++n) last_ns = book(one);
+    RedisCalls(server).Call({"FLUSHALL"});
+    // Nobody asks the one that promised.
+    const Acquired denied = AcquireWhenBack(two, *rule, "k");
+    EXPECT_EQ(denied.outcome, Outcome::kDenied);
+    if (i == 0) {
+      // It has heard of none of it: the floor leaves the other one time to say so.
+      EXPECT_GT(denied.retry_after_ns, kSecond);
+    }
+    ASSERT_EQ(AcquireWhenBack(one, *rule, "k").outcome, Outcome::kDenied);
+    EXPECT_GT(book(two), last_ns);
+    EXPECT_GT(book(one), last_ns);
+    EXPECT_EQ(history.Check(), "");
+  }
 }
 
 TEST(RedisDataLossTest, BucketsAreFullAfterALossIfToldSo) {

@@ -13,6 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/make.h"
+#include "server/store/redis/bucket_wire.h"
+#include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
@@ -20,6 +22,8 @@
 
 namespace sluice::testing {
 namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -117,6 +121,91 @@ TEST_F(RedisFailoverTest, SentinelPromotesAReplicaThatLags) {
   for (size_t n = 0; n < 3; ++n) {
     EXPECT_EQ(Acquire(load.node(n).store(), *hourly, "k").outcome, store::Outcome::kDenied);
   }
+}
+
+// Waits until Redis decides.
+Acquired Book(RedisNode& node, const store::Rule& rule) {
+  for (int i = 0;; ++i) {
+    const Acquired booked =
+        Acquire(node.store(), rule, "k", 1, {.max_wait_ns = 24 * 3600 * kSecond});
+    // Nobody books without Redis.
+    const bool away = booked.outcome == store::Outcome::kUnavailable ||
+                      booked.outcome == store::Outcome::kUnsupported;
+    if (!away || i == 4000) return booked;
+    PassTime(std::chrono::milliseconds(5));
+  }
+}
+
+TEST_F(RedisFailoverTest, MomentsThatThePromotedServerLacksAreNotGivenAgain) {
+  RedisSentinel sentinel(primary_.port());
+  AwaitReplicas(sentinel);
+  RedisNode node(SentinelUrl(sentinel));
+  auto gone = std::make_unique<RedisNode>(SentinelUrl(sentinel));
+  const auto rule = MakeRule(2, algorithm::MakeTokenBucket({1, 60 * kSecond}, 1, 0).value());
+  const auto other = MakeRule(3, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 1, 0).value());
+  GrantHistory history(rule->parameters);
+  const auto record = [&](const Acquired& booked) {
+    EXPECT_TRUE(booked.granted());
+    history.Add(booked.now_ns + booked.wait_ns, 1);
+    return booked.now_ns + booked.wait_ns;
+  };
+  for (RedisNode* one : {&node, gone.get()}) {
+    one->store().Register(rule);
+    one->store().Register(other);
+  }
+  // These the promoted one will have, though not who made them.
+  ASSERT_TRUE(Book(*gone, *other).granted());
+  const Acquired hourly = Book(*gone, *other);
+  ASSERT_TRUE(hourly.granted());
+  const std::string key = store::redis::KeysOf("sluice", other->limit_name, "k")[2];
+  for (int i = 0; i < 2000; ++i) {
+    if (RedisCalls(first_).Call({"EXISTS", key}).integer == 1) break;
+    PassTime(std::chrono::milliseconds(5));
+  }
+  gone.reset();
+  CutOff(first_);
+  int64_t last_ns = 0;
+  for (int i = 0; i < 90; ++i) last_ns = record(Book(node, *rule));
+  EXPECT_GT(last_ns, hourly.now_ns + hourly.wait_ns);
+  primary_.Kill();
+  ASSERT_TRUE(AwaitInfo(first_, "role:master"));
+  EXPECT_GT(record(Book(node, *rule)), last_ns);
+  RedisNode late(SentinelUrl(sentinel));
+  late.store().Register(rule);
+  EXPECT_GT(record(Book(late, *rule)), last_ns);
+  EXPECT_EQ(history.Check(), "");
+}
+
+// Who promised is gone, and what was promised is in the marker that the promoted server has.
+TEST_F(RedisFailoverTest, TheFloorIsNotBeforeTheLastPromise) {
+  RedisSentinel sentinel(primary_.port());
+  AwaitReplicas(sentinel);
+  const auto rule = MakeRule(4, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 1, 0).value());
+  int64_t moment_ns = 0;
+  {
+    RedisNode gone(SentinelUrl(sentinel));
+    gone.store().Register(rule);
+    ASSERT_TRUE(Book(gone, *rule).granted());
+    const Acquired booked = Book(gone, *rule);
+    ASSERT_GT(booked.wait_ns, 0);
+    moment_ns = booked.now_ns + booked.wait_ns;
+  }
+  const std::string key = store::redis::KeysOf("sluice", rule->limit_name, "k")[2];
+  for (int i = 0; i < 2000; ++i) {
+    if (RedisCalls(first_).Call({"EXISTS", key}).integer == 1) break;
+    PassTime(std::chrono::milliseconds(5));
+  }
+  primary_.Kill();
+  ASSERT_TRUE(AwaitInfo(first_, "role:master"));
+  RedisNode late(SentinelUrl(sentinel));
+  late.store().Register(rule);
+  Acquired acquired;
+  do {
+    acquired = Acquire(late.store(), *rule, "another");
+    PassTime(std::chrono::milliseconds(5));
+  } while (acquired.outcome == store::Outcome::kUnavailable);
+  EXPECT_EQ(acquired.outcome, store::Outcome::kDenied);
+  EXPECT_GT(acquired.now_ns + acquired.retry_after_ns, moment_ns);
 }
 
 TEST_F(RedisFailoverTest, TheOldPrimaryGoesOnForAWhile) {

@@ -230,6 +230,11 @@ const Term& ClusterRouter::TermOf(Endpoint& endpoint, std::string_view key) {
   return term_;
 }
 
+bool ClusterRouter::MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) {
+  Member* const member = MemberOf(endpoint);
+  return member != nullptr && member->identification.MayPromise(until_us, now_us);
+}
+
 Course ClusterRouter::OnError(Endpoint& from, std::string_view key, const Reply& error) {
   using What = Course::What;
   const Course later{What::kSendLater, nullptr, false, RetryNs()};

@@ -41,6 +41,7 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   bool Splits() const override { return true; }
   uint16_t GroupOf(std::string_view key) const override { return SlotOf(key); }
   const Term& TermOf(Endpoint& endpoint, std::string_view key) override;
+  bool MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) override;
   bool AllAway() const override;
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
 

@@ -1,8 +1,8 @@
 # Writes a header with the text of each script: cmake -DOUT=... -DDIR=... -P embed_scripts.cmake
 set(names prelude mark acquire_token_bucket buckets acquire query refund reset convert close
-  exchange floors)
+  exchange floors promise)
 set(constants kPrelude kMark kAcquireTokenBucket kBuckets kAcquire kQuery kRefund kReset kConvert
-  kClose kExchange kFloors)
+  kClose kExchange kFloors kPromise)
 set(header "// Written by embed_scripts.cmake from scripts/*.lua.\n#pragma once\n")
 string(APPEND header "namespace sluice::store::redis::embedded {\n")
 foreach(name constant IN ZIP_LISTS names constants)

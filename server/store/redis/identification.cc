@@ -15,6 +15,8 @@ namespace {
 constexpr int kMaxTries = 16;
 // Slots whose floors are read by one script, so that nobody waits for long.
 constexpr size_t kFloorsAtOnce = 1024;
+// A promise is raised by so much beyond what is needed, or by a part of how far ahead it is.
+constexpr int64_t kLeastPromiseUs = 500'000;
 
 std::string RandomWord() {
   std::random_device random;
@@ -41,9 +43,19 @@ bool KnownMarkers::Adopt(const std::string& key, const Marker& marker) {
   if (!is_new && !marker.Same(known->second) && marker.number <= known->second.number) {
     return false;
   }
+  // What other loops promised since it was read.
+  const int64_t promised_us = std::max(known->second.promised_us, marker.promised_us);
   known->second = marker;
+  known->second.promised_us = promised_us;
   if (marker.floor_us > MaxFloorUs()) max_floor_us_.store(marker.floor_us);
   return true;
+}
+
+void KnownMarkers::Promised(const std::string& key, const std::string& word, int64_t until_us) {
+  common::MutexLock lock(&mu_);
+  const auto known = markers_.find(key);
+  if (known == markers_.end() || known->second.word != word) return;
+  known->second.promised_us = std::max(known->second.promised_us, until_us);
 }
 
 void KnownMarkers::Forget(const std::string& key) {
@@ -101,6 +113,7 @@ void Identification::OnReady() {
   ++connection_;
   reading_ = false;
   reading_floors_ = false;
+  raising_ = false;
   tries_ = 0;
   // Where CONFIG is not allowed (an error), defaults are assumed.
   const auto note = [this, of = connection_](const Reply* reply) {
@@ -129,6 +142,14 @@ void Identification::OnSlots() {
 
 void Identification::Look() {
   looked_ns_ = loop_.now_ns();
+  if (!term_.word_key.empty()) {
+    // What other nodes promised, should Redis forget it.
+    endpoint_.Call({"GET", marker_key_}, [this, key = marker_key_](const Reply* reply) {
+      if (reply == nullptr || reply->is_error()) return;
+      const auto marker = Marker::Parse(reply->text);
+      if (marker.ok()) known_.Promised(key, marker->word, marker->promised_us);
+    });
+  }
   endpoint_.Call({"INFO", "replication"}, [this, of = connection_](const Reply* reply) {
     if (of != connection_) return;
     if (reply == nullptr || reply->is_error()) return Failed(reply, "INFO");
@@ -238,6 +259,11 @@ void Identification::OnMarkersAndWord(const Place* own, bool word_stands) {
   if (step.adopt && known_.Adopt(own->key, *found)) {
     reading_ = false;
     term_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr};
+    marker_key_ = own->key;
+    word_ = found->word;
+    promised_us_ = found->promised_us;
+    // What was promised before still stands.
+    if (known.has_value() && known->promised_us > promised_us_) RaisePromise(known->promised_us);
     return places_ == nullptr ? endpoint_.Serve() : ReadFloors({}, 0);
   }
   if (++tries_ > kMaxTries) {
@@ -263,6 +289,30 @@ void Identification::OnMarkersAndWord(const Place* own, bool word_stands) {
   }
   Refuse(absl::UnavailableError(
       absl::StrCat(endpoint_.url().ToString(), ": its slots are being moved")));
+}
+
+bool Identification::MayPromise(int64_t until_us, int64_t now_us) {
+  if (term_.word_key.empty()) return false;
+  const int64_t step_us = std::max(kLeastPromiseUs, (until_us - now_us) / 8);
+  if (until_us + step_us > promised_us_ && !raising_) RaisePromise(until_us + 2 * step_us);
+  return until_us <= promised_us_;
+}
+
+void Identification::RaisePromise(int64_t until_us) {
+  raising_ = true;
+  endpoint_.Call(PromiseWords(marker_key_, word_, until_us),
+                 [this, of = connection_, word = word_](const Reply* reply) {
+                   if (of != connection_) return;
+                   raising_ = false;
+                   if (reply == nullptr || word != word_) return;
+                   if (reply->HasCode("NOSCRIPT")) return endpoint_.LoadScripts();
+                   if (reply->type != Reply::Type::kInteger || reply->integer < 0) {
+                     // Replaced, or its slot was moved away; or an error, which that will show.
+                     return OnMarkerMissed();
+                   }
+                   promised_us_ = std::max(promised_us_, reply->integer);
+                   known_.Promised(marker_key_, word_, promised_us_);
+                 });
 }
 
 void Identification::Write(const MarkerStep& step, const Place& at) {
@@ -332,6 +382,7 @@ void Identification::Refuse(absl::Status why) {
   ++connection_;
   reading_ = false;
   reading_floors_ = false;
+  raising_ = false;
   term_ = {};
   failed_(why);
   endpoint_.Restart(std::move(why));

@@ -48,6 +48,8 @@ class KnownMarkers {
   std::vector<std::pair<std::string, Marker>> All() const;
   // False: another loop has seen a later one, by which all is to be looked at again.
   bool Adopt(const std::string& key, const Marker& marker);
+  // Its promises reach up to then by now.
+  void Promised(const std::string& key, const std::string& word, int64_t until_us);
   // The server that it tells of has another one elsewhere.
   void Forget(const std::string& key);
   // Of all markers that ever were known. Never sinks.
@@ -116,6 +118,9 @@ class Identification {
     if (loop_.now_ns() - looked_ns_ > kTrustNs) Look();
   }
   const Term& term() const { return term_; }
+  // Whether a moment may be promised: the marker tells of it. If not it will soon; ask again. Both
+  // in microseconds on the server's clock.
+  bool MayPromise(int64_t until_us, int64_t now_us);
   // Empty: not known yet.
   const std::string& identity() const { return facts_.identity; }
 
@@ -135,6 +140,7 @@ class Identification {
   void OnMarkersAndWord(const Place* own, bool word_stands);
   // The one that this process has gone by at this server, or at the one whose place it took.
   std::optional<Marker> Known() const;
+  void RaisePromise(int64_t until_us);
   void Write(const MarkerStep& step, const Place& at);
   // That the server has this one at `key` is known; others are of no meaning.
   void ForgetOthers(const std::string& key);
@@ -163,6 +169,10 @@ class Identification {
   bool reading_ = false;     // the marker is being read, or replaced
   int tries_ = 0;
   std::vector<Place> read_;  // places, as they were read
+  std::string marker_key_;   // of the term
+  std::string word_;
+  int64_t promised_us_ = 0;
+  bool raising_ = false;
   bool reading_floors_ = false;
 };
 

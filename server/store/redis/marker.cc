@@ -22,6 +22,14 @@ std::string AfterFloor(const Marker& marker) {
   return absl::StrCat(" ", marker.lag_us, " ", marker.promised_us, marker.durable ? " 1" : " 0");
 }
 
+// Whoever wrote `found`, because something was lost, did not know of all promises that were.
+bool LacksPromises(const Marker& found, const Marker& known, const MarkerPolicy& policy) {
+  if (found.Same(known) || known.promised_us <= found.promised_us) return false;
+  // Nothing was lost, or it is not to matter.
+  if (found.floor_us == 0 && policy.after_loss == AfterLoss::kFull) return false;
+  return found.identity != known.identity || found.floor_us != known.floor_us;
+}
+
 }  // namespace
 
 std::string Marker::Text() const {
@@ -81,6 +89,12 @@ std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view mark
   return words;
 }
 
+std::vector<std::string> PromiseWords(std::string_view marker_key, std::string_view word,
+                                      int64_t until_us) {
+  return {"EVALSHA",         TextOf(Script::kPromise).sha, "1", std::string(marker_key),
+          std::string(word), absl::StrCat(until_us)};
+}
+
 MarkerStep MovedMarker(const Marker& known, std::string_view word) {
   MarkerStep step;
   step.write = known;
@@ -99,7 +113,14 @@ MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& fo
                  (!found.has_value() || (!found->Same(*known) && found->number <= known->number)));
   MarkerStep step;
   if (found.has_value() && found->identity == server.identity && !forgotten) {
-    step.adopt = true;
+    step.adopt = !(known.has_value() && LacksPromises(*found, *known, policy));
+    if (step.adopt) return step;
+    step.write = *found;
+    step.write.number = found->number + 1;
+    step.write.word = std::string(word);
+    step.write.promised_us = known->promised_us;
+    step.write.floor_us = std::max(found->floor_us, known->promised_us);
+    step.why = "more was promised";
     return step;
   }
 
@@ -110,7 +131,6 @@ MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& fo
   next.word = std::string(word);
   next.number = 1;
   next.lag_us = own_lag_us;
-  next.promised_us = policy.promised_us;
   next.durable = server.durable;
   if (!found.has_value() && !known.has_value() && !server.was_promoted) {
     step.why = "first start";
@@ -119,12 +139,14 @@ MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& fo
 
   // What may still be granted elsewhere, or be due.
   int64_t lag_us = own_lag_us;
+  int64_t floor_us = 0;
   // The primary had one, perhaps, that did not come here in time.
   if (!found.has_value() && !known.has_value()) lag_us = server.max_lag_us;
   for (const auto& before : {found, known}) {
     if (!before.has_value()) continue;
     next.number = std::max(next.number, before->number + 1);
     next.promised_us = std::max(next.promised_us, before->promised_us);
+    floor_us = std::max({floor_us, before->floor_us, before->promised_us});
     next.floor_us = std::max(next.floor_us, before->floor_us);
     lag_us = std::max(lag_us, before->lag_us);
   }
@@ -139,7 +161,10 @@ MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& fo
     step.why = "data lost, buckets are full as configured";
     return step;
   }
-  step.floor_after_us = next.promised_us + (alone ? 0 : lag_us + kLagMarginUs);
+  next.floor_us = floor_us;
+  // Where something was promised, its nodes have the time to say so.
+  const int64_t margin_us = alone && next.promised_us == 0 ? 0 : kLagMarginUs;
+  step.floor_after_us = (alone ? 0 : lag_us) + margin_us;
   step.why = alone ? "data may be lost" : "another primary";
   return step;
 }

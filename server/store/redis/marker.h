@@ -14,9 +14,14 @@
 // from the other one, which may have lacked the last writes. A string that was appended to has the
 // encoding `raw`, and a short one that was loaded never has.
 //
-//   floor = the promoted server's time now
-//         + how long the old primary may go on granting (its min-replicas-max-lag, and a margin)
-//         + the longest promise that may have been given (bookings are moments to come)
+//   floor = the later of
+//     the promoted server's time now, and how long the old primary may go on granting after it (its
+//     min-replicas-max-lag, and a margin);
+//     the last moment that may have been promised (bookings are moments to come).
+//
+// So the marker tells up to when promises reach, and who is to promise a later moment has it say so
+// before (scripts/promise.lua), a while ahead, so that it is seldom. Should the promoted server
+// lack that too, the node that promised knows it, and has the floor raised before it is over.
 //
 // A server without a marker that was a replica is treated the same: the first marker may have been
 // on its way. On any other a missing marker that no loop of this process knows is a first start,
@@ -57,7 +62,7 @@ struct Marker {
   int64_t floor_us = 0;
   // How long this server may go on once it was replaced; 0: there is nobody to replace it.
   int64_t lag_us = 0;
-  // No promise reaches further ahead.
+  // No promise reaches beyond; 0: there is none.
   int64_t promised_us = 0;
   bool durable = false;
 
@@ -76,7 +81,6 @@ struct MarkerPolicy {
   AfterLoss after_loss = AfterLoss::kEmpty;
   // The server may be replaced by another (Sentinel, Cluster), whether it has replicas now or not.
   bool may_fail_over = false;
-  int64_t promised_us = 0;
 };
 
 // What a node does about a marker.
@@ -111,6 +115,10 @@ std::vector<std::string> MarkWords(const MarkerStep& step, std::string_view mark
 MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& found,
                       bool word_stands, const std::optional<Marker>& known,
                       const MarkerPolicy& policy, std::string_view word);
+
+// EVALSHA of scripts/promise.lua.
+std::vector<std::string> PromiseWords(std::string_view marker_key, std::string_view word,
+                                      int64_t until_us);
 
 // The marker of a server that goes on, but whose slot was moved away: the same, elsewhere.
 MarkerStep MovedMarker(const Marker& known, std::string_view word);

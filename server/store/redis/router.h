@@ -83,6 +83,10 @@ class Router {
   // each one that is sent; of no effect after the next.
   virtual const Term& TermOf(Endpoint& endpoint, std::string_view key) = 0;
 
+  // Whether moments up to `until_us` may be promised of what is booked at `endpoint`; see
+  // Identification::MayPromise.
+  virtual bool MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) = 0;
+
   // Nothing can be sent to anybody: the quick way to say so, before a key's name is made.
   virtual bool AllAway() const = 0;
 
@@ -101,6 +105,9 @@ class SingleRouter : public Router, protected Endpoint::Owner {
   const Term& TermOf(Endpoint&, std::string_view) override {
     identification_.BeforeSend();
     return identification_.term();
+  }
+  bool MayPromise(Endpoint&, int64_t until_us, int64_t now_us) override {
+    return identification_.MayPromise(until_us, now_us);
   }
   bool AllAway() const override { return endpoint_.away(); }
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;

@@ -206,6 +206,12 @@ Command::Next ScriptCommand::OnRead(const Reply& reply) {
   const int64_t now_ns = BeginAt(absl::MakeSpan(open_), read_ns);
   DecideOpen(absl::MakeSpan(open_), now_ns);
   PrepareReplacing(now_ns);
+  if (stage_ == Stage::kReplace && !MayPromise(now_ns)) {
+    stage_ = Stage::kRead;
+    if (!MayTry()) return Next::kEnd;
+    SendLater(shard_.retry_ns());
+    return Next::kInFlight;
+  }
   if (stage_ == Stage::kReplace) return SendAgain() ? Next::kInFlight : Next::kEnd;
   KeepOpen();
   AnswerOpen();
@@ -227,6 +233,19 @@ void ScriptCommand::PrepareReplacing(int64_t now_ns) {
     states_[i] = words[1];
     std::move(words.begin(), words.end(), std::back_inserter(replace_words_));
   }
+}
+
+bool ScriptCommand::MayPromise(int64_t now_ns) {
+  // A test's time has nothing to do with the server's.
+  if (shard_.has_test_time()) return true;
+  int64_t last_ns = now_ns;
+  for (const OpenBucket& bucket : open_) {
+    if (bucket.changed() && bucket.bookings() != 0) {
+      last_ns = std::max(last_ns, bucket.LastMomentNs());
+    }
+  }
+  return last_ns == now_ns ||
+         shard_.router().MayPromise(endpoint(), last_ns / 1000 + 1, now_ns / 1000);
 }
 
 void ScriptCommand::KeepOpen() {

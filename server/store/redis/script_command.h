@@ -72,6 +72,8 @@ class ScriptCommand : public Command {
   Next OnRead(const Reply& reply);
   // To what they were read as. Sets replace_words_ if there is something to be replaced.
   void PrepareReplacing(int64_t now_ns);
+  // Whether the moments that are to be written may be promised.
+  bool MayPromise(int64_t now_ns);
   void KeepOpen();
 
   int64_t floor_us_ = 0;

@@ -37,6 +37,7 @@ const ScriptText& TextOf(Script script) {
       Guarded(embedded::kExchange),
       Make(embedded::kMark),
       Make(embedded::kFloors),
+      Make(embedded::kPromise),
   };
   return texts[static_cast<size_t>(script)];
 }

@@ -9,7 +9,7 @@
 
 namespace sluice::store::redis {
 
-// All but kClose, kMark and kFloors look for the marker's word (scripts/prelude.lua).
+// All but kClose, kMark, kFloors and kPromise look for the marker's word (scripts/prelude.lua).
 enum class Script : uint8_t {
   kAcquireTokenBucket = 0,
   kAcquire,
@@ -21,8 +21,9 @@ enum class Script : uint8_t {
   kExchange,
   kMark,
   kFloors,
+  kPromise,
 };
-inline constexpr size_t kScripts = 10;
+inline constexpr size_t kScripts = 11;
 
 struct ScriptText {
   std::string text;

@@ -439,6 +439,8 @@ std::string Shard::TimeArgument() const {
   return clock == nullptr ? "" : TestTime(clock->NowNs());
 }
 
+bool Shard::has_test_time() const { return store_.options_.test_time != nullptr; }
+
 std::vector<std::string> Shard::ScriptWords(Script script, absl::Span<const Bucket> buckets,
                                             const Term& term) const {
   std::vector<std::string> words = {"EVALSHA", TextOf(script).sha,

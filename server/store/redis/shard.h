@@ -97,6 +97,7 @@ class Shard final : private Router::Host,
   std::vector<std::string> ScriptWords(Script script, absl::Span<const Bucket> buckets,
                                        const Term& term) const;
   std::string TimeArgument() const;
+  bool has_test_time() const;
   uint64_t NewReceipt();
   // Completes a refund that was executed; `open`: there was something to give back, and it was.
   void AnswerRefund(RefundOperation* operation, bool open);

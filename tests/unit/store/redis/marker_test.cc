@@ -82,9 +82,9 @@ TEST(MarkerTest, APromotedServerWaitsForTheOldOneAndForWhatWasPromised) {
   old.floor_us = 5;
   for (const auto& known : {std::optional<Marker>(), std::optional<Marker>(old)}) {
     const MarkerStep step = NextMarker(WithReplica(ServerOf("b")), old, true, known, {}, "x");
-    EXPECT_EQ(step.floor_after_us, 80 * kSecondUs + kLagMarginUs);
-    // Its own lag from now on; an older floor stays until the new one is known.
-    EXPECT_EQ(step.write.Text(), "b 4 x 5 10000000 60000000 0");
+    EXPECT_EQ(step.floor_after_us, 20 * kSecondUs + kLagMarginUs);
+    // Its own lag from now on; and not before the last promise.
+    EXPECT_EQ(step.write.Text(), "b 4 x 60000000 10000000 60000000 0");
   }
   // Sentinel may promote another, though this one has no replica yet.
   MarkerPolicy sentinel;
@@ -123,14 +123,18 @@ TEST(MarkerTest, WhatIsGoneStartsEmptyUnlessToldOtherwise) {
   known.promised_us = 7;
   // FLUSHALL: nobody else grants, but promises stand.
   MarkerStep step = NextMarker(ServerOf("a"), std::nullopt, true, known, {}, "x");
-  EXPECT_EQ(step.floor_after_us, 7);
+  EXPECT_EQ(step.floor_after_us, kLagMarginUs);
+  EXPECT_EQ(step.write.floor_us, 7);
   EXPECT_EQ(step.write.number, 4u);
   // Somebody else has begun anew since.
   step = NextMarker(ServerOf("a"), MarkerOf("a", 1, "v"), true, known, {}, "x");
-  EXPECT_EQ(step.floor_after_us, 7);
+  EXPECT_EQ(step.write.floor_us, 7);
   // Restarted without its data.
   step = NextMarker(ServerOf("b"), std::nullopt, true, known, {}, "x");
-  EXPECT_EQ(step.floor_after_us, 7);
+  EXPECT_EQ(step.write.floor_us, 7);
+  // Nothing was promised.
+  known.promised_us = 0;
+  EXPECT_EQ(NextMarker(ServerOf("b"), std::nullopt, true, known, {}, "x").floor_after_us, 0);
   MarkerPolicy full;
   full.after_loss = AfterLoss::kFull;
   EXPECT_FALSE(NextMarker(ServerOf("b"), std::nullopt, true, known, full, "x").floor_after_us);
@@ -206,6 +210,24 @@ TEST(ServerFactsTest, ARowOfReplicasMustBeAbleToStopThePrimary) {
   EXPECT_EQ(server.Guarded(false).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(server.Guarded(false).message()),
               HasSubstr("min-replicas-to-write to 1"));
+}
+
+TEST(MarkerTest, WhoKnowsOfMorePromisesRaisesTheFloor) {
+  Marker known = MarkerOf("a", 3, "w");
+  known.promised_us = 90 * kSecondUs;
+  Marker found = MarkerOf("b", 4, "v");
+  found.floor_us = 50 * kSecondUs;
+  const MarkerStep step = NextMarker(ServerOf("b"), found, true, known, {}, "x");
+  EXPECT_FALSE(step.adopt);
+  EXPECT_EQ(step.write.number, 5u);
+  EXPECT_EQ(step.write.floor_us, 90 * kSecondUs);
+  EXPECT_EQ(step.write.promised_us, 90 * kSecondUs);
+  EXPECT_FALSE(step.floor_after_us.has_value());
+  EXPECT_TRUE(NextMarker(ServerOf("b"), step.write, true, known, {}, "y").adopt);
+  // Only moved, in a Cluster.
+  Marker moved = MovedMarker(known, "y").write;
+  moved.promised_us = 0;
+  EXPECT_TRUE(NextMarker(ServerOf("a"), moved, true, known, {}, "x").adopt);
 }
 
 TEST(MarkerTest, GoesOnElsewhereWhenItsSlotWasMovedAway) {
