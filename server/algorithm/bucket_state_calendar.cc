@@ -171,7 +171,16 @@ BucketState::BucketState(const BucketState& other)
 bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment at,
                           uint64_t set) const {
   if (calendar_ == nullptr) return CanTakePast(parameters, permits, at);
-  return EarliestNs(parameters, permits, at, set) <= calendar_->NotBefore(at).now_ns;
+  const int64_t now_ns = calendar_->NotBefore(at).now_ns;
+  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
+    return tokens->sets().LastMomentNs(set) <= now_ns &&
+           tokens->FitsNow(parameters.token_bucket, permits, now_ns);
+  }
+  WindowCalendar* const windows = calendar_->windows();
+  return windows->sets().LastMomentNs(set) <= now_ns &&
+         WithHistory(
+             parameters, state_, calendar_->Planned(now_ns),
+             [&](const WindowHistory& history) { return windows->Fits(history, permits, now_ns); });
 }
 
 bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment at,

@@ -3,32 +3,42 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/base/attributes.h"
+
 namespace sluice::algorithm {
 namespace {
 
 // Ticks are kept within +-kFar, so that the sum of two always fits.
 constexpr int64_t kFar = (int64_t{1} << 62) - 1;
 
-int64_t Clamp(int64_t ticks) { return std::clamp(ticks, -kFar, kFar); }
-int64_t Add(int64_t a, int64_t b) { return Clamp(a + b); }
+// Inlined, for they are all that a search does with each booking.
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t Clamp(int64_t ticks) {
+  return std::clamp(ticks, -kFar, kFar);
+}
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t Add(int64_t a, int64_t b) { return Clamp(a + b); }
 
-int64_t CostOf(const TokenBucket& parameters, uint64_t permits) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t CostOf(const TokenBucket& parameters,
+                                                   uint64_t permits) {
   const Uint128 cost = static_cast<Uint128>(permits) * parameters.unit_ticks;
   return cost > static_cast<Uint128>(kFar) ? kFar : static_cast<int64_t>(cost);
 }
 
-int64_t TicksOf(const TokenBucket& parameters, int64_t moment_ns) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t TicksOf(const TokenBucket& parameters,
+                                                    int64_t moment_ns) {
   return Clamp(static_cast<int64_t>(ToTicks(parameters, moment_ns)));
 }
 
 // The greatest F with which `cost` may be taken at `t`.
-int64_t LimitOf(const TokenBucket& parameters, int64_t t, int64_t cost) {
-  const int64_t stored = Add(t, static_cast<int64_t>(parameters.burst_ticks));
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t LimitOf(const TokenBucket& parameters, int64_t t,
+                                                    int64_t cost) {
+  // The sum of the three is within +-2^63: t and the cost are at most kFar, burst and debt 2^61.
   const int64_t owed = static_cast<int64_t>(parameters.debt_ticks) - cost;
-  return Add(stored, std::min<int64_t>(owed, 0));
+  return Clamp(t + static_cast<int64_t>(parameters.burst_ticks) + std::min<int64_t>(owed, 0));
 }
 
-int64_t After(int64_t f, int64_t t, int64_t cost) { return Add(std::max(f, t), cost); }
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t After(int64_t f, int64_t t, int64_t cost) {
+  return Add(std::max(f, t), cost);
+}
 
 }  // namespace
 
@@ -55,11 +65,37 @@ void TokenCalendar::SummarizeFront(const TokenBucket& parameters) {
   if (!bookings_.empty()) Summarize(parameters, &bookings_.chunk(0));
 }
 
+void TokenCalendar::FindLimits(const TokenBucket& parameters) {
+  SummarizeFront(parameters);
+  const size_t chunks = bookings_.chunks();
+  limit_before_.resize(chunks + 1);
+  limit_before_[chunks] = kFar;
+  for (size_t c = std::min(limits_from_, chunks); c-- > 0;) {
+    const Summary& summary = bookings_.chunk(c).summary;
+    limit_before_[c] = std::min(summary.limit, Add(limit_before_[c + 1], -summary.sum));
+  }
+  limits_from_ = 0;
+  limit_ = limit_before_[0];
+  limit_known_ = true;
+}
+
+int64_t TokenCalendar::LimitBeforeAll(const TokenBucket& parameters) {
+  if (!limit_known_) FindLimits(parameters);
+  return limit_;
+}
+
+void TokenCalendar::SummaryChanged(size_t chunk) {
+  limits_from_ = std::max(limits_from_, chunk + 1);
+  limit_known_ = false;
+}
+
 void TokenCalendar::FindEnd(const TokenBucket& parameters) {
   SummarizeFront(parameters);
   end_ = base_;
+  total_ = 0;
   for (size_t c = 0; c < bookings_.chunks(); ++c) {
     const Summary& summary = bookings_.chunk(c).summary;
+    total_ = Add(total_, summary.sum);
     end_ = std::max(Add(end_, summary.sum), summary.floor);
   }
 }
@@ -79,46 +115,44 @@ int64_t TokenCalendar::EarliestNs(const TokenBucket& parameters, uint64_t permit
 }
 
 int64_t TokenCalendar::SearchGaps(const TokenBucket& parameters, int64_t cost, int64_t from_ticks) {
-  SummarizeFront(parameters);
+  FindLimits(parameters);
   const auto burst = static_cast<int64_t>(parameters.burst_ticks);
   const auto debt = static_cast<int64_t>(parameters.debt_ticks);
   const size_t chunks = bookings_.chunks();
-  limit_after_.resize(chunks);
-  int64_t limit = kFar;
-  for (size_t c = chunks; c-- > 0;) {
-    limit_after_[c] = limit;
-    const Summary& summary = bookings_.chunk(c).summary;
-    limit = std::min(summary.limit, Add(limit, -summary.sum));
-  }
-
   int64_t f = std::max(base_, now_);
   int64_t previous = 0;  // moment of the booking before, in ticks
   int64_t greatest = -kFar;
   std::array<int64_t, Chunks::kMaxPerChunk> limits;
+  std::array<int64_t, Chunks::kMaxPerChunk> moments;
+  std::array<int64_t, Chunks::kMaxPerChunk> costs;
   for (size_t c = 0; c < chunks; ++c) {
     Chunks::Chunk& chunk = bookings_.chunk(c);
     Summary& summary = chunk.summary;
-    const bool known = f >= summary.slack_from && limit_after_[c] <= summary.slack_to;
-    const bool behind = TicksOf(parameters, chunk.back().moment_ns) <= from_ticks;
-    if (behind || (known && cost > summary.slack)) {
+    // Most are passed over without a look at their bookings.
+    const bool known = f >= summary.slack_from && limit_before_[c + 1] <= summary.slack_to;
+    if ((known && cost > summary.slack) ||
+        TicksOf(parameters, chunk.back().moment_ns) <= from_ticks) {
       greatest = std::max(greatest, known ? summary.slack : kFar);
       f = std::max(Add(f, summary.sum), summary.floor);
-      previous = TicksOf(parameters, chunk.back().moment_ns);
       continue;
     }
-    limit = limit_after_[c];
-    for (size_t i = chunk.size(); i-- > 0;) {
-      const int64_t t = TicksOf(parameters, chunk[i].moment_ns);
-      const int64_t c_i = CostOf(parameters, chunk[i].permits);
-      limit = std::min(LimitOf(parameters, t, c_i), Add(limit, -c_i));
+    if (c > 0) previous = TicksOf(parameters, bookings_.chunk(c - 1).back().moment_ns);
+    int64_t limit = limit_before_[c + 1];
+    const Booking* const bookings = chunk.begin();
+    const size_t size = chunk.size();
+    for (size_t i = size; i-- > 0;) {
+      moments[i] = TicksOf(parameters, bookings[i].moment_ns);
+      costs[i] = CostOf(parameters, bookings[i].permits);
+      limit =
+          std::min(LimitOf(parameters, moments[i], costs[i]), std::max(limit - costs[i], -kFar));
       limits[i] = limit;
     }
-    summary.slack = -kFar;
+    int64_t slack = -kFar;
     summary.slack_from = f;
-    summary.slack_to = limit_after_[c];
-    for (size_t i = 0; i < chunk.size(); ++i) {
-      const int64_t t = TicksOf(parameters, chunk[i].moment_ns);
-      if (t > from_ticks && t > previous && cost <= Add(limits[i], -std::max(f, from_ticks))) {
+    summary.slack_to = limit_before_[c + 1];
+    for (size_t i = 0; i < size; ++i) {
+      const int64_t t = moments[i];
+      if (cost <= limits[i] - std::max(f, from_ticks) && t > from_ticks && t > previous) {
         int64_t moment = std::max({previous, from_ticks, f - burst, f + cost - burst - debt});
         // Moments are whole nanoseconds.
         const int64_t below = (int64_t{1} << parameters.shift) - 1;
@@ -128,25 +162,27 @@ int64_t TokenCalendar::SearchGaps(const TokenBucket& parameters, int64_t cost, i
           return ToNsRoundedUp(parameters, static_cast<uint64_t>(moment));
         }
       }
-      summary.slack = std::max(summary.slack, Add(limits[i], -f));
-      f = After(f, t, CostOf(parameters, chunk[i].permits));
+      slack = std::max(slack, limits[i] - f);
+      f = std::min(std::max(f, t) + costs[i], kFar);
       previous = t;
     }
-    greatest = std::max(greatest, summary.slack);
+    summary.slack = slack;
+    greatest = std::max(greatest, slack);
   }
   slack_ = greatest;
   return kNeverNs;
 }
 
+bool TokenCalendar::FitsNow(const TokenBucket& parameters, uint64_t permits, int64_t now_ns) {
+  uint64_t full_at = static_cast<uint64_t>(base_);
+  return algorithm::TryTake(parameters, permits, ToTicks(parameters, now_ns), &full_at) &&
+         static_cast<int64_t>(full_at) <= LimitBeforeAll(parameters);
+}
+
 int64_t TokenCalendar::FreePermits(const TokenBucket& parameters, int64_t now_ns) {
-  SummarizeFront(parameters);
   const int64_t now = TicksOf(parameters, now_ns);
-  int64_t limit = kFar;
-  for (size_t c = bookings_.chunks(); c-- > 0;) {
-    const Summary& summary = bookings_.chunk(c).summary;
-    limit = std::min(summary.limit, Add(limit, -summary.sum));
-  }
-  limit = std::min(limit, Add(now, static_cast<int64_t>(parameters.burst_ticks)));
+  const int64_t limit =
+      std::min(LimitBeforeAll(parameters), Add(now, static_cast<int64_t>(parameters.burst_ticks)));
   const int64_t free = Add(limit, -std::max(base_, now));
   return free < 0 ? -1 : free / static_cast<int64_t>(parameters.unit_ticks);
 }
@@ -164,6 +200,9 @@ void TokenCalendar::Insert(const TokenBucket& parameters, const Booking& booking
     const int64_t limit = LimitOf(parameters, t, cost);
     slack_ = std::max(slack_, Add(limit, -std::max(end_, now_)));
     end_ = After(end_, t, cost);
+    limit_ = std::min(limit_, Add(limit, -total_));
+    total_ = Add(total_, cost);
+    limits_from_ = bookings_.chunks() + 1;
     if (chunk.size() == 1) {
       summary.sum = cost;
       summary.floor = Add(t, cost);
@@ -184,8 +223,10 @@ void TokenCalendar::Insert(const TokenBucket& parameters, const Booking& booking
       Summarize(parameters, &bookings_.chunk(c));
       bookings_.chunk(c).summary.slack = kFar;
     }
+    SummaryChanged(bookings_.chunks());
   } else {
     Summarize(parameters, &chunk);
+    SummaryChanged(position.chunk);
   }
   FindEnd(parameters);
 }
@@ -200,8 +241,10 @@ bool TokenCalendar::Cancel(const TokenBucket& parameters, int64_t moment_ns, uin
     Chunks::Chunk& chunk = bookings_.chunk(position.chunk);
     Summarize(parameters, &chunk);
     chunk.summary.slack = kFar;
-  } else if (position.chunk == 0) {
-    front_changed_ = false;
+    SummaryChanged(position.chunk);
+  } else {
+    if (position.chunk == 0) front_changed_ = false;
+    SummaryChanged(bookings_.chunks());
   }
   slack_ = kFar;
   FindEnd(parameters);
@@ -218,10 +261,13 @@ void TokenCalendar::Fold(const TokenBucket& parameters) {
   Summary& summary = bookings_.chunk(0).summary;
   summary.slack_from = After(summary.slack_from, t, cost);
   front_changed_ = !bookings_.PopFront();
+  SummaryChanged(front_changed_ ? 0 : bookings_.chunks());
+  total_ = Add(total_, -cost);
   sets_.Remove(booking.set, booking.moment_ns);
   if (bookings_.empty()) {
     front_changed_ = false;
     end_ = base_;
+    total_ = 0;
     slack_ = -kFar;
   }
 }
@@ -242,11 +288,12 @@ void TokenCalendar::Rebuild(const TokenBucket& parameters, uint64_t full_at) {
   }
   front_changed_ = false;
   slack_ = kFar;
+  SummaryChanged(bookings_.chunks());
   FindEnd(parameters);
 }
 
 size_t TokenCalendar::MemoryBytes() const {
-  return bookings_.MemoryBytes() + sets_.MemoryBytes() + limit_after_.capacity() * sizeof(int64_t);
+  return bookings_.MemoryBytes() + sets_.MemoryBytes() + limit_before_.capacity() * sizeof(int64_t);
 }
 
 }  // namespace sluice::algorithm

@@ -58,6 +58,9 @@ class TokenCalendar {
   int64_t EarliestNs(const TokenBucket& parameters, uint64_t permits, int64_t now_ns,
                      int64_t from_ns);
 
+  // Whether that is now_ns, without looking for another moment. REQUIRES: as EarliestNs.
+  bool FitsNow(const TokenBucket& parameters, uint64_t permits, int64_t now_ns);
+
   // REQUIRES: booking.moment_ns was got from EarliestNs.
   void Insert(const TokenBucket& parameters, const Booking& booking);
 
@@ -127,17 +130,28 @@ class TokenCalendar {
   void Summarize(const TokenBucket& parameters, Chunks::Chunk* chunk);
   void SummarizeFront(const TokenBucket& parameters);
   void FindEnd(const TokenBucket& parameters);
+  // Brings limit_before_ up to date.
+  void FindLimits(const TokenBucket& parameters);
+  int64_t LimitBeforeAll(const TokenBucket& parameters);
+  // To be called when the chunk's summary changed; with chunks() when there are more or fewer.
+  void SummaryChanged(size_t chunk);
   // Looks for a gap; kNeverNs: none.
   int64_t SearchGaps(const TokenBucket& parameters, int64_t cost, int64_t from_ticks);
 
   Chunks bookings_;
   BookingSets sets_;
-  std::vector<int64_t> limit_after_;  // scratch of SearchGaps: L after each chunk
-  int64_t base_;                      // F before the first booking
-  int64_t end_;                       // F after the last
-  int64_t slack_;                     // bound of all gaps' slacks
-  int64_t now_ = 0;                   // latest that was seen
-  bool front_changed_ = false;        // the first chunk's summary is of before a Fold
+  // L before each chunk, and behind the last; right from the limits_from_-th on.
+  std::vector<int64_t> limit_before_;
+  size_t limits_from_ = 0;
+  // L before all of them, where that is known; kept apart, for who books at the end changes it.
+  int64_t limit_ = std::numeric_limits<int64_t>::max() / 2;
+  bool limit_known_ = true;
+  int64_t total_ = 0;           // what all of them cost
+  int64_t base_;                // F before the first booking
+  int64_t end_;                 // F after the last
+  int64_t slack_;               // bound of all gaps' slacks
+  int64_t now_ = 0;             // latest that was seen
+  bool front_changed_ = false;  // the first chunk's summary is of before a Fold
 };
 
 }  // namespace sluice::algorithm

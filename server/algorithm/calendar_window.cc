@@ -20,6 +20,9 @@ void WindowCalendar::Summarize(Chunks::Chunk* chunk) {
 
 void WindowCalendar::AddFrom(Chunks::Position position, int64_t from_ns, int64_t until_ns,
                              int64_t permits) {
+  if (permits < 0 && least_before_ != std::numeric_limits<int64_t>::max()) {
+    least_before_ += permits;
+  }
   for (size_t c = position.chunk; c < bookings_.chunks(); ++c) {
     Chunks::Chunk& chunk = bookings_.chunk(c);
     const size_t first = c == position.chunk ? position.index : 0;
@@ -38,18 +41,31 @@ void WindowCalendar::AddFrom(Chunks::Position position, int64_t from_ns, int64_t
   }
 }
 
+int64_t WindowCalendar::SumOfChunksBefore(size_t chunk) const {
+  int64_t sum = 0;
+  if (chunk <= bookings_.chunks() / 2) {
+    for (size_t c = 0; c < chunk; ++c) sum += bookings_.chunk(c).summary.permits;
+    return sum;
+  }
+  for (size_t c = chunk; c < bookings_.chunks(); ++c) sum += bookings_.chunk(c).summary.permits;
+  return permits_ - sum;
+}
+
+int64_t WindowCalendar::SumOfEntriesBefore(const Chunks::Chunk& chunk, size_t index) {
+  int64_t sum = 0;
+  if (index <= chunk.size() / 2) {
+    for (size_t i = 0; i < index; ++i) sum += static_cast<int64_t>(chunk[i].permits);
+    return sum;
+  }
+  for (size_t i = index; i < chunk.size(); ++i) sum += static_cast<int64_t>(chunk[i].permits);
+  return chunk.summary.permits - sum;
+}
+
 int64_t WindowCalendar::SumUpTo(int64_t moment_ns) const {
   if (moment_ns >= bookings_.back().moment_ns) return permits_;
   const size_t end = bookings_.FirstChunkAfter(moment_ns);
-  int64_t sum = 0;
-  for (size_t c = 0; c < end; ++c) sum += bookings_.chunk(c).summary.permits;
-  if (end < bookings_.chunks()) {
-    for (const Entry& entry : bookings_.chunk(end)) {
-      if (entry.moment_ns > moment_ns) break;
-      sum += static_cast<int64_t>(entry.permits);
-    }
-  }
-  return sum;
+  const Chunks::Chunk& chunk = bookings_.chunk(end);
+  return SumOfChunksBefore(end) + SumOfEntriesBefore(chunk, Chunks::FirstAfter(chunk, moment_ns));
 }
 
 int64_t WindowCalendar::SumOver(int64_t moment_ns) const {
@@ -64,15 +80,44 @@ int64_t WindowCalendar::SumOver(int64_t moment_ns) const {
       high = middle;
     }
   }
-  int64_t sum = 0;
-  for (size_t c = 0; c < low; ++c) sum += bookings_.chunk(c).summary.permits;
-  if (low < bookings_.chunks()) {
-    for (const Entry& entry : bookings_.chunk(low)) {
-      if (entry.until_ns > moment_ns) break;
-      sum += static_cast<int64_t>(entry.permits);
+  const int64_t before = SumOfChunksBefore(low);
+  if (low == bookings_.chunks()) return before;
+  const Chunks::Chunk& chunk = bookings_.chunk(low);
+  const Entry* const counting =
+      std::upper_bound(chunk.begin(), chunk.end(), moment_ns,
+                       [](int64_t m, const Entry& entry) { return m < entry.until_ns; });
+  return before + SumOfEntriesBefore(chunk, static_cast<size_t>(counting - chunk.begin()));
+}
+
+int64_t WindowCalendar::UntilOfThe(int64_t permits) const {
+  int64_t before = 0;
+  if (permits <= permits_ / 2) {
+    for (size_t c = 0;; ++c) {
+      const Chunks::Chunk& chunk = bookings_.chunk(c);
+      if (before + chunk.summary.permits < permits) {
+        before += chunk.summary.permits;
+        continue;
+      }
+      const Entry* entry = chunk.begin();
+      for (;; ++entry) {
+        before += static_cast<int64_t>(entry->permits);
+        if (before >= permits) return entry->until_ns;
+      }
     }
   }
-  return sum;
+  before = permits_;
+  for (size_t c = bookings_.chunks();;) {
+    const Chunks::Chunk& chunk = bookings_.chunk(--c);
+    if (before - chunk.summary.permits >= permits) {
+      before -= chunk.summary.permits;
+      continue;
+    }
+    const Entry* entry = chunk.end();
+    for (;;) {
+      before -= static_cast<int64_t>((--entry)->permits);
+      if (before < permits) return entry->until_ns;
+    }
+  }
 }
 
 int64_t WindowCalendar::LevelAt(const WindowHistory& history, int64_t moment_ns) const {
@@ -102,50 +147,53 @@ bool WindowCalendar::FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t mo
 }
 
 int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t after_ns,
-                                      int64_t most) const {
+                                      int64_t most) {
   // The stretch between two bookings in which N falls to `most`: the first that ends with N at
   // most that. `before` counts the bookings up to its begin.
-  int64_t before = 0;
-  int64_t begin_ns = after_ns;
-  const size_t first = bookings_.FirstChunkAfter(after_ns);
-  for (size_t c = 0; c < first; ++c) before += bookings_.chunk(c).summary.permits;
-  bool found = false;
-  for (size_t c = first; c < bookings_.chunks() && !found; ++c) {
-    const Chunks::Chunk& chunk = bookings_.chunk(c);
-    const bool whole = chunk.front().moment_ns > after_ns;
-    if (whole && chunk.summary.least_before + chunk.summary.added > most) {
-      before += chunk.summary.permits;
-      begin_ns = chunk.back().moment_ns;
-      continue;
-    }
-    for (const Entry& entry : chunk) {
-      if (entry.moment_ns > begin_ns && entry.before + chunk.summary.added <= most) {
-        found = true;
-        break;
+  int64_t before = permits_;
+  if (most >= least_before_) {
+    int64_t begin_ns = after_ns;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    const size_t first = bookings_.FirstChunkAfter(after_ns);
+    before = SumOfChunksBefore(first);
+    bool found = false;
+    for (size_t c = first; c < bookings_.chunks() && !found; ++c) {
+      const Chunks::Chunk& chunk = bookings_.chunk(c);
+      const bool whole = chunk.front().moment_ns > after_ns;
+      least = std::min(least, chunk.summary.least_before + chunk.summary.added);
+      if (whole && chunk.summary.least_before + chunk.summary.added > most) {
+        before += chunk.summary.permits;
+        begin_ns = chunk.back().moment_ns;
+        continue;
       }
-      before += static_cast<int64_t>(entry.permits);
-      begin_ns = std::max(begin_ns, entry.moment_ns);
+      for (const Entry& entry : chunk) {
+        if (entry.moment_ns > begin_ns && entry.before + chunk.summary.added <= most) {
+          found = true;
+          break;
+        }
+        before += static_cast<int64_t>(entry.permits);
+        begin_ns = std::max(begin_ns, entry.moment_ns);
+      }
     }
+    if (!found && first == 0) least_before_ = least;
   }
   // The past stops counting first.
   if (before <= most) return history.FirstAtMostNs(static_cast<uint64_t>(most - before));
-  int64_t must_end = before - most;
-  for (size_t c = 0;; ++c) {
-    const Chunks::Chunk& chunk = bookings_.chunk(c);
-    if (chunk.summary.permits < must_end) {
-      must_end -= chunk.summary.permits;
-      continue;
-    }
-    const Entry* entry = chunk.begin();
-    for (;; ++entry) {
-      must_end -= static_cast<int64_t>(entry->permits);
-      if (must_end <= 0) return entry->until_ns;
-    }
-  }
+  return UntilOfThe(before - most);
+}
+
+bool WindowCalendar::Fits(const WindowHistory& history, uint64_t permits, int64_t moment_ns) const {
+  const uint64_t capacity = history.Capacity();
+  if (permits > capacity) return false;
+  const auto most = static_cast<int64_t>(capacity - permits);
+  if (LevelAt(history, moment_ns) > most) return false;
+  int64_t blocked_ns = 0;
+  return bookings_.empty() || moment_ns >= bookings_.back().moment_ns ||
+         !FindLastAbove(moment_ns, history.CountedUntilNs(moment_ns), most, &blocked_ns);
 }
 
 int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permits,
-                                   int64_t from_ns) const {
+                                   int64_t from_ns) {
   const uint64_t capacity = history.Capacity();
   if (permits > capacity) return kNeverNs;
   const auto most = static_cast<int64_t>(capacity - permits);
@@ -177,6 +225,7 @@ void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking
     entry.before = LevelAt(history, booking.moment_ns - 1);
   }
   permits_ += permits;
+  least_before_ = std::min(least_before_, entry.before);
   bool split = false;
   const auto position = bookings_.Insert(entry, &split);
   sets_.Add(booking.set, booking.moment_ns);
@@ -278,6 +327,7 @@ void WindowCalendar::Rebuild(const WindowHistory& history) {
     for (Entry& entry : bookings_.chunk(c))
       entry.until_ns = history.CountedUntilNs(entry.moment_ns);
   }
+  least_before_ = std::numeric_limits<int64_t>::max();
   int64_t sum = 0;
   int64_t previous_ns = std::numeric_limits<int64_t>::min();
   int64_t before = 0;
@@ -294,6 +344,7 @@ void WindowCalendar::Rebuild(const WindowHistory& history) {
       entry.level = past_at(entry.moment_ns) + sum - over_at(entry.moment_ns);
     }
     Summarize(&chunk);
+    least_before_ = std::min(least_before_, chunk.summary.least_before);
   }
 }
 

@@ -14,7 +14,8 @@
 // for the first time after it; if there is none and N(t) fits, t is the moment. Where N falls is
 // found by counting, since what came first stops counting first: the past, then the bookings in
 // order. Each chunk keeps its greatest level, and the least N just before one of its bookings, so
-// that most chunks are passed over; adding n to whole chunks is one addition each.
+// that most chunks are passed over; adding n to whole chunks is one addition each. The least of all
+// is kept as a lower bound, which a cancelled booking lowers and the next search finds anew.
 //
 // Example: log, 2 a second (times in ms; quantum 0 for simplicity). Taken at 0; booked 1 at 400
 // and 1 at 1000. N is 1, 2, 2 just after each (at 1000 the first no longer counts).
@@ -52,7 +53,10 @@ class WindowCalendar {
  public:
   // The first moment, not before from_ns, at which `permits` may be booked; kNeverNs if they could
   // not at any. REQUIRES: what is booked up to now was folded, and from_ns is not before now.
-  int64_t EarliestNs(const WindowHistory& history, uint64_t permits, int64_t from_ns) const;
+  int64_t EarliestNs(const WindowHistory& history, uint64_t permits, int64_t from_ns);
+
+  // Whether that is moment_ns, without looking for another. REQUIRES: as EarliestNs.
+  bool Fits(const WindowHistory& history, uint64_t permits, int64_t moment_ns) const;
 
   // REQUIRES: booking.moment_ns was got from EarliestNs.
   void Insert(const WindowHistory& history, const Booking& booking);
@@ -123,19 +127,28 @@ class WindowCalendar {
   static void Summarize(Chunks::Chunk* chunk);
   // Adds what counts from from_ns until until_ns to the levels of the entries from `position` on.
   void AddFrom(Chunks::Position position, int64_t from_ns, int64_t until_ns, int64_t permits);
+  // Sums of permits are taken from the nearer end, since most questions are about the last
+  // bookings: of the chunks before `chunk`, and of the entries before `index` in `chunk`.
+  int64_t SumOfChunksBefore(size_t chunk) const;
+  static int64_t SumOfEntriesBefore(const Chunks::Chunk& chunk, size_t index);
   // Permits of the bookings up to and with moment_ns.
   int64_t SumUpTo(int64_t moment_ns) const;
   // Permits of the bookings that no longer count at moment_ns.
   int64_t SumOver(int64_t moment_ns) const;
+  // Until when that booking counts with which the sum from the first on reaches `permits`.
+  int64_t UntilOfThe(int64_t permits) const;
   int64_t LevelAt(const WindowHistory& history, int64_t moment_ns) const;
   // The last booking after from_ns and before until_ns whose level is above `most`.
   bool FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t most, int64_t* moment_ns) const;
   // The first moment after after_ns, where N is above `most`, at which it is not.
-  int64_t FirstNotAbove(const WindowHistory& history, int64_t after_ns, int64_t most) const;
+  int64_t FirstNotAbove(const WindowHistory& history, int64_t after_ns, int64_t most);
 
   Chunks bookings_;
   BookingSets sets_;
   int64_t permits_ = 0;  // of all bookings
+  // N just before any booking is at least this. So behind 10,000 bookings without a gap the end is
+  // found at once.
+  int64_t least_before_ = std::numeric_limits<int64_t>::max();
 };
 
 }  // namespace sluice::algorithm

@@ -40,8 +40,8 @@ void Grow(std::vector<uint8_t>* bytes, size_t by) {
 }
 
 uint64_t QuantumAt(const SlidingLog& parameters, int64_t now_ns) {
-  return static_cast<uint64_t>(
-      CeilDiv(static_cast<Uint128>(now_ns), static_cast<Uint128>(parameters.quantum_ns)));
+  const int64_t quantum = now_ns / parameters.quantum_ns;
+  return static_cast<uint64_t>(quantum) + (quantum * parameters.quantum_ns != now_ns ? 1 : 0);
 }
 
 // The first nanosecond at which what was written down at `quantum` no longer counts.
