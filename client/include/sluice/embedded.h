@@ -34,9 +34,9 @@ class Embedded {
 
   // The limits are now these, while throttlers run: all of them at once, or, on an error, none.
   // Buckets carry over: a token bucket keeps its fill in proportion, logs and windows keep their
-  // counts. Throttlers then give moments anew to all that waits in them, in the order of
-  // submission: sooner where a limit was raised, later where it was lowered, and DEADLINE_EXCEEDED
-  // where max_wait no longer allows it.
+  // counts. All that waits in throttlers then gets new moments, in one step and in the order in
+  // which it was asked for: sooner where a limit was raised, later where it was lowered, and
+  // DEADLINE_EXCEEDED where max_wait no longer allows it.
   Status SetLimits(const std::vector<LimitInfo>& limits);
 
   const std::shared_ptr<Clock>& clock() const;

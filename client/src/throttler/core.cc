@@ -283,7 +283,11 @@ void Core::Booked(const TaskPtr& task, Booking booking) {
       return;
     }
   }
-  if (give_back) task->channel->gate->GiveBack(booking);
+  if (give_back && task->channel->gate->GiveBack(booking)) {
+    // Those behind move up when the line is looked at next.
+    MutexLock lock(&mu_);
+    move_next_ = std::min(move_next_, Place(booking.moment, task->serial));
+  }
   if (!over) {
     task->Fail(std::move(failure));
     MutexLock lock(&mu_);
@@ -418,34 +422,40 @@ void Core::DisArm() {
   timer_ = 0;
 }
 
-void Core::Rebook() {
-  std::vector<TaskPtr> tasks;
-  {
-    MutexLock booking_lock(&booking_mu_);
-    {
-      MutexLock lock(&mu_);
-      const auto first = line_.upper_bound(Place(clock_->Now(), UINT64_MAX));
-      for (auto it = first; it != line_.end(); ++it) {
-        it->second->state = Task::State::kBooking;
-        tasks.push_back(std::move(it->second));
-      }
-      line_.erase(first, line_.end());
+void Core::Rebook(std::vector<std::shared_ptr<Core>> throttlers,
+                  const std::function<void(std::vector<Rebooking>*)>& rebook) {
+  struct Waiting {
+    Core* core;
+    TaskPtr task;
+  };
+  std::sort(throttlers.begin(), throttlers.end());
+  std::vector<Waiting> waiting;
+  for (const std::shared_ptr<Core>& core : throttlers) core->booking_mu_.Lock();
+  for (const std::shared_ptr<Core>& core : throttlers) {
+    MutexLock lock(&core->mu_);
+    // Those whose moment has come have it.
+    const auto first = core->line_.upper_bound(Place(core->clock_->Now(), UINT64_MAX));
+    for (auto it = first; it != core->line_.end(); ++it) {
+      it->second->state = Task::State::kBooking;
+      waiting.push_back({core.get(), std::move(it->second)});
     }
-    std::sort(tasks.begin(), tasks.end(),
-              [](const TaskPtr& a, const TaskPtr& b) { return a->serial < b->serial; });
-    std::vector<bool> given_back(tasks.size());
-    for (size_t i = tasks.size(); i-- > 0;) {
-      given_back[i] = tasks[i]->channel->gate->GiveBack(tasks[i]->booking);
-    }
-    for (size_t i = 0; i < tasks.size(); ++i) {
-      if (given_back[i]) {
-        Book(tasks[i], tasks[i]->latest - clock_->Now());
-      } else {
-        Booked(tasks[i], tasks[i]->booking);  // its moment came, or its limit went: it stands
-      }
-    }
+    core->line_.erase(first, core->line_.end());
   }
-  Dispatch();
+  // Receipts are numbered in the order of asking, over all throttlers.
+  std::sort(waiting.begin(), waiting.end(), [](const Waiting& a, const Waiting& b) {
+    return a.task->booking.receipt_id < b.task->booking.receipt_id;
+  });
+  std::vector<Rebooking> rebookings;
+  rebookings.reserve(waiting.size());
+  for (const Waiting& one : waiting) {
+    rebookings.push_back({one.task->channel->gate.get(), one.task->latest, one.task->booking});
+  }
+  rebook(&rebookings);
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    waiting[i].core->Booked(waiting[i].task, std::move(rebookings[i].booking));
+  }
+  for (const std::shared_ptr<Core>& core : throttlers) core->booking_mu_.Unlock();
+  for (const std::shared_ptr<Core>& core : throttlers) core->Dispatch();
 }
 
 void Core::Shutdown(AtShutdown what_waits) {

@@ -6,10 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/src/throttler/gate.h"
 #include "server/common/mutex.h"
@@ -30,7 +32,8 @@ struct ChannelState {
 // A task goes kBooking -> kWaiting -> kStarted, or to kOver from either of the first two. Who
 // moves it, under mu_, is who answers for it: so it is answered once.
 //
-// Locks: booking_mu_ before mu_ before the clock's.
+// Locks: booking_mu_ before mu_ before the clock's. Of several throttlers, Rebook alone takes
+// booking_mu_ at once, in the order of their addresses.
 class Core final : public std::enable_shared_from_this<Core> {
  public:
   // Checks the options and makes the throttler.
@@ -47,8 +50,12 @@ class Core final : public std::enable_shared_from_this<Core> {
   void Submit(const std::shared_ptr<ChannelState>& channel, std::unique_ptr<Work> work,
               const StartOptions& options);
 
-  // Gives all that waits new moments, in the order of submission: the limits have changed.
-  void Rebook();
+  // Gives all that waits in these throttlers new moments, in the order in which they were asked
+  // for: the limits have changed. `rebook` does it, as one step, by the limits as they are then;
+  // nobody asks these throttlers for a moment meanwhile.
+  static void Rebook(std::vector<std::shared_ptr<Core>> throttlers,
+                     const std::function<void(std::vector<Rebooking>*)>& rebook)
+      ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   void Shutdown(AtShutdown what_waits);
   ThrottlerStats stats() const;

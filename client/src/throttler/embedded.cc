@@ -149,13 +149,7 @@ class EmbeddedGate final : public Gate {
         booking.receipt_id = decided.receipt_id;
         return;
       }
-      const bool bound = decision.reason() == store::Reason::kWaitingBound ||
-                         decision.reason() == store::Reason::kOverflow;
-      booking.status = Status(
-          bound ? StatusCode::kResourceExhausted : StatusCode::kDeadlineExceeded,
-          absl::StrCat("limit \"", limit_,
-                       "\": ", bound ? "too many wait for it already" : "no moment within max_wait",
-                       "; try again in ", limits::FormatDuration(decided.retry_after_ns)));
+      booking.status = NoMoment(decision.reason(), decided.retry_after_ns);
     });
     done(std::move(booking));
   }
@@ -170,6 +164,24 @@ class EmbeddedGate final : public Gate {
       if (refund.outcome == store::RefundOutcome::kStaleRule) continue;
       return refund.outcome == store::RefundOutcome::kRefunded;
     }
+  }
+
+  // What the booking of a limit that is there charges, by the limits of now; empty: it is gone.
+  std::vector<store::Charge> ChargesNow(const limits::LimitTable& table, uint64_t permits) const {
+    std::vector<store::Charge> charges;
+    if (const limits::Limit* limit = table.Find(limit_); limit != nullptr) {
+      charges.resize(1 + limit->parents().size());
+      FillCharges(*limit, key_, permits, charges.data());
+    }
+    return charges;
+  }
+
+  Status NoMoment(store::Reason reason, int64_t retry_after_ns) const {
+    const bool bound = reason == store::Reason::kWaitingBound || reason == store::Reason::kOverflow;
+    return Status(bound ? StatusCode::kResourceExhausted : StatusCode::kDeadlineExceeded,
+                  absl::StrCat("limit \"", limit_, "\": ",
+                               bound ? "too many wait for it already" : "no moment within max_wait",
+                               "; try again in ", limits::FormatDuration(retry_after_ns)));
   }
 
   bool MoveUp(Booking* booking) override {
@@ -251,6 +263,55 @@ class EmbeddedGate final : public Gate {
   const std::string key_;
 };
 
+// All at once, each by its charges of now. What a limit that is gone gave stands.
+void RebookAll(EmbeddedState& state, std::vector<Rebooking>* rebookings) {
+  struct Inline final : store::RebookOperation {
+    void Done() override {}
+  };
+  for (;;) {
+    const limits::LimitTable& table = *state.registry().Local();
+    std::vector<Rebooking*> asking;
+    std::vector<std::vector<store::Charge>> charges;
+    for (Rebooking& one : *rebookings) {
+      const auto& gate = static_cast<const EmbeddedGate&>(*one.gate);
+      std::vector<store::Charge> now = gate.ChargesNow(table, one.booking.permits);
+      if (now.empty()) continue;
+      asking.push_back(&one);
+      charges.push_back(std::move(now));
+    }
+    std::vector<store::Rebooking> items(asking.size());
+    std::vector<std::vector<store::ChargeResult>> results(asking.size());
+    for (size_t i = 0; i < items.size(); ++i) {
+      results[i].resize(charges[i].size());
+      items[i].receipt_id = asking[i]->booking.receipt_id;
+      items[i].charges = charges[i];
+      items[i].results = results[i].data();
+      items[i].moment_ns = asking[i]->booking.moment.count();
+      items[i].until_ns = asking[i]->latest.count();
+    }
+    Inline operation;
+    operation.items = absl::MakeSpan(items);
+    if (items.empty()) return;
+    state.store().Rebook(&operation);
+    if (operation.status == store::RebookStatus::kStaleRule) continue;
+    for (size_t i = 0; i < items.size(); ++i) {
+      Booking& booking = asking[i]->booking;
+      if (items[i].outcome == store::Rebooking::Outcome::kBooked) {
+        booking.moment = nanoseconds(items[i].moment_ns);
+      } else if (items[i].outcome == store::Rebooking::Outcome::kDenied) {
+        const auto reason = std::find_if(
+            results[i].begin(), results[i].end(),
+            [](const store::ChargeResult& r) { return r.reason != store::Reason::kNone; });
+        booking.status =
+            static_cast<const EmbeddedGate&>(*asking[i]->gate)
+                .NoMoment(reason == results[i].end() ? store::Reason::kNone : reason->reason,
+                          items[i].retry_after_ns);
+      }
+    }
+    return;
+  }
+}
+
 class EmbeddedSource final : public GateSource {
  public:
   EmbeddedSource(std::shared_ptr<Embedded> embedded, EmbeddedState& state)
@@ -298,7 +359,8 @@ Status EmbeddedState::SetLimits(const std::vector<LimitInfo>& limits) {
       }
     }
   }
-  for (const std::shared_ptr<Core>& core : throttlers) core->Rebook();
+  Core::Rebook(std::move(throttlers),
+               [this](std::vector<Rebooking>* rebookings) { RebookAll(*this, rebookings); });
   return Status();
 }
 

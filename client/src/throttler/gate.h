@@ -47,6 +47,14 @@ class Gate {
   virtual bool MoveUp(Booking* booking) = 0;
 };
 
+// One that waits while limits change: its gate, until when its moment may lie, and its booking,
+// whose moment or status changes.
+struct Rebooking {
+  Gate* gate = nullptr;
+  std::chrono::nanoseconds latest{0};
+  Booking booking;
+};
+
 // Where the gates of a throttler come from. Thread-safe.
 class GateSource {
  public:

@@ -291,7 +291,8 @@ TEST_F(ThrottlerTest, NoMomentWithinMaxWaitIsDeniedWithoutATrace) {
 TEST_F(ThrottlerTest, BadOptionsAreRefusedWithTheValueAndTheBound) {
   Throttler throttler = Make();
   for (const nanoseconds max_wait :
-       {nanoseconds(-1), nanoseconds(kMaxThrottlerWait) + nanoseconds(1)}) {
+       {nanoseconds(-1), nanoseconds(kMaxThrottlerWait) + nanoseconds(1), nanoseconds::min(),
+        nanoseconds::max()}) {
     const Status status = throttler.Start({.max_wait = max_wait});
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr(std::to_string(max_wait.count())));
@@ -471,6 +472,44 @@ TEST_F(ThrottlerTest, ALoweredLimitDeniesThoseWhoseMaxWaitItNoLongerFits) {
   EXPECT_EQ(hasty.get().code(), StatusCode::kDeadlineExceeded);
   clock_->Advance(seconds(2));
   EXPECT_TRUE(patient.get().ok());
+}
+
+TEST_F(ThrottlerTest, SeveralThrottlersGetNewMomentsInTheOrderInWhichTheyAsked) {
+  Throttler first = Make();
+  Throttler second = Make();
+  ASSERT_TRUE(first.Start().ok());
+  std::vector<int> ran;
+  for (int i = 0; i < 6; ++i) {
+    static_cast<void>((i % 2 == 0 ? first : second).Submit([&ran, i] { ran.push_back(i); }));
+  }
+  ASSERT_TRUE(embedded_
+                  ->SetLimits({{.name = "one", .rate = {2, seconds(1)}, .burst = 1},
+                               {.name = "own", .rate = {3, seconds(1)}, .charges = {"one"}}})
+                  .ok());
+  clock_->Advance(milliseconds(1500));
+  EXPECT_THAT(ran, ElementsAre(0, 1, 2));
+  clock_->Advance(milliseconds(1500));
+  EXPECT_THAT(ran, ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+// One that was cancelled while others wait, after their limits had changed: its place is theirs.
+TEST_F(ThrottlerTest, ThoseWithNewMomentsStillMoveUpAndAreCancelled) {
+  Throttler throttler = Make();
+  ASSERT_TRUE(throttler.Start().ok());
+  std::stop_source stop;
+  std::vector<int> ran;
+  auto cancelled = throttler.Submit([] {}, {.cancel = stop.get_token()});
+  auto next = throttler.Submit([&ran] { ran.push_back(1); });
+  ASSERT_TRUE(embedded_
+                  ->SetLimits({{.name = "one", .rate = {1, seconds(2)}, .burst = 1},
+                               {.name = "own", .rate = {3, seconds(1)}, .charges = {"one"}}})
+                  .ok());
+  stop.request_stop();
+  EXPECT_EQ(cancelled.get().code(), StatusCode::kCancelled);
+  clock_->Advance(milliseconds(1999));
+  EXPECT_TRUE(ran.empty());
+  clock_->Advance(milliseconds(1));
+  EXPECT_THAT(ran, ElementsAre(1));
 }
 
 TEST_F(ThrottlerTest, ALimitThatGoesAwayLeavesMomentsAlreadyGiven) {

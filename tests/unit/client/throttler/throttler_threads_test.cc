@@ -144,6 +144,41 @@ TEST(ThrottlerThreadsTest, OrderAndWindowsHoldUnderManyProducers) {
   EXPECT_EQ(test_support::CheckCountInEveryWindow(history, 1'000'000'000, 50), "");
 }
 
+// What is stored is kept for one who waits for more than that. While it gets a new moment, because
+// limits have changed, it is kept as well: who only tries never gets it.
+TEST(ThrottlerThreadsTest, NobodySlipsInWhileThoseWhoWaitGetNewMoments) {
+  const auto limits = [](uint64_t others) -> std::vector<LimitInfo> {
+    return {{.name = "overall", .rate = {1, seconds(1)}, .burst = 10},
+            {.name = "other", .rate = {others, seconds(1)}, .charges = {"overall"}}};
+  };
+  const auto clock = std::make_shared<VirtualClock>();
+  const auto embedded = Embedded::Create(limits(1000), {.clock = clock}).value();
+  Throttler throttler = Throttler::Create(embedded, {.limit = "overall"}).value();
+  const ThrottlerChannel other = throttler.Channel("other").value();
+  ASSERT_EQ(throttler.TryStart(7).value(), nanoseconds(0));
+  std::future<Status> waits = throttler.Submit([] {}, {.permits = 5});
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> tries{0};
+  std::atomic<int> slipped_in{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        if (other.TryStart().value() == nanoseconds(0)) slipped_in.fetch_add(1);
+        tries.fetch_add(1);
+      }
+    });
+  }
+  for (uint64_t i = 0; i < 2000 || tries.load() < 2000; ++i) {
+    ASSERT_TRUE(embedded->SetLimits(limits(1000 + i % 2)).ok());
+  }
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(slipped_in.load(), 0);
+  clock->Advance(seconds(2));
+  EXPECT_TRUE(waits.get().ok()) << "at the moment that it had";
+}
+
 TEST(ThrottlerThreadsTest, DroppedWhileManySubmit) {
   for (int round = 0; round < 20; ++round) {
     const auto embedded = Embedded::Create(Limits(50)).value();
