@@ -19,6 +19,7 @@
 #include "server/algorithm/bucket_state.h"
 #include "server/algorithm/make.h"
 #include "tests/support/reference.h"
+#include "tests/support/tiny_parameters.h"
 #include "tests/support/window_checker.h"
 
 namespace sluice::algorithm {
@@ -31,42 +32,10 @@ using test_support::ReferenceFixedWindow;
 using test_support::ReferenceLog;
 using test_support::ReferenceSlidingWindow;
 using test_support::ReferenceTokenBucket;
+using testing::AnyTiny;
+using testing::TinyTokenBucket;
 
 constexpr int64_t kSecond = 1'000'000'000;
-
-Parameters TinyTokenBucket(uint64_t unit_ticks, uint64_t burst, uint64_t debt, uint8_t shift) {
-  Parameters parameters;
-  parameters.kind = Kind::kTokenBucket;
-  parameters.token_bucket = {{1, static_cast<int64_t>(unit_ticks >> shift)},
-                             burst,
-                             debt,
-                             unit_ticks,
-                             burst * unit_ticks,
-                             debt * unit_ticks,
-                             shift};
-  return parameters;
-}
-
-Parameters TinyLog(uint64_t most, int64_t period_ns, int64_t quantum_ns) {
-  Parameters parameters;
-  parameters.kind = Kind::kSlidingLog;
-  parameters.sliding_log = {{most, period_ns}, quantum_ns};
-  return parameters;
-}
-
-Parameters TinySlidingWindow(uint64_t most, int64_t period_ns, uint32_t k) {
-  Parameters parameters;
-  parameters.kind = Kind::kSlidingWindow;
-  parameters.sliding_window = {{most, period_ns}, k};
-  return parameters;
-}
-
-Parameters TinyFixedWindow(uint64_t most, int64_t period_ns) {
-  Parameters parameters;
-  parameters.kind = Kind::kFixedWindow;
-  parameters.fixed_window = {{most, period_ns}, 0};
-  return parameters;
-}
 
 // A permit taken or booked.
 struct Event {
@@ -287,28 +256,6 @@ class Model {
   std::vector<ModelBucket> buckets_;
   std::vector<Outstanding> outstanding_;
 };
-
-Parameters AnyTiny(Kind kind) {
-  switch (kind) {
-    case Kind::kTokenBucket: {
-      const auto shift = static_cast<uint8_t>(*rc::gen::inRange(0, 3));
-      const uint64_t debt = *rc::gen::element<uint64_t>(0, 0, 1, 3);
-      const uint64_t burst = *rc::gen::inRange<uint64_t>(debt > 0 ? 0 : 1, 5);
-      return TinyTokenBucket(*rc::gen::inRange<uint64_t>(1, 20), burst, debt, shift);
-    }
-    case Kind::kSlidingLog:
-      return TinyLog(*rc::gen::inRange<uint64_t>(1, 5), *rc::gen::inRange<int64_t>(3, 25),
-                     *rc::gen::inRange<int64_t>(1, 4));
-    case Kind::kSlidingWindow: {
-      const auto k = *rc::gen::inRange<uint32_t>(1, 5);
-      return TinySlidingWindow(*rc::gen::inRange<uint64_t>(1, 5), *rc::gen::inRange<int64_t>(5, 25),
-                               k);
-    }
-    case Kind::kFixedWindow:
-      return TinyFixedWindow(*rc::gen::inRange<uint64_t>(1, 5), *rc::gen::inRange<int64_t>(3, 25));
-  }
-  return {};
-}
 
 // Bucket 0 is shared; 1 and 2 are channels under it.
 Charges AnyCharges(const Model& model, uint64_t* set) {

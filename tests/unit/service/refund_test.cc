@@ -68,6 +68,24 @@ TEST_F(RefundTest, EveryChangedByteAndEveryCutIsRefused) {
   EXPECT_EQ(call.outcome(), store::RefundOutcome::kRefunded);
 }
 
+// It names what it is worth, and cannot be turned to another limit.
+TEST_F(RefundTest, AReceiptOfAnotherLimitGivesThisOneNothing) {
+  const std::string of_parent =
+      std::string(Acquire("parent", "k", 4, {.want_receipt = true}).receipt);
+  const std::string of_child = Receipt(4);
+  RefundCall call;
+  // The charges of one under the seal of the other, cut at every place.
+  for (size_t i = 1; i < std::min(of_child.size(), of_parent.size()); ++i) {
+    const std::string mixed = of_child.substr(0, i) + of_parent.substr(i);
+    if (mixed == of_child || mixed == of_parent) continue;
+    EXPECT_EQ(Refund(mixed, &call).code(), absl::StatusCode::kInvalidArgument) << i;
+  }
+  ASSERT_TRUE(Refund(of_parent, &call).ok());
+  EXPECT_EQ(call.outcome(), store::RefundOutcome::kRefunded);
+  EXPECT_EQ(Remaining("parent", "k"), 100);
+  EXPECT_EQ(Remaining("child", "k"), 6);
+}
+
 TEST_F(RefundTest, SaysThatAReceiptIsOfAnotherStart) {
   const ReceiptSigner another;
   RateLimiter restarted(registry_, engine_, store_, clock_, metrics_, usage_, another);
