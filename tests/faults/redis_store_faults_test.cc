@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -58,7 +59,8 @@ TEST(RedisStoreFaultsTest, APausedRedisStallsNobodyAndComesBack) {
   const auto load = LoadOn(server.url(), 3, 4);
   ASSERT_TRUE(load->AwaitGrants(500));
   server.Pause();
-  PassTime(2 * kSecond);
+  // ./dev faults: as long as it would last.
+  PassTime((std::getenv("SLUICE_LONG_FAULTS") != nullptr ? 5 : 1) * kSecond);
   EXPECT_GT(load->unavailable(), 100u);
   server.Resume();
   EXPECT_TRUE(load->AwaitGrants(1000));
@@ -180,6 +182,21 @@ TEST(RedisStoreFaultsTest, ARedisThatIsOutOfMemoryDebitsNothingAndRecovers) {
   EXPECT_EQ(acquired.charges[0].level.remaining, 9);
 }
 
+TEST(RedisStoreFaultsTest, NoWindowIsOverWhenRedisIsOutOfMemoryForAWhile) {
+  RedisServer server;
+  const auto load = LoadOn(server.url(), 3, 8);
+  RedisCalls calls(server);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(load->AwaitGrants(500));
+    const uint64_t before = load->unavailable();
+    calls.Call({"CONFIG", "SET", "maxmemory", "1"});
+    while (load->unavailable() < before + 100) PassTime(kMillisecond);
+    calls.Call({"CONFIG", "SET", "maxmemory", "0"});
+  }
+  EXPECT_TRUE(load->AwaitGrants(500));
+  EXPECT_EQ(load->Check(), "");
+}
+
 TEST(RedisStoreFaultsTest, AKeyOfAnotherTypeIsAnErrorAndIsLeftAlone) {
   RedisServer server;
   RedisNode node(server.url());
@@ -215,6 +232,20 @@ TEST(RedisStoreFaultsTest, NodesOfDifferentFiguresConvertAndNeverGrantMore) {
 absl::Status Connected(const std::string& url) {
   RedisNode node(url);
   return node.connected();
+}
+
+TEST(RedisStoreStartTest, RefusesEveryPolicyThatCanEvictBuckets) {
+  RedisServer server({"--maxmemory", "100mb"});
+  RedisCalls calls(server);
+  for (const char* policy : {"volatile-lru", "allkeys-lru", "volatile-lfu", "allkeys-lfu",
+                             "volatile-random", "allkeys-random", "volatile-ttl"}) {
+    ASSERT_EQ(calls.Call({"CONFIG", "SET", "maxmemory-policy", policy}).text, "OK");
+    const absl::Status status = Connected(server.url());
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << policy;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(policy));
+  }
+  calls.Call({"CONFIG", "SET", "maxmemory-policy", "noeviction"});
+  EXPECT_TRUE(Connected(server.url()).ok());
 }
 
 TEST(RedisStoreStartTest, SaysWhatIsWrongWithTheServer) {

@@ -1,0 +1,69 @@
+// Buckets that are at one server of a Cluster or at another, for tests of what becomes of them.
+#ifndef SLUICE_TESTS_FAULTS_CLUSTER_KEYS_H_
+#define SLUICE_TESTS_FAULTS_CLUSTER_KEYS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/slots.h"
+#include "tests/support/redis_cluster.h"
+#include "tests/support/redis_node.h"
+#include "tests/support/shared_load.h"
+#include "tests/support/store_calls.h"
+
+namespace sluice::testing {
+
+inline void PassTime(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
+
+inline std::shared_ptr<const store::Rule> Hourly(uint32_t limit_id) {
+  return MakeRule(limit_id, algorithm::MakeTokenBucket({1, 3'600'000'000'000}, 10, 0).value());
+}
+
+inline uint16_t SlotOfBucket(const store::Rule& rule, std::string_view key) {
+  return store::redis::SlotOf(store::redis::KeysOf("sluice", rule.limit_name, key)[0]);
+}
+
+// A key whose bucket under this limit is at that server. One of `number`.
+inline std::string KeyAt(RedisCluster& cluster, const store::Rule& rule, size_t server,
+                         int number = 0) {
+  for (int i = 0;; ++i) {
+    std::string key = "at" + std::to_string(i);
+    if (cluster.OwnerOf(SlotOfBucket(rule, key), 1) == server && number-- == 0) return key;
+  }
+}
+
+// Asks until somebody decides.
+inline Acquired AcquireWhenBack(RedisNode& node, const store::Rule& rule, std::string_view key) {
+  for (int i = 0;; ++i) {
+    const Acquired acquired = Acquire(node.store(), rule, key);
+    if (acquired.outcome != store::Outcome::kUnavailable || i == 4000) return acquired;
+    PassTime(std::chrono::milliseconds(5));
+  }
+}
+
+// Of each algorithm one that refills at once, at the first server.
+inline std::vector<LoadedLimit> LimitsAtTheFirst(RedisCluster& cluster) {
+  std::vector<LoadedLimit> limits = LimitsOfAllKinds();
+  for (LoadedLimit& limit : limits) {
+    if (limit.keys > 1) continue;
+    const std::string name = limit.name;
+    for (int i = 0;; ++i) {
+      limit.name = name + std::to_string(i);
+      const auto slot = store::redis::SlotOf(store::redis::KeysOf("sluice", limit.name, "k0")[0]);
+      if (cluster.OwnerOf(slot) == 0) break;
+    }
+  }
+  return limits;
+}
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_FAULTS_CLUSTER_KEYS_H_
