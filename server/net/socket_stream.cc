@@ -190,22 +190,31 @@ void SocketStream::Write(absl::Span<const uint8_t> data) {
     return Abort(absl::ResourceExhaustedError(
         absl::StrCat("more than ", options_.max_output_bytes, " bytes wait for the peer to read")));
   }
+  if (data.size() >= kDirectBytes && output_.empty() && state_ == State::kOpen) {
+    data.remove_prefix(Send(data));
+    if (data.empty() || state_ != State::kOpen) return;
+  }
   output_.Append(data);
   if (output_.size() >= options_.high_water_bytes) above_high_water_ = true;
   loop_.AtIterationEnd(*this);
 }
 
-void SocketStream::Flush() {
-  if (output_.empty()) return;
-  const absl::Span<const uint8_t> front = output_.front();
-  const ssize_t n = send(fd_, front.data(), front.size(), MSG_NOSIGNAL);
+size_t SocketStream::Send(absl::Span<const uint8_t> data) {
+  const ssize_t n = send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
   loop_.counters().writes.Add();
   if (n < 0) {
     if (errno != EAGAIN && errno != EINTR) EndWith(Broken(errno));
-    return;
+    return 0;
   }
   loop_.counters().bytes_out.Add(n);
-  output_.Consume(n);
+  return static_cast<size_t>(n);
+}
+
+void SocketStream::Flush() {
+  if (output_.empty()) return;
+  const size_t sent = Send(output_.front());
+  if (sent == 0) return;
+  output_.Consume(sent);
   if (state_ == State::kFlushing) loop_.ArmIn(linger_, linger_ns_);
 }
 

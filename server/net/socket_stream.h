@@ -4,7 +4,9 @@
 // output's memory is given back as soon as it is sent.
 //
 // Reading: one recv(2) per readiness event, at most the loop's read buffer, so that no connection
-// keeps the others waiting. Writing: one send(2) at the end of the iteration.
+// keeps the others waiting. Writing: one send(2) at the end of the iteration; what is so large that
+// its copy would cost more than a call is sent at once, and only copied as far as the kernel does
+// not take it.
 //
 // A stream belongs to its loop: it is destroyed after OnClosed has returned.
 #ifndef SLUICE_SERVER_NET_SOCKET_STREAM_H_
@@ -93,6 +95,9 @@ class SocketStream final : public Stream,
     kAborted,   // OnClosed will come at the end of the iteration
   };
 
+  // Twice a block of the pool, which is where a buffer would move to the heap; above a TLS record.
+  static constexpr size_t kDirectBytes = 2 * BufferPool::kBlockBytes;
+
   SocketStream(EventLoop& loop, const StreamOptions& options);
   ~SocketStream() override;
 
@@ -103,6 +108,8 @@ class SocketStream final : public Stream,
 
   void Read();
   void Drain();
+  // What the kernel takes now, of data that is not empty. May end the stream.
+  size_t Send(absl::Span<const uint8_t> data);
   void Flush();
   void HalfClose();
   void UpdateInterest();

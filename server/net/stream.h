@@ -71,7 +71,7 @@ class Stream {
   virtual ~Stream() = default;
 
   // Appends to the output; it is sent before the loop waits again, in one system call with all
-  // else that was written meanwhile. Copies what the kernel does not take at once.
+  // else that was written meanwhile (much at a time: at once). Copies what is not sent at once.
   virtual void Write(absl::Span<const uint8_t> data) = 0;
 
   // Bytes accepted by Write and not yet by the kernel.

@@ -133,10 +133,10 @@ void GrpcConnection::OnStreamClosed(void* stream, bool) {
   grpc_.Recycle(call);
 }
 
-Http2Session::Body GrpcConnection::OnSendBody(void* stream, int32_t, uint8_t* to, size_t room) {
+Http2Session::Body GrpcConnection::OnSendBody(void* stream, size_t room) {
   auto* call = static_cast<ServerCall*>(stream);
   Http2Session::Body body;
-  body.bytes = call->WriteBody(to, room);
+  body.bytes = call->TakeBody(room);
   if (call->finished_ && call->out_.empty()) {
     body.complete = true;
     if (!call->plain_answer_) {
@@ -145,7 +145,7 @@ Http2Session::Body GrpcConnection::OnSendBody(void* stream, int32_t, uint8_t* to
     } else if (!call->remote_ended_) {
       session_.EndsEarly();
     }
-  } else if (body.bytes == 0) {
+  } else if (body.bytes.empty()) {
     call->body_waits_ = true;
   }
   return body;

@@ -47,7 +47,7 @@ class GrpcConnection final : public net::StreamHandler, private Http2Session::Ha
   void OnData(void* stream, absl::Span<const uint8_t> data) override;
   void OnEnd(void* stream) override;
   void OnStreamClosed(void* stream, bool reset) override;
-  Http2Session::Body OnSendBody(void* stream, int32_t stream_id, uint8_t* to, size_t room) override;
+  Http2Session::Body OnSendBody(void* stream, size_t room) override;
   int64_t StartedNs(void* stream) const override;
 
   // An answer was submitted: it is sent when the input was handled, or the iteration ends.

@@ -28,6 +28,7 @@ Http2Environment::Http2Environment(const Http2Options& options) : options_(optio
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks_, &Http2Session::OnDataChunk);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks_, &Http2Session::OnStreamClose);
   nghttp2_session_callbacks_set_on_frame_send_callback(callbacks_, &Http2Session::OnFrameSent);
+  nghttp2_session_callbacks_set_send_data_callback(callbacks_, &Http2Session::OnSendData);
 
   nghttp2_option_new(&nghttp2_options_);
   nghttp2_option_set_no_auto_window_update(nghttp2_options_, 1);
@@ -109,13 +110,17 @@ void Http2Session::Receive(absl::Span<const uint8_t> data, int64_t now_ns) {
 }
 
 bool Http2Session::Send(size_t limit, Buffer* output) {
+  output_ = output;
+  output_limit_ = limit;
   while (output->size() < limit) {
+    // Frames with a body are appended by OnSendData; this one comes after them.
     const uint8_t* frame = nullptr;
     const ssize_t size = nghttp2_session_mem_send(session_, &frame);
-    if (size <= 0) {
-      if (size < 0) Terminate(NGHTTP2_INTERNAL_ERROR, nghttp2_strerror(static_cast<int>(size)));
+    if (size < 0) {
+      Terminate(NGHTTP2_INTERNAL_ERROR, nghttp2_strerror(static_cast<int>(size)));
       return false;
     }
+    if (size == 0 && output->size() < limit) return false;
     output->Append(frame, static_cast<size_t>(size));
   }
   return nghttp2_session_want_write(session_) != 0;
@@ -383,17 +388,32 @@ int Http2Session::OnFrameSent(nghttp2_session* session, const nghttp2_frame* fra
   return 0;
 }
 
-ssize_t Http2Session::OnReadBody(nghttp2_session*, int32_t stream_id, uint8_t* to, size_t room,
-                                 uint32_t* flags, nghttp2_data_source* source, void* self_ptr) {
+ssize_t Http2Session::OnReadBody(nghttp2_session*, int32_t, uint8_t*, size_t room, uint32_t* flags,
+                                 nghttp2_data_source* source, void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
-  const Body body = self->handler_.OnSendBody(source->ptr, stream_id, to, room);
+  const Body body = self->handler_.OnSendBody(source->ptr, room);
   if (body.complete) {
     *flags |= NGHTTP2_DATA_FLAG_EOF;
     if (body.trailers) *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
-  } else if (body.bytes == 0) {
+  } else if (body.bytes.empty()) {
     return NGHTTP2_ERR_DEFERRED;
   }
-  return static_cast<ssize_t>(body.bytes);
+  *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
+  self->body_ = body.bytes;
+  return static_cast<ssize_t>(body.bytes.size());
+}
+
+// Follows OnReadBody at once. `header` is the frame's.
+int Http2Session::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* header, size_t size,
+                             nghttp2_data_source*, void* self_ptr) {
+  auto* self = static_cast<Http2Session*>(self_ptr);
+  constexpr size_t kFrameHeader = 9;
+  uint8_t* const to = self->output_->Reserve(kFrameHeader + size);
+  std::memcpy(to, header, kFrameHeader);
+  if (size > 0) std::memcpy(to + kFrameHeader, self->body_.data(), size);
+  self->output_->Commit(kFrameHeader + size);
+  // Sent, but the rest has to wait.
+  return self->output_->size() < self->output_limit_ ? 0 : NGHTTP2_ERR_PAUSE;
 }
 
 }  // namespace sluice::transport::h2

@@ -80,8 +80,9 @@ class Http2Session {
  public:
   // What a body has to offer when the session can send some.
   struct Body {
-    // Bytes written. 0 with `more`: nothing at present; call ResumeBody when there is.
-    size_t bytes = 0;
+    // The next bytes, which stay as they are until Send returns or a callback of this stream's is
+    // called. None, and not complete: nothing at present; call ResumeBody when there is.
+    absl::Span<const uint8_t> bytes;
     // The body is complete; if trailers follow, they were submitted before returning.
     bool complete = false;
     bool trailers = false;
@@ -106,8 +107,8 @@ class Http2Session {
     virtual void OnEnd(void* stream) = 0;
     // The stream is gone, and its data with it. `reset`: before both sides had ended.
     virtual void OnStreamClosed(void* stream, bool reset) = 0;
-    // Writes at most `room` bytes of the response's body.
-    virtual Body OnSendBody(void* stream, int32_t stream_id, uint8_t* to, size_t room) = 0;
+    // Takes at most `room` bytes from the response's body, to be sent.
+    virtual Body OnSendBody(void* stream, size_t room) = 0;
     // When the request began, for telling short-lived resets.
     virtual int64_t StartedNs(void* stream) const = 0;
   };
@@ -181,6 +182,8 @@ class Http2Session {
   static int OnFrameSent(nghttp2_session*, const nghttp2_frame* frame, void* self);
   static ssize_t OnReadBody(nghttp2_session*, int32_t stream_id, uint8_t* to, size_t room,
                             uint32_t* flags, nghttp2_data_source* source, void* self);
+  static int OnSendData(nghttp2_session*, nghttp2_frame* frame, const uint8_t* header, size_t size,
+                        nghttp2_data_source* source, void* self);
 
   void SubmitFinalGoaway();
   void PlanWake();
@@ -199,6 +202,12 @@ class Http2Session {
   // The streams whose RST_STREAM was received, and sent, last.
   int32_t reset_by_peer_ = 0;
   int32_t reset_by_us_ = 0;
+
+  // Within Send: where frames go and how many bytes are wanted; the body of the DATA frame that is
+  // being made, which goes there straight from its stream.
+  Buffer* output_ = nullptr;
+  size_t output_limit_ = 0;
+  absl::Span<const uint8_t> body_;
 
   size_t early_ends_ = 0;
   size_t open_streams_ = 0;

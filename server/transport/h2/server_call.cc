@@ -409,13 +409,17 @@ void ServerCall::Ready() {
   }
   // Paused or congested since: Resumed goes on.
   if (paused_ || congested_) return;
+  DeliverAndTakeMore(kConsumeBytes);
+}
+
+void ServerCall::DeliverAndTakeMore(size_t least) {
   Deliver();
   if (finished_) return;
   UpdateCharges();
   if (paused_ || congested_) return;
   if (remote_ended_) {
     EndOfRequests();
-  } else if (unconsumed_ >= kConsumeBytes) {
+  } else if (unconsumed_ >= least) {
     connection_->session_.ConsumeStream(stream_id_, unconsumed_);
     unconsumed_ = 0;
   }
@@ -658,18 +662,17 @@ void ServerCall::Send() {
   connection_->MarkDirty();
 }
 
-size_t ServerCall::WriteBody(uint8_t* to, size_t room) {
+absl::Span<const uint8_t> ServerCall::TakeBody(size_t room) {
   // Of a stream, the message that is being built stays.
   const size_t ready = finished_ ? out_.size() : message_at_;
-  const size_t bytes = std::min(room, ready);
-  if (bytes > 0) {
-    std::memcpy(to, out_.data(), bytes);
-    out_.Consume(bytes);
-    message_at_ -= std::min(message_at_, bytes);
+  const absl::Span<const uint8_t> body = {out_.data(), std::min(room, ready)};
+  if (!body.empty()) {
+    out_.Consume(body.size());
+    message_at_ -= std::min(message_at_, body.size());
     UpdateCharges();
     if (congested_ && message_at_ <= kFlowingBytes) connection_->QueueResume(this);
   }
-  return bytes;
+  return body;
 }
 
 void ServerCall::RecordFinish(absl::StatusCode code) {
@@ -714,16 +717,7 @@ void ServerCall::Resumed() {
     method_->streaming->OnWritable(*this);
     if (finished_) return;
   }
-  Deliver();
-  if (finished_) return;
-  UpdateCharges();
-  if (paused_ || congested_) return;
-  if (remote_ended_) {
-    EndOfRequests();
-  } else if (unconsumed_ > 0) {
-    connection_->session_.ConsumeStream(stream_id_, unconsumed_);
-    unconsumed_ = 0;
-  }
+  DeliverAndTakeMore(1);
 }
 
 void ServerCall::ArmTimer(int64_t now_ns) {

@@ -137,6 +137,8 @@ class ServerCall {
   void Resumed();
   void ArmTimer(int64_t now_ns);
   void Deliver();
+  // And lets the client send on, once it has sent `least` bytes since it was last let.
+  void DeliverAndTakeMore(size_t least);
   size_t DeliverFrom(absl::Span<const uint8_t> data);
   // Checks a message's prefix. False: the call was finished with an error.
   bool CheckPrefix(const uint8_t* prefix, uint32_t* size);
@@ -151,7 +153,8 @@ class ServerCall {
   void SubmitTrailers();
   void RecordFinish(absl::StatusCode code);
   void UpdateCharges();
-  size_t WriteBody(uint8_t* to, size_t room);
+  // The next bytes to be sent, at most `room`. They stay until something is written to out_.
+  absl::Span<const uint8_t> TakeBody(size_t room);
 
   // ---- The first line of the object is what a unary call in steady state touches.
   GrpcConnection* connection_ = nullptr;
