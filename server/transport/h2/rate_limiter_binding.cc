@@ -118,14 +118,25 @@ void Append(const google::protobuf::MessageLite& message, Buffer* out) {
   out->Commit(size);
 }
 
-struct AcquireKind {
+// For messages that are not worth code of their own.
+template <typename Response, typename Call>
+void EncodeByProtobuf(const Call& call, Buffer* out) {
+  Response response;
+  wire::Write(call, &response);
+  Append(response, out);
+}
+
+struct AnyAcquire {
   using Call = service::AcquireCall;
-  static absl::Status Decode(absl::Span<const uint8_t> bytes, Call* call) {
-    return DecodeAcquire(bytes, call);
-  }
   static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
                      Call::DoneFn done, void* context) {
     limiter.Acquire(call, deadline_ns, done, context);
+  }
+};
+
+struct AcquireKind : AnyAcquire {
+  static absl::Status Decode(absl::Span<const uint8_t> bytes, Call* call) {
+    return DecodeAcquire(bytes, call);
   }
   static void Cancel(service::RateLimiter& limiter, Call* call) { limiter.CancelHeld(call); }
   static absl::Status Outcome(const Call& call) {
@@ -134,14 +145,9 @@ struct AcquireKind {
   static void Encode(const Call& call, Buffer* out) { EncodeAcquire(call, out); }
 };
 
-struct AcquireBatchKind {
-  using Call = service::AcquireCall;
+struct AcquireBatchKind : AnyAcquire {
   static absl::Status Decode(absl::Span<const uint8_t> bytes, Call* call) {
     return DecodeAcquireBatch(bytes, call);
-  }
-  static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
-                     Call::DoneFn done, void* context) {
-    limiter.Acquire(call, deadline_ns, done, context);
   }
   static void Cancel(service::RateLimiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
@@ -160,9 +166,7 @@ struct QueryKind {
   static void Cancel(service::RateLimiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
   static void Encode(const Call& call, Buffer* out) {
-    v1::QueryResponse response;
-    wire::Write(call, &response);
-    Append(response, out);
+    EncodeByProtobuf<v1::QueryResponse>(call, out);
   }
 };
 
@@ -187,9 +191,7 @@ struct RefundKind {
   static void Cancel(service::RateLimiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
   static void Encode(const Call& call, Buffer* out) {
-    v1::RefundResponse response;
-    wire::Write(call, &response);
-    Append(response, out);
+    EncodeByProtobuf<v1::RefundResponse>(call, out);
   }
 };
 
