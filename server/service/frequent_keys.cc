@@ -17,7 +17,9 @@ uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
 
 FrequentKeys::FrequentKeys(size_t counters) {
   counters = std::bit_ceil(std::clamp<size_t>(counters, 4, 32768));
-  counters_.resize(counters);
+  counts_.resize(counters);
+  hashes_.resize(counters);
+  keys_.resize(counters);
   slots_.resize(counters * 4);
   sorted_.resize(counters);
   free_.reserve(counters);
@@ -28,48 +30,69 @@ void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, u
   if (weight == 0) return;
   total_ = SaturatingAdd(total_, weight);
   const size_t mask = slots_.size() - 1;
-  for (size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
-    Counter& counter = counters_[slots_[slot] - 1];
-    if (counter.hash == hash && counter.limit_id == limit_id &&
-        common::SameBytes(counter.key, key)) {
-      counter.count = SaturatingAdd(counter.count, weight);
+  size_t slot = hash & mask;
+  for (; slots_[slot] != 0; slot = (slot + 1) & mask) {
+    const size_t counter = slots_[slot] - 1;
+    if (hashes_[counter] == hash && keys_[counter].limit_id == limit_id &&
+        common::SameBytes(keys_[counter].key, key)) {
+      counts_[counter] = SaturatingAdd(counts_[counter], weight);
       return;
     }
   }
-  if (free_.empty()) Purge();
+  const bool purged = free_.empty();
+  if (purged) Purge();
   const uint16_t index = free_.back();
   free_.pop_back();
-  Counter& counter = counters_[index];
-  counter.hash = hash;
-  counter.count = weight;
-  counter.limit_id = limit_id;
+  counts_[index] = weight;
+  hashes_[index] = hash;
+  keys_[index].limit_id = limit_id;
   // Grown in powers of two and never given back, so that it soon allocates no more.
-  if (key.size() > counter.key.capacity()) counter.key.reserve(std::bit_ceil(key.size()));
-  counter.key.assign(key);
-  Place(index);
+  std::string& text = keys_[index].key;
+  if (key.size() > text.capacity()) text.reserve(std::bit_ceil(key.size()));
+  text.assign(key);
+  if (purged) {
+    Place(index);
+  } else {
+    slots_[slot] = static_cast<uint16_t>(index + 1);
+  }
 }
 
 void FrequentKeys::Place(uint16_t counter) {
   const size_t mask = slots_.size() - 1;
-  size_t slot = counters_[counter].hash & mask;
+  size_t slot = hashes_[counter] & mask;
   while (slots_[slot] != 0) slot = (slot + 1) & mask;
   slots_[slot] = static_cast<uint16_t>(counter + 1);
 }
 
-void FrequentKeys::Purge() {
-  for (size_t i = 0; i < counters_.size(); ++i) sorted_[i] = counters_[i].count;
+uint64_t FrequentKeys::UpperMedian() {
+  // Of a stream whose keys are all rare most counters are equal, the least there are.
+  uint64_t least = counts_[0];
+  size_t equal = 0;
+  for (const uint64_t count : counts_) {
+    if (count < least) {
+      least = count;
+      equal = 0;
+    }
+    equal += count == least ? 1 : 0;
+  }
+  if (equal > counts_.size() / 2) return least;
+  sorted_ = counts_;
   const auto median = sorted_.begin() + static_cast<std::ptrdiff_t>(sorted_.size() / 2);
   std::nth_element(sorted_.begin(), median, sorted_.end());
-  const uint64_t cut = *median;  // at least half of the counters are no less
+  return *median;
+}
+
+// All counters are in use.
+void FrequentKeys::Purge() {
+  const uint64_t cut = UpperMedian();  // at least half of the counters are no less
   offset_ = SaturatingAdd(offset_, cut);
   std::fill(slots_.begin(), slots_.end(), 0);
-  for (size_t i = 0; i < counters_.size(); ++i) {
-    Counter& counter = counters_[i];
-    if (counter.count <= cut) {
-      counter.count = 0;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    if (counts_[i] <= cut) {
+      counts_[i] = 0;
       free_.push_back(static_cast<uint16_t>(i));
     } else {
-      counter.count -= cut;
+      counts_[i] -= cut;
       Place(static_cast<uint16_t>(i));
     }
   }

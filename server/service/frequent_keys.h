@@ -41,28 +41,31 @@ class FrequentKeys {
   // Visits (hash, limit_id, key, count).
   template <typename Visit>
   void ForEach(Visit visit) const {
-    for (const Counter& counter : counters_) {
-      if (counter.count > 0) visit(counter.hash, counter.limit_id, counter.key, counter.count);
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i] > 0) visit(hashes_[i], keys_[i].limit_id, keys_[i].key, counts_[i]);
     }
   }
 
-  size_t counters() const { return counters_.size(); }
+  size_t counters() const { return counts_.size(); }
   uint64_t offset() const { return offset_; }
   // All weight added. Saturates.
   uint64_t total() const { return total_; }
 
  private:
-  struct Counter {
-    uint64_t hash = 0;
-    uint64_t count = 0;  // 0: free
+  struct Key {
     uint32_t limit_id = 0;
     std::string key;
   };
 
   void Purge();
+  uint64_t UpperMedian();
   void Place(uint16_t counter);
 
-  std::vector<Counter> counters_;
+  // A counter is a place in each of the three. Where no key is frequent all counters are purged
+  // every so many keys, so what a purge and a search look at lies close together.
+  std::vector<uint64_t> counts_;  // 0: free
+  std::vector<uint64_t> hashes_;
+  std::vector<Key> keys_;
   std::vector<uint16_t> free_;
   // Open addressing: index of a counter plus 1; 0: empty. At most a quarter full.
   std::vector<uint16_t> slots_;
