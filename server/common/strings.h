@@ -30,10 +30,8 @@ inline bool SameBytes(std::string_view a, std::string_view b) {
     return same(n - 8, uint64_t{});
   }
   if (n >= 4) return same(0, uint32_t{}) && same(n - 4, uint32_t{});
-  for (size_t i = 0; i < n; ++i) {
-    if (a[i] != b[i]) return false;
-  }
-  return true;
+  if (n >= 2) return same(0, uint16_t{}) && same(n - 2, uint16_t{});
+  return n == 0 || a[0] == b[0];
 }
 
 }  // namespace sluice::common

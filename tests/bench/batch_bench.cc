@@ -101,7 +101,7 @@ void BM_Batch(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kBatch));
 }
 BENCHMARK(BM_Batch)
-    ->ArgsProduct({{kDecode, kEncode, kAll}, {64, 100'000}})
+    ->ArgsProduct({{kDecode, kEncode, kAll}, {64, 32'768, 100'000}})
     ->ArgNames({"stage", "keys"});
 
 }  // namespace

@@ -33,13 +33,6 @@ uint64_t SeedOf(uint64_t seed) {
 
 }  // namespace
 
-// A decision on a plain word that is not yet in force.
-struct MemoryStore::Attempt {
-  Record* record = nullptr;
-  uint64_t word = 0;      // what it was decided by
-  uint64_t new_word = 0;  // the same: nothing is taken
-};
-
 MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& options)
     : clock_(clock),
       overflow_(options.overflow),
@@ -86,6 +79,12 @@ void MemoryStore::Acquire(AcquireOperation* operation) {
   operation->Done();
 }
 
+inline bool MemoryStore::Commit(Record* record, uint64_t word, uint64_t new_word) {
+  // A denial changes nothing; it holds if the word is still the one it was decided by.
+  if (new_word == word) return record->word() == word;
+  return record->Swap(&word, new_word);
+}
+
 // In three passes over each group, so that the cache misses of all overlap, and what the processor
 // has to do for one decision overlaps with the others': a compare-and-swap lets nothing behind it
 // begin. The third pass decides by what the second saw; where a word has changed since, by another
@@ -93,7 +92,8 @@ void MemoryStore::Acquire(AcquireOperation* operation) {
 void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns) {
   uint64_t hashes[kGroup];
   Record* candidates[kGroup];
-  Attempt attempts[kGroup];
+  uint64_t words[kGroup];
+  uint64_t new_words[kGroup];
   while (!acquisitions.empty()) {
     const size_t n = std::min(kGroup, acquisitions.size());
     for (size_t i = 0; i < n; ++i) {
@@ -103,23 +103,25 @@ void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now
     }
     for (size_t i = 0; i < n; ++i) {
       candidates[i] = index_.Candidate(hashes[i]);
-      __builtin_prefetch(candidates[i], 1);
+      if (candidates[i] == nullptr) continue;
+      // Both ends: one of four lies in two lines of the cache.
+      const char* const begin = reinterpret_cast<const char*>(candidates[i]);
+      __builtin_prefetch(begin, 1);
+      __builtin_prefetch(begin + Record::Bytes(acquisitions[i].charges[0].key.size()) - 1);
     }
     for (size_t i = 0; i < n; ++i) {
-      attempts[i].record = nullptr;
+      Record*& record = candidates[i];
+      if (record == nullptr) continue;
       const Charge& charge = acquisitions[i].charges[0];
-      if (candidates[i] == nullptr || !IsSimple(acquisitions[i]) ||
-          candidates[i]->rule_id() != charge.rule->id || !candidates[i]->HasKey(charge.key)) {
-        continue;
-      }
-      const uint64_t word = candidates[i]->word();
-      if (Record::IsPlain(word)) {
-        attempts[i] = Try(acquisitions[i], candidates[i], word, now_ns);
+      words[i] = record->word();
+      if (!IsSimple(acquisitions[i]) || record->rule_id() != charge.rule->id ||
+          !record->HasKey(charge.key) || !Record::IsPlain(words[i]) ||
+          !Try(acquisitions[i], words[i], now_ns, &new_words[i])) {
+        record = nullptr;
       }
     }
     for (size_t i = 0; i < n; ++i) {
-      Attempt& attempt = attempts[i];
-      if (attempt.record != nullptr && Commit(attempt)) continue;
+      if (candidates[i] != nullptr && Commit(candidates[i], words[i], new_words[i])) continue;
       if (IsSimple(acquisitions[i])) {
         AcquireSimple(acquisitions[i], hashes[i], now_ns);
       } else {
@@ -135,16 +137,16 @@ bool MemoryStore::IsSimple(const Acquisition& acquisition) {
          acquisition.charges[0].rule->parameters.kind == Kind::kTokenBucket;
 }
 
-MemoryStore::Attempt MemoryStore::Try(Acquisition& acquisition, Record* record, uint64_t word,
-                                      int64_t now_ns) {
+bool MemoryStore::Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, uint64_t* new_word) {
   const Charge& charge = acquisition.charges[0];
   const Rule& rule = *charge.rule;
   const algorithm::TokenBucket& parameters = rule.parameters.token_bucket;
-  Attempt attempt{record, word, word};
+  uint64_t full_at = word;
   const bool taken = algorithm::TryTake(parameters, charge.permits,
-                                        algorithm::ToTicks(parameters, now_ns), &attempt.new_word);
+                                        algorithm::ToTicks(parameters, now_ns), &full_at);
+  *new_word = full_at;
   ChargeResult& result = *acquisition.results;
-  result.level = ToBucketLevel(algorithm::LevelAt(parameters, attempt.new_word, now_ns));
+  result.level = ToBucketLevel(algorithm::LevelAt(parameters, full_at, now_ns));
   result.reason = Reason::kNone;
   acquisition.outcome = Outcome::kGranted;
   acquisition.source = Source::kStore;
@@ -158,19 +160,13 @@ MemoryStore::Attempt MemoryStore::Try(Acquisition& acquisition, Record* record, 
     } else {
       const int64_t wait_ns =
           WaitUntil(algorithm::EarliestNs(parameters, charge.permits, word, now_ns), now_ns);
-      if (wait_ns <= acquisition.max_wait_ns) return {};
+      if (wait_ns <= acquisition.max_wait_ns) return false;
       result.reason = Reason::kNotEnough;
       acquisition.outcome = Outcome::kDenied;
       acquisition.retry_after_ns = wait_ns - acquisition.max_wait_ns;
     }
   }
-  return attempt;
-}
-
-bool MemoryStore::Commit(Attempt& attempt) {
-  // A denial changes nothing; it holds if the word is still the one it was decided by.
-  if (attempt.new_word == attempt.word) return attempt.record->word() == attempt.word;
-  return attempt.record->Swap(&attempt.word, attempt.new_word);
+  return true;
 }
 
 void MemoryStore::AcquireSimple(Acquisition& acquisition, uint64_t hash, int64_t now_ns) {
@@ -178,9 +174,9 @@ void MemoryStore::AcquireSimple(Acquisition& acquisition, uint64_t hash, int64_t
   Record* record = index_.Find(hash, *charge.rule, charge.key);
   if (record != nullptr) {
     for (uint64_t word = record->word(); Record::IsPlain(word);) {
-      const Attempt attempt = Try(acquisition, record, word, now_ns);
-      if (attempt.record == nullptr) break;
-      if (attempt.new_word == word || record->Swap(&word, attempt.new_word)) return;
+      uint64_t new_word;
+      if (!Try(acquisition, word, now_ns, &new_word)) break;
+      if (new_word == word || record->Swap(&word, new_word)) return;
     }
   }
   // There is none, or it is not plain, or is to be reserved in.

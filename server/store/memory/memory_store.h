@@ -70,17 +70,16 @@ class MemoryStore final : public Store {
  private:
   // A charge on its way through a decision that holds locks.
   struct Held;
-  struct Attempt;
 
   void AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns);
   // One charge on a token bucket, without a receipt.
   static bool IsSimple(const Acquisition& acquisition);
-  // Decides a simple one by a plain word, and fills in the answer. No record: it is one to be
-  // reserved, under the lock.
-  static Attempt Try(Acquisition& acquisition, memory::Record* record, uint64_t word,
-                     int64_t now_ns);
+  // Decides a simple one by a plain word, and fills in the answer. Not yet in force: *new_word is
+  // what the word is to become; the same: nothing is taken. False: it is one to be reserved, under
+  // the lock.
+  static bool Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, uint64_t* new_word);
   // Puts it in force; false if the word has changed.
-  static bool Commit(Attempt& attempt);
+  static bool Commit(memory::Record* record, uint64_t word, uint64_t new_word);
   void AcquireSimple(Acquisition& acquisition, uint64_t hash, int64_t now_ns);
   void AcquireLocked(Acquisition& acquisition, int64_t now_ns);
   // Finds the buckets, makes those that do not exist if `create_at_ns` is given, and locks them
