@@ -190,7 +190,8 @@ inline uint8_t* PutVarint(uint8_t* at, uint64_t value) {
   x = (x & 0x000000000fffffff) | (x & 0x00fffffff0000000) << 4;
   x = (x & 0x00003fff00003fff) | (x & 0x0fffc0000fffc000) << 2;
   x = (x & 0x007f007f007f007f) | (x & 0x3f803f803f803f80) << 1;
-  const int last = (63 - std::countl_zero(value)) / 7;  // the last byte's place
+  // The last byte's place: the highest bit's, at most 55, by 7.
+  const uint32_t last = (63 - static_cast<uint32_t>(std::countl_zero(value))) * 37 >> 8;
   x |= 0x8080808080808080 & ((uint64_t{1} << (8 * last)) - 1);
   if constexpr (std::endian::native == std::endian::big) x = __builtin_bswap64(x);
   std::memcpy(at, &x, 8);

@@ -1,5 +1,6 @@
 #include "server/transport/h2/rate_limiter_codec.h"
 
+#include <cstring>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -219,9 +220,30 @@ inline WireWriter WriteResponse(const service::AcquireCall& call, size_t i,
 // What WriteUsualItem takes at most, with the slack of its last varint.
 constexpr size_t kMostUsualBytes = 96;
 
+// A varint that mostly is the same as the last one was: a limit's capacity.
+class RepeatedVarint {
+ public:
+  // As PutVarint.
+  uint8_t* Put(uint8_t* at, uint64_t value) {
+    if (value != value_) {
+      if (value >> 56 != 0) return PutVarint(at, value);
+      value_ = value;
+      size_ = static_cast<size_t>(PutVarint(bytes_, value) - bytes_);
+    }
+    std::memcpy(at, bytes_, 8);
+    return at + size_;
+  }
+
+ private:
+  uint64_t value_ = 0;
+  size_t size_ = 1;
+  uint8_t bytes_[kMaxVarintBytes] = {};
+};
+
 // An answer of a batch to one charge, without a wait or a receipt. All its parts are shorter than
 // 128 bytes, so that each length is a byte.
-inline uint8_t* WriteUsualItem(const store::Acquisition& decided, uint8_t* at) {
+inline uint8_t* WriteUsualItem(const store::Acquisition& decided, RepeatedVarint& capacity,
+                               uint8_t* at) {
   const auto begin = [&at](uint8_t tag) {
     at[0] = tag;
     return at += 2;
@@ -253,7 +275,10 @@ inline uint8_t* WriteUsualItem(const store::Acquisition& decided, uint8_t* at) {
   const store::ChargeResult& result = *decided.results;
   uint8_t* const charge = begin(0x22);
   if (result.level.remaining != 0) varint(0x08, WireWriter::ZigZag(result.level.remaining));
-  if (result.level.capacity != 0) varint(0x10, result.level.capacity);
+  if (result.level.capacity != 0) {
+    at[0] = 0x10;
+    at = capacity.Put(at + 1, result.level.capacity);
+  }
   duration(0x1a, result.level.reset_after_ns);
   if (const uint64_t reason = ToWire(result.reason); reason != 0) varint(0x20, reason);
   end(charge);
@@ -332,11 +357,12 @@ void EncodeAcquire(const service::AcquireCall& call, Buffer* out) {
 }
 
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
+  RepeatedVarint capacity;
   for (size_t i = 0; i < call.size(); ++i) {
     const store::Acquisition* const decided = call.single(i);
     if (decided != nullptr) {
       uint8_t* const start = out->Reserve(kMostUsualBytes);
-      out->Commit(static_cast<size_t>(WriteUsualItem(*decided, start) - start));
+      out->Commit(static_cast<size_t>(WriteUsualItem(*decided, capacity, start) - start));
       continue;
     }
     const service::AcquisitionResult result = call.result(i);
