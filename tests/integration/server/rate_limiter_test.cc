@@ -264,8 +264,16 @@ TEST_P(RateLimiterServerTest, WhatIsNotInThisVersionSaysSo) {
   request.set_hold(false);
   request.mutable_max_wait()->set_seconds(-1);
   ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "max_wait: negative");
-  request.mutable_max_wait()->set_seconds(86'401);
-  ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "at most 24 h");
+  for (const int64_t seconds : {int64_t{86'401}, std::numeric_limits<int64_t>::max()}) {
+    request.mutable_max_wait()->set_seconds(seconds);
+    ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "at most 24 h");
+  }
+  // No duration at all.
+  request.mutable_max_wait()->set_seconds(1);
+  request.mutable_max_wait()->set_nanos(-1);
+  ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "max_wait: seconds 1");
+  request.mutable_max_wait()->set_nanos(1'000'000'000);
+  ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "max_wait: seconds 1");
   grpc::ClientContext context;
   v1::LeaseResponse lease;
   ExpectError(data_->Lease(&context, v1::LeaseRequest(), &lease), StatusCode::UNIMPLEMENTED,
@@ -333,6 +341,28 @@ TEST_P(RateLimiterServerTest, AStreamAnswersEachBatchInOrderAndEndsWithTheClient
   }
   writer.join();
   EXPECT_EQ(answers, 200);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_P(RateLimiterServerTest, AHeldAcquisitionInAStreamIsRefusedAndTheOthersAreAnswered) {
+  grpc::ClientContext context;
+  context.set_deadline(Soon());
+  auto stream = data_->AcquireStream(&context);
+  v1::AcquireBatchRequest request;
+  *request.add_acquisitions() = Request("api", "k", 4);
+  *request.add_acquisitions() = Request("api", "k", 4);
+  request.mutable_acquisitions(1)->set_hold(true);
+  request.mutable_acquisitions(1)->mutable_max_wait()->set_seconds(1);
+  *request.add_acquisitions() = Request("api", "k", 4);
+  ASSERT_TRUE(stream->Write(request));
+  v1::AcquireBatchResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  ASSERT_EQ(response.results_size(), 3);
+  EXPECT_TRUE(response.results(0).response().granted());
+  EXPECT_EQ(response.results(1).error().code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(response.results(1).error().message(), HasSubstr("acquisitions[1].hold"));
+  EXPECT_TRUE(response.results(2).response().granted());
+  stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
 }
 

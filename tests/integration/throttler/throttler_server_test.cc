@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <mutex>
@@ -35,6 +36,9 @@ limits:
   - { name: guava, rate: 10/s, burst: 0, debt: 8 }
   - { name: shared, rate: 1/h, burst: 100 }
   - { name: slow, rate: 1/h }
+  - { name: indebted, rate: 1/h, burst: 1, debt: 10 }
+  - { name: tens, rate: 40/s, burst: 0, debt: 10 }
+  - { name: window, algorithm: sliding_log, rate: 100/h }
 )";
 
 class ThrottlerServerTest : public ::testing::TestWithParam<testing::DataTransport> {
@@ -161,6 +165,64 @@ TEST_P(ThrottlerServerTest, ManyProgramsShareOneLimit) {
     if (*wait == nanoseconds(0)) ++started;
   }
   EXPECT_EQ(started, 100);
+}
+
+TEST_P(ThrottlerServerTest, TryStartRequestAnswersZeroOrHowLongToSleep) {
+  const Throttler throttler = Make("slow");
+  EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0));
+  const nanoseconds sleep = throttler.TryStart().value();
+  EXPECT_GT(sleep, seconds(3000));
+  EXPECT_LE(sleep, seconds(3600));
+}
+
+// No hour's end resets the count: all of it is taken until the first permit is an hour old.
+TEST_P(ThrottlerServerTest, TimerResetCounterExampleDoesNotHappen) {
+  const Throttler throttler = Make("window");
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(throttler.TryStart().value(), nanoseconds(0));
+  for (int i = 0; i < 100; ++i) ASSERT_GT(throttler.TryStart().value(), seconds(3000));
+}
+
+TEST_P(ThrottlerServerTest, FivePermitsAtOnceAreGrantedAndTheNextWaits) {
+  const Throttler throttler = Make("indebted");
+  EXPECT_EQ(throttler.TryStart(5).value(), nanoseconds(0));
+  // One was stored; the four that are owed take four hours.
+  EXPECT_GT(throttler.TryStart().value(), std::chrono::minutes(3 * 60 + 50));
+}
+
+TEST_P(ThrottlerServerTest, TenPermitsEachWithNothingStoredAreOneGrantEveryTenIntervals) {
+  const Throttler throttler = Make("tens");
+  std::vector<Time::time_point> at;
+  std::vector<std::future<Status>> futures;
+  const Time::time_point begin = Time::now();
+  for (int i = 0; i < 4; ++i) {
+    futures.push_back(throttler.Submit([&at] { at.push_back(Time::now()); }, {.permits = 10}));
+  }
+  for (auto& future : futures) ASSERT_TRUE(future.get().ok());
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_GE(at[static_cast<size_t>(i)] - begin, i * milliseconds(250)) << i;
+  }
+}
+
+TEST_P(ThrottlerServerTest, PermitsOf0AreRefused) {
+  const Throttler throttler = Make("shared");
+  EXPECT_EQ(throttler.TryStart(0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(throttler.Start({.permits = 0}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(throttler.Submit([] {}, {.permits = 0}).get().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_P(ThrottlerServerTest, NoIncrementIsLostInRaces) {
+  const Throttler throttler = Make("shared");
+  std::atomic<int> granted{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 40; ++i) {
+        if (throttler.TryStart().value() == nanoseconds(0)) granted.fetch_add(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(granted.load(), 100);
 }
 
 TEST_P(ThrottlerServerTest, CancellingGivesThePermitsBackAtTheServer) {
