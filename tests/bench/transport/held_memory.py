@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What a held call costs the server's memory: resident bytes of each, beside the transport's own.
+"""What held calls cost the server while they wait: resident bytes of each, beside the transport's
+own, and processor time while nobody's moment comes.
 
 Opens the same number of calls twice, each time on a fresh server: once with requests that lack
 their end, which is what the transport itself keeps of a call, and once whole ones that are held.
 
-    tests/bench/transport/held_memory.py [--build build] [--calls 100000]
+    tests/bench/transport/held_memory.py [--build build] [--calls 100000] [--seconds 10]
 """
 import argparse
+import os
 import socket
 import sys
 import tempfile
@@ -43,7 +45,15 @@ def until_pong(connection):
         have = have[-8:] + piece
 
 
+def cpu_seconds(pid):
+    """Of all its threads, user and system."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        fields = stat.read().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(options, folder, end):
+    """Resident bytes a call, and processor time a second."""
     server = loads.Server(options.build, "h2", folder, False)
     connections = []
     try:
@@ -58,7 +68,10 @@ def measure(options, folder, end):
                 before = idle_connections.resident_kib(server.process.pid)
         time.sleep(0.5)
         held = sum(rounds[1:])
-        return (idle_connections.resident_kib(server.process.pid) - before) * 1024 / held
+        each = (idle_connections.resident_kib(server.process.pid) - before) * 1024 / held
+        spent = cpu_seconds(server.process.pid)
+        time.sleep(options.seconds if end else 0)
+        return each, (cpu_seconds(server.process.pid) - spent) / options.seconds
     finally:
         for connection in connections:
             connection.close()
@@ -70,13 +83,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build")
     parser.add_argument("--calls", type=int, default=100000)
+    parser.add_argument("--seconds", type=float, default=10)
     options = parser.parse_args()
-    loads.LIMITS = "limits: [{name: line, rate: 1/60s, burst: 1}]\n"
+    # The first moments are ten minutes away.
+    loads.LIMITS = "limits: [{name: line, rate: 1/600s, burst: 1}]\n"
     with tempfile.TemporaryDirectory() as folder:
-        own = measure(options, folder, False)
-        held = measure(options, folder, True)
+        own, _ = measure(options, folder, False)
+        held, busy = measure(options, folder, True)
         print(f"{options.calls} calls: {own:.0f} B each while their requests come, {held:.0f} while "
-              f"they are held: {held - own:.0f} B beside the transport's own")
+              f"they are held: {held - own:.0f} B beside the transport's own; the server took "
+              f"{busy * 100:.2f} % of a processor while they waited")
     return 0
 
 
