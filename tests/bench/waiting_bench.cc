@@ -4,8 +4,8 @@
 //
 // Gaps are filled by another set of buckets than those that wait, since a set keeps its order: by
 // acquisitions with two charges. So they are to be compared with the first booking of two
-// (BM_FirstBookingOfTwo), which costs about twice the first of one; compared with that of one
-// (BM_FirstBooking) they pay for the second bucket too.
+// (BM_FirstBookingOfTwo), which costs two to three times the first of one; compared with that of
+// one (BM_FirstBooking) they pay for the second bucket too.
 #include <benchmark/benchmark.h>
 #include <time.h>
 
