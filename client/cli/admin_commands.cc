@@ -25,6 +25,7 @@ void WriteLimit(const LimitInfo& limit, Json* json) {
   if (limit.debt.has_value()) json->Field("debt", *limit.debt);
   if (limit.sub_windows.has_value()) json->Field("sub_windows", *limit.sub_windows);
   if (limit.utc_offset.has_value()) json->Field("utc_offset_ns", *limit.utc_offset);
+  if (limit.hash_tag.has_value()) json->Field("hash_tag", *limit.hash_tag);
   json->Field("mode", limit.mode).Field("on_store_failure", limit.on_store_failure);
   json->Name("charges").Open('[');
   for (const std::string& parent : limit.charges) json->Value(parent);
@@ -67,6 +68,7 @@ void PrintLimit(const LimitInfo& limit) {
   if (limit.utc_offset.has_value()) {
     rows.push_back({"utc_offset", FormatDuration(*limit.utc_offset)});
   }
+  if (limit.hash_tag.has_value()) rows.push_back({"hash_tag", *limit.hash_tag});
   rows.push_back({"mode", limit.mode});
   if (limit.on_store_failure != "deny") {
     rows.push_back({"on_store_failure", limit.on_store_failure});
@@ -170,6 +172,7 @@ int RunLimitsPut(const Session& session) {
   limit.mode = flags.Get("mode").value_or("");
   limit.on_store_failure = flags.Get("on-store-failure").value_or("");
   limit.charges = flags.All("charges");
+  if (flags.Has("hash-tag")) limit.hash_tag = *flags.Get("hash-tag");
   for (const char* name : {"burst", "debt", "sub-windows"}) {
     if (!flags.Has(name)) continue;
     const auto number = session.Number(name, 0);

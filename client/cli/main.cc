@@ -110,6 +110,7 @@ std::vector<Command> Commands() {
                   {"mode", "enforce|shadow", "shadow: grant all, and count what would be denied"},
                   {"on-store-failure", "deny|allow", "while the shared store is away (deny)"},
                   {"charges", "LIMIT", "also charge this limit; may be given again"},
+                  {"hash-tag", "TAG", "in a Redis Cluster: limits of one tag are in one slot"},
                   {"key", "KEY=RATE[,BURST[,DEBT]]",
                    "a key's own figures; one that is empty is the limit's; may be given again"},
                   {"sub-windows", "N", "of a sliding_window (10)"},

@@ -71,6 +71,7 @@ LimitInfo FromWire(const v1::Limit& limit) {
     if (key.has_debt()) override.debt = key.debt();
   }
   if (limit.has_sub_windows()) out.sub_windows = limit.sub_windows();
+  if (limit.has_hash_tag()) out.hash_tag = limit.hash_tag();
   if (limit.has_utc_offset()) out.utc_offset = FromWire(limit.utc_offset());
   if (limit.origin() != v1::ORIGIN_UNSPECIFIED) {
     out.origin = Lower(v1::Origin_Name(limit.origin()), sizeof("ORIGIN_") - 1);
@@ -116,6 +117,7 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
     if (key.debt.has_value()) override->set_debt(*key.debt);
   }
   if (limit.sub_windows.has_value()) wire->set_sub_windows(*limit.sub_windows);
+  if (limit.hash_tag.has_value()) wire->set_hash_tag(*limit.hash_tag);
   if (limit.utc_offset.has_value()) ToWire(*limit.utc_offset, wire->mutable_utc_offset());
   return Status();
 }

@@ -188,7 +188,8 @@ inline absl::Status ReservationInSeveralSlots(std::string_view path, std::string
       ToAbsl(Shown(key)), "\" and of limit \"", ToAbsl(other_limit), "\", key \"",
       ToAbsl(Shown(other_key)),
       "\" are in different slots of the Redis Cluster, where nothing is booked ahead together; "
-      "give their keys the same tag, as user:{42}, or leave max_wait out"));
+      "give their keys the same tag, as user:{42}, or these limits the same hash_tag, or leave "
+      "max_wait out"));
 }
 
 inline absl::Status StoreAway() {

@@ -30,9 +30,18 @@ using limits::ShowValue;
 using Kind = YamlNode::Kind;
 
 constexpr std::string_view kTopFields[] = {"limits"};
-constexpr std::string_view kLimitFields[] = {"name",        "algorithm", "rate",    "burst",
-                                             "debt",        "mode",      "charges", "keys",
-                                             "sub_windows", "utc_offset", "on_store_failure"};
+constexpr std::string_view kLimitFields[] = {"name",
+                                             "algorithm",
+                                             "rate",
+                                             "burst",
+                                             "debt",
+                                             "mode",
+                                             "charges",
+                                             "keys",
+                                             "sub_windows",
+                                             "utc_offset",
+                                             "on_store_failure",
+                                             "hash_tag"};
 constexpr std::string_view kKeyFields[] = {"rate", "burst", "debt"};
 
 std::string_view KindName(Kind kind) {
@@ -227,6 +236,9 @@ class Reader {
     if (s.ok()) {
       s = ReadField(node, path, "utc_offset", "say an offset from UTC, e.g. +02:00, -5h30m or 0",
                     limits::ParseUtcOffset, &spec->utc_offset_ns);
+    }
+    if (s.ok()) {
+      s = ReadField(node, path, "hash_tag", "say a word, e.g. orders", as_text, &spec->hash_tag);
     }
     if (s.ok()) s = ReadCharges(node, path, spec);
     if (s.ok()) s = ReadKeys(node, path, spec);

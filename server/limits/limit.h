@@ -44,6 +44,7 @@ struct LimitSpec {
   OnStoreFailure on_store_failure = OnStoreFailure::kDeny;
   std::vector<std::string> charges;
   std::vector<KeyOverride> keys;
+  std::optional<std::string> hash_tag;
 
   Origin origin = Origin::kFile;
   std::string defined_at;  // "FILE:LINE", empty for PutLimit

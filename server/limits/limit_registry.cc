@@ -27,8 +27,7 @@ uint64_t NextRegistrySerial() {
 bool SameFigures(const LimitSpec& a, const LimitSpec& b) {
   return a.algorithm == b.algorithm && a.rate == b.rate && a.burst == b.burst && a.debt == b.debt &&
          a.sub_windows == b.sub_windows && a.utc_offset_ns == b.utc_offset_ns && a.mode == b.mode &&
-         a.on_store_failure == b.on_store_failure &&
-         a.keys == b.keys;
+         a.on_store_failure == b.on_store_failure && a.hash_tag == b.hash_tag && a.keys == b.keys;
 }
 
 absl::Status TooManyLimits(size_t count) {
@@ -277,6 +276,7 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
                           rule->id = ++last_rule_id_;
                           rule->limit_id = limit_id;
                           rule->limit_name = spec.name;
+                          rule->hash_tag = spec.hash_tag.value_or("");
                           rule->parameters = parameters;
                           rule->shadow = shadow;
                           rule->allow_when_store_away = allow_away;
@@ -285,6 +285,7 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
                         };
   const auto same = [&](const RulePtr& rule, const algorithm::Parameters& parameters) {
     return rule->parameters == parameters && rule->shadow == shadow &&
+           rule->hash_tag == spec.hash_tag.value_or("") &&
            rule->allow_when_store_away == allow_away;
   };
 

@@ -197,6 +197,15 @@ std::optional<SpecProblem> CheckChargesField(const LimitSpec& spec) {
   return std::nullopt;
 }
 
+std::optional<SpecProblem> CheckHashTag(const LimitSpec& spec) {
+  if (!spec.hash_tag.has_value()) return std::nullopt;
+  if (spec.hash_tag->empty()) {
+    return Problem("hash_tag", "", "is empty; take it out, or say a word, e.g. orders");
+  }
+  if (auto advice = CheckName(*spec.hash_tag)) return Problem("hash_tag", *spec.hash_tag, *advice);
+  return std::nullopt;
+}
+
 std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecFigures* figures) {
   absl::flat_hash_map<absl::string_view, size_t> seen;
   for (size_t i = 0; i < spec.keys.size(); ++i) {
@@ -287,6 +296,7 @@ std::optional<std::string> CheckName(std::string_view name) {
 
 std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecFigures* figures) {
   if (auto advice = CheckName(spec.name)) return Problem("name", spec.name, *advice);
+  if (auto problem = CheckHashTag(spec)) return problem;
   SpecFigures made;
   if (auto problem = CheckWindowFields(spec)) return problem;
   if (auto problem = CheckFigures(spec, {spec.rate, spec.burst, spec.debt}, &made.own)) {

@@ -21,6 +21,9 @@ struct Rule {
   uint32_t limit_id = 0;
   // For Redis keys and messages.
   std::string limit_name;
+  // In a Cluster its buckets are in the slot of this tag; empty: each in that of its own name, or
+  // of its key's tag. A part of the names in Redis. Of no meaning to other stores.
+  std::string hash_tag = {};
   algorithm::Parameters parameters;
   // Shadow: never denies; debited when it fits, untouched and reported when it does not.
   bool shadow = false;

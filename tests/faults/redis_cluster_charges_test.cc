@@ -178,6 +178,30 @@ TEST_F(RedisClusterChargesTest, AReservationAcrossSlotsSaysWhichChargesAreApart)
   EXPECT_EQ(acquisition.elsewhere, 2u);
 }
 
+TEST_F(RedisClusterChargesTest, OfLimitsWithOneHashTagAreReservedTogether) {
+  RedisNode node(cluster_->url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto tagged = [&](uint32_t id, const algorithm::Parameters& parameters) {
+    auto rule = std::make_shared<store::Rule>(*MakeRule(id, parameters));
+    rule->hash_tag = "orders";
+    node.store().Register(rule);
+    return rule;
+  };
+  const auto one = tagged(40, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 1, 0).value());
+  const auto overall = tagged(41, algorithm::MakeSlidingLog({1, 1800 * kSecond}).value());
+  // Keys of any kind, also with tags of their own, and the limit's shared bucket.
+  const std::vector<store::Charge> charges = {
+      {one.get(), "a{t}", 1}, {one.get(), "b", 1}, {overall.get(), "", 1}};
+  const Acquired granted = Acquire(node.store(), charges);
+  ASSERT_TRUE(granted.granted());
+  for (const store::ChargeResult& charge : granted.charges) EXPECT_EQ(charge.debited_before_ns, 0);
+  const Acquired booked = Acquire(node.store(), charges, {.max_wait_ns = 24 * 3600 * kSecond});
+  ASSERT_TRUE(booked.granted());
+  EXPECT_GT(booked.wait_ns, 3500 * kSecond);
+  EXPECT_LE(booked.wait_ns, 3600 * kSecond);
+  EXPECT_EQ(Query(node.store(), *overall, "").waiting, 1u);
+}
+
 TEST_F(RedisClusterChargesTest, NeverAreGenerousUnderLoad) {
   // Every client charges two limits, and many are denied by one of them.
   LoadOptions options;

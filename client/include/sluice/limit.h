@@ -34,6 +34,7 @@ struct LimitInfo {
   std::vector<std::string> charges = {};
   std::vector<LimitKeyOverride> keys = {};
   std::optional<uint32_t> sub_windows = {};
+  std::optional<std::string> hash_tag = {};
   std::optional<std::chrono::nanoseconds> utc_offset = {};
   // Output only.
   std::string origin = {};      // "file", "admin", "admin_over_file"

@@ -111,9 +111,9 @@ absl::StatusOr<std::vector<StoredBucket::Receipt>> ParseReceipts(const Parameter
 }  // namespace
 
 std::array<std::string, 3> KeysOf(std::string_view name_space, std::string_view limit,
-                                  std::string_view key) {
+                                  std::string_view key, std::string_view limit_tag) {
   std::array<std::string, 3> keys;
-  const std::string_view tag = HashTagOf(key);
+  const std::string_view tag = limit_tag.empty() ? HashTagOf(key) : limit_tag;
   if (tag.empty()) {
     keys[0] = absl::StrCat(ToAbsl(name_space), ":{", limit.size(), ":", ToAbsl(limit), ":",
                            ToAbsl(key), "}");

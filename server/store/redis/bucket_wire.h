@@ -34,7 +34,7 @@ inline constexpr uint64_t kMaxCounted = (uint64_t{1} << 53) - 1;
 // length stands before it, and the last character says which form it is.
 // REQUIRES: no braces in the name space, as in the limit's name.
 std::array<std::string, 3> KeysOf(std::string_view name_space, std::string_view limit,
-                                  std::string_view key);
+                                  std::string_view key, std::string_view limit_tag = {});
 
 // A limit's figures for people: "token_bucket 10 per 1h, burst 10".
 std::string Describe(const algorithm::Parameters& parameters);

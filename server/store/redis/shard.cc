@@ -215,7 +215,7 @@ void Shard::Begin(Call call) {
 }
 
 Bucket Shard::BucketOf(const Rule& rule, std::string_view key) {
-  return {EntryOf(rule), KeysOf(store_.options_.name_space, rule.limit_name, key)};
+  return {EntryOf(rule), KeysOf(store_.options_.name_space, rule.limit_name, key, rule.hash_tag)};
 }
 
 std::shared_ptr<const RuleEntry> Shard::EntryOf(const Rule& rule) {

@@ -101,6 +101,7 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
     if (from.has_debt()) to.debt = from.debt();
   }
   if (limit.has_sub_windows()) spec.sub_windows = limit.sub_windows();
+  if (limit.has_hash_tag()) spec.hash_tag = limit.hash_tag();
   if (limit.has_utc_offset()) {
     const auto offset = service::ToNanoseconds(
         "limit.utc_offset", {limit.utc_offset().seconds(), limit.utc_offset().nanos()});
@@ -152,6 +153,7 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
     if (from.debt.has_value()) to->set_debt(*from.debt);
   }
   if (spec.sub_windows.has_value()) out->set_sub_windows(*spec.sub_windows);
+  if (spec.hash_tag.has_value()) out->set_hash_tag(*spec.hash_tag);
   if (spec.utc_offset_ns.has_value()) SetDuration(*spec.utc_offset_ns, out->mutable_utc_offset());
   switch (spec.origin) {
     case limits::Origin::kFile:

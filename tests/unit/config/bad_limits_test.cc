@@ -118,12 +118,16 @@ const BadCase kCases[] = {
      "f.yaml:4:5: limits[0]: \"brust\": no field has that name; did you mean burst?"},
     {"UnlikelyField", Limit("rate: 5/s\ncolour: red"),
      "f.yaml:4:5: limits[0]: \"colour\": no field has that name; there are name, algorithm, rate, "
-     "burst, debt, mode, charges, keys, sub_windows, utc_offset and "
-     "on_store_failure"},
+     "burst, debt, mode, charges, keys, sub_windows, utc_offset, "
+     "on_store_failure and hash_tag"},
     {"FieldTwice", Limit("rate: 5/s\nrate: 6/s"),
      "f.yaml:4:5: \"rate\": is given twice, first in line 3; keep one"},
     {"FieldTwiceInFlow", "limits: [{ name: a, rate: 5/s, rate: 5/s }]\n",
      "f.yaml:1:32: \"rate\": is given twice, first in line 1; keep one"},
+    {"HashTagIsEmpty", Limit("rate: 5/s\nhash_tag: ''"),
+     "f.yaml:4:15: limits[0].hash_tag: is empty; take it out, or say a word, e.g. orders"},
+    {"HashTagOfBraces", Limit("rate: 5/s\nhash_tag: '{a}'"),
+     "f.yaml:4:15: limits[0].hash_tag: \"{a}\": a name has only letters, digits and - _ . : / @"},
     {"NoName", "limits:\n  - rate: 5/s\n",
      "f.yaml:2:5: limits[0].name: is missing; give the limit a name"},
     {"NoRate", "limits:\n  - name: api\n",

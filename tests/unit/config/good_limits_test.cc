@@ -50,6 +50,7 @@ limits:
   - name: daily
     algorithm: sliding_window
     rate: 10000/24h
+    hash_tag: orders
     sub_windows: 24
     mode: shadow
     on_store_failure: allow
@@ -84,6 +85,8 @@ limits:
   EXPECT_EQ(specs[1].burst, std::nullopt);
   EXPECT_EQ(specs[2].algorithm, Kind::kSlidingWindow);
   EXPECT_EQ(specs[2].rate.period_ns, 24 * kHourNs);
+  EXPECT_EQ(specs[1].hash_tag, std::nullopt);
+  EXPECT_EQ(specs[2].hash_tag, "orders");
   EXPECT_EQ(specs[2].sub_windows, 24u);
   EXPECT_EQ(specs[2].mode, limits::Mode::kShadow);
   EXPECT_EQ(specs[2].on_store_failure, limits::OnStoreFailure::kAllow);
