@@ -20,14 +20,18 @@ using algorithm::Kind;
 using algorithm::Parameters;
 
 constexpr uint8_t kFormat = 1;
+
 class Writer {
  public:
   void Put(uint64_t value) {
+    if (bytes_.size() - size_ < kMostBytes) bytes_.resize(2 * bytes_.size() + kMostBytes);
+    char* at = bytes_.data() + size_;
     while (value >= 0x80) {
-      bytes_.push_back(static_cast<char>(value | 0x80));
+      *at++ = static_cast<char>(value | 0x80);
       value >>= 7;
     }
-    bytes_.push_back(static_cast<char>(value));
+    *at++ = static_cast<char>(value);
+    size_ = static_cast<size_t>(at - bytes_.data());
   }
   // Small if near to zero, also below it.
   void PutSigned(int64_t value) {
@@ -35,10 +39,22 @@ class Writer {
   }
   // From a number to one that is near.
   void PutStep(uint64_t from, uint64_t to) { PutSigned(static_cast<int64_t>(to - from)); }
-  std::string Take() { return std::move(bytes_); }
+  std::string Take() {
+    bytes_.resize(size_);
+    return std::move(bytes_);
+  }
+  void Append(const Writer& rest) {
+    bytes_.resize(size_);
+    bytes_.append(rest.bytes_, 0, rest.size_);
+    size_ = bytes_.size();
+  }
 
  private:
-  std::string bytes_;
+  static constexpr size_t kMostBytes = 10;  // of a number
+
+  // Longer than what is written: byte by byte, growing is what it would cost.
+  std::string bytes_ = std::string(256, '\0');
+  size_t size_ = 0;
 };
 
 class Reader {
@@ -87,35 +103,47 @@ struct Step {
 void PutBookings(const std::vector<Booking>& bookings, int64_t base_ns, Writer* out) {
   std::vector<uint64_t> sets;
   absl::flat_hash_map<uint64_t, size_t> places;  // in sets
-  std::vector<std::pair<Step, uint64_t>> steps;  // and how often in a row
+  uint64_t last_set = 0;
+  size_t last_place = 0;
+  Writer written;
+  size_t steps = 0;
+  Step step;
+  uint64_t in_a_row = 0;  // of `step`
+  const auto put = [&] {
+    if (in_a_row == 0) return;
+    ++steps;
+    written.Put(in_a_row);
+    written.Put(step.moment);
+    written.Put(step.permits);
+    written.PutSigned(static_cast<int64_t>(step.id));
+    written.Put(step.set);
+  };
   int64_t before_ns = base_ns;
   uint64_t id_before = 0;
   for (const Booking& booking : bookings) {
-    Step step;
-    step.moment = static_cast<uint64_t>(booking.moment_ns - before_ns);
-    before_ns = booking.moment_ns;
-    step.permits = booking.permits;
-    step.id = booking.id - id_before;
-    id_before = booking.id;
-    const auto [set, unknown] = places.try_emplace(booking.set, sets.size());
-    step.set = set->second;
-    if (unknown) sets.push_back(booking.set);
-    if (!steps.empty() && steps.back().first == step) {
-      ++steps.back().second;
-    } else {
-      steps.push_back({step, 1});
+    if (sets.empty() || booking.set != last_set) {
+      const auto [place, unknown] = places.try_emplace(booking.set, sets.size());
+      if (unknown) sets.push_back(booking.set);
+      last_set = booking.set;
+      last_place = place->second;
     }
+    const Step next = {static_cast<uint64_t>(booking.moment_ns - before_ns), booking.permits,
+                       booking.id - id_before, last_place};
+    before_ns = booking.moment_ns;
+    id_before = booking.id;
+    if (in_a_row > 0 && next == step) {
+      ++in_a_row;
+      continue;
+    }
+    put();
+    step = next;
+    in_a_row = 1;
   }
+  put();
   out->Put(sets.size());
   for (const uint64_t set : sets) out->Put(set);
-  out->Put(steps.size());
-  for (const auto& [step, count] : steps) {
-    out->Put(count);
-    out->Put(step.moment);
-    out->Put(step.permits);
-    out->PutSigned(static_cast<int64_t>(step.id));
-    out->Put(step.set);
-  }
+  out->Put(steps);
+  out->Append(written);
 }
 
 bool GetBookings(Reader* in, int64_t base_ns, std::vector<Booking>* bookings) {
