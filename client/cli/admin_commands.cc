@@ -259,7 +259,12 @@ int RunKeys(const Session& session) {
     for (const KeyUse& key : list->keys) {
       json.Open('{').Field("limit", key.limit).Field("key", key.key);
       json.Field("estimate", key.estimate).Field("error", key.error);
-      json.Field("remaining", key.remaining).Field("capacity", key.capacity);
+      json.Field("capacity", key.capacity);
+      if (!key.bucket_error.empty()) {
+        json.Field("bucket_error", key.bucket_error).Close();
+        continue;
+      }
+      json.Field("remaining", key.remaining);
       json.Field("reset_after_ns", key.reset_after).Field("waiting", key.waiting);
       json.Field("next_moment_after_ns", key.next_moment_after).Close();
     }
@@ -272,15 +277,19 @@ int RunKeys(const Session& session) {
   const bool any_wait = std::any_of(list->keys.begin(), list->keys.end(),
                                     [](const KeyUse& key) { return key.waiting > 0; });
   if (any_wait) rows[0].insert(rows[0].end(), {">WAITING", ">FIRST IN"});
+  std::string not_known;
   for (const KeyUse& key : list->keys) {
     rows.push_back({key.limit, ShowKey(key.key), FormatCount(key.estimate),
                     key.error == 0 ? "exact" : "-" + FormatCount(key.error),
-                    std::to_string(key.remaining), std::to_string(key.capacity)});
+                    key.bucket_error.empty() ? std::to_string(key.remaining) : "?",
+                    std::to_string(key.capacity)});
+    if (!key.bucket_error.empty()) not_known = key.bucket_error;
     if (!any_wait) continue;
     rows.back().push_back(FormatCount(key.waiting));
     rows.back().push_back(key.waiting > 0 ? FormatDuration(key.next_moment_after) : "-");
   }
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
+  if (!not_known.empty()) std::printf("? : %s\n", not_known.c_str());
   return kExitDone;
 }
 
@@ -388,6 +397,11 @@ int RunStats(const Session& session) {
     rows.push_back({"store", stats->store + ": " + FormatCount(stats->store_decisions) +
                                  " decided by " + FormatCount(stats->store_commands) +
                                  " commands"});
+    // Of two calls: it may have come back between them.
+    if (const auto config = admin->GetConfigStatus(); config.ok() && config->store.away) {
+      rows.push_back(
+          {"", "AWAY since " + FormatTime(config->store.since) + ": " + config->store.last_error});
+    }
     rows.push_back({"commands", FormatCount(stats->store_unanswered) + " unanswered, " +
                                     FormatCount(stats->store_errors) + " refused"});
     rows.push_back({"buckets", FormatCount(stats->store_conversions) + " of other figures"});

@@ -88,7 +88,11 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
       line += "  " + charge.limit + (charge.key.empty() ? "" : " " + ShowKey(charge.key));
     }
     line += "  (no server decided: " + decision.status.ToString() + ")";
-    if (decision.status.may_have_executed()) line += " (permits may have been taken)";
+    // The server may have said it.
+    if (decision.status.may_have_executed() &&
+        decision.status.message().find("may have been taken") == std::string::npos) {
+      line += " (permits may have been taken)";
+    }
     return line;
   }
   if (decision.granted && decision.wait.count() > 0) {

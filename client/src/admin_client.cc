@@ -260,7 +260,7 @@ Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, ui
   for (const v1::KeyUse& key : response.keys()) {
     list.keys.push_back({key.limit(), key.key(), key.estimate(), key.error(), key.remaining(),
                          key.capacity(), FromWire(key.reset_after()), key.waiting(),
-                         FromWire(key.next_moment_after())});
+                         FromWire(key.next_moment_after()), key.bucket_error()});
   }
   return list;
 }

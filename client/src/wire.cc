@@ -57,6 +57,7 @@ Status FromWire(const v1::Error& wire) {
   const auto code = static_cast<StatusCode>(wire.code());
   // In a batch the server says what became of each acquisition, so most errors mean that nothing
   // was debited; where its own store is involved it may not know.
+  if (wire.nothing_taken()) return Status(code, wire.message());
   if (code == StatusCode::kUnavailable || code == StatusCode::kInternal ||
       code == StatusCode::kUnknown || code == StatusCode::kDeadlineExceeded) {
     return Status::MaybeExecuted(code, wire.message());

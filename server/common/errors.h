@@ -192,8 +192,37 @@ inline absl::Status ReservationInSeveralSlots(std::string_view path, std::string
       "max_wait out"));
 }
 
+// The store was not asked, or refused.
 inline absl::Status StoreAway() {
-  return absl::UnavailableError("the shared store is away, and the limit says deny");
+  // Made once: it is the answer to each call while the store is away.
+  static const absl::Status* const status = new absl::Status(NotExecuted(absl::UnavailableError(
+      "the shared store is away or refuses (`sluice config` and the server's log say why), and the "
+      "limit says deny; nothing was taken")));
+  return *status;
+}
+
+// The store was asked.
+inline absl::Status StoreAnswerLost() {
+  return absl::UnavailableError(
+      "the shared store was asked and its answer is lost; the permits may have been taken");
+}
+
+inline absl::Status RefundUnanswered() {
+  return absl::UnavailableError(
+      "the shared store is away, or its answer is lost; whether the permits were given back is not "
+      "known; call Refund again: a receipt is redeemed once");
+}
+
+// Of ResetKey.
+inline absl::Status NotReset() {
+  return NotExecuted(absl::UnavailableError(
+      "the shared store is away or refuses (`sluice config` and the server's log say why); the "
+      "bucket is as it was; reset it again when the store is back"));
+}
+inline absl::Status ResetAnswerLost() {
+  return absl::UnavailableError(
+      "the shared store was asked and its answer is lost; the bucket may have been reset; reset it "
+      "again to be sure");
 }
 
 inline absl::Status BucketNotKnown() {

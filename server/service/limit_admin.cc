@@ -77,29 +77,48 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
   struct Call {
     std::function<void(absl::StatusOr<bool>)> done;
     std::shared_ptr<const limits::LimitTable> table;
+    std::string limit;
     std::string key;
+    common::Log& log;
+
+    void End(absl::StatusOr<bool> existed) {
+      if (existed.ok()) {
+        log.Info("key_reset", {{"limit", limit}, {"key", key}});
+      } else {
+        log.Warning("key_reset_failed",
+                    {{"limit", limit}, {"key", key}, {"error", existed.status().message()}});
+      }
+      done(std::move(existed));
+    }
   };
-  auto call = std::make_unique<Call>();
-  call->table = registry_.Current();
+  std::unique_ptr<Call> call(new Call{std::move(done), registry_.Current(), {}, {}, log_});
   const limits::Limit* const found = call->table->Find(limit);
   if (found == nullptr) {
-    done(errors::NoLimitNamed("limit", limit, NearestLimit(*call->table, limit)));
+    call->done(errors::NoLimitNamed("limit", limit, NearestLimit(*call->table, limit)));
     return;
   }
   if (key.size() > bounds::kMaxKeyBytes) {
-    done(errors::FieldOutOfBounds("key", absl::StrCat(key.size(), " bytes"),
-                                  absl::StrCat("at most ", bounds::kMaxKeyBytes)));
+    call->done(errors::FieldOutOfBounds("key", absl::StrCat(key.size(), " bytes"),
+                                        absl::StrCat("at most ", bounds::kMaxKeyBytes)));
     return;
   }
-  call->done = std::move(done);
+  call->limit.assign(limit);
   call->key.assign(key);
-  log_.Info("key_reset", {{"limit", common::ToAbsl(limit)}, {"key", common::ToAbsl(key)}});
   Call* const raw = call.release();
   store_.Reset(
       found->RuleFor(raw->key), raw->key,
-      [](void* context, bool existed) {
+      [](void* context, store::ResetOutcome outcome) {
         const std::unique_ptr<Call> owned(static_cast<Call*>(context));
-        owned->done(existed);
+        switch (outcome) {
+          case store::ResetOutcome::kReset:
+            return owned->End(true);
+          case store::ResetOutcome::kNotInUse:
+            return owned->End(false);
+          case store::ResetOutcome::kUnavailable:
+            return owned->End(errors::NotReset());
+          case store::ResetOutcome::kUnknown:
+            return owned->End(errors::ResetAnswerLost());
+        }
       },
       raw);
 }
@@ -123,6 +142,10 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
       const std::unique_ptr<Operation> self(this);
       for (size_t i = 0; i < queried.size(); ++i) {
         listed.keys[i].level = queried[i].level;
+        if (queried[i].unavailable) {
+          listed.keys[i].bucket = errors::BucketNotKnown();
+          listed.keys[i].level.capacity = algorithm::Capacity(queried[i].rule->parameters);
+        }
         listed.keys[i].waiting = queried[i].waiting;
         listed.keys[i].next_moment_after_ns = queried[i].next_moment_after_ns;
       }
@@ -150,7 +173,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
     const auto it = by_id.find(key.limit_id);
     if (it == by_id.end()) continue;  // its limit was deleted
     operation->listed.keys.push_back(
-        {std::string(it->second->name()), key.key, key.estimate, key.error, {}, 0});
+        {std::string(it->second->name()), key.key, key.estimate, key.error, {}, {}, 0, 0});
     store::QueryItem& item = operation->queried.emplace_back();
     item.rule = &it->second->RuleFor(key.key);
     item.key = key.key;  // of operation->top

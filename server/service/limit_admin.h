@@ -68,6 +68,8 @@ struct ListedKey {
   std::string key;
   uint64_t estimate = 0;
   uint64_t error = 0;
+  // Not OK: the shared store is away, and of `level` the capacity alone is known.
+  absl::Status bucket = {};
   store::BucketLevel level;
   uint64_t waiting = 0;
   int64_t next_moment_after_ns = 0;
@@ -116,7 +118,8 @@ class LimitAdmin {
   absl::StatusOr<limits::LimitRegistry::PutResult> Put(limits::LimitSpec spec);
   absl::Status Delete(std::string_view name);
 
-  // done(existed), as the store calls back. NOT_FOUND; INVALID_ARGUMENT: the key is too long.
+  // done(existed), as the store calls back. NOT_FOUND; INVALID_ARGUMENT: the key is too long;
+  // UNAVAILABLE: the shared store is away (nothing was done), or its answer is lost.
   void ResetKey(std::string_view limit, std::string_view key,
                 std::function<void(absl::StatusOr<bool>)> done);
 

@@ -205,7 +205,8 @@ void RateLimiter::Decided(AcquireCall* call) {
         break;
       case store::Outcome::kPending:
       case store::Outcome::kUnavailable:
-        item.status = errors::StoreAway();
+        item.status = attempt->acquisition(item.in_work).may_be_debited ? errors::StoreAnswerLost()
+                                                                        : errors::StoreAway();
         item.store_away = attempt->acquisition(item.in_work).source == store::Source::kStoreAway;
         break;
       case store::Outcome::kUnsupported:
@@ -269,7 +270,7 @@ void RateLimiter::Answer(AcquireCall* call, engine::HeldOutcome outcome) {
       item.status = errors::Draining();
       break;
     case engine::HeldOutcome::kUnavailable:
-      item.status = errors::StoreAway();
+      item.status = errors::StoreAnswerLost();
       break;
   }
   Count(*call);
@@ -535,7 +536,7 @@ void RateLimiter::Refunded(RefundCall* call) {
       break;
     case store::RefundOutcome::kPending:
     case store::RefundOutcome::kUnavailable:
-      call->status_ = errors::StoreAway();
+      call->status_ = errors::RefundUnanswered();
       break;
   }
   call->done_(call->context_, call);

@@ -70,7 +70,7 @@ enum class Outcome : uint8_t {
   kStaleRule,
   // Nothing was debited; the deadline had passed before the decision.
   kDeadlineExceeded,
-  // Nothing was debited, as far as the store knows; the shared store is away.
+  // The shared store is away, or did not answer: see Acquisition::may_be_debited.
   kUnavailable,
   // Nothing was debited; this store does not book ahead (max_wait_ns).
   kUnsupported,
@@ -106,6 +106,9 @@ struct Acquisition {
   uint64_t receipt_id = 0;
   // kSeveralSlots: the place of a charge whose bucket is not in the slot of the first one's.
   size_t elsewhere = 0;
+  // kUnavailable: it was asked of the shared store, whose answer is lost, so that it may have been
+  // debited. False: nothing was.
+  bool may_be_debited = false;
 };
 
 // Independent acquisitions, decided in order. The caller owns it and keeps it, and all it points
@@ -250,6 +253,16 @@ class RebookOperation {
   ~RebookOperation() = default;
 };
 
+enum class ResetOutcome : uint8_t {
+  // The bucket is full, and was not.
+  kReset = 0,
+  kNotInUse,
+  // The shared store is away, and was not asked.
+  kUnavailable,
+  // It was asked, and its answer is lost.
+  kUnknown,
+};
+
 struct StoreStats {
   uint64_t buckets = 0;
   uint64_t max_buckets = 0;
@@ -321,10 +334,10 @@ class Store {
   // on a clock of the store's own.
   virtual bool UsesLocalClock() const { return true; }
 
-  // Makes the bucket full; its open receipts become worthless. `done(existed)` runs once, as
+  // Makes the bucket full; its open receipts become worthless. `done` runs once, as
   // AcquireOperation::Done does.
-  virtual void Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
-                     void* context) = 0;
+  using ResetDone = void (*)(void* context, ResetOutcome outcome);
+  virtual void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) = 0;
 
   virtual StoreStats Stats() const = 0;
 

@@ -114,12 +114,35 @@ TEST(RedisBookingsFaultsTest, ALostAnswerOfABookingCountsAsSpent) {
   proxy.LoseNextAnswer(/*after=*/1);
   const Acquired lost = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
   EXPECT_EQ(lost.outcome, Outcome::kUnavailable);
+  EXPECT_TRUE(lost.may_be_debited);
   EXPECT_EQ(lost.receipt_id, 0u);
   EXPECT_TRUE(proxy.lost());
   EXPECT_EQ(Query(other.store(), *rule, "k").waiting, 2u);
   const Acquired next = Acquire(other.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
   EXPECT_GT(next.wait_ns, 2 * kHour);
   EXPECT_LE(next.wait_ns, 3 * kHour);
+  // What was to be decided by an answer that is lost was not asked for.
+  while (Query(node.store(), *rule, "k").unavailable) std::this_thread::yield();
+  proxy.LoseNextAnswer();
+  const Acquired unread = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
+  EXPECT_EQ(unread.outcome, Outcome::kUnavailable);
+  EXPECT_FALSE(unread.may_be_debited);
+  EXPECT_EQ(Query(other.store(), *rule, "k").waiting, 3u);
+}
+
+// Who would wait is answered as anybody else.
+TEST(RedisBookingsFaultsTest, NothingIsBookedWhileRedisIsAway) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());
+  node.store().Register(rule);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
+  server.Kill();
+  for (int i = 0; i < 3; ++i) {
+    const Acquired away = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = kHour});
+    EXPECT_EQ(away.outcome, Outcome::kUnavailable);
+    EXPECT_EQ(away.source, store::Source::kStoreAway);
+  }
 }
 
 TEST(RedisBookingsFaultsTest, ABucketThatWasFlushedIsBookedAnew) {

@@ -89,9 +89,12 @@ TEST_F(RedisBreakerTest, OpensWhenTheBudgetIsSpent) {
   for (int i = 0; i < 5; ++i) Turn(kMs);
   EXPECT_TRUE(asked_->done);
   EXPECT_EQ(asked_->acquisition.outcome, store::Outcome::kUnavailable);
-  // And who asks now is told at once.
+  EXPECT_TRUE(asked_->acquisition.may_be_debited);
+  // And who asks now is told at once, and that nothing was asked of Redis.
   Ask();
   EXPECT_TRUE(asked_->done);
+  EXPECT_EQ(asked_->acquisition.outcome, store::Outcome::kUnavailable);
+  EXPECT_FALSE(asked_->acquisition.may_be_debited);
   server_.Resume();
 }
 

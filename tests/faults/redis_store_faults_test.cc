@@ -117,11 +117,32 @@ TEST(RedisStoreFaultsTest, AnAnswerThatIsLostIsNeverAskedForAgain) {
   node.store().Register(rule);
   EXPECT_TRUE(Acquire(node.store(), *rule, "k", 2).granted());
   proxy.LoseNextAnswer();
-  EXPECT_EQ(Acquire(node.store(), *rule, "k", 3).outcome, Outcome::kUnavailable);
+  const Acquired lost = Acquire(node.store(), *rule, "k", 3);
+  EXPECT_EQ(lost.outcome, Outcome::kUnavailable);
+  EXPECT_TRUE(lost.may_be_debited);
   RedisNode other(server.url());
   other.store().Register(rule);
   // 10 - 2 - 3: once, and not given back.
   EXPECT_EQ(Query(other.store(), *rule, "k").level.remaining, 5);
+}
+
+TEST(RedisStoreFaultsTest, AResetSaysWhetherItCameAbout) {
+  RedisServer server;
+  const std::string path = server.folder() + "/proxy.sock";
+  ReplyDroppingProxy proxy(server.socket_path(), path);
+  RedisNode node("unix://" + path);
+  ASSERT_TRUE(node.connected().ok());
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 10, 0).value());
+  node.store().Register(rule);
+  ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
+  proxy.LoseNextAnswer();
+  EXPECT_EQ(ResetKey(node.store(), *rule, "k"), store::ResetOutcome::kUnknown);
+  while (Query(node.store(), *rule, "k").unavailable) std::this_thread::yield();
+  EXPECT_EQ(ResetKey(node.store(), *rule, "k"), store::ResetOutcome::kNotInUse);
+  server.Kill();
+  // The breaker may be told only by the first that breaks.
+  while (!Query(node.store(), *rule, "k").unavailable) std::this_thread::yield();
+  EXPECT_EQ(ResetKey(node.store(), *rule, "k"), store::ResetOutcome::kUnavailable);
 }
 
 TEST(RedisStoreFaultsTest, ALimitThatSaysAllowIsGrantedWhileRedisIsAway) {
@@ -175,7 +196,9 @@ TEST(RedisStoreFaultsTest, ARedisThatIsOutOfMemoryDebitsNothingAndRecovers) {
   node.store().Register(rule);
   RedisCalls calls(server);
   calls.Call({"CONFIG", "SET", "maxmemory", "1"});
-  EXPECT_EQ(Acquire(node.store(), *rule, "k").outcome, Outcome::kUnavailable);
+  const Acquired refused = Acquire(node.store(), *rule, "k");
+  EXPECT_EQ(refused.outcome, Outcome::kUnavailable);
+  EXPECT_FALSE(refused.may_be_debited);
   calls.Call({"CONFIG", "SET", "maxmemory", "0"});
   const Acquired acquired = Acquire(node.store(), *rule, "k");
   EXPECT_TRUE(acquired.granted());

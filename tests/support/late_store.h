@@ -115,7 +115,7 @@ class LateStore final : public store::Store {
            operation->Done();
          }});
   }
-  void Reset(const store::Rule& rule, std::string_view key, void (*done)(void*, bool existed),
+  void Reset(const store::Rule& rule, std::string_view key, ResetDone done,
              void* context) override {
     store_.Reset(rule, key, done, context);
   }

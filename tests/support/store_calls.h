@@ -58,6 +58,7 @@ struct Acquired {
   int64_t now_ns = 0;
   uint64_t receipt_id = 0;
   std::vector<store::ChargeResult> charges;
+  bool may_be_debited = false;
 
   // What Refund takes beside the receipt's id.
   int64_t moment_ns() const { return wait_ns == 0 ? 0 : now_ns + wait_ns; }
@@ -100,7 +101,8 @@ inline std::vector<Acquired> AcquireBatch(store::Store& store,
                    a.retry_after_ns,
                    a.now_ns,
                    a.receipt_id,
-                   std::move(results[i])};
+                   std::move(results[i]),
+                   a.may_be_debited};
   }
   return acquired;
 }
@@ -154,21 +156,26 @@ inline Refunded Refund(store::Store& store, uint64_t receipt_id,
   return refunded;
 }
 
-inline bool Reset(store::Store& store, const store::Rule& rule, std::string_view key) {
+inline store::ResetOutcome ResetKey(store::Store& store, const store::Rule& rule,
+                                    std::string_view key) {
   struct Answer {
     Notification done;
-    bool existed = false;
+    store::ResetOutcome outcome = store::ResetOutcome::kUnavailable;
   };
   Answer answer;
   store.Reset(
       rule, key,
-      [](void* context, bool existed) {
-        static_cast<Answer*>(context)->existed = existed;
+      [](void* context, store::ResetOutcome outcome) {
+        static_cast<Answer*>(context)->outcome = outcome;
         static_cast<Answer*>(context)->done.Notify();
       },
       &answer);
   answer.done.Wait();
-  return answer.existed;
+  return answer.outcome;
+}
+
+inline bool Reset(store::Store& store, const store::Rule& rule, std::string_view key) {
+  return ResetKey(store, rule, key) == store::ResetOutcome::kReset;
 }
 
 }  // namespace sluice::testing

@@ -36,6 +36,8 @@ struct KeyUse {
   std::chrono::nanoseconds reset_after{0};
   uint64_t waiting = 0;                           // places in line
   std::chrono::nanoseconds next_moment_after{0};  // until the first one's moment
+  // Why what is left is not known (the shared store is away); empty: it is.
+  std::string bucket_error = {};
 };
 
 struct KeyList {

@@ -574,8 +574,7 @@ void MemoryStore::Refund(RefundOperation* operation) {
   operation->Done();
 }
 
-void MemoryStore::Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
-                        void* context) {
+void MemoryStore::Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) {
   bool existed = false;
   {
     EpochGuard guard(index_.epochs());
@@ -603,7 +602,7 @@ void MemoryStore::Reset(const Rule& rule, std::string_view key, void (*done)(voi
       break;
     }
   }
-  done(context, existed);
+  done(context, existed ? ResetOutcome::kReset : ResetOutcome::kNotInUse);
 }
 
 StoreStats MemoryStore::Stats() const {

@@ -62,8 +62,7 @@ class MemoryStore final : public Store {
   // Holds all the items' buckets for as long as it takes, a microsecond or two for each: those who
   // come for one of them wait.
   void Rebook(RebookOperation* operation) override;
-  void Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
-             void* context) override;
+  void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) override;
   StoreStats Stats() const override;
   bool Maintain() override { return index_.Maintain(); }
 

@@ -26,6 +26,7 @@ void AcquireCommand::CollectLate(int64_t now_ns, std::vector<Caller>* late, int6
   for (Caller& caller : callers_) {
     if (caller.job == nullptr) continue;
     if (caller.job->deadline_ns < now_ns) {
+      caller.acquisition->may_be_debited = may_be_in_force();
       late->push_back(std::exchange(caller, {nullptr, caller.acquisition}));
     } else {
       *next_ns = std::min(*next_ns, caller.job->deadline_ns);
@@ -73,6 +74,7 @@ void AcquireCommand::AnswerAway() {
       caller.acquisition->wait_ns = 0;
       caller.acquisition->retry_after_ns = 0;
       caller.acquisition->receipt_id = 0;
+      caller.acquisition->may_be_debited = may_be_in_force();
     }
     shard_.AnswerAway(caller);
   }

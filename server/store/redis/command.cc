@@ -1,5 +1,7 @@
 #include "server/store/redis/command.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "server/store/redis/router.h"
@@ -13,6 +15,16 @@ namespace {
 constexpr int kMaxTries = 8;
 constexpr int kTriesAtOnce = 2;
 
+// Redis checks these before a script, or before what a script writes first: nothing was written.
+bool RefusedAsAWhole(const Reply& error) {
+  static constexpr const char* kCodes[] = {"NOSCRIPT", "MARKER",   "OOM",        "NOREPLICAS",
+                                           "READONLY", "MISCONF",  "LOADING",    "MASTERDOWN",
+                                           "BUSY",     "NOPERM",   "NOAUTH",     "MOVED",
+                                           "ASK",      "TRYAGAIN", "CLUSTERDOWN"};
+  return std::any_of(std::begin(kCodes), std::end(kCodes),
+                     [&](const char* code) { return error.HasCode(code); });
+}
+
 }  // namespace
 
 void Command::Start(std::unique_ptr<Command> command) {
@@ -24,6 +36,7 @@ void Command::OnReply(Reply* reply) {
   Endpoint::Answered(*this);
   shard_.OnAnswer();
   if (given_up_) return End();
+  answer_missing_ = reply == nullptr || (reply->is_error() && !RefusedAsAWhole(*reply));
   if (reply == nullptr) {
     shard_.counters().lost.Add();
     Abandon();
@@ -116,6 +129,7 @@ bool Command::SendTo(Endpoint* endpoint, bool asking) {
     Abandon();
     return false;
   }
+  answer_missing_ = true;
   return true;
 }
 

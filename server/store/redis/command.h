@@ -64,6 +64,9 @@ class Command : private Connection::Waiter {
   // seldom happens each time; it was abandoned.
   bool MayTry();
 
+  // It was sent and has no answer from which it is known that nothing was executed.
+  bool answer_missing() const { return answer_missing_; }
+
   // Where it is sent, or was sent last. REQUIRES: in Build, or later.
   Endpoint& endpoint() const { return *endpoint_; }
 
@@ -84,6 +87,7 @@ class Command : private Connection::Waiter {
   int64_t sent_ns_ = 0;  // on the endpoint's AttentionClock
   int tries_ = 0;
   bool asking_ = false;
+  bool answer_missing_ = false;
   bool given_up_ = false;
   std::unique_ptr<net::Timer> later_;
 };

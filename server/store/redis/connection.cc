@@ -117,11 +117,21 @@ absl::Status Connection::Prepared(const Reply& reply) {
     return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));
   }
   if (reply.is_error()) {
-    const char* const what = step == Step::kAuth     ? "refuses user or password"
-                             : step == Step::kSelect ? "has no such database"
-                             : step == Step::kInfo   ? "does not tell about itself"
-                                                     : "does not take a script";
-    return absl::FailedPreconditionError(absl::StrCat(at, " ", what, ": ", reply.text));
+    const RedisUrl& url = options_.url;
+    const std::string what =
+        step == Step::kAuth     ? absl::StrCat("refuses user or password of \"",
+                                           url.user.empty() ? "default" : url.user, "\"")
+        : step == Step::kSelect ? absl::StrCat("has no database ", url.database)
+        : step == Step::kInfo   ? "does not tell about itself"
+                                : "does not take a script";
+    const char* const right =
+        step == Step::kAuth
+            ? "; write USER:PASSWORD@ (or :PASSWORD@) as that server has it, or ?password_file=FILE"
+        : step == Step::kSelect
+            ? "; write one below its `databases` (16, if it was not told), or leave it out for 0"
+            : "";
+    return absl::FailedPreconditionError(
+        absl::StrCat(at, " ", what, ": ", absl::StripSuffix(reply.text, "."), right));
   }
   if (step != Step::kInfo) return absl::OkStatus();
   const absl::Status status = CheckInfo(reply.text);

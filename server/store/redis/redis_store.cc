@@ -134,6 +134,11 @@ void RedisStore::FirstConnection(const absl::Status& status) {
   if (first_connection_) return;
   first_connection_ = true;
   first_status_ = status;
+  // Of one server its endpoint has said it. Sentinels and a Cluster's servers are asked first whom
+  // to ask: while they name nobody there is no server that could be away.
+  if (!status.ok() && !availability_.Health().away && log_ != nullptr) {
+    log_->Warning("redis_away", {{"error", status.message()}, {"store", options_.url.ToString()}});
+  }
   connected_.SignalAll();
 }
 
@@ -196,8 +201,7 @@ void RedisStore::Move(MoveOperation* operation) {
   ShardFor(first.rule->limit_name, first.key).Start(operation);
 }
 
-void RedisStore::Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
-                       void* context) {
+void RedisStore::Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) {
   ShardFor(rule.limit_name, key)
       .Start(redis::ResetCall{Find(rule.id), std::string(key), done, context});
 }
@@ -219,6 +223,18 @@ StoreStats RedisStore::Stats() const {
     stats.conversions += counters.conversions.value();
   }
   return stats;
+}
+
+StoreHealth RedisStore::Health() const {
+  StoreHealth health = availability_.Health();
+  if (health.away || Stats().commands > 0) return health;
+  common::MutexLock lock(&mu_);
+  if (!first_connection_ || first_status_.ok()) return health;
+  // No server was named yet: see FirstConnection.
+  health.away = true;
+  health.times_away = 1;
+  health.why = std::string(first_status_.message());
+  return health;
 }
 
 bool RedisStore::Maintain() {

@@ -124,8 +124,7 @@ class RedisStore final : public Store {
   void Query(QueryOperation* operation) override;
   void Refund(RefundOperation* operation) override;
   void Move(MoveOperation* operation) override;
-  void Reset(const Rule& rule, std::string_view key, void (*done)(void*, bool existed),
-             void* context) override;
+  void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) override;
   // Any command, for what stands beside the buckets: sent once to whoever decides for `key` (as the
   // words name it; in a Cluster all their keys are in its slot). `done` runs once, on the loop that
   // ShardFor says: with the answer, which may be an error; with null when it was not sent or not
@@ -133,7 +132,7 @@ class RedisStore final : public Store {
   void Call(std::string_view key, std::vector<std::string> words,
             absl::AnyInvocable<void(const redis::Reply*)> done);
   StoreStats Stats() const override;
-  StoreHealth Health() const override { return availability_.Health(); }
+  StoreHealth Health() const override;
   // Limits for which another node has other figures, by name.
   std::vector<DifferingLimit> Differing() const { return figure_watch_.Differing(); }
   bool Maintain() override;

@@ -21,7 +21,7 @@ bool ResetCommand::BuildScript(const Term& term, std::vector<std::string>* words
 
 bool ResetCommand::Handle(const Reply& reply) {
   if (reply.type != Reply::Type::kInteger) return false;
-  call_.done(call_.context, reply.integer == 1);
+  AnswerExisted(reply.integer == 1);
   return true;
 }
 

@@ -10,13 +10,14 @@
 #include "absl/types/span.h"
 #include "server/store/redis/rule_entry.h"
 #include "server/store/redis/script_command.h"
+#include "server/store/store.h"
 
 namespace sluice::store::redis {
 
 struct ResetCall {
   std::shared_ptr<const RuleEntry> rule;
   std::string key;
-  void (*done)(void*, bool existed);
+  Store::ResetDone done;
   void* context;
 };
 
@@ -28,13 +29,20 @@ class ResetCommand final : public ScriptCommand {
   absl::Span<const Bucket> buckets() const override { return bucket_; }
   bool BuildScript(const Term& term, std::vector<std::string>* words) override;
   bool Handle(const Reply& reply) override;
-  void AnswerAway() override { call_.done(call_.context, false); }
+  void AnswerAway() override {
+    Answer(may_be_in_force() ? ResetOutcome::kUnknown : ResetOutcome::kUnavailable);
+  }
   // What is booked stands, by the newer figures.
   bool Stale(size_t, const std::shared_ptr<const RuleEntry>& newer) override;
   void DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) override;
-  void AnswerOpen() override { call_.done(call_.context, existed_); }
+  void AnswerOpen() override { AnswerExisted(existed_); }
 
  private:
+  void Answer(ResetOutcome outcome) { call_.done(call_.context, outcome); }
+  void AnswerExisted(bool existed) {
+    Answer(existed ? ResetOutcome::kReset : ResetOutcome::kNotInUse);
+  }
+
   ResetCall call_;
   std::array<Bucket, 1> bucket_;
   bool existed_ = false;

@@ -187,6 +187,7 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
       default:
         GiveBackTaken();
         caller_.acquisition->now_ns = acquisition_.now_ns;
+        caller_.acquisition->may_be_debited = acquisition_.may_be_debited || AnyTaken();
         return Finish(acquisition_.outcome);
     }
   }
@@ -211,6 +212,11 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
     }
     acquisition.source = source_;
     Finish(Outcome::kGranted);
+  }
+
+  // Whether giving back succeeds is not waited for.
+  bool AnyTaken() const {
+    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.receipt; });
   }
 
   void GiveBackTaken() {

@@ -34,6 +34,11 @@ class ScriptCommand : public Command {
   // By what its buckets are decided; of the last Build. 0: nothing was lost.
   int64_t floor_us() const { return floor_us_; }
 
+  // It is abandoned: what it was to write was sent, and may have been written.
+  bool may_be_in_force() const {
+    return answer_missing() && convert_words_.empty() && stage_ != Stage::kRead;
+  }
+
   // False: nobody waits for it any more.
   virtual bool BuildScript(const Term& term, std::vector<std::string>* words) = 0;
   virtual absl::Span<const Bucket> buckets() const = 0;

@@ -39,6 +39,7 @@ void Clear(Acquisition& acquisition) {
   acquisition.retry_after_ns = 0;
   acquisition.now_ns = 0;
   acquisition.receipt_id = 0;
+  acquisition.may_be_debited = false;
 }
 
 }  // namespace
@@ -172,8 +173,7 @@ void Shard::Begin(AcquireOperation* operation, uint64_t receipt_id) {
 void Shard::DecideAway(AcquireOperation* operation) {
   for (Acquisition& acquisition : operation->acquisitions) {
     Clear(acquisition);
-    acquisition.outcome =
-        acquisition.max_wait_ns > 0 ? Outcome::kUnsupported : DecideAway(acquisition);
+    acquisition.outcome = DecideAway(acquisition);
   }
   operation->Done();
 }
@@ -391,8 +391,10 @@ void Shard::CheckDeadlines() {
         line->gathered.end());
   }
   next_deadline_ns_ = next_ns;
-  // Whether those were debited is not known.
-  for (Caller& caller : unknown) Answer(caller, Outcome::kUnavailable);
+  for (Caller& caller : unknown) {
+    Answer(caller,
+           caller.acquisition->may_be_debited ? Outcome::kUnavailable : Outcome::kDeadlineExceeded);
+  }
   for (Caller& caller : late) {
     caller.acquisition->now_ns = now_ns;
     Answer(caller, Outcome::kDeadlineExceeded);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/common/bounds.h"
+#include "server/common/errors.h"
 #include "server/common/strings.h"
 #include "server/service/validation.h"
 #include "server/transport/h2/protobuf_wire.h"
@@ -189,7 +190,7 @@ uint64_t ToWire(store::Reason reason) {
 
 // What WriteResponse, or the error instead of it, takes at most.
 size_t MostBytes(const service::AcquisitionResult& result) {
-  if (!result.status.ok()) return 2 * WireWriter::kFieldBytes + result.status.message().size();
+  if (!result.status.ok()) return 3 * WireWriter::kFieldBytes + result.status.message().size();
   constexpr size_t kDuration = 3 * WireWriter::kFieldBytes;
   constexpr size_t kCharge =
       5 * WireWriter::kFieldBytes + kDuration + common::bounds::kMaxLimitNameBytes;
@@ -377,6 +378,7 @@ void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
       uint8_t* const error = writer.BeginMessage(2);
       writer.Varint(1, static_cast<uint64_t>(result.status.code()));
       writer.Bytes(2, common::ToStd(result.status.message()));
+      if (common::errors::WasNotExecuted(result.status)) writer.Varint(3, 1);
       writer.EndMessage(error);
     }
     writer.EndMessage(item);

@@ -176,8 +176,12 @@ void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {
     to->set_key(from.key);
     to->set_estimate(from.estimate);
     to->set_error(from.error);
-    to->set_remaining(from.level.remaining);
     to->set_capacity(from.level.capacity);
+    if (!from.bucket.ok()) {
+      to->set_bucket_error(std::string(from.bucket.message()));
+      continue;
+    }
+    to->set_remaining(from.level.remaining);
     SetDuration(from.level.reset_after_ns, to->mutable_reset_after());
     to->set_waiting(from.waiting);
     if (from.waiting > 0) {

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "server/common/errors.h"
+
 namespace sluice::transport::wire {
 namespace {
 
@@ -173,6 +175,7 @@ void Write(const service::AcquireCall& call, v1::AcquireBatchResponse* response)
       out->mutable_error()->set_code(static_cast<int>(result.status.code()));
       SetString({result.status.message().data(), result.status.message().size()},
                 out->mutable_error()->mutable_message());
+      out->mutable_error()->set_nothing_taken(common::errors::WasNotExecuted(result.status));
     }
   }
 }

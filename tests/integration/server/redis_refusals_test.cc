@@ -78,6 +78,21 @@ TEST_P(RedisRefusalsTest, UrlsOfAWrongForm) {
   }
 }
 
+// It serves, and says that it has no store.
+TEST_P(RedisRefusalsTest, SentinelsAndClustersThatNobodyAnswersFor) {
+  for (const std::string store :
+       {"redis-cluster://127.0.0.1:1", "redis-sentinel://127.0.0.1:1/primary"}) {
+    Serve(store, "limits: [{name: api, rate: 5/h}]");
+    EXPECT_THAT(server_->log(), AllOf(HasSubstr("redis_away"), HasSubstr("127.0.0.1:1")));
+    EXPECT_EQ(Acquire(Request("api", "k")).error_code(), grpc::StatusCode::UNAVAILABLE);
+    grpc::ClientContext context;
+    v1::ConfigStatus status;
+    ASSERT_TRUE(admin_->GetConfigStatus(&context, v1::GetConfigStatusRequest(), &status).ok());
+    EXPECT_EQ(status.store().state(), v1::StoreStatus::STATE_AWAY) << store;
+    EXPECT_THAT(status.store().last_error(), HasSubstr("127.0.0.1:1"));
+  }
+}
+
 TEST_P(RedisRefusalsTest, PasswordsThatAreWrongOrMissing) {
   RedisServer server({"--requirepass", "secret"});
   const Ended wrong = Refused("unix://:hunter2@" + server.socket_path());

@@ -28,6 +28,45 @@ class RedisServerTest : public ServerTest {
     return options;
   }
 
+  // Of limit "deny", key "k", which was used.
+  void ExpectAwayIsSaid() {
+    // Each thread sees it for itself; from then on nothing is asked.
+    EXPECT_TRUE(Eventually([&] {
+      grpc::ClientContext context;
+      v1::AcquireResponse response;
+      const grpc::Status status = data_->Acquire(&context, Request("deny", "k"), &response);
+      return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+             absl::StrContains(status.error_message(), "nothing was taken") &&
+             context.GetServerTrailingMetadata().count("sluice-executed") == 1;
+    }));
+    grpc::ClientContext batch_context;
+    v1::AcquireBatchRequest batch;
+    *batch.add_acquisitions() = Request("deny", "k");
+    v1::AcquireBatchResponse decided;
+    ASSERT_TRUE(data_->AcquireBatch(&batch_context, batch, &decided).ok());
+    EXPECT_EQ(decided.results(0).error().code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_TRUE(decided.results(0).error().nothing_taken());
+
+    grpc::ClientContext reset_context;
+    v1::ResetKeyRequest reset;
+    reset.set_limit("deny");
+    reset.set_key("k");
+    v1::ResetKeyResponse was_reset;
+    const grpc::Status status = admin_->ResetKey(&reset_context, reset, &was_reset);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_THAT(status.error_message(), HasSubstr("the bucket is as it was"));
+
+    grpc::ClientContext keys_context;
+    v1::ListKeysRequest list;
+    list.set_limit("deny");
+    v1::ListKeysResponse keys;
+    ASSERT_TRUE(admin_->ListKeys(&keys_context, list, &keys).ok());
+    ASSERT_EQ(keys.keys_size(), 1);
+    EXPECT_EQ(keys.keys(0).estimate(), 1u);
+    EXPECT_EQ(keys.keys(0).capacity(), 5u);
+    EXPECT_THAT(keys.keys(0).bucket_error(), HasSubstr("what is left is not known"));
+  }
+
   RedisServer redis_;
 };
 
@@ -197,6 +236,7 @@ TEST_P(RedisServerTest, DecidesByTheLimitsPolicyWhileRedisIsAway) {
   EXPECT_FALSE(Granted("allow", "k"));
   redis_.Kill();
   EXPECT_EQ(Acquire(Request("deny", "k")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  ExpectAwayIsSaid();
   v1::AcquireResponse response;
   ASSERT_TRUE(Acquire(Request("allow", "k"), &response).ok());
   EXPECT_TRUE(response.granted());

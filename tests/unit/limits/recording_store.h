@@ -22,7 +22,7 @@ class RecordingStore final : public store::Store {
   void Acquire(store::AcquireOperation*) override {}
   void Query(store::QueryOperation*) override {}
   void Refund(store::RefundOperation*) override {}
-  void Reset(const store::Rule&, std::string_view, void (*)(void*, bool), void*) override {}
+  void Reset(const store::Rule&, std::string_view, ResetDone, void*) override {}
   store::StoreStats Stats() const override { return {}; }
 
   std::vector<std::shared_ptr<const store::Rule>> rules() const {

@@ -276,7 +276,7 @@ class StaleStore : public store::Store {
     }
     inner_.Refund(operation);
   }
-  void Reset(const store::Rule& rule, std::string_view key, void (*done)(void*, bool),
+  void Reset(const store::Rule& rule, std::string_view key, ResetDone done,
              void* context) override {
     inner_.Reset(rule, key, done, context);
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "server/common/errors.h"
 #include "server/service/limit_admin.h"
 #include "tests/unit/service/fixture.h"
 
@@ -26,6 +27,7 @@ class SharedStore final : public store::Store {
       for (const store::Charge& charge : one.charges) allow &= charge.rule->allow_when_store_away;
       one.source = store::Source::kStoreAway;
       one.outcome = allow ? store::Outcome::kGranted : store::Outcome::kUnavailable;
+      one.may_be_debited = asked;
     }
     operation->Done();
   }
@@ -38,14 +40,19 @@ class SharedStore final : public store::Store {
     operation->Done();
   }
   void Refund(store::RefundOperation* operation) override { inner_.Refund(operation); }
-  void Reset(const store::Rule& rule, std::string_view key, void (*done)(void*, bool),
+  void Reset(const store::Rule& rule, std::string_view key, ResetDone done,
              void* context) override {
+    if (health.away) {
+      return done(context,
+                  asked ? store::ResetOutcome::kUnknown : store::ResetOutcome::kUnavailable);
+    }
     inner_.Reset(rule, key, done, context);
   }
   store::StoreStats Stats() const override { return inner_.Stats(); }
   store::StoreHealth Health() const override { return health; }
 
   store::StoreHealth health;
+  bool asked = false;  // its answers are lost, if it is away
 
  private:
   store::Store& inner_;
@@ -65,6 +72,12 @@ class StoreAwayTest : public ServiceTest {
     both.name = "both";
     both.charges = {"strict"};
     Load({open, both, PerSecond("strict", 1), PerSecond("idle", 1)});
+  }
+
+  absl::Status Reset(std::string_view key) {
+    absl::Status status;
+    admin_.ResetKey("open", key, [&](absl::StatusOr<bool> existed) { status = existed.status(); });
+    return status;
   }
 
   AcquisitionResult Ask(std::string_view limit) {
@@ -122,6 +135,51 @@ TEST_F(StoreAwayTest, AQuerySaysThatItIsNotKnown) {
   limiter_shared_.Query(&call, store::kNoDeadline, [](void*, QueryCall*) {}, nullptr);
   EXPECT_EQ(call.bucket(0).source, store::Source::kStoreAway);
   EXPECT_THAT(std::string(call.bucket(0).error.message()), HasSubstr("what is left is not known"));
+}
+
+// Only who was asked may have debited.
+TEST_F(StoreAwayTest, ADenialSaysWhetherPermitsMayHaveBeenTaken) {
+  shared_.health.away = true;
+  const absl::Status not_asked = Ask("strict").status;
+  EXPECT_THAT(std::string(not_asked.message()), HasSubstr("nothing was taken"));
+  EXPECT_TRUE(common::errors::WasNotExecuted(not_asked));
+  shared_.asked = true;
+  const absl::Status lost = Ask("strict").status;
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("may have been taken"));
+  EXPECT_FALSE(common::errors::WasNotExecuted(lost));
+}
+
+TEST_F(StoreAwayTest, AResetSaysWhetherItCameAbout) {
+  EXPECT_TRUE(Reset("k").ok());
+  shared_.health.away = true;
+  const absl::Status not_asked = Reset("k");
+  EXPECT_EQ(not_asked.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(not_asked.message()), HasSubstr("the bucket is as it was"));
+  shared_.asked = true;
+  const absl::Status lost = Reset("k");
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("may have been reset"));
+}
+
+TEST_F(StoreAwayTest, TheKeysUsedMostAreKnownAndTheirBucketsAreNot) {
+  EXPECT_TRUE(Ask("open").granted);
+  const auto list = [&] {
+    ListedKeys listed;
+    admin_.ListKeys("", KeyOrder::kUse, 0, [&](absl::StatusOr<ListedKeys> keys) {
+      ASSERT_TRUE(keys.ok()) << keys.status();
+      listed = *std::move(keys);
+    });
+    EXPECT_EQ(listed.keys.size(), 1u);
+    return listed.keys.at(0);
+  };
+  EXPECT_TRUE(list().bucket.ok());
+  shared_.health.away = true;
+  const ListedKey away = list();
+  EXPECT_EQ(away.estimate, 1u);
+  EXPECT_EQ(away.level.capacity, 1u);
+  EXPECT_EQ(away.bucket.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(away.bucket.message()), HasSubstr("what is left is not known"));
 }
 
 TEST_F(StoreAwayTest, AStoreOfTheServersOwnIsNeverAway) {
