@@ -30,6 +30,7 @@ std::unique_ptr<StoreUnderTest> MakeMemoryStore(const StoreOptions& options) {
 
 INSTANTIATE_TEST_SUITE_P(Memory, StoreContractTest, ::testing::Values(&MakeMemoryStore));
 INSTANTIATE_TEST_SUITE_P(Memory, ReservationContractTest, ::testing::Values(&MakeMemoryStore));
+INSTANTIATE_TEST_SUITE_P(Memory, RebookContractTest, ::testing::Values(&MakeMemoryStore));
 
 }  // namespace
 }  // namespace sluice::testing

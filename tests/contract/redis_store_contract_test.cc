@@ -25,6 +25,7 @@ std::unique_ptr<StoreUnderTest> MakeRedisStore(const StoreOptions&) {
 
 INSTANTIATE_TEST_SUITE_P(Redis, StoreContractTest, ::testing::Values(&MakeRedisStore));
 INSTANTIATE_TEST_SUITE_P(Redis, ReservationContractTest, ::testing::Values(&MakeRedisStore));
+INSTANTIATE_TEST_SUITE_P(Redis, RebookContractTest, ::testing::Values(&MakeRedisStore));
 
 }  // namespace
 }  // namespace sluice::testing

@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string_view>
+#include <vector>
 
 #include "server/algorithm/make.h"
 #include "server/common/bounds.h"
@@ -100,6 +102,32 @@ class ReservationContractTest : public StoreContractTest {
   Refunded Cancel(const Acquired& reservation, const std::vector<store::Charge>& charges) {
     return Refund(store(), reservation.receipt_id, charges, reservation.moment_ns());
   }
+};
+
+// Those that rebook, this one.
+class RebookContractTest : public ReservationContractTest {
+ protected:
+  const store::Rule& Add(uint32_t limit_id, const algorithm::Parameters& parameters) {
+    rules_.push_back(Register(limit_id, parameters));
+    return *rules_.back();
+  }
+  algorithm::Parameters Random(uint64_t kind) {
+    const uint64_t permits = 2 + random_() % 6;
+    switch (kind) {
+      case 0:
+        return algorithm::MakeTokenBucket({permits, kSecond}, 2 + random_() % 3, random_() % 3)
+            .value();
+      case 1:
+        return algorithm::MakeSlidingLog({permits, kSecond}).value();
+      case 2:
+        return algorithm::MakeSlidingWindow({permits, kSecond}, 4).value();
+      default:
+        return algorithm::MakeFixedWindow({permits, kSecond}, 0).value();
+    }
+  }
+
+  std::mt19937_64 random_{1};
+  std::vector<std::shared_ptr<const store::Rule>> rules_;
 };
 
 }  // namespace sluice::testing

@@ -326,7 +326,7 @@ class Sides {
       RC_ASSERT(replaced.integer == 1);
       for (size_t i = 0; i < of.size(); ++i) {
         if (!IsBooked(states[i])) continue;
-        buckets[i].Unchanged();
+        if (buckets[i].changed()) buckets[i].Written("w.1");
         cache_.insert_or_assign(of[i], std::pair(states[i], std::move(buckets[i])));
       }
       return;

@@ -167,6 +167,115 @@ TEST(RedisBookingsFaultsTest, ABucketThatWasFlushedIsBookedAnew) {
   EXPECT_EQ(Query(node.store(), *rule, "k").waiting, 0u);
 }
 
+// ---- Rebook ----
+
+struct RebookCall final : store::RebookOperation {
+  void Done() override { done.Notify(); }
+  Notification done;
+};
+
+// Callers of one node, held behind a bucket that is spent.
+struct HeldCallers {
+  HeldCallers(RedisNode& at, std::shared_ptr<const store::Rule> held_by, size_t count)
+      : node(at), rule(std::move(held_by)), charge({{rule.get(), "k", 1}}), results(count) {
+    node.store().Register(rule);
+    EXPECT_TRUE(Acquire(node.store(), *rule, "k").granted());
+    for (size_t i = 0; i < count; ++i) {
+      const Acquired booked = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
+      EXPECT_GT(booked.wait_ns, 0);
+      store::Rebooking& item = items.emplace_back();
+      item.receipt_id = booked.receipt_id;
+      item.charges = charge;
+      item.results = &results[i];
+      item.moment_ns = booked.moment_ns();
+      item.until_ns = booked.now_ns + 24 * kHour;
+    }
+  }
+  store::RebookStatus Rebook() {
+    RebookCall call;
+    call.items = absl::MakeSpan(items);
+    node.store().Rebook(&call);
+    call.done.Wait();
+    return call.status;
+  }
+
+  RedisNode& node;
+  const std::shared_ptr<const store::Rule> rule;
+  const std::vector<Charge> charge;
+  std::vector<store::ChargeResult> results;
+  std::vector<store::Rebooking> items;
+};
+
+// While one node books its callers anew, again and again, another never finds the bucket without
+// them: it is denied each time, and what it books stands behind them.
+TEST(RedisBookingsFaultsTest, NobodySeesHalfOfARebooking) {
+  RedisServer server;
+  RedisNode node(server.url());
+  RedisNode other(server.url());
+  HeldCallers held(node, MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value()), 5);
+  const auto rule = MakeRule(1, held.rule->parameters);
+  other.store().Register(rule);
+  const int64_t last_ns = held.items.back().moment_ns;
+  std::atomic<bool> stop{false};
+  std::atomic<int> booked{0};
+  std::thread asks([&] {
+    for (int i = 0; !stop.load(); ++i) {
+      EXPECT_EQ(Acquire(other.store(), *rule, "k").outcome, Outcome::kDenied);
+      const uint64_t waiting = Query(other.store(), *rule, "k").waiting;
+      EXPECT_EQ(waiting, 5u + static_cast<uint64_t>(booked.load()));
+      if (i % 8 != 0 || booked.load() >= 10) continue;
+      const Acquired one = Acquire(other.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
+      EXPECT_TRUE(one.granted());
+      EXPECT_GT(one.moment_ns(), last_ns);
+      ++booked;
+    }
+  });
+  for (int i = 0; i < 200 || booked.load() < 10; ++i) {
+    ASSERT_EQ(held.Rebook(), store::RebookStatus::kDone);
+    for (const store::Rebooking& item : held.items) {
+      EXPECT_EQ(item.outcome, store::Rebooking::Outcome::kBooked);
+    }
+    EXPECT_EQ(held.items.back().moment_ns, last_ns);
+  }
+  stop.store(true);
+  asks.join();
+}
+
+TEST(RedisBookingsFaultsTest, ALostAnswerOfARebookingLeavesEachBookedOnce) {
+  RedisServer server;
+  const std::string path = server.folder() + "/proxy.sock";
+  ReplyDroppingProxy proxy(server.socket_path(), path);
+  RedisNode node("unix://" + path);
+  ASSERT_TRUE(node.connected().ok());
+  RedisNode other(server.url());
+  HeldCallers held(node, MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value()), 5);
+  other.store().Register(held.rule);
+  // The first is of the reading, the second of the replacing.
+  for (int after = 0; after < 2; ++after) {
+    proxy.LoseNextAnswer(after);
+    EXPECT_EQ(held.Rebook(), store::RebookStatus::kDone);
+    EXPECT_TRUE(proxy.lost());
+    for (const store::Rebooking& item : held.items) {
+      EXPECT_EQ(item.outcome, store::Rebooking::Outcome::kPending) << "not known";
+    }
+    EXPECT_EQ(Query(other.store(), *held.rule, "k").waiting, 5u);
+    // It comes back.
+    while (Query(node.store(), *held.rule, "k").unavailable) std::this_thread::yield();
+  }
+  EXPECT_EQ(held.Rebook(), store::RebookStatus::kDone);
+  EXPECT_EQ(held.items[4].outcome, store::Rebooking::Outcome::kBooked);
+}
+
+TEST(RedisBookingsFaultsTest, WhileRedisIsAwayNothingIsRebookedAndNobodyWaits) {
+  RedisServer server;
+  RedisNode node(server.url());
+  HeldCallers held(node, MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value()), 2);
+  server.Kill();
+  held.Rebook();
+  EXPECT_EQ(held.items[0].outcome, store::Rebooking::Outcome::kPending);
+  EXPECT_EQ(held.items[1].outcome, store::Rebooking::Outcome::kPending);
+}
+
 // The bookings of one that is gone go on standing for the others.
 TEST(RedisBookingsFaultsTest, BookingsOutliveTheirNode) {
   RedisServer server;

@@ -9,6 +9,7 @@
 #include "server/algorithm/calendar.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/memory/view.h"
+#include "server/store/standing.h"
 
 namespace sluice::store {
 
@@ -214,24 +215,16 @@ void MemoryStore::TakeOut(absl::Span<const Rebooking> items, Rebooked& all, Mome
 }
 
 void MemoryStore::PlaceAnew(absl::Span<Rebooking> items, Rebooked& all, Moment at) {
-  // What stands of the sets, told to others: by receipt, until when those with a greater one wait.
-  absl::flat_hash_map<uint64_t, std::vector<std::pair<uint64_t, int64_t>>> standing;
+  Standing standing;
   for (size_t i = 0; i < items.size(); ++i) {
-    if (all.taken_out[i]) standing.try_emplace(all.set[i]);
+    if (all.taken_out[i]) standing.Follow(all.set[i]);
   }
   for (const Held& h : all.buckets) {
     if (h.record == nullptr || Record::IsPlain(h.word)) continue;
-    Record::StateOf(h.word)->ForEachBooking([&](const algorithm::Booking& booking) {
-      const auto found = standing.find(booking.set);
-      if (found != standing.end()) found->second.emplace_back(booking.id, booking.moment_ns);
-    });
+    Record::StateOf(h.word)->ForEachBooking(
+        [&](const algorithm::Booking& booking) { standing.Add(booking); });
   }
-  for (auto& [set, bookings] : standing) {
-    std::sort(bookings.begin(), bookings.end());
-    for (size_t b = 1; b < bookings.size(); ++b) {
-      bookings[b].second = std::max(bookings[b].second, bookings[b - 1].second);
-    }
-  }
+  standing.Seal();
   absl::flat_hash_map<uint64_t, int64_t> last_of_set;
 
   for (size_t i = 0; i < items.size(); ++i) {
@@ -246,10 +239,7 @@ void MemoryStore::PlaceAnew(absl::Span<Rebooking> items, Rebooked& all, Moment a
     if (const auto last = last_of_set.find(all.set[i]); last != last_of_set.end()) {
       from_ns = std::max(from_ns, last->second);
     }
-    const auto& stand = standing.find(all.set[i])->second;
-    const auto before =
-        std::lower_bound(stand.begin(), stand.end(), std::pair(item.receipt_id, int64_t{0}));
-    if (before != stand.begin()) from_ns = std::max(from_ns, std::prev(before)->second);
+    from_ns = std::max(from_ns, standing.LatestBefore(all.set[i], item.receipt_id));
 
     size_t enforced[common::bounds::kMaxCharges];
     size_t n = 0;

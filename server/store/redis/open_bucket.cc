@@ -271,6 +271,14 @@ uint64_t OpenBucket::LastBookingId() const {
   return last;
 }
 
+void OpenBucket::ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const {
+  state_.ForEachBooking([&](const Booking& booking) {
+    Booking absolute = booking;
+    absolute.moment_ns += origin_ns_;
+    visit(absolute);
+  });
+}
+
 int64_t OpenBucket::NextMomentNs() const { return Absolute(state_.NextMomentNs()); }
 int64_t OpenBucket::LastMomentNs() const { return Absolute(state_.LastMomentNs()); }
 

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/algorithm/bucket_state.h"
@@ -78,6 +79,8 @@ class OpenBucket {
   size_t bookings() const { return state_.bookings(); }
   // The greatest of their ids; 0: nothing is booked. Looks at each.
   uint64_t LastBookingId() const;
+  // In the order of their moments.
+  void ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const;
   int64_t NextMomentNs() const;
   int64_t LastMomentNs() const;
 
@@ -85,8 +88,12 @@ class OpenBucket {
   // runs. `version` is used if something is booked.
   std::vector<std::string> Format(std::string_view writer, std::string_view version,
                                   int64_t now_ns) const;
-  // It was replaced by what Format said, or is as it was read.
-  void Unchanged() { changed_ = false; }
+  // It was replaced by what Format said.
+  void Written(std::string_view writer) {
+    writer_.assign(writer);
+    exists_ = true;
+    changed_ = false;
+  }
 
  private:
   OpenBucket(const algorithm::Parameters& parameters, algorithm::BucketState state,

@@ -5,16 +5,13 @@
 
 #include "server/algorithm/calendar.h"
 #include "server/common/bounds.h"
+#include "server/store/redis/reply_numbers.h"
 
 namespace sluice::store::redis {
 namespace {
 
 using algorithm::kNeverNs;
 using common::bounds::kMaxCharges;
-
-BucketLevel ToBucketLevel(const algorithm::Level& level) {
-  return {level.remaining, level.capacity, level.reset_after_ns, level.next_permit_after_ns};
-}
 
 // The charges that alone decide: those whose limits are enforced.
 struct Enforced {

@@ -201,6 +201,15 @@ void RedisStore::Move(MoveOperation* operation) {
   ShardFor(first.rule->limit_name, first.key).Start(operation);
 }
 
+void RedisStore::Rebook(RebookOperation* operation) {
+  if (operation->items.empty()) {
+    operation->status = RebookStatus::kDone;
+    return operation->Done();
+  }
+  const Charge& first = operation->items[0].charges[0];
+  ShardFor(first.rule->limit_name, first.key).Start(operation);
+}
+
 void RedisStore::Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) {
   ShardFor(rule.limit_name, key)
       .Start(redis::ResetCall{Find(rule.id), std::string(key), done, context});

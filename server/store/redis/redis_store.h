@@ -18,7 +18,7 @@
 //
 //  - Reservations. What is booked ahead is decided by the node, with the code of server/algorithm:
 //    buckets are read, decided by, and replaced if they still are what was read (script_command.h).
-//    All nodes obey one order. Rebook is not supported: see Store.
+//    All nodes obey one order.
 #ifndef SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 
@@ -124,6 +124,8 @@ class RedisStore final : public Store {
   void Query(QueryOperation* operation) override;
   void Refund(RefundOperation* operation) override;
   void Move(MoveOperation* operation) override;
+  // kUnsupported for callers who share more than 512 buckets.
+  void Rebook(RebookOperation* operation) override;
   void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) override;
   // Any command, for what stands beside the buckets: sent once to whoever decides for `key` (as the
   // words name it; in a Cluster all their keys are in its slot). `done` runs once, on the loop that

@@ -253,7 +253,7 @@ void ScriptCommand::KeepOpen() {
     // Decided by, but neither as it was read nor as it was written: it was not to be written.
     if (stage_ != Stage::kReplace && open_[i].changed()) continue;
     if (!IsBooked(states_[i])) continue;
-    open_[i].Unchanged();
+    if (open_[i].changed()) open_[i].Written(buckets()[i].rule->writer);
     shard_.open_buckets().Put(buckets()[i].keys[0], {states_[i], std::move(open_[i])});
   }
   open_.clear();

@@ -13,6 +13,7 @@
 #include "server/store/redis/cluster_router.h"
 #include "server/store/redis/move_command.h"
 #include "server/store/redis/query_command.h"
+#include "server/store/redis/rebook_command.h"
 #include "server/store/redis/redis_store.h"
 #include "server/store/redis/refund_command.h"
 #include "server/store/redis/scattered.h"
@@ -88,6 +89,10 @@ void Shard::Start(MoveOperation* operation) {
   if (loop_.InLoopThread()) return Begin(operation);
   Put(&Inbox::moves, operation);
 }
+void Shard::Start(RebookOperation* operation) {
+  if (loop_.InLoopThread()) return Begin(operation);
+  Put(&Inbox::rebooks, operation);
+}
 void Shard::Start(ResetCall call) {
   if (loop_.InLoopThread()) return Begin(std::move(call));
   Put(&Inbox::resets, std::move(call));
@@ -107,6 +112,7 @@ void Shard::Run() {
   for (QueryOperation* operation : inbox.queries) Begin(operation);
   for (RefundOperation* operation : inbox.refunds) Begin(operation);
   for (MoveOperation* operation : inbox.moves) Begin(operation);
+  for (RebookOperation* operation : inbox.rebooks) Begin(operation);
   for (ResetCall& call : inbox.resets) Begin(std::move(call));
   for (Call& call : inbox.calls) Begin(std::move(call));
 }
@@ -206,6 +212,8 @@ void Shard::Begin(MoveOperation* operation) {
   Command::Start(std::make_unique<MoveCommand>(*this, operation));
 }
 
+void Shard::Begin(RebookOperation* operation) { StartRebook(*this, operation); }
+
 void Shard::Begin(ResetCall call) {
   Command::Start(std::make_unique<ResetCommand>(*this, std::move(call)));
 }
@@ -216,6 +224,10 @@ void Shard::Begin(Call call) {
 
 Bucket Shard::BucketOf(const Rule& rule, std::string_view key) {
   return {EntryOf(rule), KeysOf(store_.options_.name_space, rule.limit_name, key, rule.hash_tag)};
+}
+
+uint64_t Shard::SetOf(const Bucket& bucket) {
+  return memory::BucketHash(/*seed=*/0)(/*limit_id=*/0, bucket.keys[0]);
 }
 
 std::shared_ptr<const RuleEntry> Shard::EntryOf(const Rule& rule) {
@@ -250,7 +262,7 @@ Line& Shard::LineOf(const Acquisition& acquisition) {
   line->name = name;
   for (const Charge& charge : acquisition.charges) {
     line->buckets.push_back(BucketOf(*charge.rule, charge.key));
-    line->set += memory::BucketHash(/*seed=*/0)(/*limit_id=*/0, line->buckets.back().keys[0]);
+    line->set += SetOf(line->buckets.back());
   }
   Line& made = *line;
   lines_.emplace(made.name, std::move(line));

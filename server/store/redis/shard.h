@@ -66,6 +66,7 @@ class Shard final : private Router::Host,
   void Start(QueryOperation* operation);
   void Start(RefundOperation* operation);
   void Start(MoveOperation* operation);
+  void Start(RebookOperation* operation);
   void Start(ResetCall call);
   void Start(Call call);
 
@@ -81,6 +82,9 @@ class Shard final : private Router::Host,
   // After which something not executed is sent again: often enough within the budget.
   int64_t retry_ns() const { return endpoint_options_.budget_ns / 8; }
   Bucket BucketOf(const Rule& rule, std::string_view key);
+  // The sum over a set of buckets names it in calendars: the same on every node, whatever their
+  // order.
+  static uint64_t SetOf(const Bucket& bucket);
   // Answers a caller, if it was not yet; the last one of an operation completes it.
   void Answer(Caller& caller, Outcome outcome);
   void AnswerAway(Caller& caller);
@@ -129,6 +133,7 @@ class Shard final : private Router::Host,
     std::vector<QueryOperation*> queries;
     std::vector<RefundOperation*> refunds;
     std::vector<MoveOperation*> moves;
+    std::vector<RebookOperation*> rebooks;
     std::vector<ResetCall> resets;
     std::vector<Call> calls;
     bool posted = false;
@@ -155,6 +160,7 @@ class Shard final : private Router::Host,
   void Begin(QueryOperation* operation);
   void Begin(RefundOperation* operation);
   void Begin(MoveOperation* operation);
+  void Begin(RebookOperation* operation);
   void Begin(ResetCall call);
   void Begin(Call call);
 

@@ -218,6 +218,46 @@ TEST_P(RedisServerTest, NodesHoldCallersInOneLine) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(7 * 250));
 }
 
+// Who waits when a limit is raised is let through by the new figures.
+TEST_P(RedisServerTest, HeldCallersAreBookedAnewWhenTheirLimitChanges) {
+  Start(Options("limits: []"));
+  ASSERT_TRUE(server_->ready());
+  const auto put = [&](uint64_t permits) {
+    grpc::ClientContext context;
+    v1::PutLimitRequest request;
+    request.mutable_limit()->set_name("api");
+    request.mutable_limit()->mutable_rate()->set_permits(permits);
+    request.mutable_limit()->mutable_rate()->mutable_period()->set_seconds(3600);
+    request.mutable_limit()->set_burst(1);
+    v1::PutLimitResponse response;
+    const grpc::Status status = admin_->PutLimit(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  };
+  put(1);
+  ASSERT_TRUE(Granted("api", "k"));
+  std::vector<std::future<bool>> held;
+  for (int i = 0; i < 3; ++i) {
+    held.push_back(std::async(std::launch::async, [this] {
+      grpc::ClientContext context;
+      v1::AcquireRequest request = Request("api", "k");
+      request.mutable_max_wait()->set_seconds(24 * 3600);
+      request.set_hold(true);
+      v1::AcquireResponse response;
+      return data_->Acquire(&context, request, &response).ok() && response.granted();
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::QueryRequest request;
+    request.add_buckets()->set_limit("api");
+    request.mutable_buckets(0)->set_key("k");
+    v1::QueryResponse response;
+    return data_->Query(&context, request, &response).ok() && response.buckets(0).waiting() == 3;
+  }));
+  put(3600'000);
+  for (std::future<bool>& one : held) EXPECT_TRUE(one.get());
+}
+
 TEST_P(RedisServerTest, DecidesByTheLimitsPolicyWhileRedisIsAway) {
   Start(
       Options("limits: [{name: deny, rate: 5/h}, "
