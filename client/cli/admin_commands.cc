@@ -27,6 +27,7 @@ void WriteLimit(const LimitInfo& limit, Json* json) {
   if (limit.utc_offset.has_value()) json->Field("utc_offset_ns", *limit.utc_offset);
   if (limit.hash_tag.has_value()) json->Field("hash_tag", *limit.hash_tag);
   json->Field("mode", limit.mode).Field("on_store_failure", limit.on_store_failure);
+  json->Field("sharing", limit.sharing);
   json->Name("charges").Open('[');
   for (const std::string& parent : limit.charges) json->Value(parent);
   json->Close().Name("keys").Open('[');
@@ -73,6 +74,7 @@ void PrintLimit(const LimitInfo& limit) {
   if (limit.on_store_failure != "deny") {
     rows.push_back({"on_store_failure", limit.on_store_failure});
   }
+  if (limit.sharing != "exact") rows.push_back({"sharing", limit.sharing});
   for (const std::string& parent : limit.charges) rows.push_back({"charges", parent});
   for (const LimitKeyOverride& key : limit.keys) {
     std::string text = ShowKey(key.key) + ":";
@@ -171,6 +173,7 @@ int RunLimitsPut(const Session& session) {
   limit.algorithm = flags.Get("algorithm").value_or("");
   limit.mode = flags.Get("mode").value_or("");
   limit.on_store_failure = flags.Get("on-store-failure").value_or("");
+  limit.sharing = flags.Get("sharing").value_or("");
   limit.charges = flags.All("charges");
   if (flags.Has("hash-tag")) limit.hash_tag = *flags.Get("hash-tag");
   for (const char* name : {"burst", "debt", "sub-windows"}) {
@@ -344,7 +347,8 @@ int RunStats(const Session& session) {
       json.Field("overflow_allowed", limit.overflow_allowed);
       json.Field("overflow_denied", limit.overflow_denied);
       json.Field("away_allowed", limit.away_allowed);
-      json.Field("away_denied", limit.away_denied).Close();
+      json.Field("away_denied", limit.away_denied);
+      json.Field("overshoot_permits", limit.overshoot_permits).Close();
     }
     json.Close().Name("methods").Open('[');
     for (const MethodFigures& method : stats->methods) {
@@ -417,13 +421,19 @@ int RunStats(const Session& session) {
         stats->limits.begin(), stats->limits.end(),
         [](const LimitFigures& limit) { return limit.away_allowed > 0 || limit.away_denied > 0; });
     if (any_away) rows[0].insert(rows[0].end(), {">AWAY: ALLOWED", ">DENIED"});
+    const bool any_over =
+        std::any_of(stats->limits.begin(), stats->limits.end(),
+                    [](const LimitFigures& limit) { return limit.overshoot_permits > 0; });
+    if (any_over) rows[0].push_back(">OVERSHOOT");
     for (const LimitFigures& limit : stats->limits) {
       rows.push_back({limit.limit, FormatCount(limit.granted), FormatCount(limit.denied),
                       FormatCount(limit.shadow_denied), FormatCount(limit.permits_granted),
                       FormatCount(limit.refunded_permits)});
-      if (!any_away) continue;
-      rows.back().push_back(FormatCount(limit.away_allowed));
-      rows.back().push_back(FormatCount(limit.away_denied));
+      if (any_away) {
+        rows.back().push_back(FormatCount(limit.away_allowed));
+        rows.back().push_back(FormatCount(limit.away_denied));
+      }
+      if (any_over) rows.back().push_back(FormatCount(limit.overshoot_permits));
     }
     std::printf("\n%s", FormatTable(std::move(rows)).c_str());
   }
@@ -488,6 +498,11 @@ int RunConfig(const Session& session) {
       json.Field("theirs", one.theirs).Field("times", one.times);
       json.Field("last_at_s", seconds(one.last_at)).Close();
     }
+    json.Close().Name("nodes").Open('[');
+    for (const StoreNode& one : status->store.nodes) {
+      json.Open('{').Field("id", one.id).Field("self", one.self).Field("lapsed", one.lapsed);
+      json.Field("divisor", one.divisor).Close();
+    }
     json.Close().Close().Close();
     session.Print(json);
     return kExitDone;
@@ -522,6 +537,18 @@ int RunConfig(const Session& session) {
     rows.push_back({"differs", one.limit + ": " + one.ours + " here, " + one.theirs +
                                    " at another node; " + FormatCount(one.times) + " times, last " +
                                    FormatTime(one.last_at)});
+  }
+  if (!store.nodes.empty()) {
+    std::string nodes;
+    size_t present = 0;
+    for (const StoreNode& one : store.nodes) {
+      if (!one.lapsed) ++present;
+      nodes += (nodes.empty() ? ": " : ", ") + one.id + (one.self ? " (this one)" : "") +
+               (one.lapsed         ? " (gone)"
+                : one.divisor == 0 ? " (no share yet)"
+                                   : "");
+    }
+    rows.push_back({"nodes", FormatCount(present) + nodes});
   }
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   return kExitDone;

@@ -62,6 +62,9 @@ LimitInfo FromWire(const v1::Limit& limit) {
                              ? "deny"
                              : Lower(v1::OnStoreFailure_Name(limit.on_store_failure()),
                                      sizeof("ON_STORE_FAILURE_") - 1);
+  out.sharing = limit.sharing() == v1::SHARING_UNSPECIFIED
+                    ? "exact"
+                    : Lower(v1::Sharing_Name(limit.sharing()), sizeof("SHARING_") - 1);
   out.charges.assign(limit.charges().begin(), limit.charges().end());
   for (const v1::KeyOverride& key : limit.keys()) {
     LimitKeyOverride& override = out.keys.emplace_back();
@@ -102,9 +105,19 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
       !v1::OnStoreFailure_Parse(Upper("ON_STORE_FAILURE_", limit.on_store_failure),
                                 &on_store_failure)) {
     return Status(StatusCode::kInvalidArgument, "on_store_failure: \"" + limit.on_store_failure +
-                                                    "\" is none; write deny or allow");
+                                                    "\" is none; write deny, allow or split");
   }
   wire->set_on_store_failure(on_store_failure);
+  v1::Sharing sharing = v1::SHARING_UNSPECIFIED;
+  if (limit.sharing == "leased") {
+    return Status(StatusCode::kInvalidArgument,
+                  "sharing: \"leased\" is not supported yet; write exact, split or relaxed");
+  }
+  if (!limit.sharing.empty() && !v1::Sharing_Parse(Upper("SHARING_", limit.sharing), &sharing)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "sharing: \"" + limit.sharing + "\" is none; write exact, split or relaxed");
+  }
+  wire->set_sharing(sharing);
   ToWire(limit.rate, wire->mutable_rate());
   if (limit.burst.has_value()) wire->set_burst(*limit.burst);
   if (limit.debt.has_value()) wire->set_debt(*limit.debt);
@@ -273,6 +286,9 @@ Result<ConfigStatus> AdminClient::GetConfigStatus() {
     return bad;
   }
   ConfigStatus status;
+  for (const v1::StoreStatus::Node& one : response.store().nodes()) {
+    status.store.nodes.push_back({one.id(), one.self(), one.lapsed(), one.divisor()});
+  }
   status.version = response.version();
   status.active_since = FromWire(response.active_since());
   status.path = response.path();
@@ -315,7 +331,7 @@ Result<ServerStats> AdminClient::GetStats() {
     stats.limits.push_back({limit.limit(), limit.granted(), limit.denied(), limit.shadow_denied(),
                             limit.permits_granted(), limit.refunded_permits(),
                             limit.overflow_allowed(), limit.overflow_denied(), limit.away_allowed(),
-                            limit.away_denied()});
+                            limit.away_denied(), limit.overshoot_permits()});
   }
   for (const v1::MethodStats& method : response.methods()) {
     MethodFigures& out = stats.methods.emplace_back();

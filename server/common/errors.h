@@ -180,6 +180,14 @@ inline absl::Status StoreDoesNotBook(std::string_view path) {
                    "there yet; leave max_wait out and try again after retry_after"));
 }
 
+inline absl::Status SharingDoesNotBook(std::string_view path, std::string_view limit,
+                                       std::string_view setting) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      ToAbsl(path), "max_wait: limit '", ToAbsl(limit), "' says ", ToAbsl(setting),
+      ", which does not book ahead; leave max_wait out, or have the limit say sharing: exact and "
+      "on_store_failure: deny or allow"));
+}
+
 inline absl::Status ReservationInSeveralSlots(std::string_view path, std::string_view limit,
                                               std::string_view key, std::string_view other_limit,
                                               std::string_view other_key) {

@@ -41,7 +41,8 @@ constexpr std::string_view kLimitFields[] = {"name",
                                              "sub_windows",
                                              "utc_offset",
                                              "on_store_failure",
-                                             "hash_tag"};
+                                             "hash_tag",
+                                             "sharing"};
 constexpr std::string_view kKeyFields[] = {"rate", "burst", "debt"};
 
 std::string_view KindName(Kind kind) {
@@ -226,8 +227,12 @@ class Reader {
       s = ReadField(node, path, "mode", "say enforce or shadow", limits::ParseMode, &spec->mode);
     }
     if (s.ok()) {
-      s = ReadField(node, path, "on_store_failure", "say deny or allow",
+      s = ReadField(node, path, "on_store_failure", "say deny, allow or split",
                     limits::ParseOnStoreFailure, &spec->on_store_failure);
+    }
+    if (s.ok()) {
+      s = ReadField(node, path, "sharing", "say exact, split or relaxed", limits::ParseSharing,
+                    &spec->sharing);
     }
     if (s.ok()) {
       s = ReadField(node, path, "sub_windows", "say a whole number from 1 to 100", ParseSubWindows,

@@ -17,7 +17,7 @@ namespace sluice::limits {
 enum class Mode : uint8_t { kEnforce = 0, kShadow };
 
 // What becomes of acquisitions while the shared store is away.
-enum class OnStoreFailure : uint8_t { kDeny = 0, kAllow };
+enum class OnStoreFailure : uint8_t { kDeny = 0, kAllow, kSplit };
 
 enum class Origin : uint8_t { kFile = 0, kAdmin, kAdminOverFile };
 
@@ -42,6 +42,7 @@ struct LimitSpec {
   std::optional<int64_t> utc_offset_ns;  // fixed_window
   Mode mode = Mode::kEnforce;
   OnStoreFailure on_store_failure = OnStoreFailure::kDeny;
+  store::Sharing sharing = store::Sharing::kExact;
   std::vector<std::string> charges;
   std::vector<KeyOverride> keys;
   std::optional<std::string> hash_tag;

@@ -27,7 +27,8 @@ uint64_t NextRegistrySerial() {
 bool SameFigures(const LimitSpec& a, const LimitSpec& b) {
   return a.algorithm == b.algorithm && a.rate == b.rate && a.burst == b.burst && a.debt == b.debt &&
          a.sub_windows == b.sub_windows && a.utc_offset_ns == b.utc_offset_ns && a.mode == b.mode &&
-         a.on_store_failure == b.on_store_failure && a.hash_tag == b.hash_tag && a.keys == b.keys;
+         a.on_store_failure == b.on_store_failure && a.sharing == b.sharing &&
+         a.hash_tag == b.hash_tag && a.keys == b.keys;
 }
 
 absl::Status TooManyLimits(size_t count) {
@@ -270,6 +271,7 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
                                                            std::vector<RulePtr>* made) {
   const bool shadow = spec.mode == Mode::kShadow;
   const bool allow_away = spec.on_store_failure == OnStoreFailure::kAllow;
+  const bool split_away = spec.on_store_failure == OnStoreFailure::kSplit;
   const auto make = [&](const algorithm::Parameters& parameters)
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_) {
                           auto rule = std::make_shared<store::Rule>();
@@ -280,13 +282,16 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
                           rule->parameters = parameters;
                           rule->shadow = shadow;
                           rule->allow_when_store_away = allow_away;
+                          rule->split_when_store_away = split_away;
+                          rule->sharing = spec.sharing;
                           made->push_back(rule);
                           return RulePtr(std::move(rule));
                         };
   const auto same = [&](const RulePtr& rule, const algorithm::Parameters& parameters) {
     return rule->parameters == parameters && rule->shadow == shadow &&
            rule->hash_tag == spec.hash_tag.value_or("") &&
-           rule->allow_when_store_away == allow_away;
+           rule->allow_when_store_away == allow_away && rule->split_when_store_away == split_away &&
+           rule->sharing == spec.sharing;
   };
 
   auto rules = std::make_shared<LimitRules>();

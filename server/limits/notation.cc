@@ -194,7 +194,16 @@ absl::StatusOr<Mode> ParseMode(std::string_view text) {
 absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text) {
   if (text == "deny") return OnStoreFailure::kDeny;
   if (text == "allow") return OnStoreFailure::kAllow;
-  return Bad("say deny or allow");
+  if (text == "split") return OnStoreFailure::kSplit;
+  return Bad("say deny, allow or split");
+}
+
+absl::StatusOr<store::Sharing> ParseSharing(std::string_view text) {
+  if (text == "exact") return store::Sharing::kExact;
+  if (text == "split") return store::Sharing::kSplit;
+  if (text == "relaxed") return store::Sharing::kRelaxed;
+  if (text == "leased") return Bad("is not supported yet; say exact, split or relaxed");
+  return Bad("say exact, split or relaxed");
 }
 
 std::string FormatDuration(int64_t ns) {

@@ -38,6 +38,7 @@ absl::StatusOr<int64_t> ParseUtcOffset(std::string_view text);
 absl::StatusOr<algorithm::Kind> ParseAlgorithm(std::string_view text);
 absl::StatusOr<Mode> ParseMode(std::string_view text);
 absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text);
+absl::StatusOr<store::Sharing> ParseSharing(std::string_view text);
 
 // What the Parse functions read back as the same.
 std::string FormatDuration(int64_t ns);

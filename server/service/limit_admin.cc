@@ -210,7 +210,8 @@ ServerStats LimitAdmin::GetStats() const {
   stats.granted = snapshot.granted;
   stats.denied = snapshot.denied;
   for (const limits::Limit* limit : table->limits()) {
-    stats.limits.push_back({std::string(limit->name()), snapshot.limits[limit->limit_id()]});
+    stats.limits.push_back({std::string(limit->name()), snapshot.limits[limit->limit_id()],
+                            store_.OvershootPermits(limit->limit_id())});
   }
   stats.methods = std::move(snapshot.methods);
   stats.transports = std::move(snapshot.transports);

@@ -85,6 +85,7 @@ struct ListedKeys {
 struct NamedLimitTotals {
   std::string limit;
   common::LimitTotals totals;
+  uint64_t overshoot_permits = 0;
 };
 
 struct ServerStats {

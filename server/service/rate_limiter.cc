@@ -133,6 +133,22 @@ void RateLimiter::Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& att
     }
   }
 
+  if (wrong.ok() && max_wait_ns > 0 && store_.Shared()) {
+    const auto check = [&](const store::Rule& rule) {
+      if (!wrong.ok()) return;
+      const char* const setting = rule.sharing == store::Sharing::kSplit     ? "sharing: split"
+                                  : rule.sharing == store::Sharing::kRelaxed ? "sharing: relaxed"
+                                  : rule.split_when_store_away ? "on_store_failure: split"
+                                                               : nullptr;
+      if (setting == nullptr) return;
+      wrong = errors::SharingDoesNotBook(Prefix(call.form_, i), rule.limit_name, setting);
+    };
+    for (size_t c = 0; c < item.asked; ++c) {
+      check(limits[c]->rule());
+      for (const limits::Limit* parent : limits[c]->parents()) check(parent->rule());
+    }
+  }
+
   if (!wrong.ok()) {
     attempt.Fail(wrong);
     static_cast<void>(attempt.End());  // it is `wrong`

@@ -9,6 +9,16 @@
 
 namespace sluice::store {
 
+// How nodes with one shared store come to decide about the same bucket.
+enum class Sharing : uint8_t {
+  // Each decision is the store's.
+  kExact = 0,
+  // Each node decides by itself, with its share of the figures.
+  kSplit,
+  // Each node grants by what it knows of the bucket, and reports it afterwards.
+  kRelaxed,
+};
+
 // Immutable once registered with a store. Buckets are identified by (limit_id, key); a rule is
 // one revision of the figures that hold for some of a limit's keys. A reload that changes a
 // limit's figures makes new rules (with the same limit_id); one that does not keeps the old
@@ -30,6 +40,10 @@ struct Rule {
   // A shared store that is away: grant what it cannot decide. An acquisition is granted then if all
   // its limits say so, else answered Outcome::kUnavailable.
   bool allow_when_store_away = false;
+  // A shared store that is away: decide with this node's share.
+  bool split_when_store_away = false;
+  // Of no meaning to a store that is not shared.
+  Sharing sharing = Sharing::kExact;
 };
 
 }  // namespace sluice::store

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "server/store/rule.h"
@@ -287,6 +288,15 @@ struct StoreStats {
   uint64_t conversions = 0;
 };
 
+// A process that shares the store.
+struct StoreNode {
+  std::string id;
+  bool self = false;
+  bool lapsed = false;  // not heard of any more
+  // What it divides split limits by; 0: it has no share.
+  uint32_t divisor = 0;
+};
+
 // Whether a shared store answers. Moments are of the wall clock.
 struct StoreHealth {
   bool shared = false;  // false: the store is this process' own, and never away
@@ -294,6 +304,8 @@ struct StoreHealth {
   int64_t since_wall_ns = 0;  // since when it is there, or away
   uint64_t times_away = 0;
   std::string why;  // it was away last; empty: it never was
+  // As far as limits need to know of each other; else empty.
+  std::vector<StoreNode> nodes;
 };
 
 // Thread-safe. Never blocks.
@@ -330,6 +342,9 @@ class Store {
     operation->Done();
   }
 
+  // Whether other processes decide about the same buckets, so that a rule's sharing matters.
+  virtual bool Shared() const { return false; }
+
   // Whether the moments in its answers are on common::Clock::NowNs()'s time line. False: they are
   // on a clock of the store's own.
   virtual bool UsesLocalClock() const { return true; }
@@ -342,6 +357,9 @@ class Store {
   virtual StoreStats Stats() const = 0;
 
   virtual StoreHealth Health() const { return {}; }
+
+  // Of a limit whose sharing is relaxed: permits granted beyond what its buckets held.
+  virtual uint64_t OvershootPermits(uint32_t /*limit_id*/) const { return 0; }
 
   // Does a small, bounded step of housekeeping: drops full buckets, gives memory back. Called by
   // a timer, also when no requests come. Returns true while there is more to do soon.

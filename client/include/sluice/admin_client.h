@@ -63,6 +63,14 @@ struct DifferingLimit {
   std::chrono::system_clock::time_point last_at = {};
 };
 
+// A server that shares the store.
+struct StoreNode {
+  std::string id = {};
+  bool self = false;
+  bool lapsed = false;   // not heard of any more
+  uint32_t divisor = 0;  // of what is split; 0: it has no share yet
+};
+
 // Where the server's buckets live, and whether it answers.
 struct StoreStatus {
   std::string kind = {};  // "memory", "redis"
@@ -72,6 +80,7 @@ struct StoreStatus {
   std::string last_error = {};  // why it was away last
   std::vector<AwayFigures> decided_away = {};
   std::vector<DifferingLimit> differing = {};
+  std::vector<StoreNode> nodes = {};  // if any limit needs to know of them
 };
 
 struct ConfigStatus {
@@ -98,6 +107,7 @@ struct LimitFigures {
   uint64_t overflow_denied = 0;
   uint64_t away_allowed = 0;  // by on_store_failure
   uint64_t away_denied = 0;
+  uint64_t overshoot_permits = 0;  // sharing relaxed: beyond what the bucket held
 };
 
 // counts[i] samples were at most upper_ns[i].

@@ -30,7 +30,8 @@ struct LimitInfo {
   std::optional<uint64_t> burst = {};
   std::optional<uint64_t> debt = {};
   std::string mode = {};              // "enforce", "shadow"
-  std::string on_store_failure = {};  // "deny", "allow"
+  std::string on_store_failure = {};  // "deny", "allow", "split"
+  std::string sharing = {};           // "exact", "split", "relaxed"
   std::vector<std::string> charges = {};
   std::vector<LimitKeyOverride> keys = {};
   std::optional<uint32_t> sub_windows = {};

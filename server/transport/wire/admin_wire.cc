@@ -82,10 +82,28 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
     case v1::ON_STORE_FAILURE_ALLOW:
       spec.on_store_failure = limits::OnStoreFailure::kAllow;
       break;
+    case v1::ON_STORE_FAILURE_SPLIT:
+      spec.on_store_failure = limits::OnStoreFailure::kSplit;
+      break;
     default:
       return errors::FieldOutOfBounds("limit.on_store_failure",
                                       static_cast<int>(limit.on_store_failure()),
-                                      "0 to 2, as in sluice.v1.OnStoreFailure");
+                                      "0 to 3, as in sluice.v1.OnStoreFailure");
+  }
+  switch (limit.sharing()) {
+    case v1::SHARING_UNSPECIFIED:
+    case v1::SHARING_EXACT:
+      spec.sharing = store::Sharing::kExact;
+      break;
+    case v1::SHARING_SPLIT:
+      spec.sharing = store::Sharing::kSplit;
+      break;
+    case v1::SHARING_RELAXED:
+      spec.sharing = store::Sharing::kRelaxed;
+      break;
+    default:
+      return errors::FieldOutOfBounds("limit.sharing", static_cast<int>(limit.sharing()),
+                                      "0 to 3, as in sluice.v1.Sharing");
   }
   spec.charges.assign(limit.charges().begin(), limit.charges().end());
   for (int i = 0; i < limit.keys_size(); ++i) {
@@ -142,6 +160,20 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
       break;
     case limits::OnStoreFailure::kAllow:
       out->set_on_store_failure(v1::ON_STORE_FAILURE_ALLOW);
+      break;
+    case limits::OnStoreFailure::kSplit:
+      out->set_on_store_failure(v1::ON_STORE_FAILURE_SPLIT);
+      break;
+  }
+  switch (spec.sharing) {
+    case store::Sharing::kExact:
+      out->set_sharing(v1::SHARING_EXACT);
+      break;
+    case store::Sharing::kSplit:
+      out->set_sharing(v1::SHARING_SPLIT);
+      break;
+    case store::Sharing::kRelaxed:
+      out->set_sharing(v1::SHARING_RELAXED);
       break;
   }
   for (const std::string& charge : spec.charges) out->add_charges(charge);
@@ -228,6 +260,13 @@ void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
     to->set_times(from.times);
     SetTimestamp(from.last_wall_ns, to->mutable_last_at());
   }
+  for (const store::StoreNode& from : status.store.health.nodes) {
+    v1::StoreStatus::Node* const to = store->add_nodes();
+    to->set_id(from.id);
+    to->set_self(from.self);
+    to->set_lapsed(from.lapsed);
+    to->set_divisor(from.divisor);
+  }
 }
 
 void Write(const service::ServerStats& stats, v1::Stats* out) {
@@ -248,6 +287,7 @@ void Write(const service::ServerStats& stats, v1::Stats* out) {
     to->set_overflow_denied(from.totals.overflow_denied);
     to->set_away_allowed(from.totals.away_allowed);
     to->set_away_denied(from.totals.away_denied);
+    to->set_overshoot_permits(from.overshoot_permits);
   }
   for (const common::MethodTotals& from : stats.methods) {
     v1::MethodStats* const to = out->add_methods();

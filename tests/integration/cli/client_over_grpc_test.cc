@@ -296,7 +296,8 @@ TEST_F(ClientOverGrpcTest, TheAdminClientManagesLimits) {
   limit.burst = 200;
   limit.algorithm = "token_bucket";
   limit.mode = "shadow";
-  limit.on_store_failure = "allow";
+  limit.on_store_failure = "split";
+  limit.sharing = "relaxed";
   limit.charges = {"overall"};
   limit.keys = {{"user:42", LimitRate{1000, seconds(1)}, 2000, {}}};
   limit.utc_offset = -std::chrono::hours(5);
@@ -309,7 +310,8 @@ TEST_F(ClientOverGrpcTest, TheAdminClientManagesLimits) {
   EXPECT_EQ(got->burst, 200u);
   EXPECT_EQ(got->algorithm, "token_bucket");
   EXPECT_EQ(got->mode, "shadow");
-  EXPECT_EQ(got->on_store_failure, "allow");
+  EXPECT_EQ(got->on_store_failure, "split");
+  EXPECT_EQ(got->sharing, "relaxed");
   EXPECT_EQ(got->origin, "admin");
   EXPECT_EQ(got->utc_offset, -std::chrono::hours(5));
   ASSERT_EQ(got->keys.size(), 1u);

@@ -215,7 +215,9 @@ TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
   }
   EXPECT_THAT(Sluice("limits put api --rate 5").err, HasSubstr("as 100/s or 500/250ms"));
   EXPECT_THAT(Sluice("limits put api --rate 5/s --on-store-failure no").err,
-              HasSubstr("on_store_failure: \"no\" is none; write deny or allow"));
+              HasSubstr("on_store_failure: \"no\" is none; write deny, allow or split"));
+  EXPECT_THAT(Sluice("limits put api --rate 5/s --sharing leased").err,
+              HasSubstr("sharing: \"leased\" is not supported yet"));
   EXPECT_THAT(Sluice("limits put api").err, HasSubstr("needs --rate"));
   EXPECT_THAT(Sluice("limits put api --rate 5/s --algorithm leaky").err, HasSubstr("leaky"));
 }

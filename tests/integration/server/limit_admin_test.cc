@@ -100,6 +100,11 @@ TEST_P(LimitAdminServerTest, PutRefusesWhatIsNoLimitAndChangesNothing) {
   unknown.mutable_limit()->set_on_store_failure(static_cast<v1::OnStoreFailure>(77));
   EXPECT_THAT(admin_->PutLimit(&context, unknown, &put).error_message(),
               HasSubstr("limit.on_store_failure: 77"));
+  unknown.mutable_limit()->clear_on_store_failure();
+  unknown.mutable_limit()->set_sharing(static_cast<v1::Sharing>(78));
+  grpc::ClientContext again;
+  EXPECT_THAT(admin_->PutLimit(&again, unknown, &put).error_message(),
+              HasSubstr("limit.sharing: 78"));
   EXPECT_TRUE(Granted("api", "k", 10));
 }
 

@@ -118,8 +118,15 @@ const BadCase kCases[] = {
      "f.yaml:4:5: limits[0]: \"brust\": no field has that name; did you mean burst?"},
     {"UnlikelyField", Limit("rate: 5/s\ncolour: red"),
      "f.yaml:4:5: limits[0]: \"colour\": no field has that name; there are name, algorithm, rate, "
-     "burst, debt, mode, charges, keys, sub_windows, utc_offset, "
-     "on_store_failure and hash_tag"},
+     "burst, debt, mode, charges, keys, sub_windows, utc_offset, on_store_failure, "
+     "hash_tag and sharing"},
+    {"Leased", Limit("rate: 5/s\nsharing: leased"),
+     "f.yaml:4:14: limits[0].sharing: \"leased\": is not supported yet; say exact, split or "
+     "relaxed"},
+    {"NoSharing", Limit("rate: 5/s\nsharing: some"),
+     "f.yaml:4:14: limits[0].sharing: \"some\": say exact, split or relaxed"},
+    {"NoStoreFailure", Limit("rate: 5/s\non_store_failure: some"),
+     "f.yaml:4:23: limits[0].on_store_failure: \"some\": say deny, allow or split"},
     {"FieldTwice", Limit("rate: 5/s\nrate: 6/s"),
      "f.yaml:4:5: \"rate\": is given twice, first in line 3; keep one"},
     {"FieldTwiceInFlow", "limits: [{ name: a, rate: 5/s, rate: 5/s }]\n",

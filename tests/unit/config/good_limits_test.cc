@@ -57,6 +57,8 @@ limits:
   - name: log
     algorithm: sliding_log
     rate: 500/250ms
+    sharing: split
+    on_store_failure: split
   - name: calendar
     algorithm: fixed_window
     rate: 10000/day
@@ -71,6 +73,7 @@ limits:
   EXPECT_EQ(api.debt, 0u);
   EXPECT_EQ(api.mode, limits::Mode::kEnforce);
   EXPECT_EQ(api.on_store_failure, limits::OnStoreFailure::kDeny);
+  EXPECT_EQ(api.sharing, store::Sharing::kExact);
   EXPECT_THAT(api.charges, ElementsAre("overall"));
   ASSERT_EQ(api.keys.size(), 2u);
   EXPECT_EQ(api.keys[0].key, "user:42");
@@ -91,6 +94,8 @@ limits:
   EXPECT_EQ(specs[2].mode, limits::Mode::kShadow);
   EXPECT_EQ(specs[2].on_store_failure, limits::OnStoreFailure::kAllow);
   EXPECT_EQ(specs[3].algorithm, Kind::kSlidingLog);
+  EXPECT_EQ(specs[3].sharing, store::Sharing::kSplit);
+  EXPECT_EQ(specs[3].on_store_failure, limits::OnStoreFailure::kSplit);
   EXPECT_EQ(specs[3].rate, (algorithm::Rate{500, 250'000'000}));
   EXPECT_EQ(specs[4].algorithm, Kind::kFixedWindow);
   EXPECT_EQ(specs[4].utc_offset_ns, -(5 * kHourNs + kHourNs / 2));
