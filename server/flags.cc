@@ -136,6 +136,12 @@ std::vector<Flag> AllFlags() {
                          "how long Redis may take to answer; then callers are answered by their "
                          "limits' on_store_failure until it is back (default 20ms)",
                          &Flags::redis_budget));
+  all.push_back(
+      Duration("redis_node_ttl",
+               "how long a node that is not heard of counts as there, and a new one waits "
+               "for its share of limits with sharing: split; the same on all nodes "
+               "(default 2s)",
+               &Flags::redis_node_ttl));
   all.push_back({"redis_allow_eviction", nullptr,
                  "serve on a Redis that may evict buckets, which fills them",
                  [](const std::string&, Flags* flags) {
@@ -231,6 +237,9 @@ absl::Status CheckTogether(const Flags& flags) {
   if (flags.redis_budget < absl::Milliseconds(1)) {
     return Bad("redis_budget", absl::FormatDuration(flags.redis_budget), "write 1ms or more");
   }
+  if (flags.redis_node_ttl < absl::Milliseconds(200) || flags.redis_node_ttl > absl::Hours(1)) {
+    return Bad("redis_node_ttl", absl::FormatDuration(flags.redis_node_ttl), "write 200ms to 1h");
+  }
   if (flags.redis_max_lag < absl::Seconds(1) || flags.redis_max_lag > absl::Hours(1)) {
     return Bad("redis_max_lag", absl::FormatDuration(flags.redis_max_lag), "write 1s to 1h");
   }
@@ -295,6 +304,7 @@ absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
   if (flags.redis.has_value()) {
     flags.redis->name_space = flags.redis_namespace;
     flags.redis->budget_ns = absl::ToInt64Nanoseconds(flags.redis_budget);
+    flags.redis->node_ttl_ns = absl::ToInt64Nanoseconds(flags.redis_node_ttl);
     flags.redis->allow_eviction = flags.redis_allow_eviction;
     flags.redis->allow_unguarded = flags.redis_allow_unguarded;
     flags.redis->assumed_lag_ns = absl::ToInt64Nanoseconds(flags.redis_max_lag);

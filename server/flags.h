@@ -32,6 +32,7 @@ struct Flags {
   int store_threads = 0;  // loops of Redis' own; 0: those of h2, or one
   std::string redis_namespace = "sluice";
   absl::Duration redis_budget = absl::Milliseconds(20);
+  absl::Duration redis_node_ttl = absl::Seconds(2);
   bool redis_allow_eviction = false;
   bool redis_allow_unguarded = false;
   absl::Duration redis_max_lag = absl::Seconds(10);

@@ -192,7 +192,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
     return Fail(kFailed, made.message());
   }
   std::unique_ptr<store::Store> chosen_store;
-  const store::RedisStore* redis = nullptr;
+  store::RedisStore* redis = nullptr;
   if (flags.redis.has_value()) {
     store::RedisStoreOptions options = *flags.redis;
     // What one node gives another redeems.
@@ -222,6 +222,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
       return Fail(kBadInput, status.message());
     }
   }
+  if (redis != nullptr) redis->AwaitNodes();
 
   service::KeyUsage usage;
   service::RateLimiter limiter(registry, engine, store, clock, metrics, usage, signer);
@@ -361,6 +362,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   admin_shutdown.join();
   watcher.reset();
   alarm.Stop();
+  if (redis != nullptr) redis->Leave();
   // Answers what is still asked of Redis, while those who asked are there.
   loops.Stop();
   const common::MetricsSnapshot totals = metrics.Snapshot(0);

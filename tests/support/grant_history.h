@@ -33,20 +33,22 @@ class GrantHistory {
   }
 
   // Empty: no window holds more than it may; else the first that does.
-  std::string Check() const {
+  // `beyond`: permits that it may hold on top of the limit; of a log or window twice as many.
+  std::string Check(uint64_t beyond = 0) const {
     const std::vector<test_support::Grant> grants = Sorted();
     using algorithm::Kind;
     switch (parameters_.kind) {
       case Kind::kTokenBucket: {
         const algorithm::TokenBucket& p = parameters_.token_bucket;
         return test_support::CheckRateInEveryWindow(grants, p.rate.permits, p.rate.period_ns,
-                                                    p.burst + p.debt);
+                                                    p.burst + p.debt + beyond);
       }
       case Kind::kSlidingLog:
       case Kind::kSlidingWindow:
-        return test_support::CheckCountInEveryWindow(grants, rate().period_ns, rate().permits);
+        return test_support::CheckCountInEveryWindow(grants, rate().period_ns,
+                                                     rate().permits + 2 * beyond);
       case Kind::kFixedWindow:
-        return CheckAligned(grants);
+        return CheckAligned(grants, 2 * beyond);
     }
     return "a limit of no kind";
   }
@@ -91,12 +93,12 @@ class GrantHistory {
   }
 
   // No window of the wall clock holds more than it may.
-  std::string CheckAligned(const std::vector<test_support::Grant>& grants) const {
+  std::string CheckAligned(const std::vector<test_support::Grant>& grants, uint64_t beyond) const {
     std::map<int64_t, uint64_t> windows;
     for (const test_support::Grant& grant : grants) {
       const int64_t index =
           (grant.at_ns + parameters_.fixed_window.utc_offset_ns) / rate().period_ns;
-      if ((windows[index] += grant.permits) > rate().permits) {
+      if ((windows[index] += grant.permits) > rate().permits + beyond) {
         return "window " + std::to_string(index) + " of the clock holds " +
                std::to_string(windows[index]) + " permits, more than " +
                std::to_string(rate().permits);

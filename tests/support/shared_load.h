@@ -34,6 +34,8 @@ struct LoadedLimit {
   algorithm::Parameters parameters;
   uint64_t most = 1;
   int keys = 1;
+  store::Sharing sharing = store::Sharing::kExact;
+  bool split_away = false;  // on_store_failure: split
 };
 
 // One of each algorithm, which refill within the second; one with debt; and a bucket that refills
@@ -87,29 +89,34 @@ class SharedLoad {
       rule->limit_id = rule->id;
       rule->limit_name = limit.name;
       rule->parameters = limit.parameters;
+      rule->sharing = limit.sharing;
+      rule->split_when_store_away = limit.split_away;
       rules_.push_back(rule);
       histories_.emplace_back();
       for (int k = 0; k < limit.keys; ++k) {
         histories_.back().push_back(std::make_unique<GrantHistory>(limit.parameters));
       }
     }
-    for (const std::string& url : urls) {
-      nodes_.push_back(std::make_unique<RedisNode>(url, options_.store));
-      if (!nodes_.back()->connected().ok()) {
-        std::fprintf(stderr, "no connection to %s: %s\n", url.c_str(),
-                     nodes_.back()->connected().ToString().c_str());
-      }
-      for (const auto& rule : rules_) nodes_.back()->store().Register(rule);
-    }
-    for (size_t n = 0; n < nodes_.size(); ++n) {
-      for (int c = 0; c < options_.clients; ++c) {
-        threads_.emplace_back([this, n, c] { Client(*nodes_[n], n * 1000 + size_t(c)); });
-      }
-    }
+    for (const std::string& url : urls) MakeNode(url);
+    for (size_t n = 0; n < nodes_.size(); ++n) StartClients(n);
   }
   ~SharedLoad() { Stop(); }
   SharedLoad(const SharedLoad&) = delete;
   SharedLoad& operator=(const SharedLoad&) = delete;
+
+  // One more node, with clients.
+  void AddNode(const std::string& url) {
+    MakeNode(url);
+    StartClients(nodes_.size() - 1);
+  }
+  // The node is gone, and its place stays empty. `leaves`: it says good-bye.
+  void RemoveNode(size_t n, bool leaves) {
+    leaving_[n]->store(true);
+    for (std::thread& thread : threads_[n]) thread.join();
+    threads_[n].clear();
+    if (leaves) nodes_[n]->store().Leave();
+    nodes_[n].reset();
+  }
 
   RedisNode& node(size_t n) { return *nodes_[n]; }
   const std::shared_ptr<const store::Rule>& rule(size_t limit) const { return rules_[limit]; }
@@ -140,14 +147,27 @@ class SharedLoad {
 
   // Answered without Redis.
   uint64_t unavailable() const { return unavailable_.load(); }
+  // Granted by a node while Redis was away, and by a node's share or by what it knew.
+  uint64_t granted_away() const { return granted_away_.load(); }
+  uint64_t granted_locally() const { return granted_locally_.load(); }
   uint64_t refunded() const { return refunded_.load(); }
   // How long a client waited for an answer at most.
   int64_t longest_ns() const { return longest_ns_.load(); }
 
   void Stop() {
     stop_.store(true);
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
+    for (auto& of_node : threads_) {
+      for (std::thread& thread : of_node) thread.join();
+      of_node.clear();
+    }
+  }
+
+  // Of one limit: empty if no window held more than `most` permits beyond what it may; for logs and
+  // windows twice that, since what they are told of late counts later. REQUIRES: stopped.
+  std::string CheckBeyond(size_t limit, uint64_t most) const {
+    std::string over;
+    for (const auto& history : histories_[limit]) over += history->Check(most);
+    return over;
   }
 
   // Stops. Empty: no window of any bucket held more than it may. Prints what was granted of what
@@ -204,11 +224,31 @@ class SharedLoad {
     }
   }
 
-  void Client(RedisNode& node, size_t seed) {
+  void MakeNode(const std::string& url) {
+    nodes_.push_back(std::make_unique<RedisNode>(url, options_.store));
+    threads_.emplace_back();
+    leaving_.push_back(std::make_unique<std::atomic<bool>>(false));
+    if (!nodes_.back()->connected().ok()) {
+      std::fprintf(stderr, "no connection to %s: %s\n", url.c_str(),
+                   nodes_.back()->connected().ToString().c_str());
+    }
+    for (const auto& rule : rules_) nodes_.back()->store().Register(rule);
+    nodes_.back()->store().AwaitNodes();
+  }
+
+  void StartClients(size_t n) {
+    for (int c = 0; c < options_.clients; ++c) {
+      threads_[n].emplace_back([this, &node = *nodes_[n], &leaving = *leaving_[n], n, c] {
+        Client(node, leaving, n * 1000 + size_t(c));
+      });
+    }
+  }
+
+  void Client(RedisNode& node, const std::atomic<bool>& leaving, size_t seed) {
     std::minstd_rand random(static_cast<uint32_t>(seed + 1));
     const auto below = [&](size_t n) { return n == 0 ? 0 : random() / 7 % n; };
     std::deque<Open> open;
-    while (!stop_.load()) {
+    while (!stop_.load() && !leaving.load()) {
       std::vector<Part> parts;
       std::vector<std::string> keys;
       const size_t first = below(rules_.size());
@@ -224,6 +264,12 @@ class SharedLoad {
       const int64_t before_ns = node.clock().NowNs();
       Acquired acquired = Acquire(node.store(), ChargesOf(parts, keys), options);
       Longest(node.clock().NowNs() - before_ns);
+      if (acquired.granted() && acquired.source == store::Source::kStoreAway) {
+        granted_away_.fetch_add(1);
+      }
+      if (acquired.granted() && acquired.source == store::Source::kLocal) {
+        granted_locally_.fetch_add(1);
+      }
       if (acquired.granted() && options.want_receipt) {
         open.push_back({std::move(acquired), std::move(parts)});
         if (open.size() > 4) {
@@ -265,9 +311,13 @@ class SharedLoad {
   std::vector<std::unique_ptr<RedisNode>> nodes_;
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> unavailable_{0};
+  std::atomic<uint64_t> granted_away_{0};
+  std::atomic<uint64_t> granted_locally_{0};
   std::atomic<uint64_t> refunded_{0};
   std::atomic<int64_t> longest_ns_{0};
-  std::vector<std::thread> threads_;
+  // Of each node.
+  std::vector<std::unique_ptr<std::atomic<bool>>> leaving_;
+  std::vector<std::vector<std::thread>> threads_;
 };
 
 }  // namespace sluice::testing

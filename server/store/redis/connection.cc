@@ -110,8 +110,8 @@ absl::Status Connection::Prepared(const Reply& reply) {
     return absl::PermissionDeniedError(absl::StrCat(
         at, ": ", reply.text,
         "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
-        "+set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset +object +append and the name "
-        "space's keys"));
+        "+set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset +object +append +hgetall +hset "
+        "+hdel and the name space's keys"));
   }
   if (reply.HasCode("LOADING")) {
     return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));

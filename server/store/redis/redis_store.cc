@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/common/strings.h"
 #include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/nodes.h"
 #include "server/store/redis/shard.h"
 
 namespace sluice::store {
@@ -15,6 +16,7 @@ namespace {
 
 constexpr int64_t kAgreeEveryNs = 10'000'000'000;
 constexpr int64_t kRetryAgreeNs = 1'000'000'000;
+constexpr size_t kMaxLocalBuckets = size_t{1} << 20;
 // Ids of bookings count microseconds since 2025, and so many in each: they last for 35 years.
 constexpr int64_t kBookingsSinceNs = 1'735'689'600'000'000'000;
 constexpr uint64_t kBookingsPerUs = uint64_t{1} << 14;
@@ -59,6 +61,8 @@ RedisStore::RedisStore(const common::Clock& clock, RedisStoreOptions options, co
                     }),
       figure_watch_(clock, log),
       identification_(IdentificationOf(options_, log)),
+      split_(kMaxLocalBuckets),
+      away_(kMaxLocalBuckets),
       // Receipts of several nodes lie in one bucket: serials from random beginnings do not meet.
       next_receipt_(RandomWord() >> 2 | 1),
       booking_tag_(RandomWord() % kBookingsPerUs) {}
@@ -85,6 +89,9 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
   for (net::EventLoop* loop : loops) {
     store->shards_.push_back(std::make_unique<redis::Shard>(*store, *loop, resolver, endpoint));
   }
+  store->nodes_ = std::make_unique<redis::Nodes>(clock, *store->shards_[0], *loops[0],
+                                                 store->options_.name_space, store->instance_,
+                                                 store->options_.node_ttl_ns, store->away_, log);
   for (const auto& shard : store->shards_) shard->Connect();
   return store;
 }
@@ -97,7 +104,12 @@ absl::Status RedisStore::AwaitFirstConnection() {
   return first_status_;
 }
 
+void RedisStore::AwaitNodes() { nodes_->AwaitFirst(2 * options_.node_ttl_ns); }
+
+void RedisStore::Leave() { nodes_->Leave(); }
+
 void RedisStore::Connected(const absl::Status& status) {
+  if (status.ok()) nodes_->Back();
   if (!status.ok() || options_.receipt_key.proposal == nullptr) return FirstConnection(status);
   receipt_key_agreed_.store(false);
   AgreeOnReceiptKey();
@@ -147,9 +159,13 @@ void RedisStore::Register(std::shared_ptr<const Rule> rule) {
   entry->figures = redis::Figures(rule->parameters);
   entry->writer = absl::StrCat(instance_, ".", rule->id);
   const uint32_t id = rule->id;
+  const bool needs_nodes = rule->sharing != Sharing::kExact || rule->split_when_store_away;
   entry->rule = std::move(rule);
-  common::MutexLock lock(&mu_);
-  rules_[id] = std::move(entry);
+  {
+    common::MutexLock lock(&mu_);
+    rules_[id] = std::move(entry);
+  }
+  if (needs_nodes) nodes_->Start();
 }
 
 uint64_t RedisStore::NewBooking(int64_t now_ns, uint64_t after) {
@@ -206,6 +222,15 @@ void RedisStore::Rebook(RebookOperation* operation) {
     operation->status = RebookStatus::kDone;
     return operation->Done();
   }
+  // A limit that nodes came to share otherwise while callers waited: its buckets are no longer in
+  // Redis, where nothing is booked ahead for it.
+  for (const Rebooking& item : operation->items) {
+    for (const Charge& charge : item.charges) {
+      if (charge.rule->sharing == Sharing::kExact && !charge.rule->split_when_store_away) continue;
+      operation->status = RebookStatus::kUnsupported;
+      return operation->Done();
+    }
+  }
   const Charge& first = operation->items[0].charges[0];
   ShardFor(first.rule->limit_name, first.key).Start(operation);
 }
@@ -218,6 +243,17 @@ void RedisStore::Reset(const Rule& rule, std::string_view key, ResetDone done, v
 void RedisStore::Call(std::string_view key, std::vector<std::string> words,
                       absl::AnyInvocable<void(const redis::Reply*)> done) {
   ShardFor("", key).Start(redis::Call{std::string(key), std::move(words), std::move(done)});
+}
+
+void RedisStore::AddOvershoot(uint32_t limit_id, uint64_t permits) {
+  common::MutexLock lock(&mu_);
+  overshoot_[limit_id] += permits;
+}
+
+uint64_t RedisStore::OvershootPermits(uint32_t limit_id) const {
+  common::MutexLock lock(&mu_);
+  const auto found = overshoot_.find(limit_id);
+  return found == overshoot_.end() ? 0 : found->second;
 }
 
 StoreStats RedisStore::Stats() const {
@@ -236,6 +272,7 @@ StoreStats RedisStore::Stats() const {
 
 StoreHealth RedisStore::Health() const {
   StoreHealth health = availability_.Health();
+  if (nodes_->started()) health.nodes = nodes_->view()->nodes;
   if (health.away || Stats().commands > 0) return health;
   common::MutexLock lock(&mu_);
   if (!first_connection_ || first_status_.ok()) return health;
@@ -247,6 +284,10 @@ StoreHealth RedisStore::Health() const {
 }
 
 bool RedisStore::Maintain() {
+  if (nodes_->started()) {
+    const auto view = nodes_->view();
+    split_.Sweep(view->strict, view->lenient, {clock_.NowNs(), clock_.WallNs()});
+  }
   if (options_.receipt_key.proposal != nullptr && !availability_.Health().away) {
     // Also when all is well: somebody may have flushed it.
     const int64_t every_ns = receipt_key_agreed_.load() ? kAgreeEveryNs : kRetryAgreeNs;

@@ -1,5 +1,6 @@
 // RedisStore: buckets in one Redis server, or in one Redis Cluster, shared by any number of nodes.
-// Exact: every decision is one script in Redis, at Redis' time.
+// Exact, where a rule does not say otherwise: every decision is one script in Redis, at Redis'
+// time.
 //
 // Each event loop has a connection and a shard of its own, which shares nothing with the others:
 //
@@ -19,6 +20,9 @@
 //  - Reservations. What is booked ahead is decided by the node, with the code of server/algorithm:
 //    buckets are read, decided by, and replaced if they still are what was read (script_command.h).
 //    All nodes obey one order.
+//
+//  - Sharing. Rules that say so are decided by the node itself: by its share (membership.h,
+//    local_buckets.h), or by what it knows (relaxed_keys.h); see shard_local.cc.
 #ifndef SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 
@@ -45,12 +49,14 @@
 #include "server/store/redis/availability.h"
 #include "server/store/redis/figure_watch.h"
 #include "server/store/redis/identification.h"
+#include "server/store/redis/local_buckets.h"
 #include "server/store/redis/redis_url.h"
 #include "server/store/store.h"
 
 namespace sluice::store {
 
 namespace redis {
+class Nodes;
 class Shard;
 struct Reply;
 struct RuleEntry;
@@ -89,6 +95,9 @@ struct RedisStoreOptions {
   size_t max_connections = 4;
   // Callers answered by one script at most.
   size_t max_gathered = 4096;
+  // How long a node that was not heard of counts as there, and one that is new waits for its share
+  // of limits with sharing: split or on_store_failure: split. Equal on all nodes.
+  int64_t node_ttl_ns = 2'000'000'000;
   // For receipts. Agreed on before the first connection is told of, and again whenever Redis is
   // back and every few seconds. Empty: there is none.
   SharedSecret receipt_key;
@@ -117,8 +126,15 @@ class RedisStore final : public Store {
   // FAILED_PRECONDITION: too old, a replica, evicts). The store goes on trying in any case.
   absl::Status AwaitFirstConnection();
 
+  // If a limit has to know of other nodes, blocks until it is known whether this one may decide by
+  // itself what it shares with them, for a time to live of theirs at most.
+  void AwaitNodes();
+  // Tells the other nodes that this one grants nothing of its own any more. Blocks for a moment.
+  void Leave();
+
   std::string_view Kind() const override { return "redis"; }
   bool UsesLocalClock() const override { return false; }
+  bool Shared() const override { return true; }
   void Register(std::shared_ptr<const Rule> rule) override;
   void Acquire(AcquireOperation* operation) override;
   void Query(QueryOperation* operation) override;
@@ -137,6 +153,7 @@ class RedisStore final : public Store {
   StoreHealth Health() const override;
   // Limits for which another node has other figures, by name.
   std::vector<DifferingLimit> Differing() const { return figure_watch_.Differing(); }
+  uint64_t OvershootPermits(uint32_t limit_id) const override;
   bool Maintain() override;
 
  private:
@@ -154,6 +171,7 @@ class RedisStore final : public Store {
   void AgreeOnReceiptKey();
   // See Shard.
   uint64_t NewBooking(int64_t now_ns, uint64_t after);
+  void AddOvershoot(uint32_t limit_id, uint64_t permits);
 
   const common::Clock& clock_;
   const RedisStoreOptions options_;
@@ -164,7 +182,11 @@ class RedisStore final : public Store {
   redis::FigureWatch figure_watch_;
   const redis::IdentificationOptions identification_;
   redis::KnownMarkers known_markers_;
+  // Of limits with sharing: split; and of those with on_store_failure: split, while Redis is away.
+  redis::LocalBuckets split_;
+  redis::LocalBuckets away_;
   std::vector<std::unique_ptr<redis::Shard>> shards_;
+  std::unique_ptr<redis::Nodes> nodes_;
   std::atomic<uint64_t> next_receipt_;
   std::atomic<bool> receipt_key_agreed_{false};
   std::atomic<bool> agreeing_{false};
@@ -176,6 +198,7 @@ class RedisStore final : public Store {
   mutable common::Mutex mu_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<const redis::RuleEntry>> rules_
       ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint32_t, uint64_t> overshoot_ ABSL_GUARDED_BY(mu_);  // permits, of limits
   common::CondVar connected_;
   bool first_connection_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status first_status_ ABSL_GUARDED_BY(mu_);

@@ -9,7 +9,8 @@
 
 namespace sluice::store::redis {
 
-// All but kClose, kMark, kFloors and kPromise look for the marker's word (scripts/prelude.lua).
+// All but kClose, kMark, kFloors, kPromise and kHeartbeat look for the marker's word
+// (scripts/prelude.lua).
 enum class Script : uint8_t {
   kAcquireTokenBucket = 0,
   kAcquire,
@@ -22,8 +23,10 @@ enum class Script : uint8_t {
   kMark,
   kFloors,
   kPromise,
+  kHeartbeat,
+  kReport,
 };
-inline constexpr size_t kScripts = 11;
+inline constexpr size_t kScripts = 13;
 
 struct ScriptText {
   std::string text;

@@ -102,6 +102,11 @@ void Shard::Start(Call call) {
   Put(&Inbox::calls, std::move(call));
 }
 
+void Shard::Start(ReportCall call) {
+  if (loop_.InLoopThread()) return Begin(std::move(call));
+  Put(&Inbox::reports, std::move(call));
+}
+
 void Shard::Run() {
   Inbox inbox;
   {
@@ -115,6 +120,7 @@ void Shard::Run() {
   for (RebookOperation* operation : inbox.rebooks) Begin(operation);
   for (ResetCall& call : inbox.resets) Begin(std::move(call));
   for (Call& call : inbox.calls) Begin(std::move(call));
+  for (ReportCall& call : inbox.reports) Begin(std::move(call));
 }
 
 void Shard::Drop() {
@@ -138,7 +144,8 @@ void Shard::GiveBack(RefundOperation* part) {
 void Shard::Begin(AcquireOperation* operation, uint64_t receipt_id) {
   const absl::Span<Acquisition> acquisitions = operation->acquisitions;
   if (acquisitions.empty()) return operation->Done();
-  if (ended_ || router_->AllAway()) return DecideAway(operation);
+  const bool knows_nodes = store_.nodes_->started();
+  if (ended_ || (!knows_nodes && router_->AllAway())) return DecideAway(operation);
   if (free_jobs_.empty()) free_jobs_.push_back(std::make_unique<Job>());
   Job* const job = free_jobs_.back().release();
   free_jobs_.pop_back();
@@ -147,6 +154,7 @@ void Shard::Begin(AcquireOperation* operation, uint64_t receipt_id) {
     Clear(acquisition);
     ++waiting_;
     Caller caller{job, &acquisition};
+    if (knows_nodes && (StartLocally(caller) || TakeRelaxed(caller))) continue;
     std::vector<ChargeGroup> groups;
     if (router_->Splits() && acquisition.charges.size() > 1) {
       groups = GroupsOf(*this, acquisition.charges);
@@ -195,12 +203,18 @@ void Shard::Begin(QueryOperation* operation) {
     item.level = {};
     item.waiting = 0;
     item.next_moment_after_ns = 0;
+    if (QueryLocally(item)) {
+      if (--job->open != 0) continue;
+      delete job;
+      return operation->Done();
+    }
     Command::Start(std::make_unique<QueryCommand>(*this, job, &item));
   }
 }
 
 void Shard::Begin(RefundOperation* operation) {
   std::fill_n(operation->refunded, operation->charges.size(), uint64_t{0});
+  if (RefundLocally(operation)) return;
   if (router_->Splits() && operation->charges.size() > 1) {
     std::vector<ChargeGroup> groups = GroupsOf(*this, operation->charges);
     if (groups.size() > 1) return StartScattered(*this, std::move(groups), operation);
@@ -214,7 +228,16 @@ void Shard::Begin(MoveOperation* operation) {
 
 void Shard::Begin(RebookOperation* operation) { StartRebook(*this, operation); }
 
+void Shard::Begin(ReportCall call) {
+  Command::Start(std::make_unique<ReportCommand>(*this, std::move(call)));
+}
+
 void Shard::Begin(ResetCall call) {
+  if (call.rule != nullptr && call.rule->rule->sharing == Sharing::kSplit) {
+    return call.done(call.context, store_.split_.Forget(*call.rule->rule, call.key)
+                                       ? ResetOutcome::kReset
+                                       : ResetOutcome::kNotInUse);
+  }
   Command::Start(std::make_unique<ResetCommand>(*this, std::move(call)));
 }
 
@@ -352,7 +375,15 @@ void Shard::Answer(Caller& caller, Outcome outcome) {
   Job* const job = std::exchange(caller.job, nullptr);
   if (job == nullptr) return;
   --waiting_;
-  caller.acquisition->outcome = outcome;
+  Acquisition& acquisition = *caller.acquisition;
+  acquisition.outcome = outcome;
+  if (acquisition.charges.size() == 1 &&
+      acquisition.charges[0].rule->sharing == Sharing::kRelaxed &&
+      acquisition.source == Source::kStore &&
+      (outcome == Outcome::kGranted || outcome == Outcome::kDenied)) {
+    const Charge& charge = acquisition.charges[0];
+    relaxed_.Learn(EntryOf(*charge.rule), charge.key, acquisition.results[0].level, NowNs());
+  }
   if (--job->open != 0) return;
   AcquireOperation* const operation = job->operation;
   if (free_jobs_.size() < kMaxFree) {

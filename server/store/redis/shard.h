@@ -23,8 +23,11 @@
 #include "server/store/redis/call_command.h"
 #include "server/store/redis/endpoint.h"
 #include "server/store/redis/line.h"
+#include "server/store/redis/nodes.h"
 #include "server/store/redis/open_cache.h"
 #include "server/store/redis/receipt_closer.h"
+#include "server/store/redis/relaxed_keys.h"
+#include "server/store/redis/report_command.h"
 #include "server/store/redis/reset_command.h"
 #include "server/store/redis/router.h"
 #include "server/store/redis/rule_entry.h"
@@ -69,6 +72,7 @@ class Shard final : private Router::Host,
   void Start(RebookOperation* operation);
   void Start(ResetCall call);
   void Start(Call call);
+  void Start(ReportCall call);
 
   net::EventLoop& loop() { return loop_; }
   const ShardCounters& counters() const { return counters_; }
@@ -136,6 +140,7 @@ class Shard final : private Router::Host,
     std::vector<RebookOperation*> rebooks;
     std::vector<ResetCall> resets;
     std::vector<Call> calls;
+    std::vector<ReportCall> reports;
     bool posted = false;
   };
 
@@ -163,6 +168,28 @@ class Shard final : private Router::Host,
   void Begin(RebookOperation* operation);
   void Begin(ResetCall call);
   void Begin(Call call);
+  void Begin(ReportCall call);
+
+  // ---- Decided by this node (shard_local.cc) ----
+
+  // True: it was, or will be, answered, in part or as a whole without Redis.
+  bool StartLocally(Caller caller);
+  // Of limits with sharing: split, of which `places` are charges. Opens a receipt if it is not 0.
+  Outcome DecideSplit(Acquisition& acquisition, absl::Span<const size_t> places,
+                      const Nodes::View& view, uint64_t receipt_id);
+  // Of limits with on_store_failure: split, while Redis is away.
+  Outcome DecideLocal(Acquisition& acquisition, absl::Span<const size_t> places,
+                      const Nodes::View& view);
+  // Gives back what DecideSplit took.
+  void GiveBackSplit(const Acquisition& acquisition, absl::Span<const size_t> places,
+                     uint64_t receipt_id);
+  bool QueryLocally(QueryItem& item);
+  bool RefundLocally(RefundOperation* operation);
+  algorithm::Moment LocalMoment() const;
+  // Of a limit with sharing: relaxed. True: granted, and answered.
+  bool TakeRelaxed(Caller& caller);
+  void ReportRelaxed(RelaxedKeys::Key& key);
+  friend class PartlyLocal;
 
   Line& LineOf(const Acquisition& acquisition);
   std::shared_ptr<const RuleEntry> EntryOf(const Rule& rule);
@@ -191,6 +218,7 @@ class Shard final : private Router::Host,
   std::deque<Line*> blocked_lines_;  // their servers were full
   absl::flat_hash_set<Command*> later_;
   OpenCache open_buckets_;
+  RelaxedKeys relaxed_;
   absl::flat_hash_map<uint32_t, std::weak_ptr<const RuleEntry>> entries_;
   size_t prune_entries_at_ = 1024;
   size_t waiting_ = 0;

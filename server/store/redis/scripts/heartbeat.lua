@@ -1,0 +1,55 @@
+-- A node says that it is there, and is told of all others.
+--
+--   KEYS     the nodes: a hash of ID -> 'WHEN DIVISOR CLEAR', WHEN in microseconds since 1970, and of
+--            '' -> since when there is this hash
+--   ARGV     time ('' for the server's, or 'MICROSECONDS NANOSECONDS' of a test), the node's id, its
+--            divisor (0: it has no share and is about to take none), 1 or 0 for whether it has
+--            nothing to report, time to live in microseconds, and '' or until when it may be said:
+--            one that lay in some buffer for longer says what is not true any more
+--
+-- A node that was not heard of for its time to live has lapsed, and is new when it comes again. It
+-- is still told of for ten times as long. The hash goes when all nodes have.
+--
+-- Returns {microseconds, -1} if it came too late; else {microseconds, 1 or 0 for whether the node is
+-- new, for how many microseconds there has been the hash, then of each other node: id, how long ago it
+-- was heard of in microseconds, divisor, clear}.
+local now
+if ARGV[1] == '' then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+else
+  now = tonumber(string.match(ARGV[1], '^(%d+) '))
+end
+local id, ttl = ARGV[2], tonumber(ARGV[5])
+if ARGV[6] ~= '' and now > tonumber(ARGV[6]) then return {now, -1} end
+local fresh = 1
+local since
+local reply = {now, 0, 0}
+local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  if all[i] == '' then since = tonumber(all[i + 1]) end
+  local at, divisor, clear = string.match(all[i + 1], '^(%d+) (%d+) ([01])$')
+  -- What is none of ours, or from a time to come (the clock was set back), counts as heard of now.
+  local age = at and now - at or 0
+  if age < 0 then age = 0 end
+  if all[i] == id then
+    if age < ttl then fresh = 0 end
+  elseif all[i] == '' then -- no node
+  elseif age >= 10 * ttl then
+    redis.call('HDEL', KEYS[1], all[i])
+  else
+    reply[#reply + 1] = all[i]
+    reply[#reply + 1] = age
+    reply[#reply + 1] = tonumber(divisor or 0)
+    reply[#reply + 1] = tonumber(clear or 0)
+  end
+end
+reply[2] = fresh
+if not since or since > now then
+  since = now
+  redis.call('HSET', KEYS[1], '', string.format('%.0f', now))
+end
+reply[3] = now - since
+redis.call('HSET', KEYS[1], id, string.format('%.0f %s %s', now, ARGV[3], ARGV[4]))
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.floor(ttl / 100)))
+return reply

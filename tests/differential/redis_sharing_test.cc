@@ -1,0 +1,144 @@
+// heartbeat.lua and report.lua against what they stand for, on random histories.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/algorithm/make.h"
+#include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/nodes.h"
+#include "server/store/redis/scripts.h"
+#include "tests/differential/script_calls.h"
+#include "tests/support/heartbeat_model.h"
+
+namespace sluice::testing {
+namespace {
+
+using store::redis::Script;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kStartUs = 1'800'000'000'000'000;
+
+store::redis::Reply ToReply(const RedisValue& value) {
+  store::redis::Reply reply;
+  switch (value.type) {
+    case RedisValue::Type::kInteger:
+      reply.type = store::redis::Reply::Type::kInteger;
+      break;
+    case RedisValue::Type::kString:
+      reply.type = store::redis::Reply::Type::kString;
+      break;
+    case RedisValue::Type::kArray:
+      reply.type = store::redis::Reply::Type::kArray;
+      break;
+    default:
+      ADD_FAILURE() << value.text;
+  }
+  reply.integer = value.integer;
+  reply.text = value.text;
+  for (const RedisValue& element : value.elements) reply.elements.push_back(ToReply(element));
+  return reply;
+}
+
+TEST(RedisSharingDifferentialTest, HeartbeatsAreAnsweredAsTheModelSays) {
+  std::minstd_rand random(7);
+  const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() / 7) % n; };
+  constexpr int64_t kTtlNs = 2 * kSecond;
+  for (int history = 0; history < 20; ++history) {
+    const std::string name_space = absl::StrCat("h", history);
+    HeartbeatModel model;
+    int64_t now_us = kStartUs;
+    for (int step = 0; step < 200; ++step) {
+      now_us += below(20) == 0 ? below(25'000'000) : below(800'000);
+      const std::string id = absl::StrCat("node", below(5));
+      const uint32_t divisor = below(5);
+      const bool clear = below(2) == 0;
+      const int64_t not_after_us = below(4) == 0 ? now_us - 500 + below(1000) : 0;
+      if (below(40) == 0) {
+        Scripts::Get().Call({"HDEL", name_space + ":nodes", id});
+        model.Leave(id);
+      }
+      const auto got = store::redis::ParseHeartbeat(ToReply(Scripts::Get().Call(
+          store::redis::HeartbeatWords(name_space, id, divisor, clear, kTtlNs, not_after_us,
+                                       store::redis::TestTime(now_us * 1000)))));
+      const auto wanted = model.Beat(id, now_us, divisor, clear, kTtlNs / 1000, not_after_us);
+      ASSERT_EQ(got.has_value(), wanted.has_value());
+      if (!wanted.has_value()) continue;
+      EXPECT_EQ(got->now_us, wanted->now_us);
+      EXPECT_EQ(got->is_new, wanted->is_new);
+      EXPECT_EQ(got->hash_age_us, wanted->hash_age_us);
+      ASSERT_EQ(got->others.size(), wanted->others.size());
+      for (const auto& other : wanted->others) {
+        bool found = false;
+        for (const auto& one : got->others) {
+          if (one.id != other.id) continue;
+          found = true;
+          EXPECT_EQ(one.age_us, other.age_us);
+          EXPECT_EQ(one.divisor, other.divisor);
+          EXPECT_EQ(one.clear, other.clear);
+        }
+        EXPECT_TRUE(found) << other.id;
+      }
+    }
+  }
+}
+
+// What the bucket lacks, or has counted, after each debit; what does not fit is debited too.
+TEST(RedisSharingDifferentialTest, ReportsDebitWhatWasGrantedWhetherOrNotItFits) {
+  const std::vector<algorithm::Parameters> kinds = {
+      algorithm::MakeTokenBucket({1000, kSecond}, 20, 5).value(),
+      algorithm::MakeTokenBucket({5'000'000, kSecond}, 100, 0).value(),
+      algorithm::MakeSlidingLog({20, kSecond}).value(),
+      algorithm::MakeSlidingWindow({20, kSecond}, 10).value(),
+      algorithm::MakeFixedWindow({20, kSecond}, 0).value()};
+  std::minstd_rand random(11);
+  const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() / 7) % n; };
+  int serial = 0;
+  bool any_over = false;
+  for (const algorithm::Parameters& parameters : kinds) {
+    for (int history = 0; history < 10; ++history) {
+      const auto key_array = store::redis::KeysOf("report", "limit", absl::StrCat(++serial));
+      const std::vector<std::string> keys(key_array.begin(), key_array.end());
+      int64_t now_ns = kStartUs * 1000;
+      // By the algorithm itself, whose figures admit all that is debited here.
+      const bool token = parameters.kind == algorithm::Kind::kTokenBucket;
+      const int64_t origin_ns = now_ns - 1000 * kSecond;
+      uint64_t full_at = 0;
+      algorithm::SlidingLogState log;
+      for (int step = 0; step < 30; ++step) {
+        now_ns += static_cast<int64_t>(below(30)) * 1'000'000 / (token ? 3 : 1);
+        const uint64_t permits = 1 + below(12);
+        std::vector<std::string> arguments = {store::redis::TestTime(now_ns), "1"};
+        store::redis::AppendBucket(parameters, store::redis::Figures(parameters), "w.1", false, 0,
+                                   &arguments);
+        store::redis::AppendCost(parameters, permits, &arguments);
+        const RedisValue answer = Scripts::Get().Run(Script::kReport, keys, arguments);
+        ASSERT_EQ(answer.type, RedisValue::Type::kArray) << answer.text;
+        ASSERT_EQ(answer.elements.size(), 9u);
+        const int64_t counted = answer.elements[2].integer;
+        if (token) {
+          const algorithm::TokenBucket& bucket = parameters.token_bucket;
+          const uint64_t now = algorithm::ToTicks(bucket, now_ns - origin_ns);
+          full_at = std::max(full_at, now) + permits * bucket.unit_ticks;
+          EXPECT_EQ(store::redis::TicksOf(bucket, counted, answer.elements[3].integer),
+                    full_at - now);
+          any_over |= full_at - now > bucket.burst_ticks + bucket.debt_ticks;
+        } else if (parameters.kind == algorithm::Kind::kSlidingLog) {
+          log.Add(parameters.sliding_log, permits, now_ns);
+          EXPECT_EQ(static_cast<uint64_t>(counted), log.Counted(parameters.sliding_log, now_ns));
+          any_over |= counted > 20;
+        } else {
+          EXPECT_GE(counted, static_cast<int64_t>(permits));
+          any_over |= counted > 20;
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(any_over);
+}
+
+}  // namespace
+}  // namespace sluice::testing

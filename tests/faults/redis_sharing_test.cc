@@ -1,0 +1,101 @@
+// Limits that nodes decide by themselves while Redis is away, or ahead of it: what all of them
+// grant together.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "server/store/redis/relaxed_keys.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/shared_load.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kTtl = 400'000'000;
+
+std::vector<LoadedLimit> Limits(store::Sharing sharing, bool split_away) {
+  std::vector<LoadedLimit> limits = {
+      {"bucket", algorithm::MakeTokenBucket({1000, kSecond}, 50, 0).value(), 3},
+      {"indebted", algorithm::MakeTokenBucket({200, kSecond}, 10, 20).value(), 7},
+      {"log", algorithm::MakeSlidingLog({200, kSecond / 4}).value(), 2},
+      {"window", algorithm::MakeSlidingWindow({200, kSecond / 4}, 10).value(), 2},
+      {"fixed", algorithm::MakeFixedWindow({200, kSecond / 4}, 0).value(), 2},
+  };
+  for (LoadedLimit& limit : limits) {
+    limit.sharing = sharing;
+    limit.split_away = split_away;
+  }
+  return limits;
+}
+
+LoadOptions Load(store::Sharing sharing, bool split_away) {
+  LoadOptions options;
+  options.clients = 3;
+  options.limits = Limits(sharing, split_away);
+  options.store.node_ttl_ns = kTtl;
+  options.store.budget_ns = 50'000'000;
+  return options;
+}
+
+// Exact; while Redis is away each node goes on with its share.
+TEST(RedisSharingTest, WhatIsSplitWhileRedisIsAwayIsDebitedWhenItIsBack) {
+  RedisServer server;
+  LoadOptions options = Load(store::Sharing::kExact, true);
+  SharedLoad load({server.url(), server.url(), server.url()}, options);
+  ASSERT_TRUE(load.AwaitGrants(300));
+  for (size_t n = 0; n < 3; ++n) {
+    while (load.node(n).store().Health().nodes[0].divisor != 3) ASSERT_TRUE(load.AwaitGrants(10));
+  }
+  uint64_t away = load.granted_away();
+  server.Pause();
+  ASSERT_TRUE(load.AwaitGrants(300));
+  EXPECT_GT(load.granted_away(), away);
+  server.Resume();
+  ASSERT_TRUE(load.AwaitGrants(500));
+  // Redis decides again.
+  const auto decisions = [&] { return load.node(0).store().Stats().decisions; };
+  const uint64_t decided = decisions();
+  while (decisions() == decided) ASSERT_TRUE(load.AwaitGrants(100));
+  // Without its data.
+  away = load.granted_away();
+  server.Kill();
+  ASSERT_TRUE(load.AwaitGrants(300));
+  EXPECT_GT(load.granted_away(), away);
+  server.Start();
+  ASSERT_TRUE(load.AwaitGrants(1000));
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST(RedisSharingTest, RelaxedOvershootsByNoMoreThanItSaysAndSaysBySoMuch) {
+  RedisServer server;
+  constexpr size_t kNodes = 2;
+  LoadOptions options = Load(store::Sharing::kRelaxed, false);
+  options.several_charges = false;
+  options.refunds = false;
+  // What is checked: the limit, and all that may be unreported.
+  for (LoadedLimit& limit : options.limits) limit.most = 1;
+  SharedLoad load({server.url(), server.url()}, options);
+  ASSERT_TRUE(load.AwaitGrants(1500));
+  EXPECT_GT(load.granted_locally(), 0u);
+  load.Stop();
+  uint64_t over = 0;
+  for (size_t l = 0; l < options.limits.size(); ++l) {
+    for (size_t n = 0; n < kNodes; ++n) {
+      over += load.node(n).store().OvershootPermits(load.rule(l)->limit_id);
+    }
+  }
+  std::printf("  overshoot as reported: %llu permits\n", static_cast<unsigned long long>(over));
+  for (size_t l = 0; l < options.limits.size(); ++l) {
+    const algorithm::Parameters& parameters = options.limits[l].parameters;
+    // Before a node has heard of the other one it takes itself for alone.
+    const uint64_t most = kNodes * store::redis::MostUnreported(parameters, 1, 1);
+    EXPECT_EQ(load.CheckBeyond(l, most), "") << options.limits[l].name;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing

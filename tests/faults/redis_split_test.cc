@@ -1,0 +1,97 @@
+// Limits that nodes divide among them: what all of them grant together, whatever becomes of nodes
+// and of Redis.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "server/algorithm/make.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/shared_load.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kTtl = 400'000'000;
+
+void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+
+std::vector<LoadedLimit> Limits(store::Sharing sharing, bool split_away) {
+  std::vector<LoadedLimit> limits = {
+      {"bucket", algorithm::MakeTokenBucket({1000, kSecond}, 50, 0).value(), 3},
+      {"indebted", algorithm::MakeTokenBucket({200, kSecond}, 10, 20).value(), 7},
+      {"log", algorithm::MakeSlidingLog({200, kSecond / 4}).value(), 2},
+      {"window", algorithm::MakeSlidingWindow({200, kSecond / 4}, 10).value(), 2},
+      {"fixed", algorithm::MakeFixedWindow({200, kSecond / 4}, 0).value(), 2},
+  };
+  for (LoadedLimit& limit : limits) {
+    limit.sharing = sharing;
+    limit.split_away = split_away;
+  }
+  return limits;
+}
+
+LoadOptions Load(store::Sharing sharing, bool split_away) {
+  LoadOptions options;
+  options.clients = 3;
+  options.limits = Limits(sharing, split_away);
+  options.store.node_ttl_ns = kTtl;
+  options.store.budget_ns = 50'000'000;
+  return options;
+}
+
+TEST(RedisSplitTest, SplitNeverGrantsMoreWhileNodesComeAndGo) {
+  RedisServer server;
+  SharedLoad load({server.url(), server.url()}, Load(store::Sharing::kSplit, false));
+  ASSERT_TRUE(load.AwaitGrants(300));
+  EXPECT_EQ(load.node(0).store().Stats().decisions, 0u);  // none was Redis'
+  load.AddNode(server.url());
+  ASSERT_TRUE(load.AwaitGrants(300));
+  load.RemoveNode(0, /*leaves=*/true);
+  ASSERT_TRUE(load.AwaitGrants(300));
+  load.RemoveNode(1, /*leaves=*/false);
+  ASSERT_TRUE(load.AwaitGrants(500));
+  const store::StoreHealth health = load.node(2).store().Health();
+  EXPECT_GE(health.nodes.size(), 1u);
+  EXPECT_TRUE(health.nodes[0].self);
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_GT(load.granted_locally(), 0u);
+}
+
+TEST(RedisSplitTest, SplitStopsWhenRedisIsAwayForLongAndGoesOnLater) {
+  RedisServer server;
+  SharedLoad load({server.url(), server.url(), server.url()}, Load(store::Sharing::kSplit, false));
+  ASSERT_TRUE(load.AwaitGrants(300));
+  server.Kill();
+  PassTime(2 * kTtl);
+  const uint64_t before = load.granted();
+  PassTime(kTtl / 2);
+  EXPECT_EQ(load.granted(), before);
+  EXPECT_GT(load.unavailable(), 0u);
+  server.Start();
+  ASSERT_TRUE(load.AwaitGrants(300));
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST(RedisSplitTest, SplitThatIsToldSoGoesOnWithoutRedis) {
+  RedisServer server;
+  SharedLoad load({server.url(), server.url(), server.url()}, Load(store::Sharing::kSplit, true));
+  ASSERT_TRUE(load.AwaitGrants(300));
+  server.Kill();
+  PassTime(2 * kTtl);  // longer than a share lasts
+  ASSERT_TRUE(load.AwaitGrants(300));
+  server.Start();
+  ASSERT_TRUE(load.AwaitGrants(1000));
+  server.Pause();
+  PassTime(2 * kTtl);
+  ASSERT_TRUE(load.AwaitGrants(300));
+  server.Resume();
+  ASSERT_TRUE(load.AwaitGrants(500));
+  EXPECT_EQ(load.Check(), "");
+}
+
+}  // namespace
+}  // namespace sluice::testing

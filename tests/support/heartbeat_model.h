@@ -1,0 +1,59 @@
+// What scripts/heartbeat.lua does, in C++: the nodes that a Redis knows of, on a clock of the test.
+#ifndef SLUICE_TESTS_SUPPORT_HEARTBEAT_MODEL_H_
+#define SLUICE_TESTS_SUPPORT_HEARTBEAT_MODEL_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "server/store/redis/membership.h"
+
+namespace sluice::testing {
+
+class HeartbeatModel {
+ public:
+  // nullopt: it came too late. `not_after_us` 0: whenever.
+  std::optional<store::redis::HeartbeatReply> Beat(const std::string& id, int64_t now_us,
+                                                   uint32_t divisor, bool clear, int64_t ttl_us,
+                                                   int64_t not_after_us = 0) {
+    if (not_after_us != 0 && now_us > not_after_us) return std::nullopt;
+    store::redis::HeartbeatReply reply;
+    reply.now_us = now_us;
+    reply.is_new = true;
+    if (since_us_ < 0 || since_us_ > now_us) since_us_ = now_us;
+    reply.hash_age_us = now_us - since_us_;
+    for (auto it = nodes_.begin(); it != nodes_.end();) {
+      const auto current = it++;
+      const int64_t age_us = std::max<int64_t>(now_us - current->second.at_us, 0);
+      if (current->first == id) {
+        reply.is_new = age_us >= ttl_us;
+      } else if (age_us >= 10 * ttl_us) {
+        nodes_.erase(current);
+      } else {
+        reply.others.push_back(
+            {current->first, age_us, current->second.divisor, current->second.clear});
+      }
+    }
+    nodes_[id] = {now_us, divisor, clear};
+    return reply;
+  }
+  void Leave(const std::string& id) { nodes_.erase(id); }
+  void Lose() {
+    nodes_.clear();
+    since_us_ = -1;
+  }
+
+ private:
+  struct Node {
+    int64_t at_us = 0;
+    uint32_t divisor = 0;
+    bool clear = true;
+  };
+  std::map<std::string, Node> nodes_;
+  int64_t since_us_ = -1;  // -1: there is none
+};
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_SUPPORT_HEARTBEAT_MODEL_H_
