@@ -146,18 +146,19 @@ BucketIndex::Lookup BucketIndex::FindExisting(uint64_t hash, const Rule& rule,
 }
 
 BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key,
-                                              int64_t now_ns) {
+                                              int64_t now_ns, MaySweep may_sweep) {
   const size_t shard_index = ShardOf(hash);
   Shard& shard = shards_[shard_index];
-  for (bool swept_others = false;;) {
+  for (bool swept_others = may_sweep == MaySweep::kNo;;) {
     {
       common::MutexLock lock(&shard.mu);
       std::atomic<uint64_t>* slot =
           Locate(tables_[shard_index].load(std::memory_order_relaxed), hash, rule, key, nullptr);
       if (slot != nullptr) return Settle(shard, shard_index, slot, hash, rule);
-      Sweep(shard, shard_index, kSweepPerInsert, now_ns);
+      if (may_sweep == MaySweep::kYes) Sweep(shard, shard_index, kSweepPerInsert, now_ns);
       bool reserved = ReserveBucket();
-      if (!reserved && Sweep(shard, shard_index, kSweepForRoom, now_ns) > 0) {
+      if (!reserved && may_sweep == MaySweep::kYes &&
+          Sweep(shard, shard_index, kSweepForRoom, now_ns) > 0) {
         reserved = ReserveBucket();
       }
       if (reserved) return {Status::kFound, Create(shard, shard_index, hash, rule, key), true};

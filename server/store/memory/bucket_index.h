@@ -90,7 +90,10 @@ class BucketIndex {
 
   // Finds the bucket, makes it if there is none, converts it if its rule is older. kStaleRule: its
   // rule is newer. kOverflow: there is none, and none can be made. REQUIRES: in a guard.
-  Lookup FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key, int64_t now_ns);
+  // With kYes it also looks for full buckets to drop, and drops any, also one that was just made.
+  enum class MaySweep : bool { kNo = false, kYes = true };
+  Lookup FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key, int64_t now_ns,
+                      MaySweep may_sweep);
   // As above, but makes none: kAbsent.
   Lookup FindExisting(uint64_t hash, const Rule& rule, std::string_view key);
 

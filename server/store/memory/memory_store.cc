@@ -218,15 +218,21 @@ bool MemoryStore::LockAll(absl::Span<Held> held, std::optional<int64_t> create_a
 
 bool MemoryStore::LockAll(absl::Span<Held> held, std::optional<int64_t> create_at_ns,
                           Held** order) {
-  for (;;) {
+  // To make one bucket may drop another of the same acquisition, which is still full: where the two
+  // share a small table, each in its turn, for ever.
+  constexpr int kSweepingAttempts = 4;
+  for (int attempt = 0;; ++attempt) {
+    const auto may_sweep =
+        attempt < kSweepingAttempts ? BucketIndex::MaySweep::kYes : BucketIndex::MaySweep::kNo;
     for (size_t i = 0; i < held.size(); ++i) {
       Held& h = held[i];
       order[i] = &h;
       h.record = index_.Find(h.hash, *h.rule, h.key);
       if (h.record != nullptr) continue;
       const BucketIndex::Lookup lookup =
-          create_at_ns.has_value() ? index_.FindOrCreate(h.hash, *h.rule, h.key, *create_at_ns)
-                                   : index_.FindExisting(h.hash, *h.rule, h.key);
+          create_at_ns.has_value()
+              ? index_.FindOrCreate(h.hash, *h.rule, h.key, *create_at_ns, may_sweep)
+              : index_.FindExisting(h.hash, *h.rule, h.key);
       if (lookup.status == BucketIndex::Status::kStaleRule) return false;
       h.record = lookup.record;
     }

@@ -53,6 +53,19 @@ TEST_F(MemoryStoreTest, ATokenBucketCostsAtMostFortyBytesBesideItsKey) {
   EXPECT_LE(each, 40u);
 }
 
+// To make one of them looks for full ones to drop, as the other still is: with bad luck of the hash
+// each dropped the other again and again.
+TEST_F(MemoryStoreTest, TwoBucketsOfOneAcquisitionAreMadeInOneSmallTable) {
+  const auto one = TokenBucket(1, 1, 1);
+  const auto other = TokenBucket(2, 1, 1);
+  for (int i = 0; i < 100'000; ++i) {
+    const std::string key = std::to_string(i);
+    ASSERT_TRUE(Acquire(store_, {{one.get(), key, 1}, {other.get(), key, 1}}).granted());
+    // Both are full again, and dropped by and by, so that tables stay small.
+    clock_.Advance(2 * kSecond);
+  }
+}
+
 TEST_F(MemoryStoreTest, ABucketIsPlainAgainWhenItsLastReceiptIsClosed) {
   const auto rule = TokenBucket(1, 1, 10);
   Acquire(store_, *rule, "k");
