@@ -264,6 +264,8 @@ bool RateLimiter::Hold(AcquireCall* call) {
   const std::shared_ptr<const limits::LimitTable>& table = call->attempts_[item.attempt]->table;
   call->held_.generation = table->serial();
   call->held_.rules = table;
+  // What was asked for is in the attempt by now; a hundred thousand calls may wait for hours.
+  std::vector<AcquireCall::Asked>().swap(call->asked_);
   // From here on the answer may come at any time, from another thread.
   if (line_->Hold(&call->held_)) return true;
   item.status = errors::Draining();
