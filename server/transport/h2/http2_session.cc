@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace sluice::transport::h2 {
 namespace {
@@ -99,6 +100,8 @@ void Http2Session::Receive(absl::Span<const uint8_t> data, int64_t now_ns) {
     }
     data.remove_prefix(verdict.pass);
   }
+  // After all that came with the answer to the PING, which is served.
+  if (std::exchange(final_goaway_due_, false)) SubmitFinalGoaway();
   if (!scanner_.mid_frame()) {
     frame_since_ns_ = 0;
   } else if (frame_since_ns_ == 0 ||
@@ -161,9 +164,8 @@ void Http2Session::Drain(int64_t now_ns) {
 void Http2Session::SubmitFinalGoaway() {
   if (drain_ == DrainState::kFinal) return;
   drain_ = DrainState::kFinal;
-  nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE,
-                        nghttp2_session_get_last_proc_stream_id(session_), NGHTTP2_NO_ERROR,
-                        nullptr, 0);
+  last_served_ = nghttp2_session_get_last_proc_stream_id(session_);
+  nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE, last_served_, NGHTTP2_NO_ERROR, nullptr, 0);
   PlanWake();
 }
 
@@ -257,7 +259,10 @@ int Http2Session::OnBeginHeaders(nghttp2_session* session, const nghttp2_frame* 
                                  void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   self->header_bytes_ = 0;
-  if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
+  if (frame->hd.stream_id > self->last_served_) {
+    // nghttp2 closes it when the final GOAWAY is sent.
+    self->header_stream_ = nullptr;
+  } else if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
     ++self->open_streams_;
     ++self->streams_accepted_;
     self->header_stream_ = self->handler_.OnRequest(frame->hd.stream_id);
@@ -268,11 +273,13 @@ int Http2Session::OnBeginHeaders(nghttp2_session* session, const nghttp2_frame* 
   return 0;
 }
 
-int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame*, const uint8_t* name,
+int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
                            size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
                            void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
-  if (self->header_stream_ == nullptr) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  if (self->header_stream_ == nullptr) {
+    return frame->hd.stream_id > self->last_served_ ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  }
   const size_t bound = self->environment_.options_.max_header_list_bytes;
   const size_t before = self->header_bytes_;
   self->header_bytes_ += name_size + value_size + 32;
@@ -318,7 +325,7 @@ int Http2Session::OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* se
     case NGHTTP2_PING:
       if ((frame->hd.flags & NGHTTP2_FLAG_ACK) && self->drain_ == DrainState::kNotified &&
           std::memcmp(frame->ping.opaque_data, kDrainPing, sizeof(kDrainPing)) == 0) {
-        self->SubmitFinalGoaway();
+        self->final_goaway_due_ = true;
       }
       break;
     default:
@@ -342,7 +349,8 @@ int Http2Session::OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t er
   auto* self = static_cast<Http2Session*>(self_ptr);
   const bool by_us = self->reset_by_us_ == stream_id;
   const bool by_peer = self->reset_by_peer_ == stream_id;
-  if (!by_us) self->scanner_.StreamClosedByPeer(stream_id);
+  // Of one that is not served the client may not know yet.
+  if (!by_us && stream_id <= self->last_served_) self->scanner_.StreamClosedByPeer(stream_id);
   void* stream = self->StreamData(stream_id);
   if (stream == nullptr) return 0;
   if (by_peer) {

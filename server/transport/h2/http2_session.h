@@ -19,6 +19,7 @@
 #include <nghttp2/nghttp2.h>
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "absl/types/span.h"
@@ -226,6 +227,10 @@ class Http2Session {
   int64_t ping_sent_ns_ = 0;    // keepalive PING under way; 0: none
   int64_t drained_ns_ = 0;      // Drain was called
   bool age_drain_ = false;
+  bool final_goaway_due_ = false;  // the client has seen the notice
+  // What the final GOAWAY says is the last stream that is served; streams above it, which come
+  // before it is sent, must not be: their clients send them again.
+  int32_t last_served_ = std::numeric_limits<int32_t>::max();
   int64_t next_wake_ns_ = 0;
 };
 

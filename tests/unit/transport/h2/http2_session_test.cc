@@ -160,6 +160,66 @@ TEST_F(Http2SessionTest, ADrainFinishesWhatIsUnderWayAndWhatComesBetweenTheTwoGo
   EXPECT_FALSE(client.connection.stream.aborted);
 }
 
+TEST_F(Http2SessionTest, WhatComesWithTheAnswerToADrainsPingIsServedAndSaidToBe) {
+  Begin();
+  H2Client client(*server_);
+  client.Pump();
+  server_->server.Drain();
+  server_->loop->RunOnce(0);
+  // In one read: calls before the PING's answer and behind it.
+  const int32_t before = client.Call("/t.T/Echo", Framed("before"));
+  std::string read = client.TakeOutput();
+  const int32_t behind = client.Call("/t.T/Echo", Framed("behind"));
+  const std::string call_behind = client.TakeOutput();
+  client.Read();  // the notice and the PING
+  read += client.TakeOutput() + call_behind;
+  client.connection.Feed(read);
+  client.Read();
+  ASSERT_EQ(client.goaways.size(), 2u);
+  EXPECT_EQ(client.goaway_last_stream, behind);
+  for (const int32_t id : {before, behind}) {
+    EXPECT_EQ(client.calls[id].status(), "0");
+    EXPECT_EQ(client.calls[id].error_code, uint32_t{NGHTTP2_NO_ERROR});
+  }
+  EXPECT_EQ(echo_.calls, 2);
+}
+
+TEST_F(Http2SessionTest, WhatComesBeforeTheFinalGoawayIsSentIsNotServed) {
+  Begin();
+  H2Client client(*server_);
+  const int32_t held = client.Call("/t.T/Held", Framed(""));
+  client.Pump();
+  server_->server.Drain();
+  server_->loop->RunOnce(0);
+  const int32_t whole = client.Call("/t.T/Echo", Framed("late"));
+  const int32_t begun = client.Call("/t.T/Echo", "", {}, /*end=*/false);
+  const std::string late = client.TakeOutput();
+  client.Read();
+  client.Continue(begun, Framed("later"), true);
+  const std::string later = client.TakeOutput();
+  // The client does not read: the GOAWAY, due since nobody answers the PING, is made and not sent.
+  client.connection.stream.stalled = true;
+  client.connection.stream.output.assign(10 << 20, 'x');
+  server_->Advance(2 * kSecond);
+  client.connection.Feed(late);
+  client.connection.stream.stalled = false;
+  client.connection.stream.output.clear();
+  client.connection.Writable();
+  client.connection.Feed(later);
+  client.Read();
+  EXPECT_EQ(client.calls.count(whole) + client.calls.count(begun), 2u);
+  for (const int32_t id : {whole, begun}) {
+    EXPECT_EQ(client.calls[id].error_code, uint32_t{NGHTTP2_REFUSED_STREAM});
+  }
+  EXPECT_EQ(echo_.calls, 0);
+  EXPECT_EQ(client.goaway_last_stream, held);
+  // Others go on.
+  held_.held[0]->Finish();
+  server_->loop->RunOnce(0);
+  client.Pump();
+  EXPECT_EQ(client.calls[held].status(), "0");
+}
+
 TEST_F(Http2SessionTest, ADrainDoesNotWaitForAClientThatDoesNotAnswerThePing) {
   Begin();
   H2Client client(*server_);
