@@ -95,6 +95,7 @@ void RedisServer::Start() {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  signal(SIGPIPE, SIG_IGN);  // hiredis writes without MSG_NOSIGNAL
   pid_ = fork();
   if (pid_ < 0) Die("fork failed");
   if (pid_ == 0) {
@@ -181,13 +182,18 @@ RedisSentinel::RedisSentinel(int port, int primary_port, const std::string& pass
                       (password.empty() ? "" : "requirepass " + password + "\n")),
       port_(port) {}
 
-RedisCalls::RedisCalls(const RedisServer& server) {
-  redisContext* context = redisConnectUnix(server.socket_path().c_str());
-  if (context == nullptr || context->err != 0) Die("cannot connect to the test's redis-server");
-  context_ = context;
+RedisCalls::RedisCalls(const RedisServer& server) : socket_path_(server.socket_path()) {
+  Connect();
 }
 
 RedisCalls::~RedisCalls() { redisFree(static_cast<redisContext*>(context_)); }
+
+void RedisCalls::Connect() {
+  if (context_ != nullptr) redisFree(static_cast<redisContext*>(context_));
+  redisContext* context = redisConnectUnix(socket_path_.c_str());
+  if (context == nullptr || context->err != 0) Die("cannot connect to the test's redis-server");
+  context_ = context;
+}
 
 RedisValue RedisCalls::Call(absl::Span<const std::string> arguments) {
   std::vector<const char*> words;
@@ -196,13 +202,18 @@ RedisValue RedisCalls::Call(absl::Span<const std::string> arguments) {
     words.push_back(argument.data());
     sizes.push_back(argument.size());
   }
-  auto* reply = static_cast<redisReply*>(redisCommandArgv(static_cast<redisContext*>(context_),
-                                                          static_cast<int>(words.size()),
-                                                          words.data(), sizes.data()));
-  if (reply == nullptr) Die("the test's redis-server went away");
-  RedisValue value = ValueOf(reply);
-  freeReplyObject(reply);
-  return value;
+  for (int tries = 0; tries < 3; ++tries) {
+    auto* reply = static_cast<redisReply*>(redisCommandArgv(static_cast<redisContext*>(context_),
+                                                            static_cast<int>(words.size()),
+                                                            words.data(), sizes.data()));
+    if (reply != nullptr) {
+      RedisValue value = ValueOf(reply);
+      freeReplyObject(reply);
+      return value;
+    }
+    Connect();
+  }
+  Die("the test's redis-server went away");
 }
 
 }  // namespace sluice::testing

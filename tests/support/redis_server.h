@@ -89,10 +89,15 @@ class RedisCalls {
   RedisCalls(const RedisCalls&) = delete;
   RedisCalls& operator=(const RedisCalls&) = delete;
 
+  // Sent again, on a new connection, when the server ended this one before it answered, as it does
+  // when a Sentinel changes its role: what is called then may be executed twice.
   RedisValue Call(absl::Span<const std::string> arguments);
 
  private:
-  void* context_;
+  void Connect();
+
+  const std::string socket_path_;
+  void* context_ = nullptr;
 };
 
 }  // namespace sluice::testing
