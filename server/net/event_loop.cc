@@ -140,7 +140,8 @@ int EventLoop::Wait(int64_t wait_ns) {
 void EventLoop::Iterate(int64_t max_wait_ns) {
   int64_t wait_ns = max_wait_ns;
   idle_from_ns_ = clock_.NowNs();
-  if (tasks_.load(std::memory_order_relaxed) != nullptr || hooks_ != nullptr || stopping()) {
+  if (tasks_.load(std::memory_order_relaxed) != nullptr || end_hooks_.first != nullptr ||
+      sleep_hooks_.first != nullptr || stopping()) {
     wait_ns = 0;
   } else if (const int64_t next_ns = wheel_.NextNs(); next_ns != TimerWheel::kNever) {
     const int64_t until_ns = std::max<int64_t>(next_ns - idle_from_ns_, 0);
@@ -157,11 +158,15 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
     auto* const watcher = static_cast<IoWatcher*>(events_[i].data.ptr);
     if (watcher != nullptr) watcher->OnIo(events_[i].events);
   }
-  event_count_ = 0;
+  const bool quiet = std::exchange(event_count_, 0) == 0;
   RunTasks();
   const size_t fired = wheel_.Advance(now_ns_);
   if (fired > 0) counters_.timers.Add(fired);
   RunHooks(kHookRounds);
+  if (sleep_hooks_.first != nullptr && (quiet || now_ns_ - sleep_hooks_since_ns_ >= kMostBusyNs)) {
+    sleep_hooks_.Run();
+    RunHooks(kHookRounds);
+  }
 }
 
 bool EventLoop::RunTasks() {
@@ -183,25 +188,36 @@ bool EventLoop::RunTasks() {
   return true;
 }
 
-void EventLoop::AtIterationEnd(IterationHook& hook) {
-  if (hook.scheduled_) return;
+void EventLoop::Hooks::Add(IterationHook& hook) {
   hook.scheduled_ = true;
   hook.next_hook_ = nullptr;
-  *hooks_end_ = &hook;
-  hooks_end_ = &hook.next_hook_;
+  *end = &hook;
+  end = &hook.next_hook_;
+}
+
+void EventLoop::Hooks::Run() {
+  IterationHook* hook = std::exchange(first, nullptr);
+  end = &first;
+  while (hook != nullptr) {
+    IterationHook* const next = hook->next_hook_;
+    hook->scheduled_ = false;
+    hook->OnIterationEnd();  // may destroy it
+    hook = next;
+  }
+}
+
+void EventLoop::AtIterationEnd(IterationHook& hook) {
+  if (!hook.scheduled_) end_hooks_.Add(hook);
+}
+
+void EventLoop::BeforeSleep(IterationHook& hook) {
+  if (hook.scheduled_) return;
+  if (sleep_hooks_.first == nullptr) sleep_hooks_since_ns_ = now_ns_;
+  sleep_hooks_.Add(hook);
 }
 
 void EventLoop::RunHooks(int rounds) {
-  for (int round = 0; round < rounds && hooks_ != nullptr; ++round) {
-    IterationHook* hook = std::exchange(hooks_, nullptr);
-    hooks_end_ = &hooks_;
-    while (hook != nullptr) {
-      IterationHook* const next = hook->next_hook_;
-      hook->scheduled_ = false;
-      hook->OnIterationEnd();  // may destroy it
-      hook = next;
-    }
-  }
+  for (int round = 0; round < rounds && end_hooks_.first != nullptr; ++round) end_hooks_.Run();
 }
 
 absl::Status EventLoop::Watch(int fd, uint32_t events, IoWatcher* watcher) {
@@ -253,6 +269,7 @@ void EventLoop::EndResidents() {
       resident->OnLoopStop();
       resident = next;
     }
+    sleep_hooks_.Run();
     RunHooks(kHookRounds);
   }
   DropTasks();

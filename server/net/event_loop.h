@@ -1,8 +1,9 @@
 // EventLoop: one thread that waits for file descriptors, timers and posted tasks (epoll).
 //
 // An iteration: wait; read the clock once; handle what is ready; run posted tasks; fire timers;
-// run the end-of-iteration hooks (streams send, once, all that was written to them). A loop with
-// nothing to do sleeps until its next timer: it has no heartbeat.
+// run the end-of-iteration hooks (streams send, once, all that was written to them); before the
+// loop would sleep, run the before-sleep hooks. A loop with nothing to do sleeps until its next
+// timer: it has no heartbeat.
 //
 // Threads: Run makes its caller the loop's thread. Post, Stop, stopping and counters may be used
 // from any thread; all else on the loop's thread only (or before Run, by whoever will run it).
@@ -57,7 +58,7 @@ class IoWatcher {
   virtual void OnIo(uint32_t events) = 0;
 };
 
-// Called once at the end of the iteration in which it was scheduled.
+// Called once, at the end of the iteration in which it was scheduled or before the loop sleeps.
 class IterationHook {
  public:
   IterationHook() = default;
@@ -153,6 +154,12 @@ class EventLoop {
   // hooks still run in this iteration, up to a few rounds, else in the next.
   void AtIterationEnd(IterationHook& hook);
 
+  // Calls hook.OnIterationEnd once, when nothing else is ready or `kMostBusyNs` have passed since
+  // the first such hook was scheduled: for work that is the cheaper the more of it there is.
+  // Nothing happens if the hook is scheduled, either way.
+  void BeforeSleep(IterationHook& hook);
+  static constexpr int64_t kMostBusyNs = 100'000;
+
   // Level-triggered. The watcher is told until Unwatch (or until the descriptor is closed, when
   // nobody duplicated it); after Unwatch it may be destroyed at once.
   absl::Status Watch(int fd, uint32_t events, IoWatcher* watcher);
@@ -176,6 +183,15 @@ class EventLoop {
   EventLoop(const common::Clock& clock, const Options& options, int epoll_fd, int event_fd);
 
   void Iterate(int64_t max_wait_ns);
+  // Hooks in the order scheduled.
+  struct Hooks {
+    IterationHook* first = nullptr;
+    IterationHook** end = &first;
+    void Add(IterationHook& hook);
+    // Runs those that are there now.
+    void Run();
+  };
+
   int Wait(int64_t wait_ns);
   bool RunTasks();
   void RunHooks(int rounds);
@@ -202,8 +218,9 @@ class EventLoop {
   int64_t ready_since_ns_;
   int64_t idle_from_ns_;  // when the last iteration ended
   TimerWheel wheel_;
-  IterationHook* hooks_ = nullptr;  // in the order scheduled
-  IterationHook** hooks_end_ = &hooks_;
+  Hooks end_hooks_;
+  Hooks sleep_hooks_;
+  int64_t sleep_hooks_since_ns_ = 0;  // the first of them was scheduled
   LoopResident* residents_ = nullptr;
   std::vector<epoll_event> events_;
   int event_count_ = 0;  // of the iteration that is running

@@ -1,10 +1,12 @@
 #include "server/net/event_loop.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/common/clock.h"
@@ -191,6 +193,76 @@ TEST_F(EventLoopTest, AHookThatSchedulesItselfForEverDoesNotHoldTheLoop) {
   EXPECT_GT(hook.runs, before);
   hook.again = 0;
   Settle(*loop_);
+}
+
+// A descriptor that is ready from its beginning to its end.
+struct AlwaysReady final : IoWatcher {
+  explicit AlwaysReady(EventLoop& on) : loop(on) {
+    EXPECT_EQ(pipe(ends), 0);
+    EXPECT_EQ(write(ends[1], "x", 1), 1);
+    EXPECT_TRUE(loop.Watch(ends[0], EPOLLIN, this).ok());
+  }
+  ~AlwaysReady() override {
+    loop.Unwatch(ends[0], this);
+    close(ends[0]);
+    close(ends[1]);
+  }
+  void OnIo(uint32_t) override { ++told; }
+  EventLoop& loop;
+  int ends[2];
+  int told = 0;
+};
+
+TEST(EventLoopBeforeSleep, AHookWaitsUntilNothingElseIsReady) {
+  common::FakeClock clock(1'000'000'000);
+  auto loop = *EventLoop::Create(clock);
+  ChainedHook hook;
+  {
+    AlwaysReady ready(*loop);
+    loop->BeforeSleep(hook);
+    loop->BeforeSleep(hook);
+    for (int i = 0; i < 3; ++i) loop->RunOnce(-1);
+    EXPECT_EQ(ready.told, 3);
+    EXPECT_EQ(hook.runs, 0);
+  }
+  loop->RunOnce(-1);  // does not sleep
+  EXPECT_EQ(hook.runs, 1);
+  loop->RunOnce(0);
+  EXPECT_EQ(hook.runs, 1);
+}
+
+TEST(EventLoopBeforeSleep, AHookDoesNotWaitLongWhileTheLoopIsBusy) {
+  common::FakeClock clock(1'000'000'000);
+  auto loop = *EventLoop::Create(clock);
+  ChainedHook hook;
+  AlwaysReady ready(*loop);
+  loop->BeforeSleep(hook);
+  clock.Advance(EventLoop::kMostBusyNs - 1);
+  loop->RunOnce(-1);
+  EXPECT_EQ(hook.runs, 0);
+  clock.Advance(1);
+  loop->RunOnce(-1);
+  EXPECT_EQ(hook.runs, 1);
+}
+
+TEST(EventLoopBeforeSleep, AHookThatAResidentSchedulesAtTheEndRuns) {
+  struct Last final : LoopResident {
+    void OnLoopStop() override {
+      if (std::exchange(told, true)) return;
+      loop->BeforeSleep(hook);
+    }
+    EventLoop* loop = nullptr;
+    ChainedHook hook;
+    bool told = false;
+  };
+  common::SystemClock clock;
+  auto loop = *EventLoop::Create(clock);
+  Last last;
+  last.loop = loop.get();
+  loop->AddResident(last);
+  loop->Stop();
+  loop->Run();
+  EXPECT_EQ(last.hook.runs, 1);
 }
 
 struct Remover final : IoWatcher {
