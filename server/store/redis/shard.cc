@@ -301,7 +301,7 @@ void Shard::QueueLine(Line& line) {
   if (line.in_flight != nullptr || line.queued) return;
   line.queued = true;
   ready_lines_.push_back(&line);
-  loop_.AtIterationEnd(*this);
+  loop_.BeforeSleep(*this);
 }
 
 void Shard::OnIterationEnd() {
@@ -351,7 +351,7 @@ void Shard::OnAnswer() {
   if (blocked_lines_.empty()) return;
   ready_lines_.push_back(blocked_lines_.front());
   blocked_lines_.pop_front();
-  loop_.AtIterationEnd(*this);
+  loop_.BeforeSleep(*this);
 }
 
 void Shard::LineDone(Line& line) {
