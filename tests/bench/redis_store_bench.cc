@@ -223,6 +223,13 @@ int main(int argc, char** argv) {
   using namespace sluice::testing;
   const double seconds = argc > 1 ? std::atof(argv[1]) : 3;
   const std::string_view only = argc > 2 ? argv[2] : "";
+  if (!(seconds > 0)) {
+    std::fprintf(stderr,
+                 "usage: redis_store_bench [SECONDS [hot|random|redis-benchmark|single|away]]\n"
+                 "\"%s\" is no number of seconds above 0\n",
+                 argv[1]);
+    return 2;
+  }
   const auto wanted = [&](std::string_view name) { return only.empty() || only == name; };
   RedisServer server;
   for (int round = 0; round < 3; ++round) {
