@@ -176,7 +176,8 @@ bool FrameScanner::JudgeHeaders(int32_t stream_id, uint8_t flags, Verdict* verdi
 }
 
 bool FrameScanner::ClosedByPeer(int32_t stream_id) const {
-  return stream_id != 0 && std::find(closed_.begin(), closed_.end(), stream_id) != closed_.end();
+  return stream_id != 0 && stream_id <= newest_closed_ &&
+         std::find(closed_.begin(), closed_.end(), stream_id) != closed_.end();
 }
 
 }  // namespace sluice::transport::h2

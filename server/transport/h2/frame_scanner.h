@@ -12,6 +12,7 @@
 #ifndef SLUICE_SERVER_TRANSPORT_H2_FRAME_SCANNER_H_
 #define SLUICE_SERVER_TRANSPORT_H2_FRAME_SCANNER_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +42,7 @@ class FrameScanner {
   // may come on it any more.
   void StreamClosedByPeer(int32_t stream_id) {
     closed_[closed_next_++ % closed_.size()] = stream_id;
+    newest_closed_ = std::max(newest_closed_, stream_id);
   }
 
   // We reset a stream because of what the client sent on it. False: too many.
@@ -102,6 +104,7 @@ class FrameScanner {
   // Streams that the client ended, the latest 64; 0 matches none.
   std::array<int32_t, 64> closed_{};
   uint32_t closed_next_ = 0;
+  int32_t newest_closed_ = 0;  // streams above it are not among them
   // Ranges of odd ids that were skipped, the latest 16.
   std::array<SkippedRange, 16> skipped_{};
   uint32_t skipped_next_ = 0;
