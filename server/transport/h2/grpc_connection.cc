@@ -151,6 +151,10 @@ Http2Session::Body GrpcConnection::OnSendBody(void* stream, size_t room) {
   return body;
 }
 
+int64_t& GrpcConnection::ContentLeft(void* stream) {
+  return static_cast<ServerCall*>(stream)->content_left_;
+}
+
 int64_t GrpcConnection::StartedNs(void* stream) const {
   return static_cast<ServerCall*>(stream)->arrived_ns_;
 }

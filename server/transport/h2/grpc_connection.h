@@ -49,6 +49,7 @@ class GrpcConnection final : public net::StreamHandler, private Http2Session::Ha
   void OnStreamClosed(void* stream, bool reset) override;
   Http2Session::Body OnSendBody(void* stream, size_t room) override;
   int64_t StartedNs(void* stream) const override;
+  int64_t& ContentLeft(void* stream) override;
 
   // An answer was submitted: it is sent when the input was handled, or the iteration ends.
   void MarkDirty() {

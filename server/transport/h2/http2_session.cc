@@ -33,6 +33,7 @@ Http2Environment::Http2Environment(const Http2Options& options) : options_(optio
 
   nghttp2_option_new(&nghttp2_options_);
   nghttp2_option_set_no_auto_window_update(nghttp2_options_, 1);
+  nghttp2_option_set_no_http_messaging(nghttp2_options_, 1);  // request_rules.h
   // Closed streams kept for the priority tree cost up to ten times the memory of all else.
   nghttp2_option_set_no_closed_streams(nghttp2_options_, 1);
   // The scanner has a budget for resets that tells callers who waited and gave up from a flood;
@@ -255,10 +256,32 @@ bool Http2Session::OnTime(int64_t now_ns) {
   return alive;
 }
 
+bool Http2Session::TakeHeaderBlock(const nghttp2_frame& frame, bool end) {
+  if (!rules_.Complete(end)) return false;
+  if (frame.headers.cat == NGHTTP2_HCAT_REQUEST &&
+      rules_.content_length() != RequestRules::kNotAnnounced) {
+    handler_.ContentLeft(header_stream_) = rules_.content_length();
+  }
+  return !end || TakeContent(header_stream_, 0, true);
+}
+
+bool Http2Session::TakeContent(void* stream, size_t bytes, bool end) {
+  int64_t& left = handler_.ContentLeft(stream);
+  if (left == RequestRules::kNotAnnounced) return true;
+  const auto size = static_cast<int64_t>(bytes);
+  if (size > left || (end && left > 0)) {
+    left = RequestRules::kNotAnnounced - 1;  // nor is what comes after it
+    return false;
+  }
+  left -= size;
+  return true;
+}
+
 int Http2Session::OnBeginHeaders(nghttp2_session* session, const nghttp2_frame* frame,
                                  void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   self->header_bytes_ = 0;
+  self->rules_.Begin(/*trailers=*/frame->headers.cat != NGHTTP2_HCAT_REQUEST);
   if (frame->hd.stream_id > self->last_served_) {
     // nghttp2 closes it when the final GOAWAY is sent.
     self->header_stream_ = nullptr;
@@ -280,6 +303,12 @@ int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const u
   if (self->header_stream_ == nullptr) {
     return frame->hd.stream_id > self->last_served_ ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
   }
+  const std::string_view name_text = View(name, name_size);
+  const std::string_view value_text = View(value, value_size);
+  if (!self->rules_.Judge(name_text, value_text)) {
+    self->Refuse(frame->hd.stream_id);
+    return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  }
   const size_t bound = self->environment_.options_.max_header_list_bytes;
   const size_t before = self->header_bytes_;
   self->header_bytes_ += name_size + value_size + 32;
@@ -294,8 +323,7 @@ int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const u
     }
     return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
   }
-  return self->handler_.OnHeader(self->header_stream_, View(name, name_size),
-                                 View(value, value_size))
+  return self->handler_.OnHeader(self->header_stream_, name_text, value_text)
              ? 0
              : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 }
@@ -306,6 +334,10 @@ int Http2Session::OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* se
   switch (frame->hd.type) {
     case NGHTTP2_HEADERS:
       if (self->header_stream_ == nullptr) break;
+      if (!self->TakeHeaderBlock(*frame, end)) {
+        self->Refuse(frame->hd.stream_id);
+        break;
+      }
       if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
         self->handler_.OnHeadersDone(self->header_stream_, end);
       } else if (end) {
@@ -315,7 +347,11 @@ int Http2Session::OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* se
     case NGHTTP2_DATA:
       if (end) {
         if (void* stream = self->StreamData(frame->hd.stream_id); stream != nullptr) {
-          self->handler_.OnEnd(stream);
+          if (self->TakeContent(stream, 0, true)) {
+            self->handler_.OnEnd(stream);
+          } else {
+            self->Refuse(frame->hd.stream_id);
+          }
         }
       }
       break;
@@ -339,7 +375,11 @@ int Http2Session::OnDataChunk(nghttp2_session* session, uint8_t, int32_t stream_
   auto* self = static_cast<Http2Session*>(self_ptr);
   nghttp2_session_consume_connection(session, size);
   if (void* stream = self->StreamData(stream_id); stream != nullptr) {
-    self->handler_.OnData(stream, {data, size});
+    if (self->TakeContent(stream, size, false)) {
+      self->handler_.OnData(stream, {data, size});
+    } else {
+      self->Refuse(stream_id);
+    }
   }
   return 0;
 }

@@ -4,7 +4,8 @@
 // Beside what nghttp2 does, it enforces what nghttp2 leaves to its user: budgets for floods
 // (frame_scanner.h), the size of header lists, frames on closed streams, time-outs for the
 // greeting and for header blocks, keepalive, idle and age limits, and the order of a graceful end
-// (shutdown notice, wait, final GOAWAY).
+// (shutdown notice, wait, final GOAWAY). What makes a request malformed it judges itself
+// (request_rules.h).
 //
 // Not thread-safe; never blocks. Time comes in with each call (Clock::NowNs).
 //
@@ -26,6 +27,7 @@
 #include "server/transport/h2/buffer.h"
 #include "server/transport/h2/frame_scanner.h"
 #include "server/transport/h2/memory_pool.h"
+#include "server/transport/h2/request_rules.h"
 
 namespace sluice::transport::h2 {
 
@@ -112,6 +114,8 @@ class Http2Session {
     virtual Body OnSendBody(void* stream, size_t room) = 0;
     // When the request began, for telling short-lived resets.
     virtual int64_t StartedNs(void* stream) const = 0;
+    // Kept for the session: RequestRules::kNotAnnounced at first.
+    virtual int64_t& ContentLeft(void* stream) = 0;
   };
 
   // REQUIRES: both outlive the session.
@@ -186,6 +190,12 @@ class Http2Session {
   static int OnSendData(nghttp2_session*, nghttp2_frame* frame, const uint8_t* header, size_t size,
                         nghttp2_data_source* source, void* self);
 
+  // Resets a stream whose request breaks the rules of HTTP.
+  void Refuse(int32_t stream_id) { ResetStream(stream_id, NGHTTP2_PROTOCOL_ERROR); }
+  // Whether a header block is complete and in order; keeps what it announced.
+  bool TakeHeaderBlock(const nghttp2_frame& frame, bool end);
+  // Whether the request's bodies are as long as was announced. `end`: this is all.
+  bool TakeContent(void* stream, size_t bytes, bool end);
   void SubmitFinalGoaway();
   void PlanWake();
   void* StreamData(int32_t stream_id) const {
@@ -200,6 +210,7 @@ class Http2Session {
   // The stream whose headers are being received.
   void* header_stream_ = nullptr;
   size_t header_bytes_ = 0;
+  RequestRules rules_;
   // The streams whose RST_STREAM was received, and sent, last.
   int32_t reset_by_peer_ = 0;
   int32_t reset_by_us_ = 0;

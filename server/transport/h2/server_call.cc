@@ -87,6 +87,7 @@ void ServerCall::Recycle() {
   deadline_ns_ = kNoDeadline;
   state_ = nullptr;
   message_at_ = 0;
+  content_left_ = RequestRules::kNotAnnounced;
   unconsumed_ = 0;
   status_ = absl::StatusCode::kOk;
   fault_http_ = 0;

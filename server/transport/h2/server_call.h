@@ -20,6 +20,7 @@
 #include "server/net/timer_wheel.h"
 #include "server/transport/h2/buffer.h"
 #include "server/transport/h2/grpc_method.h"
+#include "server/transport/h2/request_rules.h"
 
 namespace sluice::transport::h2 {
 
@@ -188,6 +189,7 @@ class ServerCall {
   Buffer in_;              // requests, framed, not yet delivered
   Buffer out_;             // responses, framed, not yet sent
   size_t message_at_ = 0;  // where in out_ the message begins that is being built
+  int64_t content_left_ = RequestRules::kNotAnnounced;  // the session's
   size_t unconsumed_ = 0;  // DATA bytes whose stream window was not given back
   size_t charged_in_ = 0;  // of the connection's bounds
   size_t charged_out_ = 0;

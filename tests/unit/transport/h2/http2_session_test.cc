@@ -253,6 +253,26 @@ TEST_F(Http2SessionTest, AConnectionThatComesDuringADrainIsDrained) {
   EXPECT_FALSE(client.goaways.empty());
 }
 
+TEST_F(Http2SessionTest, ABodyIsAsLongAsWasAnnounced) {
+  Begin();
+  H2Client client(*server_);
+  const std::string body = Framed("four");
+  const int32_t right =
+      client.Call("/t.T/Echo", body, {{"content-length", std::to_string(body.size())}});
+  const int32_t more =
+      client.Call("/t.T/Echo", body, {{"content-length", std::to_string(body.size() - 1)}});
+  const int32_t less =
+      client.Call("/t.T/Echo", body, {{"content-length", std::to_string(body.size() + 1)}});
+  const int32_t none = client.Call("/t.T/Echo", "", {{"content-length", "9"}});
+  client.Pump();
+  EXPECT_EQ(client.calls[right].status(), "0");
+  for (const int32_t id : {more, less, none}) {
+    EXPECT_EQ(client.calls[id].error_code, uint32_t{NGHTTP2_PROTOCOL_ERROR}) << id;
+  }
+  EXPECT_EQ(echo_.calls, 1);
+  EXPECT_FALSE(client.connection.ended());
+}
+
 TEST_F(Http2SessionTest, RefusesStreamsAboveTheBound) {
   Begin(Http2([](Http2Options* options) { options->max_concurrent_streams = 2; }));
   H2Client client(*server_);
