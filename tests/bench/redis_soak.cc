@@ -120,9 +120,7 @@ int Soak(double seconds, uint32_t seed) {
   for (const std::string& url : {unreliable, server.url(), server.url()}) {
     processes.push_back(std::make_unique<NodeProcess>(url, &history));
   }
-  LoadOptions options;
-  options.clients = 4;
-  SharedLoad load({unreliable, unreliable, server.url()}, options);
+  SharedLoad load({unreliable, unreliable, server.url()});
 
   std::minstd_rand random(seed);
   const double stop_s = std::min(10.0, seconds / 6);

@@ -52,14 +52,14 @@ TEST(RedisBookingsFaultsTest, NodesThatContendNeverGiveAMomentTwice) {
   std::atomic<int> cancelled{0};
   std::atomic<int> unavailable{0};
   std::vector<std::thread> clients;
-  for (size_t c = 0; c < 12; ++c) {
+  for (size_t c = 0; c < 24; ++c) {
     clients.emplace_back([&, c] {
       store::RedisStore& store = nodes[c % nodes.size()]->store();
       std::mt19937_64 random(c + 1);
       const size_t channel = 1 + c % 3;
       const std::vector<Charge> charges = {{rules[channel].get(), "", 1}, {rules[0].get(), "", 1}};
       int64_t last_ns = 0;
-      for (int i = 0; i < 150; ++i) {
+      for (int i = 0; i < 75; ++i) {
         const bool waits = random() % 4 != 0;
         const Acquired acquired =
             Acquire(store, charges, {.max_wait_ns = waits ? 20 * kSecond : 0});

@@ -27,7 +27,6 @@ TEST(RedisClusterFailoverTest, AReplicaThatLagsIsPromotedAndFillsNoBucket) {
   RedisCluster cluster({.replicas = 2});
   cluster.Call(kOther, {"CONFIG", "SET", "cluster-replica-no-failover", "yes"});
   LoadOptions options;
-  options.clients = 4;
   options.limits = LimitsAtTheFirst(cluster);
   SharedLoad load(std::vector<std::string>(3, cluster.url()), options);
   ASSERT_TRUE(load.AwaitGrants(1000));
@@ -78,7 +77,6 @@ TEST(RedisClusterFailoverTest, AReplicaThatLagsIsPromotedAndFillsNoBucket) {
 TEST(RedisClusterFailoverTest, APrimaryThatStandsStillIsReplacedAndComesBackAsAReplica) {
   RedisCluster cluster({.replicas = 2});
   LoadOptions options;
-  options.clients = 4;
   options.limits = LimitsAtTheFirst(cluster);
   SharedLoad load(std::vector<std::string>(3, cluster.url()), options);
   ASSERT_TRUE(load.AwaitGrants(1000));

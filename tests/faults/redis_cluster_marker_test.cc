@@ -73,7 +73,6 @@ TEST_F(RedisClusterMarkerTest, ASlotThatIsMovedIsNoLossEvenIfItHasTheMarker) {
 
 TEST_F(RedisClusterMarkerTest, FlushallOfOneServerFillsNoBucketAndEmptiesNoOther) {
   LoadOptions options;
-  options.clients = 4;
   options.limits = LimitsAtTheFirst(cluster_);
   SharedLoad load(std::vector<std::string>(3, cluster_.url()), options);
   ASSERT_TRUE(load.AwaitGrants(1000));

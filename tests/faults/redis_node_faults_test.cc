@@ -32,18 +32,12 @@ void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds
 // ./dev faults: faults last as long as they would, not only until they are seen to be harmless.
 bool Long() { return std::getenv("SLUICE_LONG_FAULTS") != nullptr; }
 
-LoadOptions Clients(int clients) {
-  LoadOptions options;
-  options.clients = clients;
-  return options;
-}
-
 TEST(RedisNodeFaultsTest, AnUnreliableNetworkNeverGrantsMore) {
   RedisServer server;
   const std::string path = server.folder() + "/flaky.sock";
   FlakyProxy proxy(server.socket_path(), path);
   // One node has a good connection; it sees all that the others spent.
-  SharedLoad load({"unix://" + path, "unix://" + path, server.url()}, Clients(4));
+  SharedLoad load({"unix://" + path, "unix://" + path, server.url()});
   ASSERT_TRUE(load.AwaitGrants(500));
   using Fault = FlakyProxy::Fault;
   for (const Fault fault :
@@ -133,8 +127,8 @@ TEST(RedisNodeFaultsTest, EvictionFillsBucketsAndHarmsNothingElse) {
   EXPECT_GT(again, 0u);
 }
 
-// A node of its own process, which asks for one bucket until it is killed, and writes what it was
-// granted.
+// A node of its own process, whose clients ask for one bucket until it is killed, and write what
+// they were granted.
 class NodeProcess {
  public:
   NodeProcess(const std::string& url, std::shared_ptr<const store::Rule> rule) {
@@ -175,13 +169,21 @@ class NodeProcess {
                                int fd) {
     RedisNode node(url);
     node.store().Register(rule);
-    while (true) {
-      const Acquired one = Acquire(node.store(), *rule, "k");
-      if (!one.granted()) continue;
-      const int64_t at_ns = one.now_ns;
-      if (write(fd, &at_ns, sizeof(at_ns)) != sizeof(at_ns)) _exit(0);
-    }
+    const auto ask = [&] {
+      while (true) {
+        const Acquired one = Acquire(node.store(), *rule, "k");
+        if (!one.granted()) continue;
+        const int64_t at_ns = one.now_ns;
+        if (write(fd, &at_ns, sizeof(at_ns)) != sizeof(at_ns)) _exit(0);
+      }
+    };
+    std::vector<std::thread> clients;
+    for (int c = 1; c < kClients; ++c) clients.emplace_back(ask);
+    ask();
+    std::abort();  // never: it is killed
   }
+
+  static constexpr int kClients = 8;
 
   pid_t pid_ = -1;
   int fd_ = -1;
@@ -280,7 +282,7 @@ TEST(RedisNodeFaultsTest, NoWindowIsOverWhileClocksJumpUnderLoad) {
   }
   std::atomic<bool> stop{false};
   std::vector<std::thread> clients;
-  for (size_t c = 0; c < 9; ++c) {
+  for (size_t c = 0; c < 24; ++c) {
     RedisNode& node = c % 3 == 0 ? jumping : c % 3 == 1 ? one : two;
     clients.emplace_back([&, c] {
       for (size_t i = c; !stop.load(); ++i) {
@@ -313,6 +315,7 @@ TEST(RedisNodeFaultsTest, OneNodeReloadsBeforeTheOthers) {
   RedisServer server;
   RedisNode one(server.url());
   RedisNode two(server.url());
+  RedisNode three(server.url());
   // Lowered and raised; the higher figures bound what is granted meanwhile. Each load makes a rule
   // of its own.
   std::vector<std::shared_ptr<const store::Rule>> rules;
@@ -325,12 +328,15 @@ TEST(RedisNodeFaultsTest, OneNodeReloadsBeforeTheOthers) {
   };
   std::atomic<const store::Rule*> rule_of_one{load(one, false)};
   std::atomic<const store::Rule*> rule_of_two{load(two, false)};
+  std::atomic<const store::Rule*> rule_of_three{load(three, false)};
   GrantHistory history(rule_of_one.load()->parameters);
   std::atomic<bool> stop{false};
   std::vector<std::thread> clients;
-  for (int c = 0; c < 4; ++c) {
-    RedisNode& node = c % 2 == 0 ? one : two;
-    const std::atomic<const store::Rule*>& rule = c % 2 == 0 ? rule_of_one : rule_of_two;
+  for (int c = 0; c < 24; ++c) {
+    RedisNode& node = c % 3 == 0 ? one : c % 3 == 1 ? two : three;
+    const std::atomic<const store::Rule*>& rule = c % 3 == 0   ? rule_of_one
+                                                  : c % 3 == 1 ? rule_of_two
+                                                               : rule_of_three;
     clients.emplace_back([&] {
       while (!stop.load()) {
         const Acquired got = Acquire(node.store(), *rule.load(), "k");
@@ -345,8 +351,9 @@ TEST(RedisNodeFaultsTest, OneNodeReloadsBeforeTheOthers) {
   for (int i = 0; i < 4; ++i) {
     for (const bool low : {true, false}) {
       rule_of_one.store(load(one, low));
-      await(200);  // the two differ
+      await(200);  // one differs from the others
       rule_of_two.store(load(two, low));
+      rule_of_three.store(load(three, low));
       await(200);
     }
   }

@@ -14,28 +14,11 @@
 namespace sluice::testing {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kTtl = 400'000'000;
-
-std::vector<LoadedLimit> Limits(store::Sharing sharing, bool split_away) {
-  std::vector<LoadedLimit> limits = {
-      {"bucket", algorithm::MakeTokenBucket({1000, kSecond}, 50, 0).value(), 3},
-      {"indebted", algorithm::MakeTokenBucket({200, kSecond}, 10, 20).value(), 7},
-      {"log", algorithm::MakeSlidingLog({200, kSecond / 4}).value(), 2},
-      {"window", algorithm::MakeSlidingWindow({200, kSecond / 4}, 10).value(), 2},
-      {"fixed", algorithm::MakeFixedWindow({200, kSecond / 4}, 0).value(), 2},
-  };
-  for (LoadedLimit& limit : limits) {
-    limit.sharing = sharing;
-    limit.split_away = split_away;
-  }
-  return limits;
-}
 
 LoadOptions Load(store::Sharing sharing, bool split_away) {
   LoadOptions options;
-  options.clients = 3;
-  options.limits = Limits(sharing, split_away);
+  options.limits = LimitsOfNodes(sharing, split_away);
   options.store.node_ttl_ns = kTtl;
   options.store.budget_ns = 50'000'000;
   return options;

@@ -39,16 +39,14 @@ std::shared_ptr<const store::Rule> RuleOf(bool allow_when_away = false) {
 
 void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
 
-// Of so many nodes, with so many clients each.
-std::unique_ptr<SharedLoad> LoadOn(const std::string& url, size_t nodes, int clients) {
-  LoadOptions options;
-  options.clients = clients;
-  return std::make_unique<SharedLoad>(std::vector<std::string>(nodes, url), options);
+// Of three nodes.
+std::unique_ptr<SharedLoad> LoadOn(const std::string& url) {
+  return std::make_unique<SharedLoad>(std::vector<std::string>(3, url));
 }
 
 TEST(RedisStoreFaultsTest, NoWindowIsOverWhenAllIsWell) {
   RedisServer server;
-  const auto load = LoadOn(server.url(), 3, 4);
+  const auto load = LoadOn(server.url());
   EXPECT_TRUE(load->AwaitGrants(3000));
   EXPECT_EQ(load->Check(), "");
   EXPECT_EQ(load->unavailable(), 0u);
@@ -56,7 +54,7 @@ TEST(RedisStoreFaultsTest, NoWindowIsOverWhenAllIsWell) {
 
 TEST(RedisStoreFaultsTest, APausedRedisStallsNobodyAndComesBack) {
   RedisServer server;
-  const auto load = LoadOn(server.url(), 3, 4);
+  const auto load = LoadOn(server.url());
   ASSERT_TRUE(load->AwaitGrants(500));
   server.Pause();
   // ./dev faults: as long as it would last.
@@ -70,7 +68,7 @@ TEST(RedisStoreFaultsTest, APausedRedisStallsNobodyAndComesBack) {
 
 TEST(RedisStoreFaultsTest, AKilledRedisWithItsFileComesBackWhereItWas) {
   RedisServer server({"--appendonly", "yes", "--appendfsync", "always"});
-  const auto load = LoadOn(server.url(), 3, 4);
+  const auto load = LoadOn(server.url());
   ASSERT_TRUE(load->AwaitGrants(500));
   server.Kill();
   PassTime(300 * kMillisecond);
@@ -82,7 +80,7 @@ TEST(RedisStoreFaultsTest, AKilledRedisWithItsFileComesBackWhereItWas) {
 
 TEST(RedisStoreFaultsTest, FlushedScriptsAreLoadedAgainUnnoticed) {
   RedisServer server;
-  const auto load = LoadOn(server.url(), 3, 4);
+  const auto load = LoadOn(server.url());
   RedisCalls calls(server);
   for (int i = 0; i < 20; ++i) {
     calls.Call({"SCRIPT", "FLUSH"});
@@ -96,7 +94,7 @@ TEST(RedisStoreFaultsTest, LostAnswersCountAsSpent) {
   RedisServer server;
   const std::string path = server.folder() + "/proxy.sock";
   ReplyDroppingProxy proxy(server.socket_path(), path);
-  const auto load = LoadOn("unix://" + path, 2, 4);
+  const auto load = LoadOn("unix://" + path);
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(load->AwaitGrants(100));
     proxy.LoseNextAnswer();
@@ -207,7 +205,7 @@ TEST(RedisStoreFaultsTest, ARedisThatIsOutOfMemoryDebitsNothingAndRecovers) {
 
 TEST(RedisStoreFaultsTest, NoWindowIsOverWhenRedisIsOutOfMemoryForAWhile) {
   RedisServer server;
-  const auto load = LoadOn(server.url(), 3, 8);
+  const auto load = LoadOn(server.url());
   RedisCalls calls(server);
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(load->AwaitGrants(500));

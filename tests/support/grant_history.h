@@ -32,6 +32,11 @@ class GrantHistory {
     return permits_;
   }
 
+  size_t grants() const {
+    common::MutexLock lock(&mu_);
+    return grants_.size();
+  }
+
   // Empty: no window holds more than it may; else the first that does.
   // `beyond`: permits that it may hold on top of the limit; of a log or window twice as many.
   std::string Check(uint64_t beyond = 0) const {

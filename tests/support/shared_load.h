@@ -56,6 +56,23 @@ inline std::vector<LoadedLimit> LimitsOfAllKinds() {
   };
 }
 
+// One of each algorithm, which nodes decide by themselves: always, or while Redis is away.
+inline std::vector<LoadedLimit> LimitsOfNodes(store::Sharing sharing, bool split_away) {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  std::vector<LoadedLimit> limits = {
+      {"bucket", algorithm::MakeTokenBucket({1000, kSecondNs}, 50, 0).value(), 3},
+      {"indebted", algorithm::MakeTokenBucket({200, kSecondNs}, 10, 20).value(), 7},
+      {"log", algorithm::MakeSlidingLog({200, kSecondNs / 4}).value(), 2},
+      {"window", algorithm::MakeSlidingWindow({200, kSecondNs / 4}, 10).value(), 2},
+      {"fixed", algorithm::MakeFixedWindow({200, kSecondNs / 4}, 0).value(), 2},
+  };
+  for (LoadedLimit& limit : limits) {
+    limit.sharing = sharing;
+    limit.split_away = split_away;
+  }
+  return limits;
+}
+
 struct LoadOptions {
   int clients = 8;  // of each node
   store::RedisStoreOptions store = BriskOptions();
@@ -175,8 +192,12 @@ class SharedLoad {
   std::string Check() {
     Stop();
     std::string over;
+    size_t buckets = 0;
+    size_t grants = 0;
     for (size_t l = 0; l < histories_.size(); ++l) {
       for (size_t k = 0; k < histories_[l].size(); ++k) {
+        buckets += histories_[l][k]->grants() > 0 ? 1 : 0;
+        grants += histories_[l][k]->grants();
         const std::string one = histories_[l][k]->Check();
         if (!one.empty()) {
           over += options_.limits[l].name + " of k" + std::to_string(k) + ": " + one + "\n";
@@ -187,6 +208,8 @@ class SharedLoad {
                     histories_[l][0]->Summary().c_str());
       }
     }
+    std::printf("  checked: the windows from each of %zu grants on, of %zu buckets\n", grants,
+                buckets);
     std::printf("  answered without Redis: %llu; refunded: %llu; longest answer: %.0f ms\n",
                 static_cast<unsigned long long>(unavailable()),
                 static_cast<unsigned long long>(refunded()),
