@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/make.h"
 #include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/nodes.h"
+#include "server/store/redis/heartbeat_command.h"
 #include "server/store/redis/scripts.h"
 #include "tests/differential/script_calls.h"
 #include "tests/support/heartbeat_model.h"
@@ -51,6 +51,14 @@ TEST(RedisSharingDifferentialTest, HeartbeatsAreAnsweredAsTheModelSays) {
     const std::string name_space = absl::StrCat("h", history);
     HeartbeatModel model;
     int64_t now_us = kStartUs;
+    const auto take_over = [&](int number) {
+      model.data.word = absl::StrCat(name_space, ":word", number);
+      model.data.lag_us = below(3) == 0 ? 0 : below(20'000'000);
+      model.data.floor_us = below(3) == 0 ? 0 : now_us + below(30'000'000);
+      Scripts::Get().Call({"SET", model.data.word, "m"});
+      Scripts::Get().Call({"APPEND", model.data.word, "m"});
+    };
+    take_over(0);
     for (int step = 0; step < 200; ++step) {
       now_us += below(20) == 0 ? below(25'000'000) : below(800'000);
       const std::string id = absl::StrCat("node", below(5));
@@ -61,15 +69,21 @@ TEST(RedisSharingDifferentialTest, HeartbeatsAreAnsweredAsTheModelSays) {
         Scripts::Get().Call({"HDEL", name_space + ":nodes", id});
         model.Leave(id);
       }
-      const auto got = store::redis::ParseHeartbeat(ToReply(Scripts::Get().Call(
-          store::redis::HeartbeatWords(name_space, id, divisor, clear, kTtlNs, not_after_us,
-                                       store::redis::TestTime(now_us * 1000)))));
+      if (below(30) == 0) take_over(step + 1);
+      const store::redis::Term term = {model.data.word, model.data.floor_us, false,
+                                       model.data.lag_us};
+      const auto got =
+          store::redis::ParseHeartbeat(ToReply(Scripts::Get().Call(store::redis::HeartbeatWords(
+              {store::redis::NodesKey(name_space), id, divisor, clear, kTtlNs, not_after_us}, term,
+              store::redis::TestTime(now_us * 1000)))));
       const auto wanted = model.Beat(id, now_us, divisor, clear, kTtlNs / 1000, not_after_us);
       ASSERT_EQ(got.has_value(), wanted.has_value());
       if (!wanted.has_value()) continue;
       EXPECT_EQ(got->now_us, wanted->now_us);
       EXPECT_EQ(got->is_new, wanted->is_new);
       EXPECT_EQ(got->hash_age_us, wanted->hash_age_us);
+      EXPECT_EQ(got->lag_us, wanted->lag_us);
+      EXPECT_EQ(got->held_us, wanted->held_us);
       ASSERT_EQ(got->others.size(), wanted->others.size());
       for (const auto& other : wanted->others) {
         bool found = false;
@@ -84,6 +98,18 @@ TEST(RedisSharingDifferentialTest, HeartbeatsAreAnsweredAsTheModelSays) {
       }
     }
   }
+}
+
+TEST(RedisSharingDifferentialTest, AHeartbeatIsNotHeededByOtherData) {
+  const store::redis::Heartbeat heartbeat = {
+      store::redis::NodesKey("other"), "a", 0, true, 2 * kSecond, 0};
+  for (const bool as_argument : {false, true}) {
+    const store::redis::Term term = {"other:word", 0, as_argument};
+    const RedisValue answer = Scripts::Get().Call(store::redis::HeartbeatWords(heartbeat, term));
+    EXPECT_EQ(answer.type, RedisValue::Type::kError);
+    EXPECT_EQ(answer.text.find("MARKER"), 0u) << answer.text;
+  }
+  EXPECT_EQ(Scripts::Get().Call({"EXISTS", heartbeat.key}).integer, 0);
 }
 
 // What the bucket lacks, or has counted, after each debit; what does not fit is debited too.

@@ -43,7 +43,7 @@ TEST(RedisDataLossTest, FlushallFillsNoBucket) {
   SharedLoad load(ThreeTimes(server.url()));
   RedisCalls calls(server);
   ASSERT_TRUE(load.AwaitGrants(2000));
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 3; ++i) {
     calls.Call({"FLUSHALL"});
     // Windows count as used up for a period.
     ASSERT_TRUE(load.AwaitGrants(200, 0));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -208,23 +209,49 @@ TEST_F(RedisFailoverTest, TheFloorIsNotBeforeTheLastPromise) {
   EXPECT_GT(acquired.now_ns + acquired.retry_after_ns, moment_ns);
 }
 
+// Some nodes move to the promoted server, and one is answered by the old one for as long as that
+// goes on: the two sides hear of each other no more, neither of buckets nor of shares.
 TEST_F(RedisFailoverTest, TheOldPrimaryGoesOnForAWhile) {
-  // Of these three, one never hears of the failover, and two know the promoted server alone.
-  SharedLoad load({Url(primary_), Url(first_), Url(first_)});
+  RedisCalls(primary_).Call({"CONFIG", "SET", "min-replicas-max-lag", "2"});
+  const std::string path = primary_.folder() + "/leads.sock";
+  std::filesystem::create_symlink(primary_.socket_path(), path);
+  LoadOptions options;
+  options.several_charges = false;  // of a limit that is split and one that is not
+  options.store.node_ttl_ns = 400'000'000;
+  const size_t exact = options.limits.size();
+  for (LoadedLimit& limit : LimitsOfNodes(store::Sharing::kSplit, false)) {
+    limit.name = "split-" + limit.name;
+    options.limits.push_back(std::move(limit));
+  }
+  SharedLoad load({"unix://" + primary_.socket_path(), "unix://" + path, "unix://" + path},
+                  options);
+  const auto await_divisor = [&](size_t n, uint32_t divisor) {
+    while (load.node(n).store().Health().nodes[0].divisor != divisor) {
+      ASSERT_TRUE(load.AwaitGrants(10));
+    }
+  };
+  for (size_t n = 0; n < 3; ++n) await_divisor(n, 3);
   ASSERT_TRUE(load.AwaitGrants(1000));
   // Stays connected, and says nothing more: for its max-lag the old primary counts on it.
   second_.Pause();
-  const uint64_t before = load.granted();
+  const uint64_t before = load.granted(0);
   Promote(first_);
   // A replica of its own, without which it would not serve.
   ReplicatedServer third(first_.port());
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(first_.socket_path(), path);
+  RedisCalls(primary_).Call({"CLIENT", "KILL", "TYPE", "normal"});
   PassTime(std::chrono::milliseconds(500));
-  EXPECT_GT(load.granted(), before);
+  EXPECT_GT(load.granted(0), before);
   ASSERT_TRUE(AwaitInfo(first_, "min_slaves_good_slaves:1"));
   ASSERT_TRUE(AwaitInfo(primary_, "min_slaves_good_slaves:0"));
   EXPECT_TRUE(load.AwaitGrants(300, 0));
   EXPECT_TRUE(load.AwaitGrants(100, 3));
+  // Now that it has stopped the others take the share of the one that it served.
+  for (size_t n = 1; n < 3; ++n) await_divisor(n, 2);
+  EXPECT_TRUE(load.AwaitGrants(300, exact));
   EXPECT_EQ(load.Check(), "");
+  EXPECT_GT(load.granted_locally(), 0u);
 }
 
 TEST_F(RedisFailoverTest, TheSameServerIsDemotedAndPromotedAgain) {

@@ -204,7 +204,7 @@ class SharedLoad {
         }
       }
       if (histories_[l].size() == 1) {
-        std::printf("  %-10s%s\n", options_.limits[l].name.c_str(),
+        std::printf("  %-15s %s\n", options_.limits[l].name.c_str(),
                     histories_[l][0]->Summary().c_str());
       }
     }

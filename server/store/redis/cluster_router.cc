@@ -224,6 +224,7 @@ const Term& ClusterRouter::TermOf(Endpoint& endpoint, std::string_view key) {
   member->identification.BeforeSend();
   term_.word_key = member->identification.term().word_key;
   term_.floor_us = member->identification.term().floor_us;
+  term_.lag_us = member->identification.term().lag_us;
   const int64_t noted_us = floors_us_[SlotOf(key)];
   term_.floor_us =
       std::max(term_.floor_us, noted_us == kUnread ? known_markers_.MaxFloorUs() : noted_us);

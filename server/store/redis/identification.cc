@@ -140,6 +140,11 @@ void Identification::OnSlots() {
   ReadFloors({}, 0);
 }
 
+int64_t Identification::LagUs(int64_t marker_lag_us) const {
+  const int64_t lag_us = std::max(marker_lag_us, OwnLagUs(facts_, options_.policy));
+  return lag_us == 0 ? 0 : lag_us + kLagMarginUs;
+}
+
 void Identification::Look() {
   looked_ns_ = loop_.now_ns();
   if (!term_.word_key.empty()) {
@@ -160,6 +165,9 @@ void Identification::Look() {
       // Answers to what was sent since are by data that is not what it was taken for.
       Refuse(absl::UnavailableError(
           absl::StrCat(endpoint_.url().ToString(), " was demoted and promoted again")));
+    } else if (!term_.word_key.empty()) {
+      // It may have got replicas.
+      term_.lag_us = std::max(term_.lag_us, LagUs(0));
     }
   });
 }
@@ -258,7 +266,8 @@ void Identification::OnMarkersAndWord(const Place* own, bool word_stands) {
   if (step.adopt && places_ != nullptr) ForgetOthers(own->key);
   if (step.adopt && known_.Adopt(own->key, *found)) {
     reading_ = false;
-    term_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr};
+    term_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr,
+             LagUs(found->lag_us)};
     marker_key_ = own->key;
     word_ = found->word;
     promised_us_ = found->promised_us;

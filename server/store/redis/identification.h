@@ -138,6 +138,8 @@ class Identification {
   void ReadMarker();
   void OnMarkers();
   void OnMarkersAndWord(const Place* own, bool word_stands);
+  // As Term::lag_us, by the marker and by what the server says now.
+  int64_t LagUs(int64_t marker_lag_us) const;
   // The one that this process has gone by at this server, or at the one whose place it took.
   std::optional<Marker> Known() const;
   void RaisePromise(int64_t until_us);

@@ -104,6 +104,10 @@ MarkerStep MovedMarker(const Marker& known, std::string_view word) {
   return step;
 }
 
+int64_t OwnLagUs(const ServerFacts& server, const MarkerPolicy& policy) {
+  return policy.may_fail_over || server.has_replicas || server.guarded ? server.max_lag_us : 0;
+}
+
 MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& found,
                       bool word_stands, const std::optional<Marker>& known,
                       const MarkerPolicy& policy, std::string_view word) {
@@ -124,8 +128,7 @@ MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& fo
     return step;
   }
 
-  const int64_t own_lag_us =
-      policy.may_fail_over || server.has_replicas || server.guarded ? server.max_lag_us : 0;
+  const int64_t own_lag_us = OwnLagUs(server, policy);
   Marker& next = step.write;
   next.identity = server.identity;
   next.word = std::string(word);

@@ -95,6 +95,10 @@ struct MarkerStep {
   const char* why = "";
 };
 
+// How long the server may go on once it was replaced, by what it says of itself; 0: there is nobody
+// to replace it.
+int64_t OwnLagUs(const ServerFacts& server, const MarkerPolicy& policy);
+
 // The marker's key: outside of a Cluster; and in one, of a primary that has the slot.
 std::string MarkerKey(std::string_view name_space);
 std::string MarkerKeyInSlot(std::string_view name_space, uint16_t slot);

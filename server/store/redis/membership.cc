@@ -42,10 +42,14 @@ void Membership::SetDivisor(uint32_t divisor, int64_t at_ns) {
 void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const HeartbeatReply& reply) {
   const int64_t gap_ns = sent_ns - answered_ns_;
   const bool gap = !answered_ || gap_ns > ttl_ns_ / 2;
+  // Nodes may be answered by another server, and this one does not tell of them.
+  const int64_t held_ns = reply.held_us * 1000;
+  const bool held_back = gap || held_ns > 0;
+  lag_us_ = reply.lag_us;
   uint32_t nodes = 1;
   uint32_t least_announced = std::numeric_limits<uint32_t>::max();
   for (const HeartbeatReply::Node& other : reply.others) {
-    if (Lapsed(other)) continue;
+    if (!Counts(other)) continue;
     ++nodes;
     if (other.divisor != 0) least_announced = std::min(least_announced, other.divisor);
   }
@@ -53,13 +57,13 @@ void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const Hear
   if (now_ns >= lenient_until_ns_) lenient_.changes.clear();
   if (reply.is_new) {
     strict_.changes.clear();
-    joined_ns_ = now_ns;
+    joined_ns_ = now_ns + held_ns;
     planned_ = 0;
     // Who has grown, or is about to, took what was this node's.
     if (least_announced < nodes) lenient_.changes.clear();
-  } else if (joined_ns_ != kNever && gap) {
+  } else if (joined_ns_ != kNever && held_back) {
     // Answers of before the gap do not say that all others know.
-    joined_ns_ = now_ns;
+    joined_ns_ = now_ns + held_ns;
     planned_ = 0;
   }
 
@@ -70,7 +74,7 @@ void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const Hear
     planned_ = 0;
     fewer_since_ns_ = 0;
   } else if (held != 0 && nodes < held) {
-    if (fewer_since_ns_ == 0 || gap) {
+    if (fewer_since_ns_ == 0 || held_back) {
       fewer_since_ns_ = now_ns;
       fewest_ = nodes;
       planned_ = 0;

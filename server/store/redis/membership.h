@@ -14,6 +14,13 @@
 //    announced in one heartbeat more. So a node that was away and comes again is told, by what the
 //    others announced, whether any of them has grown or is about to.
 //
+// Another server may take Redis' place, which the old one does not notice for its *lag*. Meanwhile
+// each answers some nodes, and knows nothing of the others'. So
+//  - where that can be, a node counts for the lag after it has lapsed: it may have a share by the
+//    answers of another server. By the end of that time this one would not answer any more;
+//  - a server that has taken over says for how long the old one may go on; until then nobody grows
+//    and nobody who is new begins to wait.
+//
 // Two uses of it. *Strict*: a share that is not confirmed in time is lost, and the node is new.
 // *Lenient*, for on_store_failure: split: while heartbeats are not answered the share goes on, as
 // long as this node notices that time passes (Tick); a node that was stopped loses it. When it
@@ -72,6 +79,10 @@ struct HeartbeatReply {
   bool is_new = false;
   // For how long Redis has known any nodes at all: before it lost its data, perhaps others.
   int64_t hash_age_us = 0;
+  // How long this server may go on answering when another has taken its place; 0: nobody takes it.
+  int64_t lag_us = 0;
+  // For how long yet the one whose place it took may.
+  int64_t held_us = 0;
   std::vector<Node> others;
 };
 
@@ -116,6 +127,10 @@ class Membership {
 
   const std::vector<HeartbeatReply::Node>& others() const { return others_; }
   bool Lapsed(const HeartbeatReply::Node& node) const { return node.age_us >= ttl_ns_ / 1000; }
+  // Whether it may have a share: it has not lapsed, or could have been answered elsewhere since.
+  bool Counts(const HeartbeatReply::Node& node) const {
+    return node.age_us < ttl_ns_ / 1000 + lag_us_;
+  }
 
  private:
   void SetDivisor(uint32_t divisor, int64_t at_ns);
@@ -126,6 +141,7 @@ class Membership {
   bool answered_ = false;    // ever
   int64_t answered_ns_ = 0;  // when the last heartbeat that was answered was sent
   std::vector<HeartbeatReply::Node> others_;
+  int64_t lag_us_ = 0;  // as the last answer said
 
   uint64_t serial_ = 0;
   ShareHistory strict_;

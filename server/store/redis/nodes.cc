@@ -4,10 +4,8 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "server/common/strings.h"
+#include "server/store/redis/heartbeat_command.h"
 #include "server/store/redis/report_command.h"
-#include "server/store/redis/scripts.h"
 #include "server/store/redis/shard.h"
 
 namespace sluice::store::redis {
@@ -17,46 +15,7 @@ namespace {
 constexpr size_t kMaxReports = 256;
 constexpr int64_t kLeaveNs = 200'000'000;
 
-std::string KeyOf(std::string_view name_space) {
-  return absl::StrCat(common::ToAbsl(name_space), ":nodes");
-}
-
 }  // namespace
-
-std::vector<std::string> HeartbeatWords(std::string_view name_space, std::string_view id,
-                                        uint32_t divisor, bool clear, int64_t ttl_ns,
-                                        int64_t not_after_us, std::string_view test_time) {
-  return {"EVALSHA",
-          TextOf(Script::kHeartbeat).sha,
-          "1",
-          KeyOf(name_space),
-          std::string(test_time),
-          std::string(id),
-          absl::StrCat(divisor),
-          clear ? "1" : "0",
-          absl::StrCat(ttl_ns / 1000),
-          not_after_us == 0 ? "" : absl::StrCat(not_after_us)};
-}
-
-std::optional<HeartbeatReply> ParseHeartbeat(const Reply& reply) {
-  if (reply.type != Reply::Type::kArray || reply.elements.size() < 3 ||
-      reply.elements.size() % 4 != 3 || reply.elements[1].integer < 0) {
-    return std::nullopt;
-  }
-  HeartbeatReply out;
-  out.now_us = reply.elements[0].integer;
-  out.is_new = reply.elements[1].integer == 1;
-  out.hash_age_us = reply.elements[2].integer;
-  for (size_t i = 3; i < reply.elements.size(); i += 4) {
-    HeartbeatReply::Node& node = out.others.emplace_back();
-    node.id = reply.elements[i].text;
-    node.age_us = reply.elements[i + 1].integer;
-    node.divisor =
-        static_cast<uint32_t>(std::clamp<int64_t>(reply.elements[i + 2].integer, 0, UINT32_MAX));
-    node.clear = reply.elements[i + 3].integer == 1;
-  }
-  return out;
-}
 
 Nodes::Nodes(const common::Clock& clock, Shard& shard, net::EventLoop& loop, std::string name_space,
              std::string id, int64_t ttl_ns, LocalBuckets& away, common::Log* log)
@@ -113,7 +72,8 @@ void Nodes::Leave() {
     membership_ = Membership(membership_.ttl_ns());
     away_.Close();
     Publish();
-    shard_.Start(Call{KeyOf(name_space_), {"HDEL", KeyOf(name_space_), id_}, [this](const Reply*) {
+    const std::string key = NodesKey(name_space_);
+    shard_.Start(Call{key, {"HDEL", key, id_}, [this](const Reply*) {
                         common::MutexLock lock(&mu_);
                         gone_ = true;
                         changed_.SignalAll();
@@ -158,10 +118,10 @@ void Nodes::Beat() {
   const bool clear = membership_.Clear(Unreported());
   // Who hears of it later than this node believes to have said it would be misled.
   const int64_t not_after_us =
-      redis_known_ ? now_ns / 1000 + redis_ahead_us_ + membership_.ttl_ns() / 4000 : 0;
-  shard_.Start(Call{KeyOf(name_space_),
-                    HeartbeatWords(name_space_, id_, membership_.announced(), clear,
-                                   membership_.ttl_ns(), not_after_us, shard_.TimeArgument()),
+      redis_lead_.known() ? now_ns / 1000 + redis_lead_.us() + membership_.ttl_ns() / 4000 : 0;
+  shard_.Start(
+      HeartbeatCall{{NodesKey(name_space_), id_, membership_.announced(), clear,
+                     membership_.ttl_ns(), not_after_us},
                     [this, now_ns, clear](const Reply* reply) { OnReply(now_ns, clear, reply); }});
 }
 
@@ -174,8 +134,7 @@ void Nodes::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
     answer = ParseHeartbeat(*reply);
     if (reply->type == Reply::Type::kArray && !reply->elements.empty() &&
         reply->elements[0].type == Reply::Type::kInteger) {
-      redis_known_ = true;
-      redis_ahead_us_ = reply->elements[0].integer - sent_ns / 1000;
+      redis_lead_.OnAnswer(sent_ns / 1000, now_ns / 1000, reply->elements[0].integer);
     }
   } else if (reply != nullptr && !std::exchange(refused_, true)) {
     shard_.LogError("redis_heartbeat", ErrorText(*reply));
@@ -265,8 +224,10 @@ void Nodes::Publish() {
   for (const HeartbeatReply::Node& other : membership_.others()) {
     view->nodes.push_back({other.id, false, membership_.Lapsed(other), other.divisor});
   }
-  count_.store(static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(),
-                                                 [](const auto& one) { return !one.lapsed; })),
+  const auto& others = membership_.others();
+  count_.store(1 + static_cast<size_t>(
+                       std::count_if(others.begin(), others.end(),
+                                     [this](const auto& one) { return membership_.Counts(one); })),
                std::memory_order_relaxed);
   common::MutexLock lock(&mu_);
   view_ = std::move(view);

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "server/common/log.h"
 #include "server/common/mutex.h"
 #include "server/net/event_loop.h"
+#include "server/store/redis/clock_lead.h"
 #include "server/store/redis/local_buckets.h"
 #include "server/store/redis/membership.h"
 #include "server/store/redis/resp.h"
@@ -23,13 +23,6 @@
 namespace sluice::store::redis {
 
 class Shard;
-
-// The words of a heartbeat; and its answer. nullopt: it is none, or the heartbeat came too late to
-// be heeded.
-std::vector<std::string> HeartbeatWords(std::string_view name_space, std::string_view id,
-                                        uint32_t divisor, bool clear, int64_t ttl_ns,
-                                        int64_t not_after_us, std::string_view test_time = "");
-std::optional<HeartbeatReply> ParseHeartbeat(const Reply& reply);
 
 class Nodes final : private net::LoopResident {
  public:
@@ -67,7 +60,7 @@ class Nodes final : private net::LoopResident {
   void Leave();
 
   std::shared_ptr<const View> view() const;
-  // Nodes that are there, this one too, as far as is known.
+  // Nodes that may be granting, this one too, as far as is known.
   size_t count() const { return count_.load(std::memory_order_relaxed); }
 
  private:
@@ -98,9 +91,8 @@ class Nodes final : private net::LoopResident {
   bool beating_ = false;  // one is in flight
   bool left_ = false;
   bool answered_ = false;
-  bool refused_ = false;        // and said so
-  int64_t redis_ahead_us_ = 0;  // at most so much is Redis' clock ahead of ours
-  bool redis_known_ = false;
+  bool refused_ = false;  // and said so
+  ClockLead redis_lead_;
   ShareHistory local_;
   std::vector<LocalBuckets::Granted> unreported_;
   size_t in_flight_ = 0;

@@ -38,7 +38,7 @@ const ScriptText& TextOf(Script script) {
       Make(embedded::kMark),
       Make(embedded::kFloors),
       Make(embedded::kPromise),
-      Make(embedded::kHeartbeat),
+      Guarded(embedded::kHeartbeat),
       Guarded(std::string(embedded::kBuckets) + embedded::kReport),
   };
   return texts[static_cast<size_t>(script)];

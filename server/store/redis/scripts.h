@@ -9,7 +9,7 @@
 
 namespace sluice::store::redis {
 
-// All but kClose, kMark, kFloors, kPromise and kHeartbeat look for the marker's word
+// All but kClose, kMark, kFloors and kPromise look for the marker's word
 // (scripts/prelude.lua).
 enum class Script : uint8_t {
   kAcquireTokenBucket = 0,

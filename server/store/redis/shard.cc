@@ -102,6 +102,10 @@ void Shard::Start(Call call) {
   Put(&Inbox::calls, std::move(call));
 }
 
+void Shard::Start(HeartbeatCall call) {
+  Command::Start(std::make_unique<HeartbeatCommand>(*this, std::move(call)));
+}
+
 void Shard::Start(ReportCall call) {
   if (loop_.InLoopThread()) return Begin(std::move(call));
   Put(&Inbox::reports, std::move(call));

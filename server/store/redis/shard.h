@@ -22,6 +22,7 @@
 #include "server/store/redis/bucket_wire.h"
 #include "server/store/redis/call_command.h"
 #include "server/store/redis/endpoint.h"
+#include "server/store/redis/heartbeat_command.h"
 #include "server/store/redis/line.h"
 #include "server/store/redis/nodes.h"
 #include "server/store/redis/open_cache.h"
@@ -72,6 +73,7 @@ class Shard final : private Router::Host,
   void Start(RebookOperation* operation);
   void Start(ResetCall call);
   void Start(Call call);
+  void Start(HeartbeatCall call);  // on the loop
   void Start(ReportCall call);
 
   net::EventLoop& loop() { return loop_; }

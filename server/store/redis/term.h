@@ -25,6 +25,9 @@ struct Term {
   int64_t floor_us = 0;
   // The word is in another slot than the buckets.
   bool as_argument = false;
+  // Microseconds that this server may go on when another has taken its place, with a margin; 0:
+  // there is nobody to take it.
+  int64_t lag_us = 0;
 };
 
 }  // namespace sluice::store::redis

@@ -1,18 +1,26 @@
 -- A node says that it is there, and is told of all others.
 --
 --   KEYS     the nodes: a hash of ID -> 'WHEN DIVISOR CLEAR', WHEN in microseconds since 1970, and of
---            '' -> since when there is this hash
+--            '' -> 'SINCE LAG HELD WORD': since when there is this hash, how long the server may go on
+--            when another has taken its place, until when the one whose place it took may, and the
+--            marker's word by which the hash was last written; and the marker's word
 --   ARGV     time ('' for the server's, or 'MICROSECONDS NANOSECONDS' of a test), the node's id, its
 --            divisor (0: it has no share and is about to take none), 1 or 0 for whether it has
---            nothing to report, time to live in microseconds, and '' or until when it may be said:
---            one that lay in some buffer for longer says what is not true any more
+--            nothing to report, time to live in microseconds, '' or until when it may be said: one
+--            that lay in some buffer for longer says what is not true any more; how long this server
+--            may go on when another has taken its place (0: nobody takes it), and its floor
 --
 -- A node that was not heard of for its time to live has lapsed, and is new when it comes again. It
--- is still told of for ten times as long. The hash goes when all nodes have.
+-- is still told of for ten times as long, or twice as long as it may be heard of elsewhere. The hash
+-- goes when all nodes have.
+--
+-- Another word than the hash was written by: another server has taken over (or this one lost its
+-- data), and nodes may go on being answered by the old one for its LAG, but not beyond the floor.
 --
 -- Returns {microseconds, -1} if it came too late; else {microseconds, 1 or 0 for whether the node is
--- new, for how many microseconds there has been the hash, then of each other node: id, how long ago it
--- was heard of in microseconds, divisor, clear}.
+-- new, for how many microseconds there has been the hash, LAG, for how many microseconds yet others
+-- may be answered elsewhere, then of each other node: id, how long ago it was heard of in
+-- microseconds, divisor, clear}.
 local now
 if ARGV[1] == '' then
   local time = redis.call('TIME')
@@ -22,12 +30,22 @@ else
 end
 local id, ttl = ARGV[2], tonumber(ARGV[5])
 if ARGV[6] ~= '' and now > tonumber(ARGV[6]) then return {now, -1} end
+local own_lag, floor = tonumber(ARGV[7]), tonumber(ARGV[8])
+local before = redis.call('HGET', KEYS[1], '') or ''
+local since, lag, held, by = string.match(before, '^(%d+) (%d+) (%d+) (.*)$')
+since, lag, held = tonumber(since or now), tonumber(lag or 0), tonumber(held or 0)
+if since > now then since = now end
+if by ~= word then
+  held = math.max(held, math.min(floor, now + math.max(lag, own_lag)))
+  lag = own_lag
+else
+  lag = math.max(lag, own_lag)
+end
+local keep = math.max(10 * ttl, 2 * (ttl + lag))
 local fresh = 1
-local since
-local reply = {now, 0, 0}
+local reply = {now, 0, now - since, lag, math.max(held - now, 0)}
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
-  if all[i] == '' then since = tonumber(all[i + 1]) end
   local at, divisor, clear = string.match(all[i + 1], '^(%d+) (%d+) ([01])$')
   -- What is none of ours, or from a time to come (the clock was set back), counts as heard of now.
   local age = at and now - at or 0
@@ -35,7 +53,7 @@ for i = 1, #all, 2 do
   if all[i] == id then
     if age < ttl then fresh = 0 end
   elseif all[i] == '' then -- no node
-  elseif age >= 10 * ttl then
+  elseif age >= keep then
     redis.call('HDEL', KEYS[1], all[i])
   else
     reply[#reply + 1] = all[i]
@@ -45,11 +63,8 @@ for i = 1, #all, 2 do
   end
 end
 reply[2] = fresh
-if not since or since > now then
-  since = now
-  redis.call('HSET', KEYS[1], '', string.format('%.0f', now))
-end
-reply[3] = now - since
+local after = string.format('%.0f %.0f %.0f %s', since, lag, held, word)
+if after ~= before then redis.call('HSET', KEYS[1], '', after) end
 redis.call('HSET', KEYS[1], id, string.format('%.0f %s %s', now, ARGV[3], ARGV[4]))
-redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.floor(ttl / 100)))
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.floor(keep / 1000)))
 return reply

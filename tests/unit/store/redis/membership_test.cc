@@ -33,7 +33,9 @@ constexpr int64_t kStart = 1000 * kSecond;
 class SimulatedNode {
  public:
   SimulatedNode(HeartbeatModel& redis, std::string id)
-      : redis_(redis), id_(std::move(id)), membership_(kTtl) {}
+      : redis_(&redis), id_(std::move(id)), membership_(kTtl) {}
+  // From now on that one is asked.
+  void MoveTo(HeartbeatModel& redis) { redis_ = &redis; }
 
   const std::string& id() const { return id_; }
   Membership& membership() { return membership_; }
@@ -45,8 +47,8 @@ class SimulatedNode {
     sent.at_ns = now_ns;
     sent.clear = membership_.Clear(false);
     if (reaches) {
-      sent.reply = redis_.Beat(id_, (now_ns + trip_ns / 2) / 1000, membership_.announced(),
-                               sent.clear, kTtl / 1000);
+      sent.reply = redis_->Beat(id_, (now_ns + trip_ns / 2) / 1000, membership_.announced(),
+                                sent.clear, kTtl / 1000);
     }
     if (!reaches || lost) {
       membership_.Tick(now_ns);
@@ -92,6 +94,8 @@ class SimulatedNode {
     }
   }
 
+  const HeartbeatModel* redis() const { return redis_; }
+
   bool stopped = false;  // SIGSTOP
   bool cut_off = false;  // from Redis
 
@@ -102,7 +106,7 @@ class SimulatedNode {
     bool clear = true;
     std::optional<HeartbeatReply> reply;
   };
-  HeartbeatModel& redis_;
+  HeartbeatModel* redis_;
   const std::string id_;
   Membership membership_;
   LocalBuckets buckets_{1000};
@@ -310,6 +314,74 @@ TEST(MembershipTest, NorWhileRedisIsAwayForAll) {
     Simulate(seed, /*lenient=*/true, &all_granted);
     EXPECT_TRUE(all_granted) << seed;
   }
+}
+
+// A replica that lags is promoted, while the old primary goes on for its lag: some nodes stay
+// there, some move, at different moments; nodes are new and nodes leave on either side.
+void SimulateTakeOver(uint32_t seed, uint64_t* granted_meanwhile) {
+  std::minstd_rand random(seed);
+  const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() / 7) % n; };
+  constexpr int64_t kLag = 6 * kSecond;
+  HeartbeatModel old;
+  old.data = {"old", kLag / 1000, 0};
+  HeartbeatModel promoted;
+  std::vector<std::unique_ptr<SimulatedNode>> nodes;
+  Limits limits(/*lenient=*/false);
+  int next_id = 0;
+  const int64_t promoted_ns = kStart + 15 * kSecond + below(1000) * kMillisecond;
+  const int64_t lags_from_ns = promoted_ns - below(3) * below(4000) * kMillisecond;
+  // The last one that dies is counted for the lag too, and then it takes some times to live.
+  const int64_t until_ns = promoted_ns + 2 * kLag + 6 * kTtl;
+  bool copied = false;
+  for (int64_t now_ns = kStart; now_ns < until_ns; now_ns += 5 * kMillisecond) {
+    const bool over = now_ns >= promoted_ns;
+    if (!copied && now_ns >= lags_from_ns) {
+      promoted = old;
+      copied = true;
+    }
+    if (promoted.data.word != "promoted" && over) {
+      promoted.data = {"promoted", kLag / 1000, (promoted_ns + kLag) / 1000};
+    }
+    const bool changes = now_ns < promoted_ns + kLag;
+    if (changes && (nodes.size() < 3 || (nodes.size() < 6 && below(500) == 0))) {
+      HeartbeatModel& its = over && below(2) == 0 ? promoted : old;
+      nodes.push_back(std::make_unique<SimulatedNode>(its, std::to_string(next_id++)));
+    }
+    if (changes && nodes.size() > 3 && below(800) == 0) {
+      nodes.erase(nodes.begin() + below(static_cast<uint32_t>(nodes.size())));
+    }
+    // The last one moves when the old primary has stopped.
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      const bool moves = n % 2 == 0 ? below(100) == 0 : now_ns >= promoted_ns + kLag;
+      if (over && moves) nodes[n]->MoveTo(promoted);
+    }
+    for (const auto& node : nodes) {
+      for (size_t l = 0; l < limits.entries.size(); ++l) {
+        while (below(30) != 0 && node->Acquire(limits.entries[l], 1, now_ns)) {
+          limits.histories[l]->Add(now_ns, 1);
+          if (over && now_ns < promoted_ns + kLag) ++*granted_meanwhile;
+        }
+      }
+      node->Advance(now_ns);
+      if (!node->Due(now_ns)) continue;
+      const bool answers = node->redis() == &promoted || now_ns < promoted_ns + kLag;
+      node->Send(now_ns, (1 + below(20)) * kMillisecond, answers, below(30) == 0);
+    }
+  }
+  EXPECT_EQ(limits.Check(), "") << "seed " << seed;
+  // All serve again, with most of the whole.
+  double shares = 0;
+  for (const auto& node : nodes) {
+    const uint32_t divisor = node->membership().strict().divisor();
+    if (divisor != 0) shares += 1.0 / divisor;
+  }
+  EXPECT_GT(shares, 0.6) << "seed " << seed;
+}
+
+TEST(MembershipTest, NorWhileTwoServersAnswer) {
+  uint64_t granted_meanwhile = 0;
+  for (uint32_t seed = 1; seed <= 24; ++seed) SimulateTakeOver(seed, &granted_meanwhile);
+  EXPECT_GT(granted_meanwhile, 1000u);
 }
 
 }  // namespace
