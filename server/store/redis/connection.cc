@@ -13,7 +13,6 @@ namespace sluice::store::redis {
 namespace {
 
 constexpr int64_t kLeastPauseNs = 10'000'000;
-constexpr int64_t kMostPauseNs = 1'000'000'000;
 
 // The value of "name:value" among INFO's lines.
 std::string Field(absl::string_view info, absl::string_view name) {
@@ -107,11 +106,12 @@ absl::Status Connection::Prepared(const Reply& reply) {
         absl::StrCat(at, " asks for a password; write it into the URL, or ?password_file=FILE"));
   }
   if (reply.HasCode("NOPERM")) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        at, ": ", reply.text,
-        "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
-        "+set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset +object +append +hgetall +hset "
-        "+hdel and the name space's keys"));
+    return absl::PermissionDeniedError(
+        absl::StrCat(at, ": ", reply.text,
+                     "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
+                     "+set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset +object +append "
+                     "+hgetall +hset "
+                     "+hdel and the name space's keys"));
   }
   if (reply.HasCode("LOADING")) {
     return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));
@@ -233,14 +233,36 @@ void Connection::MoveTo(const net::Address& address, absl::Status why) {
   Restart(std::move(why));
 }
 
+absl::Status Connection::Unreached(const absl::Status& why) const {
+  const RedisUrl& url = options_.url;
+  if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) {
+    return absl::Status(why.code(),
+                        absl::StrCat(why.message(),
+                                     "; it is tried again: start Redis there, let this "
+                                     "host reach it, or write into --store where it is"));
+  }
+  if (absl::IsUnauthenticated(why) && options_.tls != nullptr) {
+    const std::string& ca = url.tls_options.trusted_ca_file;
+    return absl::Status(
+        why.code(), absl::StrCat(url.ToString(), ": ", why.message(),
+                                 "; its certificate must be valid now, for \"",
+                                 url.server_name.empty() ? url.address.host : url.server_name,
+                                 "\" (?server_name=NAME: for another name) and of an authority in ",
+                                 ca.empty() ? "the system's list" : ca,
+                                 " (?ca=FILE: in another file), and the server must speak TLS"));
+  }
+  return why;
+}
+
 void Connection::OnClosed(const absl::Status& why) {
   const bool was_ready = std::exchange(was_ready_, false);
   absl::Status reason = std::exchange(failure_, absl::OkStatus());
   if (reason.ok()) reason = why.ok() ? absl::UnavailableError("Redis closed the connection") : why;
+  if (!was_ready && state_ == State::kConnecting) reason = Unreached(reason);
   stream_ = nullptr;
   state_ = State::kAway;
   if (!loop_.stopping() && !stopped_) {
-    pause_ns_ = std::clamp(pause_ns_ * 2, kLeastPauseNs, kMostPauseNs);
+    pause_ns_ = std::max(std::min(pause_ns_ * 2, options_.most_pause_ns), kLeastPauseNs);
     std::uniform_int_distribution<int64_t> spread(pause_ns_ / 2, pause_ns_);
     loop_.ArmIn(timer_, spread(random_));
   } else {

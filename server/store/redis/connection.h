@@ -40,6 +40,8 @@ struct ConnectionOptions {
   bool allow_eviction = false;
   // For connecting and for each answer while it is checked and the scripts are loaded.
   int64_t connect_timeout_ns = int64_t{2} * 1'000'000'000;
+  // Between attempts to connect, of which each waits longer than the one before.
+  int64_t most_pause_ns = int64_t{1} * 1'000'000'000;
   // Commands without an answer, at most: what a server decides in about ten milliseconds.
   size_t max_pending = 1024;
 };
@@ -107,6 +109,8 @@ class Connection final : private net::StreamHandler {
   void Connect();
   // Answers while preparing. Not OK: this server will not do.
   absl::Status Prepared(const Reply& reply);
+  // Why it did not come about, with what would be right.
+  absl::Status Unreached(const absl::Status& why) const;
   absl::Status CheckInfo(const std::string& info) const;
   void OnTimer();
 

@@ -227,7 +227,10 @@ void SentinelWatch::OnAnswer() {
         absl::StrJoin(
             url_.seeds, ", ",
             [](std::string* out, const net::Address& seed) { out->append(seed.ToString()); }),
-        "): ", status.message()));
+        "): ", status.message(),
+        "; they are asked again: start one there, let this host reach it, or write into --store "
+        "where "
+        "they are"));
   }
   told_.failed(status);
 }

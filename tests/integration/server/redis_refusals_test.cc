@@ -79,11 +79,12 @@ TEST_P(RedisRefusalsTest, UrlsOfAWrongForm) {
 }
 
 // It serves, and says that it has no store.
-TEST_P(RedisRefusalsTest, SentinelsAndClustersThatNobodyAnswersFor) {
-  for (const std::string store :
-       {"redis-cluster://127.0.0.1:1", "redis-sentinel://127.0.0.1:1/primary"}) {
+TEST_P(RedisRefusalsTest, AddressesAtWhichNobodyAnswers) {
+  for (const std::string store : {"redis://127.0.0.1:1", "redis-cluster://127.0.0.1:1",
+                                  "redis-sentinel://127.0.0.1:1/primary"}) {
     Serve(store, "limits: [{name: api, rate: 5/h}]");
-    EXPECT_THAT(server_->log(), AllOf(HasSubstr("redis_away"), HasSubstr("127.0.0.1:1")));
+    EXPECT_THAT(server_->log(), AllOf(HasSubstr("redis_away"), HasSubstr("127.0.0.1:1"),
+                                      HasSubstr("or write into --store where")));
     EXPECT_EQ(Acquire(Request("api", "k")).error_code(), grpc::StatusCode::UNAVAILABLE);
     grpc::ClientContext context;
     v1::ConfigStatus status;
@@ -224,8 +225,10 @@ TEST_P(RedisRefusalsTest, CertificatesThatExpiredOrAreOfAnotherName) {
     return ended.log;
   };
   EXPECT_THAT(refusal(authority.Issue({.from_s = -7200, .to_s = -3600})), HasSubstr("expired"));
+  // What was wanted, and where to say what else it may be.
   EXPECT_THAT(refusal(authority.Issue({.alternative_names = "DNS:another.example"})),
-              HasSubstr("mismatch"));
+              AllOf(HasSubstr("mismatch"), HasSubstr("for \"127.0.0.1\" (?server_name=NAME"),
+                    HasSubstr("an authority in " + ca)));
 }
 
 TEST_P(RedisRefusalsTest, NameSpacesKeepDeploymentsApart) {
