@@ -337,7 +337,8 @@ int RunStats(const Session& session) {
     json.Field("lock_yields", stats->lock_yields);
     json.Field("commands", stats->store_commands).Field("decisions", stats->store_decisions);
     json.Field("unanswered", stats->store_unanswered).Field("errors", stats->store_errors);
-    json.Field("conversions", stats->store_conversions).Close();
+    json.Field("conversions", stats->store_conversions);
+    json.Field("nodes", stats->store_nodes).Close();
     json.Name("limits").Open('[');
     for (const LimitFigures& limit : stats->limits) {
       json.Open('{').Field("limit", limit.limit).Field("granted", limit.granted);
@@ -409,6 +410,7 @@ int RunStats(const Session& session) {
     rows.push_back({"commands", FormatCount(stats->store_unanswered) + " unanswered, " +
                                     FormatCount(stats->store_errors) + " refused"});
     rows.push_back({"buckets", FormatCount(stats->store_conversions) + " of other figures"});
+    if (stats->store_nodes > 0) rows.push_back({"nodes", FormatCount(stats->store_nodes)});
   }
   rows.push_back({"memory", FormatBytes(stats->resident_bytes)});
   if (stats->log_lines_suppressed > 0) {

@@ -75,6 +75,8 @@ std::string ReasonText(Reason reason) {
       return "shadow: would have been denied";
     case Reason::kDeadlineTooShort:
       return "its turn comes after the call's deadline";
+    case Reason::kShareTooSmall:
+      return "more than this node's share of the limit can hold";
   }
   return "";
 }

@@ -370,6 +370,7 @@ Result<ServerStats> AdminClient::GetStats() {
   stats.store_unanswered = store.unanswered();
   stats.store_errors = store.errors();
   stats.store_conversions = store.conversions();
+  stats.store_nodes = store.nodes();
   stats.resident_bytes = response.resident_bytes();
   stats.log_lines_suppressed = response.log_lines_suppressed();
   return stats;

@@ -85,6 +85,8 @@ std::string_view ReasonName(Reason reason) {
       return "shadow_denied";
     case Reason::kDeadlineTooShort:
       return "deadline_too_short";
+    case Reason::kShareTooSmall:
+      return "share_too_small";
   }
   return "";
 }

@@ -50,6 +50,8 @@ enum class Reason : uint8_t {
   kShadowDenied,
   // Not a store's: held, and its deadline comes before its moment.
   kDeadlineTooShort,
+  // More than this node's share of a split limit can ever hold.
+  kShareTooSmall,
 };
 
 enum class Source : uint8_t { kStore = 0, kLease, kStoreAway, kOverflow, kLocal };
@@ -286,6 +288,8 @@ struct StoreStats {
   uint64_t errors = 0;
   // Buckets that were taken over from other figures.
   uint64_t conversions = 0;
+  // That are there, this one too, as StoreHealth has them; 0: limits need not know.
+  uint64_t nodes = 0;
 };
 
 // A process that shares the store.

@@ -60,8 +60,9 @@ enum class Reason {
   kWaitingBound = 2,
   kStoreAway = 3,
   kOverflow = 4,
-  kShadowDenied = 5,  // granted, because the limit is in shadow mode
+  kShadowDenied = 5,      // granted, because the limit is in shadow mode
   kDeadlineTooShort = 6,  // held: its moment comes after the call's own deadline
+  kShareTooSmall = 7,     // more than the node's share of a split limit can ever hold
 };
 
 // "not_enough" and so on; empty for kNone.

@@ -16,6 +16,9 @@ using algorithm::Moment;
 using algorithm::Parameters;
 using algorithm::TokenBucket;
 
+// When who asked for more than the share can hold is to ask again: nodes may have gone by then.
+constexpr int64_t kOtherShareNs = 1'000'000'000;
+
 // Ticks at which a bucket that lacks so many permits of full is full again.
 uint64_t FullAt(const TokenBucket& bucket, uint64_t lacking, int64_t now_ns) {
   const uint64_t most = algorithm::kMaxTat / bucket.unit_ticks;
@@ -53,7 +56,7 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
   const Kind before = bucket.rule->rule->parameters.kind;
   const auto advance = [&] {
     if (bucket.rule->rule->parameters.kind == Kind::kTokenBucket) {
-      AdvanceToken(bucket, history, at);
+      AdvanceToken(bucket, history);
     } else {
       AdvanceWindow(bucket, history, at);
     }
@@ -88,7 +91,7 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
   return true;
 }
 
-void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history, Moment at) {
+void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history) {
   const Parameters& whole = bucket.rule->rule->parameters;
   // Changes that are not kept any more: as at the beginning.
   if (bucket.serial < history.changes.front().serial) bucket.divisor = 0;
@@ -119,7 +122,6 @@ void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history, Mom
     bucket.divisor = change.divisor;
     bucket.serial = change.serial;
   }
-  static_cast<void>(at);
 }
 
 void LocalBuckets::AdvanceWindow(Bucket& bucket, const ShareHistory& history, Moment at) {
@@ -219,9 +221,19 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
                    parts[i].permits <= algorithm::MaxGrant(*bucket.parameters) &&
                    bucket.state.CanTake(*bucket.parameters, parts[i].permits, at);
     if (held[i].fits) continue;
-    result.reason = rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough;
+    // A window that is not open yet has no share to compare with.
+    const bool never = bucket.parameters.has_value()
+                           ? parts[i].permits > algorithm::MaxGrant(*bucket.parameters)
+                           : bucket.divisor != 0;
+    result.reason = rule.shadow ? Reason::kShadowDenied
+                    : never     ? Reason::kShareTooSmall
+                                : Reason::kNotEnough;
     if (rule.shadow) continue;
     outcome = Outcome::kDenied;
+    if (never) {
+      *retry_after_ns = std::max(*retry_after_ns, kOtherShareNs);
+      continue;
+    }
     int64_t wait_ns = LevelOf(bucket, *parts[i].history, at).next_permit_after_ns;
     if (bucket.parameters.has_value()) {
       const int64_t earliest_ns = bucket.state.EarliestNs(*bucket.parameters, parts[i].permits, at);

@@ -57,8 +57,9 @@ class LocalBuckets {
   explicit LocalBuckets(size_t max_buckets) : max_buckets_(max_buckets) {}
 
   // All or none. kGranted, kDenied, kStaleRule, kUnavailable (see Open). `*retry_after_ns` is set
-  // if it is denied. A receipt is opened in each bucket if receipt_id is not 0. REQUIRES: parts of
-  // different buckets.
+  // if it is denied; for more permits than a share can hold (Reason::kShareTooSmall), to when the
+  // share may be another. A receipt is opened in each bucket if receipt_id is not 0. REQUIRES:
+  // parts of different buckets.
   Outcome Acquire(absl::Span<const Part> parts, algorithm::Moment at, uint64_t receipt_id,
                   int64_t* retry_after_ns) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -110,7 +111,7 @@ class LocalBuckets {
   // Brings it up to the share and the figures that hold at `at`. False: it is of a newer rule.
   static bool Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry>& rule,
                       const ShareHistory& history, algorithm::Moment at);
-  static void AdvanceToken(Bucket& bucket, const ShareHistory& history, algorithm::Moment at);
+  static void AdvanceToken(Bucket& bucket, const ShareHistory& history);
   static void AdvanceWindow(Bucket& bucket, const ShareHistory& history, algorithm::Moment at);
   static BucketLevel LevelOf(const Bucket& bucket, const ShareHistory& history,
                              algorithm::Moment at);

@@ -271,6 +271,9 @@ StoreStats RedisStore::Stats() const {
     stats.errors += counters.errors.value();
     stats.conversions += counters.conversions.value();
   }
+  if (nodes_->started()) {
+    for (const StoreNode& node : nodes_->view()->nodes) stats.nodes += node.lapsed ? 0 : 1;
+  }
   return stats;
 }
 

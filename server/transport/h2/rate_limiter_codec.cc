@@ -184,6 +184,8 @@ uint64_t ToWire(store::Reason reason) {
       return 5;
     case store::Reason::kDeadlineTooShort:
       return 6;
+    case store::Reason::kShareTooSmall:
+      return 7;
   }
   return 0;
 }

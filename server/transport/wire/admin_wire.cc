@@ -325,6 +325,7 @@ void Write(const service::ServerStats& stats, v1::Stats* out) {
   store->set_unanswered(stats.store.unanswered);
   store->set_errors(stats.store.errors);
   store->set_conversions(stats.store.conversions);
+  store->set_nodes(stats.store.nodes);
   for (const common::TransportTotals& from : stats.transports) {
     v1::TransportStats* const to = out->add_transports();
     to->set_transport(from.transport);

@@ -41,6 +41,8 @@ v1::Reason ToWire(store::Reason reason) {
       return v1::REASON_SHADOW_DENIED;
     case store::Reason::kDeadlineTooShort:
       return v1::REASON_DEADLINE_TOO_SHORT;
+    case store::Reason::kShareTooSmall:
+      return v1::REASON_SHARE_TOO_SMALL;
   }
   return v1::REASON_UNSPECIFIED;
 }

@@ -1,9 +1,18 @@
 // Servers that decide some limits by themselves, beside a real Redis.
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "server/common/mutex.h"
 #include "tests/integration/server/server_test.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/window_checker.h"
 
 namespace sluice::testing {
 namespace {
@@ -79,6 +88,129 @@ TEST_P(RedisSharingTest, NodesDivideWhatIsSplitAndSayWhoTheyAre) {
   EXPECT_EQ(other->WaitForExit(), 0);
   ASSERT_TRUE(Eventually([&] { return Status().store().nodes_size() == 1; }));
   ASSERT_TRUE(Eventually([&] { return Ask("split").charges(0).capacity() == 1000; }));
+}
+
+// What clients of several servers were granted of one split log. An answer's moment is between its
+// sending and its coming, so a window is looked at that is shorter by the longest time between the
+// two. Answers that took longer than kStoodStill were on their way while their server was stopped,
+// and may have been decided before; there is at most one of each client.
+class ClientsOfALog {
+ public:
+  static constexpr std::chrono::milliseconds kStoodStill{300};
+
+  explicit ClientsOfALog(const std::vector<ServerProcess*>& servers) : granted_(servers.size()) {
+    for (size_t n = 0; n < servers.size(); ++n) {
+      for (int c = 0; c < 8; ++c) {
+        threads_.emplace_back([this, n, channel = servers[n]->DataChannel()] { Ask(n, channel); });
+      }
+    }
+  }
+  ~ClientsOfALog() { Stop(); }
+
+  uint64_t granted(size_t server) const { return granted_[server].load(); }
+  void Stop() {
+    stop_.store(true);
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  // REQUIRES: stopped.
+  std::string Check(uint64_t permits, int64_t period_ns) const {
+    return test_support::CheckCountInEveryWindow(grants_, period_ns - longest_ns_, permits);
+  }
+  int64_t longest_ns() const { return longest_ns_; }
+
+ private:
+  void Ask(size_t server, const std::shared_ptr<grpc::Channel>& channel) {
+    const auto stub = v1::RateLimiter::NewStub(channel);
+    v1::AcquireRequest request;
+    request.add_charges()->set_limit("log");
+    while (!stop_.load()) {
+      grpc::ClientContext context;
+      v1::AcquireResponse response;
+      const auto sent = std::chrono::steady_clock::now();
+      const bool ok = stub->Acquire(&context, request, &response).ok();
+      const auto came = std::chrono::steady_clock::now();
+      if (!ok || !response.granted()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        continue;
+      }
+      if (came - sent > kStoodStill) continue;
+      common::MutexLock lock(&mu_);
+      granted_[server].fetch_add(1);
+      grants_.push_back({came.time_since_epoch().count(), 1});
+      longest_ns_ = std::max<int64_t>(longest_ns_, (came - sent).count());
+    }
+  }
+
+  std::atomic<bool> stop_{false};
+  std::vector<std::atomic<uint64_t>> granted_;
+  common::Mutex mu_;
+  std::vector<test_support::Grant> grants_;
+  int64_t longest_ns_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+// SIGSTOP, for longer than it takes the others to take its share over.
+TEST_P(RedisSharingTest, AServerThatStoodStillWakesWithoutItsShare) {
+  constexpr uint64_t kPermits = 300;
+  ServerProcess::Options options = Options();
+  options.limits = "limits: [{name: log, algorithm: sliding_log, rate: 300/s, sharing: split}]";
+  Start(options);
+  ServerProcess second(options);
+  ServerProcess third(options);
+  ASSERT_TRUE(server_->ready() && second.ready() && third.ready());
+  ClientsOfALog clients({server_.get(), &second, &third});
+  const auto each_granted = [&](const std::vector<size_t>& servers, uint64_t more) {
+    std::vector<uint64_t> before;
+    for (const size_t n : servers) before.push_back(clients.granted(n));
+    return Eventually([&] {
+      for (size_t i = 0; i < servers.size(); ++i) {
+        if (clients.granted(servers[i]) < before[i] + more) return false;
+      }
+      return true;
+    });
+  };
+  const auto divisor_is = [&](uint32_t divisor) {
+    return Eventually([&] { return Status().store().nodes(0).divisor() == divisor; });
+  };
+  ASSERT_TRUE(divisor_is(3));
+  ASSERT_TRUE(each_granted({0, 1, 2}, kPermits / 3));
+  third.Signal(SIGSTOP);
+  ASSERT_TRUE(divisor_is(2));
+  // By now they fill every window without the third.
+  ASSERT_TRUE(each_granted({0, 1}, 3 * kPermits / 2));
+  third.Signal(SIGCONT);
+  ASSERT_TRUE(divisor_is(3));
+  ASSERT_TRUE(each_granted({0, 1, 2}, kPermits / 3));
+  clients.Stop();
+  EXPECT_EQ(clients.Check(kPermits, 1'000'000'000), "");
+  EXPECT_LT(clients.longest_ns(), 300'000'000);
+}
+
+TEST_P(RedisSharingTest, AskingForMoreThanAShareHoldsIsDeniedWithAReasonOfItsOwn) {
+  Start(Options());
+  ServerProcess other(Options());
+  ASSERT_TRUE(server_->ready() && other.ready());
+  ASSERT_TRUE(Eventually([&] { return Status().store().nodes(0).divisor() == 2; }));
+  ASSERT_TRUE(Eventually([&] { return Ask("split").granted(); }));
+  v1::AcquireRequest request = Request("split", "k");
+  request.mutable_charges(0)->set_permits(501);
+  v1::AcquireResponse response;
+  ASSERT_TRUE(Acquire(request, &response).ok());
+  EXPECT_FALSE(response.granted());
+  EXPECT_EQ(response.charges(0).reason(), v1::REASON_SHARE_TOO_SMALL);
+  EXPECT_EQ(response.charges(0).capacity(), 500u);
+  EXPECT_GT(response.retry_after().seconds(), 0);
+  request.mutable_charges(0)->set_permits(500);
+  ASSERT_TRUE(Eventually([&] {
+    return Acquire(request, &response).ok() &&
+           (response.granted() || response.charges(0).reason() == v1::REASON_NOT_ENOUGH);
+  }));
+  // Both are counted.
+  grpc::ClientContext context;
+  v1::Stats stats;
+  ASSERT_TRUE(admin_->GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+  EXPECT_EQ(stats.store().nodes(), 2u);
 }
 
 TEST_P(RedisSharingTest, RelaxedIsGrantedHereAndReported) {
