@@ -222,7 +222,7 @@ void Identification::OnMarkers() {
   const bool here = own != nullptr;
   for (Place& place : read_) {
     if (here || !place.found.has_value()) continue;
-    if (places_ != nullptr && places_->IsAnothers(place.found->identity)) continue;
+    if (places_ != nullptr && IsAnothers(place.found->identity)) continue;
     if (later(place)) own = &place;
   }
   if (own == nullptr) return OnMarkersAndWord(nullptr, false);
@@ -242,7 +242,7 @@ void Identification::OnMarkers() {
 void Identification::ForgetOthers(const std::string& key) {
   for (const auto& [other, marker] : known_.All()) {
     const bool moved = other != key && marker.identity == facts_.identity;
-    const bool anothers = other == key && places_->IsAnothers(marker.identity);
+    const bool anothers = other == key && IsAnothers(marker.identity);
     if (moved || anothers) known_.Forget(other);
   }
 }
@@ -252,7 +252,7 @@ std::optional<Marker> Identification::Known() const {
   std::optional<Marker> last;
   for (const Place& place : read_) {
     std::optional<Marker> one = known_.Get(place.key);
-    if (!one.has_value() || places_->IsAnothers(one->identity)) continue;
+    if (!one.has_value() || IsAnothers(one->identity)) continue;
     if (!last.has_value() || one->number > last->number) last = std::move(one);
   }
   return last;

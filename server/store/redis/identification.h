@@ -134,6 +134,11 @@ class Identification {
   };
 
   ServerFacts FactsOf(const std::string& info, const Reply* config) const;
+  // Another primary's, which it has since a slot was moved; not that of the one whose place this
+  // one took.
+  bool IsAnothers(const std::string& identity) const {
+    return places_->IsAnothers(identity) && !facts_.TookPlaceOf(identity);
+  }
   void Look();
   void ReadMarker();
   void OnMarkers();

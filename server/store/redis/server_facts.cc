@@ -49,6 +49,7 @@ ServerFacts ServerFacts::From(std::string_view info, const Reply* config, int64_
   facts.has_replicas = facts.replicas > 0;
   const std::string before = InfoField(info, "master_replid2");
   facts.was_promoted = before.find_first_not_of('0') != std::string::npos;
+  if (facts.was_promoted) facts.replicated = before;
   // The line is there if min-replicas-to-write and its lag are both set.
   facts.guarded = !InfoField(info, "min_slaves_good_slaves").empty();
 
@@ -67,6 +68,10 @@ ServerFacts ServerFacts::From(std::string_view info, const Reply* config, int64_
     if (OnlineWithin(replica, (facts.max_lag_us + 999'999) / 1'000'000)) ++facts.good_replicas;
   }
   return facts;
+}
+
+bool ServerFacts::TookPlaceOf(std::string_view other_identity) const {
+  return was_promoted && absl::EndsWith(ToAbsl(other_identity), absl::StrCat(".", replicated));
 }
 
 absl::Status ServerFacts::Guarded(bool may_fail_over) const {

@@ -25,8 +25,9 @@ struct ServerFacts {
   // It has replicas, that is, somebody may be promoted in its place.
   bool has_replicas = false;
   int replicas = 0;
-  // It was a replica before it was a primary.
+  // It was a replica before it was a primary; of which one, by its replication id.
   bool was_promoted = false;
+  std::string replicated;
   // It stops when it has lost its replicas (min-replicas-to-write).
   bool guarded = false;
   // Replicas that it has heard of within its min-replicas-max-lag; computed here from what INFO
@@ -40,6 +41,10 @@ struct ServerFacts {
   // Of INFO's text (at least its sections server and replication) and, if it was allowed, the
   // answer to CONFIG GET with kConfigNames; else null. `assumed_lag_us`: where that says nothing.
   static ServerFacts From(std::string_view info, const Reply* config, int64_t assumed_lag_us);
+
+  // Whether it was the replica of the primary with this identity, in that term, when it was
+  // promoted.
+  bool TookPlaceOf(std::string_view other_identity) const;
 
   // Whether what it grants ends when another takes its place. FAILED_PRECONDITION: it has replicas
   // (or `may_fail_over`: gets them, by Sentinel or in a Cluster), and would go on without them.
