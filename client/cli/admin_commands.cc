@@ -166,8 +166,11 @@ int RunLimitsPut(const Session& session) {
   const Arguments& flags = session.arguments();
   LimitInfo limit;
   limit.name = session.Argument(0);
-  if (!flags.Has("rate")) return session.Fail(Bad("limits put needs --rate=PERMITS/PERIOD"));
-  const auto rate = ParseRate(*flags.Get("rate"));
+  const std::optional<std::string> rate_text = flags.Get("rate");
+  if (!rate_text.has_value()) {
+    return session.Fail(Bad("limits put needs --rate=PERMITS/PERIOD"));
+  }
+  const auto rate = ParseRate(*rate_text);
   if (!rate.ok()) return session.Fail(Bad("--rate: " + rate.status().message()));
   limit.rate = *rate;
   limit.algorithm = flags.Get("algorithm").value_or("");
@@ -175,7 +178,7 @@ int RunLimitsPut(const Session& session) {
   limit.on_store_failure = flags.Get("on-store-failure").value_or("");
   limit.sharing = flags.Get("sharing").value_or("");
   limit.charges = flags.All("charges");
-  if (flags.Has("hash-tag")) limit.hash_tag = *flags.Get("hash-tag");
+  if (auto tag = flags.Get("hash-tag"); tag.has_value()) limit.hash_tag = *tag;
   for (const char* name : {"burst", "debt", "sub-windows"}) {
     if (!flags.Has(name)) continue;
     const auto number = session.Number(name, 0);
@@ -187,8 +190,8 @@ int RunLimitsPut(const Session& session) {
       limit.sub_windows = static_cast<uint32_t>(*number);
     }
   }
-  if (flags.Has("utc-offset")) {
-    std::string text = *flags.Get("utc-offset");
+  if (const auto given = flags.Get("utc-offset"); given.has_value()) {
+    const std::string& text = *given;
     const bool negative = !text.empty() && text[0] == '-';
     const auto offset = ParseDuration(negative ? text.substr(1) : text);
     if (!offset.ok()) return session.Fail(Bad("--utc-offset: " + offset.status().message()));

@@ -95,6 +95,7 @@ class Lane {
 
   void RunBlocking() {
     std::vector<std::thread> threads;
+    threads.reserve(plan_.concurrency);
     for (uint64_t t = 0; t < plan_.concurrency; ++t) {
       threads.emplace_back([this] {
         Tally own;
@@ -152,6 +153,7 @@ class Lane {
         break;
       case Mode::kBatch: {
         std::vector<Acquisition> batch;
+        batch.reserve(plan_.batch);
         for (uint64_t i = 0; i < plan_.batch; ++i) batch.push_back(Make());
         client_.AcquireBatchAsync(std::move(batch),
                                   [this, due, again](Result<BatchDecisions> results) {
@@ -243,7 +245,8 @@ Result<Plan> PlanOf(const Session& session) {
                        {"concurrency", &concurrency, 1'000'000},
                        {"batch", &plan.batch, 4096},
                        {"keys", &plan.keys, 1'000'000'000}};
-  const bool open = session.arguments().Has("rate");
+  const std::optional<std::string> rate_text = session.arguments().Get("rate");
+  const bool open = rate_text.has_value();
   if (open) concurrency = 100'000;
   for (const auto& one : numbers) {
     const auto number = session.Number(one.flag, *one.into);
@@ -259,7 +262,7 @@ Result<Plan> PlanOf(const Session& session) {
     return bad("--concurrency: at most 1000 threads block on a connection");
   }
   if (open) {
-    const Result<LimitRate> rate = ParseRate(*session.arguments().Get("rate"));
+    const Result<LimitRate> rate = ParseRate(*rate_text);
     if (!rate.ok()) return bad("--rate: " + rate.status().message());
     plan.rate = static_cast<double>(rate->permits) * 1e9 /
                 static_cast<double>(std::max<int64_t>(rate->period.count(), 1));
@@ -296,6 +299,7 @@ int RunBench(const Session& session) {
   const double cpu_before = CpuSeconds();
   const Clock::time_point start = Clock::now();
   std::vector<std::thread> threads;
+  threads.reserve(lanes.size());
   for (const auto& lane : lanes) {
     threads.emplace_back([&] { lane->Run(start, start + plan.duration); });
   }

@@ -112,6 +112,7 @@ Result<ParsedLine> ParseLine(const std::vector<std::string>& words,
       const Flag* flag = find_flag(name);
       if (flag == nullptr) {
         std::vector<std::string> names;
+        names.reserve(global.size());
         for (const Flag& one : global) names.push_back(one.name);
         if (line.command != nullptr) {
           for (const Flag& one : line.command->flags) names.push_back(one.name);

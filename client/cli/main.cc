@@ -208,6 +208,7 @@ std::vector<Command> Commands() {
 int Main(const std::vector<std::string>& words) {
   const std::vector<Command> commands = Commands();
   std::vector<CommandSpec> specs;
+  specs.reserve(commands.size());
   for (const Command& command : commands) specs.push_back(command.spec);
   std::vector<Flag> global = GlobalFlags();
   if (words.size() == 1 && words[0] == "--version") {

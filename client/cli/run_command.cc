@@ -27,11 +27,11 @@ int RunRun(const Session& session) {
     return session.Fail(Status(StatusCode::kInvalidArgument, "--timeout goes with --retry"));
   }
   // For as long as it takes, unless told otherwise: the server allows 24 h.
-  const bool any_wait = flags.Has("wait") && flags.Get("wait")->empty();
+  const bool any_wait = flags.Get("wait") == "";
   const auto wait = any_wait ? Result<std::chrono::nanoseconds>(std::chrono::hours(24))
                              : session.Duration("wait", std::chrono::nanoseconds(0));
   if (!wait.ok()) return session.Fail(wait.status());
-  Acquisition acquisition(*flags.Get("limit"), flags.Get("key").value_or(""), *permits);
+  Acquisition acquisition(flags.Get("limit").value_or(""), flags.Get("key").value_or(""), *permits);
   acquisition.max_wait = *wait;
   acquisition.hold = wait->count() > 0;
   {
@@ -66,6 +66,7 @@ int RunRun(const Session& session) {
     // The client's threads and sockets end here, before the command takes the process over.
   }
   std::vector<char*> argv;
+  argv.reserve(flags.command.size() + 1);
   for (const std::string& word : flags.command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());

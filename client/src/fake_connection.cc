@@ -187,19 +187,20 @@ class FakeConnection::Stream final : public StreamCall {
       int& kept_back = state_->kept_back[id_];
       if (hang || kept_back > 0) {
         ++kept_back;
-        state_->Hang(TimePoint::max(), [this_state = state_, id = id_,
-                                        answers = std::move(answers)](Status status) mutable {
-          std::shared_ptr<Open> still;
-          {
-            MutexLock inner(&this_state->mu);
-            --this_state->kept_back[id];
-            if (!status.ok()) return;
-            const auto it = this_state->open.find(id);
-            if (it == this_state->open.end()) return;
-            still = it->second;
-          }
-          still->events.on_answers(std::move(answers));
-        });
+        state_->Hang(TimePoint::max(),
+                     [this_state = state_, id = id_,
+                      answers = std::move(answers)](const Status& status) mutable {
+                       std::shared_ptr<Open> still;
+                       {
+                         MutexLock inner(&this_state->mu);
+                         --this_state->kept_back[id];
+                         if (!status.ok()) return;
+                         const auto it = this_state->open.find(id);
+                         if (it == this_state->open.end()) return;
+                         still = it->second;
+                       }
+                       still->events.on_answers(std::move(answers));
+                     });
         return;
       }
       open = found->second;
@@ -243,7 +244,7 @@ void FakeConnection::DenyNext(std::chrono::nanoseconds retry_after, int count) {
   for (int i = 0; i < count; ++i) state_->script.push_back({Act::kDeny, retry_after, {}});
 }
 
-void FakeConnection::FailNext(Status status, int count) {
+void FakeConnection::FailNext(const Status& status, int count) {
   MutexLock lock(&state_->mu);
   for (int i = 0; i < count; ++i) state_->script.push_back({Act::kFail, {}, status});
 }
@@ -272,22 +273,22 @@ void FakeConnection::SetPermits(std::string_view limit, std::string_view key, ui
   state_->capacity[{std::string(limit), std::string(key)}] = permits;
 }
 
-void FakeConnection::FailNextQuery(Status status, int count) {
+void FakeConnection::FailNextQuery(const Status& status, int count) {
   MutexLock lock(&state_->mu);
   state_->query_failures.insert(state_->query_failures.end(), static_cast<size_t>(count), status);
 }
 
-void FakeConnection::FailNextRefund(Status status, int count) {
+void FakeConnection::FailNextRefund(const Status& status, int count) {
   MutexLock lock(&state_->mu);
   state_->refund_failures.insert(state_->refund_failures.end(), static_cast<size_t>(count), status);
 }
 
-void FakeConnection::FailNextStreams(Status status, int count) {
+void FakeConnection::FailNextStreams(const Status& status, int count) {
   MutexLock lock(&state_->mu);
   state_->stream_failures.insert(state_->stream_failures.end(), static_cast<size_t>(count), status);
 }
 
-void FakeConnection::BreakStreams(Status status) {
+void FakeConnection::BreakStreams(const Status& status) {
   std::vector<uint64_t> ids;
   {
     MutexLock lock(&state_->mu);

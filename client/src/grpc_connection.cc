@@ -148,7 +148,7 @@ class ConnectGate final : public Tag, public Pending {
     if (state == GRPC_CHANNEL_READY) return go(Status());
     auto* self = new ConnectGate(transport, deadline, std::move(go));
     if (!transport->registry.Add(self)) {
-      const std::function<void(Status)> refused = std::move(self->go_);
+      const std::function<void(Status)> refused = self->go_;
       delete self;
       return refused(ShutDown());
     }
@@ -502,7 +502,7 @@ class BidiHandle final : public StreamCall {
 // A Watch call.
 class WatchStream final : public Pending {
  public:
-  static std::shared_ptr<WatchStream> Start(Transport* transport, v1::WatchRequest request,
+  static std::shared_ptr<WatchStream> Start(Transport* transport, const v1::WatchRequest& request,
                                             WatchEvents events) {
     auto self = std::make_shared<WatchStream>(transport, std::move(events));
     AddToken(transport->token, &self->context_);

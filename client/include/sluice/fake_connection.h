@@ -33,7 +33,7 @@ class FakeConnection final : public Connection {
   // Script the next `count` acquisitions after those scripted before.
   void GrantNext(int count = 1);
   void DenyNext(std::chrono::nanoseconds retry_after, int count = 1);
-  void FailNext(Status status, int count = 1);
+  void FailNext(const Status& status, int count = 1);
   // The answer is kept back until ReleaseHung, Advance past the call's deadline
   // (DEADLINE_EXCEEDED), or Shutdown (CANCELLED). In a stream the whole message waits.
   void HangNext(int count = 1);
@@ -43,13 +43,13 @@ class FakeConnection final : public Connection {
   void SetPermits(std::string_view limit, std::string_view key, uint64_t permits);
 
   // The next queries and refunds fail.
-  void FailNextQuery(Status status, int count = 1);
-  void FailNextRefund(Status status, int count = 1);
+  void FailNextQuery(const Status& status, int count = 1);
+  void FailNextRefund(const Status& status, int count = 1);
 
   // Closes every open stream and watch, as a broken connection does.
-  void BreakStreams(Status status);
+  void BreakStreams(const Status& status);
   // The next `count` streams end with `status` as soon as they are opened.
-  void FailNextStreams(Status status, int count = 1);
+  void FailNextStreams(const Status& status, int count = 1);
 
   // Moves the clock; what RunAfter planned until then runs within the call.
   void Advance(std::chrono::nanoseconds by);
