@@ -21,7 +21,7 @@
 
 namespace sluice::testing {
 
-inline void PassTime(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
+inline void PassTime(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
 
 inline std::shared_ptr<const store::Rule> Hourly(uint32_t limit_id) {
   return MakeRule(limit_id, algorithm::MakeTokenBucket({1, 3'600'000'000'000}, 10, 0).value());

@@ -2,15 +2,19 @@
 // and other primaries' buckets go on.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "server/algorithm/make.h"
 #include "server/store/redis/bucket_wire.h"
 #include "tests/faults/cluster_keys.h"
+#include "tests/support/grant_history.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/shared_load.h"
@@ -20,6 +24,9 @@ namespace sluice::testing {
 namespace {
 
 using store::Outcome;
+using store::redis::KeysOf;
+
+constexpr int64_t kSecond = 1'000'000'000;
 
 TEST(RedisClusterFailoverTest, AReplicaThatLagsIsPromotedAndFillsNoBucket) {
   constexpr size_t kLagging = 3;
@@ -74,6 +81,75 @@ TEST(RedisClusterFailoverTest, AReplicaThatLagsIsPromotedAndFillsNoBucket) {
   EXPECT_GT(load.unavailable(), 0u);
 }
 
+// Bookings that were promised, and that the promoted replica never heard of: their callers go by
+// them all the same.
+TEST(RedisClusterFailoverTest, MomentsThatThePromotedReplicaLacksAreNotGivenAgain) {
+  constexpr size_t kLagging = 3;
+  RedisCluster cluster({.replicas = 2});
+  cluster.Call(4, {"CONFIG", "SET", "cluster-replica-no-failover", "yes"});
+  std::vector<std::unique_ptr<RedisNode>> nodes;
+  for (int n = 0; n < 3; ++n) nodes.push_back(std::make_unique<RedisNode>(cluster.url()));
+  const std::vector<algorithm::Parameters> limits = {
+      algorithm::MakeTokenBucket({1, 60 * kSecond}, 1, 0).value(),
+      algorithm::MakeSlidingLog({2, 60 * kSecond}).value()};
+  std::vector<std::shared_ptr<const store::Rule>> rules;
+  std::vector<std::string> keys;
+  std::vector<std::unique_ptr<GrantHistory>> histories;
+  for (size_t l = 0; l < limits.size(); ++l) {
+    rules.push_back(MakeRule(static_cast<uint32_t>(20 + l), limits[l]));
+    for (const auto& node : nodes) node->store().Register(rules[l]);
+    keys.push_back(KeyAt(cluster, *rules[l], 0));
+    histories.push_back(std::make_unique<GrantHistory>(limits[l]));
+  }
+  // Of each limit so many, by each of the nodes' clients; returns the last moment.
+  const auto book = [&](size_t l, int each) {
+    std::atomic<int64_t> last_ns{0};
+    std::vector<std::thread> clients;
+    for (size_t c = 0; c < 24; ++c) {
+      clients.emplace_back([&, c] {
+        for (int i = 0; i < each; ++i) {
+          Acquired booked;
+          for (int tries = 0; tries < 4000; ++tries) {
+            booked = Acquire(nodes[c % 3]->store(), *rules[l], keys[l], 1,
+                             {.max_wait_ns = 24 * 3600 * kSecond});
+            // Nobody books without Redis.
+            if (booked.outcome != Outcome::kUnavailable) break;
+            PassTime(std::chrono::milliseconds(5));
+          }
+          EXPECT_TRUE(booked.granted());
+          const int64_t moment_ns = booked.now_ns + booked.wait_ns;
+          histories[l]->Add(moment_ns, 1);
+          int64_t last = last_ns.load();
+          while (moment_ns > last && !last_ns.compare_exchange_weak(last, moment_ns)) {
+          }
+        }
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    return last_ns.load();
+  };
+  for (size_t l = 0; l < limits.size(); ++l) book(l, 1);
+  // From now on one replica hears nothing.
+  cluster.server(kLagging).Pause();
+  cluster.Call(0, {"CLIENT", "KILL", "TYPE", "replica"});
+  ASSERT_TRUE(cluster.AwaitInfo(0, "min_slaves_good_slaves:1"));
+  std::vector<int64_t> lost_ns;
+  for (size_t l = 0; l < limits.size(); ++l) lost_ns.push_back(book(l, 2));
+  const auto bookings = [&](size_t server, size_t l) {
+    return cluster.Call(server, {"STRLEN", KeysOf("sluice", rules[l]->limit_name, keys[l])[2]});
+  };
+  const int64_t bytes = bookings(0, 0).integer;
+  ASSERT_GT(bytes, 0);
+  cluster.Kill(0);
+  cluster.server(kLagging).Resume();
+  ASSERT_TRUE(cluster.AwaitPromotion(kLagging));
+  EXPECT_LT(bookings(kLagging, 0).integer, bytes);  // it does lack them
+  for (size_t l = 0; l < limits.size(); ++l) {
+    EXPECT_GT(book(l, 1), lost_ns[l]);
+    EXPECT_EQ(histories[l]->Check(), "") << l;
+  }
+}
+
 TEST(RedisClusterFailoverTest, APrimaryThatStandsStillIsReplacedAndComesBackAsAReplica) {
   RedisCluster cluster({.replicas = 2});
   LoadOptions options;
@@ -95,6 +171,42 @@ TEST(RedisClusterFailoverTest, APrimaryThatStandsStillIsReplacedAndComesBackAsAR
   EXPECT_TRUE(load.AwaitGrants(100, 3));
   EXPECT_TRUE(cluster.AwaitInfo(0, "role:slave"));
   EXPECT_EQ(load.Check(), "");
+}
+
+// The other servers hear no more of a primary, and put another in its place; nodes go on reaching
+// both, and so do replicas until they are told to follow the new one.
+TEST(RedisClusterFailoverTest, APrimaryThatIsCutOffFromTheOthersButNotFromNodes) {
+  RedisCluster cluster({.replicas = 2, .severable = true});
+  LoadOptions options;
+  options.several_charges = false;  // of a limit that is split and one that is not
+  options.limits = LimitsAtTheFirst(cluster);
+  options.store.node_ttl_ns = 400'000'000;
+  const size_t exact = options.limits.size();
+  for (LoadedLimit& limit : LimitsOfNodes(store::Sharing::kSplit, false)) {
+    limit.name = "split-" + limit.name;
+    options.limits.push_back(std::move(limit));
+  }
+  SharedLoad load(std::vector<std::string>(3, cluster.url()), options);
+  ASSERT_TRUE(load.AwaitGrants(1000));
+  ASSERT_TRUE(load.AwaitGrants(100, exact));
+  cluster.bus().CutOff(0);
+  const auto is_primary = [&](size_t i) {
+    return absl::StrContains(cluster.Call(i, {"INFO", "replication"}).text, "role:master");
+  };
+  const auto promoted = [&] { return is_primary(3) || is_primary(4); };
+  for (int i = 0; i < 4000 && !promoted(); ++i) PassTime(std::chrono::milliseconds(5));
+  ASSERT_TRUE(promoted());
+  EXPECT_TRUE(is_primary(0));  // as far as it knows
+  // Of a bucket and of a window that were the first primary's, and of a share.
+  EXPECT_TRUE(load.AwaitGrants(300, 0));
+  EXPECT_TRUE(load.AwaitGrants(100, 3));
+  EXPECT_TRUE(load.AwaitGrants(300, exact));
+  EXPECT_TRUE(is_primary(0));
+  cluster.bus().Heal();
+  EXPECT_TRUE(cluster.AwaitInfo(0, "role:slave"));
+  EXPECT_TRUE(load.AwaitGrants(300, 0));
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_GT(load.unavailable(), 0u);
 }
 
 }  // namespace

@@ -62,16 +62,26 @@ RedisCluster::RedisCluster(const Options& options)
     : tls_(!options.tls.empty()), primaries_(options.primaries) {
   const size_t replicating = options.primaries + options.replicas;
   const size_t count = replicating + options.spares;
+  std::vector<uint16_t> buses;
+  for (size_t i = 0; i < count; ++i) buses.push_back(ServersPort());
+  if (options.severable) bus_ = std::make_unique<ClusterBus>(buses);
   for (size_t i = 0; i < count; ++i) {
     Server& server = servers_.emplace_back();
     server.port = ServersPort();
     std::vector<std::string> arguments = {
         "--port", std::to_string(server.port), "--bind", kHost, "--cluster-enabled", "yes",
-        "--cluster-port", std::to_string(ServersPort()), "--cluster-node-timeout",
+        "--cluster-port", std::to_string(buses[i]), "--cluster-node-timeout",
         std::to_string(options.node_timeout_ms),
         // However long ago a replica heard of its primary.
         "--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
         "--repl-diskless-sync-delay", "0"};
+    if (bus_ != nullptr) {
+      arguments.insert(arguments.end(),
+                       // Protected mode knows one address of this host only.
+                       {"--protected-mode", "no", "--bind-source-addr", ClusterBus::SourceOf(i),
+                        "--cluster-announce-ip", kHost, "--cluster-announce-bus-port",
+                        std::to_string(bus_->port(i))});
+    }
     if (tls_) {
       arguments[0] = "--tls-port";
       arguments.insert(arguments.end(),
@@ -96,11 +106,11 @@ RedisCluster::RedisCluster(const Options& options)
           "ADDSLOTSRANGE");
   }
   for (size_t i = 0; i < count; ++i) {
-    const RedisValue port = Call(i, {"CONFIG", "GET", "cluster-port"});
+    const uint16_t bus = bus_ == nullptr ? buses[i] : bus_->port(i);
     for (size_t j = 0; j < count; ++j) {
       if (j == i) continue;
-      Check(Call(j, {"CLUSTER", "MEET", kHost, std::to_string(servers_[i].port),
-                     port.elements[1].text}),
+      Check(Call(j,
+                 {"CLUSTER", "MEET", kHost, std::to_string(servers_[i].port), std::to_string(bus)}),
             "MEET");
     }
   }

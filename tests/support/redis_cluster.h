@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/cluster_bus.h"
 #include "tests/support/redis_server.h"
 
 namespace sluice::testing {
@@ -29,6 +30,7 @@ class RedisCluster {
     size_t spares = 0;    // primaries without slots, behind all others
     // A server that was not heard of for so long counts as failed.
     int node_timeout_ms = 500;
+    bool severable = false;                   // servers can be cut off from the Cluster bus
     std::vector<std::string> arguments = {};  // of each redis-server, after ours
     // Arguments for TLS: its ports speak nothing else then, among themselves neither.
     std::vector<std::string> tls = {};
@@ -43,6 +45,8 @@ class RedisCluster {
   size_t size() const { return servers_.size(); }
   RedisServer& server(size_t i) { return *servers_[i].server; }
   void Kill(size_t i);
+  // Of a Cluster that is severable. Clients and replicas still reach a server that is cut off.
+  ClusterBus& bus() { return *bus_; }
   uint16_t port(size_t i) const { return servers_[i].port; }
   // Sends a command to one server; it is up.
   RedisValue Call(size_t i, const std::vector<std::string>& words);
@@ -78,6 +82,7 @@ class RedisCluster {
   bool Settled(size_t i, size_t primaries);
 
   const bool tls_;
+  std::unique_ptr<ClusterBus> bus_;  // null: it is not severable
   std::vector<Server> servers_;
   size_t primaries_;
 };

@@ -108,6 +108,22 @@ std::chrono::nanoseconds Taken(const std::function<void()>& run) {
   return std::chrono::steady_clock::now() - start;
 }
 
+TEST_P(CommandWithServerTest, AHashTagIsPutAndGot) {
+  Start();
+  ASSERT_EQ(Sluice("limits put tagged --rate 5/s --hash-tag orders").exit_code, 0);
+  EXPECT_THAT(Sluice("limits get tagged").out, ContainsRegex("hash_tag +orders"));
+  EXPECT_THAT(Sluice("--output json limits get tagged").out,
+              ContainsRegex("\"hash_tag\": ?\"orders\""));
+  EXPECT_THAT(Sluice("limits get api").out, Not(HasSubstr("hash_tag")));
+  const Outcome wrong = Sluice("limits put tagged --rate 5/s --hash-tag '{orders}'");
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("hash_tag"));
+  // It stays what it was.
+  EXPECT_THAT(Sluice("limits get tagged").out, ContainsRegex("hash_tag +orders"));
+  ASSERT_EQ(Sluice("limits put tagged --rate 5/s").exit_code, 0);
+  EXPECT_THAT(Sluice("limits get tagged").out, Not(HasSubstr("hash_tag")));
+}
+
 TEST_P(CommandWithServerTest, AcquireWithWaitSaysWhenAndSleepsUntilThen) {
   Start(kSlow);
   EXPECT_THAT(Sluice("acquire slow k --wait 10s").out, StartsWith("granted  slow k: "));

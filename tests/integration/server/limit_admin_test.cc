@@ -86,6 +86,38 @@ TEST_P(LimitAdminServerTest, PutAndDeleteChangeTheRunningTable) {
   EXPECT_EQ(Delete("parent").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
+TEST_P(LimitAdminServerTest, AHashTagIsKeptAsItWasPut) {
+  v1::PutLimitRequest request;
+  request.mutable_limit()->set_name("tagged");
+  request.mutable_limit()->mutable_rate()->set_permits(5);
+  request.mutable_limit()->mutable_rate()->mutable_period()->set_seconds(1);
+  const auto put = [&](v1::PutLimitResponse* response) {
+    grpc::ClientContext context;
+    return admin_->PutLimit(&context, request, response);
+  };
+  v1::PutLimitResponse response;
+  request.mutable_limit()->set_hash_tag("orders");
+  ASSERT_TRUE(put(&response).ok());
+  EXPECT_EQ(response.limit().hash_tag(), "orders");
+  v1::Limit limit;
+  ASSERT_TRUE(Get("tagged", &limit).ok());
+  EXPECT_EQ(limit.hash_tag(), "orders");
+  // What was got can be put again, and is the same.
+  *request.mutable_limit() = limit;
+  ASSERT_TRUE(put(&response).ok());
+  EXPECT_EQ(response.limit().hash_tag(), "orders");
+  request.mutable_limit()->clear_hash_tag();
+  ASSERT_TRUE(put(&response).ok());
+  ASSERT_TRUE(Get("tagged", &limit).ok());
+  EXPECT_FALSE(limit.has_hash_tag());
+  for (const char* const wrong : {"", "{orders}", "two words"}) {
+    request.mutable_limit()->set_hash_tag(wrong);
+    const grpc::Status status = put(&response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << wrong;
+    EXPECT_THAT(status.error_message(), HasSubstr("limit.hash_tag")) << wrong;
+  }
+}
+
 TEST_P(LimitAdminServerTest, PutRefusesWhatIsNoLimitAndChangesNothing) {
   v1::PutLimitResponse put;
   const grpc::Status no_rate = Put("api", 0, &put);

@@ -1,0 +1,120 @@
+// Limits that nodes decide by themselves, over a Redis Cluster: the nodes' heartbeats are in one
+// slot of it, and their buckets are anywhere.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/store/redis/heartbeat_command.h"
+#include "server/store/redis/relaxed_keys.h"
+#include "server/store/redis/slots.h"
+#include "tests/faults/cluster_keys.h"
+#include "tests/support/redis_cluster.h"
+#include "tests/support/shared_load.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr int64_t kTtl = 400'000'000;
+
+class RedisClusterSharingTest : public ::testing::Test {
+ protected:
+  static LoadOptions Load(store::Sharing sharing, bool split_away) {
+    LoadOptions options;
+    options.limits = LimitsOfNodes(sharing, split_away);
+    options.store.node_ttl_ns = kTtl;
+    options.store.budget_ns = 50'000'000;
+    return options;
+  }
+  std::vector<std::string> ThreeTimes() { return std::vector<std::string>(3, cluster_.url()); }
+  static void AwaitDivisor(SharedLoad& load, uint32_t divisor) {
+    for (size_t n = 0; n < 3; ++n) {
+      while (load.node(n).store().Health().nodes[0].divisor != divisor) {
+        ASSERT_TRUE(load.AwaitGrants(10));
+      }
+    }
+  }
+  // Their slot's owner.
+  size_t OfHeartbeats() { return cluster_.OwnerOf(kSlot, 1); }
+
+  static void SetUpTestSuite() { the_cluster = new RedisCluster; }
+  static void TearDownTestSuite() { delete the_cluster; }
+
+  static const uint16_t kSlot;
+  static RedisCluster* the_cluster;
+  RedisCluster& cluster_ = *the_cluster;
+};
+RedisCluster* RedisClusterSharingTest::the_cluster = nullptr;
+const uint16_t RedisClusterSharingTest::kSlot =
+    store::redis::SlotOf(store::redis::NodesKey("sluice"));
+
+TEST_F(RedisClusterSharingTest, SharesStayWhatTheyAreWhileTheHeartbeatsSlotMoves) {
+  SharedLoad load(ThreeTimes(), Load(store::Sharing::kSplit, false));
+  AwaitDivisor(load, 3);
+  for (int round = 0; round < 3; ++round) {
+    const size_t from = OfHeartbeats();
+    const size_t to = (from + 1) % 3;
+    cluster_.BeginMove(kSlot, from, to);
+    // Between the two for longer than a share lasts without heartbeats.
+    PassTime(std::chrono::nanoseconds(kTtl));
+    ASSERT_TRUE(load.AwaitGrants(100));
+    while (cluster_.MoveKeys(kSlot, from, to, 100) > 0) {
+    }
+    ASSERT_TRUE(load.AwaitGrants(100));
+    cluster_.EndMove(kSlot, from, to);
+    ASSERT_TRUE(load.AwaitGrants(100));
+    AwaitDivisor(load, 3);
+  }
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_EQ(load.unavailable(), 0u);  // nobody lost its share
+  EXPECT_EQ(load.node(0).store().Stats().decisions, 0u);
+}
+
+// A Cluster of which one primary is away does not serve at all (cluster-require-full-coverage),
+// whichever it is: all nodes go on with their shares, and what they granted is debited later.
+TEST_F(RedisClusterSharingTest, WhatIsSplitWhileThePrimaryOfTheHeartbeatsIsAwayIsDebited) {
+  SharedLoad load(ThreeTimes(), Load(store::Sharing::kExact, true));
+  AwaitDivisor(load, 3);
+  ASSERT_TRUE(load.AwaitGrants(300));
+  const uint64_t away = load.granted_away();
+  const size_t owner = OfHeartbeats();
+  cluster_.server(owner).Pause();
+  while (load.granted_away() < away + 100) ASSERT_TRUE(load.AwaitGrants(10));
+  cluster_.server(owner).Resume();
+  const auto decisions = [&] { return load.node(0).store().Stats().decisions; };
+  const uint64_t decided = decisions();
+  while (decisions() < decided + 300) ASSERT_TRUE(load.AwaitGrants(50));
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST_F(RedisClusterSharingTest, RelaxedOvershootsByNoMoreThanItSaysWhileSlotsMove) {
+  LoadOptions options = Load(store::Sharing::kRelaxed, false);
+  options.several_charges = false;
+  options.refunds = false;
+  options.store.budget_ns = 500'000'000;
+  for (LoadedLimit& limit : options.limits) limit.most = 1;
+  SharedLoad load(ThreeTimes(), options);
+  ASSERT_TRUE(load.AwaitGrants(300));
+  std::vector<uint16_t> slots = {kSlot};
+  for (const LoadedLimit& limit : options.limits) {
+    slots.push_back(store::redis::SlotOf(store::redis::KeysOf("sluice", limit.name, "k0")[0]));
+  }
+  for (const uint16_t slot : slots) {
+    const size_t from = cluster_.OwnerOf(slot);
+    cluster_.Move(slot, from, (from + 1) % 3);
+    ASSERT_TRUE(load.AwaitGrants(100));
+  }
+  EXPECT_GT(load.granted_locally(), 0u);
+  load.Stop();
+  for (size_t l = 0; l < options.limits.size(); ++l) {
+    // Before a node has heard of the others it takes itself for alone.
+    const uint64_t most = 3 * store::redis::MostUnreported(options.limits[l].parameters, 1, 1);
+    EXPECT_EQ(load.CheckBeyond(l, most), "") << options.limits[l].name;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
