@@ -56,6 +56,7 @@ void Connection::Connect() {
   if (loop_.stopping()) return;
   state_ = State::kConnecting;
   failure_ = absl::OkStatus();
+  answered_ = false;
   reader_ = std::make_unique<ReplyReader>();
   net::ConnectOptions options;
   options.timeout_ns = options_.connect_timeout_ns;
@@ -191,6 +192,7 @@ void Connection::OnData(absl::Span<const uint8_t> data) {
     const absl::StatusOr<bool> next = reader_->Next(&reply);
     if (!next.ok()) return Restart(next.status());
     if (!*next) return;
+    answered_ = true;
     if (state_ == State::kPreparing) {
       if (const absl::Status status = Prepared(reply); !status.ok()) return Restart(status);
       if (!steps_.empty()) continue;
@@ -236,10 +238,12 @@ void Connection::MoveTo(const net::Address& address, absl::Status why) {
 absl::Status Connection::Unreached(const absl::Status& why) const {
   const RedisUrl& url = options_.url;
   if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) {
-    return absl::Status(why.code(),
-                        absl::StrCat(why.message(),
-                                     "; it is tried again: start Redis there, let this "
-                                     "host reach it, or write into --store where it is"));
+    const char* const plain =
+        options_.tls == nullptr ? "" : " (without rediss:// if it does not speak TLS there)";
+    return absl::Status(why.code(), absl::StrCat(why.message(),
+                                                 "; it is tried again: start Redis there, let this "
+                                                 "host reach it, or write into --store where it is",
+                                                 plain));
   }
   if (absl::IsUnauthenticated(why) && options_.tls != nullptr) {
     const std::string& ca = url.tls_options.trusted_ca_file;
@@ -259,6 +263,12 @@ void Connection::OnClosed(const absl::Status& why) {
   absl::Status reason = std::exchange(failure_, absl::OkStatus());
   if (reason.ok()) reason = why.ok() ? absl::UnavailableError("Redis closed the connection") : why;
   if (!was_ready && state_ == State::kConnecting) reason = Unreached(reason);
+  if (state_ == State::kPreparing && options_.tls == nullptr && !answered_ &&
+      absl::IsUnavailable(reason)) {
+    reason = absl::UnavailableError(absl::StrCat(options_.url.ToString(), ": ", reason.message(),
+                                                 " before it answered; if the server speaks TLS "
+                                                 "there, write rediss://"));
+  }
   stream_ = nullptr;
   state_ = State::kAway;
   if (!loop_.stopping() && !stopped_) {

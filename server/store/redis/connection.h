@@ -134,6 +134,7 @@ class Connection final : private net::StreamHandler {
   absl::Status failure_;  // given to the stream's Abort
   bool stopped_ = true;
   bool was_ready_ = false;
+  bool answered_ = false;  // anything, since it was opened
   int64_t pause_ns_ = 0;
   std::minstd_rand random_;
   std::string output_;

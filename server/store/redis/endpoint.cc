@@ -276,6 +276,11 @@ void Endpoint::LoadScripts() {
 }
 
 std::string ErrorText(const Reply& reply) {
+  if (reply.HasCode("NOPERM")) {
+    return absl::StrCat(reply.text,
+                        "; the ACL user needs the keys of --redis_namespace (~sluice:*, "
+                        "if it was not told) and the commands of docs/redis.md's list");
+  }
   // Redis does not say which.
   return absl::StrContains(reply.text, "executing the script can't run this command")
              ? absl::StrCat(reply.text, "; the ACL user lacks a command of docs/redis.md's list")

@@ -121,6 +121,27 @@ TEST_P(RedisRefusalsTest, AnAclThatLacksACommand) {
               AllOf(HasSubstr("redis_away"), HasSubstr("the ACL user lacks a command")));
 }
 
+TEST_P(RedisRefusalsTest, AnAclThatLacksTheKeys) {
+  RedisServer server;
+  RedisCalls(server).Call({"ACL", "SETUSER", "elsewhere", "on", ">p", "~other:*", "+@all"});
+  Serve("unix://elsewhere:p@" + server.socket_path(), "limits: [{name: api, rate: 5/h}]");
+  EXPECT_EQ(Acquire(Request("api", "k")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(server_->log(), AllOf(HasSubstr("NOPERM"), HasSubstr("~sluice:*")));
+}
+
+TEST_P(RedisRefusalsTest, AServerThatSpeaksTlsAskedWithout) {
+  TestFiles files;
+  TestAuthority authority;
+  const TestCertificate certificate = authority.Issue({});
+  const int port = FreePort();
+  RedisServer server({"--tls-port", absl::StrCat(port), "--tls-auth-clients", "no",
+                      "--tls-cert-file", files.Write("server.pem", certificate.chain_pem),
+                      "--tls-key-file", files.Write("server.key", certificate.key_pem),
+                      "--tls-ca-cert-file", files.Write("ca.pem", authority.certificate_pem())});
+  Serve(absl::StrCat("redis://127.0.0.1:", port), "limits: [{name: api, rate: 5/h}]");
+  EXPECT_THAT(server_->log(), HasSubstr("write rediss://"));
+}
+
 // Answers as a Redis of some version does.
 class OldRedis {
  public:
