@@ -148,14 +148,18 @@ void MeasureRedisBenchmark(RedisServer& server, size_t keys, int in_flight, doub
   RedisCalls calls(server);
   calls.Call({"FLUSHALL"});
   const ScriptText& script = TextOf(Script::kAcquireTokenBucket);
+  // A word whose encoding is `raw` is all that scripts look at (prelude.lua).
+  constexpr char kMarker[] = "sluice:marker";
+  const std::string raw(64, 'm');
   calls.Call({"SCRIPT", "LOAD", script.text});
   const auto rule = BenchRule();
   const double done = std::floor(seconds * 60'000);
   // As AcquireCommand has it.
   std::vector<std::string> words = {"EVALSHA",
                                     script.sha,
-                                    "1",
+                                    "2",
                                     KeysOf("sluice", rule->limit_name, KeyName("__rand_int__"))[0],
+                                    kMarker,
                                     "",
                                     Figures(rule->parameters),
                                     absl::StrCat("0123456789abcdef.", rule->id),
@@ -164,7 +168,11 @@ void MeasureRedisBenchmark(RedisServer& server, size_t keys, int in_flight, doub
                                     "0"};
   AppendCost(rule->parameters, 1, &words);
   words.push_back("1");
-  words.push_back("");  // no marker
+  calls.Call({"SET", kMarker, raw});
+  if (const RedisValue first = calls.Call(words); first.type != RedisValue::Type::kArray) {
+    std::printf("redis-benchmark's command is not taken: %s\n", first.text.c_str());
+    return;
+  }
   std::string command =
       absl::StrCat("redis-benchmark -s ", server.socket_path(), " --csv -r ", keys, " -c 8 -P ",
                    in_flight / 8, " -n ", static_cast<int>(done));
