@@ -59,6 +59,7 @@ void StreamCore::Submit(Acquisition acquisition, Callback<Decision> done) {
       timer_armed_ = true;
     }
   }
+  // NOLINTNEXTLINE(bugprone-use-after-move): what is refused was not queued.
   if (!refused.ok()) return done(client_->Settle(std::move(refused), wish_));
   if (arm) ArmTimer(deadline);
   if (pump) Pump();

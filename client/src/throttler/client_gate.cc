@@ -41,6 +41,7 @@ class ClientGate final : public Gate {
   void Book(uint64_t permits, nanoseconds max_wait, std::function<void(Booking)> done) override {
     Acquisition acquisition(limit_, key_, permits);
     acquisition.max_wait = max_wait;
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): there until the source is closed.
     stream_->Submit(std::move(acquisition),
                     [clock = clock_, permits, done = std::move(done)](Result<Decision> decision) {
                       done(ToBooking(std::move(decision), permits, *clock));

@@ -34,8 +34,8 @@ Throttler::Throttler(std::shared_ptr<Core> core, std::shared_ptr<ChannelState> s
 Throttler& Throttler::operator=(Throttler&& other) noexcept {
   if (this != &other) {
     if (core_ != nullptr) core_->Shutdown(at_destruction_);
-    ThrottlerChannel::operator=(std::move(other));
     at_destruction_ = other.at_destruction_;
+    ThrottlerChannel::operator=(std::move(other));
   }
   return *this;
 }
