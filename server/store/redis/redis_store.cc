@@ -272,7 +272,8 @@ StoreStats RedisStore::Stats() const {
     stats.conversions += counters.conversions.value();
   }
   if (nodes_->started()) {
-    for (const StoreNode& node : nodes_->view()->nodes) stats.nodes += node.lapsed ? 0 : 1;
+    const std::shared_ptr<const redis::Nodes::View> view = nodes_->view();
+    for (const StoreNode& node : view->nodes) stats.nodes += node.lapsed ? 0 : 1;
   }
   return stats;
 }
