@@ -67,6 +67,12 @@ struct ShareHistory {
   uint32_t GreatestOf(int64_t now_ns, int64_t window_ns) const;
 };
 
+// Whether a node may grant by this share: until then, unless it is renewed, whatever kept it from
+// hearing of the others. Nodes count one that is silent for longer as gone.
+inline bool MayGrant(const ShareHistory& share, int64_t until_ns, int64_t now_ns) {
+  return !share.none() && now_ns < until_ns;
+}
+
 // An answer to a heartbeat.
 struct HeartbeatReply {
   struct Node {

@@ -163,7 +163,7 @@ void Nodes::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
 }
 
 void Nodes::Follow(int64_t now_ns) {
-  const bool good = !membership_.lenient().none() && now_ns < membership_.lenient_until_ns();
+  const bool good = MayGrant(membership_.lenient(), membership_.lenient_until_ns(), now_ns);
   if (answered_) {
     if (!local_.none()) away_.Close();
     local_ = {};

@@ -41,7 +41,7 @@ const ShareHistory& HistoryOf(const Nodes::View& view, const Rule& rule) {
 bool Holds(const Nodes::View& view, const Rule& rule, int64_t now_ns) {
   const int64_t until_ns =
       rule.split_when_store_away ? view.lenient_until_ns : view.strict_until_ns;
-  return !HistoryOf(view, rule).none() && now_ns < until_ns;
+  return MayGrant(HistoryOf(view, rule), until_ns, now_ns);
 }
 
 }  // namespace
@@ -198,7 +198,7 @@ Outcome Shard::DecideLocal(Acquisition& acquisition, absl::Span<const size_t> pl
       outcome = Outcome::kUnavailable;
     }
   }
-  if (view.local.none() || at.now_ns >= view.lenient_until_ns) outcome = Outcome::kUnavailable;
+  if (!MayGrant(view.local, view.lenient_until_ns, at.now_ns)) outcome = Outcome::kUnavailable;
   if (outcome == Outcome::kGranted) {
     outcome = store_.away_.Acquire(parts, at, /*receipt_id=*/0, &acquisition.retry_after_ns);
   }
@@ -280,7 +280,7 @@ bool Shard::QueryLocally(QueryItem& item) {
   }
   if (at.now_ns < view->exact_until_ns) return false;
   item.source = Source::kStoreAway;
-  item.unavailable = view->local.none() || at.now_ns >= view->lenient_until_ns;
+  item.unavailable = !MayGrant(view->local, view->lenient_until_ns, at.now_ns);
   if (!item.unavailable) {
     item.exists = store_.away_.Query(EntryOf(rule), item.key, view->local, at, &item.level);
   }

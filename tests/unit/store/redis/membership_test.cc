@@ -81,7 +81,7 @@ class SimulatedNode {
     const ShareHistory& history = lenient ? membership_.lenient() : membership_.strict();
     const int64_t until_ns =
         lenient ? membership_.lenient_until_ns() : membership_.strict_until_ns();
-    if (history.none() || now_ns >= until_ns) return false;
+    if (!MayGrant(history, until_ns, now_ns)) return false;
     ChargeResult result;
     const LocalBuckets::Part part{rule, "k", permits, &result, &history};
     int64_t retry_ns = 0;
