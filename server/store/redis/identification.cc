@@ -225,7 +225,7 @@ void Identification::OnMarkers() {
     if (places_ != nullptr && IsAnothers(place.found->identity)) continue;
     if (later(place)) own = &place;
   }
-  if (own == nullptr) return OnMarkersAndWord(nullptr, false);
+  if (own == nullptr || !own->found.has_value()) return OnMarkersAndWord(nullptr, false);
   endpoint_.Call({"OBJECT", "ENCODING", WordKey(own->key, own->found->word)},
                  [this, of = connection_, own](const Reply* reply) {
                    if (of != connection_) return;
@@ -264,7 +264,7 @@ void Identification::OnMarkersAndWord(const Place* own, bool word_stands) {
   const std::optional<Marker> known = Known();
   MarkerStep step = NextMarker(facts_, found, word_stands, known, options_.policy, RandomWord());
   if (step.adopt && places_ != nullptr) ForgetOthers(own->key);
-  if (step.adopt && known_.Adopt(own->key, *found)) {
+  if (step.adopt && found.has_value() && known_.Adopt(own->key, *found)) {
     reading_ = false;
     term_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr,
              LagUs(found->lag_us)};

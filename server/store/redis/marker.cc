@@ -156,7 +156,7 @@ MarkerStep NextMarker(const ServerFacts& server, const std::optional<Marker>& fo
   const bool same_server = known.has_value() && known->identity == server.identity;
   if (same_server) lag_us = 0;
   const bool alone = lag_us == 0;
-  if (alone && !forgotten && found->durable && server.durable) {
+  if (alone && !forgotten && found.has_value() && found->durable && server.durable) {
     step.why = "restarted with all its data";
     return step;
   }
