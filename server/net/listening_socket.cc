@@ -101,7 +101,7 @@ int ListeningSockets::Release(int index) { return std::exchange(fds_[index], -1)
 absl::StatusOr<ListeningSockets> ListeningSockets::Open(const Address& address, int count,
                                                         const Options& options) {
   ListeningSockets sockets;
-  const absl::Status opened = address.is_unix() ? sockets.OpenUnix(address, count, options)
+  absl::Status opened = address.is_unix() ? sockets.OpenUnix(address, count, options)
                                                 : sockets.OpenTcp(address, count, options);
   if (!opened.ok()) return opened;
   return sockets;

@@ -102,7 +102,7 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(Role role, TlsOpt
     }
   }
   std::shared_ptr<TlsContext> context(new TlsContext(role, std::move(options)));
-  const absl::Status loaded = context->Reload();
+  absl::Status loaded = context->Reload();
   if (!loaded.ok()) return loaded;
   return context;
 }
@@ -203,7 +203,7 @@ absl::StatusOr<bool> TlsContext::ReloadIfChanged() {
     common::MutexLock lock(&mu_);
     if (look == tried_) return false;
   }
-  const absl::Status loaded = Reload();
+  absl::Status loaded = Reload();
   if (!loaded.ok()) return loaded;
   return true;
 }

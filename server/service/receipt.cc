@@ -129,7 +129,7 @@ void ReceiptSigner::Append(uint64_t id, int64_t moment_ns, absl::Span<const stor
 
 absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const {
   receipt->charges.clear();
-  const absl::Status bad = common::errors::BadReceipt(bytes.size());
+  absl::Status bad = common::errors::BadReceipt(bytes.size());
   if (bytes.size() < kHeaderBytes + kReceiptMacBytes ||
       bytes.size() > common::bounds::kMaxReceiptBytes) {
     return bad;

@@ -19,7 +19,6 @@
 namespace sluice::store::redis {
 namespace {
 
-using algorithm::CeilDiv;
 using algorithm::Kind;
 using algorithm::kNeverNs;
 using algorithm::Parameters;
@@ -73,7 +72,8 @@ template <typename Number>
 bool ParseAll(const std::vector<absl::string_view>& words, size_t first,
               std::initializer_list<Number*> numbers) {
   for (Number* number : numbers) {
-    if (first >= words.size() || !absl::SimpleAtoi(words[first++], number)) return false;
+    if (first >= words.size() || !absl::SimpleAtoi(words[first], number)) return false;
+    ++first;
   }
   return true;
 }

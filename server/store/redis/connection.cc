@@ -78,7 +78,7 @@ void Connection::OnOpen() {
   loop_.ArmIn(timer_, options_.connect_timeout_ns);
   const RedisUrl& url = options_.url;
   output_.clear();
-  const auto add = [&](Step step, std::vector<std::string> words) {
+  const auto add = [&](Step step, const std::vector<std::string>& words) {
     AppendCommand(words, &output_);
     steps_.push_back(step);
   };

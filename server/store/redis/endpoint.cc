@@ -125,7 +125,7 @@ void Endpoint::Call(const std::vector<std::string>& words,
   if (!first().ready() || !first().Send(words, waiter)) waiter->OnReply(nullptr);
 }
 
-void Endpoint::MoveTo(const net::Address& address, absl::Status why) {
+void Endpoint::MoveTo(const net::Address& address, const absl::Status& why) {
   options_.connection.url.address = address;
   for (const auto& lane : lanes_) lane->connection.MoveTo(address, why);
 }

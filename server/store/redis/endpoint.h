@@ -116,7 +116,7 @@ class Endpoint final : private Connection::Waiter {
   // Breaks the connection, abandons what is in flight, connects again after a pause.
   void Restart(absl::Status why) { first().Restart(std::move(why)); }
   // The same, but to another server from now on.
-  void MoveTo(const net::Address& address, absl::Status why);
+  void MoveTo(const net::Address& address, const absl::Status& why);
 
   // Commands that were told NOSCRIPT call it before they are sent again.
   void LoadScripts();

@@ -75,6 +75,7 @@ class FigureWatch {
   std::vector<DifferingLimit> Differing() const {
     common::MutexLock lock(&mu_);
     std::vector<DifferingLimit> all;
+    all.reserve(limits_.size());
     for (const auto& [name, one] : limits_) all.push_back(one);
     return all;
   }

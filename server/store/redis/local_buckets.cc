@@ -137,7 +137,7 @@ void LocalBuckets::AdvanceWindow(Bucket& bucket, const ShareHistory& history, Mo
   if (bucket.parameters.has_value() && share.has_value()) {
     bucket.state.Convert(*bucket.parameters, *share, at);
   }
-  bucket.parameters = std::move(share);
+  bucket.parameters = share;
   bucket.divisor = divisor;
 }
 
@@ -274,8 +274,9 @@ std::optional<uint64_t> LocalBuckets::Refund(const Rule& rule, std::string_view 
   Stripe& stripe = StripeOf(name);
   common::MutexLock lock(&stripe.mu);
   const auto found = stripe.buckets.find(name);
-  if (found == stripe.buckets.end() || !found->second.parameters.has_value()) return std::nullopt;
+  if (found == stripe.buckets.end()) return std::nullopt;
   Bucket& bucket = found->second;
+  if (!bucket.parameters.has_value()) return std::nullopt;
   const auto given = bucket.state.Refund(*bucket.parameters, receipt_id, at);
   if (given.has_value()) bucket.granted -= std::min(bucket.granted, *given);
   return given;

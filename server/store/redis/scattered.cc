@@ -241,6 +241,7 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
       if (p == at_) continue;
       Part& part = parts_[p];
       std::vector<uint64_t> permits;
+      permits.reserve(part.charges.size());
       for (const Charge& charge : part.charges) permits.push_back(charge.permits);
       Command::Start(std::make_unique<LookCommand>(shard_, part.group.buckets, std::move(permits),
                                                    &part.looks,

@@ -178,6 +178,7 @@ Command::Next ScriptCommand::OnRead(const Reply& reply) {
       open_.push_back(std::move(held_[i]->bucket));
     } else {
       std::vector<std::string> texts;
+      texts.reserve(runs.elements.size());
       for (const Reply& run : runs.elements) texts.push_back(run.text);
       absl::StatusOr<OpenBucket> read =
           OpenBucket::Read(bucket.rule->rule->parameters, state, receipts, texts, read_ns);

@@ -280,7 +280,8 @@ class AcquireStream final : public StreamingMethod {
   }
 
   static void End(Stream* stream, const absl::Status& status) {
-    const absl::Status copy = status;  // it may be the stream's own
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may be the stream's own.
+    const absl::Status copy = status;
     ServerCall* const rpc = stream->rpc;
     delete stream;
     rpc->Finish(copy);
