@@ -105,7 +105,9 @@ std::string Explained(const std::string& message, const TlsOptions& tls) {
   // How it looks when the server ends the connection: it gives no reason that grpc++ would pass on.
   const bool hung_up =
       says("Socket closed") || says("Endpoint read failed") || says("Connection reset");
-  if (!tls.in_use()) {
+  if (says("Connection refused") || says("No such file or directory")) {
+    advice = "start sluiced there, or name the server in ClientOptions::servers (--server)";
+  } else if (!tls.in_use()) {
     if (hung_up) advice = "if the server speaks TLS there, use it: TlsOptions::ca_file (--tls-ca)";
   } else if (says("wrong version number")) {
     advice = "the server speaks no TLS there: leave it out, or connect to the port that has it";

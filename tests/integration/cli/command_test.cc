@@ -56,6 +56,7 @@ TEST_F(CommandTest, AServerThatIsAwayExitsThree) {
   server_.Kill();
   const Outcome away = Sluice("--deadline 2s acquire api");
   EXPECT_EQ(away.exit_code, 3) << away.out << away.err;
+  EXPECT_THAT(away.out + away.err, HasSubstr("start sluiced there"));
   EXPECT_THAT(away.out, StartsWith("denied   api  (no server decided: UNAVAILABLE"));
   EXPECT_THAT(away.out, Not(HasSubstr("may have been taken")));
   const Outcome allowed = Sluice("--deadline 2s acquire api --on-unavailable allow");
