@@ -102,7 +102,7 @@ absl::StatusOr<ListeningSockets> ListeningSockets::Open(const Address& address, 
                                                         const Options& options) {
   ListeningSockets sockets;
   absl::Status opened = address.is_unix() ? sockets.OpenUnix(address, count, options)
-                                                : sockets.OpenTcp(address, count, options);
+                                          : sockets.OpenTcp(address, count, options);
   if (!opened.ok()) return opened;
   return sockets;
 }

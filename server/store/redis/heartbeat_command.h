@@ -1,3 +1,4 @@
+// A node's heartbeat to Redis: its words, its answer, and the command (scripts/heartbeat.lua).
 #ifndef SLUICE_SERVER_STORE_REDIS_HEARTBEAT_COMMAND_H_
 #define SLUICE_SERVER_STORE_REDIS_HEARTBEAT_COMMAND_H_
 
@@ -25,6 +26,7 @@ struct Heartbeat {
   int64_t not_after_us = 0;  // on Redis' clock; 0: it may be said whenever
 };
 
+// Of the hash of all nodes; deployments with other name spaces do not know of each other.
 std::string NodesKey(std::string_view name_space);
 
 // `term`: of the data at the server that it is said to.

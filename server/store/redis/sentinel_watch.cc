@@ -229,8 +229,7 @@ void SentinelWatch::OnAnswer() {
             [](std::string* out, const net::Address& seed) { out->append(seed.ToString()); }),
         "): ", status.message(),
         "; they are asked again: start one there, let this host reach it, or write into --store "
-        "where "
-        "they are"));
+        "where they are"));
   }
   told_.failed(status);
 }
