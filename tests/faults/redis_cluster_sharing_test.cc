@@ -18,17 +18,8 @@
 namespace sluice::testing {
 namespace {
 
-constexpr int64_t kTtl = 400'000'000;
-
 class RedisClusterSharingTest : public ::testing::Test {
  protected:
-  static LoadOptions Load(store::Sharing sharing, bool split_away) {
-    LoadOptions options;
-    options.limits = LimitsOfNodes(sharing, split_away);
-    options.store.node_ttl_ns = kTtl;
-    options.store.budget_ns = 50'000'000;
-    return options;
-  }
   std::vector<std::string> ThreeTimes() { return std::vector<std::string>(3, cluster_.url()); }
   static void AwaitDivisor(SharedLoad& load, uint32_t divisor) {
     for (size_t n = 0; n < 3; ++n) {
@@ -52,14 +43,14 @@ const uint16_t RedisClusterSharingTest::kSlot =
     store::redis::SlotOf(store::redis::NodesKey("sluice"));
 
 TEST_F(RedisClusterSharingTest, SharesStayWhatTheyAreWhileTheHeartbeatsSlotMoves) {
-  SharedLoad load(ThreeTimes(), Load(store::Sharing::kSplit, false));
+  SharedLoad load(ThreeTimes(), LoadOfNodes(store::Sharing::kSplit, false));
   AwaitDivisor(load, 3);
   for (int round = 0; round < 3; ++round) {
     const size_t from = OfHeartbeats();
     const size_t to = (from + 1) % 3;
     cluster_.BeginMove(kSlot, from, to);
     // Between the two for longer than a share lasts without heartbeats.
-    PassTime(std::chrono::nanoseconds(kTtl));
+    PassTime(std::chrono::nanoseconds(kNodeTtlNs));
     ASSERT_TRUE(load.AwaitGrants(100));
     while (cluster_.MoveKeys(kSlot, from, to, 100) > 0) {
     }
@@ -76,7 +67,7 @@ TEST_F(RedisClusterSharingTest, SharesStayWhatTheyAreWhileTheHeartbeatsSlotMoves
 // A Cluster of which one primary is away does not serve at all (cluster-require-full-coverage),
 // whichever it is: all nodes go on with their shares, and what they granted is debited later.
 TEST_F(RedisClusterSharingTest, WhatIsSplitWhileThePrimaryOfTheHeartbeatsIsAwayIsDebited) {
-  SharedLoad load(ThreeTimes(), Load(store::Sharing::kExact, true));
+  SharedLoad load(ThreeTimes(), LoadOfNodes(store::Sharing::kExact, true));
   AwaitDivisor(load, 3);
   ASSERT_TRUE(load.AwaitGrants(300));
   const uint64_t away = load.granted_away();
@@ -91,7 +82,7 @@ TEST_F(RedisClusterSharingTest, WhatIsSplitWhileThePrimaryOfTheHeartbeatsIsAwayI
 }
 
 TEST_F(RedisClusterSharingTest, RelaxedOvershootsByNoMoreThanItSaysWhileSlotsMove) {
-  LoadOptions options = Load(store::Sharing::kRelaxed, false);
+  LoadOptions options = LoadOfNodes(store::Sharing::kRelaxed, false);
   options.several_charges = false;
   options.refunds = false;
   options.store.budget_ns = 500'000'000;

@@ -14,20 +14,10 @@
 namespace sluice::testing {
 namespace {
 
-constexpr int64_t kTtl = 400'000'000;
-
-LoadOptions Load(store::Sharing sharing, bool split_away) {
-  LoadOptions options;
-  options.limits = LimitsOfNodes(sharing, split_away);
-  options.store.node_ttl_ns = kTtl;
-  options.store.budget_ns = 50'000'000;
-  return options;
-}
-
 // Exact; while Redis is away each node goes on with its share.
 TEST(RedisSharingTest, WhatIsSplitWhileRedisIsAwayIsDebitedWhenItIsBack) {
   RedisServer server;
-  LoadOptions options = Load(store::Sharing::kExact, true);
+  LoadOptions options = LoadOfNodes(store::Sharing::kExact, true);
   SharedLoad load({server.url(), server.url(), server.url()}, options);
   ASSERT_TRUE(load.AwaitGrants(300));
   for (size_t n = 0; n < 3; ++n) {
@@ -56,7 +46,7 @@ TEST(RedisSharingTest, WhatIsSplitWhileRedisIsAwayIsDebitedWhenItIsBack) {
 TEST(RedisSharingTest, RelaxedOvershootsByNoMoreThanItSaysAndSaysBySoMuch) {
   RedisServer server;
   constexpr size_t kNodes = 2;
-  LoadOptions options = Load(store::Sharing::kRelaxed, false);
+  LoadOptions options = LoadOfNodes(store::Sharing::kRelaxed, false);
   options.several_charges = false;
   options.refunds = false;
   // What is checked: the limit, and all that may be unreported.

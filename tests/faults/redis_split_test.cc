@@ -14,21 +14,11 @@
 namespace sluice::testing {
 namespace {
 
-constexpr int64_t kTtl = 400'000'000;
-
 void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
-
-LoadOptions Load(store::Sharing sharing, bool split_away) {
-  LoadOptions options;
-  options.limits = LimitsOfNodes(sharing, split_away);
-  options.store.node_ttl_ns = kTtl;
-  options.store.budget_ns = 50'000'000;
-  return options;
-}
 
 TEST(RedisSplitTest, SplitNeverGrantsMoreWhileNodesComeAndGo) {
   RedisServer server;
-  SharedLoad load({server.url(), server.url()}, Load(store::Sharing::kSplit, false));
+  SharedLoad load({server.url(), server.url()}, LoadOfNodes(store::Sharing::kSplit, false));
   ASSERT_TRUE(load.AwaitGrants(300));
   EXPECT_EQ(load.node(0).store().Stats().decisions, 0u);  // none was Redis'
   load.AddNode(server.url());
@@ -46,12 +36,13 @@ TEST(RedisSplitTest, SplitNeverGrantsMoreWhileNodesComeAndGo) {
 
 TEST(RedisSplitTest, SplitStopsWhenRedisIsAwayForLongAndGoesOnLater) {
   RedisServer server;
-  SharedLoad load({server.url(), server.url(), server.url()}, Load(store::Sharing::kSplit, false));
+  SharedLoad load({server.url(), server.url(), server.url()},
+                  LoadOfNodes(store::Sharing::kSplit, false));
   ASSERT_TRUE(load.AwaitGrants(300));
   server.Kill();
-  PassTime(2 * kTtl);
+  PassTime(2 * kNodeTtlNs);
   const uint64_t before = load.granted();
-  PassTime(kTtl / 2);
+  PassTime(kNodeTtlNs / 2);
   EXPECT_EQ(load.granted(), before);
   EXPECT_GT(load.unavailable(), 0u);
   server.Start();
@@ -61,15 +52,16 @@ TEST(RedisSplitTest, SplitStopsWhenRedisIsAwayForLongAndGoesOnLater) {
 
 TEST(RedisSplitTest, SplitThatIsToldSoGoesOnWithoutRedis) {
   RedisServer server;
-  SharedLoad load({server.url(), server.url(), server.url()}, Load(store::Sharing::kSplit, true));
+  SharedLoad load({server.url(), server.url(), server.url()},
+                  LoadOfNodes(store::Sharing::kSplit, true));
   ASSERT_TRUE(load.AwaitGrants(300));
   server.Kill();
-  PassTime(2 * kTtl);  // longer than a share lasts
+  PassTime(2 * kNodeTtlNs);  // longer than a share lasts
   ASSERT_TRUE(load.AwaitGrants(300));
   server.Start();
   ASSERT_TRUE(load.AwaitGrants(1000));
   server.Pause();
-  PassTime(2 * kTtl);
+  PassTime(2 * kNodeTtlNs);
   ASSERT_TRUE(load.AwaitGrants(300));
   server.Resume();
   ASSERT_TRUE(load.AwaitGrants(500));

@@ -92,6 +92,18 @@ struct LoadOptions {
   }
 };
 
+// Of a node that is silent, in the tests of what nodes decide by their shares.
+inline constexpr int64_t kNodeTtlNs = 400'000'000;
+
+// Of such limits.
+inline LoadOptions LoadOfNodes(store::Sharing sharing, bool split_away) {
+  LoadOptions options;
+  options.limits = LimitsOfNodes(sharing, split_away);
+  options.store.node_ttl_ns = kNodeTtlNs;
+  options.store.budget_ns = 50'000'000;
+  return options;
+}
+
 // The member functions are for one thread.
 class SharedLoad {
  public:
