@@ -14,6 +14,9 @@
 #include "sluice/embedded.h"
 #include "sluice/throttler.h"
 
+// gcc 12 at -O1 does not see that the operators new and delete below belong together.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+
 namespace {
 thread_local uint64_t locks = 0;
 thread_local uint64_t allocations = 0;

@@ -149,7 +149,9 @@ TEST(ReceiptSignerTest, RefusesWhatIsNoKeyAndDoesNotShowIt) {
        {std::string(), key.substr(1), key + "0", std::string(64, 'x'), std::string("hunter2")}) {
     const absl::Status status = signer.UseKey(bad);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
-    if (!bad.empty()) EXPECT_THAT(std::string(status.message()), Not(HasSubstr(bad)));
+    if (!bad.empty()) {
+      EXPECT_THAT(std::string(status.message()), Not(HasSubstr(bad)));
+    }
   }
   EXPECT_EQ(signer.Key(), key);
 }

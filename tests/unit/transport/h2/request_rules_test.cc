@@ -19,10 +19,10 @@ namespace {
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct Request {
-  Headers headers;
-  std::vector<size_t> data;  // sizes of DATA frames
+  Headers headers = {};
+  std::vector<size_t> data = {};  // sizes of DATA frames
   bool has_trailers = false;
-  Headers trailers;
+  Headers trailers = {};
 };
 
 // What became of a request: which headers reached the application, and whether it was reset.
