@@ -144,7 +144,7 @@ class Loops {
     auto store = store::RedisStore::Create(clock, each, *resolver_, std::move(options), &log);
     if (!store.ok()) return store.status();
     loops.Start();
-    const absl::Status first = (*store)->AwaitFirstConnection();
+    const absl::Status first = (*store)->AwaitFirstConnections();
     if (!first.ok() && !absl::IsUnavailable(first) && !absl::IsDeadlineExceeded(first)) {
       Stop();
       return first;

@@ -32,7 +32,7 @@ class RedisStoreUnderTest final : public StoreUnderTest {
     store_ =
         std::move(store::RedisStore::Create(clock_, loops, *resolver_, options, nullptr)).value();
     thread_ = std::thread([this] { loop_->Run(); });
-    const absl::Status connected = store_->AwaitFirstConnection();
+    const absl::Status connected = store_->AwaitFirstConnections();
     EXPECT_TRUE(connected.ok()) << connected;
   }
 

@@ -1,8 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -280,6 +283,73 @@ TEST(RedisStoreStartTest, SaysWhatIsWrongWithTheServer) {
 
   status = Connected("unix:///nowhere/redis.sock");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+}
+
+// Several event loops, each on a thread that begins when it is told to.
+class LateLoops {
+ public:
+  LateLoops(const std::string& url, size_t count) : threads_(count) {
+    store::RedisStoreOptions options = PatientOptions();
+    options.url = store::redis::RedisUrl::Parse(url).value();
+    std::vector<net::EventLoop*> each;
+    for (size_t i = 0; i < count; ++i) {
+      loops_.push_back(net::EventLoop::Create(clock_).value());
+      each.push_back(loops_.back().get());
+    }
+    store_ = store::RedisStore::Create(clock_, each, resolver_, options, nullptr).value();
+  }
+  ~LateLoops() {
+    for (size_t i = 0; i < loops_.size(); ++i) {
+      loops_[i]->Stop();
+      if (threads_[i].joinable()) threads_[i].join();
+    }
+  }
+  void Begin(size_t loop) {
+    threads_[loop] = std::thread([this, loop] { loops_[loop]->Run(); });
+  }
+  store::RedisStore& store() { return *store_; }
+
+ private:
+  const common::SystemClock clock_;
+  std::vector<std::unique_ptr<net::EventLoop>> loops_;
+  net::Resolver resolver_;
+  std::unique_ptr<store::RedisStore> store_;
+  std::vector<std::thread> threads_;
+};
+
+TEST(RedisStoreStartTest, WhoAsksBeforeTheFirstConnectionWaitsForIt) {
+  RedisServer server;
+  LateLoops loops(server.url(), 1);
+  const auto rule = RuleOf();
+  loops.store().Register(rule);
+  Outcome outcome = Outcome::kUnavailable;
+  std::atomic<bool> asked = false;
+  std::thread caller([&] {
+    asked = true;
+    outcome = Acquire(loops.store(), *rule, "k").outcome;
+  });
+  // What it asks is there when the loop begins, if this is not too short.
+  while (!asked) std::this_thread::yield();
+  PassTime(10 * kMillisecond);
+  loops.Begin(0);
+  caller.join();
+  EXPECT_EQ(outcome, Outcome::kGranted);
+}
+
+TEST(RedisStoreStartTest, AwaitsTheFirstConnectionOfEachLoop) {
+  RedisServer server;
+  LateLoops loops(server.url(), 3);
+  std::atomic<bool> awaited = false;
+  std::thread waiter([&] {
+    EXPECT_TRUE(loops.store().AwaitFirstConnections().ok());
+    awaited = true;
+  });
+  loops.Begin(0);
+  loops.Begin(2);
+  PassTime(50 * kMillisecond);
+  EXPECT_FALSE(awaited);
+  loops.Begin(1);
+  waiter.join();
 }
 
 TEST(RedisStoreStartTest, LogsInAndSaysWhatIsMissing) {

@@ -34,7 +34,7 @@ class RedisNode {
     store_ =
         std::move(store::RedisStore::Create(clock_, loops, *resolver_, options, nullptr)).value();
     thread_ = std::thread([this] { loop_->Run(); });
-    connected_ = store_->AwaitFirstConnection();
+    connected_ = store_->AwaitFirstConnections();
   }
   ~RedisNode() {
     loop_->Stop();

@@ -96,15 +96,19 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
   store->nodes_ = std::make_unique<redis::Nodes>(clock, *store->shards_[0], *loops[0],
                                                  store->options_.name_space, store->instance_,
                                                  store->options_.node_ttl_ns, store->away_, log);
+  {
+    common::MutexLock lock(&store->mu_);
+    for (const auto& shard : store->shards_) store->unconnected_.insert(shard.get());
+  }
   for (const auto& shard : store->shards_) shard->Connect();
   return store;
 }
 
 RedisStore::~RedisStore() = default;
 
-absl::Status RedisStore::AwaitFirstConnection() {
+absl::Status RedisStore::AwaitFirstConnections() {
   common::MutexLock lock(&mu_);
-  while (!first_connection_) connected_.Wait(&mu_);
+  while (!first_told_) connected_.Wait(&mu_);
   return first_status_;
 }
 
@@ -112,9 +116,14 @@ void RedisStore::AwaitNodes() { nodes_->AwaitFirst(2 * options_.node_ttl_ns); }
 
 void RedisStore::Leave() { nodes_->Leave(); }
 
-void RedisStore::Connected(const absl::Status& status) {
-  if (status.ok()) nodes_->Back();
-  if (!status.ok() || options_.receipt_key.proposal == nullptr) return FirstConnection(status);
+void RedisStore::Connected(const redis::Shard& shard, const absl::Status& status) {
+  if (!status.ok()) return TellFirstConnections(status);
+  nodes_->Back();
+  {
+    common::MutexLock lock(&mu_);
+    unconnected_.erase(&shard);
+  }
+  if (options_.receipt_key.proposal == nullptr) return TellFirstConnections(absl::OkStatus());
   receipt_key_agreed_.store(false);
   AgreeOnReceiptKey();
 }
@@ -141,14 +150,14 @@ void RedisStore::AgreeOnReceiptKey() {
     }
     agreed_at_ns_.store(clock_.NowNs());
     agreeing_.store(false);
-    FirstConnection(absl::OkStatus());
+    TellFirstConnections(absl::OkStatus());
   });
 }
 
-void RedisStore::FirstConnection(const absl::Status& status) {
+void RedisStore::TellFirstConnections(const absl::Status& status) {
   common::MutexLock lock(&mu_);
-  if (first_connection_) return;
-  first_connection_ = true;
+  if (first_told_ || (status.ok() && !unconnected_.empty())) return;
+  first_told_ = true;
   first_status_ = status;
   // Of one server its endpoint has said it. Sentinels and a Cluster's servers are asked first whom
   // to ask: while they name nobody there is no server that could be away.
@@ -283,8 +292,8 @@ StoreHealth RedisStore::Health() const {
   if (nodes_->started()) health.nodes = nodes_->view()->nodes;
   if (health.away || Stats().commands > 0) return health;
   common::MutexLock lock(&mu_);
-  if (!first_connection_ || first_status_.ok()) return health;
-  // No server was named yet: see FirstConnection.
+  if (!first_told_ || first_status_.ok()) return health;
+  // No server was named yet: see TellFirstConnections.
   health.away = true;
   health.times_away = 1;
   health.why = std::string(first_status_.message());

@@ -36,6 +36,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -121,10 +122,10 @@ class RedisStore final : public Store {
                                                             common::Log* log);
   ~RedisStore() override;
 
-  // Blocks until a connection is ready or has failed. UNAVAILABLE, DEADLINE_EXCEEDED: Redis cannot
-  // be reached now. Other errors: this server will not do (UNAUTHENTICATED, PERMISSION_DENIED,
+  // Blocks until a connection of each loop is ready, or one has failed. UNAVAILABLE,
+  // DEADLINE_EXCEEDED: Redis cannot be reached now. Other errors: this server will not do (UNAUTHENTICATED, PERMISSION_DENIED,
   // FAILED_PRECONDITION: too old, a replica, evicts). The store goes on trying in any case.
-  absl::Status AwaitFirstConnection();
+  absl::Status AwaitFirstConnections();
 
   // If a limit has to know of other nodes, blocks until it is known whether this one may decide by
   // itself what it shares with them, for a time to live of theirs at most.
@@ -164,10 +165,10 @@ class RedisStore final : public Store {
   redis::Shard& ShardFor(std::string_view limit, std::string_view key);
   // Null: not registered, or nobody uses it any longer.
   std::shared_ptr<const redis::RuleEntry> Find(uint32_t rule_id) const;
-  // The first attempt to connect has come to something.
-  void FirstConnection(const absl::Status& status);
-  // Redis serves, or cannot be reached.
-  void Connected(const absl::Status& status);
+  // Redis serves `shard`'s loop, or cannot be reached from there.
+  void Connected(const redis::Shard& shard, const absl::Status& status);
+  // The first attempts to connect may have come to something.
+  void TellFirstConnections(const absl::Status& status);
   void AgreeOnReceiptKey();
   // See Shard.
   uint64_t NewBooking(int64_t now_ns, uint64_t after);
@@ -200,7 +201,8 @@ class RedisStore final : public Store {
       ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint32_t, uint64_t> overshoot_ ABSL_GUARDED_BY(mu_);  // permits, of limits
   common::CondVar connected_;
-  bool first_connection_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_set<const redis::Shard*> unconnected_ ABSL_GUARDED_BY(mu_);  // never were yet
+  bool first_told_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status first_status_ ABSL_GUARDED_BY(mu_);
 };
 

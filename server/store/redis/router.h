@@ -46,7 +46,7 @@ class Router {
     // It was serving and does no more: callers that wait for it, and were not sent, are answered.
     virtual void OnAway(Endpoint& endpoint) = 0;
     // There is a server that serves, or an attempt to reach one failed. The first one is what
-    // RedisStore::AwaitFirstConnection tells.
+    // RedisStore::AwaitFirstConnections tells.
     virtual void OnConnected(const absl::Status& status) = 0;
 
    protected:
@@ -87,7 +87,8 @@ class Router {
   // Identification::MayPromise.
   virtual bool MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) = 0;
 
-  // Nothing can be sent to anybody: the quick way to say so, before a key's name is made.
+  // Nothing can be sent to anybody, nor is anybody's first connection awaited: the quick way to
+  // say so, before a key's name is made.
   virtual bool AllAway() const = 0;
 
   // A command for `key` was answered with an error by `from`; it was not executed there. The
@@ -109,7 +110,7 @@ class SingleRouter : public Router, protected Endpoint::Owner {
   bool MayPromise(Endpoint&, int64_t until_us, int64_t now_us) override {
     return identification_.MayPromise(until_us, now_us);
   }
-  bool AllAway() const override { return endpoint_.away(); }
+  bool AllAway() const override { return endpoint_.away() && !endpoint_.starting(); }
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
 
  protected:

@@ -479,7 +479,7 @@ void Shard::OnAway(Endpoint& endpoint) {
   for (Caller& caller : gathered) AnswerAway(caller);
 }
 
-void Shard::OnConnected(const absl::Status& status) { store_.Connected(status); }
+void Shard::OnConnected(const absl::Status& status) { store_.Connected(*this, status); }
 
 // ---- What the commands need ----
 

@@ -262,10 +262,7 @@ TEST_P(RedisRefusalsTest, NameSpacesKeepDeploymentsApart) {
   ServerProcess theirs(options);
   const auto data = v1::RateLimiter::NewStub(theirs.DataChannel());
   for (int i = 0; i < 2; ++i) {
-    grpc::ClientContext context;
-    v1::AcquireResponse response;
-    ASSERT_TRUE(data->Acquire(&context, Request("api", "k"), &response).ok());
-    EXPECT_TRUE(response.granted());
+    EXPECT_TRUE(GrantedBy(*data, Request("api", "k")));
     EXPECT_EQ(Remaining("api", "k"), 5 - i);
     EXPECT_TRUE(Granted("api", "k"));
   }
@@ -292,10 +289,7 @@ TEST_P(RedisRefusalsTest, NodesOfDifferentLimitsSaySo) {
     EXPECT_EQ(differing().empty(), i < 3) << i;
     for (const char* limit : {"api", "same"}) {
       EXPECT_TRUE(Granted(limit, "k"));
-      grpc::ClientContext context;
-      v1::AcquireResponse response;
-      ASSERT_TRUE(data->Acquire(&context, Request(limit, "k"), &response).ok());
-      EXPECT_TRUE(response.granted());
+      EXPECT_TRUE(GrantedBy(*data, Request(limit, "k")));
     }
   }
   ASSERT_EQ(differing().size(), 1);

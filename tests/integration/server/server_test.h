@@ -50,13 +50,17 @@ class ServerTest : public ::testing::TestWithParam<DataTransport> {
   // Whether it was granted; fails the test on an error. Asked again, for a while, when a store was
   // away and nothing was taken: a busy machine can keep Redis from its turn for a breaker's budget.
   bool Granted(const std::string& limit, const std::string& key, uint64_t permits = 1) {
-    const v1::AcquireRequest request = Request(limit, key, permits);
+    return GrantedBy(*data_, Request(limit, key, permits));
+  }
+
+  // The same of any server.
+  static bool GrantedBy(v1::RateLimiter::Stub& server, const v1::AcquireRequest& request) {
     v1::AcquireResponse response;
     grpc::Status status;
     for (int tries = 0; tries < 100; ++tries) {
       grpc::ClientContext context;
       context.set_deadline(Soon());
-      status = data_->Acquire(&context, request, &response);
+      status = server.Acquire(&context, request, &response);
       const auto executed = context.GetServerTrailingMetadata().find(common::kExecutedMetadata);
       if (status.error_code() != grpc::StatusCode::UNAVAILABLE ||
           executed == context.GetServerTrailingMetadata().end() ||
