@@ -310,7 +310,7 @@ const PeerIdentity& SocketStream::peer() const { return Nobody(); }
 
 std::string SocketStream::peer_address() const {
   if (is_unix_) return "unix:";
-  if (peer_port_ == 0) return "not connected";
+  if (peer_port_ == 0) return std::string(kNotConnected);
   SocketAddress address;
   constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
   if (std::memcmp(peer_ip_, kMapped, sizeof(kMapped)) == 0) {

@@ -15,6 +15,9 @@ namespace sluice::net {
 
 class EventLoop;
 
+// What Stream::peer_address says before there is a peer.
+inline constexpr std::string_view kNotConnected = "not connected";
+
 // Who is at the other end, as far as TLS proved it.
 struct PeerIdentity {
   bool authenticated = false;      // a client certificate was verified
@@ -98,7 +101,7 @@ class Stream {
   virtual int64_t ready_since_ns() const = 0;
 
   virtual const PeerIdentity& peer() const = 0;
-  // "127.0.0.1:50312", "unix:/path".
+  // "127.0.0.1:50312", "unix:/path"; kNotConnected.
   virtual std::string peer_address() const = 0;
   virtual EventLoop& loop() = 0;
 };

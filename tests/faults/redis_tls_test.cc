@@ -20,6 +20,12 @@
 namespace sluice::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
 class RedisTlsTest : public ::testing::Test {
  protected:
   // A server that shows `certificate` and wants one from its clients.
@@ -93,6 +99,36 @@ TEST_F(RedisTlsTest, RefusesACertificateThatIsNotForItOrNotValid) {
 TEST_F(RedisTlsTest, ServesNobodyWithoutTheCertificateThatRedisWants) {
   Start(authority_.Issue());
   EXPECT_FALSE(Connected(Url("127.0.0.1", "ca=" + ca_)).ok());
+}
+
+// Redis takes the hello for the begin of a line, and waits for the rest.
+TEST_F(RedisTlsTest, SaysThatTheServerMayNotSpeakTls) {
+  port_ = FreePort();
+  RedisServer plain({"--port", absl::StrCat(port_)});
+  const absl::Status status = Connected(Url("127.0.0.1", "ca=" + ca_ + own_));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(StartsWith(absl::StrCat("rediss://127.0.0.1:", port_, "/0: the TLS handshake")),
+                    EndsWith("if the server does not speak TLS there, write redis://")));
+}
+
+TEST_F(RedisTlsTest, SaysThatTheServerMaySpeakNothingButTls) {
+  Start(authority_.Issue());
+  const absl::Status status = Connected(absl::StrCat("redis://127.0.0.1:", port_));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(StartsWith(absl::StrCat("redis://127.0.0.1:", port_, "/0: ")),
+                    EndsWith("if the server speaks TLS there, write rediss://")));
+}
+
+// Nobody answered, so that nothing is known of TLS.
+TEST_F(RedisTlsTest, DoesNotBlameTlsWhereNobodyListens) {
+  port_ = FreePort();
+  const absl::Status status = Connected(Url("127.0.0.1", "ca=" + ca_ + own_));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(absl::StrCat("127.0.0.1:", port_)), HasSubstr("start Redis there"),
+                    Not(HasSubstr("TLS"))));
 }
 
 TEST_F(RedisTlsTest, DecidesAtEachServerOfACluster) {

@@ -25,6 +25,19 @@ std::string Field(absl::string_view info, absl::string_view name) {
   return "";
 }
 
+// How a URL of this topology begins, with or without TLS.
+const char* SchemeOf(Topology topology, bool tls) {
+  switch (topology) {
+    case Topology::kServer:
+      return tls ? "rediss://" : "redis://";
+    case Topology::kCluster:
+      return tls ? "rediss-cluster://" : "redis-cluster://";
+    case Topology::kSentinel:
+      return tls ? "rediss-sentinel://" : "redis-sentinel://";
+  }
+  return "";
+}
+
 }  // namespace
 
 Connection::Connection(net::EventLoop& loop, net::Resolver& resolver,
@@ -237,12 +250,18 @@ void Connection::MoveTo(const net::Address& address, absl::Status why) {
 absl::Status Connection::Unreached(const absl::Status& why) const {
   const RedisUrl& url = options_.url;
   if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) {
-    const char* const plain =
-        options_.tls == nullptr ? "" : " (without rediss:// if it does not speak TLS there)";
-    return absl::Status(why.code(), absl::StrCat(why.message(),
-                                                 "; it is tried again: start Redis there, let this "
-                                                 "host reach it, or write into --store where it is",
-                                                 plain));
+    const bool connected = stream_->peer_address() != net::kNotConnected;
+    if (options_.tls != nullptr && connected) {
+      return absl::Status(why.code(),
+                          absl::StrCat(url.ToString(), ": ", why.message(),
+                                       "; it is tried again: if the server does not speak TLS "
+                                       "there, write ",
+                                       SchemeOf(url.topology, /*tls=*/false)));
+    }
+    return absl::Status(why.code(),
+                        absl::StrCat(why.message(),
+                                     "; it is tried again: start Redis there, let this host reach "
+                                     "it, or write into --store where it is"));
   }
   if (absl::IsUnauthenticated(why) && options_.tls != nullptr) {
     const std::string& ca = url.tls_options.trusted_ca_file;
@@ -266,7 +285,8 @@ void Connection::OnClosed(const absl::Status& why) {
       absl::IsUnavailable(reason)) {
     reason = absl::UnavailableError(absl::StrCat(options_.url.ToString(), ": ", reason.message(),
                                                  " before it answered; if the server speaks TLS "
-                                                 "there, write rediss://"));
+                                                 "there, write ",
+                                                 SchemeOf(options_.url.topology, /*tls=*/true)));
   }
   stream_ = nullptr;
   state_ = State::kAway;
