@@ -75,6 +75,23 @@ TEST(MarkerTest, WhatWasAReplicaMayHaveMissedTheFirstMarker) {
   EXPECT_EQ(step.floor_after_us, 10 * kSecondUs + kLagMarginUs);
 }
 
+TEST(MarkerTest, WhereThereIsNoMarkerNothingIsReadOfIt) {
+  ServerFacts server = ServerOf("a");
+  server.was_promoted = true;
+  server.durable = true;
+  server.max_lag_us = 0;
+  // What an optional held is still in its memory when it was reset.
+  std::optional<Marker> found = MarkerOf("a", 3, "w");
+  found->durable = true;
+  ASSERT_TRUE(NextMarker(server, found, true, std::nullopt, {}, "x").adopt);
+  found.reset();
+  const MarkerStep step = NextMarker(server, found, true, std::nullopt, {}, "x");
+  EXPECT_FALSE(step.adopt);
+  EXPECT_EQ(step.floor_after_us, 0);
+  EXPECT_EQ(step.write.Text(), "a 1 x 0 0 0 1");
+  EXPECT_STREQ(step.why, "data may be lost");
+}
+
 TEST(MarkerTest, APromotedServerWaitsForTheOldOneAndForWhatWasPromised) {
   Marker old = MarkerOf("a", 3, "w");
   old.lag_us = 20 * kSecondUs;
