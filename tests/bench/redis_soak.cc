@@ -5,8 +5,11 @@
 //   redis_soak [SECONDS [SEED]]      10 s at least; 60 s and a random seed
 //
 // Three nodes are threads with clients, on buckets of every algorithm; three more are processes
-// that share another bucket. Exits with 1 when a window holds more than it may, or when nothing is
-// granted for 20 s after a fault.
+// that share a bucket in Redis and one that they split. Three more split limits of every algorithm
+// (sharing: split), over the same bad network; and three do so while Redis is away
+// (on_store_failure: split), whose network is good: of a node that alone is cut off nothing is
+// promised. Exits with 1 when a window holds more than it may, or when nothing is granted for 20 s
+// after a fault.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -43,31 +47,50 @@ void PassSeconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-algorithm::Parameters ProcessesLimit() {
+// The processes' limits: in Redis, and split.
+algorithm::Parameters ExactLimit() {
   return algorithm::MakeTokenBucket({2000, kSecondNs}, 100, 0).value();
 }
+algorithm::Parameters SplitLimit() {
+  return algorithm::MakeSlidingLog({200, kSecondNs / 2}).value();
+}
 
-// Asks for one bucket until it is killed, and writes the moments of what it is granted to stdout.
+// What was granted of them.
+using Histories = std::array<GrantHistory, 2>;
+
+struct Written {
+  size_t limit;
+  int64_t at_ns;
+};
+
+// Asks for a bucket of each limit until it is killed, and writes what it is granted to stdout.
 int RunNode(const std::string& url) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  RedisNode node(url, LoadOptions::BriskOptions());
-  const auto rule = MakeRule(1, ProcessesLimit());
-  node.store().Register(rule);
+  store::RedisStoreOptions options = LoadOptions::BriskOptions();
+  options.node_ttl_ns = kNodeTtlNs;
+  RedisNode node(url, options);
+  const auto split = std::make_shared<store::Rule>(*MakeRule(2, SplitLimit()));
+  split->sharing = store::Sharing::kSplit;
+  const std::shared_ptr<const store::Rule> rules[] = {MakeRule(1, ExactLimit()), split};
+  for (const auto& rule : rules) node.store().Register(rule);
   while (true) {
-    const Acquired one = Acquire(node.store(), *rule, "k");
-    if (!one.granted()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      continue;
+    bool any = false;
+    for (size_t limit = 0; limit < std::size(rules); ++limit) {
+      const Acquired one = Acquire(node.store(), *rules[limit], "k");
+      if (!one.granted()) continue;
+      any = true;
+      const Written written = {limit, one.now_ns};
+      if (write(STDOUT_FILENO, &written, sizeof(written)) != sizeof(written)) return 0;
     }
-    const int64_t at_ns = one.now_ns;
-    if (write(STDOUT_FILENO, &at_ns, sizeof(at_ns)) != sizeof(at_ns)) return 0;
+    if (!any) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-// A process of RunNode, whose grants go to a history.
+// A process of RunNode, whose grants go to the histories.
 class NodeProcess {
  public:
-  NodeProcess(std::string url, GrantHistory* history) : url_(std::move(url)), history_(*history) {
+  NodeProcess(std::string url, Histories* histories)
+      : url_(std::move(url)), histories_(*histories) {
     Start();
   }
   ~NodeProcess() { Kill(); }
@@ -91,18 +114,29 @@ class NodeProcess {
     }
     close(ends[1]);
     reader_ = std::thread([this, fd = ends[0]] {
-      int64_t at_ns = 0;
-      while (read(fd, &at_ns, sizeof(at_ns)) == sizeof(at_ns)) history_.Add(at_ns, 1);
+      Written written = {};
+      while (read(fd, &written, sizeof(written)) == sizeof(written)) {
+        histories_[written.limit].Add(written.at_ns, 1);
+      }
       close(fd);
     });
   }
 
  private:
   const std::string url_;
-  GrantHistory& history_;
+  Histories& histories_;
   pid_t pid_ = -1;
   std::thread reader_;
 };
+
+// Nodes that have nothing to do with the others on the same Redis, and split limits.
+LoadOptions LoadOf(const std::string& name, store::Sharing sharing, bool split_away) {
+  LoadOptions options = LoadOfNodes(sharing, split_away);
+  options.store.name_space = name;
+  options.clients = 2;
+  for (LoadedLimit& limit : options.limits) limit.name = name + "-" + limit.name;
+  return options;
+}
 
 struct Fault {
   const char* what;
@@ -115,12 +149,17 @@ int Soak(double seconds, uint32_t seed) {
   const std::string path = server.folder() + "/flaky.sock";
   FlakyProxy proxy(server.socket_path(), path);
   const std::string unreliable = "unix://" + path;
-  GrantHistory history(ProcessesLimit());
+  Histories histories = {GrantHistory(ExactLimit()), GrantHistory(SplitLimit())};
   std::vector<std::unique_ptr<NodeProcess>> processes;
   for (const std::string& url : {unreliable, server.url(), server.url()}) {
-    processes.push_back(std::make_unique<NodeProcess>(url, &history));
+    processes.push_back(std::make_unique<NodeProcess>(url, &histories));
   }
   SharedLoad load({unreliable, unreliable, server.url()});
+  SharedLoad split({unreliable, unreliable, server.url()},
+                   LoadOf("split", store::Sharing::kSplit, false));
+  SharedLoad going({server.url(), server.url(), server.url()},
+                   LoadOf("going", store::Sharing::kExact, true));
+  const std::array<const SharedLoad*, 2> by_share = {&split, &going};
 
   std::minstd_rand random(seed);
   const double stop_s = std::min(10.0, seconds / 6);
@@ -167,7 +206,7 @@ int Soak(double seconds, uint32_t seed) {
        }},
   };
 
-  bool served = load.AwaitGrants(500);
+  bool served = load.AwaitGrants(500) && split.AwaitGrants(100) && going.AwaitGrants(100);
   const auto begin = std::chrono::steady_clock::now();
   const auto passed_s = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -186,18 +225,28 @@ int Soak(double seconds, uint32_t seed) {
     std::fflush(stdout);
     fault.make();
     ++made;
-    const uint64_t of_processes = history.permits();
+    const uint64_t before[] = {histories[0].permits(), histories[1].permits()};
     served = load.AwaitGrants(200, 0);
-    for (int i = 0; served && history.permits() < of_processes + 100; ++i) {
-      served = i < 4000;
-      PassSeconds(0.005);
+    for (const SharedLoad* one : by_share) served = served && one->AwaitGrants(100);
+    for (size_t limit = 0; limit < histories.size(); ++limit) {
+      for (int i = 0; served && histories[limit].permits() < before[limit] + 100; ++i) {
+        served = i < 4000;
+        PassSeconds(0.005);
+      }
     }
     if (!served) std::printf("nothing was granted for 20 s after: %s\n", fault.what);
   }
   for (const auto& process : processes) process->Kill();
-  std::string over = load.Check();
-  std::printf("  %-10s%s\n", "processes", history.Summary().c_str());
-  if (const std::string one = history.Check(); !one.empty()) over += "processes: " + one + "\n";
+  std::string over;
+  for (SharedLoad* one : {&load, &split, &going}) over += one->Check();
+  std::printf("  granted by share while Redis was away: %llu\n",
+              static_cast<unsigned long long>(going.granted_away()));
+  const char* const names[] = {"processes", "processes, split"};
+  for (size_t i = 0; i < histories.size(); ++i) {
+    std::printf("  %-17s %s\n", names[i], histories[i].Summary().c_str());
+    const std::string one = histories[i].Check();
+    if (!one.empty()) over += std::string(names[i]) + ": " + one + "\n";
+  }
   std::printf("%zu faults in %.0f s. Verdict: %s\n", made, passed_s(),
               !over.empty() ? ("TOO MUCH GRANTED\n" + over).c_str()
               : served      ? "no window of any bucket held more than it may"
