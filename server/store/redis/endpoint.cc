@@ -18,7 +18,7 @@ constexpr int64_t kTimerLatenessNs = 500'000;
 // A connection on which nothing comes for so long is made anew.
 constexpr int64_t kProbeTimeoutNs = 1'000'000'000;
 
-// Answers to what nobody waits for: ASKING, scripts that are loaded again.
+// Answers to what nobody waits for: ASKING.
 class Ignored final : public Connection::Waiter {
  public:
   static Ignored& Get() {
@@ -265,12 +265,15 @@ void Endpoint::OnFailed(const absl::Status& why) {
 }
 
 void Endpoint::LoadScripts() {
-  // On each: a command follows on any of them.
+  // On each: a command follows on any of them. Once for all commands that were on their way:
+  // answers come in order, so where one is awaited the scripts were loaded after what was told
+  // NOSCRIPT.
   for (const auto& lane : lanes_) {
+    if (lane->loads.under_way > 0) continue;
     for (size_t i = 0; i < kScripts && lane->connection.ready(); ++i) {
-      lane->connection.Send(
-          std::vector<std::string>{"SCRIPT", "LOAD", TextOf(static_cast<Script>(i)).text},
-          &Ignored::Get());
+      const std::vector<std::string> words = {"SCRIPT", "LOAD",
+                                              TextOf(static_cast<Script>(i)).text};
+      if (lane->connection.Send(words, &lane->loads)) ++lane->loads.under_way;
     }
   }
 }

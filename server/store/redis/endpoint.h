@@ -131,6 +131,12 @@ class Endpoint final : private Connection::Waiter {
   // One of its connections, and what is in flight there.
   class Lane final : public Connection::Owner {
    public:
+    // Scripts that are loaded again.
+    struct Loads final : Connection::Waiter {
+      void OnReply(Reply*) override { --under_way; }
+      size_t under_way = 0;
+    };
+
     explicit Lane(Endpoint& endpoint);
     absl::Status OnInfo(const std::string& info) override;
     void OnReady() override;
@@ -138,6 +144,7 @@ class Endpoint final : private Connection::Waiter {
     void OnFailed(const absl::Status& why) override;
 
     Endpoint& endpoint;
+    Loads loads;  // until after the connection's end
     Connection connection;
     std::deque<Command*> in_flight;  // oldest first
   };
