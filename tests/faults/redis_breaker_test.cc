@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "server/algorithm/make.h"
@@ -43,12 +44,13 @@ class RedisBreakerTest : public ::testing::Test {
     store_ =
         std::move(store::RedisStore::Create(clock_, loops, *resolver_, options, nullptr)).value();
     store_->Register(rule_);
-    loop_->RunOnce(0);
-    do {
-      Ask();
-      loop_->RunOnce(-1);
-    } while (asked_->done && asked_->acquisition.outcome == store::Outcome::kUnavailable);
+    asked_ = std::make_unique<Asked>(*rule_);
+    std::thread asker([this] {
+      EXPECT_TRUE(store_->AwaitFirstConnections().ok());
+      store_->Acquire(asked_.get());
+    });
     Await();
+    asker.join();
     EXPECT_EQ(asked_->acquisition.outcome, store::Outcome::kGranted);
   }
   ~RedisBreakerTest() override {

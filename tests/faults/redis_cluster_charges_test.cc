@@ -206,6 +206,7 @@ TEST_F(RedisClusterChargesTest, NeverAreGenerousUnderLoad) {
   // Every client charges two limits, and many are denied by one of them.
   LoadOptions options;
   options.several_charges = true;
+  options.store = PatientOptions();
   for (LoadedLimit& limit : options.limits) limit.keys = limit.keys > 1 ? 64 : 1;
   SharedLoad load(std::vector<std::string>(3, cluster_->url()), options);
   EXPECT_TRUE(load.AwaitGrants(3000));

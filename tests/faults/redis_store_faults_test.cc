@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/algorithm/make.h"
@@ -39,13 +40,19 @@ std::shared_ptr<const store::Rule> RuleOf(bool allow_when_away = false) {
 void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
 
 // Of three nodes.
-std::unique_ptr<SharedLoad> LoadOn(const std::string& url) {
-  return std::make_unique<SharedLoad>(std::vector<std::string>(3, url));
+std::unique_ptr<SharedLoad> LoadOn(const std::string& url, LoadOptions options = {}) {
+  return std::make_unique<SharedLoad>(std::vector<std::string>(3, url), std::move(options));
+}
+// Where Redis is never away, however busy the machine.
+LoadOptions PatientLoad() {
+  LoadOptions options;
+  options.store.budget_ns = 60 * kSecond;
+  return options;
 }
 
 TEST(RedisStoreFaultsTest, NoWindowIsOverWhenAllIsWell) {
   RedisServer server;
-  const auto load = LoadOn(server.url());
+  const auto load = LoadOn(server.url(), PatientLoad());
   EXPECT_TRUE(load->AwaitGrants(3000));
   EXPECT_EQ(load->Check(), "");
   EXPECT_EQ(load->unavailable(), 0u);
@@ -79,7 +86,7 @@ TEST(RedisStoreFaultsTest, AKilledRedisWithItsFileComesBackWhereItWas) {
 
 TEST(RedisStoreFaultsTest, FlushedScriptsAreLoadedAgainUnnoticed) {
   RedisServer server;
-  const auto load = LoadOn(server.url());
+  const auto load = LoadOn(server.url(), PatientLoad());
   RedisCalls calls(server);
   for (int i = 0; i < 20; ++i) {
     calls.Call({"SCRIPT", "FLUSH"});

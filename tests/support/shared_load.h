@@ -226,6 +226,13 @@ class SharedLoad {
                 static_cast<unsigned long long>(unavailable()),
                 static_cast<unsigned long long>(refunded()),
                 static_cast<double>(longest_ns()) / 1e6);
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (nodes_[n] == nullptr) continue;
+      const store::StoreHealth health = nodes_[n]->store().Health();
+      if (health.times_away == 0) continue;
+      std::printf("  node %zu was without Redis %llu times, last: %s\n", n,
+                  static_cast<unsigned long long>(health.times_away), health.why.c_str());
+    }
     return over;
   }
 

@@ -123,8 +123,9 @@ class RedisStore final : public Store {
   ~RedisStore() override;
 
   // Blocks until a connection of each loop is ready, or one has failed. UNAVAILABLE,
-  // DEADLINE_EXCEEDED: Redis cannot be reached now. Other errors: this server will not do (UNAUTHENTICATED, PERMISSION_DENIED,
-  // FAILED_PRECONDITION: too old, a replica, evicts). The store goes on trying in any case.
+  // DEADLINE_EXCEEDED: Redis cannot be reached now. Other errors: this server will not do
+  // (UNAUTHENTICATED, PERMISSION_DENIED, FAILED_PRECONDITION: too old, a replica, evicts). The
+  // store goes on trying in any case.
   absl::Status AwaitFirstConnections();
 
   // If a limit has to know of other nodes, blocks until it is known whether this one may decide by
