@@ -227,6 +227,18 @@ bool RedisCluster::AwaitInfo(size_t i, const std::string& text) {
       [&] { return Call(i, {"INFO", "replication"}).text.find(text) != std::string::npos; });
 }
 
+bool RedisCluster::AwaitFailure(size_t i, size_t at) {
+  const auto failed = [&] {
+    const std::string nodes = Call(at, {"CLUSTER", "NODES"}).text;
+    const size_t line = nodes.find(servers_[i].id + " ");
+    return nodes.substr(line, nodes.find('\n', line) - line).find(",fail ") != std::string::npos;
+  };
+  return Await([&] {
+    return failed() &&
+           Call(at, {"CLUSTER", "INFO"}).text.find("cluster_state:ok") != std::string::npos;
+  });
+}
+
 bool RedisCluster::AwaitPromotion(size_t i) {
   return Await([&] {
     return Call(i, {"INFO", "replication"}).text.find("role:master") != std::string::npos &&

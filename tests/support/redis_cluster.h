@@ -68,6 +68,9 @@ class RedisCluster {
 
   // Waits until its INFO replication has it. False: it has not, in 20 s.
   bool AwaitInfo(size_t i, const std::string& text);
+  // Waits until server `at` holds server `i` for failed, and serves its own slots. False: it does
+  // not, in 20 s.
+  bool AwaitFailure(size_t i, size_t at);
   // Waits until server `i` is a primary that serves slots. False: it is not, in 20 s.
   bool AwaitPromotion(size_t i);
 

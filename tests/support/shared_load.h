@@ -109,7 +109,7 @@ class SharedLoad {
  public:
   // A node for each URL. Begins at once.
   explicit SharedLoad(const std::vector<std::string>& urls, LoadOptions options = {})
-      : options_(std::move(options)) {
+      : options_(std::move(options)), granted_by_redis_(options_.limits.size()) {
     // Beside those of MakeRule.
     static std::atomic<uint32_t> next_id{1'000'000};
     for (const LoadedLimit& limit : options_.limits) {
@@ -154,14 +154,14 @@ class SharedLoad {
   // again. False: they were not, in `patience_ns`.
   static constexpr size_t kAnyLimit = ~size_t{0};
   bool AwaitGrants(uint64_t more, size_t limit = kAnyLimit,
-                   int64_t patience_ns = 20'000'000'000) const {
-    constexpr int64_t kStepNs = 5'000'000;
+                   int64_t patience_ns = kPatienceNs) const {
     const uint64_t until = granted(limit) + more;
-    for (int64_t waited_ns = 0; granted(limit) < until; waited_ns += kStepNs) {
-      if (waited_ns > patience_ns) return false;
-      std::this_thread::sleep_for(std::chrono::nanoseconds(kStepNs));
-    }
-    return true;
+    return Await([&] { return granted(limit) >= until; }, patience_ns);
+  }
+  // The same, of those that Redis decided.
+  bool AwaitGrantsByRedis(uint64_t more, size_t limit) const {
+    const uint64_t until = granted_by_redis(limit) + more;
+    return Await([&] { return granted_by_redis(limit) >= until; }, kPatienceNs);
   }
 
   // Permits.
@@ -173,6 +173,9 @@ class SharedLoad {
     }
     return sum;
   }
+
+  // Acquisitions of which the limit was the first charge, and that Redis decided.
+  uint64_t granted_by_redis(size_t limit) const { return granted_by_redis_[limit].load(); }
 
   // Answered without Redis.
   uint64_t unavailable() const { return unavailable_.load(); }
@@ -248,6 +251,18 @@ class SharedLoad {
     std::vector<Part> parts;
   };
 
+  static constexpr int64_t kPatienceNs = 20'000'000'000;
+
+  template <typename Condition>
+  static bool Await(Condition condition, int64_t patience_ns) {
+    constexpr int64_t kStepNs = 5'000'000;
+    for (int64_t waited_ns = 0; !condition(); waited_ns += kStepNs) {
+      if (waited_ns > patience_ns) return false;
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kStepNs));
+    }
+    return true;
+  }
+
   static std::string KeyOf(size_t key) { return "k" + std::to_string(key); }
 
   std::vector<store::Charge> ChargesOf(const std::vector<Part>& parts,
@@ -312,6 +327,9 @@ class SharedLoad {
       if (acquired.granted() && acquired.source == store::Source::kLocal) {
         granted_locally_.fetch_add(1);
       }
+      if (acquired.granted() && acquired.source == store::Source::kStore) {
+        granted_by_redis_[first].fetch_add(1);
+      }
       if (acquired.granted() && options.want_receipt) {
         open.push_back({std::move(acquired), std::move(parts)});
         if (open.size() > 4) {
@@ -356,6 +374,7 @@ class SharedLoad {
   std::atomic<uint64_t> granted_away_{0};
   std::atomic<uint64_t> granted_locally_{0};
   std::atomic<uint64_t> refunded_{0};
+  std::vector<std::atomic<uint64_t>> granted_by_redis_;  // of each limit
   std::atomic<int64_t> longest_ns_{0};
   // Of each node.
   std::vector<std::unique_ptr<std::atomic<bool>>> leaving_;

@@ -322,7 +322,8 @@ std::vector<LocalBuckets::Granted> LocalBuckets::TakeAll(Moment at) {
           static_cast<uint64_t>(static_cast<int64_t>(level.capacity) - level.remaining);
       const uint64_t permits = std::min(bucket.granted, lacking);
       if (permits == 0) continue;
-      all.push_back({bucket.rule, name.substr(sizeof(uint32_t)), permits});
+      all.push_back({bucket.rule, name.substr(sizeof(uint32_t)), permits,
+                     at.now_ns + std::min(level.reset_after_ns, kNever - at.now_ns)});
     }
   }
   return all;

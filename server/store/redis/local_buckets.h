@@ -51,6 +51,9 @@ class LocalBuckets {
     std::shared_ptr<const RuleEntry> rule;
     std::string key;
     uint64_t permits = 0;
+    // From then on it matters no more (on common::Clock::NowNs()): its bucket here would be full,
+    // so that the share's own refill has paid for it.
+    int64_t until_ns = 0;
   };
 
   // At most so many buckets; who would need one more is denied, Reason::kOverflow.

@@ -1,0 +1,200 @@
+// A Redis Cluster that goes on without some of its slots (cluster-require-full-coverage no) while a
+// primary is dead: what becomes of its keys, and that those of the others go on.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/store/redis/heartbeat_command.h"
+#include "server/store/redis/slots.h"
+#include "tests/faults/cluster_keys.h"
+#include "tests/support/redis_cluster.h"
+#include "tests/support/shared_load.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr size_t kServers = 3;
+// A node that does not notice most of it pass loses its share, as one that was stopped: longer than
+// a busy machine keeps a thread waiting.
+constexpr int64_t kTtlNs = 4 * kNodeTtlNs;
+
+class RedisClusterPartialTest : public ::testing::Test {
+ protected:
+  // Nodes that share limits of each algorithm at each server.
+  LoadOptions Load(store::Sharing sharing, bool split_away) {
+    LoadOptions options = LoadOfNodes(sharing, split_away);
+    options.store.budget_ns = 200'000'000;
+    options.store.node_ttl_ns = kTtlNs;
+    options.several_charges = false;
+    const std::vector<LoadedLimit> kinds = std::move(options.limits);
+    options.limits.clear();
+    for (size_t server = 0; server < kServers; ++server) {
+      for (LoadedLimit limit : kinds) {
+        limit.name = NameAt(limit.name, server);
+        options.limits.push_back(std::move(limit));
+      }
+    }
+    kinds_ = kinds.size();
+    return options;
+  }
+  std::vector<std::string> ThreeTimes() { return std::vector<std::string>(3, cluster_.url()); }
+
+  // A limit of which the bucket that is asked for is there.
+  std::string NameAt(const std::string& kind, size_t server) {
+    for (int i = 0;; ++i) {
+      std::string name = kind + std::to_string(server) + "-" + std::to_string(i);
+      const auto slot = store::redis::SlotOf(store::redis::KeysOf("sluice", name, "k0")[0]);
+      if (cluster_.OwnerOf(slot) == server) return name;
+    }
+  }
+
+  // Of each limit there.
+  bool AwaitGrantsAt(const SharedLoad& load, size_t server, uint64_t more) const {
+    for (size_t i = 0; i < kinds_; ++i) {
+      if (!load.AwaitGrants(more, server * kinds_ + i)) return false;
+    }
+    return true;
+  }
+  bool AwaitGrantsByRedisAt(const SharedLoad& load, size_t server, uint64_t more) const {
+    for (size_t i = 0; i < kinds_; ++i) {
+      if (!load.AwaitGrantsByRedis(more, server * kinds_ + i)) return false;
+    }
+    return true;
+  }
+  uint64_t GrantedAt(const SharedLoad& load, size_t server) const {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < kinds_; ++i) sum += load.granted(server * kinds_ + i);
+    return sum;
+  }
+
+  // The one of the nodes' heartbeats.
+  size_t OfHeartbeats() {
+    return cluster_.OwnerOf(store::redis::SlotOf(store::redis::NodesKey("sluice")));
+  }
+  static size_t After(size_t server) { return (server + 1) % kServers; }
+
+  RedisCluster cluster_{{.arguments = {"--cluster-require-full-coverage", "no"}}};
+
+ private:
+  size_t kinds_ = 0;
+};
+
+TEST_F(RedisClusterPartialTest, DenyDeniesNothingButTheDeadPrimarysKeys) {
+  SharedLoad load(ThreeTimes(), Load(store::Sharing::kExact, false));
+  for (size_t server = 0; server < kServers; ++server) {
+    ASSERT_TRUE(AwaitGrantsAt(load, server, 20));
+  }
+  cluster_.server(0).Kill();
+  ASSERT_TRUE(cluster_.AwaitFailure(0, 1));
+  const uint64_t before = GrantedAt(load, 0);
+  const uint64_t unavailable = load.unavailable();
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, 1, 50));
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, 2, 50));
+  EXPECT_EQ(GrantedAt(load, 0), before);
+  EXPECT_GT(load.unavailable(), unavailable);
+  // It comes back without its data.
+  cluster_.server(0).Start();
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, 0, 50));
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_EQ(load.granted_away(), 0u);
+}
+
+// As all nodes reach the primary of their heartbeats Redis is not away, whoever else is.
+TEST_F(RedisClusterPartialTest, SplitOnFailureGoesOnInRedisWhileTheHeartbeatsDo) {
+  SharedLoad load(ThreeTimes(), Load(store::Sharing::kExact, true));
+  const size_t heartbeats = OfHeartbeats();
+  const size_t dead = After(heartbeats);
+  for (size_t server = 0; server < kServers; ++server) {
+    ASSERT_TRUE(AwaitGrantsByRedisAt(load, server, 20));
+  }
+  cluster_.server(dead).Kill();
+  ASSERT_TRUE(cluster_.AwaitFailure(dead, heartbeats));
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, heartbeats, 50));
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, After(dead), 50));
+  cluster_.server(dead).Start();
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, dead, 50));
+  EXPECT_EQ(load.Check(), "");
+}
+
+// By that primary all nodes judge, so that none is exact while another one is not.
+TEST_F(RedisClusterPartialTest, SplitOnFailureGoesOnByShareWhileTheHeartbeatsAreAway) {
+  SharedLoad load(ThreeTimes(), Load(store::Sharing::kExact, true));
+  const size_t heartbeats = OfHeartbeats();
+  for (size_t server = 0; server < kServers; ++server) {
+    ASSERT_TRUE(AwaitGrantsByRedisAt(load, server, 20));
+  }
+  cluster_.server(heartbeats).Kill();
+  ASSERT_TRUE(cluster_.AwaitFailure(heartbeats, After(heartbeats)));
+  const uint64_t away = load.granted_away();
+  for (size_t server = 0; server < kServers; ++server) {
+    EXPECT_TRUE(AwaitGrantsAt(load, server, 50));
+  }
+  EXPECT_GT(load.granted_away(), away);
+  cluster_.server(heartbeats).Start();
+  for (size_t server = 0; server < kServers; ++server) {
+    EXPECT_TRUE(AwaitGrantsByRedisAt(load, server, 50));
+  }
+  EXPECT_EQ(load.Check(), "");
+}
+
+// What nodes granted of its keys meanwhile they cannot report. It keeps the others waiting for no
+// longer than it matters; and for as long, or a window from the start on would hold more.
+TEST_F(RedisClusterPartialTest, APrimaryThatStaysAwayKeepsNobodyElseFromRedis) {
+  const size_t heartbeats = OfHeartbeats();
+  const size_t dead = After(heartbeats);
+  LoadOptions options = Load(store::Sharing::kExact, true);
+  options.limits.push_back(
+      {NameAt("slow", dead), algorithm::MakeTokenBucket({100, 1'000'000'000}, 900, 0).value(), 3});
+  options.limits.back().split_away = true;
+  const size_t slow = options.limits.size() - 1;
+  SharedLoad load(ThreeTimes(), options);
+  ASSERT_TRUE(load.AwaitGrantsByRedis(100, slow));
+  for (size_t server = 0; server < kServers; ++server) {
+    ASSERT_TRUE(AwaitGrantsByRedisAt(load, server, 20));
+  }
+  // Without a majority nobody serves.
+  cluster_.server(heartbeats).Pause();
+  cluster_.server(dead).Pause();
+  const uint64_t away = load.granted_away();
+  ASSERT_TRUE(load.AwaitGrants(150, slow));
+  ASSERT_GT(load.granted_away(), away);
+  cluster_.server(heartbeats).Resume();
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, heartbeats, 50));
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, After(dead), 50));
+  cluster_.server(dead).Resume();
+  EXPECT_TRUE(AwaitGrantsByRedisAt(load, dead, 50));
+  EXPECT_TRUE(load.AwaitGrantsByRedis(50, slow));
+  EXPECT_EQ(load.Check(), "");
+}
+
+TEST_F(RedisClusterPartialTest, SharesGoOnWhileTheHeartbeatsDo) {
+  SharedLoad load(ThreeTimes(), Load(store::Sharing::kSplit, false));
+  const size_t heartbeats = OfHeartbeats();
+  const size_t dead = After(heartbeats);
+  for (size_t server = 0; server < kServers; ++server) {
+    ASSERT_TRUE(AwaitGrantsAt(load, server, 20));
+  }
+  cluster_.server(dead).Kill();
+  ASSERT_TRUE(cluster_.AwaitFailure(dead, heartbeats));
+  for (size_t server = 0; server < kServers; ++server) {
+    EXPECT_TRUE(AwaitGrantsAt(load, server, 50));
+  }
+  cluster_.server(heartbeats).Kill();
+  // Shares are lost with the heartbeats, after 7/8 of a time to live.
+  PassTime(std::chrono::nanoseconds(2 * kTtlNs));
+  const uint64_t before = load.granted();
+  PassTime(std::chrono::nanoseconds(kTtlNs / 2));
+  EXPECT_EQ(load.granted(), before);
+  cluster_.server(heartbeats).Start();
+  for (size_t server = 0; server < kServers; ++server) {
+    EXPECT_TRUE(AwaitGrantsAt(load, server, 50));
+  }
+  EXPECT_EQ(load.Check(), "");
+  EXPECT_EQ(load.node(0).store().Stats().decisions, 0u);
+}
+
+}  // namespace
+}  // namespace sluice::testing
