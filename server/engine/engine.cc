@@ -7,6 +7,8 @@
 
 namespace sluice::engine {
 
+constinit const store::Acquisition AcquireWork::kUndecided;
+
 void AcquireWork::Clear() {
   items_.clear();
   decided_.clear();

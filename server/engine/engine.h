@@ -58,7 +58,7 @@ class AcquireWork : public store::AcquireOperation {
     item.requested = item.merged = 1;
     merged_.push_back({&rule, key, permits});
     merged_of_.push_back(0);
-    decided_.emplace_back();
+    decided_.push_back(kUndecided);
   }
 
   // INVALID_ARGUMENT: no charges, more than bounds::kMaxCharges (counted before adding up),
@@ -99,6 +99,10 @@ class AcquireWork : public store::AcquireOperation {
 
  private:
   friend class Engine;
+
+  // Copied, and not made in place: gcc clears 88 bytes with `rep stos`, which takes longer to begin
+  // than all else that is done to queue an acquisition.
+  static const store::Acquisition kUndecided;
 
   struct Item {
     absl::Status status;
