@@ -23,8 +23,8 @@ import time
 
 TICK = os.sysconf("SC_CLK_TCK")
 # Buckets that live on after a decision, and grant all that is asked here.
-LIMITS = "limits: [{name: api, rate: 100/s, burst: 1000000000}]\n"
-ALLOW = "limits: [{name: api, rate: 100/s, burst: 1000000000, on_store_failure: allow}]\n"
+LIMITS = "limits: [{name: api, rate: 1/5s, burst: 100000000}]\n"
+ALLOW = "limits: [{name: api, rate: 1/5s, burst: 100000000, on_store_failure: allow}]\n"
 
 
 def field(number, payload):
