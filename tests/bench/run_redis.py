@@ -5,7 +5,7 @@ A redis-server on a Unix socket, nodes beside one another and one load, interlea
 rounds. CPU time is read from /proc, so other load on the machine disturbs little; the load takes
 a core of its own, the nodes and Redis share another.
 
-    tests/bench/run_redis.py [--build build] [--other BUILD]... [--rounds 3] [--seconds 2]
+    tests/bench/run_redis.py [--build build] [--other BUILD]... [--rounds 3] [--seconds 2] [--rate 1/5s]
 
 Rows: one hot key and random keys, 8 connections x 32 in flight; of the memory store, of Redis on
 the data plane's own loop, and of Redis on a loop of its own (--store_threads=1). --other names
@@ -22,9 +22,10 @@ import tempfile
 import time
 
 TICK = os.sysconf("SC_CLK_TCK")
-# Buckets that live on after a decision, and grant all that is asked here.
-LIMITS = "limits: [{name: api, rate: 1/5s, burst: 100000000}]\n"
-ALLOW = "limits: [{name: api, rate: 1/5s, burst: 100000000, on_store_failure: allow}]\n"
+# Grants all that is asked here. At one permit in 5 s a bucket is found as it was left; at 100 in a
+# second it was full again, and forgotten, before it is asked for again.
+LIMITS = "limits: [{name: api, rate: %s, burst: 100000000}]\n"
+ALLOW = "limits: [{name: api, rate: %s, burst: 100000000, on_store_failure: allow}]\n"
 
 
 def field(number, payload):
@@ -55,7 +56,7 @@ class Redis:
 
 
 class Node:
-    def __init__(self, name, build, folder, flags, limits=LIMITS):
+    def __init__(self, name, build, folder, flags, limits):
         self.name = name
         path = os.path.join(folder, f"{name}.yaml")
         with open(path, "w", encoding="utf-8") as out:
@@ -95,6 +96,7 @@ class Node:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build")
+    parser.add_argument("--rate", default="1/5s", help="of each bucket")
     parser.add_argument("--other", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
@@ -106,13 +108,15 @@ def main():
             out.write(body())
         redis = Redis(folder)
         url = f"--store=unix://{redis.socket}"
-        nodes = [Node("memory", options.build, folder, []),
-                 Node("redis", options.build, folder, [url]),
-                 Node("redis_own_loop", options.build, folder, [url, "--store_threads=1"])]
-        nodes += [Node(f"other_{i}", build, folder, [url]) for i, build in enumerate(options.other)]
+        limits = LIMITS % options.rate
+        nodes = [Node("memory", options.build, folder, [], limits),
+                 Node("redis", options.build, folder, [url], limits),
+                 Node("redis_own_loop", options.build, folder, [url, "--store_threads=1"], limits)]
+        nodes += [Node(f"other_{i}", build, folder, [url], limits)
+                  for i, build in enumerate(options.other)]
         # One whose Redis is not there, and whose limit says allow.
         nodes.append(Node("away", options.build, folder,
-                          [f"--store=unix://{folder}/nobody.sock"], ALLOW))
+                          [f"--store=unix://{folder}/nobody.sock"], ALLOW % options.rate))
         try:
             for _ in range(options.rounds):
                 for row, digits in (("hot key", 0), ("random keys", 5)):
