@@ -132,6 +132,7 @@ class Honest:
         self.connection.sendall(GREETING + frame(WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
         self.stream = 1
         self.data = b""
+        self.refused = 0
 
     def ask(self):
         """Raises unless the call is answered in time and in full. Asked again, a few times, if it was
@@ -139,6 +140,7 @@ class Honest:
         for _ in range(5):
             if self.ask_once():
                 return
+            self.refused += 1
             time.sleep(0.05)
         raise RuntimeError("an honest call was refused five times")
 
@@ -590,6 +592,9 @@ def run(name, path):
             check(not honest.is_alive(), "an honest call was not answered")
             check(honest.error is None, f"the honest client: {honest.error!r}")
             check(honest.answered > 0, "the honest client was not served during the attack")
+            refused = honest.client.refused
+            check(refused <= 2 + honest.answered // 20,
+                  f"{refused} honest calls were refused, {honest.answered} answered")
             Honest(connect()).ask()  # new ones are served, too
             print(f"{name:30} {times:4} x, {sent / MIB:6.1f} MiB in {took_s:4.1f} s: {cpu_s:.2f} s of CPU, "
                   f"{grown / MIB:+6.1f} MiB; {honest.answered} honest calls, slowest "
