@@ -7,6 +7,7 @@
 //   redis_store_bench [SECONDS_A_CASE [hot|random|single|redis-benchmark|compare|away]]
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -197,10 +198,10 @@ double MeasureRedisBenchmark(RedisServer& server, size_t keys, int in_flight, do
   return redis / done * 1e6;
 }
 
-// In turn, by pairs: a machine may be twice as fast a second later.
+// Each of ours between two of redis-benchmark: a machine may be twice as fast a second later.
 void Compare(RedisServer& server, double seconds) {
   std::vector<double> ratios;
-  for (int pair = 0; pair < 20; ++pair) {
+  for (int round = 0; round < 20; ++round) {
     const double one = MeasureRedisBenchmark(server, 10'000, 256, seconds);
     const double ours = Measure("10000 keys, 256 callers", server, 10'000, 256, seconds);
     const double two = MeasureRedisBenchmark(server, 10'000, 256, seconds);

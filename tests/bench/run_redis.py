@@ -5,7 +5,8 @@ A redis-server on a Unix socket, nodes beside one another and one load, interlea
 rounds. CPU time is read from /proc, so other load on the machine disturbs little; the load takes
 a core of its own, the nodes and Redis share another.
 
-    tests/bench/run_redis.py [--build build] [--other BUILD]... [--rounds 3] [--seconds 2] [--rate 1/5s]
+    tests/bench/run_redis.py [--build build] [--other BUILD]... [--rounds 3] [--seconds 2]
+                             [--rate 1/5s]
 
 Rows: one hot key and random keys, 8 connections x 32 in flight; of the memory store, of Redis on
 the data plane's own loop, and of Redis on a loop of its own (--store_threads=1). --other names

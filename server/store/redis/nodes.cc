@@ -188,10 +188,8 @@ void Nodes::SendReports() {
   std::vector<LocalBuckets::Granted> rest = away_.TakeAll({now_ns, clock_.WallNs()});
   std::move(rest.begin(), rest.end(), std::back_inserter(unreported_));
   // A primary of a Cluster may stay away for long, and nobody is exact before all have reported.
-  unreported_.erase(
-      std::remove_if(unreported_.begin(), unreported_.end(),
-                     [&](const LocalBuckets::Granted& one) { return one.until_ns <= now_ns; }),
-      unreported_.end());
+  std::erase_if(unreported_,
+                [&](const LocalBuckets::Granted& one) { return one.until_ns <= now_ns; });
   // Each once: what fails at once is tried again with the next heartbeat.
   for (size_t tries = unreported_.size(); tries > 0 && in_flight_ < kMaxReports; --tries) {
     if (unreported_.empty()) return;

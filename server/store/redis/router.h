@@ -45,8 +45,8 @@ class Router {
    public:
     // It was serving and does no more: callers that wait for it, and were not sent, are answered.
     virtual void OnAway(Endpoint& endpoint) = 0;
-    // There is a server that serves, or an attempt to reach one failed. The first one is what
-    // RedisStore::AwaitFirstConnections tells.
+    // There is a server that serves, or an attempt to reach one failed. What each loop says first
+    // is what RedisStore::AwaitFirstConnections waits for.
     virtual void OnConnected(const absl::Status& status) = 0;
 
    protected:
