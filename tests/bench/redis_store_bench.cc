@@ -1,18 +1,21 @@
 // What a decision of the Redis store costs, in CPU time of this process and of Redis. Starts a
 // redis-server of its own. Closed loop: each caller asks again as soon as it was answered.
 //
-// Beside it, redis-benchmark running the same script on the same keys, with as many in flight: what
-// Redis itself can do.
+// Beside it, the same script on the same keys, pipelined as redis-benchmark does, with as many in
+// flight: what Redis itself can do.
 //
-//   redis_store_bench [SECONDS_A_CASE [hot|random|single|redis-benchmark|compare|away]]
+//   redis_store_bench [SECONDS_A_CASE [hot|random|single|pipelined|compare|away]]
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +26,7 @@
 #include "server/algorithm/make.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/resp.h"
 #include "server/store/redis/scripts.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
@@ -147,69 +151,183 @@ double Measure(const char* name, RedisServer& server, size_t keys, size_t caller
   return redis / decided * 1e6;
 }
 
-double MeasureRedisBenchmark(RedisServer& server, size_t keys, int in_flight, double seconds) {
+// A command whose key has kRandom in it, of which each sending has its own number.
+constexpr char kRandom[] = "__rand_int__";
+using Command = std::vector<std::string>;
+
+// The script as AcquireCommand calls it, on the same keys.
+Command ScriptCommand(RedisServer& server) {
   using namespace store::redis;
   RedisCalls calls(server);
   calls.Call({"FLUSHALL"});
   const ScriptText& script = TextOf(Script::kAcquireTokenBucket);
+  calls.Call({"SCRIPT", "LOAD", script.text});
   // A word whose encoding is `raw` is all that scripts look at (prelude.lua).
   constexpr char kMarker[] = "sluice:marker";
-  const std::string raw(64, 'm');
-  calls.Call({"SCRIPT", "LOAD", script.text});
+  calls.Call({"SET", kMarker, std::string(64, 'm')});
   const auto rule = BenchRule();
-  const double done = std::floor(seconds * 60'000);
-  // As AcquireCommand has it.
-  std::vector<std::string> words = {"EVALSHA",
-                                    script.sha,
-                                    "2",
-                                    KeysOf("sluice", rule->limit_name, KeyName("__rand_int__"))[0],
-                                    kMarker,
-                                    "",
-                                    Figures(rule->parameters),
-                                    absl::StrCat("0123456789abcdef.", rule->id),
-                                    absl::StrCat(1000 << rule->parameters.token_bucket.shift),
-                                    "0",
-                                    "0"};
-  AppendCost(rule->parameters, 1, &words);
-  words.push_back("1");
-  calls.Call({"SET", kMarker, raw});
-  if (const RedisValue first = calls.Call(words); first.type != RedisValue::Type::kArray) {
-    std::printf("redis-benchmark's command is not taken: %s\n", first.text.c_str());
-    return 0;
+  std::string numbers = PackTokenBucket(rule->parameters, 0, -1);
+  PackRun(rule->parameters, 1, 1, &numbers);
+  Command command = {"EVALSHA",
+                     script.sha,
+                     "2",
+                     KeysOf("sluice", rule->limit_name, KeyName(kRandom))[0],
+                     kMarker,
+                     Figures(rule->parameters),
+                     absl::StrCat("0123456789abcdef.", rule->id),
+                     numbers};
+  if (const RedisValue first = calls.Call(command); first.type != RedisValue::Type::kString) {
+    std::fprintf(stderr, "the script's command is not taken: %s\n", first.text.c_str());
+    std::exit(1);
   }
-  std::string command =
-      absl::StrCat("redis-benchmark -s ", server.socket_path(), " --csv -r ", keys, " -c 8 -P ",
-                   in_flight / 8, " -n ", static_cast<int>(done));
-  for (const std::string& word : words) absl::StrAppend(&command, " '", word, "'");
-  absl::StrAppend(&command, " > /dev/null");
-  const auto begin = std::chrono::steady_clock::now();
-  const double redis_before = RedisCpu(calls);
-  const double reads_before = RedisField(calls, "stats", "total_reads_processed");
-  if (std::system(command.c_str()) != 0) std::printf("redis-benchmark failed\n");
-  const double redis = RedisCpu(calls) - redis_before;
-  const double reads = RedisField(calls, "stats", "total_reads_processed") - reads_before;
-  const double wall =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return command;
+}
+
+double ReportRedis(const char* name, double done, double redis, double wall, double reads) {
   std::printf(
-      "%-28s %10.0f decisions/s  redis %7.3f us a decision, %.0f a second of its CPU  %.1f a "
-      "read\n",
-      "redis-benchmark, the same", done / wall, redis / done * 1e6, done / redis, done / reads);
+      "%-28s %10.0f commands/s  redis %7.3f us each, %.0f a second of its CPU  %.1f a read\n", name,
+      done / wall, redis / done * 1e6, done / redis, done / reads);
   std::fflush(stdout);
   return redis / done * 1e6;
 }
 
-// Each of ours between two of redis-benchmark: a machine may be twice as fast a second later.
-void Compare(RedisServer& server, double seconds) {
-  std::vector<double> ratios;
-  for (int round = 0; round < 20; ++round) {
-    const double one = MeasureRedisBenchmark(server, 10'000, 256, seconds);
-    const double ours = Measure("10000 keys, 256 callers", server, 10'000, 256, seconds);
-    const double two = MeasureRedisBenchmark(server, 10'000, 256, seconds);
-    ratios.push_back((one + two) / 2 / ours);
+constexpr int kConnections = 8;
+
+double MeasureRedisBenchmark(RedisServer& server, const char* name, const Command& command,
+                             size_t keys, int in_flight, int count) {
+  RedisCalls calls(server);
+  std::string line =
+      absl::StrCat("redis-benchmark -s ", server.socket_path(), " --csv -r ", keys, " -c ",
+                   kConnections, " -P ", in_flight / kConnections, " -n ", count);
+  for (const std::string& word : command) absl::StrAppend(&line, " '", word, "'");
+  absl::StrAppend(&line, " > /dev/null");
+  const auto begin = std::chrono::steady_clock::now();
+  const double redis_before = RedisCpu(calls);
+  const double reads_before = RedisField(calls, "stats", "total_reads_processed");
+  if (std::system(line.c_str()) != 0) std::fprintf(stderr, "redis-benchmark failed\n");
+  const double redis = RedisCpu(calls) - redis_before;
+  const double reads = RedisField(calls, "stats", "total_reads_processed") - reads_before;
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return ReportRedis(name, count, redis, wall, reads);
+}
+
+// One of redis-benchmark's connections: sends so many commands at once, and waits for all answers.
+class Pipeline {
+ public:
+  explicit Pipeline(const RedisServer& server) : socket_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    server.socket_path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    if (::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+      std::perror("connect");
+      std::exit(1);
+    }
   }
+  ~Pipeline() { ::close(socket_); }
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  void Send(const std::string& commands) {
+    for (size_t sent = 0; sent < commands.size();) {
+      const ssize_t n = ::send(socket_, commands.data() + sent, commands.size() - sent, 0);
+      if (n <= 0) std::exit(1);
+      sent += static_cast<size_t>(n);
+    }
+  }
+  void Await(int answers) {
+    store::redis::Reply reply;
+    while (answers > 0) {
+      const auto whole = reader_.Next(&reply);
+      if (!whole.ok() || reply.is_error()) {
+        std::fprintf(stderr, "Redis answered: %s\n", reply.text.c_str());
+        std::exit(1);
+      }
+      if (*whole) {
+        --answers;
+        continue;
+      }
+      uint8_t data[16384];
+      const ssize_t n = ::recv(socket_, data, sizeof(data), 0);
+      if (n <= 0) std::exit(1);
+      reader_.Feed(absl::MakeConstSpan(data, static_cast<size_t>(n)));
+    }
+  }
+
+ private:
+  const int socket_;
+  store::redis::ReplyReader reader_;
+};
+
+// What redis-benchmark does, which cannot send a word with a zero byte in it, as packed numbers
+// have. How near it comes to that is measured too (Compare).
+double MeasurePipelined(RedisServer& server, const char* name, Command command, size_t keys,
+                        int in_flight, int count) {
+  RedisCalls calls(server);
+  const int depth = in_flight / kConnections;
+  std::vector<std::string> batches(static_cast<size_t>(count / depth));
+  uint64_t random = 1;
+  const auto at = std::find_if(command.begin(), command.end(), [](const std::string& word) {
+    return word.find(kRandom) != std::string::npos;
+  });
+  const std::string pattern = *at;
+  for (std::string& batch : batches) {
+    for (int i = 0; i < depth; ++i) {
+      random = random * 6364136223846793005u + 1442695040888963407u;
+      *at = pattern;
+      at->replace(at->find(kRandom), sizeof(kRandom) - 1,
+                  absl::StrCat(absl::Dec((random >> 33) % keys, absl::kZeroPad12)));
+      store::redis::AppendCommand(command, &batch);
+    }
+  }
+  std::vector<std::unique_ptr<Pipeline>> pipelines;
+  for (int i = 0; i < kConnections; ++i) pipelines.push_back(std::make_unique<Pipeline>(server));
+  const auto begin = std::chrono::steady_clock::now();
+  const double redis_before = RedisCpu(calls);
+  const double reads_before = RedisField(calls, "stats", "total_reads_processed");
+  for (size_t i = 0; i < batches.size() + pipelines.size(); ++i) {
+    Pipeline& pipeline = *pipelines[i % pipelines.size()];
+    if (i >= pipelines.size()) pipeline.Await(depth);
+    if (i < batches.size()) pipeline.Send(batches[i]);
+  }
+  const double redis = RedisCpu(calls) - redis_before;
+  const double reads = RedisField(calls, "stats", "total_reads_processed") - reads_before;
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return ReportRedis(name, static_cast<double>(batches.size()) * depth, redis, wall, reads);
+}
+
+constexpr size_t kKeys = 10'000;
+constexpr int kInFlight = 256;
+
+void PrintRatios(const char* what, std::vector<double> ratios) {
   std::sort(ratios.begin(), ratios.end());
-  std::printf("decisions of Redis, of what redis-benchmark reaches: median %.2f (%.2f to %.2f)\n",
-              ratios[ratios.size() / 2], ratios.front(), ratios.back());
+  std::printf("%s: median %.2f (%.2f to %.2f)\n", what, ratios[ratios.size() / 2], ratios.front(),
+              ratios.back());
+}
+
+// Each of ours between two of the pipelines: a machine may be twice as fast a second later. Beside
+// it a command that redis-benchmark can send too.
+void Compare(RedisServer& server, double seconds) {
+  const int count = static_cast<int>(seconds * 60'000) / kInFlight * kInFlight;
+  const Command set = {"SET", KeyName(kRandom), std::string(40, 'x'), "PX", "5000"};
+  std::vector<double> ratios;
+  std::vector<double> likeness;
+  for (int round = 0; round < 20; ++round) {
+    const double one = MeasurePipelined(server, "the same script, pipelined", ScriptCommand(server),
+                                        kKeys, kInFlight, count);
+    const double ours = Measure("10000 keys, 256 callers", server, kKeys, kInFlight, seconds);
+    const double two = MeasurePipelined(server, "the same script, pipelined", ScriptCommand(server),
+                                        kKeys, kInFlight, count);
+    ratios.push_back((one + two) / 2 / ours);
+    const double first = MeasurePipelined(server, "SET, pipelined", set, kKeys, kInFlight, count);
+    const double theirs =
+        MeasureRedisBenchmark(server, "SET, redis-benchmark", set, kKeys, kInFlight, count);
+    const double second = MeasurePipelined(server, "SET, pipelined", set, kKeys, kInFlight, count);
+    likeness.push_back(theirs / ((first + second) / 2));
+  }
+  PrintRatios("SETs of Redis, pipelined, of what redis-benchmark reaches", likeness);
+  PrintRatios("decisions of Redis, of what it makes of the same script pipelined", ratios);
 }
 
 // How soon the breaker opens on a server that hangs, and what a decision costs then.
@@ -251,11 +369,10 @@ int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 3;
   const std::string_view only = argc > 2 ? argv[2] : "";
   if (!(seconds > 0)) {
-    std::fprintf(
-        stderr,
-        "usage: redis_store_bench [SECONDS [hot|random|redis-benchmark|compare|single|away]]\n"
-        "\"%s\" is no number of seconds above 0\n",
-        argv[1]);
+    std::fprintf(stderr,
+                 "usage: redis_store_bench [SECONDS [hot|random|pipelined|compare|single|away]]\n"
+                 "\"%s\" is no number of seconds above 0\n",
+                 argv[1]);
     return 2;
   }
   const auto wanted = [&](std::string_view name) { return only.empty() || only == name; };
@@ -263,7 +380,10 @@ int main(int argc, char** argv) {
   for (int round = 0; round < 3; ++round) {
     if (wanted("hot")) Measure("one hot key, 1000 callers", server, 1, 1000, seconds);
     if (wanted("random")) Measure("10000 keys, 256 callers", server, 10'000, 256, seconds);
-    if (wanted("redis-benchmark")) MeasureRedisBenchmark(server, 10'000, 256, seconds);
+    if (wanted("pipelined")) {
+      MeasurePipelined(server, "the same script, pipelined", ScriptCommand(server), kKeys,
+                       kInFlight, static_cast<int>(seconds * 60'000));
+    }
     if (wanted("single")) Measure("10000 keys, 1 caller", server, 10'000, 1, seconds);
   }
   if (only == "compare") Compare(server, seconds);

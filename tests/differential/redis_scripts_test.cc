@@ -14,6 +14,7 @@
 #include "server/algorithm/bucket_state.h"
 #include "server/store/redis/bucket_wire.h"
 #include "server/store/redis/marker.h"
+#include "server/store/redis/packed_numbers.h"
 #include "tests/differential/script_calls.h"
 #include "tests/unit/algorithm/any_parameters.h"
 
@@ -72,9 +73,12 @@ std::vector<std::string> Prefix(const std::vector<Bucket>& buckets, int64_t now_
 class Reader {
  public:
   explicit Reader(const RedisValue& value) : value_(value) {
-    if (value.type != RedisValue::Type::kArray) RC_FAIL("not an array: " + value.text);
+    if (value.type != RedisValue::Type::kArray && value.type != RedisValue::Type::kString) {
+      RC_FAIL("no numbers: " + value.text);
+    }
   }
   int64_t Next() {
+    if (value_.type == RedisValue::Type::kString) return UnpackNumber(value_.text, at_++).value();
     RC_ASSERT(at_ < value_.elements.size());
     RC_ASSERT(value_.elements[at_].type == RedisValue::Type::kInteger);
     return value_.elements[at_++].integer;
@@ -88,7 +92,10 @@ class Reader {
     const int64_t us = Next();
     RC_ASSERT(us * 1000 + Next() == now_ns);
   }
-  bool AtEnd() const { return at_ == value_.elements.size(); }
+  bool AtEnd() const {
+    return value_.type == RedisValue::Type::kString ? at_ * kPackedNumberBytes == value_.text.size()
+                                                    : at_ == value_.elements.size();
+  }
 
  private:
   const RedisValue& value_;
@@ -357,15 +364,12 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
     }
     elapsed_ns = test_support::Advanced(elapsed_ns, step);
     const int64_t now_ns = start_ns + elapsed_ns;
-    std::vector<std::string> arguments = {TestTime(now_ns), Figures(bucket.parameters), "w.1",
-                                          absl::StrCat(1000 << token.shift)};
-    AppendFloor(bucket.parameters, 0, &arguments);
+    std::string numbers = PackTokenBucket(bucket.parameters, 0, now_ns);
     for (const auto& [permits, callers] : runs) {
-      AppendCost(bucket.parameters, permits, &arguments);
-      arguments.push_back(absl::StrCat(callers));
+      PackRun(bucket.parameters, permits, static_cast<int64_t>(callers), &numbers);
     }
-    const RedisValue answer =
-        Scripts::Get().Run(Script::kAcquireTokenBucket, {bucket.keys[0]}, arguments);
+    const RedisValue answer = Scripts::Get().Run(Script::kAcquireTokenBucket, {bucket.keys[0]},
+                                                 {Figures(bucket.parameters), "w.1", numbers});
     Reader reader(answer);
     reader.Time(now_ns);
     const uint64_t now_ticks = algorithm::ToTicks(token, now_ns);
@@ -480,23 +484,14 @@ TEST(RedisScriptsTest, DecideNothingWhenTheMarkerWasReplaced) {
   MarkerStep step;
   step.write = *Marker::Parse("a 1 x 0 0 0 0");
   const auto take = [&] {
-    std::vector<std::string> words = {"EVALSHA",
-                                      TextOf(Script::kAcquireTokenBucket).sha,
-                                      "2",
-                                      bucket.keys[0],
-                                      WordKey("t", "x"),
-                                      "",
-                                      Figures(bucket.parameters),
-                                      "w.1",
-                                      "1000",
-                                      "0",
-                                      "0"};
-    AppendCost(bucket.parameters, 1, &words);
-    words.emplace_back("1");
-    const RedisValue answer = Scripts::Get().Call(words);
+    std::string numbers = PackTokenBucket(bucket.parameters, 0, -1);
+    PackRun(bucket.parameters, 1, 1, &numbers);
+    const RedisValue answer = Scripts::Get().Call(
+        {"EVALSHA", TextOf(Script::kAcquireTokenBucket).sha, "2", bucket.keys[0], WordKey("t", "x"),
+         Figures(bucket.parameters), "w.1", numbers});
     return answer.type == RedisValue::Type::kError && answer.text == "MARKER replaced"
                ? -1
-               : answer.elements.back().integer;
+               : UnpackNumber(answer.text, 4).value();
   };
   EXPECT_EQ(take(), -1);
   EXPECT_EQ(Scripts::Get().Call({"EXISTS", bucket.keys[0]}).integer, 0);

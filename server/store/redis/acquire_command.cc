@@ -83,18 +83,6 @@ void AcquireCommand::AnswerAway() {
 void AcquireCommand::BuildRuns(const Term& term, std::vector<std::string>* words) {
   const Bucket& bucket = line_.buckets[0];
   const algorithm::Parameters& parameters = bucket.rule->rule->parameters;
-  // Word by word, into the memory that they have.
-  words->resize(9);
-  (*words)[0] = "EVALSHA";
-  (*words)[1] = TextOf(Script::kAcquireTokenBucket).sha;
-  (*words)[2] = "2";
-  (*words)[3] = bucket.keys[0];
-  (*words)[4] = term.WordFor(bucket);
-  (*words)[5] = shard_.TimeArgument();
-  (*words)[6] = bucket.rule->figures;
-  (*words)[7] = bucket.rule->writer;
-  (*words)[8] = absl::StrCat(1000 << parameters.token_bucket.shift);
-  AppendFloor(parameters, term.floor_us, words);
   runs_.clear();
   for (const Caller& caller : callers_) {
     const uint64_t permits = caller.acquisition->charges[0].permits;
@@ -105,10 +93,21 @@ void AcquireCommand::BuildRuns(const Term& term, std::vector<std::string>* words
     }
     ++runs_.back().callers;
   }
+  std::string numbers = PackTokenBucket(parameters, term.floor_us, shard_.TestNowNs());
   for (const RunOfCallers& run : runs_) {
-    AppendCost(parameters, run.permits, words);
-    words->push_back(absl::StrCat(run.waits ? "-" : "", run.callers));
+    const auto callers = static_cast<int64_t>(run.callers);
+    PackRun(parameters, run.permits, run.waits ? -callers : callers, &numbers);
   }
+  // Word by word, into the memory that they have.
+  words->resize(8);
+  (*words)[0] = "EVALSHA";
+  (*words)[1] = TextOf(Script::kAcquireTokenBucket).sha;
+  (*words)[2] = "2";
+  (*words)[3] = bucket.keys[0];
+  (*words)[4] = term.WordFor(bucket);
+  (*words)[5] = bucket.rule->figures;
+  (*words)[6] = bucket.rule->writer;
+  (*words)[7] = numbers;
 }
 
 bool AcquireCommand::HandleRuns(const Reply& reply) {

@@ -14,6 +14,7 @@
 #include "server/algorithm/wide.h"
 #include "server/common/errors.h"
 #include "server/common/strings.h"
+#include "server/store/redis/packed_numbers.h"
 #include "server/store/redis/slots.h"
 
 namespace sluice::store::redis {
@@ -58,6 +59,28 @@ int64_t NsOf(int64_t us, int64_t ns) {
 
 void Append(std::vector<std::string>* out, std::initializer_list<int64_t> numbers) {
   for (const int64_t number : numbers) out->push_back(absl::StrCat(number));
+}
+
+// See AppendFloor.
+Pair FloorOf(const Parameters& parameters, int64_t floor_us) {
+  if (floor_us == 0) return {};
+  if (parameters.kind != Kind::kTokenBucket) return PairOfNs(UsedUpUntilNs(parameters, floor_us));
+  const algorithm::TokenBucket& p = parameters.token_bucket;
+  const Pair full = PairOf(p, p.burst_ticks + p.debt_ticks);
+  return {floor_us + full.us, full.parts};
+}
+
+struct Cost {
+  Pair costs;
+  Pair room;
+};
+
+Cost CostOf(const algorithm::TokenBucket& p, uint64_t permits) {
+  // What can never be granted costs more than there can ever be room for.
+  const Uint128 product = static_cast<Uint128>(permits) * p.unit_ticks;
+  const auto cost =
+      static_cast<uint64_t>(std::min<Uint128>(product, algorithm::kMaxBurstTicks + 1));
+  return {PairOf(p, cost), PairOf(p, p.burst_ticks + std::min(cost, p.debt_ticks))};
 }
 
 uint64_t Capped(uint64_t permits) { return std::min(permits, kMaxCounted); }
@@ -268,14 +291,8 @@ void CloseLevel(int64_t closed_ns, algorithm::Level* level) {
 
 void AppendFloor(const Parameters& parameters, int64_t floor_us,
                  std::vector<std::string>* arguments) {
-  if (floor_us == 0) return Append(arguments, {0, 0});
-  if (parameters.kind != Kind::kTokenBucket) {
-    const Pair until = PairOfNs(UsedUpUntilNs(parameters, floor_us));
-    return Append(arguments, {until.us, until.parts});
-  }
-  const algorithm::TokenBucket& p = parameters.token_bucket;
-  const Pair full = PairOf(p, p.burst_ticks + p.debt_ticks);
-  Append(arguments, {floor_us + full.us, full.parts});
+  const Pair floor = FloorOf(parameters, floor_us);
+  Append(arguments, {floor.us, floor.parts});
 }
 
 void AppendCost(const Parameters& parameters, uint64_t permits,
@@ -284,14 +301,24 @@ void AppendCost(const Parameters& parameters, uint64_t permits,
     Append(arguments, {static_cast<int64_t>(std::min(permits, kMaxCounted + 1)), 0, 0, 0});
     return;
   }
-  const algorithm::TokenBucket& p = parameters.token_bucket;
-  // What can never be granted costs more than there can ever be room for.
-  const Uint128 product = static_cast<Uint128>(permits) * p.unit_ticks;
-  const auto cost =
-      static_cast<uint64_t>(std::min<Uint128>(product, algorithm::kMaxBurstTicks + 1));
-  const Pair costs = PairOf(p, cost);
-  const Pair room = PairOf(p, p.burst_ticks + std::min(cost, p.debt_ticks));
-  Append(arguments, {costs.us, costs.parts, room.us, room.parts});
+  const Cost cost = CostOf(parameters.token_bucket, permits);
+  Append(arguments, {cost.costs.us, cost.costs.parts, cost.room.us, cost.room.parts});
+}
+
+std::string PackTokenBucket(const Parameters& parameters, int64_t floor_us, int64_t test_now_ns) {
+  const Pair floor = FloorOf(parameters, floor_us);
+  const Pair now = test_now_ns < 0 ? Pair{-1, 0} : PairOfNs(test_now_ns);
+  std::string numbers;
+  numbers.reserve(10 * kPackedNumberBytes);
+  PackNumbers({PartsOf(parameters.token_bucket), floor.us, floor.parts, now.us, now.parts},
+              &numbers);
+  return numbers;
+}
+
+void PackRun(const Parameters& parameters, uint64_t permits, int64_t callers,
+             std::string* numbers) {
+  const Cost cost = CostOf(parameters.token_bucket, permits);
+  PackNumbers({cost.costs.us, cost.costs.parts, cost.room.us, cost.room.parts, callers}, numbers);
 }
 
 uint64_t TicksOf(const algorithm::TokenBucket& parameters, int64_t us, int64_t ticks) {

@@ -61,6 +61,16 @@ void AppendFloor(const algorithm::Parameters& parameters, int64_t floor_us,
 void AppendCost(const algorithm::Parameters& parameters, uint64_t permits,
                 std::vector<std::string>* arguments);
 
+// What acquire_token_bucket.lua takes as its one word of numbers (docs/adr/0108): each is a double
+// of 8 bytes, least first. All are whole and below 2^53. `test_now_ns` negative: the time is the
+// server's. REQUIRES: a token bucket.
+std::string PackTokenBucket(const algorithm::Parameters& parameters, int64_t floor_us,
+                            int64_t test_now_ns);
+// Then for each run of callers: what so many permits cost, and how many callers. Negative: of such
+// as would wait.
+void PackRun(const algorithm::Parameters& parameters, uint64_t permits, int64_t callers,
+             std::string* numbers);
+
 // What a script reports of a bucket after an acquisition or for a query.
 using Report = std::array<int64_t, 7>;
 

@@ -1,11 +1,14 @@
-// ReplyNumbers: takes the numbers of a script's answer one after the other.
+// ReplyNumbers: takes the numbers of a script's answer one after the other, be it an array of
+// integers or a word of packed numbers (packed_numbers.h).
 #ifndef SLUICE_SERVER_STORE_REDIS_REPLY_NUMBERS_H_
 #define SLUICE_SERVER_STORE_REDIS_REPLY_NUMBERS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "server/store/redis/bucket_wire.h"
+#include "server/store/redis/packed_numbers.h"
 #include "server/store/redis/resp.h"
 #include "server/store/store.h"
 
@@ -16,6 +19,11 @@ class ReplyNumbers {
  public:
   explicit ReplyNumbers(const Reply& reply) : reply_(reply) {}
   int64_t Next() {
+    if (reply_.type == Reply::Type::kString) {
+      const std::optional<int64_t> number = UnpackNumber(reply_.text, at_++);
+      good_ &= number.has_value();
+      return number.value_or(0);
+    }
     if (at_ >= reply_.elements.size() || reply_.elements[at_].type != Reply::Type::kInteger) {
       good_ = false;
       return 0;
@@ -32,7 +40,11 @@ class ReplyNumbers {
     const int64_t us = Next();
     return us * 1000 + Next();
   }
-  bool Good() const { return good_ && at_ == reply_.elements.size(); }
+  bool Good() const {
+    return good_ &&
+           (reply_.type == Reply::Type::kString ? at_ * kPackedNumberBytes == reply_.text.size()
+                                                : at_ == reply_.elements.size());
+  }
 
  private:
   const Reply& reply_;

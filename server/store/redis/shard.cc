@@ -483,10 +483,12 @@ void Shard::OnConnected(const absl::Status& status) { store_.Connected(*this, st
 
 // ---- What the commands need ----
 
-std::string Shard::TimeArgument() const {
+int64_t Shard::TestNowNs() const {
   const common::Clock* const clock = store_.options_.test_time;
-  return clock == nullptr ? "" : TestTime(clock->NowNs());
+  return clock == nullptr ? -1 : clock->NowNs();
 }
+
+std::string Shard::TimeArgument() const { return has_test_time() ? TestTime(TestNowNs()) : ""; }
 
 bool Shard::has_test_time() const { return store_.options_.test_time != nullptr; }
 

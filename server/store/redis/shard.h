@@ -107,6 +107,8 @@ class Shard final : private Router::Host,
   std::vector<std::string> ScriptWords(Script script, absl::Span<const Bucket> buckets,
                                        const Term& term) const;
   std::string TimeArgument() const;
+  // A test's time; negative: there is none, and the server's counts.
+  int64_t TestNowNs() const;
   bool has_test_time() const;
   uint64_t NewReceipt();
   // Completes a refund that was executed; `open`: there was something to give back, and it was.

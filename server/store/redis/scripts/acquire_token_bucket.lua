@@ -6,99 +6,113 @@
 -- products, which the caller has computed.
 --
 --   KEYS[1]  the bucket
---   ARGV[1]  '': the time is the server's. 'MICROSECONDS NANOSECONDS': of a test
---   ARGV[2]  figures of the limit, as one word
---   ARGV[3]  who writes, as one word
---   ARGV[4]  base
---   ARGV[5]  and [6]: full at the earliest then, whatever the state says; 0 0 if nothing was lost
---   then for each run of callers who ask for the same:
---     cost (2 numbers), room (2 numbers), how many callers; negative: of such as would wait, so
---     that nobody behind the first of them who is denied is decided here
+--   ARGV[1]  figures of the limit, as one word
+--   ARGV[2]  who writes, as one word
+--   ARGV[3]  numbers, packed as struct.pack('<d') does, since each word of its own costs as much as
+--            all arithmetic here:
+--     base
+--     full at the earliest then, whatever the state says (2 numbers); 0 0 if nothing was lost
+--     the time, of a test (microseconds, nanoseconds); -1 0: it is the server's
+--     then for each run of callers who ask for the same:
+--       cost (2 numbers), room (2 numbers), how many callers; negative: of such as would wait, so
+--       that nobody behind the first of them who is denied is decided here
 --   A caller is granted iff the bucket, cost added, is full again at most `room` from now. The
 --   room is burst + min(cost, debt): with debt, all that was owed must be paid before.
 --
--- Returns {microseconds, nanoseconds, lacking (2 numbers), granted callers of each run}; `lacking`
--- is what the bucket lacked of full before the first caller. Who follows a denied caller of the
--- same run would be denied too, so the granted ones are a run's first.
+-- Returns, packed alike: microseconds, nanoseconds, lacking (2 numbers), granted callers of each
+-- run; `lacking` is what the bucket lacked of full before the first caller. Who follows a denied
+-- caller of the same run would be denied too, so the granted ones are a run's first.
 -- Returns {-1} when the bucket is of other figures or has open receipts (see acquire.lua), {-2} when
 -- something is booked in it (exchange.lua).
-local figures, writer, base = ARGV[2], ARGV[3], tonumber(ARGV[4])
-local now_u, now_t
-local extra_ttl = 0
-if ARGV[1] == '' then
+local figures, numbers = ARGV[1], ARGV[3]
+local base, full_u, full_t, now_u, now_t, next_run = struct.unpack('<ddddd', numbers)
+local ttl_ms = 2
+if now_u < 0 then
   local time = redis.call('TIME')
-  now_u, now_t = time[1] * 1000000 + time[2], 0
+  now_u = time[1] * 1000000 + time[2]
 else
-  local u, n = string.match(ARGV[1], '^(%d+) (%d+)$')
-  now_u, now_t = tonumber(u), n * (base / 1000)
-  extra_ttl = 3600000
+  now_t = now_t * (base / 1000)
+  ttl_ms = 3600002
 end
 
-local full_u, full_t = tonumber(ARGV[5]), tonumber(ARGV[6])
+-- What stands in the state before the moment.
+local head
 local value = redis.call('GET', KEYS[1])
 if value then
-  local stored, by, u, t, receipts =
-    string.match(value, '^(%S+) (%S+) (%d+) (%d+) ([01])$')
-  if stored ~= figures or receipts ~= '0' then
+  local size = #figures
+  local at, u, t = string.match(value, '^ %S+ ()(%d+) (%d+) 0$', size + 1)
+  if not at or string.sub(value, 1, size) ~= figures then
     return {string.find(value, '^%S+ %S+ @') and -2 or -1}
   end
-  writer = by
+  head = string.sub(value, 1, at - 1)
   u, t = tonumber(u), tonumber(t)
   if full_u < u or (full_u == u and full_t < t) then full_u, full_t = u, t end
+else
+  head = figures .. ' ' .. ARGV[2] .. ' '
 end
 if full_u < now_u or (full_u == now_u and full_t < now_t) then
   full_u, full_t = now_u, now_t
 end
 
-local function lacking()
-  if full_t >= now_t then return full_u - now_u, full_t - now_t end
-  return full_u - now_u - 1, full_t - now_t + base
-end
-
-local lack_u, lack_t = lacking()
-local reply = {now_u, now_t * 1000 / base, lack_u, lack_t}
+local lack_u, lack_t = full_u - now_u, full_t - now_t
+if lack_t < 0 then lack_u, lack_t = lack_u - 1, lack_t + base end
+local reply
 local taken = false
-for i = 7, #ARGV, 5 do
-  local cost_u, cost_t = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
-  local until_u, until_t = now_u + ARGV[i + 2], now_t + ARGV[i + 3]
+local last = #numbers
+while next_run <= last do
+  local cost_u, cost_t, until_u, until_t, callers
+  cost_u, cost_t, until_u, until_t, callers, next_run = struct.unpack('<ddddd', numbers, next_run)
+  until_u, until_t = now_u + until_u, now_t + until_t
   if until_t >= base then until_u, until_t = until_u + 1, until_t - base end
-  local callers = tonumber(ARGV[i + 4])
   local wait = callers < 0
   if wait then callers = -callers end
-  -- Costs of 1, 2, 4, ... callers, as long as that many fit; then the largest first.
-  local blocks = {}
-  local block = 1
-  while block <= callers do
-    local u, t = full_u + cost_u, full_t + cost_t
-    if t >= base then u, t = u + 1, t - base end
-    if u > until_u or (u == until_u and t > until_t) then break end
-    blocks[#blocks + 1] = cost_u
-    blocks[#blocks + 1] = cost_t
-    block = block * 2
-    cost_u, cost_t = cost_u + cost_u, cost_t + cost_t
-    if cost_t >= base then cost_u, cost_t = cost_u + 1, cost_t - base end
-  end
   local granted = 0
-  for b = #blocks - 1, 1, -2 do
-    block = block / 2
-    if granted + block <= callers then
-      local u, t = full_u + blocks[b], full_t + blocks[b + 1]
-      if t >= base then u, t = u + 1, t - base end
-      if u < until_u or (u == until_u and t <= until_t) then
-        full_u, full_t = u, t
-        granted = granted + block
+  local u, t = full_u + cost_u, full_t + cost_t
+  if t >= base then u, t = u + 1, t - base end
+  if u < until_u or (u == until_u and t <= until_t) then
+    if callers == 1 then
+      full_u, full_t = u, t
+      granted = 1
+    else
+      -- Costs of 1, 2, 4, ... callers, as long as that many fit; then the largest first.
+      local blocks = {}
+      local block = 1
+      while block <= callers do
+        u, t = full_u + cost_u, full_t + cost_t
+        if t >= base then u, t = u + 1, t - base end
+        if u > until_u or (u == until_u and t > until_t) then break end
+        blocks[#blocks + 1] = cost_u
+        blocks[#blocks + 1] = cost_t
+        block = block * 2
+        cost_u, cost_t = cost_u + cost_u, cost_t + cost_t
+        if cost_t >= base then cost_u, cost_t = cost_u + 1, cost_t - base end
+      end
+      for b = #blocks - 1, 1, -2 do
+        block = block / 2
+        if granted + block <= callers then
+          u, t = full_u + blocks[b], full_t + blocks[b + 1]
+          if t >= base then u, t = u + 1, t - base end
+          if u < until_u or (u == until_u and t <= until_t) then
+            full_u, full_t = u, t
+            granted = granted + block
+          end
+        end
       end
     end
+    taken = true
   end
-  if granted > 0 then taken = true end
-  reply[#reply + 1] = granted
+  if reply then
+    reply = reply .. struct.pack('<d', granted)
+  else
+    reply = struct.pack('<ddddd', now_u, now_t * 1000 / base, lack_u, lack_t, granted)
+  end
   if wait and granted < callers then break end
 end
 
 if taken then
-  local u = lacking()
-  redis.call('SET', KEYS[1],
-    string.format('%s %s %.0f %.0f 0', figures, writer, full_u, full_t),
-    'PX', string.format('%.0f', math.floor(u / 1000) + 2 + extra_ttl))
+  local u = full_u - now_u
+  if full_t < now_t then u = u - 1 end
+  redis.call('SET', KEYS[1], string.format('%s%d %d 0', head, full_u, full_t),
+    'PX', string.format('%d', u / 1000 + ttl_ms))
 end
 return reply
