@@ -15,7 +15,7 @@ namespace sluice::net {
 // Blocks of one size, recycled last in first out (warm in the cache). Not thread-safe.
 class BufferPool {
  public:
-  static constexpr size_t kBlockBytes = size_t{16} << 10;
+  static constexpr size_t kBlockBytes = size_t{32} << 10;
   // Kept for reuse; what is beyond goes back to the heap.
   static constexpr size_t kMaxKeptBlocks = 64;
 

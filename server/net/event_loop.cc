@@ -157,6 +157,7 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   for (int i = 0; i < event_count_; ++i) {
     auto* const watcher = static_cast<IoWatcher*>(events_[i].data.ptr);
     if (watcher != nullptr) watcher->OnIo(events_[i].events);
+    if (read_since_hooks_ >= kWarmBytes) RunHooks(kHookRounds);
   }
   const bool quiet = std::exchange(event_count_, 0) == 0;
   RunTasks();
@@ -217,6 +218,7 @@ void EventLoop::BeforeSleep(IterationHook& hook) {
 }
 
 void EventLoop::RunHooks(int rounds) {
+  read_since_hooks_ = 0;
   for (int round = 0; round < rounds && end_hooks_.first != nullptr; ++round) end_hooks_.Run();
 }
 

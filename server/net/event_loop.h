@@ -151,8 +151,11 @@ class EventLoop {
   size_t armed_timers() const { return wheel_.size(); }
 
   // Calls hook.OnIterationEnd once; scheduling twice is the same as once. Hooks scheduled by
-  // hooks still run in this iteration, up to a few rounds, else in the next.
+  // hooks still run in this iteration, up to a few rounds, else in the next. An iteration that
+  // reads much calls them in between too, for each kWarmBytes read: what they send is still in
+  // the cache then (docs/adr/0109).
   void AtIterationEnd(IterationHook& hook);
+  static constexpr size_t kWarmBytes = size_t{32} << 10;
 
   // Calls hook.OnIterationEnd once, when nothing else is ready or `kMostBusyNs` have passed since
   // the first such hook was scheduled: for work that is the cheaper the more of it there is.
@@ -173,6 +176,12 @@ class EventLoop {
   absl::Span<uint8_t> read_buffer() { return {read_buffer_.get(), options_.read_buffer_bytes}; }
   absl::Span<uint8_t> plaintext_buffer();  // made at its first use
   BufferPool& buffers() { return buffers_; }
+
+  // A stream read so many bytes.
+  void CountRead(size_t bytes) {
+    counters_.bytes_in.Add(bytes);
+    read_since_hooks_ += bytes;
+  }
 
   LoopCounters& counters() { return counters_; }
   const LoopCounters& counters() const { return counters_; }
@@ -221,6 +230,7 @@ class EventLoop {
   Hooks end_hooks_;
   Hooks sleep_hooks_;
   int64_t sleep_hooks_since_ns_ = 0;  // the first of them was scheduled
+  size_t read_since_hooks_ = 0;       // bytes, since the end hooks ran
   LoopResident* residents_ = nullptr;
   std::vector<epoll_event> events_;
   int event_count_ = 0;  // of the iteration that is running

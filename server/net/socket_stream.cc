@@ -145,7 +145,7 @@ void SocketStream::Read() {
     handler_->OnEnd();
     return;
   }
-  loop_.counters().bytes_in.Add(n);
+  loop_.CountRead(static_cast<size_t>(n));
   handler_->OnData({buffer.data(), static_cast<size_t>(n)});
   if (state_ == State::kOpen) handler_->OnReadsDone();
   if (closing()) return;
@@ -167,7 +167,7 @@ void SocketStream::Drain() {
   const ssize_t n = recv(fd_, buffer.data(), buffer.size(), 0);
   loop_.counters().reads.Add();
   if (n > 0) {
-    loop_.counters().bytes_in.Add(n);
+    loop_.CountRead(static_cast<size_t>(n));
     return;
   }
   if (n < 0) {
@@ -190,9 +190,18 @@ void SocketStream::Write(absl::Span<const uint8_t> data) {
     return Abort(absl::ResourceExhaustedError(
         absl::StrCat("more than ", options_.max_output_bytes, " bytes wait for the peer to read")));
   }
-  if (data.size() >= kDirectBytes && output_.empty() && state_ == State::kOpen) {
-    data.remove_prefix(Send(data));
-    if (data.empty() || state_ != State::kOpen) return;
+  if (state_ == State::kOpen) {
+    // A block that is full goes out: to grow is to copy it, into memory that is cold. What has
+    // grown already was not taken by the peer.
+    if (!output_.empty() && output_.size() <= BufferPool::kBlockBytes &&
+        output_.size() + data.size() > BufferPool::kBlockBytes) {
+      Flush();
+      if (state_ != State::kOpen) return;
+    }
+    if (data.size() >= kDirectBytes && output_.empty()) {
+      data.remove_prefix(Send(data));
+      if (data.empty() || state_ != State::kOpen) return;
+    }
   }
   output_.Append(data);
   if (output_.size() >= options_.high_water_bytes) above_high_water_ = true;

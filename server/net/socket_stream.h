@@ -96,7 +96,7 @@ class SocketStream final : public Stream,
   };
 
   // Twice a block of the pool, which is where a buffer would move to the heap; above a TLS record.
-  static constexpr size_t kDirectBytes = 2 * BufferPool::kBlockBytes;
+  static constexpr size_t kDirectBytes = BufferPool::kBlockBytes;
 
   SocketStream(EventLoop& loop, const StreamOptions& options);
   ~SocketStream() override;

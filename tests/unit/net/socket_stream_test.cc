@@ -81,15 +81,78 @@ TEST_F(SocketStreamTest, SendsALargePieceAtOnceAndKeepsTheOrder) {
     stream_->Write(Bytes(large));
     EXPECT_EQ(stream_->pending_output(), 0u);
     stream_->Write(Bytes("small"));
-    stream_->Write(Bytes(large));  // behind what waits
-    EXPECT_EQ(stream_->pending_output(), 5u + large.size());
+    EXPECT_EQ(stream_->pending_output(), 5u);
+    stream_->Write(Bytes(large));  // behind what waits, which goes first
+    EXPECT_EQ(stream_->pending_output(), 0u);
   };
   peer_.Send("go");
   std::string got;
   ASSERT_TRUE(Until([&] { return (got += peer_.Receive()).size() == 5 + 2 * large.size(); }));
   EXPECT_TRUE(got == large + "small" + large);
-  EXPECT_EQ(loop_->counters().writes.value(), 2u);
+  EXPECT_EQ(loop_->counters().writes.value(), 3u);
   EXPECT_EQ(loop_->counters().bytes_out.value(), got.size());
+}
+
+TEST_F(SocketStreamTest, SendsABlockThatIsFullAtOnce) {
+  Start(TcpPair());
+  const std::string data = Pattern(70 * 1000);
+  handler_.on_data = [&](absl::Span<const uint8_t>) {
+    for (size_t i = 0; i < 70; ++i) {
+      stream_->Write(Bytes(data.substr(i * 1000, 1000)));
+      EXPECT_LE(stream_->pending_output(), BufferPool::kBlockBytes);
+    }
+  };
+  peer_.Send("go");
+  std::string got;
+  ASSERT_TRUE(Until([&] { return (got += peer_.Receive()).size() == data.size(); }));
+  EXPECT_TRUE(got == data);
+  EXPECT_EQ(loop_->counters().writes.value(), 3u);  // 32,000 twice, and the rest
+}
+
+// What a peer does not take is not offered again with every piece.
+TEST_F(SocketStreamTest, OffersAPeerThatTakesNothingNoMoreInTheSameIteration) {
+  Start(TcpPair());
+  handler_.on_data = [&](absl::Span<const uint8_t>) {
+    const std::string fills = Pattern(12 << 20);
+    stream_->Write(Bytes(fills));
+    EXPECT_GT(stream_->pending_output(), BufferPool::kBlockBytes);
+    const uint64_t writes = loop_->counters().writes.value();
+    for (int i = 0; i < 100; ++i) stream_->Write(Bytes("0123456789"));
+    EXPECT_EQ(loop_->counters().writes.value(), writes);
+  };
+  peer_.Send("go");
+  ASSERT_TRUE(Until([&] { return handler_.received == "go"; }));
+}
+
+// Many connections that bring much: the first ones' answers do not wait for the last one's bytes.
+TEST_F(SocketStreamTest, AnIterationThatReadsMuchSendsInBetween) {
+  struct Echo {
+    RawSocket peer;
+    RecordingHandler handler;
+    SocketStream* stream = nullptr;
+  };
+  std::deque<Echo> echoes;
+  std::vector<uint64_t> writes_before;
+  const std::string much = Pattern(EventLoop::kWarmBytes / 2);
+  for (int i = 0; i < 6; ++i) {
+    SocketPair pair = TcpPair();
+    Echo& echo = echoes.emplace_back();
+    echo.stream =
+        SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address, {}, nullptr);
+    echo.stream->SetHandler(&echo.handler);
+    echo.peer = std::move(pair.peer);
+    echo.handler.on_data = [&, stream = echo.stream](absl::Span<const uint8_t>) {
+      writes_before.push_back(loop_->counters().writes.value());
+      stream->Write(Bytes("answer"));
+    };
+    echo.stream->Open();
+    ASSERT_EQ(echo.peer.Send(much), much.size());
+  }
+  loop_->RunOnce(0);
+  EXPECT_THAT(writes_before, ::testing::ElementsAre(0, 0, 2, 2, 4, 4));
+  EXPECT_EQ(loop_->counters().writes.value(), 6u);
+  for (Echo& echo : echoes) EXPECT_EQ(echo.peer.Receive(), "answer");
+  loop_.reset();  // its streams tell these handlers
 }
 
 TEST_F(SocketStreamTest, ALargePieceToAPeerThatIsGoneEndsTheStream) {
