@@ -95,7 +95,7 @@ class SocketStream final : public Stream,
     kAborted,   // OnClosed will come at the end of the iteration
   };
 
-  // Twice a block of the pool, which is where a buffer would move to the heap; above a TLS record.
+  // A block of the pool, which is where a buffer would move to the heap; above a TLS record.
   static constexpr size_t kDirectBytes = BufferPool::kBlockBytes;
 
   SocketStream(EventLoop& loop, const StreamOptions& options);

@@ -1,6 +1,6 @@
 // Packed numbers: how a script takes and gives many numbers as one word, by Lua's
-// struct.unpack('<d') and struct.pack('<d'). A word of its own costs Redis as much for each number
-// as a third of an empty script does (docs/adr/0108).
+// struct.unpack('<d') and struct.pack('<d'). A number in a word of its own costs Redis a quarter
+// of an empty script (docs/adr/0108).
 //
 // Pure; thread-safe.
 #ifndef SLUICE_SERVER_STORE_REDIS_PACKED_NUMBERS_H_

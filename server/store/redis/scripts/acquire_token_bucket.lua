@@ -8,8 +8,8 @@
 --   KEYS[1]  the bucket
 --   ARGV[1]  figures of the limit, as one word
 --   ARGV[2]  who writes, as one word
---   ARGV[3]  numbers, packed as struct.pack('<d') does, since each word of its own costs as much as
---            all arithmetic here:
+--   ARGV[3]  numbers, packed as struct.pack('<d') does, since one word more would cost more than
+--            taking all of these apart (docs/adr/0108):
 --     base
 --     full at the earliest then, whatever the state says (2 numbers); 0 0 if nothing was lost
 --     the time, of a test (microseconds, nanoseconds); -1 0: it is the server's
@@ -112,7 +112,13 @@ end
 if taken then
   local u = full_u - now_u
   if full_t < now_t then u = u - 1 end
-  redis.call('SET', KEYS[1], string.format('%s%d %d 0', head, full_u, full_t),
-    'PX', string.format('%d', u / 1000 + ttl_ms))
+  u = u / 1000 + ttl_ms
+  -- %.0f prints every number that is whole and takes twice the time of %d, which has 31 bits where
+  -- Redis was built for 32.
+  local low = full_u % 100000000
+  redis.call('SET', KEYS[1],
+    string.format(base <= 1000000000 and '%s%d%08d %d 0' or '%s%d%08d %.0f 0', head,
+      (full_u - low) / 100000000, low, full_t),
+    'PX', string.format(u < 2147483647 and '%d' or '%.0f', u))
 end
 return reply
