@@ -5,6 +5,7 @@
 #include <array>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/store/redis/embedded_scripts.h"
 
@@ -23,14 +24,21 @@ ScriptText Make(std::string text) {
 // Decides nothing on other data than the caller takes it for.
 ScriptText Guarded(const std::string& text) { return Make(embedded::kPrelude + text); }
 
+// One that works on buckets of all algorithms.
+ScriptText OnBuckets(const char* text) {
+  return Guarded(absl::StrCat(embedded::kBuckets, embedded::kTokenBucket, embedded::kSlidingLog,
+                              embedded::kSlidingWindow, embedded::kFixedWindow,
+                              embedded::kLoadBuckets, text));
+}
+
 }  // namespace
 
 const ScriptText& TextOf(Script script) {
   static const std::array<ScriptText, kScripts>& texts = *new std::array<ScriptText, kScripts>{
       Guarded(embedded::kAcquireTokenBucket),
-      Guarded(std::string(embedded::kBuckets) + embedded::kAcquire),
-      Guarded(std::string(embedded::kBuckets) + embedded::kQuery),
-      Guarded(std::string(embedded::kBuckets) + embedded::kRefund),
+      OnBuckets(embedded::kAcquire),
+      OnBuckets(embedded::kQuery),
+      OnBuckets(embedded::kRefund),
       Guarded(embedded::kReset),
       Guarded(embedded::kConvert),
       Make(embedded::kClose),
@@ -39,7 +47,7 @@ const ScriptText& TextOf(Script script) {
       Make(embedded::kFloors),
       Make(embedded::kPromise),
       Guarded(embedded::kHeartbeat),
-      Guarded(std::string(embedded::kBuckets) + embedded::kReport),
+      OnBuckets(embedded::kReport),
   };
   return texts[static_cast<size_t>(script)];
 }

@@ -1,0 +1,41 @@
+-- The buckets of a script. Behind the algorithms.
+local algorithms = {t = token_bucket, l = sliding_log, w = sliding_window, f = fixed_window}
+
+-- Loads all buckets that KEYS and ARGV name. Returns them, and nil or what to answer instead.
+-- {-2, which bucket from 0}: something is booked in it, and the caller has to decide by itself
+-- (exchange.lua). {-1, which bucket, microseconds, nanoseconds, state, runs, receipts}: a bucket's
+-- state is of other figures (or no state of ours), and the caller has to convert it.
+local function load_buckets()
+  local buckets = {}
+  for i = 1, bucket_count do
+    local arg = first_bucket_arg + (i - 1) * args_per_bucket
+    local bucket = {
+      key = KEYS[3 * i - 2], runs_key = KEYS[3 * i - 1], receipts_key = KEYS[3 * i],
+      algorithm = algorithms[ARGV[arg]], figures = ARGV[arg + 1], writer = ARGV[arg + 2],
+      shadow = ARGV[arg + 3] == '1', numbers = {},
+      floor_u = tonumber(ARGV[arg + 10]), floor_n = tonumber(ARGV[arg + 11]),
+    }
+    for j = 1, 6 do bucket.numbers[j] = tonumber(ARGV[arg + 3 + j]) end
+    local value = redis.call('GET', bucket.key)
+    local rest
+    if value then
+      bucket.exists = true
+      local figures, writer, words = string.match(value, '^(%S+) (%S+) (.*)$')
+      rest = words
+      if rest and string.byte(rest) == 64 then return nil, {-2, i - 1} end  -- '@'
+      if figures ~= bucket.figures then rest = false end
+      bucket.writer = writer
+    end
+    if rest == false or (value and not rest) or not bucket.algorithm.load(bucket, rest) then
+      local runs = redis.call('LRANGE', bucket.runs_key, 0, -1)
+      local receipts = redis.call('GET', bucket.receipts_key)
+      return nil, {-1, i - 1, now_u, now_n, value, runs, receipts or ''}
+    end
+    bucket.closed = bucket.algorithm ~= token_bucket and
+      before(now_u, now_n, bucket.floor_u, bucket.floor_n)
+    buckets[i] = bucket
+  end
+  return buckets
+end
+
+local first_item_arg = first_bucket_arg + bucket_count * args_per_bucket

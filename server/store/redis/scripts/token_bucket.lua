@@ -1,0 +1,87 @@
+-- Token buckets, as server/algorithm/token_bucket.h has them. Behind buckets.lua.
+--
+-- State: the moment at which it is full again, microseconds and ticks of one.
+local token_bucket = {}
+
+function token_bucket.load(bucket, rest)
+  bucket.base = bucket.numbers[1]
+  bucket.now_t = now_n * (bucket.base / 1000)
+  bucket.full_u, bucket.full_t = bucket.floor_u, bucket.floor_n
+  bucket.receipts = {}
+  if not rest then return true end
+  local u, t, flag = string.match(rest, '^(%d+) (%d+) ([01])$')
+  if not u then return false end
+  u, t = tonumber(u), tonumber(t)
+  if before(u, t, bucket.full_u, bucket.full_t) then
+    -- Not known is how full it was meanwhile: its receipts are worth nothing.
+    bucket.had_receipts = flag == '1'
+  else
+    bucket.full_u, bucket.full_t = u, t
+    load_receipts(bucket, flag)
+  end
+  return true
+end
+
+function token_bucket.fits(bucket, charge)
+  local u, t = later(bucket.full_u, bucket.full_t, now_u, bucket.now_t)
+  u, t = plus(u, t, charge[1], charge[2], bucket.base)
+  local until_u, until_t = plus(now_u, bucket.now_t, charge[3], charge[4], bucket.base)
+  return not before(until_u, until_t, u, t)
+end
+
+local function lacking(bucket)
+  if not before(now_u, bucket.now_t, bucket.full_u, bucket.full_t) then return 0, 0 end
+  return minus(bucket.full_u, bucket.full_t, now_u, bucket.now_t, bucket.base)
+end
+
+local function worth_nothing(receipt) return receipt[4] == 0 and receipt[5] == 0 end
+
+-- Each receipt keeps the least that the bucket has lacked since.
+local function note_shortfall(bucket)
+  if #bucket.receipts == 0 then return end
+  local u, t = lacking(bucket)
+  for i = #bucket.receipts, 1, -1 do
+    local receipt = bucket.receipts[i]
+    if not before(u, t, receipt[4], receipt[5]) then break end
+    receipt[4], receipt[5] = u, t
+  end
+  drop_oldest_while(bucket, worth_nothing)
+end
+
+function token_bucket.take(bucket, charge, id)
+  note_shortfall(bucket)
+  local u, t = later(bucket.full_u, bucket.full_t, now_u, bucket.now_t)
+  bucket.full_u, bucket.full_t = plus(u, t, charge[1], charge[2], bucket.base)
+  local lack_u, lack_t = lacking(bucket)
+  open_receipt(bucket, id, charge[1], charge[2], lack_u, lack_t)
+end
+
+function token_bucket.report(bucket, charge, reply)
+  local u, t = lacking(bucket)
+  for _, value in ipairs({u, t, 0, 0, 0, 0, 0}) do reply[#reply + 1] = value end
+end
+
+function token_bucket.refund(bucket, id)
+  note_shortfall(bucket)
+  local receipt, place = close_receipt(bucket, id)
+  if not receipt then return nil end
+  local u, t = receipt[2], receipt[3]
+  if before(receipt[4], receipt[5], u, t) then u, t = receipt[4], receipt[5] end
+  bucket.full_u, bucket.full_t = minus(bucket.full_u, bucket.full_t, u, t, bucket.base)
+  -- What is given back was lacking at no moment since that grant any more.
+  local least_u, least_t = minus(receipt[4], receipt[5], u, t, bucket.base)
+  for i, other in ipairs(bucket.receipts) do
+    if i >= place then
+      other[4], other[5] = minus(other[4], other[5], u, t, bucket.base)
+    elseif before(least_u, least_t, other[4], other[5]) then
+      other[4], other[5] = least_u, least_t
+    end
+  end
+  drop_oldest_while(bucket, worth_nothing)
+  return u, t
+end
+
+function token_bucket.save(bucket)
+  local u = lacking(bucket)
+  save_state(bucket, ttl_ms(u), bucket.full_u, bucket.full_t)
+end
