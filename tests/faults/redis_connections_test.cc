@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/faults/cluster_keys.h"
+#include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/store_calls.h"
@@ -89,6 +92,112 @@ TEST(RedisConnectionsTest, ServesOnWhenAFurtherOneBreaks) {
   }
 }
 
+// Room for one command and for no second connection.
+store::RedisStoreOptions OneAtATime() {
+  store::RedisStoreOptions options = PatientOptions();
+  options.max_in_flight = 1;
+  options.max_connections = 1;
+  return options;
+}
+
+AcquireOptions Within(const RedisNode& node, int64_t ns) {
+  AcquireOptions options;
+  options.deadline_ns = node.clock().NowNs() + ns;
+  return options;
+}
+
+// The node asks ten times a second who the server is, on the connection of the callers. Who waits
+// for that answer alone would wait for ever.
+TEST(RedisConnectionsTest, NobodyWaitsForRoomThatQuestionsAboutTheServerTake) {
+  RedisServer server;
+  RedisNode node(server.url(), OneAtATime());
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  // INFO, but for this test's own.
+  int own = 0;
+  const auto asked = [&] {
+    const std::string stats = RedisCalls(server).Call({"INFO", "commandstats"}).text;
+    const size_t at = stats.find("cmdstat_info:calls=");
+    return at == stats.npos ? 0 : std::stoi(stats.substr(at + 19)) - own++;
+  };
+  for (int round = 0; asked() < 30; ++round) {
+    const std::vector<std::string> keys = Keys(absl::StrCat("round", round, ":"), 10);
+    for (const Acquired& answer :
+         AcquireBatch(node.store(), FourOfEach(*rule, keys), Within(node, 10'000'000'000))) {
+      ASSERT_NE(answer.outcome, store::Outcome::kDeadlineExceeded);
+    }
+  }
+}
+
+// An acquisition of one permit that is under way.
+struct UnderWay final : store::AcquireOperation {
+  UnderWay(store::Store& store, const store::Rule& rule, std::string_view key,
+           const AcquireOptions& options)
+      : charge{&rule, key, 1} {
+    acquisition.charges = absl::MakeConstSpan(&charge, 1);
+    acquisition.results = &result;
+    acquisitions = absl::MakeSpan(&acquisition, 1);
+    deadline_ns = options.deadline_ns;
+    store.Acquire(this);
+  }
+  void Done() override { done.Notify(); }
+  store::Outcome Await() {
+    done.Wait();
+    return acquisition.outcome;
+  }
+
+  store::Charge charge;
+  store::ChargeResult result;
+  store::Acquisition acquisition;
+  Notification done;
+};
+
+// Whose turn it is and who is gone leaves the turn to the next.
+TEST(RedisConnectionsTest, WhoLeftWhileHeWaitedForRoomHoldsNobodyUp) {
+  RedisServer server;
+  RedisNode node(server.url(), OneAtATime());
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  server.Pause();
+  UnderWay sent(node.store(), *rule, "sent", Within(node, 10'000'000'000));
+  UnderWay left(node.store(), *rule, "left", Within(node, 100'000'000));
+  UnderWay behind(node.store(), *rule, "behind", Within(node, 10'000'000'000));
+  EXPECT_EQ(left.Await(), store::Outcome::kDeadlineExceeded);
+  server.Resume();
+  EXPECT_EQ(sent.Await(), store::Outcome::kGranted);
+  EXPECT_EQ(behind.Await(), store::Outcome::kGranted);
+}
+
+// Of two servers of a Cluster; those who wait for the one came first.
+TEST(RedisConnectionsTest, WhoWaitsForRoomAtOneServerHoldsNobodyUpWhoWaitsForAnother) {
+  RedisCluster cluster({.node_timeout_ms = 15'000});
+  store::RedisStoreOptions options = OneAtATime();
+  options.budget_ns = 15'000'000'000;
+  RedisNode node(cluster.url(), options);
+  const auto rule = Hourly(1);
+  node.store().Register(rule);
+  std::vector<std::string> at_paused;
+  std::vector<std::string> at_other;
+  for (int i = 0; i < 3; ++i) {
+    at_paused.push_back(KeyAt(cluster, *rule, 0, i));
+    at_other.push_back(KeyAt(cluster, *rule, 1, i));
+  }
+  cluster.server(0).Pause();
+  std::vector<std::unique_ptr<UnderWay>> paused;
+  std::vector<std::unique_ptr<UnderWay>> other;
+  for (const std::string& key : at_paused) {
+    paused.push_back(
+        std::make_unique<UnderWay>(node.store(), *rule, key, Within(node, 14'000'000'000)));
+  }
+  for (const std::string& key : at_other) {
+    other.push_back(
+        std::make_unique<UnderWay>(node.store(), *rule, key, Within(node, 10'000'000'000)));
+  }
+  for (const auto& one : other) EXPECT_EQ(one->Await(), store::Outcome::kGranted);
+  cluster.server(0).Resume();
+  for (const auto& one : paused) EXPECT_EQ(one->Await(), store::Outcome::kGranted);
+}
+
 TEST(RedisConnectionsTest, AnswersAllWhoWaitForRoomWhenTheServerGoes) {
   RedisServer server;
   store::RedisStoreOptions options = NarrowOptions();
@@ -104,9 +213,11 @@ TEST(RedisConnectionsTest, AnswersAllWhoWaitForRoomWhenTheServerGoes) {
   server.Resume();
   while (Acquire(node.store(), *rule, "other").outcome == store::Outcome::kUnavailable) {
   }
-  // Two were sent; the others were never debited.
+  // Two were sent; the others were never debited, as a node sees that has time.
+  RedisNode patient(server.url());
+  patient.store().Register(rule);
   int granted = 0;
-  for (const Acquired& answer : AcquireBatch(node.store(), FourOfEach(*rule, keys))) {
+  for (const Acquired& answer : AcquireBatch(patient.store(), FourOfEach(*rule, keys))) {
     granted += answer.granted() ? 1 : 0;
   }
   EXPECT_GE(granted, 3 * 100 - 2 * 4);

@@ -127,7 +127,7 @@ class ClusterRouter::Guide final : private Connection::Owner, private Connection
   const net::Address& address() const { return address_; }
   void Call(const std::vector<std::string>& words, absl::AnyInvocable<void(const Reply*)> done) {
     done_ = std::move(done);
-    if (!connection_.Send(words, this)) OnReply(nullptr);
+    connection_.Send(words, this);
   }
 
  private:

@@ -224,14 +224,11 @@ void Connection::OnData(absl::Span<const uint8_t> data) {
 
 void Connection::OnEnd() { Restart(absl::UnavailableError("Redis closed the connection")); }
 
-bool Connection::Send(absl::Span<const std::string> words, Waiter* waiter) {
-  // Beside what stays within the bound there are PINGs, scripts that are loaded, calls.
-  if (pending_.size() >= 4 * options_.max_pending) return false;
+void Connection::Send(absl::Span<const std::string> words, Waiter* waiter) {
   pending_.push_back(waiter);
   output_.clear();
   AppendCommand(words, &output_);
   stream_->Write({reinterpret_cast<const uint8_t*>(output_.data()), output_.size()});
-  return true;
 }
 
 void Connection::Restart(absl::Status why) {

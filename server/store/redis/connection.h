@@ -42,8 +42,6 @@ struct ConnectionOptions {
   int64_t connect_timeout_ns = int64_t{2} * 1'000'000'000;
   // Between attempts to connect, of which each waits longer than the one before.
   int64_t most_pause_ns = int64_t{1} * 1'000'000'000;
-  // Commands without an answer, at most: what a server decides in about ten milliseconds.
-  size_t max_pending = 1024;
 };
 
 class Connection final : private net::StreamHandler {
@@ -85,17 +83,14 @@ class Connection final : private net::StreamHandler {
   // After Stop: it may be destroyed.
   bool stopped() const { return stopped_ && stream_ == nullptr; }
   bool ready() const { return state_ == State::kReady; }
-  size_t pending() const { return pending_.size(); }
   // For how long what is still unread may have lain there: what reads showed in this iteration of
   // the loop. 0: nothing was there to be read.
   int64_t UnreadNs() const { return read_at_ns_ == loop_.now_ns() ? unread_ns_ : 0; }
 
-  // As many are pending as may be, or as many bytes wait for the server to read them.
-  bool full() const {
-    return pending_.size() >= options_.max_pending || stream_->pending_output() >= kMaxOutputBytes;
-  }
-  // REQUIRES: ready(). False: several times as many are pending as make it full; nothing was sent.
-  bool Send(absl::Span<const std::string> words, Waiter* waiter);
+  // As many bytes as may be wait for the server to read them. REQUIRES: ready().
+  bool full() const { return stream_->pending_output() >= kMaxOutputBytes; }
+  // How many may be pending is for the caller to bound. REQUIRES: ready().
+  void Send(absl::Span<const std::string> words, Waiter* waiter);
   // Breaks the connection and makes a new one.
   void Restart(absl::Status why);
   // The same, to another address from now on. The URL's TLS name stays.

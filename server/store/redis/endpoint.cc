@@ -81,7 +81,7 @@ size_t Endpoint::in_flight() const {
 
 Endpoint::Lane* Endpoint::LaneWithRoom() {
   for (const auto& lane : lanes_) {
-    if (lane->connection.ready() && !lane->connection.full()) return lane.get();
+    if (lane->HasRoom()) return lane.get();
   }
   // Those beyond the first come when they are needed first, and stay.
   for (size_t i = 1; i < lanes_.size(); ++i) {
@@ -107,10 +107,8 @@ bool Endpoint::Send(Command& command, const std::vector<std::string>& words, boo
   Lane* const lane = LaneWithRoom();
   if (lane == nullptr) return false;
   Connection& connection = lane->connection;
-  if (asking && !connection.Send(std::vector<std::string>{"ASKING"}, &Ignored::Get())) {
-    return false;
-  }
-  if (!connection.Send(words, &command)) return false;
+  if (asking) connection.Send(std::vector<std::string>{"ASKING"}, &Ignored::Get());
+  connection.Send(words, &command);
   command.lane_ = lane;
   command.sent_ns_ = Attention();
   lane->in_flight.push_back(&command);
@@ -122,7 +120,8 @@ bool Endpoint::Send(Command& command, const std::vector<std::string>& words, boo
 void Endpoint::Call(const std::vector<std::string>& words,
                     absl::AnyInvocable<void(const Reply*)> done) {
   auto* const waiter = new CallWaiter(std::move(done));
-  if (!first().ready() || !first().Send(words, waiter)) waiter->OnReply(nullptr);
+  if (!first().ready()) return waiter->OnReply(nullptr);
+  first().Send(words, waiter);
 }
 
 void Endpoint::MoveTo(const net::Address& address, const absl::Status& why) {
@@ -195,10 +194,9 @@ void Endpoint::Probe() {
     }
     return;
   }
-  if (first().Send(std::vector<std::string>{"PING"}, this)) {
-    probe_sent_ns_ = loop_.now_ns();
-    probe_attention_ns_ = Attention();
-  }
+  first().Send(std::vector<std::string>{"PING"}, this);
+  probe_sent_ns_ = loop_.now_ns();
+  probe_attention_ns_ = Attention();
 }
 
 void Endpoint::OnReply(Reply* reply) {
@@ -273,7 +271,8 @@ void Endpoint::LoadScripts() {
     for (size_t i = 0; i < kScripts && lane->connection.ready(); ++i) {
       const std::vector<std::string> words = {"SCRIPT", "LOAD",
                                               TextOf(static_cast<Script>(i)).text};
-      if (lane->connection.Send(words, &lane->loads)) ++lane->loads.under_way;
+      lane->connection.Send(words, &lane->loads);
+      ++lane->loads.under_way;
     }
   }
 }

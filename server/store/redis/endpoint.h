@@ -43,6 +43,9 @@ struct EndpointOptions {
   ConnectionOptions connection;
   // How long an answer may take before the breaker opens; at least a millisecond.
   int64_t budget_ns = 20'000'000;
+  // Commands on one connection without an answer, at most; one or more: what a server decides in
+  // about ten milliseconds.
+  size_t max_in_flight = 1024;
   // To one server, at most.
   size_t max_connections = 4;
   common::Log* log = nullptr;            // may be null
@@ -99,7 +102,8 @@ class Endpoint final : private Connection::Waiter {
   const RedisUrl& url() const { return options_.connection.url; }
   // Commands without an answer.
   size_t in_flight() const;
-  // As many commands are in flight as may be. Once one was answered there is room again.
+  // As many commands are in flight as may be, so that there will be room once one was answered.
+  // What else was sent (Call, PING, scripts) takes no room: nobody waits for its answer to go on.
   bool full();
   // False: away or full; nothing was sent. `asking`: the server is to
   // answer though its slot is being imported (Cluster's ASKING goes before it).
@@ -138,6 +142,10 @@ class Endpoint final : private Connection::Waiter {
     };
 
     explicit Lane(Endpoint& endpoint);
+    bool HasRoom() const {
+      return connection.ready() && in_flight.size() < endpoint.options_.max_in_flight &&
+             !connection.full();
+    }
     absl::Status OnInfo(const std::string& info) override;
     void OnReady() override;
     void OnLost(const absl::Status& why) override;

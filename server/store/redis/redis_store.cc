@@ -81,11 +81,11 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
   endpoint.connection.url = store->options_.url;
   endpoint.connection.tls = std::move(tls);
   endpoint.connection.allow_eviction = store->options_.allow_eviction;
-  endpoint.connection.max_pending = store->options_.max_in_flight;
   // When Redis is back all nodes are to know within a time to live: who is exact again waits no
   // longer for what the others granted.
   endpoint.connection.most_pause_ns =
       std::min(endpoint.connection.most_pause_ns, store->options_.node_ttl_ns / 4);
+  endpoint.max_in_flight = store->options_.max_in_flight;
   endpoint.max_connections = store->options_.max_connections;
   endpoint.budget_ns = store->options_.budget_ns;
   endpoint.log = log;

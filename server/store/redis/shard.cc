@@ -1,6 +1,7 @@
 #include "server/store/redis/shard.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -312,6 +313,7 @@ void Shard::OnIterationEnd() {
   std::vector<Line*> lines;
   lines.swap(ready_lines_);
   const int64_t now_ns = store_.clock_.NowNs();
+  SendBlocked(now_ns);
   for (Line* line : lines) {
     line->queued = false;
     SendLine(*line, now_ns);
@@ -322,7 +324,7 @@ void Shard::SendLine(Line& line, int64_t now_ns) {
   Endpoint* const endpoint = router_->EndpointOf(line.routing_key());
   if (endpoint != nullptr && endpoint->full()) {
     line.queued = true;
-    blocked_lines_.push_back(&line);
+    blocked_lines_[endpoint].push_back(&line);
     return;
   }
   size_t most = store_.options_.max_gathered;
@@ -351,11 +353,27 @@ void Shard::SendLine(Line& line, int64_t now_ns) {
   Command::Start(std::move(command));
 }
 
+// Until none waits or its server is full, whatever becomes of those that are sent: whose turn it is
+// may have nobody left who wants anything. A full server has commands in flight, and each answer
+// leads here again.
+void Shard::SendBlocked(int64_t now_ns) {
+  for (auto& [full, lines] : blocked_lines_) {
+    while (!lines.empty()) {
+      Line& line = *lines.front();
+      Endpoint* const endpoint = router_->EndpointOf(line.routing_key());
+      if (endpoint == full && endpoint->full()) break;
+      lines.pop_front();
+      line.queued = false;
+      SendLine(line, now_ns);
+    }
+  }
+  for (auto at = blocked_lines_.begin(); at != blocked_lines_.end();) {
+    at = at->second.empty() ? blocked_lines_.erase(at) : std::next(at);
+  }
+}
+
 void Shard::OnAnswer() {
-  if (blocked_lines_.empty()) return;
-  ready_lines_.push_back(blocked_lines_.front());
-  blocked_lines_.pop_front();
-  loop_.BeforeSleep(*this);
+  if (!blocked_lines_.empty()) loop_.BeforeSleep(*this);
 }
 
 void Shard::LineDone(Line& line) {
@@ -475,7 +493,7 @@ void Shard::OnAway(Endpoint& endpoint) {
     line->gathered.clear();
   }
   // Those that it had no room for are to be forgotten, or go elsewhere.
-  while (!blocked_lines_.empty()) OnAnswer();
+  OnAnswer();
   for (Caller& caller : gathered) AnswerAway(caller);
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -200,6 +201,7 @@ class Shard final : private Router::Host,
   bool Away(const Line& line);
   void QueueLine(Line& line);
   void SendLine(Line& line, int64_t now_ns);
+  void SendBlocked(int64_t now_ns);
   void Forget(Line& line);
   void CheckDeadlines();
   void WatchDeadlines();
@@ -219,7 +221,8 @@ class Shard final : private Router::Host,
   std::vector<std::unique_ptr<Job>> free_jobs_;
   std::vector<std::string> words_;
   std::vector<Line*> ready_lines_;
-  std::deque<Line*> blocked_lines_;  // their servers were full
+  // First come, first served, by the server that was full. It may be gone: not to be looked into.
+  std::map<const Endpoint*, std::deque<Line*>> blocked_lines_;
   absl::flat_hash_set<Command*> later_;
   OpenCache open_buckets_;
   RelaxedKeys relaxed_;
