@@ -105,8 +105,15 @@ void Connection::OnOpen() {
   }
   if (url.database != 0) add(Step::kSelect, {"SELECT", absl::StrCat(url.database)});
   add(Step::kInfo, {"INFO"});
-  for (size_t i = 0; i < kScripts && !options_.any_role; ++i) {
-    add(Step::kScript, {"SCRIPT", "LOAD", TextOf(static_cast<Script>(i)).text});
+  stream_->Write({reinterpret_cast<const uint8_t*>(output_.data()), output_.size()});
+}
+
+void Connection::SendScripts() {
+  output_.clear();
+  for (size_t i = 0; i < kScripts; ++i) {
+    AppendCommand(std::vector<std::string>{"SCRIPT", "LOAD", TextOf(static_cast<Script>(i)).text},
+                  &output_);
+    steps_.push_back(Step::kScript);
   }
   stream_->Write({reinterpret_cast<const uint8_t*>(output_.data()), output_.size()});
 }
@@ -147,8 +154,10 @@ absl::Status Connection::Prepared(const Reply& reply) {
         absl::StrCat(at, " ", what, ": ", absl::StripSuffix(reply.text, "."), right));
   }
   if (step != Step::kInfo) return absl::OkStatus();
-  const absl::Status status = CheckInfo(reply.text);
-  return status.ok() ? owner_.OnInfo(reply.text) : status;
+  if (const absl::Status status = CheckInfo(reply.text); !status.ok()) return status;
+  if (const absl::Status status = owner_.OnInfo(reply.text); !status.ok()) return status;
+  if (!options_.any_role) SendScripts();
+  return absl::OkStatus();
 }
 
 absl::Status Connection::CheckInfo(const std::string& info) const {

@@ -104,6 +104,9 @@ class Connection final : private net::StreamHandler {
   void Connect();
   // Answers while preparing. Not OK: this server will not do.
   absl::Status Prepared(const Reply& reply);
+  // Only to who answered INFO: Redis hangs up on who sends words above 16 KiB before he is logged
+  // in, and what it said of the password can be lost with the connection.
+  void SendScripts();
   // Why it did not come about, with what would be right.
   absl::Status Unreached(const absl::Status& why) const;
   absl::Status CheckInfo(const std::string& info) const;

@@ -1,10 +1,17 @@
 // What sluiced says of a Redis, or of a URL, that will not do: before it serves, and in the log.
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/server/server_test.h"
@@ -103,6 +110,65 @@ TEST_P(RedisRefusalsTest, PasswordsThatAreWrongOrMissing) {
   const Ended none = Refused(server.url());
   EXPECT_THAT(none.log, HasSubstr("asks for a password; write it into the URL, or "
                                   "?password_file=FILE"));
+}
+
+// Says to each connection that it wants a password, and hangs up, as Redis does when one who is not
+// logged in sends a word of more than 16 KiB. Remembers what came first.
+class HangsUp {
+ public:
+  HangsUp() {
+    char folder[] = "/tmp/sluice_hangs_up_XXXXXX";
+    EXPECT_NE(mkdtemp(folder), nullptr);
+    folder_ = folder;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    listener_ = socket(AF_UNIX, SOCK_STREAM, 0);
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(listener_, 16), 0);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~HangsUp() { Stop(); }
+  HangsUp(const HangsUp&) = delete;
+  HangsUp& operator=(const HangsUp&) = delete;
+
+  std::string path() const { return folder_ + "/redis.sock"; }
+  // What each connection sent before it was answered.
+  std::vector<std::string> Stop() {
+    if (thread_.joinable()) {
+      shutdown(listener_, SHUT_RDWR);  // ends accept
+      thread_.join();
+      close(listener_);
+      std::filesystem::remove_all(folder_);
+    }
+    return first_;
+  }
+
+ private:
+  void Run() {
+    for (int peer; (peer = accept(listener_, nullptr, nullptr)) >= 0; close(peer)) {
+      std::string data(size_t{1} << 20, '\0');
+      const ssize_t n = recv(peer, data.data(), data.size(), 0);
+      data.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+      first_.push_back(data);
+      constexpr std::string_view kAnswer = "-NOAUTH Authentication required.\r\n";
+      send(peer, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL);
+    }
+  }
+
+  std::string folder_;
+  int listener_ = -1;
+  std::vector<std::string> first_;  // of the thread, until it was joined
+  std::thread thread_;
+};
+
+TEST_P(RedisRefusalsTest, WhoIsNotLoggedInSendsNothingForWhichRedisHangsUp) {
+  HangsUp redis;
+  const Ended none = Refused("unix://" + redis.path());
+  EXPECT_THAT(none.log, HasSubstr("asks for a password"));
+  const std::vector<std::string> first = redis.Stop();
+  EXPECT_FALSE(first.empty());
+  for (const std::string& words : first) EXPECT_EQ(words, "*1\r\n$4\r\nINFO\r\n");
 }
 
 TEST_P(RedisRefusalsTest, AnAclThatLacksACommand) {
