@@ -118,7 +118,8 @@ int main(int argc, char** argv) {
     short_call.deadline = std::chrono::nanoseconds(1);
     const auto answer = client->Acquire("wide", prefix + "-deadline", 1, short_call);
     if (!answer.ok()) return answer.status().ToString();
-    if (answer->granted || answer->source != sluice::Source::kUnavailable) return "a decision by " + std::string(sluice::SourceName(answer->source));
+    if (answer->granted || answer->source != sluice::Source::kUnavailable)
+      return "a decision by " + std::string(sluice::SourceName(answer->source));
     return ExpectError(answer->status, StatusCode::kDeadlineExceeded, "");
   });
   Check("cancel", [&]() -> std::string {
