@@ -1,6 +1,7 @@
 #include "server/net/socket_stream.h"
 
 #include <arpa/inet.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -316,6 +318,16 @@ void SocketStream::Finish() {
 void SocketStream::OnLoopStop() { EndWith(absl::CancelledError("the loop stops")); }
 
 const PeerIdentity& SocketStream::peer() const { return Nobody(); }
+
+int64_t SocketStream::round_trip_ns() const {
+  tcp_info info = {};
+  socklen_t size = sizeof(info);
+  if (is_unix_ || fd_ < 0 || getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  constexpr uint32_t kNotYet = ~uint32_t{0};
+  const bool known = size >= offsetof(tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt) &&
+                     info.tcpi_min_rtt != kNotYet;  // Linux before 4.6
+  return known ? int64_t{info.tcpi_min_rtt} * 1000 : 0;
+}
 
 std::string SocketStream::peer_address() const {
   if (is_unix_) return "unix:";

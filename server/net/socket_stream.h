@@ -85,6 +85,7 @@ class SocketStream final : public Stream,
   std::string peer_address() const override;
   EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override;
+  int64_t round_trip_ns() const override;
 
  private:
   enum class State : uint8_t {

@@ -100,6 +100,10 @@ class Stream {
   // more than the loop's own EventLoop::ready_since_ns).
   virtual int64_t ready_since_ns() const = 0;
 
+  // The fastest way there and back that the kernel has seen, whatever the peer's program did
+  // meanwhile. 0: none that takes time, or not known.
+  virtual int64_t round_trip_ns() const = 0;
+
   virtual const PeerIdentity& peer() const = 0;
   // "127.0.0.1:50312", "unix:/path"; kNotConnected.
   virtual std::string peer_address() const = 0;

@@ -60,6 +60,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   std::string peer_address() const override { return socket_->peer_address(); }
   EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override { return socket_->ready_since_ns(); }
+  int64_t round_trip_ns() const override { return socket_->round_trip_ns(); }
 
   // TLS 1.2 or 1.3 by name, and whether a session was resumed. For logs and tests.
   std::string protocol() const;

@@ -61,6 +61,20 @@ TEST_F(SocketStreamTest, HandsUpWhatArrivesAndThenSaysThatThatWasAll) {
   EXPECT_FALSE(stream_->peer().authenticated);
 }
 
+TEST_F(SocketStreamTest, TellsHowLongTheWayThereAndBackTakes) {
+  Start(TcpPair());
+  peer_.Send("hello");
+  ASSERT_TRUE(Until([this] { return handler_.reads_done == 1; }));
+  // The kernel knows it from the handshake, in microseconds; on the loopback it is no second.
+  EXPECT_GT(stream_->round_trip_ns(), 0);
+  EXPECT_LT(stream_->round_trip_ns(), 1'000'000'000);
+}
+
+TEST_F(SocketStreamTest, OnAUnixSocketThereIsNoWay) {
+  Start(UnixPair());
+  EXPECT_EQ(stream_->round_trip_ns(), 0);
+}
+
 TEST_F(SocketStreamTest, SendsAllThatAnIterationWroteInOneCall) {
   Start(TcpPair());
   handler_.on_data = [this](absl::Span<const uint8_t>) {
