@@ -1,10 +1,12 @@
 // Several connections to one server, when one has as many commands in flight as may be.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -166,6 +168,108 @@ TEST(RedisConnectionsTest, WhoLeftWhileHeWaitedForRoomHoldsNobodyUp) {
   server.Resume();
   EXPECT_EQ(sent.Await(), store::Outcome::kGranted);
   EXPECT_EQ(behind.Await(), store::Outcome::kGranted);
+}
+
+// What remains of each, asked as one operation.
+struct Questions final : store::QueryOperation {
+  Questions(const store::Rule& rule, std::vector<std::string> of_keys)
+      : keys(std::move(of_keys)), answers(keys.size()) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      answers[i].rule = &rule;
+      answers[i].key = keys[i];
+    }
+    items = absl::MakeSpan(answers);
+  }
+  void Done() override { done.Notify(); }
+
+  const std::vector<std::string> keys;
+  std::vector<store::QueryItem> answers;
+  Notification done;
+};
+
+// As many questions at once as dashboards ask, of a node with room for one.
+TEST(RedisConnectionsTest, WhoeverAsksWaitsForRoom) {
+  struct Refunding final : store::RefundOperation {
+    void Done() override { done.Notify(); }
+    Notification done;
+  };
+  RedisServer server;
+  RedisNode node(server.url(), OneAtATime());
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  const std::vector<std::string> keys = Keys("k", 100);
+  AcquireOptions options;
+  options.want_receipt = true;
+  std::vector<std::vector<store::Charge>> charges;
+  for (const std::string& key : keys) charges.push_back({{rule.get(), key, 2}});
+  const std::vector<Acquired> acquired = AcquireBatch(node.store(), charges, options);
+
+  Questions questions(*rule, keys);
+  node.store().Query(&questions);
+  std::vector<Refunding> refunds(keys.size());
+  std::vector<uint64_t> refunded(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    refunds[i].receipt_id = acquired[i].receipt_id;
+    refunds[i].charges = charges[i];
+    refunds[i].refunded = &refunded[i];
+    node.store().Refund(&refunds[i]);
+  }
+  questions.done.Wait();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_FALSE(questions.answers[i].unavailable) << keys[i];
+    // Whoever came first has his answer first.
+    EXPECT_EQ(questions.answers[i].level.remaining, 1) << keys[i];
+    refunds[i].done.Wait();
+    EXPECT_EQ(refunds[i].outcome, store::RefundOutcome::kRefunded) << keys[i];
+    EXPECT_EQ(Query(node.store(), *rule, keys[i]).level.remaining, 3) << keys[i];
+  }
+}
+
+TEST(RedisConnectionsTest, WhatNobodyWaitsForAnyMoreIsNotAsked) {
+  RedisServer server;
+  RedisNode node(server.url(), OneAtATime());
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  // The first answer tells that the node has come to know its server.
+  Query(node.store(), *rule, "first");
+  RedisCalls calls(server);
+  calls.Call({"CONFIG", "RESETSTAT"});
+  server.Pause();
+  Questions sent(*rule, {"sent"});
+  Questions left(*rule, {"left"});
+  left.deadline_ns = node.clock().NowNs() + 1'000'000;
+  Questions behind(*rule, {"behind"});
+  for (Questions* questions : {&sent, &left, &behind}) node.store().Query(questions);
+  while (node.clock().NowNs() <= left.deadline_ns) {
+  }
+  server.Resume();
+  for (Questions* questions : {&sent, &left, &behind}) questions->done.Wait();
+  EXPECT_FALSE(sent.answers[0].unavailable);
+  EXPECT_TRUE(left.answers[0].unavailable);
+  EXPECT_FALSE(behind.answers[0].unavailable);
+  EXPECT_THAT(calls.Call({"INFO", "commandstats"}).text,
+              ::testing::HasSubstr("cmdstat_evalsha:calls=2,"));
+}
+
+// Nor is anybody forgotten who waits when the server goes, or the node ends.
+TEST(RedisConnectionsTest, WhoeverWaitsForRoomIsToldThatTheServerWent) {
+  RedisServer server;
+  const auto rule = ThreeAnHour();
+  const std::vector<std::string> keys = Keys("k", 100);
+  for (const int64_t budget_ns : {int64_t{50'000'000}, int64_t{20'000'000'000}}) {
+    store::RedisStoreOptions options = OneAtATime();
+    options.budget_ns = budget_ns;
+    RedisNode node(server.url(), options);
+    node.store().Register(rule);
+    server.Pause();
+    Questions questions(*rule, keys);
+    node.store().Query(&questions);
+    if (budget_ns > 1'000'000'000) node.Stop();
+    questions.done.Wait();
+    for (const store::QueryItem& item : questions.answers)
+      EXPECT_TRUE(item.unavailable) << item.key;
+    server.Resume();
+  }
 }
 
 // Of two servers of a Cluster; those who wait for the one came first.

@@ -37,13 +37,18 @@ class RedisNode {
     connected_ = store_->AwaitFirstConnections();
   }
   ~RedisNode() {
-    loop_->Stop();
-    thread_.join();
+    Stop();
     store_.reset();
     resolver_.reset();
   }
   RedisNode(const RedisNode&) = delete;
   RedisNode& operator=(const RedisNode&) = delete;
+
+  // Its loop ends: nobody is served any more, and all who wait are told.
+  void Stop() {
+    loop_->Stop();
+    if (thread_.joinable()) thread_.join();
+  }
 
   store::RedisStore& store() { return *store_; }
   const common::Clock& clock() const { return clock_; }

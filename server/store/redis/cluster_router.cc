@@ -366,7 +366,7 @@ void ClusterRouter::Adopt(SlotMap map) {
 
 void ClusterRouter::DropUnused() {
   const auto unused = [&](const std::unique_ptr<Member>& member) {
-    return loop_.now_ns() - member->used_ns > kUnusedNs && member->endpoint.in_flight() == 0 &&
+    return loop_.now_ns() - member->used_ns > kUnusedNs && member->endpoint.idle() &&
            std::find(by_place_.begin(), by_place_.end(), member.get()) == by_place_.end();
   };
   for (auto& member : members_) {

@@ -14,6 +14,8 @@ namespace {
 // of other figures, its slot moves. Each time somebody else did something that seldom happens.
 constexpr int kMaxTries = 8;
 constexpr int kTriesAtOnce = 2;
+// For room at one server, at most, lines among them.
+constexpr size_t kMaxRoomWaiters = size_t{1} << 17;
 
 // Redis checks these before a script, or before what a script writes first: nothing was written.
 bool RefusedAsAWhole(const Reply& error) {
@@ -28,13 +30,19 @@ bool RefusedAsAWhole(const Reply& error) {
 }  // namespace
 
 void Command::Start(std::unique_ptr<Command> command) {
+  Endpoint* const endpoint = command->shard_.router().EndpointOf(command->RoutingKey());
+  if (endpoint == nullptr || !endpoint->full()) return StartInTurn(std::move(command));
+  Command* const self = command.release();
+  if (!self->AwaitRoom(*endpoint)) self->End();
+}
+
+void Command::StartInTurn(std::unique_ptr<Command> command) {
   Command* const self = command.release();
   if (!self->SendAgain()) self->End();
 }
 
 void Command::OnReply(Reply* reply) {
   Endpoint::Answered(*this);
-  shard_.OnAnswer();
   if (given_up_) return End();
   answer_missing_ = reply == nullptr || (reply->is_error() && !RefusedAsAWhole(*reply));
   if (reply == nullptr) {
@@ -125,12 +133,33 @@ bool Command::SendTo(Endpoint* endpoint, bool asking) {
   asking_ = asking;
   std::vector<std::string>& words = shard_.words();
   if (!Build(&words)) return false;
-  if (!endpoint->Send(*this, words, asking)) {
+  switch (endpoint->Send(*this, words, asking)) {
+    case Endpoint::Sent::kYes:
+      answer_missing_ = true;
+      return true;
+    case Endpoint::Sent::kFull:
+      return AwaitRoom(*endpoint);
+    case Endpoint::Sent::kAway:
+      break;
+  }
+  Abandon();
+  return false;
+}
+
+bool Command::AwaitRoom(Endpoint& endpoint) {
+  if (endpoint.room_waiters() >= kMaxRoomWaiters) {
     Abandon();
     return false;
   }
-  answer_missing_ = true;
+  shard_.SendsLater(this);
+  endpoint.AwaitRoom(*this);
   return true;
+}
+
+void Command::OnRoom(Endpoint& endpoint) {
+  shard_.SendsNow(this);
+  // What is asked of just this server stays there.
+  if (given_up_ || !(asking_ ? SendTo(&endpoint, true) : SendAgain())) End();
 }
 
 void Command::End() {

@@ -1,5 +1,6 @@
-// Command: something that Redis is asked to do. It is sent, perhaps sent again when Redis did not
-// execute it (a flushed script, a moved slot), answered once, and destroys itself.
+// Command: something that Redis is asked to do. It is sent once the server has room for it, perhaps
+// sent again when Redis did not execute it (a flushed script, a moved slot), answered once, and
+// destroys itself.
 //
 // Never sent again when it is not known whether it was executed. Belongs to its shard's loop.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMAND_H_
@@ -21,16 +22,18 @@ namespace sluice::store::redis {
 
 class Shard;
 
-class Command : private Connection::Waiter {
+class Command : private Connection::Waiter, private Endpoint::RoomWaiter {
  public:
   virtual ~Command() = default;
 
-  // Sends it to whoever decides for its key.
+  // Sends it to whoever decides for its key, behind those who wait for room there.
   static void Start(std::unique_ptr<Command> command);
+  // The same, of one whose turn it is.
+  static void StartInTurn(std::unique_ptr<Command> command);
 
   // Answers the callers without Redis; its answer, if it still comes, is dropped.
   void Abandon();
-  // The loop ends while it waits to be sent again: abandons and destroys it.
+  // The loop ends while it waits to be sent: abandons and destroys it.
   void Drop();
   bool given_up() const { return given_up_; }
 
@@ -45,7 +48,7 @@ class Command : private Connection::Waiter {
 
   enum class Next : uint8_t {
     kEnd,      // answered, or abandoned
-    kInFlight  // was sent again, and will be answered
+    kInFlight  // was sent again, or will be, and will be answered
   };
   // The answer, which is not an error.
   virtual Next OnAnswer(const Reply& reply) = 0;
@@ -55,8 +58,8 @@ class Command : private Connection::Waiter {
   // It will not be sent again, and was answered.
   virtual void Finish() {}
 
-  // Builds it anew and sends it to whoever decides for its key now. False: nobody waits for it, or
-  // it could not be sent and was abandoned.
+  // Builds it anew and sends it to whoever decides for its key now, at once if there is room there,
+  // else later. False: nobody waits for it, or it could not be sent and was abandoned.
   bool SendAgain();
   // The same after a while. The command is in flight meanwhile.
   void SendLater(int64_t after_ns);
@@ -76,7 +79,10 @@ class Command : private Connection::Waiter {
   friend class Endpoint;
 
   void OnReply(Reply* reply) final;
+  void OnRoom(Endpoint& endpoint) final;
   bool SendTo(Endpoint* endpoint, bool asking);
+  // False: too many wait already; it was abandoned.
+  bool AwaitRoom(Endpoint& endpoint);
   // True: was, or will be, sent again.
   bool Cure(const Reply& error);
   void OnLater();

@@ -73,12 +73,6 @@ bool Endpoint::stopped() const {
                      [](const auto& lane) { return lane->connection.stopped(); });
 }
 
-size_t Endpoint::in_flight() const {
-  size_t sum = 0;
-  for (const auto& lane : lanes_) sum += lane->in_flight.size();
-  return sum;
-}
-
 Endpoint::Lane* Endpoint::LaneWithRoom() {
   for (const auto& lane : lanes_) {
     if (lane->HasRoom()) return lane.get();
@@ -98,23 +92,48 @@ Endpoint::Lane* Endpoint::LaneWithRoom() {
   return nullptr;
 }
 
-bool Endpoint::full() { return !away() && LaneWithRoom() == nullptr; }
+bool Endpoint::full() { return !away() && (!room_waiters_.empty() || LaneWithRoom() == nullptr); }
 
-void Endpoint::Answered(Command& command) { command.lane_->in_flight.pop_front(); }
+void Endpoint::AwaitRoom(RoomWaiter& waiter) { room_waiters_.push_back(&waiter); }
 
-bool Endpoint::Send(Command& command, const std::vector<std::string>& words, bool asking) {
-  if (away()) return false;
+void Endpoint::TellWaiters() {
+  if (!room_waiters_.empty() && !loop_.stopping()) loop_.BeforeSleep(*this);
+}
+
+// Until none waits or there is no room, whatever becomes of those who are told: whose turn it is
+// may want nothing any more, or go elsewhere. While there is no room commands are in flight, and
+// each answer leads here again.
+void Endpoint::OnIterationEnd() {
+  while (!room_waiters_.empty() && !loop_.stopping() && (away() || LaneWithRoom() != nullptr)) {
+    RoomWaiter* const next = room_waiters_.front();
+    room_waiters_.pop_front();
+    next->OnRoom(*this);
+  }
+}
+
+void Endpoint::Answered(Command& command) {
+  Lane& lane = *command.lane_;
+  Endpoint& endpoint = lane.endpoint;
+  lane.in_flight.pop_front();
+  --endpoint.in_flight_;
+  endpoint.TellWaiters();
+}
+
+Endpoint::Sent Endpoint::Send(Command& command, const std::vector<std::string>& words,
+                              bool asking) {
+  if (away()) return Sent::kAway;
   Lane* const lane = LaneWithRoom();
-  if (lane == nullptr) return false;
+  if (lane == nullptr) return Sent::kFull;
   Connection& connection = lane->connection;
   if (asking) connection.Send(std::vector<std::string>{"ASKING"}, &Ignored::Get());
   connection.Send(words, &command);
   command.lane_ = lane;
   command.sent_ns_ = Attention();
   lane->in_flight.push_back(&command);
+  ++in_flight_;
   counters_.commands.Add();
   Watch();
-  return true;
+  return Sent::kYes;
 }
 
 void Endpoint::Call(const std::vector<std::string>& words,
@@ -142,6 +161,7 @@ void Endpoint::OpenBreaker(std::string_view why) {
     }
   }
   owner_.OnAway(*this);
+  TellWaiters();
   watch_.Cancel();
   Probe();
   Watch();
@@ -171,7 +191,7 @@ void Endpoint::Watch() {
   if (watch_.armed()) return;
   if (breaker_open_) {
     if (first().ready()) loop_.ArmIn(watch_, kProbeEveryNs);
-  } else if (in_flight() > 0) {
+  } else if (in_flight_ > 0) {
     const int64_t left_ns = options_.budget_ns - UnansweredNs();
     loop_.ArmIn(watch_, std::clamp<int64_t>(left_ns, 0, StepNs()));
   }
@@ -232,7 +252,11 @@ absl::Status Endpoint::Lane::OnInfo(const std::string& info) {
 // What becomes of the further ones changes nothing but where commands find room; what was lost with
 // one was told so.
 void Endpoint::Lane::OnReady() {
-  if (this == endpoint.lanes_[0].get()) endpoint.OnReady();
+  if (this == endpoint.lanes_[0].get()) {
+    endpoint.OnReady();
+  } else {
+    endpoint.TellWaiters();
+  }
 }
 void Endpoint::Lane::OnLost(const absl::Status& why) {
   if (this == endpoint.lanes_[0].get()) endpoint.OnLost(why);

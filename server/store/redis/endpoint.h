@@ -55,7 +55,7 @@ struct EndpointOptions {
 // Redis' words, and what to do where they do not say it. REQUIRES: reply.is_error().
 std::string ErrorText(const Reply& reply);
 
-class Endpoint final : private Connection::Waiter {
+class Endpoint final : private Connection::Waiter, private net::IterationHook {
  public:
   // The router that has it. Told on the loop.
   class Owner {
@@ -83,10 +83,20 @@ class Endpoint final : private Connection::Waiter {
     ~Owner() = default;
   };
 
-  // All outlive it. REQUIRES: nothing is in flight when it is destroyed, or the loop has ended.
+  // Who has something to send, and waits until there is room.
+  class RoomWaiter {
+   public:
+    // It is his turn: there is room, or the endpoint went away. Told once, on the loop.
+    virtual void OnRoom(Endpoint& endpoint) = 0;
+
+   protected:
+    ~RoomWaiter() = default;
+  };
+
+  // All outlive it. REQUIRES: idle() when it is destroyed, or the loop has ended.
   Endpoint(net::EventLoop& loop, net::Resolver& resolver, EndpointOptions options,
            ShardCounters& counters, Owner& owner);
-  ~Endpoint();
+  ~Endpoint() override;
 
   // Begins to connect. REQUIRES: on the loop.
   void Start();
@@ -100,14 +110,19 @@ class Endpoint final : private Connection::Waiter {
   bool away() const { return breaker_open_ || !admitted_ || !first().ready(); }
   const net::Address& address() const { return options_.connection.url.address; }
   const RedisUrl& url() const { return options_.connection.url; }
-  // Commands without an answer.
-  size_t in_flight() const;
-  // As many commands are in flight as may be, so that there will be room once one was answered.
+  // No command is without an answer, and nobody waits for room.
+  bool idle() const { return in_flight_ == 0 && room_waiters_.empty(); }
+  // Whoever comes now has to wait: as many commands are in flight as may be, or others wait.
   // What else was sent (Call, PING, scripts) takes no room: nobody waits for its answer to go on.
   bool full();
-  // False: away or full; nothing was sent. `asking`: the server is to
-  // answer though its slot is being imported (Cluster's ASKING goes before it).
-  bool Send(Command& command, const std::vector<std::string>& words, bool asking);
+  // First come, first served. REQUIRES: full(); `waiter` stays until it was told, or until the loop
+  // stops: nobody is told then.
+  void AwaitRoom(RoomWaiter& waiter);
+  size_t room_waiters() const { return room_waiters_.size(); }
+  enum class Sent : uint8_t { kYes, kFull, kAway };
+  // Also while others wait: it may be his turn. `asking`: the server is to answer though its slot
+  // is being imported (Cluster's ASKING goes before it).
+  Sent Send(Command& command, const std::vector<std::string>& words, bool asking);
 
   // A command of its own to just this server, whatever its slot, also while the breaker is open
   // or the owner has not admitted it. `done` runs once, with null if it was not sent or not
@@ -157,6 +172,10 @@ class Endpoint final : private Connection::Waiter {
     std::deque<Command*> in_flight;  // oldest first
   };
 
+  // Lets those who wait look whether there is room, at the end of an iteration.
+  void TellWaiters();
+  void OnIterationEnd() override;
+
   Connection& first() { return lanes_[0]->connection; }
   const Connection& first() const { return lanes_[0]->connection; }
   // One that can take a command; null: none, now.
@@ -188,6 +207,8 @@ class Endpoint final : private Connection::Waiter {
   ShardCounters& counters_;
   Owner& owner_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // one or more
+  size_t in_flight_ = 0;                      // on all lanes
+  std::deque<RoomWaiter*> room_waiters_;
   bool starting_ = false;
   int64_t started_ns_ = 0;
   bool breaker_open_ = false;

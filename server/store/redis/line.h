@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "server/store/redis/endpoint.h"
 #include "server/store/redis/rule_entry.h"
 #include "server/store/store.h"
 
 namespace sluice::store::redis {
 
 class AcquireCommand;
+class Shard;
 
 // An acquire operation under way, and how many of its acquisitions are.
 struct Job {
@@ -30,17 +32,21 @@ struct Caller {
   Acquisition* acquisition = nullptr;
 };
 
-struct Line {
+struct Line final : Endpoint::RoomWaiter {
+  explicit Line(Shard& its_shard) : shard(its_shard) {}
+  void OnRoom(Endpoint& endpoint) override;
+
   // What the router looks at.
   const std::string& routing_key() const { return buckets[0].keys[0]; }
 
+  Shard& shard;
   std::string name;
   std::vector<Bucket> buckets;
   // The name of the set of buckets in calendars: the same on every node, whatever their order.
   uint64_t set = 0;
   std::deque<Caller> gathered;
   AcquireCommand* in_flight = nullptr;  // at most one
-  bool queued = false;                  // to be sent at the end of the iteration
+  bool queued = false;  // to be sent at the end of the iteration, or when there is room
 };
 
 }  // namespace sluice::store::redis

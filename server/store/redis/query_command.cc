@@ -16,6 +16,11 @@ QueryCommand::QueryCommand(Shard& shard, QueryJob* job, QueryItem* item)
 }
 
 bool QueryCommand::BuildScript(const Term& term, std::vector<std::string>* words) {
+  // It may have waited for room.
+  if (job_->operation->deadline_ns < shard_.NowNs()) {
+    Abandon();
+    return false;
+  }
   *words = shard_.ScriptWords(Script::kQuery, bucket_, term);
   AppendCost(bucket_[0].rule->rule->parameters, 1, words);
   return true;

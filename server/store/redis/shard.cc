@@ -1,7 +1,6 @@
 #include "server/store/redis/shard.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -31,6 +30,8 @@ constexpr size_t kMaxGeneral = 64;
 constexpr size_t kMaxReservations = 256;
 // For so long a second refund is told that it is one; later, that the receipt has expired.
 constexpr char kUsedReceiptSeconds[] = "600";
+
+constexpr int64_t kLogBusyEveryNs = 10'000'000'000;
 
 // Objects that are kept for their memory, of each kind.
 constexpr size_t kMaxFree = 4096;
@@ -167,8 +168,10 @@ void Shard::Begin(AcquireOperation* operation, uint64_t receipt_id) {
     if (acquisition.max_wait_ns > 0 && groups.size() > 1) {
       acquisition.elsewhere = ElsewhereThanFirst(groups);
       Answer(caller, Outcome::kSeveralSlots);
-    } else if (router_->AllAway() || waiting_ > store_.options_.max_waiting) {
+    } else if (router_->AllAway()) {
       AnswerAway(caller);
+    } else if (waiting_ > store_.options_.max_waiting) {
+      AnswerBusy(caller);
     } else if (groups.size() > 1) {
       StartScattered(*this, std::move(groups), caller);
     } else {
@@ -284,7 +287,7 @@ Line& Shard::LineOf(const Acquisition& acquisition) {
   }
   const auto found = lines_.find(absl::string_view(name));
   if (found != lines_.end()) return *found->second;
-  if (free_lines_.empty()) free_lines_.push_back(std::make_unique<Line>());
+  if (free_lines_.empty()) free_lines_.push_back(std::make_unique<Line>(*this));
   std::unique_ptr<Line> line = std::move(free_lines_.back());
   free_lines_.pop_back();
   line->name = name;
@@ -313,20 +316,29 @@ void Shard::OnIterationEnd() {
   std::vector<Line*> lines;
   lines.swap(ready_lines_);
   const int64_t now_ns = store_.clock_.NowNs();
-  SendBlocked(now_ns);
   for (Line* line : lines) {
     line->queued = false;
-    SendLine(*line, now_ns);
+    QueueAt(router_->EndpointOf(line->routing_key()), *line, now_ns);
   }
 }
 
+void Shard::QueueAt(Endpoint* endpoint, Line& line, int64_t now_ns) {
+  if (endpoint == nullptr || !endpoint->full()) return SendLine(line, now_ns);
+  line.queued = true;
+  endpoint->AwaitRoom(line);
+}
+
+void Line::OnRoom(Endpoint& endpoint) { shard.LineHasRoom(*this, endpoint); }
+
+void Shard::LineHasRoom(Line& line, Endpoint& endpoint) {
+  line.queued = false;
+  // Its slot may have moved meanwhile.
+  Endpoint* const now_at = router_->EndpointOf(line.routing_key());
+  if (now_at != &endpoint) return QueueAt(now_at, line, store_.clock_.NowNs());
+  SendLine(line, store_.clock_.NowNs());
+}
+
 void Shard::SendLine(Line& line, int64_t now_ns) {
-  Endpoint* const endpoint = router_->EndpointOf(line.routing_key());
-  if (endpoint != nullptr && endpoint->full()) {
-    line.queued = true;
-    blocked_lines_[endpoint].push_back(&line);
-    return;
-  }
   size_t most = store_.options_.max_gathered;
   if (line.buckets.size() > 1 ||
       line.buckets[0].rule->rule->parameters.kind != Kind::kTokenBucket) {
@@ -350,30 +362,7 @@ void Shard::SendLine(Line& line, int64_t now_ns) {
   if (callers.empty()) return Forget(line);
   auto command = std::make_unique<AcquireCommand>(*this, line, std::move(callers));
   line.in_flight = command.get();
-  Command::Start(std::move(command));
-}
-
-// Until none waits or its server is full, whatever becomes of those that are sent: whose turn it is
-// may have nobody left who wants anything. A full server has commands in flight, and each answer
-// leads here again.
-void Shard::SendBlocked(int64_t now_ns) {
-  for (auto& [full, lines] : blocked_lines_) {
-    while (!lines.empty()) {
-      Line& line = *lines.front();
-      Endpoint* const endpoint = router_->EndpointOf(line.routing_key());
-      if (endpoint == full && endpoint->full()) break;
-      lines.pop_front();
-      line.queued = false;
-      SendLine(line, now_ns);
-    }
-  }
-  for (auto at = blocked_lines_.begin(); at != blocked_lines_.end();) {
-    at = at->second.empty() ? blocked_lines_.erase(at) : std::next(at);
-  }
-}
-
-void Shard::OnAnswer() {
-  if (!blocked_lines_.empty()) loop_.BeforeSleep(*this);
+  Command::StartInTurn(std::move(command));
 }
 
 void Shard::LineDone(Line& line) {
@@ -418,6 +407,18 @@ void Shard::Answer(Caller& caller, Outcome outcome) {
 
 void Shard::AnswerAway(Caller& caller) {
   if (caller.job != nullptr) Answer(caller, DecideAway(*caller.acquisition));
+}
+
+void Shard::AnswerBusy(Caller& caller) {
+  if (loop_.now_ns() >= log_busy_from_ns_) {
+    log_busy_from_ns_ = loop_.now_ns() + kLogBusyEveryNs;
+    LogError("redis_busy", absl::StrCat("asked for more than it decides: ", waiting_ - 1,
+                                        " wait on one event loop, and who comes now is answered by "
+                                        "on_store_failure; spread the keys over a Cluster, or let "
+                                        "nodes decide more by themselves (sharing: split or "
+                                        "relaxed)"));
+  }
+  AnswerAway(caller);
 }
 
 Outcome Shard::DecideAway(Acquisition& acquisition) {
@@ -492,8 +493,6 @@ void Shard::OnAway(Endpoint& endpoint) {
     gathered.insert(gathered.end(), line->gathered.begin(), line->gathered.end());
     line->gathered.clear();
   }
-  // Those that it had no room for are to be forgotten, or go elsewhere.
-  OnAnswer();
   for (Caller& caller : gathered) AnswerAway(caller);
 }
 

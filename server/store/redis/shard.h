@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -95,10 +94,12 @@ class Shard final : private Router::Host,
   // Answers a caller, if it was not yet; the last one of an operation completes it.
   void Answer(Caller& caller, Outcome outcome);
   void AnswerAway(Caller& caller);
-  // A command was answered, so that there is room for another.
-  void OnAnswer();
+  // As if Redis were away, as too many wait already; the log says so.
+  void AnswerBusy(Caller& caller);
   // The line's command is done.
   void LineDone(Line& line);
+  // The line has waited for room at this server.
+  void LineHasRoom(Line& line, Endpoint& endpoint);
   ReceiptCloser& closer() { return closer_; }
   // One part of an acquisition with several (scattered.h), whose receipt, if it wants one, is this;
   // and gives one back.
@@ -132,7 +133,7 @@ class Shard final : private Router::Host,
   void LogError(std::string_view event, std::string_view what);
   // Where a command is built, to be sent at once.
   std::vector<std::string>& words() { return words_; }
-  // Commands that wait for a timer, dropped when the loop ends.
+  // Commands that wait for a timer or for room, dropped when the loop ends.
   void SendsLater(Command* command) { later_.insert(command); }
   void SendsNow(Command* command) { later_.erase(command); }
 
@@ -200,8 +201,9 @@ class Shard final : private Router::Host,
   std::shared_ptr<const RuleEntry> EntryOf(const Rule& rule);
   bool Away(const Line& line);
   void QueueLine(Line& line);
+  // When there is room.
+  void QueueAt(Endpoint* endpoint, Line& line, int64_t now_ns);
   void SendLine(Line& line, int64_t now_ns);
-  void SendBlocked(int64_t now_ns);
   void Forget(Line& line);
   void CheckDeadlines();
   void WatchDeadlines();
@@ -221,14 +223,13 @@ class Shard final : private Router::Host,
   std::vector<std::unique_ptr<Job>> free_jobs_;
   std::vector<std::string> words_;
   std::vector<Line*> ready_lines_;
-  // First come, first served, by the server that was full. It may be gone: not to be looked into.
-  std::map<const Endpoint*, std::deque<Line*>> blocked_lines_;
   absl::flat_hash_set<Command*> later_;
   OpenCache open_buckets_;
   RelaxedKeys relaxed_;
   absl::flat_hash_map<uint32_t, std::weak_ptr<const RuleEntry>> entries_;
   size_t prune_entries_at_ = 1024;
   size_t waiting_ = 0;
+  int64_t log_busy_from_ns_ = 0;
   int64_t next_deadline_ns_ = kNoDeadline;
   std::string line_name_;    // of LineOf, kept for its memory
   int64_t watch_at_ns_ = 0;  // when watch_ fires, if armed
