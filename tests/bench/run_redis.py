@@ -6,11 +6,15 @@ rounds. CPU time is read from /proc, so other load on the machine disturbs littl
 a core of its own, the nodes and Redis share another.
 
     tests/bench/run_redis.py [--build build] [--other BUILD]... [--rounds 3] [--seconds 2]
-                             [--rate 1/5s]
+                             [--rate 1/5s] [--only costs|overload]
 
 Rows: one hot key and random keys, 8 connections x 32 in flight; of the memory store, of Redis on
 the data plane's own loop, and of Redis on a loop of its own (--store_threads=1). --other names
 further build folders, of other versions, which run beside.
+
+overload: random keys, ever more callers than Redis can answer within the store's budget, on 64
+connections. What counts is the goodput, against that of 8 x 32 in the same round; Redis has the
+core of the load, so that the node cannot starve it.
 """
 import argparse
 import json
@@ -45,10 +49,10 @@ def cpu_s(process):
 
 
 class Redis:
-    def __init__(self, folder):
+    def __init__(self, folder, core=0):
         self.socket = os.path.join(folder, "redis.sock")
         self.process = subprocess.Popen(
-            ["taskset", "-c", "0", "redis-server", "--port", "0", "--unixsocket", self.socket,
+            ["taskset", "-c", str(core), "redis-server", "--port", "0", "--unixsocket", self.socket,
              "--save", "", "--appendonly", "no", "--dir", folder],
             stdout=subprocess.DEVNULL)
         while subprocess.run(["redis-cli", "-s", self.socket, "ping"], capture_output=True,
@@ -89,9 +93,48 @@ class Node:
             (node / result["ok"] * 1e6, server / result["ok"] * 1e6, result["ok_per_s"],
              result["p99_us"]))
 
+    def overload(self, options, connections, in_flight, body_file):
+        """Answers and refusals a second."""
+        out = subprocess.run(
+            ["taskset", "-c", "1", options.load, f"--port={self.port}",
+             "--path=/sluice.v1.RateLimiter/Acquire", f"--body={body_file}",
+             f"--seconds={options.seconds}", "--random_digits=5", "--warm_up=0.3",
+             f"--connections={connections}", f"--in_flight={in_flight}"],
+            capture_output=True, text=True, check=True).stdout
+        result = json.loads(out)
+        self.rows.setdefault((connections, in_flight), []).append(
+            (result["ok_per_s"], result["refused_per_s"]))
+
     def stop(self):
         self.process.terminate()
         self.process.wait(timeout=30)
+
+
+def overload(options, folder, body_file):
+    redis = Redis(folder, core=1)
+    builds = [("redis", options.build)]
+    builds += [(f"other_{i}", build) for i, build in enumerate(options.other)]
+    nodes = [Node(name, build, folder, [f"--store=unix://{redis.socket}"], LIMITS % options.rate)
+             for name, build in builds]
+    callers = [(8, 32), (64, 64), (64, 256), (64, 1024)]
+    try:
+        for _ in range(options.rounds):
+            for node in nodes:
+                for connections, in_flight in callers:
+                    node.overload(options, connections, in_flight, body_file)
+                    time.sleep(1)  # what was left unanswered is over
+    finally:
+        for node in nodes:
+            node.stop()
+        redis.process.terminate()
+        redis.process.wait()
+    for node in nodes:
+        peaks = [ok for ok, _ in node.rows[callers[0]]]
+        for row in callers:
+            ok, refused = (statistics.median(r[i] for r in node.rows[row]) for i in range(2))
+            of_peak = statistics.median(r[0] / peak for r, peak in zip(node.rows[row], peaks))
+            print(f"{row[0]:3} x {row[1]:4} {node.name:8} answered {ok:7.0f}/s, "
+                  f"{of_peak:4.0%} of 8 x 32; refused {refused:7.0f}/s")
 
 
 def main():
@@ -101,12 +144,17 @@ def main():
     parser.add_argument("--other", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--only", choices=["costs", "overload"])
     options = parser.parse_args()
     options.load = os.path.join(options.build, "bin", "open_loop_load")
     with tempfile.TemporaryDirectory() as folder:
         body_file = os.path.join(folder, "body")
         with open(body_file, "wb") as out:
             out.write(body())
+        if options.only != "costs":
+            overload(options, folder, body_file)
+        if options.only == "overload":
+            return 0
         redis = Redis(folder)
         url = f"--store=unix://{redis.socket}"
         limits = LIMITS % options.rate

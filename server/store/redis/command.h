@@ -90,7 +90,8 @@ class Command : private Connection::Waiter, private Endpoint::RoomWaiter {
 
   Endpoint* endpoint_ = nullptr;  // where it was sent last
   Endpoint::Lane* lane_ = nullptr;
-  int64_t sent_ns_ = 0;  // on the endpoint's AttentionClock
+  int64_t sent_ns_ = 0;     // on the endpoint's AttentionClock
+  int64_t sent_at_ns_ = 0;  // on the loop's
   int tries_ = 0;
   bool asking_ = false;
   bool answer_missing_ = false;

@@ -83,6 +83,8 @@ class Connection final : private net::StreamHandler {
   // After Stop: it may be destroyed.
   bool stopped() const { return stopped_ && stream_ == nullptr; }
   bool ready() const { return state_ == State::kReady; }
+  // See net::Stream. REQUIRES: ready().
+  int64_t round_trip_ns() const { return stream_->round_trip_ns(); }
   // For how long what is still unread may have lain there: what reads showed in this iteration of
   // the loop. 0: nothing was there to be read.
   int64_t UnreadNs() const { return read_at_ns_ == loop_.now_ns() ? unread_ns_ : 0; }

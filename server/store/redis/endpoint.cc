@@ -49,6 +49,7 @@ Endpoint::Endpoint(net::EventLoop& loop, net::Resolver& resolver, EndpointOption
       options_(std::move(options)),
       counters_(counters),
       owner_(owner),
+      window_(options_.budget_ns, options_.max_connections * options_.max_in_flight),
       attention_(StepNs() + kTimerLatenessNs) {
   lanes_.push_back(std::make_unique<Lane>(*this));
 }
@@ -74,6 +75,7 @@ bool Endpoint::stopped() const {
 }
 
 Endpoint::Lane* Endpoint::LaneWithRoom() {
+  if (in_flight_ >= window_.size()) return nullptr;
   for (const auto& lane : lanes_) {
     if (lane->HasRoom()) return lane.get();
   }
@@ -116,6 +118,12 @@ void Endpoint::Answered(Command& command) {
   Endpoint& endpoint = lane.endpoint;
   lane.in_flight.pop_front();
   --endpoint.in_flight_;
+  if (lane.connection.ready() && !endpoint.away()) {
+    // Not of attention: when the loop is busy itself, what it sent waits in Redis nevertheless.
+    const int64_t answered_ns = endpoint.loop_.now_ns() - lane.connection.UnreadNs();
+    endpoint.window_.OnAnswer(command.sent_at_ns_, answered_ns - command.sent_at_ns_,
+                              !endpoint.room_waiters_.empty());
+  }
   endpoint.TellWaiters();
 }
 
@@ -129,6 +137,7 @@ Endpoint::Sent Endpoint::Send(Command& command, const std::vector<std::string>& 
   connection.Send(words, &command);
   command.lane_ = lane;
   command.sent_ns_ = Attention();
+  command.sent_at_ns_ = loop_.now_ns();
   lane->in_flight.push_back(&command);
   ++in_flight_;
   counters_.commands.Add();
@@ -173,6 +182,7 @@ void Endpoint::TellAway(std::string_view why) {
 
 void Endpoint::CloseBreaker() {
   last_failure_.clear();
+  window_.Reset(first().round_trip_ns());
   if (!std::exchange(breaker_open_, false)) return;
   if (options_.availability != nullptr) options_.availability->Back();
 }

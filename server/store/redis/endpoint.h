@@ -3,7 +3,9 @@
 //
 // One connection does, as a rule. When as many commands are in flight on it as may be, further ones
 // are opened beside, up to a bound, and used for what it cannot take; the first one stays the one
-// by which the server is judged, and when it breaks all do.
+// by which the server is judged, and when it breaks all do. How many may be in flight on all of
+// them follows from how long answers take (InFlightWindow): more is not sent than is answered well
+// within the budget.
 //
 // The breaker opens when an answer takes longer than the budget or the connection breaks. All that
 // is in flight is abandoned then: it may have been executed and is never sent again. While it is
@@ -32,6 +34,7 @@
 #include "server/store/redis/attention_clock.h"
 #include "server/store/redis/availability.h"
 #include "server/store/redis/connection.h"
+#include "server/store/redis/in_flight_window.h"
 #include "server/store/redis/resp.h"
 #include "server/store/redis/shard_counters.h"
 
@@ -43,8 +46,7 @@ struct EndpointOptions {
   ConnectionOptions connection;
   // How long an answer may take before the breaker opens; at least a millisecond.
   int64_t budget_ns = 20'000'000;
-  // Commands on one connection without an answer, at most; one or more: what a server decides in
-  // about ten milliseconds.
+  // Commands on one connection without an answer, at most; one or more.
   size_t max_in_flight = 1024;
   // To one server, at most.
   size_t max_connections = 4;
@@ -208,6 +210,7 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
   Owner& owner_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // one or more
   size_t in_flight_ = 0;                      // on all lanes
+  InFlightWindow window_;
   std::deque<RoomWaiter*> room_waiters_;
   bool starting_ = false;
   int64_t started_ns_ = 0;

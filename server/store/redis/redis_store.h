@@ -90,8 +90,8 @@ struct RedisStoreOptions {
   int64_t assumed_lag_ns = int64_t{10} * 1'000'000'000;
   // Callers that wait for Redis, of each loop; one more is answered at once as if it were away.
   size_t max_waiting = size_t{1} << 17;
-  // Commands without an answer on one connection at most: about what a server decides in ten
-  // milliseconds. When there are as many, further connections are opened, up to so many a loop.
+  // Commands without an answer on one connection at most. When there are as many, further
+  // connections are opened, up to so many a loop. Fewer go when answers take long.
   size_t max_in_flight = 1024;
   size_t max_connections = 4;
   // Callers answered by one script at most.
