@@ -251,6 +251,29 @@ TEST(RedisConnectionsTest, WhatNobodyWaitsForAnyMoreIsNotAsked) {
               ::testing::HasSubstr("cmdstat_evalsha:calls=2,"));
 }
 
+// Nor does a node lose its share of the others' limits while it has many questions.
+TEST(RedisConnectionsTest, HeartbeatsGoAheadOfThoseWhoWaitForRoom) {
+  RedisServer server;
+  store::RedisStoreOptions options = OneAtATime();
+  options.node_ttl_ns = 400'000'000;
+  RedisNode node(server.url(), options);
+  const auto rule = ThreeAnHour();
+  auto split = std::make_shared<store::Rule>(*ThreeAnHour());
+  split->sharing = store::Sharing::kSplit;
+  node.store().Register(rule);
+  node.store().Register(split);
+  node.store().AwaitNodes();
+  RedisCalls calls(server);
+  calls.Call({"CONFIG", "RESETSTAT"});
+  const std::vector<std::string> keys = Keys("k", 20'000);
+  Questions questions(*rule, keys);
+  node.store().Query(&questions);
+  questions.done.Wait();
+  // An eighth of the time to live lies between two, and the questions take many of them.
+  EXPECT_THAT(calls.Call({"INFO", "commandstats"}).text,
+              ::testing::ContainsRegex("cmdstat_hset:calls=([3-9]|[0-9][0-9])"));
+}
+
 // Nor is anybody forgotten who waits when the server goes, or the node ends.
 TEST(RedisConnectionsTest, WhoeverWaitsForRoomIsToldThatTheServerWent) {
   RedisServer server;

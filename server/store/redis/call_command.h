@@ -17,6 +17,7 @@ struct Call {
   std::vector<std::string> words;
   // Null: it was not sent, or not answered, in which case it may have been executed.
   absl::AnyInvocable<void(const Reply*)> done;
+  bool goes_ahead = false;  // see Command::GoesAhead
 };
 
 class CallCommand final : public Command {
@@ -25,6 +26,7 @@ class CallCommand final : public Command {
 
  protected:
   std::string_view RoutingKey() const override { return call_.key; }
+  bool GoesAhead() const override { return call_.goes_ahead; }
   bool Build(std::vector<std::string>* words) override {
     *words = call_.words;
     return true;

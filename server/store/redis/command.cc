@@ -31,7 +31,9 @@ bool RefusedAsAWhole(const Reply& error) {
 
 void Command::Start(std::unique_ptr<Command> command) {
   Endpoint* const endpoint = command->shard_.router().EndpointOf(command->RoutingKey());
-  if (endpoint == nullptr || !endpoint->full()) return StartInTurn(std::move(command));
+  if (endpoint == nullptr || command->GoesAhead() || !endpoint->full()) {
+    return StartInTurn(std::move(command));
+  }
   Command* const self = command.release();
   if (!self->AwaitRoom(*endpoint)) self->End();
 }

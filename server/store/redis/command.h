@@ -42,6 +42,8 @@ class Command : private Connection::Waiter, private Endpoint::RoomWaiter {
 
   // What the router looks at.
   virtual std::string_view RoutingKey() const = 0;
+  // It is sent at once, whoever waits for room: what the node needs to be one of several. Few are.
+  virtual bool GoesAhead() const { return false; }
   // Replaces what is in `words`, whose memory is used again and again. False: nobody waits for it
   // any more.
   virtual bool Build(std::vector<std::string>* words) = 0;

@@ -130,7 +130,7 @@ void Endpoint::Answered(Command& command) {
 Endpoint::Sent Endpoint::Send(Command& command, const std::vector<std::string>& words,
                               bool asking) {
   if (away()) return Sent::kAway;
-  Lane* const lane = LaneWithRoom();
+  Lane* const lane = command.GoesAhead() ? lanes_[0].get() : LaneWithRoom();
   if (lane == nullptr) return Sent::kFull;
   Connection& connection = lane->connection;
   if (asking) connection.Send(std::vector<std::string>{"ASKING"}, &Ignored::Get());

@@ -48,6 +48,8 @@ class HeartbeatCommand final : public Command {
 
  protected:
   std::string_view RoutingKey() const override { return call_.heartbeat.key; }
+  // A node that is not heard of in time is taken for gone.
+  bool GoesAhead() const override { return true; }
   bool Build(std::vector<std::string>* words) override;
   Next OnAnswer(const Reply& reply) override {
     call_.done(&reply);

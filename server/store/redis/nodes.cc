@@ -73,11 +73,13 @@ void Nodes::Leave() {
     away_.Close();
     Publish();
     const std::string key = NodesKey(name_space_);
-    shard_.Start(Call{key, {"HDEL", key, id_}, [this](const Reply*) {
-                        common::MutexLock lock(&mu_);
-                        gone_ = true;
-                        changed_.SignalAll();
-                      }});
+    Call call{key, {"HDEL", key, id_}, [this](const Reply*) {
+                common::MutexLock lock(&mu_);
+                gone_ = true;
+                changed_.SignalAll();
+              }};
+    call.goes_ahead = true;
+    shard_.Start(std::move(call));
   });
   const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kLeaveNs);
   common::MutexLock lock(&mu_);
