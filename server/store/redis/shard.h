@@ -79,7 +79,7 @@ class Shard final : private Router::Host,
   net::EventLoop& loop() { return loop_; }
   const ShardCounters& counters() const { return counters_; }
 
-  // ---- For the commands ----
+  // ---- For the commands (shard_commands.cc) ----
 
   ShardCounters& counters() { return counters_; }
   // On the clock of the operations' deadlines.
@@ -94,8 +94,6 @@ class Shard final : private Router::Host,
   // Answers a caller, if it was not yet; the last one of an operation completes it.
   void Answer(Caller& caller, Outcome outcome);
   void AnswerAway(Caller& caller);
-  // As if Redis were away, as too many wait already; the log says so.
-  void AnswerBusy(Caller& caller);
   // The line's command is done.
   void LineDone(Line& line);
   // The line has waited for room at this server.
@@ -168,6 +166,8 @@ class Shard final : private Router::Host,
   void DecideAway(AcquireOperation* operation);
   // As the limits say for that case.
   Outcome DecideAway(Acquisition& acquisition);
+  // As if Redis were away, as too many wait already; the log says so.
+  void AnswerBusy(Caller& caller);
   void Begin(QueryOperation* operation);
   void Begin(RefundOperation* operation);
   void Begin(MoveOperation* operation);
