@@ -3,14 +3,17 @@
 // A server answers in order. What is sent beyond what keeps it busy only waits there, in front of
 // what others send, and when that wait grows to the breaker's budget a server that is merely asked
 // for too much would be taken for one that is away. So the window is narrowed when answers take
-// longer than the way there and back and a quarter of what the budget has beyond it, and widened
-// while somebody waits for room: doubled for each round trip at first, later by one, as TCP does it
+// longer than they do anyway and three fifths of what the budget has beyond that, and widened while
+// somebody waits for room: by a quarter for each round trip at first, later by one, as TCP does it
 // (slow start and congestion avoidance: Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988;
 // the delay as the signal: Brakmo and Peterson, "TCP Vegas", 1995). Loops and nodes that share a
 // server come to a share each (additive increase, multiplicative decrease: Chiu and Jain, 1989).
 //
-// The way is what the kernel knows of it, not the fastest answer: who came while the server was
-// asked for too much never saw a fast one, and would take more than his share.
+// How long answers take anyway is at first the way there and back that the kernel knows of, not the
+// fastest answer: who came while the server was asked for too much never saw a fast one, and would
+// take more than his share. When they are late though the window is at its least, that is not of
+// its making (Redis syncs its file before it answers, or has others' slow commands between), and
+// they count as taking so long.
 //
 // Not thread-safe.
 #ifndef SLUICE_SERVER_STORE_REDIS_IN_FLIGHT_WINDOW_H_
@@ -40,32 +43,46 @@ class InFlightWindow {
     // Many loops may begin at once, and a few round trips are soon over.
     size_ = 1;
     slow_start_until_ = most_;
-    late_ns_ = round_trip_ns + std::max<int64_t>(budget_ns_ - round_trip_ns, 0) / 4;
+    anyway_ns_ = std::min(round_trip_ns, MostAnyway());
     narrowed_ns_ = std::numeric_limits<int64_t>::min();
   }
 
   // A command that was sent at sent_ns was answered took_ns later. `wanted`: somebody waits for
   // room.
   void OnAnswer(int64_t sent_ns, int64_t took_ns, bool wanted) {
-    if (took_ns > late_ns_) {
+    // Not by one that happened to be fast.
+    if (took_ns < anyway_ns_) anyway_ns_ -= (anyway_ns_ - took_ns) / 16;
+    if (took_ns > LateNs()) {
       // Those that were sent before it was narrowed are late for the reason that is known already.
       if (sent_ns < narrowed_ns_) return;
       narrowed_ns_ = sent_ns + took_ns;
-      size_ = std::max(size_ * kNarrowed, 1.0);
-      slow_start_until_ = size_;
+      if (size_ <= 1) {
+        anyway_ns_ = std::min(took_ns, MostAnyway());
+        slow_start_until_ = most_;
+      } else {
+        size_ = std::max(size_ * kNarrowed, 1.0);
+        slow_start_until_ = size_;
+      }
     } else if (wanted) {
-      size_ = std::min(size_ + (size_ < slow_start_until_ ? 1 : 1 / size_), most_);
+      size_ = std::min(size_ + (size_ < slow_start_until_ ? kSlowStart : 1 / size_), most_);
     }
   }
 
  private:
   static constexpr double kNarrowed = 0.7;
+  // For each answer: a quarter more for each round trip, since when answers are late there is less
+  // than half of the budget left.
+  static constexpr double kSlowStart = 0.25;
+  // From then on an answer is late.
+  int64_t LateNs() const { return anyway_ns_ + (budget_ns_ - anyway_ns_) * 3 / 5; }
+  // So that what is called late is still within the budget.
+  int64_t MostAnyway() const { return budget_ns_ / 4 * 3; }
 
   const int64_t budget_ns_;
   const double most_;
   double size_ = 0;
   double slow_start_until_ = 0;
-  int64_t late_ns_ = 0;  // from then on an answer has taken too long
+  int64_t anyway_ns_ = 0;
   int64_t narrowed_ns_ = 0;
 };
 
