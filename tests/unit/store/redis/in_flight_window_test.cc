@@ -112,10 +112,12 @@ TEST(InFlightWindowTest, KeepsTheServerBusyAndAnswersWithinTheBudget) {
     // Of a budget that the way takes up the window has little to breathe with.
     const bool far = setting.way_ns > kBudget / 2;
     const int64_t most_ns = far ? kBudget * 5 / 4 : kBudget;
+    // Where one command of each alone takes a quarter of the budget, more would be no one's making.
+    const bool crowded = setting.senders * setting.service_ns > kBudget / 5;
     // Nor does it begin with more than is answered in time.
     EXPECT_LT(overload.RunFor(2 * kSecond).longest_ns, most_ns) << "at first";
     const Overload::Seen seen = overload.RunFor(10 * kSecond);
-    EXPECT_LT(seen.longest_ns, most_ns);
+    EXPECT_LT(seen.longest_ns, far || crowded ? most_ns : kBudget * 3 / 4);
     EXPECT_GT(static_cast<double>(seen.answered),
               (far ? 0.8 : 0.97) * static_cast<double>(10 * kSecond / setting.service_ns));
     EXPECT_GT(seen.least_of_one * setting.senders, seen.answered / 2) << "an unfair share";
