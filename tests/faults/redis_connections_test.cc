@@ -251,6 +251,28 @@ TEST(RedisConnectionsTest, WhatNobodyWaitsForAnyMoreIsNotAsked) {
               ::testing::HasSubstr("cmdstat_evalsha:calls=2,"));
 }
 
+// One is sent and ten wait; nobody else may.
+TEST(RedisConnectionsTest, NoMoreWaitForRoomThanMay) {
+  RedisServer server;
+  store::RedisStoreOptions options = OneAtATime();
+  options.max_waiting = 10;
+  RedisNode node(server.url(), options);
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  server.Pause();
+  Questions questions(*rule, Keys("k", 100));
+  Questions later(*rule, Keys("later", 1));
+  node.store().Query(&questions);
+  node.store().Query(&later);
+  later.done.Wait();
+  EXPECT_TRUE(later.answers[0].unavailable);
+  server.Resume();
+  questions.done.Wait();
+  for (size_t i = 0; i < questions.answers.size(); ++i) {
+    EXPECT_EQ(questions.answers[i].unavailable, i >= 11) << i;
+  }
+}
+
 // Nor does a node lose its share of the others' limits while it has many questions.
 TEST(RedisConnectionsTest, HeartbeatsGoAheadOfThoseWhoWaitForRoom) {
   RedisServer server;

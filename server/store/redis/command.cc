@@ -14,8 +14,6 @@ namespace {
 // of other figures, its slot moves. Each time somebody else did something that seldom happens.
 constexpr int kMaxTries = 8;
 constexpr int kTriesAtOnce = 2;
-// For room at one server, at most, lines among them.
-constexpr size_t kMaxRoomWaiters = size_t{1} << 17;
 
 // Redis checks these before a script, or before what a script writes first: nothing was written.
 bool RefusedAsAWhole(const Reply& error) {
@@ -149,7 +147,7 @@ bool Command::SendTo(Endpoint* endpoint, bool asking) {
 }
 
 bool Command::AwaitRoom(Endpoint& endpoint) {
-  if (endpoint.room_waiters() >= kMaxRoomWaiters) {
+  if (!shard_.MayWait(endpoint.room_waiters())) {
     Abandon();
     return false;
   }

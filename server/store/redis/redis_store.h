@@ -88,7 +88,8 @@ struct RedisStoreOptions {
   bool allow_unguarded = false;
   // Its min-replicas-max-lag, where CONFIG GET is not allowed.
   int64_t assumed_lag_ns = int64_t{10} * 1'000'000'000;
-  // Callers that wait for Redis, of each loop; one more is answered at once as if it were away.
+  // Callers that wait for Redis, of each loop, and commands that wait for room; one more is
+  // answered at once as if it were away.
   size_t max_waiting = size_t{1} << 17;
   // Commands without an answer on one connection at most. When there are as many, further
   // connections are opened, up to so many a loop. Fewer go when answers take long.

@@ -160,10 +160,8 @@ void Shard::Begin(AcquireOperation* operation, uint64_t receipt_id) {
     if (acquisition.max_wait_ns > 0 && groups.size() > 1) {
       acquisition.elsewhere = ElsewhereThanFirst(groups);
       Answer(caller, Outcome::kSeveralSlots);
-    } else if (router_->AllAway()) {
+    } else if (router_->AllAway() || !MayWait(waiting_ - 1)) {
       AnswerAway(caller);
-    } else if (waiting_ > store_.options_.max_waiting) {
-      AnswerBusy(caller);
     } else if (groups.size() > 1) {
       StartScattered(*this, std::move(groups), caller);
     } else {
@@ -401,16 +399,17 @@ void Shard::AnswerAway(Caller& caller) {
   if (caller.job != nullptr) Answer(caller, DecideAway(*caller.acquisition));
 }
 
-void Shard::AnswerBusy(Caller& caller) {
+bool Shard::MayWait(size_t waiting) {
+  if (waiting < store_.options_.max_waiting) return true;
   if (loop_.now_ns() >= log_busy_from_ns_) {
     log_busy_from_ns_ = loop_.now_ns() + kLogBusyEveryNs;
-    LogError("redis_busy", absl::StrCat("asked for more than it decides: ", waiting_ - 1,
-                                        " wait on one event loop, and who comes now is answered by "
-                                        "on_store_failure; spread the keys over a Cluster, or let "
-                                        "nodes decide more by themselves (sharing: split or "
+    LogError("redis_busy", absl::StrCat("asked for more than it decides: ", waiting,
+                                        " wait on one event loop, and who comes now is answered "
+                                        "as if it were away; spread the keys over a Cluster, or "
+                                        "let nodes decide more by themselves (sharing: split or "
                                         "relaxed)"));
   }
-  AnswerAway(caller);
+  return false;
 }
 
 Outcome Shard::DecideAway(Acquisition& acquisition) {

@@ -94,6 +94,8 @@ class Shard final : private Router::Host,
   // Answers a caller, if it was not yet; the last one of an operation completes it.
   void Answer(Caller& caller, Outcome outcome);
   void AnswerAway(Caller& caller);
+  // One more may, where so many wait. False: too many do, which the log says.
+  bool MayWait(size_t waiting);
   // The line's command is done.
   void LineDone(Line& line);
   // The line has waited for room at this server.
@@ -166,8 +168,6 @@ class Shard final : private Router::Host,
   void DecideAway(AcquireOperation* operation);
   // As the limits say for that case.
   Outcome DecideAway(Acquisition& acquisition);
-  // As if Redis were away, as too many wait already; the log says so.
-  void AnswerBusy(Caller& caller);
   void Begin(QueryOperation* operation);
   void Begin(RefundOperation* operation);
   void Begin(MoveOperation* operation);
