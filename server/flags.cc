@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/strings.h"
-#include "server/limits/nearest.h"
+#include "common/strings.h"
+#include "server/limits/nearest_name.h"
 
 namespace sluice {
 namespace {
@@ -278,7 +278,7 @@ absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     if (flag == all.end()) {
       std::vector<std::string_view> names;
       for (const Flag& one : all) names.push_back(one.name);
-      const std::string_view near = limits::Nearest(common::ToStd(name), names);
+      const std::string_view near = limits::NearestName(common::ToStd(name), names);
       return absl::InvalidArgumentError(absl::StrCat(
           "--", name, ": no such flag",
           near.empty() ? "" : absl::StrCat("; did you mean --", common::ToAbsl(near), "?"),

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/common/bounds.h"
-#include "server/common/log.h"
+#include "common/bounds.h"
+#include "common/log.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
 #include "server/transport/grpc/grpc_server.h"

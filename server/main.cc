@@ -14,20 +14,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "server/common/clock.h"
-#include "server/common/errors.h"
-#include "server/common/log.h"
-#include "server/common/metrics.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "common/net/loop_group.h"
+#include "common/net/resolver.h"
 #include "server/config/reloader.h"
 #include "server/config/watcher.h"
-#include "server/engine/alarm_thread.h"
-#include "server/engine/engine.h"
-#include "server/engine/waiting_line.h"
 #include "server/flags.h"
 #include "server/limits/limit_registry.h"
 #include "server/maintenance.h"
-#include "server/net/loop_group.h"
-#include "server/net/resolver.h"
+#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/limit_admin.h"
 #include "server/service/rate_limiter.h"
@@ -42,9 +40,11 @@
 #include "server/transport/grpc/limit_admin_service.h"
 #include "server/transport/grpc/rate_limiter_service.h"
 #include "server/transport/grpc/reflection_service.h"
-#include "server/transport/h2/data_server.h"
-#include "server/transport/health/health_board.h"
-#include "server/transport/reflection/reflection.h"
+#include "server/transport/services/data_server.h"
+#include "server/transport/services/health_board.h"
+#include "server/transport/services/reflection.h"
+#include "server/waiting/alarm_thread.h"
+#include "server/waiting/held_callers.h"
 
 namespace sluice {
 namespace {
@@ -120,7 +120,7 @@ class Loops {
       const int threads = flags.threads > 0
                               ? flags.threads
                               : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-      auto made = transport::h2::DataServer::MakeLoops(clock, threads);
+      auto made = transport::DataServer::MakeLoops(clock, threads);
       if (!made.ok()) return made.status();
       data_ = *std::move(made);
     }
@@ -213,7 +213,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   // Before the store goes, and before what its answers reach.
   const absl::Cleanup stop_loops = [&] { loops.Stop(); };
   store::Store& store = *chosen_store;
-  engine::Engine engine(store);
+  service::Engine engine(store);
   limits::LimitRegistry registry(&store);
   std::unique_ptr<config::Reloader> reloader;
   if (!flags.limits.empty()) {
@@ -227,12 +227,12 @@ int Run(const Flags& flags, const sigset_t& signals) {
   service::KeyUsage usage;
   service::RateLimiter limiter(registry, engine, store, clock, metrics, usage, signer);
   service::RegistryRules rules(registry);
-  engine::AlarmThread alarm(clock);
-  engine::WaitingLine line(store, clock, rules, alarm);
+  waiting::AlarmThread alarm(clock);
+  waiting::HeldCallers line(store, clock, rules, alarm);
   alarm.Start(line);
   registry.OnChange([&line] { line.LimitsChanged(); });
   const absl::Cleanup forget_line = [&registry] { registry.OnChange(nullptr); };
-  limiter.UseWaitingLine(&line);
+  limiter.UseHeldCallers(&line);
   service::PollingWatchHub watches(limiter);
   service::LimitAdmin admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION,
                             [&] { return StatusOf(reloader.get(), registry, redis); });
@@ -253,18 +253,18 @@ int Run(const Flags& flags, const sigset_t& signals) {
   transport::ReflectionServiceV1Alpha admin_reflection_v1alpha(admin_reflection);
 
   // One of the two.
-  std::unique_ptr<transport::h2::DataServer> h2_data;
+  std::unique_ptr<transport::DataServer> h2_data;
   std::unique_ptr<transport::GrpcServer> grpc_data;
   absl::Status listening;
   std::string data_address;
   if (flags.data_transport == DataTransport::kH2) {
-    transport::h2::DataServerOptions options;
+    transport::DataServerOptions options;
     options.listen = flags.listen.ToString();
     options.max_connections = flags.max_connections;
     options.tls_cert = flags.tls.cert;
     options.tls_key = flags.tls.key;
     options.tls_client_ca = flags.tls.client_ca;
-    auto started = transport::h2::DataServer::Start(
+    auto started = transport::DataServer::Start(
         options, loops.data(), clock, metrics, limiter, watches, data_health, data_reflection,
         [&log](const absl::Status& status) {
           if (status.ok()) {

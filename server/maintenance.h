@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "server/limits/limit_registry.h"
 #include "server/store/store.h"
 

@@ -88,25 +88,25 @@ void PrintLimit(const LimitInfo& limit) {
 }
 
 // RATE[,BURST[,DEBT]]; what is empty stays as it is in the limit.
-Status ReadKeyFigures(const std::string& text, LimitKeyOverride* key) {
-  std::vector<std::string> figures;
+Status ReadKeyParameters(const std::string& text, LimitKeyOverride* key) {
+  std::vector<std::string> parameters;
   size_t begin = 0;
   for (size_t comma = 0; comma != std::string::npos; begin = comma + 1) {
     comma = text.find(',', begin);
-    figures.push_back(text.substr(begin, comma - begin));
+    parameters.push_back(text.substr(begin, comma - begin));
   }
-  if (figures.size() > 3) return Bad("write RATE[,BURST[,DEBT]], as 1000/s,2000,50");
-  figures.resize(3);
-  if (figures[0].empty() && figures[1].empty() && figures[2].empty()) {
+  if (parameters.size() > 3) return Bad("write RATE[,BURST[,DEBT]], as 1000/s,2000,50");
+  parameters.resize(3);
+  if (parameters[0].empty() && parameters[1].empty() && parameters[2].empty()) {
     return Bad("no figure; write RATE[,BURST[,DEBT]], as 1000/s or ,,50");
   }
-  if (!figures[0].empty()) {
-    const auto rate = ParseRate(figures[0]);
+  if (!parameters[0].empty()) {
+    const auto rate = ParseRate(parameters[0]);
     if (!rate.ok()) return rate.status();
     key->rate = *rate;
   }
   const std::pair<const std::string*, std::optional<uint64_t>*> numbers[] = {
-      {&figures[1], &key->burst}, {&figures[2], &key->debt}};
+      {&parameters[1], &key->burst}, {&parameters[2], &key->debt}};
   for (const auto& [figure, into] : numbers) {
     if (figure->empty()) continue;
     const auto number = ParseNumber(*figure);
@@ -205,7 +205,7 @@ int RunLimitsPut(const Session& session) {
     }
     LimitKeyOverride key;
     key.key = text.substr(0, equals);
-    if (const Status bad = ReadKeyFigures(text.substr(equals + 1), &key); !bad.ok()) {
+    if (const Status bad = ReadKeyParameters(text.substr(equals + 1), &key); !bad.ok()) {
       return session.Fail(Bad("--key: \"" + text + "\": " + bad.message()));
     }
     limit.keys.push_back(std::move(key));
@@ -272,7 +272,7 @@ int RunKeys(const Session& session) {
       }
       json.Field("remaining", key.remaining);
       json.Field("reset_after_ns", key.reset_after).Field("waiting", key.waiting);
-      json.Field("next_moment_after_ns", key.next_moment_after).Close();
+      json.Field("next_grant_after_ns", key.next_grant_after).Close();
     }
     json.Close().Close();
     session.Print(json);
@@ -292,7 +292,7 @@ int RunKeys(const Session& session) {
     if (!key.bucket_error.empty()) not_known = key.bucket_error;
     if (!any_wait) continue;
     rows.back().push_back(FormatCount(key.waiting));
-    rows.back().push_back(key.waiting > 0 ? FormatDuration(key.next_moment_after) : "-");
+    rows.back().push_back(key.waiting > 0 ? FormatDuration(key.next_grant_after) : "-");
   }
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   if (!not_known.empty()) std::printf("? : %s\n", not_known.c_str());
@@ -343,19 +343,19 @@ int RunStats(const Session& session) {
     json.Field("conversions", stats->store_conversions);
     json.Field("nodes", stats->store_nodes).Close();
     json.Name("limits").Open('[');
-    for (const LimitFigures& limit : stats->limits) {
+    for (const LimitUse& limit : stats->limits) {
       json.Open('{').Field("limit", limit.limit).Field("granted", limit.granted);
       json.Field("denied", limit.denied).Field("shadow_denied", limit.shadow_denied);
       json.Field("permits_granted", limit.permits_granted);
       json.Field("refunded_permits", limit.refunded_permits);
       json.Field("overflow_allowed", limit.overflow_allowed);
       json.Field("overflow_denied", limit.overflow_denied);
-      json.Field("away_allowed", limit.away_allowed);
-      json.Field("away_denied", limit.away_denied);
+      json.Field("allowed_while_unavailable", limit.allowed_while_unavailable);
+      json.Field("denied_while_unavailable", limit.denied_while_unavailable);
       json.Field("overshoot_permits", limit.overshoot_permits).Close();
     }
     json.Close().Name("methods").Open('[');
-    for (const MethodFigures& method : stats->methods) {
+    for (const MethodStats& method : stats->methods) {
       json.Open('{').Field("method", method.method).Name("codes").Open('{');
       for (const auto& [code, count] : method.codes) {
         json.Field(StatusCodeName(static_cast<StatusCode>(code)), count);
@@ -372,7 +372,7 @@ int RunStats(const Session& session) {
       json.Field("messages_sent", method.messages_sent).Close();
     }
     json.Close().Name("transports").Open('[');
-    for (const TransportFigures& transport : stats->transports) {
+    for (const TransportStats& transport : stats->transports) {
       json.Open('{').Field("transport", transport.transport);
       json.Field("connections", transport.connections);
       json.Field("connections_accepted", transport.connections_accepted);
@@ -412,7 +412,7 @@ int RunStats(const Session& session) {
     }
     rows.push_back({"commands", FormatCount(stats->store_unanswered) + " unanswered, " +
                                     FormatCount(stats->store_errors) + " refused"});
-    rows.push_back({"buckets", FormatCount(stats->store_conversions) + " of other figures"});
+    rows.push_back({"buckets", FormatCount(stats->store_conversions) + " of other parameters"});
     if (stats->store_nodes > 0) rows.push_back({"nodes", FormatCount(stats->store_nodes)});
   }
   rows.push_back({"memory", FormatBytes(stats->resident_bytes)});
@@ -422,21 +422,22 @@ int RunStats(const Session& session) {
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   if (!stats->limits.empty()) {
     rows = {{"LIMIT", ">GRANTED", ">DENIED", ">SHADOW", ">PERMITS", ">REFUNDED"}};
-    const bool any_away = std::any_of(
-        stats->limits.begin(), stats->limits.end(),
-        [](const LimitFigures& limit) { return limit.away_allowed > 0 || limit.away_denied > 0; });
+    const bool any_away =
+        std::any_of(stats->limits.begin(), stats->limits.end(), [](const LimitUse& limit) {
+          return limit.allowed_while_unavailable > 0 || limit.denied_while_unavailable > 0;
+        });
     if (any_away) rows[0].insert(rows[0].end(), {">AWAY: ALLOWED", ">DENIED"});
     const bool any_over =
         std::any_of(stats->limits.begin(), stats->limits.end(),
-                    [](const LimitFigures& limit) { return limit.overshoot_permits > 0; });
+                    [](const LimitUse& limit) { return limit.overshoot_permits > 0; });
     if (any_over) rows[0].push_back(">OVERSHOOT");
-    for (const LimitFigures& limit : stats->limits) {
+    for (const LimitUse& limit : stats->limits) {
       rows.push_back({limit.limit, FormatCount(limit.granted), FormatCount(limit.denied),
                       FormatCount(limit.shadow_denied), FormatCount(limit.permits_granted),
                       FormatCount(limit.refunded_permits)});
       if (any_away) {
-        rows.back().push_back(FormatCount(limit.away_allowed));
-        rows.back().push_back(FormatCount(limit.away_denied));
+        rows.back().push_back(FormatCount(limit.allowed_while_unavailable));
+        rows.back().push_back(FormatCount(limit.denied_while_unavailable));
       }
       if (any_over) rows.back().push_back(FormatCount(limit.overshoot_permits));
     }
@@ -444,7 +445,7 @@ int RunStats(const Session& session) {
   }
   if (!stats->methods.empty()) {
     rows = {{"METHOD", ">CALLS", ">ERRORS", ">P50", ">P99", ">P99.9"}};
-    for (const MethodFigures& method : stats->methods) {
+    for (const MethodStats& method : stats->methods) {
       uint64_t calls = 0;
       uint64_t errors = 0;
       for (const auto& [code, count] : method.codes) {
@@ -461,7 +462,7 @@ int RunStats(const Session& session) {
   if (!stats->transports.empty()) {
     rows = {
         {"TRANSPORT", ">CONNECTIONS", ">ACCEPTED", ">STREAMS", ">ACCEPTED", ">SHED", ">REFUSED"}};
-    for (const TransportFigures& transport : stats->transports) {
+    for (const TransportStats& transport : stats->transports) {
       rows.push_back({transport.transport, FormatCount(transport.connections),
                       FormatCount(transport.connections_accepted), FormatCount(transport.streams),
                       FormatCount(transport.streams_accepted), FormatCount(transport.sheds),
@@ -491,9 +492,9 @@ int RunConfig(const Session& session) {
     json.Name("store").Open('{').Field("kind", status->store.kind);
     json.Field("state", status->store.away ? "away" : "serving");
     json.Field("since_s", seconds(status->store.since));
-    json.Field("times_away", status->store.times_away);
-    json.Field("last_error", status->store.last_error).Name("decided_away").Open('[');
-    for (const AwayFigures& one : status->store.decided_away) {
+    json.Field("times_unavailable", status->store.times_unavailable);
+    json.Field("last_error", status->store.last_error).Name("decided_while_unavailable").Open('[');
+    for (const UnavailableDecisions& one : status->store.decided_while_unavailable) {
       json.Open('{').Field("limit", one.limit).Field("allowed", one.allowed);
       json.Field("denied", one.denied).Close();
     }
@@ -530,11 +531,11 @@ int RunConfig(const Session& session) {
   } else {
     rows.push_back({"store", store.kind + (store.away ? ", away since " : ", serving since ") +
                                  FormatTime(store.since) + ", away " +
-                                 FormatCount(store.times_away) +
-                                 (store.times_away == 1 ? " time" : " times")});
+                                 FormatCount(store.times_unavailable) +
+                                 (store.times_unavailable == 1 ? " time" : " times")});
   }
   if (!store.last_error.empty()) rows.push_back({"last away", store.last_error});
-  for (const AwayFigures& one : store.decided_away) {
+  for (const UnavailableDecisions& one : store.decided_while_unavailable) {
     rows.push_back({"meanwhile", one.limit + ": " + FormatCount(one.allowed) + " allowed, " +
                                      FormatCount(one.denied) + " denied"});
   }

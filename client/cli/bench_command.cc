@@ -372,7 +372,7 @@ int RunBench(const Session& session) {
                   static_cast<double>(decisions) / static_cast<double>(messages));
     }
   }
-  if (sum.unavailable > 0) return kExitAway;
+  if (sum.unavailable > 0) return kExitUnavailable;
   return sum.errors > 0 ? kExitUsage : kExitDone;
 }
 

@@ -25,7 +25,7 @@ size_t Distance(std::string_view a, std::string_view b) {
 
 std::string Suggestion(std::string_view word, const std::vector<std::string>& names,
                        std::string_view prefix) {
-  const std::string nearest = Nearest(word, names);
+  const std::string nearest = NearestName(word, names);
   if (nearest.empty()) return "";
   return "; did you mean " + std::string(prefix) + nearest + "?";
 }
@@ -58,7 +58,7 @@ std::vector<std::string> Arguments::All(std::string_view flag) const {
   return found == flags.end() ? std::vector<std::string>() : found->second;
 }
 
-std::string Nearest(std::string_view word, const std::vector<std::string>& names) {
+std::string NearestName(std::string_view word, const std::vector<std::string>& names) {
   std::string best;
   size_t best_distance = word.size() / 3 + 2;
   for (const std::string& name : names) {

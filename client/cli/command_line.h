@@ -54,7 +54,7 @@ Result<ParsedLine> ParseLine(const std::vector<std::string>& words,
                              const std::vector<Flag>& global);
 
 // The nearest of `names`, if it is near enough to have been meant; else empty.
-std::string Nearest(std::string_view word, const std::vector<std::string>& names);
+std::string NearestName(std::string_view word, const std::vector<std::string>& names);
 
 std::string CommandHelp(const CommandSpec& command, const std::vector<Flag>& global);
 std::string OverviewHelp(const std::vector<CommandSpec>& commands, const std::vector<Flag>& global);

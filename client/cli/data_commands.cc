@@ -90,7 +90,7 @@ int RunAcquire(const Session& session) {
     }
     return kExitDone;
   }
-  return decision->source == Source::kUnavailable ? kExitAway : kExitDenied;
+  return decision->source == Source::kUnavailable ? kExitUnavailable : kExitDenied;
 }
 
 int RunQuery(const Session& session) {
@@ -165,7 +165,7 @@ int RunWatch(const Session& session) {
                              std::to_string(bucket.capacity) + " left";
           if (bucket.waiting > 0) {
             line += ", " + std::to_string(bucket.waiting) + " waiting, the first for " +
-                    FormatDuration(bucket.next_moment_after);
+                    FormatDuration(bucket.next_grant_after);
           }
           std::printf("%s\n", line.c_str());
         } else {
@@ -327,7 +327,7 @@ int RunBatch(const Session& session) {
   }
   if (errors > 0) return kExitUsage;
   if (unavailable > 0 && session.client_options().on_unavailable == OnUnavailable::kDeny) {
-    return kExitAway;
+    return kExitUnavailable;
   }
   return denied > 0 ? kExitDenied : kExitDone;
 }

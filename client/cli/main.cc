@@ -93,7 +93,7 @@ std::vector<Command> Commands() {
        RunLimitsList},
       {{.name = "limits get",
         .arguments = "NAME",
-        .summary = "One limit, with all its figures.",
+        .summary = "One limit, with all its parameters.",
         .examples = "  sluice limits get api\n",
         .min_arguments = 1,
         .max_arguments = 1},
@@ -113,7 +113,7 @@ std::vector<Command> Commands() {
                   {"charges", "LIMIT", "also charge this limit; may be given again"},
                   {"hash-tag", "TAG", "in a Redis Cluster: limits of one tag are in one slot"},
                   {"key", "KEY=RATE[,BURST[,DEBT]]",
-                   "a key's own figures; one that is empty is the limit's; may be given again"},
+                   "a key's own parameters; one that is empty is the limit's; may be given again"},
                   {"sub-windows", "N", "of a sliding_window (10)"},
                   {"utc-offset", "TIME", "of a fixed_window (0s)"}},
         .examples = "  sluice limits put api --rate 100/s --burst 200\n"

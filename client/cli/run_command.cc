@@ -59,7 +59,7 @@ int RunRun(const Session& session) {
         } else {
           std::fprintf(stderr, "sluice: %s\n", DecisionLine(acquisition, *decision).c_str());
         }
-        return decision->source == Source::kUnavailable ? kExitAway : kExitDenied;
+        return decision->source == Source::kUnavailable ? kExitUnavailable : kExitDenied;
       }
       std::this_thread::sleep_for(pause);
     }

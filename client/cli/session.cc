@@ -123,7 +123,7 @@ int Session::Fail(const Status& status) const {
     case StatusCode::kDeadlineExceeded:
     case StatusCode::kResourceExhausted:
     case StatusCode::kCancelled:
-      return kExitAway;
+      return kExitUnavailable;
     default:
       return kExitUsage;
   }

@@ -15,7 +15,7 @@ namespace sluice::cli {
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitDenied = 1;
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitAway = 3;
+inline constexpr int kExitUnavailable = 3;
 
 std::vector<Flag> GlobalFlags();
 

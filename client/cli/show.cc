@@ -51,7 +51,7 @@ void WriteBucket(const BucketStatus& bucket, Json* json) {
     json->Field("reset_after_ns", bucket.reset_after);
     json->Field("next_permit_after_ns", bucket.next_permit_after);
     json->Field("exists", bucket.exists).Field("waiting", bucket.waiting);
-    json->Field("next_moment_after_ns", bucket.next_moment_after);
+    json->Field("next_grant_after_ns", bucket.next_grant_after);
     json->Field("source", SourceName(bucket.source));
   }
   json->Close();
@@ -67,7 +67,7 @@ std::string ReasonText(Reason reason) {
       return "not enough permits";
     case Reason::kWaitingBound:
       return "too many wait";
-    case Reason::kStoreAway:
+    case Reason::kStoreUnavailable:
       return "the shared store is away";
     case Reason::kOverflow:
       return "the server's bucket table is full";
@@ -146,7 +146,7 @@ std::string BucketTable(const std::vector<BucketStatus>& buckets) {
                     std::to_string(bucket.capacity), next, full,
                     bucket.exists ? "" : "(not in use)"});
     add_waiting(std::to_string(bucket.waiting),
-                bucket.waiting > 0 ? FormatDuration(bucket.next_moment_after) : "-");
+                bucket.waiting > 0 ? FormatDuration(bucket.next_grant_after) : "-");
   }
   return FormatTable(std::move(rows));
 }

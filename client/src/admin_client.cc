@@ -273,7 +273,7 @@ Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, ui
   for (const v1::KeyUse& key : response.keys()) {
     list.keys.push_back({key.limit(), key.key(), key.estimate(), key.error(), key.remaining(),
                          key.capacity(), FromWire(key.reset_after()), key.waiting(),
-                         FromWire(key.next_moment_after()), key.bucket_error()});
+                         FromWire(key.next_grant_after()), key.bucket_error()});
   }
   return list;
 }
@@ -300,12 +300,12 @@ Result<ConfigStatus> AdminClient::GetConfigStatus() {
   status.admin_changes = response.admin_changes();
   const v1::StoreStatus& store = response.store();
   status.store.kind = store.kind();
-  status.store.away = store.state() == v1::StoreStatus::STATE_AWAY;
+  status.store.away = store.state() == v1::StoreStatus::STATE_UNAVAILABLE;
   status.store.since = FromWire(store.since());
-  status.store.times_away = store.times_away();
+  status.store.times_unavailable = store.times_unavailable();
   status.store.last_error = store.last_error();
-  for (const v1::StoreStatus::AwayDecisions& one : store.decided_away()) {
-    status.store.decided_away.push_back({one.limit(), one.allowed(), one.denied()});
+  for (const v1::StoreStatus::UnavailableDecisions& one : store.decided_while_unavailable()) {
+    status.store.decided_while_unavailable.push_back({one.limit(), one.allowed(), one.denied()});
   }
   for (const v1::StoreStatus::DifferingLimit& one : store.differing()) {
     status.store.differing.push_back(
@@ -330,11 +330,12 @@ Result<ServerStats> AdminClient::GetStats() {
   for (const v1::LimitStats& limit : response.limits()) {
     stats.limits.push_back({limit.limit(), limit.granted(), limit.denied(), limit.shadow_denied(),
                             limit.permits_granted(), limit.refunded_permits(),
-                            limit.overflow_allowed(), limit.overflow_denied(), limit.away_allowed(),
-                            limit.away_denied(), limit.overshoot_permits()});
+                            limit.overflow_allowed(), limit.overflow_denied(),
+                            limit.allowed_while_unavailable(), limit.denied_while_unavailable(),
+                            limit.overshoot_permits()});
   }
   for (const v1::MethodStats& method : response.methods()) {
-    MethodFigures& out = stats.methods.emplace_back();
+    MethodStats& out = stats.methods.emplace_back();
     out.method = method.method();
     out.codes.insert(method.codes().begin(), method.codes().end());
     const v1::Histogram& latency = method.latency();

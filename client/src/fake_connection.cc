@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 
 namespace sluice {
 

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "server/common/executed.h"
+#include "common/executed.h"
 
 namespace sluice::client_internal {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "client/src/grpc_channel.h"
 #include "client/src/wire.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "sluice/v1/rate_limiter.grpc.pb.h"
 
 namespace sluice::client_internal {

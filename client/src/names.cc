@@ -57,7 +57,7 @@ std::string_view SourceName(Source source) {
       return "store";
     case Source::kLease:
       return "lease";
-    case Source::kStoreAway:
+    case Source::kStoreUnavailable:
       return "store_away";
     case Source::kOverflow:
       return "overflow";
@@ -77,7 +77,7 @@ std::string_view ReasonName(Reason reason) {
       return "not_enough";
     case Reason::kWaitingBound:
       return "waiting_bound";
-    case Reason::kStoreAway:
+    case Reason::kStoreUnavailable:
       return "store_away";
     case Reason::kOverflow:
       return "overflow";

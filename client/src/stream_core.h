@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/src/client_core.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "sluice/connection.h"
 #include "sluice/stream.h"
 

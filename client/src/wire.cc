@@ -94,7 +94,7 @@ std::vector<BucketStatus> FromWire(v1::QueryResponse* wire) {
     out.next_permit_after = FromWire(bucket.next_permit_after());
     out.exists = bucket.exists();
     out.waiting = bucket.waiting();
-    out.next_moment_after = FromWire(bucket.next_moment_after());
+    out.next_grant_after = FromWire(bucket.next_grant_after());
     out.source = static_cast<Source>(bucket.source());
     if (bucket.has_error()) out.status = FromWire(bucket.error());
   }

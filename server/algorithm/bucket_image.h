@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "server/algorithm/calendar.h"
+#include "server/algorithm/calendar/calendar.h"
 
 namespace sluice::algorithm {
 
@@ -26,7 +26,7 @@ struct BucketImage {
     friend bool operator==(const Receipt&, const Receipt&) = default;
   };
 
-  uint64_t full_at = 0;  // token_bucket
+  uint64_t tat = 0;  // token_bucket
   // sliding_log: its runs, oldest first; sliding_window: of each sub-window that counts, in order.
   std::vector<Count> counts;
   int64_t seen_ns = 0;  // sliding_log

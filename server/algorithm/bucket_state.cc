@@ -44,18 +44,18 @@ BucketState::BucketState(const Parameters& parameters) {
   }
 }
 
-BucketState BucketState::FromFullAt(uint64_t full_at) {
+BucketState BucketState::FromTat(uint64_t tat) {
   BucketState state{Parameters{}};
-  state.state_ = full_at;
+  state.state_ = tat;
   return state;
 }
 
 bool BucketState::CanTakePast(const Parameters& parameters, uint64_t permits, Moment at) const {
   switch (kind()) {
     case Kind::kTokenBucket: {
-      uint64_t full_at = std::get<uint64_t>(state_);
+      uint64_t tat = std::get<uint64_t>(state_);
       return algorithm::TryTake(parameters.token_bucket, permits,
-                                ToTicks(parameters.token_bucket, at.now_ns), &full_at);
+                                ToTicks(parameters.token_bucket, at.now_ns), &tat);
     }
     case Kind::kSlidingLog:
       return std::get<SlidingLogState>(state_).CanTake(parameters.sliding_log, permits, at.now_ns);
@@ -74,12 +74,12 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
   uint64_t when = 0;
   switch (kind()) {
     case Kind::kTokenBucket: {
-      auto& full_at = std::get<uint64_t>(state_);
+      auto& tat = std::get<uint64_t>(state_);
       const uint64_t now_ticks = ToTicks(parameters.token_bucket, at.now_ns);
-      if (!algorithm::TryTake(parameters.token_bucket, permits, now_ticks, &full_at)) return false;
+      if (!algorithm::TryTake(parameters.token_bucket, permits, now_ticks, &tat)) return false;
       if (receipt_id != 0 &&
           token_receipts_.Open(receipt_id, permits * parameters.token_bucket.unit_ticks,
-                               ShortfallTicks(full_at, now_ticks)) &&
+                               ShortfallTicks(tat, now_ticks)) &&
           evicted != nullptr) {
         *evicted = true;
       }
@@ -218,18 +218,18 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
   if (from.kind == to.kind) {
     switch (kind()) {
       case Kind::kTokenBucket: {
-        const TokenBucket& old_figures = from.token_bucket;
-        const TokenBucket& figures = to.token_bucket;
-        auto& full_at = std::get<uint64_t>(state_);
-        full_at = ConvertFullAt(old_figures, figures, full_at, at.now_ns);
-        const uint64_t lacking = ShortfallTicks(full_at, ToTicks(figures, at.now_ns));
-        if (full_at == kMaxTat) {
+        const TokenBucket& old_parameters = from.token_bucket;
+        const TokenBucket& parameters = to.token_bucket;
+        auto& tat = std::get<uint64_t>(state_);
+        tat = ConvertTat(old_parameters, parameters, tat, at.now_ns);
+        const uint64_t lacking = ShortfallTicks(tat, ToTicks(parameters, at.now_ns));
+        if (tat == kMaxTat) {
           // More is lacking than can be said; who gives back might give back what was not counted.
           token_receipts_.Clear();
-        } else if (figures.burst < old_figures.burst) {
-          token_receipts_.Scale(figures.burst_ticks, old_figures.burst_ticks, lacking);
+        } else if (parameters.burst < old_parameters.burst) {
+          token_receipts_.Scale(parameters.burst_ticks, old_parameters.burst_ticks, lacking);
         } else {
-          token_receipts_.Scale(figures.unit_ticks, old_figures.unit_ticks, lacking);
+          token_receipts_.Scale(parameters.unit_ticks, old_parameters.unit_ticks, lacking);
         }
         return;
       }
@@ -290,10 +290,10 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
   if (used.numerator == 0) return;
   switch (to.kind) {
     case Kind::kTokenBucket: {
-      const TokenBucket& figures = to.token_bucket;
+      const TokenBucket& parameters = to.token_bucket;
       // A bucket that stores nothing can only owe.
-      const uint64_t of = figures.burst != 0 ? figures.burst_ticks : figures.debt_ticks;
-      state_ = std::min(ToTicks(figures, at.now_ns) + RoundedUp(used, of), kMaxTat);
+      const uint64_t of = parameters.burst != 0 ? parameters.burst_ticks : parameters.debt_ticks;
+      state_ = std::min(ToTicks(parameters, at.now_ns) + RoundedUp(used, of), kMaxTat);
       return;
     }
     case Kind::kSlidingLog:

@@ -1,6 +1,6 @@
 // The state of one bucket, whichever its algorithm, with its open receipts.
 //
-// A store that knows a bucket to be a plain token bucket (no open receipts) keeps its full_at
+// A store that knows a bucket to be a plain token bucket (no open receipts) keeps its tat
 // alone and calls token_bucket.h; everything else is one of these, on the heap. Both use the same
 // functions, so the decisions are the same.
 //
@@ -21,7 +21,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "server/algorithm/bucket_image.h"
-#include "server/algorithm/calendar.h"
+#include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/fixed_window.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/moment.h"
@@ -36,8 +36,8 @@ class BucketState {
  public:
   // A full bucket.
   explicit BucketState(const Parameters& parameters);
-  // A token bucket that was kept as its full_at.
-  static BucketState FromFullAt(uint64_t full_at);
+  // A token bucket that was kept as its tat.
+  static BucketState FromTat(uint64_t tat);
 
   BucketState(BucketState&&) noexcept = default;
   BucketState& operator=(BucketState&&) noexcept = default;
@@ -76,10 +76,11 @@ class BucketState {
   void Book(const Parameters& parameters, const Booking& booking, Moment at);
 
   // Takes out a booking whose moment has not come. False: there is none of that id and moment.
-  bool CancelBooking(const Parameters& parameters, int64_t moment_ns, uint64_t id);
+  bool CancelBooking(const Parameters& parameters, int64_t grant_time_ns, uint64_t id);
 
   // A booking, and the moment of the one of its set before it (INT64_MIN: none).
-  bool FindBooking(int64_t moment_ns, uint64_t id, Booking* booking, int64_t* previous_ns) const;
+  bool FindBooking(int64_t grant_time_ns, uint64_t id, Booking* booking,
+                   int64_t* previous_ns) const;
 
   // In the order of their moments.
   void ForEachBooking(absl::FunctionRef<void(const Booking&)> visit) const;
@@ -96,22 +97,22 @@ class BucketState {
 
   size_t bookings() const;
   // kNeverNs: none.
-  int64_t NextMomentNs() const;
-  int64_t LastMomentNs() const;
+  int64_t NextGrantTimeNs() const;
+  int64_t LastGrantTimeNs() const;
 
-  // Carry-over: the same bucket under other figures, also of another algorithm. See carry_over.h.
-  // What is booked stands.
+  // Carry-over: the same bucket under other parameters, also of another algorithm. See
+  // carry_over.h. What is booked stands.
   void Convert(const Parameters& from, const Parameters& to, Moment at);
 
   size_t open_receipts() const { return token_receipts_.size() + counted_receipts_.size(); }
 
-  // A token bucket without open receipts and bookings: full_at is all there is to keep. (Receipts
+  // A token bucket without open receipts and bookings: tat is all there is to keep. (Receipts
   // that have become worthless are closed by the next TryTake, Refund or CloseWorthless.)
   bool IsPlainTokenBucket() const {
     return kind() == Kind::kTokenBucket && token_receipts_.empty() && calendar_ == nullptr;
   }
   // Without what is booked. REQUIRES: kind() == kTokenBucket.
-  uint64_t full_at() const { return std::get<uint64_t>(state_); }
+  uint64_t tat() const { return std::get<uint64_t>(state_); }
 
   // Closes receipts that are worth nothing any more.
   void CloseWorthless(const Parameters& parameters, Moment at);

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "server/algorithm/bucket_state.h"
-#include "server/algorithm/calendar_token_bucket.h"
-#include "server/algorithm/calendar_window.h"
+#include "server/algorithm/calendar/token_bucket_calendar.h"
+#include "server/algorithm/calendar/window_calendar.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
@@ -23,15 +23,15 @@ class LogHistory final : public WindowHistory {
       : parameters_(parameters), state_(state), now_ns_(now_ns) {}
 
   uint64_t Capacity() const override { return parameters_.rate.permits; }
-  uint64_t CountedAt(int64_t moment_ns) const override {
-    return state_.Counted(parameters_, moment_ns);
+  uint64_t CountedAt(int64_t grant_time_ns) const override {
+    return state_.Counted(parameters_, grant_time_ns);
   }
   int64_t FirstAtMostNs(uint64_t permits) const override {
     if (permits >= Capacity()) return now_ns_;
     return state_.EarliestNs(parameters_, Capacity() - permits, now_ns_);
   }
-  int64_t CountedUntilNs(int64_t moment_ns) const override {
-    return UntilOfQuantum(parameters_, state_.QuantumFor(parameters_, moment_ns));
+  int64_t CountedUntilNs(int64_t grant_time_ns) const override {
+    return UntilOfQuantum(parameters_, state_.QuantumFor(parameters_, grant_time_ns));
   }
   static int64_t UntilOfQuantum(const SlidingLog& parameters, uint64_t quantum) {
     return SaturateToInt64(static_cast<Uint128>(quantum) *
@@ -52,15 +52,15 @@ class SlidingWindowHistory final : public WindowHistory {
       : parameters_(parameters), state_(state), now_ns_(now_ns) {}
 
   uint64_t Capacity() const override { return parameters_.rate.permits; }
-  uint64_t CountedAt(int64_t moment_ns) const override {
-    return state_.Counted(parameters_, moment_ns);
+  uint64_t CountedAt(int64_t grant_time_ns) const override {
+    return state_.Counted(parameters_, grant_time_ns);
   }
   int64_t FirstAtMostNs(uint64_t permits) const override {
     if (permits >= Capacity()) return now_ns_;
     return state_.EarliestNs(parameters_, Capacity() - permits, now_ns_);
   }
-  int64_t CountedUntilNs(int64_t moment_ns) const override {
-    return UntilOfIndex(parameters_, state_.IndexFor(parameters_, moment_ns));
+  int64_t CountedUntilNs(int64_t grant_time_ns) const override {
+    return UntilOfIndex(parameters_, state_.IndexFor(parameters_, grant_time_ns));
   }
   static int64_t UntilOfIndex(const SlidingWindow& parameters, uint64_t index) {
     return SubWindowStartNs(parameters, index + parameters.sub_windows + 1);
@@ -85,15 +85,15 @@ class FixedWindowHistory final : public WindowHistory {
         local_ns_(static_cast<Int128>(at.wall_ns) - at.now_ns + parameters.utc_offset_ns) {}
 
   uint64_t Capacity() const override { return parameters_.rate.permits; }
-  uint64_t CountedAt(int64_t moment_ns) const override {
-    return moment_ns < current_until_ns_ ? counted_ : 0;
+  uint64_t CountedAt(int64_t grant_time_ns) const override {
+    return grant_time_ns < current_until_ns_ ? counted_ : 0;
   }
   int64_t FirstAtMostNs(uint64_t permits) const override {
     return counted_ <= permits ? now_ns_ : current_until_ns_;
   }
-  int64_t CountedUntilNs(int64_t moment_ns) const override {
-    if (moment_ns < current_until_ns_) return current_until_ns_;
-    int64_t from_ns = moment_ns;
+  int64_t CountedUntilNs(int64_t grant_time_ns) const override {
+    if (grant_time_ns < current_until_ns_) return current_until_ns_;
+    int64_t from_ns = grant_time_ns;
     if (current_until_ns_ > now_ns_) {
       from_ns = std::max(from_ns, current_until_ns_ + parameters_.rate.period_ns / 2);
     }
@@ -104,9 +104,9 @@ class FixedWindowHistory final : public WindowHistory {
     return static_cast<int64_t>((index + 1) * period - local_ns_);
   }
   // What the wall clock shows at a moment ahead: within the window that it is planned for.
-  int64_t WallAtNs(int64_t moment_ns) const {
-    const Int128 window_ns = CountedUntilNs(moment_ns) - parameters_.rate.period_ns;
-    return static_cast<int64_t>(std::max<Int128>(moment_ns, window_ns) + local_ns_ -
+  int64_t WallAtNs(int64_t grant_time_ns) const {
+    const Int128 window_ns = CountedUntilNs(grant_time_ns) - parameters_.rate.period_ns;
+    return static_cast<int64_t>(std::max<Int128>(grant_time_ns, window_ns) + local_ns_ -
                                 parameters_.utc_offset_ns);
   }
 
@@ -173,11 +173,11 @@ bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment
   if (calendar_ == nullptr) return CanTakePast(parameters, permits, at);
   const int64_t now_ns = calendar_->NotBefore(at).now_ns;
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    return tokens->sets().LastMomentNs(set) <= now_ns &&
+    return tokens->sets().LastGrantTimeNs(set) <= now_ns &&
            tokens->FitsNow(parameters.token_bucket, permits, now_ns);
   }
   WindowCalendar* const windows = calendar_->windows();
-  return windows->sets().LastMomentNs(set) <= now_ns &&
+  return windows->sets().LastGrantTimeNs(set) <= now_ns &&
          WithHistory(
              parameters, state_, calendar_->Planned(now_ns),
              [&](const WindowHistory& history) { return windows->Fits(history, permits, now_ns); });
@@ -198,7 +198,7 @@ bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment
     return true;
   }
   if (!TryTakePast(parameters, permits, at, receipt_id, evicted)) return false;
-  calendar_->tokens()->SetFullAt(parameters.token_bucket, full_at());
+  calendar_->tokens()->SetTat(parameters.token_bucket, tat());
   return true;
 }
 
@@ -211,11 +211,11 @@ int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, 
   at = calendar_->NotBefore(at);
   from_ns = std::max(from_ns, at.now_ns);
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    from_ns = std::max(from_ns, tokens->sets().LastMomentNs(set));
+    from_ns = std::max(from_ns, tokens->sets().LastGrantTimeNs(set));
     return tokens->EarliestNs(parameters.token_bucket, permits, at.now_ns, from_ns);
   }
   WindowCalendar* const windows = calendar_->windows();
-  from_ns = std::max(from_ns, windows->sets().LastMomentNs(set));
+  from_ns = std::max(from_ns, windows->sets().LastGrantTimeNs(set));
   return WithHistory(
       parameters, state_, calendar_->Planned(at.now_ns),
       [&](const WindowHistory& history) { return windows->EarliestNs(history, permits, from_ns); });
@@ -234,7 +234,7 @@ Level BucketState::LevelAt(const Parameters& parameters, Moment at) const {
     WithHistory(parameters, state_, calendar_->Planned(at.now_ns),
                 [&](const WindowHistory& history) {
                   free = calendar_->windows()->FreePermits(history, at.now_ns);
-                  full_ns = history.CountedUntilNs(calendar_->windows()->last_moment_ns());
+                  full_ns = history.CountedUntilNs(calendar_->windows()->last_grant_time_ns());
                 });
   }
   level.remaining = std::min(level.remaining, std::max<int64_t>(free, 0));
@@ -259,7 +259,7 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
   int64_t until_ns = 0;
   switch (kind()) {
     case Kind::kTokenBucket:
-      calendar_->tokens()->SetFullAt(parameters.token_bucket, full_at());
+      calendar_->tokens()->SetTat(parameters.token_bucket, tat());
       return given;
     case Kind::kSlidingLog:
       if (log->QuantumFor(parameters.sliding_log, at.now_ns) != quantum_before) {
@@ -282,7 +282,7 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
 
 void BucketState::NewCalendar(const Parameters& parameters, Moment at) {
   if (parameters.kind == Kind::kTokenBucket) {
-    calendar_.reset(new Calendar(TokenCalendar(parameters.token_bucket, full_at())));
+    calendar_.reset(new Calendar(TokenCalendar(parameters.token_bucket, tat())));
   } else {
     calendar_.reset(new Calendar(WindowCalendar()));
   }
@@ -302,24 +302,24 @@ void BucketState::Book(const Parameters& parameters, const Booking& booking, Mom
   });
 }
 
-bool BucketState::CancelBooking(const Parameters& parameters, int64_t moment_ns, uint64_t id) {
+bool BucketState::CancelBooking(const Parameters& parameters, int64_t grant_time_ns, uint64_t id) {
   if (calendar_ == nullptr) return false;
   bool cancelled = false;
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    cancelled = tokens->Cancel(parameters.token_bucket, moment_ns, id);
+    cancelled = tokens->Cancel(parameters.token_bucket, grant_time_ns, id);
   } else {
-    cancelled = calendar_->windows()->Cancel(moment_ns, id);
+    cancelled = calendar_->windows()->Cancel(grant_time_ns, id);
   }
   if (bookings() == 0) calendar_ = nullptr;
   return cancelled;
 }
 
-bool BucketState::FindBooking(int64_t moment_ns, uint64_t id, Booking* booking,
+bool BucketState::FindBooking(int64_t grant_time_ns, uint64_t id, Booking* booking,
                               int64_t* previous_ns) const {
   if (calendar_ == nullptr) return false;
   return calendar_->tokens() != nullptr
-             ? calendar_->tokens()->Find(moment_ns, id, booking, previous_ns)
-             : calendar_->windows()->Find(moment_ns, id, booking, previous_ns);
+             ? calendar_->tokens()->Find(grant_time_ns, id, booking, previous_ns)
+             : calendar_->windows()->Find(grant_time_ns, id, booking, previous_ns);
 }
 
 void BucketState::ForEachBooking(absl::FunctionRef<void(const Booking&)> visit) const {
@@ -336,15 +336,14 @@ bool BucketState::TakeBooked(const Parameters& parameters, const Booking& bookin
   uint64_t when = 0;
   switch (kind()) {
     case Kind::kTokenBucket: {
-      auto& full_at = std::get<uint64_t>(state_);
+      auto& tat = std::get<uint64_t>(state_);
       const uint64_t now_ticks = ToTicks(parameters.token_bucket, at.now_ns);
       const Uint128 cost =
           static_cast<Uint128>(booking.permits) * parameters.token_bucket.unit_ticks;
-      full_at =
-          static_cast<uint64_t>(std::min<Uint128>(std::max(full_at, now_ticks) + cost, kMaxTat));
+      tat = static_cast<uint64_t>(std::min<Uint128>(std::max(tat, now_ticks) + cost, kMaxTat));
       return token_receipts_.Open(booking.id,
                                   static_cast<uint64_t>(std::min<Uint128>(cost, kMaxTat)),
-                                  ShortfallTicks(full_at, now_ticks));
+                                  ShortfallTicks(tat, now_ticks));
     }
     case Kind::kSlidingLog:
       when =
@@ -366,22 +365,22 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at) {
   calendar_->latest_ns = std::max(calendar_->latest_ns, at.now_ns);
   size_t closed = 0;
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    while (!tokens->empty() && tokens->front().moment_ns <= at.now_ns) {
+    while (!tokens->empty() && tokens->front().grant_time_ns <= at.now_ns) {
       const Booking booking = tokens->front();
-      closed += TakeBooked(parameters, booking, {booking.moment_ns, 0}) ? 1 : 0;
+      closed += TakeBooked(parameters, booking, {booking.grant_time_ns, 0}) ? 1 : 0;
       tokens->Fold(parameters.token_bucket);
     }
     if (tokens->empty()) calendar_ = nullptr;
     return closed;
   }
   WindowCalendar* const windows = calendar_->windows();
-  while (!windows->empty() && windows->front().moment_ns <= at.now_ns) {
+  while (!windows->empty() && windows->front().grant_time_ns <= at.now_ns) {
     const Booking booking = windows->front();
-    Moment moment = calendar_->Planned(booking.moment_ns);
+    Moment moment = calendar_->Planned(booking.grant_time_ns);
     if (kind() == Kind::kFixedWindow) {
       moment.wall_ns =
           FixedWindowHistory(parameters.fixed_window, std::get<FixedWindowState>(state_), moment)
-              .WallAtNs(booking.moment_ns);
+              .WallAtNs(booking.grant_time_ns);
     }
     closed += TakeBooked(parameters, booking, moment) ? 1 : 0;
     windows->PopFront();
@@ -412,7 +411,7 @@ void BucketState::Reset(const Parameters& parameters, Moment at) {
   }
   if (calendar_ == nullptr) return;
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    tokens->Rebuild(parameters.token_bucket, full_at());
+    tokens->Rebuild(parameters.token_bucket, tat());
     return;
   }
   WithHistory(parameters, state_, calendar_->Planned(calendar_->NotBefore(at).now_ns),
@@ -427,16 +426,16 @@ size_t BucketState::bookings() const {
                                         : calendar_->windows()->size();
 }
 
-int64_t BucketState::NextMomentNs() const {
+int64_t BucketState::NextGrantTimeNs() const {
   if (calendar_ == nullptr) return kNeverNs;
-  return calendar_->tokens() != nullptr ? calendar_->tokens()->front().moment_ns
-                                        : calendar_->windows()->front().moment_ns;
+  return calendar_->tokens() != nullptr ? calendar_->tokens()->front().grant_time_ns
+                                        : calendar_->windows()->front().grant_time_ns;
 }
 
-int64_t BucketState::LastMomentNs() const {
+int64_t BucketState::LastGrantTimeNs() const {
   if (calendar_ == nullptr) return kNeverNs;
-  return calendar_->tokens() != nullptr ? calendar_->tokens()->last_moment_ns()
-                                        : calendar_->windows()->last_moment_ns();
+  return calendar_->tokens() != nullptr ? calendar_->tokens()->last_grant_time_ns()
+                                        : calendar_->windows()->last_grant_time_ns();
 }
 
 void BucketState::Convert(const Parameters& from, const Parameters& to, Moment at) {
@@ -462,7 +461,7 @@ void BucketState::Convert(const Parameters& from, const Parameters& to, Moment a
     }
   }
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    tokens->Rebuild(to.token_bucket, full_at());
+    tokens->Rebuild(to.token_bucket, tat());
     return;
   }
   calendar_->wall_ahead_ns = at.wall_ns - at.now_ns;
@@ -474,7 +473,7 @@ BucketImage BucketState::ToImage() const {
   BucketImage image;
   switch (kind()) {
     case Kind::kTokenBucket:
-      image.full_at = full_at();
+      image.tat = tat();
       break;
     case Kind::kSlidingLog:
       std::get<SlidingLogState>(state_).ToImage(&image);
@@ -509,7 +508,7 @@ BucketState BucketState::FromImage(const Parameters& parameters, const BucketIma
   BucketState state(parameters);
   switch (parameters.kind) {
     case Kind::kTokenBucket:
-      state.state_ = image.full_at;
+      state.state_ = image.tat;
       break;
     case Kind::kSlidingLog:
       state.state_ = SlidingLogState::FromImage(image);

@@ -14,9 +14,8 @@ Uint128 Scaled(uint64_t value, uint64_t numerator, uint64_t denominator) {
 
 }  // namespace
 
-uint64_t ConvertFullAt(const TokenBucket& from, const TokenBucket& to, uint64_t full_at,
-                       int64_t now_ns) {
-  const uint64_t lacking = ShortfallTicks(full_at, ToTicks(from, now_ns));
+uint64_t ConvertTat(const TokenBucket& from, const TokenBucket& to, uint64_t tat, int64_t now_ns) {
+  const uint64_t lacking = ShortfallTicks(tat, ToTicks(from, now_ns));
   const uint64_t now_ticks = ToTicks(to, now_ns);
   if (lacking == 0) return now_ticks;
   const uint64_t stored = std::min(lacking, from.burst_ticks);

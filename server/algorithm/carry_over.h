@@ -1,4 +1,4 @@
-// What becomes of a bucket when its limit's figures change.
+// What becomes of a bucket when its limit's parameters change.
 //
 // A token bucket keeps its fill in proportion: half full of 10 becomes half full of 30. What it
 // owes it goes on owing, permit for permit. A full bucket stays full, which also must be so: a
@@ -34,9 +34,8 @@
 
 namespace sluice::algorithm {
 
-// The same bucket's full_at under new figures.
-uint64_t ConvertFullAt(const TokenBucket& from, const TokenBucket& to, uint64_t full_at,
-                       int64_t now_ns);
+// The same bucket's tat under new parameters.
+uint64_t ConvertTat(const TokenBucket& from, const TokenBucket& to, uint64_t tat, int64_t now_ns);
 
 }  // namespace sluice::algorithm
 

@@ -74,7 +74,7 @@ class FixedWindowState {
   uint64_t Refund(const FixedWindow& parameters, uint64_t serial, uint64_t permits, Moment at);
   bool Counts(const FixedWindow& parameters, uint64_t serial, Moment at) const;
 
-  // The same count in the current window of other figures. With the period and offset unchanged
+  // The same count in the current window of other parameters. With the period and offset unchanged
   // nothing changes; else the window opens now.
   FixedWindowState ConvertTo(const FixedWindow& from, const FixedWindow& to, Moment at) const;
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "common/bounds.h"
 #include "server/algorithm/wide.h"
-#include "server/common/bounds.h"
 
 namespace sluice::algorithm {
 namespace {

@@ -90,7 +90,7 @@ class TokenReceipts {
   // one was closed for it.
   bool Open(uint64_t id, uint64_t cost_ticks, uint64_t shortfall_after_ticks);
 
-  // Closes the receipt; full_at must be lowered by what is returned. nullopt: not open.
+  // Closes the receipt; tat must be lowered by what is returned. nullopt: not open.
   std::optional<uint64_t> Refund(uint64_t id);
 
   // Multiplies all by numerator/denominator, rounding down, and bounds shortfalls by

@@ -1,4 +1,4 @@
-// The figures of a limit, whichever its algorithm.
+// The parameters of a limit, whichever its algorithm.
 #ifndef SLUICE_SERVER_ALGORITHM_PARAMETERS_H_
 #define SLUICE_SERVER_ALGORITHM_PARAMETERS_H_
 

@@ -74,8 +74,8 @@ class SlidingLogState {
   Level LevelAt(const SlidingLog& parameters, int64_t now_ns) const;
   bool IsFull(const SlidingLog& parameters, int64_t now_ns) const;
 
-  // When permits taken at now_ns would be written down. Not before what is there: other figures, or
-  // a clock that was set back, may have left that in the future.
+  // When permits taken at now_ns would be written down. Not before what is there: other parameters,
+  // or a clock that was set back, may have left that in the future.
   uint64_t QuantumFor(const SlidingLog& parameters, int64_t now_ns) const;
 
   // Permits that still count at now_ns.
@@ -86,7 +86,7 @@ class SlidingLogState {
   // Does what was written down at `quantum` still count?
   bool Counts(const SlidingLog& parameters, uint64_t quantum, int64_t now_ns) const;
 
-  // The same log under other figures. Keeps counts; times are rounded up to the new quantum.
+  // The same log under other parameters. Keeps counts; times are rounded up to the new quantum.
   SlidingLogState ConvertTo(const SlidingLog& from, const SlidingLog& to, int64_t now_ns) const;
   static uint64_t ConvertQuantum(const SlidingLog& from, const SlidingLog& to, uint64_t quantum);
 

@@ -79,7 +79,7 @@ class SlidingWindowState {
   // now_ns, or the begin of the latest sub-window seen if the clock has stepped back beyond it.
   int64_t NotBefore(const SlidingWindow& parameters, int64_t now_ns) const;
 
-  // The same counts under other figures: each sub-window's permits are counted where its last
+  // The same counts under other parameters: each sub-window's permits are counted where its last
   // nanosecond falls, or now, whichever is earlier.
   SlidingWindowState ConvertTo(const SlidingWindow& from, const SlidingWindow& to,
                                int64_t now_ns) const;

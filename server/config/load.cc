@@ -13,11 +13,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/bounds.h"
-#include "server/common/strings.h"
+#include "common/bounds.h"
+#include "common/strings.h"
 #include "server/config/yaml_tree.h"
 #include "server/limits/charges.h"
-#include "server/limits/nearest.h"
+#include "server/limits/nearest_name.h"
 #include "server/limits/notation.h"
 #include "server/limits/spec_check.h"
 
@@ -123,7 +123,8 @@ class Reader {
       std::string advice;
       if (entry.key == "<<") {
         advice = "merge keys are not taken in a limits file; write it out";
-      } else if (const std::string_view near = limits::Nearest(entry.key, known); !near.empty()) {
+      } else if (const std::string_view near = limits::NearestName(entry.key, known);
+                 !near.empty()) {
         advice = absl::StrCat("no field has that name; did you mean ", ToAbsl(near), "?");
       } else {
         advice = "no field has that name; there are ";
@@ -187,7 +188,7 @@ class Reader {
 
   // rate, burst and debt, which limits and overrides both have.
   template <typename Spec>
-  absl::Status ReadFigures(const YamlNode& map, const std::string& path, Spec* spec) const {
+  absl::Status ReadParameters(const YamlNode& map, const std::string& path, Spec* spec) const {
     if (auto s = ReadField(map, path, "rate", kRateForm, limits::ParseRate, &spec->rate); !s.ok()) {
       return s;
     }
@@ -222,7 +223,7 @@ class Reader {
                     "say token_bucket, sliding_log, sliding_window or fixed_window",
                     limits::ParseAlgorithm, &spec->algorithm);
     }
-    if (s.ok()) s = ReadFigures(node, path, spec);
+    if (s.ok()) s = ReadParameters(node, path, spec);
     if (s.ok()) {
       s = ReadField(node, path, "mode", "say enforce or shadow", limits::ParseMode, &spec->mode);
     }
@@ -281,7 +282,7 @@ class Reader {
     if (map->kind != Kind::kMap) {
       return Error(
           map->place,
-          absl::StrCat(path, ".keys: say a map of keys to their figures, e.g. ",
+          absl::StrCat(path, ".keys: say a map of keys to their parameters, e.g. ",
                        "{ \"user:42\": { rate: 1000/s } }, not ", ToAbsl(KindName(map->kind))));
     }
     spec->keys.reserve(map->entries.size());
@@ -290,14 +291,15 @@ class Reader {
       shown.resize(shown.size() - 2);  // its ": "
       const std::string key_path = absl::StrCat(path, ".keys[", shown, "]");
       if (entry.node.kind != Kind::kMap) {
-        return Error(entry.node.place,
-                     absl::StrCat(key_path, ": say a map of figures, e.g. { rate: 1000/s }, not ",
-                                  ToAbsl(KindName(entry.node.kind))));
+        return Error(
+            entry.node.place,
+            absl::StrCat(key_path, ": say a map of parameters, e.g. { rate: 1000/s }, not ",
+                         ToAbsl(KindName(entry.node.kind))));
       }
       if (auto s = CheckFields(entry.node, key_path, kKeyFields); !s.ok()) return s;
       limits::KeyOverride& override = spec->keys.emplace_back();
       override.key = entry.key;
-      if (auto s = ReadFigures(entry.node, key_path, &override); !s.ok()) return s;
+      if (auto s = ReadParameters(entry.node, key_path, &override); !s.ok()) return s;
     }
     return absl::OkStatus();
   }

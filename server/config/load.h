@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/limits/limit.h"
+#include "server/limits/limit_spec.h"
 
 namespace sluice::config {
 

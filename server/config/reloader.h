@@ -8,8 +8,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/common/clock.h"
-#include "server/common/mutex.h"
+#include "common/clock.h"
+#include "common/mutex.h"
 #include "server/limits/limit_registry.h"
 
 namespace sluice::config {

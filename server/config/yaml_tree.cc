@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/strings.h"
+#include "common/strings.h"
 #include "server/limits/spec_check.h"
 
 namespace sluice::config {

@@ -6,9 +6,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/bounds.h"
-#include "server/common/strings.h"
-#include "server/limits/nearest.h"
+#include "common/bounds.h"
+#include "common/strings.h"
+#include "server/limits/nearest_name.h"
 
 namespace sluice::limits {
 namespace {
@@ -45,7 +45,7 @@ std::optional<ChargesProblem> Resolve(absl::Span<const LimitSpec* const> specs, 
       if (it == by_name.end()) {
         std::vector<std::string_view> names;
         for (const LimitSpec* spec : specs) names.push_back(spec->name);
-        const std::string_view near = Nearest(name, names);
+        const std::string_view near = NearestName(name, names);
         return Problem(
             Kind::kUnknown, i, c, name,
             near.empty()

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "server/limits/limit.h"
+#include "server/limits/limit_spec.h"
 #include "server/limits/spec_check.h"
 
 namespace sluice::limits {

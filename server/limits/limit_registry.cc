@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/common/bounds.h"
-#include "server/common/strings.h"
+#include "common/bounds.h"
+#include "common/strings.h"
 #include "server/limits/charges.h"
 #include "server/store/store.h"
 
@@ -24,7 +24,7 @@ uint64_t NextRegistrySerial() {
 }
 
 // Whether two limits of one name come to the same rules.
-bool SameFigures(const LimitSpec& a, const LimitSpec& b) {
+bool SameParameters(const LimitSpec& a, const LimitSpec& b) {
   return a.algorithm == b.algorithm && a.rate == b.rate && a.burst == b.burst && a.debt == b.debt &&
          a.sub_windows == b.sub_windows && a.utc_offset_ns == b.utc_offset_ns && a.mode == b.mode &&
          a.on_store_failure == b.on_store_failure && a.sharing == b.sharing &&
@@ -232,16 +232,16 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   for (SpecPtr& spec : specs) {
     const Limit* old = before->Find(spec->name);
     std::shared_ptr<const LimitRules> rules;
-    if (old != nullptr && (old->spec_ == spec || SameFigures(*old->spec_, *spec))) {
+    if (old != nullptr && (old->spec_ == spec || SameParameters(*old->spec_, *spec))) {
       rules = old->rules_;
     } else {
-      SpecFigures figures;
+      SpecParameters parameters;
       // Checked when it came in.
-      (void)CheckSpec(*spec, &figures);
+      (void)CheckSpec(*spec, &parameters);
       const auto id = static_cast<uint32_t>(limit_ids_.size());
       const uint32_t limit_id = limit_ids_.emplace(spec->name, id).first->second;
-      rules =
-          MakeRules(*spec, figures, limit_id, old == nullptr ? nullptr : old->rules_.get(), &made);
+      rules = MakeRules(*spec, parameters, limit_id, old == nullptr ? nullptr : old->rules_.get(),
+                        &made);
     }
     auto limit = std::make_unique<Limit>(std::move(spec), std::move(rules));
     table->by_name_.emplace(limit->spec().name, limit.get());
@@ -265,7 +265,7 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
 }
 
 std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec,
-                                                           const SpecFigures& figures,
+                                                           const SpecParameters& parameters,
                                                            uint32_t limit_id,
                                                            const LimitRules* before,
                                                            std::vector<RulePtr>* made) {
@@ -281,8 +281,8 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
                           rule->hash_tag = spec.hash_tag.value_or("");
                           rule->parameters = parameters;
                           rule->shadow = shadow;
-                          rule->allow_when_store_away = allow_away;
-                          rule->split_when_store_away = split_away;
+                          rule->allow_when_store_unavailable = allow_away;
+                          rule->split_when_store_unavailable = split_away;
                           rule->sharing = spec.sharing;
                           made->push_back(rule);
                           return RulePtr(std::move(rule));
@@ -290,8 +290,8 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
   const auto same = [&](const RulePtr& rule, const algorithm::Parameters& parameters) {
     return rule->parameters == parameters && rule->shadow == shadow &&
            rule->hash_tag == spec.hash_tag.value_or("") &&
-           rule->allow_when_store_away == allow_away && rule->split_when_store_away == split_away &&
-           rule->sharing == spec.sharing;
+           rule->allow_when_store_unavailable == allow_away &&
+           rule->split_when_store_unavailable == split_away && rule->sharing == spec.sharing;
   };
 
   auto rules = std::make_shared<LimitRules>();
@@ -304,7 +304,7 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
       const auto it = before->by_key.find(spec.keys[i].key);
       if (it != before->by_key.end()) {
         ++kept_keys;
-        if (same(it->second, figures.keys[i])) rule = it->second;
+        if (same(it->second, parameters.keys[i])) rule = it->second;
       }
     }
     if (rule == nullptr) new_keys.push_back(i);
@@ -313,11 +313,11 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
   // A key that lost its override goes over to the limit's own rule, which therefore has to be the
   // newer of the two.
   const bool lost_override = before != nullptr && kept_keys < before->by_key.size();
-  rules->own = before != nullptr && !lost_override && same(before->own, figures.own)
+  rules->own = before != nullptr && !lost_override && same(before->own, parameters.own)
                    ? before->own
-                   : make(figures.own);
+                   : make(parameters.own);
   // After the limit's own: a key with a new override comes from there.
-  for (const size_t i : new_keys) rules->by_key[spec.keys[i].key] = make(figures.keys[i]);
+  for (const size_t i : new_keys) rules->by_key[spec.keys[i].key] = make(parameters.keys[i]);
   return rules;
 }
 

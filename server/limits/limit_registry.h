@@ -12,7 +12,7 @@
 //
 // What stays the same over a change, so that nobody's bucket is lost or converted without need:
 //   - limit_id, by name, also when the limit was away meanwhile;
-//   - the Rule objects of limits and keys whose figures did not change. An override that goes
+//   - the Rule objects of limits and keys whose parameters did not change. An override that goes
 //     away gives its limit's own rule a new id, since the key's bucket has the override's, and a
 //     store takes the rule with the greater id as the newer.
 #ifndef SLUICE_SERVER_LIMITS_LIMIT_REGISTRY_H_
@@ -33,8 +33,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/common/mutex.h"
-#include "server/limits/limit.h"
+#include "common/mutex.h"
+#include "server/limits/limit_spec.h"
 #include "server/limits/limit_table.h"
 #include "server/limits/spec_check.h"
 
@@ -115,8 +115,9 @@ class LimitRegistry {
   // `put` names the limit that Put is about, for errors; empty: a file.
   absl::Status Publish(Sources next, std::string_view put)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
-  std::shared_ptr<const LimitRules> MakeRules(const LimitSpec& spec, const SpecFigures& figures,
-                                              uint32_t limit_id, const LimitRules* before,
+  std::shared_ptr<const LimitRules> MakeRules(const LimitSpec& spec,
+                                              const SpecParameters& parameters, uint32_t limit_id,
+                                              const LimitRules* before,
                                               std::vector<std::shared_ptr<const store::Rule>>* made)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   void Swap(std::shared_ptr<const LimitTable> table) ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);

@@ -13,14 +13,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/common/strings.h"
-#include "server/limits/limit.h"
+#include "common/strings.h"
+#include "server/limits/limit_spec.h"
 #include "server/store/rule.h"
 
 namespace sluice::limits {
 
-// The rules of one limit: its own, and one for each key that has figures of its own. Immutable,
-// shared by all snapshots in which the limit's figures are the same.
+// The rules of one limit: its own, and one for each key that has parameters of its own. Immutable,
+// shared by all snapshots in which the limit's parameters are the same.
 struct LimitRules {
   std::shared_ptr<const store::Rule> own;
   absl::flat_hash_map<std::string, std::shared_ptr<const store::Rule>> by_key;
@@ -43,7 +43,7 @@ class Limit {
   // the process runs, and never another name's.
   uint32_t limit_id() const { return own_->limit_id; }
 
-  // The limit's own rule, with the figures filled in.
+  // The limit's own rule, with the parameters filled in.
   const store::Rule& rule() const { return *own_; }
 
   // The rule of a key: an override's, or the limit's own. One branch where there are no

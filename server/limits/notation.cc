@@ -8,8 +8,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "server/common/strings.h"
-#include "server/limits/nearest.h"
+#include "common/strings.h"
+#include "server/limits/nearest_name.h"
 
 namespace sluice::limits {
 namespace {
@@ -179,7 +179,7 @@ absl::StatusOr<algorithm::Kind> ParseAlgorithm(std::string_view text) {
     if (text == AlgorithmName(kind)) return kind;
     names.push_back(AlgorithmName(kind));
   }
-  const std::string_view near = Nearest(text, names);
+  const std::string_view near = NearestName(text, names);
   return Bad(absl::StrCat(near.empty() ? "" : absl::StrCat("did you mean ", ToAbsl(near), "? "),
                           "say token_bucket, sliding_log, sliding_window or fixed_window"));
 }

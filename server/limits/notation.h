@@ -1,5 +1,5 @@
-// How figures are written by people: "100/s", "250ms", "sliding_log". The same in the limits file,
-// on the command line and in messages.
+// How parameters are written by people: "100/s", "250ms", "sliding_log". The same in the limits
+// file, on the command line and in messages.
 //
 // Whole numbers: digits, with _ between digits where that reads better: 10_000.
 // Durations: a number and a unit, or several: 250ms, 24h, 1h30m. The units:
@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "server/algorithm/parameters.h"
 #include "server/algorithm/rate.h"
-#include "server/limits/limit.h"
+#include "server/limits/limit_spec.h"
 
 namespace sluice::limits {
 

@@ -7,9 +7,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "server/algorithm/make.h"
-#include "server/common/bounds.h"
-#include "server/common/strings.h"
+#include "common/bounds.h"
+#include "common/strings.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/limits/notation.h"
 
 namespace sluice::limits {
@@ -27,8 +27,8 @@ bool IsNameCharacter(char c) {
          c == '_' || c == '.' || c == ':' || c == '/' || c == '@';
 }
 
-// A limit's figures, or an override's with the limit's filled in.
-struct Figures {
+// A limit's parameters, or an override's with the limit's filled in.
+struct GivenParameters {
   algorithm::Rate rate;
   std::optional<uint64_t> burst;
   std::optional<uint64_t> debt;
@@ -64,7 +64,8 @@ std::optional<SpecProblem> CheckRate(algorithm::Rate rate) {
 }
 
 // Of algorithm::Make*'s message, which begins with the field's name, the field and the rest.
-SpecProblem FromStatus(const absl::Status& status, const Figures& figures, const LimitSpec& spec) {
+SpecProblem FromStatus(const absl::Status& status, const GivenParameters& given,
+                       const LimitSpec& spec) {
   std::string_view message = ToStd(status.message());
   const size_t end = message.find_first_of(" :");
   const std::string_view first = message.substr(0, end);
@@ -72,11 +73,11 @@ SpecProblem FromStatus(const absl::Status& status, const Figures& figures, const
   const size_t colon = message.find(": ");
   if (colon != std::string_view::npos) advice = message.substr(colon + 2);
   if (first == "burst") {
-    return Problem("burst", absl::StrCat(figures.burst.value_or(figures.rate.permits)),
+    return Problem("burst", absl::StrCat(given.burst.value_or(given.rate.permits)),
                    std::string(advice));
   }
   if (first == "debt") {
-    return Problem("debt", absl::StrCat(figures.debt.value_or(0)), std::string(advice));
+    return Problem("debt", absl::StrCat(given.debt.value_or(0)), std::string(advice));
   }
   if (first == "sub_windows") {
     return Problem("sub_windows", absl::StrCat(spec.sub_windows.value_or(0)), std::string(advice));
@@ -86,17 +87,17 @@ SpecProblem FromStatus(const absl::Status& status, const Figures& figures, const
                    std::string(advice));
   }
   if (first != "rate" && first != "period") advice = message;
-  return Problem("rate", FormatRate(figures.rate), std::string(advice));
+  return Problem("rate", FormatRate(given.rate), std::string(advice));
 }
 
-std::optional<SpecProblem> CheckFigures(const LimitSpec& spec, const Figures& figures,
-                                        algorithm::Parameters* parameters) {
-  if (auto problem = CheckRate(figures.rate)) return problem;
+std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const GivenParameters& given,
+                                           algorithm::Parameters* parameters) {
+  if (auto problem = CheckRate(given.rate)) return problem;
   const std::string algorithm(AlgorithmName(spec.algorithm));
   absl::StatusOr<algorithm::Parameters> made;
   if (spec.algorithm == Kind::kTokenBucket) {
-    const uint64_t burst = figures.burst.value_or(figures.rate.permits);
-    const uint64_t debt = figures.debt.value_or(0);
+    const uint64_t burst = given.burst.value_or(given.rate.permits);
+    const uint64_t debt = given.debt.value_or(0);
     if (burst > bounds::kMaxPermits) {
       return Problem("burst", absl::StrCat(burst),
                      absl::StrCat("does not fit; at most ", bounds::kMaxPermits));
@@ -109,36 +110,36 @@ std::optional<SpecProblem> CheckFigures(const LimitSpec& spec, const Figures& fi
       return Problem("burst", "0",
                      "without debt grants nothing; say at least 1, or add debt to pace evenly");
     }
-    made = algorithm::MakeTokenBucket(figures.rate, burst, debt);
+    made = algorithm::MakeTokenBucket(given.rate, burst, debt);
   } else {
-    if (figures.burst) {
-      return Problem("burst", absl::StrCat(*figures.burst),
+    if (given.burst) {
+      return Problem("burst", absl::StrCat(*given.burst),
                      absl::StrCat(algorithm,
                                   " has none; take it out, or say algorithm: "
                                   "token_bucket"));
     }
-    if (figures.debt) {
-      return Problem("debt", absl::StrCat(*figures.debt),
+    if (given.debt) {
+      return Problem("debt", absl::StrCat(*given.debt),
                      absl::StrCat(algorithm,
                                   " has none; take it out, or say algorithm: "
                                   "token_bucket"));
     }
     switch (spec.algorithm) {
       case Kind::kSlidingLog:
-        made = algorithm::MakeSlidingLog(figures.rate);
+        made = algorithm::MakeSlidingLog(given.rate);
         break;
       case Kind::kSlidingWindow:
-        made = algorithm::MakeSlidingWindow(figures.rate,
+        made = algorithm::MakeSlidingWindow(given.rate,
                                             spec.sub_windows.value_or(bounds::kDefaultSubWindows));
         break;
       case Kind::kFixedWindow:
-        made = algorithm::MakeFixedWindow(figures.rate, spec.utc_offset_ns.value_or(0));
+        made = algorithm::MakeFixedWindow(given.rate, spec.utc_offset_ns.value_or(0));
         break;
       case Kind::kTokenBucket:
         break;
     }
   }
-  if (!made.ok()) return FromStatus(made.status(), figures, spec);
+  if (!made.ok()) return FromStatus(made.status(), given, spec);
   *parameters = *made;
   return std::nullopt;
 }
@@ -206,7 +207,7 @@ std::optional<SpecProblem> CheckHashTag(const LimitSpec& spec) {
   return std::nullopt;
 }
 
-std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecFigures* figures) {
+std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* given) {
   absl::flat_hash_map<absl::string_view, size_t> seen;
   for (size_t i = 0; i < spec.keys.size(); ++i) {
     const KeyOverride& override = spec.keys[i];
@@ -225,12 +226,12 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecFigures* figures
       about_key.advice = "says nothing; give it a rate, burst or debt, or take it out";
       return about_key;
     }
-    Figures of_key;
+    GivenParameters of_key;
     of_key.rate = override.rate.value_or(spec.rate);
     of_key.burst = override.burst ? override.burst : spec.burst;
     of_key.debt = override.debt ? override.debt : spec.debt;
     algorithm::Parameters parameters;
-    if (auto problem = CheckFigures(spec, of_key, &parameters)) {
+    if (auto problem = CheckParameters(spec, of_key, &parameters)) {
       // At the override's own figure if it has it, else at the override as a whole.
       const bool own = (problem->field == "rate" && override.rate) ||
                        (problem->field == "burst" && override.burst) ||
@@ -246,7 +247,7 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecFigures* figures
       problem->index = i;
       return problem;
     }
-    if (figures != nullptr) figures->keys.push_back(parameters);
+    if (given != nullptr) given->keys.push_back(parameters);
   }
   return std::nullopt;
 }
@@ -294,17 +295,17 @@ std::optional<std::string> CheckName(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecFigures* figures) {
+std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* given) {
   if (auto advice = CheckName(spec.name)) return Problem("name", spec.name, *advice);
   if (auto problem = CheckHashTag(spec)) return problem;
-  SpecFigures made;
+  SpecParameters made;
   if (auto problem = CheckWindowFields(spec)) return problem;
-  if (auto problem = CheckFigures(spec, {spec.rate, spec.burst, spec.debt}, &made.own)) {
+  if (auto problem = CheckParameters(spec, {spec.rate, spec.burst, spec.debt}, &made.own)) {
     return problem;
   }
   if (auto problem = CheckChargesField(spec)) return problem;
   if (auto problem = CheckKeys(spec, &made)) return problem;
-  if (figures != nullptr) *figures = std::move(made);
+  if (given != nullptr) *given = std::move(made);
   return std::nullopt;
 }
 

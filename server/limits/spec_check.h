@@ -1,4 +1,4 @@
-// Whether a limit as written makes sense by itself, and the figures that it comes to. The one
+// Whether a limit as written makes sense by itself, and the parameters that it comes to. The one
 // place for it: the limits file and PutLimit give the same errors.
 #ifndef SLUICE_SERVER_LIMITS_SPEC_CHECK_H_
 #define SLUICE_SERVER_LIMITS_SPEC_CHECK_H_
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "server/algorithm/parameters.h"
-#include "server/limits/limit.h"
+#include "server/limits/limit_spec.h"
 
 namespace sluice::limits {
 
@@ -37,17 +37,17 @@ std::string ShowValue(std::string_view value);
 std::string ProblemText(std::string_view path, const SpecProblem& problem);
 
 // What a limit comes to, with defaults filled in.
-struct SpecFigures {
+struct SpecParameters {
   algorithm::Parameters own;
   std::vector<algorithm::Parameters> keys;  // one for each of spec.keys
 };
 
-// The first problem, or none; then `figures`, if not null, is filled in. Whether `charges` name
+// The first problem, or none; then `parameters`, if not null, is filled in. Whether `charges` name
 // limits that exist is not looked at: charges.h does. Pure; thread-safe.
 //
 // Defaults: an absent burst is the permits of the rate in force, which for an override without
 // burst is the override's rate, unless the limit has a burst.
-std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecFigures* figures);
+std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* parameters);
 
 // A name's problem: what would be right, or none.
 std::optional<std::string> CheckName(std::string_view name);

@@ -20,7 +20,7 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   held_.Reset();
 }
 
-void AcquireCall::Held::OnAnswer(engine::HeldOutcome outcome) {
+void AcquireCall::Held::OnAnswer(waiting::HeldOutcome outcome) {
   call_->limiter_->Answer(call_, outcome);
 }
 

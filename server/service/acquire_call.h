@@ -23,13 +23,13 @@
 #include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "server/common/bounds.h"
-#include "server/common/strings.h"
-#include "server/engine/engine.h"
-#include "server/engine/waiting_line.h"
+#include "common/bounds.h"
+#include "common/strings.h"
 #include "server/limits/limit_table.h"
+#include "server/service/engine.h"
 #include "server/service/types.h"
 #include "server/store/store.h"
+#include "server/waiting/held_callers.h"
 
 namespace sluice::service {
 
@@ -140,7 +140,7 @@ class AcquireCall {
 
   // One round of decisions. The first has all acquisitions; one more comes for those whose limits
   // changed under way. Keeps its table, and thereby names and rules, until Reset.
-  class Attempt final : public engine::AcquireWork {
+  class Attempt final : public service::AcquireWork {
    public:
     explicit Attempt(AcquireCall* call) : call_(call) {}
     void Done() override;
@@ -162,10 +162,10 @@ class AcquireCall {
   };
 
   // The call while it is held.
-  class Held final : public engine::HeldCaller {
+  class Held final : public waiting::HeldCaller {
    public:
     explicit Held(AcquireCall* call) : call_(call) {}
-    void OnAnswer(engine::HeldOutcome outcome) override;
+    void OnAnswer(waiting::HeldOutcome outcome) override;
 
    private:
     AcquireCall* const call_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "server/common/strings.h"
+#include "common/strings.h"
 
 namespace sluice::service {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/hash/hash.h"
-#include "server/common/histogram.h"
-#include "server/common/mutex.h"
-#include "server/common/per_thread.h"
-#include "server/common/strings.h"
+#include "common/histogram.h"
+#include "common/mutex.h"
+#include "common/per_thread.h"
+#include "common/strings.h"
 #include "server/service/frequent_keys.h"
 
 namespace sluice::service {

@@ -7,9 +7,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/bounds.h"
-#include "server/common/errors.h"
-#include "server/common/strings.h"
+#include "common/bounds.h"
+#include "common/errors.h"
+#include "common/strings.h"
 #include "server/service/validation.h"
 
 namespace sluice::service {
@@ -147,7 +147,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
           listed.keys[i].level.capacity = algorithm::Capacity(queried[i].rule->parameters);
         }
         listed.keys[i].waiting = queried[i].waiting;
-        listed.keys[i].next_moment_after_ns = queried[i].next_moment_after_ns;
+        listed.keys[i].next_grant_after_ns = queried[i].next_grant_after_ns;
       }
       done(std::move(listed));
     }
@@ -194,9 +194,9 @@ ConfigStatus LimitAdmin::GetConfigStatus() const {
   if (!status.store.health.shared) return status;
   for (NamedLimitTotals& one : GetStats().limits) {
     const common::LimitTotals& totals = one.totals;
-    if (totals.away_allowed == 0 && totals.away_denied == 0) continue;
-    status.store.decided_away.push_back(
-        {std::move(one.limit), totals.away_allowed, totals.away_denied});
+    if (totals.allowed_while_unavailable == 0 && totals.denied_while_unavailable == 0) continue;
+    status.store.decided_while_unavailable.push_back(
+        {std::move(one.limit), totals.allowed_while_unavailable, totals.denied_while_unavailable});
   }
   return status;
 }

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/common/clock.h"
-#include "server/common/log.h"
-#include "server/common/metrics.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/metrics.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/key_usage.h"
 #include "server/store/store.h"
@@ -21,13 +21,13 @@
 namespace sluice::service {
 
 // What on_store_failure decided for a limit.
-struct AwayDecisions {
+struct UnavailableDecisions {
   std::string limit;
   uint64_t allowed = 0;
   uint64_t denied = 0;
 };
 
-// A limit for which another node has other figures.
+// A limit for which another node has other parameters.
 struct DifferingLimit {
   std::string limit;
   std::string ours;
@@ -39,8 +39,8 @@ struct DifferingLimit {
 struct StoreStatus {
   std::string kind = {};
   store::StoreHealth health = {};
-  std::vector<AwayDecisions> decided_away = {};  // limits with any, by name
-  std::vector<DifferingLimit> differing = {};    // by name
+  std::vector<UnavailableDecisions> decided_while_unavailable = {};  // limits with any, by name
+  std::vector<DifferingLimit> differing = {};                        // by name
 };
 
 // What admin.proto's ConfigStatus says.
@@ -72,7 +72,7 @@ struct ListedKey {
   absl::Status bucket = {};
   store::BucketLevel level;
   uint64_t waiting = 0;
-  int64_t next_moment_after_ns = 0;
+  int64_t next_grant_after_ns = 0;
 };
 
 struct ListedKeys {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/common/bounds.h"
-#include "server/common/errors.h"
+#include "common/bounds.h"
+#include "common/errors.h"
 #include "server/service/key_usage.h"
 #include "server/service/receipt.h"
 #include "server/service/validation.h"
@@ -138,8 +138,8 @@ void RateLimiter::Prepare(AcquireCall& call, size_t i, AcquireCall::Attempt& att
       if (!wrong.ok()) return;
       const char* const setting = rule.sharing == store::Sharing::kSplit     ? "sharing: split"
                                   : rule.sharing == store::Sharing::kRelaxed ? "sharing: relaxed"
-                                  : rule.split_when_store_away ? "on_store_failure: split"
-                                                               : nullptr;
+                                  : rule.split_when_store_unavailable ? "on_store_failure: split"
+                                                                      : nullptr;
       if (setting == nullptr) return;
       wrong = errors::SharingDoesNotBook(Prefix(call.form_, i), rule.limit_name, setting);
     };
@@ -223,7 +223,8 @@ void RateLimiter::Decided(AcquireCall* call) {
       case store::Outcome::kUnavailable:
         item.status = attempt->acquisition(item.in_work).may_be_debited ? errors::StoreAnswerLost()
                                                                         : errors::StoreAway();
-        item.store_away = attempt->acquisition(item.in_work).source == store::Source::kStoreAway;
+        item.store_away =
+            attempt->acquisition(item.in_work).source == store::Source::kStoreUnavailable;
         break;
       case store::Outcome::kUnsupported:
         item.status = errors::StoreDoesNotBook(
@@ -272,22 +273,22 @@ bool RateLimiter::Hold(AcquireCall* call) {
   return false;
 }
 
-void RateLimiter::Answer(AcquireCall* call, engine::HeldOutcome outcome) {
+void RateLimiter::Answer(AcquireCall* call, waiting::HeldOutcome outcome) {
   call->was_held_ = true;
   AcquireCall::Item& item = call->items_[0];
   switch (outcome) {
-    case engine::HeldOutcome::kMoment:
+    case waiting::HeldOutcome::kGrantTime:
       break;
-    case engine::HeldOutcome::kDenied:
+    case waiting::HeldOutcome::kDenied:
       BlameDeadline(call);
       break;
-    case engine::HeldOutcome::kCancelled:
+    case waiting::HeldOutcome::kCancelled:
       item.status = errors::CancelledWhileWaiting();
       break;
-    case engine::HeldOutcome::kDrained:
+    case waiting::HeldOutcome::kDrained:
       item.status = errors::Draining();
       break;
-    case engine::HeldOutcome::kUnavailable:
+    case waiting::HeldOutcome::kUnavailable:
       item.status = errors::StoreAnswerLost();
       break;
   }
@@ -299,7 +300,9 @@ void RateLimiter::Answer(AcquireCall* call, engine::HeldOutcome outcome) {
 void RateLimiter::CountAway(common::Metrics::Shard& shard, const store::Acquisition& decided) {
   for (const store::Charge& charge : decided.charges) {
     common::LimitCounters& limit = shard.OfLimit(charge.rule->limit_id);
-    (decided.outcome == store::Outcome::kGranted ? limit.away_allowed : limit.away_denied).Add(1);
+    (decided.outcome == store::Outcome::kGranted ? limit.allowed_while_unavailable
+                                                 : limit.denied_while_unavailable)
+        .Add(1);
   }
 }
 
@@ -340,7 +343,7 @@ void RateLimiter::Count(AcquireCall& call) {
       }
       const store::Acquisition& decided = call.AttemptOf(item).acquisition(item.in_work);
       const bool granted = decided.outcome == store::Outcome::kGranted;
-      if (decided.source == store::Source::kStoreAway) CountAway(shard, decided);
+      if (decided.source == store::Source::kStoreUnavailable) CountAway(shard, decided);
       ++(granted ? granted_calls : denied_calls);
       any_receipt |= decided.receipt_id != 0;
       for (size_t c = 0; c < decided.charges.size(); ++c) {
@@ -482,7 +485,7 @@ BucketStatus QueryCall::bucket(size_t i) const {
   bucket.exists = item.exists;
   bucket.source = item.source;
   bucket.waiting = item.waiting;
-  bucket.next_moment_after_ns = item.next_moment_after_ns;
+  bucket.next_grant_after_ns = item.next_grant_after_ns;
   return bucket;
 }
 
@@ -522,7 +525,7 @@ void RateLimiter::TryRefund(RefundCall* call) {
     call->charges_.push_back({&limit->RuleFor(charge.key), charge.key, charge.permits});
   }
   call->operation_.receipt_id = call->decoded_.id;
-  call->operation_.moment_ns = call->decoded_.moment_ns;
+  call->operation_.grant_time_ns = call->decoded_.grant_time_ns;
   call->operation_.charges = call->charges_;
   call->operation_.refunded = call->refunded_.data();
   call->operation_.outcome = store::RefundOutcome::kPending;

@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <memory>
 
-#include "server/common/clock.h"
-#include "server/common/metrics.h"
-#include "server/engine/engine.h"
+#include "common/clock.h"
+#include "common/metrics.h"
 #include "server/limits/limit_registry.h"
 #include "server/limits/limit_table.h"
 #include "server/service/acquire_call.h"
+#include "server/service/engine.h"
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
 #include "server/store/store.h"
@@ -25,7 +25,7 @@ class ReceiptSigner;
 // Thread-safe. Never blocks. All collaborators outlive it.
 class RateLimiter {
  public:
-  RateLimiter(limits::LimitRegistry& registry, engine::Engine& engine, store::Store& store,
+  RateLimiter(limits::LimitRegistry& registry, service::Engine& engine, store::Store& store,
               const common::Clock& clock, common::Metrics& metrics, KeyUsage& usage,
               const ReceiptSigner& signer)
       : registry_(registry),
@@ -46,7 +46,7 @@ class RateLimiter {
 
   // Lets calls be held; REQUIRES: before the first call. The line outlives this. Without one `hold`
   // is UNIMPLEMENTED.
-  void UseWaitingLine(engine::WaitingLine* line) { line_ = line; }
+  void UseHeldCallers(waiting::HeldCallers* line) { line_ = line; }
 
   // For a transport whose caller is gone. If the call is held its permits are given back and it
   // completes, with CANCELLED, before this returns. Else nothing happens. REQUIRES: the call is
@@ -80,7 +80,7 @@ class RateLimiter {
   void Decided(AcquireCall* call);
   // Holds a call that was granted for later. False: it is to be answered now.
   bool Hold(AcquireCall* call);
-  void Answer(AcquireCall* call, engine::HeldOutcome outcome);
+  void Answer(AcquireCall* call, waiting::HeldOutcome outcome);
   static void CountAway(common::Metrics::Shard& shard, const store::Acquisition& decided);
   // Of a held call that is denied: tells its deadline apart from a limit that is used up.
   static void BlameDeadline(AcquireCall* call);
@@ -92,13 +92,13 @@ class RateLimiter {
   void Refunded(RefundCall* call);
 
   limits::LimitRegistry& registry_;
-  engine::Engine& engine_;
+  service::Engine& engine_;
   store::Store& store_;
   const common::Clock& clock_;
   common::Metrics& metrics_;
   KeyUsage& usage_;
   const ReceiptSigner& signer_;
-  engine::WaitingLine* line_ = nullptr;
+  waiting::HeldCallers* line_ = nullptr;
 };
 
 }  // namespace sluice::service

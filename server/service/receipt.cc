@@ -10,9 +10,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/bounds.h"
-#include "server/common/errors.h"
-#include "server/common/strings.h"
+#include "common/bounds.h"
+#include "common/errors.h"
+#include "common/strings.h"
 
 namespace sluice::service {
 namespace {
@@ -107,13 +107,13 @@ std::array<uint8_t, kReceiptMacBytes> ReceiptSigner::Mac(const Secret& secret,
   return mac;
 }
 
-void ReceiptSigner::Append(uint64_t id, int64_t moment_ns, absl::Span<const store::Charge> charges,
-                           std::string* out) const {
+void ReceiptSigner::Append(uint64_t id, int64_t grant_time_ns,
+                           absl::Span<const store::Charge> charges, std::string* out) const {
   const size_t start = out->size();
   out->push_back(static_cast<char>(kVersion));
   AppendInteger(instance_, out);
   AppendInteger(id, out);
-  AppendInteger(static_cast<uint64_t>(moment_ns), out);
+  AppendInteger(static_cast<uint64_t>(grant_time_ns), out);
   out->push_back(static_cast<char>(charges.size()));
   for (const store::Charge& charge : charges) {
     out->push_back(static_cast<char>(charge.rule->limit_name.size()));
@@ -146,7 +146,7 @@ absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const
   if (TakeInteger<uint8_t>(&rest) != kVersion) return bad;
   const uint64_t instance = TakeInteger<uint64_t>(&rest);
   receipt->id = TakeInteger<uint64_t>(&rest);
-  receipt->moment_ns = static_cast<int64_t>(TakeInteger<uint64_t>(&rest));
+  receipt->grant_time_ns = static_cast<int64_t>(TakeInteger<uint64_t>(&rest));
   const size_t charges = TakeInteger<uint8_t>(&rest);
   if (!issued_here) return instance != instance_ ? common::errors::ForeignReceipt() : bad;
   for (size_t i = 0; i < charges; ++i) {

@@ -30,7 +30,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
@@ -43,7 +43,7 @@ struct ReceiptCharge {
 
 struct Receipt {
   uint64_t id = 0;
-  int64_t moment_ns = 0;
+  int64_t grant_time_ns = 0;
   std::vector<ReceiptCharge> charges;  // views into the bytes that were opened
 };
 
@@ -67,7 +67,7 @@ class ReceiptSigner {
   absl::Status UseKey(std::string_view hex);
 
   // Appends a receipt to `out`.
-  void Append(uint64_t id, int64_t moment_ns, absl::Span<const store::Charge> charges,
+  void Append(uint64_t id, int64_t grant_time_ns, absl::Span<const store::Charge> charges,
               std::string* out) const;
 
   // INVALID_ARGUMENT: not issued by this signer.

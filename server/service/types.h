@@ -34,8 +34,8 @@ struct BucketStatus {
   bool exists = false;
   store::Source source = store::Source::kStore;
   uint64_t waiting = 0;
-  int64_t next_moment_after_ns = 0;  // 0: nobody waits
-  // Set instead of the figures.
+  int64_t next_grant_after_ns = 0;  // 0: nobody waits
+  // Set instead of the parameters.
   absl::Status error;
 };
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/common/errors.h"
-#include "server/limits/nearest.h"
+#include "common/errors.h"
+#include "server/limits/nearest_name.h"
 
 namespace sluice::service {
 
@@ -47,7 +47,7 @@ std::string_view NearestLimit(const limits::LimitTable& table, std::string_view 
   std::vector<std::string_view> names;
   names.reserve(table.limits().size());
   for (const limits::Limit* limit : table.limits()) names.push_back(limit->name());
-  return limits::Nearest(name, names);
+  return limits::NearestName(name, names);
 }
 
 std::string MostAtOnce(const algorithm::Parameters& parameters) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "server/common/bounds.h"
-#include "server/common/errors.h"
+#include "common/bounds.h"
+#include "common/errors.h"
 #include "server/service/validation.h"
 
 namespace sluice::service {

@@ -12,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "server/service/query_call.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/watch.h"

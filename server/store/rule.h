@@ -1,4 +1,5 @@
-// A Rule is what the store needs to know of a limit: which bucket, which algorithm, which figures.
+// A Rule is what the store needs to know of a limit: which bucket, which algorithm, which
+// parameters.
 #ifndef SLUICE_SERVER_STORE_RULE_H_
 #define SLUICE_SERVER_STORE_RULE_H_
 
@@ -13,15 +14,15 @@ namespace sluice::store {
 enum class Sharing : uint8_t {
   // Each decision is the store's.
   kExact = 0,
-  // Each node decides by itself, with its share of the figures.
+  // Each node decides by itself, with its share of the parameters.
   kSplit,
   // Each node grants by what it knows of the bucket, and reports it afterwards.
   kRelaxed,
 };
 
 // Immutable once registered with a store. Buckets are identified by (limit_id, key); a rule is
-// one revision of the figures that hold for some of a limit's keys. A reload that changes a
-// limit's figures makes new rules (with the same limit_id); one that does not keeps the old
+// one revision of the parameters that hold for some of a limit's keys. A reload that changes a
+// limit's parameters makes new rules (with the same limit_id); one that does not keeps the old
 // objects, so that nothing is converted.
 struct Rule {
   // Unique in the process, never reused, increasing: of two rules of one limit the greater is the
@@ -39,9 +40,9 @@ struct Rule {
   bool shadow = false;
   // A shared store that is away: grant what it cannot decide. An acquisition is granted then if all
   // its limits say so, else answered Outcome::kUnavailable.
-  bool allow_when_store_away = false;
+  bool allow_when_store_unavailable = false;
   // A shared store that is away: decide with this node's share.
-  bool split_when_store_away = false;
+  bool split_when_store_unavailable = false;
   // Of no meaning to a store that is not shared.
   Sharing sharing = Sharing::kExact;
 };

@@ -45,7 +45,7 @@ enum class Reason : uint8_t {
   kNone = 0,
   kNotEnough,
   kWaitingBound,
-  kStoreAway,
+  kStoreUnavailable,
   kOverflow,
   kShadowDenied,
   // Not a store's: held, and its deadline comes before its moment.
@@ -54,7 +54,7 @@ enum class Reason : uint8_t {
   kShareTooSmall,
 };
 
-enum class Source : uint8_t { kStore = 0, kLease, kStoreAway, kOverflow, kLocal };
+enum class Source : uint8_t { kStore = 0, kLease, kStoreUnavailable, kOverflow, kLocal };
 
 struct ChargeResult {
   BucketLevel level;
@@ -140,7 +140,7 @@ struct QueryItem {
   bool unavailable = false;
   // Bookings, and the time until the next one's moment; 0: none.
   uint64_t waiting = 0;
-  int64_t next_moment_after_ns = 0;
+  int64_t next_grant_after_ns = 0;
 };
 
 class QueryOperation {
@@ -167,7 +167,7 @@ class RefundOperation {
  public:
   uint64_t receipt_id = 0;
   // now_ns + wait_ns of the acquisition; 0 if it was granted for now.
-  int64_t moment_ns = 0;
+  int64_t grant_time_ns = 0;
   // The acquisition's charges, with the permits that were taken.
   absl::Span<const Charge> charges;
   // Caller's, as many as charges: whole permits given back. Written by the store.
@@ -198,7 +198,7 @@ class MoveOperation {
   uint64_t receipt_id = 0;
   absl::Span<const Charge> charges;
   // As it is booked; written by the store when it moved.
-  int64_t moment_ns = 0;
+  int64_t grant_time_ns = 0;
   // Written by the store.
   MoveOutcome outcome = MoveOutcome::kStays;
   virtual void Done() = 0;
@@ -211,7 +211,7 @@ class MoveOperation {
 struct Rebooking {
   enum class Outcome : uint8_t {
     kPending = 0,
-    // For moment_ns; if that is now_ns, debited.
+    // For grant_time_ns; if that is now_ns, debited.
     kBooked,
     // It does not fit until until_ns, and was given up.
     kDenied,
@@ -224,8 +224,8 @@ struct Rebooking {
   // Caller's, as many as charges. Written by the store if it is denied.
   ChargeResult* results = nullptr;
   // As it is booked; written by the store.
-  int64_t moment_ns = 0;
-  // The moment may be no later, on the clock of moment_ns.
+  int64_t grant_time_ns = 0;
+  // The moment may be no later, on the clock of grant_time_ns.
   int64_t until_ns = 0;
 
   // Written by the store.
@@ -286,7 +286,7 @@ struct StoreStats {
   uint64_t unanswered = 0;
   // Answered with an error.
   uint64_t errors = 0;
-  // Buckets that were taken over from other figures.
+  // Buckets that were taken over from other parameters.
   uint64_t conversions = 0;
   // That are there, this one too, as StoreHealth has them; 0: limits need not know.
   uint64_t nodes = 0;
@@ -306,7 +306,7 @@ struct StoreHealth {
   bool shared = false;  // false: the store is this process' own, and never away
   bool away = false;
   int64_t since_wall_ns = 0;  // since when it is there, or away
-  uint64_t times_away = 0;
+  uint64_t times_unavailable = 0;
   std::string why;  // it was away last; empty: it never was
   // As far as limits need to know of each other; else empty.
   std::vector<StoreNode> nodes;

@@ -9,24 +9,24 @@
 #include <string>
 #include <vector>
 
-#include "server/common/clock.h"
-#include "server/common/metrics.h"
-#include "server/engine/engine.h"
+#include "common/clock.h"
+#include "common/metrics.h"
 #include "server/limits/limit_registry.h"
+#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
 #include "server/store/memory/memory_store.h"
-#include "server/transport/h2/buffer.h"
-#include "server/transport/h2/protobuf_wire.h"
-#include "server/transport/h2/rate_limiter_codec.h"
+#include "server/transport/http2/buffer.h"
+#include "server/transport/services/protobuf_wire.h"
+#include "server/transport/services/rate_limiter_codec.h"
 
 namespace sluice {
 namespace {
 
 using service::AcquireCall;
-using transport::h2::Buffer;
-using transport::h2::WireWriter;
+using transport::Buffer;
+using transport::WireWriter;
 
 constexpr size_t kBatch = 64;
 
@@ -34,7 +34,7 @@ struct Parts {
   common::SystemClock clock;
   common::Metrics metrics;
   store::MemoryStore store{clock};
-  engine::Engine engine{store};
+  service::Engine engine{store};
   limits::LimitRegistry registry{&store};
   service::KeyUsage usage;
   service::ReceiptSigner signer;
@@ -79,14 +79,14 @@ void BM_Batch(benchmark::State& state) {
   AcquireCall call;
   Buffer answer;
   const auto decode = [&](size_t i) {
-    if (!transport::h2::DecodeAcquireBatch(requests[i], &call).ok()) std::abort();
+    if (!transport::DecodeAcquireBatch(requests[i], &call).ok()) std::abort();
   };
   const auto decide = [&] {
     parts.limiter.Acquire(&call, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
   };
   const auto encode = [&] {
     answer.Clear();
-    transport::h2::EncodeAcquireBatch(call, &answer);
+    transport::EncodeAcquireBatch(call, &answer);
     benchmark::DoNotOptimize(answer.data());
   };
   size_t next = 0;

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "server/algorithm/bucket_state.h"
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 
 namespace sluice::algorithm {
 namespace {
@@ -44,7 +44,7 @@ std::unique_ptr<BucketState> Booked(const Parameters& p, int64_t bookings, bool 
 void BookOnce(benchmark::State& bench, int64_t bookings, bool gap, uint64_t set) {
   const Parameters p = ParametersOf(bench.range(0));
   auto state = Booked(p, bookings, gap);
-  const int64_t last = bookings > 0 ? state->LastMomentNs() : 0;
+  const int64_t last = bookings > 0 ? state->LastGrantTimeNs() : 0;
   // A request for two permits does not fit where one does; searched for, and remembered.
   state->EarliestNs(p, 1, kNow, set);
   int64_t moment = 0;
@@ -77,7 +77,7 @@ void BM_MovingLine(benchmark::State& bench) {
   uint64_t id = 1'000'000;
   Moment at = kNow;
   for (auto _ : bench) {
-    at.now_ns = state->NextMomentNs();
+    at.now_ns = state->NextGrantTimeNs();
     state->Fold(p, at);
     const int64_t moment = state->EarliestNs(p, 1, at, ++id % 3);
     state->Book(p, {moment, 1, id, id % 3}, at);

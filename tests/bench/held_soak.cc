@@ -31,7 +31,7 @@ int64_t NowNs() {
 }
 
 // server/service/receipt.h: behind the version, the instance and the id. 0: granted for now.
-int64_t MomentNs(const std::string& receipt) {
+int64_t GrantTimeNs(const std::string& receipt) {
   constexpr size_t kAt = 1 + 8 + 8;
   if (receipt.size() < kAt + 8) return 0;
   uint64_t moment = 0;
@@ -76,8 +76,8 @@ int main(int argc, char** argv) {
         if (!ok) {
           ++seen.failures[(result.ok() ? result->status : result.status()).ToString()];
         } else if (result->granted) {
-          const int64_t moment_ns = MomentNs(result->receipt);
-          if (moment_ns != 0) seen.late_ns.push_back(now_ns - moment_ns);
+          const int64_t grant_time_ns = GrantTimeNs(result->receipt);
+          if (grant_time_ns != 0) seen.late_ns.push_back(now_ns - grant_time_ns);
         }
       }
       (!ok ? failed : result->granted ? granted : denied).fetch_add(1);

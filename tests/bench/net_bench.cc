@@ -10,10 +10,10 @@
 #include <random>
 #include <vector>
 
-#include "server/common/clock.h"
-#include "server/net/event_loop.h"
-#include "server/net/socket_stream.h"
-#include "server/net/timer_wheel.h"
+#include "common/clock.h"
+#include "common/net/event_loop.h"
+#include "common/net/socket_stream.h"
+#include "common/net/timer_wheel.h"
 
 namespace sluice::net {
 namespace {

@@ -30,7 +30,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/faults/flaky_proxy.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
@@ -240,7 +240,7 @@ int Soak(double seconds, uint32_t seed) {
   std::string over;
   for (SharedLoad* one : {&load, &split, &going}) over += one->Check();
   std::printf("  granted by share while Redis was away: %llu\n",
-              static_cast<unsigned long long>(going.granted_away()));
+              static_cast<unsigned long long>(going.granted_while_unavailable()));
   const char* const names[] = {"processes", "processes, split"};
   for (size_t i = 0; i < histories.size(); ++i) {
     std::printf("  %-17s %s\n", names[i], histories[i].Summary().c_str());

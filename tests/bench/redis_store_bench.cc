@@ -23,11 +23,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/store/memory/memory_store.h"
-#include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/resp.h"
-#include "server/store/redis/scripts.h"
+#include "server/store/redis/scripts/scripts.h"
+#include "server/store/redis/wire/resp.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/store_calls.h"
@@ -109,7 +109,7 @@ struct Caller final : store::AcquireOperation {
 // What each returns: microseconds of Redis' CPU for a decision.
 double Measure(const char* name, RedisServer& server, size_t keys, size_t callers, double seconds) {
   RedisCalls calls(server);
-  // Before a node knows that there was a marker, or buckets would begin empty.
+  // Before a node knows that there was a fence, or buckets would begin empty.
   calls.Call({"FLUSHALL"});
   RedisNode node(server.url());
   const auto rule = BenchRule();
@@ -163,8 +163,8 @@ Command ScriptCommand(RedisServer& server) {
   const ScriptText& script = TextOf(Script::kAcquireTokenBucket);
   calls.Call({"SCRIPT", "LOAD", script.text});
   // A word whose encoding is `raw` is all that scripts look at (prelude.lua).
-  constexpr char kMarker[] = "sluice:marker";
-  calls.Call({"SET", kMarker, std::string(64, 'm')});
+  constexpr char kFence[] = "sluice:fence";
+  calls.Call({"SET", kFence, std::string(64, 'm')});
   const auto rule = BenchRule();
   std::string numbers = PackTokenBucket(rule->parameters, 0, -1);
   PackRun(rule->parameters, 1, 1, &numbers);
@@ -172,8 +172,8 @@ Command ScriptCommand(RedisServer& server) {
                      script.sha,
                      "2",
                      KeysOf("sluice", rule->limit_name, KeyName(kRandom))[0],
-                     kMarker,
-                     Figures(rule->parameters),
+                     kFence,
+                     store::redis::EncodeParameters(rule->parameters),
                      absl::StrCat("0123456789abcdef.", rule->id),
                      numbers};
   if (const RedisValue first = calls.Call(command); first.type != RedisValue::Type::kString) {

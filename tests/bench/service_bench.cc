@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "server/common/clock.h"
-#include "server/common/metrics.h"
-#include "server/engine/engine.h"
+#include "common/clock.h"
+#include "common/metrics.h"
 #include "server/limits/limit_registry.h"
+#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
@@ -28,7 +28,7 @@ struct Parts {
   common::SystemClock clock;
   common::Metrics metrics;
   store::MemoryStore store{clock};
-  engine::Engine engine{store};
+  service::Engine engine{store};
   limits::LimitRegistry registry{&store};
   service::KeyUsage usage;
   service::ReceiptSigner signer;

@@ -21,10 +21,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
-#include "server/algorithm/make.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/algorithm/token_bucket.h"
-#include "server/common/clock.h"
-#include "server/common/mutex.h"
 #include "server/store/memory/memory_store.h"
 
 namespace sluice {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "server/common/clock.h"
+#include "common/clock.h"
 #include "server/limits/limit_registry.h"
 #include "server/store/memory/memory_store.h"
 #include "sluice/embedded.h"

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.h"
 #include "server/algorithm/bucket_state.h"
-#include "server/algorithm/make.h"
-#include "server/common/clock.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/store/memory/memory_store.h"
 
 namespace sluice::store {
@@ -58,7 +58,7 @@ struct Asking final : AcquireOperation {
     acquisitions = absl::MakeSpan(&acquisition, 1);
   }
   void Done() override {}
-  int64_t moment_ns() const { return acquisition.now_ns + acquisition.wait_ns; }
+  int64_t grant_time_ns() const { return acquisition.now_ns + acquisition.wait_ns; }
   Charge charge;
   ChargeResult result;
   Acquisition acquisition;
@@ -67,7 +67,7 @@ struct Asking final : AcquireOperation {
 struct GivingBack final : RefundOperation {
   explicit GivingBack(const Asking& asked) {
     receipt_id = asked.acquisition.receipt_id;
-    moment_ns = asked.moment_ns();
+    grant_time_ns = asked.grant_time_ns();
     charges = asked.acquisition.charges;
     refunded = &permits;
   }
@@ -201,7 +201,7 @@ void BM_Booking(benchmark::State& bench) {
       both.push_back(std::make_unique<Both>(*rule, "k", *other));
       more.push_back(std::make_unique<Asking>(*rule, "k", kMaxWaitNs));
     }
-    const int64_t last_ns = booked.empty() ? 0 : booked.back()->moment_ns();
+    const int64_t last_ns = booked.empty() ? 0 : booked.back()->grant_time_ns();
     const auto start = CpuNs();
     if (gaps) {
       for (auto& one : both) store.Acquire(one.get());
@@ -226,7 +226,7 @@ void BM_Booking(benchmark::State& bench) {
           uint64_t permits[2];
         } back;
         back.receipt_id = one->acquisition.receipt_id;
-        back.moment_ns = one->acquisition.now_ns + one->acquisition.wait_ns;
+        back.grant_time_ns = one->acquisition.now_ns + one->acquisition.wait_ns;
         back.charges = one->acquisition.charges;
         back.refunded = back.permits;
         store.Refund(&back);
@@ -254,8 +254,8 @@ void BM_Rebook(benchmark::State& bench) {
     store.Acquire(booked.back().get());
     Rebooking& item = items.emplace_back();
     item.receipt_id = booked.back()->acquisition.receipt_id;
-    item.moment_ns = booked.back()->moment_ns();
-    item.until_ns = item.moment_ns * 100;
+    item.grant_time_ns = booked.back()->grant_time_ns();
+    item.until_ns = item.grant_time_ns * 100;
     item.results = &booked.back()->result;
   }
   double all = 0;

@@ -9,12 +9,12 @@
 #include <string>
 #include <string_view>
 
-#include "server/common/clock.h"
-#include "server/common/metrics.h"
-#include "server/net/address.h"
-#include "server/net/loop_group.h"
-#include "server/net/tls_context.h"
-#include "server/transport/h2/grpc_server.h"
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "common/net/address.h"
+#include "common/net/loop_group.h"
+#include "common/net/tls_context.h"
+#include "server/transport/rpc/rpc_server.h"
 #include "tests/conformance/test_service.h"
 
 namespace {
@@ -46,9 +46,9 @@ int main(int argc, char** argv) {
   const sluice::common::SystemClock clock;
   sluice::conformance::TestService service;
   sluice::common::Metrics metrics;
-  sluice::transport::h2::MethodTable methods;
+  sluice::transport::MethodTable methods;
   service.Register(&methods);
-  sluice::transport::h2::GrpcServer server(methods, clock, metrics, {});
+  sluice::transport::RpcServer server(methods, clock, metrics, {});
 
   sluice::net::LoopGroup::Options group_options;
   group_options.threads = std::atoi(Flag(argc, argv, "threads", "1").c_str());

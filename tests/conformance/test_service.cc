@@ -3,15 +3,15 @@
 #include <deque>
 #include <string>
 
+#include "common/net/event_loop.h"
 #include "interop.pb.h"
-#include "server/net/event_loop.h"
-#include "server/transport/h2/server_call.h"
+#include "server/transport/rpc/server_call.h"
 
 namespace sluice::conformance {
 namespace {
 
-using transport::h2::Buffer;
-using transport::h2::ServerCall;
+using transport::Buffer;
+using transport::ServerCall;
 namespace wire = grpc::testing;
 
 bool Parse(absl::Span<const uint8_t> bytes, google::protobuf::MessageLite* message,
@@ -35,12 +35,12 @@ void EchoMetadata(ServerCall* call) {
   if (const auto value = call->metadata(kTrailing)) call->AddTrailingMetadata(kTrailing, *value);
 }
 
-class EmptyCall final : public transport::h2::UnaryMethod {
+class EmptyCall final : public transport::UnaryMethod {
  public:
   void OnCall(ServerCall& call, absl::Span<const uint8_t>) override { call.Finish(); }
 };
 
-class UnaryCall final : public transport::h2::UnaryMethod {
+class UnaryCall final : public transport::UnaryMethod {
  public:
   void OnCall(ServerCall& call, absl::Span<const uint8_t> bytes) override {
     wire::SimpleRequest request;
@@ -59,7 +59,7 @@ class UnaryCall final : public transport::h2::UnaryMethod {
   }
 };
 
-class StreamingInputCall final : public transport::h2::StreamingMethod {
+class StreamingInputCall final : public transport::StreamingMethod {
  public:
   void OnStart(ServerCall& call) override { call.set_state(new int64_t(0)); }
   void OnMessage(ServerCall& call, absl::Span<const uint8_t> bytes) override {
@@ -83,7 +83,7 @@ class StreamingInputCall final : public transport::h2::StreamingMethod {
 
 // StreamingOutputCall and FullDuplexCall: each request asks for responses, one after another,
 // each after a pause of its own.
-class OutputCall final : public transport::h2::StreamingMethod {
+class OutputCall final : public transport::StreamingMethod {
  public:
   void OnStart(ServerCall& call) override {
     EchoMetadata(&call);
@@ -166,8 +166,8 @@ struct TestService::Handlers {
 TestService::TestService() : handlers_(new Handlers) {}
 TestService::~TestService() { delete handlers_; }
 
-void TestService::Register(transport::h2::MethodTable* methods) {
-  constexpr transport::h2::MethodOptions kLarge{.max_request_bytes = size_t{16} << 20};
+void TestService::Register(transport::MethodTable* methods) {
+  constexpr transport::MethodOptions kLarge{.max_request_bytes = size_t{16} << 20};
   methods->AddUnary("/grpc.testing.TestService/EmptyCall", handlers_->empty);
   methods->AddUnary("/grpc.testing.TestService/UnaryCall", handlers_->unary, kLarge);
   methods->AddStreaming("/grpc.testing.TestService/StreamingInputCall", handlers_->input, kLarge);

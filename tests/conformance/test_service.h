@@ -2,7 +2,7 @@
 #ifndef SLUICE_TESTS_CONFORMANCE_TEST_SERVICE_H_
 #define SLUICE_TESTS_CONFORMANCE_TEST_SERVICE_H_
 
-#include "server/transport/h2/grpc_method.h"
+#include "server/transport/rpc/method.h"
 
 namespace sluice::conformance {
 
@@ -10,7 +10,7 @@ class TestService {
  public:
   TestService();
   ~TestService();
-  void Register(transport::h2::MethodTable* methods);
+  void Register(transport::MethodTable* methods);
 
  private:
   struct Handlers;

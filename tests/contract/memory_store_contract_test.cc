@@ -1,4 +1,4 @@
-#include "server/common/clock.h"
+#include "common/clock.h"
 #include "server/store/memory/memory_store.h"
 #include "tests/contract/store_contract.h"
 

@@ -47,7 +47,7 @@ Rebooking ItemOf(Waiting& waiting, int64_t until_ns) {
   item.charges = waiting.charges;
   waiting.results.resize(waiting.charges.size());
   item.results = waiting.results.data();
-  item.moment_ns = waiting.booked.moment_ns();
+  item.grant_time_ns = waiting.booked.grant_time_ns();
   item.until_ns = until_ns;
   return item;
 }
@@ -91,7 +91,7 @@ TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
     }
     ASSERT_EQ(held[0].size(), held[1].size());
     Advance(static_cast<int64_t>(random_() % kSecond));
-    // New figures, of the same algorithm or another.
+    // New parameters, of the same algorithm or another.
     for (uint32_t i = 0; i < 3; ++i) {
       if (random_() % 3 > 0) add(i, random_() % 2 ? kinds[i] : random_() % 4);
     }
@@ -119,7 +119,7 @@ TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
       if (!under_test_->knows_what_it_holds() && gone[i] && !is_gone) {
         // Debited since: when those behind it had left one by one its bucket was full, and a store
         // that forgets full buckets forgets their receipts.
-        ASSERT_LE(held[1][i].booked.moment_ns(), NowNs());
+        ASSERT_LE(held[1][i].booked.grant_time_ns(), NowNs());
         break;
       }
       ASSERT_EQ(is_gone, gone[i]) << round << " " << i;
@@ -127,7 +127,7 @@ TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
       if (any_told) {
         // Those may be put before what is told of their set, which asking again cannot.
         if (item.outcome == Rebooking::Outcome::kBooked) {
-          EXPECT_LE(item.moment_ns, until_ns);
+          EXPECT_LE(item.grant_time_ns, until_ns);
         }
         continue;
       }
@@ -135,7 +135,7 @@ TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
           Acquire(store(), held[1][i].charges, {.max_wait_ns = until_ns - NowNs()});
       ASSERT_EQ(item.outcome == Rebooking::Outcome::kBooked, again.granted()) << round << " " << i;
       if (again.granted()) {
-        EXPECT_EQ(item.moment_ns, again.now_ns + again.wait_ns) << round << " " << i;
+        EXPECT_EQ(item.grant_time_ns, again.now_ns + again.wait_ns) << round << " " << i;
       } else {
         EXPECT_EQ(item.retry_after_ns, again.retry_after_ns) << round << " " << i;
         EXPECT_EQ(item.results[0].reason, Reason::kNotEnough);
@@ -162,10 +162,10 @@ TEST_P(RebookContractTest, StandsBehindWhatWasToldBeforeItAndBeforeWhatWasToldAf
     items.push_back(ItemOf(all[i], start_ns + kMinute));
   }
   ASSERT_EQ(Rebook(store(), &items), RebookStatus::kDone);
-  EXPECT_EQ(items[0].moment_ns, start_ns + kSecond / 2);
-  EXPECT_EQ(items[1].moment_ns, start_ns + kSecond);
-  EXPECT_EQ(items[2].moment_ns, start_ns + 3 * kSecond + kSecond / 2);
-  EXPECT_EQ(items[3].moment_ns, start_ns + 4 * kSecond);
+  EXPECT_EQ(items[0].grant_time_ns, start_ns + kSecond / 2);
+  EXPECT_EQ(items[1].grant_time_ns, start_ns + kSecond);
+  EXPECT_EQ(items[2].grant_time_ns, start_ns + 3 * kSecond + kSecond / 2);
+  EXPECT_EQ(items[3].grant_time_ns, start_ns + 4 * kSecond);
 }
 
 TEST_P(RebookContractTest, KeepsReceipts) {
@@ -177,8 +177,8 @@ TEST_P(RebookContractTest, KeepsReceipts) {
   std::vector<Rebooking> items{ItemOf(waiting, NowNs() + kMinute)};
   ASSERT_EQ(Rebook(store(), &items), RebookStatus::kDone);
   ASSERT_EQ(items[0].outcome, Rebooking::Outcome::kBooked);
-  EXPECT_EQ(items[0].moment_ns, NowNs() + 2 * kSecond);
-  EXPECT_EQ(Refund(store(), items[0].receipt_id, waiting.charges, items[0].moment_ns).outcome,
+  EXPECT_EQ(items[0].grant_time_ns, NowNs() + 2 * kSecond);
+  EXPECT_EQ(Refund(store(), items[0].receipt_id, waiting.charges, items[0].grant_time_ns).outcome,
             RefundOutcome::kRefunded);
   ExpectBookings(0);
 }
@@ -202,7 +202,7 @@ TEST_P(RebookContractTest, BooksManyKeysAnew) {
     items.push_back(ItemOf(waiting, NowNs() + kMinute));
   }
   ASSERT_EQ(Rebook(store(), &items), RebookStatus::kDone);
-  for (const Rebooking& item : items) EXPECT_EQ(item.moment_ns, NowNs() + kSecond / 4);
+  for (const Rebooking& item : items) EXPECT_EQ(item.grant_time_ns, NowNs() + kSecond / 4);
 }
 
 TEST_P(RebookContractTest, WithAnOlderRuleNothingIsChanged) {

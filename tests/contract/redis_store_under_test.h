@@ -9,11 +9,11 @@
 #include <thread>
 #include <utility>
 
-#include "server/common/clock.h"
-#include "server/net/event_loop.h"
-#include "server/net/resolver.h"
-#include "server/store/redis/open_bucket.h"
+#include "common/clock.h"
+#include "common/net/event_loop.h"
+#include "common/net/resolver.h"
 #include "server/store/redis/redis_store.h"
+#include "server/store/redis/wire/open_bucket.h"
 #include "tests/contract/store_contract.h"
 
 namespace sluice::testing {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/common/bounds.h"
+#include "common/bounds.h"
 #include "tests/contract/store_contract.h"
 #include "tests/support/window_checker.h"
 
@@ -47,14 +47,14 @@ TEST_P(ReservationContractTest, GrantsForTheEarliestMomentsOneAfterTheOther) {
   ExpectBookings(19);
   const store::QueryItem item = Query(store(), *rule, "k");
   EXPECT_EQ(item.waiting, 19u);
-  EXPECT_EQ(item.next_moment_after_ns, kSecond);
+  EXPECT_EQ(item.next_grant_after_ns, kSecond);
   EXPECT_EQ(item.level.remaining, 0);
   EXPECT_EQ(item.level.reset_after_ns, 20 * kSecond);
   EXPECT_EQ(item.level.next_permit_after_ns, 20 * kSecond);
 
   Advance(3 * kSecond + 1);
   EXPECT_EQ(Query(store(), *rule, "k").waiting, 16u);
-  EXPECT_EQ(Query(store(), *rule, "k").next_moment_after_ns, kSecond - 1);
+  EXPECT_EQ(Query(store(), *rule, "k").next_grant_after_ns, kSecond - 1);
   Advance(kMinute);
   EXPECT_EQ(Query(store(), *rule, "k").waiting, 0u);
   ExpectBookings(0);
@@ -167,7 +167,7 @@ TEST_P(ReservationContractTest, MomentsGivenStandWhenAnEarlierOneIsCancelled) {
   const Acquired second = Reserve(*rule, "k", kMinute);
   const std::vector<Charge> charges = {{rule.get(), "k", 1}};
   ASSERT_EQ(Cancel(first, charges).outcome, RefundOutcome::kRefunded);
-  EXPECT_EQ(Query(store(), *rule, "k").next_moment_after_ns, second.wait_ns);
+  EXPECT_EQ(Query(store(), *rule, "k").next_grant_after_ns, second.wait_ns);
   // In order: behind the second, though there is a gap before it.
   EXPECT_EQ(Reserve(*rule, "k", kMinute).wait_ns, 3 * kSecond);
 }
@@ -226,14 +226,14 @@ TEST_P(ReservationContractTest, LoweringTheRateLeavesMomentsThatWereGiven) {
   const auto rule = TokenBucket(1, 10, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   std::vector<int64_t> moments;
-  for (int i = 0; i < 5; ++i) moments.push_back(Reserve(*rule, "k", kMinute).moment_ns());
+  for (int i = 0; i < 5; ++i) moments.push_back(Reserve(*rule, "k", kMinute).grant_time_ns());
   const auto slower = TokenBucket(1, 1, 1);
   // Those that stand owe 5 s in all from the first on; the next comes when that is paid.
   const Acquired next = Reserve(*slower, "k", kMinute);
   ASSERT_TRUE(next.granted());
   EXPECT_EQ(Query(store(), *slower, "k").waiting, 6u);
-  EXPECT_GE(next.moment_ns(), moments[0] + 5 * kSecond);
-  EXPECT_LE(next.moment_ns(), moments[0] + 6 * kSecond);
+  EXPECT_GE(next.grant_time_ns(), moments[0] + 5 * kSecond);
+  EXPECT_LE(next.grant_time_ns(), moments[0] + 6 * kSecond);
 }
 
 TEST_P(ReservationContractTest, ABucketTakesNoMoreBookingsThanItMay) {
@@ -303,13 +303,13 @@ TEST_P(ReservationContractTest, NoWindowIsEverOver) {
       if (below(4) == 0) Advance(static_cast<int64_t>(below(kSecond / 3)));
       if (below(8) == 0 && !history.empty()) {
         const size_t i = history.size() - 1 - below(std::min<size_t>(history.size(), 20));
-        if (history[i].acquired.moment_ns() > NowNs()) {
+        if (history[i].acquired.grant_time_ns() > NowNs()) {
           ASSERT_EQ(Cancel(history[i].acquired, history[i].charges).outcome,
                     RefundOutcome::kRefunded);
           history.erase(history.begin() + static_cast<std::ptrdiff_t>(i));
           for (size_t s = 0; s < 3; ++s) last_of_set[s] = 0;
           for (const Granted& g : history) {
-            last_of_set[g.set] = std::max(last_of_set[g.set], g.acquired.moment_ns());
+            last_of_set[g.set] = std::max(last_of_set[g.set], g.acquired.grant_time_ns());
           }
         }
       }

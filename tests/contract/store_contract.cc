@@ -457,7 +457,7 @@ TEST_P(StoreContractTest, ARuleOlderThanItsBucketsIsStaleAndDebitsNothing) {
   EXPECT_EQ(Remaining(*after, "k"), 16);
   EXPECT_EQ(Remaining(*other, "k"), 10);
   EXPECT_EQ(Refund(store(), 1, {{before.get(), "k", 1}}).outcome, RefundOutcome::kStaleRule);
-  // A Query is answered by the figures that hold.
+  // A Query is answered by the parameters that hold.
   EXPECT_EQ(Query(store(), *before, "k").level.remaining, 16);
 }
 

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "server/algorithm/make.h"
-#include "server/common/bounds.h"
+#include "common/bounds.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/store/store.h"
 #include "tests/support/store_calls.h"
 
@@ -100,7 +100,7 @@ class ReservationContractTest : public StoreContractTest {
     }
   }
   Refunded Cancel(const Acquired& reservation, const std::vector<store::Charge>& charges) {
-    return Refund(store(), reservation.receipt_id, charges, reservation.moment_ns());
+    return Refund(store(), reservation.receipt_id, charges, reservation.grant_time_ns());
   }
 };
 

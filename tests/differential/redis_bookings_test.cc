@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/common/clock.h"
+#include "common/clock.h"
 #include "server/store/memory/memory_store.h"
-#include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/open_bucket.h"
-#include "server/store/redis/open_decisions.h"
+#include "server/store/redis/commands/open_decisions.h"
+#include "server/store/redis/wire/open_bucket.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/differential/script_calls.h"
 #include "tests/support/store_calls.h"
 #include "tests/unit/algorithm/any_parameters.h"
@@ -42,7 +42,7 @@ constexpr int64_t kMaxWaitNs = int64_t{24} * 3600 * 1'000'000'000;
 
 struct Party {
   std::shared_ptr<const Rule> rule;
-  test_support::Figures figures;
+  test_support::RandomParameters random;
   std::array<std::string, 3> keys;
 };
 
@@ -52,7 +52,7 @@ struct Given {
   std::vector<uint64_t> permits;
   uint64_t redis_id;
   uint64_t memory_id;
-  int64_t moment_ns;  // 0: then
+  int64_t grant_time_ns;  // 0: then
 };
 
 class Sides {
@@ -63,16 +63,16 @@ class Sides {
     static int serial = 0;
     Party& party = parties_.emplace_back();
     party.rule = MakeRule(static_cast<uint32_t>(parties_.size()), any.parameters, shadow);
-    party.figures = any.figures;
+    party.random = any.random;
     party.keys = KeysOf("book", party.rule->limit_name, absl::StrCat(++serial));
     memory_.Register(party.rule);
   }
 
-  // Other figures of the same limit.
+  // Other parameters of the same limit.
   void Change(size_t of, const algorithm::AnyLimit& any) {
     Party& party = parties_[of];
     party.rule = MakeRule(party.rule->limit_id, any.parameters, party.rule->shadow);
-    party.figures = any.figures;
+    party.random = any.random;
     memory_.Register(party.rule);
     // Both convert now, not when they next look.
     interference_ = nullptr;
@@ -119,7 +119,8 @@ class Sides {
       CheckLevel(results[i].level, memory.charges[i].level);
     }
     if (memory.receipt_id == 0) return;
-    given_.push_back({of, permits, acquisition.receipt_id, memory.receipt_id, memory.moment_ns()});
+    given_.push_back(
+        {of, permits, acquisition.receipt_id, memory.receipt_id, memory.grant_time_ns()});
   }
 
   void Refund(size_t which) {
@@ -128,38 +129,38 @@ class Sides {
     std::vector<uint64_t> refunded(charges.size());
     RefundOperationOf operation;
     operation.receipt_id = given.redis_id;
-    operation.moment_ns = given.moment_ns;
+    operation.grant_time_ns = given.grant_time_ns;
     operation.charges = charges;
     operation.refunded = refunded.data();
     bool open = false;
     Exchange(given.parties, [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
-      operation.moment_ns = given.moment_ns;  // it may have been moved meanwhile
+      operation.grant_time_ns = given.grant_time_ns;  // it may have been moved meanwhile
       open = redis::Refund(operation, buckets, now_ns);
     });
     const Refunded memory =
-        ::sluice::testing::Refund(memory_, given.memory_id, charges, given.moment_ns);
+        ::sluice::testing::Refund(memory_, given.memory_id, charges, given.grant_time_ns);
     RC_ASSERT(open == (memory.outcome == RefundOutcome::kRefunded));
     RC_ASSERT(refunded == memory.permits);
   }
 
   void Move(size_t which) {
     Given& given = given_[which];
-    if (given.moment_ns == 0) return;
+    if (given.grant_time_ns == 0) return;
     const std::vector<Charge> charges = Charges(given.parties, given.permits);
     MoveOutcome outcome;
-    int64_t moment_ns;
+    int64_t grant_time_ns;
     Exchange(given.parties, [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
-      moment_ns = given.moment_ns;
-      outcome = redis::Move(given.redis_id, charges, buckets, now_ns, &moment_ns);
+      grant_time_ns = given.grant_time_ns;
+      outcome = redis::Move(given.redis_id, charges, buckets, now_ns, &grant_time_ns);
     });
     MoveOperationOf memory_move;
     memory_move.charges = charges;
     memory_move.receipt_id = given.memory_id;
-    memory_move.moment_ns = given.moment_ns;
+    memory_move.grant_time_ns = given.grant_time_ns;
     memory_.Move(&memory_move);
     RC_ASSERT(outcome == memory_move.outcome);
-    RC_ASSERT(moment_ns == memory_move.moment_ns);
-    given.moment_ns = memory_move.moment_ns;
+    RC_ASSERT(grant_time_ns == memory_move.grant_time_ns);
+    given.grant_time_ns = memory_move.grant_time_ns;
   }
 
   void Query(size_t of) {
@@ -172,12 +173,12 @@ class Sides {
           const algorithm::Level l = buckets[0].LevelAt(now_ns);
           level = {l.remaining, l.capacity, l.reset_after_ns, l.next_permit_after_ns};
           waiting = buckets[0].bookings();
-          next_ns = waiting == 0 ? 0 : buckets[0].NextMomentNs() - now_ns;
+          next_ns = waiting == 0 ? 0 : buckets[0].NextGrantTimeNs() - now_ns;
         },
         /*replace=*/false);
     const QueryItem memory = ::sluice::testing::Query(memory_, *parties_[of].rule, "k");
     RC_ASSERT(waiting == memory.waiting);
-    RC_ASSERT(next_ns == memory.next_moment_after_ns);
+    RC_ASSERT(next_ns == memory.next_grant_after_ns);
     CheckLevel(level, memory.level);
   }
 
@@ -207,7 +208,7 @@ class Sides {
     std::vector<Charge> charges;
     for (size_t i = 0; i < of.size(); ++i) {
       const Rule* const rule = parties_[of[i]].rule.get();
-      // Figures may have changed since the permits were taken.
+      // Parameters may have changed since the permits were taken.
       charges.push_back({rule, "k", std::min(permits[i], algorithm::MaxGrant(rule->parameters))});
     }
     return charges;
@@ -221,12 +222,13 @@ class Sides {
     return keys;
   }
 
-  // False: the script says that something is booked, or that the figures are others.
+  // False: the script says that something is booked, or that the parameters are others.
   bool ByScript(const std::vector<size_t>& of, Acquisition* acquisition) {
     std::vector<std::string> arguments = {TestTime(now_ns()), absl::StrCat(of.size())};
     for (const size_t i : of) {
       const Rule& rule = *parties_[i].rule;
-      AppendBucket(rule.parameters, Figures(rule.parameters), "w.1", rule.shadow, 0, &arguments);
+      AppendBucket(rule.parameters, EncodeParameters(rule.parameters), "w.1", rule.shadow, 0,
+                   &arguments);
     }
     arguments.insert(arguments.end(), {"0", absl::StrCat(of.size())});
     for (size_t i = 0; i < of.size(); ++i) {
@@ -292,7 +294,7 @@ class Sides {
         }
         arguments[2 + 2 * i] = state;
         arguments[3 + 2 * i] = IsBooked(state) ? "" : receipts;
-        if (Figures(buckets[i].parameters()) != Figures(party.rule->parameters)) {
+        if (EncodeParameters(buckets[i].parameters()) != EncodeParameters(party.rule->parameters)) {
           buckets[i].Convert(party.rule->parameters, now_ns());
         }
       }
@@ -353,14 +355,14 @@ algorithm::AnyLimit AnyCountable() {
   }
 }
 
-// The same algorithm or another, somewhat other figures.
+// The same algorithm or another, somewhat other parameters.
 algorithm::AnyLimit AnyOther(const Parameters& from) {
   algorithm::AnyLimit any;
-  any.figures = {static_cast<uint64_t>(*rc::gen::inRange(1, 200)),
-                 *rc::gen::element<int64_t>(1'000'000'000, 60'000'000'000)};
+  any.random = {static_cast<uint64_t>(*rc::gen::inRange(1, 200)),
+                *rc::gen::element<int64_t>(1'000'000'000, 60'000'000'000)};
   const Kind kind = *rc::gen::inRange(0, 3) == 0 ? algorithm::AnyKind() : from.kind;
   any.parameters =
-      algorithm::ParametersOf(kind, any.figures, static_cast<uint64_t>(*rc::gen::inRange(1, 300)),
+      algorithm::ParametersOf(kind, any.random, static_cast<uint64_t>(*rc::gen::inRange(1, 300)),
                               static_cast<uint64_t>(*rc::gen::inRange(0, 20)),
                               static_cast<uint32_t>(*rc::gen::inRange(1, 20)));
   return any;
@@ -408,7 +410,7 @@ void RandomStep(Sides& sides, size_t count, bool changes) {
   for (size_t i = first; i <= last; ++i) {
     const Parameters& parameters = sides.party(i).rule->parameters;
     const test_support::Step step =
-        *test_support::AnyStep(sides.party(i).figures, algorithm::MaxGrant(parameters));
+        *test_support::AnyStep(sides.party(i).random, algorithm::MaxGrant(parameters));
     parties.push_back(i);
     permits.push_back(*rc::gen::inRange(0, 12) == 0
                           ? step.permits
@@ -416,7 +418,7 @@ void RandomStep(Sides& sides, size_t count, bool changes) {
   }
   const int64_t max_wait_ns = *rc::gen::inRange(0, 3) == 0
                                   ? 0
-                                  : std::min(kMaxWaitNs, sides.party(of).figures.period_ns *
+                                  : std::min(kMaxWaitNs, sides.party(of).random.period_ns *
                                                              *rc::gen::element<int64_t>(1, 2, 10));
   sides.Acquire(parties, permits, max_wait_ns, *rc::gen::inRange(0, 4) == 0);
 }
@@ -439,7 +441,7 @@ void RandomHistory(bool changes) {
     if (*rc::gen::inRange(0, 2) == 0) {
       const auto of = static_cast<size_t>(*rc::gen::inRange(0, count));
       const test_support::Step step = *test_support::AnyStep(
-          sides.party(of).figures, algorithm::MaxGrant(sides.party(of).rule->parameters));
+          sides.party(of).random, algorithm::MaxGrant(sides.party(of).rule->parameters));
       sides.Advance(std::abs(step.advance_ns) / *rc::gen::element<int64_t>(1, 4, 50));
     }
     if (*rc::gen::inRange(0, 6) == 0) {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/store/memory/memory_store.h"
 #include "tests/contract/redis_store_under_test.h"
 #include "tests/support/store_calls.h"

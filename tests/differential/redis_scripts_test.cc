@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/bucket_state.h"
-#include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/marker.h"
-#include "server/store/redis/packed_numbers.h"
+#include "server/store/redis/fencing/fence.h"
+#include "server/store/redis/wire/packed_numbers.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/differential/script_calls.h"
 #include "tests/unit/algorithm/any_parameters.h"
 
@@ -63,7 +63,7 @@ std::vector<std::string> KeysOfAll(const std::vector<Bucket>& buckets) {
 std::vector<std::string> Prefix(const std::vector<Bucket>& buckets, int64_t now_ns) {
   std::vector<std::string> arguments = {TestTime(now_ns), absl::StrCat(buckets.size())};
   for (const Bucket& bucket : buckets) {
-    AppendBucket(bucket.parameters, Figures(bucket.parameters), "w.1", bucket.shadow,
+    AppendBucket(bucket.parameters, EncodeParameters(bucket.parameters), "w.1", bucket.shadow,
                  bucket.floor_us, &arguments);
   }
   return arguments;
@@ -191,10 +191,10 @@ void Refund(std::vector<Bucket>& buckets, uint64_t receipt, int64_t now_ns) {
   }
 }
 
-// The bucket gets other figures, as a store does it when an acquisition meets the old ones.
+// The bucket gets other parameters, as a store does it when an acquisition meets the old ones.
 void ConvertTo(Bucket& bucket, const Parameters& to, int64_t now_ns) {
   const Parameters from = bucket.parameters;
-  if (Figures(from) == Figures(to)) return;
+  if (EncodeParameters(from) == EncodeParameters(to)) return;
   bucket.parameters = to;
   std::vector<Bucket> one = {bucket};
   std::vector<std::string> arguments = Prefix(one, now_ns);
@@ -219,12 +219,12 @@ void ConvertTo(Bucket& bucket, const Parameters& to, int64_t now_ns) {
   bucket.model.Convert(from, to, Moment{now_ns, now_ns});
   // The memory store counts a token bucket's ticks from the boot on, Redis from now on: what owes
   // more than can be said in 62 bits is cut at different moments.
-  if (to.kind == Kind::kTokenBucket && bucket.model.full_at() == algorithm::kMaxTat) {
+  if (to.kind == Kind::kTokenBucket && bucket.model.tat() == algorithm::kMaxTat) {
     RC_DISCARD("saturated");
   }
 }
 
-// Windows' permits above 2^53 are cut to that in Redis (bucket_wire.h).
+// Windows' permits above 2^53 are cut to that in Redis (stored_bucket.h).
 bool Countable(const Parameters& parameters) {
   return parameters.kind == Kind::kTokenBucket || algorithm::Capacity(parameters) <= kMaxCounted;
 }
@@ -259,11 +259,11 @@ uint64_t Wanted(const Parameters& parameters, uint64_t permits) {
 RC_GTEST_PROP(RedisScriptsTest, DecideAsTheAlgorithmsDo, ()) {
   const int count = *rc::gen::weightedElement<int>({{4, 1}, {2, 2}, {1, 5}});
   std::vector<Bucket> buckets;
-  std::vector<test_support::Figures> figures;
+  std::vector<test_support::RandomParameters> random;
   for (int i = 0; i < count; ++i) {
     const algorithm::AnyLimit any = AnyCountable();
     buckets.push_back(NewBucket(any.parameters, *rc::gen::inRange(0, 6) == 0));
-    figures.push_back(any.figures);
+    random.push_back(any.random);
   }
   const bool receipts = *rc::gen::arbitrary<bool>();
   const int64_t start_ns = Started(buckets);
@@ -273,7 +273,7 @@ RC_GTEST_PROP(RedisScriptsTest, DecideAsTheAlgorithmsDo, ()) {
   for (int s = 0; s < steps; ++s) {
     const auto of = static_cast<size_t>(*rc::gen::inRange(0, count));
     const test_support::Step step =
-        *test_support::AnyStep(figures[of], algorithm::MaxGrant(buckets[of].parameters));
+        *test_support::AnyStep(random[of], algorithm::MaxGrant(buckets[of].parameters));
     elapsed_ns = test_support::Advanced(elapsed_ns, step);
     const int64_t now_ns = start_ns + elapsed_ns;
     switch (*rc::gen::inRange(0, 8)) {
@@ -310,7 +310,7 @@ RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
   for (int s = 0; s < steps; ++s) {
     Bucket& bucket = buckets[0];
     const test_support::Step step =
-        *test_support::AnyStep(any.figures, algorithm::MaxGrant(bucket.parameters));
+        *test_support::AnyStep(any.random, algorithm::MaxGrant(bucket.parameters));
     // Forwards: what a log has seen of a clock that steps back is forgotten with a full bucket.
     now_ns = test_support::Advanced(now_ns, {std::abs(step.advance_ns), 1});
     switch (*rc::gen::inRange(0, 6)) {
@@ -320,12 +320,12 @@ RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
           ConvertTo(bucket, next.parameters, now_ns);
           any = next;
         } else {
-          // The same algorithm, somewhat other figures.
+          // The same algorithm, somewhat other parameters.
           const auto permits = static_cast<uint64_t>(*rc::gen::inRange(1, 200));
           const int64_t period_ns = *rc::gen::element<int64_t>(1'000'000'000, 60'000'000'000);
-          any.figures = {permits, period_ns};
+          any.random = {permits, period_ns};
           ConvertTo(bucket,
-                    algorithm::ParametersOf(bucket.parameters.kind, any.figures,
+                    algorithm::ParametersOf(bucket.parameters.kind, any.random,
                                             static_cast<uint64_t>(*rc::gen::inRange(1, 300)),
                                             static_cast<uint64_t>(*rc::gen::inRange(0, 20)),
                                             static_cast<uint32_t>(*rc::gen::inRange(1, 20))),
@@ -345,12 +345,12 @@ RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
 
 // The script for one token bucket answers runs of callers, and leaves the same state.
 RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
-  const test_support::Figures figures = *test_support::AnyFigures();
-  const algorithm::BurstAndDebt burst = algorithm::AnyBurst(figures);
+  const test_support::RandomParameters random = *test_support::AnyParameters();
+  const algorithm::BurstAndDebt burst = algorithm::AnyBurst(random);
   Bucket bucket =
-      NewBucket(algorithm::ParametersOf(Kind::kTokenBucket, figures, burst.burst, burst.debt, 1));
+      NewBucket(algorithm::ParametersOf(Kind::kTokenBucket, random, burst.burst, burst.debt, 1));
   const algorithm::TokenBucket& token = bucket.parameters.token_bucket;
-  uint64_t full_at = 0;
+  uint64_t tat = 0;
   const int64_t start_ns = ReachesToday(bucket.parameters) ? kTodayNs : 0;
   int64_t elapsed_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);
   const int steps = *rc::gen::inRange(1, 30);
@@ -359,7 +359,7 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
     const int count = *rc::gen::inRange(1, 4);
     test_support::Step step;
     for (int r = 0; r < count; ++r) {
-      step = *test_support::AnyStep(figures, algorithm::MaxGrant(bucket.parameters));
+      step = *test_support::AnyStep(random, algorithm::MaxGrant(bucket.parameters));
       runs.push_back({Wanted(bucket.parameters, step.permits), *rc::gen::inRange<uint64_t>(1, 50)});
     }
     elapsed_ns = test_support::Advanced(elapsed_ns, step);
@@ -368,17 +368,18 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
     for (const auto& [permits, callers] : runs) {
       PackRun(bucket.parameters, permits, static_cast<int64_t>(callers), &numbers);
     }
-    const RedisValue answer = Scripts::Get().Run(Script::kAcquireTokenBucket, {bucket.keys[0]},
-                                                 {Figures(bucket.parameters), "w.1", numbers});
+    const RedisValue answer =
+        Scripts::Get().Run(Script::kAcquireTokenBucket, {bucket.keys[0]},
+                           {EncodeParameters(bucket.parameters), "w.1", numbers});
     Reader reader(answer);
     reader.Time(now_ns);
     const uint64_t now_ticks = algorithm::ToTicks(token, now_ns);
     const int64_t us = reader.Next();
-    RC_ASSERT(TicksOf(token, us, reader.Next()) == algorithm::ShortfallTicks(full_at, now_ticks));
+    RC_ASSERT(TicksOf(token, us, reader.Next()) == algorithm::ShortfallTicks(tat, now_ticks));
     for (const auto& [permits, callers] : runs) {
       uint64_t granted = 0;
       for (uint64_t i = 0; i < callers; ++i) {
-        granted += algorithm::TryTake(token, permits, now_ticks, &full_at);
+        granted += algorithm::TryTake(token, permits, now_ticks, &tat);
       }
       RC_ASSERT(reader.Next() == static_cast<int64_t>(granted));
     }
@@ -423,7 +424,7 @@ RC_GTEST_PROP(RedisScriptsTest, BucketsStartEmptyAtTheFloor, ()) {
   uint64_t receipt = 0;
   const int before = *rc::gen::inRange(0, 6);
   for (int i = 0; i < before; ++i) {
-    const test_support::Step step = *test_support::AnyStep(any.figures, most);
+    const test_support::Step step = *test_support::AnyStep(any.random, most);
     // The floor is after all that was granted.
     elapsed_ns = std::max(elapsed_ns, test_support::Advanced(elapsed_ns, step));
     if (*rc::gen::arbitrary<bool>()) receipt = static_cast<uint64_t>(i) + 1;
@@ -456,8 +457,8 @@ RC_GTEST_PROP(RedisScriptsTest, BucketsStartEmptyAtTheFloor, ()) {
 }
 
 TEST(RedisScriptsTest, OneOfTwoReplacesTheMarkerAndItsFloorNeverFalls) {
-  MarkerStep step;
-  step.write = *Marker::Parse("a 1 x 0 0 0 0");
+  FenceStep step;
+  step.write = *Fence::Parse("a 1 x 0 0 0 0");
   const auto mark = [&](const std::string& found) {
     return Scripts::Get().Call(MarkWords(step, "marks", found)).text;
   };
@@ -471,24 +472,24 @@ TEST(RedisScriptsTest, OneOfTwoReplacesTheMarkerAndItsFloorNeverFalls) {
   const int64_t before_us =
       std::stoll(time.elements[0].text) * 1'000'000 + std::stoll(time.elements[1].text);
   const std::string second = mark("a 1 x 0 0 0 0");
-  const Marker marker = *Marker::Parse(second);
-  EXPECT_EQ(marker.word, "y");
-  EXPECT_GE(marker.floor_us, before_us + 5'000'000);
-  EXPECT_LT(marker.floor_us, before_us + 3'600'000'000);
-  step.write.floor_us = marker.floor_us + 1'000'000'000'000;
-  EXPECT_EQ(Marker::Parse(mark(second))->floor_us, step.write.floor_us);
+  const Fence fence = *Fence::Parse(second);
+  EXPECT_EQ(fence.word, "y");
+  EXPECT_GE(fence.floor_us, before_us + 5'000'000);
+  EXPECT_LT(fence.floor_us, before_us + 3'600'000'000);
+  step.write.floor_us = fence.floor_us + 1'000'000'000'000;
+  EXPECT_EQ(Fence::Parse(mark(second))->floor_us, step.write.floor_us);
 }
 
 TEST(RedisScriptsTest, DecideNothingWhenTheMarkerWasReplaced) {
   Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 0));
-  MarkerStep step;
-  step.write = *Marker::Parse("a 1 x 0 0 0 0");
+  FenceStep step;
+  step.write = *Fence::Parse("a 1 x 0 0 0 0");
   const auto take = [&] {
     std::string numbers = PackTokenBucket(bucket.parameters, 0, -1);
     PackRun(bucket.parameters, 1, 1, &numbers);
     const RedisValue answer = Scripts::Get().Call(
         {"EVALSHA", TextOf(Script::kAcquireTokenBucket).sha, "2", bucket.keys[0], WordKey("t", "x"),
-         Figures(bucket.parameters), "w.1", numbers});
+         EncodeParameters(bucket.parameters), "w.1", numbers});
     return answer.type == RedisValue::Type::kError && answer.text == "MARKER replaced"
                ? -1
                : UnpackNumber(answer.text, 4).value();
@@ -522,8 +523,8 @@ TEST(RedisScriptsTest, KeysLiveUntilTheirBucketIsFull) {
     AppendCost(one.parameters, 3, &arguments);
     Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
     const int64_t ttl = Scripts::Get().Call({"PTTL", buckets[0].keys[0]}).integer;
-    EXPECT_GE(ttl, one.at_least_ms - 50) << Figures(one.parameters);
-    EXPECT_LE(ttl, one.at_most_ms) << Figures(one.parameters);
+    EXPECT_GE(ttl, one.at_least_ms - 50) << EncodeParameters(one.parameters);
+    EXPECT_LE(ttl, one.at_most_ms) << EncodeParameters(one.parameters);
   }
 }
 

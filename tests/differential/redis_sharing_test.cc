@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/algorithm/make.h"
-#include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/heartbeat_command.h"
-#include "server/store/redis/scripts.h"
+#include "server/algorithm/make_parameters.h"
+#include "server/store/redis/commands/heartbeat.h"
+#include "server/store/redis/scripts/scripts.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/differential/script_calls.h"
 #include "tests/support/heartbeat_model.h"
 
@@ -70,8 +70,8 @@ TEST(RedisSharingDifferentialTest, HeartbeatsAreAnsweredAsTheModelSays) {
         model.Leave(id);
       }
       if (below(30) == 0) take_over(step + 1);
-      const store::redis::Term term = {model.data.word, model.data.floor_us, false,
-                                       model.data.lag_us};
+      const store::redis::FencingToken term = {model.data.word, model.data.floor_us, false,
+                                               model.data.lag_us};
       const auto got =
           store::redis::ParseHeartbeat(ToReply(Scripts::Get().Call(store::redis::HeartbeatWords(
               {store::redis::NodesKey(name_space), id, divisor, clear, kTtlNs, not_after_us}, term,
@@ -104,7 +104,7 @@ TEST(RedisSharingDifferentialTest, AHeartbeatIsNotHeededByOtherData) {
   const store::redis::Heartbeat heartbeat = {
       store::redis::NodesKey("other"), "a", 0, true, 2 * kSecond, 0};
   for (const bool as_argument : {false, true}) {
-    const store::redis::Term term = {"other:word", 0, as_argument};
+    const store::redis::FencingToken term = {"other:word", 0, as_argument};
     const RedisValue answer = Scripts::Get().Call(store::redis::HeartbeatWords(heartbeat, term));
     EXPECT_EQ(answer.type, RedisValue::Type::kError);
     EXPECT_EQ(answer.text.find("MARKER"), 0u) << answer.text;
@@ -129,17 +129,17 @@ TEST(RedisSharingDifferentialTest, ReportsDebitWhatWasGrantedWhetherOrNotItFits)
       const auto key_array = store::redis::KeysOf("report", "limit", absl::StrCat(++serial));
       const std::vector<std::string> keys(key_array.begin(), key_array.end());
       int64_t now_ns = kStartUs * 1000;
-      // By the algorithm itself, whose figures admit all that is debited here.
+      // By the algorithm itself, whose parameters admit all that is debited here.
       const bool token = parameters.kind == algorithm::Kind::kTokenBucket;
       const int64_t origin_ns = now_ns - 1000 * kSecond;
-      uint64_t full_at = 0;
+      uint64_t tat = 0;
       algorithm::SlidingLogState log;
       for (int step = 0; step < 30; ++step) {
         now_ns += static_cast<int64_t>(below(30)) * 1'000'000 / (token ? 3 : 1);
         const uint64_t permits = 1 + below(12);
         std::vector<std::string> arguments = {store::redis::TestTime(now_ns), "1"};
-        store::redis::AppendBucket(parameters, store::redis::Figures(parameters), "w.1", false, 0,
-                                   &arguments);
+        store::redis::AppendBucket(parameters, store::redis::EncodeParameters(parameters), "w.1",
+                                   false, 0, &arguments);
         store::redis::AppendCost(parameters, permits, &arguments);
         const RedisValue answer = Scripts::Get().Run(Script::kReport, keys, arguments);
         ASSERT_EQ(answer.type, RedisValue::Type::kArray) << answer.text;
@@ -148,10 +148,9 @@ TEST(RedisSharingDifferentialTest, ReportsDebitWhatWasGrantedWhetherOrNotItFits)
         if (token) {
           const algorithm::TokenBucket& bucket = parameters.token_bucket;
           const uint64_t now = algorithm::ToTicks(bucket, now_ns - origin_ns);
-          full_at = std::max(full_at, now) + permits * bucket.unit_ticks;
-          EXPECT_EQ(store::redis::TicksOf(bucket, counted, answer.elements[3].integer),
-                    full_at - now);
-          any_over |= full_at - now > bucket.burst_ticks + bucket.debt_ticks;
+          tat = std::max(tat, now) + permits * bucket.unit_ticks;
+          EXPECT_EQ(store::redis::TicksOf(bucket, counted, answer.elements[3].integer), tat - now);
+          any_over |= tat - now > bucket.burst_ticks + bucket.debt_ticks;
         } else if (parameters.kind == algorithm::Kind::kSlidingLog) {
           log.Add(parameters.sliding_log, permits, now_ns);
           EXPECT_EQ(static_cast<uint64_t>(counted), log.Counted(parameters.sliding_log, now_ns));

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/redis/scripts.h"
+#include "server/store/redis/scripts/scripts.h"
 #include "tests/support/redis_server.h"
 
 namespace sluice::testing {
@@ -26,7 +26,7 @@ class Scripts {
     std::vector<std::string> words = {"EVALSHA", store::redis::TextOf(script).sha,
                                       absl::StrCat(keys.size() + 1)};
     words.insert(words.end(), keys.begin(), keys.end());
-    words.emplace_back("marker");
+    words.emplace_back("fence");
     words.insert(words.end(), arguments.begin(), arguments.end());
     return calls_.Call(words);
   }
@@ -44,9 +44,9 @@ class Scripts {
         std::abort();
       }
     }
-    // Appended to: in the form that the scripts look for (server/store/redis/marker.h).
-    calls_.Call({"SET", "marker", "m"});
-    calls_.Call({"APPEND", "marker", "m"});
+    // Appended to: in the form that the scripts look for (server/store/redis/fencing/fence.h).
+    calls_.Call({"SET", "fence", "m"});
+    calls_.Call({"APPEND", "fence", "m"});
   }
 
   RedisServer server_;

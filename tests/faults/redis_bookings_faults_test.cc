@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/faults/reply_dropping_proxy.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
@@ -65,22 +65,22 @@ TEST(RedisBookingsFaultsTest, NodesThatContendNeverGiveAMomentTwice) {
             Acquire(store, charges, {.max_wait_ns = waits ? 20 * kSecond : 0});
         unavailable += acquired.outcome == Outcome::kUnavailable ? 1 : 0;
         if (!acquired.granted()) continue;
-        const int64_t moment_ns = acquired.now_ns + acquired.wait_ns;
-        EXPECT_GE(moment_ns, last_ns);
+        const int64_t grant_time_ns = acquired.now_ns + acquired.wait_ns;
+        EXPECT_GE(grant_time_ns, last_ns);
         reserved += acquired.wait_ns > 0 ? 1 : 0;
         if (acquired.wait_ns > kSecond / 2 && random() % 8 == 0) {
           // Half a second ahead: its moment does not come meanwhile, on any machine that passes
           // the other tests.
           const Refunded refunded =
-              Refund(store, acquired.receipt_id, charges, acquired.moment_ns());
+              Refund(store, acquired.receipt_id, charges, acquired.grant_time_ns());
           if (refunded.outcome == RefundOutcome::kRefunded) {
             ++cancelled;
             continue;
           }
         }
-        last_ns = moment_ns;
+        last_ns = grant_time_ns;
         for (const Charge& charge : charges) {
-          histories[charge.rule == rules[0].get() ? 0 : channel]->Add(moment_ns, 1);
+          histories[charge.rule == rules[0].get() ? 0 : channel]->Add(grant_time_ns, 1);
         }
       }
     });
@@ -103,7 +103,7 @@ TEST(RedisBookingsFaultsTest, ALostAnswerOfABookingCountsAsSpent) {
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());
   node.store().Register(rule);
   other.store().Register(rule);
-  // So far ahead that the marker tells of all moments that follow.
+  // So far ahead that the fence tells of all moments that follow.
   const auto slow = MakeRule(2, algorithm::MakeTokenBucket({1, 20 * kHour}, 1, 0).value());
   node.store().Register(slow);
   ASSERT_TRUE(Acquire(node.store(), *slow, "k").granted());
@@ -141,7 +141,7 @@ TEST(RedisBookingsFaultsTest, NothingIsBookedWhileRedisIsAway) {
   for (int i = 0; i < 3; ++i) {
     const Acquired away = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = kHour});
     EXPECT_EQ(away.outcome, Outcome::kUnavailable);
-    EXPECT_EQ(away.source, store::Source::kStoreAway);
+    EXPECT_EQ(away.source, store::Source::kStoreUnavailable);
   }
 }
 
@@ -162,7 +162,7 @@ TEST(RedisBookingsFaultsTest, ABucketThatWasFlushedIsBookedAnew) {
   // What the node knew of it is worth nothing.
   EXPECT_TRUE(Acquire(node.store(), *rule, "k").granted());
   const std::vector<Charge> charges = {{rule.get(), "k", 1}};
-  EXPECT_EQ(Refund(node.store(), first.receipt_id, charges, first.moment_ns()).outcome,
+  EXPECT_EQ(Refund(node.store(), first.receipt_id, charges, first.grant_time_ns()).outcome,
             RefundOutcome::kExpired);
   EXPECT_EQ(Query(node.store(), *rule, "k").waiting, 0u);
 }
@@ -187,7 +187,7 @@ struct HeldCallers {
       item.receipt_id = booked.receipt_id;
       item.charges = charge;
       item.results = &results[i];
-      item.moment_ns = booked.moment_ns();
+      item.grant_time_ns = booked.grant_time_ns();
       item.until_ns = booked.now_ns + 24 * kHour;
     }
   }
@@ -215,7 +215,7 @@ TEST(RedisBookingsFaultsTest, NobodySeesHalfOfARebooking) {
   HeldCallers held(node, MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value()), 5);
   const auto rule = MakeRule(1, held.rule->parameters);
   other.store().Register(rule);
-  const int64_t last_ns = held.items.back().moment_ns;
+  const int64_t last_ns = held.items.back().grant_time_ns;
   std::atomic<bool> stop{false};
   std::atomic<int> booked{0};
   std::thread asks([&] {
@@ -226,7 +226,7 @@ TEST(RedisBookingsFaultsTest, NobodySeesHalfOfARebooking) {
       if (i % 8 != 0 || booked.load() >= 10) continue;
       const Acquired one = Acquire(other.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
       EXPECT_TRUE(one.granted());
-      EXPECT_GT(one.moment_ns(), last_ns);
+      EXPECT_GT(one.grant_time_ns(), last_ns);
       ++booked;
     }
   });
@@ -235,7 +235,7 @@ TEST(RedisBookingsFaultsTest, NobodySeesHalfOfARebooking) {
     for (const store::Rebooking& item : held.items) {
       EXPECT_EQ(item.outcome, store::Rebooking::Outcome::kBooked);
     }
-    EXPECT_EQ(held.items.back().moment_ns, last_ns);
+    EXPECT_EQ(held.items.back().grant_time_ns, last_ns);
   }
   stop.store(true);
   asks.join();

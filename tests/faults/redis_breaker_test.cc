@@ -5,10 +5,10 @@
 #include <thread>
 #include <utility>
 
-#include "server/algorithm/make.h"
-#include "server/common/clock.h"
-#include "server/net/event_loop.h"
-#include "server/net/resolver.h"
+#include "common/clock.h"
+#include "common/net/event_loop.h"
+#include "common/net/resolver.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/store/redis/redis_store.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/store_calls.h"

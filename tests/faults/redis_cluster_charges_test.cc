@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "server/algorithm/make.h"
-#include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/slots.h"
+#include "server/algorithm/make_parameters.h"
+#include "server/store/redis/wire/hash_slot.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/shared_load.h"

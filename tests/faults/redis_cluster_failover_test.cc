@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "server/algorithm/make.h"
-#include "server/store/redis/bucket_wire.h"
+#include "server/algorithm/make_parameters.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/faults/cluster_keys.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/redis_cluster.h"
@@ -117,10 +117,10 @@ TEST(RedisClusterFailoverTest, MomentsThatThePromotedReplicaLacksAreNotGivenAgai
             PassTime(std::chrono::milliseconds(5));
           }
           EXPECT_TRUE(booked.granted());
-          const int64_t moment_ns = booked.now_ns + booked.wait_ns;
-          histories[l]->Add(moment_ns, 1);
+          const int64_t grant_time_ns = booked.now_ns + booked.wait_ns;
+          histories[l]->Add(grant_time_ns, 1);
           int64_t last = last_ns.load();
-          while (moment_ns > last && !last_ns.compare_exchange_weak(last, moment_ns)) {
+          while (grant_time_ns > last && !last_ns.compare_exchange_weak(last, grant_time_ns)) {
           }
         }
       });

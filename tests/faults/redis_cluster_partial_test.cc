@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "server/store/redis/heartbeat_command.h"
-#include "server/store/redis/slots.h"
+#include "server/store/redis/commands/heartbeat.h"
+#include "server/store/redis/wire/hash_slot.h"
 #include "tests/faults/cluster_keys.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/shared_load.h"
@@ -99,7 +99,7 @@ TEST_F(RedisClusterPartialTest, DenyDeniesNothingButTheDeadPrimarysKeys) {
   cluster_.server(0).Start();
   EXPECT_TRUE(AwaitGrantsByRedisAt(load, 0, 50));
   EXPECT_EQ(load.Check(), "");
-  EXPECT_EQ(load.granted_away(), 0u);
+  EXPECT_EQ(load.granted_while_unavailable(), 0u);
 }
 
 // As all nodes reach the primary of their heartbeats Redis is not away, whoever else is.
@@ -128,11 +128,11 @@ TEST_F(RedisClusterPartialTest, SplitOnFailureGoesOnByShareWhileTheHeartbeatsAre
   }
   cluster_.server(heartbeats).Kill();
   ASSERT_TRUE(cluster_.AwaitFailure(heartbeats, After(heartbeats)));
-  const uint64_t away = load.granted_away();
+  const uint64_t away = load.granted_while_unavailable();
   for (size_t server = 0; server < kServers; ++server) {
     EXPECT_TRUE(AwaitGrantsAt(load, server, 50));
   }
-  EXPECT_GT(load.granted_away(), away);
+  EXPECT_GT(load.granted_while_unavailable(), away);
   cluster_.server(heartbeats).Start();
   for (size_t server = 0; server < kServers; ++server) {
     EXPECT_TRUE(AwaitGrantsByRedisAt(load, server, 50));
@@ -158,9 +158,9 @@ TEST_F(RedisClusterPartialTest, APrimaryThatStaysAwayKeepsNobodyElseFromRedis) {
   // Without a majority nobody serves.
   cluster_.server(heartbeats).Pause();
   cluster_.server(dead).Pause();
-  const uint64_t away = load.granted_away();
+  const uint64_t away = load.granted_while_unavailable();
   ASSERT_TRUE(load.AwaitGrants(150, slow));
-  ASSERT_GT(load.granted_away(), away);
+  ASSERT_GT(load.granted_while_unavailable(), away);
   cluster_.server(heartbeats).Resume();
   EXPECT_TRUE(AwaitGrantsByRedisAt(load, heartbeats, 50));
   EXPECT_TRUE(AwaitGrantsByRedisAt(load, After(dead), 50));

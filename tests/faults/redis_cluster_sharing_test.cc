@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "server/store/redis/heartbeat_command.h"
-#include "server/store/redis/relaxed_keys.h"
-#include "server/store/redis/slots.h"
+#include "server/store/redis/commands/heartbeat.h"
+#include "server/store/redis/sharing/relaxed_buckets.h"
+#include "server/store/redis/wire/hash_slot.h"
 #include "tests/faults/cluster_keys.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/shared_load.h"
@@ -70,10 +70,10 @@ TEST_F(RedisClusterSharingTest, WhatIsSplitWhileThePrimaryOfTheHeartbeatsIsAwayI
   SharedLoad load(ThreeTimes(), LoadOfNodes(store::Sharing::kExact, true));
   AwaitDivisor(load, 3);
   ASSERT_TRUE(load.AwaitGrants(300));
-  const uint64_t away = load.granted_away();
+  const uint64_t away = load.granted_while_unavailable();
   const size_t owner = OfHeartbeats();
   cluster_.server(owner).Pause();
-  while (load.granted_away() < away + 100) ASSERT_TRUE(load.AwaitGrants(10));
+  while (load.granted_while_unavailable() < away + 100) ASSERT_TRUE(load.AwaitGrants(10));
   cluster_.server(owner).Resume();
   const auto decisions = [&] { return load.node(0).store().Stats().decisions; };
   const uint64_t decided = decisions();

@@ -4,8 +4,8 @@
 #include <random>
 #include <string>
 
-#include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/slots.h"
+#include "server/store/redis/wire/hash_slot.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/support/redis_server.h"
 
 namespace sluice::testing {

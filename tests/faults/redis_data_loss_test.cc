@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
@@ -173,7 +173,7 @@ TEST(RedisDataLossTest, AReceiptOfBeforeIsWorthNothing) {
   node.store().Register(rule);
   const Acquired before = Acquire(node.store(), *rule, "k", 8, {.want_receipt = true});
   ASSERT_TRUE(before.granted());
-  // The marker alone is lost: what the bucket lacks now is not all of what was spent, perhaps.
+  // The fence alone is lost: what the bucket lacks now is not all of what was spent, perhaps.
   RedisCalls(server).Call({"DEL", "sluice:identity"});
   RedisCalls calls(server);
   const RedisValue words = calls.Call({"KEYS", "sluice:identity:*"});
@@ -218,11 +218,11 @@ TEST(RedisDataLossTest, EveryNodeThatNoticesAgreesOnOneMarker) {
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(calls.Call({"KEYS", "sluice:identity:*"}).elements.size(), 1u);
-    const std::string marker = calls.Call({"GET", "sluice:identity"}).text;
+    const std::string fence = calls.Call({"GET", "sluice:identity"}).text;
     for (auto& node : nodes) {
       EXPECT_EQ(Acquire(node->store(), *rule, "k").outcome, Outcome::kDenied);
     }
-    EXPECT_EQ(calls.Call({"GET", "sluice:identity"}).text, marker);
+    EXPECT_EQ(calls.Call({"GET", "sluice:identity"}).text, fence);
   }
 }
 

@@ -13,8 +13,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/algorithm/make.h"
-#include "server/store/redis/bucket_wire.h"
+#include "server/algorithm/make_parameters.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
@@ -177,19 +177,19 @@ TEST_F(RedisFailoverTest, MomentsThatThePromotedServerLacksAreNotGivenAgain) {
   EXPECT_EQ(history.Check(), "");
 }
 
-// Who promised is gone, and what was promised is in the marker that the promoted server has.
+// Who promised is gone, and what was promised is in the fence that the promoted server has.
 TEST_F(RedisFailoverTest, TheFloorIsNotBeforeTheLastPromise) {
   RedisSentinel sentinel(primary_.port());
   AwaitReplicas(sentinel);
   const auto rule = MakeRule(4, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 1, 0).value());
-  int64_t moment_ns = 0;
+  int64_t grant_time_ns = 0;
   {
     RedisNode gone(SentinelUrl(sentinel));
     gone.store().Register(rule);
     ASSERT_TRUE(Book(gone, *rule).granted());
     const Acquired booked = Book(gone, *rule);
     ASSERT_GT(booked.wait_ns, 0);
-    moment_ns = booked.now_ns + booked.wait_ns;
+    grant_time_ns = booked.now_ns + booked.wait_ns;
   }
   const std::string key = store::redis::KeysOf("sluice", rule->limit_name, "k")[2];
   for (int i = 0; i < 2000; ++i) {
@@ -206,7 +206,7 @@ TEST_F(RedisFailoverTest, TheFloorIsNotBeforeTheLastPromise) {
     PassTime(std::chrono::milliseconds(5));
   } while (acquired.outcome == store::Outcome::kUnavailable);
   EXPECT_EQ(acquired.outcome, store::Outcome::kDenied);
-  EXPECT_GT(acquired.now_ns + acquired.retry_after_ns, moment_ns);
+  EXPECT_GT(acquired.now_ns + acquired.retry_after_ns, grant_time_ns);
 }
 
 // Some nodes move to the promoted server, and one is answered by the old one for as long as that

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/faults/flaky_proxy.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
@@ -316,13 +316,13 @@ TEST(RedisNodeFaultsTest, OneNodeReloadsBeforeTheOthers) {
   RedisNode one(server.url());
   RedisNode two(server.url());
   RedisNode three(server.url());
-  // Lowered and raised; the higher figures bound what is granted meanwhile. Each load makes a rule
-  // of its own.
+  // Lowered and raised; the higher parameters bound what is granted meanwhile. Each load makes a
+  // rule of its own.
   std::vector<std::shared_ptr<const store::Rule>> rules;
   const auto load = [&](RedisNode& node, bool low) {
-    const auto figures = low ? algorithm::MakeTokenBucket({1000, kSecond}, 50, 0)
-                             : algorithm::MakeTokenBucket({2000, kSecond}, 100, 0);
-    rules.push_back(MakeRule(1, figures.value()));
+    const auto parameters = low ? algorithm::MakeTokenBucket({1000, kSecond}, 50, 0)
+                                : algorithm::MakeTokenBucket({2000, kSecond}, 100, 0);
+    rules.push_back(MakeRule(1, parameters.value()));
     node.store().Register(rules.back());
     return rules.back().get();
   };

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "server/algorithm/make.h"
-#include "server/store/redis/relaxed_keys.h"
+#include "server/algorithm/make_parameters.h"
+#include "server/store/redis/sharing/relaxed_buckets.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
 
@@ -23,10 +23,10 @@ TEST(RedisSharingTest, WhatIsSplitWhileRedisIsAwayIsDebitedWhenItIsBack) {
   for (size_t n = 0; n < 3; ++n) {
     while (load.node(n).store().Health().nodes[0].divisor != 3) ASSERT_TRUE(load.AwaitGrants(10));
   }
-  uint64_t away = load.granted_away();
+  uint64_t away = load.granted_while_unavailable();
   server.Pause();
   ASSERT_TRUE(load.AwaitGrants(300));
-  EXPECT_GT(load.granted_away(), away);
+  EXPECT_GT(load.granted_while_unavailable(), away);
   server.Resume();
   ASSERT_TRUE(load.AwaitGrants(500));
   // Redis decides again.
@@ -34,10 +34,10 @@ TEST(RedisSharingTest, WhatIsSplitWhileRedisIsAwayIsDebitedWhenItIsBack) {
   const uint64_t decided = decisions();
   while (decisions() == decided) ASSERT_TRUE(load.AwaitGrants(100));
   // Without its data.
-  away = load.granted_away();
+  away = load.granted_while_unavailable();
   server.Kill();
   ASSERT_TRUE(load.AwaitGrants(300));
-  EXPECT_GT(load.granted_away(), away);
+  EXPECT_GT(load.granted_while_unavailable(), away);
   server.Start();
   ASSERT_TRUE(load.AwaitGrants(1000));
   EXPECT_EQ(load.Check(), "");

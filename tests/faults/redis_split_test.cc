@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/algorithm/make.h"
-#include "server/store/redis/bucket_wire.h"
+#include "server/algorithm/make_parameters.h"
+#include "server/store/redis/wire/stored_bucket.h"
 #include "tests/faults/reply_dropping_proxy.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
@@ -33,7 +33,7 @@ std::shared_ptr<const store::Rule> RuleOf(bool allow_when_away = false) {
   auto rule = std::make_shared<store::Rule>(
       *MakeRule(1, algorithm::MakeTokenBucket({kRate, kSecond}, kBurst, 0).value()));
   rule->limit_name = "api";
-  rule->allow_when_store_away = allow_when_away;
+  rule->allow_when_store_unavailable = allow_when_away;
   return rule;
 }
 
@@ -160,8 +160,8 @@ TEST(RedisStoreFaultsTest, ALimitThatSaysAllowIsGrantedWhileRedisIsAway) {
   server.Kill();
   const Acquired away = Acquire(node.store(), *allow, "a");
   EXPECT_TRUE(away.granted());
-  EXPECT_EQ(away.source, store::Source::kStoreAway);
-  EXPECT_EQ(away.charges[0].reason, store::Reason::kStoreAway);
+  EXPECT_EQ(away.source, store::Source::kStoreUnavailable);
+  EXPECT_EQ(away.charges[0].reason, store::Reason::kStoreUnavailable);
   EXPECT_EQ(Acquire(node.store(), *deny, "d").outcome, Outcome::kUnavailable);
   EXPECT_EQ(Acquire(node.store(), {{allow.get(), "a", 1}, {deny.get(), "d", 1}}).outcome,
             Outcome::kUnavailable);

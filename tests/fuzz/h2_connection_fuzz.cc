@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   EchoMethod echo;
   HeldMethod held;
   EchoStream stream;
-  sluice::transport::h2::GrpcServerOptions options;
+  sluice::transport::RpcServerOptions options;
   options.http2.max_concurrent_streams = 8;
   options.max_connection_buffered_bytes = 64 << 10;
   options.max_connection_unsent_bytes = 64 << 10;

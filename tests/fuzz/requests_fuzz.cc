@@ -10,19 +10,19 @@
 #include <utility>
 #include <vector>
 
-#include "server/common/clock.h"
-#include "server/common/log.h"
-#include "server/common/metrics.h"
-#include "server/engine/engine.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/metrics.h"
 #include "server/limits/limit_registry.h"
+#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/limit_admin.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
 #include "server/service/watch_hub.h"
 #include "server/store/memory/memory_store.h"
-#include "server/transport/wire/admin_wire.h"
-#include "server/transport/wire/rate_limiter_wire.h"
+#include "server/transport/services/limit_admin_messages.h"
+#include "server/transport/services/rate_limiter_messages.h"
 
 namespace sluice {
 namespace {
@@ -37,7 +37,7 @@ struct Parts {
   common::Metrics metrics;
   common::Log log{clock, common::LogLevel::kError, open("/dev/null", O_WRONLY)};
   store::MemoryStore store{clock, {.max_buckets = 4096, .seed = 1}};
-  engine::Engine engine{store};
+  service::Engine engine{store};
   limits::LimitRegistry registry{&store};
   service::KeyUsage usage;
   // The same in every run, so that the corpus holds receipts that are worth something.

@@ -16,11 +16,11 @@
 #include <string>
 #include <string_view>
 
-#include "server/common/clock.h"
-#include "server/net/event_loop.h"
-#include "server/net/socket_stream.h"
-#include "server/net/tls_context.h"
-#include "server/net/tls_stream.h"
+#include "common/clock.h"
+#include "common/net/event_loop.h"
+#include "common/net/socket_stream.h"
+#include "common/net/tls_context.h"
+#include "common/net/tls_stream.h"
 #include "tests/support/test_certificates.h"
 
 namespace {

@@ -45,7 +45,7 @@ class AttackTest : public ::testing::Test {
  protected:
   AttackTest() { Begin({}); }
 
-  void Begin(const transport::h2::GrpcServerOptions& options) {
+  void Begin(const transport::RpcServerOptions& options) {
     neighbour_.reset();
     server_ = std::make_unique<H2Server>(options);
     server_->methods.AddUnary("/t.T/Echo", echo_);

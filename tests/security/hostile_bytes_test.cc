@@ -81,7 +81,7 @@ TEST_F(HostileBytesTest, AnAnnouncedMessageOf4GiBTakesNoMemory) {
 
 // Each message is as large as may be, and none is ever finished.
 TEST_F(HostileBytesTest, UnfinishedMessagesAreBoundedPerConnection) {
-  transport::h2::GrpcServerOptions options;
+  transport::RpcServerOptions options;
   options.max_connection_buffered_bytes = 1 << 20;
   Begin(options);
   H2Client client(*server_);

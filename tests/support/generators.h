@@ -22,13 +22,13 @@ inline rc::Gen<uint64_t> Magnitude(uint64_t most) {
   });
 }
 
-struct Figures {
+struct RandomParameters {
   uint64_t permits = 1;
   int64_t period_ns = 1'000'000'000;
 };
 
 // Rates from 1/year to 1e9/s, periods from 1 ms to a year, the usual ones among them.
-inline rc::Gen<Figures> AnyFigures(uint64_t most_permits = ~uint64_t{0}) {
+inline rc::Gen<RandomParameters> AnyParameters(uint64_t most_permits = ~uint64_t{0}) {
   constexpr int64_t kSecond = 1'000'000'000;
   constexpr int64_t kYear = 366 * 24 * 3600 * kSecond;
   return rc::gen::exec([most_permits] {
@@ -41,7 +41,7 @@ inline rc::Gen<Figures> AnyFigures(uint64_t most_permits = ~uint64_t{0}) {
     const uint64_t permits =
         *rc::gen::oneOf(Magnitude(most), rc::gen::just(most), rc::gen::just(uint64_t{1}),
                         rc::gen::just(std::min<uint64_t>(most, 10)));
-    return Figures{permits, period};
+    return RandomParameters{permits, period};
   });
 }
 
@@ -56,13 +56,13 @@ inline int64_t Advanced(int64_t now_ns, const Step& step) {
   return std::clamp<int64_t>(now_ns + step.advance_ns, 0, int64_t{1} << 56);
 }
 
-// Steps whose distances and permits are interesting for a limit of `figures` that grants at most
+// Steps whose distances and permits are interesting for a limit of `parameters` that grants at most
 // `most` at once.
-inline rc::Gen<Step> AnyStep(Figures figures, uint64_t most) {
-  return rc::gen::exec([figures, most] {
-    const int64_t period = figures.period_ns;
+inline rc::Gen<Step> AnyStep(RandomParameters random, uint64_t most) {
+  return rc::gen::exec([random, most] {
+    const int64_t period = random.period_ns;
     const auto unit = std::max<int64_t>(
-        1, period / static_cast<int64_t>(std::min<uint64_t>(figures.permits, 1ULL << 62)));
+        1, period / static_cast<int64_t>(std::min<uint64_t>(random.permits, 1ULL << 62)));
     Step step;
     switch (*rc::gen::inRange(0, 12)) {
       case 0:
@@ -106,16 +106,16 @@ inline rc::Gen<Step> AnyStep(Figures figures, uint64_t most) {
   });
 }
 
-inline rc::Gen<std::vector<Step>> AnySteps(Figures figures, uint64_t most, int length) {
+inline rc::Gen<std::vector<Step>> AnySteps(RandomParameters random, uint64_t most, int length) {
   return rc::gen::container<std::vector<Step>>(static_cast<std::size_t>(length),
-                                               AnyStep(figures, most));
+                                               AnyStep(random, most));
 }
 
 inline void showValue(const Step& step, std::ostream& os) {
   os << "{+" << step.advance_ns << "ns, " << step.permits << "}";
 }
-inline void showValue(const Figures& figures, std::ostream& os) {
-  os << figures.permits << "/" << figures.period_ns << "ns";
+inline void showValue(const RandomParameters& random, std::ostream& os) {
+  os << random.permits << "/" << random.period_ns << "ns";
 }
 
 }  // namespace sluice::test_support

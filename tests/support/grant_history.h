@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "common/mutex.h"
 #include "server/algorithm/parameters.h"
-#include "server/common/mutex.h"
 #include "tests/support/window_checker.h"
 
 namespace sluice::testing {

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/common/clock.h"
-#include "server/common/metrics.h"
-#include "server/net/event_loop.h"
-#include "server/net/stream.h"
-#include "server/transport/h2/grpc_server.h"
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "common/net/event_loop.h"
+#include "common/net/stream.h"
+#include "server/transport/rpc/rpc_server.h"
 
 namespace sluice::testing {
 
@@ -65,7 +65,7 @@ class FakeStream final : public net::Stream {
 
 class H2Server {
  public:
-  explicit H2Server(const transport::h2::GrpcServerOptions& options = {})
+  explicit H2Server(const transport::RpcServerOptions& options = {})
       : loop(std::move(net::EventLoop::Create(clock)).value()),
         server(methods, clock, metrics, options) {}
   // Methods are registered before the first connection.
@@ -83,8 +83,8 @@ class H2Server {
   common::FakeClock clock;
   common::Metrics metrics;
   std::unique_ptr<net::EventLoop> loop;
-  transport::h2::MethodTable methods;
-  transport::h2::GrpcServer server;
+  transport::MethodTable methods;
+  transport::RpcServer server;
 
  private:
   bool started_ = false;

@@ -8,14 +8,14 @@
 #include <optional>
 #include <string>
 
-#include "server/store/redis/membership.h"
+#include "server/store/redis/sharing/membership.h"
 
 namespace sluice::testing {
 
 // Copies are what replicas have.
 class HeartbeatModel {
  public:
-  // As the marker says.
+  // As the fence says.
   struct Data {
     std::string word;
     int64_t lag_us = 0;

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "server/store/store.h"
 
 namespace sluice::testing {
@@ -64,7 +64,7 @@ class LateStore final : public store::Store {
     Add({[this, operation] {
            Inner inner;
            inner.receipt_id = operation->receipt_id;
-           inner.moment_ns = operation->moment_ns;
+           inner.grant_time_ns = operation->grant_time_ns;
            inner.charges = operation->charges;
            inner.refunded = operation->refunded;
            store_.Refund(&inner);
@@ -82,13 +82,13 @@ class LateStore final : public store::Store {
     Add({[this, operation] {
            Inner inner;
            inner.receipt_id = operation->receipt_id;
-           inner.moment_ns = operation->moment_ns;
+           inner.grant_time_ns = operation->grant_time_ns;
            inner.charges = operation->charges;
            store_.Move(&inner);
-           operation->moment_ns = inner.moment_ns;
+           operation->grant_time_ns = inner.grant_time_ns;
            operation->outcome = inner.outcome;
            if (inner.outcome == store::MoveOutcome::kMoved)
-             moved_[inner.receipt_id] = inner.moment_ns;
+             moved_[inner.receipt_id] = inner.grant_time_ns;
          },
          [operation](bool lost) {
            if (lost) operation->outcome = store::MoveOutcome::kUnavailable;

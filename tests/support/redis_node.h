@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "server/common/clock.h"
-#include "server/net/event_loop.h"
-#include "server/net/resolver.h"
+#include "common/clock.h"
+#include "common/net/event_loop.h"
+#include "common/net/resolver.h"
 #include "server/store/redis/redis_store.h"
 
 namespace sluice::testing {

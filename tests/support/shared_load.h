@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/store_calls.h"
@@ -119,7 +119,7 @@ class SharedLoad {
       rule->limit_name = limit.name;
       rule->parameters = limit.parameters;
       rule->sharing = limit.sharing;
-      rule->split_when_store_away = limit.split_away;
+      rule->split_when_store_unavailable = limit.split_away;
       rules_.push_back(rule);
       histories_.emplace_back();
       for (int k = 0; k < limit.keys; ++k) {
@@ -180,7 +180,7 @@ class SharedLoad {
   // Answered without Redis.
   uint64_t unavailable() const { return unavailable_.load(); }
   // Granted by a node while Redis was away, and by a node's share or by what it knew.
-  uint64_t granted_away() const { return granted_away_.load(); }
+  uint64_t granted_while_unavailable() const { return granted_while_unavailable_.load(); }
   uint64_t granted_locally() const { return granted_locally_.load(); }
   uint64_t refunded() const { return refunded_.load(); }
   // How long a client waited for an answer at most.
@@ -232,9 +232,9 @@ class SharedLoad {
     for (size_t n = 0; n < nodes_.size(); ++n) {
       if (nodes_[n] == nullptr) continue;
       const store::StoreHealth health = nodes_[n]->store().Health();
-      if (health.times_away == 0) continue;
+      if (health.times_unavailable == 0) continue;
       std::printf("  node %zu was without Redis %llu times, last: %s\n", n,
-                  static_cast<unsigned long long>(health.times_away), health.why.c_str());
+                  static_cast<unsigned long long>(health.times_unavailable), health.why.c_str());
     }
     return over;
   }
@@ -321,8 +321,8 @@ class SharedLoad {
       const int64_t before_ns = node.clock().NowNs();
       Acquired acquired = Acquire(node.store(), ChargesOf(parts, keys), options);
       Longest(node.clock().NowNs() - before_ns);
-      if (acquired.granted() && acquired.source == store::Source::kStoreAway) {
-        granted_away_.fetch_add(1);
+      if (acquired.granted() && acquired.source == store::Source::kStoreUnavailable) {
+        granted_while_unavailable_.fetch_add(1);
       }
       if (acquired.granted() && acquired.source == store::Source::kLocal) {
         granted_locally_.fetch_add(1);
@@ -351,7 +351,7 @@ class SharedLoad {
     std::vector<std::string> keys;
     for (const Part& part : open.parts) keys.push_back(KeyOf(part.key));
     const Refunded refunded = Refund(node.store(), open.acquired.receipt_id,
-                                     ChargesOf(open.parts, keys), open.acquired.moment_ns());
+                                     ChargesOf(open.parts, keys), open.acquired.grant_time_ns());
     if (refunded.outcome == store::RefundOutcome::kExpired) {
       Record(open.acquired, open.parts);
     } else {
@@ -371,7 +371,7 @@ class SharedLoad {
   std::vector<std::unique_ptr<RedisNode>> nodes_;
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> unavailable_{0};
-  std::atomic<uint64_t> granted_away_{0};
+  std::atomic<uint64_t> granted_while_unavailable_{0};
   std::atomic<uint64_t> granted_locally_{0};
   std::atomic<uint64_t> refunded_{0};
   std::vector<std::atomic<uint64_t>> granted_by_redis_;  // of each limit

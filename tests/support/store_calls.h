@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/algorithm/make.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/store/store.h"
 
 namespace sluice::testing {
@@ -61,7 +61,7 @@ struct Acquired {
   bool may_be_debited = false;
 
   // What Refund takes beside the receipt's id.
-  int64_t moment_ns() const { return wait_ns == 0 ? 0 : now_ns + wait_ns; }
+  int64_t grant_time_ns() const { return wait_ns == 0 ? 0 : now_ns + wait_ns; }
   bool granted() const { return outcome == store::Outcome::kGranted; }
 };
 
@@ -138,7 +138,7 @@ struct Refunded {
 };
 
 inline Refunded Refund(store::Store& store, uint64_t receipt_id,
-                       const std::vector<store::Charge>& charges, int64_t moment_ns = 0) {
+                       const std::vector<store::Charge>& charges, int64_t grant_time_ns = 0) {
   struct Operation final : store::RefundOperation {
     void Done() override { done.Notify(); }
     Notification done;
@@ -147,7 +147,7 @@ inline Refunded Refund(store::Store& store, uint64_t receipt_id,
   Refunded refunded;
   refunded.permits.resize(charges.size());
   operation.receipt_id = receipt_id;
-  operation.moment_ns = moment_ns;
+  operation.grant_time_ns = grant_time_ns;
   operation.charges = charges;
   operation.refunded = refunded.permits.data();
   store.Refund(&operation);

@@ -31,7 +31,7 @@ class StoreConnection final : public Connection {
     int64_t max_wait_ns = 0;  // as it was asked: tells a test which one it is
     bool granted = false;
     bool answered = false;
-    int64_t moment_ns = 0;
+    int64_t grant_time_ns = 0;
     std::vector<store::Charge> charges;
     uint64_t receipt_id = 0;
     uint64_t refunded = 0;  // permits, of the last charge
@@ -84,7 +84,7 @@ class StoreConnection final : public Connection {
   void Refund(std::string_view receipt, const Call&, Callback<RefundResult> done) override {
     Record& record = records_[std::stoul(std::string(receipt))];
     const Refunded refunded =
-        testing::Refund(store_, record.receipt_id, record.charges, record.moment_ns);
+        testing::Refund(store_, record.receipt_id, record.charges, record.grant_time_ns);
     record.refunded += refunded.permits.back();
     RefundResult result;
     result.outcome = refunded.outcome == store::RefundOutcome::kRefunded
@@ -156,7 +156,7 @@ class StoreConnection final : public Connection {
         store_, record.charges,
         {.want_receipt = acquisition.want_receipt, .max_wait_ns = record.max_wait_ns});
     record.granted = acquired.granted();
-    record.moment_ns = acquired.moment_ns();
+    record.grant_time_ns = acquired.grant_time_ns();
     record.receipt_id = acquired.receipt_id;
     Decision decision;
     decision.granted = acquired.granted();

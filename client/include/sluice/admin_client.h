@@ -34,8 +34,8 @@ struct KeyUse {
   int64_t remaining = 0;
   uint64_t capacity = 0;
   std::chrono::nanoseconds reset_after{0};
-  uint64_t waiting = 0;                           // places in line
-  std::chrono::nanoseconds next_moment_after{0};  // until the first one's moment
+  uint64_t waiting = 0;                          // places in line
+  std::chrono::nanoseconds next_grant_after{0};  // until the first one's moment
   // Why what is left is not known (the shared store is away); empty: it is.
   std::string bucket_error = {};
 };
@@ -48,13 +48,13 @@ struct KeyList {
 };
 
 // What on_store_failure decided for a limit since the server started.
-struct AwayFigures {
+struct UnavailableDecisions {
   std::string limit = {};
   uint64_t allowed = 0;
   uint64_t denied = 0;
 };
 
-// A limit for which another node on the same Redis has other figures.
+// A limit for which another node on the same Redis has other parameters.
 struct DifferingLimit {
   std::string limit = {};
   std::string ours = {};
@@ -76,9 +76,9 @@ struct StoreStatus {
   std::string kind = {};  // "memory", "redis"
   bool away = false;
   std::chrono::system_clock::time_point since = {};  // zero: never away, the server's own
-  uint64_t times_away = 0;
+  uint64_t times_unavailable = 0;
   std::string last_error = {};  // why it was away last
-  std::vector<AwayFigures> decided_away = {};
+  std::vector<UnavailableDecisions> decided_while_unavailable = {};
   std::vector<DifferingLimit> differing = {};
   std::vector<StoreNode> nodes = {};  // if any limit needs to know of them
 };
@@ -96,7 +96,7 @@ struct ConfigStatus {
   StoreStatus store = {};
 };
 
-struct LimitFigures {
+struct LimitUse {
   std::string limit = {};
   uint64_t granted = 0;
   uint64_t denied = 0;
@@ -105,8 +105,8 @@ struct LimitFigures {
   uint64_t refunded_permits = 0;
   uint64_t overflow_allowed = 0;
   uint64_t overflow_denied = 0;
-  uint64_t away_allowed = 0;  // by on_store_failure
-  uint64_t away_denied = 0;
+  uint64_t allowed_while_unavailable = 0;  // by on_store_failure
+  uint64_t denied_while_unavailable = 0;
   uint64_t overshoot_permits = 0;  // sharing relaxed: beyond what the bucket held
 };
 
@@ -121,7 +121,7 @@ struct LatencyHistogram {
   std::chrono::nanoseconds Quantile(double share) const;
 };
 
-struct MethodFigures {
+struct MethodStats {
   std::string method = {};
   std::map<int, uint64_t> codes = {};  // by gRPC status code
   LatencyHistogram latency = {};
@@ -131,7 +131,7 @@ struct MethodFigures {
   uint64_t messages_sent = 0;
 };
 
-struct TransportFigures {
+struct TransportStats {
   std::string transport = {};
   uint64_t connections = 0;
   uint64_t connections_accepted = 0;
@@ -147,9 +147,9 @@ struct ServerStats {
   uint64_t decisions = 0;
   uint64_t granted = 0;
   uint64_t denied = 0;
-  std::vector<LimitFigures> limits = {};
-  std::vector<MethodFigures> methods = {};
-  std::vector<TransportFigures> transports = {};
+  std::vector<LimitUse> limits = {};
+  std::vector<MethodStats> methods = {};
+  std::vector<TransportStats> transports = {};
   std::string store = {};
   uint64_t buckets = 0;
   uint64_t max_buckets = 0;

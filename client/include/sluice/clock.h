@@ -76,7 +76,7 @@ class VirtualClock final : public Clock {
 
  private:
   struct State;
-  void RunUntil(int64_t moment_ns);
+  void RunUntil(int64_t grant_time_ns);
 
   // Moves forward only. Release and acquire: who sees a moment sees what was done before it came.
   std::atomic<int64_t> now_ns_;

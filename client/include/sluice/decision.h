@@ -41,11 +41,11 @@ struct Acquisition {
 // Who decided.
 enum class Source {
   kUnspecified = 0,
-  kStore = 1,      // the store: exact
-  kLease = 2,      // the server, from permits leased from the shared store
-  kStoreAway = 3,  // the limit's on_store_failure, because the shared store was away
-  kOverflow = 4,   // the server's overflow policy, because its bucket table was full
-  kLocal = 5,      // one node for itself: sharing is split or relaxed
+  kStore = 1,             // the store: exact
+  kLease = 2,             // the server, from permits leased from the shared store
+  kStoreUnavailable = 3,  // the limit's on_store_failure, because the shared store was away
+  kOverflow = 4,          // the server's overflow policy, because its bucket table was full
+  kLocal = 5,             // one node for itself: sharing is split or relaxed
   // No server decided in time: the caller's own on_unavailable did. Decision::status says why.
   kUnavailable = 100,
 };
@@ -58,7 +58,7 @@ enum class Reason {
   kNone = 0,  // it did not
   kNotEnough = 1,
   kWaitingBound = 2,
-  kStoreAway = 3,
+  kStoreUnavailable = 3,
   kOverflow = 4,
   kShadowDenied = 5,      // granted, because the limit is in shadow mode
   kDeadlineTooShort = 6,  // held: its moment comes after the call's own deadline
@@ -111,9 +111,9 @@ struct BucketStatus {
   std::chrono::nanoseconds next_permit_after{0};  // until one permit could be taken
   bool exists = false;                            // a bucket that does not exist is full
   uint64_t waiting = 0;                           // places in line, held callers' and others'
-  std::chrono::nanoseconds next_moment_after{0};  // until the first one's moment
+  std::chrono::nanoseconds next_grant_after{0};   // until the first one's moment
   Source source = Source::kUnspecified;
-  Status status = {};  // not OK: this bucket could not be read, and the figures mean nothing
+  Status status = {};  // not OK: this bucket could not be read, and the parameters mean nothing
 };
 
 enum class RefundOutcome {

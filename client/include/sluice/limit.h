@@ -1,4 +1,4 @@
-// A limit's figures: what AdminClient shows and takes, and what a program gives to Embedded.
+// A limit's parameters: what AdminClient shows and takes, and what a program gives to Embedded.
 #ifndef SLUICE_LIMIT_H_
 #define SLUICE_LIMIT_H_
 

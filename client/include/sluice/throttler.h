@@ -78,7 +78,7 @@ struct ThrottlerStats {
   size_t waiting = 0;  // for their moments, blocked callers included
   size_t running = 0;  // given to the executor and not ended
   // Until the first moment among those that wait; absent: nobody waits.
-  std::optional<std::chrono::nanoseconds> next_moment_after = {};
+  std::optional<std::chrono::nanoseconds> next_grant_after = {};
   uint64_t finished = 0;   // submitted functions that have run
   uint64_t refused = 0;    // max_waiting
   uint64_t denied = 0;     // no moment within max_wait, or refused by the limit

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 
 namespace sluice {
 
@@ -28,10 +28,10 @@ using TimerMap = std::map<std::pair<int64_t, uint64_t>, std::function<void()>>;
 // Timers with the numbers by which they are cancelled. Not thread-safe.
 class TimerSet {
  public:
-  uint64_t Add(int64_t moment_ns, std::function<void()> fn) {
+  uint64_t Add(int64_t grant_time_ns, std::function<void()> fn) {
     const uint64_t id = ++last_id_;
-    timers_.emplace(std::make_pair(moment_ns, id), std::move(fn));
-    moments_.emplace(id, moment_ns);
+    timers_.emplace(std::make_pair(grant_time_ns, id), std::move(fn));
+    moments_.emplace(id, grant_time_ns);
     return id;
   }
 
@@ -65,11 +65,11 @@ class TimerSet {
 // Kept by the clock and by its thread.
 class SystemClock::Timers : public std::enable_shared_from_this<Timers> {
  public:
-  uint64_t Add(int64_t moment_ns, std::function<void()> fn) {
+  uint64_t Add(int64_t grant_time_ns, std::function<void()> fn) {
     MutexLock lock(&mu_);
     if (!thread_.joinable()) thread_ = std::thread([self = shared_from_this()] { self->Loop(); });
-    const bool first = set_.empty() || moment_ns < set_.first_ns();
-    const uint64_t id = set_.Add(moment_ns, std::move(fn));
+    const bool first = set_.empty() || grant_time_ns < set_.first_ns();
+    const uint64_t id = set_.Add(grant_time_ns, std::move(fn));
     if (first) changed_.Signal();
     return id;
   }
@@ -168,17 +168,17 @@ bool VirtualClock::Cancel(uint64_t timer) {
 void VirtualClock::Advance(nanoseconds by) { RunUntil((Now() + by).count()); }
 
 bool VirtualClock::AdvanceToNext() {
-  int64_t moment_ns;
+  int64_t grant_time_ns;
   {
     MutexLock lock(&state_->mu);
     if (state_->set.empty()) return false;
-    moment_ns = state_->set.first_ns();
+    grant_time_ns = state_->set.first_ns();
   }
-  RunUntil(std::max(moment_ns, Now().count()));
+  RunUntil(std::max(grant_time_ns, Now().count()));
   return true;
 }
 
-void VirtualClock::RunUntil(int64_t moment_ns) {
+void VirtualClock::RunUntil(int64_t grant_time_ns) {
   const auto move_to = [this](int64_t to_ns) {
     int64_t now_ns = now_ns_.load(std::memory_order_acquire);
     while (now_ns < to_ns &&
@@ -189,13 +189,13 @@ void VirtualClock::RunUntil(int64_t moment_ns) {
     std::function<void()> fn;
     {
       MutexLock lock(&state_->mu);
-      if (state_->set.empty() || state_->set.first_ns() > moment_ns) break;
+      if (state_->set.empty() || state_->set.first_ns() > grant_time_ns) break;
       move_to(state_->set.first_ns());
       fn = state_->set.TakeFirst();
     }
     fn();
   }
-  move_to(moment_ns);
+  move_to(grant_time_ns);
 }
 
 size_t VirtualClock::timers() const {

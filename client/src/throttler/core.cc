@@ -500,7 +500,7 @@ ThrottlerStats Core::stats() const {
   stats.waiting = waiting_;
   stats.running = running_;
   if (!line_.empty()) {
-    stats.next_moment_after = std::max(line_.begin()->first.first - clock_->Now(), nanoseconds(0));
+    stats.next_grant_after = std::max(line_.begin()->first.first - clock_->Now(), nanoseconds(0));
   }
   stats.finished = finished_;
   stats.refused = refused_;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "client/src/throttler/gate.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "sluice/throttler.h"
 
 namespace sluice::throttler_internal {

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/src/throttler/embedded_state.h"
+#include "common/errors.h"
+#include "common/strings.h"
 #include "server/algorithm/parameters.h"
-#include "server/common/errors.h"
-#include "server/common/strings.h"
-#include "server/limits/nearest.h"
+#include "server/limits/nearest_name.h"
 #include "server/limits/notation.h"
 
 namespace sluice {
@@ -62,7 +62,7 @@ Result<limits::LimitSpec> ToSpec(const LimitInfo& info) {
 Status UnknownLimit(const limits::LimitTable& table, const std::string& name) {
   std::vector<std::string_view> names;
   for (const limits::Limit* limit : table.limits()) names.push_back(limit->name());
-  return FromAbsl(errors::UnknownLimit("throttler", name, limits::Nearest(name, names)));
+  return FromAbsl(errors::UnknownLimit("throttler", name, limits::NearestName(name, names)));
 }
 
 // What an acquisition on a limit charges: its own bucket and its parents' shared ones. Returns how
@@ -195,11 +195,11 @@ class EmbeddedGate final : public Gate {
       move.receipt_id = booking->receipt_id;
       move.charges =
           absl::MakeConstSpan(charges, FillCharges(*limit, key_, booking->permits, charges));
-      move.moment_ns = booking->moment.count();
+      move.grant_time_ns = booking->moment.count();
       state_.store().Move(&move);
       if (move.outcome == store::MoveOutcome::kStaleRule) continue;
       if (move.outcome != store::MoveOutcome::kMoved) return false;
-      booking->moment = nanoseconds(move.moment_ns);
+      booking->moment = nanoseconds(move.grant_time_ns);
       return true;
     }
   }
@@ -209,7 +209,7 @@ class EmbeddedGate final : public Gate {
    public:
     Refund(const limits::Limit& limit, std::string_view key, const Booking& booking) {
       receipt_id = booking.receipt_id;
-      moment_ns = booking.moment.count();
+      grant_time_ns = booking.moment.count();
       charges = absl::MakeConstSpan(charges_, FillCharges(limit, key, booking.permits, charges_));
       refunded = refunded_;
     }
@@ -286,7 +286,7 @@ void RebookAll(EmbeddedState& state, std::vector<Rebooking>* rebookings) {
       items[i].receipt_id = asking[i]->booking.receipt_id;
       items[i].charges = charges[i];
       items[i].results = results[i].data();
-      items[i].moment_ns = asking[i]->booking.moment.count();
+      items[i].grant_time_ns = asking[i]->booking.moment.count();
       items[i].until_ns = asking[i]->latest.count();
     }
     Inline operation;
@@ -297,7 +297,7 @@ void RebookAll(EmbeddedState& state, std::vector<Rebooking>* rebookings) {
     for (size_t i = 0; i < items.size(); ++i) {
       Booking& booking = asking[i]->booking;
       if (items[i].outcome == store::Rebooking::Outcome::kBooked) {
-        booking.moment = nanoseconds(items[i].moment_ns);
+        booking.moment = nanoseconds(items[i].grant_time_ns);
       } else if (items[i].outcome == store::Rebooking::Outcome::kDenied) {
         const auto reason = std::find_if(
             results[i].begin(), results[i].end(),

@@ -8,8 +8,8 @@
 
 #include "client/src/throttler/core.h"
 #include "client/src/throttler/gate.h"
-#include "server/common/clock.h"
-#include "server/common/mutex.h"
+#include "common/clock.h"
+#include "common/mutex.h"
 #include "server/limits/limit_registry.h"
 #include "server/store/memory/memory_store.h"
 #include "sluice/embedded.h"

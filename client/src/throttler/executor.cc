@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 
 namespace sluice {
 

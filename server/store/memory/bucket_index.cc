@@ -235,13 +235,13 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
                   clock_.WallNs()};
   uint64_t converted;
   if (Record::IsPlain(word) && to.kind == Kind::kTokenBucket) {
-    converted = algorithm::ConvertFullAt(from.token_bucket, to.token_bucket, word, at.now_ns);
+    converted = algorithm::ConvertTat(from.token_bucket, to.token_bucket, word, at.now_ns);
     // A thread whose reading of the clock is a little older must not find it fuller than full.
     converted = std::max(converted, algorithm::ToTicks(to.token_bucket, at.now_ns));
   } else {
     BucketState* state;
     if (Record::IsPlain(word)) {
-      state = new BucketState(BucketState::FromFullAt(word));
+      state = new BucketState(BucketState::FromTat(word));
     } else {
       state = Record::StateOf(word);
       CountState(*state, *old_entry->rule, -1);
@@ -283,7 +283,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     }
     BucketState* state = Record::StateOf(word);
     const Moment at{now_ns, clock_.WallNs()};
-    if (state->NextMomentNs() <= now_ns) {
+    if (state->NextGrantTimeNs() <= now_ns) {
       CountState(*state, *entry->rule, -1);
       state->Fold(parameters, at);
       CountState(*state, *entry->rule, +1);

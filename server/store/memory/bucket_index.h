@@ -17,9 +17,9 @@
 #include <memory>
 #include <string_view>
 
+#include "common/clock.h"
+#include "common/mutex.h"
 #include "server/algorithm/moment.h"
-#include "server/common/clock.h"
-#include "server/common/mutex.h"
 #include "server/store/memory/epoch.h"
 #include "server/store/memory/extents.h"
 #include "server/store/memory/hash.h"

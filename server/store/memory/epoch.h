@@ -18,7 +18,7 @@
 #include <deque>
 #include <memory>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 
 namespace sluice::store::memory {
 

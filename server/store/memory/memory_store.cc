@@ -5,7 +5,7 @@
 
 #include "absl/base/internal/raw_logging.h"
 #include "server/algorithm/bucket_state.h"
-#include "server/algorithm/calendar.h"
+#include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/token_bucket.h"
 #include "server/store/memory/view.h"
 
@@ -141,12 +141,12 @@ bool MemoryStore::Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, u
   const Charge& charge = acquisition.charges[0];
   const Rule& rule = *charge.rule;
   const algorithm::TokenBucket& parameters = rule.parameters.token_bucket;
-  uint64_t full_at = word;
-  const bool taken = algorithm::TryTake(parameters, charge.permits,
-                                        algorithm::ToTicks(parameters, now_ns), &full_at);
-  *new_word = full_at;
+  uint64_t tat = word;
+  const bool taken =
+      algorithm::TryTake(parameters, charge.permits, algorithm::ToTicks(parameters, now_ns), &tat);
+  *new_word = tat;
   ChargeResult& result = *acquisition.results;
-  result.level = ToBucketLevel(algorithm::LevelAt(parameters, full_at, now_ns));
+  result.level = ToBucketLevel(algorithm::LevelAt(parameters, tat, now_ns));
   result.reason = Reason::kNone;
   acquisition.outcome = Outcome::kGranted;
   acquisition.source = Source::kStore;
@@ -347,19 +347,19 @@ bool MemoryStore::Reserve(Acquisition& acquisition, absl::Span<Held> held, Momen
     if (held[i].record == nullptr || held[i].rule->shadow) continue;
     enforced[n++] = i;
     const BucketState* state = View{held[i].rule->parameters, held[i].word}.Booked();
-    if (state != nullptr) after_all_ns = std::max(after_all_ns, state->LastMomentNs());
+    if (state != nullptr) after_all_ns = std::max(after_all_ns, state->LastGrantTimeNs());
   }
   const auto earliest = [&](size_t i, int64_t from_ns) {
     return View{held[i].rule->parameters, held[i].word}.EarliestNs(acquisition.charges[i].permits,
                                                                    at, set, from_ns);
   };
-  const int64_t moment_ns = algorithm::JointMomentNs(
+  const int64_t grant_time_ns = algorithm::JointGrantTimeNs(
       n, at.now_ns, after_all_ns,
       [&](size_t e, int64_t from_ns) { return earliest(enforced[e], from_ns); });
-  const int64_t wait_ns = WaitUntil(moment_ns, at.now_ns);
+  const int64_t wait_ns = WaitUntil(grant_time_ns, at.now_ns);
   if (wait_ns > acquisition.max_wait_ns) {
     acquisition.retry_after_ns =
-        moment_ns == kNeverNs ? kNeverNs : wait_ns - acquisition.max_wait_ns;
+        grant_time_ns == kNeverNs ? kNeverNs : wait_ns - acquisition.max_wait_ns;
     if (acquisition.max_wait_ns == 0) return false;
     // To blame are those that alone would be too late, if there are such.
     const int64_t until_ns = at.now_ns + acquisition.max_wait_ns;
@@ -384,7 +384,7 @@ bool MemoryStore::Reserve(Acquisition& acquisition, absl::Span<Held> held, Momen
     if (!full) continue;
     bounded = true;
     // There is room when the next one's moment has come; nobody knows of the other bounds'.
-    const int64_t next_ns = state != nullptr ? state->NextMomentNs() - at.now_ns : 0;
+    const int64_t next_ns = state != nullptr ? state->NextGrantTimeNs() - at.now_ns : 0;
     acquisition.retry_after_ns =
         std::max(acquisition.retry_after_ns, next_ns > 0 ? next_ns : kOverflowRetryNs);
   }
@@ -396,14 +396,14 @@ bool MemoryStore::Reserve(Acquisition& acquisition, absl::Span<Held> held, Momen
     Held& h = held[i];
     if (h.record == nullptr) continue;
     acquisition.results[i].reason = Reason::kNone;
-    if (h.rule->shadow && earliest(i, moment_ns) != moment_ns) {
+    if (h.rule->shadow && earliest(i, grant_time_ns) != grant_time_ns) {
       acquisition.results[i].reason = Reason::kShadowDenied;
       continue;
     }
     BucketState* const state = StateOf(h);
     index_.CountState(*state, *h.rule, -1);
     state->Book(h.rule->parameters,
-                {moment_ns, acquisition.charges[i].permits, acquisition.receipt_id, set}, at);
+                {grant_time_ns, acquisition.charges[i].permits, acquisition.receipt_id, set}, at);
     index_.CountState(*state, *h.rule, +1);
   }
   return true;
@@ -420,7 +420,7 @@ void MemoryStore::Fold(Held& held, Moment at) {
 
 BucketState* MemoryStore::StateOf(Held& held) {
   if (Record::IsPlain(held.word)) {
-    auto* state = new BucketState(BucketState::FromFullAt(held.word));
+    auto* state = new BucketState(BucketState::FromTat(held.word));
     index_.CountState(*state, *held.rule, +1);
     held.word = Record::WordOf(state);
   }
@@ -453,9 +453,9 @@ uint64_t MemoryStore::Collapse(const Rule& rule, uint64_t word, Moment at) {
     index_.CountState(*state, rule, +1);
     return word;
   }
-  const uint64_t full_at = state->full_at();
+  const uint64_t tat = state->tat();
   delete state;
-  return full_at;
+  return tat;
 }
 
 void MemoryStore::Query(QueryOperation* operation) {
@@ -471,7 +471,7 @@ void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
   item.source = Source::kStore;
   item.unavailable = false;
   item.waiting = 0;
-  item.next_moment_after_ns = 0;
+  item.next_grant_after_ns = 0;
   const uint64_t hash = index_.Hash(*item.rule, item.key);
   for (;;) {
     const Rule* rule = item.rule;
@@ -479,7 +479,7 @@ void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
     if (record == nullptr) {
       const BucketIndex::Lookup lookup = index_.FindExisting(hash, *rule, item.key);
       record = lookup.record;
-      // The limits changed since the caller looked; the newer figures are the ones that hold.
+      // The limits changed since the caller looked; the newer parameters are the ones that hold.
       if (lookup.status == BucketIndex::Status::kStaleRule) {
         const memory::RuleRegistry::Entry* entry = index_.rules().Find(record->rule_id());
         if (entry == nullptr) continue;
@@ -508,7 +508,7 @@ void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
     item.level = view.Level(at);
     if (const BucketState* state = view.Booked(); state != nullptr) {
       item.waiting = state->bookings();
-      item.next_moment_after_ns = std::max<int64_t>(state->NextMomentNs() - at.now_ns, 0);
+      item.next_grant_after_ns = std::max<int64_t>(state->NextGrantTimeNs() - at.now_ns, 0);
     }
     record->Unlock(held.word);
     return;
@@ -549,8 +549,8 @@ void MemoryStore::Refund(RefundOperation* operation) {
         BucketState* state = Record::StateOf(h.word);
         index_.CountState(*state, *h.rule, -1);
         // The same moment in all buckets, so it has come in all or in none.
-        if (operation->moment_ns > at.now_ns) {
-          if (state->CancelBooking(parameters, operation->moment_ns, operation->receipt_id)) {
+        if (operation->grant_time_ns > at.now_ns) {
+          if (state->CancelBooking(parameters, operation->grant_time_ns, operation->receipt_id)) {
             open = true;
             operation->refunded[i] = charges[i].permits;
           }

@@ -24,8 +24,8 @@
 #include <optional>
 #include <string_view>
 
-#include "server/common/bounds.h"
-#include "server/common/clock.h"
+#include "common/bounds.h"
+#include "common/clock.h"
 #include "server/store/memory/bucket_index.h"
 #include "server/store/memory/used_receipts.h"
 #include "server/store/store.h"
@@ -103,7 +103,7 @@ class MemoryStore final : public Store {
   algorithm::BucketState* StateOf(Held& held);
   void Take(Held& held, const Charge& charge, algorithm::Moment at, uint64_t receipt_id,
             uint64_t set);
-  // A pointer whose state is but a token bucket's full_at becomes a plain word again.
+  // A pointer whose state is but a token bucket's tat becomes a plain word again.
   uint64_t Collapse(const Rule& rule, uint64_t word, algorithm::Moment at);
   void QueryOne(QueryItem& item, int64_t now_ns);
 

@@ -6,10 +6,10 @@
 
 #include "absl/base/internal/raw_logging.h"
 #include "absl/container/flat_hash_map.h"
-#include "server/algorithm/calendar.h"
+#include "server/algorithm/calendar/calendar.h"
+#include "server/store/kept_bookings.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/memory/view.h"
-#include "server/store/standing.h"
 
 namespace sluice::store {
 
@@ -67,10 +67,10 @@ void MemoryStore::MoveLocked(MoveOperation& operation, absl::Span<Held> held, Mo
     Fold(held[i], at);
     const BucketState* state = View{held[i].rule->parameters, held[i].word}.Booked();
     if (state == nullptr) continue;
-    after_all_ns = std::max(after_all_ns, state->LastMomentNs());
+    after_all_ns = std::max(after_all_ns, state->LastGrantTimeNs());
     int64_t previous_ns = 0;
     booked[i] =
-        state->FindBooking(operation.moment_ns, operation.receipt_id, &booking, &previous_ns);
+        state->FindBooking(operation.grant_time_ns, operation.receipt_id, &booking, &previous_ns);
     any |= booked[i];
     if (booked[i]) from_ns = std::max(from_ns, previous_ns);
   }
@@ -79,7 +79,7 @@ void MemoryStore::MoveLocked(MoveOperation& operation, absl::Span<Held> held, Mo
     if (!booked[i]) continue;
     BucketState* const state = StateOf(held[i]);
     index_.CountState(*state, *held[i].rule, -1);
-    state->CancelBooking(held[i].rule->parameters, operation.moment_ns, operation.receipt_id);
+    state->CancelBooking(held[i].rule->parameters, operation.grant_time_ns, operation.receipt_id);
     index_.CountState(*state, *held[i].rule, +1);
   }
   size_t enforced[common::bounds::kMaxCharges];
@@ -91,15 +91,16 @@ void MemoryStore::MoveLocked(MoveOperation& operation, absl::Span<Held> held, Mo
     return View{held[i].rule->parameters, held[i].word}.EarliestNs(operation.charges[i].permits, at,
                                                                    /*set=*/0, not_before_ns);
   };
-  const int64_t moment_ns = algorithm::JointMomentNs(
+  const int64_t grant_time_ns = algorithm::JointGrantTimeNs(
       n, from_ns, after_all_ns,
       [&](size_t e, int64_t not_before_ns) { return earliest(enforced[e], not_before_ns); });
-  // Figures that were lowered may leave no earlier place, nor its own: what was given stands.
-  const bool moved = moment_ns < operation.moment_ns;
-  booking.moment_ns = moved ? moment_ns : operation.moment_ns;
+  // Parameters that were lowered may leave no earlier place, nor its own: what was given stands.
+  const bool moved = grant_time_ns < operation.grant_time_ns;
+  booking.grant_time_ns = moved ? grant_time_ns : operation.grant_time_ns;
   for (size_t i = 0; i < held.size(); ++i) {
     if (!booked[i]) continue;
-    if (held[i].rule->shadow && moved && earliest(i, booking.moment_ns) != booking.moment_ns) {
+    if (held[i].rule->shadow && moved &&
+        earliest(i, booking.grant_time_ns) != booking.grant_time_ns) {
       continue;
     }
     booking.permits = operation.charges[i].permits;
@@ -108,7 +109,7 @@ void MemoryStore::MoveLocked(MoveOperation& operation, absl::Span<Held> held, Mo
     state->Book(held[i].rule->parameters, booking, at);
     index_.CountState(*state, *held[i].rule, +1);
   }
-  operation.moment_ns = booking.moment_ns;
+  operation.grant_time_ns = booking.grant_time_ns;
   operation.outcome = moved ? MoveOutcome::kMoved : MoveOutcome::kStays;
 }
 
@@ -202,8 +203,8 @@ void MemoryStore::TakeOut(absl::Span<const Rebooking> items, Rebooked& all, Mome
       const Held& h = all.buckets[all.bucket[all.first[i] + c]];
       if (h.record == nullptr || Record::IsPlain(h.word)) continue;
       BucketState* const state = Record::StateOf(h.word);
-      if (item.moment_ns > at.now_ns) {
-        if (state->CancelBooking(h.rule->parameters, item.moment_ns, item.receipt_id)) {
+      if (item.grant_time_ns > at.now_ns) {
+        if (state->CancelBooking(h.rule->parameters, item.grant_time_ns, item.receipt_id)) {
           all.taken_out[i] = true;
         }
       } else if (state->Refund(h.rule->parameters, item.receipt_id, at).has_value()) {
@@ -215,7 +216,7 @@ void MemoryStore::TakeOut(absl::Span<const Rebooking> items, Rebooked& all, Mome
 }
 
 void MemoryStore::PlaceAnew(absl::Span<Rebooking> items, Rebooked& all, Moment at) {
-  Standing standing;
+  KeptBookings standing;
   for (size_t i = 0; i < items.size(); ++i) {
     if (all.taken_out[i]) standing.Follow(all.set[i]);
   }
@@ -254,22 +255,22 @@ void MemoryStore::PlaceAnew(absl::Span<Rebooking> items, Rebooked& all, Moment a
       }
       enforced[n++] = c;
       const BucketState* state = View{h.rule->parameters, h.word}.Booked();
-      if (state != nullptr) after_all_ns = std::max(after_all_ns, state->LastMomentNs());
+      if (state != nullptr) after_all_ns = std::max(after_all_ns, state->LastGrantTimeNs());
     }
     // Whom it comes behind was looked up above.
     const auto earliest = [&](size_t c, int64_t not_before_ns) {
       return View{held(c).rule->parameters, held(c).word}.EarliestNs(item.charges[c].permits, at,
                                                                      /*set=*/0, not_before_ns);
     };
-    const int64_t moment_ns = algorithm::JointMomentNs(
+    const int64_t grant_time_ns = algorithm::JointGrantTimeNs(
         n, from_ns, after_all_ns,
         [&](size_t e, int64_t not_before_ns) { return earliest(enforced[e], not_before_ns); });
-    if (!room || moment_ns > item.until_ns) {
+    if (!room || grant_time_ns > item.until_ns) {
       item.outcome = Rebooking::Outcome::kDenied;
       item.retry_after_ns = !room ? kOverflowRetryNs
-                            : moment_ns == kNeverNs
+                            : grant_time_ns == kNeverNs
                                 ? kNeverNs
-                                : moment_ns - std::max(item.until_ns, at.now_ns);
+                                : grant_time_ns - std::max(item.until_ns, at.now_ns);
       for (size_t c = 0; c < item.charges.size(); ++c) {
         const Held& h = held(c);
         ChargeResult& result = item.results[c];
@@ -280,20 +281,20 @@ void MemoryStore::PlaceAnew(absl::Span<Rebooking> items, Rebooked& all, Moment a
       continue;
     }
     item.outcome = Rebooking::Outcome::kBooked;
-    item.moment_ns = moment_ns;
-    last_of_set[all.set[i]] = moment_ns;
+    item.grant_time_ns = grant_time_ns;
+    last_of_set[all.set[i]] = grant_time_ns;
     for (size_t c = 0; c < item.charges.size(); ++c) {
       Held& h = held(c);
       if (h.record == nullptr) continue;
       const algorithm::Parameters& parameters = h.rule->parameters;
-      if (h.rule->shadow && earliest(c, moment_ns) != moment_ns) continue;
+      if (h.rule->shadow && earliest(c, grant_time_ns) != grant_time_ns) continue;
       if (Record::IsPlain(h.word)) {
-        h.word = Record::WordOf(new BucketState(BucketState::FromFullAt(h.word)));
+        h.word = Record::WordOf(new BucketState(BucketState::FromTat(h.word)));
       }
       BucketState* const state = Record::StateOf(h.word);
-      if (moment_ns > at.now_ns) {
-        state->Book(parameters, {moment_ns, item.charges[c].permits, item.receipt_id, all.set[i]},
-                    at);
+      if (grant_time_ns > at.now_ns) {
+        state->Book(parameters,
+                    {grant_time_ns, item.charges[c].permits, item.receipt_id, all.set[i]}, at);
         continue;
       }
       bool evicted = false;

@@ -5,10 +5,10 @@
 //   bit 63  locked: whoever set it alone may change the word
 //   bit 62  pointer form: the low 62 bits are an algorithm::BucketState*, which is only to be
 //           touched while the word is locked
-//   else    the low 62 bits are a token bucket's full_at, in ticks of the record's rule
+//   else    the low 62 bits are a token bucket's tat, in ticks of the record's rule
 //   kDead   the record was dropped or replaced and never comes back; look the key up again
 //
-// A plain word is changed by compare-and-swap. That a word goes from one full_at over others back
+// A plain word is changed by compare-and-swap. That a word goes from one tat over others back
 // to the same one between a load and the swap does no harm: the decision depends on nothing else.
 #ifndef SLUICE_SERVER_STORE_MEMORY_RECORD_H_
 #define SLUICE_SERVER_STORE_MEMORY_RECORD_H_
@@ -22,8 +22,8 @@
 #include <new>
 #include <string_view>
 
+#include "common/strings.h"
 #include "server/algorithm/bucket_state.h"
-#include "server/common/strings.h"
 #include "server/store/memory/leak_check.h"
 
 namespace sluice::store::memory {
@@ -56,7 +56,7 @@ class Record {
 
   bool HasKey(std::string_view key) const { return common::SameBytes(this->key(), key); }
 
-  // Neither locked nor a pointer nor dead: the word is a full_at.
+  // Neither locked nor a pointer nor dead: the word is a tat.
   static bool IsPlain(uint64_t word) { return word < kPointer; }
   static algorithm::BucketState* StateOf(uint64_t word) {
     return reinterpret_cast<algorithm::BucketState*>(word & (kPointer - 1));

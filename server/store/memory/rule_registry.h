@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "server/store/memory/epoch.h"
 #include "server/store/rule.h"
 

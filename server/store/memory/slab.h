@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "server/store/memory/pages.h"
 
 namespace sluice::store::memory {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 
 namespace sluice::store::memory {
 

@@ -38,9 +38,9 @@ struct View {
     if (!memory::Record::IsPlain(word)) {
       return memory::Record::StateOf(word)->CanTake(parameters, permits, at, set);
     }
-    uint64_t full_at = word;
+    uint64_t tat = word;
     return algorithm::TryTake(parameters.token_bucket, permits,
-                              algorithm::ToTicks(parameters.token_bucket, at.now_ns), &full_at);
+                              algorithm::ToTicks(parameters.token_bucket, at.now_ns), &tat);
   }
   int64_t EarliestNs(uint64_t permits, algorithm::Moment at, uint64_t set, int64_t from_ns) const {
     if (!memory::Record::IsPlain(word)) {

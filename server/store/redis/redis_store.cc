@@ -6,10 +6,10 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/strings.h"
-#include "server/store/redis/bucket_wire.h"
-#include "server/store/redis/nodes.h"
-#include "server/store/redis/shard.h"
+#include "common/strings.h"
+#include "server/store/redis/shard/shard.h"
+#include "server/store/redis/sharing/node_registry.h"
+#include "server/store/redis/wire/stored_bucket.h"
 
 namespace sluice::store {
 namespace {
@@ -30,10 +30,10 @@ uint64_t RandomWord() {
 
 namespace {
 
-redis::IdentificationOptions IdentificationOf(const RedisStoreOptions& options, common::Log* log) {
-  redis::IdentificationOptions identification;
+redis::FenceCheckOptions FenceCheckOf(const RedisStoreOptions& options, common::Log* log) {
+  redis::FenceCheckOptions identification;
   identification.name_space = options.name_space;
-  // Where buckets may be evicted the marker may be, which empties none of the others.
+  // Where buckets may be evicted the fence may be, which empties none of the others.
   identification.policy.after_loss =
       options.allow_eviction ? redis::AfterLoss::kFull : options.after_data_loss;
   identification.policy.may_fail_over = options.url.topology == redis::Topology::kSentinel;
@@ -52,15 +52,15 @@ RedisStore::RedisStore(const common::Clock& clock, RedisStoreOptions options, co
       instance_(absl::StrCat(absl::Hex(RandomWord(), absl::kZeroPad16))),
       availability_(clock, log, options_.url.ToString(),
                     [this] {
-                      redis::Availability::Decided decided;
+                      redis::CircuitBreaker::Decided decided;
                       for (const auto& shard : shards_) {
                         decided.allowed += shard->counters().allowed_away.value();
                         decided.denied += shard->counters().denied_away.value();
                       }
                       return decided;
                     }),
-      figure_watch_(clock, log),
-      identification_(IdentificationOf(options_, log)),
+      config_mismatch_(clock, log),
+      identification_(FenceCheckOf(options_, log)),
       split_(kMaxLocalBuckets),
       away_(kMaxLocalBuckets),
       // Receipts of several nodes lie in one bucket: serials from random beginnings do not meet.
@@ -169,10 +169,10 @@ void RedisStore::TellFirstConnections(const absl::Status& status) {
 
 void RedisStore::Register(std::shared_ptr<const Rule> rule) {
   auto entry = std::make_shared<redis::RuleEntry>();
-  entry->figures = redis::Figures(rule->parameters);
+  entry->encoded_parameters = redis::EncodeParameters(rule->parameters);
   entry->writer = absl::StrCat(instance_, ".", rule->id);
   const uint32_t id = rule->id;
-  const bool needs_nodes = rule->sharing != Sharing::kExact || rule->split_when_store_away;
+  const bool needs_nodes = rule->sharing != Sharing::kExact || rule->split_when_store_unavailable;
   entry->rule = std::move(rule);
   {
     common::MutexLock lock(&mu_);
@@ -239,7 +239,8 @@ void RedisStore::Rebook(RebookOperation* operation) {
   // Redis, where nothing is booked ahead for it.
   for (const Rebooking& item : operation->items) {
     for (const Charge& charge : item.charges) {
-      if (charge.rule->sharing == Sharing::kExact && !charge.rule->split_when_store_away) continue;
+      if (charge.rule->sharing == Sharing::kExact && !charge.rule->split_when_store_unavailable)
+        continue;
       operation->status = RebookStatus::kUnsupported;
       return operation->Done();
     }
@@ -295,7 +296,7 @@ StoreHealth RedisStore::Health() const {
   if (!first_told_ || first_status_.ok()) return health;
   // No server was named yet: see TellFirstConnections.
   health.away = true;
-  health.times_away = 1;
+  health.times_unavailable = 1;
   health.why = std::string(first_status_.message());
   return health;
 }

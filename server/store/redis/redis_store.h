@@ -22,7 +22,7 @@
 //    All nodes obey one order.
 //
 //  - Sharing. Rules that say so are decided by the node itself: by its share (membership.h,
-//    local_buckets.h), or by what it knows (relaxed_keys.h); see shard_local.cc.
+//    local_buckets.h), or by what it knows (relaxed_buckets.h); see local_decisions.cc.
 #ifndef SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 
@@ -41,17 +41,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/common/clock.h"
-#include "server/common/log.h"
-#include "server/common/mutex.h"
-#include "server/net/event_loop.h"
-#include "server/net/resolver.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mutex.h"
+#include "common/net/event_loop.h"
+#include "common/net/resolver.h"
 #include "server/store/memory/used_receipts.h"
-#include "server/store/redis/availability.h"
-#include "server/store/redis/figure_watch.h"
-#include "server/store/redis/identification.h"
-#include "server/store/redis/local_buckets.h"
-#include "server/store/redis/redis_url.h"
+#include "server/store/redis/connection/circuit_breaker.h"
+#include "server/store/redis/connection/redis_url.h"
+#include "server/store/redis/fencing/fence_check.h"
+#include "server/store/redis/sharing/config_mismatch.h"
+#include "server/store/redis/sharing/local_buckets.h"
 #include "server/store/store.h"
 
 namespace sluice::store {
@@ -111,7 +111,7 @@ struct RedisStoreOptions {
 // that is started on another thread, on a loop chosen by its first bucket.
 //
 // Outcomes beside those of any store: kUnavailable (away, and a limit says deny; or an answer that
-// did not come), kGranted with Source::kStoreAway (away, and all limits say allow).
+// did not come), kGranted with Source::kStoreUnavailable (away, and all limits say allow).
 class RedisStore final : public Store {
  public:
   // `clock` is that of the operations' deadlines. All outlive it; `log` may be null. The loops run
@@ -154,8 +154,8 @@ class RedisStore final : public Store {
             absl::AnyInvocable<void(const redis::Reply*)> done);
   StoreStats Stats() const override;
   StoreHealth Health() const override;
-  // Limits for which another node has other figures, by name.
-  std::vector<DifferingLimit> Differing() const { return figure_watch_.Differing(); }
+  // Limits for which another node has other parameters, by name.
+  std::vector<DifferingLimit> Differing() const { return config_mismatch_.Differing(); }
   uint64_t OvershootPermits(uint32_t limit_id) const override;
   bool Maintain() override;
 
@@ -181,10 +181,10 @@ class RedisStore final : public Store {
   common::Log* const log_;
   const std::string instance_;  // random: tells what this process wrote
   std::shared_ptr<const net::TlsContext> tls_;
-  redis::Availability availability_;
-  redis::FigureWatch figure_watch_;
-  const redis::IdentificationOptions identification_;
-  redis::KnownMarkers known_markers_;
+  redis::CircuitBreaker availability_;
+  redis::ConfigMismatch config_mismatch_;
+  const redis::FenceCheckOptions identification_;
+  redis::KnownFences known_fences_;
   // Of limits with sharing: split; and of those with on_store_failure: split, while Redis is away.
   redis::LocalBuckets split_;
   redis::LocalBuckets away_;

@@ -9,8 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/errors.h"
-#include "server/common/strings.h"
+#include "common/errors.h"
+#include "common/strings.h"
 
 namespace sluice::transport {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/common/clock.h"
-#include "server/common/errors.h"
-#include "server/common/metrics.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/metrics.h"
 
 namespace sluice::transport {
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "server/common/per_thread.h"
+#include "common/per_thread.h"
 #include "server/transport/grpc/call_context.h"
 
 namespace sluice::transport {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "server/common/bounds.h"
+#include "common/bounds.h"
 
 namespace sluice::transport {
 namespace {

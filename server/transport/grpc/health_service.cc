@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "server/common/errors.h"
-#include "server/common/mutex.h"
+#include "common/errors.h"
+#include "common/mutex.h"
 #include "server/transport/grpc/call_context.h"
 
 namespace sluice::transport {

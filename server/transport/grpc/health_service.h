@@ -3,7 +3,7 @@
 #define SLUICE_SERVER_TRANSPORT_GRPC_HEALTH_SERVICE_H_
 
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "server/transport/health/health_board.h"
+#include "server/transport/services/health_board.h"
 
 namespace sluice::transport {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "server/transport/wire/admin_wire.h"
+#include "server/transport/services/limit_admin_messages.h"
 
 namespace sluice::transport {
 

@@ -2,8 +2,8 @@
 #ifndef SLUICE_SERVER_TRANSPORT_GRPC_LIMIT_ADMIN_SERVICE_H_
 #define SLUICE_SERVER_TRANSPORT_GRPC_LIMIT_ADMIN_SERVICE_H_
 
-#include "server/common/log.h"
-#include "server/common/metrics.h"
+#include "common/log.h"
+#include "common/metrics.h"
 #include "server/service/limit_admin.h"
 #include "server/transport/grpc/bearer_token.h"
 #include "server/transport/grpc/call_context.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/common/strings.h"
+#include "common/strings.h"
 
 namespace sluice::transport {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "server/common/errors.h"
-#include "server/transport/wire/rate_limiter_wire.h"
+#include "common/errors.h"
+#include "server/transport/services/rate_limiter_messages.h"
 
 namespace sluice::transport {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
-#include "server/transport/reflection/reflection.h"
+#include "server/transport/services/reflection.h"
 
 namespace sluice::transport {
 

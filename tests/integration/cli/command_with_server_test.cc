@@ -161,11 +161,11 @@ TEST_P(CommandWithServerTest, AcquireWithoutSleepEndsAtOnceAndItsPlaceCanBeGiven
   EXPECT_THAT(Sluice("query slow k").out, HasSubstr("WAITING  FIRST IN\n"));
   EXPECT_THAT(Sluice("query slow k").out, ContainsRegex(" 1 +59m[0-9]+s\n"));
   EXPECT_THAT(Sluice("query slow k --output json").out,
-              HasSubstr("\"waiting\":1,\"next_moment_after_ns\":3"));
+              HasSubstr("\"waiting\":1,\"next_grant_after_ns\":3"));
   EXPECT_THAT(Sluice("watch slow k --count 1").out, HasSubstr(", 1 waiting, the first for 59m"));
   EXPECT_THAT(Sluice("keys slow").out, HasSubstr("WAITING  FIRST IN\n"));
   EXPECT_THAT(Sluice("keys slow --output json").out,
-              HasSubstr("\"waiting\":1,\"next_moment_after_ns\":3"));
+              HasSubstr("\"waiting\":1,\"next_grant_after_ns\":3"));
 
   EXPECT_EQ(Sluice("refund " + receipt).exit_code, 0);
   EXPECT_THAT(Sluice("query slow k").out, Not(HasSubstr("WAITING")));

@@ -5,7 +5,7 @@
 #include <set>
 #include <thread>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "sluice/v1/admin.grpc.pb.h"
 #include "sluice/v1/rate_limiter.grpc.pb.h"
 
@@ -288,11 +288,11 @@ class StandInServer::Admin final : public v1::LimitAdmin::Service {
     response->set_last_error("/etc/sluice/limits.yaml:3:5: limits[0].rate: \"5\"");
     v1::StoreStatus* store = response->mutable_store();
     store->set_kind("redis");
-    store->set_state(v1::StoreStatus::STATE_AWAY);
+    store->set_state(v1::StoreStatus::STATE_UNAVAILABLE);
     store->mutable_since()->set_seconds(1'700'000'100);
-    store->set_times_away(2);
+    store->set_times_unavailable(2);
     store->set_last_error("no answer within the budget");
-    v1::StoreStatus::AwayDecisions* decided = store->add_decided_away();
+    v1::StoreStatus::UnavailableDecisions* decided = store->add_decided_while_unavailable();
     decided->set_limit("api");
     decided->set_allowed(7);
     decided->set_denied(5);

@@ -96,7 +96,7 @@ TEST_P(RedisRefusalsTest, AddressesAtWhichNobodyAnswers) {
     grpc::ClientContext context;
     v1::ConfigStatus status;
     ASSERT_TRUE(admin_->GetConfigStatus(&context, v1::GetConfigStatusRequest(), &status).ok());
-    EXPECT_EQ(status.store().state(), v1::StoreStatus::STATE_AWAY) << store;
+    EXPECT_EQ(status.store().state(), v1::StoreStatus::STATE_UNAVAILABLE) << store;
     EXPECT_THAT(status.store().last_error(), HasSubstr("127.0.0.1:1"));
   }
 }
@@ -351,7 +351,7 @@ TEST_P(RedisRefusalsTest, NodesOfDifferentLimitsSaySo) {
     return response.store().differing();
   };
   for (int i = 0; i < 5; ++i) {
-    // The first time that a bucket is of other figures means nothing: a limit was changed.
+    // The first time that a bucket is of other parameters means nothing: a limit was changed.
     EXPECT_EQ(differing().empty(), i < 3) << i;
     for (const char* limit : {"api", "same"}) {
       EXPECT_TRUE(Granted(limit, "k"));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "tests/integration/server/server_test.h"
 #include "tests/support/redis_server.h"
 
@@ -276,7 +276,7 @@ TEST_P(RedisSharingTest, GoesOnWithItsShareWhileRedisIsAway) {
   EXPECT_EQ(queried.buckets(0).source(), v1::SOURCE_STORE_AWAY);
   bool counted = false;
   const v1::ConfigStatus status = Status();
-  for (const auto& one : status.store().decided_away()) {
+  for (const auto& one : status.store().decided_while_unavailable()) {
     counted |= one.limit() == "going" && one.allowed() > 0;
   }
   EXPECT_TRUE(counted);

@@ -202,7 +202,7 @@ TEST_P(RedisServerTest, NodesHoldCallersInOneLine) {
   // The second moves to where the first was.
   EXPECT_TRUE(Eventually([&] {
     const v1::BucketStatus bucket = line();
-    return bucket.waiting() == 2 && bucket.next_moment_after().seconds() <= 3600;
+    return bucket.waiting() == 2 && bucket.next_grant_after().seconds() <= 3600;
   }));
   third->context.TryCancel();
   EXPECT_FALSE(third->granted.get());
@@ -218,7 +218,7 @@ TEST_P(RedisServerTest, NodesHoldCallersInOneLine) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(7 * 250));
 }
 
-// Who waits when a limit is raised is let through by the new figures.
+// Who waits when a limit is raised is let through by the new parameters.
 TEST_P(RedisServerTest, HeldCallersAreBookedAnewWhenTheirLimitChanges) {
   Start(Options("limits: []"));
   ASSERT_TRUE(server_->ready());
@@ -333,11 +333,11 @@ TEST_P(RedisServerTest, ShowsThatRedisIsAwayAndWhatWasDecidedMeanwhile) {
   EXPECT_TRUE(Granted("allow", "k"));
   EXPECT_EQ(status().kind(), "redis");
   EXPECT_EQ(status().state(), v1::StoreStatus::STATE_SERVING);
-  EXPECT_EQ(status().times_away(), 0u);
+  EXPECT_EQ(status().times_unavailable(), 0u);
   EXPECT_GT(status().since().seconds(), 0);
 
   redis_.Kill();
-  EXPECT_TRUE(Eventually([&] { return status().state() == v1::StoreStatus::STATE_AWAY; }));
+  EXPECT_TRUE(Eventually([&] { return status().state() == v1::StoreStatus::STATE_UNAVAILABLE; }));
   // Each thread sees it for itself.
   EXPECT_TRUE(Eventually([&] { return Acquire(Request("deny", "k")).error_code() == 14; }));
   for (int i = 0; i < 3; ++i) {
@@ -353,18 +353,18 @@ TEST_P(RedisServerTest, ShowsThatRedisIsAwayAndWhatWasDecidedMeanwhile) {
   EXPECT_EQ(queried.buckets(0).source(), v1::SOURCE_STORE_AWAY);
   EXPECT_EQ(queried.buckets(0).error().code(), grpc::StatusCode::UNAVAILABLE);
   const v1::StoreStatus away = status();
-  EXPECT_EQ(away.times_away(), 1u);
+  EXPECT_EQ(away.times_unavailable(), 1u);
   EXPECT_FALSE(away.last_error().empty());
-  ASSERT_EQ(away.decided_away_size(), 2);
-  EXPECT_EQ(away.decided_away(0).limit(), "allow");
-  EXPECT_EQ(away.decided_away(0).allowed(), 3u);
-  EXPECT_EQ(away.decided_away(0).denied(), 0u);
-  EXPECT_GE(away.decided_away(1).denied(), 1u);
+  ASSERT_EQ(away.decided_while_unavailable_size(), 2);
+  EXPECT_EQ(away.decided_while_unavailable(0).limit(), "allow");
+  EXPECT_EQ(away.decided_while_unavailable(0).allowed(), 3u);
+  EXPECT_EQ(away.decided_while_unavailable(0).denied(), 0u);
+  EXPECT_GE(away.decided_while_unavailable(1).denied(), 1u);
 
   redis_.Start();
   EXPECT_TRUE(Eventually([&] { return status().state() == v1::StoreStatus::STATE_SERVING; }));
   EXPECT_TRUE(Granted("deny", "k"));
-  EXPECT_EQ(status().times_away(), 1u);
+  EXPECT_EQ(status().times_unavailable(), 1u);
   EXPECT_EQ(lines("event=redis_away"), 1) << server_->log();
   EXPECT_EQ(lines("event=redis_back"), 1) << server_->log();
   EXPECT_THAT(server_->log(), HasSubstr("allowed_meanwhile=3"));
@@ -373,7 +373,7 @@ TEST_P(RedisServerTest, ShowsThatRedisIsAwayAndWhatWasDecidedMeanwhile) {
   ASSERT_TRUE(admin_->GetStats(&stats_context, v1::GetStatsRequest(), &stats).ok());
   EXPECT_EQ(stats.store().decisions(), 2u);
   EXPECT_GE(stats.store().commands(), 2u);
-  EXPECT_EQ(stats.limits(0).away_allowed(), 3u);
+  EXPECT_EQ(stats.limits(0).allowed_while_unavailable(), 3u);
 }
 
 TEST_P(RedisServerTest, RefusesToStartOnARedisThatWillNotDo) {

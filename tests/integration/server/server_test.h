@@ -8,9 +8,9 @@
 #include <string>
 #include <thread>
 
+#include "common/executed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/common/executed.h"
 #include "sluice/v1/admin.grpc.pb.h"
 #include "sluice/v1/rate_limiter.grpc.pb.h"
 #include "tests/support/server_process.h"

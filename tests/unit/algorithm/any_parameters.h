@@ -7,21 +7,21 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/algorithm/parameters.h"
 #include "tests/support/generators.h"
 
 namespace sluice::algorithm {
 
 struct AnyLimit {
-  test_support::Figures figures;
+  test_support::RandomParameters random;
   Parameters parameters;
 };
 
-// The parameters of a kind with given figures. fixed_window: UTC.
-inline Parameters ParametersOf(Kind kind, test_support::Figures figures, uint64_t burst,
+// The parameters of a kind with given parameters. fixed_window: UTC.
+inline Parameters ParametersOf(Kind kind, test_support::RandomParameters random, uint64_t burst,
                                uint64_t debt, uint32_t sub_windows) {
-  const Rate rate{figures.permits, figures.period_ns};
+  const Rate rate{random.permits, random.period_ns};
   switch (kind) {
     case Kind::kTokenBucket:
       return *MakeTokenBucket(rate, burst, debt);
@@ -43,9 +43,9 @@ struct BurstAndDebt {
   uint64_t debt = 0;
 };
 
-inline BurstAndDebt AnyBurst(test_support::Figures figures) {
+inline BurstAndDebt AnyBurst(test_support::RandomParameters random) {
   const uint64_t unit_ns =
-      (static_cast<uint64_t>(figures.period_ns) + figures.permits - 1) / figures.permits;
+      (static_cast<uint64_t>(random.period_ns) + random.permits - 1) / random.permits;
   const uint64_t most = std::max<uint64_t>(1, ((uint64_t{1} << 57) / unit_ns) / 2);
   BurstAndDebt any;
   any.burst = *rc::gen::oneOf(test_support::Magnitude(most),
@@ -58,10 +58,10 @@ inline BurstAndDebt AnyBurst(test_support::Figures figures) {
 }
 
 inline AnyLimit AnyParameters() {
-  const test_support::Figures figures = *test_support::AnyFigures();
-  const BurstAndDebt any = AnyBurst(figures);
-  return {figures, ParametersOf(AnyKind(), figures, any.burst, any.debt,
-                                *rc::gen::inRange<uint32_t>(1, 30))};
+  const test_support::RandomParameters random = *test_support::AnyParameters();
+  const BurstAndDebt any = AnyBurst(random);
+  return {random,
+          ParametersOf(AnyKind(), random, any.burst, any.debt, *rc::gen::inRange<uint32_t>(1, 30))};
 }
 
 }  // namespace sluice::algorithm

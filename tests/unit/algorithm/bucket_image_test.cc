@@ -27,24 +27,24 @@ class Twins {
 
   void Take(uint64_t permits, bool wait) {
     const uint64_t id = ++next_id_;
-    const int64_t moment_ns = kept_.EarliestNs(parameters_, permits, At(now_ns_), kSet);
-    RC_ASSERT(remade_.EarliestNs(parameters_, permits, At(now_ns_), kSet) == moment_ns);
-    if (moment_ns == kNeverNs || (moment_ns > now_ns_ && !wait)) return;
+    const int64_t grant_time_ns = kept_.EarliestNs(parameters_, permits, At(now_ns_), kSet);
+    RC_ASSERT(remade_.EarliestNs(parameters_, permits, At(now_ns_), kSet) == grant_time_ns);
+    if (grant_time_ns == kNeverNs || (grant_time_ns > now_ns_ && !wait)) return;
     for (BucketState* twin : {&kept_, &remade_}) {
-      if (moment_ns <= now_ns_) {
+      if (grant_time_ns <= now_ns_) {
         RC_ASSERT(twin->TryTake(parameters_, permits, At(now_ns_), id, nullptr, kSet));
       } else {
-        twin->Book(parameters_, {moment_ns, permits, id, kSet}, At(now_ns_));
+        twin->Book(parameters_, {grant_time_ns, permits, id, kSet}, At(now_ns_));
       }
     }
-    given_.push_back({moment_ns, id});
+    given_.push_back({grant_time_ns, id});
   }
 
   void GiveBack(size_t which) {
-    const auto [moment_ns, id] = given_[which];
-    if (moment_ns > now_ns_) {
-      RC_ASSERT(kept_.CancelBooking(parameters_, moment_ns, id) ==
-                remade_.CancelBooking(parameters_, moment_ns, id));
+    const auto [grant_time_ns, id] = given_[which];
+    if (grant_time_ns > now_ns_) {
+      RC_ASSERT(kept_.CancelBooking(parameters_, grant_time_ns, id) ==
+                remade_.CancelBooking(parameters_, grant_time_ns, id));
     } else {
       RC_ASSERT(kept_.Refund(parameters_, id, At(now_ns_)) ==
                 remade_.Refund(parameters_, id, At(now_ns_)));
@@ -53,7 +53,7 @@ class Twins {
 
   void Compare() {
     RC_ASSERT(kept_.bookings() == remade_.bookings());
-    RC_ASSERT(kept_.NextMomentNs() == remade_.NextMomentNs());
+    RC_ASSERT(kept_.NextGrantTimeNs() == remade_.NextGrantTimeNs());
     RC_ASSERT(kept_.open_receipts() == remade_.open_receipts());
     RC_ASSERT(kept_.IsFull(parameters_, At(now_ns_)) == remade_.IsFull(parameters_, At(now_ns_)));
     RC_ASSERT(kept_.LevelAt(parameters_, At(now_ns_)) == remade_.LevelAt(parameters_, At(now_ns_)));
@@ -64,7 +64,7 @@ class Twins {
  private:
   static constexpr uint64_t kSet = 7;
   struct Given {
-    int64_t moment_ns;
+    int64_t grant_time_ns;
     uint64_t id;
   };
 
@@ -82,7 +82,7 @@ RC_GTEST_PROP(BucketImageTest, DecidesTheSame, ()) {
   int64_t now_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);
   const int steps = *rc::gen::inRange(1, 60);
   for (int s = 0; s < steps; ++s) {
-    const test_support::Step step = *test_support::AnyStep(any.figures, MaxGrant(any.parameters));
+    const test_support::Step step = *test_support::AnyStep(any.random, MaxGrant(any.parameters));
     now_ns += std::abs(step.advance_ns) / *rc::gen::element<int64_t>(1, 4, 50);
     twins.BeginAt(now_ns);
     switch (*rc::gen::inRange(0, 5)) {

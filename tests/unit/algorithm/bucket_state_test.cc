@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/support/generators.h"
 #include "tests/support/window_checker.h"
 #include "tests/unit/algorithm/any_parameters.h"
@@ -46,11 +46,11 @@ TEST(BucketStateTest, ARefundGivesFractionsToo) {
 
 TEST(BucketStateTest, IsPlainOnceNoReceiptIsOpen) {
   const Parameters p = *MakeTokenBucket({1, kSecond}, 10, 0);
-  BucketState bucket = BucketState::FromFullAt(5 * kSecond);
+  BucketState bucket = BucketState::FromTat(5 * kSecond);
   EXPECT_TRUE(bucket.IsPlainTokenBucket());
   EXPECT_TRUE(bucket.TryTake(p, 1, At(kSecond), 7));
   EXPECT_FALSE(bucket.IsPlainTokenBucket());
-  EXPECT_EQ(bucket.full_at(), static_cast<uint64_t>(6 * kSecond));
+  EXPECT_EQ(bucket.tat(), static_cast<uint64_t>(6 * kSecond));
   bucket.CloseWorthless(p, At(6 * kSecond));
   EXPECT_TRUE(bucket.IsPlainTokenBucket());
 }
@@ -82,7 +82,7 @@ RC_GTEST_PROP(BucketStatePropertyTest, AsksAndTakesAlike, ()) {
   const AnyLimit limit = AnyParameters();
   BucketState bucket(limit.parameters);
   int64_t now = 0;
-  for (const auto& step : *test_support::AnySteps(limit.figures, MaxGrant(limit.parameters), 60)) {
+  for (const auto& step : *test_support::AnySteps(limit.random, MaxGrant(limit.parameters), 60)) {
     now = test_support::Advanced(now, step);
     const bool can = bucket.CanTake(limit.parameters, step.permits, At(now));
     const int64_t earliest = bucket.EarliestNs(limit.parameters, step.permits, At(now));
@@ -114,7 +114,7 @@ RC_GTEST_PROP(BucketStatePropertyTest, RefundsAreNeverGenerous, ()) {
   uint64_t next_id = 1;
   int64_t now = 0;
   int64_t latest = 0;
-  for (const auto& step : *test_support::AnySteps(limit.figures, MaxGrant(p), 80)) {
+  for (const auto& step : *test_support::AnySteps(limit.random, MaxGrant(p), 80)) {
     if (!steady || step.advance_ns > 0) now = test_support::Advanced(now, step);
     if (next_id > 1 && *rc::gen::inRange(0, 3) == 0) {
       const auto id = *rc::gen::inRange<uint64_t>(1, next_id);
@@ -154,18 +154,18 @@ RC_GTEST_PROP(BucketStatePropertyTest, RefundsAreNeverGenerous, ()) {
   }
   switch (p.kind) {
     case Kind::kTokenBucket:
-      RC_ASSERT(test_support::CheckRateInEveryWindow(history, limit.figures.permits,
-                                                     limit.figures.period_ns, MaxGrant(p)) == "");
+      RC_ASSERT(test_support::CheckRateInEveryWindow(history, limit.random.permits,
+                                                     limit.random.period_ns, MaxGrant(p)) == "");
       break;
     case Kind::kSlidingLog:
     case Kind::kSlidingWindow:
-      RC_ASSERT(test_support::CheckCountInEveryWindow(history, limit.figures.period_ns,
+      RC_ASSERT(test_support::CheckCountInEveryWindow(history, limit.random.period_ns,
                                                       Capacity(p)) == "");
       break;
     case Kind::kFixedWindow: {
       std::map<int64_t, test_support::Wide> sums;
       for (const Grant& grant : history) {
-        sums[grant.at_ns / limit.figures.period_ns] += grant.permits;
+        sums[grant.at_ns / limit.random.period_ns] += grant.permits;
       }
       for (const auto& [number, sum] : sums) RC_ASSERT(sum <= Capacity(p));
       break;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/algorithm/bucket_state.h"
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/support/generators.h"
 #include "tests/support/window_checker.h"
 #include "tests/unit/algorithm/any_parameters.h"
@@ -16,8 +16,8 @@
 namespace sluice::algorithm {
 namespace {
 
-using test_support::Figures;
 using test_support::Grant;
+using test_support::RandomParameters;
 using test_support::Wide;
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -115,7 +115,7 @@ TEST(CarryOverTest, OwingMoreThanCanBeSaidClosesReceipts) {
   BucketState bucket(from);
   ASSERT_TRUE(bucket.TryTake(from, uint64_t{1} << 39, At(kSecond), 1));
   bucket.Convert(from, to, At(kSecond));
-  EXPECT_EQ(bucket.full_at(), kMaxTat);
+  EXPECT_EQ(bucket.tat(), kMaxTat);
   EXPECT_EQ(bucket.EarliestNs(to, 1, At(kSecond)), kNeverNs);
   EXPECT_EQ(bucket.Refund(to, 1, At(kSecond)), std::nullopt);
 }
@@ -128,8 +128,8 @@ struct Change {
 // Of one kind; `raise`: neither rate nor burst nor debt falls and the period stays.
 Change AnyChange(bool raise) {
   const Kind kind = AnyKind();
-  Figures before = *test_support::AnyFigures();
-  Figures after = before;
+  RandomParameters before = *test_support::AnyParameters();
+  RandomParameters after = before;
   BurstAndDebt old_burst = AnyBurst(before);
   BurstAndDebt new_burst = old_burst;
   if (raise) {
@@ -143,7 +143,7 @@ Change AnyChange(bool raise) {
       new_burst.debt = std::max(new_burst.debt, more.debt);
     }
   } else {
-    after = *test_support::AnyFigures();
+    after = *test_support::AnyParameters();
     if (*rc::gen::arbitrary<bool>()) after.period_ns = before.period_ns;
     after.permits = std::min<uint64_t>(after.permits, after.period_ns);
     new_burst = AnyBurst(after);
@@ -157,7 +157,7 @@ Change AnyChange(bool raise) {
 // Takes a few, and leaves the moment in *now.
 BucketState UsedBucket(const AnyLimit& limit, int64_t* now, std::vector<Grant>* history) {
   BucketState bucket(limit.parameters);
-  for (const auto& step : *test_support::AnySteps(limit.figures, MaxGrant(limit.parameters), 25)) {
+  for (const auto& step : *test_support::AnySteps(limit.random, MaxGrant(limit.parameters), 25)) {
     if (step.advance_ns > 0) *now = test_support::Advanced(*now, step);
     if (bucket.TryTake(limit.parameters, step.permits, At(*now))) {
       history->push_back({*now, step.permits});
@@ -175,7 +175,7 @@ RC_GTEST_PROP(CarryOverPropertyTest, RaisingDeniesNobodyWhoWouldHaveBeenGranted,
   const Parameters& from = change.from.parameters;
   const Parameters& to = change.to.parameters;
   new_bucket.Convert(from, to, At(now));
-  for (const auto& step : *test_support::AnySteps(change.from.figures, MaxGrant(from), 40)) {
+  for (const auto& step : *test_support::AnySteps(change.from.random, MaxGrant(from), 40)) {
     if (step.advance_ns > 0) now = test_support::Advanced(now, step);
     RC_ASSERT(new_bucket.EarliestNs(to, step.permits, At(now)) <=
               old_bucket.EarliestNs(from, step.permits, At(now)));
@@ -194,7 +194,7 @@ RC_GTEST_PROP(CarryOverPropertyTest, NoChangeIsGenerous, ()) {
   BucketState bucket = UsedBucket(change.from, &now, &history);
   const int64_t changed_at = now;
   const Level before = bucket.LevelAt(from, At(now));
-  const uint64_t full_at_before = from.kind == Kind::kTokenBucket ? bucket.full_at() : 0;
+  const uint64_t tat_before = from.kind == Kind::kTokenBucket ? bucket.tat() : 0;
   bucket.Convert(from, to, At(now));
   const Level after = bucket.LevelAt(to, At(now));
 
@@ -202,19 +202,19 @@ RC_GTEST_PROP(CarryOverPropertyTest, NoChangeIsGenerous, ()) {
     // In exact ticks: lacking / burst does not fall (but by the rounding of a raise).
     const TokenBucket& a = from.token_bucket;
     const TokenBucket& b = to.token_bucket;
-    const Wide lacked = ShortfallTicks(full_at_before, ToTicks(a, now));
-    const Wide lacks = ShortfallTicks(bucket.full_at(), ToTicks(b, now));
+    const Wide lacked = ShortfallTicks(tat_before, ToTicks(a, now));
+    const Wide lacks = ShortfallTicks(bucket.tat(), ToTicks(b, now));
     if (lacked <= static_cast<Wide>(a.burst_ticks)) {
       if (lacked > 0) RC_ASSERT((lacks + 1) * a.burst_ticks > lacked * b.burst_ticks - 1);
       RC_ASSERT(lacked > 0 || lacks == 0);
-    } else if (bucket.full_at() < kMaxTat) {
+    } else if (bucket.tat() < kMaxTat) {
       RC_ASSERT((lacks + 2 - b.burst_ticks) * a.unit_ticks >=
                 (lacked - a.burst_ticks) * b.unit_ticks);
     }
   } else if (from.kind != Kind::kFixedWindow) {
-    const Figures& old_figures = change.from.figures;
-    const Figures& figures = change.to.figures;
-    if (figures.period_ns >= old_figures.period_ns) {
+    const RandomParameters& old_parameters = change.from.random;
+    const RandomParameters& random = change.to.random;
+    if (random.period_ns >= old_parameters.period_ns) {
       RC_ASSERT(static_cast<Wide>(after.capacity) - after.remaining >=
                 static_cast<Wide>(before.capacity) - before.remaining);
     }
@@ -223,19 +223,18 @@ RC_GTEST_PROP(CarryOverPropertyTest, NoChangeIsGenerous, ()) {
               static_cast<Wide>(before.capacity) - before.remaining);
   }
 
-  // From the change on, the new figures hold in every window, and a window that reaches back
+  // From the change on, the new parameters hold in every window, and a window that reaches back
   // before it counts what was taken then.
   std::vector<Grant> since;
-  for (const auto& step : *test_support::AnySteps(change.to.figures, MaxGrant(to), 40)) {
+  for (const auto& step : *test_support::AnySteps(change.to.random, MaxGrant(to), 40)) {
     if (step.advance_ns > 0) now = test_support::Advanced(now, step);
     if (!bucket.TryTake(to, step.permits, At(now))) continue;
     since.push_back({now, step.permits});
     if (to.kind != Kind::kSlidingLog && to.kind != Kind::kSlidingWindow) continue;
-    const int64_t reach =
-        now - std::min(change.to.figures.period_ns, change.from.figures.period_ns);
+    const int64_t reach = now - std::min(change.to.random.period_ns, change.from.random.period_ns);
     Wide sum = 0;
     for (const Grant& grant : history) {
-      if (grant.at_ns > reach && grant.at_ns > changed_at - change.from.figures.period_ns) {
+      if (grant.at_ns > reach && grant.at_ns > changed_at - change.from.random.period_ns) {
         sum += grant.permits;
       }
     }
@@ -246,13 +245,13 @@ RC_GTEST_PROP(CarryOverPropertyTest, NoChangeIsGenerous, ()) {
   }
   switch (to.kind) {
     case Kind::kTokenBucket:
-      RC_ASSERT(test_support::CheckRateInEveryWindow(since, change.to.figures.permits,
-                                                     change.to.figures.period_ns,
+      RC_ASSERT(test_support::CheckRateInEveryWindow(since, change.to.random.permits,
+                                                     change.to.random.period_ns,
                                                      MaxGrant(to)) == "");
       break;
     case Kind::kSlidingLog:
     case Kind::kSlidingWindow:
-      RC_ASSERT(test_support::CheckCountInEveryWindow(since, change.to.figures.period_ns,
+      RC_ASSERT(test_support::CheckCountInEveryWindow(since, change.to.random.period_ns,
                                                       Capacity(to)) == "");
       break;
     case Kind::kFixedWindow:
@@ -270,7 +269,7 @@ RC_GTEST_PROP(CarryOverPropertyTest, RefundsAfterAChangeAreNeverGenerous, ()) {
   std::map<uint64_t, Grant> taken;
   uint64_t next_id = 1;
   int64_t now = 0;
-  const auto steps = *test_support::AnySteps(change.from.figures, MaxGrant(from), 20);
+  const auto steps = *test_support::AnySteps(change.from.random, MaxGrant(from), 20);
   for (const auto& step : steps) {
     if (step.advance_ns > 0) now = test_support::Advanced(now, step);
     if (bucket.TryTake(from, step.permits, At(now), next_id)) {

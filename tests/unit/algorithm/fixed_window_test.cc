@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/algorithm/wide.h"
 #include "tests/support/generators.h"
 #include "tests/support/reference.h"
@@ -15,8 +15,8 @@
 namespace sluice::algorithm {
 namespace {
 
-using test_support::Figures;
 using test_support::Grant;
+using test_support::RandomParameters;
 using test_support::Step;
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -145,32 +145,32 @@ TEST(FixedWindowTest, WindowsBefore1970AreWindowsToo) {
 }
 
 struct Limit {
-  Figures figures;
+  RandomParameters random;
   int64_t utc_offset_ns;
   FixedWindow p;
 };
 
 Limit AnyFixedWindow() {
-  const Figures figures = *test_support::AnyFigures();
+  const RandomParameters random = *test_support::AnyParameters();
   const auto offset = *rc::gen::element<int64_t>(0, kHour, -5 * kHour - 30 * kMinute, kDay);
-  return {figures, offset, Make(figures.permits, figures.period_ns, offset)};
+  return {random, offset, Make(random.permits, random.period_ns, offset)};
 }
 
 RC_GTEST_PROP(FixedWindowPropertyTest, WithAClockThatNobodySetsEachWindowIsExact, ()) {
   const Limit limit = AnyFixedWindow();
-  test_support::ReferenceFixedWindow reference(limit.figures.permits, limit.figures.period_ns,
+  test_support::ReferenceFixedWindow reference(limit.random.permits, limit.random.period_ns,
                                                limit.utc_offset_ns);
   const auto wall_offset = *rc::gen::inRange<int64_t>(0, kMidnight);
   FixedWindowState window;
   int64_t now = 0;
-  for (const Step& step : *test_support::AnySteps(limit.figures, limit.figures.permits, 100)) {
+  for (const Step& step : *test_support::AnySteps(limit.random, limit.random.permits, 100)) {
     if (step.advance_ns > 0) now = test_support::Advanced(now, step);
     const Moment at{now, now + wall_offset};
     const int64_t earliest = window.EarliestNs(limit.p, step.permits, at);
     const auto would_at = [&](int64_t moment) {
       return window.CanTake(limit.p, step.permits, {moment, moment + wall_offset});
     };
-    if (step.permits > limit.figures.permits) {
+    if (step.permits > limit.random.permits) {
       RC_ASSERT(earliest == kNeverNs);
     } else {
       RC_ASSERT(would_at(earliest));
@@ -188,15 +188,15 @@ RC_GTEST_PROP(FixedWindowPropertyTest, NobodyIsDeniedForLongerThanAPeriod, ()) {
   const auto any_wall = [&] {
     return *rc::gen::oneOf(
         rc::gen::inRange<int64_t>(-kDay, kMidnight),
-        rc::gen::inRange<int64_t>(-3 * limit.figures.period_ns, 3 * limit.figures.period_ns));
+        rc::gen::inRange<int64_t>(-3 * limit.random.period_ns, 3 * limit.random.period_ns));
   };
   FixedWindowState window;
   int64_t now = 0;
-  for (const Step& step : *test_support::AnySteps(limit.figures, limit.figures.permits, 60)) {
+  for (const Step& step : *test_support::AnySteps(limit.random, limit.random.permits, 60)) {
     if (step.advance_ns > 0) now = test_support::Advanced(now, step);
     if (!window.TryTake(limit.p, step.permits, {now, any_wall()})) {
-      RC_ASSERT(window.CanTake(limit.p, limit.figures.permits,
-                               {now + limit.figures.period_ns, any_wall()}));
+      RC_ASSERT(window.CanTake(limit.p, limit.random.permits,
+                               {now + limit.random.period_ns, any_wall()}));
     }
   }
 }

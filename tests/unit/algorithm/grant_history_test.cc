@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 
 namespace sluice::testing {
 namespace {

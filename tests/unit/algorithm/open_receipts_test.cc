@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/common/bounds.h"
+#include "common/bounds.h"
 
 namespace sluice::algorithm {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/algorithm/wide.h"
 #include "tests/support/generators.h"
 #include "tests/support/reference.h"
@@ -15,8 +15,8 @@
 namespace sluice::algorithm {
 namespace {
 
-using test_support::Figures;
 using test_support::Grant;
+using test_support::RandomParameters;
 using test_support::Step;
 
 constexpr int64_t kMs = 1'000'000;
@@ -149,14 +149,14 @@ TEST(SlidingLogTest, GivesItsMemoryBackWhenItRunsEmpty) {
 }
 
 RC_GTEST_PROP(SlidingLogPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOver, ()) {
-  const Figures figures = *test_support::AnyFigures();
-  const SlidingLog p = Make(figures.permits, figures.period_ns);
-  test_support::ReferenceLog reference(figures.permits, figures.period_ns, p.quantum_ns);
+  const RandomParameters random = *test_support::AnyParameters();
+  const SlidingLog p = Make(random.permits, random.period_ns);
+  test_support::ReferenceLog reference(random.permits, random.period_ns, p.quantum_ns);
   SlidingLogState log;
-  int64_t now = *rc::gen::inRange<int64_t>(0, 2 * figures.period_ns);
+  int64_t now = *rc::gen::inRange<int64_t>(0, 2 * random.period_ns);
   int64_t latest = 0;
   std::vector<Grant> history;
-  for (const Step& step : *test_support::AnySteps(figures, figures.permits, 100)) {
+  for (const Step& step : *test_support::AnySteps(random, random.permits, 100)) {
     now = test_support::Advanced(now, step);
     latest = std::max(latest, now);
     const bool would = log.CanTake(p, step.permits, now);
@@ -171,7 +171,7 @@ RC_GTEST_PROP(SlidingLogPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOver
       history.push_back({latest, step.permits});
       continue;
     }
-    if (step.permits > figures.permits) {
+    if (step.permits > random.permits) {
       RC_ASSERT(earliest == kNeverNs);
       continue;
     }
@@ -180,30 +180,28 @@ RC_GTEST_PROP(SlidingLogPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOver
     const Level level = log.LevelAt(p, now);
     RC_ASSERT(log.IsFull(p, now + level.reset_after_ns));
     RC_ASSERT(!log.IsFull(p, now + level.reset_after_ns - 1));
-    RC_ASSERT(level.remaining == static_cast<int64_t>(figures.permits - log.Counted(p, now)));
+    RC_ASSERT(level.remaining == static_cast<int64_t>(random.permits - log.Counted(p, now)));
     RC_ASSERT(log.CanTake(p, 1, now + level.next_permit_after_ns));
   }
-  RC_ASSERT(test_support::CheckCountInEveryWindow(history, figures.period_ns, figures.permits) ==
-            "");
+  RC_ASSERT(test_support::CheckCountInEveryWindow(history, random.period_ns, random.permits) == "");
 }
 
 // At most 1 % low: a caller that always has more work gets M permits in 1.01 periods.
 RC_GTEST_PROP(SlidingLogPropertyTest, SustainsTheRate, ()) {
-  const Figures figures = *test_support::AnyFigures(200);
-  const SlidingLog p = Make(figures.permits, figures.period_ns);
-  const auto offset = *rc::gen::inRange<int64_t>(0, figures.period_ns);
+  const RandomParameters random = *test_support::AnyParameters(200);
+  const SlidingLog p = Make(random.permits, random.period_ns);
+  const auto offset = *rc::gen::inRange<int64_t>(0, random.period_ns);
   SlidingLogState log;
   int64_t now = offset;
   std::vector<Grant> history;
   const int periods = 10;
-  for (uint64_t i = 0; i < periods * figures.permits + 1; ++i) {
+  for (uint64_t i = 0; i < periods * random.permits + 1; ++i) {
     now = log.EarliestNs(p, 1, now);
     RC_ASSERT(log.TryTake(p, 1, now));
     history.push_back({now, 1});
   }
-  RC_ASSERT((now - offset) / 101 <= figures.period_ns * periods / 100);
-  RC_ASSERT(test_support::CheckCountInEveryWindow(history, figures.period_ns, figures.permits) ==
-            "");
+  RC_ASSERT((now - offset) / 101 <= random.period_ns * periods / 100);
+  RC_ASSERT(test_support::CheckCountInEveryWindow(history, random.period_ns, random.permits) == "");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/algorithm/wide.h"
 #include "tests/support/generators.h"
 #include "tests/support/reference.h"
@@ -14,8 +14,8 @@
 namespace sluice::algorithm {
 namespace {
 
-using test_support::Figures;
 using test_support::Grant;
+using test_support::RandomParameters;
 using test_support::Step;
 
 constexpr int64_t kMs = 1'000'000;
@@ -65,15 +65,15 @@ TEST(SlidingWindowTest, RefundsWhatStillCounts) {
 }
 
 RC_GTEST_PROP(SlidingWindowPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOver, ()) {
-  const Figures figures = *test_support::AnyFigures();
+  const RandomParameters random = *test_support::AnyParameters();
   const auto k = *rc::gen::inRange<uint32_t>(1, 101);
-  const SlidingWindow p = Make(figures.permits, figures.period_ns, k);
-  test_support::ReferenceSlidingWindow reference(figures.permits, figures.period_ns, k);
+  const SlidingWindow p = Make(random.permits, random.period_ns, k);
+  test_support::ReferenceSlidingWindow reference(random.permits, random.period_ns, k);
   SlidingWindowState window;
-  int64_t now = *rc::gen::inRange<int64_t>(0, 2 * figures.period_ns);
+  int64_t now = *rc::gen::inRange<int64_t>(0, 2 * random.period_ns);
   int64_t latest = 0;
   std::vector<Grant> history;
-  for (const Step& step : *test_support::AnySteps(figures, figures.permits, 100)) {
+  for (const Step& step : *test_support::AnySteps(random, random.permits, 100)) {
     now = test_support::Advanced(now, step);
     latest = std::max(latest, now);
     const bool would = window.CanTake(p, step.permits, now);
@@ -87,7 +87,7 @@ RC_GTEST_PROP(SlidingWindowPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsO
       history.push_back({latest, step.permits});
       continue;
     }
-    if (step.permits > figures.permits) {
+    if (step.permits > random.permits) {
       RC_ASSERT(earliest == kNeverNs);
       continue;
     }
@@ -98,26 +98,25 @@ RC_GTEST_PROP(SlidingWindowPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsO
     RC_ASSERT(!window.IsFull(p, now + level.reset_after_ns - 1));
     RC_ASSERT(window.CanTake(p, 1, now + level.next_permit_after_ns));
   }
-  RC_ASSERT(test_support::CheckCountInEveryWindow(history, figures.period_ns, figures.permits) ==
-            "");
+  RC_ASSERT(test_support::CheckCountInEveryWindow(history, random.period_ns, random.permits) == "");
 }
 
 // A caller that always has more work gets at least M*k/(k+1) a period.
 RC_GTEST_PROP(SlidingWindowPropertyTest, SustainsKOfKPlusOne, ()) {
-  const Figures figures = *test_support::AnyFigures(100);
+  const RandomParameters random = *test_support::AnyParameters(100);
   const auto k = *rc::gen::inRange<uint32_t>(1, 101);
-  const SlidingWindow p = Make(figures.permits, figures.period_ns, k);
+  const SlidingWindow p = Make(random.permits, random.period_ns, k);
   SlidingWindowState window;
-  const auto offset = *rc::gen::inRange<int64_t>(0, figures.period_ns);
+  const auto offset = *rc::gen::inRange<int64_t>(0, random.period_ns);
   int64_t now = offset;
   const int rounds = 20;
-  for (uint64_t i = 0; i < rounds * figures.permits + 1; ++i) {
+  for (uint64_t i = 0; i < rounds * random.permits + 1; ++i) {
     now = window.EarliestNs(p, 1, now);
     RC_ASSERT(window.TryTake(p, 1, now));
   }
   // M permits in (k+1)/k of a period; a nanosecond for rounding boundaries up.
   RC_ASSERT(static_cast<test_support::Wide>(now - offset - 1) * k <=
-            static_cast<test_support::Wide>(figures.period_ns) * rounds * (k + 1));
+            static_cast<test_support::Wide>(random.period_ns) * rounds * (k + 1));
 }
 
 }  // namespace

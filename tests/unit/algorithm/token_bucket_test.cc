@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "server/algorithm/make.h"
+#include "server/algorithm/make_parameters.h"
 #include "tests/support/generators.h"
 #include "tests/support/reference.h"
 #include "tests/support/window_checker.h"
@@ -13,8 +13,8 @@
 namespace sluice::algorithm {
 namespace {
 
-using test_support::Figures;
 using test_support::Grant;
+using test_support::RandomParameters;
 using test_support::Step;
 
 constexpr int64_t kMs = 1'000'000;
@@ -28,16 +28,16 @@ class Bucket {
       : parameters_(MakeTokenBucket(rate, burst, debt)->token_bucket) {}
 
   bool Take(uint64_t permits, int64_t now_ns) {
-    return TryTake(parameters_, permits, ToTicks(parameters_, now_ns), &full_at_);
+    return TryTake(parameters_, permits, ToTicks(parameters_, now_ns), &tat_);
   }
   int64_t Earliest(uint64_t permits, int64_t now_ns) const {
-    return EarliestNs(parameters_, permits, full_at_, now_ns);
+    return EarliestNs(parameters_, permits, tat_, now_ns);
   }
-  Level At(int64_t now_ns) const { return LevelAt(parameters_, full_at_, now_ns); }
+  Level At(int64_t now_ns) const { return LevelAt(parameters_, tat_, now_ns); }
 
  private:
   const TokenBucket parameters_;
-  uint64_t full_at_ = 0;
+  uint64_t tat_ = 0;
 };
 
 TEST(TokenBucketTest, StartsFull) {
@@ -181,14 +181,14 @@ TEST(TokenBucketTest, RefusesPermitsThatWouldOverflow) {
 }
 
 struct Limit {
-  Figures figures;
+  RandomParameters random;
   TokenBucket bucket;
 };
 
 Limit AnyBucket() {
-  const Figures figures = *test_support::AnyFigures();
-  const Rate rate{figures.permits, figures.period_ns};
-  const uint64_t unit_ns = (figures.period_ns + figures.permits - 1) / figures.permits;
+  const RandomParameters random = *test_support::AnyParameters();
+  const Rate rate{random.permits, random.period_ns};
+  const uint64_t unit_ns = (random.period_ns + random.permits - 1) / random.permits;
   const uint64_t room = (uint64_t{1} << 57) / unit_ns;  // fits whatever the shift
   uint64_t burst = *rc::gen::oneOf(test_support::Magnitude(std::max<uint64_t>(1, room / 2)),
                                    rc::gen::just(uint64_t{0}), rc::gen::just(uint64_t{1}));
@@ -197,7 +197,7 @@ Limit AnyBucket() {
   if (burst + debt == 0) debt = 1;
   const auto made = MakeTokenBucket(rate, burst, debt);
   RC_ASSERT(made.ok());
-  return {figures, made->token_bucket};
+  return {random, made->token_bucket};
 }
 
 RC_GTEST_PROP(TokenBucketPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOver, ()) {
@@ -205,53 +205,53 @@ RC_GTEST_PROP(TokenBucketPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOve
   const TokenBucket& p = limit.bucket;
   test_support::ReferenceTokenBucket reference(p.unit_ticks, uint64_t{1} << p.shift, p.burst,
                                                p.debt);
-  uint64_t full_at = 0;
-  int64_t now = *rc::gen::inRange<int64_t>(0, 2 * limit.figures.period_ns);
+  uint64_t tat = 0;
+  int64_t now = *rc::gen::inRange<int64_t>(0, 2 * limit.random.period_ns);
   std::vector<Grant> history;
-  for (const Step& step : *test_support::AnySteps(limit.figures, p.burst + p.debt, 60)) {
+  for (const Step& step : *test_support::AnySteps(limit.random, p.burst + p.debt, 60)) {
     now = test_support::Advanced(now, step);
-    const uint64_t before = full_at;
-    const bool granted = TryTake(p, step.permits, ToTicks(p, now), &full_at);
+    const uint64_t before = tat;
+    const bool granted = TryTake(p, step.permits, ToTicks(p, now), &tat);
     RC_ASSERT(granted == reference.TryTake(step.permits, now));
-    RC_ASSERT(LevelAt(p, full_at, now).remaining == reference.RemainingAt(now));
+    RC_ASSERT(LevelAt(p, tat, now).remaining == reference.RemainingAt(now));
     if (granted) {
       history.push_back({now, step.permits});
     } else {
-      RC_ASSERT(full_at == before);
+      RC_ASSERT(tat == before);
     }
   }
-  RC_ASSERT(test_support::CheckRateInEveryWindow(history, limit.figures.permits,
-                                                 limit.figures.period_ns, p.burst + p.debt) == "");
+  RC_ASSERT(test_support::CheckRateInEveryWindow(history, limit.random.permits,
+                                                 limit.random.period_ns, p.burst + p.debt) == "");
 }
 
 RC_GTEST_PROP(TokenBucketPropertyTest, RetryAfterIsExactToTheNanosecond, ()) {
   const Limit limit = AnyBucket();
   const TokenBucket& p = limit.bucket;
-  uint64_t full_at = 0;
-  int64_t now = *rc::gen::inRange<int64_t>(0, 2 * limit.figures.period_ns);
+  uint64_t tat = 0;
+  int64_t now = *rc::gen::inRange<int64_t>(0, 2 * limit.random.period_ns);
   const auto would_grant = [&](uint64_t permits, int64_t at) {
-    uint64_t copy = full_at;
+    uint64_t copy = tat;
     return TryTake(p, permits, ToTicks(p, at), &copy);
   };
-  for (const Step& step : *test_support::AnySteps(limit.figures, p.burst + p.debt, 60)) {
+  for (const Step& step : *test_support::AnySteps(limit.random, p.burst + p.debt, 60)) {
     now = test_support::Advanced(now, step);
-    const int64_t earliest = EarliestNs(p, step.permits, full_at, now);
+    const int64_t earliest = EarliestNs(p, step.permits, tat, now);
     if (step.permits > p.burst + p.debt) {
       RC_ASSERT(earliest == kNeverNs);
     } else {
       RC_ASSERT(would_grant(step.permits, earliest));
       if (earliest > now) RC_ASSERT(!would_grant(step.permits, earliest - 1));
     }
-    RC_ASSERT(TryTake(p, step.permits, ToTicks(p, now), &full_at) == (earliest == now));
+    RC_ASSERT(TryTake(p, step.permits, ToTicks(p, now), &tat) == (earliest == now));
 
-    const Level level = LevelAt(p, full_at, now);
+    const Level level = LevelAt(p, tat, now);
     RC_ASSERT(would_grant(1, now + level.next_permit_after_ns));
     if (level.next_permit_after_ns > 0) {
       RC_ASSERT(!would_grant(1, now + level.next_permit_after_ns - 1));
     }
-    RC_ASSERT(IsFull(full_at, ToTicks(p, now + level.reset_after_ns)));
+    RC_ASSERT(IsFull(tat, ToTicks(p, now + level.reset_after_ns)));
     if (level.reset_after_ns > 0) {
-      RC_ASSERT(!IsFull(full_at, ToTicks(p, now + level.reset_after_ns - 1)));
+      RC_ASSERT(!IsFull(tat, ToTicks(p, now + level.reset_after_ns - 1)));
     }
   }
 }
@@ -274,26 +274,26 @@ RC_GTEST_PROP(TokenBucketPropertyTest, SinglesCostWhatOneRequestCosts, ()) {
 RC_GTEST_PROP(TokenBucketPropertyTest, SustainsTheRate, ()) {
   const Limit limit = AnyBucket();
   const TokenBucket& p = limit.bucket;
-  RC_PRE(limit.figures.permits <= static_cast<uint64_t>(limit.figures.period_ns) / 10);
+  RC_PRE(limit.random.permits <= static_cast<uint64_t>(limit.random.period_ns) / 10);
   const uint64_t chunk = *test_support::Magnitude(
       std::min<uint64_t>(p.burst + p.debt, (uint64_t{1} << 55) / (p.unit_ticks * 100) + 1));
-  uint64_t full_at = 0;
+  uint64_t tat = 0;
   int64_t now = 0;
   std::vector<Grant> history;
   for (int i = 0; i < 100; ++i) {
-    now = EarliestNs(p, chunk, full_at, now);
-    RC_ASSERT(TryTake(p, chunk, ToTicks(p, now), &full_at));
+    now = EarliestNs(p, chunk, tat, now);
+    RC_ASSERT(TryTake(p, chunk, ToTicks(p, now), &tat));
     history.push_back({now, chunk});
   }
   // Grant i needs at most the time of i chunks; a nanosecond for rounding the moment up, which a
   // bucket that must be full for each grant cannot make good: it loses one each time.
   const bool must_be_full = std::min(p.burst, p.burst + p.debt - chunk) == 0;
   const auto ideal =
-      static_cast<test_support::Wide>(99) * chunk * limit.figures.period_ns / limit.figures.permits;
+      static_cast<test_support::Wide>(99) * chunk * limit.random.period_ns / limit.random.permits;
   RC_ASSERT(static_cast<test_support::Wide>(now) * 99 <=
             ideal * 100 + (must_be_full ? 100 * 100 : 200));
-  RC_ASSERT(test_support::CheckRateInEveryWindow(history, limit.figures.permits,
-                                                 limit.figures.period_ns, p.burst + p.debt) == "");
+  RC_ASSERT(test_support::CheckRateInEveryWindow(history, limit.random.permits,
+                                                 limit.random.period_ns, p.burst + p.debt) == "");
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST(WindowCheckerTest, SeesWhatATimerResetLetsThrough) {
 }
 
 RC_GTEST_PROP(WindowCheckerTest, AgreesWithLookingAtEveryPair, ()) {
-  const Figures figures{*rc::gen::inRange<uint64_t>(1, 5), 10};
+  const RandomParameters random{*rc::gen::inRange<uint64_t>(1, 5), 10};
   const auto most = *rc::gen::inRange<uint64_t>(1, 12);
   std::vector<Grant> history;
   int64_t now = 0;
@@ -56,15 +56,15 @@ RC_GTEST_PROP(WindowCheckerTest, AgreesWithLookingAtEveryPair, ()) {
     for (size_t j = i; j < history.size(); ++j) {
       sum += history[j].permits;
       const Wide elapsed = history[j].at_ns - history[i].at_ns;
-      if (sum * figures.period_ns > most * figures.period_ns + figures.permits * elapsed) {
+      if (sum * random.period_ns > most * random.period_ns + random.permits * elapsed) {
         rate_holds = false;
       }
-      if (elapsed < figures.period_ns && sum > most) count_holds = false;
+      if (elapsed < random.period_ns && sum > most) count_holds = false;
     }
   }
   RC_ASSERT(rate_holds ==
-            CheckRateInEveryWindow(history, figures.permits, figures.period_ns, most).empty());
-  RC_ASSERT(count_holds == CheckCountInEveryWindow(history, figures.period_ns, most).empty());
+            CheckRateInEveryWindow(history, random.permits, random.period_ns, most).empty());
+  RC_ASSERT(count_holds == CheckCountInEveryWindow(history, random.period_ns, most).empty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "server/common/log.h"
+#include "common/log.h"
 
 #include <unistd.h>
 

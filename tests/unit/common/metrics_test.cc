@@ -1,4 +1,4 @@
-#include "server/common/metrics.h"
+#include "common/metrics.h"
 
 #include <thread>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "server/common/strings.h"
+#include "common/strings.h"
 
 #include <string>
 

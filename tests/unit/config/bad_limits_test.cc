@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/common/bounds.h"
+#include "common/bounds.h"
 #include "server/config/load.h"
 
 namespace sluice::config {
@@ -288,10 +288,11 @@ const BadCase kCases[] = {
 
     // Overrides.
     {"KeysIsAList", Limit("rate: 5/s\nkeys: [a]"),
-     "f.yaml:4:11: limits[0].keys: say a map of keys to their figures, e.g. { \"user:42\": { rate: "
+     "f.yaml:4:11: limits[0].keys: say a map of keys to their parameters, e.g. { \"user:42\": { "
+     "rate: "
      "1000/s } }, not a list"},
     {"KeyIsARate", Limit("rate: 5/s\nkeys: { u: 6/s }"),
-     "f.yaml:4:16: limits[0].keys[\"u\"]: say a map of figures, e.g. { rate: 1000/s }, not a "
+     "f.yaml:4:16: limits[0].keys[\"u\"]: say a map of parameters, e.g. { rate: 1000/s }, not a "
      "single value"},
     {"KeyTwice", Limit("rate: 5/s\nkeys:\n  u: { burst: 1 }\n  u: { burst: 2 }"),
      "f.yaml:6:7: \"u\": is given twice, first in line 5; keep one"},

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/common/bounds.h"
+#include "common/bounds.h"
 #include "server/config/load.h"
 #include "server/limits/limit_registry.h"
 #include "tests/unit/limits/recording_store.h"

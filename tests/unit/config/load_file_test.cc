@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "server/common/bounds.h"
+#include "common/bounds.h"
 #include "server/config/load.h"
 #include "tests/unit/config/temp_dir.h"
 

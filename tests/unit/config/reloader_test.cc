@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "server/common/clock.h"
+#include "common/clock.h"
 #include "tests/unit/config/temp_dir.h"
 #include "tests/unit/limits/recording_store.h"
 

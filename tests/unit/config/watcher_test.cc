@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "server/config/watched_path.h"
 #include "tests/unit/config/temp_dir.h"
 

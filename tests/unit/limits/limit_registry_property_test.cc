@@ -15,7 +15,7 @@
 namespace sluice::limits {
 namespace {
 
-// A few names and figures, so that sequences meet the same ones again.
+// A few names and parameters, so that sequences meet the same ones again.
 rc::Gen<LimitSpec> SpecGen(int index) {
   return rc::gen::exec([index] {
     LimitSpec spec;

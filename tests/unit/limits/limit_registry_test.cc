@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/common/bounds.h"
+#include "common/bounds.h"
 #include "tests/unit/limits/recording_store.h"
 
 namespace sluice::limits {

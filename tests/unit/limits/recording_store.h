@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/common/mutex.h"
+#include "common/mutex.h"
 #include "server/store/store.h"
 
 namespace sluice::limits {

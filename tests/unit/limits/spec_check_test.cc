@@ -5,8 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "common/bounds.h"
 #include "server/algorithm/parameters.h"
-#include "server/common/bounds.h"
 
 namespace sluice::limits {
 namespace {
@@ -32,32 +32,32 @@ std::string Check(const LimitSpec& spec) {
 
 TEST(SpecCheckTest, FillsInDefaults) {
   LimitSpec spec = Spec();
-  SpecFigures figures;
-  ASSERT_FALSE(CheckSpec(spec, &figures));
-  EXPECT_EQ(figures.own.token_bucket.burst, 100u);
-  EXPECT_EQ(figures.own.token_bucket.debt, 0u);
+  SpecParameters random;
+  ASSERT_FALSE(CheckSpec(spec, &random));
+  EXPECT_EQ(random.own.token_bucket.burst, 100u);
+  EXPECT_EQ(random.own.token_bucket.debt, 0u);
 
   spec = Spec(Kind::kSlidingWindow);
-  ASSERT_FALSE(CheckSpec(spec, &figures));
-  EXPECT_EQ(figures.own.sliding_window.sub_windows, common::bounds::kDefaultSubWindows);
+  ASSERT_FALSE(CheckSpec(spec, &random));
+  EXPECT_EQ(random.own.sliding_window.sub_windows, common::bounds::kDefaultSubWindows);
 }
 
 TEST(SpecCheckTest, OverridesTakeTheLimitsFiguresWhereTheyHaveNone) {
   LimitSpec spec = Spec();
   spec.keys.push_back({"fast", algorithm::Rate{1000, kSecondNs}, {}, {}});
   spec.keys.push_back({"deep", {}, 7, 3});
-  SpecFigures figures;
-  ASSERT_FALSE(CheckSpec(spec, &figures));
-  ASSERT_EQ(figures.keys.size(), 2u);
+  SpecParameters random;
+  ASSERT_FALSE(CheckSpec(spec, &random));
+  ASSERT_EQ(random.keys.size(), 2u);
   // No burst anywhere: the permits of the override's own rate.
-  EXPECT_EQ(figures.keys[0].token_bucket.burst, 1000u);
-  EXPECT_EQ(figures.keys[1].token_bucket.rate, spec.rate);
-  EXPECT_EQ(figures.keys[1].token_bucket.burst, 7u);
-  EXPECT_EQ(figures.keys[1].token_bucket.debt, 3u);
+  EXPECT_EQ(random.keys[0].token_bucket.burst, 1000u);
+  EXPECT_EQ(random.keys[1].token_bucket.rate, spec.rate);
+  EXPECT_EQ(random.keys[1].token_bucket.burst, 7u);
+  EXPECT_EQ(random.keys[1].token_bucket.debt, 3u);
 
   spec.burst = 50;
-  ASSERT_FALSE(CheckSpec(spec, &figures));
-  EXPECT_EQ(figures.keys[0].token_bucket.burst, 50u);
+  ASSERT_FALSE(CheckSpec(spec, &random));
+  EXPECT_EQ(random.keys[0].token_bucket.burst, 50u);
 }
 
 TEST(SpecCheckTest, TakesTheExtremes) {

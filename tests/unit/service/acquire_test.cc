@@ -291,7 +291,7 @@ class StaleStore : public store::Store {
 
 TEST_F(AcquireTest, ResolvesAgainWhatAReloadMadeStaleAndKeepsTheRest) {
   StaleStore stale(store_);
-  engine::Engine engine(stale);
+  service::Engine engine(stale);
   RateLimiter limiter(registry_, engine, stale, clock_, metrics_, usage_, signer_);
   for (const int times : {1, 2, 7}) {
     stale.stale = times;
@@ -313,7 +313,7 @@ TEST_F(AcquireTest, ResolvesAgainWhatAReloadMadeStaleAndKeepsTheRest) {
 
 TEST_F(AcquireTest, GivesUpWhenTheLimitsKeepChanging) {
   StaleStore stale(store_);
-  engine::Engine engine(stale);
+  service::Engine engine(stale);
   RateLimiter limiter(registry_, engine, stale, clock_, metrics_, usage_, signer_);
   stale.stale = 1000;
   call_.Reset(AcquireCall::Form::kUnary);

@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
+#include "common/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/common/clock.h"
-#include "server/common/metrics.h"
-#include "server/engine/engine.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/acquire_call.h"
+#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
@@ -75,7 +75,7 @@ class ServiceTest : public testing::Test {
   common::FakeClock clock_;
   common::Metrics metrics_;
   store::MemoryStore store_{clock_, {.seed = 1}};
-  engine::Engine engine_{store_};
+  service::Engine engine_{store_};
   limits::LimitRegistry registry_{&store_};
   KeyUsage usage_;
   ReceiptSigner signer_;

@@ -9,17 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "server/common/clock.h"
-#include "server/common/metrics.h"
-#include "server/engine/engine.h"
-#include "server/engine/waiting_line.h"
+#include "common/clock.h"
+#include "common/metrics.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/acquire_call.h"
+#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
 #include "server/service/registry_rules.h"
 #include "server/store/memory/memory_store.h"
+#include "server/waiting/held_callers.h"
 #include "tests/support/late_store.h"
 #include "tests/support/store_calls.h"
 
@@ -36,7 +36,7 @@ limits::LimitSpec PerSecond(std::string name, uint64_t permits) {
   return spec;
 }
 
-class NoAlarm final : public engine::Alarm {
+class NoAlarm final : public waiting::Alarm {
  public:
   void SetAt(int64_t) override {}
 };
@@ -69,7 +69,7 @@ class HeldLedger {
         random_(seed),
         later_(memory_, {.in_order = true, .rebooks = true}, seed),
         store_(options.late ? static_cast<store::Store&>(later_) : memory_) {
-    limiter_.UseWaitingLine(&line_);
+    limiter_.UseHeldCallers(&line_);
     registry_.OnChange([this] { line_.LimitsChanged(); });
     SetLimits(20);
   }
@@ -208,7 +208,7 @@ class HeldLedger {
   store::MemoryStore memory_{clock_, {.seed = 1}};
   testing::LateStore later_;
   store::Store& store_;
-  engine::Engine engine_{store_};
+  service::Engine engine_{store_};
   limits::LimitRegistry registry_{&store_};
   KeyUsage usage_;
   ReceiptSigner signer_;
@@ -216,7 +216,7 @@ class HeldLedger {
   RegistryRules rules_{registry_};
   NoAlarm alarm_;
   std::vector<std::unique_ptr<Client>> clients_;
-  engine::WaitingLine line_{store_, clock_, rules_, alarm_};
+  waiting::HeldCallers line_{store_, clock_, rules_, alarm_};
   int version_ = 0;
 };
 

@@ -168,7 +168,7 @@ TEST(ReceiptSignerTest, CarriesTheLongestNamesAndKeysOfSixteenCharges) {
   Receipt receipt;
   ASSERT_TRUE(signer.Open(std::string_view(bytes).substr(6), &receipt).ok());
   EXPECT_EQ(receipt.id, 7u);
-  EXPECT_EQ(receipt.moment_ns, 11);
+  EXPECT_EQ(receipt.grant_time_ns, 11);
   ASSERT_EQ(receipt.charges.size(), 16u);
   EXPECT_EQ(receipt.charges[15].limit, rule.limit_name);
   EXPECT_EQ(receipt.charges[15].key, key);

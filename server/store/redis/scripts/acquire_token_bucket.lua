@@ -6,7 +6,7 @@
 -- products, which the caller has computed.
 --
 --   KEYS[1]  the bucket
---   ARGV[1]  figures of the limit, as one word
+--   ARGV[1]  parameters of the limit, as one word
 --   ARGV[2]  who writes, as one word
 --   ARGV[3]  numbers, packed as struct.pack('<d') does, since one word more would cost more than
 --            taking all of these apart (docs/adr/0108):
@@ -22,9 +22,9 @@
 -- Returns, packed alike: microseconds, nanoseconds, lacking (2 numbers), granted callers of each
 -- run; `lacking` is what the bucket lacked of full before the first caller. Who follows a denied
 -- caller of the same run would be denied too, so the granted ones are a run's first.
--- Returns {-1} when the bucket is of other figures or has open receipts (see acquire.lua), {-2} when
+-- Returns {-1} when the bucket is of other parameters or has open receipts (see acquire.lua), {-2} when
 -- something is booked in it (exchange.lua).
-local figures, numbers = ARGV[1], ARGV[3]
+local parameters, numbers = ARGV[1], ARGV[3]
 local base, full_u, full_t, now_u, now_t, next_run = struct.unpack('<ddddd', numbers)
 local ttl_ms = 2
 if now_u < 0 then
@@ -39,16 +39,16 @@ end
 local head
 local value = redis.call('GET', KEYS[1])
 if value then
-  local size = #figures
+  local size = #parameters
   local at, u, t = string.match(value, '^ %S+ ()(%d+) (%d+) 0$', size + 1)
-  if not at or string.sub(value, 1, size) ~= figures then
+  if not at or string.sub(value, 1, size) ~= parameters then
     return {string.find(value, '^%S+ %S+ @') and -2 or -1}
   end
   head = string.sub(value, 1, at - 1)
   u, t = tonumber(u), tonumber(t)
   if full_u < u or (full_u == u and full_t < t) then full_u, full_t = u, t end
 else
-  head = figures .. ' ' .. ARGV[2] .. ' '
+  head = parameters .. ' ' .. ARGV[2] .. ' '
 end
 if full_u < now_u or (full_u == now_u and full_t < now_t) then
   full_u, full_t = now_u, now_t

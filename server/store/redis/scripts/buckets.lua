@@ -3,7 +3,7 @@
 -- acquire.lua, refund.lua, report.lua and query.lua.
 --
 -- A bucket has three keys of one slot; the last two exist only where there is need:
---   state     a string of words: figures, who wrote it, the algorithm's own, 1 or 0 for whether
+--   state     a string of words: parameters, who wrote it, the algorithm's own, 1 or 0 for whether
 --             there are open receipts
 --   runs      sliding_log only: a list, oldest first, of all runs but the last
 --   receipts  a string of the open receipts, oldest first
@@ -31,8 +31,8 @@ end
 
 local max_receipts = 128
 
--- What ARGV says of bucket i, counted from 1: kind, figures, writer, shadow, six numbers, and two of
--- what became of it when data may have been lost (marker.h; 0 0: nothing was): a token bucket is
+-- What ARGV says of bucket i, counted from 1: kind, parameters, writer, shadow, six numbers, and two of
+-- what became of it when data may have been lost (fence.h; 0 0: nothing was): a token bucket is
 -- full then at the earliest, all others count as used up until then.
 local first_bucket_arg = 3
 local args_per_bucket = 12
@@ -158,7 +158,7 @@ end
 
 local function save_state(bucket, ttl, ...)
   local flag = save_receipts(bucket, ttl)
-  local words = {bucket.figures, bucket.writer}
+  local words = {bucket.parameters, bucket.writer}
   for _, value in ipairs({...}) do
     words[#words + 1] = type(value) == 'number' and number(value) or value
   end

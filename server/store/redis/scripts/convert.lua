@@ -1,4 +1,4 @@
--- Replaces a bucket's state by the same under other figures, unless somebody was faster.
+-- Replaces a bucket's state by the same under other parameters, unless somebody was faster.
 --
 --   KEYS     the bucket's three
 --   ARGV     the state and the receipts that were converted, as they were read;

@@ -1,6 +1,6 @@
 -- Tells what buckets are; or replaces them by others, if they still are what the caller knows.
 --
---   KEYS     three of each bucket (buckets.lua), the marker's (prelude.lua)
+--   KEYS     three of each bucket (buckets.lua), the fence's (prelude.lua)
 --   ARGV     time, 1 to replace or 0, then for each bucket the state and the receipts that the
 --            caller knows ('': none, or not known); and to replace, for each bucket: time to live
 --            in milliseconds ('': leave it alone), state ('': full, which is the same as no

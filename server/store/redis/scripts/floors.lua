@@ -1,4 +1,4 @@
--- Tells the floors that slots of a Cluster brought along (marker.h).
+-- Tells the floors that slots of a Cluster brought along (fence.h).
 --
 --   ARGV     their keys, of any slots of this server: such cannot be KEYS
 --

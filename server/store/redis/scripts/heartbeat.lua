@@ -3,7 +3,7 @@
 --   KEYS     the nodes: a hash of ID -> 'WHEN DIVISOR CLEAR', WHEN in microseconds since 1970, and of
 --            '' -> 'SINCE LAG HELD WORD': since when there is this hash, how long the server may go on
 --            when another has taken its place, until when the one whose place it took may, and the
---            marker's word by which the hash was last written; and the marker's word
+--            fence's word by which the hash was last written; and the fence's word
 --   ARGV     time ('' for the server's, or 'MICROSECONDS NANOSECONDS' of a test), the node's id, its
 --            divisor (0: it has no share and is about to take none), 1 or 0 for whether it has
 --            nothing to report, time to live in microseconds, '' or until when it may be said: one

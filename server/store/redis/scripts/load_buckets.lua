@@ -4,14 +4,14 @@ local algorithms = {t = token_bucket, l = sliding_log, w = sliding_window, f = f
 -- Loads all buckets that KEYS and ARGV name. Returns them, and nil or what to answer instead.
 -- {-2, which bucket from 0}: something is booked in it, and the caller has to decide by itself
 -- (exchange.lua). {-1, which bucket, microseconds, nanoseconds, state, runs, receipts}: a bucket's
--- state is of other figures (or no state of ours), and the caller has to convert it.
+-- state is of other parameters (or no state of ours), and the caller has to convert it.
 local function load_buckets()
   local buckets = {}
   for i = 1, bucket_count do
     local arg = first_bucket_arg + (i - 1) * args_per_bucket
     local bucket = {
       key = KEYS[3 * i - 2], runs_key = KEYS[3 * i - 1], receipts_key = KEYS[3 * i],
-      algorithm = algorithms[ARGV[arg]], figures = ARGV[arg + 1], writer = ARGV[arg + 2],
+      algorithm = algorithms[ARGV[arg]], parameters = ARGV[arg + 1], writer = ARGV[arg + 2],
       shadow = ARGV[arg + 3] == '1', numbers = {},
       floor_u = tonumber(ARGV[arg + 10]), floor_n = tonumber(ARGV[arg + 11]),
     }
@@ -20,10 +20,10 @@ local function load_buckets()
     local rest
     if value then
       bucket.exists = true
-      local figures, writer, words = string.match(value, '^(%S+) (%S+) (.*)$')
+      local parameters, writer, words = string.match(value, '^(%S+) (%S+) (.*)$')
       rest = words
       if rest and string.byte(rest) == 64 then return nil, {-2, i - 1} end  -- '@'
-      if figures ~= bucket.figures then rest = false end
+      if parameters ~= bucket.parameters then rest = false end
       bucket.writer = writer
     end
     if rest == false or (value and not rest) or not bucket.algorithm.load(bucket, rest) then

@@ -1,13 +1,13 @@
--- Replaces the marker, unless somebody was faster.
+-- Replaces the fence, unless somebody was faster.
 --
---   KEYS     the marker, the key that scripts look for as long as it stands, and the one of its
+--   KEYS     the fence, the key that scripts look for as long as it stands, and the one of its
 --            replacement
 --   ARGV     what the caller found ('': none), the text of the new one before its floor and after
 --            it, its floor in microseconds, and '' or how long from now it is at least; in a
 --            Cluster then the floor's key of each slot that is here (floors.lua), which are in
 --            other slots and so not among KEYS
 --
--- Returns the marker as it is then.
+-- Returns the fence as it is then.
 local found = redis.call('GET', KEYS[1])
 if (found or '') ~= ARGV[1] then return found or '' end
 local floor = tonumber(ARGV[4])
@@ -15,8 +15,8 @@ if ARGV[5] ~= '' then
   local time = redis.call('TIME')
   floor = math.max(floor, time[1] * 1000000 + time[2] + ARGV[5])
 end
-local marker = ARGV[2] .. string.format('%.0f', floor) .. ARGV[3]
-redis.call('SET', KEYS[1], marker)
+local fence = ARGV[2] .. string.format('%.0f', floor) .. ARGV[3]
+redis.call('SET', KEYS[1], fence)
 redis.call('DEL', KEYS[2])
 -- What is appended to is 'raw'. A short string that was loaded (from a primary, from a file) is
 -- 'embstr'.
@@ -31,4 +31,4 @@ if floor > 0 then
     end
   end
 end
-return marker
+return fence

@@ -1,9 +1,9 @@
--- Stands before every script. The last key is the marker's word (marker.h). It is gone when the
--- marker was replaced, and in another form when the data was loaded anew. Nothing is decided then.
+-- Stands before every script. The last key is the fence's word (fence.h). It is gone when the
+-- fence was replaced, and in another form when the data was loaded anew. Nothing is decided then.
 --
 -- In a Cluster the word is in a slot of its own at the same server, so it cannot be among the keys.
 -- There the last key is the first one, once more, and the word is the last argument, which the
--- script does not see. '' (a test): no marker is looked for.
+-- script does not see. '' (a test): no fence is looked for.
 local word = KEYS[#KEYS]
 local encoding
 if word ~= KEYS[1] then

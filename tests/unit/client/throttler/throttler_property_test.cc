@@ -36,9 +36,9 @@ T Any(T from, T until) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<T>(from, until));
 }
 
-// The figures of one limit. The period stays, so that what logs and windows count carries over as
-// it is; a token bucket's burst and debt stay too.
-struct Figures {
+// The parameters of one limit. The period stays, so that what logs and windows count carries over
+// as it is; a token bucket's burst and debt stay too.
+struct Parameters {
   std::string algorithm;
   uint64_t permits = 1;
   uint64_t burst = 0;
@@ -48,21 +48,21 @@ struct Figures {
   uint64_t most_at_once() const { return is_token_bucket() ? burst + debt : permits; }
 };
 
-Figures AnyLimit() {
-  Figures figures;
-  figures.algorithm = *rc::gen::element<std::string>("token_bucket", "sliding_log",
-                                                     "sliding_window", "fixed_window");
-  figures.permits = Any<uint64_t>(1, 8);
-  if (figures.is_token_bucket()) {
-    figures.debt = *rc::gen::element<uint64_t>(0, 0, 2);
-    figures.burst = Any<uint64_t>(figures.debt > 0 ? 0 : 1, 6);
+Parameters AnyLimit() {
+  Parameters parameters;
+  parameters.algorithm = *rc::gen::element<std::string>("token_bucket", "sliding_log",
+                                                        "sliding_window", "fixed_window");
+  parameters.permits = Any<uint64_t>(1, 8);
+  if (parameters.is_token_bucket()) {
+    parameters.debt = *rc::gen::element<uint64_t>(0, 0, 2);
+    parameters.burst = Any<uint64_t>(parameters.debt > 0 ? 0 : 1, 6);
   }
-  return figures;
+  return parameters;
 }
 
-using AllFigures = std::array<Figures, kChannels>;
+using AllParameters = std::array<Parameters, kChannels>;
 
-std::vector<LimitInfo> ToLimits(const AllFigures& all) {
+std::vector<LimitInfo> ToLimits(const AllParameters& all) {
   std::vector<LimitInfo> limits;
   for (size_t c = 0; c < kChannels; ++c) {
     LimitInfo& info = limits.emplace_back();
@@ -78,24 +78,26 @@ std::vector<LimitInfo> ToLimits(const AllFigures& all) {
   return limits;
 }
 
-// What was let through by one limit, and by which of its figures.
+// What was let through by one limit, and by which of its parameters.
 struct Passed {
   Grant grant;
-  size_t figures = 0;  // number of the change
+  size_t parameters = 0;  // number of the change
 };
 
-// No window that ends with a grant holds more than the figures allow by which that one was decided.
-std::string Check(const std::vector<Passed>& history, const std::vector<Figures>& figures,
+// No window that ends with a grant holds more than the parameters allow by which that one was
+// decided.
+std::string Check(const std::vector<Passed>& history, const std::vector<Parameters>& parameters,
                   int64_t wall_offset_ns) {
-  if (figures[0].is_token_bucket()) {
+  if (parameters[0].is_token_bucket()) {
     // What is stored carries over; so it holds from each change to the next.
-    for (size_t change = 0; change < figures.size(); ++change) {
+    for (size_t change = 0; change < parameters.size(); ++change) {
       std::vector<Grant> grants;
       for (const Passed& one : history) {
-        if (one.figures == change) grants.push_back(one.grant);
+        if (one.parameters == change) grants.push_back(one.grant);
       }
-      const std::string over = test_support::CheckRateInEveryWindow(
-          grants, figures[change].permits, kPeriodNs, figures[change].burst + figures[change].debt);
+      const std::string over =
+          test_support::CheckRateInEveryWindow(grants, parameters[change].permits, kPeriodNs,
+                                               parameters[change].burst + parameters[change].debt);
       if (!over.empty()) return over;
     }
     return "";
@@ -106,11 +108,12 @@ std::string Check(const std::vector<Passed>& history, const std::vector<Figures>
     Wide sum = 0;
     for (size_t i = 0; i <= last; ++i) {
       const int64_t at_ns = history[i].grant.at_ns;
-      const bool counts = figures[0].algorithm == "fixed_window" ? window(at_ns) == window(end_ns)
-                                                                 : at_ns > end_ns - kPeriodNs;
+      const bool counts = parameters[0].algorithm == "fixed_window"
+                              ? window(at_ns) == window(end_ns)
+                              : at_ns > end_ns - kPeriodNs;
       if (counts) sum += history[i].grant.permits;
     }
-    if (sum > figures[history[last].figures].permits) {
+    if (sum > parameters[history[last].parameters].permits) {
       return "the window that ends with grant " + std::to_string(last) + " at " +
              std::to_string(end_ns) + " ns holds " + test_support::WideText(sum);
     }
@@ -132,9 +135,9 @@ struct Task {
 RC_GTEST_PROP(ThrottlerPropertyTest, RandomHistoriesKeepEveryWindowTheOrderAndEachOnce, ()) {
   const auto clock = std::make_shared<VirtualClock>();
   const int64_t wall_offset_ns = (clock->WallNow() - clock->Now()).count();
-  AllFigures now{AnyLimit(), AnyLimit(), AnyLimit()};
-  std::array<std::vector<Figures>, kChannels> figures;
-  for (size_t c = 0; c < kChannels; ++c) figures[c] = {now[c]};
+  AllParameters now{AnyLimit(), AnyLimit(), AnyLimit()};
+  std::array<std::vector<Parameters>, kChannels> parameters;
+  for (size_t c = 0; c < kChannels; ++c) parameters[c] = {now[c]};
   const auto embedded = Embedded::Create(ToLimits(now), {.clock = clock}).value();
   std::array<std::vector<Passed>, kChannels> passed;
   std::vector<std::unique_ptr<Task>> tasks;
@@ -170,11 +173,11 @@ RC_GTEST_PROP(ThrottlerPropertyTest, RandomHistoriesKeepEveryWindowTheOrderAndEa
         }
         break;
       case 3: {
-        for (Figures& one : now) {
+        for (Parameters& one : now) {
           if (Any(0, 2) == 0) one.permits = Any<uint64_t>(1, 8);
         }
         ++change;
-        for (size_t c = 0; c < kChannels; ++c) figures[c].push_back(now[c]);
+        for (size_t c = 0; c < kChannels; ++c) parameters[c].push_back(now[c]);
         RC_ASSERT(embedded->SetLimits(ToLimits(now)).ok());
         break;
       }
@@ -230,7 +233,7 @@ RC_GTEST_PROP(ThrottlerPropertyTest, RandomHistoriesKeepEveryWindowTheOrderAndEa
     next[task->channel] = number[task] + 1;
   }
   for (size_t c = 0; c < kChannels; ++c) {
-    RC_ASSERT(Check(passed[c], figures[c], wall_offset_ns) == "");
+    RC_ASSERT(Check(passed[c], parameters[c], wall_offset_ns) == "");
   }
 }
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "server/algorithm/make.h"
-#include "server/common/clock.h"
+#include "common/clock.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/store/memory/memory_store.h"
 #include "sluice/client.h"
 #include "sluice/throttler.h"
@@ -166,7 +166,7 @@ RC_GTEST_PROP(ThrottlerServerPropertyTest, EachIsAnsweredOnceInOrderAndThePermit
     if (status.ok()) {
       RC_ASSERT(record != nullptr && record->granted && record->answered);
       RC_ASSERT(record->refunded == 0u);
-      RC_ASSERT(task.ran_at.count() >= record->moment_ns);
+      RC_ASSERT(task.ran_at.count() >= record->grant_time_ns);
     } else if (status.code() == StatusCode::kCancelled) {
       RC_ASSERT(task.stopped);
       // What the server said that it has, and could be given back, was given back.

@@ -255,14 +255,14 @@ TEST_F(ThrottlerTest, WhatWaitsIsBoundedAndVisible) {
   ThrottlerOptions options;
   options.max_waiting = 3;
   Throttler throttler = Make(std::move(options));
-  EXPECT_EQ(throttler.stats().next_moment_after, std::nullopt);
+  EXPECT_EQ(throttler.stats().next_grant_after, std::nullopt);
   ASSERT_TRUE(throttler.Start().ok());
   std::vector<std::future<Status>> futures;
   for (int i = 0; i < 4; ++i) futures.push_back(throttler.Submit([] {}));
   ThrottlerStats stats = throttler.stats();
   EXPECT_EQ(stats.waiting, 3u);
   EXPECT_EQ(stats.refused, 1u);
-  EXPECT_EQ(stats.next_moment_after, seconds(1));
+  EXPECT_EQ(stats.next_grant_after, seconds(1));
   const Status refused = futures[3].get();
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.message(), HasSubstr("max_waiting = 3"));
@@ -271,7 +271,7 @@ TEST_F(ThrottlerTest, WhatWaitsIsBoundedAndVisible) {
   stats = throttler.stats();
   EXPECT_EQ(stats.waiting, 2u);
   EXPECT_EQ(stats.finished, 1u);
-  EXPECT_EQ(stats.next_moment_after, milliseconds(500));
+  EXPECT_EQ(stats.next_grant_after, milliseconds(500));
   EXPECT_EQ(throttler.waiting(), 2u);
 }
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/common/clock.h"
+#include "common/clock.h"
 #include "server/store/memory/memory_store.h"
 #include "tests/support/store_calls.h"
 #include "tests/support/threads.h"
@@ -189,7 +189,7 @@ TEST_F(MemoryStoreConcurrencyTest, BucketsThatAreDroppedAllTheTimeNeverGrantTooM
 }
 
 TEST_F(MemoryStoreConcurrencyTest, RulesThatChangeAllTheTimeGrantExactlyTheSame) {
-  // Each revision has the same figures, so converting must neither lose nor make a permit.
+  // Each revision has the same parameters, so converting must neither lose nor make a permit.
   for (int algorithm = 0; algorithm < 3; ++algorithm) {
     const auto limit_id = static_cast<uint32_t>(algorithm + 1);
     const algorithm::Parameters parameters = AnyAlgorithm(algorithm, 4000);

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "server/common/clock.h"
+#include "common/clock.h"
 #include "server/store/memory/memory_store.h"
 #include "tests/support/linearizability.h"
 #include "tests/support/store_calls.h"

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "server/common/clock.h"
+#include "common/clock.h"
 #include "server/store/memory/memory_store.h"
 #include "tests/support/generators.h"
 #include "tests/support/reference.h"
@@ -28,12 +28,12 @@ struct Limit {
   std::variant<test_support::ReferenceTokenBucket, test_support::ReferenceLog,
                test_support::ReferenceSlidingWindow>
       fresh;
-  test_support::Figures figures;
+  test_support::RandomParameters random;
 };
 
 Limit AnyLimit(uint32_t limit_id) {
-  const test_support::Figures figures = *test_support::AnyFigures(1000);
-  const algorithm::Rate rate{figures.permits, figures.period_ns};
+  const test_support::RandomParameters random = *test_support::AnyParameters(1000);
+  const algorithm::Rate rate{random.permits, random.period_ns};
   switch (*rc::gen::inRange(0, 3)) {
     case 0: {
       const uint64_t burst = *rc::gen::inRange<uint64_t>(1, 20);
@@ -44,22 +44,21 @@ Limit AnyLimit(uint32_t limit_id) {
       return {MakeRule(limit_id, *parameters),
               test_support::ReferenceTokenBucket(bucket.unit_ticks, uint64_t{1} << bucket.shift,
                                                  burst, debt),
-              figures};
+              random};
     }
     case 1: {
       auto parameters = algorithm::MakeSlidingLog(rate);
       RC_PRE(parameters.ok());
       return {MakeRule(limit_id, *parameters),
-              test_support::ReferenceLog(figures.permits, figures.period_ns,
+              test_support::ReferenceLog(random.permits, random.period_ns,
                                          parameters->sliding_log.quantum_ns),
-              figures};
+              random};
     }
     default: {
       auto parameters = algorithm::MakeSlidingWindow(rate, 10);
       RC_PRE(parameters.ok());
       return {MakeRule(limit_id, *parameters),
-              test_support::ReferenceSlidingWindow(figures.permits, figures.period_ns, 10),
-              figures};
+              test_support::ReferenceSlidingWindow(random.permits, random.period_ns, 10), random};
     }
   }
 }
@@ -83,7 +82,7 @@ RC_GTEST_FIXTURE_PROP(Property, EveryDecisionIsTheReferences, ()) {
     const size_t first = *rc::gen::inRange<size_t>(0, limits.size());
     const Limit& limit = limits[first];
     const test_support::Step step =
-        *test_support::AnyStep(limit.figures, algorithm::MaxGrant(limit.rule->parameters));
+        *test_support::AnyStep(limit.random, algorithm::MaxGrant(limit.rule->parameters));
     // Time does not step back here: the references differ in what they make of it.
     clock.Advance(std::min<int64_t>(std::abs(step.advance_ns), int64_t{1} << 50));
     const int64_t now_ns = clock.NowNs();

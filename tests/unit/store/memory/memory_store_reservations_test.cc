@@ -2,8 +2,8 @@
 //
 // What a bucket that counts may hold is written down here as it is defined: with N(s) the permits
 // that count at s, of all that was taken or booked, n more may be booked at t iff N + n stays
-// within the limit from t until they no longer count. So figures may change while much is booked.
-// A token bucket is replayed from its beginning by the reference, and keeps its figures.
+// within the limit from t until they no longer count. So parameters may change while much is
+// booked. A token bucket is replayed from its beginning by the reference, and keeps its parameters.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/common/clock.h"
+#include "common/clock.h"
 #include "server/store/memory/memory_store.h"
 #include "tests/support/reference.h"
 #include "tests/support/store_calls.h"
@@ -42,7 +42,7 @@ T Any(T from, T until) {
 }
 
 struct Event {
-  int64_t moment_ns = 0;
+  int64_t grant_time_ns = 0;
   uint64_t permits = 0;
   uint64_t id = 0;  // of the acquisition
 };
@@ -91,14 +91,15 @@ struct Bucket {
   Parameters parameters;
   std::shared_ptr<const Rule> rule;
   std::vector<Event> events;  // in the order of moments, then of booking
-  // The most that any figures allowed.
+  // The most that any parameters allowed.
   uint64_t greatest = 0;
 
   void Add(const Event& event) {
-    events.insert(
-        std::upper_bound(events.begin(), events.end(), event,
-                         [](const Event& a, const Event& b) { return a.moment_ns < b.moment_ns; }),
-        event);
+    events.insert(std::upper_bound(events.begin(), events.end(), event,
+                                   [](const Event& a, const Event& b) {
+                                     return a.grant_time_ns < b.grant_time_ns;
+                                   }),
+                  event);
   }
   void Remove(uint64_t id) {
     std::erase_if(events, [&](const Event& event) { return event.id == id; });
@@ -107,7 +108,7 @@ struct Bucket {
   uint64_t CountedAt(int64_t s) const {
     uint64_t counted = 0;
     for (const Event& event : events) {
-      if (event.moment_ns <= s && s < UntilNs(parameters, event.moment_ns)) {
+      if (event.grant_time_ns <= s && s < UntilNs(parameters, event.grant_time_ns)) {
         counted += event.permits;
       }
     }
@@ -121,24 +122,24 @@ struct Bucket {
       const algorithm::TokenBucket& p = parameters.token_bucket;
       ReferenceTokenBucket reference(p.unit_ticks, uint64_t{1} << p.shift, p.burst, p.debt);
       return std::all_of(with.events.begin(), with.events.end(), [&](const Event& event) {
-        return reference.TryTake(event.permits, event.moment_ns);
+        return reference.TryTake(event.permits, event.grant_time_ns);
       });
     }
-    Parameters figures = parameters;
-    const uint64_t most = MostOf(figures);
+    Parameters random = parameters;
+    const uint64_t most = MostOf(random);
     const int64_t until = UntilNs(parameters, t);
     if (CountedAt(t) + permits > most) return false;
     // N rises at events only.
     return std::all_of(events.begin(), events.end(), [&](const Event& event) {
-      return event.moment_ns <= t || event.moment_ns >= until ||
-             CountedAt(event.moment_ns) + permits <= most;
+      return event.grant_time_ns <= t || event.grant_time_ns >= until ||
+             CountedAt(event.grant_time_ns) + permits <= most;
     });
   }
 
   // No window of the history, past or to come, is over.
   std::string CheckWindows() const {
     std::vector<Grant> history;
-    for (const Event& event : events) history.push_back({event.moment_ns, event.permits});
+    for (const Event& event : events) history.push_back({event.grant_time_ns, event.permits});
     if (parameters.kind == Kind::kTokenBucket) {
       const algorithm::TokenBucket& p = parameters.token_bucket;
       for (Grant& grant : history) grant.at_ns <<= p.shift;
@@ -149,7 +150,7 @@ struct Bucket {
       return test_support::CheckCountInEveryWindow(history, PeriodOf(parameters), greatest);
     }
     for (const Event& event : events) {
-      if (CountedAt(event.moment_ns) > greatest) return "a window is over";
+      if (CountedAt(event.grant_time_ns) > greatest) return "a window is over";
     }
     return "";
   }
@@ -159,7 +160,7 @@ using Charges = std::vector<std::pair<size_t, uint64_t>>;  // bucket, permits
 
 struct Reservation {
   uint64_t id = 0;
-  int64_t moment_ns = 0;
+  int64_t grant_time_ns = 0;
   int64_t until_ns = 0;
   Charges charges;
   bool told = false;  // its caller knows the moment: it stands
@@ -180,7 +181,8 @@ class Scene {
 
   void Advance(int64_t by_ns) {
     clock_.Advance(by_ns);
-    std::erase_if(waiting_, [&](const Reservation& r) { return r.moment_ns <= clock_.NowNs(); });
+    std::erase_if(waiting_,
+                  [&](const Reservation& r) { return r.grant_time_ns <= clock_.NowNs(); });
   }
 
   void Ask() {
@@ -213,7 +215,7 @@ class Scene {
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
     const auto cancel = [&] {
       return testing::Refund(store_, reservation.id, ChargesOf(reservation.charges),
-                             reservation.moment_ns)
+                             reservation.grant_time_ns)
           .outcome;
     };
     RC_ASSERT(cancel() == RefundOutcome::kRefunded);
@@ -221,7 +223,7 @@ class Scene {
     for (Bucket& bucket : buckets_) bucket.Remove(reservation.id);
   }
 
-  // New figures for a bucket that counts; those who were not told a moment get new ones.
+  // New parameters for a bucket that counts; those who were not told a moment get new ones.
   void Reload() {
     const auto b = Any<uint32_t>(0, kBuckets);
     if (buckets_[b].parameters.kind == Kind::kTokenBucket) return;
@@ -242,7 +244,7 @@ class Scene {
       items[i].receipt_id = held[i].id;
       items[i].charges = charges[i];
       items[i].results = results[i].data();
-      items[i].moment_ns = held[i].moment_ns;
+      items[i].grant_time_ns = held[i].grant_time_ns;
       items[i].until_ns = held[i].until_ns;
       for (Bucket& bucket : buckets_) bucket.Remove(held[i].id);
     }
@@ -257,8 +259,8 @@ class Scene {
       const int64_t earliest_ns = Earliest(one.charges, FromNs(one.charges, one.id));
       RC_ASSERT((items[i].outcome == Rebooking::Outcome::kBooked) == (earliest_ns <= one.until_ns));
       if (items[i].outcome != Rebooking::Outcome::kBooked) continue;
-      RC_ASSERT(items[i].moment_ns == earliest_ns);
-      one.moment_ns = earliest_ns;
+      RC_ASSERT(items[i].grant_time_ns == earliest_ns);
+      one.grant_time_ns = earliest_ns;
       Book(one);
     }
   }
@@ -268,7 +270,7 @@ class Scene {
       RC_ASSERT(bucket.CheckWindows() == "");
       const auto booked =
           std::count_if(bucket.events.begin(), bucket.events.end(),
-                        [&](const Event& event) { return event.moment_ns > clock_.NowNs(); });
+                        [&](const Event& event) { return event.grant_time_ns > clock_.NowNs(); });
       RC_ASSERT(testing::Query(store_, *bucket.rule, "").waiting == static_cast<uint64_t>(booked));
     }
   }
@@ -303,7 +305,7 @@ class Scene {
     int64_t from_ns = clock_.NowNs();
     for (const Reservation& r : waiting_) {
       if (r.id < id && SetOf(r.charges) == SetOf(charges)) {
-        from_ns = std::max(from_ns, r.moment_ns);
+        from_ns = std::max(from_ns, r.grant_time_ns);
       }
     }
     return from_ns;
@@ -325,9 +327,9 @@ class Scene {
 
   void Book(const Reservation& reservation) {
     for (const auto& [b, permits] : reservation.charges) {
-      buckets_[b].Add({reservation.moment_ns, permits, reservation.id});
+      buckets_[b].Add({reservation.grant_time_ns, permits, reservation.id});
     }
-    if (reservation.moment_ns > clock_.NowNs()) waiting_.push_back(reservation);
+    if (reservation.grant_time_ns > clock_.NowNs()) waiting_.push_back(reservation);
   }
 
   common::FakeClock clock_;

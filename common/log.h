@@ -1,0 +1,76 @@
+// Log: what happened, one line an event, on stderr:
+//
+//   time=2026-11-21T06:30:00.123Z level=info event=reload version=9f3c limits=12
+//
+// Values with spaces, quotes or control characters are quoted and escaped, so that nothing that
+// came over the wire can forge a line. Each event name is held to kLinesPerSecond; the next line
+// that passes says how many were suppressed.
+#ifndef SLUICE_COMMON_LOG_H_
+#define SLUICE_COMMON_LOG_H_
+
+#include <atomic>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+
+namespace sluice::common {
+
+enum class LogLevel : uint8_t { kDebug = 0, kInfo, kWarning, kError };
+
+// "debug", "info", "warning", "error".
+bool ParseLogLevel(std::string_view text, LogLevel* level);
+
+// Thread-safe. Writes under a lock; not for the hot path.
+class Log {
+ public:
+  struct Field {
+    std::string_view name;
+    absl::AlphaNum value;
+  };
+  static constexpr uint32_t kLinesPerSecond = 20;
+
+  // Writes to the file descriptor, which stays the caller's.
+  Log(const Clock& clock, LogLevel level, int fd) : clock_(clock), level_(level), fd_(fd) {}
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  void Write(LogLevel level, std::string_view event, std::initializer_list<Field> fields);
+  void Info(std::string_view event, std::initializer_list<Field> fields) {
+    Write(LogLevel::kInfo, event, fields);
+  }
+  void Warning(std::string_view event, std::initializer_list<Field> fields) {
+    Write(LogLevel::kWarning, event, fields);
+  }
+  void Error(std::string_view event, std::initializer_list<Field> fields) {
+    Write(LogLevel::kError, event, fields);
+  }
+
+  // Lines held back since the start.
+  uint64_t suppressed() const { return suppressed_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Event {
+    int64_t second = -1;
+    uint32_t lines = 0;
+    uint64_t suppressed = 0;
+  };
+
+  const Clock& clock_;
+  const LogLevel level_;
+  const int fd_;
+  std::atomic<uint64_t> suppressed_{0};  // a figure for people: relaxed
+  Mutex mu_;
+  // Event names are ours, so this does not grow with what callers send.
+  absl::flat_hash_map<std::string, Event> events_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice::common
+
+#endif  // SLUICE_COMMON_LOG_H_

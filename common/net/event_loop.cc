@@ -1,0 +1,289 @@
+#include "common/net/event_loop.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::net {
+namespace {
+
+// A wait that took longer found nothing ready when it began: what woke it is fresh.
+constexpr int64_t kIdleNs = 50'000;
+
+// Rounds of hooks scheduled by hooks: TLS encrypts, the socket sends, a handler that may write
+// again does, and that is sent.
+constexpr int kHookRounds = 8;
+
+// Rounds of telling residents that the loop stops; a handler that connects anew whenever it is
+// closed would make it endless.
+constexpr int kEndRounds = 16;
+
+class FunctionTask final : public Task {
+ public:
+  explicit FunctionTask(absl::AnyInvocable<void()> function) : function_(std::move(function)) {}
+  void Run() override {
+    std::unique_ptr<FunctionTask> self(this);
+    function_();
+  }
+  void Drop() override { delete this; }
+
+ private:
+  absl::AnyInvocable<void()> function_;
+};
+
+}  // namespace
+
+LoopResident::~LoopResident() {
+  if (residence_ == nullptr) return;
+  (previous_resident_ != nullptr ? previous_resident_->next_resident_ : residence_->residents_) =
+      next_resident_;
+  if (next_resident_ != nullptr) next_resident_->previous_resident_ = previous_resident_;
+}
+
+absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Create(const common::Clock& clock,
+                                                             const Options& options) {
+  const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  const int event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLET;  // every write is an edge, so it is never read
+  if (epoll_fd < 0 || event_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, event_fd, &event) != 0) {
+    const int error = errno;
+    if (epoll_fd >= 0) close(epoll_fd);
+    if (event_fd >= 0) close(event_fd);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot make an event loop: ", std::strerror(error)));
+  }
+  return std::unique_ptr<EventLoop>(new EventLoop(clock, options, epoll_fd, event_fd));
+}
+
+EventLoop::EventLoop(const common::Clock& clock, const Options& options, int epoll_fd, int event_fd)
+    : clock_(clock),
+      options_(options),
+      epoll_fd_(epoll_fd),
+      event_fd_(event_fd),
+      now_ns_(clock.NowNs()),
+      ready_since_ns_(now_ns_),
+      idle_from_ns_(now_ns_),
+      wheel_(now_ns_),
+      events_(std::max(options.max_events, 1)),
+      read_buffer_(new uint8_t[options.read_buffer_bytes]) {}
+
+EventLoop::~EventLoop() {
+  stop_.store(true, std::memory_order_release);
+  EndResidents();
+  DropTasks();  // also what was posted after Run had ended
+  close(epoll_fd_);
+  close(event_fd_);
+}
+
+void EventLoop::Run() {
+  thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  while (!stopping()) Iterate(-1);
+  EndResidents();
+}
+
+void EventLoop::RunOnce(int64_t max_wait_ns) {
+  thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  Iterate(max_wait_ns);
+}
+
+void EventLoop::Stop() {
+  stop_.store(true, std::memory_order_release);
+  Wake();
+}
+
+void EventLoop::Wake() {
+  const uint64_t one = 1;
+  // Fails only when the count is at its maximum, which wakes as well.
+  [[maybe_unused]] const ssize_t written = write(event_fd_, &one, sizeof(one));
+}
+
+void EventLoop::Push(Task& task) {
+  Task* head = tasks_.load(std::memory_order_relaxed);
+  do {
+    task.next_task_ = head;
+  } while (!tasks_.compare_exchange_weak(head, &task, std::memory_order_release,
+                                         std::memory_order_relaxed));
+  // Whoever found the stack empty wakes the loop; the loop itself looks before it sleeps.
+  if (head == nullptr && !InLoopThread()) Wake();
+}
+
+void EventLoop::Post(Task& task) { Push(task); }
+
+void EventLoop::Post(absl::AnyInvocable<void()> task) { Push(*new FunctionTask(std::move(task))); }
+
+int EventLoop::Wait(int64_t wait_ns) {
+  const int max_events = static_cast<int>(events_.size());
+  if (!no_pwait2_) {
+    timespec timeout = {};
+    if (wait_ns > 0) {
+      timeout.tv_sec = wait_ns / 1'000'000'000;
+      timeout.tv_nsec = wait_ns % 1'000'000'000;
+    }
+    const int count = epoll_pwait2(epoll_fd_, events_.data(), max_events,
+                                   wait_ns < 0 ? nullptr : &timeout, nullptr);
+    if (count >= 0 || errno != ENOSYS) return std::max(count, 0);
+    no_pwait2_ = true;  // Linux before 5.11
+  }
+  // Rounded up to milliseconds: never early.
+  const int64_t wait_ms =
+      wait_ns < 0 ? -1 : std::min<int64_t>((wait_ns + 999'999) / 1'000'000, 3'600'000);
+  return std::max(epoll_wait(epoll_fd_, events_.data(), max_events, static_cast<int>(wait_ms)), 0);
+}
+
+void EventLoop::Iterate(int64_t max_wait_ns) {
+  int64_t wait_ns = max_wait_ns;
+  idle_from_ns_ = clock_.NowNs();
+  if (tasks_.load(std::memory_order_relaxed) != nullptr || end_hooks_.first != nullptr ||
+      sleep_hooks_.first != nullptr || stopping()) {
+    wait_ns = 0;
+  } else if (const int64_t next_ns = wheel_.NextNs(); next_ns != TimerWheel::kNever) {
+    const int64_t until_ns = std::max<int64_t>(next_ns - idle_from_ns_, 0);
+    wait_ns = wait_ns < 0 ? until_ns : std::min(wait_ns, until_ns);
+  }
+  event_count_ = Wait(wait_ns);
+  const int64_t now_ns = clock_.NowNs();
+  ready_since_ns_ = now_ns - idle_from_ns_ > kIdleNs ? now_ns : std::min(now_ns_, now_ns);
+  counters_.iterations.Add();
+  counters_.busy_ns.Add(std::max<int64_t>(idle_from_ns_ - now_ns_, 0));
+  now_ns_ = now_ns;
+
+  for (int i = 0; i < event_count_; ++i) {
+    auto* const watcher = static_cast<IoWatcher*>(events_[i].data.ptr);
+    if (watcher != nullptr) watcher->OnIo(events_[i].events);
+    if (read_since_hooks_ >= kWarmBytes) RunHooks(kHookRounds);
+  }
+  const bool quiet = std::exchange(event_count_, 0) == 0;
+  RunTasks();
+  const size_t fired = wheel_.Advance(now_ns_);
+  if (fired > 0) counters_.timers.Add(fired);
+  RunHooks(kHookRounds);
+  if (sleep_hooks_.first != nullptr && (quiet || now_ns_ - sleep_hooks_since_ns_ >= kMostBusyNs)) {
+    sleep_hooks_.Run();
+    RunHooks(kHookRounds);
+  }
+}
+
+bool EventLoop::RunTasks() {
+  if (tasks_.load(std::memory_order_relaxed) == nullptr) return false;
+  Task* stack = tasks_.exchange(nullptr, std::memory_order_acquire);
+  Task* queue = nullptr;
+  while (stack != nullptr) {
+    Task* const next = stack->next_task_;
+    stack->next_task_ = queue;
+    queue = stack;
+    stack = next;
+  }
+  while (queue != nullptr) {
+    Task* const next = queue->next_task_;
+    queue->Run();  // may delete or post it
+    queue = next;
+    counters_.tasks.Add();
+  }
+  return true;
+}
+
+void EventLoop::Hooks::Add(IterationHook& hook) {
+  hook.scheduled_ = true;
+  hook.next_hook_ = nullptr;
+  *end = &hook;
+  end = &hook.next_hook_;
+}
+
+void EventLoop::Hooks::Run() {
+  IterationHook* hook = std::exchange(first, nullptr);
+  end = &first;
+  while (hook != nullptr) {
+    IterationHook* const next = hook->next_hook_;
+    hook->scheduled_ = false;
+    hook->OnIterationEnd();  // may destroy it
+    hook = next;
+  }
+}
+
+void EventLoop::AtIterationEnd(IterationHook& hook) {
+  if (!hook.scheduled_) end_hooks_.Add(hook);
+}
+
+void EventLoop::BeforeSleep(IterationHook& hook) {
+  if (hook.scheduled_) return;
+  if (sleep_hooks_.first == nullptr) sleep_hooks_since_ns_ = now_ns_;
+  sleep_hooks_.Add(hook);
+}
+
+void EventLoop::RunHooks(int rounds) {
+  read_since_hooks_ = 0;
+  for (int round = 0; round < rounds && end_hooks_.first != nullptr; ++round) end_hooks_.Run();
+}
+
+absl::Status EventLoop::Watch(int fd, uint32_t events, IoWatcher* watcher) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.ptr = watcher;
+  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot watch a descriptor: ", std::strerror(errno)));
+}
+
+void EventLoop::Rewatch(int fd, uint32_t events, IoWatcher* watcher) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.ptr = watcher;
+  epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event);
+}
+
+void EventLoop::Unwatch(int fd, IoWatcher* watcher) {
+  epoll_event event = {};
+  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, &event);
+  // What this iteration has yet to report.
+  for (int i = 0; i < event_count_; ++i) {
+    if (events_[i].data.ptr == watcher) events_[i].data.ptr = nullptr;
+  }
+}
+
+void EventLoop::AddResident(LoopResident& resident) {
+  resident.residence_ = this;
+  resident.next_resident_ = residents_;
+  if (residents_ != nullptr) residents_->previous_resident_ = &resident;
+  residents_ = &resident;
+}
+
+absl::Span<uint8_t> EventLoop::plaintext_buffer() {
+  if (plaintext_buffer_ == nullptr) {
+    plaintext_buffer_.reset(new uint8_t[options_.read_buffer_bytes]);
+  }
+  return {plaintext_buffer_.get(), options_.read_buffer_bytes};
+}
+
+void EventLoop::EndResidents() {
+  if (ended_) return;
+  ended_ = true;
+  for (int round = 0; round < kEndRounds && residents_ != nullptr; ++round) {
+    // What OnLoopStop of one destroys is its own affair; nobody destroys another resident.
+    for (LoopResident* resident = residents_; resident != nullptr;) {
+      LoopResident* const next = resident->next_resident_;
+      resident->OnLoopStop();
+      resident = next;
+    }
+    sleep_hooks_.Run();
+    RunHooks(kHookRounds);
+  }
+  DropTasks();
+}
+
+void EventLoop::DropTasks() {
+  Task* task = tasks_.exchange(nullptr, std::memory_order_acquire);
+  while (task != nullptr) {
+    Task* const next = task->next_task_;
+    task->Drop();
+    task = next;
+  }
+}
+
+}  // namespace sluice::net

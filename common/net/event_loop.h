@@ -1,0 +1,247 @@
+// EventLoop: one thread that waits for file descriptors, timers and posted tasks (epoll).
+//
+// An iteration: wait; read the clock once; handle what is ready; run posted tasks; fire timers;
+// run the end-of-iteration hooks (streams send, once, all that was written to them); before the
+// loop would sleep, run the before-sleep hooks. A loop with nothing to do sleeps until its next
+// timer: it has no heartbeat.
+//
+// Threads: Run makes its caller the loop's thread. Post, Stop, stopping and counters may be used
+// from any thread; all else on the loop's thread only (or before Run, by whoever will run it).
+#ifndef SLUICE_COMMON_NET_EVENT_LOOP_H_
+#define SLUICE_COMMON_NET_EVENT_LOOP_H_
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/clock.h"
+#include "common/net/buffer_pool.h"
+#include "common/net/counters.h"
+#include "common/net/timer_wheel.h"
+
+namespace sluice::net {
+
+class EventLoop;
+
+// Something that lives on a loop and must leave when the loop stops.
+class LoopResident {
+ public:
+  LoopResident() = default;
+  LoopResident(const LoopResident&) = delete;
+  LoopResident& operator=(const LoopResident&) = delete;
+  virtual ~LoopResident();
+
+  // The loop is about to end. On the loop's thread.
+  virtual void OnLoopStop() = 0;
+
+ private:
+  friend class EventLoop;
+  EventLoop* residence_ = nullptr;
+  LoopResident* next_resident_ = nullptr;
+  LoopResident* previous_resident_ = nullptr;
+};
+
+// Told when a file descriptor is ready.
+class IoWatcher {
+ public:
+  virtual ~IoWatcher() = default;
+  // `events` as of epoll_wait(2).
+  virtual void OnIo(uint32_t events) = 0;
+};
+
+// Called once, at the end of the iteration in which it was scheduled or before the loop sleeps.
+class IterationHook {
+ public:
+  IterationHook() = default;
+  IterationHook(const IterationHook&) = delete;
+  IterationHook& operator=(const IterationHook&) = delete;
+  // REQUIRES: not scheduled.
+  virtual ~IterationHook() = default;
+  virtual void OnIterationEnd() = 0;
+  bool scheduled() const { return scheduled_; }
+
+ private:
+  friend class EventLoop;
+  IterationHook* next_hook_ = nullptr;
+  bool scheduled_ = false;
+};
+
+// A task that brings its own memory: posting it allocates nothing. Must not be posted again
+// before it has started to run.
+class Task {
+ public:
+  virtual ~Task() = default;
+  // On the loop's thread. May delete or post itself.
+  virtual void Run() = 0;
+  // Instead of Run when the loop ends without having run it.
+  virtual void Drop() {}
+
+ private:
+  friend class EventLoop;
+  Task* next_task_ = nullptr;
+};
+
+class EventLoop {
+ public:
+  struct Options {
+    // Bytes read from a stream at once, at most: what one connection may bring before the others
+    // have their turn.
+    size_t read_buffer_bytes = size_t{64} << 10;
+    // Ready descriptors handled in an iteration, at most.
+    int max_events = 256;
+  };
+
+  // `clock` outlives the loop. Errors: RESOURCE_EXHAUSTED, when the system gives no descriptor.
+  static absl::StatusOr<std::unique_ptr<EventLoop>> Create(const common::Clock& clock,
+                                                           const Options& options);
+  static absl::StatusOr<std::unique_ptr<EventLoop>> Create(const common::Clock& clock) {
+    return Create(clock, Options());
+  }
+
+  // Ends what Run left (see Run), if it never ran.
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Runs until Stop. Before it returns every stream was closed (CANCELLED, "the loop stops") and
+  // told so; posted tasks that had not run are dropped. Runs once.
+  void Run();
+  // From any thread, or a signal handler; more than once is fine.
+  void Stop();
+  bool stopping() const { return stop_.load(std::memory_order_acquire); }
+
+  // One iteration that waits at most max_wait_ns (< 0: for as long as it takes). For tests, and
+  // for programs with a loop of their own.
+  void RunOnce(int64_t max_wait_ns);
+
+  // Runs `task` on the loop, in the order posted by a thread. From any thread; never blocks: one
+  // atomic exchange, and a write to an eventfd when the loop may be asleep. How many may be
+  // outstanding is the caller's duty.
+  void Post(absl::AnyInvocable<void()> task);
+  void Post(Task& task);
+
+  bool InLoopThread() const {
+    return thread_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+
+  const common::Clock& clock() const { return clock_; }
+  // The clock as read at the start of this iteration.
+  int64_t now_ns() const { return now_ns_; }
+  // The earliest moment at which something handled in this iteration can have become ready: the
+  // previous look at the descriptors when this one found work waiting, now_ns when the loop had
+  // been idle. A request handled at time t has waited up to t - ready_since_ns; a stream knows
+  // better still when its bytes waited longer (Stream::ready_since_ns).
+  int64_t ready_since_ns() const { return ready_since_ns_; }
+
+  // Timers fire on the loop, never early, late by at most a tick (66 us) and the iteration that
+  // is running.
+  void Arm(Timer& timer, int64_t at_ns) { wheel_.Arm(timer, at_ns); }
+  void ArmIn(Timer& timer, int64_t in_ns) {
+    wheel_.Arm(timer, in_ns > TimerWheel::kNever - now_ns_ ? TimerWheel::kNever : now_ns_ + in_ns);
+  }
+  size_t armed_timers() const { return wheel_.size(); }
+
+  // Calls hook.OnIterationEnd once; scheduling twice is the same as once. Hooks scheduled by
+  // hooks still run in this iteration, up to a few rounds, else in the next. An iteration that
+  // reads much calls them in between too, for each kWarmBytes read: what they send is still in
+  // the cache then (docs/adr/0109).
+  void AtIterationEnd(IterationHook& hook);
+  static constexpr size_t kWarmBytes = size_t{32} << 10;
+
+  // Calls hook.OnIterationEnd once, when nothing else is ready or `kMostBusyNs` have passed since
+  // the first such hook was scheduled: for work that is the cheaper the more of it there is.
+  // Nothing happens if the hook is scheduled, either way.
+  void BeforeSleep(IterationHook& hook);
+  static constexpr int64_t kMostBusyNs = 100'000;
+
+  // Level-triggered. The watcher is told until Unwatch (or until the descriptor is closed, when
+  // nobody duplicated it); after Unwatch it may be destroyed at once.
+  absl::Status Watch(int fd, uint32_t events, IoWatcher* watcher);
+  void Rewatch(int fd, uint32_t events, IoWatcher* watcher);
+  void Unwatch(int fd, IoWatcher* watcher);
+
+  // Registers for OnLoopStop; undone by the resident's destructor.
+  void AddResident(LoopResident& resident);
+
+  // Shared by all streams of the loop: each uses them within one call.
+  absl::Span<uint8_t> read_buffer() { return {read_buffer_.get(), options_.read_buffer_bytes}; }
+  absl::Span<uint8_t> plaintext_buffer();  // made at its first use
+  BufferPool& buffers() { return buffers_; }
+
+  // A stream read so many bytes.
+  void CountRead(size_t bytes) {
+    counters_.bytes_in.Add(bytes);
+    read_since_hooks_ += bytes;
+  }
+
+  LoopCounters& counters() { return counters_; }
+  const LoopCounters& counters() const { return counters_; }
+
+ private:
+  friend class LoopResident;
+
+  EventLoop(const common::Clock& clock, const Options& options, int epoll_fd, int event_fd);
+
+  void Iterate(int64_t max_wait_ns);
+  // Hooks in the order scheduled.
+  struct Hooks {
+    IterationHook* first = nullptr;
+    IterationHook** end = &first;
+    void Add(IterationHook& hook);
+    // Runs those that are there now.
+    void Run();
+  };
+
+  int Wait(int64_t wait_ns);
+  bool RunTasks();
+  void RunHooks(int rounds);
+  void Push(Task& task);
+  void Wake();
+  void EndResidents();
+  void DropTasks();
+
+  const common::Clock& clock_;
+  const Options options_;
+  const int epoll_fd_;
+  const int event_fd_;
+
+  // Release by Stop, acquire by the loop: what was written before Stop is seen by the loop.
+  std::atomic<bool> stop_{false};
+  // Written once, by Run or RunOnce; relaxed: a thread need only recognize itself.
+  std::atomic<std::thread::id> thread_{};
+  // A stack, last posted first; pushed with release, taken whole with acquire. On a line of its
+  // own: other threads write it.
+  alignas(64) std::atomic<Task*> tasks_{nullptr};
+
+  // The rest belongs to the loop's thread.
+  alignas(64) int64_t now_ns_;
+  int64_t ready_since_ns_;
+  int64_t idle_from_ns_;  // when the last iteration ended
+  TimerWheel wheel_;
+  Hooks end_hooks_;
+  Hooks sleep_hooks_;
+  int64_t sleep_hooks_since_ns_ = 0;  // the first of them was scheduled
+  size_t read_since_hooks_ = 0;       // bytes, since the end hooks ran
+  LoopResident* residents_ = nullptr;
+  std::vector<epoll_event> events_;
+  int event_count_ = 0;  // of the iteration that is running
+  bool no_pwait2_ = false;
+  bool ended_ = false;
+  std::unique_ptr<uint8_t[]> read_buffer_;
+  std::unique_ptr<uint8_t[]> plaintext_buffer_;
+  BufferPool buffers_;
+  LoopCounters counters_;
+};
+
+}  // namespace sluice::net
+
+#endif  // SLUICE_COMMON_NET_EVENT_LOOP_H_

@@ -1,0 +1,138 @@
+#include "common/net/listener.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "common/net/tls_stream.h"
+
+namespace sluice::net {
+namespace {
+
+constexpr int64_t kRetryNs = 100'000'000;
+
+int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+}  // namespace
+
+Listener::Listener(EventLoop& loop, int fd, Acceptor& acceptor, const ListenerOptions& options)
+    : loop_(loop),
+      acceptor_(acceptor),
+      options_(options),
+      fd_(fd),
+      reserve_fd_(OpenReserve()),
+      handshakes_(std::make_shared<int>(0)) {
+  loop_.AddResident(*this);
+  OnRetry();
+}
+
+Listener::~Listener() { OnLoopStop(); }
+
+void Listener::OnLoopStop() {
+  retry_.Cancel();
+  if (fd_ >= 0) {
+    loop_.Unwatch(fd_, this);
+    close(fd_);
+    fd_ = -1;
+  }
+  if (reserve_fd_ >= 0) {
+    close(reserve_fd_);
+    reserve_fd_ = -1;
+  }
+}
+
+void Listener::OnRetry() {
+  if (fd_ < 0) return;
+  // EPOLLEXCLUSIVE: a Unix socket is shared by the loops, and one connection shall not wake all.
+  if (!loop_.Watch(fd_, EPOLLIN | EPOLLEXCLUSIVE, this).ok()) loop_.ArmIn(retry_, kRetryNs);
+}
+
+void Listener::Stop() {
+  if (fd_ < 0) return;
+  // What the kernel has completed was promised to the peer.
+  for (int i = 0; i < 65536 && fd_ >= 0 && AcceptOne(); ++i) {
+  }
+  OnLoopStop();
+}
+
+void Listener::OnIo(uint32_t) {
+  for (int i = 0; i < options_.accept_burst && fd_ >= 0 && AcceptOne(); ++i) {
+  }
+}
+
+bool Listener::AcceptOne() {
+  SocketAddress peer;
+  peer.length = sizeof(peer.storage);
+  const int fd = accept4(fd_, peer.get(), &peer.length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd >= 0) {
+    Start(fd, peer);
+    return true;
+  }
+  switch (errno) {
+    case EAGAIN:
+      return false;
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      loop_.counters().accept_errors.Add();
+      OutOfDescriptors();
+      return false;
+    default:  // the connection failed before it was accepted; there may be others
+      loop_.counters().accept_errors.Add();
+      return true;
+  }
+}
+
+void Listener::OutOfDescriptors() {
+  // One connection is closed at once, so that its peer knows, and the listener rests: neither a
+  // busy loop nor a backlog of peers that wait for nothing.
+  if (reserve_fd_ >= 0) {
+    close(reserve_fd_);
+    const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd >= 0) {
+      close(fd);
+      loop_.counters().refused.Add();
+    }
+    reserve_fd_ = OpenReserve();
+    if (fd >= 0 && reserve_fd_ >= 0) return;  // the next iteration goes on
+  } else {
+    reserve_fd_ = OpenReserve();
+  }
+  loop_.Unwatch(fd_, this);
+  loop_.ArmIn(retry_, kRetryNs);
+}
+
+void Listener::Start(int fd, const SocketAddress& peer) {
+  LoopCounters& counters = loop_.counters();
+  const bool busy = options_.tls != nullptr && *handshakes_ >= options_.max_handshakes;
+  if (busy || (options_.budget != nullptr && !options_.budget->Take())) {
+    counters.refused.Add();
+    close(fd);
+    acceptor_.OnRefused(loop_);
+    return;
+  }
+  counters.accepted.Add();
+  auto* const socket = SocketStream::FromConnected(
+      loop_, fd, peer, options_.tls == nullptr ? options_.stream : TlsStream::SocketOptions(),
+      options_.budget);
+  if (options_.tls == nullptr) {
+    StreamHandler* const handler = acceptor_.Accept(*socket);
+    if (handler == nullptr) {
+      counters.refused.Add();
+      return socket->Abort(absl::UnavailableError("refused"));
+    }
+    socket->SetHandler(handler);
+    return socket->Open();
+  }
+  ++*handshakes_;
+  TlsStream::Serve(
+      socket, *options_.tls, options_.handshake_timeout_ns, options_.stream,
+      [&acceptor = acceptor_](Stream& stream) { return acceptor.Accept(stream); },
+      [handshakes = handshakes_] { --*handshakes; });
+}
+
+}  // namespace sluice::net

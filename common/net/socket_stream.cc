@@ -1,0 +1,355 @@
+#include "common/net/socket_stream.h"
+
+#include <arpa/inet.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::net {
+namespace {
+
+const PeerIdentity& Nobody() {
+  static const PeerIdentity* const kNobody = new PeerIdentity();
+  return *kNobody;
+}
+
+absl::Status Broken(int error) {
+  return absl::UnavailableError(absl::StrCat("the connection broke: ", std::strerror(error)));
+}
+
+}  // namespace
+
+SocketStream::SocketStream(EventLoop& loop, const StreamOptions& options)
+    : loop_(loop), options_(options), output_(loop.buffers()) {
+  loop.AddResident(*this);
+  loop.counters().streams.Add();
+}
+
+SocketStream::~SocketStream() {
+  // Closing alone is not enough while a child of this process has yet to exec: it has a copy, so
+  // that events of what was destroyed would go on.
+  if (watched_) loop_.Unwatch(fd_, this);
+  if (fd_ >= 0) close(fd_);
+  if (budget_ != nullptr) budget_->GiveBack();
+  loop_.counters().streams.Subtract();
+  loop_.counters().closed.Add();
+}
+
+SocketStream* SocketStream::FromConnected(EventLoop& loop, int fd, const SocketAddress& peer,
+                                          const StreamOptions& options, ConnectionBudget* budget) {
+  auto* const stream = new SocketStream(loop, options);
+  stream->budget_ = budget;
+  stream->SetPeer(fd, peer);
+  return stream;
+}
+
+SocketStream* SocketStream::Unconnected(EventLoop& loop, const StreamOptions& options) {
+  return new SocketStream(loop, options);
+}
+
+void SocketStream::SetPeer(int fd, const SocketAddress& peer) {
+  fd_ = fd;
+  if (peer.family() == AF_INET6) {
+    const auto* const in6 = reinterpret_cast<const sockaddr_in6*>(peer.get());
+    std::memcpy(peer_ip_, &in6->sin6_addr, sizeof(peer_ip_));
+  } else if (peer.family() == AF_INET) {
+    const auto* const in = reinterpret_cast<const sockaddr_in*>(peer.get());
+    peer_ip_[10] = peer_ip_[11] = 0xff;
+    std::memcpy(peer_ip_ + 12, &in->sin_addr, 4);
+  } else {
+    is_unix_ = true;
+  }
+  peer_port_ = peer.port();
+}
+
+void SocketStream::Open() {
+  if (closing()) return;
+  interest_ = reading_wanted_when_open() ? EPOLLIN : 0u;
+  const absl::Status watched = loop_.Watch(fd_, interest_, this);
+  if (!watched.ok()) return EndWith(watched);
+  watched_ = true;
+  state_ = State::kOpen;
+  if (!output_.empty()) loop_.AtIterationEnd(*this);
+  handler_->OnOpen();
+}
+
+void SocketStream::Attach(int fd, const SocketAddress& peer) {
+  if (closing()) {
+    close(fd);
+    return;
+  }
+  SetPeer(fd, peer);
+  attempt_.reset();
+  Open();
+}
+
+bool SocketStream::reading_wanted_when_open() const {
+  return !paused_ && !peer_ended_ && !(above_high_water_ && options_.pause_when_high);
+}
+
+bool SocketStream::reading_wanted() const {
+  switch (state_) {
+    case State::kOpen:
+      return reading_wanted_when_open();
+    case State::kFlushing:
+    case State::kDraining:
+      return !peer_ended_;
+    case State::kUnconnected:
+    case State::kAborted:
+      return false;
+  }
+  return false;
+}
+
+void SocketStream::OnIo(uint32_t events) {
+  if (closing()) return;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+    if (reading_wanted()) {
+      state_ == State::kOpen ? Read() : Drain();
+    } else if ((events & EPOLLERR) != 0) {
+      int error = 0;
+      socklen_t size = sizeof(error);
+      getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+      EndWith(Broken(error != 0 ? error : ECONNRESET));
+    } else if ((events & EPOLLHUP) != 0) {
+      // Nobody is there any more, and epoll would say so for ever. With output, the attempt to
+      // send it ends the stream; without, whoever paused it will resume, read the rest and the
+      // end.
+      loop_.Unwatch(fd_, this);
+      watched_ = false;
+      loop_.AtIterationEnd(*this);
+    }
+  }
+  if ((events & EPOLLOUT) != 0 && !closing()) loop_.AtIterationEnd(*this);
+}
+
+void SocketStream::Read() {
+  const absl::Span<uint8_t> buffer = loop_.read_buffer();
+  const ssize_t n = recv(fd_, buffer.data(), buffer.size(), 0);
+  loop_.counters().reads.Add();
+  if (n < 0) {
+    if (errno != EAGAIN && errno != EINTR) EndWith(Broken(errno));
+    return;
+  }
+  if (n == 0) {
+    peer_ended_ = true;
+    loop_.AtIterationEnd(*this);  // drops the interest in input
+    handler_->OnEnd();
+    return;
+  }
+  loop_.CountRead(static_cast<size_t>(n));
+  handler_->OnData({buffer.data(), static_cast<size_t>(n)});
+  if (state_ == State::kOpen) handler_->OnReadsDone();
+  if (closing()) return;
+  if (static_cast<size_t>(n) < buffer.size()) {
+    backlog_bytes_ = 0;
+    return;
+  }
+  backlog_bytes_ -= std::min<int64_t>(backlog_bytes_, n);
+  if (backlog_bytes_ == 0) {
+    int queued = 0;
+    ioctl(fd_, FIONREAD, &queued);
+    backlog_bytes_ = queued;
+    backlog_since_ns_ = loop_.now_ns();
+  }
+}
+
+void SocketStream::Drain() {
+  const absl::Span<uint8_t> buffer = loop_.read_buffer();
+  const ssize_t n = recv(fd_, buffer.data(), buffer.size(), 0);
+  loop_.counters().reads.Add();
+  if (n > 0) {
+    loop_.CountRead(static_cast<size_t>(n));
+    return;
+  }
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EINTR) return;
+    // After our half-close all of ours was taken; a reset then is the peer's way to close.
+    return EndWith(state_ == State::kDraining && errno == ECONNRESET ? absl::OkStatus()
+                                                                     : Broken(errno));
+  }
+  peer_ended_ = true;
+  if (state_ == State::kDraining) {
+    EndWith(absl::OkStatus());
+  } else {
+    loop_.AtIterationEnd(*this);
+  }
+}
+
+void SocketStream::Write(absl::Span<const uint8_t> data) {
+  if ((state_ != State::kOpen && state_ != State::kUnconnected) || data.empty()) return;
+  if (output_.size() + data.size() > options_.max_output_bytes) {
+    return Abort(absl::ResourceExhaustedError(
+        absl::StrCat("more than ", options_.max_output_bytes, " bytes wait for the peer to read")));
+  }
+  if (state_ == State::kOpen) {
+    // A block that is full goes out: to grow is to copy it, into memory that is cold. What has
+    // grown already was not taken by the peer.
+    if (!output_.empty() && output_.size() <= BufferPool::kBlockBytes &&
+        output_.size() + data.size() > BufferPool::kBlockBytes) {
+      Flush();
+      if (state_ != State::kOpen) return;
+    }
+    if (data.size() >= kDirectBytes && output_.empty()) {
+      data.remove_prefix(Send(data));
+      if (data.empty() || state_ != State::kOpen) return;
+    }
+  }
+  output_.Append(data);
+  if (output_.size() >= options_.high_water_bytes) above_high_water_ = true;
+  loop_.AtIterationEnd(*this);
+}
+
+size_t SocketStream::Send(absl::Span<const uint8_t> data) {
+  const ssize_t n = send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
+  loop_.counters().writes.Add();
+  if (n < 0) {
+    if (errno != EAGAIN && errno != EINTR) EndWith(Broken(errno));
+    return 0;
+  }
+  loop_.counters().bytes_out.Add(n);
+  return static_cast<size_t>(n);
+}
+
+void SocketStream::Flush() {
+  if (output_.empty()) return;
+  const size_t sent = Send(output_.front());
+  if (sent == 0) return;
+  output_.Consume(sent);
+  if (state_ == State::kFlushing) loop_.ArmIn(linger_, linger_ns_);
+}
+
+void SocketStream::OnIterationEnd() {
+  if (closing()) return Finish();
+  if (state_ == State::kUnconnected) return;
+  Flush();
+  if (closing()) return;  // scheduled anew
+  if (state_ == State::kFlushing && output_.empty()) HalfClose();
+  if (closing()) return;
+  const bool relieved = above_high_water_ && output_.size() <= options_.low_water_bytes;
+  if (relieved) above_high_water_ = false;
+  UpdateInterest();
+  if (relieved && state_ == State::kOpen) handler_->OnWritable();
+}
+
+void SocketStream::UpdateInterest() {
+  const uint32_t wanted = (reading_wanted() ? EPOLLIN : 0u) | (output_.empty() ? 0u : EPOLLOUT);
+  if (!watched_) {
+    if (wanted == 0) return;
+    const absl::Status watched = loop_.Watch(fd_, wanted, this);
+    if (!watched.ok()) return EndWith(watched);
+    watched_ = true;
+  } else if (wanted != interest_) {
+    loop_.Rewatch(fd_, wanted, this);
+  }
+  interest_ = wanted;
+}
+
+void SocketStream::PauseReading() {
+  if (paused_ || closing()) return;
+  paused_ = true;
+  loop_.AtIterationEnd(*this);
+}
+
+void SocketStream::ResumeReading() {
+  if (!paused_ || closing()) return;
+  paused_ = false;
+  loop_.AtIterationEnd(*this);
+}
+
+void SocketStream::CloseAfterWrite(int64_t linger_ns) {
+  if (state_ == State::kUnconnected) {
+    return EndWith(absl::CancelledError("closed before it was connected"));
+  }
+  if (state_ != State::kOpen) return;
+  state_ = State::kFlushing;
+  linger_ns_ = linger_ns;
+  loop_.ArmIn(linger_, linger_ns_);
+  loop_.AtIterationEnd(*this);
+}
+
+void SocketStream::HalfClose() {
+  if (peer_ended_) return EndWith(absl::OkStatus());
+  if (shutdown(fd_, SHUT_WR) != 0) return EndWith(Broken(errno));
+  state_ = State::kDraining;
+  loop_.ArmIn(linger_, linger_ns_);
+}
+
+void SocketStream::OnLinger() {
+  EndWith(absl::DeadlineExceededError(state_ == State::kFlushing
+                                          ? "the peer does not read the last bytes"
+                                          : "the peer does not close its side"));
+}
+
+void SocketStream::Abort(absl::Status why) {
+  if (closing()) return;
+  if (fd_ >= 0 && !is_unix_) {
+    const linger reset = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  }
+  EndWith(std::move(why));
+}
+
+void SocketStream::EndWith(absl::Status why) {
+  if (closing()) return;
+  state_ = State::kAborted;
+  why_ = std::move(why);
+  linger_.Cancel();
+  output_.Clear();
+  attempt_.reset();
+  loop_.AtIterationEnd(*this);
+}
+
+void SocketStream::Finish() {
+  if (handler_ != nullptr) handler_->OnClosed(why_);
+  delete this;
+}
+
+void SocketStream::OnLoopStop() { EndWith(absl::CancelledError("the loop stops")); }
+
+const PeerIdentity& SocketStream::peer() const { return Nobody(); }
+
+int64_t SocketStream::round_trip_ns() const {
+  tcp_info info = {};
+  socklen_t size = sizeof(info);
+  if (is_unix_ || fd_ < 0 || getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  constexpr uint32_t kNotYet = ~uint32_t{0};
+  const bool known = size >= offsetof(tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt) &&
+                     info.tcpi_min_rtt != kNotYet;  // Linux before 4.6
+  return known ? int64_t{info.tcpi_min_rtt} * 1000 : 0;
+}
+
+std::string SocketStream::peer_address() const {
+  if (is_unix_) return "unix:";
+  if (peer_port_ == 0) return std::string(kNotConnected);
+  SocketAddress address;
+  constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  if (std::memcmp(peer_ip_, kMapped, sizeof(kMapped)) == 0) {
+    auto* const in = reinterpret_cast<sockaddr_in*>(address.get());
+    in->sin_family = AF_INET;
+    std::memcpy(&in->sin_addr, peer_ip_ + 12, 4);
+  } else {
+    auto* const in6 = reinterpret_cast<sockaddr_in6*>(address.get());
+    in6->sin6_family = AF_INET6;
+    std::memcpy(&in6->sin6_addr, peer_ip_, sizeof(peer_ip_));
+  }
+  address.set_port(peer_port_);
+  return address.ToString();
+}
+
+int64_t SocketStream::ready_since_ns() const {
+  const int64_t since_ns = loop_.ready_since_ns();
+  return backlog_bytes_ > 0 ? std::min(backlog_since_ns_, since_ns) : since_ns;
+}
+
+}  // namespace sluice::net

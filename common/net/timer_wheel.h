@@ -1,0 +1,115 @@
+// TimerWheel: any number of timers, armed and cancelled in constant time without allocating.
+//
+// Time is cut into ticks of 65.536 us. There are 8 levels of 64 slots; a timer lies at the level
+// of the highest base-64 digit in which its tick differs from the wheel's, in the slot of its own
+// digit there. So every timer of a level fires before every timer of a higher one, the next to
+// fire is found in the first occupied slot of the lowest occupied level (two bit scans), and
+// nothing wraps around. When the wheel reaches a slot of level 1 or more, the slot's timers move
+// down; a timer moves at most 7 times in its life. For each slot the earliest tick ever put
+// there is kept, so an idle wheel names the true moment of its next timer, not the moment of its
+// next bookkeeping; only a cancelled timer can cause a wake-up in vain.
+//
+// Never early: a deadline is rounded up to a tick, now is rounded down. Late by less than a tick,
+// beside what the caller adds by calling late.
+#ifndef SLUICE_COMMON_NET_TIMER_WHEEL_H_
+#define SLUICE_COMMON_NET_TIMER_WHEEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace sluice::net {
+
+class TimerWheel;
+
+// One timer, part of its owner. Fires once per arming. Cancelled by its destructor.
+class Timer {
+ public:
+  using Callback = void (*)(void* context);
+
+  Timer(Callback callback, void* context) : callback_(callback), context_(context) {}
+  ~Timer() { Cancel(); }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  // A callback that calls a method: Timer timer{Timer::To<&Owner::OnTimeout>, this}.
+  template <auto kMethod>
+  static void To(void* context) {
+    Invoke(context, kMethod);
+  }
+
+  bool armed() const { return wheel_ != nullptr; }
+  // No effect unless armed. May be called from any timer's callback.
+  inline void Cancel();
+
+ private:
+  friend class TimerWheel;
+
+  template <typename T>
+  static void Invoke(void* context, void (T::*method)()) {
+    (static_cast<T*>(context)->*method)();
+  }
+
+  const Callback callback_;
+  void* const context_;
+  TimerWheel* wheel_ = nullptr;  // where it is armed
+  Timer* next_ = nullptr;
+  Timer** previous_ = nullptr;  // the pointer that points here
+  int64_t tick_ = 0;
+  uint32_t slot_ = 0;  // level * kSlots + digit
+};
+
+// Not thread-safe. Outlives the timers armed on it, or is destroyed after they are cancelled.
+class TimerWheel {
+ public:
+  static constexpr int kTickBits = 16;
+  static constexpr int64_t kTickNs = int64_t{1} << kTickBits;
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+  explicit TimerWheel(int64_t now_ns) : now_tick_(now_ns >> kTickBits) {}
+  ~TimerWheel();
+  TimerWheel(const TimerWheel&) = delete;
+  TimerWheel& operator=(const TimerWheel&) = delete;
+
+  // Arms `timer` for the moment at_ns (re-arms it, if it is armed). A moment that has passed
+  // fires with the next tick; what is armed from within a callback never fires in the same
+  // Advance.
+  void Arm(Timer& timer, int64_t at_ns);
+  void Cancel(Timer& timer);
+
+  // Fires all timers due at now_ns, in the order of their ticks. Returns how many. Time that
+  // steps back is taken as standing still. REQUIRES: not called from a callback.
+  size_t Advance(int64_t now_ns);
+
+  // The moment from which Advance has something to fire, kNever when nothing is armed. After the
+  // earliest timer was cancelled it may be too early, once per slot.
+  int64_t NextNs() const;
+
+  size_t size() const { return size_; }
+
+ private:
+  static constexpr int kLevels = 8;  // 48 bits of ticks: all of 63 bits of nanoseconds
+  static constexpr int kSlotBits = 6;
+  static constexpr uint32_t kSlots = 1 << kSlotBits;
+
+  void Insert(Timer& timer);
+  void Unlink(Timer& timer);
+
+  int64_t now_tick_;
+  // While Advance runs: its target. Else now_tick_ counts.
+  int64_t target_tick_ = 0;
+  bool advancing_ = false;
+  size_t size_ = 0;
+  uint64_t occupied_[kLevels] = {};  // a bit per slot
+  Timer* slots_[kLevels * kSlots] = {};
+  int64_t earliest_tick_[kLevels * kSlots] = {};  // meaningful where occupied
+  Timer* firing_ = nullptr;
+};
+
+inline void Timer::Cancel() {
+  if (wheel_ != nullptr) wheel_->Cancel(*this);
+}
+
+}  // namespace sluice::net
+
+#endif  // SLUICE_COMMON_NET_TIMER_WHEEL_H_

@@ -1,0 +1,226 @@
+#include "common/net/tls_context.h"
+
+#include <openssl/err.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::net {
+namespace {
+
+// Sessions may be resumed for this long: with mTLS a certificate is trusted without a new look.
+constexpr long kSessionSeconds = 3600;
+
+// What HTTP/2 allows with TLS 1.2 (RFC 9113, 9.2.2): ephemeral keys and AEAD.
+constexpr char kTls12Ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
+
+// The errors of this thread: the system's, if there is one, else the last.
+std::string OpenSslError() {
+  std::string what = "unknown error";
+  while (const unsigned long error = ERR_get_error()) {
+    if (ERR_SYSTEM_ERROR(error)) {
+      what = std::strerror(ERR_GET_REASON(error));
+      break;
+    }
+    const char* const reason = ERR_reason_error_string(error);
+    what = reason != nullptr ? reason : absl::StrCat("OpenSSL error ", error);
+  }
+  ERR_clear_error();
+  return what;
+}
+
+absl::Status BadFile(absl::string_view what, const std::string& file) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " \"", file, "\": ", OpenSslError()));
+}
+
+std::string AlpnWire(const std::vector<std::string>& names) {
+  std::string wire;
+  for (const std::string& name : names) {
+    wire.push_back(static_cast<char>(name.size()));
+    wire.append(name);
+  }
+  return wire;
+}
+
+// A key with a passphrase is an error; never ask the terminal.
+int NoPassphrase(char*, int, int, void*) { return -1; }
+
+// The list that the callback compares with belongs to the SSL_CTX, which may outlive us.
+int AlpnIndex() {
+  static const int kIndex = SSL_CTX_get_ex_new_index(
+      0, nullptr, nullptr, nullptr, [](void*, void* list, CRYPTO_EX_DATA*, int, long, void*) {
+        delete static_cast<std::string*>(list);
+      });
+  return kIndex;
+}
+
+int SelectAlpn(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
+               unsigned int in_size, void* list) {
+  const auto& ours = *static_cast<const std::string*>(list);
+  unsigned char* chosen = nullptr;
+  if (SSL_select_next_proto(&chosen, out_size, reinterpret_cast<const unsigned char*>(ours.data()),
+                            static_cast<unsigned int>(ours.size()), in,
+                            in_size) != OPENSSL_NPN_NEGOTIATED) {
+    return SSL_TLSEXT_ERR_ALERT_FATAL;
+  }
+  *out = chosen;
+  return SSL_TLSEXT_ERR_OK;
+}
+
+int64_t NotAfter(const SSL_CTX* ctx) {
+  const X509* const certificate = SSL_CTX_get0_certificate(ctx);
+  tm time = {};
+  if (certificate == nullptr || ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time) != 1) {
+    return 0;
+  }
+  return timegm(&time);
+}
+
+}  // namespace
+
+TlsContext::TlsContext(Role role, TlsOptions options)
+    : role_(role), options_(std::move(options)), alpn_wire_(AlpnWire(options_.alpn)) {}
+
+absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(Role role, TlsOptions options) {
+  const bool has_certificate = !options.certificate_chain_file.empty();
+  if (has_certificate != !options.private_key_file.empty()) {
+    return absl::InvalidArgumentError(
+        "TLS needs a certificate and its private key; one of both files is not given");
+  }
+  if (role == Role::kServer && !has_certificate) {
+    return absl::InvalidArgumentError("a TLS server needs a certificate and its private key");
+  }
+  for (const std::string& name : options.alpn) {
+    if (name.empty() || name.size() > 255) {
+      return absl::InvalidArgumentError("an ALPN name must have 1 to 255 bytes");
+    }
+  }
+  std::shared_ptr<TlsContext> context(new TlsContext(role, std::move(options)));
+  absl::Status loaded = context->Reload();
+  if (!loaded.ok()) return loaded;
+  return context;
+}
+
+absl::StatusOr<TlsContext::CtxPtr> TlsContext::Load() const {
+  ERR_clear_error();
+  const bool server = role_ == Role::kServer;
+  CtxPtr ctx(SSL_CTX_new(server ? TLS_server_method() : TLS_client_method()));
+  if (ctx == nullptr) return absl::InternalError(absl::StrCat("OpenSSL: ", OpenSslError()));
+  SSL_CTX_set_min_proto_version(ctx.get(), TLS1_2_VERSION);
+  SSL_CTX_set_options(ctx.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_mode(ctx.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                  SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_cipher_list(ctx.get(), kTls12Ciphers);
+  SSL_CTX_set_default_passwd_cb(ctx.get(), &NoPassphrase);
+  // Tickets hold all that a resumption needs; a cache would only hold memory.
+  SSL_CTX_set_session_cache_mode(ctx.get(), SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_timeout(ctx.get(), kSessionSeconds);
+
+  if (!options_.certificate_chain_file.empty()) {
+    if (SSL_CTX_use_certificate_chain_file(ctx.get(), options_.certificate_chain_file.c_str()) !=
+        1) {
+      return BadFile("certificate chain", options_.certificate_chain_file);
+    }
+    if (SSL_CTX_use_PrivateKey_file(ctx.get(), options_.private_key_file.c_str(),
+                                    SSL_FILETYPE_PEM) != 1 ||
+        SSL_CTX_check_private_key(ctx.get()) != 1) {
+      return BadFile("private key", options_.private_key_file);
+    }
+    if (X509_cmp_current_time(X509_get0_notAfter(SSL_CTX_get0_certificate(ctx.get()))) < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("certificate chain \"",
+                                                     options_.certificate_chain_file,
+                                                     "\": the certificate has expired"));
+    }
+  }
+  if (!options_.trusted_ca_file.empty()) {
+    if (SSL_CTX_load_verify_file(ctx.get(), options_.trusted_ca_file.c_str()) != 1) {
+      return BadFile("trusted certificates", options_.trusted_ca_file);
+    }
+  } else if (!server) {
+    SSL_CTX_set_default_verify_paths(ctx.get());
+  }
+  if (server) {
+    static constexpr unsigned char kSessionContext[] = "sluice";
+    SSL_CTX_set_session_id_context(ctx.get(), kSessionContext, sizeof(kSessionContext) - 1);
+    SSL_CTX_set_num_tickets(ctx.get(), 1);
+    if (!options_.trusted_ca_file.empty()) {
+      SSL_CTX_set_client_CA_list(ctx.get(),
+                                 SSL_load_client_CA_file(options_.trusted_ca_file.c_str()));
+      SSL_CTX_set_verify(ctx.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    }
+    if (!alpn_wire_.empty()) {
+      auto* const list = new std::string(alpn_wire_);
+      SSL_CTX_set_ex_data(ctx.get(), AlpnIndex(), list);
+      SSL_CTX_set_alpn_select_cb(ctx.get(), &SelectAlpn, list);
+    }
+  } else {
+    SSL_CTX_set_verify(ctx.get(), SSL_VERIFY_PEER, nullptr);
+    SSL_CTX_set_alpn_protos(ctx.get(), reinterpret_cast<const unsigned char*>(alpn_wire_.data()),
+                            static_cast<unsigned int>(alpn_wire_.size()));
+  }
+  ERR_clear_error();
+  return ctx;
+}
+
+std::string TlsContext::FilesLookLike() const {
+  std::string look;
+  for (const std::string* file :
+       {&options_.certificate_chain_file, &options_.private_key_file, &options_.trusted_ca_file}) {
+    struct stat now;
+    if (file->empty()) continue;
+    if (stat(file->c_str(), &now) != 0) {
+      absl::StrAppend(&look, "absent;");
+      continue;
+    }
+    absl::StrAppend(&look, now.st_dev, ",", now.st_ino, ",", now.st_size, ",", now.st_ctim.tv_sec,
+                    ".", now.st_ctim.tv_nsec, ";");
+  }
+  return look;
+}
+
+absl::Status TlsContext::Reload() {
+  // Looked at before they are read: a change meanwhile shows at the next look.
+  std::string look = FilesLookLike();
+  absl::StatusOr<CtxPtr> loaded = Load();
+  common::MutexLock lock(&mu_);
+  tried_ = std::move(look);
+  if (!loaded.ok()) return loaded.status();
+  not_after_s_ = NotAfter(loaded->get());
+  ctx_.swap(*loaded);
+  ++generation_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> TlsContext::ReloadIfChanged() {
+  const std::string look = FilesLookLike();
+  {
+    common::MutexLock lock(&mu_);
+    if (look == tried_) return false;
+  }
+  absl::Status loaded = Reload();
+  if (!loaded.ok()) return loaded;
+  return true;
+}
+
+TlsContext::SslPtr TlsContext::NewSsl() const {
+  common::MutexLock lock(&mu_);
+  return SslPtr(SSL_new(ctx_.get()));
+}
+
+int64_t TlsContext::not_after_s() const {
+  common::MutexLock lock(&mu_);
+  return not_after_s_;
+}
+
+uint64_t TlsContext::generation() const {
+  common::MutexLock lock(&mu_);
+  return generation_;
+}
+
+}  // namespace sluice::net

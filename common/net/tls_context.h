@@ -1,0 +1,91 @@
+// TlsContext: certificates, keys and rules of TLS, for any number of streams (OpenSSL 3).
+//
+// TLS 1.2 is the floor; renegotiation and compression are off; sessions are resumed by tickets
+// whose keys live as long as the loaded certificates, so a reload ends resumption and every later
+// client is verified anew.
+#ifndef SLUICE_COMMON_NET_TLS_CONTEXT_H_
+#define SLUICE_COMMON_NET_TLS_CONTEXT_H_
+
+#include <openssl/ssl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+
+namespace sluice::net {
+
+struct TlsOptions {
+  // PEM. A server needs both; a client both or neither. The chain starts with the own
+  // certificate.
+  std::string certificate_chain_file;
+  std::string private_key_file;
+  // PEM: whom to trust. A server: with it clients must show a certificate from one of these
+  // (mTLS); without, clients show none. A client: empty means the system's.
+  std::string trusted_ca_file;
+  // In order of preference. A server refuses a client that offers ALPN but none of these; a
+  // client that offers none at all is accepted with an empty alpn, for the transport to judge.
+  std::vector<std::string> alpn = {"h2"};
+};
+
+class TlsContext {
+ public:
+  enum class Role { kServer, kClient };
+
+  // Loads the files. INVALID_ARGUMENT names the file and what is wrong with it.
+  static absl::StatusOr<std::shared_ptr<TlsContext>> Create(Role role, TlsOptions options);
+
+  TlsContext(const TlsContext&) = delete;
+  TlsContext& operator=(const TlsContext&) = delete;
+
+  // Thread-safe; reads files. New streams use what it loads, open ones stay as they are. When
+  // something is wrong, all stays as it was, and the error says what.
+  absl::Status Reload();
+  // Reload if a file looks different (inode, size, time of change) from the last time that it was
+  // tried. True when new files are in use now. An error is given once for each change of files.
+  absl::StatusOr<bool> ReloadIfChanged();
+
+  // Thread-safe. A new SSL of the newest context.
+  struct SslDeleter {
+    void operator()(SSL* ssl) const { SSL_free(ssl); }
+  };
+  using SslPtr = std::unique_ptr<SSL, SslDeleter>;
+  SslPtr NewSsl() const;
+
+  // When the certificate in use ends, seconds since 1970; 0 when there is none. Thread-safe.
+  int64_t not_after_s() const;
+  // How many times files were loaded. Thread-safe.
+  uint64_t generation() const;
+
+  Role role() const { return role_; }
+  const TlsOptions& options() const { return options_; }
+
+ private:
+  struct CtxDeleter {
+    void operator()(SSL_CTX* ctx) const { SSL_CTX_free(ctx); }
+  };
+  using CtxPtr = std::unique_ptr<SSL_CTX, CtxDeleter>;
+
+  TlsContext(Role role, TlsOptions options);
+
+  absl::StatusOr<CtxPtr> Load() const;
+  std::string FilesLookLike() const;
+
+  const Role role_;
+  const TlsOptions options_;
+  const std::string alpn_wire_;  // each name behind its length
+  mutable common::Mutex mu_;
+  CtxPtr ctx_ ABSL_GUARDED_BY(mu_);
+  std::string tried_ ABSL_GUARDED_BY(mu_);  // FilesLookLike at the last try
+  int64_t not_after_s_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace sluice::net
+
+#endif  // SLUICE_COMMON_NET_TLS_CONTEXT_H_

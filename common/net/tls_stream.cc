@@ -1,0 +1,424 @@
+#include "common/net/tls_stream.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::net {
+namespace {
+
+// Messages without data in a row. Key updates cost us a key derivation and an answer each, and
+// their sender next to nothing.
+constexpr int kMaxIdleMessages = 64;
+
+// How long a peer that failed may take to fetch the alert that says why.
+constexpr int64_t kAlertLingerNs = 1'000'000'000;
+
+// Below this much for the kernel, more is encrypted.
+constexpr size_t kSocketLowWaterBytes = size_t{16} << 10;
+
+std::vector<std::string> NamesOf(X509* certificate) {
+  std::vector<std::string> result;
+  auto* const names = static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);
+    if (name->type != GEN_DNS && name->type != GEN_URI) continue;
+    std::string text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name->d.ia5)),
+                     ASN1_STRING_length(name->d.ia5));
+    // "good.example\0.evil.example" was made to be misread.
+    if (text.find('\0') == std::string::npos) result.push_back(std::move(text));
+  }
+  GENERAL_NAMES_free(names);
+  return result;
+}
+
+std::string SubjectOf(X509* certificate) {
+  BIO* const text = BIO_new(BIO_s_mem());
+  X509_NAME_print_ex(text, X509_get_subject_name(certificate), 0, XN_FLAG_RFC2253);
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(text, &data);
+  std::string subject(data, std::max(size, 0L));
+  BIO_free(text);
+  return subject;
+}
+
+}  // namespace
+
+StreamOptions TlsStream::SocketOptions() {
+  // Marks so low that OnWritable tells of every progress; all bounds are kept here above.
+  return {.high_water_bytes = 1,
+          .low_water_bytes = kSocketLowWaterBytes,
+          .max_output_bytes = SIZE_MAX,
+          .pause_when_high = false};
+}
+
+TlsStream::TlsStream(SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
+                     const StreamOptions& options)
+    : socket_(socket),
+      loop_(socket->loop()),
+      options_(options),
+      ssl_(context.NewSsl()),
+      plain_(loop_.buffers()),
+      held_(loop_.buffers()),
+      handshake_timeout_ns_(handshake_timeout_ns),
+      idle_messages_(kMaxIdleMessages),
+      is_server_(context.role() == TlsContext::Role::kServer) {
+  BIO* const bio = BIO_new(BioMethod());
+  BIO_set_data(bio, this);
+  BIO_set_init(bio, 1);
+  SSL_set_bio(ssl_.get(), bio, bio);
+  socket_->SetHandler(this);
+  // From the very start: a client's time covers the connecting, too.
+  loop_.ArmIn(timer_, handshake_timeout_ns_);
+}
+
+TlsStream::~TlsStream() = default;
+
+void TlsStream::Serve(SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
+                      const StreamOptions& options, Accept accept,
+                      absl::AnyInvocable<void()> done) {
+  auto* const stream = new TlsStream(socket, context, handshake_timeout_ns, options);
+  SSL_set_accept_state(stream->ssl_.get());
+  stream->accept_ = std::move(accept);
+  stream->done_ = std::move(done);
+  socket->Open();
+}
+
+TlsStream* TlsStream::Connect(SocketStream* socket, const TlsContext& context,
+                              const std::string& name, int64_t handshake_timeout_ns,
+                              const StreamOptions& options, StreamHandler* handler) {
+  auto* const stream = new TlsStream(socket, context, handshake_timeout_ns, options);
+  SSL* const ssl = stream->ssl_.get();
+  SSL_set_connect_state(ssl);
+  stream->handler_ = handler;
+  // An IP address is compared with the certificate's addresses and not told to the server (RFC
+  // 6066, 3).
+  const bool is_ip = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name.c_str()) == 1;
+  if (!is_ip) {
+    SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    if (name.empty() || SSL_set1_host(ssl, name.c_str()) != 1 ||
+        SSL_set_tlsext_host_name(ssl, name.c_str()) != 1) {
+      stream->Fail(absl::InvalidArgumentError(
+          absl::StrCat("\"", name, "\" is no name that a TLS certificate could be for")));
+    }
+  }
+  ERR_clear_error();
+  return stream;
+}
+
+BIO_METHOD* TlsStream::BioMethod() {
+  static BIO_METHOD* const kMethod = [] {
+    BIO_METHOD* const method =
+        BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "sluice stream");
+    BIO_meth_set_read(method, &TlsStream::BioRead);
+    BIO_meth_set_write(method, &TlsStream::BioWrite);
+    BIO_meth_set_ctrl(method, &TlsStream::BioControl);
+    return method;
+  }();
+  return kMethod;
+}
+
+int TlsStream::BioRead(BIO* bio, char* to, int size) {
+  auto& self = *static_cast<TlsStream*>(BIO_get_data(bio));
+  BIO_clear_retry_flags(bio);
+  const size_t n = std::min(self.input_.size(), static_cast<size_t>(std::max(size, 0)));
+  if (n == 0) {
+    BIO_set_retry_read(bio);
+    return -1;
+  }
+  std::memcpy(to, self.input_.data(), n);
+  self.input_.remove_prefix(n);
+  return static_cast<int>(n);
+}
+
+int TlsStream::BioWrite(BIO* bio, const char* from, int size) {
+  auto& self = *static_cast<TlsStream*>(BIO_get_data(bio));
+  BIO_clear_retry_flags(bio);
+  self.socket_->Write({reinterpret_cast<const uint8_t*>(from), static_cast<size_t>(size)});
+  return size;
+}
+
+long TlsStream::BioControl(BIO*, int command, long, void*) {
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+void TlsStream::OnTlsMessage(int write, int, int content_type, const void*, size_t, SSL*,
+                             void* self) {
+  if (write == 0 && content_type == SSL3_RT_HANDSHAKE) {
+    --static_cast<TlsStream*>(self)->idle_messages_;
+  }
+}
+
+void TlsStream::OnOpen() {
+  if (!is_server_ && !failed_) ContinueHandshake();
+}
+
+void TlsStream::OnData(absl::Span<const uint8_t> data) {
+  if (failed_) return;
+  input_ = data;
+  if (!open_) {
+    handshake_bytes_ += data.size();
+    ContinueHandshake();
+    if (!open_ && !failed_ && handshake_bytes_ > kMaxHandshakeBytes) {
+      Fail(absl::ResourceExhaustedError(
+          absl::StrCat("more than ", kMaxHandshakeBytes, " bytes for a TLS handshake")));
+    }
+  }
+  if (open_ && !failed_) Decrypt();
+  input_ = {};
+}
+
+void TlsStream::ContinueHandshake() {
+  ERR_clear_error();
+  const int result = SSL_do_handshake(ssl_.get());
+  if (result == 1) return HandshakeDone();
+  if (SSL_get_error(ssl_.get(), result) != SSL_ERROR_WANT_READ) Fail(TlsError("handshake"));
+}
+
+void TlsStream::HandshakeDone() {
+  open_ = true;
+  timer_.Cancel();
+  loop_.counters().handshakes.Add();
+  SSL_set_msg_callback(ssl_.get(), &TlsStream::OnTlsMessage);
+  SSL_set_msg_callback_arg(ssl_.get(), this);
+  FillIdentity();
+  EndHandshake();
+  if (is_server_) {
+    handler_ = accept_(*this);
+    accept_ = nullptr;
+    if (handler_ == nullptr) {
+      loop_.counters().refused.Add();
+      return Abort(absl::UnavailableError("refused"));
+    }
+  }
+  if (!plain_.empty()) loop_.AtIterationEnd(*this);
+  handler_->OnOpen();
+}
+
+void TlsStream::EndHandshake() {
+  if (done_ == nullptr) return;
+  done_();
+  done_ = nullptr;
+}
+
+void TlsStream::FillIdentity() {
+  const unsigned char* alpn = nullptr;
+  unsigned int alpn_size = 0;
+  SSL_get0_alpn_selected(ssl_.get(), &alpn, &alpn_size);
+  if (alpn_size > 0) identity_.alpn.assign(reinterpret_cast<const char*>(alpn), alpn_size);
+  X509* const certificate = SSL_get0_peer_certificate(ssl_.get());
+  if (certificate == nullptr || SSL_get_verify_mode(ssl_.get()) == SSL_VERIFY_NONE ||
+      SSL_get_verify_result(ssl_.get()) != X509_V_OK) {
+    return;
+  }
+  identity_.authenticated = true;
+  identity_.subject = SubjectOf(certificate);
+  identity_.names = NamesOf(certificate);
+}
+
+void TlsStream::Decrypt() {
+  const absl::Span<uint8_t> buffer = loop_.plaintext_buffer();
+  for (;;) {
+    size_t filled = 0;
+    int result = 1;
+    ERR_clear_error();
+    while (filled < buffer.size()) {
+      size_t n = 0;
+      result = SSL_read_ex(ssl_.get(), buffer.data() + filled, buffer.size() - filled, &n);
+      if (result != 1) break;
+      filled += n;
+      idle_messages_ = kMaxIdleMessages;
+    }
+    const int error = result == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), result);
+    // OpenSSL's errors are per thread, and a handler may use another stream.
+    absl::Status broken;
+    if (error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_ZERO_RETURN) {
+      broken = TlsError("connection");
+    }
+    if (filled > 0) HandUp(buffer.first(filled));
+    if (failed_) return;
+    if (!broken.ok()) return Fail(std::move(broken));
+    if (idle_messages_ < 0) {
+      return Fail(absl::ResourceExhaustedError("too many messages of TLS without data"));
+    }
+    if (error == SSL_ERROR_ZERO_RETURN) return TellEnd();
+    if (error == SSL_ERROR_WANT_READ) break;
+  }
+  // What OpenSSL answered by itself went to the socket, which sends it.
+}
+
+void TlsStream::HandUp(absl::Span<const uint8_t> plain) {
+  if (closing_ || told_end_) return;
+  if (paused_) return held_.Append(plain);
+  handed_up_ = true;
+  handler_->OnData(plain);
+}
+
+void TlsStream::HandUpHeld() {
+  if (!held_.empty() && !paused_) {
+    // Out of held_, which an Abort from within OnData clears.
+    const std::vector<uint8_t> held(held_.front().begin(), held_.front().end());
+    held_.Clear();
+    handler_->OnData(held);
+    if (!failed_ && !closing_) handler_->OnReadsDone();
+  }
+  if (peer_done_) TellEnd();
+}
+
+void TlsStream::OnReadsDone() {
+  if (!std::exchange(handed_up_, false) || failed_ || closing_) return;
+  handler_->OnReadsDone();
+}
+
+void TlsStream::OnEnd() {
+  if (failed_) return;
+  if (!open_) return Fail(absl::UnavailableError("the peer closed during the TLS handshake"));
+  TellEnd();
+}
+
+void TlsStream::TellEnd() {
+  peer_done_ = true;
+  if (told_end_ || failed_ || closing_ || !held_.empty()) return;
+  told_end_ = true;
+  handler_->OnEnd();
+}
+
+void TlsStream::OnWritable() {
+  if (!failed_) loop_.AtIterationEnd(*this);
+}
+
+void TlsStream::OnClosed(const absl::Status& why) {
+  timer_.Cancel();
+  if (!open_) {
+    (is_server_ ? loop_.counters().handshake_failures : loop_.counters().connect_failures).Add();
+    EndHandshake();
+  }
+  failed_ = true;
+  gone_ = true;
+  if (handler_ != nullptr) handler_->OnClosed(failure_.ok() ? why : failure_);
+  if (!scheduled()) delete this;
+}
+
+void TlsStream::Write(absl::Span<const uint8_t> data) {
+  if (failed_ || closing_ || data.empty()) return;
+  if (pending_output() + data.size() > options_.max_output_bytes) {
+    return Abort(absl::ResourceExhaustedError(
+        absl::StrCat("more than ", options_.max_output_bytes, " bytes wait for the peer to read")));
+  }
+  plain_.Append(data);
+  if (pending_output() >= options_.high_water_bytes) above_high_water_ = true;
+  loop_.AtIterationEnd(*this);
+}
+
+void TlsStream::OnIterationEnd() {
+  if (gone_) {
+    delete this;
+    return;
+  }
+  if (failed_ || !open_) return;
+  if (!closing_) HandUpHeld();
+  if (!failed_) Encrypt();
+  if (failed_) return;
+  if (closing_ && plain_.empty()) {
+    timer_.Cancel();
+    ERR_clear_error();
+    SSL_shutdown(ssl_.get());
+    socket_->CloseAfterWrite(linger_ns_);
+    return;
+  }
+  const bool relieved = above_high_water_ && pending_output() <= std::max(options_.low_water_bytes,
+                                                                          kSocketLowWaterBytes);
+  if (relieved) above_high_water_ = false;
+  UpdateReading();
+  if (relieved && !closing_) handler_->OnWritable();
+}
+
+void TlsStream::Encrypt() {
+  ERR_clear_error();
+  while (!plain_.empty() && socket_->pending_output() < kMaxEncryptedBytes) {
+    const absl::Span<const uint8_t> front = plain_.front();
+    size_t n = 0;
+    if (SSL_write_ex(ssl_.get(), front.data(), front.size(), &n) != 1) {
+      return Fail(TlsError("connection"));
+    }
+    plain_.Consume(n);
+    if (closing_) loop_.ArmIn(timer_, linger_ns_);
+  }
+}
+
+void TlsStream::UpdateReading() {
+  const bool pause = !closing_ && (paused_ || (above_high_water_ && options_.pause_when_high));
+  pause ? socket_->PauseReading() : socket_->ResumeReading();
+}
+
+void TlsStream::PauseReading() {
+  if (failed_) return;
+  paused_ = true;
+  UpdateReading();
+}
+
+void TlsStream::ResumeReading() {
+  if (failed_ || !paused_) return;
+  paused_ = false;
+  UpdateReading();
+  loop_.AtIterationEnd(*this);
+}
+
+void TlsStream::CloseAfterWrite(int64_t linger_ns) {
+  if (failed_ || closing_) return;
+  if (!open_) return Abort(absl::CancelledError("closed before it was connected"));
+  closing_ = true;
+  linger_ns_ = linger_ns;
+  loop_.ArmIn(timer_, linger_ns_);
+  loop_.AtIterationEnd(*this);
+}
+
+void TlsStream::OnTimeout() {
+  Abort(absl::DeadlineExceededError(open_ ? "the peer does not read the last bytes"
+                                          : "the TLS handshake took too long"));
+}
+
+void TlsStream::Abort(absl::Status why) {
+  if (failed_) return;
+  failed_ = true;
+  failure_ = std::move(why);
+  plain_.Clear();
+  held_.Clear();
+  socket_->Abort(failure_);
+}
+
+void TlsStream::Fail(absl::Status why) {
+  if (failed_) return;
+  failed_ = true;
+  failure_ = std::move(why);
+  plain_.Clear();
+  held_.Clear();
+  timer_.Cancel();
+  // OpenSSL has written an alert: let the peer fetch it.
+  socket_->CloseAfterWrite(kAlertLingerNs);
+}
+
+absl::Status TlsStream::TlsError(absl::string_view what) const {
+  const unsigned long error = ERR_peek_error();
+  const char* const reason = error != 0 ? ERR_reason_error_string(error) : nullptr;
+  const long verified = SSL_get_verify_result(ssl_.get());
+  if (!open_ && verified != X509_V_OK) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "TLS ", what,
+        ": the peer's certificate is not trusted: ", X509_verify_cert_error_string(verified)));
+  }
+  return absl::UnauthenticatedError(
+      absl::StrCat("TLS ", what, " failed: ", reason != nullptr ? reason : "no reason known"));
+}
+
+std::string TlsStream::protocol() const { return SSL_get_version(ssl_.get()); }
+bool TlsStream::resumed() const { return SSL_session_reused(ssl_.get()) == 1; }
+
+}  // namespace sluice::net

@@ -1,0 +1,138 @@
+// TlsStream: TLS over a SocketStream, itself a Stream.
+//
+// What is received is decrypted, in the loop's buffer, and handed up in one piece per readiness
+// event; what is written is encrypted at the end of the iteration, into as few records as hold
+// it. At most kMaxEncryptedBytes lie encrypted and unsent; the rest waits as plaintext.
+//
+// A stream belongs to its loop: it is destroyed after OnClosed has returned.
+#ifndef SLUICE_COMMON_NET_TLS_STREAM_H_
+#define SLUICE_COMMON_NET_TLS_STREAM_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
+#include "common/net/event_loop.h"
+#include "common/net/socket_stream.h"
+#include "common/net/stream.h"
+#include "common/net/tls_context.h"
+
+namespace sluice::net {
+
+class TlsStream final : public Stream, private StreamHandler, private IterationHook {
+ public:
+  // Encrypted bytes that wait for the kernel, at most (and one record more).
+  static constexpr size_t kMaxEncryptedBytes = size_t{64} << 10;
+  // Bytes that a peer may send before the handshake is done: room for a long chain of
+  // certificates.
+  static constexpr size_t kMaxHandshakeBytes = size_t{128} << 10;
+
+  // Called once when the handshake is done, for the handler of the stream; null refuses it. The
+  // handler's OnOpen follows.
+  using Accept = absl::AnyInvocable<StreamHandler*(Stream&)>;
+
+  // What the socket underneath is to be made with.
+  static StreamOptions SocketOptions();
+
+  // The server's side, over `socket`, which is connected and not opened. The handshake may take
+  // handshake_timeout_ns, after which (or after it failed) the stream vanishes, counted, and
+  // `accept` is never called. `done` is called once, when the handshake ended either way.
+  static void Serve(
+      SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
+      const StreamOptions& options, Accept accept, absl::AnyInvocable<void()> done = [] {});
+
+  // The client's side, over `socket`, which is not opened, and may be not connected. `name` is
+  // what the server's certificate must be for, a DNS name or an IP address. The handler's OnOpen
+  // follows, or its OnClosed with UNAUTHENTICATED, or another error.
+  static TlsStream* Connect(SocketStream* socket, const TlsContext& context,
+                            const std::string& name, int64_t handshake_timeout_ns,
+                            const StreamOptions& options, StreamHandler* handler);
+
+  void Write(absl::Span<const uint8_t> data) override;
+  size_t pending_output() const override { return plain_.size() + socket_->pending_output(); }
+  void PauseReading() override;
+  void ResumeReading() override;
+  void CloseAfterWrite(int64_t linger_ns) override;
+  void Abort(absl::Status why) override;
+  const PeerIdentity& peer() const override { return identity_; }
+  std::string peer_address() const override { return socket_->peer_address(); }
+  EventLoop& loop() override { return loop_; }
+  int64_t ready_since_ns() const override { return socket_->ready_since_ns(); }
+  int64_t round_trip_ns() const override { return socket_->round_trip_ns(); }
+
+  // TLS 1.2 or 1.3 by name, and whether a session was resumed. For logs and tests.
+  std::string protocol() const;
+  bool resumed() const;
+
+ private:
+  TlsStream(SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
+            const StreamOptions& options);
+  ~TlsStream() override;
+
+  // As the handler of the socket.
+  void OnOpen() override;
+  void OnData(absl::Span<const uint8_t> data) override;
+  void OnReadsDone() override;
+  void OnEnd() override;
+  void OnWritable() override;
+  void OnClosed(const absl::Status& why) override;
+
+  void OnIterationEnd() override;
+  void OnTimeout();
+
+  // The BIO through which OpenSSL reads input_ and writes to the socket.
+  static BIO_METHOD* BioMethod();
+  static int BioRead(BIO* bio, char* to, int size);
+  static int BioWrite(BIO* bio, const char* from, int size);
+  static long BioControl(BIO* bio, int command, long number, void* pointer);
+  static void OnTlsMessage(int write, int version, int content_type, const void* bytes, size_t size,
+                           SSL* ssl, void* self);
+
+  void ContinueHandshake();
+  void HandshakeDone();
+  void FillIdentity();
+  void Decrypt();
+  void HandUp(absl::Span<const uint8_t> plain);
+  void HandUpHeld();
+  void Encrypt();
+  void UpdateReading();
+  void TellEnd();
+  void Fail(absl::Status why);
+  void EndHandshake();
+  absl::Status TlsError(absl::string_view what) const;
+
+  SocketStream* const socket_;  // lives until OnClosed has returned
+  EventLoop& loop_;
+  const StreamOptions options_;
+  TlsContext::SslPtr ssl_;
+  StreamHandler* handler_ = nullptr;
+  Accept accept_;
+  absl::AnyInvocable<void()> done_;
+  OutputBuffer plain_;               // to be encrypted
+  OutputBuffer held_;                // decrypted when the handler had paused already
+  absl::Span<const uint8_t> input_;  // encrypted, not yet taken by OpenSSL; within OnData only
+  Timer timer_{Timer::To<&TlsStream::OnTimeout>, this};  // of the handshake, then of the closing
+  const int64_t handshake_timeout_ns_;
+  int64_t linger_ns_ = 0;
+  size_t handshake_bytes_ = 0;
+  // Messages of TLS itself (key updates, tickets) that the peer may still send; earned by data.
+  int idle_messages_;
+  PeerIdentity identity_;
+  absl::Status failure_;
+  const bool is_server_;
+  bool open_ = false;
+  bool failed_ = false;     // nothing more is read, written or told, but OnClosed
+  bool closing_ = false;    // CloseAfterWrite was called
+  bool peer_done_ = false;  // said close_notify, or ended
+  bool told_end_ = false;
+  bool handed_up_ = false;  // since the last OnReadsDone
+  bool paused_ = false;     // by the handler
+  bool above_high_water_ = false;
+  bool gone_ = false;  // OnClosed was told; only the last hook remains
+};
+
+}  // namespace sluice::net
+
+#endif  // SLUICE_COMMON_NET_TLS_STREAM_H_

@@ -1,0 +1,355 @@
+#include "server/algorithm/calendar/window_calendar.h"
+
+#include <algorithm>
+
+#include "server/algorithm/wide.h"
+
+namespace sluice::algorithm {
+
+void WindowCalendar::Summarize(Chunks::Chunk* chunk) {
+  Summary& summary = chunk->summary;
+  summary.permits = 0;
+  summary.greatest_after = std::numeric_limits<int64_t>::min();
+  summary.least_before = std::numeric_limits<int64_t>::max();
+  for (const Entry& entry : *chunk) {
+    summary.permits += static_cast<int64_t>(entry.permits);
+    summary.greatest_after = std::max(summary.greatest_after, entry.level);
+    summary.least_before = std::min(summary.least_before, entry.before);
+  }
+}
+
+void WindowCalendar::AddFrom(Chunks::Position position, int64_t from_ns, int64_t until_ns,
+                             int64_t permits) {
+  if (permits < 0 && least_before_ != std::numeric_limits<int64_t>::max()) {
+    least_before_ += permits;
+  }
+  for (size_t c = position.chunk; c < bookings_.chunks(); ++c) {
+    Chunks::Chunk& chunk = bookings_.chunk(c);
+    const size_t first = c == position.chunk ? position.index : 0;
+    if (first == 0 && chunk.front().grant_time_ns > from_ns &&
+        chunk.back().grant_time_ns < until_ns) {
+      chunk.summary.added += permits;
+      continue;
+    }
+    for (size_t i = first; i < chunk.size(); ++i) {
+      Entry& entry = chunk[i];
+      if (entry.grant_time_ns > until_ns) break;
+      if (entry.grant_time_ns > from_ns) entry.before += permits;
+      if (entry.grant_time_ns < until_ns) entry.level += permits;
+    }
+    Summarize(&chunk);
+    if (chunk.back().grant_time_ns > until_ns) return;
+  }
+}
+
+int64_t WindowCalendar::SumOfChunksBefore(size_t chunk) const {
+  int64_t sum = 0;
+  if (chunk <= bookings_.chunks() / 2) {
+    for (size_t c = 0; c < chunk; ++c) sum += bookings_.chunk(c).summary.permits;
+    return sum;
+  }
+  for (size_t c = chunk; c < bookings_.chunks(); ++c) sum += bookings_.chunk(c).summary.permits;
+  return permits_ - sum;
+}
+
+int64_t WindowCalendar::SumOfEntriesBefore(const Chunks::Chunk& chunk, size_t index) {
+  int64_t sum = 0;
+  if (index <= chunk.size() / 2) {
+    for (size_t i = 0; i < index; ++i) sum += static_cast<int64_t>(chunk[i].permits);
+    return sum;
+  }
+  for (size_t i = index; i < chunk.size(); ++i) sum += static_cast<int64_t>(chunk[i].permits);
+  return chunk.summary.permits - sum;
+}
+
+int64_t WindowCalendar::SumUpTo(int64_t grant_time_ns) const {
+  if (grant_time_ns >= bookings_.back().grant_time_ns) return permits_;
+  const size_t end = bookings_.FirstChunkAfter(grant_time_ns);
+  const Chunks::Chunk& chunk = bookings_.chunk(end);
+  return SumOfChunksBefore(end) +
+         SumOfEntriesBefore(chunk, Chunks::FirstAfter(chunk, grant_time_ns));
+}
+
+int64_t WindowCalendar::SumOver(int64_t grant_time_ns) const {
+  // X never falls, so what is over is a prefix.
+  size_t low = 0;
+  size_t high = bookings_.chunks();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    if (bookings_.chunk(middle).back().until_ns <= grant_time_ns) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const int64_t before = SumOfChunksBefore(low);
+  if (low == bookings_.chunks()) return before;
+  const Chunks::Chunk& chunk = bookings_.chunk(low);
+  const Entry* const counting =
+      std::upper_bound(chunk.begin(), chunk.end(), grant_time_ns,
+                       [](int64_t m, const Entry& entry) { return m < entry.until_ns; });
+  return before + SumOfEntriesBefore(chunk, static_cast<size_t>(counting - chunk.begin()));
+}
+
+int64_t WindowCalendar::UntilOfThe(int64_t permits) const {
+  int64_t before = 0;
+  if (permits <= permits_ / 2) {
+    for (size_t c = 0;; ++c) {
+      const Chunks::Chunk& chunk = bookings_.chunk(c);
+      if (before + chunk.summary.permits < permits) {
+        before += chunk.summary.permits;
+        continue;
+      }
+      const Entry* entry = chunk.begin();
+      for (;; ++entry) {
+        before += static_cast<int64_t>(entry->permits);
+        if (before >= permits) return entry->until_ns;
+      }
+    }
+  }
+  before = permits_;
+  for (size_t c = bookings_.chunks();;) {
+    const Chunks::Chunk& chunk = bookings_.chunk(--c);
+    if (before - chunk.summary.permits >= permits) {
+      before -= chunk.summary.permits;
+      continue;
+    }
+    const Entry* entry = chunk.end();
+    for (;;) {
+      before -= static_cast<int64_t>((--entry)->permits);
+      if (before < permits) return entry->until_ns;
+    }
+  }
+}
+
+int64_t WindowCalendar::LevelAt(const WindowHistory& history, int64_t grant_time_ns) const {
+  const auto past = static_cast<int64_t>(history.CountedAt(grant_time_ns));
+  if (bookings_.empty() || grant_time_ns < bookings_.front().grant_time_ns) return past;
+  return past + SumUpTo(grant_time_ns) - SumOver(grant_time_ns);
+}
+
+bool WindowCalendar::FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t most,
+                                   int64_t* grant_time_ns) const {
+  size_t c = bookings_.FirstChunkAfter(until_ns - 1);
+  if (c < bookings_.chunks()) ++c;
+  while (c-- > 0) {
+    const Chunks::Chunk& chunk = bookings_.chunk(c);
+    if (chunk.back().grant_time_ns <= from_ns) return false;
+    if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
+    for (size_t i = Chunks::FirstAfter(chunk, until_ns - 1); i-- > 0;) {
+      const Entry& entry = chunk[i];
+      if (entry.grant_time_ns <= from_ns) return false;
+      if (entry.level + chunk.summary.added > most) {
+        *grant_time_ns = entry.grant_time_ns;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t after_ns,
+                                      int64_t most) {
+  // The stretch between two bookings in which N falls to `most`: the first that ends with N at
+  // most that. `before` counts the bookings up to its begin.
+  int64_t before = permits_;
+  if (most >= least_before_) {
+    int64_t begin_ns = after_ns;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    const size_t first = bookings_.FirstChunkAfter(after_ns);
+    before = SumOfChunksBefore(first);
+    bool found = false;
+    for (size_t c = first; c < bookings_.chunks() && !found; ++c) {
+      const Chunks::Chunk& chunk = bookings_.chunk(c);
+      const bool whole = chunk.front().grant_time_ns > after_ns;
+      least = std::min(least, chunk.summary.least_before + chunk.summary.added);
+      if (whole && chunk.summary.least_before + chunk.summary.added > most) {
+        before += chunk.summary.permits;
+        begin_ns = chunk.back().grant_time_ns;
+        continue;
+      }
+      for (const Entry& entry : chunk) {
+        if (entry.grant_time_ns > begin_ns && entry.before + chunk.summary.added <= most) {
+          found = true;
+          break;
+        }
+        before += static_cast<int64_t>(entry.permits);
+        begin_ns = std::max(begin_ns, entry.grant_time_ns);
+      }
+    }
+    if (!found && first == 0) least_before_ = least;
+  }
+  // The past stops counting first.
+  if (before <= most) return history.FirstAtMostNs(static_cast<uint64_t>(most - before));
+  return UntilOfThe(before - most);
+}
+
+bool WindowCalendar::Fits(const WindowHistory& history, uint64_t permits,
+                          int64_t grant_time_ns) const {
+  const uint64_t capacity = history.Capacity();
+  if (permits > capacity) return false;
+  const auto most = static_cast<int64_t>(capacity - permits);
+  if (LevelAt(history, grant_time_ns) > most) return false;
+  int64_t blocked_ns = 0;
+  return bookings_.empty() || grant_time_ns >= bookings_.back().grant_time_ns ||
+         !FindLastAbove(grant_time_ns, history.CountedUntilNs(grant_time_ns), most, &blocked_ns);
+}
+
+int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permits,
+                                   int64_t from_ns) {
+  const uint64_t capacity = history.Capacity();
+  if (permits > capacity) return kNeverNs;
+  const auto most = static_cast<int64_t>(capacity - permits);
+  int64_t grant_time_ns = from_ns;
+  for (;;) {
+    int64_t blocked_ns = 0;
+    if (!bookings_.empty() && grant_time_ns < bookings_.back().grant_time_ns &&
+        FindLastAbove(grant_time_ns, history.CountedUntilNs(grant_time_ns), most, &blocked_ns)) {
+      grant_time_ns = FirstNotAbove(history, blocked_ns, most);
+    } else if (LevelAt(history, grant_time_ns) > most) {
+      grant_time_ns = FirstNotAbove(history, grant_time_ns, most);
+    } else {
+      return grant_time_ns;
+    }
+    if (grant_time_ns == kNeverNs) return kNeverNs;
+  }
+}
+
+void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking) {
+  const auto permits = static_cast<int64_t>(booking.permits);
+  Entry entry;
+  static_cast<Booking&>(entry) = booking;
+  entry.until_ns = history.CountedUntilNs(booking.grant_time_ns);
+  entry.level = LevelAt(history, booking.grant_time_ns) + permits;
+  if (!bookings_.empty() && bookings_.back().grant_time_ns == booking.grant_time_ns) {
+    const auto& last = bookings_.chunk(bookings_.chunks() - 1);
+    entry.before = last.back().before + last.summary.added;
+  } else {
+    entry.before = LevelAt(history, booking.grant_time_ns - 1);
+  }
+  permits_ += permits;
+  least_before_ = std::min(least_before_, entry.before);
+  bool split = false;
+  const auto position = bookings_.Insert(entry, &split);
+  sets_.Add(booking.set, booking.grant_time_ns);
+  Chunks::Chunk& chunk = bookings_.chunk(position.chunk);
+  if (split) {
+    // The upper of the two is new, and has all the levels less what was added to the lower.
+    const size_t lower =
+        bookings_.chunk(position.chunk).summary.permits == 0 ? position.chunk - 1 : position.chunk;
+    bookings_.chunk(lower + 1).summary.added = bookings_.chunk(lower).summary.added;
+    Summarize(&bookings_.chunk(lower));
+    Summarize(&bookings_.chunk(lower + 1));
+  }
+  chunk[position.index].level -= chunk.summary.added;
+  chunk[position.index].before -= chunk.summary.added;
+  const bool last = position.chunk + 1 == bookings_.chunks() && position.index + 1 == chunk.size();
+  if (last && !split) {
+    Summary& summary = chunk.summary;
+    summary.permits += permits;
+    summary.greatest_after = std::max(summary.greatest_after, chunk.back().level);
+    summary.least_before = std::min(summary.least_before, chunk.back().before);
+    return;
+  }
+  Summarize(&chunk);
+  AddFrom({position.chunk, position.index + 1}, booking.grant_time_ns, entry.until_ns, permits);
+}
+
+void WindowCalendar::Append(const Booking& booking) {
+  Entry entry;
+  static_cast<Booking&>(entry) = booking;
+  bool split = false;
+  bookings_.Insert(entry, &split);
+  permits_ += static_cast<int64_t>(booking.permits);
+  sets_.Add(booking.set, booking.grant_time_ns);
+}
+
+int64_t WindowCalendar::FreePermits(const WindowHistory& history, int64_t now_ns) const {
+  int64_t most = LevelAt(history, now_ns);
+  const int64_t until_ns = history.CountedUntilNs(now_ns);
+  for (size_t c = 0; c < bookings_.chunks(); ++c) {
+    const Chunks::Chunk& chunk = bookings_.chunk(c);
+    if (chunk.front().grant_time_ns >= until_ns) break;
+    if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
+    for (const Entry& entry : chunk) {
+      if (entry.grant_time_ns >= until_ns) break;
+      most = std::max(most, entry.level + chunk.summary.added);
+    }
+  }
+  return static_cast<int64_t>(history.Capacity()) - most;
+}
+
+bool WindowCalendar::Cancel(int64_t grant_time_ns, uint64_t id) {
+  Chunks::Position position;
+  if (!bookings_.Find(grant_time_ns, id, &position)) return false;
+  const Entry booking = bookings_.chunk(position.chunk)[position.index];
+  const bool gone = bookings_.Erase(position);
+  if (sets_.Remove(booking.set, grant_time_ns)) {
+    sets_.SetLast(booking.set, bookings_.FindLastOfSet(booking.set));
+  }
+  if (!gone) Summarize(&bookings_.chunk(position.chunk));
+  permits_ -= static_cast<int64_t>(booking.permits);
+  AddFrom(position, grant_time_ns, booking.until_ns, -static_cast<int64_t>(booking.permits));
+  return true;
+}
+
+void WindowCalendar::PopFront() {
+  const Booking booking = bookings_.front();
+  permits_ -= static_cast<int64_t>(booking.permits);
+  bookings_.chunk(0).summary.permits -= static_cast<int64_t>(booking.permits);
+  bookings_.PopFront();
+  sets_.Remove(booking.set, booking.grant_time_ns);
+}
+
+void WindowCalendar::NotePast(int64_t permits, int64_t until_ns) {
+  AddFrom({0, 0}, std::numeric_limits<int64_t>::min(), until_ns, permits);
+}
+
+void WindowCalendar::Rebuild(const WindowHistory& history) {
+  const int64_t past_ends_ns = history.FirstAtMostNs(0);
+  const auto past_at = [&](int64_t grant_time_ns) {
+    return grant_time_ns < past_ends_ns ? static_cast<int64_t>(history.CountedAt(grant_time_ns))
+                                        : 0;
+  };
+  // What is over at each booking is a prefix that only grows: `oldest` walks behind.
+  size_t oldest_chunk = 0;
+  size_t oldest_index = 0;
+  int64_t over = 0;
+  const auto over_at = [&](int64_t grant_time_ns) {
+    while (oldest_chunk < bookings_.chunks()) {
+      const Chunks::Chunk& oldest = bookings_.chunk(oldest_chunk);
+      if (oldest[oldest_index].until_ns > grant_time_ns) break;
+      over += static_cast<int64_t>(oldest[oldest_index].permits);
+      if (++oldest_index == oldest.size()) {
+        ++oldest_chunk;
+        oldest_index = 0;
+      }
+    }
+    return over;
+  };
+  for (size_t c = 0; c < bookings_.chunks(); ++c) {
+    for (Entry& entry : bookings_.chunk(c))
+      entry.until_ns = history.CountedUntilNs(entry.grant_time_ns);
+  }
+  least_before_ = std::numeric_limits<int64_t>::max();
+  int64_t sum = 0;
+  int64_t previous_ns = std::numeric_limits<int64_t>::min();
+  int64_t before = 0;
+  for (size_t c = 0; c < bookings_.chunks(); ++c) {
+    Chunks::Chunk& chunk = bookings_.chunk(c);
+    chunk.summary.added = 0;
+    for (Entry& entry : chunk) {
+      if (entry.grant_time_ns != previous_ns) {
+        previous_ns = entry.grant_time_ns;
+        before = past_at(entry.grant_time_ns - 1) + sum - over_at(entry.grant_time_ns - 1);
+      }
+      entry.before = before;
+      sum += static_cast<int64_t>(entry.permits);
+      entry.level = past_at(entry.grant_time_ns) + sum - over_at(entry.grant_time_ns);
+    }
+    Summarize(&chunk);
+    least_before_ = std::min(least_before_, chunk.summary.least_before);
+  }
+}
+
+}  // namespace sluice::algorithm

@@ -1,0 +1,58 @@
+// A Limit: a named rule as configured, with the store rules made of it.
+#ifndef SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_
+#define SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/algorithm/parameters.h"
+#include "server/algorithm/rate.h"
+#include "server/store/rule.h"
+
+namespace sluice::limits {
+
+enum class Mode : uint8_t { kEnforce = 0, kShadow };
+
+// What becomes of acquisitions while the shared store is away.
+enum class OnStoreFailure : uint8_t { kDeny = 0, kAllow, kSplit };
+
+enum class Origin : uint8_t { kFile = 0, kAdmin, kAdminOverFile };
+
+// Parameters for one key; absent ones are the limit's.
+struct KeyOverride {
+  std::string key;
+  std::optional<algorithm::Rate> rate;
+  std::optional<uint64_t> burst;
+  std::optional<uint64_t> debt;
+
+  friend bool operator==(const KeyOverride&, const KeyOverride&) = default;
+};
+
+// A limit as written, by a file or by PutLimit, with nothing filled in.
+struct LimitSpec {
+  std::string name;
+  algorithm::Kind algorithm = algorithm::Kind::kTokenBucket;
+  algorithm::Rate rate;
+  std::optional<uint64_t> burst;         // token_bucket
+  std::optional<uint64_t> debt;          // token_bucket
+  std::optional<uint32_t> sub_windows;   // sliding_window
+  std::optional<int64_t> utc_offset_ns;  // fixed_window
+  Mode mode = Mode::kEnforce;
+  OnStoreFailure on_store_failure = OnStoreFailure::kDeny;
+  store::Sharing sharing = store::Sharing::kExact;
+  std::vector<std::string> charges;
+  std::vector<KeyOverride> keys;
+  std::optional<std::string> hash_tag;
+
+  Origin origin = Origin::kFile;
+  std::string defined_at;  // "FILE:LINE", empty for PutLimit
+
+  friend bool operator==(const LimitSpec&, const LimitSpec&) = default;
+};
+
+}  // namespace sluice::limits
+
+#endif  // SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_

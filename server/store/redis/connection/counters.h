@@ -1,0 +1,23 @@
+#ifndef SLUICE_SERVER_STORE_REDIS_CONNECTION_COUNTERS_H_
+#define SLUICE_SERVER_STORE_REDIS_CONNECTION_COUNTERS_H_
+
+#include "common/net/counters.h"
+
+namespace sluice::store::redis {
+
+// Written on the shard's loop, read on any thread.
+struct ShardCounters {
+  net::Counter commands;
+  net::Counter decisions;  // by Redis
+  net::Counter allowed_away;
+  net::Counter denied_away;
+  net::Counter breaker_opened;
+  net::Counter lost;  // sent and not answered in time, or ever
+  net::Counter conversions;
+  net::Counter conflicts;  // replacements refused, since another was first
+  net::Counter errors;
+};
+
+}  // namespace sluice::store::redis
+
+#endif  // SLUICE_SERVER_STORE_REDIS_CONNECTION_COUNTERS_H_

@@ -1,0 +1,399 @@
+#include "server/store/redis/fencing/fence_check.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/strings.h"
+#include "server/store/redis/scripts/scripts.h"
+
+namespace sluice::store::redis {
+namespace {
+
+// Others replaced it at the same moment: each time one of them was first.
+constexpr int kMaxTries = 16;
+// Slots whose floors are read by one script, so that nobody waits for long.
+constexpr size_t kFloorsAtOnce = 1024;
+// A promise is raised by so much beyond what is needed, or by a part of how far ahead it is.
+constexpr int64_t kLeastPromiseUs = 500'000;
+
+std::string RandomWord() {
+  std::random_device random;
+  return absl::StrCat(absl::Hex(uint64_t{random()} << 32 | random(), absl::kZeroPad16));
+}
+
+}  // namespace
+
+std::optional<Fence> KnownFences::Get(const std::string& key) const {
+  common::MutexLock lock(&mu_);
+  const auto found = fences_.find(key);
+  if (found == fences_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::vector<std::pair<std::string, Fence>> KnownFences::All() const {
+  common::MutexLock lock(&mu_);
+  return {fences_.begin(), fences_.end()};
+}
+
+bool KnownFences::Adopt(const std::string& key, const Fence& fence) {
+  common::MutexLock lock(&mu_);
+  const auto [known, is_new] = fences_.try_emplace(key, fence);
+  if (!is_new && !fence.Same(known->second) && fence.number <= known->second.number) {
+    return false;
+  }
+  // What other loops promised since it was read.
+  const int64_t promised_us = std::max(known->second.promised_us, fence.promised_us);
+  known->second = fence;
+  known->second.promised_us = promised_us;
+  if (fence.floor_us > MaxFloorUs()) max_floor_us_.store(fence.floor_us);
+  return true;
+}
+
+void KnownFences::Promised(const std::string& key, const std::string& word, int64_t until_us) {
+  common::MutexLock lock(&mu_);
+  const auto known = fences_.find(key);
+  if (known == fences_.end() || known->second.word != word) return;
+  known->second.promised_us = std::max(known->second.promised_us, until_us);
+}
+
+void KnownFences::Forget(const std::string& key) {
+  common::MutexLock lock(&mu_);
+  fences_.erase(key);
+}
+
+FenceCheck::FenceCheck(net::EventLoop& loop, Endpoint& endpoint, KnownFences& known,
+                       FenceCheckOptions options,
+                       absl::AnyInvocable<void(const absl::Status&)> failed, FencePlaces* places)
+    : loop_(loop),
+      endpoint_(endpoint),
+      known_(known),
+      options_(std::move(options)),
+      failed_(std::move(failed)),
+      places_(places) {}
+
+ServerInfo FenceCheck::FactsOf(const std::string& info, const Reply* config) const {
+  ServerInfo facts = ServerInfo::From(info, config, options_.assumed_lag_us);
+  if (places_ != nullptr && places_->HasReplicas()) facts.has_replicas = true;
+  return facts;
+}
+
+absl::Status FenceCheck::OnInfo(const std::string& info) {
+  info_server_ = absl::StrCat("run_id:", InfoField(info, "run_id"), "\n");
+  config_ = {};
+  facts_ = FactsOf(info, nullptr);
+  const absl::Status status = Check();
+  // How far behind replicas may be is not known yet.
+  return absl::IsUnavailable(status) ? absl::OkStatus() : status;
+}
+
+absl::Status FenceCheck::OnFurtherInfo(const std::string& info) const {
+  const ServerInfo facts = FactsOf(info, nullptr);
+  if (facts.identity == facts_.identity) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(endpoint_.url().ToString(), " leads to another server now"));
+}
+
+absl::Status FenceCheck::Check() const {
+  if (facts_.role != "master") {
+    return absl::FailedPreconditionError(
+        absl::StrCat(endpoint_.url().ToString(), " became a replica (role ", facts_.role, ")"));
+  }
+  const absl::Status status = facts_.Guarded(options_.policy.may_fail_over);
+  if (status.ok() || (absl::IsFailedPrecondition(status) && options_.allow_unguarded)) {
+    return absl::OkStatus();
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat(endpoint_.url().ToString(), " ", status.message()));
+}
+
+void FenceCheck::OnReady() {
+  ++connection_;
+  reading_ = false;
+  reading_floors_ = false;
+  raising_ = false;
+  tries_ = 0;
+  // Where CONFIG is not allowed (an error), defaults are assumed.
+  const auto note = [this, of = connection_](const Reply* reply) {
+    if (of != connection_ || reply == nullptr || reply->is_error()) return;
+    config_.elements.insert(config_.elements.end(), reply->elements.begin(), reply->elements.end());
+  };
+  for (const char* name : kConfigNames) endpoint_.Call({"CONFIG", "GET", name}, note);
+  ReadFence();
+}
+
+void FenceCheck::OnFenceMissed() {
+  if (reading_) return;
+  tries_ = 0;
+  ReadFence();
+}
+
+void FenceCheck::OnSlots() {
+  if (reading_ || facts_.identity.empty()) return;
+  // It had no slot for its fence before.
+  if (term_.word_key.empty()) {
+    tries_ = 0;
+    return ReadFence();
+  }
+  ReadFloors({}, 0);
+}
+
+int64_t FenceCheck::LagUs(int64_t fence_lag_us) const {
+  const int64_t lag_us = std::max(fence_lag_us, OwnLagUs(facts_, options_.policy));
+  return lag_us == 0 ? 0 : lag_us + kLagMarginUs;
+}
+
+void FenceCheck::Look() {
+  looked_ns_ = loop_.now_ns();
+  if (!term_.word_key.empty()) {
+    // What other nodes promised, should Redis forget it.
+    endpoint_.Call({"GET", fence_key_}, [this, key = fence_key_](const Reply* reply) {
+      if (reply == nullptr || reply->is_error()) return;
+      const auto fence = Fence::Parse(reply->text);
+      if (fence.ok()) known_.Promised(key, fence->word, fence->promised_us);
+    });
+  }
+  endpoint_.Call({"INFO", "replication"}, [this, of = connection_](const Reply* reply) {
+    if (of != connection_) return;
+    if (reply == nullptr || reply->is_error()) return Failed(reply, "INFO");
+    const std::string before = facts_.identity;
+    facts_ = FactsOf(info_server_ + reply->text, &config_);
+    if (absl::Status status = Check(); !status.ok()) return Refuse(std::move(status));
+    if (!term_.word_key.empty() && facts_.identity != before) {
+      // Answers to what was sent since are by data that is not what it was taken for.
+      Refuse(absl::UnavailableError(
+          absl::StrCat(endpoint_.url().ToString(), " was demoted and promoted again")));
+    } else if (!term_.word_key.empty()) {
+      // It may have got replicas.
+      term_.lag_us = std::max(term_.lag_us, LagUs(0));
+    }
+  });
+}
+
+bool FenceCheck::IsElsewhere(const Reply& reply) const {
+  return places_ != nullptr && (reply.HasCode("MOVED") || reply.HasCode("ASK") ||
+                                reply.HasCode("TRYAGAIN") || reply.HasCode("CLUSTERDOWN"));
+}
+
+void FenceCheck::ReadFence() {
+  reading_ = true;
+  term_ = {};
+  read_.clear();
+  if (places_ == nullptr) {
+    read_.push_back({FenceKey(options_.name_space), "", std::nullopt});
+  } else {
+    for (std::string& key : places_->FenceKeys()) read_.push_back({std::move(key), "", {}});
+  }
+  if (read_.empty()) {
+    reading_ = false;
+    return;
+  }
+  Look();
+  for (size_t i = 0; i < read_.size(); ++i) {
+    endpoint_.Call({"GET", read_[i].key}, [this, of = connection_, i](const Reply* reply) {
+      if (of != connection_) return;
+      Place& place = read_[i];
+      if (reply != nullptr && IsElsewhere(*reply)) {
+        place.here = false;
+        places_->OnSlotUnavailable();
+      } else if (reply == nullptr || reply->is_error()) {
+        return Failed(reply, "the fence");
+      } else {
+        place.text = reply->text;
+        if (auto fence = Fence::Parse(place.text); fence.ok()) place.found = *std::move(fence);
+      }
+      if (i + 1 == read_.size()) OnFences();
+    });
+  }
+}
+
+void FenceCheck::OnFences() {
+  // Made here, in this term; else of the server whose place it took.
+  Place* own = nullptr;
+  const auto later = [&](const Place& place) {
+    return own == nullptr || place.found->number > own->found->number;
+  };
+  for (Place& place : read_) {
+    if (!place.found.has_value() || place.found->identity != facts_.identity) continue;
+    if (later(place)) own = &place;
+  }
+  const bool here = own != nullptr;
+  for (Place& place : read_) {
+    if (here || !place.found.has_value()) continue;
+    if (places_ != nullptr && IsAnothers(place.found->identity)) continue;
+    if (later(place)) own = &place;
+  }
+  if (own == nullptr || !own->found.has_value()) return OnFencesAndWord(nullptr, false);
+  endpoint_.Call({"OBJECT", "ENCODING", WordKey(own->key, own->found->word)},
+                 [this, of = connection_, own](const Reply* reply) {
+                   if (of != connection_) return;
+                   if (reply != nullptr && IsElsewhere(*reply)) {
+                     *own = {own->key, "", std::nullopt, /*here=*/false};
+                     places_->OnSlotUnavailable();
+                     return OnFences();
+                   }
+                   if (reply == nullptr || reply->is_error()) return Failed(reply, "the fence");
+                   OnFencesAndWord(own, reply->text == "raw");
+                 });
+}
+
+void FenceCheck::ForgetOthers(const std::string& key) {
+  for (const auto& [other, fence] : known_.All()) {
+    const bool moved = other != key && fence.identity == facts_.identity;
+    const bool anothers = other == key && IsAnothers(fence.identity);
+    if (moved || anothers) known_.Forget(other);
+  }
+}
+
+std::optional<Fence> FenceCheck::Known() const {
+  if (places_ == nullptr) return known_.Get(read_[0].key);
+  std::optional<Fence> last;
+  for (const Place& place : read_) {
+    std::optional<Fence> one = known_.Get(place.key);
+    if (!one.has_value() || IsAnothers(one->identity)) continue;
+    if (!last.has_value() || one->number > last->number) last = std::move(one);
+  }
+  return last;
+}
+
+void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
+  std::optional<Fence> found;
+  if (own != nullptr) found = own->found;
+  const std::optional<Fence> known = Known();
+  FenceStep step = NextFence(facts_, found, word_stands, known, options_.policy, RandomWord());
+  if (step.adopt && places_ != nullptr) ForgetOthers(own->key);
+  if (step.adopt && found.has_value() && known_.Adopt(own->key, *found)) {
+    reading_ = false;
+    term_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr,
+             LagUs(found->lag_us)};
+    fence_key_ = own->key;
+    word_ = found->word;
+    promised_us_ = found->promised_us;
+    // What was promised before still stands.
+    if (known.has_value() && known->promised_us > promised_us_) RaisePromise(known->promised_us);
+    return places_ == nullptr ? endpoint_.Serve() : ReadFloors({}, 0);
+  }
+  if (++tries_ > kMaxTries) {
+    return Refuse(absl::UnavailableError(
+        absl::StrCat(endpoint_.url().ToString(), ": other nodes replace the fence all the time")));
+  }
+  if (step.adopt) return ReadFence();
+  if (places_ != nullptr && (!found.has_value() || found->identity != facts_.identity)) {
+    // Is it the same server, and only the slot of its fence went away?
+    for (const auto& [key, fence] : known_.All()) {
+      const bool looked_at = std::any_of(read_.begin(), read_.end(), [&](const Place& place) {
+        return place.here && place.key == key;
+      });
+      if (fence.identity != facts_.identity || looked_at) continue;
+      step = MovedFence(fence, RandomWord());
+      break;
+    }
+  }
+  // One that others may go by is replaced where it is, so that they notice.
+  if (found.has_value() && found->identity == facts_.identity) return Write(step, *own);
+  for (const Place& place : read_) {
+    if (place.here) return Write(step, place);
+  }
+  Refuse(absl::UnavailableError(
+      absl::StrCat(endpoint_.url().ToString(), ": its slots are being moved")));
+}
+
+bool FenceCheck::MayPromise(int64_t until_us, int64_t now_us) {
+  if (term_.word_key.empty()) return false;
+  const int64_t step_us = std::max(kLeastPromiseUs, (until_us - now_us) / 8);
+  if (until_us + step_us > promised_us_ && !raising_) RaisePromise(until_us + 2 * step_us);
+  return until_us <= promised_us_;
+}
+
+void FenceCheck::RaisePromise(int64_t until_us) {
+  raising_ = true;
+  endpoint_.Call(PromiseWords(fence_key_, word_, until_us),
+                 [this, of = connection_, word = word_](const Reply* reply) {
+                   if (of != connection_) return;
+                   raising_ = false;
+                   if (reply == nullptr || word != word_) return;
+                   if (reply->HasCode("NOSCRIPT")) return endpoint_.LoadScripts();
+                   if (reply->type != Reply::Type::kInteger || reply->integer < 0) {
+                     // Replaced, or its slot was moved away; or an error, which that will show.
+                     return OnFenceMissed();
+                   }
+                   promised_us_ = std::max(promised_us_, reply->integer);
+                   known_.Promised(fence_key_, word_, promised_us_);
+                 });
+}
+
+void FenceCheck::Write(const FenceStep& step, const Place& at) {
+  std::vector<std::string> floor_keys;
+  if (places_ != nullptr) floor_keys = places_->FloorKeys(/*unread=*/false);
+  endpoint_.Call(
+      MarkWords(step, at.key, at.text, floor_keys),
+      [this, of = connection_, why = step.why, word = step.write.word](const Reply* reply) {
+        if (of != connection_) return;
+        if (reply != nullptr && IsElsewhere(*reply)) {
+          places_->OnSlotUnavailable();
+          return ReadFence();
+        }
+        if (reply == nullptr || reply->is_error()) return Failed(reply, "the fence");
+        const auto written = Fence::Parse(reply->text);
+        if (written.ok() && written->word == word && options_.log != nullptr) {
+          options_.log->Warning("redis_fence", {{"why", why},
+                                                {"store", endpoint_.url().ToString()},
+                                                {"number", written->number},
+                                                {"floor_us", written->floor_us}});
+        }
+        // By what the server is now: it may have changed since.
+        ReadFence();
+      });
+}
+
+void FenceCheck::ReadFloors(std::vector<std::string> keys, size_t from) {
+  if (from == 0) {
+    if (std::exchange(reading_floors_, true)) return;
+    keys = places_->FloorKeys(/*unread=*/true);
+  }
+  if (from >= keys.size()) {
+    reading_floors_ = false;
+    return endpoint_.Serve();
+  }
+  const size_t count = std::min(keys.size() - from, kFloorsAtOnce);
+  std::vector<std::string> words = {"EVALSHA", TextOf(Script::kFloors).sha, "0"};
+  words.insert(words.end(), keys.begin() + static_cast<ptrdiff_t>(from),
+               keys.begin() + static_cast<ptrdiff_t>(from + count));
+  endpoint_.Call(words, [this, of = connection_, from, count,
+                         keys = std::move(keys)](const Reply* reply) mutable {
+    if (of != connection_) return;
+    if (reply == nullptr || reply->is_error() || reply->elements.size() != count) {
+      reading_floors_ = false;
+      return Failed(reply, "floors");
+    }
+    places_->OnFloors(absl::MakeConstSpan(keys).subspan(from, count), reply->elements);
+    ReadFloors(std::move(keys), from + count);
+  });
+}
+
+void FenceCheck::Failed(const Reply* reply, const char* what) {
+  if (reply == nullptr) {
+    // The connection is broken, or full: then it is read again when a script misses it again.
+    reading_ = false;
+    return;
+  }
+  if (reply->HasCode("NOSCRIPT")) {
+    endpoint_.LoadScripts();
+    return ReadFence();
+  }
+  Refuse(absl::UnavailableError(
+      absl::StrCat(endpoint_.url().ToString(), ": ", what, ": ", ErrorText(*reply))));
+}
+
+void FenceCheck::Refuse(absl::Status why) {
+  ++connection_;
+  reading_ = false;
+  reading_floors_ = false;
+  raising_ = false;
+  term_ = {};
+  failed_(why);
+  endpoint_.Restart(std::move(why));
+}
+
+}  // namespace sluice::store::redis

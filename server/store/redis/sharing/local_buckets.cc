@@ -1,0 +1,350 @@
+#include "server/store/redis/sharing/local_buckets.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "common/strings.h"
+#include "server/store/redis/sharing/share.h"
+#include "server/store/redis/wire/reply_numbers.h"
+
+namespace sluice::store::redis {
+namespace {
+
+using algorithm::Kind;
+using algorithm::Moment;
+using algorithm::Parameters;
+using algorithm::TokenBucket;
+
+// When who asked for more than the share can hold is to ask again: nodes may have gone by then.
+constexpr int64_t kOtherShareNs = 1'000'000'000;
+
+// Ticks at which a bucket that lacks so many permits of full is full again.
+uint64_t Tat(const TokenBucket& bucket, uint64_t lacking, int64_t now_ns) {
+  const uint64_t most = algorithm::kMaxTat / bucket.unit_ticks;
+  const uint64_t ticks = std::min(lacking, most) * bucket.unit_ticks;
+  return std::min(algorithm::ToTicks(bucket, now_ns) + ticks, algorithm::kMaxTat);
+}
+
+// By what a window's parameters are divided at `at`; 0: it is not open yet.
+uint32_t WindowDivisor(const Parameters& whole, const ShareHistory& history, int64_t now_ns) {
+  return history.GreatestOf(now_ns, WindowNs(whole));
+}
+
+}  // namespace
+
+std::string LocalBuckets::NameOf(uint32_t limit_id, std::string_view key) {
+  std::string name(reinterpret_cast<const char*>(&limit_id), sizeof(limit_id));
+  name.append(key);
+  return name;
+}
+
+LocalBuckets::Stripe& LocalBuckets::StripeOf(std::string_view name) {
+  return stripes_[absl::HashOf(common::ToAbsl(name)) % kStripes];
+}
+
+LocalBuckets::Bucket LocalBuckets::New(std::shared_ptr<const RuleEntry> rule) {
+  Bucket bucket;
+  bucket.state = algorithm::BucketState(rule->rule->parameters);
+  bucket.rule = std::move(rule);
+  return bucket;
+}
+
+bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry>& rule,
+                           const ShareHistory& history, Moment at) {
+  if (bucket.rule->rule->id > rule->rule->id) return false;
+  const Kind before = bucket.rule->rule->parameters.kind;
+  const auto advance = [&] {
+    if (bucket.rule->rule->parameters.kind == Kind::kTokenBucket) {
+      AdvanceToken(bucket, history);
+    } else {
+      AdvanceWindow(bucket, history, at);
+    }
+  };
+  advance();
+  if (bucket.rule->rule->id == rule->rule->id) return true;
+  // The limit has changed.
+  const Parameters& whole = rule->rule->parameters;
+  const bool same = whole == bucket.rule->rule->parameters;
+  bucket.rule = rule;
+  if (same) return true;
+  const uint32_t divisor = whole.kind == Kind::kTokenBucket
+                               ? history.divisor()
+                               : WindowDivisor(whole, history, at.now_ns);
+  std::optional<Parameters> share;
+  if (divisor != 0) share = ShareOf(whole, divisor);
+  if (bucket.parameters.has_value() && share.has_value()) {
+    bucket.state.Convert(*bucket.parameters, *share, at);
+    bucket.parameters = share;
+    bucket.divisor = divisor;
+    bucket.serial = history.changes.back().serial;
+  } else if (before != whole.kind || !bucket.parameters.has_value()) {
+    // Nothing was granted by what it was, or nothing is by what it is.
+    Bucket fresh = New(rule);
+    fresh.granted = bucket.granted;
+    bucket = std::move(fresh);
+    advance();
+  } else {
+    bucket.parameters.reset();
+    bucket.divisor = divisor;
+  }
+  return true;
+}
+
+void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history) {
+  const Parameters& whole = bucket.rule->rule->parameters;
+  // Changes that are not kept any more: as at the beginning.
+  if (bucket.serial < history.changes.front().serial) bucket.divisor = 0;
+  for (const ShareHistory::Change& change : history.changes) {
+    if (bucket.divisor != 0 && change.serial <= bucket.serial) continue;
+    const std::optional<Parameters> share = ShareOf(whole, change.divisor);
+    if (share.has_value()) {
+      const TokenBucket& to = share->token_bucket;
+      const auto burst = static_cast<int64_t>(to.burst);
+      const auto debt = static_cast<int64_t>(to.debt);
+      int64_t holds = -debt;
+      if (bucket.divisor != 0) {
+        int64_t before = 0;
+        int64_t debt_before = 0;
+        if (bucket.parameters.has_value()) {
+          const TokenBucket& from = bucket.parameters->token_bucket;
+          before = algorithm::Remaining(from, bucket.state.tat(),
+                                        algorithm::ToTicks(from, change.at_ns));
+          debt_before = static_cast<int64_t>(from.debt);
+        }
+        // What it may owe more now counts as owed: others may have made that debt.
+        holds = std::min(before, burst) - std::max<int64_t>(debt - debt_before, 0);
+      }
+      bucket.state = algorithm::BucketState::FromTat(
+          Tat(to, static_cast<uint64_t>(burst - holds), change.at_ns));
+    }
+    bucket.parameters = share;
+    bucket.divisor = change.divisor;
+    bucket.serial = change.serial;
+  }
+}
+
+void LocalBuckets::AdvanceWindow(Bucket& bucket, const ShareHistory& history, Moment at) {
+  const uint32_t divisor = WindowDivisor(bucket.rule->rule->parameters, history, at.now_ns);
+  if (divisor == 0) {
+    // Whatever it counted, nothing is granted for a period.
+    bucket.parameters.reset();
+    bucket.divisor = 0;
+    return;
+  }
+  if (divisor == bucket.divisor) return;
+  std::optional<Parameters> share = ShareOf(bucket.rule->rule->parameters, divisor);
+  if (bucket.parameters.has_value() && share.has_value()) {
+    bucket.state.Convert(*bucket.parameters, *share, at);
+  }
+  bucket.parameters = share;
+  bucket.divisor = divisor;
+}
+
+BucketLevel LocalBuckets::LevelOf(const Bucket& bucket, const ShareHistory& history, Moment at) {
+  if (bucket.parameters.has_value()) {
+    return ToBucketLevel(bucket.state.LevelAt(*bucket.parameters, at));
+  }
+  BucketLevel level;
+  const int64_t window_ns = WindowNs(bucket.rule->rule->parameters);
+  if (bucket.divisor == 0 && window_ns != 0) {
+    const auto share = ShareOf(bucket.rule->rule->parameters, history.divisor());
+    level.capacity = share.has_value() ? algorithm::Capacity(*share) : 0;
+    level.reset_after_ns =
+        std::max<int64_t>(history.changes.front().at_ns + window_ns - at.now_ns, 1);
+    level.next_permit_after_ns = level.reset_after_ns;
+  }
+  return level;
+}
+
+// Locks are taken in the order of the stripes.
+Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t receipt_id,
+                              int64_t* retry_after_ns) {
+  struct Held {
+    std::string name;
+    Stripe* stripe = nullptr;
+    Bucket* bucket = nullptr;
+    bool made = false;
+    bool fits = false;
+  };
+  std::vector<Held> held(parts.size());
+  std::vector<Stripe*> stripes;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    held[i].name = NameOf(parts[i].rule->rule->limit_id, parts[i].key);
+    held[i].stripe = &StripeOf(held[i].name);
+    stripes.push_back(held[i].stripe);
+  }
+  std::sort(stripes.begin(), stripes.end());
+  stripes.erase(std::unique(stripes.begin(), stripes.end()), stripes.end());
+  for (Stripe* stripe : stripes) stripe->mu.Lock();
+
+  Outcome outcome = Outcome::kGranted;
+  for (Stripe* stripe : stripes) {
+    if (!stripe->open) outcome = Outcome::kUnavailable;
+  }
+  if (outcome == Outcome::kUnavailable) {
+    for (Stripe* stripe : stripes) stripe->mu.Unlock();
+    return outcome;
+  }
+  // Made first, so that none moves afterwards.
+  size_t made = 0;
+  for (Held& one : held) {
+    if (one.stripe->buckets.contains(one.name)) continue;
+    one.made = true;
+    ++made;
+  }
+  const bool room = size_.load(std::memory_order_relaxed) + made <= max_buckets_;
+  if (room) {
+    for (size_t i = 0; i < held.size(); ++i) {
+      if (held[i].made) held[i].stripe->buckets.emplace(held[i].name, New(parts[i].rule));
+    }
+    size_.fetch_add(made, std::memory_order_relaxed);
+  }
+  *retry_after_ns = 0;
+  for (size_t i = 0; i < held.size(); ++i) {
+    const Rule& rule = *parts[i].rule->rule;
+    ChargeResult& result = *parts[i].result;
+    result = {};
+    const auto found = held[i].stripe->buckets.find(held[i].name);
+    if (found == held[i].stripe->buckets.end()) {
+      result.reason = Reason::kOverflow;
+      if (!rule.shadow) outcome = Outcome::kDenied;
+      continue;
+    }
+    Bucket& bucket = found->second;
+    held[i].bucket = &bucket;
+    if (!Advance(bucket, parts[i].rule, *parts[i].history, at)) {
+      outcome = Outcome::kStaleRule;
+      break;
+    }
+    held[i].fits = bucket.parameters.has_value() &&
+                   parts[i].permits <= algorithm::MaxGrant(*bucket.parameters) &&
+                   bucket.state.CanTake(*bucket.parameters, parts[i].permits, at);
+    if (held[i].fits) continue;
+    // A window that is not open yet has no share to compare with.
+    const bool never = bucket.parameters.has_value()
+                           ? parts[i].permits > algorithm::MaxGrant(*bucket.parameters)
+                           : bucket.divisor != 0;
+    result.reason = rule.shadow ? Reason::kShadowDenied
+                    : never     ? Reason::kShareTooSmall
+                                : Reason::kNotEnough;
+    if (rule.shadow) continue;
+    outcome = Outcome::kDenied;
+    if (never) {
+      *retry_after_ns = std::max(*retry_after_ns, kOtherShareNs);
+      continue;
+    }
+    int64_t wait_ns = LevelOf(bucket, *parts[i].history, at).next_permit_after_ns;
+    if (bucket.parameters.has_value()) {
+      const int64_t earliest_ns = bucket.state.EarliestNs(*bucket.parameters, parts[i].permits, at);
+      wait_ns = earliest_ns == algorithm::kNeverNs ? 0 : earliest_ns - at.now_ns;
+    }
+    *retry_after_ns = std::max(*retry_after_ns, wait_ns);
+  }
+  for (size_t i = 0; outcome != Outcome::kStaleRule && i < held.size(); ++i) {
+    if (held[i].bucket == nullptr) continue;
+    Bucket& bucket = *held[i].bucket;
+    if (outcome == Outcome::kGranted && held[i].fits) {
+      bucket.state.TryTake(*bucket.parameters, parts[i].permits, at, receipt_id);
+      bucket.granted += parts[i].permits;
+    }
+    parts[i].result->level = LevelOf(bucket, *parts[i].history, at);
+  }
+  for (Stripe* stripe : stripes) stripe->mu.Unlock();
+  return outcome;
+}
+
+bool LocalBuckets::Query(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
+                         const ShareHistory& history, Moment at, BucketLevel* level) {
+  const std::string name = NameOf(rule->rule->limit_id, key);
+  Stripe& stripe = StripeOf(name);
+  common::MutexLock lock(&stripe.mu);
+  const auto found = stripe.buckets.find(name);
+  const bool exists = found != stripe.buckets.end();
+  Bucket bucket = exists ? found->second : New(rule);
+  // Of a newer rule: as that says.
+  if (!Advance(bucket, rule, history, at)) Advance(bucket, bucket.rule, history, at);
+  *level = LevelOf(bucket, history, at);
+  return exists;
+}
+
+std::optional<uint64_t> LocalBuckets::Refund(const Rule& rule, std::string_view key,
+                                             uint64_t receipt_id, Moment at) {
+  const std::string name = NameOf(rule.limit_id, key);
+  Stripe& stripe = StripeOf(name);
+  common::MutexLock lock(&stripe.mu);
+  const auto found = stripe.buckets.find(name);
+  if (found == stripe.buckets.end()) return std::nullopt;
+  Bucket& bucket = found->second;
+  if (!bucket.parameters.has_value()) return std::nullopt;
+  const auto given = bucket.state.Refund(*bucket.parameters, receipt_id, at);
+  if (given.has_value()) bucket.granted -= std::min(bucket.granted, *given);
+  return given;
+}
+
+bool LocalBuckets::Forget(const Rule& rule, std::string_view key) {
+  const std::string name = NameOf(rule.limit_id, key);
+  Stripe& stripe = StripeOf(name);
+  common::MutexLock lock(&stripe.mu);
+  if (stripe.buckets.erase(name) == 0) return false;
+  size_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+void LocalBuckets::Open() {
+  for (Stripe& stripe : stripes_) {
+    common::MutexLock lock(&stripe.mu);
+    stripe.open = true;
+  }
+}
+
+void LocalBuckets::Close() {
+  for (Stripe& stripe : stripes_) {
+    common::MutexLock lock(&stripe.mu);
+    stripe.open = false;
+  }
+}
+
+std::vector<LocalBuckets::Granted> LocalBuckets::TakeAll(Moment at) {
+  std::vector<Granted> all;
+  for (Stripe& stripe : stripes_) {
+    Map taken;
+    {
+      common::MutexLock lock(&stripe.mu);
+      stripe.open = false;
+      taken.swap(stripe.buckets);
+    }
+    size_.fetch_sub(taken.size(), std::memory_order_relaxed);
+    for (auto& [name, bucket] : taken) {
+      if (bucket.granted == 0 || !bucket.parameters.has_value()) continue;
+      const BucketLevel level = ToBucketLevel(bucket.state.LevelAt(*bucket.parameters, at));
+      const auto lacking =
+          static_cast<uint64_t>(static_cast<int64_t>(level.capacity) - level.remaining);
+      const uint64_t permits = std::min(bucket.granted, lacking);
+      if (permits == 0) continue;
+      all.push_back({bucket.rule, name.substr(sizeof(uint32_t)), permits,
+                     at.now_ns + std::min(level.reset_after_ns, kNever - at.now_ns)});
+    }
+  }
+  return all;
+}
+
+void LocalBuckets::Sweep(const ShareHistory& strict, const ShareHistory& lenient, Moment at) {
+  Stripe& stripe = stripes_[next_sweep_.fetch_add(1, std::memory_order_relaxed) % kStripes];
+  common::MutexLock lock(&stripe.mu);
+  for (auto it = stripe.buckets.begin(); it != stripe.buckets.end();) {
+    const auto current = it++;
+    Bucket& bucket = current->second;
+    const ShareHistory& history =
+        bucket.rule->rule->split_when_store_unavailable ? lenient : strict;
+    if (history.none()) continue;
+    Advance(bucket, bucket.rule, history, at);
+    if (!bucket.parameters.has_value()) continue;
+    bucket.state.CloseWorthless(*bucket.parameters, at);
+    if (!bucket.state.IsFull(*bucket.parameters, at)) continue;
+    stripe.buckets.erase(current);
+    size_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace sluice::store::redis

@@ -1,0 +1,164 @@
+#include "server/store/redis/sharing/membership.h"
+
+#include <algorithm>
+
+namespace sluice::store::redis {
+namespace {
+
+// Changes that are kept; of older ones a bucket that was not used since counts as empty.
+constexpr size_t kMaxChanges = 32;
+
+}  // namespace
+
+uint32_t ShareHistory::GreatestOf(int64_t now_ns, int64_t window_ns) const {
+  if (changes.empty() || changes.front().at_ns > now_ns - window_ns) return 0;
+  uint32_t greatest = 0;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const bool ended = i + 1 < changes.size() && changes[i + 1].at_ns <= now_ns - window_ns;
+    if (!ended) greatest = std::max(greatest, changes[i].divisor);
+  }
+  return greatest;
+}
+
+uint32_t Membership::announced() const {
+  const uint32_t held = std::max(strict_.divisor(), lenient_.divisor());
+  if (held == 0) return planned_;
+  return planned_ == 0 ? held : std::min(held, planned_);
+}
+
+void Membership::Begin(ShareHistory* history, uint32_t divisor, int64_t at_ns) {
+  history->changes.assign(1, {++serial_, at_ns, divisor});
+}
+
+void Membership::SetDivisor(uint32_t divisor, int64_t at_ns) {
+  ++serial_;
+  for (ShareHistory* history : {&strict_, &lenient_}) {
+    if (history->none() || history->divisor() == divisor) continue;
+    history->changes.push_back({serial_, at_ns, divisor});
+    if (history->changes.size() > kMaxChanges) history->changes.erase(history->changes.begin());
+  }
+}
+
+void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const HeartbeatReply& reply) {
+  const int64_t gap_ns = sent_ns - answered_ns_;
+  const bool gap = !answered_ || gap_ns > ttl_ns_ / 2;
+  // Nodes may be answered by another server, and this one does not tell of them.
+  const int64_t held_ns = reply.held_us * 1000;
+  const bool held_back = gap || held_ns > 0;
+  lag_us_ = reply.lag_us;
+  uint32_t nodes = 1;
+  uint32_t least_announced = std::numeric_limits<uint32_t>::max();
+  for (const HeartbeatReply::Node& other : reply.others) {
+    if (!Counts(other)) continue;
+    ++nodes;
+    if (other.divisor != 0) least_announced = std::min(least_announced, other.divisor);
+  }
+  // A lenient share that ended was noticed by Tick at the latest; but perhaps Tick is late.
+  if (now_ns >= lenient_until_ns_) lenient_.changes.clear();
+  if (reply.is_new) {
+    strict_.changes.clear();
+    joined_ns_ = now_ns + held_ns;
+    planned_ = 0;
+    // Who has grown, or is about to, took what was this node's.
+    if (least_announced < nodes) lenient_.changes.clear();
+  } else if (joined_ns_ != kNever && held_back) {
+    // Answers of before the gap do not say that all others know.
+    joined_ns_ = now_ns + held_ns;
+    planned_ = 0;
+  }
+
+  const uint32_t held = std::max(strict_.divisor(), lenient_.divisor());
+  const bool joins = joined_ns_ != kNever;
+  if (held != 0 && nodes > held) {
+    SetDivisor(nodes, now_ns);
+    planned_ = 0;
+    fewer_since_ns_ = 0;
+  } else if (held != 0 && nodes < held) {
+    if (fewer_since_ns_ == 0 || held_back) {
+      fewer_since_ns_ = now_ns;
+      fewest_ = nodes;
+      planned_ = 0;
+    }
+    fewest_ = std::max(fewest_, nodes);
+    if (planned_ != 0 && planned_ >= nodes) {
+      SetDivisor(planned_, now_ns);
+      planned_ = 0;
+      fewer_since_ns_ = 0;
+    } else if (now_ns - fewer_since_ns_ >= ttl_ns_) {
+      planned_ = fewest_;
+    } else {
+      planned_ = 0;
+    }
+  } else {
+    fewer_since_ns_ = 0;
+    if (held != 0) planned_ = 0;
+  }
+
+  if (joins && now_ns - joined_ns_ >= ttl_ns_) {
+    const uint32_t holds = lenient_.divisor();
+    if (holds != 0) {
+      // All others know of it by now, and it divides as they do or by more.
+      Begin(&strict_, holds, now_ns);
+      joined_ns_ = kNever;
+    } else if (least_announced < nodes) {
+      // Somebody has not heard of it yet, or has grown: not now.
+      planned_ = 0;
+    } else if (planned_ >= nodes) {
+      Begin(&strict_, planned_, now_ns);
+      lenient_ = strict_;
+      joined_ns_ = kNever;
+      planned_ = 0;
+    } else {
+      planned_ = nodes;
+    }
+  }
+
+  answered_ = true;
+  answered_ns_ = sent_ns;
+  others_ = reply.others;
+  const int64_t until_ns = sent_ns + ttl_ns_ - ttl_ns_ / 8;
+  strict_until_ns_ = strict_.none() ? 0 : until_ns;
+  lenient_until_ns_ = lenient_.none() ? 0 : std::max(lenient_until_ns_, until_ns);
+  Settle(sent_ns, clear, reply);
+}
+
+void Membership::Settle(int64_t sent_ns, bool clear, const HeartbeatReply& reply) {
+  local_from_ns_ = sent_ns + ttl_ns_ / 4 * 3;
+  if (!settling_ && !reply.is_new && sent_ns < exact_until_ns_) {
+    exact_until_ns_ = sent_ns + ttl_ns_ / 2;
+    return;
+  }
+  if (!settling_ || back_us_ == 0) {
+    settling_ = true;
+    back_us_ = reply.now_us;
+    exact_until_ns_ = 0;
+  }
+  if (!clear || reply.hash_age_us < ttl_ns_ / 1000) return;
+  for (const HeartbeatReply::Node& other : reply.others) {
+    const bool back = reply.now_us - other.age_us >= back_us_;
+    if (Lapsed(other)) {
+      // Perhaps it only takes longer to come back.
+      if (reply.now_us - back_us_ < ttl_ns_ / 1000) return;
+    } else if (!back || !other.clear) {
+      return;
+    }
+  }
+  settling_ = false;
+  exact_until_ns_ = sent_ns + ttl_ns_ / 2;
+}
+
+void Membership::Tick(int64_t now_ns) {
+  if (now_ns >= lenient_until_ns_) {
+    // This node did not notice the time pass.
+    lenient_.changes.clear();
+    lenient_until_ns_ = 0;
+  } else if (!lenient_.none()) {
+    lenient_until_ns_ = std::max(lenient_until_ns_, now_ns + ttl_ns_ - ttl_ns_ / 8);
+  }
+  if (answered_ && now_ns >= exact_until_ns_ && now_ns - answered_ns_ > ttl_ns_ / 2) {
+    settling_ = true;
+    back_us_ = 0;
+  }
+}
+
+}  // namespace sluice::store::redis

@@ -1,0 +1,126 @@
+#include "server/store/redis/sharing/relaxed_buckets.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/store/redis/wire/reply_numbers.h"
+
+namespace sluice::store::redis {
+namespace {
+
+using algorithm::Kind;
+
+constexpr size_t kMaxKeys = size_t{1} << 17;
+constexpr int64_t kForgetNs = 10'000'000'000;
+
+}  // namespace
+
+uint64_t MostUnreported(const algorithm::Parameters& parameters, size_t nodes, size_t loops) {
+  const uint64_t share = algorithm::Capacity(parameters) / 10 / std::max<size_t>(nodes * loops, 1);
+  return std::max<uint64_t>(share, 1);
+}
+
+std::string RelaxedBuckets::NameOf(uint32_t limit_id, std::string_view key) {
+  std::string name(reinterpret_cast<const char*>(&limit_id), sizeof(limit_id));
+  name.append(key);
+  return name;
+}
+
+bool RelaxedBuckets::TryTake(const Rule& rule, std::string_view key, uint64_t permits,
+                             uint64_t most, int64_t now_ns, BucketLevel* level, Key** report) {
+  *report = nullptr;
+  const auto found = keys_.find(NameOf(rule.limit_id, key));
+  if (found == keys_.end()) return false;
+  Key& one = *found->second;
+  if (!one.known || one.rule->rule->id != rule.id) return false;
+  const uint64_t pending = one.unreported + one.reporting;
+  if (permits > most || pending > most - permits) return false;
+  if (rule.parameters.kind == Kind::kTokenBucket) {
+    const algorithm::TokenBucket& bucket = rule.parameters.token_bucket;
+    if (!algorithm::TryTake(bucket, permits, algorithm::ToTicks(bucket, now_ns), &one.tat)) {
+      return false;
+    }
+  } else {
+    if (one.remaining < static_cast<int64_t>(permits)) return false;
+    one.remaining -= static_cast<int64_t>(permits);
+  }
+  one.unreported += permits;
+  one.used_ns = now_ns;
+  *level = LevelOf(one, now_ns);
+  if (one.reporting == 0) *report = &one;
+  return true;
+}
+
+BucketLevel RelaxedBuckets::LevelOf(const Key& key, int64_t now_ns) {
+  const algorithm::Parameters& parameters = key.rule->rule->parameters;
+  if (parameters.kind == Kind::kTokenBucket) {
+    return ToBucketLevel(algorithm::LevelAt(parameters.token_bucket, key.tat, now_ns));
+  }
+  BucketLevel level;
+  level.capacity = algorithm::Capacity(parameters);
+  level.remaining = key.remaining;
+  return level;
+}
+
+void RelaxedBuckets::Know(Key& key, const BucketLevel& level, int64_t now_ns) {
+  const algorithm::Parameters& parameters = key.rule->rule->parameters;
+  const uint64_t pending = key.unreported + key.reporting;
+  key.known = true;
+  if (parameters.kind == Kind::kTokenBucket) {
+    const algorithm::TokenBucket& bucket = parameters.token_bucket;
+    const int64_t full_ns =
+        level.reset_after_ns > INT64_MAX - now_ns ? INT64_MAX : now_ns + level.reset_after_ns;
+    // At most a tenth of the burst, or a permit.
+    key.tat = std::min(algorithm::ToTicks(bucket, full_ns) + pending * bucket.unit_ticks,
+                       algorithm::kMaxTat);
+  } else {
+    key.remaining = level.remaining - static_cast<int64_t>(pending);
+  }
+}
+
+void RelaxedBuckets::Learn(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
+                           const BucketLevel& level, int64_t now_ns) {
+  if (rule == nullptr) return;
+  if (keys_.size() >= prune_at_) Prune(now_ns);
+  std::string name = NameOf(rule->rule->limit_id, key);
+  auto found = keys_.find(name);
+  if (found == keys_.end()) {
+    if (keys_.size() >= kMaxKeys) return;
+    found = keys_.emplace(std::move(name), std::make_unique<Key>()).first;
+    found->second->key.assign(key);
+  }
+  Key& one = *found->second;
+  if (one.rule != nullptr && one.rule->rule->id > rule->rule->id) return;
+  one.rule = rule;
+  one.used_ns = now_ns;
+  Know(one, level, now_ns);
+}
+
+uint64_t RelaxedBuckets::BeginReport(Key& key) {
+  key.reporting = std::exchange(key.unreported, 0);
+  return key.reporting;
+}
+
+RelaxedBuckets::Key* RelaxedBuckets::Reported(uint32_t limit_id, std::string_view key,
+                                              const redis::Reported& reported, int64_t now_ns) {
+  const auto found = keys_.find(NameOf(limit_id, key));
+  if (found == keys_.end()) return nullptr;
+  Key& one = *found->second;
+  one.reporting = 0;
+  if (reported.known) {
+    Know(one, reported.level, now_ns);
+  } else {
+    one.known = false;
+  }
+  return one.unreported > 0 ? &one : nullptr;
+}
+
+void RelaxedBuckets::Prune(int64_t now_ns) {
+  absl::erase_if(keys_, [now_ns](const auto& entry) {
+    const Key& key = *entry.second;
+    return key.unreported == 0 && key.reporting == 0 && now_ns - key.used_ns > kForgetNs;
+  });
+  prune_at_ = std::max<size_t>(1024, 2 * keys_.size());
+}
+
+}  // namespace sluice::store::redis

@@ -1,0 +1,122 @@
+// ClusterRouter: the primaries of a Redis Cluster, and which slots each serves.
+//
+// Which they are is asked of any server of the Cluster (CLUSTER SLOTS): at the start of the seeds
+// in the URL, one after the other until one answers; later of the primaries. It is asked again
+// every few seconds, when Redis says that a slot has moved, and ten times a second while a primary
+// is away or a slot is nobody's. Each primary is an endpoint with a breaker of its own: one that
+// is dead makes the keys of its slots away and no others.
+//
+// Each primary has a fence (fence_check.h), in its highest slot at the time. A slot that was
+// moved brings its floor along, which is read from it; until then it counts as the highest floor
+// that this process knows of.
+#ifndef SLUICE_SERVER_STORE_REDIS_TOPOLOGY_CLUSTER_ROUTER_H_
+#define SLUICE_SERVER_STORE_REDIS_TOPOLOGY_CLUSTER_ROUTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "common/net/event_loop.h"
+#include "common/net/resolver.h"
+#include "server/store/redis/connection/endpoint.h"
+#include "server/store/redis/topology/router.h"
+#include "server/store/redis/wire/hash_slot.h"
+
+namespace sluice::store::redis {
+
+class ClusterRouter final : public Router, private Endpoint::Owner {
+ public:
+  // REQUIRES: the URL is of a Cluster. The host is told of a connection when all primaries were
+  // reached, or could not be.
+  explicit ClusterRouter(const Context& context);
+  // REQUIRES: the loop has ended.
+  ~ClusterRouter() override;
+
+  void Start() override;
+  Endpoint* EndpointOf(std::string_view key) override;
+  bool Splits() const override { return true; }
+  uint16_t GroupOf(std::string_view key) const override { return SlotOf(key); }
+  const FencingToken& TermOf(Endpoint& endpoint, std::string_view key) override;
+  bool MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) override;
+  bool AllUnavailable() const override;
+  Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
+
+ private:
+  // A seed, of which nothing but the map is asked; it may be a replica.
+  class Guide;
+  struct Member;
+
+  // The one at this address, which begins to connect if it is new.
+  Member& MemberAt(const net::Address& address);
+  Member* MemberOf(const Endpoint& endpoint);
+
+  // It said CLUSTERDOWN.
+  void OnDown(Member& member, std::string_view why);
+  // As Shard::retry_ns.
+  int64_t RetryNs() const { return options_.budget_ns / 8; }
+
+  // Asks for the map soon.
+  void Refresh();
+  void OnTimer();
+  void AskForMap();
+  // How the answer to an Ask is told.
+  absl::AnyInvocable<void(const Reply*)> Asking(const net::Address& address);
+  void OnAnswer(const net::Address& asked, const Reply* reply);
+  void Adopt(SlotMap map);
+  // Not all is as it should be: looks often.
+  bool Restless() const;
+  void DropUnused();
+
+  void OnGuideReady() { AskForMap(); }
+  void OnGuideFailed();
+  void StopGuides();
+  // The first attempt has come to something, or to nothing.
+  void TellFirst();
+
+  absl::Status OnInfo(Endpoint& endpoint, const std::string& info) override;
+  absl::Status OnFurtherInfo(Endpoint& endpoint, const std::string& info) override;
+  bool OnReady(Endpoint& endpoint) override;
+  void OnBack(Endpoint& endpoint) override;
+  void OnUnavailable(Endpoint& endpoint) override;
+  void OnFailed(Endpoint& endpoint, const absl::Status& why) override;
+
+  void Log(std::string_view event, std::string_view what) const;
+  EndpointOptions OptionsFor(const net::Address& address) const;
+
+  net::EventLoop& loop_;
+  net::Resolver& resolver_;
+  const EndpointOptions& options_;
+  ShardCounters& counters_;
+  Host& host_;
+  bool told_ = false;  // of the first attempt
+  const FenceCheckOptions& identification_;
+  KnownFences& known_fences_;
+  FencingToken term_;  // of the last TermOf
+
+  // What floor a slot brought along to where it is; kUnread: not known yet.
+  static constexpr int64_t kUnread = -1;
+  std::vector<int64_t> floors_us_ = std::vector<int64_t>(kSlots, kUnread);
+
+  SlotMap map_;
+  bool have_map_ = false;
+  bool incomplete_logged_ = false;
+  std::vector<std::unique_ptr<Member>> members_;
+  std::vector<Member*> by_place_;                 // of map_.primaries()
+  std::vector<std::unique_ptr<Member>> dropped_;  // until their connections are closed
+  std::vector<std::unique_ptr<Guide>> guides_;    // of the seeds
+  size_t next_member_ = 0;                        // to be asked for the map
+
+  uint64_t ask_ = 0;  // the last one's number; older ones' answers come too late
+  bool asking_ = false;
+  int64_t asked_ns_ = 0;
+  int64_t next_refresh_ns_ = 0;  // timer_'s
+  net::Timer timer_{net::Timer::To<&ClusterRouter::OnTimer>, this};
+};
+
+}  // namespace sluice::store::redis
+
+#endif  // SLUICE_SERVER_STORE_REDIS_TOPOLOGY_CLUSTER_ROUTER_H_

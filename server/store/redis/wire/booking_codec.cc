@@ -1,0 +1,275 @@
+// EncodeBooked and DecodeBooked: variable-length integers, and of bookings what differs from the
+// one before. Those that were booked together at an even rate are one entry, however many; else
+// one takes about 10 bytes.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "server/algorithm/token_bucket.h"
+#include "server/store/redis/wire/open_bucket.h"
+
+namespace sluice::store::redis {
+namespace {
+
+using algorithm::Booking;
+using algorithm::BucketImage;
+using algorithm::Kind;
+using algorithm::Parameters;
+
+constexpr uint8_t kFormat = 1;
+
+class Writer {
+ public:
+  void Put(uint64_t value) {
+    if (bytes_.size() - size_ < kMostBytes) bytes_.resize(2 * bytes_.size() + kMostBytes);
+    char* at = bytes_.data() + size_;
+    while (value >= 0x80) {
+      *at++ = static_cast<char>(value | 0x80);
+      value >>= 7;
+    }
+    *at++ = static_cast<char>(value);
+    size_ = static_cast<size_t>(at - bytes_.data());
+  }
+  // Small if near to zero, also below it.
+  void PutSigned(int64_t value) {
+    Put(static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63));
+  }
+  // From a number to one that is near.
+  void PutStep(uint64_t from, uint64_t to) { PutSigned(static_cast<int64_t>(to - from)); }
+  std::string Take() {
+    bytes_.resize(size_);
+    return std::move(bytes_);
+  }
+  void Append(const Writer& rest) {
+    bytes_.resize(size_);
+    bytes_.append(rest.bytes_, 0, rest.size_);
+    size_ = bytes_.size();
+  }
+
+ private:
+  static constexpr size_t kMostBytes = 10;  // of a number
+
+  // Longer than what is written: byte by byte, growing is what it would cost.
+  std::string bytes_ = std::string(256, '\0');
+  size_t size_ = 0;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  uint64_t Get() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (at_ >= bytes_.size()) break;
+      const auto byte = static_cast<uint8_t>(bytes_[at_++]);
+      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    good_ = false;
+    return 0;
+  }
+  int64_t GetSigned() {
+    const uint64_t value = Get();
+    return static_cast<int64_t>(value >> 1 ^ -(value & 1));
+  }
+  uint64_t GetStep(uint64_t from) { return from + static_cast<uint64_t>(GetSigned()); }
+  // A number of things of which each takes a byte at least.
+  size_t GetCount() {
+    const uint64_t count = Get();
+    if (count > bytes_.size() - at_) good_ = false;
+    return good_ ? static_cast<size_t>(count) : 0;
+  }
+  bool good() const { return good_; }
+  bool at_end() const { return good_ && at_ == bytes_.size(); }
+
+ private:
+  std::string_view bytes_;
+  size_t at_ = 0;
+  bool good_ = true;
+};
+
+// What tells a booking from the one before it.
+struct Step {
+  uint64_t moment = 0;
+  uint64_t permits = 0;
+  uint64_t id = 0;
+  uint64_t set = 0;
+  friend bool operator==(const Step&, const Step&) = default;
+};
+
+void PutBookings(const std::vector<Booking>& bookings, int64_t base_ns, Writer* out) {
+  std::vector<uint64_t> sets;
+  absl::flat_hash_map<uint64_t, size_t> places;  // in sets
+  uint64_t last_set = 0;
+  size_t last_place = 0;
+  Writer written;
+  size_t steps = 0;
+  Step step;
+  uint64_t in_a_row = 0;  // of `step`
+  const auto put = [&] {
+    if (in_a_row == 0) return;
+    ++steps;
+    written.Put(in_a_row);
+    written.Put(step.moment);
+    written.Put(step.permits);
+    written.PutSigned(static_cast<int64_t>(step.id));
+    written.Put(step.set);
+  };
+  int64_t before_ns = base_ns;
+  uint64_t id_before = 0;
+  for (const Booking& booking : bookings) {
+    if (sets.empty() || booking.set != last_set) {
+      const auto [place, unknown] = places.try_emplace(booking.set, sets.size());
+      if (unknown) sets.push_back(booking.set);
+      last_set = booking.set;
+      last_place = place->second;
+    }
+    const Step next = {static_cast<uint64_t>(booking.grant_time_ns - before_ns), booking.permits,
+                       booking.id - id_before, last_place};
+    before_ns = booking.grant_time_ns;
+    id_before = booking.id;
+    if (in_a_row > 0 && next == step) {
+      ++in_a_row;
+      continue;
+    }
+    put();
+    step = next;
+    in_a_row = 1;
+  }
+  put();
+  out->Put(sets.size());
+  for (const uint64_t set : sets) out->Put(set);
+  out->Put(steps);
+  out->Append(written);
+}
+
+bool GetBookings(Reader* in, int64_t base_ns, std::vector<Booking>* bookings) {
+  std::vector<uint64_t> sets(in->GetCount());
+  for (uint64_t& set : sets) set = in->Get();
+  uint64_t id = 0;
+  int64_t grant_time_ns = base_ns;
+  for (size_t steps = in->GetCount(); steps > 0 && in->good(); --steps) {
+    const uint64_t count = in->Get();
+    Step step;
+    step.moment = in->Get();
+    step.permits = in->Get();
+    step.id = static_cast<uint64_t>(in->GetSigned());
+    step.set = in->Get();
+    if (!in->good() || step.set >= sets.size() || count > kMaxBookingsInRedis - bookings->size()) {
+      return false;
+    }
+    for (uint64_t i = 0; i < count; ++i) {
+      grant_time_ns = static_cast<int64_t>(static_cast<uint64_t>(grant_time_ns) + step.moment);
+      id += step.id;
+      bookings->push_back({grant_time_ns, step.permits, id, sets[step.set]});
+    }
+  }
+  return in->good();
+}
+
+}  // namespace
+
+std::string EncodeBooked(const Parameters& parameters, const BucketImage& image,
+                         int64_t origin_ns) {
+  Writer out;
+  out.Put(kFormat);
+  out.PutSigned(image.latest_ns + origin_ns);
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      // What it lacks: one that is full is full since whenever.
+      out.Put(algorithm::ShortfallTicks(
+          image.tat, algorithm::ToTicks(parameters.token_bucket, image.latest_ns)));
+      break;
+    case Kind::kSlidingLog:
+    case Kind::kSlidingWindow: {
+      out.PutSigned(image.seen_ns);
+      out.Put(image.last);
+      out.Put(image.counts.size());
+      uint64_t before = 0;
+      for (const BucketImage::Count& count : image.counts) {
+        out.PutStep(before, count.when);
+        out.Put(count.permits);
+        before = count.when;
+      }
+      break;
+    }
+    case Kind::kFixedWindow:
+      out.Put(image.used ? 1 : 0);
+      out.PutSigned(image.index);
+      out.PutSigned(image.opened_ns);
+      out.PutSigned(image.ends_ns);
+      out.Put(image.count);
+      out.Put(image.serial);
+      break;
+  }
+  const size_t closed =
+      image.receipts.size() - std::min(image.receipts.size(), kMaxReceiptsInRedis);
+  out.Put(image.receipts.size() - closed);
+  BucketImage::Receipt before;
+  for (size_t i = closed; i < image.receipts.size(); ++i) {
+    const BucketImage::Receipt& receipt = image.receipts[i];
+    out.PutStep(before.id, receipt.id);
+    out.PutStep(before.cost_or_when, receipt.cost_or_when);
+    out.PutStep(before.shortfall_or_permits, receipt.shortfall_or_permits);
+    before = receipt;
+  }
+  PutBookings(image.bookings, image.latest_ns, &out);
+  return out.Take();
+}
+
+absl::StatusOr<BucketImage> DecodeBooked(const Parameters& parameters, std::string_view bytes,
+                                         int64_t* origin_ns) {
+  Reader in(bytes);
+  BucketImage image;
+  bool good = in.Get() == kFormat;
+  const int64_t latest_ns = in.GetSigned();
+  const bool tokens = parameters.kind == Kind::kTokenBucket;
+  *origin_ns = tokens ? latest_ns : 0;
+  image.latest_ns = latest_ns - *origin_ns;
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      image.tat = in.Get();
+      good = good && image.tat <= algorithm::kMaxTat;
+      break;
+    case Kind::kSlidingLog:
+    case Kind::kSlidingWindow: {
+      image.seen_ns = in.GetSigned();
+      image.last = in.Get();
+      image.counts.resize(in.GetCount());
+      uint64_t before = 0;
+      for (BucketImage::Count& count : image.counts) {
+        count.when = in.GetStep(before);
+        count.permits = in.Get();
+        before = count.when;
+      }
+      break;
+    }
+    case Kind::kFixedWindow:
+      image.used = in.Get() != 0;
+      image.index = in.GetSigned();
+      image.opened_ns = in.GetSigned();
+      image.ends_ns = in.GetSigned();
+      image.count = in.Get();
+      image.serial = in.Get();
+      break;
+  }
+  image.receipts.resize(in.GetCount());
+  BucketImage::Receipt before;
+  for (BucketImage::Receipt& receipt : image.receipts) {
+    receipt.id = in.GetStep(before.id);
+    receipt.cost_or_when = in.GetStep(before.cost_or_when);
+    receipt.shortfall_or_permits = in.GetStep(before.shortfall_or_permits);
+    before = receipt;
+  }
+  good = good && GetBookings(&in, image.latest_ns, &image.bookings) && in.at_end();
+  if (!good || image.bookings.empty()) {
+    return absl::InvalidArgumentError(
+        "bookings: not written by this program; is the name space shared with another?");
+  }
+  return image;
+}
+
+}  // namespace sluice::store::redis

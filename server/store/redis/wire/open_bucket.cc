@@ -1,0 +1,301 @@
+#include "server/store/redis/wire/open_bucket.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/strings.h"
+
+namespace sluice::store::redis {
+namespace {
+
+using algorithm::Booking;
+using algorithm::BucketImage;
+using algorithm::BucketState;
+using algorithm::Kind;
+using algorithm::Parameters;
+using common::ToAbsl;
+
+constexpr int64_t kNsPerMs = 1'000'000;
+
+int64_t PeriodNs(const Parameters& parameters) {
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      return 0;
+    case Kind::kSlidingLog:
+      return parameters.sliding_log.rate.period_ns;
+    case Kind::kSlidingWindow:
+      return parameters.sliding_window.rate.period_ns;
+    case Kind::kFixedWindow:
+      return parameters.fixed_window.rate.period_ns;
+  }
+  return 0;
+}
+
+// The past, as scripts know it, and back. Of a token bucket's image the origin is now.
+BucketImage ImageOf(const StoredBucket& stored, bool used) {
+  BucketImage image;
+  const Parameters& parameters = stored.parameters;
+  const auto quantum = [&](int64_t at_ns) {
+    return static_cast<uint64_t>(at_ns / parameters.sliding_log.quantum_ns);
+  };
+  image.tat = stored.lacking_ticks;
+  image.seen_ns = stored.seen_ns;
+  for (const StoredBucket::Run& run : stored.runs) {
+    image.counts.push_back({quantum(run.at_ns), run.permits});
+  }
+  image.last = stored.last;
+  for (const auto& [index, permits] : stored.counts) image.counts.push_back({index, permits});
+  image.used = used;
+  image.index = stored.index;
+  image.opened_ns = stored.opened_ns;
+  image.ends_ns = stored.ends_ns;
+  image.count = stored.count;
+  image.serial = stored.serial;
+  for (const StoredBucket::Receipt& receipt : stored.receipts) {
+    uint64_t id = 0;
+    if (!absl::SimpleAtoi(receipt.id, &id)) continue;
+    const uint64_t when = parameters.kind == Kind::kSlidingLog
+                              ? quantum(static_cast<int64_t>(receipt.cost_or_when))
+                              : receipt.cost_or_when;
+    image.receipts.push_back({id, when, receipt.shortfall_or_permits});
+  }
+  return image;
+}
+
+StoredBucket StoredOf(const Parameters& parameters, const BucketImage& image, int64_t origin_ns,
+                      int64_t now_ns) {
+  StoredBucket stored;
+  stored.parameters = parameters;
+  const auto at_ns = [&](uint64_t quantum) {
+    return static_cast<int64_t>(quantum) * parameters.sliding_log.quantum_ns;
+  };
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      stored.lacking_ticks = algorithm::ShortfallTicks(
+          image.tat, algorithm::ToTicks(parameters.token_bucket, now_ns - origin_ns));
+      break;
+    case Kind::kSlidingLog:
+      stored.seen_ns = image.seen_ns;
+      for (const auto& [when, permits] : image.counts) {
+        stored.runs.push_back({at_ns(when), permits});
+      }
+      break;
+    case Kind::kSlidingWindow:
+      stored.last = image.last;
+      for (const auto& [when, permits] : image.counts) stored.counts.push_back({when, permits});
+      break;
+    case Kind::kFixedWindow:
+      stored.index = image.index;
+      stored.opened_ns = image.opened_ns;
+      stored.ends_ns = image.ends_ns;
+      stored.count = image.count;
+      stored.serial = image.serial;
+      break;
+  }
+  const size_t closed =
+      image.receipts.size() - std::min(image.receipts.size(), kMaxReceiptsInRedis);
+  for (size_t i = closed; i < image.receipts.size(); ++i) {
+    const BucketImage::Receipt& receipt = image.receipts[i];
+    const uint64_t when = parameters.kind == Kind::kSlidingLog
+                              ? static_cast<uint64_t>(at_ns(receipt.cost_or_when))
+                              : receipt.cost_or_when;
+    stored.receipts.push_back({absl::StrCat(receipt.id), when, receipt.shortfall_or_permits});
+  }
+  return stored;
+}
+
+}  // namespace
+
+Parameters Countable(const Parameters& parameters) {
+  Parameters countable = parameters;
+  for (uint64_t* permits :
+       {&countable.sliding_log.rate.permits, &countable.sliding_window.rate.permits,
+        &countable.fixed_window.rate.permits}) {
+    *permits = std::min(*permits, kMaxCounted);
+  }
+  return countable;
+}
+
+bool IsBooked(std::string_view state) {
+  // Parameters and writer are words.
+  const size_t first = state.find(' ');
+  if (first == std::string_view::npos) return false;
+  const size_t second = state.find(' ', first + 1);
+  return second != std::string_view::npos && state.size() > second + 1 && state[second + 1] == '@';
+}
+
+absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::string_view state,
+                                            std::string_view receipts,
+                                            absl::Span<const std::string> runs, int64_t now_ns) {
+  const int64_t origin_ns = parameters.kind == Kind::kTokenBucket ? now_ns : 0;
+  if (state.empty()) {
+    return OpenBucket(parameters, BucketState(parameters), origin_ns);
+  }
+  if (!IsBooked(state)) {
+    absl::StatusOr<StoredBucket> stored = ParseBucket(state, runs, receipts, now_ns);
+    if (!stored.ok()) return stored.status();
+    OpenBucket bucket(stored->parameters,
+                      BucketState::FromImage(stored->parameters, ImageOf(*stored, true)),
+                      stored->parameters.kind == Kind::kTokenBucket ? now_ns : 0);
+    bucket.writer_ = std::move(stored->writer);
+    bucket.exists_ = true;
+    return bucket;
+  }
+  const std::vector<absl::string_view> words = absl::StrSplit(ToAbsl(state), ' ');
+  absl::StatusOr<Parameters> booked = ParseParameters(common::ToStd(words[0]));
+  if (!booked.ok()) return booked.status();
+  int64_t booked_origin_ns = 0;
+  absl::StatusOr<BucketImage> image = DecodeBooked(*booked, receipts, &booked_origin_ns);
+  if (!image.ok()) return image.status();
+  OpenBucket bucket(*booked, BucketState::FromImage(Countable(*booked), *image), booked_origin_ns);
+  bucket.writer_ = std::string(words[1]);
+  bucket.exists_ = true;
+  return bucket;
+}
+
+void OpenBucket::Convert(const Parameters& to, int64_t now_ns) {
+  const Parameters countable = Countable(to);
+  now_ns = std::max(now_ns, NotBeforeNs());
+  Fold(now_ns);
+  changed_ = true;
+  named_ = to;
+  if (countable.kind == parameters_.kind) {
+    state_.Convert(parameters_, countable, At(now_ns));
+    parameters_ = countable;
+    return;
+  }
+  // The time lines differ: the past as scripts know it, and what is booked by its moments.
+  const BucketImage old = state_.ToImage();
+  const StoredBucket converted =
+      redis::Convert(StoredOf(parameters_, old, origin_ns_, now_ns), countable, now_ns);
+  BucketImage image = ImageOf(converted, converted.count != 0);
+  const int64_t origin_ns = countable.kind == Kind::kTokenBucket ? now_ns : 0;
+  image.latest_ns = now_ns - origin_ns;
+  for (Booking booking : old.bookings) {
+    booking.grant_time_ns += origin_ns_ - origin_ns;
+    image.bookings.push_back(booking);
+  }
+  state_ = BucketState::FromImage(countable, image);
+  origin_ns_ = origin_ns;
+  parameters_ = countable;
+}
+
+void OpenBucket::ApplyFloor(int64_t floor_us) {
+  closed_until_ns_ = UsedUpUntilNs(parameters_, floor_us);
+  if (floor_us == 0 || parameters_.kind != Kind::kTokenBucket) return;
+  const algorithm::TokenBucket& p = parameters_.token_bucket;
+  const algorithm::Int128 tat =
+      ((static_cast<algorithm::Int128>(floor_us) * 1000 - origin_ns_) << p.shift) + p.burst_ticks +
+      p.debt_ticks;
+  if (tat <= 0) return;
+  BucketImage image = state_.ToImage();
+  if (tat <= image.tat) return;
+  image.tat = static_cast<uint64_t>(std::min<algorithm::Int128>(tat, algorithm::kMaxTat));
+  // Not known is how full it was meanwhile.
+  image.receipts.clear();
+  state_ = BucketState::FromImage(parameters_, image);
+}
+
+int64_t OpenBucket::NotBeforeNs() const {
+  return bookings() == 0 ? std::numeric_limits<int64_t>::min() : Absolute(state_.NotBeforeNs());
+}
+
+void OpenBucket::Fold(int64_t now_ns) {
+  if (bookings() == 0) return;
+  state_.Fold(parameters_, At(now_ns));
+  // Scripts can go on with it.
+  if (bookings() == 0) changed_ = true;
+}
+
+bool OpenBucket::CanTake(uint64_t permits, int64_t now_ns, uint64_t set) const {
+  return now_ns >= closed_until_ns_ && state_.CanTake(parameters_, permits, At(now_ns), set);
+}
+
+void OpenBucket::Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uint64_t set) {
+  state_.TryTake(parameters_, permits, At(now_ns), receipt_id, nullptr, set);
+  changed_ = true;
+}
+
+int64_t OpenBucket::EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set,
+                               int64_t from_ns) const {
+  from_ns = std::max(from_ns, closed_until_ns_);
+  return Absolute(state_.EarliestNs(parameters_, permits, At(now_ns), set, from_ns - origin_ns_));
+}
+
+void OpenBucket::Book(const Booking& booking, int64_t now_ns) {
+  Booking local = booking;
+  local.grant_time_ns -= origin_ns_;
+  state_.Book(parameters_, local, At(now_ns));
+  changed_ = true;
+}
+
+bool OpenBucket::Cancel(int64_t grant_time_ns, uint64_t id) {
+  if (!state_.CancelBooking(parameters_, grant_time_ns - origin_ns_, id)) return false;
+  changed_ = true;
+  return true;
+}
+
+bool OpenBucket::Find(int64_t grant_time_ns, uint64_t id, Booking* booking,
+                      int64_t* previous_ns) const {
+  if (!state_.FindBooking(grant_time_ns - origin_ns_, id, booking, previous_ns)) return false;
+  booking->grant_time_ns += origin_ns_;
+  if (*previous_ns != std::numeric_limits<int64_t>::min()) *previous_ns += origin_ns_;
+  return true;
+}
+
+std::optional<uint64_t> OpenBucket::Refund(uint64_t receipt_id, int64_t now_ns) {
+  const std::optional<uint64_t> given = state_.Refund(parameters_, receipt_id, At(now_ns));
+  if (given.has_value()) changed_ = true;
+  return given;
+}
+
+void OpenBucket::Reset(int64_t now_ns) {
+  state_.Reset(parameters_, At(now_ns));
+  changed_ = true;
+}
+
+algorithm::Level OpenBucket::LevelAt(int64_t now_ns) const {
+  algorithm::Level level = state_.LevelAt(parameters_, At(now_ns));
+  CloseLevel(closed_until_ns_ - now_ns, &level);
+  return level;
+}
+
+uint64_t OpenBucket::LastBookingId() const {
+  uint64_t last = 0;
+  for (const Booking& booking : state_.ToImage().bookings) last = std::max(last, booking.id);
+  return last;
+}
+
+void OpenBucket::ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const {
+  state_.ForEachBooking([&](const Booking& booking) {
+    Booking absolute = booking;
+    absolute.grant_time_ns += origin_ns_;
+    visit(absolute);
+  });
+}
+
+int64_t OpenBucket::NextGrantTimeNs() const { return Absolute(state_.NextGrantTimeNs()); }
+int64_t OpenBucket::LastGrantTimeNs() const { return Absolute(state_.LastGrantTimeNs()); }
+
+std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string_view version,
+                                            int64_t now_ns) const {
+  const BucketImage image = state_.ToImage();
+  if (image.bookings.empty()) {
+    std::vector<std::string> words =
+        FormatBucket(StoredOf(named_, image, origin_ns_, now_ns), writer, now_ns);
+    words.insert(words.begin() + 3, absl::StrCat(words.size() - 3));
+    return words;
+  }
+  // Past its last moment until it is full again, and what a clock may be set by within a window.
+  const int64_t ttl_ms =
+      LevelAt(now_ns).reset_after_ns / kNsPerMs + PeriodNs(parameters_) / kNsPerMs + 2;
+  return {absl::StrCat(ttl_ms),
+          absl::StrCat(EncodeParameters(named_), " ", ToAbsl(writer), " @", ToAbsl(version)),
+          EncodeBooked(parameters_, image, origin_ns_), "0"};
+}
+
+}  // namespace sluice::store::redis

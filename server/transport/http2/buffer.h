@@ -1,0 +1,101 @@
+// Buffer: bytes that grow at the end and are taken from the front. Keeps its memory when it is
+// emptied, so that a reused one does not allocate.
+//
+// Not thread-safe. Pointers into it are valid until it next grows or is cleared.
+#ifndef SLUICE_SERVER_TRANSPORT_HTTP2_BUFFER_H_
+#define SLUICE_SERVER_TRANSPORT_HTTP2_BUFFER_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/types/span.h"
+
+namespace sluice::transport {
+
+class Buffer {
+ public:
+  Buffer() = default;
+  ~Buffer() { std::free(data_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  // What was written and not yet consumed.
+  uint8_t* data() { return data_ + begin_; }
+  const uint8_t* data() const { return data_ + begin_; }
+  size_t size() const { return end_ - begin_; }
+  bool empty() const { return end_ == begin_; }
+  absl::Span<const uint8_t> view() const { return {data(), size()}; }
+  size_t capacity() const { return capacity_; }
+
+  // Room for at least `bytes` after the end; Commit says how many were written.
+  uint8_t* Reserve(size_t bytes) {
+    if (capacity_ - end_ < bytes) Grow(bytes);
+    return data_ + end_;
+  }
+  // REQUIRES: bytes <= what Reserve was asked for.
+  void Commit(size_t bytes) { end_ += bytes; }
+
+  void Append(const void* bytes, size_t count) {
+    if (count == 0) return;
+    std::memcpy(Reserve(count), bytes, count);
+    end_ += count;
+  }
+  void Append(absl::Span<const uint8_t> bytes) { Append(bytes.data(), bytes.size()); }
+  void Append(std::string_view bytes) { Append(bytes.data(), bytes.size()); }
+
+  // Drops `bytes` from the front. REQUIRES: bytes <= size().
+  void Consume(size_t bytes) {
+    begin_ += bytes;
+    if (begin_ == end_) begin_ = end_ = 0;
+  }
+  // Drops what follows the first `bytes`. REQUIRES: bytes <= size().
+  void Truncate(size_t bytes) { end_ = begin_ + bytes; }
+
+  // Empties it; keeps at most `keep` bytes of memory.
+  void Clear(size_t keep = SIZE_MAX) {
+    begin_ = end_ = 0;
+    if (capacity_ > keep) {
+      std::free(data_);
+      data_ = nullptr;
+      capacity_ = 0;
+    }
+  }
+
+  void Swap(Buffer& other) {
+    std::swap(data_, other.data_);
+    std::swap(begin_, other.begin_);
+    std::swap(end_, other.end_);
+    std::swap(capacity_, other.capacity_);
+  }
+
+ private:
+  void Grow(size_t bytes) {
+    const size_t used = size();
+    if (begin_ > 0 && capacity_ - used >= bytes && begin_ >= used) {
+      std::memmove(data_, data_ + begin_, used);
+    } else {
+      size_t capacity = capacity_ == 0 ? 256 : capacity_ * 2;
+      while (capacity - used < bytes) capacity *= 2;
+      auto* larger = static_cast<uint8_t*>(std::malloc(capacity));
+      if (larger == nullptr) std::abort();
+      if (used > 0) std::memcpy(larger, data_ + begin_, used);
+      std::free(data_);
+      data_ = larger;
+      capacity_ = capacity;
+    }
+    begin_ = 0;
+    end_ = used;
+  }
+
+  uint8_t* data_ = nullptr;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  size_t capacity_ = 0;
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_HTTP2_BUFFER_H_

@@ -1,0 +1,120 @@
+// What a gRPC method is to this library: a path and the code behind it.
+//
+// The library knows nothing of messages: it hands over bytes and takes bytes. A handler is shared
+// by all event loops and called on the loop of the call, from many at the same time; what it
+// keeps for a call goes into ServerCall::state.
+#ifndef SLUICE_SERVER_TRANSPORT_RPC_METHOD_H_
+#define SLUICE_SERVER_TRANSPORT_RPC_METHOD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
+#include "common/bounds.h"
+
+namespace sluice::transport {
+
+class ServerCall;
+
+// One request, one response.
+class UnaryMethod {
+ public:
+  virtual ~UnaryMethod() = default;
+  // `request` is valid until the call has ended: until it was finished, or OnCancelled. Write the
+  // response to call.response() and call.Finish(), now or later on the same loop.
+  virtual void OnCall(ServerCall& call, absl::Span<const uint8_t> request) = 0;
+  // A call that was not finished has ended: cancelled by its caller, past its deadline, or its
+  // connection is gone. The call must not be used after this returns.
+  virtual void OnCancelled(ServerCall& call) {}
+};
+
+// A stream of requests, a stream of responses (either may be one message long: client-streaming
+// and server-streaming are what the handler makes of it).
+class StreamingMethod {
+ public:
+  virtual ~StreamingMethod() = default;
+  virtual void OnStart(ServerCall& call) {}
+  // One request, valid until this returns. Not called while the call is paused, nor while more
+  // than a bound of its responses is unsent.
+  virtual void OnMessage(ServerCall& call, absl::Span<const uint8_t> request) = 0;
+  // The client will send no more requests.
+  virtual void OnRequestsDone(ServerCall& call) = 0;
+  // What was unsent has gone down to little. Called after unsent_bytes() was above the bound.
+  virtual void OnWritable(ServerCall& call) {}
+  // The connection is being drained: a call that would go on for long should come to its end.
+  virtual void OnDrain(ServerCall& call) {}
+  // As in UnaryMethod.
+  virtual void OnCancelled(ServerCall& call) {}
+};
+
+struct MethodOptions {
+  // Never shed: health checks, which say that the server lives.
+  bool exempt_from_shedding = false;
+  // Bytes of one request message, after decompression. Above: RESOURCE_EXHAUSTED.
+  size_t max_request_bytes = common::bounds::kMaxRequestBytes;
+};
+
+struct Method {
+  std::string path;  // "/package.Service/Method"
+  // One of the two; neither: the method is unknown.
+  UnaryMethod* unary = nullptr;
+  StreamingMethod* streaming = nullptr;
+  MethodOptions options;
+  size_t index = 0;  // in the table; its size for unknown methods
+};
+
+// Filled before the server starts, then read by all loops. Handlers outlive it.
+class MethodTable {
+ public:
+  MethodTable() = default;
+  MethodTable(const MethodTable&) = delete;
+  MethodTable& operator=(const MethodTable&) = delete;
+
+  // REQUIRES: `path` is not in the table.
+  void AddUnary(std::string_view path, UnaryMethod& handler, const MethodOptions& options = {}) {
+    Add(path, &handler, nullptr, options);
+  }
+  void AddStreaming(std::string_view path, StreamingMethod& handler,
+                    const MethodOptions& options = {}) {
+    Add(path, nullptr, &handler, options);
+  }
+
+  // Null: unknown.
+  const Method* Find(std::string_view path) const {
+    const auto it = by_path_.find(absl::string_view(path.data(), path.size()));
+    return it == by_path_.end() ? nullptr : it->second;
+  }
+  // Whether any method of this service is known; "package.Service".
+  bool HasService(std::string_view service) const {
+    return services_.contains(absl::string_view(service.data(), service.size()));
+  }
+
+  size_t size() const { return methods_.size(); }
+  const Method& method(size_t index) const { return methods_[index]; }
+  const absl::flat_hash_set<std::string>& services() const { return services_; }
+
+ private:
+  void Add(std::string_view path, UnaryMethod* unary, StreamingMethod* streaming,
+           const MethodOptions& options) {
+    const Method& method = methods_.emplace_back(
+        Method{std::string(path), unary, streaming, options, methods_.size()});
+    by_path_.emplace(method.path, &method);
+    const size_t slash = path.rfind('/');
+    if (slash != std::string_view::npos && slash > 0) {
+      services_.emplace(path.substr(1, slash - 1));
+    }
+  }
+
+  std::deque<Method> methods_;  // which do not move
+  absl::flat_hash_map<std::string, const Method*> by_path_;
+  absl::flat_hash_set<std::string> services_;
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_RPC_METHOD_H_

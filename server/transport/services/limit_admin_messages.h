@@ -1,0 +1,25 @@
+// sluice.v1.LimitAdmin's messages to the service's values, and back.
+#ifndef SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_MESSAGES_H_
+#define SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_MESSAGES_H_
+
+#include "absl/status/statusor.h"
+#include "server/limits/limit_spec.h"
+#include "server/limits/limit_table.h"
+#include "server/service/limit_admin.h"
+#include "sluice/v1/admin.pb.h"
+
+namespace sluice::transport::wire {
+
+// INVALID_ARGUMENT for what the parameters' types cannot hold (an unknown enum value, a period that
+// is no duration, no rate); the registry checks the rest.
+absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit);
+service::KeyOrder Read(v1::ListKeysRequest::Order order);
+
+void Write(const limits::LimitSpec& spec, v1::Limit* out);
+void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out);
+void Write(const service::ConfigStatus& status, v1::ConfigStatus* out);
+void Write(const service::ServerStats& stats, v1::Stats* out);
+
+}  // namespace sluice::transport::wire
+
+#endif  // SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_MESSAGES_H_

@@ -1,0 +1,262 @@
+// Protobuf's wire format, read and written by hand: for the few messages of the fast path, whose
+// fields go straight from a request's bytes to the use cases and back, with no message objects in
+// between. Takes and refuses what protobuf's own parser does (but for UTF-8, which is the
+// reader's affair).
+#ifndef SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
+#define SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "absl/types/span.h"
+
+namespace sluice::transport {
+
+enum class WireType : uint8_t {
+  kVarint = 0,
+  kFixed64 = 1,
+  kBytes = 2,
+  kGroup = 3,
+  kGroupEnd = 4,
+  kFixed32 = 5
+};
+
+// Walks over the fields of one message. Not thread-safe; the bytes outlive it and its views.
+//
+//   WireReader reader(bytes);
+//   while (reader.Next()) switch (reader.field()) { case 1: if (reader.Bytes(&name)) ...; }
+//   if (!reader.ok()) ...
+class WireReader {
+ public:
+  explicit WireReader(absl::Span<const uint8_t> bytes)
+      : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
+  explicit WireReader(std::string_view bytes)
+      : WireReader(absl::Span<const uint8_t>(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                             bytes.size())) {}
+
+  // The next field; what was not read of the last one is skipped. False: the end, or not ok().
+  bool Next() {
+    if (unread_) Skip(kMaxDepth);
+    if (!ok_ || at_ == end_) return false;
+    if (!Tag()) return false;
+    if (type_ == WireType::kGroupEnd) return Fail();
+    unread_ = true;
+    return true;
+  }
+  uint32_t field() const { return field_; }
+  WireType type() const { return type_; }
+
+  // The field's value. False: it is of another type (an unknown field, which Next skips), or its
+  // encoding is broken (not ok()).
+  bool ReadVarint(uint64_t* value) {
+    if (type_ != WireType::kVarint) return false;
+    unread_ = false;
+    return Varint(value);
+  }
+  bool ReadBytes(std::string_view* value) {
+    if (type_ != WireType::kBytes) return false;
+    unread_ = false;
+    uint64_t size = 0;
+    if (!Varint(&size)) return false;
+    if (size > static_cast<uint64_t>(end_ - at_)) return Fail();
+    *value = {reinterpret_cast<const char*>(at_), static_cast<size_t>(size)};
+    at_ += size;
+    return true;
+  }
+
+  // False: the bytes are no message.
+  bool ok() const { return ok_; }
+
+ private:
+  // As protobuf's.
+  static constexpr int kMaxDepth = 100;
+
+  bool Fail() {
+    ok_ = false;
+    unread_ = false;
+    return false;
+  }
+
+  // A field's number and type. At most five bytes, of which protobuf drops what is above 32 bits.
+  bool Tag() {
+    uint32_t tag = 0;
+    for (int i = 0;; ++i) {
+      if (i == 5 || at_ == end_) return Fail();
+      const uint8_t byte = *at_++;
+      tag |= static_cast<uint32_t>(byte & 0x7f) << (7 * i);
+      if (byte < 0x80) break;
+    }
+    if ((tag >> 3) == 0 || (tag & 7) > 5) return Fail();
+    field_ = tag >> 3;
+    type_ = static_cast<WireType>(tag & 7);
+    return true;
+  }
+
+  bool Varint(uint64_t* value) {
+    if (at_ < end_ && *at_ < 0x80) {
+      *value = *at_++;
+      return true;
+    }
+    uint64_t result = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+      if (at_ == end_) return Fail();
+      const uint8_t byte = *at_++;
+      result |= shift < 64 ? static_cast<uint64_t>(byte & 0x7f) << shift : 0;
+      if (byte < 0x80) {
+        *value = result;
+        return true;
+      }
+    }
+    return Fail();
+  }
+
+  void Skip(int depth) {
+    unread_ = false;
+    uint64_t value = 0;
+    switch (type_) {
+      case WireType::kVarint:
+        Varint(&value);
+        return;
+      case WireType::kFixed64:
+        Drop(8);
+        return;
+      case WireType::kFixed32:
+        Drop(4);
+        return;
+      case WireType::kBytes:
+        if (Varint(&value)) Drop(value);
+        return;
+      case WireType::kGroup:
+        SkipGroup(field_, depth);
+        return;
+      case WireType::kGroupEnd:
+        Fail();
+        return;
+    }
+  }
+
+  void SkipGroup(uint32_t group, int depth) {
+    if (depth == 0) {
+      Fail();
+      return;
+    }
+    while (ok_) {
+      if (at_ == end_) {
+        Fail();
+        return;
+      }
+      if (!Tag()) return;
+      if (type_ == WireType::kGroupEnd) {
+        if (field_ != group) Fail();
+        return;
+      }
+      Skip(depth - 1);
+    }
+  }
+
+  void Drop(uint64_t bytes) {
+    if (bytes > static_cast<uint64_t>(end_ - at_)) {
+      Fail();
+    } else {
+      at_ += bytes;
+    }
+  }
+
+  const uint8_t* at_;
+  const uint8_t* const end_;
+  uint32_t field_ = 0;
+  WireType type_ = WireType::kVarint;
+  bool unread_ = false;
+  bool ok_ = true;
+};
+
+// Writes the value and returns its end. Needs kMaxVarintBytes, whatever the value: eight bytes are
+// written at once.
+inline constexpr size_t kMaxVarintBytes = 10;
+inline uint8_t* PutVarint(uint8_t* at, uint64_t value) {
+  if (value < 0x80) {
+    *at = static_cast<uint8_t>(value);
+    return at + 1;
+  }
+  if (value >> 56 != 0) {
+    for (; value >= 0x80; value >>= 7) *at++ = static_cast<uint8_t>(value | 0x80);
+    *at = static_cast<uint8_t>(value);
+    return at + 1;
+  }
+  // Eight groups of 7 bits are spread over eight bytes: first halves, then quarters, then each.
+  uint64_t x = value;
+  x = (x & 0x000000000fffffff) | (x & 0x00fffffff0000000) << 4;
+  x = (x & 0x00003fff00003fff) | (x & 0x0fffc0000fffc000) << 2;
+  x = (x & 0x007f007f007f007f) | (x & 0x3f803f803f803f80) << 1;
+  // The last byte's place: the highest bit's, at most 55, by 7.
+  const uint32_t last = (63 - static_cast<uint32_t>(std::countl_zero(value))) * 37 >> 8;
+  x |= 0x8080808080808080 & ((uint64_t{1} << (8 * last)) - 1);
+  if constexpr (std::endian::native == std::endian::big) x = __builtin_bswap64(x);
+  std::memcpy(at, &x, 8);
+  return at + last + 1;
+}
+
+// Appends fields to memory that the caller has made sure of. Fields with proto3's default are the
+// caller's to leave out.
+class WireWriter {
+ public:
+  // A field that is not bytes needs at most this much; a message within, beside its content, too.
+  static constexpr size_t kFieldBytes = 16;
+
+  explicit WireWriter(uint8_t* at) : at_(at) {}
+
+  uint8_t* at() const { return at_; }
+
+  void Varint(uint32_t field, uint64_t value) {
+    Put(field << 3);
+    Put(value);
+  }
+  static uint64_t ZigZag(int64_t value) {
+    return (static_cast<uint64_t>(value) << 1) ^ static_cast<uint64_t>(value >> 63);
+  }
+  // Needs value.size() beside kFieldBytes.
+  void Bytes(uint32_t field, std::string_view value) {
+    Put(field << 3 | 2);
+    Put(value.size());
+    if (!value.empty()) std::memcpy(at_, value.data(), value.size());
+    at_ += value.size();
+  }
+
+  // A message within: what is written between the two is its content.
+  uint8_t* BeginMessage(uint32_t field) {
+    Put(field << 3 | 2);
+    return ++at_;  // a byte is left for its length
+  }
+  void EndMessage(uint8_t* content) {
+    const size_t size = static_cast<size_t>(at_ - content);
+    if (size < 0x80) {
+      content[-1] = static_cast<uint8_t>(size);
+    } else {
+      at_ = EndLongMessage(content, size);
+    }
+  }
+  // The same for a content of less than 128 bytes.
+  void EndShortMessage(uint8_t* content) { content[-1] = static_cast<uint8_t>(at_ - content); }
+
+ private:
+  // Makes room for the rest of the length. Returns the message's end.
+  static uint8_t* EndLongMessage(uint8_t* content, size_t size) {
+    uint8_t length[kFieldBytes];
+    WireWriter longer(length);
+    longer.Put(size);
+    const size_t bytes = static_cast<size_t>(longer.at_ - length);
+    std::memmove(content + bytes - 1, content, size);
+    std::memcpy(content - 1, length, bytes);
+    return content + size + bytes - 1;
+  }
+
+  void Put(uint64_t value) { at_ = PutVarint(at_, value); }
+
+  uint8_t* at_;
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_

@@ -1,0 +1,487 @@
+#include "common/net/socket_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "tests/unit/common/net/net_testing.h"
+
+namespace sluice::net {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+std::string Pattern(size_t size) {
+  std::string data(size, '\0');
+  uint32_t x = 1;
+  for (char& c : data) {
+    x = x * 1664525 + 1013904223;
+    c = static_cast<char>(x >> 24);
+  }
+  return data;
+}
+
+class SocketStreamTest : public ::testing::Test {
+ protected:
+  void Start(SocketPair pair, const StreamOptions& options = {}) {
+    stream_ = SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address, options,
+                                          nullptr);
+    stream_->SetHandler(&handler_);
+    peer_ = std::move(pair.peer);
+    stream_->Open();
+  }
+  // Told by the loop until that is gone, so it lives until then.
+  RecordingHandler& NewHandler() { return handlers_.emplace_back(); }
+  void TearDown() override { loop_.reset(); }
+  bool Until(const std::function<bool()>& done) { return RunUntil(*loop_, done); }
+  bool UntilClosed() {
+    return Until([this] { return handler_.closed.has_value(); });
+  }
+
+  common::FakeClock clock_;
+  std::unique_ptr<EventLoop> loop_ = *EventLoop::Create(clock_);
+  RecordingHandler handler_;
+  std::deque<RecordingHandler> handlers_;
+  SocketStream* stream_ = nullptr;
+  RawSocket peer_;
+};
+
+TEST_F(SocketStreamTest, HandsUpWhatArrivesAndThenSaysThatThatWasAll) {
+  Start(TcpPair());
+  EXPECT_EQ(handler_.opens, 1);
+  peer_.Send("hello");
+  ASSERT_TRUE(Until([this] { return handler_.reads_done == 1; }));
+  EXPECT_EQ(handler_.received, "hello");
+  EXPECT_THAT(stream_->peer_address(), ::testing::StartsWith("127.0.0.1:"));
+  EXPECT_FALSE(stream_->peer().authenticated);
+}
+
+TEST_F(SocketStreamTest, TellsHowLongTheWayThereAndBackTakes) {
+  Start(TcpPair());
+  peer_.Send("hello");
+  ASSERT_TRUE(Until([this] { return handler_.reads_done == 1; }));
+  // The kernel knows it from the handshake, in microseconds; on the loopback it is no second.
+  EXPECT_GT(stream_->round_trip_ns(), 0);
+  EXPECT_LT(stream_->round_trip_ns(), 1'000'000'000);
+}
+
+TEST_F(SocketStreamTest, OnAUnixSocketThereIsNoWay) {
+  Start(UnixPair());
+  EXPECT_EQ(stream_->round_trip_ns(), 0);
+}
+
+TEST_F(SocketStreamTest, SendsAllThatAnIterationWroteInOneCall) {
+  Start(TcpPair());
+  handler_.on_data = [this](absl::Span<const uint8_t>) {
+    for (int i = 0; i < 100; ++i) stream_->Write(Bytes("0123456789"));
+  };
+  peer_.Send("go");
+  std::string got;
+  ASSERT_TRUE(Until([&] { return (got += peer_.Receive()).size() == 1000; }));
+  EXPECT_EQ(loop_->counters().writes.value(), 1u);
+  EXPECT_EQ(loop_->counters().bytes_out.value(), 1000u);
+  EXPECT_EQ(stream_->pending_output(), 0u);
+}
+
+TEST_F(SocketStreamTest, SendsALargePieceAtOnceAndKeepsTheOrder) {
+  Start(TcpPair());
+  const std::string large = Pattern(40'000);
+  handler_.on_data = [&](absl::Span<const uint8_t>) {
+    stream_->Write(Bytes(large));
+    EXPECT_EQ(stream_->pending_output(), 0u);
+    stream_->Write(Bytes("small"));
+    EXPECT_EQ(stream_->pending_output(), 5u);
+    stream_->Write(Bytes(large));  // behind what waits, which goes first
+    EXPECT_EQ(stream_->pending_output(), 0u);
+  };
+  peer_.Send("go");
+  std::string got;
+  ASSERT_TRUE(Until([&] { return (got += peer_.Receive()).size() == 5 + 2 * large.size(); }));
+  EXPECT_TRUE(got == large + "small" + large);
+  EXPECT_EQ(loop_->counters().writes.value(), 3u);
+  EXPECT_EQ(loop_->counters().bytes_out.value(), got.size());
+}
+
+TEST_F(SocketStreamTest, SendsABlockThatIsFullAtOnce) {
+  Start(TcpPair());
+  const std::string data = Pattern(70 * 1000);
+  handler_.on_data = [&](absl::Span<const uint8_t>) {
+    for (size_t i = 0; i < 70; ++i) {
+      stream_->Write(Bytes(data.substr(i * 1000, 1000)));
+      EXPECT_LE(stream_->pending_output(), BufferPool::kBlockBytes);
+    }
+  };
+  peer_.Send("go");
+  std::string got;
+  ASSERT_TRUE(Until([&] { return (got += peer_.Receive()).size() == data.size(); }));
+  EXPECT_TRUE(got == data);
+  EXPECT_EQ(loop_->counters().writes.value(), 3u);  // 32,000 twice, and the rest
+}
+
+// What a peer does not take is not offered again with every piece.
+TEST_F(SocketStreamTest, OffersAPeerThatTakesNothingNoMoreInTheSameIteration) {
+  Start(TcpPair());
+  handler_.on_data = [&](absl::Span<const uint8_t>) {
+    const std::string fills = Pattern(12 << 20);
+    stream_->Write(Bytes(fills));
+    EXPECT_GT(stream_->pending_output(), BufferPool::kBlockBytes);
+    const uint64_t writes = loop_->counters().writes.value();
+    for (int i = 0; i < 100; ++i) stream_->Write(Bytes("0123456789"));
+    EXPECT_EQ(loop_->counters().writes.value(), writes);
+  };
+  peer_.Send("go");
+  ASSERT_TRUE(Until([&] { return handler_.received == "go"; }));
+}
+
+// Many connections that bring much: the first ones' answers do not wait for the last one's bytes.
+TEST_F(SocketStreamTest, AnIterationThatReadsMuchSendsInBetween) {
+  struct Echo {
+    RawSocket peer;
+    RecordingHandler handler;
+    SocketStream* stream = nullptr;
+  };
+  std::deque<Echo> echoes;
+  std::vector<uint64_t> writes_before;
+  const std::string much = Pattern(EventLoop::kWarmBytes / 2);
+  for (int i = 0; i < 6; ++i) {
+    SocketPair pair = TcpPair();
+    Echo& echo = echoes.emplace_back();
+    echo.stream =
+        SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address, {}, nullptr);
+    echo.stream->SetHandler(&echo.handler);
+    echo.peer = std::move(pair.peer);
+    echo.handler.on_data = [&, stream = echo.stream](absl::Span<const uint8_t>) {
+      writes_before.push_back(loop_->counters().writes.value());
+      stream->Write(Bytes("answer"));
+    };
+    echo.stream->Open();
+    ASSERT_EQ(echo.peer.Send(much), much.size());
+  }
+  loop_->RunOnce(0);
+  EXPECT_THAT(writes_before, ::testing::ElementsAre(0, 0, 2, 2, 4, 4));
+  EXPECT_EQ(loop_->counters().writes.value(), 6u);
+  for (Echo& echo : echoes) EXPECT_EQ(echo.peer.Receive(), "answer");
+  loop_.reset();  // its streams tell these handlers
+}
+
+TEST_F(SocketStreamTest, ALargePieceToAPeerThatIsGoneEndsTheStream) {
+  Start(TcpPair());
+  peer_.Close();
+  const std::string large = Pattern(40'000);
+  // The first brings the peer's reset, the second meets it.
+  for (int i = 0; i < 2; ++i) stream_->Write(Bytes(large));
+  EXPECT_EQ(stream_->pending_output(), 0u);
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_FALSE(handler_.closed->ok());
+}
+
+TEST_F(SocketStreamTest, ASlowReaderGetsEveryByte) {
+  Start(TcpPair());
+  const std::string data = Pattern(8 << 20);
+  stream_->Write(Bytes(data));
+  loop_->RunOnce(0);
+  EXPECT_GT(stream_->pending_output(), 0u);
+  std::string got;
+  size_t step = 1;
+  ASSERT_TRUE(Until([&] {
+    got += peer_.Receive(step = step * 3 % 200'003 + 1);
+    return got.size() == data.size();
+  }));
+  EXPECT_TRUE(got == data);
+  Settle(*loop_);
+  EXPECT_EQ(stream_->pending_output(), 0u);
+  EXPECT_EQ(handler_.writables, 1);  // above the mark once, below it once
+}
+
+TEST_F(SocketStreamTest, APeerThatDoesNotReadIsNotReadFrom) {
+  StreamOptions options;
+  options.high_water_bytes = 100'000;
+  options.low_water_bytes = 10'000;
+  Start(TcpPair(), options);
+  handler_.on_data = [this](absl::Span<const uint8_t> data) { stream_->Write(data); };
+  const std::string chunk = Pattern(50'000);
+  size_t sent = 0;
+  size_t most = 0;
+  int idle = 0;
+  while (idle < 50) {
+    const size_t n = peer_.Send(chunk);
+    sent += n;
+    idle = n == 0 ? idle + 1 : 0;
+    loop_->RunOnce(0);
+    most = std::max(most, stream_->pending_output());
+  }
+  // The kernel's buffers are full both ways; ours holds the mark and one read at most.
+  EXPECT_GE(most, options.high_water_bytes);
+  EXPECT_LE(most, options.high_water_bytes + loop_->read_buffer().size());
+  const uint64_t iterations = loop_->counters().reads.value();
+  Settle(*loop_);
+  EXPECT_EQ(loop_->counters().reads.value(), iterations);
+  // Once it reads, all comes back.
+  size_t got = 0;
+  ASSERT_TRUE(Until([&] { return (got += peer_.Receive().size()) == sent; }));
+}
+
+TEST_F(SocketStreamTest, AHandlerThatWritesWithoutEndIsStopped) {
+  StreamOptions options;
+  options.max_output_bytes = 1 << 20;
+  Start(TcpPair(), options);
+  const std::string chunk = Pattern(300'000);
+  // The kernel takes some megabytes; then all is ours to keep.
+  for (int i = 0; i < 200; ++i) {
+    stream_->Write(Bytes(chunk));
+    EXPECT_LE(stream_->pending_output(), options.max_output_bytes);
+  }
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(SocketStreamTest, APausedStreamKeepsWhatArrivesInTheKernel) {
+  Start(TcpPair());
+  handler_.on_data = [this](absl::Span<const uint8_t>) { stream_->PauseReading(); };
+  peer_.Send("one");
+  ASSERT_TRUE(Until([this] { return handler_.received == "one"; }));
+  EXPECT_EQ(handler_.reads_done, 1);
+  peer_.Send("two");
+  Settle(*loop_);
+  EXPECT_EQ(handler_.received, "one");
+  stream_->ResumeReading();
+  ASSERT_TRUE(Until([this] { return handler_.received == "onetwo"; }));
+}
+
+TEST_F(SocketStreamTest, AnswersAfterTheHalfCloseOfThePeer) {
+  Start(TcpPair());
+  handler_.on_end = [this] {
+    stream_->Write(Bytes("answer"));
+    stream_->CloseAfterWrite(kSecond);
+  };
+  peer_.Send("question");
+  shutdown(peer_.fd(), SHUT_WR);
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_TRUE(handler_.closed->ok()) << *handler_.closed;
+  EXPECT_EQ(handler_.ends, 1);
+  EXPECT_EQ(handler_.received, "question");
+  EXPECT_EQ(peer_.Receive(), "answer");
+  peer_.Receive();
+  EXPECT_TRUE(peer_.at_end);
+}
+
+TEST_F(SocketStreamTest, ALastAnswerSurvivesThatThePeerWentOnSending) {
+  Start(TcpPair());
+  const std::string last = Pattern(3 << 20);
+  stream_->Write(Bytes(last));
+  stream_->CloseAfterWrite(kSecond);
+  stream_->Write(Bytes("too late"));
+  std::string got;
+  while (!peer_.at_end) {
+    peer_.Send("more of what nobody wants any more");
+    got += peer_.Receive(100'000);
+    ASSERT_TRUE(peer_.error == 0 || peer_.error == EAGAIN) << std::strerror(peer_.error);
+    loop_->RunOnce(0);
+  }
+  EXPECT_TRUE(got == last);
+  EXPECT_FALSE(handler_.closed.has_value());
+  peer_.Close();
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_EQ(handler_.received, "");
+}
+
+TEST_F(SocketStreamTest, APeerThatNeverClosesIsLeftAfterTheLingerTime) {
+  Start(TcpPair());
+  stream_->Write(Bytes("bye"));
+  stream_->CloseAfterWrite(5 * kSecond);
+  Settle(*loop_);
+  EXPECT_EQ(peer_.Receive(), "bye");
+  clock_.Advance(5 * kSecond - 1);
+  Settle(*loop_);
+  EXPECT_FALSE(handler_.closed.has_value());
+  clock_.Advance(1'000'000);
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(SocketStreamTest, APeerThatTakesNoneOfTheLastBytesIsLeft) {
+  Start(TcpPair());
+  stream_->Write(Bytes(Pattern(8 << 20)));
+  stream_->CloseAfterWrite(5 * kSecond);
+  Settle(*loop_);
+  clock_.Advance(4 * kSecond);
+  size_t got = 0;
+  while (got < (4 << 20)) {  // progress: time starts anew
+    got += peer_.Receive().size();
+    loop_->RunOnce(0);
+  }
+  clock_.Advance(4 * kSecond);
+  Settle(*loop_);
+  EXPECT_FALSE(handler_.closed.has_value());
+  clock_.Advance(2 * kSecond);
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(SocketStreamTest, AbortTellsTheReasonLaterAndResetsThePeer) {
+  Start(TcpPair());
+  stream_->Write(Bytes("never sent"));
+  stream_->Abort(absl::InternalError("enough"));
+  stream_->Abort(absl::InternalError("again"));
+  stream_->PauseReading();
+  EXPECT_FALSE(handler_.closed.has_value());
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_EQ(handler_.closed->message(), "enough");
+  peer_.Receive();
+  EXPECT_EQ(peer_.error, ECONNRESET);
+  EXPECT_EQ(loop_->counters().streams.value(), 0u);
+}
+
+TEST_F(SocketStreamTest, MayBeAbortedFromEveryCallback) {
+  for (int callback = 0; callback < 5; ++callback) {
+    SCOPED_TRACE(callback);
+    RecordingHandler& handler = NewHandler();
+    SocketPair pair = TcpPair();
+    StreamOptions options;
+    options.high_water_bytes = 1;
+    options.low_water_bytes = 0;
+    auto* const stream = SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address,
+                                                     options, nullptr);
+    const auto abort = [&] {
+      stream->Write(Bytes("x"));
+      stream->Abort(absl::InternalError("here"));
+      stream->Write(Bytes("y"));
+      stream->ResumeReading();
+      stream->CloseAfterWrite(1);
+    };
+    if (callback == 0) handler.on_open = abort;
+    if (callback == 1) handler.on_data = [&](absl::Span<const uint8_t>) { abort(); };
+    if (callback == 2) handler.on_reads_done = abort;
+    if (callback == 3) handler.on_end = abort;
+    if (callback == 4) handler.on_writable = abort;
+    stream->SetHandler(&handler);
+    stream->Open();
+    if (callback == 4) stream->Write(Bytes("fill"));
+    pair.peer.Send("data");
+    shutdown(pair.peer.fd(), SHUT_WR);
+    ASSERT_TRUE(RunUntil(*loop_, [&] { return handler.closed.has_value(); }));
+    EXPECT_EQ(handler.closed->message(), "here");
+    EXPECT_EQ(handler.reads_done, callback >= 2 && callback != 4 ? 1 : 0);
+    EXPECT_EQ(handler.ends, callback == 3 ? 1 : 0);
+  }
+}
+
+TEST_F(SocketStreamTest, AResetAtAnyByteEndsItOnce) {
+  const std::string message = "a message of some bytes";
+  for (size_t cut = 0; cut <= message.size(); ++cut) {
+    RecordingHandler& handler = NewHandler();
+    SocketPair pair = TcpPair();
+    auto* const stream =
+        SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address, {}, nullptr);
+    handler.on_data = [stream](absl::Span<const uint8_t> data) { stream->Write(data); };
+    stream->SetHandler(&handler);
+    stream->Open();
+    pair.peer.Send(message.substr(0, cut));
+    if (cut % 2 == 0) Settle(*loop_);  // else data and reset come together
+    pair.peer.Reset();
+    ASSERT_TRUE(RunUntil(*loop_, [&] { return handler.closed.has_value(); })) << cut;
+    EXPECT_EQ(handler.closed->code(), absl::StatusCode::kUnavailable) << *handler.closed;
+    EXPECT_EQ(handler.received, message.substr(0, handler.received.size()));
+    EXPECT_EQ(handler.ends, 0);
+  }
+  EXPECT_EQ(loop_->counters().streams.value(), 0u);
+}
+
+TEST_F(SocketStreamTest, AResetWhilePausedIsNoticed) {
+  Start(TcpPair());
+  stream_->PauseReading();
+  Settle(*loop_);
+  peer_.Reset();
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(SocketStreamTest, AUnixPeerThatLeavesWhileWePauseCostsNoBusyLoopAndNoData) {
+  Start(UnixPair());
+  stream_->PauseReading();
+  Settle(*loop_);
+  peer_.Send("the last words");
+  peer_.Close();
+  Settle(*loop_);
+  EXPECT_FALSE(handler_.closed.has_value());
+  bool woken = false;  // without a busy loop only the task ends the wait
+  loop_->Post([&] { woken = true; });
+  loop_->RunOnce(-1);
+  EXPECT_TRUE(woken);
+  const uint64_t iterations = loop_->counters().iterations.value();
+  loop_->RunOnce(20'000'000);
+  EXPECT_EQ(loop_->counters().iterations.value(), iterations + 1);
+  stream_->ResumeReading();
+  ASSERT_TRUE(Until([this] { return handler_.ends == 1; }));
+  EXPECT_EQ(handler_.received, "the last words");
+  stream_->CloseAfterWrite(kSecond);
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_TRUE(handler_.closed->ok());
+}
+
+TEST_F(SocketStreamTest, WritingToAPeerThatIsGoneEndsIt) {
+  Start(UnixPair());
+  peer_.Close();
+  ASSERT_TRUE(Until([this] { return handler_.ends == 1; }));
+  Settle(*loop_);
+  stream_->Write(Bytes("anybody there?"));
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(SocketStreamTest, TheEndOfTheLoopClosesAndSaysSo) {
+  Start(TcpPair());
+  bool in_loop = false;
+  handler_.on_closed = [&] { in_loop = loop_->InLoopThread(); };
+  loop_->Stop();
+  loop_->Run();
+  ASSERT_TRUE(handler_.closed.has_value());
+  EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(in_loop);
+}
+
+TEST_F(SocketStreamTest, NoConnectionKeepsTheOthersWaiting) {
+  Start(TcpPair());
+  RecordingHandler& other = NewHandler();
+  SocketPair pair = TcpPair();
+  auto* const quiet =
+      SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address, {}, nullptr);
+  quiet->SetHandler(&other);
+  quiet->Open();
+  const std::string flood = Pattern(1 << 20);
+  while (peer_.Send(flood) > 0) {
+  }
+  pair.peer.Send("me too");
+  const size_t before = handler_.received.size();
+  loop_->RunOnce(-1);
+  EXPECT_EQ(other.received, "me too");
+  EXPECT_LE(handler_.received.size() - before, loop_->read_buffer().size());
+}
+
+TEST_F(SocketStreamTest, BytesLeftInTheKernelKeepTheirAge) {
+  EventLoop::Options small;
+  small.read_buffer_bytes = 1000;
+  loop_ = *EventLoop::Create(clock_, small);
+  Start(UnixPair());
+  std::vector<int64_t> ages;
+  handler_.on_data = [&](absl::Span<const uint8_t>) {
+    ages.push_back(loop_->now_ns() - stream_->ready_since_ns());
+    clock_.Advance(kSecond);  // each read's work takes that long
+  };
+  ASSERT_EQ(peer_.Send(Pattern(3999)), 3999u);
+  ASSERT_TRUE(Until([&] { return handler_.received.size() == 3999; }));
+  EXPECT_THAT(ages, ::testing::ElementsAre(0, kSecond, 2 * kSecond, 3 * kSecond));
+  peer_.Send("fresh");
+  ASSERT_TRUE(Until([&] { return handler_.received.size() == 4004; }));
+  EXPECT_LE(ages.back(), kSecond);
+}
+
+TEST_F(SocketStreamTest, AnIdleStreamIsSmall) { EXPECT_LE(sizeof(SocketStream), 512u); }
+
+}  // namespace
+}  // namespace sluice::net

@@ -1,0 +1,272 @@
+#include "server/store/redis/fencing/fence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "server/store/redis/wire/hash_slot.h"
+
+namespace sluice::store::redis {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecondUs = 1'000'000;
+
+ServerInfo ServerOf(const std::string& identity) {
+  ServerInfo server;
+  server.identity = identity;
+  server.role = "master";
+  server.max_lag_us = 10 * kSecondUs;
+  return server;
+}
+
+ServerInfo WithReplica(ServerInfo server) {
+  server.has_replicas = server.guarded = true;
+  server.replicas = server.good_replicas = 1;
+  return server;
+}
+
+Fence FenceOf(const std::string& identity, uint64_t number, const std::string& word) {
+  Fence fence;
+  fence.identity = identity;
+  fence.number = number;
+  fence.word = word;
+  return fence;
+}
+
+TEST(FenceTest, IsReadAsItWasWritten) {
+  Fence fence = FenceOf("run.repl", 7, "word");
+  fence.floor_us = 1'790'000'000'000'000;
+  fence.lag_us = 10 * kSecondUs;
+  fence.promised_us = 5;
+  fence.durable = true;
+  const auto read = Fence::Parse(fence.Text());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->Text(), fence.Text());
+  EXPECT_EQ(read->floor_us, fence.floor_us);
+  EXPECT_TRUE(read->durable);
+  for (const char* text : {"", "theirs", "a 1 w 2 3 4", "a 1 w -2 3 4 0", "a x w 2 3 4 0"}) {
+    EXPECT_FALSE(Fence::Parse(text).ok()) << text;
+  }
+}
+
+TEST(FenceTest, StandsWhileTheServerIsTheSame) {
+  const Fence fence = FenceOf("a", 3, "w");
+  EXPECT_TRUE(NextFence(ServerOf("a"), fence, true, fence, {}, "x").adopt);
+  // A node that starts, and one that others were faster than.
+  EXPECT_TRUE(NextFence(ServerOf("a"), fence, true, std::nullopt, {}, "x").adopt);
+  EXPECT_TRUE(NextFence(ServerOf("a"), fence, true, FenceOf("b", 2, "v"), {}, "x").adopt);
+}
+
+TEST(FenceTest, AFirstStartHasNoFloor) {
+  const FenceStep step = NextFence(ServerOf("a"), std::nullopt, true, std::nullopt, {}, "x");
+  EXPECT_FALSE(step.adopt);
+  EXPECT_FALSE(step.floor_after_us.has_value());
+  EXPECT_EQ(step.write.Text(), "a 1 x 0 0 0 0");
+}
+
+TEST(FenceTest, WhatWasAReplicaMayHaveMissedTheFirstMarker) {
+  ServerInfo server = ServerOf("a");
+  server.was_promoted = true;
+  const FenceStep step = NextFence(server, std::nullopt, true, std::nullopt, {}, "x");
+  EXPECT_EQ(step.floor_after_us, 10 * kSecondUs + kLagMarginUs);
+}
+
+TEST(FenceTest, WhereThereIsNoMarkerNothingIsReadOfIt) {
+  ServerInfo server = ServerOf("a");
+  server.was_promoted = true;
+  server.durable = true;
+  server.max_lag_us = 0;
+  // What an optional held is still in its memory when it was reset.
+  std::optional<Fence> found = FenceOf("a", 3, "w");
+  found->durable = true;
+  ASSERT_TRUE(NextFence(server, found, true, std::nullopt, {}, "x").adopt);
+  found.reset();
+  const FenceStep step = NextFence(server, found, true, std::nullopt, {}, "x");
+  EXPECT_FALSE(step.adopt);
+  EXPECT_EQ(step.floor_after_us, 0);
+  EXPECT_EQ(step.write.Text(), "a 1 x 0 0 0 1");
+  EXPECT_STREQ(step.why, "data may be lost");
+}
+
+TEST(FenceTest, APromotedServerWaitsForTheOldOneAndForWhatWasPromised) {
+  Fence old = FenceOf("a", 3, "w");
+  old.lag_us = 20 * kSecondUs;
+  old.promised_us = 60 * kSecondUs;
+  old.floor_us = 5;
+  for (const auto& known : {std::optional<Fence>(), std::optional<Fence>(old)}) {
+    const FenceStep step = NextFence(WithReplica(ServerOf("b")), old, true, known, {}, "x");
+    EXPECT_EQ(step.floor_after_us, 20 * kSecondUs + kLagMarginUs);
+    // Its own lag from now on; and not before the last promise.
+    EXPECT_EQ(step.write.Text(), "b 4 x 60000000 10000000 60000000 0");
+  }
+  // Sentinel may promote another, though this one has no replica yet.
+  FencePolicy sentinel;
+  sentinel.may_fail_over = true;
+  EXPECT_EQ(NextFence(ServerOf("b"), FenceOf("a", 3, "w"), true, std::nullopt, sentinel, "x")
+                .floor_after_us,
+            10 * kSecondUs + kLagMarginUs);
+}
+
+TEST(FenceTest, AServerThatWasDemotedAndPromotedIsAnother) {
+  const Fence fence = FenceOf("run.first", 1, "w");
+  EXPECT_TRUE(NextFence(ServerOf("run.second"), fence, true, fence, {}, "x").floor_after_us);
+}
+
+TEST(FenceTest, DataThatWasLoadedIsALossThoughItsMarkerStands) {
+  const Fence fence = FenceOf("a", 3, "w");
+  for (const auto& known : {std::optional<Fence>(), std::optional<Fence>(fence)}) {
+    const FenceStep step = NextFence(ServerOf("a"), fence, false, known, {}, "x");
+    EXPECT_FALSE(step.adopt);
+    EXPECT_TRUE(step.floor_after_us.has_value());
+    EXPECT_EQ(step.write.number, 4u);
+  }
+}
+
+TEST(FenceTest, AnOldPrimaryThatIsMetAgainIsALoss) {
+  // It was never demoted, so that its fence is its own; but there was a later one.
+  const Fence old = FenceOf("a", 3, "w");
+  const Fence later = FenceOf("b", 4, "v");
+  const FenceStep step = NextFence(ServerOf("a"), old, true, later, {}, "x");
+  EXPECT_TRUE(step.floor_after_us.has_value());
+  EXPECT_EQ(step.write.number, 5u);
+}
+
+TEST(FenceTest, WhatIsGoneStartsEmptyUnlessToldOtherwise) {
+  Fence known = FenceOf("a", 3, "w");
+  known.promised_us = 7;
+  // FLUSHALL: nobody else grants, but promises stand.
+  FenceStep step = NextFence(ServerOf("a"), std::nullopt, true, known, {}, "x");
+  EXPECT_EQ(step.floor_after_us, kLagMarginUs);
+  EXPECT_EQ(step.write.floor_us, 7);
+  EXPECT_EQ(step.write.number, 4u);
+  // Somebody else has begun anew since.
+  step = NextFence(ServerOf("a"), FenceOf("a", 1, "v"), true, known, {}, "x");
+  EXPECT_EQ(step.write.floor_us, 7);
+  // Restarted without its data.
+  step = NextFence(ServerOf("b"), std::nullopt, true, known, {}, "x");
+  EXPECT_EQ(step.write.floor_us, 7);
+  // Nothing was promised.
+  known.promised_us = 0;
+  EXPECT_EQ(NextFence(ServerOf("b"), std::nullopt, true, known, {}, "x").floor_after_us, 0);
+  FencePolicy full;
+  full.after_loss = AfterLoss::kFull;
+  EXPECT_FALSE(NextFence(ServerOf("b"), std::nullopt, true, known, full, "x").floor_after_us);
+  // Not where another may still grant.
+  known.lag_us = 1;
+  EXPECT_TRUE(NextFence(ServerOf("b"), std::nullopt, true, known, full, "x").floor_after_us);
+}
+
+TEST(FenceTest, ADurableServerThatRestartsAloneHasLostNothing) {
+  ServerInfo server = ServerOf("b");
+  server.durable = true;
+  Fence before = FenceOf("a", 3, "w");
+  before.floor_us = 9;
+  EXPECT_TRUE(NextFence(server, before, true, before, {}, "x").floor_after_us);
+  before.durable = true;
+  const FenceStep step = NextFence(server, before, true, before, {}, "x");
+  EXPECT_FALSE(step.floor_after_us.has_value());
+  EXPECT_EQ(step.write.floor_us, 9);
+  // Of another's data it cannot know.
+  EXPECT_TRUE(NextFence(WithReplica(server), before, true, before, {}, "x").floor_after_us);
+  EXPECT_TRUE(NextFence(server, before, true, FenceOf("c", 8, "v"), {}, "x").floor_after_us);
+  server.durable = false;
+  EXPECT_TRUE(NextFence(server, before, true, before, {}, "x").floor_after_us);
+}
+
+// ---- ServerInfo ----
+
+Reply ConfigOf(const std::vector<std::string>& words) {
+  Reply reply;
+  reply.type = Reply::Type::kArray;
+  for (const std::string& word : words) {
+    reply.elements.emplace_back();
+    reply.elements.back().type = Reply::Type::kString;
+    reply.elements.back().text = word;
+  }
+  return reply;
+}
+
+TEST(ServerInfoTest, ReadsInfoAndConfig) {
+  const std::string info =
+      "# Server\r\nrun_id:abc\r\n# Replication\r\nrole:master\r\nconnected_slaves:3\r\n"
+      "min_slaves_good_slaves:3\r\n"
+      "slave0:ip=127.0.0.1,port=1,state=online,offset=9,lag=1\r\n"
+      "slave1:ip=127.0.0.1,port=2,state=online,offset=9,lag=3\r\n"
+      "slave2:ip=127.0.0.1,port=3,state=wait_bgsave,offset=9,lag=0\r\n"
+      "master_replid:def\r\nmaster_replid2:0000000000\r\n";
+  ServerInfo facts = ServerInfo::From(info, nullptr, 10 * kSecondUs);
+  EXPECT_EQ(facts.identity, "abc.def");
+  EXPECT_TRUE(facts.has_replicas);
+  EXPECT_TRUE(facts.guarded);
+  EXPECT_EQ(facts.good_replicas, 2);
+  EXPECT_EQ(facts.max_lag_us, 10 * kSecondUs);
+  EXPECT_FALSE(facts.durable);
+  EXPECT_FALSE(facts.was_promoted);
+  EXPECT_TRUE(ServerInfo::From("master_replid2:00e0\r\n", nullptr, 0).was_promoted);
+  const Reply config =
+      ConfigOf({"min-replicas-max-lag", "2", "appendonly", "yes", "appendfsync", "always"});
+  facts = ServerInfo::From(info, &config, 10 * kSecondUs);
+  EXPECT_EQ(facts.max_lag_us, 2 * kSecondUs);
+  EXPECT_EQ(facts.good_replicas, 1);
+  EXPECT_TRUE(facts.durable);
+}
+
+TEST(ServerInfoTest, ARowOfReplicasMustBeAbleToStopThePrimary) {
+  ServerInfo alone = ServerOf("a");
+  EXPECT_TRUE(alone.Guarded(false).ok());
+  EXPECT_EQ(alone.Guarded(true).code(), absl::StatusCode::kFailedPrecondition);
+  ServerInfo server = WithReplica(alone);
+  EXPECT_TRUE(server.Guarded(true).ok());
+  server.good_replicas = 0;
+  EXPECT_EQ(server.Guarded(true).code(), absl::StatusCode::kUnavailable);
+  server.guarded = false;
+  EXPECT_EQ(server.Guarded(false).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(server.Guarded(false).message()),
+              HasSubstr("min-replicas-to-write to 1"));
+}
+
+TEST(FenceTest, WhoKnowsOfMorePromisesRaisesTheFloor) {
+  Fence known = FenceOf("a", 3, "w");
+  known.promised_us = 90 * kSecondUs;
+  Fence found = FenceOf("b", 4, "v");
+  found.floor_us = 50 * kSecondUs;
+  const FenceStep step = NextFence(ServerOf("b"), found, true, known, {}, "x");
+  EXPECT_FALSE(step.adopt);
+  EXPECT_EQ(step.write.number, 5u);
+  EXPECT_EQ(step.write.floor_us, 90 * kSecondUs);
+  EXPECT_EQ(step.write.promised_us, 90 * kSecondUs);
+  EXPECT_FALSE(step.floor_after_us.has_value());
+  EXPECT_TRUE(NextFence(ServerOf("b"), step.write, true, known, {}, "y").adopt);
+  // Only moved, in a Cluster.
+  Fence moved = MovedFence(known, "y").write;
+  moved.promised_us = 0;
+  EXPECT_TRUE(NextFence(ServerOf("a"), moved, true, known, {}, "x").adopt);
+}
+
+TEST(FenceTest, GoesOnElsewhereWhenItsSlotWasMovedAway) {
+  Fence fence = FenceOf("a", 3, "w");
+  fence.floor_us = 17;
+  fence.lag_us = 5;
+  const FenceStep step = MovedFence(fence, "x");
+  EXPECT_EQ(step.write.number, 4u);
+  EXPECT_EQ(step.write.word, "x");
+  EXPECT_EQ(step.write.floor_us, 17);
+  EXPECT_EQ(step.write.lag_us, 5);
+  EXPECT_FALSE(step.floor_after_us.has_value());
+}
+
+TEST(FenceTest, AndItsWordAreInTheSlotThatIsMeant) {
+  for (const uint16_t slot : {0, 5460, 16383}) {
+    const std::string key = FenceKeyInSlot("team", slot);
+    EXPECT_EQ(SlotOf(key), slot);
+    EXPECT_EQ(SlotOf(WordKey(key, "w")), slot);
+    EXPECT_EQ(SlotOf(FloorKey("team", slot)), slot);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::store::redis

@@ -1,0 +1,128 @@
+// A unary call in steady state allocates nothing: not from us, not from nghttp2.
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "server/limits/limit_registry.h"
+#include "server/service/engine.h"
+#include "server/service/key_usage.h"
+#include "server/service/rate_limiter.h"
+#include "server/service/receipt.h"
+#include "server/service/watch_hub.h"
+#include "server/store/memory/memory_store.h"
+#include "server/transport/services/rate_limiter_service.h"
+#include "sluice/v1/rate_limiter.pb.h"
+#include "tests/support/echo_methods.h"
+#include "tests/support/h2_peer.h"
+
+namespace {
+uint64_t allocations = 0;
+}  // namespace
+
+// glibc's own names for what malloc and its kin do: these replace them in the whole program.
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* malloc(size_t size) {
+  ++allocations;
+  return __libc_malloc(size);
+}
+void* calloc(size_t count, size_t size) {
+  ++allocations;
+  return __libc_calloc(count, size);
+}
+void* realloc(void* block, size_t size) {
+  ++allocations;
+  return __libc_realloc(block, size);
+}
+}
+
+namespace sluice::transport {
+namespace {
+
+// Requests as they come once the client's header table is warm, recorded from a client that is
+// ahead of the server: their bytes are fed while counting.
+TEST(AllocationTest, AUnaryCallInSteadyStateAllocatesNothing) {
+  testing::EchoMethod echo;
+  testing::H2Server server;
+  server.methods.AddUnary("/t.T/Echo", echo);
+  testing::H2Client client(server);
+  client.Pump();
+  for (int i = 0; i < 100; ++i) {
+    for (int j = 0; j < 32; ++j) client.Call("/t.T/Echo", testing::Framed("0123456789"));
+    client.Pump();
+  }
+  ASSERT_EQ(echo.calls, 3200);
+
+  constexpr int kRounds = 20;
+  std::string requests[kRounds];
+  for (std::string& round : requests) {
+    for (int j = 0; j < 32; ++j) client.Call("/t.T/Echo", testing::Framed("0123456789"));
+    round = client.TakeOutput();
+  }
+  client.connection.stream.output.reserve(1 << 20);
+
+  const uint64_t before = allocations;
+  for (const std::string& round : requests) client.connection.Feed(round);
+  const uint64_t after = allocations;
+  EXPECT_EQ(echo.calls, 3200 + 32 * kRounds);
+  EXPECT_EQ(after - before, 0u) << "in " << 32 * kRounds << " calls";
+}
+
+// The whole way of an Acquire: HTTP/2, decoding, look-up, the memory store, counters, the answer.
+TEST(AllocationTest, AnAcquireInSteadyStateAllocatesNothing) {
+  testing::H2Server server;
+  store::MemoryStore store{server.clock};
+  service::Engine engine{store};
+  limits::LimitRegistry registry{&store};
+  service::KeyUsage usage;
+  service::ReceiptSigner signer;
+  service::RateLimiter limiter{registry,       engine, store, server.clock,
+                               server.metrics, usage,  signer};
+  service::PollingWatchHub watches{limiter};
+  limits::LimitSpec spec;
+  spec.name = "api";
+  spec.rate = {4000, 1'000'000'000};
+  ASSERT_TRUE(registry.ApplyFile({spec}, "1").ok());
+  RateLimiterBinding binding(limiter, watches, 1);
+  binding.Register(&server.methods);
+  testing::H2Client client(server);
+  client.Pump();
+  // A few keys. Both grants and, once the burst is spent, denials.
+  int next_key = 0;
+  const auto request = [&] {
+    v1::AcquireRequest message;
+    v1::Charge* const charge = message.add_charges();
+    charge->set_limit("api");
+    charge->set_key("user:" + std::to_string(next_key++ % 3));
+    charge->set_permits(3);
+    return testing::Framed(message.SerializeAsString());
+  };
+  for (int i = 0; i < 100; ++i) {
+    for (int j = 0; j < 32; ++j) client.Call("/sluice.v1.RateLimiter/Acquire", request());
+    client.Pump();
+  }
+  // Their answers fit the client's window: it reads none of them meanwhile.
+  constexpr int kRounds = 40;
+  std::string requests[kRounds];
+  for (std::string& round : requests) {
+    for (int j = 0; j < 32; ++j) client.Call("/sluice.v1.RateLimiter/Acquire", request());
+    round = client.TakeOutput();
+  }
+  client.connection.stream.output.reserve(1 << 20);
+
+  const uint64_t before = allocations;
+  for (const std::string& round : requests) client.connection.Feed(round);
+  const uint64_t after = allocations;
+  EXPECT_EQ(after - before, 0u) << "in " << 32 * kRounds << " calls";
+  const common::MetricsSnapshot counted = server.metrics.Snapshot(1);
+  EXPECT_EQ(counted.granted + counted.denied, 32u * (100 + kRounds));
+  EXPECT_GT(counted.granted, 3200u);  // some of those that were counted were granted,
+  EXPECT_GT(counted.denied, 100u);    // and some denied
+}
+
+}  // namespace
+}  // namespace sluice::transport

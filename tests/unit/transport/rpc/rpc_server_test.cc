@@ -1,0 +1,521 @@
+// The gRPC library, as a client sees it.
+#include "server/transport/rpc/rpc_server.h"
+
+#include <zlib.h>
+
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "server/transport/rpc/grpc_text.h"
+#include "tests/support/echo_methods.h"
+#include "tests/support/h2_peer.h"
+
+namespace sluice::transport {
+namespace {
+
+using ::sluice::testing::CallResult;
+using ::sluice::testing::EchoMethod;
+using ::sluice::testing::EchoStream;
+using ::sluice::testing::Framed;
+using ::sluice::testing::H2Client;
+using ::sluice::testing::H2Server;
+using ::sluice::testing::HeldMethod;
+
+constexpr int64_t kMs = 1'000'000;
+
+class RpcServerTest : public ::testing::Test {
+ protected:
+  void Begin(const RpcServerOptions& options = {}) {
+    client_.reset();  // before its server
+    server_ = std::make_unique<H2Server>(options);
+    server_->methods.AddUnary("/t.T/Echo", echo_);
+    server_->methods.AddUnary("/t.T/Held", held_);
+    server_->methods.AddUnary("/t.T/Small", small_, {.max_request_bytes = 10});
+    server_->methods.AddUnary("/t.T/Health", health_, {.exempt_from_shedding = true});
+    server_->methods.AddStreaming("/t.T/Stream", stream_);
+    client_ = std::make_unique<H2Client>(*server_);
+    client_->Pump();
+  }
+  // A whole call.
+  const CallResult& Do(std::string_view path, std::string body,
+                       const H2Client::Headers& headers = {}) {
+    const int32_t id = client_->Call(path, std::move(body), headers);
+    client_->Pump();
+    return client_->calls[id];
+  }
+
+  EchoMethod echo_, small_, health_;
+  HeldMethod held_;
+  EchoStream stream_;
+  std::unique_ptr<H2Server> server_;
+  std::unique_ptr<H2Client> client_;
+};
+
+TEST_F(RpcServerTest, AnswersAUnaryCall) {
+  Begin();
+  const CallResult& call = Do("/t.T/Echo", Framed("hello"));
+  EXPECT_EQ(call.Header(":status"), "200");
+  EXPECT_EQ(call.Header("content-type"), "application/grpc");
+  EXPECT_EQ(call.messages(), std::vector<std::string>{"hello"});
+  EXPECT_EQ(call.status(), "0");
+  EXPECT_TRUE(call.closed);
+  EXPECT_EQ(call.error_code, uint32_t{NGHTTP2_NO_ERROR});
+}
+
+TEST_F(RpcServerTest, TakesRequestsHoweverTheyAreSplit) {
+  for (const size_t piece : {1, 2, 3, 5, 7, 9, 10, 64, 1000}) {
+    Begin();
+    const int32_t unary = client_->Call("/t.T/Echo", Framed(std::string(300, 'u')));
+    const int32_t stream = client_->Call("/t.T/Stream", Framed("a") + Framed("") + Framed("ccc"));
+    client_->Pump(piece);
+    EXPECT_EQ(client_->calls[unary].messages(), std::vector<std::string>{std::string(300, 'u')});
+    EXPECT_EQ(client_->calls[stream].messages(), (std::vector<std::string>{"a", "", "ccc"}));
+    EXPECT_EQ(client_->calls[stream].status(), "0");
+  }
+}
+
+TEST_F(RpcServerTest, TakesMessagesSplitOverDataFrames) {
+  Begin();
+  const std::string framed = Framed("split message");
+  for (size_t cut = 1; cut < framed.size(); ++cut) {
+    for (const char* path : {"/t.T/Echo", "/t.T/Stream"}) {
+      const int32_t id = client_->Call(path, framed.substr(0, cut), {}, false);
+      client_->Pump();
+      client_->Continue(id, framed.substr(cut), true);
+      client_->Pump();
+      EXPECT_EQ(client_->calls[id].messages(), std::vector<std::string>{"split message"}) << cut;
+      EXPECT_EQ(client_->calls[id].status(), "0");
+    }
+  }
+}
+
+TEST_F(RpcServerTest, CarriesLargeMessagesBothWays) {
+  Begin();
+  const std::string large(3 << 20, 'L');
+  const CallResult& call = Do("/t.T/Echo", Framed(large));
+  EXPECT_EQ(call.status(), "0");
+  ASSERT_EQ(call.messages().size(), 1u);
+  EXPECT_EQ(call.messages()[0], large);
+}
+
+TEST_F(RpcServerTest, StreamsInterleave) {
+  Begin();
+  const int32_t first = client_->Call("/t.T/Stream", Framed("1"), {}, false);
+  const int32_t second = client_->Call("/t.T/Stream", Framed("2"), {}, false);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[first].messages().size(), 1u);
+  EXPECT_FALSE(client_->calls[first].closed);
+  client_->Continue(first, Framed("3"), true);
+  client_->Continue(second, Framed("4"), false);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[first].messages(), (std::vector<std::string>{"1", "3"}));
+  EXPECT_EQ(client_->calls[first].status(), "0");
+  EXPECT_EQ(client_->calls[second].messages(), (std::vector<std::string>{"2", "4"}));
+  EXPECT_FALSE(client_->calls[second].closed);
+}
+
+TEST_F(RpcServerTest, AStreamWithoutMessagesIsAnsweredWithTrailersOnly) {
+  Begin();
+  const CallResult& call = Do("/t.T/Stream", "");
+  EXPECT_EQ(call.status(), "0");
+  EXPECT_TRUE(call.body.empty());
+}
+
+TEST_F(RpcServerTest, AStreamWhoseAnswersAreUnreadIsNotFedOn) {
+  Begin();
+  H2Client slow(*server_, /*auto_window=*/false);
+  slow.Pump();
+  stream_.times = 8;
+  std::string requests;
+  for (int i = 0; i < 200; ++i) requests += Framed(std::string(4000, 'x'));
+  const int32_t id = slow.Call("/t.T/Stream", requests);
+  slow.Pump();
+  // 64 KiB have been sent (the client's window), some more are queued; then nothing is taken.
+  EXPECT_LT(stream_.messages, 10);
+  const int before = stream_.messages;
+  for (int i = 0; i < 400 && slow.calls[id].messages().size() < 1600; ++i) {
+    nghttp2_session_consume(slow.session, id, 65535);
+    slow.Pump();
+  }
+  EXPECT_GT(stream_.messages, before);
+  EXPECT_EQ(stream_.messages, 200);
+  EXPECT_GT(stream_.writable, 0);
+  EXPECT_EQ(slow.calls[id].status(), "0");
+}
+
+TEST_F(RpcServerTest, APausedStreamWaitsAndGoesOn) {
+  Begin();
+  stream_.pause_after_each = true;
+  const int32_t id = client_->Call("/t.T/Stream", Framed("1") + Framed("2") + Framed("3"));
+  client_->Pump();
+  EXPECT_EQ(stream_.messages, 1);
+  for (int expected = 2; expected <= 3; ++expected) {
+    stream_.last->ResumeReading();
+    server_->loop->RunOnce(0);
+    client_->Pump();
+    EXPECT_EQ(stream_.messages, expected);
+  }
+  EXPECT_FALSE(client_->calls[id].closed);
+  stream_.last->ResumeReading();
+  server_->loop->RunOnce(0);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "0");
+}
+
+TEST_F(RpcServerTest, AnswersLater) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Held", Framed("request"));
+  client_->Pump();
+  ASSERT_EQ(held_.held.size(), 1u);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(held_.requests[0].data()),
+                        held_.requests[0].size()),
+            "request");
+  held_.held[0]->response().Append(std::string_view("later"));
+  held_.held[0]->Finish();
+  server_->loop->RunOnce(0);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].messages(), std::vector<std::string>{"later"});
+}
+
+// ---- Errors.
+
+TEST_F(RpcServerTest, SaysErrorsInTrailersOnly) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Held", Framed(""));
+  client_->Pump();
+  held_.held[0]->Finish(absl::StatusCode::kNotFound, "no 100%\nlimit \xE2\x98\xBA");
+  server_->loop->RunOnce(0);
+  client_->Pump();
+  const CallResult& call = client_->calls[id];
+  EXPECT_EQ(call.status(), "5");
+  EXPECT_EQ(PercentDecode(call.Header("grpc-message")), "no 100%\nlimit \xE2\x98\xBA");
+  EXPECT_TRUE(call.body.empty());
+}
+
+TEST_F(RpcServerTest, UnknownMethodsAndServicesAreUnimplemented) {
+  Begin();
+  EXPECT_EQ(Do("/t.T/Nothing", Framed("")).status(), "12");
+  EXPECT_NE(Do("/t.T/Nothing", Framed("")).Header("grpc-message").find("unknown method"),
+            std::string::npos);
+  EXPECT_NE(Do("/t.U/Echo", Framed("")).Header("grpc-message").find("unknown service"),
+            std::string::npos);
+  EXPECT_EQ(Do("/", Framed("")).status(), "12");
+}
+
+TEST_F(RpcServerTest, AnEarlyAnswerStopsTheRequestWithoutAnError) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Nothing", Framed(""), {}, false);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "12");
+  EXPECT_TRUE(client_->calls[id].closed);
+  EXPECT_EQ(client_->calls[id].error_code, uint32_t{NGHTTP2_NO_ERROR});
+  EXPECT_EQ(Do("/t.T/Echo", Framed("x")).status(), "0");
+}
+
+TEST_F(RpcServerTest, FaultsOfHttpAreAnsweredInHttp) {
+  Begin();
+  EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{":method", "GET"}}).Header(":status"), "405");
+  EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{":method", "GET"}}).Header("allow"), "POST");
+  for (const char* type : {"text/html", "application/grpc-web", "application/grpcx", "-"}) {
+    EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"content-type", type}}).Header(":status"), "415")
+        << type;
+  }
+  EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"te", "-"}}).Header(":status"), "400");
+  EXPECT_EQ(echo_.calls, 0);
+}
+
+TEST_F(RpcServerTest, TakesTheKindsOfContentThatItServes) {
+  Begin();
+  for (const char* type : {"application/grpc", "application/grpc+proto", "application/grpc;x=y",
+                           "application/grpc+proto;x=y"}) {
+    EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"content-type", type}}).status(), "0") << type;
+  }
+  EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"content-type", "application/grpc+json"}}).status(),
+            "12");
+}
+
+TEST_F(RpcServerTest, AUnaryMethodTakesExactlyOneMessage) {
+  Begin();
+  EXPECT_EQ(Do("/t.T/Echo", "").status(), "12");
+  EXPECT_EQ(Do("/t.T/Echo", Framed("1") + Framed("2")).status(), "12");
+  EXPECT_EQ(echo_.calls, 0);
+}
+
+TEST_F(RpcServerTest, BrokenFramingIsInternal) {
+  Begin();
+  for (const char* path : {"/t.T/Echo", "/t.T/Stream"}) {
+    EXPECT_EQ(Do(path, Framed("cut").substr(0, 7)).status(), "13") << path;
+    EXPECT_EQ(Do(path, std::string("\x02\0\0\0\0", 5)).status(), "13") << path;
+    EXPECT_EQ(Do(path, Framed("not compressed", true)).status(), "13") << path;
+  }
+}
+
+TEST_F(RpcServerTest, MessagesAboveTheBoundAreRefusedByTheirAnnouncement) {
+  Begin();
+  EXPECT_EQ(Do("/t.T/Small", Framed("1234567890")).status(), "0");
+  EXPECT_EQ(Do("/t.T/Small", Framed("12345678901")).status(), "8");
+  EXPECT_EQ(Do("/t.T/Echo", std::string("\0\xFF\xFF\xFF\xFFxyz", 8)).status(), "8");
+  EXPECT_EQ(Do("/t.T/Stream", std::string("\0\xFF\xFF\xFF\xFFxyz", 8)).status(), "8");
+}
+
+TEST_F(RpcServerTest, HeadersAboveTheBoundAreRefused) {
+  Begin();
+  EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"x-large", std::string(15'000, 'x')}}).status(), "0");
+  EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"x-large", std::string(17'000, 'x')}}).status(), "8");
+  EXPECT_EQ(Do("/t.T/Echo", Framed("x")).status(), "0");
+}
+
+// ---- Compression.
+
+std::string Gzip(const std::string& text) {
+  z_stream stream{};
+  deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+TEST_F(RpcServerTest, TakesGzip) {
+  Begin();
+  const std::string text(1000, 'z');
+  EXPECT_EQ(Do("/t.T/Echo", Framed(Gzip(text), true), {{"grpc-encoding", "gzip"}}).messages(),
+            std::vector<std::string>{text});
+  EXPECT_EQ(
+      Do("/t.T/Stream", Framed(Gzip(text), true) + Framed("plain"), {{"grpc-encoding", "gzip"}})
+          .messages(),
+      (std::vector<std::string>{text, "plain"}));
+}
+
+TEST_F(RpcServerTest, BoundsWhatGzipUnfoldsTo) {
+  Begin();
+  const std::string bomb = Framed(Gzip(std::string(5 << 20, '0')), true);
+  EXPECT_EQ(Do("/t.T/Echo", bomb, {{"grpc-encoding", "gzip"}}).status(), "8");
+  EXPECT_EQ(Do("/t.T/Stream", bomb, {{"grpc-encoding", "gzip"}}).status(), "8");
+  EXPECT_EQ(Do("/t.T/Echo", Framed("no gzip", true), {{"grpc-encoding", "gzip"}}).status(), "13");
+}
+
+TEST_F(RpcServerTest, SaysWhichEncodingsItTakes) {
+  Begin();
+  const CallResult& call = Do("/t.T/Echo", Framed("x"), {{"grpc-encoding", "zstd"}});
+  EXPECT_EQ(call.status(), "12");
+  EXPECT_EQ(call.Header("grpc-accept-encoding"), "identity,gzip");
+}
+
+// ---- Metadata.
+
+TEST_F(RpcServerTest, HandsMetadataBothWays) {
+  Begin();
+  echo_.on_call = [](ServerCall& call) {
+    EXPECT_EQ(call.metadata("x-text"), "value");
+    EXPECT_EQ(DecodeBinary(*call.metadata("x-data-bin")), std::string("\x00\x01\xFF", 3));
+    EXPECT_FALSE(call.metadata("x-none").has_value());
+    EXPECT_FALSE(call.metadata("te").has_value());
+    EXPECT_EQ(call.peer_address(), "192.0.2.1:999");
+    call.AddInitialMetadata("x-first", "1");
+    call.AddTrailingMetadata("x-last-bin", EncodeBinary("\xFF"));
+  };
+  const CallResult& call =
+      Do("/t.T/Echo", Framed("x"),
+         {{"x-text", "value"}, {"x-data-bin", EncodeBinary(std::string_view("\x00\x01\xFF", 3))}});
+  EXPECT_EQ(call.Header("x-first"), "1");
+  EXPECT_EQ(DecodeBinary(call.Header("x-last-bin")), "\xFF");
+  EXPECT_EQ(echo_.calls, 1);
+}
+
+// ---- Time.
+
+TEST_F(RpcServerTest, ACallPastItsDeadlineIsCancelledAndAnswered) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Held", Framed(""), {{"grpc-timeout", "50m"}});
+  client_->Pump();
+  ASSERT_EQ(held_.held.size(), 1u);
+  EXPECT_EQ(held_.held[0]->deadline_ns(), server_->clock.NowNs() + 50 * kMs);
+  server_->Advance(49 * kMs);
+  EXPECT_EQ(held_.cancelled, 0);
+  server_->Advance(2 * kMs);
+  EXPECT_EQ(held_.cancelled, 1);
+  EXPECT_TRUE(held_.last_deadline_passed);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "4");
+}
+
+TEST_F(RpcServerTest, ACallWhoseDeadlinePassedInTheQueueIsNotStarted) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Echo", Framed(""), {{"grpc-timeout", "5m"}});
+  client_->connection.stream.ready_since = server_->clock.NowNs() - 6 * kMs;
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "4");
+  EXPECT_EQ(echo_.calls, 0);
+}
+
+TEST_F(RpcServerTest, ACallCancelledInTheSameReadIsNotStarted) {
+  Begin();
+  const int32_t before = client_->Call("/t.T/Echo", Framed("a"));
+  const int32_t cancelled = client_->Call("/t.T/Echo", Framed("b"));
+  const int32_t after = client_->Call("/t.T/Echo", Framed("c"));
+  std::string read = client_->TakeOutput();
+  client_->Reset(cancelled);
+  read += client_->TakeOutput();
+  client_->connection.Feed(read);
+  client_->Pump();
+  EXPECT_EQ(echo_.calls, 2);
+  EXPECT_EQ(client_->calls[before].status(), "0");
+  EXPECT_EQ(client_->calls[after].status(), "0");
+  EXPECT_EQ(client_->calls[cancelled].status(), "");
+}
+
+TEST_F(RpcServerTest, AStreamCancelledInTheSameReadIsToldNoMessage) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Stream", "", {}, false);
+  client_->Pump();
+  client_->Continue(id, Framed("a") + Framed("b"), true);
+  std::string read = client_->TakeOutput();
+  client_->Reset(id);
+  read += client_->TakeOutput();
+  client_->connection.Feed(read);
+  EXPECT_EQ(stream_.messages, 0);
+}
+
+TEST_F(RpcServerTest, CallsOfOneReadAreDecidedInOrderOfArrival) {
+  Begin();
+  for (const char* text : {"a", "b", "c"}) client_->Call("/t.T/Held", Framed(text));
+  client_->Pump();
+  std::string order;
+  for (const auto& request : held_.requests) order.append(request.begin(), request.end());
+  EXPECT_EQ(order, "abc");
+}
+
+TEST_F(RpcServerTest, CallsInFrontOfAFloodInTheSameReadAreNotStarted) {
+  Begin();
+  client_->Call("/t.T/Echo", Framed("a"));
+  std::string read = client_->TakeOutput();
+  const std::string ping("\0\0\x8\x6\0\0\0\0\0--------", 17);
+  for (int i = 0; i < 3000; ++i) read += ping;
+  client_->connection.Feed(read);
+  EXPECT_TRUE(client_->connection.ended());
+  EXPECT_EQ(echo_.calls, 0);
+}
+
+TEST_F(RpcServerTest, ABadTimeoutIsSaid) {
+  Begin();
+  EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"grpc-timeout", "soon"}}).status(), "13");
+}
+
+TEST_F(RpcServerTest, ARequestThatDoesNotEndIsGivenUp) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Echo", Framed("part").substr(0, 6), {}, false);
+  client_->Pump();
+  server_->Advance(int64_t{31'000} * kMs);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "4");
+  EXPECT_EQ(echo_.calls, 0);
+}
+
+TEST_F(RpcServerTest, CallsThatWaitedTooLongAreShedAndHealthIsNot) {
+  Begin();
+  const int32_t shed = client_->Call("/t.T/Echo", Framed(""));
+  const int32_t shed_stream = client_->Call("/t.T/Stream", Framed(""));
+  const int32_t health = client_->Call("/t.T/Health", Framed(""));
+  client_->connection.stream.ready_since = server_->clock.NowNs() - 101 * kMs;
+  client_->Pump();
+  EXPECT_EQ(client_->calls[shed].status(), "8");
+  EXPECT_NE(client_->calls[shed].Header("grpc-message").find("sheds load"), std::string::npos);
+  EXPECT_EQ(client_->calls[shed_stream].status(), "8");
+  EXPECT_EQ(client_->calls[shed].Header("sluice-executed"), "no");
+  EXPECT_EQ(client_->calls[shed_stream].Header("sluice-executed"), "no");
+  EXPECT_EQ(client_->calls[health].status(), "0");
+  EXPECT_EQ(echo_.calls, 0);
+  EXPECT_EQ(server_->metrics.Snapshot(0).transports[0].sheds, 2u);
+}
+
+// Else a server that is offered many times what it can do would do nothing but refuse.
+TEST_F(RpcServerTest, RefusalsAreASmallPartOfTheWork) {
+  Begin();
+  constexpr int kAtOnce = 100;
+  constexpr int kRounds = 40;
+  int refused = 0;
+  int refused_later = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < kAtOnce; ++i) ids.push_back(client_->Call("/t.T/Echo", Framed("")));
+    client_->connection.stream.ready_since = server_->clock.NowNs() - 101 * kMs;
+    client_->Pump();
+    for (const int32_t id : ids) {
+      const bool shed = client_->calls[id].status() == "8";
+      EXPECT_TRUE(shed || client_->calls[id].status() == "0");
+      refused += shed ? 1 : 0;
+      refused_later += shed && round >= kRounds / 2 ? 1 : 0;
+    }
+  }
+  // A burst is refused as a whole; what goes on is served.
+  EXPECT_GE(refused, 1000);
+  EXPECT_LE(refused_later, kAtOnce * kRounds / 2 / 30);
+  EXPECT_EQ(echo_.calls, kAtOnce * kRounds - refused);
+}
+
+// ---- Ends.
+
+TEST_F(RpcServerTest, AResetCancelsTheCall) {
+  Begin();
+  const int32_t unary = client_->Call("/t.T/Held", Framed(""));
+  const int32_t stream = client_->Call("/t.T/Stream", Framed(""), {}, false);
+  client_->Pump();
+  client_->Reset(unary);
+  client_->Reset(stream);
+  client_->Pump();
+  EXPECT_EQ(held_.cancelled, 1);
+  EXPECT_FALSE(held_.last_deadline_passed);
+  EXPECT_EQ(stream_.cancelled, 1);
+}
+
+TEST_F(RpcServerTest, AClientThatGoesAwayCancelsItsCalls) {
+  Begin();
+  client_->Call("/t.T/Held", Framed(""));
+  client_->Call("/t.T/Held", Framed(""));
+  client_->Pump();
+  client_->connection.PeerEnds();
+  EXPECT_EQ(held_.cancelled, 2);
+  EXPECT_TRUE(client_->connection.stream.closing);
+  EXPECT_EQ(server_->server.connections(), 1u);
+  client_->connection.Close();
+  EXPECT_EQ(held_.cancelled, 2);
+  EXPECT_EQ(server_->server.connections(), 0u);
+}
+
+TEST_F(RpcServerTest, AConnectionThatBreaksCancelsItsCalls) {
+  Begin();
+  client_->Call("/t.T/Held", Framed(""));
+  client_->Pump();
+  client_->connection.Close();
+  EXPECT_EQ(held_.cancelled, 1);
+}
+
+TEST_F(RpcServerTest, CountsCalls) {
+  Begin();
+  Do("/t.T/Echo", Framed("12345"));
+  Do("/t.T/Echo", Framed(""));
+  Do("/t.T/Small", Framed("12345678901"));
+  Do("/t.T/Nothing", Framed(""));
+  const common::MetricsSnapshot snapshot = server_->metrics.Snapshot(0);
+  ASSERT_EQ(snapshot.methods[0].method, "/t.T/Echo");
+  EXPECT_EQ(snapshot.methods[0].codes[0], 2u);
+  EXPECT_EQ(snapshot.methods[0].latency.count, 2u);
+  EXPECT_EQ(snapshot.methods[0].bytes_received, 5u);
+  EXPECT_EQ(snapshot.methods[0].bytes_sent, 5u);
+  EXPECT_EQ(snapshot.methods[0].messages_sent, 2u);
+  EXPECT_EQ(snapshot.methods[2].codes[8], 1u);
+  EXPECT_EQ(snapshot.methods.back().method, "unknown");
+  EXPECT_EQ(snapshot.methods.back().codes[12], 1u);
+  EXPECT_EQ(snapshot.transports[0].streams_accepted, 4u);
+  EXPECT_EQ(snapshot.transports[0].streams_closed, 4u);
+}
+
+}  // namespace
+}  // namespace sluice::transport

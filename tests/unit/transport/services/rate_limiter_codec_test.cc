@@ -1,0 +1,308 @@
+// The hand-written decoder and encoder against protobuf's.
+#include "server/transport/services/rate_limiter_codec.h"
+
+#include <random>
+#include <string>
+
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor.pb.h"
+#include "google/protobuf/dynamic_message.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/stubs/logging.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "server/transport/services/protobuf_wire.h"
+#include "server/transport/services/rate_limiter_messages.h"
+#include "sluice/v1/rate_limiter.pb.h"
+#include "tests/unit/service/fixture.h"
+
+namespace sluice::transport {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+
+absl::Span<const uint8_t> Bytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+class RateLimiterCodecTest : public service::ServiceTest {
+ protected:
+  RateLimiterCodecTest() {
+    limits::LimitSpec child = service::PerSecond("child", 10);
+    child.charges = {"parent"};
+    // Long parameters; all buckets are full again within 100 s.
+    limits::LimitSpec slow = service::PerSecond("slow", 1);
+    slow.rate.period_ns = int64_t{40} * service::kSecond;
+    slow.burst = 2;
+    limits::LimitSpec huge = service::PerSecond("huge", 1'000'000'000);
+    huge.burst = uint64_t{1} << 60;
+    Load(
+        {service::PerSecond("api", 5), child, service::PerSecond("parent", 1'000'000), slow, huge});
+  }
+
+  // Decides the request by our codec and by protobuf's messages, at the same moment on the same
+  // state, and compares the answers. `second` must hold what this test's own objects hold.
+  v1::AcquireBatchResponse Ours(const std::string& request, absl::Status* status) {
+    service::AcquireCall call;
+    *status = DecodeAcquireBatch(Bytes(request), &call);
+    v1::AcquireBatchResponse response;
+    if (!status->ok()) return response;
+    Run(&call);
+    *status = call.status();
+    if (!status->ok()) return response;
+    Buffer out;
+    EncodeAcquireBatch(call, &out);
+    EXPECT_TRUE(response.ParseFromArray(out.data(), static_cast<int>(out.size())));
+    return response;
+  }
+  v1::AcquireBatchResponse Theirs(const v1::AcquireBatchRequest& request, absl::Status* status) {
+    service::AcquireCall call;
+    wire::Read(request, &call);
+    v1::AcquireBatchResponse response;
+    Run(&call);
+    *status = call.status();
+    if (status->ok()) wire::Write(call, &response);
+    return response;
+  }
+};
+
+v1::AcquireBatchRequest RandomBatch(std::mt19937& random) {
+  const auto pick = [&](std::initializer_list<const char*> of) {
+    return std::string(*(of.begin() + random() % of.size()));
+  };
+  v1::AcquireBatchRequest batch;
+  for (size_t n = random() % 12; n > 0; --n) {
+    v1::AcquireRequest* const request = batch.add_acquisitions();
+    for (size_t c = 1 + random() % 2; c > 0; --c) {
+      v1::Charge* const charge = request->add_charges();
+      charge->set_limit(
+          pick({"api", "api", "api", "api", "child", "parent", "slow", "huge", "unknown", ""}));
+      charge->set_key(random() % 20 == 0 ? std::string(random() % 600, 'k')
+                                         : pick({"", "a", "a", "\xC3\xA9"}));
+      if (random() % 2) charge->set_permits(random() % 30 == 0 ? ~uint64_t{0} : 1 + random() % 3);
+    }
+    if (random() % 8 == 0) {
+      request->mutable_max_wait()->set_seconds(static_cast<int32_t>(random()));
+      request->mutable_max_wait()->set_nanos(static_cast<int32_t>(random()));
+    }
+    if (random() % 8 == 0) request->set_hold(true);
+  }
+  return batch;
+}
+
+TEST_F(RateLimiterCodecTest, AnswersAsProtobufDoes) {
+  std::mt19937 random(7);
+  int granted = 0;
+  int denied = 0;
+  int errors = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const v1::AcquireBatchRequest request = RandomBatch(random);
+    // All buckets are full before each of the two.
+    clock_.Advance(int64_t{100} * service::kSecond);
+    absl::Status our_status;
+    const v1::AcquireBatchResponse ours = Ours(request.SerializeAsString(), &our_status);
+    clock_.Advance(int64_t{100} * service::kSecond);
+    absl::Status their_status;
+    const v1::AcquireBatchResponse theirs = Theirs(request, &their_status);
+    ASSERT_EQ(our_status, their_status);
+    ASSERT_TRUE(MessageDifferencer::Equals(ours, theirs))
+        << request.DebugString() << ours.DebugString() << theirs.DebugString();
+    for (const auto& result : ours.results()) {
+      ++(result.has_error() ? errors : result.response().granted() ? granted : denied);
+    }
+  }
+  // The sequence reaches all kinds of answers.
+  EXPECT_GT(granted, 100);
+  EXPECT_GT(denied, 100);
+  EXPECT_GT(errors, 100);
+}
+
+// AcquireBatchRequest as it would be if its strings were bytes: protobuf refuses strings that are
+// not UTF-8 in parsing, we do so later and say which.
+class WithoutUtf8 {
+ public:
+  WithoutUtf8() {
+    const auto* const file = v1::AcquireBatchRequest::descriptor()->file();
+    for (int i = 0; i < file->dependency_count(); ++i) {
+      google::protobuf::FileDescriptorProto dependency;
+      file->dependency(i)->CopyTo(&dependency);
+      pool_.BuildFile(dependency);
+    }
+    google::protobuf::FileDescriptorProto copy;
+    file->CopyTo(&copy);
+    for (auto& message : *copy.mutable_message_type()) {
+      for (auto& field : *message.mutable_field()) {
+        if (field.type() == google::protobuf::FieldDescriptorProto::TYPE_STRING) {
+          field.set_type(google::protobuf::FieldDescriptorProto::TYPE_BYTES);
+        }
+      }
+    }
+    pool_.BuildFile(copy);
+    message_.reset(
+        factory_.GetPrototype(pool_.FindMessageTypeByName("sluice.v1.AcquireBatchRequest"))->New());
+  }
+  bool Parses(const std::string& bytes) { return message_->ParseFromString(bytes); }
+
+ private:
+  google::protobuf::DescriptorPool pool_;
+  google::protobuf::DynamicMessageFactory factory_{&pool_};
+  std::unique_ptr<google::protobuf::Message> message_;
+};
+
+TEST_F(RateLimiterCodecTest, TakesAndRefusesTheBytesThatProtobufDoes) {
+  const google::protobuf::LogSilencer silence;
+  WithoutUtf8 reference;
+  std::mt19937 random(11);
+  int taken = 0;
+  int refused = 0;
+  for (int i = 0; i < 60'000; ++i) {
+    std::string bytes = RandomBatch(random).SerializeAsString();
+    // Bytes that are nearly messages: a few are changed, cut or put in.
+    for (size_t n = random() % 4; n > 0 && !bytes.empty(); --n) {
+      const size_t at = random() % bytes.size();
+      switch (random() % 3) {
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes.erase(at, 1 + random() % 3);
+          break;
+        default:
+          bytes.insert(at, 1, static_cast<char>(random()));
+      }
+    }
+    service::AcquireCall call;
+    const bool ours = DecodeAcquireBatch(Bytes(bytes), &call).ok();
+    ASSERT_EQ(ours, reference.Parses(bytes)) << i;
+    ++(ours ? taken : refused);
+    v1::AcquireBatchRequest parsed;
+    if (!parsed.ParseFromString(bytes)) continue;
+    clock_.Advance(int64_t{100} * service::kSecond);
+    absl::Status our_status;
+    const v1::AcquireBatchResponse our_response = Ours(bytes, &our_status);
+    clock_.Advance(int64_t{100} * service::kSecond);
+    absl::Status their_status;
+    const v1::AcquireBatchResponse their_response = Theirs(parsed, &their_status);
+    ASSERT_EQ(our_status, their_status);
+    ASSERT_TRUE(MessageDifferencer::Equals(our_response, their_response)) << parsed.DebugString();
+  }
+  EXPECT_GT(taken, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(WireWriterTest, WritesVarintsOfEveryLength) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 20'000; ++i) {
+    uint64_t value = random() >> random() % 64;
+    if (i < 128) value = (uint64_t{1} << i % 64) - static_cast<uint64_t>(i / 64);
+    uint8_t ours[kMaxVarintBytes];
+    uint8_t theirs[kMaxVarintBytes];
+    const auto size = static_cast<size_t>(PutVarint(ours, value) - ours);
+    const auto* const end =
+        google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(value, theirs);
+    ASSERT_EQ(std::string_view(reinterpret_cast<char*>(ours), size),
+              std::string_view(reinterpret_cast<char*>(theirs), static_cast<size_t>(end - theirs)))
+        << value;
+  }
+}
+
+// Tags of odd lengths, which random changes seldom make.
+TEST_F(RateLimiterCodecTest, TakesAndRefusesTheTagsThatProtobufDoes) {
+  const google::protobuf::LogSilencer silence;
+  WithoutUtf8 reference;
+  std::mt19937 random(13);
+  int taken = 0;
+  int refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes;
+    for (size_t n = random() % 7; n > 0; --n) {
+      bytes.push_back(static_cast<char>(random() | 0x80));
+    }
+    bytes.push_back(static_cast<char>(random() % 2 == 0 ? random() & 0x7f : 0));
+    bytes += "\x01\x01\x01\x01\x01\x01\x01\x01";
+    service::AcquireCall call;
+    const bool ours = DecodeAcquireBatch(Bytes(bytes), &call).ok();
+    ASSERT_EQ(ours, reference.Parses(bytes)) << i;
+    ++(ours ? taken : refused);
+  }
+  EXPECT_GT(taken, 100);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST_F(RateLimiterCodecTest, SkipsFieldsOfLaterVersions) {
+  v1::AcquireRequest known;
+  v1::Charge* const charge = known.add_charges();
+  charge->set_limit("api");
+  charge->set_permits(2);
+  // Field 100 as a number, as bytes, as fixed ones, and as a group with something in it.
+  const std::string unknown(
+      "\xA0\x06\x05\xA2\x06\x03xyz\xA1\x06"
+      "12345678"
+      "\xA5\x06"
+      "1234"
+      "\xA3\x06\x08\x01\xA4\x06");
+  const std::string request = unknown + known.SerializeAsString() + unknown;
+  service::AcquireCall call;
+  ASSERT_TRUE(DecodeAcquire(Bytes(request), &call).ok());
+  Run(&call);
+  EXPECT_TRUE(call.result(0).granted);
+  EXPECT_EQ(call.charge(0, 0).level.remaining, 3);
+}
+
+TEST_F(RateLimiterCodecTest, SaysWhichFieldIsNotUtf8) {
+  for (const bool in_key : {false, true}) {
+    std::string charge = in_key ? std::string(
+                                      "\x0A\x03"
+                                      "api"
+                                      "\x12\x02\xFF\xFE")
+                                : std::string("\x0A\x02\xFF\xFE");
+    std::string request = std::string("\x0A") + static_cast<char>(charge.size()) + charge;
+    service::AcquireCall call;
+    ASSERT_TRUE(DecodeAcquire(Bytes(request), &call).ok());
+    Run(&call);
+    const absl::Status status = call.result(0).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(in_key ? "charges[0].key" : "charges[0].limit"),
+              absl::string_view::npos)
+        << status;
+  }
+}
+
+TEST_F(RateLimiterCodecTest, SaysWhichPartIsNoMessage) {
+  service::AcquireCall call;
+  EXPECT_NE(DecodeAcquire(Bytes("\x0A\x02\x0A\x09"), &call).message().find("charges"),
+            absl::string_view::npos);
+  EXPECT_NE(DecodeAcquire(Bytes("\xFF"), &call).message().find("AcquireRequest"),
+            absl::string_view::npos);
+  EXPECT_NE(DecodeAcquireBatch(Bytes(std::string("\x0A\x00\x0A\x01\x07", 5)), &call)
+                .message()
+                .find("acquisitions[1].AcquireRequest"),
+            absl::string_view::npos);
+}
+
+TEST_F(RateLimiterCodecTest, EncodesReceiptsAndLongNames) {
+  limits::LimitSpec child = service::PerSecond("child", 10);
+  const std::string parent(128, 'p');
+  child.charges = {parent};
+  Load({child, service::PerSecond(parent, 100)});
+  v1::AcquireRequest request;
+  request.add_charges()->set_limit("child");
+  request.set_want_receipt(true);
+  const std::string bytes = request.SerializeAsString();
+  service::AcquireCall call;
+  ASSERT_TRUE(DecodeAcquire(Bytes(bytes), &call).ok());
+  Run(&call);
+  Buffer out;
+  EncodeAcquire(call, &out);
+  v1::AcquireResponse ours;
+  ASSERT_TRUE(ours.ParseFromArray(out.data(), static_cast<int>(out.size())));
+  v1::AcquireResponse theirs;
+  wire::Write(call, &theirs);
+  EXPECT_FALSE(ours.receipt().empty());
+  ASSERT_EQ(ours.charges_size(), 2);
+  EXPECT_EQ(ours.charges(1).limit(), parent);
+  EXPECT_TRUE(MessageDifferencer::Equals(ours, theirs));
+}
+
+}  // namespace
+}  // namespace sluice::transport

@@ -1,0 +1,307 @@
+// The waiting line on a store that answers later: in any order, from other threads, or not at all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/store/memory/memory_store.h"
+#include "server/waiting/alarm_thread.h"
+#include "tests/support/late_store.h"
+#include "tests/support/window_checker.h"
+#include "tests/unit/waiting/waiting_scene.h"
+
+namespace sluice::waiting {
+namespace {
+
+// The store's clock is ahead of ours by as much.
+constexpr int64_t kAheadNs = 12345 * kSecond;
+
+class HeldCallersLateStoreTest : public ::testing::Test {
+ protected:
+  struct World {
+    World(const testing::LateStore::Options& options, uint64_t seed)
+        : late(memory, options, seed), random(seed * 7 + 1) {}
+
+    int64_t Below(uint64_t n) { return static_cast<int64_t>(random() % n); }
+
+    // Books in the store, and comes to the line when the answer has arrived.
+    void Hold(std::vector<Charge> charges, int64_t max_wait_ns) {
+      auto caller = std::make_unique<Caller>(store_clock, std::move(charges));
+      caller->decided_.max_wait_ns = max_wait_ns;
+      struct Operation final : store::AcquireOperation {
+        void Done() override {}
+      } operation;
+      operation.acquisitions = absl::MakeSpan(&caller->decided_, 1);
+      memory.Acquire(&operation);
+      if (caller->decided_.outcome != Outcome::kGranted) return;
+      if (caller->decided_.wait_ns == 0) {
+        at_once.push_back({caller->decided_.now_ns, 1});
+        return;
+      }
+      caller->until_ns = clock.NowNs() + max_wait_ns;
+      caller->generation = limits.Generation();
+      if (line.Hold(caller.get())) callers.push_back(std::move(caller));
+    }
+    void AdvanceBy(int64_t by_ns) {
+      clock.Advance(by_ns);
+      store_clock.Advance(by_ns);
+      if (alarm.at_ns_ <= clock.NowNs()) {
+        alarm.at_ns_ = HeldCallers::kNever;
+        alarm.at_ns_ = std::min(alarm.at_ns_, line.Advance());
+      }
+    }
+    // Until nobody waits and nothing is under way.
+    ::testing::AssertionResult Finish() {
+      for (int i = 0; i < 200'000; ++i) {
+        const bool busy = late.Step();
+        if (!busy && line.size() == 0) return ::testing::AssertionSuccess();
+        if (Below(4) == 0 || !busy) AdvanceBy(Below(kSecond / 20));
+      }
+      return ::testing::AssertionFailure()
+             << line.size() << " still wait, " << late.under_way() << " operations under way";
+    }
+
+    common::FakeClock clock{1000 * kSecond};
+    common::FakeClock store_clock{1000 * kSecond + kAheadNs};
+    store::MemoryStore memory{store_clock};
+    testing::LateStore late;
+    Limits limits{late};
+    ManualAlarm alarm;
+    HeldCallers line{late, clock, limits, alarm};
+    std::mt19937_64 random;
+    std::vector<std::unique_ptr<Caller>> callers;
+    std::vector<test_support::Grant> at_once;
+    const Rule* overall = nullptr;
+    const Rule* channel = nullptr;
+  };
+
+  // Callers come, leave, and wait; answers come at random.
+  static void Run(World& world, uint32_t id, bool change_limits) {
+    const Rule*& overall = world.overall;
+    const Rule*& channel = world.channel;
+    overall = &world.limits.Set(id, PerSecond(20, 3));
+    channel = &world.limits.Set(id + 1, PerSecond(8, 2));
+    for (int step = 0; step < 500; ++step) {
+      if (world.Below(3) == 0) world.AdvanceBy(world.Below(kSecond / 10));
+      for (int64_t n = world.Below(6); n > 0; --n) world.late.Step();
+      std::vector<Charge> charges;
+      if (world.Below(2) == 0) charges.push_back({channel, "", 1});
+      charges.push_back({overall, "", 1});
+      if (world.callers.size() < 4 || world.Below(2) == 0) world.Hold(charges, 5 * kSecond);
+      if (world.Below(3) == 0 && !world.callers.empty()) {
+        world.line.Cancel(
+            world.callers[static_cast<size_t>(world.Below(world.callers.size()))].get());
+      }
+      if (change_limits && world.Below(60) == 0) {
+        channel = &world.limits.Set(id + 1, PerSecond(2 + world.random() % 12, 2));
+        world.line.LimitsChanged();
+      }
+    }
+    EXPECT_TRUE(world.Finish());
+    for (const auto& caller : world.callers) {
+      ASSERT_EQ(caller->answers_.size(), 1u);
+      if (caller->answers_[0] == HeldOutcome::kGrantTime) {
+        EXPECT_GE(caller->answered_ns_, caller->grant_time_ns());  // by the store's clock
+      }
+    }
+  }
+
+  static void ExpectNothingBooked(World& world) {
+    for (const Rule* rule : {world.overall, world.channel}) {
+      EXPECT_EQ(testing::Query(world.memory, *rule, "").waiting, 0u);
+    }
+    EXPECT_EQ(world.memory.Stats().bookings, 0u);
+  }
+
+  static std::vector<test_support::Grant> Grants(const World& world) {
+    std::vector<test_support::Grant> grants = world.at_once;
+    for (const auto& caller : world.callers) {
+      if (caller->answers_[0] != HeldOutcome::kGrantTime) continue;
+      grants.push_back(
+          {world.late.MomentOf(caller->decided_.receipt_id, caller->grant_time_ns()), 1});
+    }
+    std::sort(grants.begin(), grants.end(),
+              [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
+    return grants;
+  }
+};
+
+TEST_F(HeldCallersLateStoreTest, EachIsAnsweredOnceInWhateverOrderTheStoreAnswers) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    World world({.in_order = seed % 2 == 0}, seed);
+    Run(world, 10, /*change_limits=*/false);
+    EXPECT_EQ(test_support::CheckRateInEveryWindow(Grants(world), 20, kSecond, 3), "");
+    ExpectNothingBooked(world);
+    std::map<size_t, int64_t> last_of_set;
+    for (const auto& caller : world.callers) {
+      if (caller->answers_[0] != HeldOutcome::kGrantTime) continue;
+      const int64_t grant_time_ns =
+          world.late.MomentOf(caller->decided_.receipt_id, caller->grant_time_ns());
+      EXPECT_GE(grant_time_ns, last_of_set[caller->charges_.size()]) << seed;
+      last_of_set[caller->charges_.size()] = grant_time_ns;
+    }
+  }
+}
+
+TEST_F(HeldCallersLateStoreTest, EachIsAnsweredOnceWhileLimitsChange) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    World world({.in_order = seed % 2 == 0, .rebooks = seed % 4 < 2}, seed);
+    Run(world, 10, /*change_limits=*/true);
+    EXPECT_EQ(test_support::CheckRateInEveryWindow(Grants(world), 20, kSecond, 3), "") << seed;
+    ExpectNothingBooked(world);
+  }
+}
+
+TEST_F(HeldCallersLateStoreTest, EachIsAnsweredOnceWhenAnswersAreLost) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    World world({.in_order = seed % 2 == 0, .rebooks = seed % 4 < 2, .lost_percent = 20}, seed);
+    Run(world, 10, /*change_limits=*/true);
+    // Too many were never let through; what is not known is spent.
+    EXPECT_EQ(test_support::CheckRateInEveryWindow(Grants(world), 20, kSecond, 3), "") << seed;
+  }
+}
+
+TEST_F(HeldCallersLateStoreTest, ThoseBehindOneWhoLeavesMoveUpInOrder) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    World world({.in_order = true}, seed);
+    const Rule& rule = world.limits.Set(1, PerSecond(1));
+    for (int i = 0; i < 101; ++i) world.Hold({{&rule, "k", 1}}, 5 * kMinute);
+    ASSERT_EQ(world.callers.size(), 100u);
+    const int64_t start_ns = world.store_clock.NowNs();
+    for (size_t i = 0; i < 50; ++i) ASSERT_TRUE(world.line.Cancel(world.callers[i].get()));
+    for (int i = 0; i < 4000; ++i) {
+      world.late.Step();
+      if (i % 16 == 0) world.AdvanceBy(1000);
+    }
+    EXPECT_EQ(world.late.under_way(), 0u);
+    for (size_t i = 50; i < 100; ++i) {
+      EXPECT_EQ(world.callers[i]->grant_time_ns(),
+                start_ns + static_cast<int64_t>(i - 49) * kSecond);
+    }
+    EXPECT_TRUE(world.Finish());
+  }
+}
+
+TEST_F(HeldCallersLateStoreTest, WhoLeavesBeforeItsReservationIsKnownIsAnsweredAtOnce) {
+  World world({}, 1);
+  const Rule& rule = world.limits.Set(1, PerSecond(1));
+  world.Hold({{&rule, "k", 1}}, kMinute);
+  Caller caller(world.store_clock, {{&rule, "k", 1}});
+  const testing::Acquired booked =
+      testing::Acquire(world.memory, rule, "k", 1, {.max_wait_ns = kMinute});
+  caller.decided_.outcome = Outcome::kGranted;
+  caller.decided_.now_ns = booked.now_ns;
+  caller.decided_.wait_ns = booked.wait_ns;
+  caller.decided_.receipt_id = booked.receipt_id;
+  EXPECT_FALSE(world.line.Cancel(&caller));
+  EXPECT_TRUE(world.line.Hold(&caller));
+  EXPECT_EQ(caller.answers_, std::vector{HeldOutcome::kCancelled});
+  EXPECT_TRUE(world.Finish());
+  EXPECT_EQ(testing::Query(world.memory, rule, "k").waiting, 0u);
+}
+
+TEST_F(HeldCallersLateStoreTest, ADrainAnswersAllAtOnceAndGivesAllBack) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    World world({.rebooks = seed % 2 == 0}, seed);
+    const Rule& rule = world.limits.Set(1, PerSecond(1));
+    for (int i = 0; i < 40; ++i) world.Hold({{&rule, "k", 1}}, kMinute);
+    world.limits.Set(1, PerSecond(2));
+    world.line.LimitsChanged();
+    world.AdvanceBy(1);
+    for (int64_t n = world.Below(100); n > 0; --n) world.late.Step();
+    world.line.Drain();
+    for (const auto& caller : world.callers) {
+      EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kDrained});
+    }
+    EXPECT_TRUE(world.Finish());
+    EXPECT_EQ(testing::Query(world.memory, rule, "k").waiting, 0u);
+  }
+}
+
+TEST_F(HeldCallersLateStoreTest, OnRealThreadsNobodyIsLost) {
+  const common::SystemClock clock;
+  store::MemoryStore memory(clock);
+  testing::LateStore late(memory, {}, 1);
+  Limits limits(late);
+  const auto rate = [](uint64_t permits) {
+    return algorithm::MakeTokenBucket({permits, kSecond}, 1, 0).value();
+  };
+  std::atomic<const Rule*> rule{&limits.Set(1, rate(10'000))};
+  AlarmThread alarm(clock);
+  struct Waiter final : HeldCaller {
+    void OnAnswer(HeldOutcome) override { answered->fetch_add(1); }
+    std::atomic<int>* answered;
+    Charge charge;
+    store::ChargeResult result;
+    store::Acquisition decided;
+  };
+  constexpr int kThreads = 3;
+  constexpr int kEach = 300;
+  std::vector<std::unique_ptr<Waiter>> waiters(kThreads * kEach);
+  std::atomic<int> answered{0};
+  std::atomic<int> held{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> steppers;
+  for (int i = 0; i < 2; ++i) {
+    steppers.emplace_back([&] {
+      while (!stop.load()) {
+        if (!late.Step()) std::this_thread::yield();
+      }
+    });
+  }
+  {
+    HeldCallers line(late, clock, limits, alarm);
+    alarm.Start(line);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kEach; ++i) {
+          auto& waiter = waiters[static_cast<size_t>(t * kEach + i)];
+          waiter = std::make_unique<Waiter>();
+          waiter->answered = &answered;
+          waiter->generation = limits.Generation();
+          waiter->charge = {rule.load(), "k", 1};
+          waiter->decided.charges = absl::MakeSpan(&waiter->charge, 1);
+          waiter->decided.results = &waiter->result;
+          waiter->decided.max_wait_ns = kMinute;
+          waiter->acquisition = &waiter->decided;
+          struct Operation final : store::AcquireOperation {
+            void Done() override {}
+          } operation;
+          operation.acquisitions = absl::MakeSpan(&waiter->decided, 1);
+          memory.Acquire(&operation);
+          if (waiter->decided.outcome != Outcome::kGranted || waiter->decided.wait_ns == 0) {
+            continue;
+          }
+          waiter->until_ns = clock.NowNs() + kMinute;
+          held.fetch_add(1);
+          line.Hold(waiter.get());
+          if (i % 5 == 0) line.Cancel(waiter.get());
+          if (t == 0 && i % 100 == 50) {
+            rule.store(&limits.Set(1, rate(i == 150 ? 20'000 : 8'000)));
+            line.LimitsChanged();
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const int64_t patience_ns = clock.NowNs() + kMinute;
+    while (answered.load() < held.load() && clock.NowNs() < patience_ns) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    alarm.Stop();
+  }
+  stop.store(true);
+  for (std::thread& thread : steppers) thread.join();
+  EXPECT_GT(held.load(), 0);
+  EXPECT_EQ(answered.load(), held.load());
+}
+
+}  // namespace
+}  // namespace sluice::waiting

@@ -1,0 +1,306 @@
+#include "server/waiting/held_callers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/clock.h"
+#include "server/algorithm/make_parameters.h"
+#include "server/store/memory/memory_store.h"
+#include "server/waiting/alarm_thread.h"
+#include "tests/support/store_calls.h"
+#include "tests/support/window_checker.h"
+#include "tests/unit/waiting/waiting_scene.h"
+
+namespace sluice::waiting {
+namespace {
+
+class HeldCallersTest : public ::testing::Test {
+ protected:
+  // Reserves and holds; nullptr if it was granted for now (or denied).
+  std::unique_ptr<Caller> Hold(std::vector<Charge> charges, int64_t max_wait_ns = kMinute) {
+    auto caller = std::make_unique<Caller>(clock_, std::move(charges));
+    caller->decided_.max_wait_ns = max_wait_ns;
+    struct Operation final : store::AcquireOperation {
+      void Done() override {}
+    } operation;
+    operation.acquisitions = absl::MakeSpan(&caller->decided_, 1);
+    store_.Acquire(&operation);
+    if (caller->decided_.outcome != Outcome::kGranted || caller->decided_.wait_ns == 0) {
+      return nullptr;
+    }
+    caller->until_ns = clock_.NowNs() + max_wait_ns;
+    caller->generation = limits_.Generation();
+    EXPECT_TRUE(line_.Hold(caller.get()));
+    return caller;
+  }
+  void AdvanceTo(int64_t to_ns) {
+    int64_t next_ns = line_.Advance();
+    while (next_ns <= to_ns) {
+      clock_.Advance(std::max<int64_t>(next_ns - clock_.NowNs(), 0));
+      next_ns = line_.Advance();
+    }
+    clock_.Advance(to_ns - clock_.NowNs());
+    line_.Advance();
+  }
+  void AdvanceBy(int64_t by_ns) { AdvanceTo(clock_.NowNs() + by_ns); }
+
+  common::FakeClock clock_{1000 * kSecond};
+  store::MemoryStore store_{clock_};
+  Limits limits_{store_};
+  ManualAlarm alarm_;
+  HeldCallers line_{store_, clock_, limits_, alarm_};
+};
+
+TEST_F(HeldCallersTest, AnswersEachAtItsMomentInOrder) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 5; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  const int64_t start_ns = clock_.NowNs();
+  for (int64_t i = 0; i < 5; ++i) {
+    AdvanceTo(start_ns + (i + 1) * kSecond - 1);
+    EXPECT_FALSE(callers[i]->answered());
+    AdvanceBy(1);
+    ASSERT_EQ(callers[i]->answers_, std::vector{HeldOutcome::kGrantTime});
+  }
+  EXPECT_EQ(line_.size(), 0u);
+  EXPECT_EQ(testing::Query(store_, rule, "k").waiting, 0u);
+}
+
+TEST_F(HeldCallersTest, TheAlarmIsSetForTheFirst) {
+  const Rule& rule = limits_.Set(1, PerSecond(100));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  EXPECT_EQ(alarm_.at_ns_, HeldCallers::kNever);
+  const auto first = Hold({{&rule, "k", 1}});
+  EXPECT_EQ(alarm_.at_ns_, first->grant_time_ns());
+  const auto second = Hold({{&rule, "k", 1}});
+  EXPECT_EQ(alarm_.at_ns_, first->grant_time_ns());
+  line_.Drain();
+}
+
+TEST_F(HeldCallersTest, ThoseBehindOneWhoLeavesMoveUp) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 6; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  const int64_t start_ns = clock_.NowNs();
+  EXPECT_TRUE(line_.Cancel(callers[1].get()));
+  EXPECT_EQ(callers[1]->answers_, std::vector{HeldOutcome::kCancelled});
+  EXPECT_FALSE(line_.Cancel(callers[1].get()));
+  AdvanceTo(start_ns + kMinute);
+  const int64_t seconds[] = {1, -1, 2, 3, 4, 5};
+  for (int i = 0; i < 6; ++i) {
+    if (i == 1) continue;
+    EXPECT_EQ(callers[i]->answers_, std::vector{HeldOutcome::kGrantTime});
+    EXPECT_EQ(callers[i]->answered_ns_, start_ns + seconds[i] * kSecond) << i;
+  }
+}
+
+TEST_F(HeldCallersTest, AnotherChannelMovesUpWhenTheSharedBucketHasRoom) {
+  const Rule& overall = limits_.Set(1, PerSecond(1));
+  const Rule& one = limits_.Set(2, PerSecond(1));
+  const Rule& two = limits_.Set(3, PerSecond(1));
+  ASSERT_EQ(Hold({{&overall, "", 1}}), nullptr);
+  const auto first = Hold({{&one, "", 1}, {&overall, "", 1}});
+  const auto second = Hold({{&two, "", 1}, {&overall, "", 1}});
+  const int64_t start_ns = clock_.NowNs();
+  ASSERT_EQ(second->grant_time_ns(), start_ns + 2 * kSecond);
+  ASSERT_TRUE(line_.Cancel(first.get()));
+  AdvanceTo(start_ns + kSecond);
+  EXPECT_EQ(second->answers_, std::vector{HeldOutcome::kGrantTime});
+}
+
+TEST_F(HeldCallersTest, AMomentThatWasToldStandsAndIsNotOvertaken) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  const auto first = Hold({{&rule, "k", 1}});
+  const testing::Acquired told = testing::Acquire(store_, rule, "k", 1, {.max_wait_ns = kMinute});
+  ASSERT_EQ(told.wait_ns, 2 * kSecond);
+  const auto last = Hold({{&rule, "k", 1}});
+  const int64_t start_ns = clock_.NowNs();
+  ASSERT_TRUE(line_.Cancel(first.get()));
+  AdvanceTo(start_ns + kMinute);
+  EXPECT_EQ(last->answered_ns_, start_ns + 3 * kSecond);
+}
+
+TEST_F(HeldCallersTest, ARaisedLimitLetsThemThroughSooner) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 5; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  const int64_t start_ns = clock_.NowNs();
+  limits_.Set(1, PerSecond(10));
+  AdvanceTo(start_ns + kSecond);
+  for (int64_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(callers[i]->answers_, std::vector{HeldOutcome::kGrantTime});
+    if (i > 0) {
+      EXPECT_GE(callers[i]->answered_ns_ - callers[i - 1]->answered_ns_, kSecond / 10);
+    }
+  }
+}
+
+TEST_F(HeldCallersTest, ALoweredLimitNeverLetsMoreThroughAndDeniesWhoNoLongerFits) {
+  const Rule& rule = limits_.Set(1, PerSecond(10));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 8; ++i) callers.push_back(Hold({{&rule, "k", 1}}, 4 * kSecond));
+  const int64_t start_ns = clock_.NowNs();
+  limits_.Set(1, PerSecond(1));
+  AdvanceTo(start_ns + kMinute);
+  int64_t last_ns = 0;
+  int through = 0;
+  for (const auto& caller : callers) {
+    ASSERT_EQ(caller->answers_.size(), 1u);
+    if (caller->answers_[0] == HeldOutcome::kDenied) {
+      EXPECT_GT(caller->decided_.retry_after_ns, 0);
+      continue;
+    }
+    ++through;
+    EXPECT_GE(caller->answered_ns_ - last_ns, kSecond);
+    EXPECT_LE(caller->answered_ns_, start_ns + 4 * kSecond);
+    last_ns = caller->answered_ns_;
+  }
+  EXPECT_GE(through, 3);
+  EXPECT_LE(through, 4);
+}
+
+TEST_F(HeldCallersTest, ADeletedLimitDeniesThoseWhoWaitForIt) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  const auto caller = Hold({{&rule, "k", 1}});
+  limits_.Delete("limit1");
+  AdvanceBy(kSecond / 2);
+  EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kDenied});
+}
+
+TEST_F(HeldCallersTest, ADrainAnswersAllAndDebitsNothing) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 5; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  line_.Drain();
+  for (const auto& caller : callers) {
+    EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kDrained});
+  }
+  EXPECT_EQ(store_.Stats().bookings, 0u);
+  clock_.Advance(kSecond);
+  EXPECT_EQ(testing::Query(store_, rule, "k").level.remaining, 1);
+  const auto late = std::make_unique<Caller>(clock_, std::vector<Charge>{{&rule, "k", 1}});
+  EXPECT_FALSE(line_.Hold(late.get()));
+}
+
+// Callers who leave at random: each is answered once, never early, in order, no window is over, and
+// what was let through is what was debited.
+TEST_F(HeldCallersTest, CallersWhoLeaveAtRandomHarmNobody) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+    const auto id = static_cast<uint32_t>(seed * 10);
+    const Rule& overall = limits_.Set(id, PerSecond(20, 3));
+    const Rule& channel = limits_.Set(id + 1, PerSecond(8, 2));
+    std::vector<std::unique_ptr<Caller>> callers;
+    for (int step = 0; step < 600; ++step) {
+      if (below(3) == 0) AdvanceBy(below(kSecond / 10));
+      std::vector<Charge> charges;
+      if (below(2) == 0) charges.push_back({&channel, "", 1});
+      charges.push_back({&overall, "", 1});
+      if (auto caller = Hold(charges, 5 * kSecond); caller != nullptr) {
+        callers.push_back(std::move(caller));
+      }
+      if (below(3) == 0 && !callers.empty()) {
+        line_.Cancel(callers[static_cast<size_t>(below(callers.size()))].get());
+      }
+    }
+    AdvanceBy(kMinute);
+    std::vector<test_support::Grant> grants;
+    std::map<size_t, int64_t> last_of_set;
+    for (const auto& caller : callers) {
+      ASSERT_EQ(caller->answers_.size(), 1u);
+      if (caller->answers_[0] != HeldOutcome::kGrantTime) continue;
+      EXPECT_GE(caller->answered_ns_, caller->grant_time_ns());
+      EXPECT_LE(caller->grant_time_ns(), caller->until_ns);
+      EXPECT_GE(caller->grant_time_ns(), last_of_set[caller->charges_.size()]);
+      last_of_set[caller->charges_.size()] = caller->grant_time_ns();
+      grants.push_back({caller->grant_time_ns(), 1});
+    }
+    std::sort(grants.begin(), grants.end(),
+              [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
+    EXPECT_EQ(test_support::CheckRateInEveryWindow(grants, 20, kSecond, 3), "");
+    EXPECT_EQ(line_.size(), 0u);
+    EXPECT_EQ(testing::Query(store_, overall, "").level.remaining, 3);
+    EXPECT_EQ(testing::Query(store_, channel, "").level.remaining, 2);
+    EXPECT_EQ(store_.Stats().bookings, 0u);
+  }
+}
+
+TEST(AlarmThreadTest, AnswersOnTheRealClockFromManyThreads) {
+  const common::SystemClock clock;
+  store::MemoryStore store(clock);
+  Limits limits(store);
+  const Rule& rule = limits.Set(1, algorithm::MakeTokenBucket({10'000, kSecond}, 1, 0).value());
+  AlarmThread alarm(clock);
+  HeldCallers line(store, clock, limits, alarm);
+  alarm.Start(line);
+  std::atomic<int> answered{0};
+  std::atomic<int> early{0};
+  struct Waiter final : HeldCaller {
+    void OnAnswer(HeldOutcome outcome) override {
+      if (outcome == HeldOutcome::kGrantTime && clock->NowNs() < grant_time_ns())
+        early->fetch_add(1);
+      answered->fetch_add(1);
+    }
+    const common::Clock* clock;
+    std::atomic<int>* answered;
+    std::atomic<int>* early;
+    Charge charge;
+    store::ChargeResult result;
+    store::Acquisition decided;
+  };
+  constexpr int kThreads = 4;
+  constexpr int kEach = 500;
+  std::vector<std::unique_ptr<Waiter>> waiters(kThreads * kEach);
+  std::atomic<int> held{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        auto& waiter = waiters[static_cast<size_t>(t * kEach + i)];
+        waiter = std::make_unique<Waiter>();
+        waiter->clock = &clock;
+        waiter->answered = &answered;
+        waiter->early = &early;
+        waiter->charge = {&rule, "k", 1};
+        waiter->decided.charges = absl::MakeSpan(&waiter->charge, 1);
+        waiter->decided.results = &waiter->result;
+        waiter->decided.max_wait_ns = kMinute;
+        waiter->acquisition = &waiter->decided;
+        struct Operation final : store::AcquireOperation {
+          void Done() override {}
+        } operation;
+        operation.acquisitions = absl::MakeSpan(&waiter->decided, 1);
+        store.Acquire(&operation);
+        if (waiter->decided.wait_ns == 0) continue;
+        waiter->until_ns = waiter->decided.now_ns + kMinute;
+        waiter->generation = limits.Generation();
+        held.fetch_add(1);
+        line.Hold(waiter.get());
+        if (i % 5 == 0) line.Cancel(waiter.get());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  while (line.size() > 0) std::this_thread::yield();
+  alarm.Stop();
+  EXPECT_EQ(answered.load(), held.load());
+  EXPECT_EQ(early.load(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::waiting
