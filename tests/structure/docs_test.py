@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Checks the documents: each relative link and each path that they name exists, and so does each
+decision record that a comment names.
+
+usage: docs_test.py SOURCE_DIR
+"""
+import pathlib
+import re
+import sys
+
+TOP = ("client", "common", "deploy", "docs", "proto", "server", "tests")
+
+
+def anchors(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)}
+
+
+def faults(root, page):
+    text = (root / page).read_text()
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (root / page).parent / path if path else root / page
+        if not target.exists():
+            yield f"{page}: the link {link} leads nowhere"
+        elif anchor and anchor not in anchors(target.read_text()):
+            yield f"{page}: the link {link} names no heading"
+    for path in re.findall(r"`([\w.-]+/[\w./-]+)`", text):
+        if path.split("/")[0] in TOP and not (root / path).exists():
+            yield f"{page}: the path {path} does not exist"
+
+
+def missing_records(root):
+    records = {path.name[:4] for path in (root / "docs/adr").glob("*.md")}
+    for folder in ("client", "common", "deploy", "proto", "server", "tests"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".cc", ".h", ".lua", ".proto", ".py", ".txt", ".yaml"):
+                continue
+            for numbers in re.findall(r"docs/adr/(\d{4}(?:, \d{4})*)", path.read_text()):
+                for number in numbers.split(", "):
+                    if number not in records:
+                        yield f"{path.relative_to(root)}: there is no docs/adr/{number}"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages += sorted((root / "docs").rglob("*.md"))
+    found = [fault for page in pages for fault in faults(root, page.relative_to(root))]
+    found += missing_records(root)
+    if found:
+        sys.exit("\n".join(found))
+    print(f"{len(pages)} pages: all links and paths exist")
+
+
+main()
