@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Several nodes that share their quotas, on this machine: a redis-server, sluiced processes that
-keep their buckets in it, and HAProxy in front. What docker-compose.yml starts, as processes.
+"""Starts nodes that share their quotas on this machine: a redis-server, sluiced processes that keep
+their buckets in it, and HAProxy in front. The same as docker-compose.yml, as processes.
 
-Once all serve, one line on stdout, and nothing else there:
+When all of them serve, prints one line on stdout, and nothing else there:
   ready data=HOST:PORT state=FILE
-FILE is JSON: each process with its id, addresses and log. Everything lives in a temporary folder.
-Ctrl-C (or SIGTERM) stops all and removes the folder; a process that dies meanwhile is reported.
+FILE is JSON: each process with its id, addresses and log. All files are in a temporary folder.
+Ctrl-C (or SIGTERM) stops all and removes the folder. A process that ends earlier is reported.
 """
 import argparse
 import ctypes
@@ -26,18 +26,18 @@ PR_SET_PDEATHSIG = 1
 
 
 class Fault(Exception):
-    """What the user can mend."""
+    """An error that the user can correct."""
 
 
 def program(name, *places):
     for path in (shutil.which(name), *places):
         if path and os.access(path, os.X_OK):
             return path
-    raise Fault(f"{name} is not here; ./dev deps installs it")
+    raise Fault(f"{name} is not installed; ./dev deps installs it")
 
 
 def child_setup():
-    """In the child: signals as usual, and an end when this process is killed."""
+    """In the child: unblocks signals, and ends the child when this process is killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -51,7 +51,7 @@ class Cluster:
         self.reported = set()
 
     def start(self, name, command, stdout=None, **more):
-        """Its own session: Ctrl-C reaches this script alone, which stops them in order."""
+        """Starts a process in its own session: only this script gets Ctrl-C, and stops all in order."""
         log = os.path.join(self.folder, f"{name}.log")
         with open(log, "a") as file:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout or file,
@@ -109,7 +109,7 @@ class Cluster:
         env = {**os.environ, "SLUICE_BIND": f"fd@{listener.fileno()}"}
         for i, name in enumerate(names, 1):
             env[f"SLUICE_NODE{i}"] = self.state["processes"][name]["data"]
-        # The file has three nodes; here there are as many as were asked for.
+        # The file has three nodes; replace them by the requested number.
         config = re.sub(r"\n  server node\d .*", "", config).rstrip("\n") + "".join(
             f'\n  server {name} "${{SLUICE_NODE{i}}}"' for i, name in enumerate(names, 1)) + "\n"
         path = os.path.join(self.folder, "haproxy.cfg")
@@ -118,7 +118,7 @@ class Cluster:
         process = self.start(
             "haproxy", [program("haproxy", "/usr/sbin/haproxy"), "-db", "-f", path], env=env,
             pass_fds=[listener.fileno()])
-        # The port listens already; this waits for one who answers.
+        # The port listens already; wait until a node answers through it.
         deadline = time.monotonic() + 20
         address = self.state["data"]
         health = [os.path.join(self.options.build, "bin", "sluice"), f"--server={address}", "health"]
@@ -167,16 +167,16 @@ class Cluster:
             f"  redis   redis-cli -s {state['redis']['socket']}   pid {state['redis']['pid']}",
             f"Logs are in {self.folder}. In another terminal, try:", "",
             f"  {command}{server} acquire daily me --permits 9000    # through one node",
-            f"  {command}{server} acquire daily me --permits 9000    # the next one knows of it",
+            f"  {command}{server} acquire daily me --permits 9000    # the next node denies",
         ]
         for name in self.nodes():
             lines.append(f"  {command} --server={state[name]['data']} query daily me"
                          f"    # {name} says the same")
         lines += [
             f"  {command}{server} bench api --mode=unary --rate=500/s --duration=20s"
-            "    # some load, and meanwhile:",
+            "    # some load; meanwhile:",
             f"  kill -TERM {state[first]['pid']}    # drain {first}: no call fails",
-            f"  kill -STOP {state['redis']['pid']}    # Redis away: answers say so, at once;"
+            f"  kill -STOP {state['redis']['pid']}    # Redis unavailable: answers say so at once;"
             f" kill -CONT {state['redis']['pid']} ends that",
             f"  {command} --admin={state[self.nodes()[-1]]['admin']} stats",
             "", "Ctrl-C stops all of it.", "",
@@ -184,7 +184,7 @@ class Cluster:
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def report_ends(self):
-        """Says which processes have ended. Returns whether calls can still be answered."""
+        """Reports processes that have ended. Returns whether calls can still be answered."""
         for name, process in self.processes.items():
             if process.poll() is None or name in self.reported:
                 continue
@@ -196,7 +196,7 @@ class Cluster:
         return bool(running) and self.processes["haproxy"].poll() is None
 
     def stop(self):
-        # HAProxy first: nobody calls any more. Redis last: nodes ask it until they have ended.
+        # HAProxy first, so that calls stop. Redis last: nodes use it until they have ended.
         def last(name):
             return (name == "redis", name != "haproxy")
         for rank in sorted({last(name) for name in self.processes}):
@@ -224,7 +224,7 @@ def parse():
         epilog="After -- come flags for each sluiced: ./dev cluster -- --redis_budget=50ms")
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="sluiced processes (3)")
     parser.add_argument("--port", type=int, default=7200, metavar="PORT",
-                        help="HAProxy's; node I has PORT + 10 * I for data and the one above for "
+                        help="port of HAProxy; node I has PORT + 10 * I for data and the next for "
                         "admin; 0: free ones (7200)")
     parser.add_argument("--limits", default=os.path.join(ROOT, "deploy", "limits.example.yaml"),
                         metavar="FILE", help="limits (deploy/limits.example.yaml)")
