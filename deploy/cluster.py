@@ -252,7 +252,7 @@ def main():
         cluster.start_all()
         while True:
             if not cluster.report_ends():
-                print("nobody is left who could answer", file=sys.stderr)
+                print("no node can answer any more", file=sys.stderr)
                 code = 1
                 break
             if signal.sigwait(SIGNALS) != signal.SIGCHLD:

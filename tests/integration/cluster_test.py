@@ -181,11 +181,11 @@ class ClusterTest(unittest.TestCase):
             await_true(f"the end of {name}", lambda: not alive(one["pid"]))
         subprocess.run(["rm", "-r", cluster.state["folder"]], check=True)
 
-    def test_ends_when_nobody_is_left_to_answer(self):
+    def test_ends_when_no_node_can_answer(self):
         cluster = self.start("--nodes=1")
         cluster.signal("node1", signal.SIGKILL)
         self.assertEqual(cluster.process.wait(WAIT_S), 1)
-        self.assertIn("nobody is left", cluster.said())
+        self.assertIn("no node can answer", cluster.said())
 
     def test_says_that_a_port_is_taken(self):
         cluster = self.start("--nodes=1")
