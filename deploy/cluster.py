@@ -51,7 +51,7 @@ class Cluster:
         self.reported = set()
 
     def start(self, name, command, stdout=None, **more):
-        """Starts a process in its own session: only this script gets Ctrl-C, and stops all in order."""
+        """Starts a process in its own session, so that only this script gets Ctrl-C."""
         log = os.path.join(self.folder, f"{name}.log")
         with open(log, "a") as file:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout or file,
@@ -221,7 +221,7 @@ class Cluster:
 def parse():
     parser = argparse.ArgumentParser(
         prog="./dev cluster", description=__doc__.split("\n\n")[0],
-        epilog="After -- come flags for each sluiced: ./dev cluster -- --redis_budget=50ms")
+        epilog="Flags after -- go to each sluiced: ./dev cluster -- --redis_budget=50ms")
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="sluiced processes (3)")
     parser.add_argument("--port", type=int, default=7200, metavar="PORT",
                         help="port of HAProxy; node I has PORT + 10 * I for data and the next for "

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Types the README's session against a real server and compares what comes back.
+"""Runs the commands of the README's session against a real server and compares their output.
 
-Durations, which depend on how fast one types, are compared as durations; all else to the letter.
+Durations depend on timing, so any duration equals any other. All other text must be equal.
 
 usage: readme_session.py SOURCE_DIR BIN_DIR
 """
@@ -17,7 +17,7 @@ DURATION = re.compile(r"\b\d+(\.\d+)?(ns|us|ms|s|m|h|d)(\d+(m|h|s))?\b")
 
 
 def session(readme):
-    """[(command, expected output)] of the marked block."""
+    """Returns [(command, expected output)] of the marked block."""
     block = readme[readme.index(MARK):].split("```console\n", 1)[1].split("```", 1)[0]
     steps = []
     for line in block.splitlines():
@@ -45,7 +45,7 @@ def main():
         ready = dict(field.split("=", 1) for field in server.stdout.readline().split()[1:])
         env = {**os.environ, "SLUICE_SERVER": ready["data"], "SLUICE_ADMIN": ready["admin"]}
         with tempfile.TemporaryDirectory() as folder:
-            # The session's paths are those of a checkout that was built into build/.
+            # The session's commands expect a checkout that was built into build/.
             os.makedirs(os.path.join(folder, "build"))
             os.symlink(binaries, os.path.join(folder, "build", "bin"))
             os.symlink(os.path.join(source, "deploy"), os.path.join(folder, "deploy"))
