@@ -31,7 +31,8 @@ def faults(root, page):
             yield f"{page}: the link {link} names no heading"
     for path in re.findall(r"`([\w.-]+/[\w./*-]+)`", text):
         # NAME stands for a name that the reader chooses.
-        if path.split("/")[0] in TOP and "NAME" not in path and not any(root.glob(path.rstrip("/"))):
+        named = path.split("/")[0] in TOP and "NAME" not in path
+        if named and not any(root.glob(path.rstrip("/"))):
             yield f"{page}: the path {path} does not exist"
 
 
