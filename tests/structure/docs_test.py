@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the documents: each relative link and each path that they name exists, and so does each
-decision record that a comment names.
+"""Checks the documents: each relative link and each path that they name exists, so does each decision
+record that a comment names, and all decision records have one form and are in the index.
 
 usage: docs_test.py SOURCE_DIR
 """
@@ -36,6 +36,22 @@ def faults(root, page):
             yield f"{page}: the path {path} does not exist"
 
 
+def malformed_records(root):
+    """Decision records that lack a part, or whose line in the index differs."""
+    index = (root / "docs/adr/README.md").read_text()
+    for page in sorted((root / "docs/adr").glob("[0-9]*.md")):
+        text = page.read_text()
+        title = re.match(r"# (\d+)\. (.+)\n", text)
+        status = re.search(r"^Status: ([\w -]+, [\d-]+)", text, re.MULTILINE)
+        parts = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        if not title or not status or int(title[1]) != int(page.name[:4]):
+            yield f"docs/adr/{page.name}: needs a title with its number, and a status with a date"
+        elif not {"Context", "Decision", "Consequences"} <= set(parts):
+            yield f"docs/adr/{page.name}: needs Context, Decision and Consequences"
+        elif f"| {title[1]} | [{title[2]}]({page.name}) | {status[1]} |" not in index:
+            yield f"docs/adr/README.md: the line of {page.name} is missing or differs"
+
+
 def missing_records(root):
     records = {path.name[:4] for path in (root / "docs/adr").glob("*.md")}
     for folder in ("client", "common", "deploy", "proto", "server", "tests"):
@@ -53,7 +69,7 @@ def main():
     pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     pages += sorted((root / "docs").rglob("*.md"))
     found = [fault for page in pages for fault in faults(root, page.relative_to(root))]
-    found += missing_records(root)
+    found += [*malformed_records(root), *missing_records(root)]
     if found:
         sys.exit("\n".join(found))
     print(f"{len(pages)} pages: all links and paths exist")
