@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the documents: each relative link and each path that they name exists, so does each decision
+"""Checks the documents: each relative link and path that they name exists, so does each decision
 record that a comment names, and all decision records have one form and are in the index.
 
 usage: docs_test.py SOURCE_DIR
