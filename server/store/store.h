@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "server/algorithm/level.h"
 #include "server/store/rule.h"
 
 namespace sluice::store {
@@ -29,16 +30,13 @@ struct Charge {
   uint64_t permits = 1;
 };
 
-// A bucket as it is at `now_ns`.
-struct BucketLevel {
-  // Permits that could be taken now, without debt; negative: owed. Saturates.
-  int64_t remaining = 0;
-  // Most that it can hold.
-  uint64_t capacity = 0;
-  // Nanoseconds until it is full if nobody takes.
-  int64_t reset_after_ns = 0;
-  // Nanoseconds until one permit could be taken; 0: now.
-  int64_t next_permit_after_ns = 0;
+// How full a bucket is at the moment of the decision.
+using BucketLevel = algorithm::Level;
+
+// What happens to a charge on a key that has no bucket when there is no room for one.
+enum class OverflowPolicy : uint8_t {
+  kDeny = 0,  // denied, Reason::kOverflow
+  kAllow,     // granted and not counted, Source::kOverflow
 };
 
 enum class Reason : uint8_t {

@@ -201,8 +201,8 @@ Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, con
   // dropped as full at a moment which this thread's reading of the clock does not reach yet.
   uint64_t word;
   if (rule.parameters.kind == Kind::kTokenBucket) {
-    word = algorithm::ToTicks(rule.parameters.token_bucket,
-                              shard.not_before_ns.load(std::memory_order_relaxed));
+    word = Record::WordOf(algorithm::ToTicks(rule.parameters.token_bucket,
+                                             shard.not_before_ns.load(std::memory_order_relaxed)));
   } else {
     auto* state = new BucketState(rule.parameters);
     CountState(*state, rule, +1);
@@ -235,13 +235,14 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
                   clock_.WallNs()};
   uint64_t converted;
   if (Record::IsPlain(word) && to.kind == Kind::kTokenBucket) {
-    converted = algorithm::ConvertTat(from.token_bucket, to.token_bucket, word, at.now_ns);
+    const uint64_t tat =
+        algorithm::ConvertTat(from.token_bucket, to.token_bucket, Record::TatOf(word), at.now_ns);
     // A thread whose reading of the clock is a little older must not find it fuller than full.
-    converted = std::max(converted, algorithm::ToTicks(to.token_bucket, at.now_ns));
+    converted = Record::WordOf(std::max(tat, algorithm::ToTicks(to.token_bucket, at.now_ns)));
   } else {
     BucketState* state;
     if (Record::IsPlain(word)) {
-      state = new BucketState(BucketState::FromTat(word));
+      state = new BucketState(BucketState::FromTat(Record::TatOf(word)));
     } else {
       state = Record::StateOf(word);
       CountState(*state, *old_entry->rule, -1);
@@ -270,9 +271,9 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
   uint64_t word = record->word();
   if (Record::IsPlain(word)) {
     const uint64_t now_ticks = algorithm::ToTicks(parameters.token_bucket, now_ns);
-    if (!algorithm::IsFull(word, now_ticks)) return false;
-    // First the date, then the deed: see NotBefore.
-    const int64_t full_ns = algorithm::ToNsRoundedUp(parameters.token_bucket, word);
+    if (!algorithm::IsFull(Record::TatOf(word), now_ticks)) return false;
+    // Before the bucket is dropped: see NotBefore.
+    const int64_t full_ns = algorithm::ToNsRoundedUp(parameters.token_bucket, Record::TatOf(word));
     RaiseNotBefore(shard, full_ns);
     if (!record->Swap(&word, Record::kDead)) return false;
   } else {

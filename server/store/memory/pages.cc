@@ -5,6 +5,17 @@
 #include <cstdint>
 #include <new>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define SLUICE_LEAK_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SLUICE_LEAK_SANITIZER 1
+#endif
+#endif
+#ifdef SLUICE_LEAK_SANITIZER
+#include <sanitizer/lsan_interface.h>
+#endif
+
 namespace sluice::store::memory {
 
 char* MapChunks(size_t bytes, bool huge) {
@@ -17,11 +28,19 @@ char* MapChunks(size_t bytes, bool huge) {
   if (base != start) munmap(start, static_cast<size_t>(base - start));
   char* const end = start + padded;
   if (base + bytes != end) munmap(base + bytes, static_cast<size_t>(end - base) - bytes);
-  // Advice only: where it is not taken, pages are small.
+  // Only advice: if it is not taken, pages are small.
   if (huge) madvise(base, bytes, MADV_HUGEPAGE);
+#ifdef SLUICE_LEAK_SANITIZER
+  __lsan_register_root_region(base, bytes);
+#endif
   return base;
 }
 
-void UnmapChunks(char* base, size_t bytes) { munmap(base, bytes); }
+void UnmapChunks(char* base, size_t bytes) {
+#ifdef SLUICE_LEAK_SANITIZER
+  __lsan_unregister_root_region(base, bytes);
+#endif
+  munmap(base, bytes);
+}
 
 }  // namespace sluice::store::memory

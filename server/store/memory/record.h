@@ -1,15 +1,15 @@
-// Record: a bucket in the memory store. One word of state, the id of the rule that the state was
-// computed by, and the key; immutable but for the word.
+// Record: a bucket in the memory store: one word of state, the id of the rule that computed the
+// state, and the key. Immutable but for the word.
 //
 // The word:
-//   bit 63  locked: whoever set it alone may change the word
-//   bit 62  pointer form: the low 62 bits are an algorithm::BucketState*, which is only to be
-//           touched while the word is locked
-//   else    the low 62 bits are a token bucket's tat, in ticks of the record's rule
+//   bit 63  locked: only the thread that set it may change the word
+//   bit 62  plain: the low 62 bits are the TAT of a token bucket, in ticks of the record's rule
+//   else    an algorithm::BucketState*, to be used only while the word is locked. No flag is set,
+//           so that leak detectors find the object
 //   kDead   the record was dropped or replaced and never comes back; look the key up again
 //
-// A plain word is changed by compare-and-swap. That a word goes from one tat over others back
-// to the same one between a load and the swap does no harm: the decision depends on nothing else.
+// A plain word is changed by compare-and-swap. If the word changes from one TAT to another and back
+// between a load and the swap, no harm is done: the decision depends on nothing else.
 #ifndef SLUICE_SERVER_STORE_MEMORY_RECORD_H_
 #define SLUICE_SERVER_STORE_MEMORY_RECORD_H_
 
@@ -24,17 +24,16 @@
 
 #include "common/strings.h"
 #include "server/algorithm/bucket_state.h"
-#include "server/store/memory/leak_check.h"
 
 namespace sluice::store::memory {
 
 class Record {
  public:
   static constexpr uint64_t kLock = uint64_t{1} << 63;
-  static constexpr uint64_t kPointer = uint64_t{1} << 62;
+  static constexpr uint64_t kPlain = uint64_t{1} << 62;
   static constexpr uint64_t kDead = ~uint64_t{0};
 
-  // Bytes of a record with a key of that length, its place in a slab rounded up.
+  // Bytes of a record with a key of that length, rounded up to whole words.
   static constexpr size_t Bytes(size_t key_bytes) {
     return (kKeyOffset + key_bytes + 7) & ~size_t{7};
   }
@@ -56,17 +55,20 @@ class Record {
 
   bool HasKey(std::string_view key) const { return common::SameBytes(this->key(), key); }
 
-  // Neither locked nor a pointer nor dead: the word is a tat.
-  static bool IsPlain(uint64_t word) { return word < kPointer; }
+  // Neither locked nor a pointer nor dead: the word is a TAT.
+  static bool IsPlain(uint64_t word) { return (word & (kLock | kPlain)) == kPlain; }
+  // REQUIRES: IsPlain(word).
+  static uint64_t TatOf(uint64_t word) { return word & (kPlain - 1); }
+  static uint64_t WordOf(uint64_t tat) { return tat | kPlain; }
+  // REQUIRES: neither plain nor dead.
   static algorithm::BucketState* StateOf(uint64_t word) {
-    return reinterpret_cast<algorithm::BucketState*>(word & (kPointer - 1));
+    return reinterpret_cast<algorithm::BucketState*>(word & (kPlain - 1));
   }
   static uint64_t WordOf(algorithm::BucketState* state) {
-    IsReferredTo(state);
-    return reinterpret_cast<uintptr_t>(state) | kPointer;
+    return reinterpret_cast<uintptr_t>(state);
   }
 
-  // Acquire: pairs with the release of who changed it, so that what a pointer points to is seen.
+  // Acquire: pairs with the release that changed the word, so that the state is seen.
   uint64_t word() const { return word_.load(std::memory_order_acquire); }
 
   bool Swap(uint64_t* expected, uint64_t word) {
@@ -82,8 +84,8 @@ class Record {
                                          std::memory_order_relaxed);
   }
 
-  // Locks; false if the record is dead. Spins a little, then yields to who holds it, and counts
-  // the yields.
+  // Locks. Returns false if the record is dead. Spins a little, then yields the processor, and
+  // counts the yields.
   bool Lock(uint64_t* word, std::atomic<uint64_t>* yields) {
     for (int spins = 0;; ++spins) {
       if (TryLock(word)) return true;

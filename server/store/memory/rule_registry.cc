@@ -1,23 +1,16 @@
 #include "server/store/memory/rule_registry.h"
 
-#include <sys/mman.h>
-
-#include <new>
 #include <utility>
 
-#include "server/store/memory/leak_check.h"
+#include "server/store/memory/pages.h"
 
 namespace sluice::store::memory {
 
-RuleRegistry::Pages::Pages() {
-  void* mapped = mmap(nullptr, kPages * sizeof(std::atomic<Page*>), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
-  // Fresh pages are zero, which is what a null atomic pointer is.
-  pages = static_cast<std::atomic<Page*>*>(mapped);
-}
+// Mapped memory is zero, so all pointers are null.
+RuleRegistry::Pages::Pages()
+    : pages(reinterpret_cast<std::atomic<Page*>*>(MapChunks(kBytes, /*huge=*/false))) {}
 
-RuleRegistry::Pages::~Pages() { munmap(pages, kPages * sizeof(std::atomic<Page*>)); }
+RuleRegistry::Pages::~Pages() { UnmapChunks(reinterpret_cast<char*>(pages), kBytes); }
 
 RuleRegistry::~RuleRegistry() {
   common::MutexLock lock(&mu_);
@@ -37,7 +30,6 @@ void RuleRegistry::Add(std::shared_ptr<const Rule> rule) {
   std::atomic<Page*>& page = pages_[id >> kPageBits];
   if (page.load(std::memory_order_relaxed) == nullptr) {
     Page* const made = new Page;
-    IsReferredTo(made);
     page.store(made, std::memory_order_release);
     memory_bytes_.fetch_add(sizeof(Page), std::memory_order_relaxed);
   }
@@ -55,8 +47,8 @@ void RuleRegistry::Collect(size_t most) {
     if (collect_next_ >= ids_.size()) collect_next_ = 0;
     const uint32_t id = ids_[collect_next_];
     Entry* entry = Find(id);
-    // An operation that names the rule holds it, through its snapshot of the limits, so nobody can
-    // come to need it again.
+    // Operations hold the rules that they name, through their snapshot of the limits. So a rule
+    // that only the registry holds is not needed again.
     if (entry->rule.use_count() > 1 || entry->buckets.load(std::memory_order_acquire) > 0) {
       ++collect_next_;
       continue;

@@ -1,7 +1,7 @@
-// RuleRegistry: the rules that a store's buckets were computed by, found by id without a lock.
+// RuleRegistry: finds the rules of a store's buckets by id, without a lock.
 //
-// A rule is kept while a bucket of it exists, or anybody else holds it; Collect frees the rest, so
-// that a service whose limits change every minute does not grow.
+// A rule is kept while a bucket of it exists or another owner holds it. Collect frees the others,
+// so that a service whose limits change every minute does not grow.
 #ifndef SLUICE_SERVER_STORE_MEMORY_RULE_REGISTRY_H_
 #define SLUICE_SERVER_STORE_MEMORY_RULE_REGISTRY_H_
 
@@ -25,24 +25,24 @@ class RuleRegistry {
     std::atomic<uint64_t> buckets{0};
   };
 
-  // Entries that Collect unlinks are retired in `epochs` as `kind`, and then given to Free.
+  // Entries that Collect unlinks are retired in `epochs` as `kind`; pass them to Free then.
   RuleRegistry(EpochDomain& epochs, uint8_t kind) : epochs_(epochs), kind_(kind) {}
   ~RuleRegistry();
   RuleRegistry(const RuleRegistry&) = delete;
   RuleRegistry& operator=(const RuleRegistry&) = delete;
 
-  // Does nothing if the id is there.
+  // Does nothing if the id is registered.
   void Add(std::shared_ptr<const Rule> rule);
 
-  // Null if it is not there (any more). Valid while the caller is in a guard of `epochs`, or knows
-  // of a bucket that is counted, or holds the rule.
+  // Null if the rule is not registered (any more). Valid while the caller is in a guard of
+  // `epochs`, or a bucket of the rule is counted, or the caller holds the rule.
   Entry* Find(uint32_t id) const {
     const Page* page = pages_[id >> kPageBits].load(std::memory_order_acquire);
     return page == nullptr ? nullptr
                            : page->entries[id & (kPageEntries - 1)].load(std::memory_order_acquire);
   }
 
-  // Looks at a few rules, in turn, and forgets those that nobody needs.
+  // Looks at up to `most` rules, in turn, and forgets the ones that are not needed.
   void Collect(size_t most);
 
   static void Free(uint64_t retired) { delete reinterpret_cast<Entry*>(retired); }
@@ -58,12 +58,13 @@ class RuleRegistry {
     std::atomic<Entry*> entries[kPageEntries] = {};
   };
 
-  // 8 MiB of address space of which only what is used is ever touched.
+  // 8 MiB of address space; only pages that are used take memory.
   struct Pages {
+    static constexpr size_t kBytes = kPages * sizeof(std::atomic<Page*>);
     Pages();
     ~Pages();
     std::atomic<Page*>& operator[](size_t i) const { return pages[i]; }
-    std::atomic<Page*>* pages;
+    std::atomic<Page*>* const pages;
   };
 
   EpochDomain& epochs_;

@@ -1,0 +1,269 @@
+// Decides an acquisition, a refund or a move on buckets that are open: locked in the memory store,
+// read from Redis in the Redis store. Both stores use this code and no other, so they decide alike.
+//
+// All buckets are decided at one moment, and all or none of them change. An open bucket is a copy
+// or is locked, so nothing is in force until the store has written the buckets back. Shadow limits
+// never deny: they are charged when they fit, and only report that they do not.
+//
+// The bucket is a template parameter, so that a decision costs no virtual call. REQUIRES
+// everywhere: buckets[i] is the bucket of charges[i] under the parameters of its rule, and its
+// bookings up to now_ns are folded (BucketState::Fold). Thread-safe as far as the buckets are.
+#ifndef SLUICE_SERVER_STORE_DECIDE_H_
+#define SLUICE_SERVER_STORE_DECIDE_H_
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "common/bounds.h"
+#include "server/algorithm/calendar/calendar.h"
+#include "server/algorithm/level.h"
+#include "server/store/store.h"
+
+namespace sluice::store {
+
+// What the store must offer of an open bucket. The functions of the same names in
+// algorithm::BucketState say what they do.
+template <typename Bucket>
+concept OpenForDecision = requires(Bucket& bucket, const Bucket& view, uint64_t number,
+                                   int64_t now_ns, algorithm::Booking booking) {
+  // There is no bucket and no room for one: OverflowPolicy decides.
+  { view.missing() } -> std::same_as<bool>;
+  { view.CanTake(number, now_ns, number) } -> std::same_as<bool>;
+  { bucket.Take(number, now_ns, number, number) };
+  { view.EarliestNs(number, now_ns, number, now_ns) } -> std::same_as<int64_t>;
+  { view.LevelAt(now_ns) } -> std::same_as<algorithm::Level>;
+  { bucket.Refund(number, now_ns) } -> std::same_as<std::optional<uint64_t>>;
+  { bucket.Book(booking, now_ns) };
+  { bucket.CancelBooking(now_ns, number) } -> std::same_as<bool>;
+  { view.FindBooking(now_ns, number, &booking, &now_ns) } -> std::same_as<bool>;
+  { view.bookings() } -> std::same_as<size_t>;
+  // A bound on bookings is reached.
+  { view.BookingsFull() } -> std::same_as<bool>;
+  { view.NextGrantTimeNs() } -> std::same_as<int64_t>;
+  { view.LastGrantTimeNs() } -> std::same_as<int64_t>;
+};
+
+// The retry hint where it is not known when there will be room.
+inline constexpr int64_t kOverflowRetryNs = 100'000'000;
+
+// The charges that can deny: those of limits that are not in shadow mode, on buckets that exist.
+// `bucket_of(i)` is the bucket of charges[i]. `set`: see algorithm::Booking::set.
+template <typename BucketOf>
+class EnforcedCharges {
+ public:
+  EnforcedCharges(absl::Span<const Charge> charges, BucketOf bucket_of, int64_t now_ns,
+                  uint64_t set)
+      : charges_(charges),
+        bucket_of_(bucket_of),
+        now_ns_(now_ns),
+        set_(set),
+        after_all_ns_(now_ns) {
+    for (size_t i = 0; i < charges.size(); ++i) {
+      const auto& bucket = bucket_of_(i);
+      if (charges[i].rule->shadow || bucket.missing()) continue;
+      indexes_[size_++] = i;
+      if (bucket.bookings() == 0) continue;
+      after_all_ns_ = std::max(after_all_ns_, bucket.LastGrantTimeNs());
+    }
+  }
+
+  absl::Span<const size_t> indexes() const { return {indexes_.data(), size_}; }
+
+  // The first moment from from_ns on at which charge i fits, whether it is enforced or not.
+  int64_t EarliestNs(size_t i, int64_t from_ns) const {
+    return bucket_of_(i).EarliestNs(charges_[i].permits, now_ns_, set_, from_ns);
+  }
+  // The first moment from from_ns on at which all enforced charges fit.
+  int64_t JointGrantTimeNs(int64_t from_ns) const {
+    return algorithm::JointGrantTimeNs(
+        size_, from_ns, after_all_ns_,
+        [this](size_t e, int64_t not_before_ns) { return EarliestNs(indexes_[e], not_before_ns); });
+  }
+
+ private:
+  const absl::Span<const Charge> charges_;
+  const BucketOf bucket_of_;
+  const int64_t now_ns_;
+  const uint64_t set_;
+  std::array<size_t, common::bounds::kMaxCharges> indexes_;
+  size_t size_ = 0;
+  int64_t after_all_ns_;  // no bucket has a later booking
+};
+
+// Books an acquisition that cannot be granted now, if it fits within max_wait_ns; else writes when
+// it would fit. Returns whether it was booked.
+template <OpenForDecision Bucket>
+bool Reserve(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns, uint64_t set,
+             absl::FunctionRef<uint64_t()> new_receipt) {
+  const absl::Span<const Charge> charges = acquisition->charges;
+  ChargeResult* const results = acquisition->results;
+  const EnforcedCharges enforced(
+      charges, [&](size_t i) -> const Bucket& { return buckets[i]; }, now_ns, set);
+  const int64_t grant_time_ns = enforced.JointGrantTimeNs(now_ns);
+  const bool never = grant_time_ns == algorithm::kNeverNs;
+  const int64_t wait_ns = never ? grant_time_ns : std::max<int64_t>(grant_time_ns - now_ns, 0);
+  if (wait_ns > acquisition->max_wait_ns) {
+    acquisition->retry_after_ns = never ? wait_ns : wait_ns - acquisition->max_wait_ns;
+    if (acquisition->max_wait_ns == 0) return false;
+    // Report only charges that would miss the deadline alone, unless there are none.
+    const int64_t until_ns = now_ns + acquisition->max_wait_ns;
+    std::array<bool, common::bounds::kMaxCharges> late = {};
+    bool any = false;
+    for (const size_t i : enforced.indexes()) {
+      any |= late[i] = enforced.EarliestNs(i, now_ns) > until_ns;
+    }
+    for (const size_t i : enforced.indexes()) {
+      if (any) results[i].reason = late[i] ? Reason::kNotEnough : Reason::kNone;
+    }
+    return false;
+  }
+
+  bool full = false;
+  for (const size_t i : enforced.indexes()) {
+    results[i].reason = buckets[i].BookingsFull() ? Reason::kWaitingBound : Reason::kNone;
+    if (results[i].reason == Reason::kNone) continue;
+    full = true;
+    // There is room in this bucket at its next grant time; for other bounds that is not known.
+    const int64_t next_ns = buckets[i].bookings() != 0 ? buckets[i].NextGrantTimeNs() - now_ns : 0;
+    acquisition->retry_after_ns =
+        std::max(acquisition->retry_after_ns, next_ns > 0 ? next_ns : kOverflowRetryNs);
+  }
+  if (full) return false;
+
+  acquisition->wait_ns = wait_ns;
+  acquisition->receipt_id = new_receipt();
+  for (size_t i = 0; i < charges.size(); ++i) {
+    if (buckets[i].missing()) continue;
+    results[i].reason = Reason::kNone;
+    if (charges[i].rule->shadow &&
+        (enforced.EarliestNs(i, grant_time_ns) != grant_time_ns || buckets[i].BookingsFull())) {
+      results[i].reason = Reason::kShadowDenied;
+      continue;
+    }
+    buckets[i].Book({grant_time_ns, charges[i].permits, acquisition->receipt_id, set}, now_ns);
+  }
+  return true;
+}
+
+// Decides and carries out one acquisition. Writes all its results but the outcome, and returns
+// that: kGranted or kDenied. `new_receipt` is called at most once. `overflow` decides charges whose
+// buckets are missing.
+template <OpenForDecision Bucket>
+Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns, uint64_t set,
+               absl::FunctionRef<uint64_t()> new_receipt,
+               OverflowPolicy overflow = OverflowPolicy::kDeny) {
+  const absl::Span<const Charge> charges = acquisition->charges;
+  acquisition->source = Source::kStore;
+  acquisition->wait_ns = 0;
+  acquisition->retry_after_ns = 0;
+  acquisition->receipt_id = 0;
+  acquisition->now_ns = now_ns;
+  bool granted = true;
+  bool room = true;
+  std::array<bool, common::bounds::kMaxCharges> fits = {};
+  for (size_t i = 0; i < charges.size(); ++i) {
+    const bool shadow = charges[i].rule->shadow;
+    Reason& reason = acquisition->results[i].reason;
+    reason = Reason::kNone;
+    if (buckets[i].missing()) {
+      if (overflow == OverflowPolicy::kAllow) {
+        acquisition->source = Source::kOverflow;
+      } else if (shadow) {
+        reason = Reason::kShadowDenied;
+      } else {
+        reason = Reason::kOverflow;
+        acquisition->source = Source::kOverflow;
+        acquisition->retry_after_ns = kOverflowRetryNs;
+        granted = room = false;
+      }
+      continue;
+    }
+    fits[i] = buckets[i].CanTake(charges[i].permits, now_ns, set);
+    if (fits[i]) continue;
+    reason = shadow ? Reason::kShadowDenied : Reason::kNotEnough;
+    granted &= shadow;
+  }
+  const bool reserved = !granted && room && Reserve(acquisition, buckets, now_ns, set, new_receipt);
+  if (granted && acquisition->want_receipt) acquisition->receipt_id = new_receipt();
+  for (size_t i = 0; i < charges.size(); ++i) {
+    if (granted && fits[i]) {
+      buckets[i].Take(charges[i].permits, now_ns, acquisition->receipt_id, set);
+    }
+    acquisition->results[i].level = buckets[i].LevelAt(now_ns);
+  }
+  return granted || reserved ? Outcome::kGranted : Outcome::kDenied;
+}
+
+// Gives back what the receipt is worth, and writes how much. Returns whether the receipt was open
+// in any of the buckets.
+template <OpenForDecision Bucket>
+bool Refund(const RefundOperation& operation, absl::Span<Bucket> buckets, int64_t now_ns) {
+  bool open = false;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    operation.refunded[i] = 0;
+    if (buckets[i].missing()) continue;
+    // The grant time is the same in all buckets, so it is ahead in all or in none.
+    if (operation.grant_time_ns > now_ns) {
+      if (!buckets[i].CancelBooking(operation.grant_time_ns, operation.receipt_id)) continue;
+      operation.refunded[i] = operation.charges[i].permits;
+      open = true;
+    } else if (const std::optional<uint64_t> given =
+                   buckets[i].Refund(operation.receipt_id, now_ns);
+               given.has_value()) {
+      operation.refunded[i] = *given;
+      open = true;
+    }
+  }
+  return open;
+}
+
+// Moves the booking at *booked_ns to the earliest moment at which it fits, but not before the
+// bookings of its set that precede it, and writes its new grant time.
+template <OpenForDecision Bucket>
+MoveOutcome Move(uint64_t receipt_id, absl::Span<const Charge> charges, absl::Span<Bucket> buckets,
+                 int64_t now_ns, int64_t* booked_ns) {
+  algorithm::Booking booking;
+  std::array<bool, common::bounds::kMaxCharges> booked = {};
+  bool any = false;
+  // At now_ns it would be a take, not a booking.
+  int64_t from_ns = now_ns + 1;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].missing()) continue;
+    int64_t previous_ns = 0;
+    booked[i] = buckets[i].FindBooking(*booked_ns, receipt_id, &booking, &previous_ns);
+    any |= booked[i];
+    if (booked[i]) from_ns = std::max(from_ns, previous_ns);
+  }
+  if (!any) return MoveOutcome::kGone;
+  // from_ns keeps the order of the set, so the search need not.
+  const EnforcedCharges enforced(
+      charges, [&](size_t i) -> const Bucket& { return buckets[i]; }, now_ns, /*set=*/0);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (booked[i]) buckets[i].CancelBooking(*booked_ns, receipt_id);
+  }
+  const int64_t grant_time_ns = enforced.JointGrantTimeNs(from_ns);
+  // If a lowered limit leaves no earlier place, keep the booking where it is.
+  const bool moved = grant_time_ns < *booked_ns;
+  booking.grant_time_ns = moved ? grant_time_ns : *booked_ns;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!booked[i]) continue;
+    if (charges[i].rule->shadow && moved &&
+        enforced.EarliestNs(i, booking.grant_time_ns) != booking.grant_time_ns) {
+      continue;
+    }
+    booking.permits = charges[i].permits;
+    buckets[i].Book(booking, now_ns);
+  }
+  *booked_ns = booking.grant_time_ns;
+  return moved ? MoveOutcome::kMoved : MoveOutcome::kStays;
+}
+
+}  // namespace sluice::store
+
+#endif  // SLUICE_SERVER_STORE_DECIDE_H_

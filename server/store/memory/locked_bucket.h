@@ -1,0 +1,184 @@
+// LockedBucket: one bucket of an operation that holds its buckets locked, from the search for it
+// until it is unlocked. Private to the memory store.
+//
+// It has the functions that decide.h asks for. They change the word that the record is to get and
+// the state that the word may point to; other threads see that when Unlock has written the word.
+// Not thread-safe. Moments are of common::Clock::NowNs().
+#ifndef SLUICE_SERVER_STORE_MEMORY_LOCKED_BUCKET_H_
+#define SLUICE_SERVER_STORE_MEMORY_LOCKED_BUCKET_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/functional/function_ref.h"
+#include "common/bounds.h"
+#include "server/algorithm/bucket_state.h"
+#include "server/algorithm/token_bucket.h"
+#include "server/store/memory/bucket_index.h"
+#include "server/store/memory/record.h"
+#include "server/store/store.h"
+
+namespace sluice::store::memory {
+
+// The level of a bucket that does not exist.
+inline BucketLevel FullLevel(const algorithm::Parameters& parameters, algorithm::Moment at) {
+  if (parameters.kind == algorithm::Kind::kTokenBucket) {
+    return algorithm::LevelAt(parameters.token_bucket, 0, at.now_ns);
+  }
+  return algorithm::BucketState(parameters).LevelAt(parameters, at);
+}
+
+class LockedBucket {
+ public:
+  // Locks nothing yet.
+  LockedBucket(BucketIndex& index, const Rule& rule, std::string_view key)
+      : index_(&index), rule_(&rule), key_(key), hash_(index.Hash(rule, key)) {}
+
+  const Rule& rule() const { return *rule_; }
+  std::string_view key() const { return key_; }
+  uint64_t hash() const { return hash_; }
+  Record* record() const { return record_; }
+  void set_record(Record* record) { record_ = record; }
+  // There is no bucket: none was found, or there was no room for one.
+  bool missing() const { return record_ == nullptr; }
+
+  // False: the record is dead. REQUIRES: !missing().
+  bool Lock() { return record_->Lock(&word_, index_->lock_yields()); }
+  // Locks no more, with nothing changed.
+  void Abandon() {
+    if (!missing()) record_->Unlock(word_);
+  }
+
+  // Decisions are not dated before this moment; see BucketIndex::NotBefore.
+  int64_t NotBeforeNs() const {
+    const int64_t of_index_ns = index_->NotBefore(hash_);
+    return bookings() == 0 ? of_index_ns : std::max(of_index_ns, state().NotBeforeNs());
+  }
+  // To be called first, with the moment of the operation. Turns bookings up to it into takes.
+  void Open(algorithm::Moment at) {
+    wall_ahead_ns_ = at.wall_ns - at.now_ns;
+    if (parameters().kind != algorithm::Kind::kTokenBucket) index_->SetNotBefore(hash_, at.now_ns);
+    if (bookings() == 0) return;
+    // Counted again at once: the bounds on all bookings are looked at while it is locked.
+    index_->CountState(state(), *rule_, -1);
+    receipts_evicted_ += state().Fold(parameters(), at);
+    index_->CountState(state(), *rule_, +1);
+  }
+  // Publishes what the bucket has become. A token bucket of which there is no more to keep than its
+  // TAT becomes a plain word again. Returns how many receipts were closed for newer ones.
+  size_t Unlock(int64_t now_ns) {
+    if (missing()) return 0;
+    if (!Record::IsPlain(word_)) {
+      if (state().kind() == algorithm::Kind::kTokenBucket && state().bookings() == 0) {
+        algorithm::BucketState& state = ToChange();
+        state.CloseWorthless(parameters(), At(now_ns));
+        if (state.IsPlainTokenBucket()) {
+          word_ = Record::WordOf(state.tat());
+          delete &state;
+          counted_ = true;
+        }
+      }
+      if (!counted_) index_->CountState(state(), *rule_, +1);
+    }
+    record_->Unlock(word_);
+    return receipts_evicted_;
+  }
+
+  bool CanTake(uint64_t permits, int64_t now_ns, uint64_t set) const {
+    if (!Record::IsPlain(word_)) return state().CanTake(parameters(), permits, At(now_ns), set);
+    uint64_t tat = Record::TatOf(word_);
+    return algorithm::TryTake(token(), permits, algorithm::ToTicks(token(), now_ns), &tat);
+  }
+  void Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uint64_t set) {
+    if (Record::IsPlain(word_) && receipt_id == 0) {
+      uint64_t tat = Record::TatOf(word_);
+      algorithm::TryTake(token(), permits, algorithm::ToTicks(token(), now_ns), &tat);
+      word_ = Record::WordOf(tat);
+      return;
+    }
+    bool evicted = false;
+    ToChange().TryTake(parameters(), permits, At(now_ns), receipt_id, &evicted, set);
+    if (evicted) ++receipts_evicted_;
+  }
+  int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns) const {
+    if (!Record::IsPlain(word_)) {
+      return state().EarliestNs(parameters(), permits, At(now_ns), set, from_ns);
+    }
+    return algorithm::EarliestNs(token(), permits, Record::TatOf(word_), std::max(now_ns, from_ns));
+  }
+  algorithm::Level LevelAt(int64_t now_ns) const {
+    if (missing()) return FullLevel(parameters(), At(now_ns));
+    if (!Record::IsPlain(word_)) return state().LevelAt(parameters(), At(now_ns));
+    return algorithm::LevelAt(token(), Record::TatOf(word_), now_ns);
+  }
+  std::optional<uint64_t> Refund(uint64_t receipt_id, int64_t now_ns) {
+    if (Record::IsPlain(word_)) return std::nullopt;
+    return ToChange().Refund(parameters(), receipt_id, At(now_ns));
+  }
+  void Book(const algorithm::Booking& booking, int64_t now_ns) {
+    ToChange().Book(parameters(), booking, At(now_ns));
+  }
+  bool CancelBooking(int64_t grant_time_ns, uint64_t id) {
+    return bookings() != 0 && ToChange().CancelBooking(parameters(), grant_time_ns, id);
+  }
+  bool FindBooking(int64_t grant_time_ns, uint64_t id, algorithm::Booking* booking,
+                   int64_t* previous_ns) const {
+    return bookings() != 0 && state().FindBooking(grant_time_ns, id, booking, previous_ns);
+  }
+  void ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const {
+    if (bookings() != 0) state().ForEachBooking(visit);
+  }
+  void Reset(int64_t now_ns) {
+    if (Record::IsPlain(word_)) {
+      word_ = Record::WordOf(algorithm::ToTicks(token(), now_ns));
+    } else {
+      ToChange().Reset(parameters(), At(now_ns));
+    }
+  }
+
+  size_t bookings() const { return missing() || Record::IsPlain(word_) ? 0 : state().bookings(); }
+  // Of this bucket, its limit or the store.
+  bool BookingsFull() const {
+    return bookings() >= common::bounds::kMaxBookingsPerBucket ||
+           index_->bookings_of_limit(*rule_) >= common::bounds::kMaxBookingsPerLimit ||
+           index_->bookings() >= common::bounds::kMaxBookings;
+  }
+  // REQUIRES: bookings() != 0.
+  int64_t NextGrantTimeNs() const { return state().NextGrantTimeNs(); }
+  int64_t LastGrantTimeNs() const { return state().LastGrantTimeNs(); }
+
+ private:
+  const algorithm::Parameters& parameters() const { return rule_->parameters; }
+  const algorithm::TokenBucket& token() const { return rule_->parameters.token_bucket; }
+  algorithm::Moment At(int64_t now_ns) const { return {now_ns, now_ns + wall_ahead_ns_}; }
+  // REQUIRES: the word is not plain.
+  algorithm::BucketState& state() const { return *Record::StateOf(word_); }
+  // The state, made of a plain word if need be. Not counted in the index until Unlock.
+  algorithm::BucketState& ToChange() {
+    if (Record::IsPlain(word_)) {
+      word_ = Record::WordOf(
+          new algorithm::BucketState(algorithm::BucketState::FromTat(Record::TatOf(word_))));
+    } else if (counted_) {
+      index_->CountState(state(), *rule_, -1);
+    }
+    counted_ = false;
+    return state();
+  }
+
+  BucketIndex* index_;
+  const Rule* rule_;
+  std::string_view key_;
+  uint64_t hash_;
+  Record* record_ = nullptr;
+  uint64_t word_ = Record::kPlain;  // as it was locked, then as it is to become
+  int64_t wall_ahead_ns_ = 0;       // wall clock minus NowNs(); read for fixed_window only
+  size_t receipts_evicted_ = 0;
+  bool counted_ = true;  // what the word points to is counted in the index
+};
+
+}  // namespace sluice::store::memory
+
+#endif  // SLUICE_SERVER_STORE_MEMORY_LOCKED_BUCKET_H_
