@@ -212,7 +212,8 @@ std::optional<uint64_t> BucketState::RefundPast(const Parameters& parameters, ui
   return std::nullopt;
 }
 
-void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Moment at) {
+void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Moment at,
+                              int64_t moved_ns) {
   if (from == to) return;
   CloseWorthless(from, at);
   if (from.kind == to.kind) {
@@ -231,7 +232,7 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
         } else {
           token_receipts_.Scale(parameters.unit_ticks, old_parameters.unit_ticks, lacking);
         }
-        return;
+        break;
       }
       case Kind::kSlidingLog: {
         auto& log = std::get<SlidingLogState>(state_);
@@ -239,7 +240,7 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
         counted_receipts_.Convert([&](uint64_t when) {
           return SlidingLogState::ConvertQuantum(from.sliding_log, to.sliding_log, when);
         });
-        return;
+        break;
       }
       case Kind::kSlidingWindow: {
         auto& window = std::get<SlidingWindowState>(state_);
@@ -249,14 +250,15 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
           return SlidingWindowState::ConvertIndex(from.sliding_window, to.sliding_window, when,
                                                   now_ns);
         });
-        return;
+        break;
       }
       case Kind::kFixedWindow: {
         auto& window = std::get<FixedWindowState>(state_);
         window = window.ConvertTo(from.fixed_window, to.fixed_window, at);
-        return;
+        break;
       }
     }
+    CloseWorthless(to, at);
     return;
   }
 
@@ -283,6 +285,7 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
                     from.fixed_window.rate.permits);
       break;
   }
+  at = {at.now_ns + moved_ns, at.wall_ns + moved_ns};
   // Permits of another algorithm come back at other times: their receipts are closed.
   state_ = BucketState(to).state_;
   token_receipts_.Clear();

@@ -102,7 +102,9 @@ class BucketState {
 
   // Carry-over: the same bucket under other parameters, also of another algorithm. See
   // carry_over.h. What is booked stands.
-  void Convert(const Parameters& from, const Parameters& to, Moment at);
+  // `moved_ns` is added to all moments: a store may count token buckets and windows from different
+  // origins. REQUIRES: moved_ns is 0, or the algorithms differ.
+  void Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns = 0);
 
   size_t open_receipts() const { return token_receipts_.size() + counted_receipts_.size(); }
 
@@ -138,7 +140,7 @@ class BucketState {
   Level LevelOfPastAt(const Parameters& parameters, Moment at) const;
   std::optional<uint64_t> RefundPast(const Parameters& parameters, uint64_t receipt_id, Moment at,
                                      uint64_t* when);
-  void ConvertPast(const Parameters& from, const Parameters& to, Moment at);
+  void ConvertPast(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns);
   // A take that was granted when it was booked; closes an older receipt if need be.
   bool TakeBooked(const Parameters& parameters, const Booking& booking, Moment at);
   void NewCalendar(const Parameters& parameters, Moment at);

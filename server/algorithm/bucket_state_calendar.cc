@@ -438,26 +438,34 @@ int64_t BucketState::LastGrantTimeNs() const {
                                         : calendar_->windows()->last_grant_time_ns();
 }
 
-void BucketState::Convert(const Parameters& from, const Parameters& to, Moment at) {
+void BucketState::Convert(const Parameters& from, const Parameters& to, Moment at,
+                          int64_t moved_ns) {
   if (from == to) return;
   if (calendar_ == nullptr) {
-    ConvertPast(from, to, at);
+    ConvertPast(from, to, at, moved_ns);
     return;
   }
   Fold(from, at);
-  ConvertPast(from, to, at);
+  ConvertPast(from, to, at, moved_ns);
   if (calendar_ == nullptr) return;
   at = calendar_->NotBefore(at);
+  at = {at.now_ns + moved_ns, at.wall_ns + moved_ns};
   const bool both_tokens = from.kind == Kind::kTokenBucket && to.kind == Kind::kTokenBucket;
   const bool both_count = from.kind != Kind::kTokenBucket && to.kind != Kind::kTokenBucket;
   if (!both_tokens && !both_count) {
     const std::unique_ptr<Calendar, DeleteCalendar> old = std::move(calendar_);
     NewCalendar(to, at);
     if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-      old->windows()->ForEach([&](const Booking& b) { tokens->Insert(to.token_bucket, b); });
+      old->windows()->ForEach([&](Booking booking) {
+        booking.grant_time_ns += moved_ns;
+        tokens->Insert(to.token_bucket, booking);
+      });
     } else {
       WindowCalendar* const windows = calendar_->windows();
-      old->tokens()->ForEach([&](const Booking& b) { windows->Append(b); });
+      old->tokens()->ForEach([&](Booking booking) {
+        booking.grant_time_ns += moved_ns;
+        windows->Append(booking);
+      });
     }
   }
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {

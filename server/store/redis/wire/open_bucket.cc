@@ -35,79 +35,6 @@ int64_t PeriodNs(const Parameters& parameters) {
   return 0;
 }
 
-// The past, as scripts know it, and back. Of a token bucket's image the origin is now.
-BucketImage ImageOf(const StoredBucket& stored, bool used) {
-  BucketImage image;
-  const Parameters& parameters = stored.parameters;
-  const auto quantum = [&](int64_t at_ns) {
-    return static_cast<uint64_t>(at_ns / parameters.sliding_log.quantum_ns);
-  };
-  image.tat = stored.lacking_ticks;
-  image.seen_ns = stored.seen_ns;
-  for (const StoredBucket::Run& run : stored.runs) {
-    image.counts.push_back({quantum(run.at_ns), run.permits});
-  }
-  image.last = stored.last;
-  for (const auto& [index, permits] : stored.counts) image.counts.push_back({index, permits});
-  image.used = used;
-  image.index = stored.index;
-  image.opened_ns = stored.opened_ns;
-  image.ends_ns = stored.ends_ns;
-  image.count = stored.count;
-  image.serial = stored.serial;
-  for (const StoredBucket::Receipt& receipt : stored.receipts) {
-    uint64_t id = 0;
-    if (!absl::SimpleAtoi(receipt.id, &id)) continue;
-    const uint64_t when = parameters.kind == Kind::kSlidingLog
-                              ? quantum(static_cast<int64_t>(receipt.cost_or_when))
-                              : receipt.cost_or_when;
-    image.receipts.push_back({id, when, receipt.shortfall_or_permits});
-  }
-  return image;
-}
-
-StoredBucket StoredOf(const Parameters& parameters, const BucketImage& image, int64_t origin_ns,
-                      int64_t now_ns) {
-  StoredBucket stored;
-  stored.parameters = parameters;
-  const auto at_ns = [&](uint64_t quantum) {
-    return static_cast<int64_t>(quantum) * parameters.sliding_log.quantum_ns;
-  };
-  switch (parameters.kind) {
-    case Kind::kTokenBucket:
-      stored.lacking_ticks = algorithm::ShortfallTicks(
-          image.tat, algorithm::ToTicks(parameters.token_bucket, now_ns - origin_ns));
-      break;
-    case Kind::kSlidingLog:
-      stored.seen_ns = image.seen_ns;
-      for (const auto& [when, permits] : image.counts) {
-        stored.runs.push_back({at_ns(when), permits});
-      }
-      break;
-    case Kind::kSlidingWindow:
-      stored.last = image.last;
-      for (const auto& [when, permits] : image.counts) stored.counts.push_back({when, permits});
-      break;
-    case Kind::kFixedWindow:
-      stored.index = image.index;
-      stored.opened_ns = image.opened_ns;
-      stored.ends_ns = image.ends_ns;
-      stored.count = image.count;
-      stored.serial = image.serial;
-      break;
-  }
-  const size_t closed =
-      image.receipts.size() - std::min(image.receipts.size(), kMaxReceiptsInRedis);
-  for (size_t i = closed; i < image.receipts.size(); ++i) {
-    const BucketImage::Receipt& receipt = image.receipts[i];
-    const uint64_t when = parameters.kind == Kind::kSlidingLog
-                              ? static_cast<uint64_t>(at_ns(receipt.cost_or_when))
-                              : receipt.cost_or_when;
-    stored.receipts.push_back({absl::StrCat(receipt.id), when, receipt.shortfall_or_permits});
-  }
-  return stored;
-}
-
 }  // namespace
 
 Parameters Countable(const Parameters& parameters) {
@@ -138,8 +65,7 @@ absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::s
   if (!IsBooked(state)) {
     absl::StatusOr<StoredBucket> stored = ParseBucket(state, runs, receipts, now_ns);
     if (!stored.ok()) return stored.status();
-    OpenBucket bucket(stored->parameters,
-                      BucketState::FromImage(stored->parameters, ImageOf(*stored, true)),
+    OpenBucket bucket(stored->parameters, BucketState::FromImage(stored->parameters, stored->image),
                       stored->parameters.kind == Kind::kTokenBucket ? now_ns : 0);
     bucket.writer_ = std::move(stored->writer);
     bucket.exists_ = true;
@@ -158,28 +84,16 @@ absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::s
 }
 
 void OpenBucket::Convert(const Parameters& to, int64_t now_ns) {
-  const Parameters countable = Countable(to);
   now_ns = std::max(now_ns, NotBeforeNs());
   Fold(now_ns);
   changed_ = true;
   named_ = to;
-  if (countable.kind == parameters_.kind) {
-    state_.Convert(parameters_, countable, At(now_ns));
-    parameters_ = countable;
-    return;
+  const Parameters countable = Countable(to);
+  int64_t origin_ns = origin_ns_;
+  if (countable.kind != parameters_.kind) {
+    origin_ns = countable.kind == Kind::kTokenBucket ? now_ns : 0;
   }
-  // The time lines differ: the past as scripts know it, and what is booked by its moments.
-  const BucketImage old = state_.ToImage();
-  const StoredBucket converted =
-      redis::Convert(StoredOf(parameters_, old, origin_ns_, now_ns), countable, now_ns);
-  BucketImage image = ImageOf(converted, converted.count != 0);
-  const int64_t origin_ns = countable.kind == Kind::kTokenBucket ? now_ns : 0;
-  image.latest_ns = now_ns - origin_ns;
-  for (Booking booking : old.bookings) {
-    booking.grant_time_ns += origin_ns_ - origin_ns;
-    image.bookings.push_back(booking);
-  }
-  state_ = BucketState::FromImage(countable, image);
+  state_.Convert(parameters_, countable, At(now_ns), origin_ns_ - origin_ns);
   origin_ns_ = origin_ns;
   parameters_ = countable;
 }
@@ -233,14 +147,14 @@ void OpenBucket::Book(const Booking& booking, int64_t now_ns) {
   changed_ = true;
 }
 
-bool OpenBucket::Cancel(int64_t grant_time_ns, uint64_t id) {
+bool OpenBucket::CancelBooking(int64_t grant_time_ns, uint64_t id) {
   if (!state_.CancelBooking(parameters_, grant_time_ns - origin_ns_, id)) return false;
   changed_ = true;
   return true;
 }
 
-bool OpenBucket::Find(int64_t grant_time_ns, uint64_t id, Booking* booking,
-                      int64_t* previous_ns) const {
+bool OpenBucket::FindBooking(int64_t grant_time_ns, uint64_t id, Booking* booking,
+                             int64_t* previous_ns) const {
   if (!state_.FindBooking(grant_time_ns - origin_ns_, id, booking, previous_ns)) return false;
   booking->grant_time_ns += origin_ns_;
   if (*previous_ns != std::numeric_limits<int64_t>::min()) *previous_ns += origin_ns_;
@@ -283,10 +197,16 @@ int64_t OpenBucket::LastGrantTimeNs() const { return Absolute(state_.LastGrantTi
 
 std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string_view version,
                                             int64_t now_ns) const {
-  const BucketImage image = state_.ToImage();
+  BucketImage image = state_.ToImage();
   if (image.bookings.empty()) {
+    const bool full = state_.LevelAt(parameters_, At(now_ns)).reset_after_ns == 0;
+    if (parameters_.kind == Kind::kTokenBucket) {
+      image.tat = algorithm::ShortfallTicks(
+          image.tat, algorithm::ToTicks(parameters_.token_bucket, now_ns - origin_ns_));
+    }
     std::vector<std::string> words =
-        FormatBucket(StoredOf(named_, image, origin_ns_, now_ns), writer, now_ns);
+        full ? FormatFullBucket()
+             : FormatBucket({named_, std::string(writer), std::move(image)}, now_ns);
     words.insert(words.begin() + 3, absl::StrCat(words.size() - 3));
     return words;
   }
@@ -296,6 +216,18 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
   return {absl::StrCat(ttl_ms),
           absl::StrCat(EncodeParameters(named_), " ", ToAbsl(writer), " @", ToAbsl(version)),
           EncodeBooked(parameters_, image, origin_ns_), "0"};
+}
+
+int64_t BeginAt(absl::Span<OpenBucket> buckets, int64_t now_ns) {
+  for (const OpenBucket& bucket : buckets) now_ns = std::max(now_ns, bucket.NotBeforeNs());
+  for (OpenBucket& bucket : buckets) bucket.Fold(now_ns);
+  return now_ns;
+}
+
+uint64_t LastBooking(absl::Span<const OpenBucket> buckets) {
+  uint64_t last = 0;
+  for (const OpenBucket& bucket : buckets) last = std::max(last, bucket.LastBookingId());
+  return last;
 }
 
 }  // namespace sluice::store::redis

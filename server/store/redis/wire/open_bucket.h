@@ -31,9 +31,6 @@ namespace sluice::store::redis {
 // Bookings of a bucket in Redis: all of them travel with each booking, a few bytes each.
 inline constexpr size_t kMaxBookingsInRedis = size_t{1} << 14;
 
-// Receipts that are kept of a bucket, as in scripts/buckets.lua.
-inline constexpr size_t kMaxReceiptsInRedis = 128;
-
 // The parameters as Redis counts them: a window's permits are cut to kMaxCounted.
 algorithm::Parameters Countable(const algorithm::Parameters& parameters);
 
@@ -70,13 +67,16 @@ class OpenBucket {
   void Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uint64_t set);
   int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns) const;
   void Book(const algorithm::Booking& booking, int64_t now_ns);
-  bool Cancel(int64_t grant_time_ns, uint64_t id);
-  bool Find(int64_t grant_time_ns, uint64_t id, algorithm::Booking* booking,
-            int64_t* previous_ns) const;
+  bool CancelBooking(int64_t grant_time_ns, uint64_t id);
+  bool FindBooking(int64_t grant_time_ns, uint64_t id, algorithm::Booking* booking,
+                   int64_t* previous_ns) const;
   std::optional<uint64_t> Refund(uint64_t receipt_id, int64_t now_ns);
   void Reset(int64_t now_ns);
   algorithm::Level LevelAt(int64_t now_ns) const;
   size_t bookings() const { return state_.bookings(); }
+  bool BookingsFull() const { return bookings() >= kMaxBookingsInRedis; }
+  // Redis has room for every bucket.
+  static constexpr bool missing() { return false; }
   // The greatest of their ids; 0: nothing is booked. Looks at each.
   uint64_t LastBookingId() const;
   // In the order of their moments.
@@ -120,6 +120,13 @@ class OpenBucket {
   bool exists_ = false;
   bool changed_ = false;
 };
+
+// The moment of a decision on buckets that were read at `now_ns` of the server's clock, which may
+// have been set back. Folds the bookings up to that moment.
+int64_t BeginAt(absl::Span<OpenBucket> buckets, int64_t now_ns);
+
+// The greatest id of a booking in any of the buckets; 0: there are no bookings.
+uint64_t LastBooking(absl::Span<const OpenBucket> buckets);
 
 // ---- Exposed for tests ----
 
