@@ -18,8 +18,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "server/store/decide.h"
 #include "server/store/memory/memory_store.h"
-#include "server/store/redis/commands/open_decisions.h"
 #include "server/store/redis/wire/open_bucket.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/differential/script_calls.h"
@@ -135,7 +135,7 @@ class Sides {
     bool open = false;
     Exchange(given.parties, [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
       operation.grant_time_ns = given.grant_time_ns;  // it may have been moved meanwhile
-      open = redis::Refund(operation, buckets, now_ns);
+      open = store::Refund(operation, buckets, now_ns);
     });
     const Refunded memory =
         ::sluice::testing::Refund(memory_, given.memory_id, charges, given.grant_time_ns);
@@ -151,7 +151,7 @@ class Sides {
     int64_t grant_time_ns;
     Exchange(given.parties, [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
       grant_time_ns = given.grant_time_ns;
-      outcome = redis::Move(given.redis_id, charges, buckets, now_ns, &grant_time_ns);
+      outcome = store::Move(given.redis_id, charges, buckets, now_ns, &grant_time_ns);
     });
     MoveOperationOf memory_move;
     memory_move.charges = charges;

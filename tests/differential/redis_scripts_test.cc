@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/store/redis/fencing/fence.h"
+#include "server/store/redis/wire/open_bucket.h"
 #include "server/store/redis/wire/packed_numbers.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/differential/script_calls.h"
@@ -205,10 +206,11 @@ void ConvertTo(Bucket& bucket, const Parameters& to, int64_t now_ns) {
   if (met.elements[0].integer == -1) {
     std::vector<std::string> runs;
     for (const RedisValue& run : met.elements[5].elements) runs.push_back(run.text);
-    auto stored = ParseBucket(met.elements[4].text, runs, met.elements[6].text, now_ns);
+    auto stored = OpenBucket::Read(to, met.elements[4].text, met.elements[6].text, runs, now_ns);
     if (!stored.ok()) RC_FAIL(std::string(stored.status().message()));
-    const StoredBucket converted = Convert(*stored, to, now_ns);
-    std::vector<std::string> formatted = FormatBucket(converted, "w.2", now_ns);
+    stored->Convert(to, now_ns);
+    std::vector<std::string> formatted = stored->Format("w.2", /*version=*/"", now_ns);
+    formatted.erase(formatted.begin() + 3);  // the number of runs
     // The server's own clock has nothing to do with the test's.
     formatted[0] = "3600000";
     formatted.insert(formatted.begin(), {met.elements[4].text, met.elements[6].text});

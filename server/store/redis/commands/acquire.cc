@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/redis/commands/open_decisions.h"
+#include "server/store/decide.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/shard/shard.h"
 #include "server/store/redis/wire/reply_numbers.h"
@@ -138,7 +138,7 @@ bool AcquireCommand::HandleRuns(const Reply& reply) {
       ChargeResult& result = acquisition.results[0];
       result.debited_before_ns = 0;
       // Seen from now: a bucket that is full again in so many ticks.
-      result.level = ToBucketLevel(algorithm::LevelAt(parameters, lacking, 0));
+      result.level = algorithm::LevelAt(parameters, lacking, 0);
       result.reason = fits          ? Reason::kNone
                       : rule.shadow ? Reason::kShadowDenied
                                     : Reason::kNotEnough;
@@ -198,7 +198,7 @@ bool AcquireCommand::HandleGeneral(const Reply& reply) {
       const Rule& rule = *line_.buckets[c].rule->rule;
       ChargeResult& result = caller.acquisition->results[c];
       result.debited_before_ns = 0;
-      result.level = ToBucketLevel(LevelOf(rule.parameters, report, now_ns, floor_us()));
+      result.level = LevelOf(rule.parameters, report, now_ns, floor_us());
       result.reason = fits          ? Reason::kNone
                       : rule.shadow ? Reason::kShadowDenied
                                     : Reason::kNotEnough;

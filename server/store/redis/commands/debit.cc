@@ -31,7 +31,7 @@ bool ReportCommand::Handle(const Reply& reply) {
   if (!numbers.Good()) return false;
   const algorithm::Parameters& parameters = bucket_[0].rule->rule->parameters;
   reported_.known = true;
-  reported_.level = ToBucketLevel(LevelOf(parameters, report, now_ns, floor_us()));
+  reported_.level = LevelOf(parameters, report, now_ns, floor_us());
   int64_t owed = -reported_.level.remaining;
   if (parameters.kind == algorithm::Kind::kTokenBucket) {
     owed -= static_cast<int64_t>(parameters.token_bucket.debt);
@@ -58,7 +58,7 @@ void ReportCommand::DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) {
   if (fits > 0 && !open[0].CanTake(fits, now_ns, /*set=*/0)) fits = 0;
   if (fits > 0) open[0].Take(fits, now_ns, /*receipt_id=*/0, /*set=*/0);
   reported_.over = call_.permits - fits;
-  reported_.level = ToBucketLevel(open[0].LevelAt(now_ns));
+  reported_.level = open[0].LevelAt(now_ns);
 }
 
 }  // namespace sluice::store::redis

@@ -1,6 +1,6 @@
 #include "server/store/redis/commands/move.h"
 
-#include "server/store/redis/commands/open_decisions.h"
+#include "server/store/decide.h"
 #include "server/store/redis/shard/shard.h"
 
 namespace sluice::store::redis {

@@ -33,8 +33,7 @@ bool QueryCommand::Handle(const Reply& reply) {
   const Report report = numbers.NextReport();
   if (!numbers.Good()) return false;
   item_->exists = exists;
-  item_->level =
-      ToBucketLevel(LevelOf(bucket_[0].rule->rule->parameters, report, now_ns, floor_us()));
+  item_->level = LevelOf(bucket_[0].rule->rule->parameters, report, now_ns, floor_us());
   Answered();
   return true;
 }
@@ -42,7 +41,7 @@ bool QueryCommand::Handle(const Reply& reply) {
 void QueryCommand::DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) {
   const OpenBucket& bucket = open[0];
   item_->exists = bucket.exists();
-  item_->level = ToBucketLevel(bucket.LevelAt(now_ns));
+  item_->level = bucket.LevelAt(now_ns);
   item_->waiting = bucket.bookings();
   if (item_->waiting != 0) {
     item_->next_grant_after_ns = std::max<int64_t>(bucket.NextGrantTimeNs() - now_ns, 0);

@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
-#include "server/store/redis/commands/rebook_open.h"
+#include "server/store/rebook.h"
 #include "server/store/redis/commands/script_command.h"
 #include "server/store/redis/shard/shard.h"
 #include "server/store/redis/wire/rule_entry.h"
@@ -68,13 +68,7 @@ class RebookCommand final : public ScriptCommand {
     Rebook(absl::MakeSpan(part_.items), open, now_ns);
   }
   void AnswerOpen() override {
-    for (const RebookItem& item : part_.items) {
-      Rebooking& asked = *item.asked;
-      asked.outcome = item.outcome;
-      asked.now_ns = now_ns_;
-      if (item.outcome == Rebooking::Outcome::kBooked) asked.grant_time_ns = item.grant_time_ns;
-      if (item.outcome == Rebooking::Outcome::kDenied) asked.retry_after_ns = item.retry_after_ns;
-    }
+    WriteOutcomes(part_.items, now_ns_);
     job_.Ended(part_.items, /*stale=*/false);
   }
 

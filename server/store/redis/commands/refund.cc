@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/redis/commands/open_decisions.h"
+#include "server/store/decide.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/shard/shard.h"
 #include "server/store/redis/wire/reply_numbers.h"

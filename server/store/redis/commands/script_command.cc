@@ -5,7 +5,6 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "server/store/redis/commands/open_decisions.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/shard/shard.h"
 #include "server/store/redis/wire/stored_bucket.h"

@@ -101,7 +101,7 @@ class LookCommand final : public ScriptCommand {
       numbers.Next();
       const Report report = numbers.NextReport();
       const algorithm::Parameters& parameters = buckets_[i].rule->rule->parameters;
-      looks[i] = {ToBucketLevel(LevelOf(parameters, report, now_ns, floor_us())),
+      looks[i] = {LevelOf(parameters, report, now_ns, floor_us()),
                   WaitNs(parameters, permits_[i], report, now_ns, floor_us()), true};
     }
     if (!numbers.Good()) return false;
@@ -114,7 +114,7 @@ class LookCommand final : public ScriptCommand {
     looks_.resize(open.size());
     for (size_t i = 0; i < open.size(); ++i) {
       const int64_t earliest_ns = open[i].EarliestNs(permits_[i], now_ns, /*set=*/0, now_ns);
-      looks_[i] = {ToBucketLevel(open[i].LevelAt(now_ns)),
+      looks_[i] = {open[i].LevelAt(now_ns),
                    earliest_ns == algorithm::kNeverNs ? earliest_ns : earliest_ns - now_ns, true};
     }
   }

@@ -123,23 +123,24 @@ Mismatch Shard::Judge(absl::Span<const Bucket> buckets, int64_t floor_us, const 
   const std::string& receipts = reply.elements[6].text;
   std::vector<std::string> runs;
   for (const Reply& run : reply.elements[5].elements) runs.push_back(run.text);
-  absl::StatusOr<StoredBucket> stored = ParseBucket(state, runs, receipts, now_ns);
+  const algorithm::Parameters& to = bucket.rule->rule->parameters;
+  absl::StatusOr<OpenBucket> stored = OpenBucket::Read(to, state, receipts, runs, now_ns);
   if (!stored.ok()) {
     Foreign(bucket, stored.status());
     return mismatch;
   }
-  mismatch.newer = NewerThan(*bucket.rule, stored->writer);
+  mismatch.newer = NewerThan(*bucket.rule, stored->writer());
   if (mismatch.newer != nullptr) {
     mismatch.what = Mismatch::What::kStale;
     return mismatch;
   }
-  const algorithm::Parameters& to = bucket.rule->rule->parameters;
-  if (bucket.rule->encoded_parameters == EncodeParameters(stored->parameters))
+  if (bucket.rule->encoded_parameters == EncodeParameters(stored->parameters()))
     return mismatch;  // of another program
-  TakesOver(bucket, stored->writer, stored->parameters);
-  ApplyFloor(floor_us, now_ns, &*stored);
-  std::vector<std::string> formatted =
-      FormatBucket(Convert(*stored, to, now_ns), bucket.rule->writer, now_ns);
+  TakesOver(bucket, stored->writer(), stored->parameters());
+  stored->ApplyFloor(floor_us);
+  stored->Convert(to, now_ns);
+  std::vector<std::string> formatted = stored->Format(bucket.rule->writer, "", now_ns);
+  formatted.erase(formatted.begin() + 3);  // convert.lua takes all that follows as runs
   AdjustTtl(&formatted[0]);
   mismatch.what = Mismatch::What::kConvert;
   mismatch.convert_words = {"EVALSHA",

@@ -143,7 +143,7 @@ void LocalBuckets::AdvanceWindow(Bucket& bucket, const ShareHistory& history, Mo
 
 BucketLevel LocalBuckets::LevelOf(const Bucket& bucket, const ShareHistory& history, Moment at) {
   if (bucket.parameters.has_value()) {
-    return ToBucketLevel(bucket.state.LevelAt(*bucket.parameters, at));
+    return bucket.state.LevelAt(*bucket.parameters, at);
   }
   BucketLevel level;
   const int64_t window_ns = WindowNs(bucket.rule->rule->parameters);
@@ -317,7 +317,7 @@ std::vector<LocalBuckets::Granted> LocalBuckets::TakeAll(Moment at) {
     size_.fetch_sub(taken.size(), std::memory_order_relaxed);
     for (auto& [name, bucket] : taken) {
       if (bucket.granted == 0 || !bucket.parameters.has_value()) continue;
-      const BucketLevel level = ToBucketLevel(bucket.state.LevelAt(*bucket.parameters, at));
+      const BucketLevel level = bucket.state.LevelAt(*bucket.parameters, at);
       const auto lacking =
           static_cast<uint64_t>(static_cast<int64_t>(level.capacity) - level.remaining);
       const uint64_t permits = std::min(bucket.granted, lacking);

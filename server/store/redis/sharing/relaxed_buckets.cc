@@ -54,7 +54,7 @@ bool RelaxedBuckets::TryTake(const Rule& rule, std::string_view key, uint64_t pe
 BucketLevel RelaxedBuckets::LevelOf(const Key& key, int64_t now_ns) {
   const algorithm::Parameters& parameters = key.rule->rule->parameters;
   if (parameters.kind == Kind::kTokenBucket) {
-    return ToBucketLevel(algorithm::LevelAt(parameters.token_bucket, key.tat, now_ns));
+    return algorithm::LevelAt(parameters.token_bucket, key.tat, now_ns);
   }
   BucketLevel level;
   level.capacity = algorithm::Capacity(parameters);

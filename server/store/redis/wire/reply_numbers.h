@@ -52,10 +52,6 @@ class ReplyNumbers {
   bool good_ = true;
 };
 
-inline BucketLevel ToBucketLevel(const algorithm::Level& level) {
-  return {level.remaining, level.capacity, level.reset_after_ns, level.next_permit_after_ns};
-}
-
 }  // namespace sluice::store::redis
 
 #endif  // SLUICE_SERVER_STORE_REDIS_WIRE_REPLY_NUMBERS_H_

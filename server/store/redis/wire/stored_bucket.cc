@@ -101,35 +101,70 @@ bool ParseAll(const std::vector<absl::string_view>& words, size_t first,
   return true;
 }
 
-absl::StatusOr<std::vector<StoredBucket::Receipt>> ParseReceipts(const Parameters& parameters,
-                                                                 absl::string_view text) {
-  std::vector<StoredBucket::Receipt> receipts;
+// A log's moments are whole quanta.
+uint64_t QuantumOf(const algorithm::SlidingLog& parameters, int64_t at_ns) {
+  return static_cast<uint64_t>(at_ns / parameters.quantum_ns);
+}
+Pair PairOfQuantum(const algorithm::SlidingLog& parameters, uint64_t quantum) {
+  return PairOfNs(static_cast<int64_t>(quantum) * parameters.quantum_ns);
+}
+
+absl::Status ParseReceipts(const Parameters& parameters, absl::string_view text,
+                           std::vector<algorithm::BucketImage::Receipt>* receipts) {
   for (const absl::string_view one : absl::StrSplit(text, ';', absl::SkipEmpty())) {
     const std::vector<absl::string_view> words = absl::StrSplit(one, ',');
+    algorithm::BucketImage::Receipt& receipt = receipts->emplace_back();
     int64_t a, b, c, d;
-    if (words.size() != 5 || !ParseAll(words, 1, {&a, &b, &c, &d})) {
+    if (words.size() != 5 || !ParseAll(words, 0, {&receipt.id}) ||
+        !ParseAll(words, 1, {&a, &b, &c, &d})) {
       return NotOurs("receipts", text);
     }
-    StoredBucket::Receipt& receipt = receipts.emplace_back();
-    receipt.id = std::string(words[0]);
+    receipt.cost_or_when = static_cast<uint64_t>(a);
+    receipt.shortfall_or_permits = static_cast<uint64_t>(c);
     switch (parameters.kind) {
       case Kind::kTokenBucket:
         receipt.cost_or_when = TicksOf(parameters.token_bucket, a, b);
         receipt.shortfall_or_permits = TicksOf(parameters.token_bucket, c, d);
         break;
       case Kind::kSlidingLog:
-        receipt.cost_or_when = static_cast<uint64_t>(NsOf(a, b));
-        receipt.shortfall_or_permits = static_cast<uint64_t>(c);
+        receipt.cost_or_when = QuantumOf(parameters.sliding_log, NsOf(a, b));
         break;
       case Kind::kSlidingWindow:
       case Kind::kFixedWindow:
-        receipt.cost_or_when = static_cast<uint64_t>(a);
-        receipt.shortfall_or_permits = static_cast<uint64_t>(c);
         break;
     }
   }
-  return receipts;
+  return absl::OkStatus();
 }
+
+std::string FormatReceipts(const StoredBucket& bucket) {
+  const Parameters& parameters = bucket.parameters;
+  const std::vector<algorithm::BucketImage::Receipt>& receipts = bucket.image.receipts;
+  std::string text;
+  const size_t closed = receipts.size() - std::min(receipts.size(), kMaxReceiptsInRedis);
+  for (size_t i = closed; i < receipts.size(); ++i) {
+    Pair first{static_cast<int64_t>(receipts[i].cost_or_when), 0};
+    Pair second{static_cast<int64_t>(receipts[i].shortfall_or_permits), 0};
+    switch (parameters.kind) {
+      case Kind::kTokenBucket:
+        first = PairOf(parameters.token_bucket, receipts[i].cost_or_when);
+        second = PairOf(parameters.token_bucket, receipts[i].shortfall_or_permits);
+        break;
+      case Kind::kSlidingLog:
+        first = PairOfQuantum(parameters.sliding_log, receipts[i].cost_or_when);
+        break;
+      case Kind::kSlidingWindow:
+      case Kind::kFixedWindow:
+        break;
+    }
+    absl::StrAppend(&text, receipts[i].id, ",", first.us, ",", first.parts, ",");
+    absl::StrAppend(&text, second.us, ",", second.parts, ";");
+  }
+  return text;
+}
+
+// Rounds towards the past.
+std::string PairText(Pair pair) { return absl::StrCat(pair.us, " ", pair.parts); }
 
 }  // namespace
 
@@ -410,6 +445,7 @@ absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<cons
   StoredBucket bucket;
   bucket.parameters = *parameters;
   bucket.writer = std::string(words[1]);
+  algorithm::BucketImage& image = bucket.image;
   bool good = false;
   switch (parameters->kind) {
     case Kind::kTokenBucket: {
@@ -420,11 +456,12 @@ absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<cons
       const Pair now = PairOfNs(now_ns);
       const algorithm::Int128 lacking =
           static_cast<algorithm::Int128>(us - now.us) * PartsOf(p) + ticks - (now.parts << p.shift);
-      bucket.lacking_ticks = static_cast<uint64_t>(std::clamp<algorithm::Int128>(
+      image.tat = static_cast<uint64_t>(std::clamp<algorithm::Int128>(
           lacking, 0, static_cast<algorithm::Int128>(algorithm::kMaxTat)));
       break;
     }
     case Kind::kSlidingLog: {
+      const algorithm::SlidingLog& p = parameters->sliding_log;
       uint64_t total, last_permits;
       int64_t last_us, last_ns, seen_us, seen_ns;
       good = words.size() == 9 && ParseAll(words, 2, {&total}) &&
@@ -435,39 +472,99 @@ absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<cons
         int64_t us, ns;
         uint64_t permits;
         good = run.size() == 3 && ParseAll(run, 0, {&us, &ns}) && ParseAll(run, 2, {&permits});
-        if (good) bucket.runs.push_back({NsOf(us, ns), permits});
+        if (good) image.counts.push_back({QuantumOf(p, NsOf(us, ns)), permits});
       }
       if (!good) break;
-      if (total != 0) bucket.runs.push_back({NsOf(last_us, last_ns), last_permits});
-      bucket.seen_ns = NsOf(seen_us, seen_ns);
+      if (total != 0) image.counts.push_back({QuantumOf(p, NsOf(last_us, last_ns)), last_permits});
+      image.seen_ns = NsOf(seen_us, seen_ns);
       break;
     }
     case Kind::kSlidingWindow:
-      good = words.size() == 5 && ParseAll(words, 2, {&bucket.last});
+      good = words.size() == 5 && ParseAll(words, 2, {&image.last});
       if (!good || words[3] == "-") break;
       for (const absl::string_view one : absl::StrSplit(words[3], ',', absl::SkipEmpty())) {
         const std::vector<absl::string_view> parts = absl::StrSplit(one, ':');
         uint64_t index, permits;
         good = good && parts.size() == 2 && ParseAll(parts, 0, {&index, &permits});
-        if (good) bucket.counts.push_back({index, permits});
+        if (good) image.counts.push_back({index, permits});
       }
       break;
     case Kind::kFixedWindow: {
       int64_t opened_us, opened_ns, ends_us, ends_ns;
-      good = words.size() == 10 && ParseAll(words, 2, {&bucket.index}) &&
+      good = words.size() == 10 && ParseAll(words, 2, {&image.index}) &&
              ParseAll(words, 3, {&opened_us, &opened_ns, &ends_us, &ends_ns}) &&
-             ParseAll(words, 7, {&bucket.count, &bucket.serial});
+             ParseAll(words, 7, {&image.count, &image.serial});
       if (!good) break;
-      bucket.opened_ns = NsOf(opened_us, opened_ns);
-      bucket.ends_ns = NsOf(ends_us, ends_ns);
+      image.used = true;
+      image.opened_ns = NsOf(opened_us, opened_ns);
+      image.ends_ns = NsOf(ends_us, ends_ns);
       break;
     }
   }
   if (!good) return NotOurs("state", ToAbsl(state));
-  auto parsed = ParseReceipts(bucket.parameters, ToAbsl(receipts));
-  if (!parsed.ok()) return parsed.status();
-  bucket.receipts = *std::move(parsed);
+  if (absl::Status status = ParseReceipts(*parameters, ToAbsl(receipts), &image.receipts);
+      !status.ok()) {
+    return status;
+  }
   return bucket;
+}
+
+std::vector<std::string> FormatFullBucket() { return {"1", "", ""}; }
+
+std::vector<std::string> FormatBucket(const StoredBucket& bucket, int64_t now_ns) {
+  const Parameters& parameters = bucket.parameters;
+  const algorithm::BucketImage& image = bucket.image;
+  std::string state = absl::StrCat(EncodeParameters(parameters), " ", bucket.writer);
+  std::vector<std::string> runs;
+  algorithm::Int128 ttl_ns = 0;
+  switch (parameters.kind) {
+    case Kind::kTokenBucket: {
+      const algorithm::TokenBucket& p = parameters.token_bucket;
+      const auto parts = static_cast<Uint128>(PartsOf(p));
+      const Uint128 tat = (static_cast<Uint128>(now_ns) << p.shift) + image.tat;
+      absl::StrAppend(&state, " ", static_cast<uint64_t>(tat / parts), " ",
+                      static_cast<uint64_t>(tat % parts));
+      ttl_ns = static_cast<algorithm::Int128>(image.tat >> p.shift);
+      break;
+    }
+    case Kind::kSlidingLog: {
+      const algorithm::SlidingLog& p = parameters.sliding_log;
+      uint64_t total = 0;
+      for (const auto& [quantum, permits] : image.counts) {
+        total += Capped(permits);
+        runs.push_back(absl::StrCat(PairText(PairOfQuantum(p, quantum)), " ", Capped(permits)));
+      }
+      // The last run is part of the state.
+      const std::string last = runs.back();
+      runs.pop_back();
+      absl::StrAppend(&state, " ", total, " ", last, " ", PairText(PairOfNs(image.seen_ns)));
+      const auto last_ns = static_cast<int64_t>(image.counts.back().when) * p.quantum_ns;
+      ttl_ns = static_cast<algorithm::Int128>(std::max(last_ns, image.seen_ns)) + p.rate.period_ns -
+               now_ns;
+      break;
+    }
+    case Kind::kSlidingWindow:
+      absl::StrAppend(&state, " ", image.last, " ");
+      for (const auto& [index, permits] : image.counts) {
+        absl::StrAppend(&state, index, ":", Capped(permits), ",");
+      }
+      ttl_ns = static_cast<algorithm::Int128>(parameters.sliding_window.rate.period_ns) * 2;
+      break;
+    case Kind::kFixedWindow:
+      absl::StrAppend(&state, " ", image.index, " ", PairText(PairOfNs(image.opened_ns)), " ",
+                      PairText(PairOfNs(image.ends_ns)), " ", Capped(image.count), " ",
+                      image.serial);
+      ttl_ns = static_cast<algorithm::Int128>(std::max(image.opened_ns, now_ns)) +
+               parameters.fixed_window.rate.period_ns - now_ns;
+      break;
+  }
+  std::string receipts = FormatReceipts(bucket);
+  absl::StrAppend(&state, receipts.empty() ? " 0" : " 1");
+  constexpr int64_t kNsPerMs = 1'000'000;
+  std::vector<std::string> formatted = {absl::StrCat(static_cast<int64_t>(ttl_ns / kNsPerMs + 2)),
+                                        std::move(state), std::move(receipts)};
+  formatted.insert(formatted.end(), runs.begin(), runs.end());
+  return formatted;
 }
 
 }  // namespace sluice::store::redis

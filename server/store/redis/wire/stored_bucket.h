@@ -11,14 +11,15 @@
 #define SLUICE_SERVER_STORE_REDIS_WIRE_STORED_BUCKET_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/parameters.h"
 
@@ -27,6 +28,9 @@ namespace sluice::store::redis {
 // Counts of logs and windows stay below 2^53, which a double holds exactly: of a limit whose
 // window has more permits than that, so many can be used.
 inline constexpr uint64_t kMaxCounted = (uint64_t{1} << 53) - 1;
+
+// Open receipts kept per bucket, as in scripts/buckets.lua.
+inline constexpr size_t kMaxReceiptsInRedis = 128;
 
 // The names of a bucket's keys: state, runs, receipts. One hash tag, so that a Cluster keeps them
 // in one slot. It is the key's own (hash_slot.h) if there is one: all buckets of keys with "{42}"
@@ -88,39 +92,24 @@ inline Report ReportOfToken(int64_t lacking_us, int64_t lacking_ticks) {
   return {lacking_us, lacking_ticks};
 }
 
-// ---- Carry-over ----
+// ---- Buckets as scripts store them ----
 
-// A bucket as it is stored, read for conversion. Times on the server's clock.
 struct StoredBucket {
-  struct Run {
-    int64_t at_ns = 0;
-    uint64_t permits = 0;
-  };
-  struct Receipt {
-    std::string id;
-    // Token bucket: ticks. Others: quantum's moment, sub-window or serial; permits.
-    uint64_t cost_or_when = 0;
-    uint64_t shortfall_or_permits = 0;
-  };
-
   algorithm::Parameters parameters;
   std::string writer;
-  uint64_t lacking_ticks = 0;  // token_bucket
-  std::vector<Run> runs;       // sliding_log, with the last one
-  int64_t seen_ns = 0;
-  uint64_t last = 0;                                  // sliding_window
-  std::vector<std::pair<uint64_t, uint64_t>> counts;  // sub-window, permits
-  int64_t index = 0;                                  // fixed_window
-  int64_t opened_ns = 0;
-  int64_t ends_ns = 0;
-  uint64_t count = 0;
-  uint64_t serial = 0;
-  std::vector<Receipt> receipts;
+  // Times count from 1970. A token bucket's count from the moment of the call: its TAT is what it
+  // lacks then.
+  algorithm::BucketImage image;
 };
 
 // INVALID_ARGUMENT: not a bucket of ours.
 absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<const std::string> runs,
                                          std::string_view receipts, int64_t now_ns);
+
+// What scripts are to write: time to live in milliseconds, state, receipts, runs.
+std::vector<std::string> FormatBucket(const StoredBucket& bucket, int64_t now_ns);
+// The same for a full bucket, which is the same as none.
+std::vector<std::string> FormatFullBucket();
 
 // When nothing counts any more that a log or window granted before the floor; 0: no floor, or a
 // token bucket.
@@ -128,17 +117,6 @@ int64_t UsedUpUntilNs(const algorithm::Parameters& parameters, int64_t floor_us)
 
 // Of a bucket that grants nothing for so long. Not positive: of no effect.
 void CloseLevel(int64_t closed_ns, algorithm::Level* level);
-
-// A token bucket as it is since data may have been lost (AppendFloor); others stay as they are,
-// since all that they grant waits until nothing of before counts.
-void ApplyFloor(int64_t floor_us, int64_t now_ns, StoredBucket* bucket);
-
-// The same bucket under other parameters, as server/algorithm/carry_over.h says.
-StoredBucket Convert(const StoredBucket& from, const algorithm::Parameters& to, int64_t now_ns);
-
-// What scripts/convert.lua is to write: time to live in milliseconds, state, receipts, runs.
-std::vector<std::string> FormatBucket(const StoredBucket& bucket, std::string_view writer,
-                                      int64_t now_ns);
 
 }  // namespace sluice::store::redis
 
