@@ -1,8 +1,9 @@
-// A bucket's state laid open, for stores that keep it elsewhere than in memory.
+// BucketImage: all numbers of a bucket's state, for stores that keep buckets outside of this
+// process.
 //
-// BucketState::ToImage and FromImage; what goes out and comes in again decides the same. Numbers
-// are as the state keeps them: ticks, quanta, sub-windows and moments of the clock that the bucket
-// was decided by.
+// BucketState::ToImage and FromImage convert; a state that is made from its own image decides the
+// same. Numbers are as the state keeps them: ticks, quanta, sub-windows, and moments of the clock
+// that the bucket was decided by.
 #ifndef SLUICE_SERVER_ALGORITHM_BUCKET_IMAGE_H_
 #define SLUICE_SERVER_ALGORITHM_BUCKET_IMAGE_H_
 
@@ -40,7 +41,7 @@ struct BucketImage {
   uint64_t serial = 0;
 
   std::vector<Receipt> receipts;  // oldest first
-  // In order. The last two mean something while there are any.
+  // In order. latest_ns and wall_ahead_ns are used only if there are bookings.
   std::vector<Booking> bookings;
   int64_t latest_ns = 0;
   int64_t wall_ahead_ns = 0;

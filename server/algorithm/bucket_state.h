@@ -1,14 +1,14 @@
-// The state of one bucket, whichever its algorithm, with its open receipts.
+// BucketState: the state of one bucket of any algorithm, with its open receipts and bookings.
 //
-// A store that knows a bucket to be a plain token bucket (no open receipts) keeps its tat
-// alone and calls token_bucket.h; everything else is one of these, on the heap. Both use the same
-// functions, so the decisions are the same.
+// The memory store keeps a plain token bucket (no open receipts, no bookings) as its TAT alone and
+// calls token_bucket.h; any other bucket is a BucketState. Both use the same functions, so they
+// decide alike.
 //
-// What is booked ahead (calendar.h) is kept here too, and heeded by every decision. Fold must be
-// called before any other call that is about a later moment than the last one was about.
+// Every decision leaves room for the bookings (calendar.h). Call Fold before any call about a later
+// moment than the last call's.
 //
-// Not thread-safe; never blocks. `parameters` of every call must be those that the state was made
-// with or last converted to.
+// Not thread-safe; never blocks. The `parameters` of every call must be the ones that the state was
+// made with or last converted to.
 #ifndef SLUICE_SERVER_ALGORITHM_BUCKET_STATE_H_
 #define SLUICE_SERVER_ALGORITHM_BUCKET_STATE_H_
 
@@ -36,7 +36,7 @@ class BucketState {
  public:
   // A full bucket.
   explicit BucketState(const Parameters& parameters);
-  // A token bucket that was kept as its tat.
+  // A token bucket that was kept as its TAT.
   static BucketState FromTat(uint64_t tat);
 
   BucketState(BucketState&&) noexcept = default;
@@ -45,54 +45,54 @@ class BucketState {
 
   Kind kind() const { return static_cast<Kind>(state_.index()); }
 
-  // Would TryTake grant? Takes nothing. For acquisitions with several charges: ask all, then take
-  // all at the same moment. `set`: Booking::set of the acquisition; it is not granted before what
-  // is booked for the same set.
+  // Whether TryTake would grant. Takes nothing. For acquisitions with several charges: ask all
+  // buckets, then take from all at the same moment. `set`: Booking::set of the acquisition; it is
+  // not granted before the bookings of the same set.
   bool CanTake(const Parameters& parameters, uint64_t permits, Moment at, uint64_t set = 0) const;
 
-  // Granted with receipt_id != 0: opens a receipt. `*evicted`, if given, is set to true if an
-  // older receipt was closed for it, else left alone.
+  // If granted and receipt_id != 0: opens a receipt. Sets *evicted, if given, if an older receipt
+  // was closed to make room.
   bool TryTake(const Parameters& parameters, uint64_t permits, Moment at, uint64_t receipt_id = 0,
                bool* evicted = nullptr, uint64_t set = 0);
 
-  // The first nanosecond (of at.now_ns's clock), not before now, at which TryTake would grant if
-  // nobody else takes; kNeverNs if it never would.
-  // Not before from_ns either, nor before what is booked for `set`.
+  // The first nanosecond (on at.now_ns's clock) at which TryTake would grant if no other permits
+  // are taken; kNeverNs if it never would. Not before now, from_ns or the bookings of `set`.
   int64_t EarliestNs(const Parameters& parameters, uint64_t permits, Moment at, uint64_t set = 0,
                      int64_t from_ns = std::numeric_limits<int64_t>::min()) const;
 
   Level LevelAt(const Parameters& parameters, Moment at) const;
 
-  // A full bucket is the same as none: it may be dropped. No receipt of it is worth anything.
+  // A full bucket is the same as none: it may be dropped. Its receipts are worth nothing.
   bool IsFull(const Parameters& parameters, Moment at) const;
 
   // Closes the receipt, gives back what it is worth, and returns how much in whole permits, rounded
-  // down (a token bucket gives back fractions too). nullopt: no such open receipt, hence worth
-  // nothing, ever.
+  // down (a token bucket gets back fractions too). nullopt: the receipt is not open; it will never
+  // be worth anything.
   std::optional<uint64_t> Refund(const Parameters& parameters, uint64_t receipt_id, Moment at);
 
-  // Books at a moment that EarliestNs gave for the same `at`, later than at.now_ns. When it has
-  // come the booking becomes a take with booking.id as its receipt.
+  // Books at a grant time that EarliestNs returned for the same `at`, later than at.now_ns. At the
+  // grant time the booking becomes a take with booking.id as its receipt.
   void Book(const Parameters& parameters, const Booking& booking, Moment at);
 
-  // Takes out a booking whose moment has not come. False: there is none of that id and moment.
+  // Removes a booking whose grant time has not come. False: there is none of that id and grant
+  // time.
   bool CancelBooking(const Parameters& parameters, int64_t grant_time_ns, uint64_t id);
 
-  // A booking, and the moment of the one of its set before it (INT64_MIN: none).
+  // Finds a booking, and the grant time of the one before it in its set (INT64_MIN: none).
   bool FindBooking(int64_t grant_time_ns, uint64_t id, Booking* booking,
                    int64_t* previous_ns) const;
 
-  // In the order of their moments.
+  // In the order of grant times.
   void ForEachBooking(absl::FunctionRef<void(const Booking&)> visit) const;
 
-  // Turns the bookings whose moments have come into takes. Returns how many older receipts were
-  // closed for theirs.
+  // Turns the bookings whose grant times have come into takes. Returns how many older receipts were
+  // closed to make room for theirs.
   size_t Fold(const Parameters& parameters, Moment at);
 
-  // Makes it full. What is booked stands.
+  // Makes the bucket full. Bookings stay.
   void Reset(const Parameters& parameters, Moment at);
 
-  // Decisions are not about an earlier moment while something is booked.
+  // While there are bookings, decisions are not dated before this moment.
   int64_t NotBeforeNs() const;
 
   size_t bookings() const;
@@ -101,22 +101,22 @@ class BucketState {
   int64_t LastGrantTimeNs() const;
 
   // Carry-over: the same bucket under other parameters, also of another algorithm. See
-  // carry_over.h. What is booked stands.
+  // carry_over.h. Bookings stay.
   // `moved_ns` is added to all moments: a store may count token buckets and windows from different
   // origins. REQUIRES: moved_ns is 0, or the algorithms differ.
   void Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns = 0);
 
   size_t open_receipts() const { return token_receipts_.size() + counted_receipts_.size(); }
 
-  // A token bucket without open receipts and bookings: tat is all there is to keep. (Receipts
-  // that have become worthless are closed by the next TryTake, Refund or CloseWorthless.)
+  // A token bucket without open receipts and bookings: the TAT is its whole state. (Receipts that
+  // have become worthless are closed by the next TryTake, Refund or CloseWorthless.)
   bool IsPlainTokenBucket() const {
     return kind() == Kind::kTokenBucket && token_receipts_.empty() && calendar_ == nullptr;
   }
-  // Without what is booked. REQUIRES: kind() == kTokenBucket.
-  uint64_t tat() const { return std::get<uint64_t>(state_); }
+  // Without the bookings. REQUIRES: kind() == kTokenBucket.
+  uint64_t tat() const { return std::get<TokenBucketState>(state_).tat; }
 
-  // Closes receipts that are worth nothing any more.
+  // Closes receipts that are no longer worth anything.
   void CloseWorthless(const Parameters& parameters, Moment at);
 
   BucketImage ToImage() const;
@@ -132,7 +132,7 @@ class BucketState {
     void operator()(Calendar* calendar) const;
   };
 
-  // As the functions of the same name, but for the past alone.
+  // As the functions of the same name, without the bookings.
   bool TryTakePast(const Parameters& parameters, uint64_t permits, Moment at, uint64_t receipt_id,
                    bool* evicted);
   bool CanTakePast(const Parameters& parameters, uint64_t permits, Moment at) const;
@@ -143,14 +143,27 @@ class BucketState {
   void ConvertPast(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns);
   // A take that was granted when it was booked; closes an older receipt if need be.
   bool TakeBooked(const Parameters& parameters, const Booking& booking, Moment at);
+  // Converts a token bucket and its receipts.
+  void ConvertTokens(const TokenBucket& from, const TokenBucket& to, int64_t now_ns,
+                     TokenBucketState* state);
   void NewCalendar(const Parameters& parameters, Moment at);
+  // Adds a booking behind the others; RebuildWindows must follow.
+  void AppendBooking(const Parameters& parameters, const Booking& booking);
+  void RebuildWindows(const Parameters& parameters, Moment at);
+  // Returns use(history) with the WindowHistory of a bucket that counts.
+  template <typename Use>
+  auto WithHistory(const Parameters& parameters, Moment at, Use use) const;
 
   // In the order of Kind.
-  std::variant<uint64_t, SlidingLogState, SlidingWindowState, FixedWindowState> state_;
+  using State =
+      std::variant<TokenBucketState, SlidingLogState, SlidingWindowState, FixedWindowState>;
+  static State FullState(Kind kind);
+
+  State state_;
   // At most one of the two is used.
   TokenReceipts token_receipts_;
   CountedReceipts counted_receipts_;
-  // Null: nothing is booked.
+  // Null: there are no bookings.
   std::unique_ptr<Calendar, DeleteCalendar> calendar_;
 };
 

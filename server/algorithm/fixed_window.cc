@@ -24,7 +24,7 @@ int64_t IndexAt(const FixedWindow& parameters, Moment at) {
   return static_cast<int64_t>(index);
 }
 
-// Until the wall clock, if nobody sets it, shows the end of window `index`; negative if it is past.
+// Until the wall clock, if it is not set, shows the end of window `index`; negative if it is past.
 Int128 UntilEndOf(const FixedWindow& parameters, int64_t index, Moment at) {
   return (static_cast<Int128>(index) + 1) * parameters.rate.period_ns - LocalNs(parameters, at);
 }
@@ -127,7 +127,7 @@ void FixedWindowState::ToImage(BucketImage* image) const {
   image->serial = serial_;
 }
 
-FixedWindowState FixedWindowState::FromImage(const BucketImage& image) {
+FixedWindowState FixedWindowState::FromImage(const FixedWindow&, const BucketImage& image) {
   FixedWindowState window;
   window.used_ = image.used;
   window.index_ = image.index;

@@ -1,4 +1,4 @@
-// How full a bucket is at one moment.
+// Level: how full a bucket is at one moment.
 #ifndef SLUICE_SERVER_ALGORITHM_LEVEL_H_
 #define SLUICE_SERVER_ALGORITHM_LEVEL_H_
 
@@ -11,7 +11,7 @@ struct Level {
   int64_t remaining = 0;
   // Most that the bucket can hold.
   uint64_t capacity = 0;
-  // Until it is full if nobody takes; rounded up to the nanosecond.
+  // Until it is full if no permits are taken; rounded up to the nanosecond.
   int64_t reset_after_ns = 0;
   // Until one permit could be taken; 0: now. kNeverNs: never.
   int64_t next_permit_after_ns = 0;

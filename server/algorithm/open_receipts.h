@@ -1,14 +1,15 @@
-// The acquisitions of one bucket that can still be refunded, and what each would give back.
+// Open receipts: the acquisitions of one bucket that can still be refunded, and what each would
+// give back.
 //
-// A refund must give back what the bucket would hold more now had the acquisition never happened,
-// or less, never more. For a log or a window that is easy: the permits that it still counts. A
-// token bucket forgets: a bucket that was full after the acquisition would be no fuller without
-// it. So each open receipt of a token bucket keeps the least shortfall from full since its grant:
-// without the acquisition the bucket would at that moment have been fuller by at most that much,
-// and what it would have held above full is lost. A refund gives min(cost, least shortfall). What
-// it gives was lacking at no moment since that grant any more: the least shortfall of a newer
-// receipt falls by as much, and an older one's becomes what is now the least since that grant,
-// unless it lay before it and is less.
+// A refund must never give back more than what the bucket would hold in addition now if the
+// acquisition had not happened. For a log or a window that is easy: the permits that it still
+// counts. A token bucket forgets: if it was full at some time after the acquisition, it would be no
+// fuller now without it. So each open receipt of a token bucket keeps the least shortfall from full
+// since its grant: without the acquisition the bucket would then have been fuller by at most that
+// much, since it never holds more than full. A refund gives min(cost, least shortfall). After it,
+// the bucket counts as having lacked that much less since the grant: the least shortfall of each
+// newer receipt falls by as much, and that of each older one is lowered to what is left of this
+// receipt's, if that is less.
 //
 // Example: burst 10. A takes 10 (shortfall 10); idle until full (shortfall 0: A is worth nothing
 // and is closed); B takes 10. Refund A: 0. Refund B at once: 10.
@@ -71,7 +72,7 @@ class ReceiptQueue {
   size_t head_ = 0;
 };
 
-// Of a token bucket. All in ticks.
+// Receipts of a token bucket, in ticks.
 class TokenReceipts {
  public:
   struct Receipt {
@@ -86,18 +87,18 @@ class TokenReceipts {
   // Must be called with the shortfall just before every take and every refund.
   void NoteShortfall(uint64_t shortfall_ticks);
 
-  // Just after the take that it is for. REQUIRES: id != 0, not open. Returns whether the oldest
-  // one was closed for it.
+  // To be called just after the take. REQUIRES: id != 0, not open. Returns whether the oldest
+  // receipt was closed to make room.
   bool Open(uint64_t id, uint64_t cost_ticks, uint64_t shortfall_after_ticks);
 
-  // Closes the receipt; tat must be lowered by what is returned. nullopt: not open.
+  // Closes the receipt. Lower the TAT by what is returned. nullopt: not open.
   std::optional<uint64_t> Refund(uint64_t id);
 
   // Multiplies all by numerator/denominator, rounding down, and bounds shortfalls by
   // `shortfall_ticks` (carry-over).
   void Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks);
 
-  // All, oldest first; and one that was got from there, with those before it there already.
+  // All receipts, oldest first; Restore adds them again in that order.
   const ReceiptQueue<Receipt>& all() const { return receipts_; }
   void Restore(const Receipt& receipt) { receipts_.Append(receipt); }
 
@@ -110,7 +111,8 @@ class TokenReceipts {
   ReceiptQueue<Receipt> receipts_;
 };
 
-// Of a log or a window: when (a quantum, a sub-window, a window's serial) and how many permits.
+// Receipts of a log or a window: when (a quantum, a sub-window, a window's serial), and how many
+// permits.
 class CountedReceipts {
  public:
   struct Receipt {
@@ -122,7 +124,7 @@ class CountedReceipts {
   bool empty() const { return receipts_.empty(); }
   size_t size() const { return receipts_.size(); }
 
-  // As above. REQUIRES: `when` not less than that of any open one.
+  // As above. REQUIRES: `when` is not less than that of any open receipt.
   bool Open(uint64_t id, uint64_t when, uint64_t permits);
   // Closes the receipt and returns it. nullopt: not open.
   std::optional<Receipt> Close(uint64_t id);

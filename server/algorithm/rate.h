@@ -1,4 +1,4 @@
-// What every algorithm is told: so many permits in so much time.
+// Rate: a number of permits per period, the one parameter that all algorithms have.
 #ifndef SLUICE_SERVER_ALGORITHM_RATE_H_
 #define SLUICE_SERVER_ALGORITHM_RATE_H_
 

@@ -161,14 +161,20 @@ bool SlidingLogState::TryTake(const SlidingLog& parameters, uint64_t permits, in
   return true;
 }
 
-uint64_t SlidingLogState::QuantumFor(const SlidingLog& parameters, int64_t now_ns) const {
+uint64_t SlidingLogState::WhenFor(const SlidingLog& parameters, int64_t now_ns) const {
   const uint64_t quantum = QuantumAt(parameters, Effective(now_ns));
   return total_ != 0 ? std::max(quantum, last_quantum_) : quantum;
 }
 
+int64_t SlidingLogState::UntilNs(const SlidingLog& parameters, uint64_t quantum, int64_t) {
+  return SaturateToInt64(static_cast<Uint128>(quantum) *
+                             static_cast<uint64_t>(parameters.quantum_ns) +
+                         static_cast<uint64_t>(parameters.rate.period_ns));
+}
+
 uint64_t SlidingLogState::Add(const SlidingLog& parameters, uint64_t permits, int64_t now_ns) {
   Advance(parameters, now_ns);
-  const uint64_t quantum = QuantumFor(parameters, now_ns);
+  const uint64_t quantum = WhenFor(parameters, now_ns);
   Append(quantum, permits);
   return quantum;
 }
@@ -252,8 +258,8 @@ uint64_t SlidingLogState::Refund(const SlidingLog& parameters, uint64_t quantum,
   return removed;
 }
 
-uint64_t SlidingLogState::ConvertQuantum(const SlidingLog& from, const SlidingLog& to,
-                                         uint64_t quantum) {
+uint64_t SlidingLogState::ConvertWhen(const SlidingLog& from, const SlidingLog& to,
+                                      uint64_t quantum, int64_t) {
   if (from.quantum_ns == to.quantum_ns) return quantum;
   return static_cast<uint64_t>(CeilDiv(static_cast<Uint128>(quantum) * from.quantum_ns,
                                        static_cast<Uint128>(to.quantum_ns)));
@@ -266,7 +272,7 @@ SlidingLogState SlidingLogState::ConvertTo(const SlidingLog& from, const Sliding
   ForEachRun([&](uint64_t quantum, uint64_t count) {
     // What no longer counts for a shorter old period does not come back under a longer one.
     if (ExpiryNs(from, quantum) > converted.seen_ns_) {
-      converted.Append(ConvertQuantum(from, to, quantum), count);
+      converted.Append(ConvertWhen(from, to, quantum, now_ns), count);
     }
     return true;
   });
@@ -282,7 +288,7 @@ void SlidingLogState::ToImage(BucketImage* image) const {
   });
 }
 
-SlidingLogState SlidingLogState::FromImage(const BucketImage& image) {
+SlidingLogState SlidingLogState::FromImage(const SlidingLog&, const BucketImage& image) {
   SlidingLogState log;
   log.seen_ns_ = image.seen_ns;
   // Runs of nothing, which refunds leave, too.

@@ -1,10 +1,10 @@
-// Exact rolling window: no window of one period, wherever it begins, holds more than the rate's
-// permits.
+// Sliding log: an exact rolling window. No window of one period, wherever it begins, holds more
+// than the rate's permits M.
 //
-// The rule is the oldest there is: write down when each permit was taken, and grant n more iff the
-// permits written down during the last period and n together are at most M. That is exact, where a
-// counter that starts anew each period lets 2*M through around its reset, and a token bucket
-// M + M. What it costs is a timestamp a permit, and most of the code here is about paying less:
+// Write down when each permit was taken, and grant n more iff the permits of the last period and n
+// together are at most M. That is exact: a counter that is reset each period grants up to 2*M
+// around its reset, and a token bucket up to M + M. The cost is a timestamp per permit; most of the
+// code here reduces it:
 //
 //  - Times are whole quanta of period/65536, rounded UP. Permits of one quantum are one run, and
 //    bursts merge. Rounding up makes a permit count a little too long (at most 1/65536 of the
@@ -26,11 +26,11 @@
 // permit is granted at u, every permit of (u-period, u] has t' + period > u and is counted, so the
 // window that ends with u holds at most M; and each window's last permit is some such u.
 //
-// A clock that steps back: `now` of a log never runs backwards; a smaller one counts as the latest
-// seen, as if the clock had stood still.
+// If the clock steps back, the log uses the latest time that it has seen, as if the clock had
+// stopped.
 //
-// Memory is bounded whatever M: at most 65,537 runs. Not thread-safe (the store locks);
-// blocks never.
+// Memory is bounded for any M: at most 65,537 runs. Not thread-safe (the store locks); never
+// blocks.
 #ifndef SLUICE_SERVER_ALGORITHM_SLIDING_LOG_H_
 #define SLUICE_SERVER_ALGORITHM_SLIDING_LOG_H_
 
@@ -67,16 +67,18 @@ class SlidingLogState {
   // Writes permits down whether or not they fit (carry-over). Returns the quantum.
   uint64_t Add(const SlidingLog& parameters, uint64_t permits, int64_t now_ns);
 
-  // The first nanosecond, not before now_ns, at which TryTake would grant if nobody else takes;
-  // kNeverNs if permits > M.
+  // The first nanosecond, not before now_ns, at which TryTake would grant if no other permits are
+  // taken; kNeverNs if permits > M.
   int64_t EarliestNs(const SlidingLog& parameters, uint64_t permits, int64_t now_ns) const;
 
   Level LevelAt(const SlidingLog& parameters, int64_t now_ns) const;
   bool IsFull(const SlidingLog& parameters, int64_t now_ns) const;
 
-  // When permits taken at now_ns would be written down. Not before what is there: other parameters,
-  // or a clock that was set back, may have left that in the future.
-  uint64_t QuantumFor(const SlidingLog& parameters, int64_t now_ns) const;
+  // The quantum at which permits taken at now_ns would be written down. Not before the last run:
+  // other parameters, or a clock that was set back, may have left it in the future.
+  uint64_t WhenFor(const SlidingLog& parameters, int64_t now_ns) const;
+  // The first nanosecond at which permits written down at `quantum` no longer count.
+  static int64_t UntilNs(const SlidingLog& parameters, uint64_t quantum, int64_t now_ns);
 
   // Permits that still count at now_ns.
   uint64_t Counted(const SlidingLog& parameters, int64_t now_ns) const;
@@ -88,22 +90,23 @@ class SlidingLogState {
 
   // The same log under other parameters. Keeps counts; times are rounded up to the new quantum.
   SlidingLogState ConvertTo(const SlidingLog& from, const SlidingLog& to, int64_t now_ns) const;
-  static uint64_t ConvertQuantum(const SlidingLog& from, const SlidingLog& to, uint64_t quantum);
+  static uint64_t ConvertWhen(const SlidingLog& from, const SlidingLog& to, uint64_t quantum,
+                              int64_t now_ns);
 
   void ToImage(BucketImage* image) const;
-  static SlidingLogState FromImage(const BucketImage& image);
+  static SlidingLogState FromImage(const SlidingLog& parameters, const BucketImage& image);
 
   // Heap memory beside the object itself.
   size_t MemoryBytes() const { return bytes_.capacity(); }
   size_t runs() const;
 
  private:
-  // The moment that a call is about: never before an earlier one's.
+  // The moment of a call: not before the moment of an earlier call.
   int64_t Effective(int64_t now_ns) const;
   // Forgets what no longer counts.
   void Advance(const SlidingLog& parameters, int64_t now_ns);
   void Append(uint64_t quantum, uint64_t permits);
-  // Writes the last run down, since another comes so many quanta later.
+  // Encodes the last run; the next one comes `distance` quanta later.
   void AppendLast(uint64_t distance);
   void Clear();
 

@@ -122,12 +122,16 @@ int64_t SlidingWindowState::NotBefore(const SlidingWindow& parameters, int64_t n
   return std::max(ClampNow(now_ns), SubWindowStartNs(parameters, last_));
 }
 
-uint64_t SlidingWindowState::ConvertIndex(const SlidingWindow& from, const SlidingWindow& to,
-                                          uint64_t index, int64_t now_ns) {
+int64_t SlidingWindowState::UntilNs(const SlidingWindow& parameters, uint64_t index, int64_t) {
+  return SubWindowStartNs(parameters, index + parameters.sub_windows + 1);
+}
+
+uint64_t SlidingWindowState::ConvertWhen(const SlidingWindow& from, const SlidingWindow& to,
+                                         uint64_t index, int64_t now_ns) const {
   if (from.rate.period_ns == to.rate.period_ns && from.sub_windows == to.sub_windows) {
     return index;
   }
-  return SubWindowAt(to, std::min(SubWindowStartNs(from, index + 1) - 1, ClampNow(now_ns)));
+  return SubWindowAt(to, std::min(SubWindowStartNs(from, index + 1) - 1, NotBefore(from, now_ns)));
 }
 
 void SlidingWindowState::ToImage(BucketImage* image) const {
@@ -164,7 +168,7 @@ SlidingWindowState SlidingWindowState::ConvertTo(const SlidingWindow& from, cons
   converted.Advance(to, SubWindowAt(to, now));
   const uint64_t oldest = index > from.sub_windows ? index - from.sub_windows : 0;
   for (uint64_t j = oldest; j <= last_; ++j) {
-    const uint64_t at = ConvertIndex(from, to, j, now);
+    const uint64_t at = ConvertWhen(from, to, j, now);
     if (converted.Counts(to, at, now)) {
       converted.counts_[at % converted.counts_.size()] += counts_[j % counts_.size()];
     }

@@ -1,5 +1,5 @@
-// Rolling window in bounded memory: k counters instead of a log, for limits such as ten million a
-// day.
+// Sliding window: a rolling window in little memory, k+1 counters instead of a log, for limits such
+// as ten million a day.
 //
 // The period is cut into k sub-windows (default 10), and each has a counter. A window of one
 // period that ends now overlaps the current sub-window and the k before it; all k+1 count whole,
@@ -7,9 +7,10 @@
 //
 //   granted iff count[J-k] + ... + count[J] + permits <= M          J: the current sub-window
 //
-// Counting the oldest in proportion, as others do, assumes that its permits were taken evenly and
-// lets bursts pass twice. Counting it whole never does; what it costs is that M permits come back
-// after k+1 sub-windows, not k: the sustained rate is at least M*k/(k+1) a period, 91 % for k=10.
+// Counting the oldest in proportion, as other implementations do, assumes that its permits were
+// taken evenly, and lets bursts pass twice. Counting it whole never does. The price: M permits come
+// back after k+1 sub-windows, not k, so the sustained rate is at least M*k/(k+1) a period, 91 % for
+// k=10.
 //
 // Example: 10 permits a second, k=10, so sub-windows of 100 ms (times in ms).
 //   t=50    sub-window 0, sum 0     take 10: granted
@@ -24,7 +25,7 @@
 // index(t)+k exactly, so a window that contains a grant at u touches no sub-window before
 // index(u)-k, and the sum checked at its last grant covers every permit in it.
 //
-// A clock that steps back counts as standing still. Not thread-safe; never blocks.
+// If the clock steps back, it counts as stopped. Not thread-safe; never blocks.
 #ifndef SLUICE_SERVER_ALGORITHM_SLIDING_WINDOW_H_
 #define SLUICE_SERVER_ALGORITHM_SLIDING_WINDOW_H_
 
@@ -60,8 +61,8 @@ class SlidingWindowState {
   // Counts permits whether or not they fit (carry-over). Returns the sub-window.
   uint64_t Add(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns);
 
-  // The first nanosecond, not before now_ns, at which TryTake would grant if nobody else takes;
-  // kNeverNs if permits > M.
+  // The first nanosecond, not before now_ns, at which TryTake would grant if no other permits are
+  // taken; kNeverNs if permits > M.
   int64_t EarliestNs(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns) const;
   Level LevelAt(const SlidingWindow& parameters, int64_t now_ns) const;
   bool IsFull(const SlidingWindow& parameters, int64_t now_ns) const;
@@ -72,19 +73,19 @@ class SlidingWindowState {
                   int64_t now_ns);
   bool Counts(const SlidingWindow& parameters, uint64_t index, int64_t now_ns) const;
   // The sub-window that permits taken at now_ns would be counted in.
-  uint64_t IndexFor(const SlidingWindow& parameters, int64_t now_ns) const {
+  uint64_t WhenFor(const SlidingWindow& parameters, int64_t now_ns) const {
     return Effective(parameters, now_ns);
   }
 
-  // now_ns, or the begin of the latest sub-window seen if the clock has stepped back beyond it.
-  int64_t NotBefore(const SlidingWindow& parameters, int64_t now_ns) const;
+  // The first nanosecond at which permits counted in sub-window `index` no longer count.
+  static int64_t UntilNs(const SlidingWindow& parameters, uint64_t index, int64_t now_ns);
 
   // The same counts under other parameters: each sub-window's permits are counted where its last
   // nanosecond falls, or now, whichever is earlier.
   SlidingWindowState ConvertTo(const SlidingWindow& from, const SlidingWindow& to,
                                int64_t now_ns) const;
-  static uint64_t ConvertIndex(const SlidingWindow& from, const SlidingWindow& to, uint64_t index,
-                               int64_t now_ns);
+  uint64_t ConvertWhen(const SlidingWindow& from, const SlidingWindow& to, uint64_t index,
+                       int64_t now_ns) const;
 
   void ToImage(BucketImage* image) const;
   static SlidingWindowState FromImage(const SlidingWindow& parameters, const BucketImage& image);
@@ -94,6 +95,8 @@ class SlidingWindowState {
 
  private:
   uint64_t Effective(const SlidingWindow& parameters, int64_t now_ns) const;
+  // now_ns, or the begin of the latest sub-window seen if the clock has stepped back before it.
+  int64_t NotBefore(const SlidingWindow& parameters, int64_t now_ns) const;
   uint64_t CountedAt(const SlidingWindow& parameters, uint64_t index) const;
   // Zeroes the counters of sub-windows that have come since the last one.
   void Advance(const SlidingWindow& parameters, uint64_t index);

@@ -1,37 +1,38 @@
 // Token bucket, as the generic cell rate algorithm (GCRA; ITU-T I.371, "virtual scheduling").
 //
-// The picture is a bucket that holds `burst` tokens and gets `rate` of them every period; a
-// request for n permits takes n tokens or is denied. Counting tokens needs a count and the moment
-// at which it was right. GCRA turns the picture round and keeps one number: the moment at which
-// the bucket will be full again if nobody takes any more, `tat` (GCRA's theoretical arrival
-// time, TAT). A bucket that is full was full at some moment past, so tat <= now; each permit
-// taken moves tat one permit's worth of time to the right; and what the bucket lacks now is
-// tat - now. No refill has to happen: time itself refills.
+// A bucket holds `burst` tokens and gets `rate` new ones every period. A request for n permits
+// takes n tokens or is denied. Counting tokens would need a count and the time at which it was
+// right. GCRA keeps one number instead: the TAT.
 //
-//   cost     = n * unit                            what n permits move tat by
-//   from     = max(tat, now)                   a bucket does not grow beyond full
-//   granted iff from + cost <= now + burst * unit  the bucket must hold n
+// The TAT (theoretical arrival time, in the GCRA literature) is the time at which the bucket is
+// full again if no more permits are taken. A full bucket has a TAT in the past: TAT <= now. Each
+// permit taken moves the TAT later by the time in which one token comes in. What the bucket lacks
+// now is TAT - now. Nothing has to be refilled: time passes.
 //
-// With `debt`, a request may take more than is stored, as long as nothing is owed before it and
-// at most `debt` permits are owed after it; those who come later wait until it is paid:
+//   cost     = n * unit                            how far n permits move the TAT
+//   from     = max(TAT, now)                       a bucket holds no more than burst
+//   granted iff from + cost <= now + burst * unit  the bucket holds n
+//
+// With `debt`, a request may take more than the bucket holds, if nothing is owed before it and at
+// most `debt` permits are owed after it. Later requests wait until the debt is paid:
 //
 //   granted iff from <= now + burst*unit  and  from + cost <= now + (burst + debt) * unit
 //
-// The second form with debt 0 is the first one, so there is only one.
+// With debt 0 this is the first form, so the code has only this one.
 //
-// Example: 1 permit a second, burst 2, in seconds. Times at which tat stands, then decisions:
-//   t=10    tat <= 10 (never used)     take 1: 11 <= 12, granted, tat = 11
-//   t=10    tat = 11, holds 1          take 2: 13 <= 12? denied. Earliest: 13 - 2 = 11
-//   t=10.5  tat = 11, holds 1.5        take 1: 12 <= 12.5, granted, tat = 12
-//   t=11    tat = 12, holds 1          take 1: 13 <= 13, granted, tat = 13
-//   t=11    tat = 13, holds 0          take 1: 14 <= 13? denied. Earliest: 14 - 2 = 12
-// Note the half permit of 10.5: it is not lost, since nothing is ever rounded to whole permits.
+// Example: 1 permit a second, burst 2; times in seconds:
+//   t=10    TAT <= 10 (never used)     take 1: 11 <= 12, granted, TAT = 11
+//   t=10    TAT = 11, holds 1          take 2: 13 <= 12? denied. Earliest: 13 - 2 = 11
+//   t=10.5  TAT = 11, holds 1.5        take 1: 12 <= 12.5, granted, TAT = 12
+//   t=11    TAT = 12, holds 1          take 1: 13 <= 13, granted, TAT = 13
+//   t=11    TAT = 13, holds 0          take 1: 14 <= 13? denied. Earliest: 14 - 2 = 12
+// Note the half permit at 10.5: it is not lost, since nothing is rounded to whole permits.
 //
 // Invariant: in any window of length w, granted <= burst + debt + rate * w. Proof: take grants
-// i..j of a history. After grant i, tat >= t_i + cost_i; each later one adds its cost; and
-// grant j left tat <= t_j + (burst + debt) * unit. So the costs of i..j together are at most
-// (t_j - t_i) + (burst + debt) * unit. The clock's order was not used: it holds, all the more
-// strictly, when now steps back, since a smaller now only makes the right-hand sides smaller.
+// i..j of a history. After grant i, TAT >= t_i + cost_i; each later grant adds its cost; and after
+// grant j, TAT <= t_j + (burst + debt) * unit. So the costs of i..j together are at most
+// (t_j - t_i) + (burst + debt) * unit. The proof does not use the order of the clock: if `now`
+// steps back, the right-hand sides only become smaller.
 //
 // Units. Ticks are 2^-shift ns (0 <= shift <= 4), so that ticks(now) = now_ns << shift is exact
 // and linear. A permit costs unit_ticks = ceil(period / permits) ticks, so that the sustained rate
@@ -40,14 +41,16 @@
 // 0.01 % low, else the greatest at which burst and debt fit (docs/adr/0010, 0011).
 //
 // All functions here are pure and thread-safe; none allocates. Overflow saturates towards denial:
-// tat never passes kMaxTat.
+// a TAT never passes kMaxTat.
 #ifndef SLUICE_SERVER_ALGORITHM_TOKEN_BUCKET_H_
 #define SLUICE_SERVER_ALGORITHM_TOKEN_BUCKET_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/base/optimization.h"
+#include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/rate.h"
 #include "server/algorithm/wide.h"
@@ -67,8 +70,8 @@ struct TokenBucket {
   friend bool operator==(const TokenBucket&, const TokenBucket&) = default;
 };
 
-// The whole state is one number, the tick at which the bucket is full again. It always fits 62
-// bits: the store keeps two flags beside it. 0 is a bucket that was never used.
+// The whole state is the TAT, in ticks. It always fits 62 bits: the memory store keeps two flags
+// beside it. 0 is a bucket that was never used.
 inline constexpr int kTatBits = 62;
 inline constexpr uint64_t kMaxTat = (uint64_t{1} << kTatBits) - 1;
 
@@ -88,7 +91,7 @@ inline int64_t ToNsRoundedUp(const TokenBucket& parameters, uint64_t ticks) {
   return static_cast<int64_t>((ticks >> parameters.shift) + ((ticks & below) != 0 ? 1 : 0));
 }
 
-// What the bucket lacks of being full, in ticks.
+// How much the bucket lacks of being full, in ticks.
 inline uint64_t ShortfallTicks(uint64_t tat, uint64_t now_ticks) {
   return tat > now_ticks ? tat - now_ticks : 0;
 }
@@ -112,8 +115,8 @@ inline bool TryTake(const TokenBucket& parameters, uint64_t permits, uint64_t no
   return true;
 }
 
-// The first nanosecond, not before now_ns, at which TryTake of the same would grant if nobody else
-// takes; kNeverNs if it never would.
+// The first nanosecond, not before now_ns, at which TryTake would grant if no other permits are
+// taken; kNeverNs if it never would.
 inline int64_t EarliestNs(const TokenBucket& parameters, uint64_t permits, uint64_t tat,
                           int64_t now_ns) {
   if (permits > parameters.burst + parameters.debt) return kNeverNs;
@@ -152,6 +155,30 @@ inline Level LevelAt(const TokenBucket& parameters, uint64_t tat, int64_t now_ns
   }
   return level;
 }
+
+// The state of one key, with the functions of the other algorithms' states.
+struct TokenBucketState {
+  uint64_t tat = 0;
+
+  bool CanTake(const TokenBucket& parameters, uint64_t permits, int64_t now_ns) const {
+    uint64_t after = tat;
+    return TryTake(parameters, permits, ToTicks(parameters, now_ns), &after);
+  }
+  int64_t EarliestNs(const TokenBucket& parameters, uint64_t permits, int64_t now_ns) const {
+    return algorithm::EarliestNs(parameters, permits, tat, now_ns);
+  }
+  Level LevelAt(const TokenBucket& parameters, int64_t now_ns) const {
+    return algorithm::LevelAt(parameters, tat, now_ns);
+  }
+  bool IsFull(const TokenBucket& parameters, int64_t now_ns) const {
+    return algorithm::IsFull(tat, ToTicks(parameters, now_ns));
+  }
+  void ToImage(BucketImage* image) const { image->tat = tat; }
+  static TokenBucketState FromImage(const TokenBucket&, const BucketImage& image) {
+    return {image.tat};
+  }
+  static size_t MemoryBytes() { return 0; }
+};
 
 }  // namespace sluice::algorithm
 

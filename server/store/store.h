@@ -1,8 +1,10 @@
-// Store: where buckets live. One atomic operation per acquisition, never get/compute/set.
+// Store: keeps buckets, and decides each acquisition in one atomic operation, never
+// get/compute/set.
 //
-// An operation is an object of the caller's, filled in by the caller, decided by the store and
-// completed exactly once: no allocation, no copy of keys, and the same shape for a store that
-// answers inline (memory) and one that answers later on an event loop (Redis).
+// An operation is an object that the caller owns and fills in. The store decides it and completes
+// it exactly once. So nothing is allocated, no key is copied, and the memory store, which answers
+// before it returns, has the same interface as the Redis store, which answers later on an event
+// loop.
 #ifndef SLUICE_SERVER_STORE_STORE_H_
 #define SLUICE_SERVER_STORE_STORE_H_
 
@@ -22,7 +24,7 @@ namespace sluice::store {
 
 inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 
-// Permits from one bucket. REQUIRES: permits >= 1 and not above what the rule could ever grant
+// Permits from one bucket. REQUIRES: permits >= 1 and not above what the rule can ever grant
 // (algorithm::MaxGrant); key at most bounds::kMaxKeyBytes.
 struct Charge {
   const Rule* rule = nullptr;
@@ -46,7 +48,7 @@ enum class Reason : uint8_t {
   kStoreUnavailable,
   kOverflow,
   kShadowDenied,
-  // Not a store's: held, and its deadline comes before its moment.
+  // Not from a store: the caller waits, and its deadline comes before its grant time.
   kDeadlineTooShort,
   // More than this node's share of a split limit can ever hold.
   kShareTooSmall,
@@ -57,8 +59,8 @@ enum class Source : uint8_t { kStore = 0, kLease, kStoreUnavailable, kOverflow, 
 struct ChargeResult {
   BucketLevel level;
   Reason reason = Reason::kNone;
-  // Granted: how long before the acquisition's now_ns it was debited. Not 0 only where no one
-  // decision could be made of all charges (several slots of a Redis Cluster).
+  // Granted: how long before the acquisition's now_ns the charge was debited. 0 unless the charges
+  // could not be decided at one moment (several slots of a Redis Cluster).
   int64_t debited_before_ns = 0;
 };
 
@@ -66,61 +68,61 @@ enum class Outcome : uint8_t {
   kPending = 0,
   kGranted,
   kDenied,
-  // Nothing was debited; a charge's rule is older than its bucket's: the caller resolves the
-  // acquisition against the current limits and asks again.
+  // Nothing was debited: a charge's rule is older than its bucket's. The caller resolves the
+  // acquisition against the current limits and tries again.
   kStaleRule,
   // Nothing was debited; the deadline had passed before the decision.
   kDeadlineExceeded,
-  // The shared store is away, or did not answer: see Acquisition::may_be_debited.
+  // The shared store is unavailable or did not answer; see Acquisition::may_be_debited.
   kUnavailable,
-  // Nothing was debited; this store does not book ahead (max_wait_ns).
+  // Nothing was debited; this store does not make reservations (max_wait_ns).
   kUnsupported,
-  // Nothing was debited; it does not book ahead (max_wait_ns) in buckets of several slots of a
-  // Redis Cluster. Acquisition::elsewhere says which.
+  // Nothing was debited; the store does not make reservations (max_wait_ns) in buckets of several
+  // slots of a Redis Cluster. Acquisition::elsewhere names one.
   kSeveralSlots,
 };
 
-// One acquisition: its charges (each of a bucket of its own; the engine has added up those of the
-// same bucket), and after completion its result.
+// One acquisition: its charges, and after completion its result. No two charges are on the same
+// bucket; the service adds them up before.
 struct Acquisition {
-  // Caller's, alive until completion.
+  // Owned by the caller, alive until completion.
   absl::Span<const Charge> charges;
-  // Caller's, as many as charges. Written by the store.
+  // Owned by the caller, as many as charges. Written by the store.
   ChargeResult* results = nullptr;
 
-  // How far ahead the moment may lie; 0: now or denied. Granted for later is a reservation: it is
-  // booked in every bucket, debited there at its moment, and always has a receipt.
+  // How far ahead the grant time may be; 0: now or denied. A grant for later is a reservation: it
+  // is booked in every bucket, debited there at its grant time, and always has a receipt.
   int64_t max_wait_ns = 0;
   bool want_receipt = false;
 
   // Written by the store.
   Outcome outcome = Outcome::kPending;
   Source source = Source::kStore;
-  // Granted: until the moment. Denied: until the same request would be granted if nobody else
-  // comes (earliest moment minus max_wait_ns); exact to the nanosecond, rounded up.
+  // Granted: until the grant time. Denied: until the same request would be granted if no other
+  // takes permits (earliest grant time minus max_wait_ns); exact to the nanosecond, rounded up.
   int64_t wait_ns = 0;
   int64_t retry_after_ns = 0;
-  // The moment of the decision, on the store's clock.
+  // When it was decided, on the store's clock.
   int64_t now_ns = 0;
-  // With want_receipt and granted, and for every reservation: what Refund is called with, together
+  // The receipt of a grant with want_receipt and of every reservation; pass it to Refund together
   // with now_ns + wait_ns. 0: none.
   uint64_t receipt_id = 0;
-  // kSeveralSlots: the place of a charge whose bucket is not in the slot of the first one's.
+  // kSeveralSlots: the index of a charge whose bucket is in another slot than the first one's.
   size_t elsewhere = 0;
-  // kUnavailable: it was asked of the shared store, whose answer is lost, so that it may have been
-  // debited. False: nothing was.
+  // kUnavailable: true if the request was sent and its answer is lost, so that it may have been
+  // debited. False: nothing was debited.
   bool may_be_debited = false;
 };
 
-// Independent acquisitions, decided in order. The caller owns it and keeps it, and all it points
-// to, alive and untouched from Acquire until Done.
+// Independent acquisitions, decided in order. The caller owns the operation, and keeps it and all
+// it points to alive and unchanged from Acquire until Done.
 class AcquireOperation {
  public:
   absl::Span<Acquisition> acquisitions;
-  // On common::Clock::NowNs()'s time line: past it nothing is debited.
+  // On common::Clock::NowNs()'s time line. After it nothing is debited.
   int64_t deadline_ns = kNoDeadline;
 
-  // Called exactly once, by the memory store before Acquire returns, on the calling thread; by a
+  // Called exactly once: by the memory store on the calling thread, before Acquire returns; by a
   // shared store later, on the event loop that the operation was started on.
   virtual void Done() = 0;
 
@@ -136,7 +138,7 @@ struct QueryItem {
   bool exists = false;
   Source source = Source::kStore;
   bool unavailable = false;
-  // Bookings, and the time until the next one's moment; 0: none.
+  // Number of bookings, and the time until the next grant time; 0: none.
   uint64_t waiting = 0;
   int64_t next_grant_after_ns = 0;
 };
@@ -160,7 +162,7 @@ enum class RefundOutcome : uint8_t {
   kUnavailable,
 };
 
-// Before a reservation's moment: cancels it, whole; moments already given to others stand.
+// Before a reservation's grant time: cancels it entirely. Grant times given to others stay.
 class RefundOperation {
  public:
   uint64_t receipt_id = 0;
@@ -168,7 +170,7 @@ class RefundOperation {
   int64_t grant_time_ns = 0;
   // The acquisition's charges, with the permits that were taken.
   absl::Span<const Charge> charges;
-  // Caller's, as many as charges: whole permits given back. Written by the store.
+  // Owned by the caller, as many as charges: whole permits given back. Written by the store.
   uint64_t* refunded = nullptr;
   int64_t deadline_ns = kNoDeadline;
   // Written by the store.
@@ -180,22 +182,22 @@ class RefundOperation {
 };
 
 enum class MoveOutcome : uint8_t {
-  // It stands where it stood: there is no earlier place, or this store does not move bookings.
+  // Not moved: there is no earlier place, or this store does not move bookings.
   kStays = 0,
   kMoved,
-  // Its moment has come, or there is no such booking.
+  // Its grant time has come, or there is no such booking.
   kGone,
   kStaleRule,
-  // The shared store is away; it may or may not have moved.
+  // The shared store is unavailable; the booking may have been moved.
   kUnavailable,
 };
 
-// A reservation whose moment nobody was told of yet.
+// A reservation whose grant time was not yet sent to its caller.
 class MoveOperation {
  public:
   uint64_t receipt_id = 0;
   absl::Span<const Charge> charges;
-  // As it is booked; written by the store when it moved.
+  // As it is booked. Written by the store if it moved.
   int64_t grant_time_ns = 0;
   // Written by the store.
   MoveOutcome outcome = MoveOutcome::kStays;
@@ -209,21 +211,21 @@ class MoveOperation {
 struct Rebooking {
   enum class Outcome : uint8_t {
     kPending = 0,
-    // For grant_time_ns; if that is now_ns, debited.
+    // Booked for grant_time_ns; if that is now_ns, debited.
     kBooked,
-    // It does not fit until until_ns, and was given up.
+    // It does not fit until until_ns, and was cancelled.
     kDenied,
-    // Its moment came before, and it stands as it was granted.
+    // Its grant time came before, and it stays as it was granted.
     kGone,
   };
 
   uint64_t receipt_id = 0;
   absl::Span<const Charge> charges;
-  // Caller's, as many as charges. Written by the store if it is denied.
+  // Owned by the caller, as many as charges. Written by the store if it is denied.
   ChargeResult* results = nullptr;
-  // As it is booked; written by the store.
+  // As it is booked. Written by the store.
   int64_t grant_time_ns = 0;
-  // The moment may be no later, on the clock of grant_time_ns.
+  // The latest grant time, on the clock of grant_time_ns.
   int64_t until_ns = 0;
 
   // Written by the store.
@@ -238,11 +240,12 @@ enum class RebookStatus : uint8_t {
   // Nothing was changed.
   kStaleRule,
   kUnsupported,
-  // The shared store is away; what became of them is not known.
+  // The shared store is unavailable; it is not known what happened to the items.
   kUnavailable,
 };
 
-// Reservations that nobody was told of, under the rules that their charges name now.
+// Reservations whose grant times were not yet sent to their callers, to be booked again under the
+// rules that their charges name now.
 class RebookOperation {
  public:
   absl::Span<Rebooking> items;
@@ -258,9 +261,9 @@ enum class ResetOutcome : uint8_t {
   // The bucket is full, and was not.
   kReset = 0,
   kNotInUse,
-  // The shared store is away, and was not asked.
+  // The shared store is unavailable, and nothing was sent.
   kUnavailable,
-  // It was asked, and its answer is lost.
+  // The request was sent, and its answer is lost.
   kUnknown,
 };
 
@@ -277,16 +280,16 @@ struct StoreStats {
   uint64_t bookings = 0;
   uint64_t lock_yields = 0;
 
-  // Of a shared store: what this process asked of it since it started.
+  // Of a shared store: requests of this process since it started.
   uint64_t commands = 0;
   uint64_t decisions = 0;
-  // Sent, and not answered in time or ever; may have been executed.
+  // Commands that were sent and not answered in time, or at all; they may have been executed.
   uint64_t unanswered = 0;
-  // Answered with an error.
+  // Commands answered with an error.
   uint64_t errors = 0;
-  // Buckets that were taken over from other parameters.
+  // Buckets converted from other parameters.
   uint64_t conversions = 0;
-  // That are there, this one too, as StoreHealth has them; 0: limits need not know.
+  // Nodes that share the store, with this one, as in StoreHealth; 0: no limit needs to know.
   uint64_t nodes = 0;
 };
 
@@ -294,19 +297,19 @@ struct StoreStats {
 struct StoreNode {
   std::string id;
   bool self = false;
-  bool lapsed = false;  // not heard of any more
-  // What it divides split limits by; 0: it has no share.
+  bool lapsed = false;  // its heartbeat has expired
+  // The number by which it divides split limits; 0: it has no share.
   uint32_t divisor = 0;
 };
 
-// Whether a shared store answers. Moments are of the wall clock.
+// Whether a shared store answers. Times are of the wall clock.
 struct StoreHealth {
-  bool shared = false;  // false: the store is this process' own, and never away
-  bool away = false;
-  int64_t since_wall_ns = 0;  // since when it is there, or away
+  bool shared = false;        // false: the store is in this process, and always available
+  bool away = false;          // unavailable
+  int64_t since_wall_ns = 0;  // when it became available or unavailable
   uint64_t times_unavailable = 0;
-  std::string why;  // it was away last; empty: it never was
-  // As far as limits need to know of each other; else empty.
+  std::string why;  // reason of the last time it was unavailable; empty: it never was
+  // Empty if no limit is shared in a way that depends on the nodes.
   std::vector<StoreNode> nodes;
 };
 
@@ -318,8 +321,8 @@ class Store {
   // "memory", "redis".
   virtual std::string_view Kind() const = 0;
 
-  // Must be called with a rule before an operation names it. The store keeps old rules for as
-  // long as a bucket of theirs exists, in order to convert it to the newer one (carry-over).
+  // Must be called with a rule before an operation names it. The store keeps old rules as long as
+  // one of their buckets exists, in order to convert it to the newer rule (carry-over).
   virtual void Register(std::shared_ptr<const Rule> rule) = 0;
 
   virtual void Acquire(AcquireOperation* operation) = 0;
@@ -329,26 +332,26 @@ class Store {
 
   virtual void Refund(RefundOperation* operation) = 0;
 
-  // Moves a booking up to the earliest moment at which it fits, not before the one that stands
-  // before it in the order of its set of buckets. Never moves it back.
+  // Moves a booking up to the earliest moment at which it fits, but not before the booking that
+  // precedes it in the order of its set of buckets. Never moves it to a later time.
   virtual void Move(MoveOperation* operation) {
     operation->outcome = MoveOutcome::kStays;
     operation->Done();
   }
 
-  // As one step that nobody else sees half of: takes all items out, also those that were debited
-  // since, and books them again in the order of their receipts, each at the earliest moment that
-  // fits behind those of its set of buckets with a lesser receipt. They keep their receipts.
+  // In one atomic step: takes all items out, including items that were debited meanwhile, and books
+  // them again in the order of their receipts, each at the earliest moment that fits and that is
+  // not before a booking of its set of buckets with a lower receipt. Receipts stay the same.
   virtual void Rebook(RebookOperation* operation) {
     operation->status = RebookStatus::kUnsupported;
     operation->Done();
   }
 
-  // Whether other processes decide about the same buckets, so that a rule's sharing matters.
+  // Whether other processes decide on the same buckets, so that Rule::sharing matters.
   virtual bool Shared() const { return false; }
 
-  // Whether the moments in its answers are on common::Clock::NowNs()'s time line. False: they are
-  // on a clock of the store's own.
+  // Whether times in results are on common::Clock::NowNs()'s time line. False: on a clock of the
+  // store.
   virtual bool UsesLocalClock() const { return true; }
 
   // Makes the bucket full; its open receipts become worthless. `done` runs once, as
@@ -360,11 +363,11 @@ class Store {
 
   virtual StoreHealth Health() const { return {}; }
 
-  // Of a limit whose sharing is relaxed: permits granted beyond what its buckets held.
+  // For a limit with relaxed sharing: permits granted beyond what its buckets held.
   virtual uint64_t OvershootPermits(uint32_t /*limit_id*/) const { return 0; }
 
-  // Does a small, bounded step of housekeeping: drops full buckets, gives memory back. Called by
-  // a timer, also when no requests come. Returns true while there is more to do soon.
+  // Does a small, bounded step of maintenance: drops full buckets, returns memory. Called by a
+  // timer, also when there are no requests. Returns true while there is more to do soon.
   virtual bool Maintain() { return false; }
 };
 

@@ -1,21 +1,32 @@
-// What is booked ahead on one bucket.
+// A calendar holds the bookings of one bucket: permits reserved for future grant times. (It has
+// nothing to do with days or months; quotas that begin at midnight are fixed_window.)
 //
-// A reservation is granted for a moment that has not come yet. Until then it is a booking in the
-// calendar of each bucket that it charges; at its moment it is debited there, as if it had been
-// taken right then, and leaves the calendar ("folds"). It is not debited when it is booked: a
-// caller who waits long for a slow bucket would otherwise hold back everybody else in the fast
-// ones.
+// A caller that may wait gets its permits at the first moment at which the bucket can give them:
+// its grant time. Until then the reservation is a booking in the calendar of each bucket that it
+// charges. At the grant time the bucket is debited, as if the permits had been taken right then,
+// and the booking leaves the calendar: it is folded. The bucket is not debited earlier, because a
+// caller that waits long for a slow bucket would otherwise hold back all callers of the fast ones.
 //
-// A moment may be given iff neither the booking itself nor any booking already given for later
-// overdraws the bucket at its own moment: gaps between bookings may be filled, moments once given
-// stand.
+// A grant time may be given iff neither the booking itself nor any later booking overdraws the
+// bucket at its own grant time. So gaps between bookings may be filled, and a grant time once given
+// stays.
 //
-// Order. Callers are told apart by the set of buckets that they charge. A booking is not before
-// the last outstanding one of the same set: first come, first served. Other sets may fill gaps
-// before it. Bookings of one nanosecond take effect in the order in which they were made.
+// Order. Callers are told apart by the set of buckets that they charge. A booking is not earlier
+// than the last outstanding booking of the same set: first come, first served. Other sets may fill
+// gaps before it. Bookings at one nanosecond take effect in the order in which they were made.
 //
-// There are two kinds: token_bucket_calendar.h, where the state at a moment is one number, and
-// window_calendar.h, for the algorithms that count permits for some time.
+// Example: token bucket, 1 permit a second, burst 1, empty at t=0; times in seconds.
+//   A wants 1 permit: grant time 1. Then B, of the same set, wants 1: grant time 2.
+//     calendar: [A:1 B:2]
+//   C, of another set, charges this bucket and one that is empty until 5: grant time 5.
+//     calendar: [A:1 B:2 C:5]. The bucket is full again at 3, and stays so until C
+//   D, of the first set, wants 1: grant time 3, in the gap before C. Full again at 4, so C stands.
+//   E, of C's set, wants 1: not before C, so 6, although this bucket could give a permit at 4.
+//   A is cancelled: B, D, C and E keep their grant times. The store may move them up (Store::Move).
+//   t=2: B is folded: its permit is taken as of 2, and its receipt can be refunded from now on.
+//
+// There are two kinds of calendar: token_bucket_calendar.h, where one number is the state at a
+// moment, and window_calendar.h, for the algorithms that count permits for some time.
 //
 // Not thread-safe; never blocks. Moments are nanoseconds of the buckets' clock.
 #ifndef SLUICE_SERVER_ALGORITHM_CALENDAR_CALENDAR_H_
@@ -36,22 +47,22 @@ struct Booking {
   uint64_t permits = 0;
   // Unique among the bucket's bookings; becomes the receipt's id.
   uint64_t id = 0;
-  // Names the set of buckets that the acquisition charges. Two sets of one name would only be
-  // served in order with each other.
+  // Names the set of buckets that the acquisition charges. If two sets had one name, they would be
+  // served in order with each other; nothing worse.
   uint64_t set = 0;
 };
 
 // The outstanding bookings of each set.
 class BookingSets {
  public:
-  // The moment of the set's last outstanding booking; INT64_MIN if there is none.
+  // The grant time of the set's last outstanding booking; INT64_MIN if there is none.
   int64_t LastGrantTimeNs(uint64_t set) const;
 
-  // Whether the set has one booking.
+  // Whether the set has exactly one booking.
   bool Alone(uint64_t set) const;
 
   void Add(uint64_t set, int64_t grant_time_ns);
-  // Returns true if the set's last moment went away and must be found anew (SetLast).
+  // Returns true if the set's last booking was removed: find the last one again and call SetLast.
   bool Remove(uint64_t set, int64_t grant_time_ns);
   void SetLast(uint64_t set, int64_t grant_time_ns);
 
@@ -66,21 +77,22 @@ class BookingSets {
   absl::flat_hash_map<uint64_t, Outstanding> sets_;
 };
 
-// Asks one bucket: the first moment at or after `from_ns` at which it could be charged what is
-// wanted of it; kNeverNs if there is none.
+// Returns the first moment, at or after `from_ns`, at which one bucket can be charged; kNeverNs if
+// there is none.
 using EarliestFn = absl::FunctionRef<int64_t(size_t bucket, int64_t from_ns)>;
 
-// The first moment, at or after from_ns, at which each of `buckets` buckets fits: a fixed point of
-// their answers. A round asks every bucket once; each but the last passes over a stretch between
-// two bookings of some bucket, so with fewer than kMaxJointRounds bookings in all the answer is
-// always the earliest. `after_all_ns` is any moment after which no bucket has a booking: should
-// the buckets' gaps miss each other more often than that, the search goes on from there, where it
-// ends at once. Then every bucket fits at the answer, but it may not be the earliest.
+// Returns the first moment, at or after from_ns, at which all of `buckets` buckets can be charged:
+// a fixed point of their answers. A round asks every bucket once. Each round but the last passes
+// over a stretch between two bookings of some bucket, so with fewer than kMaxJointRounds bookings
+// in all the answer is the earliest moment. `after_all_ns` is any moment after which no bucket has
+// a booking: if the buckets' gaps miss each other for kMaxJointRounds rounds, the search continues
+// from there, where it ends at once. Then all buckets can be charged at the answer, but it may not
+// be the earliest.
 int64_t JointGrantTimeNs(size_t buckets, int64_t from_ns, int64_t after_all_ns,
                          EarliestFn earliest);
 
-// A bucket is asked in about a microsecond, under the buckets' locks: this is a millisecond or two
-// for who arranged thousands of gaps so that they miss each other, and nothing for anybody else.
+// Asking a bucket takes about a microsecond, under the buckets' locks. So a caller that arranged
+// thousands of gaps to miss each other costs a millisecond or two; other callers need few rounds.
 inline constexpr int kMaxJointRounds = 1024;
 
 }  // namespace sluice::algorithm

@@ -1,5 +1,5 @@
-// Bookings in the order of their moments, in chunks, each with a summary of what it holds, so that
-// a search passes over a chunk by looking at its summary alone.
+// CalendarChunks: bookings in the order of their grant times, cut into chunks. Each chunk has a
+// summary, so that a search can pass over a chunk by reading its summary alone.
 //
 // `Entry` derives from Booking. Not thread-safe.
 #ifndef SLUICE_SERVER_ALGORITHM_CALENDAR_CALENDAR_CHUNKS_H_
@@ -52,7 +52,7 @@ class CalendarChunks {
   const Entry& front() const { return chunks_.front().front(); }
   const Entry& back() const { return chunks_.back().back(); }
 
-  // The first chunk whose last moment is after `grant_time_ns`; chunks() if there is none.
+  // The first chunk whose last grant time is after `grant_time_ns`; chunks() if there is none.
   size_t FirstChunkAfter(int64_t grant_time_ns) const {
     return static_cast<size_t>(
         std::upper_bound(chunks_.begin(), chunks_.end(), grant_time_ns,
@@ -68,8 +68,8 @@ class CalendarChunks {
         chunk.begin());
   }
 
-  // Adds after all of the same moment. Sets *split if a full chunk was cut in two: then the
-  // summaries of the position's chunk and its neighbours say nothing any more.
+  // Inserts after all bookings of the same grant time. Sets *split if a full chunk was cut in two:
+  // then the summaries of the position's chunk and its neighbours are no longer right.
   Position Insert(const Entry& entry, bool* split) {
     *split = false;
     ++size_;
@@ -96,7 +96,7 @@ class CalendarChunks {
     Chunk& chunk = chunks_[c];
     size_t index = FirstAfter(chunk, entry.grant_time_ns);
     if (chunk.head > 0) {
-      // Room at the front that folding left.
+      // Folding left room at the front.
       std::move(chunk.begin(), chunk.begin() + index, chunk.begin() - 1);
       --chunk.head;
       chunk[index] = entry;
@@ -106,7 +106,7 @@ class CalendarChunks {
     return {c, index};
   }
 
-  // The booking of that id at that moment.
+  // Finds the booking of that id and grant time.
   bool Find(int64_t grant_time_ns, uint64_t id, Position* position) const {
     for (size_t c = FirstChunkAfter(grant_time_ns - 1); c < chunks_.size(); ++c) {
       const Chunk& chunk = chunks_[c];
@@ -123,9 +123,9 @@ class CalendarChunks {
 
   const Entry& at(Position position) const { return chunks_[position.chunk][position.index]; }
 
-  // The moment of the one before it in the order of its set, that is, of those with a lesser id;
-  // INT64_MIN if there is none. Of the same moment the order of entries may be another: one that
-  // was taken out and put back stands behind the others.
+  // The latest grant time among the bookings of its set with a lower id, up to its own grant time;
+  // INT64_MIN if there are none. Bookings of one grant time are not sorted by id: one that was
+  // taken out and booked again comes after the others.
   int64_t PreviousOfSet(Position position) const {
     const Entry& of = at(position);
     for (size_t c = position.chunk; c < chunks_.size(); ++c) {
@@ -145,7 +145,7 @@ class CalendarChunks {
     return std::numeric_limits<int64_t>::min();
   }
 
-  // Returns whether the chunk is gone with its last entry.
+  // Returns whether the chunk was dropped with its last entry.
   bool Erase(Position position) {
     --size_;
     Chunk& chunk = chunks_[position.chunk];
@@ -154,14 +154,14 @@ class CalendarChunks {
     return DropIfEmpty(position.chunk);
   }
 
-  // REQUIRES: !empty(). Returns whether the first chunk is gone with its last entry.
+  // REQUIRES: !empty(). Returns whether the first chunk was dropped with its last entry.
   bool PopFront() {
     --size_;
     ++chunks_.front().head;
     return DropIfEmpty(0);
   }
 
-  // The last moment of the set; INT64_MIN if it has none.
+  // The last grant time of the set; INT64_MIN if it has no booking.
   int64_t FindLastOfSet(uint64_t set) const {
     for (size_t c = chunks_.size(); c-- > 0;) {
       for (size_t i = chunks_[c].size(); i-- > 0;) {
@@ -171,8 +171,7 @@ class CalendarChunks {
     return std::numeric_limits<int64_t>::min();
   }
 
-  // Chunks other than the last are taken to be as large as they may become, so that it need not
-  // look at each.
+  // Assumes that all chunks but the last have their maximum size, so that it need not visit each.
   size_t MemoryBytes() const {
     if (chunks_.empty()) return chunks_.capacity() * sizeof(Chunk);
     return chunks_.capacity() * sizeof(Chunk) +
@@ -188,6 +187,53 @@ class CalendarChunks {
 
   std::vector<Chunk> chunks_;  // none is empty
   size_t size_ = 0;
+};
+
+// What both calendars have in common: the bookings in chunks, and the order of each set.
+template <typename Entry, typename Summary>
+class ChunkedCalendar {
+ public:
+  // Finds the booking of that id and grant time, and the grant time of the booking before it in the
+  // order of its set (INT64_MIN: none). Returns false if there is none.
+  bool Find(int64_t grant_time_ns, uint64_t id, Booking* booking, int64_t* previous_ns) const {
+    typename Chunks::Position position;
+    if (!bookings_.Find(grant_time_ns, id, &position)) return false;
+    *booking = bookings_.at(position);
+    *previous_ns = sets_.Alone(booking->set) ? std::numeric_limits<int64_t>::min()
+                                             : bookings_.PreviousOfSet(position);
+    return true;
+  }
+
+  // Calls visit(booking) for each booking, in the order of grant times.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (size_t c = 0; c < bookings_.chunks(); ++c) {
+      for (const Booking& booking : bookings_.chunk(c)) visit(booking);
+    }
+  }
+
+  bool empty() const { return bookings_.empty(); }
+  size_t size() const { return bookings_.size(); }
+  // The next booking, and the grant time of the last. REQUIRES: !empty().
+  const Booking& front() const { return bookings_.front(); }
+  int64_t last_grant_time_ns() const { return bookings_.back().grant_time_ns; }
+  const BookingSets& sets() const { return sets_; }
+
+ protected:
+  using Chunks = CalendarChunks<Entry, Summary>;
+
+  // Removes the booking. Returns whether its chunk was dropped with it.
+  bool Erase(typename Chunks::Position position) {
+    const Booking booking = bookings_.at(position);
+    const bool dropped = bookings_.Erase(position);
+    if (sets_.Remove(booking.set, booking.grant_time_ns)) {
+      sets_.SetLast(booking.set, bookings_.FindLastOfSet(booking.set));
+    }
+    return dropped;
+  }
+
+  Chunks bookings_;
+  BookingSets sets_;
 };
 
 }  // namespace sluice::algorithm

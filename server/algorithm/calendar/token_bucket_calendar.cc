@@ -46,7 +46,7 @@ TokenCalendar::TokenCalendar(const TokenBucket& parameters, uint64_t tat)
     : base_(Clamp(static_cast<int64_t>(tat))), end_(base_), slack_(-kFar) {}
 
 void TokenCalendar::Summarize(const TokenBucket& parameters, Chunks::Chunk* chunk) {
-  Summary& summary = chunk->summary;
+  TokenSummary& summary = chunk->summary;
   summary.sum = 0;
   summary.floor = -kFar;
   summary.limit = kFar;
@@ -71,7 +71,7 @@ void TokenCalendar::FindLimits(const TokenBucket& parameters) {
   limit_before_.resize(chunks + 1);
   limit_before_[chunks] = kFar;
   for (size_t c = std::min(limits_from_, chunks); c-- > 0;) {
-    const Summary& summary = bookings_.chunk(c).summary;
+    const TokenSummary& summary = bookings_.chunk(c).summary;
     limit_before_[c] = std::min(summary.limit, Add(limit_before_[c + 1], -summary.sum));
   }
   limits_from_ = 0;
@@ -94,7 +94,7 @@ void TokenCalendar::FindEnd(const TokenBucket& parameters) {
   end_ = base_;
   total_ = 0;
   for (size_t c = 0; c < bookings_.chunks(); ++c) {
-    const Summary& summary = bookings_.chunk(c).summary;
+    const TokenSummary& summary = bookings_.chunk(c).summary;
     total_ = Add(total_, summary.sum);
     end_ = std::max(Add(end_, summary.sum), summary.floor);
   }
@@ -127,7 +127,7 @@ int64_t TokenCalendar::SearchGaps(const TokenBucket& parameters, int64_t cost, i
   std::array<int64_t, Chunks::kMaxPerChunk> costs;
   for (size_t c = 0; c < chunks; ++c) {
     Chunks::Chunk& chunk = bookings_.chunk(c);
-    Summary& summary = chunk.summary;
+    TokenSummary& summary = chunk.summary;
     // Most are passed over without a look at their bookings.
     const bool known = f >= summary.slack_from && limit_before_[c + 1] <= summary.slack_to;
     if ((known && cost > summary.slack) ||
@@ -195,7 +195,7 @@ void TokenCalendar::Insert(const TokenBucket& parameters, const Booking& booking
   const auto position = bookings_.Insert(booking, &split);
   sets_.Add(booking.set, booking.grant_time_ns);
   Chunks::Chunk& chunk = bookings_.chunk(position.chunk);
-  Summary& summary = chunk.summary;
+  TokenSummary& summary = chunk.summary;
   if (append) {
     const int64_t limit = LimitOf(parameters, t, cost);
     slack_ = std::max(slack_, Add(limit, -std::max(end_, now_)));
@@ -234,10 +234,7 @@ void TokenCalendar::Insert(const TokenBucket& parameters, const Booking& booking
 bool TokenCalendar::Cancel(const TokenBucket& parameters, int64_t grant_time_ns, uint64_t id) {
   Chunks::Position position;
   if (!bookings_.Find(grant_time_ns, id, &position)) return false;
-  const uint64_t set = bookings_.chunk(position.chunk)[position.index].set;
-  const bool gone = bookings_.Erase(position);
-  if (sets_.Remove(set, grant_time_ns)) sets_.SetLast(set, bookings_.FindLastOfSet(set));
-  if (!gone) {
+  if (!Erase(position)) {
     Chunks::Chunk& chunk = bookings_.chunk(position.chunk);
     Summarize(parameters, &chunk);
     chunk.summary.slack = kFar;
@@ -258,7 +255,7 @@ void TokenCalendar::Fold(const TokenBucket& parameters) {
   base_ = After(base_, t, cost);
   // The bound of the gaps that are left holds with what this booking leaves, no longer with less:
   // its refund may make room in them.
-  Summary& summary = bookings_.chunk(0).summary;
+  TokenSummary& summary = bookings_.chunk(0).summary;
   summary.slack_from = After(summary.slack_from, t, cost);
   front_changed_ = !bookings_.PopFront();
   SummaryChanged(front_changed_ ? 0 : bookings_.chunks());

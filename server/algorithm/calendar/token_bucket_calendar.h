@@ -1,16 +1,16 @@
 // The calendar of a token bucket.
 //
-// Let F be the tick at which the bucket is full again (token_bucket.h), B what its burst is worth
-// and D its debt, in ticks. A booking of cost c at moment t does to F what a take at t does:
+// Let F be the bucket's TAT (token_bucket.h), B its burst and D its debt, all in ticks. A booking
+// of cost c at time t does to F what a take at t does:
 //
 //   F -> max(F, t) + c      allowed iff   F <= u := min(t + B, t + B + D - c)
 //
-// Such steps, one after the other, are again of the form
+// Several such steps together have the form
 //
 //   F -> max(F + C, K)      allowed iff   F <= U
 //
-// with, for first 1 and then 2: C = C1 + C2, K = max(K1 + C2, K2), U = min(U1, U2 - C1). So three
-// numbers say all about a chunk of bookings, however many.
+// Step 1 followed by step 2 gives: C = C1 + C2, K = max(K1 + C2, K2), U = min(U1, U2 - C1). So
+// three numbers describe a chunk of any number of bookings.
 //
 // Backwards, let L be the greatest F with which all bookings from the i-th on are still allowed:
 // L_i = min(u_i, L_{i+1} - c_i). Then a cost c fits between bookings i-1 and i, not before `from`,
@@ -23,16 +23,15 @@
 // added, since F rises and L falls; so the greatest slack of each chunk, and of all, is kept as an
 // upper bound. Behind 10,000 bookings that leave no room, the bound of all sends a new one to the
 // end at once; and a search for a gap looks into few chunks. A cancelled booking, or a refund,
-// makes room: then the bounds are found anew, by the next search.
+// makes room: then the next search computes the bounds again.
 //
 // Example: 1/s, burst 1, full at 0; F in seconds. Booked: 1 permit at 0, 1 and 5.
 //   after the first F = 1, the second needs F <= 1 and leaves 2, the third needs F <= 5
 //   gaps: before 1: 1 - 1 = 0. before 5: 5 - 2 = 3. So three permits fit, at 2, 3 and 4, and with
 //   them F is 5 when the third comes; the next goes behind it, at 6.
 //
-// A lowered limit may leave bookings that are no longer allowed; they stand. The slacks before
-// them are computed as if they could still be harmed, which denies too much rather than too
-// little.
+// A lowered limit may leave bookings that are no longer allowed; they stay. The gaps before them
+// then have no slack, which denies too much rather than too little.
 #ifndef SLUICE_SERVER_ALGORITHM_CALENDAR_TOKEN_BUCKET_CALENDAR_H_
 #define SLUICE_SERVER_ALGORITHM_CALENDAR_TOKEN_BUCKET_CALENDAR_H_
 
@@ -47,8 +46,20 @@
 
 namespace sluice::algorithm {
 
+struct TokenSummary {
+  // F -> max(F + sum, floor), allowed iff F <= limit.
+  int64_t sum = 0;
+  int64_t floor = 0;
+  int64_t limit = 0;
+  // The greatest slack of its gaps is at most this, whenever F before it is at least
+  // `slack_from` and L after it at most `slack_to`.
+  int64_t slack = 0;
+  int64_t slack_from = 0;
+  int64_t slack_to = 0;
+};
+
 // Not thread-safe; never blocks. Every call must pass the same parameters until Rebuild.
-class TokenCalendar {
+class TokenCalendar : public ChunkedCalendar<Booking, TokenSummary> {
  public:
   // `tat`: what the bucket's past leaves.
   TokenCalendar(const TokenBucket& parameters, uint64_t tat);
@@ -67,19 +78,6 @@ class TokenCalendar {
   // Takes out the booking of that id at that moment. False: there is none.
   bool Cancel(const TokenBucket& parameters, int64_t grant_time_ns, uint64_t id);
 
-  // The booking of that id at that moment, and the moment of the one of its set before it
-  // (INT64_MIN: none). False: there is none of that id.
-  bool Find(int64_t grant_time_ns, uint64_t id, Booking* booking, int64_t* previous_ns) const {
-    Chunks::Position position;
-    if (!bookings_.Find(grant_time_ns, id, &position)) return false;
-    *booking = bookings_.at(position);
-    *previous_ns = sets_.Alone(booking->set) ? std::numeric_limits<int64_t>::min()
-                                             : bookings_.PreviousOfSet(position);
-    return true;
-  }
-
-  // The next booking to come. REQUIRES: !empty().
-  const Booking& front() const { return bookings_.front(); }
   // Takes out the next booking, since its moment has come, and debits it.
   void Fold(const TokenBucket& parameters);
 
@@ -98,35 +96,9 @@ class TokenCalendar {
   // Other parameters: what was booked stands.
   void Rebuild(const TokenBucket& parameters, uint64_t tat);
 
-  bool empty() const { return bookings_.empty(); }
-  size_t size() const { return bookings_.size(); }
-  // REQUIRES: !empty().
-  int64_t last_grant_time_ns() const { return bookings_.back().grant_time_ns; }
-  const BookingSets& sets() const { return sets_; }
   size_t MemoryBytes() const;
 
-  // Calls visit(booking) for each, in order.
-  template <typename Visit>
-  void ForEach(Visit visit) const {
-    for (size_t c = 0; c < bookings_.chunks(); ++c) {
-      for (const Booking& booking : bookings_.chunk(c)) visit(booking);
-    }
-  }
-
  private:
-  struct Summary {
-    // F -> max(F + sum, floor), allowed iff F <= limit.
-    int64_t sum = 0;
-    int64_t floor = 0;
-    int64_t limit = 0;
-    // The greatest slack of its gaps is at most this, whenever F before it is at least
-    // `slack_from` and L after it at most `slack_to`.
-    int64_t slack = 0;
-    int64_t slack_from = 0;
-    int64_t slack_to = 0;
-  };
-  using Chunks = CalendarChunks<Booking, Summary>;
-
   void Summarize(const TokenBucket& parameters, Chunks::Chunk* chunk);
   void SummarizeFront(const TokenBucket& parameters);
   void FindEnd(const TokenBucket& parameters);
@@ -138,12 +110,10 @@ class TokenCalendar {
   // Looks for a gap; kNeverNs: none.
   int64_t SearchGaps(const TokenBucket& parameters, int64_t cost, int64_t from_ticks);
 
-  Chunks bookings_;
-  BookingSets sets_;
   // L before each chunk, and behind the last; right from the limits_from_-th on.
   std::vector<int64_t> limit_before_;
   size_t limits_from_ = 0;
-  // L before all of them, where that is known; kept apart, for who books at the end changes it.
+  // L before all of them, if known; kept apart, because a booking at the end changes it.
   int64_t limit_ = std::numeric_limits<int64_t>::max() / 2;
   bool limit_known_ = true;
   int64_t total_ = 0;           // what all of them cost

@@ -7,11 +7,11 @@
 namespace sluice::algorithm {
 
 void WindowCalendar::Summarize(Chunks::Chunk* chunk) {
-  Summary& summary = chunk->summary;
+  WindowSummary& summary = chunk->summary;
   summary.permits = 0;
   summary.greatest_after = std::numeric_limits<int64_t>::min();
   summary.least_before = std::numeric_limits<int64_t>::max();
-  for (const Entry& entry : *chunk) {
+  for (const WindowEntry& entry : *chunk) {
     summary.permits += static_cast<int64_t>(entry.permits);
     summary.greatest_after = std::max(summary.greatest_after, entry.level);
     summary.least_before = std::min(summary.least_before, entry.before);
@@ -32,7 +32,7 @@ void WindowCalendar::AddFrom(Chunks::Position position, int64_t from_ns, int64_t
       continue;
     }
     for (size_t i = first; i < chunk.size(); ++i) {
-      Entry& entry = chunk[i];
+      WindowEntry& entry = chunk[i];
       if (entry.grant_time_ns > until_ns) break;
       if (entry.grant_time_ns > from_ns) entry.before += permits;
       if (entry.grant_time_ns < until_ns) entry.level += permits;
@@ -85,9 +85,9 @@ int64_t WindowCalendar::SumOver(int64_t grant_time_ns) const {
   const int64_t before = SumOfChunksBefore(low);
   if (low == bookings_.chunks()) return before;
   const Chunks::Chunk& chunk = bookings_.chunk(low);
-  const Entry* const counting =
+  const WindowEntry* const counting =
       std::upper_bound(chunk.begin(), chunk.end(), grant_time_ns,
-                       [](int64_t m, const Entry& entry) { return m < entry.until_ns; });
+                       [](int64_t m, const WindowEntry& entry) { return m < entry.until_ns; });
   return before + SumOfEntriesBefore(chunk, static_cast<size_t>(counting - chunk.begin()));
 }
 
@@ -100,7 +100,7 @@ int64_t WindowCalendar::UntilOfThe(int64_t permits) const {
         before += chunk.summary.permits;
         continue;
       }
-      const Entry* entry = chunk.begin();
+      const WindowEntry* entry = chunk.begin();
       for (;; ++entry) {
         before += static_cast<int64_t>(entry->permits);
         if (before >= permits) return entry->until_ns;
@@ -114,7 +114,7 @@ int64_t WindowCalendar::UntilOfThe(int64_t permits) const {
       before -= chunk.summary.permits;
       continue;
     }
-    const Entry* entry = chunk.end();
+    const WindowEntry* entry = chunk.end();
     for (;;) {
       before -= static_cast<int64_t>((--entry)->permits);
       if (before < permits) return entry->until_ns;
@@ -137,7 +137,7 @@ bool WindowCalendar::FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t mo
     if (chunk.back().grant_time_ns <= from_ns) return false;
     if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
     for (size_t i = Chunks::FirstAfter(chunk, until_ns - 1); i-- > 0;) {
-      const Entry& entry = chunk[i];
+      const WindowEntry& entry = chunk[i];
       if (entry.grant_time_ns <= from_ns) return false;
       if (entry.level + chunk.summary.added > most) {
         *grant_time_ns = entry.grant_time_ns;
@@ -168,7 +168,7 @@ int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t afte
         begin_ns = chunk.back().grant_time_ns;
         continue;
       }
-      for (const Entry& entry : chunk) {
+      for (const WindowEntry& entry : chunk) {
         if (entry.grant_time_ns > begin_ns && entry.before + chunk.summary.added <= most) {
           found = true;
           break;
@@ -217,7 +217,7 @@ int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permit
 
 void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking) {
   const auto permits = static_cast<int64_t>(booking.permits);
-  Entry entry;
+  WindowEntry entry;
   static_cast<Booking&>(entry) = booking;
   entry.until_ns = history.CountedUntilNs(booking.grant_time_ns);
   entry.level = LevelAt(history, booking.grant_time_ns) + permits;
@@ -245,7 +245,7 @@ void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking
   chunk[position.index].before -= chunk.summary.added;
   const bool last = position.chunk + 1 == bookings_.chunks() && position.index + 1 == chunk.size();
   if (last && !split) {
-    Summary& summary = chunk.summary;
+    WindowSummary& summary = chunk.summary;
     summary.permits += permits;
     summary.greatest_after = std::max(summary.greatest_after, chunk.back().level);
     summary.least_before = std::min(summary.least_before, chunk.back().before);
@@ -256,7 +256,7 @@ void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking
 }
 
 void WindowCalendar::Append(const Booking& booking) {
-  Entry entry;
+  WindowEntry entry;
   static_cast<Booking&>(entry) = booking;
   bool split = false;
   bookings_.Insert(entry, &split);
@@ -271,7 +271,7 @@ int64_t WindowCalendar::FreePermits(const WindowHistory& history, int64_t now_ns
     const Chunks::Chunk& chunk = bookings_.chunk(c);
     if (chunk.front().grant_time_ns >= until_ns) break;
     if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
-    for (const Entry& entry : chunk) {
+    for (const WindowEntry& entry : chunk) {
       if (entry.grant_time_ns >= until_ns) break;
       most = std::max(most, entry.level + chunk.summary.added);
     }
@@ -282,12 +282,8 @@ int64_t WindowCalendar::FreePermits(const WindowHistory& history, int64_t now_ns
 bool WindowCalendar::Cancel(int64_t grant_time_ns, uint64_t id) {
   Chunks::Position position;
   if (!bookings_.Find(grant_time_ns, id, &position)) return false;
-  const Entry booking = bookings_.chunk(position.chunk)[position.index];
-  const bool gone = bookings_.Erase(position);
-  if (sets_.Remove(booking.set, grant_time_ns)) {
-    sets_.SetLast(booking.set, bookings_.FindLastOfSet(booking.set));
-  }
-  if (!gone) Summarize(&bookings_.chunk(position.chunk));
+  const WindowEntry booking = bookings_.at(position);
+  if (!Erase(position)) Summarize(&bookings_.chunk(position.chunk));
   permits_ -= static_cast<int64_t>(booking.permits);
   AddFrom(position, grant_time_ns, booking.until_ns, -static_cast<int64_t>(booking.permits));
   return true;
@@ -328,7 +324,7 @@ void WindowCalendar::Rebuild(const WindowHistory& history) {
     return over;
   };
   for (size_t c = 0; c < bookings_.chunks(); ++c) {
-    for (Entry& entry : bookings_.chunk(c))
+    for (WindowEntry& entry : bookings_.chunk(c))
       entry.until_ns = history.CountedUntilNs(entry.grant_time_ns);
   }
   least_before_ = std::numeric_limits<int64_t>::max();
@@ -338,7 +334,7 @@ void WindowCalendar::Rebuild(const WindowHistory& history) {
   for (size_t c = 0; c < bookings_.chunks(); ++c) {
     Chunks::Chunk& chunk = bookings_.chunk(c);
     chunk.summary.added = 0;
-    for (Entry& entry : chunk) {
+    for (WindowEntry& entry : chunk) {
       if (entry.grant_time_ns != previous_ns) {
         previous_ns = entry.grant_time_ns;
         before = past_at(entry.grant_time_ns - 1) + sum - over_at(entry.grant_time_ns - 1);

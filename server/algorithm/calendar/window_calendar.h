@@ -6,7 +6,7 @@
 // have passed; a fixed window's until the window ends. X never falls. All three grant at s iff
 // what counts at s and the new permits together are at most M.
 //
-// So let N(s) be what counts at moment s of the past and of all bookings: those with t <= s < X(t).
+// So let N(s) be the permits of the past and of all bookings that count at s: t <= s < X(t).
 // A booking of n permits at t adds n to N over [t, X(t)); it may be made iff N + n <= M all over
 // that. N rises at bookings only, so each booking keeps N as it is just after it (`level`), and
 // "blocked" (above M - n) is looked for at bookings only. The search: from a candidate t, find the
@@ -15,7 +15,7 @@
 // found by counting, since what came first stops counting first: the past, then the bookings in
 // order. Each chunk keeps its greatest level, and the least N just before one of its bookings, so
 // that most chunks are passed over; adding n to whole chunks is one addition each. The least of all
-// is kept as a lower bound, which a cancelled booking lowers and the next search finds anew.
+// is kept as a lower bound; a cancelled booking lowers it, and the next search computes it again.
 //
 // Example: log, 2 a second (times in ms; quantum 0 for simplicity). Taken at 0; booked 1 at 400
 // and 1 at 1000. N is 1, 2, 2 just after each (at 1000 the first no longer counts).
@@ -49,7 +49,23 @@ class WindowHistory {
   virtual int64_t CountedUntilNs(int64_t grant_time_ns) const = 0;
 };
 
-class WindowCalendar {
+// A booking, with what the calendar knows of it.
+struct WindowEntry : Booking {
+  int64_t until_ns = 0;  // X of its grant time
+  // N just after it, and a nanosecond before its grant time. Both less the chunk's `added`.
+  int64_t level = 0;
+  int64_t before = 0;
+};
+struct WindowSummary {
+  int64_t permits = 0;
+  int64_t added = 0;  // to every level
+  // Bounds, as levels are.
+  int64_t greatest_after = std::numeric_limits<int64_t>::min();
+  int64_t least_before = std::numeric_limits<int64_t>::max();
+};
+
+// Every call must pass the history of the same bucket.
+class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
  public:
   // The first moment, not before from_ns, at which `permits` may be booked; kNeverNs if they could
   // not at any. REQUIRES: what is booked up to now was folded, and from_ns is not before now.
@@ -70,19 +86,6 @@ class WindowCalendar {
   // Takes out the booking of that id at that moment. False: there is none.
   bool Cancel(int64_t grant_time_ns, uint64_t id);
 
-  // The booking of that id at that moment, and the moment of the one of its set before it
-  // (INT64_MIN: none). False: there is none of that id.
-  bool Find(int64_t grant_time_ns, uint64_t id, Booking* booking, int64_t* previous_ns) const {
-    Chunks::Position position;
-    if (!bookings_.Find(grant_time_ns, id, &position)) return false;
-    *booking = bookings_.at(position);
-    *previous_ns = sets_.Alone(booking->set) ? std::numeric_limits<int64_t>::min()
-                                             : bookings_.PreviousOfSet(position);
-    return true;
-  }
-
-  // The next booking to come. REQUIRES: !empty().
-  const Booking& front() const { return bookings_.front(); }
   // Takes out the next booking; the caller counts it in the history, at its moment.
   void PopFront();
 
@@ -93,37 +96,9 @@ class WindowCalendar {
   // To be called when the history counts differently (other parameters, a wall clock that was set).
   void Rebuild(const WindowHistory& history);
 
-  bool empty() const { return bookings_.empty(); }
-  size_t size() const { return bookings_.size(); }
-  // REQUIRES: !empty().
-  int64_t last_grant_time_ns() const { return bookings_.back().grant_time_ns; }
-  const BookingSets& sets() const { return sets_; }
   size_t MemoryBytes() const { return bookings_.MemoryBytes() + sets_.MemoryBytes(); }
 
-  // Calls visit(booking) for each, in order.
-  template <typename Visit>
-  void ForEach(Visit visit) const {
-    for (size_t c = 0; c < bookings_.chunks(); ++c) {
-      for (const Booking& booking : bookings_.chunk(c)) visit(booking);
-    }
-  }
-
  private:
-  struct Entry : Booking {
-    int64_t until_ns = 0;  // X of its moment
-    // N just after it, and a nanosecond before its moment. Both less the chunk's `added`.
-    int64_t level = 0;
-    int64_t before = 0;
-  };
-  struct Summary {
-    int64_t permits = 0;
-    int64_t added = 0;  // to every level
-    // Bounds, as levels are.
-    int64_t greatest_after = std::numeric_limits<int64_t>::min();
-    int64_t least_before = std::numeric_limits<int64_t>::max();
-  };
-  using Chunks = CalendarChunks<Entry, Summary>;
-
   static void Summarize(Chunks::Chunk* chunk);
   // Adds what counts from from_ns until until_ns to the levels of the entries from `position` on.
   void AddFrom(Chunks::Position position, int64_t from_ns, int64_t until_ns, int64_t permits);
@@ -143,8 +118,6 @@ class WindowCalendar {
   // The first moment after after_ns, where N is above `most`, at which it is not.
   int64_t FirstNotAbove(const WindowHistory& history, int64_t after_ns, int64_t most);
 
-  Chunks bookings_;
-  BookingSets sets_;
   int64_t permits_ = 0;  // of all bookings
   // N just before any booking is at least this. So behind 10,000 bookings without a gap the end is
   // found at once.

@@ -1,13 +1,13 @@
-// BucketIndex: finds, makes, converts and drops the records of a memory store.
+// BucketIndex: finds, creates, converts and drops the records of a memory store.
 //
-// 4096 shards by hash, each an open-addressed table of 8-byte slots: 16 bits of the hash (the tag)
-// over 48 bits of the record's address. Readers take no lock: they load the shard's table, look at
-// slots, and look at the records whose tag fits. All changes of a shard happen under its mutex. A
-// shard that grows or shrinks gets a new table while readers go on with the old one, which is then
-// retired; a table is small, so no resize is long, and shards resize one by one.
+// There are 4096 shards by hash. Each is an open-addressed table of 8-byte slots: 16 bits of the
+// hash (the tag) over 48 bits of the record's address. Readers take no lock: they load the shard's
+// table, read slots, and read the records whose tag fits. A shard changes only under its mutex. A
+// shard that grows or shrinks gets a new table while readers use the old one, which is then
+// retired. A table is small, so no resize takes long, and shards resize one by one.
 //
-// A record that left its slot is marked dead before it is retired: a thread that found it earlier
-// can no longer change it, and looks the key up again.
+// A record that has left its slot is marked dead before it is retired: a thread that found it
+// earlier can no longer change it, and looks the key up again.
 #ifndef SLUICE_SERVER_STORE_MEMORY_BUCKET_INDEX_H_
 #define SLUICE_SERVER_STORE_MEMORY_BUCKET_INDEX_H_
 
@@ -35,7 +35,7 @@ namespace sluice::store::memory {
 class BucketIndex {
  public:
   BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t seed);
-  // REQUIRES: nobody uses it any more.
+  // REQUIRES: no thread uses it.
   ~BucketIndex();
   BucketIndex(const BucketIndex&) = delete;
   BucketIndex& operator=(const BucketIndex&) = delete;
@@ -50,8 +50,8 @@ class BucketIndex {
     __builtin_prefetch(SlotsOf(table) + StartOf(hash, CapacityOf(table)));
   }
 
-  // The first record whose tag fits, most likely the right one: to be brought into the cache
-  // before it is looked at. May be null. REQUIRES: in a guard.
+  // The first record whose tag fits, which most likely is the right one: prefetch it before it is
+  // read. May be null. REQUIRES: in a guard.
   Record* Candidate(uint64_t hash) const {
     const uint64_t table = tables_[ShardOf(hash)].load(std::memory_order_acquire);
     const size_t capacity = CapacityOf(table);
@@ -88,19 +88,19 @@ class BucketIndex {
     bool created = false;
   };
 
-  // Finds the bucket, makes it if there is none, converts it if its rule is older. kStaleRule: its
-  // rule is newer. kOverflow: there is none, and none can be made. REQUIRES: in a guard.
-  // With kYes it also looks for full buckets to drop, and drops any, also one that was just made.
+  // Finds the bucket, creates it if there is none, converts it if its rule is older. kStaleRule:
+  // its rule is newer. kOverflow: there is none, and no room for one. REQUIRES: in a guard. With
+  // kYes it also drops full buckets that it finds, even one that was just created.
   enum class MaySweep : bool { kNo = false, kYes = true };
   Lookup FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key, int64_t now_ns,
                       MaySweep may_sweep);
-  // As above, but makes none: kAbsent.
+  // As above, but creates none: kAbsent.
   Lookup FindExisting(uint64_t hash, const Rule& rule, std::string_view key);
 
-  // The latest moment that decided something in the bucket's shard which must not be decided anew
-  // at an earlier one, as a thread would whose reading of the clock is a little older: a bucket was
-  // dropped as full, or a log or a window told the time. A decision there is dated no earlier.
-  // (Token buckets that exist need no such care: their invariant does not ask for the order.)
+  // Decisions in the bucket's shard are not dated before this moment: up to it a bucket was dropped
+  // as full, or a log or window was decided on. A thread that read the clock a little earlier must
+  // not decide there as of that time. (Token buckets that exist need no such care: their invariant
+  // holds in any order.)
   int64_t NotBefore(uint64_t hash) const {
     return shards_[ShardOf(hash)].not_before_ns.load(std::memory_order_acquire);
   }
@@ -108,12 +108,12 @@ class BucketIndex {
     RaiseNotBefore(shards_[ShardOf(hash)], now_ns);
   }
 
-  // Looks at a bounded number of buckets, drops those that are full, shrinks tables that are
-  // mostly empty, frees what was retired. True while it found something to do.
+  // Visits a bounded number of buckets, drops the full ones, shrinks tables that are mostly empty,
+  // and frees retired memory. Returns true while there was something to do.
   bool Maintain();
 
-  // Counts a state's memory, open receipts and bookings: +1 when it comes, -1 when it goes, both
-  // around whatever changes it.
+  // Adds a state's memory, open receipts and bookings to the totals (sign +1), or subtracts them
+  // (-1). Call it with -1 before a state changes or goes, and with +1 after.
   void CountState(const algorithm::BucketState& state, const Rule& rule, int sign) {
     const int64_t bytes = sign * static_cast<int64_t>(state.MemoryBytes());
     const int64_t receipts = sign * static_cast<int64_t>(state.open_receipts());
@@ -166,13 +166,13 @@ class BucketIndex {
   static constexpr uint8_t kTable = 1;
   static constexpr uint8_t kRule = 2;
 
-  // What only those need who change the shard.
+  // Used only to change the shard.
   struct alignas(64) Shard {
     common::Mutex mu;
     uint32_t live ABSL_GUARDED_BY(mu) = 0;
     uint32_t used ABSL_GUARDED_BY(mu) = 0;  // live and tombstones
     uint32_t sweep_next ABSL_GUARDED_BY(mu) = 0;
-    // Never falls. Raised before a slot is emptied, or a word that it is about is unlocked.
+    // Never falls. Raised before a slot is emptied or a word is unlocked.
     std::atomic<int64_t> not_before_ns{0};
   };
 
@@ -211,7 +211,7 @@ class BucketIndex {
   // given, that is where it would go.
   std::atomic<uint64_t>* Locate(uint64_t table, uint64_t hash, const Rule& rule,
                                 std::string_view key, std::atomic<uint64_t>** insert_at) const;
-  // What a record that was located is to who names `rule`.
+  // The lookup result for a record that was located, converted to `rule` if its rule is older.
   Lookup Settle(Shard& shard, size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
                 const Rule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   Record* Convert(Shard& shard, size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
@@ -257,7 +257,7 @@ class BucketIndex {
   std::atomic<uint64_t> state_bytes_{0};
   std::atomic<uint64_t> open_receipts_{0};
   std::atomic<uint64_t> bookings_{0};
-  // By limit; those with more limits between them than there are counters share one.
+  // By limit. Limits whose ids differ by a multiple of kBookingCounters share a counter.
   static constexpr size_t kBookingCounters = 4096;
   std::atomic<uint32_t>& BookingsOf(const Rule& rule) const {
     return limit_bookings_[rule.limit_id % kBookingCounters];

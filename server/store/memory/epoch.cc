@@ -87,7 +87,7 @@ void EpochDomain::Retire(uint8_t kind, uint64_t object) {
   bool reclaim;
   {
     common::MutexLock lock(&mu_);
-    // Releases the unlinking to whoever reads a later epoch.
+    // Releases the unlinking to threads that read a later epoch.
     const uint64_t epoch = epoch_.fetch_add(1, std::memory_order_seq_cst);
     retired_.push_back({epoch, object, kind});
     pending_.store(retired_.size(), std::memory_order_relaxed);

@@ -1,10 +1,10 @@
-// Epochs: when may memory be freed that readers without locks may still be looking at?
+// EpochDomain: frees memory that readers without locks may still use, once none of them can.
 //
 // A reader enters an EpochGuard before it reads shared pointers and leaves it after its last use
 // of them. A writer first unlinks an object, then retires it. Each retirement takes the next
 // number of a global counter; a reader's slot holds the counter as it was when the reader entered.
-// An object retired as number e is freed once every slot is idle or holds more than e: those
-// readers entered after the object was unlinked and cannot have found it.
+// An object retired as number e is freed once every slot is idle or holds more than e: a reader
+// with a greater number entered after the object was unlinked and cannot have found it.
 //
 // Cost of a guard: one exchange on a cache line of the thread's own, and a store. A thread
 // registers itself at its first guard and leaves its slot to others when it ends. Any number of
@@ -35,7 +35,7 @@ class EpochDomain {
   EpochDomain& operator=(const EpochDomain&) = delete;
 
   // Frees `object` some time after every guard that is held now has ended. Takes a mutex; may free
-  // other objects. REQUIRES: the object can no longer be found by whoever enters a guard now.
+  // other objects. REQUIRES: a thread that enters a guard now can no longer find the object.
   void Retire(uint8_t kind, uint64_t object);
 
   // Frees at most `most` of what may be freed. Returns how many are left.
@@ -48,7 +48,7 @@ class EpochDomain {
 
   static constexpr uint64_t kIdle = 0;
 
-  // Written by its thread alone; read by who reclaims.
+  // Written by its thread only; read by Reclaim.
   struct alignas(128) Slot {
     std::atomic<uint64_t> epoch{kIdle};
     std::atomic<bool> taken{false};
@@ -93,8 +93,8 @@ class EpochDomain {
 class EpochGuard {
  public:
   explicit EpochGuard(EpochDomain& domain) : slot_(domain.MySlot()) {
-    // The exchange is sequentially consistent: what this thread reads from here on it reads after
-    // the slot can be seen, so who reclaims either sees the slot, or unlinked before those reads.
+    // The exchange is sequentially consistent: all later reads of this thread come after its slot
+    // can be seen. So Reclaim either sees the slot, or the object was unlinked before these reads.
     slot_->epoch.exchange(domain.epoch_.load(std::memory_order_acquire), std::memory_order_seq_cst);
   }
   ~EpochGuard() { slot_->epoch.store(EpochDomain::kIdle, std::memory_order_release); }

@@ -1,10 +1,10 @@
-// ExtentAllocator: memory for tables of more than a kilobyte.
+// ExtentAllocator: allocates tables of more than a kilobyte.
 //
-// Tables come in few sizes, and as a store grows all its shards go from one size to the next, most
-// at about the same time. Slabs of one size would each be held by the few shards that lag behind.
-// Here tables of all sizes share chunks of 2 MiB, cut into granules of 512 bytes: what several
-// small tables left becomes room for a greater one. First fit from the oldest chunk on, so that the
-// newest ones empty; an empty chunk goes back to the operating system.
+// Tables have few sizes, and as a store grows all its shards go from one size to the next at about
+// the same time. Slabs of one size would each be kept by the few shards that come last. Here tables
+// of all sizes share chunks of 2 MiB, cut into granules of 512 bytes: the room of several small
+// tables becomes room for a larger one. The first fit from the oldest chunk on is used, so that the
+// newest chunks become empty; an empty chunk is returned to the operating system.
 #ifndef SLUICE_SERVER_STORE_MEMORY_EXTENTS_H_
 #define SLUICE_SERVER_STORE_MEMORY_EXTENTS_H_
 
@@ -38,7 +38,7 @@ class ExtentAllocator {
  private:
   static constexpr size_t kGranuleBytes = 512;
   static constexpr size_t kGranules = kChunkBytes / kGranuleBytes;
-  // Greater ones are mapped by themselves.
+  // Larger tables have a mapping of their own.
   static constexpr size_t kMaxShared = kChunkBytes / 4;
   // Chunks from which on huge pages are asked for.
   static constexpr size_t kHugeFromChunks = 4;

@@ -1,5 +1,5 @@
-// Hash of a bucket's identity (limit id and key), keyed with secrets drawn per store: keys come
-// from outside, and whoever could predict their hashes could pile them all into one shard.
+// BucketHash: hash of a bucket's identity (limit id and key), keyed with secrets of the store. Keys
+// come from outside, and a client that could predict their hashes could put them all in one shard.
 //
 // Each 16 bytes are folded: two words, each mixed with a secret or with what came before, are
 // multiplied to 128 bits and the halves are xored, so that every output bit depends on every input

@@ -106,7 +106,7 @@ void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now
     for (size_t i = 0; i < n; ++i) {
       candidates[i] = index_.Candidate(hashes[i]);
       if (candidates[i] == nullptr) continue;
-      // Both ends: one of four lies in two lines of the cache.
+      // Both ends: one record in four is in two cache lines.
       const char* const begin = reinterpret_cast<const char*>(candidates[i]);
       __builtin_prefetch(begin, 1);
       __builtin_prefetch(begin + Record::Bytes(acquisitions[i].charges[0].key.size()) - 1);

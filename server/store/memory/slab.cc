@@ -10,7 +10,7 @@ SlabAllocator::SlabAllocator() : arenas_(new Arena[kArenas]) {}
 
 SlabAllocator::~SlabAllocator() {
   Trim();
-  // Slabs with objects that nobody frees any more.
+  // Slabs whose objects were not freed.
   for (size_t a = 0; a < kArenas; ++a) {
     common::MutexLock lock(&arenas_[a].mu);
     for (Class& c : arenas_[a].classes) {
@@ -90,7 +90,7 @@ void SlabAllocator::Free(void* object, size_t bytes) {
       }
     }
   }
-  // The system call outside the lock: nobody else can find the slab any more.
+  // The system call is outside the lock: no other thread can find the slab any more.
   if (release != nullptr) ReleaseSlab(release);
 }
 

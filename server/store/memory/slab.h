@@ -1,9 +1,9 @@
-// SlabAllocator: memory for a store's records and small tables, by size.
+// SlabAllocator: allocates a store's records and small tables, by size.
 //
 // Objects of one size share slabs of 64 KiB. A slab is aligned to its size, so an object finds its
-// slab by masking its address, and carries no header of its own. Slabs that become empty go back to
-// the operating system (one of each size is kept until Trim), so that a store which was full once
-// does not stay big.
+// slab by masking its address, and has no header of its own. Slabs that become empty are returned
+// to the operating system (one of each size is kept until Trim), so that a store does not stay as
+// big as it once was.
 #ifndef SLUICE_SERVER_STORE_MEMORY_SLAB_H_
 #define SLUICE_SERVER_STORE_MEMORY_SLAB_H_
 
@@ -63,8 +63,8 @@ class SlabAllocator {
     uint32_t object_bytes;
     uint32_t capacity;  // objects
     uint32_t used;
-    uint32_t touched;    // objects ever handed out: what lies behind was never written
-    uint32_t free_head;  // index + 1 of the first free object among those touched; 0: none
+    uint32_t touched;    // objects ever handed out; the memory after them was never written
+    uint32_t free_head;  // index + 1 of the first free object among the touched ones; 0: none
   };
   static_assert(sizeof(Slab) == 64);
 
@@ -92,7 +92,7 @@ class SlabAllocator {
   std::atomic<uint64_t> mapped_bytes_{0};
   common::Mutex chunks_mu_;                                    // after an arena's
   std::vector<Chunk*> chunks_ ABSL_GUARDED_BY(chunks_mu_);     // all
-  std::vector<Chunk*> with_free_ ABSL_GUARDED_BY(chunks_mu_);  // those with a free slab
+  std::vector<Chunk*> with_free_ ABSL_GUARDED_BY(chunks_mu_);  // with a free slab
 };
 
 }  // namespace sluice::store::memory

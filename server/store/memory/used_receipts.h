@@ -1,5 +1,5 @@
-// UsedReceipts: the receipts that were refunded lately, so that a second refund is told so and not
-// taken for one that expired. Bounded: the oldest refunds are forgotten.
+// UsedReceipts: remembers the receipts that were refunded lately, so that a second refund is
+// answered "already refunded", not "expired". Bounded: the oldest refunds are forgotten.
 #ifndef SLUICE_SERVER_STORE_MEMORY_USED_RECEIPTS_H_
 #define SLUICE_SERVER_STORE_MEMORY_USED_RECEIPTS_H_
 

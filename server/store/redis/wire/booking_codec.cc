@@ -1,6 +1,6 @@
-// EncodeBooked and DecodeBooked: variable-length integers, and of bookings what differs from the
-// one before. Those that were booked together at an even rate are one entry, however many; else
-// one takes about 10 bytes.
+// EncodeBooked and DecodeBooked: variable-length integers; of each booking only the difference to
+// the one before. Bookings made together at an even rate are one entry, however many; a booking of
+// its own takes about 10 bytes.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -52,7 +52,7 @@ class Writer {
  private:
   static constexpr size_t kMostBytes = 10;  // of a number
 
-  // Longer than what is written: byte by byte, growing is what it would cost.
+  // Longer than what is written: growing it byte by byte would take most of the time.
   std::string bytes_ = std::string(256, '\0');
   size_t size_ = 0;
 };
@@ -76,7 +76,7 @@ class Reader {
     return static_cast<int64_t>(value >> 1 ^ -(value & 1));
   }
   uint64_t GetStep(uint64_t from) { return from + static_cast<uint64_t>(GetSigned()); }
-  // A number of things of which each takes a byte at least.
+  // A number of entries, each of which takes at least one byte.
   size_t GetCount() {
     const uint64_t count = Get();
     if (count > bytes_.size() - at_) good_ = false;
@@ -91,7 +91,7 @@ class Reader {
   bool good_ = true;
 };
 
-// What tells a booking from the one before it.
+// The difference between a booking and the one before it.
 struct Step {
   uint64_t moment = 0;
   uint64_t permits = 0;
@@ -179,7 +179,7 @@ std::string EncodeBooked(const Parameters& parameters, const BucketImage& image,
   out.PutSigned(image.latest_ns + origin_ns);
   switch (parameters.kind) {
     case Kind::kTokenBucket:
-      // What it lacks: one that is full is full since whenever.
+      // What it lacks; the TAT of a full bucket may be any time in the past.
       out.Put(algorithm::ShortfallTicks(
           image.tat, algorithm::ToTicks(parameters.token_bucket, image.latest_ns)));
       break;

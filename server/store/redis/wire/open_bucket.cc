@@ -48,7 +48,7 @@ Parameters Countable(const Parameters& parameters) {
 }
 
 bool IsBooked(std::string_view state) {
-  // Parameters and writer are words.
+  // Parameters and writer are one word each.
   const size_t first = state.find(' ');
   if (first == std::string_view::npos) return false;
   const size_t second = state.find(' ', first + 1);
@@ -109,7 +109,7 @@ void OpenBucket::ApplyFloor(int64_t floor_us) {
   BucketImage image = state_.ToImage();
   if (tat <= image.tat) return;
   image.tat = static_cast<uint64_t>(std::min<algorithm::Int128>(tat, algorithm::kMaxTat));
-  // Not known is how full it was meanwhile.
+  // How full the bucket was since then is not known, so receipts are worth nothing.
   image.receipts.clear();
   state_ = BucketState::FromImage(parameters_, image);
 }
@@ -121,7 +121,7 @@ int64_t OpenBucket::NotBeforeNs() const {
 void OpenBucket::Fold(int64_t now_ns) {
   if (bookings() == 0) return;
   state_.Fold(parameters_, At(now_ns));
-  // Scripts can go on with it.
+  // Scripts can use it again.
   if (bookings() == 0) changed_ = true;
 }
 
@@ -210,7 +210,7 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
     words.insert(words.begin() + 3, absl::StrCat(words.size() - 3));
     return words;
   }
-  // Past its last moment until it is full again, and what a clock may be set by within a window.
+  // Until it is full again after its last booking, and a period more if the clock is set back.
   const int64_t ttl_ms =
       LevelAt(now_ns).reset_after_ns / kNsPerMs + PeriodNs(parameters_) / kNsPerMs + 2;
   return {absl::StrCat(ttl_ms),

@@ -1,13 +1,13 @@
-// A bucket as a node has read it from Redis, to decide by it, and to have it replaced
-// (scripts/exchange.lua). What is booked ahead is only ever decided this way: by the code of
-// server/algorithm, not by a script (docs/adr/0096).
+// OpenBucket: a bucket that a node has read from Redis, decides on (store/decide.h), and replaces
+// in Redis if it is still as it was read (scripts/exchange.lua). Buckets with bookings are decided
+// only this way, by the code of server/algorithm, never by a script (docs/adr/0096).
 //
-// In Redis a bucket in which something is booked has this form, instead of the one that scripts
-// read (scripts/buckets.lua):
-//   state     FIGURES WRITER @VERSION
+// In Redis a bucket with bookings has this form, instead of the one that scripts read
+// (scripts/buckets.lua):
+//   state     PARAMETERS WRITER @VERSION
 //   receipts  its past, its open receipts and its bookings (EncodeBooked)
-// Each replacement has a version that never was before, so that equal versions are equal buckets.
-// When the last booking's moment has come the bucket becomes one for scripts again.
+// Versions are never used twice, so equal versions are equal buckets. When the grant time of the
+// last booking has come, the bucket gets the form for scripts again.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_OPEN_BUCKET_H_
 #define SLUICE_SERVER_STORE_REDIS_WIRE_OPEN_BUCKET_H_
 
@@ -28,35 +28,36 @@
 
 namespace sluice::store::redis {
 
-// Bookings of a bucket in Redis: all of them travel with each booking, a few bytes each.
+// Most bookings of a bucket in Redis: each change of the bucket sends them all, a few bytes each.
 inline constexpr size_t kMaxBookingsInRedis = size_t{1} << 14;
 
-// The parameters as Redis counts them: a window's permits are cut to kMaxCounted.
+// The parameters as Redis counts them: a window has at most kMaxCounted permits.
 algorithm::Parameters Countable(const algorithm::Parameters& parameters);
 
-// Of a bucket's state: does it say that something is booked?
+// Whether the state of a bucket says that it has bookings.
 bool IsBooked(std::string_view state);
 
-// Not thread-safe. Moments are the server's, in nanoseconds since 1970.
+// Not thread-safe. Times are the Redis server's, in nanoseconds since 1970.
 class OpenBucket {
  public:
-  // The bucket that exchange.lua told of. `state` empty: there is none, that is, a full one.
-  // INVALID_ARGUMENT: not a bucket of ours.
+  // The bucket as exchange.lua returned it. An empty `state` is no bucket, which is a full one.
+  // INVALID_ARGUMENT: not written by this program.
   static absl::StatusOr<OpenBucket> Read(const algorithm::Parameters& parameters,
                                          std::string_view state, std::string_view receipts,
                                          absl::Span<const std::string> runs, int64_t now_ns);
 
-  // Who wrote it; empty: nobody.
+  // The node and rule that wrote it; empty: it does not exist.
   const std::string& writer() const { return writer_; }
-  // Its parameters as it was read; Convert makes it one of others.
+  // The parameters as they were read, or last converted to.
   const algorithm::Parameters& parameters() const { return named_; }
   bool exists() const { return exists_; }
   bool changed() const { return changed_; }
 
   void Convert(const algorithm::Parameters& to, int64_t now_ns);
 
-  // Data may have been lost (fence.h; 0: it was not): a token bucket was empty, and all its debt
-  // made, at the floor; all others are used up until nothing of before the floor counts.
+  // After a possible loss of data (fence.h; floor_us 0: none): a token bucket counts as empty, with
+  // all its debt used, at the floor; all others grant nothing until no permit taken before the
+  // floor would count.
   void ApplyFloor(int64_t floor_us);
 
   // As the functions of algorithm::BucketState. REQUIRES: now_ns not before NotBeforeNs(), and
@@ -77,18 +78,18 @@ class OpenBucket {
   bool BookingsFull() const { return bookings() >= kMaxBookingsInRedis; }
   // Redis has room for every bucket.
   static constexpr bool missing() { return false; }
-  // The greatest of their ids; 0: nothing is booked. Looks at each.
+  // The greatest id of a booking; 0: none. Visits each.
   uint64_t LastBookingId() const;
-  // In the order of their moments.
+  // In the order of grant times.
   void ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const;
   int64_t NextGrantTimeNs() const;
   int64_t LastGrantTimeNs() const;
 
-  // What exchange.lua is to write: time to live, state, receipts or bookings, number of runs,
-  // runs. `version` is used if something is booked.
+  // The arguments for exchange.lua: time to live, state, receipts or bookings, number of runs,
+  // runs. `version` is used if there are bookings.
   std::vector<std::string> Format(std::string_view writer, std::string_view version,
                                   int64_t now_ns) const;
-  // It was replaced by what Format said.
+  // Redis has written what Format returned.
   void Written(std::string_view writer) {
     writer_.assign(writer);
     exists_ = true;
@@ -111,10 +112,10 @@ class OpenBucket {
   algorithm::Parameters named_;
   algorithm::Parameters parameters_;  // as they are counted
   algorithm::BucketState state_;
-  // What is 0 on the state's time line. A token bucket's ticks count in 62 bits, so that 1970 is
-  // too long ago for them; windows are aligned to it.
+  // The time at which the state's time line is 0. A token bucket's ticks have 62 bits, so they
+  // cannot count from 1970; windows are aligned to 1970.
   int64_t origin_ns_;
-  // Nothing is granted before; 0: no such moment.
+  // Nothing is granted before this time; 0: no such time.
   int64_t closed_until_ns_ = 0;
   std::string writer_;
   bool exists_ = false;
@@ -130,10 +131,10 @@ uint64_t LastBooking(absl::Span<const OpenBucket> buckets);
 
 // ---- Exposed for tests ----
 
-// Bytes of a bucket in which something is booked; times in `image` count from origin_ns.
+// The bytes of a bucket with bookings. Times in `image` count from origin_ns.
 std::string EncodeBooked(const algorithm::Parameters& parameters,
                          const algorithm::BucketImage& image, int64_t origin_ns);
-// INVALID_ARGUMENT: not made by EncodeBooked. Sets *origin_ns.
+// The image, and its *origin_ns. INVALID_ARGUMENT: not made by EncodeBooked.
 absl::StatusOr<algorithm::BucketImage> DecodeBooked(const algorithm::Parameters& parameters,
                                                     std::string_view bytes, int64_t* origin_ns);
 
