@@ -70,10 +70,8 @@ class FixedWindowHistory final : public WindowHistory {
     if (current_until_ns_ > now_ns_) {
       from_ns = std::max(from_ns, current_until_ns_ + parameters_.rate.period_ns / 2);
     }
-    const Int128 local = from_ns + local_ns_;
     const Int128 period = parameters_.rate.period_ns;
-    Int128 index = local / period;
-    if (local % period < 0) --index;
+    const Int128 index = FloorDiv(from_ns + local_ns_, period);
     return static_cast<int64_t>((index + 1) * period - local_ns_);
   }
   // What the wall clock shows at a moment ahead: within the window that it is planned for.

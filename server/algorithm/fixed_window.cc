@@ -7,21 +7,13 @@
 namespace sluice::algorithm {
 namespace {
 
-bool Fits(uint64_t counted, uint64_t permits, uint64_t capacity) {
-  return counted <= capacity && permits <= capacity - counted;
-}
-
 Int128 LocalNs(const FixedWindow& parameters, Moment at) {
   return static_cast<Int128>(at.wall_ns) + parameters.utc_offset_ns;
 }
 
-// The wall clock may show a time before 1970: rounds down, not towards zero.
+// The wall clock may show a time before 1970.
 int64_t IndexAt(const FixedWindow& parameters, Moment at) {
-  const Int128 local = LocalNs(parameters, at);
-  const Int128 period = parameters.rate.period_ns;
-  Int128 index = local / period;
-  if (local % period < 0) --index;
-  return static_cast<int64_t>(index);
+  return static_cast<int64_t>(FloorDiv(LocalNs(parameters, at), parameters.rate.period_ns));
 }
 
 // Until the wall clock, if it is not set, shows the end of window `index`; negative if it is past.

@@ -17,18 +17,18 @@ bool operator==(const Parameters& a, const Parameters& b) {
   return false;
 }
 
-uint64_t Capacity(const Parameters& parameters) {
+const Rate& RateOf(const Parameters& parameters) {
   switch (parameters.kind) {
     case Kind::kTokenBucket:
-      return parameters.token_bucket.burst;
+      return parameters.token_bucket.rate;
     case Kind::kSlidingLog:
-      return parameters.sliding_log.rate.permits;
+      return parameters.sliding_log.rate;
     case Kind::kSlidingWindow:
-      return parameters.sliding_window.rate.permits;
+      return parameters.sliding_window.rate;
     case Kind::kFixedWindow:
-      return parameters.fixed_window.rate.permits;
+      return parameters.fixed_window.rate;
   }
-  return 0;
+  return parameters.token_bucket.rate;
 }
 
 }  // namespace sluice::algorithm

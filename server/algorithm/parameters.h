@@ -1,4 +1,4 @@
-// The parameters of a limit, whichever its algorithm.
+// Parameters: the parameters of a limit of any algorithm.
 #ifndef SLUICE_SERVER_ALGORITHM_PARAMETERS_H_
 #define SLUICE_SERVER_ALGORITHM_PARAMETERS_H_
 
@@ -13,7 +13,7 @@ namespace sluice::algorithm {
 
 enum class Kind : uint8_t { kTokenBucket = 0, kSlidingLog, kSlidingWindow, kFixedWindow };
 
-// Only the member that `kind` names means anything, also to ==.
+// Only the member that `kind` names is used, also by ==.
 struct Parameters {
   Kind kind = Kind::kTokenBucket;
   TokenBucket token_bucket;
@@ -24,10 +24,26 @@ struct Parameters {
   friend bool operator==(const Parameters& a, const Parameters& b);
 };
 
-// Most permits that a bucket can hold: burst, or a window's permits.
-uint64_t Capacity(const Parameters& parameters);
+// The rate, whatever the algorithm.
+const Rate& RateOf(const Parameters& parameters);
 
-// Most permits that one request could ever be granted: burst + debt, or a window's permits.
+// Most permits that a bucket can hold: burst, or a window's permits.
+inline uint64_t Capacity(const Parameters& parameters) {
+  return parameters.kind == Kind::kTokenBucket ? parameters.token_bucket.burst
+                                               : RateOf(parameters).permits;
+}
+
+// How long a log or window counts a permit, rounding aside: its period. 0: a token bucket.
+inline int64_t WindowNs(const Parameters& parameters) {
+  return parameters.kind == Kind::kTokenBucket ? 0 : RateOf(parameters).period_ns;
+}
+
+// Whether decisions need Moment::wall_ns.
+inline bool UsesWallClock(const Parameters& parameters) {
+  return parameters.kind == Kind::kFixedWindow;
+}
+
+// Most permits that one request can ever be granted: burst + debt, or a window's permits.
 inline uint64_t MaxGrant(const Parameters& parameters) {
   return parameters.kind == Kind::kTokenBucket
              ? parameters.token_bucket.burst + parameters.token_bucket.debt

@@ -49,10 +49,6 @@ int64_t ExpiryNs(const SlidingLog& parameters, uint64_t quantum) {
   return static_cast<int64_t>(quantum) * parameters.quantum_ns + parameters.rate.period_ns;
 }
 
-bool Fits(uint64_t counted, uint64_t permits, uint64_t capacity) {
-  return counted <= capacity && permits <= capacity - counted;
-}
-
 }  // namespace
 
 int64_t SlidingLogState::Effective(int64_t now_ns) const {

@@ -5,14 +5,6 @@
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
-namespace {
-
-bool Fits(uint64_t counted, uint64_t permits, uint64_t capacity) {
-  return counted <= capacity && permits <= capacity - counted;
-}
-
-}  // namespace
-
 uint64_t SubWindowAt(const SlidingWindow& parameters, int64_t now_ns) {
   return static_cast<uint64_t>(static_cast<Uint128>(ClampNow(now_ns)) * parameters.sub_windows /
                                static_cast<Uint128>(parameters.rate.period_ns));

@@ -10,7 +10,7 @@ namespace sluice::algorithm {
 __extension__ typedef __int128 Int128;
 __extension__ typedef unsigned __int128 Uint128;
 
-// Never: the answer to "when?" for what could not be granted at any moment.
+// The earliest time of a request that cannot be granted at any time.
 inline constexpr int64_t kNeverNs = std::numeric_limits<int64_t>::max();
 
 // Moments are clamped to [0, kMaxNowNs], so that a period can be added to any of them.
@@ -28,6 +28,16 @@ inline constexpr Uint128 CeilDiv(Uint128 value, Uint128 divisor) {
 inline constexpr int64_t SaturateToInt64(Uint128 value) {
   constexpr auto kMax = static_cast<Uint128>(std::numeric_limits<int64_t>::max());
   return static_cast<int64_t>(value > kMax ? kMax : value);
+}
+
+// Rounds down, also below 0. REQUIRES: divisor > 0.
+inline constexpr Int128 FloorDiv(Int128 value, Int128 divisor) {
+  return value / divisor - (value % divisor < 0 ? 1 : 0);
+}
+
+// Whether `permits` more fit beside the counted ones. No sum, so nothing overflows.
+inline constexpr bool Fits(uint64_t counted, uint64_t permits, uint64_t capacity) {
+  return counted <= capacity && permits <= capacity - counted;
 }
 
 // Permits that `capacity` leaves beside `used`; negative when more are used.

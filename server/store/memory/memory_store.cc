@@ -265,7 +265,7 @@ int64_t MemoryStore::OpenAll(absl::Span<LockedBucket> buckets, int64_t now_ns) {
   bool needs_wall = false;
   for (const LockedBucket& bucket : buckets) {
     now_ns = std::max(now_ns, bucket.NotBeforeNs());
-    needs_wall |= bucket.rule().parameters.kind == Kind::kFixedWindow;
+    needs_wall |= algorithm::UsesWallClock(bucket.rule().parameters);
   }
   const Moment at{now_ns, needs_wall ? clock_.WallNs() : 0};
   for (LockedBucket& bucket : buckets) bucket.Open(at);
@@ -308,9 +308,9 @@ void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
     }
     item.exists = record != nullptr;
     if (record == nullptr) {
-      const bool fixed = rule->parameters.kind == Kind::kFixedWindow;
-      item.level = memory::FullLevel(rule->parameters, {std::max(now_ns, index_.NotBefore(hash)),
-                                                        fixed ? clock_.WallNs() : 0});
+      item.level = memory::FullLevel(
+          rule->parameters, {std::max(now_ns, index_.NotBefore(hash)),
+                             algorithm::UsesWallClock(rule->parameters) ? clock_.WallNs() : 0});
       return;
     }
     const uint64_t word = record->word();

@@ -54,18 +54,4 @@ std::optional<Parameters> ShareOf(const Parameters& whole, uint32_t divisor) {
   return *std::move(made);
 }
 
-int64_t WindowNs(const Parameters& parameters) {
-  switch (parameters.kind) {
-    case Kind::kTokenBucket:
-      return 0;
-    case Kind::kSlidingLog:
-      return parameters.sliding_log.rate.period_ns;
-    case Kind::kSlidingWindow:
-      return parameters.sliding_window.rate.period_ns;
-    case Kind::kFixedWindow:
-      return parameters.fixed_window.rate.period_ns;
-  }
-  return 0;
-}
-
 }  // namespace sluice::store::redis

@@ -16,9 +16,6 @@ namespace sluice::store::redis {
 // Pure; thread-safe. REQUIRES: divisor >= 1.
 std::optional<algorithm::Parameters> ShareOf(const algorithm::Parameters& whole, uint32_t divisor);
 
-// The period of a log or window; 0: a token bucket.
-int64_t WindowNs(const algorithm::Parameters& parameters);
-
 }  // namespace sluice::store::redis
 
 #endif  // SLUICE_SERVER_STORE_REDIS_SHARING_SHARE_H_

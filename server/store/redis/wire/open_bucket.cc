@@ -21,20 +21,6 @@ using common::ToAbsl;
 
 constexpr int64_t kNsPerMs = 1'000'000;
 
-int64_t PeriodNs(const Parameters& parameters) {
-  switch (parameters.kind) {
-    case Kind::kTokenBucket:
-      return 0;
-    case Kind::kSlidingLog:
-      return parameters.sliding_log.rate.period_ns;
-    case Kind::kSlidingWindow:
-      return parameters.sliding_window.rate.period_ns;
-    case Kind::kFixedWindow:
-      return parameters.fixed_window.rate.period_ns;
-  }
-  return 0;
-}
-
 }  // namespace
 
 Parameters Countable(const Parameters& parameters) {
@@ -212,7 +198,7 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
   }
   // Until it is full again after its last booking, and a period more if the clock is set back.
   const int64_t ttl_ms =
-      LevelAt(now_ns).reset_after_ns / kNsPerMs + PeriodNs(parameters_) / kNsPerMs + 2;
+      LevelAt(now_ns).reset_after_ns / kNsPerMs + algorithm::WindowNs(parameters_) / kNsPerMs + 2;
   return {absl::StrCat(ttl_ms),
           absl::StrCat(EncodeParameters(named_), " ", ToAbsl(writer), " @", ToAbsl(version)),
           EncodeBooked(parameters_, image, origin_ns_), "0"};
