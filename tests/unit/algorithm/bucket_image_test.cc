@@ -76,7 +76,7 @@ class Twins {
   std::vector<Given> given_;
 };
 
-RC_GTEST_PROP(BucketImageTest, DecidesTheSame, ()) {
+RC_GTEST_PROP(BucketImageTest, StateFromAnImageDecidesTheSame, ()) {
   const AnyLimit any = AnyParameters();
   Twins twins(any.parameters);
   int64_t now_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);

@@ -21,7 +21,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 
 Moment At(int64_t now_ns) { return {now_ns, now_ns}; }
 
-TEST(BucketStateTest, RefundsOfAFullBucketAreWorthNothing) {
+TEST(BucketStateTest, RefundAfterTheBucketWasFullGivesNothing) {
   const Parameters p = *MakeTokenBucket({1, kSecond}, 10, 0);
   BucketState bucket(p);
   EXPECT_TRUE(bucket.TryTake(p, 10, At(0), 1));
@@ -35,7 +35,7 @@ TEST(BucketStateTest, RefundsOfAFullBucketAreWorthNothing) {
   EXPECT_EQ(bucket.LevelAt(p, At(10 * kSecond)).remaining, 10);
 }
 
-TEST(BucketStateTest, ARefundGivesFractionsToo) {
+TEST(BucketStateTest, RefundGivesFractionsOfPermits) {
   const Parameters p = *MakeTokenBucket({1, kSecond}, 10, 0);
   BucketState bucket(p);
   EXPECT_TRUE(bucket.TryTake(p, 4, At(0), 1));
@@ -44,7 +44,7 @@ TEST(BucketStateTest, ARefundGivesFractionsToo) {
   EXPECT_TRUE(bucket.IsFull(p, At(kSecond * 3 / 2)));
 }
 
-TEST(BucketStateTest, IsPlainOnceNoReceiptIsOpen) {
+TEST(BucketStateTest, IsPlainWhenNoReceiptIsOpen) {
   const Parameters p = *MakeTokenBucket({1, kSecond}, 10, 0);
   BucketState bucket = BucketState::FromTat(5 * kSecond);
   EXPECT_TRUE(bucket.IsPlainTokenBucket());
@@ -55,7 +55,7 @@ TEST(BucketStateTest, IsPlainOnceNoReceiptIsOpen) {
   EXPECT_TRUE(bucket.IsPlainTokenBucket());
 }
 
-TEST(BucketStateTest, SaysWhenAReceiptWasEvicted) {
+TEST(BucketStateTest, ReportsAnEvictedReceipt) {
   const Parameters p = *MakeSlidingLog({10'000, kSecond});
   BucketState bucket(p);
   bool evicted = false;
@@ -69,7 +69,7 @@ TEST(BucketStateTest, SaysWhenAReceiptWasEvicted) {
   EXPECT_EQ(bucket.Refund(p, 2, At(0)), 1u);
 }
 
-TEST(BucketStateTest, CountsItsMemory) {
+TEST(BucketStateTest, ReportsItsMemory) {
   const Parameters p = *MakeSlidingWindow({10'000, kSecond}, 10);
   BucketState bucket(p);
   const size_t empty = bucket.MemoryBytes();
@@ -78,7 +78,7 @@ TEST(BucketStateTest, CountsItsMemory) {
 }
 
 // All kinds: what is asked, what is taken and when it could be taken agree.
-RC_GTEST_PROP(BucketStatePropertyTest, AsksAndTakesAlike, ()) {
+RC_GTEST_PROP(BucketStatePropertyTest, CanTakeAgreesWithTryTake, ()) {
   const AnyLimit limit = AnyParameters();
   BucketState bucket(limit.parameters);
   int64_t now = 0;
@@ -105,7 +105,7 @@ struct Taken {
 
 // The history without refunded acquisitions obeys every MUST; a second refund gives nothing; a
 // bucket is never fuller than it would be had what was refunded never happened.
-RC_GTEST_PROP(BucketStatePropertyTest, RefundsAreNeverGenerous, ()) {
+RC_GTEST_PROP(BucketStatePropertyTest, RefundsNeverGiveTooMuch, ()) {
   const AnyLimit limit = AnyParameters();
   const Parameters& p = limit.parameters;
   const bool steady = p.kind == Kind::kFixedWindow;

@@ -24,7 +24,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 
 Moment At(int64_t now_ns) { return {now_ns, now_ns}; }
 
-TEST(CarryOverTest, ATokenBucketKeepsItsFillInProportion) {
+TEST(CarryOverTest, TokenBucketKeepsItsFillInProportion) {
   const Parameters from = *MakeTokenBucket({1, kSecond}, 10, 5);
   for (const auto& [burst, remaining] :
        std::vector<std::pair<uint64_t, int64_t>>{{5, 2}, {10, 4}, {30, 12}, {1, 0}}) {
@@ -36,7 +36,7 @@ TEST(CarryOverTest, ATokenBucketKeepsItsFillInProportion) {
   }
 }
 
-TEST(CarryOverTest, ATokenBucketGoesOnOwing) {
+TEST(CarryOverTest, TokenBucketKeepsItsDebt) {
   const Parameters from = *MakeTokenBucket({1, kSecond}, 10, 5);
   const Parameters to = *MakeTokenBucket({100, kSecond}, 4, 5);
   BucketState bucket(from);
@@ -46,7 +46,7 @@ TEST(CarryOverTest, ATokenBucketGoesOnOwing) {
   EXPECT_EQ(bucket.EarliestNs(to, 4, At(kSecond)), kSecond + 30'000'000);
 }
 
-TEST(CarryOverTest, AFullBucketStaysFull) {
+TEST(CarryOverTest, FullBucketStaysFull) {
   const Parameters from = *MakeTokenBucket({1, kSecond}, 10, 0);
   const Parameters to = *MakeTokenBucket({1, kSecond}, 1000, 0);
   BucketState bucket(from);
@@ -70,7 +70,7 @@ TEST(CarryOverTest, LogsAndWindowsKeepTheirCounts) {
   }
 }
 
-TEST(CarryOverTest, BetweenAlgorithmsTheUsedFractionIsKept) {
+TEST(CarryOverTest, KeepsTheUsedFractionBetweenAlgorithms) {
   for (int from_kind = 0; from_kind < 4; ++from_kind) {
     for (int to_kind = 0; to_kind < 4; ++to_kind) {
       if (from_kind == to_kind) continue;
@@ -86,7 +86,7 @@ TEST(CarryOverTest, BetweenAlgorithmsTheUsedFractionIsKept) {
   }
 }
 
-TEST(CarryOverTest, ABucketThatStoresNothingIsUsedUpBetweenAlgorithms) {
+TEST(CarryOverTest, BucketWithoutBurstIsUsedUpBetweenAlgorithms) {
   const Parameters debt = *MakeTokenBucket({1, kSecond}, 0, 5);
   const Parameters log = *MakeSlidingLog({10, kSecond});
   BucketState bucket(debt);
@@ -97,7 +97,7 @@ TEST(CarryOverTest, ABucketThatStoresNothingIsUsedUpBetweenAlgorithms) {
   EXPECT_EQ(bucket.LevelAt(debt, At(kSecond)).remaining, -5);
 }
 
-TEST(CarryOverTest, ReceiptsAreWorthTheSameShare) {
+TEST(CarryOverTest, ReceiptsKeepTheirShareOfTheBucket) {
   const Parameters from = *MakeTokenBucket({1, kSecond}, 10, 0);
   const Parameters smaller = *MakeTokenBucket({1, kSecond}, 5, 0);
   BucketState bucket(from);
@@ -109,7 +109,7 @@ TEST(CarryOverTest, ReceiptsAreWorthTheSameShare) {
 
 // What is owed does not fit the new ticks: denied for as long as can be said, and no receipt lowers
 // that.
-TEST(CarryOverTest, OwingMoreThanCanBeSaidClosesReceipts) {
+TEST(CarryOverTest, SaturatedTatClosesReceipts) {
   const Parameters from = *MakeTokenBucket({1'000'000'000, kSecond}, 1, uint64_t{1} << 40);
   const Parameters to = *MakeTokenBucket({1, 3600 * kSecond}, 1, 1);
   BucketState bucket(from);
@@ -166,7 +166,7 @@ BucketState UsedBucket(const AnyLimit& limit, int64_t* now, std::vector<Grant>* 
   return bucket;
 }
 
-RC_GTEST_PROP(CarryOverPropertyTest, RaisingDeniesNobodyWhoWouldHaveBeenGranted, ()) {
+RC_GTEST_PROP(CarryOverPropertyTest, RaisedParametersStillGrantWhatWasGrantedBefore, ()) {
   const Change change = AnyChange(true);
   int64_t now = 0;
   std::vector<Grant> history;
@@ -185,7 +185,7 @@ RC_GTEST_PROP(CarryOverPropertyTest, RaisingDeniesNobodyWhoWouldHaveBeenGranted,
   }
 }
 
-RC_GTEST_PROP(CarryOverPropertyTest, NoChangeIsGenerous, ()) {
+RC_GTEST_PROP(CarryOverPropertyTest, ChangesNeverAddPermits, ()) {
   const Change change = AnyChange(false);
   const Parameters& from = change.from.parameters;
   const Parameters& to = change.to.parameters;
@@ -261,7 +261,7 @@ RC_GTEST_PROP(CarryOverPropertyTest, NoChangeIsGenerous, ()) {
 
 // Acquisitions before the change that are refunded after it: the bucket is never fuller than had
 // they never happened.
-RC_GTEST_PROP(CarryOverPropertyTest, RefundsAfterAChangeAreNeverGenerous, ()) {
+RC_GTEST_PROP(CarryOverPropertyTest, RefundsAfterAChangeNeverGiveTooMuch, ()) {
   const Change change = AnyChange(*rc::gen::arbitrary<bool>());
   const Parameters& from = change.from.parameters;
   const Parameters& to = change.to.parameters;

@@ -42,7 +42,7 @@ struct Clocks {
   Moment After(int64_t by_ns) const { return {now_ns + by_ns, wall_ns + by_ns}; }
 };
 
-TEST(FixedWindowTest, GrantsAnewAtMidnight) {
+TEST(FixedWindowTest, GrantsAgainAtMidnight) {
   const FixedWindow p = Make(100, kDay);
   FixedWindowState window;
   Clocks clocks;
@@ -54,7 +54,7 @@ TEST(FixedWindowTest, GrantsAnewAtMidnight) {
   EXPECT_TRUE(window.TryTake(p, 100, clocks.After(kHour)));
 }
 
-TEST(FixedWindowTest, MidnightIsWhereTheOffsetSays) {
+TEST(FixedWindowTest, MidnightFollowsTheUtcOffset) {
   const FixedWindow p = Make(100, kDay, 2 * kHour);
   FixedWindowState window;
   Clocks clocks;
@@ -63,7 +63,7 @@ TEST(FixedWindowTest, MidnightIsWhereTheOffsetSays) {
   EXPECT_EQ(window.EarliestNs(p, 1, clocks.At()), clocks.now_ns + kHour);
 }
 
-TEST(FixedWindowTest, FollowsTheEssaysExample) {
+TEST(FixedWindowTest, FollowsTheExampleInTheHeader) {
   const FixedWindow p = Make(100, kHour);
   FixedWindowState window;
   Clocks clocks;
@@ -80,7 +80,7 @@ TEST(FixedWindowTest, FollowsTheEssaysExample) {
   EXPECT_TRUE(window.TryTake(p, 100, clocks.At()));
 }
 
-TEST(FixedWindowTest, SetBackAtTheEndOfAWindowDoesNotGrantItTwice) {
+TEST(FixedWindowTest, ClockSetBackAtTheEndOfAWindowDoesNotGrantItTwice) {
   const FixedWindow p = Make(100, kHour);
   FixedWindowState window;
   Clocks clocks;
@@ -94,7 +94,7 @@ TEST(FixedWindowTest, SetBackAtTheEndOfAWindowDoesNotGrantItTwice) {
   EXPECT_TRUE(window.TryTake(p, 100, clocks.After(10 * kMinute)));
 }
 
-TEST(FixedWindowTest, SetBackByDaysDeniesForAtMostAPeriod) {
+TEST(FixedWindowTest, ClockSetBackByDaysDeniesForAtMostAPeriod) {
   const FixedWindow p = Make(100, kHour);
   FixedWindowState window;
   Clocks clocks;
@@ -108,7 +108,7 @@ TEST(FixedWindowTest, SetBackByDaysDeniesForAtMostAPeriod) {
 }
 
 // The window opened early, since the clock was set back; when the clock gets there, it is spent.
-TEST(FixedWindowTest, AWindowOpenedEarlyIsNotOpenedAgain) {
+TEST(FixedWindowTest, WindowOpenedEarlyIsNotOpenedAgain) {
   const FixedWindow p = Make(100, kHour);
   FixedWindowState window;
   Clocks clocks;
@@ -136,7 +136,7 @@ TEST(FixedWindowTest, RefundsOnlyInTheSameWindow) {
   EXPECT_EQ(window.Refund(p, serial, 10, clocks.After(kHour)), 0u);
 }
 
-TEST(FixedWindowTest, WindowsBefore1970AreWindowsToo) {
+TEST(FixedWindowTest, AcceptsWallClocksBefore1970) {
   const FixedWindow p = Make(10, kHour, -2 * kHour);
   FixedWindowState window;
   EXPECT_TRUE(window.TryTake(p, 10, {kSecond, 0}));
@@ -156,7 +156,7 @@ Limit AnyFixedWindow() {
   return {random, offset, Make(random.permits, random.period_ns, offset)};
 }
 
-RC_GTEST_PROP(FixedWindowPropertyTest, WithAClockThatNobodySetsEachWindowIsExact, ()) {
+RC_GTEST_PROP(FixedWindowPropertyTest, WindowsAreExactWhileTheClockIsNotSet, ()) {
   const Limit limit = AnyFixedWindow();
   test_support::ReferenceFixedWindow reference(limit.random.permits, limit.random.period_ns,
                                                limit.utc_offset_ns);
@@ -183,7 +183,7 @@ RC_GTEST_PROP(FixedWindowPropertyTest, WithAClockThatNobodySetsEachWindowIsExact
 }
 
 // Whatever the wall clock shows: who is denied is granted at most one period later.
-RC_GTEST_PROP(FixedWindowPropertyTest, NobodyIsDeniedForLongerThanAPeriod, ()) {
+RC_GTEST_PROP(FixedWindowPropertyTest, DenialsLastAtMostAPeriod, ()) {
   const Limit limit = AnyFixedWindow();
   const auto any_wall = [&] {
     return *rc::gen::oneOf(
@@ -202,7 +202,7 @@ RC_GTEST_PROP(FixedWindowPropertyTest, NobodyIsDeniedForLongerThanAPeriod, ()) {
 }
 
 // The wall clock goes wrong and right again within a window: as if it had not.
-RC_GTEST_PROP(FixedWindowPropertyTest, AClockThatJumpsAndComesBackChangesNothing, ()) {
+RC_GTEST_PROP(FixedWindowPropertyTest, ClockThatJumpsAndComesBackChangesNothing, ()) {
   const auto period = *rc::gen::inRange<int64_t>(1'000'000, 10 * kSecond);
   const FixedWindow p = Make(10, period);
   FixedWindowState wrong;
@@ -224,7 +224,7 @@ RC_GTEST_PROP(FixedWindowPropertyTest, AClockThatJumpsAndComesBackChangesNothing
 
 // Set back by less than a period, at any time: as with a clock that was not set, no stretch of a
 // period holds more than the permits of two windows (and no window's number grants twice).
-RC_GTEST_PROP(FixedWindowPropertyTest, SetBackALittleGrantsNothingTwice, ()) {
+RC_GTEST_PROP(FixedWindowPropertyTest, ClockSetBackByLessThanAPeriodGrantsNoWindowTwice, ()) {
   const auto period = *rc::gen::inRange<int64_t>(1'000'000, 10 * kSecond);
   const FixedWindow p = Make(10, period);
   FixedWindowState window;
@@ -248,7 +248,7 @@ RC_GTEST_PROP(FixedWindowPropertyTest, SetBackALittleGrantsNothingTwice, ()) {
 }
 
 // However often it is set: each time is worth at most one more window.
-RC_GTEST_PROP(FixedWindowPropertyTest, EachJumpIsWorthAtMostOneWindow, ()) {
+RC_GTEST_PROP(FixedWindowPropertyTest, EachClockJumpAddsAtMostOneWindow, ()) {
   const auto period = *rc::gen::inRange<int64_t>(1'000'000, 10 * kSecond);
   const FixedWindow p = Make(10, period);
   FixedWindowState window;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-TEST(GrantHistoryTest, SeesOneGrantTooManyOfATokenBucket) {
+TEST(GrantHistoryTest, DetectsOneExtraGrantOfATokenBucket) {
   GrantHistory history(algorithm::MakeTokenBucket({10, kSecond}, 5, 3).value());
   // In any order: nodes report when they are answered.
   history.Add(2 * kSecond, 1);
@@ -21,7 +21,7 @@ TEST(GrantHistoryTest, SeesOneGrantTooManyOfATokenBucket) {
   EXPECT_NE(history.Check(), "");
 }
 
-TEST(GrantHistoryTest, SeesOneGrantTooManyOfARollingWindow) {
+TEST(GrantHistoryTest, DetectsOneExtraGrantOfARollingWindow) {
   GrantHistory log(algorithm::MakeSlidingLog({5, kSecond}).value());
   GrantHistory window(algorithm::MakeSlidingWindow({5, kSecond}, 10).value());
   for (GrantHistory* history : {&log, &window}) {
@@ -33,7 +33,7 @@ TEST(GrantHistoryTest, SeesOneGrantTooManyOfARollingWindow) {
   }
 }
 
-TEST(GrantHistoryTest, SeesOneGrantTooManyOfAWindowOfTheClock) {
+TEST(GrantHistoryTest, DetectsOneExtraGrantOfAFixedWindow) {
   GrantHistory history(algorithm::MakeFixedWindow({5, kSecond}, kSecond / 4).value());
   history.Add(3 * kSecond / 4 - 1, 5);
   history.Add(3 * kSecond / 4, 5);

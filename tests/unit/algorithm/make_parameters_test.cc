@@ -24,7 +24,7 @@ std::string ErrorOf(const absl::StatusOr<Parameters>& made) {
   return std::string(made.status().message());
 }
 
-TEST(MakeTest, RefusesRatesOutOfBounds) {
+TEST(MakeParametersTest, RejectsRatesOutOfBounds) {
   EXPECT_THAT(ErrorOf(MakeTokenBucket({0, kSecond}, 1, 0)), StartsWith("rate 0/1s: "));
   EXPECT_THAT(ErrorOf(MakeSlidingLog({5, 999'999})), StartsWith("rate 5/999999ns: the period"));
   EXPECT_THAT(ErrorOf(MakeSlidingWindow({5, 2 * kYear}, 10)), HasSubstr("to 8784h"));
@@ -34,13 +34,13 @@ TEST(MakeTest, RefusesRatesOutOfBounds) {
   EXPECT_THAT(ErrorOf(MakeSlidingLog({1, -5})), StartsWith("rate 1/-5ns"));
 }
 
-TEST(MakeTest, RefusesABucketThatGrantsNothing) {
+TEST(MakeParametersTest, RejectsATokenBucketThatGrantsNothing) {
   EXPECT_THAT(ErrorOf(MakeTokenBucket({1, kSecond}, 0, 0)),
               ::testing::AllOf(StartsWith("burst 0: "), HasSubstr("debt: 1")));
   EXPECT_TRUE(MakeTokenBucket({1, kSecond}, 0, 1).ok());
 }
 
-TEST(MakeTest, RefusesBurstAndDebtThatDoNotFitTheTicks) {
+TEST(MakeParametersTest, RejectsBurstAndDebtThatDoNotFitTheTicks) {
   EXPECT_THAT(ErrorOf(MakeTokenBucket({1, kYear}, 74, 0)),
               ::testing::AllOf(StartsWith("burst 74: "), HasSubstr("at most 73 permits")));
   EXPECT_TRUE(MakeTokenBucket({1, kYear}, 73, 0).ok());
@@ -53,19 +53,19 @@ TEST(MakeTest, RefusesBurstAndDebtThatDoNotFitTheTicks) {
               StartsWith("burst "));
 }
 
-TEST(MakeTest, OncePerYearWithBurst20Fits) {
+TEST(MakeParametersTest, AcceptsOncePerYearWithBurst20) {
   const auto made = MakeTokenBucket({1, kYear}, 20, 0);
   ASSERT_TRUE(made.ok());
   EXPECT_EQ(made->token_bucket.shift, 0);  // exact as it is
 }
 
 // 99M/s needs the finest tick for 1 %, and then only so much burst fits.
-TEST(MakeTest, RefusesABurstThatWouldMakeAFastRateSlow) {
+TEST(MakeParametersTest, RejectsABurstThatWouldMakeAFastRateInexact) {
   EXPECT_THAT(ErrorOf(MakeTokenBucket({99'000'000, kSecond}, uint64_t{1} << 57, 0)),
               StartsWith("burst "));
 }
 
-TEST(MakeTest, RefusesSubWindowsAndOffsetsOutOfBounds) {
+TEST(MakeParametersTest, RejectsSubWindowsAndOffsetsOutOfBounds) {
   EXPECT_THAT(ErrorOf(MakeSlidingWindow({5, kSecond}, 0)), StartsWith("sub_windows 0: "));
   EXPECT_THAT(ErrorOf(MakeSlidingWindow({5, kSecond}, 101)), HasSubstr("from 1 to 100"));
   EXPECT_THAT(ErrorOf(MakeFixedWindow({5, kSecond}, 25 * 3600 * kSecond)),
@@ -73,7 +73,7 @@ TEST(MakeTest, RefusesSubWindowsAndOffsetsOutOfBounds) {
   EXPECT_TRUE(MakeFixedWindow({5, kSecond}, -24 * 3600 * kSecond).ok());
 }
 
-TEST(MakeTest, ComparesOnlyWhatTheKindMeans) {
+TEST(MakeParametersTest, ComparesOnlyTheParametersOfTheKind) {
   Parameters a = *MakeSlidingLog({5, kSecond});
   Parameters b = a;
   b.token_bucket.burst = 99;
@@ -83,7 +83,7 @@ TEST(MakeTest, ComparesOnlyWhatTheKindMeans) {
   EXPECT_FALSE(a == *MakeFixedWindow({5, kSecond}, 0));
 }
 
-TEST(MakeTest, TellsWhatCouldEverBeGranted) {
+TEST(MakeParametersTest, MaxGrantIsTheMostOneRequestCanGet) {
   EXPECT_EQ(MaxGrant(*MakeTokenBucket({5, kSecond}, 7, 3)), 10u);
   EXPECT_EQ(Capacity(*MakeTokenBucket({5, kSecond}, 7, 3)), 7u);
   EXPECT_EQ(MaxGrant(*MakeSlidingWindow({5, kSecond}, 10)), 5u);
@@ -91,7 +91,7 @@ TEST(MakeTest, TellsWhatCouldEverBeGranted) {
 }
 
 // The design's bounds on the sustained rate: never above; at most 1 % below up to 100M/s.
-RC_GTEST_PROP(MakeTest, TicksMakeARateNeverAboveAndAtMostOnePercentBelow, ()) {
+RC_GTEST_PROP(MakeParametersTest, TicksKeepTheRateWithinOnePercentAndNeverAbove, ()) {
   const test_support::RandomParameters random = *test_support::AnyParameters();
   const auto made = MakeTokenBucket({random.permits, random.period_ns}, 1, 0);
   RC_ASSERT(made.ok());

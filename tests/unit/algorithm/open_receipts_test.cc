@@ -9,7 +9,7 @@ namespace {
 
 using common::bounds::kMaxReceiptsPerBucket;
 
-TEST(TokenReceiptsTest, GivesTheCostWhileItIsLacking) {
+TEST(TokenReceiptsTest, RefundGivesTheCostWhileTheBucketLacksIt) {
   TokenReceipts receipts;
   receipts.Open(1, 6, 6);
   receipts.NoteShortfall(6);
@@ -17,7 +17,7 @@ TEST(TokenReceiptsTest, GivesTheCostWhileItIsLacking) {
   EXPECT_EQ(receipts.Refund(1), std::nullopt);
 }
 
-TEST(TokenReceiptsTest, GivesNoMoreThanTheLeastShortfall) {
+TEST(TokenReceiptsTest, RefundGivesAtMostTheLeastShortfall) {
   TokenReceipts receipts;
   receipts.Open(1, 6, 6);
   receipts.NoteShortfall(2);
@@ -25,7 +25,7 @@ TEST(TokenReceiptsTest, GivesNoMoreThanTheLeastShortfall) {
   EXPECT_EQ(receipts.Refund(1), 2u);
 }
 
-TEST(TokenReceiptsTest, ClosesWhatWasFullOnce) {
+TEST(TokenReceiptsTest, ClosesReceiptsWhenTheBucketWasFull) {
   TokenReceipts receipts;
   receipts.Open(1, 6, 6);
   receipts.NoteShortfall(0);
@@ -34,7 +34,7 @@ TEST(TokenReceiptsTest, ClosesWhatWasFullOnce) {
 }
 
 // The essay's second example.
-TEST(TokenReceiptsTest, ARefundLowersTheOthers) {
+TEST(TokenReceiptsTest, RefundLowersOtherReceipts) {
   TokenReceipts receipts;
   receipts.Open(1, 6, 6);
   receipts.NoteShortfall(6);
@@ -46,7 +46,7 @@ TEST(TokenReceiptsTest, ARefundLowersTheOthers) {
 }
 
 // The essay's third example.
-TEST(TokenReceiptsTest, ARefundOfANewerOneLeavesAnOlderOneItsWorth) {
+TEST(TokenReceiptsTest, RefundOfANewerReceiptKeepsALowerOlderOne) {
   TokenReceipts receipts;
   receipts.Open(1, 6, 6);
   receipts.NoteShortfall(6);
@@ -57,7 +57,7 @@ TEST(TokenReceiptsTest, ARefundOfANewerOneLeavesAnOlderOneItsWorth) {
   EXPECT_EQ(receipts.Refund(1), 6u);
 }
 
-TEST(TokenReceiptsTest, ARefundOfANewerOneLowersAnOlderOneToWhatItLeavesLacking) {
+TEST(TokenReceiptsTest, RefundOfANewerReceiptLowersAHigherOlderOne) {
   TokenReceipts receipts;
   receipts.Open(1, 6, 6);
   receipts.Open(2, 4, 10);
@@ -66,7 +66,7 @@ TEST(TokenReceiptsTest, ARefundOfANewerOneLowersAnOlderOneToWhatItLeavesLacking)
   EXPECT_EQ(receipts.Refund(1), 1u);
 }
 
-TEST(TokenReceiptsTest, ClosesTheOldestWhenThereIsNoRoom) {
+TEST(TokenReceiptsTest, ClosesTheOldestReceiptWhenFull) {
   TokenReceipts receipts;
   for (uint64_t id = 1; id <= kMaxReceiptsPerBucket; ++id) {
     EXPECT_FALSE(receipts.Open(id, 1, id));
@@ -77,7 +77,7 @@ TEST(TokenReceiptsTest, ClosesTheOldestWhenThereIsNoRoom) {
   EXPECT_EQ(receipts.Refund(2), 1u);
 }
 
-TEST(TokenReceiptsTest, ScalesDownwards) {
+TEST(TokenReceiptsTest, ScalesRoundingDown) {
   TokenReceipts receipts;
   receipts.Open(1, 10, 10);
   receipts.NoteShortfall(10);
@@ -87,7 +87,7 @@ TEST(TokenReceiptsTest, ScalesDownwards) {
   EXPECT_EQ(receipts.Refund(1), 2u);  // 5 - 3
 }
 
-TEST(CountedReceiptsTest, ClosesWhatNoLongerCounts) {
+TEST(CountedReceiptsTest, ClosesReceiptsThatNoLongerCount) {
   CountedReceipts receipts;
   receipts.Open(1, 10, 3);
   receipts.Open(2, 20, 4);
@@ -100,7 +100,7 @@ TEST(CountedReceiptsTest, ClosesWhatNoLongerCounts) {
   EXPECT_TRUE(receipts.empty());
 }
 
-TEST(CountedReceiptsTest, ClosesTheOldestWhenThereIsNoRoom) {
+TEST(CountedReceiptsTest, ClosesTheOldestReceiptWhenFull) {
   CountedReceipts receipts;
   for (uint64_t id = 1; id <= kMaxReceiptsPerBucket; ++id) EXPECT_FALSE(receipts.Open(id, id, 1));
   EXPECT_TRUE(receipts.Open(5000, 5000, 1));

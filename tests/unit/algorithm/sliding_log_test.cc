@@ -27,7 +27,7 @@ SlidingLog Make(uint64_t permits, int64_t period_ns) {
   return MakeSlidingLog({permits, period_ns})->sliding_log;
 }
 
-TEST(SlidingLogTest, FollowsTheEssaysExample) {
+TEST(SlidingLogTest, FollowsTheExampleInTheHeader) {
   const SlidingLog p = Make(3, kSecond);
   EXPECT_EQ(p.quantum_ns, 15'259);
   SlidingLogState log;
@@ -40,7 +40,7 @@ TEST(SlidingLogTest, FollowsTheEssaysExample) {
 }
 
 // throttlers.md 3: what must not happen is 1000 at 0.75 s and 1000 at 1.25 s.
-TEST(SlidingLogTest, HasNoTimerThatResets) {
+TEST(SlidingLogTest, GrantsNoBurstAroundAReset) {
   const SlidingLog p = Make(1000, kSecond);
   SlidingLogState log;
   EXPECT_TRUE(log.TryTake(p, 1000, 750 * kMs));
@@ -52,7 +52,7 @@ TEST(SlidingLogTest, HasNoTimerThatResets) {
 
 // throttlers.md 1: 51 a second, a producer with a backlog and random pauses; windows of one second
 // at any offset hold at most 51, and the total is within 1 % of the allowed.
-TEST(SlidingLogTest, FiftyOneSendsInAnySecond) {
+TEST(SlidingLogTest, GrantsAtMostFiftyOneInAnySecond) {
   const SlidingLog p = Make(51, kSecond);
   SlidingLogState log;
   uint32_t random = 12345;
@@ -72,7 +72,7 @@ TEST(SlidingLogTest, FiftyOneSendsInAnySecond) {
   EXPECT_LE(history.size(), 61u * 51);
 }
 
-TEST(SlidingLogTest, AClockThatStepsBackStandsStill) {
+TEST(SlidingLogTest, ClockThatStepsBackCountsAsStopped) {
   const SlidingLog p = Make(2, kSecond);
   SlidingLogState log;
   EXPECT_TRUE(log.TryTake(p, 2, 10 * kSecond));
@@ -82,7 +82,7 @@ TEST(SlidingLogTest, AClockThatStepsBackStandsStill) {
   EXPECT_FALSE(log.TryTake(p, 1, 20 * kSecond));
 }
 
-TEST(SlidingLogTest, RefundsWhatStillCounts) {
+TEST(SlidingLogTest, RefundsOnlyPermitsThatStillCount) {
   const SlidingLog p = Make(10, kSecond);
   SlidingLogState log;
   uint64_t first = 0;
@@ -96,7 +96,7 @@ TEST(SlidingLogTest, RefundsWhatStillCounts) {
 }
 
 // Two billion permits in one run, then a refund that makes its encoding shorter.
-TEST(SlidingLogTest, RefundsFromTheMiddle) {
+TEST(SlidingLogTest, RefundsFromARunInTheMiddle) {
   const SlidingLog p = Make(3'000'000'000, 60 * kSecond);
   SlidingLogState log;
   uint64_t middle = 0;
@@ -124,7 +124,7 @@ TEST(SlidingLogTest, BurstsTakeFewBytes) {
   EXPECT_LE(log.runs(), 200u);
 }
 
-TEST(SlidingLogTest, EvenlySpreadPermitsTakeAboutThreeBytesARun) {
+TEST(SlidingLogTest, EvenlySpreadPermitsTakeThreeBytesPerRun) {
   const SlidingLog p = Make(10'000, kDay);
   SlidingLogState log;
   int64_t now = 0;
@@ -139,7 +139,7 @@ TEST(SlidingLogTest, EvenlySpreadPermitsTakeAboutThreeBytesARun) {
   EXPECT_LE(log.MemoryBytes(), 3 * log.runs());
 }
 
-TEST(SlidingLogTest, GivesItsMemoryBackWhenItRunsEmpty) {
+TEST(SlidingLogTest, FreesItsMemoryWhenEmpty) {
   const SlidingLog p = Make(10'000, kDay);
   SlidingLogState log;
   for (int i = 0; i < 5'000; ++i) ASSERT_TRUE(log.TryTake(p, 1, i * (kDay / 10'000)));
@@ -148,7 +148,7 @@ TEST(SlidingLogTest, GivesItsMemoryBackWhenItRunsEmpty) {
   EXPECT_LE(log.MemoryBytes(), 64u);
 }
 
-RC_GTEST_PROP(SlidingLogPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOver, ()) {
+RC_GTEST_PROP(SlidingLogPropertyTest, DecidesLikeTheReferenceAndKeepsTheRateInEveryWindow, ()) {
   const RandomParameters random = *test_support::AnyParameters();
   const SlidingLog p = Make(random.permits, random.period_ns);
   test_support::ReferenceLog reference(random.permits, random.period_ns, p.quantum_ns);

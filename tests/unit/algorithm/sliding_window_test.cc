@@ -25,7 +25,7 @@ SlidingWindow Make(uint64_t permits, int64_t period_ns, uint32_t k = 10) {
   return MakeSlidingWindow({permits, period_ns}, k)->sliding_window;
 }
 
-TEST(SlidingWindowTest, FollowsTheEssaysExample) {
+TEST(SlidingWindowTest, FollowsTheExampleInTheHeader) {
   const SlidingWindow p = Make(10, kSecond);
   SlidingWindowState window;
   EXPECT_TRUE(window.TryTake(p, 10, 50 * kMs));
@@ -44,7 +44,7 @@ TEST(SlidingWindowTest, BoundariesAreExactRationals) {
   EXPECT_EQ(SubWindowStartNs(p, 7'000'000'000), kSecond * 1'000'000'000);
 }
 
-TEST(SlidingWindowTest, AClockThatStepsBackStandsStill) {
+TEST(SlidingWindowTest, ClockThatStepsBackCountsAsStopped) {
   const SlidingWindow p = Make(2, kSecond);
   SlidingWindowState window;
   EXPECT_TRUE(window.TryTake(p, 2, 10 * kSecond));
@@ -53,7 +53,7 @@ TEST(SlidingWindowTest, AClockThatStepsBackStandsStill) {
   EXPECT_TRUE(window.TryTake(p, 2, 11 * kSecond + 100 * kMs));
 }
 
-TEST(SlidingWindowTest, RefundsWhatStillCounts) {
+TEST(SlidingWindowTest, RefundsOnlyPermitsThatStillCount) {
   const SlidingWindow p = Make(10, kSecond);
   SlidingWindowState window;
   uint64_t index = 0;
@@ -64,7 +64,7 @@ TEST(SlidingWindowTest, RefundsWhatStillCounts) {
   EXPECT_EQ(window.Refund(p, index, 4, 1'100 * kMs), 0u);
 }
 
-RC_GTEST_PROP(SlidingWindowPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOver, ()) {
+RC_GTEST_PROP(SlidingWindowPropertyTest, DecidesLikeTheReferenceAndKeepsTheRateInEveryWindow, ()) {
   const RandomParameters random = *test_support::AnyParameters();
   const auto k = *rc::gen::inRange<uint32_t>(1, 101);
   const SlidingWindow p = Make(random.permits, random.period_ns, k);
@@ -102,7 +102,7 @@ RC_GTEST_PROP(SlidingWindowPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsO
 }
 
 // A caller that always has more work gets at least M*k/(k+1) a period.
-RC_GTEST_PROP(SlidingWindowPropertyTest, SustainsKOfKPlusOne, ()) {
+RC_GTEST_PROP(SlidingWindowPropertyTest, SustainsKOfKPlusOneOfTheRate, ()) {
   const RandomParameters random = *test_support::AnyParameters(100);
   const auto k = *rc::gen::inRange<uint32_t>(1, 101);
   const SlidingWindow p = Make(random.permits, random.period_ns, k);

@@ -56,7 +56,7 @@ TEST(TokenBucketTest, DeniesWhenBurstIsSpent) {
 }
 
 // The worked example of the header.
-TEST(TokenBucketTest, FollowsTheEssaysExample) {
+TEST(TokenBucketTest, FollowsTheExampleInTheHeader) {
   Bucket bucket({1, kSecond}, 2);
   EXPECT_TRUE(bucket.Take(1, 10 * kSecond));
   EXPECT_FALSE(bucket.Take(2, 10 * kSecond));
@@ -77,7 +77,7 @@ TEST(TokenBucketTest, NeverHoldsMoreThanBurst) {
 
 // throttlers.md 4: costs 1,1,2,4,8,1, each asked when the one before was let through, wait
 // 0,1,1,2,4,8; the moments are 0,1,2,4,8,16.
-TEST(TokenBucketTest, PacesDebtsLikeGuava) {
+TEST(TokenBucketTest, PacesDebtLikeGuava) {
   Bucket bucket({1, kSecond}, 0, 100);
   const std::vector<uint64_t> costs = {1, 1, 2, 4, 8, 1};
   const std::vector<int64_t> waits = {0, 1, 1, 2, 4, 8};
@@ -105,7 +105,7 @@ TEST(TokenBucketTest, AccruesFractionsOfPermits) {
 }
 
 // throttlers.md 4: 1 per s, burst 1, debt, 5 permits at once: granted, the next waits.
-TEST(TokenBucketTest, GrantsMoreThanIsStoredAndLetsTheNextPay) {
+TEST(TokenBucketTest, GrantsIntoDebtAndMakesTheNextWait) {
   Bucket bucket({1, kSecond}, 1, 5);
   EXPECT_TRUE(bucket.Take(5, 0));
   EXPECT_EQ(bucket.At(0).remaining, -4);
@@ -117,14 +117,14 @@ TEST(TokenBucketTest, GrantsMoreThanIsStoredAndLetsTheNextPay) {
 }
 
 // throttlers.md 4: 1 per s, one request, idle 5 s, a request at 6.3 s runs at once.
-TEST(TokenBucketTest, RunsAtOnceAfterIdling) {
+TEST(TokenBucketTest, GrantsAtOnceAfterIdleTime) {
   Bucket bucket({1, kSecond}, 1);
   EXPECT_TRUE(bucket.Take(1, 1'300 * kMs));
   EXPECT_TRUE(bucket.Take(1, 6'300 * kMs));
 }
 
 // throttlers.md 4: with debt: 3 per s, maximum stored 0: one every 1/3 s.
-TEST(TokenBucketTest, SpacesEvenlyWithNothingStored) {
+TEST(TokenBucketTest, SpacesGrantsEvenlyWithoutBurst) {
   Bucket bucket({3, kSecond}, 0, 1);
   int64_t now = 0;
   for (int i = 0; i < 16 * 50; ++i) {
@@ -137,7 +137,7 @@ TEST(TokenBucketTest, SpacesEvenlyWithNothingStored) {
 }
 
 // throttlers.md 4: 2 per s, maximum stored 0, 10 permits each: one grant every 5 s.
-TEST(TokenBucketTest, SpacesGreatRequestsByTheirCost) {
+TEST(TokenBucketTest, SpacesLargeRequestsByTheirCost) {
   Bucket bucket({2, kSecond}, 0, 10);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(bucket.Earliest(10, i == 0 ? 0 : (i - 1) * 5 * kSecond), i * 5 * kSecond);
@@ -145,7 +145,7 @@ TEST(TokenBucketTest, SpacesGreatRequestsByTheirCost) {
   }
 }
 
-TEST(TokenBucketTest, OncePerYearWithBurst20) {
+TEST(TokenBucketTest, GrantsOncePerYearWithBurst20) {
   Bucket bucket({1, kYear}, 20);
   EXPECT_TRUE(bucket.Take(20, kSecond));
   EXPECT_EQ(bucket.Earliest(1, kSecond), kSecond + kYear);
@@ -154,7 +154,7 @@ TEST(TokenBucketTest, OncePerYearWithBurst20) {
   EXPECT_TRUE(bucket.Take(1, kSecond + kYear));
 }
 
-TEST(TokenBucketTest, AClockThatStepsBackGivesNothing) {
+TEST(TokenBucketTest, ClockThatStepsBackGrantsNothing) {
   Bucket bucket({1, kSecond}, 2);
   EXPECT_TRUE(bucket.Take(2, 100 * kSecond));
   EXPECT_FALSE(bucket.Take(1, 10 * kSecond));
@@ -163,14 +163,14 @@ TEST(TokenBucketTest, AClockThatStepsBackGivesNothing) {
   EXPECT_TRUE(bucket.Take(1, 101 * kSecond));
 }
 
-TEST(TokenBucketTest, DeniesAtTheEndOfTime) {
+TEST(TokenBucketTest, DeniesWhenTheTatSaturates) {
   Bucket bucket({1, kSecond}, 2);
   EXPECT_FALSE(bucket.Take(1, INT64_MAX));
   EXPECT_EQ(bucket.Earliest(1, INT64_MAX), kNeverNs);
   EXPECT_EQ(bucket.At(INT64_MAX).next_permit_after_ns, 0);  // it is full, for what that is worth
 }
 
-TEST(TokenBucketTest, RefusesPermitsThatWouldOverflow) {
+TEST(TokenBucketTest, DeniesPermitsThatWouldOverflow) {
   for (const uint64_t permits : {~uint64_t{0}, uint64_t{1} << 63, (uint64_t{1} << 63) - 1,
                                  (uint64_t{1} << 61) + 1, uint64_t{3}}) {
     Bucket bucket({1'000'000'000, kSecond}, 2);
@@ -200,7 +200,7 @@ Limit AnyBucket() {
   return {random, made->token_bucket};
 }
 
-RC_GTEST_PROP(TokenBucketPropertyTest, DecidesAsTheReferenceDoesAndNoWindowIsOver, ()) {
+RC_GTEST_PROP(TokenBucketPropertyTest, DecidesLikeTheReferenceAndKeepsTheRateInEveryWindow, ()) {
   const Limit limit = AnyBucket();
   const TokenBucket& p = limit.bucket;
   test_support::ReferenceTokenBucket reference(p.unit_ticks, uint64_t{1} << p.shift, p.burst,
@@ -256,7 +256,7 @@ RC_GTEST_PROP(TokenBucketPropertyTest, RetryAfterIsExactToTheNanosecond, ()) {
   }
 }
 
-RC_GTEST_PROP(TokenBucketPropertyTest, SinglesCostWhatOneRequestCosts, ()) {
+RC_GTEST_PROP(TokenBucketPropertyTest, SinglePermitsCostAsMuchAsOneRequest, ()) {
   const Limit limit = AnyBucket();
   const TokenBucket& p = limit.bucket;
   const auto permits = *rc::gen::inRange<uint64_t>(1, 50);

@@ -13,16 +13,16 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-TEST(WindowCheckerTest, AcceptsWhatIsExactlyAtTheRate) {
+TEST(WindowCheckerTest, AcceptsGrantsExactlyAtTheRate) {
   EXPECT_EQ(CheckRateInEveryWindow({{0, 2}, {kSecond, 1}, {2 * kSecond, 1}}, 1, kSecond, 2), "");
 }
 
-TEST(WindowCheckerTest, SeesOnePermitTooManyANanosecondTooEarly) {
+TEST(WindowCheckerTest, DetectsAPermitOneNanosecondTooEarly) {
   EXPECT_NE(CheckRateInEveryWindow({{0, 2}, {kSecond - 1, 1}}, 1, kSecond, 2), "");
   EXPECT_NE(CheckRateInEveryWindow({{0, 3}}, 1, kSecond, 2), "");
 }
 
-TEST(WindowCheckerTest, SeesAWindowInTheMiddle) {
+TEST(WindowCheckerTest, DetectsAnOverfullWindowInTheMiddle) {
   EXPECT_NE(CheckRateInEveryWindow({{0, 1}, {9 * kSecond, 1}, {9 * kSecond, 2}, {30 * kSecond, 1}},
                                    1, kSecond, 2),
             "");
@@ -34,12 +34,12 @@ TEST(WindowCheckerTest, CountsHalfOpenWindows) {
 }
 
 // The timer that resets each second: 1000 at 0.75 s and 1000 at 1.25 s.
-TEST(WindowCheckerTest, SeesWhatATimerResetLetsThrough) {
+TEST(WindowCheckerTest, DetectsTheBurstAroundATimerReset) {
   EXPECT_NE(CheckCountInEveryWindow({{750'000'000, 1000}, {1'250'000'000, 1000}}, kSecond, 1000),
             "");
 }
 
-RC_GTEST_PROP(WindowCheckerTest, AgreesWithLookingAtEveryPair, ()) {
+RC_GTEST_PROP(WindowCheckerTest, AgreesWithCheckingEveryPair, ()) {
   const RandomParameters random{*rc::gen::inRange<uint64_t>(1, 5), 10};
   const auto most = *rc::gen::inRange<uint64_t>(1, 12);
   std::vector<Grant> history;

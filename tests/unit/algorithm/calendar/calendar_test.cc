@@ -300,24 +300,24 @@ void RandomHistoryAgainstBruteForce(const std::array<Kind, 3>& kinds) {
   model.Check();
 }
 
-RC_GTEST_PROP(CalendarPropertyTest, TokenBucketsGiveTheEarliestMomentInOrder, ()) {
+RC_GTEST_PROP(CalendarPropertyTest, TokenBucketsGiveTheEarliestGrantTimeInOrder, ()) {
   RandomHistoryAgainstBruteForce({Kind::kTokenBucket, Kind::kTokenBucket, Kind::kTokenBucket});
 }
 
-RC_GTEST_PROP(CalendarPropertyTest, LogsGiveTheEarliestMomentInOrder, ()) {
+RC_GTEST_PROP(CalendarPropertyTest, LogsGiveTheEarliestGrantTimeInOrder, ()) {
   RandomHistoryAgainstBruteForce({Kind::kSlidingLog, Kind::kSlidingLog, Kind::kSlidingLog});
 }
 
-RC_GTEST_PROP(CalendarPropertyTest, SlidingWindowsGiveTheEarliestMomentInOrder, ()) {
+RC_GTEST_PROP(CalendarPropertyTest, SlidingWindowsGiveTheEarliestGrantTimeInOrder, ()) {
   RandomHistoryAgainstBruteForce(
       {Kind::kSlidingWindow, Kind::kSlidingWindow, Kind::kSlidingWindow});
 }
 
-RC_GTEST_PROP(CalendarPropertyTest, FixedWindowsGiveTheEarliestMomentInOrder, ()) {
+RC_GTEST_PROP(CalendarPropertyTest, FixedWindowsGiveTheEarliestGrantTimeInOrder, ()) {
   RandomHistoryAgainstBruteForce({Kind::kFixedWindow, Kind::kFixedWindow, Kind::kFixedWindow});
 }
 
-RC_GTEST_PROP(CalendarPropertyTest, AnyAlgorithmsTogetherGiveTheEarliestMomentInOrder, ()) {
+RC_GTEST_PROP(CalendarPropertyTest, MixedAlgorithmsGiveTheEarliestGrantTimeInOrder, ()) {
   const auto any = [] {
     return *rc::gen::element(Kind::kTokenBucket, Kind::kSlidingLog, Kind::kSlidingWindow,
                              Kind::kFixedWindow);
@@ -360,7 +360,7 @@ void LongHistory(Kind kind, uint64_t seed) {
   model.Check();
 }
 
-RC_GTEST_PROP(CalendarPropertyTest, ManyBookingsOfAnyAlgorithm, (uint64_t seed)) {
+RC_GTEST_PROP(CalendarPropertyTest, ManyBookingsOfAnyAlgorithmAreGrantedInOrder, (uint64_t seed)) {
   LongHistory(*rc::gen::element(Kind::kTokenBucket, Kind::kSlidingLog, Kind::kSlidingWindow,
                                 Kind::kFixedWindow),
               seed);
@@ -368,7 +368,7 @@ RC_GTEST_PROP(CalendarPropertyTest, ManyBookingsOfAnyAlgorithm, (uint64_t seed))
 
 Parameters OnePerSecond(uint64_t burst) { return MakeTokenBucket({1, kSecond}, burst, 0).value(); }
 
-TEST(CalendarTest, ABookingIsDebitedAtItsMomentAndThenRefundable) {
+TEST(CalendarTest, DebitsABookingAtItsGrantTimeAndRefundsItLater) {
   const Parameters p = OnePerSecond(1);
   BucketState state(p);
   ASSERT_TRUE(state.TryTake(p, 1, {100 * kSecond, 0}));
@@ -388,7 +388,7 @@ TEST(CalendarTest, ABookingIsDebitedAtItsMomentAndThenRefundable) {
   EXPECT_EQ(state.LevelAt(p, {moment, 0}).remaining, 1);
 }
 
-TEST(CalendarTest, ThreePermitsFitBetweenBookingsAsTheEssaySays) {
+TEST(CalendarTest, FitsThreePermitsBetweenBookingsAsInTheHeadersExample) {
   const Parameters p = OnePerSecond(1);
   const Moment at{1000 * kSecond, 0};
   BucketState state(p);
@@ -408,7 +408,7 @@ TEST(CalendarTest, ThreePermitsFitBetweenBookingsAsTheEssaySays) {
   }
 }
 
-TEST(CalendarTest, CallersWhoDoNotWaitObeyTheOrderOfTheirSet) {
+TEST(CalendarTest, CallersThatDoNotWaitObeyTheOrderOfTheirSet) {
   const Parameters p = OnePerSecond(5);
   const Moment at{1000 * kSecond, 0};
   BucketState state(p);
@@ -419,7 +419,7 @@ TEST(CalendarTest, CallersWhoDoNotWaitObeyTheOrderOfTheirSet) {
   EXPECT_TRUE(state.TryTake(p, 1, at, 0, nullptr, 2));
 }
 
-TEST(CalendarTest, TheLastOfASetIsFoundAnewWhenItIsCancelled) {
+TEST(CalendarTest, FindsTheLastBookingOfASetAgainWhenItIsCancelled) {
   const Parameters p = OnePerSecond(5);
   const Moment at{1000 * kSecond, 0};
   BucketState state(p);
@@ -435,7 +435,7 @@ TEST(CalendarTest, TheLastOfASetIsFoundAnewWhenItIsCancelled) {
 
 // Whatever the parameters become, of whatever algorithm: what is booked stands, and what is given
 // afterwards harms nothing that could still be harmed.
-RC_GTEST_PROP(CalendarPropertyTest, MomentsStandWhenTheFiguresChange, ()) {
+RC_GTEST_PROP(CalendarPropertyTest, GrantTimesStayWhenParametersChange, ()) {
   const auto any = [] {
     return AnyTiny(*rc::gen::element(Kind::kTokenBucket, Kind::kSlidingLog, Kind::kSlidingWindow,
                                      Kind::kFixedWindow));
@@ -481,7 +481,7 @@ RC_GTEST_PROP(CalendarPropertyTest, MomentsStandWhenTheFiguresChange, ()) {
   RC_ASSERT(state.bookings() == 0U);
 }
 
-TEST(CalendarTest, AWallClockThatIsReadALittleApartGrantsNoWindowTwice) {
+TEST(CalendarTest, SmallWallClockDifferencesGrantNoWindowTwice) {
   const Parameters p = MakeFixedWindow({10, kSecond}, 0).value();
   BucketState state(p);
   // The wall clock is read 100 us late at first, then in time.
@@ -505,7 +505,7 @@ TEST(CalendarTest, AWallClockThatIsReadALittleApartGrantsNoWindowTwice) {
 
 // The bound of a gap that was looked at while the booking before it was ahead did not hold any more
 // when that one had come and was refunded.
-TEST(CalendarTest, ARefundMakesRoomBeforeTheNextBooking) {
+TEST(CalendarTest, RefundMakesRoomBeforeTheNextBooking) {
   const Parameters p = TinyTokenBucket(/*unit_ticks=*/10, /*burst=*/1, /*debt=*/0, /*shift=*/0);
   BucketState state(p);
   ASSERT_TRUE(state.TryTake(p, 1, {0, 0}));
@@ -519,7 +519,7 @@ TEST(CalendarTest, ARefundMakesRoomBeforeTheNextBooking) {
 
 // A log of a year keeps times in steps of 8 minutes, rounded up. Under a period of a minute they
 // lie in the future, and what is taken now is written down there too.
-TEST(CalendarTest, BookingsBehindALogOfAnotherPeriodCountAsLongAsTheyWill) {
+TEST(CalendarTest, BookingsAfterALogOfAnotherPeriodCountForTheNewPeriod) {
   const Parameters year = MakeSlidingLog({10, 366 * 24 * 3600 * kSecond}).value();
   const Parameters minute = MakeSlidingLog({20, 60 * kSecond}).value();
   const int64_t now = 416'795'078'472;

@@ -43,7 +43,7 @@ int64_t ByLookingAtEach(const std::vector<Bucket>& buckets, int64_t from_ns) {
   }
 }
 
-TEST(JointMomentTest, IsTheEarliestAtWhichAllFit) {
+TEST(JointGrantTimeTest, IsTheEarliestTimeAtWhichAllBucketsFit) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 2000; ++round) {
     std::vector<Bucket> buckets(1 + random() % 5);
@@ -72,13 +72,13 @@ std::vector<Bucket> Missing(int times) {
   return buckets;
 }
 
-TEST(JointMomentTest, IsTheEarliestAsLongAsGapsMissEachOtherLessOftenThanTheBound) {
+TEST(JointGrantTimeTest, IsTheEarliestTimeUpToTheBoundOnRounds) {
   const std::vector<Bucket> buckets = Missing(kMaxJointRounds - 2);
   const auto end_ns = static_cast<int64_t>(buckets[0].fits.size());
   EXPECT_EQ(Joint(buckets, 0, end_ns + 77).grant_time_ns, end_ns);
 }
 
-TEST(JointMomentTest, BeyondTheBoundItIsBehindAllAndFitsAndTheSearchEnds) {
+TEST(JointGrantTimeTest, BeyondTheBoundOnRoundsIsAfterAllBookings) {
   const std::vector<Bucket> buckets = Missing(10 * kMaxJointRounds);
   const auto end_ns = static_cast<int64_t>(buckets[0].fits.size());
   const Answer answer = Joint(buckets, 0, end_ns + 77);

@@ -21,7 +21,7 @@ struct Freed {
   }
 };
 
-TEST(EpochDomainTest, FreesAtOnceWhenNobodyReads) {
+TEST(EpochDomainTest, FreesAtOnceWithoutReaders) {
   Freed freed;
   EpochDomain domain(&Freed::Free, &freed);
   domain.Retire(3, 17);
@@ -30,7 +30,7 @@ TEST(EpochDomainTest, FreesAtOnceWhenNobodyReads) {
   EXPECT_EQ(freed.objects.count(17), 1u);
 }
 
-TEST(EpochDomainTest, KeepsWhatAReaderMayHaveFound) {
+TEST(EpochDomainTest, KeepsObjectsThatAReaderMayHaveFound) {
   Freed freed;
   EpochDomain domain(&Freed::Free, &freed);
   {
@@ -43,7 +43,7 @@ TEST(EpochDomainTest, KeepsWhatAReaderMayHaveFound) {
   EXPECT_EQ(freed.objects.size(), 1u);
 }
 
-TEST(EpochDomainTest, AReaderThatCameLaterHoldsNothingUp) {
+TEST(EpochDomainTest, LaterReadersDoNotDelayFrees) {
   Freed freed;
   EpochDomain domain(&Freed::Free, &freed);
   domain.Retire(3, 17);
@@ -53,7 +53,7 @@ TEST(EpochDomainTest, AReaderThatCameLaterHoldsNothingUp) {
   EXPECT_EQ(freed.objects, std::multiset<uint64_t>{17});
 }
 
-TEST(EpochDomainTest, AReaderOfAnotherDomainHoldsNothingUp) {
+TEST(EpochDomainTest, ReadersOfAnotherDomainDoNotDelayFrees) {
   Freed freed;
   EpochDomain domain(&Freed::Free, &freed);
   EpochDomain other(&Freed::Free, &freed);
@@ -62,7 +62,7 @@ TEST(EpochDomainTest, AReaderOfAnotherDomainHoldsNothingUp) {
   EXPECT_EQ(domain.Reclaim(100), 0u);
 }
 
-TEST(EpochDomainTest, FreesNoMoreThanTold) {
+TEST(EpochDomainTest, ReclaimsAtMostTheGivenNumber) {
   Freed freed;
   EpochDomain domain(&Freed::Free, &freed);
   for (uint64_t i = 0; i < 10; ++i) domain.Retire(3, i);
@@ -70,7 +70,7 @@ TEST(EpochDomainTest, FreesNoMoreThanTold) {
   EXPECT_EQ(freed.objects.size(), 4u);
 }
 
-TEST(EpochDomainTest, FreesTheRestWhenItEnds) {
+TEST(EpochDomainTest, DestructorFreesTheRest) {
   Freed freed;
   {
     EpochDomain domain(&Freed::Free, &freed);
@@ -100,7 +100,7 @@ TEST(EpochDomainTest, ThreadsMayOutliveDomainsAndDomainsThreads) {
   EXPECT_EQ(two.Reclaim(1), 0u);
 }
 
-TEST(EpochDomainTest, NoReaderEverSeesAFreedObject) {
+TEST(EpochDomainTest, ReadersNeverSeeAFreedObject) {
   struct Cell {
     std::atomic<bool> alive{true};
   };

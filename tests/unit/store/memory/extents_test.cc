@@ -39,7 +39,7 @@ TEST(ExtentAllocatorTest, ObjectsDoNotOverlapAndAreAligned) {
   EXPECT_EQ(extents.memory_bytes(), 0u);
 }
 
-TEST(ExtentAllocatorTest, RoomLeftBySmallOnesIsTakenByGreaterOnes) {
+TEST(ExtentAllocatorTest, LargeTablesReuseTheRoomOfSmallOnes) {
   ExtentAllocator extents;
   std::vector<void*> small;
   for (int i = 0; i < 4000; ++i) small.push_back(extents.Allocate(2048));

@@ -10,17 +10,17 @@
 namespace sluice::store::memory {
 namespace {
 
-TEST(BucketHashTest, TheSameSeedGivesTheSameHash) {
+TEST(BucketHashTest, SameSeedGivesTheSameHash) {
   EXPECT_EQ(BucketHash(1)(7, "key"), BucketHash(1)(7, "key"));
   EXPECT_NE(BucketHash(1)(7, "key"), BucketHash(2)(7, "key"));
 }
 
-TEST(BucketHashTest, TheLimitIsPartOfIt) {
+TEST(BucketHashTest, HashDependsOnTheLimit) {
   EXPECT_NE(BucketHash(1)(7, "key"), BucketHash(1)(8, "key"));
   EXPECT_NE(BucketHash(1)(7, ""), BucketHash(1)(8, ""));
 }
 
-TEST(BucketHashTest, EveryByteOfAKeyOfAnyLengthCounts) {
+TEST(BucketHashTest, HashDependsOnEveryByteOfTheKey) {
   const BucketHash hash(42);
   for (size_t length = 1; length <= 100; ++length) {
     const std::string key(length, 'a');
@@ -33,7 +33,7 @@ TEST(BucketHashTest, EveryByteOfAKeyOfAnyLengthCounts) {
   }
 }
 
-TEST(BucketHashTest, ZerosOfDifferentLengthsDiffer) {
+TEST(BucketHashTest, HashOfZerosDependsOnTheLength) {
   const BucketHash hash(42);
   std::set<uint64_t> seen;
   for (size_t length = 0; length <= 200; ++length) {
@@ -41,7 +41,7 @@ TEST(BucketHashTest, ZerosOfDifferentLengthsDiffer) {
   }
 }
 
-TEST(BucketHashTest, SequentialKeysSpreadOverShardsAndSlotsAndTags) {
+TEST(BucketHashTest, SequentialKeysSpreadOverShardsSlotsAndTags) {
   const BucketHash hash(0);
   constexpr int kKeys = 1 << 18;
   std::vector<int> by_top(4096);
@@ -60,7 +60,7 @@ TEST(BucketHashTest, SequentialKeysSpreadOverShardsAndSlotsAndTags) {
   }
 }
 
-TEST(BucketHashTest, OneBitOfTheKeyFlipsHalfOfTheHash) {
+TEST(BucketHashTest, OneBitOfTheKeyChangesHalfOfTheHash) {
   const BucketHash hash(3);
   int flipped = 0;
   int trials = 0;

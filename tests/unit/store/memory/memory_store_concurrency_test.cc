@@ -56,7 +56,7 @@ class MemoryStoreConcurrencyTest : public ::testing::Test {
   MemoryStore store_{clock_};
 };
 
-TEST_F(MemoryStoreConcurrencyTest, ASharedBucketGrantsExactlyItsPermits) {
+TEST_F(MemoryStoreConcurrencyTest, SharedBucketGrantsExactlyItsPermits) {
   for (int algorithm = 0; algorithm < 4; ++algorithm) {
     const auto rule = Register(static_cast<uint32_t>(algorithm + 1), AnyAlgorithm(algorithm, 5000));
     std::atomic<int> granted{0};
@@ -80,7 +80,7 @@ TEST_F(MemoryStoreConcurrencyTest, PermitsOfManySizesAddUp) {
   EXPECT_EQ(granted, 10'000u);
 }
 
-TEST_F(MemoryStoreConcurrencyTest, BatchesSinglesAndSeveralChargesMeetOnOneBucket) {
+TEST_F(MemoryStoreConcurrencyTest, BatchesSinglesAndMultipleChargesShareABucketExactly) {
   const auto overall = Register(1, AnyAlgorithm(0, 6000));
   const auto user = Register(2, AnyAlgorithm(0, 1000));
   const auto log = Register(3, AnyAlgorithm(1, 3000));
@@ -127,7 +127,7 @@ TEST_F(MemoryStoreConcurrencyTest, BatchesSinglesAndSeveralChargesMeetOnOneBucke
   }
 }
 
-TEST_F(MemoryStoreConcurrencyTest, NewKeysAreMadeOnceWhoeverComesFirst) {
+TEST_F(MemoryStoreConcurrencyTest, EachNewKeyIsCreatedOnce) {
   const auto rule = Register(1, AnyAlgorithm(0, 3));
   constexpr int kKeys = 20'000;
   std::vector<std::atomic<int>> granted(kKeys);
@@ -141,7 +141,7 @@ TEST_F(MemoryStoreConcurrencyTest, NewKeysAreMadeOnceWhoeverComesFirst) {
   EXPECT_EQ(store_.Stats().created, static_cast<uint64_t>(kKeys));
 }
 
-TEST_F(MemoryStoreConcurrencyTest, BucketsThatAreDroppedAllTheTimeNeverGrantTooMuch) {
+TEST_F(MemoryStoreConcurrencyTest, BucketsUnderConstantDropsNeverGrantTooMuch) {
   // Full again after a few steps of the clock, so each is dropped and made again thousands of
   // times while others decide on it.
   constexpr int kKeys = 3;
@@ -188,7 +188,7 @@ TEST_F(MemoryStoreConcurrencyTest, BucketsThatAreDroppedAllTheTimeNeverGrantTooM
   }
 }
 
-TEST_F(MemoryStoreConcurrencyTest, RulesThatChangeAllTheTimeGrantExactlyTheSame) {
+TEST_F(MemoryStoreConcurrencyTest, ConstantRuleChangesGrantExactlyTheSame) {
   // Each revision has the same parameters, so converting must neither lose nor make a permit.
   for (int algorithm = 0; algorithm < 3; ++algorithm) {
     const auto limit_id = static_cast<uint32_t>(algorithm + 1);
@@ -234,7 +234,7 @@ TEST_F(MemoryStoreConcurrencyTest, RulesThatChangeAllTheTimeGrantExactlyTheSame)
   }
 }
 
-TEST_F(MemoryStoreConcurrencyTest, RefundsGiveBackExactlyOnceWhoeverAsks) {
+TEST_F(MemoryStoreConcurrencyTest, ConcurrentRefundsGiveBackExactlyOnce) {
   const auto bucket = Register(1, AnyAlgorithm(0, 1000));
   const auto log = Register(2, AnyAlgorithm(1, 1000));
   std::atomic<uint64_t> refunded{0};
@@ -267,7 +267,7 @@ TEST_F(MemoryStoreConcurrencyTest, RefundsGiveBackExactlyOnceWhoeverAsks) {
   EXPECT_EQ(Query(store_, *log, "").level.remaining, 1000 - kThreads * 200);
 }
 
-TEST(MemoryStoreBoundTest, ThreadsTogetherNeverPassMaxBuckets) {
+TEST(MemoryStoreBoundTest, ThreadsTogetherNeverExceedMaxBuckets) {
   common::FakeClock clock;
   MemoryStore store(clock, {.max_buckets = 500});
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kSecond}, 2, 0).value());

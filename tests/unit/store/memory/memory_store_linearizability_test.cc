@@ -129,7 +129,7 @@ std::string Text(const std::vector<Timed<Operation>>& history) {
 
 using Checker = test_support::LinearizabilityChecker<Model, Operation>;
 
-TEST(LinearizabilityCheckerTest, AcceptsWhatSomeOrderExplains) {
+TEST(LinearizabilityCheckerTest, AcceptsAHistoryThatSomeOrderExplains) {
   Model one;
   one.remaining = {1, 0, 0, 0};
   Operation granted;
@@ -141,7 +141,7 @@ TEST(LinearizabilityCheckerTest, AcceptsWhatSomeOrderExplains) {
   EXPECT_TRUE(Checker::Check({{1, 3, denied}, {2, 4, granted}}, one));
 }
 
-TEST(LinearizabilityCheckerTest, RejectsWhatNoOrderExplains) {
+TEST(LinearizabilityCheckerTest, RejectsAHistoryThatNoOrderExplains) {
   Model one;
   one.remaining = {1, 0, 0, 0};
   Operation granted;

@@ -65,7 +65,7 @@ Limit AnyLimit(uint32_t limit_id) {
 
 class Property : public ::testing::Test {};
 
-RC_GTEST_FIXTURE_PROP(Property, EveryDecisionIsTheReferences, ()) {
+RC_GTEST_FIXTURE_PROP(Property, DecidesLikeTheReference, ()) {
   common::FakeClock clock;
   MemoryStore store(clock, {.max_buckets = 64, .seed = 1});
   std::vector<Limit> limits;

@@ -339,7 +339,8 @@ class Scene {
   std::vector<Reservation> waiting_;
 };
 
-RC_GTEST_PROP(MemoryStoreReservationsTest, EachGetsTheEarliestMomentThatTheOrderAllows, ()) {
+RC_GTEST_PROP(MemoryStoreReservationsTest, EachReservationGetsTheEarliestTimeThatTheOrderAllows,
+              ()) {
   Scene scene;
   const int steps = Any(10, 70);
   for (int step = 0; step < steps; ++step) {

@@ -34,12 +34,12 @@ class MemoryStoreTest : public ::testing::Test {
   MemoryStore store_{clock_};
 };
 
-TEST_F(MemoryStoreTest, AnEmptyStoreIsSmall) {
+TEST_F(MemoryStoreTest, EmptyStoreIsSmall) {
   EXPECT_LT(store_.Stats().memory_bytes, 1u << 20);
   EXPECT_EQ(store_.Kind(), "memory");
 }
 
-TEST_F(MemoryStoreTest, ATokenBucketCostsAtMostFortyBytesBesideItsKey) {
+TEST_F(MemoryStoreTest, TokenBucketTakesAtMostFortyBytesBesideItsKey) {
   const auto rule = TokenBucket(1, 1, 1'000'000);
   constexpr uint64_t kKeys = 1'000'000;
   const uint64_t before = store_.Stats().memory_bytes;
@@ -55,7 +55,7 @@ TEST_F(MemoryStoreTest, ATokenBucketCostsAtMostFortyBytesBesideItsKey) {
 
 // To make one of them looks for full ones to drop, as the other still is: with bad luck of the hash
 // each dropped the other again and again.
-TEST_F(MemoryStoreTest, TwoBucketsOfOneAcquisitionAreMadeInOneSmallTable) {
+TEST_F(MemoryStoreTest, CreatesTwoBucketsOfOneAcquisitionInOneSmallTable) {
   const auto one = TokenBucket(1, 1, 1);
   const auto other = TokenBucket(2, 1, 1);
   for (int i = 0; i < 100'000; ++i) {
@@ -66,7 +66,7 @@ TEST_F(MemoryStoreTest, TwoBucketsOfOneAcquisitionAreMadeInOneSmallTable) {
   }
 }
 
-TEST_F(MemoryStoreTest, ABucketIsPlainAgainWhenItsLastReceiptIsClosed) {
+TEST_F(MemoryStoreTest, BucketIsPlainAgainWhenItsLastReceiptIsClosed) {
   const auto rule = TokenBucket(1, 1, 10);
   Acquire(store_, *rule, "k");
   const uint64_t plain = store_.Stats().memory_bytes;
@@ -81,7 +81,7 @@ TEST_F(MemoryStoreTest, ABucketIsPlainAgainWhenItsLastReceiptIsClosed) {
   EXPECT_EQ(store_.Stats().open_receipts, 0u);
 }
 
-TEST_F(MemoryStoreTest, OldRulesAreForgottenWithTheirLastBucket) {
+TEST_F(MemoryStoreTest, ForgetsOldRulesWithTheirLastBucket) {
   std::weak_ptr<const Rule> old_rule;
   {
     const auto first = TokenBucket(1, 1, 10);
@@ -98,7 +98,7 @@ TEST_F(MemoryStoreTest, OldRulesAreForgottenWithTheirLastBucket) {
   EXPECT_TRUE(old_rule.expired());
 }
 
-TEST_F(MemoryStoreTest, ManyReloadsLeaveNothingBehind) {
+TEST_F(MemoryStoreTest, ManyReloadsLeakNoMemory) {
   uint64_t bytes_before = 0;
   for (int i = 0; i < 2000; ++i) {
     const auto rule = TokenBucket(1, 1, 1000);
@@ -110,7 +110,7 @@ TEST_F(MemoryStoreTest, ManyReloadsLeaveNothingBehind) {
   EXPECT_LE(store_.Stats().memory_bytes, bytes_before + 128 * 1024);
 }
 
-TEST_F(MemoryStoreTest, ABucketMadeAfterADropIsNotFullerThanTheOneThatWasDropped) {
+TEST_F(MemoryStoreTest, BucketCreatedAfterADropIsNotFullerThanTheDroppedOne) {
   const auto rule = TokenBucket(1, 1, 1);
   const int64_t start_ns = clock_.NowNs();
   ASSERT_TRUE(Acquire(store_, *rule, "k").granted());
@@ -125,7 +125,7 @@ TEST_F(MemoryStoreTest, ABucketMadeAfterADropIsNotFullerThanTheOneThatWasDropped
   EXPECT_FALSE(Acquire(store_, *rule, "k").granted());
 }
 
-TEST_F(MemoryStoreTest, AClockThatStepsBackMakesNoPermits) {
+TEST_F(MemoryStoreTest, ClockThatStepsBackAddsNoPermits) {
   const auto rule = TokenBucket(1, 1, 5);
   ASSERT_TRUE(Acquire(store_, *rule, "k", 5).granted());
   clock_.SetNow(clock_.NowNs() - kSecond / 2);
@@ -135,7 +135,7 @@ TEST_F(MemoryStoreTest, AClockThatStepsBackMakesNoPermits) {
   EXPECT_FALSE(Acquire(store_, *rule, "k").granted());
 }
 
-TEST_F(MemoryStoreTest, MaintainSaysWhenThereIsNothingLeftToDo) {
+TEST_F(MemoryStoreTest, MaintainReportsWhenItIsDone) {
   EXPECT_FALSE(store_.Maintain());
   const auto rule = TokenBucket(1, 1, 1);
   for (int i = 0; i < 50'000; ++i) Acquire(store_, *rule, std::to_string(i));
@@ -146,7 +146,7 @@ TEST_F(MemoryStoreTest, MaintainSaysWhenThereIsNothingLeftToDo) {
   EXPECT_EQ(store_.Stats().buckets, 0u);
 }
 
-TEST_F(MemoryStoreTest, InsertionsAloneKeepAStoreOfShortLivedKeysSmall) {
+TEST_F(MemoryStoreTest, InsertionsAloneKeepShortLivedKeysFew) {
   const auto rule = TokenBucket(1, 1'000'000, 1);
   for (int i = 0; i < 500'000; ++i) {
     Acquire(store_, *rule, std::to_string(i));
@@ -155,7 +155,7 @@ TEST_F(MemoryStoreTest, InsertionsAloneKeepAStoreOfShortLivedKeysSmall) {
   EXPECT_LT(store_.Stats().buckets, 50'000u);
 }
 
-TEST_F(MemoryStoreTest, AStoreThatWasFullOfLogsGivesTheirMemoryBack) {
+TEST_F(MemoryStoreTest, FreesTheMemoryOfLogs) {
   const auto rule = MakeRule(1, algorithm::MakeSlidingLog({1000, kSecond}).value());
   store_.Register(rule);
   const uint64_t before = store_.Stats().memory_bytes;

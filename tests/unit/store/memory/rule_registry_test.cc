@@ -19,7 +19,7 @@ class RuleRegistryTest : public ::testing::Test {
   RuleRegistry rules_{epochs_, 0};
 };
 
-TEST_F(RuleRegistryTest, FindsWhatWasAddedAndNothingElse) {
+TEST_F(RuleRegistryTest, FindsOnlyAddedRules) {
   for (uint32_t id : {1u, 2u, 4095u, 4096u, 1'000'000u, 0xffffffffu}) {
     EXPECT_EQ(rules_.Find(id), nullptr);
     rules_.Add(MakeRule(id));
@@ -38,7 +38,7 @@ TEST_F(RuleRegistryTest, AddingAgainChangesNothing) {
   EXPECT_EQ(rules_.Find(5), entry);
 }
 
-TEST_F(RuleRegistryTest, CollectForgetsRulesThatNobodyNeeds) {
+TEST_F(RuleRegistryTest, CollectForgetsUnusedRules) {
   const auto held = MakeRule(1);
   rules_.Add(held);
   rules_.Add(MakeRule(2));
@@ -56,7 +56,7 @@ TEST_F(RuleRegistryTest, CollectForgetsRulesThatNobodyNeeds) {
   EXPECT_EQ(rules_.Find(3), nullptr);
 }
 
-TEST_F(RuleRegistryTest, CollectLooksAtAFewInTurn) {
+TEST_F(RuleRegistryTest, CollectVisitsAFewRulesInTurn) {
   for (uint32_t id = 1; id <= 100; ++id) rules_.Add(MakeRule(id));
   const auto count = [&] {
     int found = 0;

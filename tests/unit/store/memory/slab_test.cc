@@ -42,7 +42,7 @@ TEST(SlabAllocatorTest, ObjectsDoNotOverlapAndAreAligned) {
   EXPECT_EQ(slabs.memory_bytes(), 0u);
 }
 
-TEST(SlabAllocatorTest, GivesBackEverySize) {
+TEST(SlabAllocatorTest, FreesObjectsOfEverySize) {
   SlabAllocator slabs;
   for (size_t bytes : kSizes) {
     std::vector<void*> objects;
@@ -54,7 +54,7 @@ TEST(SlabAllocatorTest, GivesBackEverySize) {
   }
 }
 
-TEST(SlabAllocatorTest, UsesFreedObjectsAgain) {
+TEST(SlabAllocatorTest, ReusesFreedObjects) {
   SlabAllocator slabs;
   void* keep = slabs.Allocate(0, 32);
   void* first = slabs.Allocate(0, 32);
@@ -73,7 +73,7 @@ TEST(SlabAllocatorTest, SmallObjectsCostLittleMoreThanTheirSize) {
   for (void* object : objects) slabs.Free(object, 32);
 }
 
-TEST(SlabAllocatorTest, ThreadsMayFreeWhatOthersAllocated) {
+TEST(SlabAllocatorTest, ThreadsMayFreeObjectsOfOtherThreads) {
   SlabAllocator slabs;
   constexpr int kThreads = 4;
   constexpr size_t kObjects = 5000;

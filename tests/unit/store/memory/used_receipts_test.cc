@@ -5,7 +5,7 @@
 namespace sluice::store::memory {
 namespace {
 
-TEST(UsedReceiptsTest, RemembersWhatWasAdded) {
+TEST(UsedReceiptsTest, RemembersAddedReceipts) {
   UsedReceipts used;
   used.Add(5);
   used.Add(5);
@@ -13,7 +13,7 @@ TEST(UsedReceiptsTest, RemembersWhatWasAdded) {
   EXPECT_FALSE(used.Contains(6));
 }
 
-TEST(UsedReceiptsTest, ForgetsTheOldestAndStaysBounded) {
+TEST(UsedReceiptsTest, ForgetsTheOldestReceiptsAndStaysBounded) {
   UsedReceipts used;
   for (uint64_t id = 1; id <= UsedReceipts::kMost + 10; ++id) used.Add(id);
   EXPECT_FALSE(used.Contains(1));
