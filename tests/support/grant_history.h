@@ -58,8 +58,8 @@ class GrantHistory {
     return "a limit of no kind";
   }
 
-  // Beside what could have been granted from the first to the last grant, with somebody asking all
-  // the time, and the longest time in which nobody was granted anything.
+  // What was granted, what could have been granted from the first to the last grant, and the
+  // longest time without a grant.
   std::string Summary() const {
     const std::vector<test_support::Grant> grants = Sorted();
     if (grants.empty()) return "nothing granted";

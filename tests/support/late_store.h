@@ -1,5 +1,5 @@
-// LateStore: another store, whose operations are executed later and answered later still, when a
-// test says so: as a store across a network does, and in every order that it could.
+// LateStore: wraps a store and delays its operations: a test decides when each is executed and when
+// it is answered, in any order that a store across a network could produce.
 #ifndef SLUICE_TESTS_SUPPORT_LATE_STORE_H_
 #define SLUICE_TESTS_SUPPORT_LATE_STORE_H_
 
@@ -17,15 +17,16 @@
 
 namespace sluice::testing {
 
-// Thread-safe. Operations are its caller's, so none is lost if Step is called until it says false.
+// Thread-safe. The caller owns the operations; all of them end if Step is called until it returns
+// false.
 class LateStore final : public store::Store {
  public:
   struct Options {
-    // Operations are executed as they came; else in any order.
+    // Operations are executed in the order of the calls; else in any order.
     bool in_order = false;
     // Whether it can rebook.
     bool rebooks = false;
-    // Of a hundred operations, so many are answered "unavailable", executed or not.
+    // Percentage of operations that are answered "unavailable", whether executed or not.
     int lost_percent = 0;
   };
 
@@ -146,7 +147,8 @@ class LateStore final : public store::Store {
     return true;
   }
 
-  // When it is debited, for one that was booked for that moment: nobody may know yet that it moved.
+  // The grant time of a reservation that was booked for booked_ns: it may have been moved by an
+  // operation that is not answered yet.
   int64_t MomentOf(uint64_t receipt_id, int64_t booked_ns) const {
     common::MutexLock lock(&mu_);
     const auto found = moved_.find(receipt_id);

@@ -124,7 +124,7 @@ class ReferenceSlidingWindow {
   std::map<Wide, Wide> counts_;
 };
 
-// A count for every window of a wall clock that nobody sets.
+// A count for every window of a wall clock that is never set.
 class ReferenceFixedWindow {
  public:
   ReferenceFixedWindow(uint64_t most, int64_t period_ns, int64_t utc_offset_ns)

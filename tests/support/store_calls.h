@@ -1,5 +1,5 @@
-// Calls on a Store that wait for their answer, for tests. Works with stores that answer inline and
-// with those that answer later, from another thread.
+// Calls on a Store that wait for the answer, for tests. They work with stores that answer before
+// the call returns and with stores that answer later, from another thread.
 #ifndef SLUICE_TESTS_SUPPORT_STORE_CALLS_H_
 #define SLUICE_TESTS_SUPPORT_STORE_CALLS_H_
 
@@ -17,7 +17,7 @@
 
 namespace sluice::testing {
 
-// Wakes who waits when Notify has been called.
+// Lets a thread wait until another calls Notify.
 class Notification {
  public:
   void Notify() {

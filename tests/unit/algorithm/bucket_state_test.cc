@@ -134,7 +134,7 @@ RC_GTEST_PROP(BucketStatePropertyTest, RefundsNeverGiveTooMuch, ()) {
     } else {
       latest = std::max(latest, now);
       if (bucket.TryTake(p, step.permits, At(now), next_id)) {
-        // A token bucket's windows are those of the clock as it was; a log's stands still.
+        // If the clock steps back, a token bucket uses it as it is; a log stops its clock.
         taken[next_id++] = {{p.kind == Kind::kTokenBucket ? now : latest, step.permits}, false};
       }
     }

@@ -182,7 +182,7 @@ RC_GTEST_PROP(FixedWindowPropertyTest, WindowsAreExactWhileTheClockIsNotSet, ())
   }
 }
 
-// Whatever the wall clock shows: who is denied is granted at most one period later.
+// Whatever the wall clock shows, a denied request is granted at most one period later.
 RC_GTEST_PROP(FixedWindowPropertyTest, DenialsLastAtMostAPeriod, ()) {
   const Limit limit = AnyFixedWindow();
   const auto any_wall = [&] {

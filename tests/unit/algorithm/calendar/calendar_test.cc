@@ -82,7 +82,7 @@ struct ModelBucket {
     });
   }
 
-  // After those of the same moment.
+  // After bookings of the same grant time.
   static void InsertInto(std::vector<Event>* all, const Event& event) {
     all->insert(std::upper_bound(all->begin(), all->end(), event,
                                  [](const Event& a, const Event& b) {

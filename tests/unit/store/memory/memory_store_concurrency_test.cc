@@ -246,7 +246,7 @@ TEST_F(MemoryStoreConcurrencyTest, ConcurrentRefundsGiveBackExactlyOnce) {
       if (!taken.granted()) continue;
       if (i % 2 == 0) continue;
       receipts += 1;
-      // Two threads with the same receipt; one of them must be told.
+      // Two threads with the same receipt: only one may get the refund.
       std::atomic<int> times{0};
       std::thread other([&] {
         times +=

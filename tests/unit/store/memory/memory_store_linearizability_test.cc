@@ -150,11 +150,11 @@ TEST(LinearizabilityCheckerTest, RejectsAHistoryThatNoOrderExplains) {
   Operation denied = granted;
   denied.granted = false;
   denied.remaining = {0, 0, 0, 0};
-  // Denied before anybody had taken.
+  // Denied before any permit was taken.
   EXPECT_FALSE(Checker::Check({{1, 2, denied}, {3, 4, granted}}, one));
   // Granted twice.
   EXPECT_FALSE(Checker::Check({{1, 3, granted}, {2, 4, granted}}, one));
-  // Denied because of another who was denied.
+  // Denied because of another denied request.
   Operation both;
   both.permits = {1, 1, 0, 0};
   both.remaining = {1, 0, 0, 0};

@@ -163,7 +163,7 @@ struct Reservation {
   int64_t grant_time_ns = 0;
   int64_t until_ns = 0;
   Charges charges;
-  bool told = false;  // its caller knows the moment: it stands
+  bool answered = false;  // its caller knows the grant time, so it stays
 };
 
 class Scene {
@@ -223,7 +223,8 @@ class Scene {
     for (Bucket& bucket : buckets_) bucket.Remove(reservation.id);
   }
 
-  // New parameters for a bucket that counts; those who were not told a moment get new ones.
+  // New parameters for a bucket that counts; reservations that were not answered get new grant
+  // times.
   void Reload() {
     const auto b = Any<uint32_t>(0, kBuckets);
     if (buckets_[b].parameters.kind == Kind::kTokenBucket) return;
@@ -231,8 +232,8 @@ class Scene {
     Register(b);
     std::vector<Reservation> held;
     std::erase_if(waiting_, [&](const Reservation& r) {
-      if (!r.told) held.push_back(r);
-      return !r.told;
+      if (!r.answered) held.push_back(r);
+      return !r.answered;
     });
     std::sort(held.begin(), held.end(),
               [](const Reservation& a, const Reservation& c) { return a.id < c.id; });
@@ -300,7 +301,7 @@ class Scene {
     return set;
   }
 
-  // The order: not before those of the same set who asked before.
+  // The order: not before earlier requests of the same set.
   int64_t FromNs(const Charges& charges, uint64_t id) const {
     int64_t from_ns = clock_.NowNs();
     for (const Reservation& r : waiting_) {
