@@ -1,9 +1,8 @@
-// LockedBucket: one bucket of an operation that holds its buckets locked, from the search for it
-// until it is unlocked. Private to the memory store.
+// LockedBucket: one bucket of an operation that locks its buckets. Private to the memory store.
 //
-// It has the functions that decide.h asks for. They change the word that the record is to get and
-// the state that the word may point to; other threads see that when Unlock has written the word.
-// Not thread-safe. Moments are of common::Clock::NowNs().
+// It has the functions that decide.h requires. They change a copy of the record's word, and the
+// state that the word may point to; other threads see the changes when Unlock has written the word
+// back. Not thread-safe. Times are of common::Clock::NowNs().
 #ifndef SLUICE_SERVER_STORE_MEMORY_LOCKED_BUCKET_H_
 #define SLUICE_SERVER_STORE_MEMORY_LOCKED_BUCKET_H_
 
@@ -47,7 +46,7 @@ class LockedBucket {
 
   // False: the record is dead. REQUIRES: !missing().
   bool Lock() { return record_->Lock(&word_, index_->lock_yields()); }
-  // Locks no more, with nothing changed.
+  // Unlocks a bucket that was not changed.
   void Abandon() {
     if (!missing()) record_->Unlock(word_);
   }
@@ -57,18 +56,18 @@ class LockedBucket {
     const int64_t of_index_ns = index_->NotBefore(hash_);
     return bookings() == 0 ? of_index_ns : std::max(of_index_ns, state().NotBeforeNs());
   }
-  // To be called first, with the moment of the operation. Turns bookings up to it into takes.
+  // Call it first, with the moment of the operation. Turns bookings up to that moment into takes.
   void Open(algorithm::Moment at) {
     wall_ahead_ns_ = at.wall_ns - at.now_ns;
     if (parameters().kind != algorithm::Kind::kTokenBucket) index_->SetNotBefore(hash_, at.now_ns);
     if (bookings() == 0) return;
-    // Counted again at once: the bounds on all bookings are looked at while it is locked.
+    // Counted again at once, because BookingsFull reads the totals while the bucket is locked.
     index_->CountState(state(), *rule_, -1);
     receipts_evicted_ += state().Fold(parameters(), at);
     index_->CountState(state(), *rule_, +1);
   }
-  // Publishes what the bucket has become. A token bucket of which there is no more to keep than its
-  // TAT becomes a plain word again. Returns how many receipts were closed for newer ones.
+  // Publishes the new word. A token bucket without open receipts and bookings becomes a plain word
+  // again. Returns how many receipts were closed to make room for newer ones.
   size_t Unlock(int64_t now_ns) {
     if (missing()) return 0;
     if (!Record::IsPlain(word_)) {
@@ -140,7 +139,7 @@ class LockedBucket {
   }
 
   size_t bookings() const { return missing() || Record::IsPlain(word_) ? 0 : state().bookings(); }
-  // Of this bucket, its limit or the store.
+  // Whether this bucket, its limit or the store has the most bookings that it may have.
   bool BookingsFull() const {
     return bookings() >= common::bounds::kMaxBookingsPerBucket ||
            index_->bookings_of_limit(*rule_) >= common::bounds::kMaxBookingsPerLimit ||
