@@ -1,5 +1,5 @@
 // Store::Rebook over Redis. What shares no bucket is independent, and goes in parts, each of which
-// is one step: its buckets are read, decided by (rebook_open.h), and replaced if they still are
+// is one step: its buckets are read, decided by (store/rebook.h), and replaced if they still are
 // what was read.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_REBOOK_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_REBOOK_H_

@@ -2,7 +2,7 @@
 // way.
 //
 // Buckets in which something is booked are decided here, not by a script: they are read, decided
-// by (open_decisions.h), and replaced if they still are what was read; else all is decided anew by
+// by (store/decide.h), and replaced if they still are what was read; else all is decided anew by
 // what they are now, which the refusal tells. So a replacement fails only where another succeeded.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_SCRIPT_COMMAND_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_SCRIPT_COMMAND_H_
