@@ -1,5 +1,9 @@
-// Every bound of the server, each with its reason. A bound is enforced before any work is done
-// for what breaks it, and the error names the bound.
+// Bounds that a caller or an operator can meet: sizes and counts of requests, limits, buckets,
+// connections and files, each with its reason. A bound is enforced before any work is done for the
+// request that breaks it, and the error names the bound.
+//
+// Not here: sizes that no caller sees (buffers, caches, retries, steps of background work), which
+// stay with the component that they belong to.
 #ifndef SLUICE_COMMON_BOUNDS_H_
 #define SLUICE_COMMON_BOUNDS_H_
 
@@ -8,17 +12,16 @@
 
 namespace sluice::common::bounds {
 
+// ---- Requests ----
+
 // Bytes of a key. Room for a URL path or a hashed composite; a bucket's memory is mostly its key.
 inline constexpr size_t kMaxKeyBytes = 512;
 
-// Characters of a limit's name: it is a metric label.
-inline constexpr size_t kMaxLimitNameBytes = 128;
-
-// Charges of an acquisition after each limit's `charges` were added. All their buckets are held
-// together for the decision.
+// Charges of an acquisition, those added by each limit's `charges` included. The decision holds all
+// their buckets at once.
 inline constexpr size_t kMaxCharges = 16;
 
-// Acquisitions of a batch: 4096 decisions take under a millisecond, so a batch does not hold up
+// Acquisitions of a batch: 4096 decisions take less than a millisecond, so a batch does not hold up
 // an event loop.
 inline constexpr size_t kMaxBatch = 4096;
 
@@ -28,66 +31,95 @@ inline constexpr size_t kMaxQueryBuckets = 256;
 // How far ahead a reservation may lie.
 inline constexpr int64_t kMaxWaitNs = int64_t{24} * 3600 * 1'000'000'000;
 
-// Open receipts of a bucket: each is looked at by every decision on that bucket. When one more
-// comes, the oldest is closed (it is worth least).
-inline constexpr size_t kMaxReceiptsPerBucket = 1024;
-
-// Bookings of a bucket: callers that wait in line, or were told a moment to come. A line of that
-// many is searched in a few microseconds, and 100,000 callers may wait for one shared bucket.
-inline constexpr uint64_t kMaxBookingsPerBucket = uint64_t{1} << 17;
-// Of all buckets of a limit, and in all: about 100 bytes each, so 100 MB; a limit that is flooded
-// leaves half for the others.
-inline constexpr uint64_t kMaxBookingsPerLimit = uint64_t{1} << 19;
-inline constexpr uint64_t kMaxBookings = uint64_t{1} << 20;
-
-// Periods of a rate.
-inline constexpr int64_t kMinPeriodNs = 1'000'000;
-inline constexpr int64_t kMaxPeriodNs = int64_t{366} * 24 * 3600 * 1'000'000'000;
-
-// Sustained permits per second of any limit.
-inline constexpr uint64_t kMaxPermitsPerSecond = 1'000'000'000;
-
-// Permits in any one number.
-inline constexpr uint64_t kMaxPermits = (uint64_t{1} << 63) - 1;
-
-// Sub-windows of a sliding_window.
-inline constexpr uint32_t kMaxSubWindows = 100;
-inline constexpr uint32_t kDefaultSubWindows = 10;
-
-// Limits of a table, and bytes of a limits file: 10 MB of YAML take seconds and hundreds of
-// megabytes to parse.
-inline constexpr size_t kMaxLimits = 100'000;
-// Names of limits that a process has ever had: each keeps its counters and its id, also when the
-// limit was deleted, so that its buckets are found again when it comes back.
-inline constexpr size_t kMaxLimitNames = 1'000'000;
-inline constexpr size_t kMaxLimitsFileBytes = size_t{8} << 20;
-
-// Connections of the data port unless --max_connections says otherwise, over all event loops: an
-// idle one costs 15 KiB (48 KiB with TLS), so that many take 1.5 GB (5 GB) at most, and peers that
-// connect without end cannot take all memory or all descriptors. Far more than callers need: calls
-// share connections.
-inline constexpr int kDefaultMaxConnections = 100'000;
-
-// Calls open at once on one connection.
-inline constexpr uint32_t kMaxStreamsPerConnection = 1024;
-
-// Bytes of a request message. The largest honest one, a batch of 4096 acquisitions, stays below.
+// Bytes of a request message. The largest honest one, a batch of 4096 acquisitions, is smaller.
 inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 
-// Bytes of a receipt: 16 charges of the longest names and keys.
+// Bytes of a receipt: 16 charges with the longest names and keys.
 inline constexpr size_t kMaxReceiptBytes = size_t{16} << 10;
 
-// Watch: least and greatest time between answers.
+// Watch: time between two answers, and watches open at once, each of which costs a query per
+// interval.
 inline constexpr int64_t kMinWatchIntervalNs = 10'000'000;
 inline constexpr int64_t kMaxWatchIntervalNs = int64_t{3600} * 1'000'000'000;
-// Watches open at once, each of which is looked at every min_interval.
+inline constexpr int64_t kDefaultWatchIntervalNs = 1'000'000'000;
 inline constexpr size_t kMaxWatches = 10'000;
 
 // Keys of a ListKeys answer.
 inline constexpr uint32_t kMaxListKeys = 1000;
+inline constexpr uint32_t kDefaultListKeys = 20;
+
+// ---- Connections ----
+
+// Connections of the data port unless --max_connections says otherwise, over all event loops: an
+// idle one costs 15 KiB (48 KiB with TLS), so all of them take at most 1.5 GB (5 GB), and a flood
+// of connections cannot take all memory or all descriptors. Callers need far fewer: calls share
+// connections.
+inline constexpr int kDefaultMaxConnections = 100'000;
+
+// Calls open at once on one connection, announced in its SETTINGS. Each open call has state, and
+// callers that are held until their grant time keep theirs for hours.
+inline constexpr uint32_t kMaxStreamsPerConnection = 4096;
+
+// Bytes of one request's headers: names, values and 32 bytes for each.
+inline constexpr uint32_t kMaxHeaderListBytes = 16 << 10;
+
+// ---- Limits ----
+
+// Characters of a limit's name: it is a metric label.
+inline constexpr size_t kMaxLimitNameBytes = 128;
+
+// Period of a rate.
+inline constexpr int64_t kMinPeriodNs = 1'000'000;
+inline constexpr int64_t kMaxPeriodNs = int64_t{366} * 24 * 3600 * 1'000'000'000;
+
+// Sustained permits per second of any limit: one in each nanosecond, the
+// resolution of the clock.
+inline constexpr uint64_t kMaxPermitsPerSecond = 1'000'000'000;
+
+// Permits in any one number: remaining permits are signed.
+inline constexpr uint64_t kMaxPermits = (uint64_t{1} << 63) - 1;
+
+// Sub-windows of a sliding_window, each of which is a counter of every bucket.
+inline constexpr uint32_t kMaxSubWindows = 100;
+inline constexpr uint32_t kDefaultSubWindows = 10;
+
+// Offset of a fixed_window from UTC, either way.
+inline constexpr int64_t kMaxUtcOffsetNs = int64_t{24} * 3600 * 1'000'000'000;
+
+// Limits of a table, all of which each reload and each PutLimit looks at.
+inline constexpr size_t kMaxLimits = 100'000;
+
+// Names of limits that a process has ever had. A deleted limit keeps its counters and its id, so
+// that its buckets are found again when it comes back.
+inline constexpr size_t kMaxLimitNames = 1'000'000;
+
+// Bytes of a limits file: 10 MB of YAML take seconds and hundreds of megabytes to parse.
+inline constexpr size_t kMaxLimitsFileBytes = size_t{8} << 20;
+
+// Levels of nesting in a limits file, which needs five.
+inline constexpr size_t kMaxYamlDepth = 32;
+
+// ---- Buckets ----
 
 // Buckets of the memory store unless --max_buckets says otherwise.
 inline constexpr uint64_t kDefaultMaxBuckets = uint64_t{1} << 24;
+
+// Open receipts of a bucket, each of which every decision on that bucket looks at. One more closes
+// the oldest, which is worth least.
+inline constexpr size_t kMaxReceiptsPerBucket = 1024;
+
+// Bookings of a bucket: held callers and reservations. Searching that many takes a few
+// microseconds, and 100,000 callers may wait for one shared bucket.
+inline constexpr uint64_t kMaxBookingsPerBucket = uint64_t{1} << 17;
+// Of all buckets of a limit, and of all limits: about 100 bytes each, so 100 MB. A limit that is
+// flooded leaves half for the others.
+inline constexpr uint64_t kMaxBookingsPerLimit = uint64_t{1} << 19;
+inline constexpr uint64_t kMaxBookings = uint64_t{1} << 20;
+
+// In Redis every booking of a bucket travels with each decision that books, a few bytes each, and
+// scripts/buckets.lua walks all receipts of a bucket.
+inline constexpr size_t kMaxBookingsPerBucketInRedis = size_t{1} << 14;
+inline constexpr size_t kMaxReceiptsPerBucketInRedis = 128;
 
 }  // namespace sluice::common::bounds
 

@@ -1,4 +1,4 @@
-// Time is read from a Clock, so that tests can turn it by hand.
+// Clock: the source of time, so that tests can control it.
 #ifndef SLUICE_COMMON_CLOCK_H_
 #define SLUICE_COMMON_CLOCK_H_
 
@@ -12,12 +12,12 @@ class Clock {
  public:
   virtual ~Clock() = default;
 
-  // Nanoseconds of a clock that never steps back and goes on while the machine sleeps. Its zero
-  // means nothing. Never negative.
+  // Nanoseconds of a clock that never steps back and keeps running while the machine sleeps. Its
+  // zero is arbitrary. Never negative.
   virtual int64_t NowNs() const = 0;
 
-  // Nanoseconds since 1970-01-01 UTC. May jump both ways. For calendars (fixed_window) and for
-  // people only.
+  // Nanoseconds since 1970-01-01 UTC. May jump both ways. Only for fixed_window, which is aligned
+  // to it, and for times that people read.
   virtual int64_t WallNs() const = 0;
 };
 
@@ -28,8 +28,7 @@ class SystemClock final : public Clock {
   int64_t WallNs() const override;
 };
 
-// A clock that stands still until it is told to move. For tests, and for embedded use on virtual
-// time.
+// A clock that only Advance and the setters move. For tests, and for throttlers on virtual time.
 class FakeClock final : public Clock {
  public:
   explicit FakeClock(int64_t now_ns = 1'000'000'000, int64_t wall_ns = 1'700'000'000'000'000'000)
@@ -43,7 +42,7 @@ class FakeClock final : public Clock {
     now_ns_.fetch_add(by_ns, std::memory_order_acq_rel);
     wall_ns_.fetch_add(by_ns, std::memory_order_acq_rel);
   }
-  // Sets one clock alone; either way.
+  // Set one clock, forward or back.
   void SetNow(int64_t now_ns) { now_ns_.store(now_ns, std::memory_order_release); }
   void SetWall(int64_t wall_ns) { wall_ns_.store(wall_ns, std::memory_order_release); }
 

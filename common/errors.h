@@ -1,8 +1,15 @@
-// Every error that a caller can see is made here, so that all of them name the field, the value
-// and what would be right, and nobody words one twice.
+// Errors of RPCs: one factory for each, so that every error names the field, the value and the
+// remedy, and no error is worded twice.
 //
-// Codes: INVALID_ARGUMENT for what can never be right, NOT_FOUND for a name that is not
-// configured, FAILED_PRECONDITION and UNAVAILABLE for what may be right later.
+// Not here: errors that quote a limit's field (server/limits/spec_check.h), a place in the limits
+// file (server/config/) or a flag (server/flags.cc), and errors of one component that only its
+// callers in the process see.
+//
+// Codes: INVALID_ARGUMENT for a request that can never succeed, NOT_FOUND for a name that is not
+// configured, FAILED_PRECONDITION, RESOURCE_EXHAUSTED and UNAVAILABLE for a request that may
+// succeed later.
+//
+// `field` is the full name of a request's field: "acquisitions[3].charges[0].key".
 #ifndef SLUICE_COMMON_ERRORS_H_
 #define SLUICE_COMMON_ERRORS_H_
 
@@ -18,11 +25,12 @@
 #include "common/bounds.h"
 #include "common/executed.h"
 #include "common/strings.h"
+#include "common/utf8.h"
 
 namespace sluice::common::errors {
 
-// Marks a refusal after which everything is as if the call had never come: the transports say so
-// to the caller (executed.h).
+// Marks a refusal that took and changed nothing; the transports pass the mark on to the caller
+// (executed.h).
 inline absl::Status NotExecuted(absl::Status status) {
   status.SetPayload(kExecutedMetadata, absl::Cord(kNotExecuted));
   return status;
@@ -31,83 +39,73 @@ inline bool WasNotExecuted(const absl::Status& status) {
   return status.GetPayload(kExecutedMetadata).has_value();
 }
 
-// permits: 0 in a charge.
-inline absl::Status PermitsZero(std::string_view limit) {
-  return absl::InvalidArgumentError(absl::StrCat("permits: 0 asked of limit '", ToAbsl(limit),
-                                                 "'; ask for at least 1, or leave it out for 1"));
+// A value from outside, made fit for a message: escaped, and cut between two characters after
+// `most` bytes.
+inline std::string Shown(std::string_view value, size_t most = 128) {
+  size_t size = value.size();
+  if (size > most) {
+    size = most;
+    while (size > 0 && (static_cast<unsigned char>(value[size]) & 0xC0) == 0x80) --size;
+  }
+  const std::string_view cut = value.substr(0, size);
+  return absl::StrCat(
+      IsUtf8(cut) ? absl::Utf8SafeCHexEscape(ToAbsl(cut)) : absl::CHexEscape(ToAbsl(cut)),
+      size < value.size() ? "..." : "");
 }
 
-// More permits than the limit could ever grant at once.
-inline absl::Status PermitsAboveCapacity(std::string_view limit, uint64_t permits, uint64_t most) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("permits: ", permits, " asked of limit '", ToAbsl(limit),
-                   "', which can never grant more than ", most, " at once; ask for at most ", most,
-                   ", or raise the limit's burst or debt"));
-}
+// ---- Buckets and permits ----
 
-// Charges of one acquisition on the same bucket whose sum does not fit a number of permits.
-inline absl::Status PermitsSumOverflow(std::string_view limit, uint64_t most) {
-  return absl::InvalidArgumentError(absl::StrCat("permits: the charges on limit '", ToAbsl(limit),
-                                                 "' add up to more than 2^64-1; ask for at most ",
-                                                 most, " in all"));
-}
-
-inline absl::Status NoCharges() {
-  return absl::InvalidArgumentError("charges: none given; name at least one limit");
-}
-
-// `charges` counts those that the limits' own `charges` add.
-inline absl::Status TooManyCharges(size_t charges, size_t most) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "charges: ", charges, " in one acquisition, counting those that the limits' own ",
-      "`charges` add; at most ", most));
-}
-
-// ---- Requests. `path` is the field's, as in "acquisitions[3].charges[0]". ----
-
-// What came over the wire, fit for a message: escaped, and cut where it is long.
-inline std::string Shown(std::string_view value) {
-  constexpr size_t kMost = 128;
-  std::string shown = absl::Utf8SafeCHexEscape(ToAbsl(value.substr(0, kMost)));
-  if (value.size() > kMost) absl::StrAppend(&shown, "...");
-  return shown;
-}
-
-inline absl::Status UnknownLimit(std::string_view path, std::string_view name,
+// `nearest`: a name that the caller may have meant; empty: none.
+inline absl::Status NoLimitNamed(std::string_view field, std::string_view name,
                                  std::string_view nearest) {
-  std::string message =
-      absl::StrCat(ToAbsl(path), ".limit: no limit is named \"", Shown(name), "\"");
+  std::string message = absl::StrCat(ToAbsl(field), ": no limit is named \"", Shown(name), "\"");
   if (!nearest.empty()) absl::StrAppend(&message, "; did you mean \"", ToAbsl(nearest), "\"?");
   return absl::NotFoundError(message);
 }
 
-inline absl::Status KeyTooLong(std::string_view path, size_t bytes) {
+inline absl::Status KeyTooLong(std::string_view field, size_t bytes) {
   return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(path), ".key: ", bytes, " bytes; a key has at most ", bounds::kMaxKeyBytes, " bytes"));
+      ToAbsl(field), ": ", bytes, " bytes; a key has at most ", bounds::kMaxKeyBytes, " bytes"));
 }
 
-inline absl::Status NotUtf8(std::string_view path) {
+inline absl::Status NotUtf8(std::string_view field) {
   return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(path), ": not valid UTF-8; encode binary values, for instance in hex"));
+      absl::StrCat(ToAbsl(field), ": not valid UTF-8; encode binary values, for instance in hex"));
 }
 
-inline absl::Status PermitsZeroAt(std::string_view path) {
+inline absl::Status PermitsZero(std::string_view field) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(field), ": 0; permits must be at least 1 (leave the field out for 1)"));
+}
+
+// One charge asks for more than the limit can ever grant at once. `bound` names the parameters that
+// the bound is made of: "burst + debt = 200".
+inline absl::Status PermitsNeverGranted(std::string_view field, uint64_t permits,
+                                        std::string_view limit, std::string_view bound) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(field), ": ", permits, "; limit \"", ToAbsl(limit),
+                   "\" could never grant more at once than its ", ToAbsl(bound)));
+}
+
+// Several charges on one bucket add up to more. `permits`: UINT64_MAX stands for any greater sum.
+inline absl::Status PermitsSumNeverGranted(std::string_view field, uint64_t permits,
+                                           std::string_view limit, std::string_view bound) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(field), ": the charges on one bucket of limit \"", ToAbsl(limit),
+                   "\" add up to ", permits, permits == UINT64_MAX ? " (2^64-1) or more" : "",
+                   " permits; it could never grant more at once than its ", ToAbsl(bound)));
+}
+
+inline absl::Status NoCharges(std::string_view field) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(field), ": none given; name at least one limit"));
+}
+
+// `charges` includes those that the limits' own `charges` add.
+inline absl::Status TooManyCharges(std::string_view field, size_t charges) {
   return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(path), ".permits: 0; permits must be at least 1 (leave the field out for 1)"));
-}
-
-// `sum` says what the bound is made of, as in "burst + debt = 200".
-inline absl::Status PermitsNeverGranted(std::string_view path, uint64_t permits,
-                                        std::string_view limit, std::string_view sum) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(path), ".permits: ", permits, "; limit \"", ToAbsl(limit),
-                   "\" could never grant more at once than its ", ToAbsl(sum)));
-}
-
-// An error of the acquisition as a whole, which names no path by itself.
-inline absl::Status WithPath(std::string_view path, const absl::Status& status) {
-  if (path.empty()) return status;
-  return absl::Status(status.code(), absl::StrCat(ToAbsl(path), status.message()));
+      ToAbsl(field), ": ", charges, " in one acquisition, counting those that the limits' own ",
+      "`charges` add; at most ", bounds::kMaxCharges));
 }
 
 inline absl::Status TooManyAcquisitions(size_t acquisitions) {
@@ -115,39 +113,79 @@ inline absl::Status TooManyAcquisitions(size_t acquisitions) {
       "acquisitions: ", acquisitions, " in one batch; send at most ", bounds::kMaxBatch));
 }
 
-// A duration whose nanos are out of range or of another sign than its seconds.
-inline absl::Status BadDuration(std::string_view path, int64_t seconds, int32_t nanos) {
+inline absl::Status NoBuckets() {
+  return absl::InvalidArgumentError("buckets: none given; name at least one");
+}
+
+inline absl::Status TooManyBuckets(size_t buckets) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("buckets: ", buckets, "; ask for at most ", bounds::kMaxQueryBuckets));
+}
+
+// ---- max_wait and hold ----
+
+// A duration whose nanos are out of range or have another sign than its seconds.
+inline absl::Status BadDuration(std::string_view field, int64_t seconds, int32_t nanos) {
   return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(path), ": seconds ", seconds, " with nanos ", nanos,
+      ToAbsl(field), ": seconds ", seconds, " with nanos ", nanos,
       " is no duration; nanos lie within 0 to 999999999 and have the sign of seconds"));
 }
 
-inline absl::Status MaxWaitNegative(std::string_view path) {
+inline absl::Status MaxWaitNegative(std::string_view field) {
   return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(path), "max_wait: negative; 0 or absent means now or denied"));
+      absl::StrCat(ToAbsl(field), ": negative; 0 or absent means now or denied"));
 }
 
-inline absl::Status MaxWaitTooLong(std::string_view path, int64_t seconds) {
+inline absl::Status MaxWaitTooLong(std::string_view field, int64_t seconds) {
   return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(path), "max_wait: ", seconds, " s; at most 24 h (86400 s)"));
+      absl::StrCat(ToAbsl(field), ": ", seconds, " s; at most 24 h (86400 s)"));
 }
 
-inline absl::Status HoldInBatch(std::string_view path) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(path),
-                   "hold: true; a batch or a stream cannot hold one answer back without those "
-                   "behind it; use Acquire"));
+inline absl::Status HoldInBatch(std::string_view field) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      ToAbsl(field),
+      ": true; a batch or a stream cannot hold one answer back without those behind it; use "
+      "Acquire"));
 }
 
-inline absl::Status HoldWithoutMaxWait(std::string_view path) {
+inline absl::Status HoldWithoutMaxWait(std::string_view field) {
   return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(path), "hold: true without max_wait; say how long to hold at most"));
+      absl::StrCat(ToAbsl(field), ": true without max_wait; say how long to hold at most"));
 }
 
-inline absl::Status HoldUnimplemented(std::string_view path) {
-  return absl::UnimplementedError(absl::StrCat(
-      ToAbsl(path), "hold: not in this version; leave it out and proceed after `wait`"));
+inline absl::Status HoldUnimplemented(std::string_view field) {
+  return absl::UnimplementedError(
+      absl::StrCat(ToAbsl(field), ": not in this version; leave it out and proceed after `wait`"));
 }
+
+inline absl::Status StoreDoesNotBook(std::string_view field) {
+  return absl::UnimplementedError(
+      absl::StrCat(ToAbsl(field),
+                   ": this server shares its buckets through Redis and does not book ahead there "
+                   "yet; leave max_wait out and try again after retry_after"));
+}
+
+// `setting` is the limit's: "sharing: split".
+inline absl::Status SharingDoesNotBook(std::string_view field, std::string_view limit,
+                                       std::string_view setting) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(field), ": limit '", ToAbsl(limit), "' says ", ToAbsl(setting),
+                   ", which does not book ahead; leave max_wait out, or have the limit say "
+                   "sharing: exact and on_store_failure: deny or allow"));
+}
+
+inline absl::Status ReservationInSeveralSlots(std::string_view field, std::string_view limit,
+                                              std::string_view key, std::string_view other_limit,
+                                              std::string_view other_key) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      ToAbsl(field), ": the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
+      "\" and of limit \"", ToAbsl(other_limit), "\", key \"", Shown(other_key),
+      "\" are in different slots of the Redis Cluster, and a reservation cannot span slots; give "
+      "their keys the same tag, as user:{42}, or these limits the same hash_tag, or leave "
+      "max_wait out"));
+}
+
+// ---- Outcomes of calls ----
 
 inline absl::Status LeaseUnimplemented() {
   return absl::UnimplementedError("Lease is not in this version; use Acquire or AcquireStream");
@@ -173,39 +211,17 @@ inline absl::Status CancelledWhileWaiting() {
       "the call was cancelled while it waited; its permits were given back");
 }
 
-inline absl::Status StoreDoesNotBook(std::string_view path) {
-  return absl::UnimplementedError(
-      absl::StrCat(ToAbsl(path),
-                   "max_wait: this server shares its buckets through Redis and does not book ahead "
-                   "there yet; leave max_wait out and try again after retry_after"));
-}
-
-inline absl::Status SharingDoesNotBook(std::string_view path, std::string_view limit,
-                                       std::string_view setting) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(path), "max_wait: limit '", ToAbsl(limit), "' says ", ToAbsl(setting),
-      ", which does not book ahead; leave max_wait out, or have the limit say sharing: exact and "
-      "on_store_failure: deny or allow"));
-}
-
-inline absl::Status ReservationInSeveralSlots(std::string_view path, std::string_view limit,
-                                              std::string_view key, std::string_view other_limit,
-                                              std::string_view other_key) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(path), "max_wait: the buckets of limit \"", ToAbsl(limit), "\", key \"",
-      ToAbsl(Shown(key)), "\" and of limit \"", ToAbsl(other_limit), "\", key \"",
-      ToAbsl(Shown(other_key)),
-      "\" are in different slots of the Redis Cluster, where nothing is booked ahead together; "
-      "give their keys the same tag, as user:{42}, or these limits the same hash_tag, or leave "
-      "max_wait out"));
+inline absl::Status Draining() {
+  return NotExecuted(absl::UnavailableError(
+      "the server is shutting down; call another server, or try again later"));
 }
 
 // The store was not asked, or refused.
-inline absl::Status StoreAway() {
-  // Made once: it is the answer to each call while the store is away.
+inline absl::Status StoreUnavailable() {
+  // Built once: while the store is unavailable, it answers every call.
   static const absl::Status* const status = new absl::Status(NotExecuted(absl::UnavailableError(
-      "the shared store is away or refuses (`sluice config` and the server's log say why), and the "
-      "limit says deny; nothing was taken")));
+      "the shared store is unavailable or refuses (`sluice config` and the server's log say why), "
+      "and the limit says deny; nothing was taken")));
   return *status;
 }
 
@@ -217,39 +233,30 @@ inline absl::Status StoreAnswerLost() {
 
 inline absl::Status RefundUnanswered() {
   return absl::UnavailableError(
-      "the shared store is away, or its answer is lost; whether the permits were given back is not "
-      "known; call Refund again: a receipt is redeemed once");
-}
-
-// Of ResetKey.
-inline absl::Status NotReset() {
-  return NotExecuted(absl::UnavailableError(
-      "the shared store is away or refuses (`sluice config` and the server's log say why); the "
-      "bucket is as it was; reset it again when the store is back"));
-}
-inline absl::Status ResetAnswerLost() {
-  return absl::UnavailableError(
-      "the shared store was asked and its answer is lost; the bucket may have been reset; reset it "
-      "again to be sure");
+      "the shared store is unavailable, or its answer is lost; the permits may have been given "
+      "back; call Refund again: a receipt is redeemed once");
 }
 
 inline absl::Status BucketNotKnown() {
-  return absl::UnavailableError("the shared store is away; what is left is not known");
+  return absl::UnavailableError("the shared store is unavailable; what is left is not known");
 }
 
-inline absl::Status Draining() {
-  return NotExecuted(
-      absl::UnavailableError("the server is shutting down; call another, or again later"));
-}
+// ---- Receipts ----
 
-inline absl::Status NoBuckets() {
-  return absl::InvalidArgumentError("buckets: none given; name at least one");
-}
-
-inline absl::Status TooManyBuckets(size_t buckets) {
+inline absl::Status BadReceipt(size_t bytes) {
   return absl::InvalidArgumentError(
-      absl::StrCat("buckets: ", buckets, "; ask for at most ", bounds::kMaxQueryBuckets));
+      absl::StrCat("receipt: ", bytes,
+                   " bytes that this server did not issue, or that were changed or cut; pass "
+                   "AcquireResponse.receipt unchanged"));
 }
+
+inline absl::Status ForeignReceipt() {
+  return absl::InvalidArgumentError(
+      "receipt: issued by another server, or before this one was restarted; it is worth nothing "
+      "here");
+}
+
+// ---- Watch ----
 
 inline absl::Status BadMinInterval() {
   return absl::InvalidArgumentError("min_interval: out of bounds; 10 ms to 1 h, or absent for 1 s");
@@ -260,29 +267,7 @@ inline absl::Status TooManyWatches() {
       "as many watches are open as this server allows (", bounds::kMaxWatches, "); close one"));
 }
 
-// ---- Receipts ----
-
-inline absl::Status BadReceipt(size_t bytes) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("receipt: ", bytes,
-                   " bytes that this server did not issue, or that were changed or cut; pass "
-                   "AcquireResponse.receipt as it came"));
-}
-
-inline absl::Status ForeignReceipt() {
-  return absl::InvalidArgumentError(
-      "receipt: of another server, or from before this one was restarted; it is worth nothing "
-      "here");
-}
-
 // ---- Admin ----
-
-inline absl::Status NoLimitNamed(std::string_view field, std::string_view name,
-                                 std::string_view nearest) {
-  std::string message = absl::StrCat(ToAbsl(field), ": no limit is named \"", Shown(name), "\"");
-  if (!nearest.empty()) absl::StrAppend(&message, "; did you mean \"", ToAbsl(nearest), "\"?");
-  return absl::NotFoundError(message);
-}
 
 inline absl::Status FieldMissing(std::string_view field, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": absent; ", ToAbsl(what)));
@@ -293,15 +278,48 @@ inline absl::Status FieldOutOfBounds(std::string_view field, const absl::AlphaNu
   return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": ", value, "; ", ToAbsl(right)));
 }
 
-// Of a health check.
-inline absl::Status NoSuchService(std::string_view service) {
-  return absl::NotFoundError(absl::StrCat("service: no service is named \"", Shown(service),
-                                          "\"; empty for the server as a whole"));
+inline absl::Status TooManyLimits(size_t limits) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("limits: there would be ", limits, "; at most ", bounds::kMaxLimits));
+}
+
+inline absl::Status TooManyLimitNames() {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "limits: more than ", bounds::kMaxLimitNames,
+      " names were used since the start, those of deleted limits included; reuse names, or "
+      "restart"));
+}
+
+// DeleteLimit: `by` and `others` more limits charge the limit.
+inline absl::Status LimitIsCharged(std::string_view limit, std::string_view by, size_t others) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("limit '", ToAbsl(limit), "' is charged by '", ToAbsl(by), "'",
+                   others == 0 ? std::string() : absl::StrCat(" and ", others, " more"),
+                   "; take it out of their charges first"));
+}
+
+inline absl::Status BucketNotReset() {
+  return NotExecuted(absl::UnavailableError(
+      "the shared store is unavailable or refuses (`sluice config` and the server's log say why); "
+      "the bucket is as it was; reset it again when the store is back"));
+}
+
+inline absl::Status ResetAnswerLost() {
+  return absl::UnavailableError(
+      "the shared store was asked and its answer is lost; the bucket may have been reset; reset it "
+      "again to be sure");
 }
 
 inline absl::Status NotAuthenticated() {
   return absl::UnauthenticatedError(
       "the admin port asks for a token; send the metadata `authorization: Bearer TOKEN`");
+}
+
+// ---- Health ----
+
+inline absl::Status NoSuchService(std::string_view service) {
+  return absl::NotFoundError(absl::StrCat("service: no service is named \"", Shown(service),
+                                          "\"; empty for the server as a whole"));
 }
 
 }  // namespace sluice::common::errors

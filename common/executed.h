@@ -1,7 +1,7 @@
 // The mark of a call that a server refused before it took or changed anything: trailing metadata
-// beside the status. Only with it may a client send an acquisition again, here or elsewhere: a
-// status alone (UNAVAILABLE, say) does not tell whether permits were taken. On a stream it speaks
-// of the messages that have no answer.
+// beside the status. A client may retry an acquisition, at any server, only with this mark: a
+// status such as UNAVAILABLE does not say whether permits were taken. On a stream the mark covers
+// the messages without an answer.
 #ifndef SLUICE_COMMON_EXECUTED_H_
 #define SLUICE_COMMON_EXECUTED_H_
 
@@ -10,7 +10,7 @@ namespace sluice::common {
 inline constexpr char kExecutedMetadata[] = "sluice-executed";
 inline constexpr char kNotExecuted[] = "no";
 
-// How the user agent of a client begins that knows the mark.
+// The user agent of clients that know the mark begins with this.
 inline constexpr char kMarkKnowingAgent[] = "sluice-cpp";
 
 }  // namespace sluice::common

@@ -1,5 +1,5 @@
-// Latency histogram with log-linear buckets: 8 to a doubling, so that a bucket's upper bound is at
-// most 12.5 % above any sample in it, from 64 ns to about 70 s.
+// Histogram: latencies in log-linear buckets, 8 per doubling from 64 ns to about 70 s. A bucket's
+// upper bound is at most 12.5 % above any sample in it.
 #ifndef SLUICE_COMMON_HISTOGRAM_H_
 #define SLUICE_COMMON_HISTOGRAM_H_
 
@@ -11,8 +11,8 @@
 
 namespace sluice::common {
 
-// A number that one thread writes and any may read: no locked instruction. Relaxed: parameters of
-// different counters may be apart by what is being counted now.
+// A counter that one thread writes and any thread may read, without locked instructions. Relaxed:
+// a reader of two counters may see one of them before and the other after an event.
 class OwnedCounter {
  public:
   void Add(uint64_t n) {
@@ -40,7 +40,7 @@ inline size_t HistogramBucket(uint64_t ns) {
   return index < kHistogramBuckets ? index : kHistogramBuckets - 1;
 }
 
-// Greatest sample of a bucket (of the last one: of what it was made for).
+// Greatest sample of a bucket. The last bucket also has all greater samples.
 inline uint64_t HistogramUpperNs(size_t bucket) {
   if (bucket == 0) return uint64_t{1} << kHistogramFirstBit;
   const size_t doubling = (bucket - 1) >> kHistogramSubBits;
@@ -49,7 +49,7 @@ inline uint64_t HistogramUpperNs(size_t bucket) {
   return low + (low >> kHistogramSubBits) * (sub + 1);
 }
 
-// What was read out of one or several.
+// The sum of one or several histograms.
 struct HistogramTotals {
   std::array<uint64_t, kHistogramBuckets> counts{};
   uint64_t count = 0;

@@ -64,8 +64,8 @@ void Log::Write(LogLevel level, std::string_view event, std::initializer_list<Fi
     seen.suppressed = 0;
   }
   line += '\n';
-  // One write, so that lines of several processes on one pipe stay whole. A log that cannot be
-  // written has nobody to tell.
+  // One write, so that lines of several processes on one pipe stay whole. An error cannot be
+  // reported anywhere.
   [[maybe_unused]] const ssize_t written = write(fd_, line.data(), line.size());
 }
 

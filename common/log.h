@@ -1,10 +1,10 @@
-// Log: what happened, one line an event, on stderr:
+// Log: writes one line per event:
 //
 //   time=2026-11-21T06:30:00.123Z level=info event=reload version=9f3c limits=12
 //
-// Values with spaces, quotes or control characters are quoted and escaped, so that nothing that
-// came over the wire can forge a line. Each event name is held to kLinesPerSecond; the next line
-// that passes says how many were suppressed.
+// Values with spaces, quotes or control characters are quoted and escaped, so that no value from
+// the wire can forge a line. Each event name may write kLinesPerSecond; the next line after that
+// says how many were suppressed.
 #ifndef SLUICE_COMMON_LOG_H_
 #define SLUICE_COMMON_LOG_H_
 
@@ -27,7 +27,7 @@ enum class LogLevel : uint8_t { kDebug = 0, kInfo, kWarning, kError };
 // "debug", "info", "warning", "error".
 bool ParseLogLevel(std::string_view text, LogLevel* level);
 
-// Thread-safe. Writes under a lock; not for the hot path.
+// Thread-safe. Writes under a lock: not for the hot path.
 class Log {
  public:
   struct Field {
@@ -36,7 +36,7 @@ class Log {
   };
   static constexpr uint32_t kLinesPerSecond = 20;
 
-  // Writes to the file descriptor, which stays the caller's.
+  // Writes to `fd`, which the caller owns.
   Log(const Clock& clock, LogLevel level, int fd) : clock_(clock), level_(level), fd_(fd) {}
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
@@ -52,7 +52,7 @@ class Log {
     Write(LogLevel::kError, event, fields);
   }
 
-  // Lines held back since the start.
+  // Lines suppressed since the start.
   uint64_t suppressed() const { return suppressed_.load(std::memory_order_relaxed); }
 
  private:
@@ -65,9 +65,9 @@ class Log {
   const Clock& clock_;
   const LogLevel level_;
   const int fd_;
-  std::atomic<uint64_t> suppressed_{0};  // a figure for people: relaxed
+  std::atomic<uint64_t> suppressed_{0};  // relaxed: orders nothing
   Mutex mu_;
-  // Event names are ours, so this does not grow with what callers send.
+  // Event names are constants of the program, so callers cannot make this grow.
   absl::flat_hash_map<std::string, Event> events_ ABSL_GUARDED_BY(mu_);
 };
 

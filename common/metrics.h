@@ -1,11 +1,10 @@
-// Metrics: every counter of the server, kept per thread without locks and summed when read.
+// Metrics: the server's counters, kept per thread without locks and summed when read.
 //
-//   metrics.Local().OfLimit(limit_id).granted.Add(1);          // the hot path: no locked
-//   instruction metrics.Local().OfMethod(method).Finish(code, latency_ns);
+//   metrics.Local().OfLimit(limit_id).granted.Add(1);   // the hot path: no locked instruction
+//   metrics.Local().OfMethod(method).Finish(code, latency_ns);
 //
-// A thread writes its own shard only. Snapshot() sums all shards while they are written: each
-// figure is one that was true within the reading, parameters among each other may be apart by what
-// is being counted at that moment.
+// A thread writes only its own shard. Snapshot() sums all shards while they are written: each sum
+// was true at some moment of the reading, but different sums at different moments.
 #ifndef SLUICE_COMMON_METRICS_H_
 #define SLUICE_COMMON_METRICS_H_
 
@@ -14,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,42 +23,47 @@
 
 namespace sluice::common {
 
-// Of one limit. What names its fields is in admin.proto, message LimitStats.
-struct LimitCounters {
-  OwnedCounter granted;
-  OwnedCounter denied;
-  OwnedCounter shadow_denied;
-  OwnedCounter permits_granted;
-  OwnedCounter refunded_permits;
-  OwnedCounter overflow_allowed;
-  OwnedCounter overflow_denied;
-  OwnedCounter allowed_while_unavailable;
-  OwnedCounter denied_while_unavailable;
-};
+// The counts of one limit, as in admin.proto, message LimitStats. `Count` is OwnedCounter in a
+// thread's shard and uint64_t in a sum; so are those below.
+template <typename Count>
+struct LimitCounts {
+  Count granted{};
+  Count denied{};
+  Count shadow_denied{};
+  Count permits_granted{};
+  Count refunded_permits{};
+  Count overflow_allowed{};
+  Count overflow_denied{};
+  Count allowed_while_unavailable{};
+  Count denied_while_unavailable{};
 
-struct LimitTotals {
-  uint64_t granted = 0;
-  uint64_t denied = 0;
-  uint64_t shadow_denied = 0;
-  uint64_t permits_granted = 0;
-  uint64_t refunded_permits = 0;
-  uint64_t overflow_allowed = 0;
-  uint64_t overflow_denied = 0;
-  uint64_t allowed_while_unavailable = 0;
-  uint64_t denied_while_unavailable = 0;
+  // All of them.
+  auto Tie() {
+    return std::tie(granted, denied, shadow_denied, permits_granted, refunded_permits,
+                    overflow_allowed, overflow_denied, allowed_while_unavailable,
+                    denied_while_unavailable);
+  }
 };
+using LimitCounters = LimitCounts<OwnedCounter>;
+using LimitTotals = LimitCounts<uint64_t>;
 
 // gRPC status codes 0 to 16.
 inline constexpr size_t kStatusCodes = 17;
 
-// Of one RPC method.
-struct MethodCounters {
-  std::array<OwnedCounter, kStatusCodes> codes;
+// The counts of one RPC method.
+template <typename Count>
+struct MethodCounts {
+  std::array<Count, kStatusCodes> codes{};
+  Count bytes_received{};
+  Count bytes_sent{};
+  Count messages_received{};
+  Count messages_sent{};
+
+  auto Tie() { return std::tie(bytes_received, bytes_sent, messages_received, messages_sent); }
+};
+
+struct MethodCounters : MethodCounts<OwnedCounter> {
   Histogram latency;
-  OwnedCounter bytes_received;
-  OwnedCounter bytes_sent;
-  OwnedCounter messages_received;
-  OwnedCounter messages_sent;
 
   void Finish(int code, uint64_t latency_ns) {
     codes[static_cast<size_t>(code) < kStatusCodes ? code : 2].Add(1);
@@ -66,35 +71,31 @@ struct MethodCounters {
   }
 };
 
-struct MethodTotals {
+struct MethodTotals : MethodCounts<uint64_t> {
   std::string method;
-  std::array<uint64_t, kStatusCodes> codes{};
   HistogramTotals latency;
-  uint64_t bytes_received = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t messages_received = 0;
-  uint64_t messages_sent = 0;
 };
 
-// Of one transport. What is open is accepted less closed; the two may be counted on different
-// threads.
-struct TransportCounters {
-  OwnedCounter connections_accepted;
-  OwnedCounter connections_closed;
-  OwnedCounter connections_refused;  // over a bound, and closed at once
-  OwnedCounter streams_accepted;
-  OwnedCounter streams_closed;
-  OwnedCounter sheds;
-};
+// The counts of one transport. Open connections and streams are those accepted less those closed;
+// the two may be counted on different threads.
+template <typename Count>
+struct TransportCounts {
+  Count connections_accepted{};
+  Count connections_closed{};
+  Count connections_refused{};  // over a bound, and closed at once
+  Count streams_accepted{};
+  Count streams_closed{};
+  Count sheds{};
 
-struct TransportTotals {
+  auto Tie() {
+    return std::tie(connections_accepted, connections_closed, connections_refused, streams_accepted,
+                    streams_closed, sheds);
+  }
+};
+using TransportCounters = TransportCounts<OwnedCounter>;
+
+struct TransportTotals : TransportCounts<uint64_t> {
   std::string transport;
-  uint64_t connections_accepted = 0;
-  uint64_t connections_closed = 0;
-  uint64_t connections_refused = 0;
-  uint64_t streams_accepted = 0;
-  uint64_t streams_closed = 0;
-  uint64_t sheds = 0;
 };
 
 struct MetricsSnapshot {
@@ -111,7 +112,7 @@ class Metrics {
   static constexpr size_t kMaxMethods = 64;
   static constexpr size_t kMaxTransports = 4;
 
-  // One thread's. Its methods are for that thread; the counters may be read by any.
+  // One thread's counters. Its methods are for that thread; any thread may read the counters.
   class Shard {
    public:
     Shard() = default;
@@ -122,13 +123,13 @@ class Metrics {
     OwnedCounter granted;
     OwnedCounter denied;
 
-    // Allocates the first time that the thread sees one of 256 neighbouring ids.
+    // Allocates when the thread first counts for one of 256 neighbouring ids.
     LimitCounters& OfLimit(uint32_t limit_id) {
       LimitChunk* chunk = limits_[(limit_id / kChunk) % kChunks].load(std::memory_order_relaxed);
       if (chunk == nullptr) chunk = AddLimitChunk(limit_id);
       return (*chunk)[limit_id % kChunk];
     }
-    // Allocates the first time.
+    // Allocates when the thread first counts for the method.
     MethodCounters& OfMethod(uint32_t method) {
       MethodCounters* counters = methods_[method].load(std::memory_order_relaxed);
       return counters != nullptr ? *counters : AddMethod(method);
@@ -138,14 +139,14 @@ class Metrics {
    private:
     friend class Metrics;
     static constexpr size_t kChunk = 256;
-    // Room for 2^20 limit names in the life of a process; those above share counters.
+    // Room for 2^20 limit names in the life of a process; later ones share counters.
     static constexpr size_t kChunks = 4096;
     using LimitChunk = std::array<LimitCounters, kChunk>;
 
     LimitChunk* AddLimitChunk(uint32_t limit_id);
     MethodCounters& AddMethod(uint32_t method);
 
-    // Written by the owner with release once filled in, read by others with acquire.
+    // The owner stores with release after filling in; other threads load with acquire.
     std::array<std::atomic<LimitChunk*>, kChunks> limits_{};
     std::array<std::atomic<MethodCounters*>, kMaxMethods> methods_{};
     std::array<TransportCounters, kMaxTransports> transports_;
@@ -153,16 +154,16 @@ class Metrics {
 
   Metrics() = default;
 
-  // While wiring: "/sluice.v1.RateLimiter/Acquire" -> index. The same name gives the same index.
+  // At start-up: "/sluice.v1.RateLimiter/Acquire" -> index. The same name gives the same index.
   // REQUIRES: at most kMaxMethods names.
   uint32_t AddMethod(const std::string& name);
   // "grpc", "h2".
   uint32_t AddTransport(const std::string& name);
 
-  // The calling thread's.
+  // The calling thread's shard.
   Shard& Local() { return shards_.Local(); }
 
-  // Sums. `limit_id_end`: counters of limit ids below it are given.
+  // Sums over all threads; of limits, those with ids below `limit_id_end`.
   MetricsSnapshot Snapshot(uint32_t limit_id_end) const;
 
  private:

@@ -1,5 +1,5 @@
-// Mutex and CondVar with Clang's thread-safety annotations, around the standard ones: Debian's
-// absl::Mutex is not instrumented, so ThreadSanitizer reports races in correct code that uses it.
+// Mutex and CondVar: std::mutex and std::condition_variable with Clang's thread-safety annotations.
+// Debian's absl::Mutex is not instrumented: ThreadSanitizer reports races in correct code with it.
 #ifndef SLUICE_COMMON_MUTEX_H_
 #define SLUICE_COMMON_MUTEX_H_
 
@@ -45,7 +45,7 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // False when the time passed first.
+  // Returns false on a time-out.
   bool WaitFor(Mutex* mu, std::chrono::nanoseconds time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
     const bool woken = cv_.wait_for(lock, time) == std::cv_status::no_timeout;

@@ -1,12 +1,12 @@
-// PerThread<T>: one T for each thread that asks, so that counting needs no lock and no shared
-// cache line; a reader visits all of them.
+// PerThread<T>: one T per thread, so that counting needs no lock and no shared cache line. A reader
+// visits all of them.
 //
-// A thread has its T to itself while it lives; at its end the T, with what it holds, waits for the
-// next new thread. So there are at most as many as threads that ever ran at one time, and sums
-// over all of them never fall.
+// A thread owns its T while it lives. When it ends, the T keeps its content and goes to the next
+// new thread. So there are at most as many as threads that ever ran at one time, and sums over all
+// of them never fall.
 //
-// T's members must bear being read (ForEach) while the owner writes: atomics written with plain
-// relaxed loads and stores, or a lock of T's own.
+// Readers (ForEach) read T's members while the owner writes them: make them atomics with relaxed
+// loads and stores, or guard them by a lock in T.
 #ifndef SLUICE_COMMON_PER_THREAD_H_
 #define SLUICE_COMMON_PER_THREAD_H_
 
@@ -26,21 +26,21 @@ namespace sluice::common {
 template <typename T>
 class PerThread {
  public:
-  // `make` builds a new T; called with no lock held by the caller's thread.
+  // `make` builds a new T, on the thread that needs it and under no lock.
   explicit PerThread(std::function<std::unique_ptr<T>()> make =
                          [] { return std::make_unique<T>(); })
       : pool_(std::make_shared<Pool>()), make_(std::move(make)) {}
   PerThread(const PerThread&) = delete;
   PerThread& operator=(const PerThread&) = delete;
 
-  // The calling thread's own. Two loads and a compare after the first time.
+  // The calling thread's T. After the first time it costs two loads and a compare.
   T& Local() {
     Last& last = ThreadLast();
     if (last.serial == pool_->serial) return *last.value;
     return Slow(last);
   }
 
-  // Visits each, those without a thread too. A lock keeps new threads out meanwhile.
+  // Visits every T, also those without a thread. New threads wait meanwhile.
   template <typename Visit>
   void ForEach(Visit visit) const {
     MutexLock lock(&pool_->mu);
@@ -49,28 +49,28 @@ class PerThread {
 
  private:
   struct Pool {
-    // Never 0, never used again: a thread's memory of a PerThread that is gone matches none.
+    // Never 0 and never reused, so a thread's record of a destroyed PerThread matches no other.
     const uint64_t serial = NextSerial();
     Mutex mu;
     std::vector<std::unique_ptr<T>> all ABSL_GUARDED_BY(mu);
     std::vector<T*> without_thread ABSL_GUARDED_BY(mu);
   };
 
-  // What the thread used last.
+  // The T that the thread used last.
   struct Last {
     uint64_t serial;
     T* value;
   };
 
-  // All that a thread has, given back at its end.
-  struct Held {
+  // All T of a thread; returned to their pools when it ends.
+  struct Owned {
     struct One {
       uint64_t serial;
       std::weak_ptr<Pool> pool;
       T* value;
     };
     std::vector<One> ones;
-    ~Held() {
+    ~Owned() {
       for (One& one : ones) {
         if (const std::shared_ptr<Pool> pool = one.pool.lock()) {
           MutexLock lock(&pool->mu);
@@ -92,14 +92,14 @@ class PerThread {
   }
 
   T& Slow(Last& last) {
-    static thread_local Held held;
-    for (const auto& one : held.ones) {
+    static thread_local Owned owned;
+    for (const auto& one : owned.ones) {
       if (one.serial == pool_->serial) {
         last = {one.serial, one.value};
         return *one.value;
       }
     }
-    std::erase_if(held.ones, [](const auto& one) { return one.pool.expired(); });
+    std::erase_if(owned.ones, [](const auto& one) { return one.pool.expired(); });
     T* value = nullptr;
     {
       MutexLock lock(&pool_->mu);
@@ -114,7 +114,7 @@ class PerThread {
       MutexLock lock(&pool_->mu);
       pool_->all.push_back(std::move(made));
     }
-    held.ones.push_back({pool_->serial, pool_, value});
+    owned.ones.push_back({pool_->serial, pool_, value});
     last = {pool_->serial, value};
     return *value;
   }

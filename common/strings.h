@@ -1,4 +1,4 @@
-// Abseil 20220623 has a string_view of its own; std's does not convert to it.
+// String functions. Abseil 20220623 has its own string_view, to which std's does not convert.
 #ifndef SLUICE_COMMON_STRINGS_H_
 #define SLUICE_COMMON_STRINGS_H_
 
@@ -13,7 +13,7 @@ namespace sluice::common {
 inline absl::string_view ToAbsl(std::string_view s) { return {s.data(), s.size()}; }
 inline std::string_view ToStd(absl::string_view s) { return {s.data(), s.size()}; }
 
-// a == b, without a call for the lengths that names and keys have.
+// a == b. Compares up to eight bytes at a time: names and keys are too short to call memcmp.
 inline bool SameBytes(std::string_view a, std::string_view b) {
   const size_t n = a.size();
   if (n != b.size()) return false;

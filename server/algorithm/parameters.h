@@ -5,13 +5,12 @@
 #include <cstdint>
 
 #include "server/algorithm/fixed_window.h"
+#include "server/algorithm/kind.h"
 #include "server/algorithm/sliding_log.h"
 #include "server/algorithm/sliding_window.h"
 #include "server/algorithm/token_bucket.h"
 
 namespace sluice::algorithm {
-
-enum class Kind : uint8_t { kTokenBucket = 0, kSlidingLog, kSlidingWindow, kFixedWindow };
 
 // Only the member that `kind` names is used, also by ==.
 struct Parameters {

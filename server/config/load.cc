@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -26,24 +27,75 @@ namespace {
 
 namespace bounds = common::bounds;
 using common::ToAbsl;
-using limits::ShowValue;
+using limits::KeyOverride;
+using limits::LimitSpec;
+using limits::Quoted;
 using Kind = YamlNode::Kind;
 
-constexpr std::string_view kTopFields[] = {"limits"};
-constexpr std::string_view kLimitFields[] = {"name",
-                                             "algorithm",
-                                             "rate",
-                                             "burst",
-                                             "debt",
-                                             "mode",
-                                             "charges",
-                                             "keys",
-                                             "sub_windows",
-                                             "utc_offset",
-                                             "on_store_failure",
-                                             "hash_tag",
-                                             "sharing"};
-constexpr std::string_view kKeyFields[] = {"rate", "burst", "debt"};
+// A field of a limit, or of a key's override, in the order in which messages list them.
+template <typename Spec>
+struct Field {
+  std::string_view name;
+  // Parses the text of a field that has a single value. Null: the field is a list or a map.
+  absl::Status (*parse)(std::string_view text, Spec* spec) = nullptr;
+  // What to write, if the parser's message about an empty text does not say it.
+  std::string_view form = {};
+};
+
+template <auto kMember, auto kParse, typename Spec>
+absl::Status Into(std::string_view text, Spec* spec) {
+  auto value = kParse(text);
+  if (!value.ok()) return value.status();
+  spec->*kMember = *std::move(value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ParseText(std::string_view text) { return std::string(text); }
+
+absl::StatusOr<uint32_t> ParseSubWindows(std::string_view text) {
+  const auto value = limits::ParseWhole(text);
+  if (!value.ok()) return value.status();
+  if (*value > bounds::kMaxSubWindows) {
+    return absl::InvalidArgumentError(absl::StrCat("must be from 1 to ", bounds::kMaxSubWindows));
+  }
+  return static_cast<uint32_t>(*value);
+}
+
+constexpr std::string_view kPermitsForm = "say a whole number of permits";
+
+constexpr Field<LimitSpec> kTopFields[] = {{"limits"}};
+constexpr Field<LimitSpec> kLimitFields[] = {
+    {"name", Into<&LimitSpec::name, ParseText>, "say a name, in quotes if it is null or ~"},
+    {"algorithm", Into<&LimitSpec::algorithm, limits::ParseAlgorithm>},
+    {"rate", Into<&LimitSpec::rate, limits::ParseRate>},
+    {"burst", Into<&LimitSpec::burst, limits::ParseWhole>, kPermitsForm},
+    {"debt", Into<&LimitSpec::debt, limits::ParseWhole>, kPermitsForm},
+    {"mode", Into<&LimitSpec::mode, limits::ParseMode>},
+    {"charges"},
+    {"keys"},
+    {"sub_windows", Into<&LimitSpec::sub_windows, ParseSubWindows>,
+     "say a whole number from 1 to 100"},
+    {"utc_offset", Into<&LimitSpec::utc_offset_ns, limits::ParseUtcOffset>},
+    {"on_store_failure", Into<&LimitSpec::on_store_failure, limits::ParseOnStoreFailure>},
+    {"hash_tag", Into<&LimitSpec::hash_tag, ParseText>, "say a word, e.g. orders"},
+    {"sharing", Into<&LimitSpec::sharing, limits::ParseSharing>},
+};
+constexpr Field<KeyOverride> kKeyFields[] = {
+    {"rate", Into<&KeyOverride::rate, limits::ParseRate>},
+    {"burst", Into<&KeyOverride::burst, limits::ParseWhole>, kPermitsForm},
+    {"debt", Into<&KeyOverride::debt, limits::ParseWhole>, kPermitsForm},
+};
+
+// "a, b and c".
+template <typename Spec>
+std::string NamesOf(absl::Span<const Field<Spec>> fields) {
+  std::string names;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const char* const before = i == 0 ? "" : i + 1 == fields.size() ? " and " : ", ";
+    absl::StrAppend(&names, before, ToAbsl(fields[i].name));
+  }
+  return names;
+}
 
 std::string_view KindName(Kind kind) {
   switch (kind) {
@@ -59,13 +111,12 @@ std::string_view KindName(Kind kind) {
   return "";
 }
 
-// Turns one file's tree into specs; the first problem ends it. Messages are built as they are
-// found, so that each has the place of what it is about.
+// Turns one file's tree into specs. Stops at the first problem, which the message locates.
 class Reader {
  public:
   explicit Reader(std::string_view filename) : filename_(filename) {}
 
-  absl::StatusOr<std::vector<limits::LimitSpec>> Read(const YamlNode& root) {
+  absl::StatusOr<std::vector<LimitSpec>> Read(const YamlNode& root) {
     if (root.kind == Kind::kNull) {
       return Error(Place{}, "the file is empty; say limits: [] to have no limits");
     }
@@ -73,8 +124,8 @@ class Reader {
       return Error(root.place, absl::StrCat("is ", ToAbsl(KindName(root.kind)),
                                             "; begin the file with limits:"));
     }
-    if (absl::Status s = CheckFields(root, "", kTopFields); !s.ok()) return s;
-    const YamlNode* list = Field(root, "limits");
+    if (absl::Status s = CheckFields<LimitSpec>(root, "", kTopFields); !s.ok()) return s;
+    const YamlNode* list = Find(root, "limits");
     if (list == nullptr) return Error(root.place, "limits: is missing; say limits: [] for none");
     if (list->kind == Kind::kNull) {
       return Error(list->place, "limits: has no value; say limits: [] for none");
@@ -88,7 +139,7 @@ class Reader {
           list->items[bounds::kMaxLimits].place,
           absl::StrCat("limits: there are ", list->items.size(), "; at most ", bounds::kMaxLimits));
     }
-    std::vector<limits::LimitSpec> specs(list->items.size());
+    std::vector<LimitSpec> specs(list->items.size());
     for (size_t i = 0; i < specs.size(); ++i) {
       const std::string path = absl::StrCat("limits[", i, "]");
       if (absl::Status s = ReadLimit(list->items[i], path, &specs[i]); !s.ok()) return s;
@@ -103,43 +154,36 @@ class Reader {
   }
   absl::Status Error(Place place, std::string_view path, std::string_view value,
                      std::string_view advice) const {
-    return Error(place, absl::StrCat(ToAbsl(path), ": ", ShowValue(value), ToAbsl(advice)));
+    return Error(place, absl::StrCat(ToAbsl(path), ": ", Quoted(value), ": ", ToAbsl(advice)));
   }
 
-  static const YamlNode* Field(const YamlNode& map, std::string_view name) {
+  static const YamlNode* Find(const YamlNode& map, std::string_view name) {
     for (const YamlNode::Entry& entry : map.entries) {
       if (entry.key == name) return &entry.node;
     }
     return nullptr;
   }
 
-  // That a map has no other fields than these.
+  // An error if the map has other fields than `known`.
+  template <typename Spec>
   absl::Status CheckFields(const YamlNode& map, std::string_view path,
-                           absl::Span<const std::string_view> known) const {
+                           absl::Span<const Field<Spec>> known) const {
+    std::vector<std::string_view> names;
+    for (const Field<Spec>& field : known) names.push_back(field.name);
     for (const YamlNode::Entry& entry : map.entries) {
-      bool found = false;
-      for (const std::string_view name : known) found = found || entry.key == name;
-      if (found) continue;
-      std::string advice;
+      if (absl::c_linear_search(names, entry.key)) continue;
+      std::string advice = "no field has that name; ";
       if (entry.key == "<<") {
-        advice = "merge keys are not taken in a limits file; write it out";
-      } else if (const std::string_view near = limits::NearestName(entry.key, known);
+        advice = "merge keys are not allowed in a limits file; write the fields out";
+      } else if (const std::string_view near = limits::NearestName(entry.key, names);
                  !near.empty()) {
-        advice = absl::StrCat("no field has that name; did you mean ", ToAbsl(near), "?");
+        absl::StrAppend(&advice, "did you mean ", ToAbsl(near), "?");
       } else {
-        advice = "no field has that name; there are ";
-        for (size_t i = 0; i < known.size(); ++i) {
-          absl::StrAppend(&advice,
-                          i == 0                  ? ""
-                          : i + 1 == known.size() ? " and "
-                                                  : ", ",
-                          ToAbsl(known[i]));
-        }
-        if (known.size() == 1)
-          advice = absl::StrCat("no field has that name; there is only ", ToAbsl(known[0]));
+        absl::StrAppend(&advice, known.size() == 1 ? "there is only " : "there are ",
+                        NamesOf(known));
       }
       return Error(entry.place, absl::StrCat(ToAbsl(path), path.empty() ? "" : ": ",
-                                             ShowValue(entry.key), advice));
+                                             Quoted(entry.key), ": ", advice));
     }
     return absl::OkStatus();
   }
@@ -156,99 +200,45 @@ class Reader {
                                           ToAbsl(KindName(node.kind))));
   }
 
-  // Reads the field `name` of `map`, if it is there, by `parse`, into `out`.
-  template <typename Parse, typename Out>
-  absl::Status ReadField(const YamlNode& map, const std::string& path, std::string_view name,
-                         std::string_view form, Parse parse, Out* out) const {
-    const YamlNode* node = Field(map, name);
-    if (node == nullptr) return absl::OkStatus();
-    const std::string field = absl::StrCat(path, ".", ToAbsl(name));
-    const auto text = Value(*node, field, form);
-    if (!text.ok()) return text.status();
-    const auto value = parse(*text);
-    if (!value.ok()) {
-      return Error(node->place, field, *text, common::ToStd(value.status().message()));
+  // Reads the fields of `map` that have a single value into `spec`.
+  template <typename Spec>
+  absl::Status ReadFields(const YamlNode& map, const std::string& path,
+                          absl::Span<const Field<Spec>> fields, Spec* spec) const {
+    for (const Field<Spec>& field : fields) {
+      const YamlNode* node = Find(map, field.name);
+      if (node == nullptr || field.parse == nullptr) continue;
+      const std::string field_path = absl::StrCat(path, ".", ToAbsl(field.name));
+      if (node->kind != Kind::kValue) {
+        Spec unused;
+        const absl::Status empty = field.parse("", &unused);
+        return Value(*node, field_path,
+                     field.form.empty() ? common::ToStd(empty.message()) : field.form)
+            .status();
+      }
+      if (const absl::Status s = field.parse(node->value, spec); !s.ok()) {
+        return Error(node->place, field_path, node->value, common::ToStd(s.message()));
+      }
     }
-    *out = *value;
     return absl::OkStatus();
   }
 
-  static absl::StatusOr<uint32_t> ParseSubWindows(std::string_view text) {
-    const auto value = limits::ParseWhole(text);
-    if (!value.ok()) return value.status();
-    if (*value > bounds::kMaxSubWindows) {
-      return absl::InvalidArgumentError(absl::StrCat("must be from 1 to ", bounds::kMaxSubWindows));
-    }
-    return static_cast<uint32_t>(*value);
-  }
-
-  static constexpr std::string_view kRateForm =
-      "say permits per period, e.g. 5/s, 500/250ms or 10000/24h";
-  static constexpr std::string_view kPermitsForm = "say a whole number of permits";
-
-  // rate, burst and debt, which limits and overrides both have.
-  template <typename Spec>
-  absl::Status ReadParameters(const YamlNode& map, const std::string& path, Spec* spec) const {
-    if (auto s = ReadField(map, path, "rate", kRateForm, limits::ParseRate, &spec->rate); !s.ok()) {
-      return s;
-    }
-    if (auto s = ReadField(map, path, "burst", kPermitsForm, limits::ParseWhole, &spec->burst);
-        !s.ok()) {
-      return s;
-    }
-    return ReadField(map, path, "debt", kPermitsForm, limits::ParseWhole, &spec->debt);
-  }
-
-  absl::Status ReadLimit(const YamlNode& node, const std::string& path, limits::LimitSpec* spec) {
+  absl::Status ReadLimit(const YamlNode& node, const std::string& path, LimitSpec* spec) {
     if (node.kind != Kind::kMap) {
       return Error(node.place,
                    absl::StrCat(path, ": say a map with name and rate, e.g. ",
                                 "{ name: api, rate: 100/s }, not ", ToAbsl(KindName(node.kind))));
     }
-    if (auto s = CheckFields(node, path, kLimitFields); !s.ok()) return s;
+    if (auto s = CheckFields<LimitSpec>(node, path, kLimitFields); !s.ok()) return s;
     for (const std::string_view needed : {"name", "rate"}) {
-      if (Field(node, needed) == nullptr) {
+      if (Find(node, needed) == nullptr) {
         return Error(node.place, absl::StrCat(path, ".", ToAbsl(needed), ": is missing; ",
                                               needed == "name" ? "give the limit a name"
                                                                : "say e.g. rate: 100/s"));
       }
     }
-    const auto as_text = [](std::string_view text) {
-      return absl::StatusOr<std::string>(std::string(text));
-    };
-    absl::Status s = ReadField(node, path, "name", "say a name, in quotes if it is null or ~",
-                               as_text, &spec->name);
-    if (s.ok()) {
-      s = ReadField(node, path, "algorithm",
-                    "say token_bucket, sliding_log, sliding_window or fixed_window",
-                    limits::ParseAlgorithm, &spec->algorithm);
-    }
-    if (s.ok()) s = ReadParameters(node, path, spec);
-    if (s.ok()) {
-      s = ReadField(node, path, "mode", "say enforce or shadow", limits::ParseMode, &spec->mode);
-    }
-    if (s.ok()) {
-      s = ReadField(node, path, "on_store_failure", "say deny, allow or split",
-                    limits::ParseOnStoreFailure, &spec->on_store_failure);
-    }
-    if (s.ok()) {
-      s = ReadField(node, path, "sharing", "say exact, split or relaxed", limits::ParseSharing,
-                    &spec->sharing);
-    }
-    if (s.ok()) {
-      s = ReadField(node, path, "sub_windows", "say a whole number from 1 to 100", ParseSubWindows,
-                    &spec->sub_windows);
-    }
-    if (s.ok()) {
-      s = ReadField(node, path, "utc_offset", "say an offset from UTC, e.g. +02:00, -5h30m or 0",
-                    limits::ParseUtcOffset, &spec->utc_offset_ns);
-    }
-    if (s.ok()) {
-      s = ReadField(node, path, "hash_tag", "say a word, e.g. orders", as_text, &spec->hash_tag);
-    }
-    if (s.ok()) s = ReadCharges(node, path, spec);
-    if (s.ok()) s = ReadKeys(node, path, spec);
-    if (!s.ok()) return s;
+    if (auto s = ReadFields<LimitSpec>(node, path, kLimitFields, spec); !s.ok()) return s;
+    if (auto s = ReadCharges(node, path, spec); !s.ok()) return s;
+    if (auto s = ReadKeys(node, path, spec); !s.ok()) return s;
     spec->origin = limits::Origin::kFile;
     spec->defined_at = absl::StrCat(ToAbsl(filename_), ":", node.place.line);
     if (const auto problem = limits::CheckSpec(*spec, nullptr)) {
@@ -257,9 +247,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadCharges(const YamlNode& limit, const std::string& path,
-                           limits::LimitSpec* spec) const {
-    const YamlNode* list = Field(limit, "charges");
+  absl::Status ReadCharges(const YamlNode& limit, const std::string& path, LimitSpec* spec) const {
+    const YamlNode* list = Find(limit, "charges");
     if (list == nullptr) return absl::OkStatus();
     if (list->kind != Kind::kList) {
       return Error(list->place,
@@ -275,9 +264,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadKeys(const YamlNode& limit, const std::string& path,
-                        limits::LimitSpec* spec) const {
-    const YamlNode* map = Field(limit, "keys");
+  absl::Status ReadKeys(const YamlNode& limit, const std::string& path, LimitSpec* spec) const {
+    const YamlNode* map = Find(limit, "keys");
     if (map == nullptr) return absl::OkStatus();
     if (map->kind != Kind::kMap) {
       return Error(
@@ -287,36 +275,36 @@ class Reader {
     }
     spec->keys.reserve(map->entries.size());
     for (const YamlNode::Entry& entry : map->entries) {
-      std::string shown = ShowValue(entry.key);
-      shown.resize(shown.size() - 2);  // its ": "
-      const std::string key_path = absl::StrCat(path, ".keys[", shown, "]");
+      const std::string key_path = absl::StrCat(path, ".keys[", Quoted(entry.key), "]");
       if (entry.node.kind != Kind::kMap) {
         return Error(
             entry.node.place,
             absl::StrCat(key_path, ": say a map of parameters, e.g. { rate: 1000/s }, not ",
                          ToAbsl(KindName(entry.node.kind))));
       }
-      if (auto s = CheckFields(entry.node, key_path, kKeyFields); !s.ok()) return s;
-      limits::KeyOverride& override = spec->keys.emplace_back();
+      if (auto s = CheckFields<KeyOverride>(entry.node, key_path, kKeyFields); !s.ok()) return s;
+      KeyOverride& override = spec->keys.emplace_back();
       override.key = entry.key;
-      if (auto s = ReadParameters(entry.node, key_path, &override); !s.ok()) return s;
+      if (auto s = ReadFields<KeyOverride>(entry.node, key_path, kKeyFields, &override); !s.ok()) {
+        return s;
+      }
     }
     return absl::OkStatus();
   }
 
-  // Where what a SpecProblem is about was written, and the value as it was written there.
+  // The place in the file that a SpecProblem is about, and the value as written there.
   struct Written {
     Place place;
     std::optional<std::string> value;
   };
-  static Written Find(const YamlNode& limit, const limits::SpecProblem& problem) {
-    const YamlNode* node = Field(limit, problem.field);
-    // A default's problem is the limit's.
+  static Written Locate(const YamlNode& limit, const limits::SpecProblem& problem) {
+    const YamlNode* node = Find(limit, problem.field);
+    // The field is absent and its default is bad: blame the limit.
     if (node == nullptr) return {limit.place, std::nullopt};
     if (problem.index) {
       if (node->kind == Kind::kMap) {
         const YamlNode::Entry& entry = node->entries[*problem.index];
-        node = problem.key_field.empty() ? nullptr : Field(entry.node, problem.key_field);
+        node = problem.key_field.empty() ? nullptr : Find(entry.node, problem.key_field);
         if (node == nullptr) return {entry.place, std::nullopt};
       } else {
         node = &node->items[*problem.index];
@@ -326,27 +314,26 @@ class Reader {
     return {node->place, node->value};
   }
 
-  absl::Status SpecError(const YamlNode& node, std::string_view path, const limits::LimitSpec& spec,
+  absl::Status SpecError(const YamlNode& node, std::string_view path, const LimitSpec& spec,
                          limits::SpecProblem problem) const {
-    const Written written = Find(node, problem);
+    const Written written = Locate(node, problem);
     if (written.value) problem.value = *written.value;
     return Error(written.place,
                  absl::StrCat(ToAbsl(path), ".", limits::ProblemText(problem.Path(spec), problem)));
   }
 
-  // What the limits need besides each being right by itself.
-  absl::Status CheckTogether(const YamlNode& list,
-                             const std::vector<limits::LimitSpec>& specs) const {
+  // Checks that names are unique and charges are good, once each limit is.
+  absl::Status CheckTogether(const YamlNode& list, const std::vector<LimitSpec>& specs) const {
     absl::flat_hash_map<absl::string_view, size_t> by_name;
-    std::vector<const limits::LimitSpec*> pointers;
+    std::vector<const LimitSpec*> pointers;
     by_name.reserve(specs.size());
     for (size_t i = 0; i < specs.size(); ++i) {
       const auto [it, inserted] = by_name.emplace(specs[i].name, i);
       if (!inserted) {
-        return Error(Field(list.items[i], "name")->place, absl::StrCat("limits[", i, "].name"),
+        return Error(Find(list.items[i], "name")->place, absl::StrCat("limits[", i, "].name"),
                      specs[i].name,
                      absl::StrCat("is already the name of limits[", it->second, "] in line ",
-                                  Field(list.items[it->second], "name")->place.line,
+                                  Find(list.items[it->second], "name")->place.line,
                                   "; give each limit a name of its own"));
       }
       pointers.push_back(&specs[i]);
@@ -402,7 +389,7 @@ bool SameFile(const struct stat& a, const struct stat& b) {
 }
 
 absl::StatusOr<std::string> ReadWhole(const std::string& path) {
-  // O_NONBLOCK: a FIFO in the file's place must not hang us before fstat tells.
+  // O_NONBLOCK: opening a FIFO in the file's place must not block.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat before = {};
   if (file.get() < 0 || fstat(file.get(), &before) != 0) return ErrnoStatus(path, errno);
@@ -443,8 +430,8 @@ std::string Sha256Hex(std::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<limits::LimitSpec>> ParseLimits(std::string_view text,
-                                                           std::string_view filename) {
+absl::StatusOr<std::vector<LimitSpec>> ParseLimits(std::string_view text,
+                                                   std::string_view filename) {
   if (text.size() > bounds::kMaxLimitsFileBytes) {
     return TooLarge(std::string(filename), absl::StrCat("has ", text.size(), " bytes"));
   }

@@ -1,5 +1,4 @@
-// Limits from YAML text: what docs/limits.md describes, or an error that says where and what to
-// write instead.
+// Reads limits from YAML (docs/limits.md). Errors say where the problem is and what to write.
 #ifndef SLUICE_SERVER_CONFIG_LOAD_H_
 #define SLUICE_SERVER_CONFIG_LOAD_H_
 
@@ -18,9 +17,9 @@ struct LimitsFile {
   std::string version;
 };
 
-// Parses and checks everything that can be known from the text alone: what this accepts,
-// LimitRegistry::ApplyFile accepts, unless it does not go together with limits that the admin put.
-// `filename` is for messages and LimitSpec::defined_at only.
+// Parses and checks all that can be checked from the text alone: LimitRegistry::ApplyFile accepts
+// the result unless it contradicts limits of the admin. `filename` is only for messages and
+// LimitSpec::defined_at.
 //   INVALID_ARGUMENT: "FILE:LINE:COLUMN: limits[2].rate: \"5\": say permits per period, ..."
 //   (lines and columns count from 1).
 // Thread-safe.
@@ -28,7 +27,7 @@ absl::StatusOr<std::vector<limits::LimitSpec>> ParseLimits(std::string_view text
                                                            std::string_view filename);
 
 // Reads and parses a file. Blocks on the disk. A file over bounds::kMaxLimitsFileBytes is refused
-// before it is read.
+// without reading it.
 //   NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (a directory, too large, bad limits),
 //   UNAVAILABLE (cannot be read now). All begin with the path.
 absl::StatusOr<LimitsFile> LoadFile(const std::string& path);

@@ -9,7 +9,9 @@
 namespace sluice::config {
 
 Reloader::Reloader(std::string path, limits::LimitRegistry* registry, const common::Clock* clock)
-    : path_(std::move(path)), registry_(registry), clock_(clock) {}
+    : path_(std::move(path)), registry_(registry), clock_(clock) {
+  status_.path = path_;
+}
 
 absl::StatusOr<bool> Reloader::Apply(std::string* version) {
   auto file = LoadFile(path_);
@@ -17,7 +19,6 @@ absl::StatusOr<bool> Reloader::Apply(std::string* version) {
   *version = file->version;
   auto applied = registry_->ApplyFile(std::move(file->specs), *version);
   if (applied.ok()) return applied;
-  // ApplyFile does not know the file's name.
   return absl::Status(applied.status().code(),
                       absl::StrCat(path_, ": ", applied.status().message()));
 }
@@ -44,14 +45,9 @@ absl::Status Reloader::ReloadNow() {
   return absl::OkStatus();
 }
 
-ConfigStatus Reloader::Status() const {
-  const std::shared_ptr<const limits::LimitTable> table = registry_->Current();
+limits::FileStatus Reloader::Status() const {
   common::MutexLock lock(&mu_);
-  ConfigStatus status = status_;
-  status.path = path_;
-  status.limits = static_cast<uint32_t>(table->limits().size());
-  status.admin_changes = table->admin_changes();
-  return status;
+  return status_;
 }
 
 }  // namespace sluice::config

@@ -11,18 +11,19 @@
 #include <streambuf>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/bounds.h"
+#include "common/errors.h"
 #include "common/strings.h"
+#include "common/utf8.h"
 #include "server/limits/spec_check.h"
 
 namespace sluice::config {
 namespace {
 
 using common::ToAbsl;
-
-// A limits file needs five levels.
-constexpr size_t kMaxDepth = 32;
+using common::bounds::kMaxYamlDepth;
+using common::errors::Shown;
 
 struct Problem {
   Place place;
@@ -34,40 +35,17 @@ Place PlaceOf(const YAML::Mark& mark) {
   return {std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1};
 }
 
-// Length of the valid UTF-8 sequence at the front, 0 if there is none: no overlong forms, no
-// surrogates, nothing above U+10FFFF.
-size_t Utf8Length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto continues = [&](size_t i) { return i < text.size() && (byte(i) & 0xC0) == 0x80; };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  if (first < 0xC2) return 0;
-  if (first < 0xE0) return continues(1) ? 2 : 0;
-  if (first < 0xF0) {
-    if (!continues(1) || !continues(2)) return 0;
-    if (first == 0xE0 && byte(1) < 0xA0) return 0;
-    if (first == 0xED && byte(1) > 0x9F) return 0;
-    return 3;
-  }
-  if (first > 0xF4 || !continues(1) || !continues(2) || !continues(3)) return 0;
-  if (first == 0xF0 && byte(1) < 0x90) return 0;
-  if (first == 0xF4 && byte(1) > 0x8F) return 0;
-  return 4;
-}
-
 std::optional<Problem> CheckBytes(std::string_view text) {
-  constexpr char kHex[] = "0123456789abcdef";
   Place place;
   for (size_t i = 0; i < text.size();) {
     const auto byte = static_cast<unsigned char>(text[i]);
     if (byte == 0) {
       return Problem{place, "a NUL byte; a limits file is text"};
     }
-    const size_t length = Utf8Length(text.substr(i));
+    const size_t length = common::Utf8Length(text.substr(i));
     if (length == 0) {
-      std::string text_of_byte = {'0', 'x', kHex[byte >> 4], kHex[byte & 15]};
-      return Problem{place,
-                     absl::StrCat("byte ", text_of_byte, " is not UTF-8; save the file as UTF-8")};
+      return Problem{
+          place, absl::StrCat("byte 0x", absl::Hex(byte), " is not UTF-8; save the file as UTF-8")};
     }
     if (byte == '\n') {
       ++place.line;
@@ -80,9 +58,9 @@ std::optional<Problem> CheckBytes(std::string_view text) {
   return std::nullopt;
 }
 
-// Before it tells of the first of them, yaml-cpp reads on to the end of the outermost bracket that
-// it is in: megabytes of opened ones take it many seconds to refuse. This counts them beforehand,
-// and only refuses what is far too deep: a bracket in a quoted text counts as well.
+// Counts open brackets before yaml-cpp parses the text: yaml-cpp reads to the end of the outermost
+// bracket before its first event, so it takes many seconds to refuse megabytes of open brackets.
+// Only refuses text that is nested far too deep, since it also counts brackets in quoted text.
 std::optional<Problem> CheckBrackets(std::string_view text) {
   constexpr size_t kMaxOpen = 1000;
   size_t open = 0;
@@ -98,9 +76,9 @@ std::optional<Problem> CheckBrackets(std::string_view text) {
     } else if (c == '#' && (before == ' ' || before == '\t' || before == '\n')) {
       comment = true;
     } else if (!comment && (c == '[' || c == '{')) {
-      if (++open == kMaxDepth + 1) too_deep = place;
+      if (++open == kMaxYamlDepth + 1) too_deep = place;
       if (open > kMaxOpen) {
-        return Problem{too_deep, absl::StrCat("is nested deeper than ", kMaxDepth, " levels")};
+        return Problem{too_deep, absl::StrCat("is nested deeper than ", kMaxYamlDepth, " levels")};
       }
     } else if (!comment && (c == ']' || c == '}') && open > 0) {
       --open;
@@ -111,32 +89,23 @@ std::optional<Problem> CheckBrackets(std::string_view text) {
   return std::nullopt;
 }
 
-// yaml-cpp's messages quote the file as it is, and cut it anywhere.
-std::string Printable(std::string_view message) {
-  constexpr size_t kMost = 160;
-  const std::string_view shown = message.substr(0, kMost);
-  return absl::StrCat(
-      CheckBytes(shown) ? absl::CHexEscape(ToAbsl(shown)) : absl::Utf8SafeCHexEscape(ToAbsl(shown)),
-      shown.size() < message.size() ? "..." : "");
-}
-
 // Reads from memory without a copy.
 class TextBuffer final : public std::streambuf {
  public:
   explicit TextBuffer(std::string_view text) {
-    char* begin = const_cast<char*>(text.data());  // never written: there is no put area
+    char* begin = const_cast<char*>(text.data());  // never written to
     setg(begin, begin, begin + text.size());
   }
 
-  // Makes it look as if the text ended here.
+  // Ends the text at the current position.
   void End() { setg(eback(), egptr(), egptr()); }
 };
 
-// Builds the tree from events. The first problem stops the building; yaml-cpp's own exceptions
-// are caught outside.
+// Builds the tree from yaml-cpp's events. Stops at the first problem; the caller catches yaml-cpp's
+// exceptions.
 class TreeBuilder final : public YAML::EventHandler {
  public:
-  // Ends `text` at the first problem, so that yaml-cpp reads no further. It outlives this.
+  // Ends `text` at the first problem, so that yaml-cpp reads no further. `text` outlives this.
   explicit TreeBuilder(TextBuffer* text) : text_(text) {}
 
   YamlNode TakeRoot() { return std::move(root_); }
@@ -157,7 +126,7 @@ class TreeBuilder final : public YAML::EventHandler {
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    Fail(PlaceOf(mark), "an alias (*name) is not taken in a limits file; write it out");
+    Fail(PlaceOf(mark), "an alias (*name) is not allowed in a limits file; write it out");
   }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -188,7 +157,7 @@ class TreeBuilder final : public YAML::EventHandler {
   // A list or map that is not complete yet.
   struct Level {
     YamlNode node;
-    // A map's key that has no value yet.
+    // A map's key whose value comes next.
     std::optional<YamlNode> key;
     absl::flat_hash_map<std::string, int> line_of_key;
   };
@@ -201,19 +170,19 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void Check(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     if (anchor != 0) {
-      Fail(PlaceOf(mark), "an anchor (&name) is not taken in a limits file; take it out");
+      Fail(PlaceOf(mark), "an anchor (&name) is not allowed in a limits file; take it out");
     }
     // "?" and "!" stand for plain and quoted.
     if (!tag.empty() && tag != "?" && tag != "!") {
-      Fail(PlaceOf(mark), absl::StrCat("tag: ", limits::ShowValue(tag),
-                                       "tags are not taken in a limits file; take it out"));
+      Fail(PlaceOf(mark), absl::StrCat("tag: ", limits::Quoted(tag),
+                                       ": tags are not allowed in a limits file; take it out"));
     }
   }
 
   void Open(YamlNode::Kind kind, const YAML::Mark& mark) {
     if (problem_) return;
-    if (levels_.size() == kMaxDepth) {
-      Fail(PlaceOf(mark), absl::StrCat("is nested deeper than ", kMaxDepth, " levels"));
+    if (levels_.size() == kMaxYamlDepth) {
+      Fail(PlaceOf(mark), absl::StrCat("is nested deeper than ", kMaxYamlDepth, " levels"));
       return;
     }
     Level level;
@@ -244,7 +213,7 @@ class TreeBuilder final : public YAML::EventHandler {
       AddKey(&level, std::move(node));
       return;
     }
-    // An absent value's mark is that of whatever comes next: its key's says more.
+    // The mark of an absent value is the next token's; its key's place is more useful.
     if (node.kind == YamlNode::Kind::kNull) node.place = level.key->place;
     level.node.entries.push_back({level.key->place, std::move(level.key->value), std::move(node)});
     level.key.reset();
@@ -261,7 +230,7 @@ class TreeBuilder final : public YAML::EventHandler {
     }
     const auto [it, inserted] = level->line_of_key.emplace(key.value, key.place.line);
     if (!inserted) {
-      Fail(key.place, absl::StrCat(limits::ShowValue(key.value), "is given twice, first in line ",
+      Fail(key.place, absl::StrCat(limits::Quoted(key.value), ": is given twice, first in line ",
                                    it->second, "; keep one"));
       return;
     }
@@ -297,9 +266,9 @@ absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filen
     while (!builder.problem() && parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& e) {
-    // What we refuse comes first in the file.
+    // A problem of ours is earlier in the file.
     if (!builder.problem()) {
-      return ErrorAt(filename, PlaceOf(e.mark), absl::StrCat("is not YAML: ", Printable(e.msg)));
+      return ErrorAt(filename, PlaceOf(e.mark), absl::StrCat("is not YAML: ", Shown(e.msg, 160)));
     }
   }
   if (const std::optional<Problem>& problem = builder.problem()) {

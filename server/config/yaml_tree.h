@@ -1,7 +1,7 @@
-// A YAML document as a tree that knows where everything was written, restricted to what a limits
-// file needs: one document of maps, lists and plain values. What would be surprising there is
-// refused: anchors, aliases, tags, keys given twice, keys that are not plain values, deep nesting,
-// bytes that are not UTF-8.
+// ParseYaml: a YAML document as a tree whose nodes know their place in the file. Restricted to one
+// document of maps, lists and single values. Refuses whatever would surprise in a limits file:
+// anchors, aliases, tags, duplicate keys, keys that are not single values, deep nesting, and bytes
+// that are not UTF-8.
 #ifndef SLUICE_SERVER_CONFIG_YAML_TREE_H_
 #define SLUICE_SERVER_CONFIG_YAML_TREE_H_
 

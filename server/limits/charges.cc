@@ -58,7 +58,7 @@ std::optional<ChargesProblem> Resolve(absl::Span<const LimitSpec* const> specs, 
   return std::nullopt;
 }
 
-// Depth first with a stack of our own: a chain may be as long as the file.
+// Depth first, with an explicit stack: a chain may be as long as the file.
 class CycleSearch {
  public:
   CycleSearch(absl::Span<const LimitSpec* const> specs, const Edges& edges)
@@ -114,7 +114,7 @@ class CycleSearch {
   std::vector<Step> path_;
 };
 
-// Breadth first from one limit; ends as soon as there are too many.
+// Breadth first from one limit; stops at the first charge too many.
 std::optional<ChargesProblem> Follow(const Edges& edges, uint32_t start,
                                      std::vector<uint32_t>* found) {
   size_t next = 0;

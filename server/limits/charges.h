@@ -1,4 +1,4 @@
-// What each limit charges besides itself, once the `charges` of those it charges are followed.
+// Expands `charges`: finds all limits that each limit charges, directly and through other limits.
 #ifndef SLUICE_SERVER_LIMITS_CHARGES_H_
 #define SLUICE_SERVER_LIMITS_CHARGES_H_
 
@@ -13,7 +13,7 @@
 
 namespace sluice::limits {
 
-// A problem of `specs[limit]`, with a field of "charges".
+// A problem of the field "charges" of `specs[limit]`.
 struct ChargesProblem {
   enum class Kind : uint8_t { kUnknown, kCycle, kTooMany };
   Kind kind = Kind::kUnknown;
@@ -21,11 +21,10 @@ struct ChargesProblem {
   SpecProblem problem;
 };
 
-// Fills `parents` with, for each of `specs`, the indices of the limits that it adds: breadth
-// first in the order written, each once. Refuses names that are not there, cycles, and more than
-// bounds::kMaxCharges charges, the limit itself included. Limits are looked at in their order,
-// but `first` before all, so that a cycle through it is said to be its. Pure; thread-safe.
-// REQUIRES: names are unique.
+// Fills `parents` with the indices of the limits that each of `specs` adds: breadth first in the
+// order written, each once. Refuses unknown names, cycles, and more than bounds::kMaxCharges
+// charges including the limit itself. Looks for cycles from `first` before the other limits, so
+// that a cycle through it is reported as its own. Pure; thread-safe. REQUIRES: names are unique.
 std::optional<ChargesProblem> ExpandCharges(absl::Span<const LimitSpec* const> specs, size_t first,
                                             std::vector<std::vector<uint32_t>>* parents);
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
+#include "common/errors.h"
 #include "common/strings.h"
 #include "server/limits/charges.h"
 #include "server/store/store.h"
@@ -12,6 +13,7 @@ namespace sluice::limits {
 namespace {
 
 namespace bounds = common::bounds;
+namespace errors = common::errors;
 using common::ToAbsl;
 using RulePtr = std::shared_ptr<const store::Rule>;
 
@@ -23,33 +25,18 @@ uint64_t NextRegistrySerial() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// Whether two limits of one name come to the same rules.
-bool SameParameters(const LimitSpec& a, const LimitSpec& b) {
-  return a.algorithm == b.algorithm && a.rate == b.rate && a.burst == b.burst && a.debt == b.debt &&
-         a.sub_windows == b.sub_windows && a.utc_offset_ns == b.utc_offset_ns && a.mode == b.mode &&
-         a.on_store_failure == b.on_store_failure && a.sharing == b.sharing &&
-         a.hash_tag == b.hash_tag && a.keys == b.keys;
+// Whether two specs of one name come to the same rules: whether they differ at most in what rules
+// do not have. A new field of LimitSpec counts as a difference unless it is added here.
+bool SameRules(LimitSpec a, const LimitSpec& b) {
+  a.charges = b.charges;
+  a.origin = b.origin;
+  a.defined_at = b.defined_at;
+  return a == b;
 }
 
-absl::Status TooManyLimits(size_t count) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("limits: there would be ", count, "; at most ", bounds::kMaxLimits));
-}
-
-absl::Status TooManyNames() {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("limits: more than ", bounds::kMaxLimitNames,
-                   " names were used since the start, those of deleted limits included; use names "
-                   "again, or restart"));
-}
-
-absl::Status UnknownLimit(std::string_view name) {
-  return absl::NotFoundError(absl::StrCat("limit '", ToAbsl(name), "' is not configured"));
-}
-
-// A file's limits by themselves: each right, names unique, charges within the file.
+// Checks a file's limits by themselves: each is good, names are unique, charges stay in the file.
 absl::Status CheckFile(const std::vector<LimitSpec>& specs) {
-  if (specs.size() > bounds::kMaxLimits) return TooManyLimits(specs.size());
+  if (specs.size() > bounds::kMaxLimits) return errors::TooManyLimits(specs.size());
   absl::flat_hash_map<absl::string_view, size_t> by_name;
   std::vector<const LimitSpec*> pointers;
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -60,8 +47,8 @@ absl::Status CheckFile(const std::vector<LimitSpec>& specs) {
     }
     const auto [it, inserted] = by_name.emplace(specs[i].name, i);
     if (!inserted) {
-      return absl::InvalidArgumentError(absl::StrCat(prefix, "name: ", ShowValue(specs[i].name),
-                                                     "is already the name of limits[", it->second,
+      return absl::InvalidArgumentError(absl::StrCat(prefix, "name: ", Quoted(specs[i].name),
+                                                     ": is already the name of limits[", it->second,
                                                      "]; give each limit a name of its own"));
     }
     pointers.push_back(&specs[i]);
@@ -75,23 +62,23 @@ absl::Status CheckFile(const std::vector<LimitSpec>& specs) {
   return absl::OkStatus();
 }
 
-// What to say when the charges of the merged limits do not work out, though those of each source
-// do.
+// The error if the charges of the file's and the admin's limits together are bad, though those of
+// the file alone are good.
 absl::Status ChargesError(const ChargesProblem& problem, const LimitSpec& spec,
                           std::string_view put) {
   if (put.empty()) {
-    const std::string who =
+    const std::string subject =
         absl::StrCat("limits: \"", spec.name, "\", which was put by the admin, ");
     if (problem.kind == ChargesProblem::Kind::kUnknown) {
       return absl::FailedPreconditionError(
-          absl::StrCat(who, "charges \"", problem.problem.value,
+          absl::StrCat(subject, "charges \"", problem.problem.value,
                        "\", which this file does not have; keep it in the file, or change or "
                        "delete \"",
                        spec.name, "\" first"));
     }
-    return absl::FailedPreconditionError(
-        absl::StrCat(who, "does not go with this file: ", ProblemText("charges", problem.problem),
-                     "; change or delete it first"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        subject, "does not go with this file: ", ProblemText("charges", problem.problem),
+        "; change or delete it first"));
   }
   if (spec.name == put) {
     return absl::InvalidArgumentError(
@@ -123,7 +110,7 @@ absl::StatusOr<bool> LimitRegistry::ApplyFile(std::vector<LimitSpec> specs, std:
   next.file_version = std::move(version);
   for (LimitSpec& spec : specs) {
     spec.origin = Origin::kFile;
-    // A spec that says the same is not replaced, so that comparing tables stays cheap.
+    // An equal spec is not replaced, so that comparing tables stays cheap.
     const auto before = sources_.file.find(spec.name);
     SpecPtr kept = before != sources_.file.end() && *before->second == spec
                        ? before->second
@@ -164,7 +151,9 @@ absl::StatusOr<LimitRegistry::PutResult> LimitRegistry::Put(LimitSpec spec) {
 absl::Status LimitRegistry::Delete(std::string_view name) {
   common::MutexLock change(&change_mu_);
   const std::shared_ptr<const LimitTable> table = Current();
-  if (table->Find(name) == nullptr) return UnknownLimit(name);
+  if (table->Find(name) == nullptr) {
+    return errors::NoLimitNamed("name", name, NearestLimit(*table, name));
+  }
   std::string first;
   size_t others = 0;
   for (const Limit* limit : table->limits()) {
@@ -177,12 +166,7 @@ absl::Status LimitRegistry::Delete(std::string_view name) {
       }
     }
   }
-  if (!first.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("limit '", ToAbsl(name), "' is charged by '", first, "'",
-                     others == 0 ? std::string() : absl::StrCat(" and ", others, " more"),
-                     "; take it out of their charges first"));
-  }
+  if (!first.empty()) return errors::LimitIsCharged(name, first, others);
   Sources next = sources_;
   next.admin.erase(name);
   if (next.file.contains(name)) next.deleted.insert(std::string(name));
@@ -191,21 +175,13 @@ absl::Status LimitRegistry::Delete(std::string_view name) {
 
 absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   // In the order of names, admin over file.
-  std::vector<SpecPtr> specs;
-  auto of_admin = next.admin.begin();
+  SpecMap merged = next.admin;
   for (const auto& [name, spec] : next.file) {
-    for (; of_admin != next.admin.end() && of_admin->first < name; ++of_admin) {
-      specs.push_back(of_admin->second);
-    }
-    if (of_admin != next.admin.end() && of_admin->first == name) {
-      specs.push_back(of_admin->second);
-      ++of_admin;
-    } else if (!next.deleted.contains(name)) {
-      specs.push_back(spec);
-    }
+    if (!next.deleted.contains(name)) merged.emplace(name, spec);
   }
-  for (; of_admin != next.admin.end(); ++of_admin) specs.push_back(of_admin->second);
-  if (specs.size() > bounds::kMaxLimits) return TooManyLimits(specs.size());
+  std::vector<SpecPtr> specs;
+  for (auto& [name, spec] : merged) specs.push_back(std::move(spec));
+  if (specs.size() > bounds::kMaxLimits) return errors::TooManyLimits(specs.size());
 
   std::vector<const LimitSpec*> pointers;
   size_t first = kNone;
@@ -220,7 +196,7 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
 
   size_t new_names = 0;
   for (const SpecPtr& spec : specs) new_names += limit_ids_.contains(spec->name) ? 0 : 1;
-  if (limit_ids_.size() + new_names > bounds::kMaxLimitNames) return TooManyNames();
+  if (limit_ids_.size() + new_names > bounds::kMaxLimitNames) return errors::TooManyLimitNames();
 
   // From here on nothing fails.
   const std::shared_ptr<const LimitTable> before = Current();
@@ -232,11 +208,11 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   for (SpecPtr& spec : specs) {
     const Limit* old = before->Find(spec->name);
     std::shared_ptr<const LimitRules> rules;
-    if (old != nullptr && (old->spec_ == spec || SameParameters(*old->spec_, *spec))) {
+    if (old != nullptr && (old->spec_ == spec || SameRules(*old->spec_, *spec))) {
       rules = old->rules_;
     } else {
       SpecParameters parameters;
-      // Checked when it came in.
+      // ApplyFile or Put has checked it.
       (void)CheckSpec(*spec, &parameters);
       const auto id = static_cast<uint32_t>(limit_ids_.size());
       const uint32_t limit_id = limit_ids_.emplace(spec->name, id).first->second;
@@ -269,55 +245,44 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
                                                            uint32_t limit_id,
                                                            const LimitRules* before,
                                                            std::vector<RulePtr>* made) {
-  const bool shadow = spec.mode == Mode::kShadow;
-  const bool allow_away = spec.on_store_failure == OnStoreFailure::kAllow;
-  const bool split_away = spec.on_store_failure == OnStoreFailure::kSplit;
-  const auto make = [&](const algorithm::Parameters& parameters)
-                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_) {
-                          auto rule = std::make_shared<store::Rule>();
-                          rule->id = ++last_rule_id_;
-                          rule->limit_id = limit_id;
-                          rule->limit_name = spec.name;
-                          rule->hash_tag = spec.hash_tag.value_or("");
-                          rule->parameters = parameters;
-                          rule->shadow = shadow;
-                          rule->allow_when_store_unavailable = allow_away;
-                          rule->split_when_store_unavailable = split_away;
-                          rule->sharing = spec.sharing;
-                          made->push_back(rule);
-                          return RulePtr(std::move(rule));
-                        };
-  const auto same = [&](const RulePtr& rule, const algorithm::Parameters& parameters) {
-    return rule->parameters == parameters && rule->shadow == shadow &&
-           rule->hash_tag == spec.hash_tag.value_or("") &&
-           rule->allow_when_store_unavailable == allow_away &&
-           rule->split_when_store_unavailable == split_away && rule->sharing == spec.sharing;
+  // `old` if it is the same rule, else a new one.
+  const auto make = [&](const algorithm::Parameters& parameters,
+                        const RulePtr* old) ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_) {
+    store::Rule rule;
+    rule.limit_id = limit_id;
+    rule.limit_name = spec.name;
+    rule.hash_tag = spec.hash_tag.value_or("");
+    rule.parameters = parameters;
+    rule.shadow = spec.mode == Mode::kShadow;
+    rule.allow_when_store_unavailable = spec.on_store_failure == OnStoreFailure::kAllow;
+    rule.split_when_store_unavailable = spec.on_store_failure == OnStoreFailure::kSplit;
+    rule.sharing = spec.sharing;
+    if (old != nullptr) {
+      rule.id = (*old)->id;
+      if (**old == rule) return *old;
+    }
+    rule.id = ++last_rule_id_;
+    return made->emplace_back(std::make_shared<store::Rule>(std::move(rule)));
+  };
+  const auto old_of = [&](const std::string& key) -> const RulePtr* {
+    if (before == nullptr) return nullptr;
+    const auto it = before->by_key.find(key);
+    return it == before->by_key.end() ? nullptr : &it->second;
   };
 
-  auto rules = std::make_shared<LimitRules>();
-  rules->by_key.reserve(spec.keys.size());
+  // The bucket of a key that lost its override has the override's rule. The limit's own rule takes
+  // it over, so it must be newer: it gets a new id.
   size_t kept_keys = 0;
-  std::vector<size_t> new_keys;
+  for (const KeyOverride& override : spec.keys) kept_keys += old_of(override.key) != nullptr;
+  const bool keep_own = before != nullptr && kept_keys == before->by_key.size();
+  auto rules = std::make_shared<LimitRules>();
+  rules->own = make(parameters.own, keep_own ? &before->own : nullptr);
+  // After the limit's own rule: a new override takes the key's bucket over from it.
+  rules->by_key.reserve(spec.keys.size());
   for (size_t i = 0; i < spec.keys.size(); ++i) {
-    RulePtr rule;
-    if (before != nullptr) {
-      const auto it = before->by_key.find(spec.keys[i].key);
-      if (it != before->by_key.end()) {
-        ++kept_keys;
-        if (same(it->second, parameters.keys[i])) rule = it->second;
-      }
-    }
-    if (rule == nullptr) new_keys.push_back(i);
-    rules->by_key.emplace(spec.keys[i].key, std::move(rule));
+    const std::string& key = spec.keys[i].key;
+    rules->by_key.emplace(key, make(parameters.keys[i], old_of(key)));
   }
-  // A key that lost its override goes over to the limit's own rule, which therefore has to be the
-  // newer of the two.
-  const bool lost_override = before != nullptr && kept_keys < before->by_key.size();
-  rules->own = before != nullptr && !lost_override && same(before->own, parameters.own)
-                   ? before->own
-                   : make(parameters.own);
-  // After the limit's own: a key with a new override comes from there.
-  for (const size_t i : new_keys) rules->by_key[spec.keys[i].key] = make(parameters.keys[i]);
   return rules;
 }
 
@@ -334,8 +299,7 @@ void LimitRegistry::Swap(std::shared_ptr<const LimitTable> table) {
 }
 
 void LimitRegistry::FreeRetired() {
-  // A table that is not current is given to nobody any more: once only retired_ has it, that
-  // stays so.
+  // Nobody can get a table that is not current: once retired_ has the only pointer, that stays so.
   std::erase_if(retired_, [](const auto& table) { return table.use_count() == 1; });
 }
 
@@ -350,8 +314,8 @@ std::shared_ptr<const LimitTable> LimitRegistry::Current() const {
 }
 
 const std::shared_ptr<const LimitTable>& LimitRegistry::Local() const {
-  // What this thread saw last. `table` has a count of its own, apart from the registry's, and its
-  // deleter holds one of the registry's for all copies that this thread gives out.
+  // The table that this thread saw last. `table` has its own reference count, apart from the
+  // registry's; its deleter holds one reference of the registry's for all copies of this thread.
   struct Cache {
     uint64_t registry_serial = 0;
     uint64_t table_serial = 0;

@@ -1,20 +1,19 @@
-// LimitRegistry: the running limits. Puts together what the file says and what the admin put,
-// builds an immutable LimitTable of it, and swaps that for the one before. No request sees half a
-// change.
+// LimitRegistry: the limits in force. Merges the file's limits with the admin's into an immutable
+// LimitTable and swaps it in at once, so that no request sees half a change.
 //
-// Who wins:
-//   - The file owns what it names. Put on such a limit (ORIGIN_ADMIN_OVER_FILE), and Delete of it,
-//     last until the file next changes, that is: until ApplyFile comes with another version.
-//   - Limits that the file does not name (ORIGIN_ADMIN) stay over reloads, until Delete, or until
-//     a file names them: then they are the file's.
-//   - The file stands by itself: its limits charge limits that it names. Those of the admin may
-//     charge any. A file that takes away what an admin's limit charges is refused.
+// Precedence:
+//   - The file owns the limits that it names. A Put on such a limit (ORIGIN_ADMIN_OVER_FILE), or a
+//     Delete of it, lasts until the file next changes: until ApplyFile gets another version.
+//   - Limits that the file does not name (ORIGIN_ADMIN) survive reloads, until a Delete, or until
+//     a file names them: then the file owns them.
+//   - The limits of a file may charge only limits of that file; those of the admin may charge any.
+//     A file that removes a limit which an admin's limit charges is refused.
 //
-// What stays the same over a change, so that nobody's bucket is lost or converted without need:
-//   - limit_id, by name, also when the limit was away meanwhile;
-//   - the Rule objects of limits and keys whose parameters did not change. An override that goes
-//     away gives its limit's own rule a new id, since the key's bucket has the override's, and a
-//     store takes the rule with the greater id as the newer.
+// Kept over a change, so that no bucket is lost or converted without need:
+//   - the limit_id of a name, even if the limit did not exist for a while;
+//   - the Rule objects of limits and keys whose parameters did not change. If an override goes, its
+//     limit's own rule gets a new id: the key's bucket has the override's rule, and to a store the
+//     rule with the greater id is the newer.
 #ifndef SLUICE_SERVER_LIMITS_LIMIT_REGISTRY_H_
 #define SLUICE_SERVER_LIMITS_LIMIT_REGISTRY_H_
 
@@ -44,28 +43,28 @@ class Store;
 
 namespace sluice::limits {
 
-// Thread-safe. Changes (ApplyFile, Put, Delete) wait for each other, and take milliseconds for
-// thousands of limits; Local() does not wait for them.
+// Thread-safe. Changes (ApplyFile, Put, Delete) wait for each other and take milliseconds for
+// thousands of limits. Local() does not wait for them.
 class LimitRegistry {
  public:
-  // Starts with an empty table. `store` outlives this; every rule is registered with it before a
-  // table that has it can be seen.
+  // Starts with an empty table. `store` outlives this. Every rule is registered with it before any
+  // thread can see a table with that rule.
   explicit LimitRegistry(store::Store* store);
   ~LimitRegistry();
   LimitRegistry(const LimitRegistry&) = delete;
   LimitRegistry& operator=(const LimitRegistry&) = delete;
 
-  // The file's limits are now these. `version` stands for the file's content (SHA-256, in hex):
-  // the same as the running one changes nothing and answers false. On an error nothing changed.
-  //   INVALID_ARGUMENT: a limit is bad; names it, the field, the value and what would be right.
-  //   FAILED_PRECONDITION: does not go together with limits that the admin put.
+  // Replaces the file's limits. `version` identifies the file's content (SHA-256, in hex): the
+  // version in force changes nothing and returns false. On an error nothing changes.
+  //   INVALID_ARGUMENT: a limit is bad; names the limit, the field, the value and the remedy.
+  //   FAILED_PRECONDITION: the file contradicts limits of the admin.
   absl::StatusOr<bool> ApplyFile(std::vector<LimitSpec> specs, std::string version);
 
   struct PutResult {
-    // The limit as it runs now, and the table that keeps it alive.
+    // The limit in force, and the table that keeps it alive.
     const Limit* limit = nullptr;
     std::shared_ptr<const LimitTable> table;
-    // There was a limit of that name before.
+    // A limit of that name existed before.
     bool replaced = false;
   };
   // Adds or replaces one limit. `spec.origin` and `spec.defined_at` are filled in here.
@@ -76,43 +75,42 @@ class LimitRegistry {
   // NOT_FOUND; FAILED_PRECONDITION: other limits charge it (says which).
   absl::Status Delete(std::string_view name);
 
-  // The current table. Takes a lock and shares one reference count among all threads: for the
-  // admin and for tests.
+  // The current table. Takes a lock, and all threads share one reference count: for the admin and
+  // for tests.
   std::shared_ptr<const LimitTable> Current() const;
 
-  // The current table, for request threads. Costs a thread-local look-up and one atomic load of
-  // a number that changes only when the table does. The reference is good until this thread calls
-  // Local() again (of any registry). To keep the table longer, or where what you call may call
-  // Local(), copy the pointer: its count is this thread's own, so that copies of different
-  // threads do not contend. A thread that has seen a table never sees an older one.
+  // The current table, for request threads. Costs a thread-local look-up and one atomic load of a
+  // number that changes only with the table. The reference is valid until this thread calls Local()
+  // again (of any registry). To keep the table longer, or over calls that may call Local(), copy
+  // the pointer: its reference count belongs to this thread, so that copies of different threads do
+  // not contend. A thread never sees an older table after a newer one.
   const std::shared_ptr<const LimitTable>& Local() const;
 
-  // `changed` is called after each change, once the new table can be seen, by who changes; it must
-  // not block or change limits. REQUIRES: before the first change that is to be told of; lives
-  // until the last.
+  // Calls `changed` after each change, on the thread that made it, once the new table is current.
+  // It must not block or change limits. Replaces the callback before it; null: none.
   void OnChange(std::function<void()> changed) {
     common::MutexLock change(&change_mu_);
     changed_ = std::move(changed);
   }
 
-  // Frees tables that no thread holds any longer. Tables are never freed by a request thread,
-  // which would stall for as long as thousands of limits take; each change does this too.
+  // Frees tables that no thread holds any longer; each change does this too. A request thread never
+  // frees a table: with thousands of limits it would stall.
   void ReleaseRetired();
 
  private:
   using SpecPtr = std::shared_ptr<const LimitSpec>;
   using SpecMap = absl::btree_map<std::string, SpecPtr, std::less<>>;
 
-  // What the table is made of.
+  // The limits that a table is made of.
   struct Sources {
-    SpecMap file;                          // the file's
-    SpecMap admin;                         // Put's; wins over the file's
-    absl::btree_set<std::string> deleted;  // of the file's, by Delete
+    SpecMap file;
+    SpecMap admin;                         // by Put; precede the file's
+    absl::btree_set<std::string> deleted;  // names of the file's, by Delete
     std::string file_version;
   };
 
-  // Builds the table that `next` makes, registers its new rules, and makes it the current one.
-  // `put` names the limit that Put is about, for errors; empty: a file.
+  // Builds the table of `next`, registers its new rules, and makes it current. `put` names the
+  // limit that Put changes, for errors; empty: ApplyFile.
   absl::Status Publish(Sources next, std::string_view put)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   std::shared_ptr<const LimitRules> MakeRules(const LimitSpec& spec,
@@ -124,23 +122,23 @@ class LimitRegistry {
   void FreeRetired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
 
   store::Store* const store_;
-  // Tells the registries of a process apart, for the threads' caches.
+  // Distinguishes the registries of a process in the threads' caches.
   const uint64_t registry_serial_;
 
   // Held over a whole change. Readers never take it.
   common::Mutex change_mu_;
   Sources sources_ ABSL_GUARDED_BY(change_mu_);
-  // Of all names there ever were.
+  // Of all names that ever existed.
   absl::flat_hash_map<std::string, uint32_t> limit_ids_ ABSL_GUARDED_BY(change_mu_);
   uint32_t last_rule_id_ ABSL_GUARDED_BY(change_mu_) = 0;
   std::vector<std::shared_ptr<const LimitTable>> retired_ ABSL_GUARDED_BY(change_mu_);
   std::function<void()> changed_ ABSL_GUARDED_BY(change_mu_);
 
-  // Held for no longer than it takes to copy a pointer. Written under change_mu_ too.
+  // Held only to copy a pointer. Its members are written under change_mu_ too.
   mutable common::Mutex mu_ ABSL_ACQUIRED_AFTER(change_mu_);
   std::shared_ptr<const LimitTable> current_ ABSL_GUARDED_BY(mu_);
-  // current_->serial(). Stored with release under mu_, after current_. A reader's acquire load
-  // tells it no more than that it has to look under mu_; what it then reads is ordered by mu_.
+  // current_->serial(). Stored with release under mu_, after current_. A changed value only tells a
+  // reader to read current_ under mu_, which orders that read.
   std::atomic<uint64_t> current_serial_{0};
 };
 

@@ -1,9 +1,11 @@
-// A Limit: a named rule as configured, with the store rules made of it.
+// LimitSpec: a limit as written, in a file or by PutLimit, without defaults.
+//
+// A new field also goes into: config/load.cc (YAML), spec_check.cc (its bounds), Rule or Parameters
+// (its effect), and proto/sluice/v1/admin.proto with limit_admin_messages.cc (PutLimit).
 #ifndef SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_
 #define SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,12 +18,12 @@ namespace sluice::limits {
 
 enum class Mode : uint8_t { kEnforce = 0, kShadow };
 
-// What becomes of acquisitions while the shared store is away.
+// The answer to acquisitions while the shared store is unavailable.
 enum class OnStoreFailure : uint8_t { kDeny = 0, kAllow, kSplit };
 
 enum class Origin : uint8_t { kFile = 0, kAdmin, kAdminOverFile };
 
-// Parameters for one key; absent ones are the limit's.
+// Parameters of one key; the limit's apply where absent.
 struct KeyOverride {
   std::string key;
   std::optional<algorithm::Rate> rate;
@@ -31,7 +33,6 @@ struct KeyOverride {
   friend bool operator==(const KeyOverride&, const KeyOverride&) = default;
 };
 
-// A limit as written, by a file or by PutLimit, with nothing filled in.
 struct LimitSpec {
   std::string name;
   algorithm::Kind algorithm = algorithm::Kind::kTokenBucket;

@@ -1,5 +1,5 @@
 // LimitTable: an immutable snapshot of all limits, looked up by name. LimitRegistry
-// (limit_registry.h) builds each snapshot and swaps it.
+// (limit_registry.h) builds each snapshot and swaps it in.
 #ifndef SLUICE_SERVER_LIMITS_LIMIT_TABLE_H_
 #define SLUICE_SERVER_LIMITS_LIMIT_TABLE_H_
 
@@ -7,72 +7,20 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/strings.h"
-#include "server/limits/limit_spec.h"
-#include "server/store/rule.h"
+#include "server/limits/limit.h"
 
 namespace sluice::limits {
 
-// The rules of one limit: its own, and one for each key that has parameters of its own. Immutable,
-// shared by all snapshots in which the limit's parameters are the same.
-struct LimitRules {
-  std::shared_ptr<const store::Rule> own;
-  absl::flat_hash_map<std::string, std::shared_ptr<const store::Rule>> by_key;
-};
-
-// A limit of one snapshot. Immutable, thread-safe; valid as long as its table.
-class Limit {
- public:
-  Limit(std::shared_ptr<const LimitSpec> spec, std::shared_ptr<const LimitRules> rules)
-      : spec_(std::move(spec)),
-        rules_(std::move(rules)),
-        own_(rules_->own.get()),
-        has_overrides_(!rules_->by_key.empty()) {}
-
-  // As written: what was absent is absent here.
-  const LimitSpec& spec() const { return *spec_; }
-  std::string_view name() const { return spec_->name; }
-
-  // Index of this limit's counters: small, from 0 up, the same for the same name for as long as
-  // the process runs, and never another name's.
-  uint32_t limit_id() const { return own_->limit_id; }
-
-  // The limit's own rule, with the parameters filled in.
-  const store::Rule& rule() const { return *own_; }
-
-  // The rule of a key: an override's, or the limit's own. One branch where there are no
-  // overrides.
-  const store::Rule& RuleFor(std::string_view key) const {
-    return has_overrides_ ? OverrideFor(key) : *own_;
-  }
-
-  // The limits that `charges` adds, parents' parents included, each once: first those that
-  // `charges` names, in its order, then theirs, and so on. Their shared buckets (key "") are
-  // charged with the same permits; mind RuleFor(""), which may be an override too. At most
-  // bounds::kMaxCharges - 1.
-  absl::Span<const Limit* const> parents() const { return parents_; }
-
- private:
-  friend class LimitRegistry;
-  const store::Rule& OverrideFor(std::string_view key) const;
-
-  std::shared_ptr<const LimitSpec> spec_;
-  std::shared_ptr<const LimitRules> rules_;
-  const store::Rule* own_;
-  bool has_overrides_;
-  std::vector<const Limit*> parents_;
-};
-
-// Immutable, thread-safe. Lookup is a hash and a compare; no allocation.
+// Immutable, thread-safe. A look-up is a hash and a compare; no allocation.
 class LimitTable {
  public:
-  // Null if there is none of that name. Valid as long as the table.
+  // Null if no limit has that name. Valid as long as the table.
   const Limit* Find(std::string_view name) const {
     const auto it = by_name_.find(common::ToAbsl(name));
     return it == by_name_.end() ? nullptr : it->second;
@@ -81,16 +29,16 @@ class LimitTable {
   // Sorted by name.
   absl::Span<const Limit* const> limits() const { return sorted_; }
 
-  // 1 for the first (empty) table, and one more for each that followed.
+  // 1 for the first (empty) table, then one more for each table.
   uint64_t serial() const { return serial_; }
 
   // The version of the file that this table was made with; empty: no file yet.
   const std::string& file_version() const { return file_version_; }
 
-  // Every limit_id of this and all earlier tables is less.
+  // Greater than every limit_id of this and all earlier tables.
   uint32_t limit_id_end() const { return limit_id_end_; }
 
-  // Changes made by Put and Delete that still hold.
+  // Changes made by Put and Delete that are still in force.
   uint32_t admin_changes() const { return admin_changes_; }
 
  private:
@@ -103,6 +51,11 @@ class LimitTable {
   uint32_t limit_id_end_ = 0;
   uint32_t admin_changes_ = 0;
 };
+
+// The limit's name that an unknown `name` was probably meant to be; empty: none is near. Valid as
+// long as the table. Also empty if the table has more than a thousand limits, which would take too
+// long to compare.
+std::string_view NearestLimit(const LimitTable& table, std::string_view name);
 
 }  // namespace sluice::limits
 

@@ -1,4 +1,4 @@
-// What somebody who mistyped a name may have meant.
+// Finds the name that a mistyped name was probably meant to be.
 #ifndef SLUICE_SERVER_LIMITS_NEAREST_NAME_H_
 #define SLUICE_SERVER_LIMITS_NEAREST_NAME_H_
 
@@ -8,9 +8,8 @@
 
 namespace sluice::limits {
 
-// The candidate that takes the fewest single-character edits (an exchange of neighbours is one),
-// or empty when none is near enough to be worth a question. Looks at no more than the first
-// 10,000 candidates. Pure; thread-safe.
+// The candidate with the fewest single-character edits (swapping two neighbours is one), or empty
+// if none is near. Looks at the first 10,000 candidates. Pure; thread-safe.
 std::string_view NearestName(std::string_view name, absl::Span<const std::string_view> candidates);
 
 }  // namespace sluice::limits

@@ -60,7 +60,7 @@ absl::StatusOr<int64_t> Add(int64_t sum_ns, uint64_t count, int64_t unit_ns) {
   return static_cast<int64_t>(total);
 }
 
-// Exactly two digits, or nothing.
+// Returns false unless the text is exactly two digits.
 bool TwoDigits(std::string_view text, int* value) {
   if (text.size() != 2 || !IsDigit(text[0]) || !IsDigit(text[1])) return false;
   *value = (text[0] - '0') * 10 + (text[1] - '0');
@@ -137,7 +137,7 @@ absl::StatusOr<algorithm::Rate> ParseRate(std::string_view text) {
   if (period[0] == '-') return Bad("the period cannot be negative; say e.g. 500/250ms");
   const auto period_ns = IsDigit(period[0]) ? ParseDuration(period) : UnitNs(period);
   if (!period_ns.ok()) {
-    // "5/10": the number looks like a count of something.
+    // "5/10" has no unit: explain the form of the whole rate.
     if (period.find_first_not_of("0123456789_") == std::string_view::npos) return Bad(kRateForm);
     return period_ns.status();
   }
@@ -162,7 +162,7 @@ absl::StatusOr<int64_t> ParseUtcOffset(std::string_view text) {
     return sign * *ns;
   }
   int hours = 0, minutes = 0;
-  // Without its sign +02:00 could be meant as a time of the day.
+  // Without a sign, 02:00 could be a time of day.
   if (rest.size() == text.size() || !TwoDigits(rest.substr(0, colon), &hours) ||
       !TwoDigits(rest.substr(colon + 1), &minutes) || minutes > 59) {
     return Bad(kForm);
@@ -171,17 +171,12 @@ absl::StatusOr<int64_t> ParseUtcOffset(std::string_view text) {
 }
 
 absl::StatusOr<algorithm::Kind> ParseAlgorithm(std::string_view text) {
-  static constexpr algorithm::Kind kKinds[] = {
-      algorithm::Kind::kTokenBucket, algorithm::Kind::kSlidingLog, algorithm::Kind::kSlidingWindow,
-      algorithm::Kind::kFixedWindow};
+  if (const auto kind = algorithm::ParseKind(text)) return *kind;
   std::vector<std::string_view> names;
-  for (const algorithm::Kind kind : kKinds) {
-    if (text == AlgorithmName(kind)) return kind;
-    names.push_back(AlgorithmName(kind));
-  }
+  for (const algorithm::Kind kind : algorithm::kKinds) names.push_back(algorithm::KindName(kind));
   const std::string_view near = NearestName(text, names);
   return Bad(absl::StrCat(near.empty() ? "" : absl::StrCat("did you mean ", ToAbsl(near), "? "),
-                          "say token_bucket, sliding_log, sliding_window or fixed_window"));
+                          "say ", algorithm::KindNames()));
 }
 
 absl::StatusOr<Mode> ParseMode(std::string_view text) {
@@ -192,18 +187,20 @@ absl::StatusOr<Mode> ParseMode(std::string_view text) {
 }
 
 absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text) {
-  if (text == "deny") return OnStoreFailure::kDeny;
-  if (text == "allow") return OnStoreFailure::kAllow;
-  if (text == "split") return OnStoreFailure::kSplit;
+  for (const OnStoreFailure on_store_failure :
+       {OnStoreFailure::kDeny, OnStoreFailure::kAllow, OnStoreFailure::kSplit}) {
+    if (text == OnStoreFailureName(on_store_failure)) return on_store_failure;
+  }
   return Bad("say deny, allow or split");
 }
 
 absl::StatusOr<store::Sharing> ParseSharing(std::string_view text) {
-  if (text == "exact") return store::Sharing::kExact;
-  if (text == "split") return store::Sharing::kSplit;
-  if (text == "relaxed") return store::Sharing::kRelaxed;
-  if (text == "leased") return Bad("is not supported yet; say exact, split or relaxed");
-  return Bad("say exact, split or relaxed");
+  for (const store::Sharing sharing :
+       {store::Sharing::kExact, store::Sharing::kSplit, store::Sharing::kRelaxed}) {
+    if (text == SharingName(sharing)) return sharing;
+  }
+  return Bad(absl::StrCat(text == "leased" ? "is not supported yet; " : "",
+                          "say exact, split or relaxed"));
 }
 
 std::string FormatDuration(int64_t ns) {
@@ -234,20 +231,46 @@ std::string FormatUtcOffset(int64_t ns) {
   return absl::StrCat(std::string(1, sign), FormatDuration(shown));
 }
 
-std::string_view AlgorithmName(algorithm::Kind kind) {
-  switch (kind) {
-    case algorithm::Kind::kTokenBucket:
-      return "token_bucket";
-    case algorithm::Kind::kSlidingLog:
-      return "sliding_log";
-    case algorithm::Kind::kSlidingWindow:
-      return "sliding_window";
-    case algorithm::Kind::kFixedWindow:
-      return "fixed_window";
+std::string_view ModeName(Mode mode) {
+  switch (mode) {
+    case Mode::kEnforce:
+      return "enforce";
+    case Mode::kShadow:
+      return "shadow";
   }
-  return "unknown";
+  return "";
 }
 
-std::string_view ModeName(Mode mode) { return mode == Mode::kShadow ? "shadow" : "enforce"; }
+std::string_view OnStoreFailureName(OnStoreFailure on_store_failure) {
+  switch (on_store_failure) {
+    case OnStoreFailure::kDeny:
+      return "deny";
+    case OnStoreFailure::kAllow:
+      return "allow";
+    case OnStoreFailure::kSplit:
+      return "split";
+  }
+  return "";
+}
+
+std::string_view SharingName(store::Sharing sharing) {
+  switch (sharing) {
+    case store::Sharing::kExact:
+      return "exact";
+    case store::Sharing::kSplit:
+      return "split";
+    case store::Sharing::kRelaxed:
+      return "relaxed";
+  }
+  return "";
+}
+
+std::string FormatMaxGrant(const algorithm::Parameters& parameters) {
+  const uint64_t most = algorithm::MaxGrant(parameters);
+  if (parameters.kind != algorithm::Kind::kTokenBucket) {
+    return absl::StrCat(most, " permits a period");
+  }
+  return absl::StrCat(parameters.token_bucket.debt > 0 ? "burst + debt = " : "burst = ", most);
+}
 
 }  // namespace sluice::limits

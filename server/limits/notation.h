@@ -1,5 +1,5 @@
-// How parameters are written by people: "100/s", "250ms", "sliding_log". The same in the limits
-// file, on the command line and in messages.
+// Reads and writes parameters as people write them: "100/s", "250ms", "sliding_log". The notation
+// is the same in the limits file, on the command line and in messages.
 //
 // Whole numbers: digits, with _ between digits where that reads better: 10_000.
 // Durations: a number and a unit, or several: 250ms, 24h, 1h30m. The units:
@@ -8,8 +8,8 @@
 // 10000/24h.
 // Offsets from UTC: +02:00, -05:30, or a duration with a sign: -5h30m; 0 and Z too.
 //
-// Pure; thread-safe. Errors are INVALID_ARGUMENT; their message says what would be right, and not
-// the value, which the caller shows before it.
+// Pure; thread-safe. Errors are INVALID_ARGUMENT; the message says what to write, and not the
+// value, which the caller shows before it.
 #ifndef SLUICE_SERVER_LIMITS_NOTATION_H_
 #define SLUICE_SERVER_LIMITS_NOTATION_H_
 
@@ -26,10 +26,10 @@ namespace sluice::limits {
 
 absl::StatusOr<uint64_t> ParseWhole(std::string_view text);
 
-// Not negative, in nanoseconds. Zero is taken: whether that makes sense is the caller's to say.
+// In nanoseconds; not negative. Accepts zero: the caller decides whether that makes sense.
 absl::StatusOr<int64_t> ParseDuration(std::string_view text);
 
-// Zero permits and a zero period are taken.
+// Accepts zero permits and a zero period.
 absl::StatusOr<algorithm::Rate> ParseRate(std::string_view text);
 
 // In nanoseconds.
@@ -40,12 +40,17 @@ absl::StatusOr<Mode> ParseMode(std::string_view text);
 absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text);
 absl::StatusOr<store::Sharing> ParseSharing(std::string_view text);
 
-// What the Parse functions read back as the same.
+// The Parse functions read these back as the same value.
 std::string FormatDuration(int64_t ns);
 std::string FormatRate(algorithm::Rate rate);
 std::string FormatUtcOffset(int64_t ns);
-std::string_view AlgorithmName(algorithm::Kind kind);
 std::string_view ModeName(Mode mode);
+std::string_view OnStoreFailureName(OnStoreFailure on_store_failure);
+std::string_view SharingName(store::Sharing sharing);
+
+// The bound of a single request, for messages: "burst + debt = 200", "burst = 100", "100 permits a
+// period".
+std::string FormatMaxGrant(const algorithm::Parameters& parameters);
 
 }  // namespace sluice::limits
 

@@ -5,9 +5,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
+#include "common/errors.h"
 #include "common/strings.h"
 #include "server/algorithm/make_parameters.h"
 #include "server/limits/notation.h"
@@ -18,9 +18,6 @@ namespace {
 namespace bounds = common::bounds;
 using algorithm::Kind;
 using common::ToAbsl;
-using common::ToStd;
-
-constexpr size_t kShownBytes = 64;
 
 bool IsNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -40,6 +37,16 @@ SpecProblem Problem(std::string_view field, std::string value, std::string advic
   problem.value = std::move(value);
   problem.advice = std::move(advice);
   return problem;
+}
+
+// A field that only the algorithm `owner` has.
+std::optional<SpecProblem> CheckHas(const LimitSpec& spec, Kind owner, std::string_view field,
+                                    std::string value) {
+  if (spec.algorithm == owner) return std::nullopt;
+  return Problem(field, std::move(value),
+                 absl::StrCat(ToAbsl(algorithm::KindName(spec.algorithm)),
+                              " has none; take it out, or say algorithm: ",
+                              ToAbsl(algorithm::KindName(owner))));
 }
 
 std::optional<SpecProblem> CheckRate(algorithm::Rate rate) {
@@ -63,112 +70,78 @@ std::optional<SpecProblem> CheckRate(algorithm::Rate rate) {
   return std::nullopt;
 }
 
-// Of algorithm::Make*'s message, which begins with the field's name, the field and the rest.
-SpecProblem FromStatus(const absl::Status& status, const GivenParameters& given,
-                       const LimitSpec& spec) {
-  std::string_view message = ToStd(status.message());
-  const size_t end = message.find_first_of(" :");
-  const std::string_view first = message.substr(0, end);
-  std::string_view advice = message;
-  const size_t colon = message.find(": ");
-  if (colon != std::string_view::npos) advice = message.substr(colon + 2);
-  if (first == "burst") {
-    return Problem("burst", absl::StrCat(given.burst.value_or(given.rate.permits)),
-                   std::string(advice));
+// burst and debt, each by itself and whether there is either.
+std::optional<SpecProblem> CheckBurstAndDebt(const LimitSpec& spec, const GivenParameters& given) {
+  for (const auto& [field, value] :
+       {std::pair("burst", given.burst), std::pair("debt", given.debt)}) {
+    if (!value) continue;
+    if (auto problem = CheckHas(spec, Kind::kTokenBucket, field, absl::StrCat(*value))) {
+      return problem;
+    }
+    if (*value > bounds::kMaxPermits) {
+      return Problem(field, absl::StrCat(*value),
+                     absl::StrCat("does not fit; at most ", bounds::kMaxPermits));
+    }
   }
-  if (first == "debt") {
-    return Problem("debt", absl::StrCat(given.debt.value_or(0)), std::string(advice));
+  if (given.burst.value_or(1) == 0 && given.debt.value_or(0) == 0) {
+    return Problem("burst", "0",
+                   "without debt grants nothing; say at least 1, or add debt to pace evenly");
   }
-  if (first == "sub_windows") {
-    return Problem("sub_windows", absl::StrCat(spec.sub_windows.value_or(0)), std::string(advice));
+  return std::nullopt;
+}
+
+absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, const GivenParameters& given) {
+  switch (spec.algorithm) {
+    case Kind::kTokenBucket:
+      return algorithm::MakeTokenBucket(given.rate, given.burst.value_or(given.rate.permits),
+                                        given.debt.value_or(0));
+    case Kind::kSlidingLog:
+      return algorithm::MakeSlidingLog(given.rate);
+    case Kind::kSlidingWindow:
+      return algorithm::MakeSlidingWindow(given.rate,
+                                          spec.sub_windows.value_or(bounds::kDefaultSubWindows));
+    case Kind::kFixedWindow:
+      return algorithm::MakeFixedWindow(given.rate, spec.utc_offset_ns.value_or(0));
   }
-  if (first == "utc_offset") {
-    return Problem("utc_offset", FormatUtcOffset(spec.utc_offset_ns.value_or(0)),
-                   std::string(advice));
-  }
-  if (first != "rate" && first != "period") advice = message;
-  return Problem("rate", FormatRate(given.rate), std::string(advice));
+  return absl::InternalError("no such algorithm");
 }
 
 std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const GivenParameters& given,
                                            algorithm::Parameters* parameters) {
   if (auto problem = CheckRate(given.rate)) return problem;
-  const std::string algorithm(AlgorithmName(spec.algorithm));
-  absl::StatusOr<algorithm::Parameters> made;
-  if (spec.algorithm == Kind::kTokenBucket) {
-    const uint64_t burst = given.burst.value_or(given.rate.permits);
-    const uint64_t debt = given.debt.value_or(0);
-    if (burst > bounds::kMaxPermits) {
-      return Problem("burst", absl::StrCat(burst),
-                     absl::StrCat("does not fit; at most ", bounds::kMaxPermits));
-    }
-    if (debt > bounds::kMaxPermits) {
-      return Problem("debt", absl::StrCat(debt),
-                     absl::StrCat("does not fit; at most ", bounds::kMaxPermits));
-    }
-    if (burst == 0 && debt == 0) {
-      return Problem("burst", "0",
-                     "without debt grants nothing; say at least 1, or add debt to pace evenly");
-    }
-    made = algorithm::MakeTokenBucket(given.rate, burst, debt);
-  } else {
-    if (given.burst) {
-      return Problem("burst", absl::StrCat(*given.burst),
-                     absl::StrCat(algorithm,
-                                  " has none; take it out, or say algorithm: "
-                                  "token_bucket"));
-    }
-    if (given.debt) {
-      return Problem("debt", absl::StrCat(*given.debt),
-                     absl::StrCat(algorithm,
-                                  " has none; take it out, or say algorithm: "
-                                  "token_bucket"));
-    }
-    switch (spec.algorithm) {
-      case Kind::kSlidingLog:
-        made = algorithm::MakeSlidingLog(given.rate);
-        break;
-      case Kind::kSlidingWindow:
-        made = algorithm::MakeSlidingWindow(given.rate,
-                                            spec.sub_windows.value_or(bounds::kDefaultSubWindows));
-        break;
-      case Kind::kFixedWindow:
-        made = algorithm::MakeFixedWindow(given.rate, spec.utc_offset_ns.value_or(0));
-        break;
-      case Kind::kTokenBucket:
-        break;
-    }
+  if (auto problem = CheckBurstAndDebt(spec, given)) return problem;
+  const auto made = Make(spec, given);
+  if (made.ok()) {
+    *parameters = *made;
+    return std::nullopt;
   }
-  if (!made.ok()) return FromStatus(made.status(), given, spec);
-  *parameters = *made;
-  return std::nullopt;
+  // Only burst and debt are left to be wrong: together they may not fit. The message begins with
+  // the field to blame.
+  const std::string_view message = common::ToStd(made.status().message());
+  const size_t colon = message.find(": ");
+  const std::string advice(colon == message.npos ? message : message.substr(colon + 2));
+  return message.starts_with("debt")
+             ? Problem("debt", absl::StrCat(given.debt.value_or(0)), advice)
+             : Problem("burst", absl::StrCat(given.burst.value_or(given.rate.permits)), advice);
 }
 
 std::optional<SpecProblem> CheckWindowFields(const LimitSpec& spec) {
-  const std::string algorithm(AlgorithmName(spec.algorithm));
   if (spec.sub_windows) {
-    if (spec.algorithm != Kind::kSlidingWindow) {
-      return Problem("sub_windows", absl::StrCat(*spec.sub_windows),
-                     absl::StrCat(algorithm,
-                                  " has none; take it out, or say algorithm: "
-                                  "sliding_window"));
-    }
+    const std::string value = absl::StrCat(*spec.sub_windows);
+    if (auto problem = CheckHas(spec, Kind::kSlidingWindow, "sub_windows", value)) return problem;
     if (*spec.sub_windows < 1 || *spec.sub_windows > bounds::kMaxSubWindows) {
-      return Problem("sub_windows", absl::StrCat(*spec.sub_windows),
+      return Problem("sub_windows", value,
                      absl::StrCat("must be from 1 to ", bounds::kMaxSubWindows));
     }
   }
   if (spec.utc_offset_ns) {
-    if (spec.algorithm != Kind::kFixedWindow) {
-      return Problem("utc_offset", FormatUtcOffset(*spec.utc_offset_ns),
-                     absl::StrCat(algorithm,
-                                  " has none; take it out, or say algorithm: "
-                                  "fixed_window"));
-    }
-    constexpr int64_t kDayNs = int64_t{24} * 3600 * 1'000'000'000;
-    if (*spec.utc_offset_ns < -kDayNs || *spec.utc_offset_ns > kDayNs) {
-      return Problem("utc_offset", FormatUtcOffset(*spec.utc_offset_ns),
-                     "must be from -24:00 to +24:00");
+    const std::string value = FormatUtcOffset(*spec.utc_offset_ns);
+    if (auto problem = CheckHas(spec, Kind::kFixedWindow, "utc_offset", value)) return problem;
+    if (*spec.utc_offset_ns < -bounds::kMaxUtcOffsetNs ||
+        *spec.utc_offset_ns > bounds::kMaxUtcOffsetNs) {
+      return Problem("utc_offset", value,
+                     absl::StrCat("must be from ", FormatUtcOffset(-bounds::kMaxUtcOffsetNs),
+                                  " to ", FormatUtcOffset(bounds::kMaxUtcOffsetNs)));
     }
   }
   return std::nullopt;
@@ -232,7 +205,7 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* give
     of_key.debt = override.debt ? override.debt : spec.debt;
     algorithm::Parameters parameters;
     if (auto problem = CheckParameters(spec, of_key, &parameters)) {
-      // At the override's own figure if it has it, else at the override as a whole.
+      // Blame the override's own parameter if it has one, else the override as a whole.
       const bool own = (problem->field == "rate" && override.rate) ||
                        (problem->field == "burst" && override.burst) ||
                        (problem->field == "debt" && override.debt);
@@ -254,30 +227,21 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* give
 
 }  // namespace
 
-std::string ShowValue(std::string_view value) {
-  size_t shown = value.size();
-  if (shown > kShownBytes) {
-    shown = kShownBytes;
-    // Not in the middle of a character: messages go out as UTF-8.
-    while (shown > 0 && (static_cast<unsigned char>(value[shown]) & 0xC0) == 0x80) --shown;
-  }
-  return absl::StrCat("\"", absl::Utf8SafeCHexEscape(ToAbsl(value.substr(0, shown))),
-                      shown < value.size() ? "...\": " : "\": ");
+std::string Quoted(std::string_view value) {
+  constexpr size_t kMostShown = 64;
+  return absl::StrCat("\"", common::errors::Shown(value, kMostShown), "\"");
 }
 
 std::string SpecProblem::Path(const LimitSpec& spec) const {
-  std::string path(field);
-  if (!index) return path;
-  if (field != "keys") return absl::StrCat(path, "[", *index, "]");
-  std::string shown = ShowValue(spec.keys[*index].key);
-  shown.resize(shown.size() - 2);
-  absl::StrAppend(&path, "[", shown, "]");
-  if (!key_field.empty()) absl::StrAppend(&path, ".", ToAbsl(key_field));
-  return path;
+  if (!index) return std::string(field);
+  if (field != "keys") return absl::StrCat(ToAbsl(field), "[", *index, "]");
+  return absl::StrCat("keys[", Quoted(spec.keys[*index].key), "]", key_field.empty() ? "" : ".",
+                      ToAbsl(key_field));
 }
 
 std::string ProblemText(std::string_view path, const SpecProblem& problem) {
-  return absl::StrCat(ToAbsl(path), ": ", problem.value.empty() ? "" : ShowValue(problem.value),
+  return absl::StrCat(ToAbsl(path), ": ",
+                      problem.value.empty() ? "" : absl::StrCat(Quoted(problem.value), ": "),
                       problem.advice);
 }
 

@@ -1,5 +1,5 @@
-// Whether a limit as written makes sense by itself, and the parameters that it comes to. The one
-// place for it: the limits file and PutLimit give the same errors.
+// Checks a limit as written, and makes its parameters. The limits file and PutLimit both use it, so
+// they give the same errors.
 #ifndef SLUICE_SERVER_LIMITS_SPEC_CHECK_H_
 #define SLUICE_SERVER_LIMITS_SPEC_CHECK_H_
 
@@ -19,37 +19,37 @@ struct SpecProblem {
   std::string_view field;  // "rate", "charges", "keys", ...; a literal
   // charges and keys: which of them; else absent.
   std::optional<size_t> index;
-  // keys: which figure of the override; empty: the key itself.
+  // keys: which parameter of the override; empty: the key itself.
   std::string_view key_field;
-  // As a person would write it; what the file says, if there is one, is to be shown instead.
+  // As a person would write it; for a limits file, its own text is shown instead.
   std::string value;
-  // What would be right.
+  // What to write.
   std::string advice;
 
   // "rate", "charges[1]", "keys[\"user:42\"].burst".
   std::string Path(const LimitSpec& spec) const;
 };
 
-// The value in quotes, made printable and not too long, with a colon and a blank after it.
-std::string ShowValue(std::string_view value);
+// The value in quotes, printable and cut after 64 bytes.
+std::string Quoted(std::string_view value);
 
 // `path: "value": advice`.
 std::string ProblemText(std::string_view path, const SpecProblem& problem);
 
-// What a limit comes to, with defaults filled in.
+// The parameters of a limit, with defaults filled in.
 struct SpecParameters {
   algorithm::Parameters own;
   std::vector<algorithm::Parameters> keys;  // one for each of spec.keys
 };
 
-// The first problem, or none; then `parameters`, if not null, is filled in. Whether `charges` name
-// limits that exist is not looked at: charges.h does. Pure; thread-safe.
+// Returns the first problem. If there is none, fills in `parameters`, unless null. Does not check
+// that the limits in `charges` exist: charges.h does. Pure; thread-safe.
 //
-// Defaults: an absent burst is the permits of the rate in force, which for an override without
-// burst is the override's rate, unless the limit has a burst.
+// Defaults: an override without rate, burst or debt has the limit's. A burst that neither has is
+// the permits of the rate in force.
 std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* parameters);
 
-// A name's problem: what would be right, or none.
+// What to write instead of a bad limit's name; absent: the name is good.
 std::optional<std::string> CheckName(std::string_view name);
 
 }  // namespace sluice::limits

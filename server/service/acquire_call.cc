@@ -1,8 +1,96 @@
 #include "server/service/acquire_call.h"
 
-#include "server/service/rate_limiter.h"
+#include <algorithm>
+#include <utility>
+
+#include "common/errors.h"
+#include "common/utf8.h"
+#include "server/service/key_usage.h"
+#include "server/service/receipt.h"
 
 namespace sluice::service {
+namespace {
+
+namespace bounds = common::bounds;
+namespace errors = common::errors;
+
+// Counts a decision that on_store_failure made.
+void CountUnavailable(common::Metrics::Shard& shard, const store::Acquisition& decided) {
+  for (const store::Charge& charge : decided.charges) {
+    common::LimitCounters& limit = shard.OfLimit(charge.rule->limit_id);
+    (decided.outcome == store::Outcome::kGranted ? limit.allowed_while_unavailable
+                                                 : limit.denied_while_unavailable)
+        .Add(1);
+  }
+}
+
+// Counters and key usage of decisions. Numbers that nearly every decision changes are added once
+// for a run of decisions on the same limit.
+template <typename Usage>
+class DecisionCounter {
+ public:
+  DecisionCounter(common::Metrics::Shard& shard, Usage& usage) : shard_(shard), usage_(usage) {}
+  ~DecisionCounter() {
+    EndRun();
+    if (granted_ != 0) shard_.granted.Add(granted_);
+    if (denied_ != 0) shard_.denied.Add(denied_);
+  }
+
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void Count(const store::Acquisition& decided) {
+    const bool granted = decided.outcome == store::Outcome::kGranted;
+    if (decided.source == store::Source::kStoreUnavailable) CountUnavailable(shard_, decided);
+    ++(granted ? granted_ : denied_);
+    for (size_t c = 0; c < decided.charges.size(); ++c) {
+      const store::Charge& charge = decided.charges[c];
+      const store::Reason reason = decided.results[c].reason;
+      common::LimitCounters& limit = Limit(*charge.rule);
+      if (reason == store::Reason::kOverflow) limit.overflow_denied.Add(1);
+      if (!granted) {
+        limit.denied.Add(1);
+        if (reason != store::Reason::kNone && reason != store::Reason::kShadowDenied) {
+          usage_.Denied(charge.rule->limit_id, charge.key);
+        }
+        continue;
+      }
+      ++run_grants_;
+      if (reason == store::Reason::kShadowDenied) {
+        limit.shadow_denied.Add(1);
+        usage_.Denied(charge.rule->limit_id, charge.key);
+        continue;
+      }
+      if (decided.source == store::Source::kOverflow) limit.overflow_allowed.Add(1);
+      run_permits_ += charge.permits;
+      usage_.Used(charge.rule->limit_id, charge.key, charge.permits);
+    }
+  }
+
+ private:
+  ABSL_ATTRIBUTE_ALWAYS_INLINE common::LimitCounters& Limit(const store::Rule& rule) {
+    if (&rule != run_rule_) {
+      EndRun();
+      run_rule_ = &rule;
+      run_ = &shard_.OfLimit(rule.limit_id);
+    }
+    return *run_;
+  }
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void EndRun() {
+    if (run_grants_ == 0) return;
+    run_->granted.Add(run_grants_);
+    run_->permits_granted.Add(run_permits_);
+    run_grants_ = run_permits_ = 0;
+  }
+
+  common::Metrics::Shard& shard_;
+  Usage& usage_;
+  common::LimitCounters* run_ = nullptr;
+  const store::Rule* run_rule_ = nullptr;
+  uint64_t run_grants_ = 0;
+  uint64_t run_permits_ = 0;
+  uint64_t granted_ = 0;  // acquisitions
+  uint64_t denied_ = 0;
+};
+
+}  // namespace
 
 void AcquireCall::Reset(Form form, Utf8 utf8) {
   form_ = form;
@@ -11,19 +99,273 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   status_ = absl::OkStatus();
   items_.clear();
   asked_.clear();
-  // Tables are let go now, so that an idle call does not keep old ones alive.
-  for (size_t i = 0; i < attempts_used_; ++i) attempts_[i]->table.reset();
+  // Tables are released now, so that an idle call does not keep old ones alive.
+  for (size_t i = 0; i < attempts_used_; ++i) attempts_[i]->limits.Use(nullptr);
   attempts_used_ = 0;
   receipts_.clear();
   was_held_ = false;
-  cut_ns_ = 0;
+  max_wait_cut_ns_ = 0;
   held_.Reset();
 }
 
-void AcquireCall::Held::OnAnswer(waiting::HeldOutcome outcome) {
-  call_->limiter_->Answer(call_, outcome);
+void AcquireCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn done,
+                        void* context) {
+  with_ = &with;
+  deadline_ns_ = deadline_ns;
+  done_ = done;
+  context_ = context;
+  status_ = CheckAcquisitionCount(begun_);
+  if (!status_.ok()) {
+    done(context, this);
+    return;
+  }
+  Decide(nullptr);
 }
 
-void AcquireCall::Attempt::Done() { call_->limiter_->Decided(call_); }
+FieldPath AcquireCall::PathOf(const Item& item) const {
+  if (form_ == Form::kUnary) return FieldPath();
+  return FieldPath().Element("acquisitions", static_cast<size_t>(&item - items_.data()));
+}
+
+void AcquireCall::Decide(const Attempt* last) {
+  const size_t number = attempts_used_++;
+  if (number == attempts_.size()) attempts_.push_back(std::make_unique<Attempt>(this));
+  Attempt& attempt = *attempts_[number];
+  attempt.Clear();
+  attempt.limits.Use(with_->registry.Local());
+  for (Item& item : items_) {
+    if (last != nullptr && (!item.status.ok() || item.attempt + 1u != number ||
+                            last->acquisition(item.index).outcome != store::Outcome::kStaleRule)) {
+      continue;
+    }
+    item.attempt = static_cast<uint8_t>(number);
+    item.index = static_cast<uint32_t>(attempt.size());
+    if (!AddUsual(item, attempt)) item.status = Add(item, attempt);
+  }
+  attempt.Decide(with_->store, deadline_ns_);
+}
+
+// The checks of validation.h for the usual request, which fails none of them.
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item, Attempt& attempt) {
+  const AcquisitionOptions& options = item.options;
+  if (item.asked != 1 || options.hold || options.want_receipt || options.max_wait.seconds != 0 ||
+      options.max_wait.nanos != 0) {
+    return false;
+  }
+  const Asked& asked = asked_[item.first];
+  // If there is a limit of that name, the name is UTF-8.
+  const limits::Limit* const limit = attempt.limits.Find(asked.limit);
+  if (limit == nullptr || !limit->parents().empty() || asked.key.size() > bounds::kMaxKeyBytes ||
+      (utf8_ == Utf8::kUnchecked && !common::IsAscii(asked.key) && !common::IsUtf8(asked.key))) {
+    return false;
+  }
+  const store::Rule& rule = limit->RuleFor(asked.key);
+  if (asked.permits == 0 || asked.permits > algorithm::MaxGrant(rule.parameters)) return false;
+  attempt.AddSingle(rule, asked.key, asked.permits);
+  return true;
+}
+
+absl::Status AcquireCall::Add(const Item& item, Attempt& attempt) {
+  const FieldPath path = PathOf(item);
+  auto max_wait_ns = CheckOptions(path, item.options, form_ == Form::kBatch);
+  if (!max_wait_ns.ok()) return max_wait_ns.status();
+  if (item.options.hold) {
+    if (with_->held_callers == nullptr) return errors::HoldUnimplemented(path.Field("hold"));
+    // A caller that is let through after its own deadline cannot be answered.
+    if (deadline_ns_ != store::kNoDeadline) {
+      const int64_t left_ns = deadline_ns_ - with_->clock.NowNs();
+      max_wait_cut_ns_ = *max_wait_ns - std::clamp<int64_t>(left_ns, 0, *max_wait_ns);
+      *max_wait_ns -= max_wait_cut_ns_;
+    }
+  }
+  if (absl::Status s = CheckChargeCount(path, item.asked); !s.ok()) return s;
+  attempt.Begin(*max_wait_ns, item.options.want_receipt);
+  absl::Status status = AddCharges(item, *max_wait_ns > 0 && with_->store.Shared(), attempt);
+  if (status.ok()) {
+    status = CheckMergedCharges(path, attempt.last_added(), attempt.last_merged());
+  }
+  if (!status.ok()) attempt.DropLast();
+  return status;
+}
+
+absl::Status AcquireCall::AddCharges(const Item& item, bool books_ahead, Attempt& attempt) {
+  const FieldPath path = PathOf(item);
+  const limits::Limit* limits[bounds::kMaxCharges];
+  for (size_t c = 0; c < item.asked; ++c) {
+    const Asked& asked = asked_[item.first + c];
+    const auto limit = CheckCharge(path.Element("charges", c), asked.limit, asked.key,
+                                   asked.permits, utf8_, attempt.limits);
+    if (!limit.ok()) return limit.status();
+    limits[c] = *limit;
+    attempt.Add(limits[c]->RuleFor(asked.key), asked.key, asked.permits);
+  }
+  for (size_t c = 0; c < item.asked; ++c) {
+    const uint64_t permits = asked_[item.first + c].permits;
+    for (const limits::Limit* parent : limits[c]->parents()) {
+      const store::Rule& rule = parent->RuleFor("");
+      if (absl::Status s = CheckPermits(path.Element("charges", c), permits, rule); !s.ok()) {
+        return s;
+      }
+      attempt.Add(rule, "", permits);
+    }
+  }
+  for (size_t c = 0; books_ahead && c < item.asked; ++c) {
+    if (absl::Status s = CheckBooksAhead(path, limits[c]->rule()); !s.ok()) return s;
+    for (const limits::Limit* parent : limits[c]->parents()) {
+      if (absl::Status s = CheckBooksAhead(path, parent->rule()); !s.ok()) return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AcquireCall::Decided() {
+  const size_t number = attempts_used_ - 1;
+  const Attempt& attempt = *attempts_[number];
+  bool stale = false;
+  for (Item& item : items_) {
+    if (item.attempt != number || !item.status.ok()) continue;
+    const store::Acquisition& decided = attempt.acquisition(item.index);
+    if (decided.outcome == store::Outcome::kGranted || decided.outcome == store::Outcome::kDenied) {
+      continue;
+    }
+    if (decided.outcome == store::Outcome::kStaleRule && attempts_used_ < kMaxAttempts) {
+      stale = true;
+      continue;
+    }
+    item.status = StatusOf(item);
+    item.store_unavailable = decided.outcome == store::Outcome::kUnavailable &&
+                             decided.source == store::Source::kStoreUnavailable;
+  }
+  if (stale) {
+    Decide(&attempt);
+    return;
+  }
+  if (WantsHold()) {
+    if (Hold()) return;
+    BlameDeadline();
+  }
+  Finish();
+}
+
+absl::Status AcquireCall::StatusOf(const Item& item) const {
+  const store::Acquisition& decided = DecisionOf(item);
+  switch (decided.outcome) {
+    case store::Outcome::kGranted:
+    case store::Outcome::kDenied:
+      return absl::OkStatus();
+    case store::Outcome::kStaleRule:
+      return errors::LimitsKeepChanging();
+    case store::Outcome::kDeadlineExceeded:
+      return errors::PastDeadline();
+    case store::Outcome::kPending:
+    case store::Outcome::kUnavailable:
+      return decided.may_be_debited ? errors::StoreAnswerLost() : errors::StoreUnavailable();
+    case store::Outcome::kUnsupported:
+      return errors::StoreDoesNotBook(PathOf(item).Field("max_wait"));
+    case store::Outcome::kSeveralSlots: {
+      const store::Charge& one = decided.charges[0];
+      const store::Charge& other = decided.charges[decided.elsewhere];
+      return errors::ReservationInSeveralSlots(PathOf(item).Field("max_wait"), one.rule->limit_name,
+                                               one.key, other.rule->limit_name, other.key);
+    }
+  }
+  return errors::StoreAnswerLost();
+}
+
+bool AcquireCall::WantsHold() const {
+  return with_->held_callers != nullptr && form_ == Form::kUnary && !items_.empty() &&
+         items_[0].options.hold;
+}
+
+bool AcquireCall::Hold() {
+  Item& item = items_[0];
+  if (!item.status.ok()) return false;
+  Attempt& attempt = *attempts_[item.attempt];
+  store::Acquisition& decided = attempt.mutable_acquisition(item.index);
+  if (decided.outcome != store::Outcome::kGranted || decided.wait_ns == 0) return false;
+  held_.acquisition = &decided;
+  held_.until_ns =
+      (with_->store.UsesLocalClock() ? decided.now_ns : with_->clock.NowNs()) + decided.max_wait_ns;
+  held_.generation = attempt.limits.table()->serial();
+  held_.rules = attempt.limits.table();
+  // The attempt has the charges; a hundred thousand calls may wait for hours.
+  std::vector<Asked>().swap(asked_);
+  // From here on the answer may come at any time, from another thread.
+  if (with_->held_callers->Hold(&held_)) return true;
+  item.status = errors::Draining();
+  return false;
+}
+
+void AcquireCall::Answer(waiting::HeldOutcome outcome) {
+  was_held_ = true;
+  Item& item = items_[0];
+  switch (outcome) {
+    case waiting::HeldOutcome::kGrantTime:
+      break;
+    case waiting::HeldOutcome::kDenied:
+      BlameDeadline();
+      break;
+    case waiting::HeldOutcome::kCancelled:
+      item.status = errors::CancelledWhileWaiting();
+      break;
+    case waiting::HeldOutcome::kDrained:
+      item.status = errors::Draining();
+      break;
+    case waiting::HeldOutcome::kUnavailable:
+      item.status = errors::StoreAnswerLost();
+      break;
+  }
+  Finish();
+}
+
+void AcquireCall::BlameDeadline() {
+  const Item& item = items_[0];
+  if (max_wait_cut_ns_ == 0 || !item.status.ok()) return;
+  const store::Acquisition& decided = DecisionOf(item);
+  if (decided.outcome != store::Outcome::kDenied || decided.retry_after_ns > max_wait_cut_ns_) {
+    return;
+  }
+  for (size_t c = 0; c < decided.charges.size(); ++c) {
+    store::Reason& reason = decided.results[c].reason;
+    if (reason == store::Reason::kNotEnough) reason = store::Reason::kDeadlineTooShort;
+  }
+}
+
+void AcquireCall::Finish() {
+  if (Count()) AppendReceipts();
+  done_(context_, this);
+}
+
+bool AcquireCall::Count() {
+  common::Metrics::Shard& shard = with_->metrics.Local();
+  bool any_receipt = false;
+  with_->usage.Record([&](auto usage) {
+    DecisionCounter counter(shard, usage);
+    for (const Item& item : items_) {
+      if (item.status.ok()) {
+        const store::Acquisition& decided = DecisionOf(item);
+        counter.Count(decided);
+        any_receipt |= decided.receipt_id != 0;
+      } else if (item.store_unavailable) {
+        CountUnavailable(shard, DecisionOf(item));
+      }
+    }
+  });
+  return any_receipt;
+}
+
+void AcquireCall::AppendReceipts() {
+  for (Item& item : items_) {
+    if (!item.status.ok()) continue;
+    const store::Acquisition& decided = DecisionOf(item);
+    if (decided.receipt_id == 0) continue;
+    item.receipt = static_cast<uint32_t>(receipts_.size());
+    // A reservation always has one: without it the caller could not give its place up.
+    with_->signer.Append(decided.receipt_id,
+                         decided.wait_ns == 0 ? 0 : decided.now_ns + decided.wait_ns,
+                         decided.charges, &receipts_);
+    item.receipt_bytes = static_cast<uint32_t>(receipts_.size()) - item.receipt;
+  }
+}
 
 }  // namespace sluice::service

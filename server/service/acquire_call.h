@@ -1,7 +1,7 @@
 // AcquireCall: one Acquire or AcquireBatch, from the request's charges to its answers.
 //
 // A transport keeps AcquireCalls and reuses them: once their vectors have grown, a call makes no
-// heap allocation (an error's text, and a receipt longer than any before, excepted).
+// heap allocation, except for the text of an error and for a receipt longer than any before.
 //
 //   call->Reset(AcquireCall::Form::kUnary);
 //   call->BeginAcquisition({.want_receipt = true});
@@ -9,8 +9,8 @@
 //   limiter->Acquire(call, deadline_ns, &OnDone, context);
 //   ... in OnDone: call->status(), call->result(0) ...
 //
-// Thread-compatible: one thread at a time. Everything that was passed as a view must stay as it
-// is from AddCharge until the results were read; results are valid until Reset.
+// Thread-compatible: one thread at a time. The bytes of all views stay unchanged from AddCharge
+// until the results were read; results are valid until Reset.
 #ifndef SLUICE_SERVER_SERVICE_ACQUIRE_CALL_H_
 #define SLUICE_SERVER_SERVICE_ACQUIRE_CALL_H_
 
@@ -22,33 +22,23 @@
 
 #include "absl/base/attributes.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "common/bounds.h"
-#include "common/strings.h"
-#include "server/limits/limit_table.h"
-#include "server/service/engine.h"
+#include "server/service/collaborators.h"
+#include "server/service/merged_acquisitions.h"
 #include "server/service/types.h"
+#include "server/service/validation.h"
 #include "server/store/store.h"
 #include "server/waiting/held_callers.h"
 
 namespace sluice::service {
 
-class RateLimiter;
-
-// What one acquisition asks for beside its charges.
-struct AcquisitionOptions {
-  WireDuration max_wait = {};
-  bool hold = false;
-  bool want_receipt = false;
-};
-
 // One acquisition's answer. Views and spans belong to the call.
 struct AcquisitionResult {
-  // Not OK: the acquisition had an error of its own, and the rest means nothing.
+  // Not OK: the acquisition failed, and the other fields mean nothing.
   absl::Status status;
   bool granted = false;
   store::Source source = store::Source::kStore;
-  int64_t wait_ns = 0;         // granted: until the moment; 0: now
+  int64_t wait_ns = 0;         // granted: until the grant time; 0: now
   int64_t retry_after_ns = 0;  // denied
   // Opaque bytes; empty: none.
   std::string_view receipt;
@@ -62,9 +52,7 @@ class AcquireCall {
   // number, named `acquisitions[3].charges[0].key`; `hold` is refused.
   enum class Form : uint8_t { kUnary, kBatch };
 
-  // Whether strings were checked to be UTF-8 by the transport's decoder. If not, the call does,
-  // and says which field is not.
-  enum class Utf8 : uint8_t { kChecked, kUnchecked };
+  using Utf8 = service::Utf8;
 
   // Called exactly once for each RateLimiter::Acquire: by the memory store before Acquire
   // returns, by a shared store later on its event loop. `call` may be Reset and reused within.
@@ -74,7 +62,7 @@ class AcquireCall {
   AcquireCall(const AcquireCall&) = delete;
   AcquireCall& operator=(const AcquireCall&) = delete;
 
-  // Forgets the last request, keeps the memory. REQUIRES: no Acquire under way.
+  // Forgets the last request, keeps the memory. REQUIRES: no Acquire is under way.
   void Reset(Form form, Utf8 utf8 = Utf8::kChecked);
 
   // Starts the next acquisition; AddCharge adds to it.
@@ -87,7 +75,7 @@ class AcquireCall {
   ABSL_ATTRIBUTE_ALWAYS_INLINE void AddCharge(std::string_view limit, std::string_view key,
                                               uint64_t permits) {
     if (begun_ > common::bounds::kMaxBatch) return;
-    // One more than may be is enough to refuse it; the count stays right for the message.
+    // Charges over the bound are counted for the error and not kept.
     if (++items_.back().asked > common::bounds::kMaxCharges) return;
     asked_.push_back({limit, key, permits});
   }
@@ -102,22 +90,25 @@ class AcquireCall {
   // Acquisitions of the request, in its order. REQUIRES for result and charge: status() is OK.
   size_t size() const { return items_.size(); }
   AcquisitionResult result(size_t acquisition) const;
-  // The decision, for an encoder that is in a hurry: of an acquisition without an error or a
-  // receipt whose one requested charge is its only one. Null: it is another, see result().
+  // A short cut for encoders: the decision of an acquisition whose one requested charge is its only
+  // one, without error and receipt. Null: the acquisition is another; see result().
   const store::Acquisition* single(size_t acquisition) const {
     const Item& item = items_[acquisition];
     if (!item.status.ok() || item.asked != 1 || item.receipt_bytes != 0 || was_held_) {
       return nullptr;
     }
     const Attempt& attempt = AttemptOf(item);
-    return attempt.charges(item.in_work) == 1 ? &attempt.acquisition(item.in_work) : nullptr;
+    return attempt.charges(item.index) == 1 ? &attempt.acquisition(item.index) : nullptr;
   }
   // REQUIRES: result(acquisition).status is OK, charge < result(acquisition).charges.
   ChargeStatus charge(size_t acquisition, size_t charge) const;
 
- private:
-  friend class RateLimiter;
+  // RateLimiter::Acquire.
+  void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
+  // RateLimiter::CancelHeld.
+  waiting::HeldCaller* held() { return &held_; }
 
+ private:
   // A charge as it was asked for.
   struct Asked {
     std::string_view limit;
@@ -129,97 +120,114 @@ class AcquireCall {
   struct Item {
     AcquisitionOptions options;
     uint32_t first = 0;    // in asked_
-    uint32_t asked = 0;    // as many as AddCharge; those over kMaxCharges are not in asked_
-    uint32_t in_work = 0;  // index in its attempt's work
+    uint32_t asked = 0;    // calls of AddCharge; those over kMaxCharges are not in asked_
+    uint32_t index = 0;    // in its attempt
     uint32_t receipt = 0;  // offset in receipts_
     uint32_t receipt_bytes = 0;
-    uint8_t attempt = 0;      // index in attempts_
-    bool store_away = false;  // on_store_failure denied it
+    uint8_t attempt = 0;             // index in attempts_
+    bool store_unavailable = false;  // on_store_failure denied it
     absl::Status status;
   };
 
-  // One round of decisions. The first has all acquisitions; one more comes for those whose limits
-  // changed under way. Keeps its table, and thereby names and rules, until Reset.
-  class Attempt final : public service::AcquireWork {
+  // One round of decisions. The first has all acquisitions; the next have those whose limits
+  // changed meanwhile. Keeps its table, and thereby names and rules, until Reset.
+  class Attempt final : public MergedAcquisitions {
    public:
     explicit Attempt(AcquireCall* call) : call_(call) {}
-    void Done() override;
-    std::shared_ptr<const limits::LimitTable> table;
-    // The limit that was found last: callers mostly name one again and again.
-    std::string_view last_name;
-    const limits::Limit* last_limit = nullptr;
-
-    const limits::Limit* Find(std::string_view name) {
-      if (last_limit == nullptr || !common::SameBytes(name, last_name)) {
-        last_name = name;
-        last_limit = table->Find(name);
-      }
-      return last_limit;
-    }
+    void Done() override { call_->Decided(); }
+    LimitFinder limits;
 
    private:
     AcquireCall* const call_;
   };
 
   // The call while it is held.
-  class Held final : public waiting::HeldCaller {
+  class HeldSelf final : public waiting::HeldCaller {
    public:
-    explicit Held(AcquireCall* call) : call_(call) {}
-    void OnAnswer(waiting::HeldOutcome outcome) override;
+    explicit HeldSelf(AcquireCall* call) : call_(call) {}
+    void OnAnswer(waiting::HeldOutcome outcome) override { call_->Answer(outcome); }
 
    private:
     AcquireCall* const call_;
   };
 
   const Attempt& AttemptOf(const Item& item) const { return *attempts_[item.attempt]; }
+  const store::Acquisition& DecisionOf(const Item& item) const {
+    return AttemptOf(item).acquisition(item.index);
+  }
+  FieldPath PathOf(const Item& item) const;
 
-  Held held_{this};
-  // The answer was held until the moment: there is nothing to wait for any more.
-  bool was_held_ = false;
-  // Of a call that asks to be held: by how much its deadline cuts its max_wait.
-  int64_t cut_ns_ = 0;
-  Form form_ = Form::kUnary;
-  Utf8 utf8_ = Utf8::kChecked;
-  size_t begun_ = 0;  // acquisitions, also those past the bound, which are not kept
-  absl::Status status_;
+  // Resolves and decides all acquisitions; after an attempt, those that it found stale.
+  void Decide(const Attempt* last);
+  // Adds the item to the attempt if it is one charge for now, without parents and without errors.
+  // Returns false, and does nothing, for any other item.
+  bool AddUsual(const Item& item, Attempt& attempt);
+  // Adds any item to the attempt. On an error the attempt has nothing of it.
+  absl::Status Add(const Item& item, Attempt& attempt);
+  absl::Status AddCharges(const Item& item, bool books_ahead, Attempt& attempt);
+  void Decided();
+  // The item's status for an outcome that is final.
+  absl::Status StatusOf(const Item& item) const;
+
+  bool WantsHold() const;
+  // Holds the call if it was granted for later. Returns false if it is to be answered now.
+  bool Hold();
+  void Answer(waiting::HeldOutcome outcome);
+  // A held call was denied: if all of its max_wait had been enough, the reason is its deadline.
+  void BlameDeadline();
+
+  void Finish();
+  // Counters and key usage. Returns whether any acquisition has a receipt.
+  bool Count();
+  void AppendReceipts();
+
   std::vector<Item> items_;
   std::vector<Asked> asked_;
   std::vector<std::unique_ptr<Attempt>> attempts_;
   size_t attempts_used_ = 0;
   std::string receipts_;
+  size_t begun_ = 0;  // acquisitions; those over the bound are not kept
+  absl::Status status_;
+  Form form_ = Form::kUnary;
+  Utf8 utf8_ = Utf8::kChecked;
+
+  HeldSelf held_{this};
+  // The answer was held until the grant time: its wait is over.
+  bool was_held_ = false;
+  // By how much the deadline shortened the max_wait of a call that asks to be held.
+  int64_t max_wait_cut_ns_ = 0;
 
   // Of the Acquire under way.
-  RateLimiter* limiter_ = nullptr;
+  const Collaborators* with_ = nullptr;
   int64_t deadline_ns_ = store::kNoDeadline;
   DoneFn done_ = nullptr;
   void* context_ = nullptr;
 };
 
-// Here, since an encoder of thousands of results calls them for each.
+// Inline, since an encoder calls them for each of thousands of results.
 inline AcquisitionResult AcquireCall::result(size_t acquisition) const {
   const Item& item = items_[acquisition];
   AcquisitionResult result;
   result.status = item.status;
   if (!item.status.ok()) return result;
-  const Attempt& attempt = AttemptOf(item);
-  const store::Acquisition& decided = attempt.acquisition(item.in_work);
+  const store::Acquisition& decided = DecisionOf(item);
   result.granted = decided.outcome == store::Outcome::kGranted;
   result.source = decided.source;
   result.wait_ns = result.granted && !was_held_ ? decided.wait_ns : 0;
   result.retry_after_ns = result.granted ? 0 : decided.retry_after_ns;
   result.receipt = std::string_view(receipts_).substr(item.receipt, item.receipt_bytes);
-  result.charges = attempt.charges(item.in_work);
+  result.charges = AttemptOf(item).charges(item.index);
   return result;
 }
 
 inline ChargeStatus AcquireCall::charge(size_t acquisition, size_t charge) const {
   const Item& item = items_[acquisition];
   const Attempt& attempt = AttemptOf(item);
-  const store::ChargeResult& decided = attempt.charge(item.in_work, charge);
+  const store::ChargeResult& decided = attempt.charge(item.index, charge);
   ChargeStatus status;
   status.level = decided.level;
   status.reason = decided.reason;
-  if (charge >= item.asked) status.limit = attempt.rule(item.in_work, charge).limit_name;
+  if (charge >= item.asked) status.limit = attempt.rule(item.index, charge).limit_name;
   return status;
 }
 

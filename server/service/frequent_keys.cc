@@ -46,7 +46,7 @@ void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, u
   counts_[index] = weight;
   hashes_[index] = hash;
   keys_[index].limit_id = limit_id;
-  // Grown in powers of two and never given back, so that it soon allocates no more.
+  // Grows in powers of two and never shrinks, so that it soon allocates no more.
   std::string& text = keys_[index].key;
   if (key.size() > text.capacity()) text.reserve(std::bit_ceil(key.size()));
   text.assign(key);
@@ -65,7 +65,7 @@ void FrequentKeys::Place(uint16_t counter) {
 }
 
 uint64_t FrequentKeys::UpperMedian() {
-  // Of a stream whose keys are all rare most counters are equal, the least there are.
+  // In a stream whose keys are all rare, most counters have the least count.
   uint64_t least = counts_[0];
   size_t equal = 0;
   for (const uint64_t count : counts_) {
@@ -82,7 +82,7 @@ uint64_t FrequentKeys::UpperMedian() {
   return *median;
 }
 
-// All counters are in use.
+// REQUIRES: all counters are in use.
 void FrequentKeys::Purge() {
   const uint64_t cut = UpperMedian();  // at least half of the counters are no less
   offset_ = SaturatingAdd(offset_, cut);

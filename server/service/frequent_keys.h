@@ -1,23 +1,24 @@
-// FrequentKeys: the keys with the most weight of a stream, in bounded memory. A Misra-Gries
+// FrequentKeys: finds the keys with the most weight in a stream, in bounded memory. A Misra-Gries
 // sketch for weighted items, purged by its median (Misra and Gries 1982; the purge as in Anderson
 // et al. 2017, "A high-performance algorithm for identifying frequent items in data streams").
 //
-// How. There are K counters. A key that has one gets its weight added; a new key takes a free one.
-// When none is free, the median of all counters is subtracted from each, those that fall to
-// nothing are freed, and the sum of what was subtracted, `offset`, is remembered. A key's true
-// weight lies within [count, count + offset], and a key without a counter has at most `offset`.
+// Algorithm. There are K counters. The weight of a key with a counter is added to it; a new key
+// takes a free counter. If none is free, a purge subtracts the median of all counters from each of
+// them and frees those that fall to 0; `offset` is the sum of all medians subtracted so far. A
+// key's true weight lies within [count, count + offset], and a key without a counter has at most
+// `offset`.
 //
-// Its error. Each purge by c takes c from at least half of the counters, so at least c*K/2 of the
-// total weight is gone for it: offset <= 2/K of the total. So every key with more than 2/K of the
-// total has a counter. Sketches of several streams add up: counts by key, offsets too, and the
-// bound holds for the sum.
+// Error. A purge by c removes c from at least half of the counters, so at least c*K/2 of the total
+// weight: offset <= 2/K of the total. So every key with more than 2/K of the total has a counter.
+// Sketches of several streams can be added up, counts by key and offsets, and the bound holds for
+// the sum.
 //
 // Why not Space-Saving: it has the same kind of bound with half the counters, but keeps them
-// ordered, which costs each new key a walk down a heap; here a new key costs its share of a purge.
+// ordered, so each new key costs a walk down a heap; here a new key costs its share of a purge.
 //
-// Example, K = 4: a 5, b 3, c 1, d 1, then e 2. None is free: the counts sorted are 1 1 3 5, the
-// upper median is 3. Subtract: a 2, the others are freed, offset 3; then e 2. True weights: a 5 in
-// [2, 5], e 2 in [2, 5], b 3 in [0, 3].
+// Example, K = 4: a 5, b 3, c 1, d 1, then e 2. No counter is free. The sorted counts are 1 1 3 5,
+// so the upper median is 3. Subtract it: a has 2, the others are freed, offset is 3; then e has 2.
+// True weights: a 5 in [2, 5], e 2 in [2, 5], b 3 in [0, 3].
 #ifndef SLUICE_SERVER_SERVICE_FREQUENT_KEYS_H_
 #define SLUICE_SERVER_SERVICE_FREQUENT_KEYS_H_
 
@@ -35,7 +36,7 @@ class FrequentKeys {
   // Rounded up to a power of two; 4 to 32768.
   explicit FrequentKeys(size_t counters = 1024);
 
-  // `hash` is of (limit_id, key), and the same for all sketches that are to be added up.
+  // `hash` is of (limit_id, key), by the same function in all sketches that are added up.
   void Add(uint64_t hash, uint32_t limit_id, std::string_view key, uint64_t weight);
 
   // Visits (hash, limit_id, key, count).
@@ -61,15 +62,15 @@ class FrequentKeys {
   uint64_t UpperMedian();
   void Place(uint16_t counter);
 
-  // A counter is a place in each of the three. Where no key is frequent all counters are purged
-  // every so many keys, so what a purge and a search look at lies close together.
+  // Counter i is element i of these three. In a stream without frequent keys purges are frequent,
+  // so the numbers that a purge and a search read lie close together.
   std::vector<uint64_t> counts_;  // 0: free
   std::vector<uint64_t> hashes_;
   std::vector<Key> keys_;
   std::vector<uint16_t> free_;
   // Open addressing: index of a counter plus 1; 0: empty. At most a quarter full.
   std::vector<uint16_t> slots_;
-  std::vector<uint64_t> sorted_;  // of a purge
+  std::vector<uint64_t> sorted_;  // used by a purge
   uint64_t offset_ = 0;
   uint64_t total_ = 0;
 };

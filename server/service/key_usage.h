@@ -1,6 +1,6 @@
-// KeyUsage: which keys are used and denied most: two FrequentKeys sketches a thread, added up when
-// read. Nobody who decides ever waits here: while a reader copies a thread's sketches, that
-// thread's weights go uncounted by key, and into the error that the reader states.
+// KeyUsage: finds the keys that are used and denied most, with two FrequentKeys sketches per thread
+// that are added up when read. Recording never waits: while a reader copies a thread's sketches,
+// that thread counts weights without their keys, and the reader adds them to the stated error.
 #ifndef SLUICE_SERVER_SERVICE_KEY_USAGE_H_
 #define SLUICE_SERVER_SERVICE_KEY_USAGE_H_
 
@@ -27,15 +27,15 @@ class KeyUsage {
   struct Key {
     uint32_t limit_id = 0;
     std::string key;
-    // The true figure lies within [estimate - error, estimate].
+    // The true weight lies within [estimate - error, estimate].
     uint64_t estimate = 0;
     uint64_t error = 0;
   };
   struct Top {
     std::vector<Key> keys;  // most first
     uint64_t total = 0;     // of all keys
-    // Every key with more than total / guaranteed is among those that the sketch knows, as long
-    // as no reader got in a thread's way.
+    // Every key with more than total / guaranteed is in the sketch, unless a reader held its lock
+    // meanwhile.
     uint32_t guaranteed = 0;
   };
 
@@ -44,7 +44,7 @@ class KeyUsage {
       "misra-gries, 1024 counters a thread: error at most total / 512";
 
   // Calls record(recorder), which may call recorder.Used(limit_id, key, permits) and
-  // recorder.Denied(limit_id, key) any number of times. One lock that is never waited for.
+  // recorder.Denied(limit_id, key) any number of times. Takes one lock and never waits for it.
   template <typename RecordAll>
   void Record(RecordAll record) {
     Sketches& sketches = sketches_.Local();
@@ -56,7 +56,7 @@ class KeyUsage {
     }
   }
 
-  // Keys whose limit passes `wanted` (a limit_id; kAllLimits: all), at most `most`.
+  // The top `most` keys of the limit `wanted` (a limit_id, or kAllLimits).
   static constexpr uint32_t kAllLimits = ~uint32_t{0};
   Top MostUsed(KeyOrder order, uint32_t wanted, size_t most) const;
 
@@ -65,7 +65,7 @@ class KeyUsage {
     common::Mutex mu;
     FrequentKeys used ABSL_GUARDED_BY(mu){kCounters};
     FrequentKeys denied ABSL_GUARDED_BY(mu){kCounters};
-    // Weight that came while a reader held mu.
+    // Weight that was recorded while a reader held mu.
     common::OwnedCounter missed_used;
     common::OwnedCounter missed_denied;
   };

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
-#include "common/bounds.h"
 #include "common/errors.h"
 #include "common/strings.h"
 #include "server/service/validation.h"
@@ -15,10 +13,7 @@
 namespace sluice::service {
 namespace {
 
-namespace bounds = common::bounds;
 namespace errors = common::errors;
-
-constexpr uint32_t kDefaultListKeys = 20;
 
 uint64_t ResidentBytes() {
   uint64_t pages = 0;
@@ -35,24 +30,22 @@ uint64_t ResidentBytes() {
 LimitAdmin::LimitAdmin(limits::LimitRegistry& registry, store::Store& store,
                        const common::Clock& clock, common::Metrics& metrics, KeyUsage& usage,
                        common::Log& log, std::string version,
-                       std::function<ConfigStatus()> config_status)
+                       std::function<limits::FileStatus()> file_status)
     : registry_(registry),
       store_(store),
       metrics_(metrics),
       usage_(usage),
       log_(log),
       version_(std::move(version)),
-      config_status_(std::move(config_status)),
+      file_status_(std::move(file_status)),
       started_at_wall_ns_(clock.WallNs()) {}
 
 absl::StatusOr<FoundLimit> LimitAdmin::Get(std::string_view name) const {
-  FoundLimit found;
-  found.table = registry_.Current();
-  found.limit = found.table->Find(name);
-  if (found.limit == nullptr) {
-    return errors::NoLimitNamed("name", name, NearestLimit(*found.table, name));
-  }
-  return found;
+  LimitFinder finder;
+  finder.Use(registry_.Current());
+  const auto limit = finder.FindOrError(FieldPath(), "name", name);
+  if (!limit.ok()) return limit.status();
+  return FoundLimit{*limit, finder.table()};
 }
 
 absl::StatusOr<limits::LimitRegistry::PutResult> LimitAdmin::Put(limits::LimitSpec spec) {
@@ -76,12 +69,25 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
                           std::function<void(absl::StatusOr<bool>)> done) {
   struct Call {
     std::function<void(absl::StatusOr<bool>)> done;
-    std::shared_ptr<const limits::LimitTable> table;
+    common::Log& log;
     std::string limit;
     std::string key;
-    common::Log& log;
+    LimitFinder limits;  // keeps the rule alive
 
-    void End(absl::StatusOr<bool> existed) {
+    static void Done(void* context, store::ResetOutcome outcome) {
+      const std::unique_ptr<Call> call(static_cast<Call*>(context));
+      switch (outcome) {
+        case store::ResetOutcome::kReset:
+          return call->Finish(true);
+        case store::ResetOutcome::kNotInUse:
+          return call->Finish(false);
+        case store::ResetOutcome::kUnavailable:
+          return call->Finish(errors::BucketNotReset());
+        case store::ResetOutcome::kUnknown:
+          return call->Finish(errors::ResetAnswerLost());
+      }
+    }
+    void Finish(absl::StatusOr<bool> existed) {
       if (existed.ok()) {
         log.Info("key_reset", {{"limit", limit}, {"key", key}});
       } else {
@@ -91,50 +97,29 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
       done(std::move(existed));
     }
   };
-  std::unique_ptr<Call> call(new Call{std::move(done), registry_.Current(), {}, {}, log_});
-  const limits::Limit* const found = call->table->Find(limit);
-  if (found == nullptr) {
-    call->done(errors::NoLimitNamed("limit", limit, NearestLimit(*call->table, limit)));
+  std::unique_ptr<Call> call(
+      new Call{std::move(done), log_, std::string(limit), std::string(key), {}});
+  call->limits.Use(registry_.Current());
+  const auto found = call->limits.FindOrError(FieldPath(), "limit", call->limit);
+  absl::Status status = found.ok() ? CheckKey(FieldPath(), call->key) : found.status();
+  if (!status.ok()) {
+    call->done(std::move(status));
     return;
   }
-  if (key.size() > bounds::kMaxKeyBytes) {
-    call->done(errors::FieldOutOfBounds("key", absl::StrCat(key.size(), " bytes"),
-                                        absl::StrCat("at most ", bounds::kMaxKeyBytes)));
-    return;
-  }
-  call->limit.assign(limit);
-  call->key.assign(key);
   Call* const raw = call.release();
-  store_.Reset(
-      found->RuleFor(raw->key), raw->key,
-      [](void* context, store::ResetOutcome outcome) {
-        const std::unique_ptr<Call> owned(static_cast<Call*>(context));
-        switch (outcome) {
-          case store::ResetOutcome::kReset:
-            return owned->End(true);
-          case store::ResetOutcome::kNotInUse:
-            return owned->End(false);
-          case store::ResetOutcome::kUnavailable:
-            return owned->End(errors::NotReset());
-          case store::ResetOutcome::kUnknown:
-            return owned->End(errors::ResetAnswerLost());
-        }
-      },
-      raw);
+  store_.Reset((*found)->RuleFor(raw->key), raw->key, &Call::Done, raw);
 }
 
-void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
+void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys,
                           std::function<void(absl::StatusOr<ListedKeys>)> done) {
-  if (most > bounds::kMaxListKeys) {
-    done(errors::FieldOutOfBounds(
-        "max_keys", most,
-        absl::StrCat("1 to ", bounds::kMaxListKeys, ", or 0 for ", kDefaultListKeys)));
+  const auto most = CheckMaxKeys(max_keys);
+  if (!most.ok()) {
+    done(most.status());
     return;
   }
-  if (most == 0) most = kDefaultListKeys;
   struct Operation final : store::QueryOperation {
-    std::shared_ptr<const limits::LimitTable> table;
-    KeyUsage::Top top;
+    LimitFinder limits;  // keeps the rules alive
+    KeyUsage::Top top;   // has the keys
     std::vector<store::QueryItem> queried;
     ListedKeys listed;
     std::function<void(absl::StatusOr<ListedKeys>)> done;
@@ -153,30 +138,30 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
     }
   };
   auto operation = std::make_unique<Operation>();
-  operation->table = registry_.Current();
+  operation->limits.Use(registry_.Current());
   uint32_t wanted = KeyUsage::kAllLimits;
   if (!limit.empty()) {
-    const limits::Limit* const found = operation->table->Find(limit);
-    if (found == nullptr) {
-      done(errors::NoLimitNamed("limit", limit, NearestLimit(*operation->table, limit)));
+    const auto found = operation->limits.FindOrError(FieldPath(), "limit", limit);
+    if (!found.ok()) {
+      done(found.status());
       return;
     }
-    wanted = found->limit_id();
+    wanted = (*found)->limit_id();
   }
   absl::flat_hash_map<uint32_t, const limits::Limit*> by_id;
-  for (const limits::Limit* one : operation->table->limits()) by_id[one->limit_id()] = one;
-  operation->top = usage_.MostUsed(order, wanted, most);
+  for (const limits::Limit* one : operation->limits.table()->limits()) by_id[one->limit_id()] = one;
+  operation->top = usage_.MostUsed(order, wanted, *most);
   operation->listed.sketch = KeyUsage::kSketch;
   operation->listed.total = operation->top.total;
   operation->listed.counters = operation->top.guaranteed;
   for (const KeyUsage::Key& key : operation->top.keys) {
     const auto it = by_id.find(key.limit_id);
-    if (it == by_id.end()) continue;  // its limit was deleted
+    if (it == by_id.end()) continue;  // the limit was deleted
     operation->listed.keys.push_back(
         {std::string(it->second->name()), key.key, key.estimate, key.error, {}, {}, 0, 0});
     store::QueryItem& item = operation->queried.emplace_back();
     item.rule = &it->second->RuleFor(key.key);
-    item.key = key.key;  // of operation->top
+    item.key = key.key;
   }
   operation->done = std::move(done);
   if (operation->queried.empty()) {
@@ -188,7 +173,11 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
 }
 
 ConfigStatus LimitAdmin::GetConfigStatus() const {
-  ConfigStatus status = config_status_();
+  const std::shared_ptr<const limits::LimitTable> table = registry_.Current();
+  ConfigStatus status;
+  status.file = file_status_();
+  status.limits = static_cast<uint32_t>(table->limits().size());
+  status.admin_changes = table->admin_changes();
   status.store.kind = std::string(store_.Kind());
   status.store.health = store_.Health();
   if (!status.store.health.shared) return status;

@@ -14,50 +14,35 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "server/limits/file_status.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/key_usage.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
 
-// What on_store_failure decided for a limit.
+// Decisions that a limit's on_store_failure made.
 struct UnavailableDecisions {
   std::string limit;
   uint64_t allowed = 0;
   uint64_t denied = 0;
 };
 
-// A limit for which another node has other parameters.
-struct DifferingLimit {
-  std::string limit;
-  std::string ours;
-  std::string theirs;
-  uint64_t times = 0;
-  int64_t last_wall_ns = 0;
-};
-
 struct StoreStatus {
   std::string kind = {};
   store::StoreHealth health = {};
   std::vector<UnavailableDecisions> decided_while_unavailable = {};  // limits with any, by name
-  std::vector<DifferingLimit> differing = {};                        // by name
 };
 
-// What admin.proto's ConfigStatus says.
+// The state of the configuration and of the store.
 struct ConfigStatus {
-  std::string version = {};
-  int64_t active_since_wall_ns = 0;  // 0: no file yet
-  std::string path = {};
-  std::string last_error = {};
-  int64_t last_error_at_wall_ns = 0;
-  uint64_t reloads = 0;
-  uint64_t failed_reloads = 0;
+  limits::FileStatus file = {};
   uint32_t limits = 0;
-  uint32_t admin_changes = 0;
+  uint32_t admin_changes = 0;  // by PutLimit and DeleteLimit, still in force
   StoreStatus store = {};
 };
 
-// A limit, and the table that keeps it alive.
+// A limit and the table that keeps it alive.
 struct FoundLimit {
   const limits::Limit* limit = nullptr;
   std::shared_ptr<const limits::LimitTable> table;
@@ -68,7 +53,7 @@ struct ListedKey {
   std::string key;
   uint64_t estimate = 0;
   uint64_t error = 0;
-  // Not OK: the shared store is away, and of `level` the capacity alone is known.
+  // Not OK: the shared store is unavailable, and only the capacity of `level` is known.
   absl::Status bucket = {};
   store::BucketLevel level;
   uint64_t waiting = 0;
@@ -93,7 +78,7 @@ struct ServerStats {
   std::string version;
   uint64_t granted = 0;
   uint64_t denied = 0;
-  std::vector<NamedLimitTotals> limits;  // of the running table, by name
+  std::vector<NamedLimitTotals> limits;  // those of the running table, by name
   std::vector<common::MethodTotals> methods;
   std::vector<common::TransportTotals> transports;
   std::string store_kind;
@@ -103,12 +88,13 @@ struct ServerStats {
 };
 
 // Thread-safe. Never waits for decisions; Put and Delete wait for each other and take as long as
-// building a table does. Collaborators outlive it, and every callback runs before they go.
+// building a table does. Collaborators outlive it; every callback runs before they are destroyed.
 class LimitAdmin {
  public:
+  // `file_status` reports on the limits file; without a file it returns an empty status.
   LimitAdmin(limits::LimitRegistry& registry, store::Store& store, const common::Clock& clock,
              common::Metrics& metrics, KeyUsage& usage, common::Log& log, std::string version,
-             std::function<ConfigStatus()> config_status);
+             std::function<limits::FileStatus()> file_status);
   LimitAdmin(const LimitAdmin&) = delete;
   LimitAdmin& operator=(const LimitAdmin&) = delete;
 
@@ -119,13 +105,15 @@ class LimitAdmin {
   absl::StatusOr<limits::LimitRegistry::PutResult> Put(limits::LimitSpec spec);
   absl::Status Delete(std::string_view name);
 
-  // done(existed), as the store calls back. NOT_FOUND; INVALID_ARGUMENT: the key is too long;
-  // UNAVAILABLE: the shared store is away (nothing was done), or its answer is lost.
+  // Makes a bucket full. Calls done(existed), as the store calls back. NOT_FOUND; INVALID_ARGUMENT:
+  // the key is too long; UNAVAILABLE: the shared store is unavailable (nothing was done), or its
+  // answer is lost.
   void ResetKey(std::string_view limit, std::string_view key,
                 std::function<void(absl::StatusOr<bool>)> done);
 
-  // `limit` empty: all; `most` 0: 20. NOT_FOUND; INVALID_ARGUMENT: `most` out of bounds.
-  void ListKeys(std::string_view limit, KeyOrder order, uint32_t most,
+  // `limit` empty: all limits. `max_keys` 0: the default. NOT_FOUND; INVALID_ARGUMENT: `max_keys`
+  // is out of bounds.
+  void ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys,
                 std::function<void(absl::StatusOr<ListedKeys>)> done);
 
   ConfigStatus GetConfigStatus() const;
@@ -138,7 +126,7 @@ class LimitAdmin {
   KeyUsage& usage_;
   common::Log& log_;
   const std::string version_;
-  const std::function<ConfigStatus()> config_status_;
+  const std::function<limits::FileStatus()> file_status_;
   const int64_t started_at_wall_ns_;
 };
 

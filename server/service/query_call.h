@@ -3,20 +3,18 @@
 #define SLUICE_SERVER_SERVICE_QUERY_CALL_H_
 
 #include <cstdint>
-#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/limits/limit_table.h"
+#include "server/service/collaborators.h"
 #include "server/service/types.h"
+#include "server/service/validation.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
 
-class RateLimiter;
-
-// Thread-compatible. Views stay the caller's, as in AcquireCall.
+// Thread-compatible. The bytes of all views stay unchanged until the results were read.
 class QueryCall {
  public:
   // As AcquireCall::DoneFn.
@@ -30,21 +28,24 @@ class QueryCall {
   QueryCall(const QueryCall&) = delete;
   QueryCall& operator=(const QueryCall&) = delete;
 
-  void Reset(UnknownLimit unknown = UnknownLimit::kFailsCall, bool utf8_checked = true);
+  // Forgets the last request, keeps the memory.
+  void Reset(UnknownLimit unknown = UnknownLimit::kFailsCall, Utf8 utf8 = Utf8::kChecked);
   void AddBucket(std::string_view limit, std::string_view key);
 
   // After completion. NOT_FOUND: unknown limit. INVALID_ARGUMENT: no bucket, over 256, a key over
   // 512 bytes. DEADLINE_EXCEEDED, UNAVAILABLE.
   const absl::Status& status() const { return status_; }
-  // As many as AddBucket, in its order. REQUIRES: status() is OK.
+  // One for each AddBucket, in its order. REQUIRES: status() is OK.
   size_t size() const { return asked_.size(); }
   BucketStatus bucket(size_t i) const;
   // The server's wall clock at the answer, nanoseconds since 1970.
   int64_t wall_ns() const { return wall_ns_; }
 
- private:
-  friend class RateLimiter;
+  // RateLimiter::Query and Validate.
+  void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
+  const absl::Status& Resolve(const limits::LimitRegistry& registry);
 
+ private:
   struct Asked {
     std::string_view limit;
     std::string_view key;
@@ -53,21 +54,24 @@ class QueryCall {
   };
   struct Operation final : public store::QueryOperation {
     explicit Operation(QueryCall* call) : call(call) {}
-    void Done() override;
+    void Done() override { call->Finish(); }
     QueryCall* const call;
     std::vector<store::QueryItem> found;
   };
 
+  void Finish();
+
   UnknownLimit unknown_ = UnknownLimit::kFailsCall;
-  bool utf8_checked_ = true;
-  size_t added_ = 0;  // those over the bound are not kept
+  Utf8 utf8_ = Utf8::kChecked;
+  size_t added_ = 0;  // buckets; those over the bound are not kept
   std::vector<Asked> asked_;
   Operation operation_{this};
-  std::shared_ptr<const limits::LimitTable> table_;
+  LimitFinder limits_;
   absl::Status status_;
   int64_t wall_ns_ = 0;
 
-  RateLimiter* limiter_ = nullptr;
+  // Of the Query under way.
+  const Collaborators* with_ = nullptr;
   DoneFn done_ = nullptr;
   void* context_ = nullptr;
 };

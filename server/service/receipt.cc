@@ -25,7 +25,7 @@ void AppendInteger(T value, std::string* out) {
   for (size_t i = 0; i < sizeof(T); ++i) out->push_back(static_cast<char>(value >> (8 * i)));
 }
 
-// Takes an integer off the front. REQUIRES: there are enough bytes.
+// Removes an integer from the front. REQUIRES: there are enough bytes.
 template <typename T>
 T TakeInteger(std::string_view* bytes) {
   T value = 0;
@@ -36,7 +36,7 @@ T TakeInteger(std::string_view* bytes) {
   return value;
 }
 
-// Takes a string with its length in front off the front; false: cut.
+// Removes a length and a string of that length from the front. Returns false if bytes are missing.
 template <typename Length>
 bool TakeString(std::string_view* bytes, std::string_view* out) {
   if (bytes->size() < sizeof(Length)) return false;
@@ -51,7 +51,7 @@ bool TakeString(std::string_view* bytes, std::string_view* out) {
 
 ReceiptSigner::ReceiptSigner() {
   std::array<uint8_t, kReceiptKeyBytes> key;
-  // Without randomness receipts could be forged: better not to start.
+  // Without randomness receipts could be forged, so the server does not start.
   if (RAND_bytes(key.data(), key.size()) != 1 ||
       RAND_bytes(reinterpret_cast<unsigned char*>(&instance_), sizeof(instance_)) != 1) {
     std::abort();

@@ -1,21 +1,22 @@
-// Receipts: what Refund takes. Opaque to callers, and worthless to anyone who changes them.
+// Receipts: the proof of an acquisition that Refund takes. Opaque to callers; a changed receipt is
+// refused.
 //
 // Layout, integers little-endian:
 //
 //   1 B   version, 1
 //   8 B   instance: random, of this process start
 //   8 B   receipt id: the store's serial
-//   8 B   the moment of a reservation, on the store's clock; 0: granted for now
+//   8 B   grant time of a reservation, on the store's clock; 0: granted for now
 //   1 B   charges, 1 to 16
 //         each: 1 B name length, name; 2 B key length, key; 8 B permits
 //   16 B  MAC: the first half of HMAC-SHA256 over all before it
 //
-// The MAC's key is random, of this start, until UseKey: nodes that share a store use one key, so
-// that each can redeem what another gave.
+// The MAC's key is random for each start until UseKey: nodes that share a store use one key, so
+// that each node can redeem the receipts of the others.
 //
-// A receipt carries its charges, so that the server remembers nothing but what the store does.
-// The instance is there for the message alone: it tells a receipt from before a restart, or of
-// another server, from one that was changed. It proves nothing.
+// A receipt carries its charges, so that only the store keeps state. The instance only serves the
+// error message: it distinguishes a receipt issued by another server, or before a restart, from one
+// that was changed. It proves nothing.
 #ifndef SLUICE_SERVER_SERVICE_RECEIPT_H_
 #define SLUICE_SERVER_SERVICE_RECEIPT_H_
 
@@ -44,7 +45,7 @@ struct ReceiptCharge {
 struct Receipt {
   uint64_t id = 0;
   int64_t grant_time_ns = 0;
-  std::vector<ReceiptCharge> charges;  // views into the bytes that were opened
+  std::vector<ReceiptCharge> charges;  // views into the opened bytes
 };
 
 inline constexpr size_t kReceiptKeyBytes = 32;
@@ -60,10 +61,10 @@ class ReceiptSigner {
   ReceiptSigner(const ReceiptSigner&) = delete;
   ReceiptSigner& operator=(const ReceiptSigner&) = delete;
 
-  // In hex. A secret: not for logs.
+  // The newest key, in hex. A secret: not for logs.
   std::string Key() const;
-  // Signs with this key from now on, and still opens what the last few keys signed.
-  // INVALID_ARGUMENT: not such a key; the message does not show it.
+  // Signs with this key from now on, and still opens receipts of the last few keys.
+  // INVALID_ARGUMENT: not a key; the message does not show it.
   absl::Status UseKey(std::string_view hex);
 
   // Appends a receipt to `out`.
@@ -74,7 +75,7 @@ class ReceiptSigner {
   absl::Status Open(std::string_view bytes, Receipt* receipt) const;
 
  private:
-  // What Open tries: the newest, and those before it.
+  // Open tries the newest key and those before it.
   static constexpr int kKeysTried = 4;
   struct Secret {
     std::array<uint8_t, kReceiptKeyBytes> bytes;
@@ -86,7 +87,7 @@ class ReceiptSigner {
 
   uint64_t instance_;
   common::Mutex mu_;
-  // All that there were: who reads is never waited for, and changes are rare.
+  // All keys ever used, so that Open needs no lock; changes are rare.
   std::vector<std::unique_ptr<const Secret>> secrets_ ABSL_GUARDED_BY(mu_);
   // Released once filled in.
   std::atomic<const Secret*> newest_{nullptr};

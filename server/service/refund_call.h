@@ -1,4 +1,4 @@
-// RefundCall: one Refund, by receipt, once.
+// RefundCall: one Refund by receipt. A receipt is redeemed once.
 #ifndef SLUICE_SERVER_SERVICE_REFUND_CALL_H_
 #define SLUICE_SERVER_SERVICE_REFUND_CALL_H_
 
@@ -10,14 +10,13 @@
 
 #include "absl/status/status.h"
 #include "server/limits/limit_table.h"
+#include "server/service/collaborators.h"
 #include "server/service/receipt.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
 
-class RateLimiter;
-
-// What was given back to one bucket. Views belong to the call.
+// The permits given back to one bucket. Views belong to the call.
 struct RefundedCharge {
   std::string_view limit;
   std::string_view key;
@@ -36,11 +35,11 @@ class RefundCall {
 
   void Reset(std::string_view receipt);
 
-  // After completion. INVALID_ARGUMENT: the receipt was changed, cut, or is of another server or
-  // from before a restart. DEADLINE_EXCEEDED, UNAVAILABLE.
+  // After completion. INVALID_ARGUMENT: the receipt was changed or cut, or was issued by another
+  // server or before a restart. DEADLINE_EXCEEDED, UNAVAILABLE.
   const absl::Status& status() const { return status_; }
   // REQUIRES: status() is OK. kRefunded, kAlreadyRefunded or kExpired.
-  store::RefundOutcome outcome() const { return outcome_; }
+  store::RefundOutcome outcome() const { return operation_.outcome; }
   // One for each bucket that was debited; all 0 unless kRefunded.
   size_t size() const { return decoded_.charges.size(); }
   RefundedCharge charge(size_t i) const {
@@ -48,26 +47,31 @@ class RefundCall {
     return {of.limit, of.key, refunded_[i]};
   }
 
- private:
-  friend class RateLimiter;
+  // RateLimiter::Refund.
+  void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
 
+ private:
   struct Operation final : public store::RefundOperation {
     explicit Operation(RefundCall* call) : call(call) {}
-    void Done() override;
+    void Done() override { call->Decided(); }
     RefundCall* const call;
   };
 
-  std::string receipt_;  // what names and keys are views into
+  void Try();
+  void Decided();
+  void Finish() { done_(context_, this); }
+
+  std::string receipt_;  // decoded_ has views into it
   Receipt decoded_;
   std::vector<store::Charge> charges_;
   std::vector<uint64_t> refunded_;
   Operation operation_{this};
   std::shared_ptr<const limits::LimitTable> table_;
   absl::Status status_;
-  store::RefundOutcome outcome_ = store::RefundOutcome::kPending;
-  int attempts_ = 0;
+  size_t attempts_ = 0;
 
-  RateLimiter* limiter_ = nullptr;
+  // Of the Refund under way.
+  const Collaborators* with_ = nullptr;
   DoneFn done_ = nullptr;
   void* context_ = nullptr;
 };

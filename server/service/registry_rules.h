@@ -1,4 +1,4 @@
-// RegistryRules: the limits as they are now, for callers who wait.
+// RegistryRules: gives held callers the current rules of their charges.
 #ifndef SLUICE_SERVER_SERVICE_REGISTRY_RULES_H_
 #define SLUICE_SERVER_SERVICE_REGISTRY_RULES_H_
 
@@ -34,7 +34,7 @@ class RegistryRules final : public waiting::RuleSource {
       if (refreshed == waiting::Refreshed::kSame) refreshed = waiting::Refreshed::kChanged;
     }
     if (refreshed == waiting::Refreshed::kChanged) {
-      // Rules that did not change are the new table's as well.
+      // The new table has the unchanged rules too.
       *keep = table;
     } else if (refreshed == waiting::Refreshed::kGone) {
       *keep = std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(

@@ -1,5 +1,5 @@
 // Values that pass between a transport and the use cases. They know no wire: a transport fills
-// them from whatever it received and encodes what it gets back.
+// them from the bytes that it received and encodes the answers.
 #ifndef SLUICE_SERVER_SERVICE_TYPES_H_
 #define SLUICE_SERVER_SERVICE_TYPES_H_
 
@@ -7,16 +7,26 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
 
-// A length of time as it came over the wire, unchecked: the use cases say what is wrong with it.
+// A length of time as it came over the wire, unchecked.
 struct WireDuration {
   int64_t seconds = 0;
   int32_t nanos = 0;
 };
+
+// The options of one acquisition.
+struct AcquisitionOptions {
+  WireDuration max_wait = {};
+  bool hold = false;
+  bool want_receipt = false;
+};
+
+// Whether the transport's decoder has checked that strings are UTF-8. If not, the use case does,
+// and names the field that is not.
+enum class Utf8 : uint8_t { kChecked, kUnchecked };
 
 // A bucket after a decision, for one charge.
 struct ChargeStatus {
@@ -26,16 +36,16 @@ struct ChargeStatus {
   std::string_view limit;
 };
 
-// A bucket as Query and Watch see it.
+// A bucket in an answer of Query or Watch.
 struct BucketStatus {
   std::string_view limit;
   std::string_view key;
   store::BucketLevel level;
   bool exists = false;
   store::Source source = store::Source::kStore;
-  uint64_t waiting = 0;
-  int64_t next_grant_after_ns = 0;  // 0: nobody waits
-  // Set instead of the parameters.
+  uint64_t waiting = 0;             // bookings
+  int64_t next_grant_after_ns = 0;  // until the first booking's grant time; 0: none
+  // Not OK: the fields above are not known.
   absl::Status error;
 };
 

@@ -1,69 +1,155 @@
 #include "server/service/validation.h"
 
-#include <cstring>
 #include <limits>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bounds.h"
 #include "common/errors.h"
-#include "server/limits/nearest_name.h"
+#include "common/utf8.h"
+#include "server/limits/notation.h"
 
 namespace sluice::service {
+namespace {
 
-bool IsUtf8(std::string_view bytes) {
-  const auto* p = reinterpret_cast<const uint8_t*>(bytes.data());
-  const auto* const end = p + bytes.size();
-  while (p < end) {
-    if (end - p >= 8) {
-      uint64_t word;
-      std::memcpy(&word, p, 8);
-      if ((word & 0x8080808080808080u) == 0) {
-        p += 8;
-        continue;
-      }
-    }
-    const uint8_t lead = *p++;
-    if (lead < 0x80) continue;
-    if (lead < 0xC2 || lead > 0xF4) return false;
-    const int more = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
-    if (end - p < more) return false;
-    // Overlong forms, surrogates, and what lies above U+10FFFF show in the second byte.
-    const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-    if (p[0] < low || p[0] > high) return false;
-    for (int i = 1; i < more; ++i) {
-      if ((p[i] & 0xC0) != 0x80) return false;
-    }
-    p += more;
+namespace bounds = common::bounds;
+namespace errors = common::errors;
+using common::ToAbsl;
+
+}  // namespace
+
+std::string FieldPath::Field(std::string_view name) const {
+  std::string field;
+  for (size_t i = 0; i < depth_; ++i) {
+    absl::StrAppend(&field, ToAbsl(steps_[i].list), "[", steps_[i].index, "].");
   }
-  return true;
+  absl::StrAppend(&field, ToAbsl(name));
+  return field;
 }
 
-std::string_view NearestLimit(const limits::LimitTable& table, std::string_view name) {
-  constexpr size_t kMostLimits = 1000;
-  if (table.limits().size() > kMostLimits || name.size() > common::bounds::kMaxLimitNameBytes) {
-    return {};
-  }
-  std::vector<std::string_view> names;
-  names.reserve(table.limits().size());
-  for (const limits::Limit* limit : table.limits()) names.push_back(limit->name());
-  return limits::NearestName(name, names);
+absl::StatusOr<const limits::Limit*> LimitFinder::FindOrError(const FieldPath& path,
+                                                              std::string_view field,
+                                                              std::string_view name) {
+  if (const limits::Limit* const limit = Find(name); limit != nullptr) return limit;
+  return errors::NoLimitNamed(
+      path.Field(field), name,
+      std::exchange(suggested_, true) ? std::string_view() : limits::NearestLimit(*table_, name));
 }
 
-std::string MostAtOnce(const algorithm::Parameters& parameters) {
-  const uint64_t most = algorithm::MaxGrant(parameters);
-  if (parameters.kind != algorithm::Kind::kTokenBucket) {
-    return absl::StrCat(most, " permits a period");
-  }
-  return absl::StrCat(parameters.token_bucket.debt > 0 ? "burst + debt = " : "burst = ", most);
+absl::Status CheckAcquisitionCount(size_t acquisitions) {
+  if (acquisitions > bounds::kMaxBatch) return errors::TooManyAcquisitions(acquisitions);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> ToNanoseconds(std::string_view path, WireDuration duration) {
+absl::Status CheckBucketCount(size_t buckets) {
+  if (buckets == 0) return errors::NoBuckets();
+  if (buckets > bounds::kMaxQueryBuckets) return errors::TooManyBuckets(buckets);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CheckOptions(const FieldPath& path, const AcquisitionOptions& options,
+                                     bool in_batch) {
+  if (options.max_wait.seconds == 0 && options.max_wait.nanos == 0 && !options.hold) return 0;
+  const std::string field = path.Field("max_wait");
+  const auto max_wait_ns = ToNanoseconds(field, options.max_wait);
+  if (!max_wait_ns.ok()) return max_wait_ns.status();
+  if (*max_wait_ns < 0) return errors::MaxWaitNegative(field);
+  if (*max_wait_ns > bounds::kMaxWaitNs) {
+    return errors::MaxWaitTooLong(field, options.max_wait.seconds);
+  }
+  if (options.hold && in_batch) return errors::HoldInBatch(path.Field("hold"));
+  if (options.hold && *max_wait_ns == 0) return errors::HoldWithoutMaxWait(path.Field("hold"));
+  return max_wait_ns;
+}
+
+absl::Status CheckChargeCount(const FieldPath& acquisition, size_t charges) {
+  if (charges == 0) return errors::NoCharges(acquisition.Field("charges"));
+  if (charges > bounds::kMaxCharges) {
+    return errors::TooManyCharges(acquisition.Field("charges"), charges);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckKey(const FieldPath& path, std::string_view key) {
+  if (key.size() > bounds::kMaxKeyBytes) return errors::KeyTooLong(path.Field("key"), key.size());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const limits::Limit*> CheckBucket(const FieldPath& path, std::string_view limit,
+                                                 std::string_view key, Utf8 utf8,
+                                                 LimitFinder& limits) {
+  if (absl::Status status = CheckKey(path, key); !status.ok()) return status;
+  if (utf8 == Utf8::kUnchecked) {
+    if (!common::IsUtf8(key)) return errors::NotUtf8(path.Field("key"));
+    if (!common::IsUtf8(limit)) return errors::NotUtf8(path.Field("limit"));
+  }
+  return limits.FindOrError(path, "limit", limit);
+}
+
+absl::StatusOr<const limits::Limit*> CheckCharge(const FieldPath& path, std::string_view limit,
+                                                 std::string_view key, uint64_t permits, Utf8 utf8,
+                                                 LimitFinder& limits) {
+  if (permits == 0) return errors::PermitsZero(path.Field("permits"));
+  const auto found = CheckBucket(path, limit, key, utf8, limits);
+  if (!found.ok()) return found;
+  if (absl::Status s = CheckPermits(path, permits, (*found)->RuleFor(key)); !s.ok()) return s;
+  return found;
+}
+
+absl::Status CheckPermits(const FieldPath& path, uint64_t permits, const store::Rule& rule) {
+  if (permits <= algorithm::MaxGrant(rule.parameters)) return absl::OkStatus();
+  return errors::PermitsNeverGranted(path.Field("permits"), permits, rule.limit_name,
+                                     limits::FormatMaxGrant(rule.parameters));
+}
+
+absl::Status CheckMergedCharges(const FieldPath& acquisition, size_t added,
+                                absl::Span<const store::Charge> merged) {
+  if (absl::Status status = CheckChargeCount(acquisition, added); !status.ok()) return status;
+  for (const store::Charge& charge : merged) {
+    const store::Rule& rule = *charge.rule;
+    if (charge.permits <= algorithm::MaxGrant(rule.parameters)) continue;
+    return errors::PermitsSumNeverGranted(acquisition.Field("charges"), charge.permits,
+                                          rule.limit_name, limits::FormatMaxGrant(rule.parameters));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBooksAhead(const FieldPath& acquisition, const store::Rule& rule) {
+  std::string setting;
+  if (rule.sharing != store::Sharing::kExact) {
+    setting = absl::StrCat("sharing: ", ToAbsl(limits::SharingName(rule.sharing)));
+  } else if (rule.split_when_store_unavailable) {
+    setting = "on_store_failure: split";
+  } else {
+    return absl::OkStatus();
+  }
+  return errors::SharingDoesNotBook(acquisition.Field("max_wait"), rule.limit_name, setting);
+}
+
+absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval) {
+  const auto interval_ns = ToNanoseconds("min_interval", min_interval);
+  if (!interval_ns.ok()) return interval_ns.status();
+  if (*interval_ns < bounds::kMinWatchIntervalNs || *interval_ns > bounds::kMaxWatchIntervalNs) {
+    return errors::BadMinInterval();
+  }
+  return interval_ns;
+}
+
+absl::StatusOr<uint32_t> CheckMaxKeys(uint32_t max_keys) {
+  if (max_keys > bounds::kMaxListKeys) {
+    return errors::FieldOutOfBounds(
+        "max_keys", max_keys,
+        absl::StrCat("1 to ", bounds::kMaxListKeys, ", or 0 for ", bounds::kDefaultListKeys));
+  }
+  return max_keys == 0 ? bounds::kDefaultListKeys : max_keys;
+}
+
+absl::StatusOr<int64_t> ToNanoseconds(std::string_view field, WireDuration duration) {
   constexpr int32_t kSecond = 1'000'000'000;
   const auto [seconds, nanos] = duration;
   if (nanos <= -kSecond || nanos >= kSecond || (seconds > 0 && nanos < 0) ||
       (seconds < 0 && nanos > 0)) {
-    return common::errors::BadDuration(path, seconds, nanos);
+    return errors::BadDuration(field, seconds, nanos);
   }
   int64_t ns;
   if (__builtin_mul_overflow(seconds, int64_t{kSecond}, &ns) ||

@@ -1,53 +1,127 @@
-// Checks that several use cases share.
+// Checks of requests, for all use cases. Each error names the field, its value and the bound. A
+// check formats nothing unless it fails.
 #ifndef SLUICE_SERVER_SERVICE_VALIDATION_H_
 #define SLUICE_SERVER_SERVICE_VALIDATION_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/algorithm/parameters.h"
+#include "absl/types/span.h"
+#include "common/strings.h"
 #include "server/limits/limit_table.h"
 #include "server/service/types.h"
+#include "server/store/store.h"
 
 namespace sluice::service {
 
-// Whether the bytes are well-formed UTF-8 (no surrogates, nothing overlong, up to U+10FFFF).
-bool IsUtf8(std::string_view bytes);
+// A message within a request, by the list elements that lead to it.
+class FieldPath {
+ public:
+  // The request itself.
+  FieldPath() = default;
 
-// Whether all bytes are below 0x80, which is most keys: inline, for who asks it of each of many.
-inline bool IsAscii(std::string_view bytes) {
-  const char* const p = bytes.data();
-  const size_t n = bytes.size();
-  const auto high = [p](size_t at, auto word) {
-    std::memcpy(&word, p + at, sizeof(word));
-    return (word & static_cast<decltype(word)>(0x8080808080808080u)) != 0;
+  // Element `index` of a list in this message. `list` is a literal. At most two levels.
+  FieldPath Element(std::string_view list, size_t index) const {
+    FieldPath path = *this;
+    path.steps_[path.depth_++] = {list, index};
+    return path;
+  }
+
+  // "acquisitions[3].charges[0].key" for "key".
+  std::string Field(std::string_view name) const;
+
+ private:
+  struct Step {
+    std::string_view list;
+    size_t index = 0;
   };
-  if (n >= 8) {
-    for (size_t i = 0; i + 8 < n; i += 8) {
-      if (high(i, uint64_t{})) return false;
+  Step steps_[2];
+  size_t depth_ = 0;
+};
+
+// Finds the limits that one request names, in one table. Remembers the last one found, since most
+// callers name the same limit repeatedly. Not thread-safe.
+class LimitFinder {
+ public:
+  // Null: holds no table.
+  void Use(std::shared_ptr<const limits::LimitTable> table) {
+    table_ = std::move(table);
+    last_limit_ = nullptr;
+    suggested_ = false;
+  }
+
+  // Null if there is no such limit. Valid as long as the table. REQUIRES: Use was called with a
+  // table; the bytes of `name` stay until the next Use.
+  const limits::Limit* Find(std::string_view name) {
+    if (last_limit_ == nullptr || !common::SameBytes(name, last_name_)) {
+      last_name_ = name;
+      last_limit_ = table_->Find(name);
     }
-    return !high(n - 8, uint64_t{});
+    return last_limit_;
   }
-  if (n >= 4) return !high(0, uint32_t{}) && !high(n - 4, uint32_t{});
-  for (size_t i = 0; i < n; ++i) {
-    if (high(i, uint8_t{})) return false;
-  }
-  return true;
-}
 
-// What a name that is not there was probably meant to be; empty: nothing near. Looks at all
-// limits' names unless there are more than a thousand.
-std::string_view NearestLimit(const limits::LimitTable& table, std::string_view name);
+  // Find, or NOT_FOUND. Only the first error suggests another name: the search for it costs more
+  // than all the rest of the request.
+  absl::StatusOr<const limits::Limit*> FindOrError(const FieldPath& path, std::string_view field,
+                                                   std::string_view name);
 
-// "burst + debt = 200", "burst = 100", "100 permits a period": what bounds a single request.
-std::string MostAtOnce(const algorithm::Parameters& parameters);
+  const std::shared_ptr<const limits::LimitTable>& table() const { return table_; }
+
+ private:
+  std::shared_ptr<const limits::LimitTable> table_;
+  std::string_view last_name_;
+  const limits::Limit* last_limit_ = nullptr;
+  bool suggested_ = false;
+};
+
+// `path` in the functions below is the message that has the checked fields. INVALID_ARGUMENT, or as
+// stated.
+
+// A whole call: the number of acquisitions in a batch, of buckets in a Query or a Watch.
+absl::Status CheckAcquisitionCount(size_t acquisitions);
+absl::Status CheckBucketCount(size_t buckets);
+
+// `max_wait` and `hold` of an acquisition. Returns max_wait in nanoseconds.
+absl::StatusOr<int64_t> CheckOptions(const FieldPath& path, const AcquisitionOptions& options,
+                                     bool in_batch);
+
+// The number of charges of an acquisition, before or after the limits' own `charges` were added.
+absl::Status CheckChargeCount(const FieldPath& acquisition, size_t charges);
+
+// `limit` and `key` of a bucket; returns the limit. NOT_FOUND.
+absl::StatusOr<const limits::Limit*> CheckBucket(const FieldPath& path, std::string_view limit,
+                                                 std::string_view key, Utf8 utf8,
+                                                 LimitFinder& limits);
+absl::Status CheckKey(const FieldPath& path, std::string_view key);
+
+// `limit`, `key` and `permits` of a charge; returns the limit. NOT_FOUND.
+absl::StatusOr<const limits::Limit*> CheckCharge(const FieldPath& path, std::string_view limit,
+                                                 std::string_view key, uint64_t permits, Utf8 utf8,
+                                                 LimitFinder& limits);
+// `permits` of a charge, against one rule that it debits.
+absl::Status CheckPermits(const FieldPath& path, uint64_t permits, const store::Rule& rule);
+
+// The charges of one acquisition, once those on the same bucket were added up (saturating).
+// `added`: how many there were before.
+absl::Status CheckMergedCharges(const FieldPath& acquisition, size_t added,
+                                absl::Span<const store::Charge> merged);
+
+// That a reservation on the rule's bucket in a shared store is possible.
+absl::Status CheckBooksAhead(const FieldPath& acquisition, const store::Rule& rule);
+
+// `min_interval` of a Watch, in nanoseconds.
+absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval);
+
+// `max_keys` of ListKeys, with the default filled in.
+absl::StatusOr<uint32_t> CheckMaxKeys(uint32_t max_keys);
 
 // Nanoseconds; saturates. INVALID_ARGUMENT: seconds and nanos are no duration.
-absl::StatusOr<int64_t> ToNanoseconds(std::string_view path, WireDuration duration);
+absl::StatusOr<int64_t> ToNanoseconds(std::string_view field, WireDuration duration);
 
 }  // namespace sluice::service
 

@@ -43,6 +43,8 @@ struct Rule {
   bool split_when_store_unavailable = false;
   // Ignored by a store that is not shared.
   Sharing sharing = Sharing::kExact;
+
+  friend bool operator==(const Rule&, const Rule&) = default;
 };
 
 }  // namespace sluice::store

@@ -1,4 +1,4 @@
-// What the use cases add to a decision: validation, look-up by name, counters, key usage.
+// The cost that the use cases add to a decision: validation, look-up by name, counters, key usage.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -8,7 +8,6 @@
 #include "common/clock.h"
 #include "common/metrics.h"
 #include "server/limits/limit_registry.h"
-#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
@@ -28,11 +27,10 @@ struct Parts {
   common::SystemClock clock;
   common::Metrics metrics;
   store::MemoryStore store{clock};
-  service::Engine engine{store};
   limits::LimitRegistry registry{&store};
   service::KeyUsage usage;
   service::ReceiptSigner signer;
-  service::RateLimiter limiter{registry, engine, store, clock, metrics, usage, signer};
+  service::RateLimiter limiter{registry, store, clock, metrics, usage, signer};
 
   Parts() {
     limits::LimitSpec spec;
@@ -63,7 +61,7 @@ void BM_Acquire(benchmark::State& state) {
 }
 BENCHMARK(BM_Acquire)->ArgsProduct({{1, 1000, 100'000}, {1, 64}})->ArgNames({"keys", "batch"});
 
-// Of that: key usage alone.
+// Key usage alone.
 void BM_KeyUsage(benchmark::State& state) {
   service::KeyUsage usage;
   const auto keys = RandomKeys(static_cast<size_t>(state.range(0)));

@@ -1,5 +1,5 @@
-// Any bytes as a limits file: an answer and no crash; an error has a place and is printable; what
-// is accepted is applied, and applied again changes no rule.
+// Fuzzes the limits file: no bytes crash the parser; every error names a place and is printable;
+// accepted limits can be applied, and applying them again changes no rule.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -30,7 +30,7 @@ void CheckError(absl::string_view message) {
   for (const char c : message) {
     Require(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f, "an error is printable", message);
   }
-  // Messages go out in protobuf strings. A YAML tree takes what is UTF-8 and nothing else.
+  // Messages are sent in protobuf strings, so they must be UTF-8.
   const std::string quoted(message.data(), message.size());
   const auto utf8 = sluice::config::ParseYaml("# " + quoted, "f");
   Require(utf8.ok(), "an error is UTF-8", message);

@@ -5,7 +5,7 @@
 namespace sluice::common {
 namespace {
 
-TEST(FakeClockTest, StandsStillUntilTold) {
+TEST(FakeClockTest, MovesOnlyWhenAdvancedOrSet) {
   FakeClock clock(5, 100);
   EXPECT_EQ(clock.NowNs(), 5);
   EXPECT_EQ(clock.NowNs(), 5);

@@ -26,21 +26,21 @@ class LogTest : public testing::Test {
   int pipe_[2];
 };
 
-TEST_F(LogTest, WritesOneLineAnEvent) {
+TEST_F(LogTest, WritesOneLinePerEvent) {
   Log log(clock_, LogLevel::kInfo, pipe_[1]);
   log.Info("reload", {{"version", "9f3c"}, {"limits", 12}});
   EXPECT_EQ(Read(),
             "time=2023-11-14T22:13:20.000Z level=info event=reload version=9f3c limits=12\n");
 }
 
-TEST_F(LogTest, QuotesWhatCouldForgeALine) {
+TEST_F(LogTest, QuotesValuesThatCouldForgeALine) {
   Log log(clock_, LogLevel::kInfo, pipe_[1]);
   log.Error("refused", {{"key", "a\nlevel=info \"b\""}, {"empty", ""}});
   EXPECT_THAT(Read(),
               testing::HasSubstr("event=refused key=\"a\\nlevel=info \\\"b\\\"\" empty=\"\"\n"));
 }
 
-TEST_F(LogTest, LeavesOutWhatIsBelowItsLevel) {
+TEST_F(LogTest, SkipsEventsBelowItsLevel) {
   Log log(clock_, LogLevel::kWarning, pipe_[1]);
   log.Info("quiet", {});
   log.Warning("loud", {});
@@ -48,7 +48,7 @@ TEST_F(LogTest, LeavesOutWhatIsBelowItsLevel) {
                                      testing::Not(testing::HasSubstr("quiet"))));
 }
 
-TEST_F(LogTest, HoldsAnEventToItsLinesASecondAndSaysHowManyItHeldBack) {
+TEST_F(LogTest, LimitsLinesPerSecondAndReportsSuppressedOnes) {
   Log log(clock_, LogLevel::kInfo, pipe_[1]);
   for (uint32_t i = 0; i < Log::kLinesPerSecond + 7; ++i) log.Info("flood", {});
   log.Info("other", {});

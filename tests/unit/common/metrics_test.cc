@@ -8,26 +8,26 @@
 namespace sluice::common {
 namespace {
 
-TEST(HistogramTest, EveryBoundFallsIntoItsOwnBucketAndTheNextSampleIntoTheNext) {
+TEST(HistogramTest, UpperBoundsAreInclusive) {
   for (size_t bucket = 0; bucket + 1 < kHistogramBuckets; ++bucket) {
     ASSERT_EQ(HistogramBucket(HistogramUpperNs(bucket)), bucket);
     ASSERT_EQ(HistogramBucket(HistogramUpperNs(bucket) + 1), bucket + 1);
   }
 }
 
-TEST(HistogramTest, BoundsAreAtMostAnEighthAboveWhatTheyHold) {
+TEST(HistogramTest, UpperBoundsAreAtMostAnEighthAboveTheirSamples) {
   for (size_t bucket = 1; bucket < kHistogramBuckets; ++bucket) {
     const uint64_t least = HistogramUpperNs(bucket - 1) + 1;
     ASSERT_LE(HistogramUpperNs(bucket), least + least / 8);
   }
 }
 
-TEST(HistogramTest, TakesZeroAndTheGreatestNumber) {
+TEST(HistogramTest, AcceptsZeroAndTheGreatestNumber) {
   EXPECT_EQ(HistogramBucket(0), 0u);
   EXPECT_EQ(HistogramBucket(~uint64_t{0}), kHistogramBuckets - 1);
 }
 
-TEST(MetricsTest, SumsWhatAllThreadsCountedAlsoThoseThatEnded) {
+TEST(MetricsTest, SumsCountersOfRunningAndEndedThreads) {
   Metrics metrics;
   const uint32_t method = metrics.AddMethod("/a");
   std::vector<std::thread> threads;
@@ -49,7 +49,7 @@ TEST(MetricsTest, SumsWhatAllThreadsCountedAlsoThoseThatEnded) {
   EXPECT_EQ(snapshot.methods[method].latency.sum_ns, 400000u);
 }
 
-TEST(MetricsTest, IsReadWhileThreadsCount) {
+TEST(MetricsTest, SumsNeverFallWhileThreadsCount) {
   Metrics metrics;
   std::thread thread([&] {
     for (uint32_t i = 0; i < 20000; ++i) metrics.Local().OfLimit(i).granted.Add(1);
@@ -64,7 +64,7 @@ TEST(MetricsTest, IsReadWhileThreadsCount) {
   thread.join();
 }
 
-TEST(MetricsTest, OneThreadKeepsTheCountersOfSeveralMetricsApart) {
+TEST(MetricsTest, SeparatesTheMetricsOfOneThread) {
   Metrics a;
   Metrics b;
   for (int i = 0; i < 3; ++i) {
@@ -75,7 +75,7 @@ TEST(MetricsTest, OneThreadKeepsTheCountersOfSeveralMetricsApart) {
   EXPECT_EQ(b.Snapshot(0).granted, 30u);
 }
 
-TEST(PerThreadTest, AnEndedThreadsValueIsTakenOverByTheNext) {
+TEST(PerThreadTest, ANewThreadTakesOverTheValueOfAnEndedOne) {
   PerThread<OwnedCounter> counters;
   for (int i = 0; i < 10; ++i) std::thread([&] { counters.Local().Add(1); }).join();
   int values = 0;

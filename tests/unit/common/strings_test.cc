@@ -7,7 +7,7 @@
 namespace sluice::common {
 namespace {
 
-TEST(SameBytesTest, SeesADifferenceAtEveryPlaceOfEveryLength) {
+TEST(SameBytesTest, FindsADifferenceAtEveryPositionOfEveryLength) {
   for (size_t size = 0; size < 40; ++size) {
     const std::string text(size, 'a');
     std::string other = text;

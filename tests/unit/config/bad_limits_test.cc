@@ -1,4 +1,4 @@
-// What a limits file may not say, and what we answer: file, line, column, field, value, advice.
+// Bad limits files and their errors: file, line, column, field, value, remedy.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -85,25 +85,26 @@ const BadCase kCases[] = {
      "f.yaml:1:1: byte 0xff is not UTF-8; save the file as UTF-8"},
     {"DeepNesting", std::string(100, '[') + std::string(100, ']'),
      "f.yaml:1:33: is nested deeper than 32 levels"},
-    // Refused before they are parsed, which would take many seconds.
+    // Rejected before yaml-cpp parses them, which would take many seconds.
     {"VeryDeepNesting", std::string(8 << 20, '['), "f.yaml:1:33: is nested deeper than 32 levels"},
     {"VeryDeepNestingBelow", "limits:\n # [[\n - " + std::string(100'000, '{'),
      "f.yaml:3:36: is nested deeper than 32 levels"},
 
-    // What YAML has and a limits file has not.
+    // YAML features that a limits file must not use.
     {"Alias", "limits:\n  - &a { name: api, rate: 5/s }\n  - *a\n",
-     "f.yaml:2:5: an anchor (&name) is not taken in a limits file; take it out"},
+     "f.yaml:2:5: an anchor (&name) is not allowed in a limits file; take it out"},
     {"AnchorOnAValue", Limit("rate: &r 5/s"),
-     "f.yaml:3:11: an anchor (&name) is not taken in a limits file; take it out"},
+     "f.yaml:3:11: an anchor (&name) is not allowed in a limits file; take it out"},
     {"AliasOfNothing", "limits: *a\n",
      "f.yaml:1:9: is not YAML: the referenced anchor is not defined"},
     {"Tag", Limit("rate: !!str 5/s"),
-     "f.yaml:3:11: tag: \"tag:yaml.org,2002:str\": tags are not taken in a limits file; take it "
+     "f.yaml:3:11: tag: \"tag:yaml.org,2002:str\": tags are not allowed in a limits file; take it "
      "out"},
     {"OwnTag", "limits: !mine []\n",
-     "f.yaml:1:9: tag: \"!mine\": tags are not taken in a limits file; take it out"},
+     "f.yaml:1:9: tag: \"!mine\": tags are not allowed in a limits file; take it out"},
     {"MergeKey", Limit("rate: 5/s\n<<: { burst: 5 }"),
-     "f.yaml:4:5: limits[0]: \"<<\": merge keys are not taken in a limits file; write it out"},
+     "f.yaml:4:5: limits[0]: \"<<\": merge keys are not allowed in a limits file; write the fields "
+     "out"},
     {"ListAsKey", Limit("? [a, b]\n: c"), "f.yaml:3:7: a list or map as a key; say a plain name"},
     {"NullAsKey", Limit("~: 5"), "f.yaml:3:5: an empty key, null or ~; put the key in quotes"},
 
@@ -208,7 +209,7 @@ const BadCase kCases[] = {
      "f.yaml:3:5: limits[0].rate: has no value; say permits per period, e.g. 5/s, 500/250ms or "
      "10000/24h, or take the field out"},
 
-    // Burst, debt and what belongs to one algorithm.
+    // Burst, debt and fields of one algorithm.
     {"BurstZero", Limit("rate: 5/s\nburst: 0"),
      "f.yaml:4:12: limits[0].burst: \"0\": without debt grants nothing; say at least 1, or add "
      "debt to pace evenly"},
@@ -328,7 +329,7 @@ const BadCase kCases[] = {
 
 class BadLimitsTest : public ::testing::TestWithParam<BadCase> {};
 
-TEST_P(BadLimitsTest, IsRefusedWithItsPlaceAndAdvice) {
+TEST_P(BadLimitsTest, ReportsPlaceAndRemedy) {
   const auto specs = ParseLimits(GetParam().text, "f.yaml");
   ASSERT_FALSE(specs.ok());
   EXPECT_EQ(specs.status().code(), absl::StatusCode::kInvalidArgument);
@@ -338,13 +339,13 @@ TEST_P(BadLimitsTest, IsRefusedWithItsPlaceAndAdvice) {
 INSTANTIATE_TEST_SUITE_P(All, BadLimitsTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(BadLimitsTest, ATextOverTheBoundIsRefusedUnread) {
+TEST(BadLimitsTest, RejectsATooLongTextUnread) {
   const std::string text(common::bounds::kMaxLimitsFileBytes + 1, '[');
   EXPECT_EQ(std::string(ParseLimits(text, "f.yaml").status().message()),
             "f.yaml: has 8388609 bytes; a limits file has at most 8388608 bytes");
 }
 
-TEST(BadLimitsTest, TooManyLimitsAreRefused) {
+TEST(BadLimitsTest, RejectsTooManyLimits) {
   std::string text = "limits:\n";
   for (size_t i = 0; i <= common::bounds::kMaxLimits; ++i) {
     text += "- {name: l" + std::to_string(i) + ", rate: 1/s}\n";

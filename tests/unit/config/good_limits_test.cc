@@ -26,7 +26,7 @@ std::vector<LimitSpec> Parse(std::string_view text) {
   return specs.ok() ? *specs : std::vector<LimitSpec>();
 }
 
-TEST(GoodLimitsTest, AnEmptyListIsNoLimits) {
+TEST(GoodLimitsTest, AcceptsAnEmptyList) {
   EXPECT_THAT(Parse("limits: []\n"), IsEmpty());
   EXPECT_THAT(Parse("{limits: []}"), IsEmpty());
   EXPECT_THAT(Parse("---\nlimits: []\n...\n"), IsEmpty());
@@ -101,7 +101,7 @@ limits:
   EXPECT_EQ(specs[4].utc_offset_ns, -(5 * kHourNs + kHourNs / 2));
 }
 
-TEST(GoodLimitsTest, BlockFlowAndQuotedFormsAreTheSame) {
+TEST(GoodLimitsTest, ReadsBlockFlowAndQuotedFormsAlike) {
   const auto block = Parse(R"(limits:
 - name: api
   rate: 100/s
@@ -123,7 +123,7 @@ TEST(GoodLimitsTest, BlockFlowAndQuotedFormsAreTheSame) {
   }
 }
 
-TEST(GoodLimitsTest, NamesThatLookLikeSomethingElseAreNames) {
+TEST(GoodLimitsTest, ReadsNamesThatLookLikeOtherTypes) {
   const auto specs = Parse(R"(limits:
   - { name: 42, rate: 1/s }
   - { name: true, rate: 1/s }
@@ -139,7 +139,7 @@ TEST(GoodLimitsTest, NamesThatLookLikeSomethingElseAreNames) {
   EXPECT_EQ(specs[3].keys[1].key, "~");
 }
 
-TEST(GoodLimitsTest, TakesTheExtremes) {
+TEST(GoodLimitsTest, AcceptsExtremes) {
   EXPECT_EQ(Parse("limits: [{name: a, rate: 1/year, burst: 20}]").size(), 1u);
   EXPECT_EQ(Parse("limits: [{name: a, rate: 1000000000/s, burst: 1}]").size(), 1u);
   EXPECT_EQ(Parse("limits: [{name: a, rate: 1/ms}]").size(), 1u);
@@ -147,7 +147,7 @@ TEST(GoodLimitsTest, TakesTheExtremes) {
   EXPECT_EQ(Parse("limits: [{name: a, rate: 1/366d}]").size(), 1u);
 }
 
-TEST(GoodLimitsTest, SixteenChargesFit) {
+TEST(GoodLimitsTest, AcceptsSixteenCharges) {
   std::string text = "limits:\n";
   for (int i = 0; i < 16; ++i) {
     text += "- {name: l" + std::to_string(i) + ", rate: 1/s, charges: [" +
@@ -156,7 +156,7 @@ TEST(GoodLimitsTest, SixteenChargesFit) {
   EXPECT_EQ(Parse(text).size(), 16u);
 }
 
-TEST(GoodLimitsTest, WhatIsParsedCanBeApplied) {
+TEST(GoodLimitsTest, RegistryAcceptsParsedLimits) {
   limits::RecordingStore store;
   limits::LimitRegistry registry(&store);
   const auto applied = registry.ApplyFile(
@@ -165,7 +165,7 @@ TEST(GoodLimitsTest, WhatIsParsedCanBeApplied) {
   EXPECT_EQ(registry.Current()->limits().size(), 2u);
 }
 
-TEST(GoodLimitsTest, TenThousandLimitsParseAndSwap) {
+TEST(GoodLimitsTest, ParsesAndAppliesTenThousandLimits) {
   const auto text = [](int permits) {
     std::string file = "limits:\n";
     for (int i = 0; i < 10'000; ++i) {

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(LoadFileTest, AnswersTheLimitsAndTheContentsHash) {
+TEST(LoadFileTest, ReturnsTheLimitsAndTheHashOfTheContent) {
   TempDir dir;
   dir.Write("limits.yaml", "limits: []\n");
   const auto file = LoadFile(dir.Path("limits.yaml"));
@@ -25,7 +25,7 @@ TEST(LoadFileTest, AnswersTheLimitsAndTheContentsHash) {
   EXPECT_EQ(file->version, "9f0243c1c912e7e5cd76697ada1d8aeedb987ad6155f63839a2ea0d600f1af71");
 }
 
-TEST(LoadFileTest, TheExampleIsGood) {
+TEST(LoadFileTest, AcceptsTheExampleFile) {
   const auto file = LoadFile(SLUICE_SOURCE_DIR "/deploy/limits.example.yaml");
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_GE(file->specs.size(), 5u);
@@ -41,21 +41,21 @@ TEST(LoadFileTest, NamesTheFileInErrors) {
                 "10000/24h");
 }
 
-TEST(LoadFileTest, RefusesADirectory) {
+TEST(LoadFileTest, RejectsADirectory) {
   TempDir dir;
   const auto status = LoadFile(dir.Path(".")).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(status.message()), dir.Path(".") + ": is a directory; name a file in it");
 }
 
-TEST(LoadFileTest, SaysThatThereIsNoFile) {
+TEST(LoadFileTest, ReportsAMissingFile) {
   TempDir dir;
   const auto status = LoadFile(dir.Path("none.yaml")).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(std::string(status.message()), dir.Path("none.yaml") + ": No such file or directory");
 }
 
-TEST(LoadFileTest, RefusesAHundredMegabytesBySizeAlone) {
+TEST(LoadFileTest, RejectsAHugeFileByItsSize) {
   TempDir dir;
   dir.Write("limits.yaml", "limits: []\n");
   std::filesystem::resize_file(dir.Path("limits.yaml"), 100'000'000);
@@ -66,14 +66,14 @@ TEST(LoadFileTest, RefusesAHundredMegabytesBySizeAlone) {
       dir.Path("limits.yaml") + ": has 100000000 bytes; a limits file has at most 8388608 bytes");
 }
 
-TEST(LoadFileTest, DoesNotWaitForTheWriterOfAFifo) {
+TEST(LoadFileTest, DoesNotBlockOnAFifo) {
   TempDir dir;
   ASSERT_EQ(mkfifo(dir.Path("limits.yaml").c_str(), 0600), 0);
   const auto status = LoadFile(dir.Path("limits.yaml")).status();
   EXPECT_EQ(std::string(status.message()), dir.Path("limits.yaml") + ": is not a regular file");
 }
 
-TEST(LoadFileTest, SaysThatItMayNotRead) {
+TEST(LoadFileTest, ReportsAnUnreadableFile) {
   if (geteuid() == 0) GTEST_SKIP() << "root may read everything";
   TempDir dir;
   dir.Write("limits.yaml", "limits: []\n");

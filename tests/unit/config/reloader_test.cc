@@ -36,29 +36,29 @@ class ReloaderTest : public ::testing::Test {
   Reloader reloader_{dir_.Path("limits.yaml"), &registry_, &clock_};
 };
 
-TEST_F(ReloaderTest, SaysThatNothingWasLoadedYet) {
-  const ConfigStatus status = reloader_.Status();
+TEST_F(ReloaderTest, StatusIsEmptyBeforeTheFirstLoad) {
+  const limits::FileStatus status = reloader_.Status();
   EXPECT_EQ(status.version, "");
   EXPECT_EQ(status.active_since_wall_ns, 0);
   EXPECT_EQ(status.path, dir_.Path("limits.yaml"));
   EXPECT_EQ(status.reloads, 0u);
-  EXPECT_EQ(status.limits, 0u);
+  EXPECT_EQ(registry_.Current()->limits().size(), 0u);
 }
 
-TEST_F(ReloaderTest, MakesTheFilesLimitsRun) {
+TEST_F(ReloaderTest, AppliesTheFile) {
   dir_.Write("limits.yaml", "limits: [{name: a, rate: 5/s}, {name: b, rate: 6/s}]");
   ASSERT_TRUE(reloader_.ReloadNow().ok());
   EXPECT_EQ(Permits("a"), 5u);
-  const ConfigStatus status = reloader_.Status();
+  const limits::FileStatus status = reloader_.Status();
   EXPECT_EQ(status.version.size(), 64u);
   EXPECT_EQ(status.active_since_wall_ns, 1000);
   EXPECT_EQ(status.reloads, 1u);
   EXPECT_EQ(status.failed_reloads, 0u);
-  EXPECT_EQ(status.limits, 2u);
-  EXPECT_EQ(status.admin_changes, 0u);
+  EXPECT_EQ(registry_.Current()->limits().size(), 2u);
+  EXPECT_EQ(registry_.Current()->admin_changes(), 0u);
 }
 
-TEST_F(ReloaderTest, ABadFileLeavesTheRunningLimits) {
+TEST_F(ReloaderTest, ABadFileKeepsTheActiveLimits) {
   dir_.Write("limits.yaml", "limits: [{name: a, rate: 5/s}]");
   ASSERT_TRUE(reloader_.ReloadNow().ok());
   const std::string version = reloader_.Status().version;
@@ -67,7 +67,7 @@ TEST_F(ReloaderTest, ABadFileLeavesTheRunningLimits) {
   dir_.Write("limits.yaml", "limits: [{name: a, rate: 6/s}, {name: b, rate: 0/s}]");
   EXPECT_EQ(reloader_.ReloadNow().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Permits("a"), 5u);
-  ConfigStatus status = reloader_.Status();
+  limits::FileStatus status = reloader_.Status();
   EXPECT_EQ(status.version, version);
   EXPECT_EQ(status.active_since_wall_ns, 1000);
   EXPECT_THAT(status.last_error, HasSubstr("limits.yaml:1:48: limits[1].rate: \"0/s\""));
@@ -75,7 +75,7 @@ TEST_F(ReloaderTest, ABadFileLeavesTheRunningLimits) {
   EXPECT_EQ(status.reloads, 1u);
   EXPECT_EQ(status.failed_reloads, 1u);
 
-  // Gone is bad too.
+  // A missing file is bad too.
   clock_.Advance(50);
   std::filesystem::remove(dir_.Path("limits.yaml"));
   EXPECT_EQ(reloader_.ReloadNow().code(), absl::StatusCode::kNotFound);
@@ -93,13 +93,13 @@ TEST_F(ReloaderTest, ABadFileLeavesTheRunningLimits) {
   EXPECT_EQ(status.failed_reloads, 2u);
 }
 
-TEST_F(ReloaderTest, TheSameContentKeepsWhatTheAdminPut) {
+TEST_F(ReloaderTest, TheSameContentKeepsAdminChanges) {
   dir_.Write("limits.yaml", "limits: [{name: a, rate: 5/s}]");
   ASSERT_TRUE(reloader_.ReloadNow().ok());
   Put("a", 50);
   Put("mine", 1);
   clock_.Advance(50);
-  // Written again with the same bytes, and a bad version in between.
+  // A bad version, then the same bytes as before.
   dir_.Write("limits.yaml", "limits: [{name: a, rate: 5/s}]");
   ASSERT_TRUE(reloader_.ReloadNow().ok());
   EXPECT_EQ(Permits("a"), 50u);
@@ -108,10 +108,10 @@ TEST_F(ReloaderTest, TheSameContentKeepsWhatTheAdminPut) {
   dir_.Write("limits.yaml", "limits: [{name: a, rate: 5/s}]");
   ASSERT_TRUE(reloader_.ReloadNow().ok());
   EXPECT_EQ(Permits("a"), 50u);
-  ConfigStatus status = reloader_.Status();
+  limits::FileStatus status = reloader_.Status();
   EXPECT_EQ(status.reloads, 1u);
   EXPECT_EQ(status.active_since_wall_ns, 1000);
-  EXPECT_EQ(status.admin_changes, 2u);
+  EXPECT_EQ(registry_.Current()->admin_changes(), 2u);
   EXPECT_EQ(status.last_error, "");
 
   // A comment is a change.
@@ -119,10 +119,10 @@ TEST_F(ReloaderTest, TheSameContentKeepsWhatTheAdminPut) {
   ASSERT_TRUE(reloader_.ReloadNow().ok());
   EXPECT_EQ(Permits("a"), 5u);
   EXPECT_EQ(Permits("mine"), 1u);
-  EXPECT_EQ(reloader_.Status().admin_changes, 1u);
+  EXPECT_EQ(registry_.Current()->admin_changes(), 1u);
 }
 
-TEST_F(ReloaderTest, SaysWhenAFileDoesNotGoWithTheAdminsLimits) {
+TEST_F(ReloaderTest, ReportsAFileThatContradictsAdminLimits) {
   dir_.Write("limits.yaml", "limits: [{name: overall, rate: 5/s}]");
   ASSERT_TRUE(reloader_.ReloadNow().ok());
   limits::LimitSpec spec;
@@ -135,7 +135,7 @@ TEST_F(ReloaderTest, SaysWhenAFileDoesNotGoWithTheAdminsLimits) {
             dir_.Path("limits.yaml") +
                 ": limits: \"mine\", which was put by the admin, charges \"overall\", which this "
                 "file does not have; keep it in the file, or change or delete \"mine\" first");
-  EXPECT_EQ(reloader_.Status().limits, 2u);
+  EXPECT_EQ(registry_.Current()->limits().size(), 2u);
 }
 
 }  // namespace

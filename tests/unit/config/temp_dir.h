@@ -1,4 +1,4 @@
-// A folder that is there for one test.
+// TempDir: a folder that is removed at the end of the test.
 #ifndef SLUICE_TESTS_UNIT_CONFIG_TEMP_DIR_H_
 #define SLUICE_TESTS_UNIT_CONFIG_TEMP_DIR_H_
 

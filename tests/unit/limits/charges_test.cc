@@ -35,7 +35,7 @@ class ChargesTest : public ::testing::Test {
   std::vector<std::vector<uint32_t>> parents_;
 };
 
-TEST_F(ChargesTest, FollowsParentsOfParentsEachOnceNearestFirst) {
+TEST_F(ChargesTest, ExpandsIndirectChargesOnceNearestFirst) {
   Add("a", {"b", "c"});
   Add("b", {"d"});
   Add("c", {"e", "d"});
@@ -48,27 +48,27 @@ TEST_F(ChargesTest, FollowsParentsOfParentsEachOnceNearestFirst) {
   EXPECT_THAT(parents_[5], IsEmpty());
 }
 
-TEST_F(ChargesTest, RefusesCycles) {
+TEST_F(ChargesTest, RejectsCycles) {
   Add("x", {});
   Add("a", {"x", "b"});
   Add("b", {"a"});
   EXPECT_EQ(Expand(),
             "a.charges[1]: \"b\": makes a cycle, a -> b -> a; a limit cannot charge itself, take "
             "one of them out");
-  // Said of the one that is looked at first.
+  // Reported for the limit that is checked first.
   EXPECT_EQ(Expand(2),
             "b.charges[0]: \"a\": makes a cycle, b -> a -> b; a limit cannot charge itself, take "
             "one of them out");
 }
 
-TEST_F(ChargesTest, RefusesALimitThatChargesItself) {
+TEST_F(ChargesTest, RejectsALimitThatChargesItself) {
   Add("a", {"a"});
   EXPECT_EQ(Expand(),
             "a.charges[0]: \"a\": makes a cycle, a -> a; a limit cannot charge itself, take one of "
             "them out");
 }
 
-TEST_F(ChargesTest, FindsACycleBehindALongTail) {
+TEST_F(ChargesTest, FindsACycleBehindALongChain) {
   Add("tail", {"a"});
   Add("a", {"b"});
   Add("b", {"c"});
@@ -78,7 +78,7 @@ TEST_F(ChargesTest, FindsACycleBehindALongTail) {
             "take one of them out");
 }
 
-TEST_F(ChargesTest, RefusesUnknownNames) {
+TEST_F(ChargesTest, RejectsUnknownNames) {
   Add("api", {"overal"});
   Add("overall", {});
   EXPECT_EQ(Expand(), "api.charges[0]: \"overal\": no limit has that name; did you mean overall?");
@@ -86,7 +86,7 @@ TEST_F(ChargesTest, RefusesUnknownNames) {
   EXPECT_EQ(Expand(), "api.charges[0]: \"xyz\": no limit has that name; add it, or take this out");
 }
 
-TEST_F(ChargesTest, TakesSixteenChargesAndNoMore) {
+TEST_F(ChargesTest, AcceptsSixteenChargesAndNoMore) {
   // A chain: the limit itself and 15 others.
   for (int i = 0; i < 15; ++i) Add("l" + std::to_string(i), {"l" + std::to_string(i + 1)});
   Add("l15", {});
@@ -99,7 +99,7 @@ TEST_F(ChargesTest, TakesSixteenChargesAndNoMore) {
             "limit makes more than 16 charges of one; at most 16");
 }
 
-TEST_F(ChargesTest, IsNotUpsetByAVeryLongChain) {
+TEST_F(ChargesTest, HandlesAVeryLongChain) {
   for (int i = 0; i < 50'000; ++i) Add("l" + std::to_string(i), {"l" + std::to_string(i + 1)});
   Add("l50000", {"l0"});
   EXPECT_THAT(Expand(), ::testing::StartsWith("l0.charges[0]: \"l1\": makes a cycle, l0 -> l1"));
@@ -107,7 +107,7 @@ TEST_F(ChargesTest, IsNotUpsetByAVeryLongChain) {
   EXPECT_THAT(Expand(), ::testing::StartsWith("l0.charges: with those"));
 }
 
-TEST_F(ChargesTest, ADiamondCountsItsFootOnce) {
+TEST_F(ChargesTest, CountsTheCommonParentOfADiamondOnce) {
   Add("top", {"m0", "m1", "m2", "m3"});
   for (int i = 0; i < 4; ++i) Add("m" + std::to_string(i), {"foot"});
   Add("foot", {});

@@ -15,7 +15,7 @@
 namespace sluice::limits {
 namespace {
 
-// A few names and parameters, so that sequences meet the same ones again.
+// Few names and parameters, so that sequences repeat them.
 rc::Gen<LimitSpec> SpecGen(int index) {
   return rc::gen::exec([index] {
     LimitSpec spec;
@@ -26,7 +26,7 @@ rc::Gen<LimitSpec> SpecGen(int index) {
     const bool bucket = spec.algorithm == algorithm::Kind::kTokenBucket;
     if (bucket && *rc::gen::arbitrary<bool>()) spec.burst = *rc::gen::inRange<uint64_t>(1, 4);
     if (*rc::gen::inRange(0, 4) == 0) spec.mode = Mode::kShadow;
-    // Only to limits that come later: no cycles.
+    // Only limits that come later, so there are no cycles.
     for (int to = index + 1; to < 6; ++to) {
       if (*rc::gen::inRange(0, 4) == 0) spec.charges.push_back("l" + std::to_string(to));
     }
@@ -55,7 +55,7 @@ rc::Gen<std::vector<LimitSpec>> FileGen() {
   });
 }
 
-// Every rule that a request could come with.
+// Every rule that a request can have.
 std::map<std::pair<std::string, std::string>, const store::Rule*> Rules(const LimitTable& table) {
   std::map<std::pair<std::string, std::string>, const store::Rule*> rules;
   for (const Limit* limit : table.limits()) {
@@ -66,7 +66,7 @@ std::map<std::pair<std::string, std::string>, const store::Rule*> Rules(const Li
   return rules;
 }
 
-RC_GTEST_PROP(LimitRegistryProperty, TheSameLimitsAgainChangeNoRule, ()) {
+RC_GTEST_PROP(LimitRegistryProperty, ReapplyingTheSameLimitsChangesNoRule, ()) {
   RecordingStore store;
   LimitRegistry registry(&store);
   const auto specs = *FileGen();
@@ -84,17 +84,17 @@ RC_GTEST_PROP(LimitRegistryProperty, TheSameLimitsAgainChangeNoRule, ()) {
   RC_ASSERT(store.rules().size() == registered);
 }
 
-RC_GTEST_PROP(LimitRegistryProperty, ABucketsRuleNeverGetsOlder, ()) {
+RC_GTEST_PROP(LimitRegistryProperty, TheRuleOfABucketNeverGetsOlder, ()) {
   RecordingStore store;
   LimitRegistry registry(&store);
-  // For each bucket the greatest rule id that it can have, also while its limit is away.
+  // For each bucket the greatest rule id that it can have, even while its limit is deleted.
   std::map<std::pair<std::string, std::string>, const store::Rule*> last;
   std::map<std::string, uint32_t> ids;
   const int steps = *rc::gen::inRange(1, 12);
   for (int step = 0; step < steps; ++step) {
     switch (*rc::gen::inRange(0, 3)) {
       case 0:
-        // May be refused for what the admin put; then nothing changes, which is seen below too.
+        // May contradict limits of the admin; then nothing changes, which is checked below too.
         (void)registry.ApplyFile(*FileGen(), std::to_string(step));
         break;
       case 1:

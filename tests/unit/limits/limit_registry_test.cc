@@ -72,7 +72,7 @@ TEST_F(LimitRegistryTest, StartsEmpty) {
   EXPECT_EQ(registry_.Local()->serial(), 1u);
 }
 
-TEST_F(LimitRegistryTest, MakesTheFilesLimitsTheRunningOnes) {
+TEST_F(LimitRegistryTest, AppliesTheLimitsOfAFile) {
   Apply({FileSpec("b", 2, {"a"}), FileSpec("a", 1)}, "v1");
   EXPECT_THAT(Names(), ElementsAre("a", "b"));
   const Limit* b = Find("b");
@@ -95,7 +95,7 @@ TEST_F(LimitRegistryTest, RegistersEveryRuleWithTheStore) {
   EXPECT_TRUE(store_.Has(Find("a")->RuleFor("vip")));
 }
 
-TEST_F(LimitRegistryTest, ChangesNothingWhenTheFileIsBad) {
+TEST_F(LimitRegistryTest, ABadFileChangesNothing) {
   Apply({FileSpec("a", 1)}, "v1");
   const auto before = registry_.Current();
   const size_t rules = store_.rules().size();
@@ -110,7 +110,7 @@ TEST_F(LimitRegistryTest, ChangesNothingWhenTheFileIsBad) {
   EXPECT_EQ(store_.rules().size(), rules);
 }
 
-TEST_F(LimitRegistryTest, RefusesTwoLimitsOfOneNameInAFile) {
+TEST_F(LimitRegistryTest, RejectsDuplicateNamesInAFile) {
   EXPECT_EQ(
       registry_.ApplyFile({FileSpec("a"), FileSpec("b"), FileSpec("a")}, "v1").status().message(),
       "limits[2].name: \"a\": is already the name of limits[0]; give each limit a name of "
@@ -128,7 +128,7 @@ TEST_F(LimitRegistryTest, TheSameVersionChangesNothing) {
   EXPECT_EQ(Permits("a"), 5u);
 }
 
-// Identity.
+// Identity of rules.
 
 TEST_F(LimitRegistryTest, KeepsTheRulesOfLimitsThatDidNotChange) {
   LimitSpec a = FileSpec("a", 1);
@@ -149,7 +149,7 @@ TEST_F(LimitRegistryTest, KeepsTheRulesOfLimitsThatDidNotChange) {
   EXPECT_EQ(Find("b")->limit_id(), b->limit_id);
 }
 
-TEST_F(LimitRegistryTest, WritingOutADefaultIsNoChange) {
+TEST_F(LimitRegistryTest, WritingADefaultExplicitlyChangesNoRule) {
   Apply({FileSpec("a", 7)}, "v1");
   const store::Rule* own = &Find("a")->rule();
   LimitSpec a = FileSpec("a", 7);
@@ -160,7 +160,7 @@ TEST_F(LimitRegistryTest, WritingOutADefaultIsNoChange) {
   EXPECT_EQ(Find("a")->spec().burst, 7u);
 }
 
-TEST_F(LimitRegistryTest, AModeIsPartOfTheRule) {
+TEST_F(LimitRegistryTest, AChangedModeMakesANewRule) {
   LimitSpec a = FileSpec("a");
   Apply({a}, "v1");
   const store::Rule before = Find("a")->rule();
@@ -170,7 +170,7 @@ TEST_F(LimitRegistryTest, AModeIsPartOfTheRule) {
   EXPECT_GT(Find("a")->rule().id, before.id);
 }
 
-TEST_F(LimitRegistryTest, AnOverrideThatComesIsNewerThanTheLimitsOwnRule) {
+TEST_F(LimitRegistryTest, AnAddedOverrideIsNewerThanTheLimitsOwnRule) {
   LimitSpec a = FileSpec("a");
   Apply({a}, "v1");
   const store::Rule* own = &Find("a")->rule();
@@ -182,7 +182,7 @@ TEST_F(LimitRegistryTest, AnOverrideThatComesIsNewerThanTheLimitsOwnRule) {
   EXPECT_EQ(Find("a")->RuleFor("vip").limit_id, own->limit_id);
 }
 
-TEST_F(LimitRegistryTest, AnOverrideThatGoesLeavesTheLimitsOwnRuleNewer) {
+TEST_F(LimitRegistryTest, ARemovedOverrideMakesTheLimitsOwnRuleNewer) {
   LimitSpec a = FileSpec("a");
   a.keys.push_back({"vip", {}, 3, {}});
   a.keys.push_back({"vap", {}, 4, {}});
@@ -191,12 +191,12 @@ TEST_F(LimitRegistryTest, AnOverrideThatGoesLeavesTheLimitsOwnRuleNewer) {
   const store::Rule* vap = &Find("a")->RuleFor("vap");
   a.keys.erase(a.keys.begin());
   Apply({a}, "v2");
-  // Else the bucket of "vip" would refuse the limit's rule as older than its own, for good.
+  // Else the bucket of "vip" would refuse the limit's rule as older than its own for ever.
   EXPECT_GT(Find("a")->RuleFor("vip").id, vip);
   EXPECT_EQ(&Find("a")->RuleFor("vap"), vap);
 }
 
-TEST_F(LimitRegistryTest, BothChangedTheOverrideIsStillNewer) {
+TEST_F(LimitRegistryTest, AnAddedOverrideIsNewerThanAChangedOwnRule) {
   LimitSpec a = FileSpec("a");
   Apply({a}, "v1");
   a.rate.permits = 20;
@@ -205,7 +205,7 @@ TEST_F(LimitRegistryTest, BothChangedTheOverrideIsStillNewer) {
   EXPECT_GT(Find("a")->RuleFor("vip").id, Find("a")->rule().id);
 }
 
-TEST_F(LimitRegistryTest, ALimitThatComesBackHasItsIdAndANewerRule) {
+TEST_F(LimitRegistryTest, AReaddedLimitHasItsIdAndANewerRule) {
   Apply({FileSpec("a"), FileSpec("b")}, "v1");
   const store::Rule before = Find("a")->rule();
   Apply({FileSpec("b"), FileSpec("c")}, "v2");
@@ -217,7 +217,7 @@ TEST_F(LimitRegistryTest, ALimitThatComesBackHasItsIdAndANewerRule) {
   EXPECT_EQ(table_->limit_id_end(), 3u);
 }
 
-TEST_F(LimitRegistryTest, GoingBackToEarlierFiguresIsANewRevision) {
+TEST_F(LimitRegistryTest, RestoringEarlierParametersMakesANewRule) {
   Apply({FileSpec("a", 1)}, "v1");
   Apply({FileSpec("a", 2)}, "v2");
   const uint32_t second = Find("a")->rule().id;
@@ -225,7 +225,7 @@ TEST_F(LimitRegistryTest, GoingBackToEarlierFiguresIsANewRevision) {
   EXPECT_GT(Find("a")->rule().id, second);
 }
 
-// Who wins.
+// Precedence of file and admin.
 
 TEST_F(LimitRegistryTest, PutOverTheFileLastsUntilTheFileChanges) {
   Apply({FileSpec("a", 1)}, "v1");
@@ -244,14 +244,14 @@ TEST_F(LimitRegistryTest, PutOverTheFileLastsUntilTheFileChanges) {
   EXPECT_EQ(table_->admin_changes(), 0u);
 }
 
-TEST_F(LimitRegistryTest, PutOverTheFileGoesWhenTheFileNoLongerNamesIt) {
+TEST_F(LimitRegistryTest, PutOverTheFileEndsWhenTheFileDropsTheLimit) {
   Apply({FileSpec("a", 1), FileSpec("b")}, "v1");
   Put(Spec("a", 5));
   Apply({FileSpec("b")}, "v2");
   EXPECT_THAT(Names(), ElementsAre("b"));
 }
 
-TEST_F(LimitRegistryTest, PutOfAnotherStaysOverReloads) {
+TEST_F(LimitRegistryTest, PutOfAnotherLimitSurvivesReloads) {
   Apply({FileSpec("a", 1)}, "v1");
   const auto put = registry_.Put(Spec("mine", 5));
   ASSERT_TRUE(put.ok());
@@ -265,7 +265,7 @@ TEST_F(LimitRegistryTest, PutOfAnotherStaysOverReloads) {
   EXPECT_EQ(table_->admin_changes(), 1u);
 }
 
-TEST_F(LimitRegistryTest, AFileThatNamesTheAdminsLimitTakesItOver) {
+TEST_F(LimitRegistryTest, AFileThatNamesAnAdminLimitTakesItOver) {
   Put(Spec("a", 5));
   Apply({FileSpec("a", 1)}, "v1");
   EXPECT_EQ(Permits("a"), 1u);
@@ -274,7 +274,7 @@ TEST_F(LimitRegistryTest, AFileThatNamesTheAdminsLimitTakesItOver) {
   EXPECT_EQ(Find("a"), nullptr);
 }
 
-TEST_F(LimitRegistryTest, ADeletedLimitOfTheFileComesBackWhenTheFileChanges) {
+TEST_F(LimitRegistryTest, ADeletedFileLimitReturnsWhenTheFileChanges) {
   Apply({FileSpec("a", 1), FileSpec("b")}, "v1");
   ASSERT_TRUE(registry_.Delete("a").ok());
   EXPECT_THAT(Names(), ElementsAre("b"));
@@ -286,7 +286,7 @@ TEST_F(LimitRegistryTest, ADeletedLimitOfTheFileComesBackWhenTheFileChanges) {
   EXPECT_EQ(table_->admin_changes(), 0u);
 }
 
-TEST_F(LimitRegistryTest, DeleteOfAPutOverTheFileTakesBoth) {
+TEST_F(LimitRegistryTest, DeleteOfAPutOverTheFileRemovesBoth) {
   Apply({FileSpec("a", 1)}, "v1");
   Put(Spec("a", 5));
   ASSERT_TRUE(registry_.Delete("a").ok());
@@ -298,7 +298,7 @@ TEST_F(LimitRegistryTest, DeleteOfAPutOverTheFileTakesBoth) {
   EXPECT_EQ(table_->admin_changes(), 1u);
 }
 
-TEST_F(LimitRegistryTest, DeleteOfTheAdminsLimitIsForGood) {
+TEST_F(LimitRegistryTest, DeleteOfAnAdminLimitIsPermanent) {
   Put(Spec("mine"));
   ASSERT_TRUE(registry_.Delete("mine").ok());
   EXPECT_EQ(Find("mine"), nullptr);
@@ -306,7 +306,7 @@ TEST_F(LimitRegistryTest, DeleteOfTheAdminsLimitIsForGood) {
   EXPECT_EQ(registry_.Delete("mine").code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(LimitRegistryTest, RefusesToDeleteWhatOthersCharge) {
+TEST_F(LimitRegistryTest, RejectsDeletingALimitThatOthersCharge) {
   Apply({FileSpec("overall"), FileSpec("a", 1, {"overall"}), FileSpec("b", 1, {"overall"})}, "v1");
   const absl::Status status = registry_.Delete("overall");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -315,7 +315,7 @@ TEST_F(LimitRegistryTest, RefusesToDeleteWhatOthersCharge) {
   EXPECT_THAT(Names(), ElementsAre("a", "b", "overall"));
 }
 
-TEST_F(LimitRegistryTest, RefusesAFileThatTakesAwayWhatTheAdminsLimitCharges) {
+TEST_F(LimitRegistryTest, RejectsAFileWithoutALimitThatAnAdminLimitCharges) {
   Apply({FileSpec("overall")}, "v1");
   Put(Spec("mine", 1, {"overall"}));
   const auto applied = registry_.ApplyFile({FileSpec("other")}, "v2");
@@ -327,14 +327,14 @@ TEST_F(LimitRegistryTest, RefusesAFileThatTakesAwayWhatTheAdminsLimitCharges) {
   EXPECT_EQ(table_->file_version(), "v1");
 }
 
-TEST_F(LimitRegistryTest, AFilesLimitsDoNotChargeTheAdmins) {
+TEST_F(LimitRegistryTest, RejectsAFileLimitThatChargesAnAdminLimit) {
   Put(Spec("mine"));
   EXPECT_THAT(
       std::string(registry_.ApplyFile({FileSpec("a", 1, {"mine"})}, "v1").status().message()),
       HasSubstr("limits[0].charges[0]: \"mine\": no limit has that name"));
 }
 
-TEST_F(LimitRegistryTest, PutSaysWhatIsWrongAndChangesNothing) {
+TEST_F(LimitRegistryTest, ABadPutIsExplainedAndChangesNothing) {
   Apply({FileSpec("a", 1, {"b"}), FileSpec("b")}, "v1");
   const auto before = registry_.Current();
   LimitSpec log = Spec("log");
@@ -353,7 +353,7 @@ TEST_F(LimitRegistryTest, PutSaysWhatIsWrongAndChangesNothing) {
   EXPECT_EQ(registry_.Current(), before);
 }
 
-TEST_F(LimitRegistryTest, PutRefusesToPushAnotherOverItsCharges) {
+TEST_F(LimitRegistryTest, RejectsAPutThatGivesAnotherLimitTooManyCharges) {
   std::vector<LimitSpec> specs;
   for (int i = 0; i < 15; ++i) {
     specs.push_back(FileSpec("l" + std::to_string(i), 1, {"l" + std::to_string(i + 1)}));
@@ -365,7 +365,7 @@ TEST_F(LimitRegistryTest, PutRefusesToPushAnotherOverItsCharges) {
               HasSubstr("limit.charges: \"l0\" charges this limit: charges: with those"));
 }
 
-// Reaching the table.
+// Access to the table.
 
 TEST_F(LimitRegistryTest, LocalFollowsEachChange) {
   EXPECT_EQ(registry_.Local()->Find("a"), nullptr);
@@ -375,21 +375,21 @@ TEST_F(LimitRegistryTest, LocalFollowsEachChange) {
   std::thread([&] { EXPECT_NE(registry_.Local()->Find("a"), nullptr); }).join();
 }
 
-TEST_F(LimitRegistryTest, LocalTellsRegistriesApart) {
+TEST_F(LimitRegistryTest, LocalDistinguishesRegistries) {
   RecordingStore other_store;
   std::optional<LimitRegistry> other(std::in_place, &other_store);
   Apply({FileSpec("a", 1)}, "v1");
   EXPECT_NE(registry_.Local()->Find("a"), nullptr);
   EXPECT_EQ(other->Local()->Find("a"), nullptr);
   EXPECT_NE(registry_.Local()->Find("a"), nullptr);
-  // One that is built where another was is another.
+  // A registry at the address of a destroyed one is not confused with it.
   EXPECT_EQ(other->Local()->Find("a"), nullptr);
   other.emplace(&other_store);
   ASSERT_TRUE(other->ApplyFile({FileSpec("c")}, "v1").ok());
   EXPECT_NE(other->Local()->Find("c"), nullptr);
 }
 
-TEST_F(LimitRegistryTest, ATableThatSomebodyHoldsIsKept) {
+TEST_F(LimitRegistryTest, KeepsATableThatIsStillReferenced) {
   Apply({FileSpec("a", 1)}, "v1");
   const std::shared_ptr<const LimitTable> held = registry_.Local();
   std::weak_ptr<const LimitTable> weak = registry_.Current();
@@ -400,7 +400,7 @@ TEST_F(LimitRegistryTest, ATableThatSomebodyHoldsIsKept) {
   EXPECT_EQ(held->Find("a")->rule().parameters.token_bucket.rate.permits, 1u);
 }
 
-TEST_F(LimitRegistryTest, ATableThatNobodyHoldsIsFreedByTheNextCleaning) {
+TEST_F(LimitRegistryTest, ReleaseRetiredFreesUnreferencedTables) {
   Apply({FileSpec("a", 1)}, "v1");
   std::weak_ptr<const LimitTable> weak = registry_.Current();
   EXPECT_NE(registry_.Local()->Find("a"), nullptr);
@@ -408,13 +408,13 @@ TEST_F(LimitRegistryTest, ATableThatNobodyHoldsIsFreedByTheNextCleaning) {
   // This thread's cache still has it.
   EXPECT_FALSE(weak.expired());
   EXPECT_NE(registry_.Local()->Find("a"), nullptr);
-  // Not by the request thread.
+  // The request thread did not free it.
   EXPECT_FALSE(weak.expired());
   registry_.ReleaseRetired();
   EXPECT_TRUE(weak.expired());
 }
 
-TEST_F(LimitRegistryTest, OverridesAreFoundByKey) {
+TEST_F(LimitRegistryTest, FindsOverridesByKey) {
   LimitSpec a = FileSpec("a", 1);
   for (int i = 0; i < 100; ++i) {
     a.keys.push_back({"k" + std::to_string(i), {}, static_cast<uint64_t>(i + 1), {}});
@@ -430,7 +430,7 @@ TEST_F(LimitRegistryTest, OverridesAreFoundByKey) {
   EXPECT_EQ(&limit->RuleFor("k100"), &limit->rule());
 }
 
-TEST_F(LimitRegistryTest, TakesAsManyLimitsAsBoundsSayAndNoMore) {
+TEST_F(LimitRegistryTest, AcceptsMaxLimitsAndNoMore) {
   std::vector<LimitSpec> specs;
   for (size_t i = 0; i < common::bounds::kMaxLimits; ++i) {
     specs.push_back(Spec("l" + std::to_string(i)));

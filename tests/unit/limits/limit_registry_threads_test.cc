@@ -1,4 +1,4 @@
-// Readers against reloads and admin changes; meant for ThreadSanitizer too.
+// Readers during reloads and admin changes; also for ThreadSanitizer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -30,7 +30,7 @@ std::vector<LimitSpec> File(uint64_t version) {
 
 uint64_t Permits(const store::Rule& rule) { return rule.parameters.token_bucket.rate.permits; }
 
-TEST(LimitRegistryThreadsTest, NoReaderSeesHalfAReload) {
+TEST(LimitRegistryThreadsTest, ReadersNeverSeeHalfAReload) {
   RecordingStore store;
   LimitRegistry registry(&store);
   ASSERT_TRUE(registry.ApplyFile(File(1), "1").ok());
@@ -54,7 +54,7 @@ TEST(LimitRegistryThreadsTest, NoReaderSeesHalfAReload) {
         }
         if (version < last) backwards.fetch_add(1);
         last = version;
-        // What a call that outlives this loop's turn does.
+        // As a call does that lives longer than this iteration.
         if (n % 7 == 0) held = table;
         if (held->Find("left") == nullptr) mixed.fetch_add(1);
         if (n == 0) started.fetch_add(1);

@@ -9,7 +9,7 @@ namespace {
 
 const std::vector<std::string_view> kFields = {"name", "rate", "burst", "debt", "mode", "keys"};
 
-TEST(NearestTest, FindsWhatWasMistyped) {
+TEST(NearestTest, FindsTheMistypedName) {
   EXPECT_EQ(NearestName("brust", kFields), "burst");
   EXPECT_EQ(NearestName("burts", kFields), "burst");
   EXPECT_EQ(NearestName("nam", kFields), "name");

@@ -12,7 +12,7 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kHourNs = 3600 * kSecondNs;
 constexpr int64_t kDayNs = 24 * kHourNs;
 
-TEST(NotationTest, ReadsRatesInAllForms) {
+TEST(NotationTest, ParsesAllFormsOfRates) {
   const struct {
     std::string_view text;
     uint64_t permits;
@@ -50,7 +50,7 @@ TEST(NotationTest, ReadsRatesInAllForms) {
   }
 }
 
-TEST(NotationTest, SaysWhatARateShouldLookLike) {
+TEST(NotationTest, ExplainsTheFormOfARate) {
   const struct {
     std::string_view text;
     std::string_view advice;
@@ -83,7 +83,7 @@ TEST(NotationTest, SaysWhatARateShouldLookLike) {
   }
 }
 
-TEST(NotationTest, ReadsWholeNumbers) {
+TEST(NotationTest, ParsesWholeNumbers) {
   EXPECT_EQ(*ParseWhole("0"), 0u);
   EXPECT_EQ(*ParseWhole("007"), 7u);
   EXPECT_EQ(*ParseWhole("1_000_000"), 1'000'000u);
@@ -94,7 +94,7 @@ TEST(NotationTest, ReadsWholeNumbers) {
   }
 }
 
-TEST(NotationTest, ReadsUtcOffsets) {
+TEST(NotationTest, ParsesUtcOffsets) {
   EXPECT_EQ(*ParseUtcOffset("0"), 0);
   EXPECT_EQ(*ParseUtcOffset("Z"), 0);
   EXPECT_EQ(*ParseUtcOffset("+00:00"), 0);
@@ -110,10 +110,17 @@ TEST(NotationTest, ReadsUtcOffsets) {
   }
 }
 
-TEST(NotationTest, ReadsNamesOfAlgorithmsAndModes) {
-  for (const auto kind : {algorithm::Kind::kTokenBucket, algorithm::Kind::kSlidingLog,
-                          algorithm::Kind::kSlidingWindow, algorithm::Kind::kFixedWindow}) {
-    EXPECT_EQ(*ParseAlgorithm(AlgorithmName(kind)), kind);
+TEST(NotationTest, ParsesNamesOfAlgorithmsAndModes) {
+  for (const algorithm::Kind kind : algorithm::kKinds) {
+    EXPECT_EQ(*ParseAlgorithm(algorithm::KindName(kind)), kind);
+  }
+  for (const OnStoreFailure value :
+       {OnStoreFailure::kDeny, OnStoreFailure::kAllow, OnStoreFailure::kSplit}) {
+    EXPECT_EQ(*ParseOnStoreFailure(OnStoreFailureName(value)), value);
+  }
+  for (const store::Sharing value :
+       {store::Sharing::kExact, store::Sharing::kSplit, store::Sharing::kRelaxed}) {
+    EXPECT_EQ(*ParseSharing(SharingName(value)), value);
   }
   EXPECT_EQ(*ParseMode("shadow"), Mode::kShadow);
   EXPECT_EQ(*ParseMode("enforce"), Mode::kEnforce);
@@ -125,7 +132,7 @@ TEST(NotationTest, ReadsNamesOfAlgorithmsAndModes) {
   EXPECT_EQ(ParseMode("Shadow").status().message(), "say enforce or shadow");
 }
 
-TEST(NotationTest, WritesWhatItReads) {
+TEST(NotationTest, ParsesItsOwnOutput) {
   EXPECT_EQ(FormatRate({5, kSecondNs}), "5/s");
   EXPECT_EQ(FormatRate({500, 250'000'000}), "500/250ms");
   EXPECT_EQ(FormatRate({10000, kDayNs}), "10000/d");

@@ -1,4 +1,4 @@
-// A store that only remembers which rules were registered.
+// RecordingStore: a store that records the registered rules and does nothing else.
 #ifndef SLUICE_TESTS_UNIT_LIMITS_RECORDING_STORE_H_
 #define SLUICE_TESTS_UNIT_LIMITS_RECORDING_STORE_H_
 

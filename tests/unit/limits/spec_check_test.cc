@@ -32,35 +32,35 @@ std::string Check(const LimitSpec& spec) {
 
 TEST(SpecCheckTest, FillsInDefaults) {
   LimitSpec spec = Spec();
-  SpecParameters random;
-  ASSERT_FALSE(CheckSpec(spec, &random));
-  EXPECT_EQ(random.own.token_bucket.burst, 100u);
-  EXPECT_EQ(random.own.token_bucket.debt, 0u);
+  SpecParameters made;
+  ASSERT_FALSE(CheckSpec(spec, &made));
+  EXPECT_EQ(made.own.token_bucket.burst, 100u);
+  EXPECT_EQ(made.own.token_bucket.debt, 0u);
 
   spec = Spec(Kind::kSlidingWindow);
-  ASSERT_FALSE(CheckSpec(spec, &random));
-  EXPECT_EQ(random.own.sliding_window.sub_windows, common::bounds::kDefaultSubWindows);
+  ASSERT_FALSE(CheckSpec(spec, &made));
+  EXPECT_EQ(made.own.sliding_window.sub_windows, common::bounds::kDefaultSubWindows);
 }
 
-TEST(SpecCheckTest, OverridesTakeTheLimitsFiguresWhereTheyHaveNone) {
+TEST(SpecCheckTest, OverridesInheritAbsentParameters) {
   LimitSpec spec = Spec();
   spec.keys.push_back({"fast", algorithm::Rate{1000, kSecondNs}, {}, {}});
   spec.keys.push_back({"deep", {}, 7, 3});
-  SpecParameters random;
-  ASSERT_FALSE(CheckSpec(spec, &random));
-  ASSERT_EQ(random.keys.size(), 2u);
+  SpecParameters made;
+  ASSERT_FALSE(CheckSpec(spec, &made));
+  ASSERT_EQ(made.keys.size(), 2u);
   // No burst anywhere: the permits of the override's own rate.
-  EXPECT_EQ(random.keys[0].token_bucket.burst, 1000u);
-  EXPECT_EQ(random.keys[1].token_bucket.rate, spec.rate);
-  EXPECT_EQ(random.keys[1].token_bucket.burst, 7u);
-  EXPECT_EQ(random.keys[1].token_bucket.debt, 3u);
+  EXPECT_EQ(made.keys[0].token_bucket.burst, 1000u);
+  EXPECT_EQ(made.keys[1].token_bucket.rate, spec.rate);
+  EXPECT_EQ(made.keys[1].token_bucket.burst, 7u);
+  EXPECT_EQ(made.keys[1].token_bucket.debt, 3u);
 
   spec.burst = 50;
-  ASSERT_FALSE(CheckSpec(spec, &random));
-  EXPECT_EQ(random.keys[0].token_bucket.burst, 50u);
+  ASSERT_FALSE(CheckSpec(spec, &made));
+  EXPECT_EQ(made.keys[0].token_bucket.burst, 50u);
 }
 
-TEST(SpecCheckTest, TakesTheExtremes) {
+TEST(SpecCheckTest, AcceptsExtremes) {
   LimitSpec spec = Spec();
   spec.rate = {1, 365 * kDayNs};
   spec.burst = 20;
@@ -82,7 +82,7 @@ TEST(SpecCheckTest, TakesTheExtremes) {
   EXPECT_EQ(Check(spec), "ok");
 }
 
-TEST(SpecCheckTest, SaysWhichFieldAndWhatWouldBeRight) {
+TEST(SpecCheckTest, NamesTheFieldAndTheRemedy) {
   struct Case {
     LimitSpec spec;
     std::string text;
@@ -196,7 +196,7 @@ TEST(SpecCheckTest, SaysWhichFieldAndWhatWouldBeRight) {
   for (const Case& c : cases) EXPECT_EQ(Check(c.spec), c.text);
 }
 
-TEST(SpecCheckTest, SaysThatBurstAndDebtDoNotFitTogether) {
+TEST(SpecCheckTest, ReportsBurstAndDebtThatDoNotFitTogether) {
   LimitSpec spec = Spec();
   spec.rate = {1, 365 * kDayNs};
   spec.burst = 1'000'000;
@@ -206,7 +206,7 @@ TEST(SpecCheckTest, SaysThatBurstAndDebtDoNotFitTogether) {
   EXPECT_EQ(problem->value, "1000000");
   EXPECT_NE(problem->advice.find("at most"), std::string::npos) << problem->advice;
 
-  // The limit's burst does not go with an override's rate: said of the override.
+  // The limit's burst does not fit the override's rate: reported for the override.
   spec = Spec();
   spec.burst = 1'000'000;
   spec.keys.push_back({"slow", algorithm::Rate{1, 365 * kDayNs}, {}, {}});

@@ -44,7 +44,7 @@ TEST_F(AcquireTest, GrantsUntilTheBurstIsSpentAndThenSaysWhenToComeBack) {
   EXPECT_TRUE(Acquire("one", "k").granted);
 }
 
-TEST_F(AcquireTest, ReportsRequestedChargesFirstAndThenThoseThatTheLimitsAdded) {
+TEST_F(AcquireTest, ReportsRequestedChargesBeforeAddedOnes) {
   const AcquisitionResult result = Acquire("child", "k", 2);
   ASSERT_TRUE(result.granted);
   ASSERT_EQ(result.charges, 2u);
@@ -54,7 +54,7 @@ TEST_F(AcquireTest, ReportsRequestedChargesFirstAndThenThoseThatTheLimitsAdded) 
   EXPECT_EQ(call_.charge(0, 1).level.remaining, 3);
 }
 
-TEST_F(AcquireTest, AParentThatDeniesLeavesTheChildUntouched) {
+TEST_F(AcquireTest, LeavesTheChildUntouchedWhenAParentDenies) {
   ASSERT_TRUE(Acquire("parent", "", 5).granted);
   const AcquisitionResult denied = Acquire("child", "k", 1);
   EXPECT_FALSE(denied.granted);
@@ -81,7 +81,7 @@ TEST_F(AcquireTest, AddsUpChargesOnTheSameBucket) {
   ExpectError(call_.result(0).status, absl::StatusCode::kInvalidArgument, "6");
 }
 
-TEST_F(AcquireTest, ShadowGrantsAndSaysWhatItWouldHaveDenied) {
+TEST_F(AcquireTest, ShadowModeGrantsAndReportsWouldBeDenials) {
   ASSERT_TRUE(Acquire("shadow", "k").granted);
   EXPECT_EQ(call_.charge(0, 0).reason, store::Reason::kNone);
   ASSERT_TRUE(Acquire("shadow", "k").granted);
@@ -93,7 +93,7 @@ TEST_F(AcquireTest, ShadowGrantsAndSaysWhatItWouldHaveDenied) {
   EXPECT_EQ(totals.permits_granted, 1u);
 }
 
-TEST_F(AcquireTest, NamesTheFieldTheValueAndWhatWouldBeRight) {
+TEST_F(AcquireTest, ErrorsNameFieldValueAndBound) {
   using absl::StatusCode;
   ExpectError(Acquire("apii", "k").status, StatusCode::kNotFound,
               "charges[0].limit: no limit is named \"apii\"; did you mean \"api\"?");
@@ -108,17 +108,17 @@ TEST_F(AcquireTest, NamesTheFieldTheValueAndWhatWouldBeRight) {
               StatusCode::kInvalidArgument, "charges[0].permits: 18446744073709551615");
   ExpectError(Acquire("child", "k", 6).status, StatusCode::kInvalidArgument,
               "limit \"parent\" could never grant more at once than its burst = 5");
-  // Nothing of it was taken.
+  // The failed calls took nothing.
   EXPECT_EQ(Remaining("api", "k"), 150);
   EXPECT_EQ(Remaining("child", "k"), 10);
 }
 
-TEST_F(AcquireTest, TakesTheLongestKeyAndThePermitsOfBurstAndDebt) {
+TEST_F(AcquireTest, AcceptsTheLongestKeyAndBurstPlusDebtPermits) {
   EXPECT_TRUE(Acquire("api", std::string(512, 'x'), 200).granted);
   EXPECT_EQ(call_.charge(0, 0).level.remaining, -50);
 }
 
-TEST_F(AcquireTest, RefusesNoChargesAndMoreThanSixteen) {
+TEST_F(AcquireTest, RejectsNoChargesAndMoreThanSixteen) {
   call_.Reset(AcquireCall::Form::kUnary);
   call_.BeginAcquisition({});
   Run(&call_);
@@ -138,7 +138,7 @@ TEST_F(AcquireTest, RefusesNoChargesAndMoreThanSixteen) {
   }
 }
 
-TEST_F(AcquireTest, CountsParentsAmongTheSixteen) {
+TEST_F(AcquireTest, CountsParentsTowardsTheSixteenCharges) {
   call_.Reset(AcquireCall::Form::kUnary);
   call_.BeginAcquisition({});
   for (int i = 0; i < 9; ++i) call_.AddCharge("child", "k", 1);
@@ -146,7 +146,7 @@ TEST_F(AcquireTest, CountsParentsAmongTheSixteen) {
   ExpectError(call_.result(0).status, absl::StatusCode::kInvalidArgument, "charges: 18");
 }
 
-TEST_F(AcquireTest, ABatchAnswersTheGoodOnesAndNamesTheBadOnes) {
+TEST_F(AcquireTest, BatchDecidesGoodAcquisitionsAndReportsEachBadOne) {
   call_.Reset(AcquireCall::Form::kBatch);
   for (const char* limit : {"one", "none", "one", "api"}) {
     call_.BeginAcquisition({});
@@ -166,7 +166,7 @@ TEST_F(AcquireTest, ABatchAnswersTheGoodOnesAndNamesTheBadOnes) {
   EXPECT_EQ(Remaining("api", "k"), 149);
 }
 
-TEST_F(AcquireTest, ABatchOf4097IsRefusedWholeAndOneOf4096IsNot) {
+TEST_F(AcquireTest, RejectsABatchOf4097AsAWholeAndAcceptsOneOf4096) {
   std::vector<std::string> keys(5000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = std::to_string(i);
   for (const size_t acquisitions : {4096u, 4097u, 5000u}) {
@@ -188,14 +188,14 @@ TEST_F(AcquireTest, ABatchOf4097IsRefusedWholeAndOneOf4096IsNot) {
   EXPECT_EQ(Remaining("api", "0"), 149) << "the refused batches took nothing";
 }
 
-TEST_F(AcquireTest, AnEmptyBatchIsAnsweredByAnEmptyOne) {
+TEST_F(AcquireTest, EmptyBatchHasAnEmptyAnswer) {
   call_.Reset(AcquireCall::Form::kBatch);
   Run(&call_);
   EXPECT_TRUE(call_.status().ok());
   EXPECT_EQ(call_.size(), 0u);
 }
 
-TEST_F(AcquireTest, SaysWhatIsWrongWithMaxWaitAndHold) {
+TEST_F(AcquireTest, ErrorsExplainBadMaxWaitAndHold) {
   using absl::StatusCode;
   const auto with = [&](WireDuration max_wait, bool hold) {
     return Acquire("api", "k", 1, {.max_wait = max_wait, .hold = hold}).status;
@@ -213,7 +213,7 @@ TEST_F(AcquireTest, SaysWhatIsWrongWithMaxWaitAndHold) {
   EXPECT_TRUE(with({86400, 0}, false).ok());
 }
 
-TEST_F(AcquireTest, APastDeadlineDebitsNothing) {
+TEST_F(AcquireTest, DebitsNothingAfterTheDeadline) {
   call_.Reset(AcquireCall::Form::kUnary);
   call_.BeginAcquisition({});
   call_.AddCharge("api", "k", 1);
@@ -222,7 +222,7 @@ TEST_F(AcquireTest, APastDeadlineDebitsNothing) {
   EXPECT_EQ(Remaining("api", "k"), 150);
 }
 
-TEST_F(AcquireTest, NamesTheFieldThatIsNotUtf8WhereTheTransportDidNotLook) {
+TEST_F(AcquireTest, NamesTheFieldThatIsNotUtf8IfTheTransportDidNotCheck) {
   call_.Reset(AcquireCall::Form::kBatch, AcquireCall::Utf8::kUnchecked);
   call_.BeginAcquisition({});
   call_.AddCharge("api", "h\xc3\xa9", 1);
@@ -235,7 +235,7 @@ TEST_F(AcquireTest, NamesTheFieldThatIsNotUtf8WhereTheTransportDidNotLook) {
               "acquisitions[1].charges[1].key: not valid UTF-8");
 }
 
-TEST_F(AcquireTest, ACallIsReusedWithoutMixingItsAnswers) {
+TEST_F(AcquireTest, ReusedCallKeepsNothingOfEarlierAnswers) {
   ASSERT_TRUE(Acquire("one", "k").granted);
   ASSERT_FALSE(Acquire("one", "k").granted);
   ASSERT_FALSE(Acquire("none", "k").status.ok());
@@ -245,7 +245,7 @@ TEST_F(AcquireTest, ACallIsReusedWithoutMixingItsAnswers) {
   EXPECT_TRUE(Acquire("child", "x").receipt.empty());
 }
 
-// A store that reports a number of stale rules first, as one does when a reload came between.
+// A store whose first answers are stale rules, as during a reload.
 class StaleStore : public store::Store {
  public:
   explicit StaleStore(store::Store& inner) : inner_(inner) {}
@@ -255,7 +255,7 @@ class StaleStore : public store::Store {
     ++acquires;
     if (stale > 0) {
       --stale;
-      // The second of several, so that the others must be kept as they are.
+      // Of several acquisitions only the second, so that the others must keep their decisions.
       operation->acquisitions[operation->acquisitions.size() > 1 ? 1 : 0].outcome =
           store::Outcome::kStaleRule;
       for (store::Acquisition& one : operation->acquisitions) {
@@ -289,10 +289,9 @@ class StaleStore : public store::Store {
   store::Store& inner_;
 };
 
-TEST_F(AcquireTest, ResolvesAgainWhatAReloadMadeStaleAndKeepsTheRest) {
+TEST_F(AcquireTest, ResolvesStaleAcquisitionsAgainAndKeepsTheOthers) {
   StaleStore stale(store_);
-  service::Engine engine(stale);
-  RateLimiter limiter(registry_, engine, stale, clock_, metrics_, usage_, signer_);
+  RateLimiter limiter(registry_, stale, clock_, metrics_, usage_, signer_);
   for (const int times : {1, 2, 7}) {
     stale.stale = times;
     stale.acquires = 0;
@@ -313,8 +312,7 @@ TEST_F(AcquireTest, ResolvesAgainWhatAReloadMadeStaleAndKeepsTheRest) {
 
 TEST_F(AcquireTest, GivesUpWhenTheLimitsKeepChanging) {
   StaleStore stale(store_);
-  service::Engine engine(stale);
-  RateLimiter limiter(registry_, engine, stale, clock_, metrics_, usage_, signer_);
+  RateLimiter limiter(registry_, stale, clock_, metrics_, usage_, signer_);
   stale.stale = 1000;
   call_.Reset(AcquireCall::Form::kUnary);
   call_.BeginAcquisition({});
@@ -323,7 +321,7 @@ TEST_F(AcquireTest, GivesUpWhenTheLimitsKeepChanging) {
   EXPECT_EQ(call_.result(0).status.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(AcquireTest, EveryCallIsAnsweredByTheOldOrTheNewLimitsWhileTheyChange) {
+TEST_F(AcquireTest, AnswersEveryCallByOldOrNewLimitsDuringReloads) {
   std::atomic<bool> stop{false};
   std::atomic<int> loads{0};
   std::thread reloads([&] {

@@ -1,4 +1,4 @@
-// A call in steady state allocates nothing: counted by replacing operator new.
+// Counts allocations of calls in steady state, by replacing operator new.
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -7,7 +7,7 @@
 
 #include "tests/unit/service/fixture.h"
 
-// gcc 12 at -O1 does not see that the operators new and delete below belong together.
+// gcc 12 at -O1 takes the operators new and delete below for a mismatched pair.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 
 namespace {
@@ -35,7 +35,7 @@ class AllocationTest : public ServiceTest {
       keys_.push_back("a key longer than any small string " + std::to_string(i));
   }
 
-  // Grants, denials, several charges, keys that come again and again.
+  // Grants and denials of unary calls and batches, with repeated keys.
   void Calls() {
     const auto nothing = [](void*, AcquireCall*) {};
     for (const std::string& key : keys_) {
@@ -58,8 +58,8 @@ class AllocationTest : public ServiceTest {
   uint64_t granted_ = 0;
 };
 
-TEST_F(AllocationTest, ACallInSteadyStateAllocatesNothing) {
-  // Until grants have turned to denials, and all that grows has grown.
+TEST_F(AllocationTest, CallsInSteadyStateAllocateNothing) {
+  // Warm up until calls are denied and all vectors have grown.
   for (int i = 0; i < 5; ++i) Calls();
   const uint64_t before = allocations;
   Calls();
@@ -67,7 +67,7 @@ TEST_F(AllocationTest, ACallInSteadyStateAllocatesNothing) {
   EXPECT_GT(granted_, 0u);
 }
 
-TEST_F(AllocationTest, TheCountIsNotBlind) {
+TEST_F(AllocationTest, CountsAllocations) {
   const uint64_t before = allocations;
   keys_.push_back(std::string(100, 'x'));
   EXPECT_GT(allocations - before, 0u);

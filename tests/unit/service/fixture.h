@@ -1,4 +1,4 @@
-// The use cases on a memory store and a clock that is turned by hand.
+// ServiceTest: the use cases on a memory store and a fake clock.
 #ifndef SLUICE_TESTS_UNIT_SERVICE_FIXTURE_H_
 #define SLUICE_TESTS_UNIT_SERVICE_FIXTURE_H_
 
@@ -13,7 +13,6 @@
 #include "gtest/gtest.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/acquire_call.h"
-#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
@@ -37,7 +36,7 @@ class ServiceTest : public testing::Test {
     ASSERT_TRUE(applied.ok()) << applied.status();
   }
 
-  // Acquires what the call holds; it must complete before it returns, as a memory store does.
+  // Runs the call, which must complete at once, as on a memory store.
   void Run(AcquireCall* call, int64_t deadline_ns = store::kNoDeadline) {
     int done = 0;
     limiter_.Acquire(
@@ -75,11 +74,10 @@ class ServiceTest : public testing::Test {
   common::FakeClock clock_;
   common::Metrics metrics_;
   store::MemoryStore store_{clock_, {.seed = 1}};
-  service::Engine engine_{store_};
   limits::LimitRegistry registry_{&store_};
   KeyUsage usage_;
   ReceiptSigner signer_;
-  RateLimiter limiter_{registry_, engine_, store_, clock_, metrics_, usage_, signer_};
+  RateLimiter limiter_{registry_, store_, clock_, metrics_, usage_, signer_};
   AcquireCall call_;
   int version_ = 0;
 };

@@ -1,6 +1,6 @@
-// Held calls of clients that disconnect at random, through the use cases: permits granted and
-// permits given back are the permits that were debited, exactly. The books are kept by a ledger: a
-// limit that every call charges, that counts for a day and never runs out.
+// Held calls of clients that disconnect at random, through the use cases: granted permits less
+// refunded ones must equal the debited permits. A limit that every call charges, which counts for a
+// day and never runs out, serves as the ledger.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,6 @@
 #include "common/metrics.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/acquire_call.h"
-#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
@@ -41,14 +40,14 @@ class NoAlarm final : public waiting::Alarm {
   void SetAt(int64_t) override {}
 };
 
-// A call and its client.
+// A client and its call.
 struct Client {
   AcquireCall call;
   uint64_t permits = 0;
   int64_t asked_ns = 0;
   int64_t deadline_ns = store::kNoDeadline;
   bool hold = false;
-  bool left = false;  // and the server was told before it had answered
+  bool left = false;  // disconnected before the answer
   // The answer.
   int answers = 0;
   absl::Status status;
@@ -115,7 +114,7 @@ class HeldLedger {
         held += client->answered_ns > client->asked_ns ? client->permits : 0;
         continue;
       }
-      // Nothing is debited of what ended otherwise.
+      // A call that ended otherwise debited nothing.
       given_back += client->permits;
       if (client->status.code() == absl::StatusCode::kUnavailable) {
         EXPECT_TRUE(options_.drain) << client->status;
@@ -152,7 +151,7 @@ class HeldLedger {
 
   void Advance(int64_t by_ns) {
     clock_.Advance(by_ns);
-    // Not for long: a change that is under way may be looked for again and again.
+    // Bounded: while a change is under way, Advance stays due.
     for (int i = 0; i < 100 && line_.Advance() <= clock_.NowNs(); ++i) {
     }
   }
@@ -186,13 +185,13 @@ class HeldLedger {
     (*client)->status = result.status;
     (*client)->granted = result.status.ok() && result.granted;
     (*client)->answered_ns = clock_.NowNs();
-    // Past its deadline nothing is debited; that is an answer like a denial.
+    // Past its deadline nothing is debited, as in a denial.
     if (result.status.code() == absl::StatusCode::kDeadlineExceeded) {
       (*client)->status = absl::OkStatus();
     }
   }
 
-  // Whatever its call is in the middle of.
+  // In whatever state its call is.
   void Disconnect() {
     if (clients_.empty()) return;
     Client& client = *clients_[Below(clients_.size())];
@@ -208,11 +207,10 @@ class HeldLedger {
   store::MemoryStore memory_{clock_, {.seed = 1}};
   testing::LateStore later_;
   store::Store& store_;
-  service::Engine engine_{store_};
   limits::LimitRegistry registry_{&store_};
   KeyUsage usage_;
   ReceiptSigner signer_;
-  RateLimiter limiter_{registry_, engine_, store_, clock_, metrics_, usage_, signer_};
+  RateLimiter limiter_{registry_, store_, clock_, metrics_, usage_, signer_};
   RegistryRules rules_{registry_};
   NoAlarm alarm_;
   std::vector<std::unique_ptr<Client>> clients_;
@@ -229,16 +227,16 @@ void KeepBooks(const Options& options) {
   }
 }
 
-TEST(HeldLedgerTest, GrantedAndGivenBackIsWhatWasDebited) { KeepBooks({}); }
+TEST(HeldLedgerTest, GrantedPlusRefundedPermitsEqualDebitedPermits) { KeepBooks({}); }
 
-TEST(HeldLedgerTest, AlsoOnAStoreThatAnswersLater) { KeepBooks({.late = true}); }
+TEST(HeldLedgerTest, BalancesOnAStoreThatAnswersLater) { KeepBooks({.late = true}); }
 
-TEST(HeldLedgerTest, AlsoWhileLimitsChange) {
+TEST(HeldLedgerTest, BalancesWhileLimitsChange) {
   KeepBooks({.change_limits = true});
   KeepBooks({.late = true, .change_limits = true});
 }
 
-TEST(HeldLedgerTest, ADrainGivesBackWhatWaits) {
+TEST(HeldLedgerTest, DrainRefundsWaitingCalls) {
   KeepBooks({.drain = true});
   KeepBooks({.late = true, .drain = true});
 }

@@ -25,7 +25,7 @@ TEST(FrequentKeysTest, FollowsTheWorkedExample) {
   EXPECT_EQ(sketch.total(), 12u);
 }
 
-TEST(FrequentKeysTest, EveryTrueWeightLiesWithinItsBoundsAndTheErrorWithinIts) {
+TEST(FrequentKeysTest, KeepsEveryTrueWeightAndTheErrorWithinBounds) {
   std::mt19937_64 random(42);
   for (int round = 0; round < 20; ++round) {
     FrequentKeys sketch(64);
@@ -35,7 +35,7 @@ TEST(FrequentKeysTest, EveryTrueWeightLiesWithinItsBoundsAndTheErrorWithinIts) {
       const std::string key = std::to_string(skewed(random));
       const uint64_t weight = 1 + random() % 10;
       truth[key] += weight;
-      // Few different hashes, so that colliding ones are told apart by their keys.
+      // Few different hashes, so that keys collide.
       sketch.Add(absl::HashOf(key) % 1000, 7, key, weight);
     }
     std::map<std::string, uint64_t> counts;
@@ -89,7 +89,7 @@ TEST(KeyUsageTest, AddsUpThreadsAndOrdersByUseOrByDenials) {
   EXPECT_EQ(top.keys[0].limit_id, 2u);
 }
 
-TEST(KeyUsageTest, IsReadWhileThreadsRecordAndLosesNoWeight) {
+TEST(KeyUsageTest, LosesNoWeightWhenReadWhileThreadsRecord) {
   KeyUsage usage;
   std::thread writer([&] {
     for (int i = 0; i < 50'000; ++i) {

@@ -30,8 +30,9 @@ class LimitAdminTest : public ServiceTest {
 
   int null_;
   common::Log log_;
-  LimitAdmin admin_{registry_, store_, clock_,  metrics_,
-                    usage_,    log_,   "1.2.3", [] { return ConfigStatus{.version = "abc"}; }};
+  LimitAdmin admin_{
+      registry_, store_, clock_,  metrics_,
+      usage_,    log_,   "1.2.3", [] { return limits::FileStatus{.version = "abc"}; }};
 };
 
 TEST_F(LimitAdminTest, ResetMakesABucketFull) {
@@ -67,7 +68,7 @@ TEST_F(LimitAdminTest, ListsKeysWithTheirBuckets) {
   EXPECT_EQ(Keys("", KeyOrder::kUse, 1001).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(LimitAdminTest, PutsAndDeletesInTheRunningTable) {
+TEST_F(LimitAdminTest, PutAndDeleteTakeEffectAtOnce) {
   auto put = admin_.Put(PerSecond("new", 3));
   ASSERT_TRUE(put.ok()) << put.status();
   EXPECT_FALSE(put->replaced);

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "server/service/watch_hub.h"
+#include "server/service/bucket_watch.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::service {
@@ -17,7 +17,7 @@ class QueryTest : public ServiceTest {
   }
 };
 
-TEST_F(QueryTest, SaysWhatRemainsAndCreatesNoBucket) {
+TEST_F(QueryTest, ReportsRemainingPermitsAndCreatesNoBucket) {
   query_.Reset();
   query_.AddBucket("api", "k");
   query_.AddBucket("other", "k");
@@ -30,7 +30,7 @@ TEST_F(QueryTest, SaysWhatRemainsAndCreatesNoBucket) {
   EXPECT_EQ(store_.Stats().buckets, 0u);
 }
 
-TEST_F(QueryTest, RefusesWhatIsOutOfBounds) {
+TEST_F(QueryTest, RejectsRequestsOutOfBounds) {
   query_.Reset();
   Query();
   EXPECT_EQ(query_.status().message(), "buckets: none given; name at least one");
@@ -47,7 +47,7 @@ TEST_F(QueryTest, RefusesWhatIsOutOfBounds) {
             "buckets[1].limit: no limit is named \"apo\"; did you mean \"api\"?");
 }
 
-// Remembers what it was told.
+// Records its updates.
 class Sink : public WatchSink {
  public:
   bool Ready() override { return ready; }
@@ -57,12 +57,12 @@ class Sink : public WatchSink {
       line += std::string(bucket.limit) + "=" +
               (bucket.error.ok() ? std::to_string(bucket.level.remaining) : "error") + " ";
     }
-    told.push_back(line);
+    updates.push_back(line);
   }
   void OnEnd(const absl::Status& status) override { ended = status; }
 
   bool ready = true;
-  std::vector<std::string> told;
+  std::vector<std::string> updates;
   absl::Status ended;
 };
 
@@ -83,42 +83,42 @@ class WatchTest : public QueryTest {
     hub_.Tick();
   }
   std::shared_ptr<Sink> sink_ = std::make_shared<Sink>();
-  PollingWatchHub hub_{limiter_};
+  WatchHub hub_{limiter_};
 };
 
-TEST_F(WatchTest, FirstTellsAllAndThenWhatChanged) {
+TEST_F(WatchTest, SendsAllBucketsFirstAndThenChanges) {
   Start();
-  EXPECT_EQ(sink_->told, (std::vector<std::string>{"api=10 other=5 "}));
+  EXPECT_EQ(sink_->updates, (std::vector<std::string>{"api=10 other=5 "}));
   After(kSecond);
-  EXPECT_EQ(sink_->told.size(), 1u) << "nothing changed";
+  EXPECT_EQ(sink_->updates.size(), 1u) << "nothing changed";
   Acquire("other", "", 5);
   After(kSecond - 1);
-  EXPECT_EQ(sink_->told.size(), 1u) << "too soon";
+  EXPECT_EQ(sink_->updates.size(), 1u) << "too soon";
   Acquire("other", "", 4);
   After(1);
-  ASSERT_EQ(sink_->told.size(), 2u);
-  EXPECT_EQ(sink_->told[1], "other=1 ");
+  ASSERT_EQ(sink_->updates.size(), 2u);
+  EXPECT_EQ(sink_->updates[1], "other=1 ");
 }
 
-TEST_F(WatchTest, TellsTakingAndRefillingOfWholePermits) {
+TEST_F(WatchTest, SendsChangesOfWholePermits) {
   Start(kSecond / 10);
   Acquire("api", "k", 10);
   After(kSecond / 10);
   After(kSecond / 10);
-  EXPECT_EQ(sink_->told, (std::vector<std::string>{"api=10 other=5 ", "api=1 ", "api=2 "}));
+  EXPECT_EQ(sink_->updates, (std::vector<std::string>{"api=10 other=5 ", "api=1 ", "api=2 "}));
 }
 
-TEST_F(WatchTest, WaitsForASinkThatIsNotReadyAndThenTellsTheLatest) {
+TEST_F(WatchTest, SkipsASinkThatIsNotReadyAndThenSendsTheLatestState) {
   Start();
   sink_->ready = false;
   Acquire("other", "", 5);
   After(kSecond);
   Load({PerSecond("api", 10)});
   After(kSecond);
-  EXPECT_EQ(sink_->told.size(), 1u);
+  EXPECT_EQ(sink_->updates.size(), 1u);
   sink_->ready = true;
   After(kSecond);
-  EXPECT_EQ(sink_->told.back(), "other=error ") << "its limit was deleted";
+  EXPECT_EQ(sink_->updates.back(), "other=error ") << "its limit was deleted";
 }
 
 TEST_F(WatchTest, EndsWhenCancelledOrDrained) {
@@ -128,7 +128,7 @@ TEST_F(WatchTest, EndsWhenCancelledOrDrained) {
   EXPECT_EQ(hub_.watches(), 0u);
   Acquire("api", "k", 10);
   After(kSecond);
-  EXPECT_EQ(sink_->told.size(), 1u);
+  EXPECT_EQ(sink_->updates.size(), 1u);
 
   Start();
   hub_.Drain(absl::UnavailableError("drains"));
@@ -137,7 +137,7 @@ TEST_F(WatchTest, EndsWhenCancelledOrDrained) {
   EXPECT_EQ(hub_.Start({{{"api", "k"}}, false, {}}, sink_).status().message(), "drains");
 }
 
-TEST_F(WatchTest, RefusesIntervalsOutOfBoundsAndUnknownLimits) {
+TEST_F(WatchTest, RejectsIntervalsOutOfBoundsAndUnknownLimits) {
   for (const WireDuration interval : {WireDuration{0, 0}, WireDuration{0, 9'999'999},
                                       WireDuration{3600, 1}, WireDuration{-1, 0}}) {
     EXPECT_EQ(hub_.Start({{{"api", "k"}}, true, interval}, sink_).status().code(),

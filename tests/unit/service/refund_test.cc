@@ -22,7 +22,7 @@ class RefundTest : public ServiceTest {
   }
 };
 
-TEST_F(RefundTest, GivesBackToEveryBucketOnce) {
+TEST_F(RefundTest, RefundsEveryBucketOnce) {
   const std::string receipt = Receipt(4);
   EXPECT_EQ(Remaining("child", "k"), 6);
   RefundCall call;
@@ -43,7 +43,7 @@ TEST_F(RefundTest, GivesBackToEveryBucketOnce) {
   EXPECT_EQ(Remaining("child", "k"), 10);
 }
 
-TEST_F(RefundTest, GivesNothingOnceTheBucketsWereFull) {
+TEST_F(RefundTest, RefundsNothingOnceTheBucketsWereFull) {
   const std::string receipt = Receipt(4);
   clock_.Advance(10 * kSecond);
   RefundCall call;
@@ -52,7 +52,7 @@ TEST_F(RefundTest, GivesNothingOnceTheBucketsWereFull) {
   EXPECT_EQ(call.charge(0).permits, 0u);
 }
 
-TEST_F(RefundTest, EveryChangedByteAndEveryCutIsRefused) {
+TEST_F(RefundTest, RejectsReceiptsWithAChangedOrMissingByte) {
   const std::string receipt = Receipt(4);
   RefundCall call;
   for (size_t i = 0; i < receipt.size(); ++i) {
@@ -68,13 +68,12 @@ TEST_F(RefundTest, EveryChangedByteAndEveryCutIsRefused) {
   EXPECT_EQ(call.outcome(), store::RefundOutcome::kRefunded);
 }
 
-// It names what it is worth, and cannot be turned to another limit.
-TEST_F(RefundTest, AReceiptOfAnotherLimitGivesThisOneNothing) {
+TEST_F(RefundTest, RejectsReceiptsSplicedFromTwoLimits) {
   const std::string of_parent =
       std::string(Acquire("parent", "k", 4, {.want_receipt = true}).receipt);
   const std::string of_child = Receipt(4);
   RefundCall call;
-  // The charges of one under the seal of the other, cut at every place.
+  // The beginning of one with the rest, and so the MAC, of the other, spliced at every place.
   for (size_t i = 1; i < std::min(of_child.size(), of_parent.size()); ++i) {
     const std::string mixed = of_child.substr(0, i) + of_parent.substr(i);
     if (mixed == of_child || mixed == of_parent) continue;
@@ -86,9 +85,9 @@ TEST_F(RefundTest, AReceiptOfAnotherLimitGivesThisOneNothing) {
   EXPECT_EQ(Remaining("child", "k"), 6);
 }
 
-TEST_F(RefundTest, SaysThatAReceiptIsOfAnotherStart) {
+TEST_F(RefundTest, ReportsAReceiptFromBeforeARestart) {
   const ReceiptSigner another;
-  RateLimiter restarted(registry_, engine_, store_, clock_, metrics_, usage_, another);
+  RateLimiter restarted(registry_, store_, clock_, metrics_, usage_, another);
   RefundCall call;
   call.Reset(Receipt(4));
   restarted.Refund(&call, store::kNoDeadline, [](void*, RefundCall*) {}, nullptr);
@@ -96,7 +95,7 @@ TEST_F(RefundTest, SaysThatAReceiptIsOfAnotherStart) {
   EXPECT_THAT(std::string(call.status().message()), HasSubstr("before this one was restarted"));
 }
 
-TEST_F(RefundTest, IsWorthlessOnceItsLimitIsGone) {
+TEST_F(RefundTest, ExpiresWhenItsLimitIsDeleted) {
   const std::string receipt = Receipt(4);
   Load({PerSecond("parent", 100)});
   RefundCall call;
@@ -105,7 +104,7 @@ TEST_F(RefundTest, IsWorthlessOnceItsLimitIsGone) {
   EXPECT_EQ(Remaining("parent", ""), 96);
 }
 
-TEST_F(RefundTest, APastDeadlineGivesNothingBack) {
+TEST_F(RefundTest, RefundsNothingAfterTheDeadline) {
   RefundCall call;
   call.Reset(Receipt(4));
   limiter_.Refund(&call, clock_.NowNs() - 1, [](void*, RefundCall*) {}, nullptr);
@@ -113,7 +112,7 @@ TEST_F(RefundTest, APastDeadlineGivesNothingBack) {
   EXPECT_EQ(Remaining("child", "k"), 6);
 }
 
-TEST(ReceiptSignerTest, OpensWhatAnotherOfTheSameKeySigned) {
+TEST(ReceiptSignerTest, OpensReceiptsOfASignerWithTheSameKey) {
   store::Rule rule;
   rule.limit_name = "api";
   const store::Charge charge{&rule, "k", 3};
@@ -136,12 +135,12 @@ TEST(ReceiptSignerTest, OpensWhatAnotherOfTheSameKeySigned) {
   EXPECT_TRUE(opens(two, by(one)));
   EXPECT_TRUE(opens(two, before)) << "its own from before are still good";
   EXPECT_FALSE(opens(one, before));
-  // Keys of long ago are not tried for ever.
+  // Only the last few keys are tried.
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(two.UseKey(ReceiptSigner().Key()).ok());
   EXPECT_FALSE(opens(two, before));
 }
 
-TEST(ReceiptSignerTest, RefusesWhatIsNoKeyAndDoesNotShowIt) {
+TEST(ReceiptSignerTest, RejectsBadKeysWithoutShowingThem) {
   ReceiptSigner signer;
   const std::string key = signer.Key();
   ASSERT_EQ(key.size(), 64u);
@@ -156,7 +155,7 @@ TEST(ReceiptSignerTest, RefusesWhatIsNoKeyAndDoesNotShowIt) {
   EXPECT_EQ(signer.Key(), key);
 }
 
-TEST(ReceiptSignerTest, CarriesTheLongestNamesAndKeysOfSixteenCharges) {
+TEST(ReceiptSignerTest, FitsSixteenChargesWithTheLongestNamesAndKeys) {
   store::Rule rule;
   rule.limit_name = std::string(128, 'n');
   const std::string key(512, 'k');

@@ -1,4 +1,4 @@
-// What is said and counted while a shared store is away.
+// Answers and counters while the shared store is unavailable.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A shared store that answers as one does that is away, and serves otherwise.
+// A shared store that is unavailable on demand.
 class SharedStore final : public store::Store {
  public:
   explicit SharedStore(store::Store& inner) : inner_(inner) {}
@@ -53,7 +53,7 @@ class SharedStore final : public store::Store {
   store::StoreHealth Health() const override { return health; }
 
   store::StoreHealth health;
-  bool asked = false;  // its answers are lost, if it is away
+  bool asked = false;  // if unavailable: it was asked and its answer is lost
 
  private:
   store::Store& inner_;
@@ -90,16 +90,14 @@ class StoreUnavailableTest : public ServiceTest {
   }
 
   SharedStore shared_{store_};
-  service::Engine engine_shared_{shared_};
-  RateLimiter limiter_shared_{registry_, engine_shared_, shared_, clock_,
-                              metrics_,  usage_,         signer_};
+  RateLimiter limiter_shared_{registry_, shared_, clock_, metrics_, usage_, signer_};
   int null_;
   common::Log log_;
   LimitAdmin admin_{registry_, shared_, clock_,  metrics_,
-                    usage_,    log_,    "1.2.3", [] { return ConfigStatus(); }};
+                    usage_,    log_,    "1.2.3", [] { return limits::FileStatus(); }};
 };
 
-TEST_F(StoreUnavailableTest, CountsWhatWasDecidedWithoutItByLimit) {
+TEST_F(StoreUnavailableTest, CountsDecisionsOfOnStoreFailureByLimit) {
   EXPECT_TRUE(Ask("open").granted);
   EXPECT_FALSE(Ask("open").granted);
   EXPECT_TRUE(admin_.GetConfigStatus().store.decided_while_unavailable.empty());
@@ -128,7 +126,7 @@ TEST_F(StoreUnavailableTest, CountsWhatWasDecidedWithoutItByLimit) {
   EXPECT_EQ(admin_.GetStats().limits[2].totals.granted, 4u) << "what was allowed is granted too";
 }
 
-TEST_F(StoreUnavailableTest, AQuerySaysThatItIsNotKnown) {
+TEST_F(StoreUnavailableTest, QueryReportsUnknownLevels) {
   shared_.health.away = true;
   QueryCall call;
   call.Reset();
@@ -138,8 +136,7 @@ TEST_F(StoreUnavailableTest, AQuerySaysThatItIsNotKnown) {
   EXPECT_THAT(std::string(call.bucket(0).error.message()), HasSubstr("what is left is not known"));
 }
 
-// Only who was asked may have debited.
-TEST_F(StoreUnavailableTest, ADenialSaysWhetherPermitsMayHaveBeenTaken) {
+TEST_F(StoreUnavailableTest, DenialSaysWhetherPermitsMayHaveBeenTaken) {
   shared_.health.away = true;
   const absl::Status not_asked = Ask("strict").status;
   EXPECT_THAT(std::string(not_asked.message()), HasSubstr("nothing was taken"));
@@ -151,7 +148,7 @@ TEST_F(StoreUnavailableTest, ADenialSaysWhetherPermitsMayHaveBeenTaken) {
   EXPECT_FALSE(common::errors::WasNotExecuted(lost));
 }
 
-TEST_F(StoreUnavailableTest, AResetSaysWhetherItCameAbout) {
+TEST_F(StoreUnavailableTest, ResetSaysWhetherItMayHaveTakenEffect) {
   EXPECT_TRUE(Reset("k").ok());
   shared_.health.away = true;
   const absl::Status not_asked = Reset("k");
@@ -163,7 +160,7 @@ TEST_F(StoreUnavailableTest, AResetSaysWhetherItCameAbout) {
   EXPECT_THAT(std::string(lost.message()), HasSubstr("may have been reset"));
 }
 
-TEST_F(StoreUnavailableTest, TheKeysUsedMostAreKnownAndTheirBucketsAreNot) {
+TEST_F(StoreUnavailableTest, ListsTopKeysWithoutTheirBuckets) {
   EXPECT_TRUE(Ask("open").granted);
   const auto list = [&] {
     ListedKeys listed;
@@ -183,9 +180,9 @@ TEST_F(StoreUnavailableTest, TheKeysUsedMostAreKnownAndTheirBucketsAreNot) {
   EXPECT_THAT(std::string(away.bucket.message()), HasSubstr("what is left is not known"));
 }
 
-TEST_F(StoreUnavailableTest, AStoreOfTheServersOwnIsNeverAway) {
+TEST_F(StoreUnavailableTest, MemoryStoreIsNeverUnavailable) {
   LimitAdmin own(registry_, store_, clock_, metrics_, usage_, log_, "1.2.3",
-                 [] { return ConfigStatus(); });
+                 [] { return limits::FileStatus(); });
   const StoreStatus status = own.GetConfigStatus().store;
   EXPECT_EQ(status.kind, "memory");
   EXPECT_FALSE(status.health.shared);

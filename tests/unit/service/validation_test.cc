@@ -8,36 +8,21 @@
 namespace sluice::service {
 namespace {
 
-TEST(IsUtf8Test, TakesWellFormedText) {
-  for (const std::string text :
-       {"", "a", "plain ascii that is longer than eight", "h\xc3\xa9", "\xe2\x82\xac",
-        "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf", "12345678\xc3\xa9", "\xee\x80\x80"}) {
-    EXPECT_TRUE(IsUtf8(text)) << text;
-  }
+TEST(FieldPathTest, NamesTheFieldByTheListsThatLeadToIt) {
+  const FieldPath request;
+  EXPECT_EQ(request.Field("max_wait"), "max_wait");
+  EXPECT_EQ(request.Element("buckets", 7).Field("key"), "buckets[7].key");
+  EXPECT_EQ(request.Element("acquisitions", 3).Element("charges", 0).Field("key"),
+            "acquisitions[3].charges[0].key");
 }
 
-TEST(IsAsciiTest, SeesAHighByteAtEveryPlaceOfEveryLength) {
-  for (size_t size = 0; size < 40; ++size) {
-    std::string text(size, '\x7F');
-    EXPECT_TRUE(IsAscii(text));
-    for (size_t at = 0; at < size; ++at) {
-      text[at] = '\x80';
-      EXPECT_FALSE(IsAscii(text)) << at << " of " << size;
-      text[at] = 'a';
-    }
-  }
+TEST(ValidationTest, FillsInTheDefaultOfMaxKeys) {
+  EXPECT_EQ(CheckMaxKeys(0).value(), 20u);
+  EXPECT_EQ(CheckMaxKeys(1000).value(), 1000u);
+  EXPECT_EQ(CheckMaxKeys(1001).status().message(), "max_keys: 1001; 1 to 1000, or 0 for 20");
 }
 
-TEST(IsUtf8Test, RefusesWhatIsCutOverlongOrNoCharacter) {
-  for (const std::string text :
-       {"\x80", "\xc3", "\xc0\xaf", "\xc1\xbf", "\xe0\x80\xaf", "\xe2\x82", "\xed\xa0\x80",
-        "\xf0\x80\x80\xaf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "12345678\xff",
-        "1234567\xc3", "\xc3\xc3", "\xf0\x9f\x98"}) {
-    EXPECT_FALSE(IsUtf8(text));
-  }
-}
-
-TEST(ToNanosecondsTest, SaturatesAndRefusesMixedSigns) {
+TEST(ToNanosecondsTest, SaturatesAndRejectsMixedSigns) {
   EXPECT_EQ(ToNanoseconds("f", {1, 5}).value(), 1'000'000'005);
   EXPECT_EQ(ToNanoseconds("f", {-1, -5}).value(), -1'000'000'005);
   EXPECT_EQ(ToNanoseconds("f", {std::numeric_limits<int64_t>::max(), 0}).value(),

@@ -1,4 +1,4 @@
-#include "server/config/watcher.h"
+#include "server/config/file_watcher.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/config/watched_path.h"
+#include "server/config/inotify_path.h"
 
 namespace sluice::config {
 namespace {
 
-// The kernel's, not a Clock's: the quiet time is waited for in the kernel too.
+// The kernel's clock, not a Clock: the kernel also times the wait.
 int64_t MonotonicNs() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -27,10 +27,10 @@ int64_t MonotonicNs() {
 
 }  // namespace
 
-class Watcher::Impl {
+class FileWatcher::Impl {
  public:
-  Impl(std::unique_ptr<WatchedPath> watched, int stop_fd, std::function<void()> on_change,
-       WatcherOptions options)
+  Impl(std::unique_ptr<InotifyPath> watched, int stop_fd, std::function<void()> on_change,
+       FileWatcherOptions options)
       : watched_(std::move(watched)),
         stop_fd_(stop_fd),
         on_change_(std::move(on_change)),
@@ -39,7 +39,7 @@ class Watcher::Impl {
 
   ~Impl() {
     const uint64_t one = 1;
-    // An eventfd takes its first event always.
+    // The first write to an eventfd cannot fail.
     (void)!write(stop_fd_, &one, sizeof(one));
     thread_.join();
     close(stop_fd_);
@@ -47,14 +47,15 @@ class Watcher::Impl {
 
  private:
   void Run() {
-    // What changed before the watching began was seen by nobody.
+    // Changes before the watch began count as an event.
     std::optional<int64_t> first_ns = MonotonicNs();
     int64_t last_ns = *first_ns;
     while (true) {
       pollfd fds[] = {{stop_fd_, POLLIN, 0}, {watched_->fd(), POLLIN, 0}};
       timespec wait = {};
       if (first_ns) {
-        const int64_t due_ns = std::min(last_ns + options_.quiet_ns, *first_ns + options_.most_ns);
+        const int64_t due_ns =
+            std::min(last_ns + options_.quiet_ns, *first_ns + options_.max_delay_ns);
         const int64_t left_ns = std::max<int64_t>(0, due_ns - MonotonicNs());
         wait.tv_sec = left_ns / 1'000'000'000;
         wait.tv_nsec = left_ns % 1'000'000'000;
@@ -75,32 +76,32 @@ class Watcher::Impl {
     }
   }
 
-  // The thread's alone.
-  const std::unique_ptr<WatchedPath> watched_;
+  // Used only by the thread.
+  const std::unique_ptr<InotifyPath> watched_;
   // An eventfd: synchronizes itself.
   const int stop_fd_;
   const std::function<void()> on_change_;
-  const WatcherOptions options_;
-  // Last: all above is there when it starts.
+  const FileWatcherOptions options_;
+  // Last: it uses all members above.
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<Watcher>> Watcher::Start(const std::string& path,
-                                                        std::function<void()> on_change,
-                                                        WatcherOptions options) {
-  auto watched = WatchedPath::Create(path);
+absl::StatusOr<std::unique_ptr<FileWatcher>> FileWatcher::Start(const std::string& path,
+                                                                std::function<void()> on_change,
+                                                                FileWatcherOptions options) {
+  auto watched = InotifyPath::Create(path);
   if (!watched.ok()) return watched.status();
   const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (stop_fd < 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat(path, ": cannot be watched: ", std::strerror(errno)));
   }
-  return std::unique_ptr<Watcher>(new Watcher(
+  return std::unique_ptr<FileWatcher>(new FileWatcher(
       std::make_unique<Impl>(*std::move(watched), stop_fd, std::move(on_change), options)));
 }
 
-Watcher::Watcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+FileWatcher::FileWatcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-Watcher::~Watcher() = default;
+FileWatcher::~FileWatcher() = default;
 
 }  // namespace sluice::config

@@ -1,6 +1,6 @@
-// The watcher on real folders. Nothing here waits for time to pass: each change waits for the
-// watcher to have brought the file's new content, with a bound that only a failure reaches.
-#include "server/config/watcher.h"
+// FileWatcher on real folders. No test waits for time to pass: each waits until the watcher has
+// reported the file's new content, with a time-out that only a failure reaches.
+#include "server/config/file_watcher.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "common/mutex.h"
-#include "server/config/watched_path.h"
+#include "server/config/inotify_path.h"
 #include "tests/unit/config/temp_dir.h"
 
 namespace sluice::config {
@@ -32,13 +32,13 @@ std::string Read(const std::string& path) {
 class Follower {
  public:
   explicit Follower(std::string path) : path_(std::move(path)) {
-    auto watcher = Watcher::Start(path_, [this] { Changed(); },
-                                  {.quiet_ns = 1'000'000, .most_ns = 20'000'000});
+    auto watcher = FileWatcher::Start(path_, [this] { Changed(); },
+                                      {.quiet_ns = 1'000'000, .max_delay_ns = 20'000'000});
     EXPECT_TRUE(watcher.ok()) << watcher.status();
     if (watcher.ok()) watcher_ = *std::move(watcher);
   }
 
-  // Whether the content came to be this.
+  // Waits until the content is `text`.
   bool Sees(const std::string& text) {
     common::MutexLock lock(&mu_);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -65,17 +65,17 @@ class Follower {
   common::Mutex mu_;
   common::CondVar changed_;
   std::string last_ ABSL_GUARDED_BY(mu_) = "(not yet)";
-  std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<FileWatcher> watcher_;
 };
 
-TEST(WatcherTest, TellsOnceAtTheStart) {
+TEST(FileWatcherTest, CallsBackOnceAtTheStart) {
   TempDir dir;
   dir.Write("f", "1");
   Follower follower(dir.Path("f"));
   EXPECT_TRUE(follower.Sees("1"));
 }
 
-TEST(WatcherTest, SeesAFileWrittenInPlace) {
+TEST(FileWatcherTest, SeesAFileWrittenInPlace) {
   TempDir dir;
   dir.Write("f", "1");
   Follower follower(dir.Path("f"));
@@ -86,7 +86,7 @@ TEST(WatcherTest, SeesAFileWrittenInPlace) {
   EXPECT_TRUE(follower.Sees("3"));
 }
 
-TEST(WatcherTest, SeesAFileReplacedByRename) {
+TEST(FileWatcherTest, SeesAFileReplacedByRename) {
   TempDir dir;
   dir.Write("f", "1");
   Follower follower(dir.Path("f"));
@@ -96,13 +96,13 @@ TEST(WatcherTest, SeesAFileReplacedByRename) {
     dir.Rename("f.tmp", "f");
     EXPECT_TRUE(follower.Sees(text));
   }
-  // And the new one written in place: it is another inode.
+  // The new file, which is another inode, written in place.
   dir.Write("f", "4");
   EXPECT_TRUE(follower.Sees("4"));
 }
 
-TEST(WatcherTest, SeesAFileMovedAwayAndWrittenAnew) {
-  // What an editor with backups does.
+TEST(FileWatcherTest, SeesAFileMovedAwayAndCreatedAgain) {
+  // As an editor with backups does.
   TempDir dir;
   dir.Write("f", "1");
   Follower follower(dir.Path("f"));
@@ -113,7 +113,7 @@ TEST(WatcherTest, SeesAFileMovedAwayAndWrittenAnew) {
   EXPECT_TRUE(follower.Sees("2"));
 }
 
-TEST(WatcherTest, SeesAFileThatIsNotThereYetAndOneDeleted) {
+TEST(FileWatcherTest, SeesAFileCreatedLaterAndDeleted) {
   TempDir dir;
   Follower follower(dir.Path("f"));
   ASSERT_TRUE(follower.Sees("(none)"));
@@ -125,8 +125,8 @@ TEST(WatcherTest, SeesAFileThatIsNotThereYetAndOneDeleted) {
   EXPECT_TRUE(follower.Sees("2"));
 }
 
-TEST(WatcherTest, SeesAConfigMapSwappedByKubernetes) {
-  // f -> ..data/f, ..data -> ..v1; a new version is another folder and ..data renamed over.
+TEST(FileWatcherTest, SeesAConfigMapSwappedByKubernetes) {
+  // f -> ..data/f, ..data -> ..v1. A new version is a new folder, and ..data is renamed over.
   TempDir dir;
   const auto version = [&](const std::string& name, const std::string& text) {
     fs::create_directory(dir.Path(name));
@@ -145,7 +145,7 @@ TEST(WatcherTest, SeesAConfigMapSwappedByKubernetes) {
   EXPECT_TRUE(follower.Sees("3"));
 }
 
-TEST(WatcherTest, SeesASymlinkPointedElsewhere) {
+TEST(FileWatcherTest, SeesASymlinkRedirected) {
   TempDir dir;
   fs::create_directories(dir.Path("x/deep"));
   fs::create_directory(dir.Path("y"));
@@ -164,7 +164,7 @@ TEST(WatcherTest, SeesASymlinkPointedElsewhere) {
   EXPECT_TRUE(follower.Sees("y2"));
 }
 
-TEST(WatcherTest, SeesAFolderThatIsDeletedAndMadeAgain) {
+TEST(FileWatcherTest, SeesAFolderDeletedAndCreatedAgain) {
   TempDir dir;
   fs::create_directories(dir.Path("a/b"));
   dir.Write("a/b/f", "1");
@@ -177,7 +177,7 @@ TEST(WatcherTest, SeesAFolderThatIsDeletedAndMadeAgain) {
   EXPECT_TRUE(follower.Sees("2"));
 }
 
-TEST(WatcherTest, SeesAFolderReplacedByAnother) {
+TEST(FileWatcherTest, SeesAFolderReplacedByAnother) {
   TempDir dir;
   fs::create_directory(dir.Path("a"));
   fs::create_directory(dir.Path("b"));
@@ -190,7 +190,7 @@ TEST(WatcherTest, SeesAFolderReplacedByAnother) {
   EXPECT_TRUE(follower.Sees("2"));
 }
 
-TEST(WatcherTest, FollowsDotsAndRelativeSymlinks) {
+TEST(FileWatcherTest, FollowsDotsAndRelativeSymlinks) {
   TempDir dir;
   fs::create_directories(dir.Path("a/b"));
   dir.Write("f", "1");
@@ -202,7 +202,7 @@ TEST(WatcherTest, FollowsDotsAndRelativeSymlinks) {
   EXPECT_TRUE(follower.Sees("2"));
 }
 
-TEST(WatcherTest, IsNotCaughtByALoopOfSymlinks) {
+TEST(FileWatcherTest, EndsAtALoopOfSymlinks) {
   TempDir dir;
   fs::create_symlink("b", dir.Path("a"));
   fs::create_symlink("a", dir.Path("b"));
@@ -213,29 +213,29 @@ TEST(WatcherTest, IsNotCaughtByALoopOfSymlinks) {
   EXPECT_TRUE(follower.Sees("1"));
 }
 
-TEST(WatcherTest, TellsOfAFileThatIsNeverQuiet) {
+TEST(FileWatcherTest, CallsBackForAFileThatKeepsChanging) {
   TempDir dir;
   dir.Write("f", "1");
   common::Mutex mu;
   common::CondVar changed;
   int calls = 0;
-  // A quiet time that is never reached: only `most_ns` can tell.
-  auto watcher = Watcher::Start(dir.Path("f"),
-                                [&] {
-                                  common::MutexLock lock(&mu);
-                                  ++calls;
-                                  changed.SignalAll();
-                                },
-                                {.quiet_ns = 3'600'000'000'000, .most_ns = 1'000'000});
+  // The quiet time never passes: only `max_delay_ns` ends the wait.
+  auto watcher = FileWatcher::Start(dir.Path("f"),
+                                    [&] {
+                                      common::MutexLock lock(&mu);
+                                      ++calls;
+                                      changed.SignalAll();
+                                    },
+                                    {.quiet_ns = 3'600'000'000'000, .max_delay_ns = 1'000'000});
   ASSERT_TRUE(watcher.ok());
   common::MutexLock lock(&mu);
   while (calls < 1) ASSERT_TRUE(changed.WaitFor(&mu, std::chrono::seconds(30)));
 }
 
-TEST(WatchedPathTest, OtherFilesOfTheFolderDoNotMatter) {
+TEST(InotifyPathTest, IgnoresOtherFilesOfTheFolder) {
   TempDir dir;
   dir.Write("f", "1");
-  auto watched = WatchedPath::Create(dir.Path("f"));
+  auto watched = InotifyPath::Create(dir.Path("f"));
   ASSERT_TRUE(watched.ok());
   EXPECT_FALSE((*watched)->Drain());
   dir.Write("other", "1");
@@ -243,21 +243,21 @@ TEST(WatchedPathTest, OtherFilesOfTheFolderDoNotMatter) {
   fs::remove(dir.Path("another"));
   EXPECT_FALSE((*watched)->Drain());
   EXPECT_EQ(Read(dir.Path("f")), "1");
-  // Reading is no change either, else a reload would follow itself.
+  // Reading is no change either: a reload must not cause another.
   EXPECT_FALSE((*watched)->Drain());
   dir.Write("f", "2");
   EXPECT_TRUE((*watched)->Drain());
   EXPECT_FALSE((*watched)->Drain());
 }
 
-TEST(WatchedPathTest, AFolderLeftBehindDoesNotMatterAnyMore) {
+TEST(InotifyPathTest, IgnoresAFolderThatThePathLeft) {
   TempDir dir;
   fs::create_directory(dir.Path("x"));
   fs::create_directory(dir.Path("y"));
   dir.Write("x/f", "1");
   dir.Write("y/f", "1");
   fs::create_directory_symlink("x", dir.Path("now"));
-  auto watched = WatchedPath::Create(dir.Path("now/f"));
+  auto watched = InotifyPath::Create(dir.Path("now/f"));
   ASSERT_TRUE(watched.ok());
   fs::create_directory_symlink("y", dir.Path("tmp"));
   dir.Rename("tmp", "now");

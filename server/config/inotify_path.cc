@@ -1,4 +1,4 @@
-#include "server/config/watched_path.h"
+#include "server/config/inotify_path.h"
 
 #include <limits.h>
 #include <sys/inotify.h>
@@ -16,15 +16,15 @@
 namespace sluice::config {
 namespace {
 
-// As the kernel's own bound.
+// The kernel's own bound.
 constexpr int kMaxSymlinks = 40;
 
 constexpr uint32_t kFolderEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
                                    IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
-// IN_ATTRIB: the rights may have changed, and a file's last name is gone.
+// IN_ATTRIB: a change of permissions, or the removal of a file's last name.
 constexpr uint32_t kFileEvents = IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB;
 
-// The names between the slashes of `path`, put in front of `rest`.
+// Puts the names between the slashes of `path` in front of `rest`.
 void Prepend(std::string_view path, std::deque<std::string>* rest) {
   std::deque<std::string> names;
   while (!path.empty()) {
@@ -40,7 +40,7 @@ bool NoneLeft(int error) { return error == ENOSPC || error == ENOMEM; }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WatchedPath>> WatchedPath::Create(const std::string& path) {
+absl::StatusOr<std::unique_ptr<InotifyPath>> InotifyPath::Create(const std::string& path) {
   std::string absolute = path;
   if (path.empty() || path[0] != '/') {
     char folder[PATH_MAX];
@@ -56,14 +56,14 @@ absl::StatusOr<std::unique_ptr<WatchedPath>> WatchedPath::Create(const std::stri
         absl::StrCat(path, ": cannot be watched: ", std::strerror(errno),
                      "; raise fs.inotify.max_user_instances, or reload by SIGHUP"));
   }
-  std::unique_ptr<WatchedPath> watched(new WatchedPath(fd, std::move(absolute)));
+  std::unique_ptr<InotifyPath> watched(new InotifyPath(fd, std::move(absolute)));
   if (absl::Status status = watched->Follow(); !status.ok()) return status;
   return watched;
 }
 
-WatchedPath::~WatchedPath() { close(fd_); }
+InotifyPath::~InotifyPath() { close(fd_); }
 
-absl::Status WatchedPath::Follow() {
+absl::Status InotifyPath::Follow() {
   std::map<int, std::set<std::string>> found;
   absl::Status status;
   const auto watch = [&](const std::string& path, uint32_t events, const std::string& name) {
@@ -77,7 +77,7 @@ absl::Status WatchedPath::Follow() {
     }
   };
 
-  // `folder` has no symlinks in it: they are followed here, one by one.
+  // `folder` has no symlinks: they are followed here, one by one.
   std::string folder = "/";
   std::deque<std::string> rest;
   Prepend(path_, &rest);
@@ -90,7 +90,7 @@ absl::Status WatchedPath::Follow() {
       if (folder.empty()) folder = "/";
       continue;
     }
-    // The watch comes first: what changes after the look is told.
+    // Watch first, so that a change after lstat is reported.
     watch(folder, kFolderEvents, name);
     const std::string path = absl::StrCat(folder, folder == "/" ? "" : "/", name);
     struct stat info = {};
@@ -110,14 +110,14 @@ absl::Status WatchedPath::Follow() {
   }
 
   for (const auto& [wd, names] : watches_) {
-    // Fails for one that the kernel has dropped already.
+    // Fails if the kernel has already removed the watch.
     if (!found.contains(wd)) (void)inotify_rm_watch(fd_, wd);
   }
   watches_ = std::move(found);
   return status;
 }
 
-bool WatchedPath::Drain() {
+bool InotifyPath::Drain() {
   bool matters = false;
   alignas(inotify_event) char buffer[1 << 14];
   while (true) {
@@ -133,11 +133,11 @@ bool WatchedPath::Drain() {
       }
       const auto it = watches_.find(event->wd);
       if (it == watches_.end()) continue;
-      const bool of_itself = event->len == 0;
-      matters = matters || of_itself || it->second.contains(event->name);
+      const bool file_itself = event->len == 0;
+      matters = matters || file_itself || it->second.contains(event->name);
     }
   }
-  // A folder for which no watch is left now is told of by those before it.
+  // On an error, the folders before the unwatched one still report its changes.
   if (matters) (void)Follow();
   return matters;
 }

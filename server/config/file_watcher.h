@@ -1,0 +1,53 @@
+// FileWatcher: calls back when the limits file may have changed, by whatever means: written in
+// place, replaced by rename (editors), replaced by a symlink anywhere on its path (the ..data of a
+// Kubernetes ConfigMap), or deleted and created again, with or without its folder.
+//
+// It watches, by inotify, every folder that the path leads through. An event on a name of the path,
+// or on the file itself, is a possible change. After a quiet time `on_change` is called once for
+// all of them. It may be called without a change, and is called once after the start, for changes
+// before the watch began: compare the content (Reloader does).
+//
+// File systems that do not report changes made elsewhere (NFS, some container mounts) cannot be
+// watched; use SIGHUP there.
+#ifndef SLUICE_SERVER_CONFIG_FILE_WATCHER_H_
+#define SLUICE_SERVER_CONFIG_FILE_WATCHER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace sluice::config {
+
+struct FileWatcherOptions {
+  // on_change is called after `quiet_ns` without an event, at the latest `max_delay_ns` after the
+  // first event.
+  int64_t quiet_ns = 50'000'000;
+  int64_t max_delay_ns = 1'000'000'000;
+};
+
+class FileWatcher {
+ public:
+  // Watches `path` from a thread of its own until the FileWatcher is destroyed. `on_change` runs on
+  // that thread, one call at a time, and may block. The file need not exist.
+  //   RESOURCE_EXHAUSTED: no inotify instance or watch is left (fs.inotify.max_user_instances,
+  //   fs.inotify.max_user_watches).
+  static absl::StatusOr<std::unique_ptr<FileWatcher>> Start(const std::string& path,
+                                                            std::function<void()> on_change,
+                                                            FileWatcherOptions options = {});
+  // Stops; waits for a running on_change. REQUIRES: not called from on_change.
+  ~FileWatcher();
+  FileWatcher(const FileWatcher&) = delete;
+  FileWatcher& operator=(const FileWatcher&) = delete;
+
+ private:
+  class Impl;
+  explicit FileWatcher(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::config
+
+#endif  // SLUICE_SERVER_CONFIG_FILE_WATCHER_H_

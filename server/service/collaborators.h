@@ -1,0 +1,36 @@
+// Collaborators: what the use cases of the data plane work with.
+#ifndef SLUICE_SERVER_SERVICE_COLLABORATORS_H_
+#define SLUICE_SERVER_SERVICE_COLLABORATORS_H_
+
+#include <cstddef>
+
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "server/limits/limit_registry.h"
+#include "server/store/store.h"
+#include "server/waiting/held_callers.h"
+
+namespace sluice::service {
+
+class KeyUsage;
+class ReceiptSigner;
+
+// Everything outlives the calls that use it.
+struct Collaborators {
+  limits::LimitRegistry& registry;
+  store::Store& store;
+  const common::Clock& clock;
+  common::Metrics& metrics;
+  KeyUsage& usage;
+  const ReceiptSigner& signer;
+  // Null: `hold` is UNIMPLEMENTED.
+  waiting::HeldCallers* held_callers = nullptr;
+};
+
+// How often a request is resolved again because its limits changed meanwhile. Each time means a
+// reload between the look-up of a limit and the decision, which takes less than a microsecond.
+inline constexpr size_t kMaxAttempts = 8;
+
+}  // namespace sluice::service
+
+#endif  // SLUICE_SERVER_SERVICE_COLLABORATORS_H_

@@ -1,0 +1,86 @@
+#include "server/service/query_call.h"
+
+#include "common/bounds.h"
+#include "common/errors.h"
+
+namespace sluice::service {
+
+namespace errors = common::errors;
+
+void QueryCall::Reset(UnknownLimit unknown, Utf8 utf8) {
+  unknown_ = unknown;
+  utf8_ = utf8;
+  added_ = 0;
+  asked_.clear();
+  operation_.found.clear();
+  limits_.Use(nullptr);
+  status_ = absl::OkStatus();
+}
+
+void QueryCall::AddBucket(std::string_view limit, std::string_view key) {
+  if (++added_ > common::bounds::kMaxQueryBuckets) return;
+  asked_.push_back({limit, key, 0, absl::OkStatus()});
+}
+
+const absl::Status& QueryCall::Resolve(const limits::LimitRegistry& registry) {
+  limits_.Use(registry.Local());
+  status_ = CheckBucketCount(added_);
+  for (size_t i = 0; status_.ok() && i < asked_.size(); ++i) {
+    Asked& asked = asked_[i];
+    const auto limit =
+        CheckBucket(FieldPath().Element("buckets", i), asked.limit, asked.key, utf8_, limits_);
+    if (limit.ok()) {
+      asked.item = static_cast<uint32_t>(operation_.found.size());
+      store::QueryItem& item = operation_.found.emplace_back();
+      item.rule = &(*limit)->RuleFor(asked.key);
+      item.key = asked.key;
+    } else if (absl::IsNotFound(limit.status()) && unknown_ == UnknownLimit::kFailsBucket) {
+      asked.error = limit.status();
+    } else {
+      status_ = limit.status();
+    }
+  }
+  return status_;
+}
+
+void QueryCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context) {
+  with_ = &with;
+  done_ = done;
+  context_ = context;
+  Resolve(with.registry);
+  if (status_.ok() && !operation_.found.empty() && deadline_ns != store::kNoDeadline &&
+      with.clock.NowNs() >= deadline_ns) {
+    status_ = errors::PastDeadline();
+  }
+  if (!status_.ok() || operation_.found.empty()) {
+    Finish();
+    return;
+  }
+  operation_.items = absl::MakeSpan(operation_.found);
+  operation_.deadline_ns = deadline_ns;
+  with.store.Query(&operation_);
+}
+
+void QueryCall::Finish() {
+  wall_ns_ = with_->clock.WallNs();
+  done_(context_, this);
+}
+
+BucketStatus QueryCall::bucket(size_t i) const {
+  const Asked& asked = asked_[i];
+  BucketStatus bucket;
+  bucket.limit = asked.limit;
+  bucket.key = asked.key;
+  bucket.error = asked.error;
+  if (!asked.error.ok()) return bucket;
+  const store::QueryItem& item = operation_.found[asked.item];
+  if (item.unavailable) bucket.error = errors::BucketNotKnown();
+  bucket.level = item.level;
+  bucket.exists = item.exists;
+  bucket.source = item.source;
+  bucket.waiting = item.waiting;
+  bucket.next_grant_after_ns = item.next_grant_after_ns;
+  return bucket;
+}
+
+}  // namespace sluice::service

@@ -1,0 +1,92 @@
+#include "server/service/refund_call.h"
+
+#include <algorithm>
+
+#include "common/bounds.h"
+#include "common/errors.h"
+
+namespace sluice::service {
+
+namespace errors = common::errors;
+
+void RefundCall::Reset(std::string_view receipt) {
+  // One byte over the bound is enough for Open to refuse it.
+  receipt_.assign(receipt.substr(0, common::bounds::kMaxReceiptBytes + 1));
+  decoded_.charges.clear();
+  charges_.clear();
+  refunded_.clear();
+  table_.reset();
+  status_ = absl::OkStatus();
+  operation_.outcome = store::RefundOutcome::kPending;
+  attempts_ = 0;
+}
+
+void RefundCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context) {
+  with_ = &with;
+  done_ = done;
+  context_ = context;
+  status_ = with.signer.Open(receipt_, &decoded_);
+  if (!status_.ok()) decoded_.charges.clear();
+  refunded_.assign(decoded_.charges.size(), 0);
+  if (status_.ok() && deadline_ns != store::kNoDeadline && with.clock.NowNs() >= deadline_ns) {
+    status_ = errors::PastDeadline();
+  }
+  if (!status_.ok()) {
+    Finish();
+    return;
+  }
+  operation_.deadline_ns = deadline_ns;
+  operation_.receipt_id = decoded_.id;
+  operation_.grant_time_ns = decoded_.grant_time_ns;
+  operation_.refunded = refunded_.data();
+  Try();
+}
+
+void RefundCall::Try() {
+  ++attempts_;
+  table_ = with_->registry.Local();
+  charges_.clear();
+  for (const ReceiptCharge& charge : decoded_.charges) {
+    const limits::Limit* limit = table_->Find(charge.limit);
+    if (limit == nullptr) {
+      // The limit was deleted, and its buckets with it.
+      operation_.outcome = store::RefundOutcome::kExpired;
+      Finish();
+      return;
+    }
+    charges_.push_back({&limit->RuleFor(charge.key), charge.key, charge.permits});
+  }
+  operation_.charges = charges_;
+  operation_.outcome = store::RefundOutcome::kPending;
+  with_->store.Refund(&operation_);
+}
+
+void RefundCall::Decided() {
+  switch (operation_.outcome) {
+    case store::RefundOutcome::kRefunded: {
+      common::Metrics::Shard& shard = with_->metrics.Local();
+      for (size_t i = 0; i < charges_.size(); ++i) {
+        shard.OfLimit(charges_[i].rule->limit_id).refunded_permits.Add(refunded_[i]);
+      }
+      break;
+    }
+    case store::RefundOutcome::kAlreadyRefunded:
+    case store::RefundOutcome::kExpired:
+      std::fill(refunded_.begin(), refunded_.end(), 0);
+      break;
+    case store::RefundOutcome::kStaleRule:
+      if (attempts_ < kMaxAttempts) {
+        Try();
+        return;
+      }
+      status_ = errors::LimitsKeepChanging();
+      break;
+    case store::RefundOutcome::kPending:
+    case store::RefundOutcome::kUnavailable:
+      status_ = errors::RefundUnanswered();
+      break;
+  }
+  Finish();
+}
+
+}  // namespace sluice::service
