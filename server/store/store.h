@@ -302,6 +302,15 @@ struct StoreNode {
   uint32_t divisor = 0;
 };
 
+// A limit for which another node has other parameters.
+struct DifferingLimit {
+  std::string limit;
+  std::string ours;    // as "token_bucket 10 per 1h, burst 10, debt 0"
+  std::string theirs;  // those seen last
+  uint64_t times = 0;
+  int64_t last_wall_ns = 0;
+};
+
 // Whether a shared store answers. Times are of the wall clock.
 struct StoreHealth {
   bool shared = false;        // false: the store is in this process, and always available
@@ -311,6 +320,7 @@ struct StoreHealth {
   std::string why;  // reason of the last time it was unavailable; empty: it never was
   // Empty if no limit is shared in a way that depends on the nodes.
   std::vector<StoreNode> nodes;
+  std::vector<DifferingLimit> differing;  // by name
 };
 
 // Thread-safe. Never blocks.

@@ -290,6 +290,7 @@ StoreStats RedisStore::Stats() const {
 
 StoreHealth RedisStore::Health() const {
   StoreHealth health = availability_.Health();
+  health.differing = config_mismatch_.Differing();
   if (nodes_->started()) health.nodes = nodes_->view()->nodes;
   if (health.away || Stats().commands > 0) return health;
   common::MutexLock lock(&mu_);

@@ -154,8 +154,6 @@ class RedisStore final : public Store {
             absl::AnyInvocable<void(const redis::Reply*)> done);
   StoreStats Stats() const override;
   StoreHealth Health() const override;
-  // Limits for which another node has other parameters, by name.
-  std::vector<DifferingLimit> Differing() const { return config_mismatch_.Differing(); }
   uint64_t OvershootPermits(uint32_t limit_id) const override;
   bool Maintain() override;
 

@@ -21,19 +21,9 @@
 #include "common/log.h"
 #include "common/mutex.h"
 #include "common/strings.h"
+#include "server/store/store.h"
 
-namespace sluice::store {
-
-// A limit for which another node has other parameters.
-struct DifferingLimit {
-  std::string limit;
-  std::string ours;    // as "token_bucket 10 per 1h, burst 10, debt 0"
-  std::string theirs;  // those seen last
-  uint64_t times = 0;
-  int64_t last_wall_ns = 0;
-};
-
-namespace redis {
+namespace sluice::store::redis {
 
 // Thread-safe. Takes a lock; conversions are rare.
 class ConfigMismatch {
@@ -88,7 +78,6 @@ class ConfigMismatch {
   std::map<std::string, DifferingLimit, std::less<>> limits_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace redis
-}  // namespace sluice::store
+}  // namespace sluice::store::redis
 
 #endif  // SLUICE_SERVER_STORE_REDIS_SHARING_CONFIG_MISMATCH_H_

@@ -22,14 +22,18 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/bounds.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/algorithm/parameters.h"
 #include "server/store/redis/wire/stored_bucket.h"
 
 namespace sluice::store::redis {
 
-// Most bookings of a bucket in Redis: each change of the bucket sends them all, a few bytes each.
-inline constexpr size_t kMaxBookingsInRedis = size_t{1} << 14;
+// Bookings of a bucket in Redis: all of them travel with each booking, a few bytes each.
+inline constexpr size_t kMaxBookingsInRedis = common::bounds::kMaxBookingsPerBucketInRedis;
+
+// Receipts that are kept of a bucket, as in scripts/buckets.lua.
+inline constexpr size_t kMaxReceiptsInRedis = common::bounds::kMaxReceiptsPerBucketInRedis;
 
 // The parameters as Redis counts them: a window has at most kMaxCounted permits.
 algorithm::Parameters Countable(const algorithm::Parameters& parameters);
