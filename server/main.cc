@@ -20,18 +20,17 @@
 #include "common/metrics.h"
 #include "common/net/loop_group.h"
 #include "common/net/resolver.h"
+#include "server/config/file_watcher.h"
 #include "server/config/reloader.h"
-#include "server/config/watcher.h"
 #include "server/flags.h"
 #include "server/limits/limit_registry.h"
 #include "server/maintenance.h"
-#include "server/service/engine.h"
+#include "server/service/bucket_watch.h"
 #include "server/service/key_usage.h"
 #include "server/service/limit_admin.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
 #include "server/service/registry_rules.h"
-#include "server/service/watch_hub.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
 #include "server/transport/grpc/bearer_token.h"
@@ -65,41 +64,15 @@ int Fail(int code, absl::string_view message) {
 }
 
 // Reloads, and says in the log what came of it.
-void Reload(config::Reloader& reloader, common::Log& log) {
+void Reload(config::Reloader& reloader, const limits::LimitRegistry& registry, common::Log& log) {
   const uint64_t before = reloader.Status().reloads;
   const absl::Status status = reloader.ReloadNow();
-  const config::ConfigStatus now = reloader.Status();
+  const limits::FileStatus now = reloader.Status();
   if (!status.ok()) {
     log.Error("reload_failed", {{"error", status.message()}, {"active_version", now.version}});
   } else if (now.reloads != before) {
-    log.Info("reload", {{"version", now.version}, {"limits", now.limits}});
+    log.Info("reload", {{"version", now.version}, {"limits", registry.Current()->limits().size()}});
   }
-}
-
-// `redis` null: the store is another.
-service::ConfigStatus StatusOf(const config::Reloader* reloader,
-                               const limits::LimitRegistry& registry,
-                               const store::RedisStore* redis) {
-  service::ConfigStatus out;
-  if (reloader != nullptr) {
-    config::ConfigStatus now = reloader->Status();
-    out.version = now.version;
-    out.active_since_wall_ns = now.active_since_wall_ns;
-    out.path = now.path;
-    out.last_error = now.last_error;
-    out.last_error_at_wall_ns = now.last_error_at_wall_ns;
-    out.reloads = now.reloads;
-    out.failed_reloads = now.failed_reloads;
-  }
-  const auto table = registry.Current();
-  out.limits = static_cast<uint32_t>(table->limits().size());
-  out.admin_changes = table->admin_changes();
-  if (redis == nullptr) return out;
-  for (store::DifferingLimit& one : redis->Differing()) {
-    out.store.differing.push_back({std::move(one.limit), std::move(one.ours), std::move(one.theirs),
-                                   one.times, one.last_wall_ns});
-  }
-  return out;
 }
 
 // SIGHUP, SIGTERM and SIGINT are taken by sigwait; they must be blocked before any thread starts.
@@ -213,7 +186,6 @@ int Run(const Flags& flags, const sigset_t& signals) {
   // Before the store goes, and before what its answers reach.
   const absl::Cleanup stop_loops = [&] { loops.Stop(); };
   store::Store& store = *chosen_store;
-  service::Engine engine(store);
   limits::LimitRegistry registry(&store);
   std::unique_ptr<config::Reloader> reloader;
   if (!flags.limits.empty()) {
@@ -225,7 +197,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   if (redis != nullptr) redis->AwaitNodes();
 
   service::KeyUsage usage;
-  service::RateLimiter limiter(registry, engine, store, clock, metrics, usage, signer);
+  service::RateLimiter limiter(registry, store, clock, metrics, usage, signer);
   service::RegistryRules rules(registry);
   waiting::AlarmThread alarm(clock);
   waiting::HeldCallers line(store, clock, rules, alarm);
@@ -233,9 +205,10 @@ int Run(const Flags& flags, const sigset_t& signals) {
   registry.OnChange([&line] { line.LimitsChanged(); });
   const absl::Cleanup forget_line = [&registry] { registry.OnChange(nullptr); };
   limiter.UseHeldCallers(&line);
-  service::PollingWatchHub watches(limiter);
-  service::LimitAdmin admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION,
-                            [&] { return StatusOf(reloader.get(), registry, redis); });
+  service::WatchHub watches(limiter);
+  service::LimitAdmin admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION, [&] {
+    return reloader != nullptr ? reloader->Status() : limits::FileStatus();
+  });
 
   transport::HealthBoard data_health({kData});
   transport::HealthBoard admin_health({kAdmin});
@@ -307,9 +280,10 @@ int Run(const Flags& flags, const sigset_t& signals) {
 
   Maintenance maintenance(store, registry);
   watches.StartThread();
-  std::unique_ptr<config::Watcher> watcher;
+  std::unique_ptr<config::FileWatcher> watcher;
   if (reloader != nullptr) {
-    auto started = config::Watcher::Start(flags.limits, [&] { Reload(*reloader, log); });
+    auto started =
+        config::FileWatcher::Start(flags.limits, [&] { Reload(*reloader, registry, log); });
     if (started.ok()) {
       watcher = *std::move(started);
     } else {
@@ -331,7 +305,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
 
   int signal_number = 0;
   while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
-    if (reloader != nullptr) Reload(*reloader, log);
+    if (reloader != nullptr) Reload(*reloader, registry, log);
     if (h2_data != nullptr) h2_data->ReloadCertificates();
   }
 

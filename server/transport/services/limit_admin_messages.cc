@@ -226,17 +226,18 @@ void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {
 }
 
 void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
-  out->set_version(status.version);
-  if (status.active_since_wall_ns != 0) {
-    SetTimestamp(status.active_since_wall_ns, out->mutable_active_since());
+  const limits::FileStatus& file = status.file;
+  out->set_version(file.version);
+  if (file.active_since_wall_ns != 0) {
+    SetTimestamp(file.active_since_wall_ns, out->mutable_active_since());
   }
-  out->set_path(status.path);
-  out->set_last_error(status.last_error);
-  if (status.last_error_at_wall_ns != 0) {
-    SetTimestamp(status.last_error_at_wall_ns, out->mutable_last_error_at());
+  out->set_path(file.path);
+  out->set_last_error(file.last_error);
+  if (file.last_error_at_wall_ns != 0) {
+    SetTimestamp(file.last_error_at_wall_ns, out->mutable_last_error_at());
   }
-  out->set_reloads(status.reloads);
-  out->set_failed_reloads(status.failed_reloads);
+  out->set_reloads(file.reloads);
+  out->set_failed_reloads(file.failed_reloads);
   out->set_limits(status.limits);
   out->set_admin_changes(status.admin_changes);
   v1::StoreStatus* const store = out->mutable_store();
@@ -253,7 +254,7 @@ void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
     to->set_allowed(from.allowed);
     to->set_denied(from.denied);
   }
-  for (const service::DifferingLimit& from : status.store.differing) {
+  for (const store::DifferingLimit& from : health.differing) {
     v1::StoreStatus::DifferingLimit* const to = store->add_differing();
     to->set_limit(from.limit);
     to->set_ours(from.ours);

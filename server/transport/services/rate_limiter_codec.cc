@@ -7,6 +7,7 @@
 #include "common/bounds.h"
 #include "common/errors.h"
 #include "common/strings.h"
+#include "common/utf8.h"
 #include "server/service/validation.h"
 #include "server/transport/services/protobuf_wire.h"
 
@@ -315,7 +316,7 @@ absl::Status DecodeAcquireBatch(absl::Span<const uint8_t> bytes, service::Acquir
 }
 
 absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* call) {
-  call->Reset(service::QueryCall::UnknownLimit::kFailsCall, /*utf8_checked=*/false);
+  call->Reset(service::QueryCall::UnknownLimit::kFailsCall, service::Utf8::kUnchecked);
   WireReader reader(bytes);
   while (reader.Next()) {
     std::string_view bucket;
@@ -338,7 +339,7 @@ absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions*
       std::string_view key;
       if (!ReadBucket(value, &limit, &key)) return Broken("buckets");
       for (const auto& [name, text] : {std::pair("limit", limit), std::pair("key", key)}) {
-        if (service::IsUtf8(text)) continue;
+        if (common::IsUtf8(text)) continue;
         return absl::InvalidArgumentError(
             absl::StrCat("buckets[", options->buckets.size(), "].", name, ": must be UTF-8"));
       }

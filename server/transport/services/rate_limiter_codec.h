@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/service/acquire_call.h"
+#include "server/service/bucket_watch.h"
 #include "server/service/query_call.h"
-#include "server/service/watch.h"
 #include "server/transport/http2/buffer.h"
 
 namespace sluice::transport {

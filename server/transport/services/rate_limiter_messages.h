@@ -6,9 +6,9 @@
 
 #include "absl/types/span.h"
 #include "server/service/acquire_call.h"
+#include "server/service/bucket_watch.h"
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
-#include "server/service/watch.h"
 #include "sluice/v1/rate_limiter.pb.h"
 
 namespace sluice::transport::wire {

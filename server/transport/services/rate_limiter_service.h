@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <memory>
 
+#include "server/service/bucket_watch.h"
 #include "server/service/rate_limiter.h"
-#include "server/service/watch.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/services/health_board.h"
 #include "server/transport/services/reflection.h"
