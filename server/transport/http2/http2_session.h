@@ -24,6 +24,7 @@
 #include <string_view>
 
 #include "absl/types/span.h"
+#include "common/bounds.h"
 #include "server/transport/http2/buffer.h"
 #include "server/transport/http2/frame_scanner.h"
 #include "server/transport/http2/memory_pool.h"
@@ -33,12 +34,12 @@ namespace sluice::transport {
 
 struct Http2Options {
   // Streams that a client may have open at once.
-  uint32_t max_concurrent_streams = 4096;
+  uint32_t max_concurrent_streams = common::bounds::kMaxStreamsPerConnection;
   // How much a client may send ahead: per stream, and on the connection.
   uint32_t stream_window_bytes = 256 << 10;
   uint32_t connection_window_bytes = 1 << 20;
   // Names, values and 32 bytes each, of one request's headers.
-  uint32_t max_header_list_bytes = 16 << 10;
+  uint32_t max_header_list_bytes = common::bounds::kMaxHeaderListBytes;
 
   // From the start to the end of the client's first SETTINGS.
   int64_t greeting_timeout_ns = int64_t{10} * 1'000'000'000;
