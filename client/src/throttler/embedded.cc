@@ -9,7 +9,7 @@
 #include "common/errors.h"
 #include "common/strings.h"
 #include "server/algorithm/parameters.h"
-#include "server/limits/nearest_name.h"
+#include "server/limits/limit_table.h"
 #include "server/limits/notation.h"
 
 namespace sluice {
@@ -60,9 +60,7 @@ Result<limits::LimitSpec> ToSpec(const LimitInfo& info) {
 }
 
 Status UnknownLimit(const limits::LimitTable& table, const std::string& name) {
-  std::vector<std::string_view> names;
-  for (const limits::Limit* limit : table.limits()) names.push_back(limit->name());
-  return FromAbsl(errors::UnknownLimit("throttler", name, limits::NearestName(name, names)));
+  return FromAbsl(errors::NoLimitNamed("throttler.limit", name, limits::NearestLimit(table, name)));
 }
 
 // What an acquisition on a limit charges: its own bucket and its parents' shared ones. Returns how
@@ -93,11 +91,13 @@ class Decision final : public store::AcquireOperation {
   // Not OK: could never be granted. One permit always could.
   absl::Status Check() const {
     if (charges_[0].permits == 1) return absl::OkStatus();
-    if (charges_[0].permits == 0) return errors::PermitsZero(charges_[0].rule->limit_name);
+    if (charges_[0].permits == 0) return errors::PermitsZero("throttler.permits");
     for (const store::Charge& charge : acquisition_.charges) {
-      const uint64_t most = algorithm::MaxGrant(charge.rule->parameters);
-      if (charge.permits > most) {
-        return errors::PermitsAboveCapacity(charge.rule->limit_name, charge.permits, most);
+      const algorithm::Parameters& parameters = charge.rule->parameters;
+      if (charge.permits > algorithm::MaxGrant(parameters)) {
+        return errors::PermitsNeverGranted("throttler.permits", charge.permits,
+                                           charge.rule->limit_name,
+                                           limits::FormatMaxGrant(parameters));
       }
     }
     return absl::OkStatus();
@@ -322,7 +322,7 @@ class EmbeddedSource final : public GateSource {
 
   Result<std::unique_ptr<Gate>> Open(std::string limit, std::string key) override {
     if (key.size() > common::bounds::kMaxKeyBytes) {
-      return FromAbsl(errors::KeyTooLong("throttler", key.size()));
+      return FromAbsl(errors::KeyTooLong("throttler.key", key.size()));
     }
     const limits::LimitTable& table = *state_.registry().Local();
     if (table.Find(limit) == nullptr) return UnknownLimit(table, limit);
