@@ -12,7 +12,6 @@
 #include "common/clock.h"
 #include "common/metrics.h"
 #include "server/limits/limit_registry.h"
-#include "server/service/engine.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
@@ -34,11 +33,10 @@ struct Parts {
   common::SystemClock clock;
   common::Metrics metrics;
   store::MemoryStore store{clock};
-  service::Engine engine{store};
   limits::LimitRegistry registry{&store};
   service::KeyUsage usage;
   service::ReceiptSigner signer;
-  service::RateLimiter limiter{registry, engine, store, clock, metrics, usage, signer};
+  service::RateLimiter limiter{registry, store, clock, metrics, usage, signer};
 
   Parts() {
     limits::LimitSpec spec;

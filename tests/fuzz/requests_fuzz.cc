@@ -14,12 +14,11 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "server/limits/limit_registry.h"
-#include "server/service/engine.h"
+#include "server/service/bucket_watch.h"
 #include "server/service/key_usage.h"
 #include "server/service/limit_admin.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
-#include "server/service/watch_hub.h"
 #include "server/store/memory/memory_store.h"
 #include "server/transport/services/limit_admin_messages.h"
 #include "server/transport/services/rate_limiter_messages.h"
@@ -37,15 +36,14 @@ struct Parts {
   common::Metrics metrics;
   common::Log log{clock, common::LogLevel::kError, open("/dev/null", O_WRONLY)};
   store::MemoryStore store{clock, {.max_buckets = 4096, .seed = 1}};
-  service::Engine engine{store};
   limits::LimitRegistry registry{&store};
   service::KeyUsage usage;
   // The same in every run, so that the corpus holds receipts that are worth something.
   service::ReceiptSigner signer{7, {}};
-  service::RateLimiter limiter{registry, engine, store, clock, metrics, usage, signer};
-  service::PollingWatchHub watches{limiter};
+  service::RateLimiter limiter{registry, store, clock, metrics, usage, signer};
+  service::WatchHub watches{limiter};
   service::LimitAdmin admin{registry, store, clock,  metrics,
-                            usage,    log,   "fuzz", [] { return service::ConfigStatus{}; }};
+                            usage,    log,   "fuzz", [] { return limits::FileStatus{}; }};
 
   Parts() {
     std::vector<limits::LimitSpec> specs(5);

@@ -6,11 +6,10 @@
 
 #include "gtest/gtest.h"
 #include "server/limits/limit_registry.h"
-#include "server/service/engine.h"
+#include "server/service/bucket_watch.h"
 #include "server/service/key_usage.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
-#include "server/service/watch_hub.h"
 #include "server/store/memory/memory_store.h"
 #include "server/transport/services/rate_limiter_service.h"
 #include "sluice/v1/rate_limiter.pb.h"
@@ -76,13 +75,11 @@ TEST(AllocationTest, AUnaryCallInSteadyStateAllocatesNothing) {
 TEST(AllocationTest, AnAcquireInSteadyStateAllocatesNothing) {
   testing::H2Server server;
   store::MemoryStore store{server.clock};
-  service::Engine engine{store};
   limits::LimitRegistry registry{&store};
   service::KeyUsage usage;
   service::ReceiptSigner signer;
-  service::RateLimiter limiter{registry,       engine, store, server.clock,
-                               server.metrics, usage,  signer};
-  service::PollingWatchHub watches{limiter};
+  service::RateLimiter limiter{registry, store, server.clock, server.metrics, usage, signer};
+  service::WatchHub watches{limiter};
   limits::LimitSpec spec;
   spec.name = "api";
   spec.rate = {4000, 1'000'000'000};
