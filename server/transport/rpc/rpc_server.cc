@@ -24,7 +24,7 @@ void GrpcLoop::FindCounters() {
     method_counters_.push_back(&shard.OfMethod(metrics_.AddMethod(methods_.method(i).path)));
   }
   method_counters_.push_back(&shard.OfMethod(metrics_.AddMethod(unknown_method_.path)));
-  transport_counters_ = &shard.OfTransport(metrics_.AddTransport("h2"));
+  transport_counters_ = &shard.OfTransport(metrics_.AddTransport(options_.metrics_name));
 }
 
 GrpcLoop::~GrpcLoop() {

@@ -33,6 +33,8 @@ class RpcConnection;
 class ServerCall;
 
 struct RpcServerOptions {
+  // Names the server's connections and sheds in the metrics.
+  const char* metrics_name = "h2";
   Http2Options http2;
   // A call that waited longer than this between its arrival and its turn is answered
   // RESOURCE_EXHAUSTED, before its message is looked at, as long as refusing takes a small part of
@@ -158,7 +160,8 @@ class GrpcLoop final : private net::IterationHook {
 class RpcServer final : public net::Acceptor {
  public:
   // All outlive it. Calls are counted in `metrics` by their paths ("unknown" for methods that are
-  // not in the table), connections and sheds as transport "h2"; per thread, without locks.
+  // not in the table), connections and sheds by RpcServerOptions::metrics_name; per thread, without
+  // locks.
   RpcServer(const MethodTable& methods, const common::Clock& clock, common::Metrics& metrics,
             const RpcServerOptions& options);
   // REQUIRES: the loops have ended, or their connections have.
