@@ -56,6 +56,11 @@ inline constexpr uint32_t kDefaultListKeys = 20;
 // connections.
 inline constexpr int kDefaultMaxConnections = 100'000;
 
+// Connections of the admin port, and bytes of its requests that are not complete yet. People and
+// scripts use it: more than these are a flood, which may not cost the data port its memory.
+inline constexpr int kMaxAdminConnections = 1000;
+inline constexpr size_t kMaxAdminBufferedBytes = size_t{32} << 20;
+
 // Calls open at once on one connection, announced in its SETTINGS. Each open call has state, and
 // callers that are held until their grant time keep theirs for hours.
 inline constexpr uint32_t kMaxStreamsPerConnection = 4096;
