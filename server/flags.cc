@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,22 +19,21 @@ absl::Status Bad(absl::string_view flag, absl::string_view value, absl::string_v
   return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", right));
 }
 
-absl::Status SetAddress(absl::string_view flag, const std::string& value,
-                        transport::ListenAddress* out) {
-  auto address = transport::ListenAddress::Parse(value);
-  if (!address.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", address.status().message()));
-  }
-  *out = *std::move(address);
-  return absl::OkStatus();
-}
+// ---- The kinds of flags ----
 
 struct Flag {
   const char* name;
-  const char* value;  // what stands behind the =; null: nothing does
+  const char* value;  // placeholder after the =; null: the flag takes no value
   const char* help;
   std::function<absl::Status(const std::string& value, Flags* flags)> set;
 };
+
+Flag Switch(const char* name, const char* help, bool Flags::* field) {
+  return {name, nullptr, help, [field](const std::string&, Flags* flags) {
+            flags->*field = true;
+            return absl::OkStatus();
+          }};
+}
 
 Flag String(const char* name, const char* value, const char* help, std::string Flags::* field) {
   return {name, value, help, [field](const std::string& text, Flags* flags) {
@@ -41,11 +42,48 @@ Flag String(const char* name, const char* value, const char* help, std::string F
           }};
 }
 
-Flag File(const char* name, const char* help, transport::TlsFiles Flags::* files,
-          std::string transport::TlsFiles::* field) {
-  return {name, "FILE", help, [files, field](const std::string& text, Flags* flags) {
-            (flags->*files).*field = text;
+Flag Address(const char* name, const char* help, net::Address Flags::* field) {
+  return {name, "ADDRESS", help, [name, field](const std::string& text, Flags* flags) {
+            auto address = net::Address::Parse(text);
+            if (!address.ok()) {
+              return absl::InvalidArgumentError(
+                  absl::StrCat("--", name, ": ", address.status().message()));
+            }
+            if (address->is_unix() && address->unix_path[0] != '/') {
+              return Bad(name, text, "the path of a Unix socket starts with /");
+            }
+            flags->*field = *std::move(address);
             return absl::OkStatus();
+          }};
+}
+
+template <typename T>
+Flag Number(const char* name, const char* help, T Flags::* field, T min,
+            T max = std::numeric_limits<T>::max()) {
+  return {name, "N", help, [=](const std::string& text, Flags* flags) {
+            T number;
+            if (absl::SimpleAtoi(text, &number) && number >= min && number <= max) {
+              flags->*field = number;
+              return absl::OkStatus();
+            }
+            const bool bounded = max != std::numeric_limits<T>::max();
+            return Bad(name, text,
+                       bounded ? absl::StrCat("write a number from ", min, " to ", max)
+                               : absl::StrCat("write a number from ", min, " up"));
+          }};
+}
+
+// `value` is "FIRST|SECOND".
+template <typename T>
+Flag Choice(const char* name, const char* value, const char* help, T Flags::* field,
+            std::pair<const char*, T> first, std::pair<const char*, T> second) {
+  return {name, value, help, [=](const std::string& text, Flags* flags) {
+            for (const auto& [word, meaning] : {first, second}) {
+              if (text != word) continue;
+              flags->*field = meaning;
+              return absl::OkStatus();
+            }
+            return Bad(name, text, absl::StrCat("write ", first.first, " or ", second.first));
           }};
 }
 
@@ -61,178 +99,162 @@ Flag Duration(const char* name, const char* help, absl::Duration Flags::* field)
           }};
 }
 
-std::vector<Flag> AllFlags() {
-  using transport::TlsFiles;
-  std::vector<Flag> all;
-  all.push_back(
-      String("limits", "FILE", "limits to load, reloaded when the file changes", &Flags::limits));
-  all.push_back({"listen", "ADDRESS", "where programs ask for permits (default 127.0.0.1:7200)",
-                 [](const std::string& text, Flags* flags) {
-                   return SetAddress("listen", text, &flags->listen);
-                 }});
-  all.push_back({"admin_listen", "ADDRESS", "control plane (default 127.0.0.1:7201)",
-                 [](const std::string& text, Flags* flags) {
-                   return SetAddress("admin_listen", text, &flags->admin_listen);
-                 }});
-  all.push_back({"data_transport", "h2|grpc",
-                 "what serves --listen: h2 (default), or grpc++ for comparison",
-                 [](const std::string& text, Flags* flags) {
-                   if (text != "h2" && text != "grpc") {
-                     return Bad("data_transport", text, "write h2 or grpc");
-                   }
-                   flags->data_transport = text == "h2" ? DataTransport::kH2 : DataTransport::kGrpc;
-                   return absl::OkStatus();
-                 }});
-  all.push_back({"threads", "N", "event loops of the data port (default: one per core)",
-                 [](const std::string& text, Flags* flags) {
-                   if (absl::SimpleAtoi(text, &flags->threads) && flags->threads >= 1 &&
-                       flags->threads <= 1024) {
-                     return absl::OkStatus();
-                   }
-                   return Bad("threads", text, "write a number from 1 to 1024");
-                 }});
-  all.push_back({"store", "memory|URL",
-                 "where buckets live: in this process, or in a Redis that nodes share, as "
-                 "redis://HOST:6379, rediss://... (TLS), unix:///PATH, "
-                 "redis-cluster://HOST:6379,... or redis-sentinel://HOST:26379,.../NAME "
-                 "(default memory)",
-                 [](const std::string& text, Flags* flags) {
-                   if (text == "memory") {
-                     flags->redis.reset();
-                     return absl::OkStatus();
-                   }
-                   // The value is not shown: it may have a password.
-                   auto url = store::redis::RedisUrl::Parse(text);
-                   if (!url.ok()) {
-                     return absl::InvalidArgumentError(
-                         absl::StrCat("--store: ", url.status().message(),
-                                      "; or write memory for a store of its own"));
-                   }
-                   flags->redis.emplace();
-                   flags->redis->url = *std::move(url);
-                   return absl::OkStatus();
-                 }});
-  all.push_back({"store_threads", "N",
-                 "event loops of Redis' own (default 0: those of the data port, where a request "
-                 "then stays on one thread; with --data_transport=grpc 1)",
-                 [](const std::string& text, Flags* flags) {
-                   if (absl::SimpleAtoi(text, &flags->store_threads) && flags->store_threads >= 0 &&
-                       flags->store_threads <= 64) {
-                     return absl::OkStatus();
-                   }
-                   return Bad("store_threads", text, "write a number from 0 to 64");
-                 }});
-  all.push_back({"redis_namespace", "NAME",
-                 "before every key; of each deployment that shares a Redis (default sluice)",
-                 [](const std::string& text, Flags* flags) {
-                   if (text.size() > 64 || text.find_first_of("{} \t\r\n") != text.npos) {
-                     return Bad("redis_namespace", text,
-                                "write at most 64 characters, without spaces and braces");
-                   }
-                   flags->redis_namespace = text;
-                   return absl::OkStatus();
-                 }});
-  all.push_back(Duration("redis_budget",
-                         "how long Redis may take to answer; then callers are answered by their "
-                         "limits' on_store_failure until it is back (default 20ms)",
-                         &Flags::redis_budget));
-  all.push_back(
+Flag File(const char* name, const char* help, transport::TlsFiles Flags::* files,
+          std::string transport::TlsFiles::* field) {
+  return {name, "FILE", help, [files, field](const std::string& text, Flags* flags) {
+            (flags->*files).*field = text;
+            return absl::OkStatus();
+          }};
+}
+
+// ---- The flags, in the order of --help ----
+
+absl::Status SetStore(const std::string& text, Flags* flags) {
+  if (text == "memory") {
+    flags->redis.reset();
+    return absl::OkStatus();
+  }
+  // The error does not show the value, which may contain a password.
+  auto url = store::redis::RedisUrl::Parse(text);
+  if (!url.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--store: ", url.status().message(),
+                                                   "; or write memory for a store of its own"));
+  }
+  flags->redis.emplace();
+  flags->redis->url = *std::move(url);
+  return absl::OkStatus();
+}
+
+absl::Status SetNamespace(const std::string& text, Flags* flags) {
+  if (text.size() > 64 || text.find_first_of("{} \t\r\n") != text.npos) {
+    return Bad("redis_namespace", text, "write at most 64 characters, without spaces and braces");
+  }
+  flags->redis_namespace = text;
+  return absl::OkStatus();
+}
+
+absl::Status SetLogLevel(const std::string& text, Flags* flags) {
+  if (common::ParseLogLevel(text, &flags->log_level)) return absl::OkStatus();
+  return Bad("log_level", text, "write debug, info, warning or error");
+}
+
+std::vector<Flag> PortFlags() {
+  return {
+      String("limits", "FILE", "limits to load; reloaded when the file changes", &Flags::limits),
+      Address("listen", "data port, where programs ask for permits (default 127.0.0.1:7200)",
+              &Flags::listen),
+      Address("admin_listen", "admin port (default 127.0.0.1:7201)", &Flags::admin_listen),
+      Number("threads", "event loops of the data port (default: one per core)", &Flags::threads, 1,
+             1024),
+  };
+}
+
+std::vector<Flag> StoreFlags() {
+  using store::redis::AfterLoss;
+  return {
+      {"store", "memory|URL",
+       "where buckets are kept: in this process, or in a Redis that nodes share, as "
+       "redis://HOST:6379, rediss://... (TLS), unix:///PATH, "
+       "redis-cluster://HOST:6379,... or redis-sentinel://HOST:26379,.../NAME "
+       "(default memory)",
+       SetStore},
+      Number("store_threads",
+             "event loops for Redis only (default 0: Redis uses those of the data port, and a "
+             "request stays on one thread)",
+             &Flags::store_threads, 0, 64),
+      {"redis_namespace", "NAME",
+       "prefix of every key; one for each deployment that uses the same Redis (default sluice)",
+       SetNamespace},
+      Duration("redis_budget",
+               "how long Redis may take to answer; if it takes longer, the limits' "
+               "on_store_failure decides until Redis answers again (default 20ms)",
+               &Flags::redis_budget),
       Duration("redis_node_ttl",
-               "how long a node that is not heard of counts as there, and a new one waits "
-               "for its share of limits with sharing: split; the same on all nodes "
-               "(default 2s)",
-               &Flags::redis_node_ttl));
-  all.push_back({"redis_allow_eviction", nullptr,
-                 "serve on a Redis that may evict buckets, which fills them",
-                 [](const std::string&, Flags* flags) {
-                   flags->redis_allow_eviction = true;
-                   return absl::OkStatus();
-                 }});
-  all.push_back({"redis_allow_unguarded", nullptr,
-                 "serve on a Redis that has replicas and min-replicas-to-write 0, which may go on "
-                 "granting when one of them was promoted",
-                 [](const std::string&, Flags* flags) {
-                   flags->redis_allow_unguarded = true;
-                   return absl::OkStatus();
-                 }});
-  all.push_back(Duration("redis_max_lag",
-                         "Redis' min-replicas-max-lag, where it may not be asked (CONFIG GET); "
-                         "after a failover nothing is granted for so long (default 10s)",
-                         &Flags::redis_max_lag));
-  all.push_back({"after_data_loss", "empty|full",
-                 "what buckets are when Redis has lost them: a restart without its data, FLUSHALL "
-                 "(default empty)",
-                 [](const std::string& text, Flags* flags) {
-                   if (text != "empty" && text != "full") {
-                     return Bad("after_data_loss", text, "write empty or full");
-                   }
-                   flags->after_data_loss = text == "full" ? store::redis::AfterLoss::kFull
-                                                           : store::redis::AfterLoss::kEmpty;
-                   return absl::OkStatus();
-                 }});
-  all.push_back({"max_connections", "N", "most connections of the data port (default 100000)",
-                 [](const std::string& text, Flags* flags) {
-                   if (absl::SimpleAtoi(text, &flags->max_connections) &&
-                       flags->max_connections >= 1) {
-                     return absl::OkStatus();
-                   }
-                   return Bad("max_connections", text, "write a number from 1 up");
-                 }});
-  all.push_back({"max_buckets", "N", "most buckets in memory (default 16777216)",
-                 [](const std::string& text, Flags* flags) {
-                   if (absl::SimpleAtoi(text, &flags->max_buckets) && flags->max_buckets > 0) {
-                     return absl::OkStatus();
-                   }
-                   return Bad("max_buckets", text, "write a number from 1 up");
-                 }});
-  all.push_back({"overflow", "deny|allow", "a new key when all buckets are in use (default deny)",
-                 [](const std::string& text, Flags* flags) {
-                   if (text != "deny" && text != "allow") {
-                     return Bad("overflow", text, "write deny or allow");
-                   }
-                   flags->overflow = text == "deny" ? store::OverflowPolicy::kDeny
-                                                    : store::OverflowPolicy::kAllow;
-                   return absl::OkStatus();
-                 }});
-  all.push_back(Duration("drain_notice",
-                         "SIGTERM: serve on with health NOT_SERVING, for balancers (default 1s)",
-                         &Flags::drain_notice));
-  all.push_back(Duration("drain_timeout", "how long calls may then take to finish (default 10s)",
-                         &Flags::drain_timeout));
-  all.push_back(File("tls_cert",
-                     "PEM certificate of the data port; taken anew when the file changes, by "
-                     "--data_transport=grpc only at the start",
-                     &Flags::tls, &TlsFiles::cert));
-  all.push_back(File("tls_key", "its private key", &Flags::tls, &TlsFiles::key));
-  all.push_back(File("tls_client_ca", "PEM authorities of client certificates, then required",
-                     &Flags::tls, &TlsFiles::client_ca));
-  all.push_back(File("admin_tls_cert", "PEM certificate of the admin port, read at the start",
-                     &Flags::admin_tls, &TlsFiles::cert));
-  all.push_back(File("admin_tls_key", "its private key", &Flags::admin_tls, &TlsFiles::key));
-  all.push_back(File("admin_tls_client_ca", "PEM authorities of admins' certificates",
-                     &Flags::admin_tls, &TlsFiles::client_ca));
-  all.push_back(String("admin_token_file", "FILE",
-                       "token that admin calls must show as `authorization: Bearer TOKEN`, read "
-                       "at the start",
-                       &Flags::admin_token_file));
-  all.push_back({"log_level", "LEVEL", "debug, info, warning or error (default info)",
-                 [](const std::string& text, Flags* flags) {
-                   if (common::ParseLogLevel(text, &flags->log_level)) return absl::OkStatus();
-                   return Bad("log_level", text, "write debug, info, warning or error");
-                 }});
+               "how long a node without heartbeats still counts, and how long a new node waits for "
+               "its share of limits with sharing: split; the same on all nodes (default 2s)",
+               &Flags::redis_node_ttl),
+      Switch("redis_allow_eviction",
+             "accept a Redis that may evict buckets; an evicted bucket is full again",
+             &Flags::redis_allow_eviction),
+      Switch("redis_allow_unguarded",
+             "accept a Redis with replicas and min-replicas-to-write 0; after a failover the old "
+             "primary may still grant",
+             &Flags::redis_allow_unguarded),
+      Duration(
+          "redis_max_lag",
+          "Redis' min-replicas-max-lag, if CONFIG GET is not permitted; nothing is granted for "
+          "this long after a failover (default 10s)",
+          &Flags::redis_max_lag),
+      Choice("after_data_loss", "empty|full",
+             "state of buckets that Redis lost, by a restart without its data or FLUSHALL (default "
+             "empty)",
+             &Flags::after_data_loss, {"empty", AfterLoss::kEmpty}, {"full", AfterLoss::kFull}),
+  };
+}
+
+std::vector<Flag> BoundFlags() {
+  using store::OverflowPolicy;
+  return {
+      Number("max_connections", "most connections of the data port (default 100000)",
+             &Flags::max_connections, 1),
+      Number("max_buckets", "most buckets in memory (default 16777216)", &Flags::max_buckets,
+             uint64_t{1}),
+      Choice("overflow", "deny|allow",
+             "decision for a new key when all buckets are in use (default deny)", &Flags::overflow,
+             {"deny", OverflowPolicy::kDeny}, {"allow", OverflowPolicy::kAllow}),
+      Duration("drain_notice",
+               "SIGTERM: how long to keep serving with health NOT_SERVING, for load balancers "
+               "(default 1s)",
+               &Flags::drain_notice),
+      Duration("drain_timeout", "how long calls may then take to finish (default 10s)",
+               &Flags::drain_timeout),
+  };
+}
+
+std::vector<Flag> SecurityFlags() {
+  using transport::TlsFiles;
+  return {
+      File("tls_cert", "PEM certificate of the data port; reloaded when the file changes",
+           &Flags::tls, &TlsFiles::cert),
+      File("tls_key", "its private key", &Flags::tls, &TlsFiles::key),
+      File("tls_client_ca", "PEM authorities of client certificates, which are then required",
+           &Flags::tls, &TlsFiles::client_ca),
+      File("admin_tls_cert", "PEM certificate of the admin port; reloaded when the file changes",
+           &Flags::admin_tls, &TlsFiles::cert),
+      File("admin_tls_key", "its private key", &Flags::admin_tls, &TlsFiles::key),
+      File("admin_tls_client_ca",
+           "PEM authorities of admins' certificates, which are then required", &Flags::admin_tls,
+           &TlsFiles::client_ca),
+      String("admin_token_file", "FILE",
+             "token that admin calls must send as `authorization: Bearer TOKEN`; reloaded when the "
+             "file changes",
+             &Flags::admin_token_file),
+  };
+}
+
+std::vector<Flag> AllFlags() {
+  std::vector<Flag> all;
+  for (std::vector<Flag>& group :
+       std::vector{PortFlags(), StoreFlags(), BoundFlags(), SecurityFlags()}) {
+    std::move(group.begin(), group.end(), std::back_inserter(all));
+  }
   all.push_back(
-      {"version", nullptr, "print the version and exit", [](const std::string&, Flags* flags) {
-         flags->version = true;
-         return absl::OkStatus();
-       }});
-  all.push_back({"help", nullptr, "print this and exit", [](const std::string&, Flags* flags) {
-                   flags->help = true;
-                   return absl::OkStatus();
-                 }});
+      {"log_level", "LEVEL", "debug, info, warning or error (default info)", SetLogLevel});
+  all.push_back(Switch("version", "print the version and exit", &Flags::version));
+  all.push_back(Switch("help", "print this and exit", &Flags::help));
   return all;
 }
 
-// What one flag alone cannot know.
+// ---- Parsing ----
+
+// Whether only programs on this machine can connect: 127.0.0.0/8, ::1, localhost, a Unix socket.
+bool IsLoopback(const net::Address& address) {
+  return address.is_unix() || address.host == "localhost" || address.host == "::1" ||
+         (absl::StartsWith(address.host, "127.") &&
+          address.host.find_first_not_of("0123456789.") == std::string::npos);
+}
+
+// Checks values that need more than one flag, or that have a unit.
 absl::Status CheckTogether(const Flags& flags) {
   if (flags.redis_budget < absl::Milliseconds(1)) {
     return Bad("redis_budget", absl::FormatDuration(flags.redis_budget), "write 1ms or more");
@@ -243,18 +265,38 @@ absl::Status CheckTogether(const Flags& flags) {
   if (flags.redis_max_lag < absl::Seconds(1) || flags.redis_max_lag > absl::Hours(1)) {
     return Bad("redis_max_lag", absl::FormatDuration(flags.redis_max_lag), "write 1s to 1h");
   }
-  if (!flags.admin_listen.is_loopback() && !flags.admin_tls.mutual() &&
+  if (!IsLoopback(flags.admin_listen) && !flags.admin_tls.mutual() &&
       flags.admin_token_file.empty()) {
     return Bad("admin_listen", flags.admin_listen.ToString(),
                "leaves this machine, and anyone who reaches it could change limits; add "
                "--admin_tls_client_ca (mTLS) or --admin_token_file, or stay on 127.0.0.1");
   }
-  if (flags.listen.ToString() == flags.admin_listen.ToString() &&
-      (flags.listen.is_unix() || flags.listen.port != 0)) {
+  if (flags.listen == flags.admin_listen && (flags.listen.is_unix() || flags.listen.port != 0)) {
     return Bad("admin_listen", flags.admin_listen.ToString(),
                "is --listen's too; give each port an address of its own");
   }
   return absl::OkStatus();
+}
+
+absl::Status UnknownFlag(absl::string_view name, const std::vector<Flag>& all) {
+  std::vector<std::string_view> names;
+  for (const Flag& one : all) names.push_back(one.name);
+  const std::string_view near = limits::NearestName(common::ToStd(name), names);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", name, ": no such flag",
+                   near.empty() ? "" : absl::StrCat("; did you mean --", common::ToAbsl(near), "?"),
+                   " (see sluiced --help)"));
+}
+
+void CopyRedisFlags(Flags* flags) {
+  store::RedisStoreOptions& redis = *flags->redis;
+  redis.name_space = flags->redis_namespace;
+  redis.budget_ns = absl::ToInt64Nanoseconds(flags->redis_budget);
+  redis.node_ttl_ns = absl::ToInt64Nanoseconds(flags->redis_node_ttl);
+  redis.allow_eviction = flags->redis_allow_eviction;
+  redis.allow_unguarded = flags->redis_allow_unguarded;
+  redis.assumed_lag_ns = absl::ToInt64Nanoseconds(flags->redis_max_lag);
+  redis.after_data_loss = flags->after_data_loss;
 }
 
 }  // namespace
@@ -262,8 +304,6 @@ absl::Status CheckTogether(const Flags& flags) {
 absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
   const std::vector<Flag> all = AllFlags();
   Flags flags;
-  flags.listen = {"127.0.0.1", 7200, ""};
-  flags.admin_listen = {"127.0.0.1", 7201, ""};
   for (size_t i = 0; i < arguments.size(); ++i) {
     absl::string_view argument = arguments[i];
     if (!absl::StartsWith(argument, "--") || argument.size() == 2) {
@@ -275,15 +315,7 @@ absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     const absl::string_view name = argument.substr(0, equals);
     const auto flag =
         std::find_if(all.begin(), all.end(), [&](const Flag& one) { return one.name == name; });
-    if (flag == all.end()) {
-      std::vector<std::string_view> names;
-      for (const Flag& one : all) names.push_back(one.name);
-      const std::string_view near = limits::NearestName(common::ToStd(name), names);
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--", name, ": no such flag",
-          near.empty() ? "" : absl::StrCat("; did you mean --", common::ToAbsl(near), "?"),
-          " (see sluiced --help)"));
-    }
+    if (flag == all.end()) return UnknownFlag(name, all);
     std::string value;
     if (flag->value == nullptr) {
       if (equals != absl::string_view::npos) {
@@ -301,15 +333,7 @@ absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     if (absl::Status status = flag->set(value, &flags); !status.ok()) return status;
   }
   if (absl::Status status = CheckTogether(flags); !status.ok()) return status;
-  if (flags.redis.has_value()) {
-    flags.redis->name_space = flags.redis_namespace;
-    flags.redis->budget_ns = absl::ToInt64Nanoseconds(flags.redis_budget);
-    flags.redis->node_ttl_ns = absl::ToInt64Nanoseconds(flags.redis_node_ttl);
-    flags.redis->allow_eviction = flags.redis_allow_eviction;
-    flags.redis->allow_unguarded = flags.redis_allow_unguarded;
-    flags.redis->assumed_lag_ns = absl::ToInt64Nanoseconds(flags.redis_max_lag);
-    flags.redis->after_data_loss = flags.after_data_loss;
-  }
+  if (flags.redis.has_value()) CopyRedisFlags(&flags);
   return flags;
 }
 
@@ -317,10 +341,12 @@ std::string FlagsHelp() {
   std::string help =
       "sluiced: the Sluice rate-limit server\n\n"
       "  sluiced --limits=limits.yaml\n\n"
-      "An ADDRESS is HOST:PORT, [IPV6]:PORT or unix:/path; port 0 picks a free one. Once all "
+      "An ADDRESS is HOST:PORT, [IPV6]:PORT or unix:/path; port 0 picks a free one. When both "
       "ports\n"
-      "listen, one line on stdout says which: ready data=HOST:PORT admin=HOST:PORT\n"
-      "SIGHUP reloads the limits, SIGTERM and SIGINT drain (a second one ends at once).\n"
+      "listen, one line on stdout names them: ready data=HOST:PORT admin=HOST:PORT\n"
+      "SIGHUP reloads the limits, the certificates and the token. SIGTERM and SIGINT drain (a "
+      "second\n"
+      "one ends the process at once).\n"
       "Exit codes: 0 done, 1 failed while running, 2 bad flags or bad limits.\n\n";
   for (const Flag& flag : AllFlags()) {
     std::string left = absl::StrCat("  --", flag.name);

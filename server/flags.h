@@ -11,25 +11,21 @@
 #include "absl/time/time.h"
 #include "common/bounds.h"
 #include "common/log.h"
+#include "common/net/address.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
-#include "server/transport/grpc/grpc_server.h"
-#include "server/transport/grpc/listen_address.h"
+#include "server/transport/services/tls_files.h"
 
 namespace sluice {
 
-// What serves --listen: nghttp2 on our event loops, or grpc++ (for comparison).
-enum class DataTransport { kH2, kGrpc };
-
 struct Flags {
-  std::string limits;  // empty: no file, limits come from PutLimit alone
-  transport::ListenAddress listen;
-  transport::ListenAddress admin_listen;
-  DataTransport data_transport = DataTransport::kH2;
-  int threads = 0;  // event loops of h2; 0: one per core
-  // Where buckets live; none: in memory.
+  std::string limits;  // empty: no file, limits come from PutLimit only
+  net::Address listen{"127.0.0.1", 7200, ""};
+  net::Address admin_listen{"127.0.0.1", 7201, ""};
+  int threads = 0;  // event loops of the data port; 0: one per core
+  // Redis, which holds the buckets. Empty: they are in memory.
   std::optional<store::RedisStoreOptions> redis;
-  int store_threads = 0;  // loops of Redis' own; 0: those of h2, or one
+  int store_threads = 0;  // event loops for Redis only; 0: it uses those of the data port
   std::string redis_namespace = "sluice";
   absl::Duration redis_budget = absl::Milliseconds(20);
   absl::Duration redis_node_ttl = absl::Seconds(2);
@@ -37,7 +33,7 @@ struct Flags {
   bool redis_allow_unguarded = false;
   absl::Duration redis_max_lag = absl::Seconds(10);
   store::redis::AfterLoss after_data_loss = store::redis::AfterLoss::kEmpty;
-  int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port, h2
+  int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;
   absl::Duration drain_notice = absl::Seconds(1);
@@ -50,12 +46,12 @@ struct Flags {
   bool help = false;
 };
 
-// `arguments`: without the program's name. INVALID_ARGUMENT names the flag, the value and what
-// would be right; also for flags that do not go together (an admin port that leaves loopback
-// without mTLS or a token).
+// `arguments`: without the program's name. INVALID_ARGUMENT names the flag, its value and the
+// values that are allowed; also for flags that contradict each other (an admin port that leaves
+// loopback without mTLS or a token).
 absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments);
 
-// What --help prints.
+// The text of --help.
 std::string FlagsHelp();
 
 }  // namespace sluice

@@ -1,19 +1,20 @@
-// sluiced: flags, wiring, signals.
+// sluiced: wiring, signals, and the order of start and stop.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/bounds.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/log.h"
@@ -33,15 +34,11 @@
 #include "server/service/registry_rules.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
-#include "server/transport/grpc/bearer_token.h"
-#include "server/transport/grpc/grpc_server.h"
-#include "server/transport/grpc/health_service.h"
-#include "server/transport/grpc/limit_admin_service.h"
-#include "server/transport/grpc/rate_limiter_service.h"
-#include "server/transport/grpc/reflection_service.h"
-#include "server/transport/services/data_server.h"
-#include "server/transport/services/health_board.h"
-#include "server/transport/services/reflection.h"
+#include "server/transport/services/bearer_token.h"
+#include "server/transport/services/limit_admin_service.h"
+#include "server/transport/services/port_server.h"
+#include "server/transport/services/rate_limiter_service.h"
+#include "server/transport/services/tls_files.h"
 #include "server/waiting/alarm_thread.h"
 #include "server/waiting/held_callers.h"
 
@@ -52,30 +49,12 @@ constexpr int kDone = 0;
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
 
-constexpr char kData[] = "sluice.v1.RateLimiter";
-constexpr char kAdmin[] = "sluice.v1.LimitAdmin";
-constexpr char kHealth[] = "grpc.health.v1.Health";
-constexpr char kReflectionV1[] = "grpc.reflection.v1.ServerReflection";
-constexpr char kReflectionV1Alpha[] = "grpc.reflection.v1alpha.ServerReflection";
-
 int Fail(int code, absl::string_view message) {
   std::fprintf(stderr, "sluiced: %.*s\n", static_cast<int>(message.size()), message.data());
   return code;
 }
 
-// Reloads, and says in the log what came of it.
-void Reload(config::Reloader& reloader, const limits::LimitRegistry& registry, common::Log& log) {
-  const uint64_t before = reloader.Status().reloads;
-  const absl::Status status = reloader.ReloadNow();
-  const limits::FileStatus now = reloader.Status();
-  if (!status.ok()) {
-    log.Error("reload_failed", {{"error", status.message()}, {"active_version", now.version}});
-  } else if (now.reloads != before) {
-    log.Info("reload", {{"version", now.version}, {"limits", registry.Current()->limits().size()}});
-  }
-}
-
-// SIGHUP, SIGTERM and SIGINT are taken by sigwait; they must be blocked before any thread starts.
+// sigwait takes SIGHUP, SIGTERM and SIGINT; they must be blocked before any thread starts.
 sigset_t BlockSignals() {
   signal(SIGPIPE, SIG_IGN);
   sigset_t signals;
@@ -85,262 +64,356 @@ sigset_t BlockSignals() {
   return signals;
 }
 
-// The event loops of the data plane, and what a Redis store stands on. Outlives the store.
-class Loops {
- public:
-  absl::Status Make(const Flags& flags, const common::Clock& clock) {
-    if (flags.data_transport == DataTransport::kH2) {
-      const int threads = flags.threads > 0
-                              ? flags.threads
-                              : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-      auto made = transport::DataServer::MakeLoops(clock, threads);
-      if (!made.ok()) return made.status();
-      data_ = *std::move(made);
-    }
-    if (flags.redis.has_value() && (data_ == nullptr || flags.store_threads > 0)) {
-      auto made =
-          net::LoopGroup::Create(clock, {.threads = std::max(flags.store_threads, 1), .loop = {}});
-      if (!made.ok()) return made.status();
-      store_ = *std::move(made);
-    }
-    return absl::OkStatus();
-  }
-
-  // INVALID_ARGUMENT, or what Redis itself is not fit for. A Redis that is away is no error: it
-  // is logged, and the limits' on_store_failure decides until it comes.
-  absl::StatusOr<std::unique_ptr<store::RedisStore>> MakeRedisStore(
-      store::RedisStoreOptions options, const common::Clock& clock, common::Log& log) {
-    net::LoopGroup& loops = store_ != nullptr ? *store_ : *data_;
-    resolver_ = std::make_unique<net::Resolver>();
-    std::vector<net::EventLoop*> each;
-    for (size_t i = 0; i < loops.size(); ++i) each.push_back(&loops.loop(i));
-    auto store = store::RedisStore::Create(clock, each, *resolver_, std::move(options), &log);
-    if (!store.ok()) return store.status();
-    loops.Start();
-    const absl::Status first = (*store)->AwaitFirstConnections();
-    if (!first.ok() && !absl::IsUnavailable(first) && !absl::IsDeadlineExceeded(first)) {
-      Stop();
-      return first;
-    }
-    return *std::move(store);
-  }
-
-  // REQUIRES: the data plane is served by h2.
-  net::LoopGroup& data() { return *data_; }
-
-  // Idempotent.
-  void Stop() {
-    if (data_ != nullptr) data_->Stop();
-    if (store_ != nullptr) store_->Stop();
-  }
-
- private:
-  std::unique_ptr<net::LoopGroup> data_;     // null: grpc++ serves the data plane
-  std::unique_ptr<net::LoopGroup> store_;    // null: there is no Redis, or it is on data_
-  std::unique_ptr<net::Resolver> resolver_;  // destroyed before the loops
-};
-
-int Run(const Flags& flags, const sigset_t& signals) {
-  const common::SystemClock clock;
-  common::Log log(clock, flags.log_level, STDERR_FILENO);
-  common::Metrics metrics;
-
-  // What can be wrong with the flags' files, before anything is started.
-  auto credentials = transport::MakeCredentials(flags.tls, "tls_");
-  if (!credentials.ok()) return Fail(kBadInput, credentials.status().message());
-  auto admin_credentials = transport::MakeCredentials(flags.admin_tls, "admin_tls_");
-  if (!admin_credentials.ok()) return Fail(kBadInput, admin_credentials.status().message());
-  transport::BearerToken token;
-  if (!flags.admin_token_file.empty()) {
-    auto read = transport::BearerToken::FromFile(flags.admin_token_file);
-    if (!read.ok()) {
-      return Fail(kBadInput, absl::StrCat("--admin_token_file=", read.status().message()));
-    }
-    token = *std::move(read);
-  }
-
-  service::ReceiptSigner signer;
-  Loops loops;
-  if (const absl::Status made = loops.Make(flags, clock); !made.ok()) {
-    return Fail(kFailed, made.message());
-  }
-  std::unique_ptr<store::Store> chosen_store;
-  store::RedisStore* redis = nullptr;
-  if (flags.redis.has_value()) {
-    store::RedisStoreOptions options = *flags.redis;
-    // What one node gives another redeems.
-    options.receipt_key.proposal = [&signer] { return signer.Key(); };
-    options.receipt_key.agreed = [&signer](std::string_view key) { return signer.UseKey(key); };
-    auto made = loops.MakeRedisStore(std::move(options), clock, log);
-    if (!made.ok()) {
-      return Fail(absl::IsInvalidArgument(made.status()) ? kBadInput : kFailed,
-                  absl::StrCat("--store: ", made.status().message()));
-    }
-    redis = made->get();
-    chosen_store = *std::move(made);
-  } else {
-    chosen_store = std::make_unique<store::MemoryStore>(
-        clock,
-        store::MemoryStoreOptions{.max_buckets = flags.max_buckets, .overflow = flags.overflow});
-  }
-  // Before the store goes, and before what its answers reach.
-  const absl::Cleanup stop_loops = [&] { loops.Stop(); };
-  store::Store& store = *chosen_store;
-  limits::LimitRegistry registry(&store);
-  std::unique_ptr<config::Reloader> reloader;
-  if (!flags.limits.empty()) {
-    reloader = std::make_unique<config::Reloader>(flags.limits, &registry, &clock);
-    if (absl::Status status = reloader->ReloadNow(); !status.ok()) {
-      return Fail(kBadInput, status.message());
-    }
-  }
-  if (redis != nullptr) redis->AwaitNodes();
-
-  service::KeyUsage usage;
-  service::RateLimiter limiter(registry, store, clock, metrics, usage, signer);
-  service::RegistryRules rules(registry);
-  waiting::AlarmThread alarm(clock);
-  waiting::HeldCallers line(store, clock, rules, alarm);
-  alarm.Start(line);
-  registry.OnChange([&line] { line.LimitsChanged(); });
-  const absl::Cleanup forget_line = [&registry] { registry.OnChange(nullptr); };
-  limiter.UseHeldCallers(&line);
-  service::WatchHub watches(limiter);
-  service::LimitAdmin admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION, [&] {
-    return reloader != nullptr ? reloader->Status() : limits::FileStatus();
-  });
-
-  transport::HealthBoard data_health({kData});
-  transport::HealthBoard admin_health({kAdmin});
-  const transport::Reflection data_reflection({kData, kHealth, kReflectionV1, kReflectionV1Alpha});
-  const transport::Reflection admin_reflection(
-      {kAdmin, kHealth, kReflectionV1, kReflectionV1Alpha});
-
-  transport::RateLimiterService data_service(limiter, watches, metrics);
-  transport::HealthService data_health_service(data_health);
-  transport::ReflectionServiceV1 data_reflection_v1(data_reflection);
-  transport::ReflectionServiceV1Alpha data_reflection_v1alpha(data_reflection);
-  transport::LimitAdminService admin_service(admin, token, log, clock, metrics);
-  transport::HealthService admin_health_service(admin_health);
-  transport::ReflectionServiceV1 admin_reflection_v1(admin_reflection);
-  transport::ReflectionServiceV1Alpha admin_reflection_v1alpha(admin_reflection);
-
-  // One of the two.
-  std::unique_ptr<transport::DataServer> h2_data;
-  std::unique_ptr<transport::GrpcServer> grpc_data;
-  absl::Status listening;
-  std::string data_address;
-  if (flags.data_transport == DataTransport::kH2) {
-    transport::DataServerOptions options;
-    options.listen = flags.listen.ToString();
-    options.max_connections = flags.max_connections;
-    options.tls_cert = flags.tls.cert;
-    options.tls_key = flags.tls.key;
-    options.tls_client_ca = flags.tls.client_ca;
-    auto started = transport::DataServer::Start(
-        options, loops.data(), clock, metrics, limiter, watches, data_health, data_reflection,
-        [&log](const absl::Status& status) {
-          if (status.ok()) {
-            log.Info("certificates_reloaded", {});
-          } else {
-            log.Error("certificates_not_reloaded", {{"error", status.message()}});
-          }
-        });
-    listening = started.status();
-    if (started.ok()) {
-      h2_data = *std::move(started);
-      data_address = h2_data->address();
-    }
-  } else {
-    auto started = transport::GrpcServer::Start(
-        flags.listen, *credentials,
-        {&data_service, &data_health_service, &data_reflection_v1, &data_reflection_v1alpha});
-    listening = started.status();
-    if (started.ok()) {
-      grpc_data = *std::move(started);
-      data_address = grpc_data->address().ToString();
-    }
-  }
-  if (!listening.ok()) {
-    return Fail(kFailed,
-                absl::StrCat("--listen=", flags.listen.ToString(), ": ", listening.message()));
-  }
-  const auto shut_down_data = [&](absl::Time deadline) {
-    if (h2_data != nullptr) h2_data->Shutdown(deadline);
-    if (grpc_data != nullptr) grpc_data->Shutdown(deadline);
-  };
-  auto admin_port = transport::GrpcServer::Start(
-      flags.admin_listen, *admin_credentials,
-      {&admin_service, &admin_health_service, &admin_reflection_v1, &admin_reflection_v1alpha});
-  if (!admin_port.ok()) {
-    shut_down_data(absl::Now());
-    return Fail(kFailed, absl::StrCat("--admin_listen=", flags.admin_listen.ToString(), ": ",
-                                      admin_port.status().message()));
-  }
-
-  Maintenance maintenance(store, registry);
-  watches.StartThread();
-  std::unique_ptr<config::FileWatcher> watcher;
-  if (reloader != nullptr) {
-    auto started =
-        config::FileWatcher::Start(flags.limits, [&] { Reload(*reloader, registry, log); });
-    if (started.ok()) {
-      watcher = *std::move(started);
-    } else {
-      log.Warning("watch_failed", {{"path", flags.limits},
-                                   {"error", started.status().message()},
-                                   {"consequence", "only SIGHUP reloads"}});
-    }
-  }
-
-  data_health.SetAll(transport::Serving::kServing);
-  admin_health.SetAll(transport::Serving::kServing);
-  log.Info("started", {{"version", SLUICE_VERSION},
-                       {"data", data_address},
-                       {"admin", (*admin_port)->address().ToString()},
-                       {"limits", registry.Current()->limits().size()}});
-  std::printf("ready data=%s admin=%s\n", data_address.c_str(),
-              (*admin_port)->address().ToString().c_str());
-  std::fflush(stdout);
-
-  int signal_number = 0;
-  while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
-    if (reloader != nullptr) Reload(*reloader, registry, log);
-    if (h2_data != nullptr) h2_data->ReloadCertificates();
-  }
-
-  // From here on a second signal ends the process at once.
+// Gives the signals their default effect again: a second one ends the process at once.
+void UnblockSignals(const sigset_t& signals) {
   for (const int one : {SIGTERM, SIGINT}) signal(one, SIG_DFL);
   signal(SIGHUP, SIG_IGN);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  const absl::Duration notice =
-      signal_number == SIGTERM ? flags.drain_notice : absl::ZeroDuration();
-  log.Info("draining", {{"signal", signal_number == SIGTERM ? "SIGTERM" : "SIGINT"},
-                        {"notice", absl::FormatDuration(notice)},
-                        {"timeout", absl::FormatDuration(flags.drain_timeout)}});
-  // Balancers look at health now and then: what they send before they have looked is served.
-  data_health.SetAll(transport::Serving::kNotServing);
-  admin_health.SetAll(transport::Serving::kNotServing);
-  absl::SleepFor(notice);
-  const absl::Time deadline = absl::Now() + flags.drain_timeout;
-  data_health.Close();
-  admin_health.Close();
-  if (grpc_data != nullptr) {
-    data_service.TurnAway(std::min(flags.drain_timeout, absl::Milliseconds(500)));
+}
+
+// The event loops of both ports and of Redis. Outlives the store and the ports.
+class Loops {
+ public:
+  absl::Status Make(const Flags& flags, const common::Clock& clock) {
+    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    auto data = transport::PortServer::MakeLoops(clock, flags.threads > 0 ? flags.threads : cores);
+    if (!data.ok()) return data.status();
+    data_ = *std::move(data);
+    // A loop of its own: an admin call may take long, and must not delay a decision.
+    auto admin = transport::PortServer::MakeLoops(clock, 1);
+    if (!admin.ok()) return admin.status();
+    admin_ = *std::move(admin);
+    if (!flags.redis.has_value() || flags.store_threads == 0) return absl::OkStatus();
+    auto redis = net::LoopGroup::Create(clock, {.threads = flags.store_threads, .loop = {}});
+    if (!redis.ok()) return redis.status();
+    redis_ = *std::move(redis);
+    return absl::OkStatus();
   }
-  data_service.Drain();
-  watches.Drain(common::errors::Draining());
-  line.Drain();
-  std::thread admin_shutdown([&] { (*admin_port)->Shutdown(deadline); });
-  shut_down_data(deadline);
-  admin_shutdown.join();
-  watcher.reset();
-  alarm.Stop();
-  if (redis != nullptr) redis->Leave();
-  // Answers what is still asked of Redis, while those who asked are there.
-  loops.Stop();
-  const common::MetricsSnapshot totals = metrics.Snapshot(0);
-  log.Info("stopped", {{"granted", totals.granted}, {"denied", totals.denied}});
+
+  net::LoopGroup& data() { return *data_; }
+  net::LoopGroup& admin() { return *admin_; }
+  net::LoopGroup& redis() { return redis_ != nullptr ? *redis_ : *data_; }
+  net::Resolver& resolver() { return resolver_; }
+
+  // The loops of Redis last: operations in progress are answered while their callers exist.
+  // Idempotent.
+  void Stop() {
+    for (net::LoopGroup* one : {admin_.get(), data_.get(), redis_.get()}) {
+      if (one != nullptr) one->Stop();
+    }
+  }
+
+ private:
+  std::unique_ptr<net::LoopGroup> data_;
+  std::unique_ptr<net::LoopGroup> admin_;
+  std::unique_ptr<net::LoopGroup> redis_;  // null: there is no Redis, or it uses data_
+  net::Resolver resolver_;                 // destroyed before the loops
+};
+
+// The use cases over a store. The store outlives it, and so do the other arguments.
+struct UseCases {
+  UseCases(store::Store& store, limits::LimitRegistry& registry, const common::Clock& clock,
+           common::Log& log, common::Metrics& metrics, const service::ReceiptSigner& signer,
+           std::function<limits::FileStatus()> file_status)
+      : registry(registry),
+        limiter(registry, store, clock, metrics, usage, signer),
+        rules(registry),
+        alarm(clock),
+        held(store, clock, rules, alarm),
+        watches(limiter),
+        admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION, std::move(file_status)) {
+    alarm.Start(held);
+    registry.OnChange([this] { held.LimitsChanged(); });
+    limiter.UseHeldCallers(&held);
+  }
+  ~UseCases() {
+    registry.OnChange(nullptr);
+    alarm.Stop();
+  }
+
+  limits::LimitRegistry& registry;
+  service::KeyUsage usage;
+  service::RateLimiter limiter;
+  service::RegistryRules rules;
+  waiting::AlarmThread alarm;
+  waiting::HeldCallers held;
+  service::WatchHub watches;
+  service::LimitAdmin admin;
+};
+
+// All of sluiced. Used by the main thread.
+class Server {
+ public:
+  explicit Server(const Flags& flags) : flags_(flags) {}
+  // No member is destroyed while a loop may still use it.
+  ~Server() { loops_.Stop(); }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Starts everything, and announces the ports. Returns kDone, or an exit code after the reason was
+  // printed.
+  int Start();
+  // Reloads the limits, the certificates and the token at each SIGHUP. Returns SIGTERM or SIGINT.
+  int WaitForSignals(const sigset_t& signals);
+  // Ends all calls, in order, and stops all threads.
+  void Drain(int signal_number);
+
+ private:
+  int CheckFiles();
+  int OpenStore();
+  int OpenRedis();
+  int LoadLimits();
+  int Listen();
+  int ListenOn(transport::PortServer& port, const char* name, const char* flag,
+               const net::Address& address);
+  void WatchFiles();
+  void WatchFile(const std::string& path, std::function<void()> on_change);
+  void Announce();
+  void ReloadLimits();
+  void ReloadToken();
+
+  const Flags& flags_;
+  const common::SystemClock clock_;
+  common::Log log_{clock_, flags_.log_level, STDERR_FILENO};
+  common::Metrics metrics_;
+  std::unique_ptr<transport::BearerToken> token_;  // null: none is required
+  service::ReceiptSigner signer_;
+  Loops loops_;
+  std::unique_ptr<store::Store> store_;
+  store::RedisStore* redis_ = nullptr;  // null: the store is in memory
+  std::unique_ptr<limits::LimitRegistry> registry_;
+  std::unique_ptr<config::Reloader> reloader_;  // null: no limits file
+  std::unique_ptr<UseCases> use_cases_;
+  std::unique_ptr<transport::RateLimiterService> data_service_;
+  std::unique_ptr<transport::LimitAdminService> admin_service_;
+  std::unique_ptr<transport::PortServer> data_;
+  std::unique_ptr<transport::PortServer> admin_;
+  std::unique_ptr<Maintenance> maintenance_;
+  std::vector<std::unique_ptr<config::FileWatcher>> watchers_;
+};
+
+// ---- Start ----
+
+int Server::Start() {
+  for (const auto step : {&Server::CheckFiles, &Server::OpenStore, &Server::LoadLimits}) {
+    if (const int code = (this->*step)(); code != kDone) return code;
+  }
+  use_cases_ = std::make_unique<UseCases>(
+      *store_, *registry_, clock_, log_, metrics_, signer_,
+      [this] { return reloader_ != nullptr ? reloader_->Status() : limits::FileStatus(); });
+  if (const int code = Listen(); code != kDone) return code;
+  maintenance_ = std::make_unique<Maintenance>(*store_, *registry_);
+  use_cases_->watches.StartThread();
+  WatchFiles();
+  Announce();
+  return kDone;
+}
+
+// Checks the files that the flags name before anything is started.
+int Server::CheckFiles() {
+  for (const auto& [files, prefix] :
+       {std::pair(&flags_.tls, "tls_"), std::pair(&flags_.admin_tls, "admin_tls_")}) {
+    const absl::Status checked = transport::CheckTlsFiles(*files, prefix);
+    if (!checked.ok()) return Fail(kBadInput, checked.message());
+  }
+  if (flags_.admin_token_file.empty()) return kDone;
+  auto token = transport::BearerToken::FromFile(flags_.admin_token_file);
+  if (!token.ok()) {
+    return Fail(kBadInput, absl::StrCat("--admin_token_file=", token.status().message()));
+  }
+  token_ = *std::move(token);
+  return kDone;
+}
+
+int Server::OpenStore() {
+  if (const absl::Status made = loops_.Make(flags_, clock_); !made.ok()) {
+    return Fail(kFailed, made.message());
+  }
+  if (flags_.redis.has_value()) return OpenRedis();
+  store_ = std::make_unique<store::MemoryStore>(
+      clock_,
+      store::MemoryStoreOptions{.max_buckets = flags_.max_buckets, .overflow = flags_.overflow});
+  return kDone;
+}
+
+// A Redis that is unavailable is not an error: the store logs it, and each limit's on_store_failure
+// decides until Redis answers. A Redis that is unfit is one.
+int Server::OpenRedis() {
+  store::RedisStoreOptions options = *flags_.redis;
+  // All nodes sign receipts with one key, so each accepts the receipts of the others.
+  options.receipt_key.proposal = [this] { return signer_.Key(); };
+  options.receipt_key.agreed = [this](std::string_view key) { return signer_.UseKey(key); };
+  std::vector<net::EventLoop*> loops;
+  for (size_t i = 0; i < loops_.redis().size(); ++i) loops.push_back(&loops_.redis().loop(i));
+  const auto fail = [](const absl::Status& status) {
+    return Fail(absl::IsInvalidArgument(status) ? kBadInput : kFailed,
+                absl::StrCat("--store: ", status.message()));
+  };
+  auto store =
+      store::RedisStore::Create(clock_, loops, loops_.resolver(), std::move(options), &log_);
+  if (!store.ok()) return fail(store.status());
+  redis_ = store->get();
+  store_ = *std::move(store);
+  loops_.redis().Start();
+  const absl::Status first = redis_->AwaitFirstConnections();
+  const bool unavailable = absl::IsUnavailable(first) || absl::IsDeadlineExceeded(first);
+  return first.ok() || unavailable ? kDone : fail(first);
+}
+
+int Server::LoadLimits() {
+  registry_ = std::make_unique<limits::LimitRegistry>(store_.get());
+  if (!flags_.limits.empty()) {
+    reloader_ = std::make_unique<config::Reloader>(flags_.limits, registry_.get(), &clock_);
+    if (const absl::Status status = reloader_->ReloadNow(); !status.ok()) {
+      return Fail(kBadInput, status.message());
+    }
+  }
+  if (redis_ != nullptr) redis_->AwaitNodes();
+  return kDone;
+}
+
+int Server::Listen() {
+  transport::PortServerOptions data;
+  data.service = "sluice.v1.RateLimiter";
+  data.listen = flags_.listen;
+  data.tls = flags_.tls;
+  data.max_connections = flags_.max_connections;
+  data.rpc.metrics_name = "data";
+  data_ = std::make_unique<transport::PortServer>(data, loops_.data(), clock_, metrics_);
+  data_service_ = std::make_unique<transport::RateLimiterService>(
+      use_cases_->limiter, use_cases_->watches, loops_.data().size());
+  data_service_->Register(&data_->methods());
+
+  transport::PortServerOptions admin;
+  admin.service = "sluice.v1.LimitAdmin";
+  admin.listen = flags_.admin_listen;
+  admin.tls = flags_.admin_tls;
+  admin.max_connections = common::bounds::kMaxAdminConnections;
+  admin.rpc.metrics_name = "admin";
+  admin.rpc.max_loop_buffered_bytes = common::bounds::kMaxAdminBufferedBytes;
+  admin.rpc.max_queue_ns = 0;  // a call waits for a long one before it, and is not shed
+  admin_ = std::make_unique<transport::PortServer>(admin, loops_.admin(), clock_, metrics_);
+  admin_service_ =
+      std::make_unique<transport::LimitAdminService>(use_cases_->admin, token_.get(), log_);
+  admin_service_->Register(&admin_->methods());
+
+  if (const int code = ListenOn(*data_, "data", "listen", flags_.listen); code != kDone) {
+    return code;
+  }
+  return ListenOn(*admin_, "admin", "admin_listen", flags_.admin_listen);
+}
+
+int Server::ListenOn(transport::PortServer& port, const char* name, const char* flag,
+                     const net::Address& address) {
+  const absl::Status listening = port.Listen([this, name](const absl::Status& status) {
+    if (status.ok()) {
+      log_.Info("certificates_reloaded", {{"port", name}});
+    } else {
+      log_.Error("certificates_not_reloaded", {{"port", name}, {"error", status.message()}});
+    }
+  });
+  if (listening.ok()) return kDone;
+  return Fail(kFailed,
+              absl::StrCat("--", flag, "=", address.ToString(), ": ", listening.message()));
+}
+
+void Server::WatchFiles() {
+  if (reloader_ != nullptr) WatchFile(flags_.limits, [this] { ReloadLimits(); });
+  if (token_ != nullptr) WatchFile(flags_.admin_token_file, [this] { ReloadToken(); });
+}
+
+void Server::WatchFile(const std::string& path, std::function<void()> on_change) {
+  auto watcher = config::FileWatcher::Start(path, std::move(on_change));
+  if (watcher.ok()) {
+    watchers_.push_back(*std::move(watcher));
+  } else {
+    log_.Warning("watch_failed", {{"path", path},
+                                  {"error", watcher.status().message()},
+                                  {"consequence", "only SIGHUP reloads"}});
+  }
+}
+
+void Server::Announce() {
+  data_->health().SetServing(true);
+  admin_->health().SetServing(true);
+  log_.Info("started", {{"version", SLUICE_VERSION},
+                        {"data", data_->address()},
+                        {"admin", admin_->address()},
+                        {"limits", registry_->Current()->limits().size()}});
+  std::printf("ready data=%s admin=%s\n", data_->address().c_str(), admin_->address().c_str());
+  std::fflush(stdout);
+}
+
+// ---- Run ----
+
+int Server::WaitForSignals(const sigset_t& signals) {
+  int signal_number = 0;
+  while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
+    if (reloader_ != nullptr) ReloadLimits();
+    if (token_ != nullptr) ReloadToken();
+    data_->ReloadCertificates();
+    admin_->ReloadCertificates();
+  }
+  return signal_number;
+}
+
+void Server::ReloadLimits() {
+  const uint64_t before = reloader_->Status().reloads;
+  const absl::Status status = reloader_->ReloadNow();
+  const limits::FileStatus now = reloader_->Status();
+  if (!status.ok()) {
+    log_.Error("reload_failed", {{"error", status.message()}, {"active_version", now.version}});
+  } else if (now.reloads != before) {
+    log_.Info("reload",
+              {{"version", now.version}, {"limits", registry_->Current()->limits().size()}});
+  }
+}
+
+void Server::ReloadToken() {
+  const absl::StatusOr<bool> changed = token_->Reload();
+  if (!changed.ok()) {
+    log_.Error("admin_token_not_reloaded", {{"error", changed.status().message()}});
+  } else if (*changed) {
+    log_.Info("admin_token_reloaded", {});
+  }
+}
+
+// ---- Drain ----
+
+void Server::Drain(int signal_number) {
+  const absl::Duration notice =
+      signal_number == SIGTERM ? flags_.drain_notice : absl::ZeroDuration();
+  log_.Info("draining", {{"signal", signal_number == SIGTERM ? "SIGTERM" : "SIGINT"},
+                         {"notice", absl::FormatDuration(notice)},
+                         {"timeout", absl::FormatDuration(flags_.drain_timeout)}});
+  // Load balancers check health at intervals: calls that they send before the next check are
+  // served.
+  data_->health().SetServing(false);
+  admin_->health().SetServing(false);
+  absl::SleepFor(notice);
+  const absl::Time deadline = absl::Now() + flags_.drain_timeout;
+  data_->health().Close();
+  admin_->health().Close();
+  use_cases_->watches.Drain(common::errors::Draining());
+  use_cases_->held.Drain();
+  data_->Drain();
+  admin_->Drain();
+  data_->AwaitDrained(deadline);
+  admin_->AwaitDrained(deadline);
+  watchers_.clear();
+  use_cases_->alarm.Stop();
+  if (redis_ != nullptr) redis_->Leave();
+  loops_.Stop();
+  const common::MetricsSnapshot totals = metrics_.Snapshot(0);
+  log_.Info("stopped", {{"granted", totals.granted}, {"denied", totals.denied}});
+}
+
+int Run(const Flags& flags, const sigset_t& signals) {
+  Server server(flags);
+  if (const int code = server.Start(); code != kDone) return code;
+  const int signal_number = server.WaitForSignals(signals);
+  UnblockSignals(signals);
+  server.Drain(signal_number);
   return kDone;
 }
 

@@ -1,4 +1,4 @@
-// Maintenance: a thread that lets the store do its housekeeping, also when no requests come.
+// Maintenance: a thread that does the store's housekeeping, also while no requests arrive.
 #ifndef SLUICE_SERVER_MAINTENANCE_H_
 #define SLUICE_SERVER_MAINTENANCE_H_
 
@@ -44,7 +44,7 @@ class Maintenance {
   common::Mutex mu_;
   common::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses all the others
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace sluice

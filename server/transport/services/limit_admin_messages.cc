@@ -1,10 +1,16 @@
 #include "server/transport/services/limit_admin_messages.h"
 
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/histogram.h"
+#include "common/strings.h"
 #include "server/service/validation.h"
-#include "server/transport/services/rate_limiter_messages.h"
+#include "server/transport/services/protobuf_messages.h"
 
 namespace sluice::transport::wire {
 namespace {
@@ -12,6 +18,62 @@ namespace {
 namespace errors = common::errors;
 
 constexpr int64_t kSecond = 1'000'000'000;
+
+// ---- Enums: each value of ours and its value on the wire. The first one stands for UNSPECIFIED.
+// ----
+
+template <typename Wire, typename Ours, size_t n>
+using EnumTable = std::array<std::pair<Wire, Ours>, n>;
+
+constexpr EnumTable<v1::Algorithm, algorithm::Kind, 4> kAlgorithms = {{
+    {v1::ALGORITHM_TOKEN_BUCKET, algorithm::Kind::kTokenBucket},
+    {v1::ALGORITHM_SLIDING_LOG, algorithm::Kind::kSlidingLog},
+    {v1::ALGORITHM_SLIDING_WINDOW, algorithm::Kind::kSlidingWindow},
+    {v1::ALGORITHM_FIXED_WINDOW, algorithm::Kind::kFixedWindow},
+}};
+constexpr EnumTable<v1::Mode, limits::Mode, 2> kModes = {{
+    {v1::MODE_ENFORCE, limits::Mode::kEnforce},
+    {v1::MODE_SHADOW, limits::Mode::kShadow},
+}};
+constexpr EnumTable<v1::OnStoreFailure, limits::OnStoreFailure, 3> kOnStoreFailure = {{
+    {v1::ON_STORE_FAILURE_DENY, limits::OnStoreFailure::kDeny},
+    {v1::ON_STORE_FAILURE_ALLOW, limits::OnStoreFailure::kAllow},
+    {v1::ON_STORE_FAILURE_SPLIT, limits::OnStoreFailure::kSplit},
+}};
+constexpr EnumTable<v1::Sharing, store::Sharing, 3> kSharing = {{
+    {v1::SHARING_EXACT, store::Sharing::kExact},
+    {v1::SHARING_SPLIT, store::Sharing::kSplit},
+    {v1::SHARING_RELAXED, store::Sharing::kRelaxed},
+}};
+constexpr EnumTable<v1::Origin, limits::Origin, 3> kOrigins = {{
+    {v1::ORIGIN_FILE, limits::Origin::kFile},
+    {v1::ORIGIN_ADMIN, limits::Origin::kAdmin},
+    {v1::ORIGIN_ADMIN_OVER_FILE, limits::Origin::kAdminOverFile},
+}};
+
+// INVALID_ARGUMENT: `value` is not one of the enum's. `type` is the enum's name.
+template <typename Wire, typename Ours, size_t n>
+absl::Status ReadEnum(const EnumTable<Wire, Ours, n>& table, Wire value, std::string_view field,
+                      std::string_view type, Ours* out) {
+  for (const auto& [wire, ours] : table) {
+    if (value != wire && value != 0) continue;
+    *out = ours;
+    return absl::OkStatus();
+  }
+  return errors::FieldOutOfBounds(
+      field, static_cast<int>(value),
+      absl::StrCat("0 to ", n, ", as in sluice.v1.", common::ToAbsl(type)));
+}
+
+template <typename Wire, typename Ours, size_t n>
+Wire WriteEnum(const EnumTable<Wire, Ours, n>& table, Ours value) {
+  for (const auto& [wire, ours] : table) {
+    if (ours == value) return wire;
+  }
+  return Wire{};
+}
+
+// ---- Messages ----
 
 absl::StatusOr<algorithm::Rate> ReadRate(const std::string& path, const v1::Rate& rate) {
   algorithm::Rate out;
@@ -31,29 +93,111 @@ void WriteRate(const algorithm::Rate& rate, v1::Rate* out) {
   SetDuration(rate.period_ns, out->mutable_period());
 }
 
+void Write(const service::NamedLimitTotals& from, v1::LimitStats* to) {
+  to->set_limit(from.limit);
+  to->set_granted(from.totals.granted);
+  to->set_denied(from.totals.denied);
+  to->set_shadow_denied(from.totals.shadow_denied);
+  to->set_permits_granted(from.totals.permits_granted);
+  to->set_refunded_permits(from.totals.refunded_permits);
+  to->set_overflow_allowed(from.totals.overflow_allowed);
+  to->set_overflow_denied(from.totals.overflow_denied);
+  to->set_allowed_while_unavailable(from.totals.allowed_while_unavailable);
+  to->set_denied_while_unavailable(from.totals.denied_while_unavailable);
+  to->set_overshoot_permits(from.overshoot_permits);
+}
+
+void Write(const common::MethodTotals& from, v1::MethodStats* to) {
+  to->set_method(from.method);
+  for (size_t code = 0; code < from.codes.size(); ++code) {
+    if (from.codes[code] > 0) (*to->mutable_codes())[static_cast<int>(code)] = from.codes[code];
+  }
+  v1::Histogram* const latency = to->mutable_latency();
+  for (size_t i = 0; i < common::kHistogramBuckets; ++i) {
+    if (from.latency.counts[i] == 0) continue;
+    latency->add_upper_ns(common::HistogramUpperNs(i));
+    latency->add_counts(from.latency.counts[i]);
+  }
+  latency->set_count(from.latency.count);
+  latency->set_sum_ns(from.latency.sum_ns);
+  to->set_bytes_received(from.bytes_received);
+  to->set_bytes_sent(from.bytes_sent);
+  to->set_messages_received(from.messages_received);
+  to->set_messages_sent(from.messages_sent);
+}
+
+void Write(const common::TransportTotals& from, v1::TransportStats* to) {
+  to->set_transport(from.transport);
+  to->set_connections(from.connections_accepted - from.connections_closed);
+  to->set_connections_accepted(from.connections_accepted);
+  to->set_streams(from.streams_accepted - from.streams_closed);
+  to->set_streams_accepted(from.streams_accepted);
+  to->set_sheds(from.sheds);
+  to->set_connections_refused(from.connections_refused);
+}
+
+void Write(const service::StoreStatus& status, v1::StoreStatus* out) {
+  const store::StoreHealth& health = status.health;
+  out->set_kind(status.kind);
+  out->set_state(health.away ? v1::StoreStatus::STATE_UNAVAILABLE : v1::StoreStatus::STATE_SERVING);
+  if (health.since_wall_ns != 0) SetTimestamp(health.since_wall_ns, out->mutable_since());
+  out->set_times_unavailable(health.times_unavailable);
+  out->set_last_error(health.why);
+  for (const service::UnavailableDecisions& from : status.decided_while_unavailable) {
+    v1::StoreStatus::UnavailableDecisions* const to = out->add_decided_while_unavailable();
+    to->set_limit(from.limit);
+    to->set_allowed(from.allowed);
+    to->set_denied(from.denied);
+  }
+  for (const store::DifferingLimit& from : health.differing) {
+    v1::StoreStatus::DifferingLimit* const to = out->add_differing();
+    to->set_limit(from.limit);
+    to->set_ours(from.ours);
+    to->set_theirs(from.theirs);
+    to->set_times(from.times);
+    SetTimestamp(from.last_wall_ns, to->mutable_last_at());
+  }
+  for (const store::StoreNode& from : health.nodes) {
+    v1::StoreStatus::Node* const to = out->add_nodes();
+    to->set_id(from.id);
+    to->set_self(from.self);
+    to->set_lapsed(from.lapsed);
+    to->set_divisor(from.divisor);
+  }
+}
+
+void Write(const std::string& kind, const store::StoreStats& from, v1::StoreStats* to) {
+  to->set_kind(kind);
+  to->set_buckets(from.buckets);
+  to->set_max_buckets(from.max_buckets);
+  to->set_memory_bytes(from.memory_bytes);
+  to->set_buckets_created(from.created);
+  to->set_buckets_dropped(from.dropped);
+  to->set_overflow_allowed(from.overflow_allowed);
+  to->set_overflow_denied(from.overflow_denied);
+  to->set_open_receipts(from.open_receipts);
+  to->set_receipts_evicted(from.receipts_evicted);
+  to->set_lock_yields(from.lock_yields);
+  to->set_commands(from.commands);
+  to->set_decisions(from.decisions);
+  to->set_unanswered(from.unanswered);
+  to->set_errors(from.errors);
+  to->set_conversions(from.conversions);
+  to->set_nodes(from.nodes);
+}
+
 }  // namespace
 
 absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
   limits::LimitSpec spec;
   spec.name = limit.name();
-  switch (limit.algorithm()) {
-    case v1::ALGORITHM_UNSPECIFIED:
-    case v1::ALGORITHM_TOKEN_BUCKET:
-      spec.algorithm = algorithm::Kind::kTokenBucket;
-      break;
-    case v1::ALGORITHM_SLIDING_LOG:
-      spec.algorithm = algorithm::Kind::kSlidingLog;
-      break;
-    case v1::ALGORITHM_SLIDING_WINDOW:
-      spec.algorithm = algorithm::Kind::kSlidingWindow;
-      break;
-    case v1::ALGORITHM_FIXED_WINDOW:
-      spec.algorithm = algorithm::Kind::kFixedWindow;
-      break;
-    default:
-      return errors::FieldOutOfBounds("limit.algorithm", static_cast<int>(limit.algorithm()),
-                                      "0 to 4, as in sluice.v1.Algorithm");
-  }
+  absl::Status read =
+      ReadEnum(kAlgorithms, limit.algorithm(), "limit.algorithm", "Algorithm", &spec.algorithm);
+  read.Update(ReadEnum(kModes, limit.mode(), "limit.mode", "Mode", &spec.mode));
+  read.Update(ReadEnum(kOnStoreFailure, limit.on_store_failure(), "limit.on_store_failure",
+                       "OnStoreFailure", &spec.on_store_failure));
+  read.Update(ReadEnum(kSharing, limit.sharing(), "limit.sharing", "Sharing", &spec.sharing));
+  if (!read.ok()) return read;
   if (!limit.has_rate()) {
     return errors::FieldMissing("limit.rate", "say permits and their period");
   }
@@ -62,49 +206,6 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
   spec.rate = *rate;
   if (limit.has_burst()) spec.burst = limit.burst();
   if (limit.has_debt()) spec.debt = limit.debt();
-  switch (limit.mode()) {
-    case v1::MODE_UNSPECIFIED:
-    case v1::MODE_ENFORCE:
-      spec.mode = limits::Mode::kEnforce;
-      break;
-    case v1::MODE_SHADOW:
-      spec.mode = limits::Mode::kShadow;
-      break;
-    default:
-      return errors::FieldOutOfBounds("limit.mode", static_cast<int>(limit.mode()),
-                                      "0 to 2, as in sluice.v1.Mode");
-  }
-  switch (limit.on_store_failure()) {
-    case v1::ON_STORE_FAILURE_UNSPECIFIED:
-    case v1::ON_STORE_FAILURE_DENY:
-      spec.on_store_failure = limits::OnStoreFailure::kDeny;
-      break;
-    case v1::ON_STORE_FAILURE_ALLOW:
-      spec.on_store_failure = limits::OnStoreFailure::kAllow;
-      break;
-    case v1::ON_STORE_FAILURE_SPLIT:
-      spec.on_store_failure = limits::OnStoreFailure::kSplit;
-      break;
-    default:
-      return errors::FieldOutOfBounds("limit.on_store_failure",
-                                      static_cast<int>(limit.on_store_failure()),
-                                      "0 to 3, as in sluice.v1.OnStoreFailure");
-  }
-  switch (limit.sharing()) {
-    case v1::SHARING_UNSPECIFIED:
-    case v1::SHARING_EXACT:
-      spec.sharing = store::Sharing::kExact;
-      break;
-    case v1::SHARING_SPLIT:
-      spec.sharing = store::Sharing::kSplit;
-      break;
-    case v1::SHARING_RELAXED:
-      spec.sharing = store::Sharing::kRelaxed;
-      break;
-    default:
-      return errors::FieldOutOfBounds("limit.sharing", static_cast<int>(limit.sharing()),
-                                      "0 to 3, as in sluice.v1.Sharing");
-  }
   spec.charges.assign(limit.charges().begin(), limit.charges().end());
   for (int i = 0; i < limit.keys_size(); ++i) {
     const v1::KeyOverride& from = limit.keys(i);
@@ -136,46 +237,13 @@ service::KeyOrder Read(v1::ListKeysRequest::Order order) {
 
 void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   out->set_name(spec.name);
-  switch (spec.algorithm) {
-    case algorithm::Kind::kTokenBucket:
-      out->set_algorithm(v1::ALGORITHM_TOKEN_BUCKET);
-      break;
-    case algorithm::Kind::kSlidingLog:
-      out->set_algorithm(v1::ALGORITHM_SLIDING_LOG);
-      break;
-    case algorithm::Kind::kSlidingWindow:
-      out->set_algorithm(v1::ALGORITHM_SLIDING_WINDOW);
-      break;
-    case algorithm::Kind::kFixedWindow:
-      out->set_algorithm(v1::ALGORITHM_FIXED_WINDOW);
-      break;
-  }
+  out->set_algorithm(WriteEnum(kAlgorithms, spec.algorithm));
   WriteRate(spec.rate, out->mutable_rate());
   if (spec.burst.has_value()) out->set_burst(*spec.burst);
   if (spec.debt.has_value()) out->set_debt(*spec.debt);
-  out->set_mode(spec.mode == limits::Mode::kShadow ? v1::MODE_SHADOW : v1::MODE_ENFORCE);
-  switch (spec.on_store_failure) {
-    case limits::OnStoreFailure::kDeny:
-      out->set_on_store_failure(v1::ON_STORE_FAILURE_DENY);
-      break;
-    case limits::OnStoreFailure::kAllow:
-      out->set_on_store_failure(v1::ON_STORE_FAILURE_ALLOW);
-      break;
-    case limits::OnStoreFailure::kSplit:
-      out->set_on_store_failure(v1::ON_STORE_FAILURE_SPLIT);
-      break;
-  }
-  switch (spec.sharing) {
-    case store::Sharing::kExact:
-      out->set_sharing(v1::SHARING_EXACT);
-      break;
-    case store::Sharing::kSplit:
-      out->set_sharing(v1::SHARING_SPLIT);
-      break;
-    case store::Sharing::kRelaxed:
-      out->set_sharing(v1::SHARING_RELAXED);
-      break;
-  }
+  out->set_mode(WriteEnum(kModes, spec.mode));
+  out->set_on_store_failure(WriteEnum(kOnStoreFailure, spec.on_store_failure));
+  out->set_sharing(WriteEnum(kSharing, spec.sharing));
   for (const std::string& charge : spec.charges) out->add_charges(charge);
   for (const limits::KeyOverride& from : spec.keys) {
     v1::KeyOverride* const to = out->add_keys();
@@ -187,17 +255,7 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   if (spec.sub_windows.has_value()) out->set_sub_windows(*spec.sub_windows);
   if (spec.hash_tag.has_value()) out->set_hash_tag(*spec.hash_tag);
   if (spec.utc_offset_ns.has_value()) SetDuration(*spec.utc_offset_ns, out->mutable_utc_offset());
-  switch (spec.origin) {
-    case limits::Origin::kFile:
-      out->set_origin(v1::ORIGIN_FILE);
-      break;
-    case limits::Origin::kAdmin:
-      out->set_origin(v1::ORIGIN_ADMIN);
-      break;
-    case limits::Origin::kAdminOverFile:
-      out->set_origin(v1::ORIGIN_ADMIN_OVER_FILE);
-      break;
-  }
+  out->set_origin(WriteEnum(kOrigins, spec.origin));
   out->set_defined_at(spec.defined_at);
 }
 
@@ -240,35 +298,7 @@ void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
   out->set_failed_reloads(file.failed_reloads);
   out->set_limits(status.limits);
   out->set_admin_changes(status.admin_changes);
-  v1::StoreStatus* const store = out->mutable_store();
-  const store::StoreHealth& health = status.store.health;
-  store->set_kind(status.store.kind);
-  store->set_state(health.away ? v1::StoreStatus::STATE_UNAVAILABLE
-                               : v1::StoreStatus::STATE_SERVING);
-  if (health.since_wall_ns != 0) SetTimestamp(health.since_wall_ns, store->mutable_since());
-  store->set_times_unavailable(health.times_unavailable);
-  store->set_last_error(health.why);
-  for (const service::UnavailableDecisions& from : status.store.decided_while_unavailable) {
-    v1::StoreStatus::UnavailableDecisions* const to = store->add_decided_while_unavailable();
-    to->set_limit(from.limit);
-    to->set_allowed(from.allowed);
-    to->set_denied(from.denied);
-  }
-  for (const store::DifferingLimit& from : health.differing) {
-    v1::StoreStatus::DifferingLimit* const to = store->add_differing();
-    to->set_limit(from.limit);
-    to->set_ours(from.ours);
-    to->set_theirs(from.theirs);
-    to->set_times(from.times);
-    SetTimestamp(from.last_wall_ns, to->mutable_last_at());
-  }
-  for (const store::StoreNode& from : status.store.health.nodes) {
-    v1::StoreStatus::Node* const to = store->add_nodes();
-    to->set_id(from.id);
-    to->set_self(from.self);
-    to->set_lapsed(from.lapsed);
-    to->set_divisor(from.divisor);
-  }
+  Write(status.store, out->mutable_store());
 }
 
 void Write(const service::ServerStats& stats, v1::Stats* out) {
@@ -277,67 +307,10 @@ void Write(const service::ServerStats& stats, v1::Stats* out) {
   out->set_decisions(stats.granted + stats.denied);
   out->set_granted(stats.granted);
   out->set_denied(stats.denied);
-  for (const service::NamedLimitTotals& from : stats.limits) {
-    v1::LimitStats* const to = out->add_limits();
-    to->set_limit(from.limit);
-    to->set_granted(from.totals.granted);
-    to->set_denied(from.totals.denied);
-    to->set_shadow_denied(from.totals.shadow_denied);
-    to->set_permits_granted(from.totals.permits_granted);
-    to->set_refunded_permits(from.totals.refunded_permits);
-    to->set_overflow_allowed(from.totals.overflow_allowed);
-    to->set_overflow_denied(from.totals.overflow_denied);
-    to->set_allowed_while_unavailable(from.totals.allowed_while_unavailable);
-    to->set_denied_while_unavailable(from.totals.denied_while_unavailable);
-    to->set_overshoot_permits(from.overshoot_permits);
-  }
-  for (const common::MethodTotals& from : stats.methods) {
-    v1::MethodStats* const to = out->add_methods();
-    to->set_method(from.method);
-    for (size_t code = 0; code < from.codes.size(); ++code) {
-      if (from.codes[code] > 0) (*to->mutable_codes())[static_cast<int>(code)] = from.codes[code];
-    }
-    v1::Histogram* const latency = to->mutable_latency();
-    for (size_t i = 0; i < common::kHistogramBuckets; ++i) {
-      if (from.latency.counts[i] == 0) continue;
-      latency->add_upper_ns(common::HistogramUpperNs(i));
-      latency->add_counts(from.latency.counts[i]);
-    }
-    latency->set_count(from.latency.count);
-    latency->set_sum_ns(from.latency.sum_ns);
-    to->set_bytes_received(from.bytes_received);
-    to->set_bytes_sent(from.bytes_sent);
-    to->set_messages_received(from.messages_received);
-    to->set_messages_sent(from.messages_sent);
-  }
-  v1::StoreStats* const store = out->mutable_store();
-  store->set_kind(stats.store_kind);
-  store->set_buckets(stats.store.buckets);
-  store->set_max_buckets(stats.store.max_buckets);
-  store->set_memory_bytes(stats.store.memory_bytes);
-  store->set_buckets_created(stats.store.created);
-  store->set_buckets_dropped(stats.store.dropped);
-  store->set_overflow_allowed(stats.store.overflow_allowed);
-  store->set_overflow_denied(stats.store.overflow_denied);
-  store->set_open_receipts(stats.store.open_receipts);
-  store->set_receipts_evicted(stats.store.receipts_evicted);
-  store->set_lock_yields(stats.store.lock_yields);
-  store->set_commands(stats.store.commands);
-  store->set_decisions(stats.store.decisions);
-  store->set_unanswered(stats.store.unanswered);
-  store->set_errors(stats.store.errors);
-  store->set_conversions(stats.store.conversions);
-  store->set_nodes(stats.store.nodes);
-  for (const common::TransportTotals& from : stats.transports) {
-    v1::TransportStats* const to = out->add_transports();
-    to->set_transport(from.transport);
-    to->set_connections(from.connections_accepted - from.connections_closed);
-    to->set_connections_accepted(from.connections_accepted);
-    to->set_streams(from.streams_accepted - from.streams_closed);
-    to->set_streams_accepted(from.streams_accepted);
-    to->set_sheds(from.sheds);
-    to->set_connections_refused(from.connections_refused);
-  }
+  for (const auto& limit : stats.limits) Write(limit, out->add_limits());
+  for (const auto& method : stats.methods) Write(method, out->add_methods());
+  for (const auto& transport : stats.transports) Write(transport, out->add_transports());
+  Write(stats.store_kind, stats.store, out->mutable_store());
   out->set_resident_bytes(stats.resident_bytes);
   out->set_log_lines_suppressed(stats.log_lines_suppressed);
 }

@@ -1,4 +1,4 @@
-// sluice.v1.LimitAdmin's messages to the service's values, and back.
+// The messages of sluice.v1.LimitAdmin, from protobuf's objects to the use cases' values and back.
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_MESSAGES_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_MESSAGES_H_
 
@@ -10,8 +10,8 @@
 
 namespace sluice::transport::wire {
 
-// INVALID_ARGUMENT for what the parameters' types cannot hold (an unknown enum value, a period that
-// is no duration, no rate); the registry checks the rest.
+// INVALID_ARGUMENT: the message has a value that LimitSpec cannot hold (an unknown enum value, an
+// invalid duration, no rate). The registry checks everything else.
 absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit);
 service::KeyOrder Read(v1::ListKeysRequest::Order order);
 

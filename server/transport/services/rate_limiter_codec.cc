@@ -9,19 +9,23 @@
 #include "common/strings.h"
 #include "common/utf8.h"
 #include "server/service/validation.h"
+#include "server/transport/services/protobuf_messages.h"
 #include "server/transport/services/protobuf_wire.h"
+#include "sluice/v1/rate_limiter.pb.h"
 
 namespace sluice::transport {
 namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 
+// ---- Requests ----
+
 absl::Status Broken(std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(
       common::ToAbsl(what), ": the bytes are not a protobuf message of sluice.v1's definition"));
 }
 
-// Fields of a message that comes twice are merged, as protobuf does.
+// A duration that occurs twice is merged, as protobuf does.
 bool ReadDuration(std::string_view bytes, service::WireDuration* duration) {
   WireReader reader(bytes);
   while (reader.Next()) {
@@ -65,8 +69,8 @@ bool ReadCharge(std::string_view bytes, service::AcquireCall* call) {
   return true;
 }
 
-// The usual AcquireRequest: one charge, its fields in order, each of less than 128 bytes, and
-// nothing else. False: it is another, or none; nothing was read.
+// Reads the most common AcquireRequest: one charge, its fields in order, each of fewer than 128
+// bytes, and nothing else. Returns false, and reads nothing, if the bytes are anything else.
 bool ReadUsualAcquire(std::string_view bytes, service::AcquireCall* call) {
   const auto* const at = reinterpret_cast<const uint8_t*>(bytes.data());
   const size_t size = bytes.size();
@@ -89,10 +93,10 @@ bool ReadUsualAcquire(std::string_view bytes, service::AcquireCall* call) {
   return true;
 }
 
-// Null: it is an AcquireRequest. Else what is not.
+// Returns null, or the name of the part that is not such a message.
 const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
   call->BeginAcquisition({});
-  // Kept here and not in the call, which drops acquisitions past its bound.
+  // Not written to the call at once: the call drops acquisitions past its bound.
   service::AcquisitionOptions options;
   while (reader.Next()) {
     std::string_view bytes;
@@ -136,8 +140,16 @@ bool ReadBucket(std::string_view bytes, std::string_view* limit, std::string_vie
   return reader.ok();
 }
 
-// Writers are passed by value and handed back: as long as nobody has a writer's address the
-// compiler keeps where it writes in a register.
+// ---- Answers ----
+//
+// Writers are passed and returned by value: as long as a writer's address is not taken, the
+// compiler keeps its position in a register.
+
+constexpr uint8_t VarintTag(int field) { return static_cast<uint8_t>(field << 3); }
+constexpr uint8_t BytesTag(int field) { return static_cast<uint8_t>(field << 3 | 2); }
+
+constexpr int kSecondsField = google::protobuf::Duration::kSecondsFieldNumber;
+constexpr int kNanosField = google::protobuf::Duration::kNanosFieldNumber;
 
 // Durations of answers are never negative.
 inline WireWriter WriteDuration(uint32_t field, int64_t signed_ns, WireWriter out) {
@@ -145,54 +157,65 @@ inline WireWriter WriteDuration(uint32_t field, int64_t signed_ns, WireWriter ou
   uint8_t* const mark = out.BeginMessage(field);
   uint64_t nanos = ns;
   if (ns >= kSecond) {
-    out.Varint(1, ns / kSecond);
+    out.Varint(kSecondsField, ns / kSecond);
     nanos = ns % kSecond;
   }
-  if (nanos != 0) out.Varint(2, nanos);
+  if (nanos != 0) out.Varint(kNanosField, nanos);
   out.EndShortMessage(mark);  // at most 17 bytes
   return out;
 }
 
-uint64_t ToWire(store::Source source) {
+v1::Source ToWire(store::Source source) {
   switch (source) {
     case store::Source::kStore:
-      return 1;
-    case store::Source::kLease:
-      return 2;
+      return v1::SOURCE_STORE;
     case store::Source::kStoreUnavailable:
-      return 3;
+      return v1::SOURCE_STORE_UNAVAILABLE;
     case store::Source::kOverflow:
-      return 4;
+      return v1::SOURCE_OVERFLOW;
     case store::Source::kLocal:
-      return 5;
+      return v1::SOURCE_LOCAL;
   }
-  return 0;
+  return v1::SOURCE_UNSPECIFIED;
 }
 
-uint64_t ToWire(store::Reason reason) {
+v1::Reason ToWire(store::Reason reason) {
   switch (reason) {
     case store::Reason::kNone:
-      return 0;
+      return v1::REASON_UNSPECIFIED;
     case store::Reason::kNotEnough:
-      return 1;
+      return v1::REASON_NOT_ENOUGH;
     case store::Reason::kWaitingBound:
-      return 2;
+      return v1::REASON_WAITING_BOUND;
     case store::Reason::kStoreUnavailable:
-      return 3;
+      return v1::REASON_STORE_UNAVAILABLE;
     case store::Reason::kOverflow:
-      return 4;
+      return v1::REASON_OVERFLOW;
     case store::Reason::kShadowDenied:
-      return 5;
+      return v1::REASON_SHADOW_DENIED;
     case store::Reason::kDeadlineTooShort:
-      return 6;
+      return v1::REASON_DEADLINE_TOO_SHORT;
     case store::Reason::kShareTooSmall:
-      return 7;
+      return v1::REASON_SHARE_TOO_SMALL;
   }
-  return 0;
+  return v1::REASON_UNSPECIFIED;
 }
 
-// What WriteResponse, or the error instead of it, takes at most.
-size_t MostBytes(const service::AcquisitionResult& result) {
+v1::RefundOutcome ToWire(store::RefundOutcome outcome) {
+  switch (outcome) {
+    case store::RefundOutcome::kRefunded:
+      return v1::REFUND_OUTCOME_REFUNDED;
+    case store::RefundOutcome::kAlreadyRefunded:
+      return v1::REFUND_OUTCOME_ALREADY_REFUNDED;
+    case store::RefundOutcome::kExpired:
+      return v1::REFUND_OUTCOME_EXPIRED;
+    default:
+      return v1::REFUND_OUTCOME_UNSPECIFIED;
+  }
+}
+
+// The most bytes that WriteResponse, or the error in its place, needs.
+size_t MaxBytes(const service::AcquisitionResult& result) {
   if (!result.status.ok()) return 3 * WireWriter::kFieldBytes + result.status.message().size();
   constexpr size_t kDuration = 3 * WireWriter::kFieldBytes;
   constexpr size_t kCharge =
@@ -203,28 +226,37 @@ size_t MostBytes(const service::AcquisitionResult& result) {
 
 inline WireWriter WriteResponse(const service::AcquireCall& call, size_t i,
                                 const service::AcquisitionResult& result, WireWriter out) {
-  if (result.granted) out.Varint(1, 1);
-  if (result.wait_ns > 0) out = WriteDuration(2, result.wait_ns, out);
-  if (!result.granted) out = WriteDuration(3, result.retry_after_ns, out);
+  using Response = v1::AcquireResponse;
+  using Charge = v1::ChargeStatus;
+  if (result.granted) out.Varint(Response::kGrantedFieldNumber, 1);
+  if (result.wait_ns > 0) out = WriteDuration(Response::kWaitFieldNumber, result.wait_ns, out);
+  if (!result.granted) {
+    out = WriteDuration(Response::kRetryAfterFieldNumber, result.retry_after_ns, out);
+  }
   for (size_t c = 0; c < result.charges; ++c) {
     const service::ChargeStatus charge = call.charge(i, c);
-    uint8_t* const mark = out.BeginMessage(4);
-    if (charge.level.remaining != 0) out.Varint(1, WireWriter::ZigZag(charge.level.remaining));
-    if (charge.level.capacity != 0) out.Varint(2, charge.level.capacity);
-    out = WriteDuration(3, charge.level.reset_after_ns, out);
-    if (const uint64_t reason = ToWire(charge.reason); reason != 0) out.Varint(4, reason);
-    if (!charge.limit.empty()) out.Bytes(5, charge.limit);
+    const store::BucketLevel& level = charge.level;
+    uint8_t* const mark = out.BeginMessage(Response::kChargesFieldNumber);
+    if (level.remaining != 0) {
+      out.Varint(Charge::kRemainingFieldNumber, WireWriter::ZigZag(level.remaining));
+    }
+    if (level.capacity != 0) out.Varint(Charge::kCapacityFieldNumber, level.capacity);
+    out = WriteDuration(Charge::kResetAfterFieldNumber, level.reset_after_ns, out);
+    if (charge.reason != store::Reason::kNone) {
+      out.Varint(Charge::kReasonFieldNumber, ToWire(charge.reason));
+    }
+    if (!charge.limit.empty()) out.Bytes(Charge::kLimitFieldNumber, charge.limit);
     out.EndMessage(mark);
   }
-  if (const uint64_t source = ToWire(result.source); source != 0) out.Varint(5, source);
-  if (!result.receipt.empty()) out.Bytes(6, result.receipt);
+  out.Varint(Response::kSourceFieldNumber, ToWire(result.source));
+  if (!result.receipt.empty()) out.Bytes(Response::kReceiptFieldNumber, result.receipt);
   return out;
 }
 
-// What WriteUsualItem takes at most, with the slack of its last varint.
-constexpr size_t kMostUsualBytes = 96;
+// The most bytes that WriteSingleCharge needs, with the bytes that its last PutVarint may touch.
+constexpr size_t kMaxSingleChargeBytes = 96;
 
-// A varint that mostly is the same as the last one was: a limit's capacity.
+// Encodes a varint whose value is often the same as the last one: a limit's capacity.
 class RepeatedVarint {
  public:
   // As PutVarint.
@@ -244,10 +276,12 @@ class RepeatedVarint {
   uint8_t bytes_[kMaxVarintBytes] = {};
 };
 
-// An answer of a batch to one charge, without a wait or a receipt. All its parts are shorter than
-// 128 bytes, so that each length is a byte.
-inline uint8_t* WriteUsualItem(const store::Acquisition& decided, RepeatedVarint& capacity,
-                               uint8_t* at) {
+// The most common result of a batch, in half the time that WriteResponse takes: one charge, no wait
+// and no receipt. Each part has fewer than 128 bytes, so each length is one byte.
+inline uint8_t* WriteSingleCharge(const store::Acquisition& decided, RepeatedVarint& capacity,
+                                  uint8_t* at) {
+  using Response = v1::AcquireResponse;
+  using Charge = v1::ChargeStatus;
   const auto begin = [&at](uint8_t tag) {
     at[0] = tag;
     return at += 2;
@@ -261,35 +295,83 @@ inline uint8_t* WriteUsualItem(const store::Acquisition& decided, RepeatedVarint
     uint8_t* const content = begin(tag);
     auto ns = static_cast<uint64_t>(signed_ns);
     if (ns >= kSecond) {
-      varint(0x08, ns / kSecond);
+      varint(VarintTag(kSecondsField), ns / kSecond);
       ns %= kSecond;
     }
-    if (ns != 0) varint(0x10, ns);
+    if (ns != 0) varint(VarintTag(kNanosField), ns);
     end(content);
   };
-  uint8_t* const item = begin(0x0a);
-  uint8_t* const response = begin(0x0a);
+  uint8_t* const item = begin(BytesTag(v1::AcquireBatchResponse::kResultsFieldNumber));
+  uint8_t* const response = begin(BytesTag(v1::AcquireResult::kResponseFieldNumber));
   if (decided.outcome == store::Outcome::kGranted) {
-    at[0] = 0x08;
+    at[0] = VarintTag(Response::kGrantedFieldNumber);
     at[1] = 1;
     at += 2;
   } else {
-    duration(0x1a, decided.retry_after_ns);
+    duration(BytesTag(Response::kRetryAfterFieldNumber), decided.retry_after_ns);
   }
   const store::ChargeResult& result = *decided.results;
-  uint8_t* const charge = begin(0x22);
-  if (result.level.remaining != 0) varint(0x08, WireWriter::ZigZag(result.level.remaining));
+  uint8_t* const charge = begin(BytesTag(Response::kChargesFieldNumber));
+  if (result.level.remaining != 0) {
+    varint(VarintTag(Charge::kRemainingFieldNumber), WireWriter::ZigZag(result.level.remaining));
+  }
   if (result.level.capacity != 0) {
-    at[0] = 0x10;
+    at[0] = VarintTag(Charge::kCapacityFieldNumber);
     at = capacity.Put(at + 1, result.level.capacity);
   }
-  duration(0x1a, result.level.reset_after_ns);
-  if (const uint64_t reason = ToWire(result.reason); reason != 0) varint(0x20, reason);
+  duration(BytesTag(Charge::kResetAfterFieldNumber), result.level.reset_after_ns);
+  if (result.reason != store::Reason::kNone) {
+    varint(VarintTag(Charge::kReasonFieldNumber), ToWire(result.reason));
+  }
   end(charge);
-  if (const uint64_t source = ToWire(decided.source); source != 0) varint(0x28, source);
+  varint(VarintTag(Response::kSourceFieldNumber), ToWire(decided.source));
   end(response);
   end(item);
   return at;
+}
+
+// One result of any kind. REQUIRES: room for MaxBytes and two fields.
+WireWriter WriteResult(const service::AcquireCall& call, size_t i,
+                       const service::AcquisitionResult& result, WireWriter out) {
+  uint8_t* const item = out.BeginMessage(v1::AcquireBatchResponse::kResultsFieldNumber);
+  if (result.status.ok()) {
+    uint8_t* const response = out.BeginMessage(v1::AcquireResult::kResponseFieldNumber);
+    out = WriteResponse(call, i, result, out);
+    out.EndMessage(response);
+  } else {
+    uint8_t* const error = out.BeginMessage(v1::AcquireResult::kErrorFieldNumber);
+    out.Varint(v1::Error::kCodeFieldNumber, static_cast<uint64_t>(result.status.code()));
+    out.Bytes(v1::Error::kMessageFieldNumber, common::ToStd(result.status.message()));
+    if (common::errors::WasNotExecuted(result.status)) {
+      out.Varint(v1::Error::kNothingTakenFieldNumber, 1);
+    }
+    out.EndMessage(error);
+  }
+  out.EndMessage(item);
+  return out;
+}
+
+void WriteBucket(const service::BucketStatus& bucket, v1::BucketStatus* out) {
+  out->mutable_limit()->assign(bucket.limit);
+  out->mutable_key()->assign(bucket.key);
+  if (!bucket.error.ok()) {
+    out->mutable_error()->set_code(static_cast<int>(bucket.error.code()));
+    out->mutable_error()->mutable_message()->assign(common::ToStd(bucket.error.message()));
+    if (bucket.source == store::Source::kStoreUnavailable) out->set_source(ToWire(bucket.source));
+    return;
+  }
+  out->set_remaining(bucket.level.remaining);
+  out->set_capacity(bucket.level.capacity);
+  SetDuration(bucket.level.reset_after_ns, out->mutable_reset_after());
+  if (bucket.level.next_permit_after_ns > 0) {
+    SetDuration(bucket.level.next_permit_after_ns, out->mutable_next_permit_after());
+  }
+  out->set_exists(bucket.exists);
+  out->set_waiting(bucket.waiting);
+  if (bucket.next_grant_after_ns > 0) {
+    SetDuration(bucket.next_grant_after_ns, out->mutable_next_grant_after());
+  }
+  out->set_source(ToWire(bucket.source));
 }
 
 }  // namespace
@@ -329,6 +411,17 @@ absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* ca
   return reader.ok() ? absl::OkStatus() : Broken("QueryRequest");
 }
 
+absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* call) {
+  WireReader reader(bytes);
+  std::string_view receipt;
+  while (reader.Next()) {
+    if (reader.field() == 1) reader.ReadBytes(&receipt);
+  }
+  if (!reader.ok()) return Broken("RefundRequest");
+  call->Reset(receipt);
+  return absl::OkStatus();
+}
+
 absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options) {
   WireReader reader(bytes);
   while (reader.Next()) {
@@ -355,7 +448,7 @@ absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions*
 
 void EncodeAcquire(const service::AcquireCall& call, Buffer* out) {
   const service::AcquisitionResult result = call.result(0);
-  uint8_t* const start = out->Reserve(MostBytes(result));
+  uint8_t* const start = out->Reserve(MaxBytes(result));
   const WireWriter writer = WriteResponse(call, 0, result, WireWriter(start));
   out->Commit(static_cast<size_t>(writer.at() - start));
 }
@@ -365,28 +458,42 @@ void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
   for (size_t i = 0; i < call.size(); ++i) {
     const store::Acquisition* const decided = call.single(i);
     if (decided != nullptr) {
-      uint8_t* const start = out->Reserve(kMostUsualBytes);
-      out->Commit(static_cast<size_t>(WriteUsualItem(*decided, capacity, start) - start));
+      uint8_t* const start = out->Reserve(kMaxSingleChargeBytes);
+      out->Commit(static_cast<size_t>(WriteSingleCharge(*decided, capacity, start) - start));
       continue;
     }
     const service::AcquisitionResult result = call.result(i);
-    uint8_t* const start = out->Reserve(MostBytes(result) + 2 * WireWriter::kFieldBytes);
-    WireWriter writer(start);
-    uint8_t* const item = writer.BeginMessage(1);
-    if (result.status.ok()) {
-      uint8_t* const response = writer.BeginMessage(1);
-      writer = WriteResponse(call, i, result, writer);
-      writer.EndMessage(response);
-    } else {
-      uint8_t* const error = writer.BeginMessage(2);
-      writer.Varint(1, static_cast<uint64_t>(result.status.code()));
-      writer.Bytes(2, common::ToStd(result.status.message()));
-      if (common::errors::WasNotExecuted(result.status)) writer.Varint(3, 1);
-      writer.EndMessage(error);
-    }
-    writer.EndMessage(item);
+    uint8_t* const start = out->Reserve(MaxBytes(result) + 2 * WireWriter::kFieldBytes);
+    const WireWriter writer = WriteResult(call, i, result, WireWriter(start));
     out->Commit(static_cast<size_t>(writer.at() - start));
   }
+}
+
+void EncodeQuery(const service::QueryCall& call, Buffer* out) {
+  v1::QueryResponse response;
+  for (size_t i = 0; i < call.size(); ++i) WriteBucket(call.bucket(i), response.add_buckets());
+  SetTimestamp(call.wall_ns(), response.mutable_at());
+  Append(response, out);
+}
+
+void EncodeRefund(const service::RefundCall& call, Buffer* out) {
+  v1::RefundResponse response;
+  response.set_outcome(ToWire(call.outcome()));
+  for (size_t i = 0; i < call.size(); ++i) {
+    const service::RefundedCharge charge = call.charge(i);
+    v1::RefundedCharge* const to = response.add_charges();
+    to->mutable_limit()->assign(charge.limit);
+    to->mutable_key()->assign(charge.key);
+    to->set_permits(charge.permits);
+  }
+  Append(response, out);
+}
+
+std::string EncodeWatch(absl::Span<const service::BucketStatus> buckets, int64_t wall_ns) {
+  v1::QueryResponse response;
+  for (const service::BucketStatus& bucket : buckets) WriteBucket(bucket, response.add_buckets());
+  SetTimestamp(wall_ns, response.mutable_at());
+  return response.SerializeAsString();
 }
 
 }  // namespace sluice::transport

@@ -1,31 +1,40 @@
-// sluice.v1's messages of the fast path between bytes and the use cases, with no copy in between.
-// `wire/` does the same by protobuf's message objects for what is asked seldom; a differential
-// test holds the two together.
+// The messages of sluice.v1.RateLimiter, from bytes to the use cases' calls and back. Requests and
+// the answers to Acquire are read and written without message objects in between; the other answers
+// use protobuf's. A test compares both directions with protobuf's own parser.
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_RATE_LIMITER_CODEC_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_RATE_LIMITER_CODEC_H_
+
+#include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/service/acquire_call.h"
 #include "server/service/bucket_watch.h"
 #include "server/service/query_call.h"
+#include "server/service/refund_call.h"
 #include "server/transport/http2/buffer.h"
 
 namespace sluice::transport {
 
-// Resets the call and fills it with views into `bytes`, which must outlive its use. Strings are
-// not checked to be UTF-8: the use case does, and names the field. INVALID_ARGUMENT: the bytes
-// are no such message; the text says which part is not.
+// Reset the call and fill it. INVALID_ARGUMENT: the bytes are not such a message; the text names
+// the part that is not. Acquire and Query get views into `bytes`, which must outlive the call's
+// use; their strings are not checked to be UTF-8, since the use case does so and names the field.
+// Refund and Watch copy.
 absl::Status DecodeAcquire(absl::Span<const uint8_t> bytes, service::AcquireCall* call);
 absl::Status DecodeAcquireBatch(absl::Span<const uint8_t> bytes, service::AcquireCall* call);
 absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* call);
-// Copies.
+absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* call);
 absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options);
 
-// Appends the message. REQUIRES: the call completed with an OK status, and for the first its
-// result(0) is OK.
+// Append the response. REQUIRES: the call completed with an OK status; for EncodeAcquire, result(0)
+// is OK too.
 void EncodeAcquire(const service::AcquireCall& call, Buffer* out);
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out);
+void EncodeQuery(const service::QueryCall& call, Buffer* out);
+void EncodeRefund(const service::RefundCall& call, Buffer* out);
+// One answer of a Watch.
+std::string EncodeWatch(absl::Span<const service::BucketStatus> buckets, int64_t wall_ns);
 
 }  // namespace sluice::transport
 

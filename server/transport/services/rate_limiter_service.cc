@@ -7,23 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/net/event_loop.h"
-#include "common/strings.h"
 #include "server/transport/rpc/loop_post.h"
 #include "server/transport/rpc/server_call.h"
-#include "server/transport/services/protobuf_wire.h"
 #include "server/transport/services/rate_limiter_codec.h"
-#include "server/transport/services/rate_limiter_messages.h"
 
 namespace sluice::transport {
 namespace {
 
 namespace errors = common::errors;
 
-// Objects that are used again and again on one loop.
+// Keeps objects of one loop for reuse.
 template <typename T>
 class Pool {
  public:
@@ -43,7 +38,9 @@ class Pool {
   T* free_ = nullptr;
 };
 
-// What Acquire, AcquireBatch, Query and Refund have in common. `Kind` knows the message.
+// Acquire, AcquireBatch, Query and Refund: decode, decide, encode. `Kind` has the steps of the
+// method. A call's item is taken from the loop's pool, so that a call in steady state allocates
+// nothing.
 template <typename Kind>
 class UnaryUseCase final : public UnaryMethod {
  public:
@@ -78,18 +75,18 @@ class UnaryUseCase final : public UnaryMethod {
     item->rpc = nullptr;
     item->kept = std::make_unique<Buffer>();
     rpc.KeepRequest(item->kept.get());
-    // Completes a held call, and may free the item.
+    // Completes a held call, and may return the item to its pool.
     Kind::Cancel(limiter_, &item->call);
   }
 
  private:
   struct Item {
     Call call;
-    ServerCall* rpc = nullptr;  // null: cancelled meanwhile
+    ServerCall* rpc = nullptr;  // null: the call was cancelled
     UnaryUseCase* owner = nullptr;
     net::EventLoop* loop = nullptr;
-    Pool<Item>* pool = nullptr;    // that of the loop
-    std::unique_ptr<Buffer> kept;  // a cancelled call's request, into which `call` has views
+    Pool<Item>* pool = nullptr;    // of the loop
+    std::unique_ptr<Buffer> kept;  // the request of a cancelled call; `call` has views into it
     Item* next = nullptr;
   };
 
@@ -111,20 +108,6 @@ class UnaryUseCase final : public UnaryMethod {
   service::RateLimiter& limiter_;
   std::vector<Pool<Item>> pools_;  // by loop
 };
-
-void Append(const google::protobuf::MessageLite& message, Buffer* out) {
-  const size_t size = message.ByteSizeLong();
-  message.SerializeWithCachedSizesToArray(out->Reserve(size));
-  out->Commit(size);
-}
-
-// For messages that are not worth code of their own.
-template <typename Response, typename Call>
-void EncodeByProtobuf(const Call& call, Buffer* out) {
-  Response response;
-  wire::Write(call, &response);
-  Append(response, out);
-}
 
 struct AnyAcquire {
   using Call = service::AcquireCall;
@@ -165,24 +148,13 @@ struct QueryKind {
   }
   static void Cancel(service::RateLimiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
-  static void Encode(const Call& call, Buffer* out) {
-    EncodeByProtobuf<v1::QueryResponse>(call, out);
-  }
+  static void Encode(const Call& call, Buffer* out) { EncodeQuery(call, out); }
 };
 
 struct RefundKind {
   using Call = service::RefundCall;
   static absl::Status Decode(absl::Span<const uint8_t> bytes, Call* call) {
-    WireReader reader(bytes);
-    std::string_view receipt;
-    while (reader.Next()) {
-      if (reader.field() == 1) reader.ReadBytes(&receipt);
-    }
-    if (!reader.ok()) {
-      return absl::InvalidArgumentError("RefundRequest: the bytes are not such a message");
-    }
-    call->Reset(receipt);
-    return absl::OkStatus();
+    return DecodeRefund(bytes, call);
   }
   static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
                      Call::DoneFn done, void* context) {
@@ -190,20 +162,11 @@ struct RefundKind {
   }
   static void Cancel(service::RateLimiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
-  static void Encode(const Call& call, Buffer* out) {
-    EncodeByProtobuf<v1::RefundResponse>(call, out);
-  }
+  static void Encode(const Call& call, Buffer* out) { EncodeRefund(call, out); }
 };
 
-class Lease final : public UnaryMethod {
- public:
-  void OnCall(ServerCall& rpc, absl::Span<const uint8_t>) override {
-    rpc.Finish(errors::LeaseUnimplemented());
-  }
-};
-
-// One batch at a time: the next is taken when this one was answered, and not while many bytes of
-// answers are unread.
+// Decides one batch at a time: the next is read after this one was answered, and not while many
+// bytes of answers are unsent.
 class AcquireStream final : public StreamingMethod {
  public:
   explicit AcquireStream(service::RateLimiter& limiter) : limiter_(limiter) {}
@@ -255,7 +218,7 @@ class AcquireStream final : public StreamingMethod {
     ServerCall* rpc;  // null: cancelled
     net::EventLoop* const loop;
     service::AcquireCall call;
-    Buffer request;  // into which `call` has views
+    Buffer request;  // `call` has views into it
     bool busy = false;
     bool draining = false;
   };
@@ -280,7 +243,7 @@ class AcquireStream final : public StreamingMethod {
   }
 
   static void End(Stream* stream, const absl::Status& status) {
-    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may be the stream's own.
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may belong to the stream.
     const absl::Status copy = status;
     ServerCall* const rpc = stream->rpc;
     delete stream;
@@ -290,8 +253,8 @@ class AcquireStream final : public StreamingMethod {
   service::RateLimiter& limiter_;
 };
 
-// The hub calls its sink on its own thread; the call belongs to the loop's. What passes between
-// them is posted.
+// The hub calls the sink on the hub's thread, while the call belongs to its loop: updates are
+// posted to the loop.
 class Watch final : public StreamingMethod {
  public:
   explicit Watch(service::WatchHub& hub) : hub_(hub) {}
@@ -332,10 +295,8 @@ class Watch final : public StreamingMethod {
 
     bool Ready() override { return ready.load(); }
     void OnUpdate(absl::Span<const service::BucketStatus> changed, int64_t wall_ns) override {
-      v1::QueryResponse response;
-      wire::Write(changed, wall_ns, &response);
       ready.store(false);
-      loop.Post([self = shared_from_this(), bytes = response.SerializeAsString()] {
+      loop.Post([self = shared_from_this(), bytes = EncodeWatch(changed, wall_ns)] {
         if (self->rpc == nullptr) return;
         self->rpc->response().Append(std::string_view(bytes));
         self->rpc->Send();
@@ -352,10 +313,10 @@ class Watch final : public StreamingMethod {
       });
     }
 
-    ServerCall* rpc;  // on the loop only; null: the call has ended
+    ServerCall* rpc;  // used on the loop only; null: the call has ended
     net::EventLoop& loop;
     uint64_t id = 0;
-    // No answer is under way. Sequentially consistent: it is seldom touched.
+    // No answer is unsent. Sequentially consistent: it is rarely used.
     std::atomic<bool> ready{true};
   };
 
@@ -378,136 +339,10 @@ class Watch final : public StreamingMethod {
   service::WatchHub& hub_;
 };
 
-// ---- Health ----
-
-bool ReadService(absl::Span<const uint8_t> request, std::string_view* service) {
-  WireReader reader(request);
-  while (reader.Next()) {
-    if (reader.field() == 1) reader.ReadBytes(service);
-  }
-  return reader.ok();
-}
-
-void WriteServing(Serving serving, ServerCall* rpc) {
-  uint8_t* const start = rpc->response().Reserve(WireWriter::kFieldBytes);
-  WireWriter writer(start);
-  writer.Varint(1, static_cast<uint64_t>(serving));
-  rpc->response().Commit(static_cast<size_t>(writer.at() - start));
-}
-
-class HealthCheck final : public UnaryMethod {
- public:
-  explicit HealthCheck(HealthBoard& board) : board_(board) {}
-  void OnCall(ServerCall& rpc, absl::Span<const uint8_t> request) override {
-    std::string_view service;
-    if (!ReadService(request, &service)) {
-      rpc.Finish(absl::StatusCode::kInvalidArgument,
-                 "HealthCheckRequest: the bytes are not such a message");
-      return;
-    }
-    const Serving serving = board_.Get(service);
-    if (serving == Serving::kServiceUnknown) {
-      rpc.Finish(absl::StatusCode::kNotFound,
-                 absl::StrCat("service: \"", absl::CHexEscape(common::ToAbsl(service)),
-                              "\" is not served here"));
-      return;
-    }
-    WriteServing(serving, &rpc);
-    rpc.Finish();
-  }
-
- private:
-  HealthBoard& board_;
-};
-
-class HealthWatch final : public StreamingMethod {
- public:
-  explicit HealthWatch(HealthBoard& board) : board_(board) {}
-
-  void OnMessage(ServerCall& rpc, absl::Span<const uint8_t> request) override {
-    std::string_view service;
-    if (rpc.state() != nullptr || !ReadService(request, &service)) {
-      Leave(rpc);
-      rpc.Finish(absl::StatusCode::kInvalidArgument,
-                 "Watch takes one request, a HealthCheckRequest");
-      return;
-    }
-    auto* const held = new std::shared_ptr<Watcher>(std::make_shared<Watcher>(&rpc));
-    rpc.set_state(held);
-    board_.Watch(service, *held);
-  }
-  void OnRequestsDone(ServerCall& rpc) override {
-    if (rpc.state() == nullptr) {
-      rpc.Finish(absl::StatusCode::kUnimplemented,
-                 "the method takes one request, and none was sent");
-    }
-  }
-  void OnCancelled(ServerCall& rpc) override { Leave(rpc); }
-
- private:
-  struct Watcher final : public HealthWatcher, public std::enable_shared_from_this<Watcher> {
-    explicit Watcher(ServerCall* rpc) : rpc(rpc), loop(rpc->loop()) {}
-    void OnChange(Serving now) override {
-      loop.Post([self = shared_from_this(), now] {
-        if (self->rpc == nullptr) return;
-        WriteServing(now, self->rpc);
-        self->rpc->Send();
-      });
-    }
-    void OnClose() override {
-      loop.Post([self = shared_from_this()] {
-        ServerCall* const rpc = std::exchange(self->rpc, nullptr);
-        if (rpc == nullptr) return;
-        delete static_cast<std::shared_ptr<Watcher>*>(rpc->state());
-        rpc->set_state(nullptr);
-        rpc->Finish(errors::Draining());
-      });
-    }
-    ServerCall* rpc;  // on the loop only; null: the call has ended
-    net::EventLoop& loop;
-  };
-
-  void Leave(ServerCall& rpc) {
-    if (rpc.state() == nullptr) return;
-    auto* const held = static_cast<std::shared_ptr<Watcher>*>(rpc.state());
-    (*held)->rpc = nullptr;
-    board_.Unwatch(held->get());
-    delete held;
-    rpc.set_state(nullptr);
-  }
-
-  HealthBoard& board_;
-};
-
-// ---- Reflection ----
-
-template <typename Request, typename Response>
-class ReflectionInfo final : public StreamingMethod {
- public:
-  explicit ReflectionInfo(const Reflection& reflection) : reflection_(reflection) {}
-  void OnMessage(ServerCall& rpc, absl::Span<const uint8_t> bytes) override {
-    Request request;
-    if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-      rpc.Finish(absl::StatusCode::kInvalidArgument,
-                 "ServerReflectionRequest: the bytes are not such a message");
-      return;
-    }
-    Response response;
-    reflection_.Answer(request, &response);
-    Append(response, &rpc.response());
-    rpc.Send();
-  }
-  void OnRequestsDone(ServerCall& rpc) override { rpc.Finish(absl::OkStatus()); }
-  void OnDrain(ServerCall& rpc) override { rpc.Finish(errors::Draining()); }
-
- private:
-  const Reflection& reflection_;
-};
-
 }  // namespace
 
-struct RateLimiterBinding::Handlers {
-  Handlers(service::RateLimiter& limiter, service::WatchHub& watches, size_t loops)
+struct RateLimiterService::Methods {
+  Methods(service::RateLimiter& limiter, service::WatchHub& watches, size_t loops)
       : acquire(limiter, loops),
         batch(limiter, loops),
         query(limiter, loops),
@@ -518,59 +353,22 @@ struct RateLimiterBinding::Handlers {
   UnaryUseCase<AcquireBatchKind> batch;
   UnaryUseCase<QueryKind> query;
   UnaryUseCase<RefundKind> refund;
-  Lease lease;
   AcquireStream stream;
   Watch watch;
 };
 
-RateLimiterBinding::RateLimiterBinding(service::RateLimiter& limiter, service::WatchHub& watches,
+RateLimiterService::RateLimiterService(service::RateLimiter& limiter, service::WatchHub& watches,
                                        size_t loops)
-    : handlers_(std::make_unique<Handlers>(limiter, watches, loops)) {}
-RateLimiterBinding::~RateLimiterBinding() = default;
+    : methods_(std::make_unique<Methods>(limiter, watches, loops)) {}
+RateLimiterService::~RateLimiterService() = default;
 
-void RateLimiterBinding::Register(MethodTable* methods) {
-  methods->AddUnary("/sluice.v1.RateLimiter/Acquire", handlers_->acquire);
-  methods->AddUnary("/sluice.v1.RateLimiter/AcquireBatch", handlers_->batch);
-  methods->AddStreaming("/sluice.v1.RateLimiter/AcquireStream", handlers_->stream);
-  methods->AddUnary("/sluice.v1.RateLimiter/Query", handlers_->query);
-  methods->AddStreaming("/sluice.v1.RateLimiter/Watch", handlers_->watch);
-  methods->AddUnary("/sluice.v1.RateLimiter/Refund", handlers_->refund);
-  methods->AddUnary("/sluice.v1.RateLimiter/Lease", handlers_->lease);
-}
-
-struct HealthBinding::Handlers {
-  explicit Handlers(HealthBoard& board) : check(board), watch(board) {}
-  HealthCheck check;
-  HealthWatch watch;
-};
-
-HealthBinding::HealthBinding(HealthBoard& board) : handlers_(std::make_unique<Handlers>(board)) {}
-HealthBinding::~HealthBinding() = default;
-
-void HealthBinding::Register(MethodTable* methods) {
-  constexpr MethodOptions kExempt{.exempt_from_shedding = true, .max_request_bytes = 4096};
-  methods->AddUnary("/grpc.health.v1.Health/Check", handlers_->check, kExempt);
-  methods->AddStreaming("/grpc.health.v1.Health/Watch", handlers_->watch, kExempt);
-}
-
-struct ReflectionBinding::Handlers {
-  explicit Handlers(const Reflection& reflection) : v1(reflection), v1alpha(reflection) {}
-  ReflectionInfo<::grpc::reflection::v1::ServerReflectionRequest,
-                 ::grpc::reflection::v1::ServerReflectionResponse>
-      v1;
-  ReflectionInfo<::grpc::reflection::v1alpha::ServerReflectionRequest,
-                 ::grpc::reflection::v1alpha::ServerReflectionResponse>
-      v1alpha;
-};
-
-ReflectionBinding::ReflectionBinding(const Reflection& reflection)
-    : handlers_(std::make_unique<Handlers>(reflection)) {}
-ReflectionBinding::~ReflectionBinding() = default;
-
-void ReflectionBinding::Register(MethodTable* methods) {
-  methods->AddStreaming("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", handlers_->v1);
-  methods->AddStreaming("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                        handlers_->v1alpha);
+void RateLimiterService::Register(MethodTable* methods) {
+  methods->AddUnary("/sluice.v1.RateLimiter/Acquire", methods_->acquire);
+  methods->AddUnary("/sluice.v1.RateLimiter/AcquireBatch", methods_->batch);
+  methods->AddStreaming("/sluice.v1.RateLimiter/AcquireStream", methods_->stream);
+  methods->AddUnary("/sluice.v1.RateLimiter/Query", methods_->query);
+  methods->AddStreaming("/sluice.v1.RateLimiter/Watch", methods_->watch);
+  methods->AddUnary("/sluice.v1.RateLimiter/Refund", methods_->refund);
 }
 
 }  // namespace sluice::transport

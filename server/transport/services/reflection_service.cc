@@ -1,11 +1,16 @@
-#include "server/transport/services/reflection.h"
+#include "server/transport/services/reflection_service.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
+#include "common/errors.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "grpc/reflection/v1/reflection.pb.h"
+#include "grpc/reflection/v1alpha/reflection.pb.h"
+#include "server/transport/rpc/server_call.h"
+#include "server/transport/services/protobuf_messages.h"
 
 namespace sluice::transport {
 namespace {
@@ -17,7 +22,7 @@ using google::protobuf::FileDescriptor;
 constexpr int kNotFound = 5;
 constexpr int kInvalidArgument = 3;
 
-// The file, after all that it imports.
+// Appends the file after all files that it imports.
 template <typename Files>
 void AppendFile(const FileDescriptor* file, std::set<const FileDescriptor*>* done, Files* files) {
   if (!done->insert(file).second) return;
@@ -27,10 +32,10 @@ void AppendFile(const FileDescriptor* file, std::set<const FileDescriptor*>* don
   proto.SerializeToString(files->add_file_descriptor_proto());
 }
 
-// The two versions differ in their package only.
+// Something that is not found is an error_response, never an RPC error. The two versions differ in
+// their package only.
 template <typename Request, typename Response>
-void AnswerIt(const std::vector<std::string>& services, const Request& request,
-              Response* response) {
+void Answer(const std::vector<std::string>& services, const Request& request, Response* response) {
   const DescriptorPool& pool = *DescriptorPool::generated_pool();
   response->set_valid_host(request.host());
   *response->mutable_original_request() = request;
@@ -89,18 +94,50 @@ void AnswerIt(const std::vector<std::string>& services, const Request& request,
 
 }  // namespace
 
-Reflection::Reflection(std::vector<std::string> services) : services_(std::move(services)) {
+// One response for each request, until the client ends the stream or the server drains.
+template <typename Request, typename Response>
+class ReflectionService::InfoMethod final : public StreamingMethod {
+ public:
+  explicit InfoMethod(const std::vector<std::string>& services) : services_(services) {}
+
+  void OnMessage(ServerCall& call, absl::Span<const uint8_t> bytes) override {
+    Request request;
+    if (!Parse(bytes, &request)) {
+      call.Finish(absl::StatusCode::kInvalidArgument,
+                  "ServerReflectionRequest: the bytes are not such a message");
+      return;
+    }
+    Response response;
+    Answer(services_, request, &response);
+    Append(response, &call.response());
+    call.Send();
+  }
+  void OnRequestsDone(ServerCall& call) override { call.Finish(absl::OkStatus()); }
+  void OnDrain(ServerCall& call) override { call.Finish(common::errors::Draining()); }
+
+ private:
+  const std::vector<std::string>& services_;
+};
+
+ReflectionService::ReflectionService(std::vector<std::string> services)
+    : services_(std::move(services)) {
+  namespace v1 = ::grpc::reflection::v1;
+  namespace v1alpha = ::grpc::reflection::v1alpha;
+  services_.insert(services_.end(), {"grpc.reflection.v1.ServerReflection",
+                                     "grpc.reflection.v1alpha.ServerReflection"});
   std::sort(services_.begin(), services_.end());
+  v1_ = std::make_unique<InfoMethod<v1::ServerReflectionRequest, v1::ServerReflectionResponse>>(
+      services_);
+  v1alpha_ = std::make_unique<
+      InfoMethod<v1alpha::ServerReflectionRequest, v1alpha::ServerReflectionResponse>>(services_);
 }
 
-void Reflection::Answer(const ::grpc::reflection::v1::ServerReflectionRequest& request,
-                        ::grpc::reflection::v1::ServerReflectionResponse* response) const {
-  AnswerIt(services_, request, response);
-}
+ReflectionService::~ReflectionService() = default;
 
-void Reflection::Answer(const ::grpc::reflection::v1alpha::ServerReflectionRequest& request,
-                        ::grpc::reflection::v1alpha::ServerReflectionResponse* response) const {
-  AnswerIt(services_, request, response);
+void ReflectionService::Register(MethodTable* methods) {
+  methods->AddStreaming("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", *v1_);
+  methods->AddStreaming("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                        *v1alpha_);
 }
 
 }  // namespace sluice::transport

@@ -1,0 +1,177 @@
+#include "server/transport/services/health_service.h"
+
+#include <utility>
+
+#include "common/errors.h"
+#include "common/net/event_loop.h"
+#include "server/transport/rpc/server_call.h"
+#include "server/transport/services/protobuf_wire.h"
+
+namespace sluice::transport {
+namespace {
+
+namespace errors = common::errors;
+
+// HealthCheckRequest.
+bool ReadService(absl::Span<const uint8_t> request, std::string_view* service) {
+  WireReader reader(request);
+  while (reader.Next()) {
+    if (reader.field() == 1) reader.ReadBytes(service);
+  }
+  return reader.ok();
+}
+
+// HealthCheckResponse.
+void WriteStatus(uint64_t status, ServerCall* call) {
+  uint8_t* const start = call->response().Reserve(WireWriter::kFieldBytes);
+  WireWriter writer(start);
+  writer.Varint(1, status);
+  call->response().Commit(static_cast<size_t>(writer.at() - start));
+}
+
+}  // namespace
+
+class HealthService::CheckMethod final : public UnaryMethod {
+ public:
+  explicit CheckMethod(HealthService& health) : health_(health) {}
+
+  void OnCall(ServerCall& call, absl::Span<const uint8_t> request) override {
+    std::string_view service;
+    if (!ReadService(request, &service)) {
+      call.Finish(absl::StatusCode::kInvalidArgument,
+                  "HealthCheckRequest: the bytes are not such a message");
+      return;
+    }
+    const Serving state = health_.Get(service);
+    if (state == Serving::kServiceUnknown) {
+      call.Finish(errors::NoSuchService(service));
+      return;
+    }
+    WriteStatus(static_cast<uint64_t>(state), &call);
+    call.Finish();
+  }
+
+ private:
+  HealthService& health_;
+};
+
+// One Watch call. The service keeps it until the call ends, and each task on its way to the loop
+// keeps it too.
+struct HealthService::Watcher : std::enable_shared_from_this<Watcher> {
+  Watcher(ServerCall* call, std::string_view service)
+      : service(service), loop(call->loop()), call(call) {}
+
+  void Tell(Serving state) {
+    loop.Post([self = shared_from_this(), state] {
+      if (self->call == nullptr) return;
+      WriteStatus(static_cast<uint64_t>(state), self->call);
+      self->call->Send();
+    });
+  }
+  void End(HealthService& health) {
+    loop.Post([self = shared_from_this(), &health] {
+      if (self->call == nullptr) return;
+      health.Remove(self.get());
+      std::exchange(self->call, nullptr)->Finish(errors::Draining());
+    });
+  }
+
+  const std::string service;
+  net::EventLoop& loop;
+  ServerCall* call;  // used on the loop only; null: the call has ended
+};
+
+class HealthService::WatchMethod final : public StreamingMethod {
+ public:
+  explicit WatchMethod(HealthService& health) : health_(health) {}
+
+  void OnMessage(ServerCall& call, absl::Span<const uint8_t> request) override {
+    std::string_view service;
+    if (call.state() != nullptr || !ReadService(request, &service)) {
+      Forget(call);
+      call.Finish(absl::StatusCode::kInvalidArgument,
+                  "Watch takes one request, a HealthCheckRequest");
+      return;
+    }
+    auto watcher = std::make_shared<Watcher>(&call, service);
+    call.set_state(watcher.get());
+    health_.Add(std::move(watcher));
+  }
+  void OnRequestsDone(ServerCall& call) override {
+    if (call.state() == nullptr) {
+      call.Finish(absl::StatusCode::kUnimplemented,
+                  "the method takes one request, and none was sent");
+    }
+  }
+  void OnCancelled(ServerCall& call) override { Forget(call); }
+
+ private:
+  void Forget(ServerCall& call) {
+    auto* const watcher = static_cast<Watcher*>(call.state());
+    if (watcher == nullptr) return;
+    watcher->call = nullptr;
+    health_.Remove(watcher);
+  }
+
+  HealthService& health_;
+};
+
+HealthService::HealthService(std::string service)
+    : service_(std::move(service)),
+      check_(std::make_unique<CheckMethod>(*this)),
+      watch_(std::make_unique<WatchMethod>(*this)) {}
+
+HealthService::~HealthService() = default;
+
+void HealthService::Register(MethodTable* methods) {
+  constexpr MethodOptions kExempt{.exempt_from_shedding = true, .max_request_bytes = 4096};
+  methods->AddUnary("/grpc.health.v1.Health/Check", *check_, kExempt);
+  methods->AddStreaming("/grpc.health.v1.Health/Watch", *watch_, kExempt);
+}
+
+void HealthService::SetServing(bool serving) {
+  common::MutexLock lock(&mu_);
+  if (closed_ || serving_ == serving) return;
+  serving_ = serving;
+  TellAll();
+}
+
+void HealthService::Close() {
+  common::MutexLock lock(&mu_);
+  if (closed_) return;
+  closed_ = true;
+  if (std::exchange(serving_, false)) TellAll();
+  for (const auto& [_, watcher] : watchers_) watcher->End(*this);
+}
+
+HealthService::Serving HealthService::StateOf(std::string_view service) const {
+  if (!service.empty() && service != service_) return Serving::kServiceUnknown;
+  return serving_ ? Serving::kServing : Serving::kNotServing;
+}
+
+HealthService::Serving HealthService::Get(std::string_view service) const {
+  common::MutexLock lock(&mu_);
+  return StateOf(service);
+}
+
+// Under the lock, so that every watch sees the changes in their order.
+void HealthService::TellAll() {
+  for (const auto& [_, watcher] : watchers_) {
+    const Serving state = StateOf(watcher->service);
+    if (state != Serving::kServiceUnknown) watcher->Tell(state);
+  }
+}
+
+void HealthService::Add(std::shared_ptr<Watcher> watcher) {
+  common::MutexLock lock(&mu_);
+  watcher->Tell(StateOf(watcher->service));
+  if (closed_) watcher->End(*this);
+  watchers_.emplace(watcher.get(), std::move(watcher));
+}
+
+void HealthService::Remove(const Watcher* watcher) {
+  common::MutexLock lock(&mu_);
+  watchers_.erase(watcher);
+}
+
+}  // namespace sluice::transport

@@ -1,0 +1,62 @@
+// HealthService: grpc.health.v1.Health of one port, for probes and load balancers.
+#ifndef SLUICE_SERVER_TRANSPORT_SERVICES_HEALTH_SERVICE_H_
+#define SLUICE_SERVER_TRANSPORT_SERVICES_HEALTH_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "common/mutex.h"
+#include "server/transport/rpc/method.h"
+
+namespace sluice::transport {
+
+// Answers Check, and tells each Watch of changes. Calls are never shed. The port's service and the
+// empty name (the server as a whole) have one common state; every other name is unknown.
+//
+// Thread-safe. Outlives the event loops that serve it.
+class HealthService {
+ public:
+  // `service`: the full name of the port's service, as "sluice.v1.RateLimiter". The state begins as
+  // NOT_SERVING.
+  explicit HealthService(std::string service);
+  ~HealthService();
+  HealthService(const HealthService&) = delete;
+  HealthService& operator=(const HealthService&) = delete;
+
+  void Register(MethodTable* methods);
+
+  // Neither blocks: watches are told on their event loops.
+  void SetServing(bool serving);
+  // NOT_SERVING for good; ends every Watch with UNAVAILABLE.
+  void Close();
+
+ private:
+  class CheckMethod;
+  class WatchMethod;
+  struct Watcher;
+
+  // As on the wire.
+  enum class Serving : uint8_t { kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
+
+  Serving StateOf(std::string_view service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Serving Get(std::string_view service) const;
+  void TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Add(std::shared_ptr<Watcher> watcher);
+  void Remove(const Watcher* watcher);
+
+  const std::string service_;
+  const std::unique_ptr<CheckMethod> check_;
+  const std::unique_ptr<WatchMethod> watch_;
+  mutable common::Mutex mu_;
+  bool serving_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_map<const Watcher*, std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_SERVICES_HEALTH_SERVICE_H_

@@ -1,0 +1,93 @@
+// PortServer: one port of sluiced, the data port or the admin port: its event loops, TLS, health
+// and reflection, and its drain.
+#ifndef SLUICE_SERVER_TRANSPORT_SERVICES_PORT_SERVER_H_
+#define SLUICE_SERVER_TRANSPORT_SERVICES_PORT_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "common/net/address.h"
+#include "common/net/certificate_watcher.h"
+#include "common/net/loop_group.h"
+#include "common/net/socket_stream.h"
+#include "server/transport/rpc/rpc_server.h"
+#include "server/transport/services/health_service.h"
+#include "server/transport/services/reflection_service.h"
+#include "server/transport/services/tls_files.h"
+
+namespace sluice::transport {
+
+struct PortServerOptions {
+  // The full name of the port's service, as "sluice.v1.RateLimiter".
+  std::string service;
+  net::Address listen;
+  TlsFiles tls;
+  // Open connections, over all loops; those beyond are closed at once.
+  int max_connections = 0;
+  RpcServerOptions rpc;
+};
+
+// Used by one thread (main), except health().
+//
+//   PortServer port(options, loops, clock, metrics);
+//   service.Register(&port.methods());
+//   port.Listen(on_certificates);
+//   ...
+//   port.Drain(); port.AwaitDrained(deadline);
+class PortServer {
+ public:
+  // Event loops with options that suit a server. The caller makes them, since a shared store may
+  // use them too (then a request and its Redis reply stay on one thread).
+  static absl::StatusOr<std::unique_ptr<net::LoopGroup>> MakeLoops(const common::Clock& clock,
+                                                                   int threads);
+
+  // All outlive the server.
+  PortServer(PortServerOptions options, net::LoopGroup& loops, const common::Clock& clock,
+             common::Metrics& metrics);
+  // Stops the loops.
+  ~PortServer();
+  PortServer(const PortServer&) = delete;
+  PortServer& operator=(const PortServer&) = delete;
+
+  // Add the port's service before Listen. Health and reflection are there already.
+  MethodTable& methods() { return methods_; }
+  HealthService& health() { return health_; }
+
+  // Listens, and starts the loops unless they run already. INVALID_ARGUMENT: the TLS files or the
+  // address; ALREADY_EXISTS, PERMISSION_DENIED, UNAVAILABLE: the address cannot be bound. Changed
+  // TLS files are loaded while the server runs; then `certificates_changed` is called on a thread
+  // of its own, with OK or with the reason why the old certificates stay in use.
+  absl::Status Listen(std::function<void(const absl::Status&)> certificates_changed);
+
+  // "127.0.0.1:7200", with the port that was picked. REQUIRES: Listen succeeded.
+  const std::string& address() const { return address_; }
+  // Checks the TLS files now. Does not wait for the outcome.
+  void ReloadCertificates();
+
+  // Stops accepting, and tells clients to use another server. Does not wait.
+  void Drain();
+  // Waits until all calls and connections have ended, at most until `deadline`. The remaining ones
+  // end with the loops.
+  void AwaitDrained(absl::Time deadline);
+
+ private:
+  const PortServerOptions options_;
+  HealthService health_;
+  ReflectionService reflection_;
+  MethodTable methods_;
+  RpcServer server_;
+  net::ConnectionBudget connections_;
+  net::LoopGroup& loops_;  // whose threads use the members above
+  std::unique_ptr<net::CertificateWatcher> certificates_;
+  std::string address_;
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_SERVICES_PORT_SERVER_H_
