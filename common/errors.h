@@ -187,10 +187,6 @@ inline absl::Status ReservationInSeveralSlots(std::string_view field, std::strin
 
 // ---- Outcomes of calls ----
 
-inline absl::Status LeaseUnimplemented() {
-  return absl::UnimplementedError("Lease is not in this version; use Acquire or AcquireStream");
-}
-
 inline absl::Status LimitsKeepChanging() {
   return NotExecuted(absl::UnavailableError(
       "the limits changed again and again while this was decided; nothing was debited, try again"));

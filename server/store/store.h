@@ -54,7 +54,7 @@ enum class Reason : uint8_t {
   kShareTooSmall,
 };
 
-enum class Source : uint8_t { kStore = 0, kLease, kStoreUnavailable, kOverflow, kLocal };
+enum class Source : uint8_t { kStore = 0, kStoreUnavailable, kOverflow, kLocal };
 
 struct ChargeResult {
   BucketLevel level;
