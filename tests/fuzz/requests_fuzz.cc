@@ -1,5 +1,6 @@
-// Each request of RateLimiter and LimitAdmin, from bytes to answer: protobuf, the conversions, the
-// use cases and the memory store. The first byte chooses the request.
+// Each request of RateLimiter and LimitAdmin, from bytes to answer: the codec, protobuf, the use
+// cases and the memory store. The first byte chooses the request. The codec must accept every
+// message that protobuf's parser accepts, and protobuf must accept every answer.
 #include <fcntl.h>
 
 #include <cstddef>
@@ -21,7 +22,8 @@
 #include "server/service/receipt.h"
 #include "server/store/memory/memory_store.h"
 #include "server/transport/services/limit_admin_messages.h"
-#include "server/transport/services/rate_limiter_messages.h"
+#include "server/transport/services/rate_limiter_codec.h"
+#include "sluice/v1/rate_limiter.pb.h"
 
 namespace sluice {
 namespace {
@@ -30,7 +32,7 @@ void Check(bool right) {
   if (!right) std::abort();
 }
 
-// A server without its sockets.
+// A server without sockets.
 struct Parts {
   common::FakeClock clock;
   common::Metrics metrics;
@@ -38,7 +40,7 @@ struct Parts {
   store::MemoryStore store{clock, {.max_buckets = 4096, .seed = 1}};
   limits::LimitRegistry registry{&store};
   service::KeyUsage usage;
-  // The same in every run, so that the corpus holds receipts that are worth something.
+  // The same key in every run, so that receipts in the corpus are valid.
   service::ReceiptSigner signer{7, {}};
   service::RateLimiter limiter{registry, store, clock, metrics, usage, signer};
   service::WatchHub watches{limiter};
@@ -78,121 +80,145 @@ void CheckAnswer(const v1::AcquireRequest& request, const v1::AcquireResponse& r
 struct NoSink : service::WatchSink {
   bool Ready() override { return true; }
   void OnUpdate(absl::Span<const service::BucketStatus> changed, int64_t wall_ns) override {
-    v1::QueryResponse response;
-    transport::wire::Write(changed, wall_ns, &response);
+    Check(v1::QueryResponse().ParseFromString(transport::EncodeWatch(changed, wall_ns)));
   }
   void OnEnd(const absl::Status&) override {}
 };
 
-void Run(Parts& parts, uint8_t which, const std::string& bytes) {
+absl::Span<const uint8_t> Bytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+template <typename Response>
+Response Parsed(const transport::Buffer& answer) {
+  Response response;
+  Check(response.ParseFromArray(answer.data(), static_cast<int>(answer.size())));
+  return response;
+}
+
+void RunAcquire(Parts& parts, const std::string& bytes) {
+  v1::AcquireRequest request;
+  const bool parsed = request.ParseFromString(bytes);
+  service::AcquireCall call;
+  const bool decoded = transport::DecodeAcquire(Bytes(bytes), &call).ok();
+  Check(decoded || !parsed);
+  if (!decoded) return;
   int done = 0;
-  switch (which % 7) {
-    case 0: {
-      v1::AcquireRequest request;
-      if (!request.ParseFromString(bytes)) return;
-      service::AcquireCall call;
-      transport::wire::Read(request, &call);
-      parts.limiter.Acquire(&call, store::kNoDeadline, Ignore<service::AcquireCall>, &done);
-      Check(done == 1 && call.status().ok() && call.size() == 1);
-      if (!call.result(0).status.ok()) return;
-      v1::AcquireResponse response;
-      transport::wire::Write(call, &response);
-      CheckAnswer(request, response);
-      if (response.receipt().empty()) return;
-      service::RefundCall refund;
-      refund.Reset(response.receipt());
-      parts.limiter.Refund(&refund, store::kNoDeadline, Ignore<service::RefundCall>, &done);
-      Check(refund.status().ok());
-      return;
-    }
-    case 1: {
-      v1::AcquireBatchRequest request;
-      if (!request.ParseFromString(bytes)) return;
-      service::AcquireCall call;
-      transport::wire::Read(request, &call);
-      parts.limiter.Acquire(&call, store::kNoDeadline, Ignore<service::AcquireCall>, &done);
-      Check(done == 1);
-      if (!call.status().ok()) return;
-      v1::AcquireBatchResponse response;
-      transport::wire::Write(call, &response);
-      Check(response.results_size() == request.acquisitions_size());
-      for (int i = 0; i < response.results_size(); ++i) {
-        if (response.results(i).has_response()) {
-          CheckAnswer(request.acquisitions(i), response.results(i).response());
-        } else {
-          Check(!response.results(i).error().message().empty());
-        }
-      }
-      return;
-    }
-    case 2: {
-      v1::QueryRequest request;
-      if (!request.ParseFromString(bytes)) return;
-      service::QueryCall call;
-      transport::wire::Read(request, &call);
-      parts.limiter.Query(&call, store::kNoDeadline, Ignore<service::QueryCall>, &done);
-      Check(done == 1);
-      if (!call.status().ok()) return;
-      v1::QueryResponse response;
-      transport::wire::Write(call, &response);
-      Check(response.buckets_size() == request.buckets_size());
-      return;
-    }
-    case 3: {
-      v1::RefundRequest request;
-      if (!request.ParseFromString(bytes)) return;
-      service::RefundCall call;
-      transport::wire::Read(request, &call);
-      parts.limiter.Refund(&call, store::kNoDeadline, Ignore<service::RefundCall>, &done);
-      Check(done == 1);
-      if (!call.status().ok()) return;
-      v1::RefundResponse response;
-      transport::wire::Write(call, &response);
-      return;
-    }
-    case 4: {
-      v1::WatchRequest request;
-      if (!request.ParseFromString(bytes)) return;
-      const auto id =
-          parts.watches.Start(transport::wire::Read(request), std::make_shared<NoSink>());
-      parts.watches.Tick();
-      if (id.ok()) parts.watches.Cancel(*id);
-      return;
-    }
-    case 5: {
-      v1::PutLimitRequest request;
-      if (!request.ParseFromString(bytes)) return;
-      auto spec = transport::wire::Read(request.limit());
-      if (!spec.ok()) return;
-      const std::string name = spec->name;
-      const auto put = parts.admin.Put(*std::move(spec));
-      if (!put.ok()) return;
-      v1::PutLimitResponse response;
-      transport::wire::Write(put->limit->spec(), response.mutable_limit());
-      // What was accepted can be asked for, and whatever it says, is an answer.
-      v1::AcquireRequest acquire;
-      acquire.add_charges()->set_limit(name);
-      service::AcquireCall call;
-      transport::wire::Read(acquire, &call);
-      parts.limiter.Acquire(&call, store::kNoDeadline, Ignore<service::AcquireCall>, &done);
-      Check(done == 1);
-      return;
-    }
-    default: {
-      v1::ListKeysRequest request;
-      if (!request.ParseFromString(bytes)) return;
-      parts.admin.ListKeys(request.limit(), transport::wire::Read(request.order()),
-                           request.max_keys(), [&](absl::StatusOr<service::ListedKeys> keys) {
-                             ++done;
-                             v1::ListKeysResponse response;
-                             if (keys.ok()) transport::wire::Write(*keys, &response);
-                           });
-      Check(done == 1);
-      v1::Stats stats;
-      transport::wire::Write(parts.admin.GetStats(), &stats);
-      return;
+  parts.limiter.Acquire(&call, store::kNoDeadline, Ignore<service::AcquireCall>, &done);
+  Check(done == 1 && call.status().ok() && call.size() == 1);
+  if (!call.result(0).status.ok()) return;
+  transport::Buffer answer;
+  transport::EncodeAcquire(call, &answer);
+  const auto response = Parsed<v1::AcquireResponse>(answer);
+  if (parsed) CheckAnswer(request, response);
+  if (response.receipt().empty()) return;
+  service::RefundCall refund;
+  refund.Reset(response.receipt());
+  parts.limiter.Refund(&refund, store::kNoDeadline, Ignore<service::RefundCall>, &done);
+  Check(refund.status().ok());
+}
+
+void RunAcquireBatch(Parts& parts, const std::string& bytes) {
+  v1::AcquireBatchRequest request;
+  const bool parsed = request.ParseFromString(bytes);
+  service::AcquireCall call;
+  const bool decoded = transport::DecodeAcquireBatch(Bytes(bytes), &call).ok();
+  Check(decoded || !parsed);
+  if (!decoded) return;
+  int done = 0;
+  parts.limiter.Acquire(&call, store::kNoDeadline, Ignore<service::AcquireCall>, &done);
+  Check(done == 1);
+  if (!call.status().ok()) return;
+  transport::Buffer answer;
+  transport::EncodeAcquireBatch(call, &answer);
+  const auto response = Parsed<v1::AcquireBatchResponse>(answer);
+  if (!parsed) return;
+  Check(response.results_size() == request.acquisitions_size());
+  for (int i = 0; i < response.results_size(); ++i) {
+    if (response.results(i).has_response()) {
+      CheckAnswer(request.acquisitions(i), response.results(i).response());
+    } else {
+      Check(!response.results(i).error().message().empty());
     }
   }
+}
+
+void RunQuery(Parts& parts, const std::string& bytes) {
+  v1::QueryRequest request;
+  const bool parsed = request.ParseFromString(bytes);
+  service::QueryCall call;
+  const bool decoded = transport::DecodeQuery(Bytes(bytes), &call).ok();
+  Check(decoded || !parsed);
+  if (!decoded) return;
+  int done = 0;
+  parts.limiter.Query(&call, store::kNoDeadline, Ignore<service::QueryCall>, &done);
+  Check(done == 1);
+  if (!call.status().ok()) return;
+  transport::Buffer answer;
+  transport::EncodeQuery(call, &answer);
+  const auto response = Parsed<v1::QueryResponse>(answer);
+  Check(!parsed || response.buckets_size() == request.buckets_size());
+}
+
+void RunRefund(Parts& parts, const std::string& bytes) {
+  service::RefundCall call;
+  const bool decoded = transport::DecodeRefund(Bytes(bytes), &call).ok();
+  Check(decoded || !v1::RefundRequest().ParseFromString(bytes));
+  if (!decoded) return;
+  int done = 0;
+  parts.limiter.Refund(&call, store::kNoDeadline, Ignore<service::RefundCall>, &done);
+  Check(done == 1);
+  if (!call.status().ok()) return;
+  transport::Buffer answer;
+  transport::EncodeRefund(call, &answer);
+  Parsed<v1::RefundResponse>(answer);
+}
+
+void RunWatch(Parts& parts, const std::string& bytes) {
+  service::WatchOptions options;
+  const bool decoded = transport::DecodeWatch(Bytes(bytes), &options).ok();
+  Check(decoded || !v1::WatchRequest().ParseFromString(bytes));
+  if (!decoded) return;
+  const auto id = parts.watches.Start(std::move(options), std::make_shared<NoSink>());
+  parts.watches.Tick();
+  if (id.ok()) parts.watches.Cancel(*id);
+}
+
+void RunPutLimit(Parts& parts, const std::string& bytes) {
+  v1::PutLimitRequest request;
+  if (!request.ParseFromString(bytes)) return;
+  auto spec = transport::wire::Read(request.limit());
+  if (!spec.ok()) return;
+  const std::string name = spec->name;
+  const auto put = parts.admin.Put(*std::move(spec));
+  if (!put.ok()) return;
+  v1::PutLimitResponse response;
+  transport::wire::Write(put->limit->spec(), response.mutable_limit());
+  // An accepted limit can be asked for, and the answer is well-formed.
+  v1::AcquireRequest acquire;
+  acquire.add_charges()->set_limit(name);
+  RunAcquire(parts, acquire.SerializeAsString());
+}
+
+void RunListKeys(Parts& parts, const std::string& bytes) {
+  v1::ListKeysRequest request;
+  if (!request.ParseFromString(bytes)) return;
+  int done = 0;
+  parts.admin.ListKeys(request.limit(), transport::wire::Read(request.order()), request.max_keys(),
+                       [&](absl::StatusOr<service::ListedKeys> keys) {
+                         ++done;
+                         v1::ListKeysResponse response;
+                         if (keys.ok()) transport::wire::Write(*keys, &response);
+                       });
+  Check(done == 1);
+  v1::Stats stats;
+  transport::wire::Write(parts.admin.GetStats(), &stats);
+}
+
+void Run(Parts& parts, uint8_t which, const std::string& bytes) {
+  constexpr void (*kRequests[])(Parts&, const std::string&) = {
+      RunAcquire, RunAcquireBatch, RunQuery, RunRefund, RunWatch, RunPutLimit, RunListKeys};
+  kRequests[which % 7](parts, bytes);
 }
 
 }  // namespace
@@ -202,7 +228,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   static int runs = 0;
   static auto parts = std::make_unique<sluice::Parts>();
-  // What a run leaves behind is part of the next one's world, but not for ever.
+  // A run starts from the state that the runs before it left, for 2000 runs.
   if (++runs % 2000 == 0) parts = std::make_unique<sluice::Parts>();
   parts->clock.Advance(1'000'000 * data[0]);
   sluice::Run(*parts, data[0], std::string(reinterpret_cast<const char*>(data) + 1, size - 1));

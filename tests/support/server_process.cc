@@ -22,9 +22,9 @@ using std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(30);
 
-// A connection of ours that is idle hears of a GOAWAY when grpc looks, every 5 s unless told
-// otherwise; a server that drains waits for it.
-[[maybe_unused]] const int kLookOften =
+// grpc++ polls an idle connection every 5 s by default, and only then sees a GOAWAY, for which a
+// draining server waits.
+[[maybe_unused]] const int kPollOften =
     setenv("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "50", /*overwrite=*/1);
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address,
@@ -38,19 +38,13 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address,
 
 }  // namespace
 
-std::vector<DataTransport> DataTransports() {
-  return {{"h2", {"--data_transport=h2"}}, {"grpc", {"--data_transport=grpc"}}};
-}
-
 ServerProcess::ServerProcess(Options options) {
-  EXPECT_FALSE(options.transport.name.empty()) << "the test names no DataTransport";
   std::vector<std::string> arguments = {SLUICED_PATH, "--listen=127.0.0.1:0",
                                         "--admin_listen=127.0.0.1:0", "--drain_notice=0s"};
   if (!options.limits.empty()) {
     files_.Write("limits.yaml", options.limits);
     arguments.push_back("--limits=" + limits_path());
   }
-  for (const std::string& flag : options.transport.flags) arguments.push_back(flag);
   for (const std::string& flag : options.flags) arguments.push_back(flag);  // the last one counts
 
   int out[2];

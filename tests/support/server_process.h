@@ -1,4 +1,4 @@
-// ServerProcess: the real sluiced, started for a test and stopped by its process id.
+// ServerProcess: the real sluiced as a child process of a test.
 //
 //   ServerProcess server({.limits = "limits: [{name: api, rate: 5/s}]"});
 //   auto stub = v1::RateLimiter::NewStub(server.DataChannel());
@@ -16,14 +16,7 @@
 
 namespace sluice::testing {
 
-// What serves the data port. Every integration test runs on all of them.
-struct DataTransport {
-  std::string name;
-  std::vector<std::string> flags;  // that choose it
-};
-std::vector<DataTransport> DataTransports();
-
-// Not thread-safe, but for Signal.
+// Not thread-safe, except Signal.
 class ServerProcess {
  public:
   struct Options {
@@ -31,14 +24,12 @@ class ServerProcess {
     std::string limits = "limits: [{name: api, rate: 5/s}]";
     // Port 0 on loopback unless these flags say otherwise.
     std::vector<std::string> flags = {};
-    // Must be named, so that no test runs on one transport and means both.
-    DataTransport transport = {};
-    // Do not fail the test when it ends before it is ready: exit_code and log() say why.
+    // Do not fail the test if the server ends before it is ready: WaitForExit and log() say why.
     bool may_fail = false;
   };
 
   explicit ServerProcess(Options options);
-  // SIGKILL, if it still runs.
+  // Kills the server if it still runs.
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
@@ -46,9 +37,8 @@ class ServerProcess {
   bool ready() const { return ready_; }
   const std::string& data_address() const { return data_address_; }
   const std::string& admin_address() const { return admin_address_; }
-  // Everything on stdout so far (waits for nothing).
+  // Stdout and stderr so far. Neither waits.
   std::string out();
-  // Everything on stderr so far.
   std::string log() const;
   pid_t pid() const { return pid_; }
 
@@ -57,14 +47,14 @@ class ServerProcess {
   void WriteLimits(const std::string& yaml) { files_.Write("limits.yaml", yaml); }
   TestFiles& files() { return files_; }
 
-  // Own connections, each with a channel of its own.
+  // Each channel has a connection of its own.
   std::shared_ptr<grpc::Channel> DataChannel(
       std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials());
   std::shared_ptr<grpc::Channel> AdminChannel(
       std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials());
 
   void Signal(int number) const;
-  // Waits for its end; -1: it was killed by a signal, or still runs after 30 s.
+  // Waits until the server ends. Returns -1 if a signal killed it, or if it still runs after 30 s.
   int WaitForExit();
   void Kill();
 

@@ -24,7 +24,7 @@ using testing::ServerProcess;
 using testing::TestAuthority;
 using testing::TestCertificate;
 
-class ClientOverTlsTest : public ::testing::TestWithParam<testing::DataTransport> {
+class ClientOverTlsTest : public ::testing::Test {
  protected:
   ClientOverTlsTest() {
     const TestCertificate server = authority_.Issue();
@@ -52,8 +52,8 @@ class ClientOverTlsTest : public ::testing::TestWithParam<testing::DataTransport
         flags.push_back("--" + prefix + "tls_client_ca=" + Path("ca.pem"));
       }
     }
-    server_ = std::make_unique<ServerProcess>(ServerProcess::Options{
-        .limits = "limits: [{name: api, rate: 1000/h}]", .flags = flags, .transport = GetParam()});
+    server_ = std::make_unique<ServerProcess>(
+        ServerProcess::Options{.limits = "limits: [{name: api, rate: 1000/h}]", .flags = flags});
   }
 
   TlsOptions Tls(const std::string& ca, const std::string& certificate = "") {
@@ -115,17 +115,17 @@ class ClientOverTlsTest : public ::testing::TestWithParam<testing::DataTransport
   std::unique_ptr<ServerProcess> server_;
 };
 
-TEST_P(ClientOverTlsTest, TlsServesClientsThatTrustTheServer) {
+TEST_F(ClientOverTlsTest, TlsServesClientsThatTrustTheServer) {
   Start(Mode::kTls);
   ExpectServed(Tls("ca.pem"));
 }
 
-TEST_P(ClientOverTlsTest, MutualTlsServesClientsWithACertificate) {
+TEST_F(ClientOverTlsTest, MutualTlsServesClientsWithACertificate) {
   Start(Mode::kMutual);
   ExpectServed(Tls("ca.pem", "client"));
 }
 
-TEST_P(ClientOverTlsTest, AWrongAuthorityIsNamed) {
+TEST_F(ClientOverTlsTest, AWrongAuthorityIsNamed) {
   Start(Mode::kTls);
   ExpectRefused(Tls("stranger_ca.pem"), AllOf(HasSubstr("not of an authority in"),
                                               HasSubstr("stranger_ca.pem"), HasSubstr("--tls-ca")));
@@ -133,19 +133,19 @@ TEST_P(ClientOverTlsTest, AWrongAuthorityIsNamed) {
   ExpectRefused({.enabled = true}, AllOf(HasSubstr("system's roots"), HasSubstr("--tls-ca")));
 }
 
-TEST_P(ClientOverTlsTest, AMissingClientCertificateIsSuggested) {
+TEST_F(ClientOverTlsTest, AMissingClientCertificateIsSuggested) {
   Start(Mode::kMutual);
   ExpectRefused(Tls("ca.pem"),
                 AllOf(HasSubstr("asks for a client's certificate"), HasSubstr("--tls-cert")));
 }
 
-TEST_P(ClientOverTlsTest, AClientCertificateOfAnotherAuthorityIsNamed) {
+TEST_F(ClientOverTlsTest, AClientCertificateOfAnotherAuthorityIsNamed) {
   Start(Mode::kMutual);
   ExpectRefused(Tls("ca.pem", "stranger"),
                 AllOf(HasSubstr("does not take the certificate"), HasSubstr("stranger.pem")));
 }
 
-TEST_P(ClientOverTlsTest, AnotherNameThanTheCertificatesIsSaid) {
+TEST_F(ClientOverTlsTest, AnotherNameThanTheCertificatesIsSaid) {
   Start(Mode::kTls);
   TlsOptions tls = Tls("ca.pem");
   tls.server_name = "example.org";
@@ -154,14 +154,14 @@ TEST_P(ClientOverTlsTest, AnotherNameThanTheCertificatesIsSaid) {
   ExpectServed(tls);
 }
 
-TEST_P(ClientOverTlsTest, TlsOnOneSideOnlyIsSaid) {
+TEST_F(ClientOverTlsTest, TlsOnOneSideOnlyIsSaid) {
   Start(Mode::kTls);
   ExpectRefused({}, AllOf(HasSubstr("if the server speaks TLS"), HasSubstr("--tls-ca")));
   Start(Mode::kPlain);
   ExpectRefused(Tls("ca.pem"), HasSubstr("speaks no TLS there"));
 }
 
-TEST_P(ClientOverTlsTest, FilesThatAreNoneAreRefusedBeforeAnyCall) {
+TEST_F(ClientOverTlsTest, FilesThatAreNoneAreRefusedBeforeAnyCall) {
   Start(Mode::kTls);
   TlsOptions swapped = Tls("ca.pem", "client");
   std::swap(swapped.cert_file, swapped.key_file);
@@ -176,7 +176,7 @@ TEST_P(ClientOverTlsTest, FilesThatAreNoneAreRefusedBeforeAnyCall) {
   ExpectRefused(mixed, HasSubstr("--tls-key"));
 }
 
-TEST_P(ClientOverTlsTest, TheCommandSpeaksTlsToo) {
+TEST_F(ClientOverTlsTest, TheCommandSpeaksTlsToo) {
   Start(Mode::kMutual);
   setenv("SLUICE_SERVER", server_->data_address().c_str(), 1);
   setenv("SLUICE_ADMIN", server_->admin_address().c_str(), 1);
@@ -195,10 +195,6 @@ TEST_P(ClientOverTlsTest, TheCommandSpeaksTlsToo) {
     EXPECT_EQ(refused.err.find('\n'), refused.err.size() - 1) << refused.err;
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(OnEveryTransport, ClientOverTlsTest,
-                         ::testing::ValuesIn(testing::DataTransports()),
-                         [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace sluice

@@ -23,12 +23,12 @@ using testing::Outcome;
 using testing::ServerProcess;
 using ::testing::StartsWith;
 
-class CommandWithServerTest : public ::testing::TestWithParam<testing::DataTransport> {
+class CommandWithServerTest : public ::testing::Test {
  protected:
   void Start(const std::string& limits = "limits: [{name: api, rate: 5/s}]",
              std::vector<std::string> flags = {}) {
-    server_ = std::make_unique<ServerProcess>(ServerProcess::Options{
-        .limits = limits, .flags = std::move(flags), .transport = GetParam()});
+    server_ = std::make_unique<ServerProcess>(
+        ServerProcess::Options{.limits = limits, .flags = std::move(flags)});
     setenv("SLUICE_SERVER", server_->data_address().c_str(), 1);
     setenv("SLUICE_ADMIN", server_->admin_address().c_str(), 1);
     unsetenv("SLUICE_TOKEN_FILE");
@@ -42,7 +42,7 @@ class CommandWithServerTest : public ::testing::TestWithParam<testing::DataTrans
   std::unique_ptr<ServerProcess> server_;
 };
 
-TEST_P(CommandWithServerTest, HealthTellsOfEachPortAndEachService) {
+TEST_F(CommandWithServerTest, HealthTellsOfEachPortAndEachService) {
   Start();
   const Outcome serving = Sluice("health");
   EXPECT_EQ(serving.exit_code, 0) << serving.err;
@@ -59,7 +59,7 @@ TEST_P(CommandWithServerTest, HealthTellsOfEachPortAndEachService) {
   EXPECT_THAT(unknown.err, HasSubstr("NOT_FOUND"));
 }
 
-TEST_P(CommandWithServerTest, HealthOfADrainingServerIsNotServingAndOfOneThatLeftAway) {
+TEST_F(CommandWithServerTest, HealthOfADrainingServerIsNotServingAndOfOneThatLeftAway) {
   Start("limits: [{name: api, rate: 5/s}]", {"--drain_notice=30s"});
   server_->Signal(SIGTERM);
   Outcome draining = Sluice("health");
@@ -71,7 +71,7 @@ TEST_P(CommandWithServerTest, HealthOfADrainingServerIsNotServingAndOfOneThatLef
   EXPECT_THAT(admin.out, HasSubstr("\"status\":\"NOT_SERVING\""));
 
   // Several servers: a line each, and the worst one's exit code.
-  const ServerProcess other({.transport = GetParam()});
+  const ServerProcess other({});
   const Outcome both =
       Sluice("health --server " + other.data_address() + "," + server_->data_address());
   EXPECT_EQ(both.exit_code, 1);
@@ -89,12 +89,12 @@ TEST_P(CommandWithServerTest, HealthOfADrainingServerIsNotServingAndOfOneThatLef
             3);
 }
 
-TEST_P(CommandWithServerTest, TheDataPortIsServedByTheTransportThatTheTestNames) {
+TEST_F(CommandWithServerTest, StatsShowBothPortsAndTheCallsOfEachMethod) {
   Start();
   ASSERT_EQ(Sluice("acquire api").exit_code, 0);
   const std::string stats = Sluice("stats --output json").out;
-  const bool by_h2 = stats.find("\"transport\":\"h2\"") != std::string::npos;
-  EXPECT_EQ(by_h2, GetParam().name == "h2") << stats;
+  EXPECT_THAT(stats, HasSubstr("\"transport\":\"data\""));
+  EXPECT_THAT(stats, HasSubstr("\"transport\":\"admin\""));
   EXPECT_THAT(stats,
               HasSubstr("{\"method\":\"/sluice.v1.RateLimiter/Acquire\",\"codes\":{\"OK\":1}"));
 }
@@ -110,7 +110,7 @@ std::chrono::nanoseconds Taken(const std::function<void()>& run) {
   return std::chrono::steady_clock::now() - start;
 }
 
-TEST_P(CommandWithServerTest, AHashTagIsPutAndGot) {
+TEST_F(CommandWithServerTest, AHashTagIsPutAndGot) {
   Start();
   ASSERT_EQ(Sluice("limits put tagged --rate 5/s --hash-tag orders").exit_code, 0);
   EXPECT_THAT(Sluice("limits get tagged").out, ContainsRegex("hash_tag +orders"));
@@ -126,7 +126,7 @@ TEST_P(CommandWithServerTest, AHashTagIsPutAndGot) {
   EXPECT_THAT(Sluice("limits get tagged").out, Not(HasSubstr("hash_tag")));
 }
 
-TEST_P(CommandWithServerTest, AcquireWithWaitSaysWhenAndSleepsUntilThen) {
+TEST_F(CommandWithServerTest, AcquireWithWaitSaysWhenAndSleepsUntilThen) {
   Start(kSlower);
   EXPECT_THAT(Sluice("acquire slow k --wait 10s").out, StartsWith("granted  slow k: "));
   Outcome second;
@@ -147,7 +147,7 @@ TEST_P(CommandWithServerTest, AcquireWithWaitSaysWhenAndSleepsUntilThen) {
   EXPECT_THAT(too_late.out, StartsWith("denied   retry after 59m"));
 }
 
-TEST_P(CommandWithServerTest, AcquireWithoutSleepEndsAtOnceAndItsPlaceCanBeGivenUp) {
+TEST_F(CommandWithServerTest, AcquireWithoutSleepEndsAtOnceAndItsPlaceCanBeGivenUp) {
   Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
   ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
   const Outcome place = Sluice("acquire slow k --wait 2h --no-sleep --output json");
@@ -172,7 +172,7 @@ TEST_P(CommandWithServerTest, AcquireWithoutSleepEndsAtOnceAndItsPlaceCanBeGiven
   EXPECT_EQ(Sluice("refund " + receipt).exit_code, 1);
 }
 
-TEST_P(CommandWithServerTest, AHeldAcquireIsAnsweredAtTheMoment) {
+TEST_F(CommandWithServerTest, AHeldAcquireIsAnsweredAtTheMoment) {
   Start(kSlow);
   ASSERT_EQ(Sluice("acquire slow k --wait 10s --hold").exit_code, 0);
   Outcome held;
@@ -186,7 +186,7 @@ TEST_P(CommandWithServerTest, AHeldAcquireIsAnsweredAtTheMoment) {
   EXPECT_GE(taken, std::chrono::milliseconds(400));
 }
 
-TEST_P(CommandWithServerTest, AHeldCommandThatIsKilledGivesItsPlaceUp) {
+TEST_F(CommandWithServerTest, AHeldCommandThatIsKilledGivesItsPlaceUp) {
   Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
   ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
   // The shell's own child, so that it is the command that is killed; only once it waits.
@@ -199,7 +199,7 @@ TEST_P(CommandWithServerTest, AHeldCommandThatIsKilledGivesItsPlaceUp) {
   EXPECT_EQ(killed.out, "gone\n") << killed.err;
 }
 
-TEST_P(CommandWithServerTest, RunWaitsInLineAndThenRuns) {
+TEST_F(CommandWithServerTest, RunWaitsInLineAndThenRuns) {
   Start(kSlow);
   ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
   Outcome ran;
@@ -216,10 +216,6 @@ TEST_P(CommandWithServerTest, RunWaitsInLineAndThenRuns) {
   EXPECT_EQ(denied.exit_code, 1);
   EXPECT_EQ(denied.out, "");
 }
-
-INSTANTIATE_TEST_SUITE_P(OnEveryTransport, CommandWithServerTest,
-                         ::testing::ValuesIn(testing::DataTransports()),
-                         [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace sluice

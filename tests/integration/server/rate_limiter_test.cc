@@ -1,4 +1,4 @@
-// RateLimiter over a real socket: every RPC, and every kind of bad input.
+// RateLimiter over a real socket: every RPC, and every kind of invalid request.
 #include <signal.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Whether all threads of the process stand still (SIGSTOP takes a moment to reach them).
+// Whether all threads of the process are stopped (SIGSTOP takes a moment to reach them).
 bool Stopped(pid_t pid) {
   for (const auto& task :
        std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
@@ -31,7 +31,7 @@ bool Stopped(pid_t pid) {
   return true;
 }
 
-// Slow enough that nothing comes back while a test runs.
+// Slow enough that no permit is refilled while a test runs.
 constexpr char kLimits[] = R"(
 limits:
   - { name: api, rate: 10/h }
@@ -59,7 +59,7 @@ class RateLimiterServerTest : public ServerTest {
   }
 };
 
-TEST_P(RateLimiterServerTest, AcquireGrantsThenDeniesAndSaysWhen) {
+TEST_F(RateLimiterServerTest, AcquireGrantsThenDeniesWithRetryAfter) {
   v1::AcquireResponse response;
   ASSERT_TRUE(Acquire(Request("api", "k", 9), &response).ok());
   EXPECT_TRUE(response.granted());
@@ -77,7 +77,7 @@ TEST_P(RateLimiterServerTest, AcquireGrantsThenDeniesAndSaysWhen) {
   EXPECT_TRUE(Granted("api", "other", 10));
 }
 
-TEST_P(RateLimiterServerTest, PermitsDefaultToOneAndSeveralChargesAreAllOrNone) {
+TEST_F(RateLimiterServerTest, PermitsDefaultToOneAndSeveralChargesAreAllOrNone) {
   v1::AcquireRequest request;
   request.add_charges()->set_limit("api");
   request.add_charges()->set_limit("child");
@@ -93,7 +93,7 @@ TEST_P(RateLimiterServerTest, PermitsDefaultToOneAndSeveralChargesAreAllOrNone) 
   EXPECT_EQ(Remaining("api", ""), 9);
 }
 
-TEST_P(RateLimiterServerTest, TheSameBucketTwiceAddsUp) {
+TEST_F(RateLimiterServerTest, ChargesOnTheSameBucketAddUp) {
   v1::AcquireRequest request = Request("api", "k", 6);
   *request.add_charges() = request.charges(0);
   ExpectError(Acquire(request), grpc::StatusCode::INVALID_ARGUMENT, "12");
@@ -104,7 +104,7 @@ TEST_P(RateLimiterServerTest, TheSameBucketTwiceAddsUp) {
   EXPECT_EQ(response.charges(0).remaining(), 0);
 }
 
-TEST_P(RateLimiterServerTest, BadInputIsNamedAndTakesNothing) {
+TEST_F(RateLimiterServerTest, InvalidRequestsNameTheFieldAndTakeNothing) {
   using grpc::StatusCode;
   ExpectError(Acquire(Request("apii", "k")), StatusCode::NOT_FOUND,
               "charges[0].limit: no limit is named \"apii\"; did you mean \"api\"?");
@@ -124,7 +124,7 @@ TEST_P(RateLimiterServerTest, BadInputIsNamedAndTakesNothing) {
   EXPECT_EQ(Remaining("api", "k"), 10);
 }
 
-TEST_P(RateLimiterServerTest, AReservationSaysHowLongToWaitAndIsCancelledOnce) {
+TEST_F(RateLimiterServerTest, ReservationTellsTheWaitAndIsCancelledOnce) {
   ASSERT_TRUE(Granted("api", "k", 10));
   v1::AcquireRequest request = Request("api", "k", 2);
   request.mutable_max_wait()->set_seconds(600);
@@ -148,7 +148,7 @@ TEST_P(RateLimiterServerTest, AReservationSaysHowLongToWaitAndIsCancelledOnce) {
   EXPECT_EQ(refund.outcome(), v1::REFUND_OUTCOME_ALREADY_REFUNDED);
 }
 
-TEST_P(RateLimiterServerTest, AHeldCallIsAnsweredAtItsMomentAndNotBefore) {
+TEST_F(RateLimiterServerTest, HeldCallIsAnsweredAtItsGrantTimeAndNotBefore) {
   ASSERT_TRUE(Granted("fast", "k", 100));
   v1::AcquireRequest request = Request("fast", "k", 20);
   request.mutable_max_wait()->set_seconds(5);
@@ -160,22 +160,22 @@ TEST_P(RateLimiterServerTest, AHeldCallIsAnsweredAtItsMomentAndNotBefore) {
   EXPECT_TRUE(response.granted());
   EXPECT_FALSE(response.has_wait());
   EXPECT_FALSE(response.receipt().empty());
-  // 20 permits are 200 ms; some of them may have come back before it was asked.
+  // 20 permits are 200 ms; some of them may have been refilled before the call.
   EXPECT_GT(took, std::chrono::milliseconds(20));
 }
 
-TEST_P(RateLimiterServerTest, AHeldCallWhoseCallerIsGoneGivesItsPlaceUp) {
+TEST_F(RateLimiterServerTest, CancelledHeldCallLeavesTheQueue) {
   ASSERT_TRUE(Granted("api", "k", 10));
   v1::AcquireRequest request = Request("api", "k");
   request.mutable_max_wait()->set_seconds(3600);
   request.set_hold(true);
-  // Its deadline does not let it wait long enough: denied at once.
+  // The deadline ends before the grant time: denied at once.
   v1::AcquireResponse response;
   ASSERT_TRUE(Acquire(request, &response).ok());
   EXPECT_FALSE(response.granted());
   EXPECT_EQ(response.charges(0).reason(), v1::REASON_DEADLINE_TOO_SHORT);
   EXPECT_TRUE(response.has_retry_after());
-  // Longer would not help this one.
+  // A longer deadline would not help this call.
   v1::AcquireRequest hasty = request;
   hasty.mutable_max_wait()->set_seconds(1);
   ASSERT_TRUE(Acquire(hasty, &response).ok());
@@ -211,7 +211,7 @@ TEST_P(RateLimiterServerTest, AHeldCallWhoseCallerIsGoneGivesItsPlaceUp) {
   until(0);
 }
 
-TEST_P(RateLimiterServerTest, ADrainAnswersThoseWhoWaitAndAReloadLetsThemThroughSooner) {
+TEST_F(RateLimiterServerTest, DrainAnswersHeldCallsAndARaisedLimitGrantsThemSooner) {
   ASSERT_TRUE(Granted("api", "k", 10));
   v1::AcquireRequest request = Request("api", "k");
   request.mutable_max_wait()->set_seconds(4 * 3600);
@@ -256,7 +256,7 @@ TEST_P(RateLimiterServerTest, ADrainAnswersThoseWhoWaitAndAReloadLetsThemThrough
   EXPECT_EQ(server_->WaitForExit(), 0);
 }
 
-TEST_P(RateLimiterServerTest, WhatIsNotInThisVersionSaysSo) {
+TEST_F(RateLimiterServerTest, RefusesInvalidHoldAndMaxWait) {
   using grpc::StatusCode;
   v1::AcquireRequest request = Request("api", "k");
   request.set_hold(true);
@@ -268,20 +268,16 @@ TEST_P(RateLimiterServerTest, WhatIsNotInThisVersionSaysSo) {
     request.mutable_max_wait()->set_seconds(seconds);
     ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "at most 24 h");
   }
-  // No duration at all.
+  // Not a valid duration.
   request.mutable_max_wait()->set_seconds(1);
   request.mutable_max_wait()->set_nanos(-1);
   ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "max_wait: seconds 1");
   request.mutable_max_wait()->set_nanos(1'000'000'000);
   ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "max_wait: seconds 1");
-  grpc::ClientContext context;
-  v1::LeaseResponse lease;
-  ExpectError(data_->Lease(&context, v1::LeaseRequest(), &lease), StatusCode::UNIMPLEMENTED,
-              "Lease is not in this version");
   EXPECT_EQ(Remaining("api", "k"), 10);
 }
 
-TEST_P(RateLimiterServerTest, ABatchAnswersEachInOrderAndNamesTheBadOne) {
+TEST_F(RateLimiterServerTest, BatchAnswersInOrderAndNamesTheInvalidAcquisition) {
   v1::AcquireBatchRequest request;
   for (const char* limit : {"api", "none", "api"}) {
     *request.add_acquisitions() = Request(limit, "k", 6);
@@ -301,7 +297,7 @@ TEST_P(RateLimiterServerTest, ABatchAnswersEachInOrderAndNamesTheBadOne) {
   EXPECT_THAT(response.results(3).error().message(), HasSubstr("acquisitions[3].hold"));
 }
 
-TEST_P(RateLimiterServerTest, ABatchOf4096IsAnsweredAndOneOf4097Refused) {
+TEST_F(RateLimiterServerTest, AnswersABatchOf4096AndRefusesOneOf4097) {
   v1::AcquireBatchRequest request;
   for (int i = 0; i < 4096; ++i) *request.add_acquisitions() = Request("fast", std::to_string(i));
   v1::AcquireBatchResponse response;
@@ -318,7 +314,7 @@ TEST_P(RateLimiterServerTest, ABatchOf4096IsAnsweredAndOneOf4097Refused) {
   EXPECT_EQ(Remaining("api", "k"), 10);
 }
 
-TEST_P(RateLimiterServerTest, AStreamAnswersEachBatchInOrderAndEndsWithTheClient) {
+TEST_F(RateLimiterServerTest, StreamAnswersBatchesInOrderUntilTheClientEnds) {
   grpc::ClientContext context;
   context.set_deadline(Soon());
   auto stream = data_->AcquireStream(&context);
@@ -344,7 +340,7 @@ TEST_P(RateLimiterServerTest, AStreamAnswersEachBatchInOrderAndEndsWithTheClient
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-TEST_P(RateLimiterServerTest, AHeldAcquisitionInAStreamIsRefusedAndTheOthersAreAnswered) {
+TEST_F(RateLimiterServerTest, StreamRefusesHoldAndAnswersTheOtherAcquisitions) {
   grpc::ClientContext context;
   context.set_deadline(Soon());
   auto stream = data_->AcquireStream(&context);
@@ -366,7 +362,7 @@ TEST_P(RateLimiterServerTest, AHeldAcquisitionInAStreamIsRefusedAndTheOthersAreA
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-TEST_P(RateLimiterServerTest, AStreamThatNobodyReadsIsHeldBack) {
+TEST_F(RateLimiterServerTest, StreamStopsDecidingWhileAnswersAreUnread) {
   grpc::ClientContext context;
   auto stream = data_->AcquireStream(&context);
   v1::AcquireBatchRequest request;
@@ -386,7 +382,7 @@ TEST_P(RateLimiterServerTest, AStreamThatNobodyReadsIsHeldBack) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST_P(RateLimiterServerTest, QueryTakesNothingAndMakesNoBucket) {
+TEST_F(RateLimiterServerTest, QueryTakesNothingAndCreatesNoBucket) {
   EXPECT_EQ(Remaining("api", "k"), 10);
   grpc::ClientContext context;
   v1::QueryRequest request;
@@ -405,7 +401,7 @@ TEST_P(RateLimiterServerTest, QueryTakesNothingAndMakesNoBucket) {
               "buckets: 257");
 }
 
-TEST_P(RateLimiterServerTest, WatchTellsAllFirstAndThenChanges) {
+TEST_F(RateLimiterServerTest, WatchSendsAllBucketsFirstAndThenChanges) {
   grpc::ClientContext context;
   context.set_deadline(Soon());
   v1::WatchRequest request;
@@ -433,8 +429,8 @@ TEST_P(RateLimiterServerTest, WatchTellsAllFirstAndThenChanges) {
   ExpectError(refused->Finish(), grpc::StatusCode::INVALID_ARGUMENT, "min_interval");
 }
 
-TEST_P(RateLimiterServerTest, RefundGivesBackOnceAndRefusesForgeries) {
-  // Below the brim, over which nothing is given back: there the time that passes would be seen.
+TEST_F(RateLimiterServerTest, RefundGivesBackOnceAndRefusesChangedReceipts) {
+  // The bucket is not full: a full one would lose permits, depending on the time that has passed.
   ASSERT_TRUE(Granted("child", "k", 1));
   v1::AcquireRequest request = Request("child", "k", 4);
   request.set_want_receipt(true);
@@ -461,18 +457,18 @@ TEST_P(RateLimiterServerTest, RefundGivesBackOnceAndRefusesForgeries) {
   EXPECT_EQ(Remaining("child", "k"), 9);
 }
 
-TEST_P(RateLimiterServerTest, AReceiptOfAnotherServerIsRefused) {
+TEST_F(RateLimiterServerTest, RefusesAReceiptOfAnotherServer) {
   v1::AcquireRequest request = Request("api", "k", 4);
   request.set_want_receipt(true);
   v1::AcquireResponse acquired;
   ASSERT_TRUE(Acquire(request, &acquired).ok());
-  Start({.limits = kLimits});  // a restart: what it signed with is gone
+  Start({.limits = kLimits});  // a restart: the key that signed the receipt is lost
   v1::RefundResponse response;
   ExpectError(Refund(acquired.receipt(), &response), grpc::StatusCode::INVALID_ARGUMENT,
               "before this one was restarted");
 }
 
-TEST_P(RateLimiterServerTest, ShadowGrantsAndSaysWhatItWouldHaveDenied) {
+TEST_F(RateLimiterServerTest, ShadowModeGrantsAndReportsDenials) {
   v1::AcquireResponse response;
   ASSERT_TRUE(Acquire(Request("shadow", "k"), &response).ok());
   ASSERT_TRUE(Acquire(Request("shadow", "k"), &response).ok());
@@ -480,7 +476,7 @@ TEST_P(RateLimiterServerTest, ShadowGrantsAndSaysWhatItWouldHaveDenied) {
   EXPECT_EQ(response.charges(0).reason(), v1::REASON_SHADOW_DENIED);
 }
 
-TEST_P(RateLimiterServerTest, ACallPastItsDeadlineOrCancelledDebitsNothing) {
+TEST_F(RateLimiterServerTest, CancelledAndExpiredCallsDebitNothing) {
   int failed = 0;
   for (int i = 0; i < 50; ++i) {
     grpc::ClientContext context;
@@ -496,14 +492,14 @@ TEST_P(RateLimiterServerTest, ACallPastItsDeadlineOrCancelledDebitsNothing) {
   EXPECT_EQ(Remaining("fast", "late"), 100);
 }
 
-TEST_P(RateLimiterServerTest, ACallWhoseDeadlinePassedBeforeTheServerLookedDebitsNothing) {
-  // The deadline travels as a length of time, so a server that stood still cannot know it; what
-  // tells it is the cancellation behind the request, which came in the same read.
+TEST_F(RateLimiterServerTest, CallThatExpiredBeforeTheServerReadItDebitsNothing) {
+  // The deadline travels as a length of time, so a stopped server cannot know that it has passed.
+  // The cancellation behind the request, which is read together with it, tells the server.
   ASSERT_TRUE(Granted("api", "first"));  // connected
   server_->Signal(SIGSTOP);
   ASSERT_TRUE(Eventually([&] { return Stopped(server_->pid()); }));
-  // The client answers its caller before it has written the cancellation: each is known to be
-  // written when the next call is. So the last one is of another bucket.
+  // The client returns before it has written the cancellation, which is certainly written once the
+  // next call is. So the last call is on another bucket.
   for (const char* key : {"late", "late", "late", "late", "late", "last"}) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
@@ -511,14 +507,14 @@ TEST_P(RateLimiterServerTest, ACallWhoseDeadlinePassedBeforeTheServerLookedDebit
     EXPECT_EQ(data_->Acquire(&context, Request("api", key), &response).error_code(),
               grpc::StatusCode::DEADLINE_EXCEEDED);
   }
-  // The calls lie in the socket now, in front of these.
+  // The calls are in the socket now, ahead of the ones that follow.
   server_->Signal(SIGCONT);
-  // What is read together with the others counts as having waited as long as they, and is shed.
+  // A call that is read together with the old ones counts as equally late, and is shed.
   ASSERT_TRUE(Eventually([&] { return Acquire(Request("api", "first")).ok(); }));
   EXPECT_EQ(Remaining("api", "late"), 10);
 }
 
-TEST_P(RateLimiterServerTest, ReflectionListsTheServicesAndTheirFiles) {
+TEST_F(RateLimiterServerTest, ReflectionListsServicesAndTheirFiles) {
   const auto channel = server_->DataChannel();
   const auto stub = grpc::reflection::v1::ServerReflection::NewStub(channel);
   grpc::ClientContext context;
@@ -557,7 +553,7 @@ TEST_P(RateLimiterServerTest, ReflectionListsTheServicesAndTheirFiles) {
   EXPECT_TRUE(alpha_stream->Finish().ok());
 }
 
-TEST_P(RateLimiterServerTest, HealthKnowsItsServices) {
+TEST_F(RateLimiterServerTest, HealthKnowsItsServices) {
   const auto stub = grpc::health::v1::Health::NewStub(server_->DataChannel());
   for (const char* service : {"", "sluice.v1.RateLimiter"}) {
     grpc::ClientContext context;
@@ -573,8 +569,6 @@ TEST_P(RateLimiterServerTest, HealthKnowsItsServices) {
   request.set_service("none");
   ExpectError(stub->Check(&context, request, &response), grpc::StatusCode::NOT_FOUND, "service");
 }
-
-SLUICE_ON_EVERY_TRANSPORT(RateLimiterServerTest);
 
 }  // namespace
 }  // namespace sluice::testing

@@ -1,4 +1,4 @@
-// Receipts that one node gave and another redeems.
+// Receipts that one node issues and another node redeems.
 #include <memory>
 
 #include "tests/integration/server/server_test.h"
@@ -19,10 +19,9 @@ class RedisReceiptsTest : public ServerTest {
     options.limits =
         "limits: [{name: api, rate: 10/h}, {name: log, algorithm: sliding_log, "
         "rate: 10/h}]";
-    // A busy machine is slow, which is not what is tested.
+    // Generous, since a busy machine is slow.
     options.flags = {"--store=" + redis_.url(), "--redis_budget=2s",
                      "--redis_namespace=" + name_space, "--after_data_loss=full"};
-    options.transport = GetParam();
     Node node;
     node.server = std::make_unique<ServerProcess>(options);
     node.data = v1::RateLimiter::NewStub(node.server->DataChannel());
@@ -75,7 +74,7 @@ class RedisReceiptsTest : public ServerTest {
   RedisServer redis_;
 };
 
-TEST_P(RedisReceiptsTest, AnotherNodeRedeemsThemOnce) {
+TEST_F(RedisReceiptsTest, AnotherNodeRedeemsAReceiptOnce) {
   const Node one = Start();
   const Node two = Start();
   for (const char* limit : {"api", "log"}) {
@@ -84,7 +83,7 @@ TEST_P(RedisReceiptsTest, AnotherNodeRedeemsThemOnce) {
     EXPECT_EQ(Left(two, limit), 5);
     EXPECT_EQ(Redeem(two, receipt), v1::REFUND_OUTCOME_REFUNDED);
     EXPECT_EQ(Left(one, limit), 9);
-    // The node that gave it, the one that redeemed it, and one that has seen nothing of it.
+    // The node that issued it, the node that redeemed it, and a third one.
     const Node three = Start();
     for (const Node* node : {&one, &two, &three}) {
       v1::RefundResponse response;
@@ -100,7 +99,7 @@ TEST_P(RedisReceiptsTest, AnotherNodeRedeemsThemOnce) {
   EXPECT_EQ(one.server->log().find(KeyInRedis()), std::string::npos);
 }
 
-TEST_P(RedisReceiptsTest, TheyOutliveTheNodeThatGaveThem) {
+TEST_F(RedisReceiptsTest, ReceiptOutlivesTheNodeThatIssuedIt) {
   std::string receipt;
   {
     const Node one = Start();
@@ -113,7 +112,7 @@ TEST_P(RedisReceiptsTest, TheyOutliveTheNodeThatGaveThem) {
   EXPECT_EQ(Left(again, "api"), 10);
 }
 
-TEST_P(RedisReceiptsTest, AKeyThatRedisLostIsPutBackByThoseWhoHaveIt) {
+TEST_F(RedisReceiptsTest, NodesRestoreTheKeyThatRedisLost) {
   const Node one = Start();
   const std::string key = KeyInRedis();
   redis_.Kill();
@@ -124,7 +123,7 @@ TEST_P(RedisReceiptsTest, AKeyThatRedisLostIsPutBackByThoseWhoHaveIt) {
   EXPECT_EQ(Redeem(two, Take(one, "log", 4)), v1::REFUND_OUTCOME_REFUNDED);
 }
 
-TEST_P(RedisReceiptsTest, OtherDeploymentsReceiptsAreRefused) {
+TEST_F(RedisReceiptsTest, RefusesReceiptsOfAnotherDeployment) {
   const Node one = Start();
   const Node foreign = Start("theirs");
   v1::RefundResponse response;
@@ -133,8 +132,6 @@ TEST_P(RedisReceiptsTest, OtherDeploymentsReceiptsAreRefused) {
   EXPECT_THAT(status.error_message(), ::testing::HasSubstr("receipt"));
   EXPECT_EQ(Left(one, "api"), 6);
 }
-
-SLUICE_ON_EVERY_TRANSPORT(RedisReceiptsTest);
 
 }  // namespace
 }  // namespace sluice::testing

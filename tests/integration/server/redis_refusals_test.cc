@@ -1,4 +1,4 @@
-// What sluiced says of a Redis, or of a URL, that will not do: before it serves, and in the log.
+// Messages about an unusable Redis or URL: at the start, and in the log.
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -33,13 +33,12 @@ class RedisRefusalsTest : public ServerTest {
     std::string log;
   };
 
-  // A sluiced that does not come to serve.
+  // Runs a server that must not start.
   static Ended Refused(const std::string& store, std::vector<std::string> flags = {}) {
     ServerProcess::Options options;
     options.flags = {"--store=" + store, "--redis_budget=2s"};
     for (std::string& flag : flags) options.flags.push_back(std::move(flag));
     options.may_fail = true;
-    options.transport = GetParam();
     ServerProcess server(options);
     EXPECT_FALSE(server.ready()) << store;
     if (server.ready()) return {};
@@ -49,7 +48,7 @@ class RedisRefusalsTest : public ServerTest {
     return ended;
   }
 
-  // One that serves, since what is wrong shows only in use.
+  // Starts a server whose problem shows only in use.
   void Serve(const std::string& store, const std::string& limits,
              std::vector<std::string> flags = {}) {
     ServerProcess::Options options;
@@ -61,7 +60,7 @@ class RedisRefusalsTest : public ServerTest {
   }
 };
 
-TEST_P(RedisRefusalsTest, UrlsOfAWrongForm) {
+TEST_F(RedisRefusalsTest, InvalidUrlsExitWithTwo) {
   const struct {
     const char* url;
     const char* says;
@@ -85,8 +84,8 @@ TEST_P(RedisRefusalsTest, UrlsOfAWrongForm) {
   }
 }
 
-// It serves, and says that it has no store.
-TEST_P(RedisRefusalsTest, AddressesAtWhichNobodyAnswers) {
+// The server starts, and logs that its store is unavailable.
+TEST_F(RedisRefusalsTest, UnreachableAddressesAreLogged) {
   for (const std::string store : {"redis://127.0.0.1:1", "redis-cluster://127.0.0.1:1",
                                   "redis-sentinel://127.0.0.1:1/primary"}) {
     Serve(store, "limits: [{name: api, rate: 5/h}]");
@@ -101,7 +100,7 @@ TEST_P(RedisRefusalsTest, AddressesAtWhichNobodyAnswers) {
   }
 }
 
-TEST_P(RedisRefusalsTest, PasswordsThatAreWrongOrMissing) {
+TEST_F(RedisRefusalsTest, WrongOrMissingPasswordsAreRefused) {
   RedisServer server({"--requirepass", "secret"});
   const Ended wrong = Refused("unix://:hunter2@" + server.socket_path());
   EXPECT_EQ(wrong.exit_code, 1);
@@ -112,8 +111,8 @@ TEST_P(RedisRefusalsTest, PasswordsThatAreWrongOrMissing) {
                                   "?password_file=FILE"));
 }
 
-// Says to each connection that it wants a password, and hangs up, as Redis does when one who is not
-// logged in sends a word of more than 16 KiB. Remembers what came first.
+// Answers each connection that a password is required, and closes it, as Redis does if a client that
+// is not authenticated sends an argument of more than 16 KiB. Keeps the first bytes it received.
 class HangsUp {
  public:
   HangsUp() {
@@ -133,7 +132,7 @@ class HangsUp {
   HangsUp& operator=(const HangsUp&) = delete;
 
   std::string path() const { return folder_ + "/redis.sock"; }
-  // What each connection sent before it was answered.
+  // The bytes that each connection sent before the answer.
   std::vector<std::string> Stop() {
     if (thread_.joinable()) {
       shutdown(listener_, SHUT_RDWR);  // ends accept
@@ -158,11 +157,11 @@ class HangsUp {
 
   std::string folder_;
   int listener_ = -1;
-  std::vector<std::string> first_;  // of the thread, until it was joined
+  std::vector<std::string> first_;  // used by the thread until it is joined
   std::thread thread_;
 };
 
-TEST_P(RedisRefusalsTest, WhoIsNotLoggedInSendsNothingForWhichRedisHangsUp) {
+TEST_F(RedisRefusalsTest, SendsNoLongArgumentBeforeAuthentication) {
   HangsUp redis;
   const Ended none = Refused("unix://" + redis.path());
   EXPECT_THAT(none.log, HasSubstr("asks for a password"));
@@ -171,14 +170,14 @@ TEST_P(RedisRefusalsTest, WhoIsNotLoggedInSendsNothingForWhichRedisHangsUp) {
   for (const std::string& words : first) EXPECT_EQ(words, "*1\r\n$4\r\nINFO\r\n");
 }
 
-TEST_P(RedisRefusalsTest, AnAclThatLacksACommand) {
+TEST_F(RedisRefusalsTest, NamesTheCommandThatTheAclLacks) {
   RedisServer server;
   RedisCalls calls(server);
   calls.Call({"ACL", "SETUSER", "blind", "on", ">p", "~sluice:*", "+info"});
   const Ended blind = Refused("unix://blind:p@" + server.socket_path());
   EXPECT_EQ(blind.exit_code, 1);
   EXPECT_THAT(blind.log, AllOf(HasSubstr("NOPERM"), HasSubstr("the ACL user needs +info +ping")));
-  // What scripts may not do shows when they do it. Nothing is granted.
+  // A permission that scripts lack shows when they run. Nothing is granted.
   calls.Call({"ACL", "SETUSER", "mute", "on", ">p", "~sluice:*", "+info", "+ping", "+select",
               "+script|load", "+evalsha", "+time", "+get"});
   Serve("unix://mute:p@" + server.socket_path(), "limits: [{name: api, rate: 5/h}]");
@@ -187,7 +186,7 @@ TEST_P(RedisRefusalsTest, AnAclThatLacksACommand) {
               AllOf(HasSubstr("redis_away"), HasSubstr("the ACL user lacks a command")));
 }
 
-TEST_P(RedisRefusalsTest, AnAclThatLacksTheKeys) {
+TEST_F(RedisRefusalsTest, NamesTheKeysThatTheAclLacks) {
   RedisServer server;
   RedisCalls(server).Call({"ACL", "SETUSER", "elsewhere", "on", ">p", "~other:*", "+@all"});
   Serve("unix://elsewhere:p@" + server.socket_path(), "limits: [{name: api, rate: 5/h}]");
@@ -195,7 +194,7 @@ TEST_P(RedisRefusalsTest, AnAclThatLacksTheKeys) {
   EXPECT_THAT(server_->log(), AllOf(HasSubstr("NOPERM"), HasSubstr("~sluice:*")));
 }
 
-TEST_P(RedisRefusalsTest, AServerThatSpeaksTlsAskedWithout) {
+TEST_F(RedisRefusalsTest, PlaintextToATlsServerSuggestsRediss) {
   TestFiles files;
   TestAuthority authority;
   const TestCertificate certificate = authority.Issue({});
@@ -208,7 +207,7 @@ TEST_P(RedisRefusalsTest, AServerThatSpeaksTlsAskedWithout) {
   EXPECT_THAT(server_->log(), HasSubstr("write rediss://"));
 }
 
-// Answers as a Redis of some version does.
+// Answers like a Redis of a given version.
 class OldRedis {
  public:
   explicit OldRedis(std::string version)
@@ -239,7 +238,7 @@ class OldRedis {
           absl::StrCat("redis_version:", version_, "\r\nrole:master\r\nmaxmemory:0\r\n");
       const std::string answer = absl::StrCat("$", info.size(), "\r\n", info, "\r\n");
       char buffer[4096];
-      // INFO comes first; what follows is not answered.
+      // INFO comes first; later commands are not answered.
       if (read(fd, buffer, sizeof(buffer)) > 0) {
         send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
         while (read(fd, buffer, sizeof(buffer)) > 0) {
@@ -255,7 +254,7 @@ class OldRedis {
   std::thread thread_;
 };
 
-TEST_P(RedisRefusalsTest, ARedisThatIsTooOld) {
+TEST_F(RedisRefusalsTest, RefusesRedisThatIsTooOld) {
   for (const char* version : {"6.0.16", "5.0.14", "2.8.4"}) {
     OldRedis old(version);
     const Ended ended = Refused(old.url());
@@ -265,14 +264,14 @@ TEST_P(RedisRefusalsTest, ARedisThatIsTooOld) {
   }
 }
 
-TEST_P(RedisRefusalsTest, AReplicaInPlaceOfItsPrimary) {
+TEST_F(RedisRefusalsTest, RefusesAReplica) {
   RedisServer replica({"--replicaof", "127.0.0.1", "1"});
   const Ended ended = Refused(replica.url());
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.log, AllOf(HasSubstr("is a replica"), HasSubstr("127.0.0.1:1")));
 }
 
-TEST_P(RedisRefusalsTest, MemoryThatIsBoundedByEviction) {
+TEST_F(RedisRefusalsTest, RefusesEvictionUnlessAllowed) {
   RedisServer evicting({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"});
   const Ended ended = Refused(evicting.url());
   EXPECT_EQ(ended.exit_code, 1);
@@ -282,7 +281,7 @@ TEST_P(RedisRefusalsTest, MemoryThatIsBoundedByEviction) {
   EXPECT_TRUE(Granted("api", "k"));
 }
 
-TEST_P(RedisRefusalsTest, AKeyOfAnotherProgramAtABucketsName) {
+TEST_F(RedisRefusalsTest, KeyOfAnotherProgramIsReported) {
   RedisServer server;
   RedisCalls calls(server);
   calls.Call({"RPUSH", "sluice:{3:api:list}", "theirs"});
@@ -297,7 +296,7 @@ TEST_P(RedisRefusalsTest, AKeyOfAnotherProgramAtABucketsName) {
   EXPECT_TRUE(Granted("api", "other"));
 }
 
-TEST_P(RedisRefusalsTest, CertificatesThatExpiredOrAreOfAnotherName) {
+TEST_F(RedisRefusalsTest, RefusesExpiredCertificatesAndOtherNames) {
   TestFiles files;
   TestAuthority authority;
   const std::string ca = files.Write("ca.pem", authority.certificate_pem());
@@ -312,19 +311,18 @@ TEST_P(RedisRefusalsTest, CertificatesThatExpiredOrAreOfAnotherName) {
     return ended.log;
   };
   EXPECT_THAT(refusal(authority.Issue({.from_s = -7200, .to_s = -3600})), HasSubstr("expired"));
-  // What was wanted, and where to say what else it may be.
+  // The expected name, and the parameter that changes it.
   EXPECT_THAT(refusal(authority.Issue({.alternative_names = "DNS:another.example"})),
               AllOf(HasSubstr("mismatch"), HasSubstr("for \"127.0.0.1\" (?server_name=NAME"),
                     HasSubstr("an authority in " + ca)));
 }
 
-TEST_P(RedisRefusalsTest, NameSpacesKeepDeploymentsApart) {
+TEST_F(RedisRefusalsTest, NamespacesSeparateDeployments) {
   RedisServer server;
   Serve(server.url(), "limits: [{name: api, rate: 5/h}]", {"--redis_namespace=ours"});
   ServerProcess::Options options;
   options.limits = "limits: [{name: api, rate: 2/h}]";
   options.flags = {"--store=" + server.url(), "--redis_budget=2s", "--redis_namespace=theirs"};
-  options.transport = GetParam();
   ServerProcess theirs(options);
   const auto data = v1::RateLimiter::NewStub(theirs.DataChannel());
   for (int i = 0; i < 2; ++i) {
@@ -335,13 +333,12 @@ TEST_P(RedisRefusalsTest, NameSpacesKeepDeploymentsApart) {
   EXPECT_EQ(Remaining("api", "k"), 3);
 }
 
-TEST_P(RedisRefusalsTest, NodesOfDifferentLimitsSaySo) {
+TEST_F(RedisRefusalsTest, NodesReportDifferentParametersOfALimit) {
   RedisServer server;
   Serve(server.url(), "limits: [{name: api, rate: 100/h}, {name: same, rate: 90/h}]");
   ServerProcess::Options options;
   options.limits = "limits: [{name: api, rate: 50/h}, {name: same, rate: 90/h}]";
   options.flags = {"--store=" + server.url(), "--redis_budget=2s"};
-  options.transport = GetParam();
   ServerProcess theirs(options);
   const auto data = v1::RateLimiter::NewStub(theirs.DataChannel());
   const auto differing = [&] {
@@ -351,7 +348,7 @@ TEST_P(RedisRefusalsTest, NodesOfDifferentLimitsSaySo) {
     return response.store().differing();
   };
   for (int i = 0; i < 5; ++i) {
-    // The first time that a bucket is of other parameters means nothing: a limit was changed.
+    // The first conversion of a bucket is not reported: a limit may have changed.
     EXPECT_EQ(differing().empty(), i < 3) << i;
     for (const char* limit : {"api", "same"}) {
       EXPECT_TRUE(Granted(limit, "k"));
@@ -368,8 +365,6 @@ TEST_P(RedisRefusalsTest, NodesOfDifferentLimitsSaySo) {
   EXPECT_THAT(server_->log(),
               AllOf(HasSubstr("event=redis_limit_differs limit=api"), HasSubstr("burst 50")));
 }
-
-SLUICE_ON_EVERY_TRANSPORT(RedisRefusalsTest);
 
 }  // namespace
 }  // namespace sluice::testing

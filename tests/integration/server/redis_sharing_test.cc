@@ -1,4 +1,4 @@
-// Servers that decide some limits by themselves, beside a real Redis.
+// Servers that decide some limits locally, with a real Redis.
 #include <signal.h>
 
 #include <algorithm>
@@ -29,7 +29,6 @@ class RedisSharingTest : public ServerTest {
   ServerProcess::Options Options() {
     ServerProcess::Options options;
     options.limits = kLimits;
-    options.transport = GetParam();
     options.flags = {"--store=" + redis_.url(), "--redis_budget=100ms", "--redis_node_ttl=400ms"};
     return options;
   }
@@ -60,7 +59,7 @@ class RedisSharingTest : public ServerTest {
   RedisServer redis_;
 };
 
-TEST_P(RedisSharingTest, NodesDivideWhatIsSplitAndSayWhoTheyAre) {
+TEST_F(RedisSharingTest, NodesDivideSplitLimitsAndAreListed) {
   Start(Options());
   ASSERT_TRUE(server_->ready());
   auto other = std::make_unique<ServerProcess>(Options());
@@ -83,15 +82,15 @@ TEST_P(RedisSharingTest, NodesDivideWhatIsSplitAndSayWhoTheyAre) {
   ASSERT_TRUE(data_->Query(&context, query, &queried).ok());
   EXPECT_EQ(queried.buckets(0).source(), v1::SOURCE_LOCAL);
 
-  // One that says good-bye is not waited for until it has lapsed.
+  // A node that leaves is removed at once, before its heartbeats would lapse.
   other->Signal(SIGTERM);
   EXPECT_EQ(other->WaitForExit(), 0);
   ASSERT_TRUE(Eventually([&] { return Status().store().nodes_size() == 1; }));
   ASSERT_TRUE(Eventually([&] { return Ask("split").charges(0).capacity() == 1000; }));
 }
 
-// What clients of several servers were granted of one split log. When that was decided is known to
-// lie between a call's sending and its answer, however long these are apart.
+// Grants of one split log to clients of several servers. Each decision was made between the call's
+// start and its answer.
 class ClientsOfALog {
  public:
   explicit ClientsOfALog(const std::vector<ServerProcess*>& servers) : granted_(servers.size()) {
@@ -109,8 +108,9 @@ class ClientsOfALog {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
   }
-  // Empty: in no window so many more were decided for certain: sent and answered within it. A
-  // window that holds most begins with a sending. REQUIRES: stopped.
+  // Returns an error text if more grants than allowed were certainly decided in one window, that is
+  // started and answered within it; else "". The fullest window begins at a call's start. REQUIRES:
+  // stopped.
   std::string Check(uint64_t permits, int64_t period_ns) {
     const common::MutexLock lock(&mu_);
     std::sort(grants_.begin(), grants_.end(),
@@ -163,9 +163,9 @@ class ClientsOfALog {
   std::vector<std::thread> threads_;
 };
 
-// SIGSTOP, for longer than it takes the others to take its share over. When it wakes Redis stands
-// still, so that it hears of nobody: it has nothing but its clock to tell that its share is gone.
-TEST_P(RedisSharingTest, AServerThatStoodStillWakesWithoutItsShare) {
+// The node is stopped for longer than the others need to take over its share. When it continues,
+// Redis is stopped: only its clock can tell the node that its share has expired.
+TEST_F(RedisSharingTest, StoppedServerContinuesWithoutItsShare) {
   constexpr uint64_t kPermits = 300;
   ServerProcess::Options options = Options();
   options.limits = "limits: [{name: log, algorithm: sliding_log, rate: 300/s, sharing: split}]";
@@ -191,7 +191,7 @@ TEST_P(RedisSharingTest, AServerThatStoodStillWakesWithoutItsShare) {
   ASSERT_TRUE(each_granted({0, 1, 2}, kPermits / 3));
   third.Signal(SIGSTOP);
   ASSERT_TRUE(divisor_is(2));
-  // By now they fill every window without the third.
+  // By now the other two fill every window.
   ASSERT_TRUE(each_granted({0, 1}, 3 * kPermits / 2));
   redis_.Pause();
   third.Signal(SIGCONT);
@@ -200,7 +200,7 @@ TEST_P(RedisSharingTest, AServerThatStoodStillWakesWithoutItsShare) {
     grpc::ClientContext context;
     context.set_deadline(Soon());
     v1::AcquireResponse response;
-    // Of a key that the clients leave alone, so that all of its share would be there.
+    // A key that the clients do not use: the node would still have all of its share.
     const grpc::Status status = woken->Acquire(&context, Request("log", "k"), &response);
     ASSERT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE)
         << status.error_message();
@@ -213,7 +213,7 @@ TEST_P(RedisSharingTest, AServerThatStoodStillWakesWithoutItsShare) {
   EXPECT_EQ(clients.Check(kPermits, 1'000'000'000), "");
 }
 
-TEST_P(RedisSharingTest, AskingForMoreThanAShareHoldsIsDeniedWithAReasonOfItsOwn) {
+TEST_F(RedisSharingTest, RequestLargerThanAShareIsDeniedAsShareTooSmall) {
   Start(Options());
   ServerProcess other(Options());
   ASSERT_TRUE(server_->ready() && other.ready());
@@ -232,14 +232,14 @@ TEST_P(RedisSharingTest, AskingForMoreThanAShareHoldsIsDeniedWithAReasonOfItsOwn
     return Acquire(request, &response).ok() &&
            (response.granted() || response.charges(0).reason() == v1::REASON_NOT_ENOUGH);
   }));
-  // Both are counted.
+  // Both denials are counted.
   grpc::ClientContext context;
   v1::Stats stats;
   ASSERT_TRUE(admin_->GetStats(&context, v1::GetStatsRequest(), &stats).ok());
   EXPECT_EQ(stats.store().nodes(), 2u);
 }
 
-TEST_P(RedisSharingTest, RelaxedIsGrantedHereAndReported) {
+TEST_F(RedisSharingTest, RelaxedLimitIsGrantedLocallyAndReported) {
   Start(Options());
   ASSERT_TRUE(server_->ready());
   int local = 0;
@@ -249,7 +249,7 @@ TEST_P(RedisSharingTest, RelaxedIsGrantedHereAndReported) {
     if (response.granted()) ++granted;
     if (response.source() == v1::SOURCE_LOCAL) ++local;
   }
-  // At most a tenth beyond, and as many as the figure says.
+  // At most a tenth too many, and exactly the reported overshoot.
   EXPECT_GE(granted, 1000);
   EXPECT_LE(granted, 1100);
   EXPECT_GT(local, 0);
@@ -257,7 +257,7 @@ TEST_P(RedisSharingTest, RelaxedIsGrantedHereAndReported) {
   EXPECT_EQ(Remaining("relaxed", "k"), 1000 - granted);
 }
 
-TEST_P(RedisSharingTest, GoesOnWithItsShareWhileRedisIsAway) {
+TEST_F(RedisSharingTest, UsesItsShareWhileRedisIsUnavailable) {
   Start(Options());
   ASSERT_TRUE(server_->ready());
   EXPECT_EQ(Ask("going").source(), v1::SOURCE_STORE);
@@ -265,7 +265,7 @@ TEST_P(RedisSharingTest, GoesOnWithItsShareWhileRedisIsAway) {
   redis_.Pause();
   ASSERT_TRUE(Eventually([&] {
     const v1::AcquireResponse response = Ask("going");
-    return response.granted() && response.source() == v1::SOURCE_STORE_AWAY;
+    return response.granted() && response.source() == v1::SOURCE_STORE_UNAVAILABLE;
   }));
   v1::QueryRequest query;
   query.add_buckets()->set_limit("going");
@@ -273,7 +273,7 @@ TEST_P(RedisSharingTest, GoesOnWithItsShareWhileRedisIsAway) {
   v1::QueryResponse queried;
   grpc::ClientContext context;
   ASSERT_TRUE(data_->Query(&context, query, &queried).ok());
-  EXPECT_EQ(queried.buckets(0).source(), v1::SOURCE_STORE_AWAY);
+  EXPECT_EQ(queried.buckets(0).source(), v1::SOURCE_STORE_UNAVAILABLE);
   bool counted = false;
   const v1::ConfigStatus status = Status();
   for (const auto& one : status.store().decided_while_unavailable()) {
@@ -288,7 +288,7 @@ TEST_P(RedisSharingTest, GoesOnWithItsShareWhileRedisIsAway) {
   EXPECT_THAT(server_->log(), HasSubstr("redis_reported"));
 }
 
-TEST_P(RedisSharingTest, RefusesToBookAheadWhereNodesDecide) {
+TEST_F(RedisSharingTest, RefusesReservationsOnLocallyDecidedLimits) {
   Start(Options());
   ASSERT_TRUE(server_->ready());
   for (const auto& [limit, setting] :
@@ -305,8 +305,6 @@ TEST_P(RedisSharingTest, RefusesToBookAheadWhereNodesDecide) {
   request.mutable_max_wait()->set_seconds(1);
   EXPECT_TRUE(Acquire(request).ok());
 }
-
-SLUICE_ON_EVERY_TRANSPORT(RedisSharingTest);
 
 }  // namespace
 }  // namespace sluice::testing

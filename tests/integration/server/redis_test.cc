@@ -23,14 +23,14 @@ class RedisServerTest : public ServerTest {
   ServerProcess::Options Options(const std::string& limits) {
     ServerProcess::Options options;
     options.limits = limits;
-    // A busy machine is slow, which is not what is tested.
+    // Generous, since a busy machine is slow.
     options.flags = {"--store=" + redis_.url(), "--redis_budget=2s"};
     return options;
   }
 
-  // Of limit "deny", key "k", which was used.
-  void ExpectAwayIsSaid() {
-    // Each thread sees it for itself; from then on nothing is asked.
+  // On limit "deny" and key "k", which was used before.
+  void ExpectReportsUnavailableStore() {
+    // Each event loop notices by itself; then it sends nothing to Redis.
     EXPECT_TRUE(Eventually([&] {
       grpc::ClientContext context;
       v1::AcquireResponse response;
@@ -70,13 +70,12 @@ class RedisServerTest : public ServerTest {
   RedisServer redis_;
 };
 
-TEST_P(RedisServerTest, NodesShareOneQuota) {
+TEST_F(RedisServerTest, NodesShareOneQuota) {
   const std::string limits =
       "limits: [{name: api, rate: 6/h, charges: [overall]}, {name: overall, rate: 100/h}]";
   Start(Options(limits));
   ASSERT_TRUE(server_->ready());
   ServerProcess::Options options = Options(limits);
-  options.transport = GetParam();
   ServerProcess other(options);
   ASSERT_TRUE(other.ready());
   const auto other_data = v1::RateLimiter::NewStub(other.DataChannel());
@@ -93,7 +92,7 @@ TEST_P(RedisServerTest, NodesShareOneQuota) {
   EXPECT_EQ(Remaining("overall", ""), 93);
 }
 
-TEST_P(RedisServerTest, SharesItsQuotaInACluster) {
+TEST_F(RedisServerTest, SharesItsQuotaInACluster) {
   RedisCluster cluster;
   ServerProcess::Options options =
       Options("limits: [{name: api, rate: 3/h, charges: [overall]}, {name: overall, rate: 100/h}]");
@@ -111,12 +110,11 @@ TEST_P(RedisServerTest, SharesItsQuotaInACluster) {
   EXPECT_THAT(status.error_message(), HasSubstr("limit \"overall\""));
 }
 
-TEST_P(RedisServerTest, NodesBookInOneOrder) {
+TEST_F(RedisServerTest, NodesBookInACommonOrder) {
   const std::string limits = "limits: [{name: api, rate: 1/1h}]";
   Start(Options(limits));
   ASSERT_TRUE(server_->ready());
   ServerProcess::Options options = Options(limits);
-  options.transport = GetParam();
   ServerProcess other(options);
   ASSERT_TRUE(other.ready());
   const auto other_data = v1::RateLimiter::NewStub(other.DataChannel());
@@ -132,7 +130,7 @@ TEST_P(RedisServerTest, NodesBookInOneOrder) {
     EXPECT_FALSE(response.receipt().empty());
     return response;
   };
-  // A minute for a busy machine.
+  // One minute of tolerance for a busy machine.
   const auto expect_hours = [](const v1::AcquireResponse& response, int64_t hours) {
     EXPECT_LE(response.wait().seconds(), hours * 3600);
     EXPECT_GE(response.wait().seconds(), hours * 3600 - 60);
@@ -147,19 +145,18 @@ TEST_P(RedisServerTest, NodesBookInOneOrder) {
   refund.set_receipt(first.receipt());
   v1::RefundResponse refunded;
   ASSERT_TRUE(data_->Refund(&context, refund, &refunded).ok());
-  // In order: not into the gap before the other node's.
+  // In order: not in the gap before the other node's booking.
   expect_hours(reserve(*data_), 3);
 }
 
-// Two nodes hold callers of one key: one line, in which those of one node move up when one of
-// theirs leaves.
-TEST_P(RedisServerTest, NodesHoldCallersInOneLine) {
+// Two nodes hold callers of one key in one queue. If a caller leaves, the callers of its node move
+// up.
+TEST_F(RedisServerTest, NodesHoldCallersInOneQueue) {
   const std::string limits =
       "limits: [{name: api, rate: 1/1h}, {name: quick, rate: 4/s, burst: 1}]";
   Start(Options(limits));
   ASSERT_TRUE(server_->ready());
   ServerProcess::Options options = Options(limits);
-  options.transport = GetParam();
   ServerProcess other(options);
   ASSERT_TRUE(other.ready());
   const auto other_data = v1::RateLimiter::NewStub(other.DataChannel());
@@ -199,7 +196,7 @@ TEST_P(RedisServerTest, NodesHoldCallersInOneLine) {
   ASSERT_TRUE(Eventually([&] { return line().waiting() == 3; }));
   first->context.TryCancel();
   EXPECT_FALSE(first->granted.get());
-  // The second moves to where the first was.
+  // The second caller takes the place of the first.
   EXPECT_TRUE(Eventually([&] {
     const v1::BucketStatus bucket = line();
     return bucket.waiting() == 2 && bucket.next_grant_after().seconds() <= 3600;
@@ -210,7 +207,7 @@ TEST_P(RedisServerTest, NodesHoldCallersInOneLine) {
   EXPECT_FALSE(second->granted.get());
   EXPECT_TRUE(Eventually([&] { return line().waiting() == 0; }));
 
-  // Nobody is let through early: eight take seven intervals.
+  // No caller is granted early: eight grants take seven intervals.
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::unique_ptr<Held>> all;
   for (int i = 0; i < 8; ++i) all.push_back(hold(i % 2 == 0 ? *data_ : *other_data, "quick"));
@@ -218,8 +215,8 @@ TEST_P(RedisServerTest, NodesHoldCallersInOneLine) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(7 * 250));
 }
 
-// Who waits when a limit is raised is let through by the new parameters.
-TEST_P(RedisServerTest, HeldCallersAreBookedAnewWhenTheirLimitChanges) {
+// Callers that wait while a limit is raised are granted by the new parameters.
+TEST_F(RedisServerTest, HeldCallersAreBookedAgainWhenTheirLimitChanges) {
   Start(Options("limits: []"));
   ASSERT_TRUE(server_->ready());
   const auto put = [&](uint64_t permits) {
@@ -258,7 +255,7 @@ TEST_P(RedisServerTest, HeldCallersAreBookedAnewWhenTheirLimitChanges) {
   for (std::future<bool>& one : held) EXPECT_TRUE(one.get());
 }
 
-TEST_P(RedisServerTest, DecidesByTheLimitsPolicyWhileRedisIsAway) {
+TEST_F(RedisServerTest, OnStoreFailureDecidesWhileRedisIsUnavailable) {
   Start(
       Options("limits: [{name: deny, rate: 5/h}, "
               "{name: allow, rate: 1/h, on_store_failure: allow}]"));
@@ -276,17 +273,17 @@ TEST_P(RedisServerTest, DecidesByTheLimitsPolicyWhileRedisIsAway) {
   EXPECT_FALSE(Granted("allow", "k"));
   redis_.Kill();
   EXPECT_EQ(Acquire(Request("deny", "k")).error_code(), grpc::StatusCode::UNAVAILABLE);
-  ExpectAwayIsSaid();
+  ExpectReportsUnavailableStore();
   v1::AcquireResponse response;
   ASSERT_TRUE(Acquire(Request("allow", "k"), &response).ok());
   EXPECT_TRUE(response.granted());
-  EXPECT_EQ(response.source(), v1::SOURCE_STORE_AWAY);
+  EXPECT_EQ(response.source(), v1::SOURCE_STORE_UNAVAILABLE);
   EXPECT_TRUE(Granted("put", "k", 1));
   redis_.Start();
   EXPECT_TRUE(Eventually([&] { return Acquire(Request("deny", "k")).ok(); }));
 }
 
-TEST_P(RedisServerTest, EndsAlthoughRedisStillHasToAnswer) {
+TEST_F(RedisServerTest, ExitsWhileARedisReplyIsOutstanding) {
   ServerProcess::Options options = Options("limits: [{name: api, rate: 6/h}]");
   options.flags.push_back("--drain_timeout=200ms");
   Start(options);
@@ -301,7 +298,7 @@ TEST_P(RedisServerTest, EndsAlthoughRedisStillHasToAnswer) {
   std::promise<grpc::Status> answered;
   data->async()->Acquire(&context, &request, &response,
                          [&](grpc::Status status) { answered.set_value(std::move(status)); });
-  // Same connection: once this is answered the call is under way.
+  // On the same connection: when this is answered, the call is in progress.
   grpc::ClientContext check;
   grpc::health::v1::HealthCheckResponse health;
   ASSERT_TRUE(grpc::health::v1::Health::NewStub(channel)->Check(&check, {}, &health).ok());
@@ -311,7 +308,7 @@ TEST_P(RedisServerTest, EndsAlthoughRedisStillHasToAnswer) {
   redis_.Resume();
 }
 
-TEST_P(RedisServerTest, ShowsThatRedisIsAwayAndWhatWasDecidedMeanwhile) {
+TEST_F(RedisServerTest, ReportsAnUnavailableRedisAndTheDecisionsMeanwhile) {
   ServerProcess::Options options = Options(
       "limits: [{name: deny, rate: 5/h}, {name: allow, rate: 1/h, on_store_failure: allow}]");
   options.flags.push_back("--store_threads=3");
@@ -338,19 +335,19 @@ TEST_P(RedisServerTest, ShowsThatRedisIsAwayAndWhatWasDecidedMeanwhile) {
 
   redis_.Kill();
   EXPECT_TRUE(Eventually([&] { return status().state() == v1::StoreStatus::STATE_UNAVAILABLE; }));
-  // Each thread sees it for itself.
+  // Each event loop notices by itself.
   EXPECT_TRUE(Eventually([&] { return Acquire(Request("deny", "k")).error_code() == 14; }));
   for (int i = 0; i < 3; ++i) {
     v1::AcquireResponse response;
     ASSERT_TRUE(Acquire(Request("allow", std::to_string(i)), &response).ok());
-    EXPECT_EQ(response.source(), v1::SOURCE_STORE_AWAY);
+    EXPECT_EQ(response.source(), v1::SOURCE_STORE_UNAVAILABLE);
   }
   grpc::ClientContext context;
   v1::QueryRequest query;
   query.add_buckets()->set_limit("allow");
   v1::QueryResponse queried;
   ASSERT_TRUE(data_->Query(&context, query, &queried).ok());
-  EXPECT_EQ(queried.buckets(0).source(), v1::SOURCE_STORE_AWAY);
+  EXPECT_EQ(queried.buckets(0).source(), v1::SOURCE_STORE_UNAVAILABLE);
   EXPECT_EQ(queried.buckets(0).error().code(), grpc::StatusCode::UNAVAILABLE);
   const v1::StoreStatus away = status();
   EXPECT_EQ(away.times_unavailable(), 1u);
@@ -376,29 +373,25 @@ TEST_P(RedisServerTest, ShowsThatRedisIsAwayAndWhatWasDecidedMeanwhile) {
   EXPECT_EQ(stats.limits(0).allowed_while_unavailable(), 3u);
 }
 
-TEST_P(RedisServerTest, RefusesToStartOnARedisThatWillNotDo) {
+TEST_F(RedisServerTest, RefusesToStartOnAnUnfitRedis) {
   RedisServer evicting({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"});
   ServerProcess::Options options;
   options.flags = {"--store=" + evicting.url()};
   options.may_fail = true;
-  options.transport = GetParam();
   ServerProcess server(options);
   EXPECT_FALSE(server.ready());
   EXPECT_THAT(server.log(), HasSubstr("allkeys-lru"));
 }
 
-TEST_P(RedisServerTest, NeverShowsThePasswordOfABadUrl) {
+TEST_F(RedisServerTest, NeverShowsThePasswordOfABadUrl) {
   ServerProcess::Options options;
   options.flags = {"--store=redis-cluster://:hunter2@host/3"};
   options.may_fail = true;
-  options.transport = GetParam();
   ServerProcess server(options);
   EXPECT_FALSE(server.ready());
   EXPECT_THAT(server.log(), HasSubstr("Cluster"));
   EXPECT_FALSE(absl::StrContains(server.log(), "hunter2"));
 }
-
-SLUICE_ON_EVERY_TRANSPORT(RedisServerTest);
 
 }  // namespace
 }  // namespace sluice::testing

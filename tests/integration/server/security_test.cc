@@ -1,6 +1,9 @@
 // TLS, mutual TLS and the admin port's token.
+#include <signal.h>
+
 #include <string>
 
+#include "absl/strings/match.h"
 #include "tests/integration/server/server_test.h"
 
 namespace sluice::testing {
@@ -45,16 +48,16 @@ class SecurityTest : public ServerTest {
     return v1::LimitAdmin::NewStub(channel)->ListLimits(&context, v1::ListLimitsRequest(),
                                                         &response);
   }
-  // Starts what must not come up.
+  // Runs a server that must not start.
   void Refuses(std::vector<std::string> flags, const std::string& text) {
-    ServerProcess server({.flags = std::move(flags), .transport = GetParam(), .may_fail = true});
+    ServerProcess server({.flags = std::move(flags), .may_fail = true});
     EXPECT_FALSE(server.ready());
     EXPECT_EQ(server.WaitForExit(), 2);
     EXPECT_THAT(server.log(), HasSubstr(text));
   }
 
   TestAuthority authority_;
-  TestAuthority stranger_{"Somebody else"};
+  TestAuthority stranger_{"Another authority"};
   TestFiles files_;
   std::string cert_;
   std::string key_;
@@ -62,13 +65,13 @@ class SecurityTest : public ServerTest {
   std::string token_;
 };
 
-TEST_P(SecurityTest, TlsServesThoseWhoTrustItAndNoPlaintext) {
+TEST_F(SecurityTest, TlsPortRefusesPlaintext) {
   Start({.flags = {"--tls_cert=" + cert_, "--tls_key=" + key_}});
   EXPECT_TRUE(AcquireOn(server_->DataChannel(Tls())).ok());
   EXPECT_EQ(AcquireOn(server_->DataChannel()).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_P(SecurityTest, MutualTlsServesOnlyCertificatesOfItsAuthority) {
+TEST_F(SecurityTest, MutualTlsAcceptsOnlyCertificatesOfItsAuthority) {
   Start({.flags = {"--tls_cert=" + cert_, "--tls_key=" + key_, "--tls_client_ca=" + ca_}});
   EXPECT_TRUE(AcquireOn(server_->DataChannel(Tls(&authority_))).ok());
   EXPECT_EQ(AcquireOn(server_->DataChannel(Tls())).error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -76,7 +79,7 @@ TEST_P(SecurityTest, MutualTlsServesOnlyCertificatesOfItsAuthority) {
             grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_P(SecurityTest, TheAdminPortHasTlsOfItsOwn) {
+TEST_F(SecurityTest, AdminPortHasItsOwnTls) {
   Start({.flags = {"--admin_tls_cert=" + cert_, "--admin_tls_key=" + key_,
                    "--admin_tls_client_ca=" + ca_}});
   EXPECT_TRUE(ListOn(server_->AdminChannel(Tls(&authority_)), "").ok());
@@ -85,7 +88,7 @@ TEST_P(SecurityTest, TheAdminPortHasTlsOfItsOwn) {
   EXPECT_TRUE(AcquireOn(server_->DataChannel()).ok()) << "the data port stays as it was";
 }
 
-TEST_P(SecurityTest, TheAdminPortAsksForItsTokenAlsoOnLoopback) {
+TEST_F(SecurityTest, AdminPortRequiresItsTokenOnLoopbackToo) {
   Start({.flags = {"--admin_token_file=" + token_}});
   const auto channel = server_->AdminChannel();
   EXPECT_TRUE(ListOn(channel, "Bearer 0123456789abcdef-secret").ok());
@@ -99,7 +102,7 @@ TEST_P(SecurityTest, TheAdminPortAsksForItsTokenAlsoOnLoopback) {
   EXPECT_THAT(server_->log(), ::testing::Not(HasSubstr("-secret")));
 }
 
-TEST_P(SecurityTest, TheAdminPortLeavesLoopbackOnlyWithMutualTlsOrAToken) {
+TEST_F(SecurityTest, AdminPortLeavesLoopbackOnlyWithMutualTlsOrToken) {
   Refuses({"--admin_listen=0.0.0.0:0"}, "--admin_listen=0.0.0.0:0: leaves this machine");
   Refuses({"--admin_listen=0.0.0.0:0", "--admin_tls_cert=" + cert_, "--admin_tls_key=" + key_},
           "leaves this machine");
@@ -109,7 +112,7 @@ TEST_P(SecurityTest, TheAdminPortLeavesLoopbackOnlyWithMutualTlsOrAToken) {
   EXPECT_TRUE(server_->ready());
 }
 
-TEST_P(SecurityTest, BadFilesEndWithTwoAndNameTheFlag) {
+TEST_F(SecurityTest, BadFilesExitWithTwoAndNameTheFlag) {
   Refuses({"--tls_cert=" + cert_}, "--tls_key: absent");
   Refuses({"--tls_key=" + key_}, "--tls_cert: absent");
   Refuses({"--tls_cert=/none", "--tls_key=" + key_}, "--tls_cert=/none: cannot be read");
@@ -122,7 +125,63 @@ TEST_P(SecurityTest, BadFilesEndWithTwoAndNameTheFlag) {
   Refuses({"--admin_token_file=" + files_.Write("short", "abc")}, "a token of 3 bytes");
 }
 
-SLUICE_ON_EVERY_TRANSPORT(SecurityTest);
+TEST_F(SecurityTest, ReplacedCertificatesOfBothPortsAreUsedAfterSighup) {
+  Start({.flags = {"--tls_cert=" + cert_, "--tls_key=" + key_, "--admin_tls_cert=" + cert_,
+                   "--admin_tls_key=" + key_}});
+  ASSERT_TRUE(AcquireOn(server_->DataChannel(Tls())).ok());
+  ASSERT_TRUE(ListOn(server_->AdminChannel(Tls()), "").ok());
+  const auto fails = [&] {
+    return AcquireOn(server_->DataChannel(Tls())).error_code() == grpc::StatusCode::UNAVAILABLE &&
+           ListOn(server_->AdminChannel(Tls()), "").error_code() == grpc::StatusCode::UNAVAILABLE;
+  };
+
+  // Bad files: the old certificates stay in use, and the log names the port.
+  files_.Write("cert.pem", "not a certificate");
+  server_->Signal(SIGHUP);
+  ASSERT_TRUE(Eventually([&] {
+    const std::string log = server_->log();
+    return absl::StrContains(log, "event=certificates_not_reloaded port=data") &&
+           absl::StrContains(log, "event=certificates_not_reloaded port=admin");
+  })) << server_->log();
+  EXPECT_TRUE(AcquireOn(server_->DataChannel(Tls())).ok());
+  EXPECT_TRUE(ListOn(server_->AdminChannel(Tls()), "").ok());
+
+  // Certificates of an authority that the client does not trust.
+  const TestCertificate other = stranger_.Issue();
+  files_.Write("cert.pem", other.chain_pem);
+  files_.Write("key.pem", other.key_pem);
+  server_->Signal(SIGHUP);
+  EXPECT_TRUE(Eventually(fails)) << server_->log();
+  EXPECT_THAT(server_->log(), HasSubstr("event=certificates_reloaded port=data"));
+  EXPECT_THAT(server_->log(), HasSubstr("event=certificates_reloaded port=admin"));
+}
+
+TEST_F(SecurityTest, ReplacedAdminTokenIsUsed) {
+  Start({.flags = {"--admin_token_file=" + token_}});
+  const auto channel = server_->AdminChannel();
+  const auto accepts = [&](const std::string& token) {
+    return ListOn(channel, "Bearer " + token).ok();
+  };
+  ASSERT_TRUE(accepts("0123456789abcdef-secret"));
+
+  // A token that is too short: the old one stays in use.
+  files_.Write("token", "short");
+  ASSERT_TRUE(Eventually([&] {
+    return absl::StrContains(server_->log(), "event=admin_token_not_reloaded");
+  })) << server_->log();
+  EXPECT_TRUE(accepts("0123456789abcdef-secret"));
+
+  files_.Write("token", "fedcba9876543210-secret");
+  EXPECT_TRUE(Eventually([&] { return accepts("fedcba9876543210-secret"); })) << server_->log();
+  EXPECT_FALSE(accepts("0123456789abcdef-secret"));
+
+  // SIGHUP reloads it too.
+  files_.Write("token", "third-0123456789-secret");
+  server_->Signal(SIGHUP);
+  EXPECT_TRUE(Eventually([&] { return accepts("third-0123456789-secret"); })) << server_->log();
+  EXPECT_THAT(server_->log(), HasSubstr("event=admin_token_reloaded"));
+  EXPECT_THAT(server_->log(), ::testing::Not(HasSubstr("-secret")));
+}
 
 }  // namespace
 }  // namespace sluice::testing

@@ -1,4 +1,4 @@
-// A test with stubs to a real server, run on every data transport.
+// ServerTest: a test with stubs to a real server.
 #ifndef SLUICE_TESTS_INTEGRATION_SERVER_SERVER_TEST_H_
 #define SLUICE_TESTS_INTEGRATION_SERVER_SERVER_TEST_H_
 
@@ -17,11 +17,10 @@
 
 namespace sluice::testing {
 
-class ServerTest : public ::testing::TestWithParam<DataTransport> {
+class ServerTest : public ::testing::Test {
  protected:
-  // Starts the server, and connects to both its ports.
+  // Starts the server and connects to both ports.
   void Start(ServerProcess::Options options) {
-    options.transport = GetParam();
     server_ = std::make_unique<ServerProcess>(std::move(options));
     if (!server_->ready()) return;
     data_ = v1::RateLimiter::NewStub(server_->DataChannel());
@@ -47,13 +46,13 @@ class ServerTest : public ::testing::TestWithParam<DataTransport> {
     v1::AcquireResponse response;
     return Acquire(request, &response);
   }
-  // Whether it was granted; fails the test on an error. Asked again, for a while, when a store was
-  // away and nothing was taken: a busy machine can keep Redis from its turn for a breaker's budget.
+  // Whether the acquisition was granted; fails the test on an error. Tries again for a while if the
+  // store was unavailable and nothing was taken: on a busy machine Redis may exceed its budget.
   bool Granted(const std::string& limit, const std::string& key, uint64_t permits = 1) {
     return GrantedBy(*data_, Request(limit, key, permits));
   }
 
-  // The same of any server.
+  // The same on any server.
   static bool GrantedBy(v1::RateLimiter::Stub& server, const v1::AcquireRequest& request) {
     v1::AcquireResponse response;
     grpc::Status status;
@@ -89,7 +88,7 @@ class ServerTest : public ::testing::TestWithParam<DataTransport> {
     return std::chrono::system_clock::now() + std::chrono::seconds(20);
   }
 
-  // For what happens in another process, at a time that it chooses.
+  // Waits for an event in another process. Returns false after 20 s.
   static bool Eventually(const std::function<bool()>& condition) {
     const auto until = Soon();
     while (!condition()) {
@@ -103,15 +102,6 @@ class ServerTest : public ::testing::TestWithParam<DataTransport> {
   std::unique_ptr<v1::RateLimiter::Stub> data_;
   std::unique_ptr<v1::LimitAdmin::Stub> admin_;
 };
-
-inline std::string TransportName(const ::testing::TestParamInfo<DataTransport>& info) {
-  return info.param.name;
-}
-
-#define SLUICE_ON_EVERY_TRANSPORT(test)                                              \
-  INSTANTIATE_TEST_SUITE_P(OnEveryTransport, test,                                   \
-                           ::testing::ValuesIn(::sluice::testing::DataTransports()), \
-                           ::sluice::testing::TransportName)
 
 }  // namespace sluice::testing
 

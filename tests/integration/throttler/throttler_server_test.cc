@@ -41,10 +41,9 @@ limits:
   - { name: window, algorithm: sliding_log, rate: 100/h }
 )";
 
-class ThrottlerServerTest : public ::testing::TestWithParam<testing::DataTransport> {
+class ThrottlerServerTest : public ::testing::Test {
  protected:
-  ThrottlerServerTest()
-      : server_({.limits = kLimits, .transport = GetParam()}), client_(Connect()) {}
+  ThrottlerServerTest() : server_({.limits = kLimits}), client_(Connect()) {}
 
   Client Connect() {
     return *Client::Create({.servers = {server_.data_address()}, .deadline = seconds(20)});
@@ -57,7 +56,7 @@ class ThrottlerServerTest : public ::testing::TestWithParam<testing::DataTranspo
   Client client_;
 };
 
-TEST_P(ThrottlerServerTest, SynchronousCallsOnChannel2AreSpaced250Milliseconds) {
+TEST_F(ThrottlerServerTest, SynchronousCallsOnChannel2AreSpaced250Milliseconds) {
   const Throttler throttler = Make("overall");
   const ThrottlerChannel channel2 = throttler.Channel("CHANNEL2").value();
   const Time::time_point begin = Time::now();
@@ -70,7 +69,7 @@ TEST_P(ThrottlerServerTest, SynchronousCallsOnChannel2AreSpaced250Milliseconds) 
   }
 }
 
-TEST_P(ThrottlerServerTest, Channels1212211RunInTheOrderOfNumbers) {
+TEST_F(ThrottlerServerTest, Channels1212211RunInTheOrderOfNumbers) {
   const Throttler throttler = Make("overall");
   const ThrottlerChannel channels[] = {throttler.Channel("CHANNEL1").value(),
                                        throttler.Channel("CHANNEL2").value()};
@@ -93,7 +92,7 @@ TEST_P(ThrottlerServerTest, Channels1212211RunInTheOrderOfNumbers) {
   EXPECT_EQ(two, (std::vector<int>{2, 4, 5}));
 }
 
-TEST_P(ThrottlerServerTest, AThousandTasksRunInTheOrderOfSubmission) {
+TEST_F(ThrottlerServerTest, AThousandTasksRunInTheOrderOfSubmission) {
   const Throttler throttler = Make("tasks");
   std::vector<int> ran;
   std::vector<Time::time_point> at;
@@ -114,7 +113,7 @@ TEST_P(ThrottlerServerTest, AThousandTasksRunInTheOrderOfSubmission) {
   EXPECT_EQ(throttler.stats().waiting, 0u);
 }
 
-TEST_P(ThrottlerServerTest, SixteenThreadsAtAnEvenPaceWithNothingStored) {
+TEST_F(ThrottlerServerTest, SixteenThreadsAtAnEvenPaceWithNothingStored) {
   const Throttler throttler = Make("even");
   std::mutex mu;
   std::vector<Time::time_point> at;
@@ -139,7 +138,7 @@ TEST_P(ThrottlerServerTest, SixteenThreadsAtAnEvenPaceWithNothingStored) {
   }
 }
 
-TEST_P(ThrottlerServerTest, DebtsAsInGuavaWait0_1_1_2_4_8) {
+TEST_F(ThrottlerServerTest, DebtsAsInGuavaWait0_1_1_2_4_8) {
   const Throttler throttler = Make("guava");
   const Time::time_point begin = Time::now();
   milliseconds until(0);
@@ -154,7 +153,7 @@ TEST_P(ThrottlerServerTest, DebtsAsInGuavaWait0_1_1_2_4_8) {
   }
 }
 
-TEST_P(ThrottlerServerTest, ManyProgramsShareOneLimit) {
+TEST_F(ThrottlerServerTest, ManyProgramsShareOneLimit) {
   Client other_client = Connect();
   const Throttler one = Make("shared");
   const Throttler other = Throttler::Create(other_client, {.limit = "shared"}).value();
@@ -167,7 +166,7 @@ TEST_P(ThrottlerServerTest, ManyProgramsShareOneLimit) {
   EXPECT_EQ(started, 100);
 }
 
-TEST_P(ThrottlerServerTest, TryStartRequestAnswersZeroOrHowLongToSleep) {
+TEST_F(ThrottlerServerTest, TryStartRequestAnswersZeroOrHowLongToSleep) {
   const Throttler throttler = Make("slow");
   EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0));
   const nanoseconds sleep = throttler.TryStart().value();
@@ -176,20 +175,20 @@ TEST_P(ThrottlerServerTest, TryStartRequestAnswersZeroOrHowLongToSleep) {
 }
 
 // No hour's end resets the count: all of it is taken until the first permit is an hour old.
-TEST_P(ThrottlerServerTest, TimerResetCounterExampleDoesNotHappen) {
+TEST_F(ThrottlerServerTest, TimerResetCounterExampleDoesNotHappen) {
   const Throttler throttler = Make("window");
   for (int i = 0; i < 100; ++i) ASSERT_EQ(throttler.TryStart().value(), nanoseconds(0));
   for (int i = 0; i < 100; ++i) ASSERT_GT(throttler.TryStart().value(), seconds(3000));
 }
 
-TEST_P(ThrottlerServerTest, FivePermitsAtOnceAreGrantedAndTheNextWaits) {
+TEST_F(ThrottlerServerTest, FivePermitsAtOnceAreGrantedAndTheNextWaits) {
   const Throttler throttler = Make("indebted");
   EXPECT_EQ(throttler.TryStart(5).value(), nanoseconds(0));
   // One was stored; the four that are owed take four hours.
   EXPECT_GT(throttler.TryStart().value(), std::chrono::minutes(3 * 60 + 50));
 }
 
-TEST_P(ThrottlerServerTest, TenPermitsEachWithNothingStoredAreOneGrantEveryTenIntervals) {
+TEST_F(ThrottlerServerTest, TenPermitsEachWithNothingStoredAreOneGrantEveryTenIntervals) {
   const Throttler throttler = Make("tens");
   std::vector<Time::time_point> at;
   std::vector<std::future<Status>> futures;
@@ -203,14 +202,14 @@ TEST_P(ThrottlerServerTest, TenPermitsEachWithNothingStoredAreOneGrantEveryTenIn
   }
 }
 
-TEST_P(ThrottlerServerTest, PermitsOf0AreRefused) {
+TEST_F(ThrottlerServerTest, PermitsOf0AreRefused) {
   const Throttler throttler = Make("shared");
   EXPECT_EQ(throttler.TryStart(0).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(throttler.Start({.permits = 0}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(throttler.Submit([] {}, {.permits = 0}).get().code(), StatusCode::kInvalidArgument);
 }
 
-TEST_P(ThrottlerServerTest, NoIncrementIsLostInRaces) {
+TEST_F(ThrottlerServerTest, NoIncrementIsLostInRaces) {
   const Throttler throttler = Make("shared");
   std::atomic<int> granted{0};
   std::vector<std::thread> threads;
@@ -225,7 +224,7 @@ TEST_P(ThrottlerServerTest, NoIncrementIsLostInRaces) {
   EXPECT_EQ(granted.load(), 100);
 }
 
-TEST_P(ThrottlerServerTest, CancellingGivesThePermitsBackAtTheServer) {
+TEST_F(ThrottlerServerTest, CancellingGivesThePermitsBackAtTheServer) {
   const Throttler throttler = Make("slow");
   ASSERT_TRUE(throttler.Start().ok());
   std::stop_source stop;
@@ -237,7 +236,7 @@ TEST_P(ThrottlerServerTest, CancellingGivesThePermitsBackAtTheServer) {
   while (client_.Query(bucket).value()[0].waiting != 0) std::this_thread::yield();
 }
 
-TEST_P(ThrottlerServerTest, WhatIsDroppedAtDestructionIsGivenBackAtTheServer) {
+TEST_F(ThrottlerServerTest, WhatIsDroppedAtDestructionIsGivenBackAtTheServer) {
   const std::vector<Bucket> bucket = {{"slow", ""}};
   std::future<Status> dropped;
   {
@@ -250,7 +249,7 @@ TEST_P(ThrottlerServerTest, WhatIsDroppedAtDestructionIsGivenBackAtTheServer) {
   while (client_.Query(bucket).value()[0].waiting != 0) std::this_thread::yield();
 }
 
-TEST_P(ThrottlerServerTest, LimitsRaisedWhileRunningHoldForWhatIsAskedThen) {
+TEST_F(ThrottlerServerTest, LimitsRaisedWhileRunningHoldForWhatIsAskedThen) {
   const Throttler throttler = Make("slow");
   ASSERT_TRUE(throttler.Start().ok());
   ASSERT_GT(throttler.TryStart().value(), seconds(3000));
@@ -262,7 +261,7 @@ TEST_P(ThrottlerServerTest, LimitsRaisedWhileRunningHoldForWhatIsAskedThen) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST_P(ThrottlerServerTest, ErrorsOfTheServerReachTheCaller) {
+TEST_F(ThrottlerServerTest, ErrorsOfTheServerReachTheCaller) {
   const Throttler unknown = Make("missing");
   EXPECT_EQ(unknown.Start().code(), StatusCode::kNotFound);
   EXPECT_EQ(unknown.TryStart().status().code(), StatusCode::kNotFound);
@@ -274,7 +273,7 @@ TEST_P(ThrottlerServerTest, ErrorsOfTheServerReachTheCaller) {
   EXPECT_EQ(throttler.Start({.max_wait = seconds(0)}).code(), StatusCode::kDeadlineExceeded);
 }
 
-TEST_P(ThrottlerServerTest, AServerThatIsAwayIsUnavailable) {
+TEST_F(ThrottlerServerTest, AServerThatIsAwayIsUnavailable) {
   Client client =
       *Client::Create({.servers = {server_.data_address()}, .deadline = milliseconds(500)});
   Throttler throttler = Throttler::Create(client, {.limit = "tasks"}).value();
@@ -286,10 +285,6 @@ TEST_P(ThrottlerServerTest, AServerThatIsAwayIsUnavailable) {
       << status;
   EXPECT_FALSE(throttler.Submit([] {}).get().ok());
 }
-
-INSTANTIATE_TEST_SUITE_P(Transports, ThrottlerServerTest,
-                         ::testing::ValuesIn(testing::DataTransports()),
-                         [](const auto& transport) { return transport.param.name; });
 
 }  // namespace
 }  // namespace sluice

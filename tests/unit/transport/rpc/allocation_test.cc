@@ -84,8 +84,8 @@ TEST(AllocationTest, AnAcquireInSteadyStateAllocatesNothing) {
   spec.name = "api";
   spec.rate = {4000, 1'000'000'000};
   ASSERT_TRUE(registry.ApplyFile({spec}, "1").ok());
-  RateLimiterBinding binding(limiter, watches, 1);
-  binding.Register(&server.methods);
+  RateLimiterService service(limiter, watches, 1);
+  service.Register(&server.methods);
   testing::H2Client client(server);
   client.Pump();
   // A few keys. Both grants and, once the burst is spent, denials.

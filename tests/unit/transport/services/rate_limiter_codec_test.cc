@@ -1,9 +1,10 @@
-// The hand-written decoder and encoder against protobuf's.
+// The codec compared with protobuf's own parser.
 #include "server/transport/services/rate_limiter_codec.h"
 
 #include <random>
 #include <string>
 
+#include "common/errors.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "google/protobuf/dynamic_message.h"
@@ -12,7 +13,6 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
 #include "server/transport/services/protobuf_wire.h"
-#include "server/transport/services/rate_limiter_messages.h"
 #include "sluice/v1/rate_limiter.pb.h"
 #include "tests/unit/service/fixture.h"
 
@@ -25,12 +25,90 @@ absl::Span<const uint8_t> Bytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
+// ---- The reference: the same conversions by protobuf's objects ----
+
+google::protobuf::Duration ToDuration(int64_t ns) {
+  google::protobuf::Duration duration;
+  duration.set_seconds(ns / service::kSecond);
+  duration.set_nanos(static_cast<int32_t>(ns % service::kSecond));
+  return duration;
+}
+
+v1::Source Source(store::Source source) {
+  return source == store::Source::kOverflow ? v1::SOURCE_OVERFLOW : v1::SOURCE_STORE;
+}
+
+v1::Reason Reason(store::Reason reason) {
+  switch (reason) {
+    case store::Reason::kNotEnough:
+      return v1::REASON_NOT_ENOUGH;
+    case store::Reason::kWaitingBound:
+      return v1::REASON_WAITING_BOUND;
+    case store::Reason::kOverflow:
+      return v1::REASON_OVERFLOW;
+    case store::Reason::kShadowDenied:
+      return v1::REASON_SHADOW_DENIED;
+    default:
+      return v1::REASON_UNSPECIFIED;
+  }
+}
+
+// Fills the call with views into the request.
+void Read(const v1::AcquireBatchRequest& request, service::AcquireCall* call) {
+  call->Reset(service::AcquireCall::Form::kBatch);
+  for (const v1::AcquireRequest& acquisition : request.acquisitions()) {
+    call->BeginAcquisition(
+        {.max_wait = {acquisition.max_wait().seconds(), acquisition.max_wait().nanos()},
+         .hold = acquisition.hold(),
+         .want_receipt = acquisition.want_receipt()});
+    for (const v1::Charge& charge : acquisition.charges()) {
+      call->AddCharge(charge.limit(), charge.key(), charge.has_permits() ? charge.permits() : 1);
+    }
+  }
+}
+
+v1::AcquireResponse Response(const service::AcquireCall& call, size_t i) {
+  const service::AcquisitionResult result = call.result(i);
+  v1::AcquireResponse response;
+  response.set_granted(result.granted);
+  if (result.wait_ns > 0) *response.mutable_wait() = ToDuration(result.wait_ns);
+  if (!result.granted) *response.mutable_retry_after() = ToDuration(result.retry_after_ns);
+  for (size_t c = 0; c < result.charges; ++c) {
+    const service::ChargeStatus charge = call.charge(i, c);
+    v1::ChargeStatus* const status = response.add_charges();
+    status->set_remaining(charge.level.remaining);
+    status->set_capacity(charge.level.capacity);
+    *status->mutable_reset_after() = ToDuration(charge.level.reset_after_ns);
+    status->set_reason(Reason(charge.reason));
+    status->set_limit(std::string(charge.limit));
+  }
+  response.set_source(Source(result.source));
+  response.set_receipt(std::string(result.receipt));
+  return response;
+}
+
+v1::AcquireBatchResponse BatchResponse(const service::AcquireCall& call) {
+  v1::AcquireBatchResponse response;
+  for (size_t i = 0; i < call.size(); ++i) {
+    const absl::Status status = call.result(i).status;
+    v1::AcquireResult* const out = response.add_results();
+    if (status.ok()) {
+      *out->mutable_response() = Response(call, i);
+      continue;
+    }
+    out->mutable_error()->set_code(static_cast<int>(status.code()));
+    out->mutable_error()->set_message(std::string(status.message()));
+    out->mutable_error()->set_nothing_taken(common::errors::WasNotExecuted(status));
+  }
+  return response;
+}
+
 class RateLimiterCodecTest : public service::ServiceTest {
  protected:
   RateLimiterCodecTest() {
     limits::LimitSpec child = service::PerSecond("child", 10);
     child.charges = {"parent"};
-    // Long parameters; all buckets are full again within 100 s.
+    // Long durations; all buckets are full again within 100 s.
     limits::LimitSpec slow = service::PerSecond("slow", 1);
     slow.rate.period_ns = int64_t{40} * service::kSecond;
     slow.burst = 2;
@@ -40,8 +118,7 @@ class RateLimiterCodecTest : public service::ServiceTest {
         {service::PerSecond("api", 5), child, service::PerSecond("parent", 1'000'000), slow, huge});
   }
 
-  // Decides the request by our codec and by protobuf's messages, at the same moment on the same
-  // state, and compares the answers. `second` must hold what this test's own objects hold.
+  // Decides the request, decoded and encoded by the codec.
   v1::AcquireBatchResponse Ours(const std::string& request, absl::Status* status) {
     service::AcquireCall call;
     *status = DecodeAcquireBatch(Bytes(request), &call);
@@ -55,14 +132,13 @@ class RateLimiterCodecTest : public service::ServiceTest {
     EXPECT_TRUE(response.ParseFromArray(out.data(), static_cast<int>(out.size())));
     return response;
   }
+  // The same, decoded and encoded by the reference.
   v1::AcquireBatchResponse Theirs(const v1::AcquireBatchRequest& request, absl::Status* status) {
     service::AcquireCall call;
-    wire::Read(request, &call);
-    v1::AcquireBatchResponse response;
+    Read(request, &call);
     Run(&call);
     *status = call.status();
-    if (status->ok()) wire::Write(call, &response);
-    return response;
+    return status->ok() ? BatchResponse(call) : v1::AcquireBatchResponse();
   }
 };
 
@@ -90,14 +166,14 @@ v1::AcquireBatchRequest RandomBatch(std::mt19937& random) {
   return batch;
 }
 
-TEST_F(RateLimiterCodecTest, AnswersAsProtobufDoes) {
+TEST_F(RateLimiterCodecTest, AnswersEqualThoseEncodedByProtobuf) {
   std::mt19937 random(7);
   int granted = 0;
   int denied = 0;
   int errors = 0;
   for (int i = 0; i < 3000; ++i) {
     const v1::AcquireBatchRequest request = RandomBatch(random);
-    // All buckets are full before each of the two.
+    // All buckets are full before each of the two decisions.
     clock_.Advance(int64_t{100} * service::kSecond);
     absl::Status our_status;
     const v1::AcquireBatchResponse ours = Ours(request.SerializeAsString(), &our_status);
@@ -117,8 +193,8 @@ TEST_F(RateLimiterCodecTest, AnswersAsProtobufDoes) {
   EXPECT_GT(errors, 100);
 }
 
-// AcquireBatchRequest as it would be if its strings were bytes: protobuf refuses strings that are
-// not UTF-8 in parsing, we do so later and say which.
+// AcquireBatchRequest with bytes in place of strings: protobuf's parser refuses strings that are
+// not UTF-8, while our use case refuses them later and names the field.
 class WithoutUtf8 {
  public:
   WithoutUtf8() {
@@ -149,7 +225,7 @@ class WithoutUtf8 {
   std::unique_ptr<google::protobuf::Message> message_;
 };
 
-TEST_F(RateLimiterCodecTest, TakesAndRefusesTheBytesThatProtobufDoes) {
+TEST_F(RateLimiterCodecTest, AcceptsTheSameBytesAsProtobuf) {
   const google::protobuf::LogSilencer silence;
   WithoutUtf8 reference;
   std::mt19937 random(11);
@@ -157,7 +233,7 @@ TEST_F(RateLimiterCodecTest, TakesAndRefusesTheBytesThatProtobufDoes) {
   int refused = 0;
   for (int i = 0; i < 60'000; ++i) {
     std::string bytes = RandomBatch(random).SerializeAsString();
-    // Bytes that are nearly messages: a few are changed, cut or put in.
+    // Bytes that are nearly a message: a few are changed, removed or inserted.
     for (size_t n = random() % 4; n > 0 && !bytes.empty(); --n) {
       const size_t at = random() % bytes.size();
       switch (random() % 3) {
@@ -190,6 +266,59 @@ TEST_F(RateLimiterCodecTest, TakesAndRefusesTheBytesThatProtobufDoes) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST_F(RateLimiterCodecTest, EncodesQueriesWatchesAndRefunds) {
+  ASSERT_TRUE(Acquire("api", "k", 2).granted);
+  v1::QueryRequest request;
+  for (const char* key : {"k", "full"}) {
+    request.add_buckets()->set_limit("api");
+    request.mutable_buckets()->rbegin()->set_key(key);
+  }
+  const std::string bytes = request.SerializeAsString();
+  service::QueryCall query;
+  ASSERT_TRUE(DecodeQuery(Bytes(bytes), &query).ok());
+  limiter_.Query(&query, store::kNoDeadline, [](void*, service::QueryCall*) {}, nullptr);
+  Buffer out;
+  EncodeQuery(query, &out);
+  v1::QueryResponse response;
+  ASSERT_TRUE(response.ParseFromArray(out.data(), static_cast<int>(out.size())));
+  ASSERT_EQ(response.buckets_size(), 2);
+  EXPECT_EQ(response.buckets(0).limit(), "api");
+  EXPECT_EQ(response.buckets(0).key(), "k");
+  EXPECT_EQ(response.buckets(0).remaining(), 3);
+  EXPECT_EQ(response.buckets(0).capacity(), 5u);
+  EXPECT_TRUE(response.buckets(0).exists());
+  EXPECT_EQ(response.buckets(0).reset_after().nanos(), 400'000'000);
+  EXPECT_EQ(response.buckets(0).source(), v1::SOURCE_STORE);
+  EXPECT_FALSE(response.buckets(1).exists());
+  EXPECT_FALSE(response.buckets(1).has_next_permit_after());
+  EXPECT_EQ(response.at().seconds(), clock_.WallNs() / service::kSecond);
+
+  service::BucketStatus unknown;
+  unknown.limit = "gone";
+  unknown.error = absl::NotFoundError("no such limit");
+  ASSERT_TRUE(response.ParseFromString(EncodeWatch({unknown}, 7 * service::kSecond)));
+  ASSERT_EQ(response.buckets_size(), 1);
+  EXPECT_EQ(response.buckets(0).error().code(), 5);
+  EXPECT_EQ(response.buckets(0).error().message(), "no such limit");
+  EXPECT_EQ(response.at().seconds(), 7);
+
+  const std::string receipt(Acquire("api", "k", 1, {.want_receipt = true}).receipt);
+  v1::RefundRequest refund_request;
+  refund_request.set_receipt(receipt);
+  service::RefundCall refund;
+  ASSERT_TRUE(DecodeRefund(Bytes(refund_request.SerializeAsString()), &refund).ok());
+  limiter_.Refund(&refund, store::kNoDeadline, [](void*, service::RefundCall*) {}, nullptr);
+  out.Clear();
+  EncodeRefund(refund, &out);
+  v1::RefundResponse refunded;
+  ASSERT_TRUE(refunded.ParseFromArray(out.data(), static_cast<int>(out.size())));
+  EXPECT_EQ(refunded.outcome(), v1::REFUND_OUTCOME_REFUNDED);
+  ASSERT_EQ(refunded.charges_size(), 1);
+  EXPECT_EQ(refunded.charges(0).limit(), "api");
+  EXPECT_EQ(refunded.charges(0).key(), "k");
+  EXPECT_EQ(refunded.charges(0).permits(), 1u);
+}
+
 TEST(WireWriterTest, WritesVarintsOfEveryLength) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 20'000; ++i) {
@@ -206,8 +335,8 @@ TEST(WireWriterTest, WritesVarintsOfEveryLength) {
   }
 }
 
-// Tags of odd lengths, which random changes seldom make.
-TEST_F(RateLimiterCodecTest, TakesAndRefusesTheTagsThatProtobufDoes) {
+// Tags of unusual lengths, which random changes rarely produce.
+TEST_F(RateLimiterCodecTest, AcceptsTheSameTagsAsProtobuf) {
   const google::protobuf::LogSilencer silence;
   WithoutUtf8 reference;
   std::mt19937 random(13);
@@ -234,7 +363,7 @@ TEST_F(RateLimiterCodecTest, SkipsFieldsOfLaterVersions) {
   v1::Charge* const charge = known.add_charges();
   charge->set_limit("api");
   charge->set_permits(2);
-  // Field 100 as a number, as bytes, as fixed ones, and as a group with something in it.
+  // Field 100 as a varint, as bytes, as fixed64 and fixed32, and as a group with a field.
   const std::string unknown(
       "\xA0\x06\x05\xA2\x06\x03xyz\xA1\x06"
       "12345678"
@@ -249,7 +378,7 @@ TEST_F(RateLimiterCodecTest, SkipsFieldsOfLaterVersions) {
   EXPECT_EQ(call.charge(0, 0).level.remaining, 3);
 }
 
-TEST_F(RateLimiterCodecTest, SaysWhichFieldIsNotUtf8) {
+TEST_F(RateLimiterCodecTest, NamesTheFieldThatIsNotUtf8) {
   for (const bool in_key : {false, true}) {
     std::string charge = in_key ? std::string(
                                       "\x0A\x03"
@@ -268,7 +397,7 @@ TEST_F(RateLimiterCodecTest, SaysWhichFieldIsNotUtf8) {
   }
 }
 
-TEST_F(RateLimiterCodecTest, SaysWhichPartIsNoMessage) {
+TEST_F(RateLimiterCodecTest, NamesThePartThatIsNotAMessage) {
   service::AcquireCall call;
   EXPECT_NE(DecodeAcquire(Bytes("\x0A\x02\x0A\x09"), &call).message().find("charges"),
             absl::string_view::npos);
@@ -296,8 +425,7 @@ TEST_F(RateLimiterCodecTest, EncodesReceiptsAndLongNames) {
   EncodeAcquire(call, &out);
   v1::AcquireResponse ours;
   ASSERT_TRUE(ours.ParseFromArray(out.data(), static_cast<int>(out.size())));
-  v1::AcquireResponse theirs;
-  wire::Write(call, &theirs);
+  const v1::AcquireResponse theirs = Response(call, 0);
   EXPECT_FALSE(ours.receipt().empty());
   ASSERT_EQ(ours.charges_size(), 2);
   EXPECT_EQ(ours.charges(1).limit(), parent);
