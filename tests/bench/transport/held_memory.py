@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What held calls cost the server while they wait: resident bytes of each, beside the transport's
-own, and processor time while nobody's moment comes.
+"""Server cost of held calls: resident bytes per call beyond the transport's own, and processor time
+while no grant time comes.
 
-Opens the same number of calls twice, each time on a fresh server: once with requests that lack
-their end, which is what the transport itself keeps of a call, and once whole ones that are held.
+Opens the same number of calls twice, each time on a new server: once with incomplete requests,
+which measures the transport alone, and once with complete ones, which are held.
 
     tests/bench/transport/held_memory.py [--build build] [--calls 100000] [--seconds 10]
 """
@@ -18,7 +18,7 @@ import idle_connections
 import loads
 
 CALLS_PER_CONNECTION = 4000
-KEYS = 1000  # each has so many callers that wait as one has calls / KEYS
+KEYS = 1000  # calls / KEYS callers wait for each
 
 
 def frames(count, first, end):
@@ -31,7 +31,7 @@ def frames(count, first, end):
         block = idle_connections.HEADERS if i == 0 else b"\x83\x86\xc1\xc0\xbf\xbe"
         out.append(idle_connections.frame(1, 4, 1 + 2 * i, block))
         out.append(idle_connections.frame(0, 1 if end else 0, 1 + 2 * i, message))
-    # Answered after all that was sent before it was read.
+    # The PING is answered after the server has read everything before it.
     out.append(idle_connections.frame(6, 0, 0, b"are read"))
     return b"".join(out)
 
@@ -46,18 +46,18 @@ def until_pong(connection):
 
 
 def cpu_seconds(pid):
-    """Of all its threads, user and system."""
+    """User and system time of all threads of the process."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
         fields = stat.read().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(options, folder, end):
-    """Resident bytes a call, and processor time a second."""
-    server = loads.Server(options.build, "h2", folder, False)
+    """Resident bytes per call, and processor time per second."""
+    server = loads.Server(options.build, folder, False)
     connections = []
     try:
-        # What each key's first caller gets, and what is made once, is not theirs.
+        # The first round takes the permit of each key; memory allocated once does not count.
         rounds = [KEYS] + [CALLS_PER_CONNECTION] * (options.calls // CALLS_PER_CONNECTION)
         for at, count in enumerate(rounds):
             connection = socket.create_connection(("127.0.0.1", int(server.port)))
@@ -85,13 +85,13 @@ def main():
     parser.add_argument("--calls", type=int, default=100000)
     parser.add_argument("--seconds", type=float, default=10)
     options = parser.parse_args()
-    # The first moments are ten minutes away.
+    # The first grant times are ten minutes away.
     loads.LIMITS = "limits: [{name: line, rate: 1/600s, burst: 1}]\n"
     with tempfile.TemporaryDirectory() as folder:
         own, _ = measure(options, folder, False)
         held, busy = measure(options, folder, True)
-        print(f"{options.calls} calls: {own:.0f} B each while their requests come, {held:.0f} while "
-              f"they are held: {held - own:.0f} B beside the transport's own; the server took "
+        print(f"{options.calls} calls: {own:.0f} B each with incomplete requests, {held:.0f} B while "
+              f"held, {held - own:.0f} B beyond the transport's own; the server used "
               f"{busy * 100:.2f} % of a processor while they waited")
     return 0
 

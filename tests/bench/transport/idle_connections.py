@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""What an idle connection costs the server's memory: resident KiB each, in the clear and by TLS.
+"""Server memory per idle connection: resident KiB, without TLS and with it.
 
-Opens connections that say hello (the preface, SETTINGS, and their acknowledgement) and make one
-Acquire, then leaves them be and reads the server's resident memory from /proc. What the kernel
-keeps for a socket is not part of it.
+Each connection sends the preface and SETTINGS, acknowledges the server's, makes one Acquire, and is
+then idle. The server's resident memory is read from /proc; it does not include the kernel's memory
+for the sockets.
 
     tests/bench/transport/idle_connections.py [--build build] [--connections 10000]
-        [--transports h2,grpc]
 
-Needs descriptors for all connections, here and in the server: raises the soft limit to the hard one.
+Both processes need a descriptor per connection: raises the soft limit to the hard one.
 """
 import argparse
 import os
@@ -70,8 +69,8 @@ def answered(connection):
             have = have[9 + size:]
 
 
-def measure(options, transport, folder, tls):
-    server = loads.Server(options.build, transport, folder, tls)
+def measure(options, folder, tls):
+    server = loads.Server(options.build, folder, tls)
     context = None
     if tls:
         context = ssl.create_default_context(cafile=os.path.join(folder, "cert.pem"))
@@ -79,7 +78,7 @@ def measure(options, transport, folder, tls):
         context.set_alpn_protocols(["h2"])
     connections = []
     try:
-        for _ in range(100):  # what is made once, and kept, is not theirs
+        for _ in range(100):  # memory that the server allocates once does not count
             connections.append(connect(server, context))
             answered(connections[-1])
         before = resident_kib(server.process.pid)
@@ -96,7 +95,7 @@ def measure(options, transport, folder, tls):
         connections += batch
         time.sleep(1)
         each = (resident_kib(server.process.pid) - before) / options.connections
-        print(f"{transport:5} {'TLS' if tls else 'plain':5} {options.connections} connections: "
+        print(f"{'TLS' if tls else 'plain':5} {options.connections} connections: "
               f"{each:.1f} KiB each", flush=True)
     finally:
         for connection in connections:
@@ -109,7 +108,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build")
     parser.add_argument("--connections", type=int, default=10000)
-    parser.add_argument("--transports", default="h2,grpc")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -122,8 +120,7 @@ def main():
                         "/CN=localhost", "-keyout", f"{folder}/key.pem", "-out",
                         f"{folder}/cert.pem"], check=True, capture_output=True)
         for tls in (False, True):
-            for transport in options.transports.split(","):
-                measure(options, transport, folder, tls)
+            measure(options, folder, tls)
     return 0
 
 

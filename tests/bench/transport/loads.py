@@ -1,23 +1,25 @@
 #!/usr/bin/env python3
-"""What a call costs the server: CPU per RPC, h2 beside grpc++, interleaved, three rounds.
+"""Server CPU per decision, of one build or of several builds side by side.
 
-The server is pinned to one core, h2load (apt: nghttp2-client) to another; CPU time is the server's
-own, so other load on the machine disturbs little.
+The server is pinned to one core, h2load (apt: nghttp2-client) to another. CPU time is that of the
+server process, so other load on the machine has little effect. In each round the builds are
+measured in turn.
 
-    tests/bench/transport/loads.py [--build build] [--rounds 3] [--seconds 2] [--only unary_8x32]
+    tests/bench/transport/loads.py [--build build [--build ../other/build]] [--rounds 3]
+        [--seconds 2] [--only unary_8x32]
 """
 import argparse
 import json
 import os
 import re
+import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 
-# Never empty, and never full again: a bucket that is full is dropped, and made anew when it is next
-# asked for.
+# Never empty, and never full again: a full bucket is dropped, and created again at its next use.
 LIMITS = "limits: [{name: api, rate: 1/s, burst: 1000000000}]\n"
 
 
@@ -46,7 +48,7 @@ def unary(client):
 
 
 def batch(first):
-    """64 acquisitions of keys that no other batch has."""
+    """64 acquisitions of keys that no other batch uses."""
     return framed(b"".join(field(1, acquire(b"user:%d" % (first + i))) for i in range(64)))
 
 
@@ -60,7 +62,7 @@ def stream(client):
 
 
 # name: path, body of a client's calls, clients, connections of each, streams, decisions per call,
-# TLS. h2load has one body for all its calls: more clients are more keys.
+# TLS. h2load sends one body in all its calls: more clients use more keys.
 LOADS = {
     "unary_8x32": ("Acquire", unary, 2, 4, 32, 1, False),
     "unary_64x4": ("Acquire", unary, 2, 32, 4, 1, False),
@@ -72,15 +74,13 @@ LOADS = {
 
 
 class Server:
-    def __init__(self, build, transport, folder, tls):
+    def __init__(self, build, folder, tls):
         limits = os.path.join(folder, "limits.yaml")
         with open(limits, "w", encoding="utf-8") as out:
             out.write(LIMITS)
         command = ["taskset", "-c", "0", os.path.join(build, "bin", "sluiced"),
                    "--limits=" + limits, "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-                   "--data_transport=" + transport, "--log_level=error", "--drain_notice=0s"]
-        if transport == "h2":
-            command.append("--threads=1")
+                   "--threads=1", "--log_level=error", "--drain_notice=0s"]
         if tls:
             command += ["--tls_cert=" + os.path.join(folder, "cert.pem"),
                         "--tls_key=" + os.path.join(folder, "key.pem")]
@@ -89,12 +89,12 @@ class Server:
         self.tls = tls
 
     def cpu_s(self):
-        # The clock of the process' CPU time, in nanoseconds (clock_getcpuclockid(3) makes its id so);
-        # /proc/PID/stat has ticks of 10 ms.
+        # The clock of the process's CPU time, with the id that clock_getcpuclockid(3) makes. It
+        # counts nanoseconds; /proc/PID/stat has ticks of 10 ms.
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def load(self, path, body_files, connections, streams, calls):
-        """Microseconds of the server's CPU for each call; `calls` in all, shared by the clients."""
+        """Microseconds of server CPU per call. The clients share `calls`."""
         calls //= len(body_files)
         before = self.cpu_s()
         clients = [subprocess.Popen(
@@ -117,11 +117,12 @@ class Server:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", default="build")
+    parser.add_argument("--build", action="append", help="build folder; may repeat")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
+    builds = options.build or ["build"]
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
@@ -135,24 +136,27 @@ def main():
             for client, body_file in enumerate(bodies):
                 with open(body_file, "wb") as out:
                     out.write(body(client))
-            servers = {t: Server(options.build, t, folder, tls) for t in ("h2", "grpc")}
+            servers = {build: Server(build, folder, tls) for build in builds}
             time.sleep(0.2)
-            figures = {t: [] for t in servers}
-            counts = {}
-            for transport, server in servers.items():  # warms up, and says how many calls to make
+            costs_us = {build: [] for build in builds}
+            calls = {}
+            for build, server in servers.items():  # warms up, and tells how many calls to make
                 few = max(clients * connections * streams, 2000 // min(decisions, 2000))
                 cost_us = max(server.load(path, bodies, connections, streams, few), 1)
-                counts[transport] = max(few, int(options.seconds * 1e6 / cost_us / 2))
+                calls[build] = max(few, int(options.seconds * 1e6 / cost_us / 2))
             for _ in range(options.rounds):
-                for transport, server in servers.items():
-                    figures[transport].append(server.load(path, bodies, connections, streams,
-                                                          counts[transport]) / decisions)
+                for build, server in servers.items():
+                    costs_us[build].append(server.load(path, bodies, connections, streams,
+                                                       calls[build]) / decisions)
             for server in servers.values():
                 server.stop()
-            h2, grpc = min(figures["h2"]), min(figures["grpc"])
-            results[name] = figures
-            print(f"{name:16} us a decision: h2 {h2:.3f} grpc {grpc:.3f} ratio 1/{grpc / h2:.1f}"
-                  f"   all h2: {' '.join(f'{x:.3f}' for x in figures['h2'])}", flush=True)
+            results[name] = costs_us
+            first = statistics.median(costs_us[builds[0]])
+            for build in builds:
+                median = statistics.median(costs_us[build])
+                rounds = " ".join(f"{cost:.3f}" for cost in costs_us[build])
+                print(f"{name:16} {build:20} {median:.3f} us per decision, median "
+                      f"({median / first:.3f} x {builds[0]}); all: {rounds}", flush=True)
     print(json.dumps(results))
     return 0
 

@@ -1,19 +1,17 @@
 #!/usr/bin/env python3
-"""Latency at half of capacity, and goodput above it: calls that come whether or not answers do.
+"""Latency at half of capacity, and goodput above capacity. Calls are sent at a fixed rate, whether
+or not earlier ones were answered.
 
-The server is pinned to one core, the load (open_loop_load.cc) to another. h2 and grpc++ run beside
-each other and are measured in turn.
+The server is pinned to one core, the load (open_loop_load.cc) to another.
 
     tests/bench/transport/open_loop.py [--build build] [--rounds 3] [--seconds 2]
         [--only latency|overload_unary|overload_batch]
 
-latency: both servers get the same calls a second: half of what the lesser of the two can do, and
-then half of what h2 can. Times count from when a call was to be sent.
+latency: half of the measured capacity. Times count from the moment at which a call was due.
 
-overload: ten times the measured peak is offered to h2 on 64 connections of up to 4096 calls in
-flight each. What counts is the goodput for each second of CPU that the server got, against the same
-figure at the peak, so that a machine that is shared does not fail the server; health is asked for
-meanwhile.
+overload: ten times the measured peak, on 64 connections with up to 4096 calls in flight each. The
+result is the goodput per second of server CPU, relative to the same value at the peak, so that
+other load on the machine does not matter. Health is checked meanwhile.
 """
 import argparse
 import json
@@ -36,54 +34,42 @@ class Load:
             out.write(body)
 
     def run(self, server, **flags):
-        """The program's figures, and the CPU that the server used meanwhile."""
+        """The program's results, and the CPU time that the server used."""
         before = server.cpu_s()
         command = ["taskset", "-c", "1", self.program, f"--port={server.port}",
                    f"--path=/sluice.v1.RateLimiter/{self.path}", f"--body={self.body}"]
         command += [f"--{name}={value}" for name, value in flags.items()]
         out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
-        figures = json.loads(out.stdout)
-        figures["cpu_s"] = server.cpu_s() - before
-        return figures
+        results = json.loads(out.stdout)
+        results["cpu_s"] = server.cpu_s() - before
+        return results
 
 
 def latency(options, folder):
     load = Load(options, folder, "Acquire", loads.unary(0))
-    servers = {t: loads.Server(options.build, t, folder, False) for t in ("h2", "grpc")}
+    server = loads.Server(options.build, folder, False)
     try:
-        compare_latency(options, load, servers)
+        measure_latency(options, load, server)
     finally:
-        for server in servers.values():
-            server.stop()
+        server.stop()
 
 
-def compare_latency(options, load, servers):
+def measure_latency(options, load, server):
     time.sleep(0.2)
-    capacity = {}
-    for transport, server in servers.items():
-        load.run(server, seconds=0.3)
-        capacity[transport] = load.run(server, seconds=1)["ok_per_s"]
-    print(f"capacity, 8 connections x 32: h2 {capacity['h2']:.0f}/s grpc {capacity['grpc']:.0f}/s")
-    for of in ("grpc", "h2"):
-        rate = int(capacity[of] / 2)
-        rounds = {t: [] for t in servers}
-        for _ in range(options.rounds):
-            for transport, server in servers.items():
-                if of == "h2" and transport == "grpc":
-                    continue  # beyond what it can do
-                rounds[transport].append(load.run(server, rate=rate, in_flight=1000,
-                                                  seconds=options.seconds))
-        for transport, results in rounds.items():
-            if results:
-                print(f"  {rate}/s (half of {of}'s) {transport:5}" + "".join(
-                    f"  {name} {statistics.median(r[key] for r in results):.0f} us"
-                    for name, key in (("p50", "p50_us"), ("p99", "p99_us"),
-                                      ("p99.9", "p999_us"))), flush=True)
+    load.run(server, seconds=0.3)
+    capacity = load.run(server, seconds=1)["ok_per_s"]
+    print(f"capacity, 8 connections x 32: {capacity:.0f}/s")
+    rate = int(capacity / 2)
+    results = [load.run(server, rate=rate, in_flight=1000, seconds=options.seconds)
+               for _ in range(options.rounds)]
+    print(f"  {rate}/s (half)" + "".join(
+        f"  {name} {statistics.median(r[key] for r in results):.0f} us"
+        for name, key in (("p50", "p50_us"), ("p99", "p99_us"), ("p99.9", "p999_us"))), flush=True)
 
 
 def overload(options, folder, path, body):
     load = Load(options, folder, path, body)
-    server = loads.Server(options.build, "h2", folder, False)
+    server = loads.Server(options.build, folder, False)
     try:
         compare_goodput(options, load, server)
     finally:

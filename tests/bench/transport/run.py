@@ -2,14 +2,14 @@
 """Server CPU per unary Acquire, several servers side by side.
 
 h2load (Debian's nghttp2-client) is pinned to one core and the servers to another. All servers run
-throughout; the load goes to one after the other, for several rounds, so that what the machine
-does meanwhile falls on all alike. CPU time is the server process's own, from /proc/PID/stat.
+throughout. They are measured in turn, for several rounds, so that other load on the machine affects
+all of them. CPU time is that of the server process, from /proc/PID/stat.
 
     tests/bench/transport/run.py [--build build] [--rounds 3] [--requests 60000]
         [--connections 8] [--streams 32] [--server NAME=COMMAND ...]
 
-Servers without --server: `empty` (a grpc++ callback handler that does nothing), and sluiced with
-`grpc` and with `h2` as its data transport. A command must say `ready data=HOST:PORT ...` on stdout. The last line compares each
+Servers without --server: `empty` (a grpc++ callback handler that does nothing: the baseline) and
+`sluiced`. A command must print `ready data=HOST:PORT ...` on stdout. The last column compares each
 server with the first.
 """
 
@@ -45,7 +45,7 @@ class Server:
         line = self.process.stdout.readline().decode()
         found = re.match(r"ready data=(\S+)", line)
         if not found:
-            raise SystemExit(f"{name}: said {line!r} instead of ready data=HOST:PORT")
+            raise SystemExit(f"{name}: printed {line!r} instead of ready data=HOST:PORT")
         self.address = found.group(1)
         self.us_per_call = []
         self.calls_per_s = []
@@ -94,11 +94,9 @@ def main():
         binaries = os.path.join(options.build, "bin")
         commands = {
             "empty": [os.path.join(binaries, "empty_grpc_server")],
+            "sluiced": [os.path.join(binaries, "sluiced"), f"--limits={limits}",
+                        "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0"],
         }
-        for transport in ("grpc", "h2"):
-            commands[transport] = [os.path.join(binaries, "sluiced"), f"--limits={limits}",
-                                   "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-                                   f"--data_transport={transport}"]
         if options.server:
             commands = {}
             for one in options.server:

@@ -111,8 +111,9 @@ TEST_F(RedisRefusalsTest, WrongOrMissingPasswordsAreRefused) {
                                   "?password_file=FILE"));
 }
 
-// Answers each connection that a password is required, and closes it, as Redis does if a client that
-// is not authenticated sends an argument of more than 16 KiB. Keeps the first bytes it received.
+// Answers each connection that a password is required, and closes it, as Redis does if a client
+// that is not authenticated sends an argument of more than 16 KiB. Keeps the first bytes it
+// received.
 class HangsUp {
  public:
   HangsUp() {
