@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Attacks on the real sluiced, over sockets, while an honest client is served on.
+"""Attacks on the real sluiced over sockets, while it serves an honest client.
 
     tests/security/sluiced_attacks.py --sluiced build/bin/sluiced [NAME ...]
 
-Each attack has a server of its own. Meanwhile an honest client calls Acquire on a connection of its
-own; none of its calls may fail. Afterwards the server's CPU time must be in proportion to what it
-was sent, its memory must have grown by little, and it must serve new connections. Bounds are
-generous: they tell a flood that is handled from one that is not.
+Each attack has its own server, and goes to the data port or, as admin_NAME, to the admin port.
+Meanwhile an honest client calls Acquire on the data port; none of its calls may fail. Afterwards
+the server's CPU time must be in proportion to the bytes that it was sent, its memory may have grown
+only a little, and it must accept new connections. The bounds are generous: they separate a flood
+that is handled from one that is not.
 """
 
 import argparse
@@ -27,7 +28,7 @@ LIMITS = ("limits: [{name: api, rate: 1000000/s, burst: 1000000},"
           " {name: line, rate: 1/60s, burst: 1}]\n")
 MIB = 1 << 20
 PATIENCE_S = 20
-ATTACK_S = 2  # an attack that is over sooner is repeated
+ATTACK_S = 2  # an attack that ends earlier is repeated
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     0, 1, 2, 3, 4, 6, 7, 8, 9)
@@ -95,17 +96,19 @@ class Sluiced:
             preexec_fn=descriptors and (lambda: resource.setrlimit(
                 resource.RLIMIT_NOFILE, (descriptors, descriptors))))
         line = self.process.stdout.readline().decode()
-        found = re.match(r"ready data=(\S+):(\d+) ", line)
+        found = re.match(r"ready data=(\S+):(\d+) admin=(\S+):(\d+)", line)
         if not found:
-            raise SystemExit(f"sluiced said {line!r} instead of ready data=HOST:PORT")
-        self.address = (found.group(1), int(found.group(2)))
+            raise SystemExit(f"sluiced printed {line!r} instead of its ports")
+        self.data_address = (found.group(1), int(found.group(2)))
+        self.admin_address = (found.group(3), int(found.group(4)))
+        self.address = self.data_address  # the attacked port
 
-    def connect(self, receive_bytes=0):
+    def connect(self, receive_bytes=0, address=None):
         raw = socket.socket()
         if receive_bytes:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         raw.settimeout(PATIENCE_S)
-        raw.connect(self.address)
+        raw.connect(address or self.address)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return raw
 
@@ -125,7 +128,7 @@ class Sluiced:
 
 
 class Honest:
-    """One call after the other, on one connection."""
+    """Makes one call after another on one connection."""
 
     def __init__(self, connection):
         self.connection = connection
@@ -135,8 +138,8 @@ class Honest:
         self.refused = 0
 
     def ask(self):
-        """Raises unless the call is answered in time and in full. Asked again, a few times, if it was
-        refused: a busy machine can keep the server from its turn until it sheds."""
+        """Raises unless the call is answered in time and in full. Tries again, a few times, if the
+        call was refused: on a busy machine the server may run so late that it sheds."""
         for _ in range(5):
             if self.ask_once():
                 return
@@ -145,7 +148,7 @@ class Honest:
         raise RuntimeError("an honest call was refused five times")
 
     def ask_once(self):
-        """False: answered with an error alone."""
+        """Returns False if the answer is only an error."""
         stream = self.stream
         self.stream += 2
         self.connection.sendall(call(stream, b"honest"))
@@ -154,7 +157,7 @@ class Honest:
             got, self.data = frames(self.data)
             for kind, flags, of, payload in got:
                 if kind == GOAWAY:
-                    raise RuntimeError(f"the honest client was told to go: {payload!r}")
+                    raise RuntimeError(f"the honest client received GOAWAY: {payload!r}")
                 if kind == SETTINGS and not flags & 1:
                     self.connection.sendall(frame(SETTINGS, 1, 0))
                 if kind == PING and not flags & 1:
@@ -201,7 +204,7 @@ class HonestThread(threading.Thread):
 
 
 class Attacker:
-    """A connection that counts what it sent, and keeps what it was sent."""
+    """A connection that counts the bytes it sends and keeps the bytes it receives."""
 
     def __init__(self, connection):
         self.connection = connection
@@ -210,7 +213,7 @@ class Attacker:
         self.ended = False
 
     def receive(self, wait_s=0.0):
-        """Reads what is there."""
+        """Reads the bytes that have arrived."""
         while not self.ended and select.select([self.connection], [], [], wait_s)[0]:
             try:
                 got = self.connection.recv(65536)
@@ -221,7 +224,7 @@ class Attacker:
             wait_s = 0.0
 
     def send(self, data, read=True, stall_s=PATIENCE_S):
-        """False: the connection ended, or took nothing for that long."""
+        """Returns False if the connection ended, or accepted no byte for `stall_s`."""
         view = memoryview(data)
         while view and not self.ended:
             if read:
@@ -243,7 +246,7 @@ class Attacker:
         return not self.ended
 
     def flood(self, pieces, most_bytes):
-        """Sends until the server ends the connection, or `most_bytes`."""
+        """Sends until the server ends the connection, at most `most_bytes`."""
         for piece in pieces:
             if self.sent >= most_bytes or not self.send(piece):
                 break
@@ -259,7 +262,7 @@ def check(condition, text):
 
 def ended_for_flood(attacker):
     check(attacker.ended, "the flood's connection was not ended")
-    # The reset that follows may overtake the GOAWAY; if one came, it says why.
+    # The TCP reset may overtake the GOAWAY. If one came, it has the reason.
     codes = goaway_codes(attacker.received)
     check(all(code == CALM for code in codes), f"GOAWAY with {codes} instead of {CALM}")
 
@@ -314,7 +317,7 @@ def held(stream, key):
 
 
 def held_calls_cancelled(server):
-    """Behind one proxy's connection thousands of callers who waited give up, again and again, while
+    """Behind one proxy's connection thousands of waiting callers cancel, again and again, while
     an attacker opens and resets at once: the attacker's connection is ended, the proxy's is not."""
     proxy = Attacker(server.connect())
     proxy.send(GREETING + frame(WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
@@ -330,10 +333,10 @@ def held_calls_cancelled(server):
         stream += 2
         waited_from = time.monotonic()
         sent += rapid_reset(server)
-        # They waited for longer than who opens and resets at once.
+        # They waited longer than an attacker that opens and resets streams at once.
         time.sleep(max(0, waited_from + 0.2 - time.monotonic()))
         check(proxy.send(b"".join(frame(RST_STREAM, 0, first + 2 * i, (8).to_bytes(4, "big"))
-                                  for i in range(3000))), "callers who gave up were punished")
+                                  for i in range(3000))), "callers that cancelled were punished")
         proxy.send(call(stream, b"after"))
         answers(proxy, {stream})
         stream += 2
@@ -437,7 +440,7 @@ def hpack_bomb(server):
 
 
 def stalled_readers(server):
-    """Calls whose answers are never read: the server stops reading, and keeps little."""
+    """Calls whose answers are never read: the server stops reading, and buffers little."""
     attackers = [Attacker(server.connect(receive_bytes=4096)) for _ in range(8)]
     for attacker in attackers:
         attacker.send(GREETING + frame(WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")),
@@ -447,7 +450,7 @@ def stalled_readers(server):
             if not attacker.send(calls, read=False, stall_s=0.3):
                 break
         else:
-            raise AssertionError("a peer that reads nothing was served on and on")
+            raise AssertionError("a peer that reads nothing was served without end")
     check(server.resident_bytes() > 0, "the server died")
     return sum(attacker.sent for attacker in attackers)
 
@@ -472,7 +475,7 @@ def announced_4_gib(server):
 
 
 def slow_peers(server, stages):
-    """Each stage is sent byte by byte, or begun and left; all connections at once."""
+    """Each stage is sent byte by byte, or begun and abandoned; all connections at once."""
     peers = []
     for name, (begin, drip, within_s, ended) in stages.items():
         for _ in range(30):
@@ -497,16 +500,17 @@ def slow_peers(server, stages):
         step += 1
         time.sleep(0.5)
     for index, (name, _, _, within_s, _) in enumerate(peers):
-        check(index in results, f"a connection that was slow in its {name} was kept")
+        check(index in results, f"a connection with a slow {name} was kept")
         check(results[index] <= within_s + PATIENCE_S,
-              f"slow in its {name}: ended after {results[index]:.0f} s only")
+              f"slow {name}: ended after {results[index]:.0f} s only")
     return sum(attacker.sent for _, attacker, _, _, _ in peers)
 
 
 def slowloris(server):
     head = frame(HEADERS, END_HEADERS, 1, REQUEST_HEADERS)
     return slow_peers(server, {
-        # What was begun, what drips, when it is to have ended, and whether by a close.
+        # The bytes sent at once, the bytes sent slowly, the time until the end, and whether the
+        # connection is closed.
         "silence": (b"", b"", 10, True),
         "preface": (b"", GREETING, 10, True),
         "headers": (GREETING, head, 20, True),
@@ -550,6 +554,9 @@ ATTACKS = {
     "slowloris": (slowloris, False),
     "slow_tls": (slow_tls, True),
 }
+ON_ADMIN_PORT = ("rapid_reset", "continuation_flood", "settings_flood", "ping_flood",
+                 "cve_2023_32732", "hpack_bomb", "announced_4_gib")
+ATTACKS |= {"admin_" + name: ATTACKS[name] for name in ON_ADMIN_PORT}
 
 
 def certificate(folder):
@@ -563,23 +570,30 @@ def certificate(folder):
 def run(name, path):
     attack, tls = ATTACKS[name]
     with tempfile.TemporaryDirectory() as folder:
-        server = Sluiced(path, folder, certificate(folder) if tls else [],
+        token = os.path.join(folder, "token")
+        with open(token, "w") as file:
+            file.write("0123456789abcdef-token")
+        server = Sluiced(path, folder,
+                         ["--admin_token_file=" + token] + (certificate(folder) if tls else []),
                          128 if name == "cve_2023_4785" else None)
+        if name.startswith("admin_"):
+            server.address = server.admin_address
         try:
             def connect():
+                plain = server.connect(address=server.data_address)
                 if not tls:
-                    return server.connect()
+                    return plain
                 context = ssl.create_default_context()
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
                 context.set_alpn_protocols(["h2"])
-                return context.wrap_socket(server.connect())
+                return context.wrap_socket(plain)
 
             honest = HonestThread(connect())
             cpu_before, memory_before = server.cpu_s(), server.resident_bytes()
             honest.start()
             began = time.monotonic()
-            # An attacker whose connection is ended comes again.
+            # An attacker whose connection was ended connects again.
             sent = times = 0
             while times == 0 or time.monotonic() - began < ATTACK_S:
                 sent += attack(server)
@@ -595,15 +609,15 @@ def run(name, path):
             refused = honest.client.refused
             check(refused <= 2 + honest.answered // 20,
                   f"{refused} honest calls were refused, {honest.answered} answered")
-            Honest(connect()).ask()  # new ones are served, too
-            print(f"{name:30} {times:4} x, {sent / MIB:6.1f} MiB in {took_s:4.1f} s: {cpu_s:.2f} s of CPU, "
-                  f"{grown / MIB:+6.1f} MiB; {honest.answered} honest calls, slowest "
-                  f"{honest.slowest_s * 1e3:.0f} ms", flush=True)
+            Honest(connect()).ask()  # new connections are served too
+            print(f"{name:30} {times:4} x, {sent / MIB:6.1f} MiB in {took_s:4.1f} s: "
+                  f"{cpu_s:.2f} s of CPU, {grown / MIB:+6.1f} MiB; {honest.answered} honest calls, "
+                  f"slowest {honest.slowest_s * 1e3:.0f} ms", flush=True)
             # Per byte, per honest call and per attack (each opens up to 20 connections).
             cpu_bound_s = 0.3 + sent * 20e-9 + honest.answered * 200e-6 + times * 2e-3
             if "slow" in name or "stalled" in name:
                 cpu_bound_s += 1  # hundreds of handshakes and timers
-            cpu_bound_s *= 2.5  # a machine that does other things as well
+            cpu_bound_s *= 2.5  # tolerance for other load on the machine
             check(cpu_s <= cpu_bound_s, f"{cpu_s:.2f} s of CPU; at most {cpu_bound_s:.2f} expected")
             check(grown <= 64 * MIB, f"memory grew by {grown / MIB:.1f} MiB")
         finally:
