@@ -157,7 +157,7 @@ class Metrics {
   // At start-up: "/sluice.v1.RateLimiter/Acquire" -> index. The same name gives the same index.
   // REQUIRES: at most kMaxMethods names.
   uint32_t AddMethod(const std::string& name);
-  // "grpc", "h2".
+  // Names a server, as "data" or "admin".
   uint32_t AddTransport(const std::string& name);
 
   // The calling thread's shard.
