@@ -21,6 +21,7 @@
 #include "common/metrics.h"
 #include "common/net/loop_group.h"
 #include "common/net/resolver.h"
+#include "google/protobuf/stubs/logging.h"
 #include "server/config/file_watcher.h"
 #include "server/config/reloader.h"
 #include "server/flags.h"
@@ -422,6 +423,8 @@ int Run(const Flags& flags, const sigset_t& signals) {
 
 int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // protobuf prints a line for each message that is not UTF-8: any caller could fill the log.
+  google::protobuf::SetLogHandler(nullptr);
   const sigset_t signals = sluice::BlockSignals();
   auto flags = sluice::ParseFlags(std::vector<std::string>(argv + 1, argv + argc));
   if (!flags.ok()) return sluice::Fail(sluice::kBadInput, flags.status().message());

@@ -1,5 +1,5 @@
-// What a decision of a batch costs between the bytes of the request and those of the answer:
-// decoding and encoding alone, and all, with deciding (validation, look-up, store, counters).
+// Cost of one decision of a batch, from the request's bytes to the answer's: decoding alone,
+// encoding alone, and both with the decision (validation, look-up, store, counters).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -41,14 +41,14 @@ struct Parts {
   Parts() {
     limits::LimitSpec spec;
     spec.name = "api";
-    // So slow that no bucket is full again, and dropped, between two requests.
+    // So slow that no bucket becomes full, and is dropped, between two requests.
     spec.rate = {1, 1'000'000'000};
     spec.burst = 1'000'000'000;
     if (!registry.ApplyFile({spec}, "1").ok()) std::abort();
   }
 };
 
-// AcquireBatchRequests that go round `keys` keys.
+// AcquireBatchRequests over `keys` different keys.
 std::vector<std::vector<uint8_t>> Requests(size_t keys) {
   std::mt19937_64 random(1);
   std::vector<std::vector<uint8_t>> requests(std::max<size_t>(1, keys / kBatch));

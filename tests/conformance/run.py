@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what others wrote against our HTTP/2 and gRPC server: h2spec and gRPC's own interop client.
+"""Runs h2spec and gRPC's interop client against our HTTP/2 and gRPC server.
 
 Both are installed with `go install` into a cache folder (--cache, default
 $XDG_CACHE_HOME/sluice/conformance or ~/.cache/sluice/conformance). Without Go, or without a network
@@ -28,7 +28,7 @@ CASES = [
 
 
 def tool(name, cache):
-    """Path of an installed tool, or None and why."""
+    """Returns the path of an installed tool, or None and the reason."""
     path = os.path.join(cache, "bin", name)
     if os.access(path, os.X_OK):
         return path, ""

@@ -27,7 +27,7 @@ void Write(const google::protobuf::MessageLite& message, ServerCall* call) {
   call->response().Commit(size);
 }
 
-// The custom_metadata case: what comes with these names goes back.
+// The custom_metadata case: metadata with these names is echoed.
 void EchoMetadata(ServerCall* call) {
   constexpr std::string_view kInitial = "x-grpc-test-echo-initial";
   constexpr std::string_view kTrailing = "x-grpc-test-echo-trailing-bin";
@@ -81,8 +81,8 @@ class StreamingInputCall final : public transport::StreamingMethod {
   void OnCancelled(ServerCall& call) override { delete static_cast<int64_t*>(call.state()); }
 };
 
-// StreamingOutputCall and FullDuplexCall: each request asks for responses, one after another,
-// each after a pause of its own.
+// StreamingOutputCall and FullDuplexCall: each request asks for a series of responses, each after
+// its own pause.
 class OutputCall final : public transport::StreamingMethod {
  public:
   void OnStart(ServerCall& call) override {

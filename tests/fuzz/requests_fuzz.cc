@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "google/protobuf/stubs/logging.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/bucket_watch.h"
 #include "server/service/key_usage.h"
@@ -226,6 +227,7 @@ void Run(Parts& parts, uint8_t which, const std::string& bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
+  static const google::protobuf::LogSilencer silence;
   static int runs = 0;
   static auto parts = std::make_unique<sluice::Parts>();
   // A run starts from the state that the runs before it left, for 2000 runs.

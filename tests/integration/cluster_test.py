@@ -25,7 +25,7 @@ def alive(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # it may end between opening and reading
+    except (FileNotFoundError, ProcessLookupError):  # the process has just ended
         return False
 
 
@@ -46,7 +46,7 @@ class Cluster:
         self.log = open(os.path.join(self.folder.name, "log"), "w+")
         self.process = subprocess.Popen(
             ["python3", os.path.join(SOURCE, "deploy", "cluster.py"), f"--build={BUILD}",
-             # A busy machine is slow, which is not what is tested.
+             # Generous, since a busy machine is slow.
              f"--limits={limits}", *arguments, "--", "--redis_budget=5s"],
             stdout=subprocess.PIPE, stderr=self.log, text=True)
         line = self.process.stdout.readline()
@@ -70,7 +70,7 @@ class Cluster:
                 "--deadline=20s", *arguments]
 
     def batch(self, text, calls_of):
-        """A client that is started now; decisions() awaits it."""
+        """Starts a client; decisions() waits for it."""
         process = subprocess.Popen(self.command("batch", f"--batch={calls_of}"),
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
@@ -128,14 +128,14 @@ class ClusterTest(unittest.TestCase):
         return self.cluster
 
     def shares_exactly(self, key, clients=6):
-        """100 of 240 acquisitions, from clients at the same time, each call to the next node."""
+        """Concurrent clients, whose calls alternate between nodes, get 100 of 240 acquisitions."""
         began = [self.cluster.batch(f"shared {key}\n" * 40, 5) for _ in range(clients)]
         results = [result for process in began for result in decisions(process)]
         self.assertEqual(len(results), 40 * clients)
         self.assertEqual((results.count(True), results.count(False)), (100, 40 * clients - 100),
                          [one for one in results if one not in (True, False)][:3])
 
-    def test_shares_drains_loses_a_node_and_stops(self):
+    def test_grants_one_quota_while_nodes_are_drained_and_killed(self):
         cluster = self.start()
         self.shares_exactly("one")
         for node in ("node1", "node2", "node3"):
@@ -153,7 +153,7 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual((report["errors"], report["unavailable"]), (0, 0), report["first_error"])
         self.assertGreater(report["granted"], 1000)
 
-        # Killed under load: what was on its way to it is lost, calls go on.
+        # Killed under load: calls on their way to it are lost, later calls succeed.
         before = cluster.granted("node2")
         load = cluster.load(2)
         await_true("load on node2", lambda: cluster.granted("node2") > before + 50)
@@ -187,7 +187,7 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual(cluster.process.wait(WAIT_S), 1)
         self.assertIn("no node can answer", cluster.said())
 
-    def test_says_that_a_port_is_taken(self):
+    def test_reports_a_port_in_use(self):
         cluster = self.start("--nodes=1")
         port = cluster.data.rsplit(":", 1)[1]
         with self.assertRaisesRegex(AssertionError, f"127.0.0.1:{port}: Address already in use; "

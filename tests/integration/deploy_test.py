@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What deploy/ and docker-compose.yml say, held against the programs that they start.
+"""Checks deploy/ and docker-compose.yml against the programs that they start.
 
 No container engine is needed: flags are parsed by sluiced, limits by sluice, the balancer's file by
 HAProxy, Redis' by a redis-server that a node then uses as the manifest's user. With --tools, also
@@ -61,7 +61,7 @@ def of_kind(name, kind):
 
 
 def users_acl(password):
-    """The user that redis.yaml tells to create."""
+    """The user that redis.yaml creates."""
     text = read("deploy/kubernetes/redis.yaml")
     acl = re.search(r'users\.acl="(.*?)"', text, re.DOTALL)[1].replace("\n#   ", "\n")
     return acl.replace("$PASSWORD", password)
@@ -90,13 +90,13 @@ class DeployTest(unittest.TestCase):
         self.assertEqual(len(values), 1, (name, arguments))
         return values[0]
 
-    def test_a_wrong_flag_would_be_seen(self):
+    def test_detects_an_unknown_flag(self):
         with self.assertRaisesRegex(AssertionError, "no such flag"):
             self.takes(["--listenn=127.0.0.1:0"], "here")
 
     # ---- docker-compose.yml ----
 
-    def test_compose_starts_nodes_that_share_what_the_balancer_names(self):
+    def test_compose_nodes_match_the_load_balancer(self):
         services = yaml.safe_load(read("docker-compose.yml"))["services"]
         nodes = [name for name in services if name.startswith("sluice")]
         self.assertEqual(len(nodes), 3)
@@ -121,15 +121,15 @@ class DeployTest(unittest.TestCase):
         self.assertEqual(services["redis"]["networks"], ["store"])
         self.assertTrue(yaml.safe_load(read("docker-compose.yml"))["networks"]["store"]["internal"])
 
-    def test_compose_demo_is_a_command_that_exists(self):
+    def test_compose_demo_runs_an_existing_command(self):
         demo = yaml.safe_load(read("docker-compose.yml"))["services"]["demo"]
         command = [SLUICE, *demo["entrypoint"][1:], *demo["command"]]
-        # Nobody listens there: it gets as far as the call.
+        # No server listens there: the command fails at the call.
         command = [re.sub(r"haproxy:7200", "127.0.0.1:1", one) for one in command]
         code, text = run(command + ["--deadline=200ms"])
         self.assertEqual(code, 3, text)
 
-    def test_haproxy_takes_its_file(self):
+    def test_haproxy_accepts_its_file(self):
         haproxy = shutil.which("haproxy") or "/usr/sbin/haproxy"
         environment = {"SLUICE_BIND": "127.0.0.1:7200", "SLUICE_NODE1": "127.0.0.1:1",
                        "SLUICE_NODE2": "no-such-host.invalid:2", "SLUICE_NODE3": "127.0.0.1:3"}
@@ -139,7 +139,7 @@ class DeployTest(unittest.TestCase):
 
     # ---- Dockerfile ----
 
-    def test_image_runs_as_nobody_in_particular_with_a_health_check(self):
+    def test_image_runs_unprivileged_with_a_health_check(self):
         text = read("deploy/Dockerfile").replace("\\\n", " ")
         final = text[text.rindex("\nFROM "):]
         lines = dict(line.split(" ", 1) for line in final.splitlines()
@@ -151,7 +151,7 @@ class DeployTest(unittest.TestCase):
 
     # ---- Kubernetes ----
 
-    def test_kubernetes_manifests_fit_together(self):
+    def test_kubernetes_manifests_are_consistent(self):
         deployment = of_kind("sluice.yaml", "Deployment")
         pod = deployment["spec"]["template"]
         labels = pod["metadata"]["labels"]
@@ -166,7 +166,7 @@ class DeployTest(unittest.TestCase):
         self.checks(of_kind("sluice.yaml", "ConfigMap")["data"]["limits.yaml"], "ConfigMap")
         mounted = {one["name"] for one in container["volumeMounts"]}
         self.assertEqual(mounted, {one["name"] for one in pod["spec"]["volumes"]})
-        # The Redis that --store names is there, and lets the nodes in.
+        # The Redis that --store names exists, and accepts the nodes.
         service = of_kind("redis.yaml", "Service")
         self.assertIn(f"@{service['metadata']['name']}:{service['spec']['ports'][0]['port']}?",
                       self.has_flag(container["args"], "store"))
@@ -176,13 +176,13 @@ class DeployTest(unittest.TestCase):
         self.assertEqual(policy["podSelector"]["matchLabels"], redis["metadata"]["labels"])
         self.assertEqual(policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"], labels)
 
-    def test_users_are_as_documented(self):
+    def test_redis_users_are_as_documented(self):
         granted = re.findall(r"\+\S+", users_acl("x"))
         documented = re.search(r"ACL SETUSER node on >PASSWORD ~sluice:\* (.*)",
                                read("docs/redis.md"))[1]
         self.assertEqual(granted, documented.split())
 
-    def test_a_node_can_do_everything_on_the_redis_of_the_manifest(self):
+    def test_node_has_all_permissions_on_the_redis_of_the_manifest(self):
         config = of_kind("redis.yaml", "ConfigMap")["data"]["redis.conf"]
         config = config.replace("dir /data", f"dir {self.folder}").replace(
             "/etc/sluice-redis", self.folder)
@@ -208,7 +208,7 @@ class DeployTest(unittest.TestCase):
                        "  - { name: window, algorithm: sliding_window, rate: 5/h }\n"
                        "  - { name: calendar, algorithm: fixed_window, rate: 5/h }\n")
         node = subprocess.Popen(
-            # A busy machine is slow, which is not what is tested.
+            # Generous, since a busy machine is slow.
             [SLUICED, f"--limits={limits}", "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
              "--redis_budget=5s",
              f"--store=unix://node@{path}?password_file={self.password_file}"],
@@ -228,7 +228,7 @@ class DeployTest(unittest.TestCase):
                 text = sluice(f"acquire {limit} me --receipt")
             receipt = re.search(r"receipt\s+(\S+)", text)[1]
             sluice(f"query {limit} me")
-            sluice(f"refund {receipt}", (0, 1))  # 1: refilled meanwhile, nothing to give back
+            sluice(f"refund {receipt}", (0, 1))  # 1: the bucket was refilled, nothing to give back
         sluice("limits put mine --rate 5/h")
         sluice("acquire mine me")
         sluice("limits put mine --rate 6/h --algorithm sliding_log")
@@ -264,7 +264,7 @@ class DeployTest(unittest.TestCase):
         code, text = run(["systemd-analyze", "security", "--offline=true", "--threshold=15", path])
         self.assertEqual(code, 0, text[-400:])
 
-    # ---- what others say of the files ----
+    # ---- other programs that check the files ----
 
     def judged_by(self, *command):
         if not TOOLS:
@@ -272,19 +272,19 @@ class DeployTest(unittest.TestCase):
         code, text = run(command, cwd=SOURCE)
         self.assertEqual(code, 0, text)
 
-    def test_docker_compose_takes_it(self):
+    def test_docker_compose_accepts_the_file(self):
         self.judged_by("docker-compose", "config", "--quiet")
 
-    def test_check_jsonschema_takes_it(self):
+    def test_check_jsonschema_accepts_the_file(self):
         self.judged_by("check-jsonschema", "--builtin-schema", "vendor.compose-spec",
                        "docker-compose.yml")
 
-    def test_kubernetes_validate_takes_it(self):
+    def test_kubernetes_validate_accepts_the_file(self):
         self.judged_by("kubernetes-validate", "--strict", "deploy/kubernetes/redis.yaml",
                        "deploy/kubernetes/sluice.yaml")
 
-    def test_hadolint_takes_it(self):
-        # Versions of Debian's packages are those of the release.
+    def test_hadolint_accepts_the_file(self):
+        # The release determines the versions of Debian's packages.
         self.judged_by("hadolint", "--ignore", "DL3008", "deploy/Dockerfile")
 
 

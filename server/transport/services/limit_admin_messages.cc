@@ -19,8 +19,7 @@ namespace errors = common::errors;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// ---- Enums: each value of ours and its value on the wire. The first one stands for UNSPECIFIED.
-// ----
+// ---- Enums. The first value of a table stands for UNSPECIFIED too. ----
 
 template <typename Wire, typename Ours, size_t n>
 using EnumTable = std::array<std::pair<Wire, Ours>, n>;
@@ -51,7 +50,7 @@ constexpr EnumTable<v1::Origin, limits::Origin, 3> kOrigins = {{
     {v1::ORIGIN_ADMIN_OVER_FILE, limits::Origin::kAdminOverFile},
 }};
 
-// INVALID_ARGUMENT: `value` is not one of the enum's. `type` is the enum's name.
+// INVALID_ARGUMENT: `value` is not a value of the enum named `type`.
 template <typename Wire, typename Ours, size_t n>
 absl::Status ReadEnum(const EnumTable<Wire, Ours, n>& table, Wire value, std::string_view field,
                       std::string_view type, Ours* out) {

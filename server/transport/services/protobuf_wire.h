@@ -1,7 +1,6 @@
-// Protobuf's wire format, read and written by hand: for the few messages of the fast path, whose
-// fields go straight from a request's bytes to the use cases and back, with no message objects in
-// between. Takes and refuses what protobuf's own parser does (but for UTF-8, which is the
-// reader's affair).
+// WireReader and WireWriter: protobuf's wire format without message objects, for the few messages
+// of the fast path. The reader accepts the same bytes as protobuf's own parser, except that it does
+// not check UTF-8.
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
 
@@ -23,10 +22,10 @@ enum class WireType : uint8_t {
   kFixed32 = 5
 };
 
-// Walks over the fields of one message. Not thread-safe; the bytes outlive it and its views.
+// Iterates over the fields of one message. Not thread-safe; the bytes outlive it and its views.
 //
 //   WireReader reader(bytes);
-//   while (reader.Next()) switch (reader.field()) { case 1: if (reader.Bytes(&name)) ...; }
+//   while (reader.Next()) switch (reader.field()) { case 1: if (reader.ReadBytes(&name)) ...; }
 //   if (!reader.ok()) ...
 class WireReader {
  public:
@@ -36,7 +35,8 @@ class WireReader {
       : WireReader(absl::Span<const uint8_t>(reinterpret_cast<const uint8_t*>(bytes.data()),
                                              bytes.size())) {}
 
-  // The next field; what was not read of the last one is skipped. False: the end, or not ok().
+  // Goes to the next field; skips the value of the current one if it was not read. Returns false at
+  // the end, or if not ok().
   bool Next() {
     if (unread_) Skip(kMaxDepth);
     if (!ok_ || at_ == end_) return false;
@@ -48,8 +48,8 @@ class WireReader {
   uint32_t field() const { return field_; }
   WireType type() const { return type_; }
 
-  // The field's value. False: it is of another type (an unknown field, which Next skips), or its
-  // encoding is broken (not ok()).
+  // Read the field's value. Return false if it has another type (an unknown field, which Next
+  // skips), or if its encoding is invalid (not ok()).
   bool ReadVarint(uint64_t* value) {
     if (type_ != WireType::kVarint) return false;
     unread_ = false;
@@ -66,11 +66,11 @@ class WireReader {
     return true;
   }
 
-  // False: the bytes are no message.
+  // Returns false if the bytes are not a message.
   bool ok() const { return ok_; }
 
  private:
-  // As protobuf's.
+  // As in protobuf.
   static constexpr int kMaxDepth = 100;
 
   bool Fail() {
@@ -79,7 +79,7 @@ class WireReader {
     return false;
   }
 
-  // A field's number and type. At most five bytes, of which protobuf drops what is above 32 bits.
+  // Reads a field's number and type: at most five bytes, of which protobuf drops the bits above 32.
   bool Tag() {
     uint32_t tag = 0;
     for (int i = 0;; ++i) {
@@ -172,8 +172,8 @@ class WireReader {
   bool ok_ = true;
 };
 
-// Writes the value and returns its end. Needs kMaxVarintBytes, whatever the value: eight bytes are
-// written at once.
+// Writes the value and returns its end. Needs room for kMaxVarintBytes for any value: it writes
+// eight bytes at once.
 inline constexpr size_t kMaxVarintBytes = 10;
 inline uint8_t* PutVarint(uint8_t* at, uint64_t value) {
   if (value < 0x80) {
@@ -185,12 +185,13 @@ inline uint8_t* PutVarint(uint8_t* at, uint64_t value) {
     *at = static_cast<uint8_t>(value);
     return at + 1;
   }
-  // Eight groups of 7 bits are spread over eight bytes: first halves, then quarters, then each.
+  // Spreads eight groups of 7 bits over eight bytes: first halves, then quarters, then single
+  // groups.
   uint64_t x = value;
   x = (x & 0x000000000fffffff) | (x & 0x00fffffff0000000) << 4;
   x = (x & 0x00003fff00003fff) | (x & 0x0fffc0000fffc000) << 2;
   x = (x & 0x007f007f007f007f) | (x & 0x3f803f803f803f80) << 1;
-  // The last byte's place: the highest bit's, at most 55, by 7.
+  // The index of the last byte: the index of the highest bit, at most 55, divided by 7.
   const uint32_t last = (63 - static_cast<uint32_t>(std::countl_zero(value))) * 37 >> 8;
   x |= 0x8080808080808080 & ((uint64_t{1} << (8 * last)) - 1);
   if constexpr (std::endian::native == std::endian::big) x = __builtin_bswap64(x);
@@ -198,11 +199,11 @@ inline uint8_t* PutVarint(uint8_t* at, uint64_t value) {
   return at + last + 1;
 }
 
-// Appends fields to memory that the caller has made sure of. Fields with proto3's default are the
-// caller's to leave out.
+// Appends fields to memory whose size the caller has ensured. The caller leaves out fields with
+// proto3's default value.
 class WireWriter {
  public:
-  // A field that is not bytes needs at most this much; a message within, beside its content, too.
+  // The most bytes of a varint field, and of a nested message in addition to its content.
   static constexpr size_t kFieldBytes = 16;
 
   explicit WireWriter(uint8_t* at) : at_(at) {}
@@ -216,7 +217,7 @@ class WireWriter {
   static uint64_t ZigZag(int64_t value) {
     return (static_cast<uint64_t>(value) << 1) ^ static_cast<uint64_t>(value >> 63);
   }
-  // Needs value.size() beside kFieldBytes.
+  // Needs value.size() in addition to kFieldBytes.
   void Bytes(uint32_t field, std::string_view value) {
     Put(field << 3 | 2);
     Put(value.size());
@@ -224,10 +225,10 @@ class WireWriter {
     at_ += value.size();
   }
 
-  // A message within: what is written between the two is its content.
+  // A nested message: the bytes written between Begin and End are its content.
   uint8_t* BeginMessage(uint32_t field) {
     Put(field << 3 | 2);
-    return ++at_;  // a byte is left for its length
+    return ++at_;  // leaves a byte for its length
   }
   void EndMessage(uint8_t* content) {
     const size_t size = static_cast<size_t>(at_ - content);
@@ -237,11 +238,11 @@ class WireWriter {
       at_ = EndLongMessage(content, size);
     }
   }
-  // The same for a content of less than 128 bytes.
+  // The same for content of fewer than 128 bytes.
   void EndShortMessage(uint8_t* content) { content[-1] = static_cast<uint8_t>(at_ - content); }
 
  private:
-  // Makes room for the rest of the length. Returns the message's end.
+  // Moves the content to make room for a longer length. Returns the message's end.
   static uint8_t* EndLongMessage(uint8_t* content, size_t size) {
     uint8_t length[kFieldBytes];
     WireWriter longer(length);

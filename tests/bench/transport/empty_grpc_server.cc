@@ -1,5 +1,5 @@
-// The baseline of run.py: grpc++'s callback API with an Acquire handler that answers an empty message.
-// Prints `ready data=HOST:PORT` and serves until it is killed.
+// The baseline of run.py: grpc++'s callback API with an Acquire handler that answers an empty
+// message. Prints `ready data=HOST:PORT` and serves until it is killed.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>

@@ -1,19 +1,21 @@
-// open_loop_load: sends unary gRPC calls at a given rate, whatever the server does meanwhile.
+// open_loop_load: sends unary gRPC calls at a fixed rate, whether or not earlier ones were
+// answered.
 //
 //   open_loop_load --port=N --path=/sluice.v1.RateLimiter/Acquire --body=FILE [--rate=N]
 //       [--connections=8] [--in_flight=32] [--seconds=2] [--warm_up=0.3] [--probe_ms=0]
 //       [--random_digits=0]
 //
-// A call's latency counts from the moment at which it was to be sent, so one that had to wait in
-// this program, since the server took no more, is charged with that (no coordinated omission).
-// --rate=0 sends as fast as --in_flight allows: the server's capacity. --probe_ms asks for the
-// server's health at that interval, on a connection of its own. --random_digits=N writes random
-// digits over the last N bytes of the body, each time others: keys at random.
+// A call's latency counts from the moment at which it was due, so the time that it waits in this
+// program counts too (no coordinated omission). --rate=0 sends as fast as --in_flight allows, which
+// measures the server's capacity. --probe_ms checks the server's health at that interval on its own
+// connection. --random_digits=N overwrites the last N bytes of each body with random digits, for
+// random keys.
 //
-// It writes frames made beforehand and reads no more than frame headers, so that one core offers
-// several times what a server on another can take. An answer with DATA counts as ok, one of
-// trailers alone as refused. It speaks to servers that grant the default HPACK table. Prints one
-// line of JSON; connections and in_flight are bounded by it and by nothing that the server says.
+// The program sends frames that it has made in advance and reads only frame headers, so one core
+// can send several times the load that a server on another core can serve. An answer with DATA
+// counts as ok, an answer with only trailers as refused. It requires servers that allow the default
+// HPACK table. It prints one line of JSON, and ignores the server's bounds on connections and
+// streams.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -52,7 +54,7 @@ int64_t NowNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// Frame types and flags of RFC 9113 that are used here.
+// Frame types and flags of RFC 9113.
 constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kGoAway = 7,
                   kWindowUpdate = 8;
 constexpr uint8_t kEndStream = 1, kAck = 1, kEndHeaders = 4;
@@ -78,19 +80,19 @@ uint32_t Read32(const uint8_t* at) {
 
 void Append(std::string* to, std::string_view what) { to->append(what); }
 
-// A header's text, of fewer than 127 bytes, as HPACK has it without Huffman codes.
+// A header's text, of fewer than 127 bytes, in HPACK without Huffman codes.
 std::string Text(std::string_view text) {
   std::string coded(1, static_cast<char>(text.size()));
   Append(&coded, text);
   return coded;
 }
 
-// What one run counts. Only calls that were to be sent within the window of measurement.
+// The counts of one run, of calls that were due within the measurement window.
 struct Totals {
   uint64_t ok = 0;
   uint64_t refused = 0;
-  uint64_t ok_ever = 0;        // before and after the window, too
-  uint64_t ok_by_arrival = 0;  // answers that came within the window, whenever sent
+  uint64_t ok_ever = 0;        // also before and after the window
+  uint64_t ok_by_arrival = 0;  // answers that arrived within the window
   std::vector<int64_t> latencies_ns;
   int64_t from_ns = 0;
   int64_t until_ns = 0;
@@ -115,7 +117,7 @@ class Connection {
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     fcntl(fd_, F_SETFL, O_NONBLOCK);
-    // The first request leaves its headers in the dynamic table; later ones name them.
+    // The first request adds its headers to the dynamic table; later ones refer to them.
     std::string first = "\x83\x86";
     first += "\x44" + Text(path) + "\x41" + Text("localhost");
     first += "\x5f" + Text("application/grpc") + "\x40" + Text("te") + Text("trailers");
@@ -127,7 +129,7 @@ class Connection {
     later_bytes_ = later_.size();
     later_ += data;
     output_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    // INITIAL_WINDOW_SIZE, and the connection's window: answers are never held back.
+    // INITIAL_WINDOW_SIZE and the connection's window: flow control never delays answers.
     output_ += Frame(kSettings, 0, 0, std::string("\0\x04", 2) + Big32(0x7fffffff));
     output_ += Frame(kWindowUpdate, 0, 0, Big32(0x7fffffff - 65535));
     input_.resize(256 << 10);
@@ -209,7 +211,7 @@ class Connection {
         if ((flags & kEndStream) != 0) Done(stream / 2, now_ns);
         return;
       case kReset:
-        // NO_ERROR follows an early answer. All else would be missing from the totals.
+        // NO_ERROR follows an early answer. Any other code would be missing from the totals.
         if (Read32(payload) != 0) Die("RST_STREAM: " + std::to_string(Read32(payload)));
         return;
       case kSettings:
@@ -260,12 +262,12 @@ class Connection {
   uint32_t open_ = 0;
   int64_t window_ = 65535;
   int64_t unacknowledged_ = 0;
-  // By call, in the order sent.
+  // By call, in the order of sending.
   std::vector<int64_t> sent_ns_;
   std::vector<bool> has_data_;
 };
 
-// Until something can be read, or written that waits to be; for a millisecond at most.
+// Waits until a connection can be read, or can be written if it has unsent bytes; at most 1 ms.
 void Await(const std::vector<std::unique_ptr<Connection>>& connections) {
   std::vector<pollfd> each;
   for (const auto& connection : connections) {
@@ -328,7 +330,7 @@ int main(int argc, char** argv) {
   size_t turn = 0;
   int64_t end_ns = totals.until_ns;
   bool open = true;
-  // After the window, answers are awaited for a second, so that slow ones count as slow.
+  // After the window, waits one second for answers, so that slow ones count.
   while (open) {
     const int64_t now_ns = NowNs();
     const bool sending = now_ns < totals.until_ns;
@@ -342,7 +344,7 @@ int main(int argc, char** argv) {
         !sending   ? planned
         : rate > 0 ? static_cast<uint64_t>(static_cast<double>(now_ns - start_ns) * 1e-9 * rate) + 1
                    : UINT64_MAX;
-    // A bounded number in a row, so that answers are read meanwhile.
+    // A bounded number at a time, so that answers are read too.
     size_t full = 0;
     for (int i = 0; i < 4096 && planned < due && full < connections.size(); ++i) {
       Connection& connection = *connections[turn++ % connections.size()];
@@ -370,7 +372,7 @@ int main(int argc, char** argv) {
       prober->Write();
       prober->Read();
     }
-    // Nothing to do until an answer comes: the core is of use to what is measured.
+    // Nothing to do until an answer arrives: leaves the core to the server.
     if (rate == 0 && prober == nullptr) Await(connections);
   }
   uint64_t unanswered = 0;

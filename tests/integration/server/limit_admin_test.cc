@@ -1,6 +1,8 @@
 // LimitAdmin over a real socket, and reloads of the limits file.
+#include <grpcpp/generic/generic_stub.h>
 #include <signal.h>
 
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
@@ -349,6 +351,23 @@ TEST_F(LimitAdminServerTest, DataMethodsAreUnknownOnTheAdminPort) {
                 ->Acquire(&context, Request("api", "k"), &response)
                 .error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(LimitAdminServerTest, RefusesMessagesThatAreNotUtf8WithoutPrinting) {
+  grpc::GenericStub stub(server_->AdminChannel());
+  grpc::ClientContext context;
+  context.set_deadline(Soon());
+  // GetLimitRequest whose name is the byte FF.
+  const grpc::Slice bytes("\x0A\x01\xFF", 3);
+  const grpc::ByteBuffer request(&bytes, 1);
+  grpc::ByteBuffer response;
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, "/sluice.v1.LimitAdmin/GetLimit", grpc::StubOptions(), &request,
+                 &response, [&](grpc::Status status) { done.set_value(std::move(status)); });
+  const grpc::Status status = done.get_future().get();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("GetLimitRequest"));
+  EXPECT_THAT(server_->log(), ::testing::Not(HasSubstr("protobuf")));
 }
 
 }  // namespace

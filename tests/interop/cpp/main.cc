@@ -18,7 +18,7 @@ using sluice::StatusCode;
 
 bool failed = false;
 
-// A scenario returns what is wrong, or nothing.
+// A scenario returns an error text, or "" if it passed.
 void Check(const char* name, const std::function<std::string()>& scenario) {
   const std::string fault = scenario();
   if (fault.empty()) {
@@ -34,7 +34,7 @@ std::string ExpectError(const sluice::Status& status, StatusCode code, const cha
   return "got " + status.ToString();
 }
 
-// Opens a watch and waits for its first answer; `ended` becomes ready with its end.
+// Opens a watch and waits for its first answer; `ended` becomes ready when the watch ends.
 struct Watched {
   std::unique_ptr<sluice::WatchCall> call;
   std::future<sluice::Status> ended;

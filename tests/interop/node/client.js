@@ -43,7 +43,7 @@ async function expectError(promise, code, text) {
   throw new Error(`no error; wanted ${code}`);
 }
 
-// Opens a watch, takes its first answer; `ended` rejects with the stream's error.
+// Opens a watch and reads its first answer; `ended` rejects with the stream's error.
 function watch(ms) {
   const stream = client.Watch({ buckets: [{ limit: 'hourly', key: `${prefix}-watch` }] }, deadline(ms));
   const first = new Promise((resolve, reject) => { stream.once('data', resolve); stream.once('error', reject); });

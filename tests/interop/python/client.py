@@ -13,7 +13,7 @@ def check(name, run):
     try:
         run()
         print("ok", name)
-    except Exception as error:  # every fault is a failed scenario, whatever its kind
+    except Exception as error:  # any error fails the scenario
         failed = True
         print(f"FAILED {name}: {error!r}")
 

@@ -87,13 +87,13 @@ async fn watch(client: &mut Client, prefix: &str, timeout: Duration)
 }
 
 async fn deadline(client: &mut Client, prefix: &str) -> Result<(), Fault> {
-    // tonic's own timer covers the headers alone; the server ends the stream by grpc-timeout.
+    // tonic's timer covers only the headers; the server ends the stream by grpc-timeout.
     let mut answers = watch(client, prefix, Duration::from_millis(400)).await?;
     expect_error(answers.message().await, Code::DeadlineExceeded, "")
 }
 
 async fn cancel(client: &mut Client, prefix: &str) -> Result<(), Fault> {
-    // Dropping the stream resets it; the connection goes on.
+    // Dropping the stream resets it; the connection stays open.
     drop(watch(client, prefix, Duration::from_secs(10)).await?);
     let answer = client.acquire(charge("wide", &format!("{prefix}-after-cancel"), 1)).await?.into_inner();
     ensure(answer.granted, answer)

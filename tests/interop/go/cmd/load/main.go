@@ -1,5 +1,5 @@
-// Calls Acquire from several connections for a while and counts what fails.
-// Arguments: ADDRESS DURATION. Prints "calls=N failed=N" and the first faults.
+// Calls Acquire on several connections and counts failed calls.
+// Arguments: ADDRESS DURATION. Prints "calls=N failed=N" and the first errors.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 			go func(key string) {
 				defer workers.Done()
 				for time.Now().Before(end) {
-					// The proxy may not listen yet when the load starts.
+					// The proxy may not be listening yet.
 					ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 					_, err := client.Acquire(ctx, &pb.AcquireRequest{Charges: []*pb.Charge{{Limit: "load", Key: key}}},
 						grpc.WaitForReady(calls.Load() == 0))
