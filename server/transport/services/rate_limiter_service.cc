@@ -109,60 +109,41 @@ class UnaryUseCase final : public UnaryMethod {
   std::vector<Pool<Item>> pools_;  // by loop
 };
 
-struct AnyAcquire {
-  using Call = service::AcquireCall;
+// The steps that are the same for most methods.
+template <typename CallType, auto kDecide>
+struct AnyKind {
+  using Call = CallType;
   static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
-                     Call::DoneFn done, void* context) {
-    limiter.Acquire(call, deadline_ns, done, context);
+                     typename Call::DoneFn done, void* context) {
+    (limiter.*kDecide)(call, deadline_ns, done, context);
   }
+  static void Cancel(service::RateLimiter&, Call*) {}
+  static absl::Status Outcome(const Call& call) { return call.status(); }
 };
 
-struct AcquireKind : AnyAcquire {
-  static absl::Status Decode(absl::Span<const uint8_t> bytes, Call* call) {
-    return DecodeAcquire(bytes, call);
-  }
+struct AcquireKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquire> {
+  static constexpr auto Decode = DecodeAcquire;
+  static constexpr auto Encode = EncodeAcquire;
   static void Cancel(service::RateLimiter& limiter, Call* call) { limiter.CancelHeld(call); }
+  // The only acquisition's error is the call's.
   static absl::Status Outcome(const Call& call) {
     return call.status().ok() ? call.result(0).status : call.status();
   }
-  static void Encode(const Call& call, Buffer* out) { EncodeAcquire(call, out); }
 };
 
-struct AcquireBatchKind : AnyAcquire {
-  static absl::Status Decode(absl::Span<const uint8_t> bytes, Call* call) {
-    return DecodeAcquireBatch(bytes, call);
-  }
-  static void Cancel(service::RateLimiter&, Call*) {}
-  static absl::Status Outcome(const Call& call) { return call.status(); }
-  static void Encode(const Call& call, Buffer* out) { EncodeAcquireBatch(call, out); }
+struct AcquireBatchKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquire> {
+  static constexpr auto Decode = DecodeAcquireBatch;
+  static constexpr auto Encode = EncodeAcquireBatch;
 };
 
-struct QueryKind {
-  using Call = service::QueryCall;
-  static absl::Status Decode(absl::Span<const uint8_t> bytes, Call* call) {
-    return DecodeQuery(bytes, call);
-  }
-  static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
-                     Call::DoneFn done, void* context) {
-    limiter.Query(call, deadline_ns, done, context);
-  }
-  static void Cancel(service::RateLimiter&, Call*) {}
-  static absl::Status Outcome(const Call& call) { return call.status(); }
-  static void Encode(const Call& call, Buffer* out) { EncodeQuery(call, out); }
+struct QueryKind : AnyKind<service::QueryCall, &service::RateLimiter::Query> {
+  static constexpr auto Decode = DecodeQuery;
+  static constexpr auto Encode = EncodeQuery;
 };
 
-struct RefundKind {
-  using Call = service::RefundCall;
-  static absl::Status Decode(absl::Span<const uint8_t> bytes, Call* call) {
-    return DecodeRefund(bytes, call);
-  }
-  static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
-                     Call::DoneFn done, void* context) {
-    limiter.Refund(call, deadline_ns, done, context);
-  }
-  static void Cancel(service::RateLimiter&, Call*) {}
-  static absl::Status Outcome(const Call& call) { return call.status(); }
-  static void Encode(const Call& call, Buffer* out) { EncodeRefund(call, out); }
+struct RefundKind : AnyKind<service::RefundCall, &service::RateLimiter::Refund> {
+  static constexpr auto Decode = DecodeRefund;
+  static constexpr auto Encode = EncodeRefund;
 };
 
 // Decides one batch at a time: the next is read after this one was answered, and not while many
@@ -278,7 +259,7 @@ class Watch final : public StreamingMethod {
       return;
     }
     sink->id = *id;
-    rpc.set_state(new std::shared_ptr<Sink>(std::move(sink)));
+    rpc.set_state(sink.get());  // the hub or a task on its way to the loop keeps the sink
   }
   void OnRequestsDone(ServerCall& rpc) override {
     if (rpc.state() == nullptr) {
@@ -286,7 +267,7 @@ class Watch final : public StreamingMethod {
                  "the method takes one request, and none was sent");
     }
   }
-  void OnWritable(ServerCall& rpc) override { SinkOf(rpc)->ready.store(true); }
+  void OnWritable(ServerCall& rpc) override { static_cast<Sink*>(rpc.state())->ready.store(true); }
   void OnCancelled(ServerCall& rpc) override { Leave(rpc); }
 
  private:
@@ -305,11 +286,7 @@ class Watch final : public StreamingMethod {
     }
     void OnEnd(const absl::Status& status) override {
       loop.Post([self = shared_from_this(), status] {
-        ServerCall* const rpc = std::exchange(self->rpc, nullptr);
-        if (rpc == nullptr) return;
-        delete static_cast<std::shared_ptr<Sink>*>(rpc->state());
-        rpc->set_state(nullptr);
-        rpc->Finish(status);
+        if (self->rpc != nullptr) std::exchange(self->rpc, nullptr)->Finish(status);
       });
     }
 
@@ -320,16 +297,11 @@ class Watch final : public StreamingMethod {
     std::atomic<bool> ready{true};
   };
 
-  static std::shared_ptr<Sink> SinkOf(ServerCall& rpc) {
-    return *static_cast<std::shared_ptr<Sink>*>(rpc.state());
-  }
   void Leave(ServerCall& rpc) {
-    if (rpc.state() == nullptr) return;
-    const std::shared_ptr<Sink> sink = SinkOf(rpc);
-    delete static_cast<std::shared_ptr<Sink>*>(rpc.state());
-    rpc.set_state(nullptr);
+    auto* const sink = static_cast<Sink*>(rpc.state());
+    if (sink == nullptr) return;
     sink->rpc = nullptr;
-    hub_.Cancel(sink->id);
+    hub_.Cancel(sink->id);  // which may destroy the sink
   }
   void End(ServerCall& rpc, absl::StatusCode code, std::string_view message) {
     Leave(rpc);
