@@ -276,8 +276,8 @@ class RepeatedVarint {
   uint8_t bytes_[kMaxVarintBytes] = {};
 };
 
-// The most common result of a batch, in half the time that WriteResponse takes: one charge, no wait
-// and no receipt. Each part has fewer than 128 bytes, so each length is one byte.
+// A faster WriteResult for the most common result of a batch: one charge, no wait and no receipt.
+// Each part has fewer than 128 bytes, so each length is one byte.
 inline uint8_t* WriteSingleCharge(const store::Acquisition& decided, RepeatedVarint& capacity,
                                   uint8_t* at) {
   using Response = v1::AcquireResponse;

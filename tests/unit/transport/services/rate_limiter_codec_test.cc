@@ -2,7 +2,9 @@
 #include "server/transport/services/rate_limiter_codec.h"
 
 #include <random>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "common/errors.h"
 #include "google/protobuf/descriptor.h"
@@ -264,6 +266,68 @@ TEST_F(RateLimiterCodecTest, AcceptsTheSameBytesAsProtobuf) {
   }
   EXPECT_GT(taken, 1000);
   EXPECT_GT(refused, 1000);
+}
+
+// Adds the names of all fields that are set.
+void CollectFields(const google::protobuf::Message& message, std::set<std::string>* names) {
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  reflection.ListFields(message, &fields);
+  for (const auto* field : fields) {
+    names->insert(field->full_name());
+    if (field->message_type() == nullptr) continue;
+    if (!field->is_repeated()) {
+      CollectFields(reflection.GetMessage(message, field), names);
+      continue;
+    }
+    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+      CollectFields(reflection.GetRepeatedMessage(message, field, i), names);
+    }
+  }
+}
+
+TEST_F(RateLimiterCodecTest, EncodesEveryFieldOfTheAnswers) {
+  v1::AcquireBatchRequest request;
+  const auto add = [&](const char* limit, uint64_t permits) {
+    v1::AcquireRequest* const acquisition = request.add_acquisitions();
+    acquisition->add_charges()->set_limit(limit);
+    acquisition->mutable_charges(0)->set_permits(permits);
+    return acquisition;
+  };
+  add("child", 1)->set_want_receipt(true);
+  add("api", 5);
+  add("api", 1);  // denied
+  add("api", 1)->mutable_max_wait()->set_seconds(1);
+  add("unknown", 1);
+  std::set<std::string> encoded;
+  absl::Status status;
+  CollectFields(Ours(request.SerializeAsString(), &status), &encoded);
+  EXPECT_TRUE(status.ok()) << status;
+
+  service::BucketStatus bucket;
+  bucket.limit = "api";
+  bucket.key = "k";
+  bucket.level.remaining = 1;
+  bucket.level.capacity = 2;
+  bucket.level.reset_after_ns = 3;
+  bucket.level.next_permit_after_ns = 4;
+  bucket.exists = true;
+  bucket.waiting = 5;
+  bucket.next_grant_after_ns = 6;
+  service::BucketStatus failed;
+  failed.error = absl::NotFoundError("no such limit");
+  v1::QueryResponse response;
+  ASSERT_TRUE(response.ParseFromString(EncodeWatch({bucket, failed}, service::kSecond)));
+  CollectFields(response, &encoded);
+
+  for (const auto* message : {v1::AcquireResponse::descriptor(), v1::AcquireResult::descriptor(),
+                              v1::ChargeStatus::descriptor(), v1::BucketStatus::descriptor(),
+                              v1::QueryResponse::descriptor()}) {
+    for (int i = 0; i < message->field_count(); ++i) {
+      EXPECT_TRUE(encoded.contains(message->field(i)->full_name()))
+          << message->field(i)->full_name() << ": not encoded by rate_limiter_codec.cc";
+    }
+  }
 }
 
 TEST_F(RateLimiterCodecTest, EncodesQueriesWatchesAndRefunds) {
