@@ -84,7 +84,9 @@ class Loops {
     auto admin = transport::PortServer::MakeLoops(clock, 1);
     if (!admin.ok()) return admin.status();
     admin_ = *std::move(admin);
-    if (!flags.redis.has_value() || flags.store_threads == 0) return absl::OkStatus();
+    if (!flags.redis.has_value()) return absl::OkStatus();
+    resolver_ = std::make_unique<net::Resolver>();
+    if (flags.store_threads == 0) return absl::OkStatus();
     auto redis = net::LoopGroup::Create(clock, {.threads = flags.store_threads, .loop = {}});
     if (!redis.ok()) return redis.status();
     redis_ = *std::move(redis);
@@ -93,8 +95,9 @@ class Loops {
 
   net::LoopGroup& data() { return *data_; }
   net::LoopGroup& admin() { return *admin_; }
+  // REQUIRES for these two: the store is Redis.
   net::LoopGroup& redis() { return redis_ != nullptr ? *redis_ : *data_; }
-  net::Resolver& resolver() { return resolver_; }
+  net::Resolver& resolver() { return *resolver_; }
 
   // The loops of Redis last: operations in progress are answered while their callers exist.
   // Idempotent.
@@ -107,8 +110,8 @@ class Loops {
  private:
   std::unique_ptr<net::LoopGroup> data_;
   std::unique_ptr<net::LoopGroup> admin_;
-  std::unique_ptr<net::LoopGroup> redis_;  // null: there is no Redis, or it uses data_
-  net::Resolver resolver_;                 // destroyed before the loops
+  std::unique_ptr<net::LoopGroup> redis_;    // null: there is no Redis, or it uses data_
+  std::unique_ptr<net::Resolver> resolver_;  // null: there is no Redis; destroyed before the loops
 };
 
 // The use cases over a store. The store outlives it, and so do the other arguments.
