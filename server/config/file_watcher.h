@@ -16,8 +16,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/statusor.h"
+#include "server/config/inotify_path.h"
 
 namespace sluice::config {
 
@@ -43,9 +45,18 @@ class FileWatcher {
   FileWatcher& operator=(const FileWatcher&) = delete;
 
  private:
-  class Impl;
-  explicit FileWatcher(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  FileWatcher(std::unique_ptr<InotifyPath> watched, int stop_fd, std::function<void()> on_change,
+              FileWatcherOptions options);
+  void Run();
+
+  // Used only by the thread.
+  const std::unique_ptr<InotifyPath> watched_;
+  const std::function<void()> on_change_;
+  const FileWatcherOptions options_;
+  // An eventfd: synchronizes itself.
+  const int stop_fd_;
+  // Last: it uses all members above.
+  std::thread thread_;
 };
 
 }  // namespace sluice::config
