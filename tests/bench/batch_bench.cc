@@ -9,16 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/metrics.h"
-#include "server/limits/limit_registry.h"
-#include "server/service/key_usage.h"
-#include "server/service/rate_limiter.h"
-#include "server/service/receipt.h"
-#include "server/store/memory/memory_store.h"
 #include "server/transport/http2/buffer.h"
 #include "server/transport/services/protobuf_wire.h"
 #include "server/transport/services/rate_limiter_codec.h"
+#include "tests/bench/service_parts.h"
 
 namespace sluice {
 namespace {
@@ -28,25 +22,6 @@ using transport::Buffer;
 using transport::WireWriter;
 
 constexpr size_t kBatch = 64;
-
-struct Parts {
-  common::SystemClock clock;
-  common::Metrics metrics;
-  store::MemoryStore store{clock};
-  limits::LimitRegistry registry{&store};
-  service::KeyUsage usage;
-  service::ReceiptSigner signer;
-  service::RateLimiter limiter{registry, store, clock, metrics, usage, signer};
-
-  Parts() {
-    limits::LimitSpec spec;
-    spec.name = "api";
-    // So slow that no bucket becomes full, and is dropped, between two requests.
-    spec.rate = {1, 1'000'000'000};
-    spec.burst = 1'000'000'000;
-    if (!registry.ApplyFile({spec}, "1").ok()) std::abort();
-  }
-};
 
 // AcquireBatchRequests over `keys` different keys.
 std::vector<std::vector<uint8_t>> Requests(size_t keys) {
@@ -73,7 +48,8 @@ enum Stage { kDecode, kEncode, kAll };
 void BM_Batch(benchmark::State& state) {
   const auto stage = static_cast<Stage>(state.range(0));
   const auto requests = Requests(static_cast<size_t>(state.range(1)));
-  Parts parts;
+  // So slow that no bucket is full again, and dropped, between two requests.
+  ServiceParts parts(1, 1'000'000'000);
   AcquireCall call;
   Buffer answer;
   const auto decode = [&](size_t i) {

@@ -5,13 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/metrics.h"
-#include "server/limits/limit_registry.h"
 #include "server/service/key_usage.h"
-#include "server/service/rate_limiter.h"
 #include "server/service/receipt.h"
-#include "server/store/memory/memory_store.h"
+#include "tests/bench/service_parts.h"
 
 namespace sluice {
 namespace {
@@ -23,26 +19,9 @@ std::vector<std::string> RandomKeys(size_t count) {
   return keys;
 }
 
-struct Parts {
-  common::SystemClock clock;
-  common::Metrics metrics;
-  store::MemoryStore store{clock};
-  limits::LimitRegistry registry{&store};
-  service::KeyUsage usage;
-  service::ReceiptSigner signer;
-  service::RateLimiter limiter{registry, store, clock, metrics, usage, signer};
-
-  Parts() {
-    limits::LimitSpec spec;
-    spec.name = "api";
-    spec.rate = {1'000'000, 1'000'000'000};
-    if (!registry.ApplyFile({spec}, "1").ok()) std::abort();
-  }
-};
-
 // Whole calls of `batch` acquisitions over `keys` random keys.
 void BM_Acquire(benchmark::State& state) {
-  Parts parts;
+  ServiceParts parts(1'000'000, 1'000'000);
   const auto keys = RandomKeys(static_cast<size_t>(state.range(0)));
   const auto batch = static_cast<size_t>(state.range(1));
   service::AcquireCall call;
