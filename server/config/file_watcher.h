@@ -1,5 +1,5 @@
-// FileWatcher: calls back when the limits file may have changed, by whatever means: written in
-// place, replaced by rename (editors), replaced by a symlink anywhere on its path (the ..data of a
+// FileWatcher: calls back when a file may have changed, by whatever means: written in place,
+// replaced by rename (editors), replaced by a symlink anywhere on its path (the ..data of a
 // Kubernetes ConfigMap), or deleted and created again, with or without its folder.
 //
 // It watches, by inotify, every folder that the path leads through. An event on a name of the path,
