@@ -1,16 +1,21 @@
 #include "server/transport/http2/http2_session.h"
 
+#include <nghttp2/nghttp2.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
+
+#include "absl/container/fixed_array.h"
 
 namespace sluice::transport {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// What a PING of ours carries, by which its answer is told.
+// The payload of a PING identifies its answer.
 constexpr uint8_t kDrainPing[8] = {'d', 'r', 'a', 'i', 'n', 'i', 'n', 'g'};
 constexpr uint8_t kKeepalivePing[8] = {'a', 'l', 'i', 'v', 'e', '?', 0, 0};
 
@@ -18,26 +23,76 @@ std::string_view View(const uint8_t* bytes, size_t size) {
   return {reinterpret_cast<const char*>(bytes), size};
 }
 
+using NativeHeaders = absl::FixedArray<nghttp2_nv, 8>;
+
+NativeHeaders ToNghttp2(absl::Span<const HeaderField> fields) {
+  // By HeaderField::Kind.
+  constexpr uint8_t kFlags[] = {NGHTTP2_NV_FLAG_NONE, NGHTTP2_NV_FLAG_NO_INDEX,
+                                NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE};
+  const auto bytes = [](std::string_view text) {
+    return reinterpret_cast<uint8_t*>(const_cast<char*>(text.data()));
+  };
+  NativeHeaders headers(fields.size());
+  nghttp2_nv* to = headers.data();
+  for (const HeaderField& field : fields) {
+    *to++ = {bytes(field.name), bytes(field.value), field.name.size(), field.value.size(),
+             kFlags[static_cast<size_t>(field.kind)]};
+  }
+  return headers;
+}
+
+// nghttp2 copies this struct into the session.
+nghttp2_mem AllocatorOf(MemoryPool& pool) {
+  return {.mem_user_data = &pool,
+          .malloc = [](size_t size,
+                       void* pool) { return static_cast<MemoryPool*>(pool)->Allocate(size); },
+          .free = [](void* block, void* pool) { static_cast<MemoryPool*>(pool)->Free(block); },
+          .calloc =
+              [](size_t count, size_t size, void* pool) {
+                return static_cast<MemoryPool*>(pool)->AllocateZeroed(count, size);
+              },
+          .realloc =
+              [](void* block, size_t size, void* pool) {
+                return static_cast<MemoryPool*>(pool)->Reallocate(block, size);
+              }};
+}
+
 }  // namespace
 
+struct Http2Session::Callbacks {
+  static int OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self);
+  static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
+                      size_t name_size, const uint8_t* value, size_t value_size, uint8_t flags,
+                      void* self);
+  static int OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* self);
+  static int OnDataChunk(nghttp2_session*, uint8_t flags, int32_t stream_id, const uint8_t* data,
+                         size_t size, void* self);
+  static int OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t error_code, void* self);
+  static int OnFrameSent(nghttp2_session*, const nghttp2_frame* frame, void* self);
+  static ssize_t OnReadBody(nghttp2_session*, int32_t stream_id, uint8_t* to, size_t room,
+                            uint32_t* flags, nghttp2_data_source* source, void* self);
+  static int OnSendData(nghttp2_session*, nghttp2_frame* frame, const uint8_t* header, size_t size,
+                        nghttp2_data_source* source, void* self);
+};
+
 Http2Environment::Http2Environment(const Http2Options& options) : options_(options) {
+  using Callbacks = Http2Session::Callbacks;
   nghttp2_session_callbacks_new(&callbacks_);
-  nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks_,
-                                                          &Http2Session::OnBeginHeaders);
-  nghttp2_session_callbacks_set_on_header_callback(callbacks_, &Http2Session::OnHeader);
-  nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks_, &Http2Session::OnFrame);
-  nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks_, &Http2Session::OnDataChunk);
-  nghttp2_session_callbacks_set_on_stream_close_callback(callbacks_, &Http2Session::OnStreamClose);
-  nghttp2_session_callbacks_set_on_frame_send_callback(callbacks_, &Http2Session::OnFrameSent);
-  nghttp2_session_callbacks_set_send_data_callback(callbacks_, &Http2Session::OnSendData);
+  nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks_, &Callbacks::OnBeginHeaders);
+  nghttp2_session_callbacks_set_on_header_callback(callbacks_, &Callbacks::OnHeader);
+  nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks_, &Callbacks::OnFrame);
+  nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks_, &Callbacks::OnDataChunk);
+  nghttp2_session_callbacks_set_on_stream_close_callback(callbacks_, &Callbacks::OnStreamClose);
+  nghttp2_session_callbacks_set_on_frame_send_callback(callbacks_, &Callbacks::OnFrameSent);
+  nghttp2_session_callbacks_set_send_data_callback(callbacks_, &Callbacks::OnSendData);
 
   nghttp2_option_new(&nghttp2_options_);
   nghttp2_option_set_no_auto_window_update(nghttp2_options_, 1);
   nghttp2_option_set_no_http_messaging(nghttp2_options_, 1);  // request_rules.h
-  // Closed streams kept for the priority tree cost up to ten times the memory of all else.
+  // Closed streams, kept for the priority tree, would cost up to ten times all other memory.
   nghttp2_option_set_no_closed_streams(nghttp2_options_, 1);
-  // The scanner has a budget for resets that tells callers who waited and gave up from a flood;
-  // nghttp2's own does not, so it is set far above.
+  // The scanner's budget for resets tells a flood from calls that were cancelled after a wait.
+  // nghttp2's own limit does not, so it is set far above.
   nghttp2_option_set_stream_reset_rate_limit(nghttp2_options_, 1'000'000, 1'000'000);
 }
 
@@ -54,9 +109,9 @@ Http2Session::Http2Session(Http2Environment& environment, Handler& handler, int6
       started_ns_(now_ns),
       received_ns_(now_ns),
       idle_since_ns_(now_ns) {
-  if (nghttp2_session_server_new3(&session_, environment_.callbacks_, this,
-                                  environment_.nghttp2_options_,
-                                  environment_.memory_.nghttp2()) != 0) {
+  nghttp2_mem allocator = AllocatorOf(environment_.memory());
+  if (nghttp2_session_server_new3(&session_, environment_.callbacks(), this,
+                                  environment_.nghttp2_options(), &allocator) != 0) {
     std::abort();  // out of memory
   }
   const Http2Options& options = environment_.options();
@@ -77,7 +132,7 @@ void Http2Session::Receive(absl::Span<const uint8_t> data, int64_t now_ns) {
   now_ns_ = now_ns;
   received_ns_ = now_ns;
   ping_sent_ns_ = 0;
-  while (!data.empty() && !ended_) {
+  while (!data.empty() && !terminated_) {
     const FrameScanner::Verdict verdict = scanner_.Scan(data, now_ns);
     if (verdict.pass > 0) {
       const ssize_t taken = nghttp2_session_mem_recv(session_, data.data(), verdict.pass);
@@ -101,7 +156,7 @@ void Http2Session::Receive(absl::Span<const uint8_t> data, int64_t now_ns) {
     }
     data.remove_prefix(verdict.pass);
   }
-  // After all that came with the answer to the PING, which is served.
+  // Not before: requests that arrived together with the answer to the PING are served.
   if (std::exchange(final_goaway_due_, false)) SubmitFinalGoaway();
   if (!scanner_.mid_frame()) {
     frame_since_ns_ = 0;
@@ -117,7 +172,7 @@ bool Http2Session::Send(size_t limit, Buffer* output) {
   output_ = output;
   output_limit_ = limit;
   while (output->size() < limit) {
-    // Frames with a body are appended by OnSendData; this one comes after them.
+    // OnSendData appends DATA frames; `frame` follows them.
     const uint8_t* frame = nullptr;
     const ssize_t size = nghttp2_session_mem_send(session_, &frame);
     if (size < 0) {
@@ -134,27 +189,41 @@ bool Http2Session::finished() const {
   return nghttp2_session_want_read(session_) == 0 && nghttp2_session_want_write(session_) == 0;
 }
 
-bool Http2Session::SubmitHeaders(int32_t stream_id, const nghttp2_nv* headers, size_t count,
-                                 void* body) {
-  if (body == nullptr) {
-    return nghttp2_submit_response(session_, stream_id, headers, count, nullptr) == 0;
-  }
+void Http2Session::SubmitHeaders(Http2Stream& stream, absl::Span<const HeaderField> headers,
+                                 bool has_body) {
   nghttp2_data_provider provider;
-  provider.source.ptr = body;
-  provider.read_callback = &Http2Session::OnReadBody;
-  return nghttp2_submit_response(session_, stream_id, headers, count, &provider) == 0;
+  provider.source.ptr = &stream;
+  provider.read_callback = &Callbacks::OnReadBody;
+  const NativeHeaders native = ToNghttp2(headers);
+  nghttp2_submit_response(session_, stream.id, native.data(), native.size(),
+                          has_body ? &provider : nullptr);
 }
 
-bool Http2Session::SubmitTrailers(int32_t stream_id, const nghttp2_nv* trailers, size_t count) {
-  return nghttp2_submit_trailer(session_, stream_id, trailers, count) == 0;
+void Http2Session::SubmitTrailers(Http2Stream& stream, absl::Span<const HeaderField> trailers) {
+  const NativeHeaders native = ToNghttp2(trailers);
+  nghttp2_submit_trailer(session_, stream.id, native.data(), native.size());
+}
+
+void Http2Session::ResumeBody(Http2Stream& stream) {
+  nghttp2_session_resume_data(session_, stream.id);
+}
+
+void Http2Session::ConsumeStream(Http2Stream& stream, size_t bytes) {
+  nghttp2_session_consume_stream(session_, stream.id, bytes);
 }
 
 void Http2Session::ResetStream(int32_t stream_id, uint32_t error_code) {
   nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream_id, error_code);
 }
 
+void Http2Session::Refuse(int32_t stream_id) { ResetStream(stream_id, NGHTTP2_PROTOCOL_ERROR); }
+
+Http2Stream* Http2Session::FindStream(int32_t stream_id) const {
+  return static_cast<Http2Stream*>(nghttp2_session_get_stream_user_data(session_, stream_id));
+}
+
 void Http2Session::Drain(int64_t now_ns) {
-  if (drain_ != DrainState::kNone || ended_) return;
+  if (drain_ != DrainState::kNone || terminated_) return;
   drain_ = DrainState::kNotified;
   drained_ns_ = now_ns;
   nghttp2_submit_shutdown_notice(session_);
@@ -171,11 +240,10 @@ void Http2Session::SubmitFinalGoaway() {
 }
 
 void Http2Session::Terminate(uint32_t error_code, const char* text) {
-  if (ended_) return;
-  ended_ = true;
-  error_code_ = error_code;
+  if (terminated_) return;
+  terminated_ = true;
   error_text_ = text;
-  // The first says why, for people (and for gRPC clients, which slow down on too_many_pings); the
+  // The first GOAWAY carries the reason for logs (gRPC clients slow down on too_many_pings). The
   // second makes nghttp2 end the session once it is sent.
   nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE,
                         nghttp2_session_get_last_proc_stream_id(session_), error_code,
@@ -198,7 +266,7 @@ void Http2Session::PlanWake() {
   }
   if (drain_ == DrainState::kNone) {
     if (options.max_idle_ns > 0) {
-      // With streams open now, look again when it could at the earliest have been idle so long.
+      // With open streams the connection can be idle for that long from now on at the earliest.
       at(open_streams_ == 0 ? idle_since_ns_ : now_ns_, options.max_idle_ns);
     }
     if (options.max_age_ns > 0) at(started_ns_, options.max_age_ns);
@@ -218,14 +286,14 @@ bool Http2Session::OnTime(int64_t now_ns) {
   };
   bool alive = true;
   if (!scanner_.greeted() && passed(started_ns_, options.greeting_timeout_ns)) {
-    Terminate(NGHTTP2_SETTINGS_TIMEOUT, "no SETTINGS in time");
+    Terminate(NGHTTP2_SETTINGS_TIMEOUT, "the client sent no SETTINGS in time");
   }
   if (frame_since_ns_ != 0 && passed(frame_since_ns_, options.frame_timeout_ns)) {
-    Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "a frame or header block that did not end in time");
+    Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "a frame or a header block did not end in time");
   }
   if (ping_sent_ns_ != 0) {
     if (passed(ping_sent_ns_, options.keepalive_timeout_ns)) {
-      error_text_ = "no sign of life";
+      error_text_ = "the peer did not answer a keepalive PING";
       alive = false;
     }
   } else if (options.keepalive_ns > 0 && passed(received_ns_, options.keepalive_ns)) {
@@ -247,7 +315,7 @@ bool Http2Session::OnTime(int64_t now_ns) {
       break;
     case DrainState::kFinal:
       if (age_drain_ && passed(drained_ns_, options.max_age_grace_ns)) {
-        error_text_ = "past its age's grace";
+        error_text_ = "the connection outlived its maximum age";
         alive = false;
       }
       break;
@@ -256,49 +324,49 @@ bool Http2Session::OnTime(int64_t now_ns) {
   return alive;
 }
 
-bool Http2Session::TakeHeaderBlock(const nghttp2_frame& frame, bool end) {
+bool Http2Session::CheckHeaderBlock(bool request, bool end) {
   if (!rules_.Complete(end)) return false;
-  if (frame.headers.cat == NGHTTP2_HCAT_REQUEST &&
-      rules_.content_length() != RequestRules::kNotAnnounced) {
-    handler_.ContentLeft(header_stream_) = rules_.content_length();
-  }
-  return !end || TakeContent(header_stream_, 0, true);
+  if (request) header_stream_->content_left = rules_.content_length();
+  return !end || CheckContent(*header_stream_, 0, true);
 }
 
-bool Http2Session::TakeContent(void* stream, size_t bytes, bool end) {
-  int64_t& left = handler_.ContentLeft(stream);
+bool Http2Session::CheckContent(Http2Stream& stream, size_t bytes, bool end) {
+  int64_t& left = stream.content_left;
   if (left == RequestRules::kNotAnnounced) return true;
   const auto size = static_cast<int64_t>(bytes);
   if (size > left || (end && left > 0)) {
-    left = RequestRules::kNotAnnounced - 1;  // nor is what comes after it
+    left = RequestRules::kNotAnnounced - 1;  // refuses the rest of the body, too
     return false;
   }
   left -= size;
   return true;
 }
 
-int Http2Session::OnBeginHeaders(nghttp2_session* session, const nghttp2_frame* frame,
-                                 void* self_ptr) {
+int Http2Session::Callbacks::OnBeginHeaders(nghttp2_session* session, const nghttp2_frame* frame,
+                                            void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
+  const bool request = frame->headers.cat == NGHTTP2_HCAT_REQUEST;
   self->header_bytes_ = 0;
-  self->rules_.Begin(/*trailers=*/frame->headers.cat != NGHTTP2_HCAT_REQUEST);
+  self->rules_.Begin(/*trailers=*/!request);
   if (frame->hd.stream_id > self->last_served_) {
     // nghttp2 closes it when the final GOAWAY is sent.
     self->header_stream_ = nullptr;
-  } else if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
+  } else if (request) {
     ++self->open_streams_;
-    ++self->streams_accepted_;
-    self->header_stream_ = self->handler_.OnRequest(frame->hd.stream_id);
-    nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, self->header_stream_);
+    Http2Stream& stream = self->handler_.OnRequest();
+    stream.id = frame->hd.stream_id;
+    stream.content_left = RequestRules::kNotAnnounced;
+    self->header_stream_ = &stream;
+    nghttp2_session_set_stream_user_data(session, stream.id, &stream);
   } else {
-    self->header_stream_ = self->StreamData(frame->hd.stream_id);
+    self->header_stream_ = self->FindStream(frame->hd.stream_id);
   }
   return 0;
 }
 
-int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
-                           size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
-                           void* self_ptr) {
+int Http2Session::Callbacks::OnHeader(nghttp2_session*, const nghttp2_frame* frame,
+                                      const uint8_t* name, size_t name_size, const uint8_t* value,
+                                      size_t value_size, uint8_t, void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   if (self->header_stream_ == nullptr) {
     return frame->hd.stream_id > self->last_served_ ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
@@ -309,13 +377,13 @@ int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const u
     self->Refuse(frame->hd.stream_id);
     return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
   }
-  const size_t bound = self->environment_.options_.max_header_list_bytes;
+  const size_t bound = self->environment_.options().max_header_list_bytes;
   const size_t before = self->header_bytes_;
   self->header_bytes_ += name_size + value_size + 32;
   if (self->header_bytes_ > bound) {
-    if (before <= bound) self->handler_.OnHeadersTooLarge(self->header_stream_);
-    // A list that is a little too large is answered; of one that is much too large (a few bytes
-    // can unfold to megabytes) the rest is not even looked at, which resets the stream.
+    if (before <= bound) self->handler_.OnHeadersTooLarge(*self->header_stream_);
+    // A list that is a little too large is answered. The rest of one that is much too large (a few
+    // bytes can expand to megabytes) is not decoded, which resets the stream.
     if (self->header_bytes_ <= 4 * bound) return 0;
     constexpr int32_t kWeight = 20;
     if (!self->scanner_.StreamFault(kWeight, self->now_ns_)) {
@@ -323,40 +391,39 @@ int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const u
     }
     return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
   }
-  return self->handler_.OnHeader(self->header_stream_, name_text, value_text)
-             ? 0
-             : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  self->handler_.OnHeader(*self->header_stream_, name_text, value_text);
+  return 0;
 }
 
-int Http2Session::OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* self_ptr) {
+int Http2Session::Callbacks::OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
+  const int32_t stream_id = frame->hd.stream_id;
   const bool end = (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
   switch (frame->hd.type) {
-    case NGHTTP2_HEADERS:
+    case NGHTTP2_HEADERS: {
       if (self->header_stream_ == nullptr) break;
-      if (!self->TakeHeaderBlock(*frame, end)) {
-        self->Refuse(frame->hd.stream_id);
-        break;
-      }
-      if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
-        self->handler_.OnHeadersDone(self->header_stream_, end);
+      const bool request = frame->headers.cat == NGHTTP2_HCAT_REQUEST;
+      if (!self->CheckHeaderBlock(request, end)) {
+        self->Refuse(stream_id);
+      } else if (request) {
+        self->handler_.OnHeadersDone(*self->header_stream_, end);
       } else if (end) {
-        self->handler_.OnEnd(self->header_stream_);
+        self->handler_.OnEnd(*self->header_stream_);
       }
       break;
-    case NGHTTP2_DATA:
-      if (end) {
-        if (void* stream = self->StreamData(frame->hd.stream_id); stream != nullptr) {
-          if (self->TakeContent(stream, 0, true)) {
-            self->handler_.OnEnd(stream);
-          } else {
-            self->Refuse(frame->hd.stream_id);
-          }
-        }
+    }
+    case NGHTTP2_DATA: {
+      Http2Stream* const stream = end ? self->FindStream(stream_id) : nullptr;
+      if (stream == nullptr) break;
+      if (CheckContent(*stream, 0, true)) {
+        self->handler_.OnEnd(*stream);
+      } else {
+        self->Refuse(stream_id);
       }
       break;
+    }
     case NGHTTP2_RST_STREAM:
-      self->reset_by_peer_ = frame->hd.stream_id;
+      self->reset_by_peer_ = stream_id;
       break;
     case NGHTTP2_PING:
       if ((frame->hd.flags & NGHTTP2_FLAG_ACK) && self->drain_ == DrainState::kNotified &&
@@ -370,32 +437,32 @@ int Http2Session::OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* se
   return 0;
 }
 
-int Http2Session::OnDataChunk(nghttp2_session* session, uint8_t, int32_t stream_id,
-                              const uint8_t* data, size_t size, void* self_ptr) {
+int Http2Session::Callbacks::OnDataChunk(nghttp2_session* session, uint8_t, int32_t stream_id,
+                                         const uint8_t* data, size_t size, void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   nghttp2_session_consume_connection(session, size);
-  if (void* stream = self->StreamData(stream_id); stream != nullptr) {
-    if (self->TakeContent(stream, size, false)) {
-      self->handler_.OnData(stream, {data, size});
-    } else {
-      self->Refuse(stream_id);
-    }
+  Http2Stream* const stream = self->FindStream(stream_id);
+  if (stream == nullptr) return 0;
+  if (CheckContent(*stream, size, false)) {
+    self->handler_.OnData(*stream, {data, size});
+  } else {
+    self->Refuse(stream_id);
   }
   return 0;
 }
 
-int Http2Session::OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t error_code,
-                                void* self_ptr) {
+int Http2Session::Callbacks::OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t error_code,
+                                           void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   const bool by_us = self->reset_by_us_ == stream_id;
   const bool by_peer = self->reset_by_peer_ == stream_id;
-  // Of one that is not served the client may not know yet.
+  // The client may not know yet that a stream above last_served_ is closed.
   if (!by_us && stream_id <= self->last_served_) self->scanner_.StreamClosedByPeer(stream_id);
-  void* stream = self->StreamData(stream_id);
+  Http2Stream* const stream = self->FindStream(stream_id);
   if (stream == nullptr) return 0;
   if (by_peer) {
     constexpr int64_t kShortLivedNs = 100'000'000;
-    const bool short_lived = self->now_ns_ - self->handler_.StartedNs(stream) < kShortLivedNs;
+    const bool short_lived = self->now_ns_ - stream->arrived_ns < kShortLivedNs;
     if (!self->scanner_.StreamResetByPeer(short_lived, self->now_ns_)) {
       self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_resets");
     }
@@ -404,12 +471,12 @@ int Http2Session::OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t er
   }
   if (--self->open_streams_ == 0) self->idle_since_ns_ = self->now_ns_;
   if (self->header_stream_ == stream) self->header_stream_ = nullptr;
-  self->handler_.OnStreamClosed(stream, by_peer || error_code != NGHTTP2_NO_ERROR);
+  self->handler_.OnStreamClosed(*stream);
   return 0;
 }
 
-int Http2Session::OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame,
-                              void* self_ptr) {
+int Http2Session::Callbacks::OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame,
+                                         void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   switch (frame->hd.type) {
     case NGHTTP2_DATA:
@@ -436,13 +503,14 @@ int Http2Session::OnFrameSent(nghttp2_session* session, const nghttp2_frame* fra
   return 0;
 }
 
-ssize_t Http2Session::OnReadBody(nghttp2_session*, int32_t, uint8_t*, size_t room, uint32_t* flags,
-                                 nghttp2_data_source* source, void* self_ptr) {
+ssize_t Http2Session::Callbacks::OnReadBody(nghttp2_session*, int32_t, uint8_t*, size_t room,
+                                            uint32_t* flags, nghttp2_data_source* source,
+                                            void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
-  const Body body = self->handler_.OnSendBody(source->ptr, room);
-  if (body.complete) {
+  const Body body = self->handler_.OnSendBody(*static_cast<Http2Stream*>(source->ptr), room);
+  if (body.then != Body::Then::kMore) {
     *flags |= NGHTTP2_DATA_FLAG_EOF;
-    if (body.trailers) *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    if (body.then == Body::Then::kTrailers) *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
   } else if (body.bytes.empty()) {
     return NGHTTP2_ERR_DEFERRED;
   }
@@ -451,16 +519,16 @@ ssize_t Http2Session::OnReadBody(nghttp2_session*, int32_t, uint8_t*, size_t roo
   return static_cast<ssize_t>(body.bytes.size());
 }
 
-// Follows OnReadBody at once. `header` is the frame's.
-int Http2Session::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* header, size_t size,
-                             nghttp2_data_source*, void* self_ptr) {
+// Follows OnReadBody at once. `header` is the frame's. Copies the body once, from its stream.
+int Http2Session::Callbacks::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* header,
+                                        size_t size, nghttp2_data_source*, void* self_ptr) {
   auto* self = static_cast<Http2Session*>(self_ptr);
   constexpr size_t kFrameHeader = 9;
   uint8_t* const to = self->output_->Reserve(kFrameHeader + size);
   std::memcpy(to, header, kFrameHeader);
   if (size > 0) std::memcpy(to + kFrameHeader, self->body_.data(), size);
   self->output_->Commit(kFrameHeader + size);
-  // Sent, but the rest has to wait.
+  // PAUSE: the frame counts as sent, and the rest waits.
   return self->output_->size() < self->output_limit_ ? 0 : NGHTTP2_ERR_PAUSE;
 }
 

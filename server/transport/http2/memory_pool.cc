@@ -5,33 +5,15 @@
 
 namespace sluice::transport {
 
-// In front of each block; 16 bytes, so that the block keeps malloc's alignment.
+// Precedes each block; 16 bytes, so that the block keeps malloc's alignment.
 struct alignas(16) MemoryPool::Header {
   size_t bytes;       // usable
-  size_t size_class;  // 0: straight from malloc
+  size_t size_class;  // 0: larger than any class
 };
 
 struct MemoryPool::FreeBlock {
   FreeBlock* next;
 };
-
-MemoryPool::MemoryPool() {
-  mem_.mem_user_data = this;
-  mem_.malloc = [](size_t size, void* pool) {
-    return static_cast<MemoryPool*>(pool)->Allocate(size);
-  };
-  mem_.free = [](void* block, void* pool) { static_cast<MemoryPool*>(pool)->Free(block); };
-  mem_.calloc = [](size_t count, size_t size, void* pool) -> void* {
-    size_t bytes = 0;
-    if (__builtin_mul_overflow(count, size, &bytes)) return nullptr;
-    void* block = static_cast<MemoryPool*>(pool)->Allocate(bytes);
-    if (block != nullptr) std::memset(block, 0, bytes);
-    return block;
-  };
-  mem_.realloc = [](void* block, size_t size, void* pool) {
-    return static_cast<MemoryPool*>(pool)->Reallocate(block, size);
-  };
-}
 
 MemoryPool::~MemoryPool() {
   for (FreeBlock* block : free_) {
@@ -64,6 +46,13 @@ void* MemoryPool::Allocate(size_t bytes) {
   header->size_class = size_class;
   bytes_in_use_ += bytes;
   return header + 1;
+}
+
+void* MemoryPool::AllocateZeroed(size_t count, size_t bytes) {
+  if (__builtin_mul_overflow(count, bytes, &bytes)) return nullptr;
+  void* block = Allocate(bytes);
+  if (block != nullptr) std::memset(block, 0, bytes);
+  return block;
 }
 
 void MemoryPool::Free(void* block) {

@@ -1,4 +1,4 @@
-// Runs something on an event loop: at once, when this is its thread.
+// OnLoop: runs a function on an event loop; at once if the caller is on its thread.
 #ifndef SLUICE_SERVER_TRANSPORT_RPC_LOOP_POST_H_
 #define SLUICE_SERVER_TRANSPORT_RPC_LOOP_POST_H_
 
@@ -8,8 +8,8 @@
 
 namespace sluice::transport {
 
-// A decision of a store in memory comes on the loop's own thread, which must cost nothing; that of
-// a shared one may come from elsewhere.
+// A memory store decides on the loop's own thread, where this must cost nothing. A shared store may
+// decide on another.
 template <typename Fn>
 void OnLoop(net::EventLoop& loop, Fn&& fn) {
   if (loop.InLoopThread()) {

@@ -1,8 +1,7 @@
-// What a gRPC method is to this library: a path and the code behind it.
+// Method: a gRPC method as a path and its handler. Handlers take and give messages as bytes.
 //
-// The library knows nothing of messages: it hands over bytes and takes bytes. A handler is shared
-// by all event loops and called on the loop of the call, from many at the same time; what it
-// keeps for a call goes into ServerCall::state.
+// A handler is shared by all event loops, and several loops call it at the same time, each on its
+// own thread. What it keeps for a call goes into ServerCall::state.
 #ifndef SLUICE_SERVER_TRANSPORT_RPC_METHOD_H_
 #define SLUICE_SERVER_TRANSPORT_RPC_METHOD_H_
 
@@ -25,37 +24,37 @@ class ServerCall;
 class UnaryMethod {
  public:
   virtual ~UnaryMethod() = default;
-  // `request` is valid until the call has ended: until it was finished, or OnCancelled. Write the
-  // response to call.response() and call.Finish(), now or later on the same loop.
+  // `request` is valid until the call is finished or OnCancelled returns. Write the response to
+  // call.response() and call.Finish(), now or later on the same loop.
   virtual void OnCall(ServerCall& call, absl::Span<const uint8_t> request) = 0;
-  // A call that was not finished has ended: cancelled by its caller, past its deadline, or its
-  // connection is gone. The call must not be used after this returns.
+  // The call ended before the handler finished it: cancelled by the caller, past its deadline,
+  // broken by what the client sent, or its connection is gone. Do not use the call after this
+  // returns.
   virtual void OnCancelled(ServerCall& call) {}
 };
 
-// A stream of requests, a stream of responses (either may be one message long: client-streaming
-// and server-streaming are what the handler makes of it).
+// A stream of requests and a stream of responses. Client-streaming and server-streaming methods
+// are streams in which the handler sends, or takes, one message.
 class StreamingMethod {
  public:
   virtual ~StreamingMethod() = default;
   virtual void OnStart(ServerCall& call) {}
-  // One request, valid until this returns. Not called while the call is paused, nor while more
-  // than a bound of its responses is unsent.
+  // One request, valid until this returns. Not called while the call is paused or congested.
   virtual void OnMessage(ServerCall& call, absl::Span<const uint8_t> request) = 0;
   // The client will send no more requests.
   virtual void OnRequestsDone(ServerCall& call) = 0;
-  // What was unsent has gone down to little. Called after unsent_bytes() was above the bound.
+  // The call is no longer congested: most of its responses were sent.
   virtual void OnWritable(ServerCall& call) {}
-  // The connection is being drained: a call that would go on for long should come to its end.
+  // The connection is being drained: a call that would last long should end.
   virtual void OnDrain(ServerCall& call) {}
   // As in UnaryMethod.
   virtual void OnCancelled(ServerCall& call) {}
 };
 
 struct MethodOptions {
-  // Never shed: health checks, which say that the server lives.
+  // Never shed. For health checks, which report whether the server is alive.
   bool exempt_from_shedding = false;
-  // Bytes of one request message, after decompression. Above: RESOURCE_EXHAUSTED.
+  // Bytes of one request message, before and after decompression. Above: RESOURCE_EXHAUSTED.
   size_t max_request_bytes = common::bounds::kMaxRequestBytes;
 };
 
@@ -66,6 +65,8 @@ struct Method {
   StreamingMethod* streaming = nullptr;
   MethodOptions options;
   size_t index = 0;  // in the table; its size for unknown methods
+
+  bool known() const { return unary != nullptr || streaming != nullptr; }
 };
 
 // Filled before the server starts, then read by all loops. Handlers outlive it.
@@ -110,7 +111,7 @@ class MethodTable {
     }
   }
 
-  std::deque<Method> methods_;  // which do not move
+  std::deque<Method> methods_;  // a deque: they must not move
   absl::flat_hash_map<std::string, const Method*> by_path_;
   absl::flat_hash_set<std::string> services_;
 };

@@ -1,31 +1,42 @@
 #include "server/transport/rpc/rpc_connection.h"
 
-#include <algorithm>
-#include <limits>
+#include "common/strings.h"
+#include "server/transport/rpc/rpc_call.h"
 
 namespace sluice::transport {
+namespace {
 
-RpcConnection::RpcConnection(GrpcLoop& grpc, net::Stream& stream)
-    : grpc_(grpc),
+RpcCall& CallOf(Http2Stream& stream) { return static_cast<RpcCall&>(stream); }
+
+}  // namespace
+
+// While it lives, MarkDirty does nothing: a Flush follows, or is running.
+class RpcConnection::BusyScope {
+ public:
+  explicit BusyScope(RpcConnection& connection) : busy_(connection.busy_), before_(busy_) {
+    busy_ = true;
+  }
+  ~BusyScope() { busy_ = before_; }
+  BusyScope(const BusyScope&) = delete;
+  BusyScope& operator=(const BusyScope&) = delete;
+
+ private:
+  bool& busy_;
+  const bool before_;
+};
+
+RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
+    : rpc_loop_(rpc_loop),
       stream_(stream),
-      session_(grpc.environment(), *this, grpc.loop().now_ns()),
-      wake_armed_ns_(std::numeric_limits<int64_t>::max()),
-      wake_(net::Timer::To<&RpcConnection::OnWake>, this) {
-  grpc_.connections_opened_.Add(1);
-  grpc_.counters().connections_accepted.Add(1);
+      session_(rpc_loop.environment(), *this, rpc_loop.loop().now_ns()) {
+  rpc_loop_.CountOpened();
 }
 
 RpcConnection::~RpcConnection() {
   busy_ = true;
   CancelCalls();
-  while (calls_ != nullptr) {
-    ServerCall* call = calls_;
-    calls_ = call->next_;
-    grpc_.counters().streams_closed.Add(1);
-    grpc_.Recycle(call);
-  }
-  grpc_.counters().connections_closed.Add(1);
-  grpc_.connections_closed_.Add(1);
+  while (!calls_.empty()) OnStreamClosed(*calls_.front());
+  rpc_loop_.CountClosed();
 }
 
 // ---- net::StreamHandler
@@ -33,218 +44,151 @@ RpcConnection::~RpcConnection() {
 void RpcConnection::OnOpen() {
   const std::string& alpn = stream_.peer().alpn;
   if (!alpn.empty() && alpn != "h2") {
-    closing_ = true;
+    state_ = State::kClosing;
     stream_.Abort(absl::FailedPreconditionError("ALPN did not choose h2"));
     return;
   }
-  if (grpc_.draining_) session_.Drain(grpc_.loop().now_ns());
+  if (rpc_loop_.draining()) session_.Drain(rpc_loop_.loop().now_ns());
   Flush();  // our SETTINGS
   PlanWake();
 }
 
 void RpcConnection::OnData(absl::Span<const uint8_t> data) {
-  if (closing_) return;
-  busy_ = true;
+  if (closing()) return;
+  const BusyScope busy(*this);
   arrived_ns_ = stream_.ready_since_ns();
-  grpc_.AdvanceTo(grpc_.loop().now_ns());
-  session_.Receive(data, grpc_.now_ns_);
-  busy_ = false;
+  rpc_loop_.AdvanceTo(rpc_loop_.loop().now_ns());
+  session_.Receive(data, rpc_loop_.last_now_ns());
 }
 
 void RpcConnection::OnReadsDone() {
-  if (closing_) return;
+  if (closing()) return;
   RunReady();
   Flush();
-  ConsiderTimers();
+  PlanCallTimers();
   if (session_.next_wake_ns() < wake_armed_ns_) PlanWake();
 }
 
 void RpcConnection::OnEnd() {
-  if (closing_) return;
-  // A gRPC client that is still interested in answers keeps its side open; one that died does
-  // not.
-  busy_ = true;
+  if (closing()) return;
+  // A gRPC client that still wants responses keeps its side open. One that died does not.
   CancelCalls();
-  busy_ = false;
   Flush();
-  if (!closing_) {
-    closing_ = true;
-    stream_.CloseAfterWrite(grpc_.options().linger_ns);
-  }
+  if (!closing()) Close();
 }
 
 void RpcConnection::OnWritable() {
-  if (!closing_) Flush();
+  if (!closing()) Flush();
 }
 
-void RpcConnection::OnClosed(const absl::Status&) { grpc_.Remove(this); }
+void RpcConnection::OnClosed(const absl::Status&) { rpc_loop_.Remove(*this); }
+
+void RpcConnection::Close() {
+  state_ = State::kClosing;
+  stream_.CloseAfterWrite(rpc_loop_.options().linger_ns);
+}
 
 // ---- Http2Session::Handler
 
-void* RpcConnection::OnRequest(int32_t stream_id) {
-  ServerCall* call = grpc_.NewCall();
-  call->Begin(this, stream_id, arrived_ns_);
-  call->next_ = calls_;
-  call->previous_ = &calls_;
-  if (calls_ != nullptr) calls_->previous_ = &call->next_;
-  calls_ = call;
-  grpc_.counters().streams_accepted.Add(1);
+Http2Stream& RpcConnection::OnRequest() {
+  RpcCall& call = rpc_loop_.NewCall();
+  call.Begin(*this);
+  calls_.PushFront(call);
+  rpc_loop_.counters().streams_accepted.Add(1);
   return call;
 }
 
-bool RpcConnection::OnHeader(void* stream, std::string_view name, std::string_view value) {
-  static_cast<ServerCall*>(stream)->OnHeader(name, value);
-  return true;
+void RpcConnection::OnHeader(Http2Stream& stream, std::string_view name, std::string_view value) {
+  CallOf(stream).OnHeader(name, value);
 }
 
-void RpcConnection::OnHeadersDone(void* stream, bool end) {
-  static_cast<ServerCall*>(stream)->OnHeadersDone(end);
+void RpcConnection::OnHeadersDone(Http2Stream& stream, bool end) {
+  CallOf(stream).OnHeadersDone(end);
 }
 
-void RpcConnection::OnHeadersTooLarge(void* stream) {
-  auto* call = static_cast<ServerCall*>(stream);
-  if (call->finished_) return;
-  if (call->started_) {
-    // Trailers of a request, larger than any need be.
-    call->Cancel();
-    return;
-  }
-  call->FailWithCode(absl::StatusCode::kResourceExhausted, "the request's headers are too large");
+void RpcConnection::OnHeadersTooLarge(Http2Stream& stream) { CallOf(stream).OnHeadersTooLarge(); }
+
+void RpcConnection::OnData(Http2Stream& stream, absl::Span<const uint8_t> data) {
+  CallOf(stream).OnData(data);
 }
 
-void RpcConnection::OnData(void* stream, absl::Span<const uint8_t> data) {
-  static_cast<ServerCall*>(stream)->OnData(data);
+void RpcConnection::OnEnd(Http2Stream& stream) { CallOf(stream).OnEnd(); }
+
+void RpcConnection::OnStreamClosed(Http2Stream& stream) {
+  RpcCall& call = CallOf(stream);
+  call.Cancel();
+  if (resuming_.Contains(call)) resuming_.Remove(call);
+  if (ready_.Contains(call)) ready_.Remove(call);
+  calls_.Remove(call);
+  rpc_loop_.counters().streams_closed.Add(1);
+  rpc_loop_.Recycle(call);
 }
 
-void RpcConnection::OnEnd(void* stream) { static_cast<ServerCall*>(stream)->OnEnd(); }
-
-void RpcConnection::OnStreamClosed(void* stream, bool) {
-  auto* call = static_cast<ServerCall*>(stream);
-  call->Cancel();
-  if (call->resume_queued_) {
-    ServerCall** at = &resumes_;
-    while (*at != call) at = &(*at)->next_resume_;
-    *at = call->next_resume_;
-  }
-  if (call->previous_ready_ != nullptr) RemoveReady(call);
-  *call->previous_ = call->next_;
-  if (call->next_ != nullptr) call->next_->previous_ = call->previous_;
-  grpc_.counters().streams_closed.Add(1);
-  grpc_.Recycle(call);
+Http2Session::Body RpcConnection::OnSendBody(Http2Stream& stream, size_t room) {
+  return CallOf(stream).SendBody(room);
 }
 
-Http2Session::Body RpcConnection::OnSendBody(void* stream, size_t room) {
-  auto* call = static_cast<ServerCall*>(stream);
-  Http2Session::Body body;
-  body.bytes = call->TakeBody(room);
-  if (call->finished_ && call->out_.empty()) {
-    body.complete = true;
-    if (!call->plain_answer_) {
-      body.trailers = true;
-      call->SubmitTrailers();
-    } else if (!call->remote_ended_) {
-      session_.EndsEarly();
-    }
-  } else if (body.bytes.empty()) {
-    call->body_waits_ = true;
-  }
-  return body;
-}
+// ---- Turns of calls
 
-int64_t& RpcConnection::ContentLeft(void* stream) {
-  return static_cast<ServerCall*>(stream)->content_left_;
-}
-
-int64_t RpcConnection::StartedNs(void* stream) const {
-  return static_cast<ServerCall*>(stream)->arrived_ns_;
-}
-
-// ---- Decisions
-
-void RpcConnection::QueueReady(ServerCall* call) {
-  if (call->previous_ready_ != nullptr) return;
-  call->next_ready_ = nullptr;
-  call->previous_ready_ = ready_end_;
-  *ready_end_ = call;
-  ready_end_ = &call->next_ready_;
-}
-
-void RpcConnection::RemoveReady(ServerCall* call) {
-  *call->previous_ready_ = call->next_ready_;
-  if (call->next_ready_ != nullptr) {
-    call->next_ready_->previous_ready_ = call->previous_ready_;
-  } else {
-    ready_end_ = call->previous_ready_;
-  }
-  call->previous_ready_ = nullptr;
+void RpcConnection::QueueReady(RpcCall& call) {
+  if (!ready_.Contains(call)) ready_.PushBack(call);
 }
 
 void RpcConnection::RunReady() {
-  if (ready_ == nullptr) return;
-  busy_ = true;
-  // A connection that is being ended for what it sent takes no answers.
+  if (ready_.empty()) return;
+  const BusyScope busy(*this);
+  // A connection that ends for what the peer sent takes no responses.
   if (session_.terminated()) CancelCalls();
-  while (ready_ != nullptr) {
-    ServerCall* call = ready_;
-    RemoveReady(call);
-    call->Ready();
-  }
-  busy_ = false;
+  while (!ready_.empty()) ready_.PopFront().RunReady();
+}
+
+void RpcConnection::QueueResume(ServerCall& server_call) {
+  auto& call = static_cast<RpcCall&>(server_call);
+  if (resuming_.Contains(call)) return;
+  resuming_.PushFront(call);
+  MarkDirty();
+}
+
+void RpcConnection::CancelCalls() {
+  const BusyScope busy(*this);
+  for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) call->Cancel();
 }
 
 // ---- Output
 
 void RpcConnection::Flush() {
-  if (busy_ || closing_) return;
-  busy_ = true;
-  Buffer& output = grpc_.output_;
-  const size_t bound = grpc_.options().output_bytes;
-  while (true) {
-    bool more = true;
-    while (more && stream_.pending_output() <= bound) {
-      output.Clear();
-      more = session_.Send(bound / 4, &output);
-      if (output.empty()) break;
-      stream_.Write(output.view());
+  if (busy_ || closing()) return;
+  Buffer& output = rpc_loop_.output();
+  const size_t bound = rpc_loop_.options().output_bytes;
+  {
+    const BusyScope busy(*this);
+    while (true) {
+      bool more = true;
+      while (more && stream_.pending_output() <= bound) {
+        output.Clear();
+        more = session_.Send(bound / 4, &output);
+        if (output.empty()) break;
+        stream_.Write(output.view());
+      }
+      // Calls that are no longer congested take their next requests, whose responses are sent, too.
+      if (resuming_.empty()) break;
+      while (!resuming_.empty()) resuming_.PopFront().RunResume();
     }
-    // Calls whose output has gone down take their next requests, which may make more.
-    if (resumes_ == nullptr) break;
-    RunResumes();
+    output.Clear(4 * bound);
   }
-  output.Clear(4 * bound);
-  busy_ = false;
   if (session_.finished()) {
-    closing_ = true;
-    busy_ = true;
     CancelCalls();
-    busy_ = false;
-    stream_.CloseAfterWrite(grpc_.options().linger_ns);
-  }
-}
-
-void RpcConnection::QueueResume(ServerCall* call) {
-  if (call->resume_queued_) return;
-  call->resume_queued_ = true;
-  call->next_resume_ = resumes_;
-  resumes_ = call;
-  MarkDirty();
-}
-
-void RpcConnection::RunResumes() {
-  while (resumes_ != nullptr) {
-    ServerCall* call = resumes_;
-    resumes_ = call->next_resume_;
-    call->resume_queued_ = false;
-    call->Resumed();
+    Close();
   }
 }
 
 // ---- Time
 
-void RpcConnection::ConsiderTimers() {
-  // Calls that are answered at once, which is nearly all, are gone by now.
-  for (ServerCall* call = calls_; call != nullptr && !call->timer_considered_; call = call->next_) {
-    call->ArmTimer(grpc_.now_ns_);
+void RpcConnection::PlanCallTimers() {
+  // Most calls are finished at once and gone by now. Older calls have their timers.
+  for (RpcCall* call = calls_.front(); call != nullptr && !call->timer_planned();
+       call = calls_.Next(*call)) {
+    call->PlanTimer(rpc_loop_.last_now_ns());
   }
 }
 
@@ -253,60 +197,58 @@ void RpcConnection::PlanWake() {
   if (wake_armed_ns_ == std::numeric_limits<int64_t>::max()) {
     wake_.Cancel();
   } else {
-    grpc_.loop().Arm(wake_, wake_armed_ns_);
+    rpc_loop_.loop().Arm(wake_, wake_armed_ns_);
   }
 }
 
 void RpcConnection::OnWake() {
   wake_armed_ns_ = std::numeric_limits<int64_t>::max();
-  if (closing_) return;
-  if (!session_.OnTime(grpc_.loop().now_ns())) {
-    closing_ = true;
-    stream_.Abort(absl::UnavailableError(
-        absl::string_view(session_.error_text().data(), session_.error_text().size())));
+  if (closing()) return;
+  if (!session_.OnTime(rpc_loop_.loop().now_ns())) {
+    state_ = State::kClosing;
+    stream_.Abort(absl::UnavailableError(common::ToAbsl(session_.error_text())));
     return;
   }
-  if (session_.draining()) TellStreamsToDrain();
+  if (session_.draining()) DrainCalls();
   Flush();
   PlanWake();
 }
 
 void RpcConnection::Drain() {
-  if (closing_) return;
-  session_.Drain(grpc_.loop().now_ns());
-  TellStreamsToDrain();
+  if (closing()) return;
+  session_.Drain(rpc_loop_.loop().now_ns());
+  DrainCalls();
   MarkDirty();
   PlanWake();
 }
 
-void RpcConnection::TellStreamsToDrain() {
-  if (told_to_drain_) return;
-  told_to_drain_ = true;
-  for (ServerCall* call = calls_; call != nullptr; call = call->next_) {
-    if (call->started_ && !call->finished_ && call->method_->streaming != nullptr) {
-      call->method_->streaming->OnDrain(*call);
-    }
-  }
+void RpcConnection::DrainCalls() {
+  if (state_ != State::kOpen) return;
+  state_ = State::kDraining;
+  for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) call->Drain();
 }
 
-size_t RpcConnection::CallMemory() const {
-  size_t bytes = 0;
-  for (const ServerCall* call = calls_; call != nullptr; call = call->next_) {
-    bytes += sizeof(ServerCall) + call->in_.capacity() + call->out_.capacity() +
-             call->metadata_bytes_.capacity();
+// ---- Accounting
+
+bool RpcConnection::HasRoomFor(size_t bytes) const {
+  const RpcServerOptions& options = rpc_loop_.options();
+  return buffered_bytes_ + bytes <= options.max_connection_buffered_bytes &&
+         rpc_loop_.buffered_bytes() + bytes <= options.max_loop_buffered_bytes;
+}
+
+size_t RpcConnection::memory() const {
+  size_t bytes = sizeof(RpcConnection);
+  for (const RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) {
+    bytes += call->memory();
   }
   return bytes;
-}
-
-void RpcConnection::CancelCalls() {
-  for (ServerCall* call = calls_; call != nullptr; call = call->next_) call->Cancel();
 }
 
 const Method* RpcConnection::FindMethod(std::string_view path) {
   // Most connections call one method again and again.
   if (last_method_ != nullptr && last_method_->path == path) return last_method_;
-  const Method* method = grpc_.methods().Find(path);
-  if (method == nullptr) return &grpc_.unknown_method_;
+  const Method* method = rpc_loop_.methods().Find(path);
+  if (method == nullptr) return &rpc_loop_.unknown_method();
   last_method_ = method;
   return method;
 }

@@ -2,7 +2,9 @@
 #ifndef SLUICE_SERVER_TRANSPORT_RPC_RPC_CONNECTION_H_
 #define SLUICE_SERVER_TRANSPORT_RPC_RPC_CONNECTION_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -10,18 +12,26 @@
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
 #include "server/transport/http2/http2_session.h"
-#include "server/transport/rpc/rpc_server.h"
-#include "server/transport/rpc/server_call.h"
+#include "server/transport/rpc/intrusive_list.h"
+#include "server/transport/rpc/method.h"
+#include "server/transport/rpc/rpc_loop.h"
 
 namespace sluice::transport {
 
-// Used on its loop only. Destroys itself in OnClosed.
-class RpcConnection final : public net::StreamHandler, private Http2Session::Handler {
- public:
-  RpcConnection(GrpcLoop& grpc, net::Stream& stream);
-  ~RpcConnection() override;
+class RpcCall;
+class ServerCall;
+struct OpenCalls;
+struct ReadyCalls;
+struct ResumingCalls;
 
-  void Drain();
+// Used on its loop only. Destroys itself in OnClosed.
+class RpcConnection final : public net::StreamHandler,
+                            public ListLink<RpcConnection, OpenConnections>,
+                            public ListLink<RpcConnection, DirtyConnections>,
+                            private Http2Session::Handler {
+ public:
+  RpcConnection(RpcLoop& rpc_loop, net::Stream& stream);
+  ~RpcConnection() override;
 
   // net::StreamHandler
   void OnOpen() override;
@@ -31,67 +41,83 @@ class RpcConnection final : public net::StreamHandler, private Http2Session::Han
   void OnWritable() override;
   void OnClosed(const absl::Status& why) override;
 
-  const Http2Session& session() const { return session_; }
-  // Bytes of the calls that are open.
-  size_t CallMemory() const;
-
- private:
-  friend class ServerCall;
-  friend class GrpcLoop;
-
-  // Http2Session::Handler
-  void* OnRequest(int32_t stream_id) override;
-  bool OnHeader(void* stream, std::string_view name, std::string_view value) override;
-  void OnHeadersDone(void* stream, bool end) override;
-  void OnHeadersTooLarge(void* stream) override;
-  void OnData(void* stream, absl::Span<const uint8_t> data) override;
-  void OnEnd(void* stream) override;
-  void OnStreamClosed(void* stream, bool reset) override;
-  Http2Session::Body OnSendBody(void* stream, size_t room) override;
-  int64_t StartedNs(void* stream) const override;
-  int64_t& ContentLeft(void* stream) override;
-
-  // An answer was submitted: it is sent when the input was handled, or the iteration ends.
-  void MarkDirty() {
-    if (!busy_) grpc_.MarkDirty(this);
-  }
+  // ---- For RpcLoop.
+  void Drain();
   void Flush();
-  // A call with a complete request, or a stream with messages or its end, is decided when all that
-  // one readiness event brought was parsed (RunReady): a reset further back in the same bytes comes
-  // in time.
-  void QueueReady(ServerCall* call);
-  void RemoveReady(ServerCall* call);
-  void RunReady();
-  void QueueResume(ServerCall* call);
-  void RunResumes();
-  void ConsiderTimers();
-  void CancelCalls();
-  void TellStreamsToDrain();
-  void PlanWake();
-  void OnWake();
+  // Arms the timers of the calls that are still open.
+  void PlanCallTimers();
+  // Bytes of memory, with those of the open calls and without the session's.
+  size_t memory() const;
+
+  // ---- For its calls.
+  RpcLoop& rpc_loop() { return rpc_loop_; }
+  Http2Session& session() { return session_; }
+  const net::Stream& stream() const { return stream_; }
+  // When the input that is being handled arrived, at the earliest.
+  int64_t arrived_ns() const { return arrived_ns_; }
   const Method* FindMethod(std::string_view path);
 
-  GrpcLoop& grpc_;
+  // A response was submitted. It is sent when the input was handled, or when the iteration ends.
+  void MarkDirty() {
+    if (!busy_) rpc_loop_.MarkDirty(*this);
+  }
+  // A call with a complete request, or a stream with messages or its end, has its turn when all
+  // input of one readiness event was parsed: a reset further back in the same bytes is in time.
+  void QueueReady(RpcCall& call);
+  // A call whose pause or congestion ended goes on when output is flushed.
+  void QueueResume(ServerCall& call);
+
+  // A call holds so many more bytes of requests and responses. Negative numbers wrap around.
+  void Hold(size_t request_bytes, size_t response_bytes) {
+    buffered_bytes_ += request_bytes;
+    rpc_loop_.AddBufferedBytes(request_bytes);
+    unsent_bytes_ += response_bytes;
+  }
+  // Whether `bytes` more of unfinished requests are within the bounds.
+  bool HasRoomFor(size_t bytes) const;
+  size_t unsent_bytes() const { return unsent_bytes_; }
+
+ private:
+  enum class State : uint8_t {
+    kOpen,
+    kDraining,  // the streams were told
+    kClosing,   // CloseAfterWrite or Abort was called
+  };
+  class BusyScope;
+
+  // Http2Session::Handler
+  Http2Stream& OnRequest() override;
+  void OnHeader(Http2Stream& stream, std::string_view name, std::string_view value) override;
+  void OnHeadersDone(Http2Stream& stream, bool end) override;
+  void OnHeadersTooLarge(Http2Stream& stream) override;
+  void OnData(Http2Stream& stream, absl::Span<const uint8_t> data) override;
+  void OnEnd(Http2Stream& stream) override;
+  void OnStreamClosed(Http2Stream& stream) override;
+  Http2Session::Body OnSendBody(Http2Stream& stream, size_t room) override;
+
+  bool closing() const { return state_ == State::kClosing; }
+  void RunReady();
+  void CancelCalls();
+  void DrainCalls();
+  // Closes the stream after its output.
+  void Close();
+  void PlanWake();
+  void OnWake();
+
+  RpcLoop& rpc_loop_;
   net::Stream& stream_;
   Http2Session session_;
   const Method* last_method_ = nullptr;
-  ServerCall* calls_ = nullptr;  // newest first
-  ServerCall* resumes_ = nullptr;
-  ServerCall* ready_ = nullptr;  // the first to be decided
-  ServerCall** ready_end_ = &ready_;
-  int64_t arrived_ns_ = 0;  // of the input that is being handled
+  IntrusiveList<RpcCall, OpenCalls> calls_;  // newest first
+  IntrusiveList<RpcCall, ReadyCalls> ready_;
+  IntrusiveList<RpcCall, ResumingCalls> resuming_;
+  int64_t arrived_ns_ = 0;
   size_t buffered_bytes_ = 0;
   size_t unsent_bytes_ = 0;
-  bool busy_ = false;  // within OnData, RunReady or Flush
-  bool told_to_drain_ = false;
-  bool closing_ = false;  // CloseAfterWrite or Abort was called
-  int64_t wake_armed_ns_;
-  net::Timer wake_;
-  // The loop's connections, and those of them that have something to send.
-  RpcConnection* next_ = nullptr;
-  RpcConnection** previous_ = nullptr;
-  RpcConnection* next_dirty_ = nullptr;
-  RpcConnection** previous_dirty_ = nullptr;
+  State state_ = State::kOpen;
+  bool busy_ = false;  // handles input or flushes; Flush follows
+  int64_t wake_armed_ns_ = std::numeric_limits<int64_t>::max();
+  net::Timer wake_{net::Timer::To<&RpcConnection::OnWake>, this};
 };
 
 }  // namespace sluice::transport

@@ -1,54 +1,50 @@
-// ServerCall: one gRPC call, as its handler sees it.
+// ServerCall: one gRPC call, as its handler sees it: what was asked, and the means to answer.
 //
-// Used on its connection's event loop only. It lives until it was finished by the handler, or
-// OnCancelled was called, whichever comes first; it must not be touched after that. Calls, and
-// the buffers in them, are pooled per loop: a unary call in steady state allocates nothing.
+// Used on its connection's event loop only. A handler may use a call until it finishes it or
+// OnCancelled returns, whichever comes first. Calls and their buffers are pooled per loop: a unary
+// call in steady state allocates nothing.
 #ifndef SLUICE_SERVER_TRANSPORT_RPC_SERVER_CALL_H_
 #define SLUICE_SERVER_TRANSPORT_RPC_SERVER_CALL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "common/net/stream.h"
-#include "common/net/timer_wheel.h"
 #include "server/transport/http2/buffer.h"
-#include "server/transport/http2/request_rules.h"
+#include "server/transport/http2/http2_session.h"
+#include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"
+#include "server/transport/rpc/request_metadata.h"
+#include "server/transport/rpc/response_writer.h"
 
 namespace sluice::transport {
 
 class RpcConnection;
 
-class ServerCall {
+class ServerCall : public Http2Stream {
  public:
   static constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 
-  ServerCall();
-  ~ServerCall();
   ServerCall(const ServerCall&) = delete;
   ServerCall& operator=(const ServerCall&) = delete;
 
   // ---- What was asked.
   const Method& method() const { return *method_; }
-  // On Clock::NowNs. Counts from when the call can have arrived at the earliest.
+  // On Clock::NowNs. Counts from the earliest time at which the call can have arrived.
   int64_t deadline_ns() const { return deadline_ns_; }
-  int64_t arrived_ns() const { return arrived_ns_; }
-  // The caller is gone (in OnCancelled).
-  bool cancelled() const { return cancelled_; }
-  // Its deadline passed (in OnCancelled).
+  // In OnCancelled: why.
   bool deadline_passed() const { return deadline_passed_; }
-  // Metadata as it came over the wire (of "-bin" names: base64, see DecodeBinary); the first of
-  // that name. Names are lower case. Of the reserved ones only user-agent and authority are here.
-  std::optional<std::string_view> metadata(std::string_view name) const;
-  size_t metadata_count() const { return metadata_.size(); }
-  std::pair<std::string_view, std::string_view> metadata_at(size_t i) const;
+  // The first value of that name, as it came over the wire ("-bin" names: base64, see
+  // DecodeBinary). Names are lower case. Of the reserved names only user-agent and authority are
+  // here.
+  std::optional<std::string_view> metadata(std::string_view name) const {
+    return metadata_.Find(name);
+  }
   const net::PeerIdentity& peer() const;
   std::string peer_address() const;
   net::EventLoop& loop() const;
@@ -56,20 +52,21 @@ class ServerCall {
   size_t loop_index() const;
 
   // ---- Answering.
-  // The response that is being built: append, or Reserve and Commit. Holds what is unsent of a
-  // stream, too: write at the end only.
-  Buffer& response() {
-    if (!message_begun_) StartMessage();
-    return out_;
+  // The response message that is being written: append, or Reserve and Commit. Unsent messages may
+  // precede it.
+  Buffer& response() { return writer_.message(); }
+
+  // Metadata that precedes the first response, and that follows the last. Binary values are
+  // encoded by the caller (EncodeBinary). `name` in lower case.
+  void AddInitialMetadata(std::string_view name, std::string_view value) {
+    writer_.AddInitialMetadata(name, value);
+  }
+  void AddTrailingMetadata(std::string_view name, std::string_view value) {
+    writer_.AddTrailingMetadata(name, value);
   }
 
-  // Metadata that precedes the first response, and that follows the last. Binary values are to
-  // be encoded by the caller (EncodeBinary). `name` in lower case.
-  void AddInitialMetadata(std::string_view name, std::string_view value);
-  void AddTrailingMetadata(std::string_view name, std::string_view value);
-
   // Unary: sends response() as the one response, with OK.
-  void Finish();
+  void Finish() { Finish(absl::StatusCode::kOk, ""); }
   // Ends the call. Unary: without a response, unless code is OK. Streams: after what was sent.
   void Finish(absl::StatusCode code, std::string_view message);
   void Finish(const absl::Status& status);
@@ -78,7 +75,7 @@ class ServerCall {
   void Send();
   // Sends the initial metadata now, ahead of any message.
   void SendInitialMetadata();
-  size_t unsent_bytes() const { return message_at_; }
+  size_t unsent_bytes() const { return writer_.ready_bytes(); }
   // Streams: whether so much is unsent that no request is delivered until OnWritable.
   bool congested() const { return congested_; }
   // Streams: OnMessage is not called between the two; what the client may send ahead is bounded.
@@ -93,127 +90,64 @@ class ServerCall {
   void* state() const { return state_; }
   void set_state(void* state) { state_ = state; }
 
- private:
-  friend class RpcConnection;
-  friend class GrpcLoop;
-
-  struct MetadataEntry {
-    uint32_t name_at;
-    uint32_t name_size;
-    uint32_t value_size;  // the value follows the name
+ protected:
+  enum class Phase : uint8_t {
+    kReceiving,  // the handler does not know the call
+    kStarted,    // the handler has the call
+    kAborting,   // OnCancelled is being called; an error response follows
+    kFinished,   // the response is complete, or cannot be sent
   };
-  struct CustomMetadata {
-    std::vector<std::pair<std::string, std::string>> initial;
-    std::vector<std::pair<std::string, std::string>> trailing;
+  enum class RequestState : uint8_t {
+    kHeaders,    // until the headers are complete
+    kBody,       // until the client ends the request
+    kEnded,      // all has arrived
+    kDelivered,  // OnRequestsDone was called
   };
-  enum class Encoding : uint8_t { kIdentity, kGzip, kUnknown };
+  enum class ResponseState : uint8_t {
+    kNotSubmitted,
+    kOpen,     // headers are submitted; messages and trailers follow
+    kStalled,  // as kOpen; the session waits for ResumeBody
+    kPlain,    // an HTTP response without trailers
+  };
 
-  static constexpr size_t kPrefix = 5;
+  // Bytes of memory that a pooled call keeps in each buffer.
+  static constexpr size_t kKeepBytes = 16 << 10;
   // Unsent bytes of one call above which its requests wait, and below which they go on.
   static constexpr size_t kCongestedBytes = 64 << 10;
   static constexpr size_t kFlowingBytes = 16 << 10;
-  // Bytes of memory that a pooled call keeps in each buffer.
-  static constexpr size_t kKeepBytes = 16 << 10;
-  // DATA bytes after which the client is given its stream window back.
-  static constexpr size_t kConsumeBytes = 16 << 10;
 
-  void Begin(RpcConnection* connection, int32_t stream_id, int64_t arrived_ns);
-  void Recycle();
-  void Expired();
+  ServerCall() = default;
+  ~ServerCall() = default;
 
-  void OnHeader(std::string_view name, std::string_view value);
-  void OnHeadersDone(bool end);
-  void OnData(absl::Span<const uint8_t> data);
-  void OnEnd();
-  void Cancel();
-
-  // An error found in the headers; the first one counts. http_status 200: in gRPC's way.
-  void Fault(int http_status, absl::StatusCode code, const char* message);
-  void AnswerFault();
-  bool MayStart();
-  // Decides what the connection's input brought (RpcConnection::RunReady).
-  void Ready();
-  void Dispatch();
-  // What was paused or congested goes on.
-  void Resumed();
-  void ArmTimer(int64_t now_ns);
-  void Deliver();
-  // And lets the client send on, once it has sent `least` bytes since it was last let.
-  void DeliverAndTakeMore(size_t least);
-  size_t DeliverFrom(absl::Span<const uint8_t> data);
-  // Checks a message's prefix. False: the call was finished with an error.
-  bool CheckPrefix(const uint8_t* prefix, uint32_t* size);
-  // The message itself, unfolded if need be; nullopt: the call was finished with an error.
-  std::optional<absl::Span<const uint8_t>> Unfold(bool compressed, absl::Span<const uint8_t> body);
-  void EndOfRequests();
-  void FailWithCode(absl::StatusCode code, std::string_view message);
-  void MarkNotExecuted();
-  void StartMessage();
-  void SealMessage();
-  void SubmitTrailersOnly();
-  void SubmitTrailers();
+  bool finished() const { return phase_ == Phase::kFinished; }
+  // Ends the call with an error. A handler that has the call must know.
+  void Fail(absl::StatusCode code, std::string_view message);
   void RecordFinish(absl::StatusCode code);
-  void UpdateCharges();
-  // The next bytes to be sent, at most `room`. They stay until something is written to out_.
-  absl::Span<const uint8_t> TakeBody(size_t room);
+  // Tells the connection how many bytes the call holds now.
+  void UpdateHeldBytes();
 
-  // ---- The first line of the object is what a unary call in steady state touches.
   RpcConnection* connection_ = nullptr;
   const Method* method_ = nullptr;
-  int32_t stream_id_ = 0;
-  Encoding encoding_ = Encoding::kIdentity;
-  bool headers_done_ = false;
-  bool headers_sent_ = false;
-  bool started_ = false;       // the handler knows of it
-  bool finished_ = false;      // answered: the handler no longer does
-  bool plain_answer_ = false;  // an HTTP answer, which has no trailers
-  bool remote_ended_ = false;
-  bool requests_done_ = false;  // OnRequestsDone was called
-  bool cancelled_ = false;
+  Phase phase_ = Phase::kReceiving;
+  RequestState request_state_ = RequestState::kHeaders;
+  ResponseState response_state_ = ResponseState::kNotSubmitted;
   bool deadline_passed_ = false;
   bool paused_ = false;
   bool congested_ = false;
-  bool body_waits_ = false;  // nghttp2 waits for ResumeBody
-  // There is a prefix for the message that is being built. Of a unary call only once there is an
-  // answer: thousands may wait for theirs.
-  bool message_begun_ = false;
-  bool in_delivery_ = false;
-  bool resume_queued_ = false;
-  bool timer_considered_ = false;
-  bool post_ = false;
-  bool te_trailers_ = false;
-  bool grpc_content_ = false;
-  int64_t arrived_ns_ = 0;
+  bool delivering_ = false;  // within OnMessage
   int64_t deadline_ns_ = kNoDeadline;
   void* state_ = nullptr;
-  Buffer in_;              // requests, framed, not yet delivered
-  Buffer out_;             // responses, framed, not yet sent
-  size_t message_at_ = 0;  // where in out_ the message begins that is being built
-  int64_t content_left_ = RequestRules::kNotAnnounced;  // the session's
-  size_t unconsumed_ = 0;  // DATA bytes whose stream window was not given back
-  size_t charged_in_ = 0;  // of the connection's bounds
-  size_t charged_out_ = 0;
-  absl::StatusCode status_ = absl::StatusCode::kOk;
+  size_t held_in_ = 0;  // as the connection knows it
+  size_t held_out_ = 0;
+  MessageReader reader_;
+  ResponseWriter writer_;
+  RequestMetadata metadata_;
 
-  // An error found in the headers.
-  int fault_http_ = 0;
-  absl::StatusCode fault_code_ = absl::StatusCode::kOk;
-  const char* fault_text_ = nullptr;
-
-  std::vector<MetadataEntry> metadata_;
-  Buffer metadata_bytes_;
-  std::string message_;  // of the status, encoded
-  std::string path_;     // of an unknown method
-  CustomMetadata custom_;
-
-  // The calls of a connection, newest first; then the loop's free list.
-  ServerCall* next_ = nullptr;
-  ServerCall** previous_ = nullptr;
-  ServerCall* next_resume_ = nullptr;
-  // The connection's calls that are to be decided, in order of arrival.
-  ServerCall* next_ready_ = nullptr;
-  ServerCall** previous_ready_ = nullptr;  // null: not among them
-  net::Timer timer_;
+ private:
+  // Submits the end of the call, whose messages are complete.
+  void End(absl::StatusCode code, std::string_view message);
+  // Lets the session send what is ready.
+  void SubmitReady();
 };
 
 }  // namespace sluice::transport

@@ -58,9 +58,9 @@ TEST(MemoryPoolTest, BlocksKeepTheirContents) {
   EXPECT_EQ(pool.bytes_in_use(), 0u);
 }
 
-TEST(MemoryPoolTest, CallocRefusesWhatOverflows) {
+TEST(MemoryPoolTest, AllocateZeroedReturnsNullOnOverflow) {
   MemoryPool pool;
-  EXPECT_EQ(pool.nghttp2()->calloc(SIZE_MAX / 2, 4, &pool), nullptr);
+  EXPECT_EQ(pool.AllocateZeroed(SIZE_MAX / 2, 4), nullptr);
 }
 
 }  // namespace

@@ -1,0 +1,72 @@
+#include "server/transport/rpc/message_reader.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::transport {
+
+size_t MessageReader::announced_bytes() const {
+  const uint8_t* const prefix = bytes_.data();
+  return size_t{prefix[1]} << 24 | size_t{prefix[2]} << 16 | size_t{prefix[3]} << 8 | prefix[4];
+}
+
+absl::Status MessageReader::CheckPrefix() const {
+  const uint8_t first = bytes_.data()[0];
+  if (first > 1) {
+    return absl::InternalError("a message's first byte must be 0 (plain) or 1 (compressed)");
+  }
+  if (first == 1 && encoding_ != Encoding::kGzip) {
+    return absl::InternalError(
+        "a message is marked as compressed, and grpc-encoding names no compression");
+  }
+  if (announced_bytes() > max_message_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat("a message of ", announced_bytes(),
+                                                     " bytes is announced; at most ",
+                                                     max_message_bytes_, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageReader::Decompress(Message compressed, Decompressor& decompressor) const {
+  constexpr size_t kKeepBytes = 16 << 10;
+  decompressor.message.Clear(kKeepBytes);
+  return decompressor.inflater.Inflate(compressed, max_message_bytes_, &decompressor.message);
+}
+
+absl::StatusOr<std::optional<MessageReader::Message>> MessageReader::Next(
+    Decompressor& decompressor) {
+  if (!HasPrefix()) return std::nullopt;
+  if (absl::Status checked = CheckPrefix(); !checked.ok()) return checked;
+  const size_t size = announced_bytes();
+  if (bytes_.size() < kPrefixBytes + size) return std::nullopt;
+  const bool compressed = this->compressed();
+  const Message message = {bytes_.data() + kPrefixBytes, size};
+  bytes_.Consume(kPrefixBytes + size);  // leaves the bytes in place until the next Append
+  if (!compressed) return message;
+  if (absl::Status done = Decompress(message, decompressor); !done.ok()) return done;
+  return decompressor.message.view();
+}
+
+absl::Status MessageReader::CheckSingle() const {
+  if (!HasPrefix()) return absl::OkStatus();
+  if (absl::Status checked = CheckPrefix(); !checked.ok()) return checked;
+  if (bytes_.size() > kPrefixBytes + announced_bytes()) {
+    return absl::UnimplementedError("the method takes one request, and more were sent");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MessageReader::Message> MessageReader::TakeSingle(Decompressor& decompressor) {
+  if (bytes_.empty()) {
+    return absl::UnimplementedError("the method takes one request, and none was sent");
+  }
+  if (!HasPrefix() || bytes_.size() != kPrefixBytes + announced_bytes()) {
+    return absl::InternalError("the request ended within a message");
+  }
+  const Message message = {bytes_.data() + kPrefixBytes, announced_bytes()};
+  if (!compressed()) return message;
+  if (absl::Status done = Decompress(message, decompressor); !done.ok()) return done;
+  bytes_.Swap(decompressor.message);  // the message must last as long as the call
+  return bytes_.view();
+}
+
+}  // namespace sluice::transport

@@ -1,0 +1,72 @@
+// MessageReader: cuts the bytes of a request into gRPC messages, and decompresses them. A message
+// is a prefix of five bytes (compressed or not, length in big-endian order) and its bytes.
+#ifndef SLUICE_SERVER_TRANSPORT_RPC_MESSAGE_READER_H_
+#define SLUICE_SERVER_TRANSPORT_RPC_MESSAGE_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/transport/http2/buffer.h"
+#include "server/transport/rpc/gzip.h"
+
+namespace sluice::transport {
+
+// Shared by the calls of an event loop.
+struct Decompressor {
+  GzipInflater inflater;
+  Buffer message;  // the last message that was decompressed
+};
+
+// Not thread-safe; one per call, reusable. Errors are the gRPC status that ends the call:
+// RESOURCE_EXHAUSTED (a message above the bound), INTERNAL (broken framing), UNIMPLEMENTED (not
+// exactly one message where one is expected).
+class MessageReader {
+ public:
+  enum class Encoding : uint8_t { kIdentity, kGzip, kUnsupported };
+  using Message = absl::Span<const uint8_t>;
+
+  // `max_message_bytes`: bound of a message, before and after decompression.
+  void Begin(Encoding encoding, size_t max_message_bytes) {
+    encoding_ = encoding;
+    max_message_bytes_ = max_message_bytes;
+  }
+
+  void Append(absl::Span<const uint8_t> data) { bytes_.Append(data); }
+
+  // For streams: takes the next message. nullopt: it is not complete. Valid until the next call of
+  // any reader of this loop.
+  absl::StatusOr<std::optional<Message>> Next(Decompressor& decompressor);
+
+  // For requests of one message. Checks what has arrived so far, so that a request that is too
+  // large is refused by its announcement.
+  absl::Status CheckSingle() const;
+  // The message of a complete request, valid until Clear or Swap. REQUIRES: CheckSingle was OK.
+  absl::StatusOr<Message> TakeSingle(Decompressor& decompressor);
+
+  // Bytes that arrived and were not taken.
+  size_t size() const { return bytes_.size(); }
+  size_t capacity() const { return bytes_.capacity(); }
+  void Clear(size_t keep) { bytes_.Clear(keep); }
+  void Swap(Buffer& other) { bytes_.Swap(other); }
+
+ private:
+  static constexpr size_t kPrefixBytes = 5;
+
+  bool HasPrefix() const { return bytes_.size() >= kPrefixBytes; }
+  bool compressed() const { return bytes_.data()[0] == 1; }
+  size_t announced_bytes() const;
+  absl::Status CheckPrefix() const;
+  absl::Status Decompress(Message compressed, Decompressor& decompressor) const;
+
+  Buffer bytes_;
+  size_t max_message_bytes_ = 0;
+  Encoding encoding_ = Encoding::kIdentity;
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_RPC_MESSAGE_READER_H_

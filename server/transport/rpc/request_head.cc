@@ -1,0 +1,105 @@
+#include "server/transport/rpc/request_head.h"
+
+#include <optional>
+
+#include "server/transport/rpc/grpc_text.h"
+
+namespace sluice::transport {
+namespace {
+
+using Fault = RequestHead::Fault;
+
+constexpr Fault kUnknownContent = {
+    "200", absl::StatusCode::kUnimplemented,
+    "content-type: of the kinds of application/grpc only +proto is served"};
+constexpr Fault kUnknownEncoding = {"200", absl::StatusCode::kUnimplemented,
+                                    "grpc-encoding: only identity and gzip are served"};
+constexpr Fault kBadTimeout = {"200", absl::StatusCode::kInternal,
+                               "grpc-timeout: must be 1 to 8 digits and a unit of H M S m u n"};
+constexpr Fault kNotPost = {"405", absl::StatusCode::kUnknown,
+                            "this is a gRPC server: the method must be POST\n"};
+constexpr Fault kNotGrpc = {"415", absl::StatusCode::kUnknown,
+                            "this is a gRPC server: the content-type must be application/grpc\n"};
+constexpr Fault kNoTrailers = {
+    "400", absl::StatusCode::kInternal,
+    "te: trailers is missing: a proxy in between may not pass trailers\n"};
+
+}  // namespace
+
+bool RequestHead::Take(std::string_view name, std::string_view value) {
+  switch (name.size()) {
+    case 2:
+      if (name != "te") return false;
+      Set(kTeTrailers, value == "trailers");
+      return true;
+    case 7:
+      if (name == ":scheme") return true;
+      if (name != ":method") return false;
+      Set(kPost, value == "POST");
+      return true;
+    case 12:
+      if (name == "content-type") {
+        TakeContentType(value);
+        return true;
+      }
+      if (name != "grpc-timeout") return false;
+      TakeTimeout(value);
+      return true;
+    case 13:
+      if (name != "grpc-encoding") return false;
+      TakeEncoding(value);
+      return true;
+    case 20:
+      return name == "grpc-accept-encoding";  // responses are never compressed
+    default:
+      return false;
+  }
+}
+
+void RequestHead::TakeContentType(std::string_view value) {
+  constexpr std::string_view kGrpc = "application/grpc";
+  bool grpc = value.substr(0, kGrpc.size()) == kGrpc;
+  if (grpc && value.size() > kGrpc.size()) {
+    const std::string_view rest = value.substr(kGrpc.size());
+    if (rest[0] == '+') {
+      if (rest.substr(1, rest.find(';') - 1) != "proto") SetFault(kUnknownContent);
+    } else {
+      grpc = rest[0] == ';';  // else application/grpc-web or another type
+    }
+  }
+  Set(kGrpcContent, grpc);
+}
+
+void RequestHead::TakeEncoding(std::string_view value) {
+  if (value == "identity") {
+    encoding_ = MessageReader::Encoding::kIdentity;
+  } else if (value == "gzip") {
+    encoding_ = MessageReader::Encoding::kGzip;
+  } else {
+    encoding_ = MessageReader::Encoding::kUnsupported;
+    SetFault(kUnknownEncoding);
+  }
+}
+
+void RequestHead::TakeTimeout(std::string_view value) {
+  const std::optional<int64_t> timeout_ns = ParseTimeout(value);
+  if (timeout_ns.has_value()) {
+    timeout_ns_ = *timeout_ns;
+  } else {
+    SetFault(kBadTimeout);
+  }
+}
+
+const Fault* RequestHead::CheckComplete() {
+  // Errors of HTTP come first: the sender does not speak gRPC.
+  if ((seen_ & kPost) == 0) {
+    fault_ = &kNotPost;
+  } else if ((seen_ & kGrpcContent) == 0) {
+    fault_ = &kNotGrpc;
+  } else if ((seen_ & kTeTrailers) == 0) {
+    fault_ = &kNoTrailers;
+  }
+  return fault_;
+}
+
+}  // namespace sluice::transport

@@ -1,0 +1,345 @@
+#include "server/transport/rpc/rpc_call.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/strings.h"
+#include "server/transport/rpc/rpc_connection.h"
+#include "server/transport/rpc/rpc_loop.h"
+
+namespace sluice::transport {
+
+void RpcCall::Begin(RpcConnection& connection) {
+  connection_ = &connection;
+  arrived_ns = connection.arrived_ns();
+  method_ = &connection.rpc_loop().unknown_method();
+}
+
+void RpcCall::Recycle() {
+  timer_.Cancel();
+  reader_.Clear(kKeepBytes);
+  writer_.Clear(kKeepBytes);
+  UpdateHeldBytes();
+  metadata_.Clear(kKeepBytes);
+  connection_ = nullptr;
+  phase_ = Phase::kReceiving;
+  request_state_ = RequestState::kHeaders;
+  response_state_ = ResponseState::kNotSubmitted;
+  deadline_passed_ = paused_ = congested_ = delivering_ = timer_planned_ = false;
+  deadline_ns_ = kNoDeadline;
+  state_ = nullptr;
+  head_ = RequestHead();
+  unconsumed_ = 0;
+  if (!path_.empty()) path_.clear();
+}
+
+// ---- The request's headers.
+
+void RpcCall::OnHeader(std::string_view name, std::string_view value) {
+  if (request_state_ != RequestState::kHeaders) return;  // gRPC has no trailers of requests
+  if (name[0] == ':') {
+    if (name == ":path") {
+      method_ = connection_->FindMethod(value);
+      if (!method_->known()) path_ = value;
+      return;
+    }
+    if (name == ":authority") name.remove_prefix(1);
+  }
+  if (!head_.Take(name, value)) metadata_.Add(name, value);
+}
+
+void RpcCall::OnHeadersDone(bool end) {
+  request_state_ = end ? RequestState::kEnded : RequestState::kBody;
+  if (finished()) return;  // the headers were too large
+  if (head_.timeout_ns() < kNoDeadline - arrived_ns) {
+    deadline_ns_ = arrived_ns + head_.timeout_ns();
+  }
+  if (const RequestHead::Fault* fault = head_.CheckComplete(); fault != nullptr) {
+    // A plain HTTP response follows the request, which may turn out to be malformed.
+    if (fault->is_grpc() || end) AnswerFault();
+    return;
+  }
+  reader_.Begin(head_.encoding(), method_->options.max_request_bytes);
+  if (!method_->known()) {
+    FailUnknownMethod();
+  } else if (method_->unary != nullptr) {
+    if (end) OnEnd();
+  } else if (Admit()) {
+    phase_ = Phase::kStarted;
+    method_->streaming->OnStart(*this);
+    if (end && !finished()) connection_->QueueReady(*this);
+  }
+}
+
+void RpcCall::OnHeadersTooLarge() {
+  if (phase_ == Phase::kStarted) {
+    Cancel();  // trailers of a request, and a client that means harm
+  } else if (!finished()) {
+    Fail(absl::StatusCode::kResourceExhausted, "the request's headers are too large");
+  }
+}
+
+void RpcCall::FailUnknownMethod() {
+  const size_t slash = path_.rfind('/');
+  const bool service_known =
+      slash != std::string::npos && slash > 0 &&
+      connection_->rpc_loop().methods().HasService(std::string_view(path_).substr(1, slash - 1));
+  Fail(absl::StatusCode::kUnimplemented,
+       absl::StrCat(service_known ? "unknown method " : "unknown service: ", path_));
+}
+
+void RpcCall::AnswerFault() {
+  const RequestHead::Fault& fault = *head_.fault();
+  if (fault.is_grpc()) {
+    if (head_.encoding() == MessageReader::Encoding::kUnsupported) {
+      AddTrailingMetadata("grpc-accept-encoding", "identity,gzip");
+    }
+    Fail(fault.code, fault.text);
+    return;
+  }
+  constexpr auto kConstant = HeaderField::Kind::kConstant;
+  const HeaderField headers[] = {{":status", fault.http_status, kConstant},
+                                 {"content-type", "text/plain", kConstant},
+                                 {"allow", "POST", kConstant}};
+  const size_t count = fault.http_status == "405" ? 3 : 2;
+  phase_ = Phase::kFinished;
+  response_state_ = ResponseState::kPlain;
+  RecordFinish(fault.code);
+  writer_.WriteText(fault.text);
+  UpdateHeldBytes();
+  connection_->session().SubmitHeaders(*this, absl::MakeConstSpan(headers, count),
+                                       /*has_body=*/true);
+  connection_->MarkDirty();
+}
+
+// ---- The request's messages.
+
+void RpcCall::OnData(absl::Span<const uint8_t> data) {
+  // Data after the response is dropped. The window is not restored, which stops the client.
+  if (finished()) return;
+  unconsumed_ += data.size();
+  if (head_.fault() == nullptr) {
+    if (!connection_->HasRoomFor(data.size())) {
+      Abort(absl::StatusCode::kResourceExhausted, "too many bytes of unfinished requests are held");
+      return;
+    }
+    reader_.Append(data);
+    UpdateHeldBytes();
+    if (method_->streaming != nullptr) {
+      if (reading()) connection_->QueueReady(*this);
+      return;
+    }
+    if (const absl::Status checked = reader_.CheckSingle(); !checked.ok()) {
+      Abort(checked);
+      return;
+    }
+  }
+  RestoreWindow(kWindowBytes);
+}
+
+void RpcCall::OnEnd() {
+  request_state_ = RequestState::kEnded;
+  if (finished()) return;
+  if (head_.fault() != nullptr) {
+    AnswerFault();
+  } else {
+    connection_->QueueReady(*this);
+  }
+}
+
+void RpcCall::RunReady() {
+  if (finished()) return;
+  if (method_->unary != nullptr) {
+    StartUnary();
+  } else if (reading()) {
+    DeliverAndRestoreWindow(kWindowBytes);
+  }
+}
+
+bool RpcCall::Admit() {
+  RpcLoop& loop = connection_->rpc_loop();
+  const RpcServerOptions& options = loop.options();
+  const int64_t now_ns = loop.Now();
+  // The queue holds the input that completed the request. The time that a client takes to send its
+  // request does not count.
+  const int64_t queued_ns = now_ns - connection_->arrived_ns();
+  if (options.max_queue_ns > 0 && queued_ns > options.max_queue_ns &&
+      !method_->options.exempt_from_shedding && loop.shed_budget().Spend()) {
+    loop.counters().sheds.Add(1);
+    Fail(absl::StatusCode::kResourceExhausted,
+         "the server sheds load: this call waited too long for its turn; nothing was done");
+    return false;
+  }
+  if (now_ns >= deadline_ns_) {
+    Fail(absl::StatusCode::kDeadlineExceeded, "the deadline passed before the call's turn");
+    return false;
+  }
+  if (connection_->unsent_bytes() > options.max_connection_unsent_bytes) {
+    Fail(absl::StatusCode::kResourceExhausted,
+         "too many responses on this connection wait to be read");
+    return false;
+  }
+  return true;
+}
+
+void RpcCall::StartUnary() {
+  if (!Admit()) return;
+  RpcLoop& loop = connection_->rpc_loop();
+  const absl::StatusOr<MessageReader::Message> message = reader_.TakeSingle(loop.decompressor());
+  if (!message.ok()) {
+    Abort(message.status());
+    return;
+  }
+  if (reader_.size() != held_in_) UpdateHeldBytes();  // it was decompressed
+  loop.CountReceived(*method_, message->size());
+  phase_ = Phase::kStarted;
+  method_->unary->OnCall(*this, *message);
+}
+
+void RpcCall::Deliver() {
+  RpcLoop& loop = connection_->rpc_loop();
+  delivering_ = true;
+  while (!finished() && reading()) {
+    const auto message = reader_.Next(loop.decompressor());
+    if (!message.ok()) {
+      Abort(message.status());
+      break;
+    }
+    if (!message->has_value()) break;
+    loop.CountReceived(*method_, (*message)->size());
+    method_->streaming->OnMessage(*this, **message);
+  }
+  delivering_ = false;
+}
+
+void RpcCall::DeliverAndRestoreWindow(size_t least) {
+  Deliver();
+  if (finished()) return;
+  UpdateHeldBytes();
+  if (!reading()) return;
+  if (request_state_ == RequestState::kEnded) {
+    EndRequests();
+  } else if (request_state_ == RequestState::kBody) {
+    RestoreWindow(least);
+  }
+}
+
+void RpcCall::RestoreWindow(size_t least) {
+  if (unconsumed_ < least) return;
+  connection_->session().ConsumeStream(*this, unconsumed_);
+  unconsumed_ = 0;
+}
+
+void RpcCall::EndRequests() {
+  if (reader_.size() > 0) {
+    Abort(absl::StatusCode::kInternal, "the request ended within a message");
+    return;
+  }
+  request_state_ = RequestState::kDelivered;
+  method_->streaming->OnRequestsDone(*this);
+}
+
+void RpcCall::RunResume() {
+  if (finished()) return;
+  if (congested_ && unsent_bytes() <= kFlowingBytes) {
+    congested_ = false;
+    method_->streaming->OnWritable(*this);
+    if (finished()) return;
+  }
+  DeliverAndRestoreWindow(1);
+}
+
+// ---- The response.
+
+Http2Session::Body RpcCall::SendBody(size_t room) {
+  Http2Session::Body body;
+  body.bytes = writer_.TakeBody(room);
+  if (!body.bytes.empty()) {
+    UpdateHeldBytes();
+    if (congested_ && unsent_bytes() <= kFlowingBytes) connection_->QueueResume(*this);
+  }
+  if (finished() && writer_.size() == 0) {
+    if (response_state_ == ResponseState::kPlain) {
+      body.then = Http2Session::Body::Then::kEnd;
+    } else {
+      body.then = Http2Session::Body::Then::kTrailers;
+      writer_.SubmitTrailers(connection_->session(), *this);
+    }
+    if (request_state_ < RequestState::kEnded) connection_->session().EndsEarly();
+  } else if (body.bytes.empty()) {
+    response_state_ = ResponseState::kStalled;
+  }
+  return body;
+}
+
+// ---- Ends that the handler did not choose.
+
+void RpcCall::NotifyCancelled() {
+  if (method_->streaming != nullptr) {
+    method_->streaming->OnCancelled(*this);
+  } else {
+    method_->unary->OnCancelled(*this);
+  }
+}
+
+void RpcCall::Cancel() {
+  if (finished()) return;
+  const bool started = phase_ == Phase::kStarted;
+  phase_ = Phase::kFinished;
+  RecordFinish(absl::StatusCode::kCancelled);
+  if (started) NotifyCancelled();
+}
+
+void RpcCall::Abort(const absl::Status& status) {
+  Abort(status.code(), common::ToStd(status.message()));
+}
+
+void RpcCall::Abort(absl::StatusCode code, std::string_view message) {
+  if (phase_ == Phase::kStarted) {
+    phase_ = Phase::kAborting;
+    NotifyCancelled();
+    if (finished()) return;
+  }
+  Fail(code, message);
+}
+
+void RpcCall::Drain() {
+  if (phase_ == Phase::kStarted && method_->streaming != nullptr) {
+    method_->streaming->OnDrain(*this);
+  }
+}
+
+void RpcCall::PlanTimer(int64_t now_ns) {
+  if (timer_planned_) return;
+  timer_planned_ = true;
+  if (!finished()) ArmTimer(now_ns);
+}
+
+void RpcCall::ArmTimer(int64_t now_ns) {
+  int64_t at_ns = deadline_ns_;
+  if (phase_ == Phase::kReceiving) {
+    at_ns = std::min(at_ns, now_ns + connection_->rpc_loop().options().request_timeout_ns);
+  }
+  if (at_ns != kNoDeadline) loop().Arm(timer_, at_ns);
+}
+
+void RpcCall::OnTimer() {
+  if (finished()) return;
+  RpcLoop& loop = connection_->rpc_loop();
+  loop.ReadClock();
+  deadline_passed_ = loop.Now() >= deadline_ns_;
+  if (phase_ == Phase::kStarted && !deadline_passed_) {
+    ArmTimer(loop.Now());
+    return;
+  }
+  Abort(absl::StatusCode::kDeadlineExceeded,
+        deadline_passed_ ? "the deadline passed" : "the request did not end in time");
+}
+
+size_t RpcCall::memory() const {
+  return sizeof(RpcCall) + reader_.capacity() + writer_.capacity() + metadata_.capacity();
+}
+
+}  // namespace sluice::transport

@@ -1,0 +1,94 @@
+// RpcCall: a ServerCall as its connection drives it: the events of its stream, its handler's turns,
+// and its deadline.
+#ifndef SLUICE_SERVER_TRANSPORT_RPC_RPC_CALL_H_
+#define SLUICE_SERVER_TRANSPORT_RPC_RPC_CALL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/net/timer_wheel.h"
+#include "server/transport/http2/http2_session.h"
+#include "server/transport/rpc/intrusive_list.h"
+#include "server/transport/rpc/request_head.h"
+#include "server/transport/rpc/server_call.h"
+
+namespace sluice::transport {
+
+// The lists that a call can be in.
+struct OpenCalls;      // of a connection; or the loop's free calls
+struct ReadyCalls;     // whose requests await their turn
+struct ResumingCalls;  // whose pause or congestion ended
+
+// Used on its loop only. All functions but the handler's are for RpcConnection and RpcLoop.
+class RpcCall final : public ServerCall,
+                      public ListLink<RpcCall, OpenCalls>,
+                      public ListLink<RpcCall, ReadyCalls>,
+                      public ListLink<RpcCall, ResumingCalls> {
+ public:
+  RpcCall() = default;
+
+  void Begin(RpcConnection& connection);
+  // Makes it as new for the next Begin. REQUIRES: it is in no list.
+  void Recycle();
+
+  // ---- Events of the stream, as in Http2Session::Handler.
+  void OnHeader(std::string_view name, std::string_view value);
+  void OnHeadersDone(bool end);
+  void OnHeadersTooLarge();
+  void OnData(absl::Span<const uint8_t> data);
+  void OnEnd();
+  Http2Session::Body SendBody(size_t room);
+
+  // ---- Turns.
+  // Handles what the connection's input brought: a whole request, or messages of a stream.
+  void RunReady();
+  // Goes on with requests that were paused or congested.
+  void RunResume();
+  // The caller or the connection is gone.
+  void Cancel();
+  // The connection is being drained.
+  void Drain();
+  // Arms the timer for the deadline, or for the end of the request. Once; later calls do nothing.
+  void PlanTimer(int64_t now_ns);
+  bool timer_planned() const { return timer_planned_; }
+
+  // Bytes of memory.
+  size_t memory() const;
+
+ private:
+  // DATA bytes after which the client's stream window is restored.
+  static constexpr size_t kWindowBytes = 16 << 10;
+
+  // Streams: whether the handler takes messages now.
+  bool reading() const { return !paused_ && !congested_; }
+  // Whether the call may start now. False: it was refused.
+  bool Admit();
+  void StartUnary();
+  void Deliver();
+  // Also restores the client's window, if at least `least` bytes were received since the last time.
+  void DeliverAndRestoreWindow(size_t least);
+  void RestoreWindow(size_t least);
+  void EndRequests();
+  void AnswerFault();
+  void FailUnknownMethod();
+  // Ends the call for the transport's reasons. Tells the handler, if it has the call.
+  void Abort(absl::StatusCode code, std::string_view message);
+  void Abort(const absl::Status& status);
+  void NotifyCancelled();
+  void ArmTimer(int64_t now_ns);
+  void OnTimer();
+
+  RequestHead head_;
+  size_t unconsumed_ = 0;  // DATA bytes for which the stream window was not restored
+  bool timer_planned_ = false;
+  net::Timer timer_{net::Timer::To<&RpcCall::OnTimer>, this};
+  std::string path_;  // of an unknown method
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_RPC_RPC_CALL_H_

@@ -1,0 +1,143 @@
+// RpcLoop: what the connections of one event loop share: methods, counters, the clock, memory.
+#ifndef SLUICE_SERVER_TRANSPORT_RPC_RPC_LOOP_H_
+#define SLUICE_SERVER_TRANSPORT_RPC_RPC_LOOP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "common/net/event_loop.h"
+#include "common/net/stream.h"
+#include "server/transport/http2/buffer.h"
+#include "server/transport/http2/http2_session.h"
+#include "server/transport/rpc/intrusive_list.h"
+#include "server/transport/rpc/message_reader.h"
+#include "server/transport/rpc/method.h"
+#include "server/transport/rpc/rpc_server_options.h"
+#include "server/transport/rpc/shed_budget.h"
+
+namespace sluice::transport {
+
+class RpcCall;
+class RpcConnection;
+struct OpenCalls;
+
+// The lists that a connection can be in.
+struct OpenConnections;
+struct DirtyConnections;  // that have something to send
+
+// Used on its loop only, except for connections().
+class RpcLoop final : private net::IterationHook {
+ public:
+  // All outlive the RpcLoop.
+  RpcLoop(const MethodTable& methods, const common::Clock& clock, common::Metrics& metrics,
+          const RpcServerOptions& options, net::EventLoop& loop, size_t index);
+  ~RpcLoop() override;
+  RpcLoop(const RpcLoop&) = delete;
+  RpcLoop& operator=(const RpcLoop&) = delete;
+
+  // ---- For RpcServer.
+  // A connection for `stream`; owned by the loop until the stream's OnClosed.
+  net::StreamHandler* Adopt(net::Stream& stream);
+  void CountRefused();
+  // Drains all connections, and each later one.
+  void Drain();
+  net::EventLoop& loop() { return loop_; }
+  // Open connections. Thread-safe.
+  uint64_t connections() const { return connections_opened_.Read() - connections_closed_.Read(); }
+  size_t memory_in_use() const;
+
+  // ---- For its connections and their calls.
+  void CountOpened();
+  void CountClosed();
+  // Destroys the connection.
+  void Remove(RpcConnection& connection);
+  // Flushes the connection when the loop's iteration ends.
+  void MarkDirty(RpcConnection& connection);
+  bool draining() const { return draining_; }
+
+  RpcCall& NewCall();
+  void Recycle(RpcCall& call);
+
+  size_t index() const { return index_; }
+  const RpcServerOptions& options() const { return options_; }
+  const MethodTable& methods() const { return methods_; }
+  const Method& unknown_method() const { return unknown_method_; }
+  Http2Environment& environment() { return environment_; }
+  Decompressor& decompressor() { return decompressor_; }
+  ShedBudget& shed_budget() { return shed_budget_; }
+  // For frames on their way to a stream; used within one call.
+  Buffer& output() { return output_; }
+
+  common::TransportCounters& counters() { return *transport_counters_; }
+  common::MethodCounters& CountersOf(const Method& method) {
+    return *method_counters_[method.index];
+  }
+  void CountReceived(const Method& method, size_t message_bytes) {
+    shed_budget_.Earn(message_bytes);
+    common::MethodCounters& counters = CountersOf(method);
+    counters.messages_received.Add(1);
+    counters.bytes_received.Add(message_bytes);
+  }
+  void CountSent(const Method& method, size_t message_bytes) {
+    common::MethodCounters& counters = CountersOf(method);
+    counters.messages_sent.Add(1);
+    counters.bytes_sent.Add(message_bytes);
+  }
+
+  // Bytes of unfinished requests, of all connections.
+  size_t buffered_bytes() const { return buffered_bytes_; }
+  void AddBufferedBytes(size_t bytes) { buffered_bytes_ += bytes; }
+
+  // The time. Reads the clock once for kCallsPerReading calls.
+  int64_t Now() {
+    if (--readings_left_ <= 0) ReadClock();
+    return now_ns_;
+  }
+  // The time without a reading.
+  int64_t last_now_ns() const { return now_ns_; }
+  void AdvanceTo(int64_t now_ns) {
+    if (now_ns > now_ns_) now_ns_ = now_ns;
+  }
+  void ReadClock() {
+    readings_left_ = kCallsPerReading;
+    now_ns_ = clock_.NowNs();
+  }
+
+ private:
+  static constexpr int kCallsPerReading = 16;
+
+  void FindCounters();
+  void OnIterationEnd() override;
+
+  const MethodTable& methods_;
+  const common::Clock& clock_;
+  const RpcServerOptions options_;
+  net::EventLoop& loop_;
+  const size_t index_;
+  const Method unknown_method_;
+  common::Metrics& metrics_;
+  // Counters of the loop's thread, looked up at its first connection; methods by Method::index.
+  std::vector<common::MethodCounters*> method_counters_;
+  common::TransportCounters* transport_counters_ = nullptr;
+  common::OwnedCounter connections_opened_;
+  common::OwnedCounter connections_closed_;
+  Http2Environment environment_;
+  Buffer output_;
+  Decompressor decompressor_;
+  ShedBudget shed_budget_;
+  int readings_left_ = 0;
+  int64_t now_ns_ = 0;
+  size_t buffered_bytes_ = 0;
+  bool draining_ = false;
+  IntrusiveList<RpcConnection, OpenConnections> connections_;
+  IntrusiveList<RpcConnection, DirtyConnections> dirty_;
+  IntrusiveList<RpcCall, OpenCalls> free_calls_;
+  size_t free_call_count_ = 0;
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_RPC_RPC_LOOP_H_
