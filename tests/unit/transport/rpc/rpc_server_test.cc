@@ -497,6 +497,45 @@ TEST_F(RpcServerTest, AConnectionThatBreaksCancelsItsCalls) {
   EXPECT_EQ(held_.cancelled, 1);
 }
 
+TEST_F(RpcServerTest, TellsTheHandlerWhenBrokenFramingEndsItsStream) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Stream", Framed("1") + std::string("\x02\0\0\0\0", 5));
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "13");
+  EXPECT_EQ(stream_.messages, 1);
+  EXPECT_EQ(stream_.cancelled, 1);
+}
+
+// The handler may still work on a message, and must not answer a call that is gone.
+TEST_F(RpcServerTest, TellsTheHandlerWhenAPausedStreamSendsMoreThanTheBound) {
+  RpcServerOptions options;
+  options.max_connection_buffered_bytes = 1000;
+  Begin(options);
+  stream_.pause_after_each = true;
+  const int32_t id = client_->Call("/t.T/Stream", Framed("1"), {}, false);
+  client_->Pump();
+  client_->Continue(id, Framed(std::string(2000, 'x')), false);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "8");
+  EXPECT_EQ(stream_.cancelled, 1);
+}
+
+TEST_F(RpcServerTest, SendsTheResponseThatFollowsItsInitialMetadata) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Held", Framed(""));
+  client_->Pump();
+  held_.held[0]->SendInitialMetadata();
+  server_->loop->RunOnce(0);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].Header(":status"), "200");
+  held_.held[0]->response().Append(std::string_view("late"));
+  held_.held[0]->Finish();
+  server_->loop->RunOnce(0);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].messages(), std::vector<std::string>{"late"});
+  EXPECT_EQ(client_->calls[id].status(), "0");
+}
+
 TEST_F(RpcServerTest, CountsCalls) {
   Begin();
   Do("/t.T/Echo", Framed("12345"));
