@@ -1,8 +1,8 @@
-// Budget: how much of something a peer may do, refilled with time.
+// Budget: how many events of one kind a peer may cause. It refills with time.
 //
-// What HTTP/2 leaves unlimited (pings, empty frames, resets, ...) is cheap to send and not free to
-// handle. Each such kind has a budget per connection: honest peers never notice it, a flood spends
-// it in milliseconds and loses its connection (ENHANCE_YOUR_CALM).
+// HTTP/2 leaves pings, empty frames, resets and others unlimited. They are cheap to send and not
+// free to handle. Each kind has a budget per connection: honest peers stay within it, a flood
+// spends it in milliseconds and loses its connection (ENHANCE_YOUR_CALM).
 //
 // Not thread-safe; belongs to its connection.
 #ifndef SLUICE_SERVER_TRANSPORT_HTTP2_BUDGET_H_
@@ -19,13 +19,12 @@ class Budget {
   constexpr Budget(int32_t burst, int64_t refill_ns)
       : left_(burst), burst_(burst), refill_ns_(refill_ns) {}
 
-  // Takes `count`; false when that was more than was left. `now_ns` does not run backwards. What
-  // time refilled is counted when the budget is spent, so that the common case reads no clock: a
-  // peer that was quiet for long has up to twice the burst.
+  // Takes `count`. Returns false if that was more than was left. `now_ns` must not run backwards.
+  // The refill is computed only when the budget seems spent, so a peer that was quiet for long has
+  // up to twice the burst.
   bool Spend(int32_t count, int64_t now_ns) {
     left_ -= count;
     if (left_ >= 0) return true;
-    // Time is looked at only when the budget seems spent.
     if (refilled_ns_ == 0) refilled_ns_ = started_ns_;
     const int64_t gained = (now_ns - refilled_ns_) / refill_ns_;
     if (gained > 0) {
@@ -35,7 +34,7 @@ class Budget {
     return left_ >= 0;
   }
 
-  // Gives back `count`: what the peer earned by doing something useful.
+  // Gives back `count`, for something useful that the peer did.
   void Earn(int32_t count) { left_ = std::min(burst_, left_ + count); }
   void Fill() { left_ = burst_; }
 

@@ -1,5 +1,5 @@
-// Buffer: bytes that grow at the end and are taken from the front. Keeps its memory when it is
-// emptied, so that a reused one does not allocate.
+// Buffer: a queue of bytes, appended at the end and consumed from the front. Keeps its memory when
+// it is emptied, so that a reused one does not allocate.
 //
 // Not thread-safe. Pointers into it are valid until it next grows or is cleared.
 #ifndef SLUICE_SERVER_TRANSPORT_HTTP2_BUFFER_H_
@@ -22,7 +22,7 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // What was written and not yet consumed.
+  // The bytes that were written and not consumed.
   uint8_t* data() { return data_ + begin_; }
   const uint8_t* data() const { return data_ + begin_; }
   size_t size() const { return end_ - begin_; }
@@ -30,12 +30,12 @@ class Buffer {
   absl::Span<const uint8_t> view() const { return {data(), size()}; }
   size_t capacity() const { return capacity_; }
 
-  // Room for at least `bytes` after the end; Commit says how many were written.
+  // Returns room for at least `bytes` after the end. Follow with Commit of the bytes written.
   uint8_t* Reserve(size_t bytes) {
     if (capacity_ - end_ < bytes) Grow(bytes);
     return data_ + end_;
   }
-  // REQUIRES: bytes <= what Reserve was asked for.
+  // REQUIRES: bytes <= those reserved.
   void Commit(size_t bytes) { end_ += bytes; }
 
   void Append(const void* bytes, size_t count) {
@@ -51,7 +51,7 @@ class Buffer {
     begin_ += bytes;
     if (begin_ == end_) begin_ = end_ = 0;
   }
-  // Drops what follows the first `bytes`. REQUIRES: bytes <= size().
+  // Keeps only the first `bytes`. REQUIRES: bytes <= size().
   void Truncate(size_t bytes) { end_ = begin_ + bytes; }
 
   // Empties it; keeps at most `keep` bytes of memory.

@@ -13,14 +13,15 @@ constexpr int64_t kSecond = 1'000 * kMs;
 
 }  // namespace
 
-// The budgets:
+// Each budget is far above the needs of honest clients:
 //  PING: gRPC clients send one per bandwidth estimate, which follows our DATA (and fills the
 //    budget), and keepalives, which are seconds apart.
-//  SETTINGS: once, seldom a few more.
+//  SETTINGS: one, seldom a few more.
 //  PRIORITY: browsers send a handful at the start; gRPC clients none.
-//  resets: a client that gives up at once, in masses, without having finished as many calls.
+//  resets: few at once, compared with finished calls.
 //  WINDOW_UPDATE: a few per DATA frame of ours.
-//  empty DATA and unknown frames: none needed; some clients grease.
+//  empty DATA and unknown frames: none, except that some clients send unknown frames on purpose
+//    (RFC 8701, GREASE).
 FrameScanner::FrameScanner(int64_t now_ns)
     : pings_(10, 5 * kSecond),
       settings_(32, kSecond),
@@ -42,7 +43,7 @@ FrameScanner::Verdict FrameScanner::Scan(absl::Span<const uint8_t> data, int64_t
   const uint8_t* const end = begin + data.size();
   closes_pending_ = false;
   if (preface_left_ > 0) {
-    // nghttp2 compares it.
+    // nghttp2 checks it.
     const size_t taken = std::min<size_t>(preface_left_, end - at);
     preface_left_ -= taken;
     at += taken;
@@ -55,7 +56,7 @@ FrameScanner::Verdict FrameScanner::Scan(absl::Span<const uint8_t> data, int64_t
       if (payload_left_ == 0) greeted_ = true;
       continue;
     }
-    // The whole header may lie in front of us, or come in pieces.
+    // The header may be here as a whole, or arrive in pieces.
     const size_t taken = std::min<size_t>(kFrameHeader - header_bytes_, end - at);
     std::memcpy(header_ + header_bytes_, at, taken);
     if (header_bytes_ + taken < kFrameHeader) {
@@ -66,14 +67,14 @@ FrameScanner::Verdict FrameScanner::Scan(absl::Span<const uint8_t> data, int64_t
     if (closes_pending_) {
       const uint8_t type = header_[3];
       if (type == NGHTTP2_DATA || type == NGHTTP2_HEADERS) {
-        // Whether its stream was closed by the RST_STREAM before it shows once that is handed on.
+        // nghttp2 must read the RST_STREAM first: it may have closed this frame's stream.
         verdict.pass = at - begin;
         return verdict;
       }
     }
-    if (!Judge(now_ns, &verdict)) {
-      // A header that began in an earlier piece was handed on in part: nghttp2 waits for its rest
-      // for ever, which is as well, since the connection ends.
+    if (!Check(now_ns, &verdict)) {
+      // nghttp2 may have read the first part of this header with an earlier piece. It never gets
+      // the rest, as the connection ends.
       verdict.pass = at - begin;
       return verdict;
     }
@@ -86,7 +87,7 @@ FrameScanner::Verdict FrameScanner::Scan(absl::Span<const uint8_t> data, int64_t
   return verdict;
 }
 
-bool FrameScanner::Judge(int64_t now_ns, Verdict* verdict) {
+bool FrameScanner::Check(int64_t now_ns, Verdict* verdict) {
   const size_t length = size_t{header_[0]} << 16 | size_t{header_[1]} << 8 | header_[2];
   const uint8_t type = header_[3];
   const uint8_t flags = header_[4];
@@ -116,7 +117,7 @@ bool FrameScanner::Judge(int64_t now_ns, Verdict* verdict) {
       }
       return true;
     case NGHTTP2_HEADERS:
-      return JudgeHeaders(stream_id, flags, verdict);
+      return CheckHeaders(stream_id, flags, verdict);
     case NGHTTP2_CONTINUATION:
       if (flags & NGHTTP2_FLAG_END_HEADERS) in_header_block_ = false;
       return too_many(++continuations_ <= kMaxContinuations, "too_many_continuations");
@@ -140,7 +141,7 @@ bool FrameScanner::Judge(int64_t now_ns, Verdict* verdict) {
   }
 }
 
-bool FrameScanner::JudgeHeaders(int32_t stream_id, uint8_t flags, Verdict* verdict) {
+bool FrameScanner::CheckHeaders(int32_t stream_id, uint8_t flags, Verdict* verdict) {
   in_header_block_ = (flags & NGHTTP2_FLAG_END_HEADERS) == 0;
   continuations_ = 0;
   if (stream_id > last_stream_id_) {
@@ -150,8 +151,8 @@ bool FrameScanner::JudgeHeaders(int32_t stream_id, uint8_t flags, Verdict* verdi
         skipped_[skipped_next_++ % skipped_.size()] = {expected, stream_id - 2};
       }
       last_stream_id_ = stream_id;
-      // Clients open a stream's window when they open the stream. Where calls are held for long,
-      // thousands come so before the first is answered.
+      // Clients enlarge a stream's window when they open the stream. If calls are held for long,
+      // thousands of these updates arrive before the first response.
       window_updates_.Earn(kWindowUpdatesPerFrame);
     }
     current_ = (flags & NGHTTP2_FLAG_END_STREAM) ? 0 : stream_id;

@@ -1,12 +1,13 @@
-// FrameScanner: reads the 9-byte frame headers of what a client sends, before nghttp2 does.
+// FrameScanner: checks the frame headers of a client's bytes before nghttp2 reads them.
 //
-// nghttp2 says nothing of frames that it ignores, and limits few of those that cost the server
-// more than the client. The scanner fills both gaps, for a few nanoseconds a frame:
+// nghttp2 does not report frames that it ignores, and bounds few of the frames that cost the server
+// more than the client. The scanner does both, for a few nanoseconds a frame. It ends connections
+// that send
 //  - frames on streams that the client itself has closed: STREAM_CLOSED;
-//  - HEADERS with a stream id below the greatest one that was never used: PROTOCOL_ERROR. (A gap
-//    as such is right: real clients begin at 13.)
-//  - budgets for what no honest client does much of: PING, SETTINGS, PRIORITY, RST_STREAM,
-//    WINDOW_UPDATE, CONTINUATION, unknown and empty DATA frames: ENHANCE_YOUR_CALM.
+//  - HEADERS with a stream id that was skipped before: PROTOCOL_ERROR. (Skipping ids is valid: some
+//    clients begin at 13.)
+//  - more frames than honest clients do of PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE,
+//    CONTINUATION, unknown and empty DATA frames: ENHANCE_YOUR_CALM.
 //
 // Not thread-safe; one per connection.
 #ifndef SLUICE_SERVER_TRANSPORT_HTTP2_FRAME_SCANNER_H_
@@ -25,39 +26,40 @@ namespace sluice::transport {
 class FrameScanner {
  public:
   struct Verdict {
-    // Bytes at the front of what was scanned that may be handed on now.
+    // Bytes at the front of the input that nghttp2 may read now.
     size_t pass = 0;
-    // Not 0: an error code with which the connection ends, after `pass` bytes were handed on.
+    // Not 0: end the connection with this error code, after nghttp2 has read `pass` bytes.
     uint32_t error = 0;
     const char* text = "";
   };
 
   explicit FrameScanner(int64_t now_ns);
 
-  // Scans `data`, the next bytes of the connection. When it returns less than all, the caller
-  // hands on what passed, reports the streams that this closed, and scans the rest.
+  // Scans `data`, the next bytes of the connection. If not all of it passes, let nghttp2 read the
+  // part that passed, report the streams that this closed, and scan the rest.
   Verdict Scan(absl::Span<const uint8_t> data, int64_t now_ns);
 
-  // The client ended `stream_id` itself (END_STREAM or RST_STREAM), and it is closed now: nothing
-  // may come on it any more.
+  // The client ended `stream_id` (END_STREAM or RST_STREAM), and it is closed: the client may send
+  // no more frames on it.
   void StreamClosedByPeer(int32_t stream_id) {
     closed_[closed_next_++ % closed_.size()] = stream_id;
     newest_closed_ = std::max(newest_closed_, stream_id);
   }
 
-  // We reset a stream because of what the client sent on it. False: too many.
+  // The server reset a stream because of what the client sent on it. Returns false if this happened
+  // too often.
   bool StreamFault(int32_t weight, int64_t now_ns) { return resets_.Spend(weight, now_ns); }
 
-  // The client reset a stream. One that had lived for a while (a caller that waited and gave up,
-  // a proxy's client that went away) costs nothing: the flood is opening and resetting at once.
+  // The client reset a stream. Returns false if it reset too many. Only short-lived streams count:
+  // a flood opens and resets at once; honest callers wait before they give up.
   bool StreamResetByPeer(bool short_lived, int64_t now_ns) {
     return !short_lived || resets_.Spend(1, now_ns);
   }
 
-  // A stream ended as it should.
+  // A stream ended without a reset.
   void CallFinished() { resets_.Earn(1); }
 
-  // We sent HEADERS or DATA: pings and window updates may answer that.
+  // The server sent HEADERS or DATA, which clients may answer with pings and window updates.
   void SentUseful() {
     pings_.Fill();
     window_updates_.Earn(kWindowUpdatesPerFrame);
@@ -65,10 +67,10 @@ class FrameScanner {
 
   // The client sent its preface and all of its first SETTINGS.
   bool greeted() const { return greeted_; }
-  // In the middle of a frame or a header block: the peer owes us its rest.
+  // Whether a frame or a header block is incomplete.
   bool mid_frame() const { return header_bytes_ > 0 || payload_left_ > 0 || in_header_block_; }
   bool in_header_block() const { return in_header_block_; }
-  // Frame headers that were seen in full.
+  // Complete frame headers so far.
   uint64_t frames() const { return frames_; }
 
  private:
@@ -82,9 +84,9 @@ class FrameScanner {
     int32_t last = -1;
   };
 
-  // Judges the frame header in header_; fills `verdict` and returns false when it is bad.
-  bool Judge(int64_t now_ns, Verdict* verdict);
-  bool JudgeHeaders(int32_t stream_id, uint8_t flags, Verdict* verdict);
+  // Checks the frame header in header_. Returns false, with `verdict`, if it ends the connection.
+  bool Check(int64_t now_ns, Verdict* verdict);
+  bool CheckHeaders(int32_t stream_id, uint8_t flags, Verdict* verdict);
   bool ClosedByPeer(int32_t stream_id) const;
 
   size_t preface_left_ = kPreface;
@@ -93,19 +95,19 @@ class FrameScanner {
   uint64_t frames_ = 0;
   bool greeted_ = false;
   bool in_header_block_ = false;
-  // A RST_STREAM passed within this Scan: what it closed is not known yet.
+  // A RST_STREAM passed within this Scan; nghttp2 has not reported yet what it closed.
   bool closes_pending_ = false;
   int continuations_ = 0;
   int32_t last_stream_id_ = 0;
-  // The stream whose HEADERS came last, as long as it has not ended: its DATA needs no look-up.
+  // The stream of the last HEADERS, until it ends: its DATA frames need no look-up.
   int32_t current_ = 0;
   uint8_t header_[kFrameHeader];
 
-  // Streams that the client ended, the latest 64; 0 matches none.
+  // The latest 64 streams that the client ended; 0: none.
   std::array<int32_t, 64> closed_{};
   uint32_t closed_next_ = 0;
-  int32_t newest_closed_ = 0;  // streams above it are not among them
-  // Ranges of odd ids that were skipped, the latest 16.
+  int32_t newest_closed_ = 0;  // the highest id among them
+  // The latest 16 ranges of skipped odd ids.
   std::array<SkippedRange, 16> skipped_{};
   uint32_t skipped_next_ = 0;
 

@@ -22,7 +22,7 @@ constexpr CharacterSet SetOf(std::string_view others, bool upper) {
   return set;
 }
 
-// RFC 9110, 5.6.2: a token's; of names without capitals.
+// RFC 9110, 5.6.2: characters of a token. Names have no capitals.
 constexpr CharacterSet kNameCharacters = SetOf("!#$%&'*+-.^_`|~", false);
 constexpr CharacterSet kMethodCharacters = SetOf("!#$%&'*+-.^_`|~", true);
 // RFC 3986, 3.1 and 3.2.
@@ -38,7 +38,7 @@ bool AllOf(std::string_view text, const CharacterSet& set) {
 
 constexpr uint64_t kOnes = ~uint64_t{0} / 255;
 
-// Whether any of the eight bytes is below `bound`, which is at most 128, or DEL.
+// Whether any of the eight bytes is below `bound`, or DEL. REQUIRES: bound <= 128.
 constexpr bool AnyBelowOrDel(uint64_t bytes, uint64_t bound) {
   const uint64_t below = (bytes - kOnes * bound) & ~bytes;
   const uint64_t del = bytes ^ kOnes * 0x7f;
@@ -65,7 +65,7 @@ bool NoneBelowOrDel(std::string_view text, uint8_t least) {
   return true;
 }
 
-// RFC 9110, 5.5: a value without control characters but tabs, and without space around it.
+// RFC 9110, 5.5: a value has no control characters except tabs, and no space at its ends.
 bool IsValue(std::string_view value) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
   if (!value.empty() && (is_space(value.front()) || is_space(value.back()))) return false;
@@ -122,7 +122,7 @@ bool RequestRules::JudgePseudo(std::string_view name, std::string_view value) {
 
 bool RequestRules::TakeContentLength(std::string_view value) {
   constexpr size_t kMostDigits = 18;
-  // In trailers it would come too late (RFC 9110, 6.5.1).
+  // Trailers must not have it (RFC 9110, 6.5.1).
   if (value.empty() || value.size() > kMostDigits || content_length_ != kNotAnnounced ||
       (seen_ & kTrailers) != 0) {
     return false;
@@ -137,7 +137,7 @@ bool RequestRules::TakeContentLength(std::string_view value) {
 }
 
 bool RequestRules::JudgeRegular(std::string_view name, std::string_view value) {
-  bool known = false;  // a name that needs no look at its characters
+  bool known = false;  // the name needs no check of its characters
   switch (name.size()) {
     case 2:
       if (name == "te") {

@@ -1,7 +1,7 @@
-// RequestRules: what makes a request malformed (RFC 9113, 8.1 to 8.3), header by header.
+// RequestRules: detects malformed requests (RFC 9113, 8.1 to 8.3), header by header.
 //
-// nghttp2 can check this itself, byte by byte for each header. Most headers of a gRPC call are the
-// same few, and here those cost a comparison.
+// nghttp2 can do this, byte by byte for each header. Most headers of a gRPC call are the same few,
+// and here each of them costs one comparison.
 #ifndef SLUICE_SERVER_TRANSPORT_HTTP2_REQUEST_RULES_H_
 #define SLUICE_SERVER_TRANSPORT_HTTP2_REQUEST_RULES_H_
 
@@ -10,8 +10,7 @@
 
 namespace sluice::transport {
 
-// Of the header block that is being received: there is one at a time on a connection.
-// Not thread-safe.
+// Judges one header block at a time: a connection receives no more. Not thread-safe.
 class RequestRules {
  public:
   void Begin(bool trailers) {
@@ -19,20 +18,19 @@ class RequestRules {
     content_length_ = kNotAnnounced;
   }
 
-  // Whether the block's next header may be there. False: the stream is to be reset with
-  // PROTOCOL_ERROR.
+  // Judges the block's next header. Returns false if the stream must be reset with PROTOCOL_ERROR.
   bool Judge(std::string_view name, std::string_view value);
 
-  // At the block's end: whether all that a request needs was there. `end`: the request ends with
-  // it.
+  // At the block's end: whether it has all headers that a request needs. `end`: the request ends
+  // with this block.
   bool Complete(bool end) const;
 
-  // What content-length announced, in bytes; kNotAnnounced without it.
+  // The value of content-length; kNotAnnounced without it.
   int64_t content_length() const { return content_length_; }
   static constexpr int64_t kNotAnnounced = -1;
 
  private:
-  // What was seen of the block.
+  // The headers and values that the block had so far.
   enum : uint16_t {
     kMethod = 1 << 0,
     kScheme = 1 << 1,

@@ -104,7 +104,7 @@ std::string EncodeBinary(std::string_view bytes) {
 
 std::optional<std::string> DecodeBinary(std::string_view text) {
   std::string out;
-  // Takes padded and unpadded input, and white space, which is none of HTTP's.
+  // Abseil accepts white space in base64; gRPC does not.
   if (text.find_first_of(" \t\r\n") != std::string_view::npos) return std::nullopt;
   if (!absl::Base64Unescape(common::ToAbsl(text), &out)) return std::nullopt;
   return out;

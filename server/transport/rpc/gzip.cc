@@ -18,20 +18,19 @@ absl::Status GzipInflater::Inflate(absl::Span<const uint8_t> compressed, size_t 
   ready_ = true;
   stream_.next_in = const_cast<uint8_t*>(compressed.data());
   stream_.avail_in = static_cast<uInt>(compressed.size());
-  size_t unfolded = 0;
+  size_t total = 0;
   while (true) {
-    // One byte more than may be tells a message that is exactly as large as it may be from one
-    // that is larger.
-    const size_t room = std::min<size_t>(max_bytes + 1 - unfolded, 16 << 10);
+    // Room for one byte above the bound shows whether the message is larger than the bound.
+    const size_t room = std::min<size_t>(max_bytes + 1 - total, 16 << 10);
     stream_.next_out = out->Reserve(room);
     stream_.avail_out = static_cast<uInt>(room);
     const int result = inflate(&stream_, Z_NO_FLUSH);
     const size_t made = room - stream_.avail_out;
     out->Commit(made);
-    unfolded += made;
-    if (unfolded > max_bytes) {
+    total += made;
+    if (total > max_bytes) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("the message unfolds to more than ", max_bytes, " bytes"));
+          absl::StrCat("the decompressed message has more than ", max_bytes, " bytes"));
     }
     if (result == Z_STREAM_END) break;
     if (result != Z_OK || (made == 0 && stream_.avail_in == 0)) {

@@ -12,7 +12,7 @@
 
 namespace sluice::transport {
 
-// Reusable; keeps its window (some 40 KB) from the first use on. Not thread-safe.
+// Reusable; allocates its window (about 40 KB) at the first use and keeps it. Not thread-safe.
 class GzipInflater {
  public:
   GzipInflater() = default;
@@ -20,8 +20,8 @@ class GzipInflater {
   GzipInflater(const GzipInflater&) = delete;
   GzipInflater& operator=(const GzipInflater&) = delete;
 
-  // Appends what `compressed` unfolds to. INTERNAL: it is not one whole gzip stream.
-  // RESOURCE_EXHAUSTED: more than max_bytes; no more than that was unfolded.
+  // Appends the decompressed bytes. INTERNAL: `compressed` is not one complete gzip stream.
+  // RESOURCE_EXHAUSTED: the result is larger than max_bytes; decompression stopped there.
   absl::Status Inflate(absl::Span<const uint8_t> compressed, size_t max_bytes, Buffer* out);
 
  private:

@@ -90,14 +90,13 @@ class MethodTable {
     const auto it = by_path_.find(absl::string_view(path.data(), path.size()));
     return it == by_path_.end() ? nullptr : it->second;
   }
-  // Whether any method of this service is known; "package.Service".
+  // Whether the table has a method of this service, "package.Service".
   bool HasService(std::string_view service) const {
     return services_.contains(absl::string_view(service.data(), service.size()));
   }
 
   size_t size() const { return methods_.size(); }
   const Method& method(size_t index) const { return methods_[index]; }
-  const absl::flat_hash_set<std::string>& services() const { return services_; }
 
  private:
   void Add(std::string_view path, UnaryMethod* unary, StreamingMethod* streaming,

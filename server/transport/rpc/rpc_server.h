@@ -57,9 +57,6 @@ class RpcServer final : public net::Acceptor {
   // thread, if there is one loop, or none runs.
   size_t memory_in_use() const;
 
-  size_t loops() const { return loops_.size(); }
-  const MethodTable& methods() const { return methods_; }
-
  private:
   // Null: not one of this server's loops.
   RpcLoop* Find(const net::EventLoop& loop) const;
