@@ -1,4 +1,4 @@
-// Address: where to listen or to connect, as people write it, and as the kernel wants it.
+// Address: where to listen or to connect, as users write it. SocketAddress: as the kernel takes it.
 #ifndef SLUICE_COMMON_NET_ADDRESS_H_
 #define SLUICE_COMMON_NET_ADDRESS_H_
 
@@ -16,21 +16,21 @@ namespace sluice::net {
 // "127.0.0.1:7200", "[::1]:7200", "cache.example:6379", "unix:/run/sluice.sock", "unix:@name"
 // (Linux's abstract names).
 struct Address {
-  std::string host;  // a name or a number; without brackets
+  std::string host;  // a name or an IP address, without brackets
   uint16_t port = 0;
-  std::string unix_path;  // not empty: a Unix socket, and host and port mean nothing
+  std::string unix_path;  // not empty: a Unix socket; host and port are unused
 
   bool is_unix() const { return !unix_path.empty(); }
   // As Parse reads it.
   std::string ToString() const;
 
-  // INVALID_ARGUMENT names what is wrong and what to write.
+  // INVALID_ARGUMENT names the error and the valid forms.
   static absl::StatusOr<Address> Parse(std::string_view text);
 
   friend bool operator==(const Address&, const Address&) = default;
 };
 
-// An address of the kernel.
+// A sockaddr of any family.
 struct SocketAddress {
   sockaddr_storage storage = {};
   socklen_t length = 0;
@@ -38,14 +38,14 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
-  // Of an IP address; 0 for others.
+  // 0 for Unix sockets.
   uint16_t port() const;
   void set_port(uint16_t port);
-  // "127.0.0.1:7200", "[::1]:7200", "unix:/path"; "unix:" when the peer has no name.
+  // "127.0.0.1:7200", "[::1]:7200", "unix:/path"; "unix:" if the socket has no name.
   std::string ToString() const;
 
-  // From a numeric host or a Unix path. INVALID_ARGUMENT when the host is a name, or the path
-  // does not fit (107 bytes).
+  // From an IP address or a Unix path. INVALID_ARGUMENT: the host is a name, or the path has more
+  // than 107 bytes.
   static absl::StatusOr<SocketAddress> FromNumeric(const Address& address);
 };
 

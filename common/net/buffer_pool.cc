@@ -34,7 +34,7 @@ void BufferPool::Put(uint8_t* block) {
 void OutputBuffer::Append(absl::Span<const uint8_t> data) {
   if (data.empty()) return;
   if (capacity_ - end_ < data.size()) {
-    // Moving to the front pays when at least half was sent: then each byte moves once at most.
+    // Move to the front only if at least half was sent: then each byte moves at most once.
     if (begin_ >= size() && capacity_ - size() >= data.size()) {
       std::memmove(data_, data_ + begin_, size());
       end_ -= begin_;

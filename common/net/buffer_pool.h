@@ -1,7 +1,7 @@
-// OutputBuffer: the bytes that a stream has yet to send, and the pool that its memory comes from.
+// OutputBuffer: the unsent bytes of a stream. BufferPool: its memory.
 //
-// A stream with nothing to send holds no memory. Most answers fit a small block that goes back to
-// the loop's pool within the iteration; a buffer that outgrows it moves to the heap.
+// A stream without unsent bytes holds no memory. Most output fits a block that returns to the
+// loop's pool within the iteration; larger output moves to the heap.
 #ifndef SLUICE_COMMON_NET_BUFFER_POOL_H_
 #define SLUICE_COMMON_NET_BUFFER_POOL_H_
 
@@ -16,7 +16,7 @@ namespace sluice::net {
 class BufferPool {
  public:
   static constexpr size_t kBlockBytes = size_t{32} << 10;
-  // Kept for reuse; what is beyond goes back to the heap.
+  // Blocks kept for reuse, at most.
   static constexpr size_t kMaxKeptBlocks = 64;
 
   BufferPool() = default;
@@ -44,7 +44,7 @@ class OutputBuffer {
   OutputBuffer& operator=(const OutputBuffer&) = delete;
 
   void Append(absl::Span<const uint8_t> data);
-  // What is to be sent next, in one piece. Valid until the next call of another method.
+  // All bytes, in one piece. Valid until the next call of another method.
   absl::Span<const uint8_t> front() const { return {data_ + begin_, end_ - begin_}; }
   // REQUIRES: n <= size().
   void Consume(size_t n);

@@ -1,6 +1,6 @@
-// CertificateWatcher: reloads TLS contexts when their files change, on a thread of its own, since
-// reading files blocks. It looks at the files' metadata at intervals, following symbolic links: a
-// Kubernetes Secret is swapped by a link, which inotify on the file does not see.
+// CertificateWatcher: reloads TLS contexts when their files change, on its own thread, since
+// reading files blocks. It polls the files' metadata and follows symbolic links: Kubernetes
+// replaces a Secret by changing a link, which inotify on the file does not report.
 #ifndef SLUICE_COMMON_NET_CERTIFICATE_WATCHER_H_
 #define SLUICE_COMMON_NET_CERTIFICATE_WATCHER_H_
 
@@ -19,19 +19,19 @@ namespace sluice::net {
 
 class CertificateWatcher {
  public:
-  // Told what came of a change: OK, new certificates are in use; else why the old ones stay.
-  // Called on the watcher's thread.
+  // Receives the result of each change: OK: new certificates are in use; else the reason why the
+  // old ones stay in use. Called on the watcher's thread.
   using Report = std::function<void(const TlsContext&, const absl::Status&)>;
 
   // Starts the thread.
   CertificateWatcher(std::vector<std::shared_ptr<TlsContext>> contexts,
                      std::chrono::milliseconds interval, Report report);
-  // Ends the thread; waits for a look that is under way.
+  // Ends the thread; waits for a running check.
   ~CertificateWatcher();
   CertificateWatcher(const CertificateWatcher&) = delete;
   CertificateWatcher& operator=(const CertificateWatcher&) = delete;
 
-  // Looks now instead of at the next interval. Any thread; does not wait for the outcome.
+  // Checks now instead of at the next interval. Thread-safe; does not wait for the result.
   void Wake();
 
  private:
@@ -44,7 +44,7 @@ class CertificateWatcher {
   common::CondVar woken_;
   bool wake_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses all the above
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace sluice::net

@@ -18,8 +18,8 @@
 namespace sluice::net {
 namespace {
 
-// Tries the addresses in turn until one accepts. Belongs to its stream, which destroys it when it
-// is told of the outcome: nothing of this may be touched after Attach or Abort.
+// Tries the addresses in turn until one accepts. Owned by its stream, which destroys it in Attach
+// and Abort: do not use `this` after either.
 class Attempt final : public ConnectionAttempt, private IoWatcher {
  public:
   Attempt(SocketStream& stream, const Address& address, int64_t timeout_ns, bool count_failure)
@@ -41,7 +41,7 @@ class Attempt final : public ConnectionAttempt, private IoWatcher {
 
   void Resolve(const Address& address, Resolver& resolver) {
     resolver.Resolve(address, loop_, [self = self_](Resolver::Addresses addresses) {
-      if (*self == nullptr) return;  // given up meanwhile
+      if (*self == nullptr) return;  // the stream was aborted meanwhile
       if (!addresses.ok()) return (*self)->GiveUp(addresses.status());
       (*self)->Try(*std::move(addresses));
     });
@@ -60,7 +60,7 @@ class Attempt final : public ConnectionAttempt, private IoWatcher {
     GiveUp(last_error_);
   }
 
-  // False when it failed at once.
+  // Returns false if it failed at once.
   bool Begin(const SocketAddress& address) {
     fd_ = socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd_ < 0) return Failed(errno);
@@ -71,7 +71,7 @@ class Attempt final : public ConnectionAttempt, private IoWatcher {
     if (connect(fd_, address.get(), address.length) != 0 && errno != EINPROGRESS) {
       return Failed(errno);
     }
-    // A connection that has come about at once shows as writable, too.
+    // A connection that succeeded at once is also reported as writable.
     const absl::Status watched = loop_.Watch(fd_, EPOLLOUT, this);
     if (!watched.ok()) {
       last_error_ = watched;
@@ -92,7 +92,7 @@ class Attempt final : public ConnectionAttempt, private IoWatcher {
     return false;
   }
 
-  // " (127.0.0.1:6379)" when the name does not say it.
+  // " (127.0.0.1:6379)", unless the name is that address.
   std::string At() const {
     if (next_ >= addresses_.size()) return "";
     const std::string at = addresses_[next_].ToString();
@@ -141,7 +141,7 @@ class Attempt final : public ConnectionAttempt, private IoWatcher {
   const std::string name_;
   const int64_t deadline_ns_;
   const bool count_failure_;
-  // Null once this is gone: for the resolver, which may answer later.
+  // Set to null by the destructor, for the resolver, which may answer later.
   const std::shared_ptr<Attempt*> self_;
   Timer timer_{Timer::To<&Attempt::OnTimeout>, this};
   std::vector<SocketAddress> addresses_;

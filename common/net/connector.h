@@ -1,4 +1,4 @@
-// Outgoing connections: TCP, Unix, and TLS over either.
+// Connect: opens outgoing connections over TCP, Unix sockets, and TLS over either.
 #ifndef SLUICE_COMMON_NET_CONNECTOR_H_
 #define SLUICE_COMMON_NET_CONNECTOR_H_
 
@@ -19,17 +19,17 @@ struct ConnectOptions {
   int64_t timeout_ns = int64_t{5} * 1'000'000'000;
   // Role kClient; null: plaintext. Outlives the call only.
   std::shared_ptr<const TlsContext> tls;
-  // What the server's certificate must be for; empty: the address's host.
+  // The name that the server's certificate must have; empty: the address's host.
   std::string server_name;
   StreamOptions stream = {.pause_when_high = false};
 };
 
-// Connects on `loop`, whose thread calls this. The stream exists at once: what is written to it
-// goes out when it is connected, Abort gives up. handler.OnOpen follows, or its OnClosed: with
-// DEADLINE_EXCEEDED, UNAVAILABLE (refused, unreachable, no such name; says for which address),
-// UNAUTHENTICATED (TLS: the certificate). Neither is called from within Connect. The addresses
-// of a name are tried in turn; each has an even part of the time that remains.
-// `resolver` is used for names only, and within the call; the loop outlives it.
+// Connects on `loop`; call on its thread. The stream exists at once: writes are sent when it is
+// connected, and Abort gives up. handler.OnOpen follows, or its OnClosed with DEADLINE_EXCEEDED,
+// UNAVAILABLE (refused, unreachable, unknown name; names the address) or UNAUTHENTICATED (TLS: the
+// certificate). Neither is called from within Connect. The addresses of a name are tried in turn;
+// each gets an equal part of the remaining time. `resolver` is used for names only, and not after
+// Connect returns; the loop outlives it.
 Stream* Connect(EventLoop& loop, const Address& address, Resolver& resolver,
                 const ConnectOptions& options, StreamHandler& handler);
 

@@ -1,4 +1,5 @@
-// Counters of one event loop: written by its thread alone, without locks; read from anywhere.
+// LoopCounters: the counters of one event loop. Its thread writes them, any thread reads them; no
+// locks.
 #ifndef SLUICE_COMMON_NET_COUNTERS_H_
 #define SLUICE_COMMON_NET_COUNTERS_H_
 
@@ -7,8 +8,8 @@
 
 namespace sluice::net {
 
-// One writer, many readers. Relaxed throughout: a reader sees some recent value, and values of
-// several counters need not belong to the same moment.
+// One writer, many readers. Relaxed: a reader sees a recent value, and values of several counters
+// need not belong to the same time.
 class Counter {
  public:
   void Add(uint64_t n = 1) {
@@ -23,13 +24,13 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// On cache lines of their own: they change with every iteration.
+// On their own cache lines: they change with each iteration.
 struct alignas(64) LoopCounters {
   Counter iterations;          // returns from epoll
   Counter busy_ns;             // time not spent waiting
   Counter tasks;               // run for Post
   Counter timers;              // fired
-  Counter streams;             // open now, both directions of setup
+  Counter streams;             // open now, accepted and outgoing
   Counter accepted;            // by a listener
   Counter refused;             // over a bound, and closed at once
   Counter accept_errors;       // accept(2) failed, e.g. out of file descriptors
@@ -41,7 +42,7 @@ struct alignas(64) LoopCounters {
   Counter reads;               // calls of recv(2)
   Counter writes;              // calls of send(2)
   Counter handshakes;          // of TLS, finished
-  Counter handshake_failures;  // of TLS, incl. those that took too long
+  Counter handshake_failures;  // of TLS, with time-outs
 };
 
 }  // namespace sluice::net

@@ -13,15 +13,14 @@
 namespace sluice::net {
 namespace {
 
-// A wait that took longer found nothing ready when it began: what woke it is fresh.
+// A wait that took longer began without ready events: those that ended it are new.
 constexpr int64_t kIdleNs = 50'000;
 
-// Rounds of hooks scheduled by hooks: TLS encrypts, the socket sends, a handler that may write
-// again does, and that is sent.
+// Rounds of hooks that hooks schedule: TLS encrypts, the socket sends, a handler that may write
+// again writes, and that is sent.
 constexpr int kHookRounds = 8;
 
-// Rounds of telling residents that the loop stops; a handler that connects anew whenever it is
-// closed would make it endless.
+// Rounds of OnLoopStop. A bound, since a handler may reconnect whenever it is closed.
 constexpr int kEndRounds = 16;
 
 class FunctionTask final : public Task {
@@ -100,23 +99,21 @@ void EventLoop::Stop() {
 
 void EventLoop::Wake() {
   const uint64_t one = 1;
-  // Fails only when the count is at its maximum, which wakes as well.
+  // Fails only if the count is at its maximum, which also wakes the loop.
   [[maybe_unused]] const ssize_t written = write(event_fd_, &one, sizeof(one));
 }
 
-void EventLoop::Push(Task& task) {
+void EventLoop::Post(Task& task) {
   Task* head = tasks_.load(std::memory_order_relaxed);
   do {
     task.next_task_ = head;
   } while (!tasks_.compare_exchange_weak(head, &task, std::memory_order_release,
                                          std::memory_order_relaxed));
-  // Whoever found the stack empty wakes the loop; the loop itself looks before it sleeps.
+  // The thread that finds the stack empty wakes the loop. The loop checks before it sleeps.
   if (head == nullptr && !InLoopThread()) Wake();
 }
 
-void EventLoop::Post(Task& task) { Push(task); }
-
-void EventLoop::Post(absl::AnyInvocable<void()> task) { Push(*new FunctionTask(std::move(task))); }
+void EventLoop::Post(absl::AnyInvocable<void()> task) { Post(*new FunctionTask(std::move(task))); }
 
 int EventLoop::Wait(int64_t wait_ns) {
   const int max_events = static_cast<int>(events_.size());
@@ -170,8 +167,8 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   }
 }
 
-bool EventLoop::RunTasks() {
-  if (tasks_.load(std::memory_order_relaxed) == nullptr) return false;
+void EventLoop::RunTasks() {
+  if (tasks_.load(std::memory_order_relaxed) == nullptr) return;
   Task* stack = tasks_.exchange(nullptr, std::memory_order_acquire);
   Task* queue = nullptr;
   while (stack != nullptr) {
@@ -186,7 +183,6 @@ bool EventLoop::RunTasks() {
     queue = next;
     counters_.tasks.Add();
   }
-  return true;
 }
 
 void EventLoop::Hooks::Add(IterationHook& hook) {
@@ -241,7 +237,7 @@ void EventLoop::Rewatch(int fd, uint32_t events, IoWatcher* watcher) {
 void EventLoop::Unwatch(int fd, IoWatcher* watcher) {
   epoll_event event = {};
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, &event);
-  // What this iteration has yet to report.
+  // Events of this iteration that are not handled yet.
   for (int i = 0; i < event_count_; ++i) {
     if (events_[i].data.ptr == watcher) events_[i].data.ptr = nullptr;
   }
@@ -265,7 +261,7 @@ void EventLoop::EndResidents() {
   if (ended_) return;
   ended_ = true;
   for (int round = 0; round < kEndRounds && residents_ != nullptr; ++round) {
-    // What OnLoopStop of one destroys is its own affair; nobody destroys another resident.
+    // OnLoopStop may destroy its own resident, and no other.
     for (LoopResident* resident = residents_; resident != nullptr;) {
       LoopResident* const next = resident->next_resident_;
       resident->OnLoopStop();

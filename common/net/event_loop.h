@@ -1,12 +1,11 @@
 // EventLoop: one thread that waits for file descriptors, timers and posted tasks (epoll).
 //
-// An iteration: wait; read the clock once; handle what is ready; run posted tasks; fire timers;
-// run the end-of-iteration hooks (streams send, once, all that was written to them); before the
-// loop would sleep, run the before-sleep hooks. A loop with nothing to do sleeps until its next
-// timer: it has no heartbeat.
+// An iteration: wait; read the clock once; handle ready descriptors; run posted tasks; fire timers;
+// run the end-of-iteration hooks (each stream sends its writes at once); before the loop would
+// sleep, run the before-sleep hooks. A loop with nothing to do sleeps until its next timer.
 //
-// Threads: Run makes its caller the loop's thread. Post, Stop, stopping and counters may be used
-// from any thread; all else on the loop's thread only (or before Run, by whoever will run it).
+// Threads: the thread that calls Run becomes the loop's thread. Post, Stop, stopping and counters
+// may be used from any thread, all other functions on the loop's thread only (or before Run).
 #ifndef SLUICE_COMMON_NET_EVENT_LOOP_H_
 #define SLUICE_COMMON_NET_EVENT_LOOP_H_
 
@@ -32,7 +31,7 @@ namespace sluice::net {
 
 class EventLoop;
 
-// Something that lives on a loop and must leave when the loop stops.
+// An object that lives on a loop and must release its resources when the loop stops.
 class LoopResident {
  public:
   LoopResident() = default;
@@ -50,7 +49,7 @@ class LoopResident {
   LoopResident* previous_resident_ = nullptr;
 };
 
-// Told when a file descriptor is ready.
+// Receives the events of a file descriptor.
 class IoWatcher {
  public:
   virtual ~IoWatcher() = default;
@@ -75,14 +74,14 @@ class IterationHook {
   bool scheduled_ = false;
 };
 
-// A task that brings its own memory: posting it allocates nothing. Must not be posted again
-// before it has started to run.
+// A task with its own memory: posting it allocates nothing. Must not be posted again before it has
+// started to run.
 class Task {
  public:
   virtual ~Task() = default;
   // On the loop's thread. May delete or post itself.
   virtual void Run() = 0;
-  // Instead of Run when the loop ends without having run it.
+  // Called instead of Run if the loop ends before the task ran.
   virtual void Drop() {}
 
  private:
@@ -93,8 +92,7 @@ class Task {
 class EventLoop {
  public:
   struct Options {
-    // Bytes read from a stream at once, at most: what one connection may bring before the others
-    // have their turn.
+    // Bytes read from a stream before other streams have their turn, at most.
     size_t read_buffer_bytes = size_t{64} << 10;
     // Ready descriptors handled in an iteration, at most.
     int max_events = 256;
@@ -107,25 +105,25 @@ class EventLoop {
     return Create(clock, Options());
   }
 
-  // Ends what Run left (see Run), if it never ran.
+  // Closes streams and drops tasks as Run does when it ends.
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Runs until Stop. Before it returns every stream was closed (CANCELLED, "the loop stops") and
-  // told so; posted tasks that had not run are dropped. Runs once.
+  // Runs until Stop. Before it returns, it closes all streams (CANCELLED, "the loop stops") and
+  // drops posted tasks that have not run. Call once.
   void Run();
-  // From any thread, or a signal handler; more than once is fine.
+  // Call from any thread or signal handler, any number of times.
   void Stop();
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
 
-  // One iteration that waits at most max_wait_ns (< 0: for as long as it takes). For tests, and
-  // for programs with a loop of their own.
+  // Runs one iteration that waits at most max_wait_ns (< 0: without limit). For tests, and for
+  // programs with their own loop.
   void RunOnce(int64_t max_wait_ns);
 
-  // Runs `task` on the loop, in the order posted by a thread. From any thread; never blocks: one
-  // atomic exchange, and a write to an eventfd when the loop may be asleep. How many may be
-  // outstanding is the caller's duty.
+  // Runs `task` on the loop. Tasks of one thread run in the order posted. Call from any thread;
+  // never blocks: one atomic exchange, and a write to an eventfd if the loop may be asleep. The
+  // number of posted tasks is not bounded: that is the caller's duty.
   void Post(absl::AnyInvocable<void()> task);
   void Post(Task& task);
 
@@ -136,10 +134,9 @@ class EventLoop {
   const common::Clock& clock() const { return clock_; }
   // The clock as read at the start of this iteration.
   int64_t now_ns() const { return now_ns_; }
-  // The earliest moment at which something handled in this iteration can have become ready: the
-  // previous look at the descriptors when this one found work waiting, now_ns when the loop had
-  // been idle. A request handled at time t has waited up to t - ready_since_ns; a stream knows
-  // better still when its bytes waited longer (Stream::ready_since_ns).
+  // The earliest time at which events of this iteration can have become ready: the previous wait,
+  // if this one found events at once; now_ns, if the loop was idle. A request handled at time t has
+  // waited up to t - ready_since_ns. Stream::ready_since_ns also knows bytes that waited longer.
   int64_t ready_since_ns() const { return ready_since_ns_; }
 
   // Timers fire on the loop, never early, late by at most a tick (66 us) and the iteration that
@@ -148,36 +145,35 @@ class EventLoop {
   void ArmIn(Timer& timer, int64_t in_ns) {
     wheel_.Arm(timer, in_ns > TimerWheel::kNever - now_ns_ ? TimerWheel::kNever : now_ns_ + in_ns);
   }
-  size_t armed_timers() const { return wheel_.size(); }
 
-  // Calls hook.OnIterationEnd once; scheduling twice is the same as once. Hooks scheduled by
-  // hooks still run in this iteration, up to a few rounds, else in the next. An iteration that
-  // reads much calls them in between too, for each kWarmBytes read: what they send is still in
-  // the cache then (docs/adr/0109).
+  // Calls hook.OnIterationEnd once; scheduling twice is the same as once. Hooks that hooks schedule
+  // still run in this iteration, up to a few rounds, else in the next. An iteration that reads much
+  // also runs the hooks after each kWarmBytes read, so that responses are sent while they are in
+  // the cache (docs/adr/0109).
   void AtIterationEnd(IterationHook& hook);
   static constexpr size_t kWarmBytes = size_t{32} << 10;
 
-  // Calls hook.OnIterationEnd once, when nothing else is ready or `kMostBusyNs` have passed since
-  // the first such hook was scheduled: for work that is the cheaper the more of it there is.
-  // Nothing happens if the hook is scheduled, either way.
+  // Calls hook.OnIterationEnd once, when no event is ready or `kMostBusyNs` have passed since the
+  // first such hook was scheduled. For work that is cheaper in large batches. No effect if the hook
+  // is already scheduled, in either way.
   void BeforeSleep(IterationHook& hook);
   static constexpr int64_t kMostBusyNs = 100'000;
 
-  // Level-triggered. The watcher is told until Unwatch (or until the descriptor is closed, when
-  // nobody duplicated it); after Unwatch it may be destroyed at once.
+  // Level-triggered. The watcher is called until Unwatch, after which it may be destroyed at once.
+  // (Closing the descriptor is not enough: a duplicate of it, as of a forked child, keeps it open.)
   absl::Status Watch(int fd, uint32_t events, IoWatcher* watcher);
   void Rewatch(int fd, uint32_t events, IoWatcher* watcher);
   void Unwatch(int fd, IoWatcher* watcher);
 
-  // Registers for OnLoopStop; undone by the resident's destructor.
+  // Registers for OnLoopStop, until the resident is destroyed.
   void AddResident(LoopResident& resident);
 
   // Shared by all streams of the loop: each uses them within one call.
   absl::Span<uint8_t> read_buffer() { return {read_buffer_.get(), options_.read_buffer_bytes}; }
-  absl::Span<uint8_t> plaintext_buffer();  // made at its first use
+  absl::Span<uint8_t> plaintext_buffer();  // allocated at its first use
   BufferPool& buffers() { return buffers_; }
 
-  // A stream read so many bytes.
+  // Streams call this for the bytes that they read.
   void CountRead(size_t bytes) {
     counters_.bytes_in.Add(bytes);
     read_since_hooks_ += bytes;
@@ -197,14 +193,13 @@ class EventLoop {
     IterationHook* first = nullptr;
     IterationHook** end = &first;
     void Add(IterationHook& hook);
-    // Runs those that are there now.
+    // Runs the hooks that are scheduled now, not those that they schedule.
     void Run();
   };
 
   int Wait(int64_t wait_ns);
-  bool RunTasks();
+  void RunTasks();
   void RunHooks(int rounds);
-  void Push(Task& task);
   void Wake();
   void EndResidents();
   void DropTasks();
@@ -214,12 +209,12 @@ class EventLoop {
   const int epoll_fd_;
   const int event_fd_;
 
-  // Release by Stop, acquire by the loop: what was written before Stop is seen by the loop.
+  // Release by Stop, acquire by the loop: the loop sees all writes before Stop.
   std::atomic<bool> stop_{false};
-  // Written once, by Run or RunOnce; relaxed: a thread need only recognize itself.
+  // Written once, by Run or RunOnce. Relaxed: a thread compares it with its own id only.
   std::atomic<std::thread::id> thread_{};
-  // A stack, last posted first; pushed with release, taken whole with acquire. On a line of its
-  // own: other threads write it.
+  // A stack, last posted first; pushed with release, taken whole with acquire. On its own cache
+  // line: other threads write it.
   alignas(64) std::atomic<Task*> tasks_{nullptr};
 
   // The rest belongs to the loop's thread.
@@ -229,11 +224,11 @@ class EventLoop {
   TimerWheel wheel_;
   Hooks end_hooks_;
   Hooks sleep_hooks_;
-  int64_t sleep_hooks_since_ns_ = 0;  // the first of them was scheduled
-  size_t read_since_hooks_ = 0;       // bytes, since the end hooks ran
+  int64_t sleep_hooks_since_ns_ = 0;  // when the first of them was scheduled
+  size_t read_since_hooks_ = 0;       // bytes read since the end hooks ran
   LoopResident* residents_ = nullptr;
   std::vector<epoll_event> events_;
-  int event_count_ = 0;  // of the iteration that is running
+  int event_count_ = 0;  // of the current iteration
   bool no_pwait2_ = false;
   bool ended_ = false;
   std::unique_ptr<uint8_t[]> read_buffer_;

@@ -46,13 +46,13 @@ void Listener::OnLoopStop() {
 
 void Listener::OnRetry() {
   if (fd_ < 0) return;
-  // EPOLLEXCLUSIVE: a Unix socket is shared by the loops, and one connection shall not wake all.
+  // EPOLLEXCLUSIVE: the loops share a Unix socket, and one connection must not wake them all.
   if (!loop_.Watch(fd_, EPOLLIN | EPOLLEXCLUSIVE, this).ok()) loop_.ArmIn(retry_, kRetryNs);
 }
 
 void Listener::Stop() {
   if (fd_ < 0) return;
-  // What the kernel has completed was promised to the peer.
+  // The peers of queued connections believe that they are connected.
   for (int i = 0; i < 65536 && fd_ >= 0 && AcceptOne(); ++i) {
   }
   OnLoopStop();
@@ -88,8 +88,8 @@ bool Listener::AcceptOne() {
 }
 
 void Listener::OutOfDescriptors() {
-  // One connection is closed at once, so that its peer knows, and the listener rests: neither a
-  // busy loop nor a backlog of peers that wait for nothing.
+  // Close one connection at once, so that its peer is not left waiting. Without a reserve the
+  // listener pauses, to avoid a busy loop.
   if (reserve_fd_ >= 0) {
     close(reserve_fd_);
     const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
@@ -98,7 +98,7 @@ void Listener::OutOfDescriptors() {
       loop_.counters().refused.Add();
     }
     reserve_fd_ = OpenReserve();
-    if (fd >= 0 && reserve_fd_ >= 0) return;  // the next iteration goes on
+    if (fd >= 0 && reserve_fd_ >= 0) return;  // the next iteration continues
   } else {
     reserve_fd_ = OpenReserve();
   }

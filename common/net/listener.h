@@ -12,15 +12,15 @@
 
 namespace sluice::net {
 
-// Decides what is to be done with a connection. One that serves several loops is called on each
-// loop's thread, at the same time.
+// Accepts or refuses connections. An acceptor of several loops is called on each loop's thread, at
+// the same time.
 class Acceptor {
  public:
   virtual ~Acceptor() = default;
-  // A stream is ready for use (with TLS: the handshake is done, peer() is known). Its handler;
-  // OnOpen is called on it at once. Null refuses: the stream is closed.
+  // A stream is ready for use (with TLS: the handshake is complete, and peer() is known). Returns
+  // its handler, whose OnOpen is called at once; null refuses and closes the stream.
   virtual StreamHandler* Accept(Stream& stream) = 0;
-  // A connection was closed before it came to Accept, for a bound of the listener. On the loop's
+  // A connection was closed before Accept, because of a bound of the listener. Called on the loop's
   // thread.
   virtual void OnRefused(EventLoop&) {}
 };
@@ -28,14 +28,14 @@ class Acceptor {
 struct ListenerOptions {
   StreamOptions stream;
   std::shared_ptr<const TlsContext> tls;  // null: plaintext
-  // How long a TLS handshake may take, and how many may be under way on a loop: each holds some
-  // 50 KiB, and costs its sender nothing.
+  // How long a TLS handshake may take, and how many may run at once on a loop: each holds about 50
+  // KiB, and costs the client nothing.
   int64_t handshake_timeout_ns = int64_t{10} * 1'000'000'000;
   int max_handshakes = 1024;
-  // Connections accepted in an iteration, at most: those that are served have their turn, too.
+  // Connections accepted in an iteration, at most, so that open connections have their turn.
   int accept_burst = 64;
-  // Shared by listeners and loops; null: no bound but the process's descriptors. Connections
-  // beyond are closed at once. Outlives the streams.
+  // Shared by listeners and loops; null: only the process's descriptors bound the connections.
+  // Excess connections are closed at once. Outlives the streams.
   ConnectionBudget* budget = nullptr;
 };
 
@@ -46,8 +46,7 @@ class Listener final : private IoWatcher, private LoopResident {
   Listener(EventLoop& loop, int fd, Acceptor& acceptor, const ListenerOptions& options);
   ~Listener() override;
 
-  // Accepts what has already been queued by the kernel, then closes the socket. Open streams
-  // stay.
+  // Accepts the connections that the kernel has queued, then closes the socket. Open streams stay.
   void Stop();
   bool stopped() const { return fd_ < 0; }
 
@@ -55,7 +54,7 @@ class Listener final : private IoWatcher, private LoopResident {
   void OnIo(uint32_t events) override;
   void OnLoopStop() override;
   void OnRetry();
-  // False when nothing (more) can be accepted now.
+  // Returns false if no (more) connection can be accepted now.
   bool AcceptOne();
   void Start(int fd, const SocketAddress& peer);
   void OutOfDescriptors();
@@ -64,10 +63,10 @@ class Listener final : private IoWatcher, private LoopResident {
   Acceptor& acceptor_;
   const ListenerOptions options_;
   int fd_;
-  // Given up for a moment to accept and close a connection when there are no descriptors left;
-  // else the kernel would report the listener as ready for ever.
+  // Closed for a moment, when there are no descriptors left, to accept and close a connection.
+  // Otherwise epoll would report the listener as ready for ever.
   int reserve_fd_;
-  // Shared with the handshakes, which may outlast the listener.
+  // Handshakes that run now. Shared with them, as they may outlive the listener.
   std::shared_ptr<int> handshakes_;
   Timer retry_{Timer::To<&Listener::OnRetry>, this};
 };

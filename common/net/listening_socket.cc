@@ -27,7 +27,7 @@ absl::Status CannotListen(const Address& address, int error) {
     case EADDRINUSE:
       return absl::AlreadyExistsError(
           absl::StrCat("cannot listen on ", where,
-                       ": it is in use by another server; stop that or choose "
+                       ": it is in use by another server; stop it or choose "
                        "another address"));
     case EACCES:
     case EPERM:
@@ -43,8 +43,9 @@ absl::Status CannotListen(const Address& address, int error) {
   }
 }
 
-// Serializes those who look whether a Unix socket is stale and replace it: else two could both
-// find it stale, and the second remove what the first has just made. Released by closing.
+// Locks the folder of a Unix socket while a server checks whether the socket is stale and replaces
+// it. Otherwise two servers could find it stale, and the second remove the new socket of the first.
+// Returns a descriptor, whose closing unlocks; -1: errno says why.
 int LockFolder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "."
@@ -52,7 +53,7 @@ int LockFolder(const std::string& path) {
                                                         : path.substr(0, slash);
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return -1;
-  // Held for a moment only; but anybody may lock a shared folder, so not waited for without end.
+  // Servers hold the lock only briefly. Bounded, since other programs may lock a shared folder.
   for (int attempt = 0; attempt < 100; ++attempt) {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
     if (errno != EWOULDBLOCK && errno != EINTR) return fd;  // a file system without locks
@@ -63,7 +64,7 @@ int LockFolder(const std::string& path) {
   return -1;
 }
 
-// Whether somebody accepts connections there.
+// Whether a server accepts connections at this Unix address.
 bool IsServed(const SocketAddress& address) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return true;
@@ -124,7 +125,7 @@ absl::Status ListeningSockets::OpenTcp(const Address& address, int count, const 
     if (fd < 0) return CannotListen(address, errno);
     fds_.push_back(fd);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // despite TIME_WAIT
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // inherited by what is accepted
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // accepted sockets inherit it
     if (i > 0) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
     if (bind(fd, address_.get(), address_.length) != 0 || listen(fd, options.backlog) != 0) {
       return CannotListen(address, errno);
@@ -133,8 +134,8 @@ absl::Status ListeningSockets::OpenTcp(const Address& address, int count, const 
     socklen_t length = sizeof(address_.storage);
     getsockname(fd, address_.get(), &length);
     address_.length = length;
-    // It listens alone; from here on our others may join, and nobody else may, as everybody's
-    // first socket does not share.
+    // The first socket listens alone. From here on our other sockets may join, and those of another
+    // server may not, as its first socket does not share.
     setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
   }
   return absl::OkStatus();
@@ -158,7 +159,7 @@ absl::Status ListeningSockets::OpenUnix(const Address& address, int count, const
     if (lstat(path.c_str(), &old) == 0) {
       if (!S_ISSOCK(old.st_mode)) {
         return absl::AlreadyExistsError(
-            absl::StrCat("cannot listen on ", address.ToString(), ": the file is no socket"));
+            absl::StrCat("cannot listen on ", address.ToString(), ": the file is not a socket"));
       }
       if (IsServed(address_)) return CannotListen(address, EADDRINUSE);
       if (unlink(path.c_str()) != 0) return CannotListen(address, errno);
@@ -170,14 +171,8 @@ absl::Status ListeningSockets::OpenUnix(const Address& address, int count, const
       unix_device_ = made.st_dev;
       unix_inode_ = made.st_ino;
     }
-    // Before it listens: nobody connects with other permissions than these.
-    if (chmod(path.c_str(), options.unix_mode) != 0) {
-      const int error = errno;
-      unlink(path.c_str());
-      unix_file_.clear();
-      return CannotListen(address, error);
-    }
-    if (listen(fd, options.backlog) != 0) {
+    // chmod first: no client may connect with other permissions.
+    if (chmod(path.c_str(), options.unix_mode) != 0 || listen(fd, options.backlog) != 0) {
       const int error = errno;
       unlink(path.c_str());
       unix_file_.clear();

@@ -1,11 +1,11 @@
-// Sockets to accept from, one for each loop that shares an address.
+// ListeningSockets: the listening sockets of one address, one for each loop.
 //
-// A TCP port is shared among our own loops (SO_REUSEPORT), and with nobody else: the first socket
-// listens alone and only then allows sharing, so a second server of the same user is told that
-// the port is in use, even when both start at the same moment.
+// The loops share a TCP port (SO_REUSEPORT), but no other process does: the first socket listens
+// alone before it allows sharing. So a second server of the same user fails with "in use", even if
+// both start at the same time.
 //
-// A Unix socket has one socket, duplicated. A file left over by a server that died is replaced; one
-// that somebody listens on is not; anything that is no socket is never removed.
+// A Unix address has one socket, with duplicated descriptors. The file of a server that died is
+// replaced. The file of a running server, and a file that is not a socket, are never removed.
 #ifndef SLUICE_COMMON_NET_LISTENING_SOCKET_H_
 #define SLUICE_COMMON_NET_LISTENING_SOCKET_H_
 
@@ -28,19 +28,19 @@ class ListeningSockets {
   };
 
   // Listens on `address` with `count` sockets; port 0 picks a free one. Resolves a host name
-  // (blocking) and takes its first address. Errors: ALREADY_EXISTS, somebody listens there;
-  // INVALID_ARGUMENT, the address; PERMISSION_DENIED; UNAVAILABLE, everything else.
+  // (blocking) and takes its first address. Errors: ALREADY_EXISTS: the address is in use;
+  // INVALID_ARGUMENT: the address is wrong; PERMISSION_DENIED; UNAVAILABLE: all others.
   static absl::StatusOr<ListeningSockets> Open(const Address& address, int count,
                                                const Options& options);
 
   ListeningSockets(ListeningSockets&&) noexcept;
   ListeningSockets& operator=(ListeningSockets&&) = delete;
-  // Closes what was not released, and removes the Unix socket's file, if it is still ours.
+  // Closes the sockets that were not released. Removes the Unix socket's file, if it is still ours.
   ~ListeningSockets();
 
-  // "127.0.0.1:7200" with the port that was picked, "unix:/path".
+  // "127.0.0.1:7200" with the actual port, or "unix:/path".
   const SocketAddress& address() const { return address_; }
-  // Hands over a descriptor, non-blocking and close-on-exec. REQUIRES: index < count, once each.
+  // Gives away a descriptor, non-blocking and close-on-exec. REQUIRES: index < count, once each.
   int Release(int index);
 
  private:
@@ -50,7 +50,7 @@ class ListeningSockets {
 
   SocketAddress address_;
   std::vector<int> fds_;
-  std::string unix_file_;  // to be removed; empty: none
+  std::string unix_file_;  // to remove; empty: none
   dev_t unix_device_ = 0;
   ino_t unix_inode_ = 0;
 };

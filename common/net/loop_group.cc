@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<LoopGroup>> LoopGroup::Create(const common::Clock
 
 LoopGroup::~LoopGroup() {
   Stop();
-  listeners_.clear();  // before the loops that they are on
+  listeners_.clear();  // before their loops
 }
 
 absl::StatusOr<SocketAddress> LoopGroup::Listen(const Address& address, Acceptor& acceptor,
@@ -37,7 +37,7 @@ absl::StatusOr<SocketAddress> LoopGroup::Listen(const Address& address, Acceptor
   sockets_.push_back(std::make_unique<ListeningSockets>(*std::move(opened)));
   ListeningSockets* const shared = sockets_.back().get();
   for (size_t i = 0; i < loops_.size(); ++i) {
-    // Each loop releases its own descriptor, so a loop that stops first leaves it to `sockets_`.
+    // The loop takes its descriptor itself: if it stops before that, `sockets_` closes it.
     const auto add = [this, i, shared, &acceptor, options] {
       listeners_[i].push_back(std::make_unique<Listener>(
           *loops_[i], shared->Release(static_cast<int>(i)), acceptor, options));

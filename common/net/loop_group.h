@@ -1,4 +1,4 @@
-// LoopGroup: the event loops of a server, a thread each, and what they listen on together.
+// LoopGroup: the event loops of a server, each with a thread, and their shared listeners.
 #ifndef SLUICE_COMMON_NET_LOOP_GROUP_H_
 #define SLUICE_COMMON_NET_LOOP_GROUP_H_
 
@@ -15,7 +15,7 @@
 
 namespace sluice::net {
 
-// Used by one thread (main), but for what is said otherwise.
+// Used by one thread (main).
 class LoopGroup {
  public:
   struct Options {
@@ -23,7 +23,7 @@ class LoopGroup {
     EventLoop::Options loop;
   };
 
-  // INVALID_ARGUMENT unless 1 <= threads <= 1024. The loops are made, not yet run.
+  // Creates the loops; Start runs them. INVALID_ARGUMENT unless 1 <= threads <= 1024.
   static absl::StatusOr<std::unique_ptr<LoopGroup>> Create(const common::Clock& clock,
                                                            const Options& options);
   // Stops and joins.
@@ -31,14 +31,14 @@ class LoopGroup {
   LoopGroup(const LoopGroup&) = delete;
   LoopGroup& operator=(const LoopGroup&) = delete;
 
-  // Listens with every loop. Before or after Start. Returns the address with the port picked, for
-  // people and for clients. Errors: as ListeningSockets::Open; then nothing listens.
-  // `acceptor` outlives the group's loops, and is called on their threads.
+  // Listens with each loop. Call before or after Start. Returns the address with the actual port.
+  // Errors: as ListeningSockets::Open; then no loop listens. `acceptor` outlives the group's loops,
+  // and is called on their threads.
   absl::StatusOr<SocketAddress> Listen(const Address& address, Acceptor& acceptor,
                                        const ListenerOptions& options,
                                        const ListeningSockets::Options& sockets = {});
 
-  // Starts the threads. Block signals before, so that they go to main.
+  // Starts the threads. Block signals first, so that main receives them.
   void Start();
   // Stops accepting on all loops (drain); open streams stay. Does not wait. Idempotent.
   void StopAccepting();
@@ -53,9 +53,9 @@ class LoopGroup {
   LoopGroup() = default;
 
   std::vector<std::unique_ptr<EventLoop>> loops_;
-  // Each is touched on its loop only, while that runs.
+  // While a loop runs, only its thread uses its listeners.
   std::vector<std::vector<std::unique_ptr<Listener>>> listeners_;  // by loop
-  std::vector<std::unique_ptr<ListeningSockets>> sockets_;         // own the Unix sockets' files
+  std::vector<std::unique_ptr<ListeningSockets>> sockets_;         // own the files of Unix sockets
   std::vector<std::thread> threads_;
   bool started_ = false;
   bool stopped_ = false;

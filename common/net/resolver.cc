@@ -16,37 +16,37 @@ Resolver::~Resolver() {
     common::MutexLock lock(&mu_);
     stop_ = true;
   }
-  asked_.Signal();
+  changed_.Signal();
   thread_.join();
 }
 
 void Resolver::Resolve(const Address& address, EventLoop& loop, Done done) {
   {
     common::MutexLock lock(&mu_);
-    if (questions_.size() < kMaxWaiting) {
-      questions_.push_back({address, &loop, std::move(done)});
-      asked_.Signal();
+    if (requests_.size() < kMaxWaiting) {
+      requests_.push_back({address, &loop, std::move(done)});
+      changed_.Signal();
       return;
     }
   }
   loop.Post([address, done = std::move(done)]() mutable {
     done(absl::ResourceExhaustedError(
-        absl::StrCat("cannot resolve ", address.host, ": ", kMaxWaiting, " names wait already")));
+        absl::StrCat("cannot resolve ", address.host, ": ", kMaxWaiting, " names are waiting")));
   });
 }
 
 void Resolver::Run() {
   for (;;) {
-    Question question;
+    Request request;
     {
       common::MutexLock lock(&mu_);
-      while (questions_.empty() && !stop_) asked_.Wait(&mu_);
+      while (requests_.empty() && !stop_) changed_.Wait(&mu_);
       if (stop_) return;
-      question = std::move(questions_.front());
-      questions_.pop_front();
+      request = std::move(requests_.front());
+      requests_.pop_front();
     }
-    question.loop->Post(
-        [done = std::move(question.done), addresses = lookup_(question.address)]() mutable {
+    request.loop->Post(
+        [done = std::move(request.done), addresses = lookup_(request.address)]() mutable {
           done(std::move(addresses));
         });
   }

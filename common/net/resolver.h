@@ -1,4 +1,4 @@
-// Resolver: turns host names into addresses on a thread of its own, since getaddrinfo blocks.
+// Resolver: resolves host names on its own thread, since getaddrinfo blocks.
 #ifndef SLUICE_COMMON_NET_RESOLVER_H_
 #define SLUICE_COMMON_NET_RESOLVER_H_
 
@@ -21,28 +21,28 @@ class Resolver {
  public:
   using Addresses = absl::StatusOr<std::vector<SocketAddress>>;
   using Done = absl::AnyInvocable<void(Addresses)>;
-  // How a name is looked up; getaddrinfo but for tests. Blocks.
+  // Looks up a name; blocks. Tests replace getaddrinfo.
   using Lookup = absl::AnyInvocable<Addresses(const Address&)>;
 
-  // Names that wait to be looked up, at most.
+  // Names that wait for their lookup, at most.
   static constexpr size_t kMaxWaiting = 1024;
 
   Resolver() : Resolver(&GetAddrInfo) {}
   explicit Resolver(Lookup lookup);
-  // Waits for the lookup that is under way; what has not begun is dropped, `done` is not called.
+  // Waits for the running lookup. Drops the waiting ones; their `done` is not called.
   ~Resolver();
   Resolver(const Resolver&) = delete;
   Resolver& operator=(const Resolver&) = delete;
 
-  // Never blocks. `done` is called on `loop`, which outlives the resolver. Errors: UNAVAILABLE (no
-  // such name, no name server), RESOURCE_EXHAUSTED (kMaxWaiting).
+  // Never blocks. `done` is called on `loop`, which outlives the resolver. Errors: UNAVAILABLE
+  // (unknown name, no name server), RESOURCE_EXHAUSTED (kMaxWaiting).
   void Resolve(const Address& address, EventLoop& loop, Done done);
 
   // The system's resolver. Blocks.
   static Addresses GetAddrInfo(const Address& address);
 
  private:
-  struct Question {
+  struct Request {
     Address address;
     EventLoop* loop;
     Done done;
@@ -50,12 +50,12 @@ class Resolver {
 
   void Run();
 
-  Lookup lookup_;  // the thread's own
+  Lookup lookup_;  // used by the thread only
   common::Mutex mu_;
-  common::CondVar asked_;
-  std::deque<Question> questions_ ABSL_GUARDED_BY(mu_);
+  common::CondVar changed_;
+  std::deque<Request> requests_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses all the above
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace sluice::net

@@ -18,11 +18,6 @@
 namespace sluice::net {
 namespace {
 
-const PeerIdentity& Nobody() {
-  static const PeerIdentity* const kNobody = new PeerIdentity();
-  return *kNobody;
-}
-
 absl::Status Broken(int error) {
   return absl::UnavailableError(absl::StrCat("the connection broke: ", std::strerror(error)));
 }
@@ -36,8 +31,8 @@ SocketStream::SocketStream(EventLoop& loop, const StreamOptions& options)
 }
 
 SocketStream::~SocketStream() {
-  // Closing alone is not enough while a child of this process has yet to exec: it has a copy, so
-  // that events of what was destroyed would go on.
+  // Closing alone is not enough: a forked child that has not called exec has a copy of the
+  // descriptor, so that epoll would still report events of the destroyed stream.
   if (watched_) loop_.Unwatch(fd_, this);
   if (fd_ >= 0) close(fd_);
   if (budget_ != nullptr) budget_->GiveBack();
@@ -122,9 +117,8 @@ void SocketStream::OnIo(uint32_t events) {
       getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
       EndWith(Broken(error != 0 ? error : ECONNRESET));
     } else if ((events & EPOLLHUP) != 0) {
-      // Nobody is there any more, and epoll would say so for ever. With output, the attempt to
-      // send it ends the stream; without, whoever paused it will resume, read the rest and the
-      // end.
+      // The peer closed, and epoll would report it for ever. If there is output, sending it ends
+      // the stream; otherwise the handler resumes later, and reads the rest and the end.
       loop_.Unwatch(fd_, this);
       watched_ = false;
       loop_.AtIterationEnd(*this);
@@ -174,7 +168,7 @@ void SocketStream::Drain() {
   }
   if (n < 0) {
     if (errno == EAGAIN || errno == EINTR) return;
-    // After our half-close all of ours was taken; a reset then is the peer's way to close.
+    // After our half-close the peer has all our bytes; a reset is its way to close.
     return EndWith(state_ == State::kDraining && errno == ECONNRESET ? absl::OkStatus()
                                                                      : Broken(errno));
   }
@@ -193,8 +187,8 @@ void SocketStream::Write(absl::Span<const uint8_t> data) {
         absl::StrCat("more than ", options_.max_output_bytes, " bytes wait for the peer to read")));
   }
   if (state_ == State::kOpen) {
-    // A block that is full goes out: to grow is to copy it, into memory that is cold. What has
-    // grown already was not taken by the peer.
+    // Send a full block instead of growing it: growing copies it into memory that is not cached. If
+    // it has grown already, the peer is not reading.
     if (!output_.empty() && output_.size() <= BufferPool::kBlockBytes &&
         output_.size() + data.size() > BufferPool::kBlockBytes) {
       Flush();
@@ -233,7 +227,7 @@ void SocketStream::OnIterationEnd() {
   if (closing()) return Finish();
   if (state_ == State::kUnconnected) return;
   Flush();
-  if (closing()) return;  // scheduled anew
+  if (closing()) return;  // scheduled again
   if (state_ == State::kFlushing && output_.empty()) HalfClose();
   if (closing()) return;
   const bool relieved = above_high_water_ && output_.size() <= options_.low_water_bytes;
@@ -317,7 +311,10 @@ void SocketStream::Finish() {
 
 void SocketStream::OnLoopStop() { EndWith(absl::CancelledError("the loop stops")); }
 
-const PeerIdentity& SocketStream::peer() const { return Nobody(); }
+const PeerIdentity& SocketStream::peer() const {
+  static const auto* const kUnauthenticated = new PeerIdentity();
+  return *kUnauthenticated;
+}
 
 int64_t SocketStream::round_trip_ns() const {
   tcp_info info = {};

@@ -1,12 +1,11 @@
 // SocketStream: a TCP or Unix socket as a Stream of an event loop.
 //
-// Costs an idle connection about 300 bytes: what is read lies in the loop's buffer, and the
-// output's memory is given back as soon as it is sent.
+// An idle connection costs about 300 bytes: input is read into the loop's buffer, and output
+// returns its memory as soon as it is sent.
 //
 // Reading: one recv(2) per readiness event, at most the loop's read buffer, so that no connection
-// keeps the others waiting. Writing: one send(2) at the end of the iteration; what is so large that
-// its copy would cost more than a call is sent at once, and only copied as far as the kernel does
-// not take it.
+// delays the others for long. Writing: one send(2) at the end of the iteration. A write so large
+// that its copy would cost more than a system call is sent at once; only the rest is copied.
 //
 // A stream belongs to its loop: it is destroyed after OnClosed has returned.
 #ifndef SLUICE_COMMON_NET_SOCKET_STREAM_H_
@@ -25,11 +24,11 @@
 
 namespace sluice::net {
 
-// Connections open at once, over all loops that share it. Thread-safe.
+// Bounds the connections that are open at once, on all loops that share it. Thread-safe.
 class ConnectionBudget {
  public:
   explicit ConnectionBudget(int64_t max) : max_(max) {}
-  // False when there is no room.
+  // Returns false if the maximum is reached.
   bool Take() {
     if (open_.fetch_add(1, std::memory_order_relaxed) < max_) return true;
     open_.fetch_sub(1, std::memory_order_relaxed);
@@ -37,15 +36,14 @@ class ConnectionBudget {
   }
   void GiveBack() { open_.fetch_sub(1, std::memory_order_relaxed); }
   int64_t open() const { return open_.load(std::memory_order_relaxed); }
-  int64_t max() const { return max_; }
 
  private:
   const int64_t max_;
-  // Relaxed: a count, nothing is published by it.
+  // Relaxed: a count; it publishes no other data.
   std::atomic<int64_t> open_{0};
 };
 
-// What a stream that is not connected yet keeps until it is, or is given up.
+// The attempt to connect a stream, which the stream owns until it is connected or aborted.
 class ConnectionAttempt {
  public:
   virtual ~ConnectionAttempt() = default;
@@ -56,22 +54,22 @@ class SocketStream final : public Stream,
                            private IterationHook,
                            private LoopResident {
  public:
-  // Takes over the connected, non-blocking `fd`. `budget`, if any, was taken and is given back
-  // when the stream is gone. Follow with SetHandler and Open.
+  // Takes over the connected, non-blocking `fd`. If `budget` is not null, the caller has taken from
+  // it, and the stream gives back when it is destroyed. Follow with SetHandler and Open.
   static SocketStream* FromConnected(EventLoop& loop, int fd, const SocketAddress& peer,
                                      const StreamOptions& options, ConnectionBudget* budget);
 
-  // A stream that is not connected yet: Write and Abort may be used. Follow with SetHandler and
-  // then either Attach or Abort.
+  // A stream that is not connected yet; Write and Abort may be used. Follow with SetHandler, then
+  // with Attach or Abort.
   static SocketStream* Unconnected(EventLoop& loop, const StreamOptions& options);
 
-  // Destroyed by Attach and by whatever closes the stream. REQUIRES: unconnected.
+  // The stream destroys the attempt in Attach or when it ends. REQUIRES: unconnected.
   void SetAttempt(std::unique_ptr<ConnectionAttempt> attempt) { attempt_ = std::move(attempt); }
   void SetHandler(StreamHandler* handler) { handler_ = handler; }
-  // Starts reading, and calls OnOpen from within.
+  // Starts reading, and calls OnOpen.
   void Open();
-  // The connection has come about: takes over `fd` and opens. Only of an unconnected stream that
-  // was not aborted meanwhile (then: closes fd).
+  // Takes over the connected `fd` and opens; if the stream was aborted meanwhile, closes `fd`.
+  // REQUIRES: the stream was unconnected.
   void Attach(int fd, const SocketAddress& peer);
   bool closing() const { return state_ >= State::kAborted; }
 
@@ -93,10 +91,10 @@ class SocketStream final : public Stream,
     kOpen,
     kFlushing,  // CloseAfterWrite: output remains
     kDraining,  // half-closed, reading and dropping until the peer's end
-    kAborted,   // OnClosed will come at the end of the iteration
+    kAborted,   // OnClosed follows at the end of the iteration
   };
 
-  // A block of the pool, which is where a buffer would move to the heap; above a TLS record.
+  // Larger writes are sent at once: they would not fit a block of the pool. Above a TLS record.
   static constexpr size_t kDirectBytes = BufferPool::kBlockBytes;
 
   SocketStream(EventLoop& loop, const StreamOptions& options);
@@ -109,7 +107,7 @@ class SocketStream final : public Stream,
 
   void Read();
   void Drain();
-  // What the kernel takes now, of data that is not empty. May end the stream.
+  // Returns the bytes that the kernel took. May end the stream. REQUIRES: data is not empty.
   size_t Send(absl::Span<const uint8_t> data);
   void Flush();
   void HalfClose();
@@ -128,7 +126,7 @@ class SocketStream final : public Stream,
   OutputBuffer output_;
   Timer linger_{Timer::To<&SocketStream::OnLinger>, this};
   int64_t linger_ns_ = 0;
-  // Bytes that lay in the kernel at backlog_since_ns_, behind what had been read; 0: none known.
+  // Unread bytes in the kernel at backlog_since_ns_; 0: none known.
   int64_t backlog_bytes_ = 0;
   int64_t backlog_since_ns_ = 0;
   absl::Status why_;
@@ -140,7 +138,7 @@ class SocketStream final : public Stream,
   bool above_high_water_ = false;
   bool peer_ended_ = false;
   bool is_unix_ = false;
-  // The peer, small: an IPv4 address is stored as mapped into IPv6.
+  // The peer's address, to save memory without a SocketAddress; IPv4 is mapped into IPv6.
   uint16_t peer_port_ = 0;
   uint8_t peer_ip_[16] = {};
 };

@@ -15,10 +15,10 @@ namespace sluice::net {
 
 class EventLoop;
 
-// What Stream::peer_address says before there is a peer.
+// Stream::peer_address before there is a peer.
 inline constexpr std::string_view kNotConnected = "not connected";
 
-// Who is at the other end, as far as TLS proved it.
+// The peer's identity, as far as TLS verified it.
 struct PeerIdentity {
   bool authenticated = false;      // a client certificate was verified
   std::string subject;             // RFC 2253
@@ -28,43 +28,42 @@ struct PeerIdentity {
 
 // Bounds of a stream's output.
 struct StreamOptions {
-  // From high_water_bytes of pending output on the peer is held to be stalled: nothing is read from
-  // it (see pause_when_high) until no more than low_water_bytes are pending; then OnWritable.
+  // With high_water_bytes of pending output the peer counts as stalled: the stream stops reading
+  // (see pause_when_high) until at most low_water_bytes are pending, and then calls OnWritable.
   size_t high_water_bytes = size_t{256} << 10;
   size_t low_water_bytes = size_t{64} << 10;
-  // Above this the stream is aborted, RESOURCE_EXHAUSTED: its handler does not heed the marks.
+  // Above this the stream is aborted with RESOURCE_EXHAUSTED: its handler ignores the marks.
   size_t max_output_bytes = size_t{16} << 20;
-  // Off for clients, which must read answers to make the peer read on.
+  // False for clients, which must read responses to make the peer read.
   bool pause_when_high = true;
 };
 
-// Told about a stream, on the stream's loop. The handler outlives the stream's last callback, and
-// may be destroyed from within OnClosed. A handler may call any method of the stream from any
-// callback; after CloseAfterWrite or Abort only OnClosed follows.
+// Receives the events of a stream, on the stream's loop. The handler outlives the stream's last
+// callback, and may be destroyed from within OnClosed. A handler may call any method of the stream
+// from any callback; after CloseAfterWrite or Abort only OnClosed follows.
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
 
-  // Connected; with TLS: the handshake is done. Called once, before any OnData.
+  // The stream is connected; with TLS: the handshake is complete. Called once, before any OnData.
   virtual void OnOpen() {}
 
-  // Bytes arrived, valid until return. Called again as long as the stream is not paused.
+  // Bytes arrived; they are valid until this returns. Not called while the stream is paused.
   virtual void OnData(absl::Span<const uint8_t> data) = 0;
 
-  // All that one readiness event brought was handed to OnData: the time to write, once, all the
-  // answers that it produced.
+  // OnData has had all bytes of one readiness event: write the responses to all of them now.
   virtual void OnReadsDone() {}
 
-  // The peer sent all it will send (half-close).
+  // The peer will send no more (half-close).
   virtual void OnEnd() = 0;
 
   // Pending output fell to the low-water mark after it had reached the high one.
   virtual void OnWritable() {}
 
-  // The last callback; the stream is destroyed when it returns. OK after an orderly close by
-  // either side, DEADLINE_EXCEEDED when the peer did not end in time after CloseAfterWrite,
-  // UNAVAILABLE when the connection broke or never came about, CANCELLED when the loop stops,
-  // UNAUTHENTICATED when TLS found no trust; otherwise what was given to Abort.
+  // The last callback; the stream is destroyed when it returns. OK: an orderly close by either
+  // side. DEADLINE_EXCEEDED: the peer did not close in time after CloseAfterWrite. UNAVAILABLE: the
+  // connection broke or was never established. CANCELLED: the loop stops. UNAUTHENTICATED: TLS does
+  // not trust the peer. Otherwise the status that was given to Abort.
   virtual void OnClosed(const absl::Status& why) = 0;
 };
 
@@ -73,35 +72,35 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  // Appends to the output; it is sent before the loop waits again, in one system call with all
-  // else that was written meanwhile (much at a time: at once). Copies what is not sent at once.
+  // Appends to the output. It is sent before the loop waits again, in one system call with other
+  // writes; large writes are sent at once. Copies the bytes that are not sent at once.
   virtual void Write(absl::Span<const uint8_t> data) = 0;
 
-  // Bytes accepted by Write and not yet by the kernel.
+  // Bytes that Write accepted and the kernel did not yet.
   virtual size_t pending_output() const = 0;
 
-  // Stops and starts reading. Beside that, a stream does not read while its output is above the
-  // high-water mark (StreamOptions), so a peer that does not read is not served on.
+  // Stops and starts reading. A stream also stops while its output is above the high-water mark
+  // (StreamOptions), so that a peer that does not read is not served.
   virtual void PauseReading() = 0;
   virtual void ResumeReading() = 0;
 
-  // After the pending output: half-close, then wait for the peer's end (at most linger_ns, while
-  // reading and dropping what still comes, so that the peer does not lose our last bytes to a
-  // reset), then OnClosed. A peer that takes none of the output for linger_ns is given up.
+  // Sends the pending output, half-closes, waits at most linger_ns for the peer's end, and calls
+  // OnClosed. Meanwhile it reads and drops data, since unread data would cause a reset, to which
+  // the peer could lose our last bytes. Also closes if the peer takes no output for linger_ns.
   virtual void CloseAfterWrite(int64_t linger_ns) = 0;
 
-  // At once, dropping pending output (TCP: with a reset); OnClosed(why) follows from the loop, not
-  // from within this call.
+  // Closes at once and drops pending output (TCP: with a reset). The loop calls OnClosed(why) after
+  // this call has returned.
   virtual void Abort(absl::Status why) = 0;
 
-  // The earliest moment at which the bytes that are handed to OnData now can have been ready to be
-  // read, on the loop's clock: for shedding by time in queue. When the peer sends more than is
-  // read, it follows what lies in the kernel, lagging (up to twice too young, never too old by
-  // more than the loop's own EventLoop::ready_since_ns).
+  // The earliest time, on the loop's clock, at which the bytes of the current OnData can have been
+  // ready to be read. For shedding by time in queue. While the kernel holds unread bytes, their age
+  // is an estimate: it may be half of the true age, and exceeds it by no more than
+  // EventLoop::ready_since_ns does.
   virtual int64_t ready_since_ns() const = 0;
 
-  // The fastest way there and back that the kernel has seen, whatever the peer's program did
-  // meanwhile. 0: none that takes time, or not known.
+  // The shortest round-trip time that the kernel has measured. It does not include the peer's
+  // program. 0: none (Unix sockets), or not known.
   virtual int64_t round_trip_ns() const = 0;
 
   virtual const PeerIdentity& peer() const = 0;

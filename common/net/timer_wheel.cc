@@ -17,8 +17,8 @@ TimerWheel::~TimerWheel() {
 
 void TimerWheel::Arm(Timer& timer, int64_t at_ns) {
   timer.Cancel();
-  // Rounded up. Within Advance not before the tick after the one it advances to, so that a timer
-  // that arms itself anew does not hold Advance for ever.
+  // Rounded up. Within Advance: after the tick to which it advances, so that a timer that re-arms
+  // itself does not keep Advance running.
   const int64_t tick = (at_ns >> kTickBits) + ((at_ns & (kTickNs - 1)) != 0 ? 1 : 0);
   timer.tick_ = std::max(tick, (advancing_ ? target_tick_ : now_tick_) + 1);
   timer.wheel_ = this;
@@ -55,8 +55,8 @@ void TimerWheel::Insert(Timer& timer) {
 void TimerWheel::Unlink(Timer& timer) {
   *timer.previous_ = timer.next_;
   if (timer.next_ != nullptr) timer.next_->previous_ = timer.previous_;
-  // A timer of the list that is being fired is in no slot any more; then this is without effect,
-  // as the bit of an empty slot is clear already.
+  // A timer of the list that is being fired has left its slot; then this has no effect, as the bit
+  // of an empty slot is already clear.
   if (slots_[timer.slot_] == nullptr) {
     occupied_[timer.slot_ / kSlots] &= ~(uint64_t{1} << (timer.slot_ % kSlots));
   }

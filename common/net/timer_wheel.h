@@ -1,16 +1,15 @@
 // TimerWheel: any number of timers, armed and cancelled in constant time without allocating.
 //
-// Time is cut into ticks of 65.536 us. There are 8 levels of 64 slots; a timer lies at the level
+// Time is divided into ticks of 65.536 us. There are 8 levels of 64 slots. A timer is at the level
 // of the highest base-64 digit in which its tick differs from the wheel's, in the slot of its own
-// digit there. So every timer of a level fires before every timer of a higher one, the next to
-// fire is found in the first occupied slot of the lowest occupied level (two bit scans), and
-// nothing wraps around. When the wheel reaches a slot of level 1 or more, the slot's timers move
-// down; a timer moves at most 7 times in its life. For each slot the earliest tick ever put
-// there is kept, so an idle wheel names the true moment of its next timer, not the moment of its
-// next bookkeeping; only a cancelled timer can cause a wake-up in vain.
+// digit there. So each timer of a level fires before each timer of a higher one, the next timer is
+// in the first occupied slot of the lowest occupied level (two bit scans), and nothing wraps
+// around. When the wheel reaches a slot of level 1 or more, the slot's timers move down; a timer
+// moves at most 7 times. The wheel keeps the earliest tick of each slot, so an idle loop wakes for
+// its next timer only, not to move timers. Only a cancelled timer can cause a needless wake-up.
 //
-// Never early: a deadline is rounded up to a tick, now is rounded down. Late by less than a tick,
-// beside what the caller adds by calling late.
+// Timers are never early: a deadline is rounded up to a tick, now is rounded down. They are late by
+// less than a tick, plus the caller's own delay.
 #ifndef SLUICE_COMMON_NET_TIMER_WHEEL_H_
 #define SLUICE_COMMON_NET_TIMER_WHEEL_H_
 
@@ -71,18 +70,17 @@ class TimerWheel {
   TimerWheel(const TimerWheel&) = delete;
   TimerWheel& operator=(const TimerWheel&) = delete;
 
-  // Arms `timer` for the moment at_ns (re-arms it, if it is armed). A moment that has passed
-  // fires with the next tick; what is armed from within a callback never fires in the same
-  // Advance.
+  // Arms `timer` for at_ns; re-arms it if it is armed. A timer for the past fires with the next
+  // tick. A timer armed by a callback never fires in the same Advance.
   void Arm(Timer& timer, int64_t at_ns);
   void Cancel(Timer& timer);
 
-  // Fires all timers due at now_ns, in the order of their ticks. Returns how many. Time that
-  // steps back is taken as standing still. REQUIRES: not called from a callback.
+  // Fires all timers due at now_ns, in the order of their ticks. Returns how many. If time steps
+  // back, nothing happens. REQUIRES: not called from a callback.
   size_t Advance(int64_t now_ns);
 
-  // The moment from which Advance has something to fire, kNever when nothing is armed. After the
-  // earliest timer was cancelled it may be too early, once per slot.
+  // The time from which Advance has a timer to fire; kNever if none is armed. After the earliest
+  // timer was cancelled it may be too early, once per slot.
   int64_t NextNs() const;
 
   size_t size() const { return size_; }

@@ -14,13 +14,13 @@
 namespace sluice::net {
 namespace {
 
-// Sessions may be resumed for this long: with mTLS a certificate is trusted without a new look.
+// Sessions may be resumed for this long, without a new check of the client's certificate.
 constexpr long kSessionSeconds = 3600;
 
-// What HTTP/2 allows with TLS 1.2 (RFC 9113, 9.2.2): ephemeral keys and AEAD.
+// The ciphers that HTTP/2 allows with TLS 1.2 (RFC 9113, 9.2.2): ephemeral keys and AEAD.
 constexpr char kTls12Ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
-// The errors of this thread: the system's, if there is one, else the last.
+// This thread's error: the system's, if there is one, else the last.
 std::string OpenSslError() {
   std::string what = "unknown error";
   while (const unsigned long error = ERR_get_error()) {
@@ -48,10 +48,10 @@ std::string AlpnWire(const std::vector<std::string>& names) {
   return wire;
 }
 
-// A key with a passphrase is an error; never ask the terminal.
+// A key with a passphrase is an error; OpenSSL must not prompt on the terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-// The list that the callback compares with belongs to the SSL_CTX, which may outlive us.
+// The callback's list belongs to the SSL_CTX, which may outlive the TlsContext.
 int AlpnIndex() {
   static const int kIndex = SSL_CTX_get_ex_new_index(
       0, nullptr, nullptr, nullptr, [](void*, void* list, CRYPTO_EX_DATA*, int, long, void*) {
@@ -91,7 +91,7 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(Role role, TlsOpt
   const bool has_certificate = !options.certificate_chain_file.empty();
   if (has_certificate != !options.private_key_file.empty()) {
     return absl::InvalidArgumentError(
-        "TLS needs a certificate and its private key; one of both files is not given");
+        "TLS needs a certificate and its private key; one of the two files is not given");
   }
   if (role == Role::kServer && !has_certificate) {
     return absl::InvalidArgumentError("a TLS server needs a certificate and its private key");
@@ -118,7 +118,7 @@ absl::StatusOr<TlsContext::CtxPtr> TlsContext::Load() const {
                                   SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_cipher_list(ctx.get(), kTls12Ciphers);
   SSL_CTX_set_default_passwd_cb(ctx.get(), &NoPassphrase);
-  // Tickets hold all that a resumption needs; a cache would only hold memory.
+  // Tickets contain all data that a resumption needs; a cache would only use memory.
   SSL_CTX_set_session_cache_mode(ctx.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_timeout(ctx.get(), kSessionSeconds);
 
@@ -168,28 +168,28 @@ absl::StatusOr<TlsContext::CtxPtr> TlsContext::Load() const {
   return ctx;
 }
 
-std::string TlsContext::FilesLookLike() const {
-  std::string look;
+std::string TlsContext::FileVersions() const {
+  std::string versions;
   for (const std::string* file :
        {&options_.certificate_chain_file, &options_.private_key_file, &options_.trusted_ca_file}) {
     struct stat now;
     if (file->empty()) continue;
     if (stat(file->c_str(), &now) != 0) {
-      absl::StrAppend(&look, "absent;");
+      absl::StrAppend(&versions, "absent;");
       continue;
     }
-    absl::StrAppend(&look, now.st_dev, ",", now.st_ino, ",", now.st_size, ",", now.st_ctim.tv_sec,
-                    ".", now.st_ctim.tv_nsec, ";");
+    absl::StrAppend(&versions, now.st_dev, ",", now.st_ino, ",", now.st_size, ",",
+                    now.st_ctim.tv_sec, ".", now.st_ctim.tv_nsec, ";");
   }
-  return look;
+  return versions;
 }
 
 absl::Status TlsContext::Reload() {
-  // Looked at before they are read: a change meanwhile shows at the next look.
-  std::string look = FilesLookLike();
+  // Before the files are read: a change during Load is detected at the next check.
+  std::string versions = FileVersions();
   absl::StatusOr<CtxPtr> loaded = Load();
   common::MutexLock lock(&mu_);
-  tried_ = std::move(look);
+  tried_ = std::move(versions);
   if (!loaded.ok()) return loaded.status();
   not_after_s_ = NotAfter(loaded->get());
   ctx_.swap(*loaded);
@@ -198,10 +198,10 @@ absl::Status TlsContext::Reload() {
 }
 
 absl::StatusOr<bool> TlsContext::ReloadIfChanged() {
-  const std::string look = FilesLookLike();
+  const std::string versions = FileVersions();
   {
     common::MutexLock lock(&mu_);
-    if (look == tried_) return false;
+    if (versions == tried_) return false;
   }
   absl::Status loaded = Reload();
   if (!loaded.ok()) return loaded;

@@ -1,8 +1,7 @@
 // TlsContext: certificates, keys and rules of TLS, for any number of streams (OpenSSL 3).
 //
-// TLS 1.2 is the floor; renegotiation and compression are off; sessions are resumed by tickets
-// whose keys live as long as the loaded certificates, so a reload ends resumption and every later
-// client is verified anew.
+// TLS 1.2 or later; no renegotiation, no compression. Sessions are resumed by tickets whose keys
+// live as long as the loaded certificates: after a reload all clients are verified again.
 #ifndef SLUICE_COMMON_NET_TLS_CONTEXT_H_
 #define SLUICE_COMMON_NET_TLS_CONTEXT_H_
 
@@ -21,15 +20,14 @@
 namespace sluice::net {
 
 struct TlsOptions {
-  // PEM. A server needs both; a client both or neither. The chain starts with the own
-  // certificate.
+  // PEM. A server needs both; a client both or neither. The chain starts with our certificate.
   std::string certificate_chain_file;
   std::string private_key_file;
-  // PEM: whom to trust. A server: with it clients must show a certificate from one of these
-  // (mTLS); without, clients show none. A client: empty means the system's.
+  // PEM: trusted certificate authorities. Server: clients must have a certificate from one of them
+  // (mTLS); empty: clients need none. Client: empty means the system's.
   std::string trusted_ca_file;
-  // In order of preference. A server refuses a client that offers ALPN but none of these; a
-  // client that offers none at all is accepted with an empty alpn, for the transport to judge.
+  // In order of preference. A server refuses a client that offers ALPN but none of these. It
+  // accepts a client without ALPN; then the peer's alpn is empty, and the transport decides.
   std::vector<std::string> alpn = {"h2"};
 };
 
@@ -37,27 +35,27 @@ class TlsContext {
  public:
   enum class Role { kServer, kClient };
 
-  // Loads the files. INVALID_ARGUMENT names the file and what is wrong with it.
+  // Loads the files. INVALID_ARGUMENT names the file and the error.
   static absl::StatusOr<std::shared_ptr<TlsContext>> Create(Role role, TlsOptions options);
 
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
-  // Thread-safe; reads files. New streams use what it loads, open ones stay as they are. When
-  // something is wrong, all stays as it was, and the error says what.
+  // Thread-safe; reads files. New streams use the new certificates, open streams do not change. On
+  // an error the old certificates stay in use.
   absl::Status Reload();
-  // Reload if a file looks different (inode, size, time of change) from the last time that it was
-  // tried. True when new files are in use now. An error is given once for each change of files.
+  // Reloads if a file has changed (inode, size, time of change) since the last try. Returns whether
+  // new files are in use. Returns an error once for each change of files.
   absl::StatusOr<bool> ReloadIfChanged();
 
-  // Thread-safe. A new SSL of the newest context.
+  // Thread-safe. Creates an SSL of the newest context.
   struct SslDeleter {
     void operator()(SSL* ssl) const { SSL_free(ssl); }
   };
   using SslPtr = std::unique_ptr<SSL, SslDeleter>;
   SslPtr NewSsl() const;
 
-  // When the certificate in use ends, seconds since 1970; 0 when there is none. Thread-safe.
+  // When the certificate in use expires, seconds since 1970; 0: no certificate. Thread-safe.
   int64_t not_after_s() const;
   // How many times files were loaded. Thread-safe.
   uint64_t generation() const;
@@ -74,14 +72,15 @@ class TlsContext {
   TlsContext(Role role, TlsOptions options);
 
   absl::StatusOr<CtxPtr> Load() const;
-  std::string FilesLookLike() const;
+  // Identifies the present versions of the files.
+  std::string FileVersions() const;
 
   const Role role_;
   const TlsOptions options_;
   const std::string alpn_wire_;  // each name behind its length
   mutable common::Mutex mu_;
   CtxPtr ctx_ ABSL_GUARDED_BY(mu_);
-  std::string tried_ ABSL_GUARDED_BY(mu_);  // FilesLookLike at the last try
+  std::string tried_ ABSL_GUARDED_BY(mu_);  // FileVersions at the last try
   int64_t not_after_s_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -13,14 +13,14 @@
 namespace sluice::net {
 namespace {
 
-// Messages without data in a row. Key updates cost us a key derivation and an answer each, and
-// their sender next to nothing.
+// Messages without data between them, at most. A key update costs us a key derivation and an
+// answer, and its sender next to nothing.
 constexpr int kMaxIdleMessages = 64;
 
-// How long a peer that failed may take to fetch the alert that says why.
+// After a failure: how long the peer may take to read the alert.
 constexpr int64_t kAlertLingerNs = 1'000'000'000;
 
-// Below this much for the kernel, more is encrypted.
+// More is encrypted when fewer encrypted bytes than this wait for the kernel.
 constexpr size_t kSocketLowWaterBytes = size_t{16} << 10;
 
 std::vector<std::string> NamesOf(X509* certificate) {
@@ -32,7 +32,7 @@ std::vector<std::string> NamesOf(X509* certificate) {
     if (name->type != GEN_DNS && name->type != GEN_URI) continue;
     std::string text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name->d.ia5)),
                      ASN1_STRING_length(name->d.ia5));
-    // "good.example\0.evil.example" was made to be misread.
+    // Skip names such as "good.example\0.evil.example", which other programs misread.
     if (text.find('\0') == std::string::npos) result.push_back(std::move(text));
   }
   GENERAL_NAMES_free(names);
@@ -52,7 +52,7 @@ std::string SubjectOf(X509* certificate) {
 }  // namespace
 
 StreamOptions TlsStream::SocketOptions() {
-  // Marks so low that OnWritable tells of every progress; all bounds are kept here above.
+  // Marks so low that each progress calls OnWritable; TlsStream itself enforces the bounds.
   return {.high_water_bytes = 1,
           .low_water_bytes = kSocketLowWaterBytes,
           .max_output_bytes = SIZE_MAX,
@@ -75,7 +75,7 @@ TlsStream::TlsStream(SocketStream* socket, const TlsContext& context, int64_t ha
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
   socket_->SetHandler(this);
-  // From the very start: a client's time covers the connecting, too.
+  // Armed from the start: a client's time-out includes connecting.
   loop_.ArmIn(timer_, handshake_timeout_ns_);
 }
 
@@ -98,15 +98,14 @@ TlsStream* TlsStream::Connect(SocketStream* socket, const TlsContext& context,
   SSL* const ssl = stream->ssl_.get();
   SSL_set_connect_state(ssl);
   stream->handler_ = handler;
-  // An IP address is compared with the certificate's addresses and not told to the server (RFC
-  // 6066, 3).
+  // An IP address is compared with the certificate's addresses, and not sent as SNI (RFC 6066, 3).
   const bool is_ip = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name.c_str()) == 1;
   if (!is_ip) {
     SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     if (name.empty() || SSL_set1_host(ssl, name.c_str()) != 1 ||
         SSL_set_tlsext_host_name(ssl, name.c_str()) != 1) {
       stream->Fail(absl::InvalidArgumentError(
-          absl::StrCat("\"", name, "\" is no name that a TLS certificate could be for")));
+          absl::StrCat("\"", name, "\" is not a name that a TLS certificate can have")));
     }
   }
   ERR_clear_error();
@@ -237,56 +236,56 @@ void TlsStream::Decrypt() {
       idle_messages_ = kMaxIdleMessages;
     }
     const int error = result == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), result);
-    // OpenSSL's errors are per thread, and a handler may use another stream.
+    // Read OpenSSL's errors, which are per thread, before a handler uses another stream.
     absl::Status broken;
     if (error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_ZERO_RETURN) {
       broken = TlsError("connection");
     }
-    if (filled > 0) HandUp(buffer.first(filled));
+    if (filled > 0) Deliver(buffer.first(filled));
     if (failed_) return;
     if (!broken.ok()) return Fail(std::move(broken));
     if (idle_messages_ < 0) {
-      return Fail(absl::ResourceExhaustedError("too many messages of TLS without data"));
+      return Fail(absl::ResourceExhaustedError("too many TLS messages without data"));
     }
-    if (error == SSL_ERROR_ZERO_RETURN) return TellEnd();
+    if (error == SSL_ERROR_ZERO_RETURN) return DeliverEnd();
     if (error == SSL_ERROR_WANT_READ) break;
   }
-  // What OpenSSL answered by itself went to the socket, which sends it.
+  // OpenSSL has written its own answers to the socket, which sends them.
 }
 
-void TlsStream::HandUp(absl::Span<const uint8_t> plain) {
-  if (closing_ || told_end_) return;
+void TlsStream::Deliver(absl::Span<const uint8_t> plain) {
+  if (closing_ || end_delivered_) return;
   if (paused_) return held_.Append(plain);
-  handed_up_ = true;
+  delivered_ = true;
   handler_->OnData(plain);
 }
 
-void TlsStream::HandUpHeld() {
+void TlsStream::DeliverHeld() {
   if (!held_.empty() && !paused_) {
-    // Out of held_, which an Abort from within OnData clears.
+    // A copy, since an Abort within OnData clears held_.
     const std::vector<uint8_t> held(held_.front().begin(), held_.front().end());
     held_.Clear();
     handler_->OnData(held);
     if (!failed_ && !closing_) handler_->OnReadsDone();
   }
-  if (peer_done_) TellEnd();
+  if (peer_done_) DeliverEnd();
 }
 
 void TlsStream::OnReadsDone() {
-  if (!std::exchange(handed_up_, false) || failed_ || closing_) return;
+  if (!std::exchange(delivered_, false) || failed_ || closing_) return;
   handler_->OnReadsDone();
 }
 
 void TlsStream::OnEnd() {
   if (failed_) return;
   if (!open_) return Fail(absl::UnavailableError("the peer closed during the TLS handshake"));
-  TellEnd();
+  DeliverEnd();
 }
 
-void TlsStream::TellEnd() {
+void TlsStream::DeliverEnd() {
   peer_done_ = true;
-  if (told_end_ || failed_ || closing_ || !held_.empty()) return;
-  told_end_ = true;
+  if (end_delivered_ || failed_ || closing_ || !held_.empty()) return;
+  end_delivered_ = true;
   handler_->OnEnd();
 }
 
@@ -301,7 +300,7 @@ void TlsStream::OnClosed(const absl::Status& why) {
     EndHandshake();
   }
   failed_ = true;
-  gone_ = true;
+  closed_ = true;
   if (handler_ != nullptr) handler_->OnClosed(failure_.ok() ? why : failure_);
   if (!scheduled()) delete this;
 }
@@ -318,12 +317,12 @@ void TlsStream::Write(absl::Span<const uint8_t> data) {
 }
 
 void TlsStream::OnIterationEnd() {
-  if (gone_) {
+  if (closed_) {
     delete this;
     return;
   }
   if (failed_ || !open_) return;
-  if (!closing_) HandUpHeld();
+  if (!closing_) DeliverHeld();
   if (!failed_) Encrypt();
   if (failed_) return;
   if (closing_ && plain_.empty()) {
@@ -401,7 +400,7 @@ void TlsStream::Fail(absl::Status why) {
   plain_.Clear();
   held_.Clear();
   timer_.Cancel();
-  // OpenSSL has written an alert: let the peer fetch it.
+  // OpenSSL has written an alert: let the peer read it.
   socket_->CloseAfterWrite(kAlertLingerNs);
 }
 
@@ -415,7 +414,7 @@ absl::Status TlsStream::TlsError(absl::string_view what) const {
         ": the peer's certificate is not trusted: ", X509_verify_cert_error_string(verified)));
   }
   return absl::UnauthenticatedError(
-      absl::StrCat("TLS ", what, " failed: ", reason != nullptr ? reason : "no reason known"));
+      absl::StrCat("TLS ", what, " failed: ", reason != nullptr ? reason : "unknown reason"));
 }
 
 std::string TlsStream::protocol() const { return SSL_get_version(ssl_.get()); }

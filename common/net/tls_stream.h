@@ -1,8 +1,8 @@
 // TlsStream: TLS over a SocketStream, itself a Stream.
 //
-// What is received is decrypted, in the loop's buffer, and handed up in one piece per readiness
-// event; what is written is encrypted at the end of the iteration, into as few records as hold
-// it. At most kMaxEncryptedBytes lie encrypted and unsent; the rest waits as plaintext.
+// Input is decrypted into the loop's buffer and delivered in one piece per readiness event. Output
+// is encrypted at the end of the iteration, into as few records as possible. At most
+// kMaxEncryptedBytes are encrypted and unsent; the rest waits as plaintext.
 //
 // A stream belongs to its loop: it is destroyed after OnClosed has returned.
 #ifndef SLUICE_COMMON_NET_TLS_STREAM_H_
@@ -23,29 +23,28 @@ namespace sluice::net {
 
 class TlsStream final : public Stream, private StreamHandler, private IterationHook {
  public:
-  // Encrypted bytes that wait for the kernel, at most (and one record more).
+  // Encrypted bytes that wait for the kernel, at most (plus one record).
   static constexpr size_t kMaxEncryptedBytes = size_t{64} << 10;
-  // Bytes that a peer may send before the handshake is done: room for a long chain of
-  // certificates.
+  // Bytes of the peer's handshake, at most: enough for a long chain of certificates.
   static constexpr size_t kMaxHandshakeBytes = size_t{128} << 10;
 
-  // Called once when the handshake is done, for the handler of the stream; null refuses it. The
-  // handler's OnOpen follows.
+  // Called once when the handshake is complete. Returns the stream's handler, whose OnOpen follows;
+  // null refuses the stream.
   using Accept = absl::AnyInvocable<StreamHandler*(Stream&)>;
 
-  // What the socket underneath is to be made with.
+  // Options for the socket underneath.
   static StreamOptions SocketOptions();
 
-  // The server's side, over `socket`, which is connected and not opened. The handshake may take
-  // handshake_timeout_ns, after which (or after it failed) the stream vanishes, counted, and
-  // `accept` is never called. `done` is called once, when the handshake ended either way.
+  // The server's side, over `socket`, which is connected and not opened. If the handshake fails or
+  // takes longer than handshake_timeout_ns, the stream is closed and counted, and `accept` is never
+  // called. `done` is called once, when the handshake ended in either way.
   static void Serve(
       SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
       const StreamOptions& options, Accept accept, absl::AnyInvocable<void()> done = [] {});
 
-  // The client's side, over `socket`, which is not opened, and may be not connected. `name` is
-  // what the server's certificate must be for, a DNS name or an IP address. The handler's OnOpen
-  // follows, or its OnClosed with UNAUTHENTICATED, or another error.
+  // The client's side, over `socket`, which is not opened and need not be connected. The server's
+  // certificate must be for `name`, a DNS name or an IP address. The handler's OnOpen follows, or
+  // its OnClosed with UNAUTHENTICATED or another error.
   static TlsStream* Connect(SocketStream* socket, const TlsContext& context,
                             const std::string& name, int64_t handshake_timeout_ns,
                             const StreamOptions& options, StreamHandler* handler);
@@ -62,7 +61,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   int64_t ready_since_ns() const override { return socket_->ready_since_ns(); }
   int64_t round_trip_ns() const override { return socket_->round_trip_ns(); }
 
-  // TLS 1.2 or 1.3 by name, and whether a session was resumed. For logs and tests.
+  // "TLSv1.3", and whether a session was resumed. For logs and tests.
   std::string protocol() const;
   bool resumed() const;
 
@@ -71,7 +70,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
             const StreamOptions& options);
   ~TlsStream() override;
 
-  // As the handler of the socket.
+  // StreamHandler, of the socket.
   void OnOpen() override;
   void OnData(absl::Span<const uint8_t> data) override;
   void OnReadsDone() override;
@@ -94,11 +93,11 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void HandshakeDone();
   void FillIdentity();
   void Decrypt();
-  void HandUp(absl::Span<const uint8_t> plain);
-  void HandUpHeld();
+  void Deliver(absl::Span<const uint8_t> plain);
+  void DeliverHeld();
   void Encrypt();
   void UpdateReading();
-  void TellEnd();
+  void DeliverEnd();
   void Fail(absl::Status why);
   void EndHandshake();
   absl::Status TlsError(absl::string_view what) const;
@@ -111,26 +110,27 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   Accept accept_;
   absl::AnyInvocable<void()> done_;
   OutputBuffer plain_;               // to be encrypted
-  OutputBuffer held_;                // decrypted when the handler had paused already
-  absl::Span<const uint8_t> input_;  // encrypted, not yet taken by OpenSSL; within OnData only
+  OutputBuffer held_;                // decrypted while the handler was paused
+  absl::Span<const uint8_t> input_;  // encrypted, not read by OpenSSL; within OnData only
   Timer timer_{Timer::To<&TlsStream::OnTimeout>, this};  // of the handshake, then of the closing
   const int64_t handshake_timeout_ns_;
   int64_t linger_ns_ = 0;
   size_t handshake_bytes_ = 0;
-  // Messages of TLS itself (key updates, tickets) that the peer may still send; earned by data.
+  // Messages of TLS itself (key updates, tickets) that the peer may still send before its next
+  // data.
   int idle_messages_;
   PeerIdentity identity_;
   absl::Status failure_;
   const bool is_server_;
   bool open_ = false;
-  bool failed_ = false;     // nothing more is read, written or told, but OnClosed
-  bool closing_ = false;    // CloseAfterWrite was called
-  bool peer_done_ = false;  // said close_notify, or ended
-  bool told_end_ = false;
-  bool handed_up_ = false;  // since the last OnReadsDone
-  bool paused_ = false;     // by the handler
+  bool failed_ = false;         // only OnClosed follows
+  bool closing_ = false;        // CloseAfterWrite was called
+  bool peer_done_ = false;      // the peer sent close_notify, or closed
+  bool end_delivered_ = false;  // OnEnd was called
+  bool delivered_ = false;      // OnData was called since the last OnReadsDone
+  bool paused_ = false;         // by the handler
   bool above_high_water_ = false;
-  bool gone_ = false;  // OnClosed was told; only the last hook remains
+  bool closed_ = false;  // OnClosed was called; a scheduled hook destroys the stream
 };
 
 }  // namespace sluice::net
