@@ -1,6 +1,6 @@
-// A client's bytes into a connection, in pieces of any size, while its output is read, or stalled,
-// and time passes. The first bytes of the input say how; the rest is what the client sends after
-// the preface.
+// Fuzzes a server connection with a client's bytes, in pieces of any size, while its output is read
+// or stalled, and time passes. The first four bytes of the input select how; the client sends the
+// rest after the preface.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     if ((flags & 32) != 0 && !connection.ended()) connection.PeerEnds();
   }
-  // Whatever came, the connection is gone and every call was told.
+  // Whatever the input, the connection is closed and each call was finished or cancelled.
   if (server.server.connections() != 0 || !held.held.empty()) __builtin_trap();
   return 0;
 }

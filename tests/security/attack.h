@@ -1,5 +1,5 @@
-// An attacker's end of a connection: frames as bytes, valid or not, and a neighbour who must not
-// notice.
+// AttackTest: a server, an attacker that sends frames as bytes, valid or not, and an honest client
+// on another connection of the same loop, which must be served all the time.
 #ifndef SLUICE_TESTS_SECURITY_ATTACK_H_
 #define SLUICE_TESTS_SECURITY_ATTACK_H_
 
@@ -54,15 +54,15 @@ class AttackTest : public ::testing::Test {
     neighbour_ = std::make_unique<H2Client>(*server_);
     neighbour_->Pump();
   }
-  // Another connection of the same loop is served.
+  // Checks that the honest client is served.
   void ExpectOthersUnharmed() {
     const int32_t id = neighbour_->Call("/t.T/Echo", Framed("fine"));
     neighbour_->Pump();
     EXPECT_EQ(neighbour_->calls[id].messages(), std::vector<std::string>{"fine"});
     EXPECT_EQ(neighbour_->calls[id].status(), "0");
   }
-  // Feeds `frame` until the connection ends; how often. Output is thrown away, as by a peer that
-  // reads on.
+  // Feeds `frame` until the connection ends. Returns how often. Discards the output, as a peer that
+  // reads does.
   static int FeedUntilEnd(H2Connection& connection, const std::string& frame, int most) {
     for (int i = 0; i < most; ++i) {
       connection.Feed(frame);

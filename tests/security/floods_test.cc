@@ -1,5 +1,5 @@
-// Floods: much work for few bytes, or answers that nobody reads. Each ends with the connection,
-// after a number of frames that does not depend on how many are sent.
+// Floods: much work for few bytes, or responses that the peer does not read. The server closes each
+// connection after a bounded number of frames.
 #include "tests/security/attack.h"
 
 namespace sluice::testing {
@@ -7,7 +7,7 @@ namespace {
 
 using FloodTest = AttackTest;
 
-TEST_F(FloodTest, OfPings) {
+TEST_F(FloodTest, ClosesConnectionOnPingFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.Take();
@@ -19,28 +19,28 @@ TEST_F(FloodTest, OfPings) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfPingAcks) {
+TEST_F(FloodTest, ClosesConnectionOnPingAckFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   EXPECT_LE(FeedUntilEnd(connection, Frame(NGHTTP2_PING, 1, 0, "12345678"), 100'000), 300);
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfSettings) {
+TEST_F(FloodTest, ClosesConnectionOnSettingsFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   EXPECT_LE(FeedUntilEnd(connection, Frame(NGHTTP2_SETTINGS, 0, 0), 100'000), 100);
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfSettingsAcks) {
+TEST_F(FloodTest, ClosesConnectionOnSettingsAckFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   EXPECT_LE(FeedUntilEnd(connection, Frame(NGHTTP2_SETTINGS, 1, 0), 100'000), 100);
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfEntriesInOneSettings) {
+TEST_F(FloodTest, ClosesConnectionOnSettingsWithTooManyEntries) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   std::string entries;
@@ -50,7 +50,7 @@ TEST_F(FloodTest, OfEntriesInOneSettings) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfPriorities) {
+TEST_F(FloodTest, ClosesConnectionOnPriorityFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   std::string all;
@@ -62,14 +62,14 @@ TEST_F(FloodTest, OfPriorities) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfUnknownFrames) {
+TEST_F(FloodTest, ClosesConnectionOnUnknownFrameFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   EXPECT_LE(FeedUntilEnd(connection, Frame(0xBE, 0, 0, "?"), 100'000), 300);
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfEmptyData) {
+TEST_F(FloodTest, ClosesConnectionOnEmptyDataFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.Feed(Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Stream")));
@@ -77,7 +77,7 @@ TEST_F(FloodTest, OfEmptyData) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfPaddingAlone) {
+TEST_F(FloodTest, ClosesConnectionOnFloodOfDataWithOnlyPadding) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.Feed(Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Stream")));
@@ -86,7 +86,7 @@ TEST_F(FloodTest, OfPaddingAlone) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfWindowUpdates) {
+TEST_F(FloodTest, ClosesConnectionOnWindowUpdateFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   EXPECT_LE(FeedUntilEnd(connection, Frame(NGHTTP2_WINDOW_UPDATE, 0, 0, std::string("\0\0\0\1", 4)),
@@ -95,8 +95,8 @@ TEST_F(FloodTest, OfWindowUpdates) {
   ExpectOthersUnharmed();
 }
 
-// Clients open the window of each stream, and thousands may wait before the first is answered.
-TEST_F(FloodTest, OfHeldCallsThatOpenTheirWindowsIsNone) {
+// Clients enlarge the window of each stream, and thousands may wait before the first response.
+TEST_F(FloodTest, AcceptsWindowUpdatesOfManyHeldCalls) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   const std::string more("\0\0\0\1", 4);
@@ -108,11 +108,11 @@ TEST_F(FloodTest, OfHeldCallsThatOpenTheirWindowsIsNone) {
     connection.Take();
     ASSERT_FALSE(connection.ended()) << id;
   }
-  // It is still no more than a few for each.
+  // The budget is still a few updates per stream.
   EXPECT_LE(FeedUntilEnd(connection, Frame(NGHTTP2_WINDOW_UPDATE, 0, 0, more), 100'000), 1100);
 }
 
-TEST_F(FloodTest, OfContinuations) {
+TEST_F(FloodTest, ClosesConnectionOnContinuationFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.Feed(Frame(NGHTTP2_HEADERS, 0, 1, "\x83"));
@@ -122,7 +122,7 @@ TEST_F(FloodTest, OfContinuations) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfEmptyContinuations) {
+TEST_F(FloodTest, ClosesConnectionOnEmptyContinuationFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.Feed(Frame(NGHTTP2_HEADERS, 0, 1, "\x83"));
@@ -130,8 +130,8 @@ TEST_F(FloodTest, OfEmptyContinuations) {
   ExpectOthersUnharmed();
 }
 
-// CVE-2023-44487. Calls that the server has begun and that are reset at once.
-TEST_F(FloodTest, OfResets) {
+// CVE-2023-44487: calls that are reset as soon as the server has started them.
+TEST_F(FloodTest, ClosesConnectionOnResetFlood) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   const std::string headers = RequestHeaders("/t.T/Held");
@@ -148,8 +148,8 @@ TEST_F(FloodTest, OfResets) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, HonestCallsThatWereHeldMayBeCancelledInAnyNumber) {
-  H2Connection connection(*server_);  // a proxy, for thousands of clients
+TEST_F(FloodTest, AcceptsAnyNumberOfCancelledHeldCalls) {
+  H2Connection connection(*server_);  // of a proxy with thousands of clients
   connection.Feed(kGreeting);
   const std::string headers = RequestHeaders("/t.T/Held");
   uint32_t id = 1;
@@ -172,8 +172,8 @@ TEST_F(FloodTest, HonestCallsThatWereHeldMayBeCancelledInAnyNumber) {
   ExpectOthersUnharmed();
 }
 
-// Making the server reset streams is no cheaper for the client than to do it itself.
-TEST_F(FloodTest, OfFaultsThatTheServerMustReset) {
+// Streams that the client makes the server reset count as its own resets.
+TEST_F(FloodTest, ClosesConnectionOnFloodOfStreamErrors) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   const std::string headers = RequestHeaders("/t.T/Held");
@@ -189,7 +189,7 @@ TEST_F(FloodTest, OfFaultsThatTheServerMustReset) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(FloodTest, OfRequestsWhoseAnswersAreNotRead) {
+TEST_F(FloodTest, BoundsMemoryWhenResponsesAreNotRead) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.stream.stalled = true;
@@ -198,7 +198,7 @@ TEST_F(FloodTest, OfRequestsWhoseAnswersAreNotRead) {
   for (int i = 0; i < 20'000 && !connection.ended(); ++i, id += 2) {
     connection.Feed(Frame(NGHTTP2_HEADERS, 5, id, headers));
   }
-  // What the socket was given is bounded; a real stream would have stopped reading by then.
+  // The output is bounded; a real stream would have stopped reading by then.
   EXPECT_LE(connection.stream.most_output, size_t{600} << 10);
   EXPECT_LT(Memory(), size_t{16} << 20);
   ExpectOthersUnharmed();

@@ -1,4 +1,4 @@
-// Bytes that lie about themselves.
+// Malformed and deceptive bytes: they cost little, and affect no other connection.
 #include <random>
 
 #include "tests/security/attack.h"
@@ -14,9 +14,9 @@ double CpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// An HPACK bomb: one large field is put into the table, and then named 16,000 times by a byte
-// each: 64 MiB of headers in a frame of 16 KiB.
-TEST_F(HostileBytesTest, AnHpackBombIsNotUnfolded) {
+// An HPACK bomb: one large field enters the table, and then 16,000 bytes refer to it: 64 MiB of
+// headers in a frame of 16 KiB.
+TEST_F(HostileBytesTest, DoesNotDecodeHpackBomb) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   std::string value(4000, 'v');
@@ -35,13 +35,13 @@ TEST_F(HostileBytesTest, AnHpackBombIsNotUnfolded) {
     connection.Take();
   }
   EXPECT_LE(sent, 250);
-  // Unchecked it is some 18 ms each; this bound is far above what is needed, and far below that.
+  // A full decoding would take about 18 ms each.
   RecordProperty("cpu_ms_each", static_cast<int>(1000 * (CpuSeconds() - before) / sent));
   EXPECT_LT(Memory(), size_t{1} << 20);
   ExpectOthersUnharmed();
 }
 
-TEST_F(HostileBytesTest, HeaderListsAboveTheBoundAreAnswered) {
+TEST_F(HostileBytesTest, AnswersHeaderListsAboveTheBound) {
   H2Client client(*server_);
   client.Pump();
   H2Client::Headers many;
@@ -53,8 +53,8 @@ TEST_F(HostileBytesTest, HeaderListsAboveTheBoundAreAnswered) {
   ExpectOthersUnharmed();
 }
 
-// Compressed with a table that the server never had, and other nonsense.
-TEST_F(HostileBytesTest, BrokenHpackEndsTheConnection) {
+// References to table entries that do not exist, and other invalid blocks.
+TEST_F(HostileBytesTest, ClosesConnectionOnBrokenHpack) {
   for (const std::string block :
        {"\xFF\xFF\xFF\xFF\xFF\xFF\xFF", "\xBF", "\x80", "\x7F", "\x3F\xFF\xFF\xFF\xFF\x0F"}) {
     H2Connection connection(*server_);
@@ -65,7 +65,7 @@ TEST_F(HostileBytesTest, BrokenHpackEndsTheConnection) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(HostileBytesTest, AnAnnouncedMessageOf4GiBTakesNoMemory) {
+TEST_F(HostileBytesTest, AnnouncedMessageOf4GiBTakesNoMemory) {
   const size_t before = Memory();
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
@@ -79,8 +79,8 @@ TEST_F(HostileBytesTest, AnAnnouncedMessageOf4GiBTakesNoMemory) {
   ExpectOthersUnharmed();
 }
 
-// Each message is as large as may be, and none is ever finished.
-TEST_F(HostileBytesTest, UnfinishedMessagesAreBoundedPerConnection) {
+// Each message has the largest allowed size, and none is completed.
+TEST_F(HostileBytesTest, BoundsUnfinishedMessagesPerConnection) {
   transport::RpcServerOptions options;
   options.max_connection_buffered_bytes = 1 << 20;
   Begin(options);
@@ -97,7 +97,7 @@ TEST_F(HostileBytesTest, UnfinishedMessagesAreBoundedPerConnection) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(HostileBytesTest, WindowsThatOverflowEndTheConnection) {
+TEST_F(HostileBytesTest, ClosesConnectionOnWindowOverflow) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   const std::string most("\x7F\xFF\xFF\xFF", 4);
@@ -112,8 +112,8 @@ TEST_F(HostileBytesTest, WindowsThatOverflowEndTheConnection) {
   ExpectOthersUnharmed();
 }
 
-// The connection breaks, or its peer ends it, after each byte of an exchange.
-TEST_F(HostileBytesTest, AnEndAtAnyByteLeavesNothingBehind) {
+// The connection breaks, or its peer closes it, after each byte of an exchange.
+TEST_F(HostileBytesTest, ConnectionEndAtAnyByteLeavesNothing) {
   const std::string bytes = kGreeting + Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Held")) +
                             Frame(NGHTTP2_DATA, 1, 1, Framed("held")) +
                             Frame(NGHTTP2_HEADERS, 4, 3, RequestHeaders("/t.T/Stream")) +
@@ -138,8 +138,8 @@ TEST_F(HostileBytesTest, AnEndAtAnyByteLeavesNothingBehind) {
   ExpectOthersUnharmed();
 }
 
-// Honest bytes with a few of them changed, in pieces of any size.
-TEST_F(HostileBytesTest, ChangedBytesHarmNobodyElse) {
+// Valid input with a few changed bytes, in pieces of any size.
+TEST_F(HostileBytesTest, CorruptedBytesDoNotAffectOtherConnections) {
   std::mt19937 random(3);
   const std::string honest = kGreeting + Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Echo")) +
                              Frame(NGHTTP2_DATA, 1, 1, Framed("hello")) +
@@ -157,9 +157,9 @@ TEST_F(HostileBytesTest, ChangedBytesHarmNobodyElse) {
   ExpectOthersUnharmed();
 }
 
-// What nghttp2 ends a connection for decides no less than what came in a read before it: the client
-// is told that the call may have been executed.
-TEST_F(HostileBytesTest, ACallInFrontOfABreachInTheSameReadIsDecidedAndNamed) {
+// A protocol error does not undo the calls before it in the same read. The GOAWAY names the last of
+// them, so that the client knows that it may have been executed.
+TEST_F(HostileBytesTest, DecidesAndNamesCallBeforeProtocolErrorInTheSameRead) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.Take();
@@ -177,9 +177,10 @@ TEST_F(HostileBytesTest, ACallInFrontOfABreachInTheSameReadIsDecidedAndNamed) {
   ExpectOthersUnharmed();
 }
 
-// CVE-2023-32732: a "-bin" value that is no base64 must not end the connection. CVE-2023-33953:
-// many small headers. CVE-2023-1428: a bad method with a header list that is too large.
-TEST_F(HostileBytesTest, HeadersThatEndedOtherServersAreSurvived) {
+// CVE-2023-32732: a "-bin" value that is not base64. CVE-2023-33953: many small headers.
+// CVE-2023-1428: an invalid method with a header list that is too large. None may end the
+// connection.
+TEST_F(HostileBytesTest, SurvivesHeadersOfKnownVulnerabilities) {
   H2Client client(*server_);
   client.Pump();
   client.Call("/t.T/Echo", Framed(""), {{"x-bin", "!!not base64!!"}});

@@ -1,4 +1,4 @@
-// Peers that take their time, to hold what is dear.
+// Slow peers, which try to hold the memory and the connections of the server.
 #include "tests/security/attack.h"
 
 namespace sluice::testing {
@@ -7,7 +7,7 @@ namespace {
 using SlowPeerTest = AttackTest;
 constexpr int64_t kSecond = 1'000'000'000;
 
-// One byte each `pause_ns`, of bytes that never complete anything; how long it lasts.
+// Feeds one byte per second. Returns the seconds until the connection ends.
 int64_t SecondsUntilEnd(H2Server& server, H2Connection& connection, const std::string& bytes,
                         int64_t most_s) {
   for (int64_t s = 0; s < most_s; ++s) {
@@ -20,26 +20,26 @@ int64_t SecondsUntilEnd(H2Server& server, H2Connection& connection, const std::s
   return most_s;
 }
 
-TEST_F(SlowPeerTest, InThePreface) {
+TEST_F(SlowPeerTest, ClosesConnectionOnSlowPreface) {
   H2Connection connection(*server_);
   EXPECT_LE(SecondsUntilEnd(*server_, connection, kGreeting, 300), 11);
 }
 
-TEST_F(SlowPeerTest, WhoSaysNothing) {
+TEST_F(SlowPeerTest, ClosesSilentConnection) {
   H2Connection connection(*server_);
   EXPECT_LE(SecondsUntilEnd(*server_, connection, "", 300), 11);
 }
 
-TEST_F(SlowPeerTest, InHeaders) {
+TEST_F(SlowPeerTest, ClosesConnectionOnSlowHeaders) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
-  // The nine bytes of the frame's header, and then what may pass within it.
+  // Nine seconds for the frame's header, then the frame time-out.
   EXPECT_LE(SecondsUntilEnd(*server_, connection,
                             Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Echo")), 300),
             30);
 }
 
-TEST_F(SlowPeerTest, BetweenContinuations) {
+TEST_F(SlowPeerTest, ClosesConnectionOnSlowContinuations) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.Feed(Frame(NGHTTP2_HEADERS, 0, 1, "\x83"));
@@ -51,11 +51,11 @@ TEST_F(SlowPeerTest, BetweenContinuations) {
   EXPECT_LE(seconds, 21);
 }
 
-TEST_F(SlowPeerTest, InABody) {
+TEST_F(SlowPeerTest, AnswersSlowBodyWithDeadlineExceeded) {
   H2Connection connection(*server_);
   connection.Feed(kGreeting);
   connection.Feed(Frame(NGHTTP2_HEADERS, 4, 1, RequestHeaders("/t.T/Echo")));
-  // Whole frames of a byte each: the frames end, the request does not.
+  // Complete frames of one byte each: the request does not end.
   bool answered = false;
   for (int s = 0; s < 40 && !answered; ++s) {
     connection.Feed(Frame(NGHTTP2_DATA, 0, 1, std::string(1, '\0')));
@@ -69,7 +69,7 @@ TEST_F(SlowPeerTest, InABody) {
   ExpectOthersUnharmed();
 }
 
-TEST_F(SlowPeerTest, WhoDoesNotReadIsGivenUpAndHoldsLittle) {
+TEST_F(SlowPeerTest, ClosesConnectionThatDoesNotReadAndBoundsItsOutput) {
   H2Client client(*server_);
   client.Pump();
   nghttp2_session_set_local_window_size(client.session, 0, 0, 1 << 30);
@@ -86,8 +86,8 @@ TEST_F(SlowPeerTest, WhoDoesNotReadIsGivenUpAndHoldsLittle) {
   ExpectOthersUnharmed();
 }
 
-// The window of each stream stays shut: answers are made, and wait. Their bytes are bounded.
-TEST_F(SlowPeerTest, WhoseWindowsStayShutIsRefused) {
+// The client's stream windows stay closed, so responses wait. Their bytes are bounded.
+TEST_F(SlowPeerTest, RefusesCallsWhileStreamWindowsStayClosed) {
   H2Client client(*server_, /*auto_window=*/false);
   const nghttp2_settings_entry shut = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
   nghttp2_submit_settings(client.session, 0, &shut, 1);
@@ -104,8 +104,8 @@ TEST_F(SlowPeerTest, WhoseWindowsStayShutIsRefused) {
   ExpectOthersUnharmed();
 }
 
-// Of what each connection allocates, 16 KiB are a frame buffer of which an idle one has touched a
-// page: some 14 KB are resident (tests/bench/transport measures that).
+// 16 KiB of each connection are a frame buffer, of which an idle connection has touched one page:
+// about 14 KB are resident (tests/bench/transport measures that).
 TEST_F(SlowPeerTest, IdleConnectionsAreSmall) {
   const size_t before = Memory();
   std::vector<std::unique_ptr<H2Client>> idle;

@@ -1,4 +1,4 @@
-// Methods whose answers a test can foretell.
+// gRPC methods for tests of the transport: each answers in a way that the test controls.
 #ifndef SLUICE_TESTS_SUPPORT_ECHO_METHODS_H_
 #define SLUICE_TESTS_SUPPORT_ECHO_METHODS_H_
 
@@ -23,7 +23,7 @@ class EchoMethod final : public transport::UnaryMethod {
   std::function<void(transport::ServerCall&)> on_call;
 };
 
-// Holds calls until the test answers them.
+// Holds calls until the test finishes them.
 class HeldMethod final : public transport::UnaryMethod {
  public:
   void OnCall(transport::ServerCall& call, absl::Span<const uint8_t> request) override {
@@ -43,7 +43,7 @@ class HeldMethod final : public transport::UnaryMethod {
   bool last_deadline_passed = false;
 };
 
-// Answers each request of a stream with itself, `times` over, and ends with OK.
+// Answers each request of a stream with `times` copies of it, and ends with OK.
 class EchoStream final : public transport::StreamingMethod {
  public:
   void OnStart(transport::ServerCall& call) override { last = &call; }

@@ -1,5 +1,5 @@
-// A gRPC server on virtual time and without sockets, and the client at its other end: nghttp2's
-// own client side, which shares no code with what is tested.
+// H2Server and H2Client: a gRPC server on virtual time and without sockets, and an HTTP/2 client
+// of it. The client is nghttp2's, which shares no code with the server's own.
 #ifndef SLUICE_TESTS_SUPPORT_H2_PEER_H_
 #define SLUICE_TESTS_SUPPORT_H2_PEER_H_
 
@@ -51,7 +51,7 @@ class FakeStream final : public net::Stream {
 
   std::string output;      // written, not yet taken by the test
   size_t most_output = 0;  // at any time
-  bool stalled = false;    // the peer does not read: output stays pending
+  bool stalled = false;    // the peer does not read; output stays pending
   bool paused = false;
   bool closing = false;
   bool aborted = false;
@@ -90,7 +90,7 @@ class H2Server {
   bool started_ = false;
 };
 
-// One connection's server end, fed with bytes.
+// The server's end of one connection; the test feeds it bytes.
 class H2Connection {
  public:
   explicit H2Connection(H2Server& server) : server_(server), stream(*server.loop) {
@@ -132,7 +132,7 @@ class H2Connection {
   FakeStream stream;
 };
 
-// What a client learned of one call.
+// What a client received of one call.
 struct CallResult {
   std::multimap<std::string, std::string> headers;  // and trailers
   std::string body;
@@ -220,7 +220,7 @@ class H2Client {
   }
   ~H2Client() { nghttp2_session_del(session); }
 
-  // What nghttp2 wants to send, as bytes, without sending it.
+  // The bytes that nghttp2 wants to send, without sending them.
   std::string TakeOutput() {
     std::string out;
     const uint8_t* data = nullptr;
@@ -233,7 +233,7 @@ class H2Client {
     const std::string bytes = connection.Take();
     nghttp2_session_mem_recv(session, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   }
-  // Both ways, until nothing moves. `piece`: bytes handed over at once.
+  // Exchanges bytes until both sides are idle. `piece`: bytes per read of the server.
   void Pump(size_t piece = SIZE_MAX) {
     for (int i = 0; i < 1000; ++i) {
       const std::string out = TakeOutput();
@@ -243,7 +243,7 @@ class H2Client {
     }
   }
 
-  // Begins a call; `body` is sent in full, and the request ended if `end`.
+  // Begins a call, sends `body`, and ends the request if `end`.
   int32_t Call(std::string_view path, std::string body, const Headers& extra = {},
                bool end = true) {
     Headers headers = {{":method", "POST"},          {":scheme", "http"},
@@ -288,7 +288,7 @@ class H2Client {
     bodies_[id] = std::move(pending);
     return id;
   }
-  // More of a request that was not ended.
+  // Sends more of a request that has not ended.
   void Continue(int32_t id, std::string_view bytes, bool end) {
     bodies_[id]->bytes.append(bytes);
     bodies_[id]->end = end;

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(AddressTest, ReadsWhatPeopleWriteAndWritesTheSame) {
+TEST(AddressTest, ParsesAndFormatsAddresses) {
   for (const char* text : {"127.0.0.1:7200", "[::1]:0", "cache.example:6379", "unix:/run/a.sock",
                            "unix:@abstract", "localhost:65535"}) {
     const absl::StatusOr<Address> address = Address::Parse(text);
@@ -19,7 +19,7 @@ TEST(AddressTest, ReadsWhatPeopleWriteAndWritesTheSame) {
   }
 }
 
-TEST(AddressTest, RefusesEverythingElseAndSaysWhatToWrite) {
+TEST(AddressTest, RefusesInvalidAddressesAndNamesTheForm) {
   for (const std::string& text :
        {std::string(""), std::string("7200"), std::string(":7200"), std::string("host:"),
         std::string("host:65536"), std::string("host:-1"), std::string("host: 1"),
@@ -32,7 +32,7 @@ TEST(AddressTest, RefusesEverythingElseAndSaysWhatToWrite) {
   }
 }
 
-TEST(SocketAddressTest, KeepsNumbersAndRefusesNames) {
+TEST(SocketAddressTest, ConvertsNumericAddressesAndRefusesNames) {
   for (const char* text : {"127.0.0.1:7200", "[::1]:7200", "unix:/run/a.sock", "unix:@abstract"}) {
     const auto address = SocketAddress::FromNumeric(*Address::Parse(text));
     ASSERT_TRUE(address.ok()) << address.status();

@@ -43,7 +43,7 @@ class ConnectorTest : public ::testing::Test {
   std::deque<RecordingHandler> handlers_;
 };
 
-TEST_F(ConnectorTest, ConnectsByNumberByNameAndByPath) {
+TEST_F(ConnectorTest, ConnectsToIpAddressHostNameAndUnixPath) {
   const std::string unix = "unix:@sluice-connector-" + std::to_string(getpid());
   for (const std::string& where : {std::string("127.0.0.1:0"), std::string("localhost:0"), unix}) {
     auto sockets = Listen(where);
@@ -68,7 +68,7 @@ TEST_F(ConnectorTest, ConnectsByNumberByNameAndByPath) {
   EXPECT_EQ(loop_->counters().connected.value(), 3u);
 }
 
-TEST_F(ConnectorTest, SaysWhoRefused) {
+TEST_F(ConnectorTest, NamesTheAddressThatRefused) {
   std::string target;
   {
     const auto gone = Listen("127.0.0.1:0");
@@ -87,7 +87,7 @@ TEST_F(ConnectorTest, SaysWhoRefused) {
   EXPECT_EQ(other.closed->code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(ConnectorTest, TriesEveryAddressOfAName) {
+TEST_F(ConnectorTest, TriesEachAddressOfAName) {
   auto sockets = Listen("127.0.0.1:0");
   const std::string alive = sockets.address().ToString();
   std::string dead;
@@ -105,7 +105,7 @@ TEST_F(ConnectorTest, TriesEveryAddressOfAName) {
   EXPECT_EQ(stream->peer_address(), alive);
 }
 
-TEST_F(ConnectorTest, ANameThatDoesNotResolveIsUnavailable) {
+TEST_F(ConnectorTest, ReportsUnresolvedNameAsUnavailable) {
   Resolver resolver(
       [](const Address&) -> Resolver::Addresses { return absl::UnavailableError("no such name"); });
   Start("some.name:1", resolver);
@@ -114,7 +114,7 @@ TEST_F(ConnectorTest, ANameThatDoesNotResolveIsUnavailable) {
   EXPECT_EQ(handler_.closed->message(), "no such name");
 }
 
-TEST_F(ConnectorTest, TheTimeIsForAllOfItAndGivingUpIsSafeWhileResolving) {
+TEST_F(ConnectorTest, TimeoutCoversResolvingAndAbortIsSafeMeanwhile) {
   common::Mutex mu;
   common::CondVar changed;
   bool go = false;  // guarded by mu
@@ -145,7 +145,7 @@ TEST_F(ConnectorTest, TheTimeIsForAllOfItAndGivingUpIsSafeWhileResolving) {
   Settle(*loop_);  // the answer that nobody waits for any more
 }
 
-TEST_F(ConnectorTest, AServerThatDoesNotAnswerIsGivenUpInTime) {
+TEST_F(ConnectorTest, GivesUpOnServerThatDoesNotAnswer) {
   // A backlog that is full: the kernel does not answer.
   RawSocket listening(socket(AF_INET, SOCK_STREAM, 0));
   SocketAddress address = *SocketAddress::FromNumeric(*Address::Parse("127.0.0.1:0"));
@@ -167,7 +167,7 @@ TEST_F(ConnectorTest, AServerThatDoesNotAnswerIsGivenUpInTime) {
   EXPECT_THAT(std::string(handler_.closed->message()), HasSubstr(address.ToString()));
 }
 
-TEST_F(ConnectorTest, TheEndOfTheLoopGivesUp) {
+TEST_F(ConnectorTest, LoopStopCancelsConnecting) {
   Resolver resolver(
       [](const Address&) -> Resolver::Addresses { return absl::UnavailableError("no such name"); });
   Start("some.name:1", resolver);

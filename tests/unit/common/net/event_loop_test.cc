@@ -21,7 +21,7 @@ class EventLoopTest : public ::testing::Test {
   std::unique_ptr<EventLoop> loop_ = *EventLoop::Create(clock_);
 };
 
-TEST_F(EventLoopTest, RunsWhatManyThreadsPostInEachOnesOrder) {
+TEST_F(EventLoopTest, RunsTasksOfEachThreadInOrder) {
   constexpr int kThreads = 4;
   constexpr int kTasks = 5000;
   std::vector<int> last(kThreads, -1);  // the loop's own
@@ -55,7 +55,7 @@ struct CountingTask final : Task {
   int drops = 0;
 };
 
-TEST_F(EventLoopTest, ATaskMayPostItselfAndRunsInTheNextIterationWithoutSleep) {
+TEST_F(EventLoopTest, TaskThatPostsItselfRunsInTheNextIterationWithoutSleep) {
   CountingTask task;
   task.loop = loop_.get();
   loop_->Post(task);
@@ -65,7 +65,7 @@ TEST_F(EventLoopTest, ATaskMayPostItselfAndRunsInTheNextIterationWithoutSleep) {
   }
 }
 
-TEST_F(EventLoopTest, WhatWasNotRunIsDropped) {
+TEST_F(EventLoopTest, DropsTasksThatDidNotRun) {
   CountingTask task;
   task.loop = loop_.get();
   const auto held = std::make_shared<int>(0);
@@ -111,7 +111,7 @@ struct NoOp {
   Timer timer{Timer::To<&NoOp::OnTimer>, this};
 };
 
-TEST_F(EventLoopTest, AHundredThousandFarTimersDoNotWakeTheLoop) {
+TEST_F(EventLoopTest, DistantTimersDoNotWakeTheLoop) {
   std::vector<std::unique_ptr<NoOp>> timers;
   for (int i = 0; i < 100'000; ++i) {
     timers.push_back(std::make_unique<NoOp>());
@@ -123,7 +123,7 @@ TEST_F(EventLoopTest, AHundredThousandFarTimersDoNotWakeTheLoop) {
   EXPECT_EQ(loop_->counters().timers.value(), 0u);
 }
 
-TEST(EventLoopClockTest, TimeIsWhatTheClockSays) {
+TEST(EventLoopClockTest, TakesTimeFromTheClock) {
   common::FakeClock clock(1'000'000'000);
   auto loop = *EventLoop::Create(clock);
   struct Flag {
@@ -142,7 +142,7 @@ TEST(EventLoopClockTest, TimeIsWhatTheClockSays) {
   EXPECT_EQ(loop->now_ns(), clock.NowNs());
 }
 
-TEST(EventLoopClockTest, WhatFoundTheLoopBusyMayHaveWaitedSinceItsLastLook) {
+TEST(EventLoopClockTest, EventsOfABusyLoopAreDatedFromItsLastWait) {
   common::FakeClock clock(1'000'000'000);
   auto loop = *EventLoop::Create(clock);
   int64_t first_ns = 0;
@@ -170,7 +170,7 @@ struct ChainedHook final : IterationHook {
   int again = 0;
 };
 
-TEST_F(EventLoopTest, AHookRunsOncePerIterationHoweverOftenItIsAskedFor) {
+TEST_F(EventLoopTest, HookRunsOncePerIterationHoweverOftenScheduled) {
   ChainedHook hook;
   hook.loop = loop_.get();
   loop_->AtIterationEnd(hook);
@@ -181,7 +181,7 @@ TEST_F(EventLoopTest, AHookRunsOncePerIterationHoweverOftenItIsAskedFor) {
   EXPECT_EQ(hook.runs, 1);
 }
 
-TEST_F(EventLoopTest, AHookThatSchedulesItselfForEverDoesNotHoldTheLoop) {
+TEST_F(EventLoopTest, HookThatReschedulesItselfDoesNotBlockTheLoop) {
   ChainedHook hook;
   hook.loop = loop_.get();
   hook.again = 1000;
@@ -213,7 +213,7 @@ struct AlwaysReady final : IoWatcher {
   int told = 0;
 };
 
-TEST(EventLoopBeforeSleep, AHookWaitsUntilNothingElseIsReady) {
+TEST(EventLoopBeforeSleep, HookWaitsUntilNothingElseIsReady) {
   common::FakeClock clock(1'000'000'000);
   auto loop = *EventLoop::Create(clock);
   ChainedHook hook;
@@ -231,7 +231,7 @@ TEST(EventLoopBeforeSleep, AHookWaitsUntilNothingElseIsReady) {
   EXPECT_EQ(hook.runs, 1);
 }
 
-TEST(EventLoopBeforeSleep, AHookDoesNotWaitLongWhileTheLoopIsBusy) {
+TEST(EventLoopBeforeSleep, HookRunsSoonWhileTheLoopIsBusy) {
   common::FakeClock clock(1'000'000'000);
   auto loop = *EventLoop::Create(clock);
   ChainedHook hook;
@@ -245,7 +245,7 @@ TEST(EventLoopBeforeSleep, AHookDoesNotWaitLongWhileTheLoopIsBusy) {
   EXPECT_EQ(hook.runs, 1);
 }
 
-TEST(EventLoopBeforeSleep, AHookThatAResidentSchedulesAtTheEndRuns) {
+TEST(EventLoopBeforeSleep, HookScheduledByLeavingResidentRuns) {
   struct Last final : LoopResident {
     void OnLoopStop() override {
       if (std::exchange(told, true)) return;
@@ -278,7 +278,7 @@ struct Remover final : IoWatcher {
   int told = 0;
 };
 
-TEST_F(EventLoopTest, AWatcherRemovedWithinTheIterationIsNotTold) {
+TEST_F(EventLoopTest, RemovedWatcherIsNotCalledInTheSameIteration) {
   SocketPair a = UnixPair();
   SocketPair b = UnixPair();
   auto first = std::make_unique<Remover>();

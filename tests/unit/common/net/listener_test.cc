@@ -85,7 +85,7 @@ class LoopGroupTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(LoopGroupTest, EchoesOnEveryKindOfAddress) {
+TEST_F(LoopGroupTest, ServesEachKindOfAddress) {
   auto group = Group(2);
   std::vector<SocketAddress> addresses;
   for (const std::string& text :
@@ -129,7 +129,7 @@ TEST_F(LoopGroupTest, AllLoopsAcceptOnOnePort) {
   EXPECT_EQ(echo_.open.load(), 0);
 }
 
-TEST_F(LoopGroupTest, ASecondServerIsToldThatThePortIsInUse) {
+TEST_F(LoopGroupTest, SecondServerFailsWithPortInUse) {
   auto first = Group(2);
   const auto address = first->Listen(At("127.0.0.1:0"), echo_, {});
   ASSERT_TRUE(address.ok());
@@ -141,7 +141,7 @@ TEST_F(LoopGroupTest, ASecondServerIsToldThatThePortIsInUse) {
   EXPECT_TRUE(second->Listen(At(address->ToString()), echo_, {}).ok());
 }
 
-TEST_F(LoopGroupTest, OfManyThatStartAtOnceOneGetsThePort) {
+TEST_F(LoopGroupTest, OneOfManyConcurrentServersGetsThePort) {
   auto probe = ListeningSockets::Open(At("127.0.0.1:0"), 1, {});
   ASSERT_TRUE(probe.ok());
   const Address address = At(probe->address().ToString());
@@ -167,7 +167,7 @@ TEST_F(LoopGroupTest, OfManyThatStartAtOnceOneGetsThePort) {
   }
 }
 
-TEST_F(LoopGroupTest, APortWithConnectionsThatLingerIsTakenAgainAtOnce) {
+TEST_F(LoopGroupTest, ReusesPortDespiteLingeringConnections) {
   auto first = Group(1);
   const auto address = first->Listen(At("127.0.0.1:0"), echo_, {});
   first->Start();
@@ -180,7 +180,7 @@ TEST_F(LoopGroupTest, APortWithConnectionsThatLingerIsTakenAgainAtOnce) {
   EXPECT_TRUE(again.ok()) << again.status();
 }
 
-TEST_F(LoopGroupTest, SaysWhatIsWrongWithAnAddress) {
+TEST_F(LoopGroupTest, ErrorsNameTheAddressAndTheReason) {
   auto group = Group(1);
   EXPECT_EQ(group->Listen(At("192.0.2.1:0"), echo_, {}).status().code(),
             absl::StatusCode::kInvalidArgument);
@@ -192,7 +192,7 @@ TEST_F(LoopGroupTest, SaysWhatIsWrongWithAnAddress) {
   EXPECT_EQ(LoopGroup::Create(clock_, none).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(LoopGroupTest, AUnixSocketIsReplacedWhenStaleAndOnlyThen) {
+TEST_F(LoopGroupTest, ReplacesUnixSocketOnlyIfStale) {
   const std::string file = folder_.File("socket");
   const Address address = At("unix:" + file);
   {
@@ -242,7 +242,7 @@ class ListenerTest : public ::testing::Test {
   std::unique_ptr<Listener> listener_;
 };
 
-TEST_F(ListenerTest, AcceptsSoManyPerIteration) {
+TEST_F(ListenerTest, AcceptsAtMostABurstPerIteration) {
   ListenerOptions options;
   options.accept_burst = 3;
   Listen(options);
@@ -256,7 +256,7 @@ TEST_F(ListenerTest, AcceptsSoManyPerIteration) {
   EXPECT_EQ(echo_.accepted.load(), 8);
 }
 
-TEST_F(ListenerTest, ConnectionsBeyondTheBudgetAreClosedAndCounted) {
+TEST_F(ListenerTest, ClosesAndCountsConnectionsBeyondTheBudget) {
   ConnectionBudget budget(2);
   ListenerOptions options;
   options.budget = &budget;
@@ -277,7 +277,7 @@ TEST_F(ListenerTest, ConnectionsBeyondTheBudgetAreClosedAndCounted) {
   EXPECT_EQ(budget.open(), 0);
 }
 
-TEST_F(ListenerTest, WithoutDescriptorsPeersAreTurnedAwayAndTheLoopRests) {
+TEST_F(ListenerTest, RefusesPeersWithoutBusyLoopWhenOutOfDescriptors) {
   Listen();
   rlimit before;
   getrlimit(RLIMIT_NOFILE, &before);
@@ -308,7 +308,7 @@ TEST_F(ListenerTest, WithoutDescriptorsPeersAreTurnedAwayAndTheLoopRests) {
   ASSERT_TRUE(RunUntil(*loop_, [&] { return echo_.accepted == 1; }));
 }
 
-TEST_F(ListenerTest, StopServesThoseWhoAlreadyConnectedAndNobodyElse) {
+TEST_F(ListenerTest, StopServesQueuedConnectionsAndRefusesLaterOnes) {
   Listen();
   RawSocket raw = Connect();
   listener_->Stop();

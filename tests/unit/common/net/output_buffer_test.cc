@@ -23,7 +23,7 @@ TEST(OutputBufferTest, HoldsNoMemoryWhenEmpty) {
   EXPECT_EQ(buffer.capacity(), 0u);
 }
 
-TEST(OutputBufferTest, IsAQueueWhateverTheSizes) {
+TEST(OutputBufferTest, KeepsBytesInOrderForAllSizes) {
   BufferPool pool;
   OutputBuffer buffer(pool);
   std::mt19937 random(7);

@@ -51,7 +51,7 @@ class SocketStreamTest : public ::testing::Test {
   RawSocket peer_;
 };
 
-TEST_F(SocketStreamTest, HandsUpWhatArrivesAndThenSaysThatThatWasAll) {
+TEST_F(SocketStreamTest, DeliversDataThenEnd) {
   Start(TcpPair());
   EXPECT_EQ(handler_.opens, 1);
   peer_.Send("hello");
@@ -61,7 +61,7 @@ TEST_F(SocketStreamTest, HandsUpWhatArrivesAndThenSaysThatThatWasAll) {
   EXPECT_FALSE(stream_->peer().authenticated);
 }
 
-TEST_F(SocketStreamTest, TellsHowLongTheWayThereAndBackTakes) {
+TEST_F(SocketStreamTest, ReportsRoundTripTime) {
   Start(TcpPair());
   peer_.Send("hello");
   ASSERT_TRUE(Until([this] { return handler_.reads_done == 1; }));
@@ -70,12 +70,12 @@ TEST_F(SocketStreamTest, TellsHowLongTheWayThereAndBackTakes) {
   EXPECT_LT(stream_->round_trip_ns(), 1'000'000'000);
 }
 
-TEST_F(SocketStreamTest, OnAUnixSocketThereIsNoWay) {
+TEST_F(SocketStreamTest, UnixSocketHasNoRoundTripTime) {
   Start(UnixPair());
   EXPECT_EQ(stream_->round_trip_ns(), 0);
 }
 
-TEST_F(SocketStreamTest, SendsAllThatAnIterationWroteInOneCall) {
+TEST_F(SocketStreamTest, SendsWritesOfAnIterationInOneCall) {
   Start(TcpPair());
   handler_.on_data = [this](absl::Span<const uint8_t>) {
     for (int i = 0; i < 100; ++i) stream_->Write(Bytes("0123456789"));
@@ -88,7 +88,7 @@ TEST_F(SocketStreamTest, SendsAllThatAnIterationWroteInOneCall) {
   EXPECT_EQ(stream_->pending_output(), 0u);
 }
 
-TEST_F(SocketStreamTest, SendsALargePieceAtOnceAndKeepsTheOrder) {
+TEST_F(SocketStreamTest, SendsLargeWriteAtOnceInOrder) {
   Start(TcpPair());
   const std::string large = Pattern(40'000);
   handler_.on_data = [&](absl::Span<const uint8_t>) {
@@ -107,7 +107,7 @@ TEST_F(SocketStreamTest, SendsALargePieceAtOnceAndKeepsTheOrder) {
   EXPECT_EQ(loop_->counters().bytes_out.value(), got.size());
 }
 
-TEST_F(SocketStreamTest, SendsABlockThatIsFullAtOnce) {
+TEST_F(SocketStreamTest, SendsFullBlockAtOnce) {
   Start(TcpPair());
   const std::string data = Pattern(70 * 1000);
   handler_.on_data = [&](absl::Span<const uint8_t>) {
@@ -124,7 +124,7 @@ TEST_F(SocketStreamTest, SendsABlockThatIsFullAtOnce) {
 }
 
 // What a peer does not take is not offered again with every piece.
-TEST_F(SocketStreamTest, OffersAPeerThatTakesNothingNoMoreInTheSameIteration) {
+TEST_F(SocketStreamTest, SendsOncePerIterationToPeerThatDoesNotRead) {
   Start(TcpPair());
   handler_.on_data = [&](absl::Span<const uint8_t>) {
     const std::string fills = Pattern(12 << 20);
@@ -139,7 +139,7 @@ TEST_F(SocketStreamTest, OffersAPeerThatTakesNothingNoMoreInTheSameIteration) {
 }
 
 // Many connections that bring much: the first ones' answers do not wait for the last one's bytes.
-TEST_F(SocketStreamTest, AnIterationThatReadsMuchSendsInBetween) {
+TEST_F(SocketStreamTest, IterationThatReadsMuchSendsInBetween) {
   struct Echo {
     RawSocket peer;
     RecordingHandler handler;
@@ -169,7 +169,7 @@ TEST_F(SocketStreamTest, AnIterationThatReadsMuchSendsInBetween) {
   loop_.reset();  // its streams tell these handlers
 }
 
-TEST_F(SocketStreamTest, ALargePieceToAPeerThatIsGoneEndsTheStream) {
+TEST_F(SocketStreamTest, LargeWriteToClosedPeerEndsTheStream) {
   Start(TcpPair());
   peer_.Close();
   const std::string large = Pattern(40'000);
@@ -180,7 +180,7 @@ TEST_F(SocketStreamTest, ALargePieceToAPeerThatIsGoneEndsTheStream) {
   EXPECT_FALSE(handler_.closed->ok());
 }
 
-TEST_F(SocketStreamTest, ASlowReaderGetsEveryByte) {
+TEST_F(SocketStreamTest, SlowReaderReceivesAllBytes) {
   Start(TcpPair());
   const std::string data = Pattern(8 << 20);
   stream_->Write(Bytes(data));
@@ -198,7 +198,7 @@ TEST_F(SocketStreamTest, ASlowReaderGetsEveryByte) {
   EXPECT_EQ(handler_.writables, 1);  // above the mark once, below it once
 }
 
-TEST_F(SocketStreamTest, APeerThatDoesNotReadIsNotReadFrom) {
+TEST_F(SocketStreamTest, StopsReadingFromPeerThatDoesNotRead) {
   StreamOptions options;
   options.high_water_bytes = 100'000;
   options.low_water_bytes = 10'000;
@@ -226,7 +226,7 @@ TEST_F(SocketStreamTest, APeerThatDoesNotReadIsNotReadFrom) {
   ASSERT_TRUE(Until([&] { return (got += peer_.Receive().size()) == sent; }));
 }
 
-TEST_F(SocketStreamTest, AHandlerThatWritesWithoutEndIsStopped) {
+TEST_F(SocketStreamTest, AbortsStreamWhoseOutputExceedsTheBound) {
   StreamOptions options;
   options.max_output_bytes = 1 << 20;
   Start(TcpPair(), options);
@@ -240,7 +240,7 @@ TEST_F(SocketStreamTest, AHandlerThatWritesWithoutEndIsStopped) {
   EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(SocketStreamTest, APausedStreamKeepsWhatArrivesInTheKernel) {
+TEST_F(SocketStreamTest, PausedStreamLeavesDataInTheKernel) {
   Start(TcpPair());
   handler_.on_data = [this](absl::Span<const uint8_t>) { stream_->PauseReading(); };
   peer_.Send("one");
@@ -253,7 +253,7 @@ TEST_F(SocketStreamTest, APausedStreamKeepsWhatArrivesInTheKernel) {
   ASSERT_TRUE(Until([this] { return handler_.received == "onetwo"; }));
 }
 
-TEST_F(SocketStreamTest, AnswersAfterTheHalfCloseOfThePeer) {
+TEST_F(SocketStreamTest, WritesAfterHalfCloseOfThePeer) {
   Start(TcpPair());
   handler_.on_end = [this] {
     stream_->Write(Bytes("answer"));
@@ -270,7 +270,7 @@ TEST_F(SocketStreamTest, AnswersAfterTheHalfCloseOfThePeer) {
   EXPECT_TRUE(peer_.at_end);
 }
 
-TEST_F(SocketStreamTest, ALastAnswerSurvivesThatThePeerWentOnSending) {
+TEST_F(SocketStreamTest, DeliversLastBytesWhilePeerStillSends) {
   Start(TcpPair());
   const std::string last = Pattern(3 << 20);
   stream_->Write(Bytes(last));
@@ -290,7 +290,7 @@ TEST_F(SocketStreamTest, ALastAnswerSurvivesThatThePeerWentOnSending) {
   EXPECT_EQ(handler_.received, "");
 }
 
-TEST_F(SocketStreamTest, APeerThatNeverClosesIsLeftAfterTheLingerTime) {
+TEST_F(SocketStreamTest, ClosesAfterLingerTimeIfPeerDoesNotClose) {
   Start(TcpPair());
   stream_->Write(Bytes("bye"));
   stream_->CloseAfterWrite(5 * kSecond);
@@ -304,7 +304,7 @@ TEST_F(SocketStreamTest, APeerThatNeverClosesIsLeftAfterTheLingerTime) {
   EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(SocketStreamTest, APeerThatTakesNoneOfTheLastBytesIsLeft) {
+TEST_F(SocketStreamTest, ClosesAfterLingerTimeIfPeerDoesNotRead) {
   Start(TcpPair());
   stream_->Write(Bytes(Pattern(8 << 20)));
   stream_->CloseAfterWrite(5 * kSecond);
@@ -323,7 +323,7 @@ TEST_F(SocketStreamTest, APeerThatTakesNoneOfTheLastBytesIsLeft) {
   EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(SocketStreamTest, AbortTellsTheReasonLaterAndResetsThePeer) {
+TEST_F(SocketStreamTest, AbortReportsItsReasonLaterAndResetsThePeer) {
   Start(TcpPair());
   stream_->Write(Bytes("never sent"));
   stream_->Abort(absl::InternalError("enough"));
@@ -371,7 +371,7 @@ TEST_F(SocketStreamTest, MayBeAbortedFromEveryCallback) {
   }
 }
 
-TEST_F(SocketStreamTest, AResetAtAnyByteEndsItOnce) {
+TEST_F(SocketStreamTest, ResetAtAnyByteClosesTheStreamOnce) {
   const std::string message = "a message of some bytes";
   for (size_t cut = 0; cut <= message.size(); ++cut) {
     RecordingHandler& handler = NewHandler();
@@ -392,7 +392,7 @@ TEST_F(SocketStreamTest, AResetAtAnyByteEndsItOnce) {
   EXPECT_EQ(loop_->counters().streams.value(), 0u);
 }
 
-TEST_F(SocketStreamTest, AResetWhilePausedIsNoticed) {
+TEST_F(SocketStreamTest, DetectsResetWhilePaused) {
   Start(TcpPair());
   stream_->PauseReading();
   Settle(*loop_);
@@ -401,7 +401,7 @@ TEST_F(SocketStreamTest, AResetWhilePausedIsNoticed) {
   EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(SocketStreamTest, AUnixPeerThatLeavesWhileWePauseCostsNoBusyLoopAndNoData) {
+TEST_F(SocketStreamTest, PausedUnixStreamKeepsDataOfClosedPeerWithoutBusyLoop) {
   Start(UnixPair());
   stream_->PauseReading();
   Settle(*loop_);
@@ -424,7 +424,7 @@ TEST_F(SocketStreamTest, AUnixPeerThatLeavesWhileWePauseCostsNoBusyLoopAndNoData
   EXPECT_TRUE(handler_.closed->ok());
 }
 
-TEST_F(SocketStreamTest, WritingToAPeerThatIsGoneEndsIt) {
+TEST_F(SocketStreamTest, WriteToClosedPeerEndsTheStream) {
   Start(UnixPair());
   peer_.Close();
   ASSERT_TRUE(Until([this] { return handler_.ends == 1; }));
@@ -434,7 +434,7 @@ TEST_F(SocketStreamTest, WritingToAPeerThatIsGoneEndsIt) {
   EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(SocketStreamTest, TheEndOfTheLoopClosesAndSaysSo) {
+TEST_F(SocketStreamTest, LoopStopClosesStreamsWithCancelled) {
   Start(TcpPair());
   bool in_loop = false;
   handler_.on_closed = [&] { in_loop = loop_->InLoopThread(); };
@@ -445,7 +445,7 @@ TEST_F(SocketStreamTest, TheEndOfTheLoopClosesAndSaysSo) {
   EXPECT_TRUE(in_loop);
 }
 
-TEST_F(SocketStreamTest, NoConnectionKeepsTheOthersWaiting) {
+TEST_F(SocketStreamTest, FastSenderDoesNotDelayOtherConnections) {
   Start(TcpPair());
   RecordingHandler& other = NewHandler();
   SocketPair pair = TcpPair();
@@ -463,7 +463,7 @@ TEST_F(SocketStreamTest, NoConnectionKeepsTheOthersWaiting) {
   EXPECT_LE(handler_.received.size() - before, loop_->read_buffer().size());
 }
 
-TEST_F(SocketStreamTest, BytesLeftInTheKernelKeepTheirAge) {
+TEST_F(SocketStreamTest, BytesLeftInTheKernelKeepTheirArrivalTime) {
   EventLoop::Options small;
   small.read_buffer_bytes = 1000;
   loop_ = *EventLoop::Create(clock_, small);
@@ -481,7 +481,7 @@ TEST_F(SocketStreamTest, BytesLeftInTheKernelKeepTheirAge) {
   EXPECT_LE(ages.back(), kSecond);
 }
 
-TEST_F(SocketStreamTest, AnIdleStreamIsSmall) { EXPECT_LE(sizeof(SocketStream), 512u); }
+TEST_F(SocketStreamTest, IdleStreamIsSmall) { EXPECT_LE(sizeof(SocketStream), 512u); }
 
 }  // namespace
 }  // namespace sluice::net

@@ -51,7 +51,7 @@ TEST(TimerWheelTest, FiresInOrderOfDeadlineHoweverFarTimeJumps) {
   EXPECT_TRUE(std::is_sorted(log.begin() + 1, log.end()));
 }
 
-TEST(TimerWheelTest, ACancelledTimerDoesNotFire) {
+TEST(TimerWheelTest, CancelledTimerDoesNotFire) {
   TimerWheel wheel(0);
   std::vector<int> log;
   Probe kept(&log, 1), cancelled(&log, 2);
@@ -64,7 +64,7 @@ TEST(TimerWheelTest, ACancelledTimerDoesNotFire) {
   EXPECT_EQ(log, std::vector<int>{1});
 }
 
-TEST(TimerWheelTest, ATimerArmedAnewMoves) {
+TEST(TimerWheelTest, RearmedTimerMoves) {
   TimerWheel wheel(0);
   std::vector<int> log;
   Probe probe(&log, 1);
@@ -84,7 +84,7 @@ struct Periodic {
   Timer timer{Timer::To<&Periodic::OnTimer>, this};
 };
 
-TEST(TimerWheelTest, ATimerThatArmsItselfForThePastFiresOncePerAdvance) {
+TEST(TimerWheelTest, TimerThatArmsItselfForThePastFiresOncePerAdvance) {
   TimerWheel wheel(0);
   Periodic periodic{wheel};
   wheel.Arm(periodic.timer, kTick);
@@ -100,7 +100,7 @@ struct Destroyer {
   Timer timer{Timer::To<&Destroyer::OnTimer>, this};
 };
 
-TEST(TimerWheelTest, ACallbackMayDestroyATimerThatIsDueAsWell) {
+TEST(TimerWheelTest, CallbackMayDestroyAnotherDueTimer) {
   TimerWheel wheel(0);
   std::vector<int> log;
   Destroyer first{std::make_unique<Probe>(&log, 1)};
@@ -115,7 +115,7 @@ TEST(TimerWheelTest, ACallbackMayDestroyATimerThatIsDueAsWell) {
   EXPECT_EQ(log.size(), 1u);
 }
 
-TEST(TimerWheelTest, TimersForTheEndOfTimeAreKeptAndNameNoMoment) {
+TEST(TimerWheelTest, TimersBeyondTheClockNeverFire) {
   TimerWheel wheel(0);
   Probe probe(nullptr, 1);
   wheel.Arm(probe.timer, TimerWheel::kNever);
@@ -123,7 +123,7 @@ TEST(TimerWheelTest, TimersForTheEndOfTimeAreKeptAndNameNoMoment) {
   EXPECT_EQ(wheel.Advance(TimerWheel::kNever - kTick), 0u);
 }
 
-TEST(TimerWheelTest, AHundredThousandIdleTimersAskForNoWakeUpBeforeTheFirst) {
+TEST(TimerWheelTest, IdleTimersNeedNoWakeUpBeforeTheFirst) {
   TimerWheel wheel(0);
   constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
   std::vector<std::unique_ptr<Probe>> probes;
@@ -147,7 +147,7 @@ TEST(TimerWheelTest, AHundredThousandIdleTimersAskForNoWakeUpBeforeTheFirst) {
   EXPECT_LE(wakeups, 100'000);
 }
 
-TEST(TimerWheelTest, ADestroyedWheelDisarms) {
+TEST(TimerWheelTest, DestroyedWheelDisarmsItsTimers) {
   Probe probe(nullptr, 1);
   {
     TimerWheel wheel(0);
@@ -157,7 +157,7 @@ TEST(TimerWheelTest, ADestroyedWheelDisarms) {
 }
 
 // Random arming, cancelling and advancing against a list that is searched in full.
-RC_GTEST_PROP(TimerWheelProperty, DoesWhatASearchedListWouldDo, ()) {
+RC_GTEST_PROP(TimerWheelProperty, BehavesLikeASearchedList, ()) {
   constexpr int kTimers = 40;
   int64_t now = *rc::gen::inRange<int64_t>(0, int64_t{1} << 60);
   TimerWheel wheel(now);

@@ -34,7 +34,7 @@ class TlsContextTest : public ::testing::Test {
   TlsOptions options_;
 };
 
-TEST_F(TlsContextTest, LoadsWhatFitsTogether) {
+TEST_F(TlsContextTest, LoadsMatchingFiles) {
   Install(authority_.Issue());
   const auto context = Create();
   ASSERT_TRUE(context.ok()) << context.status();
@@ -75,7 +75,7 @@ TEST_F(TlsContextTest, ErrorsNameTheFileAndTheFault) {
   EXPECT_THAT(std::string(absent.status().message()), HasSubstr("No such file"));
 }
 
-TEST_F(TlsContextTest, AnEncryptedKeyIsAnErrorNotAQuestionAtTheTerminal) {
+TEST_F(TlsContextTest, EncryptedKeyIsAnErrorWithoutPrompt) {
   TestCertificate certificate = authority_.Issue();
   BIO* const in = BIO_new_mem_buf(certificate.key_pem.data(), -1);
   EVP_PKEY* const key = PEM_read_bio_PrivateKey(in, nullptr, nullptr, nullptr);
@@ -92,7 +92,7 @@ TEST_F(TlsContextTest, AnEncryptedKeyIsAnErrorNotAQuestionAtTheTerminal) {
   EXPECT_EQ(Create().status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(TlsContextTest, ReloadsWhenTheFilesChangedAndOnlyThen) {
+TEST_F(TlsContextTest, ReloadsOnlyWhenFilesChanged) {
   Install(authority_.Issue());
   const auto context = *Create();
   const int64_t before_s = context->not_after_s();
@@ -104,7 +104,7 @@ TEST_F(TlsContextTest, ReloadsWhenTheFilesChangedAndOnlyThen) {
   EXPECT_FALSE(*context->ReloadIfChanged());
 }
 
-TEST_F(TlsContextTest, ABadNewFileKeepsTheOldAndIsToldOnce) {
+TEST_F(TlsContextTest, InvalidNewFileIsReportedOnceAndKeepsTheOld) {
   Install(authority_.Issue());
   const auto context = *Create();
   const int64_t before_s = context->not_after_s();
@@ -119,7 +119,7 @@ TEST_F(TlsContextTest, ABadNewFileKeepsTheOldAndIsToldOnce) {
   EXPECT_GT(context->not_after_s(), before_s);
 }
 
-TEST_F(TlsContextTest, TheWatcherReportsWhatCameOfAChange) {
+TEST_F(TlsContextTest, WatcherReportsEachReload) {
   Install(authority_.Issue());
   const auto context = *Create();
   std::promise<absl::Status> first, second;

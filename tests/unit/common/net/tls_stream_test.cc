@@ -199,7 +199,7 @@ TEST_F(TlsStreamTest, CarriesDataBothWaysAndNegotiatesHttp2) {
   EXPECT_EQ(loop_->counters().streams.value(), 0u);
 }
 
-TEST_F(TlsStreamTest, WritesOfAnIterationShareRecordsAndOneSend) {
+TEST_F(TlsStreamTest, WritesOfAnIterationShareRecordsAndASend) {
   Serve(authority_.Issue());
   RecordingHandler& client = NewHandler();
   Stream* const stream = ConnectTls(client, ClientContext());
@@ -214,7 +214,7 @@ TEST_F(TlsStreamTest, WritesOfAnIterationShareRecordsAndOneSend) {
   EXPECT_EQ(served_.front().handler.reads_done, 1);
 }
 
-TEST_F(TlsStreamTest, HandsUpWhoTheClientIs) {
+TEST_F(TlsStreamTest, ReportsClientIdentity) {
   Serve(authority_.Issue(), &authority_);
   TestSubject who;
   who.common_name = "alice";
@@ -229,7 +229,7 @@ TEST_F(TlsStreamTest, HandsUpWhoTheClientIs) {
   EXPECT_THAT(peer.names, ElementsAre("alice.example", "spiffe://example/alice"));
 }
 
-TEST_F(TlsStreamTest, AClientWithoutTheRightCertificateIsTurnedAway) {
+TEST_F(TlsStreamTest, RefusesClientWithoutTrustedCertificate) {
   Serve(authority_.Issue(), &authority_);
   const TestCertificate foreign = stranger_.Issue();
   const auto contexts = {ClientContext(),
@@ -244,7 +244,7 @@ TEST_F(TlsStreamTest, AClientWithoutTheRightCertificateIsTurnedAway) {
   EXPECT_EQ(loop_->counters().handshake_failures.value(), 2u);
 }
 
-TEST_F(TlsStreamTest, AClientTrustsNoServerButTheRightOne) {
+TEST_F(TlsStreamTest, ClientRefusesServerWithWrongNameOrAuthority) {
   struct Case {
     TestCertificate certificate;
     std::string name;
@@ -280,7 +280,7 @@ TEST_F(TlsStreamTest, AClientTrustsNoServerButTheRightOne) {
   }
 }
 
-TEST_F(TlsStreamTest, AnExpiredServerCertificateIsNotTrusted) {
+TEST_F(TlsStreamTest, ClientRefusesExpiredCertificate) {
   // A server of ours does not load one, but one that runs long enough has one.
   TestCertificate certificate = authority_.Issue({.from_s = -7200, .to_s = -10});
   CtxPtr ctx(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
@@ -310,7 +310,7 @@ TEST_F(TlsStreamTest, AnExpiredServerCertificateIsNotTrusted) {
   SSL_free(ssl);
 }
 
-TEST_F(TlsStreamTest, RefusesOldProtocolsAndForeignOnes) {
+TEST_F(TlsStreamTest, RefusesOldTlsVersionsAndOtherAlpn) {
   Serve(authority_.Issue());
   struct Case {
     int min, max;
@@ -340,7 +340,7 @@ TEST_F(TlsStreamTest, RefusesOldProtocolsAndForeignOnes) {
   }
 }
 
-TEST_F(TlsStreamTest, ASessionIsResumedUntilTheCertificatesAreReloaded) {
+TEST_F(TlsStreamTest, ResumesSessionsUntilCertificatesAreReloaded) {
   Serve(authority_.Issue());
   on_accept_ = [](Served& served) {
     served.handler.on_open = [&served] { served.stream->Write(Bytes("hi")); };
@@ -363,7 +363,7 @@ TEST_F(TlsStreamTest, ASessionIsResumedUntilTheCertificatesAreReloaded) {
   SSL_SESSION_free(session);
 }
 
-TEST_F(TlsStreamTest, AReloadChangesWhatNewClientsSeeAndLeavesOpenOnes) {
+TEST_F(TlsStreamTest, ReloadAffectsOnlyNewConnections) {
   Serve(authority_.Issue({.common_name = "old"}));
   CtxPtr ctx = RawContext();
   RawClient before(address_, ctx.get());
@@ -382,7 +382,7 @@ TEST_F(TlsStreamTest, AReloadChangesWhatNewClientsSeeAndLeavesOpenOnes) {
   ASSERT_TRUE(Until([&] { return served_.front().handler.received == "still here"; }));
 }
 
-TEST_F(TlsStreamTest, AStalledHandshakeIsEndedInTime) {
+TEST_F(TlsStreamTest, EndsStalledHandshakeInTime) {
   ListenerOptions options;
   options.handshake_timeout_ns = 10 * kSecond;
   options.max_handshakes = 3;
@@ -425,7 +425,7 @@ std::string ClientHello() {
   return hello;
 }
 
-TEST_F(TlsStreamTest, AHandshakeThatEndsAtAnyByteLeavesNothing) {
+TEST_F(TlsStreamTest, HandshakeCutAtAnyByteLeavesNothing) {
   Serve(authority_.Issue());
   const std::string hello = ClientHello();
   ASSERT_GT(hello.size(), 100u);
@@ -448,7 +448,7 @@ TEST_F(TlsStreamTest, AHandshakeThatEndsAtAnyByteLeavesNothing) {
   EXPECT_TRUE(served_.empty());
 }
 
-TEST_F(TlsStreamTest, RubbishIsNotAHandshake) {
+TEST_F(TlsStreamTest, RefusesRandomBytesAsHandshake) {
   Serve(authority_.Issue());
   for (const std::string& rubbish : {std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
                                      std::string(200'000, '\x16'), std::string(200'000, '\0')}) {
@@ -464,7 +464,7 @@ TEST_F(TlsStreamTest, RubbishIsNotAHandshake) {
   EXPECT_EQ(loop_->counters().handshake_failures.value(), 3u);
 }
 
-TEST_F(TlsStreamTest, AChangedByteAnywhereInTheHelloHarmsNobodyElse) {
+TEST_F(TlsStreamTest, CorruptedHelloDoesNotAffectOtherConnections) {
   Serve(authority_.Issue());
   CtxPtr ctx = RawContext();
   RawClient honest(address_, ctx.get());
@@ -485,7 +485,7 @@ TEST_F(TlsStreamTest, AChangedByteAnywhereInTheHelloHarmsNobodyElse) {
   ASSERT_TRUE(Until([&] { return served_.front().handler.received == "unharmed"; }));
 }
 
-TEST_F(TlsStreamTest, AFloodOfKeyUpdatesEndsTheConnection) {
+TEST_F(TlsStreamTest, ClosesConnectionOnKeyUpdateFlood) {
   Serve(authority_.Issue());
   CtxPtr ctx = RawContext();
   RawClient client(address_, ctx.get());
@@ -515,7 +515,7 @@ TEST_F(TlsStreamTest, AFloodOfKeyUpdatesEndsTheConnection) {
   EXPECT_EQ(served_[0].handler.closed->code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(TlsStreamTest, RenegotiationIsRefused) {
+TEST_F(TlsStreamTest, RefusesRenegotiation) {
   Serve(authority_.Issue());
   CtxPtr ctx = RawContext();
   SSL_CTX_set_max_proto_version(ctx.get(), TLS1_2_VERSION);
@@ -529,7 +529,7 @@ TEST_F(TlsStreamTest, RenegotiationIsRefused) {
   EXPECT_EQ(loop_->counters().handshakes.value(), 1u);
 }
 
-TEST_F(TlsStreamTest, APeerThatDoesNotReadIsNotReadFrom) {
+TEST_F(TlsStreamTest, StopsReadingFromPeerThatDoesNotRead) {
   ListenerOptions options;
   options.stream.high_water_bytes = 200'000;
   options.stream.low_water_bytes = 50'000;
@@ -564,7 +564,7 @@ TEST_F(TlsStreamTest, APeerThatDoesNotReadIsNotReadFrom) {
   EXPECT_GE(served_[0].handler.writables, 1);
 }
 
-TEST_F(TlsStreamTest, AStreamPausedWhenItOpensHandsUpNothingUntilResumed) {
+TEST_F(TlsStreamTest, StreamPausedOnOpenDeliversNothingUntilResumed) {
   Serve(authority_.Issue());
   on_accept_ = [](Served& served) {
     served.handler.on_open = [&served] { served.stream->PauseReading(); };
@@ -619,7 +619,7 @@ TEST_F(TlsStreamTest, MayBeAbortedFromEveryCallback) {
   EXPECT_EQ(loop_->counters().streams.value(), 0u);
 }
 
-TEST_F(TlsStreamTest, ARefusedStreamIsClosed) {
+TEST_F(TlsStreamTest, ClosesRefusedStream) {
   refuse_ = true;
   Serve(authority_.Issue());
   RecordingHandler& client = NewHandler();
@@ -629,7 +629,7 @@ TEST_F(TlsStreamTest, ARefusedStreamIsClosed) {
   EXPECT_EQ(loop_->counters().refused.value(), 1u);
 }
 
-TEST_F(TlsStreamTest, TheEndOfTheLoopClosesHandshakesAndStreams) {
+TEST_F(TlsStreamTest, LoopStopClosesHandshakesAndStreams) {
   Serve(authority_.Issue());
   CtxPtr ctx = RawContext();
   RawClient client(address_, ctx.get());
@@ -658,7 +658,7 @@ class GroupEcho final : public Acceptor {
   };
 };
 
-TEST_F(TlsStreamTest, LoopsShareAContextThatIsReloadedMeanwhile) {
+TEST_F(TlsStreamTest, LoopsShareAContextDuringReloads) {
   common::SystemClock clock;
   const TestCertificate certificate = authority_.Issue();
   server_ = Context(TlsContext::Role::kServer, &certificate, nullptr);

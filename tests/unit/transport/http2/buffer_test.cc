@@ -11,7 +11,7 @@ std::string Text(const Buffer& buffer) {
   return {reinterpret_cast<const char*>(buffer.data()), buffer.size()};
 }
 
-TEST(BufferTest, GrowsAtTheEndAndIsTakenFromTheFront) {
+TEST(BufferTest, AppendsAtTheEndAndConsumesFromTheFront) {
   Buffer buffer;
   std::string expected;
   for (int i = 0; i < 2000; ++i) {
@@ -36,7 +36,7 @@ TEST(BufferTest, KeepsItsMemoryWhenCleared) {
   EXPECT_EQ(buffer.capacity(), 0u);
 }
 
-TEST(BufferTest, SwappedBytesStayWhereTheyAre) {
+TEST(BufferTest, SwapKeepsBytesInPlace) {
   Buffer from;
   from.Append(std::string_view("bytes"));
   const uint8_t* const at = from.data();
@@ -46,7 +46,7 @@ TEST(BufferTest, SwappedBytesStayWhereTheyAre) {
   EXPECT_TRUE(from.empty());
 }
 
-TEST(BufferTest, DoesNotGrowForEverWhenUsedAsAQueue) {
+TEST(BufferTest, StaysSmallWhenUsedAsAQueue) {
   Buffer buffer;
   buffer.Append(std::string_view("12345"));
   for (int i = 0; i < 100'000; ++i) {

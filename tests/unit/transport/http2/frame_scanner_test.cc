@@ -46,7 +46,7 @@ class FrameScannerTest : public ::testing::Test {
   FrameScanner scanner_{now_ns_};
 };
 
-TEST_F(FrameScannerTest, SeesFramesAcrossAnySplit) {
+TEST_F(FrameScannerTest, ParsesFramesHoweverInputIsSplit) {
   const std::string bytes = Frame(NGHTTP2_SETTINGS, 0, 0, "123456") +
                             Frame(NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS, 1, "abc") +
                             Frame(NGHTTP2_DATA, NGHTTP2_FLAG_END_STREAM, 1, "hello");
@@ -67,12 +67,12 @@ TEST_F(FrameScannerTest, SeesFramesAcrossAnySplit) {
   }
 }
 
-TEST_F(FrameScannerTest, ClientsMayBeginAtAnyStreamId) {
+TEST_F(FrameScannerTest, AcceptsAnyFirstStreamId) {
   EXPECT_EQ(Scan(Frame(NGHTTP2_HEADERS, 4, 13, "x")).error, 0u);
   EXPECT_EQ(Scan(Frame(NGHTTP2_HEADERS, 4, 15, "x")).error, 0u);
 }
 
-TEST_F(FrameScannerTest, RefusesAStreamIdThatWasSkipped) {
+TEST_F(FrameScannerTest, RefusesHeadersOnASkippedStreamId) {
   EXPECT_EQ(Scan(Frame(NGHTTP2_HEADERS, 4, 5, "x")).error, 0u);
   EXPECT_EQ(Scan(Frame(NGHTTP2_HEADERS, 4, 3, "x")).error, uint32_t{NGHTTP2_PROTOCOL_ERROR});
 }
@@ -89,12 +89,12 @@ TEST_F(FrameScannerTest, RefusesHeadersOnAStreamThatThePeerClosed) {
   EXPECT_EQ(Scan(Frame(NGHTTP2_HEADERS, 4, 1, "x")).error, uint32_t{NGHTTP2_STREAM_CLOSED});
 }
 
-TEST_F(FrameScannerTest, TakesFramesOnAStreamThatWeReset) {
+TEST_F(FrameScannerTest, AcceptsFramesOnAStreamThatTheServerReset) {
   EXPECT_EQ(Scan(Frame(NGHTTP2_HEADERS, 4, 1, "x")).error, 0u);
   EXPECT_EQ(Scan(Frame(NGHTTP2_DATA, 0, 1, "more")).error, 0u);
 }
 
-TEST_F(FrameScannerTest, StopsAfterAResetSoThatItsEffectIsSeen) {
+TEST_F(FrameScannerTest, StopsScanningAfterAReset) {
   Scan(Frame(NGHTTP2_HEADERS, 4, 1, "x"));
   const std::string reset = Frame(NGHTTP2_RST_STREAM, 0, 1, "1234");
   const std::string bytes = reset + Frame(NGHTTP2_DATA, 0, 1, "x");
@@ -103,7 +103,7 @@ TEST_F(FrameScannerTest, StopsAfterAResetSoThatItsEffectIsSeen) {
   EXPECT_EQ(Scan(bytes.substr(reset.size())).error, uint32_t{NGHTTP2_STREAM_CLOSED});
 }
 
-TEST_F(FrameScannerTest, FloodsEnd) {
+TEST_F(FrameScannerTest, RefusesEachKindOfFlood) {
   EXPECT_LE(CountUntilRefused(Frame(NGHTTP2_PING, 0, 0, "12345678"), 10'000), 20);
   EXPECT_LE(CountUntilRefused(Frame(NGHTTP2_SETTINGS, 0, 0), 10'000), 64);
   EXPECT_LE(CountUntilRefused(Frame(NGHTTP2_PRIORITY, 0, 1, "12345"), 10'000), 512);
@@ -113,28 +113,28 @@ TEST_F(FrameScannerTest, FloodsEnd) {
   EXPECT_LE(CountUntilRefused(Frame(NGHTTP2_CONTINUATION, 0, 1, "x"), 10'000), 8);
 }
 
-TEST_F(FrameScannerTest, SlowPingsAreNoFlood) {
+TEST_F(FrameScannerTest, AcceptsSlowPings) {
   for (int i = 0; i < 1000; ++i) {
     now_ns_ += 10 * kSecond;
     ASSERT_EQ(Scan(Frame(NGHTTP2_PING, 0, 0, "12345678")).error, 0u) << i;
   }
 }
 
-TEST_F(FrameScannerTest, PingsThatAnswerOurDataAreNoFlood) {
+TEST_F(FrameScannerTest, AcceptsPingsThatFollowData) {
   for (int i = 0; i < 10'000; ++i) {
     scanner_.SentUseful();
     ASSERT_EQ(Scan(Frame(NGHTTP2_PING, 0, 0, "12345678")).error, 0u) << i;
   }
 }
 
-TEST_F(FrameScannerTest, ResetsAtOnceAreAFloodAndLateOnesAreNot) {
+TEST_F(FrameScannerTest, RefusesImmediateResetsButNotLateOnes) {
   for (int i = 0; i < 100'000; ++i) ASSERT_TRUE(scanner_.StreamResetByPeer(false, now_ns_));
   int passed = 0;
   while (scanner_.StreamResetByPeer(true, now_ns_)) ++passed;
   EXPECT_LE(passed, 4000);
 }
 
-TEST_F(FrameScannerTest, FinishedCallsEarnResets) {
+TEST_F(FrameScannerTest, FinishedCallsRefillTheResetBudget) {
   for (int i = 0; i < 100'000; ++i) {
     scanner_.CallFinished();
     ASSERT_TRUE(scanner_.StreamResetByPeer(true, now_ns_));

@@ -1,4 +1,4 @@
-// A connection's life: greeting, signs of life, limits, and its graceful end.
+// The life of an HTTP/2 connection: greeting, keepalive, limits, and its graceful end.
 #include "server/transport/http2/http2_session.h"
 
 #include <string>
@@ -41,21 +41,21 @@ class Http2SessionTest : public ::testing::Test {
   std::unique_ptr<H2Server> server_;
 };
 
-TEST_F(Http2SessionTest, SaysItsSettingsFirst) {
+TEST_F(Http2SessionTest, SendsSettingsFirst) {
   Begin();
   H2Connection connection(*server_);
   ASSERT_GE(connection.stream.output.size(), 9u);
   EXPECT_EQ(connection.stream.output[3], NGHTTP2_SETTINGS);
 }
 
-TEST_F(Http2SessionTest, EndsWhatIsNoHttp2) {
+TEST_F(Http2SessionTest, ClosesConnectionThatDoesNotSpeakHttp2) {
   Begin();
   H2Connection connection(*server_);
   connection.Feed("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_TRUE(connection.stream.closing);
 }
 
-TEST_F(Http2SessionTest, EndsAConnectionThatDoesNotGreet) {
+TEST_F(Http2SessionTest, ClosesConnectionWithoutGreetingInTime) {
   Begin();
   H2Connection connection(*server_);
   connection.Feed(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").substr(0, 20));
@@ -65,7 +65,7 @@ TEST_F(Http2SessionTest, EndsAConnectionThatDoesNotGreet) {
   EXPECT_TRUE(connection.ended());
 }
 
-TEST_F(Http2SessionTest, EndsAConnectionWhoseHeaderBlockDoesNotEnd) {
+TEST_F(Http2SessionTest, ClosesConnectionOnUnfinishedHeaderBlock) {
   Begin();
   H2Client client(*server_);
   client.Pump();
@@ -78,22 +78,22 @@ TEST_F(Http2SessionTest, EndsAConnectionWhoseHeaderBlockDoesNotEnd) {
   EXPECT_TRUE(client.connection.ended());
 }
 
-TEST_F(Http2SessionTest, AsksForASignOfLifeAndGivesUpWithoutOne) {
+TEST_F(Http2SessionTest, AbortsConnectionThatDoesNotAnswerKeepalivePing) {
   Begin();
   H2Client client(*server_);
   client.Pump();
   server_->Advance(61 * kSecond);
   client.Read();
   EXPECT_EQ(client.pings, 1);
-  client.Pump();  // answers
+  client.Pump();  // answers the PING
   server_->Advance(30 * kSecond);
   EXPECT_FALSE(client.connection.ended());
-  server_->Advance(31 * kSecond);  // asks again, and hears nothing
+  server_->Advance(31 * kSecond);  // a second PING, without an answer
   server_->Advance(21 * kSecond);
   EXPECT_TRUE(client.connection.stream.aborted);
 }
 
-TEST_F(Http2SessionTest, DrainsAnIdleConnection) {
+TEST_F(Http2SessionTest, DrainsIdleConnection) {
   Begin(Http2([](Http2Options* options) {
     options->max_idle_ns = 10 * kSecond;
     options->keepalive_ns = 0;
@@ -107,7 +107,7 @@ TEST_F(Http2SessionTest, DrainsAnIdleConnection) {
   held_.held[0]->Finish();
   server_->loop->RunOnce(0);
   client.Pump();
-  // It looks again in intervals of max_idle.
+  // The session checks at intervals of max_idle.
   for (int i = 0; i < 3; ++i) {
     server_->Advance(10 * kSecond);
     client.Pump();
@@ -117,7 +117,7 @@ TEST_F(Http2SessionTest, DrainsAnIdleConnection) {
   EXPECT_TRUE(client.connection.stream.closing);
 }
 
-TEST_F(Http2SessionTest, DrainsAnOldConnectionAndCutsItOffAfterTheGrace) {
+TEST_F(Http2SessionTest, DrainsConnectionAtMaxAgeAndAbortsItAfterTheGrace) {
   Begin(Http2([](Http2Options* options) {
     options->max_age_ns = 100 * kSecond;
     options->max_age_grace_ns = 10 * kSecond;
@@ -134,14 +134,14 @@ TEST_F(Http2SessionTest, DrainsAnOldConnectionAndCutsItOffAfterTheGrace) {
   EXPECT_TRUE(client.connection.stream.aborted);
 }
 
-TEST_F(Http2SessionTest, ADrainFinishesWhatIsUnderWayAndWhatComesBetweenTheTwoGoaways) {
+TEST_F(Http2SessionTest, DrainFinishesOpenCallsAndCallsBetweenTheTwoGoaways) {
   Begin();
   H2Client client(*server_);
   const int32_t held = client.Call("/t.T/Held", Framed("1"));
   client.Pump();
   server_->server.Drain();
   server_->loop->RunOnce(0);
-  // This call was on its way when the notice was sent; the client has not seen it yet.
+  // The client sends this call before it reads the notice.
   const int32_t late = client.Call("/t.T/Echo", Framed("late"));
   client.connection.Feed(client.TakeOutput());
   client.Read();
@@ -160,13 +160,13 @@ TEST_F(Http2SessionTest, ADrainFinishesWhatIsUnderWayAndWhatComesBetweenTheTwoGo
   EXPECT_FALSE(client.connection.stream.aborted);
 }
 
-TEST_F(Http2SessionTest, WhatComesWithTheAnswerToADrainsPingIsServedAndSaidToBe) {
+TEST_F(Http2SessionTest, DrainServesAndNamesCallsThatArriveWithThePingAnswer) {
   Begin();
   H2Client client(*server_);
   client.Pump();
   server_->server.Drain();
   server_->loop->RunOnce(0);
-  // In one read: calls before the PING's answer and behind it.
+  // One read brings a call before the PING's answer and one after it.
   const int32_t before = client.Call("/t.T/Echo", Framed("before"));
   std::string read = client.TakeOutput();
   const int32_t behind = client.Call("/t.T/Echo", Framed("behind"));
@@ -184,7 +184,7 @@ TEST_F(Http2SessionTest, WhatComesWithTheAnswerToADrainsPingIsServedAndSaidToBe)
   EXPECT_EQ(echo_.calls, 2);
 }
 
-TEST_F(Http2SessionTest, WhatComesBeforeTheFinalGoawayIsSentIsNotServed) {
+TEST_F(Http2SessionTest, DrainRefusesCallsAboveTheStreamThatTheFinalGoawayNames) {
   Begin();
   H2Client client(*server_);
   const int32_t held = client.Call("/t.T/Held", Framed(""));
@@ -197,7 +197,8 @@ TEST_F(Http2SessionTest, WhatComesBeforeTheFinalGoawayIsSentIsNotServed) {
   client.Read();
   client.Continue(begun, Framed("later"), true);
   const std::string later = client.TakeOutput();
-  // The client does not read: the GOAWAY, due since nobody answers the PING, is made and not sent.
+  // The client does not answer the PING, so the GOAWAY is due. It does not read either, so the
+  // GOAWAY is not sent.
   client.connection.stream.stalled = true;
   client.connection.stream.output.assign(10 << 20, 'x');
   server_->Advance(2 * kSecond);
@@ -213,14 +214,14 @@ TEST_F(Http2SessionTest, WhatComesBeforeTheFinalGoawayIsSentIsNotServed) {
   }
   EXPECT_EQ(echo_.calls, 0);
   EXPECT_EQ(client.goaway_last_stream, held);
-  // Others go on.
+  // The older call is finished.
   held_.held[0]->Finish();
   server_->loop->RunOnce(0);
   client.Pump();
   EXPECT_EQ(client.calls[held].status(), "0");
 }
 
-TEST_F(Http2SessionTest, ADrainDoesNotWaitForAClientThatDoesNotAnswerThePing) {
+TEST_F(Http2SessionTest, DrainEndsWithoutAnAnswerToThePing) {
   Begin();
   H2Client client(*server_);
   client.Pump();
@@ -231,7 +232,7 @@ TEST_F(Http2SessionTest, ADrainDoesNotWaitForAClientThatDoesNotAnswerThePing) {
   EXPECT_TRUE(client.connection.stream.closing);
 }
 
-TEST_F(Http2SessionTest, ADrainTellsStreams) {
+TEST_F(Http2SessionTest, DrainNotifiesStreams) {
   Begin();
   H2Client client(*server_);
   const int32_t id = client.Call("/t.T/Stream", Framed("x"), {}, false);
@@ -243,7 +244,7 @@ TEST_F(Http2SessionTest, ADrainTellsStreams) {
   EXPECT_TRUE(client.connection.stream.closing);
 }
 
-TEST_F(Http2SessionTest, AConnectionThatComesDuringADrainIsDrained) {
+TEST_F(Http2SessionTest, DrainsConnectionThatOpensDuringADrain) {
   Begin();
   H2Client first(*server_);
   server_->server.Drain();
@@ -253,7 +254,7 @@ TEST_F(Http2SessionTest, AConnectionThatComesDuringADrainIsDrained) {
   EXPECT_FALSE(client.goaways.empty());
 }
 
-TEST_F(Http2SessionTest, ABodyIsAsLongAsWasAnnounced) {
+TEST_F(Http2SessionTest, ResetsRequestWhoseBodyDiffersFromContentLength) {
   Begin();
   H2Client client(*server_);
   const std::string body = Framed("four");
@@ -273,16 +274,16 @@ TEST_F(Http2SessionTest, ABodyIsAsLongAsWasAnnounced) {
   EXPECT_FALSE(client.connection.ended());
 }
 
-TEST_F(Http2SessionTest, RefusesStreamsAboveTheBound) {
+TEST_F(Http2SessionTest, RefusesStreamsAboveMaxConcurrentStreams) {
   Begin(Http2([](Http2Options* options) { options->max_concurrent_streams = 2; }));
   H2Client client(*server_);
-  // The client has not read our SETTINGS yet, and so opens more than it may.
+  // The client has not read the server's SETTINGS, so it opens more streams than allowed.
   for (int i = 0; i < 5; ++i) client.Call("/t.T/Held", Framed(""));
   client.connection.Feed(client.TakeOutput());
   EXPECT_EQ(held_.started, 2);
 }
 
-TEST_F(Http2SessionTest, MakesNoMoreFramesForAPeerThatDoesNotRead) {
+TEST_F(Http2SessionTest, BoundsOutputForPeerThatDoesNotRead) {
   Begin();
   H2Client client(*server_);
   client.Pump();
@@ -291,7 +292,7 @@ TEST_F(Http2SessionTest, MakesNoMoreFramesForAPeerThatDoesNotRead) {
   client.connection.stream.stalled = true;
   const std::string message(16 << 10, 'x');
   for (int i = 0; i < 400; ++i) client.Call("/t.T/Echo", Framed(message));
-  // Requests go on to arrive (the fake stream does not stop reading); output must not.
+  // Requests still arrive (the fake stream does not stop reading); the output must not grow.
   client.connection.Feed(client.TakeOutput());
   EXPECT_LE(client.connection.stream.most_output, size_t{600} << 10);
   EXPECT_LE(echo_.calls, 400);

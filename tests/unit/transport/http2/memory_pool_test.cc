@@ -9,7 +9,7 @@
 namespace sluice::transport {
 namespace {
 
-TEST(MemoryPoolTest, GivesFreedBlocksOutAgain) {
+TEST(MemoryPoolTest, ReusesFreedBlocks) {
   MemoryPool pool;
   void* const first = pool.Allocate(105);
   pool.Free(first);

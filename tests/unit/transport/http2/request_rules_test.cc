@@ -1,4 +1,4 @@
-// RequestRules against nghttp2's own, which judges the same requests on a session of its own.
+// Compares RequestRules with the checks of nghttp2 on the same requests.
 #include "server/transport/http2/request_rules.h"
 
 #include <nghttp2/nghttp2.h>
@@ -25,7 +25,7 @@ struct Request {
   Headers trailers = {};
 };
 
-// What became of a request: which headers reached the application, and whether it was reset.
+// The outcome of a request: the headers that reached the application, and whether it was reset.
 struct Outcome {
   bool malformed = false;
   Headers taken;
@@ -191,7 +191,7 @@ Headers Good() {
           {":authority", "host"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
 }
 
-TEST(RequestRules, TakesWhatGrpcClientsSend) {
+TEST(RequestRules, AcceptsRequestsOfGrpcClients) {
   Request request{.headers = Good(), .data = {5, 7}};
   request.headers.insert(request.headers.end(),
                          {{"user-agent", "grpc-c++/1.51.1"},
@@ -205,7 +205,7 @@ TEST(RequestRules, TakesWhatGrpcClientsSend) {
 }
 
 // Each byte, alone, in front, within and behind, in what is judged differently.
-TEST(RequestRules, JudgesEachByteOfValuesAndNamesAsNghttp2Does) {
+TEST(RequestRules, JudgesEachByteOfNamesAndValuesAsNghttp2Does) {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string c(1, static_cast<char>(byte));
     for (const std::string& text :

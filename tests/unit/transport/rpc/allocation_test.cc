@@ -1,4 +1,4 @@
-// A unary call in steady state allocates nothing: not from us, not from nghttp2.
+// Unary calls in steady state allocate nothing, neither in our code nor in nghttp2.
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -20,7 +20,7 @@ namespace {
 uint64_t allocations = 0;
 }  // namespace
 
-// glibc's own names for what malloc and its kin do: these replace them in the whole program.
+// glibc's names for its own functions. The functions below replace malloc in the whole program.
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
@@ -42,9 +42,9 @@ void* realloc(void* block, size_t size) {
 namespace sluice::transport {
 namespace {
 
-// Requests as they come once the client's header table is warm, recorded from a client that is
-// ahead of the server: their bytes are fed while counting.
-TEST(AllocationTest, AUnaryCallInSteadyStateAllocatesNothing) {
+// Records the bytes of requests after the client's header table is warm, and counts allocations
+// while it feeds them.
+TEST(AllocationTest, UnaryCallInSteadyStateAllocatesNothing) {
   testing::EchoMethod echo;
   testing::H2Server server;
   server.methods.AddUnary("/t.T/Echo", echo);
@@ -71,8 +71,8 @@ TEST(AllocationTest, AUnaryCallInSteadyStateAllocatesNothing) {
   EXPECT_EQ(after - before, 0u) << "in " << 32 * kRounds << " calls";
 }
 
-// The whole way of an Acquire: HTTP/2, decoding, look-up, the memory store, counters, the answer.
-TEST(AllocationTest, AnAcquireInSteadyStateAllocatesNothing) {
+// A complete Acquire: HTTP/2, decoding, look-up, the memory store, counters, the response.
+TEST(AllocationTest, AcquireInSteadyStateAllocatesNothing) {
   testing::H2Server server;
   store::MemoryStore store{server.clock};
   limits::LimitRegistry registry{&store};
@@ -88,7 +88,7 @@ TEST(AllocationTest, AnAcquireInSteadyStateAllocatesNothing) {
   service.Register(&server.methods);
   testing::H2Client client(server);
   client.Pump();
-  // A few keys. Both grants and, once the burst is spent, denials.
+  // A few keys: first grants and, once the burst is spent, denials.
   int next_key = 0;
   const auto request = [&] {
     v1::AcquireRequest message;
@@ -102,7 +102,7 @@ TEST(AllocationTest, AnAcquireInSteadyStateAllocatesNothing) {
     for (int j = 0; j < 32; ++j) client.Call("/sluice.v1.RateLimiter/Acquire", request());
     client.Pump();
   }
-  // Their answers fit the client's window: it reads none of them meanwhile.
+  // The responses fit the client's window: it reads none of them meanwhile.
   constexpr int kRounds = 40;
   std::string requests[kRounds];
   for (std::string& round : requests) {
@@ -117,8 +117,8 @@ TEST(AllocationTest, AnAcquireInSteadyStateAllocatesNothing) {
   EXPECT_EQ(after - before, 0u) << "in " << 32 * kRounds << " calls";
   const common::MetricsSnapshot counted = server.metrics.Snapshot(1);
   EXPECT_EQ(counted.granted + counted.denied, 32u * (100 + kRounds));
-  EXPECT_GT(counted.granted, 3200u);  // some of those that were counted were granted,
-  EXPECT_GT(counted.denied, 100u);    // and some denied
+  EXPECT_GT(counted.granted, 3200u);  // some of the measured calls were granted,
+  EXPECT_GT(counted.denied, 100u);    // and some were denied
 }
 
 }  // namespace

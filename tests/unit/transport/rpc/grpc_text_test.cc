@@ -8,7 +8,7 @@
 namespace sluice::transport {
 namespace {
 
-TEST(GrpcTimeoutTest, KnowsEachUnit) {
+TEST(GrpcTimeoutTest, ParsesEachUnit) {
   EXPECT_EQ(ParseTimeout("2H"), int64_t{7200} * 1'000'000'000);
   EXPECT_EQ(ParseTimeout("2M"), int64_t{120} * 1'000'000'000);
   EXPECT_EQ(ParseTimeout("2S"), 2'000'000'000);
@@ -24,44 +24,44 @@ TEST(GrpcTimeoutTest, SaturatesInsteadOfOverflowing) {
   EXPECT_EQ(ParseTimeout("99999999S"), int64_t{99999999} * 1'000'000'000);
 }
 
-TEST(GrpcTimeoutTest, RefusesWhatIsNoTimeout) {
+TEST(GrpcTimeoutTest, RefusesInvalidTimeouts) {
   for (const char* text : {"", "S", "1", "1s", "-1S", "+1S", "1.5S", "123456789S", " 1S", "1S ",
                            "1 S", "0x1S", "1\xC2\xB5"}) {
     EXPECT_FALSE(ParseTimeout(text).has_value()) << text;
   }
 }
 
-TEST(GrpcMessageTest, EncodesWhatHeadersCannotCarry) {
+TEST(GrpcMessageTest, EncodesBytesThatHeadersCannotCarry) {
   EXPECT_EQ(PercentEncode("plain ~ text", 100), "plain ~ text");
   EXPECT_EQ(PercentEncode("100%\n\xE2\x98\xBA", 100), "100%25%0A%E2%98%BA");
   EXPECT_EQ(PercentDecode("100%25%0A%E2%98%BA"), "100%\n\xE2\x98\xBA");
   EXPECT_EQ(PercentDecode("%e2%98%ba"), "\xE2\x98\xBA");
 }
 
-TEST(GrpcMessageTest, LeavesWhatIsNotEncodedAsItIs) {
+TEST(GrpcMessageTest, DecodeKeepsTextThatIsNotEncoded) {
   EXPECT_EQ(PercentDecode("50%"), "50%");
   EXPECT_EQ(PercentDecode("%zz%4"), "%zz%4");
 }
 
-TEST(GrpcMessageTest, CutsBetweenCharacters) {
+TEST(GrpcMessageTest, TruncatesBetweenCharacters) {
   EXPECT_EQ(PercentEncode("ab\xE2\x98\xBA", 4), "ab");
   EXPECT_EQ(PercentEncode("ab\xE2\x98\xBA", 5), "ab%E2%98%BA");
 }
 
-TEST(BinaryMetadataTest, TakesPaddedAndUnpadded) {
+TEST(BinaryMetadataTest, DecodesPaddedAndUnpaddedBase64) {
   EXPECT_EQ(EncodeBinary(std::string_view("\x00\xFF", 2)), "AP8");
   EXPECT_EQ(DecodeBinary("AP8"), std::string("\x00\xFF", 2));
   EXPECT_EQ(DecodeBinary("AP8="), std::string("\x00\xFF", 2));
   EXPECT_EQ(DecodeBinary(""), std::string());
 }
 
-TEST(BinaryMetadataTest, RefusesWhatIsNoBase64) {
+TEST(BinaryMetadataTest, RefusesInvalidBase64) {
   EXPECT_FALSE(DecodeBinary("A").has_value());
   EXPECT_FALSE(DecodeBinary("A!==").has_value());
   EXPECT_FALSE(DecodeBinary("AP 8").has_value());
 }
 
-TEST(BinaryMetadataTest, KnowsItsNames) {
+TEST(BinaryMetadataTest, RecognizesBinaryNames) {
   EXPECT_TRUE(IsBinaryName("trace-bin"));
   EXPECT_FALSE(IsBinaryName("bin"));
   EXPECT_FALSE(IsBinaryName("trace-binary"));

@@ -21,16 +21,16 @@ std::string Gzip(const std::string& text) {
   return out;
 }
 
-absl::Status Unfold(GzipInflater& inflater, const std::string& bytes, size_t max, Buffer* out) {
+absl::Status Decompress(GzipInflater& inflater, const std::string& bytes, size_t max, Buffer* out) {
   return inflater.Inflate({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, max, out);
 }
 
-TEST(GzipInflaterTest, UnfoldsAgainAndAgain) {
+TEST(GzipInflaterTest, DecompressesSeveralMessages) {
   GzipInflater inflater;
   for (const size_t size : {0, 1, 100, 16384, 100'000}) {
     const std::string text(size, 'x');
     Buffer out;
-    ASSERT_TRUE(Unfold(inflater, Gzip(text), size, &out).ok()) << size;
+    ASSERT_TRUE(Decompress(inflater, Gzip(text), size, &out).ok()) << size;
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(out.data()), out.size()), text);
   }
 }
@@ -38,18 +38,18 @@ TEST(GzipInflaterTest, UnfoldsAgainAndAgain) {
 TEST(GzipInflaterTest, StopsAtTheBound) {
   GzipInflater inflater;
   Buffer out;
-  const absl::Status status = Unfold(inflater, Gzip(std::string(10'000'000, 'x')), 1000, &out);
+  const absl::Status status = Decompress(inflater, Gzip(std::string(10'000'000, 'x')), 1000, &out);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LE(out.size(), 1001u);
 }
 
-TEST(GzipInflaterTest, RefusesWhatIsNotOneWholeStream) {
+TEST(GzipInflaterTest, RefusesAnythingButOneCompleteStream) {
   GzipInflater inflater;
   const std::string good = Gzip("hello");
   for (const std::string& bad : {std::string(), std::string("hello"),
                                  good.substr(0, good.size() - 1), good + "x", good.substr(1)}) {
     Buffer out;
-    EXPECT_EQ(Unfold(inflater, bad, 1000, &out).code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(Decompress(inflater, bad, 1000, &out).code(), absl::StatusCode::kInternal);
   }
 }
 

@@ -1,4 +1,4 @@
-// The gRPC library, as a client sees it.
+// RpcServer, as a client sees it.
 #include "server/transport/rpc/rpc_server.h"
 
 #include <zlib.h>
@@ -37,7 +37,7 @@ class RpcServerTest : public ::testing::Test {
     client_ = std::make_unique<H2Client>(*server_);
     client_->Pump();
   }
-  // A whole call.
+  // Makes a call and waits for its end.
   const CallResult& Do(std::string_view path, std::string body,
                        const H2Client::Headers& headers = {}) {
     const int32_t id = client_->Call(path, std::move(body), headers);
@@ -52,7 +52,7 @@ class RpcServerTest : public ::testing::Test {
   std::unique_ptr<H2Client> client_;
 };
 
-TEST_F(RpcServerTest, AnswersAUnaryCall) {
+TEST_F(RpcServerTest, AnswersUnaryCall) {
   Begin();
   const CallResult& call = Do("/t.T/Echo", Framed("hello"));
   EXPECT_EQ(call.Header(":status"), "200");
@@ -63,7 +63,7 @@ TEST_F(RpcServerTest, AnswersAUnaryCall) {
   EXPECT_EQ(call.error_code, uint32_t{NGHTTP2_NO_ERROR});
 }
 
-TEST_F(RpcServerTest, TakesRequestsHoweverTheyAreSplit) {
+TEST_F(RpcServerTest, ReadsRequestsHoweverInputIsSplit) {
   for (const size_t piece : {1, 2, 3, 5, 7, 9, 10, 64, 1000}) {
     Begin();
     const int32_t unary = client_->Call("/t.T/Echo", Framed(std::string(300, 'u')));
@@ -75,7 +75,7 @@ TEST_F(RpcServerTest, TakesRequestsHoweverTheyAreSplit) {
   }
 }
 
-TEST_F(RpcServerTest, TakesMessagesSplitOverDataFrames) {
+TEST_F(RpcServerTest, ReadsMessagesSplitOverDataFrames) {
   Begin();
   const std::string framed = Framed("split message");
   for (size_t cut = 1; cut < framed.size(); ++cut) {
@@ -99,7 +99,7 @@ TEST_F(RpcServerTest, CarriesLargeMessagesBothWays) {
   EXPECT_EQ(call.messages()[0], large);
 }
 
-TEST_F(RpcServerTest, StreamsInterleave) {
+TEST_F(RpcServerTest, ServesInterleavedStreams) {
   Begin();
   const int32_t first = client_->Call("/t.T/Stream", Framed("1"), {}, false);
   const int32_t second = client_->Call("/t.T/Stream", Framed("2"), {}, false);
@@ -115,14 +115,14 @@ TEST_F(RpcServerTest, StreamsInterleave) {
   EXPECT_FALSE(client_->calls[second].closed);
 }
 
-TEST_F(RpcServerTest, AStreamWithoutMessagesIsAnsweredWithTrailersOnly) {
+TEST_F(RpcServerTest, AnswersStreamWithoutMessagesWithTrailersOnly) {
   Begin();
   const CallResult& call = Do("/t.T/Stream", "");
   EXPECT_EQ(call.status(), "0");
   EXPECT_TRUE(call.body.empty());
 }
 
-TEST_F(RpcServerTest, AStreamWhoseAnswersAreUnreadIsNotFedOn) {
+TEST_F(RpcServerTest, StopsReadingStreamWhoseResponsesAreUnread) {
   Begin();
   H2Client slow(*server_, /*auto_window=*/false);
   slow.Pump();
@@ -131,7 +131,7 @@ TEST_F(RpcServerTest, AStreamWhoseAnswersAreUnreadIsNotFedOn) {
   for (int i = 0; i < 200; ++i) requests += Framed(std::string(4000, 'x'));
   const int32_t id = slow.Call("/t.T/Stream", requests);
   slow.Pump();
-  // 64 KiB have been sent (the client's window), some more are queued; then nothing is taken.
+  // 64 KiB were sent (the client's window) and some more are queued; then reading stops.
   EXPECT_LT(stream_.messages, 10);
   const int before = stream_.messages;
   for (int i = 0; i < 400 && slow.calls[id].messages().size() < 1600; ++i) {
@@ -144,7 +144,7 @@ TEST_F(RpcServerTest, AStreamWhoseAnswersAreUnreadIsNotFedOn) {
   EXPECT_EQ(slow.calls[id].status(), "0");
 }
 
-TEST_F(RpcServerTest, APausedStreamWaitsAndGoesOn) {
+TEST_F(RpcServerTest, DeliversNextMessageWhenPausedStreamResumes) {
   Begin();
   stream_.pause_after_each = true;
   const int32_t id = client_->Call("/t.T/Stream", Framed("1") + Framed("2") + Framed("3"));
@@ -163,7 +163,7 @@ TEST_F(RpcServerTest, APausedStreamWaitsAndGoesOn) {
   EXPECT_EQ(client_->calls[id].status(), "0");
 }
 
-TEST_F(RpcServerTest, AnswersLater) {
+TEST_F(RpcServerTest, AnswersCallThatIsFinishedLater) {
   Begin();
   const int32_t id = client_->Call("/t.T/Held", Framed("request"));
   client_->Pump();
@@ -180,7 +180,7 @@ TEST_F(RpcServerTest, AnswersLater) {
 
 // ---- Errors.
 
-TEST_F(RpcServerTest, SaysErrorsInTrailersOnly) {
+TEST_F(RpcServerTest, SendsErrorsAsTrailersOnly) {
   Begin();
   const int32_t id = client_->Call("/t.T/Held", Framed(""));
   client_->Pump();
@@ -193,7 +193,7 @@ TEST_F(RpcServerTest, SaysErrorsInTrailersOnly) {
   EXPECT_TRUE(call.body.empty());
 }
 
-TEST_F(RpcServerTest, UnknownMethodsAndServicesAreUnimplemented) {
+TEST_F(RpcServerTest, AnswersUnknownMethodsAndServicesWithUnimplemented) {
   Begin();
   EXPECT_EQ(Do("/t.T/Nothing", Framed("")).status(), "12");
   EXPECT_NE(Do("/t.T/Nothing", Framed("")).Header("grpc-message").find("unknown method"),
@@ -203,7 +203,7 @@ TEST_F(RpcServerTest, UnknownMethodsAndServicesAreUnimplemented) {
   EXPECT_EQ(Do("/", Framed("")).status(), "12");
 }
 
-TEST_F(RpcServerTest, AnEarlyAnswerStopsTheRequestWithoutAnError) {
+TEST_F(RpcServerTest, EarlyResponseEndsTheRequestWithoutAnError) {
   Begin();
   const int32_t id = client_->Call("/t.T/Nothing", Framed(""), {}, false);
   client_->Pump();
@@ -213,7 +213,7 @@ TEST_F(RpcServerTest, AnEarlyAnswerStopsTheRequestWithoutAnError) {
   EXPECT_EQ(Do("/t.T/Echo", Framed("x")).status(), "0");
 }
 
-TEST_F(RpcServerTest, FaultsOfHttpAreAnsweredInHttp) {
+TEST_F(RpcServerTest, AnswersHttpErrorsInHttp) {
   Begin();
   EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{":method", "GET"}}).Header(":status"), "405");
   EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{":method", "GET"}}).Header("allow"), "POST");
@@ -225,7 +225,7 @@ TEST_F(RpcServerTest, FaultsOfHttpAreAnsweredInHttp) {
   EXPECT_EQ(echo_.calls, 0);
 }
 
-TEST_F(RpcServerTest, TakesTheKindsOfContentThatItServes) {
+TEST_F(RpcServerTest, AcceptsServedContentTypes) {
   Begin();
   for (const char* type : {"application/grpc", "application/grpc+proto", "application/grpc;x=y",
                            "application/grpc+proto;x=y"}) {
@@ -235,14 +235,14 @@ TEST_F(RpcServerTest, TakesTheKindsOfContentThatItServes) {
             "12");
 }
 
-TEST_F(RpcServerTest, AUnaryMethodTakesExactlyOneMessage) {
+TEST_F(RpcServerTest, UnaryMethodRequiresExactlyOneMessage) {
   Begin();
   EXPECT_EQ(Do("/t.T/Echo", "").status(), "12");
   EXPECT_EQ(Do("/t.T/Echo", Framed("1") + Framed("2")).status(), "12");
   EXPECT_EQ(echo_.calls, 0);
 }
 
-TEST_F(RpcServerTest, BrokenFramingIsInternal) {
+TEST_F(RpcServerTest, AnswersBrokenFramingWithInternal) {
   Begin();
   for (const char* path : {"/t.T/Echo", "/t.T/Stream"}) {
     EXPECT_EQ(Do(path, Framed("cut").substr(0, 7)).status(), "13") << path;
@@ -251,7 +251,7 @@ TEST_F(RpcServerTest, BrokenFramingIsInternal) {
   }
 }
 
-TEST_F(RpcServerTest, MessagesAboveTheBoundAreRefusedByTheirAnnouncement) {
+TEST_F(RpcServerTest, RefusesMessageAboveTheBoundByItsPrefix) {
   Begin();
   EXPECT_EQ(Do("/t.T/Small", Framed("1234567890")).status(), "0");
   EXPECT_EQ(Do("/t.T/Small", Framed("12345678901")).status(), "8");
@@ -259,7 +259,7 @@ TEST_F(RpcServerTest, MessagesAboveTheBoundAreRefusedByTheirAnnouncement) {
   EXPECT_EQ(Do("/t.T/Stream", std::string("\0\xFF\xFF\xFF\xFFxyz", 8)).status(), "8");
 }
 
-TEST_F(RpcServerTest, HeadersAboveTheBoundAreRefused) {
+TEST_F(RpcServerTest, RefusesHeadersAboveTheBound) {
   Begin();
   EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"x-large", std::string(15'000, 'x')}}).status(), "0");
   EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"x-large", std::string(17'000, 'x')}}).status(), "8");
@@ -282,7 +282,7 @@ std::string Gzip(const std::string& text) {
   return out;
 }
 
-TEST_F(RpcServerTest, TakesGzip) {
+TEST_F(RpcServerTest, AcceptsGzip) {
   Begin();
   const std::string text(1000, 'z');
   EXPECT_EQ(Do("/t.T/Echo", Framed(Gzip(text), true), {{"grpc-encoding", "gzip"}}).messages(),
@@ -293,7 +293,7 @@ TEST_F(RpcServerTest, TakesGzip) {
       (std::vector<std::string>{text, "plain"}));
 }
 
-TEST_F(RpcServerTest, BoundsWhatGzipUnfoldsTo) {
+TEST_F(RpcServerTest, BoundsDecompressedMessages) {
   Begin();
   const std::string bomb = Framed(Gzip(std::string(5 << 20, '0')), true);
   EXPECT_EQ(Do("/t.T/Echo", bomb, {{"grpc-encoding", "gzip"}}).status(), "8");
@@ -301,7 +301,7 @@ TEST_F(RpcServerTest, BoundsWhatGzipUnfoldsTo) {
   EXPECT_EQ(Do("/t.T/Echo", Framed("no gzip", true), {{"grpc-encoding", "gzip"}}).status(), "13");
 }
 
-TEST_F(RpcServerTest, SaysWhichEncodingsItTakes) {
+TEST_F(RpcServerTest, ListsAcceptedEncodingsForUnsupportedOne) {
   Begin();
   const CallResult& call = Do("/t.T/Echo", Framed("x"), {{"grpc-encoding", "zstd"}});
   EXPECT_EQ(call.status(), "12");
@@ -310,7 +310,7 @@ TEST_F(RpcServerTest, SaysWhichEncodingsItTakes) {
 
 // ---- Metadata.
 
-TEST_F(RpcServerTest, HandsMetadataBothWays) {
+TEST_F(RpcServerTest, CarriesMetadataBothWays) {
   Begin();
   echo_.on_call = [](ServerCall& call) {
     EXPECT_EQ(call.metadata("x-text"), "value");
@@ -331,7 +331,7 @@ TEST_F(RpcServerTest, HandsMetadataBothWays) {
 
 // ---- Time.
 
-TEST_F(RpcServerTest, ACallPastItsDeadlineIsCancelledAndAnswered) {
+TEST_F(RpcServerTest, CancelsAndAnswersCallPastItsDeadline) {
   Begin();
   const int32_t id = client_->Call("/t.T/Held", Framed(""), {{"grpc-timeout", "50m"}});
   client_->Pump();
@@ -346,7 +346,7 @@ TEST_F(RpcServerTest, ACallPastItsDeadlineIsCancelledAndAnswered) {
   EXPECT_EQ(client_->calls[id].status(), "4");
 }
 
-TEST_F(RpcServerTest, ACallWhoseDeadlinePassedInTheQueueIsNotStarted) {
+TEST_F(RpcServerTest, DoesNotStartCallWhoseDeadlinePassedInTheQueue) {
   Begin();
   const int32_t id = client_->Call("/t.T/Echo", Framed(""), {{"grpc-timeout", "5m"}});
   client_->connection.stream.ready_since = server_->clock.NowNs() - 6 * kMs;
@@ -355,7 +355,7 @@ TEST_F(RpcServerTest, ACallWhoseDeadlinePassedInTheQueueIsNotStarted) {
   EXPECT_EQ(echo_.calls, 0);
 }
 
-TEST_F(RpcServerTest, ACallCancelledInTheSameReadIsNotStarted) {
+TEST_F(RpcServerTest, DoesNotStartCallCancelledInTheSameRead) {
   Begin();
   const int32_t before = client_->Call("/t.T/Echo", Framed("a"));
   const int32_t cancelled = client_->Call("/t.T/Echo", Framed("b"));
@@ -371,7 +371,7 @@ TEST_F(RpcServerTest, ACallCancelledInTheSameReadIsNotStarted) {
   EXPECT_EQ(client_->calls[cancelled].status(), "");
 }
 
-TEST_F(RpcServerTest, AStreamCancelledInTheSameReadIsToldNoMessage) {
+TEST_F(RpcServerTest, DoesNotDeliverMessagesOfStreamCancelledInTheSameRead) {
   Begin();
   const int32_t id = client_->Call("/t.T/Stream", "", {}, false);
   client_->Pump();
@@ -383,7 +383,7 @@ TEST_F(RpcServerTest, AStreamCancelledInTheSameReadIsToldNoMessage) {
   EXPECT_EQ(stream_.messages, 0);
 }
 
-TEST_F(RpcServerTest, CallsOfOneReadAreDecidedInOrderOfArrival) {
+TEST_F(RpcServerTest, StartsCallsOfOneReadInOrderOfArrival) {
   Begin();
   for (const char* text : {"a", "b", "c"}) client_->Call("/t.T/Held", Framed(text));
   client_->Pump();
@@ -392,7 +392,7 @@ TEST_F(RpcServerTest, CallsOfOneReadAreDecidedInOrderOfArrival) {
   EXPECT_EQ(order, "abc");
 }
 
-TEST_F(RpcServerTest, CallsInFrontOfAFloodInTheSameReadAreNotStarted) {
+TEST_F(RpcServerTest, DoesNotStartCallsBeforeAFloodInTheSameRead) {
   Begin();
   client_->Call("/t.T/Echo", Framed("a"));
   std::string read = client_->TakeOutput();
@@ -403,12 +403,12 @@ TEST_F(RpcServerTest, CallsInFrontOfAFloodInTheSameReadAreNotStarted) {
   EXPECT_EQ(echo_.calls, 0);
 }
 
-TEST_F(RpcServerTest, ABadTimeoutIsSaid) {
+TEST_F(RpcServerTest, AnswersInvalidTimeoutWithInternal) {
   Begin();
   EXPECT_EQ(Do("/t.T/Echo", Framed(""), {{"grpc-timeout", "soon"}}).status(), "13");
 }
 
-TEST_F(RpcServerTest, ARequestThatDoesNotEndIsGivenUp) {
+TEST_F(RpcServerTest, AnswersUnfinishedRequestWithDeadlineExceeded) {
   Begin();
   const int32_t id = client_->Call("/t.T/Echo", Framed("part").substr(0, 6), {}, false);
   client_->Pump();
@@ -418,7 +418,7 @@ TEST_F(RpcServerTest, ARequestThatDoesNotEndIsGivenUp) {
   EXPECT_EQ(echo_.calls, 0);
 }
 
-TEST_F(RpcServerTest, CallsThatWaitedTooLongAreShedAndHealthIsNot) {
+TEST_F(RpcServerTest, ShedsCallsThatWaitedTooLongButNotHealthChecks) {
   Begin();
   const int32_t shed = client_->Call("/t.T/Echo", Framed(""));
   const int32_t shed_stream = client_->Call("/t.T/Stream", Framed(""));
@@ -435,8 +435,8 @@ TEST_F(RpcServerTest, CallsThatWaitedTooLongAreShedAndHealthIsNot) {
   EXPECT_EQ(server_->metrics.Snapshot(0).transports[0].sheds, 2u);
 }
 
-// Else a server that is offered many times what it can do would do nothing but refuse.
-TEST_F(RpcServerTest, RefusalsAreASmallPartOfTheWork) {
+// Otherwise a server under heavy overload would do nothing but refuse.
+TEST_F(RpcServerTest, ShedsOnlyASmallPartOfLastingOverload) {
   Begin();
   constexpr int kAtOnce = 100;
   constexpr int kRounds = 40;
@@ -454,7 +454,7 @@ TEST_F(RpcServerTest, RefusalsAreASmallPartOfTheWork) {
       refused_later += shed && round >= kRounds / 2 ? 1 : 0;
     }
   }
-  // A burst is refused as a whole; what goes on is served.
+  // A burst is refused as a whole; a lasting overload is served.
   EXPECT_GE(refused, 1000);
   EXPECT_LE(refused_later, kAtOnce * kRounds / 2 / 30);
   EXPECT_EQ(echo_.calls, kAtOnce * kRounds - refused);
@@ -462,7 +462,7 @@ TEST_F(RpcServerTest, RefusalsAreASmallPartOfTheWork) {
 
 // ---- Ends.
 
-TEST_F(RpcServerTest, AResetCancelsTheCall) {
+TEST_F(RpcServerTest, ResetCancelsTheCall) {
   Begin();
   const int32_t unary = client_->Call("/t.T/Held", Framed(""));
   const int32_t stream = client_->Call("/t.T/Stream", Framed(""), {}, false);
@@ -475,7 +475,7 @@ TEST_F(RpcServerTest, AResetCancelsTheCall) {
   EXPECT_EQ(stream_.cancelled, 1);
 }
 
-TEST_F(RpcServerTest, AClientThatGoesAwayCancelsItsCalls) {
+TEST_F(RpcServerTest, HalfCloseByTheClientCancelsItsCalls) {
   Begin();
   client_->Call("/t.T/Held", Framed(""));
   client_->Call("/t.T/Held", Framed(""));
@@ -489,7 +489,7 @@ TEST_F(RpcServerTest, AClientThatGoesAwayCancelsItsCalls) {
   EXPECT_EQ(server_->server.connections(), 0u);
 }
 
-TEST_F(RpcServerTest, AConnectionThatBreaksCancelsItsCalls) {
+TEST_F(RpcServerTest, BrokenConnectionCancelsItsCalls) {
   Begin();
   client_->Call("/t.T/Held", Framed(""));
   client_->Pump();
@@ -497,7 +497,7 @@ TEST_F(RpcServerTest, AConnectionThatBreaksCancelsItsCalls) {
   EXPECT_EQ(held_.cancelled, 1);
 }
 
-TEST_F(RpcServerTest, TellsTheHandlerWhenBrokenFramingEndsItsStream) {
+TEST_F(RpcServerTest, BrokenFramingNotifiesTheHandlerOfItsStream) {
   Begin();
   const int32_t id = client_->Call("/t.T/Stream", Framed("1") + std::string("\x02\0\0\0\0", 5));
   client_->Pump();
@@ -507,7 +507,7 @@ TEST_F(RpcServerTest, TellsTheHandlerWhenBrokenFramingEndsItsStream) {
 }
 
 // The handler may still work on a message, and must not answer a call that is gone.
-TEST_F(RpcServerTest, TellsTheHandlerWhenAPausedStreamSendsMoreThanTheBound) {
+TEST_F(RpcServerTest, TooManyHeldBytesNotifyTheHandlerOfItsStream) {
   RpcServerOptions options;
   options.max_connection_buffered_bytes = 1000;
   Begin(options);
@@ -520,7 +520,7 @@ TEST_F(RpcServerTest, TellsTheHandlerWhenAPausedStreamSendsMoreThanTheBound) {
   EXPECT_EQ(stream_.cancelled, 1);
 }
 
-TEST_F(RpcServerTest, SendsTheResponseThatFollowsItsInitialMetadata) {
+TEST_F(RpcServerTest, SendsResponseAfterSeparateInitialMetadata) {
   Begin();
   const int32_t id = client_->Call("/t.T/Held", Framed(""));
   client_->Pump();
@@ -536,7 +536,7 @@ TEST_F(RpcServerTest, SendsTheResponseThatFollowsItsInitialMetadata) {
   EXPECT_EQ(client_->calls[id].status(), "0");
 }
 
-TEST_F(RpcServerTest, CountsCalls) {
+TEST_F(RpcServerTest, CountsCallsMessagesAndBytes) {
   Begin();
   Do("/t.T/Echo", Framed("12345"));
   Do("/t.T/Echo", Framed(""));
