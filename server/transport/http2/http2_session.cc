@@ -59,20 +59,194 @@ nghttp2_mem AllocatorOf(MemoryPool& pool) {
 
 }  // namespace
 
+// What nghttp2 calls; `self` is the session.
 struct Http2Session::Callbacks {
-  static int OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self);
+  static int OnBeginHeaders(nghttp2_session* session, const nghttp2_frame* frame, void* self_ptr) {
+    auto* const self = static_cast<Http2Session*>(self_ptr);
+    const bool request = frame->headers.cat == NGHTTP2_HCAT_REQUEST;
+    self->header_bytes_ = 0;
+    self->rules_.Begin(/*trailers=*/!request);
+    if (frame->hd.stream_id > self->last_served_) {
+      // nghttp2 closes it when the final GOAWAY is sent.
+      self->header_stream_ = nullptr;
+    } else if (request) {
+      ++self->open_streams_;
+      Http2Stream& stream = self->handler_.OnRequest();
+      stream.id = frame->hd.stream_id;
+      stream.content_left = RequestRules::kNotAnnounced;
+      self->header_stream_ = &stream;
+      nghttp2_session_set_stream_user_data(session, stream.id, &stream);
+    } else {
+      self->header_stream_ = self->FindStream(frame->hd.stream_id);
+    }
+    return 0;
+  }
+
   static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
-                      size_t name_size, const uint8_t* value, size_t value_size, uint8_t flags,
-                      void* self);
-  static int OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* self);
-  static int OnDataChunk(nghttp2_session*, uint8_t flags, int32_t stream_id, const uint8_t* data,
-                         size_t size, void* self);
-  static int OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t error_code, void* self);
-  static int OnFrameSent(nghttp2_session*, const nghttp2_frame* frame, void* self);
-  static ssize_t OnReadBody(nghttp2_session*, int32_t stream_id, uint8_t* to, size_t room,
-                            uint32_t* flags, nghttp2_data_source* source, void* self);
-  static int OnSendData(nghttp2_session*, nghttp2_frame* frame, const uint8_t* header, size_t size,
-                        nghttp2_data_source* source, void* self);
+                      size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
+                      void* self_ptr) {
+    auto* const self = static_cast<Http2Session*>(self_ptr);
+    if (self->header_stream_ == nullptr) {
+      return frame->hd.stream_id > self->last_served_ ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    const std::string_view name_text = View(name, name_size);
+    const std::string_view value_text = View(value, value_size);
+    if (!self->rules_.Judge(name_text, value_text)) {
+      self->Refuse(frame->hd.stream_id);
+      return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    const size_t bound = self->environment_.options().max_header_list_bytes;
+    const size_t before = self->header_bytes_;
+    self->header_bytes_ += name_size + value_size + 32;
+    if (self->header_bytes_ > bound) {
+      if (before <= bound) self->handler_.OnHeadersTooLarge(*self->header_stream_);
+      // A list that is a little too large is answered. The rest of one that is much too large (a
+      // few bytes can expand to megabytes) is not decoded, which resets the stream.
+      if (self->header_bytes_ <= 4 * bound) return 0;
+      constexpr int32_t kWeight = 20;
+      if (!self->scanner_.StreamFault(kWeight, self->now_ns_)) {
+        self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_large_headers");
+      }
+      return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    self->handler_.OnHeader(*self->header_stream_, name_text, value_text);
+    return 0;
+  }
+
+  static int OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* self_ptr) {
+    auto* const self = static_cast<Http2Session*>(self_ptr);
+    const int32_t stream_id = frame->hd.stream_id;
+    const bool end = (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+    switch (frame->hd.type) {
+      case NGHTTP2_HEADERS: {
+        if (self->header_stream_ == nullptr) break;
+        const bool request = frame->headers.cat == NGHTTP2_HCAT_REQUEST;
+        if (!self->CheckHeaderBlock(request, end)) {
+          self->Refuse(stream_id);
+        } else if (request) {
+          self->handler_.OnHeadersDone(*self->header_stream_, end);
+        } else if (end) {
+          self->handler_.OnEnd(*self->header_stream_);
+        }
+        break;
+      }
+      case NGHTTP2_DATA: {
+        Http2Stream* const stream = end ? self->FindStream(stream_id) : nullptr;
+        if (stream == nullptr) break;
+        if (CheckContent(*stream, 0, true)) {
+          self->handler_.OnEnd(*stream);
+        } else {
+          self->Refuse(stream_id);
+        }
+        break;
+      }
+      case NGHTTP2_RST_STREAM:
+        self->reset_by_peer_ = stream_id;
+        break;
+      case NGHTTP2_PING:
+        if ((frame->hd.flags & NGHTTP2_FLAG_ACK) && self->drain_ == DrainState::kNotified &&
+            std::memcmp(frame->ping.opaque_data, kDrainPing, sizeof(kDrainPing)) == 0) {
+          self->final_goaway_due_ = true;
+        }
+        break;
+      default:
+        break;
+    }
+    return 0;
+  }
+
+  static int OnDataChunk(nghttp2_session* session, uint8_t, int32_t stream_id, const uint8_t* data,
+                         size_t size, void* self_ptr) {
+    auto* const self = static_cast<Http2Session*>(self_ptr);
+    nghttp2_session_consume_connection(session, size);
+    Http2Stream* const stream = self->FindStream(stream_id);
+    if (stream == nullptr) return 0;
+    if (CheckContent(*stream, size, false)) {
+      self->handler_.OnData(*stream, {data, size});
+    } else {
+      self->Refuse(stream_id);
+    }
+    return 0;
+  }
+
+  static int OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t error_code,
+                           void* self_ptr) {
+    auto* const self = static_cast<Http2Session*>(self_ptr);
+    const bool by_us = self->reset_by_us_ == stream_id;
+    const bool by_peer = self->reset_by_peer_ == stream_id;
+    // The client may not know yet that a stream above last_served_ is closed.
+    if (!by_us && stream_id <= self->last_served_) self->scanner_.StreamClosedByPeer(stream_id);
+    Http2Stream* const stream = self->FindStream(stream_id);
+    if (stream == nullptr) return 0;
+    if (by_peer) {
+      constexpr int64_t kShortLivedNs = 100'000'000;
+      const bool short_lived = self->now_ns_ - stream->arrived_ns < kShortLivedNs;
+      if (!self->scanner_.StreamResetByPeer(short_lived, self->now_ns_)) {
+        self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_resets");
+      }
+    } else if (error_code == NGHTTP2_NO_ERROR) {
+      self->scanner_.CallFinished();
+    }
+    if (--self->open_streams_ == 0) self->idle_since_ns_ = self->now_ns_;
+    if (self->header_stream_ == stream) self->header_stream_ = nullptr;
+    self->handler_.OnStreamClosed(*stream);
+    return 0;
+  }
+
+  static int OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame, void* self_ptr) {
+    auto* const self = static_cast<Http2Session*>(self_ptr);
+    switch (frame->hd.type) {
+      case NGHTTP2_DATA:
+      case NGHTTP2_HEADERS:
+        self->scanner_.SentUseful();
+        if (self->early_ends_ > 0 && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
+            nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0) {
+          --self->early_ends_;
+          self->ResetStream(frame->hd.stream_id, NGHTTP2_NO_ERROR);
+        }
+        break;
+      case NGHTTP2_RST_STREAM: {
+        self->reset_by_us_ = frame->hd.stream_id;
+        const uint32_t code = frame->rst_stream.error_code;
+        const bool peer_fault = code != NGHTTP2_NO_ERROR && code != NGHTTP2_CANCEL;
+        if (peer_fault && !self->scanner_.StreamFault(1, self->now_ns_)) {
+          self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_stream_errors");
+        }
+        break;
+      }
+      default:
+        break;
+    }
+    return 0;
+  }
+
+  static ssize_t OnReadBody(nghttp2_session*, int32_t, uint8_t*, size_t room, uint32_t* flags,
+                            nghttp2_data_source* source, void* self_ptr) {
+    auto* const self = static_cast<Http2Session*>(self_ptr);
+    const Body body = self->handler_.OnSendBody(*static_cast<Http2Stream*>(source->ptr), room);
+    if (body.then != Body::Then::kMore) {
+      *flags |= NGHTTP2_DATA_FLAG_EOF;
+      if (body.then == Body::Then::kTrailers) *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    } else if (body.bytes.empty()) {
+      return NGHTTP2_ERR_DEFERRED;
+    }
+    *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
+    self->body_ = body.bytes;
+    return static_cast<ssize_t>(body.bytes.size());
+  }
+
+  // Follows OnReadBody at once. `header` is the frame's. Copies the body once, from its stream.
+  static int OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* header, size_t size,
+                        nghttp2_data_source*, void* self_ptr) {
+    auto* const self = static_cast<Http2Session*>(self_ptr);
+    constexpr size_t kFrameHeader = 9;
+    uint8_t* const to = self->output_->Reserve(kFrameHeader + size);
+    std::memcpy(to, header, kFrameHeader);
+    if (size > 0) std::memcpy(to + kFrameHeader, self->body_.data(), size);
+    self->output_->Commit(kFrameHeader + size);
+    // PAUSE: the frame counts as sent, and the rest waits.
+    return self->output_->size() < self->output_limit_ ? 0 : NGHTTP2_ERR_PAUSE;
+  }
 };
 
 Http2Environment::Http2Environment(const Http2Options& options) : options_(options) {
@@ -91,8 +265,8 @@ Http2Environment::Http2Environment(const Http2Options& options) : options_(optio
   nghttp2_option_set_no_http_messaging(nghttp2_options_, 1);  // request_rules.h
   // Closed streams, kept for the priority tree, would cost up to ten times all other memory.
   nghttp2_option_set_no_closed_streams(nghttp2_options_, 1);
-  // The scanner's budget for resets tells a flood from calls that were cancelled after a wait.
-  // nghttp2's own limit does not, so it is set far above.
+  // The scanner bounds resets, but not those of calls that were cancelled after a wait. nghttp2's
+  // own limit counts all resets, so it is set far above.
   nghttp2_option_set_stream_reset_rate_limit(nghttp2_options_, 1'000'000, 1'000'000);
 }
 
@@ -340,196 +514,6 @@ bool Http2Session::CheckContent(Http2Stream& stream, size_t bytes, bool end) {
   }
   left -= size;
   return true;
-}
-
-int Http2Session::Callbacks::OnBeginHeaders(nghttp2_session* session, const nghttp2_frame* frame,
-                                            void* self_ptr) {
-  auto* self = static_cast<Http2Session*>(self_ptr);
-  const bool request = frame->headers.cat == NGHTTP2_HCAT_REQUEST;
-  self->header_bytes_ = 0;
-  self->rules_.Begin(/*trailers=*/!request);
-  if (frame->hd.stream_id > self->last_served_) {
-    // nghttp2 closes it when the final GOAWAY is sent.
-    self->header_stream_ = nullptr;
-  } else if (request) {
-    ++self->open_streams_;
-    Http2Stream& stream = self->handler_.OnRequest();
-    stream.id = frame->hd.stream_id;
-    stream.content_left = RequestRules::kNotAnnounced;
-    self->header_stream_ = &stream;
-    nghttp2_session_set_stream_user_data(session, stream.id, &stream);
-  } else {
-    self->header_stream_ = self->FindStream(frame->hd.stream_id);
-  }
-  return 0;
-}
-
-int Http2Session::Callbacks::OnHeader(nghttp2_session*, const nghttp2_frame* frame,
-                                      const uint8_t* name, size_t name_size, const uint8_t* value,
-                                      size_t value_size, uint8_t, void* self_ptr) {
-  auto* self = static_cast<Http2Session*>(self_ptr);
-  if (self->header_stream_ == nullptr) {
-    return frame->hd.stream_id > self->last_served_ ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-  }
-  const std::string_view name_text = View(name, name_size);
-  const std::string_view value_text = View(value, value_size);
-  if (!self->rules_.Judge(name_text, value_text)) {
-    self->Refuse(frame->hd.stream_id);
-    return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-  }
-  const size_t bound = self->environment_.options().max_header_list_bytes;
-  const size_t before = self->header_bytes_;
-  self->header_bytes_ += name_size + value_size + 32;
-  if (self->header_bytes_ > bound) {
-    if (before <= bound) self->handler_.OnHeadersTooLarge(*self->header_stream_);
-    // A list that is a little too large is answered. The rest of one that is much too large (a few
-    // bytes can expand to megabytes) is not decoded, which resets the stream.
-    if (self->header_bytes_ <= 4 * bound) return 0;
-    constexpr int32_t kWeight = 20;
-    if (!self->scanner_.StreamFault(kWeight, self->now_ns_)) {
-      self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_large_headers");
-    }
-    return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-  }
-  self->handler_.OnHeader(*self->header_stream_, name_text, value_text);
-  return 0;
-}
-
-int Http2Session::Callbacks::OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* self_ptr) {
-  auto* self = static_cast<Http2Session*>(self_ptr);
-  const int32_t stream_id = frame->hd.stream_id;
-  const bool end = (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
-  switch (frame->hd.type) {
-    case NGHTTP2_HEADERS: {
-      if (self->header_stream_ == nullptr) break;
-      const bool request = frame->headers.cat == NGHTTP2_HCAT_REQUEST;
-      if (!self->CheckHeaderBlock(request, end)) {
-        self->Refuse(stream_id);
-      } else if (request) {
-        self->handler_.OnHeadersDone(*self->header_stream_, end);
-      } else if (end) {
-        self->handler_.OnEnd(*self->header_stream_);
-      }
-      break;
-    }
-    case NGHTTP2_DATA: {
-      Http2Stream* const stream = end ? self->FindStream(stream_id) : nullptr;
-      if (stream == nullptr) break;
-      if (CheckContent(*stream, 0, true)) {
-        self->handler_.OnEnd(*stream);
-      } else {
-        self->Refuse(stream_id);
-      }
-      break;
-    }
-    case NGHTTP2_RST_STREAM:
-      self->reset_by_peer_ = stream_id;
-      break;
-    case NGHTTP2_PING:
-      if ((frame->hd.flags & NGHTTP2_FLAG_ACK) && self->drain_ == DrainState::kNotified &&
-          std::memcmp(frame->ping.opaque_data, kDrainPing, sizeof(kDrainPing)) == 0) {
-        self->final_goaway_due_ = true;
-      }
-      break;
-    default:
-      break;
-  }
-  return 0;
-}
-
-int Http2Session::Callbacks::OnDataChunk(nghttp2_session* session, uint8_t, int32_t stream_id,
-                                         const uint8_t* data, size_t size, void* self_ptr) {
-  auto* self = static_cast<Http2Session*>(self_ptr);
-  nghttp2_session_consume_connection(session, size);
-  Http2Stream* const stream = self->FindStream(stream_id);
-  if (stream == nullptr) return 0;
-  if (CheckContent(*stream, size, false)) {
-    self->handler_.OnData(*stream, {data, size});
-  } else {
-    self->Refuse(stream_id);
-  }
-  return 0;
-}
-
-int Http2Session::Callbacks::OnStreamClose(nghttp2_session*, int32_t stream_id, uint32_t error_code,
-                                           void* self_ptr) {
-  auto* self = static_cast<Http2Session*>(self_ptr);
-  const bool by_us = self->reset_by_us_ == stream_id;
-  const bool by_peer = self->reset_by_peer_ == stream_id;
-  // The client may not know yet that a stream above last_served_ is closed.
-  if (!by_us && stream_id <= self->last_served_) self->scanner_.StreamClosedByPeer(stream_id);
-  Http2Stream* const stream = self->FindStream(stream_id);
-  if (stream == nullptr) return 0;
-  if (by_peer) {
-    constexpr int64_t kShortLivedNs = 100'000'000;
-    const bool short_lived = self->now_ns_ - stream->arrived_ns < kShortLivedNs;
-    if (!self->scanner_.StreamResetByPeer(short_lived, self->now_ns_)) {
-      self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_resets");
-    }
-  } else if (error_code == NGHTTP2_NO_ERROR) {
-    self->scanner_.CallFinished();
-  }
-  if (--self->open_streams_ == 0) self->idle_since_ns_ = self->now_ns_;
-  if (self->header_stream_ == stream) self->header_stream_ = nullptr;
-  self->handler_.OnStreamClosed(*stream);
-  return 0;
-}
-
-int Http2Session::Callbacks::OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame,
-                                         void* self_ptr) {
-  auto* self = static_cast<Http2Session*>(self_ptr);
-  switch (frame->hd.type) {
-    case NGHTTP2_DATA:
-    case NGHTTP2_HEADERS:
-      self->scanner_.SentUseful();
-      if (self->early_ends_ > 0 && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
-          nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0) {
-        --self->early_ends_;
-        self->ResetStream(frame->hd.stream_id, NGHTTP2_NO_ERROR);
-      }
-      break;
-    case NGHTTP2_RST_STREAM: {
-      self->reset_by_us_ = frame->hd.stream_id;
-      const uint32_t code = frame->rst_stream.error_code;
-      const bool peer_fault = code != NGHTTP2_NO_ERROR && code != NGHTTP2_CANCEL;
-      if (peer_fault && !self->scanner_.StreamFault(1, self->now_ns_)) {
-        self->Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "too_many_stream_errors");
-      }
-      break;
-    }
-    default:
-      break;
-  }
-  return 0;
-}
-
-ssize_t Http2Session::Callbacks::OnReadBody(nghttp2_session*, int32_t, uint8_t*, size_t room,
-                                            uint32_t* flags, nghttp2_data_source* source,
-                                            void* self_ptr) {
-  auto* self = static_cast<Http2Session*>(self_ptr);
-  const Body body = self->handler_.OnSendBody(*static_cast<Http2Stream*>(source->ptr), room);
-  if (body.then != Body::Then::kMore) {
-    *flags |= NGHTTP2_DATA_FLAG_EOF;
-    if (body.then == Body::Then::kTrailers) *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
-  } else if (body.bytes.empty()) {
-    return NGHTTP2_ERR_DEFERRED;
-  }
-  *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
-  self->body_ = body.bytes;
-  return static_cast<ssize_t>(body.bytes.size());
-}
-
-// Follows OnReadBody at once. `header` is the frame's. Copies the body once, from its stream.
-int Http2Session::Callbacks::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* header,
-                                        size_t size, nghttp2_data_source*, void* self_ptr) {
-  auto* self = static_cast<Http2Session*>(self_ptr);
-  constexpr size_t kFrameHeader = 9;
-  uint8_t* const to = self->output_->Reserve(kFrameHeader + size);
-  std::memcpy(to, header, kFrameHeader);
-  if (size > 0) std::memcpy(to + kFrameHeader, self->body_.data(), size);
-  self->output_->Commit(kFrameHeader + size);
-  // PAUSE: the frame counts as sent, and the rest waits.
-  return self->output_->size() < self->output_limit_ ? 0 : NGHTTP2_ERR_PAUSE;
 }
 
 }  // namespace sluice::transport

@@ -5,7 +5,7 @@
 
 namespace sluice::transport {
 
-// Base class of an element, one for each list that it can be in. `Tag` tells the lists apart.
+// Base class of an element, one for each list that it can be in. `Tag` distinguishes the lists.
 template <typename T, typename Tag>
 struct ListLink {
   bool linked() const { return previous != nullptr; }

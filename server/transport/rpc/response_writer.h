@@ -16,7 +16,7 @@
 
 namespace sluice::transport {
 
-// The gRPC code of a status: 0 to 16; what is none is UNKNOWN.
+// The gRPC code of a status, 0 to 16; UNKNOWN for any other number.
 inline absl::StatusCode GrpcCode(absl::StatusCode code) {
   const int value = static_cast<int>(code);
   return value >= 0 && value <= 16 ? code : absl::StatusCode::kUnknown;

@@ -80,7 +80,7 @@ class RpcConnection final : public net::StreamHandler,
  private:
   enum class State : uint8_t {
     kOpen,
-    kDraining,  // the streams were told
+    kDraining,  // the handlers of streams were notified
     kClosing,   // CloseAfterWrite or Abort was called
   };
   class BusyScope;

@@ -1,4 +1,5 @@
-// ServerCall: one gRPC call, as its handler sees it: what was asked, and the means to answer.
+// ServerCall: one gRPC call as its handler sees it: the request's metadata, deadline and peer, and
+// the functions that answer.
 //
 // Used on its connection's event loop only. A handler may use a call until it finishes it or
 // OnCancelled returns, whichever comes first. Calls and their buffers are pooled per loop: a unary
@@ -33,7 +34,7 @@ class ServerCall : public Http2Stream {
   ServerCall(const ServerCall&) = delete;
   ServerCall& operator=(const ServerCall&) = delete;
 
-  // ---- What was asked.
+  // ---- The request.
   const Method& method() const { return *method_; }
   // On Clock::NowNs. Counts from the earliest time at which the call can have arrived.
   int64_t deadline_ns() const { return deadline_ns_; }
@@ -67,11 +68,11 @@ class ServerCall : public Http2Stream {
 
   // Unary: sends response() as the one response, with OK.
   void Finish() { Finish(absl::StatusCode::kOk, ""); }
-  // Ends the call. Unary: without a response, unless code is OK. Streams: after what was sent.
+  // Ends the call. Unary: without a response, unless code is OK. Streams: after the sent messages.
   void Finish(absl::StatusCode code, std::string_view message);
   void Finish(const absl::Status& status);
 
-  // Streams: what was written to response() since the last Send is one message.
+  // Streams: sends the bytes that were written to response() since the last Send as one message.
   void Send();
   // Sends the initial metadata now, ahead of any message.
   void SendInitialMetadata();
@@ -146,7 +147,7 @@ class ServerCall : public Http2Stream {
  private:
   // Submits the end of the call, whose messages are complete.
   void End(absl::StatusCode code, std::string_view message);
-  // Lets the session send what is ready.
+  // Lets the session send the ready bytes.
   void SubmitReady();
 };
 
