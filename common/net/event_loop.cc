@@ -76,7 +76,7 @@ EventLoop::EventLoop(const common::Clock& clock, const Options& options, int epo
 EventLoop::~EventLoop() {
   stop_.store(true, std::memory_order_release);
   EndResidents();
-  DropTasks();  // also what was posted after Run had ended
+  DropTasks();  // also tasks posted after Run had ended
   close(epoll_fd_);
   close(event_fd_);
 }

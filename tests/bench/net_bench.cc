@@ -1,5 +1,5 @@
-// What the network layer costs by itself: timers, posted tasks, an echo through a loop, and the
-// memory of idle connections (printed as a counter).
+// Measures common/net: timers, posted tasks, an echo through a loop, and the memory of idle
+// connections (printed as a counter).
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 #include <sys/socket.h>
@@ -23,7 +23,7 @@ struct NoOp {
   Timer timer{Timer::To<&NoOp::OnTimer>, this};
 };
 
-// Arm anew one of so many timers, as a connection does with each sign of life.
+// Re-arms one of many timers, as a connection does with each input.
 void BM_ArmTimer(benchmark::State& state) {
   TimerWheel wheel(0);
   std::vector<std::unique_ptr<NoOp>> timers(state.range(0));
@@ -42,7 +42,7 @@ void BM_ArmTimer(benchmark::State& state) {
 }
 BENCHMARK(BM_ArmTimer)->Arg(1000)->Arg(100'000);
 
-// How late a timer fires on an idle loop, its wake-up included.
+// How late a timer fires on an idle loop, with the wake-up.
 void BM_TimerLateness(benchmark::State& state) {
   common::SystemClock clock;
   auto loop = *EventLoop::Create(clock);
@@ -89,8 +89,8 @@ struct Echo final : StreamHandler {
   Stream* stream = nullptr;
 };
 
-// So many connections with one message each per iteration: the time is for one message, both
-// sides' system calls included.
+// Many connections with one message each per iteration. The time is for one message, with the
+// system calls of both sides.
 void BM_Echo(benchmark::State& state) {
   common::SystemClock clock;
   auto loop = *EventLoop::Create(clock);
@@ -126,7 +126,7 @@ void BM_Echo(benchmark::State& state) {
 }
 BENCHMARK(BM_Echo)->Arg(1)->Arg(8)->Arg(64);
 
-// Heap of an idle connection that has been used once, beside its handler's.
+// Heap memory of an idle connection that was used once, without its handler's.
 void BM_IdleConnections(benchmark::State& state) {
   common::SystemClock clock;
   constexpr size_t kConnections = 8000;

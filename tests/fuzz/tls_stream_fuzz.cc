@@ -1,9 +1,9 @@
-// A client's bytes into the server's side of TLS, over a real socket, in pieces of any size. The
-// first bytes of the input say how:
-//   raw          the rest is what the client sends, from the first byte on;
-//   after hello  an honest client's handshake comes first, then the rest as it is, under its
-//   records; changed      an honest client, of whose bytes one is changed on its way; honest the
-//   rest is what an honest client says: all of it must arrive, and come back.
+// Fuzzes the server's side of TLS with a client's bytes, over a real socket, in pieces of any size.
+// The first bytes of the input select the mode:
+//   0, raw: the client sends the rest from the first byte on;
+//   1, after hello: a valid handshake comes first, then the rest as it is, below the records;
+//   2, changed: a valid client, of whose bytes one is changed on the way;
+//   3, honest: a valid client sends the rest: all of it must arrive, and come back.
 #include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -31,7 +31,7 @@ void Require(bool ok) {
   if (!ok) __builtin_trap();
 }
 
-// Says back what it hears.
+// Echoes its input.
 class Echo final : public net::StreamHandler {
  public:
   explicit Echo(bool pauses) : pauses_(pauses) {}
@@ -106,7 +106,7 @@ class Peer {
       Receive();
     }
   }
-  // What the server sent since.
+  // Reads the bytes that the server sent meanwhile.
   void Receive() {
     char buffer[65536];
     for (ssize_t n; (n = recv(fd_, buffer, sizeof(buffer), 0)) > 0;) received.append(buffer, n);
@@ -125,7 +125,7 @@ class Peer {
   int served_ = -1;
 };
 
-// An honest client, whose bytes go by way of the peer.
+// An honest client whose bytes pass through the peer.
 class Client {
  public:
   Client(World& world, Peer& peer, bool tls12)
@@ -224,14 +224,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         heard += client.Hear();
         if (changed) break;
       }
-      // A changed byte may end it, and lets nothing else through.
+      // A changed byte may end the connection, and must not change the data.
       Require(rest.substr(0, echo.heard.size()) == echo.heard);
       Require(rest.substr(0, heard.size()) == heard);
       if (mode == 3) Require(heard.size() == rest.size());
       client.End();
     }
   }
-  // Whoever leaves, or says nothing any more, leaves nothing behind.
+  // A client that closes or goes silent leaves nothing behind.
   if ((data[0] & 32) != 0) {
     world->clock.Advance(11'000'000'000);
     world->loop->RunOnce(0);

@@ -24,14 +24,14 @@ class ConnectorTest : public ::testing::Test {
   Stream* Start(const std::string& address, Resolver& resolver, ConnectOptions options = {}) {
     return Connect(*loop_, *Address::Parse(address), resolver, options, handler_);
   }
-  // Told by the loop until that is gone, so it lives until then.
+  // The loop calls handlers until it is destroyed, so they live longer.
   RecordingHandler& NewHandler() { return handlers_.emplace_back(); }
   void TearDown() override { loop_.reset(); }
   bool Until(const std::function<bool()>& done) { return RunUntil(*loop_, done); }
   bool UntilClosed() {
     return Until([this] { return handler_.closed.has_value(); });
   }
-  // A server that listens, and what it accepts.
+  // A listening server, and the connections that it accepts.
   ListeningSockets Listen(const std::string& address) {
     return *ListeningSockets::Open(*Address::Parse(address), 1, {});
   }
@@ -146,7 +146,7 @@ TEST_F(ConnectorTest, TimeoutCoversResolvingAndAbortIsSafeMeanwhile) {
 }
 
 TEST_F(ConnectorTest, GivesUpOnServerThatDoesNotAnswer) {
-  // A backlog that is full: the kernel does not answer.
+  // With a full backlog the kernel does not answer.
   RawSocket listening(socket(AF_INET, SOCK_STREAM, 0));
   SocketAddress address = *SocketAddress::FromNumeric(*Address::Parse("127.0.0.1:0"));
   ASSERT_EQ(bind(listening.fd(), address.get(), address.length), 0);

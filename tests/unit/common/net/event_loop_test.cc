@@ -102,7 +102,7 @@ TEST_F(EventLoopTest, TimersOnTheRealClockAreNeverEarly) {
   }
   while (fired < 50) loop_->RunOnce(-1);
   for (const auto& deadline : deadlines) EXPECT_FALSE(deadline->early);
-  // One wake-up for each, not a heartbeat; a few are in vain at most.
+  // One wake-up for each timer, and at most a few needless ones.
   EXPECT_LE(loop_->counters().iterations.value(), 110u);
 }
 
@@ -195,7 +195,7 @@ TEST_F(EventLoopTest, HookThatReschedulesItselfDoesNotBlockTheLoop) {
   Settle(*loop_);
 }
 
-// A descriptor that is ready from its beginning to its end.
+// A descriptor that is always ready.
 struct AlwaysReady final : IoWatcher {
   explicit AlwaysReady(EventLoop& on) : loop(on) {
     EXPECT_EQ(pipe(ends), 0);
@@ -293,7 +293,7 @@ TEST_F(EventLoopTest, RemovedWatcherIsNotCalledInTheSameIteration) {
   a.peer.Send("x");
   b.peer.Send("x");
   loop_->RunOnce(-1);
-  // Whoever came first destroyed the other, which ASan would find to be used.
+  // The first watcher destroyed the other; ASan would detect its use.
   EXPECT_NE(first == nullptr, second == nullptr);
   EXPECT_EQ((first != nullptr ? first : second)->told, 1);
 }

@@ -23,7 +23,7 @@ namespace {
 
 Address At(std::string_view text) { return *Address::Parse(text); }
 
-// Sends back what comes, until the peer ends.
+// Echoes until the peer ends.
 class EchoAcceptor final : public Acceptor {
  public:
   StreamHandler* Accept(Stream& stream) override { return new Echo(*this, stream); }
@@ -196,7 +196,7 @@ TEST_F(LoopGroupTest, ReplacesUnixSocketOnlyIfStale) {
   const std::string file = folder_.File("socket");
   const Address address = At("unix:" + file);
   {
-    // As a server that was killed leaves it.
+    // As a killed server leaves it.
     RawSocket dead(socket(AF_UNIX, SOCK_STREAM, 0));
     const auto numeric = *SocketAddress::FromNumeric(address);
     ASSERT_EQ(bind(dead.fd(), numeric.get(), numeric.length), 0);
@@ -215,7 +215,7 @@ TEST_F(LoopGroupTest, ReplacesUnixSocketOnlyIfStale) {
   EXPECT_EQ(Echoed(raw, "still here"), "still here");
   first.reset();
   EXPECT_NE(stat(file.c_str(), &made), 0);  // cleaned up
-  // A file that is no socket is somebody's.
+  // A file that is not a socket is not replaced.
   close(open(file.c_str(), O_CREAT | O_WRONLY, 0600));
   EXPECT_EQ(second->Listen(address, echo_, {}).status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(stat(file.c_str(), &made), 0);
@@ -232,7 +232,7 @@ class ListenerTest : public ::testing::Test {
     listener_.reset();
     loop_.reset();  // before the acceptor whose handlers it tells
   }
-  // Connects without waiting for the accept.
+  // Connects, and does not wait for the accept.
   RawSocket Connect() { return ConnectTo(address_); }
 
   common::FakeClock clock_;

@@ -1,4 +1,5 @@
-// Raw sockets, a handler that remembers, and a way to drive a loop from a test.
+// Helpers for tests of common/net: raw sockets, a handler that records its calls, functions that
+// run a loop.
 #ifndef SLUICE_TESTS_UNIT_COMMON_NET_NET_TESTING_H_
 #define SLUICE_TESTS_UNIT_COMMON_NET_NET_TESTING_H_
 
@@ -30,7 +31,7 @@ inline absl::Span<const uint8_t> Bytes(std::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// Iterates until `done`; false after so many iterations that it will never be.
+// Iterates until `done`. Returns false after too many iterations.
 inline bool RunUntil(EventLoop& loop, const std::function<bool()>& done,
                      int max_iterations = 20'000) {
   for (int i = 0; i < max_iterations; ++i) {
@@ -84,7 +85,7 @@ class RecordingHandler : public StreamHandler {
   std::function<void(absl::Span<const uint8_t>)> on_data;
 };
 
-// A descriptor of a test.
+// A socket of the test itself.
 class RawSocket {
  public:
   RawSocket() = default;
@@ -102,19 +103,19 @@ class RawSocket {
   void Close() {
     if (fd_ >= 0) close(std::exchange(fd_, -1));
   }
-  // So that the peer gets a reset.
+  // Closes with a reset.
   void Reset() {
     const linger reset = {.l_onoff = 1, .l_linger = 0};
     setsockopt(fd_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     Close();
   }
   void Nonblocking() { fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK); }
-  // What the kernel takes.
+  // Sends as many bytes as the kernel takes.
   size_t Send(std::string_view data) {
     const ssize_t n = send(fd_, data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return n < 0 ? 0 : n;
   }
-  // What is there, at most `max`; sets at_end and error.
+  // Reads the available bytes, at most `max`; sets at_end and error.
   std::string Receive(size_t max = 1 << 20) {
     std::string data(max, '\0');
     const ssize_t n = recv(fd_, data.data(), max, MSG_DONTWAIT);
@@ -167,7 +168,7 @@ inline SocketPair UnixPair() {
   return pair;
 }
 
-// A blocking connection to where something listens; fd() < 0 when refused.
+// Opens a blocking connection; fd() < 0 if it is refused.
 inline RawSocket ConnectTo(const SocketAddress& address) {
   RawSocket raw(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connect(raw.fd(), address.get(), address.length) != 0) raw.Close();

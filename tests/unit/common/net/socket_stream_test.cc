@@ -35,7 +35,7 @@ class SocketStreamTest : public ::testing::Test {
     peer_ = std::move(pair.peer);
     stream_->Open();
   }
-  // Told by the loop until that is gone, so it lives until then.
+  // The loop calls handlers until it is destroyed, so they live longer.
   RecordingHandler& NewHandler() { return handlers_.emplace_back(); }
   void TearDown() override { loop_.reset(); }
   bool Until(const std::function<bool()>& done) { return RunUntil(*loop_, done); }
@@ -65,7 +65,7 @@ TEST_F(SocketStreamTest, ReportsRoundTripTime) {
   Start(TcpPair());
   peer_.Send("hello");
   ASSERT_TRUE(Until([this] { return handler_.reads_done == 1; }));
-  // The kernel knows it from the handshake, in microseconds; on the loopback it is no second.
+  // The kernel measures it in the handshake; on loopback it is below a second.
   EXPECT_GT(stream_->round_trip_ns(), 0);
   EXPECT_LT(stream_->round_trip_ns(), 1'000'000'000);
 }
@@ -123,7 +123,7 @@ TEST_F(SocketStreamTest, SendsFullBlockAtOnce) {
   EXPECT_EQ(loop_->counters().writes.value(), 3u);  // 32,000 twice, and the rest
 }
 
-// What a peer does not take is not offered again with every piece.
+// Bytes that the peer does not take are not sent again with each write.
 TEST_F(SocketStreamTest, SendsOncePerIterationToPeerThatDoesNotRead) {
   Start(TcpPair());
   handler_.on_data = [&](absl::Span<const uint8_t>) {
@@ -138,7 +138,7 @@ TEST_F(SocketStreamTest, SendsOncePerIterationToPeerThatDoesNotRead) {
   ASSERT_TRUE(Until([&] { return handler_.received == "go"; }));
 }
 
-// Many connections that bring much: the first ones' answers do not wait for the last one's bytes.
+// Of many connections with much input, the first responses do not wait for the last input.
 TEST_F(SocketStreamTest, IterationThatReadsMuchSendsInBetween) {
   struct Echo {
     RawSocket peer;
@@ -173,7 +173,7 @@ TEST_F(SocketStreamTest, LargeWriteToClosedPeerEndsTheStream) {
   Start(TcpPair());
   peer_.Close();
   const std::string large = Pattern(40'000);
-  // The first brings the peer's reset, the second meets it.
+  // The first write causes the peer's reset, the second one fails.
   for (int i = 0; i < 2; ++i) stream_->Write(Bytes(large));
   EXPECT_EQ(stream_->pending_output(), 0u);
   ASSERT_TRUE(UntilClosed());
@@ -215,13 +215,13 @@ TEST_F(SocketStreamTest, StopsReadingFromPeerThatDoesNotRead) {
     loop_->RunOnce(0);
     most = std::max(most, stream_->pending_output());
   }
-  // The kernel's buffers are full both ways; ours holds the mark and one read at most.
+  // The kernel's buffers are full in both directions; ours holds at most the mark and one read.
   EXPECT_GE(most, options.high_water_bytes);
   EXPECT_LE(most, options.high_water_bytes + loop_->read_buffer().size());
   const uint64_t iterations = loop_->counters().reads.value();
   Settle(*loop_);
   EXPECT_EQ(loop_->counters().reads.value(), iterations);
-  // Once it reads, all comes back.
+  // Once the peer reads, it receives all bytes.
   size_t got = 0;
   ASSERT_TRUE(Until([&] { return (got += peer_.Receive().size()) == sent; }));
 }
@@ -231,7 +231,7 @@ TEST_F(SocketStreamTest, AbortsStreamWhoseOutputExceedsTheBound) {
   options.max_output_bytes = 1 << 20;
   Start(TcpPair(), options);
   const std::string chunk = Pattern(300'000);
-  // The kernel takes some megabytes; then all is ours to keep.
+  // The kernel takes some megabytes; the rest stays in our buffer.
   for (int i = 0; i < 200; ++i) {
     stream_->Write(Bytes(chunk));
     EXPECT_LE(stream_->pending_output(), options.max_output_bytes);

@@ -111,7 +111,7 @@ TEST(TimerWheelTest, CallbackMayDestroyAnotherDueTimer) {
   wheel.Arm(second.timer, kTick);
   wheel.Advance(kTick);
   EXPECT_EQ(wheel.size(), 0u);
-  // One victim came before its destroyer, whatever the order within a tick.
+  // One destroyed timer is due before its destroyer, in any order within a tick.
   EXPECT_EQ(log.size(), 1u);
 }
 
@@ -133,7 +133,7 @@ TEST(TimerWheelTest, IdleTimersNeedNoWakeUpBeforeTheFirst) {
   }
   EXPECT_GE(wheel.NextNs(), kHour);
   EXPECT_LT(wheel.NextNs(), kHour + kTick);
-  // Whatever else wakes the loop meanwhile changes nothing.
+  // Other wake-ups of the loop change nothing.
   for (int64_t now = 0; now < kHour; now += kHour / 97) {
     EXPECT_EQ(wheel.Advance(now), 0u);
     EXPECT_GE(wheel.NextNs(), kHour);
@@ -156,7 +156,7 @@ TEST(TimerWheelTest, DestroyedWheelDisarmsItsTimers) {
   EXPECT_FALSE(probe.timer.armed());
 }
 
-// Random arming, cancelling and advancing against a list that is searched in full.
+// Compares random arming, cancelling and advancing with a list that is searched in full.
 RC_GTEST_PROP(TimerWheelProperty, BehavesLikeASearchedList, ()) {
   constexpr int kTimers = 40;
   int64_t now = *rc::gen::inRange<int64_t>(0, int64_t{1} << 60);

@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// OpenSSL's own client on a socket, for what ours would not do.
+// OpenSSL's client on a socket, for behaviour that our client does not have.
 class RawClient {
  public:
   RawClient(const SocketAddress& address, SSL_CTX* ctx) : raw_(ConnectTo(address)) {
@@ -87,7 +87,7 @@ CtxPtr RawContext() {
 
 class TlsStreamTest : public ::testing::Test, public Acceptor {
  protected:
-  // Each accepted stream has a handler of its own.
+  // Each accepted stream has its own handler.
   struct Served {
     RecordingHandler handler;
     Stream* stream;
@@ -138,7 +138,7 @@ class TlsStreamTest : public ::testing::Test, public Acceptor {
     return Context(TlsContext::Role::kClient, nullptr, &authority_);
   }
 
-  // Told by the loop until that is gone, so it lives until then.
+  // The loop calls handlers until it is destroyed, so they live longer.
   RecordingHandler& NewHandler() { return handlers_.emplace_back(); }
 
   bool Until(const std::function<bool()>& done) { return RunUntil(*loop_, done); }
@@ -281,7 +281,7 @@ TEST_F(TlsStreamTest, ClientRefusesServerWithWrongNameOrAuthority) {
 }
 
 TEST_F(TlsStreamTest, ClientRefusesExpiredCertificate) {
-  // A server of ours does not load one, but one that runs long enough has one.
+  // Our server refuses to load an expired certificate, but a loaded one expires in time.
   TestCertificate certificate = authority_.Issue({.from_s = -7200, .to_s = -10});
   CtxPtr ctx(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
   ASSERT_EQ(SSL_CTX_use_certificate_chain_file(ctx.get(),
@@ -403,13 +403,13 @@ TEST_F(TlsStreamTest, EndsStalledHandshakeInTime) {
   ASSERT_TRUE(Until([&] { return loop_->counters().streams.value() == 0; }));
   EXPECT_EQ(loop_->counters().handshake_failures.value(), 3u);
   EXPECT_TRUE(served_.empty());
-  // And there is room again.
+  // There is room for another handshake.
   CtxPtr ctx = RawContext();
   RawClient client(address_, ctx.get());
   ASSERT_TRUE(Until([&] { return client.Handshake(); }));
 }
 
-// Bytes that a client sends first, recorded without a server.
+// The first bytes of a client, recorded without a server.
 std::string ClientHello() {
   CtxPtr ctx = RawContext();
   SSL* const ssl = SSL_new(ctx.get());
@@ -554,7 +554,7 @@ TEST_F(TlsStreamTest, StopsReadingFromPeerThatDoesNotRead) {
     if (!served_.empty()) most = std::max(most, served_[0].stream->pending_output());
   }
   EXPECT_GE(most, options.stream.high_water_bytes);
-  // The mark, one read with what OpenSSL held of the record before, and what encryption adds.
+  // The mark, one read with the rest of a record, and the bytes that encryption adds.
   EXPECT_LE(most, options.stream.high_water_bytes + loop_->read_buffer().size() + 40'000);
   size_t got = 0;
   ASSERT_TRUE(Until([&] {
@@ -643,7 +643,7 @@ TEST_F(TlsStreamTest, LoopStopClosesHandshakesAndStreams) {
   EXPECT_EQ(served_[0].handler.closed->code(), absl::StatusCode::kCancelled);
 }
 
-// Echoes on every loop of a group, deleting itself.
+// Echoes on each loop of a group, and deletes itself.
 class GroupEcho final : public Acceptor {
  public:
   StreamHandler* Accept(Stream& stream) override { return new Echo(stream); }

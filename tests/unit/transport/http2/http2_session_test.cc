@@ -101,7 +101,7 @@ TEST_F(Http2SessionTest, DrainsIdleConnection) {
   H2Client client(*server_);
   client.Call("/t.T/Held", Framed(""));
   client.Pump();
-  server_->Advance(60 * kSecond);  // not idle: a call is under way
+  server_->Advance(60 * kSecond);  // not idle: a call is open
   client.Pump();
   EXPECT_TRUE(client.goaways.empty());
   held_.held[0]->Finish();

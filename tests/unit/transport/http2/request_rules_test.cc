@@ -204,7 +204,7 @@ TEST(RequestRules, AcceptsRequestsOfGrpcClients) {
   Compare(request);
 }
 
-// Each byte, alone, in front, within and behind, in what is judged differently.
+// Each byte alone, at the front, within and at the end, in each kind of name and value.
 TEST(RequestRules, JudgesEachByteOfNamesAndValuesAsNghttp2Does) {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string c(1, static_cast<char>(byte));
