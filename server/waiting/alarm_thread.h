@@ -1,4 +1,4 @@
-// AlarmThread: a thread that calls a HeldCallers when it is time. It sleeps in between.
+// AlarmThread: a thread that calls HeldCallers::Advance when it is due, and sleeps in between.
 #ifndef SLUICE_SERVER_WAITING_ALARM_THREAD_H_
 #define SLUICE_SERVER_WAITING_ALARM_THREAD_H_
 
@@ -19,9 +19,9 @@ class AlarmThread final : public Alarm {
   explicit AlarmThread(const common::Clock& clock) : clock_(clock) {}
   ~AlarmThread() override { Stop(); }
 
-  // Runs until Stop. The line outlives that.
-  void Start(HeldCallers& line) {
-    thread_ = std::thread([this, &line] { Loop(line); });
+  // Runs until Stop. `callers` outlives that.
+  void Start(HeldCallers& callers) {
+    thread_ = std::thread([this, &callers] { Loop(callers); });
   }
 
   void Stop() {
@@ -41,25 +41,29 @@ class AlarmThread final : public Alarm {
   }
 
  private:
-  void Loop(HeldCallers& line) {
-    for (;;) {
-      {
-        common::MutexLock lock(&mu_);
-        for (;;) {
-          if (stop_) return;
-          if (at_ns_ == HeldCallers::kNever) {
-            wake_.Wait(&mu_);
-            continue;
-          }
-          const int64_t left_ns = at_ns_ - clock_.NowNs();
-          if (left_ns <= 0) break;
-          wake_.WaitFor(&mu_, std::chrono::nanoseconds(left_ns));
-        }
-        at_ns_ = HeldCallers::kNever;
-      }
-      const int64_t next_ns = line.Advance();
+  void Loop(HeldCallers& callers) {
+    while (WaitUntilDue()) {
+      const int64_t next_ns = callers.Advance();
       if (next_ns != HeldCallers::kNever) SetAt(next_ns);
     }
+  }
+
+  // Returns false after Stop.
+  bool WaitUntilDue() {
+    common::MutexLock lock(&mu_);
+    while (!stop_) {
+      if (at_ns_ == HeldCallers::kNever) {
+        wake_.Wait(&mu_);
+        continue;
+      }
+      const int64_t left_ns = at_ns_ - clock_.NowNs();
+      if (left_ns <= 0) {
+        at_ns_ = HeldCallers::kNever;
+        return true;
+      }
+      wake_.WaitFor(&mu_, std::chrono::nanoseconds(left_ns));
+    }
+    return false;
   }
 
   const common::Clock& clock_;

@@ -1,16 +1,17 @@
 #include "server/waiting/held_callers.h"
 
 #include <algorithm>
-#include <functional>
-#include <string_view>
+#include <optional>
+#include <utility>
 
-#include "server/waiting/held_callers_change.h"
-#include "server/waiting/pending_operation.h"
+#include "server/waiting/bucket_id.h"
 
 namespace sluice::waiting {
 namespace {
 
-// Between two steps of moving up, for others to be heard.
+using Purpose = PendingOperation::Purpose;
+
+// The pause between two steps of moving up, in which other threads get the lock.
 constexpr int64_t kStepNs = 1'000'000;
 
 }  // namespace
@@ -22,78 +23,91 @@ HeldCallers::HeldCallers(store::Store& store, const common::Clock& clock, RuleSo
 HeldCallers::~HeldCallers() {
   Drain();
   common::MutexLock lock(&mu_);
-  while (errands_ > 0 || change_ != nullptr) no_errands_.Wait(&mu_);
+  while (operations_ > 0 || change_ != nullptr) idle_.Wait(&mu_);
 }
 
-uint64_t HeldCallers::BucketOf(const store::Charge& charge) {
-  return std::hash<std::string_view>()(charge.key) * 31 + charge.rule->limit_id;
+void HeldCallers::ObserveStoreClock(int64_t store_ns) {
+  if (!store_.UsesLocalClock()) clock_offset_.Observe(clock_.NowNs(), store_ns);
 }
 
-uint64_t HeldCallers::SetOf(absl::Span<const store::Charge> charges) {
-  uint64_t set = 0;
-  for (const store::Charge& charge : charges) set += BucketOf(charge);  // whatever their order
-  return set;
+void HeldCallers::Enqueue(HeldCaller* caller) {
+  caller->state_ = HeldCaller::State::kQueued;
+  queue_.Insert(PositionOf(*caller), caller);
 }
 
-void HeldCallers::Observe(int64_t store_ns) {
-  if (!store_.UsesLocalClock()) distance_.Observe(clock_.NowNs(), store_ns);
+void HeldCallers::Dequeue(HeldCaller* caller) {
+  queue_.Erase(PositionOf(*caller));
+  caller->state_ = HeldCaller::State::kIdle;
 }
 
-PendingOperation* HeldCallers::NewPendingOperation(HeldCaller* caller) {
-  ++errands_;
-  return new PendingOperation(*this, *caller);
+PendingOperation* HeldCallers::NewOperation(HeldCaller* caller, Purpose purpose) {
+  Retain();
+  return new PendingOperation(store_, rules_, *this, *caller, purpose);
 }
 
-void HeldCallers::End(PendingOperation* errand, Outbox* out) {
-  out->over.emplace_back(errand);
-  if (--errands_ == 0) no_errands_.SignalAll();
+void HeldCallers::RefundFor(HeldCaller* caller, Outbox* out) {
+  out->refunds.push_back(NewOperation(caller, Purpose::kRefund));
+  out->refunds.back()->caller = nullptr;
+}
+
+void HeldCallers::Release() {
+  if (--operations_ == 0) idle_.SignalAll();
+}
+
+void HeldCallers::Finish(PendingOperation* operation, Outbox* out) {
+  out->finished.emplace_back(operation);
+  Release();
+}
+
+void HeldCallers::RefundOrFinish(PendingOperation* operation, bool refund, Outbox* out) {
+  if (!refund) return Finish(operation, out);
+  operation->purpose = Purpose::kRefund;
+  out->refunds.push_back(operation);
 }
 
 void HeldCallers::Send(Outbox* out) {
-  // Given back before it is said, where the store is quick.
-  for (PendingOperation* const errand : out->give_back) errand->GiveBack();
+  // Refunds first: if the store answers at once, the permits are back when the caller is answered.
+  for (PendingOperation* const operation : out->refunds) operation->Refund();
   for (const Outbox::Answer& answer : out->answers) answer.caller->OnAnswer(answer.outcome);
 }
 
 bool HeldCallers::Hold(HeldCaller* caller) {
   Outbox out;
-  bool taken = true;
+  bool held = true;
   {
     common::MutexLock lock(&mu_);
-    Observe(caller->acquisition->now_ns);
-    if (draining_ || caller->left_) {
-      out.give_back.push_back(NewPendingOperation(caller));
-      out.give_back.back()->caller = nullptr;
-      taken = !draining_;
-      if (taken) out.answers.push_back({caller, HeldOutcome::kCancelled});
+    ObserveStoreClock(caller->acquisition->now_ns);
+    if (draining_) {
+      RefundFor(caller, &out);
+      held = false;
+    } else if (caller->state_ == HeldCaller::State::kCancelledEarly) {
+      RefundFor(caller, &out);
+      out.answers.push_back({caller, HeldOutcome::kCancelled});
     } else {
-      caller->state_ = HeldCaller::State::kInLine;
-      line_.insert(PlaceOf(caller));
-      // Booked by limits that were replaced meanwhile; or by newer ones than were looked at, of
-      // which LimitsChanged will tell.
-      if (caller->generation < generation_) look_ = true;
+      Enqueue(caller);
+      // If it is from a newer snapshot, LimitsChanged is still to come.
+      if (caller->generation < generation_) limits_stale_ = true;
       SetAlarm();
     }
   }
   Send(&out);
-  return taken;
+  return held;
 }
 
-void HeldCallers::Leave(HeldCaller* caller, HeldOutcome outcome, Outbox* out) {
-  if (caller->state_ == HeldCaller::State::kInLine) {
-    line_.erase(PlaceOf(caller));
+void HeldCallers::Remove(HeldCaller* caller, HeldOutcome outcome, Outbox* out) {
+  if (caller->state_ == HeldCaller::State::kQueued) {
+    Dequeue(caller);
   } else {
-    --changing_;
+    --rebooking_;
+    caller->state_ = HeldCaller::State::kIdle;
   }
-  caller->state_ = HeldCaller::State::kOutside;
-  if (PendingOperation* const errand = std::exchange(caller->errand_, nullptr); errand != nullptr) {
-    // What it has is known when that is over.
-    errand->caller = nullptr;
-    errand->give_back = true;
+  if (PendingOperation* const operation = std::exchange(caller->operation_, nullptr);
+      operation != nullptr) {
+    // What to refund is known when the operation ends.
+    operation->caller = nullptr;
+    operation->refund_after = true;
   } else {
-    PendingOperation* const back = NewPendingOperation(caller);
-    back->caller = nullptr;
-    out->give_back.push_back(back);
+    RefundFor(caller, out);
   }
   out->answers.push_back({caller, outcome});
 }
@@ -102,11 +116,12 @@ bool HeldCallers::Cancel(HeldCaller* caller) {
   Outbox out;
   {
     common::MutexLock lock(&mu_);
-    if (caller->state_ == HeldCaller::State::kOutside) {
-      caller->left_ = true;
+    if (caller->state_ == HeldCaller::State::kIdle ||
+        caller->state_ == HeldCaller::State::kCancelledEarly) {
+      caller->state_ = HeldCaller::State::kCancelledEarly;
       return false;
     }
-    Leave(caller, HeldOutcome::kCancelled, &out);
+    Remove(caller, HeldOutcome::kCancelled, &out);
     SetAlarm();
   }
   Send(&out);
@@ -118,118 +133,114 @@ void HeldCallers::Drain() {
   {
     common::MutexLock lock(&mu_);
     draining_ = true;
-    while (!line_.empty()) Leave(line_.begin()->caller, HeldOutcome::kDrained, &out);
+    while (!queue_.empty()) {
+      Remove(queue_.entries().begin()->second, HeldOutcome::kDrained, &out);
+    }
     if (change_ != nullptr) {
-      for (PendingOperation* const errand : change_->errands) {
-        if (errand->caller != nullptr) Leave(errand->caller, HeldOutcome::kDrained, &out);
+      for (const PendingOperation* const operation : change_->operations()) {
+        if (operation->caller != nullptr) Remove(operation->caller, HeldOutcome::kDrained, &out);
       }
     }
-    move_next_ = kNobody;
-    free_buckets_.clear();
+    queue_.ForgetGap();
+    gap_buckets_.clear();
   }
   Send(&out);
 }
 
-void HeldCallers::GaveBack(PendingOperation* errand) {
-  if (errand->refund_outcome() == store::RefundOutcome::kStaleRule && errand->attempts < 8) {
-    // Each time the limits changed since we looked.
-    ++errand->attempts;
-    errand->Refresh();
-    errand->GiveBack();
-    return;
-  }
+void HeldCallers::OnRefunded(PendingOperation* operation) {
   Outbox out;
-  bool changes = false;
   {
     common::MutexLock lock(&mu_);
-    changes = errand->changes;
-    if (changes) {
-      change_->GaveBack(errand);
-      ++errands_;  // the line stays until Pump is through
-    } else {
-      if (errand->refund_outcome() == store::RefundOutcome::kRefunded) {
-        NoteFree(errand->charges, errand->grant_time_ns);
+    if (operation->purpose != Purpose::kRebook) {
+      if (operation->refund_outcome() == store::RefundOutcome::kRefunded) {
+        NoteGap(operation->charges, operation->grant_time_ns);
       }
-      End(errand, &out);
+      Finish(operation, &out);
       SetAlarm();
+      return;
     }
+    change_->OnRefunded(operation);
+    Retain();
   }
-  if (!changes) return;
-  Pump();
-  common::MutexLock lock(&mu_);
-  if (--errands_ == 0) no_errands_.SignalAll();
+  PumpAndRelease();
 }
 
 // ---- Moving up ----
 
-void HeldCallers::NoteFree(absl::Span<const store::Charge> charges, int64_t grant_time_ns) {
-  if (line_.empty()) return;
-  for (const store::Charge& charge : charges) free_buckets_.insert(BucketOf(charge));
-  move_next_ = std::min(move_next_, Place{grant_time_ns, 0, nullptr});
+void HeldCallers::NoteGap(absl::Span<const store::Charge> charges, int64_t grant_time_ns) {
+  if (queue_.empty()) return;
+  for (const store::Charge& charge : charges) gap_buckets_.insert(BucketId(charge));
+  queue_.NoteGap({grant_time_ns, 0});
 }
 
-PendingOperation* HeldCallers::NextToMove() {
-  if (look_ || change_ != nullptr || moves_ >= kMovesUnderWay) return nullptr;
-  while (move_next_.grant_time_ns != kNever) {
-    const auto next = line_.lower_bound(move_next_);
-    if (next == line_.end()) {
-      move_next_ = kNobody;
-      if (moves_ == 0) free_buckets_.clear();
-      break;
-    }
-    HeldCaller* const caller = next->caller;
-    move_next_ = {next->grant_time_ns, next->receipt_id + 1, nullptr};
-    bool concerned = false;
-    for (const store::Charge& charge : caller->acquisition->charges) {
-      concerned |= free_buckets_.contains(BucketOf(charge));
-    }
-    if (!concerned) continue;
-    if (caller->errand_ != nullptr) {
-      // It may be decided before what became free since: if it stays it is to be asked again.
-      caller->errand_->again = true;
+bool HeldCallers::SharesGap(const HeldCaller& caller) const {
+  for (const store::Charge& charge : caller.acquisition->charges) {
+    if (gap_buckets_.contains(BucketId(charge))) return true;
+  }
+  return false;
+}
+
+PendingOperation* HeldCallers::NextMove() {
+  if (!CanMove()) return nullptr;
+  while (const auto* const next = queue_.NextBehindGap()) {
+    HeldCaller* const caller = next->second;
+    if (!SharesGap(*caller)) continue;
+    if (caller->operation_ != nullptr) {
+      // The store may have decided it before this gap opened.
+      caller->operation_->repeat_move = true;
       continue;
     }
-    ++moves_;
-    return caller->errand_ = NewPendingOperation(caller);
+    ++pending_moves_;
+    return caller->operation_ = NewOperation(caller, Purpose::kMove);
   }
+  if (pending_moves_ == 0) gap_buckets_.clear();
   return nullptr;
 }
 
-void HeldCallers::Moved(PendingOperation* errand) {
+void HeldCallers::MoveUp() {
+  mu_.Lock();
+  next_step_ns_ = 0;
+  size_t moves = 0;
+  for (; moves < kMovesPerStep; ++moves) {
+    PendingOperation* const operation = NextMove();
+    if (operation == nullptr) break;
+    mu_.Unlock();
+    operation->Move();
+    mu_.Lock();
+  }
+  if (moves == kMovesPerStep) next_step_ns_ = clock_.NowNs() + kStepNs;
+  mu_.Unlock();
+}
+
+void HeldCallers::OnMoved(PendingOperation* operation) {
   Outbox out;
   {
     common::MutexLock lock(&mu_);
-    --moves_;
-    HeldCaller* const caller = errand->caller;
-    const Place left{errand->grant_time_ns, errand->receipt_id + 1, nullptr};
-    if (caller != nullptr) caller->errand_ = nullptr;
-    if (errand->move_outcome() == store::MoveOutcome::kMoved) {
+    --pending_moves_;
+    HeldCaller* const caller = operation->caller;
+    if (caller != nullptr) caller->operation_ = nullptr;
+    if (operation->move_outcome() == store::MoveOutcome::kMoved) {
       if (caller != nullptr) {
-        line_.erase(PlaceOf(caller));
-        caller->acquisition->wait_ns = errand->moved_to_ns() - caller->acquisition->now_ns;
-        line_.insert(PlaceOf(caller));
+        Dequeue(caller);
+        caller->acquisition->wait_ns = operation->moved_to_ns() - caller->acquisition->now_ns;
+        Enqueue(caller);
       }
-      errand->grant_time_ns = errand->moved_to_ns();
-      // The place that it left is free for those behind, in all its buckets.
-      for (const store::Charge& charge : errand->charges) free_buckets_.insert(BucketOf(charge));
-      move_next_ = std::min(move_next_, left);
-    } else if (errand->move_outcome() == store::MoveOutcome::kUnavailable && caller != nullptr) {
-      // It may be debited at another moment than the one at which it would be answered. If it was
-      // not moved it can still be given back.
-      line_.erase(PlaceOf(caller));
-      caller->state_ = HeldCaller::State::kOutside;
-      errand->caller = nullptr;
-      errand->give_back = true;
+      // Its old place is a gap in all its buckets.
+      for (const store::Charge& charge : operation->charges) gap_buckets_.insert(BucketId(charge));
+      queue_.NoteGap({operation->grant_time_ns, operation->receipt_id + 1});
+      operation->grant_time_ns = operation->moved_to_ns();
+    } else if (operation->move_outcome() == store::MoveOutcome::kUnavailable && caller != nullptr) {
+      // The store may have debited another grant time than the one in the queue. The refund
+      // succeeds if the reservation was not moved.
+      Dequeue(caller);
+      operation->caller = nullptr;
+      operation->refund_after = true;
       out.answers.push_back({caller, HeldOutcome::kUnavailable});
-    } else if (errand->again && caller != nullptr) {
-      move_next_ = std::min(move_next_, PlaceOf(caller));
+    } else if (operation->repeat_move && caller != nullptr) {
+      queue_.NoteGap(PositionOf(*caller));
     }
-    if (moves_ == 0 && move_next_.grant_time_ns == kNever) free_buckets_.clear();
-    if (errand->give_back) {
-      out.give_back.push_back(errand);
-    } else {
-      End(errand, &out);
-    }
+    if (pending_moves_ == 0 && !queue_.has_gap()) gap_buckets_.clear();
+    RefundOrFinish(operation, operation->refund_after, &out);
     SetAlarm();
   }
   Send(&out);
@@ -239,74 +250,56 @@ void HeldCallers::Moved(PendingOperation* errand) {
 
 int64_t HeldCallers::Advance() {
   Outbox out;
-  Change* change = nullptr;
-  mu_.Lock();
-  if (advancing_) {
-    // That thread looks again before it leaves.
+  LimitChange* change = nullptr;
+  {
+    common::MutexLock lock(&mu_);
     alarm_ns_ = kNever;
-    mu_.Unlock();
-    return clock_.NowNs() + kStepNs;
-  }
-  advancing_ = true;
-  alarm_ns_ = kNever;
-  // The clock first: who is answered by a moment of before the limits changed had reached it then.
-  const int64_t now_ns = clock_.NowNs() - distance_.ns();
-  if (!line_.empty()) {
-    if (const uint64_t generation = rules_.Generation(); generation != generation_) {
-      generation_ = generation;
-      look_ = true;
+    // The other thread looks at the queue again before it returns.
+    if (advancing_) return clock_.NowNs() + kStepNs;
+    advancing_ = true;
+    // Read the clock before the generation: a caller answered by a grant time from before a change
+    // of limits had then reached it before the change.
+    const int64_t now_ns = clock_.NowNs() - clock_offset_.ns();
+    if (!queue_.empty()) {
+      if (const uint64_t generation = rules_.Generation(); generation != generation_) {
+        generation_ = generation;
+        limits_stale_ = true;
+      }
     }
-  }
-  if (look_ && !Blocked()) {
-    look_ = false;
-    change = BeginChange(&out);
-  }
-  if (!Blocked()) {
-    while (!line_.empty() && line_.begin()->grant_time_ns <= now_ns) {
-      HeldCaller* const caller = line_.begin()->caller;
-      line_.erase(line_.begin());
-      caller->state_ = HeldCaller::State::kOutside;
-      // It has its permits, whatever becomes of a move that is under way.
-      if (caller->errand_ != nullptr) caller->errand_->caller = nullptr;
-      caller->errand_ = nullptr;
+    if (limits_stale_ && !AnswersPaused()) {
+      limits_stale_ = false;
+      change = BeginChange(&out);
+    }
+    while (!AnswersPaused()) {
+      const std::optional<HeldCaller*> due = queue_.PopDue(now_ns);
+      if (!due.has_value()) break;
+      HeldCaller* const caller = *due;
+      caller->state_ = HeldCaller::State::kIdle;
+      // The permits are its own, whatever the result of a move that is under way.
+      if (caller->operation_ != nullptr) caller->operation_->caller = nullptr;
+      caller->operation_ = nullptr;
       out.answers.push_back({caller, HeldOutcome::kGrantTime});
     }
   }
-  mu_.Unlock();
   Send(&out);
   if (change != nullptr) store_.Rebook(change);
+  MoveUp();
 
-  mu_.Lock();
-  move_from_ns_ = 0;
-  size_t moves = 0;
-  for (; moves < kMovesPerStep; ++moves) {
-    PendingOperation* const errand = NextToMove();
-    if (errand == nullptr) break;
-    mu_.Unlock();
-    errand->Move();
-    mu_.Lock();
-  }
-  if (moves == kMovesPerStep) move_from_ns_ = clock_.NowNs() + kStepNs;
+  common::MutexLock lock(&mu_);
   advancing_ = false;
-  const int64_t next_ns = NextNs();
-  alarm_ns_ = next_ns;
-  mu_.Unlock();
-  return next_ns;
+  return alarm_ns_ = NextAdvanceNs();
 }
 
-int64_t HeldCallers::NextNs() const {
-  // What is under way sets the alarm when it is over.
-  if (line_.empty() || Blocked()) return kNever;
-  if (look_) return 0;
-  int64_t next_ns = line_.begin()->grant_time_ns + distance_.ns();
-  if (move_next_.grant_time_ns != kNever && change_ == nullptr && moves_ < kMovesUnderWay) {
-    next_ns = std::min(next_ns, move_from_ns_);
-  }
-  return next_ns;
+int64_t HeldCallers::NextAdvanceNs() const {
+  // Operations under way set the alarm when they end.
+  if (queue_.empty() || AnswersPaused()) return kNever;
+  if (limits_stale_) return 0;
+  const int64_t offset_ns = clock_offset_.ns();
+  return queue_.NextWakeNs(CanMove() ? next_step_ns_ - offset_ns : kNever) + offset_ns;
 }
 
 void HeldCallers::SetAlarm() {
-  const int64_t next_ns = NextNs();
+  const int64_t next_ns = NextAdvanceNs();
   if (next_ns >= alarm_ns_) return;
   alarm_ns_ = next_ns;
   alarm_.SetAt(next_ns);
@@ -314,7 +307,7 @@ void HeldCallers::SetAlarm() {
 
 void HeldCallers::LimitsChanged() {
   common::MutexLock lock(&mu_);
-  if (line_.empty()) return;
+  if (queue_.empty()) return;
   alarm_ns_ = 0;
   alarm_.SetAt(0);
 }

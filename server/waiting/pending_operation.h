@@ -1,6 +1,5 @@
-// PendingOperation: an operation on the store for one who waits, or waited: it may be answered
-// later, from another thread, when its caller is long gone. So it has a copy of all that the store
-// looks at.
+// PendingOperation: an operation on the reservation of one held caller that the store may answer
+// later, from another thread, after the caller has left.
 #ifndef SLUICE_SERVER_WAITING_PENDING_OPERATION_H_
 #define SLUICE_SERVER_WAITING_PENDING_OPERATION_H_
 
@@ -8,123 +7,102 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "server/store/store.h"
-#include "server/waiting/held_callers.h"
+#include "server/waiting/held_caller.h"
+#include "server/waiting/rule_source.h"
 
 namespace sluice::waiting {
 
-// Made and ended by the line, for one caller. What is not constant is
-// guarded by the line's mutex while no operation is under way, and the operation's otherwise.
+class LimitChange;
+class PendingOperation;
+
+// Receives the store's answers, on any thread, maybe within the call that started the operation.
+class OperationListener {
+ public:
+  virtual void OnRefunded(PendingOperation* operation) = 0;
+  virtual void OnMoved(PendingOperation* operation) = 0;
+  virtual void OnReserved(PendingOperation* operation) = 0;
+  virtual void OnRebooked(LimitChange* change) = 0;
+
+ protected:
+  ~OperationListener() = default;
+};
+
+// Has a copy of everything that the store reads. HeldCallers creates and deletes it, and guards its
+// public members by its mutex; the store owns them while an operation is under way.
 class PendingOperation {
  public:
-  PendingOperation(HeldCallers& line, HeldCaller& of)
-      : line_(line),
-        caller(&of),
-        receipt_id(of.acquisition->receipt_id),
-        grant_time_ns(of.grant_time_ns()),
-        until_ns(of.until_ns) {
-    const absl::Span<const store::Charge> from = of.acquisition->charges;
-    size_t key_bytes = 0;
-    for (const store::Charge& charge : from) key_bytes += charge.key.size();
-    keys_.reserve(key_bytes);
-    charges.assign(from.begin(), from.end());
-    for (store::Charge& charge : charges) {
-      const size_t at = keys_.size();
-      keys_ += charge.key;
-      charge.key = std::string_view(keys_).substr(at, charge.key.size());
-    }
-    rules_ = of.rules;
-  }
+  enum class Purpose : uint8_t { kRefund, kMove, kRebook };
 
-  // Charges by the limits of now, as far as they still exist.
-  Refreshed Refresh() { return line_.rules_.Refresh(absl::MakeSpan(charges), &rules_); }
+  PendingOperation(store::Store& store, RuleSource& rule_source, OperationListener& listener,
+                   HeldCaller& of, Purpose why);
+  PendingOperation(const PendingOperation&) = delete;
+  PendingOperation& operator=(const PendingOperation&) = delete;
+
   const std::shared_ptr<const void>& rules() const { return rules_; }
-  // As many charges, of the same buckets.
-  void SetRules(absl::Span<const store::Charge> of, std::shared_ptr<const void> keep) {
-    for (size_t i = 0; i < charges.size(); ++i) charges[i].rule = of[i].rule;
-    rules_ = std::move(keep);
-  }
+  // Sets the rules of the charges, which are of the same buckets.
+  void SetRules(absl::Span<const store::Charge> from, std::shared_ptr<const void> keep);
 
-  // Each starts an operation. Its end is told to the line, maybe before this returns.
-  void GiveBack() {
-    refunded_.resize(charges.size());
-    refunding_.receipt_id = receipt_id;
-    refunding_.grant_time_ns = grant_time_ns;
-    refunding_.charges = charges;
-    refunding_.refunded = refunded_.data();
-    refunding_.outcome = store::RefundOutcome::kPending;
-    line_.store_.Refund(&refunding_);
-  }
-  void Move() {
-    moving_.receipt_id = receipt_id;
-    moving_.charges = charges;
-    moving_.grant_time_ns = grant_time_ns;
-    line_.store_.Move(&moving_);
-  }
-  void Reserve(int64_t max_wait_ns) {
-    results.resize(charges.size());
-    reserved = {};
-    reserved.charges = charges;
-    reserved.results = results.data();
-    reserved.max_wait_ns = max_wait_ns;
-    reserved.want_receipt = true;
-    reserving_.acquisitions = absl::MakeSpan(&reserved, 1);
-    line_.store_.Acquire(&reserving_);
-  }
+  // Each of these starts an operation. Refund and Reserve retry with current rules if limits
+  // change meanwhile.
+  void Refund();
+  void Move();
+  void Reserve(int64_t max_wait_ns);
 
- private:
-  struct Refunding final : store::RefundOperation {
-    explicit Refunding(PendingOperation& of) : errand(of) {}
-    void Done() override { errand.line_.GaveBack(&errand); }
-    PendingOperation& errand;
-  };
-  struct Moving final : store::MoveOperation {
-    explicit Moving(PendingOperation& of) : errand(of) {}
-    void Done() override { errand.line_.Moved(&errand); }
-    PendingOperation& errand;
-  };
-  struct Reserving final : store::AcquireOperation {
-    explicit Reserving(PendingOperation& of) : errand(of) {}
-    void Done() override { errand.line_.Reserved(&errand); }
-    PendingOperation& errand;
-  };
-
-  HeldCallers& line_;
-  std::string keys_;
-  std::shared_ptr<const void> rules_;
-  std::vector<uint64_t> refunded_;
-  Refunding refunding_{*this};
-  Moving moving_{*this};
-  Reserving reserving_{*this};
-
- public:
-  // Null: it was answered meanwhile.
-  HeldCaller* caller;
-  // It was answered without its moment having come: what it has is to be given back.
-  bool give_back = false;
-  // Its limits change: see Change.
-  bool changes = false;
-  // Of a move: to be tried once more if it stays.
-  bool again = false;
-  size_t number = 0;  // in the change
-  int attempts = 0;
-
-  uint64_t receipt_id;
-  int64_t grant_time_ns;
-  int64_t until_ns;
-  std::vector<store::Charge> charges;  // with views into keys_
-
-  // What the operations answered.
+  // The store's answers.
   store::RefundOutcome refund_outcome() const { return refunding_.outcome; }
   store::MoveOutcome move_outcome() const { return moving_.outcome; }
   int64_t moved_to_ns() const { return moving_.grant_time_ns; }
-  store::Acquisition reserved;
+  const store::Acquisition& reserved() const { return reserved_; }
+
+  Purpose purpose;
+  HeldCaller* caller;         // null: already answered
+  bool refund_after = false;  // the caller left early: refund when this operation is done
+  bool repeat_move = false;   // of a move: try again if the reservation stays where it is
+  size_t number = 0;          // of a rebooking: index in the LimitChange
+  uint64_t receipt_id;
+  int64_t grant_time_ns;
+  int64_t until_ns;
+  std::vector<store::Charge> charges;  // their keys are views of keys_
   std::vector<store::ChargeResult> results;
+
+ private:
+  struct Refunding final : store::RefundOperation {
+    explicit Refunding(PendingOperation& of) : operation(of) {}
+    void Done() override;
+    PendingOperation& operation;
+  };
+  struct Moving final : store::MoveOperation {
+    explicit Moving(PendingOperation& of) : operation(of) {}
+    void Done() override { operation.listener_.OnMoved(&operation); }
+    PendingOperation& operation;
+  };
+  struct Reserving final : store::AcquireOperation {
+    explicit Reserving(PendingOperation& of) : operation(of) {}
+    void Done() override;
+    PendingOperation& operation;
+  };
+
+  void StartRefund();
+  void StartReserve(int64_t max_wait_ns);
+  // Returns false after too many attempts.
+  bool RefreshForRetry();
+
+  store::Store& store_;
+  RuleSource& rule_source_;
+  OperationListener& listener_;
+  std::string keys_;
+  std::shared_ptr<const void> rules_;  // owns the rules of the charges
+  int attempts_ = 0;
+  std::vector<uint64_t> refunded_;
+  store::Acquisition reserved_;
+  Refunding refunding_{*this};
+  Moving moving_{*this};
+  Reserving reserving_{*this};
 };
 
 }  // namespace sluice::waiting

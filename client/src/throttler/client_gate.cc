@@ -1,5 +1,5 @@
-// Throttlers against a server. Moments are asked for on one stream, which keeps their order; they
-// are counted from when the answer came, so that no function starts before its moment at the
+// Throttlers against a server. One stream books the grant times, which keeps their order. A grant
+// time counts from the arrival of its answer, so no function starts before its grant time at the
 // server.
 #include <algorithm>
 #include <memory>
@@ -41,23 +41,23 @@ class ClientGate final : public Gate {
   void Book(uint64_t permits, nanoseconds max_wait, std::function<void(Booking)> done) override {
     Acquisition acquisition(limit_, key_, permits);
     acquisition.max_wait = max_wait;
-    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): there until the source is closed.
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): set until the source is closed.
     stream_->Submit(std::move(acquisition),
                     [clock = clock_, permits, done = std::move(done)](Result<Decision> decision) {
                       done(ToBooking(std::move(decision), permits, *clock));
                     });
   }
 
-  bool GiveBack(const Booking& booking) override {
+  bool Refund(const Booking& booking) override {
     if (booking.receipt.empty()) return false;
     CallOptions options;
     options.server = booking.server;
-    // Should it fail, the permits stay taken: never more than the limit.
+    // If it fails, the permits stay taken, which never exceeds the limit.
     client_.RefundAsync(booking.receipt, [](const Result<RefundResult>&) {}, options);
     return false;
   }
 
-  // A moment that a server gave stands.
+  // A grant time that a server gave is final.
   bool MoveUp(Booking*) override { return false; }
 
  private:
@@ -67,7 +67,7 @@ class ClientGate final : public Gate {
     if (!decision.ok()) {
       booking.status = decision.status();
     } else if (decision->granted) {
-      booking.moment = clock.Now() + decision->wait;
+      booking.grant_time = clock.Now() + decision->wait;
       booking.receipt = std::move(decision->receipt);
       booking.server = decision->server;
     } else if (decision->source == Source::kUnavailable) {
@@ -79,15 +79,15 @@ class ClientGate final : public Gate {
           });
       booking.status =
           Status(bound ? StatusCode::kResourceExhausted : StatusCode::kDeadlineExceeded,
-                 std::string(bound ? "too many wait for the limit already"
-                                   : "the limit has no moment within max_wait") +
+                 std::string(bound ? "too many reservations wait for the limit already"
+                                   : "the limit has no grant time within max_wait") +
                      "; try again in " + std::to_string(decision->retry_after.count()) + " ns");
     }
     return booking;
   }
 
   Client& client_;
-  std::optional<AcquireStream>& stream_;  // the source's; there until it is closed
+  std::optional<AcquireStream>& stream_;  // of the source; set until that is closed
   const std::shared_ptr<Clock> clock_;
   const std::string limit_;
   const std::string key_;
@@ -106,7 +106,7 @@ class ClientSource final : public GateSource {
         std::make_unique<ClientGate>(client_, stream_, clock_, std::move(limit), std::move(key)));
   }
 
-  // Answers CANCELLED to what has no answer yet.
+  // Acquisitions without an answer get CANCELLED.
   void Close() override { stream_.reset(); }
 
  private:

@@ -22,25 +22,25 @@ nanoseconds Read(clockid_t id) {
   return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
 }
 
-// By moment, then in the order in which they were set.
+// Ordered by time, then by the order in which they were set.
 using TimerMap = std::map<std::pair<int64_t, uint64_t>, std::function<void()>>;
 
-// Timers with the numbers by which they are cancelled. Not thread-safe.
+// Timers with the ids that cancel them. Not thread-safe.
 class TimerSet {
  public:
-  uint64_t Add(int64_t grant_time_ns, std::function<void()> fn) {
+  uint64_t Add(int64_t at_ns, std::function<void()> fn) {
     const uint64_t id = ++last_id_;
-    timers_.emplace(std::make_pair(grant_time_ns, id), std::move(fn));
-    moments_.emplace(id, grant_time_ns);
+    timers_.emplace(std::make_pair(at_ns, id), std::move(fn));
+    times_.emplace(id, at_ns);
     return id;
   }
 
-  // What it would have run: for the caller to destroy, under no lock.
+  // Returns the timer's function, to be destroyed under no lock; empty: no such timer.
   std::function<void()> Remove(uint64_t id) {
-    const auto it = moments_.find(id);
-    if (it == moments_.end()) return nullptr;
+    const auto it = times_.find(id);
+    if (it == times_.end()) return nullptr;
     auto node = timers_.extract(std::make_pair(it->second, id));
-    moments_.erase(it);
+    times_.erase(it);
     return std::move(node.mapped());
   }
 
@@ -50,26 +50,26 @@ class TimerSet {
 
   std::function<void()> TakeFirst() {
     auto node = timers_.extract(timers_.begin());
-    moments_.erase(node.key().second);
+    times_.erase(node.key().second);
     return std::move(node.mapped());
   }
 
  private:
   TimerMap timers_;
-  std::map<uint64_t, int64_t> moments_;
+  std::map<uint64_t, int64_t> times_;
   uint64_t last_id_ = 0;
 };
 
 }  // namespace
 
-// Kept by the clock and by its thread.
+// Shared by the clock and its thread.
 class SystemClock::Timers : public std::enable_shared_from_this<Timers> {
  public:
-  uint64_t Add(int64_t grant_time_ns, std::function<void()> fn) {
+  uint64_t Add(int64_t at_ns, std::function<void()> fn) {
     MutexLock lock(&mu_);
     if (!thread_.joinable()) thread_ = std::thread([self = shared_from_this()] { self->Loop(); });
-    const bool first = set_.empty() || grant_time_ns < set_.first_ns();
-    const uint64_t id = set_.Add(grant_time_ns, std::move(fn));
+    const bool first = set_.empty() || at_ns < set_.first_ns();
+    const uint64_t id = set_.Add(at_ns, std::move(fn));
     if (first) changed_.Signal();
     return id;
   }
@@ -107,7 +107,7 @@ class SystemClock::Timers : public std::enable_shared_from_this<Timers> {
       }
       const int64_t ahead_ns = set_.first_ns() - Read(CLOCK_BOOTTIME).count();
       if (ahead_ns > 0) {
-        // Not longer than an hour: what waits for it does not count the time asleep.
+        // At most an hour: the condition variable's clock stops while the machine is suspended.
         changed_.WaitFor(&mu_, std::min(nanoseconds(ahead_ns), nanoseconds(std::chrono::hours(1))));
         continue;
       }
@@ -133,8 +133,8 @@ SystemClock::~SystemClock() { timers_->Stop(); }
 nanoseconds SystemClock::Now() const { return Read(CLOCK_BOOTTIME); }
 nanoseconds SystemClock::WallNow() const { return Read(CLOCK_REALTIME); }
 
-uint64_t SystemClock::RunAt(nanoseconds moment, std::function<void()> fn) {
-  return timers_->Add(moment.count(), std::move(fn));
+uint64_t SystemClock::RunAt(nanoseconds time, std::function<void()> fn) {
+  return timers_->Add(time.count(), std::move(fn));
 }
 
 bool SystemClock::Cancel(uint64_t timer) { return timers_->Remove(timer); }
@@ -153,9 +153,9 @@ VirtualClock::~VirtualClock() = default;
 
 nanoseconds VirtualClock::WallNow() const { return Now() + nanoseconds(wall_offset_ns_); }
 
-uint64_t VirtualClock::RunAt(nanoseconds moment, std::function<void()> fn) {
+uint64_t VirtualClock::RunAt(nanoseconds time, std::function<void()> fn) {
   MutexLock lock(&state_->mu);
-  return state_->set.Add(moment.count(), std::move(fn));
+  return state_->set.Add(time.count(), std::move(fn));
 }
 
 bool VirtualClock::Cancel(uint64_t timer) {
@@ -168,17 +168,17 @@ bool VirtualClock::Cancel(uint64_t timer) {
 void VirtualClock::Advance(nanoseconds by) { RunUntil((Now() + by).count()); }
 
 bool VirtualClock::AdvanceToNext() {
-  int64_t grant_time_ns;
+  int64_t at_ns;
   {
     MutexLock lock(&state_->mu);
     if (state_->set.empty()) return false;
-    grant_time_ns = state_->set.first_ns();
+    at_ns = state_->set.first_ns();
   }
-  RunUntil(std::max(grant_time_ns, Now().count()));
+  RunUntil(std::max(at_ns, Now().count()));
   return true;
 }
 
-void VirtualClock::RunUntil(int64_t grant_time_ns) {
+void VirtualClock::RunUntil(int64_t at_ns) {
   const auto move_to = [this](int64_t to_ns) {
     int64_t now_ns = now_ns_.load(std::memory_order_acquire);
     while (now_ns < to_ns &&
@@ -189,13 +189,13 @@ void VirtualClock::RunUntil(int64_t grant_time_ns) {
     std::function<void()> fn;
     {
       MutexLock lock(&state_->mu);
-      if (state_->set.empty() || state_->set.first_ns() > grant_time_ns) break;
+      if (state_->set.empty() || state_->set.first_ns() > at_ns) break;
       move_to(state_->set.first_ns());
       fn = state_->set.TakeFirst();
     }
     fn();
   }
-  move_to(grant_time_ns);
+  move_to(at_ns);
 }
 
 size_t VirtualClock::timers() const {

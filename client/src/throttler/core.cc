@@ -12,32 +12,34 @@ using std::chrono::nanoseconds;
 
 namespace {
 
-// The throttler whose function, or whose starting of functions, this thread is in.
-thread_local const Core* current_core = nullptr;
+// The throttler whose function this thread runs.
+thread_local const Core* running_core = nullptr;
+// The throttler whose tasks this thread hands to the executor.
+thread_local const Core* dispatching_core = nullptr;
 
-class CurrentCore {
+// Sets a thread_local for the time of a scope.
+class ScopedCore {
  public:
-  explicit CurrentCore(const Core* core) : before_(current_core) { current_core = core; }
-  ~CurrentCore() { current_core = before_; }
-  CurrentCore(const CurrentCore&) = delete;
-  CurrentCore& operator=(const CurrentCore&) = delete;
+  ScopedCore(const Core*& slot, const Core* core)
+      : slot_(slot), before_(std::exchange(slot, core)) {}
+  ~ScopedCore() { slot_ = before_; }
+  ScopedCore(const ScopedCore&) = delete;
+  ScopedCore& operator=(const ScopedCore&) = delete;
 
  private:
+  const Core*& slot_;
   const Core* const before_;
 };
-
-// Whether this thread hands a throttler's tasks to its executor.
-thread_local const Core* dispatching_core = nullptr;
 
 // A caller that is blocked in Start.
 class BlockedCaller final : public Work {
  public:
-  std::future<Status> future() { return told_.get_future(); }
-  void Run() override { told_.set_value(Status()); }
-  void Fail(Status status) override { told_.set_value(std::move(status)); }
+  std::future<Status> future() { return started_.get_future(); }
+  void Run() override { started_.set_value(Status()); }
+  void Fail(Status status) override { started_.set_value(std::move(status)); }
 
  private:
-  std::promise<Status> told_;
+  std::promise<Status> started_;
 };
 
 Status Cancelled(const char* why) { return Status(StatusCode::kCancelled, why); }
@@ -57,7 +59,7 @@ class Core::Task final : public std::enable_shared_from_this<Task> {
         cancel(options.cancel),
         work(std::move(to_do)) {}
 
-  // Answers that it did not run. What the function holds goes with the task, under no lock.
+  // The function is destroyed with the task, under no lock.
   void Fail(Status status) { work->Fail(std::move(status)); }
 
   struct OnCancel {
@@ -71,24 +73,25 @@ class Core::Task final : public std::enable_shared_from_this<Task> {
   };
 
   const std::shared_ptr<ChannelState> channel;
-  const bool blocked;  // a caller waits: woken where it is, not given to the executor
+  const bool blocked;  // a caller blocked in Start, which the executor does not run
   const uint64_t permits;
   const nanoseconds latest;
   const std::stop_token cancel;
-  // Whoever moved the state to kStarted or kOver has it alone.
+  // Used only by the thread that moved the state to kStarted or kOver.
   std::unique_ptr<Work> work;
 
   // Guarded by Core::mu_.
   State state = State::kBooking;
   uint64_t serial = 0;
-  // Written under mu_, by who has it in kBooking.
   Booking booking;
 
-  // Destroyed with the task, which is never under a lock: it waits for a callback that runs.
+  Queue::Position position() const { return {booking.grant_time.count(), serial}; }
+
+  // Its destructor waits for a running callback, so a task is never destroyed under a lock.
   std::optional<std::stop_callback<OnCancel>> on_cancel;
 };
 
-// What the executor is given. One that drops it answers for it all the same.
+// A task in the hands of the executor. If the executor drops it, the task fails.
 class Core::StartedTask {
  public:
   StartedTask(std::shared_ptr<Core> core, TaskPtr task)
@@ -98,7 +101,7 @@ class Core::StartedTask {
   StartedTask& operator=(const StartedTask&) = delete;
 
   void Finish(bool dropped) {
-    if (task_ != nullptr) core_->Started(std::exchange(task_, nullptr), dropped);
+    if (task_ != nullptr) core_->Run(std::exchange(task_, nullptr), dropped);
   }
 
  private:
@@ -110,7 +113,7 @@ Result<Throttler> Core::MakeThrottler(std::unique_ptr<GateSource> source,
                                       ThrottlerOptions options) {
   if (options.max_waiting == 0) {
     return Status(StatusCode::kInvalidArgument,
-                  "ThrottlerOptions::max_waiting is 0; at least 1 has to be able to wait");
+                  "ThrottlerOptions::max_waiting is 0; it must be at least 1");
   }
   const AtShutdown at_destruction = options.at_destruction;
   std::string limit = options.limit;
@@ -129,21 +132,25 @@ Core::Core(std::unique_ptr<GateSource> source, ThrottlerOptions options)
       executor_(options.executor != nullptr ? std::move(options.executor)
                                             : std::make_shared<ThreadExecutor>(1)) {}
 
-// Waiting tasks are found here only when the throttler was destroyed by one of its own functions.
+// Tasks still wait here only if one of the throttler's own functions destroyed it.
 Core::~Core() {
-  std::map<Place, TaskPtr> line;
+  CloseSource();
+  std::vector<TaskPtr> dropped;
   {
-    MutexLock booking_lock(&booking_mu_);
-    if (!closed_) source_->Close();
-    closed_ = true;
     MutexLock lock(&mu_);
-    line.swap(line_);
-    DisArm();
+    dropped = queue_.TakeLaterThan(INT64_MIN);
+    CancelTimer();
   }
-  for (auto it = line.rbegin(); it != line.rend(); ++it) {
-    it->second->channel->gate->GiveBack(it->second->booking);
-    it->second->Fail(Cancelled("dropped: the throttler was destroyed by its own function"));
+  for (auto task = dropped.rbegin(); task != dropped.rend(); ++task) {
+    (*task)->channel->gate->Refund((*task)->booking);
+    (*task)->Fail(Cancelled("dropped: a function of the throttler destroyed the throttler"));
   }
+}
+
+void Core::CloseSource() {
+  MutexLock lock(&booking_mu_);
+  if (!closed_) source_->Close();
+  closed_ = true;
 }
 
 Result<std::shared_ptr<ChannelState>> Core::Open(std::string limit, std::string key) {
@@ -160,19 +167,20 @@ Status Core::ShutDownError() {
 
 Status Core::CheckOptions(const StartOptions& options) {
   if (options.permits == 0) {
-    return Status(StatusCode::kInvalidArgument, "permits is 0; at least 1");
+    return Status(StatusCode::kInvalidArgument, "permits is 0; it must be at least 1");
   }
   if (options.max_wait < nanoseconds(0) || options.max_wait > kMaxThrottlerWait) {
     return Status(StatusCode::kInvalidArgument,
                   "max_wait is " + std::to_string(options.max_wait.count()) +
-                      " ns; from 0 to 24 h (" + std::to_string(kMaxThrottlerWait.count()) + ")");
+                      " ns; it must be from 0 to 24 h (" +
+                      std::to_string(kMaxThrottlerWait.count()) + " ns)");
   }
   return Status();
 }
 
 Status Core::Start(const std::shared_ptr<ChannelState>& channel, const StartOptions& options) {
   if (Status status = CheckOptions(options); !status.ok()) return status;
-  // Permits that are there are had without a lock; a server is asked once, not twice.
+  // In this process, permits that are available cost no lock. A server is asked only once.
   if (in_process_ || options.max_wait == nanoseconds(0)) {
     if (options.cancel.stop_requested()) return Cancelled("cancelled by its token");
     const Result<nanoseconds> wait = TryStart(*channel, options.permits);
@@ -185,14 +193,14 @@ Status Core::Start(const std::shared_ptr<ChannelState>& channel, const StartOpti
   }
   if (dispatching_core == this) {
     return Status(StatusCode::kFailedPrecondition,
-                  "a function that InlineExecutor runs cannot wait for its own throttler: nobody "
-                  "would start what comes before; use another executor, or TryStart");
+                  "a function that InlineExecutor runs cannot wait for its own throttler, which "
+                  "starts nothing else meanwhile; use another executor, or TryStart");
   }
   auto caller = std::make_unique<BlockedCaller>();
-  std::future<Status> told = caller->future();
+  std::future<Status> started = caller->future();
   Enter(std::make_shared<Task>(channel, std::move(caller), /*is_blocked=*/true, options,
                                clock_->Now()));
-  return told.get();
+  return started.get();
 }
 
 Result<nanoseconds> Core::TryStart(ChannelState& channel, uint64_t permits) {
@@ -210,25 +218,27 @@ void Core::Submit(const std::shared_ptr<ChannelState>& channel, std::unique_ptr<
                                clock_->Now()));
 }
 
+Status Core::Admit(Task& task) {
+  MutexLock lock(&mu_);
+  if (stopping_.load(std::memory_order_relaxed)) return ShutDownError();
+  if (waiting_ >= max_waiting_) {
+    ++refused_;
+    return Status(StatusCode::kResourceExhausted,
+                  std::to_string(waiting_) +
+                      " functions and callers wait already; max_waiting is " +
+                      std::to_string(max_waiting_));
+  }
+  ++waiting_;
+  task.channel->waiting.fetch_add(1, std::memory_order_relaxed);
+  task.serial = ++last_serial_;
+  return Status();
+}
+
 void Core::Enter(const TaskPtr& task) {
   Status refusal;
   {
     MutexLock booking_lock(&booking_mu_);
-    {
-      MutexLock lock(&mu_);
-      if (stopping_.load(std::memory_order_relaxed)) {
-        refusal = ShutDownError();
-      } else if (waiting_ >= max_waiting_) {
-        ++refused_;
-        refusal = Status(StatusCode::kResourceExhausted,
-                         std::to_string(waiting_) + " wait already; at most max_waiting = " +
-                             std::to_string(max_waiting_));
-      } else {
-        ++waiting_;
-        task->channel->waiting.fetch_add(1, std::memory_order_relaxed);
-        task->serial = ++last_serial_;
-      }
-    }
+    refusal = Admit(*task);
     if (refusal.ok()) {
       if (task->cancel.stop_possible()) {
         task->on_cancel.emplace(task->cancel, Task::OnCancel{weak_from_this(), task});
@@ -249,53 +259,52 @@ void Core::Book(const TaskPtr& task, nanoseconds max_wait) {
                             [this, task](Booking booking) { Booked(task, std::move(booking)); });
 }
 
-// Shutdown waits until every booking was answered, so `this` is there when it is.
+// Shutdown waits for the answer to every booking, so `this` still exists.
 void Core::Booked(const TaskPtr& task, Booking booking) {
   Status failure;
-  bool give_back = false;
-  bool over = false;
+  bool refund = false;
+  bool answered = false;
   {
     MutexLock lock(&mu_);
     if (task->state != Task::State::kBooking) {
-      over = true;
-      give_back = booking.status.ok();
+      answered = true;  // cancelled meanwhile
+      refund = booking.status.ok();
     } else if (!booking.status.ok()) {
       denied_.fetch_add(1, std::memory_order_relaxed);
       failure = std::move(booking.status);
       task->state = Task::State::kOver;
     } else if (dropping_.load(std::memory_order_relaxed)) {
       ++cancelled_;
-      give_back = true;
+      refund = true;
       failure = Cancelled("dropped: the throttler is shutting down");
       task->state = Task::State::kOver;
     } else {
       if (!in_process_) {
-        // Answers arrive in order, but not evenly.
-        booking.moment = std::max(booking.moment, task->channel->last_moment);
-        task->channel->last_moment = booking.moment;
+        // A grant time counts from the arrival of its answer, and the delays of answers differ.
+        booking.grant_time = std::max(booking.grant_time, task->channel->last_grant_time);
+        task->channel->last_grant_time = booking.grant_time;
       }
       task->booking = std::move(booking);
       task->state = Task::State::kWaiting;
-      line_.emplace(Place(task->booking.moment, task->serial), task);
-      // In this process who asked starts what is due; a server's answer leaves that to the clock,
-      // so that no function runs on the client's threads.
-      if (!in_process_) Arm(/*move_after=*/kBetweenSteps);
+      queue_.Insert(task->position(), task);
+      // In this process the caller dispatches. After a server's answer the clock does, so that no
+      // function runs on the client's threads.
+      if (!in_process_) SetTimer(/*move_after=*/kStepInterval);
       return;
     }
   }
-  if (give_back && task->channel->gate->GiveBack(booking)) {
-    // Those behind move up when the line is looked at next.
+  if (refund && task->channel->gate->Refund(booking)) {
     MutexLock lock(&mu_);
-    move_next_ = std::min(move_next_, Place(booking.moment, task->serial));
+    queue_.NoteGap({booking.grant_time.count(), task->serial});
   }
-  if (!over) {
+  if (!answered) {
     task->Fail(std::move(failure));
     MutexLock lock(&mu_);
-    LeaveLine(*task);
+    EndWait(*task);
   }
 }
 
-void Core::LeaveLine(Task& task) {
+void Core::EndWait(Task& task) {
   task.channel->waiting.fetch_sub(1, std::memory_order_relaxed);
   if (--waiting_ == 0) idle_.SignalAll();
 }
@@ -305,7 +314,7 @@ void Core::Cancel(const TaskPtr& task) {
   {
     MutexLock lock(&mu_);
     if (task->state == Task::State::kWaiting) {
-      line_.erase(Place(task->booking.moment, task->serial));
+      queue_.Erase(task->position());
       booked = true;
     } else if (task->state != Task::State::kBooking) {
       return;
@@ -313,53 +322,43 @@ void Core::Cancel(const TaskPtr& task) {
     task->state = Task::State::kOver;
     ++cancelled_;
   }
-  if (booked) task->channel->gate->GiveBack(task->booking);
+  if (booked) task->channel->gate->Refund(task->booking);
   task->Fail(Cancelled("cancelled by its token"));
   MutexLock lock(&mu_);
-  if (booked && in_process_) {
-    // By the clock, so that a crowd that is cancelled one by one moves the others once.
-    move_next_ = std::min(move_next_, Place(task->booking.moment, task->serial));
-  }
-  Arm(/*move_after=*/nanoseconds(0));
-  LeaveLine(*task);
+  if (booked && in_process_) queue_.NoteGap(task->position());
+  // The timer moves the others up, once for many tasks that are cancelled one after the other.
+  SetTimer(/*move_after=*/nanoseconds(0));
+  EndWait(*task);
 }
 
 void Core::MoveUp() {
   for (size_t moves = 0; moves < kMovesPerStep; ++moves) {
-    const auto next = line_.lower_bound(move_next_);
-    if (next == line_.end()) {
-      move_next_ = kNobody;
-      return;
-    }
+    const auto* const next = queue_.NextBehindGap();
+    if (next == nullptr) return;
+    const Queue::Position from = next->first;
     Task& task = *next->second;
-    move_next_ = Place(next->first.first, next->first.second + 1);
-    if (!task.channel->gate->MoveUp(&task.booking)) continue;
-    auto node = line_.extract(next);
-    node.key() = Place(task.booking.moment, task.serial);
-    line_.insert(std::move(node));
+    if (task.channel->gate->MoveUp(&task.booking)) queue_.Move(from, task.position());
   }
 }
 
 void Core::Dispatch() {
   mu_.Lock();
   if (dispatching_) {
-    // That thread looks again, under mu_, before it leaves.
     mu_.Unlock();
     return;
   }
   dispatching_ = true;
-  const Core* const before = dispatching_core;
-  dispatching_core = this;
-  if (move_next_ != kNobody) MoveUp();
-  while (!line_.empty() && line_.begin()->first.first <= clock_->Now()) {
-    TaskPtr task = std::move(line_.begin()->second);
-    line_.erase(line_.begin());
+  const ScopedCore dispatching(dispatching_core, this);
+  MoveUp();
+  while (std::optional<TaskPtr> due = queue_.PopDue(clock_->Now().count())) {
+    TaskPtr task = *std::move(due);
+    due.reset();
     task->state = Task::State::kStarted;
     ++running_;
-    LeaveLine(*task);
+    EndWait(*task);
     mu_.Unlock();
     if (task->blocked) {
-      Started(task, /*dropped=*/false);
+      Run(task, /*dropped=*/false);
     } else {
       auto started = std::make_shared<StartedTask>(shared_from_this(), task);
       executor_->Execute([started] { started->Finish(/*dropped=*/false); });
@@ -367,19 +366,18 @@ void Core::Dispatch() {
     task.reset();  // not under the lock: see Task::on_cancel
     mu_.Lock();
   }
-  dispatching_core = before;
   dispatching_ = false;
-  Arm(/*move_after=*/kBetweenSteps);
+  SetTimer(/*move_after=*/kStepInterval);
   mu_.Unlock();
 }
 
-void Core::Started(const TaskPtr& task, bool dropped) {
+void Core::Run(const TaskPtr& task, bool dropped) {
   const bool run = task->blocked || (!dropped && !dropping_.load(std::memory_order_acquire) &&
                                      !task->cancel.stop_requested());
   if (run) {
-    const CurrentCore current(this);
+    const ScopedCore running(running_core, this);
     task->work->Run();
-    // What the function holds goes before it counts as ended.
+    // Destroy the function before it counts as finished.
     task->work.reset();
   } else {
     task->Fail(Cancelled(dropped ? "the executor dropped it" : "cancelled before it started"));
@@ -401,23 +399,22 @@ void Core::OnTimer(uint64_t timer_serial) {
   Dispatch();
 }
 
-void Core::Arm(nanoseconds move_after) {
-  if (line_.empty()) {
-    move_next_ = kNobody;
-    DisArm();
+void Core::SetTimer(nanoseconds move_after) {
+  if (queue_.empty()) {
+    queue_.ForgetGap();
+    CancelTimer();
     return;
   }
-  nanoseconds first = line_.begin()->first.first;
-  if (move_next_ != kNobody) first = std::min(first, clock_->Now() + move_after);
-  if (timer_ != 0 && timer_moment_ <= first) return;
-  DisArm();
-  timer_moment_ = first;
-  timer_ = clock_->RunAt(first, [weak = weak_from_this(), serial = ++timer_serial_] {
+  const nanoseconds next(queue_.NextWakeNs((clock_->Now() + move_after).count()));
+  if (timer_ != 0 && timer_time_ <= next) return;
+  CancelTimer();
+  timer_time_ = next;
+  timer_ = clock_->RunAt(next, [weak = weak_from_this(), serial = ++timer_serial_] {
     if (const std::shared_ptr<Core> core = weak.lock(); core != nullptr) core->OnTimer(serial);
   });
 }
 
-void Core::DisArm() {
+void Core::CancelTimer() {
   if (timer_ != 0) clock_->Cancel(timer_);
   timer_ = 0;
 }
@@ -433,15 +430,13 @@ void Core::Rebook(std::vector<std::shared_ptr<Core>> throttlers,
   for (const std::shared_ptr<Core>& core : throttlers) core->booking_mu_.Lock();
   for (const std::shared_ptr<Core>& core : throttlers) {
     MutexLock lock(&core->mu_);
-    // Those whose moment has come have it.
-    const auto first = core->line_.upper_bound(Place(core->clock_->Now(), UINT64_MAX));
-    for (auto it = first; it != core->line_.end(); ++it) {
-      it->second->state = Task::State::kBooking;
-      waiting.push_back({core.get(), std::move(it->second)});
+    // A grant time that has come stands.
+    for (TaskPtr& task : core->queue_.TakeLaterThan(core->clock_->Now().count())) {
+      task->state = Task::State::kBooking;
+      waiting.push_back({core.get(), std::move(task)});
     }
-    core->line_.erase(first, core->line_.end());
   }
-  // Receipts are numbered in the order of asking, over all throttlers.
+  // Receipt ids grow in the order of booking, over all throttlers.
   std::sort(waiting.begin(), waiting.end(), [](const Waiting& a, const Waiting& b) {
     return a.task->booking.receipt_id < b.task->booking.receipt_id;
   });
@@ -465,33 +460,28 @@ void Core::Shutdown(AtShutdown what_waits) {
     stopping_.store(true, std::memory_order_release);
     if (what_waits == AtShutdown::kDrop) {
       dropping_.store(true, std::memory_order_release);
-      for (auto& [place, task] : line_) {
-        task->state = Task::State::kOver;
-        ++cancelled_;
-        dropped.push_back(std::move(task));
-      }
-      line_.clear();
-      DisArm();
+      dropped = queue_.TakeLaterThan(INT64_MIN);
+      for (const TaskPtr& task : dropped) task->state = Task::State::kOver;
+      cancelled_ += dropped.size();
+      CancelTimer();
     }
   }
-  // The last first: what is given back then was not counted on by another.
+  // Last to first: no booking that remains depends on the one that is refunded.
   for (size_t i = dropped.size(); i-- > 0;) {
-    dropped[i]->channel->gate->GiveBack(dropped[i]->booking);
+    dropped[i]->channel->gate->Refund(dropped[i]->booking);
   }
   for (const TaskPtr& task : dropped) {
     task->Fail(Cancelled("dropped: the throttler is shutting down"));
     MutexLock lock(&mu_);
-    LeaveLine(*task);
+    EndWait(*task);
   }
-  // One of our own functions: it would wait for itself.
-  if (current_core == this || dispatching_core == this) return;
+  // Called by one of its own functions, it would wait for itself.
+  if (running_core == this || dispatching_core == this) return;
   {
     MutexLock lock(&mu_);
     while (waiting_ != 0 || running_ != 0) idle_.Wait(&mu_);
   }
-  MutexLock booking_lock(&booking_mu_);
-  if (!closed_) source_->Close();
-  closed_ = true;
+  CloseSource();
 }
 
 ThrottlerStats Core::stats() const {
@@ -499,8 +489,9 @@ ThrottlerStats Core::stats() const {
   MutexLock lock(&mu_);
   stats.waiting = waiting_;
   stats.running = running_;
-  if (!line_.empty()) {
-    stats.next_grant_after = std::max(line_.begin()->first.first - clock_->Now(), nanoseconds(0));
+  if (!queue_.empty()) {
+    const nanoseconds first(queue_.entries().begin()->first.grant_time_ns);
+    stats.next_grant_after = std::max(first - clock_->Now(), nanoseconds(0));
   }
   stats.finished = finished_;
   stats.refused = refused_;

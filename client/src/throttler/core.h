@@ -1,5 +1,5 @@
-// Core: what a throttler's handles share: what waits, in the order of its moments, and how it gets
-// to the executor.
+// Core: the state that the handles of one throttler share. It queues tasks by grant time and hands
+// each one to the executor when its time comes.
 #ifndef SLUICE_CLIENT_SRC_THROTTLER_CORE_H_
 #define SLUICE_CLIENT_SRC_THROTTLER_CORE_H_
 
@@ -7,33 +7,32 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "client/src/throttler/gate.h"
 #include "common/mutex.h"
+#include "common/wait_queue.h"
 #include "sluice/throttler.h"
 
 namespace sluice::throttler_internal {
 
 struct ChannelState {
   std::unique_ptr<Gate> gate;
-  // Relaxed: a figure to look at.
+  // Relaxed: a statistic.
   std::atomic<size_t> waiting{0};
-  // Of the last moment given by a server. Guarded by Core::mu_.
-  std::chrono::nanoseconds last_moment{0};
+  // The latest grant time that a server gave. Guarded by Core::mu_.
+  std::chrono::nanoseconds last_grant_time{0};
 };
 
-// Thread-safe. No function of the user's runs under a lock of ours.
+// Thread-safe. No function of the user runs under a lock of this class.
 //
-// A task goes kBooking -> kWaiting -> kStarted, or to kOver from either of the first two. Who
-// moves it, under mu_, is who answers for it: so it is answered once.
+// A task goes kBooking -> kWaiting -> kStarted, or from either of the first two to kOver. The
+// thread that moves it to kStarted or kOver, under mu_, answers it: so each task is answered once.
 //
-// Locks: booking_mu_ before mu_ before the clock's. Of several throttlers, Rebook alone takes
-// booking_mu_ at once, in the order of their addresses.
+// Lock order: booking_mu_, mu_, the clock's lock. Only Rebook locks booking_mu_ of several
+// throttlers, in the order of their addresses.
 class Core final : public std::enable_shared_from_this<Core> {
  public:
   // Checks the options and makes the throttler.
@@ -50,9 +49,9 @@ class Core final : public std::enable_shared_from_this<Core> {
   void Submit(const std::shared_ptr<ChannelState>& channel, std::unique_ptr<Work> work,
               const StartOptions& options);
 
-  // Gives all that waits in these throttlers new moments, in the order in which they were asked
-  // for: the limits have changed. `rebook` does it, as one step, by the limits as they are then;
-  // nobody asks these throttlers for a moment meanwhile.
+  // Limits have changed: books every waiting task of these throttlers again, in the order in which
+  // they were booked. `rebook` does it in one atomic step under the current limits. These
+  // throttlers book nothing else meanwhile.
   static void Rebook(std::vector<std::shared_ptr<Core>> throttlers,
                      const std::function<void(std::vector<Rebooking>*)>& rebook)
       ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -64,32 +63,35 @@ class Core final : public std::enable_shared_from_this<Core> {
   class Task;
   class StartedTask;
   using TaskPtr = std::shared_ptr<Task>;
-  using Place = std::pair<std::chrono::nanoseconds, uint64_t>;  // moment, serial
+  // Ordered by grant time, then by the order of submission.
+  using Queue = common::WaitQueue<TaskPtr>;
 
-  // Each a few microseconds; nobody else gets at the line meanwhile.
+  // A move takes a few microseconds; other threads get the lock between two steps.
   static constexpr size_t kMovesPerStep = 512;
-  static constexpr std::chrono::milliseconds kBetweenSteps{1};
-  static constexpr Place kNobody{std::chrono::nanoseconds::max(), UINT64_MAX};
+  static constexpr std::chrono::milliseconds kStepInterval{1};
 
   static Status ShutDownError();
   static Status CheckOptions(const StartOptions& options);
 
-  // Puts a new task in line.
+  // Books a new task and queues it, or fails it.
   void Enter(const TaskPtr& task);
+  Status Admit(Task& task) ABSL_LOCKS_EXCLUDED(mu_);
   void Book(const TaskPtr& task, std::chrono::nanoseconds max_wait)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(booking_mu_);
   void Booked(const TaskPtr& task, Booking booking);
   void Cancel(const TaskPtr& task);
-  // Starts what is due, in order. One thread does at a time; others leave it to that one.
+  // Starts the tasks that are due, in order. Only one thread does so at a time; that thread looks
+  // again for the others before it returns.
   void Dispatch();
-  void Started(const TaskPtr& task, bool dropped);
+  void Run(const TaskPtr& task, bool dropped);
   void OnTimer(uint64_t timer_serial);
-  // Moves those up who stand behind a place that was given up, a step's worth of them.
+  // One step of moving up the tasks behind a gap.
   void MoveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sets the timer for the first task, or for more to move up.
-  void Arm(std::chrono::nanoseconds move_after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void DisArm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void LeaveLine(Task& task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sets the timer for the first task, or for the next step of moving up.
+  void SetTimer(std::chrono::nanoseconds move_after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CancelTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndWait(Task& task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CloseSource();
 
   const std::unique_ptr<GateSource> source_;
   const std::shared_ptr<Clock> clock_;
@@ -97,27 +99,25 @@ class Core final : public std::enable_shared_from_this<Core> {
   const size_t max_waiting_;
   const std::shared_ptr<Executor> executor_;
 
-  // Acquire and release: who sees it set sees the throttler as it was shut down. Written under mu_.
+  // Written under mu_. Release and acquire: a thread that reads true sees all that preceded it.
   std::atomic<bool> stopping_{false};
   std::atomic<bool> dropping_{false};
-  // Relaxed: a figure to look at, counted also where no lock is taken.
+  // Relaxed: a statistic, also counted where no lock is taken.
   std::atomic<uint64_t> denied_{0};
 
-  // Held while moments are asked for, so that none slips in while others get new ones.
+  // Held during a booking, so that none slips in while Rebook runs.
   common::Mutex booking_mu_;
   bool closed_ ABSL_GUARDED_BY(booking_mu_) = false;
 
   mutable common::Mutex mu_ ABSL_ACQUIRED_AFTER(booking_mu_);
   common::CondVar idle_;
-  std::map<Place, TaskPtr> line_ ABSL_GUARDED_BY(mu_);
+  Queue queue_ ABSL_GUARDED_BY(mu_);
   uint64_t last_serial_ ABSL_GUARDED_BY(mu_) = 0;
-  // The first who may move up.
-  Place move_next_ ABSL_GUARDED_BY(mu_) = kNobody;
   bool dispatching_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t timer_ ABSL_GUARDED_BY(mu_) = 0;         // 0: none is set
-  uint64_t timer_serial_ ABSL_GUARDED_BY(mu_) = 0;  // tells an old timer that comes late
-  std::chrono::nanoseconds timer_moment_ ABSL_GUARDED_BY(mu_){0};
-  size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;  // kBooking and kWaiting
+  uint64_t timer_serial_ ABSL_GUARDED_BY(mu_) = 0;  // identifies a replaced timer that still runs
+  std::chrono::nanoseconds timer_time_ ABSL_GUARDED_BY(mu_){0};
+  size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;  // tasks in kBooking and kWaiting
   size_t running_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t finished_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t refused_ ABSL_GUARDED_BY(mu_) = 0;

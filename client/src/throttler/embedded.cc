@@ -63,8 +63,8 @@ Status UnknownLimit(const limits::LimitTable& table, const std::string& name) {
   return FromAbsl(errors::NoLimitNamed("throttler.limit", name, limits::NearestLimit(table, name)));
 }
 
-// What an acquisition on a limit charges: its own bucket and its parents' shared ones. Returns how
-// many; `charges` has room for them.
+// Writes the charges of an acquisition: the limit's own bucket and its parents' shared buckets.
+// Returns their number; `charges` has room for all.
 size_t FillCharges(const limits::Limit& limit, std::string_view key, uint64_t permits,
                    store::Charge* charges) {
   charges[0] = {&limit.RuleFor(key), key, permits};
@@ -75,7 +75,7 @@ size_t FillCharges(const limits::Limit& limit, std::string_view key, uint64_t pe
   return n;
 }
 
-// An acquisition on the stack, with room for as many charges.
+// An acquisition on the stack, with room for kRoom charges.
 template <size_t kRoom>
 class Decision final : public store::AcquireOperation {
  public:
@@ -88,7 +88,7 @@ class Decision final : public store::AcquireOperation {
     acquisitions = absl::MakeSpan(&acquisition_, 1);
   }
 
-  // Not OK: could never be granted. One permit always could.
+  // Returns an error if the permits could never be granted. One permit always can.
   absl::Status Check() const {
     if (charges_[0].permits == 1) return absl::OkStatus();
     if (charges_[0].permits == 0) return errors::PermitsZero("throttler.permits");
@@ -145,29 +145,30 @@ class EmbeddedGate final : public Gate {
     Decide(permits, max_wait, &booking.status, [&](const auto& decision) {
       const store::Acquisition& decided = decision.acquisition();
       if (decided.outcome == store::Outcome::kGranted) {
-        booking.moment = nanoseconds(decided.now_ns + decided.wait_ns);
+        booking.grant_time = nanoseconds(decided.now_ns + decided.wait_ns);
         booking.receipt_id = decided.receipt_id;
         return;
       }
-      booking.status = NoMoment(decision.reason(), decided.retry_after_ns);
+      booking.status = NoGrantTime(decision.reason(), decided.retry_after_ns);
     });
     done(std::move(booking));
   }
 
-  bool GiveBack(const Booking& booking) override {
+  bool Refund(const Booking& booking) override {
     if (booking.receipt_id == 0) return false;
     for (;;) {
       const limits::Limit* limit = state_.registry().Local()->Find(limit_);
       if (limit == nullptr) return false;
-      Refund refund(*limit, key_, booking);
+      StoreRefund refund(*limit, key_, booking);
       state_.store().Refund(&refund);
       if (refund.outcome == store::RefundOutcome::kStaleRule) continue;
       return refund.outcome == store::RefundOutcome::kRefunded;
     }
   }
 
-  // What the booking of a limit that is there charges, by the limits of now; empty: it is gone.
-  std::vector<store::Charge> ChargesNow(const limits::LimitTable& table, uint64_t permits) const {
+  // The charges of a booking under the current limits; empty if the limit was deleted.
+  std::vector<store::Charge> CurrentCharges(const limits::LimitTable& table,
+                                            uint64_t permits) const {
     std::vector<store::Charge> charges;
     if (const limits::Limit* limit = table.Find(limit_); limit != nullptr) {
       charges.resize(1 + limit->parents().size());
@@ -176,11 +177,12 @@ class EmbeddedGate final : public Gate {
     return charges;
   }
 
-  Status NoMoment(store::Reason reason, int64_t retry_after_ns) const {
+  Status NoGrantTime(store::Reason reason, int64_t retry_after_ns) const {
     const bool bound = reason == store::Reason::kWaitingBound || reason == store::Reason::kOverflow;
     return Status(bound ? StatusCode::kResourceExhausted : StatusCode::kDeadlineExceeded,
                   absl::StrCat("limit \"", limit_, "\": ",
-                               bound ? "too many wait for it already" : "no moment within max_wait",
+                               bound ? "too many reservations wait for it already"
+                                     : "no grant time within max_wait",
                                "; try again in ", limits::FormatDuration(retry_after_ns)));
   }
 
@@ -195,21 +197,21 @@ class EmbeddedGate final : public Gate {
       move.receipt_id = booking->receipt_id;
       move.charges =
           absl::MakeConstSpan(charges, FillCharges(*limit, key_, booking->permits, charges));
-      move.grant_time_ns = booking->moment.count();
+      move.grant_time_ns = booking->grant_time.count();
       state_.store().Move(&move);
       if (move.outcome == store::MoveOutcome::kStaleRule) continue;
       if (move.outcome != store::MoveOutcome::kMoved) return false;
-      booking->moment = nanoseconds(move.grant_time_ns);
+      booking->grant_time = nanoseconds(move.grant_time_ns);
       return true;
     }
   }
 
  private:
-  class Refund final : public store::RefundOperation {
+  class StoreRefund final : public store::RefundOperation {
    public:
-    Refund(const limits::Limit& limit, std::string_view key, const Booking& booking) {
+    StoreRefund(const limits::Limit& limit, std::string_view key, const Booking& booking) {
       receipt_id = booking.receipt_id;
-      grant_time_ns = booking.moment.count();
+      grant_time_ns = booking.grant_time.count();
       charges = absl::MakeConstSpan(charges_, FillCharges(limit, key, booking.permits, charges_));
       refunded = refunded_;
     }
@@ -220,11 +222,11 @@ class EmbeddedGate final : public Gate {
     uint64_t refunded_[common::bounds::kMaxCharges];
   };
 
-  // Asks the store, by the limits as they are; `told` gets the decision. Takes no lock.
-  template <typename Told>
-  void Decide(uint64_t permits, nanoseconds max_wait, Status* error, const Told& told) {
-    // Tables are looked up by each call and not kept: what is newer than the store's bucket is
-    // asked again, by newer limits.
+  // Decides under the current limits and calls `done(decision)`, or sets *error. Takes no lock.
+  template <typename Done>
+  void Decide(uint64_t permits, nanoseconds max_wait, Status* error, const Done& done) {
+    // The table is not kept between calls. If a bucket has newer rules than this table, the next
+    // round reads a newer table.
     for (;;) {
       const limits::LimitTable& table = *state_.registry().Local();
       const limits::Limit* limit = table.Find(limit_);
@@ -232,20 +234,20 @@ class EmbeddedGate final : public Gate {
         *error = UnknownLimit(table, limit_);
         return;
       }
-      // What a decision has room for it sets to zero.
+      // Small: a decision initializes the room for all its charges.
       const size_t parents = limit->parents().size();
-      const bool decided = parents == 0   ? DecideIn<1>(*limit, permits, max_wait, error, told)
-                           : parents == 1 ? DecideIn<2>(*limit, permits, max_wait, error, told)
+      const bool decided = parents == 0   ? DecideIn<1>(*limit, permits, max_wait, error, done)
+                           : parents == 1 ? DecideIn<2>(*limit, permits, max_wait, error, done)
                                           : DecideIn<common::bounds::kMaxCharges>(
-                                                *limit, permits, max_wait, error, told);
+                                                *limit, permits, max_wait, error, done);
       if (decided) return;
     }
   }
 
-  // False: the limits have changed meanwhile.
-  template <size_t kRoom, typename Told>
+  // Returns false if the limits changed meanwhile.
+  template <size_t kRoom, typename Done>
   bool DecideIn(const limits::Limit& limit, uint64_t permits, nanoseconds max_wait, Status* error,
-                const Told& told) {
+                const Done& done) {
     Decision<kRoom> decision(limit, key_, permits, max_wait);
     if (const absl::Status status = decision.Check(); !status.ok()) {
       *error = FromAbsl(status);
@@ -253,7 +255,7 @@ class EmbeddedGate final : public Gate {
     }
     state_.store().Acquire(&decision);
     if (decision.acquisition().outcome == store::Outcome::kStaleRule) return false;
-    told(decision);
+    done(decision);
     return true;
   }
 
@@ -263,31 +265,31 @@ class EmbeddedGate final : public Gate {
   const std::string key_;
 };
 
-// All at once, each by its charges of now. What a limit that is gone gave stands.
+// Rebooks all in one atomic step under the current limits. Grant times of deleted limits stand.
 void RebookAll(EmbeddedState& state, std::vector<Rebooking>* rebookings) {
   struct Inline final : store::RebookOperation {
     void Done() override {}
   };
   for (;;) {
     const limits::LimitTable& table = *state.registry().Local();
-    std::vector<Rebooking*> asking;
+    std::vector<Rebooking*> changing;
     std::vector<std::vector<store::Charge>> charges;
     for (Rebooking& one : *rebookings) {
       const auto& gate = static_cast<const EmbeddedGate&>(*one.gate);
-      std::vector<store::Charge> now = gate.ChargesNow(table, one.booking.permits);
-      if (now.empty()) continue;
-      asking.push_back(&one);
-      charges.push_back(std::move(now));
+      std::vector<store::Charge> current = gate.CurrentCharges(table, one.booking.permits);
+      if (current.empty()) continue;
+      changing.push_back(&one);
+      charges.push_back(std::move(current));
     }
-    std::vector<store::Rebooking> items(asking.size());
-    std::vector<std::vector<store::ChargeResult>> results(asking.size());
+    std::vector<store::Rebooking> items(changing.size());
+    std::vector<std::vector<store::ChargeResult>> results(changing.size());
     for (size_t i = 0; i < items.size(); ++i) {
       results[i].resize(charges[i].size());
-      items[i].receipt_id = asking[i]->booking.receipt_id;
+      items[i].receipt_id = changing[i]->booking.receipt_id;
       items[i].charges = charges[i];
       items[i].results = results[i].data();
-      items[i].grant_time_ns = asking[i]->booking.moment.count();
-      items[i].until_ns = asking[i]->latest.count();
+      items[i].grant_time_ns = changing[i]->booking.grant_time.count();
+      items[i].until_ns = changing[i]->latest.count();
     }
     Inline operation;
     operation.items = absl::MakeSpan(items);
@@ -295,17 +297,17 @@ void RebookAll(EmbeddedState& state, std::vector<Rebooking>* rebookings) {
     state.store().Rebook(&operation);
     if (operation.status == store::RebookStatus::kStaleRule) continue;
     for (size_t i = 0; i < items.size(); ++i) {
-      Booking& booking = asking[i]->booking;
+      Booking& booking = changing[i]->booking;
       if (items[i].outcome == store::Rebooking::Outcome::kBooked) {
-        booking.moment = nanoseconds(items[i].grant_time_ns);
+        booking.grant_time = nanoseconds(items[i].grant_time_ns);
       } else if (items[i].outcome == store::Rebooking::Outcome::kDenied) {
         const auto reason = std::find_if(
             results[i].begin(), results[i].end(),
             [](const store::ChargeResult& r) { return r.reason != store::Reason::kNone; });
         booking.status =
-            static_cast<const EmbeddedGate&>(*asking[i]->gate)
-                .NoMoment(reason == results[i].end() ? store::Reason::kNone : reason->reason,
-                          items[i].retry_after_ns);
+            static_cast<const EmbeddedGate&>(*changing[i]->gate)
+                .NoGrantTime(reason == results[i].end() ? store::Reason::kNone : reason->reason,
+                             items[i].retry_after_ns);
       }
     }
     return;

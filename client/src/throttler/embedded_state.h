@@ -1,4 +1,4 @@
-// EmbeddedState: the limits and the store of an Embedded, and the gates to them.
+// EmbeddedState: the limits and the memory store of an Embedded.
 #ifndef SLUICE_CLIENT_SRC_THROTTLER_EMBEDDED_STATE_H_
 #define SLUICE_CLIENT_SRC_THROTTLER_EMBEDDED_STATE_H_
 
@@ -16,7 +16,7 @@
 
 namespace sluice::throttler_internal {
 
-// The store's clock is the throttlers'.
+// Adapts the throttlers' clock for the store.
 class StoreClock final : public common::Clock {
  public:
   explicit StoreClock(const sluice::Clock& clock) : clock_(clock) {}
@@ -39,7 +39,7 @@ class EmbeddedState {
 
   Status SetLimits(const std::vector<LimitInfo>& limits);
 
-  // To be told when limits change.
+  // Registers a throttler, to be rebooked when limits change.
   void Add(const std::shared_ptr<Core>& throttler);
 
  private:
@@ -48,7 +48,7 @@ class EmbeddedState {
   store::MemoryStore store_;
   limits::LimitRegistry registry_;
 
-  // Held over a whole change.
+  // Held during a whole change.
   common::Mutex change_mu_;
   uint64_t version_ ABSL_GUARDED_BY(change_mu_) = 0;
 

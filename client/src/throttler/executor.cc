@@ -11,7 +11,7 @@ namespace sluice {
 
 using common::MutexLock;
 
-// Kept by the executor and by its threads.
+// Shared by the executor and its threads.
 class ThreadExecutor::Pool : public std::enable_shared_from_this<Pool> {
  public:
   explicit Pool(size_t threads) : most_(threads) {}
@@ -19,7 +19,7 @@ class ThreadExecutor::Pool : public std::enable_shared_from_this<Pool> {
   void Add(std::function<void()> fn) {
     MutexLock lock(&mu_);
     queue_.push_back(std::move(fn));
-    // Threads come as they are needed.
+    // Threads start when they are needed.
     if (idle_ < queue_.size() && threads_.size() < most_) {
       threads_.emplace_back([self = shared_from_this()] { self->Loop(); });
     }

@@ -1,0 +1,70 @@
+// HeldCaller: one caller that is answered at its grant time.
+#ifndef SLUICE_SERVER_WAITING_HELD_CALLER_H_
+#define SLUICE_SERVER_WAITING_HELD_CALLER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/store/store.h"
+
+namespace sluice::waiting {
+
+class PendingOperation;
+
+enum class HeldOutcome : uint8_t {
+  kGrantTime,  // granted: the grant time has come
+  kDenied,     // limits changed, and no grant time fits; the acquisition has retry_after_ns
+  kCancelled,  // by Cancel; its permits are given back
+  kDrained,    // by Drain; its permits are given back
+  // The shared store failed while it changed the reservation. The permits count as spent.
+  kUnavailable,
+};
+
+// Part of its owner, which keeps it alive from Hold until OnAnswer. HeldCallers guards it
+// meanwhile.
+class HeldCaller {
+ public:
+  // The granted reservation, with wait_ns > 0. While the caller is held, HeldCallers changes its
+  // now_ns, wait_ns, retry_after_ns, results and charges.
+  store::Acquisition* acquisition = nullptr;
+  // The latest acceptable grant time on the local clock: arrival plus max_wait.
+  int64_t until_ns = 0;
+  // The snapshot of limits that decided the acquisition (RuleSource::Generation), and the owner of
+  // its rules. HeldCallers updates both when limits change.
+  uint64_t generation = 0;
+  std::shared_ptr<const void> rules;
+
+  // Called exactly once for each Hold that returned true, under no lock. May destroy the caller.
+  virtual void OnAnswer(HeldOutcome outcome) = 0;
+
+  // On the store's clock.
+  int64_t grant_time_ns() const { return acquisition->now_ns + acquisition->wait_ns; }
+
+  // Prepares for the next Hold. REQUIRES: the caller is not held.
+  void Reset() {
+    state_ = State::kIdle;
+    rules.reset();
+  }
+
+ protected:
+  ~HeldCaller() = default;
+
+ private:
+  friend class HeldCallers;
+  enum class State : uint8_t {
+    kIdle = 0,
+    kCancelledEarly,  // by Cancel before Hold
+    kQueued,          // in the wait queue
+    kRebooking,       // taken out of the queue by a change of limits
+  };
+  State state_ = State::kIdle;
+  // The operation on its reservation that the store has not answered yet; null: none.
+  PendingOperation* operation_ = nullptr;
+  // After a change of limits: the charges with the new rules.
+  std::vector<store::Charge> charges_;
+};
+
+}  // namespace sluice::waiting
+
+#endif  // SLUICE_SERVER_WAITING_HELD_CALLER_H_

@@ -1,0 +1,97 @@
+#include "server/waiting/pending_operation.h"
+
+#include <string_view>
+
+namespace sluice::waiting {
+
+PendingOperation::PendingOperation(store::Store& store, RuleSource& rule_source,
+                                   OperationListener& listener, HeldCaller& of, Purpose why)
+    : purpose(why),
+      caller(&of),
+      receipt_id(of.acquisition->receipt_id),
+      grant_time_ns(of.grant_time_ns()),
+      until_ns(of.until_ns),
+      charges(of.acquisition->charges.begin(), of.acquisition->charges.end()),
+      store_(store),
+      rule_source_(rule_source),
+      listener_(listener),
+      rules_(of.rules) {
+  size_t key_bytes = 0;
+  for (const store::Charge& charge : charges) key_bytes += charge.key.size();
+  keys_.reserve(key_bytes);  // the views below stay valid
+  for (store::Charge& charge : charges) {
+    const size_t at = keys_.size();
+    keys_ += charge.key;
+    charge.key = std::string_view(keys_).substr(at);
+  }
+}
+
+void PendingOperation::SetRules(absl::Span<const store::Charge> from,
+                                std::shared_ptr<const void> keep) {
+  for (size_t i = 0; i < charges.size(); ++i) charges[i].rule = from[i].rule;
+  rules_ = std::move(keep);
+}
+
+void PendingOperation::Refund() {
+  attempts_ = 0;
+  StartRefund();
+}
+
+void PendingOperation::StartRefund() {
+  refunded_.resize(charges.size());
+  refunding_.receipt_id = receipt_id;
+  refunding_.grant_time_ns = grant_time_ns;
+  refunding_.charges = charges;
+  refunding_.refunded = refunded_.data();
+  refunding_.outcome = store::RefundOutcome::kPending;
+  store_.Refund(&refunding_);
+}
+
+void PendingOperation::Move() {
+  moving_.receipt_id = receipt_id;
+  moving_.charges = charges;
+  moving_.grant_time_ns = grant_time_ns;
+  store_.Move(&moving_);
+}
+
+void PendingOperation::Reserve(int64_t max_wait_ns) {
+  attempts_ = 0;
+  StartReserve(max_wait_ns);
+}
+
+void PendingOperation::StartReserve(int64_t max_wait_ns) {
+  results.resize(charges.size());
+  reserved_ = {};
+  reserved_.charges = charges;
+  reserved_.results = results.data();
+  reserved_.max_wait_ns = max_wait_ns;
+  reserved_.want_receipt = true;
+  reserving_.acquisitions = absl::MakeSpan(&reserved_, 1);
+  store_.Acquire(&reserving_);
+}
+
+bool PendingOperation::RefreshForRetry() {
+  // Limits changed again between each refresh and the store's decision.
+  constexpr int kMaxAttempts = 8;
+  if (attempts_ == kMaxAttempts) return false;
+  ++attempts_;
+  rule_source_.Refresh(absl::MakeSpan(charges), &rules_);
+  return true;
+}
+
+void PendingOperation::Refunding::Done() {
+  if (outcome == store::RefundOutcome::kStaleRule && operation.RefreshForRetry()) {
+    return operation.StartRefund();
+  }
+  operation.listener_.OnRefunded(&operation);
+}
+
+void PendingOperation::Reserving::Done() {
+  const store::Acquisition& reserved = operation.reserved_;
+  if (reserved.outcome == store::Outcome::kStaleRule && operation.RefreshForRetry()) {
+    return operation.StartReserve(reserved.max_wait_ns);
+  }
+  operation.listener_.OnReserved(&operation);
+}
+
+}  // namespace sluice::waiting
