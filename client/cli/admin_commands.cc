@@ -406,7 +406,7 @@ int RunStats(const Session& session) {
                                  " decided by " + FormatCount(stats->store_commands) +
                                  " commands"});
     // Of two calls: it may have come back between them.
-    if (const auto config = admin->GetConfigStatus(); config.ok() && config->store.away) {
+    if (const auto config = admin->GetConfigStatus(); config.ok() && config->store.unavailable) {
       rows.push_back(
           {"", "AWAY since " + FormatTime(config->store.since) + ": " + config->store.last_error});
     }
@@ -490,7 +490,7 @@ int RunConfig(const Session& session) {
     json.Field("last_error", status->last_error);
     json.Field("last_error_at_s", seconds(status->last_error_at));
     json.Name("store").Open('{').Field("kind", status->store.kind);
-    json.Field("state", status->store.away ? "away" : "serving");
+    json.Field("state", status->store.unavailable ? "away" : "serving");
     json.Field("since_s", seconds(status->store.since));
     json.Field("times_unavailable", status->store.times_unavailable);
     json.Field("last_error", status->store.last_error).Name("decided_while_unavailable").Open('[');
@@ -529,10 +529,10 @@ int RunConfig(const Session& session) {
   if (store.since.time_since_epoch().count() == 0) {
     rows.push_back({"store", store.kind});
   } else {
-    rows.push_back({"store", store.kind + (store.away ? ", away since " : ", serving since ") +
-                                 FormatTime(store.since) + ", away " +
-                                 FormatCount(store.times_unavailable) +
-                                 (store.times_unavailable == 1 ? " time" : " times")});
+    rows.push_back(
+        {"store", store.kind + (store.unavailable ? ", away since " : ", serving since ") +
+                      FormatTime(store.since) + ", away " + FormatCount(store.times_unavailable) +
+                      (store.times_unavailable == 1 ? " time" : " times")});
   }
   if (!store.last_error.empty()) rows.push_back({"last away", store.last_error});
   for (const UnavailableDecisions& one : store.decided_while_unavailable) {

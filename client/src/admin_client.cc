@@ -300,7 +300,7 @@ Result<ConfigStatus> AdminClient::GetConfigStatus() {
   status.admin_changes = response.admin_changes();
   const v1::StoreStatus& store = response.store();
   status.store.kind = store.kind();
-  status.store.away = store.state() == v1::StoreStatus::STATE_UNAVAILABLE;
+  status.store.unavailable = store.state() == v1::StoreStatus::STATE_UNAVAILABLE;
   status.store.since = FromWire(store.since());
   status.store.times_unavailable = store.times_unavailable();
   status.store.last_error = store.last_error();

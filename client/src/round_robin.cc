@@ -53,7 +53,7 @@ RoundRobin::Server& RoundRobin::Pick(const Call* call) {
   const TimePoint now = Now();
   for (uint32_t i = 0; i < servers.size(); ++i) {
     Server& server = servers[(first + i) % servers.size()];
-    if (!server.health.away(now)) return server;
+    if (!server.health.skipped(now)) return server;
   }
   return servers[first % servers.size()];
 }

@@ -1,4 +1,4 @@
-// AdminClient: the control plane, for programs that manage a server. Blocking.
+// AdminClient: manages a server through its admin port.
 #ifndef SLUICE_ADMIN_CLIENT_H_
 #define SLUICE_ADMIN_CLIENT_H_
 
@@ -26,35 +26,36 @@ struct AdminOptions {
 
 enum class KeyOrder { kUse, kDenials };
 
+// One of the most used, or most denied, keys.
 struct KeyUse {
   std::string limit = {};
   std::string key = {};
-  uint64_t estimate = 0;  // the true figure lies in [estimate - error, estimate]
+  uint64_t estimate = 0;  // the true count is in [estimate - error, estimate]
   uint64_t error = 0;
   int64_t remaining = 0;
   uint64_t capacity = 0;
   std::chrono::nanoseconds reset_after{0};
-  uint64_t waiting = 0;                          // places in line
-  std::chrono::nanoseconds next_grant_after{0};  // until the first one's moment
-  // Why what is left is not known (the shared store is away); empty: it is.
+  uint64_t waiting = 0;                          // reservations whose grant time is to come
+  std::chrono::nanoseconds next_grant_after{0};  // until the first of these grant times
+  // Why the bucket could not be read (the shared store is unavailable); empty: it was read.
   std::string bucket_error = {};
 };
 
 struct KeyList {
   std::vector<KeyUse> keys = {};
-  std::string sketch = {};
-  uint64_t total = 0;
-  uint32_t counters = 0;
+  std::string sketch = {};  // the counting algorithm
+  uint64_t total = 0;       // over all keys
+  uint32_t counters = 0;    // size of the sketch
 };
 
-// What on_store_failure decided for a limit since the server started.
+// Decisions by a limit's on_store_failure since the server started.
 struct UnavailableDecisions {
   std::string limit = {};
   uint64_t allowed = 0;
   uint64_t denied = 0;
 };
 
-// A limit for which another node on the same Redis has other parameters.
+// A limit that has other parameters on another node of the same Redis.
 struct DifferingLimit {
   std::string limit = {};
   std::string ours = {};
@@ -67,27 +68,28 @@ struct DifferingLimit {
 struct StoreNode {
   std::string id = {};
   bool self = false;
-  bool lapsed = false;   // not heard of any more
-  uint32_t divisor = 0;  // of what is split; 0: it has no share yet
+  bool lapsed = false;   // its heartbeats have stopped
+  uint32_t divisor = 0;  // its share of split limits is 1 / divisor; 0: none yet
 };
 
-// Where the server's buckets live, and whether it answers.
+// The store of the server's buckets, and whether it is available.
 struct StoreStatus {
   std::string kind = {};  // "memory", "redis"
-  bool away = false;
-  std::chrono::system_clock::time_point since = {};  // zero: never away, the server's own
+  bool unavailable = false;
+  // Of the last change of `unavailable`; zero: always available.
+  std::chrono::system_clock::time_point since = {};
   uint64_t times_unavailable = 0;
-  std::string last_error = {};  // why it was away last
+  std::string last_error = {};  // why it was last unavailable
   std::vector<UnavailableDecisions> decided_while_unavailable = {};
   std::vector<DifferingLimit> differing = {};
-  std::vector<StoreNode> nodes = {};  // if any limit needs to know of them
+  std::vector<StoreNode> nodes = {};  // only if a limit is split or relaxed
 };
 
 struct ConfigStatus {
   std::string version = {};  // SHA-256 of the active file, in hex; empty: no file
   std::chrono::system_clock::time_point active_since = {};
   std::string path = {};
-  std::string last_error = {};  // of the last reload that was refused; empty: none
+  std::string last_error = {};  // of the last reload that failed; empty: none
   std::chrono::system_clock::time_point last_error_at = {};
   uint64_t reloads = 0;
   uint64_t failed_reloads = 0;
@@ -107,17 +109,17 @@ struct LimitUse {
   uint64_t overflow_denied = 0;
   uint64_t allowed_while_unavailable = 0;  // by on_store_failure
   uint64_t denied_while_unavailable = 0;
-  uint64_t overshoot_permits = 0;  // sharing relaxed: beyond what the bucket held
+  uint64_t overshoot_permits = 0;  // sharing: relaxed; granted beyond the bucket's permits
 };
 
-// counts[i] samples were at most upper_ns[i].
+// counts[i] samples were in (upper_ns[i - 1], upper_ns[i]].
 struct LatencyHistogram {
   std::vector<uint64_t> upper_ns = {};
   std::vector<uint64_t> counts = {};
   uint64_t count = 0;
   uint64_t sum_ns = 0;
 
-  // An upper bound of the `share`-quantile, share in (0, 1]; zero without samples.
+  // An upper bound of the `share` quantile; share is in (0, 1]. Zero without samples.
   std::chrono::nanoseconds Quantile(double share) const;
 };
 
@@ -161,7 +163,7 @@ struct ServerStats {
   uint64_t open_receipts = 0;
   uint64_t receipts_evicted = 0;
   uint64_t lock_yields = 0;
-  // Of a shared store; admin.proto says more.
+  // Of a shared store; see Stats in admin.proto.
   uint64_t store_commands = 0;
   uint64_t store_decisions = 0;
   uint64_t store_unanswered = 0;
@@ -172,12 +174,13 @@ struct ServerStats {
   uint64_t log_lines_suppressed = 0;
 };
 
-// Thread-safe. Movable. Errors are the server's (NOT_FOUND, INVALID_ARGUMENT,
-// FAILED_PRECONDITION, UNAUTHENTICATED), or UNAVAILABLE and DEADLINE_EXCEEDED. What only reads is
-// tried again while the server cannot be reached; the rest only if it was not sent.
+// Thread-safe. Movable. All methods block until the answer or AdminOptions::deadline. Errors are
+// the server's (NOT_FOUND, INVALID_ARGUMENT, FAILED_PRECONDITION, UNAUTHENTICATED), or UNAVAILABLE
+// and DEADLINE_EXCEEDED. Calls that only read are retried while the server is unavailable; others
+// only if they were not sent.
 class AdminClient {
  public:
-  // INVALID_ARGUMENT: the address is none, or a TLS file cannot be read.
+  // INVALID_ARGUMENT: the address is invalid, or a TLS file cannot be read.
   static Result<AdminClient> Create(AdminOptions options = {});
 
   AdminClient(AdminClient&&) noexcept;
@@ -192,9 +195,9 @@ class AdminClient {
   };
   Result<Put> PutLimit(const LimitInfo& limit);
   Status DeleteLimit(std::string_view name);
-  // True: the bucket had state.
+  // Makes a bucket full. Returns whether it had state.
   Result<bool> ResetKey(std::string_view limit, std::string_view key);
-  // limit empty: all limits. max_keys 0: 20.
+  // `limit` empty: all limits. max_keys 0: 20.
   Result<KeyList> ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys);
   Result<ConfigStatus> GetConfigStatus();
   Result<ServerStats> GetStats();

@@ -1,4 +1,4 @@
-// Client: asks Sluice for permits.
+// Client: acquires permits from Sluice servers.
 //
 //   auto client = sluice::Client::Create({.servers = {"127.0.0.1:7200"}});
 //   if (!client.ok()) { ... client.status() ... }
@@ -6,10 +6,10 @@
 //   if (!decision.ok()) { ... unknown limit, bad key ... }
 //   if (decision->granted) { ... do the work ... } else { ... decision->retry_after ... }
 //
-// An error (Result without a value) is the program's mistake or the server's fault: unknown
-// limit, bad argument, internal error. A denial is a Decision. That no server decided in time
-// (away, hanging, draining, shedding) is a Decision too, made by on_unavailable, with source
-// kUnavailable and the status that says why.
+// A denial is a Decision, not an error. If no server decides in time (unreachable, overloaded,
+// draining), ClientOptions::on_unavailable makes the Decision; its source is kUnavailable and its
+// status has the cause. Other failures are errors, that is, a Result without a value: NOT_FOUND
+// (unknown limit), INVALID_ARGUMENT, UNAUTHENTICATED, INTERNAL.
 #ifndef SLUICE_CLIENT_H_
 #define SLUICE_CLIENT_H_
 
@@ -29,63 +29,62 @@
 
 namespace sluice {
 
-// Thread-safe: one for the whole program. Movable. Callbacks run on a thread of the client's: do
-// not block there, and do not destroy the client there.
+// Thread-safe: a program needs only one. Movable. Callbacks run on a thread of the client: do not
+// block there, and do not destroy the client there.
 class Client {
  public:
-  // Checks the options and reads the TLS files; connects when the first call comes.
-  // INVALID_ARGUMENT: no servers, an address that is none, a file that cannot be read.
+  // Checks the options and reads the TLS files. The first call connects. INVALID_ARGUMENT: there
+  // are no servers, an address is invalid, or a file cannot be read.
   static Result<Client> Create(ClientOptions options = {});
 
-  // On a connection of your own, which serves this client alone. options.servers, tls and token
-  // are not looked at.
+  // Uses a connection that no other client uses. Ignores options.servers, tls and token.
   explicit Client(std::shared_ptr<Connection> connection, ClientOptions options = {});
 
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
-  // Cancels what is under way; every callback has run when it returns.
+  // Cancels all calls; every callback has run when it returns.
   ~Client();
 
-  // Blocking. Takes the permits now, or is denied.
+  // Blocks until the decision.
   Result<Decision> Acquire(const Acquisition& acquisition, const CallOptions& options = {});
   Result<Decision> Acquire(std::string_view limit, std::string_view key, uint64_t permits = 1,
                            const CallOptions& options = {});
 
-  // Blocking. Zero: granted. Else how long to sleep before the next try.
+  // Blocks until the decision. Returns zero if granted, else the time to sleep before the next try.
   Result<std::chrono::nanoseconds> TryAcquire(std::string_view limit, std::string_view key,
                                               uint64_t permits = 1,
                                               const CallOptions& options = {});
 
-  // Never block.
+  // These never block.
   void AcquireAsync(Acquisition acquisition, Callback<Decision> done,
                     const CallOptions& options = {});
   std::future<Result<Decision>> AcquireFuture(Acquisition acquisition,
                                               const CallOptions& options = {});
 
-  // Independent acquisitions, at most 4096, decided in their order; each with an error of its own.
+  // Decides 1 to 4096 independent acquisitions in order. Each has its own decision or error.
   Result<BatchDecisions> AcquireBatch(std::span<const Acquisition> batch,
                                       const CallOptions& options = {});
   void AcquireBatchAsync(std::vector<Acquisition> batch, Callback<BatchDecisions> done,
                          const CallOptions& options = {});
 
-  // Takes nothing. 1 to 256 buckets; answered in their order.
+  // The state of 1 to 256 buckets, in the order of `buckets`. Takes no permits.
   Result<std::vector<BucketStatus>> Query(std::span<const Bucket> buckets,
                                           const CallOptions& options = {});
   void QueryAsync(std::vector<Bucket> buckets, Callback<std::vector<BucketStatus>> done,
                   const CallOptions& options = {});
 
-  // Gives back what an acquisition took, once. The second form asks the server that granted it.
+  // Returns the permits of an acquisition, once. The second form asks the server that granted it.
   Result<RefundResult> Refund(std::string_view receipt, const CallOptions& options = {});
   Result<RefundResult> Refund(const Decision& decision, CallOptions options = {});
   void RefundAsync(std::string receipt, Callback<RefundResult> done,
                    const CallOptions& options = {});
 
-  // First a full answer, then what changed. Ends with on_closed: when the handle is cancelled or
-  // destroyed, or the connection breaks. Not reopened by itself.
+  // Calls on_change with the state of all buckets, then with each change. Ends with on_closed when
+  // the handle is cancelled or destroyed, or the connection breaks; it does not reconnect.
   std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets, const WatchOptions& options,
                                    WatchEvents events);
 
-  // The fast path; see stream.h.
+  // For many decisions; see stream.h.
   AcquireStream OpenStream(const StreamOptions& options = {});
 
  private:

@@ -1,5 +1,5 @@
-// Connection: how a Client reaches one server. The one over grpc++ is made by Client::Create; a
-// FakeConnection is for tests; others can be written.
+// Connection: carries the calls of a Client to one server. Client::Create makes one over gRPC; a
+// FakeConnection is for tests; programs may implement others.
 #ifndef SLUICE_CONNECTION_H_
 #define SLUICE_CONNECTION_H_
 
@@ -25,31 +25,32 @@ using Callback = std::function<void(Result<T>)>;
 
 using BatchDecisions = std::vector<Result<Decision>>;
 
-// What goes with a call.
+// Properties of one call.
 struct Call {
   TimePoint deadline;
   std::optional<uint32_t> server = {};  // CallOptions::server
 };
 
-// A pipelined stream of batches, each answered in order. Thread-safe. Destroying it cancels it;
+// A pipelined stream of batches, answered in order. Thread-safe. The destructor cancels the stream;
 // on_closed still follows.
 class StreamCall {
  public:
   virtual ~StreamCall() = default;
-  // Sends one message, after those before it. Never blocks. Nothing happens once it is closed.
+  // Sends one message. Messages are sent in the order of the calls. Never blocks. Does nothing
+  // after the stream is closed.
   virtual void Send(std::span<const Acquisition> batch) = 0;
   virtual void Cancel() = 0;
 };
 
 struct StreamEvents {
-  // One message's answers. Calls do not overlap.
+  // The answers of one message. Calls do not overlap.
   std::function<void(BatchDecisions)> on_answers = {};
-  // The last event, exactly once. A status whose may_have_executed() is false promises that
-  // nothing of the stream ever reached a server.
+  // The last event, exactly once. If may_have_executed() of the status is false, no message of the
+  // stream ever reached a server.
   std::function<void(Status)> on_closed = {};
 };
 
-// Destroying it cancels; on_closed still follows.
+// The destructor cancels the call; on_closed still follows.
 class WatchCall {
  public:
   virtual ~WatchCall() = default;
@@ -61,10 +62,10 @@ struct WatchEvents {
   std::function<void(Status)> on_closed = {};                     // the last event, exactly once
 };
 
-// Thread-safe. No method but AcquireBlocking and Shutdown blocks. Every callback runs exactly once,
-// on a thread of the connection's or within the call, and never under a lock of the connection's.
-// An implementation never sends anything twice, and marks an error with
-// Status::may_have_executed() unless it is certain that no server executed the call.
+// Thread-safe. Only AcquireBlocking and Shutdown block. Every callback runs exactly once, on a
+// thread of the connection or within the call, and never under a lock of the connection. An
+// implementation never sends a call twice. It reports an error as Status::MaybeExecuted unless it
+// is certain that no server executed the call.
 class Connection {
  public:
   virtual ~Connection() = default;
@@ -80,21 +81,21 @@ class Connection {
   virtual std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets,
                                            const WatchOptions& options, WatchEvents events) = 0;
 
-  // Blocks for the answer. By default Acquire and a wait; override it where a blocking call can
-  // be had for less.
+  // Blocks until the answer. The default calls Acquire and waits; override it if a blocking call
+  // can be cheaper.
   virtual Result<Decision> AcquireBlocking(const Acquisition& acquisition, const Call& call);
 
-  // Runs `fn` exactly once: after `delay`, or earlier when the connection shuts down.
+  // Runs `fn` exactly once: after `delay`, or when the connection shuts down.
   virtual void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) = 0;
 
-  // The time that deadlines are compared with.
+  // The clock of the deadlines.
   virtual TimePoint Now() const { return std::chrono::steady_clock::now(); }
 
-  // Cancels all that is under way and returns when every callback has run, or, from within a
-  // callback, at once. Later calls are answered CANCELLED.
+  // Cancels all calls and returns when every callback has run; from within a callback it returns at
+  // once. Later calls end with CANCELLED.
   virtual void Shutdown() = 0;
 
-  // Servers behind it, and where a second attempt may go.
+  // The number of servers that calls may go to.
   virtual uint32_t servers() const { return 1; }
 };
 

@@ -1,4 +1,4 @@
-// What is asked and what is answered. Plain values.
+// Requests and answers of the client, as plain values.
 #ifndef SLUICE_DECISION_H_
 #define SLUICE_DECISION_H_
 
@@ -14,12 +14,12 @@ namespace sluice {
 
 // Permits from one bucket: the state of one key under one limit.
 struct Charge {
-  std::string limit = {};  // name of a configured limit
-  std::string key = {};    // at most 512 bytes of UTF-8; empty: the limit's one shared bucket
+  std::string limit = {};  // the name of a configured limit
+  std::string key = {};    // at most 512 bytes of UTF-8; empty: the limit's shared bucket
   uint64_t permits = 1;    // at least 1
 };
 
-// One or several charges, taken all or none.
+// One or several charges, granted all or none.
 struct Acquisition {
   Acquisition() = default;
   explicit Acquisition(std::vector<Charge> all) : charges(std::move(all)) {}
@@ -27,54 +27,55 @@ struct Acquisition {
     charges.push_back({std::move(limit), std::move(key), permits});
   }
 
-  std::vector<Charge> charges = {};  // 1 to 16, counted after each limit's own `charges` were added
-  // Ask for a receipt, with which Client::Refund gives back what was taken.
+  // 1 to 16, including those that the limits' `charges` add.
+  std::vector<Charge> charges = {};
+  // Request a receipt, for Client::Refund.
   bool want_receipt = false;
-  // How far ahead a grant may lie. 0: now or denied. Greater, at most 24 h: a reservation, which
-  // has a receipt; proceed after Decision::wait, or give the place up with Client::Refund.
+  // 0: granted now or denied. Greater, at most 24 h: a reservation may be granted at most this far
+  // ahead. It has a receipt. Proceed after Decision::wait, or cancel it with Client::Refund.
   std::chrono::nanoseconds max_wait{0};
-  // With max_wait: answered only when the moment has come; max_wait is added to the call's
-  // deadline. Not in a batch or a stream.
+  // With max_wait: the server answers at the grant time. max_wait is added to the call's deadline.
+  // Not allowed in a batch or a stream.
   bool hold = false;
 };
 
-// Who decided.
+// What decided.
 enum class Source {
   kUnspecified = 0,
   kStore = 1,             // the store: exact
   kLease = 2,             // the server, from permits leased from the shared store
-  kStoreUnavailable = 3,  // the limit's on_store_failure, because the shared store was away
-  kOverflow = 4,          // the server's overflow policy, because its bucket table was full
-  kLocal = 5,             // one node for itself: sharing is split or relaxed
-  // No server decided in time: the caller's own on_unavailable did. Decision::status says why.
+  kStoreUnavailable = 3,  // the limit's on_store_failure: the shared store was unavailable
+  kOverflow = 4,          // the server's overflow policy: its bucket table was full
+  kLocal = 5,             // one node alone: sharing is split or relaxed
+  // OnUnavailable of the client: no server decided in time. Decision::status has the cause.
   kUnavailable = 100,
 };
 
-// "store", "unavailable" and so on.
+// For example "store" or "unavailable".
 std::string_view SourceName(Source source);
 
 // Why a charge denied its acquisition.
 enum class Reason {
-  kNone = 0,  // it did not
-  kNotEnough = 1,
-  kWaitingBound = 2,
-  kStoreUnavailable = 3,
-  kOverflow = 4,
+  kNone = 0,              // the charge did not deny
+  kNotEnough = 1,         // too few permits within max_wait
+  kWaitingBound = 2,      // too many reservations wait
+  kStoreUnavailable = 3,  // by on_store_failure
+  kOverflow = 4,          // the bucket table is full
   kShadowDenied = 5,      // granted, because the limit is in shadow mode
-  kDeadlineTooShort = 6,  // held: its moment comes after the call's own deadline
-  kShareTooSmall = 7,     // more than the node's share of a split limit can ever hold
+  kDeadlineTooShort = 6,  // with hold: the grant time is after the call's deadline
+  kShareTooSmall = 7,     // the node's share of a split limit never holds so many permits
 };
 
-// "not_enough" and so on; empty for kNone.
+// For example "not_enough"; empty for kNone.
 std::string_view ReasonName(Reason reason);
 
 // A bucket after the decision.
 struct ChargeStatus {
-  int64_t remaining = 0;  // permits that could be taken now; negative: owed
+  int64_t remaining = 0;  // permits available now; negative: permits owed
   uint64_t capacity = 0;
-  std::chrono::nanoseconds reset_after{0};  // until full, if nobody takes from it
+  std::chrono::nanoseconds reset_after{0};  // until the bucket is full, if it is not used
   Reason reason = Reason::kNone;
-  // Set for the charges that a limit's `charges` added; they follow the requested ones.
+  // Set for charges that a limit's `charges` added; they follow the requested ones.
   std::string limit = {};
 };
 
@@ -82,21 +83,22 @@ struct ChargeStatus {
 struct Decision {
   bool granted = false;
   Source source = Source::kUnspecified;
-  // Denied: the same acquisition would be granted then if nobody else came. With kUnavailable: a
-  // sensible time before the next try.
+  // Denied: the same acquisition would be granted after this time, if no other caller takes
+  // permits. With source kUnavailable: ClientOptions::unavailable_retry_after.
   std::chrono::nanoseconds retry_after{0};
-  // Granted: how long until the moment at which the caller may proceed.
+  // Granted: how long the caller has to wait before it proceeds.
   std::chrono::nanoseconds wait{0};
-  std::vector<ChargeStatus> charges = {};  // empty with kUnavailable
-  std::string receipt = {};                // opaque bytes; with want_receipt, or for later
-  // OK unless source is kUnavailable: then why no server decided. Its may_have_executed() says
-  // whether permits may have been taken all the same.
+  std::vector<ChargeStatus> charges = {};  // empty with source kUnavailable
+  // Opaque bytes; present with want_receipt and for every reservation.
+  std::string receipt = {};
+  // With source kUnavailable: why no server decided. Its may_have_executed() says whether permits
+  // may have been taken nevertheless. Else OK.
   Status status = {};
-  // Which of ClientOptions::servers answered: a receipt is worth something there.
+  // The index in ClientOptions::servers of the server that answered, which accepts the receipt.
   uint32_t server = 0;
 };
 
-// A bucket to look at.
+// A bucket to query.
 struct Bucket {
   std::string limit = {};
   std::string key = {};
@@ -110,27 +112,27 @@ struct BucketStatus {
   std::chrono::nanoseconds reset_after{0};
   std::chrono::nanoseconds next_permit_after{0};  // until one permit could be taken
   bool exists = false;                            // a bucket that does not exist is full
-  uint64_t waiting = 0;                           // places in line, held callers' and others'
-  std::chrono::nanoseconds next_grant_after{0};   // until the first one's moment
+  uint64_t waiting = 0;                           // reservations whose grant time is to come
+  std::chrono::nanoseconds next_grant_after{0};   // until the first of these grant times
   Source source = Source::kUnspecified;
-  Status status = {};  // not OK: this bucket could not be read, and the parameters mean nothing
+  Status status = {};  // not OK: the bucket could not be read; ignore the other fields
 };
 
 enum class RefundOutcome {
   kRefunded = 1,
-  // The receipt had been used before; nothing changed. After a connection that broke, this can be
-  // the client's own first attempt: see RefundResult::attempts.
+  // The receipt was used before; nothing changed. If RefundResult::attempts is above 1, that may
+  // have been this call's own earlier attempt, whose answer was lost.
   kAlreadyRefunded = 2,
-  kExpired = 3,  // nothing is left to give back
+  kExpired = 3,  // nothing is left to refund
 };
 
-// "refunded" and so on.
+// For example "refunded".
 std::string_view RefundOutcomeName(RefundOutcome outcome);
 
 struct RefundedCharge {
   std::string limit = {};
   std::string key = {};
-  uint64_t permits = 0;  // whole permits that the bucket holds more now
+  uint64_t permits = 0;  // whole permits that the bucket got back
 };
 
 struct RefundResult {

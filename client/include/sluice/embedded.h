@@ -1,5 +1,5 @@
-// Embedded: Sluice in the process. Limits, the engine and the store in memory, without a server:
-// for a Throttler of one program, with the same limits and the same answers.
+// Embedded: Sluice inside the process, without a server. It has the limits and their buckets, for
+// the Throttlers of one program. Limits and decisions are the same as a server's.
 #ifndef SLUICE_EMBEDDED_H_
 #define SLUICE_EMBEDDED_H_
 
@@ -17,26 +17,26 @@ class EmbeddedState;
 }
 
 struct EmbeddedOptions {
-  // Null: the system's.
+  // Null: a SystemClock.
   std::shared_ptr<Clock> clock = {};
 };
 
-// Thread-safe. Throttlers share it, and keep it alive.
+// Thread-safe. Throttlers share ownership.
 class Embedded {
  public:
-  // INVALID_ARGUMENT: a limit is bad; the message names it, the field, the value and what would be
-  // right.
+  // INVALID_ARGUMENT: a limit is invalid. The message has the limit, the field, the value and a
+  // correction.
   static Result<std::shared_ptr<Embedded>> Create(const std::vector<LimitInfo>& limits,
                                                   EmbeddedOptions options = {});
   ~Embedded();
   Embedded(const Embedded&) = delete;
   Embedded& operator=(const Embedded&) = delete;
 
-  // The limits are now these, while throttlers run: all of them at once, or, on an error, none.
+  // Replaces all limits at once while throttlers run. On an error (see Create) nothing changes.
   // Buckets carry over: a token bucket keeps its fill in proportion, logs and windows keep their
-  // counts. All that waits in throttlers then gets new moments, in one step and in the order in
-  // which it was asked for: sooner where a limit was raised, later where it was lowered, and
-  // DEADLINE_EXCEEDED where max_wait no longer allows it.
+  // counts. Functions and callers that wait are booked again in one step, in the order of their
+  // bookings: sooner where a limit was raised, later where it was lowered. DEADLINE_EXCEEDED
+  // answers those whose max_wait does not allow the new grant time.
   Status SetLimits(const std::vector<LimitInfo>& limits);
 
   const std::shared_ptr<Clock>& clock() const;

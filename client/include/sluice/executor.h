@@ -1,4 +1,4 @@
-// Executor: where a Throttler runs what was submitted to it.
+// Executor: runs the functions that were submitted to a Throttler.
 #ifndef SLUICE_EXECUTOR_H_
 #define SLUICE_EXECUTOR_H_
 
@@ -13,27 +13,27 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Runs `fn` once, within the call or later, on any thread. A Throttler calls it in the order in
-  // which its functions are to start, never twice at a time. `fn` does not throw. An executor that
-  // is shutting down may drop it: the function's future then answers CANCELLED.
+  // Runs `fn` once, within the call or later, on any thread. A Throttler calls Execute in the order
+  // in which its functions are to start; its calls do not overlap. `fn` does not throw. An executor
+  // that shuts down may drop `fn`: the function's future is then CANCELLED.
   virtual void Execute(std::function<void()> fn) = 0;
 };
 
-// Runs within the call: on the thread that submits, or on the clock's. For functions that are
-// short, and for tests. What waits behind a function waits until it has ended.
+// Runs functions within Execute: on the thread that submits, or on the clock's. For short functions
+// and for tests. A function delays those that are due after it until it returns.
 class InlineExecutor final : public Executor {
  public:
   void Execute(std::function<void()> fn) override { fn(); }
 };
 
-// Threads of its own, started with the first function. With one thread functions run one after the
-// other; with several they start in order and may overlap.
+// Runs functions on its own threads, which start when they are needed. With one thread functions
+// run one after the other; with several they start in order and may overlap.
 class ThreadExecutor final : public Executor {
  public:
   // REQUIRES: threads >= 1.
   explicit ThreadExecutor(size_t threads = 1);
-  // Runs what was given to it, then returns. A thread of its own may destroy it: that one goes on
-  // by itself until all is run.
+  // Returns when all functions have run. One of its own threads may destroy it: that thread then
+  // runs the remaining functions after the destructor.
   ~ThreadExecutor() override;
 
   void Execute(std::function<void()> fn) override;

@@ -4,12 +4,12 @@
 //   sluice::Client client(fake);
 //   fake->SetPermits("api", "user:42", 2);    // two permits, never refilled
 //   fake->DenyNext(std::chrono::seconds(3));  // the next acquisition is denied
-//   fake->FailNext({sluice::StatusCode::kUnavailable, "away"});
+//   fake->FailNext({sluice::StatusCode::kUnavailable, "no server"});
 //
-// What happens to an acquisition: if something was scripted for it (GrantNext, DenyNext, FailNext,
-// HangNext, in the order in which they were called), that; else if its buckets have permits set,
-// it takes them, all or none; else it is granted. Answers come within the call, unless HangNext
-// keeps them back. Time stands still until Advance.
+// How it decides an acquisition: by the next scripted answer, if there is one (GrantNext, DenyNext,
+// FailNext and HangNext, in the order of these calls); else by the permits that SetPermits gave to
+// its buckets, all or none; else it grants. It answers within the call, except after HangNext. Its
+// clock moves only by Advance.
 #ifndef SLUICE_FAKE_CONNECTION_H_
 #define SLUICE_FAKE_CONNECTION_H_
 
@@ -30,50 +30,50 @@ class FakeConnection final : public Connection {
   FakeConnection();
   ~FakeConnection() override;
 
-  // Script the next `count` acquisitions after those scripted before.
+  // These script the next `count` acquisitions that have no scripted answer yet.
   void GrantNext(int count = 1);
   void DenyNext(std::chrono::nanoseconds retry_after, int count = 1);
   void FailNext(const Status& status, int count = 1);
-  // The answer is kept back until ReleaseHung, Advance past the call's deadline
-  // (DEADLINE_EXCEEDED), or Shutdown (CANCELLED). In a stream the whole message waits.
+  // Delays the answer until ReleaseHung, until Advance passes the call's deadline
+  // (DEADLINE_EXCEEDED), or until Shutdown (CANCELLED). In a stream the whole message waits.
   void HangNext(int count = 1);
   void ReleaseHung();
 
-  // The bucket has as many permits, and gets no others until set again.
+  // Gives the bucket this number of permits. It never refills.
   void SetPermits(std::string_view limit, std::string_view key, uint64_t permits);
 
-  // The next queries and refunds fail.
+  // The next `count` queries, or refunds, fail.
   void FailNextQuery(const Status& status, int count = 1);
   void FailNextRefund(const Status& status, int count = 1);
 
-  // Closes every open stream and watch, as a broken connection does.
+  // Closes all streams and watches, as a broken connection does.
   void BreakStreams(const Status& status);
   // The next `count` streams end with `status` as soon as they are opened.
   void FailNextStreams(const Status& status, int count = 1);
 
-  // Moves the clock; what RunAfter planned until then runs within the call.
+  // Moves the clock. Functions of RunAfter that become due run within the call.
   void Advance(std::chrono::nanoseconds by);
 
-  // All acquisitions that were sent, in their order.
+  // All acquisitions sent, in order.
   std::vector<Acquisition> acquisitions() const;
-  // Sizes of the messages of streams.
+  // The number of acquisitions in each message of the streams.
   std::vector<size_t> messages() const;
   int queries() const;
   int refunds() const;
   int streams_opened() const;
-  // The last call's deadline.
+  // The deadline of the last call.
   TimePoint last_deadline() const;
 
   void Acquire(const Acquisition& acquisition, const Call& call, Callback<Decision> done) override;
   void AcquireBatch(std::span<const Acquisition> batch, const Call& call,
                     Callback<BatchDecisions> done) override;
-  // Full buckets, or what SetPermits left.
+  // Buckets are full, or have the permits left of SetPermits.
   void Query(std::span<const Bucket> buckets, const Call& call,
              Callback<std::vector<BucketStatus>> done) override;
   // kRefunded the first time for each receipt, then kAlreadyRefunded.
   void Refund(std::string_view receipt, const Call& call, Callback<RefundResult> done) override;
   std::unique_ptr<StreamCall> OpenStream(StreamEvents events) override;
-  // One answer, then nothing until it is cancelled or broken.
+  // Calls on_change once.
   std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets, const WatchOptions& options,
                                    WatchEvents events) override;
   void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) override;

@@ -1,4 +1,5 @@
-// A limit's parameters: what AdminClient shows and takes, and what a program gives to Embedded.
+// LimitInfo: a limit as configured. AdminClient reads and writes it, and Embedded is created from
+// it.
 #ifndef SLUICE_LIMIT_H_
 #define SLUICE_LIMIT_H_
 
@@ -10,11 +11,13 @@
 
 namespace sluice {
 
+// permits / period.
 struct LimitRate {
   uint64_t permits = 0;
   std::chrono::nanoseconds period = std::chrono::seconds(1);
 };
 
+// Other parameters for one key; absent ones are the limit's.
 struct LimitKeyOverride {
   std::string key = {};
   std::optional<LimitRate> rate = {};
@@ -22,7 +25,7 @@ struct LimitKeyOverride {
   std::optional<uint64_t> debt = {};
 };
 
-// A limit as written; docs/limits.md says what each figure means. What is absent has its default.
+// docs/limits.md explains each parameter. Absent and empty ones have their defaults.
 struct LimitInfo {
   std::string name = {};
   std::string algorithm = {};  // "token_bucket", "sliding_log", "sliding_window", "fixed_window"
@@ -37,7 +40,7 @@ struct LimitInfo {
   std::optional<uint32_t> sub_windows = {};
   std::optional<std::string> hash_tag = {};
   std::optional<std::chrono::nanoseconds> utc_offset = {};
-  // Output only.
+  // Output only: where the limit comes from.
   std::string origin = {};      // "file", "admin", "admin_over_file"
   std::string defined_at = {};  // "FILE:LINE"
 };

@@ -1,4 +1,4 @@
-// How a client behaves. Each option says what it means, its default and its unit.
+// Options of clients, calls and streams.
 #ifndef SLUICE_OPTIONS_H_
 #define SLUICE_OPTIONS_H_
 
@@ -11,20 +11,20 @@
 
 namespace sluice {
 
-// What an acquisition answers when no server decided it in time.
+// The decision when no server decided in time.
 enum class OnUnavailable {
-  kDeny,   // not granted: never more than the limit
-  kAllow,  // granted: the caller's work goes on without limits
+  kDeny,   // deny: the limit is never exceeded
+  kAllow,  // grant: the work continues, without limits
 };
 
-// Files are read once, when the client is made.
+// Files are read once, when the client is created.
 struct TlsOptions {
-  // TLS is used if this is set, or any of the files below.
+  // Use TLS. Setting any of the files below implies it.
   bool enabled = false;
   std::string ca_file = {};    // PEM; empty: the system's roots
   std::string cert_file = {};  // PEM, with key_file: the client's own certificate (mTLS)
   std::string key_file = {};
-  // The name to expect in the server's certificate; empty: the host of the address.
+  // The expected name in the server's certificate; empty: the host of the address.
   std::string server_name = {};
 
   bool in_use() const {
@@ -32,24 +32,25 @@ struct TlsOptions {
   }
 };
 
-// What is tried again is never what may have been executed: see docs/client.md.
+// An acquisition that a server may have executed is never retried: see docs/client.md.
 struct RetryOptions {
-  // Attempts of one call in all, at least 1 (1: never retry). All share the call's deadline.
+  // Attempts of one call, including the first; at least 1 (1: never retry). All share the call's
+  // deadline.
   int max_attempts = 3;
-  // Pause before the second attempt, if there is no other server to go to; doubled for each
-  // further one, up to max_backoff, and spread by up to a half either way.
+  // The pause before the second attempt if there is no other server. It doubles for each further
+  // attempt, up to max_backoff, and is randomized by up to 50 % either way.
   std::chrono::nanoseconds initial_backoff = std::chrono::milliseconds(20);
   std::chrono::nanoseconds max_backoff = std::chrono::seconds(1);
 };
 
 struct ClientOptions {
-  // HOST:PORT or unix:PATH each. Calls go round them; one that cannot be reached is left out for
-  // a while.
+  // HOST:PORT or unix:PATH. Calls go round robin; a server that cannot be reached is skipped for
+  // 0.1 to 5 s.
   std::vector<std::string> servers = {"127.0.0.1:7200"};
   TlsOptions tls = {};
   // Sent as `authorization: Bearer ...`; empty: none.
   std::string token = {};
-  // How long a call may take, retries included, unless CallOptions says otherwise.
+  // The time for a call including its retries, unless CallOptions has another.
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);
   OnUnavailable on_unavailable = OnUnavailable::kDeny;
   // retry_after of a Decision with source kUnavailable.
@@ -57,31 +58,31 @@ struct ClientOptions {
   RetryOptions retry = {};
 };
 
-// One call's own wishes.
+// Options of one call; absent ones are the client's.
 struct CallOptions {
   std::optional<std::chrono::nanoseconds> deadline = {};
   std::optional<OnUnavailable> on_unavailable = {};
-  // Index into ClientOptions::servers. Without it: round robin. Refund needs the server that
-  // granted, unless the servers share a store.
+  // Index into ClientOptions::servers; absent: round robin. Refund needs the server that granted,
+  // unless the servers share a store.
   std::optional<uint32_t> server = {};
 };
 
 struct StreamOptions {
-  // Acquisitions of one message; 1 to 4096.
+  // The most acquisitions in one message; 1 to 4096.
   size_t max_batch = 1024;
-  // Messages sent and not yet answered; at least 1. While as many are out, acquisitions gather
-  // and go together as the next message.
+  // The most messages without an answer; at least 1. At this bound, acquisitions queue up and are
+  // sent together as the next message.
   size_t max_in_flight = 2;
-  // Acquisitions that wait to be sent; one more is answered at once, RESOURCE_EXHAUSTED.
+  // The most acquisitions in the queue; the next one fails at once with RESOURCE_EXHAUSTED.
   size_t max_queue = 65536;
-  // From Submit to the answer; absent: ClientOptions::deadline. When an acquisition that was sent
-  // has no answer by then, the connection is taken to be dead and opened anew.
+  // The time from Submit to the answer; absent: ClientOptions::deadline. If an acquisition that was
+  // sent has no answer by then, the stream considers the connection dead and opens another.
   std::optional<std::chrono::nanoseconds> deadline = {};
   std::optional<OnUnavailable> on_unavailable = {};
 };
 
 struct WatchOptions {
-  // Least time between two answers: 10 ms to 1 h.
+  // The least time between two updates: 10 ms to 1 h.
   std::chrono::nanoseconds min_interval = std::chrono::seconds(1);
 };
 

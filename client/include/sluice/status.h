@@ -1,4 +1,4 @@
-// Status and Result: how calls of the client end. Only the standard library is needed.
+// Status and Result: errors of the client library. They need only the standard library.
 #ifndef SLUICE_STATUS_H_
 #define SLUICE_STATUS_H_
 
@@ -11,12 +11,12 @@
 
 namespace sluice {
 
-// The numbers are gRPC's.
+// gRPC's status codes.
 enum class StatusCode : int {
   kOk = 0,
   kCancelled = 1,  // the client was destroyed, or the call was cancelled
   kUnknown = 2,
-  kInvalidArgument = 3,   // the message names the field, the value and what would be right
+  kInvalidArgument = 3,   // the message has the field, the value and a correction
   kDeadlineExceeded = 4,  // no answer in time
   kNotFound = 5,          // a charge names a limit that does not exist
   kAlreadyExists = 6,
@@ -29,21 +29,20 @@ enum class StatusCode : int {
   kInternal = 13,
   kUnavailable = 14,  // no server could be reached, or the connection broke
   kDataLoss = 15,
-  kUnauthenticated = 16,  // no token or certificate, or a wrong one
+  kUnauthenticated = 16,  // the token or certificate is missing or wrong
 };
 
-// "UNAVAILABLE" and so on.
+// For example "UNAVAILABLE".
 std::string_view StatusCodeName(StatusCode code);
 
-// A value; default: OK.
+// A plain value. Default: OK.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  // An error after which it is certain that the server executed nothing.
+  // An error of a call that no server executed.
   Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
-  // An error after which nobody here knows whether the server executed the call: permits may have
-  // been taken.
+  // An error of a call that a server may have executed: permits may have been taken.
   static Status MaybeExecuted(StatusCode code, std::string message) {
     Status status(code, std::move(message));
     status.may_have_executed_ = true;
@@ -54,8 +53,8 @@ class [[nodiscard]] Status {
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // Whether the server may have executed the call although it has no answer. Such a call is never
-  // sent again by the client.
+  // Whether a server may have executed the call although no answer arrived. The client retries
+  // such a call only if a second execution changes nothing (queries, refunds).
   bool may_have_executed() const { return may_have_executed_; }
 
   // "OK", or "NOT_FOUND: limit \"x\" ...".
@@ -73,7 +72,7 @@ inline std::ostream& operator<<(std::ostream& out, const Status& status) {
   return out << status.ToString();
 }
 
-// A value or the Status that says why there is none.
+// A value, or the Status that explains why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -86,7 +85,7 @@ class [[nodiscard]] Result {
   bool ok() const { return outcome_.index() == 1; }
   Status status() const { return ok() ? Status() : std::get<0>(outcome_); }
 
-  // REQUIRES: ok(). Otherwise the program ends.
+  // REQUIRES: ok(); aborts the program otherwise.
   T& value() & { return Checked(); }
   const T& value() const& { return const_cast<Result*>(this)->Checked(); }
   T&& value() && { return std::move(Checked()); }

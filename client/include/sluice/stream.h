@@ -1,15 +1,15 @@
-// AcquireStream: acquisitions gathered into messages and pipelined over one stream. The fast path
-// for programs that decide much: several acquisitions share the cost of one message.
+// AcquireStream: sends acquisitions in batches over one stream. Several acquisitions share the cost
+// of one message, so it is the fastest way to make many decisions.
 //
-// How it gathers: with nothing under way an acquisition goes at once, alone. While
-// StreamOptions::max_in_flight messages are out, those that come meanwhile wait; when an answer
-// arrives all that waited, up to max_batch, go as the next message. So an idle stream adds no
-// latency, and a busy one grows its messages by itself.
+// Batching. An idle stream sends an acquisition at once, in a message of its own. While
+// StreamOptions::max_in_flight messages have no answer, further acquisitions queue up. When an
+// answer arrives, up to max_batch of them are sent as the next message. So batching adds no latency
+// to an idle stream, and a busy stream makes larger messages.
 //
-// When the connection breaks, every acquisition that was sent and not answered is reported with
-// source kUnavailable and a status whose may_have_executed() is true: it is never sent again.
-// Those that were not sent wait for the next connection, which is opened at once (to the next
-// server, if there are several), until their deadline.
+// Broken connections. An acquisition that was sent and not answered gets a Decision with source
+// kUnavailable and a status whose may_have_executed() is true; it is never sent again. Queued
+// acquisitions wait until their deadline for the next connection, which is opened at once, to the
+// next server if there are several.
 #ifndef SLUICE_STREAM_H_
 #define SLUICE_STREAM_H_
 
@@ -36,25 +36,25 @@ struct StreamCounts {
   uint64_t connections = 0;   // streams opened
 };
 
-// Thread-safe. Movable. Answers come in the order of submission, on a thread of the client's: do
-// not block there, and do not destroy the stream there.
+// Thread-safe. Movable. Callbacks run in the order of submission, on a thread of the client: do not
+// block there, and do not destroy the stream there.
 class AcquireStream {
  public:
   AcquireStream(AcquireStream&&) noexcept;
   AcquireStream& operator=(AcquireStream&&) noexcept;
-  // Cancels what is under way: answered CANCELLED before this returns.
+  // Acquisitions without an answer end with CANCELLED before it returns.
   ~AcquireStream();
 
-  // Never blocks. `done` runs exactly once; when the queue is full, within this call.
+  // Never blocks. `done` runs exactly once; if the queue is full, within this call.
   void Submit(Acquisition acquisition, Callback<Decision> done);
   void Submit(std::string_view limit, std::string_view key, uint64_t permits,
               Callback<Decision> done);
   std::future<Result<Decision>> Submit(Acquisition acquisition);
 
-  // Blocks until everything submitted before was answered, or the time has passed (false).
+  // Blocks until all earlier submissions are answered. Returns false after the timeout.
   bool Drain(std::chrono::nanoseconds timeout);
 
-  // Blocks until the queue has room for one more, or the time has passed (false).
+  // Blocks until the queue has room for one more acquisition. Returns false after the timeout.
   bool WaitForRoom(std::chrono::nanoseconds timeout);
 
   StreamCounts counts() const;

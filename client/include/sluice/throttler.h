@@ -1,21 +1,22 @@
-// Throttler: runs functions at the rate that a limit allows, in order, and never above it.
+// Throttler: runs functions in order at the rate that a limit allows, never faster.
 //
 //   auto embedded = sluice::Embedded::Create({{.name = "mail", .rate = {50, 1s}}});
 //   auto throttler = sluice::Throttler::Create(*embedded, {.limit = "mail"});
-//   throttler->Run([&] { Send(message); });                // blocks until the moment, then runs it
-//   auto sent = throttler->Submit([=] { Send(message); }); // runs it later, on an executor
-//   if (throttler->TryStart()->count() == 0) Send(message);  // now, or how long to sleep
+//   throttler->Run([&] { Send(message); });                  // blocks until it may run, then runs
+//   it auto sent = throttler->Submit([=] { Send(message); });   // runs it later, on an executor if
+//   (throttler->TryStart()->count() == 0) Send(message);  // now, or not
 //
-// The same against a server: Throttler::Create(client, {...}).
+// Throttler::Create(client, {...}) does the same with a server.
 //
-// Moments. Each function gets the earliest moment that the limit has left, at once: permits are
-// booked, nobody polls. Within a channel moments are given in the order of submission; a channel
-// that waits for a limit of its own does not hold back the others. Functions run in the order of
-// their moments, those of one moment in the order in which they were submitted. Limits are kept at
-// these moments; a function that starts late adds its own jitter, and the executor's.
+// Grant times. Each function gets the earliest grant time that the limit has left when it is
+// submitted. Its permits are reserved then, so nothing polls. Within a channel, grant times follow
+// the order of submission; a channel that waits for its own limit does not delay the others.
+// Functions run in the order of their grant times, and with equal grant times in the order of
+// submission. The limits hold for the grant times: a function that starts late adds the jitter of
+// the executor and of the scheduler.
 //
-// Cost: Run, Start, TryRun and TryStart take no lock and do not allocate while permits are there,
-// embedded, on a token bucket.
+// Cost. Run, Start, TryRun and TryStart take no lock and allocate nothing while permits are
+// available, if the throttler is embedded and its limit is a token bucket.
 #ifndef SLUICE_THROTTLER_H_
 #define SLUICE_THROTTLER_H_
 
@@ -42,46 +43,48 @@ namespace sluice {
 class Client;
 class Embedded;
 
-// How far ahead a moment may lie: the longest wait that can be asked for.
+// The greatest StartOptions::max_wait.
 inline constexpr std::chrono::nanoseconds kMaxThrottlerWait = std::chrono::hours(24);
 
 struct StartOptions {
   uint64_t permits = 1;  // at least 1
-  // 0: now or DEADLINE_EXCEEDED. Negative or above kMaxThrottlerWait: INVALID_ARGUMENT.
+  // How far ahead the grant time may be. 0: now, or DEADLINE_EXCEEDED. Negative or above
+  // kMaxThrottlerWait: INVALID_ARGUMENT.
   std::chrono::nanoseconds max_wait = kMaxThrottlerWait;
-  // Cancels while it waits: CANCELLED, and the permits are given back. Embedded, those behind it
-  // move up; with a server the moments that were given stand.
+  // Cancels it while it waits: CANCELLED, and the permits are refunded. In an embedded throttler
+  // the functions and callers behind it move up; grant times from a server are final.
   std::stop_token cancel = {};
 };
 
-// What becomes of what waits when a throttler is shut down.
+// What a shutdown does with the functions and callers that wait.
 enum class AtShutdown {
-  kWait,  // all of it runs first, at its moments
-  kDrop,  // answered CANCELLED; permits are given back
+  kWait,  // runs them first, at their grant times
+  kDrop,  // ends them with CANCELLED and refunds their permits
 };
 
 struct ThrottlerOptions {
-  // Of the main channel. A channel of its own is a limit whose `charges` name this one.
+  // Limit and key of the main channel. Limits of other channels usually name this limit in their
+  // `charges`.
   std::string limit = {};
   std::string key = {};
-  // Submitted functions and blocked callers that wait for their moment, over all channels; one
-  // more is refused, RESOURCE_EXHAUSTED.
+  // The most submitted functions and blocked callers that wait, over all channels. The next one
+  // fails with RESOURCE_EXHAUSTED.
   size_t max_waiting = 100'000;
-  // Null: one thread of the throttler's own, so that functions run one after the other.
+  // Null: a ThreadExecutor with one thread, so that functions run one after the other.
   std::shared_ptr<Executor> executor = {};
   AtShutdown at_destruction = AtShutdown::kWait;
-  // With a server only (embedded has its own): null is the system's.
+  // Only with a server; null: a SystemClock. An embedded throttler uses the clock of its Embedded.
   std::shared_ptr<Clock> clock = {};
 };
 
 struct ThrottlerStats {
-  size_t waiting = 0;  // for their moments, blocked callers included
-  size_t running = 0;  // given to the executor and not ended
-  // Until the first moment among those that wait; absent: nobody waits.
+  size_t waiting = 0;  // functions and blocked callers before their grant times
+  size_t running = 0;  // handed to the executor and not finished
+  // Until the first grant time in the queue; absent if the queue is empty.
   std::optional<std::chrono::nanoseconds> next_grant_after = {};
   uint64_t finished = 0;   // submitted functions that have run
-  uint64_t refused = 0;    // max_waiting
-  uint64_t denied = 0;     // no moment within max_wait, or refused by the limit
+  uint64_t refused = 0;    // by max_waiting
+  uint64_t denied = 0;     // no grant time within max_wait, or refused by the limit
   uint64_t cancelled = 0;  // by their tokens or by a shutdown
 };
 
@@ -90,16 +93,16 @@ namespace throttler_internal {
 class Core;
 struct ChannelState;
 
-// What is done at a moment, or else told why not: one of the two, once.
+// A function or a blocked caller. Either Run or Fail is called, once.
 class Work {
  public:
   virtual ~Work() = default;
-  virtual void Run() = 0;  // does not throw
+  virtual void Run() = 0;  // at the grant time; does not throw
   virtual void Fail(Status status) = 0;
 };
 
-// What a function's result comes to: Status for void, Result<T> for T; Status and Result<T> stay
-// what they are.
+// The type that reports a function's result: Status for void and Status, Result<T> for T and
+// Result<T>.
 template <typename T>
 struct Outcome {
   using Type = Result<T>;
@@ -151,17 +154,21 @@ class FunctionWork final : public Work {
 
 }  // namespace throttler_internal
 
-// One limit and key of a throttler. A handle: cheap to copy, and safe to use after the throttler
-// was shut down (FAILED_PRECONDITION). Thread-safe.
+// One limit and key of a throttler. A handle: cheap to copy, and usable after the throttler was
+// shut down, when all calls fail with FAILED_PRECONDITION. Thread-safe.
 //
-// Errors of all calls: INVALID_ARGUMENT (permits 0, or more than the limit could ever grant;
-// max_wait), NOT_FOUND (the limit is gone), DEADLINE_EXCEEDED (no moment within max_wait),
-// RESOURCE_EXHAUSTED (too many wait), CANCELLED, FAILED_PRECONDITION (shut down), and with a
-// server UNAVAILABLE.
+// Errors of all calls:
+//   INVALID_ARGUMENT     permits is 0 or more than the limit can ever grant; max_wait is invalid
+//   NOT_FOUND            the limit was deleted
+//   DEADLINE_EXCEEDED    no grant time within max_wait
+//   RESOURCE_EXHAUSTED   too many functions and callers wait
+//   CANCELLED            by StartOptions::cancel or a shutdown
+//   FAILED_PRECONDITION  the throttler is shut down
+//   UNAVAILABLE          no server decided
 class ThrottlerChannel {
  public:
-  // Blocks until the moment; then runs `fn` on this thread and returns what it returned: Status
-  // for void, else Result. An exception of `fn` goes through; the permits stay taken.
+  // Blocks until the grant time, then runs `fn` on this thread and returns its result: a Status for
+  // void, else a Result. Passes on an exception of `fn`; its permits stay taken.
   template <typename Fn>
   throttler_internal::OutcomeOf<std::remove_reference_t<Fn>> Run(
       Fn&& fn, const StartOptions& options = {}) const {
@@ -170,9 +177,9 @@ class ThrottlerChannel {
     return throttler_internal::Invoke(fn);
   }
 
-  // Does not block (with InlineExecutor: but for `fn`, if its moment is now). `fn` runs on the
-  // executor at its moment; the future has what it returned, what it threw, or why it did not run.
-  // A `fn` may submit again.
+  // Runs `fn` on the executor at its grant time. The future has its result, its exception, or the
+  // error that kept it from running. Does not block, unless an InlineExecutor runs `fn` at once.
+  // `fn` may call Submit.
   template <typename Fn>
   std::future<throttler_internal::OutcomeOf<std::decay_t<Fn>>> Submit(
       Fn&& fn, const StartOptions& options = {}) const {
@@ -183,8 +190,8 @@ class ThrottlerChannel {
     return future;
   }
 
-  // Runs `fn` now, on this thread, and returns zero; or how long to sleep before the next try. What
-  // `fn` returns is dropped.
+  // Runs `fn` now, on this thread, and returns zero; or returns the time to sleep before the next
+  // try. Ignores the result of `fn`.
   template <typename Fn>
   Result<std::chrono::nanoseconds> TryRun(Fn&& fn, uint64_t permits = 1) const {
     Result<std::chrono::nanoseconds> wait = TryStart(permits);
@@ -192,12 +199,12 @@ class ThrottlerChannel {
     return wait;
   }
 
-  // For code that cannot be wrapped in a function. Start blocks until the moment; TryStart returns
-  // zero (start now) or how long to sleep before the next try.
+  // For code that cannot be wrapped in a function. Start blocks until the grant time. TryStart
+  // returns zero (start now) or the time to sleep before the next try.
   Status Start(const StartOptions& options = {}) const;
   Result<std::chrono::nanoseconds> TryStart(uint64_t permits = 1) const;
 
-  // Those of this channel that wait, as far as this handle and its copies put them there.
+  // The functions and callers that wait through this handle and its copies.
   size_t waiting() const;
 
  protected:
@@ -214,26 +221,28 @@ class ThrottlerChannel {
   friend class Throttler;
 };
 
-// The main channel, and what all channels share. Movable.
+// The main channel, which owns the throttler. Movable.
 class Throttler final : public ThrottlerChannel {
  public:
-  // In this process, without a server. NOT_FOUND: no such limit. INVALID_ARGUMENT: max_waiting 0.
+  // In this process, without a server. NOT_FOUND: the limit does not exist. INVALID_ARGUMENT:
+  // max_waiting is 0, or the key is too long.
   static Result<Throttler> Create(std::shared_ptr<Embedded> embedded, ThrottlerOptions options);
-  // Against a server; the client outlives the throttler and its channels. That the limit exists is
-  // found out by the first call.
+  // With a server. The client outlives the throttler and its channels. The first call reports a
+  // limit that does not exist. INVALID_ARGUMENT: max_waiting is 0.
   static Result<Throttler> Create(Client& client, ThrottlerOptions options);
 
   Throttler(Throttler&&) noexcept = default;
   Throttler& operator=(Throttler&& other) noexcept;
-  // Shuts down as ThrottlerOptions::at_destruction says.
+  // Shuts down by ThrottlerOptions::at_destruction.
   ~Throttler();
 
-  // NOT_FOUND, embedded: no such limit.
+  // Another limit or key, with the same executor and queue. NOT_FOUND, if embedded: the limit does
+  // not exist.
   Result<ThrottlerChannel> Channel(std::string limit, std::string key = {}) const;
 
-  // What is asked from now on is refused; returns when nothing waits and no submitted function
-  // runs any more. Called by a submitted function it does not wait for that one, nor for those
-  // behind it. With kWait and a VirtualClock somebody else has to turn the clock.
+  // Refuses new calls, and returns when no function or caller waits or runs. If a submitted
+  // function calls it, it does not wait for that function, nor for those behind it. With kWait and
+  // a VirtualClock, another thread has to advance the clock.
   void Shutdown(AtShutdown what_waits);
 
   ThrottlerStats stats() const;

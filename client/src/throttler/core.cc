@@ -225,7 +225,7 @@ Status Core::Admit(Task& task) {
     ++refused_;
     return Status(StatusCode::kResourceExhausted,
                   std::to_string(waiting_) +
-                      " functions and callers wait already; max_waiting is " +
+                      " functions and callers wait already; the bound is max_waiting = " +
                       std::to_string(max_waiting_));
   }
   ++waiting_;
