@@ -1,7 +1,7 @@
-// bench: asks a server as fast as it can (closed loop) or at a rate (open loop), and reports.
+// bench: measures a server as fast as it answers (closed loop) or at a given rate (open loop).
 //
-// In an open loop a latency is counted from the moment at which the call was due, not from when it
-// was made: a client that is held up by slow answers does not hide it.
+// In an open loop a latency counts from the time at which the call was due, not from the time at
+// which it was sent, so a client that falls behind does not hide slow answers.
 #include <sys/resource.h>
 
 #include <atomic>
@@ -57,7 +57,7 @@ struct Tally {
   }
 };
 
-// One connection and what was asked over it.
+// One connection and its calls.
 class Lane {
  public:
   Lane(const Plan& plan, Client client, uint32_t seed)
@@ -74,7 +74,7 @@ class Lane {
     if (plan_.rate > 0) return RunOpen(start);
     const uint64_t step = plan_.mode == Mode::kBatch ? plan_.batch : 1;
     const uint64_t calls = std::max<uint64_t>(1, plan_.concurrency / step);
-    // Counted before they go, since they may come back at once.
+    // Counted first: a call may end before the next one starts.
     outstanding_ += calls;
     for (uint64_t i = 0; i < calls; ++i) Ask(Clock::now(), true);
     AwaitAll();
@@ -137,7 +137,8 @@ class Lane {
     AwaitAll();
   }
 
-  // One call, whose latency counts from `due`. When it has come back, in the closed loop, the next.
+  // Starts a call, whose latency counts from `due`. With `again` (closed loop) its end starts the
+  // next one.
   void Ask(Clock::time_point due, bool again) {
     const auto done = [this, due, again](const Result<Decision>& result) {
       {
@@ -289,7 +290,7 @@ int RunBench(const Session& session) {
   for (uint64_t i = 0; i < plan.connections; ++i) {
     Result<Client> client = session.MakeClient();
     if (!client.ok()) return session.Fail(client.status());
-    // Connects, and finds a wrong limit before the run.
+    // Connects, and reports an unknown limit before the run.
     const Result<Decision> first = client->Acquire(plan.limit, "bench:0", plan.permits);
     if (!first.ok()) return session.Fail(first.status());
     if (first->source == Source::kUnavailable) return session.Fail(first->status);
@@ -356,7 +357,7 @@ int RunBench(const Session& session) {
                 percent(sum.granted), percent(sum.denied), sum.unavailable, sum.errors);
     if (!sum.first_error.empty()) std::printf("first error %s\n", sum.first_error.c_str());
     if (sum.overrun > 0) {
-      std::printf("not asked   %s: %lu were outstanding already\n",
+      std::printf("not sent    %s: %lu were outstanding already\n",
                   FormatCount(sum.overrun).c_str(), plan.concurrency);
     }
     std::printf("latency     p50 %s   p90 %s   p99 %s   p99.9 %s   max %s\n",

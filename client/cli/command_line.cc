@@ -6,8 +6,6 @@
 namespace sluice::cli {
 namespace {
 
-Status Bad(std::string message) { return Status(StatusCode::kInvalidArgument, std::move(message)); }
-
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -72,120 +70,164 @@ std::string NearestName(std::string_view word, const std::vector<std::string>& n
   return best;
 }
 
+namespace {
+
+// Flags that take a value depend on the command, and global flags may precede the command: so it
+// parses word by word, and knows the flags of the command once that is complete.
+class Parser {
+ public:
+  Parser(const std::vector<std::string>& words, const std::vector<CommandSpec>& commands,
+         const std::vector<Flag>& global)
+      : words_(words), commands_(commands), global_(global) {}
+
+  Result<ParsedLine> Parse() {
+    for (; next_ < words_.size() && words_[next_] != "--"; ++next_) {
+      if (Status bad = ParseWord(words_[next_]); !bad.ok()) return bad;
+    }
+    if (next_ < words_.size()) ParseRest();
+    if (line_.command == nullptr) {
+      if (first_word_.empty() || line_.arguments.Has("help")) return line_;
+      return BadUsage("\"" + first_word_ + "\" needs a second word: " + SecondWords());
+    }
+    if (line_.arguments.Has("help")) return line_;
+    if (Status bad = CheckArguments(); !bad.ok()) return bad;
+    return line_;
+  }
+
+ private:
+  Status ParseWord(const std::string& word) {
+    if (word == "-h") {
+      line_.arguments.flags["help"].push_back("");
+      return Status();
+    }
+    if (word.size() > 2 && word.rfind("--", 0) == 0) return ParseFlag(word);
+    if (line_.command != nullptr) {
+      line_.arguments.positional.push_back(word);
+      return Status();
+    }
+    if (word.size() > 1 && word[0] == '-') return BadUsage("unknown flag " + word);
+    return ParseCommand(word);
+  }
+
+  // Words after "--".
+  void ParseRest() {
+    const auto rest = words_.begin() + static_cast<long>(next_) + 1;
+    Arguments& arguments = line_.arguments;
+    auto& into = line_.command != nullptr && !line_.command->takes_command ? arguments.positional
+                                                                           : arguments.command;
+    into.insert(into.end(), rest, words_.end());
+  }
+
+  Status ParseFlag(const std::string& word) {
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
+    const Flag* const flag = FindFlag(name);
+    if (flag == nullptr) return UnknownFlag(name);
+    std::vector<std::string>& values = line_.arguments.flags[name];
+    if (flag->value.empty()) {
+      if (equals != std::string::npos) return BadUsage("flag --" + name + " takes no value");
+      values.push_back("");
+    } else if (equals != std::string::npos) {
+      values.push_back(word.substr(equals + 1));
+    } else if (flag->value_optional && !NextIsNumber()) {
+      values.push_back("");
+    } else if (next_ + 1 < words_.size()) {
+      values.push_back(words_[++next_]);
+    } else {
+      return BadUsage("flag --" + name + " needs a value: --" + name + "=" + flag->value);
+    }
+    return Status();
+  }
+
+  bool NextIsNumber() const {
+    if (next_ + 1 == words_.size()) return false;
+    const std::string& word = words_[next_ + 1];
+    return !word.empty() && word[0] >= '0' && word[0] <= '9';
+  }
+
+  const Flag* FindFlag(std::string_view name) const {
+    for (const Flag& flag : global_) {
+      if (flag.name == name) return &flag;
+    }
+    if (line_.command == nullptr) return nullptr;
+    for (const Flag& flag : line_.command->flags) {
+      if (flag.name == name) return &flag;
+    }
+    return nullptr;
+  }
+
+  Status UnknownFlag(const std::string& name) const {
+    std::vector<std::string> names;
+    for (const Flag& one : global_) names.push_back(one.name);
+    std::string of;
+    if (line_.command != nullptr) {
+      for (const Flag& one : line_.command->flags) names.push_back(one.name);
+      of = " of " + line_.command->name;
+    }
+    return BadUsage("unknown flag --" + name + of + Suggestion(name, names, "--"));
+  }
+
+  // A command, or the first word of one: "limits" of "limits list".
+  Status ParseCommand(const std::string& word) {
+    const std::string prefix = first_word_.empty() ? "" : first_word_ + " ";
+    const std::string name = prefix + word;
+    std::vector<std::string> names;
+    bool begins = false;
+    for (const CommandSpec& command : commands_) {
+      if (command.name == name) line_.command = &command;
+      begins = begins || command.name.rfind(name + " ", 0) == 0;
+      if (command.name.rfind(prefix, 0) != 0) continue;
+      const std::string rest = command.name.substr(prefix.size());
+      names.push_back(rest.substr(0, rest.find(' ')));
+    }
+    if (line_.command != nullptr) return Status();
+    if (!begins) {
+      return BadUsage("unknown command \"" + name + "\"" + Suggestion(word, names, prefix));
+    }
+    first_word_ = word;
+    return Status();
+  }
+
+  std::string SecondWords() const {
+    std::string all;
+    for (const CommandSpec& command : commands_) {
+      if (command.name.rfind(first_word_ + " ", 0) != 0) continue;
+      all += (all.empty() ? "" : ", ") + command.name;
+    }
+    return all;
+  }
+
+  Status CheckArguments() const {
+    const CommandSpec& command = *line_.command;
+    const std::vector<std::string>& positional = line_.arguments.positional;
+    if (positional.size() < command.min_arguments) {
+      return BadUsage(command.name + " needs " + command.arguments);
+    }
+    if (positional.size() > command.max_arguments) {
+      return BadUsage(command.name + " takes " +
+                      (command.arguments.empty() ? "no arguments" : command.arguments) +
+                      ", not also \"" + positional[command.max_arguments] + "\"");
+    }
+    if (command.takes_command && line_.arguments.command.empty()) {
+      return BadUsage(command.name + " needs -- and a command to run");
+    }
+    return Status();
+  }
+
+  const std::vector<std::string>& words_;
+  const std::vector<CommandSpec>& commands_;
+  const std::vector<Flag>& global_;
+  size_t next_ = 0;
+  std::string first_word_;
+  ParsedLine line_;
+};
+
+}  // namespace
+
 Result<ParsedLine> ParseLine(const std::vector<std::string>& words,
                              const std::vector<CommandSpec>& commands,
                              const std::vector<Flag>& global) {
-  // Words and flags apart first; which flags take a value depends on the command, which may come
-  // after global flags: so look for the command among the plain words as they come.
-  ParsedLine line;
-  std::string pending;  // the first word of a command of two, as "limits"
-  const auto find_flag = [&](std::string_view name) -> const Flag* {
-    for (const Flag& flag : global) {
-      if (flag.name == name) return &flag;
-    }
-    if (line.command != nullptr) {
-      for (const Flag& flag : line.command->flags) {
-        if (flag.name == name) return &flag;
-      }
-    }
-    return nullptr;
-  };
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    if (word == "--") {
-      line.arguments.command.assign(words.begin() + static_cast<long>(i) + 1, words.end());
-      if (line.command != nullptr && !line.command->takes_command) {
-        // Only an end of flags: what follows are arguments.
-        auto& rest = line.arguments.command;
-        line.arguments.positional.insert(line.arguments.positional.end(), rest.begin(), rest.end());
-        rest.clear();
-      }
-      break;
-    }
-    if (word == "-h") {
-      line.arguments.flags["help"].push_back("");
-      continue;
-    }
-    if (word.size() > 2 && word.rfind("--", 0) == 0) {
-      const size_t equals = word.find('=');
-      const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
-      const Flag* flag = find_flag(name);
-      if (flag == nullptr) {
-        std::vector<std::string> names;
-        names.reserve(global.size());
-        for (const Flag& one : global) names.push_back(one.name);
-        if (line.command != nullptr) {
-          for (const Flag& one : line.command->flags) names.push_back(one.name);
-        }
-        return Bad("unknown flag --" + name +
-                   (line.command != nullptr ? " of " + line.command->name : "") +
-                   Suggestion(name, names, "--"));
-      }
-      if (flag->value.empty()) {
-        if (equals != std::string::npos) return Bad("flag --" + name + " takes no value");
-        line.arguments.flags[name].push_back("");
-      } else if (equals != std::string::npos) {
-        line.arguments.flags[name].push_back(word.substr(equals + 1));
-      } else if (flag->value_optional && (i + 1 == words.size() || words[i + 1].empty() ||
-                                          words[i + 1][0] < '0' || words[i + 1][0] > '9')) {
-        line.arguments.flags[name].push_back("");
-      } else if (i + 1 < words.size()) {
-        line.arguments.flags[name].push_back(words[++i]);
-      } else {
-        return Bad("flag --" + name + " needs a value: --" + name + "=" + flag->value);
-      }
-      continue;
-    }
-    if (word.size() > 1 && word[0] == '-' && line.command == nullptr) {
-      return Bad("unknown flag " + word);
-    }
-    if (line.command != nullptr) {
-      line.arguments.positional.push_back(word);
-      continue;
-    }
-    const std::string name = pending.empty() ? word : pending + " " + word;
-    std::vector<std::string> names;
-    bool begins = false;
-    for (const CommandSpec& command : commands) {
-      if (command.name == name) line.command = &command;
-      begins = begins || command.name.rfind(name + " ", 0) == 0;
-      const size_t space = command.name.find(' ');
-      if (pending.empty()) {
-        names.push_back(command.name.substr(0, space));
-      } else if (command.name.rfind(pending + " ", 0) == 0) {
-        names.push_back(command.name.substr(space + 1));
-      }
-    }
-    if (line.command != nullptr) continue;
-    if (!begins) {
-      return Bad("unknown command \"" + name + "\"" +
-                 Suggestion(word, names, pending.empty() ? "" : pending + " "));
-    }
-    pending = word;
-  }
-  if (line.command == nullptr) {
-    if (pending.empty() || line.arguments.Has("help")) return line;
-    std::string all;
-    for (const CommandSpec& command : commands) {
-      if (command.name.rfind(pending + " ", 0) != 0) continue;
-      all += (all.empty() ? "" : ", ") + command.name;
-    }
-    return Bad("\"" + pending + "\" needs a second word: " + all);
-  }
-  if (line.arguments.Has("help")) return line;
-  const size_t count = line.arguments.positional.size();
-  if (count < line.command->min_arguments) {
-    return Bad(line.command->name + " needs " + line.command->arguments);
-  }
-  if (count > line.command->max_arguments) {
-    return Bad(line.command->name + " takes " +
-               (line.command->arguments.empty() ? "no arguments" : line.command->arguments) +
-               ", not also \"" + line.arguments.positional[line.command->max_arguments] + "\"");
-  }
-  if (line.command->takes_command && line.arguments.command.empty()) {
-    return Bad(line.command->name + " needs -- and a command to run");
-  }
-  return line;
+  return Parser(words, commands, global).Parse();
 }
 
 std::string CommandHelp(const CommandSpec& command, const std::vector<Flag>& global) {
@@ -207,8 +249,8 @@ std::string CommandHelp(const CommandSpec& command, const std::vector<Flag>& glo
 std::string OverviewHelp(const std::vector<CommandSpec>& commands,
                          const std::vector<Flag>& global) {
   std::string text =
-      "usage: sluice [flags] COMMAND [arguments]\n\nAsks a Sluice server for permits, and looks "
-      "after it.\n\nCommands:\n";
+      "usage: sluice [flags] COMMAND [arguments]\n\nAcquires permits from a Sluice server, and "
+      "manages the server.\n\nCommands:\n";
   size_t width = 0;
   for (const CommandSpec& command : commands) width = std::max(width, command.name.size());
   for (const CommandSpec& command : commands) {
@@ -218,9 +260,10 @@ std::string OverviewHelp(const std::vector<CommandSpec>& commands,
   text += "\nFlags of every command:\n";
   AppendFlags(global, &text);
   text +=
-      "\nEnvironment: SLUICE_SERVER, SLUICE_ADMIN and SLUICE_TOKEN_FILE stand for --server, "
-      "--admin\nand --token-file where these are not given.\n"
-      "\nExit codes: 0 done or granted, 1 denied, 2 bad usage or refused, 3 no server answered.\n"
+      "\nEnvironment: SLUICE_SERVER, SLUICE_ADMIN and SLUICE_TOKEN_FILE are the defaults of "
+      "--server, "
+      "--admin\nand --token-file.\n"
+      "\nExit codes: 0 done or granted, 1 denied, 2 bad usage or an error, 3 no server answered.\n"
       "\nExamples:\n"
       "  sluice acquire api user:42\n"
       "  sluice query api user:42 --output json\n"

@@ -1,5 +1,4 @@
-// The command line: a command, its flags and its arguments, checked against what the command
-// takes. A mistake is answered with the nearest thing that exists.
+// Parses the command line: a command, its flags and its arguments. Errors suggest the nearest name.
 #ifndef SLUICE_CLIENT_CLI_COMMAND_LINE_H_
 #define SLUICE_CLIENT_CLI_COMMAND_LINE_H_
 
@@ -7,17 +6,22 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sluice/status.h"
 
 namespace sluice::cli {
 
+inline Status BadUsage(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
 struct Flag {
   std::string name;   // without --
-  std::string value;  // what stands for its value in the help; empty: it takes none
+  std::string value;  // the placeholder of its value in the help; empty: it takes no value
   std::string help;
-  bool value_optional = false;  // --flag alone is good too; its value is ""
+  bool value_optional = false;  // --flag alone is allowed; its value is then ""
 };
 
 struct CommandSpec {
@@ -34,26 +38,27 @@ struct CommandSpec {
 class Arguments {
  public:
   bool Has(std::string_view flag) const;
-  // The last one given; nothing if there is none.
+  // The last value given, if any.
   std::optional<std::string> Get(std::string_view flag) const;
   std::vector<std::string> All(std::string_view flag) const;
 
   std::vector<std::string> positional;
-  std::vector<std::string> command;  // what followed --
+  std::vector<std::string> command;  // the words after --
   std::map<std::string, std::vector<std::string>, std::less<>> flags;
 };
 
-// Splits argv (without the program's name). `global` flags may stand anywhere before --.
-// The first words that name a command are taken as it.
+// The result of parsing argv.
 struct ParsedLine {
-  const CommandSpec* command = nullptr;  // null: none was given
+  const CommandSpec* command = nullptr;  // null: no command was given
   Arguments arguments;
 };
+// Parses argv without the program's name. Flags of `global` may be anywhere before --. The first
+// words without dashes are the command. INVALID_ARGUMENT: bad usage.
 Result<ParsedLine> ParseLine(const std::vector<std::string>& words,
                              const std::vector<CommandSpec>& commands,
                              const std::vector<Flag>& global);
 
-// The nearest of `names`, if it is near enough to have been meant; else empty.
+// The nearest of `names` if it is similar enough, else empty.
 std::string NearestName(std::string_view word, const std::vector<std::string>& names);
 
 std::string CommandHelp(const CommandSpec& command, const std::vector<Flag>& global);

@@ -1,4 +1,4 @@
-// health: asks grpc.health.v1 whether the server serves.
+// health: asks grpc.health.v1 whether a server serves.
 #include <algorithm>
 #include <cstdio>
 
@@ -13,14 +13,14 @@ using grpc::health::v1::Health;
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// What one server says, printed; its exit code.
+// Prints the status of one server and returns its exit code.
 int AskHealth(const Session& session, const std::string& server, bool several) {
   const bool admin = session.arguments().Has("admin-port");
   const AdminOptions& options = session.admin_options();
   const auto channel = client_internal::MakeChannel(server, options.tls);
   if (!channel.ok()) return session.Fail(channel.status());
   grpc::ClientContext context;
-  // One deadline for both ports: what asks for health waits for little.
+  // The deadline of the data port also for the admin port: health checks are short.
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::duration_cast<std::chrono::system_clock::duration>(
                            session.client_options().deadline));
@@ -31,20 +31,20 @@ int AskHealth(const Session& session, const std::string& server, bool several) {
   const grpc::Status status = Health::NewStub(*channel)->Check(&context, request, &response);
   if (!status.ok()) {
     const std::string message = client_internal::Explained(status.error_message(), options.tls);
-    // Asking changes nothing, executed or not.
+    // Not MaybeExecuted: a health check changes nothing.
     return session.Fail(Status(static_cast<StatusCode>(status.error_code()),
                                several ? server + ": " + message : message));
   }
-  const std::string& said = HealthCheckResponse::ServingStatus_Name(response.status());
+  const std::string& state = HealthCheckResponse::ServingStatus_Name(response.status());
   if (session.json()) {
     Json json;
     json.Open('{').Field("server", server).Field("service", request.service());
-    json.Field("status", said).Close();
+    json.Field("status", state).Close();
     session.Print(json);
   } else if (several) {
-    std::printf("%s  %s\n", server.c_str(), said.c_str());
+    std::printf("%s  %s\n", server.c_str(), state.c_str());
   } else {
-    std::printf("%s\n", said.c_str());
+    std::printf("%s\n", state.c_str());
   }
   return response.status() == HealthCheckResponse::SERVING ? kExitDone : kExitDenied;
 }

@@ -1,4 +1,4 @@
-// Writes JSON, one value after another; commas come by themselves.
+// Json: writes a JSON document, one value after the other, and adds the commas.
 #ifndef SLUICE_CLIENT_CLI_JSON_H_
 #define SLUICE_CLIENT_CLI_JSON_H_
 

@@ -1,4 +1,5 @@
-// Latencies of a run: log-linear buckets, 32 to a doubling, so that a quantile is at most 3 % high.
+// LatencyRecorder: a histogram with 32 buckets for each power of two, so that a quantile is at most
+// 3 % too high.
 #ifndef SLUICE_CLIENT_CLI_LATENCY_RECORDER_H_
 #define SLUICE_CLIENT_CLI_LATENCY_RECORDER_H_
 
@@ -33,7 +34,7 @@ class LatencyRecorder {
     return std::chrono::nanoseconds(static_cast<int64_t>(max_));
   }
 
-  // The least bound that `share` of the samples do not exceed; share in (0, 1].
+  // An upper bound of the `share` quantile; share is in (0, 1].
   std::chrono::nanoseconds Quantile(double share) const {
     const auto wanted = static_cast<uint64_t>(std::ceil(share * static_cast<double>(count_)));
     uint64_t seen = 0;

@@ -1,4 +1,4 @@
-// The command `sluice`: asks a server for permits, and looks after it.
+// The command `sluice`: acquires permits from a server, and manages it.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -22,21 +22,21 @@ struct Command {
 };
 
 std::vector<Command> Commands() {
-  const Flag bucket = {"bucket", "'LIMIT KEY'", "one more bucket; may be given again"};
+  const Flag bucket = {"bucket", "'LIMIT KEY'", "another bucket; can be repeated"};
   return {
       {{.name = "acquire",
         .arguments = "LIMIT [KEY]",
-        .summary = "Take permits now, or be denied; with --wait, take a place in line.\n"
-                   "Exit code: 0 granted, 1 denied, 2 bad usage or refused, 3 no server answered.",
-        .flags = {{"permits", "N", "how many (1)"},
-                  {"charge", "'LIMIT KEY N'", "one more charge, all or none; may be given again"},
-                  {"receipt", "", "print a receipt, with which refund gives the permits back"},
+        .summary = "Acquire permits now, or with --wait reserve them.\n"
+                   "Exit code: 0 granted, 1 denied, 2 bad usage or an error, 3 no server answered.",
+        .flags = {{"permits", "N", "number of permits (1)"},
+                  {"charge", "'LIMIT KEY N'", "another charge, all or none; can be repeated"},
+                  {"receipt", "", "print a receipt for `sluice refund`"},
                   {"wait", "TIME",
-                   "take a place in line, at most so far ahead, and sleep until its moment"},
-                  {"no-sleep", "", "with --wait: end at once; proceed after the wait that is said"},
+                   "reserve permits at most this far ahead, and sleep until the grant time"},
+                  {"no-sleep", "", "with --wait: exit at once; proceed after the printed time"},
                   {"hold", "",
-                   "with --wait: the server answers at the moment; ended before, the place is "
-                   "given up"}},
+                   "with --wait: the server answers at the grant time; interrupting cancels the "
+                   "reservation"}},
         .examples =
             "  sluice acquire api user:42\n"
             "  sluice acquire api user:42 --permits 5 --receipt\n"
@@ -49,7 +49,7 @@ std::vector<Command> Commands() {
        RunAcquire},
       {{.name = "query",
         .arguments = "LIMIT [KEY]",
-        .summary = "Say what remains; takes nothing.",
+        .summary = "Show the permits that remain; takes none.",
         .flags = {bucket},
         .examples = "  sluice query api user:42\n"
                     "  sluice query api user:42 --bucket overall\n",
@@ -57,18 +57,18 @@ std::vector<Command> Commands() {
        RunQuery},
       {{.name = "watch",
         .arguments = "LIMIT [KEY]",
-        .summary = "Show what remains, again at each change.",
+        .summary = "Show the permits that remain, at each change.",
         .flags = {bucket,
-                  {"interval", "TIME", "least time between two answers, 10ms to 1h (1s)"},
-                  {"count", "N", "end after as many answers"}},
+                  {"interval", "TIME", "least time between two updates, 10ms to 1h (1s)"},
+                  {"count", "N", "exit after this number of updates"}},
         .examples = "  sluice watch api user:42\n"
                     "  sluice watch overall --interval 100ms --output json\n",
         .max_arguments = 2},
        RunWatch},
       {{.name = "refund",
         .arguments = "RECEIPT",
-        .summary = "Give back what an acquisition took, once.\n"
-                   "Exit code: 0 refunded, 1 nothing was (used before, or expired).",
+        .summary = "Refund the permits of an acquisition, once.\n"
+                   "Exit code: 0 refunded, 1 nothing to refund (used before, or expired).",
         .examples = "  sluice acquire api user:42 --receipt\n"
                     "  sluice refund AXN0...\n",
         .min_arguments = 1,
@@ -76,10 +76,10 @@ std::vector<Command> Commands() {
        RunRefund},
       {{.name = "batch",
         .arguments = "[FILE]",
-        .summary = "Many acquisitions, a line each: LIMIT [KEY [PERMITS]], or JSON.\n"
-                   "Reads the standard input without FILE. Empty lines and # lines are left out.\n"
-                   "Exit code: 0 all granted, 1 some denied, 2 some refused, 3 some undecided.",
-        .flags = {{"batch", "N", "acquisitions of a call, 1 to 4096 (1024)"},
+        .summary = "Many acquisitions, one per line: LIMIT [KEY [PERMITS]], or JSON.\n"
+                   "Reads standard input if there is no FILE. Skips empty lines and # lines.\n"
+                   "Exit code: 0 all granted, 1 some denied, 2 some errors, 3 some undecided.",
+        .flags = {{"batch", "N", "acquisitions per call, 1 to 4096 (1024)"},
                   {"receipt", "", "print receipts"}},
         .examples =
             "  printf 'api user:1\\napi user:2 5\\n' | sluice batch\n"
@@ -88,12 +88,12 @@ std::vector<Command> Commands() {
         .max_arguments = 1},
        RunBatch},
       {{.name = "limits list",
-        .summary = "All limits that are in force.",
+        .summary = "List all limits in force.",
         .examples = "  sluice limits list\n"},
        RunLimitsList},
       {{.name = "limits get",
         .arguments = "NAME",
-        .summary = "One limit, with all its parameters.",
+        .summary = "Show a limit with all its parameters.",
         .examples = "  sluice limits get api\n",
         .min_arguments = 1,
         .max_arguments = 1},
@@ -101,21 +101,23 @@ std::vector<Command> Commands() {
       {{.name = "limits put",
         .arguments = "NAME",
         .summary = "Add or replace a limit while the server runs.\n"
-                   "Over a limit that the server's file names it lasts until the file changes.",
+                   "If the server's file has the limit, the change lasts until the file changes.",
         .flags = {{"rate", "PERMITS/PERIOD", "100/s, 500/250ms, 10000/24h"},
-                  {"burst", "N", "most permits stored (the rate's)"},
+                  {"burst", "N", "most permits stored (the permits of the rate)"},
                   {"debt", "N", "permits that may be owed (0)"},
                   {"algorithm", "NAME",
                    "token_bucket (default), sliding_log, sliding_window, fixed_window"},
-                  {"mode", "enforce|shadow", "shadow: grant all, and count what would be denied"},
-                  {"on-store-failure", "deny|allow|split", "while the shared store is away (deny)"},
-                  {"sharing", "exact|split|relaxed", "how nodes share its buckets (exact)"},
-                  {"charges", "LIMIT", "also charge this limit; may be given again"},
-                  {"hash-tag", "TAG", "in a Redis Cluster: limits of one tag are in one slot"},
+                  {"mode", "enforce|shadow", "shadow: grant all, and count denials (enforce)"},
+                  {"on-store-failure", "deny|allow|split",
+                   "while the shared store is unavailable (deny)"},
+                  {"sharing", "exact|split|relaxed", "how nodes share the buckets (exact)"},
+                  {"charges", "LIMIT", "also charge this limit; can be repeated"},
+                  {"hash-tag", "TAG",
+                   "in a Redis Cluster: limits with the same tag are in one slot"},
                   {"key", "KEY=RATE[,BURST[,DEBT]]",
-                   "a key's own parameters; one that is empty is the limit's; may be given again"},
-                  {"sub-windows", "N", "of a sliding_window (10)"},
-                  {"utc-offset", "TIME", "of a fixed_window (0s)"}},
+                   "parameters of one key; empty ones are the limit's; can be repeated"},
+                  {"sub-windows", "N", "sub-windows of a sliding_window (10)"},
+                  {"utc-offset", "TIME", "offset from UTC of a fixed_window (0s)"}},
         .examples = "  sluice limits put api --rate 100/s --burst 200\n"
                     "  sluice limits put api --rate 100/s --key 'user:42=1000/s,2000'\n"
                     "  sluice limits put api --rate 100/s --key 'user:42=,,50'\n"
@@ -125,38 +127,39 @@ std::vector<Command> Commands() {
        RunLimitsPut},
       {{.name = "limits delete",
         .arguments = "NAME",
-        .summary = "Remove a limit from those in force.",
+        .summary = "Delete a limit.",
         .examples = "  sluice limits delete api\n",
         .min_arguments = 1,
         .max_arguments = 1},
        RunLimitsDelete},
       {{.name = "keys",
         .arguments = "[LIMIT]",
-        .summary = "The keys that are used or denied most.",
-        .flags = {{"by", "use|denials", "the order (use)"}, {"max", "N", "1 to 1000 (20)"}},
+        .summary = "List the keys that are used or denied most.",
+        .flags = {{"by", "use|denials", "order (use)"},
+                  {"max", "N", "number of keys, 1 to 1000 (20)"}},
         .examples = "  sluice keys api --by denials\n",
         .max_arguments = 1},
        RunKeys},
       {{.name = "reset",
         .arguments = "LIMIT [KEY]",
-        .summary = "Make a bucket full again.",
+        .summary = "Make a bucket full.",
         .examples = "  sluice reset api user:42\n",
         .min_arguments = 1,
         .max_arguments = 2},
        RunReset},
       {{.name = "stats",
-        .summary = "The server's counters.",
+        .summary = "Show the server's counters.",
         .examples = "  sluice stats\n  sluice stats --output json | jq .decisions\n"},
        RunStats},
       {{.name = "config",
-        .summary = "Which limits file is in force, since when, and what was last refused.",
+        .summary = "Show the limits file in force, the last failed reload and the store's state.",
         .examples = "  sluice config\n"},
        RunConfig},
       {{.name = "health",
         .arguments = "[SERVICE]",
-        .summary = "Ask whether the server serves: SERVING, or NOT_SERVING while it drains.\n"
+        .summary = "Show whether the server serves: SERVING, or NOT_SERVING while it drains.\n"
                    "Exit code: 0 serving, 1 not serving, 2 no such service, 3 no server answered.",
-        .flags = {{"admin-port", "", "ask the control plane"}},
+        .flags = {{"admin-port", "", "ask the admin port"}},
         .examples = "  sluice health\n"
                     "  sluice health sluice.v1.RateLimiter --server 10.0.0.1:7200\n"
                     "  sluice health --admin-port --output json\n",
@@ -164,24 +167,25 @@ std::vector<Command> Commands() {
        RunHealth},
       {{.name = "check",
         .arguments = "FILE",
-        .summary = "Check a limits file as the server would; needs no server.\n"
-                   "Exit code: 0 good, 2 bad.",
+        .summary = "Check a limits file as the server does; needs no server.\n"
+                   "Exit code: 0 valid, 2 invalid.",
         .examples = "  sluice check deploy/limits.example.yaml\n",
         .min_arguments = 1,
         .max_arguments = 1},
        RunCheck},
       {{.name = "bench",
         .arguments = "LIMIT",
-        .summary = "Measure decisions/s, latency and errors. Takes permits of keys bench:N.",
-        .flags = {{"mode", "MODE", "stream (default), batch, unary, blocking"},
-                  {"duration", "TIME", "(5s)"},
-                  {"connections", "N", "(1)"},
-                  {"concurrency", "N",
-                   "acquisitions outstanding on each (stream, batch 1024; unary 32; blocking 1)"},
-                  {"batch", "N", "acquisitions of a message (batch 64; stream: at most 1024)"},
-                  {"keys", "N", "different keys (1000)"},
-                  {"permits", "N", "of each acquisition (1)"},
-                  {"rate", "N/s", "open loop: so many acquisitions, whatever the answers do"}},
+        .summary = "Measure decisions/s, latency and errors. Takes permits from keys bench:N.",
+        .flags =
+            {{"mode", "MODE", "stream (default), batch, unary, blocking"},
+             {"duration", "TIME", "length of the run (5s)"},
+             {"connections", "N", "number of connections (1)"},
+             {"concurrency", "N",
+              "outstanding acquisitions per connection (stream, batch 1024; unary 32; blocking 1)"},
+             {"batch", "N", "acquisitions per message (batch 64; stream: at most 1024)"},
+             {"keys", "N", "number of different keys (1000)"},
+             {"permits", "N", "permits per acquisition (1)"},
+             {"rate", "N/s", "open loop: acquisitions per second, independent of the answers"}},
         .examples = "  sluice bench api\n"
                     "  sluice bench api --mode unary --connections 8 --concurrency 32\n"
                     "  sluice bench api --rate 20000/s --duration 30s\n",
@@ -189,14 +193,14 @@ std::vector<Command> Commands() {
         .max_arguments = 1},
        RunBench},
       {{.name = "run",
-        .summary = "Run a command once permits were granted.\n"
+        .summary = "Run a command once permits are granted.\n"
                    "Exit code: the command's; 1 denied, 2 bad usage, 3 no server answered.",
-        .flags = {{"limit", "LIMIT", "whose permits"},
-                  {"key", "KEY", "(the shared bucket)"},
-                  {"permits", "N", "(1)"},
-                  {"wait", "TIME", "wait in line for at most so long (24h)", true},
-                  {"retry", "", "when denied, sleep for as long as told and ask again"},
-                  {"timeout", "TIME", "with --retry: give up when it would take longer"}},
+        .flags = {{"limit", "LIMIT", "limit to charge"},
+                  {"key", "KEY", "key to charge (the shared bucket)"},
+                  {"permits", "N", "number of permits (1)"},
+                  {"wait", "TIME", "wait for the permits at most this long (24h)", true},
+                  {"retry", "", "if denied, sleep for the time that the server says and try again"},
+                  {"timeout", "TIME", "with --retry: give up if it would take longer"}},
         .examples = "  sluice run --limit mail --key alice -- sendmail alice@example.org\n"
                     "  sluice run --limit mail --wait -- sendmail alice@example.org\n"
                     "  sluice run --limit deploys --retry --timeout 10m -- ./deploy.sh\n",
@@ -245,11 +249,11 @@ int Main(const std::vector<std::string>& words) {
 }  // namespace sluice::cli
 
 int main(int argc, char** argv) {
-  // On by default in Debian's Abseil, and slow.
+  // On by default in Debian's Abseil, but slow.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  // What grpc++ has to say of a connection is in the error; its log lines would stand beside it.
+  // Errors have the cause; gRPC would log it a second time.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  // A reader that went away (sluice batch | head) ends the command quietly.
+  // If the reader of a pipe exits (sluice batch | head), exit without an error message.
   std::signal(SIGPIPE, SIG_DFL);
   return sluice::cli::Main({argv + 1, argv + argc});
 }

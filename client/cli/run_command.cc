@@ -1,4 +1,4 @@
-// run: starts a command once permits were granted.
+// run: runs a command once permits are granted.
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ int RunRun(const Session& session) {
   if (flags.Has("timeout") && !retry) {
     return session.Fail(Status(StatusCode::kInvalidArgument, "--timeout goes with --retry"));
   }
-  // For as long as it takes, unless told otherwise: the server allows 24 h.
+  // --wait without a value: the longest that the server allows.
   const bool any_wait = flags.Get("wait") == "";
   const auto wait = any_wait ? Result<std::chrono::nanoseconds>(std::chrono::hours(24))
                              : session.Duration("wait", std::chrono::nanoseconds(0));
@@ -42,7 +42,7 @@ int RunRun(const Session& session) {
       const Result<Decision> decision = client->Acquire(acquisition);
       if (!decision.ok()) return session.Fail(decision.status());
       if (decision->granted) {
-        // Nobody should think that the limit holds when nobody looked at it.
+        // Warn that no server checked the limit.
         if (decision->source == Source::kUnavailable) {
           std::fprintf(stderr, "sluice: %s\n", DecisionLine(acquisition, *decision).c_str());
         }
@@ -51,7 +51,7 @@ int RunRun(const Session& session) {
       const auto pause = std::max(decision->retry_after, std::chrono::nanoseconds(1));
       const auto spent = std::chrono::steady_clock::now() - start;
       if (!retry || pause > *timeout - spent) {
-        // The denial is no output of the command's: stderr, in either form.
+        // To stderr, also as JSON: stdout belongs to the command.
         if (session.json()) {
           Json json;
           WriteDecision(acquisition, *decision, &json);
@@ -63,7 +63,7 @@ int RunRun(const Session& session) {
       }
       std::this_thread::sleep_for(pause);
     }
-    // The client's threads and sockets end here, before the command takes the process over.
+    // End the client's threads and sockets before the command replaces the process.
   }
   std::vector<char*> argv;
   argv.reserve(flags.command.size() + 1);

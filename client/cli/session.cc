@@ -21,8 +21,7 @@ Result<std::string> ReadToken(const std::string& path) {
   std::ifstream in(path);
   std::string token;
   if (!in.is_open() || !std::getline(in, token) || token.empty()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "cannot read a token from \"" + path + "\": its first line must be one");
+    return BadUsage("cannot read a token from \"" + path + "\": it must be the first line");
   }
   while (!token.empty() && (token.back() == '\r' || token.back() == ' ')) token.pop_back();
   return token;
@@ -43,18 +42,18 @@ std::vector<std::string> SplitServers(const std::string& text) {
 
 std::vector<Flag> GlobalFlags() {
   return {
-      {"server", "HOST:PORT", "the data plane; several with commas (127.0.0.1:7200)"},
-      {"admin", "HOST:PORT", "the control plane (127.0.0.1:7201)"},
-      {"output", "text|json", "json: one object a line, with stable names"},
-      {"deadline", "TIME", "how long a call may take (1s)"},
-      {"on-unavailable", "deny|allow", "what to answer when no server does (deny)"},
-      {"token-file", "FILE", "a bearer token to show to the admin port"},
-      {"tls", "", "use TLS, with the system's roots"},
-      {"tls-ca", "FILE", "use TLS, with these roots (PEM)"},
-      {"tls-cert", "FILE", "the client's certificate (PEM)"},
-      {"tls-key", "FILE", "and its key"},
-      {"tls-server-name", "NAME", "the name in the server's certificate"},
-      {"help", "", "this text"},
+      {"server", "HOST:PORT", "data port; several separated by commas (127.0.0.1:7200)"},
+      {"admin", "HOST:PORT", "admin port (127.0.0.1:7201)"},
+      {"output", "text|json", "json: one object per line, with stable names (text)"},
+      {"deadline", "TIME", "time limit of a call (1s)"},
+      {"on-unavailable", "deny|allow", "the decision if no server decides (deny)"},
+      {"token-file", "FILE", "file with the bearer token for the admin port"},
+      {"tls", "", "use TLS with the system's root certificates"},
+      {"tls-ca", "FILE", "use TLS with these root certificates (PEM)"},
+      {"tls-cert", "FILE", "client certificate (PEM)"},
+      {"tls-key", "FILE", "key of the client certificate (PEM)"},
+      {"tls-server-name", "NAME", "expected name in the server's certificate"},
+      {"help", "", "show this help"},
   };
 }
 
@@ -64,8 +63,7 @@ Result<Session> Session::Create(Arguments arguments) {
   const Arguments& flags = session.arguments_;
   const std::string output = flags.Get("output").value_or("text");
   if (output != "text" && output != "json") {
-    return Status(StatusCode::kInvalidArgument,
-                  "--output=" + output + " is unknown; write text or json");
+    return BadUsage("--output=" + output + " is unknown; write text or json");
   }
   session.json_ = output == "json";
 
@@ -74,14 +72,13 @@ Result<Session> Session::Create(Arguments arguments) {
       SplitServers(FlagOrEnvironment(flags, "server", "SLUICE_SERVER", "127.0.0.1:7200"));
   const std::string wish = flags.Get("on-unavailable").value_or("deny");
   if (wish != "deny" && wish != "allow") {
-    return Status(StatusCode::kInvalidArgument,
-                  "--on-unavailable=" + wish + " is unknown; write deny or allow");
+    return BadUsage("--on-unavailable=" + wish + " is unknown; write deny or allow");
   }
   client.on_unavailable = wish == "allow" ? OnUnavailable::kAllow : OnUnavailable::kDeny;
   const auto deadline = session.Duration("deadline", client.deadline);
   if (!deadline.ok()) return deadline.status();
   if (deadline->count() <= 0) {
-    return Status(StatusCode::kInvalidArgument, "--deadline must be above zero");
+    return BadUsage("--deadline must be above zero");
   }
   client.deadline = *deadline;
   client.tls = {.enabled = flags.Has("tls"),
@@ -103,8 +100,6 @@ Result<Session> Session::Create(Arguments arguments) {
   if (flags.Has("deadline")) session.admin_options_.deadline = *deadline;
   return session;
 }
-
-Result<AdminClient> Session::MakeAdminClient() const { return AdminClient::Create(admin_options_); }
 
 int Session::Fail(const Status& status) const {
   if (json_) {
@@ -140,8 +135,7 @@ Result<uint64_t> Session::Number(std::string_view flag, uint64_t fallback) const
   if (!given.has_value()) return fallback;
   Result<uint64_t> number = ParseNumber(*given);
   if (!number.ok()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "--" + std::string(flag) + ": " + number.status().message());
+    return BadUsage("--" + std::string(flag) + ": " + number.status().message());
   }
   return number;
 }
@@ -152,10 +146,23 @@ Result<std::chrono::nanoseconds> Session::Duration(std::string_view flag,
   if (!given.has_value()) return fallback;
   Result<std::chrono::nanoseconds> time = ParseDuration(*given);
   if (!time.ok()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "--" + std::string(flag) + ": " + time.status().message());
+    return BadUsage("--" + std::string(flag) + ": " + time.status().message());
   }
   return time;
+}
+
+Result<std::vector<Bucket>> Session::Buckets(const std::string& command) const {
+  std::vector<Bucket> buckets;
+  if (!Argument(0).empty()) buckets.push_back({Argument(0), Argument(1)});
+  for (const std::string& text : arguments_.All("bucket")) {
+    Result<Acquisition> parsed = ParseAcquisition(text);
+    if (!parsed.ok()) return BadUsage("--bucket: " + parsed.status().message());
+    for (Charge& one : parsed->charges) {
+      buckets.push_back({std::move(one.limit), std::move(one.key)});
+    }
+  }
+  if (buckets.empty()) return BadUsage(command + " needs LIMIT [KEY], or --bucket");
+  return buckets;
 }
 
 }  // namespace sluice::cli

@@ -1,9 +1,10 @@
-// What every command is given: the flags, and clients made of them when needed.
+// Session: the parsed flags of one invocation, and the clients that they configure.
 #ifndef SLUICE_CLIENT_CLI_SESSION_H_
 #define SLUICE_CLIENT_CLI_SESSION_H_
 
-#include <optional>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "client/cli/command_line.h"
 #include "client/cli/json.h"
@@ -21,7 +22,7 @@ std::vector<Flag> GlobalFlags();
 
 class Session {
  public:
-  // INVALID_ARGUMENT: a flag's value is bad.
+  // INVALID_ARGUMENT: the value of a flag is invalid.
   static Result<Session> Create(Arguments arguments);
 
   const Arguments& arguments() const { return arguments_; }
@@ -34,17 +35,25 @@ class Session {
   const AdminOptions& admin_options() const { return admin_options_; }
 
   Result<Client> MakeClient() const { return Client::Create(client_options_); }
-  Result<AdminClient> MakeAdminClient() const;
+  // Calls `call(AdminClient&)` and returns its Status or Result.
+  template <typename Call>
+  std::invoke_result_t<Call, AdminClient&> AskAdmin(Call call) const {
+    Result<AdminClient> admin = AdminClient::Create(admin_options_);
+    if (!admin.ok()) return admin.status();
+    return call(*admin);
+  }
 
-  // Prints the error and gives the exit code that it stands for.
+  // Prints the error and returns its exit code.
   int Fail(const Status& status) const;
-  // Prints a document, or a line of many.
+  // Prints one line.
   void Print(const Json& json) const;
 
-  // Values of flags; `fallback` where there is none.
+  // The values of flags, or `fallback`.
   Result<uint64_t> Number(std::string_view flag, uint64_t fallback) const;
   Result<std::chrono::nanoseconds> Duration(std::string_view flag,
                                             std::chrono::nanoseconds fallback) const;
+  // LIMIT [KEY] and every --bucket; at least one.
+  Result<std::vector<Bucket>> Buckets(const std::string& command) const;
 
  private:
   Arguments arguments_;
@@ -53,7 +62,7 @@ class Session {
   AdminOptions admin_options_;
 };
 
-// Each reads its arguments from the session and gives the exit code.
+// Each command reads its arguments from the session and returns the exit code.
 int RunAcquire(const Session& session);
 int RunQuery(const Session& session);
 int RunWatch(const Session& session);

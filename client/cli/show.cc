@@ -1,6 +1,7 @@
 #include "client/cli/show.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "client/cli/text.h"
@@ -41,6 +42,8 @@ void WriteDecision(const Acquisition& acquisition, const Decision& decision, Jso
   json->Close();
 }
 
+namespace {
+
 void WriteBucket(const BucketStatus& bucket, Json* json) {
   json->Open('{').Field("limit", bucket.limit).Field("key", bucket.key);
   if (!bucket.status.ok()) {
@@ -57,8 +60,6 @@ void WriteBucket(const BucketStatus& bucket, Json* json) {
   json->Close();
 }
 
-namespace {
-
 std::string ReasonText(Reason reason) {
   switch (reason) {
     case Reason::kNone:
@@ -66,17 +67,17 @@ std::string ReasonText(Reason reason) {
     case Reason::kNotEnough:
       return "not enough permits";
     case Reason::kWaitingBound:
-      return "too many wait";
+      return "too many reservations wait";
     case Reason::kStoreUnavailable:
-      return "the shared store is away";
+      return "the shared store is unavailable";
     case Reason::kOverflow:
       return "the server's bucket table is full";
     case Reason::kShadowDenied:
       return "shadow: would have been denied";
     case Reason::kDeadlineTooShort:
-      return "its turn comes after the call's deadline";
+      return "the grant time is after the call's deadline";
     case Reason::kShareTooSmall:
-      return "more than this node's share of the limit can hold";
+      return "more than the node's share of the limit can hold";
   }
   return "";
 }
@@ -90,7 +91,7 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
       line += "  " + charge.limit + (charge.key.empty() ? "" : " " + ShowKey(charge.key));
     }
     line += "  (no server decided: " + decision.status.ToString() + ")";
-    // The server may have said it.
+    // The message may say so already.
     if (decision.status.may_have_executed() &&
         decision.status.message().find("may have been taken") == std::string::npos) {
       line += " (permits may have been taken)";
@@ -119,16 +120,31 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
   return line;
 }
 
+void PrintDecision(const Acquisition& acquisition, const Decision& decision) {
+  std::printf("%s\n", DecisionLine(acquisition, decision).c_str());
+  if (!decision.receipt.empty()) {
+    std::printf("receipt  %s\n", ToBase64Url(decision.receipt).c_str());
+  }
+}
+
+Json BucketsJson(const std::vector<BucketStatus>& buckets) {
+  Json json;
+  json.Open('{').Name("buckets").Open('[');
+  for (const BucketStatus& bucket : buckets) WriteBucket(bucket, &json);
+  json.Close().Close();
+  return json;
+}
+
 std::string BucketTable(const std::vector<BucketStatus>& buckets) {
   const bool any_wait = std::any_of(buckets.begin(), buckets.end(), [](const BucketStatus& one) {
     return one.status.ok() && one.waiting > 0;
   });
   std::vector<std::vector<std::string>> rows = {
       {"LIMIT", "KEY", ">LEFT", ">OF", ">NEXT", ">FULL IN", ""}};
-  // Two columns that say nothing where nobody waits.
-  const auto add_waiting = [&](std::string waiting, std::string moment) {
+  // Two columns, only if there are reservations that wait.
+  const auto add_waiting = [&](std::string waiting, std::string next_grant) {
     if (any_wait)
-      rows.back().insert(rows.back().end() - 1, {std::move(waiting), std::move(moment)});
+      rows.back().insert(rows.back().end() - 1, {std::move(waiting), std::move(next_grant)});
   };
   add_waiting(">WAITING", ">FIRST IN");
   for (const BucketStatus& bucket : buckets) {

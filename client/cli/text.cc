@@ -9,12 +9,11 @@
 #include <ctime>
 #include <sstream>
 
+#include "client/cli/command_line.h"
 #include "sluice/v1/rate_limiter.pb.h"
 
 namespace sluice::cli {
 namespace {
-
-Status Bad(std::string message) { return Status(StatusCode::kInvalidArgument, std::move(message)); }
 
 std::string Quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
 
@@ -66,8 +65,8 @@ std::string FormatDuration(std::chrono::nanoseconds time) {
 }
 
 Result<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
-  const Status bad =
-      Bad(Quoted(text) + " is no duration: write a number and ns, us, ms, s, m, h or d, as 250ms");
+  const Status bad = BadUsage(
+      Quoted(text) + " is not a duration: write a number and ns, us, ms, s, m, h or d, as 250ms");
   double total = 0;
   std::string_view rest = text;
   if (rest.empty()) return bad;
@@ -88,7 +87,7 @@ Result<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
     total += value * static_cast<double>(unit->ns);
     rest.remove_prefix(letters);
   }
-  if (total > 9.2e18) return Bad(Quoted(text) + " is longer than 292 years");
+  if (total > 9.2e18) return BadUsage(Quoted(text) + " is longer than 292 years");
   return std::chrono::nanoseconds(std::llround(total));
 }
 
@@ -106,7 +105,8 @@ std::string FormatRate(const LimitRate& rate) {
 
 Result<LimitRate> ParseRate(std::string_view text) {
   const size_t slash = text.find('/');
-  const Status bad = Bad(Quoted(text) + " is no rate: write permits/period, as 100/s or 500/250ms");
+  const Status bad =
+      BadUsage(Quoted(text) + " is not a rate: write permits/period, as 100/s or 500/250ms");
   if (slash == std::string_view::npos || slash + 1 == text.size()) return bad;
   LimitRate rate;
   const Result<uint64_t> permits = ParseNumber(text.substr(0, slash));
@@ -125,10 +125,10 @@ Result<uint64_t> ParseNumber(std::string_view text) {
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || parsed.ptr != text.data() + text.size() ||
       parsed.ec == std::errc::invalid_argument) {
-    return Bad(Quoted(text) + " is no whole number");
+    return BadUsage(Quoted(text) + " is not a whole number");
   }
   if (parsed.ec == std::errc::result_out_of_range) {
-    return Bad(Quoted(text) + " is greater than 18446744073709551615");
+    return BadUsage(Quoted(text) + " is greater than 18446744073709551615");
   }
   return number;
 }
@@ -165,6 +165,10 @@ std::string FormatTime(std::chrono::system_clock::time_point at) {
   return text;
 }
 
+int64_t UnixSeconds(std::chrono::system_clock::time_point at) {
+  return std::chrono::duration_cast<std::chrono::seconds>(at.time_since_epoch()).count();
+}
+
 namespace {
 constexpr char kBase64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 }  // namespace
@@ -192,7 +196,8 @@ Result<std::string> FromBase64Url(std::string_view text) {
   for (const char c : text) {
     const char* found = std::find(kBase64, kBase64 + 64, c);
     if (found == kBase64 + 64) {
-      return Bad("the receipt is no base64url: \"" + std::string(1, c) + "\" cannot be in it");
+      return BadUsage("the receipt is not base64url: \"" + std::string(1, c) +
+                      "\" cannot be in it");
     }
     bits = bits << 6 | static_cast<uint32_t>(found - kBase64);
     count += 6;
@@ -202,14 +207,14 @@ Result<std::string> FromBase64Url(std::string_view text) {
     }
   }
   if (count >= 6 || (bits & ((1u << count) - 1)) != 0) {
-    return Bad("the receipt is no base64url: it was cut");
+    return BadUsage("the receipt is not base64url: its end is missing");
   }
   return bytes;
 }
 
 Result<Acquisition> ParseAcquisition(std::string_view line) {
   const size_t first = line.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return Bad("an empty line");
+  if (first == std::string_view::npos) return BadUsage("an empty line");
   line.remove_prefix(first);
   if (line.front() == '{') {
     v1::AcquireRequest request;
@@ -222,11 +227,12 @@ Result<Acquisition> ParseAcquisition(std::string_view line) {
                !several.ok()) {
       const bool has_charges = json.find("\"charges\"") != std::string::npos;
       const auto& why = has_charges ? several : one;
-      return Bad("no acquisition: " + std::string(why.message().data(), why.message().size()));
+      return BadUsage("not an acquisition: " +
+                      std::string(why.message().data(), why.message().size()));
     }
     Acquisition acquisition;
     acquisition.want_receipt = request.want_receipt();
-    if (request.hold()) return Bad("hold: a batch cannot hold one answer back");
+    if (request.hold()) return BadUsage("hold: not allowed in a batch");
     if (request.has_max_wait()) {
       acquisition.max_wait = std::chrono::seconds(request.max_wait().seconds()) +
                              std::chrono::nanoseconds(request.max_wait().nanos());
@@ -241,7 +247,7 @@ Result<Acquisition> ParseAcquisition(std::string_view line) {
   std::vector<std::string> words;
   for (std::string word; in >> word;) words.push_back(word);
   if (words.size() > 3) {
-    return Bad(Quoted(line) + ": write LIMIT [KEY [PERMITS]], or JSON for a key with spaces");
+    return BadUsage(Quoted(line) + ": write LIMIT [KEY [PERMITS]], or JSON for a key with spaces");
   }
   Charge charge;
   charge.limit = words[0];

@@ -1,4 +1,4 @@
-// Values as people write and read them: durations, rates, numbers, receipts.
+// Parses and formats values for people: durations, rates, numbers, receipts.
 #ifndef SLUICE_CLIENT_CLI_TEXT_H_
 #define SLUICE_CLIENT_CLI_TEXT_H_
 
@@ -23,7 +23,7 @@ Result<std::chrono::nanoseconds> ParseDuration(std::string_view text);
 std::string FormatRate(const LimitRate& rate);
 Result<LimitRate> ParseRate(std::string_view text);
 
-// Decimal digits, nothing else.
+// Only decimal digits.
 Result<uint64_t> ParseNumber(std::string_view text);
 // "1,234,567".
 std::string FormatCount(uint64_t count);
@@ -31,16 +31,18 @@ std::string FormatCount(uint64_t count);
 std::string FormatBytes(uint64_t bytes);
 // "2026-11-21 06:19:05 UTC".
 std::string FormatTime(std::chrono::system_clock::time_point at);
+// Seconds since 1970.
+int64_t UnixSeconds(std::chrono::system_clock::time_point at);
 
 std::string ToBase64Url(std::string_view bytes);
 Result<std::string> FromBase64Url(std::string_view text);
 
-// `LIMIT [KEY [PERMITS]]` ("" stands for the empty key), or a JSON object: a charge
+// `LIMIT [KEY [PERMITS]]`, where "" is the empty key, or a JSON object: a charge
 // {"limit": ..., "key": ..., "permits": ...} or {"charges": [...], "want_receipt": true}.
 Result<Acquisition> ParseAcquisition(std::string_view line);
 
-// Columns side by side, two spaces apart; the first row is the heading. Columns whose name begins
-// with '>' stand to the right.
+// A table with two spaces between columns. The first row is the heading. Columns whose heading
+// begins with '>' are aligned to the right.
 std::string FormatTable(std::vector<std::vector<std::string>> rows);
 
 // A key for people: control characters escaped, and "(shared)" for the empty one.

@@ -48,10 +48,10 @@ int main() {
     }
   }
   // Now or not, on this thread; the fifth of this second.
-  const auto sleep = throttler->TryRun([&] { send("now, to whom it may concern"); });
+  const auto sleep = throttler->TryRun([&] { send("now"); });
   if (!sleep.ok()) return 1;
-  // At its moment, on this thread.
-  const sluice::Status status = throttler->Run([&] { send("when there was room again"); });
+  // Blocks until its grant time, then runs it on this thread.
+  const sluice::Status status = throttler->Run([&] { send("as soon as there was room"); });
   if (!status.ok()) return 1;
   for (auto& one : sent) {
     if (!one.get().ok()) return 1;

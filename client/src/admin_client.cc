@@ -21,17 +21,24 @@ system_clock::time_point FromWire(const google::protobuf::Timestamp& at) {
       std::chrono::seconds(at.seconds()) + std::chrono::nanoseconds(at.nanos())));
 }
 
-// "ALGORITHM_TOKEN_BUCKET" -> "token_bucket"
-std::string Lower(std::string name, size_t prefix) {
-  if (name.size() <= prefix) return "";
-  name.erase(0, prefix);
+// The name of an enum value without its prefix: ALGORITHM_TOKEN_BUCKET -> "token_bucket".
+std::string EnumText(std::string name, std::string_view prefix) {
+  if (name.size() <= prefix.size()) return "";
+  name.erase(0, prefix.size());
   for (char& c : name) c = static_cast<char>(tolower(c));
   return name;
 }
 
-std::string Upper(std::string prefix, const std::string& name) {
-  for (const char c : name) prefix += static_cast<char>(toupper(c));
-  return prefix;
+// The reverse of EnumText; empty: the default. `parse` is the enum's generated function. `names`
+// are the valid ones, for the error.
+template <typename Enum, typename Parse>
+Status ParseEnum(const char* field, const std::string& text, std::string name, Parse parse,
+                 const char* names, Enum* value) {
+  if (text.empty()) return Status();
+  for (const char c : text) name += static_cast<char>(toupper(c));
+  if (parse(name, value)) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                std::string(field) + ": \"" + text + "\" is unknown; write " + names);
 }
 
 LimitRate FromWire(const v1::Rate& rate) {
@@ -51,20 +58,19 @@ LimitInfo FromWire(const v1::Limit& limit) {
   out.name = limit.name();
   out.algorithm = limit.algorithm() == v1::ALGORITHM_UNSPECIFIED
                       ? "token_bucket"
-                      : Lower(v1::Algorithm_Name(limit.algorithm()), sizeof("ALGORITHM_") - 1);
+                      : EnumText(v1::Algorithm_Name(limit.algorithm()), "ALGORITHM_");
   out.rate = FromWire(limit.rate());
   if (limit.has_burst()) out.burst = limit.burst();
   if (limit.has_debt()) out.debt = limit.debt();
-  out.mode = limit.mode() == v1::MODE_UNSPECIFIED
-                 ? "enforce"
-                 : Lower(v1::Mode_Name(limit.mode()), sizeof("MODE_") - 1);
-  out.on_store_failure = limit.on_store_failure() == v1::ON_STORE_FAILURE_UNSPECIFIED
-                             ? "deny"
-                             : Lower(v1::OnStoreFailure_Name(limit.on_store_failure()),
-                                     sizeof("ON_STORE_FAILURE_") - 1);
+  out.mode = limit.mode() == v1::MODE_UNSPECIFIED ? "enforce"
+                                                  : EnumText(v1::Mode_Name(limit.mode()), "MODE_");
+  out.on_store_failure =
+      limit.on_store_failure() == v1::ON_STORE_FAILURE_UNSPECIFIED
+          ? "deny"
+          : EnumText(v1::OnStoreFailure_Name(limit.on_store_failure()), "ON_STORE_FAILURE_");
   out.sharing = limit.sharing() == v1::SHARING_UNSPECIFIED
                     ? "exact"
-                    : Lower(v1::Sharing_Name(limit.sharing()), sizeof("SHARING_") - 1);
+                    : EnumText(v1::Sharing_Name(limit.sharing()), "SHARING_");
   out.charges.assign(limit.charges().begin(), limit.charges().end());
   for (const v1::KeyOverride& key : limit.keys()) {
     LimitKeyOverride& override = out.keys.emplace_back();
@@ -77,7 +83,7 @@ LimitInfo FromWire(const v1::Limit& limit) {
   if (limit.has_hash_tag()) out.hash_tag = limit.hash_tag();
   if (limit.has_utc_offset()) out.utc_offset = FromWire(limit.utc_offset());
   if (limit.origin() != v1::ORIGIN_UNSPECIFIED) {
-    out.origin = Lower(v1::Origin_Name(limit.origin()), sizeof("ORIGIN_") - 1);
+    out.origin = EnumText(v1::Origin_Name(limit.origin()), "ORIGIN_");
   }
   out.defined_at = limit.defined_at();
   return out;
@@ -85,38 +91,27 @@ LimitInfo FromWire(const v1::Limit& limit) {
 
 Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
   wire->set_name(limit.name);
-  v1::Algorithm algorithm = v1::ALGORITHM_UNSPECIFIED;
-  if (!limit.algorithm.empty() &&
-      !v1::Algorithm_Parse(Upper("ALGORITHM_", limit.algorithm), &algorithm)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "algorithm: \"" + limit.algorithm +
-                      "\" is none; write token_bucket, sliding_log, sliding_window or "
-                      "fixed_window");
-  }
-  wire->set_algorithm(algorithm);
-  v1::Mode mode = v1::MODE_UNSPECIFIED;
-  if (!limit.mode.empty() && !v1::Mode_Parse(Upper("MODE_", limit.mode), &mode)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "mode: \"" + limit.mode + "\" is none; write enforce or shadow");
-  }
-  wire->set_mode(mode);
-  v1::OnStoreFailure on_store_failure = v1::ON_STORE_FAILURE_UNSPECIFIED;
-  if (!limit.on_store_failure.empty() &&
-      !v1::OnStoreFailure_Parse(Upper("ON_STORE_FAILURE_", limit.on_store_failure),
-                                &on_store_failure)) {
-    return Status(StatusCode::kInvalidArgument, "on_store_failure: \"" + limit.on_store_failure +
-                                                    "\" is none; write deny, allow or split");
-  }
-  wire->set_on_store_failure(on_store_failure);
-  v1::Sharing sharing = v1::SHARING_UNSPECIFIED;
   if (limit.sharing == "leased") {
     return Status(StatusCode::kInvalidArgument,
                   "sharing: \"leased\" is not supported yet; write exact, split or relaxed");
   }
-  if (!limit.sharing.empty() && !v1::Sharing_Parse(Upper("SHARING_", limit.sharing), &sharing)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "sharing: \"" + limit.sharing + "\" is none; write exact, split or relaxed");
+  v1::Algorithm algorithm = v1::ALGORITHM_UNSPECIFIED;
+  v1::Mode mode = v1::MODE_UNSPECIFIED;
+  v1::OnStoreFailure on_store_failure = v1::ON_STORE_FAILURE_UNSPECIFIED;
+  v1::Sharing sharing = v1::SHARING_UNSPECIFIED;
+  for (const Status& status :
+       {ParseEnum("algorithm", limit.algorithm, "ALGORITHM_", v1::Algorithm_Parse,
+                  "token_bucket, sliding_log, sliding_window or fixed_window", &algorithm),
+        ParseEnum("mode", limit.mode, "MODE_", v1::Mode_Parse, "enforce or shadow", &mode),
+        ParseEnum("on_store_failure", limit.on_store_failure, "ON_STORE_FAILURE_",
+                  v1::OnStoreFailure_Parse, "deny, allow or split", &on_store_failure),
+        ParseEnum("sharing", limit.sharing, "SHARING_", v1::Sharing_Parse,
+                  "exact, split or relaxed", &sharing)}) {
+    if (!status.ok()) return status;
   }
+  wire->set_algorithm(algorithm);
+  wire->set_mode(mode);
+  wire->set_on_store_failure(on_store_failure);
   wire->set_sharing(sharing);
   ToWire(limit.rate, wire->mutable_rate());
   if (limit.burst.has_value()) wire->set_burst(*limit.burst);
@@ -159,21 +154,21 @@ class AdminClient::Impl {
         policy_(RetryOptions{}, 1) {}
 
   template <typename Request, typename Response>
-  Status Run(Operation operation,
-             grpc::Status (v1::LimitAdmin::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                          Response*),
-             const Request& request, Response* response) {
-    const auto deadline = std::chrono::system_clock::now() + options_.deadline;
+  Result<Response> Call(Operation operation,
+                        grpc::Status (v1::LimitAdmin::Stub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Response*),
+                        const Request& request) {
+    const auto deadline = system_clock::now() + options_.deadline;
     for (int attempts = 1;; ++attempts) {
       grpc::ClientContext context;
       context.set_deadline(deadline);
       client_internal::AddToken(options_.token, &context);
-      const grpc::Status status = ((*stub_).*method)(&context, request, response);
-      if (status.ok()) return Status();
+      Response response;
+      const grpc::Status status = ((*stub_).*method)(&context, request, &response);
+      if (status.ok()) return response;
       Status failed = client_internal::FromGrpc(status, context, options_.tls);
-      const auto pause =
-          policy_.Pause(operation, failed, attempts, deadline - std::chrono::system_clock::now(),
-                        client_internal::Random());
+      const auto pause = policy_.Pause(operation, failed, attempts, deadline - system_clock::now(),
+                                       client_internal::Random());
       if (!pause.has_value()) return failed;
       std::this_thread::sleep_for(*pause);
     }
@@ -199,59 +194,43 @@ AdminClient& AdminClient::operator=(AdminClient&&) noexcept = default;
 AdminClient::~AdminClient() = default;
 
 Result<std::vector<LimitInfo>> AdminClient::ListLimits() {
-  v1::ListLimitsResponse response;
-  if (Status bad = impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::ListLimits,
-                              v1::ListLimitsRequest(), &response);
-      !bad.ok()) {
-    return bad;
-  }
+  const auto response =
+      impl_->Call(Operation::kQuery, &v1::LimitAdmin::Stub::ListLimits, v1::ListLimitsRequest());
+  if (!response.ok()) return response.status();
   std::vector<LimitInfo> limits;
-  for (const v1::Limit& limit : response.limits()) limits.push_back(FromWire(limit));
+  for (const v1::Limit& limit : response->limits()) limits.push_back(FromWire(limit));
   return limits;
 }
 
 Result<LimitInfo> AdminClient::GetLimit(std::string_view name) {
   v1::GetLimitRequest request;
   request.set_name(name.data(), name.size());
-  v1::Limit response;
-  if (Status bad =
-          impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::GetLimit, request, &response);
-      !bad.ok()) {
-    return bad;
-  }
-  return FromWire(response);
+  const auto response = impl_->Call(Operation::kQuery, &v1::LimitAdmin::Stub::GetLimit, request);
+  if (!response.ok()) return response.status();
+  return FromWire(*response);
 }
 
 Result<AdminClient::Put> AdminClient::PutLimit(const LimitInfo& limit) {
   v1::PutLimitRequest request;
   if (Status bad = ToWire(limit, request.mutable_limit()); !bad.ok()) return bad;
-  v1::PutLimitResponse response;
-  if (Status bad =
-          impl_->Run(Operation::kAcquire, &v1::LimitAdmin::Stub::PutLimit, request, &response);
-      !bad.ok()) {
-    return bad;
-  }
-  return Put{FromWire(response.limit()), response.replaced()};
+  const auto response = impl_->Call(Operation::kAcquire, &v1::LimitAdmin::Stub::PutLimit, request);
+  if (!response.ok()) return response.status();
+  return Put{FromWire(response->limit()), response->replaced()};
 }
 
 Status AdminClient::DeleteLimit(std::string_view name) {
   v1::DeleteLimitRequest request;
   request.set_name(name.data(), name.size());
-  v1::DeleteLimitResponse response;
-  return impl_->Run(Operation::kAcquire, &v1::LimitAdmin::Stub::DeleteLimit, request, &response);
+  return impl_->Call(Operation::kAcquire, &v1::LimitAdmin::Stub::DeleteLimit, request).status();
 }
 
 Result<bool> AdminClient::ResetKey(std::string_view limit, std::string_view key) {
   v1::ResetKeyRequest request;
   request.set_limit(limit.data(), limit.size());
   request.set_key(key.data(), key.size());
-  v1::ResetKeyResponse response;
-  if (Status bad =
-          impl_->Run(Operation::kAcquire, &v1::LimitAdmin::Stub::ResetKey, request, &response);
-      !bad.ok()) {
-    return bad;
-  }
-  return response.existed();
+  const auto response = impl_->Call(Operation::kAcquire, &v1::LimitAdmin::Stub::ResetKey, request);
+  if (!response.ok()) return response.status();
+  return response->existed();
 }
 
 Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys) {
@@ -260,17 +239,13 @@ Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, ui
   request.set_order(order == KeyOrder::kUse ? v1::ListKeysRequest::ORDER_USE
                                             : v1::ListKeysRequest::ORDER_DENIALS);
   request.set_max_keys(max_keys);
-  v1::ListKeysResponse response;
-  if (Status bad =
-          impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::ListKeys, request, &response);
-      !bad.ok()) {
-    return bad;
-  }
+  const auto response = impl_->Call(Operation::kQuery, &v1::LimitAdmin::Stub::ListKeys, request);
+  if (!response.ok()) return response.status();
   KeyList list;
-  list.sketch = response.sketch();
-  list.total = response.total();
-  list.counters = response.counters();
-  for (const v1::KeyUse& key : response.keys()) {
+  list.sketch = response->sketch();
+  list.total = response->total();
+  list.counters = response->counters();
+  for (const v1::KeyUse& key : response->keys()) {
     list.keys.push_back({key.limit(), key.key(), key.estimate(), key.error(), key.remaining(),
                          key.capacity(), FromWire(key.reset_after()), key.waiting(),
                          FromWire(key.next_grant_after()), key.bucket_error()});
@@ -279,26 +254,23 @@ Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, ui
 }
 
 Result<ConfigStatus> AdminClient::GetConfigStatus() {
-  v1::ConfigStatus response;
-  if (Status bad = impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::GetConfigStatus,
-                              v1::GetConfigStatusRequest(), &response);
-      !bad.ok()) {
-    return bad;
-  }
+  const auto response = impl_->Call(Operation::kQuery, &v1::LimitAdmin::Stub::GetConfigStatus,
+                                    v1::GetConfigStatusRequest());
+  if (!response.ok()) return response.status();
   ConfigStatus status;
-  for (const v1::StoreStatus::Node& one : response.store().nodes()) {
+  for (const v1::StoreStatus::Node& one : response->store().nodes()) {
     status.store.nodes.push_back({one.id(), one.self(), one.lapsed(), one.divisor()});
   }
-  status.version = response.version();
-  status.active_since = FromWire(response.active_since());
-  status.path = response.path();
-  status.last_error = response.last_error();
-  status.last_error_at = FromWire(response.last_error_at());
-  status.reloads = response.reloads();
-  status.failed_reloads = response.failed_reloads();
-  status.limits = response.limits();
-  status.admin_changes = response.admin_changes();
-  const v1::StoreStatus& store = response.store();
+  status.version = response->version();
+  status.active_since = FromWire(response->active_since());
+  status.path = response->path();
+  status.last_error = response->last_error();
+  status.last_error_at = FromWire(response->last_error_at());
+  status.reloads = response->reloads();
+  status.failed_reloads = response->failed_reloads();
+  status.limits = response->limits();
+  status.admin_changes = response->admin_changes();
+  const v1::StoreStatus& store = response->store();
   status.store.kind = store.kind();
   status.store.unavailable = store.state() == v1::StoreStatus::STATE_UNAVAILABLE;
   status.store.since = FromWire(store.since());
@@ -315,26 +287,23 @@ Result<ConfigStatus> AdminClient::GetConfigStatus() {
 }
 
 Result<ServerStats> AdminClient::GetStats() {
-  v1::Stats response;
-  if (Status bad = impl_->Run(Operation::kQuery, &v1::LimitAdmin::Stub::GetStats,
-                              v1::GetStatsRequest(), &response);
-      !bad.ok()) {
-    return bad;
-  }
+  const auto response =
+      impl_->Call(Operation::kQuery, &v1::LimitAdmin::Stub::GetStats, v1::GetStatsRequest());
+  if (!response.ok()) return response.status();
   ServerStats stats;
-  stats.started_at = FromWire(response.started_at());
-  stats.version = response.version();
-  stats.decisions = response.decisions();
-  stats.granted = response.granted();
-  stats.denied = response.denied();
-  for (const v1::LimitStats& limit : response.limits()) {
+  stats.started_at = FromWire(response->started_at());
+  stats.version = response->version();
+  stats.decisions = response->decisions();
+  stats.granted = response->granted();
+  stats.denied = response->denied();
+  for (const v1::LimitStats& limit : response->limits()) {
     stats.limits.push_back({limit.limit(), limit.granted(), limit.denied(), limit.shadow_denied(),
                             limit.permits_granted(), limit.refunded_permits(),
                             limit.overflow_allowed(), limit.overflow_denied(),
                             limit.allowed_while_unavailable(), limit.denied_while_unavailable(),
                             limit.overshoot_permits()});
   }
-  for (const v1::MethodStats& method : response.methods()) {
+  for (const v1::MethodStats& method : response->methods()) {
     MethodStats& out = stats.methods.emplace_back();
     out.method = method.method();
     out.codes.insert(method.codes().begin(), method.codes().end());
@@ -348,13 +317,13 @@ Result<ServerStats> AdminClient::GetStats() {
     out.messages_received = method.messages_received();
     out.messages_sent = method.messages_sent();
   }
-  for (const v1::TransportStats& transport : response.transports()) {
+  for (const v1::TransportStats& transport : response->transports()) {
     stats.transports.push_back({transport.transport(), transport.connections(),
                                 transport.connections_accepted(), transport.streams(),
                                 transport.streams_accepted(), transport.sheds(),
                                 transport.connections_refused()});
   }
-  const v1::StoreStats& store = response.store();
+  const v1::StoreStats& store = response->store();
   stats.store = store.kind();
   stats.buckets = store.buckets();
   stats.max_buckets = store.max_buckets();
@@ -372,8 +341,8 @@ Result<ServerStats> AdminClient::GetStats() {
   stats.store_errors = store.errors();
   stats.store_conversions = store.conversions();
   stats.store_nodes = store.nodes();
-  stats.resident_bytes = response.resident_bytes();
-  stats.log_lines_suppressed = response.log_lines_suppressed();
+  stats.resident_bytes = response->resident_bytes();
+  stats.log_lines_suppressed = response->log_lines_suppressed();
   return stats;
 }
 

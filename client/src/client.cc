@@ -21,12 +21,12 @@ bool IsUnavailable(const Status& status) {
          status.code() == StatusCode::kResourceExhausted;
 }
 
-Result<Decision> ClientCore::Settle(Result<Decision> result, OnUnavailable wish) const {
+Result<Decision> ClientCore::Settle(Result<Decision> result, OnUnavailable on_unavailable) const {
   if (result.ok()) return result;
   Status status = result.status();
   if (!IsUnavailable(status)) return result;
   Decision decision;
-  decision.granted = wish == OnUnavailable::kAllow;
+  decision.granted = on_unavailable == OnUnavailable::kAllow;
   decision.source = Source::kUnavailable;
   if (!decision.granted) decision.retry_after = options_.unavailable_retry_after;
   decision.status = std::move(status);
@@ -35,7 +35,7 @@ Result<Decision> ClientCore::Settle(Result<Decision> result, OnUnavailable wish)
 
 namespace {
 
-// Blocks until `start` has called back.
+// Blocks until `start` calls back.
 template <typename T>
 Result<T> Await(const std::function<void(Callback<T>)>& start) {
   auto answer = std::make_shared<std::promise<Result<T>>>();
@@ -44,7 +44,7 @@ Result<T> Await(const std::function<void(Callback<T>)>& start) {
   return future.get();
 }
 
-// Blocks for `pause` of the connection's time.
+// Blocks for `pause` on the connection's clock.
 void Sleep(Connection& connection, std::chrono::nanoseconds pause) {
   auto over = std::make_shared<std::promise<void>>();
   connection.RunAfter(pause, [over] { over->set_value(); });
@@ -91,14 +91,14 @@ Client::~Client() {
 }
 
 Result<Decision> Client::Acquire(const Acquisition& acquisition, const CallOptions& options) {
-  // Held, so that a client that is destroyed meanwhile cancels this call and does not crash it.
+  // Keeps the core alive: destroying the client meanwhile cancels this call.
   const std::shared_ptr<ClientCore> core = core_;
   const Call call = core->MakeCall(options, acquisition);
   for (int attempts = 1;; ++attempts) {
     Result<Decision> result = core->connection().AcquireBlocking(acquisition, call);
     if (result.ok()) return result;
     const auto pause = core->Pause(Operation::kAcquire, result.status(), attempts, call);
-    if (!pause.has_value()) return core->Settle(std::move(result), core->Wish(options));
+    if (!pause.has_value()) return core->Settle(std::move(result), core->OnUnavailableOf(options));
     if (pause->count() > 0) client_internal::Sleep(core->connection(), *pause);
   }
 }
@@ -118,7 +118,7 @@ Result<std::chrono::nanoseconds> Client::TryAcquire(std::string_view limit, std:
 
 void Client::AcquireAsync(Acquisition acquisition, Callback<Decision> done,
                           const CallOptions& options) {
-  const OnUnavailable wish = core_->Wish(options);
+  const OnUnavailable on_unavailable = core_->OnUnavailableOf(options);
   const Call call = core_->MakeCall(options, acquisition);
   Attempts<Decision>::Run(
       core_, Operation::kAcquire, call,
@@ -126,8 +126,8 @@ void Client::AcquireAsync(Acquisition acquisition, Callback<Decision> done,
                                                                  Callback<Decision> ended) {
         core->connection().Acquire(acquisition, call, std::move(ended));
       },
-      [core = core_, wish, done = std::move(done)](Result<Decision> result, int) {
-        done(core->Settle(std::move(result), wish));
+      [core = core_, on_unavailable, done = std::move(done)](Result<Decision> result, int) {
+        done(core->Settle(std::move(result), on_unavailable));
       });
 }
 
@@ -143,7 +143,7 @@ std::future<Result<Decision>> Client::AcquireFuture(Acquisition acquisition,
 
 void Client::AcquireBatchAsync(std::vector<Acquisition> batch, Callback<BatchDecisions> done,
                                const CallOptions& options) {
-  const OnUnavailable wish = core_->Wish(options);
+  const OnUnavailable on_unavailable = core_->OnUnavailableOf(options);
   const size_t size = batch.size();
   Attempts<BatchDecisions>::Run(
       core_, Operation::kAcquire, core_->MakeCall(options),
@@ -151,13 +151,14 @@ void Client::AcquireBatchAsync(std::vector<Acquisition> batch, Callback<BatchDec
                                                      Callback<BatchDecisions> ended) {
         core->connection().AcquireBatch(batch, call, std::move(ended));
       },
-      [core = core_, wish, size, done = std::move(done)](Result<BatchDecisions> result, int) {
+      [core = core_, on_unavailable, size, done = std::move(done)](Result<BatchDecisions> result,
+                                                                   int) {
         if (result.ok()) {
           for (Result<Decision>& one : *result) {
-            if (!one.ok()) one = core->Settle(std::move(one), wish);
+            if (!one.ok()) one = core->Settle(std::move(one), on_unavailable);
           }
         } else if (client_internal::IsUnavailable(result.status())) {
-          const Result<Decision> one = core->Settle(result.status(), wish);
+          const Result<Decision> one = core->Settle(result.status(), on_unavailable);
           result = BatchDecisions(size, one);
         }
         done(std::move(result));

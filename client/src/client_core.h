@@ -1,5 +1,5 @@
-// ClientCore: what Client and its streams share: the connection, the options, and how the outcome
-// of a call becomes what the caller sees.
+// ClientCore: the state that a Client shares with its streams and calls: the connection, the
+// options and the retry policy.
 #ifndef SLUICE_CLIENT_SRC_CLIENT_CORE_H_
 #define SLUICE_CLIENT_SRC_CLIENT_CORE_H_
 
@@ -12,7 +12,7 @@
 
 namespace sluice::client_internal {
 
-// Whether no server decided, so that on_unavailable does.
+// Whether the status means that no server decided, so that on_unavailable decides.
 bool IsUnavailable(const Status& status);
 
 // Thread-safe.
@@ -30,21 +30,21 @@ class ClientCore {
   Call MakeCall(const CallOptions& options) const {
     return {connection_->Now() + options.deadline.value_or(options_.deadline), options.server};
   }
-  // Of one acquisition, which may be held.
+  // Adds max_wait to the deadline of an acquisition with hold.
   Call MakeCall(const CallOptions& options, const Acquisition& acquisition) const {
     Call call = MakeCall(options);
     if (acquisition.hold)
       call.deadline += std::max(acquisition.max_wait, std::chrono::nanoseconds(0));
     return call;
   }
-  OnUnavailable Wish(const CallOptions& options) const {
+  OnUnavailable OnUnavailableOf(const CallOptions& options) const {
     return options.on_unavailable.value_or(options_.on_unavailable);
   }
 
-  // An answer as it is; a failure that means that no server decided, as on_unavailable wants it.
-  Result<Decision> Settle(Result<Decision> result, OnUnavailable wish) const;
+  // Replaces an error for which IsUnavailable is true by the decision of on_unavailable.
+  Result<Decision> Settle(Result<Decision> result, OnUnavailable on_unavailable) const;
 
-  // The pause before another attempt, or nothing.
+  // The pause before another attempt; absent: do not retry.
   std::optional<std::chrono::nanoseconds> Pause(Operation operation, const Status& status,
                                                 int attempts, const Call& call) const {
     return policy_.Pause(operation, status, attempts, call.deadline - connection_->Now(), Random());
@@ -56,12 +56,12 @@ class ClientCore {
   const RetryPolicy policy_;
 };
 
-// A call with its further attempts. Lives in its own callbacks.
+// A call with its retries. Its callbacks keep it alive.
 template <typename T>
 class Attempts : public std::enable_shared_from_this<Attempts<T>> {
  public:
   using Start = std::function<void(const Call&, Callback<T>)>;
-  // With the number of attempts that it took.
+  // Gets the result and the number of attempts.
   using Done = std::function<void(Result<T>, int)>;
 
   static void Run(std::shared_ptr<ClientCore> core, Operation operation, const Call& call,
@@ -102,7 +102,7 @@ class Attempts : public std::enable_shared_from_this<Attempts<T>> {
   const Call call_;
   const Start start_;
   const Done done_;
-  int made_ = 0;  // attempts follow one another: no two threads at once
+  int made_ = 0;  // not shared: attempts do not overlap
 };
 
 }  // namespace sluice::client_internal

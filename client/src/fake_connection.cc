@@ -49,7 +49,7 @@ struct FakeConnection::State {
   int streams_opened ABSL_GUARDED_BY(mu) = 0;
   TimePoint last_deadline ABSL_GUARDED_BY(mu);
   uint64_t next_id ABSL_GUARDED_BY(mu) = 1;
-  // What hangs: by id, with a deadline, and what to do with a status (OK: answer).
+  // Delayed answers by id. `end` sends the answer if the status is OK, else the status.
   struct Hung {
     TimePoint deadline;
     std::function<void(Status)> end;
@@ -57,11 +57,11 @@ struct FakeConnection::State {
   std::map<uint64_t, Hung> hung ABSL_GUARDED_BY(mu);
   std::multimap<TimePoint, std::function<void()>> timers ABSL_GUARDED_BY(mu);
   std::map<uint64_t, std::shared_ptr<Open>> open ABSL_GUARDED_BY(mu);
-  // Messages of a stream that wait behind one that hangs.
-  std::map<uint64_t, int> kept_back ABSL_GUARDED_BY(mu);
+  // For each stream: messages with delayed answers.
+  std::map<uint64_t, int> delayed ABSL_GUARDED_BY(mu);
 
-  // Takes the next script entry, or decides by the permits that were set. kHang: *hang is set and
-  // the decision is the one to give when released.
+  // Decides by the next script entry, or by the permits that were set. Sets *hang if the decision
+  // is to be sent later.
   Result<Decision> Decide(const Acquisition& acquisition, bool* hang)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     acquisitions.push_back(acquisition);
@@ -144,7 +144,7 @@ struct FakeConnection::State {
     return answers;
   }
 
-  // Ends an open stream or watch, if it still is.
+  // Ends a stream or watch if it is open.
   void EndOpen(uint64_t id, Status status) {
     std::shared_ptr<Open> ended;
     {
@@ -183,17 +183,17 @@ class FakeConnection::Stream final : public StreamCall {
       state_->messages.push_back(batch.size());
       bool hang = false;
       answers = state_->DecideAll(batch, &hang);
-      // In order: behind a message that hangs, the later ones wait too.
-      int& kept_back = state_->kept_back[id_];
-      if (hang || kept_back > 0) {
-        ++kept_back;
+      // Answers are in order: later messages wait for a delayed one.
+      int& delayed = state_->delayed[id_];
+      if (hang || delayed > 0) {
+        ++delayed;
         state_->Hang(TimePoint::max(),
                      [this_state = state_, id = id_,
                       answers = std::move(answers)](const Status& status) mutable {
                        std::shared_ptr<Open> still;
                        {
                          MutexLock inner(&this_state->mu);
-                         --this_state->kept_back[id];
+                         --this_state->delayed[id];
                          if (!status.ok()) return;
                          const auto it = this_state->open.find(id);
                          if (it == this_state->open.end()) return;
@@ -236,26 +236,30 @@ FakeConnection::~FakeConnection() { Shutdown(); }
 
 void FakeConnection::GrantNext(int count) {
   MutexLock lock(&state_->mu);
-  for (int i = 0; i < count; ++i) state_->script.push_back({Act::kGrant, {}, {}});
+  state_->script.insert(state_->script.end(), static_cast<size_t>(count),
+                        Scripted{Act::kGrant, {}, {}});
 }
 
 void FakeConnection::DenyNext(std::chrono::nanoseconds retry_after, int count) {
   MutexLock lock(&state_->mu);
-  for (int i = 0; i < count; ++i) state_->script.push_back({Act::kDeny, retry_after, {}});
+  state_->script.insert(state_->script.end(), static_cast<size_t>(count),
+                        Scripted{Act::kDeny, retry_after, {}});
 }
 
 void FakeConnection::FailNext(const Status& status, int count) {
   MutexLock lock(&state_->mu);
-  for (int i = 0; i < count; ++i) state_->script.push_back({Act::kFail, {}, status});
+  state_->script.insert(state_->script.end(), static_cast<size_t>(count),
+                        Scripted{Act::kFail, {}, status});
 }
 
 void FakeConnection::HangNext(int count) {
   MutexLock lock(&state_->mu);
-  for (int i = 0; i < count; ++i) state_->script.push_back({Act::kHang, {}, {}});
+  state_->script.insert(state_->script.end(), static_cast<size_t>(count),
+                        Scripted{Act::kHang, {}, {}});
 }
 
 void FakeConnection::ReleaseHung() {
-  // Until nothing hangs: what a released answer sends waits behind those still kept back.
+  // Repeat: callbacks may send messages, which wait behind delayed ones.
   for (;;) {
     std::map<uint64_t, State::Hung> hung;
     {
@@ -390,7 +394,7 @@ void FakeConnection::AcquireBatch(std::span<const Acquisition> batch, const Call
     state_->last_deadline = call.deadline;
     if (!state_->closed) {
       if (!state_->script.empty() && state_->script.front().act == Act::kFail) {
-        // The call as a whole fails.
+        // Fail the whole call.
         answer = std::move(state_->script.front().status);
         state_->script.pop_front();
       } else {

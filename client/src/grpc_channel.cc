@@ -13,7 +13,7 @@ namespace {
 Status BadAddress(const std::string& server) {
   return Status(
       StatusCode::kInvalidArgument,
-      "\"" + server + "\" is no server address: write HOST:PORT, [IPV6]:PORT or unix:PATH");
+      "\"" + server + "\" is not a server address: write HOST:PORT, [IPV6]:PORT or unix:PATH");
 }
 
 Status CheckAddress(const std::string& server) {
@@ -52,9 +52,9 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
                                                    const TlsOptions& tls) {
   if (Status bad = CheckAddress(server); !bad.ok()) return bad;
   grpc::ChannelArguments arguments;
-  // A limiter is asked directly, not through the web proxy that the environment may name.
+  // Ignore the HTTP proxy that the environment may name.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Each connection has a socket of its own, whatever other channels lead to the same address.
+  // Never share a socket with other channels to the same address.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
@@ -76,12 +76,12 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
       if (!text.ok()) {
         return Status(StatusCode::kInvalidArgument, "TLS: " + text.status().message());
       }
-      // Otherwise grpc++ logs something, and finds "no address".
+      // Else grpc++ only logs the cause and reports "no address".
       const char* const holds =
           into == &files.pem_private_key ? "PRIVATE KEY-----" : "CERTIFICATE-----";
       if (text->find(holds) == std::string::npos) {
         return Status(StatusCode::kInvalidArgument,
-                      "TLS: \"" + *path + "\" holds no PEM " +
+                      "TLS: \"" + *path + "\" contains no PEM " +
                           (into == &files.pem_private_key ? "private key" : "certificate"));
       }
       *into = *std::move(text);
@@ -102,40 +102,37 @@ void AddToken(const std::string& token, grpc::ClientContext* context) {
 std::string Explained(const std::string& message, const TlsOptions& tls) {
   const auto says = [&](const char* text) { return message.find(text) != std::string::npos; };
   std::string advice;
-  // How it looks when the server ends the connection: it gives no reason that grpc++ would pass on.
+  // The server closed the connection. grpc++ does not know why.
   const bool hung_up =
       says("Socket closed") || says("Endpoint read failed") || says("Connection reset");
   if (says("Connection refused") || says("No such file or directory")) {
     advice = "start sluiced there, or name the server in ClientOptions::servers (--server)";
   } else if (!tls.in_use()) {
-    if (hung_up) advice = "if the server speaks TLS there, use it: TlsOptions::ca_file (--tls-ca)";
+    if (hung_up) advice = "if the server uses TLS, set TlsOptions::ca_file (--tls-ca)";
   } else if (says("wrong version number")) {
-    advice = "the server speaks no TLS there: leave it out, or connect to the port that has it";
+    advice = "the port does not use TLS: connect without TLS, or to the port that uses it";
   } else if (says("certificate verify failed")) {
     advice = tls.ca_file.empty()
-                 ? "the system's roots do not vouch for the server's certificate: name the file of "
-                   "its authority in TlsOptions::ca_file (--tls-ca)"
-                 : "the server's certificate is not of an authority in TlsOptions::ca_file "
-                   "(--tls-ca) " +
-                       tls.ca_file + ", or out of date";
+                 ? "no root certificate of the system has issued the server's certificate: set "
+                   "TlsOptions::ca_file (--tls-ca) to the certificate of its issuer"
+                 : "the server's certificate has expired, or was not issued by a certificate in "
+                   "TlsOptions::ca_file (--tls-ca) " +
+                       tls.ca_file;
   } else if (says("is not in peer certificate")) {
     advice =
         "connect to a name that is in the server's certificate, or set "
         "TlsOptions::server_name (--tls-server-name) to one that is";
   } else if (hung_up && tls.cert_file.empty()) {
     advice =
-        "perhaps the server asks for a client's certificate: set TlsOptions::cert_file and "
+        "the server may require a client certificate: set TlsOptions::cert_file and "
         "key_file (--tls-cert, --tls-key)";
   } else if (hung_up) {
-    advice =
-        "perhaps the server does not take the certificate in TlsOptions::cert_file "
-        "(--tls-cert) " +
-        tls.cert_file +
-        ": it must be of an authority that the server trusts, and not out of "
-        "date";
+    advice = "the server may have rejected the certificate in TlsOptions::cert_file (--tls-cert) " +
+             tls.cert_file +
+             ": it must not have expired, and its issuer must be trusted by the server";
   } else if (says("empty address list")) {
     advice =
-        "perhaps TlsOptions::key_file (--tls-key) is not the key of the certificate in "
+        "TlsOptions::key_file (--tls-key) may not be the key of the certificate in "
         "cert_file (--tls-cert)";
   }
   return advice.empty() ? message : message + "; " + advice;
@@ -145,7 +142,7 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
                 const TlsOptions& tls) {
   const auto code = static_cast<StatusCode>(status.error_code());
   switch (code) {
-    // The server's word, before it decides anything.
+    // The server refused the call before it decided anything.
     case StatusCode::kInvalidArgument:
     case StatusCode::kNotFound:
     case StatusCode::kFailedPrecondition:
@@ -157,8 +154,8 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
     default:
       break;
   }
-  // So grpc++ ends a call for which it found no connection. It had not sent it; or it had, and
-  // repeats it by itself since the server's GOAWAY says that it did not look at it.
+  // grpc++ found no connection for the call. It did not send it, or it sent it and the server's
+  // GOAWAY says that it was not processed.
   const auto& trailers = context.GetServerTrailingMetadata();
   if (code == StatusCode::kUnavailable && trailers.empty() &&
       (status.error_message().rfind("failed to connect to all addresses", 0) == 0 ||

@@ -1,5 +1,4 @@
-// What the data plane's and the admin's grpc++ connections share: the channel, and what a failed
-// call says.
+// gRPC channels and errors, for the connections to the data port and to the admin port.
 #ifndef SLUICE_CLIENT_SRC_GRPC_CHANNEL_H_
 #define SLUICE_CLIENT_SRC_GRPC_CHANNEL_H_
 
@@ -19,13 +18,13 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
 
 void AddToken(const std::string& token, grpc::ClientContext* context);
 
-// What grpc++ says of a connection that it cannot make, and what to do about it if that is known:
-// its own words name neither the file nor the side that is wrong.
+// Adds advice to grpc++'s message about a connection that failed, if the cause is known. The
+// message alone names neither the file nor the side that is wrong.
 std::string Explained(const std::string& message, const TlsOptions& tls);
 
-// REQUIRES: !status.ok(). Says whether the call may have been executed. It may, unless the code is
-// one with which servers refuse, or the server says that it did not. (grpc++ 1.51 does not tell
-// whether a call that failed was sent: its peer() knows only of calls that were answered.)
+// REQUIRES: !status.ok(). The call may have been executed, unless its code is one with which
+// servers refuse calls, or the server says that it did not execute it. (grpc++ 1.51 does not tell
+// whether a failed call was sent: peer() is empty until there is an answer.)
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
                 const TlsOptions& tls);
 

@@ -19,14 +19,14 @@ namespace {
 
 using common::MutexLock;
 
-// What the completion queue gives back.
+// A tag of the completion queue.
 class Tag {
  public:
   virtual ~Tag() = default;
   virtual void Complete(bool ok) = 0;
 };
 
-// Something under way, to be cancelled at Shutdown. A link of the registry's list.
+// A call or alarm that Shutdown cancels; an element of the registry's list.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -38,11 +38,11 @@ class Pending {
   Pending* next_ = nullptr;
 };
 
-// All that is under way. Thread-safe.
+// The list of all pending calls and alarms. Thread-safe.
 class Registry {
  public:
-  // False: shut down; nothing may be started. `start` runs under the lock, so that Cancel never
-  // comes before it: it must not call back.
+  // Returns false after Close. Else runs `start` under the lock, so that Cancel always follows it;
+  // `start` must not call back.
   template <typename Start>
   bool Add(Pending* pending, Start start) {
     MutexLock lock(&mu_);
@@ -91,7 +91,7 @@ class Registry {
   Pending* first_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
-// grpc++ rounds deadlines up to milliseconds: it would send what is late already.
+// grpc++ rounds deadlines up to milliseconds, so it would send a call whose deadline has passed.
 bool IsLate(const Call& call) { return std::chrono::steady_clock::now() >= call.deadline; }
 
 Status TooLate() {
@@ -107,7 +107,7 @@ gpr_timespec GrpcDeadline(TimePoint deadline) {
 
 Status ShutDown() { return Status(StatusCode::kCancelled, "the client was shut down"); }
 
-// The channel, the queue and what is under way. The queue's thread holds it too.
+// The channel, the completion queue and the pending calls. Shared with the queue's thread.
 struct Transport {
   Transport(std::shared_ptr<grpc::Channel> to, std::string name, TlsOptions files,
             std::string bearer)
@@ -117,8 +117,8 @@ struct Transport {
         tls(std::move(files)),
         token(std::move(bearer)) {}
 
-  // REQUIRES: !status.ok(). CANCELLED is what Shutdown did; when a server ends a call so (a drain
-  // at its deadline does), it is a server that went away.
+  // REQUIRES: !status.ok(). CANCELLED means that Shutdown cancelled the call. If the server did so
+  // (at the end of a drain), it becomes UNAVAILABLE.
   Status Failure(const grpc::Status& status, const grpc::ClientContext& context) {
     Status failed = FromGrpc(status, context, tls);
     if (failed.code() != StatusCode::kCancelled || registry.closed()) return failed;
@@ -136,13 +136,12 @@ struct Transport {
   Registry registry;
 };
 
-// Waits for the connection, so that a call is started only when there is one. What fails here was
-// never sent: that is the one proof that can be had of it, since grpc++ does not tell whether a
-// call that failed had been. Deletes itself.
+// Waits until the channel is connected, before a call is started. A call that fails here was
+// certainly not sent; later grpc++ does not tell. Deletes itself.
 class ConnectGate final : public Tag, public Pending {
  public:
-  // `go` runs once: with OK, connected; UNAVAILABLE or DEADLINE_EXCEEDED, nothing was sent; within
-  // this call if that is known already.
+  // `go` runs once, maybe within this call: with OK (connected), UNAVAILABLE, DEADLINE_EXCEEDED or
+  // CANCELLED.
   static void Await(Transport* transport, TimePoint deadline, std::function<void(Status)> go) {
     const grpc_connectivity_state state = transport->channel->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return go(Status());
@@ -155,12 +154,12 @@ class ConnectGate final : public Tag, public Pending {
     self->Look(state);
   }
 
-  // A state's notice cannot be cancelled; it ends by itself, soon.
+  // A state notification cannot be cancelled; it ends after 20 ms.
   void Cancel() override { cancelled_.store(true, std::memory_order_relaxed); }
 
   void Complete(bool) override {
     if (probing_) {
-      // A method that takes nothing, asked for its error's text alone.
+      // A call without effects: only the text of its error matters.
       return End(Status(StatusCode::kUnavailable,
                         "cannot connect to " + transport_->server +
                             (status_.error_code() == grpc::StatusCode::UNAVAILABLE
@@ -181,7 +180,7 @@ class ConnectGate final : public Tag, public Pending {
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) return Probe();
     if (now >= deadline_) {
       return End(Status(StatusCode::kDeadlineExceeded,
-                        "not connected to " + transport_->server + " in time"));
+                        "could not connect to " + transport_->server + " in time"));
     }
     const TimePoint soon = now + std::chrono::milliseconds(20);
     transport_->channel->NotifyOnStateChange(state, GrpcDeadline(std::min(soon, deadline_)),
@@ -206,7 +205,7 @@ class ConnectGate final : public Tag, public Pending {
   Transport* const transport_;
   const TimePoint deadline_;
   const std::function<void(Status)> go_;
-  std::atomic<bool> cancelled_{false};  // relaxed: seen at the next look
+  std::atomic<bool> cancelled_{false};  // relaxed: read after the next notification
   bool probing_ = false;
   grpc::ClientContext context_;
   v1::QueryResponse response_;
@@ -277,7 +276,7 @@ class UnaryCall final : public Tag, public Pending {
   Reader reader_;
 };
 
-// A moment to come. Deletes itself.
+// A timer. Deletes itself.
 class Alarm final : public Tag, public Pending {
  public:
   static void Start(Transport* transport, std::chrono::nanoseconds delay,
@@ -288,9 +287,9 @@ class Alarm final : public Tag, public Pending {
                        static_cast<Tag*>(self));
     });
     if (started) return;
-    const std::function<void()> at_once = std::move(self->fn_);
+    const std::function<void()> run_now = std::move(self->fn_);
     delete self;
-    at_once();
+    run_now();
   }
 
   void Complete(bool) override {
@@ -310,14 +309,14 @@ class Alarm final : public Tag, public Pending {
   grpc::Alarm alarm_;
 };
 
-// A blocking call, so that Shutdown can cancel it.
+// A blocking call, which Shutdown can cancel.
 class Blocking final : public Pending {
  public:
   void Cancel() override { context.TryCancel(); }
   grpc::ClientContext context;
 };
 
-// A stream's operations come back by one tag each.
+// The tag of one kind of operation of a stream.
 template <typename Owner>
 class StepTag final : public Tag {
  public:
@@ -330,7 +329,7 @@ class StepTag final : public Tag {
   const Step step_;
 };
 
-// An AcquireStream call. Lives until the queue has given back all of its tags.
+// An AcquireStream call. Lives until the queue has returned all of its tags.
 class BidiStream final : public Pending {
  public:
   static std::shared_ptr<BidiStream> Start(Transport* transport, StreamEvents events) {
@@ -381,12 +380,12 @@ class BidiStream final : public Pending {
     return std::make_unique<v1::AcquireBatchRequest>();
   }
 
-  // Serializes and hands over to grpc++, which does not call back from here.
+  // grpc++ serializes the message here and does not call back.
   void WriteLocked(std::unique_ptr<v1::AcquireBatchRequest> message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     writing_ = true;
     call_->Write(*message, &written_tag_);
-    // Cleared messages keep their memory: the next batch allocates little.
+    // A cleared message keeps its memory for the next batch.
     message->Clear();
     if (spare_.size() < 4) spare_.push_back(std::move(message));
   }
@@ -555,7 +554,7 @@ class WatchStream final : public Pending {
   std::unique_ptr<grpc::ClientAsyncReader<v1::QueryResponse>> call_;
   v1::QueryResponse response_;
   grpc::Status status_;
-  std::atomic<bool> cancelled_{false};  // by the watcher; relaxed: the queue orders the rest
+  std::atomic<bool> cancelled_{false};  // by the handle; relaxed: the queue orders the rest
   std::shared_ptr<WatchStream> self_;
   StepTag<WatchStream> started_tag_{this, &WatchStream::OnStarted};
   StepTag<WatchStream> read_tag_{this, &WatchStream::OnRead};
@@ -587,7 +586,7 @@ class GrpcConnection final : public Connection {
   ~GrpcConnection() override {
     Shutdown();
     transport_->queue.Shutdown();
-    // Destroyed from within a callback of its own: the thread goes on alone, to the queue's end.
+    // A callback destroys the connection: its thread continues until the queue is empty.
     if (OnOwnThread()) {
       thread_.detach();
     } else {
@@ -619,8 +618,8 @@ class GrpcConnection final : public Connection {
         transport_.get(), call, std::move(request),
         [size, done = std::move(done)](Result<BatchDecisions> result) {
           if (result.ok() && result->size() != size) {
-            result = Status::MaybeExecuted(StatusCode::kInternal,
-                                           "the server answered another number of acquisitions");
+            result = Status::MaybeExecuted(
+                StatusCode::kInternal, "the server answered a different number of acquisitions");
           }
           done(std::move(result));
         },
@@ -663,7 +662,7 @@ class GrpcConnection final : public Connection {
         WatchStream::Start(transport_.get(), request, std::move(events)));
   }
 
-  // The caller's own thread reads the socket: no hop to another one and back.
+  // The calling thread reads the socket, which saves two thread switches.
   Result<Decision> AcquireBlocking(const Acquisition& acquisition, const Call& call) override {
     if (IsLate(call)) return TooLate();
     if (transport_->channel->GetState(false) != GRPC_CHANNEL_READY) {

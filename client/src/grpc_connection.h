@@ -1,4 +1,4 @@
-// The Connection over grpc++. One channel (one socket) and one thread, which reads the socket and
+// A Connection over grpc++, with one channel (one socket) and one thread that reads the socket and
 // runs the callbacks.
 #ifndef SLUICE_CLIENT_SRC_GRPC_CONNECTION_H_
 #define SLUICE_CLIENT_SRC_GRPC_CONNECTION_H_

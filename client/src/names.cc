@@ -58,7 +58,7 @@ std::string_view SourceName(Source source) {
     case Source::kLease:
       return "lease";
     case Source::kStoreUnavailable:
-      return "store_away";
+      return "store_unavailable";
     case Source::kOverflow:
       return "overflow";
     case Source::kLocal:
@@ -78,7 +78,7 @@ std::string_view ReasonName(Reason reason) {
     case Reason::kWaitingBound:
       return "waiting_bound";
     case Reason::kStoreUnavailable:
-      return "store_away";
+      return "store_unavailable";
     case Reason::kOverflow:
       return "overflow";
     case Reason::kShadowDenied:

@@ -18,13 +18,13 @@ std::optional<std::chrono::nanoseconds> RetryPolicy::Pause(Operation operation,
                                                            const Status& status, int attempts,
                                                            std::chrono::nanoseconds left,
                                                            double random) const {
-  // Nothing but UNAVAILABLE: after DEADLINE_EXCEEDED no time is left, RESOURCE_EXHAUSTED means
-  // that the server has too much to do already, and the others would end the same way again.
+  // Only UNAVAILABLE: after DEADLINE_EXCEEDED no time is left, RESOURCE_EXHAUSTED means that the
+  // server is overloaded, and other errors would occur again.
   if (status.code() != StatusCode::kUnavailable) return std::nullopt;
   if (attempts >= options_.max_attempts) return std::nullopt;
   if (operation == Operation::kAcquire && status.may_have_executed()) return std::nullopt;
   std::chrono::nanoseconds pause{0};
-  // As long as there are servers that were not asked, the next one is asked at once.
+  // No pause as long as there is a server that was not tried.
   if (const int servers = static_cast<int>(servers_); attempts >= servers) {
     const auto backoff = Backoff(attempts - servers + 1);
     pause = std::chrono::nanoseconds(

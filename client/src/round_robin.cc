@@ -6,8 +6,8 @@
 namespace sluice::client_internal {
 namespace {
 
-constexpr std::chrono::milliseconds kFirstAway{100};
-constexpr std::chrono::milliseconds kLongestAway{5000};
+constexpr std::chrono::milliseconds kFirstSkip{100};
+constexpr std::chrono::milliseconds kLongestSkip{5000};
 constexpr int kTimeoutsInARow = 3;
 
 template <typename T>
@@ -22,10 +22,10 @@ void ServerHealth::Note(const Status& status, TimePoint now) {
   if (status.code() == StatusCode::kDeadlineExceeded) {
     if (timeouts_.fetch_add(1, std::memory_order_relaxed) + 1 < kTimeoutsInARow) return;
   } else if (status.code() != StatusCode::kUnavailable) {
-    // Read first: in the good case nothing is written that others read.
+    // Read first: successful calls then write nothing that other threads read.
     if (failures_.load(std::memory_order_relaxed) != 0) {
       failures_.store(0, std::memory_order_relaxed);
-      away_until_.store(INT64_MIN, std::memory_order_relaxed);
+      skip_until_.store(INT64_MIN, std::memory_order_relaxed);
     }
     if (timeouts_.load(std::memory_order_relaxed) != 0) {
       timeouts_.store(0, std::memory_order_relaxed);
@@ -33,8 +33,8 @@ void ServerHealth::Note(const Status& status, TimePoint now) {
     return;
   }
   const int failures = std::min(failures_.fetch_add(1, std::memory_order_relaxed), 10);
-  const auto away = std::min(kFirstAway * (1 << failures), kLongestAway);
-  away_until_.store((now + away).time_since_epoch().count(), std::memory_order_relaxed);
+  const auto skip = std::min(kFirstSkip * (1 << failures), kLongestSkip);
+  skip_until_.store((now + skip).time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 RoundRobin::RoundRobin(std::vector<std::shared_ptr<Connection>> connections)

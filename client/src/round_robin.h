@@ -1,9 +1,9 @@
-// RoundRobin: several servers as one Connection. Calls go round those that are not known to be
-// away.
+// RoundRobin: several servers as one Connection. Calls go round robin to the servers that seem
+// available.
 //
-// A server is left out after a call ended UNAVAILABLE there, or three in a row without an answer
-// in time: for 100 ms, doubled with each failure up to 5 s; then the next call tries it again.
-// When all are left out they are tried in turn all the same.
+// A server is skipped after a call to it ended with UNAVAILABLE, or three calls in a row with
+// DEADLINE_EXCEEDED: for 100 ms, doubled with each failure up to 5 s. Then the next call tries it
+// again. If all servers are skipped, calls go to all of them.
 #ifndef SLUICE_CLIENT_SRC_ROUND_ROBIN_H_
 #define SLUICE_CLIENT_SRC_ROUND_ROBIN_H_
 
@@ -19,24 +19,24 @@
 
 namespace sluice::client_internal {
 
-// What is known of one server. Thread-safe.
+// Whether calls skip a server. Thread-safe.
 class ServerHealth {
  public:
   void Note(const Status& status, TimePoint now);
-  bool away(TimePoint now) const {
-    return now.time_since_epoch().count() < away_until_.load(std::memory_order_relaxed);
+  bool skipped(TimePoint now) const {
+    return now.time_since_epoch().count() < skip_until_.load(std::memory_order_relaxed);
   }
 
  private:
-  // Hints, each meaningful by itself: relaxed.
-  std::atomic<int64_t> away_until_{INT64_MIN};
+  // Independent hints: relaxed.
+  std::atomic<int64_t> skip_until_{INT64_MIN};
   std::atomic<int> failures_{0};
   std::atomic<int> timeouts_{0};
 };
 
 class RoundRobin final : public Connection {
  public:
-  // REQUIRES: at least one.
+  // REQUIRES: at least one connection.
   explicit RoundRobin(std::vector<std::shared_ptr<Connection>> connections);
 
   void Acquire(const Acquisition& acquisition, const Call& call, Callback<Decision> done) override;
@@ -63,10 +63,10 @@ class RoundRobin final : public Connection {
   Server& Pick(const Call* call);
   uint32_t IndexOf(const Server& server) const;
 
-  // Callbacks hold the servers, since they may run after this object is gone.
+  // Shared with callbacks, which may run after this object is destroyed.
   using Servers = std::vector<Server>;
   std::shared_ptr<Servers> servers_;
-  std::atomic<uint32_t> next_{0};  // relaxed: any order will do
+  std::atomic<uint32_t> next_{0};  // relaxed: only a hint
 };
 
 }  // namespace sluice::client_internal

@@ -28,7 +28,7 @@ StreamCore::StreamCore(std::shared_ptr<ClientCore> client, const StreamOptions& 
         return checked;
       }()),
       deadline_(options.deadline.value_or(client_->options().deadline)),
-      wish_(options.on_unavailable.value_or(client_->options().on_unavailable)) {}
+      on_unavailable_(options.on_unavailable.value_or(client_->options().on_unavailable)) {}
 
 void StreamCore::Submit(Acquisition acquisition, Callback<Decision> done) {
   const TimePoint deadline = client_->connection().Now() + deadline_;
@@ -59,10 +59,34 @@ void StreamCore::Submit(Acquisition acquisition, Callback<Decision> done) {
       timer_armed_ = true;
     }
   }
-  // NOLINTNEXTLINE(bugprone-use-after-move): what is refused was not queued.
-  if (!refused.ok()) return done(client_->Settle(std::move(refused), wish_));
+  // NOLINTNEXTLINE(bugprone-use-after-move): if refused, `done` was not moved.
+  if (!refused.ok()) return done(client_->Settle(std::move(refused), on_unavailable_));
   if (arm) ArmTimer(deadline);
   if (pump) Pump();
+}
+
+void StreamCore::Open() {
+  const uint64_t generation = ++generation_;
+  ++counts_.connections;
+  mu_.Unlock();
+  StreamEvents events;
+  std::weak_ptr<StreamCore> weak = weak_from_this();
+  events.on_answers = [weak, generation](BatchDecisions answers) {
+    if (auto self = weak.lock()) self->OnAnswers(generation, std::move(answers));
+  };
+  events.on_closed = [weak, generation](Status status) {
+    if (auto self = weak.lock()) self->OnClosed(generation, std::move(status));
+  };
+  std::shared_ptr<StreamCall> call = client_->connection().OpenStream(std::move(events));
+  mu_.Lock();
+  // The new stream may have ended already, or Close may have been called.
+  if (generation == generation_ && !closed_) {
+    call_ = std::move(call);
+  } else {
+    mu_.Unlock();
+    call.reset();
+    mu_.Lock();
+  }
 }
 
 void StreamCore::Pump() {
@@ -72,27 +96,7 @@ void StreamCore::Pump() {
   while (!closed_ && !backing_off_ && !queue_.empty() &&
          in_flight_.size() < options_.max_in_flight) {
     if (call_ == nullptr) {
-      const uint64_t generation = ++generation_;
-      ++counts_.connections;
-      mu_.Unlock();
-      StreamEvents events;
-      std::weak_ptr<StreamCore> weak = weak_from_this();
-      events.on_answers = [weak, generation](BatchDecisions answers) {
-        if (auto self = weak.lock()) self->OnAnswers(generation, std::move(answers));
-      };
-      events.on_closed = [weak, generation](Status status) {
-        if (auto self = weak.lock()) self->OnClosed(generation, std::move(status));
-      };
-      std::shared_ptr<StreamCall> call = client_->connection().OpenStream(std::move(events));
-      mu_.Lock();
-      // It may have ended already, or we may have been closed.
-      if (generation == generation_ && !closed_) {
-        call_ = std::move(call);
-      } else {
-        mu_.Unlock();
-        call.reset();
-        mu_.Lock();
-      }
+      Open();
       continue;
     }
     std::shared_ptr<Batch> batch = std::move(queue_.front());
@@ -130,11 +134,11 @@ void StreamCore::OnAnswers(uint64_t generation, BatchDecisions answers) {
     }
   }
   if (broken) {
-    return OnClosed(generation,
-                    Status::MaybeExecuted(StatusCode::kInternal,
-                                          "the server answered another number of acquisitions"));
+    return OnClosed(generation, Status::MaybeExecuted(
+                                    StatusCode::kInternal,
+                                    "the server answered a different number of acquisitions"));
   }
-  // What waits goes first, so that the server has work while we call back.
+  // Send first, so that the server works while the callbacks run.
   if (more) Pump();
   Deliver(*batch, &answers);
   EndDelivery(batch->size());
@@ -184,7 +188,7 @@ void StreamCore::OnClosed(uint64_t generation, Status status) {
   if (status.ok()) {
     status = Status::MaybeExecuted(StatusCode::kUnavailable, "the server ended the stream");
   }
-  // Cancelled, and not by us: the client shuts down. Nothing will ever be sent.
+  // Not cancelled by Close, so the client shuts down, and nothing will be sent any more.
   const bool shut_down = status.code() == StatusCode::kCancelled;
   std::vector<std::shared_ptr<Batch>> unsent;
   {
@@ -215,10 +219,32 @@ void StreamCore::ArmTimer(TimePoint at) {
   });
 }
 
+std::vector<std::shared_ptr<StreamCore::Batch>> StreamCore::TakeLate(TimePoint now) {
+  std::vector<std::shared_ptr<Batch>> late;
+  while (!queue_.empty() && queue_.front()->deadlines.front() <= now) {
+    Batch& front = *queue_.front();
+    const auto end = std::upper_bound(front.deadlines.begin(), front.deadlines.end(), now);
+    const auto count = end - front.deadlines.begin();
+    auto gone = std::make_shared<Batch>();
+    gone->callbacks.assign(std::make_move_iterator(front.callbacks.begin()),
+                           std::make_move_iterator(front.callbacks.begin() + count));
+    queued_ -= static_cast<size_t>(count);
+    late.push_back(std::move(gone));
+    if (static_cast<size_t>(count) == front.size()) {
+      queue_.pop_front();
+      continue;
+    }
+    front.acquisitions.erase(front.acquisitions.begin(), front.acquisitions.begin() + count);
+    front.callbacks.erase(front.callbacks.begin(), front.callbacks.begin() + count);
+    front.deadlines.erase(front.deadlines.begin(), end);
+  }
+  return late;
+}
+
 void StreamCore::OnTimer(TimePoint at) {
   const TimePoint now = client_->connection().Now();
   if (now + std::chrono::milliseconds(2) < at) {
-    // Called early: the client shuts down, which ends the stream and answers all.
+    // Called early: the client shuts down, which ends all acquisitions.
     MutexLock lock(&mu_);
     timer_armed_ = false;
     return;
@@ -230,7 +256,7 @@ void StreamCore::OnTimer(TimePoint at) {
   bool stalled = false;
   Status late_status;
   const Status stalled_status = Status::MaybeExecuted(
-      StatusCode::kDeadlineExceeded, "no answer in time: the connection was given up");
+      StatusCode::kDeadlineExceeded, "no answer in time; the client closed the connection");
   {
     MutexLock lock(&mu_);
     if (closed_) return;
@@ -240,23 +266,7 @@ void StreamCore::OnTimer(TimePoint at) {
       lost = BreakLocked(stalled_status);
       pause = BackOffLocked();
     }
-    while (!queue_.empty() && queue_.front()->deadlines.front() <= now) {
-      Batch& front = *queue_.front();
-      const auto end = std::upper_bound(front.deadlines.begin(), front.deadlines.end(), now);
-      const auto count = end - front.deadlines.begin();
-      auto gone = std::make_shared<Batch>();
-      gone->callbacks.assign(std::make_move_iterator(front.callbacks.begin()),
-                             std::make_move_iterator(front.callbacks.begin() + count));
-      queued_ -= static_cast<size_t>(count);
-      late.push_back(std::move(gone));
-      if (static_cast<size_t>(count) == front.size()) {
-        queue_.pop_front();
-        continue;
-      }
-      front.acquisitions.erase(front.acquisitions.begin(), front.acquisitions.begin() + count);
-      front.callbacks.erase(front.callbacks.begin(), front.callbacks.begin() + count);
-      front.deadlines.erase(front.deadlines.begin(), end);
-    }
+    late = TakeLate(now);
     late_status = last_error_.ok() ? Status(StatusCode::kDeadlineExceeded,
                                             "not sent in time: earlier messages are unanswered")
                                    : Status(StatusCode::kUnavailable,
@@ -303,14 +313,15 @@ void StreamCore::Deliver(const Batch& batch, BatchDecisions* answers) {
     if (answer.ok()) {
       batch.callbacks[i](std::move(answer));
     } else {
-      batch.callbacks[i](client_->Settle(std::move(answer), wish_));
+      batch.callbacks[i](client_->Settle(std::move(answer), on_unavailable_));
     }
   }
 }
 
 void StreamCore::Fail(const std::vector<std::shared_ptr<Batch>>& batches, const Status& status) {
   for (const auto& batch : batches) {
-    for (const Callback<Decision>& done : batch->callbacks) done(client_->Settle(status, wish_));
+    for (const Callback<Decision>& done : batch->callbacks)
+      done(client_->Settle(status, on_unavailable_));
   }
 }
 
@@ -353,7 +364,7 @@ void StreamCore::Close() {
     MutexLock lock(&mu_);
     if (closed_) return;
     closed_ = true;
-    // A callback of ours that runs on another thread ends first; so does a send.
+    // Wait for callbacks on other threads, and for sends.
     while ((deliveries_ > 0 && deliverer_ != std::this_thread::get_id()) || pumping_) {
       if (deliveries_ > 0 && deliverer_ == std::this_thread::get_id()) break;
       changed_.Wait(&mu_);
@@ -368,7 +379,7 @@ void StreamCore::Close() {
   }
   call.reset();
   Fail(sent, Status::MaybeExecuted(StatusCode::kCancelled, "the stream was destroyed"));
-  Fail(unsent, Status(StatusCode::kCancelled, "the stream was destroyed; this was not sent"));
+  Fail(unsent, Status(StatusCode::kCancelled, "the stream was destroyed before this was sent"));
 }
 
 }  // namespace sluice::client_internal

@@ -5,7 +5,7 @@
 namespace sluice::client_internal {
 
 std::chrono::nanoseconds FromWire(const google::protobuf::Duration& duration) {
-  // 292 years fit; a longer one is as good as that.
+  // Saturates at 292 years.
   constexpr int64_t kMostSeconds = INT64_MAX / 1'000'000'000 - 1;
   if (duration.seconds() > kMostSeconds) return std::chrono::nanoseconds::max();
   if (duration.seconds() < -kMostSeconds) return std::chrono::nanoseconds::min();
@@ -55,8 +55,8 @@ Decision FromWire(v1::AcquireResponse* wire) {
 
 Status FromWire(const v1::Error& wire) {
   const auto code = static_cast<StatusCode>(wire.code());
-  // In a batch the server says what became of each acquisition, so most errors mean that nothing
-  // was debited; where its own store is involved it may not know.
+  // In a batch each acquisition has its own error. Most codes mean that nothing was debited; with
+  // these codes the server may not know.
   if (wire.nothing_taken()) return Status(code, wire.message());
   if (code == StatusCode::kUnavailable || code == StatusCode::kInternal ||
       code == StatusCode::kUnknown || code == StatusCode::kDeadlineExceeded) {
@@ -74,8 +74,8 @@ BatchDecisions FromWire(v1::AcquireBatchResponse* wire) {
     } else if (result.has_error()) {
       decisions.emplace_back(FromWire(result.error()));
     } else {
-      decisions.emplace_back(
-          Status::MaybeExecuted(StatusCode::kInternal, "the server answered neither yes nor no"));
+      decisions.emplace_back(Status::MaybeExecuted(StatusCode::kInternal,
+                                                   "the server sent a result without a decision"));
     }
   }
   return decisions;

@@ -1,4 +1,4 @@
-// Between the client's plain values and the messages of sluice.v1.
+// Converts the client's plain values to messages of sluice.v1 and back.
 #ifndef SLUICE_CLIENT_SRC_WIRE_H_
 #define SLUICE_CLIENT_SRC_WIRE_H_
 
@@ -19,7 +19,7 @@ void ToWire(std::chrono::nanoseconds time, google::protobuf::Duration* wire);
 void ToWire(const Acquisition& acquisition, v1::AcquireRequest* wire);
 void ToWire(std::span<const Acquisition> batch, v1::AcquireBatchRequest* wire);
 
-// These take the strings out of the message.
+// These move strings out of the message.
 Decision FromWire(v1::AcquireResponse* wire);
 BatchDecisions FromWire(v1::AcquireBatchResponse* wire);
 std::vector<BucketStatus> FromWire(v1::QueryResponse* wire);

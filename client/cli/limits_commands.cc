@@ -1,0 +1,233 @@
+// limits list, get, put, delete.
+#include <cstdio>
+#include <utility>
+
+#include "client/cli/session.h"
+#include "client/cli/text.h"
+
+namespace sluice::cli {
+namespace {
+
+void WriteRate(const LimitRate& rate, Json* json) {
+  json->Open('{').Field("permits", rate.permits).Field("period_ns", rate.period).Close();
+}
+
+void WriteLimit(const LimitInfo& limit, Json* json) {
+  json->Open('{').Field("name", limit.name).Field("algorithm", limit.algorithm);
+  json->Name("rate");
+  WriteRate(limit.rate, json);
+  if (limit.burst.has_value()) json->Field("burst", *limit.burst);
+  if (limit.debt.has_value()) json->Field("debt", *limit.debt);
+  if (limit.sub_windows.has_value()) json->Field("sub_windows", *limit.sub_windows);
+  if (limit.utc_offset.has_value()) json->Field("utc_offset_ns", *limit.utc_offset);
+  if (limit.hash_tag.has_value()) json->Field("hash_tag", *limit.hash_tag);
+  json->Field("mode", limit.mode).Field("on_store_failure", limit.on_store_failure);
+  json->Field("sharing", limit.sharing);
+  json->Name("charges").Open('[');
+  for (const std::string& parent : limit.charges) json->Value(parent);
+  json->Close().Name("keys").Open('[');
+  for (const LimitKeyOverride& key : limit.keys) {
+    json->Open('{').Field("key", key.key);
+    if (key.rate.has_value()) {
+      json->Name("rate");
+      WriteRate(*key.rate, json);
+    }
+    if (key.burst.has_value()) json->Field("burst", *key.burst);
+    if (key.debt.has_value()) json->Field("debt", *key.debt);
+    json->Close();
+  }
+  json->Close().Field("origin", limit.origin).Field("defined_at", limit.defined_at).Close();
+}
+
+std::string OriginText(const LimitInfo& limit) {
+  if (limit.origin == "file") return limit.defined_at.empty() ? "file" : limit.defined_at;
+  if (limit.origin == "admin_over_file") {
+    return "put, over " + (limit.defined_at.empty() ? "the file" : limit.defined_at);
+  }
+  return limit.origin == "admin" ? "put" : limit.origin;
+}
+
+std::string Optional(const std::optional<uint64_t>& number) {
+  return number.has_value() ? std::to_string(*number) : "-";
+}
+
+void PrintLimit(const LimitInfo& limit) {
+  std::vector<std::vector<std::string>> rows;
+  rows.push_back({"name", limit.name});
+  rows.push_back({"algorithm", limit.algorithm});
+  rows.push_back({"rate", FormatRate(limit.rate)});
+  if (limit.burst.has_value()) rows.push_back({"burst", std::to_string(*limit.burst)});
+  if (limit.debt.has_value()) rows.push_back({"debt", std::to_string(*limit.debt)});
+  if (limit.sub_windows.has_value()) {
+    rows.push_back({"sub_windows", std::to_string(*limit.sub_windows)});
+  }
+  if (limit.utc_offset.has_value()) {
+    rows.push_back({"utc_offset", FormatDuration(*limit.utc_offset)});
+  }
+  if (limit.hash_tag.has_value()) rows.push_back({"hash_tag", *limit.hash_tag});
+  rows.push_back({"mode", limit.mode});
+  if (limit.on_store_failure != "deny") {
+    rows.push_back({"on_store_failure", limit.on_store_failure});
+  }
+  if (limit.sharing != "exact") rows.push_back({"sharing", limit.sharing});
+  for (const std::string& parent : limit.charges) rows.push_back({"charges", parent});
+  for (const LimitKeyOverride& key : limit.keys) {
+    std::string text = ShowKey(key.key) + ":";
+    if (key.rate.has_value()) text += " rate " + FormatRate(*key.rate);
+    if (key.burst.has_value()) text += " burst " + std::to_string(*key.burst);
+    if (key.debt.has_value()) text += " debt " + std::to_string(*key.debt);
+    rows.push_back({"key", text});
+  }
+  rows.push_back({"from", OriginText(limit)});
+  std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
+}
+
+// RATE[,BURST[,DEBT]]. Empty parameters are the limit's.
+Status ReadKeyParameters(const std::string& text, LimitKeyOverride* key) {
+  std::vector<std::string> parameters;
+  size_t begin = 0;
+  for (size_t comma = 0; comma != std::string::npos; begin = comma + 1) {
+    comma = text.find(',', begin);
+    parameters.push_back(text.substr(begin, comma - begin));
+  }
+  if (parameters.size() > 3) return BadUsage("write RATE[,BURST[,DEBT]], as 1000/s,2000,50");
+  parameters.resize(3);
+  if (parameters[0].empty() && parameters[1].empty() && parameters[2].empty()) {
+    return BadUsage("no parameter; write RATE[,BURST[,DEBT]], as 1000/s or ,,50");
+  }
+  if (!parameters[0].empty()) {
+    const auto rate = ParseRate(parameters[0]);
+    if (!rate.ok()) return rate.status();
+    key->rate = *rate;
+  }
+  const std::pair<const std::string*, std::optional<uint64_t>*> numbers[] = {
+      {&parameters[1], &key->burst}, {&parameters[2], &key->debt}};
+  for (const auto& [text, into] : numbers) {
+    if (text->empty()) continue;
+    const auto number = ParseNumber(*text);
+    if (!number.ok()) return number.status();
+    *into = *number;
+  }
+  return Status();
+}
+
+}  // namespace
+
+int RunLimitsList(const Session& session) {
+  const auto limits = session.AskAdmin([&](AdminClient& admin) { return admin.ListLimits(); });
+  if (!limits.ok()) return session.Fail(limits.status());
+  if (session.json()) {
+    Json json;
+    json.Open('{').Name("limits").Open('[');
+    for (const LimitInfo& limit : *limits) WriteLimit(limit, &json);
+    json.Close().Close();
+    session.Print(json);
+    return kExitDone;
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"NAME", "ALGORITHM", ">RATE", ">BURST", ">DEBT", "MODE", "CHARGES", ">KEYS", "FROM"}};
+  for (const LimitInfo& limit : *limits) {
+    std::string parents;
+    for (const std::string& parent : limit.charges) {
+      parents += (parents.empty() ? "" : ",") + parent;
+    }
+    rows.push_back({limit.name, limit.algorithm, FormatRate(limit.rate), Optional(limit.burst),
+                    Optional(limit.debt), limit.mode, parents,
+                    limit.keys.empty() ? "" : std::to_string(limit.keys.size()),
+                    OriginText(limit)});
+  }
+  std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
+  return kExitDone;
+}
+
+int RunLimitsGet(const Session& session) {
+  const auto limit =
+      session.AskAdmin([&](AdminClient& admin) { return admin.GetLimit(session.Argument(0)); });
+  if (!limit.ok()) return session.Fail(limit.status());
+  if (session.json()) {
+    Json json;
+    WriteLimit(*limit, &json);
+    session.Print(json);
+  } else {
+    PrintLimit(*limit);
+  }
+  return kExitDone;
+}
+
+int RunLimitsPut(const Session& session) {
+  const Arguments& flags = session.arguments();
+  LimitInfo limit;
+  limit.name = session.Argument(0);
+  const std::optional<std::string> rate_text = flags.Get("rate");
+  if (!rate_text.has_value()) {
+    return session.Fail(BadUsage("limits put needs --rate=PERMITS/PERIOD"));
+  }
+  const auto rate = ParseRate(*rate_text);
+  if (!rate.ok()) return session.Fail(BadUsage("--rate: " + rate.status().message()));
+  limit.rate = *rate;
+  limit.algorithm = flags.Get("algorithm").value_or("");
+  limit.mode = flags.Get("mode").value_or("");
+  limit.on_store_failure = flags.Get("on-store-failure").value_or("");
+  limit.sharing = flags.Get("sharing").value_or("");
+  limit.charges = flags.All("charges");
+  if (auto tag = flags.Get("hash-tag"); tag.has_value()) limit.hash_tag = *tag;
+  for (const char* name : {"burst", "debt", "sub-windows"}) {
+    if (!flags.Has(name)) continue;
+    const auto number = session.Number(name, 0);
+    if (!number.ok()) return session.Fail(number.status());
+    if (name[0] == 'b') limit.burst = *number;
+    if (name[0] == 'd') limit.debt = *number;
+    if (name[0] == 's') {
+      if (*number > UINT32_MAX) return session.Fail(BadUsage("--sub-windows is at most 100"));
+      limit.sub_windows = static_cast<uint32_t>(*number);
+    }
+  }
+  if (const auto given = flags.Get("utc-offset"); given.has_value()) {
+    const std::string& text = *given;
+    const bool negative = !text.empty() && text[0] == '-';
+    const auto offset = ParseDuration(negative ? text.substr(1) : text);
+    if (!offset.ok()) return session.Fail(BadUsage("--utc-offset: " + offset.status().message()));
+    limit.utc_offset = negative ? -*offset : *offset;
+  }
+  for (const std::string& text : flags.All("key")) {
+    const size_t equals = text.rfind('=');
+    if (equals == std::string::npos) {
+      return session.Fail(BadUsage("--key: \"" + text + "\": write KEY=RATE[,BURST[,DEBT]]"));
+    }
+    LimitKeyOverride key;
+    key.key = text.substr(0, equals);
+    if (const Status bad = ReadKeyParameters(text.substr(equals + 1), &key); !bad.ok()) {
+      return session.Fail(BadUsage("--key: \"" + text + "\": " + bad.message()));
+    }
+    limit.keys.push_back(std::move(key));
+  }
+  const auto put = session.AskAdmin([&](AdminClient& admin) { return admin.PutLimit(limit); });
+  if (!put.ok()) return session.Fail(put.status());
+  if (session.json()) {
+    Json json;
+    json.Open('{').Field("replaced", put->replaced).Name("limit");
+    WriteLimit(put->limit, &json);
+    json.Close();
+    session.Print(json);
+  } else {
+    std::printf("%s\n", put->replaced ? "replaced" : "added");
+    PrintLimit(put->limit);
+  }
+  return kExitDone;
+}
+
+int RunLimitsDelete(const Session& session) {
+  const Status status =
+      session.AskAdmin([&](AdminClient& admin) { return admin.DeleteLimit(session.Argument(0)); });
+  if (!status.ok()) return session.Fail(status);
+  if (session.json()) {
+    Json json;
+    json.Open('{').Field("deleted", session.Argument(0)).Close();
+    session.Print(json);
+  } else {
+    std::printf("deleted %s\n", session.Argument(0).c_str());
+  }
+  return kExitDone;
+}
+
+}  // namespace sluice::cli
