@@ -86,7 +86,7 @@ TEST(BurstySmoothLimiter, DebtsAsInGuavaWait0_1_1_2_4_8) {
                                              seconds(4), seconds(8)}));
 }
 
-TEST(BurstySmoothLimiter, TheFractionOfAPermitIsNotDropped) {
+TEST(BurstySmoothLimiter, KeepsTheFractionOfAPermit) {
   Scene scene(Bucket(1, 5, 0));
   const Throttler throttler = scene.MakeThrottler("bucket");
   EXPECT_EQ(throttler.TryStart(5).value(), nanoseconds(0));
@@ -97,7 +97,7 @@ TEST(BurstySmoothLimiter, TheFractionOfAPermitIsNotDropped) {
   EXPECT_EQ(throttler.TryStart().value(), milliseconds(500));
 }
 
-TEST(BurstySmoothLimiter, PermitsOf0AreRefused) {
+TEST(BurstySmoothLimiter, RejectsZeroPermits) {
   Scene scene(Bucket(1, 5, 0));
   const Throttler throttler = scene.MakeThrottler("bucket");
   EXPECT_EQ(throttler.TryStart(0).status().code(), StatusCode::kInvalidArgument);

@@ -72,7 +72,7 @@ TEST(NonLockingThrottle, CountsLocksAndAllocations) {
 }
 
 // Eight threads that run functions, try, and are denied, on one bucket.
-TEST(NonLockingThrottle, NoLockAndNoAllocationOnThePath) {
+TEST(NonLockingThrottle, TakesNoLockAndAllocatesNothingOnThePath) {
   const auto embedded =
       Embedded::Create({{.name = "calls", .rate = {1'000'000, seconds(1)}, .burst = 1'000'000},
                         {.name = "scarce", .rate = {1, seconds(3600)}}})

@@ -7,7 +7,7 @@
 namespace sluice::acceptance {
 namespace {
 
-TEST(NonLockingThrottle, NoIncrementIsLostInRaces) {
+TEST(NonLockingThrottle, LosesNoIncrementInRaces) {
   constexpr int kPermits = 20'000;
   for (const char* algorithm : {"token_bucket", "sliding_log"}) {
     SCOPED_TRACE(algorithm);
@@ -23,7 +23,7 @@ TEST(NonLockingThrottle, NoIncrementIsLostInRaces) {
   }
 }
 
-TEST(NonLockingThrottle, EachCallerHasALimitOfItsOwn) {
+TEST(NonLockingThrottle, KeepsALimitForEachCaller) {
   Scene scene({{.name = "calls", .rate = {2, seconds(1)}}});
   const Throttler throttler = scene.MakeThrottler("calls");
   for (int caller = 0; caller < 1000; ++caller) {
@@ -39,7 +39,7 @@ std::vector<LimitInfo> Log(uint64_t permits) {
   return {{.name = "calls", .algorithm = "sliding_log", .rate = {permits, seconds(1)}}};
 }
 
-TEST(NonLockingThrottle, RaisedWhileRunningLetsThoseWhoWaitThroughSooner) {
+TEST(NonLockingThrottle, RaisingALimitAdmitsWaitingCallersSooner) {
   Scene scene(Log(2));
   const Throttler throttler = scene.MakeThrottler("calls");
   std::vector<Ran> ran;
@@ -56,7 +56,7 @@ TEST(NonLockingThrottle, RaisedWhileRunningLetsThoseWhoWaitThroughSooner) {
   EXPECT_EQ(Numbers(ran), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
-TEST(NonLockingThrottle, LoweredWhileRunningNeverLetsTwoThroughAtOneMomentAboveIt) {
+TEST(NonLockingThrottle, LoweringALimitNeverAdmitsTwoAtOnceAboveIt) {
   Scene scene(Log(4));
   const Throttler throttler = scene.MakeThrottler("calls");
   std::vector<Ran> ran;
@@ -76,7 +76,7 @@ TEST(NonLockingThrottle, LoweredWhileRunningNeverLetsTwoThroughAtOneMomentAboveI
 }
 
 // Threads that take all the time, without a lock, while the limit is changed under them.
-TEST(NonLockingThrottle, LimitsChangedWhileRunningUnderManyThreads) {
+TEST(NonLockingThrottle, KeepsLimitsThatChangeUnderManyThreads) {
   Scene scene({{.name = "calls", .rate = {1000, seconds(1)}, .burst = 1000}});
   const Throttler throttler = scene.MakeThrottler("calls");
   std::atomic<int> granted{0};

@@ -10,7 +10,7 @@ std::vector<LimitInfo> Requests(const std::string& algorithm, uint64_t permits,
   return {{.name = "requests", .algorithm = algorithm, .rate = {permits, period}}};
 }
 
-TEST(StartAndTryStart, TryStartRequestAnswersZeroOrHowLongToSleep) {
+TEST(StartAndTryStart, TryStartRequestReturnsZeroOrHowLongToSleep) {
   Scene scene(Requests("sliding_log", 3, seconds(1)));
   const Throttler throttler = scene.MakeThrottler("requests");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0));
@@ -70,7 +70,7 @@ TEST(StartAndTryStart, TenThousandADayInSubIntervals) {
 }
 
 // The counter-example: a timer that resets each second lets 1000 through at 0.75 and 1000 at 1.25.
-TEST(StartAndTryStart, TimerResetCounterExampleDoesNotHappen) {
+TEST(StartAndTryStart, HasNoTimerResetBurst) {
   for (const char* algorithm : {"sliding_log", "sliding_window"}) {
     SCOPED_TRACE(algorithm);
     Scene scene(Requests(algorithm, 1000, seconds(1)));

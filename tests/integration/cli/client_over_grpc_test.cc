@@ -27,7 +27,7 @@ class ClientOverGrpcTest : public ::testing::Test {
   StandInServer server_;
 };
 
-TEST_F(ClientOverGrpcTest, BlockingCallbackAndFutureFormsAnswerAlike) {
+TEST_F(ClientOverGrpcTest, BlockingCallbackAndFutureFormsAgree) {
   Client client = MakeClient();
   const auto blocking = client.Acquire("api", "a", 3);
   ASSERT_TRUE(blocking.ok()) << blocking.status();
@@ -50,14 +50,14 @@ TEST_F(ClientOverGrpcTest, BlockingCallbackAndFutureFormsAnswerAlike) {
   EXPECT_EQ(*client.TryAcquire("api", "a", 5), milliseconds(250));
 }
 
-TEST_F(ClientOverGrpcTest, ErrorsComeWithTheirText) {
+TEST_F(ClientOverGrpcTest, ErrorsHaveTheServersMessage) {
   Client client = MakeClient();
   const auto result = client.Acquire("missing", "");
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status(), Status(StatusCode::kNotFound, "limit \"missing\" is not configured"));
 }
 
-TEST_F(ClientOverGrpcTest, ABatchAnswersEachByItself) {
+TEST_F(ClientOverGrpcTest, BatchHasAResultForEachAcquisition) {
   Client client = MakeClient();
   const std::vector<Acquisition> batch = {Acquisition("api", "a", 10), Acquisition("missing"),
                                           Acquisition("api", "a")};
@@ -71,7 +71,7 @@ TEST_F(ClientOverGrpcTest, ABatchAnswersEachByItself) {
   EXPECT_EQ(too_many.status().code(), StatusCode::kInvalidArgument);
 }
 
-TEST_F(ClientOverGrpcTest, QueriesAndRefunds) {
+TEST_F(ClientOverGrpcTest, QueriesAndRefundsOverGrpc) {
   Client client = MakeClient();
   Acquisition acquisition("api", "a");
   acquisition.want_receipt = true;
@@ -90,7 +90,7 @@ TEST_F(ClientOverGrpcTest, QueriesAndRefunds) {
   EXPECT_FALSE((*answers)[1].exists);
 }
 
-TEST_F(ClientOverGrpcTest, AWatchTellsOfEachChangeUntilItIsDestroyed) {
+TEST_F(ClientOverGrpcTest, WatchReportsChangesUntilItIsDestroyed) {
   Client client = MakeClient();
   std::mutex mu;
   std::vector<int64_t> seen;
@@ -116,7 +116,7 @@ TEST_F(ClientOverGrpcTest, AWatchTellsOfEachChangeUntilItIsDestroyed) {
   EXPECT_EQ(seen, (std::vector<int64_t>{10, 9}));
 }
 
-TEST_F(ClientOverGrpcTest, AServerThatIsAwayProvablyExecutedNothing) {
+TEST_F(ClientOverGrpcTest, UnreachableServerHasNotExecutedTheCall) {
   Client client = MakeClient();
   server_.Kill();
   for (int i = 0; i < 3; ++i) {
@@ -131,7 +131,7 @@ TEST_F(ClientOverGrpcTest, AServerThatIsAwayProvablyExecutedNothing) {
   EXPECT_FALSE(future->status.may_have_executed());
 }
 
-TEST_F(ClientOverGrpcTest, FindsAServerThatWasRestarted) {
+TEST_F(ClientOverGrpcTest, ReconnectsToARestartedServer) {
   Client client = MakeClient();
   ASSERT_TRUE(client.Acquire("api", "a")->granted);
   server_.Kill();
@@ -146,7 +146,7 @@ TEST_F(ClientOverGrpcTest, FindsAServerThatWasRestarted) {
   EXPECT_TRUE(result->granted) << result->status;
 }
 
-TEST_F(ClientOverGrpcTest, AHangingServerEndsAtTheDeadlineAndMayHaveExecuted) {
+TEST_F(ClientOverGrpcTest, CallToAHangingServerMayHaveBeenExecuted) {
   Client client = MakeClient();
   ASSERT_TRUE(client.Acquire("api", "a")->granted);
   server_.SetHanging(true);
@@ -160,7 +160,7 @@ TEST_F(ClientOverGrpcTest, AHangingServerEndsAtTheDeadlineAndMayHaveExecuted) {
   server_.SetHanging(false);
 }
 
-TEST_F(ClientOverGrpcTest, AConnectionThatBreaksUnderACallMayHaveExecutedIt) {
+TEST_F(ClientOverGrpcTest, CallOnABrokenConnectionMayHaveBeenExecuted) {
   Client client = MakeClient();
   server_.SetHanging(true);
   auto future = client.AcquireFuture(Acquisition("api", "a"));
@@ -176,7 +176,7 @@ TEST_F(ClientOverGrpcTest, AConnectionThatBreaksUnderACallMayHaveExecutedIt) {
   EXPECT_EQ(server_.executed(), 1);
 }
 
-TEST_F(ClientOverGrpcTest, RepeatsOnlyWhatTheServerSaysItDidNotExecute) {
+TEST_F(ClientOverGrpcTest, RetriesOnlyACallThatTheServerDidNotExecute) {
   Client client = MakeClient();
   server_.FailNext({grpc::StatusCode::UNAVAILABLE, "draining"}, /*marked=*/true, 2);
   EXPECT_TRUE(client.Acquire("api", "a")->granted);
@@ -187,7 +187,7 @@ TEST_F(ClientOverGrpcTest, RepeatsOnlyWhatTheServerSaysItDidNotExecute) {
   EXPECT_EQ(server_.executed(), 1);
 }
 
-TEST_F(ClientOverGrpcTest, GoesToTheServerThatIsThere) {
+TEST_F(ClientOverGrpcTest, CallsTheServerThatIsAvailable) {
   StandInServer other;
   auto client =
       *Client::Create({.servers = {server_.address(), other.address()}, .deadline = seconds(20)});
@@ -200,7 +200,7 @@ TEST_F(ClientOverGrpcTest, GoesToTheServerThatIsThere) {
   EXPECT_EQ(other.executed(), 10);
 }
 
-TEST_F(ClientOverGrpcTest, AStreamAnswersInOrderAndGathers) {
+TEST_F(ClientOverGrpcTest, StreamAnswersInOrderAndBatches) {
   Client client = MakeClient();
   AcquireStream stream = client.OpenStream();
   std::vector<int> order;
@@ -220,7 +220,7 @@ TEST_F(ClientOverGrpcTest, AStreamAnswersInOrderAndGathers) {
   EXPECT_EQ(stream.counts().connections, 1u);
 }
 
-TEST_F(ClientOverGrpcTest, ABrokenStreamReportsWhatWasSentAndGoesOn) {
+TEST_F(ClientOverGrpcTest, BrokenStreamReportsSentAcquisitionsAndContinues) {
   Client client = MakeClient();
   AcquireStream stream = client.OpenStream();
   ASSERT_TRUE(stream.Submit(Acquisition("api", "a")).get()->granted);
@@ -235,7 +235,7 @@ TEST_F(ClientOverGrpcTest, ABrokenStreamReportsWhatWasSentAndGoesOn) {
   EXPECT_EQ(stream.counts().connections, 2u);
 }
 
-TEST_F(ClientOverGrpcTest, AStreamWaitsForAServerThatIsAway) {
+TEST_F(ClientOverGrpcTest, StreamWaitsForAnUnavailableServer) {
   Client client = MakeClient();
   AcquireStream stream = client.OpenStream();
   server_.Kill();
@@ -246,7 +246,7 @@ TEST_F(ClientOverGrpcTest, AStreamWaitsForAServerThatIsAway) {
   EXPECT_TRUE(result->granted) << result->status;
 }
 
-TEST_F(ClientOverGrpcTest, AStreamToAHangingServerIsGivenUpAtTheDeadline) {
+TEST_F(ClientOverGrpcTest, StreamToAHangingServerEndsAtTheDeadline) {
   Client client = MakeClient();
   server_.SetHanging(true);
   AcquireStream stream = client.OpenStream({.deadline = milliseconds(200)});
@@ -258,7 +258,7 @@ TEST_F(ClientOverGrpcTest, AStreamToAHangingServerIsGivenUpAtTheDeadline) {
   EXPECT_TRUE(stream.Submit(Acquisition("api", "b")).get()->granted);
 }
 
-TEST_F(ClientOverGrpcTest, DestructionWithCallsInFlightAnswersThemAll) {
+TEST_F(ClientOverGrpcTest, DestructionAnswersAllCallsInFlight) {
   server_.SetHanging(true);
   std::atomic<int> answered{0};
   {
@@ -274,7 +274,7 @@ TEST_F(ClientOverGrpcTest, DestructionWithCallsInFlightAnswersThemAll) {
   server_.SetHanging(false);
 }
 
-TEST_F(ClientOverGrpcTest, ABlockingCallEndsWhenItsClientGoes) {
+TEST_F(ClientOverGrpcTest, DestructionEndsABlockingCall) {
   server_.SetHanging(true);
   auto client = std::make_unique<Client>(MakeClient());
   StatusCode code = StatusCode::kOk;
@@ -288,7 +288,7 @@ TEST_F(ClientOverGrpcTest, ABlockingCallEndsWhenItsClientGoes) {
   EXPECT_EQ(code, StatusCode::kCancelled);
 }
 
-TEST_F(ClientOverGrpcTest, TheAdminClientManagesLimits) {
+TEST_F(ClientOverGrpcTest, AdminClientManagesLimits) {
   auto admin = *AdminClient::Create({.server = server_.admin_address()});
   LimitInfo limit;
   limit.name = "api";
@@ -326,7 +326,7 @@ TEST_F(ClientOverGrpcTest, TheAdminClientManagesLimits) {
   EXPECT_EQ(admin.ListKeys("", KeyOrder::kDenials, 10)->keys[0].key, "denied");
 }
 
-TEST_F(ClientOverGrpcTest, TheAdminClientShowsItsToken) {
+TEST_F(ClientOverGrpcTest, AdminClientSendsItsToken) {
   server_.RequireToken("secret");
   auto without = *AdminClient::Create({.server = server_.admin_address()});
   EXPECT_EQ(without.ListLimits().status().code(), StatusCode::kUnauthenticated);

@@ -125,7 +125,7 @@ TEST_F(ClientOverTlsTest, MutualTlsServesClientsWithACertificate) {
   ExpectServed(Tls("ca.pem", "client"));
 }
 
-TEST_F(ClientOverTlsTest, AWrongAuthorityIsNamed) {
+TEST_F(ClientOverTlsTest, ErrorNamesAnUntrustedAuthority) {
   Start(Mode::kTls);
   ExpectRefused(Tls("stranger_ca.pem"), AllOf(HasSubstr("not of an authority in"),
                                               HasSubstr("stranger_ca.pem"), HasSubstr("--tls-ca")));
@@ -133,19 +133,19 @@ TEST_F(ClientOverTlsTest, AWrongAuthorityIsNamed) {
   ExpectRefused({.enabled = true}, AllOf(HasSubstr("system's roots"), HasSubstr("--tls-ca")));
 }
 
-TEST_F(ClientOverTlsTest, AMissingClientCertificateIsSuggested) {
+TEST_F(ClientOverTlsTest, ErrorSuggestsAClientCertificate) {
   Start(Mode::kMutual);
   ExpectRefused(Tls("ca.pem"),
                 AllOf(HasSubstr("asks for a client's certificate"), HasSubstr("--tls-cert")));
 }
 
-TEST_F(ClientOverTlsTest, AClientCertificateOfAnotherAuthorityIsNamed) {
+TEST_F(ClientOverTlsTest, ErrorNamesARejectedClientCertificate) {
   Start(Mode::kMutual);
   ExpectRefused(Tls("ca.pem", "stranger"),
                 AllOf(HasSubstr("does not take the certificate"), HasSubstr("stranger.pem")));
 }
 
-TEST_F(ClientOverTlsTest, AnotherNameThanTheCertificatesIsSaid) {
+TEST_F(ClientOverTlsTest, ErrorReportsANameThatIsNotInTheCertificate) {
   Start(Mode::kTls);
   TlsOptions tls = Tls("ca.pem");
   tls.server_name = "example.org";
@@ -154,14 +154,14 @@ TEST_F(ClientOverTlsTest, AnotherNameThanTheCertificatesIsSaid) {
   ExpectServed(tls);
 }
 
-TEST_F(ClientOverTlsTest, TlsOnOneSideOnlyIsSaid) {
+TEST_F(ClientOverTlsTest, ErrorReportsTlsOnOneSideOnly) {
   Start(Mode::kTls);
   ExpectRefused({}, AllOf(HasSubstr("if the server speaks TLS"), HasSubstr("--tls-ca")));
   Start(Mode::kPlain);
   ExpectRefused(Tls("ca.pem"), HasSubstr("speaks no TLS there"));
 }
 
-TEST_F(ClientOverTlsTest, FilesThatAreNoneAreRefusedBeforeAnyCall) {
+TEST_F(ClientOverTlsTest, RejectsInvalidFilesBeforeAnyCall) {
   Start(Mode::kTls);
   TlsOptions swapped = Tls("ca.pem", "client");
   std::swap(swapped.cert_file, swapped.key_file);
@@ -176,7 +176,7 @@ TEST_F(ClientOverTlsTest, FilesThatAreNoneAreRefusedBeforeAnyCall) {
   ExpectRefused(mixed, HasSubstr("--tls-key"));
 }
 
-TEST_F(ClientOverTlsTest, TheCommandSpeaksTlsToo) {
+TEST_F(ClientOverTlsTest, CommandUsesTls) {
   Start(Mode::kMutual);
   setenv("SLUICE_SERVER", server_->data_address().c_str(), 1);
   setenv("SLUICE_ADMIN", server_->admin_address().c_str(), 1);

@@ -29,7 +29,7 @@ std::string Error(const std::vector<std::string>& words) {
   return line.ok() ? "" : line.status().message();
 }
 
-TEST(CommandLineTest, TakesFlagsInBothFormsAnywhere) {
+TEST(CommandLineTest, ParsesFlagsInBothFormsAnywhere) {
   const auto line = Parse({"--server", "a:1", "acquire", "api", "--permits=5", "k", "--receipt"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->command->name, "acquire");
@@ -39,13 +39,13 @@ TEST(CommandLineTest, TakesFlagsInBothFormsAnywhere) {
   EXPECT_TRUE(line->arguments.Has("receipt"));
 }
 
-TEST(CommandLineTest, KnowsCommandsOfTwoWords) {
+TEST(CommandLineTest, ParsesCommandsOfTwoWords) {
   EXPECT_EQ(Parse({"limits", "list"})->command->name, "limits list");
   EXPECT_EQ(Error({"limits"}), "\"limits\" needs a second word: limits list, limits get");
   EXPECT_EQ(Error({"limits", "lst"}), "unknown command \"limits lst\"; did you mean limits list?");
 }
 
-TEST(CommandLineTest, SuggestsTheNearest) {
+TEST(CommandLineTest, SuggestsTheNearestName) {
   EXPECT_EQ(Error({"aquire", "api"}), "unknown command \"aquire\"; did you mean acquire?");
   EXPECT_EQ(Error({"acquire", "api", "--permit", "3"}),
             "unknown flag --permit of acquire; did you mean --permits?");
@@ -53,7 +53,7 @@ TEST(CommandLineTest, SuggestsTheNearest) {
   EXPECT_EQ(Error({"--sever=x", "acquire", "a"}), "unknown flag --sever; did you mean --server?");
 }
 
-TEST(CommandLineTest, RefusesWhatDoesNotFit) {
+TEST(CommandLineTest, RejectsBadUsage) {
   EXPECT_EQ(Error({"acquire"}), "acquire needs LIMIT [KEY]");
   EXPECT_EQ(Error({"acquire", "a", "b", "c"}), "acquire takes LIMIT [KEY], not also \"c\"");
   EXPECT_EQ(Error({"acquire", "a", "--permits"}), "flag --permits needs a value: --permits=N");
@@ -62,7 +62,7 @@ TEST(CommandLineTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(Error({"run", "--limit", "x", "--"}), "run needs -- and a command to run");
 }
 
-TEST(CommandLineTest, LeavesAloneWhatFollowsTwoDashes) {
+TEST(CommandLineTest, KeepsWordsAfterTwoDashes) {
   const auto line = Parse({"run", "--limit", "x", "--", "ls", "--server", "-l"});
   ASSERT_TRUE(line.ok());
   EXPECT_EQ(line->arguments.command, (std::vector<std::string>{"ls", "--server", "-l"}));
@@ -70,12 +70,12 @@ TEST(CommandLineTest, LeavesAloneWhatFollowsTwoDashes) {
   EXPECT_EQ(key->arguments.positional, (std::vector<std::string>{"api", "--odd-key"}));
 }
 
-TEST(CommandLineTest, HelpNeedsNoArguments) {
+TEST(CommandLineTest, AcceptsHelpWithoutArguments) {
   EXPECT_TRUE(Parse({"acquire", "--help"}).ok());
   EXPECT_TRUE(Parse({"-h"})->arguments.Has("help"));
 }
 
-TEST(CommandLineTest, AnOptionalValueIsTakenWhereItCanBeMeant) {
+TEST(CommandLineTest, TakesTheNextWordAsAnOptionalValueIfItIsANumber) {
   const auto wait = [](std::vector<std::string> words) {
     words.insert(words.begin(), "run");
     words.insert(words.end(), {"--", "true"});

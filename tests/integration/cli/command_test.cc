@@ -1,4 +1,4 @@
-// The command as people start it: its output, its exit codes, and what it says to bad usage.
+// The command's output, exit codes and error messages, with a stand-in server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class CommandTest : public ::testing::Test {
   StandInServer server_;
 };
 
-TEST_F(CommandTest, AcquireExitsByWhatWasDecided) {
+TEST_F(CommandTest, AcquireExitCodeIsTheDecision) {
   const Outcome granted = Sluice("acquire api user:42 --permits 10");
   EXPECT_EQ(granted.exit_code, 0) << granted.err;
   EXPECT_EQ(granted.out, "granted  api user:42: 0 of 10 left, full in 1m30s\n");
@@ -45,14 +45,14 @@ TEST_F(CommandTest, AcquireExitsByWhatWasDecided) {
             "(not enough permits)\n");
 }
 
-TEST_F(CommandTest, AcquireRefusedByTheServerExitsTwo) {
+TEST_F(CommandTest, AcquireErrorOfTheServerExitsTwo) {
   const Outcome missing = Sluice("acquire missing");
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_EQ(missing.out, "");
   EXPECT_EQ(missing.err, "sluice: NOT_FOUND: limit \"missing\" is not configured\n");
 }
 
-TEST_F(CommandTest, AServerThatIsAwayExitsThree) {
+TEST_F(CommandTest, UnavailableServerExitsThree) {
   server_.Kill();
   const Outcome away = Sluice("--deadline 2s acquire api");
   EXPECT_EQ(away.exit_code, 3) << away.out << away.err;
@@ -70,7 +70,7 @@ TEST_F(CommandTest, AServerThatIsAwayExitsThree) {
   EXPECT_EQ(Shell("echo api | $SLUICE --deadline 2s batch").exit_code, 3);
 }
 
-TEST_F(CommandTest, AHangingServerExitsThreeAndSaysThatPermitsMayBeGone) {
+TEST_F(CommandTest, HangingServerExitsThreeAndWarnsThatPermitsMayBeTaken) {
   server_.SetHanging(true);
   const Outcome hung = Sluice("--deadline 300ms acquire api");
   EXPECT_EQ(hung.exit_code, 3);
@@ -93,7 +93,7 @@ TEST_F(CommandTest, AcquireAsJsonHasStableNames) {
             "configured\",\"may_have_executed\":false}}\n");
 }
 
-TEST_F(CommandTest, SeveralChargesAreTakenAllOrNone) {
+TEST_F(CommandTest, TakesSeveralChargesAllOrNone) {
   const Outcome both = Sluice("acquire api a --charge 'egress \"\" 10'");
   EXPECT_EQ(both.exit_code, 0) << both.err;
   EXPECT_THAT(both.out, HasSubstr("api a: 9 of 10 left"));
@@ -102,7 +102,7 @@ TEST_F(CommandTest, SeveralChargesAreTakenAllOrNone) {
   EXPECT_THAT(Sluice("query api a").out, HasSubstr("9"));
 }
 
-TEST_F(CommandTest, AReceiptIsRefundedOnce) {
+TEST_F(CommandTest, RefundsAReceiptOnce) {
   const Outcome granted = Sluice("acquire api a --receipt");
   ASSERT_THAT(granted.out, HasSubstr("\nreceipt  "));
   std::string receipt = granted.out.substr(granted.out.find("receipt  ") + 9);
@@ -116,7 +116,7 @@ TEST_F(CommandTest, AReceiptIsRefundedOnce) {
   EXPECT_EQ(Sluice("refund " + receipt + " --output json").out,
             "{\"outcome\":\"already_refunded\",\"attempts\":1,\"charges\":[]}\n");
   EXPECT_EQ(Sluice("refund Zm9yZ2Vk").exit_code, 2);
-  EXPECT_THAT(Sluice("refund 'not!base64'").err, HasSubstr("no base64url"));
+  EXPECT_THAT(Sluice("refund 'not!base64'").err, HasSubstr("not base64url"));
 }
 
 TEST_F(CommandTest, QueryShowsATable) {
@@ -131,7 +131,7 @@ TEST_F(CommandTest, QueryShowsATable) {
   EXPECT_EQ(Sluice("query missing").exit_code, 2);
 }
 
-TEST_F(CommandTest, WatchWritesALineForEachChangeWhenItIsNoTerminal) {
+TEST_F(CommandTest, WatchPrintsALineForEachChangeWithoutATerminal) {
   EXPECT_EQ(Sluice("watch api a --count 1").out, "api  a  10 of 10 left\n");
   EXPECT_THAT(Sluice("watch api a --count 1 --output json").out, HasSubstr("\"remaining\":10"));
   const Outcome two = Shell(
@@ -149,7 +149,7 @@ TEST_F(CommandTest, WatchRedrawsInPlaceOnATerminal) {
   EXPECT_THAT(drawn.out, HasSubstr("\x1b[2A\x1b[J"));
 }
 
-TEST_F(CommandTest, BatchReadsWordsAndJson) {
+TEST_F(CommandTest, BatchReadsPlainLinesAndJson) {
   const Outcome batch = Shell(
       "printf '# comment\\n\\napi a 10\\n{\"limit\": \"api\", \"key\": \"b c\"}\\napi a\\n' | "
       "$SLUICE --deadline 20s batch");
@@ -160,7 +160,7 @@ TEST_F(CommandTest, BatchReadsWordsAndJson) {
   EXPECT_EQ(batch.err, "2 granted, 1 denied, 0 undecided, 0 errors\n");
 }
 
-TEST_F(CommandTest, BatchAnswersGoodLinesAmongBadOnesInTheirOrder) {
+TEST_F(CommandTest, BatchAnswersInOrderWithInvalidLinesInBetween) {
   const Outcome batch =
       Shell("printf 'api\\na b c d\\nmissing\\napi\\n' | $SLUICE --deadline 20s batch");
   EXPECT_EQ(batch.exit_code, 2);
@@ -179,7 +179,7 @@ TEST_F(CommandTest, BatchAnswersGoodLinesAmongBadOnesInTheirOrder) {
   EXPECT_EQ(Sluice("batch /dev/null").exit_code, 0);
 }
 
-TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
+TEST_F(CommandTest, ListsPutsAndDeletesLimits) {
   const Outcome put = Sluice(
       "limits put api --rate 100/s --burst 200 --debt 5 --mode shadow --on-store-failure allow "
       "--charges overall "
@@ -216,14 +216,14 @@ TEST_F(CommandTest, LimitsAreListedPutAndDeleted) {
   }
   EXPECT_THAT(Sluice("limits put api --rate 5").err, HasSubstr("as 100/s or 500/250ms"));
   EXPECT_THAT(Sluice("limits put api --rate 5/s --on-store-failure no").err,
-              HasSubstr("on_store_failure: \"no\" is none; write deny, allow or split"));
+              HasSubstr("on_store_failure: \"no\" is unknown; write deny, allow or split"));
   EXPECT_THAT(Sluice("limits put api --rate 5/s --sharing leased").err,
               HasSubstr("sharing: \"leased\" is not supported yet"));
   EXPECT_THAT(Sluice("limits put api").err, HasSubstr("needs --rate"));
   EXPECT_THAT(Sluice("limits put api --rate 5/s --algorithm leaky").err, HasSubstr("leaky"));
 }
 
-TEST_F(CommandTest, KeysResetStatsAndConfigAreShown) {
+TEST_F(CommandTest, ShowsKeysResetStatsAndConfig) {
   EXPECT_THAT(Sluice("keys").out, HasSubstr("api    used   12,345     -5"));
   EXPECT_THAT(Sluice("keys api --by denials --output json").out,
               HasSubstr("\"key\":\"denied\",\"estimate\":12345,\"error\":5"));
@@ -238,18 +238,21 @@ TEST_F(CommandTest, KeysResetStatsAndConfigAreShown) {
               HasSubstr("\"methods\":[{\"method\":\"/sluice.v1.RateLimiter/Acquire\",\"codes\":"
                         "{\"OK\":3}"));
   EXPECT_THAT(Sluice("config").out, HasSubstr("active since    2023-11-14 22:13:20 UTC"));
-  EXPECT_THAT(Sluice("config").out,
-              HasSubstr("store           redis, away since 2023-11-14 22:15:00 UTC, away 2 times\n"
-                        "last away       no answer within the budget\n"
-                        "meanwhile       api: 7 allowed, 5 denied\n"
-                        "differs         api: token_bucket 5 per 1s, burst 5 here, token_bucket 6 "
-                        "per 1s, burst 6 at another node; 3 times, last 2023-11-14 22:16:40 UTC"));
+  EXPECT_THAT(
+      Sluice("config").out,
+      HasSubstr("store           redis, unavailable since 2023-11-14 22:15:00 UTC, unavailable 2 "
+                "times\n"
+                "store error     no answer within the budget\n"
+                "meanwhile       api: 7 allowed, 5 denied\n"
+                "differs         api: token_bucket 5 per 1s, burst 5 here, token_bucket 6 "
+                "per 1s, burst 6 at another node; 3 times, last 2023-11-14 22:16:40 UTC"));
   EXPECT_THAT(Sluice("config --output json").out, HasSubstr("\"active_since_s\":1700000000"));
-  EXPECT_THAT(Sluice("config --output json").out,
-              HasSubstr("\"store\":{\"kind\":\"redis\",\"state\":\"away\",\"since_s\":1700000100"));
+  EXPECT_THAT(
+      Sluice("config --output json").out,
+      HasSubstr("\"store\":{\"kind\":\"redis\",\"state\":\"unavailable\",\"since_s\":1700000100"));
 }
 
-TEST_F(CommandTest, TheTokenComesFromAFile) {
+TEST_F(CommandTest, ReadsTheTokenFromAFile) {
   server_.RequireToken("secret");
   EXPECT_EQ(Sluice("limits list").exit_code, 2);
   const Outcome with = Shell(
@@ -259,7 +262,7 @@ TEST_F(CommandTest, TheTokenComesFromAFile) {
   EXPECT_EQ(Sluice("limits list --token-file /no/such").exit_code, 2);
 }
 
-TEST_F(CommandTest, RunStartsTheCommandOnlyWhenGranted) {
+TEST_F(CommandTest, RunStartsTheCommandOnlyIfGranted) {
   const Outcome ran = Sluice("run --limit api --key k --permits 10 -- sh -c 'echo ran; exit 7'");
   EXPECT_EQ(ran.exit_code, 7);
   EXPECT_EQ(ran.out, "ran\n");
@@ -273,7 +276,7 @@ TEST_F(CommandTest, RunStartsTheCommandOnlyWhenGranted) {
   EXPECT_EQ(Sluice("run --limit missing -- true").exit_code, 2);
 }
 
-TEST_F(CommandTest, RunWithRetryAsksAgainUntilGranted) {
+TEST_F(CommandTest, RunWithRetryTriesUntilGranted) {
   ASSERT_EQ(Sluice("acquire api k --permits 10").exit_code, 0);
   const Outcome late = Sluice("run --limit api --key k --retry --timeout 100ms -- echo ran");
   EXPECT_EQ(late.exit_code, 1);
@@ -362,7 +365,7 @@ TEST_F(CommandTest, EveryCommandHasHelpWithExamples) {
   EXPECT_THAT(Shell("$SLUICE --version").out, StartsWith("sluice "));
 }
 
-TEST_F(CommandTest, CheckIsTheServersOwnCheckAndNeedsNoServer) {
+TEST_F(CommandTest, CheckIsTheServersCheckAndNeedsNoServer) {
   server_.Kill();
   const Outcome good = Sluice("check " SLUICE_SOURCE_DIR "/deploy/limits.example.yaml");
   EXPECT_EQ(good.exit_code, 0) << good.err;
@@ -378,7 +381,7 @@ TEST_F(CommandTest, CheckIsTheServersOwnCheckAndNeedsNoServer) {
   EXPECT_EQ(Sluice("check /no/such/file").exit_code, 2);
 }
 
-TEST_F(CommandTest, SeveralServersMayBeNamed) {
+TEST_F(CommandTest, AcceptsSeveralServers) {
   StandInServer other;
   server_.Kill();
   const Outcome granted =

@@ -42,7 +42,7 @@ class CommandWithServerTest : public ::testing::Test {
   std::unique_ptr<ServerProcess> server_;
 };
 
-TEST_F(CommandWithServerTest, HealthTellsOfEachPortAndEachService) {
+TEST_F(CommandWithServerTest, HealthReportsEachPortAndService) {
   Start();
   const Outcome serving = Sluice("health");
   EXPECT_EQ(serving.exit_code, 0) << serving.err;
@@ -59,7 +59,7 @@ TEST_F(CommandWithServerTest, HealthTellsOfEachPortAndEachService) {
   EXPECT_THAT(unknown.err, HasSubstr("NOT_FOUND"));
 }
 
-TEST_F(CommandWithServerTest, HealthOfADrainingServerIsNotServingAndOfOneThatLeftAway) {
+TEST_F(CommandWithServerTest, HealthReportsADrainingAndAStoppedServer) {
   Start("limits: [{name: api, rate: 5/s}]", {"--drain_notice=30s"});
   server_->Signal(SIGTERM);
   Outcome draining = Sluice("health");
@@ -110,7 +110,7 @@ std::chrono::nanoseconds Taken(const std::function<void()>& run) {
   return std::chrono::steady_clock::now() - start;
 }
 
-TEST_F(CommandWithServerTest, AHashTagIsPutAndGot) {
+TEST_F(CommandWithServerTest, PutsAndGetsAHashTag) {
   Start();
   ASSERT_EQ(Sluice("limits put tagged --rate 5/s --hash-tag orders").exit_code, 0);
   EXPECT_THAT(Sluice("limits get tagged").out, ContainsRegex("hash_tag +orders"));
@@ -126,7 +126,7 @@ TEST_F(CommandWithServerTest, AHashTagIsPutAndGot) {
   EXPECT_THAT(Sluice("limits get tagged").out, Not(HasSubstr("hash_tag")));
 }
 
-TEST_F(CommandWithServerTest, AcquireWithWaitSaysWhenAndSleepsUntilThen) {
+TEST_F(CommandWithServerTest, AcquireWithWaitSleepsUntilTheGrantTime) {
   Start(kSlower);
   EXPECT_THAT(Sluice("acquire slow k --wait 10s").out, StartsWith("granted  slow k: "));
   Outcome second;
@@ -147,7 +147,7 @@ TEST_F(CommandWithServerTest, AcquireWithWaitSaysWhenAndSleepsUntilThen) {
   EXPECT_THAT(too_late.out, StartsWith("denied   retry after 59m"));
 }
 
-TEST_F(CommandWithServerTest, AcquireWithoutSleepEndsAtOnceAndItsPlaceCanBeGivenUp) {
+TEST_F(CommandWithServerTest, AcquireWithoutSleepExitsAtOnceAndCanBeRefunded) {
   Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
   ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
   const Outcome place = Sluice("acquire slow k --wait 2h --no-sleep --output json");
@@ -172,7 +172,7 @@ TEST_F(CommandWithServerTest, AcquireWithoutSleepEndsAtOnceAndItsPlaceCanBeGiven
   EXPECT_EQ(Sluice("refund " + receipt).exit_code, 1);
 }
 
-TEST_F(CommandWithServerTest, AHeldAcquireIsAnsweredAtTheMoment) {
+TEST_F(CommandWithServerTest, HeldAcquireIsAnsweredAtTheGrantTime) {
   Start(kSlow);
   ASSERT_EQ(Sluice("acquire slow k --wait 10s --hold").exit_code, 0);
   Outcome held;
@@ -186,7 +186,7 @@ TEST_F(CommandWithServerTest, AHeldAcquireIsAnsweredAtTheMoment) {
   EXPECT_GE(taken, std::chrono::milliseconds(400));
 }
 
-TEST_F(CommandWithServerTest, AHeldCommandThatIsKilledGivesItsPlaceUp) {
+TEST_F(CommandWithServerTest, KillingAHeldCommandCancelsItsReservation) {
   Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
   ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
   // The shell's own child, so that it is the command that is killed; only once it waits.
@@ -199,7 +199,7 @@ TEST_F(CommandWithServerTest, AHeldCommandThatIsKilledGivesItsPlaceUp) {
   EXPECT_EQ(killed.out, "gone\n") << killed.err;
 }
 
-TEST_F(CommandWithServerTest, RunWaitsInLineAndThenRuns) {
+TEST_F(CommandWithServerTest, RunWaitsForItsGrantTime) {
   Start(kSlow);
   ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
   Outcome ran;

@@ -31,7 +31,7 @@ class RealServerTest : public ::testing::Test {
   }
 };
 
-TEST_F(RealServerTest, EveryCallAnswers) {
+TEST_F(RealServerTest, AnswersEveryKindOfCall) {
   ServerProcess server(Options());
   Client client = Connect(server.data_address());
   Acquisition acquisition("few", "a", 2);
@@ -64,7 +64,7 @@ TEST_F(RealServerTest, EveryCallAnswers) {
   EXPECT_EQ(client.Refund("forged").status().code(), StatusCode::kInvalidArgument);
 }
 
-TEST_F(RealServerTest, AStreamDecidesExactly) {
+TEST_F(RealServerTest, StreamDecidesExactly) {
   ServerProcess server(Options());
   Client client = Connect(server.data_address());
   AcquireStream stream = client.OpenStream();
@@ -81,7 +81,7 @@ TEST_F(RealServerTest, AStreamDecidesExactly) {
   EXPECT_EQ(denied, 17'000);
 }
 
-TEST_F(RealServerTest, AWatchSeesAnAcquisition) {
+TEST_F(RealServerTest, WatchReportsAnAcquisition) {
   ServerProcess server(Options());
   Client client = Connect(server.data_address());
   std::promise<void> first;
@@ -100,7 +100,7 @@ TEST_F(RealServerTest, AWatchSeesAnAcquisition) {
   EXPECT_EQ(second.get_future().get(), 2);
 }
 
-TEST_F(RealServerTest, ARestartedServerIsFoundAgain) {
+TEST_F(RealServerTest, ReconnectsToARestartedServer) {
   auto server = std::make_unique<ServerProcess>(Options());
   const std::string address = server->data_address();
   Client client = Connect(address);
@@ -124,7 +124,7 @@ TEST_F(RealServerTest, ARestartedServerIsFoundAgain) {
   EXPECT_TRUE(stream.Submit(Acquisition("api")).get()->granted);
 }
 
-TEST_F(RealServerTest, AStoppedServerEndsAtTheDeadlineAndGoesOnWhenItIsWoken) {
+TEST_F(RealServerTest, PausedServerTimesOutAndAnswersAfterItContinues) {
   ServerProcess server(Options());
   Client client = Connect(server.data_address());
   ASSERT_TRUE(client.Acquire("api", "")->granted);
@@ -162,7 +162,7 @@ uint64_t GrantedBy(ServerProcess& server) {
   return at == std::string::npos ? 0 : std::stoull(log.substr(at + 8));
 }
 
-TEST_F(RealServerTest, ADrainIsNotSeenByThoseWhoHaveAnotherServer) {
+TEST_F(RealServerTest, DrainIsInvisibleWithAnotherServer) {
   ServerProcess server(Options());
   ServerProcess other(Options());
   auto client = *Client::Create(
@@ -208,7 +208,7 @@ TEST_F(RealServerTest, ADrainIsNotSeenByThoseWhoHaveAnotherServer) {
   EXPECT_LE(in_all, static_cast<uint64_t>(sent));
 }
 
-TEST_F(RealServerTest, AHeldCallerGoesToTheOtherServerWhenItsOwnDrains) {
+TEST_F(RealServerTest, HeldCallerMovesToAnotherServerWhenItsServerDrains) {
   const std::string limits = "limits: [{name: slow, rate: 1/h, burst: 1}]";
   ServerProcess server({.limits = limits});
   ServerProcess other({.limits = limits});
@@ -233,7 +233,7 @@ TEST_F(RealServerTest, AHeldCallerGoesToTheOtherServerWhenItsOwnDrains) {
   EXPECT_EQ(server.WaitForExit(), 0) << server.log();
 }
 
-TEST_F(RealServerTest, TheAdminClientChangesWhatIsDecided) {
+TEST_F(RealServerTest, AdminClientChangesDecisions) {
   ServerProcess server(Options());
   Client client = Connect(server.data_address());
   auto admin = *AdminClient::Create({.server = server.admin_address(), .deadline = seconds(20)});

@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-TEST(TextTest, DurationsAreReadable) {
+TEST(TextTest, FormatsDurations) {
   const std::pair<int64_t, const char*> cases[] = {
       {0, "0s"},
       {1, "1ns"},
@@ -29,7 +29,7 @@ TEST(TextTest, DurationsAreReadable) {
   for (const auto& [ns, text] : cases) EXPECT_EQ(FormatDuration(nanoseconds(ns)), text);
 }
 
-TEST(TextTest, ReadsDurations) {
+TEST(TextTest, ParsesDurations) {
   EXPECT_EQ(*ParseDuration("250ms"), std::chrono::milliseconds(250));
   EXPECT_EQ(*ParseDuration("1.5s"), std::chrono::milliseconds(1500));
   EXPECT_EQ(*ParseDuration("1m30s"), std::chrono::seconds(90));
@@ -39,7 +39,7 @@ TEST(TextTest, ReadsDurations) {
   }
 }
 
-TEST(TextTest, RatesGoBothWays) {
+TEST(TextTest, FormatsAndParsesRates) {
   for (const char* rate : {"100/s", "500/250ms", "10000/d", "5/m", "1/90s", "7/1500us"}) {
     EXPECT_EQ(FormatRate(*ParseRate(rate)), rate);
   }
@@ -49,7 +49,7 @@ TEST(TextTest, RatesGoBothWays) {
   }
 }
 
-TEST(TextTest, NumbersAreDigitsAlone) {
+TEST(TextTest, ParsesOnlyDigitsAsNumbers) {
   EXPECT_EQ(*ParseNumber("18446744073709551615"), UINT64_MAX);
   for (const char* bad : {"", "-1", "+1", "1.0", "0x1", "1 ", "18446744073709551616"}) {
     EXPECT_FALSE(ParseNumber(bad).ok()) << bad;
@@ -70,7 +70,7 @@ TEST(TextTest, ReceiptsSurviveBase64Url) {
   }
 }
 
-TEST(TextTest, ReadsAcquisitionsAsWordsAndAsJson) {
+TEST(TextTest, ParsesAcquisitionsAsWordsAndAsJson) {
   const auto words = ParseAcquisition("  api user:42 5 ");
   ASSERT_TRUE(words.ok());
   EXPECT_EQ(words->charges[0].limit, "api");
@@ -97,7 +97,7 @@ TEST(TextTest, ReadsAcquisitionsAsWordsAndAsJson) {
   }
 }
 
-TEST(TextTest, TablesLineUp) {
+TEST(TextTest, AlignsTables) {
   EXPECT_EQ(FormatTable({{"NAME", ">LEFT"}, {"a", "1"}, {"longer", "100"}}),
             "NAME    LEFT\na          1\nlonger   100\n");
 }
@@ -109,7 +109,7 @@ TEST(JsonTest, WritesValuesAndEscapes) {
   EXPECT_EQ(json.text(), R"({"a":1,"b":"x\"\n\u0001","c":[true,-2],"d":0.5})");
 }
 
-TEST(LatencyRecorderTest, QuantilesAreAtMostThreePercentHigh) {
+TEST(LatencyRecorderTest, QuantilesAreAtMostThreePercentTooHigh) {
   LatencyRecorder recorder;
   for (int i = 1; i <= 100'000; ++i) recorder.Record(nanoseconds(i));
   for (const double share : {0.001, 0.5, 0.9, 0.99, 0.999, 1.0}) {

@@ -166,7 +166,7 @@ TEST_F(ThrottlerServerTest, ManyProgramsShareOneLimit) {
   EXPECT_EQ(started, 100);
 }
 
-TEST_F(ThrottlerServerTest, TryStartRequestAnswersZeroOrHowLongToSleep) {
+TEST_F(ThrottlerServerTest, TryStartRequestReturnsZeroOrHowLongToSleep) {
   const Throttler throttler = Make("slow");
   EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0));
   const nanoseconds sleep = throttler.TryStart().value();
@@ -175,7 +175,7 @@ TEST_F(ThrottlerServerTest, TryStartRequestAnswersZeroOrHowLongToSleep) {
 }
 
 // No hour's end resets the count: all of it is taken until the first permit is an hour old.
-TEST_F(ThrottlerServerTest, TimerResetCounterExampleDoesNotHappen) {
+TEST_F(ThrottlerServerTest, HasNoTimerResetBurst) {
   const Throttler throttler = Make("window");
   for (int i = 0; i < 100; ++i) ASSERT_EQ(throttler.TryStart().value(), nanoseconds(0));
   for (int i = 0; i < 100; ++i) ASSERT_GT(throttler.TryStart().value(), seconds(3000));
@@ -202,14 +202,14 @@ TEST_F(ThrottlerServerTest, TenPermitsEachWithNothingStoredAreOneGrantEveryTenIn
   }
 }
 
-TEST_F(ThrottlerServerTest, PermitsOf0AreRefused) {
+TEST_F(ThrottlerServerTest, RejectsZeroPermits) {
   const Throttler throttler = Make("shared");
   EXPECT_EQ(throttler.TryStart(0).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(throttler.Start({.permits = 0}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(throttler.Submit([] {}, {.permits = 0}).get().code(), StatusCode::kInvalidArgument);
 }
 
-TEST_F(ThrottlerServerTest, NoIncrementIsLostInRaces) {
+TEST_F(ThrottlerServerTest, LosesNoIncrementInRaces) {
   const Throttler throttler = Make("shared");
   std::atomic<int> granted{0};
   std::vector<std::thread> threads;
@@ -224,7 +224,7 @@ TEST_F(ThrottlerServerTest, NoIncrementIsLostInRaces) {
   EXPECT_EQ(granted.load(), 100);
 }
 
-TEST_F(ThrottlerServerTest, CancellingGivesThePermitsBackAtTheServer) {
+TEST_F(ThrottlerServerTest, CancellingRefundsThePermitsAtTheServer) {
   const Throttler throttler = Make("slow");
   ASSERT_TRUE(throttler.Start().ok());
   std::stop_source stop;
@@ -236,7 +236,7 @@ TEST_F(ThrottlerServerTest, CancellingGivesThePermitsBackAtTheServer) {
   while (client_.Query(bucket).value()[0].waiting != 0) std::this_thread::yield();
 }
 
-TEST_F(ThrottlerServerTest, WhatIsDroppedAtDestructionIsGivenBackAtTheServer) {
+TEST_F(ThrottlerServerTest, DestructionRefundsDroppedFunctionsAtTheServer) {
   const std::vector<Bucket> bucket = {{"slow", ""}};
   std::future<Status> dropped;
   {
@@ -249,7 +249,7 @@ TEST_F(ThrottlerServerTest, WhatIsDroppedAtDestructionIsGivenBackAtTheServer) {
   while (client_.Query(bucket).value()[0].waiting != 0) std::this_thread::yield();
 }
 
-TEST_F(ThrottlerServerTest, LimitsRaisedWhileRunningHoldForWhatIsAskedThen) {
+TEST_F(ThrottlerServerTest, RaisedLimitAppliesToLaterCalls) {
   const Throttler throttler = Make("slow");
   ASSERT_TRUE(throttler.Start().ok());
   ASSERT_GT(throttler.TryStart().value(), seconds(3000));
@@ -261,7 +261,7 @@ TEST_F(ThrottlerServerTest, LimitsRaisedWhileRunningHoldForWhatIsAskedThen) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST_F(ThrottlerServerTest, ErrorsOfTheServerReachTheCaller) {
+TEST_F(ThrottlerServerTest, PassesOnErrorsOfTheServer) {
   const Throttler unknown = Make("missing");
   EXPECT_EQ(unknown.Start().code(), StatusCode::kNotFound);
   EXPECT_EQ(unknown.TryStart().status().code(), StatusCode::kNotFound);
@@ -273,7 +273,7 @@ TEST_F(ThrottlerServerTest, ErrorsOfTheServerReachTheCaller) {
   EXPECT_EQ(throttler.Start({.max_wait = seconds(0)}).code(), StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(ThrottlerServerTest, AServerThatIsAwayIsUnavailable) {
+TEST_F(ThrottlerServerTest, FailsWithUnavailableWithoutAServer) {
   Client client =
       *Client::Create({.servers = {server_.data_address()}, .deadline = milliseconds(500)});
   Throttler throttler = Throttler::Create(client, {.limit = "tasks"}).value();

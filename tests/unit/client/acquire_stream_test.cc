@@ -37,7 +37,7 @@ class AcquireStreamTest : public ::testing::Test {
   int next_ = 0;
 };
 
-TEST_F(AcquireStreamTest, SendsAtOnceWhenNothingIsUnderWay) {
+TEST_F(AcquireStreamTest, SendsAtOnceWhenIdle) {
   AcquireStream stream = client_.OpenStream();
   Submit(stream, 1);
   ASSERT_EQ(answers_.size(), 1u);
@@ -45,7 +45,7 @@ TEST_F(AcquireStreamTest, SendsAtOnceWhenNothingIsUnderWay) {
   EXPECT_EQ(fake_->streams_opened(), 1);
 }
 
-TEST_F(AcquireStreamTest, GathersWhileAnswersAreOutstanding) {
+TEST_F(AcquireStreamTest, BatchesWhileAnswersAreOutstanding) {
   AcquireStream stream = client_.OpenStream({.max_in_flight = 2});
   fake_->HangNext();
   Submit(stream, 100);
@@ -57,7 +57,7 @@ TEST_F(AcquireStreamTest, GathersWhileAnswersAreOutstanding) {
   EXPECT_EQ(answers_.size(), 100u);
 }
 
-TEST_F(AcquireStreamTest, KeepsTheOrderOfSubmission) {
+TEST_F(AcquireStreamTest, CallsBackInTheOrderOfSubmission) {
   AcquireStream stream = client_.OpenStream({.max_batch = 7});
   fake_->HangNext();
   Submit(stream, 50);
@@ -68,7 +68,7 @@ TEST_F(AcquireStreamTest, KeepsTheOrderOfSubmission) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(sent[i].charges[0].key, std::to_string(i));
 }
 
-TEST_F(AcquireStreamTest, NoMessageIsLargerThanMaxBatch) {
+TEST_F(AcquireStreamTest, LimitsMessagesToMaxBatch) {
   AcquireStream stream = client_.OpenStream({.max_batch = 10, .max_in_flight = 1});
   fake_->HangNext();
   Submit(stream, 26);
@@ -76,7 +76,7 @@ TEST_F(AcquireStreamTest, NoMessageIsLargerThanMaxBatch) {
   EXPECT_EQ(fake_->messages(), (std::vector<size_t>{1, 10, 10, 5}));
 }
 
-TEST_F(AcquireStreamTest, WhatCallbacksSubmitGoesTogether) {
+TEST_F(AcquireStreamTest, SendsSubmissionsOfCallbacksTogether) {
   AcquireStream stream = client_.OpenStream({.max_in_flight = 2});
   fake_->HangNext();
   int second_round = 0;
@@ -91,7 +91,7 @@ TEST_F(AcquireStreamTest, WhatCallbacksSubmitGoesTogether) {
   EXPECT_LE(fake_->messages().size(), 6u);
 }
 
-TEST_F(AcquireStreamTest, AFullQueueIsAnsweredAtOnce) {
+TEST_F(AcquireStreamTest, FailsAtOnceWhenTheQueueIsFull) {
   AcquireStream stream = client_.OpenStream({.max_in_flight = 1, .max_queue = 5});
   fake_->HangNext();
   Submit(stream, 6);
@@ -108,7 +108,7 @@ TEST_F(AcquireStreamTest, AFullQueueIsAnsweredAtOnce) {
   EXPECT_EQ(answers_.size(), 7u);
 }
 
-TEST_F(AcquireStreamTest, ReportsWhatWasInFlightAsUnknownAndNeverResendsIt) {
+TEST_F(AcquireStreamTest, ReportsAcquisitionsInFlightAsUnknownAndNeverResendsThem) {
   AcquireStream stream = client_.OpenStream({.max_in_flight = 2});
   fake_->HangNext();
   Submit(stream, 10);
@@ -127,7 +127,7 @@ TEST_F(AcquireStreamTest, ReportsWhatWasInFlightAsUnknownAndNeverResendsIt) {
   EXPECT_TRUE(std::is_sorted(order_.begin(), order_.end()));
 }
 
-TEST_F(AcquireStreamTest, SendsAgainWhatNeverReachedAServer) {
+TEST_F(AcquireStreamTest, ResendsAcquisitionsThatNeverReachedAServer) {
   AcquireStream stream = client_.OpenStream();
   fake_->FailNextStreams(kNotSent, 3);
   Submit(stream, 5);
@@ -138,7 +138,7 @@ TEST_F(AcquireStreamTest, SendsAgainWhatNeverReachedAServer) {
   EXPECT_EQ(fake_->streams_opened(), 4);
 }
 
-TEST_F(AcquireStreamTest, WithoutAServerItAnswersAtTheDeadlineAndSaysWhy) {
+TEST_F(AcquireStreamTest, FailsAtTheDeadlineWithTheCauseWithoutAServer) {
   AcquireStream stream =
       client_.OpenStream({.deadline = milliseconds(200), .on_unavailable = OnUnavailable::kAllow});
   fake_->FailNextStreams(kNotSent, 1000);
@@ -156,7 +156,7 @@ TEST_F(AcquireStreamTest, WithoutAServerItAnswersAtTheDeadlineAndSaysWhy) {
   EXPECT_LT(fake_->streams_opened(), 10);
 }
 
-TEST_F(AcquireStreamTest, GivesUpAConnectionThatHangs) {
+TEST_F(AcquireStreamTest, ReplacesAConnectionThatHangs) {
   AcquireStream stream = client_.OpenStream({.max_in_flight = 1});
   fake_->HangNext();
   Submit(stream, 1);
@@ -173,7 +173,7 @@ TEST_F(AcquireStreamTest, GivesUpAConnectionThatHangs) {
   EXPECT_EQ(answers_.size(), 2u);
 }
 
-TEST_F(AcquireStreamTest, AnErrorOfTheWholeStreamIsHandedOn) {
+TEST_F(AcquireStreamTest, PassesOnAnErrorOfTheWholeStream) {
   AcquireStream stream = client_.OpenStream();
   fake_->FailNextStreams({StatusCode::kUnauthenticated, "no token"});
   fake_->HangNext();
@@ -185,7 +185,7 @@ TEST_F(AcquireStreamTest, AnErrorOfTheWholeStreamIsHandedOn) {
   EXPECT_EQ(answers_[0].status().code(), StatusCode::kUnauthenticated);
 }
 
-TEST_F(AcquireStreamTest, AnErrorOfOneAcquisitionIsItsOwn) {
+TEST_F(AcquireStreamTest, ReportsAnErrorOnlyForItsOwnAcquisition) {
   AcquireStream stream = client_.OpenStream();
   fake_->FailNext({StatusCode::kNotFound, "no such limit"});
   Submit(stream, 2);
@@ -194,7 +194,7 @@ TEST_F(AcquireStreamTest, AnErrorOfOneAcquisitionIsItsOwn) {
   EXPECT_TRUE(answers_[1]->granted);
 }
 
-TEST_F(AcquireStreamTest, DestructionAnswersEverything) {
+TEST_F(AcquireStreamTest, CancelsAllAcquisitionsOnDestruction) {
   {
     AcquireStream stream = client_.OpenStream({.max_in_flight = 1});
     fake_->HangNext();
@@ -243,7 +243,7 @@ TEST_F(AcquireStreamTest, CountsMessagesAndAcquisitions) {
 }
 
 // Submitting threads, a connection that breaks again and again, and each answered exactly once.
-TEST_F(AcquireStreamTest, ManyThreadsAndBrokenConnectionsLoseNothing) {
+TEST_F(AcquireStreamTest, LosesNoAnswerWithManyThreadsAndBrokenConnections) {
   constexpr int kThreads = 4;
   constexpr int kEach = 5000;
   AcquireStream stream = client_.OpenStream({.max_batch = 64});

@@ -23,7 +23,7 @@ class ClientTest : public ::testing::Test {
   std::shared_ptr<FakeConnection> fake_ = std::make_shared<FakeConnection>();
 };
 
-TEST_F(ClientTest, GrantsAndDeniesAsTheServerSays) {
+TEST_F(ClientTest, ReturnsTheServersDecision) {
   Client client = MakeClient();
   fake_->GrantNext();
   fake_->DenyNext(seconds(3));
@@ -43,7 +43,7 @@ TEST_F(ClientTest, GrantsAndDeniesAsTheServerSays) {
   EXPECT_EQ(sent[0].charges[0].permits, 2u);
 }
 
-TEST_F(ClientTest, TryAcquireSaysHowLongToSleep) {
+TEST_F(ClientTest, TryAcquireReturnsHowLongToSleep) {
   Client client = MakeClient();
   fake_->GrantNext();
   fake_->DenyNext(milliseconds(250));
@@ -54,7 +54,7 @@ TEST_F(ClientTest, TryAcquireSaysHowLongToSleep) {
   EXPECT_GT(*client.TryAcquire("api", ""), nanoseconds(0));
 }
 
-TEST_F(ClientTest, HandsOnTheServersErrors) {
+TEST_F(ClientTest, PassesOnTheServersErrors) {
   Client client = MakeClient();
   fake_->FailNext({StatusCode::kNotFound, "limit \"x\" is unknown"});
   const auto result = client.Acquire("x", "");
@@ -64,7 +64,7 @@ TEST_F(ClientTest, HandsOnTheServersErrors) {
   EXPECT_EQ(fake_->acquisitions().size(), 1u);
 }
 
-TEST_F(ClientTest, DeniesWhenNoServerAnswersUnlessToldOtherwise) {
+TEST_F(ClientTest, DeniesByDefaultWhenNoServerAnswers) {
   Client client = MakeClient({.retry = {.max_attempts = 1}});
   fake_->FailNext(kNotSent);
   const auto denied = client.Acquire("api", "");
@@ -82,7 +82,7 @@ TEST_F(ClientTest, DeniesWhenNoServerAnswersUnlessToldOtherwise) {
   EXPECT_TRUE(allowed->status.may_have_executed());
 }
 
-TEST_F(ClientTest, AllowsOnUnavailableOnlyWhatIsAboutAvailability) {
+TEST_F(ClientTest, AppliesOnUnavailableOnlyToUnavailability) {
   Client client =
       MakeClient({.on_unavailable = OnUnavailable::kAllow, .retry = {.max_attempts = 1}});
   for (const StatusCode code :
@@ -101,7 +101,7 @@ TEST_F(ClientTest, AllowsOnUnavailableOnlyWhatIsAboutAvailability) {
   }
 }
 
-TEST_F(ClientTest, TriesAgainWhatWasNotSentAndSaysNothingOfIt) {
+TEST_F(ClientTest, RetriesSilentlyACallThatWasNotSent) {
   Client client = MakeClient({.servers = {}, .retry = {.initial_backoff = nanoseconds(1)}});
   fake_->FailNext(kNotSent, 2);
   std::optional<Result<Decision>> answer;
@@ -113,7 +113,7 @@ TEST_F(ClientTest, TriesAgainWhatWasNotSentAndSaysNothingOfIt) {
   EXPECT_EQ(fake_->acquisitions().size(), 3u);
 }
 
-TEST_F(ClientTest, NeverSendsAgainWhatMayHaveBeenExecuted) {
+TEST_F(ClientTest, NeverRetriesAnAcquisitionThatMayHaveBeenExecuted) {
   Client client = MakeClient();
   for (const Status& status : {kBroken, Status::MaybeExecuted(StatusCode::kDeadlineExceeded, "")}) {
     fake_->FailNext(status);
@@ -125,7 +125,7 @@ TEST_F(ClientTest, NeverSendsAgainWhatMayHaveBeenExecuted) {
   }
 }
 
-TEST_F(ClientTest, BlockingCallsPauseOnTheConnectionsClockBetweenAttempts) {
+TEST_F(ClientTest, PausesBetweenBlockingAttemptsOnTheConnectionsClock) {
   Client client = MakeClient();
   fake_->FailNext(kNotSent);
   std::thread caller([&] {
@@ -158,7 +158,7 @@ TEST_F(ClientTest, RetriesShareTheCallsDeadline) {
   EXPECT_EQ(fake_->last_deadline(), start + milliseconds(100));
 }
 
-TEST_F(ClientTest, AHangingServerEndsInTheCallersChoiceAtTheDeadline) {
+TEST_F(ClientTest, AppliesOnUnavailableAtTheDeadlineWhenTheServerHangs) {
   Client client = MakeClient({.on_unavailable = OnUnavailable::kAllow});
   fake_->HangNext();
   auto future = client.AcquireFuture(Acquisition("api"));
@@ -172,7 +172,7 @@ TEST_F(ClientTest, AHangingServerEndsInTheCallersChoiceAtTheDeadline) {
   EXPECT_TRUE(result->status.may_have_executed());
 }
 
-TEST_F(ClientTest, ABatchAnswersEachAcquisitionByItself) {
+TEST_F(ClientTest, BatchHasAResultForEachAcquisition) {
   Client client = MakeClient();
   fake_->SetPermits("api", "a", 1);
   const std::vector<Acquisition> batch = {Acquisition("api", "a"), Acquisition("api", "a"),
@@ -185,7 +185,7 @@ TEST_F(ClientTest, ABatchAnswersEachAcquisitionByItself) {
   EXPECT_TRUE((*results)[2]->granted);
 }
 
-TEST_F(ClientTest, ABatchWithoutAServerIsSettledItemByItem) {
+TEST_F(ClientTest, BatchAppliesOnUnavailableToEachAcquisition) {
   Client client =
       MakeClient({.on_unavailable = OnUnavailable::kAllow, .retry = {.max_attempts = 1}});
   fake_->FailNext(kBroken);
@@ -199,7 +199,7 @@ TEST_F(ClientTest, ABatchWithoutAServerIsSettledItemByItem) {
   }
 }
 
-TEST_F(ClientTest, SeveralChargesAreTakenAllOrNone) {
+TEST_F(ClientTest, TakesSeveralChargesAllOrNone) {
   Client client = MakeClient();
   fake_->SetPermits("a", "", 5);
   fake_->SetPermits("b", "", 0);
@@ -209,7 +209,7 @@ TEST_F(ClientTest, SeveralChargesAreTakenAllOrNone) {
   EXPECT_EQ((*client.Query(buckets))[0].remaining, 5);
 }
 
-TEST_F(ClientTest, RepeatsAQueryAfterABrokenConnection) {
+TEST_F(ClientTest, RetriesAQueryAfterABrokenConnection) {
   Client client = MakeClient({.retry = {.initial_backoff = nanoseconds(1)}});
   fake_->FailNextQuery(kBroken, 2);
   std::optional<Result<std::vector<BucketStatus>>> answer;
@@ -220,7 +220,7 @@ TEST_F(ClientTest, RepeatsAQueryAfterABrokenConnection) {
   EXPECT_EQ(fake_->queries(), 3);
 }
 
-TEST_F(ClientTest, RefundsOnceAndSaysHowManyAttemptsItTook) {
+TEST_F(ClientTest, RefundsOnceAndCountsAttempts) {
   Client client = MakeClient();
   Acquisition acquisition("api");
   acquisition.want_receipt = true;
@@ -232,7 +232,7 @@ TEST_F(ClientTest, RefundsOnceAndSaysHowManyAttemptsItTook) {
   EXPECT_EQ(client.Refund(decision->receipt)->outcome, RefundOutcome::kAlreadyRefunded);
 }
 
-TEST_F(ClientTest, DestructionAnswersWhatIsUnderWay) {
+TEST_F(ClientTest, CancelsPendingCallsOnDestruction) {
   std::vector<StatusCode> codes;
   {
     Client client = MakeClient();
@@ -248,7 +248,7 @@ TEST_F(ClientTest, DestructionAnswersWhatIsUnderWay) {
   EXPECT_EQ(codes, (std::vector<StatusCode>{StatusCode::kCancelled, StatusCode::kCancelled}));
 }
 
-TEST_F(ClientTest, DestructionEndsAPauseBetweenAttempts) {
+TEST_F(ClientTest, EndsAPauseBetweenAttemptsOnDestruction) {
   std::optional<Result<Decision>> answer;
   {
     Client client = MakeClient();
@@ -260,7 +260,7 @@ TEST_F(ClientTest, DestructionEndsAPauseBetweenAttempts) {
   EXPECT_EQ(answer->status().code(), StatusCode::kCancelled);
 }
 
-TEST_F(ClientTest, AWatchGivesAFullAnswerAndEndsWhenItIsDestroyed) {
+TEST_F(ClientTest, WatchReportsAllBucketsFirstAndEndsOnDestruction) {
   Client client = MakeClient();
   fake_->SetPermits("api", "a", 7);
   std::vector<BucketStatus> seen;
@@ -277,7 +277,7 @@ TEST_F(ClientTest, AWatchGivesAFullAnswerAndEndsWhenItIsDestroyed) {
   EXPECT_EQ(closed->code(), StatusCode::kCancelled);
 }
 
-TEST(ClientCreateTest, RefusesWhatIsNoAddress) {
+TEST(ClientCreateTest, RejectsInvalidAddresses) {
   for (const char* bad : {"", "localhost", "localhost:", ":7200", "localhost:0", "localhost:65536",
                           "localhost:http", "http://localhost:7200", "::1:7200", "unix:"}) {
     const auto client = Client::Create({.servers = {bad}});
@@ -289,7 +289,7 @@ TEST(ClientCreateTest, RefusesWhatIsNoAddress) {
   EXPECT_TRUE(Client::Create({.servers = {"[::1]:7200", "unix:/tmp/s", "example.org:1"}}).ok());
 }
 
-TEST(ClientCreateTest, RefusesTlsFilesThatCannotBeRead) {
+TEST(ClientCreateTest, RejectsUnreadableTlsFiles) {
   const auto missing = Client::Create({.tls = {.ca_file = "/no/such/file.pem"}});
   ASSERT_FALSE(missing.ok());
   EXPECT_NE(missing.status().message().find("/no/such/file.pem"), std::string::npos);

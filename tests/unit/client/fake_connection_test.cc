@@ -15,11 +15,11 @@ class FakeConnectionTest : public ::testing::Test {
   Client client_{fake_};
 };
 
-TEST_F(FakeConnectionTest, GrantsWhatNobodySpokeAbout) {
+TEST_F(FakeConnectionTest, GrantsByDefault) {
   EXPECT_TRUE(client_.Acquire("anything", "at all")->granted);
 }
 
-TEST_F(FakeConnectionTest, CountsDownPermitsThatWereSet) {
+TEST_F(FakeConnectionTest, TakesPermitsThatWereSet) {
   fake_->SetPermits("api", "a", 3);
   EXPECT_TRUE(client_.Acquire("api", "a", 2)->granted);
   const auto denied = client_.Acquire("api", "a", 2);
@@ -35,7 +35,7 @@ TEST_F(FakeConnectionTest, AddsUpChargesOnTheSameBucket) {
   EXPECT_TRUE(client_.Acquire(Acquisition({{"api", "a", 2}, {"api", "a", 1}}))->granted);
 }
 
-TEST_F(FakeConnectionTest, FollowsTheScriptInItsOrder) {
+TEST_F(FakeConnectionTest, FollowsTheScriptInOrder) {
   fake_->DenyNext(seconds(2));
   fake_->GrantNext();
   fake_->FailNext({StatusCode::kNotFound, "gone"});
@@ -45,7 +45,7 @@ TEST_F(FakeConnectionTest, FollowsTheScriptInItsOrder) {
   EXPECT_TRUE(client_.Acquire("api", "")->granted);
 }
 
-TEST_F(FakeConnectionTest, RunsTimersInTheirOrderWhenTheClockIsTurned) {
+TEST_F(FakeConnectionTest, RunsTimersInOrderWhenTheClockAdvances) {
   std::vector<int> ran;
   fake_->RunAfter(seconds(2), [&] { ran.push_back(2); });
   fake_->RunAfter(seconds(1), [&] { ran.push_back(1); });

@@ -18,20 +18,20 @@ class RetryPolicyTest : public ::testing::Test {
       {.max_attempts = 3, .initial_backoff = milliseconds(20), .max_backoff = milliseconds(50)}, 1};
 };
 
-TEST_F(RetryPolicyTest, TriesAgainWhatWasNotSent) {
+TEST_F(RetryPolicyTest, RetriesACallThatWasNotSent) {
   EXPECT_EQ(policy_.Pause(Operation::kAcquire, kNotSent, 1, seconds(1), 0.5), milliseconds(20));
 }
 
-TEST_F(RetryPolicyTest, NeverRepeatsAnAcquisitionThatMayHaveBeenExecuted) {
+TEST_F(RetryPolicyTest, NeverRetriesAnAcquisitionThatMayHaveBeenExecuted) {
   EXPECT_EQ(policy_.Pause(Operation::kAcquire, kBroken, 1, seconds(1), 0.5), std::nullopt);
 }
 
-TEST_F(RetryPolicyTest, RepeatsAQueryAndARefundWhateverHappened) {
+TEST_F(RetryPolicyTest, RetriesQueriesAndRefundsThatMayHaveBeenExecuted) {
   EXPECT_NE(policy_.Pause(Operation::kQuery, kBroken, 1, seconds(1), 0.5), std::nullopt);
   EXPECT_NE(policy_.Pause(Operation::kRefund, kBroken, 1, seconds(1), 0.5), std::nullopt);
 }
 
-TEST_F(RetryPolicyTest, NeverRetriesAnythingButUnavailable) {
+TEST_F(RetryPolicyTest, RetriesOnlyUnavailable) {
   for (int code = 1; code <= 16; ++code) {
     if (static_cast<StatusCode>(code) == StatusCode::kUnavailable) continue;
     const Status status(static_cast<StatusCode>(code), "");
@@ -53,7 +53,7 @@ TEST_F(RetryPolicyTest, DoublesThePauseUpToItsBound) {
   EXPECT_EQ(policy_.Backoff(1000), milliseconds(50));
 }
 
-TEST_F(RetryPolicyTest, SpreadsThePauseByAHalfEitherWay) {
+TEST_F(RetryPolicyTest, RandomizesThePauseByHalfEitherWay) {
   EXPECT_EQ(policy_.Pause(Operation::kAcquire, kNotSent, 1, seconds(1), 0.0), milliseconds(10));
   EXPECT_LT(*policy_.Pause(Operation::kAcquire, kNotSent, 1, seconds(1), 0.999), milliseconds(30));
 }
@@ -63,7 +63,7 @@ TEST_F(RetryPolicyTest, DoesNotPauseBeyondTheDeadline) {
   EXPECT_EQ(policy_.Pause(Operation::kAcquire, kNotSent, 1, nanoseconds(-1), 0.5), std::nullopt);
 }
 
-TEST_F(RetryPolicyTest, AsksEachOtherServerAtOnceAndPausesAfterAllWereAsked) {
+TEST_F(RetryPolicyTest, PausesOnlyAfterAllServersWereTried) {
   const RetryPolicy three({.max_attempts = 10, .initial_backoff = milliseconds(20)}, 3);
   EXPECT_EQ(three.Pause(Operation::kAcquire, kNotSent, 1, seconds(1), 0.5), nanoseconds(0));
   EXPECT_EQ(three.Pause(Operation::kAcquire, kNotSent, 2, seconds(1), 0.5), nanoseconds(0));
@@ -71,7 +71,7 @@ TEST_F(RetryPolicyTest, AsksEachOtherServerAtOnceAndPausesAfterAllWereAsked) {
   EXPECT_EQ(three.Pause(Operation::kAcquire, kNotSent, 4, seconds(1), 0.5), milliseconds(40));
 }
 
-TEST(RandomTest, StaysInItsRange) {
+TEST(RandomTest, ReturnsNumbersFromZeroToOne) {
   for (int i = 0; i < 1000; ++i) {
     const double random = Random();
     EXPECT_GE(random, 0.0);

@@ -44,7 +44,7 @@ TEST_F(RoundRobinTest, SpreadsCallsEvenly) {
   EXPECT_EQ(Counts(), (std::vector<size_t>{3, 3, 3}));
 }
 
-TEST_F(RoundRobinTest, SaysWhichServerAnswered) {
+TEST_F(RoundRobinTest, ReportsWhichServerAnswered) {
   Client client(robin_);
   std::vector<uint32_t> servers;
   for (int i = 0; i < 4; ++i) servers.push_back(client.Acquire("api", "")->server);
@@ -59,7 +59,7 @@ TEST_F(RoundRobinTest, GoesToTheNextServerAtOnceWhenOneCannotBeReached) {
   EXPECT_EQ(decision->server, 1u);
 }
 
-TEST_F(RoundRobinTest, LeavesOutAServerThatIsAwayForAWhile) {
+TEST_F(RoundRobinTest, SkipsAnUnavailableServerForAWhile) {
   Client client(robin_);
   fakes_[0]->FailNext(kNotSent);
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(client.Acquire("api", "")->granted);
@@ -69,7 +69,7 @@ TEST_F(RoundRobinTest, LeavesOutAServerThatIsAwayForAWhile) {
   EXPECT_EQ(Counts()[0], 2u);
 }
 
-TEST_F(RoundRobinTest, LeavesOutAHangingServerAfterThreeTimeouts) {
+TEST_F(RoundRobinTest, SkipsAHangingServerAfterThreeTimeouts) {
   Client client(robin_);
   const Status timeout = Status::MaybeExecuted(StatusCode::kDeadlineExceeded, "");
   fakes_[0]->FailNext(timeout, 3);
@@ -79,7 +79,7 @@ TEST_F(RoundRobinTest, LeavesOutAHangingServerAfterThreeTimeouts) {
   EXPECT_EQ(Counts()[0], 3u);
 }
 
-TEST_F(RoundRobinTest, TriesAllInTurnWhenAllAreAway) {
+TEST_F(RoundRobinTest, TriesAllServersWhenAllAreUnavailable) {
   Client client(robin_, {.retry = {.max_attempts = 1}});
   for (const auto& fake : fakes_) fake->FailNext(kNotSent, 2);
   for (int i = 0; i < 6; ++i) {
@@ -89,7 +89,7 @@ TEST_F(RoundRobinTest, TriesAllInTurnWhenAllAreAway) {
   EXPECT_TRUE(client.Acquire("api", "")->granted);
 }
 
-TEST_F(RoundRobinTest, AServersErrorDoesNotMakeItAway) {
+TEST_F(RoundRobinTest, DoesNotSkipAServerThatReturnsAnError) {
   Client client(robin_);
   fakes_[0]->FailNext({StatusCode::kNotFound, "no such limit"});
   EXPECT_FALSE(client.Acquire("x", "").ok());
@@ -97,7 +97,7 @@ TEST_F(RoundRobinTest, AServersErrorDoesNotMakeItAway) {
   EXPECT_EQ(Counts()[0], 2u);
 }
 
-TEST_F(RoundRobinTest, RefundsWhereItWasGranted) {
+TEST_F(RoundRobinTest, RefundsAtTheServerThatGranted) {
   Client client(robin_);
   Acquisition acquisition("api");
   acquisition.want_receipt = true;
@@ -108,7 +108,7 @@ TEST_F(RoundRobinTest, RefundsWhereItWasGranted) {
   EXPECT_EQ(fakes_[1]->refunds(), 1);
 }
 
-TEST_F(RoundRobinTest, AStreamMovesToTheNextServerWhenItsOwnBreaks) {
+TEST_F(RoundRobinTest, StreamMovesToTheNextServerWhenItsConnectionBreaks) {
   Client client(robin_);
   AcquireStream stream = client.OpenStream();
   EXPECT_EQ(stream.Submit(Acquisition("api")).get()->server, 0u);

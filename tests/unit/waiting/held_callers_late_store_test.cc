@@ -1,4 +1,4 @@
-// The waiting line on a store that answers later: in any order, from other threads, or not at all.
+// HeldCallers with a store that answers later: in any order, from other threads, or not at all.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace sluice::waiting {
 namespace {
 
-// The store's clock is ahead of ours by as much.
+// How far the store's clock is ahead of the local clock.
 constexpr int64_t kAheadNs = 12345 * kSecond;
 
 class HeldCallersLateStoreTest : public ::testing::Test {
@@ -30,15 +30,11 @@ class HeldCallersLateStoreTest : public ::testing::Test {
 
     int64_t Below(uint64_t n) { return static_cast<int64_t>(random() % n); }
 
-    // Books in the store, and comes to the line when the answer has arrived.
+    // Books in the store and holds the caller.
     void Hold(std::vector<Charge> charges, int64_t max_wait_ns) {
       auto caller = std::make_unique<Caller>(store_clock, std::move(charges));
       caller->decided_.max_wait_ns = max_wait_ns;
-      struct Operation final : store::AcquireOperation {
-        void Done() override {}
-      } operation;
-      operation.acquisitions = absl::MakeSpan(&caller->decided_, 1);
-      memory.Acquire(&operation);
+      Decide(memory, caller->decided_);
       if (caller->decided_.outcome != Outcome::kGranted) return;
       if (caller->decided_.wait_ns == 0) {
         at_once.push_back({caller->decided_.now_ns, 1});
@@ -46,25 +42,25 @@ class HeldCallersLateStoreTest : public ::testing::Test {
       }
       caller->until_ns = clock.NowNs() + max_wait_ns;
       caller->generation = limits.Generation();
-      if (line.Hold(caller.get())) callers.push_back(std::move(caller));
+      if (held_callers.Hold(caller.get())) callers.push_back(std::move(caller));
     }
     void AdvanceBy(int64_t by_ns) {
       clock.Advance(by_ns);
       store_clock.Advance(by_ns);
       if (alarm.at_ns_ <= clock.NowNs()) {
         alarm.at_ns_ = HeldCallers::kNever;
-        alarm.at_ns_ = std::min(alarm.at_ns_, line.Advance());
+        alarm.at_ns_ = std::min(alarm.at_ns_, held_callers.Advance());
       }
     }
-    // Until nobody waits and nothing is under way.
+    // Runs until no caller waits and no operation is pending.
     ::testing::AssertionResult Finish() {
       for (int i = 0; i < 200'000; ++i) {
         const bool busy = late.Step();
-        if (!busy && line.size() == 0) return ::testing::AssertionSuccess();
+        if (!busy && held_callers.size() == 0) return ::testing::AssertionSuccess();
         if (Below(4) == 0 || !busy) AdvanceBy(Below(kSecond / 20));
       }
-      return ::testing::AssertionFailure()
-             << line.size() << " still wait, " << late.under_way() << " operations under way";
+      return ::testing::AssertionFailure() << held_callers.size() << " still wait, "
+                                           << late.under_way() << " operations under way";
     }
 
     common::FakeClock clock{1000 * kSecond};
@@ -73,7 +69,7 @@ class HeldCallersLateStoreTest : public ::testing::Test {
     testing::LateStore late;
     Limits limits{late};
     ManualAlarm alarm;
-    HeldCallers line{late, clock, limits, alarm};
+    HeldCallers held_callers{late, clock, limits, alarm};
     std::mt19937_64 random;
     std::vector<std::unique_ptr<Caller>> callers;
     std::vector<test_support::Grant> at_once;
@@ -81,7 +77,7 @@ class HeldCallersLateStoreTest : public ::testing::Test {
     const Rule* channel = nullptr;
   };
 
-  // Callers come, leave, and wait; answers come at random.
+  // Callers arrive, cancel and wait, while the store answers at random.
   static void Run(World& world, uint32_t id, bool change_limits) {
     const Rule*& overall = world.overall;
     const Rule*& channel = world.channel;
@@ -95,12 +91,12 @@ class HeldCallersLateStoreTest : public ::testing::Test {
       charges.push_back({overall, "", 1});
       if (world.callers.size() < 4 || world.Below(2) == 0) world.Hold(charges, 5 * kSecond);
       if (world.Below(3) == 0 && !world.callers.empty()) {
-        world.line.Cancel(
+        world.held_callers.Cancel(
             world.callers[static_cast<size_t>(world.Below(world.callers.size()))].get());
       }
       if (change_limits && world.Below(60) == 0) {
         channel = &world.limits.Set(id + 1, PerSecond(2 + world.random() % 12, 2));
-        world.line.LimitsChanged();
+        world.held_callers.LimitsChanged();
       }
     }
     EXPECT_TRUE(world.Finish());
@@ -132,7 +128,7 @@ class HeldCallersLateStoreTest : public ::testing::Test {
   }
 };
 
-TEST_F(HeldCallersLateStoreTest, EachIsAnsweredOnceInWhateverOrderTheStoreAnswers) {
+TEST_F(HeldCallersLateStoreTest, AnswersEachOnceForAnyOrderOfTheStoresAnswers) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     World world({.in_order = seed % 2 == 0}, seed);
     Run(world, 10, /*change_limits=*/false);
@@ -149,7 +145,7 @@ TEST_F(HeldCallersLateStoreTest, EachIsAnsweredOnceInWhateverOrderTheStoreAnswer
   }
 }
 
-TEST_F(HeldCallersLateStoreTest, EachIsAnsweredOnceWhileLimitsChange) {
+TEST_F(HeldCallersLateStoreTest, AnswersEachOnceWhileLimitsChange) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     World world({.in_order = seed % 2 == 0, .rebooks = seed % 4 < 2}, seed);
     Run(world, 10, /*change_limits=*/true);
@@ -158,23 +154,23 @@ TEST_F(HeldCallersLateStoreTest, EachIsAnsweredOnceWhileLimitsChange) {
   }
 }
 
-TEST_F(HeldCallersLateStoreTest, EachIsAnsweredOnceWhenAnswersAreLost) {
+TEST_F(HeldCallersLateStoreTest, AnswersEachOnceWhenStoreAnswersAreLost) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     World world({.in_order = seed % 2 == 0, .rebooks = seed % 4 < 2, .lost_percent = 20}, seed);
     Run(world, 10, /*change_limits=*/true);
-    // Too many were never let through; what is not known is spent.
+    // An unknown result counts as spent, so the rate is never exceeded.
     EXPECT_EQ(test_support::CheckRateInEveryWindow(Grants(world), 20, kSecond, 3), "") << seed;
   }
 }
 
-TEST_F(HeldCallersLateStoreTest, ThoseBehindOneWhoLeavesMoveUpInOrder) {
+TEST_F(HeldCallersLateStoreTest, CallersBehindACancelledOneMoveUpInOrder) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     World world({.in_order = true}, seed);
     const Rule& rule = world.limits.Set(1, PerSecond(1));
     for (int i = 0; i < 101; ++i) world.Hold({{&rule, "k", 1}}, 5 * kMinute);
     ASSERT_EQ(world.callers.size(), 100u);
     const int64_t start_ns = world.store_clock.NowNs();
-    for (size_t i = 0; i < 50; ++i) ASSERT_TRUE(world.line.Cancel(world.callers[i].get()));
+    for (size_t i = 0; i < 50; ++i) ASSERT_TRUE(world.held_callers.Cancel(world.callers[i].get()));
     for (int i = 0; i < 4000; ++i) {
       world.late.Step();
       if (i % 16 == 0) world.AdvanceBy(1000);
@@ -188,7 +184,7 @@ TEST_F(HeldCallersLateStoreTest, ThoseBehindOneWhoLeavesMoveUpInOrder) {
   }
 }
 
-TEST_F(HeldCallersLateStoreTest, WhoLeavesBeforeItsReservationIsKnownIsAnsweredAtOnce) {
+TEST_F(HeldCallersLateStoreTest, AnswersAtOnceACallerCancelledBeforeItsReservation) {
   World world({}, 1);
   const Rule& rule = world.limits.Set(1, PerSecond(1));
   world.Hold({{&rule, "k", 1}}, kMinute);
@@ -199,23 +195,23 @@ TEST_F(HeldCallersLateStoreTest, WhoLeavesBeforeItsReservationIsKnownIsAnsweredA
   caller.decided_.now_ns = booked.now_ns;
   caller.decided_.wait_ns = booked.wait_ns;
   caller.decided_.receipt_id = booked.receipt_id;
-  EXPECT_FALSE(world.line.Cancel(&caller));
-  EXPECT_TRUE(world.line.Hold(&caller));
+  EXPECT_FALSE(world.held_callers.Cancel(&caller));
+  EXPECT_TRUE(world.held_callers.Hold(&caller));
   EXPECT_EQ(caller.answers_, std::vector{HeldOutcome::kCancelled});
   EXPECT_TRUE(world.Finish());
   EXPECT_EQ(testing::Query(world.memory, rule, "k").waiting, 0u);
 }
 
-TEST_F(HeldCallersLateStoreTest, ADrainAnswersAllAtOnceAndGivesAllBack) {
+TEST_F(HeldCallersLateStoreTest, DrainAnswersAllAtOnceAndRefundsAll) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     World world({.rebooks = seed % 2 == 0}, seed);
     const Rule& rule = world.limits.Set(1, PerSecond(1));
     for (int i = 0; i < 40; ++i) world.Hold({{&rule, "k", 1}}, kMinute);
     world.limits.Set(1, PerSecond(2));
-    world.line.LimitsChanged();
+    world.held_callers.LimitsChanged();
     world.AdvanceBy(1);
     for (int64_t n = world.Below(100); n > 0; --n) world.late.Step();
-    world.line.Drain();
+    world.held_callers.Drain();
     for (const auto& caller : world.callers) {
       EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kDrained});
     }
@@ -224,7 +220,7 @@ TEST_F(HeldCallersLateStoreTest, ADrainAnswersAllAtOnceAndGivesAllBack) {
   }
 }
 
-TEST_F(HeldCallersLateStoreTest, OnRealThreadsNobodyIsLost) {
+TEST_F(HeldCallersLateStoreTest, AnswersAllOnRealThreads) {
   const common::SystemClock clock;
   store::MemoryStore memory(clock);
   testing::LateStore late(memory, {}, 1);
@@ -234,18 +230,7 @@ TEST_F(HeldCallersLateStoreTest, OnRealThreadsNobodyIsLost) {
   };
   std::atomic<const Rule*> rule{&limits.Set(1, rate(10'000))};
   AlarmThread alarm(clock);
-  struct Waiter final : HeldCaller {
-    void OnAnswer(HeldOutcome) override { answered->fetch_add(1); }
-    std::atomic<int>* answered;
-    Charge charge;
-    store::ChargeResult result;
-    store::Acquisition decided;
-  };
-  constexpr int kThreads = 3;
-  constexpr int kEach = 300;
-  std::vector<std::unique_ptr<Waiter>> waiters(kThreads * kEach);
-  std::atomic<int> answered{0};
-  std::atomic<int> held{0};
+  CallerCrowd crowd(clock, memory, limits);
   std::atomic<bool> stop{false};
   std::vector<std::thread> steppers;
   for (int i = 0; i < 2; ++i) {
@@ -256,51 +241,23 @@ TEST_F(HeldCallersLateStoreTest, OnRealThreadsNobodyIsLost) {
     });
   }
   {
-    HeldCallers line(late, clock, limits, alarm);
-    alarm.Start(line);
-    std::vector<std::thread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&, t] {
-        for (int i = 0; i < kEach; ++i) {
-          auto& waiter = waiters[static_cast<size_t>(t * kEach + i)];
-          waiter = std::make_unique<Waiter>();
-          waiter->answered = &answered;
-          waiter->generation = limits.Generation();
-          waiter->charge = {rule.load(), "k", 1};
-          waiter->decided.charges = absl::MakeSpan(&waiter->charge, 1);
-          waiter->decided.results = &waiter->result;
-          waiter->decided.max_wait_ns = kMinute;
-          waiter->acquisition = &waiter->decided;
-          struct Operation final : store::AcquireOperation {
-            void Done() override {}
-          } operation;
-          operation.acquisitions = absl::MakeSpan(&waiter->decided, 1);
-          memory.Acquire(&operation);
-          if (waiter->decided.outcome != Outcome::kGranted || waiter->decided.wait_ns == 0) {
-            continue;
-          }
-          waiter->until_ns = clock.NowNs() + kMinute;
-          held.fetch_add(1);
-          line.Hold(waiter.get());
-          if (i % 5 == 0) line.Cancel(waiter.get());
-          if (t == 0 && i % 100 == 50) {
-            rule.store(&limits.Set(1, rate(i == 150 ? 20'000 : 8'000)));
-            line.LimitsChanged();
-          }
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    const int64_t patience_ns = clock.NowNs() + kMinute;
-    while (answered.load() < held.load() && clock.NowNs() < patience_ns) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    HeldCallers held_callers(late, clock, limits, alarm);
+    alarm.Start(held_callers);
+    crowd.Run(
+        held_callers, /*threads=*/3, /*each=*/300,
+        [&](int) { return CallerCrowd::Request{rule.load(), kMinute}; },
+        [&](int thread, int i) {
+          if (thread != 0 || i % 100 != 50) return;
+          rule.store(&limits.Set(1, rate(i == 150 ? 20'000 : 8'000)));
+          held_callers.LimitsChanged();
+        });
+    crowd.AwaitAnswers();
     alarm.Stop();
   }
   stop.store(true);
   for (std::thread& thread : steppers) thread.join();
-  EXPECT_GT(held.load(), 0);
-  EXPECT_EQ(answered.load(), held.load());
+  EXPECT_GT(crowd.held(), 0);
+  EXPECT_EQ(crowd.answered(), crowd.held());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Callers of a client that disconnects at random, with a ledger: a limit that counts every permit
-// of the whole test and never runs out, beside the one that makes them wait.
+// Callers that cancel at random charge a second limit, the ledger, which never runs out and counts
+// every permit debited during the test.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ constexpr uint64_t kLedger = 1'000'000;
 
 struct Books {
   uint64_t booked = 0;
-  uint64_t let_through = 0;
-  uint64_t given_back = 0;
+  uint64_t granted = 0;
+  uint64_t refunded = 0;
 };
 
 // `late`: the store answers later.
@@ -32,7 +32,7 @@ void KeepBooks(uint64_t seed, bool late, bool change_limits) {
   store::Store& store = late ? static_cast<store::Store&>(later) : memory;
   Limits limits(store);
   ManualAlarm alarm;
-  HeldCallers line(store, clock, limits, alarm);
+  HeldCallers held_callers(store, clock, limits, alarm);
   const Rule* pace = &limits.Set(1, PerSecond(20, 4));
   const Rule& ledger =
       limits.Set(2, algorithm::MakeSlidingLog({kLedger, 24 * 3600 * kSecond}).value());
@@ -40,8 +40,8 @@ void KeepBooks(uint64_t seed, bool late, bool change_limits) {
   uint64_t at_once = 0;
   const auto advance = [&](int64_t by_ns) {
     clock.Advance(by_ns);
-    // Not for long: it may be looked for again and again while a step is not through.
-    for (int i = 0; i < 100 && line.Advance() <= clock.NowNs(); ++i) {
+    // Bounded: Advance can ask to be called again while an operation is pending.
+    for (int i = 0; i < 100 && held_callers.Advance() <= clock.NowNs(); ++i) {
     }
   };
   for (int step = 0; step < 1500; ++step) {
@@ -52,14 +52,14 @@ void KeepBooks(uint64_t seed, bool late, bool change_limits) {
         break;
       case 1:
         if (!callers.empty()) {
-          // Disconnects, whatever it is in the middle of.
-          line.Cancel(callers[static_cast<size_t>(below(callers.size()))].get());
+          // In any state.
+          held_callers.Cancel(callers[static_cast<size_t>(below(callers.size()))].get());
         }
         break;
       case 2:
         if (change_limits && below(20) == 0) {
           pace = &limits.Set(1, PerSecond(5 + random() % 40, 4));
-          line.LimitsChanged();
+          held_callers.LimitsChanged();
         }
         break;
       default: {
@@ -67,11 +67,7 @@ void KeepBooks(uint64_t seed, bool late, bool change_limits) {
         auto caller = std::make_unique<Caller>(
             clock, std::vector<Charge>{{pace, "", permits}, {&ledger, "", permits}});
         caller->decided_.max_wait_ns = 10 * kSecond;
-        struct Operation final : store::AcquireOperation {
-          void Done() override {}
-        } operation;
-        operation.acquisitions = absl::MakeSpan(&caller->decided_, 1);
-        memory.Acquire(&operation);
+        Decide(memory, caller->decided_);
         if (caller->decided_.outcome != Outcome::kGranted) break;
         if (caller->decided_.wait_ns == 0) {
           at_once += permits;
@@ -79,47 +75,46 @@ void KeepBooks(uint64_t seed, bool late, bool change_limits) {
         }
         caller->until_ns = clock.NowNs() + 10 * kSecond;
         caller->generation = limits.Generation();
-        ASSERT_TRUE(line.Hold(caller.get()));
+        ASSERT_TRUE(held_callers.Hold(caller.get()));
         callers.push_back(std::move(caller));
         break;
       }
     }
   }
-  for (int i = 0; i < 100'000 && (line.size() > 0 || later.under_way() > 0); ++i) {
+  for (int i = 0; i < 100'000 && (held_callers.size() > 0 || later.under_way() > 0); ++i) {
     later.Step();
     if (i % 8 == 0) advance(kSecond / 20);
   }
-  ASSERT_EQ(line.size(), 0u);
+  ASSERT_EQ(held_callers.size(), 0u);
   ASSERT_EQ(later.under_way(), 0u);
   Books books;
   for (const auto& caller : callers) {
     ASSERT_EQ(caller->answers_.size(), 1u);
     const uint64_t permits = caller->charges_[0].permits;
     books.booked += permits;
-    (caller->answers_[0] == HeldOutcome::kGrantTime ? books.let_through : books.given_back) +=
-        permits;
+    (caller->answers_[0] == HeldOutcome::kGrantTime ? books.granted : books.refunded) += permits;
   }
-  EXPECT_GT(books.let_through, 0u);
-  EXPECT_GT(books.given_back, 0u);
-  EXPECT_EQ(books.let_through + books.given_back, books.booked);
-  // To the permit: nothing of what was given back is debited, and all that was let through is.
+  EXPECT_GT(books.granted, 0u);
+  EXPECT_GT(books.refunded, 0u);
+  EXPECT_EQ(books.granted + books.refunded, books.booked);
+  // Exactly the granted permits are debited.
   const store::QueryItem counted = testing::Query(memory, ledger, "");
   EXPECT_EQ(counted.waiting, 0u);
-  EXPECT_EQ(kLedger - static_cast<uint64_t>(counted.level.remaining), at_once + books.let_through)
+  EXPECT_EQ(kLedger - static_cast<uint64_t>(counted.level.remaining), at_once + books.granted)
       << "seed " << seed;
 }
 
-TEST(HeldCallersLedgerTest, WhatIsLetThroughAndGivenBackIsWhatWasDebited) {
+TEST(HeldCallersLedgerTest, GrantsAndRefundsAddUpToTheDebits) {
   for (uint64_t seed = 1; seed <= 20; ++seed)
     KeepBooks(seed, /*late=*/false, /*change_limits=*/false);
 }
 
-TEST(HeldCallersLedgerTest, AlsoOnAStoreThatAnswersLater) {
+TEST(HeldCallersLedgerTest, GrantsAndRefundsAddUpOnASlowStore) {
   for (uint64_t seed = 1; seed <= 20; ++seed)
     KeepBooks(seed, /*late=*/true, /*change_limits=*/false);
 }
 
-TEST(HeldCallersLedgerTest, AlsoWhileLimitsChange) {
+TEST(HeldCallersLedgerTest, GrantsAndRefundsAddUpWhileLimitsChange) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     KeepBooks(seed, /*late=*/seed % 2 == 0, /*change_limits=*/true);
   }

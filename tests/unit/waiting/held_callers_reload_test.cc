@@ -1,4 +1,4 @@
-// Limits that change while callers wait and others come.
+// Limits change while callers wait and others arrive.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,8 +17,8 @@
 namespace sluice::waiting {
 namespace {
 
-// Everything that happens between a change of limits and its coming to the line happens here too:
-// newcomers by the old limits and by the new ones, at once and to be held.
+// Between a change of limits and LimitsChanged, callers arrive with the old limits and with the new
+// ones, to be decided at once or held.
 class HeldCallersReloadTest : public ::testing::Test {
  protected:
   struct Granted {
@@ -31,23 +31,19 @@ class HeldCallersReloadTest : public ::testing::Test {
 
     int64_t Below(uint64_t n) { return static_cast<int64_t>(random() % n); }
 
-    // `late`: its limits are those of before the last change.
-    void Come(bool hold, bool late) {
+    // `late`: with the limits from before the last change.
+    void Arrive(bool hold, bool late) {
       const Rule* const rule = late && before != nullptr ? before : now;
       auto caller = std::make_unique<Caller>(clock, std::vector<Charge>{{rule, "k", 1}});
       caller->decided_.max_wait_ns = hold ? 20 * kSecond : 0;
-      struct Operation final : store::AcquireOperation {
-        void Done() override {}
-      } operation;
-      operation.acquisitions = absl::MakeSpan(&caller->decided_, 1);
-      store.Acquire(&operation);
+      Decide(store, caller->decided_);
       if (caller->decided_.outcome == Outcome::kStaleRule) {
         ASSERT_TRUE(late);
         return;
       }
       if (caller->decided_.outcome != Outcome::kGranted) return;
       if (caller->decided_.wait_ns == 0) {
-        // Nobody who came before it still waits, but for those whose moment has come.
+        // No earlier caller still waits for a later grant time.
         for (const auto& other : callers) {
           if (other->answered()) continue;
           EXPECT_LE(other->grant_time_ns(), clock.NowNs());
@@ -57,7 +53,7 @@ class HeldCallersReloadTest : public ::testing::Test {
       }
       caller->until_ns = clock.NowNs() + 20 * kSecond;
       caller->generation = limits.Generation() - (rule == now ? 0 : 1);
-      ASSERT_TRUE(line.Hold(caller.get()));
+      ASSERT_TRUE(held_callers.Hold(caller.get()));
       callers.push_back(std::move(caller));
     }
     void Change() {
@@ -66,10 +62,10 @@ class HeldCallersReloadTest : public ::testing::Test {
       changes.push_back({clock.NowNs(), rate});
     }
     void AdvanceTo(int64_t to_ns) {
-      int64_t next_ns = line.Advance();
+      int64_t next_ns = held_callers.Advance();
       while (next_ns <= to_ns) {
         clock.Advance(std::max<int64_t>(next_ns - clock.NowNs(), 0));
-        next_ns = line.Advance();
+        next_ns = held_callers.Advance();
       }
       clock.Advance(to_ns - clock.NowNs());
     }
@@ -78,7 +74,7 @@ class HeldCallersReloadTest : public ::testing::Test {
     store::MemoryStore store{clock};
     Limits limits{store};
     ManualAlarm alarm;
-    HeldCallers line{store, clock, limits, alarm};
+    HeldCallers held_callers{store, clock, limits, alarm};
     std::mt19937_64 random;
     uint64_t rate = 5;
     const Rule* now = &limits.Set(1, PerSecond(5, 1));
@@ -89,7 +85,7 @@ class HeldCallersReloadTest : public ::testing::Test {
   };
 };
 
-TEST_F(HeldCallersReloadTest, NobodyIsOvertakenAndNoFigureIsExceededFromTheChangeOn) {
+TEST_F(HeldCallersReloadTest, KeepsTheOrderAndTheNewRateFromTheChangeOn) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     World world(seed);
     for (int step = 0; step < 400; ++step) {
@@ -97,17 +93,17 @@ TEST_F(HeldCallersReloadTest, NobodyIsOvertakenAndNoFigureIsExceededFromTheChang
         case 0:
           if (world.Below(6) == 0) {
             world.Change();
-            // Before it comes to the line.
+            // Before LimitsChanged.
             for (int64_t n = world.Below(4); n > 0; --n) {
-              world.Come(world.Below(2) == 0, world.Below(2) == 0);
+              world.Arrive(world.Below(2) == 0, world.Below(2) == 0);
               world.clock.Advance(world.Below(kSecond / 100));
             }
-            if (world.Below(2) == 0) world.line.LimitsChanged();
+            if (world.Below(2) == 0) world.held_callers.LimitsChanged();
           }
           break;
         case 1:
           if (!world.callers.empty()) {
-            world.line.Cancel(
+            world.held_callers.Cancel(
                 world.callers[static_cast<size_t>(world.Below(world.callers.size()))].get());
           }
           break;
@@ -117,7 +113,7 @@ TEST_F(HeldCallersReloadTest, NobodyIsOvertakenAndNoFigureIsExceededFromTheChang
           world.AdvanceTo(world.clock.NowNs() + world.Below(kSecond / 2));
           break;
         default:
-          world.Come(world.Below(3) > 0, /*late=*/false);
+          world.Arrive(world.Below(3) > 0, /*late=*/false);
           break;
       }
     }
@@ -150,7 +146,7 @@ TEST_F(HeldCallersReloadTest, NobodyIsOvertakenAndNoFigureIsExceededFromTheChang
   }
 }
 
-TEST_F(HeldCallersReloadTest, OnRealThreadsEachIsAnsweredOnceAndNoneEarly) {
+TEST_F(HeldCallersReloadTest, AnswersEachOnceAndNeverEarlyOnRealThreads) {
   const common::SystemClock clock;
   store::MemoryStore store(clock);
   Limits limits(store);
@@ -159,72 +155,25 @@ TEST_F(HeldCallersReloadTest, OnRealThreadsEachIsAnsweredOnceAndNoneEarly) {
   };
   std::atomic<const Rule*> rule{&limits.Set(1, rate(5'000))};
   AlarmThread alarm(clock);
-  struct Waiter final : HeldCaller {
-    void OnAnswer(HeldOutcome outcome) override {
-      if (outcome == HeldOutcome::kGrantTime && clock->NowNs() < grant_time_ns())
-        early->fetch_add(1);
-      answered->fetch_add(1);
-    }
-    const common::Clock* clock;
-    std::atomic<int>* answered;
-    std::atomic<int>* early;
-    Charge charge;
-    store::ChargeResult result;
-    store::Acquisition decided;
-  };
-  constexpr int kThreads = 3;
-  constexpr int kEach = 400;
-  std::vector<std::unique_ptr<Waiter>> waiters(kThreads * kEach);
-  std::atomic<int> answered{0};
-  std::atomic<int> early{0};
-  std::atomic<int> held{0};
+  CallerCrowd crowd(clock, store, limits);
   {
-    HeldCallers line(store, clock, limits, alarm);
-    alarm.Start(line);
-    std::vector<std::thread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&, t] {
-        for (int i = 0; i < kEach; ++i) {
-          auto& waiter = waiters[static_cast<size_t>(t * kEach + i)];
-          waiter = std::make_unique<Waiter>();
-          waiter->clock = &clock;
-          waiter->answered = &answered;
-          waiter->early = &early;
-          waiter->generation = limits.Generation();
-          waiter->charge = {rule.load(), "k", 1};
-          waiter->decided.charges = absl::MakeSpan(&waiter->charge, 1);
-          waiter->decided.results = &waiter->result;
-          waiter->decided.max_wait_ns = i % 3 == 0 ? 0 : kMinute;
-          waiter->acquisition = &waiter->decided;
-          struct Operation final : store::AcquireOperation {
-            void Done() override {}
-          } operation;
-          operation.acquisitions = absl::MakeSpan(&waiter->decided, 1);
-          store.Acquire(&operation);
-          if (waiter->decided.outcome == Outcome::kGranted && waiter->decided.wait_ns > 0) {
-            waiter->until_ns = clock.NowNs() + kMinute;
-            held.fetch_add(1);
-            line.Hold(waiter.get());
-            if (i % 5 == 0) line.Cancel(waiter.get());
-          }
-          if (t == 0 && i % 20 == 10) {
-            rule.store(&limits.Set(1, rate(i % 40 == 10 ? 20'000 : 4'000)));
-            line.LimitsChanged();
-          }
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    const int64_t patience_ns = clock.NowNs() + kMinute;
-    while (answered.load() < held.load() && clock.NowNs() < patience_ns) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    EXPECT_EQ(answered.load(), held.load()) << "after a minute";
+    HeldCallers held_callers(store, clock, limits, alarm);
+    alarm.Start(held_callers);
+    crowd.Run(
+        held_callers, /*threads=*/3, /*each=*/400,
+        [&](int i) { return CallerCrowd::Request{rule.load(), i % 3 == 0 ? 0 : kMinute}; },
+        [&](int thread, int i) {
+          if (thread != 0 || i % 20 != 10) return;
+          rule.store(&limits.Set(1, rate(i % 40 == 10 ? 20'000 : 4'000)));
+          held_callers.LimitsChanged();
+        });
+    crowd.AwaitAnswers();
+    EXPECT_EQ(crowd.answered(), crowd.held()) << "after a minute";
     alarm.Stop();
   }
-  EXPECT_GT(held.load(), 0);
-  EXPECT_EQ(answered.load(), held.load());
-  EXPECT_EQ(early.load(), 0);
+  EXPECT_GT(crowd.held(), 0);
+  EXPECT_EQ(crowd.answered(), crowd.held());
+  EXPECT_EQ(crowd.early(), 0);
 }
 
 }  // namespace

@@ -23,31 +23,27 @@ namespace {
 
 class HeldCallersTest : public ::testing::Test {
  protected:
-  // Reserves and holds; nullptr if it was granted for now (or denied).
+  // Reserves and holds; null if it was granted at once or denied.
   std::unique_ptr<Caller> Hold(std::vector<Charge> charges, int64_t max_wait_ns = kMinute) {
     auto caller = std::make_unique<Caller>(clock_, std::move(charges));
     caller->decided_.max_wait_ns = max_wait_ns;
-    struct Operation final : store::AcquireOperation {
-      void Done() override {}
-    } operation;
-    operation.acquisitions = absl::MakeSpan(&caller->decided_, 1);
-    store_.Acquire(&operation);
+    Decide(store_, caller->decided_);
     if (caller->decided_.outcome != Outcome::kGranted || caller->decided_.wait_ns == 0) {
       return nullptr;
     }
     caller->until_ns = clock_.NowNs() + max_wait_ns;
     caller->generation = limits_.Generation();
-    EXPECT_TRUE(line_.Hold(caller.get()));
+    EXPECT_TRUE(held_callers_.Hold(caller.get()));
     return caller;
   }
   void AdvanceTo(int64_t to_ns) {
-    int64_t next_ns = line_.Advance();
+    int64_t next_ns = held_callers_.Advance();
     while (next_ns <= to_ns) {
       clock_.Advance(std::max<int64_t>(next_ns - clock_.NowNs(), 0));
-      next_ns = line_.Advance();
+      next_ns = held_callers_.Advance();
     }
     clock_.Advance(to_ns - clock_.NowNs());
-    line_.Advance();
+    held_callers_.Advance();
   }
   void AdvanceBy(int64_t by_ns) { AdvanceTo(clock_.NowNs() + by_ns); }
 
@@ -55,10 +51,10 @@ class HeldCallersTest : public ::testing::Test {
   store::MemoryStore store_{clock_};
   Limits limits_{store_};
   ManualAlarm alarm_;
-  HeldCallers line_{store_, clock_, limits_, alarm_};
+  HeldCallers held_callers_{store_, clock_, limits_, alarm_};
 };
 
-TEST_F(HeldCallersTest, AnswersEachAtItsMomentInOrder) {
+TEST_F(HeldCallersTest, AnswersEachAtItsGrantTimeInOrder) {
   const Rule& rule = limits_.Set(1, PerSecond(1));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   std::vector<std::unique_ptr<Caller>> callers;
@@ -70,11 +66,11 @@ TEST_F(HeldCallersTest, AnswersEachAtItsMomentInOrder) {
     AdvanceBy(1);
     ASSERT_EQ(callers[i]->answers_, std::vector{HeldOutcome::kGrantTime});
   }
-  EXPECT_EQ(line_.size(), 0u);
+  EXPECT_EQ(held_callers_.size(), 0u);
   EXPECT_EQ(testing::Query(store_, rule, "k").waiting, 0u);
 }
 
-TEST_F(HeldCallersTest, TheAlarmIsSetForTheFirst) {
+TEST_F(HeldCallersTest, SetsTheAlarmForTheFirstGrantTime) {
   const Rule& rule = limits_.Set(1, PerSecond(100));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   EXPECT_EQ(alarm_.at_ns_, HeldCallers::kNever);
@@ -82,18 +78,18 @@ TEST_F(HeldCallersTest, TheAlarmIsSetForTheFirst) {
   EXPECT_EQ(alarm_.at_ns_, first->grant_time_ns());
   const auto second = Hold({{&rule, "k", 1}});
   EXPECT_EQ(alarm_.at_ns_, first->grant_time_ns());
-  line_.Drain();
+  held_callers_.Drain();
 }
 
-TEST_F(HeldCallersTest, ThoseBehindOneWhoLeavesMoveUp) {
+TEST_F(HeldCallersTest, CallersBehindACancelledOneMoveUp) {
   const Rule& rule = limits_.Set(1, PerSecond(1));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   std::vector<std::unique_ptr<Caller>> callers;
   for (int i = 0; i < 6; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
   const int64_t start_ns = clock_.NowNs();
-  EXPECT_TRUE(line_.Cancel(callers[1].get()));
+  EXPECT_TRUE(held_callers_.Cancel(callers[1].get()));
   EXPECT_EQ(callers[1]->answers_, std::vector{HeldOutcome::kCancelled});
-  EXPECT_FALSE(line_.Cancel(callers[1].get()));
+  EXPECT_FALSE(held_callers_.Cancel(callers[1].get()));
   AdvanceTo(start_ns + kMinute);
   const int64_t seconds[] = {1, -1, 2, 3, 4, 5};
   for (int i = 0; i < 6; ++i) {
@@ -103,7 +99,7 @@ TEST_F(HeldCallersTest, ThoseBehindOneWhoLeavesMoveUp) {
   }
 }
 
-TEST_F(HeldCallersTest, AnotherChannelMovesUpWhenTheSharedBucketHasRoom) {
+TEST_F(HeldCallersTest, AnotherChannelMovesUpInASharedBucket) {
   const Rule& overall = limits_.Set(1, PerSecond(1));
   const Rule& one = limits_.Set(2, PerSecond(1));
   const Rule& two = limits_.Set(3, PerSecond(1));
@@ -112,12 +108,12 @@ TEST_F(HeldCallersTest, AnotherChannelMovesUpWhenTheSharedBucketHasRoom) {
   const auto second = Hold({{&two, "", 1}, {&overall, "", 1}});
   const int64_t start_ns = clock_.NowNs();
   ASSERT_EQ(second->grant_time_ns(), start_ns + 2 * kSecond);
-  ASSERT_TRUE(line_.Cancel(first.get()));
+  ASSERT_TRUE(held_callers_.Cancel(first.get()));
   AdvanceTo(start_ns + kSecond);
   EXPECT_EQ(second->answers_, std::vector{HeldOutcome::kGrantTime});
 }
 
-TEST_F(HeldCallersTest, AMomentThatWasToldStandsAndIsNotOvertaken) {
+TEST_F(HeldCallersTest, DoesNotOvertakeAReservationWhoseGrantTimeIsKnown) {
   const Rule& rule = limits_.Set(1, PerSecond(1));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   const auto first = Hold({{&rule, "k", 1}});
@@ -125,12 +121,12 @@ TEST_F(HeldCallersTest, AMomentThatWasToldStandsAndIsNotOvertaken) {
   ASSERT_EQ(told.wait_ns, 2 * kSecond);
   const auto last = Hold({{&rule, "k", 1}});
   const int64_t start_ns = clock_.NowNs();
-  ASSERT_TRUE(line_.Cancel(first.get()));
+  ASSERT_TRUE(held_callers_.Cancel(first.get()));
   AdvanceTo(start_ns + kMinute);
   EXPECT_EQ(last->answered_ns_, start_ns + 3 * kSecond);
 }
 
-TEST_F(HeldCallersTest, ARaisedLimitLetsThemThroughSooner) {
+TEST_F(HeldCallersTest, RaisedLimitAnswersSooner) {
   const Rule& rule = limits_.Set(1, PerSecond(1));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   std::vector<std::unique_ptr<Caller>> callers;
@@ -146,7 +142,7 @@ TEST_F(HeldCallersTest, ARaisedLimitLetsThemThroughSooner) {
   }
 }
 
-TEST_F(HeldCallersTest, ALoweredLimitNeverLetsMoreThroughAndDeniesWhoNoLongerFits) {
+TEST_F(HeldCallersTest, LoweredLimitNeverGrantsMoreAndDeniesBeyondMaxWait) {
   const Rule& rule = limits_.Set(1, PerSecond(10));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   std::vector<std::unique_ptr<Caller>> callers;
@@ -171,7 +167,7 @@ TEST_F(HeldCallersTest, ALoweredLimitNeverLetsMoreThroughAndDeniesWhoNoLongerFit
   EXPECT_LE(through, 4);
 }
 
-TEST_F(HeldCallersTest, ADeletedLimitDeniesThoseWhoWaitForIt) {
+TEST_F(HeldCallersTest, DeletedLimitDeniesItsCallers) {
   const Rule& rule = limits_.Set(1, PerSecond(1));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   const auto caller = Hold({{&rule, "k", 1}});
@@ -180,12 +176,12 @@ TEST_F(HeldCallersTest, ADeletedLimitDeniesThoseWhoWaitForIt) {
   EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kDenied});
 }
 
-TEST_F(HeldCallersTest, ADrainAnswersAllAndDebitsNothing) {
+TEST_F(HeldCallersTest, DrainAnswersAllAndDebitsNothing) {
   const Rule& rule = limits_.Set(1, PerSecond(1));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   std::vector<std::unique_ptr<Caller>> callers;
   for (int i = 0; i < 5; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
-  line_.Drain();
+  held_callers_.Drain();
   for (const auto& caller : callers) {
     EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kDrained});
   }
@@ -193,12 +189,12 @@ TEST_F(HeldCallersTest, ADrainAnswersAllAndDebitsNothing) {
   clock_.Advance(kSecond);
   EXPECT_EQ(testing::Query(store_, rule, "k").level.remaining, 1);
   const auto late = std::make_unique<Caller>(clock_, std::vector<Charge>{{&rule, "k", 1}});
-  EXPECT_FALSE(line_.Hold(late.get()));
+  EXPECT_FALSE(held_callers_.Hold(late.get()));
 }
 
-// Callers who leave at random: each is answered once, never early, in order, no window is over, and
-// what was let through is what was debited.
-TEST_F(HeldCallersTest, CallersWhoLeaveAtRandomHarmNobody) {
+// Each caller is answered once, never early and in order; no window exceeds the limits, and the
+// permits granted are those debited.
+TEST_F(HeldCallersTest, RandomCancellationsKeepOrderAndWindows) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     std::mt19937_64 random(seed);
     const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
@@ -215,7 +211,7 @@ TEST_F(HeldCallersTest, CallersWhoLeaveAtRandomHarmNobody) {
         callers.push_back(std::move(caller));
       }
       if (below(3) == 0 && !callers.empty()) {
-        line_.Cancel(callers[static_cast<size_t>(below(callers.size()))].get());
+        held_callers_.Cancel(callers[static_cast<size_t>(below(callers.size()))].get());
       }
     }
     AdvanceBy(kMinute);
@@ -233,73 +229,28 @@ TEST_F(HeldCallersTest, CallersWhoLeaveAtRandomHarmNobody) {
     std::sort(grants.begin(), grants.end(),
               [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
     EXPECT_EQ(test_support::CheckRateInEveryWindow(grants, 20, kSecond, 3), "");
-    EXPECT_EQ(line_.size(), 0u);
+    EXPECT_EQ(held_callers_.size(), 0u);
     EXPECT_EQ(testing::Query(store_, overall, "").level.remaining, 3);
     EXPECT_EQ(testing::Query(store_, channel, "").level.remaining, 2);
     EXPECT_EQ(store_.Stats().bookings, 0u);
   }
 }
 
-TEST(AlarmThreadTest, AnswersOnTheRealClockFromManyThreads) {
+TEST(AlarmThreadTest, AnswersOnTheRealClockWithManyThreads) {
   const common::SystemClock clock;
   store::MemoryStore store(clock);
   Limits limits(store);
   const Rule& rule = limits.Set(1, algorithm::MakeTokenBucket({10'000, kSecond}, 1, 0).value());
   AlarmThread alarm(clock);
-  HeldCallers line(store, clock, limits, alarm);
-  alarm.Start(line);
-  std::atomic<int> answered{0};
-  std::atomic<int> early{0};
-  struct Waiter final : HeldCaller {
-    void OnAnswer(HeldOutcome outcome) override {
-      if (outcome == HeldOutcome::kGrantTime && clock->NowNs() < grant_time_ns())
-        early->fetch_add(1);
-      answered->fetch_add(1);
-    }
-    const common::Clock* clock;
-    std::atomic<int>* answered;
-    std::atomic<int>* early;
-    Charge charge;
-    store::ChargeResult result;
-    store::Acquisition decided;
-  };
-  constexpr int kThreads = 4;
-  constexpr int kEach = 500;
-  std::vector<std::unique_ptr<Waiter>> waiters(kThreads * kEach);
-  std::atomic<int> held{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      for (int i = 0; i < kEach; ++i) {
-        auto& waiter = waiters[static_cast<size_t>(t * kEach + i)];
-        waiter = std::make_unique<Waiter>();
-        waiter->clock = &clock;
-        waiter->answered = &answered;
-        waiter->early = &early;
-        waiter->charge = {&rule, "k", 1};
-        waiter->decided.charges = absl::MakeSpan(&waiter->charge, 1);
-        waiter->decided.results = &waiter->result;
-        waiter->decided.max_wait_ns = kMinute;
-        waiter->acquisition = &waiter->decided;
-        struct Operation final : store::AcquireOperation {
-          void Done() override {}
-        } operation;
-        operation.acquisitions = absl::MakeSpan(&waiter->decided, 1);
-        store.Acquire(&operation);
-        if (waiter->decided.wait_ns == 0) continue;
-        waiter->until_ns = waiter->decided.now_ns + kMinute;
-        waiter->generation = limits.Generation();
-        held.fetch_add(1);
-        line.Hold(waiter.get());
-        if (i % 5 == 0) line.Cancel(waiter.get());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  while (line.size() > 0) std::this_thread::yield();
+  HeldCallers held_callers(store, clock, limits, alarm);
+  alarm.Start(held_callers);
+  CallerCrowd crowd(clock, store, limits);
+  crowd.Run(held_callers, /*threads=*/4, /*each=*/500,
+            [&](int) { return CallerCrowd::Request{&rule, kMinute}; });
+  while (held_callers.size() > 0) std::this_thread::yield();
   alarm.Stop();
-  EXPECT_EQ(answered.load(), held.load());
-  EXPECT_EQ(early.load(), 0);
+  EXPECT_EQ(crowd.answered(), crowd.held());
+  EXPECT_EQ(crowd.early(), 0);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
-// What tests of the waiting line share: limits that change, an alarm that does not ring, callers
-// that keep what they were answered.
+// Shared by the tests of HeldCallers: limits that change, an alarm without a thread, and callers
+// that record their answers.
 #ifndef SLUICE_TESTS_UNIT_WAITING_WAITING_SCENE_H_
 #define SLUICE_TESTS_UNIT_WAITING_WAITING_SCENE_H_
 
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,7 +29,7 @@ using store::Rule;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kMinute = 60 * kSecond;
 
-// Limits by name, which tests change. Thread-safe.
+// The current limits by name. Thread-safe.
 class Limits final : public RuleSource {
  public:
   explicit Limits(store::Store& store) : store_(store) {}
@@ -97,6 +101,98 @@ class Caller final : public HeldCaller {
   store::Acquisition decided_;
   std::vector<HeldOutcome> answers_;
   int64_t answered_ns_ = 0;
+};
+
+// Decides the acquisition on a store that answers at once.
+inline void Decide(store::Store& store, store::Acquisition& acquisition) {
+  struct Operation final : store::AcquireOperation {
+    void Done() override {}
+  } operation;
+  operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+  store.Acquire(&operation);
+}
+
+// Many callers on many threads; counts the answers and those before the grant time.
+class CallerCrowd {
+ public:
+  struct Request {
+    const Rule* rule;
+    int64_t max_wait_ns;
+  };
+
+  // Decides on `store`, which answers at once.
+  CallerCrowd(const common::Clock& clock, store::Store& store, Limits& limits)
+      : clock_(clock), store_(store), limits_(limits) {}
+
+  // Each thread makes `each` requests, holds the callers that have to wait, and cancels every
+  // fifth. `after` runs after each request.
+  void Run(
+      HeldCallers& held_callers, int threads, int each,
+      const std::function<Request(int i)>& request,
+      const std::function<void(int thread, int i)>& after = [](int, int) {}) {
+    members_.resize(static_cast<size_t>(threads * each));
+    std::vector<std::thread> running;
+    for (int t = 0; t < threads; ++t) {
+      running.emplace_back([&, t] {
+        for (int i = 0; i < each; ++i) {
+          auto& member = members_[static_cast<size_t>(t * each + i)];
+          member = std::make_unique<Member>(*this);
+          member->generation = limits_.Generation();
+          const Request asked = request(i);
+          member->charge_ = {asked.rule, "k", 1};
+          member->decided_.max_wait_ns = asked.max_wait_ns;
+          Decide(store_, member->decided_);
+          if (member->decided_.outcome == Outcome::kGranted && member->decided_.wait_ns > 0) {
+            member->until_ns = clock_.NowNs() + asked.max_wait_ns;
+            held_.fetch_add(1);
+            held_callers.Hold(member.get());
+            if (i % 5 == 0) held_callers.Cancel(member.get());
+          }
+          after(t, i);
+        }
+      });
+    }
+    for (std::thread& thread : running) thread.join();
+  }
+
+  // Waits for all answers, at most a minute.
+  void AwaitAnswers() const {
+    const int64_t end_ns = clock_.NowNs() + kMinute;
+    while (answered() < held() && clock_.NowNs() < end_ns) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  int held() const { return held_.load(); }
+  int answered() const { return answered_.load(); }
+  int early() const { return early_.load(); }
+
+ private:
+  struct Member final : HeldCaller {
+    explicit Member(CallerCrowd& crowd) : crowd_(crowd) {
+      decided_.charges = absl::MakeSpan(&charge_, 1);
+      decided_.results = &result_;
+      acquisition = &decided_;
+    }
+    void OnAnswer(HeldOutcome outcome) override {
+      if (outcome == HeldOutcome::kGrantTime && crowd_.clock_.NowNs() < grant_time_ns()) {
+        crowd_.early_.fetch_add(1);
+      }
+      crowd_.answered_.fetch_add(1);
+    }
+    CallerCrowd& crowd_;
+    Charge charge_;
+    store::ChargeResult result_;
+    store::Acquisition decided_;
+  };
+
+  const common::Clock& clock_;
+  store::Store& store_;
+  Limits& limits_;
+  std::vector<std::unique_ptr<Member>> members_;
+  std::atomic<int> held_{0};
+  std::atomic<int> answered_{0};
+  std::atomic<int> early_{0};
 };
 
 inline algorithm::Parameters PerSecond(uint64_t permits, uint64_t burst = 1) {

@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-TEST(VirtualClockTest, StandsStillUntilItIsTurned) {
+TEST(VirtualClockTest, StandsStillUntilAdvance) {
   VirtualClock clock(seconds(10), seconds(1000));
   EXPECT_EQ(clock.Now(), seconds(10));
   EXPECT_EQ(clock.WallNow(), seconds(1000));
@@ -22,7 +22,7 @@ TEST(VirtualClockTest, StandsStillUntilItIsTurned) {
   EXPECT_EQ(clock.WallNow(), seconds(1002));
 }
 
-TEST(VirtualClockTest, RunsTimersInTheOrderOfTheirMomentsThenOfTheirSetting) {
+TEST(VirtualClockTest, RunsTimersByTimeThenInTheOrderOfSetting) {
   VirtualClock clock(seconds(10));
   std::vector<int> ran;
   std::vector<nanoseconds> at;
@@ -47,7 +47,7 @@ TEST(VirtualClockTest, RunsTimersInTheOrderOfTheirMomentsThenOfTheirSetting) {
   EXPECT_FALSE(clock.AdvanceToNext());
 }
 
-TEST(VirtualClockTest, RunsWhatIsSetMeanwhileAndWhatIsLate) {
+TEST(VirtualClockTest, RunsTimersSetMeanwhileAndLateTimers) {
   VirtualClock clock(seconds(10));
   int ran = 0;
   clock.RunAt(seconds(11), [&] {
@@ -60,7 +60,7 @@ TEST(VirtualClockTest, RunsWhatIsSetMeanwhileAndWhatIsLate) {
   EXPECT_EQ(clock.Now(), seconds(13)) << "a moment that has passed does not turn it back";
 }
 
-TEST(VirtualClockTest, ATimerMayTurnTheClockItself) {
+TEST(VirtualClockTest, LetsATimerAdvanceTheClock) {
   VirtualClock clock(seconds(10));
   std::vector<nanoseconds> at;
   clock.RunAt(seconds(11), [&] {
@@ -73,7 +73,7 @@ TEST(VirtualClockTest, ATimerMayTurnTheClockItself) {
   EXPECT_EQ(clock.Now(), seconds(16));
 }
 
-TEST(VirtualClockTest, CancelledTimersDoNotRun) {
+TEST(VirtualClockTest, DoesNotRunCancelledTimers) {
   VirtualClock clock;
   bool ran = false;
   const uint64_t timer = clock.RunAt(clock.Now() + seconds(1), [&] { ran = true; });
@@ -106,7 +106,7 @@ TEST(SystemClockTest, RunsTimersInOrderAndNeverEarly) {
   EXPECT_GE(at - begin, milliseconds(20));
 }
 
-TEST(SystemClockTest, MayBeDestroyedByATimerAndWithTimersSet) {
+TEST(SystemClockTest, CanBeDestroyedByATimerAndWithTimersSet) {
   auto clock = std::make_unique<SystemClock>();
   SystemClock* const raw = clock.get();
   raw->RunAt(raw->Now() + seconds(3600), [] {});

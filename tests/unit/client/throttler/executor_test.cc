@@ -17,7 +17,7 @@ TEST(InlineExecutorTest, RunsWithinTheCall) {
   EXPECT_TRUE(ran);
 }
 
-TEST(ThreadExecutorTest, OneThreadRunsInOrder) {
+TEST(ThreadExecutorTest, RunsInOrderOnOneThread) {
   std::vector<int> ran;
   {
     ThreadExecutor executor;
@@ -27,7 +27,7 @@ TEST(ThreadExecutorTest, OneThreadRunsInOrder) {
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(ran[static_cast<size_t>(i)], i);
 }
 
-TEST(ThreadExecutorTest, SeveralThreadsRunAtOnce) {
+TEST(ThreadExecutorTest, RunsInParallelOnSeveralThreads) {
   std::promise<void> go;
   std::shared_future<void> gone = go.get_future().share();
   std::atomic<int> inside{0};
@@ -43,7 +43,7 @@ TEST(ThreadExecutorTest, SeveralThreadsRunAtOnce) {
   go.set_value();
 }
 
-TEST(ThreadExecutorTest, MayBeDestroyedByItsOwnThread) {
+TEST(ThreadExecutorTest, CanBeDestroyedByItsOwnThread) {
   auto executor = std::make_unique<ThreadExecutor>();
   ThreadExecutor* const raw = executor.get();
   // The thread goes on by itself, so it keeps what it uses.

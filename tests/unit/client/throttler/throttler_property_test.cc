@@ -132,7 +132,7 @@ struct Task {
   std::future<Status> future = {};
 };
 
-RC_GTEST_PROP(ThrottlerPropertyTest, RandomHistoriesKeepEveryWindowTheOrderAndEachOnce, ()) {
+RC_GTEST_PROP(ThrottlerPropertyTest, RandomHistoriesKeepWindowsAndOrderAndAnswerEachOnce, ()) {
   const auto clock = std::make_shared<VirtualClock>();
   const int64_t wall_offset_ns = (clock->WallNow() - clock->Now()).count();
   AllParameters now{AnyLimit(), AnyLimit(), AnyLimit()};

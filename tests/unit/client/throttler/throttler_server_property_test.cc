@@ -59,7 +59,7 @@ struct Task {
   std::future<Status> future = {};
 };
 
-RC_GTEST_PROP(ThrottlerServerPropertyTest, EachIsAnsweredOnceInOrderAndThePermitsAddUp, ()) {
+RC_GTEST_PROP(ThrottlerServerPropertyTest, AnswersEachOnceInOrderAndThePermitsAddUp, ()) {
   const auto clock = std::make_shared<VirtualClock>();
   const VirtualStoreClock store_clock(*clock);
   store::MemoryStore store(store_clock);

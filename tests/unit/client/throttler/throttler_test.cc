@@ -50,7 +50,7 @@ class ThrottlerTest : public ::testing::Test {
   const std::shared_ptr<Embedded> embedded_;
 };
 
-TEST_F(ThrottlerTest, RunReturnsWhatTheFunctionReturns) {
+TEST_F(ThrottlerTest, RunReturnsTheFunctionsResult) {
   Throttler throttler = Make();
   const Result<int> number = throttler.Run([] { return 42; });
   ASSERT_TRUE(number.ok());
@@ -64,14 +64,14 @@ TEST_F(ThrottlerTest, RunReturnsWhatTheFunctionReturns) {
       << "a Status stays what it is";
 }
 
-TEST_F(ThrottlerTest, RunLetsAnExceptionThrough) {
+TEST_F(ThrottlerTest, RunPassesOnAnException) {
   Throttler throttler = Make();
   EXPECT_THROW(static_cast<void>(throttler.Run([] { throw std::runtime_error("own"); })),
                std::runtime_error);
   EXPECT_EQ(throttler.TryStart().value(), seconds(1)) << "its permit stays taken";
 }
 
-TEST_F(ThrottlerTest, SubmitReturnsAFutureOfWhatTheFunctionReturns) {
+TEST_F(ThrottlerTest, SubmitReturnsAFutureOfTheFunctionsResult) {
   Throttler throttler = Make();
   auto moved = std::make_unique<int>(7);
   std::future<Result<int>> first = throttler.Submit([moved = std::move(moved)] { return *moved; });
@@ -83,7 +83,7 @@ TEST_F(ThrottlerTest, SubmitReturnsAFutureOfWhatTheFunctionReturns) {
   EXPECT_EQ(second.get().value(), "second");
 }
 
-TEST_F(ThrottlerTest, AnExceptionReachesItsFutureAndHarmsNothingElse) {
+TEST_F(ThrottlerTest, ExceptionReachesOnlyItsFuture) {
   Throttler throttler = Make();
   auto first = throttler.Submit([] { throw std::runtime_error("own"); });
   auto second = throttler.Submit([]() -> int { throw std::logic_error("other"); });
@@ -94,7 +94,7 @@ TEST_F(ThrottlerTest, AnExceptionReachesItsFutureAndHarmsNothingElse) {
   EXPECT_EQ(third.get().value(), 3);
 }
 
-TEST_F(ThrottlerTest, TryRunRunsOrSaysHowLongToSleep) {
+TEST_F(ThrottlerTest, TryRunRunsOrReturnsHowLongToSleep) {
   Throttler throttler = Make();
   int ran = 0;
   EXPECT_EQ(throttler.TryRun([&] { return ++ran; }).value(), nanoseconds(0));
@@ -102,7 +102,7 @@ TEST_F(ThrottlerTest, TryRunRunsOrSaysHowLongToSleep) {
   EXPECT_EQ(ran, 1);
 }
 
-TEST_F(ThrottlerTest, AFunctionThatSubmitsAgainToItsOwnThrottlerRunsAgain) {
+TEST_F(ThrottlerTest, FunctionCanSubmitToItsOwnThrottler) {
   for (const bool in_line : {true, false}) {
     ThrottlerOptions options;
     if (!in_line) options.executor = std::make_shared<ThreadExecutor>();
@@ -129,7 +129,7 @@ TEST_F(ThrottlerTest, AFunctionThatSubmitsAgainToItsOwnThrottlerRunsAgain) {
   }
 }
 
-TEST_F(ThrottlerTest, AFunctionOnItsOwnThreadMayBlockOnItsOwnThrottler) {
+TEST_F(ThrottlerTest, FunctionOnAThreadCanBlockOnItsOwnThrottler) {
   ThrottlerOptions options;
   options.executor = std::make_shared<ThreadExecutor>();
   Throttler throttler = Make(std::move(options));
@@ -139,7 +139,7 @@ TEST_F(ThrottlerTest, AFunctionOnItsOwnThreadMayBlockOnItsOwnThrottler) {
   EXPECT_TRUE(done.get().ok());
 }
 
-TEST_F(ThrottlerTest, AFunctionRunInLineMayNotBlockOnItsOwnThrottler) {
+TEST_F(ThrottlerTest, FunctionRunInlineCannotBlockOnItsOwnThrottler) {
   Throttler throttler = Make();
   auto done = throttler.Submit([&] { return throttler.Start(); });
   const Status status = done.get();
@@ -147,7 +147,7 @@ TEST_F(ThrottlerTest, AFunctionRunInLineMayNotBlockOnItsOwnThrottler) {
   EXPECT_THAT(status.message(), HasSubstr("InlineExecutor"));
 }
 
-TEST_F(ThrottlerTest, CancellingGivesThePermitsBack) {
+TEST_F(ThrottlerTest, CancellingRefundsThePermits) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());
   std::stop_source stop;
@@ -164,7 +164,7 @@ TEST_F(ThrottlerTest, CancellingGivesThePermitsBack) {
   EXPECT_FALSE(ran);
 }
 
-TEST_F(ThrottlerTest, ThoseBehindACancelledOneMoveUp) {
+TEST_F(ThrottlerTest, FunctionsBehindACancelledOneMoveUp) {
   Throttler throttler = Make();
   const ThrottlerChannel own = throttler.Channel("own").value();
   ASSERT_TRUE(throttler.Start().ok());
@@ -183,7 +183,7 @@ TEST_F(ThrottlerTest, ThoseBehindACancelledOneMoveUp) {
 }
 
 // More than move in one step; none is lost, and none runs twice.
-TEST_F(ThrottlerTest, ACrowdThatIsCancelledLetsTheOthersUp) {
+TEST_F(ThrottlerTest, OthersMoveUpWhenManyAreCancelledAtOnce) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());
   std::stop_source stop;
@@ -202,7 +202,7 @@ TEST_F(ThrottlerTest, ACrowdThatIsCancelledLetsTheOthersUp) {
   EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
 }
 
-TEST_F(ThrottlerTest, CancellingOnAChannelGivesBackWhatItChargesToo) {
+TEST_F(ThrottlerTest, CancellingOnAChannelRefundsItsParentsToo) {
   Throttler throttler = Make();
   const ThrottlerChannel own = throttler.Channel("own").value();
   ASSERT_TRUE(own.Start().ok());
@@ -232,7 +232,7 @@ TEST_F(ThrottlerTest, CancellingWakesABlockedCaller) {
   canceller.join();
 }
 
-TEST_F(ThrottlerTest, ATokenThatWasStoppedBeforeTakesNothing) {
+TEST_F(ThrottlerTest, TakesNothingIfTheTokenIsStoppedAlready) {
   Throttler throttler = Make();
   std::stop_source stop;
   stop.request_stop();
@@ -242,7 +242,7 @@ TEST_F(ThrottlerTest, ATokenThatWasStoppedBeforeTakesNothing) {
   EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0));
 }
 
-TEST_F(ThrottlerTest, CancelAfterTheMomentChangesNothing) {
+TEST_F(ThrottlerTest, CancellingAfterTheGrantTimeChangesNothing) {
   Throttler throttler = Make();
   std::stop_source stop;
   auto done = throttler.Submit([] {}, {.cancel = stop.get_token()});
@@ -251,7 +251,7 @@ TEST_F(ThrottlerTest, CancelAfterTheMomentChangesNothing) {
   EXPECT_EQ(throttler.TryStart().value(), seconds(1));
 }
 
-TEST_F(ThrottlerTest, WhatWaitsIsBoundedAndVisible) {
+TEST_F(ThrottlerTest, BoundsAndCountsWaitingFunctions) {
   ThrottlerOptions options;
   options.max_waiting = 3;
   Throttler throttler = Make(std::move(options));
@@ -275,7 +275,7 @@ TEST_F(ThrottlerTest, WhatWaitsIsBoundedAndVisible) {
   EXPECT_EQ(throttler.waiting(), 2u);
 }
 
-TEST_F(ThrottlerTest, NoMomentWithinMaxWaitIsDeniedWithoutATrace) {
+TEST_F(ThrottlerTest, DenialForMaxWaitTakesNothing) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());
   const Status status = throttler.Submit([] {}, {.max_wait = milliseconds(999)}).get();
@@ -288,7 +288,7 @@ TEST_F(ThrottlerTest, NoMomentWithinMaxWaitIsDeniedWithoutATrace) {
   EXPECT_TRUE(next.get().ok());
 }
 
-TEST_F(ThrottlerTest, BadOptionsAreRefusedWithTheValueAndTheBound) {
+TEST_F(ThrottlerTest, RejectsInvalidOptionsWithTheValueAndTheBound) {
   Throttler throttler = Make();
   for (const nanoseconds max_wait :
        {nanoseconds(-1), nanoseconds(kMaxThrottlerWait) + nanoseconds(1), nanoseconds::min(),
@@ -305,7 +305,7 @@ TEST_F(ThrottlerTest, BadOptionsAreRefusedWithTheValueAndTheBound) {
   EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0)) << "nothing was taken";
 }
 
-TEST_F(ThrottlerTest, AnUnknownLimitIsNotFoundAndWhatWasMeantIsSaid) {
+TEST_F(ThrottlerTest, UnknownLimitIsNotFoundWithASuggestion) {
   const auto throttler = Throttler::Create(embedded_, {.limit = "oen"});
   EXPECT_EQ(throttler.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(throttler.status().message(), HasSubstr("did you mean \"one\"?"));
@@ -316,7 +316,7 @@ TEST_F(ThrottlerTest, AnUnknownLimitIsNotFoundAndWhatWasMeantIsSaid) {
             StatusCode::kInvalidArgument);
 }
 
-TEST_F(ThrottlerTest, BadLimitsAreRefusedAndTheRunningOnesStay) {
+TEST_F(ThrottlerTest, InvalidLimitsLeaveTheRunningOnesInForce) {
   Throttler throttler = Make();
   Status status = embedded_->SetLimits({{.name = "one", .rate = {0, seconds(1)}}});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -326,7 +326,7 @@ TEST_F(ThrottlerTest, BadLimitsAreRefusedAndTheRunningOnesStay) {
   EXPECT_TRUE(throttler.Start().ok());
 }
 
-TEST_F(ThrottlerTest, AfterShutdownAllIsRefused) {
+TEST_F(ThrottlerTest, FailsAllCallsAfterShutdown) {
   Throttler throttler = Make();
   const ThrottlerChannel own = throttler.Channel("own").value();
   throttler.Shutdown(AtShutdown::kWait);
@@ -339,14 +339,14 @@ TEST_F(ThrottlerTest, AfterShutdownAllIsRefused) {
   throttler.Shutdown(AtShutdown::kDrop);
 }
 
-TEST_F(ThrottlerTest, AChannelMayOutliveItsThrottler) {
+TEST_F(ThrottlerTest, ChannelCanOutliveItsThrottler) {
   std::optional<Throttler> throttler = Make();
   const ThrottlerChannel own = throttler->Channel("own").value();
   throttler.reset();
   EXPECT_EQ(own.Start().code(), StatusCode::kFailedPrecondition);
 }
 
-TEST_F(ThrottlerTest, DestructionDropsTheRestAndGivesItsPermitsBack) {
+TEST_F(ThrottlerTest, DestructionDropsWaitingFunctionsAndRefundsThem) {
   std::vector<std::future<Status>> futures;
   {
     Throttler throttler = Make();
@@ -360,7 +360,7 @@ TEST_F(ThrottlerTest, DestructionDropsTheRestAndGivesItsPermitsBack) {
   EXPECT_TRUE(first.get().ok());
 }
 
-TEST_F(ThrottlerTest, DestructionWaitsForTheRest) {
+TEST_F(ThrottlerTest, DestructionWaitsForWaitingFunctions) {
   std::vector<std::future<Status>> futures;
   std::vector<int> ran;
   std::thread destroyer;
@@ -391,7 +391,7 @@ TEST_F(ThrottlerTest, DestructionWakesBlockedCallers) {
   blocked.join();
 }
 
-TEST_F(ThrottlerTest, AFunctionMayShutItsOwnThrottlerDown) {
+TEST_F(ThrottlerTest, FunctionCanShutDownItsOwnThrottler) {
   for (const bool in_line : {true, false}) {
     ThrottlerOptions options;
     if (!in_line) options.executor = std::make_shared<ThreadExecutor>();
@@ -403,7 +403,7 @@ TEST_F(ThrottlerTest, AFunctionMayShutItsOwnThrottlerDown) {
   }
 }
 
-TEST_F(ThrottlerTest, AFunctionMayDestroyItsOwnThrottler) {
+TEST_F(ThrottlerTest, FunctionCanDestroyItsOwnThrottler) {
   for (const bool in_line : {true, false}) {
     ThrottlerOptions options;
     if (!in_line) options.executor = std::make_shared<ThreadExecutor>();
@@ -423,7 +423,7 @@ class DroppingExecutor final : public Executor {
   void Execute(std::function<void()>) override {}
 };
 
-TEST_F(ThrottlerTest, WhatAnExecutorDropsIsCancelled) {
+TEST_F(ThrottlerTest, FunctionDroppedByTheExecutorIsCancelled) {
   ThrottlerOptions options;
   options.executor = std::make_shared<DroppingExecutor>();
   Throttler throttler = Make(std::move(options));
@@ -431,7 +431,7 @@ TEST_F(ThrottlerTest, WhatAnExecutorDropsIsCancelled) {
   EXPECT_EQ(throttler.stats().running, 0u);
 }
 
-TEST_F(ThrottlerTest, SlowChannelsDoNotHoldBackTheOthers) {
+TEST_F(ThrottlerTest, SlowChannelDoesNotDelayOthers) {
   ASSERT_TRUE(embedded_
                   ->SetLimits({{.name = "one", .rate = {100, seconds(1)}},
                                {.name = "slow", .rate = {1, hours(1)}, .charges = {"one"}}})
@@ -446,7 +446,7 @@ TEST_F(ThrottlerTest, SlowChannelsDoNotHoldBackTheOthers) {
   EXPECT_EQ(slow.waiting(), 2u);
 }
 
-TEST_F(ThrottlerTest, MovedThrottlersGoOn) {
+TEST_F(ThrottlerTest, MovedThrottlerContinues) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());
   auto waiting = throttler.Submit([] {});
@@ -460,7 +460,7 @@ TEST_F(ThrottlerTest, MovedThrottlersGoOn) {
   EXPECT_TRUE(moved.Start().ok());
 }
 
-TEST_F(ThrottlerTest, ALoweredLimitDeniesThoseWhoseMaxWaitItNoLongerFits) {
+TEST_F(ThrottlerTest, LoweredLimitDeniesFunctionsBeyondTheirMaxWait) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());
   auto patient = throttler.Submit([] {});
@@ -474,7 +474,7 @@ TEST_F(ThrottlerTest, ALoweredLimitDeniesThoseWhoseMaxWaitItNoLongerFits) {
   EXPECT_TRUE(patient.get().ok());
 }
 
-TEST_F(ThrottlerTest, SeveralThrottlersGetNewMomentsInTheOrderInWhichTheyAsked) {
+TEST_F(ThrottlerTest, ChangeRebooksSeveralThrottlersInTheOrderOfBooking) {
   Throttler first = Make();
   Throttler second = Make();
   ASSERT_TRUE(first.Start().ok());
@@ -493,7 +493,7 @@ TEST_F(ThrottlerTest, SeveralThrottlersGetNewMomentsInTheOrderInWhichTheyAsked) 
 }
 
 // One that was cancelled while others wait, after their limits had changed: its place is theirs.
-TEST_F(ThrottlerTest, ThoseWithNewMomentsStillMoveUpAndAreCancelled) {
+TEST_F(ThrottlerTest, RebookedFunctionsCanMoveUpAndBeCancelled) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());
   std::stop_source stop;
@@ -512,7 +512,7 @@ TEST_F(ThrottlerTest, ThoseWithNewMomentsStillMoveUpAndAreCancelled) {
   EXPECT_THAT(ran, ElementsAre(1));
 }
 
-TEST_F(ThrottlerTest, ALimitThatGoesAwayLeavesMomentsAlreadyGiven) {
+TEST_F(ThrottlerTest, DeletedLimitKeepsGrantTimesAlreadyGiven) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());
   auto waiting = throttler.Submit([] {});

@@ -43,7 +43,7 @@ std::vector<LimitInfo> Limits(uint64_t overall) {
 
 // Producers submit, block, try and cancel on three channels, while the clock is turned and the
 // limits are changed; then the rest is waited for.
-TEST(ThrottlerThreadsTest, EveryFunctionIsAnsweredOnceUnderManyProducers) {
+TEST(ThrottlerThreadsTest, AnswersEveryFunctionOnceUnderManyProducers) {
   constexpr int kThreads = 8;
   constexpr int kRounds = 150;
   const auto clock = std::make_shared<VirtualClock>();
@@ -102,7 +102,7 @@ TEST(ThrottlerThreadsTest, EveryFunctionIsAnsweredOnceUnderManyProducers) {
 }
 
 // Each producer's functions run in its order, and no window is over.
-TEST(ThrottlerThreadsTest, OrderAndWindowsHoldUnderManyProducers) {
+TEST(ThrottlerThreadsTest, KeepsOrderAndWindowsUnderManyProducers) {
   constexpr int kThreads = 6;
   constexpr int kEach = 200;
   const auto clock = std::make_shared<VirtualClock>();
@@ -146,7 +146,7 @@ TEST(ThrottlerThreadsTest, OrderAndWindowsHoldUnderManyProducers) {
 
 // What is stored is kept for one who waits for more than that. While it gets a new moment, because
 // limits have changed, it is kept as well: who only tries never gets it.
-TEST(ThrottlerThreadsTest, NobodySlipsInWhileThoseWhoWaitGetNewMoments) {
+TEST(ThrottlerThreadsTest, GrantsNoneInBetweenDuringARebooking) {
   const auto limits = [](uint64_t others) -> std::vector<LimitInfo> {
     return {{.name = "overall", .rate = {1, seconds(1)}, .burst = 10},
             {.name = "other", .rate = {others, seconds(1)}, .charges = {"overall"}}};
@@ -179,7 +179,7 @@ TEST(ThrottlerThreadsTest, NobodySlipsInWhileThoseWhoWaitGetNewMoments) {
   EXPECT_TRUE(waits.get().ok()) << "at the moment that it had";
 }
 
-TEST(ThrottlerThreadsTest, DroppedWhileManySubmit) {
+TEST(ThrottlerThreadsTest, ShutsDownWhileManySubmit) {
   for (int round = 0; round < 20; ++round) {
     const auto embedded = Embedded::Create(Limits(50)).value();
     std::optional<Throttler> throttler =
