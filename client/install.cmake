@@ -1,4 +1,4 @@
-# What `cmake --install` lays down: the library with its package files, and the binaries.
+# Installs the libraries with their package files, and the programs.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -14,8 +14,8 @@ foreach(library sluice_client sluice_throttler)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endforeach()
 
-# Embedded throttlers bring the engine's lower layers along; only the headers in include/ are for
-# users.
+# Embedded throttlers need the lower layers of the server. Only the headers in include/ are
+# public.
 install(TARGETS sluice_client sluice_throttler sluice_proto sluice_proto_grpc
   sluice_embedded sluice_limits sluice_store sluice_algorithm sluice_common sluice_warnings
   EXPORT SluiceTargets

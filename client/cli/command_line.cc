@@ -158,6 +158,7 @@ class Parser {
 
   Status UnknownFlag(const std::string& name) const {
     std::vector<std::string> names;
+    names.reserve(global_.size());
     for (const Flag& one : global_) names.push_back(one.name);
     std::string of;
     if (line_.command != nullptr) {

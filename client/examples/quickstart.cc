@@ -1,4 +1,4 @@
-// The client in one page: quickstart [HOST:PORT]
+// A short tour of the client: quickstart [HOST:PORT]
 #include <chrono>
 #include <cstdio>
 
@@ -11,9 +11,9 @@ int main(int argc, char** argv) {
     return 2;
   }
 
-  // Ask before the work that is limited.
+  // Acquire a permit before the limited work.
   auto decision = client->Acquire("api", "user:42");
-  if (!decision.ok()) {  // the program's mistake: an unknown limit, a key that is too long
+  if (!decision.ok()) {  // for example an unknown limit, or a key that is too long
     std::printf("%s\n", decision.status().ToString().c_str());
     return 2;
   }
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
     return 3;
   }
   if (!decision->granted) {
-    std::printf("denied; the next try is worth it in %.3f s\n",
+    std::printf("denied; try again in %.3f s\n",
                 std::chrono::duration<double>(decision->retry_after).count());
     return 1;
   }
@@ -30,8 +30,8 @@ int main(int argc, char** argv) {
               static_cast<long>(decision->charges[0].remaining),
               static_cast<unsigned long>(decision->charges[0].capacity));
 
-  // Many decisions: a stream gathers them, at a fraction of the cost of a call each.
-  int granted = 0;  // touched by the stream's callbacks alone, until Drain returns
+  // For many decisions, a stream sends batches, at a fraction of the cost of single calls.
+  int granted = 0;  // used only by the stream's callbacks, until Drain returns
   auto stream = client->OpenStream();
   for (int i = 0; i < 100; ++i) {
     stream.Submit("api", "user:7", 1, [&granted](sluice::Result<sluice::Decision> answer) {

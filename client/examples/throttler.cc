@@ -1,5 +1,5 @@
-// A program whose work is a function, without a server: at most 5 messages in any second, of which
-// at most 2 to one domain; it prints when each was sent.
+// An embedded throttler: sends at most 5 messages in any second, and at most 2 of them to one
+// domain. Prints when each message was sent.
 #include "sluice/throttler.h"
 
 #include <chrono>
@@ -37,7 +37,8 @@ int main() {
                 what.c_str());
   };
 
-  // Later, in order, on the throttler's thread: two to each domain at once, the rest a second on.
+  // Runs later, in order, on the throttler's thread: two to each domain at once, the others a
+  // second later.
   std::vector<std::future<sluice::Status>> sent;
   for (const char* domain : {"example.com", "example.net"}) {
     const auto channel = throttler->Channel("domain", domain);
@@ -47,7 +48,7 @@ int main() {
           [&send, text = std::string(domain) + " #" + std::to_string(i)] { send(text); }));
     }
   }
-  // Now or not, on this thread; the fifth of this second.
+  // Runs now on this thread, or not at all: the fifth message of this second.
   const auto sleep = throttler->TryRun([&] { send("now"); });
   if (!sleep.ok()) return 1;
   // Blocks until its grant time, then runs it on this thread.

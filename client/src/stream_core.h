@@ -42,7 +42,7 @@ class StreamCore : public std::enable_shared_from_this<StreamCore> {
   // Opens a stream if there is none, and sends messages up to max_in_flight. One thread at a time
   // does so; the others leave it to that thread.
   void Pump();
-  // Opens a stream as `generation`, without mu_.
+  // Opens the next stream. Releases mu_ meanwhile.
   void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnAnswers(uint64_t generation, BatchDecisions answers);
   void OnClosed(uint64_t generation, Status status);

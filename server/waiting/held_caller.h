@@ -15,8 +15,8 @@ class PendingOperation;
 enum class HeldOutcome : uint8_t {
   kGrantTime,  // granted: the grant time has come
   kDenied,     // limits changed, and no grant time fits; the acquisition has retry_after_ns
-  kCancelled,  // by Cancel; its permits are given back
-  kDrained,    // by Drain; its permits are given back
+  kCancelled,  // by Cancel; its permits are refunded
+  kDrained,    // by Drain; its permits are refunded
   // The shared store failed while it changed the reservation. The permits count as spent.
   kUnavailable,
 };

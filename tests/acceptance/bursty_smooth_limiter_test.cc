@@ -1,5 +1,5 @@
-// Bursty smooth limiter: permits unused while idle are stored; who takes more than is stored is
-// served at once, and the next callers wait. (Throttler 4.)
+// Bursty smooth limiter: permits that are not used are stored. A caller that takes more than is
+// stored is granted at once, and later callers wait. (Throttler 4.)
 #include <mutex>
 
 #include "tests/acceptance/scene.h"
@@ -25,7 +25,7 @@ TEST(BurstySmoothLimiter, FivePermitsAtOnceAreGrantedAndTheNextWaits) {
   Scene scene(Bucket(1, 1, 10));
   const Throttler throttler = scene.MakeThrottler("bucket");
   EXPECT_EQ(throttler.TryStart(5).value(), nanoseconds(0));
-  // One was stored; the four that are owed take four seconds.
+  // One permit was stored; the four owed take four seconds.
   EXPECT_EQ(throttler.TryStart().value(), seconds(4));
   scene.AdvanceTo(seconds(4));
   EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0));
@@ -48,7 +48,7 @@ TEST(BurstySmoothLimiter, SixteenThreadsOf50At3PerSecondWithNothingStored) {
   ASSERT_EQ(ran.size(), 800u);
   std::sort(ran.begin(), ran.end());
   for (size_t i = 0; i < ran.size(); ++i) {
-    // Never early: i thirds of a second, to the nanosecond; late by the rounding of a tick each.
+    // Never before i thirds of a second; late by the rounding of a tick each.
     const auto third = static_cast<int64_t>(i) * 1'000'000'000;
     ASSERT_GE(ran[i].count() * 3, third) << i;
     ASSERT_LE(ran[i].count() * 3, third + 3 * static_cast<int64_t>(i) + 3) << i;
@@ -90,7 +90,7 @@ TEST(BurstySmoothLimiter, KeepsTheFractionOfAPermit) {
   Scene scene(Bucket(1, 5, 0));
   const Throttler throttler = scene.MakeThrottler("bucket");
   EXPECT_EQ(throttler.TryStart(5).value(), nanoseconds(0));
-  // Two and a half permits have come; the original would forget the half at each refill.
+  // Two and a half permits are stored; the original algorithm drops the half at each refill.
   scene.clock().Advance(milliseconds(2500));
   EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0));
   EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0));

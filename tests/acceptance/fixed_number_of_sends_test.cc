@@ -1,5 +1,5 @@
-// Fixed number of sends in any interval: at most M in any interval, whenever the peer begins to
-// count. (Throttler 1: a circular buffer of the last M times of sending.)
+// Fixed number of sends in any interval: at most M, wherever the interval begins. (Throttler 1: a
+// circular buffer of the last M send times.)
 #include <mutex>
 #include <random>
 
@@ -24,7 +24,7 @@ void ExpectNoWindowOverAndAllUsed(std::vector<nanoseconds> sent, std::mt19937_64
     const auto end = std::lower_bound(first, sent.end(), from + seconds(1));
     ASSERT_LE(static_cast<uint64_t>(end - first), kSends) << "from " << from.count() << " ns";
   }
-  // And every window, not only those that were sampled.
+  // Every window, not only the sampled ones.
   std::vector<test_support::Grant> history;
   for (const nanoseconds at : sent) history.push_back({at.count(), 1});
   EXPECT_EQ(test_support::CheckCountInEveryWindow(history, 1'000'000'000, kSends), "");
@@ -56,7 +56,7 @@ TEST(FixedNumberOfSends, RandomWindowsOfASecondHoldAtMost51WhenSubmitted) {
   ExpectNoWindowOverAndAllUsed(std::move(sent), random);
 }
 
-// The same, blocking: a few threads, so that there is always somebody who wants to send.
+// The same with blocking calls, from a few threads, so that there is always a caller.
 TEST(FixedNumberOfSends, RandomWindowsOfASecondHoldAtMost51WhenBlocking) {
   Scene scene(kLimits);
   const Throttler throttler = scene.MakeThrottler("peer");

@@ -1,5 +1,5 @@
-// Multi-channel asynchronous throttler: an overall limit, and channels with limits of their own; a
-// call on a channel stays under both, and order is kept. (Throttler 2.)
+// Multi-channel asynchronous throttler: an overall limit, and channels with their own limits. A
+// call on a channel obeys both, and the order is kept. (Throttler 2.)
 #include <map>
 
 #include "tests/acceptance/scene.h"
@@ -8,7 +8,7 @@
 namespace sluice::acceptance {
 namespace {
 
-// Channel 0: none, that is the overall limit alone.
+// Channel 0: no channel, that is, only the overall limit.
 constexpr int kNone = 0;
 
 std::vector<LimitInfo> Limits(nanoseconds period) {
@@ -34,7 +34,7 @@ class MultiChannelThrottler : public ::testing::Test {
         channels_({throttler_, throttler_.Channel("CHANNEL1").value(),
                    throttler_.Channel("CHANNEL2").value()}) {}
 
-  // Submits each at its time, numbered in order, then lets ten seconds pass.
+  // Submits each task at its time, numbered in order, then advances ten seconds.
   void Play(const std::vector<Submission>& submissions) {
     for (size_t i = 0; i < submissions.size(); ++i) {
       scene_.AdvanceTo(milliseconds(submissions[i].at_ms));
@@ -48,7 +48,7 @@ class MultiChannelThrottler : public ::testing::Test {
 
   size_t RunByMs(int ms) const { return RunBy(ran_, milliseconds(ms)); }
 
-  // At most `most` in any window of a second, of those that are on `channel`, or of all.
+  // At most `most` tasks run in any window of a second, on `channel` or on all.
   std::string Windows(int channel, uint64_t most) const {
     std::vector<test_support::Grant> history;
     for (const Ran& one : ran_) {
@@ -179,14 +179,14 @@ TEST(MultiChannelThrottlerOrder, AThousandTasksAt50PerSecondRunInTheOrderOfSubmi
   ASSERT_EQ(ran.size(), 1000u);
   for (int i = 0; i < 1000; ++i) {
     ASSERT_EQ(ran[static_cast<size_t>(i)].number, i);
-    // Fifty at an instant, a second apart; the log's grid adds 16 us at most each second.
+    // Fifty at once, each second; the log's grid adds at most 16 us per second.
     const nanoseconds least = seconds(i / 50);
     ASSERT_GE(ran[static_cast<size_t>(i)].at, least);
     ASSERT_LE(ran[static_cast<size_t>(i)].at, least + milliseconds(1));
   }
 }
 
-// On an executor with a thread of its own, which is the default.
+// On the default executor, which has one thread.
 TEST(MultiChannelThrottlerOrder, AThousandTasksAt50PerSecondKeepTheirOrderOnAThread) {
   const auto clock = std::make_shared<VirtualClock>();
   const auto embedded =
@@ -205,8 +205,8 @@ TEST(MultiChannelThrottlerOrder, AThousandTasksAt50PerSecondKeepTheirOrderOnAThr
   EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
 }
 
-// Blocking calls on the system's clock. Never early: exact. Late: the scheduler's doing; two
-// seconds are allowed, for machines that have much else to do.
+// Blocking calls on the system clock. Never early, exactly; late by up to two seconds, for busy
+// machines.
 TEST(MultiChannelThrottlerRealClock, SynchronousCallsOnChannel2AreSpaced250Milliseconds) {
   constexpr milliseconds kPeriod(250);
   const auto embedded = Embedded::Create(Limits(kPeriod)).value();

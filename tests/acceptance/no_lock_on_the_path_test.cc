@@ -1,5 +1,5 @@
-// Non-locking throttle: under high concurrency no caller waits for a lock. Every lock of a mutex
-// and every allocation of this program is counted, by thread.
+// Non-locking throttle: no caller waits for a lock. The test counts every lock of a mutex and every
+// allocation of each thread.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include "sluice/embedded.h"
 #include "sluice/throttler.h"
 
-// gcc 12 at -O1 does not see that the operators new and delete below belong together.
+// gcc 12 at -O1 does not see that the operators new and delete below match.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 
 namespace {
@@ -71,7 +71,7 @@ TEST(NonLockingThrottle, CountsLocksAndAllocations) {
   EXPECT_EQ(counts.allocations, 1u);
 }
 
-// Eight threads that run functions, try, and are denied, on one bucket.
+// Eight threads run functions, try and are denied on one bucket.
 TEST(NonLockingThrottle, TakesNoLockAndAllocatesNothingOnThePath) {
   const auto embedded =
       Embedded::Create({{.name = "calls", .rate = {1'000'000, seconds(1)}, .burst = 1'000'000},
@@ -87,7 +87,7 @@ TEST(NonLockingThrottle, TakesNoLockAndAllocatesNothingOnThePath) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
-      // A thread's first call makes it known to the store and to the table of limits.
+      // A thread's first call registers it with the store and the limit table.
       static_cast<void>(throttler.TryStart());
       const Counts counts = CountsOf([&] {
         for (int k = 0; k < 20'000; ++k) {

@@ -75,7 +75,7 @@ TEST(NonLockingThrottle, LoweringALimitNeverAdmitsTwoAtOnceAboveIt) {
   EXPECT_GE(ran[4].at, seconds(1));
 }
 
-// Threads that take all the time, without a lock, while the limit is changed under them.
+// Threads take permits without a lock while the limit changes.
 TEST(NonLockingThrottle, KeepsLimitsThatChangeUnderManyThreads) {
   Scene scene({{.name = "calls", .rate = {1000, seconds(1)}, .burst = 1000}});
   const Throttler throttler = scene.MakeThrottler("calls");
@@ -92,7 +92,7 @@ TEST(NonLockingThrottle, KeepsLimitsThatChangeUnderManyThreads) {
     });
   }
   while (granted.load() < 1000) std::this_thread::yield();
-  // The clock stands still, so the bucket stays empty: in proportion, so does each that follows.
+  // The clock stands still, so the bucket stays empty, also after each change.
   for (uint64_t i = 1; i <= 200; ++i) {
     ASSERT_TRUE(
         scene.embedded()

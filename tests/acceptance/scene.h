@@ -1,4 +1,4 @@
-// Scene: an embedded throttler on a clock that the test turns, with times counted from its start.
+// Scene: an embedded throttler on a virtual clock, with times counted from the start.
 #ifndef SLUICE_TESTS_ACCEPTANCE_SCENE_H_
 #define SLUICE_TESTS_ACCEPTANCE_SCENE_H_
 
@@ -35,7 +35,7 @@ class Scene {
   VirtualClock& clock() { return *clock_; }
   Embedded& embedded() { return *embedded_; }
 
-  // Functions run within Advance, so at their moments exactly.
+  // Functions run within Advance, exactly at their grant times.
   Throttler MakeThrottler(const std::string& limit) {
     return Throttler::Create(embedded_, {.limit = limit,
                                          .executor = std::make_shared<InlineExecutor>(),
@@ -46,8 +46,8 @@ class Scene {
   nanoseconds now() const { return clock_->Now() - start_; }
   void AdvanceTo(nanoseconds time) { clock_->Advance(time - now()); }
 
-  // Runs `thread_main` on so many threads, all of which block in `throttler` alone, and moves the
-  // clock to the next moment whenever all of them wait.
+  // Runs `thread_main` on `threads` threads, which block only in `throttler`, and advances the
+  // clock to the next timer whenever all of them wait.
   void RunThreads(const Throttler& throttler, size_t threads,
                   const std::function<void(size_t)>& thread_main) {
     std::atomic<size_t> ended{0};
@@ -71,7 +71,7 @@ class Scene {
   const std::shared_ptr<Embedded> embedded_;
 };
 
-// What ran, and when.
+// A function that ran, and when.
 struct Ran {
   int number = 0;
   nanoseconds at{0};

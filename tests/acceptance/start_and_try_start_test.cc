@@ -1,4 +1,4 @@
-// Start and try-start: 0, or how long to sleep before the next try; or block. (Throttler 3.)
+// Start blocks; try-start returns 0 or the time to sleep before the next try. (Throttler 3.)
 #include "tests/acceptance/scene.h"
 #include "tests/support/window_checker.h"
 
@@ -50,7 +50,7 @@ TEST(StartAndTryStart, SeveralClientsOfOneProgramShareOneLimit) {
   EXPECT_EQ(started, 10);
 }
 
-// A sliding_window holds its count in k sub-windows, and not a timestamp each.
+// A sliding_window stores counts of k sub-windows instead of timestamps.
 TEST(StartAndTryStart, TenThousandADayInSubIntervals) {
   Scene scene(Requests("sliding_window", 10'000, hours(24)));
   const Throttler throttler = scene.MakeThrottler("requests");
@@ -69,7 +69,7 @@ TEST(StartAndTryStart, TenThousandADayInSubIntervals) {
   EXPECT_GE(history.size(), 4u * 10'000 * 10 / 11);
 }
 
-// The counter-example: a timer that resets each second lets 1000 through at 0.75 and 1000 at 1.25.
+// The counter-example: a timer that resets each second grants 1000 at 0.75 and 1000 at 1.25.
 TEST(StartAndTryStart, HasNoTimerResetBurst) {
   for (const char* algorithm : {"sliding_log", "sliding_window"}) {
     SCOPED_TRACE(algorithm);

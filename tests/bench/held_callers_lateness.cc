@@ -1,4 +1,4 @@
-// How late held callers are answered, by the clock that decides, and what it costs while they wait.
+// Measures how late held callers are answered, by the store's clock, and the cost of waiting.
 //   held_callers_lateness CALLERS PER_SECOND
 #include <sys/resource.h>
 
@@ -72,8 +72,8 @@ int Run(int callers, int64_t per_second) {
   store.Register(rule);
   NoChange rules;
   AlarmThread alarm(clock);
-  HeldCallers line(store, clock, rules, alarm);
-  alarm.Start(line);
+  HeldCallers held_callers(store, clock, rules, alarm);
+  alarm.Start(held_callers);
   std::atomic<int> left{0};
   std::vector<Waiter> waiters(static_cast<size_t>(callers));
   for (Waiter& waiter : waiters) waiter.late_ns = -1;
@@ -94,11 +94,11 @@ int Run(int callers, int64_t per_second) {
     if (waiter.decided.outcome != store::Outcome::kGranted || waiter.decided.wait_ns == 0) continue;
     waiter.until_ns = waiter.decided.now_ns + waiter.decided.max_wait_ns;
     left.fetch_add(1);
-    line.Hold(&waiter);
+    held_callers.Hold(&waiter);
   }
   const int held = left.load();
-  std::printf("%d callers held in %.1f ms; %.0f bytes each beside the caller's own object\n", held,
-              static_cast<double>(clock.NowNs() - started_ns) * 1e-6,
+  std::printf("%d callers held in %.1f ms; %.0f bytes each, without the caller's own object\n",
+              held, static_cast<double>(clock.NowNs() - started_ns) * 1e-6,
               static_cast<double>(ResidentBytes() - resident_before) / std::max(held, 1));
   const double cpu = CpuSeconds();
   const int64_t from_ns = clock.NowNs();
@@ -115,7 +115,7 @@ int Run(int callers, int64_t per_second) {
   for (const Waiter& waiter : waiters) {
     if (waiter.left != nullptr && waiter.late_ns != -1) late.push_back(waiter.late_ns);
   }
-  line.Drain();
+  held_callers.Drain();
   if (late.empty()) return 0;
   std::sort(late.begin(), late.end());
   const auto at = [&](double part) {

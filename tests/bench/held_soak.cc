@@ -1,8 +1,8 @@
-// Held callers on a real server of this machine: keeps CALLERS calls waiting for SECONDS, and says
-// whether each was answered, once, how many came a second, and how late each was, by the server's
-// clock: from the moment that its receipt has until the answer was here, the way back included.
-//   held_soak SERVER LIMIT CALLERS SECONDS [MOST_LATE_MS, of the p99]
-// Exit code: 0 if none was lost, none failed, none was early, and the p99 was within the bound.
+// Keeps CALLERS held calls waiting at a server on this machine for SECONDS. Reports whether each
+// was answered once, how many were answered per second, and how late: from the grant time in the
+// receipt until the answer arrived.
+//   held_soak SERVER LIMIT CALLERS SECONDS [MOST_LATE_MS]
+// Exit code: 0 if none was lost, failed or early, and the p99 was at most MOST_LATE_MS.
 #include <time.h>
 
 #include <algorithm>
@@ -23,22 +23,22 @@
 
 namespace {
 
-// As the server's memory store counts.
+// The clock of the server's memory store.
 int64_t NowNs() {
   timespec now;
   clock_gettime(CLOCK_BOOTTIME, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// server/service/receipt.h: behind the version, the instance and the id. 0: granted for now.
+// See server/service/receipt.h: after the version, the instance and the id. 0: granted at once.
 int64_t GrantTimeNs(const std::string& receipt) {
   constexpr size_t kAt = 1 + 8 + 8;
   if (receipt.size() < kAt + 8) return 0;
-  uint64_t moment = 0;
+  uint64_t grant_time_ns = 0;
   for (size_t i = 0; i < 8; ++i) {
-    moment |= uint64_t{static_cast<uint8_t>(receipt[kAt + i])} << (8 * i);
+    grant_time_ns |= uint64_t{static_cast<uint8_t>(receipt[kAt + i])} << (8 * i);
   }
-  return static_cast<int64_t>(moment);
+  return static_cast<int64_t>(grant_time_ns);
 }
 
 struct Seen {

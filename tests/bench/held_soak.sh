@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs held_soak on a server of its own.
+# Starts a server and runs held_soak against it.
 #   held_soak.sh BIN_FOLDER [CALLERS [PER_SECOND [SECONDS [MOST_LATE_MS]]]]
 set -euo pipefail
 bin=$1 callers=${2:-10000} rate=${3:-5000} seconds=${4:-60}
@@ -15,7 +15,7 @@ mkfifo "$folder/ready"
 "$bin/sluiced" --limits="$folder/limits.yaml" --listen=127.0.0.1:0 --admin_listen=127.0.0.1:0 \
   >"$folder/ready" 2>"$folder/log" &
 server=$!
-# The server says where it listens once it does; if it dies the pipe ends.
+# The server prints its addresses once it listens; if it exits, the pipe ends.
 read -r -t 60 _ data _ <"$folder/ready" || { cat "$folder/log" >&2; exit 1; }
 echo "$callers callers wait for $rate a second, for $seconds s"
 timeout $((seconds + 90)) "$bin/held_soak" "${data#data=}" soak "$callers" "$seconds" ${5:+"$5"}

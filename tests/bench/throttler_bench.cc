@@ -1,5 +1,6 @@
-// The embedded throttler: what a function costs while permits are available, alone and on a channel
-// that charges a parent too; what it adds to the store's bare decision; what waiting costs.
+// Measures the embedded throttler: the cost of a function while permits are available, alone and on
+// a channel that also charges a parent; the cost of the store's decision alone; the cost of
+// waiting.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -17,7 +18,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// Never short of permits: a thousand million a second.
+// Never without permits: 10^9 per second.
 struct Free {
   std::shared_ptr<Embedded> embedded =
       Embedded::Create(
@@ -70,7 +71,7 @@ class Operation final : public store::AcquireOperation {
   void Done() override {}
 };
 
-// What BM_Run stands on: the same decision, asked of the store itself.
+// The decision of BM_Run, by the store alone.
 void BM_StoreAlone(benchmark::State& state) {
   const common::SystemClock clock;
   store::MemoryStore store(clock);
@@ -93,7 +94,7 @@ void BM_StoreAlone(benchmark::State& state) {
 }
 BENCHMARK(BM_StoreAlone);
 
-// Submitted, waited for on a virtual clock, and run: `range` functions at a time.
+// Submits `range` functions, and runs them on a virtual clock.
 void BM_SubmitWaitRun(benchmark::State& state) {
   const auto clock = std::make_shared<VirtualClock>();
   const auto embedded =

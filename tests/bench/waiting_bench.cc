@@ -1,11 +1,9 @@
-// What booking costs at the store's interface: the first on a bucket, one behind many, one in a gap
-// between many; how long the buckets are held while those who wait are booked anew; and what a
-// log takes in memory. What is not measured is set up outside of the time that is taken.
+// Measures bookings at the store's interface: the first on a bucket, one behind many, one in a gap
+// between many; how long a bucket is locked while its reservations are rebooked; and the memory of
+// a log. Setup is not timed.
 //
-// Gaps are filled by another set of buckets than those that wait, since a set keeps its order: by
-// acquisitions with two charges. So they are to be compared with the first booking of two
-// (BM_FirstBookingOfTwo), which costs two to three times the first of one; compared with that of
-// one (BM_FirstBooking) they pay for the second bucket too.
+// A set of buckets keeps its order, so only another set can fill gaps: here acquisitions with two
+// charges. Compare them with BM_FirstBookingOfTwo, which costs two to three times BM_FirstBooking.
 #include <benchmark/benchmark.h>
 #include <time.h>
 
@@ -23,7 +21,7 @@ namespace sluice::store {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-// Bookings that are timed together, so that reading the clock costs nothing beside them.
+// Bookings that are timed together, so that the cost of reading the clock does not matter.
 constexpr int kTogether = 200;
 
 std::shared_ptr<const Rule> MakeRule(uint32_t id, const algorithm::Parameters& parameters) {
@@ -85,14 +83,14 @@ void Spend(MemoryStore& store, const Rule& rule, std::string_view key) {
   }
 }
 
-// Of this thread's processor time, so that others on the machine do not count.
+// CPU time of this thread, so that other processes do not count.
 int64_t CpuNs() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return int64_t{now.tv_sec} * kSecond + now.tv_nsec;
 }
 
-// A second bucket, which delays nobody.
+// A second bucket, which never delays.
 std::shared_ptr<const Rule> OtherRule() {
   auto rule = std::make_shared<Rule>();
   rule->id = 2;
@@ -120,7 +118,7 @@ struct Both final : AcquireOperation {
 
 double Seconds(int64_t since_ns) { return static_cast<double>(CpuNs() - since_ns) * 1e-9; }
 
-// The first booking of each of kTogether buckets that are spent. Args: algorithm.
+// The first booking on each of kTogether empty buckets. Args: algorithm.
 void BM_FirstBooking(benchmark::State& bench) {
   const auto rule = MakeRule(1, ParametersOf(bench.range(0)));
   std::vector<std::string> keys;
@@ -146,7 +144,7 @@ void BM_FirstBooking(benchmark::State& bench) {
   }
 }
 
-// The same with a second bucket, which all of them share. Args: algorithm.
+// The same with a second bucket, which all bookings share. Args: algorithm.
 void BM_FirstBookingOfTwo(benchmark::State& bench) {
   const auto rule = MakeRule(1, ParametersOf(bench.range(0)));
   const auto other = OtherRule();
@@ -169,7 +167,7 @@ void BM_FirstBookingOfTwo(benchmark::State& bench) {
   }
 }
 
-// Behind, or in gaps between, bookings of one bucket. Args: algorithm, bookings, gaps.
+// Behind the bookings of one bucket, or in gaps between them. Args: algorithm, bookings, gaps.
 void BM_Booking(benchmark::State& bench) {
   const auto rule = MakeRule(1, ParametersOf(bench.range(0)));
   const int64_t bookings = bench.range(1);
@@ -183,7 +181,7 @@ void BM_Booking(benchmark::State& bench) {
     booked.push_back(std::make_unique<Asking>(*rule, "k", kMaxWaitNs));
     store.Acquire(booked.back().get());
   }
-  // Another set of buckets may fill what those leave who give up.
+  // Another set of buckets may fill the gaps that refunds leave.
   const auto other = OtherRule();
   store.Register(other);
   int64_t in_gaps = 0;
@@ -214,7 +212,7 @@ void BM_Booking(benchmark::State& bench) {
         in_gaps += one->acquisition.now_ns + one->acquisition.wait_ns < last_ns;
       }
     }
-    // As it was.
+    // Restore the bucket.
     for (auto it = more.rbegin(); !gaps && it != more.rend(); ++it) {
       GivingBack back(**it);
       store.Refund(&back);
@@ -237,8 +235,8 @@ void BM_Booking(benchmark::State& bench) {
   if (gaps) bench.counters["in_gaps_of_200"] = static_cast<double>(in_gaps);
 }
 
-// How long one bucket is locked while all who wait for it are booked anew. Args: algorithm, those
-// who wait. The time is the whole; the counter is for each.
+// How long one bucket is locked while all its reservations are rebooked. Args: algorithm,
+// reservations. The time is the total; the counter is per reservation.
 void BM_Rebook(benchmark::State& bench) {
   const int64_t callers = bench.range(1);
   uint32_t id = 1;
@@ -283,7 +281,7 @@ void BM_Rebook(benchmark::State& bench) {
       all * 1e9 / static_cast<double>(bench.iterations()) / static_cast<double>(callers);
 }
 
-// A log of 10,000 a day that is full, taken in bursts of 100. Args: the burst.
+// A full log of 10,000 a day, taken in bursts. Args: the burst.
 void BM_LogOfTenThousandADay(benchmark::State& bench) {
   const auto burst = static_cast<uint64_t>(bench.range(0));
   size_t bytes = 0;
@@ -308,7 +306,7 @@ BENCHMARK(BM_Booking)
     ->ArgsProduct({{0, 1, 2, 3}, {1, 10'000}, {0}})
     ->UseManualTime()
     ->Iterations(200);
-// To be compared with BM_FirstBookingOfTwo.
+// Compare with BM_FirstBookingOfTwo.
 BENCHMARK(BM_Booking)
     ->ArgNames({"algorithm", "bookings", "gaps"})
     ->ArgsProduct({{0, 1, 2, 3}, {10'000}, {1}})

@@ -351,8 +351,7 @@ void Core::Dispatch() {
   const ScopedCore dispatching(dispatching_core, this);
   MoveUp();
   while (std::optional<TaskPtr> due = queue_.PopDue(clock_->Now().count())) {
-    TaskPtr task = *std::move(due);
-    due.reset();
+    const TaskPtr& task = *due;
     task->state = Task::State::kStarted;
     ++running_;
     EndWait(*task);
@@ -363,7 +362,7 @@ void Core::Dispatch() {
       auto started = std::make_shared<StartedTask>(shared_from_this(), task);
       executor_->Execute([started] { started->Finish(/*dropped=*/false); });
     }
-    task.reset();  // not under the lock: see Task::on_cancel
+    due.reset();  // not under the lock: see Task::on_cancel
     mu_.Lock();
   }
   dispatching_ = false;

@@ -19,7 +19,7 @@ class ClientOverGrpcTest : public ::testing::Test {
  protected:
   Client MakeClient(ClientOptions options = {}) {
     options.servers = {server_.address()};
-    // Room for a slow machine; what hangs sets its own.
+    // Long, for slow machines; tests of hanging servers set their own.
     if (options.deadline == seconds(1)) options.deadline = seconds(20);
     return *Client::Create(std::move(options));
   }
@@ -104,7 +104,7 @@ TEST_F(ClientOverGrpcTest, WatchReportsChangesUntilItIsDestroyed) {
                           std::lock_guard<std::mutex> lock(mu);
                           seen.push_back(changed[0].remaining);
                           if (seen.size() == 1) {
-                            // From within a callback: must not block.
+                            // Within a callback: must not block.
                             client.AcquireAsync(Acquisition("api", "a"), [](Result<Decision>) {});
                           }
                           if (seen.size() == 2) two.set_value();
@@ -137,7 +137,7 @@ TEST_F(ClientOverGrpcTest, ReconnectsToARestartedServer) {
   server_.Kill();
   EXPECT_EQ(client.Acquire("api", "a")->source, Source::kUnavailable);
   server_.Restart();
-  // The channel tries again by itself, within its own pause.
+  // The channel reconnects after its own pause.
   Result<Decision> result = client.Acquire("api", "a");
   for (int i = 0; i < 1000 && result->source == Source::kUnavailable; ++i) {
     std::this_thread::sleep_for(milliseconds(10));
@@ -155,7 +155,7 @@ TEST_F(ClientOverGrpcTest, CallToAHangingServerMayHaveBeenExecuted) {
   EXPECT_EQ(result->source, Source::kUnavailable);
   EXPECT_EQ(result->status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(result->status.may_have_executed());
-  // Once, not again.
+  // Executed once, not retried.
   EXPECT_EQ(server_.executed(), 2);
   server_.SetHanging(false);
 }
@@ -167,7 +167,7 @@ TEST_F(ClientOverGrpcTest, CallOnABrokenConnectionMayHaveBeenExecuted) {
   while (server_.executed() < 1) std::this_thread::yield();
   server_.Kill();
   const auto result = future.get();
-  // The stand-in's last word is CANCELLED or the connection's end, as it happens.
+  // The stand-in ends with CANCELLED or closes the connection; both occur.
   if (result.ok()) {
     EXPECT_TRUE(result->status.may_have_executed()) << result->status;
   } else {
@@ -280,7 +280,7 @@ TEST_F(ClientOverGrpcTest, DestructionEndsABlockingCall) {
   StatusCode code = StatusCode::kOk;
   std::thread caller([&] { code = client->Acquire("api", "a").status().code(); });
   while (server_.executed() < 1) std::this_thread::yield();
-  // Destruction waits for the caller, whose call it cancels; the pointer itself stays valid.
+  // Destruction cancels the call and waits for its caller; the pointer stays valid.
   {
     const Client gone = std::move(*client);
   }

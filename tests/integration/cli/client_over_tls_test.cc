@@ -1,5 +1,5 @@
-// The client and the command against the real sluiced over TLS: with the right files, and what
-// they say with wrong ones. Certificates are made for each test.
+// The client and the command with the real sluiced over TLS: with valid files, and the errors for
+// invalid ones. Each test issues its certificates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ class ClientOverTlsTest : public ::testing::Test {
         {.servers = {server_->data_address()}, .tls = tls, .deadline = seconds(20)});
   }
 
-  // Every form of call, and the admin's.
+  // Every form of call, also to the admin port.
   void ExpectServed(const TlsOptions& tls) {
     auto client = Connect(tls);
     ASSERT_TRUE(client.ok()) << client.status();
@@ -90,7 +90,7 @@ class ClientOverTlsTest : public ::testing::Test {
     EXPECT_EQ(limits->size(), 1u);
   }
 
-  // Nothing was taken, and each kind of call says what to do.
+  // No call is executed, and each error contains the advice.
   template <typename Matcher>
   void ExpectRefused(const TlsOptions& tls, const Matcher& advice) {
     auto client = Connect(tls);
@@ -110,7 +110,7 @@ class ClientOverTlsTest : public ::testing::Test {
   }
 
   TestAuthority authority_;
-  TestAuthority stranger_{"Somebody else"};
+  TestAuthority stranger_{"Another authority"};
   testing::TestFiles files_;
   std::unique_ptr<ServerProcess> server_;
 };
@@ -129,7 +129,7 @@ TEST_F(ClientOverTlsTest, ErrorNamesAnUntrustedAuthority) {
   Start(Mode::kTls);
   ExpectRefused(Tls("stranger_ca.pem"), AllOf(HasSubstr("not of an authority in"),
                                               HasSubstr("stranger_ca.pem"), HasSubstr("--tls-ca")));
-  // The system's roots know nothing of a test's authority.
+  // The system does not trust the test's authority.
   ExpectRefused({.enabled = true}, AllOf(HasSubstr("system's roots"), HasSubstr("--tls-ca")));
 }
 
@@ -170,7 +170,7 @@ TEST_F(ClientOverTlsTest, RejectsInvalidFilesBeforeAnyCall) {
   key.key_file = Path("client.pem");
   EXPECT_THAT(Connect(key).status().message(), HasSubstr("client.pem\" holds no PEM private key"));
   EXPECT_THAT(Connect(Tls("absent.pem")).status().message(), HasSubstr("absent.pem"));
-  // Files of two pairs: grpc++ finds out when it connects.
+  // The key of another certificate: grpc++ reports it when it connects.
   TlsOptions mixed = Tls("ca.pem", "client");
   mixed.key_file = Path("server.key");
   ExpectRefused(mixed, HasSubstr("--tls-key"));
@@ -191,7 +191,7 @@ TEST_F(ClientOverTlsTest, CommandUsesTls) {
     const testing::Outcome refused = testing::Shell("$SLUICE " + command + files);
     EXPECT_EQ(refused.exit_code, 3) << command;
     EXPECT_THAT(refused.err, HasSubstr("asks for a client's certificate")) << command;
-    // One line: grpc++'s own log does not stand beside it.
+    // One line: without grpc++'s own log.
     EXPECT_EQ(refused.err.find('\n'), refused.err.size() - 1) << refused.err;
   }
 }

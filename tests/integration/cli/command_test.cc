@@ -26,7 +26,7 @@ class CommandTest : public ::testing::Test {
     unsetenv("SLUICE_TOKEN_FILE");
   }
 
-  // The deadline leaves room for a slow machine.
+  // A long deadline, for slow machines.
   Outcome Sluice(const std::string& arguments) {
     return Shell("$SLUICE --deadline 20s " + arguments);
   }
@@ -54,11 +54,11 @@ TEST_F(CommandTest, AcquireErrorOfTheServerExitsTwo) {
 
 TEST_F(CommandTest, UnavailableServerExitsThree) {
   server_.Kill();
-  const Outcome away = Sluice("--deadline 2s acquire api");
-  EXPECT_EQ(away.exit_code, 3) << away.out << away.err;
-  EXPECT_THAT(away.out + away.err, HasSubstr("start sluiced there"));
-  EXPECT_THAT(away.out, StartsWith("denied   api  (no server decided: UNAVAILABLE"));
-  EXPECT_THAT(away.out, Not(HasSubstr("may have been taken")));
+  const Outcome unavailable = Sluice("--deadline 2s acquire api");
+  EXPECT_EQ(unavailable.exit_code, 3) << unavailable.out << unavailable.err;
+  EXPECT_THAT(unavailable.out + unavailable.err, HasSubstr("start sluiced there"));
+  EXPECT_THAT(unavailable.out, StartsWith("denied   api  (no server decided: UNAVAILABLE"));
+  EXPECT_THAT(unavailable.out, Not(HasSubstr("may have been taken")));
   const Outcome allowed = Sluice("--deadline 2s acquire api --on-unavailable allow");
   EXPECT_EQ(allowed.exit_code, 0);
   EXPECT_THAT(allowed.out, StartsWith("granted  api  (no server decided"));

@@ -1,4 +1,4 @@
-// The command against the real sluiced, on every data transport.
+// The command with the real sluiced.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,7 +34,7 @@ class CommandWithServerTest : public ::testing::Test {
     unsetenv("SLUICE_TOKEN_FILE");
   }
 
-  // The deadline leaves room for a slow machine.
+  // A long deadline, for slow machines.
   static Outcome Sluice(const std::string& arguments) {
     return testing::Shell("$SLUICE --deadline 20s " + arguments);
   }
@@ -52,7 +52,7 @@ TEST_F(CommandWithServerTest, HealthReportsEachPortAndService) {
   EXPECT_EQ(Sluice("health --admin-port sluice.v1.LimitAdmin --output json").out,
             "{\"server\":\"" + server_->admin_address() +
                 "\",\"service\":\"sluice.v1.LimitAdmin\",\"status\":\"SERVING\"}\n");
-  // Each port knows its own service.
+  // Each port reports only its own service.
   const Outcome unknown = Sluice("health sluice.v1.LimitAdmin");
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.out, "");
@@ -70,7 +70,7 @@ TEST_F(CommandWithServerTest, HealthReportsADrainingAndAStoppedServer) {
   EXPECT_EQ(admin.exit_code, 1) << admin.err;
   EXPECT_THAT(admin.out, HasSubstr("\"status\":\"NOT_SERVING\""));
 
-  // Several servers: a line each, and the worst one's exit code.
+  // Several servers: one line each, and the worst exit code.
   const ServerProcess other({});
   const Outcome both =
       Sluice("health --server " + other.data_address() + "," + server_->data_address());
@@ -79,10 +79,10 @@ TEST_F(CommandWithServerTest, HealthReportsADrainingAndAStoppedServer) {
             other.data_address() + "  SERVING\n" + server_->data_address() + "  NOT_SERVING\n");
 
   server_->Kill();
-  const Outcome away = Sluice("--deadline 2s health");
-  EXPECT_EQ(away.exit_code, 3);
-  EXPECT_EQ(away.out, "");
-  EXPECT_THAT(away.err, HasSubstr("UNAVAILABLE"));
+  const Outcome unavailable = Sluice("--deadline 2s health");
+  EXPECT_EQ(unavailable.exit_code, 3);
+  EXPECT_EQ(unavailable.out, "");
+  EXPECT_THAT(unavailable.err, HasSubstr("UNAVAILABLE"));
   EXPECT_EQ(Sluice("--deadline 2s health --server " + other.data_address() + "," +
                    server_->data_address())
                 .exit_code,
@@ -99,9 +99,9 @@ TEST_F(CommandWithServerTest, StatsShowBothPortsAndTheCallsOfEachMethod) {
               HasSubstr("{\"method\":\"/sluice.v1.RateLimiter/Acquire\",\"codes\":{\"OK\":1}"));
 }
 
-// `slow` gives a permit each 400 ms; the first is there.
+// `slow` grants one permit per 400 ms; the first is stored.
 constexpr char kSlow[] = "limits: [{name: slow, rate: 1/400ms, burst: 1}]";
-// So slow that the command can be started anew meanwhile, on a busy machine.
+// Slow enough to start the command again in between, on a busy machine.
 constexpr char kSlower[] = "limits: [{name: slow, rate: 1/2s, burst: 1}]";
 
 std::chrono::nanoseconds Taken(const std::function<void()>& run) {
@@ -120,7 +120,7 @@ TEST_F(CommandWithServerTest, PutsAndGetsAHashTag) {
   const Outcome wrong = Sluice("limits put tagged --rate 5/s --hash-tag '{orders}'");
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("hash_tag"));
-  // It stays what it was.
+  // The limit is unchanged.
   EXPECT_THAT(Sluice("limits get tagged").out, ContainsRegex("hash_tag +orders"));
   ASSERT_EQ(Sluice("limits put tagged --rate 5/s").exit_code, 0);
   EXPECT_THAT(Sluice("limits get tagged").out, Not(HasSubstr("hash_tag")));
@@ -134,7 +134,7 @@ TEST_F(CommandWithServerTest, AcquireWithWaitSleepsUntilTheGrantTime) {
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_THAT(second.out, StartsWith("granted, proceed in "));
   EXPECT_THAT(second.out, HasSubstr("\nreceipt  "));
-  // As long as it said, which was for some part of 2 s.
+  // It slept for the printed time, at most 2 s.
   EXPECT_THAT(second.out, HasSubstr("s  slow k: "));
   EXPECT_GE(taken, std::chrono::milliseconds(1));
 
@@ -157,7 +157,7 @@ TEST_F(CommandWithServerTest, AcquireWithoutSleepExitsAtOnceAndCanBeRefunded) {
   ASSERT_NE(at, std::string::npos) << place.out;
   const std::string receipt = place.out.substr(at + 11, place.out.find('"', at + 11) - at - 11);
 
-  // Who waits is seen everywhere.
+  // All outputs show the reservation.
   EXPECT_THAT(Sluice("query slow k").out, HasSubstr("WAITING  FIRST IN\n"));
   EXPECT_THAT(Sluice("query slow k").out, ContainsRegex(" 1 +59m[0-9]+s\n"));
   EXPECT_THAT(Sluice("query slow k --output json").out,
@@ -176,7 +176,7 @@ TEST_F(CommandWithServerTest, HeldAcquireIsAnsweredAtTheGrantTime) {
   Start(kSlow);
   ASSERT_EQ(Sluice("acquire slow k --wait 10s --hold").exit_code, 0);
   Outcome held;
-  // Two places behind one another: the second is 400 ms after the first at least.
+  // Two reservations in a row: the second is at least 400 ms after the first.
   const auto taken = Taken([&] {
     ASSERT_EQ(Sluice("acquire slow k --wait 30s --hold").exit_code, 0);
     held = Sluice("acquire slow k --wait 30s --hold");
@@ -189,7 +189,7 @@ TEST_F(CommandWithServerTest, HeldAcquireIsAnsweredAtTheGrantTime) {
 TEST_F(CommandWithServerTest, KillingAHeldCommandCancelsItsReservation) {
   Start("limits: [{name: slow, rate: 1/h, burst: 1}]");
   ASSERT_EQ(Sluice("acquire slow k").exit_code, 0);
-  // The shell's own child, so that it is the command that is killed; only once it waits.
+  // The command is a child of this shell, so that `kill` reaches it, once it waits.
   const Outcome killed = testing::Shell(
       "$SLUICE --deadline 20s run --limit slow --key k --wait -- echo ran & p=$!; "
       "until $SLUICE --deadline 20s query slow k | grep -q WAITING; do sleep 0.05; done; "

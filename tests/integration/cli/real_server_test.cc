@@ -1,4 +1,4 @@
-// The client against the real sluiced: away, restarted, hanging, drained.
+// The client with the real sluiced: stopped, restarted, hanging, draining.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -108,10 +108,10 @@ TEST_F(RealServerTest, ReconnectsToARestartedServer) {
   ASSERT_TRUE(client.Acquire("api", "")->granted);
   ASSERT_TRUE(stream.Submit(Acquisition("api")).get()->granted);
   server->Kill();
-  const auto away = client.Acquire("api", "", 1, {.deadline = milliseconds(500)});
-  ASSERT_TRUE(away.ok()) << away.status();
-  EXPECT_FALSE(away->granted);
-  EXPECT_EQ(away->source, Source::kUnavailable);
+  const auto unavailable = client.Acquire("api", "", 1, {.deadline = milliseconds(500)});
+  ASSERT_TRUE(unavailable.ok()) << unavailable.status();
+  EXPECT_FALSE(unavailable->granted);
+  EXPECT_EQ(unavailable->source, Source::kUnavailable);
 
   server = std::make_unique<ServerProcess>(Options({"--listen=" + address}));
   ASSERT_TRUE(server->ready()) << server->log();
@@ -130,7 +130,7 @@ TEST_F(RealServerTest, PausedServerTimesOutAndAnswersAfterItContinues) {
   ASSERT_TRUE(client.Acquire("api", "")->granted);
   AcquireStream stream = client.OpenStream({.deadline = milliseconds(300)});
   server.Signal(SIGSTOP);
-  // Sent is not stopped: wait until it is.
+  // A signal is asynchronous: wait until the process is stopped.
   int state = 0;
   ASSERT_EQ(waitpid(server.pid(), &state, WUNTRACED), server.pid());
   const auto hung = client.Acquire("api", "", 1, {.deadline = milliseconds(300)});
@@ -142,7 +142,7 @@ TEST_F(RealServerTest, PausedServerTimesOutAndAnswersAfterItContinues) {
   ASSERT_TRUE(streamed.ok()) << streamed.status();
   EXPECT_EQ(streamed->source, Source::kUnavailable);
   server.Signal(SIGCONT);
-  // What waited while it stood still is old: the first calls behind it may be shed.
+  // Calls that waited meanwhile are old, so the server may shed the first calls behind them.
   Result<Decision> woken = client.Acquire("api", "");
   for (int i = 0; i < 1000 && woken.ok() && !woken->granted; ++i) {
     EXPECT_EQ(woken->status.code(), StatusCode::kResourceExhausted) << woken->status;
@@ -154,7 +154,7 @@ TEST_F(RealServerTest, PausedServerTimesOutAndAnswersAfterItContinues) {
   EXPECT_TRUE(woken->granted) << woken->status;
 }
 
-// What a server that has ended says that it granted.
+// The number of grants in the log of a server that has exited.
 uint64_t GrantedBy(ServerProcess& server) {
   EXPECT_EQ(server.WaitForExit(), 0) << server.log();
   const std::string log = server.log();
@@ -183,8 +183,7 @@ TEST_F(RealServerTest, DrainIsInvisibleWithAnotherServer) {
     }
     ++answered;
   };
-  // In flight and new, unary and streamed, before one of the servers goes, until it is gone, and
-  // after that.
+  // Unary and streamed calls before, during and after the drain of one server.
   std::future<uint64_t> first;
   int sent = 0;
   for (int after = 0; after < kRounds;) {
@@ -201,7 +200,7 @@ TEST_F(RealServerTest, DrainIsInvisibleWithAnotherServer) {
   while (answered < sent) std::this_thread::yield();
   EXPECT_EQ(granted, sent);
   EXPECT_GE(on_the_other, 2 * kRounds);
-  // Nothing was sent twice: what the two servers granted is what their callers were told.
+  // No call was executed twice: the servers' grants add up to the callers' grants.
   other.Signal(SIGTERM);
   const uint64_t in_all = first.get() + GrantedBy(other);
   EXPECT_GE(in_all, static_cast<uint64_t>(granted));
@@ -218,7 +217,7 @@ TEST_F(RealServerTest, HeldCallerMovesToAnotherServerWhenItsServerDrains) {
   Acquisition held("slow", "k");
   held.max_wait = std::chrono::hours(2);
   held.hold = true;
-  // The first call that names no server goes to the first one, which has no permit for an hour.
+  // The first call without a server goes to the first one, which has no permit for an hour.
   auto answer = client.AcquireFuture(held);
   const std::vector<Bucket> buckets = {{"slow", "k"}};
   for (int i = 0; i < 2000 && (*client.Query(buckets, {.server = 0}))[0].waiting == 0; ++i) {

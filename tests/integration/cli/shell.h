@@ -1,4 +1,4 @@
-// Runs the command as people do: in a shell line.
+// Shell: runs the command in a shell.
 #ifndef SLUICE_TESTS_INTEGRATION_CLI_SHELL_H_
 #define SLUICE_TESTS_INTEGRATION_CLI_SHELL_H_
 
@@ -23,7 +23,7 @@ inline std::string ReadAll(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// Runs a shell line in which $SLUICE is the command.
+// Runs a line of shell, in which $SLUICE is the command.
 inline Outcome Shell(const std::string& line) {
   char folder[] = "/tmp/sluice-command-XXXXXX";
   if (mkdtemp(folder) == nullptr) return {};

@@ -15,7 +15,7 @@ using common::MutexLock;
 
 class StandInServer::State {
  public:
-  // What a test sets, and what it counts.
+  // Settings and counters of the test.
   mutable common::Mutex mu;
   common::CondVar changed;
   bool hanging ABSL_GUARDED_BY(mu) = false;
@@ -38,7 +38,7 @@ class StandInServer::State {
     return left.try_emplace({limit, key}, 10).first->second;
   }
 
-  // Waits while hanging; false: the server dies meanwhile, or the caller went away.
+  // Waits while hanging. Returns false if the server stops or the caller disconnects.
   bool WaitToAnswer(grpc::ServerContext* context) {
     MutexLock lock(&mu);
     while (hanging && !killed && !context->IsCancelled()) {

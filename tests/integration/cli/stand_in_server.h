@@ -1,6 +1,5 @@
-// A stand-in of the server over grpc++, whose answers the test decides: to see how the client takes
-// hanging, broken and refusing servers. It knows every limit but "missing"; each bucket holds 10
-// permits and gets no new ones.
+// StandInServer: a server over grpc++ that hangs, breaks and refuses calls as a test says. Every
+// limit but "missing" exists. Each bucket starts with 10 permits, and never refills.
 #ifndef SLUICE_TESTS_INTEGRATION_CLI_STAND_IN_SERVER_H_
 #define SLUICE_TESTS_INTEGRATION_CLI_STAND_IN_SERVER_H_
 
@@ -20,24 +19,24 @@ class StandInServer {
   std::string address() const;
   std::string admin_address() const;
 
-  // Stops as a killed process does: connections break, calls end.
+  // Stops like a killed process: connections break, calls end.
   void Kill();
-  // Listens again, on the same ports.
+  // Listens again on the same ports.
   void Restart();
 
-  // Acquisitions (and streams) are read and not answered until told otherwise.
+  // While hanging, acquisitions and streams are read but not answered.
   void SetHanging(bool hanging);
-  // The next `count` Acquire calls end so; `marked`: with the server's word that it executed
-  // nothing.
+  // The next `count` Acquire calls fail; `marked`: with the metadata that says that the server did
+  // not execute them.
   void FailNext(const grpc::Status& status, bool marked, int count);
-  // Admin calls need this token.
+  // Admin calls require this token.
   void RequireToken(const std::string& token);
-  // The next message of a stream is read, executed and never answered: the stream breaks.
+  // The next message of a stream is executed but not answered: the stream breaks.
   void BreakNextStreamMessage();
 
-  // Acquisitions executed.
+  // The number of acquisitions executed.
   int executed() const;
-  // Messages of streams read.
+  // The number of stream messages read.
   int stream_messages() const;
 
  private:

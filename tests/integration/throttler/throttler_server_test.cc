@@ -1,6 +1,6 @@
-// Throttlers against the real server. Times are the system's: that nothing runs early is exact,
-// since moments are counted from when the answer came; how late it runs is the scheduler's doing,
-// and bounded here only by seconds.
+// Throttlers with the real server, on the system clock. No function runs early, exactly, since
+// grant times count from the arrival of the answer. Functions run late by the delay of the
+// scheduler; the tests allow seconds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -83,8 +83,8 @@ TEST_F(ThrottlerServerTest, Channels1212211RunInTheOrderOfNumbers) {
     const Status status = future.get();
     EXPECT_TRUE(status.ok()) << status;
   }
-  // Moments of one instant arrive in answers that are microseconds apart, so order is promised
-  // within a channel.
+  // Equal grant times arrive in answers that are microseconds apart, so the order is guaranteed
+  // only within a channel.
   std::vector<int> one;
   std::vector<int> two;
   for (const int number : ran) (order[number - 1] == 1 ? one : two).push_back(number);
@@ -174,7 +174,7 @@ TEST_F(ThrottlerServerTest, TryStartRequestReturnsZeroOrHowLongToSleep) {
   EXPECT_LE(sleep, seconds(3600));
 }
 
-// No hour's end resets the count: all of it is taken until the first permit is an hour old.
+// The end of an hour does not reset the count: the first permit must be an hour old.
 TEST_F(ThrottlerServerTest, HasNoTimerResetBurst) {
   const Throttler throttler = Make("window");
   for (int i = 0; i < 100; ++i) ASSERT_EQ(throttler.TryStart().value(), nanoseconds(0));
@@ -184,7 +184,7 @@ TEST_F(ThrottlerServerTest, HasNoTimerResetBurst) {
 TEST_F(ThrottlerServerTest, FivePermitsAtOnceAreGrantedAndTheNextWaits) {
   const Throttler throttler = Make("indebted");
   EXPECT_EQ(throttler.TryStart(5).value(), nanoseconds(0));
-  // One was stored; the four that are owed take four hours.
+  // One permit was stored; the four owed take four hours.
   EXPECT_GT(throttler.TryStart().value(), std::chrono::minutes(3 * 60 + 50));
 }
 

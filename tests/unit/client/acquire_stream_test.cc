@@ -19,7 +19,7 @@ const Status kBroken = Status::MaybeExecuted(StatusCode::kUnavailable, "connecti
 
 class AcquireStreamTest : public ::testing::Test {
  protected:
-  // Submits `count` acquisitions; their answers go to answers_, in the order in which they come.
+  // Submits `count` acquisitions. Their answers are appended to answers_.
   void Submit(AcquireStream& stream, int count) {
     for (int i = 0; i < count; ++i) {
       const int id = next_++;
@@ -49,7 +49,7 @@ TEST_F(AcquireStreamTest, BatchesWhileAnswersAreOutstanding) {
   AcquireStream stream = client_.OpenStream({.max_in_flight = 2});
   fake_->HangNext();
   Submit(stream, 100);
-  // The first two went alone, as the first two messages; the others wait.
+  // The first two are messages of their own; the others wait.
   EXPECT_EQ(fake_->messages(), (std::vector<size_t>{1, 1}));
   EXPECT_TRUE(answers_.empty());
   fake_->ReleaseHung();
@@ -87,7 +87,7 @@ TEST_F(AcquireStreamTest, SendsSubmissionsOfCallbacksTogether) {
   }
   fake_->ReleaseHung();
   EXPECT_EQ(second_round, 10);
-  // 1 and 1, then the 8 that waited, and the 10 of the callbacks in few messages.
+  // 1 and 1, then the 8 that waited, then the 10 of the callbacks in few messages.
   EXPECT_LE(fake_->messages().size(), 6u);
 }
 
@@ -114,7 +114,7 @@ TEST_F(AcquireStreamTest, ReportsAcquisitionsInFlightAsUnknownAndNeverResendsThe
   Submit(stream, 10);
   ASSERT_EQ(fake_->acquisitions().size(), 2u);
   fake_->BreakStreams(kBroken);
-  // The two that were sent are unknown; the eight others go over the next stream.
+  // The two that were sent are unknown; the other eight use the next stream.
   ASSERT_EQ(answers_.size(), 10u);
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(answers_[i]->source, Source::kUnavailable);
@@ -152,7 +152,7 @@ TEST_F(AcquireStreamTest, FailsAtTheDeadlineWithTheCauseWithoutAServer) {
   EXPECT_EQ(answers_[0]->status.code(), StatusCode::kUnavailable);
   EXPECT_FALSE(answers_[0]->status.may_have_executed());
   EXPECT_NE(answers_[0]->status.message().find("connection refused"), std::string::npos);
-  // It does not hammer a server that is away.
+  // It pauses between attempts to connect.
   EXPECT_LT(fake_->streams_opened(), 10);
 }
 
@@ -161,14 +161,14 @@ TEST_F(AcquireStreamTest, ReplacesAConnectionThatHangs) {
   fake_->HangNext();
   Submit(stream, 1);
   fake_->Advance(milliseconds(600));
-  Submit(stream, 1);  // waits in the queue, and has 400 ms more than the first
+  Submit(stream, 1);  // queued; its deadline is 400 ms after the first one's
   fake_->Advance(milliseconds(400));
   ASSERT_EQ(answers_.size(), 2u);
   EXPECT_EQ(answers_[0]->status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(answers_[0]->status.may_have_executed());
   EXPECT_TRUE(answers_[1]->granted);
   EXPECT_EQ(fake_->streams_opened(), 2);
-  // The late answer of the first stream is nobody's.
+  // The late answer of the first stream is ignored.
   fake_->ReleaseHung();
   EXPECT_EQ(answers_.size(), 2u);
 }
@@ -242,7 +242,7 @@ TEST_F(AcquireStreamTest, CountsMessagesAndAcquisitions) {
   EXPECT_EQ(counts.connections, 1u);
 }
 
-// Submitting threads, a connection that breaks again and again, and each answered exactly once.
+// Several threads submit while the connection breaks repeatedly.
 TEST_F(AcquireStreamTest, LosesNoAnswerWithManyThreadsAndBrokenConnections) {
   constexpr int kThreads = 4;
   constexpr int kEach = 5000;

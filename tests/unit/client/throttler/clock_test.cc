@@ -57,7 +57,7 @@ TEST(VirtualClockTest, RunsTimersSetMeanwhileAndLateTimers) {
   });
   clock.Advance(seconds(3));
   EXPECT_EQ(ran, 3);
-  EXPECT_EQ(clock.Now(), seconds(13)) << "a moment that has passed does not turn it back";
+  EXPECT_EQ(clock.Now(), seconds(13)) << "a time in the past does not turn the clock back";
 }
 
 TEST(VirtualClockTest, LetsATimerAdvanceTheClock) {
@@ -91,7 +91,7 @@ TEST(SystemClockTest, RunsTimersInOrderAndNeverEarly) {
   std::promise<void> done;
   std::vector<int> ran;
   nanoseconds at{0};
-  SystemClock clock;  // goes first, when its thread has ended
+  SystemClock clock;  // destroyed first, which ends its thread
   const nanoseconds begin = clock.Now();
   clock.RunAt(begin + milliseconds(20), [&] {
     ran.push_back(2);
@@ -110,7 +110,7 @@ TEST(SystemClockTest, CanBeDestroyedByATimerAndWithTimersSet) {
   auto clock = std::make_unique<SystemClock>();
   SystemClock* const raw = clock.get();
   raw->RunAt(raw->Now() + seconds(3600), [] {});
-  // The thread goes on by itself, so it keeps what it uses.
+  // The thread continues after the destructor, so it shares ownership of its data.
   const auto done = std::make_shared<std::promise<void>>();
   std::future<void> ended = done->get_future();
   std::promise<void> all_set;

@@ -32,7 +32,7 @@ TEST(ThreadExecutorTest, RunsInParallelOnSeveralThreads) {
   std::shared_future<void> gone = go.get_future().share();
   std::atomic<int> inside{0};
   std::promise<void> all;
-  ThreadExecutor executor(3);  // goes first, when its threads have ended
+  ThreadExecutor executor(3);  // destroyed first, which ends its threads
   for (int i = 0; i < 3; ++i) {
     executor.Execute([&] {
       if (inside.fetch_add(1) + 1 == 3) all.set_value();
@@ -46,7 +46,7 @@ TEST(ThreadExecutorTest, RunsInParallelOnSeveralThreads) {
 TEST(ThreadExecutorTest, CanBeDestroyedByItsOwnThread) {
   auto executor = std::make_unique<ThreadExecutor>();
   ThreadExecutor* const raw = executor.get();
-  // The thread goes on by itself, so it keeps what it uses.
+  // The thread continues after the destructor, so it shares ownership of its data.
   const auto done = std::make_shared<std::promise<void>>();
   std::future<void> ended = done->get_future();
   std::promise<void> all_given;

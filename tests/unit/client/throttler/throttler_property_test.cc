@@ -1,6 +1,6 @@
-// Random histories of a throttler on the virtual clock: functions that are submitted on several
-// channels, cancelled, tried, and limits that change while they wait. What ran is checked by the
-// reference in every window, not only at the present.
+// Random histories of a throttler on the virtual clock: functions are submitted on several
+// channels, cancelled and tried, and limits change while they wait. The reference checks every
+// window of the history.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
@@ -27,17 +27,17 @@ using test_support::Grant;
 using test_support::Wide;
 
 constexpr int64_t kPeriodNs = 1'000'000'000;
-constexpr size_t kChannels = 3;  // "overall", and two that charge it too
+constexpr size_t kChannels = 3;  // "overall", and two that also charge it
 constexpr const char* kNames[kChannels] = {"overall", "a", "b"};
 
-// All alike, also in the small cases that come first.
+// Generates all values with equal probability, also in rapidcheck's small first cases.
 template <typename T>
 T Any(T from, T until) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<T>(from, until));
 }
 
-// The parameters of one limit. The period stays, so that what logs and windows count carries over
-// as it is; a token bucket's burst and debt stay too.
+// The parameters of one limit. The period never changes, so that the counts of logs and windows
+// carry over exactly; nor do a token bucket's burst and debt.
 struct Parameters {
   std::string algorithm;
   uint64_t permits = 1;
@@ -78,18 +78,17 @@ std::vector<LimitInfo> ToLimits(const AllParameters& all) {
   return limits;
 }
 
-// What was let through by one limit, and by which of its parameters.
+// A grant of one limit, and the parameters that decided it.
 struct Passed {
   Grant grant;
-  size_t parameters = 0;  // number of the change
+  size_t parameters = 0;  // index of the change
 };
 
-// No window that ends with a grant holds more than the parameters allow by which that one was
-// decided.
+// No window that ends with a grant holds more than the parameters of that grant allow.
 std::string Check(const std::vector<Passed>& history, const std::vector<Parameters>& parameters,
                   int64_t wall_offset_ns) {
   if (parameters[0].is_token_bucket()) {
-    // What is stored carries over; so it holds from each change to the next.
+    // Stored permits carry over, so check from each change to the next.
     for (size_t change = 0; change < parameters.size(); ++change) {
       std::vector<Grant> grants;
       for (const Passed& one : history) {
@@ -219,12 +218,12 @@ RC_GTEST_PROP(ThrottlerPropertyTest, RandomHistoriesKeepWindowsAndOrderAndAnswer
     } else if (status.code() == StatusCode::kCancelled) {
       RC_ASSERT(task->stopped);
     } else {
-      // A limit that was lowered may also never grant as much again.
+      // A lowered limit may never grant so many permits.
       RC_ASSERT(status.code() == StatusCode::kDeadlineExceeded ||
                 status.code() == StatusCode::kInvalidArgument);
     }
   }
-  // In each channel in the order of submission.
+  // Each channel runs in the order of submission.
   std::map<const Task*, size_t> number;
   for (size_t i = 0; i < tasks.size(); ++i) number[tasks[i].get()] = i;
   std::array<size_t, kChannels> next{};

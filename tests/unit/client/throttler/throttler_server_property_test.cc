@@ -1,6 +1,6 @@
-// Random histories of a throttler against a server that answers late, and whose connection breaks.
-// The server is a store on the same virtual clock, with a ledger: a limit that counts every permit
-// and never runs out.
+// Random histories of a throttler with a server that answers late and whose connection breaks. The
+// server is a store on the same virtual clock, with a ledger: a limit that counts every permit and
+// never runs out.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
@@ -33,7 +33,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 constexpr uint64_t kLedger = 1'000'000;
 constexpr size_t kChannels = 3;
 
-// All alike, also in the small cases that come first.
+// Generates all values with equal probability, also in rapidcheck's small first cases.
 template <typename T>
 T Any(T from, T until) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<T>(from, until));
@@ -105,7 +105,7 @@ RC_GTEST_PROP(ThrottlerServerPropertyTest, AnswersEachOnceInOrderAndThePermitsAd
         case 2:
           if (Any(0, 3) == 0) {
             connection->Break();
-            connection->AdvanceDeadlines(seconds(1));  // and there is another one
+            connection->AdvanceDeadlines(seconds(1));  // then the next connection opens
           }
           break;
         case 3: {
@@ -123,7 +123,7 @@ RC_GTEST_PROP(ThrottlerServerPropertyTest, AnswersEachOnceInOrderAndThePermitsAd
           Task* const one = task.get();
           one->channel = Any<size_t>(0, kChannels);
           one->permits = Any<uint64_t>(1, 4);
-          // Its max_wait says to the server's records which one it is.
+          // Its max_wait identifies it in the server's records.
           const nanoseconds max_wait =
               *rc::gen::element<nanoseconds>(milliseconds(1), milliseconds(700), hours(1)) +
               nanoseconds(tasks.size());
@@ -138,7 +138,7 @@ RC_GTEST_PROP(ThrottlerServerPropertyTest, AnswersEachOnceInOrderAndThePermitsAd
         }
       }
     }
-    // Time for another connection, after pauses that grow, or else for the calls' own deadlines.
+    // Time for another connection after growing pauses, or for the deadlines of the calls.
     for (int i = 0; i < 100; ++i) {
       while (connection->Step(/*execute=*/true)) {
       }
@@ -153,7 +153,7 @@ RC_GTEST_PROP(ThrottlerServerPropertyTest, AnswersEachOnceInOrderAndThePermitsAd
   for (const StoreConnection::Record& record : connection->records()) {
     if (record.max_wait_ns == 0) continue;  // a try
     const auto i = static_cast<size_t>(record.max_wait_ns % 1000);
-    RC_ASSERT(of[i] == nullptr);  // nothing is executed twice
+    RC_ASSERT(of[i] == nullptr);  // no call is executed twice
     of[i] = &record;
     if (record.granted) debited += record.charges.back().permits - record.refunded;
   }
@@ -169,7 +169,7 @@ RC_GTEST_PROP(ThrottlerServerPropertyTest, AnswersEachOnceInOrderAndThePermitsAd
       RC_ASSERT(task.ran_at.count() >= record->grant_time_ns);
     } else if (status.code() == StatusCode::kCancelled) {
       RC_ASSERT(task.stopped);
-      // What the server said that it has, and could be given back, was given back.
+      // Every booking that the server reported and that can be refunded was refunded.
       if (record != nullptr && record->granted && record->answered && record->receipt_id != 0) {
         RC_ASSERT(record->refunded == task.permits);
       }
@@ -177,7 +177,7 @@ RC_GTEST_PROP(ThrottlerServerPropertyTest, AnswersEachOnceInOrderAndThePermitsAd
       RC_ASSERT(!record->granted);
       RC_ASSERT(status.code() == StatusCode::kDeadlineExceeded);
     } else {
-      // Lost with the connection, or there was none before its deadline.
+      // Its connection broke, or there was none before its deadline.
       RC_ASSERT(status.code() == StatusCode::kUnavailable ||
                 status.code() == StatusCode::kDeadlineExceeded);
     }

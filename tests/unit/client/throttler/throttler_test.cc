@@ -26,7 +26,7 @@ bool Ready(const auto& future) { return future.wait_for(seconds(0)) == std::futu
 
 class ThrottlerTest : public ::testing::Test {
  protected:
-  // "one": one a second, one stored; "own": three a second, and charges "one" too.
+  // "one": 1/s, burst 1; "own": 3/s, also charges "one".
   ThrottlerTest()
       : clock_(std::make_shared<VirtualClock>()),
         embedded_(Embedded::Create({{.name = "one", .rate = {1, seconds(1)}},
@@ -41,7 +41,7 @@ class ThrottlerTest : public ::testing::Test {
     return Throttler::Create(embedded_, std::move(options)).value();
   }
 
-  // Of a throttler of which `waiting` callers are blocked.
+  // Waits until `waiting` callers are blocked.
   static void AwaitWaiting(const Throttler& throttler, size_t waiting) {
     while (throttler.stats().waiting != waiting) std::this_thread::yield();
   }
@@ -61,7 +61,7 @@ TEST_F(ThrottlerTest, RunReturnsTheFunctionsResult) {
   clock_->Advance(seconds(1));
   EXPECT_EQ(throttler.Run([] { return Status(StatusCode::kAborted, "own"); }).code(),
             StatusCode::kAborted)
-      << "a Status stays what it is";
+      << "a Status is returned as it is";
 }
 
 TEST_F(ThrottlerTest, RunPassesOnAnException) {
@@ -160,7 +160,7 @@ TEST_F(ThrottlerTest, CancellingRefundsThePermits) {
   EXPECT_EQ(throttler.stats().cancelled, 1u);
   auto next = throttler.Submit([] {});
   clock_->Advance(seconds(1));
-  EXPECT_TRUE(next.get().ok()) << "at the moment that the cancelled one would have had";
+  EXPECT_TRUE(next.get().ok()) << "at the grant time of the cancelled one";
   EXPECT_FALSE(ran);
 }
 
@@ -182,7 +182,7 @@ TEST_F(ThrottlerTest, FunctionsBehindACancelledOneMoveUp) {
   EXPECT_THAT(ran, ElementsAre(0, 1, 2, 3));
 }
 
-// More than move in one step; none is lost, and none runs twice.
+// More functions than move in one step: each runs exactly once.
 TEST_F(ThrottlerTest, OthersMoveUpWhenManyAreCancelledAtOnce) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());
@@ -455,7 +455,7 @@ TEST_F(ThrottlerTest, MovedThrottlerContinues) {
   EXPECT_TRUE(waiting.get().ok());
   auto dropped = moved.Submit([] {});
   moved = Make();
-  EXPECT_EQ(dropped.get().code(), StatusCode::kCancelled) << "assigned over: shut down first";
+  EXPECT_EQ(dropped.get().code(), StatusCode::kCancelled) << "assignment shuts the old one down";
   clock_->Advance(seconds(1));
   EXPECT_TRUE(moved.Start().ok());
 }
@@ -492,7 +492,7 @@ TEST_F(ThrottlerTest, ChangeRebooksSeveralThrottlersInTheOrderOfBooking) {
   EXPECT_THAT(ran, ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
-// One that was cancelled while others wait, after their limits had changed: its place is theirs.
+// After a change of limits, a cancelled function leaves its place to the others.
 TEST_F(ThrottlerTest, RebookedFunctionsCanMoveUpAndBeCancelled) {
   Throttler throttler = Make();
   ASSERT_TRUE(throttler.Start().ok());

@@ -1,4 +1,4 @@
-// Many threads on one throttler: what each of them is told adds up, whatever the order.
+// Many threads use one throttler: their results add up in any order.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -41,8 +41,8 @@ std::vector<LimitInfo> Limits(uint64_t overall) {
           {.name = "b", .rate = {20, seconds(1)}, .charges = {"overall"}}};
 }
 
-// Producers submit, block, try and cancel on three channels, while the clock is turned and the
-// limits are changed; then the rest is waited for.
+// Producers submit, block, try and cancel on three channels, while the clock advances and limits
+// change. Then the test waits for the remaining functions.
 TEST(ThrottlerThreadsTest, AnswersEveryFunctionOnceUnderManyProducers) {
   constexpr int kThreads = 8;
   constexpr int kRounds = 150;
@@ -101,7 +101,7 @@ TEST(ThrottlerThreadsTest, AnswersEveryFunctionOnceUnderManyProducers) {
   EXPECT_EQ(tally.ran.load(), tally.ok.load());
 }
 
-// Each producer's functions run in its order, and no window is over.
+// Each producer's functions run in its order, and no window exceeds the limit.
 TEST(ThrottlerThreadsTest, KeepsOrderAndWindowsUnderManyProducers) {
   constexpr int kThreads = 6;
   constexpr int kEach = 200;
@@ -112,7 +112,7 @@ TEST(ThrottlerThreadsTest, KeepsOrderAndWindowsUnderManyProducers) {
     int number;
     nanoseconds at;
   };
-  std::vector<Ran> ran;  // on whoever turns the clock or submits: one at a time
+  std::vector<Ran> ran;  // appended by one thread at a time
   {
     Throttler throttler =
         Throttler::Create(embedded,
@@ -144,8 +144,8 @@ TEST(ThrottlerThreadsTest, KeepsOrderAndWindowsUnderManyProducers) {
   EXPECT_EQ(test_support::CheckCountInEveryWindow(history, 1'000'000'000, 50), "");
 }
 
-// What is stored is kept for one who waits for more than that. While it gets a new moment, because
-// limits have changed, it is kept as well: who only tries never gets it.
+// Stored permits are reserved for a caller that waits for more permits than are stored. They stay
+// reserved while a change of limits books that caller again: TryStart never gets them.
 TEST(ThrottlerThreadsTest, GrantsNoneInBetweenDuringARebooking) {
   const auto limits = [](uint64_t others) -> std::vector<LimitInfo> {
     return {{.name = "overall", .rate = {1, seconds(1)}, .burst = 10},
@@ -176,7 +176,7 @@ TEST(ThrottlerThreadsTest, GrantsNoneInBetweenDuringARebooking) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(slipped_in.load(), 0);
   clock->Advance(seconds(2));
-  EXPECT_TRUE(waits.get().ok()) << "at the moment that it had";
+  EXPECT_TRUE(waits.get().ok()) << "at its grant time";
 }
 
 TEST(ThrottlerThreadsTest, ShutsDownWhileManySubmit) {
