@@ -55,6 +55,16 @@ struct Tally {
       ++(result->granted ? granted : denied);
     }
   }
+
+  void Add(const Tally& other) {
+    granted += other.granted;
+    denied += other.denied;
+    unavailable += other.unavailable;
+    errors += other.errors;
+    overrun += other.overrun;
+    latency.Add(other.latency);
+    if (first_error.empty()) first_error = other.first_error;
+  }
 };
 
 // One connection and its calls.
@@ -107,12 +117,7 @@ class Lane {
           now = after;
         }
         std::lock_guard<std::mutex> lock(mu_);
-        tally_.granted += own.granted;
-        tally_.denied += own.denied;
-        tally_.unavailable += own.unavailable;
-        tally_.errors += own.errors;
-        tally_.latency.Add(own.latency);
-        if (tally_.first_error.empty()) tally_.first_error = own.first_error;
+        tally_.Add(own);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -279,6 +284,72 @@ Result<Plan> PlanOf(const Session& session) {
   return plan;
 }
 
+struct Report {
+  Tally sum;
+  uint64_t decisions = 0;
+  uint64_t messages = 0;  // of streams
+  double seconds = 0;
+  double cpu_ns = 0;  // of this process, per decision
+};
+
+void WriteReport(const Plan& plan, const Report& report, Json* json) {
+  const Tally& sum = report.sum;
+  const uint64_t decisions = report.decisions;
+  json->Open('{').Field("mode", plan.mode_name).Field("connections", plan.connections);
+  json->Field("concurrency", plan.concurrency).Field("keys", plan.keys);
+  json->Field("offered_per_second", plan.rate).Field("seconds", report.seconds);
+  json->Field("decisions", decisions);
+  json->Field("decisions_per_second", static_cast<double>(decisions) / report.seconds);
+  json->Field("granted", sum.granted).Field("denied", sum.denied);
+  json->Field("unavailable", sum.unavailable).Field("errors", sum.errors);
+  json->Field("overrun", sum.overrun).Field("first_error", sum.first_error);
+  json->Name("latency").Open('{').Field("p50_ns", sum.latency.Quantile(0.5));
+  json->Field("p90_ns", sum.latency.Quantile(0.9)).Field("p99_ns", sum.latency.Quantile(0.99));
+  json->Field("p999_ns", sum.latency.Quantile(0.999)).Field("max_ns", sum.latency.max()).Close();
+  json->Field("client_cpu_ns_per_decision", report.cpu_ns)
+      .Field("messages", report.messages)
+      .Close();
+}
+
+void PrintReport(const Plan& plan, const Report& report) {
+  const Tally& sum = report.sum;
+  const uint64_t decisions = report.decisions;
+  std::printf("%s, %lu connection%s, %lu outstanding on each, %lu keys, %s\n",
+              plan.mode_name.c_str(), plan.connections, plan.connections == 1 ? "" : "s",
+              plan.concurrency, plan.keys,
+              plan.rate > 0
+                  ? ("open loop at " + FormatCount(static_cast<uint64_t>(plan.rate)) + "/s").c_str()
+                  : "closed loop");
+  const auto percent = [&](uint64_t count) {
+    return decisions > 0 ? 100.0 * static_cast<double>(count) / static_cast<double>(decisions)
+                         : 0.0;
+  };
+  std::printf(
+      "decisions   %s/s  (%s in %.1fs)\n",
+      FormatCount(static_cast<uint64_t>(static_cast<double>(decisions) / report.seconds)).c_str(),
+      FormatCount(decisions).c_str(), report.seconds);
+  std::printf("granted     %.1f %%   denied %.1f %%   undecided %lu   errors %lu\n",
+              percent(sum.granted), percent(sum.denied), sum.unavailable, sum.errors);
+  if (!sum.first_error.empty()) std::printf("first error %s\n", sum.first_error.c_str());
+  if (sum.overrun > 0) {
+    std::printf("not sent    %s: %lu were outstanding already\n", FormatCount(sum.overrun).c_str(),
+                plan.concurrency);
+  }
+  std::printf("latency     p50 %s   p90 %s   p99 %s   p99.9 %s   max %s\n",
+              FormatDuration(sum.latency.Quantile(0.5)).c_str(),
+              FormatDuration(sum.latency.Quantile(0.9)).c_str(),
+              FormatDuration(sum.latency.Quantile(0.99)).c_str(),
+              FormatDuration(sum.latency.Quantile(0.999)).c_str(),
+              FormatDuration(sum.latency.max()).c_str());
+  std::printf(
+      "client CPU  %s a decision\n",
+      FormatDuration(std::chrono::nanoseconds(static_cast<int64_t>(report.cpu_ns))).c_str());
+  if (report.messages > 0) {
+    std::printf("messages    %s of %.1f acquisitions\n", FormatCount(report.messages).c_str(),
+                static_cast<double>(decisions) / static_cast<double>(report.messages));
+  }
+}
+
 }  // namespace
 
 int RunBench(const Session& session) {
@@ -308,73 +379,23 @@ int RunBench(const Session& session) {
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const double cpu = CpuSeconds() - cpu_before;
 
-  Tally sum;
-  uint64_t messages = 0;
+  Report report;
   for (const auto& lane : lanes) {
-    const Tally& one = lane->tally();
-    sum.granted += one.granted;
-    sum.denied += one.denied;
-    sum.unavailable += one.unavailable;
-    sum.errors += one.errors;
-    sum.overrun += one.overrun;
-    sum.latency.Add(one.latency);
-    if (sum.first_error.empty()) sum.first_error = one.first_error;
-    messages += lane->messages();
+    report.sum.Add(lane->tally());
+    report.messages += lane->messages();
   }
-  const uint64_t decisions = sum.granted + sum.denied;
-  const double cpu_each = decisions > 0 ? cpu * 1e9 / static_cast<double>(decisions) : 0;
+  report.seconds = seconds;
+  report.decisions = report.sum.granted + report.sum.denied;
+  if (report.decisions > 0) report.cpu_ns = cpu * 1e9 / static_cast<double>(report.decisions);
   if (session.json()) {
     Json json;
-    json.Open('{').Field("mode", plan.mode_name).Field("connections", plan.connections);
-    json.Field("concurrency", plan.concurrency).Field("keys", plan.keys);
-    json.Field("offered_per_second", plan.rate).Field("seconds", seconds);
-    json.Field("decisions", decisions);
-    json.Field("decisions_per_second", static_cast<double>(decisions) / seconds);
-    json.Field("granted", sum.granted).Field("denied", sum.denied);
-    json.Field("unavailable", sum.unavailable).Field("errors", sum.errors);
-    json.Field("overrun", sum.overrun).Field("first_error", sum.first_error);
-    json.Name("latency").Open('{').Field("p50_ns", sum.latency.Quantile(0.5));
-    json.Field("p90_ns", sum.latency.Quantile(0.9)).Field("p99_ns", sum.latency.Quantile(0.99));
-    json.Field("p999_ns", sum.latency.Quantile(0.999)).Field("max_ns", sum.latency.max()).Close();
-    json.Field("client_cpu_ns_per_decision", cpu_each).Field("messages", messages).Close();
+    WriteReport(plan, report, &json);
     session.Print(json);
   } else {
-    std::printf(
-        "%s, %lu connection%s, %lu outstanding on each, %lu keys, %s\n", plan.mode_name.c_str(),
-        plan.connections, plan.connections == 1 ? "" : "s", plan.concurrency, plan.keys,
-        plan.rate > 0
-            ? ("open loop at " + FormatCount(static_cast<uint64_t>(plan.rate)) + "/s").c_str()
-            : "closed loop");
-    const auto percent = [&](uint64_t count) {
-      return decisions > 0 ? 100.0 * static_cast<double>(count) / static_cast<double>(decisions)
-                           : 0.0;
-    };
-    std::printf(
-        "decisions   %s/s  (%s in %.1fs)\n",
-        FormatCount(static_cast<uint64_t>(static_cast<double>(decisions) / seconds)).c_str(),
-        FormatCount(decisions).c_str(), seconds);
-    std::printf("granted     %.1f %%   denied %.1f %%   undecided %lu   errors %lu\n",
-                percent(sum.granted), percent(sum.denied), sum.unavailable, sum.errors);
-    if (!sum.first_error.empty()) std::printf("first error %s\n", sum.first_error.c_str());
-    if (sum.overrun > 0) {
-      std::printf("not sent    %s: %lu were outstanding already\n",
-                  FormatCount(sum.overrun).c_str(), plan.concurrency);
-    }
-    std::printf("latency     p50 %s   p90 %s   p99 %s   p99.9 %s   max %s\n",
-                FormatDuration(sum.latency.Quantile(0.5)).c_str(),
-                FormatDuration(sum.latency.Quantile(0.9)).c_str(),
-                FormatDuration(sum.latency.Quantile(0.99)).c_str(),
-                FormatDuration(sum.latency.Quantile(0.999)).c_str(),
-                FormatDuration(sum.latency.max()).c_str());
-    std::printf("client CPU  %s a decision\n",
-                FormatDuration(std::chrono::nanoseconds(static_cast<int64_t>(cpu_each))).c_str());
-    if (messages > 0) {
-      std::printf("messages    %s of %.1f acquisitions\n", FormatCount(messages).c_str(),
-                  static_cast<double>(decisions) / static_cast<double>(messages));
-    }
+    PrintReport(plan, report);
   }
-  if (sum.unavailable > 0) return kExitUnavailable;
-  return sum.errors > 0 ? kExitUsage : kExitDone;
+  if (report.sum.unavailable > 0) return kExitUnavailable;
+  return report.sum.errors > 0 ? kExitUsage : kExitDone;
 }
 
 }  // namespace sluice::cli

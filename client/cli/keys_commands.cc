@@ -47,7 +47,7 @@ int RunKeys(const Session& session) {
       {"LIMIT", "KEY", by == "use" ? ">PERMITS" : ">DENIALS", ">ERROR", ">LEFT", ">OF"}};
   const bool any_wait = std::any_of(list->keys.begin(), list->keys.end(),
                                     [](const KeyUse& key) { return key.waiting > 0; });
-  if (any_wait) rows[0].insert(rows[0].end(), {">WAITING", ">FIRST IN"});
+  if (any_wait) rows[0].insert(rows[0].end(), {">WAITING", ">NEXT GRANT"});
   std::string not_known;
   for (const KeyUse& key : list->keys) {
     rows.push_back({key.limit, ShowKey(key.key), FormatCount(key.estimate),

@@ -146,7 +146,7 @@ std::string BucketTable(const std::vector<BucketStatus>& buckets) {
     if (any_wait)
       rows.back().insert(rows.back().end() - 1, {std::move(waiting), std::move(next_grant)});
   };
-  add_waiting(">WAITING", ">FIRST IN");
+  add_waiting(">WAITING", ">NEXT GRANT");
   for (const BucketStatus& bucket : buckets) {
     if (!bucket.status.ok()) {
       rows.push_back(

@@ -4,8 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "server/waiting/bucket_id.h"
-
 namespace sluice::waiting {
 namespace {
 
@@ -68,7 +66,7 @@ void HeldCallers::RefundOrFinish(PendingOperation* operation, bool refund, Outbo
 void HeldCallers::Send(Outbox* out) {
   // Refunds first: if the store answers at once, the permits are back when the caller is answered.
   for (PendingOperation* const operation : out->refunds) operation->Refund();
-  for (const Outbox::Answer& answer : out->answers) answer.caller->OnAnswer(answer.outcome);
+  for (const auto& [caller, outcome] : out->answers) caller->OnAnswer(outcome);
 }
 
 bool HeldCallers::Hold(HeldCaller* caller) {

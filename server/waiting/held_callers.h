@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -101,11 +102,7 @@ class HeldCallers final : private OperationListener {
 
   // What to do after the lock is released.
   struct Outbox {
-    struct Answer {
-      HeldCaller* caller;
-      HeldOutcome outcome;
-    };
-    std::vector<Answer> answers;
+    std::vector<std::pair<HeldCaller*, HeldOutcome>> answers;
     std::vector<PendingOperation*> refunds;
     std::vector<std::unique_ptr<PendingOperation>> finished;
   };

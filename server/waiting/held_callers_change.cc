@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "server/waiting/bucket_id.h"
 #include "server/waiting/held_callers.h"
 
 namespace sluice::waiting {

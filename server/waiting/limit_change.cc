@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "server/waiting/bucket_id.h"
-
 namespace sluice::waiting {
 
 using store::Rebooking;

@@ -6,13 +6,29 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "server/store/store.h"
 #include "server/waiting/pending_operation.h"
 
 namespace sluice::waiting {
+
+// Hashes of a bucket and of a set of buckets. A collision is harmless: it only makes held callers
+// of one bucket wait for callers of another, or be moved with them.
+inline uint64_t BucketId(const store::Charge& charge) {
+  return std::hash<std::string_view>()(charge.key) * 31 + charge.rule->limit_id;
+}
+
+// Independent of the order of the charges.
+inline uint64_t BucketSetId(absl::Span<const store::Charge> charges) {
+  uint64_t set = 0;
+  for (const store::Charge& charge : charges) set += BucketId(charge);
+  return set;
+}
 
 // A store that supports Rebook does all of it in one step. For any other store HeldCallers refunds
 // every reservation, and then reserves again: sets of buckets in parallel, the callers of one set

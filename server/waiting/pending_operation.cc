@@ -33,11 +33,6 @@ void PendingOperation::SetRules(absl::Span<const store::Charge> from,
 }
 
 void PendingOperation::Refund() {
-  attempts_ = 0;
-  StartRefund();
-}
-
-void PendingOperation::StartRefund() {
   refunded_.resize(charges.size());
   refunding_.receipt_id = receipt_id;
   refunding_.grant_time_ns = grant_time_ns;
@@ -55,11 +50,6 @@ void PendingOperation::Move() {
 }
 
 void PendingOperation::Reserve(int64_t max_wait_ns) {
-  attempts_ = 0;
-  StartReserve(max_wait_ns);
-}
-
-void PendingOperation::StartReserve(int64_t max_wait_ns) {
   results.resize(charges.size());
   reserved_ = {};
   reserved_.charges = charges;
@@ -70,26 +60,29 @@ void PendingOperation::StartReserve(int64_t max_wait_ns) {
   store_.Acquire(&reserving_);
 }
 
-bool PendingOperation::RefreshForRetry() {
-  // Limits changed again between each refresh and the store's decision.
-  constexpr int kMaxAttempts = 8;
-  if (attempts_ == kMaxAttempts) return false;
-  ++attempts_;
+bool PendingOperation::RetryWithCurrentRules(bool stale) {
+  // Each retry means that limits changed between the refresh and the store's decision.
+  constexpr int kMaxRetries = 8;
+  if (!stale || retries_ == kMaxRetries) {
+    retries_ = 0;
+    return false;
+  }
+  ++retries_;
   rule_source_.Refresh(absl::MakeSpan(charges), &rules_);
   return true;
 }
 
 void PendingOperation::Refunding::Done() {
-  if (outcome == store::RefundOutcome::kStaleRule && operation.RefreshForRetry()) {
-    return operation.StartRefund();
+  if (operation.RetryWithCurrentRules(outcome == store::RefundOutcome::kStaleRule)) {
+    return operation.Refund();
   }
   operation.listener_.OnRefunded(&operation);
 }
 
 void PendingOperation::Reserving::Done() {
   const store::Acquisition& reserved = operation.reserved_;
-  if (reserved.outcome == store::Outcome::kStaleRule && operation.RefreshForRetry()) {
-    return operation.StartReserve(reserved.max_wait_ns);
+  if (operation.RetryWithCurrentRules(reserved.outcome == store::Outcome::kStaleRule)) {
+    return operation.Reserve(reserved.max_wait_ns);
   }
   operation.listener_.OnReserved(&operation);
 }

@@ -87,17 +87,16 @@ class PendingOperation {
     PendingOperation& operation;
   };
 
-  void StartRefund();
-  void StartReserve(int64_t max_wait_ns);
-  // Returns false after too many attempts.
-  bool RefreshForRetry();
+  // Returns whether to repeat the operation, with current rules. `stale`: the store refused the old
+  // ones.
+  bool RetryWithCurrentRules(bool stale);
 
   store::Store& store_;
   RuleSource& rule_source_;
   OperationListener& listener_;
   std::string keys_;
   std::shared_ptr<const void> rules_;  // owns the rules of the charges
-  int attempts_ = 0;
+  int retries_ = 0;
   std::vector<uint64_t> refunded_;
   store::Acquisition reserved_;
   Refunding refunding_{*this};

@@ -66,7 +66,7 @@ class VirtualClock final : public Clock {
   uint64_t RunAt(std::chrono::nanoseconds time, std::function<void()> fn) override;
   bool Cancel(uint64_t timer) override;
 
-  // Moves forward, and runs the timers that become due, including those set meanwhile. A timer may
+  // Moves forward, and runs the timers that become due, including timers set meanwhile. A timer may
   // call Advance, to simulate work that takes time.
   void Advance(std::chrono::nanoseconds by);
 

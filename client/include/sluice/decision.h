@@ -27,7 +27,7 @@ struct Acquisition {
     charges.push_back({std::move(limit), std::move(key), permits});
   }
 
-  // 1 to 16, including those that the limits' `charges` add.
+  // 1 to 16, including the charges that limits add.
   std::vector<Charge> charges = {};
   // Request a receipt, for Client::Refund.
   bool want_receipt = false;

@@ -20,7 +20,7 @@ class Executor {
 };
 
 // Runs functions within Execute: on the thread that submits, or on the clock's. For short functions
-// and for tests. A function delays those that are due after it until it returns.
+// and for tests. A function delays the functions behind it until it returns.
 class InlineExecutor final : public Executor {
  public:
   void Execute(std::function<void()> fn) override { fn(); }

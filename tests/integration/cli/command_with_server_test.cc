@@ -158,12 +158,12 @@ TEST_F(CommandWithServerTest, AcquireWithoutSleepExitsAtOnceAndCanBeRefunded) {
   const std::string receipt = place.out.substr(at + 11, place.out.find('"', at + 11) - at - 11);
 
   // All outputs show the reservation.
-  EXPECT_THAT(Sluice("query slow k").out, HasSubstr("WAITING  FIRST IN\n"));
+  EXPECT_THAT(Sluice("query slow k").out, HasSubstr("WAITING  NEXT GRANT\n"));
   EXPECT_THAT(Sluice("query slow k").out, ContainsRegex(" 1 +59m[0-9]+s\n"));
   EXPECT_THAT(Sluice("query slow k --output json").out,
               HasSubstr("\"waiting\":1,\"next_grant_after_ns\":3"));
-  EXPECT_THAT(Sluice("watch slow k --count 1").out, HasSubstr(", 1 waiting, the first for 59m"));
-  EXPECT_THAT(Sluice("keys slow").out, HasSubstr("WAITING  FIRST IN\n"));
+  EXPECT_THAT(Sluice("watch slow k --count 1").out, HasSubstr(", 1 waiting, next grant in 59m"));
+  EXPECT_THAT(Sluice("keys slow").out, HasSubstr("WAITING  NEXT GRANT\n"));
   EXPECT_THAT(Sluice("keys slow --output json").out,
               HasSubstr("\"waiting\":1,\"next_grant_after_ns\":3"));
 
