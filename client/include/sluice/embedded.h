@@ -36,7 +36,7 @@ class Embedded {
   // Buckets carry over: a token bucket keeps its fill in proportion, logs and windows keep their
   // counts. Functions and callers that wait are booked again in one step, in the order of their
   // bookings: sooner where a limit was raised, later where it was lowered. DEADLINE_EXCEEDED
-  // answers those whose max_wait does not allow the new grant time.
+  // ends a call whose max_wait does not allow the new grant time.
   Status SetLimits(const std::vector<LimitInfo>& limits);
 
   const std::shared_ptr<Clock>& clock() const;

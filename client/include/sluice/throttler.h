@@ -241,8 +241,8 @@ class Throttler final : public ThrottlerChannel {
   Result<ThrottlerChannel> Channel(std::string limit, std::string key = {}) const;
 
   // Refuses new calls, and returns when no function or caller waits or runs. If a submitted
-  // function calls it, it does not wait for that function, nor for functions behind it. With kWait and
-  // a VirtualClock, another thread has to advance the clock.
+  // function calls it, it does not wait for that function, nor for functions behind it. With kWait
+  // and a VirtualClock, another thread has to advance the clock.
   void Shutdown(AtShutdown what_waits);
 
   ThrottlerStats stats() const;
