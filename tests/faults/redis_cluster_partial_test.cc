@@ -29,6 +29,7 @@ class RedisClusterPartialTest : public ::testing::Test {
     options.store.budget_ns = 200'000'000;
     options.store.node_ttl_ns = kTtlNs;
     options.several_charges = false;
+    options.pause_ns = 5'000'000;
     const std::vector<LoadedLimit> kinds = std::move(options.limits);
     options.limits.clear();
     for (size_t server = 0; server < kServers; ++server) {
@@ -147,7 +148,7 @@ TEST_F(RedisClusterPartialTest, APrimaryThatStaysAwayKeepsNobodyElseFromRedis) {
   const size_t dead = After(heartbeats);
   LoadOptions options = Load(store::Sharing::kExact, true);
   options.limits.push_back(
-      {NameAt("slow", dead), algorithm::MakeTokenBucket({100, 1'000'000'000}, 900, 0).value(), 3});
+      {NameAt("slow", dead), algorithm::MakeTokenBucket({300, 1'000'000'000}, 900, 0).value(), 3});
   options.limits.back().split_away = true;
   const size_t slow = options.limits.size() - 1;
   SharedLoad load(ThreeTimes(), options);
