@@ -1,15 +1,16 @@
-// Nodes over one Redis, for as long as is wanted, while everything fails in turn: Redis is killed,
-// stands still, loses its data or its scripts; the network delays, drops and cuts; nodes are killed
-// and stand still. All that was granted is recorded, and at the end every window of it is checked.
+// Soak test: nodes on one Redis while one fault follows another. Redis is killed, paused, loses its
+// data or its scripts; the network delays, drops and cuts; nodes are killed and paused. At the end
+// every window of all grants is checked.
 //
 //   redis_soak [SECONDS [SEED]]      10 s at least; 60 s and a random seed
 //
-// Three nodes are threads with clients, on buckets of every algorithm; three more are processes
-// that share a bucket in Redis and one that they split. Three more split limits of every algorithm
-// (sharing: split), over the same bad network; and three do so while Redis is away
-// (on_store_failure: split), whose network is good: of a node that alone is cut off nothing is
-// promised. Exits with 1 when a window holds more than it may, or when nothing is granted for 20 s
-// after a fault.
+// Twelve nodes:
+//   3 in this process, with buckets of every algorithm, two of them on the bad network
+//   3 processes that share a bucket in Redis and a split bucket
+//   3 with split limits of every algorithm (sharing: split), two of them on the bad network
+//   3 that split while Redis is down (on_store_failure: split), on a good network, since nothing is
+//     promised for a single node that is cut off
+// Exits with 1 if a window exceeds its limit, or if nothing is granted for 20 s after a fault.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -31,8 +32,9 @@
 #include <vector>
 
 #include "server/algorithm/make_parameters.h"
-#include "tests/faults/flaky_proxy.h"
+#include "tests/support/fault_proxy.h"
 #include "tests/support/grant_history.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
@@ -44,10 +46,10 @@ namespace {
 constexpr int64_t kSecondNs = 1'000'000'000;
 
 void PassSeconds(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  PassTime(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
 }
 
-// The processes' limits: in Redis, and split.
+// The limits of the node processes: exact and split.
 algorithm::Parameters ExactLimit() {
   return algorithm::MakeTokenBucket({2000, kSecondNs}, 100, 0).value();
 }
@@ -55,7 +57,7 @@ algorithm::Parameters SplitLimit() {
   return algorithm::MakeSlidingLog({200, kSecondNs / 2}).value();
 }
 
-// What was granted of them.
+// Their grants.
 using Histories = std::array<GrantHistory, 2>;
 
 struct Written {
@@ -63,7 +65,7 @@ struct Written {
   int64_t at_ns;
 };
 
-// Asks for a bucket of each limit until it is killed, and writes what it is granted to stdout.
+// Acquires from a bucket of each limit until it is killed, and writes each grant to stdout.
 int RunNode(const std::string& url) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   store::RedisStoreOptions options = LoadOptions::BriskOptions();
@@ -82,11 +84,11 @@ int RunNode(const std::string& url) {
       const Written written = {limit, one.now_ns};
       if (write(STDOUT_FILENO, &written, sizeof(written)) != sizeof(written)) return 0;
     }
-    if (!any) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!any) PassTime(std::chrono::milliseconds(1));
   }
 }
 
-// A process of RunNode, whose grants go to the histories.
+// A process that runs RunNode. Adds its grants to the histories.
 class NodeProcess {
  public:
   NodeProcess(std::string url, Histories* histories)
@@ -129,9 +131,9 @@ class NodeProcess {
   std::thread reader_;
 };
 
-// Nodes that have nothing to do with the others on the same Redis, and split limits.
-LoadOptions LoadOf(const std::string& name, store::Sharing sharing, bool split_away) {
-  LoadOptions options = LoadOfNodes(sharing, split_away);
+// Load in a name space of its own on the same Redis, with split limits.
+LoadOptions LoadOf(const std::string& name, store::Sharing sharing, bool split_on_failure) {
+  LoadOptions options = LoadOfNodes(sharing, split_on_failure);
   options.store.name_space = name;
   options.clients = 2;
   for (LoadedLimit& limit : options.limits) limit.name = name + "-" + limit.name;
@@ -147,7 +149,7 @@ int Soak(double seconds, uint32_t seed) {
   std::printf("soak of %.0f s, seed %u\n", seconds, seed);
   RedisServer server;
   const std::string path = server.folder() + "/flaky.sock";
-  FlakyProxy proxy(server.socket_path(), path);
+  FaultProxy proxy(server.socket_path(), path);
   const std::string unreliable = "unix://" + path;
   Histories histories = {GrantHistory(ExactLimit()), GrantHistory(SplitLimit())};
   std::vector<std::unique_ptr<NodeProcess>> processes;
@@ -163,14 +165,14 @@ int Soak(double seconds, uint32_t seed) {
 
   std::minstd_rand random(seed);
   const double stop_s = std::min(10.0, seconds / 6);
-  const auto proxy_fault = [&](FlakyProxy::Fault fault) {
+  const auto proxy_fault = [&](FaultProxy::Fault fault) {
     return [&proxy, fault] {
       proxy.Inject(fault, /*times=*/3);
       proxy.AwaitInjected();
     };
   };
   const auto any_process = [&]() -> NodeProcess& { return *processes[random() / 7 % 3]; };
-  using Kind = FlakyProxy::Fault;
+  using Kind = FaultProxy::Fault;
   const std::vector<Fault> faults = {
       {"Redis is killed and starts without its data",
        [&] {
@@ -178,7 +180,7 @@ int Soak(double seconds, uint32_t seed) {
          PassSeconds(0.3);
          server.Start();
        }},
-      {"Redis stands still for a while",
+      {"Redis is paused",
        [&] {
          server.Pause();
          PassSeconds(std::min(5.0, seconds / 10));
@@ -186,18 +188,18 @@ int Soak(double seconds, uint32_t seed) {
        }},
       {"FLUSHALL", [&] { RedisCalls(server).Call({"FLUSHALL"}); }},
       {"SCRIPT FLUSH", [&] { RedisCalls(server).Call({"SCRIPT", "FLUSH"}); }},
-      {"answers are delayed", proxy_fault(Kind::kDelay)},
-      {"requests vanish", proxy_fault(Kind::kBlackHole)},
-      {"answers are lost", proxy_fault(Kind::kLoseReply)},
-      {"connections break", proxy_fault(Kind::kReset)},
-      {"answers are cut", proxy_fault(Kind::kCutReply)},
+      {"replies are delayed", proxy_fault(Kind::kDelay)},
+      {"requests are dropped", proxy_fault(Kind::kBlackHole)},
+      {"replies are lost", proxy_fault(Kind::kLoseReply)},
+      {"connections are reset", proxy_fault(Kind::kReset)},
+      {"replies are cut", proxy_fault(Kind::kCutReply)},
       {"a node is killed and starts again",
        [&] {
          NodeProcess& process = any_process();
          process.Kill();
          process.Start();
        }},
-      {"a node stands still",
+      {"a node is paused",
        [&] {
          NodeProcess& process = any_process();
          process.Signal(SIGSTOP);
@@ -211,7 +213,7 @@ int Soak(double seconds, uint32_t seed) {
   const auto passed_s = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  // Each once, in an order of its own, before any comes again.
+  // Each fault once in random order, then again.
   std::vector<size_t> order;
   size_t made = 0;
   while (served && passed_s() < seconds) {
@@ -239,7 +241,7 @@ int Soak(double seconds, uint32_t seed) {
   for (const auto& process : processes) process->Kill();
   std::string over;
   for (SharedLoad* one : {&load, &split, &going}) over += one->Check();
-  std::printf("  granted by share while Redis was away: %llu\n",
+  std::printf("  granted by shares while Redis was down: %llu\n",
               static_cast<unsigned long long>(going.granted_while_unavailable()));
   const char* const names[] = {"processes", "processes, split"};
   for (size_t i = 0; i < histories.size(); ++i) {
@@ -249,8 +251,8 @@ int Soak(double seconds, uint32_t seed) {
   }
   std::printf("%zu faults in %.0f s. Verdict: %s\n", made, passed_s(),
               !over.empty() ? ("TOO MUCH GRANTED\n" + over).c_str()
-              : served      ? "no window of any bucket held more than it may"
-                            : "nothing granted too much, but not served again");
+              : served      ? "no window exceeded its limit"
+                            : "no window exceeded its limit, but grants stopped");
   return over.empty() && served ? 0 : 1;
 }
 

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""What decisions of the Redis store cost over the wire: CPU of the node and of Redis each.
+"""Measures decisions of the Redis store over the wire: CPU time of the node and of Redis.
 
-A redis-server on a Unix socket, nodes beside one another and one load, interleaved for several
-rounds. CPU time is read from /proc, so other load on the machine disturbs little; the load takes
-a core of its own, the nodes and Redis share another.
+Starts a redis-server on a Unix socket, several nodes, and one load that uses them in turn for several
+rounds. CPU time is read from /proc, so other load on the machine disturbs little. The load has a
+core of its own; the nodes and Redis share another.
 
     tests/bench/run_redis.py [--build build] [--other BUILD]... [--rounds 3] [--seconds 2]
                              [--rate 1/5s] [--only costs|overload]
 
-Rows: one hot key and random keys, 8 connections x 32 in flight; of the memory store, of Redis on
-the data plane's own loop, and of Redis on a loop of its own (--store_threads=1). --other names
-further build folders, of other versions, which run beside.
+Rows: one hot key and random keys, 8 connections x 32 in flight; with the memory store, with Redis
+on the event loop of the data port, and with Redis on a separate loop (--store_threads=1). --other
+adds build folders of other versions to the same rounds.
 
-overload: random keys, ever more callers than Redis can answer within the store's budget, on 64
-connections. What counts is the goodput, against that of 8 x 32 in the same round; Redis has the
-core of the load, so that the node cannot starve it.
+overload: random keys, and more and more callers than Redis can answer within the store's budget, on
+64 connections. The result is the goodput relative to 8 x 32 in the same round. Redis shares the
+load's core, so that the node cannot starve it.
 """
 import argparse
 import json
@@ -27,8 +27,8 @@ import tempfile
 import time
 
 TICK = os.sysconf("SC_CLK_TCK")
-# Grants all that is asked here. At one permit in 5 s a bucket is found as it was left; at 100 in a
-# second it was full again, and forgotten, before it is asked for again.
+# Grants every request. At one permit in 5 s a bucket still exists at its next request; at 100 in a
+# second it would be full, and dropped.
 LIMITS = "limits: [{name: api, rate: %s, burst: 100000000}]\n"
 ALLOW = "limits: [{name: api, rate: %s, burst: 100000000, on_store_failure: allow}]\n"
 

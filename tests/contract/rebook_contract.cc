@@ -1,4 +1,4 @@
-// The contract of Rebook: against the same callers asking one after the other.
+// The contract of Rebook: the same result as if its callers asked again one after the other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,16 +52,16 @@ Rebooking ItemOf(Waiting& waiting, int64_t until_ns) {
   return item;
 }
 
-// What each gets is what it would get if all had left before, and then asked again in their order
-// with nobody else there: so it is the earliest that the order allows.
+// Each caller gets what it would get if all had cancelled and then asked again in their order with
+// no other caller: the earliest grant time that the order allows.
 TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
-  // One that is across a socket takes longer.
+  // Fewer cases for a store across a socket, which is slower.
   const int rounds = under_test_->knows_what_it_holds() ? 400 : 40;
   for (int round = 0; round < rounds; ++round) {
     random_.seed(static_cast<uint64_t>(round));
     const uint64_t kinds[] = {random_() % 4, random_() % 4, random_() % 4};
-    // The same three limits twice: those of the first are booked anew, those of the second leave
-    // and ask again.
+    // The same three limits twice: bookings on the first three are rebooked, bookings on the others
+    // are cancelled and made again.
     const Rule* limits[2][3];
     const auto id = [&](size_t side, uint32_t limit) {
       return static_cast<uint32_t>(1 + 6 * round) + static_cast<uint32_t>(3 * side) + limit;
@@ -71,7 +71,7 @@ TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
       for (size_t s = 0; s < 2; ++s) limits[s][limit] = &Add(id(s, limit), parameters);
     };
     for (uint32_t i = 0; i < 3; ++i) add(i, kinds[i]);
-    // What stands is told, and is there in both afterwards.
+    // Bookings that stay keep their grant times, and are in both afterwards.
     std::vector<Waiting> held[2];
     bool any_told = false;
     for (int n = 0; n < 30; ++n) {
@@ -91,7 +91,7 @@ TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
     }
     ASSERT_EQ(held[0].size(), held[1].size());
     Advance(static_cast<int64_t>(random_() % kSecond));
-    // New parameters, of the same algorithm or another.
+    // New parameters, for the same algorithm or another.
     for (uint32_t i = 0; i < 3; ++i) {
       if (random_() % 3 > 0) add(i, random_() % 2 ? kinds[i] : random_() % 4);
     }
@@ -117,15 +117,15 @@ TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
       const Rebooking& item = items[i];
       const bool is_gone = item.outcome == Rebooking::Outcome::kGone;
       if (!under_test_->knows_what_it_holds() && gone[i] && !is_gone) {
-        // Debited since: when those behind it had left one by one its bucket was full, and a store
-        // that forgets full buckets forgets their receipts.
+        // Debited since: when the bookings behind it were cancelled one by one its bucket was full,
+        // and a store that drops full buckets drops their receipts.
         ASSERT_LE(held[1][i].booked.grant_time_ns(), NowNs());
         break;
       }
       ASSERT_EQ(is_gone, gone[i]) << round << " " << i;
       if (gone[i]) continue;
       if (any_told) {
-        // Those may be put before what is told of their set, which asking again cannot.
+        // Rebook may place these before fixed bookings of their set; a new request cannot.
         if (item.outcome == Rebooking::Outcome::kBooked) {
           EXPECT_LE(item.grant_time_ns, until_ns);
         }
@@ -145,7 +145,7 @@ TEST_P(RebookContractTest, GivesWhatAskingAgainInOrderWouldGive) {
   }
 }
 
-TEST_P(RebookContractTest, StandsBehindWhatWasToldBeforeItAndBeforeWhatWasToldAfter) {
+TEST_P(RebookContractTest, KeepsOrderWithGrantTimesAlreadyGiven) {
   const Rule* rule = &Add(1, algorithm::MakeTokenBucket({1, kSecond}, 1, 0).value());
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   std::vector<Waiting> all;
@@ -154,7 +154,7 @@ TEST_P(RebookContractTest, StandsBehindWhatWasToldBeforeItAndBeforeWhatWasToldAf
     all.push_back({charges, Acquire(store(), charges, {.max_wait_ns = kMinute}), {}});
   }
   const int64_t start_ns = NowNs();
-  // The third was told; all the others are booked anew, twice as fast.
+  // The third keeps its grant time; all others are rebooked at twice the rate.
   rule = &Add(1, algorithm::MakeTokenBucket({2, kSecond}, 1, 0).value());
   std::vector<Rebooking> items;
   for (size_t i : {0, 1, 3, 4}) {
@@ -183,8 +183,8 @@ TEST_P(RebookContractTest, KeepsReceipts) {
   ExpectBookings(0);
 }
 
-// One that shares no bucket with the others is booked by itself.
-TEST_P(RebookContractTest, BooksManyKeysAnew) {
+// Bookings that share no bucket are rebooked independently.
+TEST_P(RebookContractTest, RebooksManyKeys) {
   const Rule* rule = &Add(1, algorithm::MakeTokenBucket({1, kSecond}, 1, 0).value());
   std::vector<Waiting> all;
   std::vector<std::string> keys;
@@ -205,13 +205,13 @@ TEST_P(RebookContractTest, BooksManyKeysAnew) {
   for (const Rebooking& item : items) EXPECT_EQ(item.grant_time_ns, NowNs() + kSecond / 4);
 }
 
-TEST_P(RebookContractTest, WithAnOlderRuleNothingIsChanged) {
+TEST_P(RebookContractTest, OlderRuleChangesNothing) {
   const Rule& old = Add(1, algorithm::MakeTokenBucket({1, kSecond}, 1, 0).value());
   ASSERT_TRUE(Acquire(store(), old, "k").granted());
   Waiting waiting{{{&old, "k", 1}}, {}, {}};
   waiting.booked = Acquire(store(), waiting.charges, {.max_wait_ns = kMinute});
   const Rule& now = Add(1, algorithm::MakeTokenBucket({2, kSecond}, 1, 0).value());
-  // What changes the bucket makes it one of the newer rule.
+  // A change of the bucket moves it to the newer rule.
   ASSERT_TRUE(Acquire(store(), now, "k", 1, {.max_wait_ns = kMinute}).granted());
   std::vector<Rebooking> items{ItemOf(waiting, NowNs() + kMinute)};
   EXPECT_EQ(Rebook(store(), &items), RebookStatus::kStaleRule);

@@ -1,3 +1,4 @@
+// The contract on a Redis Cluster.
 #include <memory>
 
 #include "tests/contract/redis_store_under_test.h"
@@ -7,7 +8,7 @@
 namespace sluice::testing {
 namespace {
 
-// One for all tests, each of which begins with an empty one.
+// One Cluster for all tests; each test empties it first.
 RedisCluster* cluster = nullptr;
 
 class StartCluster final : public ::testing::Environment {
@@ -25,7 +26,7 @@ std::unique_ptr<StoreUnderTest> MakeClusterStore(const StoreOptions&) {
 
 INSTANTIATE_TEST_SUITE_P(RedisCluster, StoreContractTest, ::testing::Values(&MakeClusterStore));
 
-TEST_P(StoreContractTest, BooksAheadInASlot) {
+TEST_P(StoreContractTest, BooksAheadWithinOneSlot) {
   const auto rule = TokenBucket(1, 1, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   EXPECT_EQ(Acquire(store(), *rule, "k", 1, {.max_wait_ns = kSecond}).wait_ns, kSecond);

@@ -1,3 +1,4 @@
+// The contract on one redis-server.
 #include <memory>
 
 #include "tests/contract/redis_store_under_test.h"
@@ -7,7 +8,7 @@
 namespace sluice::testing {
 namespace {
 
-// One for all tests, each of which begins with an empty one.
+// One server for all tests; each test empties it first.
 RedisServer* server = nullptr;
 
 class StartRedis final : public ::testing::Environment {

@@ -1,4 +1,4 @@
-// A RedisStore whose scripts are told the test's time.
+// A RedisStore whose scripts use the test's clock.
 #ifndef SLUICE_TESTS_CONTRACT_REDIS_STORE_UNDER_TEST_H_
 #define SLUICE_TESTS_CONTRACT_REDIS_STORE_UNDER_TEST_H_
 
@@ -18,7 +18,7 @@
 
 namespace sluice::testing {
 
-// Redis has one clock, so the wall's is the same.
+// Redis has one clock, so the wall clock is the same.
 class RedisStoreUnderTest final : public StoreUnderTest {
  public:
   explicit RedisStoreUnderTest(const std::string& url)
@@ -26,7 +26,7 @@ class RedisStoreUnderTest final : public StoreUnderTest {
     store::RedisStoreOptions options;
     options.url = store::redis::RedisUrl::Parse(url).value();
     options.test_time = &clock_;
-    // The machine may be busy: what is slow is not away.
+    // A slow reply on a busy machine must not open the circuit breaker.
     options.budget_ns = 10'000'000'000;
     net::EventLoop* const loops[] = {loop_.get()};
     store_ =

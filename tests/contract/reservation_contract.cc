@@ -1,4 +1,4 @@
-// The contract of reservations: what is granted for a moment to come.
+// The contract of reservations: permits granted for a later time.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kMinute = 60'000'000'000;
 
-TEST_P(ReservationContractTest, GrantsForNowWhileItFits) {
+TEST_P(ReservationContractTest, GrantsAtOnceWhilePermitsSuffice) {
   const auto rule = TokenBucket(1, 1, 2);
   const Acquired now = Reserve(*rule, "k", kMinute);
   EXPECT_TRUE(now.granted());
@@ -35,7 +35,7 @@ TEST_P(ReservationContractTest, GrantsForNowWhileItFits) {
   ExpectBookings(0);
 }
 
-TEST_P(ReservationContractTest, GrantsForTheEarliestMomentsOneAfterTheOther) {
+TEST_P(ReservationContractTest, GrantsEarliestTimesInOrder) {
   const auto rule = TokenBucket(1, 1, 1);
   for (int64_t i = 0; i < 20; ++i) {
     const Acquired reserved = Reserve(*rule, "k", kMinute);
@@ -60,9 +60,8 @@ TEST_P(ReservationContractTest, GrantsForTheEarliestMomentsOneAfterTheOther) {
   ExpectBookings(0);
 }
 
-TEST_P(ReservationContractTest, DebtsWaitAsInGuava) {
-  // Costs 1, 1, 2, 4, 8, 1 at 1/s with nothing stored, each asked when the one before was let
-  // through.
+TEST_P(ReservationContractTest, SpacesDebtLikeGuava) {
+  // Costs 1, 1, 2, 4, 8, 1 at 1/s with nothing stored, each requested at the grant time before it.
   const auto rule = TokenBucket(1, 1, 0, 16);
   const std::vector<std::pair<uint64_t, int64_t>> asked = {{1, 0}, {1, 1}, {2, 1},
                                                            {4, 2}, {8, 4}, {1, 8}};
@@ -74,7 +73,7 @@ TEST_P(ReservationContractTest, DebtsWaitAsInGuava) {
   }
 }
 
-TEST_P(ReservationContractTest, DeniesWithTheExactRetryAfterAndLeavesNoTrace) {
+TEST_P(ReservationContractTest, DeniesWithExactRetryAfterAndChangesNothing) {
   for (const auto& rule :
        {TokenBucket(1, 7, 5), Register(2, algorithm::MakeSlidingLog({5, kSecond})),
         Register(3, algorithm::MakeSlidingWindow({5, kSecond}, 4)),
@@ -102,13 +101,13 @@ TEST_P(ReservationContractTest, DeniesWithTheExactRetryAfterAndLeavesNoTrace) {
   }
 }
 
-TEST_P(ReservationContractTest, ThoseWhoDoNotWaitObeyTheOrder) {
+TEST_P(ReservationContractTest, CallersThatDoNotWaitObeyTheOrder) {
   const auto rule = TokenBucket(1, 1, 5);
   ASSERT_TRUE(Acquire(store(), *rule, "k", 5).granted());
   const Acquired reserved = Reserve(*rule, "k", kMinute, 3);
   ASSERT_EQ(reserved.wait_ns, 3 * kSecond);
   Advance(2 * kSecond);
-  // Two permits are there, but another waits for three.
+  // Two permits are stored, but another caller waits for three.
   const Acquired denied = Acquire(store(), *rule, "k", 1);
   EXPECT_EQ(denied.outcome, Outcome::kDenied);
   EXPECT_EQ(denied.retry_after_ns, 2 * kSecond);
@@ -116,7 +115,7 @@ TEST_P(ReservationContractTest, ThoseWhoDoNotWaitObeyTheOrder) {
   EXPECT_TRUE(Acquire(store(), *rule, "k", 1).granted());
 }
 
-TEST_P(ReservationContractTest, ASlowChannelDoesNotBlockTheOthers) {
+TEST_P(ReservationContractTest, SlowChannelDoesNotBlockOthers) {
   const auto overall = TokenBucket(1, 10, 1);
   const auto slow = TokenBucket(2, 1, 1);
   const auto fast = TokenBucket(3, 10, 1);
@@ -126,7 +125,7 @@ TEST_P(ReservationContractTest, ASlowChannelDoesNotBlockTheOthers) {
   for (int64_t i = 0; i < 5; ++i) {
     EXPECT_EQ(Acquire(store(), on_slow, wait).wait_ns, i * kSecond);
   }
-  // Nine a second fit beside the slow one's.
+  // Nine a second fit beside the slow channel.
   int64_t last_ns = 0;
   for (int64_t i = 0; i < 36; ++i) {
     const int64_t wait_ns = Acquire(store(), on_fast, wait).wait_ns;
@@ -137,7 +136,7 @@ TEST_P(ReservationContractTest, ASlowChannelDoesNotBlockTheOthers) {
   EXPECT_EQ(last_ns, 3 * kSecond + 900 * kMillisecond);
 }
 
-TEST_P(ReservationContractTest, ACancelledReservationComesBackWholeAndOnce) {
+TEST_P(ReservationContractTest, CancelledReservationIsRefundedInFullAndOnce) {
   for (const auto& rule :
        {TokenBucket(1, 1, 2), Register(2, algorithm::MakeSlidingLog({2, kSecond})),
         Register(3, algorithm::MakeSlidingWindow({2, kSecond}, 4)),
@@ -154,13 +153,13 @@ TEST_P(ReservationContractTest, ACancelledReservationComesBackWholeAndOnce) {
     const Refunded again = Cancel(second, charges);
     EXPECT_EQ(again.outcome, RefundOutcome::kAlreadyRefunded);
     EXPECT_THAT(again.permits, ElementsAre(0));
-    // Its place is free again, and taken.
+    // Its grant time is free again, and is taken.
     EXPECT_EQ(Reserve(*rule, "k", kMinute, 2).wait_ns, second.wait_ns);
     EXPECT_EQ(Query(store(), *rule, "k").waiting, 2u);
   }
 }
 
-TEST_P(ReservationContractTest, MomentsGivenStandWhenAnEarlierOneIsCancelled) {
+TEST_P(ReservationContractTest, GrantTimesStandWhenAnEarlierReservationIsCancelled) {
   const auto rule = TokenBucket(1, 1, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   const Acquired first = Reserve(*rule, "k", kMinute);
@@ -168,11 +167,11 @@ TEST_P(ReservationContractTest, MomentsGivenStandWhenAnEarlierOneIsCancelled) {
   const std::vector<Charge> charges = {{rule.get(), "k", 1}};
   ASSERT_EQ(Cancel(first, charges).outcome, RefundOutcome::kRefunded);
   EXPECT_EQ(Query(store(), *rule, "k").next_grant_after_ns, second.wait_ns);
-  // In order: behind the second, though there is a gap before it.
+  // In order: after the second, although there is a gap before it.
   EXPECT_EQ(Reserve(*rule, "k", kMinute).wait_ns, 3 * kSecond);
 }
 
-TEST_P(ReservationContractTest, AfterItsMomentAReservationIsRefundedAsAnyOther) {
+TEST_P(ReservationContractTest, AfterItsGrantTimeReservationIsRefundedLikeAnyGrant) {
   const auto rule = TokenBucket(1, 1, 2);
   ASSERT_TRUE(Acquire(store(), *rule, "k", 2).granted());
   const Acquired reserved = Reserve(*rule, "k", kMinute);
@@ -186,7 +185,7 @@ TEST_P(ReservationContractTest, AfterItsMomentAReservationIsRefundedAsAnyOther) 
   EXPECT_EQ(Cancel(reserved, charges).outcome, RefundOutcome::kAlreadyRefunded);
 }
 
-TEST_P(ReservationContractTest, CancellingTakesItOutOfEveryBucket) {
+TEST_P(ReservationContractTest, CancellingRemovesReservationFromEveryBucket) {
   const auto overall = TokenBucket(1, 10, 10);
   const auto channel = TokenBucket(2, 1, 1);
   const std::vector<Charge> charges = {{channel.get(), "", 1}, {overall.get(), "", 1}};
@@ -200,7 +199,7 @@ TEST_P(ReservationContractTest, CancellingTakesItOutOfEveryBucket) {
   ExpectBookings(0);
 }
 
-TEST_P(ReservationContractTest, AShadowLimitDelaysNobody) {
+TEST_P(ReservationContractTest, ShadowLimitDelaysNoCaller) {
   const auto rule = TokenBucket(1, 1, 1);
   const auto shadow = TokenBucket(2, 1, 1, 0, /*shadow=*/true);
   const std::vector<Charge> charges = {{rule.get(), "", 1}, {shadow.get(), "", 1}};
@@ -213,7 +212,7 @@ TEST_P(ReservationContractTest, AShadowLimitDelaysNobody) {
   ASSERT_EQ(Reserve(*shadow, "", kMinute).charges[0].reason, Reason::kShadowDenied);
 }
 
-TEST_P(ReservationContractTest, RaisingTheRateLetsLaterOnesThroughSooner) {
+TEST_P(ReservationContractTest, RaisingTheRateGrantsLaterCallersEarlier) {
   const auto rule = TokenBucket(1, 1, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   ASSERT_EQ(Reserve(*rule, "k", kMinute).wait_ns, kSecond);
@@ -222,13 +221,13 @@ TEST_P(ReservationContractTest, RaisingTheRateLetsLaterOnesThroughSooner) {
   EXPECT_EQ(Reserve(*faster, "k", kMinute).wait_ns, kSecond + 100 * kMillisecond);
 }
 
-TEST_P(ReservationContractTest, LoweringTheRateLeavesMomentsThatWereGiven) {
+TEST_P(ReservationContractTest, LoweringTheRateKeepsGrantTimes) {
   const auto rule = TokenBucket(1, 10, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   std::vector<int64_t> moments;
   for (int i = 0; i < 5; ++i) moments.push_back(Reserve(*rule, "k", kMinute).grant_time_ns());
   const auto slower = TokenBucket(1, 1, 1);
-  // Those that stand owe 5 s in all from the first on; the next comes when that is paid.
+  // The bookings owe 5 s in all from the first on; the next follows when that is paid.
   const Acquired next = Reserve(*slower, "k", kMinute);
   ASSERT_TRUE(next.granted());
   EXPECT_EQ(Query(store(), *slower, "k").waiting, 6u);
@@ -236,7 +235,7 @@ TEST_P(ReservationContractTest, LoweringTheRateLeavesMomentsThatWereGiven) {
   EXPECT_LE(next.grant_time_ns(), moments[0] + 6 * kSecond);
 }
 
-TEST_P(ReservationContractTest, ABucketTakesNoMoreBookingsThanItMay) {
+TEST_P(ReservationContractTest, RefusesBookingsBeyondTheBoundOfABucket) {
   const auto rule = TokenBucket(1, 1'000'000, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   for (uint64_t left = under_test_->max_bookings(); left > 0;) {
@@ -255,7 +254,7 @@ TEST_P(ReservationContractTest, ABucketTakesNoMoreBookingsThanItMay) {
   EXPECT_TRUE(Reserve(*rule, "k", kMinute).granted());
 }
 
-TEST_P(ReservationContractTest, WhatWasBookedIsDroppedAfterwardsLikeAnyBucket) {
+TEST_P(ReservationContractTest, DropsBucketsAfterTheirBookingsEnd) {
   const auto rule = TokenBucket(1, 10, 1);
   for (int i = 0; i < 100; ++i) {
     const std::string key = "k" + std::to_string(i);
@@ -270,9 +269,10 @@ TEST_P(ReservationContractTest, WhatWasBookedIsDroppedAfterwardsLikeAnyBucket) {
   ExpectBookings(0);
 }
 
-// Random reservations, cancellations and calls that do not wait, on two channels under a shared
-// bucket: no window of any bucket is ever over, past or to come, and each set is served in order.
-TEST_P(ReservationContractTest, NoWindowIsEverOver) {
+// Random reservations, cancellations and calls that do not wait, on two channels and a shared
+// bucket: no window of any bucket exceeds its limit, past or future, and each set of buckets is
+// served in order.
+TEST_P(ReservationContractTest, NoWindowExceedsItsLimit) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     Start({});
     std::mt19937_64 random(seed);

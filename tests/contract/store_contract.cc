@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 
 // ---- One charge on a token bucket ----
 
-TEST_P(StoreContractTest, GrantsUntilTheBurstIsSpentThenDenies) {
+TEST_P(StoreContractTest, GrantsUntilBurstIsSpent) {
   const auto rule = TokenBucket(1, 10, 3);
   for (int64_t left = 2; left >= 0; --left) {
     const Acquired acquired = Acquire(store(), *rule, "k");
@@ -34,7 +34,7 @@ TEST_P(StoreContractTest, GrantsUntilTheBurstIsSpentThenDenies) {
   EXPECT_EQ(denied.source, Source::kStore);
 }
 
-TEST_P(StoreContractTest, DatesTheDecisionByTheStoresClock) {
+TEST_P(StoreContractTest, DatesDecisionsByClockOfStore) {
   const auto rule = TokenBucket(1, 10, 3);
   EXPECT_EQ(Acquire(store(), *rule, "k").now_ns, NowNs());
   Advance(123);
@@ -55,7 +55,7 @@ TEST_P(StoreContractTest, RetryAfterIsExactToTheNanosecond) {
   EXPECT_TRUE(Acquire(store(), *rule, "k", 3).granted());
 }
 
-TEST_P(StoreContractTest, KeysHaveBucketsOfTheirOwn) {
+TEST_P(StoreContractTest, KeysHaveSeparateBuckets) {
   const auto rule = TokenBucket(1, 1, 1);
   EXPECT_TRUE(Acquire(store(), *rule, "a").granted());
   EXPECT_TRUE(Acquire(store(), *rule, "b").granted());
@@ -64,7 +64,7 @@ TEST_P(StoreContractTest, KeysHaveBucketsOfTheirOwn) {
   EXPECT_FALSE(Acquire(store(), *rule, "").granted());
 }
 
-TEST_P(StoreContractTest, LimitsWithTheSameKeyHaveBucketsOfTheirOwn) {
+TEST_P(StoreContractTest, LimitsHaveSeparateBucketsForTheSameKey) {
   const auto one = TokenBucket(1, 1, 1);
   const auto two = TokenBucket(2, 1, 1);
   EXPECT_TRUE(Acquire(store(), *one, "k").granted());
@@ -72,7 +72,7 @@ TEST_P(StoreContractTest, LimitsWithTheSameKeyHaveBucketsOfTheirOwn) {
   EXPECT_FALSE(Acquire(store(), *one, "k").granted());
 }
 
-TEST_P(StoreContractTest, TakesKeysOfEveryLengthAndByte) {
+TEST_P(StoreContractTest, AcceptsKeysOfEveryLengthAndByte) {
   const auto rule = TokenBucket(1, 1, 1);
   for (size_t length = 0; length <= 512; ++length) {
     std::string key(length, '\0');
@@ -82,7 +82,7 @@ TEST_P(StoreContractTest, TakesKeysOfEveryLengthAndByte) {
   }
 }
 
-TEST_P(StoreContractTest, DebtIsTakenOnceAndPaidByThoseWhoComeLater) {
+TEST_P(StoreContractTest, LaterCallersPayDebt) {
   const auto rule = TokenBucket(1, 1, 1, 9);
   const Acquired acquired = Acquire(store(), *rule, "k", 10);
   EXPECT_TRUE(acquired.granted());
@@ -104,7 +104,7 @@ TEST_P(StoreContractTest, AccruesFractionsOfPermits) {
 
 // ---- The other algorithms ----
 
-TEST_P(StoreContractTest, SlidingLogForgetsEachPermitAPeriodAfterIt) {
+TEST_P(StoreContractTest, SlidingLogForgetsPermitsAfterAPeriod) {
   const auto rule = Register(1, algorithm::MakeSlidingLog({2, kSecond}));
   EXPECT_TRUE(Acquire(store(), *rule, "k").granted());
   Advance(kSecond / 2);
@@ -118,7 +118,7 @@ TEST_P(StoreContractTest, SlidingLogForgetsEachPermitAPeriodAfterIt) {
   EXPECT_FALSE(Acquire(store(), *rule, "k").granted());
 }
 
-TEST_P(StoreContractTest, SlidingWindowNeverHoldsMoreThanItsPermitsInAPeriod) {
+TEST_P(StoreContractTest, SlidingWindowNeverExceedsItsPermitsInAPeriod) {
   const auto rule = Register(1, algorithm::MakeSlidingWindow({10, kSecond}, 10));
   int granted = 0;
   for (int i = 0; i < 100; ++i) {
@@ -132,7 +132,7 @@ TEST_P(StoreContractTest, SlidingWindowNeverHoldsMoreThanItsPermitsInAPeriod) {
   EXPECT_TRUE(Acquire(store(), *rule, "k", 10).granted());
 }
 
-TEST_P(StoreContractTest, FixedWindowStartsAnewAtTheWallClocksBoundary) {
+TEST_P(StoreContractTest, FixedWindowResetsAtWallClockBoundary) {
   const auto rule = Register(1, algorithm::MakeFixedWindow({3, kSecond}, 0));
   Advance(kSecond - under_test_->WallNs() % kSecond);
   EXPECT_TRUE(Acquire(store(), *rule, "k", 3).granted());
@@ -145,7 +145,7 @@ TEST_P(StoreContractTest, FixedWindowStartsAnewAtTheWallClocksBoundary) {
   EXPECT_TRUE(Acquire(store(), *rule, "k", 3).granted());
 }
 
-TEST_P(StoreContractTest, AWallClockThatJumpsForwardAndBackGrantsNoWindowTwice) {
+TEST_P(StoreContractTest, WallClockJumpGrantsNoWindowTwice) {
   const auto rule = Register(1, algorithm::MakeFixedWindow({3, 10 * kSecond}, 0));
   Advance(10 * kSecond - under_test_->WallNs() % (10 * kSecond));
   EXPECT_TRUE(Acquire(store(), *rule, "k", 3).granted());
@@ -158,7 +158,7 @@ TEST_P(StoreContractTest, AWallClockThatJumpsForwardAndBackGrantsNoWindowTwice) 
 
 // ---- Several charges ----
 
-TEST_P(StoreContractTest, SeveralChargesAreTakenAllOrNone) {
+TEST_P(StoreContractTest, TakesAllChargesOrNone) {
   const auto user = TokenBucket(1, 1, 2);
   const auto overall = TokenBucket(2, 1, 3);
   const std::vector<Charge> both{{user.get(), "u", 1}, {overall.get(), "", 1}};
@@ -172,7 +172,7 @@ TEST_P(StoreContractTest, SeveralChargesAreTakenAllOrNone) {
   EXPECT_EQ(Remaining(*overall, ""), 1);
 }
 
-TEST_P(StoreContractTest, RetryAfterOfSeveralChargesIsThatOfTheLast) {
+TEST_P(StoreContractTest, RetryAfterOfSeveralChargesIsTheLatest) {
   const auto fast = TokenBucket(1, 10, 1);
   const auto slow = TokenBucket(2, 1, 1);
   const auto log = Register(3, algorithm::MakeSlidingLog({1, kSecond / 2}));
@@ -187,7 +187,7 @@ TEST_P(StoreContractTest, RetryAfterOfSeveralChargesIsThatOfTheLast) {
   EXPECT_TRUE(Acquire(store(), all).granted());
 }
 
-TEST_P(StoreContractTest, TakesSixteenChargesOfAllAlgorithms) {
+TEST_P(StoreContractTest, AcceptsSixteenChargesOfAllAlgorithms) {
   std::vector<std::shared_ptr<const Rule>> rules;
   std::vector<Charge> charges;
   for (uint32_t i = 0; i < 16; ++i) {
@@ -212,7 +212,7 @@ TEST_P(StoreContractTest, TakesSixteenChargesOfAllAlgorithms) {
   for (const auto& rule : rules) EXPECT_EQ(Remaining(*rule, "k"), 0);
 }
 
-TEST_P(StoreContractTest, ABatchIsDecidedInOrderAndEachForItself) {
+TEST_P(StoreContractTest, DecidesBatchInOrderAndItemsIndependently) {
   const auto rule = TokenBucket(1, 1, 3);
   const auto answers = AcquireBatch(store(), {{{rule.get(), "k", 2}},
                                               {{rule.get(), "k", 2}},
@@ -226,7 +226,7 @@ TEST_P(StoreContractTest, ABatchIsDecidedInOrderAndEachForItself) {
   EXPECT_TRUE(answers[4].granted());
 }
 
-TEST_P(StoreContractTest, ABatchOfThousandsAnswersEach) {
+TEST_P(StoreContractTest, AnswersEachItemOfLargeBatch) {
   const auto rule = TokenBucket(1, 1, 2);
   std::vector<std::string> keys;
   for (int i = 0; i < 1000; ++i) keys.push_back("key" + std::to_string(i));
@@ -240,7 +240,7 @@ TEST_P(StoreContractTest, ABatchOfThousandsAnswersEach) {
 
 // ---- Shadow ----
 
-TEST_P(StoreContractTest, AShadowLimitNeverDeniesAndSaysWhatItWouldHave) {
+TEST_P(StoreContractTest, ShadowLimitReportsDenialAndGrants) {
   const auto shadow = TokenBucket(1, 1, 1, 0, /*shadow=*/true);
   const Acquired fits = Acquire(store(), *shadow, "k");
   EXPECT_TRUE(fits.granted());
@@ -251,7 +251,7 @@ TEST_P(StoreContractTest, AShadowLimitNeverDeniesAndSaysWhatItWouldHave) {
   EXPECT_EQ(would_deny.charges[0].level.remaining, 0);
 }
 
-TEST_P(StoreContractTest, AnAcquisitionThatAnotherChargeDeniesLeavesShadowBucketsAlone) {
+TEST_P(StoreContractTest, DeniedAcquisitionLeavesShadowBucketsUnchanged) {
   const auto shadow = TokenBucket(1, 1, 2, 0, /*shadow=*/true);
   const auto enforced = TokenBucket(2, 1, 1);
   const std::vector<Charge> both{{shadow.get(), "", 1}, {enforced.get(), "", 1}};
@@ -260,7 +260,7 @@ TEST_P(StoreContractTest, AnAcquisitionThatAnotherChargeDeniesLeavesShadowBucket
   EXPECT_EQ(Remaining(*shadow, ""), 1);
 }
 
-TEST_P(StoreContractTest, AShadowChargeThatDoesNotFitLetsTheOthersThrough) {
+TEST_P(StoreContractTest, ShadowChargeThatDoesNotFitDeniesNoOther) {
   const auto shadow = TokenBucket(1, 1, 1, 0, /*shadow=*/true);
   const auto enforced = TokenBucket(2, 1, 2);
   const std::vector<Charge> both{{shadow.get(), "", 1}, {enforced.get(), "", 1}};
@@ -273,7 +273,7 @@ TEST_P(StoreContractTest, AShadowChargeThatDoesNotFitLetsTheOthersThrough) {
 
 // ---- Query, Reset, deadlines ----
 
-TEST_P(StoreContractTest, QueryTakesNothingAndCreatesNothing) {
+TEST_P(StoreContractTest, QueryChangesNothing) {
   const auto rule = TokenBucket(1, 1, 5);
   const auto log = Register(2, algorithm::MakeSlidingLog({5, kSecond}));
   for (const Rule* r : {rule.get(), log.get()}) {
@@ -291,7 +291,7 @@ TEST_P(StoreContractTest, QueryTakesNothingAndCreatesNothing) {
   EXPECT_EQ(item.level.reset_after_ns, 2 * kSecond);
 }
 
-TEST_P(StoreContractTest, ResetMakesABucketFull) {
+TEST_P(StoreContractTest, ResetFillsBucket) {
   const auto bucket = TokenBucket(1, 1, 2);
   const auto log = Register(2, algorithm::MakeSlidingLog({2, kSecond}));
   for (const Rule* rule : {bucket.get(), log.get()}) {
@@ -303,7 +303,7 @@ TEST_P(StoreContractTest, ResetMakesABucketFull) {
   }
 }
 
-TEST_P(StoreContractTest, ResetMakesOpenReceiptsWorthless) {
+TEST_P(StoreContractTest, ResetInvalidatesOpenReceipts) {
   const auto bucket = TokenBucket(1, 1, 2);
   const auto log = Register(2, algorithm::MakeSlidingLog({2, kSecond}));
   for (const Rule* rule : {bucket.get(), log.get()}) {
@@ -317,7 +317,7 @@ TEST_P(StoreContractTest, ResetMakesOpenReceiptsWorthless) {
   }
 }
 
-TEST_P(StoreContractTest, PastItsDeadlineNothingIsDebited) {
+TEST_P(StoreContractTest, DebitsNothingPastDeadline) {
   const auto rule = TokenBucket(1, 1, 3);
   const AcquireOptions late{.deadline_ns = NowNs() - 1};
   EXPECT_EQ(Acquire(store(), *rule, "k", 1, late).outcome, Outcome::kDeadlineExceeded);
@@ -330,7 +330,7 @@ TEST_P(StoreContractTest, PastItsDeadlineNothingIsDebited) {
 
 // ---- Receipts ----
 
-TEST_P(StoreContractTest, ARefundGivesBackOnce) {
+TEST_P(StoreContractTest, RefundsOnce) {
   const auto rule = TokenBucket(1, 1, 10);
   const Acquired taken = Acquire(store(), *rule, "k", 4, {.want_receipt = true});
   ASSERT_NE(taken.receipt_id, 0u);
@@ -344,19 +344,19 @@ TEST_P(StoreContractTest, ARefundGivesBackOnce) {
   EXPECT_THAT(second.permits, ElementsAre(0u));
 }
 
-TEST_P(StoreContractTest, ADenialGivesNoReceipt) {
+TEST_P(StoreContractTest, DenialHasNoReceipt) {
   const auto rule = TokenBucket(1, 1, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   EXPECT_EQ(Acquire(store(), *rule, "k", 1, {.want_receipt = true}).receipt_id, 0u);
 }
 
-TEST_P(StoreContractTest, WithoutAskingThereIsNoReceipt) {
+TEST_P(StoreContractTest, IssuesReceiptOnlyOnRequest) {
   const auto rule = TokenBucket(1, 1, 1);
   EXPECT_EQ(Acquire(store(), *rule, "k").receipt_id, 0u);
   ExpectOpenReceipts(0);
 }
 
-TEST_P(StoreContractTest, AReceiptIsWorthNothingOnceTheBucketWasFull) {
+TEST_P(StoreContractTest, ReceiptIsWorthNothingOnceBucketWasFull) {
   const auto rule = TokenBucket(1, 1, 10);
   const Acquired first = Acquire(store(), *rule, "k", 10, {.want_receipt = true});
   Advance(10 * kSecond);
@@ -367,7 +367,7 @@ TEST_P(StoreContractTest, AReceiptIsWorthNothingOnceTheBucketWasFull) {
   EXPECT_FALSE(Acquire(store(), *rule, "k").granted());
 }
 
-TEST_P(StoreContractTest, AReceiptNobodyGaveIsExpired) {
+TEST_P(StoreContractTest, UnknownReceiptIsExpired) {
   const auto rule = TokenBucket(1, 1, 10);
   Acquire(store(), *rule, "k", 10);
   EXPECT_EQ(Refund(store(), 987654, {{rule.get(), "k", 10}}).outcome, RefundOutcome::kExpired);
@@ -376,7 +376,7 @@ TEST_P(StoreContractTest, AReceiptNobodyGaveIsExpired) {
   EXPECT_FALSE(Acquire(store(), *rule, "k").granted());
 }
 
-TEST_P(StoreContractTest, SeveralChargesAreRefundedTogether) {
+TEST_P(StoreContractTest, RefundsSeveralChargesTogether) {
   const auto bucket = TokenBucket(1, 1, 10);
   const auto log = Register(2, algorithm::MakeSlidingLog({10, kSecond}));
   const auto window = Register(3, algorithm::MakeSlidingWindow({10, kSecond}, 10));
@@ -394,7 +394,7 @@ TEST_P(StoreContractTest, SeveralChargesAreRefundedTogether) {
   ExpectOpenReceipts(0);
 }
 
-TEST_P(StoreContractTest, ABucketWithOpenReceiptsDecidesAsOneWithout) {
+TEST_P(StoreContractTest, OpenReceiptsDoNotChangeDecisions) {
   const auto rule = TokenBucket(1, 3, 5, 2);
   for (int i = 0; i < 200; ++i) {
     const uint64_t permits = static_cast<uint64_t>(i * 7 % 5 + 1);
@@ -409,9 +409,9 @@ TEST_P(StoreContractTest, ABucketWithOpenReceiptsDecidesAsOneWithout) {
   }
 }
 
-// ---- Rules that change ----
+// ---- Changes of rules ----
 
-TEST_P(StoreContractTest, ABucketKeepsItsFillInProportionWhenItsRuleChanges) {
+TEST_P(StoreContractTest, TokenBucketKeepsFillInProportionWhenRuleChanges) {
   const auto before = TokenBucket(1, 10, 10);
   Acquire(store(), *before, "k", 5);
   const auto after = TokenBucket(1, 10, 30);
@@ -421,13 +421,13 @@ TEST_P(StoreContractTest, ABucketKeepsItsFillInProportionWhenItsRuleChanges) {
   EXPECT_EQ(acquired.charges[0].level.remaining, 14);
 }
 
-TEST_P(StoreContractTest, AnUntouchedKeyIsFullUnderTheNewRule) {
+TEST_P(StoreContractTest, UntouchedKeyIsFullUnderNewRule) {
   TokenBucket(1, 10, 10);
   const auto after = TokenBucket(1, 10, 30);
   EXPECT_TRUE(Acquire(store(), *after, "k", 30).granted());
 }
 
-TEST_P(StoreContractTest, ALogKeepsItsCountWhenItsRuleChanges) {
+TEST_P(StoreContractTest, LogKeepsCountWhenRuleChanges) {
   const auto before = Register(1, algorithm::MakeSlidingLog({100, kSecond}));
   Acquire(store(), *before, "k", 70);
   const auto after = Register(1, algorithm::MakeSlidingLog({80, kSecond}));
@@ -435,7 +435,7 @@ TEST_P(StoreContractTest, ALogKeepsItsCountWhenItsRuleChanges) {
   EXPECT_EQ(Acquire(store(), *after, "k", 10).outcome, Outcome::kGranted);
 }
 
-TEST_P(StoreContractTest, ABucketThatIsSpentStaysSpentWhenItsAlgorithmChanges) {
+TEST_P(StoreContractTest, SpentBucketStaysSpentWhenAlgorithmChanges) {
   std::vector<std::shared_ptr<const Rule>> rules{TokenBucket(1, 5, 5)};
   ASSERT_TRUE(Acquire(store(), *rules[0], "k", 5).granted());
   rules.push_back(Register(1, algorithm::MakeSlidingLog({5, kSecond})));
@@ -446,7 +446,7 @@ TEST_P(StoreContractTest, ABucketThatIsSpentStaysSpentWhenItsAlgorithmChanges) {
   EXPECT_FALSE(Acquire(store(), *rules.back(), "k").granted());
 }
 
-TEST_P(StoreContractTest, ARuleOlderThanItsBucketsIsStaleAndDebitsNothing) {
+TEST_P(StoreContractTest, StaleRuleDebitsNothing) {
   const auto before = TokenBucket(1, 10, 10);
   const auto other = TokenBucket(2, 10, 10);
   const auto after = TokenBucket(1, 10, 20);
@@ -457,11 +457,11 @@ TEST_P(StoreContractTest, ARuleOlderThanItsBucketsIsStaleAndDebitsNothing) {
   EXPECT_EQ(Remaining(*after, "k"), 16);
   EXPECT_EQ(Remaining(*other, "k"), 10);
   EXPECT_EQ(Refund(store(), 1, {{before.get(), "k", 1}}).outcome, RefundOutcome::kStaleRule);
-  // A Query is answered by the parameters that hold.
+  // A Query is answered with the current parameters.
   EXPECT_EQ(Query(store(), *before, "k").level.remaining, 16);
 }
 
-TEST_P(StoreContractTest, AReceiptOutlivesAChangeOfItsRule) {
+TEST_P(StoreContractTest, ReceiptOutlivesChangeOfRule) {
   const auto before = TokenBucket(1, 10, 10);
   const Acquired taken = Acquire(store(), *before, "k", 4, {.want_receipt = true});
   const auto after = TokenBucket(1, 10, 20);
@@ -473,7 +473,7 @@ TEST_P(StoreContractTest, AReceiptOutlivesAChangeOfItsRule) {
 
 // ---- Bounds ----
 
-TEST_P(StoreContractTest, DeniesNewKeysWhenFullOfLiveBuckets) {
+TEST_P(StoreContractTest, DeniesNewKeysWhenFull) {
   Start({.max_buckets = 10});
   if (!under_test_->bounded()) GTEST_SKIP() << "not bounded";
   const auto rule = TokenBucket(1, 1, 10);
@@ -487,11 +487,11 @@ TEST_P(StoreContractTest, DeniesNewKeysWhenFullOfLiveBuckets) {
   EXPECT_GT(denied.retry_after_ns, 0);
   EXPECT_EQ(store().Stats().overflow_denied, 1u);
   EXPECT_EQ(store().Stats().buckets, 10u);
-  // Those that exist are served, and none was dropped.
+  // Existing buckets are served, and none was dropped.
   for (int i = 0; i < 10; ++i) EXPECT_EQ(Remaining(*rule, "k" + std::to_string(i)), 9);
 }
 
-TEST_P(StoreContractTest, AllowsNewKeysWhenFullOfLiveBucketsIfToldSo) {
+TEST_P(StoreContractTest, AllowsNewKeysWhenFullIfConfigured) {
   Start({.max_buckets = 10, .allow_on_overflow = true});
   if (!under_test_->bounded()) GTEST_SKIP() << "not bounded";
   const auto rule = TokenBucket(1, 1, 10);
@@ -521,7 +521,7 @@ TEST_P(StoreContractTest, MakesRoomByDroppingFullBuckets) {
   EXPECT_EQ(store().Stats().buckets, 10u);
 }
 
-TEST_P(StoreContractTest, GivesBackAllThatIsIdle) {
+TEST_P(StoreContractTest, FreesIdleBuckets) {
   if (!under_test_->bounded()) GTEST_SKIP() << "not bounded";
   const auto bucket = TokenBucket(1, 1, 10);
   const auto log = Register(2, algorithm::MakeSlidingLog({10, kSecond}));

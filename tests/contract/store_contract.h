@@ -1,4 +1,4 @@
-// The contract of store::Store, as a suite that runs on any of them.
+// The contract of store::Store, as a suite that runs on every implementation.
 //
 // A store's test program links store_contract.cc and instantiates the suite with a factory:
 //   INSTANTIATE_TEST_SUITE_P(Memory, StoreContractTest, ::testing::Values(&MakeMemoryStore));
@@ -25,7 +25,7 @@ struct StoreOptions {
   bool allow_on_overflow = false;
 };
 
-// A store on a clock that stands still until it is told to move.
+// A store whose clock moves only when the test advances it.
 class StoreUnderTest {
  public:
   virtual ~StoreUnderTest() = default;
@@ -37,9 +37,9 @@ class StoreUnderTest {
   virtual int64_t WallNs() = 0;
   // Whether it is bounded by StoreOptions::max_buckets.
   virtual bool bounded() const = 0;
-  // Bookings that a bucket takes.
+  // The most bookings of one bucket.
   virtual uint64_t max_bookings() const { return common::bounds::kMaxBookingsPerBucket; }
-  // Whether its Stats know of buckets and receipts, as they do where these are its own.
+  // Whether its Stats count buckets and receipts.
   virtual bool knows_what_it_holds() const { return true; }
 };
 
@@ -58,7 +58,7 @@ class StoreContractTest : public ::testing::TestWithParam<StoreFactory> {
   int64_t NowNs() { return under_test_->NowNs(); }
   void Advance(int64_t by_ns) { under_test_->Advance(by_ns); }
 
-  // A registered rule; newer than all before it.
+  // A registered rule, newer than all before it.
   std::shared_ptr<const store::Rule> Register(uint32_t limit_id,
                                               absl::StatusOr<algorithm::Parameters> parameters,
                                               bool shadow = false) {
@@ -86,7 +86,7 @@ class StoreContractTest : public ::testing::TestWithParam<StoreFactory> {
   std::unique_ptr<StoreUnderTest> under_test_;
 };
 
-// Stores that reserve instantiate this suite too.
+// For stores that support reservations.
 class ReservationContractTest : public StoreContractTest {
  protected:
   // A reservation at most that far ahead.
@@ -104,7 +104,7 @@ class ReservationContractTest : public StoreContractTest {
   }
 };
 
-// Those that rebook, this one.
+// For stores that support Rebook.
 class RebookContractTest : public ReservationContractTest {
  protected:
   const store::Rule& Add(uint32_t limit_id, const algorithm::Parameters& parameters) {

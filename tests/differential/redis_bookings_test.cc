@@ -1,9 +1,9 @@
-// The same random history of reservations through Redis and through the memory store: the same
-// moments, the same levels, the same waiting times, to the nanosecond.
+// The same random history of reservations on Redis and on the memory store gives the same grant
+// times, levels and waiting times, to the nanosecond.
 //
-// Here a node's part is played by the test: it asks scripts where nothing is booked, and else
-// reads buckets, decides, and has them replaced. Between the reading and the replacing another
-// call may come, which is then first, for the memory store too.
+// The test acts as a node: it calls the scripts for buckets without bookings, and otherwise does an
+// optimistic update: it reads buckets, decides, and replaces them. Another call may come between
+// the read and the replacement; the memory store then gets that call first.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -46,7 +46,7 @@ struct Party {
   std::array<std::string, 3> keys;
 };
 
-// A reservation or a take with a receipt, as both sides know it.
+// A reservation, or a grant with a receipt, on both stores.
 struct Given {
   std::vector<size_t> parties;
   std::vector<uint64_t> permits;
@@ -74,18 +74,18 @@ class Sides {
     party.rule = MakeRule(party.rule->limit_id, any.parameters, party.rule->shadow);
     party.random = any.random;
     memory_.Register(party.rule);
-    // Both convert now, not when they next look.
+    // Both convert now, not at the next access.
     interference_ = nullptr;
     Exchange({of}, [](absl::Span<OpenBucket>, int64_t) {});
     const QueryItem memory = ::sluice::testing::Query(memory_, *party.rule, "k");
-    // What owes more than can be said in 62 bits is cut at different moments.
+    // A debt of more than 62 bits of ticks is cut at different times.
     if (memory.level.reset_after_ns >= int64_t{1} << 56) RC_DISCARD("saturated");
   }
 
   void Advance(int64_t by_ns) { clock_.Advance(by_ns); }
   int64_t now_ns() const { return clock_.NowNs(); }
   const Party& party(size_t i) const { return parties_[i]; }
-  // Comes between the next reading and the replacing.
+  // Runs between the next read and its replacement.
   void Interfere(std::function<void()> with) { interference_ = std::move(with); }
   const std::deque<Given>& given() const { return given_; }
 
@@ -222,7 +222,7 @@ class Sides {
     return keys;
   }
 
-  // False: the script says that something is booked, or that the parameters are others.
+  // Returns false if the script reports bookings or other parameters.
   bool ByScript(const std::vector<size_t>& of, Acquisition* acquisition) {
     std::vector<std::string> arguments = {TestTime(now_ns()), absl::StrCat(of.size())};
     for (const size_t i : of) {
@@ -355,7 +355,7 @@ algorithm::AnyLimit AnyCountable() {
   }
 }
 
-// The same algorithm or another, somewhat other parameters.
+// The same algorithm or another, with slightly different parameters.
 algorithm::AnyLimit AnyOther(const Parameters& from) {
   algorithm::AnyLimit any;
   any.random = {static_cast<uint64_t>(*rc::gen::inRange(1, 200)),
@@ -368,7 +368,7 @@ algorithm::AnyLimit AnyOther(const Parameters& from) {
   return any;
 }
 
-// The memory store counts a token bucket's ticks in 62 bits from its clock's zero on.
+// The memory store counts a token bucket's ticks in 62 bits from the zero of its clock.
 bool ReachesToday(const Parameters& parameters) {
   return parameters.kind != Kind::kTokenBucket ||
          (parameters.token_bucket.shift == 0 &&
@@ -379,7 +379,7 @@ bool ReachesToday(const Parameters& parameters) {
 void RandomStep(Sides& sides, size_t count, bool changes) {
   const auto of = static_cast<size_t>(*rc::gen::inRange<size_t>(0, count));
   const size_t given = sides.given().size();
-  // Mostly of the last few.
+  // Mostly one of the last few.
   const auto any_given = [&] {
     return given - 1 -
            static_cast<size_t>(*rc::gen::inRange<size_t>(0, std::min(given, size_t{12})));
@@ -455,7 +455,7 @@ void RandomHistory(bool changes) {
 
 RC_GTEST_PROP(RedisBookingsTest, AreDecidedAsInMemory, ()) { RandomHistory(/*changes=*/false); }
 
-RC_GTEST_PROP(RedisBookingsTest, StandWhenFiguresChange, ()) { RandomHistory(/*changes=*/true); }
+RC_GTEST_PROP(RedisBookingsTest, StandWhenParametersChange, ()) { RandomHistory(/*changes=*/true); }
 
 }  // namespace
 }  // namespace sluice::store::redis

@@ -1,7 +1,7 @@
 // The same random history on the memory store and on a Redis Cluster, where most acquisitions have
-// buckets in several slots: the same decisions, levels and waiting times, to the nanosecond. (As
-// long as callers come one after the other: who comes in between may be denied by what is given
-// back a moment later.)
+// buckets in several slots, gives the same decisions, levels and waiting times, to the nanosecond.
+// Callers come one after the other. (A concurrent caller may be denied by permits that another
+// acquisition gives back a moment later.)
 #include "tests/support/redis_cluster.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class Histories {
     Add(MakeTokenBucket({7, kSecond}, 10, 0).value());
     Add(MakeTokenBucket({7, kSecond}, 4, 6).value());
     Add(MakeTokenBucket({5, kSecond}, 5, 0).value(), /*shadow=*/true);
-    // Quanta of 8 us, which are the same on both stores' time lines, as the windows' seconds are.
+    // Quanta of 8 us and windows of whole seconds are aligned alike on both clocks.
     Add(MakeSlidingLog({9, 524'288'000}).value());
     Add(MakeSlidingWindow({9, kSecond}, 5).value());
     Add(MakeFixedWindow({9, kSecond}, 0).value());
@@ -69,7 +69,7 @@ class Histories {
           break;
         }
         default: {
-          // Each bucket at most once.
+          // Each bucket at most once in an acquisition.
           std::vector<store::Charge> charges;
           size_t bucket = below(4);
           while (bucket < rules_.size() * keys_.size() && charges.size() < 4) {
@@ -135,7 +135,7 @@ class Histories {
   size_t denied_ = 0;
 };
 
-TEST(RedisClusterDifferentialTest, DecidesAsAStoreOfOnePieceDoes) {
+TEST(RedisClusterDifferentialTest, DecidesAsMemoryStoreDoes) {
   RedisCluster cluster;
   size_t granted = 0;
   size_t denied = 0;

@@ -1,7 +1,7 @@
-// The same random history through the Lua scripts and through the C++ algorithms: the same
-// decisions, the same levels, the same waiting times, to the nanosecond.
+// The same random history through the Lua scripts and through the C++ algorithms gives the same
+// decisions, levels and waiting times, to the nanosecond.
 //
-// The scripts take the time as an argument here (their ARGV[1]), which they do for tests alone.
+// In tests the scripts take the time as an argument (ARGV[1]).
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -31,8 +31,8 @@ using algorithm::Parameters;
 using ::sluice::testing::RedisValue;
 using ::sluice::testing::Scripts;
 
-// Moments of 1970 and later are far from zero. The C++ token bucket counts ticks in 62 bits from
-// the boot on, so that only limits with whole-nanosecond ticks reach today.
+// The C++ token bucket counts ticks in 62 bits from the boot on, so that only limits with ticks of
+// whole nanoseconds reach the present wall clock time.
 constexpr int64_t kTodayNs = 1'790'000'000'000'000'000;
 
 struct Bucket {
@@ -70,7 +70,7 @@ std::vector<std::string> Prefix(const std::vector<Bucket>& buckets, int64_t now_
   return arguments;
 }
 
-// Takes the next numbers of an answer.
+// Reads the next numbers of a reply.
 class Reader {
  public:
   explicit Reader(const RedisValue& value) : value_(value) {
@@ -116,7 +116,7 @@ int64_t ModelWaitNs(const Bucket& bucket, uint64_t permits, int64_t now_ns) {
   return earliest == kNeverNs ? kNeverNs : earliest - now_ns;
 }
 
-// Acquisitions that charge all buckets, as the memory store decides them.
+// Acquisitions that charge all buckets, decided as in the memory store.
 void Acquire(std::vector<Bucket>& buckets, const std::vector<std::vector<uint64_t>>& acquisitions,
              const std::vector<uint64_t>& receipts, int64_t now_ns) {
   std::vector<std::string> arguments = Prefix(buckets, now_ns);
@@ -192,7 +192,7 @@ void Refund(std::vector<Bucket>& buckets, uint64_t receipt, int64_t now_ns) {
   }
 }
 
-// The bucket gets other parameters, as a store does it when an acquisition meets the old ones.
+// Converts the bucket to other parameters, as a store does on the next acquisition.
 void ConvertTo(Bucket& bucket, const Parameters& to, int64_t now_ns) {
   const Parameters from = bucket.parameters;
   if (EncodeParameters(from) == EncodeParameters(to)) return;
@@ -215,18 +215,18 @@ void ConvertTo(Bucket& bucket, const Parameters& to, int64_t now_ns) {
     formatted[0] = "3600000";
     formatted.insert(formatted.begin(), {met.elements[4].text, met.elements[6].text});
     RC_ASSERT(Scripts::Get().Run(Script::kConvert, keys, formatted).integer == 1);
-    // Who read the same and is slower changes nothing.
+    // A slower node that read the same changes nothing.
     RC_ASSERT(Scripts::Get().Run(Script::kConvert, keys, formatted).integer == 0);
   }
   bucket.model.Convert(from, to, Moment{now_ns, now_ns});
-  // The memory store counts a token bucket's ticks from the boot on, Redis from now on: what owes
-  // more than can be said in 62 bits is cut at different moments.
+  // The memory store counts a token bucket's ticks from the boot on, Redis from now on: a debt of
+  // more than 62 bits of ticks is cut at different times.
   if (to.kind == Kind::kTokenBucket && bucket.model.tat() == algorithm::kMaxTat) {
     RC_DISCARD("saturated");
   }
 }
 
-// Windows' permits above 2^53 are cut to that in Redis (stored_bucket.h).
+// Redis limits permits of windows to 2^53 (stored_bucket.h).
 bool Countable(const Parameters& parameters) {
   return parameters.kind == Kind::kTokenBucket || algorithm::Capacity(parameters) <= kMaxCounted;
 }
@@ -253,7 +253,7 @@ int64_t Started(const std::vector<Bucket>& buckets) {
 }
 
 uint64_t Wanted(const Parameters& parameters, uint64_t permits) {
-  // Mostly what can be granted.
+  // Mostly a number that can be granted.
   if (*rc::gen::inRange(0, 8) == 0) return permits;
   return 1 + permits % algorithm::MaxGrant(parameters);
 }
@@ -313,7 +313,7 @@ RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
     Bucket& bucket = buckets[0];
     const test_support::Step step =
         *test_support::AnyStep(any.random, algorithm::MaxGrant(bucket.parameters));
-    // Forwards: what a log has seen of a clock that steps back is forgotten with a full bucket.
+    // Forwards only: a log that becomes full forgets that the clock stepped back.
     now_ns = test_support::Advanced(now_ns, {std::abs(step.advance_ns), 1});
     switch (*rc::gen::inRange(0, 6)) {
       case 0: {
@@ -322,7 +322,7 @@ RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
           ConvertTo(bucket, next.parameters, now_ns);
           any = next;
         } else {
-          // The same algorithm, somewhat other parameters.
+          // The same algorithm with slightly different parameters.
           const auto permits = static_cast<uint64_t>(*rc::gen::inRange(1, 200));
           const int64_t period_ns = *rc::gen::element<int64_t>(1'000'000'000, 60'000'000'000);
           any.random = {permits, period_ns};
@@ -345,8 +345,8 @@ RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
   }
 }
 
-// The script for one token bucket answers runs of callers, and leaves the same state.
-RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
+// The script for one token bucket answers a batch of callers, and leaves the same state.
+RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfABatch, ()) {
   const test_support::RandomParameters random = *test_support::AnyParameters();
   const algorithm::BurstAndDebt burst = algorithm::AnyBurst(random);
   Bucket bucket =
@@ -388,7 +388,7 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfARun, ()) {
   }
 }
 
-// ---- Since data may have been lost ----
+// ---- After data loss ----
 
 RedisValue AcquireOne(const Bucket& bucket, uint64_t permits, uint64_t receipt, int64_t now_ns) {
   std::vector<std::string> arguments = Prefix({bucket}, now_ns);
@@ -398,7 +398,7 @@ RedisValue AcquireOne(const Bucket& bucket, uint64_t permits, uint64_t receipt, 
   return Scripts::Get().Run(Script::kAcquire, {bucket.keys.begin(), bucket.keys.end()}, arguments);
 }
 
-// Returns how long to wait; 0: granted.
+// Returns the time to wait; 0 if granted.
 int64_t TryOne(const Bucket& bucket, uint64_t permits, int64_t now_ns) {
   const RedisValue answer = AcquireOne(bucket, permits, 0, now_ns);
   Reader reader(answer);
@@ -427,7 +427,7 @@ RC_GTEST_PROP(RedisScriptsTest, BucketsStartEmptyAtTheFloor, ()) {
   const int before = *rc::gen::inRange(0, 6);
   for (int i = 0; i < before; ++i) {
     const test_support::Step step = *test_support::AnyStep(any.random, most);
-    // The floor is after all that was granted.
+    // The floor is after all grants.
     elapsed_ns = std::max(elapsed_ns, test_support::Advanced(elapsed_ns, step));
     if (*rc::gen::arbitrary<bool>()) receipt = static_cast<uint64_t>(i) + 1;
     AcquireOne(bucket, Wanted(parameters, step.permits), receipt, start_ns + elapsed_ns);
@@ -435,7 +435,7 @@ RC_GTEST_PROP(RedisScriptsTest, BucketsStartEmptyAtTheFloor, ()) {
   const int64_t now_us = (start_ns + elapsed_ns) / 1000 + 1;
   bucket.floor_us = now_us + *rc::gen::inRange<int64_t>(0, 20'000'000);
   const int64_t floor_ns = bucket.floor_us * 1000;
-  // Its receipts are of a time about which not all is known.
+  // Receipts from before the loss are worth nothing.
   if (receipt != 0) {
     std::vector<std::string> arguments = Prefix({bucket}, now_us * 1000);
     arguments.push_back(absl::StrCat(receipt));
@@ -449,7 +449,7 @@ RC_GTEST_PROP(RedisScriptsTest, BucketsStartEmptyAtTheFloor, ()) {
   const int64_t then_ns = now_us * 1000 + wait_ns;
   RC_ASSERT(then_ns >= floor_ns);
   if (parameters.kind == Kind::kTokenBucket) {
-    // What was owed at most is paid, and what is taken has come since.
+    // The greatest possible debt is paid, and all permits taken have accrued since.
     const algorithm::TokenBucket& p = parameters.token_bucket;
     const uint64_t since = std::max(p.debt_ticks, permits * p.unit_ticks);
     RC_ASSERT(then_ns == floor_ns + algorithm::ToNsRoundedUp(p, since));
@@ -458,14 +458,14 @@ RC_GTEST_PROP(RedisScriptsTest, BucketsStartEmptyAtTheFloor, ()) {
   RC_ASSERT(TryOne(bucket, permits, then_ns) == 0);
 }
 
-TEST(RedisScriptsTest, OneOfTwoReplacesTheMarkerAndItsFloorNeverFalls) {
+TEST(RedisScriptsTest, OneOfTwoNodesReplacesFenceAndFloorNeverFalls) {
   FenceStep step;
   step.write = *Fence::Parse("a 1 x 0 0 0 0");
   const auto mark = [&](const std::string& found) {
     return Scripts::Get().Call(MarkWords(step, "marks", found)).text;
   };
   EXPECT_EQ(mark(""), "a 1 x 0 0 0 0");
-  // Others were faster.
+  // Another node was faster.
   step.write.word = "y";
   EXPECT_EQ(mark(""), "a 1 x 0 0 0 0");
   EXPECT_EQ(mark("b 1 z 0 0 0 0"), "a 1 x 0 0 0 0");
@@ -482,7 +482,7 @@ TEST(RedisScriptsTest, OneOfTwoReplacesTheMarkerAndItsFloorNeverFalls) {
   EXPECT_EQ(Fence::Parse(mark(second))->floor_us, step.write.floor_us);
 }
 
-TEST(RedisScriptsTest, DecideNothingWhenTheMarkerWasReplaced) {
+TEST(RedisScriptsTest, DecideNothingWhenFenceWasReplaced) {
   Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 0));
   FenceStep step;
   step.write = *Fence::Parse("a 1 x 0 0 0 0");
@@ -505,8 +505,8 @@ TEST(RedisScriptsTest, DecideNothingWhenTheMarkerWasReplaced) {
   EXPECT_EQ(take(), -1);
 }
 
-// What the scripts do with real time: keys live until their bucket is full, and not much longer.
-TEST(RedisScriptsTest, KeysLiveUntilTheirBucketIsFull) {
+// In real time, keys live until their bucket is full, and not much longer.
+TEST(RedisScriptsTest, KeysExpireWhenTheirBucketIsFull) {
   struct Case {
     Parameters parameters;
     int64_t at_least_ms, at_most_ms;
@@ -530,7 +530,7 @@ TEST(RedisScriptsTest, KeysLiveUntilTheirBucketIsFull) {
   }
 }
 
-TEST(RedisScriptsTest, ADenialWritesNothing) {
+TEST(RedisScriptsTest, DenialWritesNothing) {
   std::vector<Bucket> buckets = {NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 1, 0)),
                                  NewBucket(*algorithm::MakeSlidingLog({5, 1'000'000'000}))};
   std::vector<std::string> arguments = Prefix(buckets, 1'000'000'000);
@@ -545,7 +545,7 @@ TEST(RedisScriptsTest, ADenialWritesNothing) {
   }
 }
 
-TEST(RedisScriptsTest, AKeyOfAnotherKindIsAnErrorAndIsLeftAlone) {
+TEST(RedisScriptsTest, LeaveKeyOfAnotherTypeUnchanged) {
   std::vector<Bucket> buckets = {NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 1, 0))};
   Scripts::Get().Call({"RPUSH", buckets[0].keys[0], "not ours"});
   std::vector<std::string> arguments = Prefix(buckets, 1'000'000'000);
@@ -557,7 +557,7 @@ TEST(RedisScriptsTest, AKeyOfAnotherKindIsAnErrorAndIsLeftAlone) {
   EXPECT_EQ(Scripts::Get().Call({"LLEN", buckets[0].keys[0]}).integer, 1);
 }
 
-TEST(RedisScriptsTest, AStringThatIsNotOursIsHandedOutAndLeftAlone) {
+TEST(RedisScriptsTest, ReturnForeignStringAndLeaveItUnchanged) {
   std::vector<Bucket> buckets = {NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 1, 0))};
   Scripts::Get().Call({"SET", buckets[0].keys[0], "hello"});
   std::vector<std::string> arguments = Prefix(buckets, 1'000'000'000);

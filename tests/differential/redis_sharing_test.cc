@@ -1,4 +1,4 @@
-// heartbeat.lua and report.lua against what they stand for, on random histories.
+// heartbeat.lua and report.lua against models in C++, on random histories.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -43,7 +43,7 @@ store::redis::Reply ToReply(const RedisValue& value) {
   return reply;
 }
 
-TEST(RedisSharingDifferentialTest, HeartbeatsAreAnsweredAsTheModelSays) {
+TEST(RedisSharingDifferentialTest, AnswersHeartbeatsAsTheModelDoes) {
   std::minstd_rand random(7);
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() / 7) % n; };
   constexpr int64_t kTtlNs = 2 * kSecond;
@@ -100,7 +100,7 @@ TEST(RedisSharingDifferentialTest, HeartbeatsAreAnsweredAsTheModelSays) {
   }
 }
 
-TEST(RedisSharingDifferentialTest, AHeartbeatIsNotHeededByOtherData) {
+TEST(RedisSharingDifferentialTest, IgnoresHeartbeatsFromBeforeDataLoss) {
   const store::redis::Heartbeat heartbeat = {
       store::redis::NodesKey("other"), "a", 0, true, 2 * kSecond, 0};
   for (const bool as_argument : {false, true}) {
@@ -112,8 +112,9 @@ TEST(RedisSharingDifferentialTest, AHeartbeatIsNotHeededByOtherData) {
   EXPECT_EQ(Scripts::Get().Call({"EXISTS", heartbeat.key}).integer, 0);
 }
 
-// What the bucket lacks, or has counted, after each debit; what does not fit is debited too.
-TEST(RedisSharingDifferentialTest, ReportsDebitWhatWasGrantedWhetherOrNotItFits) {
+// Compares the permits that the bucket lacks, or has counted, after each debit. Permits beyond the
+// capacity are debited too.
+TEST(RedisSharingDifferentialTest, ReportsDebitAllGrantedPermits) {
   const std::vector<algorithm::Parameters> kinds = {
       algorithm::MakeTokenBucket({1000, kSecond}, 20, 5).value(),
       algorithm::MakeTokenBucket({5'000'000, kSecond}, 100, 0).value(),
@@ -129,7 +130,7 @@ TEST(RedisSharingDifferentialTest, ReportsDebitWhatWasGrantedWhetherOrNotItFits)
       const auto key_array = store::redis::KeysOf("report", "limit", absl::StrCat(++serial));
       const std::vector<std::string> keys(key_array.begin(), key_array.end());
       int64_t now_ns = kStartUs * 1000;
-      // By the algorithm itself, whose parameters admit all that is debited here.
+      // The model: the algorithm, with parameters that admit all these debits.
       const bool token = parameters.kind == algorithm::Kind::kTokenBucket;
       const int64_t origin_ns = now_ns - 1000 * kSecond;
       uint64_t tat = 0;

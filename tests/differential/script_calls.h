@@ -1,4 +1,4 @@
-// Calls of the Redis store's scripts on a redis-server of the test program's own.
+// Runs the Redis store's scripts on a redis-server that the test program starts.
 #ifndef SLUICE_TESTS_DIFFERENTIAL_SCRIPT_CALLS_H_
 #define SLUICE_TESTS_DIFFERENTIAL_SCRIPT_CALLS_H_
 
@@ -44,7 +44,7 @@ class Scripts {
         std::abort();
       }
     }
-    // Appended to: in the form that the scripts look for (server/store/redis/fencing/fence.h).
+    // APPEND gives the encoding that the scripts compare (server/store/redis/fencing/fence.h).
     calls_.Call({"SET", "fence", "m"});
     calls_.Call({"APPEND", "fence", "m"});
   }
@@ -53,7 +53,7 @@ class Scripts {
   RedisCalls calls_;
 };
 
-// Static destructors do not run for what is leaked above.
+// Stops the server, since Scripts is never destroyed.
 class StopRedis final : public ::testing::Environment {
  public:
   void TearDown() override { Scripts::Get().Stop(); }

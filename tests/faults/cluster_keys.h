@@ -1,4 +1,4 @@
-// Buckets that are at one server of a Cluster or at another, for tests of what becomes of them.
+// Buckets on a chosen server of a Redis Cluster.
 #ifndef SLUICE_TESTS_FAULTS_CLUSTER_KEYS_H_
 #define SLUICE_TESTS_FAULTS_CLUSTER_KEYS_H_
 
@@ -8,12 +8,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/hash_slot.h"
 #include "server/store/redis/wire/stored_bucket.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/shared_load.h"
@@ -21,26 +21,25 @@
 
 namespace sluice::testing {
 
-inline void PassTime(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
-
-inline std::shared_ptr<const store::Rule> Hourly(uint32_t limit_id) {
-  return MakeRule(limit_id, algorithm::MakeTokenBucket({1, 3'600'000'000'000}, 10, 0).value());
+inline std::shared_ptr<const store::Rule> Hourly(uint32_t limit_id, uint64_t burst = 10) {
+  return MakeRule(limit_id, algorithm::MakeTokenBucket({1, 3'600'000'000'000}, burst, 0).value());
 }
 
 inline uint16_t SlotOfBucket(const store::Rule& rule, std::string_view key) {
   return store::redis::SlotOf(store::redis::KeysOf("sluice", rule.limit_name, key)[0]);
 }
 
-// A key whose bucket under this limit is at that server. One of `number`.
+// The key number `number` of those whose bucket under this limit is on that server.
 inline std::string KeyAt(RedisCluster& cluster, const store::Rule& rule, size_t server,
                          int number = 0) {
   for (int i = 0;; ++i) {
     std::string key = "at" + std::to_string(i);
+    // Server 1 is up in all these tests.
     if (cluster.OwnerOf(SlotOfBucket(rule, key), 1) == server && number-- == 0) return key;
   }
 }
 
-// Asks until somebody decides.
+// Retries until the store decides.
 inline Acquired AcquireWhenBack(RedisNode& node, const store::Rule& rule, std::string_view key) {
   for (int i = 0;; ++i) {
     const Acquired acquired = Acquire(node.store(), rule, key);
@@ -49,8 +48,8 @@ inline Acquired AcquireWhenBack(RedisNode& node, const store::Rule& rule, std::s
   }
 }
 
-// Of each algorithm one that refills at once, at the first server.
-inline std::vector<LoadedLimit> LimitsAtTheFirst(RedisCluster& cluster) {
+// One limit of each algorithm that refills within a second, on the first server.
+inline std::vector<LoadedLimit> LimitsOnFirstServer(RedisCluster& cluster) {
   std::vector<LoadedLimit> limits = LimitsOfAllKinds();
   for (LoadedLimit& limit : limits) {
     if (limit.keys > 1) continue;

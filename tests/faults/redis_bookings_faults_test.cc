@@ -1,4 +1,4 @@
-// Bookings of several nodes on one Redis: contended for, lost, and left behind.
+// Bookings of several nodes on one Redis: under contention, with lost replies, after a node stops.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "server/algorithm/make_parameters.h"
-#include "tests/faults/reply_dropping_proxy.h"
+#include "tests/support/fault_proxy.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
@@ -26,11 +26,10 @@ using store::RefundOutcome;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kHour = 3600 * kSecond;
 
-// Every node and client reserves on a channel and on what all channels share, takes without
-// waiting, and cancels. Those who were told a moment, and did not take it back, fill no window of
-// any bucket beyond its limit, past or to come; and each client is served in the order in which it
-// asked.
-TEST(RedisBookingsFaultsTest, NodesThatContendNeverGiveAMomentTwice) {
+// Each client reserves on a channel and on the limit that all channels share, takes without
+// waiting, and cancels. The grants that were not cancelled exceed no window of any bucket, past or
+// future, and the grant times of each client are in the order of its calls.
+TEST(RedisBookingsFaultsTest, CompetingNodesNeverGiveGrantTimeTwice) {
   RedisServer server;
   const std::vector<algorithm::Parameters> limits = {
       algorithm::MakeTokenBucket({400, kSecond}, 20, 0).value(),
@@ -69,8 +68,7 @@ TEST(RedisBookingsFaultsTest, NodesThatContendNeverGiveAMomentTwice) {
         EXPECT_GE(grant_time_ns, last_ns);
         reserved += acquired.wait_ns > 0 ? 1 : 0;
         if (acquired.wait_ns > kSecond / 2 && random() % 8 == 0) {
-          // Half a second ahead: its moment does not come meanwhile, on any machine that passes
-          // the other tests.
+          // Half a second ahead: the refund arrives before the grant time, also on a slow machine.
           const Refunded refunded =
               Refund(store, acquired.receipt_id, charges, acquired.grant_time_ns());
           if (refunded.outcome == RefundOutcome::kRefunded) {
@@ -92,46 +90,45 @@ TEST(RedisBookingsFaultsTest, NodesThatContendNeverGiveAMomentTwice) {
   EXPECT_EQ(unavailable.load(), 0);
 }
 
-// What a node books and does not hear of is booked, once; and it is spent when its moment comes.
-TEST(RedisBookingsFaultsTest, ALostAnswerOfABookingCountsAsSpent) {
+// A booking whose reply is lost stays booked, once, and is spent at its grant time.
+TEST(RedisBookingsFaultsTest, LostReplyToBookingCountsAsSpent) {
   RedisServer server;
   const std::string path = server.folder() + "/proxy.sock";
-  ReplyDroppingProxy proxy(server.socket_path(), path);
+  FaultProxy proxy(server.socket_path(), path);
   RedisNode node("unix://" + path);
   ASSERT_TRUE(node.connected().ok());
   RedisNode other(server.url());
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());
   node.store().Register(rule);
   other.store().Register(rule);
-  // So far ahead that the fence tells of all moments that follow.
+  // So far ahead that the fence covers all later grant times.
   const auto slow = MakeRule(2, algorithm::MakeTokenBucket({1, 20 * kHour}, 1, 0).value());
   node.store().Register(slow);
   ASSERT_TRUE(Acquire(node.store(), *slow, "k").granted());
   ASSERT_TRUE(Acquire(node.store(), *slow, "k", 1, {.max_wait_ns = 24 * kHour}).granted());
   ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
   ASSERT_TRUE(Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour}).granted());
-  // It knows that something is booked: it reads, and replaces.
-  proxy.LoseNextAnswer(/*after=*/1);
+  // The node knows that the bucket has bookings: it reads, decides, replaces.
+  proxy.Inject(FaultProxy::Fault::kLoseReply, /*times=*/1, /*skipped=*/1);
   const Acquired lost = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
   EXPECT_EQ(lost.outcome, Outcome::kUnavailable);
   EXPECT_TRUE(lost.may_be_debited);
   EXPECT_EQ(lost.receipt_id, 0u);
-  EXPECT_TRUE(proxy.lost());
+  EXPECT_TRUE(proxy.injected());
   EXPECT_EQ(Query(other.store(), *rule, "k").waiting, 2u);
   const Acquired next = Acquire(other.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
   EXPECT_GT(next.wait_ns, 2 * kHour);
   EXPECT_LE(next.wait_ns, 3 * kHour);
-  // What was to be decided by an answer that is lost was not asked for.
+  // If the reply to the read is lost, nothing was replaced.
   while (Query(node.store(), *rule, "k").unavailable) std::this_thread::yield();
-  proxy.LoseNextAnswer();
+  proxy.Inject(FaultProxy::Fault::kLoseReply);
   const Acquired unread = Acquire(node.store(), *rule, "k", 1, {.max_wait_ns = 24 * kHour});
   EXPECT_EQ(unread.outcome, Outcome::kUnavailable);
   EXPECT_FALSE(unread.may_be_debited);
   EXPECT_EQ(Query(other.store(), *rule, "k").waiting, 3u);
 }
 
-// Who would wait is answered as anybody else.
-TEST(RedisBookingsFaultsTest, NothingIsBookedWhileRedisIsAway) {
+TEST(RedisBookingsFaultsTest, BooksNothingWhileRedisIsDown) {
   RedisServer server;
   RedisNode node(server.url());
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());
@@ -145,7 +142,7 @@ TEST(RedisBookingsFaultsTest, NothingIsBookedWhileRedisIsAway) {
   }
 }
 
-TEST(RedisBookingsFaultsTest, ABucketThatWasFlushedIsBookedAnew) {
+TEST(RedisBookingsFaultsTest, BooksFlushedBucketFromScratch) {
   RedisServer server;
   store::RedisStoreOptions options = PatientOptions();
   options.after_data_loss = store::redis::AfterLoss::kFull;
@@ -159,7 +156,7 @@ TEST(RedisBookingsFaultsTest, ABucketThatWasFlushedIsBookedAnew) {
   calls.Call({"SCRIPT", "FLUSH"});
   EXPECT_EQ(Query(node.store(), *rule, "k").waiting, 1u);
   calls.Call({"FLUSHALL"});
-  // What the node knew of it is worth nothing.
+  // The node's copy of the bucket is invalid.
   EXPECT_TRUE(Acquire(node.store(), *rule, "k").granted());
   const std::vector<Charge> charges = {{rule.get(), "k", 1}};
   EXPECT_EQ(Refund(node.store(), first.receipt_id, charges, first.grant_time_ns()).outcome,
@@ -174,7 +171,7 @@ struct RebookCall final : store::RebookOperation {
   Notification done;
 };
 
-// Callers of one node, held behind a bucket that is spent.
+// Callers that one node holds behind a spent bucket.
 struct HeldCallers {
   HeldCallers(RedisNode& at, std::shared_ptr<const store::Rule> held_by, size_t count)
       : node(at), rule(std::move(held_by)), charge({{rule.get(), "k", 1}}), results(count) {
@@ -206,9 +203,9 @@ struct HeldCallers {
   std::vector<store::Rebooking> items;
 };
 
-// While one node books its callers anew, again and again, another never finds the bucket without
-// them: it is denied each time, and what it books stands behind them.
-TEST(RedisBookingsFaultsTest, NobodySeesHalfOfARebooking) {
+// While one node rebooks its callers again and again, another node always sees their bookings: it
+// is denied each time, and its own bookings come after them.
+TEST(RedisBookingsFaultsTest, OtherNodesNeverSeePartOfRebooking) {
   RedisServer server;
   RedisNode node(server.url());
   RedisNode other(server.url());
@@ -241,32 +238,32 @@ TEST(RedisBookingsFaultsTest, NobodySeesHalfOfARebooking) {
   asks.join();
 }
 
-TEST(RedisBookingsFaultsTest, ALostAnswerOfARebookingLeavesEachBookedOnce) {
+TEST(RedisBookingsFaultsTest, LostReplyToRebookingLeavesEachCallerBookedOnce) {
   RedisServer server;
   const std::string path = server.folder() + "/proxy.sock";
-  ReplyDroppingProxy proxy(server.socket_path(), path);
+  FaultProxy proxy(server.socket_path(), path);
   RedisNode node("unix://" + path);
   ASSERT_TRUE(node.connected().ok());
   RedisNode other(server.url());
   HeldCallers held(node, MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value()), 5);
   other.store().Register(held.rule);
-  // The first is of the reading, the second of the replacing.
+  // The first reply is of the read, the second of the replacement.
   for (int after = 0; after < 2; ++after) {
-    proxy.LoseNextAnswer(after);
+    proxy.Inject(FaultProxy::Fault::kLoseReply, /*times=*/1, /*skipped=*/after);
     EXPECT_EQ(held.Rebook(), store::RebookStatus::kDone);
-    EXPECT_TRUE(proxy.lost());
+    EXPECT_TRUE(proxy.injected());
     for (const store::Rebooking& item : held.items) {
       EXPECT_EQ(item.outcome, store::Rebooking::Outcome::kPending) << "not known";
     }
     EXPECT_EQ(Query(other.store(), *held.rule, "k").waiting, 5u);
-    // It comes back.
+    // The node reconnects.
     while (Query(node.store(), *held.rule, "k").unavailable) std::this_thread::yield();
   }
   EXPECT_EQ(held.Rebook(), store::RebookStatus::kDone);
   EXPECT_EQ(held.items[4].outcome, store::Rebooking::Outcome::kBooked);
 }
 
-TEST(RedisBookingsFaultsTest, WhileRedisIsAwayNothingIsRebookedAndNobodyWaits) {
+TEST(RedisBookingsFaultsTest, RebookReturnsAtOnceWhileRedisIsDown) {
   RedisServer server;
   RedisNode node(server.url());
   HeldCallers held(node, MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value()), 2);
@@ -276,7 +273,7 @@ TEST(RedisBookingsFaultsTest, WhileRedisIsAwayNothingIsRebookedAndNobodyWaits) {
   EXPECT_EQ(held.items[1].outcome, store::Rebooking::Outcome::kPending);
 }
 
-// The bookings of one that is gone go on standing for the others.
+// The bookings of a stopped node stay in force for the others.
 TEST(RedisBookingsFaultsTest, BookingsOutliveTheirNode) {
   RedisServer server;
   RedisNode node(server.url());
@@ -296,13 +293,13 @@ TEST(RedisBookingsFaultsTest, BookingsOutliveTheirNode) {
   const auto keys = calls.Call({"KEYS", "sluice:{*"});
   ASSERT_EQ(keys.elements.size(), 2u);
   for (const RedisValue& key : keys.elements) {
-    // Until the last moment and a window after it.
+    // Until a window after the last grant time.
     EXPECT_GT(calls.Call({"PTTL", key.text}).integer, 2 * 3600 * 1000);
   }
 }
 
-// A bucket whose bookings are damaged, or another program's, is not touched.
-TEST(RedisBookingsFaultsTest, BytesThatAreNotOursAreLeftAlone) {
+// A bucket whose bookings are damaged or belong to another program is not changed.
+TEST(RedisBookingsFaultsTest, LeavesForeignBytesUnchanged) {
   RedisServer server;
   RedisNode node(server.url());
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kHour}, 1, 0).value());

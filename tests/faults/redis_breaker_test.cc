@@ -1,4 +1,4 @@
-// When a node gives Redis up: time is the test's, and the loop turns when it says so.
+// When the circuit breaker opens and closes. The test controls the clock and runs the event loop.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -82,7 +82,7 @@ class RedisBreakerTest : public ::testing::Test {
   std::unique_ptr<Asked> asked_;
 };
 
-TEST_F(RedisBreakerTest, OpensWhenTheBudgetIsSpent) {
+TEST_F(RedisBreakerTest, OpensWhenBudgetIsSpent) {
   server_.Pause();
   Ask();
   loop_->RunOnce(0);
@@ -92,7 +92,7 @@ TEST_F(RedisBreakerTest, OpensWhenTheBudgetIsSpent) {
   EXPECT_TRUE(asked_->done);
   EXPECT_EQ(asked_->acquisition.outcome, store::Outcome::kUnavailable);
   EXPECT_TRUE(asked_->acquisition.may_be_debited);
-  // And who asks now is told at once, and that nothing was asked of Redis.
+  // A later caller is answered at once, and nothing is sent to Redis.
   Ask();
   EXPECT_TRUE(asked_->done);
   EXPECT_EQ(asked_->acquisition.outcome, store::Outcome::kUnavailable);
@@ -100,7 +100,7 @@ TEST_F(RedisBreakerTest, OpensWhenTheBudgetIsSpent) {
   server_.Resume();
 }
 
-TEST_F(RedisBreakerTest, ALoopThatDidNotLookBlamesNobody) {
+TEST_F(RedisBreakerTest, StalledLoopDoesNotOpenBreaker) {
   server_.Pause();
   Ask();
   loop_->RunOnce(0);
@@ -111,7 +111,7 @@ TEST_F(RedisBreakerTest, ALoopThatDidNotLookBlamesNobody) {
   EXPECT_EQ(asked_->acquisition.outcome, store::Outcome::kGranted);
 }
 
-TEST_F(RedisBreakerTest, ClosesWhenAProbeIsAnswered) {
+TEST_F(RedisBreakerTest, ClosesWhenProbeIsAnswered) {
   server_.Pause();
   Ask();
   loop_->RunOnce(0);

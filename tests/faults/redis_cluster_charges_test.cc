@@ -11,6 +11,7 @@
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/hash_slot.h"
 #include "server/store/redis/wire/stored_bucket.h"
+#include "tests/faults/cluster_keys.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/shared_load.h"
@@ -22,10 +23,6 @@ namespace {
 using store::Outcome;
 
 constexpr int64_t kSecond = 1'000'000'000;
-
-std::shared_ptr<const store::Rule> Hourly(uint32_t limit_id, uint64_t burst) {
-  return MakeRule(limit_id, algorithm::MakeTokenBucket({1, 3600 * kSecond}, burst, 0).value());
-}
 
 class RedisClusterChargesTest : public ::testing::Test {
  protected:
@@ -44,7 +41,7 @@ class RedisClusterChargesTest : public ::testing::Test {
       if (ServerOf(rule, key) == server) return key;
     }
   }
-  // Of the bucket's key of that name.
+  // Whether Redis has the bucket's key number `which`.
   static bool Exists(const store::Rule& rule, std::string_view key, size_t which) {
     const std::string name = store::redis::KeysOf("sluice", rule.limit_name, key)[which];
     return cluster_->Call(ServerOf(rule, key), {"EXISTS", name}).integer == 1;
@@ -54,13 +51,13 @@ class RedisClusterChargesTest : public ::testing::Test {
 };
 RedisCluster* RedisClusterChargesTest::cluster_ = nullptr;
 
-TEST_F(RedisClusterChargesTest, AreTakenAllOrNone) {
+TEST_F(RedisClusterChargesTest, TakesAllChargesOrNone) {
   RedisNode node(cluster_->url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto five = Hourly(1, 5);
   const auto two = Hourly(2, 2);
   for (const auto& rule : {five, two}) node.store().Register(rule);
-  // Each of them first.
+  // Once each server first.
   for (size_t server : {0, 2}) {
     const std::string first = KeyAt(*five, server);
     const std::string second = KeyAt(*two, 1);
@@ -78,7 +75,7 @@ TEST_F(RedisClusterChargesTest, AreTakenAllOrNone) {
   }
 }
 
-TEST_F(RedisClusterChargesTest, LeaveNoReceiptsBehind) {
+TEST_F(RedisClusterChargesTest, ClosesReceiptsThatNoCallerWanted) {
   RedisNode node(cluster_->url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto bucket = Hourly(3, 100);
@@ -88,12 +85,12 @@ TEST_F(RedisClusterChargesTest, LeaveNoReceiptsBehind) {
   const std::string other = KeyAt(*log, 1);
   const std::vector<store::Charge> charges = {{bucket.get(), one, 1}, {log.get(), other, 1}};
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(Acquire(node.store(), charges).granted());
-  // Closed behind the answers: on the same connection what is asked later finds it done.
+  // Receipts are closed after the reply, before later commands on the same connection.
   EXPECT_EQ(Query(node.store(), *bucket, one).level.remaining, 80);
   EXPECT_EQ(Query(node.store(), *log, other).level.remaining, 80);
   while (Exists(*bucket, one, 2) || Exists(*log, other, 2)) std::this_thread::yield();
 
-  // Who wants his receipt has it, in all of them.
+  // A caller that wants a receipt gets it, in every bucket.
   const Acquired kept = Acquire(node.store(), charges, {.want_receipt = true});
   ASSERT_TRUE(kept.granted());
   EXPECT_TRUE(Exists(*bucket, one, 2));
@@ -107,7 +104,7 @@ TEST_F(RedisClusterChargesTest, LeaveNoReceiptsBehind) {
   EXPECT_EQ(Query(node.store(), *bucket, one).level.remaining, 60);
 }
 
-TEST_F(RedisClusterChargesTest, OfOneTagAreOneDecision) {
+TEST_F(RedisClusterChargesTest, DecidesChargesOfOneHashTagAtOnce) {
   RedisNode node(cluster_->url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto one = Hourly(5, 10);
@@ -122,7 +119,7 @@ TEST_F(RedisClusterChargesTest, OfOneTagAreOneDecision) {
   EXPECT_EQ(Query(node.store(), *one, "a{t}").level.remaining, 9);
 }
 
-TEST_F(RedisClusterChargesTest, OneOfThoseWhoWantTheLastPermitsGetsThem) {
+TEST_F(RedisClusterChargesTest, GrantsLastPermitsToOneOfCompetingCallers) {
   constexpr int kNodes = 3;
   constexpr int kRounds = 20;
   std::vector<std::unique_ptr<RedisNode>> nodes;
@@ -139,7 +136,7 @@ TEST_F(RedisClusterChargesTest, OneOfThoseWhoWantTheLastPermitsGetsThem) {
     std::vector<std::thread> threads;
     for (int n = 0; n < kNodes; ++n) {
       threads.emplace_back([&, n] {
-        // In another order each; they are taken in one.
+        // Each thread gives them in another order; they are taken in one order.
         std::vector<store::Charge> charges;
         for (size_t i = 0; i < 3; ++i) {
           const size_t c = (i + static_cast<size_t>(n)) % 3;
@@ -153,7 +150,7 @@ TEST_F(RedisClusterChargesTest, OneOfThoseWhoWantTheLastPermitsGetsThem) {
   }
 }
 
-TEST_F(RedisClusterChargesTest, AReservationAcrossSlotsSaysWhichChargesAreApart) {
+TEST_F(RedisClusterChargesTest, ReservationAcrossSlotsNamesChargesInOtherSlots) {
   RedisNode node(cluster_->url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto one = Hourly(20, 10);
@@ -178,7 +175,7 @@ TEST_F(RedisClusterChargesTest, AReservationAcrossSlotsSaysWhichChargesAreApart)
   EXPECT_EQ(acquisition.elsewhere, 2u);
 }
 
-TEST_F(RedisClusterChargesTest, OfLimitsWithOneHashTagAreReservedTogether) {
+TEST_F(RedisClusterChargesTest, ReservesChargesOfLimitsWithOneHashTagTogether) {
   RedisNode node(cluster_->url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto tagged = [&](uint32_t id, const algorithm::Parameters& parameters) {
@@ -189,7 +186,7 @@ TEST_F(RedisClusterChargesTest, OfLimitsWithOneHashTagAreReservedTogether) {
   };
   const auto one = tagged(40, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 1, 0).value());
   const auto overall = tagged(41, algorithm::MakeSlidingLog({1, 1800 * kSecond}).value());
-  // Keys of any kind, also with tags of their own, and the limit's shared bucket.
+  // Keys of any kind, also keys with tags, and the limit's shared bucket.
   const std::vector<store::Charge> charges = {
       {one.get(), "a{t}", 1}, {one.get(), "b", 1}, {overall.get(), "", 1}};
   const Acquired granted = Acquire(node.store(), charges);
@@ -202,7 +199,7 @@ TEST_F(RedisClusterChargesTest, OfLimitsWithOneHashTagAreReservedTogether) {
   EXPECT_EQ(Query(node.store(), *overall, "").waiting, 1u);
 }
 
-TEST_F(RedisClusterChargesTest, NeverAreGenerousUnderLoad) {
+TEST_F(RedisClusterChargesTest, NoWindowExceedsLimitUnderLoad) {
   // Every client charges two limits, and many are denied by one of them.
   LoadOptions options;
   options.several_charges = true;
@@ -215,7 +212,7 @@ TEST_F(RedisClusterChargesTest, NeverAreGenerousUnderLoad) {
 }
 
 // Destroys the Cluster: the last one.
-TEST_F(RedisClusterChargesTest, WhatWasTakenIsGivenBackWhenAnotherServerIsAway) {
+TEST_F(RedisClusterChargesTest, GivesPermitsBackWhenAnotherServerIsDown) {
   store::RedisStoreOptions brisk;
   brisk.budget_ns = 200'000'000;
   RedisNode node(cluster_->url(), brisk);

@@ -1,5 +1,5 @@
-// What becomes of quotas when a primary of a Redis Cluster fails: no window holds more than it may,
-// and other primaries' buckets go on.
+// When a primary of a Redis Cluster fails, no window exceeds its limit, and the buckets of other
+// primaries stay available.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,6 +15,7 @@
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/faults/cluster_keys.h"
 #include "tests/support/grant_history.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/shared_load.h"
@@ -28,13 +29,13 @@ using store::redis::KeysOf;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-TEST(RedisClusterFailoverTest, AReplicaThatLagsIsPromotedAndFillsNoBucket) {
+TEST(RedisClusterFailoverTest, PromotedLaggingReplicaFillsNoBucket) {
   constexpr size_t kLagging = 3;
   constexpr size_t kOther = 4;
   RedisCluster cluster({.replicas = 2});
   cluster.Call(kOther, {"CONFIG", "SET", "cluster-replica-no-failover", "yes"});
   LoadOptions options;
-  options.limits = LimitsAtTheFirst(cluster);
+  options.limits = LimitsOnFirstServer(cluster);
   SharedLoad load(std::vector<std::string>(3, cluster.url()), options);
   ASSERT_TRUE(load.AwaitGrants(1000));
   const auto hourly = Hourly(1);
@@ -42,7 +43,7 @@ TEST(RedisClusterFailoverTest, AReplicaThatLagsIsPromotedAndFillsNoBucket) {
   const std::string spent = KeyAt(cluster, *hourly, 0);
   const std::string moved = KeyAt(cluster, *hourly, 0, 1);
   const std::string others = KeyAt(cluster, *hourly, 1);
-  // From now on one replica hears nothing.
+  // From now on one replica receives nothing.
   cluster.server(kLagging).Pause();
   cluster.Call(0, {"CLIENT", "KILL", "TYPE", "replica"});
   ASSERT_TRUE(cluster.AwaitInfo(0, "min_slaves_good_slaves:1"));
@@ -56,13 +57,13 @@ TEST(RedisClusterFailoverTest, AReplicaThatLagsIsPromotedAndFillsNoBucket) {
   cluster.Kill(0);
   cluster.server(kLagging).Resume();
   ASSERT_TRUE(cluster.AwaitPromotion(kLagging));
-  // It does lack the last writes.
+  // It lacks the last writes.
   EXPECT_EQ(
       cluster
           .Call(kLagging, {"EXISTS", store::redis::KeysOf("sluice", hourly->limit_name, spent)[0]})
           .integer,
       0);
-  // A slot that leaves it takes the floor along, also for a node that knows nothing of all this.
+  // The floor moves with a slot, also for a node that starts now.
   EXPECT_EQ(AcquireWhenBack(node, *hourly, moved).outcome, Outcome::kDenied);
   cluster.Move(SlotOfBucket(*hourly, moved), kLagging, 1);
   RedisNode late(cluster.url());
@@ -71,19 +72,18 @@ TEST(RedisClusterFailoverTest, AReplicaThatLagsIsPromotedAndFillsNoBucket) {
   EXPECT_EQ(AcquireWhenBack(late, *hourly, spent).outcome, Outcome::kDenied);
   EXPECT_EQ(AcquireWhenBack(node, *hourly, moved).outcome, Outcome::kDenied);
   EXPECT_EQ(AcquireWhenBack(node, *hourly, spent).outcome, Outcome::kDenied);
-  // What another primary has is as it was.
+  // The buckets of another primary are unchanged.
   EXPECT_EQ(AcquireWhenBack(late, *hourly, others).charges[0].level.remaining, 5);
   EXPECT_EQ(AcquireWhenBack(node, *hourly, others).charges[0].level.remaining, 4);
-  // Of the bucket and of a window.
+  // Of a bucket and of a window.
   EXPECT_TRUE(load.AwaitGrants(300, 0));
   EXPECT_TRUE(load.AwaitGrants(100, 3));
   EXPECT_EQ(load.Check(), "");
   EXPECT_GT(load.unavailable(), 0u);
 }
 
-// Bookings that were promised, and that the promoted replica never heard of: their callers go by
-// them all the same.
-TEST(RedisClusterFailoverTest, MomentsThatThePromotedReplicaLacksAreNotGivenAgain) {
+// The promoted replica lacks bookings. Their callers proceed at their grant times all the same.
+TEST(RedisClusterFailoverTest, PromotedReplicaNeverRepeatsLostGrantTimes) {
   constexpr size_t kLagging = 3;
   RedisCluster cluster({.replicas = 2});
   cluster.Call(4, {"CONFIG", "SET", "cluster-replica-no-failover", "yes"});
@@ -101,7 +101,7 @@ TEST(RedisClusterFailoverTest, MomentsThatThePromotedReplicaLacksAreNotGivenAgai
     keys.push_back(KeyAt(cluster, *rules[l], 0));
     histories.push_back(std::make_unique<GrantHistory>(limits[l]));
   }
-  // Of each limit so many, by each of the nodes' clients; returns the last moment.
+  // Each client books `each` times on limit `l`. Returns the last grant time.
   const auto book = [&](size_t l, int each) {
     std::atomic<int64_t> last_ns{0};
     std::vector<std::thread> clients;
@@ -112,7 +112,7 @@ TEST(RedisClusterFailoverTest, MomentsThatThePromotedReplicaLacksAreNotGivenAgai
           for (int tries = 0; tries < 4000; ++tries) {
             booked = Acquire(nodes[c % 3]->store(), *rules[l], keys[l], 1,
                              {.max_wait_ns = 24 * 3600 * kSecond});
-            // Nobody books without Redis.
+            // No node books without Redis.
             if (booked.outcome != Outcome::kUnavailable) break;
             PassTime(std::chrono::milliseconds(5));
           }
@@ -129,7 +129,7 @@ TEST(RedisClusterFailoverTest, MomentsThatThePromotedReplicaLacksAreNotGivenAgai
     return last_ns.load();
   };
   for (size_t l = 0; l < limits.size(); ++l) book(l, 1);
-  // From now on one replica hears nothing.
+  // From now on one replica receives nothing.
   cluster.server(kLagging).Pause();
   cluster.Call(0, {"CLIENT", "KILL", "TYPE", "replica"});
   ASSERT_TRUE(cluster.AwaitInfo(0, "min_slaves_good_slaves:1"));
@@ -143,17 +143,17 @@ TEST(RedisClusterFailoverTest, MomentsThatThePromotedReplicaLacksAreNotGivenAgai
   cluster.Kill(0);
   cluster.server(kLagging).Resume();
   ASSERT_TRUE(cluster.AwaitPromotion(kLagging));
-  EXPECT_LT(bookings(kLagging, 0).integer, bytes);  // it does lack them
+  EXPECT_LT(bookings(kLagging, 0).integer, bytes);  // it lacks them
   for (size_t l = 0; l < limits.size(); ++l) {
     EXPECT_GT(book(l, 1), lost_ns[l]);
     EXPECT_EQ(histories[l]->Check(), "") << l;
   }
 }
 
-TEST(RedisClusterFailoverTest, APrimaryThatStandsStillIsReplacedAndComesBackAsAReplica) {
+TEST(RedisClusterFailoverTest, PausedPrimaryIsReplacedAndReturnsAsReplica) {
   RedisCluster cluster({.replicas = 2});
   LoadOptions options;
-  options.limits = LimitsAtTheFirst(cluster);
+  options.limits = LimitsOnFirstServer(cluster);
   SharedLoad load(std::vector<std::string>(3, cluster.url()), options);
   ASSERT_TRUE(load.AwaitGrants(1000));
   cluster.server(0).Pause();
@@ -165,7 +165,7 @@ TEST(RedisClusterFailoverTest, APrimaryThatStandsStillIsReplacedAndComesBackAsAR
   };
   for (int i = 0; i < 4000 && promoted() == 0; ++i) PassTime(std::chrono::milliseconds(5));
   ASSERT_NE(promoted(), 0u);
-  // What was sent to it, and not answered, it executes now.
+  // It now executes the commands that it had not answered.
   cluster.server(0).Resume();
   EXPECT_TRUE(load.AwaitGrants(300, 0));
   EXPECT_TRUE(load.AwaitGrants(100, 3));
@@ -173,13 +173,13 @@ TEST(RedisClusterFailoverTest, APrimaryThatStandsStillIsReplacedAndComesBackAsAR
   EXPECT_EQ(load.Check(), "");
 }
 
-// The other servers hear no more of a primary, and put another in its place; nodes go on reaching
-// both, and so do replicas until they are told to follow the new one.
-TEST(RedisClusterFailoverTest, APrimaryThatIsCutOffFromTheOthersButNotFromNodes) {
+// The other servers lose contact with a primary, and promote a replica. Nodes reach both primaries,
+// and so do replicas until they follow the new one.
+TEST(RedisClusterFailoverTest, NoWindowExceedsLimitWhilePrimaryIsCutOffFromCluster) {
   RedisCluster cluster({.replicas = 2, .severable = true});
   LoadOptions options;
-  options.several_charges = false;  // of a limit that is split and one that is not
-  options.limits = LimitsAtTheFirst(cluster);
+  options.several_charges = false;  // no acquisition of a split and an exact limit
+  options.limits = LimitsOnFirstServer(cluster);
   options.store.node_ttl_ns = 400'000'000;
   const size_t exact = options.limits.size();
   for (LoadedLimit& limit : LimitsOfNodes(store::Sharing::kSplit, false)) {
@@ -196,8 +196,8 @@ TEST(RedisClusterFailoverTest, APrimaryThatIsCutOffFromTheOthersButNotFromNodes)
   const auto promoted = [&] { return is_primary(3) || is_primary(4); };
   for (int i = 0; i < 4000 && !promoted(); ++i) PassTime(std::chrono::milliseconds(5));
   ASSERT_TRUE(promoted());
-  EXPECT_TRUE(is_primary(0));  // as far as it knows
-  // Of a bucket and of a window that were the first primary's, and of a share.
+  EXPECT_TRUE(is_primary(0));  // in its own view
+  // Of a bucket and a window of the first primary, and of a share.
   EXPECT_TRUE(load.AwaitGrants(300, 0));
   EXPECT_TRUE(load.AwaitGrants(100, 3));
   EXPECT_TRUE(load.AwaitGrants(300, exact));

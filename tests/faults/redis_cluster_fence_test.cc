@@ -1,4 +1,4 @@
-// What becomes of quotas when a primary of a Redis Cluster loses its data, or gives slots away.
+// Quotas stay exact when a primary of a Redis Cluster loses its data or its slots move.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 class RedisClusterFenceTest : public ::testing::Test {
  protected:
-  // Of the first server's slots, as they are at the beginning.
+  // The last slot of the first server, before any move.
   static constexpr uint16_t kHighest = 16384 / 3 - 1;
 
   std::vector<std::string> Fences(size_t server) {
@@ -42,7 +42,7 @@ class RedisClusterFenceTest : public ::testing::Test {
 };
 RedisCluster* RedisClusterFenceTest::the_cluster = nullptr;
 
-TEST_F(RedisClusterFenceTest, ASlotThatIsMovedIsNoLossEvenIfItHasTheMarker) {
+TEST_F(RedisClusterFenceTest, MovingSlotWithFenceIsNotDataLoss) {
   RedisNode node(cluster_.url());
   const auto hourly = Hourly(2);
   node.store().Register(hourly);
@@ -64,16 +64,16 @@ TEST_F(RedisClusterFenceTest, ASlotThatIsMovedIsNoLossEvenIfItHasTheMarker) {
   for (const std::string& key : keys) {
     EXPECT_EQ(AcquireWhenBack(late, *hourly, key).charges[0].level.remaining, 4);
   }
-  // And one that does not, with a bucket in it.
+  // The same for a slot with a bucket and without the fence.
   const uint16_t slot = SlotOfBucket(*hourly, keys[0]);
   cluster_.Move(slot, 0, 2);
   EXPECT_EQ(AcquireWhenBack(node, *hourly, keys[0]).charges[0].level.remaining, 3);
   EXPECT_EQ(AcquireWhenBack(late, *hourly, keys[0]).charges[0].level.remaining, 2);
 }
 
-TEST_F(RedisClusterFenceTest, FlushallOfOneServerFillsNoBucketAndEmptiesNoOther) {
+TEST_F(RedisClusterFenceTest, FlushOfOneServerFillsNoBucketAndEmptiesNoOther) {
   LoadOptions options;
-  options.limits = LimitsAtTheFirst(cluster_);
+  options.limits = LimitsOnFirstServer(cluster_);
   SharedLoad load(std::vector<std::string>(3, cluster_.url()), options);
   ASSERT_TRUE(load.AwaitGrants(1000));
   const auto hourly = Hourly(3);
@@ -91,7 +91,7 @@ TEST_F(RedisClusterFenceTest, FlushallOfOneServerFillsNoBucketAndEmptiesNoOther)
   }
   EXPECT_EQ(AcquireWhenBack(node, *hourly, lost).outcome, Outcome::kDenied);
   EXPECT_EQ(AcquireWhenBack(node, *hourly, kept).charges[0].level.remaining, 5);
-  // The slot takes it along.
+  // The loss moves with the slot.
   cluster_.Move(SlotOfBucket(*hourly, lost), 0, 2);
   RedisNode late(cluster_.url());
   late.store().Register(hourly);
@@ -100,7 +100,7 @@ TEST_F(RedisClusterFenceTest, FlushallOfOneServerFillsNoBucketAndEmptiesNoOther)
   EXPECT_EQ(load.Check(), "");
 }
 
-TEST(RedisClusterGuardTest, APrimaryThatGoesOnWithoutItsReplicasIsRefused) {
+TEST(RedisClusterGuardTest, RefusesPrimaryThatServesWithoutReplicas) {
   RedisCluster cluster({.replicas = 1, .guarded = false});
   EXPECT_TRUE(cluster.AwaitInfo(0, "connected_slaves:1"));
   const absl::Status status = RedisNode(cluster.url()).connected();

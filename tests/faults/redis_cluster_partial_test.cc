@@ -1,5 +1,5 @@
-// A Redis Cluster that goes on without some of its slots (cluster-require-full-coverage no) while a
-// primary is dead: what becomes of its keys, and that those of the others go on.
+// A Redis Cluster that serves without some of its slots (cluster-require-full-coverage no) while a
+// primary is down: the state of its keys, and that the keys of the other primaries stay available.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include "server/store/redis/commands/heartbeat.h"
 #include "server/store/redis/wire/hash_slot.h"
 #include "tests/faults/cluster_keys.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/shared_load.h"
 
@@ -17,15 +18,15 @@ namespace sluice::testing {
 namespace {
 
 constexpr size_t kServers = 3;
-// A node that does not notice most of it pass loses its share, as one that was stopped: longer than
-// a busy machine keeps a thread waiting.
+// A node that was paused for most of it loses its share: it is longer than a busy machine delays a
+// thread.
 constexpr int64_t kTtlNs = 4 * kNodeTtlNs;
 
 class RedisClusterPartialTest : public ::testing::Test {
  protected:
-  // Nodes that share limits of each algorithm at each server.
-  LoadOptions Load(store::Sharing sharing, bool split_away) {
-    LoadOptions options = LoadOfNodes(sharing, split_away);
+  // Load by nodes that share limits of each algorithm on each server.
+  LoadOptions Load(store::Sharing sharing, bool split_on_failure) {
+    LoadOptions options = LoadOfNodes(sharing, split_on_failure);
     options.store.budget_ns = 200'000'000;
     options.store.node_ttl_ns = kTtlNs;
     options.several_charges = false;
@@ -43,7 +44,7 @@ class RedisClusterPartialTest : public ::testing::Test {
   }
   std::vector<std::string> ThreeTimes() { return std::vector<std::string>(3, cluster_.url()); }
 
-  // A limit of which the bucket that is asked for is there.
+  // The name of a limit whose bucket is on that server.
   std::string NameAt(const std::string& kind, size_t server) {
     for (int i = 0;; ++i) {
       std::string name = kind + std::to_string(server) + "-" + std::to_string(i);
@@ -52,7 +53,7 @@ class RedisClusterPartialTest : public ::testing::Test {
     }
   }
 
-  // Of each limit there.
+  // Waits for as many grants of each limit on that server.
   bool AwaitGrantsAt(const SharedLoad& load, size_t server, uint64_t more) const {
     for (size_t i = 0; i < kinds_; ++i) {
       if (!load.AwaitGrants(more, server * kinds_ + i)) return false;
@@ -71,8 +72,8 @@ class RedisClusterPartialTest : public ::testing::Test {
     return sum;
   }
 
-  // The one of the nodes' heartbeats.
-  size_t OfHeartbeats() {
+  // The server of the nodes' heartbeats.
+  size_t HeartbeatServer() {
     return cluster_.OwnerOf(store::redis::SlotOf(store::redis::NodesKey("sluice")));
   }
   static size_t After(size_t server) { return (server + 1) % kServers; }
@@ -83,7 +84,7 @@ class RedisClusterPartialTest : public ::testing::Test {
   size_t kinds_ = 0;
 };
 
-TEST_F(RedisClusterPartialTest, DenyDeniesNothingButTheDeadPrimarysKeys) {
+TEST_F(RedisClusterPartialTest, DeniesOnlyKeysOfDeadPrimary) {
   SharedLoad load(ThreeTimes(), Load(store::Sharing::kExact, false));
   for (size_t server = 0; server < kServers; ++server) {
     ASSERT_TRUE(AwaitGrantsAt(load, server, 20));
@@ -96,17 +97,17 @@ TEST_F(RedisClusterPartialTest, DenyDeniesNothingButTheDeadPrimarysKeys) {
   EXPECT_TRUE(AwaitGrantsByRedisAt(load, 2, 50));
   EXPECT_EQ(GrantedAt(load, 0), before);
   EXPECT_GT(load.unavailable(), unavailable);
-  // It comes back without its data.
+  // It restarts without its data.
   cluster_.server(0).Start();
   EXPECT_TRUE(AwaitGrantsByRedisAt(load, 0, 50));
   EXPECT_EQ(load.Check(), "");
   EXPECT_EQ(load.granted_while_unavailable(), 0u);
 }
 
-// As all nodes reach the primary of their heartbeats Redis is not away, whoever else is.
-TEST_F(RedisClusterPartialTest, SplitOnFailureGoesOnInRedisWhileTheHeartbeatsDo) {
+// All nodes reach the primary of their heartbeats, so Redis counts as available.
+TEST_F(RedisClusterPartialTest, SplitOnFailureUsesRedisWhileHeartbeatPrimaryIsUp) {
   SharedLoad load(ThreeTimes(), Load(store::Sharing::kExact, true));
-  const size_t heartbeats = OfHeartbeats();
+  const size_t heartbeats = HeartbeatServer();
   const size_t dead = After(heartbeats);
   for (size_t server = 0; server < kServers; ++server) {
     ASSERT_TRUE(AwaitGrantsByRedisAt(load, server, 20));
@@ -120,10 +121,10 @@ TEST_F(RedisClusterPartialTest, SplitOnFailureGoesOnInRedisWhileTheHeartbeatsDo)
   EXPECT_EQ(load.Check(), "");
 }
 
-// By that primary all nodes judge, so that none is exact while another one is not.
-TEST_F(RedisClusterPartialTest, SplitOnFailureGoesOnByShareWhileTheHeartbeatsAreAway) {
+// All nodes judge by that primary, so that no node is exact while another is not.
+TEST_F(RedisClusterPartialTest, SplitOnFailureUsesSharesWhileHeartbeatPrimaryIsDown) {
   SharedLoad load(ThreeTimes(), Load(store::Sharing::kExact, true));
-  const size_t heartbeats = OfHeartbeats();
+  const size_t heartbeats = HeartbeatServer();
   for (size_t server = 0; server < kServers; ++server) {
     ASSERT_TRUE(AwaitGrantsByRedisAt(load, server, 20));
   }
@@ -141,22 +142,23 @@ TEST_F(RedisClusterPartialTest, SplitOnFailureGoesOnByShareWhileTheHeartbeatsAre
   EXPECT_EQ(load.Check(), "");
 }
 
-// What nodes granted of its keys meanwhile they cannot report. It keeps the others waiting for no
-// longer than it matters; and for as long, or a window from the start on would hold more.
-TEST_F(RedisClusterPartialTest, APrimaryThatStaysAwayKeepsNobodyElseFromRedis) {
-  const size_t heartbeats = OfHeartbeats();
+// The nodes cannot report the permits that they granted meanwhile for the paused primary's keys.
+// They use shares until those buckets have refilled: less, and a window from the start would hold
+// too much; more is not needed. The slow limit refills in 3 s.
+TEST_F(RedisClusterPartialTest, PausedPrimaryDelaysReturnToRedisOnlyUntilItsBucketsRefill) {
+  const size_t heartbeats = HeartbeatServer();
   const size_t dead = After(heartbeats);
   LoadOptions options = Load(store::Sharing::kExact, true);
   options.limits.push_back(
       {NameAt("slow", dead), algorithm::MakeTokenBucket({300, 1'000'000'000}, 900, 0).value(), 3});
-  options.limits.back().split_away = true;
+  options.limits.back().split_on_failure = true;
   const size_t slow = options.limits.size() - 1;
   SharedLoad load(ThreeTimes(), options);
   ASSERT_TRUE(load.AwaitGrantsByRedis(100, slow));
   for (size_t server = 0; server < kServers; ++server) {
     ASSERT_TRUE(AwaitGrantsByRedisAt(load, server, 20));
   }
-  // Without a majority nobody serves.
+  // Without a majority the Cluster serves no key.
   cluster_.server(heartbeats).Pause();
   cluster_.server(dead).Pause();
   const uint64_t away = load.granted_while_unavailable();
@@ -171,9 +173,9 @@ TEST_F(RedisClusterPartialTest, APrimaryThatStaysAwayKeepsNobodyElseFromRedis) {
   EXPECT_EQ(load.Check(), "");
 }
 
-TEST_F(RedisClusterPartialTest, SharesGoOnWhileTheHeartbeatsDo) {
+TEST_F(RedisClusterPartialTest, SharesLastWhileHeartbeatPrimaryIsUp) {
   SharedLoad load(ThreeTimes(), Load(store::Sharing::kSplit, false));
-  const size_t heartbeats = OfHeartbeats();
+  const size_t heartbeats = HeartbeatServer();
   const size_t dead = After(heartbeats);
   for (size_t server = 0; server < kServers; ++server) {
     ASSERT_TRUE(AwaitGrantsAt(load, server, 20));

@@ -1,5 +1,5 @@
-// Limits that nodes decide by themselves, over a Redis Cluster: the nodes' heartbeats are in one
-// slot of it, and their buckets are anywhere.
+// Limits that nodes decide locally, on a Redis Cluster: all heartbeats are in one slot, the buckets
+// in any.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "server/store/redis/sharing/relaxed_buckets.h"
 #include "server/store/redis/wire/hash_slot.h"
 #include "tests/faults/cluster_keys.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/shared_load.h"
 
@@ -28,8 +29,8 @@ class RedisClusterSharingTest : public ::testing::Test {
       }
     }
   }
-  // Their slot's owner.
-  size_t OfHeartbeats() { return cluster_.OwnerOf(kSlot, 1); }
+  // The owner of the heartbeats' slot.
+  size_t HeartbeatServer() { return cluster_.OwnerOf(kSlot, 1); }
 
   static void SetUpTestSuite() { the_cluster = new RedisCluster; }
   static void TearDownTestSuite() { delete the_cluster; }
@@ -42,14 +43,14 @@ RedisCluster* RedisClusterSharingTest::the_cluster = nullptr;
 const uint16_t RedisClusterSharingTest::kSlot =
     store::redis::SlotOf(store::redis::NodesKey("sluice"));
 
-TEST_F(RedisClusterSharingTest, SharesStayWhatTheyAreWhileTheHeartbeatsSlotMoves) {
+TEST_F(RedisClusterSharingTest, SharesLastWhileHeartbeatSlotMoves) {
   SharedLoad load(ThreeTimes(), LoadOfNodes(store::Sharing::kSplit, false));
   AwaitDivisor(load, 3);
   for (int round = 0; round < 3; ++round) {
-    const size_t from = OfHeartbeats();
+    const size_t from = HeartbeatServer();
     const size_t to = (from + 1) % 3;
     cluster_.BeginMove(kSlot, from, to);
-    // Between the two for longer than a share lasts without heartbeats.
+    // The slot is half moved for longer than a share lasts without heartbeats.
     PassTime(std::chrono::nanoseconds(kNodeTtlNs));
     ASSERT_TRUE(load.AwaitGrants(100));
     while (cluster_.MoveKeys(kSlot, from, to, 100) > 0) {
@@ -60,18 +61,18 @@ TEST_F(RedisClusterSharingTest, SharesStayWhatTheyAreWhileTheHeartbeatsSlotMoves
     AwaitDivisor(load, 3);
   }
   EXPECT_EQ(load.Check(), "");
-  EXPECT_EQ(load.unavailable(), 0u);  // nobody lost its share
+  EXPECT_EQ(load.unavailable(), 0u);  // no node lost its share
   EXPECT_EQ(load.node(0).store().Stats().decisions, 0u);
 }
 
-// A Cluster of which one primary is away does not serve at all (cluster-require-full-coverage),
-// whichever it is: all nodes go on with their shares, and what they granted is debited later.
-TEST_F(RedisClusterSharingTest, WhatIsSplitWhileThePrimaryOfTheHeartbeatsIsAwayIsDebited) {
+// A Cluster with a primary down serves no key (cluster-require-full-coverage): all nodes decide by
+// their shares, and debit what they granted when it is back.
+TEST_F(RedisClusterSharingTest, DebitsGrantsMadeWhileHeartbeatPrimaryWasDown) {
   SharedLoad load(ThreeTimes(), LoadOfNodes(store::Sharing::kExact, true));
   AwaitDivisor(load, 3);
   ASSERT_TRUE(load.AwaitGrants(300));
   const uint64_t away = load.granted_while_unavailable();
-  const size_t owner = OfHeartbeats();
+  const size_t owner = HeartbeatServer();
   cluster_.server(owner).Pause();
   while (load.granted_while_unavailable() < away + 100) ASSERT_TRUE(load.AwaitGrants(10));
   cluster_.server(owner).Resume();
@@ -81,7 +82,7 @@ TEST_F(RedisClusterSharingTest, WhatIsSplitWhileThePrimaryOfTheHeartbeatsIsAwayI
   EXPECT_EQ(load.Check(), "");
 }
 
-TEST_F(RedisClusterSharingTest, RelaxedOvershootsByNoMoreThanItSaysWhileSlotsMove) {
+TEST_F(RedisClusterSharingTest, RelaxedOvershootStaysInBoundWhileSlotsMove) {
   LoadOptions options = LoadOfNodes(store::Sharing::kRelaxed, false);
   options.several_charges = false;
   options.refunds = false;
@@ -101,7 +102,7 @@ TEST_F(RedisClusterSharingTest, RelaxedOvershootsByNoMoreThanItSaysWhileSlotsMov
   EXPECT_GT(load.granted_locally(), 0u);
   load.Stop();
   for (size_t l = 0; l < options.limits.size(); ++l) {
-    // Before a node has heard of the others it takes itself for alone.
+    // Before a node has seen the others it acts as the only one.
     const uint64_t most = 3 * store::redis::MostUnreported(options.limits[l].parameters, 1, 1);
     EXPECT_EQ(load.CheckBeyond(l, most), "") << options.limits[l].name;
   }

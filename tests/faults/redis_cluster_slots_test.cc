@@ -1,4 +1,4 @@
-// What a node computes of slots, against what redis-server says.
+// The hash slots that a node computes, against those of redis-server.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -11,7 +11,7 @@
 namespace sluice::testing {
 namespace {
 
-TEST(RedisClusterSlotsTest, AreTheOnesThatRedisComputes) {
+TEST(RedisClusterSlotsTest, MatchThoseOfRedis) {
   RedisServer server({"--cluster-enabled", "yes"});
   RedisCalls calls(server);
   const auto by_redis = [&](const std::string& key) {
@@ -29,7 +29,7 @@ TEST(RedisClusterSlotsTest, AreTheOnesThatRedisComputes) {
   }
 }
 
-TEST(RedisClusterSlotsTest, EverySlotHasATag) {
+TEST(RedisClusterSlotsTest, EverySlotHasTag) {
   for (size_t slot = 0; slot < store::redis::kSlots; ++slot) {
     const std::string& tag = store::redis::TagOfSlot(static_cast<uint16_t>(slot));
     ASSERT_EQ(store::redis::SlotOf("name:{" + tag + "}:more"), slot);

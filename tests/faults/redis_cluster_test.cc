@@ -1,4 +1,4 @@
-// A Redis Cluster that changes under load: slots that move, a primary that dies.
+// A Redis Cluster that changes under load: slots move, a primary is killed.
 #include "tests/support/redis_cluster.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,9 @@
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/hash_slot.h"
 #include "server/store/redis/wire/stored_bucket.h"
+#include "tests/faults/cluster_keys.h"
 #include "tests/support/free_port.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/shared_load.h"
 #include "tests/support/store_calls.h"
@@ -28,7 +30,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kMillisecond = 1'000'000;
 
-// One for all: each leaves it as it found it, but for RedisClusterEndTest, the last.
+// One Cluster for all tests. Each leaves it as it was, except the last one, RedisClusterEndTest.
 RedisCluster* shared_cluster = nullptr;
 
 class StopCluster final : public ::testing::Environment {
@@ -43,22 +45,7 @@ RedisCluster& Cluster() {
   return *shared_cluster;
 }
 
-std::shared_ptr<const store::Rule> Hourly(uint32_t limit_id, uint64_t burst) {
-  return MakeRule(limit_id, algorithm::MakeTokenBucket({1, 3600 * kSecond}, burst, 0).value());
-}
-
-void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
-
-// A key whose bucket under this limit is at that server.
-std::string KeyAt(RedisCluster& cluster, const store::Rule& rule, size_t server) {
-  for (int i = 0;; ++i) {
-    std::string key = "at" + std::to_string(i);
-    const auto slot = store::redis::SlotOf(store::redis::KeysOf("sluice", rule.limit_name, key)[0]);
-    if (cluster.OwnerOf(slot) == server) return key;
-  }
-}
-
-TEST(RedisClusterTest, DecidesAtAllItsServers) {
+TEST(RedisClusterTest, DecidesOnAllServers) {
   RedisNode node(Cluster().url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto rule = Hourly(101, 2);
@@ -77,7 +64,7 @@ uint16_t SlotOfBucket(std::string_view limit, std::string_view key) {
   return store::redis::SlotOf(store::redis::KeysOf("sluice", limit, key)[0]);
 }
 
-TEST(RedisClusterTest, ASlotThatMovedIsFoundAtOnce) {
+TEST(RedisClusterTest, FindsMovedSlotAtOnce) {
   RedisNode node(Cluster().url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto rule = Hourly(102, 10);
@@ -91,18 +78,18 @@ TEST(RedisClusterTest, ASlotThatMovedIsFoundAtOnce) {
   EXPECT_EQ(Query(node.store(), *rule, "k").level.remaining, 5);
 }
 
-TEST(RedisClusterTest, ASlotThatIsBeingMovedIsServedByBoth) {
+TEST(RedisClusterTest, BothServersServeSlotDuringMove) {
   RedisNode node(Cluster().url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto rule = Hourly(103, 10);
   node.store().Register(rule);
-  // Two buckets of one slot.
+  // Two buckets in one slot.
   const uint16_t slot = SlotOfBucket(rule->limit_name, "{k}1");
   const size_t from = Cluster().OwnerOf(slot);
   const size_t to = (from + 1) % 3;
   ASSERT_TRUE(Acquire(node.store(), *rule, "{k}1").granted());
   Cluster().BeginMove(slot, from, to);
-  // One that stays, one that is made where the slot goes to (ASK), and one that has gone there.
+  // A bucket that stays, one created on the target (ASK), and one that was moved.
   EXPECT_EQ(Acquire(node.store(), *rule, "{k}1").charges[0].level.remaining, 8);
   EXPECT_EQ(Acquire(node.store(), *rule, "{k}2").charges[0].level.remaining, 9);
   EXPECT_EQ(Acquire(node.store(), *rule, "{k}2").charges[0].level.remaining, 8);
@@ -114,7 +101,7 @@ TEST(RedisClusterTest, ASlotThatIsBeingMovedIsServedByBoth) {
   EXPECT_EQ(Acquire(node.store(), *rule, "{k}2").charges[0].level.remaining, 7);
 }
 
-TEST(RedisClusterTest, ABucketOfSeveralKeysWaitsUntilItsSlotHasMoved) {
+TEST(RedisClusterTest, BucketOfSeveralKeysWaitsForEndOfMove) {
   RedisNode node(Cluster().url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto log = MakeRule(104, algorithm::MakeSlidingLog({10, 3600 * kSecond}).value());
@@ -125,7 +112,7 @@ TEST(RedisClusterTest, ABucketOfSeveralKeysWaitsUntilItsSlotHasMoved) {
   ASSERT_EQ(Acquire(node.store(), *log, "k").charges[0].level.remaining, 9);
   Cluster().BeginMove(slot, from, to);
   std::thread mover([&] {
-    PassTime(50 * kMillisecond);
+    PassTime(std::chrono::milliseconds(50));
     while (Cluster().MoveKeys(slot, from, to, 100) > 0) {
     }
     Cluster().EndMove(slot, from, to);
@@ -134,7 +121,7 @@ TEST(RedisClusterTest, ABucketOfSeveralKeysWaitsUntilItsSlotHasMoved) {
   mover.join();
 }
 
-TEST(RedisClusterTest, ABucketWhoseSlotStaysHalfMovedIsAwayAndNothingIsLost) {
+TEST(RedisClusterTest, BucketInHalfMovedSlotIsUnavailableAndKeepsItsState) {
   store::RedisStoreOptions brisk;
   brisk.budget_ns = 100 * kMillisecond;
   RedisNode node(Cluster().url(), brisk);
@@ -149,7 +136,7 @@ TEST(RedisClusterTest, ABucketWhoseSlotStaysHalfMovedIsAwayAndNothingIsLost) {
   ASSERT_EQ(Acquire(node.store(), *log, "{k}").charges[0].level.remaining, 9);
   Cluster().BeginMove(slot, from, to);
   EXPECT_EQ(Acquire(node.store(), *log, "{k}").outcome, Outcome::kUnavailable);
-  // No breaker opened for that.
+  // That opened no circuit breaker.
   EXPECT_TRUE(Acquire(node.store(), *bucket, "{k}").granted());
   while (Cluster().MoveKeys(slot, from, to, 100) > 0) {
   }
@@ -157,7 +144,7 @@ TEST(RedisClusterTest, ABucketWhoseSlotStaysHalfMovedIsAwayAndNothingIsLost) {
   EXPECT_EQ(Acquire(node.store(), *log, "{k}").charges[0].level.remaining, 8);
 }
 
-TEST(RedisClusterTest, FlushedScriptsAreLoadedAgainWhereTheyAreMissing) {
+TEST(RedisClusterTest, ReloadsFlushedScripts) {
   RedisNode node(Cluster().url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto rule = Hourly(107, 10);
@@ -168,7 +155,7 @@ TEST(RedisClusterTest, FlushedScriptsAreLoadedAgainWhereTheyAreMissing) {
   }
 }
 
-TEST(RedisClusterTest, AServerThatWasNotHeardOfIsConnectedToBeforeAnybodyIsAnswered) {
+TEST(RedisClusterTest, ConnectsToUnknownServerBeforeAnswering) {
   RedisCluster& cluster = Cluster();
   RedisNode node(cluster.url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
@@ -184,7 +171,7 @@ TEST(RedisClusterTest, AServerThatWasNotHeardOfIsConnectedToBeforeAnybodyIsAnswe
   EXPECT_EQ(Acquire(node.store(), *rule, "k").charges[0].level.remaining, 7);
 }
 
-TEST(RedisClusterTest, ASlotThatIsNobodysIsAwayUntilItIsSomebodys) {
+TEST(RedisClusterTest, SlotWithoutOwnerIsUnavailableUntilAssigned) {
   RedisNode node(Cluster().url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto rule = Hourly(110, 10);
@@ -198,15 +185,15 @@ TEST(RedisClusterTest, ASlotThatIsNobodysIsAwayUntilItIsSomebodys) {
   ASSERT_EQ(Cluster().Call(owner, {"CLUSTER", "ADDSLOTS", slot}).text, "OK");
   Acquired acquired;
   for (int i = 0; i < 2000 && !acquired.granted(); ++i) {
-    PassTime(5 * kMillisecond);
+    PassTime(std::chrono::milliseconds(5));
     acquired = Acquire(node.store(), *rule, "k");
   }
   ASSERT_TRUE(acquired.granted());
   EXPECT_EQ(acquired.charges[0].level.remaining, 8);
 }
 
-TEST(RedisClusterTest, NoWindowIsOverWhileSlotsMoveUnderLoad) {
-  // Some of it charges two limits, which are at different servers mostly.
+TEST(RedisClusterTest, NoWindowExceedsLimitWhileSlotsMoveUnderLoad) {
+  // Some acquisitions charge two limits, mostly on different servers.
   SharedLoad load(std::vector<std::string>(3, Cluster().url()));
   ASSERT_TRUE(load.AwaitGrants(200));
   for (int round = 0; round < 6; ++round) {
@@ -222,7 +209,7 @@ TEST(RedisClusterTest, NoWindowIsOverWhileSlotsMoveUnderLoad) {
 
 absl::Status Connected(const std::string& url) { return RedisNode(url).connected(); }
 
-TEST(RedisClusterStartTest, SaysWhichUrlWouldBeRight) {
+TEST(RedisClusterStartTest, SuggestsCorrectUrl) {
   const std::string one = "127.0.0.1:" + std::to_string(Cluster().port(0));
   absl::Status status = Connected("redis://" + one);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -238,7 +225,7 @@ TEST(RedisClusterStartTest, SaysWhichUrlWouldBeRight) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(RedisClusterStartTest, NeedsNoMoreRightsThanTheDocsSay) {
+TEST(RedisClusterStartTest, NeedsOnlyDocumentedPermissions) {
   Cluster().CallAll({"ACL",     "SETUSER",       "node",    "on",           ">pass",    "~sluice:*",
                      "+info",   "+ping",         "+select", "+script|load", "+evalsha", "+time",
                      "+get",    "+set",          "+del",    "+exists",      "+pexpire", "+lrange",
@@ -257,12 +244,12 @@ TEST(RedisClusterStartTest, NeedsNoMoreRightsThanTheDocsSay) {
   }
 }
 
-TEST(RedisClusterStartTest, OneSeedThatAnswersWillDo) {
+TEST(RedisClusterStartTest, ConnectsThroughAnySeedThatAnswers) {
   const std::string one = "127.0.0.1:" + std::to_string(Cluster().port(2));
   EXPECT_TRUE(Connected("redis-cluster://127.0.0.1:1," + one).ok());
 }
 
-TEST(RedisClusterEndTest, OneDeadPrimaryMakesNoOtherKeysAway) {
+TEST(RedisClusterEndTest, DeadPrimaryLeavesOtherKeysAvailable) {
   RedisCluster& cluster = Cluster();
   store::RedisStoreOptions brisk;
   brisk.budget_ns = 200 * kMillisecond;
@@ -277,12 +264,12 @@ TEST(RedisClusterEndTest, OneDeadPrimaryMakesNoOtherKeysAway) {
   EXPECT_EQ(Acquire(node.store(), *rule, keys[0]).outcome, Outcome::kUnavailable);
   EXPECT_TRUE(Acquire(node.store(), *rule, keys[1]).granted());
   EXPECT_TRUE(Acquire(node.store(), *rule, keys[2]).granted());
-  // Found without anybody being told: the map is looked at while a primary is away. Its data may
-  // lack something.
+  // The node finds the promoted replica without a redirection, since it reads the slot map while a
+  // primary is down. The replica's data may be incomplete.
   Outcome outcome = Outcome::kUnavailable;
   for (int i = 0; i < 2000 && outcome == Outcome::kUnavailable; ++i) {
     outcome = Acquire(node.store(), *rule, keys[0]).outcome;
-    if (outcome == Outcome::kUnavailable) PassTime(10 * kMillisecond);
+    if (outcome == Outcome::kUnavailable) PassTime(std::chrono::milliseconds(10));
   }
   EXPECT_EQ(outcome, Outcome::kDenied);
   EXPECT_EQ(Query(node.store(), *rule, keys[1]).level.remaining, 998);

@@ -1,4 +1,4 @@
-// Several connections to one server, when one has as many commands in flight as may be.
+// Several connections to one server, and callers that wait while all have max_in_flight commands.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ store::RedisStoreOptions NarrowOptions() {
 
 size_t Connections(RedisServer& server) {
   const std::string list = RedisCalls(server).Call({"CLIENT", "LIST"}).text;
-  // The one that asks is not the node's.
+  // Without the test's own.
   return static_cast<size_t>(std::count(list.begin(), list.end(), '\n')) - 1;
 }
 
@@ -36,7 +36,7 @@ std::shared_ptr<const store::Rule> ThreeAnHour() {
   return MakeRule(1, algorithm::MakeTokenBucket({3, 3'600'000'000'000}, 3, 0).value());
 }
 
-// Four callers of each of so many buckets, in turns.
+// Four callers for each of these buckets, in turns.
 std::vector<std::vector<store::Charge>> FourOfEach(const store::Rule& rule,
                                                    const std::vector<std::string>& keys) {
   std::vector<std::vector<store::Charge>> batch;
@@ -52,7 +52,7 @@ std::vector<std::string> Keys(const std::string& prefix, int count) {
   return keys;
 }
 
-TEST(RedisConnectionsTest, OpensFurtherOnesWhenOneIsFullAndKeepsEachLinesOrder) {
+TEST(RedisConnectionsTest, OpensMoreConnectionsWhenFullAndKeepsOrderPerBucket) {
   RedisServer server;
   RedisNode node(server.url(), NarrowOptions());
   const auto rule = ThreeAnHour();
@@ -67,12 +67,12 @@ TEST(RedisConnectionsTest, OpensFurtherOnesWhenOneIsFullAndKeepsEachLinesOrder) 
       ASSERT_EQ(answers[i].source, store::Source::kStore);
     }
   } while (Connections(server) < 3);
-  // And no more than may be.
+  // And no more than max_connections.
   AcquireBatch(node.store(), FourOfEach(*rule, Keys("last:", 100)));
   EXPECT_EQ(Connections(server), 3u);
 }
 
-TEST(RedisConnectionsTest, ServesOnWhenAFurtherOneBreaks) {
+TEST(RedisConnectionsTest, KeepsServingWhenExtraConnectionBreaks) {
   RedisServer server;
   RedisNode node(server.url(), NarrowOptions());
   const auto rule = ThreeAnHour();
@@ -80,7 +80,7 @@ TEST(RedisConnectionsTest, ServesOnWhenAFurtherOneBreaks) {
   for (int round = 0; Connections(server) < 3; ++round) {
     AcquireBatch(node.store(), FourOfEach(*rule, Keys(absl::StrCat("round", round, ":"), 100)));
   }
-  // The newest connection of a node is a further one.
+  // The newest connection of a node is an extra one.
   const std::string list = RedisCalls(server).Call({"CLIENT", "LIST"}).text;
   std::vector<std::string> ids;
   for (size_t at = 0; (at = list.find("id=", at)) != list.npos; at += 3) {
@@ -94,7 +94,7 @@ TEST(RedisConnectionsTest, ServesOnWhenAFurtherOneBreaks) {
   }
 }
 
-// Room for one command and for no second connection.
+// Room for one command and one connection.
 store::RedisStoreOptions OneAtATime() {
   store::RedisStoreOptions options = PatientOptions();
   options.max_in_flight = 1;
@@ -108,14 +108,14 @@ AcquireOptions Within(const RedisNode& node, int64_t ns) {
   return options;
 }
 
-// The node asks ten times a second who the server is, on the connection of the callers. Who waits
-// for that answer alone would wait for ever.
-TEST(RedisConnectionsTest, NobodyWaitsForRoomThatQuestionsAboutTheServerTake) {
+// Ten times a second the node checks the fence, on the callers' connection. A caller that finds
+// only that command in flight must still be sent.
+TEST(RedisConnectionsTest, FenceChecksDoNotStarveCallers) {
   RedisServer server;
   RedisNode node(server.url(), OneAtATime());
   const auto rule = ThreeAnHour();
   node.store().Register(rule);
-  // INFO, but for this test's own.
+  // The number of INFO commands without this test's own.
   int own = 0;
   const auto asked = [&] {
     const std::string stats = RedisCalls(server).Call({"INFO", "commandstats"}).text;
@@ -131,7 +131,7 @@ TEST(RedisConnectionsTest, NobodyWaitsForRoomThatQuestionsAboutTheServerTake) {
   }
 }
 
-// An acquisition of one permit that is under way.
+// An acquisition of one permit that has been started.
 struct UnderWay final : store::AcquireOperation {
   UnderWay(store::Store& store, const store::Rule& rule, std::string_view key,
            const AcquireOptions& options)
@@ -154,8 +154,8 @@ struct UnderWay final : store::AcquireOperation {
   Notification done;
 };
 
-// Whose turn it is and who is gone leaves the turn to the next.
-TEST(RedisConnectionsTest, WhoLeftWhileHeWaitedForRoomHoldsNobodyUp) {
+// A queued caller that times out passes its turn to the next.
+TEST(RedisConnectionsTest, CallerPastItsDeadlineDoesNotBlockQueue) {
   RedisServer server;
   RedisNode node(server.url(), OneAtATime());
   const auto rule = ThreeAnHour();
@@ -170,7 +170,7 @@ TEST(RedisConnectionsTest, WhoLeftWhileHeWaitedForRoomHoldsNobodyUp) {
   EXPECT_EQ(behind.Await(), store::Outcome::kGranted);
 }
 
-// What remains of each, asked as one operation.
+// A query of several buckets, as one operation.
 struct Questions final : store::QueryOperation {
   Questions(const store::Rule& rule, std::vector<std::string> of_keys)
       : keys(std::move(of_keys)), answers(keys.size()) {
@@ -187,8 +187,8 @@ struct Questions final : store::QueryOperation {
   Notification done;
 };
 
-// As many questions at once as dashboards ask, of a node with room for one.
-TEST(RedisConnectionsTest, WhoeverAsksWaitsForRoom) {
+// As many queries at once as dashboards send, to a node with room for one.
+TEST(RedisConnectionsTest, QueriesAndRefundsWaitForRoomInOrder) {
   struct Refunding final : store::RefundOperation {
     void Done() override { done.Notify(); }
     Notification done;
@@ -217,7 +217,7 @@ TEST(RedisConnectionsTest, WhoeverAsksWaitsForRoom) {
   questions.done.Wait();
   for (size_t i = 0; i < keys.size(); ++i) {
     EXPECT_FALSE(questions.answers[i].unavailable) << keys[i];
-    // Whoever came first has his answer first.
+    // The query came before the refund.
     EXPECT_EQ(questions.answers[i].level.remaining, 1) << keys[i];
     refunds[i].done.Wait();
     EXPECT_EQ(refunds[i].outcome, store::RefundOutcome::kRefunded) << keys[i];
@@ -225,12 +225,12 @@ TEST(RedisConnectionsTest, WhoeverAsksWaitsForRoom) {
   }
 }
 
-TEST(RedisConnectionsTest, WhatNobodyWaitsForAnyMoreIsNotAsked) {
+TEST(RedisConnectionsTest, DropsQueriesPastTheirDeadline) {
   RedisServer server;
   RedisNode node(server.url(), OneAtATime());
   const auto rule = ThreeAnHour();
   node.store().Register(rule);
-  // The first answer tells that the node has come to know its server.
+  // After the first reply the node has identified its server.
   Query(node.store(), *rule, "first");
   RedisCalls calls(server);
   calls.Call({"CONFIG", "RESETSTAT"});
@@ -251,8 +251,8 @@ TEST(RedisConnectionsTest, WhatNobodyWaitsForAnyMoreIsNotAsked) {
               ::testing::HasSubstr("cmdstat_evalsha:calls=2,"));
 }
 
-// One is sent and ten wait; nobody else may.
-TEST(RedisConnectionsTest, NoMoreWaitForRoomThanMay) {
+// One is sent and ten wait; the others are rejected.
+TEST(RedisConnectionsTest, RejectsCallersBeyondMaxWaiting) {
   RedisServer server;
   store::RedisStoreOptions options = OneAtATime();
   options.max_waiting = 10;
@@ -273,8 +273,8 @@ TEST(RedisConnectionsTest, NoMoreWaitForRoomThanMay) {
   }
 }
 
-// Nor does a node lose its share of the others' limits while it has many questions.
-TEST(RedisConnectionsTest, HeartbeatsGoAheadOfThoseWhoWaitForRoom) {
+// A node with many queries keeps its shares of limits.
+TEST(RedisConnectionsTest, HeartbeatsOvertakeCallersThatWaitForRoom) {
   RedisServer server;
   store::RedisStoreOptions options = OneAtATime();
   options.node_ttl_ns = 400'000'000;
@@ -291,13 +291,13 @@ TEST(RedisConnectionsTest, HeartbeatsGoAheadOfThoseWhoWaitForRoom) {
   Questions questions(*rule, keys);
   node.store().Query(&questions);
   questions.done.Wait();
-  // An eighth of the time to live lies between two, and the questions take many of them.
+  // Heartbeats are an eighth of the time to live apart, and the queries take much longer.
   EXPECT_THAT(calls.Call({"INFO", "commandstats"}).text,
               ::testing::ContainsRegex("cmdstat_hset:calls=([3-9]|[0-9][0-9])"));
 }
 
-// Nor is anybody forgotten who waits when the server goes, or the node ends.
-TEST(RedisConnectionsTest, WhoeverWaitsForRoomIsToldThatTheServerWent) {
+// Every waiting query is answered when the server goes down or the node stops.
+TEST(RedisConnectionsTest, AnswersWaitingQueriesWhenServerOrNodeStops) {
   RedisServer server;
   const auto rule = ThreeAnHour();
   const std::vector<std::string> keys = Keys("k", 100);
@@ -317,8 +317,8 @@ TEST(RedisConnectionsTest, WhoeverWaitsForRoomIsToldThatTheServerWent) {
   }
 }
 
-// Of two servers of a Cluster; those who wait for the one came first.
-TEST(RedisConnectionsTest, WhoWaitsForRoomAtOneServerHoldsNobodyUpWhoWaitsForAnother) {
+// On two servers of a Cluster; the callers of the paused one came first.
+TEST(RedisConnectionsTest, FullServerDoesNotBlockCallersOfAnother) {
   RedisCluster cluster({.node_timeout_ms = 15'000});
   store::RedisStoreOptions options = OneAtATime();
   options.budget_ns = 15'000'000'000;
@@ -347,7 +347,7 @@ TEST(RedisConnectionsTest, WhoWaitsForRoomAtOneServerHoldsNobodyUpWhoWaitsForAno
   for (const auto& one : paused) EXPECT_EQ(one->Await(), store::Outcome::kGranted);
 }
 
-TEST(RedisConnectionsTest, AnswersAllWhoWaitForRoomWhenTheServerGoes) {
+TEST(RedisConnectionsTest, AnswersAllWaitingCallersWhenServerGoesDown) {
   RedisServer server;
   store::RedisStoreOptions options = NarrowOptions();
   options.budget_ns = 50'000'000;
@@ -362,7 +362,7 @@ TEST(RedisConnectionsTest, AnswersAllWhoWaitForRoomWhenTheServerGoes) {
   server.Resume();
   while (Acquire(node.store(), *rule, "other").outcome == store::Outcome::kUnavailable) {
   }
-  // Two were sent; the others were never debited, as a node sees that has time.
+  // Two batches were sent. The others were never debited, as a node with a longer budget shows.
   RedisNode patient(server.url());
   patient.store().Register(rule);
   int granted = 0;

@@ -1,4 +1,4 @@
-// What becomes of quotas when Redis loses its data: never more is granted than with it.
+// When Redis loses its data, no window exceeds its limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 
 #include "server/algorithm/make_parameters.h"
 #include "tests/support/grant_history.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
@@ -21,38 +22,37 @@ namespace {
 using store::Outcome;
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kMillisecond = 1'000'000;
 
 std::shared_ptr<const store::Rule> SlowRule(uint64_t burst = 10) {
   return MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, burst, 0).value());
 }
 
-// Asks until Redis decides.
+// Retries until Redis decides.
 Acquired AcquireWhenBack(RedisNode& node, const store::Rule& rule, std::string_view key) {
   for (int i = 0;; ++i) {
     const Acquired acquired = Acquire(node.store(), rule, key);
     if (acquired.outcome != Outcome::kUnavailable || i == 2000) return acquired;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    PassTime(std::chrono::milliseconds(5));
   }
 }
 
 std::vector<std::string> ThreeTimes(const std::string& url) { return {url, url, url}; }
 
-TEST(RedisDataLossTest, FlushallFillsNoBucket) {
+TEST(RedisDataLossTest, FlushFillsNoBucket) {
   RedisServer server;
   SharedLoad load(ThreeTimes(server.url()));
   RedisCalls calls(server);
   ASSERT_TRUE(load.AwaitGrants(2000));
   for (int i = 0; i < 3; ++i) {
     calls.Call({"FLUSHALL"});
-    // Windows count as used up for a period.
+    // Windows count as full for a period.
     ASSERT_TRUE(load.AwaitGrants(200, 0));
     ASSERT_TRUE(load.AwaitGrants(100, 3));
   }
   EXPECT_EQ(load.Check(), "");
 }
 
-TEST(RedisDataLossTest, ARestartWithoutAFileFillsNoBucket) {
+TEST(RedisDataLossTest, RestartWithoutFileFillsNoBucket) {
   RedisServer server;
   SharedLoad load(ThreeTimes(server.url()));
   ASSERT_TRUE(load.AwaitGrants(2000));
@@ -65,8 +65,8 @@ TEST(RedisDataLossTest, ARestartWithoutAFileFillsNoBucket) {
   EXPECT_EQ(load.Check(), "");
 }
 
-// Its file lacks up to a second of writes.
-TEST(RedisDataLossTest, ARestartWithAnOlderFileFillsNoBucket) {
+// The file lacks up to a second of writes.
+TEST(RedisDataLossTest, RestartWithOlderFileFillsNoBucket) {
   RedisServer server({"--appendonly", "yes", "--appendfsync", "everysec"});
   SharedLoad load(ThreeTimes(server.url()));
   ASSERT_TRUE(load.AwaitGrants(2000));
@@ -76,7 +76,7 @@ TEST(RedisDataLossTest, ARestartWithAnOlderFileFillsNoBucket) {
   EXPECT_EQ(load.Check(), "");
 }
 
-TEST(RedisDataLossTest, ARestartWithAFileThatHasAllGoesOnWhereItWas) {
+TEST(RedisDataLossTest, RestartWithCompleteFileKeepsState) {
   RedisServer server({"--appendonly", "yes", "--appendfsync", "always"});
   RedisNode node(server.url());
   const auto rule = SlowRule();
@@ -90,7 +90,7 @@ TEST(RedisDataLossTest, ARestartWithAFileThatHasAllGoesOnWhereItWas) {
   EXPECT_EQ(AcquireWhenBack(node, *rule, "other").charges[0].level.remaining, 9);
 }
 
-TEST(RedisDataLossTest, BucketsStartEmptyAndSayWhenTheNextPermitComes) {
+TEST(RedisDataLossTest, BucketsStartEmptyAndReportNextPermit) {
   RedisServer server;
   RedisNode node(server.url());
   const auto bucket = SlowRule();
@@ -113,13 +113,13 @@ TEST(RedisDataLossTest, BucketsStartEmptyAndSayWhenTheNextPermitComes) {
   EXPECT_EQ(full.outcome, Outcome::kDenied);
   EXPECT_GT(full.retry_after_ns, 3590 * kSecond);
 
-  // A node that starts now knows it from the others.
+  // A node that starts now learns it from Redis.
   RedisNode late(server.url());
   late.store().Register(bucket);
   EXPECT_EQ(Acquire(late.store(), *bucket, "another").outcome, Outcome::kDenied);
 }
 
-TEST(RedisDataLossTest, MomentsThatWerePromisedAreNotGivenAgain) {
+TEST(RedisDataLossTest, NeverGivesPromisedGrantTimesAgain) {
   RedisServer server;
   RedisNode one(server.url());
   RedisNode two(server.url());
@@ -140,11 +140,11 @@ TEST(RedisDataLossTest, MomentsThatWerePromisedAreNotGivenAgain) {
     int64_t last_ns = 0;
     for (int n = 0; n < 20; ++n) last_ns = book(one);
     RedisCalls(server).Call({"FLUSHALL"});
-    // Nobody asks the one that promised.
+    // No caller uses the node that promised.
     const Acquired denied = AcquireWhenBack(two, *rule, "k");
     EXPECT_EQ(denied.outcome, Outcome::kDenied);
     if (i == 0) {
-      // It has heard of none of it: the floor leaves the other one time to say so.
+      // The floor leaves the other node time to publish its promises.
       EXPECT_GT(denied.retry_after_ns, kSecond);
     }
     ASSERT_EQ(AcquireWhenBack(one, *rule, "k").outcome, Outcome::kDenied);
@@ -154,7 +154,7 @@ TEST(RedisDataLossTest, MomentsThatWerePromisedAreNotGivenAgain) {
   }
 }
 
-TEST(RedisDataLossTest, BucketsAreFullAfterALossIfToldSo) {
+TEST(RedisDataLossTest, BucketsStartFullIfConfigured) {
   RedisServer server;
   store::RedisStoreOptions options = PatientOptions();
   options.after_data_loss = store::redis::AfterLoss::kFull;
@@ -166,14 +166,14 @@ TEST(RedisDataLossTest, BucketsAreFullAfterALossIfToldSo) {
   EXPECT_EQ(Acquire(node.store(), *rule, "k").charges[0].level.remaining, 9);
 }
 
-TEST(RedisDataLossTest, AReceiptOfBeforeIsWorthNothing) {
+TEST(RedisDataLossTest, ReceiptFromBeforeLossIsWorthNothing) {
   RedisServer server;
   RedisNode node(server.url());
   const auto rule = SlowRule();
   node.store().Register(rule);
   const Acquired before = Acquire(node.store(), *rule, "k", 8, {.want_receipt = true});
   ASSERT_TRUE(before.granted());
-  // The fence alone is lost: what the bucket lacks now is not all of what was spent, perhaps.
+  // Only the fence is lost: the bucket may lack some of the permits that were spent.
   RedisCalls(server).Call({"DEL", "sluice:identity"});
   RedisCalls calls(server);
   const RedisValue words = calls.Call({"KEYS", "sluice:identity:*"});
@@ -183,7 +183,7 @@ TEST(RedisDataLossTest, AReceiptOfBeforeIsWorthNothing) {
   EXPECT_EQ(Acquire(node.store(), *rule, "k").outcome, Outcome::kDenied);
 }
 
-TEST(RedisDataLossTest, ABucketThatIsConvertedStaysEmpty) {
+TEST(RedisDataLossTest, ConvertedBucketStaysEmpty) {
   RedisServer server;
   RedisNode one(server.url());
   const auto ten = SlowRule(10);
@@ -200,7 +200,7 @@ TEST(RedisDataLossTest, ABucketThatIsConvertedStaysEmpty) {
   EXPECT_EQ(Query(two.store(), *twenty, "k").level.remaining, 0);
 }
 
-TEST(RedisDataLossTest, EveryNodeThatNoticesAgreesOnOneMarker) {
+TEST(RedisDataLossTest, NodesAgreeOnOneFence) {
   RedisServer server;
   std::vector<std::unique_ptr<RedisNode>> nodes;
   const auto rule = SlowRule(1000);

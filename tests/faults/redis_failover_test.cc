@@ -1,6 +1,6 @@
-// What becomes of quotas when another server takes the primary's place, by Sentinel or by hand:
-// no window holds more than it may, though the promoted one lacks the last writes, and though the
-// old one may go on for a while.
+// When another server takes the primary's place, through Sentinel or by hand, no window exceeds its
+// limit, even though the promoted server lacks the last writes and the old primary serves on for a
+// while.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +16,7 @@
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/support/grant_history.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
@@ -33,13 +34,11 @@ std::shared_ptr<const store::Rule> HourlyRule() {
   return MakeRule(1, algorithm::MakeTokenBucket({1, 3'600'000'000'000}, 10, 0).value());
 }
 
-void PassTime(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
-
 std::string Info(RedisServer& server) {
   return RedisCalls(server).Call({"INFO", "replication"}).text;
 }
 
-// False: it did not come about in 20 s.
+// Returns false after 20 s.
 bool AwaitInfo(RedisServer& server, const std::string& text) {
   for (int i = 0; i < 2000; ++i) {
     if (absl::StrContains(Info(server), text)) return true;
@@ -53,7 +52,7 @@ void ReplicaOf(RedisServer& server, const std::string& host, int port) {
   RedisCalls(server).Call({"REPLICAOF", host, port == 0 ? "ONE" : absl::StrCat(port)});
 }
 void Promote(RedisServer& server) { ReplicaOf(server, "NO", 0); }
-// It stays what it is, and hears no more of its primary.
+// It keeps its role, and receives nothing more from its primary.
 void CutOff(RedisServer& server) { ReplicaOf(server, "127.0.0.1", 1); }
 
 // A primary and two replicas, `first` and `second`; Sentinel promotes the first.
@@ -74,10 +73,10 @@ class RedisFailoverTest : public ::testing::Test {
     return absl::StrCat("redis://127.0.0.1:", server.port());
   }
   std::string SentinelUrl(const RedisSentinel& sentinel) const {
-    // One of them is never there.
+    // The first address has no Sentinel.
     return absl::StrCat("redis-sentinel://127.0.0.1:1,127.0.0.1:", sentinel.port(), "/primary");
   }
-  // Until it could be promoted.
+  // Waits until the Sentinel sees both replicas in sync.
   static void AwaitReplicas(RedisSentinel& sentinel) {
     RedisCalls calls(sentinel);
     for (int i = 0; i < 2000; ++i) {
@@ -101,7 +100,7 @@ class RedisFailoverTest : public ::testing::Test {
   ReplicatedServer second_{primary_.port(), NeverPromoted()};
 };
 
-TEST_F(RedisFailoverTest, SentinelPromotesAReplicaThatLags) {
+TEST_F(RedisFailoverTest, PromotedLaggingReplicaFillsNoBucket) {
   RedisSentinel sentinel(primary_.port());
   AwaitReplicas(sentinel);
   SharedLoad load(std::vector<std::string>(3, SentinelUrl(sentinel)));
@@ -109,12 +108,12 @@ TEST_F(RedisFailoverTest, SentinelPromotesAReplicaThatLags) {
   const auto hourly = HourlyRule();
   for (size_t n = 0; n < 3; ++n) load.node(n).store().Register(hourly);
   CutOff(first_);
-  // What is granted now the promoted one will not know.
+  // The promoted server will not know of grants from now on.
   ASSERT_TRUE(Acquire(load.node(0).store(), *hourly, "k", 10).granted());
   ASSERT_TRUE(load.AwaitGrants(500));
   primary_.Kill();
   ASSERT_TRUE(AwaitInfo(first_, "role:master"));
-  // Of the bucket and of a window: what is granted is granted by the new primary.
+  // By the new primary, of a bucket and of a window.
   EXPECT_TRUE(load.AwaitGrants(300, 0));
   EXPECT_TRUE(load.AwaitGrants(100, 3));
   EXPECT_EQ(load.Check(), "");
@@ -124,12 +123,12 @@ TEST_F(RedisFailoverTest, SentinelPromotesAReplicaThatLags) {
   }
 }
 
-// Waits until Redis decides.
+// Retries until Redis decides.
 Acquired Book(RedisNode& node, const store::Rule& rule) {
   for (int i = 0;; ++i) {
     const Acquired booked =
         Acquire(node.store(), rule, "k", 1, {.max_wait_ns = 24 * 3600 * kSecond});
-    // Nobody books without Redis.
+    // No node books without Redis.
     const bool away = booked.outcome == store::Outcome::kUnavailable ||
                       booked.outcome == store::Outcome::kUnsupported;
     if (!away || i == 4000) return booked;
@@ -137,7 +136,7 @@ Acquired Book(RedisNode& node, const store::Rule& rule) {
   }
 }
 
-TEST_F(RedisFailoverTest, MomentsThatThePromotedServerLacksAreNotGivenAgain) {
+TEST_F(RedisFailoverTest, PromotedServerNeverRepeatsLostGrantTimes) {
   RedisSentinel sentinel(primary_.port());
   AwaitReplicas(sentinel);
   RedisNode node(SentinelUrl(sentinel));
@@ -154,7 +153,7 @@ TEST_F(RedisFailoverTest, MomentsThatThePromotedServerLacksAreNotGivenAgain) {
     one->store().Register(rule);
     one->store().Register(other);
   }
-  // These the promoted one will have, though not who made them.
+  // The promoted server will have these, but their node is gone.
   ASSERT_TRUE(Book(*gone, *other).granted());
   const Acquired hourly = Book(*gone, *other);
   ASSERT_TRUE(hourly.granted());
@@ -177,8 +176,8 @@ TEST_F(RedisFailoverTest, MomentsThatThePromotedServerLacksAreNotGivenAgain) {
   EXPECT_EQ(history.Check(), "");
 }
 
-// Who promised is gone, and what was promised is in the fence that the promoted server has.
-TEST_F(RedisFailoverTest, TheFloorIsNotBeforeTheLastPromise) {
+// The node that promised is gone. Its promise is in the fence, which the promoted server has.
+TEST_F(RedisFailoverTest, FloorIsAfterLastPromisedGrantTime) {
   RedisSentinel sentinel(primary_.port());
   AwaitReplicas(sentinel);
   const auto rule = MakeRule(4, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 1, 0).value());
@@ -209,14 +208,14 @@ TEST_F(RedisFailoverTest, TheFloorIsNotBeforeTheLastPromise) {
   EXPECT_GT(acquired.now_ns + acquired.retry_after_ns, grant_time_ns);
 }
 
-// Some nodes move to the promoted server, and one is answered by the old one for as long as that
-// goes on: the two sides hear of each other no more, neither of buckets nor of shares.
-TEST_F(RedisFailoverTest, TheOldPrimaryGoesOnForAWhile) {
+// Two nodes move to the promoted server, and one stays on the old primary while that still serves:
+// the two sides see neither each other's buckets nor each other's shares.
+TEST_F(RedisFailoverTest, NoWindowExceedsLimitWhileOldPrimaryStillServes) {
   RedisCalls(primary_).Call({"CONFIG", "SET", "min-replicas-max-lag", "2"});
   const std::string path = primary_.folder() + "/leads.sock";
   std::filesystem::create_symlink(primary_.socket_path(), path);
   LoadOptions options;
-  options.several_charges = false;  // of a limit that is split and one that is not
+  options.several_charges = false;  // no acquisition of a split and an exact limit
   options.store.node_ttl_ns = 400'000'000;
   const size_t exact = options.limits.size();
   for (LoadedLimit& limit : LimitsOfNodes(store::Sharing::kSplit, false)) {
@@ -232,11 +231,11 @@ TEST_F(RedisFailoverTest, TheOldPrimaryGoesOnForAWhile) {
   };
   for (size_t n = 0; n < 3; ++n) await_divisor(n, 3);
   ASSERT_TRUE(load.AwaitGrants(1000));
-  // Stays connected, and says nothing more: for its max-lag the old primary counts on it.
+  // Stays connected and is silent: the old primary counts it as good for its max-lag.
   second_.Pause();
   const uint64_t before = load.granted(0);
   Promote(first_);
-  // A replica of its own, without which it would not serve.
+  // Without a replica the promoted server would not serve.
   ReplicatedServer third(first_.port());
   std::filesystem::remove(path);
   std::filesystem::create_symlink(first_.socket_path(), path);
@@ -247,19 +246,19 @@ TEST_F(RedisFailoverTest, TheOldPrimaryGoesOnForAWhile) {
   ASSERT_TRUE(AwaitInfo(primary_, "min_slaves_good_slaves:0"));
   EXPECT_TRUE(load.AwaitGrants(300, 0));
   EXPECT_TRUE(load.AwaitGrants(100, 3));
-  // Now that it has stopped the others take the share of the one that it served.
+  // The old primary has stopped: the other nodes take the share of its node.
   for (size_t n = 1; n < 3; ++n) await_divisor(n, 2);
   EXPECT_TRUE(load.AwaitGrants(300, exact));
   EXPECT_EQ(load.Check(), "");
   EXPECT_GT(load.granted_locally(), 0u);
 }
 
-TEST_F(RedisFailoverTest, TheSameServerIsDemotedAndPromotedAgain) {
+TEST_F(RedisFailoverTest, DetectsServerThatIsDemotedAndPromotedAgain) {
   SharedLoad load(std::vector<std::string>(3, "unix://" + primary_.socket_path()));
   ASSERT_TRUE(load.AwaitGrants(1000));
   CutOff(first_);
   ASSERT_TRUE(load.AwaitGrants(500));
-  // It takes over what the lagging one has, and comes back with that.
+  // It copies the lagging replica's data, and is promoted with that.
   ReplicaOf(primary_, "127.0.0.1", first_.port());
   Promote(first_);
   ASSERT_TRUE(AwaitInfo(primary_, "master_link_status:up"));
@@ -270,13 +269,13 @@ TEST_F(RedisFailoverTest, TheSameServerIsDemotedAndPromotedAgain) {
   EXPECT_EQ(load.Check(), "");
 }
 
-TEST_F(RedisFailoverTest, AnIdleNodeNoticesThatItsServerWasAway) {
+TEST_F(RedisFailoverTest, IdleNodeDetectsThatServerWasDemoted) {
   RedisNode node("unix://" + primary_.socket_path());
   const auto rule = HourlyRule();
   node.store().Register(rule);
   CutOff(first_);
   ASSERT_TRUE(Acquire(node.store(), *rule, "k", 10).granted());
-  // Nobody asks meanwhile, and Redis breaks no connection.
+  // No caller asks meanwhile, and Redis closes no connection.
   ReplicaOf(primary_, "127.0.0.1", first_.port());
   Promote(first_);
   ASSERT_TRUE(AwaitInfo(primary_, "master_link_status:up"));
@@ -288,7 +287,7 @@ TEST_F(RedisFailoverTest, AnIdleNodeNoticesThatItsServerWasAway) {
   }
 }
 
-TEST_F(RedisFailoverTest, WithoutReplicasNothingIsDebited) {
+TEST_F(RedisFailoverTest, DebitsNothingWithoutReplicas) {
   RedisNode node("unix://" + primary_.socket_path());
   const auto rule = HourlyRule();
   node.store().Register(rule);
@@ -315,7 +314,7 @@ absl::Status Connected(const std::string& url,
   return RedisNode(url, options).connected();
 }
 
-TEST_F(RedisFailoverTest, SaysWhatIsWrongWithTheTopology) {
+TEST_F(RedisFailoverTest, ExplainsWrongTopology) {
   absl::Status status = Connected("unix://" + first_.socket_path());
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(primary_.port())));
@@ -329,7 +328,7 @@ TEST_F(RedisFailoverTest, SaysWhatIsWrongWithTheTopology) {
   EXPECT_TRUE(Connected("unix://" + primary_.socket_path(), told).ok());
 }
 
-TEST(RedisSentinelTest, SaysWhatIsWrongWithTheSentinels) {
+TEST(RedisSentinelTest, ExplainsWrongSentinels) {
   ReplicatedServer alone;
   RedisSentinel sentinel(alone.port(), "secret");
   const std::string at = absl::StrCat("127.0.0.1:", sentinel.port());
@@ -354,7 +353,7 @@ TEST(RedisSentinelTest, SaysWhatIsWrongWithTheSentinels) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("no Sentinel"));
 
-  // It has no replicas yet, but would get them by Sentinel.
+  // It has no replicas yet, but could get them through Sentinel.
   const std::string good =
       absl::StrCat("redis-sentinel://", at, "/primary?sentinel_password=secret");
   status = Connected(good);

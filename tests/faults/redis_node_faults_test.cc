@@ -1,4 +1,4 @@
-// What becomes of quotas when the way to Redis, or a node, fails: nothing is granted twice.
+// Quotas stay exact when the network to Redis or a node fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "server/algorithm/make_parameters.h"
-#include "tests/faults/flaky_proxy.h"
+#include "tests/support/fault_proxy.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
@@ -25,21 +26,18 @@ namespace sluice::testing {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kMillisecond = 1'000'000;
 
-void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
-
-// ./dev faults: faults last as long as they would, not only until they are seen to be harmless.
+// ./dev faults: faults last as long as real ones.
 bool Long() { return std::getenv("SLUICE_LONG_FAULTS") != nullptr; }
 
-TEST(RedisNodeFaultsTest, AnUnreliableNetworkNeverGrantsMore) {
+TEST(RedisNodeFaultsTest, UnreliableNetworkNeverGrantsMore) {
   RedisServer server;
   const std::string path = server.folder() + "/flaky.sock";
-  FlakyProxy proxy(server.socket_path(), path);
-  // One node has a good connection; it sees all that the others spent.
+  FaultProxy proxy(server.socket_path(), path);
+  // One node has a good connection.
   SharedLoad load({"unix://" + path, "unix://" + path, server.url()});
   ASSERT_TRUE(load.AwaitGrants(500));
-  using Fault = FlakyProxy::Fault;
+  using Fault = FaultProxy::Fault;
   for (const Fault fault :
        {Fault::kDelay, Fault::kBlackHole, Fault::kLoseReply, Fault::kReset, Fault::kCutReply}) {
     proxy.Inject(fault, /*times=*/3);
@@ -50,13 +48,13 @@ TEST(RedisNodeFaultsTest, AnUnreliableNetworkNeverGrantsMore) {
   EXPECT_GT(load.unavailable(), 0u);
 }
 
-TEST(RedisNodeFaultsTest, ScriptsThatVanishInTheMidstOfAPipelineAreLoadedAgain) {
+TEST(RedisNodeFaultsTest, ReloadsScriptsFlushedDuringPipeline) {
   RedisServer server;
   RedisNode node(server.url());
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 3, 0).value());
   node.store().Register(rule);
   RedisCalls calls(server);
-  // Commands of many buckets are on their way at once; the flush comes between any two of them.
+  // Commands of many buckets are in flight at once; the flush comes between any two of them.
   std::vector<std::string> keys(2000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = std::to_string(i);
   std::vector<std::thread> threads;
@@ -74,7 +72,7 @@ TEST(RedisNodeFaultsTest, ScriptsThatVanishInTheMidstOfAPipelineAreLoadedAgain) 
     });
   }
   for (uint64_t i = 0; i < 50; ++i) {
-    while (granted.load() + denied.load() < 150 * i) PassTime(kMillisecond / 10);
+    while (granted.load() + denied.load() < 150 * i) PassTime(std::chrono::microseconds(100));
     calls.Call({"SCRIPT", "FLUSH"});
   }
   for (std::thread& thread : threads) thread.join();
@@ -82,8 +80,8 @@ TEST(RedisNodeFaultsTest, ScriptsThatVanishInTheMidstOfAPipelineAreLoadedAgain) 
   EXPECT_EQ(denied, keys.size());
 }
 
-TEST(RedisNodeFaultsTest, EvictionFillsBucketsAndHarmsNothingElse) {
-  // What --redis_allow_eviction promises: who is evicted starts full; every other bucket is exact.
+TEST(RedisNodeFaultsTest, EvictionFillsOnlyEvictedBuckets) {
+  // The promise of --redis_allow_eviction: evicted buckets start full, all others are exact.
   RedisServer server({"--maxmemory-policy", "allkeys-lru"});
   store::RedisStoreOptions told = PatientOptions();
   told.allow_eviction = true;
@@ -100,7 +98,7 @@ TEST(RedisNodeFaultsTest, EvictionFillsBucketsAndHarmsNothingElse) {
   const uint64_t bytes = std::strtoull(used.c_str() + used.find("used_memory:") + 12, nullptr, 10);
   calls.Call({"CONFIG", "SET", "maxmemory", std::to_string(bytes + (uint64_t{1} << 20))});
   constexpr uint64_t kKeys = 8'000;
-  // Takes all that a bucket has, of each key; how often that was granted.
+  // Takes all permits of each bucket. Returns how many buckets granted that.
   const auto take_all = [&] {
     uint64_t granted = 0;
     for (uint64_t from = 0; from < kKeys; from += 1000) {
@@ -120,15 +118,15 @@ TEST(RedisNodeFaultsTest, EvictionFillsBucketsAndHarmsNothingElse) {
   EXPECT_EQ(take_all(), kKeys);
   const uint64_t lost = evicted();
   ASSERT_GT(lost, 0u);
-  // Asked for again, only who was evicted can be granted; asking evicts no more.
+  // The second time only evicted buckets can grant, and nothing more is evicted.
   calls.Call({"CONFIG", "SET", "maxmemory", "0"});
   const uint64_t again = take_all();
   EXPECT_LE(again, lost);
   EXPECT_GT(again, 0u);
 }
 
-// A node of its own process, whose clients ask for one bucket until it is killed, and write what
-// they were granted.
+// A node in a process of its own. Its clients acquire from one bucket until it is killed, and write
+// each grant to a pipe.
 class NodeProcess {
  public:
   NodeProcess(const std::string& url, std::shared_ptr<const store::Rule> rule) {
@@ -155,7 +153,7 @@ class NodeProcess {
     waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
-  // Waits for so many grants, and records them. False: it has ended.
+  // Waits for and records that many grants. Returns false if the process has ended.
   bool Read(uint64_t grants, GrantHistory* history) {
     for (int64_t at_ns = 0; grants > 0; --grants) {
       if (read(fd_, &at_ns, sizeof(at_ns)) != sizeof(at_ns)) return false;
@@ -189,7 +187,7 @@ class NodeProcess {
   int fd_ = -1;
 };
 
-TEST(RedisNodeFaultsTest, NodesThatAreKilledOrStandStillLeaveTheQuotaExact) {
+TEST(RedisNodeFaultsTest, QuotaStaysExactWhenNodesAreKilledOrPaused) {
   RedisServer server;
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({2000, kSecond}, 100, 0).value());
   GrantHistory history(rule->parameters);
@@ -202,7 +200,7 @@ TEST(RedisNodeFaultsTest, NodesThatAreKilledOrStandStillLeaveTheQuotaExact) {
   one->Kill();
   while (one->Read(1, &history)) {
   }
-  // Nobody waits for one that stands still, and it does no harm when it goes on.
+  // A paused node blocks no other, and does no harm when it resumes.
   two.Signal(SIGSTOP);
   const auto stopped_at = std::chrono::steady_clock::now();
   do {
@@ -222,7 +220,7 @@ TEST(RedisNodeFaultsTest, NodesThatAreKilledOrStandStillLeaveTheQuotaExact) {
   std::printf("  %s\n", history.Summary().c_str());
 }
 
-// Its wall clock jumps both ways; the other one goes on, and leaps ahead when the machine slept.
+// Its wall clock jumps both ways. Its boot clock only jumps ahead, as after a suspend.
 class JumpingClock final : public common::Clock {
  public:
   int64_t NowNs() const override { return system_.NowNs() + slept_ns_.load(); }
@@ -238,7 +236,7 @@ class JumpingClock final : public common::Clock {
   std::atomic<int64_t> slept_ns_{0};
 };
 
-TEST(RedisNodeFaultsTest, ANodesClockThatJumpsAnHourMakesNoDifference) {
+TEST(RedisNodeFaultsTest, ClockJumpOfNodeChangesNoDecision) {
   RedisServer server;
   JumpingClock clock;
   RedisNode jumping(server.url(), PatientOptions(), &clock);
@@ -266,7 +264,7 @@ TEST(RedisNodeFaultsTest, ANodesClockThatJumpsAnHourMakesNoDifference) {
   }
 }
 
-TEST(RedisNodeFaultsTest, NoWindowIsOverWhileClocksJumpUnderLoad) {
+TEST(RedisNodeFaultsTest, NoWindowExceedsLimitWhileClocksJumpUnderLoad) {
   RedisServer server;
   JumpingClock clock;
   RedisNode jumping(server.url(), PatientOptions(), &clock);
@@ -301,7 +299,7 @@ TEST(RedisNodeFaultsTest, NoWindowIsOverWhileClocksJumpUnderLoad) {
   for (const int64_t hours : {1, -1, 1, -2, 1000, -999, 1, -1}) {
     const uint64_t before = granted();
     clock.Jump(hours * 3600 * kSecond);
-    while (granted() < before + 200) PassTime(kMillisecond);
+    while (granted() < before + 200) PassTime(std::chrono::milliseconds(1));
   }
   stop.store(true);
   for (std::thread& client : clients) client.join();
@@ -311,13 +309,13 @@ TEST(RedisNodeFaultsTest, NoWindowIsOverWhileClocksJumpUnderLoad) {
   }
 }
 
-TEST(RedisNodeFaultsTest, OneNodeReloadsBeforeTheOthers) {
+TEST(RedisNodeFaultsTest, NoWindowExceedsLimitWhileNodesReloadOneByOne) {
   RedisServer server;
   RedisNode one(server.url());
   RedisNode two(server.url());
   RedisNode three(server.url());
-  // Lowered and raised; the higher parameters bound what is granted meanwhile. Each load makes a
-  // rule of its own.
+  // Lowered and raised; the higher parameters bound the grants meanwhile. Each reload makes a new
+  // rule.
   std::vector<std::shared_ptr<const store::Rule>> rules;
   const auto load = [&](RedisNode& node, bool low) {
     const auto parameters = low ? algorithm::MakeTokenBucket({1000, kSecond}, 50, 0)
@@ -346,7 +344,7 @@ TEST(RedisNodeFaultsTest, OneNodeReloadsBeforeTheOthers) {
   }
   const auto await = [&](uint64_t more) {
     const uint64_t until = history.permits() + more;
-    while (history.permits() < until) PassTime(kMillisecond);
+    while (history.permits() < until) PassTime(std::chrono::milliseconds(1));
   };
   for (int i = 0; i < 4; ++i) {
     for (const bool low : {true, false}) {

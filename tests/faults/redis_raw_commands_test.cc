@@ -1,4 +1,4 @@
-// Commands of one's own through the store (RedisStore::Call).
+// Raw Redis commands through the store (RedisStore::Call).
 #include <gtest/gtest.h>
 
 #include <future>
@@ -13,7 +13,7 @@
 namespace sluice::testing {
 namespace {
 
-// None: was told that there is no answer.
+// nullopt: the store reported that there is no reply.
 std::optional<store::redis::Reply> CallAndWait(RedisNode& node, std::vector<std::string> words) {
   std::promise<std::optional<store::redis::Reply>> answer;
   node.store().Call(words.size() > 1 ? words[1] : "", words, [&](const store::redis::Reply* reply) {
@@ -22,18 +22,18 @@ std::optional<store::redis::Reply> CallAndWait(RedisNode& node, std::vector<std:
   return answer.get_future().get();
 }
 
-TEST(RedisCallsTest, GivesTheAnswerAlsoWhenItLooksLikeAScripts) {
+TEST(RedisRawCommandsTest, ReturnsReplyThatLooksLikeScriptReply) {
   RedisServer server;
   RedisNode node(server.url());
   EXPECT_EQ(CallAndWait(node, {"SET", "a", "7"})->text, "OK");
   EXPECT_EQ(CallAndWait(node, {"GET", "a"})->text, "7");
-  // A script of ours that cannot decide answers so.
+  // Our scripts use this form of reply if they cannot decide.
   const auto listed = CallAndWait(node, {"EVAL", "return {-1, 2}", "0"});
   ASSERT_TRUE(listed.has_value());
   EXPECT_EQ(listed->elements.size(), 2u);
 }
 
-TEST(RedisCallsTest, AnErrorIsAnAnswer) {
+TEST(RedisRawCommandsTest, ReturnsErrorAsReply) {
   RedisServer server;
   RedisNode node(server.url());
   const auto answer = CallAndWait(node, {"INCR"});
@@ -41,7 +41,7 @@ TEST(RedisCallsTest, AnErrorIsAnAnswer) {
   EXPECT_TRUE(answer->is_error());
 }
 
-TEST(RedisCallsTest, SaysWhenThereIsNoAnswer) {
+TEST(RedisRawCommandsTest, ReportsMissingReply) {
   RedisServer server;
   RedisNode node(server.url());
   server.Kill();

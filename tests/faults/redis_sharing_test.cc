@@ -1,5 +1,5 @@
-// Limits that nodes decide by themselves while Redis is away, or ahead of it: what all of them
-// grant together.
+// Limits that nodes decide by shares while Redis is down, or before they report to it: the sum of
+// all nodes' grants stays within the limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@
 namespace sluice::testing {
 namespace {
 
-// Exact; while Redis is away each node goes on with its share.
-TEST(RedisSharingTest, WhatIsSplitWhileRedisIsAwayIsDebitedWhenItIsBack) {
+// Exact; while Redis is down each node decides by its share.
+TEST(RedisSharingTest, DebitsGrantsMadeWhileRedisWasDown) {
   RedisServer server;
   LoadOptions options = LoadOfNodes(store::Sharing::kExact, true);
   SharedLoad load({server.url(), server.url(), server.url()}, options);
@@ -33,7 +33,7 @@ TEST(RedisSharingTest, WhatIsSplitWhileRedisIsAwayIsDebitedWhenItIsBack) {
   const auto decisions = [&] { return load.node(0).store().Stats().decisions; };
   const uint64_t decided = decisions();
   while (decisions() == decided) ASSERT_TRUE(load.AwaitGrants(100));
-  // Without its data.
+  // Redis restarts without its data.
   away = load.granted_while_unavailable();
   server.Kill();
   ASSERT_TRUE(load.AwaitGrants(300));
@@ -43,13 +43,13 @@ TEST(RedisSharingTest, WhatIsSplitWhileRedisIsAwayIsDebitedWhenItIsBack) {
   EXPECT_EQ(load.Check(), "");
 }
 
-TEST(RedisSharingTest, RelaxedOvershootsByNoMoreThanItSaysAndSaysBySoMuch) {
+TEST(RedisSharingTest, RelaxedOvershootStaysInBound) {
   RedisServer server;
   constexpr size_t kNodes = 2;
   LoadOptions options = LoadOfNodes(store::Sharing::kRelaxed, false);
   options.several_charges = false;
   options.refunds = false;
-  // What is checked: the limit, and all that may be unreported.
+  // Checked against the limit plus all permits that may be unreported.
   for (LoadedLimit& limit : options.limits) limit.most = 1;
   SharedLoad load({server.url(), server.url()}, options);
   ASSERT_TRUE(load.AwaitGrants(1500));
@@ -64,7 +64,7 @@ TEST(RedisSharingTest, RelaxedOvershootsByNoMoreThanItSaysAndSaysBySoMuch) {
   std::printf("  overshoot as reported: %llu permits\n", static_cast<unsigned long long>(over));
   for (size_t l = 0; l < options.limits.size(); ++l) {
     const algorithm::Parameters& parameters = options.limits[l].parameters;
-    // Before a node has heard of the other one it takes itself for alone.
+    // Before a node has seen the other it acts as the only one.
     const uint64_t most = kNodes * store::redis::MostUnreported(parameters, 1, 1);
     EXPECT_EQ(load.CheckBeyond(l, most), "") << options.limits[l].name;
   }

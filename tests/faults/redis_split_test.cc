@@ -1,5 +1,5 @@
-// Limits that nodes divide among them: what all of them grant together, whatever becomes of nodes
-// and of Redis.
+// Limits that nodes divide among them: the sum of all nodes' grants stays within the limit while
+// nodes and Redis come and go.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,19 +8,18 @@
 #include <vector>
 
 #include "server/algorithm/make_parameters.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
 
 namespace sluice::testing {
 namespace {
 
-void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
-
-TEST(RedisSplitTest, SplitNeverGrantsMoreWhileNodesComeAndGo) {
+TEST(RedisSplitTest, NeverGrantsMoreWhileNodesJoinAndLeave) {
   RedisServer server;
   SharedLoad load({server.url(), server.url()}, LoadOfNodes(store::Sharing::kSplit, false));
   ASSERT_TRUE(load.AwaitGrants(300));
-  EXPECT_EQ(load.node(0).store().Stats().decisions, 0u);  // none was Redis'
+  EXPECT_EQ(load.node(0).store().Stats().decisions, 0u);  // Redis decided none
   load.AddNode(server.url());
   ASSERT_TRUE(load.AwaitGrants(300));
   load.RemoveNode(0, /*leaves=*/true);
@@ -34,15 +33,15 @@ TEST(RedisSplitTest, SplitNeverGrantsMoreWhileNodesComeAndGo) {
   EXPECT_GT(load.granted_locally(), 0u);
 }
 
-TEST(RedisSplitTest, SplitStopsWhenRedisIsAwayForLongAndGoesOnLater) {
+TEST(RedisSplitTest, StopsWhileRedisIsDownForLongAndResumes) {
   RedisServer server;
   SharedLoad load({server.url(), server.url(), server.url()},
                   LoadOfNodes(store::Sharing::kSplit, false));
   ASSERT_TRUE(load.AwaitGrants(300));
   server.Kill();
-  PassTime(2 * kNodeTtlNs);
+  PassTime(std::chrono::nanoseconds(2 * kNodeTtlNs));
   const uint64_t before = load.granted();
-  PassTime(kNodeTtlNs / 2);
+  PassTime(std::chrono::nanoseconds(kNodeTtlNs / 2));
   EXPECT_EQ(load.granted(), before);
   EXPECT_GT(load.unavailable(), 0u);
   server.Start();
@@ -50,18 +49,18 @@ TEST(RedisSplitTest, SplitStopsWhenRedisIsAwayForLongAndGoesOnLater) {
   EXPECT_EQ(load.Check(), "");
 }
 
-TEST(RedisSplitTest, SplitThatIsToldSoGoesOnWithoutRedis) {
+TEST(RedisSplitTest, ContinuesWithoutRedisIfConfigured) {
   RedisServer server;
   SharedLoad load({server.url(), server.url(), server.url()},
                   LoadOfNodes(store::Sharing::kSplit, true));
   ASSERT_TRUE(load.AwaitGrants(300));
   server.Kill();
-  PassTime(2 * kNodeTtlNs);  // longer than a share lasts
+  PassTime(std::chrono::nanoseconds(2 * kNodeTtlNs));  // longer than a share lasts
   ASSERT_TRUE(load.AwaitGrants(300));
   server.Start();
   ASSERT_TRUE(load.AwaitGrants(1000));
   server.Pause();
-  PassTime(2 * kNodeTtlNs);
+  PassTime(std::chrono::nanoseconds(2 * kNodeTtlNs));
   ASSERT_TRUE(load.AwaitGrants(300));
   server.Resume();
   ASSERT_TRUE(load.AwaitGrants(500));

@@ -1,3 +1,5 @@
+// When Redis or the connection to it fails, no window exceeds its limit and no caller waits for
+// long.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +14,8 @@
 
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/stored_bucket.h"
-#include "tests/faults/reply_dropping_proxy.h"
+#include "tests/support/fault_proxy.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/shared_load.h"
@@ -25,32 +28,29 @@ using store::Outcome;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kMillisecond = 1'000'000;
 constexpr uint64_t kRate = 1000;
 constexpr uint64_t kBurst = 50;
 
-std::shared_ptr<const store::Rule> RuleOf(bool allow_when_away = false) {
+std::shared_ptr<const store::Rule> RuleOf(bool allow_on_failure = false) {
   auto rule = std::make_shared<store::Rule>(
       *MakeRule(1, algorithm::MakeTokenBucket({kRate, kSecond}, kBurst, 0).value()));
   rule->limit_name = "api";
-  rule->allow_when_store_unavailable = allow_when_away;
+  rule->allow_when_store_unavailable = allow_on_failure;
   return rule;
 }
 
-void PassTime(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
-
-// Of three nodes.
+// Load by three nodes.
 std::unique_ptr<SharedLoad> LoadOn(const std::string& url, LoadOptions options = {}) {
   return std::make_unique<SharedLoad>(std::vector<std::string>(3, url), std::move(options));
 }
-// Where Redis is never away, however busy the machine.
+// With a budget that no busy machine exceeds.
 LoadOptions PatientLoad() {
   LoadOptions options;
   options.store.budget_ns = 60 * kSecond;
   return options;
 }
 
-TEST(RedisStoreFaultsTest, NoWindowIsOverWhenAllIsWell) {
+TEST(RedisStoreFaultsTest, NoWindowExceedsLimitWithoutFaults) {
   RedisServer server;
   const auto load = LoadOn(server.url(), PatientLoad());
   EXPECT_TRUE(load->AwaitGrants(3000));
@@ -58,13 +58,13 @@ TEST(RedisStoreFaultsTest, NoWindowIsOverWhenAllIsWell) {
   EXPECT_EQ(load->unavailable(), 0u);
 }
 
-TEST(RedisStoreFaultsTest, APausedRedisStallsNobodyAndComesBack) {
+TEST(RedisStoreFaultsTest, PausedRedisBlocksNoCaller) {
   RedisServer server;
   const auto load = LoadOn(server.url());
   ASSERT_TRUE(load->AwaitGrants(500));
   server.Pause();
-  // ./dev faults: as long as it would last.
-  PassTime((std::getenv("SLUICE_LONG_FAULTS") != nullptr ? 5 : 1) * kSecond);
+  // ./dev faults: as long as a real pause.
+  PassTime(std::chrono::seconds(std::getenv("SLUICE_LONG_FAULTS") != nullptr ? 5 : 1));
   EXPECT_GT(load->unavailable(), 100u);
   server.Resume();
   EXPECT_TRUE(load->AwaitGrants(1000));
@@ -72,19 +72,19 @@ TEST(RedisStoreFaultsTest, APausedRedisStallsNobodyAndComesBack) {
   EXPECT_LT(load->longest_ns(), kSecond);
 }
 
-TEST(RedisStoreFaultsTest, AKilledRedisWithItsFileComesBackWhereItWas) {
+TEST(RedisStoreFaultsTest, RestartedRedisWithCompleteFileKeepsState) {
   RedisServer server({"--appendonly", "yes", "--appendfsync", "always"});
   const auto load = LoadOn(server.url());
   ASSERT_TRUE(load->AwaitGrants(500));
   server.Kill();
-  PassTime(300 * kMillisecond);
+  PassTime(std::chrono::milliseconds(300));
   server.Start();
   EXPECT_TRUE(load->AwaitGrants(1000));
   EXPECT_EQ(load->Check(), "");
   EXPECT_GT(load->unavailable(), 0u);
 }
 
-TEST(RedisStoreFaultsTest, FlushedScriptsAreLoadedAgainUnnoticed) {
+TEST(RedisStoreFaultsTest, ReloadsFlushedScriptsWithoutError) {
   RedisServer server;
   const auto load = LoadOn(server.url(), PatientLoad());
   RedisCalls calls(server);
@@ -96,31 +96,31 @@ TEST(RedisStoreFaultsTest, FlushedScriptsAreLoadedAgainUnnoticed) {
   EXPECT_EQ(load->unavailable(), 0u);
 }
 
-TEST(RedisStoreFaultsTest, LostAnswersCountAsSpent) {
+TEST(RedisStoreFaultsTest, LostRepliesCountAsSpent) {
   RedisServer server;
   const std::string path = server.folder() + "/proxy.sock";
-  ReplyDroppingProxy proxy(server.socket_path(), path);
+  FaultProxy proxy(server.socket_path(), path);
   const auto load = LoadOn("unix://" + path);
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(load->AwaitGrants(100));
-    proxy.LoseNextAnswer();
+    proxy.Inject(FaultProxy::Fault::kLoseReply);
   }
   ASSERT_TRUE(load->AwaitGrants(500));
-  EXPECT_TRUE(proxy.lost());
+  EXPECT_TRUE(proxy.injected());
   EXPECT_EQ(load->Check(), "");
   EXPECT_GT(load->unavailable(), 0u);
 }
 
-TEST(RedisStoreFaultsTest, AnAnswerThatIsLostIsNeverAskedForAgain) {
+TEST(RedisStoreFaultsTest, NeverRetriesAfterLostReply) {
   RedisServer server;
   const std::string path = server.folder() + "/proxy.sock";
-  ReplyDroppingProxy proxy(server.socket_path(), path);
+  FaultProxy proxy(server.socket_path(), path);
   RedisNode node("unix://" + path);
   ASSERT_TRUE(node.connected().ok());
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 10, 0).value());
   node.store().Register(rule);
   EXPECT_TRUE(Acquire(node.store(), *rule, "k", 2).granted());
-  proxy.LoseNextAnswer();
+  proxy.Inject(FaultProxy::Fault::kLoseReply);
   const Acquired lost = Acquire(node.store(), *rule, "k", 3);
   EXPECT_EQ(lost.outcome, Outcome::kUnavailable);
   EXPECT_TRUE(lost.may_be_debited);
@@ -130,29 +130,29 @@ TEST(RedisStoreFaultsTest, AnAnswerThatIsLostIsNeverAskedForAgain) {
   EXPECT_EQ(Query(other.store(), *rule, "k").level.remaining, 5);
 }
 
-TEST(RedisStoreFaultsTest, AResetSaysWhetherItCameAbout) {
+TEST(RedisStoreFaultsTest, ResetReportsWhetherItHappened) {
   RedisServer server;
   const std::string path = server.folder() + "/proxy.sock";
-  ReplyDroppingProxy proxy(server.socket_path(), path);
+  FaultProxy proxy(server.socket_path(), path);
   RedisNode node("unix://" + path);
   ASSERT_TRUE(node.connected().ok());
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 10, 0).value());
   node.store().Register(rule);
   ASSERT_TRUE(Acquire(node.store(), *rule, "k").granted());
-  proxy.LoseNextAnswer();
+  proxy.Inject(FaultProxy::Fault::kLoseReply);
   EXPECT_EQ(ResetKey(node.store(), *rule, "k"), store::ResetOutcome::kUnknown);
   while (Query(node.store(), *rule, "k").unavailable) std::this_thread::yield();
   EXPECT_EQ(ResetKey(node.store(), *rule, "k"), store::ResetOutcome::kNotInUse);
   server.Kill();
-  // The breaker may be told only by the first that breaks.
+  // The first failed command opens the circuit breaker.
   while (!Query(node.store(), *rule, "k").unavailable) std::this_thread::yield();
   EXPECT_EQ(ResetKey(node.store(), *rule, "k"), store::ResetOutcome::kUnavailable);
 }
 
-TEST(RedisStoreFaultsTest, ALimitThatSaysAllowIsGrantedWhileRedisIsAway) {
+TEST(RedisStoreFaultsTest, AllowOnFailureGrantsWhileRedisIsDown) {
   RedisServer server;
   RedisNode node(server.url());
-  const auto allow = RuleOf(/*allow_when_away=*/true);
+  const auto allow = RuleOf(/*allow_on_failure=*/true);
   const auto deny = RuleOf();
   node.store().Register(allow);
   node.store().Register(deny);
@@ -168,7 +168,7 @@ TEST(RedisStoreFaultsTest, ALimitThatSaysAllowIsGrantedWhileRedisIsAway) {
   EXPECT_TRUE(Query(node.store(), *allow, "a").unavailable);
 }
 
-TEST(RedisStoreFaultsTest, NobodyWaitsLongerThanHisDeadline) {
+TEST(RedisStoreFaultsTest, AnswersAtDeadline) {
   RedisServer server;
   store::RedisStoreOptions options;
   options.budget_ns = 60 * kSecond;
@@ -181,7 +181,7 @@ TEST(RedisStoreFaultsTest, NobodyWaitsLongerThanHisDeadline) {
     return Acquire(node.store(), *rule, "k", 1, {.deadline_ns = node.clock().NowNs() + kSecond})
         .outcome;
   };
-  // The first is on its way, and may be executed; the second gathers behind it.
+  // The first is in flight and may be executed; the second waits behind it.
   const uint64_t sent = node.store().Stats().commands;
   std::thread first([&] { EXPECT_EQ(outcome(), Outcome::kUnavailable); });
   while (node.store().Stats().commands == sent) std::this_thread::yield();
@@ -190,7 +190,7 @@ TEST(RedisStoreFaultsTest, NobodyWaitsLongerThanHisDeadline) {
   server.Resume();
 }
 
-TEST(RedisStoreFaultsTest, ARedisThatIsOutOfMemoryDebitsNothingAndRecovers) {
+TEST(RedisStoreFaultsTest, RedisOutOfMemoryDebitsNothingAndRecovers) {
   RedisServer server;
   RedisNode node(server.url());
   const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 10, 0).value());
@@ -206,7 +206,7 @@ TEST(RedisStoreFaultsTest, ARedisThatIsOutOfMemoryDebitsNothingAndRecovers) {
   EXPECT_EQ(acquired.charges[0].level.remaining, 9);
 }
 
-TEST(RedisStoreFaultsTest, NoWindowIsOverWhenRedisIsOutOfMemoryForAWhile) {
+TEST(RedisStoreFaultsTest, NoWindowExceedsLimitWhenRedisRunsOutOfMemory) {
   RedisServer server;
   const auto load = LoadOn(server.url());
   RedisCalls calls(server);
@@ -214,14 +214,14 @@ TEST(RedisStoreFaultsTest, NoWindowIsOverWhenRedisIsOutOfMemoryForAWhile) {
     ASSERT_TRUE(load->AwaitGrants(500));
     const uint64_t before = load->unavailable();
     calls.Call({"CONFIG", "SET", "maxmemory", "1"});
-    while (load->unavailable() < before + 100) PassTime(kMillisecond);
+    while (load->unavailable() < before + 100) PassTime(std::chrono::milliseconds(1));
     calls.Call({"CONFIG", "SET", "maxmemory", "0"});
   }
   EXPECT_TRUE(load->AwaitGrants(500));
   EXPECT_EQ(load->Check(), "");
 }
 
-TEST(RedisStoreFaultsTest, AKeyOfAnotherTypeIsAnErrorAndIsLeftAlone) {
+TEST(RedisStoreFaultsTest, LeavesKeyOfAnotherTypeUnchanged) {
   RedisServer server;
   RedisNode node(server.url());
   const auto rule = RuleOf();
@@ -237,7 +237,7 @@ TEST(RedisStoreFaultsTest, AKeyOfAnotherTypeIsAnErrorAndIsLeftAlone) {
   EXPECT_TRUE(Acquire(node.store(), *rule, "other").granted());
 }
 
-TEST(RedisStoreFaultsTest, NodesOfDifferentFiguresConvertAndNeverGrantMore) {
+TEST(RedisStoreFaultsTest, NodesWithDifferentParametersConvertAndNeverGrantMore) {
   RedisServer server;
   RedisNode one(server.url());
   RedisNode two(server.url());
@@ -251,7 +251,7 @@ TEST(RedisStoreFaultsTest, NodesOfDifferentFiguresConvertAndNeverGrantMore) {
   EXPECT_FALSE(Acquire(two.store(), *twenty, "k").granted());
 }
 
-// ---- Servers that will not do ----
+// ---- Servers that are refused ----
 
 absl::Status Connected(const std::string& url) {
   RedisNode node(url);
@@ -272,7 +272,7 @@ TEST(RedisStoreStartTest, RefusesEveryPolicyThatCanEvictBuckets) {
   EXPECT_TRUE(Connected(server.url()).ok());
 }
 
-TEST(RedisStoreStartTest, SaysWhatIsWrongWithTheServer) {
+TEST(RedisStoreStartTest, ExplainsWrongServer) {
   RedisServer evicting({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"});
   absl::Status status = Connected(evicting.url());
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -290,7 +290,7 @@ TEST(RedisStoreStartTest, SaysWhatIsWrongWithTheServer) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
 }
 
-// Several event loops, each on a thread that begins when it is told to.
+// Several event loops, each with a thread that Begin starts.
 class LateLoops {
  public:
   LateLoops(const std::string& url, size_t count) : threads_(count) {
@@ -322,7 +322,7 @@ class LateLoops {
   std::vector<std::thread> threads_;
 };
 
-TEST(RedisStoreStartTest, WhoAsksBeforeTheFirstConnectionWaitsForIt) {
+TEST(RedisStoreStartTest, CallerBeforeFirstConnectionWaitsForIt) {
   RedisServer server;
   LateLoops loops(server.url(), 1);
   const auto rule = RuleOf();
@@ -333,15 +333,15 @@ TEST(RedisStoreStartTest, WhoAsksBeforeTheFirstConnectionWaitsForIt) {
     asked = true;
     outcome = Acquire(loops.store(), *rule, "k").outcome;
   });
-  // What it asks is there when the loop begins, if this is not too short.
+  // Leaves the caller time to ask before the loop runs.
   while (!asked) std::this_thread::yield();
-  PassTime(10 * kMillisecond);
+  PassTime(std::chrono::milliseconds(10));
   loops.Begin(0);
   caller.join();
   EXPECT_EQ(outcome, Outcome::kGranted);
 }
 
-TEST(RedisStoreStartTest, AwaitsTheFirstConnectionOfEachLoop) {
+TEST(RedisStoreStartTest, AwaitsFirstConnectionOfEachLoop) {
   RedisServer server;
   LateLoops loops(server.url(), 3);
   std::atomic<bool> awaited = false;
@@ -351,13 +351,13 @@ TEST(RedisStoreStartTest, AwaitsTheFirstConnectionOfEachLoop) {
   });
   loops.Begin(0);
   loops.Begin(2);
-  PassTime(50 * kMillisecond);
+  PassTime(std::chrono::milliseconds(50));
   EXPECT_FALSE(awaited);
   loops.Begin(1);
   waiter.join();
 }
 
-TEST(RedisStoreStartTest, LogsInAndSaysWhatIsMissing) {
+TEST(RedisStoreStartTest, LogsInAndNamesMissingPermission) {
   RedisServer server({"--requirepass", "secret"});
   const std::string path = server.socket_path();
   EXPECT_EQ(Connected(server.url()).code(), absl::StatusCode::kUnauthenticated);
@@ -389,7 +389,7 @@ TEST(RedisStoreStartTest, LogsInAndSaysWhatIsMissing) {
   EXPECT_EQ(
       Refund(node.store(), taken.receipt_id, {{bucket.get(), "a", 1}, {log.get(), "a", 1}}).outcome,
       store::RefundOutcome::kRefunded);
-  // A bucket of which all came back is forgotten a few milliseconds later.
+  // A bucket that still exists when it is reset, which needs DEL.
   const auto slow = MakeRule(3, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 5, 0).value());
   node.store().Register(slow);
   EXPECT_TRUE(Acquire(node.store(), *slow, "a").granted());

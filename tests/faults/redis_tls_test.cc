@@ -28,14 +28,14 @@ using ::testing::StartsWith;
 
 class RedisTlsTest : public ::testing::Test {
  protected:
-  // A server that shows `certificate` and wants one from its clients.
+  // Starts a server with `certificate` that requires client certificates.
   void Start(const TestCertificate& certificate) {
     port_ = FreePort();
     std::vector<std::string> arguments = Arguments(certificate);
     arguments.insert(arguments.end(), {"--tls-port", absl::StrCat(port_)});
     server_ = std::make_unique<RedisServer>(arguments);
   }
-  // For a server that shows it.
+  // Arguments for a server with that certificate.
   std::vector<std::string> Arguments(const TestCertificate& certificate) {
     const std::string name = absl::StrCat("server", ++servers_);
     return {"--tls-cert-file",    files_.Write(name + ".pem", certificate.chain_pem),
@@ -50,7 +50,7 @@ class RedisTlsTest : public ::testing::Test {
     return absl::StrCat("rediss://", host, ":", port_, "/?", options);
   }
   static absl::Status Connected(const std::string& url) {
-    // A server that Sentinels watch; here it is alone.
+    // Sentinels watch this server, which has no replicas here.
     store::RedisStoreOptions options = PatientOptions();
     options.allow_unguarded = true;
     return RedisNode(url, options).connected();
@@ -78,7 +78,7 @@ TEST_F(RedisTlsTest, DecidesOverMutualTls) {
   EXPECT_FALSE(Acquire(node.store(), *rule, "k").granted());
 }
 
-TEST_F(RedisTlsTest, RefusesACertificateThatIsNotForItOrNotValid) {
+TEST_F(RedisTlsTest, RefusesForeignOrInvalidCertificate) {
   Start(authority_.Issue({.alternative_names = "DNS:another.example"}));
   EXPECT_EQ(Connected(Url("127.0.0.1", "ca=" + ca_ + own_)).code(),
             absl::StatusCode::kUnauthenticated);
@@ -96,13 +96,13 @@ TEST_F(RedisTlsTest, RefusesACertificateThatIsNotForItOrNotValid) {
             absl::StatusCode::kUnauthenticated);
 }
 
-TEST_F(RedisTlsTest, ServesNobodyWithoutTheCertificateThatRedisWants) {
+TEST_F(RedisTlsTest, NeedsClientCertificateIfRedisWantsOne) {
   Start(authority_.Issue());
   EXPECT_FALSE(Connected(Url("127.0.0.1", "ca=" + ca_)).ok());
 }
 
-// Redis takes the hello for the begin of a line, and waits for the rest.
-TEST_F(RedisTlsTest, SaysThatTheServerMayNotSpeakTls) {
+// Redis takes the ClientHello for the start of a line, and waits for the rest.
+TEST_F(RedisTlsTest, SuggestsPlaintextIfServerDoesNotSpeakTls) {
   port_ = FreePort();
   RedisServer plain({"--port", absl::StrCat(port_)});
   const absl::Status status = Connected(Url("127.0.0.1", "ca=" + ca_ + own_));
@@ -112,7 +112,7 @@ TEST_F(RedisTlsTest, SaysThatTheServerMayNotSpeakTls) {
                     EndsWith("if the server does not speak TLS there, write redis://")));
 }
 
-TEST_F(RedisTlsTest, SaysThatTheServerMaySpeakNothingButTls) {
+TEST_F(RedisTlsTest, SuggestsTlsIfServerSpeaksOnlyTls) {
   Start(authority_.Issue());
   const absl::Status status = Connected(absl::StrCat("redis://127.0.0.1:", port_));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -121,8 +121,8 @@ TEST_F(RedisTlsTest, SaysThatTheServerMaySpeakNothingButTls) {
                     EndsWith("if the server speaks TLS there, write rediss://")));
 }
 
-// Nobody answered, so that nothing is known of TLS.
-TEST_F(RedisTlsTest, DoesNotBlameTlsWhereNobodyListens) {
+// The server did not answer, so that nothing is known about TLS.
+TEST_F(RedisTlsTest, DoesNotBlameTlsIfConnectionIsRefused) {
   port_ = FreePort();
   const absl::Status status = Connected(Url("127.0.0.1", "ca=" + ca_ + own_));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -131,7 +131,7 @@ TEST_F(RedisTlsTest, DoesNotBlameTlsWhereNobodyListens) {
                     Not(HasSubstr("TLS"))));
 }
 
-TEST_F(RedisTlsTest, DecidesAtEachServerOfACluster) {
+TEST_F(RedisTlsTest, DecidesOnEachServerOfCluster) {
   RedisCluster cluster({.tls = Arguments(authority_.Issue())});
   RedisNode node(cluster.url() + options_);
   ASSERT_TRUE(node.connected().ok()) << node.connected();
@@ -140,7 +140,7 @@ TEST_F(RedisTlsTest, DecidesAtEachServerOfACluster) {
   for (int i = 0; i < 30; ++i) {
     EXPECT_TRUE(Acquire(node.store(), *rule, std::to_string(i)).granted()) << i;
   }
-  // To a server that a redirection names, too.
+  // Also on a server that a redirection names.
   const uint16_t slot =
       store::redis::SlotOf(store::redis::KeysOf("sluice", rule->limit_name, "0")[0]);
   const size_t from = cluster.OwnerOf(slot);
@@ -148,7 +148,7 @@ TEST_F(RedisTlsTest, DecidesAtEachServerOfACluster) {
   EXPECT_EQ(Acquire(node.store(), *rule, "0").charges[0].level.remaining, 0);
 }
 
-TEST_F(RedisTlsTest, RefusesAServerOfAClusterThatIsNotWhoItShouldBe) {
+TEST_F(RedisTlsTest, RefusesClusterServerWithForeignOrExpiredCertificate) {
   RedisCluster another({.primaries = 1, .tls = Arguments(OfAnother())});
   EXPECT_EQ(Connected(another.url() + options_).code(), absl::StatusCode::kUnauthenticated);
   EXPECT_TRUE(Connected(another.url() + options_ + "&server_name=another.example").ok());
@@ -164,14 +164,14 @@ TEST_F(RedisTlsTest, AsksSentinelsOverTls) {
   EXPECT_TRUE(status.ok()) << status;
   // Not in plaintext.
   EXPECT_FALSE(Connected("rediss-sentinel://" + at + options_ + "&sentinel_tls=no").ok());
-  // One of the two alone speaks TLS.
+  // The Sentinel without TLS, its primary with TLS.
   RedisSentinel plain(port_);
   status = Connected(absl::StrCat("rediss-sentinel://127.0.0.1:", plain.port(), "/primary",
                                   options_, "&sentinel_tls=no"));
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST_F(RedisTlsTest, RefusesASentinelOrItsPrimaryThatIsNotWhoItShouldBe) {
+TEST_F(RedisTlsTest, RefusesSentinelOrPrimaryWithForeignOrExpiredCertificate) {
   Start(authority_.Issue());
   for (const TestCertificate& certificate : {OfAnother(), Expired()}) {
     RedisSentinel sentinel(port_, Arguments(certificate));

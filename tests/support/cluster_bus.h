@@ -1,6 +1,5 @@
-// The Cluster bus of servers that can be cut off from it: between any two of them stands this
-// process, which passes on what they say or ends the link. Clients, and replication, have other
-// connections.
+// A proxy for the bus of a Redis Cluster that can cut servers off. Clients and replication use
+// other connections.
 //
 // Server i connects to the others from SourceOf(i) (bind-source-addr) and announces port(i) as its
 // bus port (cluster-announce-bus-port).
@@ -24,7 +23,7 @@
 
 namespace sluice::testing {
 
-// Cut and Heal: any thread. `buses`: each server's own bus port.
+// CutOff and Heal may be called by any thread. `buses`: the bus port of each server.
 class ClusterBus {
  public:
   explicit ClusterBus(const std::vector<uint16_t>& buses) : buses_(buses) {
@@ -54,7 +53,7 @@ class ClusterBus {
   uint16_t port(size_t server) const { return ports_[server]; }
   static std::string SourceOf(size_t server) { return "127.0.0." + std::to_string(2 + server); }
 
-  // It hears no other server and no other hears it, until Heal.
+  // Server `i` and the others receive nothing from each other until Heal.
   void CutOff(size_t server) { cut_.store(static_cast<int>(server)); }
   void Heal() { cut_.store(-1); }
 
@@ -74,7 +73,7 @@ class ClusterBus {
     return address;
   }
 
-  // False: the link has ended.
+  // Returns false if the link has ended.
   static bool Pass(int from_fd, int to_fd) {
     char bytes[16 * 1024];
     const ssize_t size = recv(from_fd, bytes, sizeof(bytes), 0);

@@ -1,4 +1,4 @@
-// A port for servers that take one and none of their own choice.
+// Finds a free port, for servers that cannot choose one themselves.
 #ifndef SLUICE_TESTS_SUPPORT_FREE_PORT_H_
 #define SLUICE_TESTS_SUPPORT_FREE_PORT_H_
 
@@ -8,7 +8,7 @@
 
 namespace sluice::testing {
 
-// Of 127.0.0.1, free when it was asked for.
+// A port of 127.0.0.1 that was free at the call.
 inline int FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};

@@ -1,4 +1,4 @@
-// What scripts/heartbeat.lua does, in C++: the nodes that a Redis knows of, on a clock of the test.
+// A model of scripts/heartbeat.lua in C++: the registry of nodes in Redis, on a clock of the test.
 #ifndef SLUICE_TESTS_SUPPORT_HEARTBEAT_MODEL_H_
 #define SLUICE_TESTS_SUPPORT_HEARTBEAT_MODEL_H_
 
@@ -12,10 +12,10 @@
 
 namespace sluice::testing {
 
-// Copies are what replicas have.
+// A copy stands for a replica.
 class HeartbeatModel {
  public:
-  // As the fence says.
+  // The fields of the fence.
   struct Data {
     std::string word;
     int64_t lag_us = 0;
@@ -23,7 +23,7 @@ class HeartbeatModel {
   };
   Data data;
 
-  // nullopt: it came too late. `not_after_us` 0: whenever.
+  // Returns nullopt if `now_us` is after `not_after_us`; 0 means no deadline.
   std::optional<store::redis::HeartbeatReply> Beat(const std::string& id, int64_t now_us,
                                                    uint32_t divisor, bool clear, int64_t ttl_us,
                                                    int64_t not_after_us = 0) {
@@ -74,8 +74,8 @@ class HeartbeatModel {
     bool clear = true;
   };
   std::map<std::string, Node> nodes_;
-  int64_t since_us_ = -1;  // -1: there is none
-  std::string word_;       // by which it was last written
+  int64_t since_us_ = -1;  // -1: no registry
+  std::string word_;       // the fence at the last write
   int64_t lag_us_ = 0;
   int64_t held_us_ = 0;
 };

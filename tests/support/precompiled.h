@@ -1,5 +1,5 @@
-// What most tests include, compiled once for each preset (SLUICE_PCH). A test still includes what it
-// uses: the dev preset builds without precompiled headers.
+// What most tests include, compiled once for each preset (SLUICE_PCH). A test still includes what
+// it uses: the dev preset builds without precompiled headers.
 #ifndef SLUICE_TESTS_SUPPORT_PRECOMPILED_H_
 #define SLUICE_TESTS_SUPPORT_PRECOMPILED_H_
 

@@ -31,7 +31,7 @@ bool IsFree(uint16_t port) {
   return free;
 }
 
-// Below those that the kernel gives to whoever connects, which could take it before redis-server.
+// Below the ephemeral ports, which an outgoing connection could take before redis-server does.
 uint16_t ServersPort() {
   static std::mt19937 random(std::random_device{}());
   std::uniform_int_distribution<int> ports(11000, 32000);
@@ -42,7 +42,7 @@ uint16_t ServersPort() {
   Die("no free port");
 }
 
-// Calls until it says true.
+// Polls `condition` for 20 s. Returns whether it became true.
 template <typename Condition>
 bool Await(Condition condition) {
   for (int tries = 0; tries < 4000; ++tries) {
@@ -72,7 +72,7 @@ RedisCluster::RedisCluster(const Options& options)
         "--port", std::to_string(server.port), "--bind", kHost, "--cluster-enabled", "yes",
         "--cluster-port", std::to_string(buses[i]), "--cluster-node-timeout",
         std::to_string(options.node_timeout_ms),
-        // However long ago a replica heard of its primary.
+        // A replica may be promoted however old its data is.
         "--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
         "--repl-diskless-sync-delay", "0"};
     if (bus_ != nullptr) {
@@ -207,7 +207,7 @@ void RedisCluster::EndMove(uint16_t slot, size_t from, size_t to) {
   };
   tell(to);
   tell(from);
-  // The others hear of it by and by; and may hear from the old owner, later, what was so before.
+  // Gossip spreads the change, and may still carry the old state for a while.
   for (size_t i = 0; i < primaries_; ++i) {
     if (servers_[i].up && !Await([&] { return OwnerOf(slot, i) == to; })) {
       Die("a server does not learn who has a slot");

@@ -1,5 +1,4 @@
-// A Redis Cluster of the test's own: real redis-server processes on free ports of the loopback,
-// each of which has a folder and a Unix socket too.
+// A Redis Cluster of real redis-server processes on free loopback ports.
 #ifndef SLUICE_TESTS_SUPPORT_REDIS_CLUSTER_H_
 #define SLUICE_TESTS_SUPPORT_REDIS_CLUSTER_H_
 
@@ -15,63 +14,63 @@
 
 namespace sluice::testing {
 
-// Not thread-safe. Waits. Fails the process (with a message) when something does not come about.
+// Not thread-safe. Blocks. Aborts with a message if the Cluster does not form.
 //
-// Servers are counted from 0: the primaries first, which share the slots evenly, then their
-// replicas of the first.
+// Servers are numbered from 0: first the primaries, which share the slots evenly, then the replicas
+// of the first primary, then the spares.
 class RedisCluster {
  public:
   struct Options {
     size_t primaries = 3;
-    // Of the first primary, which stops when it has lost all of them (min-replicas-to-write). With
-    // two, one can take its place and have the other.
+    // Of the first primary, which stops serving without any of them (min-replicas-to-write). With
+    // two, one can be promoted and have the other as its replica.
     size_t replicas = 0;
-    bool guarded = true;  // as just said
-    size_t spares = 0;    // primaries without slots, behind all others
-    // A server that was not heard of for so long counts as failed.
+    bool guarded = true;  // min-replicas-to-write is set
+    size_t spares = 0;    // primaries without slots
+    // cluster-node-timeout.
     int node_timeout_ms = 500;
     bool severable = false;                   // servers can be cut off from the Cluster bus
     std::vector<std::string> arguments = {};  // of each redis-server, after ours
-    // Arguments for TLS: its ports speak nothing else then, among themselves neither.
+    // Arguments for TLS. All connections then use TLS.
     std::vector<std::string> tls = {};
   };
 
   RedisCluster() : RedisCluster(Options()) {}
   explicit RedisCluster(const Options& options);
 
-  // "redis-cluster://127.0.0.1:PORT,127.0.0.1:PORT,..." of the primaries that there were at first;
-  // over TLS "rediss-cluster://...".
+  // "redis-cluster://127.0.0.1:PORT,127.0.0.1:PORT,..." with the first primaries; with TLS
+  // "rediss-cluster://...".
   std::string url() const;
   size_t size() const { return servers_.size(); }
   RedisServer& server(size_t i) { return *servers_[i].server; }
   void Kill(size_t i);
-  // Of a Cluster that is severable. Clients and replicas still reach a server that is cut off.
+  // REQUIRES: severable. Clients and replicas still reach a server that is cut off.
   ClusterBus& bus() { return *bus_; }
   uint16_t port(size_t i) const { return servers_[i].port; }
-  // Sends a command to one server; it is up.
+  // Sends a command to one server, which must be up.
   RedisValue Call(size_t i, const std::vector<std::string>& words);
-  RedisValue CallAll(const std::vector<std::string>& words);  // the last one's answer
+  RedisValue CallAll(const std::vector<std::string>& words);  // the last reply
 
-  // By redis-server's own reckoning.
+  // As redis-server computes it.
   uint16_t SlotOf(const std::string& key);
-  // As server `at` sees it; size() if it knows of nobody.
+  // The owner in the view of server `at`; size() if there is none.
   size_t OwnerOf(uint16_t slot, size_t at = 0);
 
-  // Moving a slot, in the order in which an administrator's tool does it. Between the first and the
-  // last step both servers serve the slot: ASK and TRYAGAIN.
+  // Steps of moving a slot, in the order of redis-cli. Between the first and the last step both
+  // servers serve the slot, with ASK and TRYAGAIN.
   void BeginMove(uint16_t slot, size_t from, size_t to);
-  // At most so many keys; returns how many.
+  // Moves at most `most` keys, and returns their number.
   size_t MoveKeys(uint16_t slot, size_t from, size_t to, size_t most);
   void MoveKey(const std::string& key, size_t from, size_t to);
   void EndMove(uint16_t slot, size_t from, size_t to);
   void Move(uint16_t slot, size_t from, size_t to);
 
-  // Waits until its INFO replication has it. False: it has not, in 20 s.
+  // Waits until its INFO replication contains `text`. Returns false after 20 s.
   bool AwaitInfo(size_t i, const std::string& text);
-  // Waits until server `at` holds server `i` for failed, and serves its own slots. False: it does
-  // not, in 20 s.
+  // Waits until server `at` regards server `i` as failed, and serves its own slots. Returns false
+  // after 20 s.
   bool AwaitFailure(size_t i, size_t at);
-  // Waits until server `i` is a primary that serves slots. False: it is not, in 20 s.
+  // Waits until server `i` is a primary that serves slots. Returns false after 20 s.
   bool AwaitPromotion(size_t i);
 
  private:
@@ -85,7 +84,7 @@ class RedisCluster {
   bool Settled(size_t i, size_t primaries);
 
   const bool tls_;
-  std::unique_ptr<ClusterBus> bus_;  // null: it is not severable
+  std::unique_ptr<ClusterBus> bus_;  // null: not severable
   std::vector<Server> servers_;
   size_t primaries_;
 };

@@ -1,4 +1,4 @@
-// A RedisStore as a node has it: with a loop and a thread of its own, on real clocks.
+// A RedisStore with an event loop, a thread and real clocks, as in a node.
 #ifndef SLUICE_TESTS_SUPPORT_REDIS_NODE_H_
 #define SLUICE_TESTS_SUPPORT_REDIS_NODE_H_
 
@@ -15,7 +15,7 @@
 
 namespace sluice::testing {
 
-// A busy machine is slow, which is not what is tested.
+// A busy machine must not look like a failure.
 inline store::RedisStoreOptions PatientOptions() {
   store::RedisStoreOptions options;
   options.budget_ns = 2'000'000'000;
@@ -24,7 +24,7 @@ inline store::RedisStoreOptions PatientOptions() {
 
 class RedisNode {
  public:
-  // `clock` outlives it; null: the system's.
+  // `clock` outlives the node; null means the system clock.
   explicit RedisNode(const std::string& url, store::RedisStoreOptions options = PatientOptions(),
                      const common::Clock* clock = nullptr)
       : clock_(clock != nullptr ? *clock : system_clock_),
@@ -44,7 +44,7 @@ class RedisNode {
   RedisNode(const RedisNode&) = delete;
   RedisNode& operator=(const RedisNode&) = delete;
 
-  // Its loop ends: nobody is served any more, and all who wait are told.
+  // Stops the event loop: all waiting callers are answered, and no others.
   void Stop() {
     loop_->Stop();
     if (thread_.joinable()) thread_.join();
@@ -52,7 +52,7 @@ class RedisNode {
 
   store::RedisStore& store() { return *store_; }
   const common::Clock& clock() const { return clock_; }
-  // Of the first attempt to connect.
+  // The result of the first attempt to connect.
   const absl::Status& connected() const { return connected_; }
 
  private:

@@ -156,7 +156,7 @@ ReplicatedServer::ReplicatedServer(int port, int primary_port, std::vector<std::
           primary_port == 0
               ? std::vector<std::string>{}
               : std::vector<std::string>{"--replicaof", "127.0.0.1", std::to_string(primary_port)},
-          // Quick to notice, and to begin anew.
+          // Detects a failure soon, and retries a failover soon.
           Joined({"--port", std::to_string(port), "--repl-diskless-sync", "yes",
                   "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"},
                  arguments))),

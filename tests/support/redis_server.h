@@ -1,5 +1,5 @@
-// A redis-server of the test's own: a process in a folder of its own, on a Unix socket (and a TCP
-// port if asked), stopped by its process id. Replicas of it, and Sentinels that watch it.
+// Real redis-server processes, their replicas, and Sentinels. Each has a temporary folder and a
+// Unix socket, and is stopped by its process id.
 #ifndef SLUICE_TESTS_SUPPORT_REDIS_SERVER_H_
 #define SLUICE_TESTS_SUPPORT_REDIS_SERVER_H_
 
@@ -15,10 +15,10 @@ struct redisReply;
 
 namespace sluice::testing {
 
-// Not thread-safe. Waits. Fails the process (with a message) when redis-server does not start.
+// Not thread-safe. Blocks. Aborts with a message if redis-server does not start.
 class RedisServer {
  public:
-  // `arguments`: as on redis-server's command line, after ours.
+  // `arguments` follow ours on the command line of redis-server.
   explicit RedisServer(std::vector<std::string> arguments = {});
   virtual ~RedisServer();
   RedisServer(const RedisServer&) = delete;
@@ -34,7 +34,7 @@ class RedisServer {
   void Resume();
 
  protected:
-  // With `config` as its file of configuration, which it may write.
+  // With `config` as its configuration file, which it may rewrite.
   RedisServer(std::vector<std::string> arguments, const std::string& config);
 
  private:
@@ -45,7 +45,7 @@ class RedisServer {
   pid_t pid_ = -1;
 };
 
-// One that has a TCP port too, or is a replica of one.
+// A server with a TCP port: a primary, or a replica of one.
 class ReplicatedServer : public RedisServer {
  public:
   // `primary_port` 0: a primary.
@@ -57,12 +57,12 @@ class ReplicatedServer : public RedisServer {
   const int port_;
 };
 
-// Watches the primary of one port, which it calls "primary"; its failover needs its own vote alone.
-// `password`: wanted from its clients, if not empty.
+// Watches the primary on one port under the name "primary". It fails over by its own vote alone.
+// `password` is required from clients if it is not empty.
 class RedisSentinel : public RedisServer {
  public:
   explicit RedisSentinel(int primary_port, const std::string& password = "");
-  // `tls`: arguments for TLS, which it speaks alone then, also with the primary.
+  // `tls`: arguments for TLS. It then speaks nothing else, also with the primary.
   RedisSentinel(int primary_port, const std::vector<std::string>& tls);
   int port() const { return port_; }
 
@@ -72,7 +72,7 @@ class RedisSentinel : public RedisServer {
   const int port_;
 };
 
-// An answer of Redis, simplified.
+// A reply of Redis, simplified.
 struct RedisValue {
   enum class Type : uint8_t { kNil, kInteger, kString, kArray, kError };
   Type type = Type::kNil;
@@ -81,7 +81,7 @@ struct RedisValue {
   std::vector<RedisValue> elements;
 };
 
-// A connection that waits for each answer, independent of the server's own code.
+// A blocking connection, independent of the code under test.
 class RedisCalls {
  public:
   explicit RedisCalls(const RedisServer& server);
@@ -89,8 +89,8 @@ class RedisCalls {
   RedisCalls(const RedisCalls&) = delete;
   RedisCalls& operator=(const RedisCalls&) = delete;
 
-  // Sent again, on a new connection, when the server ended this one before it answered, as it does
-  // when a Sentinel changes its role: what is called then may be executed twice.
+  // Retries on a new connection if the server closes this one before it replies, as it does when a
+  // Sentinel changes its role. The command may then be executed twice.
   RedisValue Call(absl::Span<const std::string> arguments);
 
  private:

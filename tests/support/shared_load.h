@@ -1,5 +1,5 @@
-// Load on a shared store, from several nodes with several clients each, that never lets up; all
-// that was granted is recorded, and every window of it can be checked.
+// Continuous load on a shared store by several nodes with several clients each. Records all grants,
+// and checks every window of them.
 //
 //   SharedLoad load(std::vector<std::string>(3, server.url()));
 //   ASSERT_TRUE(load.AwaitGrants(500));
@@ -28,18 +28,18 @@
 
 namespace sluice::testing {
 
-// A limit that the clients ask for, of one of `keys` keys, for 1 to `most` permits at random.
+// A limit for the clients, who acquire 1 to `most` permits of one of `keys` keys at random.
 struct LoadedLimit {
   std::string name;
   algorithm::Parameters parameters;
   uint64_t most = 1;
   int keys = 1;
   store::Sharing sharing = store::Sharing::kExact;
-  bool split_away = false;  // on_store_failure: split
+  bool split_on_failure = false;  // on_store_failure: split
 };
 
-// One of each algorithm, which refill within the second; one with debt; and a bucket that refills
-// in hours, of many keys, so that some are full whatever happens: what a loss fills again shows.
+// One limit of each algorithm that refills within a second; one with debt; and one of many keys
+// that refills in hours, so that a data loss that fills buckets is detected.
 inline std::vector<LoadedLimit> LimitsOfAllKinds() {
   constexpr int64_t kSecondNs = 1'000'000'000;
   using algorithm::MakeFixedWindow;
@@ -56,8 +56,8 @@ inline std::vector<LoadedLimit> LimitsOfAllKinds() {
   };
 }
 
-// One of each algorithm, which nodes decide by themselves: always, or while Redis is away.
-inline std::vector<LoadedLimit> LimitsOfNodes(store::Sharing sharing, bool split_away) {
+// One limit of each algorithm that nodes decide by shares: always, or while Redis is down.
+inline std::vector<LoadedLimit> LimitsOfNodes(store::Sharing sharing, bool split_on_failure) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   std::vector<LoadedLimit> limits = {
       {"bucket", algorithm::MakeTokenBucket({1000, kSecondNs}, 50, 0).value(), 3},
@@ -68,7 +68,7 @@ inline std::vector<LoadedLimit> LimitsOfNodes(store::Sharing sharing, bool split
   };
   for (LoadedLimit& limit : limits) {
     limit.sharing = sharing;
-    limit.split_away = split_away;
+    limit.split_on_failure = split_on_failure;
   }
   return limits;
 }
@@ -81,10 +81,10 @@ struct LoadOptions {
   bool several_charges = true;
   // Now and then ask for a receipt and give back later.
   bool refunds = true;
-  // Who is denied asks again so much later.
+  // Pause of a client after a denial.
   int64_t pause_ns = 1'000'000;
 
-  // A busy machine is slow, which is not what is tested; nor should a failure take long to show.
+  // A busy machine must not look like a failure, and a failure must be detected soon.
   static store::RedisStoreOptions BriskOptions() {
     store::RedisStoreOptions options;
     options.budget_ns = 200'000'000;
@@ -92,25 +92,25 @@ struct LoadOptions {
   }
 };
 
-// Of a node that is silent, in the tests of what nodes decide by their shares.
+// The time to live of nodes, in tests of shares.
 inline constexpr int64_t kNodeTtlNs = 400'000'000;
 
-// Of such limits.
-inline LoadOptions LoadOfNodes(store::Sharing sharing, bool split_away) {
+// Load on limits that nodes decide by shares.
+inline LoadOptions LoadOfNodes(store::Sharing sharing, bool split_on_failure) {
   LoadOptions options;
-  options.limits = LimitsOfNodes(sharing, split_away);
+  options.limits = LimitsOfNodes(sharing, split_on_failure);
   options.store.node_ttl_ns = kNodeTtlNs;
   options.store.budget_ns = 50'000'000;
   return options;
 }
 
-// The member functions are for one thread.
+// Member functions are called by one thread.
 class SharedLoad {
  public:
-  // A node for each URL. Begins at once.
+  // A node for each URL. Starts at once.
   explicit SharedLoad(const std::vector<std::string>& urls, LoadOptions options = {})
       : options_(std::move(options)), granted_by_redis_(options_.limits.size()) {
-    // Beside those of MakeRule.
+    // Above the ids of MakeRule.
     static std::atomic<uint32_t> next_id{1'000'000};
     for (const LoadedLimit& limit : options_.limits) {
       auto rule = std::make_shared<store::Rule>();
@@ -119,7 +119,7 @@ class SharedLoad {
       rule->limit_name = limit.name;
       rule->parameters = limit.parameters;
       rule->sharing = limit.sharing;
-      rule->split_when_store_unavailable = limit.split_away;
+      rule->split_when_store_unavailable = limit.split_on_failure;
       rules_.push_back(rule);
       histories_.emplace_back();
       for (int k = 0; k < limit.keys; ++k) {
@@ -133,12 +133,12 @@ class SharedLoad {
   SharedLoad(const SharedLoad&) = delete;
   SharedLoad& operator=(const SharedLoad&) = delete;
 
-  // One more node, with clients.
+  // Adds a node with clients.
   void AddNode(const std::string& url) {
     MakeNode(url);
     StartClients(nodes_.size() - 1);
   }
-  // The node is gone, and its place stays empty. `leaves`: it says good-bye.
+  // Removes node `n`; the other nodes keep their numbers. `leaves`: it deregisters first.
   void RemoveNode(size_t n, bool leaves) {
     leaving_[n]->store(true);
     for (std::thread& thread : threads_[n]) thread.join();
@@ -150,21 +150,21 @@ class SharedLoad {
   RedisNode& node(size_t n) { return *nodes_[n]; }
   const std::shared_ptr<const store::Rule>& rule(size_t limit) const { return rules_[limit]; }
 
-  // Waits until so many more acquisitions of the limit, or of any limit, were granted: it works
-  // again. False: they were not, in `patience_ns`.
+  // Waits for `more` permits to be granted, of the limit or of any limit. Returns false after
+  // `patience_ns`.
   static constexpr size_t kAnyLimit = ~size_t{0};
   bool AwaitGrants(uint64_t more, size_t limit = kAnyLimit,
                    int64_t patience_ns = kPatienceNs) const {
     const uint64_t until = granted(limit) + more;
     return Await([&] { return granted(limit) >= until; }, patience_ns);
   }
-  // The same, of those that Redis decided.
+  // The same for acquisitions that Redis decided.
   bool AwaitGrantsByRedis(uint64_t more, size_t limit) const {
     const uint64_t until = granted_by_redis(limit) + more;
     return Await([&] { return granted_by_redis(limit) >= until; }, kPatienceNs);
   }
 
-  // Permits.
+  // Permits granted.
   uint64_t granted(size_t limit = kAnyLimit) const {
     uint64_t sum = 0;
     for (size_t l = 0; l < histories_.size(); ++l) {
@@ -174,16 +174,16 @@ class SharedLoad {
     return sum;
   }
 
-  // Acquisitions of which the limit was the first charge, and that Redis decided.
+  // Acquisitions that Redis granted and whose first charge was on the limit.
   uint64_t granted_by_redis(size_t limit) const { return granted_by_redis_[limit].load(); }
 
-  // Answered without Redis.
+  // Denied without Redis.
   uint64_t unavailable() const { return unavailable_.load(); }
-  // Granted by a node while Redis was away, and by a node's share or by what it knew.
+  // Granted by a node while Redis was down, and granted by shares or local knowledge.
   uint64_t granted_while_unavailable() const { return granted_while_unavailable_.load(); }
   uint64_t granted_locally() const { return granted_locally_.load(); }
   uint64_t refunded() const { return refunded_.load(); }
-  // How long a client waited for an answer at most.
+  // The longest time that a client waited for an answer.
   int64_t longest_ns() const { return longest_ns_.load(); }
 
   void Stop() {
@@ -194,16 +194,16 @@ class SharedLoad {
     }
   }
 
-  // Of one limit: empty if no window held more than `most` permits beyond what it may; for logs and
-  // windows twice that, since what they are told of late counts later. REQUIRES: stopped.
+  // Empty if no window of the limit exceeds it by more than `most` permits (twice that for logs and
+  // windows, since late reports count later). REQUIRES: stopped.
   std::string CheckBeyond(size_t limit, uint64_t most) const {
     std::string over;
     for (const auto& history : histories_[limit]) over += history->Check(most);
     return over;
   }
 
-  // Stops. Empty: no window of any bucket held more than it may. Prints what was granted of what
-  // could have been.
+  // Stops. Returns the windows that exceeded their limit, or an empty string. Prints how much of
+  // each limit was used.
   std::string Check() {
     Stop();
     std::string over;
@@ -245,7 +245,7 @@ class SharedLoad {
     size_t key;
     uint64_t permits;
   };
-  // Granted with a receipt, which will be given back.
+  // A grant with a receipt, which will be refunded.
   struct Open {
     Acquired acquired;
     std::vector<Part> parts;
@@ -346,7 +346,7 @@ class SharedLoad {
     for (const Open& one : open) Record(one.acquired, one.parts);
   }
 
-  // What was given back, or may have been, is no part of the history.
+  // Grants that were refunded, or may have been, are not recorded.
   void GiveBack(RedisNode& node, const Open& open) {
     std::vector<std::string> keys;
     for (const Part& part : open.parts) keys.push_back(KeyOf(part.key));

@@ -1,4 +1,4 @@
-// Certificates for tests, made when they are needed: none is committed, so none expires.
+// Certificates for tests, generated at run time so that none expires.
 #ifndef SLUICE_TESTS_SUPPORT_TEST_CERTIFICATES_H_
 #define SLUICE_TESTS_SUPPORT_TEST_CERTIFICATES_H_
 
@@ -26,16 +26,16 @@ struct TestCertificate {
   std::string key_pem;
 };
 
-// What a certificate says. Times are seconds from now.
+// The contents of a certificate. Times are seconds from now.
 struct TestSubject {
   std::string common_name = "test";
-  // As OpenSSL writes them: "DNS:localhost,IP:127.0.0.1,URI:spiffe://test/a".
+  // In the syntax of OpenSSL: "DNS:localhost,IP:127.0.0.1,URI:spiffe://test/a".
   std::string alternative_names = "DNS:localhost,IP:127.0.0.1,IP:::1";
   long from_s = -3600;
   long to_s = 3600;
 };
 
-// A certificate authority of its own, with an EC key.
+// A certificate authority with an EC key.
 class TestAuthority {
  public:
   explicit TestAuthority(const std::string& name = "Test authority")
@@ -49,7 +49,7 @@ class TestAuthority {
     X509_sign(certificate_.get(), key_.get(), EVP_sha256());
   }
 
-  // What those who trust it are given.
+  // Its own certificate, for peers that trust it.
   std::string certificate_pem() const { return Pem(certificate_.get()); }
 
   TestCertificate Issue(const TestSubject& subject = {}) const {
@@ -116,7 +116,7 @@ class TestAuthority {
   std::unique_ptr<X509, Free> certificate_;
 };
 
-// A folder of files that is removed with it.
+// A temporary folder, removed by the destructor.
 class TestFiles {
  public:
   TestFiles() {
@@ -133,7 +133,7 @@ class TestFiles {
 
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
-  // Writes aside and renames, as careful people do. Returns the path.
+  // Writes a temporary file and renames it. Returns the path.
   std::string Write(const std::string& name, const std::string& content) {
     const std::string path = Path(name);
     const std::string aside = path + ".new";

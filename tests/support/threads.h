@@ -8,7 +8,7 @@
 
 namespace sluice::test_support {
 
-// Waits until `threads` threads have come, again and again.
+// A reusable barrier for `threads` threads.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
@@ -28,7 +28,7 @@ class Barrier {
   std::atomic<int> round_{0};
 };
 
-// function(index) on each; returns when all have.
+// Calls function(index) on each thread, and returns when all have returned.
 template <typename Function>
 void RunThreads(int threads, Function function) {
   Barrier start(threads);

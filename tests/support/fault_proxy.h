@@ -1,6 +1,6 @@
-// Stands between nodes and Redis, on a Unix socket, as a bad network does.
-#ifndef SLUICE_TESTS_FAULTS_FLAKY_PROXY_H_
-#define SLUICE_TESTS_FAULTS_FLAKY_PROXY_H_
+// A proxy between nodes and Redis, on a Unix socket, that injects the faults of a bad network.
+#ifndef SLUICE_TESTS_SUPPORT_FAULT_PROXY_H_
+#define SLUICE_TESTS_SUPPORT_FAULT_PROXY_H_
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -16,41 +16,47 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/pass_time.h"
+
 namespace sluice::testing {
 
-class FlakyProxy {
+// Thread-safe. Runs a thread of its own.
+class FaultProxy {
  public:
   enum class Fault : uint8_t {
     kNone,
-    kDelay,      // an answer comes 300 ms later, and all others behind it
-    kBlackHole,  // from a request on nothing passes on its connection, which stays open
-    kLoseReply,  // an answer vanishes, and its connection breaks
-    kCutReply,   // half of an answer comes, and its connection breaks
-    kReset,      // a connection breaks before a request passes
+    kDelay,      // a reply, and all replies behind it, are 300 ms late
+    kBlackHole,  // a request and all bytes after it are dropped; the connection stays open
+    kLoseReply,  // a reply is dropped, and its connection is closed: the request was executed
+    kCutReply,   // half of a reply is delivered, and its connection is closed
+    kReset,      // a connection is closed before a request passes
   };
 
-  FlakyProxy(const std::string& server, const std::string& listen)
+  FaultProxy(const std::string& server, const std::string& listen)
       : server_(server), listener_(socket(AF_UNIX, SOCK_STREAM, 0)) {
     const sockaddr_un address = AddressOf(listen);
     bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
     ::listen(listener_, 16);
     thread_ = std::thread([this] { Run(); });
   }
-  ~FlakyProxy() {
+  ~FaultProxy() {
     stop_.store(true);
     thread_.join();
   }
 
-  // To the next requests or answers that come.
-  void Inject(Fault fault, int times) {
+  // Injects the fault into the next `times` requests or replies, after `skipped` others.
+  void Inject(Fault fault, int times = 1, int skipped = 0) {
     fault_.store(fault);
+    skip_.store(skipped);
     left_.store(times);
   }
-  // False: they did not come, in 20 s.
+  // Whether the last Inject has taken effect as often as it was to.
+  bool injected() const { return left_.load() <= 0; }
+  // Returns false if it has not within 20 s.
   bool AwaitInjected() const {
-    for (int i = 0; left_.load() > 0; ++i) {
+    for (int i = 0; !injected(); ++i) {
       if (i > 20'000) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      PassTime(std::chrono::milliseconds(1));
     }
     return true;
   }
@@ -77,18 +83,22 @@ class FlakyProxy {
     }
   }
 
-  // What becomes of these bytes.
+  // The fault for bytes that have just arrived.
   Fault Take(bool from_server) {
     if (left_.load() <= 0) return Fault::kNone;
     const Fault fault = fault_.load();
-    const bool of_answers =
+    const bool on_reply =
         fault == Fault::kDelay || fault == Fault::kLoseReply || fault == Fault::kCutReply;
-    if (of_answers != from_server) return Fault::kNone;
+    if (on_reply != from_server) return Fault::kNone;
+    if (skip_.load() > 0) {
+      skip_.fetch_sub(1);
+      return Fault::kNone;
+    }
     left_.fetch_sub(1);
     return fault;
   }
 
-  // False: the link is broken.
+  // Returns false if the link must be closed.
   bool Pass(Link& link, bool from_server) {
     char buffer[65536];
     const ssize_t size = read(from_server ? link.server : link.client, buffer, sizeof(buffer));
@@ -99,7 +109,7 @@ class FlakyProxy {
       case Fault::kNone:
         break;
       case Fault::kDelay:
-        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        PassTime(std::chrono::milliseconds(300));
         break;
       case Fault::kBlackHole:
         link.silent = true;
@@ -154,10 +164,11 @@ class FlakyProxy {
   const int listener_;
   std::atomic<bool> stop_{false};
   std::atomic<Fault> fault_{Fault::kNone};
+  std::atomic<int> skip_{0};
   std::atomic<int> left_{0};
   std::thread thread_;
 };
 
 }  // namespace sluice::testing
 
-#endif  // SLUICE_TESTS_FAULTS_FLAKY_PROXY_H_
+#endif  // SLUICE_TESTS_SUPPORT_FAULT_PROXY_H_
