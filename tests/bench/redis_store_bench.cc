@@ -26,6 +26,7 @@
 #include "server/algorithm/make_parameters.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/scripts/scripts.h"
+#include "server/store/redis/wire/key_names.h"
 #include "server/store/redis/wire/resp.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/support/redis_node.h"

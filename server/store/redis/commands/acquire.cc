@@ -6,95 +6,86 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/decide.h"
 #include "server/store/redis/scripts/scripts.h"
-#include "server/store/redis/shard/shard.h"
-#include "server/store/redis/wire/reply_numbers.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/number_codec.h"
+#include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
 
 using algorithm::Kind;
 
-AcquireCommand::AcquireCommand(Shard& shard, Line& line, std::vector<Caller> callers)
-    : ScriptCommand(shard), line_(line), callers_(std::move(callers)) {
-  const algorithm::Parameters& parameters = line.buckets[0].rule->rule->parameters;
-  general_ = line.buckets.size() > 1 || parameters.kind != Kind::kTokenBucket;
+AcquireCommand::AcquireCommand(CommandContext& context, absl::Span<const Bucket> buckets,
+                               uint64_t set, std::vector<Caller> callers, Owner& owner)
+    : BucketOperation(context, buckets), set_(set), callers_(std::move(callers)), owner_(owner) {
+  general_ = buckets.size() > 1 || parameters_of(0).kind != Kind::kTokenBucket;
   for (const Caller& caller : callers_) general_ |= caller.acquisition->want_receipt;
-  if (KnownAsBooked()) DecideHere();
 }
 
 void AcquireCommand::CollectLate(int64_t now_ns, std::vector<Caller>* late, int64_t* next_ns) {
   for (Caller& caller : callers_) {
-    if (caller.job == nullptr) continue;
-    if (caller.job->deadline_ns < now_ns) {
-      caller.acquisition->may_be_debited = may_be_in_force();
+    if (caller.pending == nullptr) continue;
+    if (caller.pending->deadline_ns < now_ns) {
+      caller.acquisition->may_be_debited = command_.may_be_executed();
       late->push_back(std::exchange(caller, {nullptr, caller.acquisition}));
     } else {
-      *next_ns = std::min(*next_ns, caller.job->deadline_ns);
+      *next_ns = std::min(*next_ns, caller.pending->deadline_ns);
     }
   }
 }
 
-bool AcquireCommand::StillWaits() {
-  callers_.erase(std::remove_if(callers_.begin(), callers_.end(),
-                                [](const Caller& caller) { return caller.job == nullptr; }),
-                 callers_.end());
+bool AcquireCommand::CallersWait() {
+  std::erase_if(callers_, [](const Caller& caller) { return caller.pending == nullptr; });
   return !callers_.empty();
 }
 
-bool AcquireCommand::BuildScript(const FencingToken& term, std::vector<std::string>* words) {
-  if (!StillWaits()) return false;
+bool AcquireCommand::BuildScript(const FencingToken& token, std::vector<std::string>* words) {
+  if (!CallersWait()) return false;
   if (general_) {
-    BuildGeneral(term, words);
+    BuildGeneral(token, words);
   } else {
-    BuildRuns(term, words);
+    BuildRuns(token, words);
   }
   return true;
 }
 
-bool AcquireCommand::Handle(const Reply& reply) {
-  shard_.counters().decisions.Add(callers_.size());
-  return general_ ? HandleGeneral(reply) : HandleRuns(reply);
+BucketOperation::Handled AcquireCommand::OnScriptReply(const Reply& reply, int64_t floor_us) {
+  context_.counters().decisions.Add(callers_.size());
+  return general_ ? OnGeneralReply(reply, floor_us) : OnRunsReply(reply);
 }
 
-bool AcquireCommand::MismatchOfUnknown() {
-  if (general_) return false;
-  general_ = true;
-  return true;
-}
-
-bool AcquireCommand::Stale(size_t, const std::shared_ptr<const RuleEntry>&) {
-  for (Caller& caller : callers_) shard_.Answer(caller, Outcome::kStaleRule);
+bool AcquireCommand::OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) {
+  for (Caller& caller : callers_) context_.acquires().Answer(caller, Outcome::kStaleRule);
   return false;
 }
 
-void AcquireCommand::AnswerUnavailable() {
+void AcquireCommand::OnUnavailable(bool may_be_executed) {
   for (Caller& caller : callers_) {
-    if (caller.job != nullptr) {
+    if (caller.pending != nullptr) {
       // What was decided here and is not known to be in force.
       caller.acquisition->wait_ns = 0;
       caller.acquisition->retry_after_ns = 0;
       caller.acquisition->receipt_id = 0;
-      caller.acquisition->may_be_debited = may_be_in_force();
+      caller.acquisition->may_be_debited = may_be_executed;
     }
-    shard_.AnswerUnavailable(caller);
+    context_.acquires().AnswerUnavailable(caller);
   }
 }
 
-void AcquireCommand::BuildRuns(const FencingToken& term, std::vector<std::string>* words) {
-  const Bucket& bucket = line_.buckets[0];
-  const algorithm::Parameters& parameters = bucket.rule->rule->parameters;
+void AcquireCommand::BuildRuns(const FencingToken& token, std::vector<std::string>* words) {
+  const Bucket& bucket = buckets_[0];
+  const algorithm::Parameters& parameters = parameters_of(0);
   runs_.clear();
   for (const Caller& caller : callers_) {
     const uint64_t permits = caller.acquisition->charges[0].permits;
-    // A shadow limit makes nobody wait.
+    // A shadow limit makes no caller wait.
     const bool waits = caller.acquisition->max_wait_ns > 0 && !bucket.rule->rule->shadow;
     if (runs_.empty() || runs_.back().permits != permits || runs_.back().waits != waits) {
       runs_.push_back({permits, waits, 0});
     }
     ++runs_.back().callers;
   }
-  std::string numbers = PackTokenBucket(parameters, term.floor_us, shard_.TestNowNs());
-  for (const RunOfCallers& run : runs_) {
+  std::string numbers =
+      PackTokenBucket(parameters, token.floor_us, context_.settings().TestNowNs());
+  for (const Run& run : runs_) {
     const auto callers = static_cast<int64_t>(run.callers);
     PackRun(parameters, run.permits, run.waits ? -callers : callers, &numbers);
   }
@@ -104,16 +95,16 @@ void AcquireCommand::BuildRuns(const FencingToken& term, std::vector<std::string
   (*words)[1] = TextOf(Script::kAcquireTokenBucket).sha;
   (*words)[2] = "2";
   (*words)[3] = bucket.keys[0];
-  (*words)[4] = term.WordFor(bucket);
+  (*words)[4] = token.WordFor(bucket);
   (*words)[5] = bucket.rule->encoded_parameters;
   (*words)[6] = bucket.rule->writer;
   (*words)[7] = numbers;
 }
 
-bool AcquireCommand::HandleRuns(const Reply& reply) {
+BucketOperation::Handled AcquireCommand::OnRunsReply(const Reply& reply) {
   ReplyNumbers numbers(reply);
   const int64_t now_ns = numbers.NextTime();
-  const Rule& rule = *line_.buckets[0].rule->rule;
+  const Rule& rule = *buckets_[0].rule->rule;
   const algorithm::TokenBucket& parameters = rule.parameters.token_bucket;
   const int64_t lacking_us = numbers.Next();
   uint64_t lacking = TicksOf(parameters, lacking_us, numbers.Next());
@@ -123,17 +114,16 @@ bool AcquireCommand::HandleRuns(const Reply& reply) {
     granted_of.push_back(numbers.Next());
     stops = runs_[r].waits && granted_of[r] < static_cast<int64_t>(runs_[r].callers);
   }
-  if (!numbers.Good()) return false;
-  if (stops) DecideHere();
+  if (!numbers.Good()) return Handled::kMalformed;
   size_t next = 0;
   for (size_t r = 0; r < granted_of.size(); ++r) {
     const uint64_t permits = runs_[r].permits;
     for (size_t i = 0; i < runs_[r].callers; ++i) {
       Caller& caller = callers_[next++];
       const bool fits = static_cast<int64_t>(i) < granted_of[r];
-      if (!fits && stops && r + 1 == granted_of.size()) return true;
+      if (!fits && stops && r + 1 == granted_of.size()) return Handled::kUndecided;
       if (fits) lacking += permits * parameters.unit_ticks;
-      if (caller.job == nullptr) continue;
+      if (caller.pending == nullptr) continue;
       Acquisition& acquisition = *caller.acquisition;
       ChargeResult& result = acquisition.results[0];
       result.debited_before_ns = 0;
@@ -143,48 +133,48 @@ bool AcquireCommand::HandleRuns(const Reply& reply) {
                       : rule.shadow ? Reason::kShadowDenied
                                     : Reason::kNotEnough;
       acquisition.now_ns = now_ns;
-      if (!fits && !rule.shadow) {
+      const bool denied = !fits && !rule.shadow;
+      if (denied) {
         acquisition.retry_after_ns = algorithm::EarliestNs(parameters, permits, lacking, 0);
-        shard_.Answer(caller, Outcome::kDenied);
-      } else {
-        shard_.Answer(caller, Outcome::kGranted);
       }
+      context_.acquires().Answer(caller, denied ? Outcome::kDenied : Outcome::kGranted);
     }
   }
-  return true;
+  return Handled::kDone;
 }
 
-void AcquireCommand::BuildGeneral(const FencingToken& term, std::vector<std::string>* words) {
-  *words = shard_.ScriptWords(Script::kAcquire, line_.buckets, term);
+void AcquireCommand::BuildGeneral(const FencingToken& token, std::vector<std::string>* words) {
+  *words = ScriptWords(Script::kAcquire, token);
   ids_.clear();
   for (const Caller& caller : callers_) {
     const Acquisition& acquisition = *caller.acquisition;
-    const uint64_t given = caller.job->receipt_id;
-    ids_.push_back(!acquisition.want_receipt ? 0 : given != 0 ? given : shard_.NewReceipt());
+    const uint64_t given = caller.pending->receipt_id;
+    ids_.push_back(!acquisition.want_receipt ? 0
+                   : given != 0              ? given
+                                             : context_.ids().NewReceipt());
     words->push_back(absl::StrCat(ids_.back()));
-    words->push_back(absl::StrCat(acquisition.max_wait_ns > 0 ? "-" : "", line_.buckets.size()));
-    for (size_t c = 0; c < line_.buckets.size(); ++c) {
+    words->push_back(absl::StrCat(acquisition.max_wait_ns > 0 ? "-" : "", buckets_.size()));
+    for (size_t c = 0; c < buckets_.size(); ++c) {
       words->push_back(absl::StrCat(c));
-      AppendCost(line_.buckets[c].rule->rule->parameters, acquisition.charges[c].permits, words);
+      AppendCost(parameters_of(c), acquisition.charges[c].permits, words);
     }
   }
 }
 
-bool AcquireCommand::HandleGeneral(const Reply& reply) {
-  const size_t charges = line_.buckets.size();
-  if (reply.elements.size() < 2) return false;
+BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply, int64_t floor_us) {
+  const size_t charges = buckets_.size();
+  if (reply.elements.size() < 2) return Handled::kMalformed;
   for (const Reply& element : reply.elements) {
-    if (element.type != Reply::Type::kInteger) return false;
+    if (element.type != Reply::Type::kInteger) return Handled::kMalformed;
   }
-  // The last number is -1 where the script stopped at one who would wait.
+  // The last number is -1 where the script stopped at a caller that would wait.
   const bool stops =
       reply.elements.back().integer == -1 && (reply.elements.size() - 2) % (1 + charges * 8) == 1;
   const size_t decided = (reply.elements.size() - 2) / (1 + charges * 8);
   if (stops ? decided >= callers_.size()
             : reply.elements.size() != 2 + callers_.size() * (1 + charges * 8)) {
-    return false;
+    return Handled::kMalformed;
   }
-  if (stops) DecideHere();
   ReplyNumbers numbers(reply);
   const int64_t now_ns = numbers.NextTime();
   for (size_t i = 0; i < decided; ++i) {
@@ -193,21 +183,21 @@ bool AcquireCommand::HandleGeneral(const Reply& reply) {
     int64_t wait_ns = 0;
     for (size_t c = 0; c < charges; ++c) {
       const bool fits = numbers.Next() == 1;
-      const Report report = numbers.NextReport();
-      if (caller.job == nullptr) continue;
-      const Rule& rule = *line_.buckets[c].rule->rule;
+      const BucketNumbers after = NextBucket(&numbers);
+      if (caller.pending == nullptr) continue;
+      const Rule& rule = *buckets_[c].rule->rule;
       ChargeResult& result = caller.acquisition->results[c];
       result.debited_before_ns = 0;
-      result.level = LevelOf(rule.parameters, report, now_ns, floor_us());
+      result.level = LevelOf(rule.parameters, after, now_ns, floor_us);
       result.reason = fits          ? Reason::kNone
                       : rule.shadow ? Reason::kShadowDenied
                                     : Reason::kNotEnough;
       if (!fits && !rule.shadow) {
         wait_ns = std::max(wait_ns, WaitNs(rule.parameters, caller.acquisition->charges[c].permits,
-                                           report, now_ns, floor_us()));
+                                           after, now_ns, floor_us));
       }
     }
-    if (caller.job == nullptr) continue;
+    if (caller.pending == nullptr) continue;
     Acquisition& acquisition = *caller.acquisition;
     acquisition.now_ns = now_ns;
     if (granted) {
@@ -215,35 +205,36 @@ bool AcquireCommand::HandleGeneral(const Reply& reply) {
     } else {
       acquisition.retry_after_ns = wait_ns;
     }
-    shard_.Answer(caller, granted ? Outcome::kGranted : Outcome::kDenied);
+    context_.acquires().Answer(caller, granted ? Outcome::kGranted : Outcome::kDenied);
   }
-  return true;
+  return stops ? Handled::kUndecided : Handled::kDone;
 }
 
-void AcquireCommand::DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) {
-  // Another node's bookings of the same instant.
+void AcquireCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
+  // Ids follow those of bookings that another node made at the same instant.
   bool same_instant = false;
   for (const OpenBucket& bucket : open) same_instant |= bucket.NotBeforeNs() == now_ns;
   const uint64_t after = same_instant ? LastBooking(open) : 0;
   outcomes_.assign(callers_.size(), Outcome::kPending);
   for (size_t i = 0; i < callers_.size(); ++i) {
-    if (callers_[i].job == nullptr) continue;
-    const uint64_t given = callers_[i].job->receipt_id;
-    outcomes_[i] = Decide(callers_[i].acquisition, open, now_ns, line_.set,
-                          [&] { return given != 0 ? given : shard_.NewBooking(now_ns, after); });
+    if (callers_[i].pending == nullptr) continue;
+    const uint64_t given = callers_[i].pending->receipt_id;
+    outcomes_[i] = store::Decide(callers_[i].acquisition, open, now_ns, set_, [&] {
+      return given != 0 ? given : context_.ids().NewBooking(now_ns, after);
+    });
   }
 }
 
-void AcquireCommand::AnswerOpen() {
-  shard_.counters().decisions.Add(callers_.size());
-  for (size_t i = 0; i < callers_.size(); ++i) shard_.Answer(callers_[i], outcomes_[i]);
+void AcquireCommand::OnDecided() {
+  context_.counters().decisions.Add(callers_.size());
+  for (size_t i = 0; i < callers_.size(); ++i) {
+    context_.acquires().Answer(callers_[i], outcomes_[i]);
+  }
 }
 
-void AcquireCommand::AnswerContended() {
-  shard_.LogError("redis_contended", "a bucket with bookings was changed by others all the time");
-  for (Caller& caller : callers_) shard_.Answer(caller, Outcome::kUnavailable);
+void AcquireCommand::OnContended() {
+  context_.LogError("redis_contended", "other nodes changed a bucket with bookings every time");
+  for (Caller& caller : callers_) context_.acquires().Answer(caller, Outcome::kUnavailable);
 }
-
-void AcquireCommand::Finish() { shard_.LineDone(line_); }
 
 }  // namespace sluice::store::redis

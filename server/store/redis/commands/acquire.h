@@ -1,4 +1,4 @@
-// AcquireCommand: the callers of one line, decided by one script in their order.
+// AcquireCommand: the callers of one batch queue, decided by one script in their order.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_ACQUIRE_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_ACQUIRE_H_
 
@@ -6,54 +6,66 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "server/store/redis/commands/script_command.h"
-#include "server/store/redis/shard/batch_queue.h"
+#include "server/store/redis/commands/optimistic_command.h"
+#include "server/store/redis/commands/pending_acquires.h"
 
 namespace sluice::store::redis {
 
-// A line has at most one in flight; when it is done it tells the shard (LineDone).
-class AcquireCommand final : public ScriptCommand {
+class AcquireCommand final : public BucketOperation {
  public:
-  AcquireCommand(Shard& shard, Line& line, std::vector<Caller> callers);
+  // The queue that sends it.
+  class Owner {
+   public:
+    // It is complete, and gone.
+    virtual void OnAcquired() = 0;
 
-  // Moves those whose deadline has passed (on the store's clock) to `late`, and lowers *next_ns to
-  // the earliest of the others'.
+   protected:
+    ~Owner() = default;
+  };
+
+  // `buckets` and `owner` outlive it. `set` names the set of buckets in bookings.
+  AcquireCommand(CommandContext& context, absl::Span<const Bucket> buckets, uint64_t set,
+                 std::vector<Caller> callers, Owner& owner);
+  ~AcquireCommand() override { owner_.OnAcquired(); }
+
+  // Moves callers whose deadline has passed (on the store's clock) to `late`, and lowers *next_ns
+  // to the earliest deadline of the others.
   void CollectLate(int64_t now_ns, std::vector<Caller>* late, int64_t* next_ns);
 
- protected:
-  absl::Span<const Bucket> buckets() const override { return line_.buckets; }
-  bool BuildScript(const FencingToken& term, std::vector<std::string>* words) override;
-  bool Handle(const Reply& reply) override;
-  bool MismatchOfUnknown() override;
-  bool Stale(size_t bucket, const std::shared_ptr<const RuleEntry>& newer) override;
-  void AnswerUnavailable() override;
-  void Finish() override;
-  bool StillWaits() override;
-  void DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) override;
-  void AnswerOpen() override;
-  void AnswerContended() override;
-
  private:
-  struct RunOfCallers {
+  struct Run {
     uint64_t permits;
-    bool waits;  // who does not fit would wait: then nobody behind is decided by the script
+    bool waits;  // a caller that does not fit would wait; the script stops there
     size_t callers;
   };
 
-  void BuildRuns(const FencingToken& term, std::vector<std::string>* words);
-  bool HandleRuns(const Reply& reply);
-  void BuildGeneral(const FencingToken& term, std::vector<std::string>* words);
-  bool HandleGeneral(const Reply& reply);
+  bool BuildScript(const FencingToken& token, std::vector<std::string>* words) override;
+  // The script for token buckets refuses open receipts, too.
+  bool UseOtherScript() override { return !std::exchange(general_, true); }
+  Handled OnScriptReply(const Reply& reply, int64_t floor_us) override;
+  bool CallersWait() override;
+  void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override;
+  void OnDecided() override;
+  void OnContended() override;
+  bool OnNewerRule(size_t bucket, const std::shared_ptr<const RuleEntry>& newer) override;
+  void OnUnavailable(bool may_be_executed) override;
 
-  Line& line_;
+  void BuildRuns(const FencingToken& token, std::vector<std::string>* words);
+  Handled OnRunsReply(const Reply& reply);
+  void BuildGeneral(const FencingToken& token, std::vector<std::string>* words);
+  Handled OnGeneralReply(const Reply& reply, int64_t floor_us);
+
+  const uint64_t set_;
   std::vector<Caller> callers_;
-  bool general_ = false;            // by the script for all kinds
-  std::vector<RunOfCallers> runs_;  // as they were sent
-  std::vector<uint64_t> ids_;       // receipts, as they were sent
-  std::vector<Outcome> outcomes_;   // as decided here
+  Owner& owner_;
+  bool general_ = false;           // by the script for all algorithms
+  std::vector<Run> runs_;          // as they were sent
+  std::vector<uint64_t> ids_;      // receipts, as they were sent
+  std::vector<Outcome> outcomes_;  // as decided here
 };
 
 }  // namespace sluice::store::redis

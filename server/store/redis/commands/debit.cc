@@ -4,61 +4,53 @@
 #include <utility>
 
 #include "server/store/redis/scripts/scripts.h"
-#include "server/store/redis/shard/shard.h"
-#include "server/store/redis/wire/reply_numbers.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/number_codec.h"
+#include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
 
-ReportCommand::ReportCommand(Shard& shard, ReportCall call)
-    : ScriptCommand(shard), call_(std::move(call)) {
-  bucket_[0] = shard.BucketOf(*call_.rule->rule, call_.key);
-  // Its limit may be gone from the table meanwhile.
-  bucket_[0].rule = call_.rule;
-  if (KnownAsBooked()) DecideHere();
+void DebitCommand::Start(CommandContext& context, std::shared_ptr<const RuleEntry> rule,
+                         std::string_view key, uint64_t permits, Done done) {
+  Bucket bucket = context.BucketOf(*rule->rule, key);
+  // The limit may have been deleted meanwhile.
+  bucket.rule = std::move(rule);
+  BucketOperation::Start(std::unique_ptr<BucketOperation>(
+      new DebitCommand(context, std::move(bucket), permits, std::move(done))));
 }
 
-bool ReportCommand::BuildScript(const FencingToken& term, std::vector<std::string>* words) {
-  *words = shard_.ScriptWords(Script::kReport, bucket_, term);
-  AppendCost(bucket_[0].rule->rule->parameters, call_.permits, words);
+bool DebitCommand::BuildScript(const FencingToken& token, std::vector<std::string>* words) {
+  *words = ScriptWords(Script::kDebit, token);
+  AppendCost(parameters_of(0), permits_, words);
   return true;
 }
 
-bool ReportCommand::Handle(const Reply& reply) {
+BucketOperation::Handled DebitCommand::OnScriptReply(const Reply& reply, int64_t floor_us) {
   ReplyNumbers numbers(reply);
   const int64_t now_ns = numbers.NextTime();
-  const Report report = numbers.NextReport();
-  if (!numbers.Good()) return false;
-  const algorithm::Parameters& parameters = bucket_[0].rule->rule->parameters;
-  reported_.known = true;
-  reported_.level = LevelOf(parameters, report, now_ns, floor_us());
-  int64_t owed = -reported_.level.remaining;
-  if (parameters.kind == algorithm::Kind::kTokenBucket) {
-    owed -= static_cast<int64_t>(parameters.token_bucket.debt);
-  } else {
-    owed = report[0] - static_cast<int64_t>(algorithm::Capacity(parameters));
-  }
-  reported_.over = owed <= 0 ? 0 : std::min(static_cast<uint64_t>(owed), call_.permits);
-  call_.done(reported_);
-  return true;
+  const BucketNumbers after = NextBucket(&numbers);
+  if (!numbers.Good()) return Handled::kMalformed;
+  const algorithm::Parameters& parameters = parameters_of(0);
+  result_.known = true;
+  result_.level = LevelOf(parameters, after, now_ns, floor_us);
+  const int64_t owed =
+      parameters.kind == algorithm::Kind::kTokenBucket
+          ? -result_.level.remaining - static_cast<int64_t>(parameters.token_bucket.debt)
+          : after[0] - static_cast<int64_t>(algorithm::Capacity(parameters));
+  result_.over = owed <= 0 ? 0 : std::min(static_cast<uint64_t>(owed), permits_);
+  done_(result_);
+  return Handled::kDone;
 }
 
-// It was granted by parameters that do not hold any more.
-bool ReportCommand::Stale(size_t, const std::shared_ptr<const RuleEntry>& newer) {
-  bucket_[0].rule = newer;
-  return true;
-}
-
-// A bucket that was booked in before its limit was given its sharing: what fits beside the bookings
-// is taken; they stand.
-void ReportCommand::DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) {
-  reported_.known = true;
+// A bucket that got bookings before its limit was given its sharing. Takes what fits beside the
+// bookings, which stand.
+void DebitCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
+  result_.known = true;
   const int64_t holds = open[0].LevelAt(now_ns).remaining;
-  uint64_t fits = holds <= 0 ? 0 : std::min(static_cast<uint64_t>(holds), call_.permits);
+  uint64_t fits = holds <= 0 ? 0 : std::min(static_cast<uint64_t>(holds), permits_);
   if (fits > 0 && !open[0].CanTake(fits, now_ns, /*set=*/0)) fits = 0;
   if (fits > 0) open[0].Take(fits, now_ns, /*receipt_id=*/0, /*set=*/0);
-  reported_.over = call_.permits - fits;
-  reported_.level = open[0].LevelAt(now_ns);
+  result_.over = permits_ - fits;
+  result_.level = open[0].LevelAt(now_ns);
 }
 
 }  // namespace sluice::store::redis

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/strings.h"
 #include "server/store/redis/scripts/scripts.h"
-#include "server/store/redis/shard/shard.h"
 
 namespace sluice::store::redis {
 
@@ -13,24 +12,23 @@ std::string NodesKey(std::string_view name_space) {
   return absl::StrCat(common::ToAbsl(name_space), ":nodes");
 }
 
-std::vector<std::string> HeartbeatWords(const Heartbeat& heartbeat, const FencingToken& term,
+std::vector<std::string> HeartbeatWords(const Heartbeat& heartbeat, const FencingToken& token,
                                         std::string_view test_time) {
   std::vector<std::string> words = {
       "EVALSHA",
       TextOf(Script::kHeartbeat).sha,
       "2",
       heartbeat.key,
-      term.as_argument ? heartbeat.key : term.word_key,
+      token.as_argument ? heartbeat.key : token.word_key,
       std::string(test_time),
       heartbeat.id,
       absl::StrCat(heartbeat.divisor),
       heartbeat.clear ? "1" : "0",
       absl::StrCat(heartbeat.ttl_ns / 1000),
       heartbeat.not_after_us == 0 ? "" : absl::StrCat(heartbeat.not_after_us),
-      absl::StrCat(term.lag_us),
-      absl::StrCat(term.floor_us)};
-  // No key of this name is ever raw.
-  if (term.as_argument) words.push_back(term.word_key.empty() ? "?" : term.word_key);
+      absl::StrCat(token.lag_us),
+      absl::StrCat(token.floor_us)};
+  token.AppendWord(&words);
   return words;
 }
 
@@ -54,12 +52,6 @@ std::optional<HeartbeatReply> ParseHeartbeat(const Reply& reply) {
     node.clear = reply.elements[i + 3].integer == 1;
   }
   return out;
-}
-
-bool HeartbeatCommand::Build(std::vector<std::string>* words) {
-  const FencingToken& term = shard_.router().TermOf(endpoint(), RoutingKey());
-  *words = HeartbeatWords(call_.heartbeat, term, shard_.TimeArgument());
-  return true;
 }
 
 }  // namespace sluice::store::redis

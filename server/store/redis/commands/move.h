@@ -1,39 +1,49 @@
+// MoveCommand: moves a booking up to the earliest moment at which it fits.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_MOVE_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_MOVE_H_
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/types/span.h"
-#include "server/store/redis/commands/script_command.h"
-#include "server/store/redis/wire/rule_entry.h"
+#include "server/store/decide.h"
+#include "server/store/redis/commands/optimistic_command.h"
 #include "server/store/store.h"
 
 namespace sluice::store::redis {
 
-class MoveCommand final : public ScriptCommand {
+class MoveCommand final : public BucketOperation {
  public:
-  MoveCommand(Shard& shard, MoveOperation* operation);
-
- protected:
-  absl::Span<const Bucket> buckets() const override { return buckets_; }
-  // There is no script for it.
-  bool BuildScript(const FencingToken&, std::vector<std::string>*) override { return false; }
-  bool Handle(const Reply&) override { return false; }
-  void AnswerUnavailable() override { Answer(MoveOutcome::kUnavailable); }
-  bool Stale(size_t bucket, const std::shared_ptr<const RuleEntry>& newer) override;
-  void DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) override;
-  bool Writes() const override { return outcome_ == MoveOutcome::kMoved; }
-  void AnswerOpen() override;
+  MoveCommand(CommandContext& context, MoveOperation* operation)
+      : BucketOperation(context, context.BucketsOf(operation->charges)),
+        operation_(operation),
+        from_ns_(operation->grant_time_ns) {
+    command_.DecideHere();
+  }
 
  private:
-  void Answer(MoveOutcome outcome);
+  void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
+    grant_time_ns_ = from_ns_;
+    outcome_ = Move(operation_->receipt_id, operation_->charges, open, now_ns, &grant_time_ns_);
+  }
+  bool Writes() const override { return outcome_ == MoveOutcome::kMoved; }
+  void OnDecided() override {
+    operation_->grant_time_ns = grant_time_ns_;
+    Answer(outcome_);
+  }
+  bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override {
+    Answer(MoveOutcome::kStaleRule);
+    return false;
+  }
+  void OnUnavailable(bool) override { Answer(MoveOutcome::kUnavailable); }
+
+  void Answer(MoveOutcome outcome) {
+    operation_->outcome = outcome;
+    operation_->Done();
+  }
 
   MoveOperation* const operation_;
-  std::vector<Bucket> buckets_;
-  const int64_t from_ns_;      // where it is booked
+  const int64_t from_ns_;      // as it is booked
   int64_t grant_time_ns_ = 0;  // as decided
   MoveOutcome outcome_ = MoveOutcome::kStays;
 };

@@ -3,68 +3,50 @@
 #include <algorithm>
 
 #include "server/store/redis/scripts/scripts.h"
-#include "server/store/redis/shard/shard.h"
-#include "server/store/redis/wire/reply_numbers.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/number_codec.h"
+#include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
 
-QueryCommand::QueryCommand(Shard& shard, QueryJob* job, QueryItem* item)
-    : ScriptCommand(shard), job_(job), item_(item) {
-  bucket_[0] = shard.BucketOf(*item->rule, item->key);
-  if (KnownAsBooked()) DecideHere();
-}
-
-bool QueryCommand::BuildScript(const FencingToken& term, std::vector<std::string>* words) {
+bool QueryCommand::BuildScript(const FencingToken& token, std::vector<std::string>* words) {
   // It may have waited for room.
-  if (job_->operation->deadline_ns < shard_.NowNs()) {
-    Abandon();
+  if (deadline_ns_ < context_.clock().NowNs()) {
+    done_({});
     return false;
   }
-  *words = shard_.ScriptWords(Script::kQuery, bucket_, term);
-  AppendCost(bucket_[0].rule->rule->parameters, 1, words);
+  *words = ScriptWords(Script::kQuery, token);
+  for (size_t i = 0; i < buckets_.size(); ++i) AppendCost(parameters_of(i), permits_[i], words);
   return true;
 }
 
-bool QueryCommand::Handle(const Reply& reply) {
+BucketOperation::Handled QueryCommand::OnScriptReply(const Reply& reply, int64_t floor_us) {
   ReplyNumbers numbers(reply);
   const int64_t now_ns = numbers.NextTime();
-  const bool exists = numbers.Next() == 1;
-  const Report report = numbers.NextReport();
-  if (!numbers.Good()) return false;
-  item_->exists = exists;
-  item_->level = LevelOf(bucket_[0].rule->rule->parameters, report, now_ns, floor_us());
-  Answered();
-  return true;
-}
-
-void QueryCommand::DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) {
-  const OpenBucket& bucket = open[0];
-  item_->exists = bucket.exists();
-  item_->level = bucket.LevelAt(now_ns);
-  item_->waiting = bucket.bookings();
-  if (item_->waiting != 0) {
-    item_->next_grant_after_ns = std::max<int64_t>(bucket.NextGrantTimeNs() - now_ns, 0);
+  found_.resize(buckets_.size());
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    found_[i].exists = numbers.Next() == 1;
+    const BucketNumbers bucket = NextBucket(&numbers);
+    found_[i].level = LevelOf(parameters_of(i), bucket, now_ns, floor_us);
+    found_[i].wait_ns = WaitNs(parameters_of(i), permits_[i], bucket, now_ns, floor_us);
   }
+  if (!numbers.Good()) return Handled::kMalformed;
+  done_(found_);
+  return Handled::kDone;
 }
 
-void QueryCommand::AnswerUnavailable() {
-  item_->unavailable = true;
-  item_->source = Source::kStoreUnavailable;
-  Answered();
-}
-
-// The newer parameters are the ones that hold.
-bool QueryCommand::Stale(size_t, const std::shared_ptr<const RuleEntry>& newer) {
-  bucket_[0].rule = newer;
-  return true;
-}
-
-void QueryCommand::Answered() {
-  if (--job_->open != 0) return;
-  QueryOperation* const operation = job_->operation;
-  delete job_;
-  operation->Done();
+void QueryCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
+  found_.assign(open.size(), {});
+  for (size_t i = 0; i < open.size(); ++i) {
+    const int64_t earliest_ns = open[i].EarliestNs(permits_[i], now_ns, /*set=*/0, now_ns);
+    QueriedBucket& found = found_[i];
+    found.exists = open[i].exists();
+    found.level = open[i].LevelAt(now_ns);
+    found.wait_ns = earliest_ns == algorithm::kNeverNs ? earliest_ns : earliest_ns - now_ns;
+    found.bookings = open[i].bookings();
+    if (found.bookings != 0) {
+      found.next_grant_after_ns = std::max<int64_t>(open[i].NextGrantTimeNs() - now_ns, 0);
+    }
+  }
 }
 
 }  // namespace sluice::store::redis

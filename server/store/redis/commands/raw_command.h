@@ -1,3 +1,4 @@
+// RawCommand: any words, sent once to the server of `key`.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_RAW_COMMAND_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_RAW_COMMAND_H_
 
@@ -11,35 +12,45 @@
 
 namespace sluice::store::redis {
 
-// RedisStore::Call: any command, to whoever decides for `key`.
-struct Call {
-  std::string key;
-  std::vector<std::string> words;
-  // Null: it was not sent, or not answered, in which case it may have been executed.
-  absl::AnyInvocable<void(const Reply*)> done;
-  bool goes_ahead = false;  // see Command::GoesAhead
-};
-
-class CallCommand final : public Command {
+class RawCommand final : public Command {
  public:
-  CallCommand(Shard& shard, Call call) : Command(shard), call_(std::move(call)) {}
+  // Gets the reply, which may be an error. Null: it was not sent, or not answered; then it may have
+  // been executed.
+  using Done = absl::AnyInvocable<void(const Reply*)>;
 
- protected:
-  std::string_view RoutingKey() const override { return call_.key; }
-  bool GoesAhead() const override { return call_.goes_ahead; }
-  bool Build(std::vector<std::string>* words) override {
-    *words = call_.words;
-    return true;
+  static void Start(CommandContext& context, std::string key, std::vector<std::string> words,
+                    Done done, bool urgent = false) {
+    CommandSender::Start(
+        *new RawCommand(context, std::move(key), std::move(words), std::move(done), urgent));
   }
-  Next OnAnswer(const Reply& reply) override {
-    call_.done(&reply);
-    return Next::kEnd;
-  }
-  void OnError(const Reply& error) override { call_.done(&error); }
-  void AnswerUnavailable() override { call_.done(nullptr); }
 
  private:
-  Call call_;
+  RawCommand(CommandContext& context, std::string key, std::vector<std::string> words, Done done,
+             bool urgent)
+      : Command(context),
+        key_(std::move(key)),
+        words_(std::move(words)),
+        done_(std::move(done)),
+        urgent_(urgent) {}
+
+  std::string_view RoutingKey() const override { return key_; }
+  bool urgent() const override { return urgent_; }
+  bool Build(std::vector<std::string>* words) override {
+    *words = words_;
+    return true;
+  }
+  Next OnReply(const Reply& reply) override {
+    done_(&reply);
+    return {};
+  }
+  void OnError(const Reply& error) override { done_(&error); }
+  void OnUnavailable() override { done_(nullptr); }
+  void OnEnd() override { delete this; }
+
+  const std::string key_;
+  const std::vector<std::string> words_;
+  Done done_;
+  const bool urgent_;
 };
 
 }  // namespace sluice::store::redis

@@ -10,84 +10,81 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "server/store/rebook.h"
-#include "server/store/redis/commands/script_command.h"
-#include "server/store/redis/shard/shard.h"
+#include "server/store/redis/commands/optimistic_command.h"
 #include "server/store/redis/wire/rule_entry.h"
 
 namespace sluice::store::redis {
 namespace {
 
-// Parts of one operation at Redis at a time.
-constexpr size_t kPartsUnderWay = 64;
+// Parts of one operation that are in flight at a time.
+constexpr size_t kMaxPartsInFlight = 64;
 
-// Those that are connected by buckets. (Each one's are in one slot of a Cluster, hence all are.)
+// Reservations that share buckets, directly or through others. All their buckets are in one slot of
+// a Cluster, since those of each reservation are.
 struct Part {
   std::vector<RebookItem> items;
   std::vector<Bucket> buckets;
 };
 
-// Destroys itself when its last part is through.
+// Destroys itself when its last part is done.
 class RebookJob {
  public:
-  RebookJob(Shard& shard, RebookOperation* operation, std::deque<Part> parts)
-      : shard_(shard), operation_(operation), parts_(std::move(parts)) {}
+  RebookJob(CommandContext& context, RebookOperation* operation, std::deque<Part> parts)
+      : context_(context), operation_(operation), parts_(std::move(parts)) {}
 
   void StartParts();
-  // A part is through; `stale`: nothing was changed, since a rule is newer.
-  void Ended(const std::vector<RebookItem>& items, bool stale);
+  // `stale`: nothing was changed, since a bucket is of a newer rule.
+  void OnPartDone(const std::vector<RebookItem>& items, bool stale);
 
  private:
-  Shard& shard_;
+  CommandContext& context_;
   RebookOperation* const operation_;
   std::deque<Part> parts_;
-  size_t under_way_ = 0;
+  size_t in_flight_ = 0;
   bool starting_ = false;
   bool any_changed_ = false;  // or may be
   std::vector<Rebooking*> stale_;
 };
 
-class RebookCommand final : public ScriptCommand {
+class RebookCommand final : public BucketOperation {
  public:
-  RebookCommand(Shard& shard, RebookJob& job, Part part)
-      : ScriptCommand(shard), job_(job), part_(std::move(part)) {
-    DecideHere();
-  }
-
- protected:
-  absl::Span<const Bucket> buckets() const override { return part_.buckets; }
-  // There is no script for it.
-  bool BuildScript(const FencingToken&, std::vector<std::string>*) override { return false; }
-  bool Handle(const Reply&) override { return false; }
-  void AnswerUnavailable() override { job_.Ended(part_.items, /*stale=*/false); }
-  bool Stale(size_t, const std::shared_ptr<const RuleEntry>&) override {
-    job_.Ended(part_.items, /*stale=*/true);
-    return false;
-  }
-  void DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) override {
-    now_ns_ = now_ns;
-    Rebook(absl::MakeSpan(part_.items), open, now_ns);
-  }
-  void AnswerOpen() override {
-    WriteOutcomes(part_.items, now_ns_);
-    job_.Ended(part_.items, /*stale=*/false);
+  RebookCommand(CommandContext& context, RebookJob& job, Part part)
+      : BucketOperation(context, std::move(part.buckets)),
+        job_(job),
+        items_(std::move(part.items)) {
+    command_.DecideHere();
   }
 
  private:
+  void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
+    now_ns_ = now_ns;
+    Rebook(absl::MakeSpan(items_), open, now_ns);
+  }
+  void OnDecided() override {
+    WriteOutcomes(items_, now_ns_);
+    job_.OnPartDone(items_, /*stale=*/false);
+  }
+  bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override {
+    job_.OnPartDone(items_, /*stale=*/true);
+    return false;
+  }
+  void OnUnavailable(bool) override { job_.OnPartDone(items_, /*stale=*/false); }
+
   RebookJob& job_;
-  Part part_;
+  std::vector<RebookItem> items_;
   int64_t now_ns_ = 0;
 };
 
 void RebookJob::StartParts() {
-  if (std::exchange(starting_, true)) return;  // a part that ends at once
-  while (!parts_.empty() && under_way_ < kPartsUnderWay) {
-    ++under_way_;
+  if (std::exchange(starting_, true)) return;  // a part is done at once
+  while (!parts_.empty() && in_flight_ < kMaxPartsInFlight) {
+    ++in_flight_;
     Part part = std::move(parts_.front());
     parts_.pop_front();
-    Command::Start(std::make_unique<RebookCommand>(shard_, *this, std::move(part)));
+    BucketOperation::Start(std::make_unique<RebookCommand>(context_, *this, std::move(part)));
   }
   starting_ = false;
-  if (under_way_ > 0) return;
+  if (in_flight_ > 0) return;
   for (Rebooking* const one : stale_) one->outcome = Rebooking::Outcome::kGone;
   operation_->status = any_changed_ ? RebookStatus::kDone : RebookStatus::kStaleRule;
   RebookOperation* const operation = operation_;
@@ -95,8 +92,8 @@ void RebookJob::StartParts() {
   operation->Done();
 }
 
-void RebookJob::Ended(const std::vector<RebookItem>& items, bool stale) {
-  --under_way_;
+void RebookJob::OnPartDone(const std::vector<RebookItem>& items, bool stale) {
+  --in_flight_;
   if (stale) {
     for (const RebookItem& item : items) stale_.push_back(item.asked);
   } else {
@@ -105,7 +102,7 @@ void RebookJob::Ended(const std::vector<RebookItem>& items, bool stale) {
   StartParts();
 }
 
-// Which of them are in one part: a forest, whose roots stand for the parts.
+// Which reservations are in one part: a union-find forest, whose roots name the parts.
 class Parts {
  public:
   explicit Parts(size_t size) : parent_(size) { std::iota(parent_.begin(), parent_.end(), 0u); }
@@ -121,7 +118,7 @@ class Parts {
 
 }  // namespace
 
-void StartRebook(Shard& shard, RebookOperation* operation) {
+void StartRebook(CommandContext& context, RebookOperation* operation) {
   const auto end = [operation](RebookStatus status) {
     operation->status = status;
     operation->Done();
@@ -138,7 +135,7 @@ void StartRebook(Shard& shard, RebookOperation* operation) {
   Parts joined(asked.size());
   for (uint32_t i = 0; i < asked.size(); ++i) {
     for (const Charge& charge : asked[i].charges) {
-      Bucket bucket = shard.BucketOf(*charge.rule, charge.key);
+      Bucket bucket = context.BucketOf(*charge.rule, charge.key);
       const auto [known, added] = buckets.try_emplace(bucket.keys[0], Known{i, charge.rule, 0});
       // One has an older rule.
       if (known->second.rule != charge.rule) return end(RebookStatus::kStaleRule);
@@ -156,7 +153,7 @@ void StartRebook(Shard& shard, RebookOperation* operation) {
     RebookItem item;
     item.asked = &asked[i];
     for (Bucket& bucket : of_item[i]) {
-      item.set += Shard::SetOf(bucket);
+      item.set += SetIdOf(bucket);
       Known& known = buckets.find(bucket.keys[0])->second;
       if (known.item == i) {
         known.place = static_cast<uint32_t>(part.buckets.size());
@@ -167,7 +164,7 @@ void StartRebook(Shard& shard, RebookOperation* operation) {
     if (part.buckets.size() > kMaxRebookedBuckets) return end(RebookStatus::kUnsupported);
     part.items.push_back(std::move(item));
   }
-  (new RebookJob(shard, operation, std::move(parts)))->StartParts();
+  (new RebookJob(context, operation, std::move(parts)))->StartParts();
 }
 
 }  // namespace sluice::store::redis

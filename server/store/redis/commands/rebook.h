@@ -1,6 +1,5 @@
-// Store::Rebook over Redis. What shares no bucket is independent, and goes in parts, each of which
-// is one step: its buckets are read, decided by (store/rebook.h), and replaced if they still are
-// what was read.
+// Store::Rebook over Redis. Reservations that share no bucket are independent: they are rebooked in
+// parts, each in one optimistic update (optimistic_command.h, store/rebook.h).
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_REBOOK_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_REBOOK_H_
 
@@ -8,15 +7,15 @@
 
 namespace sluice::store::redis {
 
-class Shard;
+class CommandContext;
 
-// Completes the operation. kUnsupported, and nothing is changed, where one part has more than
-// kMaxRebookedBuckets. Of a part that Redis does not answer the items stay kPending; one that finds
-// a bucket of a newer rule of this process leaves its items where they are (kGone), since they are
-// to be booked by that.
-void StartRebook(Shard& shard, RebookOperation* operation);
+// Completes the operation. kUnsupported, and nothing is changed, if one part has more than
+// kMaxRebookedBuckets. The items of a part that Redis does not answer stay kPending. A part with a
+// bucket of a newer rule of this process leaves its items as they are (kGone): they are to be
+// booked by that rule.
+void StartRebook(CommandContext& context, RebookOperation* operation);
 
-// All of a part's are in one script, while which Redis does nothing else: some 2 ms.
+// One script reads all buckets of a part, which keeps Redis busy for some 2 ms.
 inline constexpr size_t kMaxRebookedBuckets = 512;
 
 }  // namespace sluice::store::redis

@@ -1,41 +1,36 @@
+// RefundCommand: gives back, by its receipt, what an acquisition took from buckets of one slot.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_REFUND_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_REFUND_H_
 
-#include <cstddef>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "server/store/redis/commands/script_command.h"
-#include "server/store/redis/wire/rule_entry.h"
+#include "server/store/redis/commands/optimistic_command.h"
 #include "server/store/store.h"
 
 namespace sluice::store::redis {
 
-class RefundCommand final : public ScriptCommand {
+class RefundCommand final : public BucketOperation {
  public:
-  // `remembered`: whoever refunds the receipt again is told that it was.
-  RefundCommand(Shard& shard, RefundOperation* operation, bool remembered = true);
-
- protected:
-  absl::Span<const Bucket> buckets() const override { return buckets_; }
-  bool BuildScript(const FencingToken& term, std::vector<std::string>* words) override;
-  bool Handle(const Reply& reply) override;
-  void AnswerUnavailable() override;
-  bool Stale(size_t bucket, const std::shared_ptr<const RuleEntry>& newer) override;
-
-  void DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) override;
-  bool Writes() const override { return open_; }
-  void AnswerOpen() override;
+  // `remembered`: a second refund of the receipt is told that it was refunded.
+  RefundCommand(CommandContext& context, RefundOperation* operation, bool remembered = true);
 
  private:
-  void Answer(RefundOutcome outcome);
+  bool BuildScript(const FencingToken& token, std::vector<std::string>* words) override;
+  Handled OnScriptReply(const Reply& reply, int64_t floor_us) override;
+  void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override;
+  bool Writes() const override { return open_; }
+  void OnDecided() override { AnswerExecuted(); }
+  bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override;
+  void OnUnavailable(bool) override;
+
+  // By whether the receipt was open.
+  void AnswerExecuted();
 
   RefundOperation* const operation_;
   const bool remembered_;
-  std::vector<Bucket> buckets_;
-  bool open_ = false;  // as decided here
+  bool open_ = false;
 };
 
 }  // namespace sluice::store::redis

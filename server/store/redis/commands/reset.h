@@ -1,50 +1,49 @@
+// ResetCommand: makes a bucket full. Bookings stand.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_RESET_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_RESET_H_
 
-#include <array>
-#include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
-#include "server/store/redis/commands/script_command.h"
-#include "server/store/redis/wire/rule_entry.h"
+#include "server/store/redis/commands/optimistic_command.h"
 #include "server/store/store.h"
 
 namespace sluice::store::redis {
 
-struct ResetCall {
-  std::shared_ptr<const RuleEntry> rule;
-  std::string key;
-  Store::ResetDone done;
-  void* context;
-};
-
-class ResetCommand final : public ScriptCommand {
+class ResetCommand final : public BucketOperation {
  public:
-  ResetCommand(Shard& shard, ResetCall call);
+  using Done = absl::AnyInvocable<void(ResetOutcome)>;
 
- protected:
-  absl::Span<const Bucket> buckets() const override { return bucket_; }
-  bool BuildScript(const FencingToken& term, std::vector<std::string>* words) override;
-  bool Handle(const Reply& reply) override;
-  void AnswerUnavailable() override {
-    Answer(may_be_in_force() ? ResetOutcome::kUnknown : ResetOutcome::kUnavailable);
-  }
-  // What is booked stands, by the newer parameters.
-  bool Stale(size_t, const std::shared_ptr<const RuleEntry>& newer) override;
-  void DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) override;
-  void AnswerOpen() override { AnswerExisted(existed_); }
+  ResetCommand(CommandContext& context, Bucket bucket, Done done)
+      : BucketOperation(context, std::vector<Bucket>{std::move(bucket)}), done_(std::move(done)) {}
 
  private:
-  void Answer(ResetOutcome outcome) { call_.done(call_.context, outcome); }
-  void AnswerExisted(bool existed) {
-    Answer(existed ? ResetOutcome::kReset : ResetOutcome::kNotInUse);
+  bool BuildScript(const FencingToken& token, std::vector<std::string>* words) override {
+    const auto& keys = buckets_[0].keys;
+    *words = {"EVALSHA", TextOf(Script::kReset).sha, "4", keys[0], keys[1],
+              keys[2],   token.WordFor(buckets_[0])};
+    return true;
+  }
+  Handled OnScriptReply(const Reply& reply, int64_t) override {
+    if (reply.type != Reply::Type::kInteger) return Handled::kMalformed;
+    existed_ = reply.integer == 1;
+    OnDecided();
+    return Handled::kDone;
+  }
+  void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
+    existed_ = open[0].exists();
+    if (existed_) open[0].Reset(now_ns);
+  }
+  void OnDecided() override { done_(existed_ ? ResetOutcome::kReset : ResetOutcome::kNotInUse); }
+  void OnUnavailable(bool may_be_executed) override {
+    done_(may_be_executed ? ResetOutcome::kUnknown : ResetOutcome::kUnavailable);
   }
 
-  ResetCall call_;
-  std::array<Bucket, 1> bucket_;
+  Done done_;
   bool existed_ = false;
 };
 

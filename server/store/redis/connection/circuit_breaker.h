@@ -1,5 +1,5 @@
-// CircuitBreaker: whether the store answers, over all of its event loops; said once in the log when
-// it goes away, and once when it is back.
+// CircuitBreaker: whether the store is available, combined over all endpoints of all event loops.
+// Logs each change once.
 #ifndef SLUICE_SERVER_STORE_REDIS_CONNECTION_CIRCUIT_BREAKER_H_
 #define SLUICE_SERVER_STORE_REDIS_CONNECTION_CIRCUIT_BREAKER_H_
 
@@ -18,7 +18,7 @@
 
 namespace sluice::store::redis {
 
-// Thread-safe. It is away while one of its parts (a server as an event loop sees it) says so.
+// Thread-safe. Open while the breaker of at least one endpoint is open.
 class CircuitBreaker {
  public:
   // Acquisitions that on_store_failure decided since the start.
@@ -37,41 +37,42 @@ class CircuitBreaker {
         decided_(std::move(decided)),
         since_wall_ns_(clock.WallNs()) {}
 
-  // A part does not reach the store any more. Followed by its Back or Leave.
-  void Away(std::string_view why) {
+  // An endpoint became unavailable. Its Close or Discard follows.
+  void Open(std::string_view why) {
     common::MutexLock lock(&mu_);
     why_.assign(why);
-    if (away_++ > 0) return;
-    ++times_away_;
+    if (open_++ > 0) return;
+    ++times_unavailable_;
     since_wall_ns_ = clock_.WallNs();
     decided_before_ = decided_();
     if (log_ == nullptr) return;
-    log_->Warning("redis_away", {{"error", common::ToAbsl(why)}, {"store", url_}});
+    log_->Warning("redis_unavailable", {{"error", common::ToAbsl(why)}, {"store", url_}});
   }
 
-  // A part that is away is so for another reason now.
-  void StillAway(std::string_view why) {
+  // An unavailable endpoint is so for another reason now.
+  void SetReason(std::string_view why) {
     common::MutexLock lock(&mu_);
     why_.assign(why);
   }
 
-  // A part that was away is gone for good.
-  void Leave() {
+  // An unavailable endpoint is destroyed.
+  void Discard() {
     common::MutexLock lock(&mu_);
-    --away_;
+    --open_;
   }
 
-  // That part reaches it again.
-  void Back() {
+  // An unavailable endpoint is available again.
+  void Close() {
     common::MutexLock lock(&mu_);
-    if (--away_ > 0) return;
+    if (--open_ > 0) return;
     const int64_t now_ns = clock_.WallNs();
     if (log_ != nullptr) {
       const Decided decided = decided_();
-      log_->Info("redis_back", {{"store", url_},
-                                {"away_ms", (now_ns - since_wall_ns_) / 1'000'000},
-                                {"allowed_meanwhile", decided.allowed - decided_before_.allowed},
-                                {"denied_meanwhile", decided.denied - decided_before_.denied}});
+      log_->Info("redis_available",
+                 {{"store", url_},
+                  {"unavailable_ms", (now_ns - since_wall_ns_) / 1'000'000},
+                  {"allowed_meanwhile", decided.allowed - decided_before_.allowed},
+                  {"denied_meanwhile", decided.denied - decided_before_.denied}});
     }
     since_wall_ns_ = now_ns;
   }
@@ -80,9 +81,9 @@ class CircuitBreaker {
     common::MutexLock lock(&mu_);
     StoreHealth health;
     health.shared = true;
-    health.away = away_ > 0;
+    health.away = open_ > 0;
     health.since_wall_ns = since_wall_ns_;
-    health.times_unavailable = times_away_;
+    health.times_unavailable = times_unavailable_;
     health.why = why_;
     return health;
   }
@@ -94,9 +95,9 @@ class CircuitBreaker {
   const std::function<Decided()> decided_;
 
   mutable common::Mutex mu_;
-  int away_ ABSL_GUARDED_BY(mu_) = 0;  // parts
+  int open_ ABSL_GUARDED_BY(mu_) = 0;  // endpoints
   int64_t since_wall_ns_ ABSL_GUARDED_BY(mu_);
-  uint64_t times_away_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t times_unavailable_ ABSL_GUARDED_BY(mu_) = 0;
   std::string why_ ABSL_GUARDED_BY(mu_);
   Decided decided_before_ ABSL_GUARDED_BY(mu_);
 };

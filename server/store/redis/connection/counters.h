@@ -9,12 +9,13 @@ namespace sluice::store::redis {
 struct ShardCounters {
   net::Counter commands;
   net::Counter decisions;  // by Redis
-  net::Counter allowed_away;
-  net::Counter denied_away;
+  // Decided by on_store_failure.
+  net::Counter allowed_unavailable;
+  net::Counter denied_unavailable;
   net::Counter breaker_opened;
-  net::Counter lost;  // sent and not answered in time, or ever
+  net::Counter lost;  // sent, but not answered in time or ever
   net::Counter conversions;
-  net::Counter conflicts;  // replacements refused, since another was first
+  net::Counter conflicts;  // optimistic updates refused, since another node was first
   net::Counter errors;
 };
 

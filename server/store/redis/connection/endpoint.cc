@@ -6,19 +6,18 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/strings.h"
-#include "server/store/redis/commands/command.h"
 #include "server/store/redis/scripts/scripts.h"
 
 namespace sluice::store::redis {
 namespace {
 
 constexpr int64_t kProbeEveryNs = 50'000'000;
-// A timer may be so late on a loop that is not.
+// How late a timer may be on a loop that is not busy.
 constexpr int64_t kTimerLatenessNs = 500'000;
-// A connection on which nothing comes for so long is made anew.
+// A connection that brings nothing for so long is opened again.
 constexpr int64_t kProbeTimeoutNs = 1'000'000'000;
 
-// Answers to what nobody waits for: ASKING.
+// Ignores the reply, to ASKING.
 class Ignored final : public Connection::Waiter {
  public:
   static Ignored& Get() {
@@ -50,12 +49,12 @@ Endpoint::Endpoint(net::EventLoop& loop, net::Resolver& resolver, EndpointOption
       counters_(counters),
       owner_(owner),
       window_(options_.budget_ns, options_.max_connections * options_.max_in_flight),
-      attention_(StepNs() + kTimerLatenessNs) {
-  lanes_.push_back(std::make_unique<Lane>(*this));
+      polling_(StepNs() + kTimerLatenessNs) {
+  pipelines_.push_back(std::make_unique<Pipeline>(*this));
 }
 
 Endpoint::~Endpoint() {
-  if (breaker_open_ && options_.availability != nullptr) options_.availability->Leave();
+  if (breaker_open_ && options_.breaker != nullptr) options_.breaker->Discard();
 }
 
 void Endpoint::Start() {
@@ -66,79 +65,85 @@ void Endpoint::Start() {
 
 void Endpoint::Stop() {
   watch_.Cancel();
-  for (const auto& lane : lanes_) lane->connection.Stop();
+  for (const auto& pipeline : pipelines_) pipeline->connection.Stop();
 }
 
 bool Endpoint::stopped() const {
-  return std::all_of(lanes_.begin(), lanes_.end(),
-                     [](const auto& lane) { return lane->connection.stopped(); });
+  return std::all_of(pipelines_.begin(), pipelines_.end(),
+                     [](const auto& pipeline) { return pipeline->connection.stopped(); });
 }
 
-Endpoint::Lane* Endpoint::LaneWithRoom() {
+Endpoint::Pipeline* Endpoint::PipelineWithRoom() {
   if (in_flight_ >= window_.size()) return nullptr;
-  for (const auto& lane : lanes_) {
-    if (lane->HasRoom()) return lane.get();
+  for (const auto& pipeline : pipelines_) {
+    if (pipeline->HasRoom()) return pipeline.get();
   }
-  // Those beyond the first come when they are needed first, and stay.
-  for (size_t i = 1; i < lanes_.size(); ++i) {
-    if (lanes_[i]->connection.stopped()) {
-      lanes_[i]->connection.Start();
+  // Further ones are opened when first needed, and stay open.
+  for (size_t i = 1; i < pipelines_.size(); ++i) {
+    if (pipelines_[i]->connection.stopped()) {
+      pipelines_[i]->connection.Start();
       return nullptr;
     }
-    if (!lanes_[i]->connection.ready()) return nullptr;
+    if (!pipelines_[i]->connection.ready()) return nullptr;
   }
-  if (lanes_.size() < options_.max_connections) {
-    lanes_.push_back(std::make_unique<Lane>(*this));
-    lanes_.back()->connection.Start();
+  if (pipelines_.size() < options_.max_connections) {
+    pipelines_.push_back(std::make_unique<Pipeline>(*this));
+    pipelines_.back()->connection.Start();
   }
   return nullptr;
 }
 
-bool Endpoint::full() { return !away() && (!room_waiters_.empty() || LaneWithRoom() == nullptr); }
+bool Endpoint::full() {
+  return !unavailable() && (!room_waiters_.empty() || PipelineWithRoom() == nullptr);
+}
 
 void Endpoint::AwaitRoom(RoomWaiter& waiter) { room_waiters_.push_back(&waiter); }
 
-void Endpoint::TellWaiters() {
+void Endpoint::WakeWaiters() {
   if (!room_waiters_.empty() && !loop_.stopping()) loop_.BeforeSleep(*this);
 }
 
-// Until none waits or there is no room, whatever becomes of those who are told: whose turn it is
-// may want nothing any more, or go elsewhere. While there is no room commands are in flight, and
-// each answer leads here again.
+// Continues until none waits or there is no room: a waiter may no longer have anything to send, or
+// send it to another server. While there is no room, requests are in flight, and each reply leads
+// here again.
 void Endpoint::OnIterationEnd() {
-  while (!room_waiters_.empty() && !loop_.stopping() && (away() || LaneWithRoom() != nullptr)) {
+  while (!room_waiters_.empty() && !loop_.stopping() &&
+         (unavailable() || PipelineWithRoom() != nullptr)) {
     RoomWaiter* const next = room_waiters_.front();
     room_waiters_.pop_front();
     next->OnRoom(*this);
   }
 }
 
-void Endpoint::Answered(Command& command) {
-  Lane& lane = *command.lane_;
-  Endpoint& endpoint = lane.endpoint;
-  lane.in_flight.pop_front();
-  --endpoint.in_flight_;
-  if (lane.connection.ready() && !endpoint.away()) {
-    // Not of attention: when the loop is busy itself, what it sent waits in Redis nevertheless.
-    const int64_t answered_ns = endpoint.loop_.now_ns() - lane.connection.UnreadNs();
-    endpoint.window_.OnAnswer(command.sent_at_ns_, answered_ns - command.sent_at_ns_,
-                              !endpoint.room_waiters_.empty());
-  }
-  endpoint.TellWaiters();
+void Endpoint::Request::OnReply(Reply* reply) {
+  pipeline_->endpoint.Answered(*this);
+  OnAnswered(reply);
 }
 
-Endpoint::Sent Endpoint::Send(Command& command, const std::vector<std::string>& words,
+void Endpoint::Answered(Request& request) {
+  Pipeline& pipeline = *request.pipeline_;
+  pipeline.in_flight.pop_front();
+  --in_flight_;
+  if (pipeline.connection.ready() && !unavailable()) {
+    // Not polled time: a command that was sent waits in Redis also while this loop is busy.
+    const int64_t answered_ns = loop_.now_ns() - pipeline.connection.UnreadNs();
+    window_.OnAnswer(request.sent_ns_, answered_ns - request.sent_ns_, !room_waiters_.empty());
+  }
+  WakeWaiters();
+}
+
+Endpoint::Sent Endpoint::Send(Request& request, const std::vector<std::string>& words, bool urgent,
                               bool asking) {
-  if (away()) return Sent::kAway;
-  Lane* const lane = command.GoesAhead() ? lanes_[0].get() : LaneWithRoom();
-  if (lane == nullptr) return Sent::kFull;
-  Connection& connection = lane->connection;
+  if (unavailable()) return Sent::kUnavailable;
+  Pipeline* const pipeline = urgent ? pipelines_[0].get() : PipelineWithRoom();
+  if (pipeline == nullptr) return Sent::kFull;
+  Connection& connection = pipeline->connection;
   if (asking) connection.Send(std::vector<std::string>{"ASKING"}, &Ignored::Get());
-  connection.Send(words, &command);
-  command.lane_ = lane;
-  command.sent_ns_ = Attention();
-  command.sent_at_ns_ = loop_.now_ns();
-  lane->in_flight.push_back(&command);
+  connection.Send(words, &request);
+  request.pipeline_ = pipeline;
+  request.sent_polled_ns_ = PolledNs();
+  request.sent_ns_ = loop_.now_ns();
+  pipeline->in_flight.push_back(&request);
   ++in_flight_;
   counters_.commands.Add();
   Watch();
@@ -154,45 +159,41 @@ void Endpoint::Call(const std::vector<std::string>& words,
 
 void Endpoint::MoveTo(const net::Address& address, const absl::Status& why) {
   options_.connection.url.address = address;
-  for (const auto& lane : lanes_) lane->connection.MoveTo(address, why);
+  for (const auto& pipeline : pipelines_) pipeline->connection.MoveTo(address, why);
 }
 
 void Endpoint::OpenBreaker(std::string_view why) {
   if (std::exchange(breaker_open_, true)) return;
   counters_.breaker_opened.Add();
-  TellAway(why);
-  // By place: callbacks may start operations, which are answered at once from here on.
-  for (const auto& lane : lanes_) {
-    for (size_t i = 0; i < lane->in_flight.size(); ++i) {
-      if (lane->in_flight[i]->given_up()) continue;
+  if (options_.breaker != nullptr) options_.breaker->Open(why);
+  // By index: callbacks may start operations, which are answered at once from here on.
+  for (const auto& pipeline : pipelines_) {
+    for (size_t i = 0; i < pipeline->in_flight.size(); ++i) {
+      if (pipeline->in_flight[i]->abandoned()) continue;
       counters_.lost.Add();
-      lane->in_flight[i]->Abandon();
+      pipeline->in_flight[i]->Abandon();
     }
   }
   owner_.OnUnavailable(*this);
-  TellWaiters();
+  WakeWaiters();
   watch_.Cancel();
   Probe();
   Watch();
-}
-
-void Endpoint::TellAway(std::string_view why) {
-  if (options_.availability != nullptr) options_.availability->Away(why);
 }
 
 void Endpoint::CloseBreaker() {
   last_failure_.clear();
   window_.Reset(first().round_trip_ns());
   if (!std::exchange(breaker_open_, false)) return;
-  if (options_.availability != nullptr) options_.availability->Back();
+  if (options_.breaker != nullptr) options_.breaker->Close();
 }
 
 int64_t Endpoint::UnansweredNs() {
   int64_t longest_ns = -1;
-  for (const auto& lane : lanes_) {
-    if (lane->in_flight.empty()) continue;
-    longest_ns = std::max(
-        longest_ns, Attention() - lane->in_flight.front()->sent_ns_ - lane->connection.UnreadNs());
+  for (const auto& pipeline : pipelines_) {
+    if (pipeline->in_flight.empty()) continue;
+    longest_ns = std::max(longest_ns, PolledNs() - pipeline->in_flight.front()->sent_polled_ns_ -
+                                          pipeline->connection.UnreadNs());
   }
   return longest_ns;
 }
@@ -226,20 +227,16 @@ void Endpoint::Probe() {
   }
   first().Send(std::vector<std::string>{"PING"}, this);
   probe_sent_ns_ = loop_.now_ns();
-  probe_attention_ns_ = Attention();
+  probe_polled_ns_ = PolledNs();
 }
 
 void Endpoint::OnReply(Reply* reply) {
   probe_sent_ns_ = 0;
-  const int64_t took_ns = Attention() - probe_attention_ns_ - first().UnreadNs();
+  const int64_t took_ns = PolledNs() - probe_polled_ns_ - first().UnreadNs();
   if (reply == nullptr || reply->is_error() || !breaker_open_) return;
   if (took_ns >= options_.budget_ns) return;
   CloseBreaker();
-  if (admitted_) owner_.OnBack(*this);
-}
-
-void Endpoint::OnReady() {
-  if (owner_.OnReady(*this)) Serve();
+  if (admitted_) owner_.OnAvailable(*this);
 }
 
 void Endpoint::Serve() {
@@ -247,38 +244,37 @@ void Endpoint::Serve() {
   starting_ = false;
   admitted_ = true;
   CloseBreaker();
-  owner_.OnBack(*this);
+  owner_.OnAvailable(*this);
 }
 
-Endpoint::Lane::Lane(Endpoint& endpoint)
+Endpoint::Pipeline::Pipeline(Endpoint& endpoint)
     : endpoint(endpoint),
       connection(endpoint.loop_, endpoint.resolver_, endpoint.options_.connection, *this) {}
 
-absl::Status Endpoint::Lane::OnInfo(const std::string& info) {
-  return this == endpoint.lanes_[0].get() ? endpoint.owner_.OnInfo(endpoint, info)
-                                          : endpoint.owner_.OnFurtherInfo(endpoint, info);
+absl::Status Endpoint::Pipeline::OnInfo(const std::string& info) {
+  return this == endpoint.pipelines_[0].get() ? endpoint.owner_.OnInfo(endpoint, info)
+                                              : endpoint.owner_.OnFurtherInfo(endpoint, info);
 }
 
-// What becomes of the further ones changes nothing but where commands find room; what was lost with
-// one was told so.
-void Endpoint::Lane::OnReady() {
-  if (this == endpoint.lanes_[0].get()) {
-    endpoint.OnReady();
+// Further connections only add room; requests lost with one have been told so.
+void Endpoint::Pipeline::OnReady() {
+  if (this == endpoint.pipelines_[0].get()) {
+    endpoint.owner_.OnReady(endpoint);
   } else {
-    endpoint.TellWaiters();
+    endpoint.WakeWaiters();
   }
 }
-void Endpoint::Lane::OnLost(const absl::Status& why) {
-  if (this == endpoint.lanes_[0].get()) endpoint.OnLost(why);
+void Endpoint::Pipeline::OnLost(const absl::Status& why) {
+  if (this == endpoint.pipelines_[0].get()) endpoint.OnLost(why);
 }
-void Endpoint::Lane::OnFailed(const absl::Status& why) {
-  if (this == endpoint.lanes_[0].get()) endpoint.OnFailed(why);
+void Endpoint::Pipeline::OnFailed(const absl::Status& why) {
+  if (this == endpoint.pipelines_[0].get()) endpoint.OnFailed(why);
 }
 
 void Endpoint::OnLost(const absl::Status& why) {
   admitted_ = false;
   // The server that comes back may be another one.
-  for (size_t i = 1; i < lanes_.size(); ++i) lanes_[i]->connection.Stop();
+  for (size_t i = 1; i < pipelines_.size(); ++i) pipelines_[i]->connection.Stop();
   OpenBreaker(common::ToStd(why.message()));
 }
 
@@ -286,27 +282,26 @@ void Endpoint::OnFailed(const absl::Status& why) {
   starting_ = false;
   const std::string_view what = common::ToStd(why.message());
   if (!std::exchange(breaker_open_, true)) {
-    TellAway(what);
+    if (options_.breaker != nullptr) options_.breaker->Open(what);
   } else if (what != last_failure_) {
-    // Mere absence is what was said when it went away.
+    // That it cannot be reached was logged when the breaker opened.
     if (!absl::IsUnavailable(why)) LogError("redis_connect", what);
-    if (options_.availability != nullptr) options_.availability->StillAway(what);
+    if (options_.breaker != nullptr) options_.breaker->SetReason(what);
   }
   last_failure_.assign(what);
   owner_.OnFailed(*this, why);
 }
 
 void Endpoint::LoadScripts() {
-  // On each: a command follows on any of them. Once for all commands that were on their way:
-  // answers come in order, so where one is awaited the scripts were loaded after what was told
-  // NOSCRIPT.
-  for (const auto& lane : lanes_) {
-    if (lane->loads.under_way > 0) continue;
-    for (size_t i = 0; i < kScripts && lane->connection.ready(); ++i) {
+  // On each connection, since the request may be sent on any. Once for all requests that got
+  // NOSCRIPT: while a SCRIPT LOAD is in flight, it was sent after them.
+  for (const auto& pipeline : pipelines_) {
+    if (pipeline->loads.under_way > 0) continue;
+    for (size_t i = 0; i < kScripts && pipeline->connection.ready(); ++i) {
       const std::vector<std::string> words = {"SCRIPT", "LOAD",
                                               TextOf(static_cast<Script>(i)).text};
-      lane->connection.Send(words, &lane->loads);
-      ++lane->loads.under_way;
+      pipeline->connection.Send(words, &pipeline->loads);
+      ++pipeline->loads.under_way;
     }
   }
 }
@@ -326,7 +321,7 @@ std::string ErrorText(const Reply& reply) {
 void Endpoint::OnErrorReply(const Reply& reply) {
   counters_.errors.Add();
   LogError("redis_error", ErrorText(reply));
-  // It became a replica, or starts: not the server it was. The next connection looks again.
+  // It became a replica, or is starting. The next connection checks it again.
   if (reply.HasCode("READONLY") || reply.HasCode("LOADING") || reply.HasCode("MASTERDOWN")) {
     first().Restart(absl::UnavailableError(reply.text));
   }

@@ -1,19 +1,18 @@
-// Endpoint: one Redis server (a primary) as one event loop sees it: its connections, what is in
-// flight there, and its breaker.
+// Endpoint: one Redis server (a primary) as one event loop sees it: its connections, the requests
+// in flight there, and its circuit breaker.
 //
-// One connection does, as a rule. When as many commands are in flight on it as may be, further ones
-// are opened beside, up to a bound, and used for what it cannot take; the first one stays the one
-// by which the server is judged, and when it breaks all do. How many may be in flight on all of
-// them follows from how long answers take (ConcurrencyWindow): more is not sent than is answered
-// well within the budget.
+// Usually one connection is enough. When it has max_in_flight requests in flight, further ones are
+// opened, up to max_connections, and take what it cannot. The state of the first connection is the
+// state of the endpoint: when it breaks, all are closed. ConcurrencyWindow bounds the requests in
+// flight on all of them, so that replies arrive well within the budget.
 //
-// The breaker opens when an answer takes longer than the budget or the connection breaks. All that
-// is in flight is abandoned then: it may have been executed and is never sent again. While it is
-// open the endpoint is away, and a PING every 50 ms tries the server; an answer within the budget
-// closes it. The budget is of time in which this loop looked out for the answer (PollingClock):
-// that the loop was busy or starved is not Redis' fault, nor that it has not read on yet.
+// The breaker opens when a reply takes longer than the budget or the connection breaks. Requests in
+// flight are abandoned then: they may have been executed, and are never sent again. While the
+// breaker is open the endpoint is unavailable, and a PING every 50 ms probes the server; a reply
+// within the budget closes the breaker. The budget counts time that the loop spent polling
+// (PollingClock): a busy or starved loop does not count against Redis.
 //
-// Knows nothing of lines or buckets. Belongs to its loop.
+// Belongs to its loop. Never blocks.
 #ifndef SLUICE_SERVER_STORE_REDIS_CONNECTION_ENDPOINT_H_
 #define SLUICE_SERVER_STORE_REDIS_CONNECTION_ENDPOINT_H_
 
@@ -40,43 +39,65 @@
 
 namespace sluice::store::redis {
 
-class Command;
-
 struct EndpointOptions {
   ConnectionOptions connection;
-  // How long an answer may take before the breaker opens; at least a millisecond.
+  // How long a reply may take before the breaker opens; at least a millisecond.
   int64_t budget_ns = 20'000'000;
-  // Commands on one connection without an answer, at most; one or more.
+  // Most requests in flight on one connection; one or more.
   size_t max_in_flight = 1024;
-  // To one server, at most.
+  // Most connections to one server.
   size_t max_connections = 4;
-  common::Log* log = nullptr;              // may be null
-  CircuitBreaker* availability = nullptr;  // of the store; may be null
+  common::Log* log = nullptr;         // may be null
+  CircuitBreaker* breaker = nullptr;  // of the store; may be null
 };
 
-// Redis' words, and what to do where they do not say it. REQUIRES: reply.is_error().
+// Redis' message, with what to do about it where the message does not say so. REQUIRES:
+// reply.is_error().
 std::string ErrorText(const Reply& reply);
 
 class Endpoint final : private Connection::Waiter, private net::IterationHook {
+  struct Pipeline;
+
  public:
-  // The router that has it. Told on the loop.
+  // Something sent to the server and replied to once. Stays alive until OnReply.
+  class Request : private Connection::Waiter {
+   public:
+    // The breaker opened: its callers are to be answered without Redis. OnReply still follows.
+    virtual void Abandon() = 0;
+    bool abandoned() const { return abandoned_; }
+
+   protected:
+    virtual ~Request() = default;
+    // null: the connection broke; whether it was executed is not known. The server has room again.
+    virtual void OnAnswered(Reply* reply) = 0;
+    bool abandoned_ = false;
+
+   private:
+    friend class Endpoint;
+    void OnReply(Reply* reply) final;
+
+    Pipeline* pipeline_ = nullptr;
+    int64_t sent_polled_ns_ = 0;  // on the endpoint's PollingClock
+    int64_t sent_ns_ = 0;         // on the loop's clock
+  };
+
+  // The router that owns it. Called on the loop.
   class Owner {
    public:
-    // A new connection's server told about itself (INFO), and will do as far as the connection
-    // sees. Not OK: it is not the one that is meant; the connection is closed and, after a pause,
-    // made anew (which calls OnFailed).
+    // A new connection has read the server's INFO and accepts it. Not OK: it is not the expected
+    // server; the connection is closed and, after a pause, opened again (which calls OnFailed).
     virtual absl::Status OnInfo(Endpoint&, const std::string& info) { return absl::OkStatus(); }
-    // The same of a further connection, while the endpoint serves. Not OK: it leads to another
-    // server by now, and is closed.
+    // The same for a further connection, while the endpoint serves. Not OK: it leads to another
+    // server, and is closed.
     virtual absl::Status OnFurtherInfo(Endpoint&, const std::string& info) {
       return absl::OkStatus();
     }
-    // A new connection is ready. True: it serves at once. False: the endpoint stays away until
-    // Serve() is called; Call works meanwhile.
-    virtual bool OnReady(Endpoint&) { return true; }
-    // It serves, and did not before.
-    virtual void OnBack(Endpoint&) {}
-    // It was serving and does no more; what was in flight was abandoned already.
+    // A new connection is ready. The endpoint stays unavailable until Serve() is called; Call works
+    // meanwhile.
+    virtual void OnReady(Endpoint&) = 0;
+    // The endpoint has become available.
+    virtual void OnAvailable(Endpoint&) {}
+    // The endpoint has become unavailable; requests in flight were abandoned already.
     virtual void OnUnavailable(Endpoint&) = 0;
     // An attempt to connect failed.
     virtual void OnFailed(Endpoint&, const absl::Status& why) = 0;
@@ -85,10 +106,10 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
     ~Owner() = default;
   };
 
-  // Who has something to send, and waits until there is room.
+  // Has something to send, and waits until the endpoint has room for it.
   class RoomWaiter {
    public:
-    // It is his turn: there is room, or the endpoint went away. Told once, on the loop.
+    // Its turn: there is room, or the endpoint became unavailable. Called once, on the loop.
     virtual void OnRoom(Endpoint& endpoint) = 0;
 
    protected:
@@ -102,63 +123,61 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
 
   // Begins to connect. REQUIRES: on the loop.
   void Start();
-  // For good: it may be destroyed once stopped(). REQUIRES: nothing is in flight.
+  // Closes it for good: it may be destroyed once stopped(). REQUIRES: nothing is in flight.
   void Stop();
   bool stopped() const;
-  // It was never reached yet, and may be any moment: not for longer than the budget.
+  // It was never reached, but may be at any moment. True for at most the budget.
   bool starting() const { return starting_ && loop_.now_ns() - started_ns_ < options_.budget_ns; }
 
   // Nothing can be sent: not connected, not admitted by the owner, or the breaker is open.
-  bool away() const { return breaker_open_ || !admitted_ || !first().ready(); }
+  bool unavailable() const { return breaker_open_ || !admitted_ || !first().ready(); }
   const net::Address& address() const { return options_.connection.url.address; }
   const RedisUrl& url() const { return options_.connection.url; }
-  // No command is without an answer, and nobody waits for room.
+  // No request is in flight, and none waits for room.
   bool idle() const { return in_flight_ == 0 && room_waiters_.empty(); }
-  // Whoever comes now has to wait: as many commands are in flight as may be, or others wait.
-  // What else was sent (Call, PING, scripts) takes no room: nobody waits for its answer to go on.
+  // A new request has to wait: the window is full, or others wait already. Call, PING and scripts
+  // take no room.
   bool full();
-  // First come, first served. REQUIRES: full(); `waiter` stays until it was told, or until the loop
-  // stops: nobody is told then.
+  // First come, first served. REQUIRES: full(); `waiter` lives until OnRoom, which is not called
+  // after the loop has stopped.
   void AwaitRoom(RoomWaiter& waiter);
   size_t room_waiters() const { return room_waiters_.size(); }
-  enum class Sent : uint8_t { kYes, kFull, kAway };
-  // Also while others wait: it may be his turn. `asking`: the server is to answer though its slot
-  // is being imported (Cluster's ASKING goes before it).
-  Sent Send(Command& command, const std::vector<std::string>& words, bool asking);
+  enum class Sent : uint8_t { kYes, kFull, kUnavailable };
+  // May be called while others wait, by the waiter whose turn it is. `urgent`: sends it even if the
+  // window is full. `asking`: the server is to answer although its slot is still being imported
+  // (sends Cluster's ASKING first).
+  Sent Send(Request& request, const std::vector<std::string>& words, bool urgent, bool asking);
 
-  // A command of its own to just this server, whatever its slot, also while the breaker is open
-  // or the owner has not admitted it. `done` runs once, with null if it was not sent or not
-  // answered; an error reply is an answer. The breaker does not look at it.
+  // A command to this very server, whatever its slot, also while the breaker is open or the owner
+  // has not admitted it. `done` runs once, with null if it was not sent or not answered; an error
+  // reply is an answer. The breaker does not watch it.
   void Call(const std::vector<std::string>& words, absl::AnyInvocable<void(const Reply*)> done);
 
-  // See Owner::OnReady. Of no effect when the connection was lost meanwhile.
+  // See Owner::OnReady. No effect if the connection was lost meanwhile.
   void Serve();
 
-  // Breaks the connection, abandons what is in flight, connects again after a pause.
+  // Breaks the connection, abandons requests in flight, connects again after a pause.
   void Restart(absl::Status why) { first().Restart(std::move(why)); }
-  // The same, but to another server from now on.
+  // The same, but connects to another server from now on.
   void MoveTo(const net::Address& address, const absl::Status& why);
 
-  // Commands that were told NOSCRIPT call it before they are sent again.
+  // Loads all scripts again. Called after NOSCRIPT, before the request is sent again.
   void LoadScripts();
-  // An error that nobody knows how to cure is counted and logged; a server that says that it
-  // became a replica or loads its data is left (Restart).
+  // Counts and logs an error that no retry cures. Restarts the connection if the error says that
+  // the server became a replica or is loading its data.
   void OnErrorReply(const Reply& reply);
   void LogError(std::string_view event, std::string_view what);
 
  private:
-  friend class Command;
-
-  // One of its connections, and what is in flight there.
-  class Lane final : public Connection::Owner {
-   public:
-    // Scripts that are loaded again.
+  // One connection, and the requests in flight there.
+  struct Pipeline final : Connection::Owner {
+    // SCRIPT LOADs in flight.
     struct Loads final : Connection::Waiter {
       void OnReply(Reply*) override { --under_way; }
       size_t under_way = 0;
     };
 
-    explicit Lane(Endpoint& endpoint);
+    explicit Pipeline(Endpoint& endpoint);
     bool HasRoom() const {
       return connection.ready() && in_flight.size() < endpoint.options_.max_in_flight &&
              !connection.full();
@@ -169,35 +188,33 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
     void OnFailed(const absl::Status& why) override;
 
     Endpoint& endpoint;
-    Loads loads;  // until after the connection's end
+    Loads loads;  // outlives the connection
     Connection connection;
-    std::deque<Command*> in_flight;  // oldest first
+    std::deque<Request*> in_flight;  // oldest first
   };
 
-  // Lets those who wait look whether there is room, at the end of an iteration.
-  void TellWaiters();
+  // Calls the waiters that there is room for, at the end of this iteration.
+  void WakeWaiters();
   void OnIterationEnd() override;
 
-  Connection& first() { return lanes_[0]->connection; }
-  const Connection& first() const { return lanes_[0]->connection; }
-  // One that can take a command; null: none, now.
-  Lane* LaneWithRoom();
-  // The oldest of those in flight where `command` was sent was told its answer: it.
-  static void Answered(Command& command);
+  Connection& first() { return pipelines_[0]->connection; }
+  const Connection& first() const { return pipelines_[0]->connection; }
+  // One that can take a request now; null: none. Opens a further one if all are full.
+  Pipeline* PipelineWithRoom();
+  // `request`, the oldest in its pipeline, was replied to.
+  void Answered(Request& request);
 
-  // Of the first connection.
-  void OnReady();
+  // Events of the first connection.
   void OnLost(const absl::Status& why);
   void OnFailed(const absl::Status& why);
-  // The answer to a PING.
+  // The reply to a PING.
   void OnReply(Reply* reply) override;
 
   int64_t StepNs() const { return options_.budget_ns / 4; }
-  int64_t Attention() { return attention_.Read(loop_.now_ns()); }
-  // Of the oldest that is in flight: for how long it is known not to be answered. Negative: none.
+  int64_t PolledNs() { return polling_.Read(loop_.now_ns()); }
+  // How long the oldest request in flight is known to be unanswered. Negative: none is in flight.
   int64_t UnansweredNs();
   void OpenBreaker(std::string_view why);
-  void TellAway(std::string_view why);
   void CloseBreaker();
   void Watch();
   void OnWatch();
@@ -208,18 +225,18 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
   EndpointOptions options_;
   ShardCounters& counters_;
   Owner& owner_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // one or more
-  size_t in_flight_ = 0;                      // on all lanes
+  std::vector<std::unique_ptr<Pipeline>> pipelines_;  // one or more
+  size_t in_flight_ = 0;                              // in all pipelines
   ConcurrencyWindow window_;
   std::deque<RoomWaiter*> room_waiters_;
   bool starting_ = false;
   int64_t started_ns_ = 0;
   bool breaker_open_ = false;
   bool admitted_ = false;
-  PollingClock attention_;
-  std::string last_failure_;   // to connect, since it was ready last
-  int64_t probe_sent_ns_ = 0;  // 0: none is under way
-  int64_t probe_attention_ns_ = 0;
+  PollingClock polling_;
+  std::string last_failure_;   // to connect, since it was last ready
+  int64_t probe_sent_ns_ = 0;  // 0: no PING is in flight
+  int64_t probe_polled_ns_ = 0;
   net::Timer watch_{net::Timer::To<&Endpoint::OnWatch>, this};
 };
 

@@ -67,14 +67,14 @@ std::string FloorKey(std::string_view name_space, uint16_t slot) {
   return absl::StrCat(common::ToAbsl(name_space), ":floor:{", TagOfSlot(slot), "}");
 }
 
-std::vector<std::string> MarkWords(const FenceStep& step, std::string_view fence_key,
-                                   std::string_view found_text,
-                                   absl::Span<const std::string> floor_keys) {
+std::vector<std::string> ReplaceFenceWords(const FenceStep& step, std::string_view fence_key,
+                                           std::string_view found_text,
+                                           absl::Span<const std::string> floor_keys) {
   const std::string next = WordKey(fence_key, step.write.word);
   const auto found = Fence::Parse(found_text);
   std::vector<std::string> words = {
       "EVALSHA",
-      TextOf(Script::kMark).sha,
+      TextOf(Script::kReplaceFence).sha,
       "3",
       std::string(fence_key),
       found.ok() ? WordKey(fence_key, found->word) : next,
@@ -88,10 +88,14 @@ std::vector<std::string> MarkWords(const FenceStep& step, std::string_view fence
   return words;
 }
 
-std::vector<std::string> PromiseWords(std::string_view fence_key, std::string_view word,
-                                      int64_t until_us) {
-  return {"EVALSHA",         TextOf(Script::kPromise).sha, "1", std::string(fence_key),
-          std::string(word), absl::StrCat(until_us)};
+std::vector<std::string> RaisePromiseWords(std::string_view fence_key, std::string_view word,
+                                           int64_t until_us) {
+  return {"EVALSHA",
+          TextOf(Script::kRaisePromise).sha,
+          "1",
+          std::string(fence_key),
+          std::string(word),
+          absl::StrCat(until_us)};
 }
 
 FenceStep MovedFence(const Fence& known, std::string_view word) {

@@ -20,8 +20,9 @@
 //     the last moment that may have been promised (bookings are moments to come).
 //
 // So the fence tells up to when promises reach, and who is to promise a later moment has it say so
-// before (scripts/promise.lua), a while ahead, so that it is seldom. Should the promoted server
-// lack that too, the node that promised knows it, and has the floor raised before it is over.
+// before (scripts/raise_promise.lua), a while ahead, so that it is seldom. Should the promoted
+// server lack that too, the node that promised knows it, and has the floor raised before it is
+// over.
 //
 // A server without a fence that was a replica is treated the same: the first fence may have been
 // on its way. On any other a missing fence that no loop of this process knows is a first start,
@@ -107,11 +108,11 @@ std::string WordKey(std::string_view fence_key, std::string_view word);
 // Where the floor of a slot is noted.
 std::string FloorKey(std::string_view name_space, uint16_t slot);
 
-// EVALSHA of scripts/mark.lua. `found_text`: what was found, as it was; empty: nothing.
+// EVALSHA of scripts/replace_fence.lua. `found_text`: what was found, as it was; empty: nothing.
 // `floor_keys`: where a floor is to be noted.
-std::vector<std::string> MarkWords(const FenceStep& step, std::string_view fence_key,
-                                   std::string_view found_text,
-                                   absl::Span<const std::string> floor_keys = {});
+std::vector<std::string> ReplaceFenceWords(const FenceStep& step, std::string_view fence_key,
+                                           std::string_view found_text,
+                                           absl::Span<const std::string> floor_keys = {});
 
 // `found`: in Redis now; nullopt: none, or not a fence. `word_stands`: its word is there, in the
 // form in which it was written. `known`: the last one that this process
@@ -120,9 +121,9 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
                     const std::optional<Fence>& known, const FencePolicy& policy,
                     std::string_view word);
 
-// EVALSHA of scripts/promise.lua.
-std::vector<std::string> PromiseWords(std::string_view fence_key, std::string_view word,
-                                      int64_t until_us);
+// EVALSHA of scripts/raise_promise.lua.
+std::vector<std::string> RaisePromiseWords(std::string_view fence_key, std::string_view word,
+                                           int64_t until_us);
 
 // The fence of a server that goes on, but whose slot was moved away: the same, elsewhere.
 FenceStep MovedFence(const Fence& known, std::string_view word);

@@ -73,34 +73,34 @@ FenceCheck::FenceCheck(net::EventLoop& loop, Endpoint& endpoint, KnownFences& kn
       failed_(std::move(failed)),
       places_(places) {}
 
-ServerInfo FenceCheck::FactsOf(const std::string& info, const Reply* config) const {
-  ServerInfo facts = ServerInfo::From(info, config, options_.assumed_lag_us);
-  if (places_ != nullptr && places_->HasReplicas()) facts.has_replicas = true;
-  return facts;
+ServerInfo FenceCheck::ServerInfoOf(const std::string& info, const Reply* config) const {
+  ServerInfo server = ServerInfo::From(info, config, options_.assumed_lag_us);
+  if (places_ != nullptr && places_->HasReplicas()) server.has_replicas = true;
+  return server;
 }
 
 absl::Status FenceCheck::OnInfo(const std::string& info) {
   info_server_ = absl::StrCat("run_id:", InfoField(info, "run_id"), "\n");
   config_ = {};
-  facts_ = FactsOf(info, nullptr);
+  server_ = ServerInfoOf(info, nullptr);
   const absl::Status status = Check();
   // How far behind replicas may be is not known yet.
   return absl::IsUnavailable(status) ? absl::OkStatus() : status;
 }
 
 absl::Status FenceCheck::OnFurtherInfo(const std::string& info) const {
-  const ServerInfo facts = FactsOf(info, nullptr);
-  if (facts.identity == facts_.identity) return absl::OkStatus();
+  const ServerInfo server = ServerInfoOf(info, nullptr);
+  if (server.identity == server_.identity) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat(endpoint_.url().ToString(), " leads to another server now"));
 }
 
 absl::Status FenceCheck::Check() const {
-  if (facts_.role != "master") {
+  if (server_.role != "master") {
     return absl::FailedPreconditionError(
-        absl::StrCat(endpoint_.url().ToString(), " became a replica (role ", facts_.role, ")"));
+        absl::StrCat(endpoint_.url().ToString(), " became a replica (role ", server_.role, ")"));
   }
-  const absl::Status status = facts_.Guarded(options_.policy.may_fail_over);
+  const absl::Status status = server_.Guarded(options_.policy.may_fail_over);
   if (status.ok() || (absl::IsFailedPrecondition(status) && options_.allow_unguarded)) {
     return absl::OkStatus();
   }
@@ -130,9 +130,9 @@ void FenceCheck::OnFenceMissed() {
 }
 
 void FenceCheck::OnSlots() {
-  if (reading_ || facts_.identity.empty()) return;
+  if (reading_ || server_.identity.empty()) return;
   // It had no slot for its fence before.
-  if (term_.word_key.empty()) {
+  if (token_.word_key.empty()) {
     tries_ = 0;
     return ReadFence();
   }
@@ -140,13 +140,13 @@ void FenceCheck::OnSlots() {
 }
 
 int64_t FenceCheck::LagUs(int64_t fence_lag_us) const {
-  const int64_t lag_us = std::max(fence_lag_us, OwnLagUs(facts_, options_.policy));
+  const int64_t lag_us = std::max(fence_lag_us, OwnLagUs(server_, options_.policy));
   return lag_us == 0 ? 0 : lag_us + kLagMarginUs;
 }
 
 void FenceCheck::Look() {
   looked_ns_ = loop_.now_ns();
-  if (!term_.word_key.empty()) {
+  if (!token_.word_key.empty()) {
     // What other nodes promised, should Redis forget it.
     endpoint_.Call({"GET", fence_key_}, [this, key = fence_key_](const Reply* reply) {
       if (reply == nullptr || reply->is_error()) return;
@@ -157,16 +157,16 @@ void FenceCheck::Look() {
   endpoint_.Call({"INFO", "replication"}, [this, of = connection_](const Reply* reply) {
     if (of != connection_) return;
     if (reply == nullptr || reply->is_error()) return Failed(reply, "INFO");
-    const std::string before = facts_.identity;
-    facts_ = FactsOf(info_server_ + reply->text, &config_);
+    const std::string before = server_.identity;
+    server_ = ServerInfoOf(info_server_ + reply->text, &config_);
     if (absl::Status status = Check(); !status.ok()) return Refuse(std::move(status));
-    if (!term_.word_key.empty() && facts_.identity != before) {
+    if (!token_.word_key.empty() && server_.identity != before) {
       // Answers to what was sent since are by data that is not what it was taken for.
       Refuse(absl::UnavailableError(
           absl::StrCat(endpoint_.url().ToString(), " was demoted and promoted again")));
-    } else if (!term_.word_key.empty()) {
+    } else if (!token_.word_key.empty()) {
       // It may have got replicas.
-      term_.lag_us = std::max(term_.lag_us, LagUs(0));
+      token_.lag_us = std::max(token_.lag_us, LagUs(0));
     }
   });
 }
@@ -178,7 +178,7 @@ bool FenceCheck::IsElsewhere(const Reply& reply) const {
 
 void FenceCheck::ReadFence() {
   reading_ = true;
-  term_ = {};
+  token_ = {};
   read_.clear();
   if (places_ == nullptr) {
     read_.push_back({FenceKey(options_.name_space), "", std::nullopt});
@@ -215,7 +215,7 @@ void FenceCheck::OnFences() {
     return own == nullptr || place.found->number > own->found->number;
   };
   for (Place& place : read_) {
-    if (!place.found.has_value() || place.found->identity != facts_.identity) continue;
+    if (!place.found.has_value() || place.found->identity != server_.identity) continue;
     if (later(place)) own = &place;
   }
   const bool here = own != nullptr;
@@ -240,7 +240,7 @@ void FenceCheck::OnFences() {
 
 void FenceCheck::ForgetOthers(const std::string& key) {
   for (const auto& [other, fence] : known_.All()) {
-    const bool moved = other != key && fence.identity == facts_.identity;
+    const bool moved = other != key && fence.identity == server_.identity;
     const bool anothers = other == key && IsAnothers(fence.identity);
     if (moved || anothers) known_.Forget(other);
   }
@@ -261,12 +261,12 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
   std::optional<Fence> found;
   if (own != nullptr) found = own->found;
   const std::optional<Fence> known = Known();
-  FenceStep step = NextFence(facts_, found, word_stands, known, options_.policy, RandomWord());
+  FenceStep step = NextFence(server_, found, word_stands, known, options_.policy, RandomWord());
   if (step.adopt && places_ != nullptr) ForgetOthers(own->key);
   if (step.adopt && found.has_value() && known_.Adopt(own->key, *found)) {
     reading_ = false;
-    term_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr,
-             LagUs(found->lag_us)};
+    token_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr,
+              LagUs(found->lag_us)};
     fence_key_ = own->key;
     word_ = found->word;
     promised_us_ = found->promised_us;
@@ -279,19 +279,19 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
         absl::StrCat(endpoint_.url().ToString(), ": other nodes replace the fence all the time")));
   }
   if (step.adopt) return ReadFence();
-  if (places_ != nullptr && (!found.has_value() || found->identity != facts_.identity)) {
+  if (places_ != nullptr && (!found.has_value() || found->identity != server_.identity)) {
     // Is it the same server, and only the slot of its fence went away?
     for (const auto& [key, fence] : known_.All()) {
       const bool looked_at = std::any_of(read_.begin(), read_.end(), [&](const Place& place) {
         return place.here && place.key == key;
       });
-      if (fence.identity != facts_.identity || looked_at) continue;
+      if (fence.identity != server_.identity || looked_at) continue;
       step = MovedFence(fence, RandomWord());
       break;
     }
   }
   // One that others may go by is replaced where it is, so that they notice.
-  if (found.has_value() && found->identity == facts_.identity) return Write(step, *own);
+  if (found.has_value() && found->identity == server_.identity) return Write(step, *own);
   for (const Place& place : read_) {
     if (place.here) return Write(step, place);
   }
@@ -300,7 +300,7 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
 }
 
 bool FenceCheck::MayPromise(int64_t until_us, int64_t now_us) {
-  if (term_.word_key.empty()) return false;
+  if (token_.word_key.empty()) return false;
   const int64_t step_us = std::max(kLeastPromiseUs, (until_us - now_us) / 8);
   if (until_us + step_us > promised_us_ && !raising_) RaisePromise(until_us + 2 * step_us);
   return until_us <= promised_us_;
@@ -308,7 +308,7 @@ bool FenceCheck::MayPromise(int64_t until_us, int64_t now_us) {
 
 void FenceCheck::RaisePromise(int64_t until_us) {
   raising_ = true;
-  endpoint_.Call(PromiseWords(fence_key_, word_, until_us),
+  endpoint_.Call(RaisePromiseWords(fence_key_, word_, until_us),
                  [this, of = connection_, word = word_](const Reply* reply) {
                    if (of != connection_) return;
                    raising_ = false;
@@ -327,7 +327,7 @@ void FenceCheck::Write(const FenceStep& step, const Place& at) {
   std::vector<std::string> floor_keys;
   if (places_ != nullptr) floor_keys = places_->FloorKeys(/*unread=*/false);
   endpoint_.Call(
-      MarkWords(step, at.key, at.text, floor_keys),
+      ReplaceFenceWords(step, at.key, at.text, floor_keys),
       [this, of = connection_, why = step.why, word = step.write.word](const Reply* reply) {
         if (of != connection_) return;
         if (reply != nullptr && IsElsewhere(*reply)) {
@@ -357,7 +357,7 @@ void FenceCheck::ReadFloors(std::vector<std::string> keys, size_t from) {
     return endpoint_.Serve();
   }
   const size_t count = std::min(keys.size() - from, kFloorsAtOnce);
-  std::vector<std::string> words = {"EVALSHA", TextOf(Script::kFloors).sha, "0"};
+  std::vector<std::string> words = {"EVALSHA", TextOf(Script::kReadFloors).sha, "0"};
   words.insert(words.end(), keys.begin() + static_cast<ptrdiff_t>(from),
                keys.begin() + static_cast<ptrdiff_t>(from + count));
   endpoint_.Call(words, [this, of = connection_, from, count,
@@ -391,7 +391,7 @@ void FenceCheck::Refuse(absl::Status why) {
   reading_ = false;
   reading_floors_ = false;
   raising_ = false;
-  term_ = {};
+  token_ = {};
   failed_(why);
   endpoint_.Restart(std::move(why));
 }

@@ -116,12 +116,12 @@ class FenceCheck {
   void BeforeSend() {
     if (loop_.now_ns() - looked_ns_ > kTrustNs) Look();
   }
-  const FencingToken& term() const { return term_; }
+  const FencingToken& token() const { return token_; }
   // Whether a moment may be promised: the fence tells of it. If not it will soon; ask again. Both
   // in microseconds on the server's clock.
   bool MayPromise(int64_t until_us, int64_t now_us);
   // Empty: not known yet.
-  const std::string& identity() const { return facts_.identity; }
+  const std::string& identity() const { return server_.identity; }
 
  private:
   // A key at which a fence may be.
@@ -132,11 +132,11 @@ class FenceCheck {
     bool here = true;            // its slot is this server's
   };
 
-  ServerInfo FactsOf(const std::string& info, const Reply* config) const;
+  ServerInfo ServerInfoOf(const std::string& info, const Reply* config) const;
   // Another primary's, which it has since a slot was moved; not that of the one whose place this
   // one took.
   bool IsAnothers(const std::string& identity) const {
-    return places_->IsAnothers(identity) && !facts_.TookPlaceOf(identity);
+    return places_->IsAnothers(identity) && !server_.TookPlaceOf(identity);
   }
   void Look();
   void ReadFence();
@@ -168,8 +168,8 @@ class FenceCheck {
 
   std::string info_server_;  // run_id, as INFO has it
   Reply config_;
-  ServerInfo facts_;
-  FencingToken term_;
+  ServerInfo server_;
+  FencingToken token_;
   uint64_t connection_ = 0;  // answers to what was asked on an earlier one do not count
   int64_t looked_ns_ = 0;    // when INFO was asked for last
   bool reading_ = false;     // the fence is being read, or replaced

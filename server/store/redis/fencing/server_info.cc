@@ -38,20 +38,20 @@ std::string InfoField(std::string_view info, std::string_view name) {
 }
 
 ServerInfo ServerInfo::From(std::string_view info, const Reply* config, int64_t assumed_lag_us) {
-  ServerInfo facts;
-  facts.identity = absl::StrCat(InfoField(info, "run_id"), ".", InfoField(info, "master_replid"));
-  facts.role = InfoField(info, "role");
-  if (facts.role == "slave") {
-    facts.primary =
+  ServerInfo server;
+  server.identity = absl::StrCat(InfoField(info, "run_id"), ".", InfoField(info, "master_replid"));
+  server.role = InfoField(info, "role");
+  if (server.role == "slave") {
+    server.primary =
         absl::StrCat(InfoField(info, "master_host"), ":", InfoField(info, "master_port"));
   }
-  if (!absl::SimpleAtoi(InfoField(info, "connected_slaves"), &facts.replicas)) facts.replicas = 0;
-  facts.has_replicas = facts.replicas > 0;
+  if (!absl::SimpleAtoi(InfoField(info, "connected_slaves"), &server.replicas)) server.replicas = 0;
+  server.has_replicas = server.replicas > 0;
   const std::string before = InfoField(info, "master_replid2");
-  facts.was_promoted = before.find_first_not_of('0') != std::string::npos;
-  if (facts.was_promoted) facts.replicated = before;
+  server.was_promoted = before.find_first_not_of('0') != std::string::npos;
+  if (server.was_promoted) server.replicated = before;
   // The line is there if min-replicas-to-write and its lag are both set.
-  facts.guarded = !InfoField(info, "min_slaves_good_slaves").empty();
+  server.guarded = !InfoField(info, "min_slaves_good_slaves").empty();
 
   std::map<std::string, std::string> settings;
   if (config != nullptr) {
@@ -61,13 +61,13 @@ ServerInfo ServerInfo::From(std::string_view info, const Reply* config, int64_t 
   }
   int64_t lag_s = 0;
   const bool told = absl::SimpleAtoi(settings["min-replicas-max-lag"], &lag_s) && lag_s > 0;
-  facts.max_lag_us = told ? lag_s * 1'000'000 : assumed_lag_us;
-  facts.durable = settings["appendonly"] == "yes" && settings["appendfsync"] == "always";
-  for (int i = 0; i < facts.replicas; ++i) {
+  server.max_lag_us = told ? lag_s * 1'000'000 : assumed_lag_us;
+  server.durable = settings["appendonly"] == "yes" && settings["appendfsync"] == "always";
+  for (int i = 0; i < server.replicas; ++i) {
     const std::string replica = InfoField(info, absl::StrCat("slave", i));
-    if (OnlineWithin(replica, (facts.max_lag_us + 999'999) / 1'000'000)) ++facts.good_replicas;
+    if (OnlineWithin(replica, (server.max_lag_us + 999'999) / 1'000'000)) ++server.good_replicas;
   }
-  return facts;
+  return server;
 }
 
 bool ServerInfo::TookPlaceOf(std::string_view other_identity) const {

@@ -1,10 +1,9 @@
 -- The buckets of a script. Behind the algorithms.
 local algorithms = {t = token_bucket, l = sliding_log, w = sliding_window, f = fixed_window}
 
--- Loads all buckets that KEYS and ARGV name. Returns them, and nil or what to answer instead.
--- {-2, which bucket from 0}: something is booked in it, and the caller has to decide by itself
--- (exchange.lua). {-1, which bucket, microseconds, nanoseconds, state, runs, receipts}: a bucket's
--- state is of other parameters (or no state of ours), and the caller has to convert it.
+-- Loads all buckets that KEYS and ARGV name. Returns them; or nil, and what to answer instead,
+-- {-1, which bucket, counted from 0}: it has other parameters, or is not ours. {-2, which bucket}: it
+-- holds bookings. The caller has to read it and to decide (exchange.lua).
 local function load_buckets()
   local buckets = {}
   for i = 1, bucket_count do
@@ -27,9 +26,7 @@ local function load_buckets()
       bucket.writer = writer
     end
     if rest == false or (value and not rest) or not bucket.algorithm.load(bucket, rest) then
-      local runs = redis.call('LRANGE', bucket.runs_key, 0, -1)
-      local receipts = redis.call('GET', bucket.receipts_key)
-      return nil, {-1, i - 1, now_u, now_n, value, runs, receipts or ''}
+      return nil, {-1, i - 1}
     end
     bucket.closed = bucket.algorithm ~= token_bucket and
       before(now_u, now_n, bucket.floor_u, bucket.floor_n)

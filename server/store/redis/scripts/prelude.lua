@@ -15,4 +15,4 @@ else
     return encoding
   end
 end
-if encoding ~= 'raw' then return redis.error_reply('MARKER replaced') end
+if encoding ~= 'raw' then return redis.error_reply('FENCE replaced') end

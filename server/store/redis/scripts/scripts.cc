@@ -3,16 +3,26 @@
 #include <openssl/evp.h>
 
 #include <array>
+#include <iterator>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "server/store/redis/scripts/embedded_scripts.h"
 
 namespace sluice::store::redis {
 namespace {
 
-ScriptText Make(std::string text) {
+// What stands before each script that works on buckets, in this order.
+constexpr const char* kBucketParts[] = {embedded::buckets,      embedded::token_bucket,
+                                        embedded::sliding_log,  embedded::sliding_window,
+                                        embedded::fixed_window, embedded::load_buckets};
+// The scripts, these parts and the prelude.
+static_assert(embedded::kFiles == kScripts + std::size(kBucketParts) + 1,
+              "a .lua file in scripts/ is not used");
+
+ScriptText Plain(std::string text) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha1(), nullptr);
@@ -21,34 +31,19 @@ ScriptText Make(std::string text) {
   return {std::move(text), std::move(sha)};
 }
 
-// Decides nothing on other data than the caller takes it for.
-ScriptText Guarded(const std::string& text) { return Make(embedded::kPrelude + text); }
+ScriptText Guarded(const std::string& text) { return Plain(embedded::prelude + text); }
 
-// One that works on buckets of all algorithms.
 ScriptText OnBuckets(const char* text) {
-  return Guarded(absl::StrCat(embedded::kBuckets, embedded::kTokenBucket, embedded::kSlidingLog,
-                              embedded::kSlidingWindow, embedded::kFixedWindow,
-                              embedded::kLoadBuckets, text));
+  return Guarded(absl::StrCat(absl::StrJoin(kBucketParts, ""), text));
 }
 
 }  // namespace
 
 const ScriptText& TextOf(Script script) {
-  static const std::array<ScriptText, kScripts>& texts = *new std::array<ScriptText, kScripts>{
-      Guarded(embedded::kAcquireTokenBucket),
-      OnBuckets(embedded::kAcquire),
-      OnBuckets(embedded::kQuery),
-      OnBuckets(embedded::kRefund),
-      Guarded(embedded::kReset),
-      Guarded(embedded::kConvert),
-      Make(embedded::kClose),
-      Guarded(embedded::kExchange),
-      Make(embedded::kMark),
-      Make(embedded::kFloors),
-      Make(embedded::kPromise),
-      Guarded(embedded::kHeartbeat),
-      OnBuckets(embedded::kReport),
-  };
+#define SLUICE_REDIS_SCRIPT_TEXT(name, file, form) form(embedded::file),
+  static const std::array<ScriptText, kScripts>& texts =
+      *new std::array<ScriptText, kScripts>{SLUICE_REDIS_SCRIPTS(SLUICE_REDIS_SCRIPT_TEXT)};
+#undef SLUICE_REDIS_SCRIPT_TEXT
   return texts[static_cast<size_t>(script)];
 }
 

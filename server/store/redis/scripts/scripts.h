@@ -1,5 +1,4 @@
-// The Lua scripts, compiled in (server/store/redis/scripts/*.lua), with the names that Redis knows
-// them by.
+// The Lua scripts that Redis runs, compiled in from *.lua, with the names that Redis knows them by.
 #ifndef SLUICE_SERVER_STORE_REDIS_SCRIPTS_SCRIPTS_H_
 #define SLUICE_SERVER_STORE_REDIS_SCRIPTS_SCRIPTS_H_
 
@@ -9,24 +8,35 @@
 
 namespace sluice::store::redis {
 
-// All but kClose, kMark, kFloors and kPromise look for the fence's word
-// (scripts/prelude.lua).
-enum class Script : uint8_t {
-  kAcquireTokenBucket = 0,
-  kAcquire,
-  kQuery,
-  kRefund,
-  kReset,
-  kConvert,
-  kClose,
-  kExchange,
-  kMark,
-  kFloors,
-  kPromise,
-  kHeartbeat,
-  kReport,
-};
-inline constexpr size_t kScripts = 13;
+// All scripts: name, file, and what stands before the file's text (scripts.cc):
+//   Plain      nothing
+//   Guarded    prelude.lua: does nothing if the fence was replaced
+//   OnBuckets  prelude.lua, the algorithms, load_buckets.lua: works on any bucket
+// To add a script, add its line here and its file. A missing or unused file does not compile.
+#define SLUICE_REDIS_SCRIPTS(SCRIPT)                         \
+  SCRIPT(kAcquireTokenBucket, acquire_token_bucket, Guarded) \
+  SCRIPT(kAcquire, acquire, OnBuckets)                       \
+  SCRIPT(kQuery, query, OnBuckets)                           \
+  SCRIPT(kRefund, refund, OnBuckets)                         \
+  SCRIPT(kDebit, debit, OnBuckets)                           \
+  SCRIPT(kReset, reset, Guarded)                             \
+  SCRIPT(kExchange, exchange, Guarded)                       \
+  SCRIPT(kCloseReceipts, close_receipts, Plain)              \
+  SCRIPT(kHeartbeat, heartbeat, Guarded)                     \
+  SCRIPT(kReplaceFence, replace_fence, Plain)                \
+  SCRIPT(kReadFloors, read_floors, Plain)                    \
+  SCRIPT(kRaisePromise, raise_promise, Plain)
+
+#define SLUICE_REDIS_SCRIPT_NAME(name, file, form) name,
+enum class Script : uint8_t { SLUICE_REDIS_SCRIPTS(SLUICE_REDIS_SCRIPT_NAME) };
+#undef SLUICE_REDIS_SCRIPT_NAME
+
+#define SLUICE_REDIS_SCRIPT_COUNT(name, file, form) +1
+inline constexpr size_t kScripts = SLUICE_REDIS_SCRIPTS(SLUICE_REDIS_SCRIPT_COUNT);
+#undef SLUICE_REDIS_SCRIPT_COUNT
+
+// The error of a guarded script whose fence was replaced; nothing was executed.
+inline constexpr char kFenceReplaced[] = "FENCE";
 
 struct ScriptText {
   std::string text;

@@ -7,19 +7,16 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/net/event_loop.h"
-#include "server/store/redis/commands/script_command.h"
-#include "server/store/redis/scripts/scripts.h"
+#include "server/store/redis/commands/query.h"
+#include "server/store/redis/commands/refund.h"
 #include "server/store/redis/shard/receipt_closer.h"
 #include "server/store/redis/shard/shard.h"
-#include "server/store/redis/wire/reply_numbers.h"
-#include "server/store/redis/wire/stored_bucket.h"
 
 namespace sluice::store::redis {
 namespace {
 
-// A group's charges, which outlive their caller.
+// A copy of a group's charges, which outlives their caller.
 class OwnCharges {
  public:
   OwnCharges(const ChargeGroup& group, absl::Span<const Charge> charges) {
@@ -39,12 +36,14 @@ class OwnCharges {
   std::vector<Charge> charges_;
 };
 
-// Gives back what a group took; nobody waits for it. What is lost on the way stays spent.
+// Gives back what a group took. No caller waits for it. If it is lost, the permits stay spent.
 class GiveBack final : private RefundOperation {
  public:
   static void Start(Shard& shard, const ChargeGroup& group, absl::Span<const Charge> charges,
                     uint64_t receipt) {
-    shard.GiveBack(new GiveBack(group, charges, receipt));
+    RefundOperation* const operation = new GiveBack(group, charges, receipt);
+    BucketOperation::Start(
+        std::make_unique<RefundCommand>(shard, operation, /*remembered=*/false));
   }
 
  private:
@@ -60,84 +59,12 @@ class GiveBack final : private RefundOperation {
   std::vector<uint64_t> permits_;
 };
 
-// What a group's buckets hold, and until when its charges fit.
-class LookCommand final : public ScriptCommand {
+class CrossSlotAcquire final : private AcquireOperation {
  public:
-  struct Looker {
-    virtual void OnLooked() = 0;
-
-   protected:
-    ~Looker() = default;
-  };
-  struct Look {
-    BucketLevel level;
-    int64_t wait_ns = 0;
-    bool known = false;
-  };
-
-  // `looks` has room for as many as there are buckets.
-  LookCommand(Shard& shard, std::vector<Bucket> buckets, std::vector<uint64_t> permits,
-              std::vector<Look>* looks, Looker& looker)
-      : ScriptCommand(shard),
-        buckets_(std::move(buckets)),
-        permits_(std::move(permits)),
-        looks_(*looks),
-        looker_(looker) {}
-
- protected:
-  absl::Span<const Bucket> buckets() const override { return buckets_; }
-  bool BuildScript(const FencingToken& term, std::vector<std::string>* words) override {
-    *words = shard_.ScriptWords(Script::kQuery, buckets_, term);
-    for (size_t i = 0; i < buckets_.size(); ++i) {
-      AppendCost(buckets_[i].rule->rule->parameters, permits_[i], words);
-    }
-    return true;
-  }
-  bool Handle(const Reply& reply) override {
-    ReplyNumbers numbers(reply);
-    const int64_t now_ns = numbers.NextTime();
-    std::vector<Look> looks(buckets_.size());
-    for (size_t i = 0; i < buckets_.size(); ++i) {
-      numbers.Next();
-      const Report report = numbers.NextReport();
-      const algorithm::Parameters& parameters = buckets_[i].rule->rule->parameters;
-      looks[i] = {LevelOf(parameters, report, now_ns, floor_us()),
-                  WaitNs(parameters, permits_[i], report, now_ns, floor_us()), true};
-    }
-    if (!numbers.Good()) return false;
-    looks_ = std::move(looks);
-    looker_.OnLooked();
-    return true;
-  }
-  void AnswerUnavailable() override { looker_.OnLooked(); }
-  void DecideOpen(absl::Span<OpenBucket> open, int64_t now_ns) override {
-    looks_.resize(open.size());
-    for (size_t i = 0; i < open.size(); ++i) {
-      const int64_t earliest_ns = open[i].EarliestNs(permits_[i], now_ns, /*set=*/0, now_ns);
-      looks_[i] = {open[i].LevelAt(now_ns),
-                   earliest_ns == algorithm::kNeverNs ? earliest_ns : earliest_ns - now_ns, true};
-    }
-  }
-  bool Writes() const override { return false; }
-  void AnswerOpen() override { looker_.OnLooked(); }
-  bool Stale(size_t bucket, const std::shared_ptr<const RuleEntry>& newer) override {
-    buckets_[bucket].rule = newer;
-    return true;
-  }
-
- private:
-  std::vector<Bucket> buckets_;
-  const std::vector<uint64_t> permits_;
-  std::vector<Look>& looks_;
-  Looker& looker_;
-};
-
-class Scattered final : private AcquireOperation, private LookCommand::Looker {
- public:
-  Scattered(Shard& shard, std::vector<ChargeGroup> groups, const Caller& caller)
+  CrossSlotAcquire(Shard& shard, std::vector<ChargeGroup> groups, const Caller& caller)
       : shard_(shard),
         caller_(caller),
-        receipt_id_(shard.NewReceipt()),
+        receipt_id_(shard.ids().NewReceipt()),
         want_receipt_(caller.acquisition->want_receipt) {
     for (ChargeGroup& group : groups) {
       Part& part = parts_.emplace_back();
@@ -146,9 +73,8 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
         part.charges.push_back(caller.acquisition->charges[place]);
       }
       part.results.resize(part.charges.size());
-      part.looks.resize(part.charges.size());
     }
-    deadline_ns = caller.job->deadline_ns;
+    deadline_ns = caller.pending->deadline_ns;
   }
 
   void TakeNext() {
@@ -159,7 +85,7 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
     // The last one is never given back.
     acquisition_.want_receipt = want_receipt_ || at_ + 1 < parts_.size();
     acquisitions = absl::MakeSpan(&acquisition_, 1);
-    shard_.Take(this, receipt_id_);
+    shard_.Begin(this, receipt_id_);
   }
 
  private:
@@ -167,7 +93,7 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
     ChargeGroup group;
     std::vector<Charge> charges;
     std::vector<ChargeResult> results;
-    std::vector<LookCommand::Look> looks;
+    std::vector<QueriedBucket> found;  // once it is denied elsewhere; empty: not known
     int64_t now_ns = 0;
     bool receipt = false;  // open there
   };
@@ -214,7 +140,7 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
     Finish(Outcome::kGranted);
   }
 
-  // Whether giving back succeeds is not waited for.
+  // Does not wait for the refunds.
   bool AnyTaken() const {
     return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.receipt; });
   }
@@ -227,13 +153,13 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
     }
   }
 
-  // Gives back, and looks how it stands then: behind what is given back, on the same connection.
+  // Gives back, and queries the levels afterwards: behind the refunds, on the same connection.
   void Deny() {
     retry_after_ns_ = acquisition_.retry_after_ns;
     now_ns_ = acquisition_.now_ns;
     GiveBackTaken();
-    looking_ = parts_.size();  // one for this function
-    const int64_t left_ns = std::max<int64_t>(deadline_ns - shard_.NowNs(), 0);
+    querying_ = parts_.size();  // one for this function
+    const int64_t left_ns = std::max<int64_t>(deadline_ns - shard_.clock().NowNs(), 0);
     if (left_ns < net::TimerWheel::kNever - shard_.loop().now_ns()) {
       shard_.loop().ArmIn(deadline_timer_, left_ns);
     }
@@ -243,15 +169,18 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
       std::vector<uint64_t> permits;
       permits.reserve(part.charges.size());
       for (const Charge& charge : part.charges) permits.push_back(charge.permits);
-      Command::Start(std::make_unique<LookCommand>(shard_, part.group.buckets, std::move(permits),
-                                                   &part.looks,
-                                                   static_cast<LookCommand::Looker&>(*this)));
+      BucketOperation::Start(std::make_unique<QueryCommand>(
+          shard_, part.group.buckets, std::move(permits), deadline_ns,
+          [this, &part](absl::Span<const QueriedBucket> found) {
+            part.found.assign(found.begin(), found.end());
+            OnQueried();
+          }));
     }
-    OnLooked();
+    OnQueried();
   }
 
-  void OnLooked() override {
-    if (--looking_ > 0) return;
+  void OnQueried() {
+    if (--querying_ > 0) return;
     deadline_timer_.Cancel();
     AnswerDenied();
     delete this;
@@ -260,7 +189,7 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
   void OnDeadline() { AnswerDenied(); }
 
   void AnswerDenied() {
-    if (caller_.job == nullptr) return;
+    if (caller_.pending == nullptr) return;
     Acquisition& acquisition = *caller_.acquisition;
     acquisition.now_ns = now_ns_;
     acquisition.source = source_;
@@ -271,21 +200,21 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
         result = part.results[i];
         if (p == at_) continue;
         const Rule& rule = *part.group.buckets[i].rule->rule;
-        const LookCommand::Look& look = part.looks[i];
-        if (!look.known) {
+        if (part.found.empty()) {
           result.level = BucketLevel();
           result.level.capacity = algorithm::Capacity(rule.parameters);
           continue;
         }
-        result.level = look.level;
-        if (p > at_ && look.wait_ns > 0) {
+        const QueriedBucket& found = part.found[i];
+        result.level = found.level;
+        if (p > at_ && found.wait_ns > 0) {
           result.reason = rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough;
         }
-        if (!rule.shadow) retry_after_ns_ = std::max(retry_after_ns_, look.wait_ns);
+        if (!rule.shadow) retry_after_ns_ = std::max(retry_after_ns_, found.wait_ns);
       }
     }
     acquisition.retry_after_ns = retry_after_ns_;
-    shard_.Answer(caller_, Outcome::kDenied);
+    shard_.acquires().Answer(caller_, Outcome::kDenied);
   }
 
   void Finish(Outcome outcome) {
@@ -298,7 +227,7 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
         }
       }
     }
-    shard_.Answer(caller_, outcome);
+    shard_.acquires().Answer(caller_, outcome);
     delete this;
   }
 
@@ -311,15 +240,15 @@ class Scattered final : private AcquireOperation, private LookCommand::Looker {
   Acquisition acquisition_;  // of the part at_
   Source source_ = Source::kStore;
   // Once it is denied.
-  size_t looking_ = 0;
+  size_t querying_ = 0;
   int64_t retry_after_ns_ = 0;
   int64_t now_ns_ = 0;
-  net::Timer deadline_timer_{net::Timer::To<&Scattered::OnDeadline>, this};
+  net::Timer deadline_timer_{net::Timer::To<&CrossSlotAcquire::OnDeadline>, this};
 };
 
-class ScatteredRefund {
+class CrossSlotRefund {
  public:
-  ScatteredRefund(std::vector<ChargeGroup> groups, RefundOperation* operation)
+  CrossSlotRefund(std::vector<ChargeGroup> groups, RefundOperation* operation)
       : operation_(operation), open_(groups.size()) {
     for (ChargeGroup& group : groups) parts_.emplace_back(*this, std::move(group));
   }
@@ -327,12 +256,12 @@ class ScatteredRefund {
   void Start(Shard& shard) {
     // The last one that is done destroys it.
     const size_t count = parts_.size();
-    for (size_t i = 0; i < count; ++i) shard.Start(&parts_[i]);
+    for (size_t i = 0; i < count; ++i) shard.Begin(&parts_[i]);
   }
 
  private:
   struct Part final : RefundOperation {
-    Part(ScatteredRefund& of, ChargeGroup its_group) : whole(of), group(std::move(its_group)) {
+    Part(CrossSlotRefund& of, ChargeGroup its_group) : whole(of), group(std::move(its_group)) {
       for (const size_t place : group.places) own.push_back(whole.operation_->charges[place]);
       permits.resize(own.size());
       receipt_id = whole.operation_->receipt_id;
@@ -343,7 +272,7 @@ class ScatteredRefund {
     }
     void Done() override { whole.OnDone(); }
 
-    ScatteredRefund& whole;
+    CrossSlotRefund& whole;
     const ChargeGroup group;
     std::vector<Charge> own;
     std::vector<uint64_t> permits;
@@ -361,7 +290,7 @@ class ScatteredRefund {
         operation_->refunded[part.group.places[i]] = part.permits[i];
       }
     }
-    // Who asks again gets what is still to be had, and nothing twice.
+    // A caller that repeats the refund gets what is left, and nothing twice.
     operation_->outcome = unavailable ? RefundOutcome::kUnavailable
                           : stale     ? RefundOutcome::kStaleRule
                           : refunded  ? RefundOutcome::kRefunded
@@ -379,12 +308,12 @@ class ScatteredRefund {
 
 }  // namespace
 
-std::vector<ChargeGroup> GroupsOf(Shard& shard, absl::Span<const Charge> charges) {
+std::vector<ChargeGroup> GroupsOf(CommandContext& context, absl::Span<const Charge> charges) {
   std::vector<ChargeGroup> groups;
   for (size_t place = 0; place < charges.size(); ++place) {
     const Charge& charge = charges[place];
-    Bucket bucket = shard.BucketOf(*charge.rule, charge.key);
-    const uint16_t slot = shard.router().GroupOf(bucket.keys[0]);
+    Bucket bucket = context.BucketOf(*charge.rule, charge.key);
+    const uint16_t slot = context.router().GroupOf(bucket.keys[0]);
     auto group = std::find_if(groups.begin(), groups.end(),
                               [&](const ChargeGroup& one) { return one.slot == slot; });
     if (group == groups.end()) {
@@ -411,12 +340,13 @@ size_t ElsewhereThanFirst(absl::Span<const ChargeGroup> groups) {
   return elsewhere;
 }
 
-void StartScattered(Shard& shard, std::vector<ChargeGroup> groups, const Caller& caller) {
-  (new Scattered(shard, std::move(groups), caller))->TakeNext();
+void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, const Caller& caller) {
+  (new CrossSlotAcquire(shard, std::move(groups), caller))->TakeNext();
 }
 
-void StartScattered(Shard& shard, std::vector<ChargeGroup> groups, RefundOperation* operation) {
-  (new ScatteredRefund(std::move(groups), operation))->Start(shard);
+void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups,
+                           RefundOperation* operation) {
+  (new CrossSlotRefund(std::move(groups), operation))->Start(shard);
 }
 
 }  // namespace sluice::store::redis

@@ -1,6 +1,6 @@
-// ReceiptCloser: closes receipts that nobody will redeem, and gives nothing back: of acquisitions
-// that had to be able to give back what they took (cross_slot.h) and were granted. They would push
-// out receipts that somebody will redeem, and keep buckets from the quick script.
+// ReceiptCloser: closes receipts that will not be refunded, and gives nothing back. Acquisitions
+// over several slots need receipts until they are granted (cross_slot.h). If these stayed open they
+// would push out receipts of callers, and keep buckets from the fast script.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARD_RECEIPT_CLOSER_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARD_RECEIPT_CLOSER_H_
 
@@ -14,19 +14,19 @@
 
 namespace sluice::store::redis {
 
-class Shard;
+class CommandContext;
 
 // Belongs to its shard's loop.
 class ReceiptCloser {
  public:
-  explicit ReceiptCloser(Shard& shard) : shard_(shard) {}
+  explicit ReceiptCloser(CommandContext& context) : context_(context) {}
 
-  // Of buckets of one slot. While some of theirs are being closed, more gather. One that is lost
-  // on the way stays open, until it is worth nothing.
+  // Buckets of one slot. Receipts gather while a command for the same buckets is in flight. A
+  // receipt whose command is lost stays open until it is worth nothing.
   void Close(absl::Span<const Bucket> buckets, uint64_t receipt_id);
 
  private:
-  struct Line {
+  struct Queue {
     std::vector<std::string> keys;
     std::vector<std::string> ids;
     bool in_flight = false;
@@ -35,8 +35,8 @@ class ReceiptCloser {
   void Send(const std::string& name);
   void OnAnswer(const std::string& name);
 
-  Shard& shard_;
-  absl::flat_hash_map<std::string, Line> lines_;  // by their keys
+  CommandContext& context_;
+  absl::flat_hash_map<std::string, Queue> queues_;  // by their keys
 };
 
 }  // namespace sluice::store::redis

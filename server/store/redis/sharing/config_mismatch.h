@@ -1,9 +1,8 @@
-// ConfigMismatch: notices that another node has other parameters for a limit than this one.
+// ConfigMismatchDetector: detects nodes that run different parameters for the same limit.
 //
-// That a bucket is of other parameters is nothing special: a limit was changed, and its buckets are
-// taken over one by one. But one that this node took over already, and that another node has taken
-// back, tells that the two do not agree; for as long as a change is on its way to all nodes, or
-// because two deployments share a name space by mistake.
+// A bucket with other parameters is normal: when a limit changes, its buckets are converted one by
+// one. But if this node converted a bucket and another node converted it back, the two do not
+// agree: a change has not reached all nodes yet, or two deployments share a name space by mistake.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARING_CONFIG_MISMATCH_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARING_CONFIG_MISMATCH_H_
 
@@ -26,24 +25,24 @@
 namespace sluice::store::redis {
 
 // Thread-safe. Takes a lock; conversions are rare.
-class ConfigMismatch {
+class ConfigMismatchDetector {
  public:
-  // Buckets that are remembered; then it begins anew.
+  // Buckets that are remembered; then all are forgotten.
   static constexpr size_t kMostBuckets = 4096;
-  // Limits that are told of.
+  // Limits that are reported.
   static constexpr size_t kMostLimits = 256;
   static constexpr int64_t kLogEveryNs = int64_t{60} * 1'000'000'000;
 
   // Both outlive it; `log` may be null.
-  ConfigMismatch(const common::Clock& clock, common::Log* log) : clock_(clock), log_(log) {}
+  ConfigMismatchDetector(const common::Clock& clock, common::Log* log) : clock_(clock), log_(log) {}
 
-  // This node takes a bucket over from parameters that another wrote. `key`: its name in Redis.
-  void TakesOver(std::string_view limit, std::string_view key, const std::string& ours,
-                 const std::string& theirs) {
+  // This node converted a bucket from parameters that another node wrote. `key`: its name in Redis.
+  void OnConverted(std::string_view limit, std::string_view key, const std::string& ours,
+                   const std::string& theirs) {
     const uint64_t bucket = absl::HashOf(common::ToAbsl(key), ours);
     common::MutexLock lock(&mu_);
-    if (taken_over_.size() >= kMostBuckets) taken_over_.clear();
-    if (taken_over_.insert(bucket).second) return;
+    if (converted_.size() >= kMostBuckets) converted_.clear();
+    if (converted_.insert(bucket).second) return;
     const auto found = limits_.find(limit);
     if (found == limits_.end() && limits_.size() >= kMostLimits) return;
     DifferingLimit& one = found != limits_.end() ? found->second : limits_[std::string(limit)];
@@ -74,7 +73,7 @@ class ConfigMismatch {
   const common::Clock& clock_;
   common::Log* const log_;
   mutable common::Mutex mu_;
-  absl::flat_hash_set<uint64_t> taken_over_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<uint64_t> converted_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, DifferingLimit, std::less<>> limits_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -6,7 +6,7 @@
 #include "absl/hash/hash.h"
 #include "common/strings.h"
 #include "server/store/redis/sharing/share.h"
-#include "server/store/redis/wire/reply_numbers.h"
+#include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
 namespace {

@@ -1,13 +1,12 @@
-// What a shard decides without Redis: limits with sharing: split, and those with
-// on_store_failure: split while it is away.
-#include <algorithm>
+#include "server/store/redis/sharing/local_decisions.h"
+
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "server/store/redis/redis_store.h"
-#include "server/store/redis/shard/shard.h"
+#include "server/store/redis/commands/debit.h"
 #include "server/store/redis/sharing/share.h"
 
 namespace sluice::store::redis {
@@ -16,8 +15,8 @@ namespace {
 // Which of an acquisition's charges are decided where.
 struct Places {
   std::vector<size_t> split;
-  std::vector<size_t> away;   // on_store_failure: split
-  std::vector<size_t> other;  // of these and all others that are not split
+  std::vector<size_t> if_unavailable;  // on_store_failure: split
+  std::vector<size_t> other;           // these, and all others that are not split
 };
 
 Places PlacesOf(absl::Span<const Charge> charges) {
@@ -28,17 +27,17 @@ Places PlacesOf(absl::Span<const Charge> charges) {
       places.split.push_back(i);
       continue;
     }
-    if (rule.split_when_store_unavailable) places.away.push_back(i);
+    if (rule.split_when_store_unavailable) places.if_unavailable.push_back(i);
     places.other.push_back(i);
   }
   return places;
 }
 
-const ShareHistory& HistoryOf(const Nodes::View& view, const Rule& rule) {
+const ShareHistory& HistoryOf(const NodeRegistry::View& view, const Rule& rule) {
   return rule.split_when_store_unavailable ? view.lenient : view.strict;
 }
 
-bool Holds(const Nodes::View& view, const Rule& rule, int64_t now_ns) {
+bool Holds(const NodeRegistry::View& view, const Rule& rule, int64_t now_ns) {
   const int64_t until_ns =
       rule.split_when_store_unavailable ? view.lenient_until_ns : view.strict_until_ns;
   return MayGrant(HistoryOf(view, rule), until_ns, now_ns);
@@ -47,16 +46,17 @@ bool Holds(const Nodes::View& view, const Rule& rule, int64_t now_ns) {
 }  // namespace
 
 // An acquisition of which a part was granted by this node already; the rest is Redis'.
-class PartlyLocal final : private AcquireOperation {
+class LocalDecisions::PartlyLocal final : private AcquireOperation {
  public:
-  static void Start(Shard& shard, const Caller& caller, Places places, uint64_t receipt_id) {
-    auto* const self = new PartlyLocal(shard, caller, std::move(places), receipt_id);
-    shard.Begin(self, caller.acquisition->want_receipt ? receipt_id : 0);
+  static void Start(LocalDecisions& local, const Caller& caller, Places places,
+                    uint64_t receipt_id) {
+    auto* const self = new PartlyLocal(local, caller, std::move(places), receipt_id);
+    local.remote_.Begin(self, caller.acquisition->want_receipt ? receipt_id : 0);
   }
 
  private:
-  PartlyLocal(Shard& shard, const Caller& caller, Places places, uint64_t receipt_id)
-      : shard_(shard),
+  PartlyLocal(LocalDecisions& local, const Caller& caller, Places places, uint64_t receipt_id)
+      : local_(local),
         caller_(caller),
         places_(std::move(places)),
         receipt_id_(receipt_id),
@@ -68,7 +68,7 @@ class PartlyLocal final : private AcquireOperation {
     rest_.results = results_.data();
     rest_.want_receipt = caller.acquisition->want_receipt;
     this->acquisitions = absl::MakeSpan(&rest_, 1);
-    this->deadline_ns = caller.job->deadline_ns;
+    this->deadline_ns = caller.pending->deadline_ns;
   }
 
   void Done() override {
@@ -82,14 +82,14 @@ class PartlyLocal final : private AcquireOperation {
     acquisition.now_ns = rest_.now_ns != 0 ? rest_.now_ns : acquisition.now_ns;
     acquisition.source = rest_.source == Source::kStore ? Source::kLocal : rest_.source;
     if (rest_.outcome != Outcome::kGranted) {
-      shard_.GiveBackSplit(acquisition, places_.split, receipt_id_);
+      local_.GiveBackSplit(acquisition, places_.split, receipt_id_);
     } else if (acquisition.want_receipt) {
       acquisition.receipt_id = receipt_id_;
     }
-    shard_.Answer(caller_, rest_.outcome);
+    local_.context_.acquires().Answer(caller_, rest_.outcome);
   }
 
-  Shard& shard_;
+  LocalDecisions& local_;
   Caller caller_;
   const Places places_;
   const uint64_t receipt_id_;
@@ -98,11 +98,17 @@ class PartlyLocal final : private AcquireOperation {
   Acquisition rest_;
 };
 
-algorithm::Moment Shard::LocalMoment() const {
-  return {store_.clock_.NowNs(), store_.clock_.WallNs()};
+algorithm::Moment LocalDecisions::Now() const {
+  return {context_.clock().NowNs(), context_.clock().WallNs()};
 }
 
-bool Shard::StartLocally(Caller caller) {
+bool LocalDecisions::Acquire(Caller caller) {
+  if (!state_.nodes->started()) return false;
+  return AcquireByShare(caller) || AcquireRelaxed(caller);
+}
+
+bool LocalDecisions::AcquireByShare(Caller& caller) {
+  PendingAcquires& acquires = context_.acquires();
   Acquisition& acquisition = *caller.acquisition;
   bool any = false;
   for (const Charge& charge : acquisition.charges) {
@@ -110,30 +116,30 @@ bool Shard::StartLocally(Caller caller) {
   }
   if (!any) return false;
   if (acquisition.max_wait_ns > 0) {
-    Answer(caller, Outcome::kUnsupported);
+    acquires.Answer(caller, Outcome::kUnsupported);
     return true;
   }
   Places places = PlacesOf(acquisition.charges);
-  const std::shared_ptr<const Nodes::View> view = store_.nodes_->view();
-  const int64_t now_ns = store_.clock_.NowNs();
-  acquisition.now_ns = store_.clock_.WallNs();
-  const bool exact = places.away.empty() || now_ns < view->exact_until_ns;
+  const std::shared_ptr<const NodeRegistry::View> view = state_.nodes->view();
+  const int64_t now_ns = context_.clock().NowNs();
+  acquisition.now_ns = context_.clock().WallNs();
+  const bool exact = places.if_unavailable.empty() || now_ns < view->exact_until_ns;
   if (exact && places.split.empty()) return false;
-  if (caller.job->deadline_ns < now_ns) {
-    Answer(caller, Outcome::kDeadlineExceeded);
+  if (caller.pending->deadline_ns < now_ns) {
+    acquires.Answer(caller, Outcome::kDeadlineExceeded);
     return true;
   }
   const uint64_t receipt_id =
       places.split.empty() || (exact && places.other.empty() && !acquisition.want_receipt) ? 0
-      : caller.job->receipt_id != 0 ? caller.job->receipt_id
-                                    : NewReceipt();
+      : caller.pending->receipt_id != 0 ? caller.pending->receipt_id
+                                        : context_.ids().NewReceipt();
   if (!places.split.empty()) {
     const Outcome outcome = DecideSplit(acquisition, places.split, *view, receipt_id);
     if (outcome != Outcome::kGranted || places.other.empty()) {
       if (outcome == Outcome::kGranted && acquisition.want_receipt) {
         acquisition.receipt_id = receipt_id;
       }
-      Answer(caller, outcome);
+      acquires.Answer(caller, outcome);
       return true;
     }
   }
@@ -141,17 +147,17 @@ bool Shard::StartLocally(Caller caller) {
     PartlyLocal::Start(*this, caller, std::move(places), receipt_id);
     return true;
   }
-  const Outcome outcome = DecideLocal(acquisition, places.other, *view);
+  const Outcome outcome = DecideUnavailable(acquisition, places.other, *view);
   if (outcome != Outcome::kGranted && !places.split.empty()) {
     GiveBackSplit(acquisition, places.split, receipt_id);
   }
-  Answer(caller, outcome);
+  acquires.Answer(caller, outcome);
   return true;
 }
 
-Outcome Shard::DecideSplit(Acquisition& acquisition, absl::Span<const size_t> places,
-                           const Nodes::View& view, uint64_t receipt_id) {
-  const algorithm::Moment at = LocalMoment();
+Outcome LocalDecisions::DecideSplit(Acquisition& acquisition, absl::Span<const size_t> places,
+                                    const NodeRegistry::View& view, uint64_t receipt_id) {
+  const algorithm::Moment at = Now();
   acquisition.source = Source::kLocal;
   acquisition.now_ns = at.wall_ns;
   std::vector<LocalBuckets::Part> parts;
@@ -160,27 +166,28 @@ Outcome Shard::DecideSplit(Acquisition& acquisition, absl::Span<const size_t> pl
     const Rule& rule = *charge.rule;
     ChargeResult& result = acquisition.results[place];
     if (!Holds(view, rule, at.now_ns)) {
-      if (!view.answered) return DecideUnavailable(acquisition);
-      // It is new, and takes its share in a moment.
+      if (!view.answered) return context_.acquires().DecideUnavailable(acquisition);
+      // This node is new, and takes its share in a moment.
       result = {};
       result.level.capacity = algorithm::Capacity(rule.parameters);
       result.reason = rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough;
       if (rule.shadow) continue;
-      acquisition.retry_after_ns = store_.options_.node_ttl_ns;
+      acquisition.retry_after_ns = state_.node_ttl_ns;
       if (view.joins_at_ns != kNever && view.joins_at_ns > at.now_ns) {
         acquisition.retry_after_ns = view.joins_at_ns - at.now_ns;
       }
       result.level.reset_after_ns = result.level.next_permit_after_ns = acquisition.retry_after_ns;
       return Outcome::kDenied;
     }
-    parts.push_back({EntryOf(rule), charge.key, charge.permits, &result, &HistoryOf(view, rule)});
+    parts.push_back(
+        {context_.EntryOf(rule), charge.key, charge.permits, &result, &HistoryOf(view, rule)});
   }
-  return store_.split_.Acquire(parts, at, receipt_id, &acquisition.retry_after_ns);
+  return state_.split.Acquire(parts, at, receipt_id, &acquisition.retry_after_ns);
 }
 
-Outcome Shard::DecideLocal(Acquisition& acquisition, absl::Span<const size_t> places,
-                           const Nodes::View& view) {
-  const algorithm::Moment at = LocalMoment();
+Outcome LocalDecisions::DecideUnavailable(Acquisition& acquisition, absl::Span<const size_t> places,
+                                          const NodeRegistry::View& view) {
+  const algorithm::Moment at = Now();
   acquisition.source = Source::kStoreUnavailable;
   acquisition.now_ns = at.wall_ns;
   std::vector<LocalBuckets::Part> parts;
@@ -193,85 +200,92 @@ Outcome Shard::DecideLocal(Acquisition& acquisition, absl::Span<const size_t> pl
     result.level.capacity = algorithm::Capacity(rule.parameters);
     result.reason = Reason::kStoreUnavailable;
     if (rule.split_when_store_unavailable) {
-      parts.push_back({EntryOf(rule), charge.key, charge.permits, &result, &view.local});
+      parts.push_back({context_.EntryOf(rule), charge.key, charge.permits, &result, &view.local});
     } else if (!rule.shadow && !rule.allow_when_store_unavailable) {
       outcome = Outcome::kUnavailable;
     }
   }
   if (!MayGrant(view.local, view.lenient_until_ns, at.now_ns)) outcome = Outcome::kUnavailable;
   if (outcome == Outcome::kGranted) {
-    outcome = store_.away_.Acquire(parts, at, /*receipt_id=*/0, &acquisition.retry_after_ns);
+    outcome = state_.unavailable.Acquire(parts, at, /*receipt_id=*/0, &acquisition.retry_after_ns);
   }
-  (outcome == Outcome::kGranted ? counters_.allowed_away : counters_.denied_away).Add();
+  (outcome == Outcome::kGranted ? context_.counters().allowed_unavailable
+                                : context_.counters().denied_unavailable)
+      .Add();
   return outcome;
 }
 
-void Shard::GiveBackSplit(const Acquisition& acquisition, absl::Span<const size_t> places,
-                          uint64_t receipt_id) {
-  const algorithm::Moment at = LocalMoment();
+void LocalDecisions::GiveBackSplit(const Acquisition& acquisition, absl::Span<const size_t> places,
+                                   uint64_t receipt_id) {
+  const algorithm::Moment at = Now();
   for (const size_t place : places) {
     const Charge& charge = acquisition.charges[place];
-    store_.split_.Refund(*charge.rule, charge.key, receipt_id, at);
+    state_.split.Refund(*charge.rule, charge.key, receipt_id, at);
   }
 }
 
-bool Shard::TakeRelaxed(Caller& caller) {
+bool LocalDecisions::AcquireRelaxed(Caller& caller) {
   Acquisition& acquisition = *caller.acquisition;
   if (acquisition.charges.size() != 1 || acquisition.want_receipt || acquisition.max_wait_ns > 0) {
     return false;
   }
   const Charge& charge = acquisition.charges[0];
   const Rule& rule = *charge.rule;
-  if (rule.sharing != Sharing::kRelaxed || router_->AllUnavailable()) return false;
-  const int64_t now_ns = NowNs();
-  if (caller.job->deadline_ns < now_ns) return false;
-  const uint64_t most =
-      MostUnreported(rule.parameters, store_.nodes_->count(), store_.shards_.size());
-  RelaxedBuckets::Key* report = nullptr;
+  if (rule.sharing != Sharing::kRelaxed || context_.router().AllUnavailable()) return false;
+  const int64_t now_ns = context_.clock().NowNs();
+  if (caller.pending->deadline_ns < now_ns) return false;
+  const uint64_t most = MostUndebited(rule.parameters, state_.nodes->count(), state_.loops);
+  RelaxedBuckets::Key* debit = nullptr;
   BucketLevel level;
-  if (!relaxed_.TryTake(rule, charge.key, charge.permits, most, now_ns, &level, &report)) {
+  if (!relaxed_.TryTake(rule, charge.key, charge.permits, most, now_ns, &level, &debit)) {
     return false;
   }
   acquisition.source = Source::kLocal;
-  acquisition.now_ns = store_.clock_.WallNs();
+  acquisition.now_ns = context_.clock().WallNs();
   acquisition.results[0] = {};
   acquisition.results[0].level = level;
-  if (report != nullptr) ReportRelaxed(*report);
-  Answer(caller, Outcome::kGranted);
+  if (debit != nullptr) Debit(*debit);
+  context_.acquires().Answer(caller, Outcome::kGranted);
   return true;
 }
 
-void Shard::ReportRelaxed(RelaxedBuckets::Key& key) {
-  const uint64_t permits = RelaxedBuckets::BeginReport(key);
-  Begin(ReportCall{key.rule, key.key, permits,
-                   [this, permits, limit_id = key.rule->rule->limit_id,
-                    name = key.key](const Reported& reported) {
-                     const uint64_t over = reported.known ? reported.over : permits;
-                     if (over > 0) store_.AddOvershoot(limit_id, over);
-                     RelaxedBuckets::Key* const more =
-                         relaxed_.Reported(limit_id, name, reported, NowNs());
-                     if (more == nullptr) return;
-                     if (reported.known) return ReportRelaxed(*more);
-                     // Away: what was granted since is not sent either.
-                     const uint64_t rest = RelaxedBuckets::BeginReport(*more);
-                     store_.AddOvershoot(limit_id, rest);
-                     relaxed_.Reported(limit_id, name, {}, NowNs());
-                   }});
+void LocalDecisions::LearnRelaxed(const Acquisition& acquisition) {
+  const Charge& charge = acquisition.charges[0];
+  relaxed_.Learn(context_.EntryOf(*charge.rule), charge.key, acquisition.results[0].level,
+                 context_.clock().NowNs());
 }
 
-bool Shard::QueryLocally(QueryItem& item) {
+void LocalDecisions::Debit(RelaxedBuckets::Key& key) {
+  const uint64_t permits = RelaxedBuckets::BeginDebit(key);
+  DebitCommand::Start(context_, key.rule, key.key, permits,
+                      [this, permits, limit_id = key.rule->rule->limit_id,
+                       name = key.key](const DebitResult& result) {
+                        const uint64_t over = result.known ? result.over : permits;
+                        if (over > 0) state_.overshoot.Add(limit_id, over);
+                        const int64_t now_ns = context_.clock().NowNs();
+                        RelaxedBuckets::Key* const more =
+                            relaxed_.Debited(limit_id, name, result, now_ns);
+                        if (more == nullptr) return;
+                        if (result.known) return Debit(*more);
+                        // Redis is unavailable: what was granted since is not sent either.
+                        state_.overshoot.Add(limit_id, RelaxedBuckets::BeginDebit(*more));
+                        relaxed_.Debited(limit_id, name, {}, now_ns);
+                      });
+}
+
+bool LocalDecisions::Query(QueryItem& item) {
   const Rule& rule = *item.rule;
   if (rule.sharing != Sharing::kSplit && !rule.split_when_store_unavailable) return false;
-  const std::shared_ptr<const Nodes::View> view = store_.nodes_->view();
-  const algorithm::Moment at = LocalMoment();
+  const std::shared_ptr<const NodeRegistry::View> view = state_.nodes->view();
+  const algorithm::Moment at = Now();
   if (rule.sharing == Sharing::kSplit) {
     item.source = Source::kLocal;
     if (Holds(*view, rule, at.now_ns)) {
-      item.exists =
-          store_.split_.Query(EntryOf(rule), item.key, HistoryOf(*view, rule), at, &item.level);
+      item.exists = state_.split.Query(context_.EntryOf(rule), item.key, HistoryOf(*view, rule), at,
+                                       &item.level);
     } else if (view->answered) {
       item.level.capacity = algorithm::Capacity(rule.parameters);
-      item.level.next_permit_after_ns = item.level.reset_after_ns = store_.options_.node_ttl_ns;
+      item.level.next_permit_after_ns = item.level.reset_after_ns = state_.node_ttl_ns;
     } else {
       item.unavailable = true;
       item.source = Source::kStoreUnavailable;
@@ -282,7 +296,8 @@ bool Shard::QueryLocally(QueryItem& item) {
   item.source = Source::kStoreUnavailable;
   item.unavailable = !MayGrant(view->local, view->lenient_until_ns, at.now_ns);
   if (!item.unavailable) {
-    item.exists = store_.away_.Query(EntryOf(rule), item.key, view->local, at, &item.level);
+    item.exists =
+        state_.unavailable.Query(context_.EntryOf(rule), item.key, view->local, at, &item.level);
   }
   return true;
 }
@@ -318,28 +333,28 @@ class RestOfRefund final : public RefundOperation {
 
 }  // namespace
 
-bool Shard::RefundLocally(RefundOperation* operation) {
+bool LocalDecisions::Refund(RefundOperation* operation) {
   Places places = PlacesOf(operation->charges);
   if (places.split.empty()) return false;
-  const algorithm::Moment at = LocalMoment();
+  const algorithm::Moment at = Now();
   bool given = false;
   for (const size_t place : places.split) {
     const Charge& charge = operation->charges[place];
-    const auto permits = store_.split_.Refund(*charge.rule, charge.key, operation->receipt_id, at);
+    const auto permits = state_.split.Refund(*charge.rule, charge.key, operation->receipt_id, at);
     if (!permits.has_value()) continue;
     given = true;
     operation->refunded[place] = *permits;
   }
   if (!places.other.empty()) {
-    Begin(
+    remote_.Begin(
         static_cast<RefundOperation*>(new RestOfRefund(operation, std::move(places.other), given)));
     return true;
   }
   if (given) {
-    store_.used_receipts_.Add(operation->receipt_id);
+    context_.used_receipts().Add(operation->receipt_id);
     operation->outcome = RefundOutcome::kRefunded;
   } else {
-    operation->outcome = store_.used_receipts_.Contains(operation->receipt_id)
+    operation->outcome = context_.used_receipts().Contains(operation->receipt_id)
                              ? RefundOutcome::kAlreadyRefunded
                              : RefundOutcome::kExpired;
   }

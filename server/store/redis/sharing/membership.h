@@ -45,6 +45,8 @@
 #include <string>
 #include <vector>
 
+#include "server/store/redis/commands/heartbeat.h"
+
 namespace sluice::store::redis {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
@@ -72,25 +74,6 @@ struct ShareHistory {
 inline bool MayGrant(const ShareHistory& share, int64_t until_ns, int64_t now_ns) {
   return !share.none() && now_ns < until_ns;
 }
-
-// An answer to a heartbeat.
-struct HeartbeatReply {
-  struct Node {
-    std::string id;
-    int64_t age_us = 0;
-    uint32_t divisor = 0;
-    bool clear = true;
-  };
-  int64_t now_us = 0;  // on Redis' clock
-  bool is_new = false;
-  // For how long Redis has known any nodes at all: before it lost its data, perhaps others.
-  int64_t hash_age_us = 0;
-  // How long this server may go on answering when another has taken its place; 0: nobody takes it.
-  int64_t lag_us = 0;
-  // For how long yet the one whose place it took may.
-  int64_t held_us = 0;
-  std::vector<Node> others;
-};
 
 class Membership {
  public:

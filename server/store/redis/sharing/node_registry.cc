@@ -6,129 +6,132 @@
 
 #include "server/store/redis/commands/debit.h"
 #include "server/store/redis/commands/heartbeat.h"
-#include "server/store/redis/shard/shard.h"
+#include "server/store/redis/commands/raw_command.h"
 
 namespace sluice::store::redis {
 namespace {
 
-// Reports under way at once.
-constexpr size_t kMaxReports = 256;
+// Debits in flight at once.
+constexpr size_t kMaxDebits = 256;
 constexpr int64_t kLeaveNs = 200'000'000;
 
 }  // namespace
 
-Nodes::Nodes(const common::Clock& clock, Shard& shard, net::EventLoop& loop, std::string name_space,
-             std::string id, int64_t ttl_ns, LocalBuckets& away, common::Log* log)
+NodeRegistry::NodeRegistry(const common::Clock& clock, CommandContext& context,
+                           net::EventLoop& loop, std::string name_space, std::string id,
+                           int64_t ttl_ns, LocalBuckets& local_buckets, common::Log* log)
     : clock_(clock),
-      shard_(shard),
+      context_(context),
       loop_(loop),
       name_space_(std::move(name_space)),
       id_(std::move(id)),
-      away_(away),
+      local_buckets_(local_buckets),
       log_(log),
       membership_(ttl_ns),
       view_(std::make_shared<View>()) {
   Publish();
 }
 
-Nodes::~Nodes() = default;
+NodeRegistry::~NodeRegistry() = default;
 
-void Nodes::Start() {
+void NodeRegistry::Start() {
   if (started_.exchange(true)) return;
   loop_.Post([this] {
     loop_.AddResident(*this);
     resident_ = true;
-    Beat();
+    SendHeartbeat();
     ArmNext();
   });
 }
 
-void Nodes::Back() {
+void NodeRegistry::OnAvailable() {
   if (!started()) return;
   loop_.Post([this] {
     if (!resident_ || left_) return;
-    Beat();
+    SendHeartbeat();
     ArmNext();
   });
 }
 
-void Nodes::AwaitFirst(int64_t most_ns) {
+void NodeRegistry::AwaitFirst(int64_t most_ns) {
   if (!started()) return;
   const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(most_ns);
   common::MutexLock lock(&mu_);
-  while (!first_) {
+  while (!settled_once_) {
     const auto left = until - std::chrono::steady_clock::now();
     if (left.count() <= 0) return;
     changed_.WaitFor(&mu_, left);
   }
 }
 
-void Nodes::Leave() {
+void NodeRegistry::Leave() {
   if (!started()) return;
   loop_.Post([this] {
     left_ = true;
     timer_.Cancel();
     local_ = {};
     membership_ = Membership(membership_.ttl_ns());
-    away_.Close();
+    local_buckets_.Close();
     Publish();
     const std::string key = NodesKey(name_space_);
-    Call call{key, {"HDEL", key, id_}, [this](const Reply*) {
-                common::MutexLock lock(&mu_);
-                gone_ = true;
-                changed_.SignalAll();
-              }};
-    call.goes_ahead = true;
-    shard_.Start(std::move(call));
+    RawCommand::Start(
+        context_, key, {"HDEL", key, id_},
+        [this](const Reply*) {
+          common::MutexLock lock(&mu_);
+          left_told_ = true;
+          changed_.SignalAll();
+        },
+        /*urgent=*/true);
   });
   const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kLeaveNs);
   common::MutexLock lock(&mu_);
-  while (!gone_) {
+  while (!left_told_) {
     const auto left = until - std::chrono::steady_clock::now();
     if (left.count() <= 0) return;
     changed_.WaitFor(&mu_, left);
   }
 }
 
-std::shared_ptr<const Nodes::View> Nodes::view() const {
+std::shared_ptr<const NodeRegistry::View> NodeRegistry::view() const {
   common::MutexLock lock(&mu_);
   return view_;
 }
 
-void Nodes::OnLoopStop() {
+void NodeRegistry::OnLoopStop() {
   left_ = true;
   timer_.Cancel();
 }
 
-void Nodes::ArmNext() {
+void NodeRegistry::ArmNext() {
   if (left_) return;
   loop_.ArmIn(timer_, std::max<int64_t>(membership_.IntervalNs(), 1'000'000));
 }
 
-void Nodes::OnTimer() {
+void NodeRegistry::OnTimer() {
   const int64_t now_ns = clock_.NowNs();
   membership_.Tick(now_ns);
   Follow(now_ns);
-  Beat();
+  SendHeartbeat();
   ArmNext();
 }
 
-void Nodes::Beat() {
-  if (beating_ || left_) return;
-  beating_ = true;
+void NodeRegistry::SendHeartbeat() {
+  if (in_flight_ || left_) return;
+  in_flight_ = true;
   const int64_t now_ns = clock_.NowNs();
-  const bool clear = membership_.Clear(Unreported());
-  // Who hears of it later than this node believes to have said it would be misled.
+  const bool clear = membership_.Clear(HasUndebited());
+  // A node that learns of it later would be misled.
   const int64_t not_after_us =
       redis_lead_.known() ? now_ns / 1000 + redis_lead_.us() + membership_.ttl_ns() / 4000 : 0;
-  shard_.Start(
-      HeartbeatCall{{NodesKey(name_space_), id_, membership_.announced(), clear,
-                     membership_.ttl_ns(), not_after_us},
-                    [this, now_ns, clear](const Reply* reply) { OnReply(now_ns, clear, reply); }});
+  HeartbeatCommand::Start(
+      context_,
+      {NodesKey(name_space_), id_, membership_.announced(), clear, membership_.ttl_ns(),
+       not_after_us},
+      [this, now_ns, clear](const Reply* reply) { OnReply(now_ns, clear, reply); });
 }
 
-void Nodes::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
-  beating_ = false;
+void NodeRegistry::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
+  in_flight_ = false;
   if (left_) return;
   const int64_t now_ns = clock_.NowNs();
   std::optional<HeartbeatReply> answer;
@@ -138,10 +141,10 @@ void Nodes::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
         reply->elements[0].type == Reply::Type::kInteger) {
       redis_lead_.OnAnswer(sent_ns / 1000, now_ns / 1000, reply->elements[0].integer);
     }
-  } else if (reply != nullptr && !std::exchange(refused_, true)) {
-    shard_.LogError("redis_heartbeat", ErrorText(*reply));
+  } else if (reply != nullptr && !std::exchange(refusal_logged_, true)) {
+    context_.LogError("redis_heartbeat", ErrorText(*reply));
   }
-  if (answer.has_value()) refused_ = false;
+  if (answer.has_value()) refusal_logged_ = false;
   const bool settled = !membership_.settling();
   if (answer.has_value()) {
     membership_.OnReply(sent_ns, now_ns, clear, *answer);
@@ -152,69 +155,71 @@ void Nodes::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
   Follow(now_ns);
   {
     common::MutexLock lock(&mu_);
-    if (!first_ && (!answered_ || !membership_.settling())) {
-      first_ = true;
+    if (!settled_once_ && (!answered_ || !membership_.settling())) {
+      settled_once_ = true;
       changed_.SignalAll();
     }
   }
-  if (!settled && !membership_.settling() && reported_ > 0) {
-    if (log_ != nullptr) log_->Info("redis_reported", {{"permits", reported_}});
-    reported_ = 0;
+  if (!settled && !membership_.settling() && debited_ > 0) {
+    if (log_ != nullptr) log_->Info("redis_debited", {{"permits", debited_}});
+    debited_ = 0;
   }
   if (answered_) ArmNext();
 }
 
-void Nodes::Follow(int64_t now_ns) {
+void NodeRegistry::Follow(int64_t now_ns) {
   const bool good = MayGrant(membership_.lenient(), membership_.lenient_until_ns(), now_ns);
   if (answered_) {
-    if (!local_.none()) away_.Close();
+    if (!local_.none()) local_buckets_.Close();
     local_ = {};
-    if (membership_.settling()) SendReports();
+    if (membership_.settling()) SendDebits();
   } else if (local_.none()) {
     if (good && now_ns >= membership_.local_from_ns() && now_ns >= membership_.exact_until_ns()) {
-      // What was not reported yet still is to be; these buckets are new.
-      std::vector<LocalBuckets::Granted> rest = away_.TakeAll({now_ns, clock_.WallNs()});
-      std::move(rest.begin(), rest.end(), std::back_inserter(unreported_));
+      // What was not debited yet still has to be; these buckets are new.
+      std::vector<LocalBuckets::Granted> rest = local_buckets_.TakeAll({now_ns, clock_.WallNs()});
+      std::move(rest.begin(), rest.end(), std::back_inserter(undebited_));
       local_.changes.push_back({1, now_ns, membership_.lenient().divisor()});
-      away_.Open();
+      local_buckets_.Open();
     }
   } else if (!good) {
-    away_.Close();
+    local_buckets_.Close();
     local_ = {};
   }
   Publish();
 }
 
-void Nodes::SendReports() {
+void NodeRegistry::SendDebits() {
   const int64_t now_ns = clock_.NowNs();
-  std::vector<LocalBuckets::Granted> rest = away_.TakeAll({now_ns, clock_.WallNs()});
-  std::move(rest.begin(), rest.end(), std::back_inserter(unreported_));
-  // A primary of a Cluster may stay away for long, and nobody is exact before all have reported.
-  std::erase_if(unreported_,
+  std::vector<LocalBuckets::Granted> rest = local_buckets_.TakeAll({now_ns, clock_.WallNs()});
+  std::move(rest.begin(), rest.end(), std::back_inserter(undebited_));
+  // A primary of a Cluster may stay unavailable for long, and no node is exact before all have
+  // debited what they granted.
+  std::erase_if(undebited_,
                 [&](const LocalBuckets::Granted& one) { return one.until_ns <= now_ns; });
-  // Each once: what fails at once is tried again with the next heartbeat.
-  for (size_t tries = unreported_.size(); tries > 0 && in_flight_ < kMaxReports; --tries) {
-    if (unreported_.empty()) return;
-    LocalBuckets::Granted one = std::move(unreported_.back());
-    unreported_.pop_back();
-    ++in_flight_;
-    // A copy, in case it is not known whether it was executed: then it is sent again, and may be
-    // debited twice.
-    const LocalBuckets::Granted again = one;
-    shard_.Start(ReportCall{std::move(one.rule), std::move(one.key), one.permits,
-                            [this, again](const Reported& reported) {
-                              --in_flight_;
-                              if (!reported.known) {
-                                unreported_.push_back(again);
-                              } else {
-                                reported_ += again.permits;
-                                if (answered_ && !left_) SendReports();
-                              }
-                            }});
+  // Each once: what fails is tried again with the next heartbeat.
+  for (size_t tries = undebited_.size(); tries > 0 && debits_in_flight_ < kMaxDebits; --tries) {
+    if (undebited_.empty()) return;
+    LocalBuckets::Granted one = std::move(undebited_.back());
+    undebited_.pop_back();
+    ++debits_in_flight_;
+    // If it is not known whether a debit was executed it is sent again, and may count twice.
+    auto rule = one.rule;
+    const std::string key = one.key;
+    const uint64_t permits = one.permits;
+    DebitCommand::Start(context_, std::move(rule), key, permits,
+                        [this, one = std::move(one)](const DebitResult& result) {
+                          --debits_in_flight_;
+                          if (!result.known) {
+                            undebited_.push_back(one);
+                          } else {
+                            debited_ += one.permits;
+                            if (answered_ && !left_) SendDebits();
+                          }
+                        });
   }
 }
 
-void Nodes::Publish() {
+void NodeRegistry::Publish() {
   auto view = std::make_shared<View>();
   view->answered = answered_;
   view->strict = membership_.strict();

@@ -1,5 +1,5 @@
-// Nodes: the heartbeats of one process, and what follows from their answers (membership.h) for
-// those who decide. One for all event loops; it speaks to Redis on the first one's.
+// NodeRegistry: sends the heartbeats of this process, and publishes what follows from the replies
+// (membership.h): the nodes, and this node's share. One for all event loops; runs on the first.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARING_NODE_REGISTRY_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARING_NODE_REGISTRY_H_
 
@@ -14,73 +14,73 @@
 #include "common/log.h"
 #include "common/mutex.h"
 #include "common/net/event_loop.h"
+#include "server/store/redis/commands/command_context.h"
 #include "server/store/redis/connection/clock_lead.h"
 #include "server/store/redis/sharing/local_buckets.h"
 #include "server/store/redis/sharing/membership.h"
-#include "server/store/redis/wire/resp.h"
 #include "server/store/store.h"
 
 namespace sluice::store::redis {
 
-class Shard;
-
-class Nodes final : private net::LoopResident {
+class NodeRegistry final : private net::LoopResident {
  public:
   // As of one moment. Immutable.
   struct View {
-    bool answered = false;  // heartbeats are, at present
+    bool answered = false;  // the last heartbeat
     ShareHistory strict;
     ShareHistory lenient;
     int64_t strict_until_ns = 0;
     int64_t lenient_until_ns = 0;
     int64_t joins_at_ns = kNever;
-    // Of limits that Redis decides while it is there: exact before the one; while `local` is not
-    // empty by that share.
+    // For limits that Redis decides while it is available: decided by Redis before exact_until_ns;
+    // by the share `local` while that is not empty.
     int64_t exact_until_ns = 0;
     ShareHistory local;
     std::vector<StoreNode> nodes;  // this one first
   };
 
-  // All outlive it. `away`: the buckets of limits that are decided locally while Redis is away.
-  Nodes(const common::Clock& clock, Shard& shard, net::EventLoop& loop, std::string name_space,
-        std::string id, int64_t ttl_ns, LocalBuckets& away, common::Log* log);
+  // All outlive it. `local_buckets`: of limits that are decided locally while Redis is unavailable.
+  NodeRegistry(const common::Clock& clock, CommandContext& context, net::EventLoop& loop,
+               std::string name_space, std::string id, int64_t ttl_ns, LocalBuckets& local_buckets,
+               common::Log* log);
   // REQUIRES: the loop has ended.
-  ~Nodes() override;
+  ~NodeRegistry() override;
 
-  // Begins to beat, if it did not yet. Any thread.
+  // Starts the heartbeats, if they are not started. Any thread.
   void Start();
   bool started() const { return started_.load(std::memory_order_relaxed); }
-  // Redis is there again: beats at once. Any thread.
-  void Back();
-  // Waits until Redis is known to be there and nobody else has anything to report, or is not; at
-  // most so long.
+  // Redis is available again: sends a heartbeat at once. Any thread.
+  void OnAvailable();
+  // Blocks until this node may decide or Redis is known to be unavailable, for most_ns at most.
   void AwaitFirst(int64_t most_ns);
-  // Gives the share back: says good-bye, so that the others need not wait until it has lapsed.
-  // Waits until Redis has heard of it, or a moment.
+  // Gives the share back, so that the others need not wait until it has lapsed. Blocks until Redis
+  // has answered, or for 200 ms.
   void Leave();
 
   std::shared_ptr<const View> view() const;
-  // Nodes that may be granting, this one too, as far as is known.
+  // Nodes that may be granting, this one included, as far as is known.
   size_t count() const { return count_.load(std::memory_order_relaxed); }
 
  private:
   void OnLoopStop() override;
   void OnTimer();
-  void Beat();
+  void SendHeartbeat();
   void OnReply(int64_t sent_ns, bool clear, const Reply* reply);
   void ArmNext();
-  // Begins or ends to decide locally, and sends reports.
+  // Starts or stops deciding locally, and sends debits.
   void Follow(int64_t now_ns);
-  void SendReports();
-  bool Unreported() const { return !unreported_.empty() || in_flight_ > 0 || away_.size() > 0; }
+  void SendDebits();
+  bool HasUndebited() const {
+    return !undebited_.empty() || debits_in_flight_ > 0 || local_buckets_.size() > 0;
+  }
   void Publish();
 
   const common::Clock& clock_;
-  Shard& shard_;
+  CommandContext& context_;
   net::EventLoop& loop_;
   const std::string name_space_;
   const std::string id_;
-  LocalBuckets& away_;
+  LocalBuckets& local_buckets_;
   common::Log* const log_;
   std::atomic<bool> started_{false};
   std::atomic<size_t> count_{1};
@@ -88,22 +88,22 @@ class Nodes final : private net::LoopResident {
   // On the loop.
   Membership membership_;
   bool resident_ = false;
-  bool beating_ = false;  // one is in flight
+  bool in_flight_ = false;  // a heartbeat
   bool left_ = false;
   bool answered_ = false;
-  bool refused_ = false;  // and said so
+  bool refusal_logged_ = false;
   ClockLead redis_lead_;
   ShareHistory local_;
-  std::vector<LocalBuckets::Granted> unreported_;
-  size_t in_flight_ = 0;
-  uint64_t reported_ = 0;  // permits, of this time
-  net::Timer timer_{net::Timer::To<&Nodes::OnTimer>, this};
+  std::vector<LocalBuckets::Granted> undebited_;
+  size_t debits_in_flight_ = 0;
+  uint64_t debited_ = 0;  // permits, since Redis is available again
+  net::Timer timer_{net::Timer::To<&NodeRegistry::OnTimer>, this};
 
   mutable common::Mutex mu_;
   common::CondVar changed_;
   std::shared_ptr<const View> view_ ABSL_GUARDED_BY(mu_);
-  bool first_ ABSL_GUARDED_BY(mu_) = false;  // what AwaitFirst waits for
-  bool gone_ ABSL_GUARDED_BY(mu_) = false;
+  bool settled_once_ ABSL_GUARDED_BY(mu_) = false;  // what AwaitFirst waits for
+  bool left_told_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sluice::store::redis

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/store/redis/wire/reply_numbers.h"
+#include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -15,7 +15,7 @@ constexpr int64_t kForgetNs = 10'000'000'000;
 
 }  // namespace
 
-uint64_t MostUnreported(const algorithm::Parameters& parameters, size_t nodes, size_t loops) {
+uint64_t MostUndebited(const algorithm::Parameters& parameters, size_t nodes, size_t loops) {
   const uint64_t share = algorithm::Capacity(parameters) / 10 / std::max<size_t>(nodes * loops, 1);
   return std::max<uint64_t>(share, 1);
 }
@@ -27,13 +27,13 @@ std::string RelaxedBuckets::NameOf(uint32_t limit_id, std::string_view key) {
 }
 
 bool RelaxedBuckets::TryTake(const Rule& rule, std::string_view key, uint64_t permits,
-                             uint64_t most, int64_t now_ns, BucketLevel* level, Key** report) {
-  *report = nullptr;
+                             uint64_t most, int64_t now_ns, BucketLevel* level, Key** debit) {
+  *debit = nullptr;
   const auto found = keys_.find(NameOf(rule.limit_id, key));
   if (found == keys_.end()) return false;
   Key& one = *found->second;
   if (!one.known || one.rule->rule->id != rule.id) return false;
-  const uint64_t pending = one.unreported + one.reporting;
+  const uint64_t pending = one.undebited + one.debiting;
   if (permits > most || pending > most - permits) return false;
   if (rule.parameters.kind == Kind::kTokenBucket) {
     const algorithm::TokenBucket& bucket = rule.parameters.token_bucket;
@@ -44,10 +44,10 @@ bool RelaxedBuckets::TryTake(const Rule& rule, std::string_view key, uint64_t pe
     if (one.remaining < static_cast<int64_t>(permits)) return false;
     one.remaining -= static_cast<int64_t>(permits);
   }
-  one.unreported += permits;
+  one.undebited += permits;
   one.used_ns = now_ns;
   *level = LevelOf(one, now_ns);
-  if (one.reporting == 0) *report = &one;
+  if (one.debiting == 0) *debit = &one;
   return true;
 }
 
@@ -64,7 +64,7 @@ BucketLevel RelaxedBuckets::LevelOf(const Key& key, int64_t now_ns) {
 
 void RelaxedBuckets::Know(Key& key, const BucketLevel& level, int64_t now_ns) {
   const algorithm::Parameters& parameters = key.rule->rule->parameters;
-  const uint64_t pending = key.unreported + key.reporting;
+  const uint64_t pending = key.undebited + key.debiting;
   key.known = true;
   if (parameters.kind == Kind::kTokenBucket) {
     const algorithm::TokenBucket& bucket = parameters.token_bucket;
@@ -96,29 +96,29 @@ void RelaxedBuckets::Learn(const std::shared_ptr<const RuleEntry>& rule, std::st
   Know(one, level, now_ns);
 }
 
-uint64_t RelaxedBuckets::BeginReport(Key& key) {
-  key.reporting = std::exchange(key.unreported, 0);
-  return key.reporting;
+uint64_t RelaxedBuckets::BeginDebit(Key& key) {
+  key.debiting = std::exchange(key.undebited, 0);
+  return key.debiting;
 }
 
-RelaxedBuckets::Key* RelaxedBuckets::Reported(uint32_t limit_id, std::string_view key,
-                                              const redis::Reported& reported, int64_t now_ns) {
+RelaxedBuckets::Key* RelaxedBuckets::Debited(uint32_t limit_id, std::string_view key,
+                                             const DebitResult& result, int64_t now_ns) {
   const auto found = keys_.find(NameOf(limit_id, key));
   if (found == keys_.end()) return nullptr;
   Key& one = *found->second;
-  one.reporting = 0;
-  if (reported.known) {
-    Know(one, reported.level, now_ns);
+  one.debiting = 0;
+  if (result.known) {
+    Know(one, result.level, now_ns);
   } else {
     one.known = false;
   }
-  return one.unreported > 0 ? &one : nullptr;
+  return one.undebited > 0 ? &one : nullptr;
 }
 
 void RelaxedBuckets::Prune(int64_t now_ns) {
   absl::erase_if(keys_, [now_ns](const auto& entry) {
     const Key& key = *entry.second;
-    return key.unreported == 0 && key.reporting == 0 && now_ns - key.used_ns > kForgetNs;
+    return key.undebited == 0 && key.debiting == 0 && now_ns - key.used_ns > kForgetNs;
   });
   prune_at_ = std::max<size_t>(1024, 2 * keys_.size());
 }

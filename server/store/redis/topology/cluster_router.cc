@@ -34,13 +34,13 @@ struct ClusterRouter::Member final : FencePlaces {
         address(std::move(where)),
         endpoint(router.loop_, router.resolver_, router.OptionsFor(address), router.counters_,
                  router),
-        identification(
-            router.loop_, endpoint, router.known_fences_, router.identification_,
+        fence_check(
+            router.loop_, endpoint, router.known_fences_, router.fence_options_,
             [this](const absl::Status& why) { router.OnFailed(endpoint, why); }, this) {}
 
   // The highest first: tools that move slots begin with the lowest.
   std::vector<std::string> FenceKeys() override {
-    const std::string& name_space = router.identification_.name_space;
+    const std::string& name_space = router.fence_options_.name_space;
     std::vector<std::string> keys;
     size_t lowest = kSlots;
     for (size_t slot = kSlots; slot-- > 0;) {
@@ -68,7 +68,7 @@ struct ClusterRouter::Member final : FencePlaces {
   }
   bool IsAnothers(const std::string& identity) override {
     for (const auto& member : router.members_) {
-      if (member.get() != this && member->identification.identity() == identity) return true;
+      if (member.get() != this && member->fence_check.identity() == identity) return true;
     }
     return false;
   }
@@ -76,7 +76,7 @@ struct ClusterRouter::Member final : FencePlaces {
     std::vector<std::string> keys;
     for (size_t slot = 0; slot < kSlots; ++slot) {
       if (!Has(slot) || (unread && router.floors_us_[slot] != kUnread)) continue;
-      keys.push_back(FloorKey(router.identification_.name_space, static_cast<uint16_t>(slot)));
+      keys.push_back(FloorKey(router.fence_options_.name_space, static_cast<uint16_t>(slot)));
     }
     return keys;
   }
@@ -98,7 +98,7 @@ struct ClusterRouter::Member final : FencePlaces {
   ClusterRouter& router;
   const net::Address address;
   Endpoint endpoint;
-  FenceCheck identification;
+  FenceCheck fence_check;
   absl::Status failure;   // of the last attempt to connect
   bool resolved = false;  // it served or failed to
   int64_t down_until_ns = 0;
@@ -163,7 +163,7 @@ ClusterRouter::ClusterRouter(const Context& context)
       options_(context.endpoint),
       counters_(context.counters),
       host_(context.host),
-      identification_(context.identification),
+      fence_options_(context.fence_options),
       known_fences_(context.known_fences) {}
 
 ClusterRouter::~ClusterRouter() = default;
@@ -194,7 +194,7 @@ Endpoint* ClusterRouter::EndpointOf(std::string_view key) {
 
 bool ClusterRouter::AllUnavailable() const {
   return std::all_of(members_.begin(), members_.end(), [](const auto& member) {
-    return member->endpoint.away() && !member->endpoint.starting();
+    return member->endpoint.unavailable() && !member->endpoint.starting();
   });
 }
 
@@ -216,24 +216,24 @@ ClusterRouter::Member* ClusterRouter::MemberOf(const Endpoint& endpoint) {
   return nullptr;
 }
 
-const FencingToken& ClusterRouter::TermOf(Endpoint& endpoint, std::string_view key) {
-  term_ = {};
-  term_.as_argument = true;
+const FencingToken& ClusterRouter::TokenFor(Endpoint& endpoint, std::string_view key) {
+  token_ = {};
+  token_.as_argument = true;
   Member* const member = MemberOf(endpoint);
-  if (member == nullptr) return term_;
-  member->identification.BeforeSend();
-  term_.word_key = member->identification.term().word_key;
-  term_.floor_us = member->identification.term().floor_us;
-  term_.lag_us = member->identification.term().lag_us;
+  if (member == nullptr) return token_;
+  member->fence_check.BeforeSend();
+  token_.word_key = member->fence_check.token().word_key;
+  token_.floor_us = member->fence_check.token().floor_us;
+  token_.lag_us = member->fence_check.token().lag_us;
   const int64_t noted_us = floors_us_[SlotOf(key)];
-  term_.floor_us =
-      std::max(term_.floor_us, noted_us == kUnread ? known_fences_.MaxFloorUs() : noted_us);
-  return term_;
+  token_.floor_us =
+      std::max(token_.floor_us, noted_us == kUnread ? known_fences_.MaxFloorUs() : noted_us);
+  return token_;
 }
 
 bool ClusterRouter::MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) {
   Member* const member = MemberOf(endpoint);
-  return member != nullptr && member->identification.MayPromise(until_us, now_us);
+  return member != nullptr && member->fence_check.MayPromise(until_us, now_us);
 }
 
 Course ClusterRouter::OnError(Endpoint& from, std::string_view key, const Reply& error) {
@@ -247,13 +247,13 @@ Course ClusterRouter::OnError(Endpoint& from, std::string_view key, const Reply&
       by_place_.resize(map_.primaries().size());
       by_place_[map_.OwnerOf(redirect->slot)] = &to;
       floors_us_[redirect->slot] = kUnread;
-      to.identification.OnSlots();
+      to.fence_check.OnSlots();
       Refresh();
     }
     return {What::kSendAgain, &to.endpoint, redirect->ask};
   }
-  if (error.HasCode("MARKER")) {
-    if (Member* const member = MemberOf(from)) member->identification.OnFenceMissed();
+  if (error.HasCode(kFenceReplaced)) {
+    if (Member* const member = MemberOf(from)) member->fence_check.OnFenceMissed();
     return {What::kSendLater, nullptr, false, kFenceNs};
   }
   // Some of the script's keys were moved already, or would be made in a slot that is being moved.
@@ -279,7 +279,7 @@ void ClusterRouter::OnDown(Member& member, std::string_view why) {
 bool ClusterRouter::Restless() const {
   if (!have_map_ || map_.served() < kSlots) return true;
   return std::any_of(by_place_.begin(), by_place_.end(),
-                     [](const Member* member) { return member->endpoint.away(); });
+                     [](const Member* member) { return member->endpoint.unavailable(); });
 }
 
 void ClusterRouter::Refresh() {
@@ -313,7 +313,7 @@ void ClusterRouter::AskForMap() {
   const std::vector<std::string> words = {"CLUSTER", "SLOTS"};
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = *members_[next_member_++ % members_.size()];
-    if (!member.endpoint.away()) return member.endpoint.Call(words, Asking(member.address));
+    if (!member.endpoint.unavailable()) return member.endpoint.Call(words, Asking(member.address));
   }
   // None that serves: the seeds, each a little after the one before.
   for (const auto& guide : guides_) {
@@ -354,7 +354,7 @@ void ClusterRouter::Adopt(SlotMap map) {
     if (member == nullptr) continue;
     if (grown.empty() || grown.back() != member) grown.push_back(member);
   }
-  for (Member* const member : grown) member->identification.OnSlots();
+  for (Member* const member : grown) member->fence_check.OnSlots();
   if (map_.served() == kSlots) {
     incomplete_logged_ = false;
   } else if (!std::exchange(incomplete_logged_, true)) {
@@ -410,7 +410,7 @@ void ClusterRouter::TellFirst() {
     bool any_serves = false;
     for (const auto& member : members_) {
       if (!member->resolved) return;
-      any_serves |= !member->endpoint.away();
+      any_serves |= !member->endpoint.unavailable();
       add(member->failure);
     }
     if (any_serves && absl::IsUnavailable(worst)) worst = absl::OkStatus();
@@ -423,20 +423,19 @@ void ClusterRouter::TellFirst() {
 
 absl::Status ClusterRouter::OnInfo(Endpoint& endpoint, const std::string& info) {
   Member* const member = MemberOf(endpoint);
-  return member == nullptr ? absl::OkStatus() : member->identification.OnInfo(info);
+  return member == nullptr ? absl::OkStatus() : member->fence_check.OnInfo(info);
 }
 
 absl::Status ClusterRouter::OnFurtherInfo(Endpoint& endpoint, const std::string& info) {
   Member* const member = MemberOf(endpoint);
-  return member == nullptr ? absl::OkStatus() : member->identification.OnFurtherInfo(info);
+  return member == nullptr ? absl::OkStatus() : member->fence_check.OnFurtherInfo(info);
 }
 
-bool ClusterRouter::OnReady(Endpoint& endpoint) {
-  if (Member* const member = MemberOf(endpoint)) member->identification.OnReady();
-  return false;
+void ClusterRouter::OnReady(Endpoint& endpoint) {
+  if (Member* const member = MemberOf(endpoint)) member->fence_check.OnReady();
 }
 
-void ClusterRouter::OnBack(Endpoint& endpoint) {
+void ClusterRouter::OnAvailable(Endpoint& endpoint) {
   if (Member* const member = MemberOf(endpoint)) {
     member->resolved = true;
     member->failure = absl::OkStatus();

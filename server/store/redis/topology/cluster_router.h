@@ -40,7 +40,7 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   Endpoint* EndpointOf(std::string_view key) override;
   bool Splits() const override { return true; }
   uint16_t GroupOf(std::string_view key) const override { return SlotOf(key); }
-  const FencingToken& TermOf(Endpoint& endpoint, std::string_view key) override;
+  const FencingToken& TokenFor(Endpoint& endpoint, std::string_view key) override;
   bool MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) override;
   bool AllUnavailable() const override;
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
@@ -79,8 +79,8 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
 
   absl::Status OnInfo(Endpoint& endpoint, const std::string& info) override;
   absl::Status OnFurtherInfo(Endpoint& endpoint, const std::string& info) override;
-  bool OnReady(Endpoint& endpoint) override;
-  void OnBack(Endpoint& endpoint) override;
+  void OnReady(Endpoint& endpoint) override;
+  void OnAvailable(Endpoint& endpoint) override;
   void OnUnavailable(Endpoint& endpoint) override;
   void OnFailed(Endpoint& endpoint, const absl::Status& why) override;
 
@@ -93,9 +93,9 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   ShardCounters& counters_;
   Host& host_;
   bool told_ = false;  // of the first attempt
-  const FenceCheckOptions& identification_;
+  const FenceCheckOptions& fence_options_;
   KnownFences& known_fences_;
-  FencingToken term_;  // of the last TermOf
+  FencingToken token_;  // of the last TokenFor
 
   // What floor a slot brought along to where it is; kUnread: not known yet.
   static constexpr int64_t kUnread = -1;

@@ -19,12 +19,12 @@ Course Router::OnError(Endpoint& from, std::string_view, const Reply& error) {
 SingleRouter::SingleRouter(const Context& context)
     : host_(context.host),
       endpoint_(context.loop, context.resolver, context.endpoint, context.counters, *this),
-      identification_(context.loop, endpoint_, context.known_fences, context.identification,
-                      [this](const absl::Status& why) { OnFailed(endpoint_, why); }) {}
+      fence_check_(context.loop, endpoint_, context.known_fences, context.fence_options,
+                   [this](const absl::Status& why) { OnFailed(endpoint_, why); }) {}
 
 Course SingleRouter::OnError(Endpoint& from, std::string_view key, const Reply& error) {
-  if (!error.HasCode("MARKER")) return Router::OnError(from, key, error);
-  identification_.OnFenceMissed();
+  if (!error.HasCode(kFenceReplaced)) return Router::OnError(from, key, error);
+  fence_check_.OnFenceMissed();
   Course later;
   later.what = Course::What::kSendLater;
   later.after_ns = kFenceNs;

@@ -60,7 +60,7 @@ class Router {
     const EndpointOptions& endpoint;
     ShardCounters& counters;
     Host& host;
-    const FenceCheckOptions& identification;
+    const FenceCheckOptions& fence_options;
     // Of all loops.
     KnownFences& known_fences;
   };
@@ -81,7 +81,7 @@ class Router {
 
   // What scripts on `key` are told of the data at `endpoint`, which EndpointOf named. Called for
   // each one that is sent; of no effect after the next.
-  virtual const FencingToken& TermOf(Endpoint& endpoint, std::string_view key) = 0;
+  virtual const FencingToken& TokenFor(Endpoint& endpoint, std::string_view key) = 0;
 
   // Whether moments up to `until_us` may be promised of what is booked at `endpoint`; see
   // FenceCheck::MayPromise.
@@ -103,34 +103,31 @@ class SingleRouter : public Router, protected Endpoint::Owner {
 
   void Start() override { endpoint_.Start(); }
   Endpoint* EndpointOf(std::string_view) override { return &endpoint_; }
-  const FencingToken& TermOf(Endpoint&, std::string_view) override {
-    identification_.BeforeSend();
-    return identification_.term();
+  const FencingToken& TokenFor(Endpoint&, std::string_view) override {
+    fence_check_.BeforeSend();
+    return fence_check_.token();
   }
   bool MayPromise(Endpoint&, int64_t until_us, int64_t now_us) override {
-    return identification_.MayPromise(until_us, now_us);
+    return fence_check_.MayPromise(until_us, now_us);
   }
-  bool AllUnavailable() const override { return endpoint_.away() && !endpoint_.starting(); }
+  bool AllUnavailable() const override { return endpoint_.unavailable() && !endpoint_.starting(); }
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
 
  protected:
   absl::Status OnInfo(Endpoint&, const std::string& info) override {
-    return identification_.OnInfo(info);
+    return fence_check_.OnInfo(info);
   }
   absl::Status OnFurtherInfo(Endpoint&, const std::string& info) override {
-    return identification_.OnFurtherInfo(info);
+    return fence_check_.OnFurtherInfo(info);
   }
-  bool OnReady(Endpoint&) override {
-    identification_.OnReady();
-    return false;
-  }
-  void OnBack(Endpoint&) override { host_.OnConnected(absl::OkStatus()); }
+  void OnReady(Endpoint&) override { fence_check_.OnReady(); }
+  void OnAvailable(Endpoint&) override { host_.OnConnected(absl::OkStatus()); }
   void OnUnavailable(Endpoint& endpoint) override { host_.OnUnavailable(endpoint); }
   void OnFailed(Endpoint&, const absl::Status& why) override { host_.OnConnected(why); }
 
   Host& host_;
   Endpoint endpoint_;
-  FenceCheck identification_;
+  FenceCheck fence_check_;
 };
 
 // The one of the topology that the URL names.

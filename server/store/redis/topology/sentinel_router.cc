@@ -26,9 +26,9 @@ Course SentinelRouter::OnError(Endpoint& from, std::string_view key, const Reply
   return SingleRouter::OnError(from, key, error);
 }
 
-void SentinelRouter::OnBack(Endpoint& endpoint) {
+void SentinelRouter::OnAvailable(Endpoint& endpoint) {
   watch_.SetHurry(false);
-  SingleRouter::OnBack(endpoint);
+  SingleRouter::OnAvailable(endpoint);
 }
 
 void SentinelRouter::OnUnavailable(Endpoint& endpoint) {

@@ -20,7 +20,7 @@ class SentinelRouter final : public SingleRouter {
 
  private:
   void OnPrimary(const net::Address& address);
-  void OnBack(Endpoint& endpoint) override;
+  void OnAvailable(Endpoint& endpoint) override;
   void OnUnavailable(Endpoint& endpoint) override;
   void OnFailed(Endpoint& endpoint, const absl::Status& why) override;
 

@@ -1,27 +1,35 @@
-// What a shard knows of a bucket: its limit's rule and its names in Redis.
+// A bucket as commands name it: its limit's rule and its keys in Redis.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_RULE_ENTRY_H_
 #define SLUICE_SERVER_STORE_REDIS_WIRE_RULE_ENTRY_H_
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "server/store/memory/hash.h"
 #include "server/store/rule.h"
 
 namespace sluice::store::redis {
 
-// A registered rule, with what the scripts are told of it.
+// A registered rule, with its texts for scripts.
 struct RuleEntry {
   std::shared_ptr<const Rule> rule;
   std::string encoded_parameters;
   std::string writer;  // INSTANCE.RULE_ID
 };
 
-// A bucket as a script is to see it; outlives the callers. All its keys are in one slot.
+// Outlives the callers. All its keys are in one slot.
 struct Bucket {
   std::shared_ptr<const RuleEntry> rule;
   std::array<std::string, 3> keys;
 };
+
+// The sum over a set of buckets names the set in bookings: the same on every node, whatever the
+// order of the buckets.
+inline uint64_t SetIdOf(const Bucket& bucket) {
+  return memory::BucketHash(/*seed=*/0)(/*limit_id=*/0, bucket.keys[0]);
+}
 
 }  // namespace sluice::store::redis
 

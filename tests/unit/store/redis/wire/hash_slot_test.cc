@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/key_names.h"
 
 namespace sluice::store::redis {
 namespace {

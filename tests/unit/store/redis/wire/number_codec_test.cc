@@ -1,4 +1,4 @@
-#include "server/store/redis/wire/packed_numbers.h"
+#include "server/store/redis/wire/number_codec.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "server/store/redis/wire/reply_numbers.h"
+#include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
 namespace {

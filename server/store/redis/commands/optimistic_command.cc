@@ -1,0 +1,265 @@
+#include "server/store/redis/commands/optimistic_command.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "server/store/redis/wire/parameters_text.h"
+#include "server/store/redis/wire/script_arguments.h"
+
+namespace sluice::store::redis {
+namespace {
+
+// How often other nodes may be first. With ten nodes that contend for one bucket without a pause,
+// one call in a million comes to that.
+constexpr int kMaxConflicts = 128;
+// From then on it pauses before it reads again, so that contenders spread.
+constexpr int kConflictsAtOnce = 3;
+constexpr int64_t kMostPauseNs = 4'000'000;
+
+// A script refuses buckets with a negative number, the first of its reply; with this one if they
+// hold bookings.
+constexpr int64_t kBooked = -2;
+
+int64_t FirstNumber(const Reply& reply) {
+  const Reply* first = &reply;
+  if (reply.type == Reply::Type::kArray && !reply.elements.empty()) first = &reply.elements[0];
+  return first->type == Reply::Type::kInteger ? first->integer : 0;
+}
+
+}  // namespace
+
+std::vector<std::string> BucketOperation::ScriptWords(Script script,
+                                                      const FencingToken& token) const {
+  std::vector<std::string> words = {"EVALSHA", TextOf(script).sha,
+                                    absl::StrCat(3 * buckets_.size() + 1)};
+  for (const Bucket& bucket : buckets_) {
+    words.insert(words.end(), bucket.keys.begin(), bucket.keys.end());
+  }
+  words.push_back(token.WordFor(buckets_[0]));
+  words.push_back(context_.settings().TimeArgument());
+  words.push_back(absl::StrCat(buckets_.size()));
+  for (const Bucket& bucket : buckets_) {
+    const RuleEntry& entry = *bucket.rule;
+    AppendBucket(entry.rule->parameters, entry.encoded_parameters, entry.writer, entry.rule->shadow,
+                 token.floor_us, &words);
+  }
+  return words;
+}
+
+void BucketOperation::DecideHereIfBooked() {
+  for (const Bucket& bucket : buckets_) {
+    if (context_.open_buckets().Has(bucket.keys[0])) command_.DecideHere();
+  }
+}
+
+std::string_view OptimisticCommand::RoutingKey() const { return operation_.buckets()[0].keys[0]; }
+
+bool OptimisticCommand::Build(std::vector<std::string>* words) {
+  const FencingToken& token = context_.router().TokenFor(sender_.endpoint(), RoutingKey());
+  // A decision by another floor must not be written.
+  if (stage_ == Stage::kReplace && !(token == token_)) stage_ = Stage::kRead;
+  if (stage_ == Stage::kReplace) {
+    *words = replace_words_;
+  } else {
+    token_ = token;
+    if (stage_ == Stage::kScript ? !operation_.BuildScript(token, words) : !BuildRead(words)) {
+      return false;
+    }
+  }
+  token.AppendWord(words);
+  return true;
+}
+
+Next OptimisticCommand::OnReply(const Reply& reply) {
+  if (stage_ == Stage::kReplace && reply.type == Reply::Type::kInteger) {
+    OnReplaced();
+    return {};
+  }
+  if (stage_ != Stage::kScript) return OnRead(reply);
+  if (const int64_t first = FirstNumber(reply); first < 0) {
+    if (first == kBooked || !operation_.UseOtherScript()) DecideHere();
+    return {Next::What::kRetry};
+  }
+  switch (operation_.OnScriptReply(reply, token_.floor_us)) {
+    case BucketOperation::Handled::kDone:
+      return {};
+    case BucketOperation::Handled::kUndecided:
+      DecideHere();
+      return {Next::What::kSend};
+    case BucketOperation::Handled::kMalformed:
+      break;
+  }
+  return Malformed();
+}
+
+Next OptimisticCommand::Malformed() {
+  context_.LogError("redis_answer", "a reply that is not in the script's form");
+  return {Next::What::kAbandon};
+}
+
+std::vector<std::string> OptimisticCommand::ExchangeWords(bool replace) const {
+  const absl::Span<const Bucket> buckets = operation_.buckets();
+  std::vector<std::string> words = {"EVALSHA", TextOf(Script::kExchange).sha,
+                                    absl::StrCat(3 * buckets.size() + 1)};
+  for (const Bucket& bucket : buckets) {
+    words.insert(words.end(), bucket.keys.begin(), bucket.keys.end());
+  }
+  words.push_back(token_.WordFor(buckets[0]));
+  words.push_back(context_.settings().TimeArgument());
+  words.emplace_back(replace ? "1" : "0");
+  return words;
+}
+
+bool OptimisticCommand::BuildRead(std::vector<std::string>* words) {
+  if (!operation_.CallersWait()) return false;
+  *words = ExchangeWords(/*replace=*/false);
+  cached_.resize(operation_.buckets().size());
+  for (size_t i = 0; i < cached_.size(); ++i) {
+    if (!cached_[i].has_value()) {
+      cached_[i] = context_.open_buckets().Take(operation_.buckets()[i].keys[0]);
+    }
+    words->push_back(cached_[i].has_value() ? cached_[i]->state : "");
+    words->emplace_back();
+  }
+  return true;
+}
+
+Next OptimisticCommand::OnRead(const Reply& reply) {
+  if (reply.type != Reply::Type::kArray ||
+      reply.elements.size() != 2 + 3 * operation_.buckets().size() ||
+      reply.elements[0].type != Reply::Type::kInteger ||
+      reply.elements[1].type != Reply::Type::kInteger) {
+    return Malformed();
+  }
+  if (std::exchange(stage_, Stage::kRead) == Stage::kReplace) {
+    context_.counters().conflicts.Add();
+    if (++conflicts_ >= kMaxConflicts) {
+      operation_.OnContended();
+      return {};
+    }
+    if (conflicts_ > kConflictsAtOnce) {
+      const int64_t most_ns = std::min(kMostPauseNs, int64_t{50'000} << std::min(conflicts_, 10));
+      const size_t random = absl::HashOf(this, conflicts_, context_.ids().NewReceipt());
+      return {Next::What::kSend, 1 + static_cast<int64_t>(random % static_cast<size_t>(most_ns))};
+    }
+    if (!operation_.CallersWait()) return {};
+  }
+  const int64_t read_ns = reply.elements[0].integer * 1000 + reply.elements[1].integer;
+  if (const std::optional<Next> next = Open(reply, read_ns); next.has_value()) return *next;
+  const int64_t now_ns = BeginAt(absl::MakeSpan(open_), read_ns);
+  operation_.Decide(absl::MakeSpan(open_), now_ns);
+  const bool replaces =
+      operation_.Writes() && std::any_of(open_.begin(), open_.end(),
+                                         [](const OpenBucket& bucket) { return bucket.changed(); });
+  if (!replaces) {
+    CacheOpen();
+    operation_.OnDecided();
+    return {};
+  }
+  if (!MayPromise(now_ns)) return {Next::What::kRetry, context_.settings().retry_ns};
+  PrepareReplace(now_ns);
+  return {Next::What::kSend};
+}
+
+std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns) {
+  open_.clear();
+  states_.clear();
+  known_.clear();
+  conversions_.clear();
+  for (size_t i = 0; i < operation_.buckets().size(); ++i) {
+    const Bucket& bucket = operation_.buckets()[i];
+    const algorithm::Parameters& parameters = bucket.rule->rule->parameters;
+    const std::string& state = reply.elements[2 + 3 * i].text;
+    const std::string& receipts = reply.elements[3 + 3 * i].text;
+    if (cached_[i].has_value() && cached_[i]->state == state) {
+      open_.push_back(std::move(cached_[i]->bucket));
+    } else {
+      std::vector<std::string> runs;
+      for (const Reply& run : reply.elements[4 + 3 * i].elements) runs.push_back(run.text);
+      absl::StatusOr<OpenBucket> read =
+          OpenBucket::Read(parameters, state, receipts, runs, read_ns);
+      if (!read.ok()) {
+        context_.counters().errors.Add();
+        context_.LogError("redis_foreign_key",
+                          absl::StrCat(bucket.keys[0], ": ", read.status().message()));
+        return Next{Next::What::kAbandon};
+      }
+      open_.push_back(*std::move(read));
+    }
+    cached_[i].reset();
+    OpenBucket& open = open_.back();
+    if (open.exists() && EncodeParameters(open.parameters()) != bucket.rule->encoded_parameters) {
+      if (const auto newer = context_.NewerThan(*bucket.rule, open.writer()); newer != nullptr) {
+        if (!operation_.OnNewerRule(i, newer)) return Next{};
+        return Next{Next::What::kRetry};
+      }
+      conversions_.push_back({i, open.writer(), open.parameters()});
+      // What was lost was lost under the parameters of then.
+      open.ApplyFloor(token_.floor_us);
+      open.Convert(parameters, read_ns);
+    }
+    open.ApplyFloor(token_.floor_us);
+    states_.push_back(state);
+    known_.push_back(state);
+    known_.push_back(IsBooked(state) ? "" : receipts);
+  }
+  return std::nullopt;
+}
+
+void OptimisticCommand::PrepareReplace(int64_t now_ns) {
+  stage_ = Stage::kReplace;
+  replace_words_ = ExchangeWords(/*replace=*/true);
+  std::move(known_.begin(), known_.end(), std::back_inserter(replace_words_));
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (!open_[i].changed()) {
+      replace_words_.insert(replace_words_.end(), {"", "", "", "0"});
+      continue;
+    }
+    std::vector<std::string> words =
+        open_[i].Format(operation_.buckets()[i].rule->writer, context_.ids().NewVersion(), now_ns);
+    // A test's time has nothing to do with the server's.
+    if (context_.settings().test_time != nullptr) words[0] = "3600000";
+    states_[i] = words[1];
+    std::move(words.begin(), words.end(), std::back_inserter(replace_words_));
+  }
+}
+
+bool OptimisticCommand::MayPromise(int64_t now_ns) {
+  if (context_.settings().test_time != nullptr) return true;
+  int64_t last_ns = now_ns;
+  for (const OpenBucket& bucket : open_) {
+    if (bucket.changed() && bucket.bookings() != 0) {
+      last_ns = std::max(last_ns, bucket.LastGrantTimeNs());
+    }
+  }
+  return last_ns == now_ns ||
+         context_.router().MayPromise(sender_.endpoint(), last_ns / 1000 + 1, now_ns / 1000);
+}
+
+void OptimisticCommand::OnReplaced() {
+  for (const Conversion& one : conversions_) {
+    context_.counters().conversions.Add();
+    context_.OnConverted(operation_.buckets()[one.bucket], one.writer, one.from);
+  }
+  CacheOpen();
+  operation_.OnDecided();
+}
+
+void OptimisticCommand::CacheOpen() {
+  for (size_t i = 0; i < open_.size(); ++i) {
+    // Changed, and not written: neither as it was read nor as it is in Redis.
+    if (stage_ != Stage::kReplace && open_[i].changed()) continue;
+    if (!IsBooked(states_[i])) continue;
+    if (open_[i].changed()) open_[i].Written(operation_.buckets()[i].rule->writer);
+    context_.open_buckets().Put(operation_.buckets()[i].keys[0], {states_[i], std::move(open_[i])});
+  }
+  open_.clear();
+}
+
+void OptimisticCommand::OnUnavailable() { operation_.OnUnavailable(may_be_executed()); }
+
+void OptimisticCommand::OnEnd() { delete &operation_; }
+
+}  // namespace sluice::store::redis

@@ -1,0 +1,164 @@
+// OptimisticCommand: executes one operation on buckets of one slot.
+//
+// Usually by one script. A script refuses buckets that hold bookings or have other parameters.
+// Then, and for operations without a script, this node decides: it reads the buckets, decides
+// (store/decide.h), and replaces them if they are still as it read them. Otherwise the refusal
+// brings the buckets as they are now, and it decides again. So a replacement fails only where
+// another one succeeded.
+#ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_OPTIMISTIC_COMMAND_H_
+#define SLUICE_SERVER_STORE_REDIS_COMMANDS_OPTIMISTIC_COMMAND_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "server/store/redis/commands/command.h"
+#include "server/store/redis/commands/open_cache.h"
+#include "server/store/redis/fencing/fencing_token.h"
+#include "server/store/redis/scripts/scripts.h"
+#include "server/store/redis/wire/open_bucket.h"
+#include "server/store/redis/wire/rule_entry.h"
+
+namespace sluice::store::redis {
+
+class BucketOperation;
+
+// A part of its operation.
+class OptimisticCommand final : public Command {
+ public:
+  OptimisticCommand(CommandContext& context, BucketOperation& operation)
+      : Command(context), operation_(operation) {}
+
+  // From now on this node decides, without the script.
+  void DecideHere() { stage_ = Stage::kRead; }
+  // The operation may have been executed, although no reply says so.
+  bool may_be_executed() const { return sender_.answer_missing() && stage_ != Stage::kRead; }
+
+ private:
+  enum class Stage : uint8_t { kScript, kRead, kReplace };
+
+  std::string_view RoutingKey() const override;
+  bool Build(std::vector<std::string>* words) override;
+  Next OnReply(const Reply& reply) override;
+  void OnUnavailable() override;
+  void OnEnd() override;
+
+  std::vector<std::string> ExchangeWords(bool replace) const;
+  bool BuildRead(std::vector<std::string>* words);
+  Next OnRead(const Reply& reply);
+  // Reads the buckets of the reply into open_. nullopt: all are open.
+  std::optional<Next> Open(const Reply& reply, int64_t read_ns);
+  // Prepares replace_words_.
+  void PrepareReplace(int64_t now_ns);
+  // Whether the grant times of all bookings may be promised (fence.h).
+  bool MayPromise(int64_t now_ns);
+  void OnReplaced();
+  // Caches booked buckets that are known to be in Redis as they are here.
+  void CacheOpen();
+  Next Malformed();
+
+  struct Conversion {
+    size_t bucket;
+    std::string writer;
+    algorithm::Parameters from;
+  };
+
+  BucketOperation& operation_;
+  Stage stage_ = Stage::kScript;
+  FencingToken token_;  // of the last script or reading
+  int conflicts_ = 0;
+
+  std::vector<std::optional<OpenCache::Known>> cached_;  // while Redis is asked for their version
+  std::vector<OpenBucket> open_;
+  std::vector<std::string> known_;   // for each bucket: its state and receipts, as they were read
+  std::vector<std::string> states_;  // as they were read, then as they are to become
+  std::vector<Conversion> conversions_;
+  std::vector<std::string> replace_words_;
+};
+
+// What an OptimisticCommand executes. Belongs to its shard's loop.
+class BucketOperation {
+ public:
+  enum class Handled : uint8_t {
+    kDone,
+    kUndecided,  // the script left something to be decided here
+    kMalformed,
+  };
+
+  virtual ~BucketOperation() = default;
+
+  // Starts it; destroys it when it is complete.
+  static void Start(std::unique_ptr<BucketOperation> operation) {
+    CommandSender::Start(operation.release()->command_);
+  }
+  static void StartInTurn(std::unique_ptr<BucketOperation> operation) {
+    CommandSender::StartInTurn(operation.release()->command_);
+  }
+
+  absl::Span<const Bucket> buckets() const { return buckets_; }
+
+  // ---- By script ----
+
+  // False: no caller waits any more.
+  virtual bool BuildScript(const FencingToken&, std::vector<std::string>*) { return false; }
+  // The script refused a bucket, not because of bookings. True: sent again, by another script.
+  virtual bool UseOtherScript() { return false; }
+  // `floor_us`: as the script was passed; 0: none.
+  virtual Handled OnScriptReply(const Reply&, int64_t /*floor_us*/) { return Handled::kMalformed; }
+
+  // ---- By this node ----
+
+  virtual bool CallersWait() { return true; }
+  // Decides by buckets as they were at now_ns. Called again if they have changed since; then
+  // nothing of the decision before is in force.
+  virtual void Decide(absl::Span<OpenBucket> open, int64_t now_ns) = 0;
+  // Whether Decide's changes to the buckets are to be written.
+  virtual bool Writes() const { return true; }
+  // The decision is in force: answers the callers.
+  virtual void OnDecided() = 0;
+  // Others changed the buckets too often; nothing was done.
+  virtual void OnContended() { OnUnavailable(/*may_be_executed=*/false); }
+
+  // A bucket is of a newer rule of this process. True: sent again, by that rule.
+  virtual bool OnNewerRule(size_t bucket, const std::shared_ptr<const RuleEntry>& newer) {
+    owned_[bucket].rule = newer;
+    return true;
+  }
+  virtual void OnUnavailable(bool may_be_executed) = 0;
+
+ protected:
+  BucketOperation(CommandContext& context, std::vector<Bucket> buckets)
+      : context_(context), owned_(std::move(buckets)), buckets_(owned_), command_(context, *this) {
+    DecideHereIfBooked();
+  }
+  // `buckets` outlive it.
+  BucketOperation(CommandContext& context, absl::Span<const Bucket> buckets)
+      : context_(context), buckets_(buckets), command_(context, *this) {
+    DecideHereIfBooked();
+  }
+
+  // The words of a script on these buckets, up to the script's own arguments.
+  std::vector<std::string> ScriptWords(Script script, const FencingToken& token) const;
+  const algorithm::Parameters& parameters_of(size_t bucket) const {
+    return buckets_[bucket].rule->rule->parameters;
+  }
+
+  CommandContext& context_;
+  std::vector<Bucket> owned_;
+  const absl::Span<const Bucket> buckets_;
+  OptimisticCommand command_;
+
+ private:
+  // A bucket with bookings, as far as this shard knows, is not worth a script.
+  void DecideHereIfBooked();
+};
+
+}  // namespace sluice::store::redis
+
+#endif  // SLUICE_SERVER_STORE_REDIS_COMMANDS_OPTIMISTIC_COMMAND_H_

@@ -1,0 +1,44 @@
+// RuleTable: the rules that were registered with a store, as commands name them.
+#ifndef SLUICE_SERVER_STORE_REDIS_SHARD_RULE_TABLE_H_
+#define SLUICE_SERVER_STORE_REDIS_SHARD_RULE_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "common/mutex.h"
+#include "server/store/redis/wire/rule_entry.h"
+
+namespace sluice::store::redis {
+
+// Thread-safe.
+class RuleTable {
+ public:
+  // `instance`: names this process in what it writes to Redis.
+  explicit RuleTable(std::string instance) : instance_(std::move(instance)) {}
+
+  const std::string& instance() const { return instance_; }
+  void Register(std::shared_ptr<const Rule> rule);
+  // Null: not registered, or not used any longer.
+  std::shared_ptr<const RuleEntry> Find(uint32_t rule_id) const;
+  bool WroteAs(std::string_view writer) const {
+    return writer.substr(0, writer.find('.')) == instance_;
+  }
+  // The rule by which this process wrote what `writer` wrote, if it is newer than `entry`; else
+  // null.
+  std::shared_ptr<const RuleEntry> NewerThan(const RuleEntry& entry, std::string_view writer) const;
+  // Drops rules that nothing else refers to: of limits that changed.
+  void DropUnused();
+
+ private:
+  const std::string instance_;
+  mutable common::Mutex mu_;
+  absl::flat_hash_map<uint32_t, std::shared_ptr<const RuleEntry>> rules_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice::store::redis
+
+#endif  // SLUICE_SERVER_STORE_REDIS_SHARD_RULE_TABLE_H_

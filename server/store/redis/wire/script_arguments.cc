@@ -1,0 +1,231 @@
+#include "server/store/redis/wire/script_arguments.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/algorithm/wide.h"
+#include "server/store/redis/wire/time_pair.h"
+
+namespace sluice::store::redis {
+namespace {
+
+using algorithm::Kind;
+using algorithm::kNeverNs;
+using algorithm::Parameters;
+using algorithm::Uint128;
+
+void Append(std::vector<std::string>* out, std::initializer_list<int64_t> numbers) {
+  for (const int64_t number : numbers) out->push_back(absl::StrCat(number));
+}
+
+// See AppendFloor.
+TimePair FloorOf(const Parameters& parameters, int64_t floor_us) {
+  if (floor_us == 0) return {};
+  if (parameters.kind != Kind::kTokenBucket) return PairOfNs(UsedUpUntilNs(parameters, floor_us));
+  const algorithm::TokenBucket& p = parameters.token_bucket;
+  const TimePair full = PairOfTicks(p, p.burst_ticks + p.debt_ticks);
+  return {floor_us + full.us, full.parts};
+}
+
+struct Cost {
+  TimePair costs;
+  TimePair room;
+};
+
+Cost CostOf(const algorithm::TokenBucket& p, uint64_t permits) {
+  // What can never be granted costs more than there can ever be room for.
+  const Uint128 product = static_cast<Uint128>(permits) * p.unit_ticks;
+  const auto cost =
+      static_cast<uint64_t>(std::min<Uint128>(product, algorithm::kMaxBurstTicks + 1));
+  return {PairOfTicks(p, cost), PairOfTicks(p, p.burst_ticks + std::min(cost, p.debt_ticks))};
+}
+
+}  // namespace
+
+std::string TestTime(int64_t now_ns) {
+  const TimePair now = PairOfNs(now_ns);
+  return absl::StrCat(now.us, " ", now.parts);
+}
+
+void AppendBucket(const Parameters& parameters, std::string_view encoded_parameters,
+                  std::string_view writer, bool shadow, int64_t floor_us,
+                  std::vector<std::string>* arguments) {
+  static constexpr const char* kLetters[] = {"t", "l", "w", "f"};
+  arguments->emplace_back(kLetters[static_cast<size_t>(parameters.kind)]);
+  arguments->emplace_back(encoded_parameters);
+  arguments->emplace_back(writer);
+  arguments->emplace_back(shadow ? "1" : "0");
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      Append(arguments, {PartsPerUs(parameters.token_bucket), 0, 0, 0, 0, 0});
+      break;
+    case Kind::kSlidingLog: {
+      const algorithm::SlidingLog& p = parameters.sliding_log;
+      const TimePair period = PairOfNs(p.rate.period_ns);
+      Append(arguments, {static_cast<int64_t>(CappedCount(p.rate.permits)), period.us, period.parts,
+                         p.quantum_ns, 0, 0});
+      break;
+    }
+    case Kind::kSlidingWindow: {
+      const algorithm::SlidingWindow& p = parameters.sliding_window;
+      const TimePair period = PairOfNs(p.rate.period_ns);
+      Append(arguments, {static_cast<int64_t>(CappedCount(p.rate.permits)), period.us, period.parts,
+                         p.sub_windows, 0, 0});
+      break;
+    }
+    case Kind::kFixedWindow: {
+      const algorithm::FixedWindow& p = parameters.fixed_window;
+      const TimePair period = PairOfNs(p.rate.period_ns);
+      const TimePair offset = PairOfNs(p.utc_offset_ns);
+      Append(arguments, {static_cast<int64_t>(CappedCount(p.rate.permits)), period.us, period.parts,
+                         offset.us, offset.parts, 0});
+      break;
+    }
+  }
+  AppendFloor(parameters, floor_us, arguments);
+}
+
+int64_t UsedUpUntilNs(const Parameters& parameters, int64_t floor_us) {
+  if (floor_us == 0) return 0;
+  const int64_t floor_ns = floor_us * 1000;
+  switch (parameters.kind) {
+    case Kind::kTokenBucket:
+      return 0;
+    case Kind::kSlidingLog:
+      return floor_ns + parameters.sliding_log.rate.period_ns;
+    case Kind::kSlidingWindow:
+      return floor_ns + parameters.sliding_window.rate.period_ns;
+    case Kind::kFixedWindow: {
+      const algorithm::FixedWindow& p = parameters.fixed_window;
+      const int64_t since_begin = (floor_ns + p.utc_offset_ns) % p.rate.period_ns;
+      return since_begin == 0 ? floor_ns : floor_ns + p.rate.period_ns - since_begin;
+    }
+  }
+  return 0;
+}
+
+void CloseLevel(int64_t closed_ns, algorithm::Level* level) {
+  if (closed_ns <= 0) return;
+  level->remaining = std::min<int64_t>(level->remaining, 0);
+  level->reset_after_ns = std::max(level->reset_after_ns, closed_ns);
+  level->next_permit_after_ns = std::max(level->next_permit_after_ns, closed_ns);
+}
+
+void AppendFloor(const Parameters& parameters, int64_t floor_us,
+                 std::vector<std::string>* arguments) {
+  const TimePair floor = FloorOf(parameters, floor_us);
+  Append(arguments, {floor.us, floor.parts});
+}
+
+void AppendCost(const Parameters& parameters, uint64_t permits,
+                std::vector<std::string>* arguments) {
+  if (parameters.kind != Kind::kTokenBucket) {
+    Append(arguments, {static_cast<int64_t>(std::min(permits, kMaxCounted + 1)), 0, 0, 0});
+    return;
+  }
+  const Cost cost = CostOf(parameters.token_bucket, permits);
+  Append(arguments, {cost.costs.us, cost.costs.parts, cost.room.us, cost.room.parts});
+}
+
+std::string PackTokenBucket(const Parameters& parameters, int64_t floor_us, int64_t test_now_ns) {
+  const TimePair floor = FloorOf(parameters, floor_us);
+  const TimePair now = test_now_ns < 0 ? TimePair{-1, 0} : PairOfNs(test_now_ns);
+  std::string numbers;
+  numbers.reserve(10 * kPackedNumberBytes);
+  PackNumbers({PartsPerUs(parameters.token_bucket), floor.us, floor.parts, now.us, now.parts},
+              &numbers);
+  return numbers;
+}
+
+void PackRun(const Parameters& parameters, uint64_t permits, int64_t callers,
+             std::string* numbers) {
+  const Cost cost = CostOf(parameters.token_bucket, permits);
+  PackNumbers({cost.costs.us, cost.costs.parts, cost.room.us, cost.room.parts, callers}, numbers);
+}
+
+BucketNumbers NextBucket(ReplyNumbers* numbers) {
+  BucketNumbers bucket;
+  for (int64_t& number : bucket) number = numbers->Next();
+  return bucket;
+}
+
+uint64_t TicksOf(const algorithm::TokenBucket& parameters, int64_t us, int64_t ticks) {
+  const Uint128 sum = static_cast<Uint128>(us) * PartsPerUs(parameters) + ticks;
+  return static_cast<uint64_t>(std::min<Uint128>(sum, algorithm::kMaxTat));
+}
+
+algorithm::Level LevelOf(const Parameters& parameters, const BucketNumbers& numbers, int64_t now_ns,
+                         int64_t floor_us) {
+  algorithm::Level level;
+  const auto counted = static_cast<uint64_t>(numbers[0]);
+  switch (parameters.kind) {
+    case Kind::kTokenBucket: {
+      const algorithm::TokenBucket& p = parameters.token_bucket;
+      // Seen from now: a bucket that is full again in so many ticks.
+      return algorithm::LevelAt(p, TicksOf(p, numbers[0], numbers[1]), 0);
+    }
+    case Kind::kSlidingLog:
+      level.capacity = CappedCount(parameters.sliding_log.rate.permits);
+      level.reset_after_ns = NsOf(numbers[1], numbers[2]);
+      level.next_permit_after_ns = numbers[5] < 0 ? kNeverNs : NsOf(numbers[5], numbers[6]);
+      break;
+    case Kind::kSlidingWindow: {
+      const auto until = [&](int64_t index) -> int64_t {
+        if (index <= 0) return index == 0 ? 0 : kNeverNs;
+        return algorithm::SubWindowStartNs(parameters.sliding_window,
+                                           static_cast<uint64_t>(index)) -
+               now_ns;
+      };
+      level.capacity = CappedCount(parameters.sliding_window.rate.permits);
+      level.reset_after_ns = until(numbers[1]);
+      level.next_permit_after_ns = until(numbers[3]);
+      break;
+    }
+    case Kind::kFixedWindow:
+      level.capacity = CappedCount(parameters.fixed_window.rate.permits);
+      level.reset_after_ns = NsOf(numbers[1], numbers[2]);
+      if (counted >= level.capacity) level.next_permit_after_ns = level.reset_after_ns;
+      break;
+  }
+  level.remaining = algorithm::RemainingOf(level.capacity, counted);
+  CloseLevel(UsedUpUntilNs(parameters, floor_us) - now_ns, &level);
+  return level;
+}
+
+namespace {
+
+int64_t WaitOfStateNs(const Parameters& parameters, uint64_t permits, const BucketNumbers& numbers,
+                      int64_t now_ns) {
+  switch (parameters.kind) {
+    case Kind::kTokenBucket: {
+      const algorithm::TokenBucket& p = parameters.token_bucket;
+      return algorithm::EarliestNs(p, permits, TicksOf(p, numbers[0], numbers[1]), 0);
+    }
+    case Kind::kSlidingLog:
+      return numbers[3] < 0 ? kNeverNs : NsOf(numbers[3], numbers[4]);
+    case Kind::kSlidingWindow:
+      if (numbers[2] < 0) return kNeverNs;
+      if (numbers[2] == 0) return 0;
+      return algorithm::SubWindowStartNs(parameters.sliding_window,
+                                         static_cast<uint64_t>(numbers[2])) -
+             now_ns;
+    case Kind::kFixedWindow: {
+      const uint64_t capacity = CappedCount(parameters.fixed_window.rate.permits);
+      const auto counted = static_cast<uint64_t>(numbers[0]);
+      if (permits > capacity) return kNeverNs;
+      if (counted <= capacity && permits <= capacity - counted) return 0;
+      return NsOf(numbers[1], numbers[2]);
+    }
+  }
+  return kNeverNs;
+}
+
+}  // namespace
+
+int64_t WaitNs(const Parameters& parameters, uint64_t permits, const BucketNumbers& numbers,
+               int64_t now_ns, int64_t floor_us) {
+  return std::max(WaitOfStateNs(parameters, permits, numbers, now_ns),
+                  UsedUpUntilNs(parameters, floor_us) - now_ns);
+}
+
+}  // namespace sluice::store::redis

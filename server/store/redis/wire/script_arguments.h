@@ -1,0 +1,83 @@
+// What scripts on buckets take as arguments, and what they answer (scripts/buckets.lua). Products
+// and quotients are computed here, in 128 bits; Lua's doubles only add and compare, so every
+// decision equals the one of server/algorithm (docs/adr/0090).
+//
+// Units: the server's clock counts microseconds since 1970; see time_pair.h.
+//
+// Pure; thread-safe.
+#ifndef SLUICE_SERVER_STORE_REDIS_WIRE_SCRIPT_ARGUMENTS_H_
+#define SLUICE_SERVER_STORE_REDIS_WIRE_SCRIPT_ARGUMENTS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/algorithm/level.h"
+#include "server/algorithm/parameters.h"
+#include "server/store/redis/wire/number_codec.h"
+
+namespace sluice::store::redis {
+
+// Counts of logs and windows stay below 2^53, which a double holds exactly. Of a limit whose window
+// has more permits than that, only this many can be used.
+inline constexpr uint64_t kMaxCounted = (uint64_t{1} << 53) - 1;
+inline uint64_t CappedCount(uint64_t permits) {
+  return permits < kMaxCounted ? permits : kMaxCounted;
+}
+
+// The argument for the time: empty, or a test's own time.
+std::string TestTime(int64_t now_ns);
+
+// Appends kind, encoded_parameters, writer, shadow, six numbers, and the two of AppendFloor.
+void AppendBucket(const algorithm::Parameters& parameters, std::string_view encoded_parameters,
+                  std::string_view writer, bool shadow, int64_t floor_us,
+                  std::vector<std::string>* arguments);
+
+// Appends the moment before which the data cannot be trusted, since some may have been lost
+// (fence.h; floor_us 0: none was lost, appends 0 0). A token bucket is full at this moment at the
+// earliest: it was empty, with all debt made, at the floor. All other algorithms count as used up
+// until it, when nothing from before the floor counts.
+void AppendFloor(const algorithm::Parameters& parameters, int64_t floor_us,
+                 std::vector<std::string>* arguments);
+
+// Appends four numbers: what `permits` cost.
+void AppendCost(const algorithm::Parameters& parameters, uint64_t permits,
+                std::vector<std::string>* arguments);
+
+// The numbers of acquire_token_bucket.lua, packed into one word (docs/adr/0108). All are whole and
+// below 2^53. `test_now_ns` negative: the time is the server's. REQUIRES: a token bucket.
+std::string PackTokenBucket(const algorithm::Parameters& parameters, int64_t floor_us,
+                            int64_t test_now_ns);
+// Then, for each run of callers that want the same: what `permits` cost, and the number of callers.
+// Negative: callers that would wait.
+void PackRun(const algorithm::Parameters& parameters, uint64_t permits, int64_t callers,
+             std::string* numbers);
+
+// What a script answers of one bucket, after an acquisition or for a query.
+using BucketNumbers = std::array<int64_t, 7>;
+
+// Takes the next of them from an answer.
+BucketNumbers NextBucket(ReplyNumbers* numbers);
+
+// `floor_us` as it was passed to the script.
+algorithm::Level LevelOf(const algorithm::Parameters& parameters, const BucketNumbers& numbers,
+                         int64_t now_ns, int64_t floor_us = 0);
+// Until `permits` fit if no other caller takes any; kNeverNs: never. 0: they fit now.
+int64_t WaitNs(const algorithm::Parameters& parameters, uint64_t permits,
+               const BucketNumbers& numbers, int64_t now_ns, int64_t floor_us = 0);
+
+// Ticks of a token bucket from a pair. Saturates at algorithm::kMaxTat.
+uint64_t TicksOf(const algorithm::TokenBucket& parameters, int64_t us, int64_t ticks);
+
+// When nothing counts any more that a log or window granted before the floor; 0: there is no floor,
+// or it is a token bucket.
+int64_t UsedUpUntilNs(const algorithm::Parameters& parameters, int64_t floor_us);
+
+// Lowers the level of a bucket that grants nothing for closed_ns. Not positive: no effect.
+void CloseLevel(int64_t closed_ns, algorithm::Level* level);
+
+}  // namespace sluice::store::redis
+
+#endif  // SLUICE_SERVER_STORE_REDIS_WIRE_SCRIPT_ARGUMENTS_H_
