@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "server/store/decide.h"
 #include "server/store/memory/memory_store.h"
+#include "server/store/redis/wire/key_names.h"
 #include "server/store/redis/wire/open_bucket.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/differential/script_calls.h"
@@ -246,7 +247,7 @@ class Sides {
       const Rule& rule = *parties_[of[i]].rule;
       ChargeResult& result = acquisition->results[i];
       const bool fits = next() == 1;
-      Report report;
+      BucketNumbers report;
       for (int64_t& number : report) number = next();
       result.reason = fits          ? Reason::kNone
                       : rule.shadow ? Reason::kShadowDenied

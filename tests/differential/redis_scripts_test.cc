@@ -13,8 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/store/redis/fencing/fence.h"
+#include "server/store/redis/wire/key_names.h"
+#include "server/store/redis/wire/number_codec.h"
 #include "server/store/redis/wire/open_bucket.h"
-#include "server/store/redis/wire/packed_numbers.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/differential/script_calls.h"
 #include "tests/unit/algorithm/any_parameters.h"
@@ -84,8 +85,8 @@ class Reader {
     RC_ASSERT(value_.elements[at_].type == RedisValue::Type::kInteger);
     return value_.elements[at_++].integer;
   }
-  Report NextReport() {
-    Report report;
+  BucketNumbers NextBucket() {
+    BucketNumbers report;
     for (int64_t& number : report) number = Next();
     return report;
   }
@@ -147,7 +148,7 @@ void Acquire(std::vector<Bucket>& buckets, const std::vector<std::vector<uint64_
       if (granted && fits[i]) {
         RC_ASSERT(bucket.model.TryTake(bucket.parameters, acquisitions[a][i], at, receipts[a]));
       }
-      const Report report = reader.NextReport();
+      const BucketNumbers report = reader.NextBucket();
       CheckLevel(LevelOf(bucket.parameters, report, now_ns),
                  bucket.model.LevelAt(bucket.parameters, at));
       if (!granted) {
@@ -166,7 +167,7 @@ void Query(std::vector<Bucket>& buckets, int64_t now_ns) {
   reader.Time(now_ns);
   for (const Bucket& bucket : buckets) {
     reader.Next();
-    CheckLevel(LevelOf(bucket.parameters, reader.NextReport(), now_ns),
+    CheckLevel(LevelOf(bucket.parameters, reader.NextBucket(), now_ns),
                bucket.model.LevelAt(bucket.parameters, Moment{now_ns, now_ns}));
   }
 }
@@ -204,19 +205,24 @@ void ConvertTo(Bucket& bucket, const Parameters& to, int64_t now_ns) {
   const RedisValue met = Scripts::Get().Run(Script::kQuery, keys, arguments);
   RC_ASSERT(met.type == RedisValue::Type::kArray);
   if (met.elements[0].integer == -1) {
+    const RedisValue read =
+        Scripts::Get().Run(Script::kExchange, keys, {TestTime(now_ns), "0", "", ""});
+    RC_ASSERT(read.elements.size() == 5u);
+    const std::string& state = read.elements[2].text;
+    const std::string& receipts = read.elements[3].text;
     std::vector<std::string> runs;
-    for (const RedisValue& run : met.elements[5].elements) runs.push_back(run.text);
-    auto stored = OpenBucket::Read(to, met.elements[4].text, met.elements[6].text, runs, now_ns);
+    for (const RedisValue& run : read.elements[4].elements) runs.push_back(run.text);
+    auto stored = OpenBucket::Read(to, state, receipts, runs, now_ns);
     if (!stored.ok()) RC_FAIL(std::string(stored.status().message()));
     stored->Convert(to, now_ns);
     std::vector<std::string> formatted = stored->Format("w.2", /*version=*/"", now_ns);
-    formatted.erase(formatted.begin() + 3);  // the number of runs
     // The server's own clock has nothing to do with the test's.
     formatted[0] = "3600000";
-    formatted.insert(formatted.begin(), {met.elements[4].text, met.elements[6].text});
-    RC_ASSERT(Scripts::Get().Run(Script::kConvert, keys, formatted).integer == 1);
+    formatted.insert(formatted.begin(), {TestTime(now_ns), "1", state, receipts});
+    RC_ASSERT(Scripts::Get().Run(Script::kExchange, keys, formatted).integer == 1);
     // A slower node that read the same changes nothing.
-    RC_ASSERT(Scripts::Get().Run(Script::kConvert, keys, formatted).integer == 0);
+    RC_ASSERT(Scripts::Get().Run(Script::kExchange, keys, formatted).type ==
+              RedisValue::Type::kArray);
   }
   bucket.model.Convert(from, to, Moment{now_ns, now_ns});
   // The memory store counts a token bucket's ticks from the boot on, Redis from now on: a debt of
@@ -405,7 +411,7 @@ int64_t TryOne(const Bucket& bucket, uint64_t permits, int64_t now_ns) {
   reader.Time(now_ns);
   const bool granted = reader.Next() == 1;
   RC_ASSERT(reader.Next() == (granted ? 1 : 0));
-  const Report report = reader.NextReport();
+  const BucketNumbers report = reader.NextBucket();
   const Level level = LevelOf(bucket.parameters, report, now_ns, bucket.floor_us);
   const int64_t wait_ns = WaitNs(bucket.parameters, permits, report, now_ns, bucket.floor_us);
   if (granted) return 0;
@@ -462,7 +468,7 @@ TEST(RedisScriptsTest, OneOfTwoNodesReplacesFenceAndFloorNeverFalls) {
   FenceStep step;
   step.write = *Fence::Parse("a 1 x 0 0 0 0");
   const auto mark = [&](const std::string& found) {
-    return Scripts::Get().Call(MarkWords(step, "marks", found)).text;
+    return Scripts::Get().Call(ReplaceFenceWords(step, "marks", found)).text;
   };
   EXPECT_EQ(mark(""), "a 1 x 0 0 0 0");
   // Another node was faster.
@@ -492,16 +498,16 @@ TEST(RedisScriptsTest, DecideNothingWhenFenceWasReplaced) {
     const RedisValue answer = Scripts::Get().Call(
         {"EVALSHA", TextOf(Script::kAcquireTokenBucket).sha, "2", bucket.keys[0], WordKey("t", "x"),
          EncodeParameters(bucket.parameters), "w.1", numbers});
-    return answer.type == RedisValue::Type::kError && answer.text == "MARKER replaced"
+    return answer.type == RedisValue::Type::kError && answer.text == "FENCE replaced"
                ? -1
                : UnpackNumber(answer.text, 4).value();
   };
   EXPECT_EQ(take(), -1);
   EXPECT_EQ(Scripts::Get().Call({"EXISTS", bucket.keys[0]}).integer, 0);
-  const std::string first = Scripts::Get().Call(MarkWords(step, "t", "")).text;
+  const std::string first = Scripts::Get().Call(ReplaceFenceWords(step, "t", "")).text;
   EXPECT_EQ(take(), 1);
   step.write.word = "y";
-  Scripts::Get().Call(MarkWords(step, "t", first));
+  Scripts::Get().Call(ReplaceFenceWords(step, "t", first));
   EXPECT_EQ(take(), -1);
 }
 
@@ -564,9 +570,12 @@ TEST(RedisScriptsTest, ReturnForeignStringAndLeaveItUnchanged) {
   arguments.insert(arguments.end(), {"0", "1", "0"});
   AppendCost(buckets[0].parameters, 1, &arguments);
   const RedisValue answer = Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
-  ASSERT_EQ(answer.elements.size(), 7u);
+  ASSERT_EQ(answer.elements.size(), 2u);
   EXPECT_EQ(answer.elements[0].integer, -1);
-  EXPECT_FALSE(ParseBucket(answer.elements[4].text, {}, "", 0).ok());
+  const RedisValue read = Scripts::Get().Run(
+      Script::kExchange, {buckets[0].keys.begin(), buckets[0].keys.end()}, {"", "0", "", ""});
+  ASSERT_EQ(read.elements.size(), 5u);
+  EXPECT_FALSE(ParseBucket(read.elements[2].text, {}, "", 0).ok());
   EXPECT_EQ(Scripts::Get().Call({"GET", buckets[0].keys[0]}).text, "hello");
 }
 

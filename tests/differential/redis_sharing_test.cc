@@ -1,4 +1,4 @@
-// heartbeat.lua and report.lua against models in C++, on random histories.
+// heartbeat.lua and debit.lua against models in C++, on random histories.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -10,6 +10,7 @@
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/commands/heartbeat.h"
 #include "server/store/redis/scripts/scripts.h"
+#include "server/store/redis/wire/key_names.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/differential/script_calls.h"
 #include "tests/support/heartbeat_model.h"
@@ -107,7 +108,7 @@ TEST(RedisSharingDifferentialTest, IgnoresHeartbeatsFromBeforeDataLoss) {
     const store::redis::FencingToken term = {"other:word", 0, as_argument};
     const RedisValue answer = Scripts::Get().Call(store::redis::HeartbeatWords(heartbeat, term));
     EXPECT_EQ(answer.type, RedisValue::Type::kError);
-    EXPECT_EQ(answer.text.find("MARKER"), 0u) << answer.text;
+    EXPECT_EQ(answer.text.find("FENCE"), 0u) << answer.text;
   }
   EXPECT_EQ(Scripts::Get().Call({"EXISTS", heartbeat.key}).integer, 0);
 }
@@ -142,7 +143,7 @@ TEST(RedisSharingDifferentialTest, ReportsDebitAllGrantedPermits) {
         store::redis::AppendBucket(parameters, store::redis::EncodeParameters(parameters), "w.1",
                                    false, 0, &arguments);
         store::redis::AppendCost(parameters, permits, &arguments);
-        const RedisValue answer = Scripts::Get().Run(Script::kReport, keys, arguments);
+        const RedisValue answer = Scripts::Get().Run(Script::kDebit, keys, arguments);
         ASSERT_EQ(answer.type, RedisValue::Type::kArray) << answer.text;
         ASSERT_EQ(answer.elements.size(), 9u);
         const int64_t counted = answer.elements[2].integer;

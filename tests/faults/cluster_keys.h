@@ -12,7 +12,7 @@
 
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/hash_slot.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/key_names.h"
 #include "tests/support/pass_time.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"

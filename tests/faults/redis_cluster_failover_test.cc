@@ -12,7 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "server/algorithm/make_parameters.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/key_names.h"
 #include "tests/faults/cluster_keys.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/pass_time.h"

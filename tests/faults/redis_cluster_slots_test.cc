@@ -5,7 +5,7 @@
 #include <string>
 
 #include "server/store/redis/wire/hash_slot.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/key_names.h"
 #include "tests/support/redis_server.h"
 
 namespace sluice::testing {

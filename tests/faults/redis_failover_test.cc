@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/make_parameters.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/key_names.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"

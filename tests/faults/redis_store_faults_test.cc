@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "server/algorithm/make_parameters.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/key_names.h"
 #include "tests/support/fault_proxy.h"
 #include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/hash_slot.h"
-#include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/key_names.h"
 #include "tests/support/free_port.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"

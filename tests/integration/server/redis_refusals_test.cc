@@ -89,7 +89,7 @@ TEST_F(RedisRefusalsTest, UnreachableAddressesAreLogged) {
   for (const std::string store : {"redis://127.0.0.1:1", "redis-cluster://127.0.0.1:1",
                                   "redis-sentinel://127.0.0.1:1/primary"}) {
     Serve(store, "limits: [{name: api, rate: 5/h}]");
-    EXPECT_THAT(server_->log(), AllOf(HasSubstr("redis_away"), HasSubstr("127.0.0.1:1"),
+    EXPECT_THAT(server_->log(), AllOf(HasSubstr("redis_unavailable"), HasSubstr("127.0.0.1:1"),
                                       HasSubstr("or write into --store where")));
     EXPECT_EQ(Acquire(Request("api", "k")).error_code(), grpc::StatusCode::UNAVAILABLE);
     grpc::ClientContext context;
@@ -184,7 +184,7 @@ TEST_F(RedisRefusalsTest, NamesTheCommandThatTheAclLacks) {
   Serve("unix://mute:p@" + server.socket_path(), "limits: [{name: api, rate: 5/h}]");
   EXPECT_EQ(Acquire(Request("api", "k")).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(server_->log(),
-              AllOf(HasSubstr("redis_away"), HasSubstr("the ACL user lacks a command")));
+              AllOf(HasSubstr("redis_unavailable"), HasSubstr("the ACL user lacks a command")));
 }
 
 TEST_F(RedisRefusalsTest, NamesTheKeysThatTheAclLacks) {

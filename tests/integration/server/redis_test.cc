@@ -362,8 +362,8 @@ TEST_F(RedisServerTest, ReportsAnUnavailableRedisAndTheDecisionsMeanwhile) {
   EXPECT_TRUE(Eventually([&] { return status().state() == v1::StoreStatus::STATE_SERVING; }));
   EXPECT_TRUE(Granted("deny", "k"));
   EXPECT_EQ(status().times_unavailable(), 1u);
-  EXPECT_EQ(lines("event=redis_away"), 1) << server_->log();
-  EXPECT_EQ(lines("event=redis_back"), 1) << server_->log();
+  EXPECT_EQ(lines("event=redis_unavailable"), 1) << server_->log();
+  EXPECT_EQ(lines("event=redis_available"), 1) << server_->log();
   EXPECT_THAT(server_->log(), HasSubstr("allowed_meanwhile=3"));
   grpc::ClientContext stats_context;
   v1::Stats stats;
