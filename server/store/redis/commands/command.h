@@ -1,5 +1,5 @@
-// Command: one request to Redis. It is built, sent (command_sender.h), and told its reply; what it
-// returns then says what happens next.
+// Command: one request to Redis. It is built, sent (command_sender.h), and gets its reply; its
+// return value then says what happens next.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_COMMAND_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_COMMAND_H_
 

@@ -22,10 +22,10 @@ class CommandSender final : private Endpoint::Request, private Endpoint::RoomWai
  public:
   CommandSender(Command& command, CommandContext& context) : command_(command), context_(context) {}
 
-  // Sends the command, behind those that wait for room at its server. The command must be on the
+  // Sends the command, behind commands that wait for room at its server. The command must be on the
   // heap: its OnEnd follows, perhaps before this returns.
   static void Start(Command& command);
-  // Sends it before those that wait for room.
+  // Sends it before commands that wait for room.
   static void StartInTurn(Command& command);
 
   // The loop ends while the command waits to be sent: ends it.

@@ -1,4 +1,4 @@
-// HeartbeatCommand: tells Redis that this node is there, and is told of all others
+// HeartbeatCommand: tells Redis that this node is there, and gets all other nodes
 // (scripts/heartbeat.lua).
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_HEARTBEAT_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_HEARTBEAT_H_

@@ -12,7 +12,7 @@
 namespace sluice::store::redis {
 namespace {
 
-// How long a second refund is told that it is one; later it is told that the receipt has expired.
+// How long a second refund is answered kAlreadyRefunded; later, kExpired.
 constexpr char kUsedReceiptSeconds[] = "600";
 
 void Answer(RefundOperation* operation, RefundOutcome outcome) {

@@ -13,7 +13,7 @@ namespace sluice::store::redis {
 
 class RefundCommand final : public BucketOperation {
  public:
-  // `remembered`: a second refund of the receipt is told that it was refunded.
+  // `remembered`: a second refund of the receipt is answered kAlreadyRefunded.
   RefundCommand(CommandContext& context, RefundOperation* operation, bool remembered = true);
 
  private:

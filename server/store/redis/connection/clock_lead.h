@@ -1,8 +1,8 @@
-// ClockLead: how far Redis' clock is ahead of ours, at most, from what answers tell of it.
+// ClockLead: estimates how far Redis' clock is ahead of ours, at most.
 //
-// Redis looked at its clock some time between the sending and the answer, so each answer gives two
-// bounds. The estimate is moved no further than to lie within them: an answer that took long (it
-// lay in a stopped Redis' socket) says little, and makes no good estimate worse; a clock that was
+// Redis read its clock some time between sending and reply, so each reply gives two bounds. The
+// estimate moves only as far as needed to lie within them: a slow reply (one that waited in the
+// socket of a stopped Redis) has wide bounds and does not worsen a good estimate; a clock that was
 // set is followed.
 #ifndef SLUICE_SERVER_STORE_REDIS_CONNECTION_CLOCK_LEAD_H_
 #define SLUICE_SERVER_STORE_REDIS_CONNECTION_CLOCK_LEAD_H_
@@ -12,7 +12,7 @@
 
 namespace sluice::store::redis {
 
-// Not thread-safe. Microseconds, ours and Redis' each on a clock of its own.
+// Not thread-safe. Microseconds; our clock and Redis' clock need not have the same origin.
 class ClockLead {
  public:
   void OnAnswer(int64_t sent_us, int64_t answered_us, int64_t redis_us) {
@@ -21,7 +21,7 @@ class ClockLead {
     lead_us_ = known_ ? std::clamp(lead_us_, least_us, most_us) : most_us;
     known_ = true;
   }
-  // False: there was no answer yet.
+  // False: there was no reply yet.
   bool known() const { return known_; }
   int64_t us() const { return lead_us_; }
 

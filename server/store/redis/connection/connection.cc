@@ -79,7 +79,7 @@ void Connection::Connect() {
 }
 
 void Connection::OnTimer() {
-  if (state_ == State::kAway) {
+  if (state_ == State::kClosed) {
     Connect();
   } else if (state_ == State::kPreparing) {
     stream_->Abort(absl::DeadlineExceededError("Redis does not answer"));
@@ -249,7 +249,7 @@ void Connection::Restart(absl::Status why) {
 
 void Connection::MoveTo(const net::Address& address, absl::Status why) {
   options_.url.address = address;
-  if (state_ == State::kAway && timer_.armed()) loop_.ArmIn(timer_, 0);
+  if (state_ == State::kClosed && timer_.armed()) loop_.ArmIn(timer_, 0);
   Restart(std::move(why));
 }
 
@@ -295,7 +295,7 @@ void Connection::OnClosed(const absl::Status& why) {
                                                  SchemeOf(options_.url.topology, /*tls=*/true)));
   }
   stream_ = nullptr;
-  state_ = State::kAway;
+  state_ = State::kClosed;
   if (!loop_.stopping() && !stopped_) {
     pause_ns_ = std::max(std::min(pause_ns_ * 2, options_.most_pause_ns), kLeastPauseNs);
     std::uniform_int_distribution<int64_t> spread(pause_ns_ / 2, pause_ns_);

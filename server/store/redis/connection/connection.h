@@ -1,12 +1,11 @@
-// Connection: one connection to one Redis server, kept up as long as its loop runs.
+// Connection: one connection to one Redis server, reconnected as long as its loop runs.
 //
-// On connecting it authenticates, selects the database, checks that the server is one that buckets
-// can live on, and loads the scripts; only then is it ready. When it breaks it comes back, after
-// a pause that doubles from 10 ms to 1 s and is spread at random. Commands are pipelined and
-// answered in order.
+// On connecting it authenticates, selects the database, checks that the server is suitable for
+// buckets, and loads the scripts; only then is it ready. When it breaks it reconnects after a
+// random pause whose bound doubles from 10 ms to 1 s. Commands are pipelined and answered in order.
 //
-// Belongs to its loop. Nothing is ever sent twice: a command whose connection
-// broke may have been executed, and is told so.
+// Belongs to its loop. Never sends a command twice: a command whose connection broke may have been
+// executed, and its waiter is told so.
 #ifndef SLUICE_SERVER_STORE_REDIS_CONNECTION_CONNECTION_H_
 #define SLUICE_SERVER_STORE_REDIS_CONNECTION_CONNECTION_H_
 
@@ -34,20 +33,20 @@ namespace sluice::store::redis {
 struct ConnectionOptions {
   RedisUrl url;
   std::shared_ptr<const net::TlsContext> tls;  // null: plaintext
-  // For asking a server of a Cluster about the others: replicas will do, and it takes no scripts.
+  // Only for CLUSTER SLOTS: the server may be a replica, and gets no scripts.
   bool any_role = false;
   // Serve on a server that may evict keys, that is, fill buckets.
   bool allow_eviction = false;
-  // For connecting and for each answer while it is checked and the scripts are loaded.
+  // For connecting, and for each reply until it is ready.
   int64_t connect_timeout_ns = int64_t{2} * 1'000'000'000;
-  // Between attempts to connect, of which each waits longer than the one before.
+  // The longest pause between attempts to connect.
   int64_t most_pause_ns = int64_t{1} * 1'000'000'000;
 };
 
 class Connection final : private net::StreamHandler {
  public:
-  // A command's answer. `reply` null: the connection broke, and whether the command was executed
-  // is not known.
+  // Gets a command's reply. Null: the connection broke; whether the command was executed is not
+  // known.
   class Waiter {
    public:
     virtual void OnReply(Reply* reply) = 0;
@@ -56,13 +55,13 @@ class Connection final : private net::StreamHandler {
     ~Waiter() = default;
   };
 
-  // Told on the loop.
+  // Called on the loop.
   class Owner {
    public:
-    // The server told about itself, and will do as far as is seen here. Not OK: it will not.
+    // The server's INFO, which the connection accepts. Not OK: the owner does not accept it.
     virtual absl::Status OnInfo(const std::string& info) { return absl::OkStatus(); }
     virtual void OnReady() = 0;
-    // It was ready, and is no longer; after all waiters were told.
+    // It was ready, and no longer is. All waiters were called before.
     virtual void OnLost(const absl::Status& why) = 0;
     // An attempt to get ready failed.
     virtual void OnFailed(const absl::Status& why) = 0;
@@ -78,22 +77,22 @@ class Connection final : private net::StreamHandler {
   ~Connection() override;
 
   void Start();
-  // Closes it and makes no new one until Start. Waiters are told so, and the owner nothing more.
+  // Closes it until Start. Waiters get null; the owner is not called.
   void Stop();
   // After Stop: it may be destroyed.
   bool stopped() const { return stopped_ && stream_ == nullptr; }
   bool ready() const { return state_ == State::kReady; }
   // See net::Stream. REQUIRES: ready().
   int64_t round_trip_ns() const { return stream_->round_trip_ns(); }
-  // For how long what is still unread may have lain there: what reads showed in this iteration of
-  // the loop. 0: nothing was there to be read.
+  // How long data that is still unread may have waited in the socket, by the reads of this
+  // iteration of the loop. 0: there was nothing to read.
   int64_t UnreadNs() const { return read_at_ns_ == loop_.now_ns() ? unread_ns_ : 0; }
 
-  // As many bytes as may be wait for the server to read them. REQUIRES: ready().
+  // The most bytes that may wait for the server to read them do. REQUIRES: ready().
   bool full() const { return stream_->pending_output() >= kMaxOutputBytes; }
-  // How many may be pending is for the caller to bound. REQUIRES: ready().
+  // The caller bounds how many are pending. REQUIRES: ready().
   void Send(absl::Span<const std::string> words, Waiter* waiter);
-  // Breaks the connection and makes a new one.
+  // Closes the connection and connects again.
   void Restart(absl::Status why);
   // The same, to another address from now on. The URL's TLS name stays.
   void MoveTo(const net::Address& address, absl::Status why);
@@ -101,15 +100,15 @@ class Connection final : private net::StreamHandler {
  private:
   static constexpr size_t kMaxOutputBytes = size_t{4} << 20;
 
-  enum class State : uint8_t { kAway, kConnecting, kPreparing, kReady };
+  enum class State : uint8_t { kClosed, kConnecting, kPreparing, kReady };
 
   void Connect();
-  // Answers while preparing. Not OK: this server will not do.
+  // A reply while preparing. Not OK: this server cannot be used.
   absl::Status Prepared(const Reply& reply);
-  // Only to who answered INFO: Redis hangs up on who sends words above 16 KiB before he is logged
-  // in, and what it said of the password can be lost with the connection.
+  // Sent after the reply to INFO: Redis closes a connection that sends more than 16 KiB before it
+  // is authenticated, and its error about the password can be lost with the connection.
   void SendScripts();
-  // Why it did not come about, with what would be right.
+  // Why it was not established, with what to do.
   absl::Status Unreached(const absl::Status& why) const;
   absl::Status CheckInfo(const std::string& info) const;
   void OnTimer();
@@ -124,11 +123,11 @@ class Connection final : private net::StreamHandler {
   ConnectionOptions options_;
   Owner& owner_;
 
-  State state_ = State::kAway;
+  State state_ = State::kClosed;
   net::Stream* stream_ = nullptr;
   std::unique_ptr<ReplyReader> reader_;
   std::deque<Waiter*> pending_;
-  // While preparing: what the next answer is to.
+  // While preparing: what the next reply answers.
   enum class Step : uint8_t { kAuth, kSelect, kInfo, kScript };
   std::deque<Step> steps_;
   absl::Status failure_;  // given to the stream's Abort
@@ -139,7 +138,7 @@ class Connection final : private net::StreamHandler {
   std::minstd_rand random_;
   std::string output_;
   int64_t read_at_ns_ = 0;  // the iteration of the last OnData
-  int64_t unread_ns_ = 0;   // the age of what it brought
+  int64_t unread_ns_ = 0;   // how long its data had waited
   net::Timer timer_{net::Timer::To<&Connection::OnTimer>, this};
 };
 

@@ -1,20 +1,20 @@
-// Which Redis, as people write it.
+// RedisUrl: names the Redis of a store, as users write it.
 //
 //   redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]
 //   rediss://...      the same over TLS
 //   unix://[USER[:PASSWORD]@]/PATH
 //   redis-cluster://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]]...
-//                     servers of a Cluster, any of which tells of the others
+//                     some servers of a Cluster, which name the others
 //   rediss-cluster://...   the same over TLS
 //   redis-sentinel://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]].../NAME[/DATABASE]
-//                     Sentinels (port 26379), who tell where the primary is that they call NAME;
-//                     user and password are the primary's
+//                     Sentinels (port 26379), which name the primary of NAME; user and password are
+//                     the primary's
 //   rediss-sentinel://...  the same, all over TLS
 // with options behind a question mark, joined by &:
 //   db=N              database number (of unix://)
 //   password_file=F   the password is the file's first line, and not in the process list
-//   ca=F, cert=F, key=F, server_name=N   over TLS: whom to trust (default: the system's
-//                     authorities), the own certificate (mTLS), and what the server's is for
+//   ca=F, cert=F, key=F, server_name=N   over TLS: trusted authorities (default: the
+//                     system's), own certificate (mTLS), and name in the server's certificate
 //   sentinel_user=U, sentinel_password=P, sentinel_password_file=F   the Sentinels' own
 //   sentinel_tls=no   the Sentinels have no TLS though the primary has
 // Users, passwords and paths may be %-encoded.
@@ -38,7 +38,7 @@ struct RedisUrl {
   Topology topology = Topology::kServer;
   // Of a Cluster: its first seed. Of Sentinels: the primary, once it is known.
   net::Address address;
-  // Who is asked which servers there are: some of a Cluster's, or Sentinels.
+  // Servers that name the others: some of a Cluster's, or Sentinels.
   std::vector<net::Address> seeds;
   std::string user;
   std::string password;

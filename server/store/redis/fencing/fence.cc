@@ -22,10 +22,10 @@ std::string AfterFloor(const Fence& fence) {
   return absl::StrCat(" ", fence.lag_us, " ", fence.promised_us, fence.durable ? " 1" : " 0");
 }
 
-// Whoever wrote `found`, because something was lost, did not know of all promises that were.
+// The node that wrote `found`, because data was lost, did not know of all promises.
 bool LacksPromises(const Fence& found, const Fence& known, const FencePolicy& policy) {
   if (found.Same(known) || known.promised_us <= found.promised_us) return false;
-  // Nothing was lost, or it is not to matter.
+  // Nothing was lost, or losses are configured not to matter.
   if (found.floor_us == 0 && policy.after_loss == AfterLoss::kFull) return false;
   return found.identity != known.identity || found.floor_us != known.floor_us;
 }
@@ -143,10 +143,10 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
     return step;
   }
 
-  // What may still be granted elsewhere, or be due.
+  // Until when the old primary may still grant, or promised grant times may come.
   int64_t lag_us = own_lag_us;
   int64_t floor_us = 0;
-  // The primary had one, perhaps, that did not come here in time.
+  // The old primary may have had a fence that was not replicated in time.
   if (!found.has_value() && !known.has_value()) lag_us = server.max_lag_us;
   for (const auto& before : {found, known}) {
     if (!before.has_value()) continue;
@@ -168,7 +168,7 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
     return step;
   }
   next.floor_us = floor_us;
-  // Where something was promised, its nodes have the time to say so.
+  // If anything was promised, gives the nodes that know of it time to raise the floor.
   const int64_t margin_us = alone && next.promised_us == 0 ? 0 : kLagMarginUs;
   step.floor_after_us = (alone ? 0 : lag_us) + margin_us;
   step.why = alone ? "data may be lost" : "another primary";

@@ -1,40 +1,45 @@
-// Fence: what all nodes agree on about the data in a Redis, kept there beside the buckets.
+// Fence: a record in Redis, beside the buckets, by which all nodes detect that data was lost.
 //
-// After a failover the promoted server lacks the primary's last writes; after a restart or FLUSHALL
-// all of them may be gone. Buckets that were spent are then full again. So a key of each name space
-// says on which server, in which term of its, the data was made. A node knows which server it
-// speaks with and compares. If they are not the same, or there is no fence, it replaces it
-// (compare and set, so that all nodes agree), and where something may be lost the new one has a
-// floor: a moment up to which nothing is granted, and from which token buckets count as empty,
-// windows as used up.
+// After a failover the promoted server lacks the last writes of the old primary; after a restart or
+// FLUSHALL all data may be gone. Buckets that were spent would be full again. So each name space
+// has a key, the fence, which names the server, and the term of it, in which the data was made. A
+// node compares it with the server that it is connected to. If they differ, or there is no fence,
+// the node replaces it (compare and set, so that all nodes agree). If data may be lost, the new
+// fence has a floor: a moment before which nothing is granted, and at which token buckets count as
+// empty and windows as used up.
 //
-// Each script looks for a second key, whose name has the fence's random word: where that is gone
-// it decides nothing, and the node looks again. The same when it was loaded: a server that becomes
-// a replica and is promoted again within milliseconds, on the same connections, has loaded its data
-// from the other one, which may have lacked the last writes. A string that was appended to has the
-// encoding `raw`, and a short one that was loaded never has.
+// Each script looks for a second key, whose name contains the fence's random word. If it is gone
+// the script decides nothing, and the node reads the fence again. The same if that key was loaded:
+// a server that becomes a replica and is promoted again within milliseconds, on the same
+// connections, has loaded its data from the other server, which may have lacked the last writes.
+// Redis stores a string that was appended to in the encoding `raw`, and never a short string that
+// was loaded.
 //
 //   floor = the later of
-//     the promoted server's time now, and how long the old primary may go on granting after it (its
+//     the promoted server's time now, plus how long the old primary may go on granting (its
 //     min-replicas-max-lag, and a margin);
-//     the last moment that may have been promised (bookings are moments to come).
+//     the last grant time that may have been promised (bookings lie ahead).
 //
-// So the fence tells up to when promises reach, and who is to promise a later moment has it say so
-// before (scripts/raise_promise.lua), a while ahead, so that it is seldom. Should the promoted
-// server lack that too, the node that promised knows it, and has the floor raised before it is
-// over.
+// So the fence says up to when grant times may be promised, and a node that is about to promise a
+// later one raises that first (scripts/raise_promise.lua), in steps, so that it is rare. If the
+// promoted server lacks the raise, the node that promised knows it, and raises the floor before it
+// is over.
 //
 // A server without a fence that was a replica is treated the same: the first fence may have been
-// on its way. On any other a missing fence that no loop of this process knows is a first start,
-// and buckets are full.
+// lost on its way. On any other server, a missing fence that no loop of this process knows means
+// the first start: buckets are full.
 //
-// In a Cluster each primary has a fence, in one of its slots; scripts find the word there though
-// it is in another slot than the buckets. Slots move, with what is in them: so a floor is noted in
-// each slot that the server has then, and goes with it where it goes (docs/adr/0101).
+// In a Cluster each primary has a fence, in one of its slots; scripts find its word there although
+// their buckets are in other slots. Slots move, with the keys in them: so a floor is also noted in
+// each slot that the server has at that time, and moves along (docs/adr/0101).
 //
-// Fences form a line: each has the number of the one before plus one, and a random word. A node
-// that finds a number not above the one that it knows, and another word, is looking at data that
-// has not seen what it has: that is a loss too, however it came about.
+// Example: fence number 4 is of primary A. A fails, B is promoted, and a node finds fence 4 on B.
+// It writes number 5 for B, with floor = B's time + lag + margin. Another node that tries the same
+// finds that the fence is no longer number 4, and adopts number 5.
+//
+// Fences form a sequence: each has the number of the one before plus one, and a random word. A node
+// that finds a number that is not above the one it knows, with another word, sees data that lacks
+// what it has seen: that is a loss, too, whatever the cause.
 #ifndef SLUICE_SERVER_STORE_REDIS_FENCING_FENCE_H_
 #define SLUICE_SERVER_STORE_REDIS_FENCING_FENCE_H_
 
@@ -50,8 +55,8 @@
 
 namespace sluice::store::redis {
 
-// Added to an old primary's min-replicas-max-lag: it counts in whole seconds, notices once a
-// second, and a node may act on what it was told a moment ago.
+// Added to an old primary's min-replicas-max-lag: Redis counts it in whole seconds and checks it
+// once a second, and a node may act on a reply of a moment ago.
 inline constexpr int64_t kLagMarginUs = 3'000'000;
 
 // Times in microseconds, on the server's clock since 1970. Copyable.
@@ -59,64 +64,64 @@ struct Fence {
   std::string identity;
   uint64_t number = 0;
   std::string word;
-  // 0: none, buckets are what they are.
+  // 0: none, no data was lost.
   int64_t floor_us = 0;
-  // How long this server may go on once it was replaced; 0: there is nobody to replace it.
+  // How long this server may go on granting after it was replaced; 0: none can replace it.
   int64_t lag_us = 0;
-  // No promise reaches beyond; 0: there is none.
+  // No grant time beyond it was promised; 0: none was promised.
   int64_t promised_us = 0;
   bool durable = false;
 
-  // One line of words, and back. INVALID_ARGUMENT: not a fence.
+  // As words separated by spaces, and back. INVALID_ARGUMENT: not a fence.
   std::string Text() const;
   static absl::StatusOr<Fence> Parse(std::string_view text);
 
-  // Made by the same replacement; they may differ in what was promised.
+  // Written by the same replacement; promised_us may differ.
   bool Same(const Fence& other) const { return number == other.number && word == other.word; }
 };
 
 enum class AfterLoss : uint8_t { kEmpty, kFull };
 
 struct FencePolicy {
-  // When data is gone and nobody was promoted in its server's place.
+  // How buckets are after data was lost without a failover.
   AfterLoss after_loss = AfterLoss::kEmpty;
   // The server may be replaced by another (Sentinel, Cluster), whether it has replicas now or not.
   bool may_fail_over = false;
 };
 
-// What a node does about a fence.
+// What a node does with a fence.
 struct FenceStep {
-  // Nothing: the fence stands.
+  // True: goes by it as it is.
   bool adopt = false;
-  // Else: to be written instead of what was found, with a floor at least so long after the server's
-  // time of the writing; nullopt: with its own.
+  // Else replaces it by `write`, whose floor is raised to the server's time of writing plus
+  // floor_after_us; nullopt: not raised.
   Fence write;
   std::optional<int64_t> floor_after_us;
   // For the log.
   const char* why = "";
 };
 
-// How long the server may go on once it was replaced, by what it says of itself; 0: there is nobody
-// to replace it.
+// How long the server may go on granting after it was replaced, by its own settings; 0: none can
+// replace it.
 int64_t OwnLagUs(const ServerInfo& server, const FencePolicy& policy);
 
-// The fence's key: outside of a Cluster; and in one, of a primary that has the slot.
+// The fence's key: outside a Cluster; and in one, for a primary that has the slot.
 std::string FenceKey(std::string_view name_space);
 std::string FenceKeyInSlot(std::string_view name_space, uint16_t slot);
-// The one that scripts look for.
+// The key that scripts look for.
 std::string WordKey(std::string_view fence_key, std::string_view word);
 // Where the floor of a slot is noted.
 std::string FloorKey(std::string_view name_space, uint16_t slot);
 
-// EVALSHA of scripts/replace_fence.lua. `found_text`: what was found, as it was; empty: nothing.
-// `floor_keys`: where a floor is to be noted.
+// EVALSHA of scripts/replace_fence.lua. `found_text`: as it was read; empty: there was none.
+// `floor_keys`: where the floor is noted, too.
 std::vector<std::string> ReplaceFenceWords(const FenceStep& step, std::string_view fence_key,
                                            std::string_view found_text,
                                            absl::Span<const std::string> floor_keys = {});
 
-// `found`: in Redis now; nullopt: none, or not a fence. `word_stands`: its word is there, in the
-// form in which it was written. `known`: the last one that this process
-// adopted; nullopt: none yet. `word`: random.
+// `found`: in Redis now; nullopt: none, or not a fence. `word_stands`: the key of its word exists,
+// in the encoding in which it was written. `known`: the last fence that this process adopted;
+// nullopt: none yet. `word`: random.
 FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found, bool word_stands,
                     const std::optional<Fence>& known, const FencePolicy& policy,
                     std::string_view word);
@@ -125,7 +130,7 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
 std::vector<std::string> RaisePromiseWords(std::string_view fence_key, std::string_view word,
                                            int64_t until_us);
 
-// The fence of a server that goes on, but whose slot was moved away: the same, elsewhere.
+// The fence of a server whose fence's slot was moved to another server: the same, in another slot.
 FenceStep MovedFence(const Fence& known, std::string_view word);
 
 }  // namespace sluice::store::redis

@@ -11,11 +11,11 @@
 namespace sluice::store::redis {
 namespace {
 
-// Others replaced it at the same moment: each time one of them was first.
+// Replacements at which another node was first, in a row.
 constexpr int kMaxTries = 16;
-// Slots whose floors are read by one script, so that nobody waits for long.
+// Slots whose floors are read by one script, so that others do not wait for long.
 constexpr size_t kFloorsAtOnce = 1024;
-// A promise is raised by so much beyond what is needed, or by a part of how far ahead it is.
+// A promise is raised by at least so much beyond what is needed; by more if it lies far ahead.
 constexpr int64_t kLeastPromiseUs = 500'000;
 
 std::string RandomWord() {
@@ -43,7 +43,7 @@ bool KnownFences::Adopt(const std::string& key, const Fence& fence) {
   if (!is_new && !fence.Same(known->second) && fence.number <= known->second.number) {
     return false;
   }
-  // What other loops promised since it was read.
+  // Other loops may have raised it since it was read.
   const int64_t promised_us = std::max(known->second.promised_us, fence.promised_us);
   known->second = fence;
   known->second.promised_us = promised_us;
@@ -84,7 +84,7 @@ absl::Status FenceCheck::OnInfo(const std::string& info) {
   config_ = {};
   server_ = ServerInfoOf(info, nullptr);
   const absl::Status status = Check();
-  // How far behind replicas may be is not known yet.
+  // min-replicas-max-lag is not known yet.
   return absl::IsUnavailable(status) ? absl::OkStatus() : status;
 }
 
@@ -114,7 +114,7 @@ void FenceCheck::OnReady() {
   reading_floors_ = false;
   raising_ = false;
   tries_ = 0;
-  // Where CONFIG is not allowed (an error), defaults are assumed.
+  // Where CONFIG is not allowed (an error), defaults apply.
   const auto note = [this, of = connection_](const Reply* reply) {
     if (of != connection_ || reply == nullptr || reply->is_error()) return;
     config_.elements.insert(config_.elements.end(), reply->elements.begin(), reply->elements.end());
@@ -131,7 +131,7 @@ void FenceCheck::OnFenceMissed() {
 
 void FenceCheck::OnSlots() {
   if (reading_ || server_.identity.empty()) return;
-  // It had no slot for its fence before.
+  // Before, it had no slot for its fence.
   if (token_.word_key.empty()) {
     tries_ = 0;
     return ReadFence();
@@ -144,10 +144,10 @@ int64_t FenceCheck::LagUs(int64_t fence_lag_us) const {
   return lag_us == 0 ? 0 : lag_us + kLagMarginUs;
 }
 
-void FenceCheck::Look() {
-  looked_ns_ = loop_.now_ns();
+void FenceCheck::CheckIdentity() {
+  checked_ns_ = loop_.now_ns();
   if (!token_.word_key.empty()) {
-    // What other nodes promised, should Redis forget it.
+    // Learns what other nodes promised, in case Redis loses it.
     endpoint_.Call({"GET", fence_key_}, [this, key = fence_key_](const Reply* reply) {
       if (reply == nullptr || reply->is_error()) return;
       const auto fence = Fence::Parse(reply->text);
@@ -161,11 +161,11 @@ void FenceCheck::Look() {
     server_ = ServerInfoOf(info_server_ + reply->text, &config_);
     if (absl::Status status = Check(); !status.ok()) return Refuse(std::move(status));
     if (!token_.word_key.empty() && server_.identity != before) {
-      // Answers to what was sent since are by data that is not what it was taken for.
+      // Replies to what was sent since are by other data.
       Refuse(absl::UnavailableError(
           absl::StrCat(endpoint_.url().ToString(), " was demoted and promoted again")));
     } else if (!token_.word_key.empty()) {
-      // It may have got replicas.
+      // It may have new replicas.
       token_.lag_us = std::max(token_.lag_us, LagUs(0));
     }
   });
@@ -189,7 +189,7 @@ void FenceCheck::ReadFence() {
     reading_ = false;
     return;
   }
-  Look();
+  CheckIdentity();
   for (size_t i = 0; i < read_.size(); ++i) {
     endpoint_.Call({"GET", read_[i].key}, [this, of = connection_, i](const Reply* reply) {
       if (of != connection_) return;
@@ -209,7 +209,7 @@ void FenceCheck::ReadFence() {
 }
 
 void FenceCheck::OnFences() {
-  // Made here, in this term; else of the server whose place it took.
+  // Of this server, in this term; else of the server whose place it took.
   Place* own = nullptr;
   const auto later = [&](const Place& place) {
     return own == nullptr || place.found->number > own->found->number;
@@ -270,7 +270,7 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
     fence_key_ = own->key;
     word_ = found->word;
     promised_us_ = found->promised_us;
-    // What was promised before still stands.
+    // What was promised before still holds.
     if (known.has_value() && known->promised_us > promised_us_) RaisePromise(known->promised_us);
     return places_ == nullptr ? endpoint_.Serve() : ReadFloors({}, 0);
   }
@@ -280,17 +280,17 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
   }
   if (step.adopt) return ReadFence();
   if (places_ != nullptr && (!found.has_value() || found->identity != server_.identity)) {
-    // Is it the same server, and only the slot of its fence went away?
+    // The server may be the same, and only the slot of its fence may have moved.
     for (const auto& [key, fence] : known_.All()) {
-      const bool looked_at = std::any_of(read_.begin(), read_.end(), [&](const Place& place) {
+      const bool was_read = std::any_of(read_.begin(), read_.end(), [&](const Place& place) {
         return place.here && place.key == key;
       });
-      if (fence.identity != server_.identity || looked_at) continue;
+      if (fence.identity != server_.identity || was_read) continue;
       step = MovedFence(fence, RandomWord());
       break;
     }
   }
-  // One that others may go by is replaced where it is, so that they notice.
+  // A fence that other nodes may go by is replaced under its key, so that they detect it.
   if (found.has_value() && found->identity == server_.identity) return Write(step, *own);
   for (const Place& place : read_) {
     if (place.here) return Write(step, place);
@@ -315,7 +315,7 @@ void FenceCheck::RaisePromise(int64_t until_us) {
                    if (reply == nullptr || word != word_) return;
                    if (reply->HasCode("NOSCRIPT")) return endpoint_.LoadScripts();
                    if (reply->type != Reply::Type::kInteger || reply->integer < 0) {
-                     // Replaced, or its slot was moved away; or an error, which that will show.
+                     // Replaced, or its slot was moved; or an error, which reading it shows.
                      return OnFenceMissed();
                    }
                    promised_us_ = std::max(promised_us_, reply->integer);
@@ -342,7 +342,7 @@ void FenceCheck::Write(const FenceStep& step, const Place& at) {
                                                 {"number", written->number},
                                                 {"floor_us", written->floor_us}});
         }
-        // By what the server is now: it may have changed since.
+        // The server may have changed since.
         ReadFence();
       });
 }
@@ -374,7 +374,7 @@ void FenceCheck::ReadFloors(std::vector<std::string> keys, size_t from) {
 
 void FenceCheck::Failed(const Reply* reply, const char* what) {
   if (reply == nullptr) {
-    // The connection is broken, or full: then it is read again when a script misses it again.
+    // The connection broke. The next one reads it again.
     reading_ = false;
     return;
   }

@@ -1,16 +1,17 @@
-// FenceCheck: makes sure, for one connection to one server, that the data there is what the
-// nodes know (fence.h), before anything is decided by it and while it is.
+// FenceCheck: checks, for one connection to one server, that its data is what the nodes know
+// (fence.h), before and while anything is decided by it.
 //
 // When a connection is ready it reads the server's identity and the fence, replaces the fence if
 // they differ, and only then lets the endpoint serve. From then on
-//  - each script looks for the fence's word; one that misses it decides nothing (MARKER), and it
-//    is all read again;
-//  - before a command is sent later than kTrustNs after the last look, INFO goes first on the same
-//    connection. Its answer comes before the command's; if the server is in another term by then
-//    (demoted and promoted in between), or has lost its replicas, the connection is broken and
-//    what was sent after it counts as spent.
+//  - each script looks for the fence's word; a script that misses it decides nothing (error FENCE),
+//  and
+//    identity and fence are read again;
+//  - before a command is sent later than kTrustNs after the last check, INFO goes first on the same
+//    connection. Its reply comes before the command's. If the server is in another term by then
+//    (demoted and promoted in between), or has lost its replicas, the connection is broken, and
+//    what was sent after the INFO counts as spent.
 //
-// In a Cluster each primary has one, and FencePlaces says where its fence may be.
+// In a Cluster each primary has its own, and FencePlaces names the keys where its fence may be.
 //
 // Belongs to its loop.
 #ifndef SLUICE_SERVER_STORE_REDIS_FENCING_FENCE_CHECK_H_
@@ -40,42 +41,43 @@
 
 namespace sluice::store::redis {
 
-// The last fence of each key that any loop of this process goes by. Thread-safe.
+// The last fence of each key that any loop of this process adopted. Thread-safe.
 class KnownFences {
  public:
   std::optional<Fence> Get(const std::string& key) const;
   // Keys and fences.
   std::vector<std::pair<std::string, Fence>> All() const;
-  // False: another loop has seen a later one, by which all is to be looked at again.
+  // False: another loop has adopted a later one; everything is to be read again.
   bool Adopt(const std::string& key, const Fence& fence);
-  // Its promises reach up to then by now.
+  // Grant times up to until_us may be promised.
   void Promised(const std::string& key, const std::string& word, int64_t until_us);
-  // The server that it tells of has another one elsewhere.
+  // Its server has its fence under another key now.
   void Forget(const std::string& key);
-  // Of all fences that ever were known. Never sinks.
+  // The greatest floor of all fences that were ever adopted.
   int64_t MaxFloorUs() const { return max_floor_us_.load(std::memory_order_relaxed); }
 
  private:
   mutable common::Mutex mu_;
   absl::flat_hash_map<std::string, Fence> fences_ ABSL_GUARDED_BY(mu_);
-  // Who adopts a fence sees its floor; other loops see it when they adopt it.
+  // The loop that adopts a fence sees its floor; other loops see it when they adopt the fence.
   std::atomic<int64_t> max_floor_us_{0};
 };
 
-// Of a primary of a Cluster, whose slots, and the fences in them, come and go. On the loop.
+// The places of a Cluster primary's fence: its slots, and the fences in them, come and go. Called
+// on the loop.
 class FencePlaces {
  public:
-  // Where its fence may be; a new one is put in the first. Empty: it has no slot yet.
+  // Keys where its fence may be; a new fence goes to the first. Empty: it has no slot yet.
   virtual std::vector<std::string> FenceKeys() = 0;
-  // It has replicas, as far as the Cluster knows, whether they are connected or not.
+  // The Cluster knows of replicas of it, connected or not.
   virtual bool HasReplicas() = 0;
-  // Another primary that is known has this identity.
+  // Another known primary has this identity.
   virtual bool IsAnothers(const std::string& identity) = 0;
-  // Where the floors of its slots are noted. Of those whose floor is not known yet: `unread`.
+  // The keys of its slots' floors; with `unread` only of slots whose floor is not known yet.
   virtual std::vector<std::string> FloorKeys(bool unread) = 0;
-  // The floors that are noted there; -1: the slot is not here.
+  // The floors at these keys; -1: the slot is not at this server.
   virtual void OnFloors(absl::Span<const std::string> keys, absl::Span<const Reply> floors) = 0;
-  // A slot is not here any more.
+  // A slot has left this server.
   virtual void OnSlotUnavailable() = 0;
 
  protected:
@@ -85,7 +87,7 @@ class FencePlaces {
 struct FenceCheckOptions {
   std::string name_space;
   FencePolicy policy;
-  // Where the server does not tell its min-replicas-max-lag.
+  // Used where CONFIG GET of min-replicas-max-lag is not allowed.
   int64_t assumed_lag_us = 10'000'000;
   // Serve on a server that has replicas and would go on without them.
   bool allow_unguarded = false;
@@ -94,16 +96,16 @@ struct FenceCheckOptions {
 
 class FenceCheck {
  public:
-  // How long after a look commands are sent without another.
+  // How long after a check commands are sent without another.
   static constexpr int64_t kTrustNs = 100'000'000;
 
-  // All outlive it, and it the endpoint's last callback. `failed` is told why the endpoint cannot
-  // serve. `places`: null outside of a Cluster.
+  // All outlive it, and it outlives the endpoint's last callback. `failed` gets the reason why the
+  // endpoint cannot serve. `places`: null outside a Cluster.
   FenceCheck(net::EventLoop& loop, Endpoint& endpoint, KnownFences& known,
              FenceCheckOptions options, absl::AnyInvocable<void(const absl::Status&)> failed,
              FencePlaces* places = nullptr);
 
-  // As Endpoint::Owner. What INFO says alone may be enough to refuse the server.
+  // As in Endpoint::Owner. INFO alone may be enough to refuse the server.
   absl::Status OnInfo(const std::string& info);
   absl::Status OnFurtherInfo(const std::string& info) const;
   void OnReady();
@@ -114,47 +116,47 @@ class FenceCheck {
   void OnSlots();
   // A command is about to be sent.
   void BeforeSend() {
-    if (loop_.now_ns() - looked_ns_ > kTrustNs) Look();
+    if (loop_.now_ns() - checked_ns_ > kTrustNs) CheckIdentity();
   }
   const FencingToken& token() const { return token_; }
-  // Whether a moment may be promised: the fence tells of it. If not it will soon; ask again. Both
+  // Whether a grant time may be promised: the fence allows it. If not it will soon: ask again. Both
   // in microseconds on the server's clock.
   bool MayPromise(int64_t until_us, int64_t now_us);
   // Empty: not known yet.
   const std::string& identity() const { return server_.identity; }
 
  private:
-  // A key at which a fence may be.
+  // A key where the fence may be.
   struct Place {
     std::string key;
-    std::string text;            // what is there; empty: nothing
+    std::string text;            // its value; empty: none
     std::optional<Fence> found;  // if that is a fence
-    bool here = true;            // its slot is this server's
+    bool here = true;            // this server has its slot
   };
 
   ServerInfo ServerInfoOf(const std::string& info, const Reply* config) const;
-  // Another primary's, which it has since a slot was moved; not that of the one whose place this
-  // one took.
+  // The identity is of another primary, whose fence moved here with a slot; not of the primary
+  // whose place this server took.
   bool IsAnothers(const std::string& identity) const {
     return places_->IsAnothers(identity) && !server_.TookPlaceOf(identity);
   }
-  void Look();
+  void CheckIdentity();
   void ReadFence();
   void OnFences();
   void OnFencesAndWord(const Place* own, bool word_stands);
-  // As FencingToken::lag_us, by the fence and by what the server says now.
+  // As FencingToken::lag_us, by the fence and by the server's settings now.
   int64_t LagUs(int64_t fence_lag_us) const;
-  // The one that this process has gone by at this server, or at the one whose place it took.
+  // The fence that this process adopted at this server, or at the one whose place it took.
   std::optional<Fence> Known() const;
   void RaisePromise(int64_t until_us);
   void Write(const FenceStep& step, const Place& at);
-  // That the server has this one at `key` is known; others are of no meaning.
+  // The server has its fence at `key`: forgets known fences of its under other keys.
   void ForgetOthers(const std::string& key);
-  // From keys[from] on; all that are not read, if from is 0. Then the endpoint serves.
+  // Reads from keys[from] on; if `from` is 0, all that are unread. Then the endpoint serves.
   void ReadFloors(std::vector<std::string> keys, size_t from);
-  // The slot has left, or is leaving.
+  // The slot has left this server, or is leaving.
   bool IsElsewhere(const Reply& reply) const;
-  // The endpoint cannot be used as it is.
+  // Closes the connection: the endpoint cannot be used as it is.
   void Refuse(absl::Status why);
   absl::Status Check() const;
   void Failed(const Reply* reply, const char* what);
@@ -170,12 +172,12 @@ class FenceCheck {
   Reply config_;
   ServerInfo server_;
   FencingToken token_;
-  uint64_t connection_ = 0;  // answers to what was asked on an earlier one do not count
-  int64_t looked_ns_ = 0;    // when INFO was asked for last
+  uint64_t connection_ = 0;  // a number; replies on earlier connections are ignored
+  int64_t checked_ns_ = 0;   // when INFO was last sent
   bool reading_ = false;     // the fence is being read, or replaced
   int tries_ = 0;
-  std::vector<Place> read_;  // places, as they were read
-  std::string fence_key_;    // of the term
+  std::vector<Place> read_;  // as they were read
+  std::string fence_key_;    // of token_
   std::string word_;
   int64_t promised_us_ = 0;
   bool raising_ = false;

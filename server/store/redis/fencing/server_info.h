@@ -1,5 +1,5 @@
-// ServerInfo: what a Redis server says of itself, as far as buckets depend on it. From INFO, and
-// from CONFIG GET where that is allowed.
+// ServerInfo: identity, role, replicas and durability of a Redis server, from INFO, and from CONFIG
+// GET where that is allowed.
 #ifndef SLUICE_SERVER_STORE_REDIS_FENCING_SERVER_INFO_H_
 #define SLUICE_SERVER_STORE_REDIS_FENCING_SERVER_INFO_H_
 
@@ -17,38 +17,37 @@ std::string InfoField(std::string_view info, std::string_view name);
 
 // Copyable; not thread-safe.
 struct ServerInfo {
-  // Names a primary and one term of its: its run id alone stays when it is demoted and promoted
-  // again, its replication id alone is its old primary's until it is promoted.
+  // Names a primary and one term of it. The run id alone stays the same when it is demoted and
+  // promoted again; the replication id alone is its old primary's until it is promoted.
   std::string identity;  // RUN_ID.REPLICATION_ID
   std::string role;      // "master", "slave"
   std::string primary;   // of a replica: HOST:PORT
-  // It has replicas, that is, somebody may be promoted in its place.
+  // It has replicas, one of which may be promoted in its place.
   bool has_replicas = false;
   int replicas = 0;
-  // It was a replica before it was a primary; of which one, by its replication id.
+  // It was a replica before it was a primary; `replicated`: the replication id of its primary then.
   bool was_promoted = false;
   std::string replicated;
-  // It stops when it has lost its replicas (min-replicas-to-write).
+  // It refuses writes when it has lost its replicas (min-replicas-to-write).
   bool guarded = false;
-  // Replicas that it has heard of within its min-replicas-max-lag; computed here from what INFO
-  // says at this moment, since the server itself counts only once a second.
+  // Replicas that it has heard of within its min-replicas-max-lag. Computed here from INFO, since
+  // the server itself counts only once a second.
   int good_replicas = 0;
-  // Its min-replicas-max-lag, or what is assumed where CONFIG GET is not allowed.
+  // Its min-replicas-max-lag, or the assumed value where CONFIG GET is not allowed.
   int64_t max_lag_us = 0;
-  // What it has answered it finds again after any crash (appendonly, appendfsync always).
+  // After any crash it still has every write that it has answered (appendonly, appendfsync always).
   bool durable = false;
 
-  // Of INFO's text (at least its sections server and replication) and, if it was allowed, the
-  // answer to CONFIG GET with kConfigNames; else null. `assumed_lag_us`: where that says nothing.
+  // From INFO's text (at least the sections server and replication) and the replies to CONFIG GET
+  // of kConfigNames; null: not allowed. `assumed_lag_us`: used where they do not give a lag.
   static ServerInfo From(std::string_view info, const Reply* config, int64_t assumed_lag_us);
 
-  // Whether it was the replica of the primary with this identity, in that term, when it was
-  // promoted.
+  // Whether it was a replica of the primary with this identity, in that term, when it was promoted.
   bool TookPlaceOf(std::string_view other_identity) const;
 
-  // Whether what it grants ends when another takes its place. FAILED_PRECONDITION: it has replicas
+  // OK: it stops granting when another server takes its place. FAILED_PRECONDITION: it has replicas
   // (or `may_fail_over`: gets them, by Sentinel or in a Cluster), and would go on without them.
-  // UNAVAILABLE: it has lost them now, though the server may not have noticed yet.
+  // UNAVAILABLE: it has lost them now, although the server may not have detected it yet.
   absl::Status Guarded(bool may_fail_over) const;
 };
 

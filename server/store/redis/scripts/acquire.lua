@@ -2,13 +2,13 @@
 --
 --   KEYS     three of each bucket (buckets.lua)
 --   ARGV     time, number of buckets, the buckets, then for each acquisition:
---              id of its receipt ('0': none wanted), number of charges (negative: of one who
---                would wait), then for each charge: which bucket, counted from 0, and 4 numbers
+--              id of its receipt ('0': none wanted), number of charges (negative: the caller would
+--                wait), then for each charge: which bucket, counted from 0, and 4 numbers
 --
 -- Returns {microseconds, nanoseconds, then for each acquisition: 1 or 0 for granted, and for each
 -- of its charges: 1 or 0 for whether it fitted, and 7 numbers of its bucket afterwards}, or what
 -- load_buckets answers. -1 instead of 1 or 0 is the last number: that acquisition would wait, and
--- neither it nor those behind it were decided.
+-- neither it nor the later ones were decided.
 --
 -- A shadow charge never denies: it is taken where it fits and the acquisition is granted.
 local buckets, other = load_buckets()
@@ -44,7 +44,7 @@ while i <= #ARGV do
       bucket.changed = true
     end
     reply[#reply + 1] = one[3] and 1 or 0
-    bucket.algorithm.report(bucket, one[2], reply)
+    bucket.algorithm.level(bucket, one[2], reply)
   end
 end
 

@@ -1,29 +1,29 @@
 -- Takes permits from one token bucket without open receipts, for an ordered list of callers.
 --
--- The bucket's state is the moment at which it is full again (server/algorithm/token_bucket.h), as
+-- The bucket's state is its TAT, when it is full again (server/algorithm/token_bucket.h), as
 -- a pair: whole microseconds, and parts of one microsecond, of which there are `base`. Neither
 -- passes 2^53, so doubles hold them exactly; everything here is addition and comparison. Costs are
 -- products, which the caller has computed.
 --
 --   KEYS[1]  the bucket
 --   ARGV[1]  parameters of the limit, as one word
---   ARGV[2]  who writes, as one word
+--   ARGV[2]  the writer, as one word
 --   ARGV[3]  numbers, packed as struct.pack('<d') does, since one word more would cost more than
 --            taking all of these apart (docs/adr/0108):
 --     base
---     full at the earliest then, whatever the state says (2 numbers); 0 0 if nothing was lost
+--     the floor: full at the earliest then, whatever the state is (2 numbers); 0 0: none
 --     the time, of a test (microseconds, nanoseconds); -1 0: it is the server's
---     then for each run of callers who ask for the same:
---       cost (2 numbers), room (2 numbers), how many callers; negative: of such as would wait, so
---       that nobody behind the first of them who is denied is decided here
+--     then for each run of callers that want the same:
+--       cost (2 numbers), room (2 numbers), number of callers; negative: they would wait, and no
+--       caller from the first denied one of them on is decided here
 --   A caller is granted iff the bucket, cost added, is full again at most `room` from now. The
 --   room is burst + min(cost, debt): with debt, all that was owed must be paid before.
 --
 -- Returns, packed alike: microseconds, nanoseconds, lacking (2 numbers), granted callers of each
--- run; `lacking` is what the bucket lacked of full before the first caller. Who follows a denied
--- caller of the same run would be denied too, so the granted ones are a run's first.
--- Returns {-1} when the bucket is of other parameters or has open receipts (see acquire.lua), {-2} when
--- something is booked in it (exchange.lua).
+-- run; `lacking` is what the bucket lacked of full before the first caller. Callers after a denied
+-- caller of the same run would be denied, too, so the granted ones are the first of a run.
+-- Returns {-1} if the bucket has other parameters or open receipts (see acquire.lua), {-2} if it
+-- has bookings (exchange.lua).
 local parameters, numbers = ARGV[1], ARGV[3]
 local base, full_u, full_t, now_u, now_t, next_run = struct.unpack('<ddddd', numbers)
 local ttl_ms = 2
@@ -35,7 +35,7 @@ else
   ttl_ms = 3600002
 end
 
--- What stands in the state before the moment.
+-- The part of the state before the TAT.
 local head
 local value = redis.call('GET', KEYS[1])
 if value then

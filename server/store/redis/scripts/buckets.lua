@@ -1,19 +1,19 @@
--- What buckets of all algorithms share. Stands, with the algorithms (token_bucket.lua,
--- sliding_log.lua, sliding_window.lua, fixed_window.lua) and load_buckets.lua behind it, before
--- acquire.lua, refund.lua, report.lua and query.lua.
+-- Functions that buckets of all algorithms share. Precedes, together with the algorithms
+-- (token_bucket.lua, sliding_log.lua, sliding_window.lua, fixed_window.lua) and load_buckets.lua,
+-- each script that works on any bucket (scripts.h).
 --
 -- A bucket has three keys of one slot; the last two exist only where there is need:
---   state     a string of words: parameters, who wrote it, the algorithm's own, 1 or 0 for whether
+--   state     a string of words: parameters, writer, the words of the algorithm, 1 or 0 for whether
 --             there are open receipts
 --   runs      sliding_log only: a list, oldest first, of all runs but the last
 --   receipts  a string of the open receipts, oldest first
--- The same rules as in server/algorithm/*.h, which explain them; tests/differential compares.
+-- The rules are those of server/algorithm/*.h, which explains them; tests/differential compares.
 --
 -- Numbers are doubles: exact up to 2^53. So a moment is a pair, whole microseconds and parts of
 -- one: nanoseconds for logs and windows, for a token bucket its own ticks. Permits of logs and
 -- windows are below 2^53, which the caller sees to.
 --
--- Nothing is written before all buckets were read and all was decided.
+-- Nothing is written before all buckets are read and everything is decided.
 local floor = math.floor
 
 -- ARGV[1] is '' (the time is the server's) or, in tests, 'MICROSECONDS NANOSECONDS'. Keys then
@@ -31,9 +31,9 @@ end
 
 local max_receipts = 128
 
--- What ARGV says of bucket i, counted from 1: kind, parameters, writer, shadow, six numbers, and two of
--- what became of it when data may have been lost (fence.h; 0 0: nothing was): a token bucket is
--- full then at the earliest, all others count as used up until then.
+-- The arguments of bucket i, counted from 1: kind, parameters, writer, shadow, six numbers, and the
+-- floor (two numbers; fence.h; 0 0: no data was lost): a token bucket is full at the floor at the
+-- earliest, all others count as used up until then.
 local first_bucket_arg = 3
 local args_per_bucket = 12
 local bucket_count = tonumber(ARGV[2])
@@ -120,7 +120,7 @@ local function save_receipts(bucket, ttl)
   return '1'
 end
 
--- Saves receipts of a bucket whose state stays as it is.
+-- Saves receipts of a bucket whose state does not change.
 local function keep_receipts(bucket)
   if #bucket.receipts == 0 then
     redis.call('DEL', bucket.receipts_key)
@@ -166,7 +166,7 @@ local function save_state(bucket, ttl, ...)
   redis.call('SET', bucket.key, table.concat(words, ' '), 'PX', number(ttl))
 end
 
--- Each algorithm is a table of load, fits, take, report, refund and save.
+-- Each algorithm is a table of load, fits, take, level, refund and save.
 --
 -- A charge is {a, b, c, d}. Token bucket: cost, room (see acquire_token_bucket.lua). Others:
--- permits. `report` appends 7 numbers for the caller to make a level and a waiting time of.
+-- permits. `level` appends 7 numbers, from which the caller computes level and waiting time.

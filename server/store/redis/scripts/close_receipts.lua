@@ -1,9 +1,9 @@
--- Closes receipts that nobody will redeem. Gives nothing back.
+-- Closes receipts that will not be refunded. Gives nothing back.
 --
 --   KEYS     three of each bucket (buckets.lua)
 --   ARGV     the receipts' ids
 --
--- Returns how many were closed. Those of a bucket that keeps them in another form stay.
+-- Returns how many were closed. Receipts of buckets with bookings stay open.
 local closing = {}
 for _, id in ipairs(ARGV) do closing[id] = true end
 

@@ -1,4 +1,4 @@
--- Debits what a node granted by itself from one bucket, whether or not it fits: it was granted.
+-- Debits from one bucket what a node granted without Redis, whether or not it fits.
 --
 --   KEYS     three of the bucket (buckets.lua)
 --   ARGV     time, number of buckets (1), the bucket, then 4 numbers: what the permits cost
@@ -15,5 +15,5 @@ local charge = {tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]),
 bucket.algorithm.take(bucket, charge, '0')
 bucket.algorithm.save(bucket)
 local reply = {now_u, now_n}
-bucket.algorithm.report(bucket, charge, reply)
+bucket.algorithm.level(bucket, charge, reply)
 return reply

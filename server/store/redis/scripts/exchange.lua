@@ -1,4 +1,4 @@
--- Tells what buckets are; or replaces them by others, if they still are what the caller knows.
+-- Reads buckets; or replaces them, if they are still as the caller knows them.
 --
 --   KEYS     three of each bucket (buckets.lua), the fence's (prelude.lua)
 --   ARGV     time, 1 to replace or 0, then for each bucket the state and the receipts that the
@@ -6,9 +6,9 @@
 --            in milliseconds ('': leave it alone), state ('': full, which is the same as no
 --            bucket), receipts or bookings ('': none), number of runs, runs
 --
--- Returns 1 if they were replaced, else {microseconds, nanoseconds, then of each bucket: state,
--- receipts or bookings, runs}. A booked bucket's state names its version, which says all: who only
--- asks is not told bookings of a version that it knows.
+-- Returns 1 if they were replaced, else {microseconds, nanoseconds, then for each bucket: state,
+-- receipts or bookings, runs}. The state of a bucket with bookings contains its version, and equal
+-- versions are equal buckets: a caller that reads gets no bookings of a version that it knows.
 local count = (#KEYS - 1) / 3
 local replace = ARGV[2] == '1'
 local states, texts = {}, {}

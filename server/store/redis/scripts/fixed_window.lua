@@ -1,4 +1,4 @@
--- Fixed windows, as server/algorithm/fixed_window.h has them. Behind buckets.lua.
+-- Fixed windows by the rules of server/algorithm/fixed_window.h. Follows buckets.lua.
 --
 -- State: index of the wall clock's window, when it was first used and when it ends (2 numbers
 -- each), permits, serial. The server's clock is the wall clock and the only one.
@@ -69,7 +69,7 @@ function fixed_window.take(bucket, charge, id)
   open_receipt(bucket, id, bucket.serial, 0, charge[1], 0)
 end
 
-function fixed_window.report(bucket, charge, reply)
+function fixed_window.level(bucket, charge, reply)
   local counted = counted_now(bucket)
   local wait_u, wait_n = 0, 0
   if counted > 0 then

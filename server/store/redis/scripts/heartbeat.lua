@@ -1,26 +1,26 @@
--- A node says that it is there, and is told of all others.
+-- Notes that a node is there, and returns all others.
 --
---   KEYS     the nodes: a hash of ID -> 'WHEN DIVISOR CLEAR', WHEN in microseconds since 1970, and of
---            '' -> 'SINCE LAG HELD WORD': since when there is this hash, how long the server may go on
---            when another has taken its place, until when the one whose place it took may, and the
---            fence's word by which the hash was last written; and the fence's word
---   ARGV     time ('' for the server's, or 'MICROSECONDS NANOSECONDS' of a test), the node's id, its
---            divisor (0: it has no share and is about to take none), 1 or 0 for whether it has
---            nothing to report, time to live in microseconds, '' or until when it may be said: one
---            that lay in some buffer for longer says what is not true any more; how long this server
---            may go on when another has taken its place (0: nobody takes it), and its floor
+--   KEYS     the nodes: a hash of ID -> 'WHEN DIVISOR CLEAR', WHEN in microseconds since 1970, and
+--            of '' -> 'SINCE LAG HELD WORD': when the hash was made, how long the server may go on
+--            when another has taken its place, until when the server whose place it took may, and
+--            the fence's word when the hash was last written; and the fence's word
+--   ARGV     time ('' for the server's, or 'MICROSECONDS NANOSECONDS' of a test), the node's id,
+--            its divisor (0: it has no share and is about to take none), 1 or 0 for whether it has
+--            nothing to debit, time to live in microseconds, '' or when the heartbeat becomes
+--            invalid (one that waited in a buffer is out of date); how long this server may go on
+--            when another has taken its place (0: none can), and its floor
 --
--- A node that was not heard of for its time to live has lapsed, and is new when it comes again. It
--- is still told of for ten times as long, or twice as long as it may be heard of elsewhere. The hash
--- goes when all nodes have.
+-- A node that sent no heartbeat for its time to live has lapsed, and is new when it returns. It is
+-- still listed for ten times as long, or for twice as long as another server may hear of it. The
+-- hash expires when all nodes are gone.
 --
--- Another word than the hash was written by: another server has taken over (or this one lost its
--- data), and nodes may go on being answered by the old one for its LAG, but not beyond the floor.
+-- If the fence's word has changed, another server has taken over (or this one lost its data), and
+-- the old one may go on answering nodes for its LAG, but not beyond the floor.
 --
--- Returns {microseconds, -1} if it came too late; else {microseconds, 1 or 0 for whether the node is
--- new, for how many microseconds there has been the hash, LAG, for how many microseconds yet others
--- may be answered elsewhere, then of each other node: id, how long ago it was heard of in
--- microseconds, divisor, clear}.
+-- Returns {microseconds, -1} if the heartbeat came too late; else {microseconds, 1 or 0 for whether
+-- the node is new, age of the hash in microseconds, LAG, for how many microseconds another server
+-- may still answer nodes, then for each other node: id, microseconds since its last heartbeat,
+-- divisor, clear}.
 local now
 if ARGV[1] == '' then
   local time = redis.call('TIME')
@@ -47,7 +47,7 @@ local reply = {now, 0, now - since, lag, math.max(held - now, 0)}
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   local at, divisor, clear = string.match(all[i + 1], '^(%d+) (%d+) ([01])$')
-  -- What is none of ours, or from a time to come (the clock was set back), counts as heard of now.
+  -- A value of another form, or from the future (the clock was set back), counts as of now.
   local age = at and now - at or 0
   if age < 0 then age = 0 end
   if all[i] == id then

@@ -1,9 +1,10 @@
--- Stands before every script. The last key is the fence's word (fence.h). It is gone when the
--- fence was replaced, and in another form when the data was loaded anew. Nothing is decided then.
+-- Precedes each guarded script (scripts.h). The last key is the fence's word (fence.h). It is
+-- missing if the fence was replaced, and has another encoding if the data was loaded from a file or
+-- a primary. Then the script decides nothing.
 --
--- In a Cluster the word is in a slot of its own at the same server, so it cannot be among the keys.
--- There the last key is the first one, once more, and the word is the last argument, which the
--- script does not see. '' (a test): no fence is looked for.
+-- In a Cluster the word is in another slot of the same server, so it cannot be among the keys.
+-- There the last key is the first key, once more, and the word is the last argument, which is
+-- removed before the script runs. '' (in tests): the fence is not checked.
 local word = KEYS[#KEYS]
 local encoding
 if word ~= KEYS[1] then

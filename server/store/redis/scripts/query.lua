@@ -12,7 +12,7 @@ local reply = {now_u, now_n}
 for i, bucket in ipairs(buckets) do
   local arg = first_item_arg + (i - 1) * 4
   reply[#reply + 1] = bucket.exists and 1 or 0
-  bucket.algorithm.report(bucket, {tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]),
+  bucket.algorithm.level(bucket, {tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]),
     tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3])}, reply)
 end
 return reply

@@ -1,9 +1,9 @@
--- Raises how far the promises reach that the fence tells of.
+-- Raises the moment up to which grant times may be promised, in the fence.
 --
 --   KEYS     the fence
 --   ARGV     its word, and the moment in microseconds
 --
--- Returns the moment up to which they reach then; -1 if the fence was replaced.
+-- Returns that moment afterwards; -1 if the fence was replaced.
 local text = redis.call('GET', KEYS[1])
 local before, word, middle, promised, after =
   string.match(text or '', '^(%S+ %d+ )(%S+)( %d+ %d+ )(%d+)( [01])$')

@@ -1,6 +1,6 @@
--- Tells the floors that slots of a Cluster brought along (fence.h).
+-- Reads the floors that slots of a Cluster brought along (fence.h).
 --
---   ARGV     their keys, of any slots of this server: such cannot be KEYS
+--   ARGV     their keys, which are in different slots and so cannot be KEYS
 --
 -- Returns a floor for each, in microseconds: 0 if it has none, -1 if the slot is not here.
 local floors = {}

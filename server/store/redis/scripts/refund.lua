@@ -23,7 +23,7 @@ for _, bucket in ipairs(buckets) do
   if bucket.changed then
     bucket.algorithm.save(bucket)
   elseif bucket.had_receipts then
-    -- What the others are worth now is remembered all the same.
+    -- What the others are worth now is saved anyway.
     keep_receipts(bucket)
   end
 end

@@ -2,8 +2,7 @@
 --
 --   KEYS     the bucket's three
 --
--- Returns 1 if it existed, 0 if not, -2 if something is booked in it, which stands: see
--- exchange.lua.
+-- Returns 1 if it existed, 0 if not, -2 if it has bookings, which stand: see exchange.lua.
 local state = redis.call('GET', KEYS[1])
 if state and string.find(state, '^%S+ %S+ @') then return -2 end
 local existed = state and 1 or 0

@@ -1,7 +1,7 @@
--- Sliding logs, as server/algorithm/sliding_log.h has them. Behind buckets.lua.
+-- Sliding logs by the rules of server/algorithm/sliding_log.h. Follows buckets.lua.
 --
--- State: permits, last run (2 numbers, permits), latest moment seen (2 numbers). A run is the
--- moment that its permits were written down at, a whole number of quanta.
+-- State: permits, last run (2 numbers, permits), latest moment seen (2 numbers). A run has the
+-- moment of its permits, rounded up to a whole number of quanta.
 local sliding_log = {}
 local runs_at_once = 32
 
@@ -50,7 +50,7 @@ function sliding_log.load(bucket, rest)
   bucket.seen_u, bucket.seen_n = later(now_u, now_n, tonumber(seen_u), tonumber(seen_n))
   bucket.cleared = false
   load_receipts(bucket, flag)
-  -- Forgets what no longer counts.
+  -- Drops runs that no longer count.
   local last_expiry_u, last_expiry_n = expiry(bucket, bucket.last_u, bucket.last_n)
   if bucket.total == 0 or
      not before(bucket.seen_u, bucket.seen_n, last_expiry_u, last_expiry_n) then
@@ -104,7 +104,7 @@ function sliding_log.take(bucket, charge, id)
   open_receipt(bucket, id, bucket.last_u, bucket.last_n, charge[1], 0)
 end
 
--- How long until so many permits fit; -1: never.
+-- The time until so many permits fit; -1: never.
 local function log_wait(bucket, permits)
   if permits > bucket.capacity then return -1, 0 end
   local counted = bucket.total
@@ -119,7 +119,7 @@ local function log_wait(bucket, permits)
   return wait_u, wait_n
 end
 
-function sliding_log.report(bucket, charge, reply)
+function sliding_log.level(bucket, charge, reply)
   local reset_u, reset_n, next_u, next_n = 0, 0, 0, 0
   if bucket.total > 0 then
     if bucket.last_permits > 0 then
@@ -177,7 +177,9 @@ function sliding_log.save(bucket)
   if bucket.cleared then
     redis.call('DEL', bucket.runs_key)
   else
-    if bucket.set_run then redis.call('LSET', bucket.runs_key, bucket.set_run[1], bucket.set_run[2]) end
+    if bucket.set_run then
+      redis.call('LSET', bucket.runs_key, bucket.set_run[1], bucket.set_run[2])
+    end
     if bucket.dropped > 0 then redis.call('LTRIM', bucket.runs_key, bucket.dropped, -1) end
   end
   for _, run in ipairs(bucket.pushed) do

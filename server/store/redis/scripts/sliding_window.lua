@@ -1,4 +1,4 @@
--- Sliding windows, as server/algorithm/sliding_window.h has them. Behind buckets.lua.
+-- Sliding windows by the rules of server/algorithm/sliding_window.h. Follows buckets.lua.
 --
 -- State: the latest sub-window seen, and INDEX:PERMITS of each that has permits.
 local sliding_window = {}
@@ -53,7 +53,7 @@ function sliding_window.take(bucket, charge, id)
   open_receipt(bucket, id, bucket.index, 0, charge[1], 0)
 end
 
--- The sub-window from whose begin so many permits fit; 0: now, -1: never.
+-- The sub-window at whose start so many permits fit; 0: now, -1: never.
 local function window_from(bucket, permits)
   if permits > bucket.capacity then return -1 end
   local counted = bucket.total
@@ -65,7 +65,7 @@ local function window_from(bucket, permits)
   return -1
 end
 
-function sliding_window.report(bucket, charge, reply)
+function sliding_window.level(bucket, charge, reply)
   local next_from = 0
   if bucket.total >= bucket.capacity then next_from = window_from(bucket, 1) end
   local values = {bucket.total, window_from(bucket, bucket.capacity),

@@ -1,6 +1,6 @@
--- Token buckets, as server/algorithm/token_bucket.h has them. Behind buckets.lua.
+-- Token buckets by the rules of server/algorithm/token_bucket.h. Follows buckets.lua.
 --
--- State: the moment at which it is full again, microseconds and ticks of one.
+-- State: the TAT, when it is full again: microseconds, and ticks of a microsecond.
 local token_bucket = {}
 
 function token_bucket.load(bucket, rest)
@@ -13,7 +13,7 @@ function token_bucket.load(bucket, rest)
   if not u then return false end
   u, t = tonumber(u), tonumber(t)
   if before(u, t, bucket.full_u, bucket.full_t) then
-    -- Not known is how full it was meanwhile: its receipts are worth nothing.
+    -- How full it was meanwhile is not known: its receipts are worth nothing.
     bucket.had_receipts = flag == '1'
   else
     bucket.full_u, bucket.full_t = u, t
@@ -36,7 +36,7 @@ end
 
 local function worth_nothing(receipt) return receipt[4] == 0 and receipt[5] == 0 end
 
--- Each receipt keeps the least that the bucket has lacked since.
+-- Each receipt keeps the least shortfall from full since its grant.
 local function note_shortfall(bucket)
   if #bucket.receipts == 0 then return end
   local u, t = lacking(bucket)
@@ -56,7 +56,7 @@ function token_bucket.take(bucket, charge, id)
   open_receipt(bucket, id, charge[1], charge[2], lack_u, lack_t)
 end
 
-function token_bucket.report(bucket, charge, reply)
+function token_bucket.level(bucket, charge, reply)
   local u, t = lacking(bucket)
   for _, value in ipairs({u, t, 0, 0, 0, 0, 0}) do reply[#reply + 1] = value end
 end
@@ -68,7 +68,7 @@ function token_bucket.refund(bucket, id)
   local u, t = receipt[2], receipt[3]
   if before(receipt[4], receipt[5], u, t) then u, t = receipt[4], receipt[5] end
   bucket.full_u, bucket.full_t = minus(bucket.full_u, bucket.full_t, u, t, bucket.base)
-  -- What is given back was lacking at no moment since that grant any more.
+  -- Without that grant, what is given back was lacking at no moment since.
   local least_u, least_t = minus(receipt[4], receipt[5], u, t, bucket.base)
   for i, other in ipairs(bucket.receipts) do
     if i >= place then

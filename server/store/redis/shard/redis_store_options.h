@@ -20,7 +20,7 @@ namespace sluice::store {
 struct SharedSecret {
   // What this node uses now.
   std::function<std::string()> proposal;
-  // Is told what all nodes use. Not OK: it cannot be used.
+  // Gets the secret that all nodes use. Not OK: it cannot be used.
   std::function<absl::Status(std::string_view)> agreed;
 };
 

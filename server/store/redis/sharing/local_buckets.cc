@@ -16,17 +16,17 @@ using algorithm::Moment;
 using algorithm::Parameters;
 using algorithm::TokenBucket;
 
-// When who asked for more than the share can hold is to ask again: nodes may have gone by then.
+// The retry time for more permits than the share can hold: nodes may have left by then.
 constexpr int64_t kOtherShareNs = 1'000'000'000;
 
-// Ticks at which a bucket that lacks so many permits of full is full again.
+// The TAT of a bucket that lacks so many permits of full.
 uint64_t Tat(const TokenBucket& bucket, uint64_t lacking, int64_t now_ns) {
   const uint64_t most = algorithm::kMaxTat / bucket.unit_ticks;
   const uint64_t ticks = std::min(lacking, most) * bucket.unit_ticks;
   return std::min(algorithm::ToTicks(bucket, now_ns) + ticks, algorithm::kMaxTat);
 }
 
-// By what a window's parameters are divided at `at`; 0: it is not open yet.
+// The divisor of a window's parameters; 0: the window is not open yet.
 uint32_t WindowDivisor(const Parameters& whole, const ShareHistory& history, int64_t now_ns) {
   return history.GreatestOf(now_ns, WindowNs(whole));
 }
@@ -79,7 +79,7 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
     bucket.divisor = divisor;
     bucket.serial = history.changes.back().serial;
   } else if (before != whole.kind || !bucket.parameters.has_value()) {
-    // Nothing was granted by what it was, or nothing is by what it is.
+    // Nothing was granted under the old parameters, or nothing is under the new ones.
     Bucket fresh = New(rule);
     fresh.granted = bucket.granted;
     bucket = std::move(fresh);
@@ -93,7 +93,7 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
 
 void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history) {
   const Parameters& whole = bucket.rule->rule->parameters;
-  // Changes that are not kept any more: as at the beginning.
+  // Changes since then are no longer kept: starts empty.
   if (bucket.serial < history.changes.front().serial) bucket.divisor = 0;
   for (const ShareHistory::Change& change : history.changes) {
     if (bucket.divisor != 0 && change.serial <= bucket.serial) continue;
@@ -112,7 +112,7 @@ void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history) {
                                         algorithm::ToTicks(from, change.at_ns));
           debt_before = static_cast<int64_t>(from.debt);
         }
-        // What it may owe more now counts as owed: others may have made that debt.
+        // Additional debt counts as made: other nodes may have made it.
         holds = std::min(before, burst) - std::max<int64_t>(debt - debt_before, 0);
       }
       bucket.state = algorithm::BucketState::FromTat(
@@ -127,7 +127,7 @@ void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history) {
 void LocalBuckets::AdvanceWindow(Bucket& bucket, const ShareHistory& history, Moment at) {
   const uint32_t divisor = WindowDivisor(bucket.rule->rule->parameters, history, at.now_ns);
   if (divisor == 0) {
-    // Whatever it counted, nothing is granted for a period.
+    // Nothing is granted for a period, whatever was counted.
     bucket.parameters.reset();
     bucket.divisor = 0;
     return;
@@ -186,7 +186,7 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
     for (Stripe* stripe : stripes) stripe->mu.Unlock();
     return outcome;
   }
-  // Made first, so that none moves afterwards.
+  // Inserts before it takes pointers, so that no bucket moves afterwards.
   size_t made = 0;
   for (Held& one : held) {
     if (one.stripe->buckets.contains(one.name)) continue;
@@ -262,7 +262,7 @@ bool LocalBuckets::Query(const std::shared_ptr<const RuleEntry>& rule, std::stri
   const auto found = stripe.buckets.find(name);
   const bool exists = found != stripe.buckets.end();
   Bucket bucket = exists ? found->second : New(rule);
-  // Of a newer rule: as that says.
+  // The bucket may be of a newer rule: then that rule counts.
   if (!Advance(bucket, rule, history, at)) Advance(bucket, bucket.rule, history, at);
   *level = LevelOf(bucket, history, at);
   return exists;

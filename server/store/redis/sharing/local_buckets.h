@@ -1,16 +1,19 @@
 // LocalBuckets: buckets that this node decides by itself, with its share of their limits'
 // parameters.
 //
-// All begin empty when the share does: a token bucket holds nothing (and all its debt is made), a
+// All start empty when the share starts: a token bucket holds nothing, with all its debt made; a
 // log or window counts as used up for a period. When the divisor changes, a token bucket keeps the
-// permits that it holds, as far as they fit, and what it may owe beyond them; from then on it
-// refills at the new rate. A window takes its parameters by the greatest divisor of the last
-// period. So what all nodes hold together is never more than the limit (docs/adr/0094).
+// permits that it holds, as far as they fit, and counts debt that it may make beyond before as
+// made; from then on it refills at the new rate. A window uses the greatest divisor of the last
+// period. So the buckets of all nodes together never hold more than the limit (docs/adr/0094).
 //
-// A bucket that is full is dropped now and then: one that does not exist is as one that was never
-// used since the share began.
+// Example: burst 100, two nodes: each bucket holds up to 50. A third node comes: the divisor is 3,
+// and a bucket that holds 40 keeps 33.
 //
-// Thread-safe; never blocks for longer than some decisions take.
+// Full buckets are dropped from time to time: a missing bucket equals one that was not used since
+// the share started.
+//
+// Thread-safe. Blocks for the time of a few decisions at most.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARING_LOCAL_BUCKETS_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARING_LOCAL_BUCKETS_H_
 
@@ -47,47 +50,47 @@ class LocalBuckets {
     const ShareHistory* history = nullptr;
   };
 
-  // What was granted of a bucket and Redis does not know.
+  // Permits granted from a bucket that are not debited in Redis.
   struct Granted {
     std::shared_ptr<const RuleEntry> rule;
     std::string key;
     uint64_t permits = 0;
-    // From then on it matters no more (on common::Clock::NowNs()): its bucket here would be full,
-    // so that the share's own refill has paid for it.
+    // When they no longer matter (on common::Clock::NowNs()): the bucket here would be full, so
+    // that the refill of the share has paid for them.
     int64_t until_ns = 0;
   };
 
-  // At most so many buckets; who would need one more is denied, Reason::kOverflow.
+  // An acquisition that needs more than max_buckets is denied, Reason::kOverflow.
   explicit LocalBuckets(size_t max_buckets) : max_buckets_(max_buckets) {}
 
-  // All or none. kGranted, kDenied, kStaleRule, kUnavailable (see Open). `*retry_after_ns` is set
-  // if it is denied; for more permits than a share can hold (Reason::kShareTooSmall), to when the
-  // share may be another. A receipt is opened in each bucket if receipt_id is not 0. REQUIRES:
-  // parts of different buckets.
+  // All or none. kGranted, kDenied, kStaleRule, kUnavailable (see Open). Sets *retry_after_ns if
+  // denied; for more permits than the share can hold (Reason::kShareTooSmall), to when the share
+  // may have changed. Opens a receipt in each bucket if receipt_id is not 0. REQUIRES: parts of
+  // different buckets.
   Outcome Acquire(absl::Span<const Part> parts, algorithm::Moment at, uint64_t receipt_id,
                   int64_t* retry_after_ns) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
-  // Takes nothing, makes no bucket. Returns whether there is one.
+  // Changes nothing. Returns whether the bucket exists.
   bool Query(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
              const ShareHistory& history, algorithm::Moment at, BucketLevel* level);
 
-  // Whole permits given back; nullopt: there is no such open receipt.
+  // Returns the whole permits given back; nullopt: there is no such open receipt.
   std::optional<uint64_t> Refund(const Rule& rule, std::string_view key, uint64_t receipt_id,
                                  algorithm::Moment at);
 
-  // Forgets the bucket. True: there was one.
+  // Drops the bucket. Returns whether it existed.
   bool Forget(const Rule& rule, std::string_view key);
 
-  // Between Close and Open nothing is granted (kUnavailable). It is open at first.
+  // Between Close and Open nothing is granted (kUnavailable). Open at first.
   void Open();
   void Close();
 
-  // Closes, and forgets all; returns what was granted and still matters: permits that were granted
-  // since the share began, but no more than their buckets lack of full.
+  // Closes, and drops all buckets. Returns the permits that were granted since the share started,
+  // but at most what their buckets lack of full: the rest no longer matters.
   std::vector<Granted> TakeAll(algorithm::Moment at);
 
-  // Drops full buckets; a part of them each time. A limit's history is the one or the other (see
-  // Membership); where it is empty nothing is dropped.
+  // Drops full buckets of a part of the map. `strict`, `lenient`: the shares (see Membership);
+  // buckets of an empty share are kept.
   void Sweep(const ShareHistory& strict, const ShareHistory& lenient, algorithm::Moment at);
 
   size_t size() const { return size_.load(std::memory_order_relaxed); }
@@ -95,8 +98,8 @@ class LocalBuckets {
  private:
   struct Bucket {
     std::shared_ptr<const RuleEntry> rule;
-    uint32_t divisor = 0;  // by which the state is made; 0: of a window that is not open
-    uint64_t serial = 0;   // of the last change of the share that is in the state
+    uint32_t divisor = 0;  // of the state; 0: a window that is not open yet
+    uint64_t serial = 0;   // of the last change of the share that the state includes
     std::optional<algorithm::Parameters> parameters;  // nullopt: the share is nothing
     algorithm::BucketState state{algorithm::Parameters{}};
     uint64_t granted = 0;  // permits
@@ -112,7 +115,7 @@ class LocalBuckets {
   static std::string NameOf(uint32_t limit_id, std::string_view key);
   Stripe& StripeOf(std::string_view name);
   static Bucket New(std::shared_ptr<const RuleEntry> rule);
-  // Brings it up to the share and the parameters that hold at `at`. False: it is of a newer rule.
+  // Applies changes of the share and of the rule up to `at`. False: the bucket is of a newer rule.
   static bool Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry>& rule,
                       const ShareHistory& history, algorithm::Moment at);
   static void AdvanceToken(Bucket& bucket, const ShareHistory& history);

@@ -12,7 +12,7 @@
 namespace sluice::store::redis {
 namespace {
 
-// Which of an acquisition's charges are decided where.
+// The places of an acquisition's charges, by where they are decided.
 struct Places {
   std::vector<size_t> split;
   std::vector<size_t> if_unavailable;  // on_store_failure: split
@@ -45,7 +45,7 @@ bool Holds(const NodeRegistry::View& view, const Rule& rule, int64_t now_ns) {
 
 }  // namespace
 
-// An acquisition of which a part was granted by this node already; the rest is Redis'.
+// An acquisition whose split charges this node has granted; Redis decides the rest.
 class LocalDecisions::PartlyLocal final : private AcquireOperation {
  public:
   static void Start(LocalDecisions& local, const Caller& caller, Places places,
@@ -234,7 +234,7 @@ bool LocalDecisions::AcquireRelaxed(Caller& caller) {
   if (rule.sharing != Sharing::kRelaxed || context_.router().AllUnavailable()) return false;
   const int64_t now_ns = context_.clock().NowNs();
   if (caller.pending->deadline_ns < now_ns) return false;
-  const uint64_t most = MostUndebited(rule.parameters, state_.nodes->count(), state_.loops);
+  const uint64_t most = MaxUndebited(rule.parameters, state_.nodes->count(), state_.loops);
   RelaxedBuckets::Key* debit = nullptr;
   BucketLevel level;
   if (!relaxed_.TryTake(rule, charge.key, charge.permits, most, now_ns, &level, &debit)) {
@@ -304,7 +304,7 @@ bool LocalDecisions::Query(QueryItem& item) {
 
 namespace {
 
-// The rest of a refund, of buckets in Redis.
+// The part of a refund whose buckets are in Redis.
 class RestOfRefund final : public RefundOperation {
  public:
   RestOfRefund(RefundOperation* whole, std::vector<size_t> places, bool given)

@@ -5,7 +5,7 @@
 namespace sluice::store::redis {
 namespace {
 
-// Changes that are kept; of older ones a bucket that was not used since counts as empty.
+// Changes that are kept. A bucket that was last used before them counts as empty.
 constexpr size_t kMaxChanges = 32;
 
 }  // namespace
@@ -42,7 +42,7 @@ void Membership::SetDivisor(uint32_t divisor, int64_t at_ns) {
 void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const HeartbeatReply& reply) {
   const int64_t gap_ns = sent_ns - answered_ns_;
   const bool gap = !answered_ || gap_ns > ttl_ns_ / 2;
-  // Nodes may be answered by another server, and this one does not tell of them.
+  // Another server may answer nodes that this one does not know.
   const int64_t held_ns = reply.held_us * 1000;
   const bool held_back = gap || held_ns > 0;
   lag_us_ = reply.lag_us;
@@ -53,16 +53,16 @@ void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const Hear
     ++nodes;
     if (other.divisor != 0) least_announced = std::min(least_announced, other.divisor);
   }
-  // A lenient share that ended was noticed by Tick at the latest; but perhaps Tick is late.
+  // Tick may be late to end a lenient share.
   if (now_ns >= lenient_until_ns_) lenient_.changes.clear();
   if (reply.is_new) {
     strict_.changes.clear();
     joined_ns_ = now_ns + held_ns;
     planned_ = 0;
-    // Who has grown, or is about to, took what was this node's.
+    // A node that has grown, or is about to, took this node's share.
     if (least_announced < nodes) lenient_.changes.clear();
   } else if (joined_ns_ != kNever && held_back) {
-    // Answers of before the gap do not say that all others know.
+    // Replies from before the gap do not show that all others know of this node.
     joined_ns_ = now_ns + held_ns;
     planned_ = 0;
   }
@@ -97,11 +97,11 @@ void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const Hear
   if (joins && now_ns - joined_ns_ >= ttl_ns_) {
     const uint32_t holds = lenient_.divisor();
     if (holds != 0) {
-      // All others know of it by now, and it divides as they do or by more.
+      // All others know of this node by now, and it divides by at least as much as they do.
       Begin(&strict_, holds, now_ns);
       joined_ns_ = kNever;
     } else if (least_announced < nodes) {
-      // Somebody has not heard of it yet, or has grown: not now.
+      // Another node does not know of this one yet, or has grown: not now.
       planned_ = 0;
     } else if (planned_ >= nodes) {
       Begin(&strict_, planned_, now_ns);
@@ -137,7 +137,7 @@ void Membership::Settle(int64_t sent_ns, bool clear, const HeartbeatReply& reply
   for (const HeartbeatReply::Node& other : reply.others) {
     const bool back = reply.now_us - other.age_us >= back_us_;
     if (Lapsed(other)) {
-      // Perhaps it only takes longer to come back.
+      // It may only take longer to return.
       if (reply.now_us - back_us_ < ttl_ns_ / 1000) return;
     } else if (!back || !other.clear) {
       return;
@@ -149,7 +149,7 @@ void Membership::Settle(int64_t sent_ns, bool clear, const HeartbeatReply& reply
 
 void Membership::Tick(int64_t now_ns) {
   if (now_ns >= lenient_until_ns_) {
-    // This node did not notice the time pass.
+    // This node was stopped for a while.
     lenient_.changes.clear();
     lenient_until_ns_ = 0;
   } else if (!lenient_.none()) {

@@ -1,42 +1,55 @@
 // Membership: what a node knows of the other nodes on its Redis, and which share of limits it may
-// therefore decide by itself. Decided from the answers to its heartbeats alone (heartbeat.lua).
+// therefore decide by itself. Depends only on the replies to its heartbeats (heartbeat.lua).
 //
-// Each node that holds a share divides by a number of its own, its divisor. What this is for: at no
+// Each node that holds a share divides limits by a number of its own, its divisor. Invariant: at no
 // moment do the shares 1/divisor of all nodes that may be granting sum up to more than 1.
 //
-//  - A share is good for 7/8 of a time to live (TTL) from when a heartbeat was sent that was
-//    answered. Redis counts a node for a whole TTL from when it executed it, which is later. So who
-//    is not counted any more does not grant any more.
+//  - A share is good for 7/8 of a time to live (TTL) after an answered heartbeat was sent. Redis
+//  counts
+//    a node for a whole TTL after it executed the heartbeat, which is later. So a node that is no
+//    longer counted no longer grants.
 //  - More nodes than before: the divisor rises at once.
-//  - Who is new (never heard of, or lapsed) takes a share a TTL after its first answer, not before.
-//    By then each share that is still good was confirmed by an answer that told of the new one.
-//  - Fewer nodes: the divisor falls when there were fewer for a TTL without a gap, and after it was
-//    announced in one heartbeat more. So a node that was away and comes again is told, by what the
-//    others announced, whether any of them has grown or is about to.
+//  - A new node (never heard of, or lapsed) takes a share one TTL after its first reply, not
+//  before. By
+//    then each share that is still good was confirmed by a reply that contained the new node.
+//  - Fewer nodes: the divisor falls when there were fewer for a TTL without a gap, and after one
+//  more
+//    heartbeat announced it. So a node that was cut off and returns learns from the announced
+//    divisors whether another node has grown or is about to.
 //
-// Another server may take Redis' place, which the old one does not notice for its *lag*. Meanwhile
-// each answers some nodes, and knows nothing of the others'. So
-//  - where that can be, a node counts for the lag after it has lapsed: it may have a share by the
-//    answers of another server. By the end of that time this one would not answer any more;
-//  - a server that has taken over says for how long the old one may go on; until then nobody grows
-//    and nobody who is new begins to wait.
+// Example: two nodes, each with divisor 2. A third sends its first heartbeat. Within a TTL the
+// others' heartbeats return three nodes, and each takes divisor 3; then the third takes its share
+// with divisor
+// 3. When it stops, the others wait until it has lapsed, and a TTL more, announce divisor 2, and
+// take it with the next reply.
 //
-// Two uses of it. *Strict*: a share that is not confirmed in time is lost, and the node is new.
-// *Lenient*, for on_store_failure: split: while heartbeats are not answered the share goes on, as
-// long as this node notices that time passes (Tick); a node that was stopped loses it. When it
-// comes again, it keeps its share if nobody has grown meanwhile. A node that alone is cut off is on
-// top of the others, who have taken over its share: that cannot be known from inside.
+// Another server may take Redis' place, which the old one does not detect for its *lag*. Meanwhile
+// each answers some nodes, and does not know the others. So
+//  - where that is possible, a node counts for the lag after it has lapsed: the other server may
+//  confirm
+//    its share. After that time this server would not answer any more;
+//  - a server that has taken over says how long the old one may go on; until then no node grows,
+//  and no
+//    new node starts to wait.
 //
-// For limits that Redis decides exactly and nodes only while it is away (on_store_failure: split):
-//  - exact: until half a TTL after a heartbeat that was answered;
+// A share is used in two ways. *Strict*: a share that is not confirmed in time is lost, and the
+// node is new. *Lenient*, for on_store_failure: split: while heartbeats are not answered the share
+// stays, as long as this node runs (Tick); a node that was stopped loses it. When heartbeats are
+// answered again, the node keeps its share if no other node has grown meanwhile. If only one node
+// is cut off, the others take over its share while it goes on granting; no node can detect that by
+// itself.
+//
+// Limits that Redis decides exactly, and nodes only while it is unavailable (on_store_failure:
+// split):
+//  - exact: until half a TTL after an answered heartbeat;
 //  - local: from three quarters of a TTL after it, so that no other node is still exact by an older
-//    answer;
-//  - in between, and when it is back until all nodes have reported what they granted: neither. Nor
-//    before Redis has known nodes for a TTL: one that lost its data does not tell of those that are
-//    still about to come back.
+//    reply;
+//  - neither in between; nor, when Redis is available again, until all nodes have debited what they
+//    granted; nor before Redis has known nodes for a TTL: if it lost its data it does not know of
+//    nodes that have yet to return.
 //
 // docs/adr/0094 has the reasons. Not thread-safe; never blocks. Times on common::Clock::NowNs(),
-// but for those of the answers.
+// except those in replies.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARING_MEMBERSHIP_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARING_MEMBERSHIP_H_
 
@@ -51,7 +64,7 @@ namespace sluice::store::redis {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// A share over time, since the node holds it without a gap: by what it divides, and since when.
+// The divisors of a share since the node has held it without a gap.
 struct ShareHistory {
   struct Change {
     // The number of the change, from 1 on.
@@ -59,18 +72,18 @@ struct ShareHistory {
     int64_t at_ns = 0;
     uint32_t divisor = 1;
   };
-  // Oldest first; empty: no share. The first one is when it began, or the oldest that is kept.
+  // Oldest first; empty: no share. The first is its beginning, or the oldest change that is kept.
   std::vector<Change> changes;
 
   bool none() const { return changes.empty(); }
   uint32_t divisor() const { return changes.empty() ? 0 : changes.back().divisor; }
-  // The greatest that was in force at any time in (now_ns - window_ns, now_ns]; 0: it did not hold
-  // a share for so long.
+  // The greatest divisor in force at any time in (now_ns - window_ns, now_ns]; 0: the node has not
+  // held a share for so long.
   uint32_t GreatestOf(int64_t now_ns, int64_t window_ns) const;
 };
 
-// Whether a node may grant by this share: until then, unless it is renewed, whatever kept it from
-// hearing of the others. Nodes count one that is silent for longer as gone.
+// Whether a node may grant by this share: before until_ns, unless it is renewed, whatever kept it
+// from sending heartbeats. Other nodes take a node that is silent for longer for gone.
 inline bool MayGrant(const ShareHistory& share, int64_t until_ns, int64_t now_ns) {
   return !share.none() && now_ns < until_ns;
 }
@@ -84,39 +97,39 @@ class Membership {
   // ---- The next heartbeat ----
 
   uint32_t announced() const;
-  // Whether it may say that this node has nothing to report; `unreported`: there is something.
-  // Who may be granting at this very moment may not.
-  bool Clear(bool unreported) const {
-    return !unreported && (!settling_ || back_us_ != 0 || lenient_.none());
+  // Whether it may say that this node has nothing to debit; `undebited`: it has something. A node
+  // that may be granting at this moment may not say so.
+  bool Clear(bool undebited) const {
+    return !undebited && (!settling_ || back_us_ != 0 || lenient_.none());
   }
-  // When the next one is due, after the one before.
+  // Between heartbeats.
   int64_t IntervalNs() const { return settling_ && back_us_ != 0 ? ttl_ns_ / 100 : ttl_ns_ / 8; }
 
-  // ---- What happens ----
+  // ---- Events ----
 
-  // `clear`: as the heartbeat said.
+  // `clear`: as in the heartbeat.
   void OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const HeartbeatReply& reply);
   // Called at least four times a TTL.
   void Tick(int64_t now_ns);
 
-  // ---- What follows ----
+  // ---- Results ----
 
   const ShareHistory& strict() const { return strict_; }
   const ShareHistory& lenient() const { return lenient_; }
   // The share is good before it.
   int64_t strict_until_ns() const { return strict_until_ns_; }
   int64_t lenient_until_ns() const { return lenient_until_ns_; }
-  // When a node that is new takes its share at the earliest; kNever: it is not under way.
+  // When a new node takes its share at the earliest; kNever: it is not waiting for one.
   int64_t joins_at_ns() const { return joined_ns_ == kNever ? kNever : joined_ns_ + ttl_ns_; }
-  // Exact before the one; local from the other on, with a lenient share that is good.
+  // Exact before exact_until_ns; local from local_from_ns on, with a good lenient share.
   int64_t exact_until_ns() const { return exact_until_ns_; }
   int64_t local_from_ns() const { return local_from_ns_; }
-  // Heartbeats are answered, and what was granted while they were not is to be reported.
+  // Heartbeats are answered, but nodes still have to debit what they granted while they were not.
   bool settling() const { return settling_; }
 
   const std::vector<HeartbeatReply::Node>& others() const { return others_; }
   bool Lapsed(const HeartbeatReply::Node& node) const { return node.age_us >= ttl_ns_ / 1000; }
-  // Whether it may have a share: it has not lapsed, or could have been answered elsewhere since.
+  // Whether it may have a share: it has not lapsed, or another server may have answered it since.
   bool Counts(const HeartbeatReply::Node& node) const {
     return node.age_us < ttl_ns_ / 1000 + lag_us_;
   }
@@ -139,13 +152,14 @@ class Membership {
   int64_t lenient_until_ns_ = 0;
   int64_t joined_ns_ = kNever;  // new since; kNever: it holds a strict share
 
-  // There are fewer nodes than the divisor since, without a gap, and at most so many; 0: not so.
+  // Since when there are fewer nodes than the divisor, without a gap (0: there are not), and at
+  // most how many.
   int64_t fewer_since_ns_ = 0;
   uint32_t fewest_ = 0;
-  uint32_t planned_ = 0;  // announced, and not yet in force; 0: none
+  uint32_t planned_ = 0;  // divisor that is announced, and not yet in force; 0: none
 
   bool settling_ = true;
-  int64_t back_us_ = 0;  // Redis' time when heartbeats were answered again; 0: they are not
+  int64_t back_us_ = 0;  // Redis' time since when heartbeats are answered again; 0: they are not
   int64_t exact_until_ns_ = 0;
   int64_t local_from_ns_ = kNever;
 };

@@ -78,14 +78,14 @@ void NodeRegistry::Leave() {
         context_, key, {"HDEL", key, id_},
         [this](const Reply*) {
           common::MutexLock lock(&mu_);
-          left_told_ = true;
+          left_confirmed_ = true;
           changed_.SignalAll();
         },
         /*urgent=*/true);
   });
   const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kLeaveNs);
   common::MutexLock lock(&mu_);
-  while (!left_told_) {
+  while (!left_confirmed_) {
     const auto left = until - std::chrono::steady_clock::now();
     if (left.count() <= 0) return;
     changed_.WaitFor(&mu_, left);

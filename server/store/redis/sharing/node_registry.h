@@ -24,7 +24,7 @@ namespace sluice::store::redis {
 
 class NodeRegistry final : private net::LoopResident {
  public:
-  // As of one moment. Immutable.
+  // A snapshot. Immutable.
   struct View {
     bool answered = false;  // the last heartbeat
     ShareHistory strict;
@@ -103,7 +103,7 @@ class NodeRegistry final : private net::LoopResident {
   common::CondVar changed_;
   std::shared_ptr<const View> view_ ABSL_GUARDED_BY(mu_);
   bool settled_once_ ABSL_GUARDED_BY(mu_) = false;  // what AwaitFirst waits for
-  bool left_told_ ABSL_GUARDED_BY(mu_) = false;
+  bool left_confirmed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sluice::store::redis

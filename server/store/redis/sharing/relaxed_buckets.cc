@@ -15,7 +15,7 @@ constexpr int64_t kForgetNs = 10'000'000'000;
 
 }  // namespace
 
-uint64_t MostUndebited(const algorithm::Parameters& parameters, size_t nodes, size_t loops) {
+uint64_t MaxUndebited(const algorithm::Parameters& parameters, size_t nodes, size_t loops) {
   const uint64_t share = algorithm::Capacity(parameters) / 10 / std::max<size_t>(nodes * loops, 1);
   return std::max<uint64_t>(share, 1);
 }

@@ -1,13 +1,17 @@
-// RelaxedBuckets: what one event loop knows of the buckets of limits with sharing: relaxed, and
-// grants by it before Redis has heard of it.
+// RelaxedBuckets: what one event loop knows of the buckets of limits with sharing: relaxed, to
+// grant before Redis is asked.
 //
-// Of a bucket that is not known, or does not hold enough as far as is known, or of which as much is
-// undebited as may be, Redis decides, as if the limit were exact; its answer is what is known
-// then. Else it is granted here and reported: one report of a bucket is under way at a time, with
-// all that was granted before it was sent. The answer corrects what is known.
+// Redis decides, as if the limit were exact, if the bucket is unknown, does not hold enough as far
+// as is known, or has too many permits that are not debited yet; its answer is what is known then.
+// Otherwise the loop grants, and debits the permits in Redis afterwards: one debit of a bucket is
+// in flight at a time, with all that was granted before it was sent. Its reply corrects what is
+// known.
 //
-// So what is granted and not yet in Redis is at most `most` (see MostUndebited) on each loop of
-// each node, and no bucket is ever overdrawn by more than all of these together (docs/adr/0095).
+// So at most `most` permits (MaxUndebited) on each loop of each node are granted and not yet
+// debited, and no bucket is overdrawn by more than their sum (docs/adr/0095).
+//
+// Example: burst 1000, two nodes with one loop each: up to 50 permits of a bucket may be undebited
+// on each node, so both together grant at most 1100 at once.
 //
 // Belongs to its loop. Times on common::Clock::NowNs().
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARING_RELAXED_BUCKETS_H_
@@ -26,8 +30,8 @@
 
 namespace sluice::store::redis {
 
-// A tenth of what the bucket can hold, divided among all loops of all nodes; one permit at least.
-uint64_t MostUndebited(const algorithm::Parameters& parameters, size_t nodes, size_t loops);
+// A tenth of the bucket's capacity, divided among all loops of all nodes; at least one permit.
+uint64_t MaxUndebited(const algorithm::Parameters& parameters, size_t nodes, size_t loops);
 
 class RelaxedBuckets {
  public:
@@ -35,23 +39,23 @@ class RelaxedBuckets {
     std::shared_ptr<const RuleEntry> rule;
     std::string key;
     bool known = false;
-    uint64_t tat = 0;       // token_bucket: ticks, without what is not reported
-    int64_t remaining = 0;  // windows, the same
+    uint64_t tat = 0;       // token_bucket: ticks, with undebited permits
+    int64_t remaining = 0;  // others: the same
     uint64_t undebited = 0;
     uint64_t debiting = 0;  // in the debit in flight
     int64_t used_ns = 0;
   };
 
-  // Grants it, and fills in `level`, if that may be; else changes nothing. `*debit`: the
-  // bucket to be debited in Redis, or null.
+  // Grants, and sets *level, if it may; else changes nothing. Sets *debit to the key if a debit is
+  // to be sent, else to null.
   bool TryTake(const Rule& rule, std::string_view key, uint64_t permits, uint64_t most,
                int64_t now_ns, BucketLevel* level, Key** debit);
-  // What Redis answered.
+  // Takes over the level that Redis answered.
   void Learn(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
              const BucketLevel& level, int64_t now_ns);
-  // Returns how much is to be reported; REQUIRES: TryTake or Reported said so.
+  // Returns the permits to debit. REQUIRES: TryTake or Debited returned the key.
   static uint64_t BeginDebit(Key& key);
-  // The key, if more is to be reported; else null.
+  // A debit was answered. Returns the key if there is more to debit; else null.
   Key* Debited(uint32_t limit_id, std::string_view key, const DebitResult& result, int64_t now_ns);
 
   bool empty() const { return keys_.empty(); }

@@ -1,5 +1,5 @@
-// Share: what one of several nodes may grant of a limit by itself, so that all of them together
-// never grant more than the limit.
+// Shares of a limit: what each of several nodes may grant by itself, so that together they never
+// grant more than the limit.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARING_SHARE_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARING_SHARE_H_
 
@@ -10,10 +10,10 @@
 
 namespace sluice::store::redis {
 
-// The parameters divided by `divisor` and rounded down, so that divisor shares together are at most
-// the whole: a token bucket's burst, debt and rate (a period that is so many times as long, or
-// fewer permits where that period does not fit), a window's permits. nullopt: nothing is left.
-// Pure; thread-safe. REQUIRES: divisor >= 1.
+// The parameters divided by `divisor` and rounded down, so that `divisor` shares together are at
+// most the whole. Divides a token bucket's burst, debt and rate (multiplies the period; where that
+// does not fit, divides the permits), or a window's permits. nullopt: nothing is left. Pure;
+// thread-safe. REQUIRES: divisor >= 1.
 std::optional<algorithm::Parameters> ShareOf(const algorithm::Parameters& whole, uint32_t divisor);
 
 }  // namespace sluice::store::redis

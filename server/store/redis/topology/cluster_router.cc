@@ -15,15 +15,15 @@ namespace {
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kRefreshEveryNs = 5'000 * kMillisecond;
 constexpr int64_t kRestlessEveryNs = 100 * kMillisecond;
-// However many commands are told that slots have moved.
+// The least pause, however many replies say that slots have moved.
 constexpr int64_t kLeastRefreshNs = 10 * kMillisecond;
 constexpr int64_t kAskTimeoutNs = 1'000 * kMillisecond;
-// A server that said that the Cluster is down is not asked for anything for so long.
+// A server that answered CLUSTERDOWN gets no commands for so long.
 constexpr int64_t kDownNs = 50 * kMillisecond;
 constexpr int64_t kLogDownEveryNs = 10'000 * kMillisecond;
-// A server that has no slot any more, and was sent nothing, is left after so long.
+// A server without slots that was sent nothing is dropped after so long.
 constexpr int64_t kUnusedNs = 30'000 * kMillisecond;
-// By then the fence was read, and replaced if need be.
+// By then the fence was read again, and replaced if necessary.
 constexpr int64_t kFenceNs = 2 * kMillisecond;
 
 }  // namespace
@@ -83,7 +83,7 @@ struct ClusterRouter::Member final : FencePlaces {
   void OnFloors(absl::Span<const std::string> keys, absl::Span<const Reply> floors) override {
     for (size_t i = 0; i < keys.size(); ++i) {
       const uint16_t slot = SlotOf(keys[i]);
-      // It may have left, or not be here yet: then it is read where it is.
+      // The slot may have left, or not be here yet: then its floor is read where it is.
       if (Has(slot) && floors[i].integer >= 0) router.floors_us_[slot] = floors[i].integer;
     }
   }
@@ -91,7 +91,7 @@ struct ClusterRouter::Member final : FencePlaces {
 
   bool Has(size_t slot) const {
     const uint16_t place = router.map_.OwnerOf(static_cast<uint16_t>(slot));
-    return place != SlotMap::kNobody && place < router.by_place_.size() &&
+    return place != SlotMap::kNoOwner && place < router.by_place_.size() &&
            router.by_place_[place] == this;
   }
 
@@ -182,11 +182,11 @@ void ClusterRouter::Start() {
   OnTimer();
 }
 
-// ---- Which server has what ----
+// ---- Which server serves which slot ----
 
 Endpoint* ClusterRouter::EndpointOf(std::string_view key) {
   const uint16_t place = map_.OwnerOf(SlotOf(key));
-  if (place == SlotMap::kNobody) return nullptr;
+  if (place == SlotMap::kNoOwner) return nullptr;
   Member& member = *by_place_[place];
   member.used_ns = loop_.now_ns();
   return member.down_until_ns > loop_.now_ns() ? nullptr : &member.endpoint;
@@ -315,7 +315,7 @@ void ClusterRouter::AskForMap() {
     Member& member = *members_[next_member_++ % members_.size()];
     if (!member.endpoint.unavailable()) return member.endpoint.Call(words, Asking(member.address));
   }
-  // None that serves: the seeds, each a little after the one before.
+  // No primary serves: asks the seeds, each a little after the one before.
   for (const auto& guide : guides_) {
     if (guide->ready()) return guide->Call(words, Asking(guide->address()));
   }
@@ -348,8 +348,8 @@ void ClusterRouter::Adopt(SlotMap map) {
   for (size_t slot = 0; slot < kSlots; ++slot) {
     const uint16_t was = before.OwnerOf(static_cast<uint16_t>(slot));
     const uint16_t is = map_.OwnerOf(static_cast<uint16_t>(slot));
-    Member* const member = is == SlotMap::kNobody ? nullptr : by_place_[is];
-    if (member == (was == SlotMap::kNobody ? nullptr : were[was])) continue;
+    Member* const member = is == SlotMap::kNoOwner ? nullptr : by_place_[is];
+    if (member == (was == SlotMap::kNoOwner ? nullptr : were[was])) continue;
     floors_us_[slot] = kUnread;
     if (member == nullptr) continue;
     if (grown.empty() || grown.back() != member) grown.push_back(member);
@@ -359,9 +359,9 @@ void ClusterRouter::Adopt(SlotMap map) {
     incomplete_logged_ = false;
   } else if (!std::exchange(incomplete_logged_, true)) {
     Log("redis_cluster_slots", absl::StrCat(kSlots - map_.served(), " of ", kSlots,
-                                            " slots are served by nobody: their keys are away"));
+                                            " slots have no owner: their keys are unavailable"));
   }
-  TellFirst();
+  ReportFirst();
 }
 
 void ClusterRouter::DropUnused() {
@@ -384,16 +384,16 @@ void ClusterRouter::DropUnused() {
 
 void ClusterRouter::OnGuideFailed() {
   if (!have_map_) AskForMap();
-  TellFirst();
+  ReportFirst();
 }
 
 void ClusterRouter::StopGuides() {
   for (const auto& guide : guides_) guide->Stop();
 }
 
-void ClusterRouter::TellFirst() {
-  if (told_) return;
-  // That a server will not do says more than that it cannot be reached.
+void ClusterRouter::ReportFirst() {
+  if (first_reported_) return;
+  // That a server cannot be used says more than that it cannot be reached.
   absl::Status worst;
   const auto add = [&](const absl::Status& failure) {
     if (worst.ok() || (absl::IsUnavailable(worst) && !failure.ok())) worst = failure;
@@ -415,7 +415,7 @@ void ClusterRouter::TellFirst() {
     }
     if (any_serves && absl::IsUnavailable(worst)) worst = absl::OkStatus();
   }
-  told_ = true;
+  first_reported_ = true;
   host_.OnConnected(worst);
 }
 
@@ -442,7 +442,7 @@ void ClusterRouter::OnAvailable(Endpoint& endpoint) {
     member->down_until_ns = 0;
   }
   StopGuides();
-  TellFirst();
+  ReportFirst();
 }
 
 void ClusterRouter::OnUnavailable(Endpoint& endpoint) {
@@ -455,7 +455,7 @@ void ClusterRouter::OnFailed(Endpoint& endpoint, const absl::Status& why) {
     member->resolved = true;
     member->failure = why;
   }
-  TellFirst();
+  ReportFirst();
   Refresh();
 }
 

@@ -1,14 +1,13 @@
 // ClusterRouter: the primaries of a Redis Cluster, and which slots each serves.
 //
-// Which they are is asked of any server of the Cluster (CLUSTER SLOTS): at the start of the seeds
-// in the URL, one after the other until one answers; later of the primaries. It is asked again
-// every few seconds, when Redis says that a slot has moved, and ten times a second while a primary
-// is away or a slot is nobody's. Each primary is an endpoint with a breaker of its own: one that
-// is dead makes the keys of its slots away and no others.
+// Any server of the Cluster can name them (CLUSTER SLOTS): at the start the seeds in the URL are
+// asked, one after the other until one answers; later the primaries. They are asked again every few
+// seconds, when Redis reports that a slot has moved, and ten times a second while a primary is
+// unavailable or a slot has no owner. Each primary is an endpoint with a breaker of its own: if it
+// is down, only the keys of its slots are unavailable.
 //
-// Each primary has a fence (fence_check.h), in its highest slot at the time. A slot that was
-// moved brings its floor along, which is read from it; until then it counts as the highest floor
-// that this process knows of.
+// Each primary has a fence (fence_check.h), in its highest slot at the time. A slot that moves
+// brings its floor along; until it is read, the highest floor that this process knows counts.
 #ifndef SLUICE_SERVER_STORE_REDIS_TOPOLOGY_CLUSTER_ROUTER_H_
 #define SLUICE_SERVER_STORE_REDIS_TOPOLOGY_CLUSTER_ROUTER_H_
 
@@ -30,7 +29,7 @@ namespace sluice::store::redis {
 
 class ClusterRouter final : public Router, private Endpoint::Owner {
  public:
-  // REQUIRES: the URL is of a Cluster. The host is told of a connection when all primaries were
+  // REQUIRES: the URL names a Cluster. The host's OnConnected is called when each primary was
   // reached, or could not be.
   explicit ClusterRouter(const Context& context);
   // REQUIRES: the loop has ended.
@@ -46,36 +45,36 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
 
  private:
-  // A seed, of which nothing but the map is asked; it may be a replica.
+  // A connection to a seed, which is only asked for the map; it may be a replica.
   class Guide;
   struct Member;
 
-  // The one at this address, which begins to connect if it is new.
+  // The member at this address. Starts to connect if it is new.
   Member& MemberAt(const net::Address& address);
   Member* MemberOf(const Endpoint& endpoint);
 
-  // It said CLUSTERDOWN.
+  // It answered CLUSTERDOWN.
   void OnDown(Member& member, std::string_view why);
-  // As Shard::retry_ns.
+  // As CommandSettings::retry_ns.
   int64_t RetryNs() const { return options_.budget_ns / 8; }
 
   // Asks for the map soon.
   void Refresh();
   void OnTimer();
   void AskForMap();
-  // How the answer to an Ask is told.
+  // Notes that the server at `address` is asked; takes its reply.
   absl::AnyInvocable<void(const Reply*)> Asking(const net::Address& address);
   void OnAnswer(const net::Address& asked, const Reply* reply);
   void Adopt(SlotMap map);
-  // Not all is as it should be: looks often.
+  // A primary is unavailable or a slot has no owner: refreshes often.
   bool Restless() const;
   void DropUnused();
 
   void OnGuideReady() { AskForMap(); }
   void OnGuideFailed();
   void StopGuides();
-  // The first attempt has come to something, or to nothing.
-  void TellFirst();
+  // Reports to the host when all first attempts to connect have ended.
+  void ReportFirst();
 
   absl::Status OnInfo(Endpoint& endpoint, const std::string& info) override;
   absl::Status OnFurtherInfo(Endpoint& endpoint, const std::string& info) override;
@@ -92,12 +91,12 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   const EndpointOptions& options_;
   ShardCounters& counters_;
   Host& host_;
-  bool told_ = false;  // of the first attempt
+  bool first_reported_ = false;
   const FenceCheckOptions& fence_options_;
   KnownFences& known_fences_;
   FencingToken token_;  // of the last TokenFor
 
-  // What floor a slot brought along to where it is; kUnread: not known yet.
+  // The floor that each slot brought along; kUnread: not known yet.
   static constexpr int64_t kUnread = -1;
   std::vector<int64_t> floors_us_ = std::vector<int64_t>(kSlots, kUnread);
 

@@ -6,7 +6,7 @@
 namespace sluice::store::redis {
 namespace {
 
-// By then the fence was read, and replaced if need be.
+// By then the fence was read again, and replaced if necessary.
 constexpr int64_t kFenceNs = 2'000'000;
 
 }  // namespace

@@ -1,8 +1,7 @@
-// Router: which server decides which buckets, as one event loop sees it. One implementation for
-// each topology; each shard has a router of its own.
+// Router: which server has which buckets, as one event loop sees it. One implementation for each
+// topology; each shard has a router of its own.
 //
-// Belongs to its loop (construction and destruction: as RedisStore's). What several loops are to
-// know together, say, the slots of a Cluster, an implementation shares by itself.
+// Belongs to its loop; constructed before the loop runs, and destroyed after it has ended.
 #ifndef SLUICE_SERVER_STORE_REDIS_TOPOLOGY_ROUTER_H_
 #define SLUICE_SERVER_STORE_REDIS_TOPOLOGY_ROUTER_H_
 
@@ -24,39 +23,39 @@ namespace sluice::store::redis {
 // What becomes of a command that was answered with an error.
 struct Course {
   enum class What : uint8_t {
-    // It is answered as if its server were away (or, of a Call, with the error).
+    // It is answered as if its server were unavailable (a raw command: with the error).
     kGiveUp,
-    // It is sent at once to `endpoint`; null: to whoever EndpointOf says now.
+    // It is sent at once to `endpoint`; null: to what EndpointOf names now.
     kSendAgain,
-    // It is sent after `after_ns` to whoever EndpointOf says then.
+    // It is sent after `after_ns` to what EndpointOf names then.
     kSendLater,
   };
   What what = What::kGiveUp;
   Endpoint* endpoint = nullptr;
-  // The server is to answer for a slot that it is importing.
+  // The server is to answer for a slot that it is still importing.
   bool asking = false;
   int64_t after_ns = 0;
 };
 
 class Router {
  public:
-  // The shard. Told on the loop.
+  // The shard. Called on the loop.
   class Host {
    public:
-    // It was serving and does no more: callers that wait for it, and were not sent, are answered.
+    // The endpoint became unavailable: callers that wait to be sent to it are to be answered.
     virtual void OnUnavailable(Endpoint& endpoint) = 0;
-    // There is a server that serves, or an attempt to reach one failed. What each loop says first
-    // is what RedisStore::AwaitFirstConnections waits for.
+    // A server became available, or an attempt to reach one failed.
+    // RedisStore::AwaitFirstConnections waits for the first call on each loop.
     virtual void OnConnected(const absl::Status& status) = 0;
 
    protected:
     ~Host() = default;
   };
-  // What the shard gives to its router; all of it outlives the router.
+  // All of it outlives the router.
   struct Context {
     net::EventLoop& loop;
     net::Resolver& resolver;
-    // As the URL says; a router changes the address.
+    // As in the URL; a router changes the address.
     const EndpointOptions& endpoint;
     ShardCounters& counters;
     Host& host;
@@ -67,32 +66,31 @@ class Router {
 
   virtual ~Router() = default;
 
-  // Begins to connect. Called once, on the loop.
+  // Starts to connect. Called once, on the loop.
   virtual void Start() = 0;
 
-  // Who decides for `key` (a name in Redis: see KeysOf), also if it is away; null: nobody, as far
-  // as is known, which is as good as away. Valid until the loop's next iteration. An endpoint
-  // lives for as long as a command is in flight there.
+  // The server of `key` (a name in Redis: see KeysOf), even if it is unavailable; null: none is
+  // known. Valid until the loop's next iteration. An endpoint lives as long as a request is in
+  // flight there.
   virtual Endpoint* EndpointOf(std::string_view key) = 0;
 
-  // Keys of different groups cannot go into one script. Splits() false: all are of one.
+  // Keys of different groups cannot go into one script. Splits() false: all keys are of one group.
   virtual bool Splits() const { return false; }
   virtual uint16_t GroupOf(std::string_view key) const { return 0; }
 
-  // What scripts on `key` are told of the data at `endpoint`, which EndpointOf named. Called for
-  // each one that is sent; of no effect after the next.
+  // Fencing token and floor for a script on `key` at `endpoint`, which EndpointOf named. Called for
+  // each script that is sent; valid until the next call.
   virtual const FencingToken& TokenFor(Endpoint& endpoint, std::string_view key) = 0;
 
-  // Whether moments up to `until_us` may be promised of what is booked at `endpoint`; see
+  // Whether grant times up to `until_us` may be promised for bookings at `endpoint`; see
   // FenceCheck::MayPromise.
   virtual bool MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) = 0;
 
-  // Nothing can be sent to anybody, nor is anybody's first connection awaited: the quick way to
-  // say so, before a key's name is made.
+  // No server is available, and none is being connected to for the first time. Needs no key.
   virtual bool AllUnavailable() const = 0;
 
-  // A command for `key` was answered with an error by `from`; it was not executed there. The
-  // default: from.OnErrorReply, and the command is given up.
+  // A command for `key` got an error from `from`, and was not executed there. By default it is
+  // given up, after from.OnErrorReply.
   virtual Course OnError(Endpoint& from, std::string_view key, const Reply& error);
 };
 
@@ -130,7 +128,7 @@ class SingleRouter : public Router, protected Endpoint::Owner {
   FenceCheck fence_check_;
 };
 
-// The one of the topology that the URL names.
+// The router of the URL's topology.
 std::unique_ptr<Router> MakeRouter(const Router::Context& context);
 
 }  // namespace sluice::store::redis

@@ -1,8 +1,9 @@
-// SentinelRouter: one server at a time, the one that Sentinels say is the primary.
+// SentinelRouter: one server at a time, the primary that Sentinels name.
 //
-// When they name another the connection moves there, and what was in flight is lost, which counts
-// as spent. The server itself must agree that it is a primary (its INFO), and its data is what the
-// fence says (fence_check.h); so it does not matter for exactness what Sentinels say, or when.
+// When they name another server the connection moves there; requests in flight are lost and count
+// as spent. The server itself must confirm that it is a primary (INFO), and the fence tells whether
+// its data is complete (fence_check.h). So exactness does not depend on what Sentinels say, or
+// when.
 #ifndef SLUICE_SERVER_STORE_REDIS_TOPOLOGY_SENTINEL_ROUTER_H_
 #define SLUICE_SERVER_STORE_REDIS_TOPOLOGY_SENTINEL_ROUTER_H_
 

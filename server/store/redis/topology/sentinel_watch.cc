@@ -34,9 +34,9 @@ class SentinelWatch::Peer final : private net::StreamHandler {
     }
   }
 
-  // What it said last, on a connection that still stands.
+  // Its last answer, on a connection that is still open.
   const std::optional<Answer>& answer() const { return answer_; }
-  // Not OK: why there is no answer. kCancelled: it was not asked yet, or is about to answer.
+  // Not OK: why there is no answer. CANCELLED: it was not asked yet, or has not answered yet.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -134,7 +134,7 @@ class SentinelWatch::Peer final : private net::StreamHandler {
       next_->primary.port = static_cast<uint16_t>(port);
       return absl::OkStatus();
     }
-    // Where it may not be asked, all Sentinels are as good as each other.
+    // Where SENTINEL MASTER is not allowed, all Sentinels count the same.
     if (next_.has_value()) {
       for (size_t i = 0; i + 1 < reply.elements.size(); i += 2) {
         if (reply.elements[i].text == "config-epoch" &&
@@ -177,8 +177,12 @@ class SentinelWatch::Peer final : private net::StreamHandler {
 };
 
 SentinelWatch::SentinelWatch(net::EventLoop& loop, net::Resolver& resolver, const RedisUrl& url,
-                             std::shared_ptr<const net::TlsContext> tls, Told told)
-    : loop_(loop), resolver_(resolver), url_(url), tls_(std::move(tls)), told_(std::move(told)) {
+                             std::shared_ptr<const net::TlsContext> tls, Callbacks callbacks)
+    : loop_(loop),
+      resolver_(resolver),
+      url_(url),
+      tls_(std::move(tls)),
+      callbacks_(std::move(callbacks)) {
   for (const net::Address& seed : url_.seeds) peers_.push_back(std::make_unique<Peer>(*this, seed));
 }
 
@@ -208,7 +212,7 @@ void SentinelWatch::OnAnswer() {
     } else if (absl::IsCancelled(peer->status())) {
       all = false;
     } else if (status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
-      // What somebody can mend before what may pass.
+      // An error that the operator can fix before one that may pass.
       status = peer->status();
     }
   }
@@ -217,7 +221,7 @@ void SentinelWatch::OnAnswer() {
     if (current_.has_value() && current_->ToString() == best->primary.ToString()) return;
     current_ = best->primary;
     const net::Address primary = *current_;
-    return told_.primary(primary);
+    return callbacks_.primary(primary);
   }
   if (!all || std::exchange(failed_, true)) return;
   if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError(status.message());
@@ -231,7 +235,7 @@ void SentinelWatch::OnAnswer() {
         "; they are asked again: start one there, let this host reach it, or write into --store "
         "where they are"));
   }
-  told_.failed(status);
+  callbacks_.failed(status);
 }
 
 }  // namespace sluice::store::redis

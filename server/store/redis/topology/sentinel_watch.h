@@ -1,9 +1,9 @@
-// SentinelWatch: who is the primary now, by what Sentinels say.
+// SentinelWatch: asks Sentinels which server is the primary.
 //
 // Asks all Sentinels of the URL, each on a connection of its own, once a second, and every 100 ms
-// while the primary is away. Of those that answer, the one that has seen the latest failover (the
-// greatest configuration epoch) is believed: one that is cut off from the others knows an old
-// primary. Whether that server agrees is for its own connection to find out.
+// while the primary is unavailable. The Sentinel that has seen the latest failover (the greatest
+// configuration epoch) is believed: one that is cut off from the others names an old primary. The
+// connection to the named server checks whether it agrees.
 //
 // Belongs to its loop.
 #ifndef SLUICE_SERVER_STORE_REDIS_TOPOLOGY_SENTINEL_WATCH_H_
@@ -26,23 +26,23 @@ namespace sluice::store::redis {
 
 class SentinelWatch {
  public:
-  struct Told {
-    // It is another than the one told before.
+  struct Callbacks {
+    // There is a new primary.
     absl::AnyInvocable<void(const net::Address&)> primary;
-    // All were asked and none knows a primary; once for each row of such rounds. UNAVAILABLE: none
-    // was reached. FAILED_PRECONDITION, UNAUTHENTICATED, PERMISSION_DENIED: what is wrong with the
-    // name or the password.
+    // All were asked and none knows a primary; called once until one does. UNAVAILABLE: none was
+    // reached. FAILED_PRECONDITION, UNAUTHENTICATED, PERMISSION_DENIED: what is wrong with the name
+    // or the password.
     absl::AnyInvocable<void(const absl::Status&)> failed;
   };
 
   // `tls` null: plaintext. All outlive it.
   SentinelWatch(net::EventLoop& loop, net::Resolver& resolver, const RedisUrl& url,
-                std::shared_ptr<const net::TlsContext> tls, Told told);
+                std::shared_ptr<const net::TlsContext> tls, Callbacks callbacks);
   // REQUIRES: the loop has ended, or it was never started.
   ~SentinelWatch();
 
   void Start();
-  // The primary is away, or is back: look for another soon, or no longer.
+  // True: asks often, since the primary is unavailable.
   void SetHurry(bool hurry);
 
  private:
@@ -53,14 +53,14 @@ class SentinelWatch {
   };
 
   void OnTimer();
-  // A peer was told something, or cannot be.
+  // A peer has answered, or failed.
   void OnAnswer();
 
   net::EventLoop& loop_;
   net::Resolver& resolver_;
   const RedisUrl url_;
   const std::shared_ptr<const net::TlsContext> tls_;
-  Told told_;
+  Callbacks callbacks_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::optional<net::Address> current_;
   bool failed_ = false;

@@ -100,7 +100,7 @@ absl::StatusOr<SlotMap> SlotMap::FromReply(const Reply& reply, const net::Addres
     address.port = static_cast<uint16_t>(primary.elements[1].integer);
     if (address.port == 0) continue;  // not known yet
     const uint16_t place = map.PlaceOf(address);
-    // Behind the primary stand its replicas.
+    // Replicas follow the primary.
     if (range.elements.size() > 3) map.replicated_[place] = true;
     std::fill(map.owners_.begin() + first.integer, map.owners_.begin() + last.integer + 1, place);
   }
@@ -111,7 +111,7 @@ void SlotMap::Move(uint16_t slot, const net::Address& to) { owners_[slot] = Plac
 
 size_t SlotMap::served() const {
   return kSlots -
-         static_cast<size_t>(std::count(owners_.begin(), owners_.end(), uint16_t{kNobody}));
+         static_cast<size_t>(std::count(owners_.begin(), owners_.end(), uint16_t{kNoOwner}));
 }
 
 uint16_t SlotMap::PlaceOf(const net::Address& address) {

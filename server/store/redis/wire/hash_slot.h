@@ -1,8 +1,8 @@
-// Slots: which server of a Redis Cluster a key belongs to.
+// Hash slots: which server of a Redis Cluster has a key.
 //
 // A Cluster has 16384 slots, each served by one primary. A key's slot is the CRC-16 (XMODEM) of
-// its hash tag, that is, of what stands between its first { and the first } after that, or of the
-// whole key when there is nothing between them.
+// its hash tag: the text between its first { and the first } after that. If that is empty or
+// missing the whole key counts.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_HASH_SLOT_H_
 #define SLUICE_SERVER_STORE_REDIS_WIRE_HASH_SLOT_H_
 
@@ -25,28 +25,28 @@ inline constexpr size_t kSlots = 16384;
 // Empty: it has none, and the whole key is hashed. Points into `key`.
 std::string_view HashTagOf(std::string_view key);
 uint16_t SlotOf(std::string_view key);
-// A hash tag of the slot: the same one whoever asks. Thread-safe.
+// A hash tag of the slot: the same one on every node. Thread-safe.
 const std::string& TagOfSlot(uint16_t slot);
 
-// Which primary serves which slot, as one server of the Cluster told. Not thread-safe.
+// Which primary serves which slot, by one server's answer. Not thread-safe.
 class SlotMap {
  public:
-  // Nobody serves anything.
-  SlotMap() { owners_.fill(kNobody); }
+  // No slot has an owner.
+  SlotMap() { owners_.fill(kNoOwner); }
 
-  // From the answer to CLUSTER SLOTS. A server that does not know its own name leaves it out: then
-  // it is `asked`, where the answer came from. INVALID_ARGUMENT: not such an answer.
+  // From the reply to CLUSTER SLOTS. A server that does not know its own name leaves it out: then
+  // it has the host of `asked`, where the reply came from. INVALID_ARGUMENT: not such a reply.
   static absl::StatusOr<SlotMap> FromReply(const Reply& reply, const net::Address& asked);
 
-  // Its place in primaries(); kNobody: nobody serves it, as far as is known.
-  static constexpr uint16_t kNobody = 0xffff;
+  // The owner's place in primaries(); kNoOwner: none is known.
+  static constexpr uint16_t kNoOwner = 0xffff;
   uint16_t OwnerOf(uint16_t slot) const { return owners_[slot]; }
-  // One slot is another's now (MOVED).
+  // The slot has another owner now (MOVED).
   void Move(uint16_t slot, const net::Address& to);
 
-  // Those who serve a slot, or did before Move. A place stays its server's.
+  // Servers that serve a slot, or did before Move. Places do not change.
   const std::vector<net::Address>& primaries() const { return primaries_; }
-  // Somebody may be promoted in this one's place, as far as its server said.
+  // It has replicas, one of which may be promoted in its place.
   bool replicated(uint16_t place) const { return replicated_[place]; }
   // How many slots are served.
   size_t served() const;
@@ -59,13 +59,14 @@ class SlotMap {
   std::array<uint16_t, kSlots> owners_;  // places in primaries_
 };
 
-// "MOVED 3999 127.0.0.1:6381": the slot is another's. "ASK ...": this key of it may be, this once.
+// "MOVED 3999 127.0.0.1:6381": the slot has another owner. "ASK ...": this command is to go to
+// another server, this once.
 struct Redirect {
   bool ask = false;
   uint16_t slot = 0;
   net::Address to;
 };
-// Of an error reply. None: it is neither. `asked` as in SlotMap::FromReply.
+// From an error reply. nullopt: it is neither. `asked` as in SlotMap::FromReply.
 std::optional<Redirect> RedirectOf(const Reply& reply, const net::Address& asked);
 
 }  // namespace sluice::store::redis

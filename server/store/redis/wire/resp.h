@@ -1,4 +1,4 @@
-// RESP: Redis' protocol, read by hiredis' reader.
+// RESP, the protocol of Redis: commands and replies. Replies are parsed by hiredis.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_RESP_H_
 #define SLUICE_SERVER_STORE_REDIS_WIRE_RESP_H_
 
@@ -32,11 +32,10 @@ struct Reply {
 // Appends a command. REQUIRES: at least one word.
 void AppendCommand(absl::Span<const std::string> words, std::string* out);
 
-// Cuts a stream of bytes into replies. Not thread-safe.
+// Parses a stream of bytes into replies. Not thread-safe.
 class ReplyReader {
  public:
-  // A reply of more elements, or of more bytes in one string or in all that was not cut yet, is
-  // refused: nothing of ours has so many.
+  // Larger replies are refused: no command of ours has one. kMaxBytes bounds unparsed bytes.
   static constexpr int kMaxElements = 1 << 18;
   static constexpr size_t kMaxBytes = size_t{32} << 20;
 
@@ -45,10 +44,10 @@ class ReplyReader {
   ReplyReader(const ReplyReader&) = delete;
   ReplyReader& operator=(const ReplyReader&) = delete;
 
-  // Then call Next until it says false.
+  // Then call Next until it returns false.
   void Feed(absl::Span<const uint8_t> data);
-  // False: there is no whole reply yet. INTERNAL: not Redis' protocol, or above the bounds; the
-  // connection is of no use any more.
+  // False: there is no whole reply yet. INTERNAL: not RESP, or above the bounds; the connection
+  // cannot be used any longer.
   absl::StatusOr<bool> Next(Reply* reply);
 
  private:
