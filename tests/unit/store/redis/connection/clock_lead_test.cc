@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kAhead = 1'000'000;  // Redis' clock
 
-TEST(ClockLeadTest, IsBoundedByTheTimeFromTheFirstSending) {
+TEST(ClockLeadTest, IsAtMostTheFirstBound) {
   ClockLead lead;
   EXPECT_FALSE(lead.known());
   lead.OnAnswer(100, 140, kAhead + 120);
@@ -15,15 +15,15 @@ TEST(ClockLeadTest, IsBoundedByTheTimeFromTheFirstSending) {
   EXPECT_EQ(lead.us(), kAhead + 20);
 }
 
-// It lay in a stopped Redis' socket, and was told that it came too late.
-TEST(ClockLeadTest, AnAnswerThatTookLongMakesItNoGreater) {
+// The heartbeat waited in the socket of a stopped Redis, and was answered as too late.
+TEST(ClockLeadTest, KeepsItsEstimateAfterASlowReply) {
   ClockLead lead;
   lead.OnAnswer(100, 140, kAhead + 120);
   lead.OnAnswer(1000, 5'000'000, kAhead + 4'999'990);
   EXPECT_EQ(lead.us(), kAhead + 20);
 }
 
-TEST(ClockLeadTest, AFirstAnswerThatTookLongIsCorrectedByTheNext) {
+TEST(ClockLeadTest, CorrectsASlowFirstReplyByTheNext) {
   ClockLead lead;
   lead.OnAnswer(1000, 5'000'000, kAhead + 4'999'990);
   EXPECT_GT(lead.us(), kAhead + 4'000'000);

@@ -40,7 +40,7 @@ class Overload {
   struct Seen {
     int64_t longest_ns = 0;
     int64_t answered = 0;
-    int64_t least_of_one = 0;  // answered of those who were answered least
+    int64_t least_of_one = 0;  // replies to the loop with the fewest
   };
   Seen RunFor(int64_t ns) {
     const int64_t until_ns = now_ns_ + ns;
@@ -67,7 +67,7 @@ class Overload {
     return seen;
   }
   void set_service_ns(int64_t ns) { setting_.service_ns = ns; }
-  // Nobody waits for room, though there is always something to send.
+  // No caller waits for room, although there is always something to send.
   void set_wanted(bool wanted) { wanted_ = wanted; }
   size_t size(size_t sender) const { return senders_[sender].window.size(); }
 
@@ -125,7 +125,7 @@ TEST(ConcurrencyWindowTest, KeepsTheServerBusyAndAnswersWithinTheBudget) {
 }
 
 // Answers that are late whatever is sent are no reason to send less.
-TEST(ConcurrencyWindowTest, DoesNotNarrowForWhatIsNotOfItsMaking) {
+TEST(ConcurrencyWindowTest, DoesNotNarrowForSlownessThatItDoesNotCause) {
   for (const int64_t cycle_ns : {3 * kMs, 5 * kMs, 7 * kMs}) {
     for (const int senders : {1, 8}) {
       SCOPED_TRACE(testing::Message() << senders << " senders, cycles of " << cycle_ns << " ns");
@@ -138,7 +138,7 @@ TEST(ConcurrencyWindowTest, DoesNotNarrowForWhatIsNotOfItsMaking) {
   }
 }
 
-TEST(ConcurrencyWindowTest, SettlesAgainWhenCommandsBecomeDearer) {
+TEST(ConcurrencyWindowTest, SettlesAgainWhenCommandsBecomeSlower) {
   Overload overload({4, 10 * kUs, 100 * kUs}, 4096);
   overload.RunFor(2 * kSecond);
   overload.set_service_ns(300 * kUs);
@@ -149,7 +149,7 @@ TEST(ConcurrencyWindowTest, SettlesAgainWhenCommandsBecomeDearer) {
   EXPECT_GT(overload.RunFor(2 * kSecond).answered, 2 * kSecond / (10 * kUs) * 97 / 100);
 }
 
-TEST(ConcurrencyWindowTest, IsAtMostWhatMayBeAndAtLeastOne) {
+TEST(ConcurrencyWindowTest, StaysBetweenOneAndItsMaximum) {
   Overload fast({1, 100, 10 * kMs}, 300);
   fast.RunFor(kSecond);
   EXPECT_EQ(fast.size(0), 300u);
@@ -158,7 +158,7 @@ TEST(ConcurrencyWindowTest, IsAtMostWhatMayBeAndAtLeastOne) {
   EXPECT_EQ(slow.size(0), 1u);
 }
 
-TEST(ConcurrencyWindowTest, DoesNotGrowWhileNobodyWaits) {
+TEST(ConcurrencyWindowTest, DoesNotGrowWhileNoCallerWaits) {
   Overload overload({1, 10 * kUs, 1 * kMs}, 4096);
   overload.set_wanted(false);
   overload.RunFor(kSecond);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-TEST(PollingClockTest, RunsLikeTheClockThatItIsReadWith) {
+TEST(PollingClockTest, RunsLikeTheClockWhileItIsReadOften) {
   PollingClock clock(6 * kMs);
   const int64_t begin = clock.Read(1000 * kMs);
   EXPECT_EQ(clock.Read(1005 * kMs) - begin, 5 * kMs);
@@ -15,7 +15,7 @@ TEST(PollingClockTest, RunsLikeTheClockThatItIsReadWith) {
   EXPECT_EQ(clock.Read(1012 * kMs) - begin, 12 * kMs);
 }
 
-TEST(PollingClockTest, WhoWasAwayHasLookedForOneStep) {
+TEST(PollingClockTest, CountsOneStepForAStall) {
   PollingClock clock(6 * kMs);
   const int64_t begin = clock.Read(1000 * kMs);
   EXPECT_EQ(clock.Read(1500 * kMs) - begin, 6 * kMs);

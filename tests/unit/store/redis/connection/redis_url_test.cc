@@ -55,7 +55,7 @@ TEST(RedisUrlTest, ReadsTheServersOfACluster) {
   EXPECT_EQ(Good("redis://a").topology, Topology::kServer);
 }
 
-TEST(RedisUrlTest, ReadsUserAndPasswordAndKeepsThePasswordToItself) {
+TEST(RedisUrlTest, ReadsUserAndPasswordAndDoesNotShowThePassword) {
   const RedisUrl url = Good("redis://node:p%40ss%3A@h");
   EXPECT_EQ(url.user, "node");
   EXPECT_EQ(url.password, "p@ss:");
@@ -63,7 +63,7 @@ TEST(RedisUrlTest, ReadsUserAndPasswordAndKeepsThePasswordToItself) {
   EXPECT_EQ(Good("redis://:secret@h").user, "");
 }
 
-TEST(RedisUrlTest, ReadsWhatTlsNeeds) {
+TEST(RedisUrlTest, ReadsTlsOptions) {
   const RedisUrl url = Good("rediss://h?ca=/a.pem&cert=/b.pem&key=/c.pem&server_name=redis");
   EXPECT_EQ(url.tls_options.trusted_ca_file, "/a.pem");
   EXPECT_EQ(url.tls_options.certificate_chain_file, "/b.pem");
@@ -93,7 +93,7 @@ TEST(RedisUrlTest, ReadsSentinelsAndTheirPrimary) {
   EXPECT_EQ(Good("redis-sentinel://s/m?db=4").database, 4u);
 }
 
-TEST(RedisUrlTest, SaysWhatIsWrong) {
+TEST(RedisUrlTest, RejectsInvalidUrlsWithAnExplanation) {
   EXPECT_THAT(Bad("localhost:6379"), HasSubstr("redis://"));
   EXPECT_THAT(Bad("redis-sentinel://a,b"), HasSubstr("mymaster"));
   EXPECT_THAT(Bad("redis-sentinel://a,b/"), HasSubstr("mymaster"));

@@ -37,7 +37,7 @@ Fence FenceOf(const std::string& identity, uint64_t number, const std::string& w
   return fence;
 }
 
-TEST(FenceTest, IsReadAsItWasWritten) {
+TEST(FenceTest, IsParsedAsItWasWritten) {
   Fence fence = FenceOf("run.repl", 7, "word");
   fence.floor_us = 1'790'000'000'000'000;
   fence.lag_us = 10 * kSecondUs;
@@ -61,21 +61,21 @@ TEST(FenceTest, StandsWhileTheServerIsTheSame) {
   EXPECT_TRUE(NextFence(ServerOf("a"), fence, true, FenceOf("b", 2, "v"), {}, "x").adopt);
 }
 
-TEST(FenceTest, AFirstStartHasNoFloor) {
+TEST(FenceTest, HasNoFloorAtTheFirstStart) {
   const FenceStep step = NextFence(ServerOf("a"), std::nullopt, true, std::nullopt, {}, "x");
   EXPECT_FALSE(step.adopt);
   EXPECT_FALSE(step.floor_after_us.has_value());
   EXPECT_EQ(step.write.Text(), "a 1 x 0 0 0 0");
 }
 
-TEST(FenceTest, WhatWasAReplicaMayHaveMissedTheFirstMarker) {
+TEST(FenceTest, HasAFloorIfAFormerReplicaHasNoFence) {
   ServerInfo server = ServerOf("a");
   server.was_promoted = true;
   const FenceStep step = NextFence(server, std::nullopt, true, std::nullopt, {}, "x");
   EXPECT_EQ(step.floor_after_us, 10 * kSecondUs + kLagMarginUs);
 }
 
-TEST(FenceTest, WhereThereIsNoMarkerNothingIsReadOfIt) {
+TEST(FenceTest, IgnoresTheValueOfAMissingFence) {
   ServerInfo server = ServerOf("a");
   server.was_promoted = true;
   server.durable = true;
@@ -92,7 +92,7 @@ TEST(FenceTest, WhereThereIsNoMarkerNothingIsReadOfIt) {
   EXPECT_STREQ(step.why, "data may be lost");
 }
 
-TEST(FenceTest, APromotedServerWaitsForTheOldOneAndForWhatWasPromised) {
+TEST(FenceTest, HasAFloorAfterTheLagAndPromisesOnAPromotedServer) {
   Fence old = FenceOf("a", 3, "w");
   old.lag_us = 20 * kSecondUs;
   old.promised_us = 60 * kSecondUs;
@@ -111,12 +111,12 @@ TEST(FenceTest, APromotedServerWaitsForTheOldOneAndForWhatWasPromised) {
             10 * kSecondUs + kLagMarginUs);
 }
 
-TEST(FenceTest, AServerThatWasDemotedAndPromotedIsAnother) {
+TEST(FenceTest, IsReplacedAfterDemotionAndPromotion) {
   const Fence fence = FenceOf("run.first", 1, "w");
   EXPECT_TRUE(NextFence(ServerOf("run.second"), fence, true, fence, {}, "x").floor_after_us);
 }
 
-TEST(FenceTest, DataThatWasLoadedIsALossThoughItsMarkerStands) {
+TEST(FenceTest, TreatsLoadedDataAsLost) {
   const Fence fence = FenceOf("a", 3, "w");
   for (const auto& known : {std::optional<Fence>(), std::optional<Fence>(fence)}) {
     const FenceStep step = NextFence(ServerOf("a"), fence, false, known, {}, "x");
@@ -126,7 +126,7 @@ TEST(FenceTest, DataThatWasLoadedIsALossThoughItsMarkerStands) {
   }
 }
 
-TEST(FenceTest, AnOldPrimaryThatIsMetAgainIsALoss) {
+TEST(FenceTest, TreatsAnOldPrimaryThatReturnsAsLoss) {
   // It was never demoted, so that its fence is its own; but there was a later one.
   const Fence old = FenceOf("a", 3, "w");
   const Fence later = FenceOf("b", 4, "v");
@@ -135,15 +135,15 @@ TEST(FenceTest, AnOldPrimaryThatIsMetAgainIsALoss) {
   EXPECT_EQ(step.write.number, 5u);
 }
 
-TEST(FenceTest, WhatIsGoneStartsEmptyUnlessToldOtherwise) {
+TEST(FenceTest, EmptiesBucketsAfterLossUnlessConfiguredOtherwise) {
   Fence known = FenceOf("a", 3, "w");
   known.promised_us = 7;
-  // FLUSHALL: nobody else grants, but promises stand.
+  // FLUSHALL: no other server grants, but promises hold.
   FenceStep step = NextFence(ServerOf("a"), std::nullopt, true, known, {}, "x");
   EXPECT_EQ(step.floor_after_us, kLagMarginUs);
   EXPECT_EQ(step.write.floor_us, 7);
   EXPECT_EQ(step.write.number, 4u);
-  // Somebody else has begun anew since.
+  // Another node has started from scratch since.
   step = NextFence(ServerOf("a"), FenceOf("a", 1, "v"), true, known, {}, "x");
   EXPECT_EQ(step.write.floor_us, 7);
   // Restarted without its data.
@@ -160,7 +160,7 @@ TEST(FenceTest, WhatIsGoneStartsEmptyUnlessToldOtherwise) {
   EXPECT_TRUE(NextFence(ServerOf("b"), std::nullopt, true, known, full, "x").floor_after_us);
 }
 
-TEST(FenceTest, ADurableServerThatRestartsAloneHasLostNothing) {
+TEST(FenceTest, HasNoFloorAfterADurableServerRestarts) {
   ServerInfo server = ServerOf("b");
   server.durable = true;
   Fence before = FenceOf("a", 3, "w");
@@ -215,7 +215,7 @@ TEST(ServerInfoTest, ReadsInfoAndConfig) {
   EXPECT_TRUE(facts.durable);
 }
 
-TEST(ServerInfoTest, ARowOfReplicasMustBeAbleToStopThePrimary) {
+TEST(ServerInfoTest, RequiresMinReplicasToWriteWithReplicas) {
   ServerInfo alone = ServerOf("a");
   EXPECT_TRUE(alone.Guarded(false).ok());
   EXPECT_EQ(alone.Guarded(true).code(), absl::StatusCode::kFailedPrecondition);
@@ -229,7 +229,7 @@ TEST(ServerInfoTest, ARowOfReplicasMustBeAbleToStopThePrimary) {
               HasSubstr("min-replicas-to-write to 1"));
 }
 
-TEST(FenceTest, WhoKnowsOfMorePromisesRaisesTheFloor) {
+TEST(FenceTest, RaisesTheFloorByPromisesThatItLacks) {
   Fence known = FenceOf("a", 3, "w");
   known.promised_us = 90 * kSecondUs;
   Fence found = FenceOf("b", 4, "v");
@@ -247,7 +247,7 @@ TEST(FenceTest, WhoKnowsOfMorePromisesRaisesTheFloor) {
   EXPECT_TRUE(NextFence(ServerOf("a"), moved, true, known, {}, "x").adopt);
 }
 
-TEST(FenceTest, GoesOnElsewhereWhenItsSlotWasMovedAway) {
+TEST(FenceTest, MovesToAnotherSlotWhenItsSlotMoves) {
   Fence fence = FenceOf("a", 3, "w");
   fence.floor_us = 17;
   fence.lag_us = 5;
@@ -259,7 +259,7 @@ TEST(FenceTest, GoesOnElsewhereWhenItsSlotWasMovedAway) {
   EXPECT_FALSE(step.floor_after_us.has_value());
 }
 
-TEST(FenceTest, AndItsWordAreInTheSlotThatIsMeant) {
+TEST(FenceTest, IsInTheSameSlotAsItsWord) {
   for (const uint16_t slot : {0, 5460, 16383}) {
     const std::string key = FenceKeyInSlot("team", slot);
     EXPECT_EQ(SlotOf(key), slot);

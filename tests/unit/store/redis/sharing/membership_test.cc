@@ -156,7 +156,7 @@ struct Limits {
   std::vector<std::unique_ptr<GrantHistory>> histories;
 };
 
-TEST(MembershipTest, ALoneNodeTakesTheWholeAfterATimeToLive) {
+TEST(MembershipTest, SingleNodeTakesTheWholeAfterATimeToLive) {
   HeartbeatModel redis;
   SimulatedNode node(redis, "a");
   int64_t now_ns = kStart;
@@ -173,7 +173,7 @@ TEST(MembershipTest, ALoneNodeTakesTheWholeAfterATimeToLive) {
   EXPECT_EQ(node.membership().lenient().divisor(), 1u);
 }
 
-TEST(MembershipTest, WhatIsExactWithTheStoreIsSoAtOnceWhereNodesHaveBeenKnownForLong) {
+TEST(MembershipTest, IsExactAtOnceOnARedisThatHasKnownNodesForLong) {
   HeartbeatModel redis;
   redis.Beat("b", (kStart - kTtl) / 1000, 0, true, kTtl / 1000);
   redis.Leave("b");
@@ -185,7 +185,7 @@ TEST(MembershipTest, WhatIsExactWithTheStoreIsSoAtOnceWhereNodesHaveBeenKnownFor
 }
 
 // The others may still grant by their shares, and are about to come back.
-TEST(MembershipTest, WhoIsFirstOnARedisThatLostItsDataIsNotExactForATimeToLive) {
+TEST(MembershipTest, IsNotExactForATimeToLiveOnARedisThatLostItsData) {
   HeartbeatModel redis;
   SimulatedNode node(redis, "a");
   int64_t now_ns = kStart;
@@ -206,7 +206,7 @@ TEST(MembershipTest, WhoIsFirstOnARedisThatLostItsDataIsNotExactForATimeToLive) 
   settle();
 }
 
-TEST(MembershipTest, WhoComesBackIsNotExactBeforeTheOthersHaveReported) {
+TEST(MembershipTest, IsNotExactBeforeTheOtherNodesHaveDebited) {
   HeartbeatModel redis;
   SimulatedNode node(redis, "a");
   int64_t now_ns = kStart;
@@ -214,7 +214,7 @@ TEST(MembershipTest, WhoComesBackIsNotExactBeforeTheOthersHaveReported) {
   node.Send(now_ns, kMillisecond, true, false);
   node.Advance(now_ns + kMillisecond);
   redis.Beat("b", now_ns / 1000, 0, true, kTtl / 1000);
-  // Away.
+  // Redis is unavailable.
   now_ns += 3 * kTtl;
   node.membership().Tick(now_ns);
   EXPECT_TRUE(node.membership().settling());
@@ -236,7 +236,7 @@ TEST(MembershipTest, WhoComesBackIsNotExactBeforeTheOthersHaveReported) {
   EXPECT_GT(node.membership().exact_until_ns(), now_ns);
 }
 
-TEST(MembershipTest, WhoNeverComesBackIsWaitedForATimeToLive) {
+TEST(MembershipTest, WaitsATimeToLiveForANodeThatDoesNotReturn) {
   HeartbeatModel redis;
   SimulatedNode node(redis, "a");
   redis.Beat("b", kStart / 1000, 0, true, kTtl / 1000);
@@ -300,7 +300,7 @@ void Simulate(uint32_t seed, bool lenient, bool* all_granted) {
   for (const auto& history : limits.histories) *all_granted &= history->permits() > 0;
 }
 
-TEST(MembershipTest, NoWindowHoldsMoreThanTheLimitHoweverNodesComeAndGo) {
+TEST(MembershipTest, GrantsAtMostTheLimitWhileNodesComeAndGo) {
   for (uint32_t seed = 1; seed <= 12; ++seed) {
     bool all_granted = true;
     Simulate(seed, /*lenient=*/false, &all_granted);
@@ -308,7 +308,7 @@ TEST(MembershipTest, NoWindowHoldsMoreThanTheLimitHoweverNodesComeAndGo) {
   }
 }
 
-TEST(MembershipTest, NorWhileRedisIsAwayForAll) {
+TEST(MembershipTest, GrantsAtMostTheLimitWhileRedisIsUnavailable) {
   for (uint32_t seed = 101; seed <= 112; ++seed) {
     bool all_granted = true;
     Simulate(seed, /*lenient=*/true, &all_granted);
@@ -378,7 +378,7 @@ void SimulateTakeOver(uint32_t seed, uint64_t* granted_meanwhile) {
   EXPECT_GT(shares, 0.6) << "seed " << seed;
 }
 
-TEST(MembershipTest, NorWhileTwoServersAnswer) {
+TEST(MembershipTest, GrantsAtMostTheLimitWhileTwoServersAnswer) {
   uint64_t granted_meanwhile = 0;
   for (uint32_t seed = 1; seed <= 24; ++seed) SimulateTakeOver(seed, &granted_meanwhile);
   EXPECT_GT(granted_meanwhile, 1000u);

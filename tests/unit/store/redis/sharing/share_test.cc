@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kDay = 24 * 3600 * kSecond;
 
-TEST(ShareTest, AllSharesTogetherAreAtMostTheWhole) {
+TEST(ShareTest, SharesTogetherAreAtMostTheWhole) {
   for (const uint64_t permits : {1, 2, 3, 7, 10, 100, 999, 1'000'003}) {
     for (const uint64_t burst : {1, 2, 5, 99, 100, 1'000'000}) {
       for (const uint64_t debt : {0, 1, 7}) {
@@ -33,7 +33,7 @@ TEST(ShareTest, AllSharesTogetherAreAtMostTheWhole) {
   }
 }
 
-TEST(ShareTest, WindowsAreDividedByTheirPermits) {
+TEST(ShareTest, DividesThePermitsOfWindows) {
   const auto log = algorithm::MakeSlidingLog({10, kSecond}).value();
   EXPECT_EQ(ShareOf(log, 3)->sliding_log.rate, (algorithm::Rate{3, kSecond}));
   const auto window = algorithm::MakeSlidingWindow({10, kSecond}, 5).value();
@@ -45,7 +45,7 @@ TEST(ShareTest, WindowsAreDividedByTheirPermits) {
   EXPECT_FALSE(ShareOf(fixed, 11).has_value());
 }
 
-TEST(ShareTest, APeriodThatCannotBeLongerHasFewerPermits) {
+TEST(ShareTest, DividesThePermitsIfThePeriodCannotBeLonger) {
   const auto whole = algorithm::MakeTokenBucket({10, 300 * kDay}, 10, 0).value();
   const auto share = ShareOf(whole, 3);
   ASSERT_TRUE(share.has_value());

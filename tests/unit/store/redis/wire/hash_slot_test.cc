@@ -52,14 +52,14 @@ std::string OwnerOf(const SlotMap& map, uint16_t slot) {
   return place == SlotMap::kNobody ? "" : map.primaries()[place].ToString();
 }
 
-TEST(SlotsTest, AreTheCrcOfTheKey) {
+TEST(HashSlotTest, IsTheCrcOfTheKey) {
   // The check value of CRC-16/XMODEM.
   EXPECT_EQ(SlotOf("123456789"), 0x31C3);
   EXPECT_EQ(SlotOf(""), 0);
   EXPECT_EQ(SlotOf("foo"), 12182);
 }
 
-TEST(SlotsTest, AreOfTheHashTagAlone) {
+TEST(HashSlotTest, DependsOnTheHashTagAlone) {
   EXPECT_EQ(SlotOf("{user1000}.following"), SlotOf("user1000"));
   EXPECT_EQ(SlotOf("a{x}b{y}"), SlotOf("x"));
   EXPECT_EQ(SlotOf("foo{{bar}}zap"), SlotOf("{bar"));
@@ -69,7 +69,7 @@ TEST(SlotsTest, AreOfTheHashTagAlone) {
   EXPECT_EQ(HashTagOf("{open"), "");
 }
 
-TEST(SlotsTest, KeepTheKeysOfABucketTogether) {
+TEST(HashSlotTest, IsTheSameForAllKeysOfABucket) {
   // Also where the caller's key looks like a tag, or like the end of one.
   for (const char* key :
        {"", "a", "{", "}", "{}", "}{", "a}b", "{42}", "x{42}y{43}", "{{42}}", "{}{a}", "}{42}"}) {
@@ -79,14 +79,14 @@ TEST(SlotsTest, KeepTheKeysOfABucketTogether) {
   }
 }
 
-TEST(SlotsTest, ATagInTheCallersKeyPutsSeveralLimitsIntoOne) {
+TEST(HashSlotTest, IsTheSameForAllLimitsOfAKeyWithATag) {
   EXPECT_EQ(SlotOf(KeysOf("sluice", "api", "{42}")[0]), SlotOf("42"));
   EXPECT_EQ(SlotOf(KeysOf("sluice", "upload", "user:{42}:file")[0]), SlotOf("42"));
   EXPECT_EQ(SlotOf(KeysOf("other", "upload", "{{42}}")[0]), SlotOf("{42"));
   EXPECT_NE(SlotOf(KeysOf("sluice", "api", "42")[0]), SlotOf(KeysOf("sluice", "upload", "42")[0]));
 }
 
-TEST(SlotsTest, NoTwoBucketsShareAName) {
+TEST(HashSlotTest, BucketsNeverShareAKeyName) {
   // All short keys of the characters that names are made of, under limits that look like parts.
   std::set<std::string> names;
   size_t buckets = 0;
@@ -108,7 +108,7 @@ TEST(SlotsTest, NoTwoBucketsShareAName) {
   EXPECT_EQ(names.size(), 3 * buckets);
 }
 
-TEST(SlotMapTest, ReadsWhoServesWhat) {
+TEST(SlotMapTest, ReadsTheOwnersOfSlots) {
   const auto map =
       SlotMap::FromReply(Array({Range(0, 99, "10.0.0.1", 6379), Range(100, 16000, "::1", 6380),
                                 Range(16001, 16001, "10.0.0.1", 6379)}),
@@ -123,7 +123,7 @@ TEST(SlotMapTest, ReadsWhoServesWhat) {
   EXPECT_EQ(map->served(), 16002u);
 }
 
-TEST(SlotMapTest, AServerWithoutANameIsTheOneThatWasAsked) {
+TEST(SlotMapTest, TakesAServerWithoutNameForTheOneThatWasAsked) {
   for (const char* unnamed : {"", "?"}) {
     const auto map = SlotMap::FromReply(Array({Range(0, 1, unnamed, 7001)}), Asked());
     ASSERT_TRUE(map.ok());
@@ -138,7 +138,7 @@ TEST(SlotMapTest, MovesASlot) {
   EXPECT_EQ(OwnerOf(map, 8), "a:1");
 }
 
-TEST(SlotMapTest, RefusesWhatIsNoSuchAnswer) {
+TEST(SlotMapTest, RejectsOtherReplies) {
   EXPECT_FALSE(SlotMap::FromReply(Text("OK"), Asked()).ok());
   EXPECT_FALSE(SlotMap::FromReply(Array({Integer(1)}), Asked()).ok());
   EXPECT_FALSE(SlotMap::FromReply(Array({Range(5, 16384, "a", 1)}), Asked()).ok());
@@ -146,7 +146,7 @@ TEST(SlotMapTest, RefusesWhatIsNoSuchAnswer) {
   EXPECT_FALSE(SlotMap::FromReply(Array({Range(0, 1, "a", 70000)}), Asked()).ok());
 }
 
-TEST(RedirectTest, ReadsWhereToGo) {
+TEST(RedirectTest, ReadsMovedAndAsk) {
   const auto moved = RedirectOf(Error("MOVED 3999 127.0.0.1:6381"), Asked());
   ASSERT_TRUE(moved.has_value());
   EXPECT_FALSE(moved->ask);
@@ -159,7 +159,7 @@ TEST(RedirectTest, ReadsWhereToGo) {
   EXPECT_EQ(RedirectOf(Error("MOVED 1 :6381"), Asked())->to.ToString(), "seed:6381");
 }
 
-TEST(RedirectTest, IsNothingElse) {
+TEST(RedirectTest, IgnoresOtherErrors) {
   for (const char* text : {"ERR no", "MOVED", "MOVED 16384 a:1", "MOVED 1 a", "MOVED 1 a:0",
                            "ASK x a:1", "MOVEDX 1 a:1", "TRYAGAIN later"}) {
     EXPECT_FALSE(RedirectOf(Error(text), Asked()).has_value()) << text;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMost = int64_t{1} << 53;
 
-TEST(PackedNumbersTest, AreWhatTheyWere) {
+TEST(PackedNumbersTest, AreUnpackedAsTheyWerePacked) {
   const std::initializer_list<int64_t> numbers = {
       0, 1, -1, 255, 1'800'000'000'000'001, kMost - 1, kMost, -kMost};
   std::string packed;
@@ -33,7 +33,7 @@ TEST(PackedNumbersTest, AreDoublesLeastByteFirst) {
 }
 
 // A number that is none of ours is refused, not rounded.
-TEST(PackedNumbersTest, RefuseWhatIsNotWholeOrTooLarge) {
+TEST(PackedNumbersTest, RejectFractionsAndLargeNumbers) {
   for (const double number :
        {0.5, -1.25, 9007199254740994.0, -9007199254740994.0,
         std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
@@ -43,7 +43,7 @@ TEST(PackedNumbersTest, RefuseWhatIsNotWholeOrTooLarge) {
   }
 }
 
-TEST(PackedNumbersTest, AReplyOfThemIsReadToItsEnd) {
+TEST(PackedNumbersTest, AreReadFromAReplyToItsEnd) {
   Reply reply;
   reply.type = Reply::Type::kString;
   PackNumbers({1'000'001, 250, 7}, &reply.text);
@@ -56,7 +56,7 @@ TEST(PackedNumbersTest, AReplyOfThemIsReadToItsEnd) {
   EXPECT_FALSE(numbers.Good());
 }
 
-TEST(PackedNumbersTest, AReplyWithAPartOfANumberIsNotGood) {
+TEST(PackedNumbersTest, AreRejectedIfAReplyEndsWithinANumber) {
   Reply reply;
   reply.type = Reply::Type::kString;
   PackNumbers({1}, &reply.text);

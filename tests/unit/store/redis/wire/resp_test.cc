@@ -44,21 +44,21 @@ TEST(RespTest, ReadsRepliesThatComeByteByByte) {
   EXPECT_EQ(replies[4].elements[1].elements[1].integer, -1);
 }
 
-TEST(RespTest, RefusesWhatIsNotRedis) {
+TEST(RespTest, RejectsOtherProtocols) {
   ReplyReader reader;
   reader.Feed(Bytes("HTTP/1.1 400 Bad Request\r\n"));
   Reply reply;
   EXPECT_FALSE(reader.Next(&reply).ok());
 }
 
-TEST(RespTest, RefusesMoreElementsThanAnythingOfOursHas) {
+TEST(RespTest, RejectsRepliesWithTooManyElements) {
   ReplyReader reader;
   reader.Feed(Bytes("*1000000000\r\n"));
   Reply reply;
   EXPECT_FALSE(reader.Next(&reply).ok());
 }
 
-TEST(RespTest, RefusesAStringThatDoesNotEnd) {
+TEST(RespTest, RejectsAStringWithoutEnd) {
   ReplyReader reader;
   reader.Feed(Bytes("$500000000\r\n"));
   const std::string chunk(size_t{1} << 20, 'x');
