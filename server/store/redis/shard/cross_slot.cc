@@ -42,8 +42,7 @@ class GiveBack final : private RefundOperation {
   static void Start(Shard& shard, const ChargeGroup& group, absl::Span<const Charge> charges,
                     uint64_t receipt) {
     RefundOperation* const operation = new GiveBack(group, charges, receipt);
-    BucketOperation::Start(
-        std::make_unique<RefundCommand>(shard, operation, /*remembered=*/false));
+    BucketOperation::Start(std::make_unique<RefundCommand>(shard, operation, /*remembered=*/false));
   }
 
  private:
@@ -344,8 +343,7 @@ void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, const Caller&
   (new CrossSlotAcquire(shard, std::move(groups), caller))->TakeNext();
 }
 
-void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups,
-                           RefundOperation* operation) {
+void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, RefundOperation* operation) {
   (new CrossSlotRefund(std::move(groups), operation))->Start(shard);
 }
 

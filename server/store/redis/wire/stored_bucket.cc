@@ -103,7 +103,8 @@ absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<cons
       if (!good) break;
       const TimePair now = PairOfNs(now_ns);
       const algorithm::Int128 lacking =
-          static_cast<algorithm::Int128>(us - now.us) * PartsPerUs(p) + ticks - (now.parts << p.shift);
+          static_cast<algorithm::Int128>(us - now.us) * PartsPerUs(p) + ticks -
+          (now.parts << p.shift);
       image.tat = static_cast<uint64_t>(std::clamp<algorithm::Int128>(
           lacking, 0, static_cast<algorithm::Int128>(algorithm::kMaxTat)));
       break;
@@ -180,7 +181,8 @@ std::vector<std::string> FormatBucket(const StoredBucket& bucket, int64_t now_ns
       uint64_t total = 0;
       for (const auto& [quantum, permits] : image.counts) {
         total += CappedCount(permits);
-        runs.push_back(absl::StrCat(PairText(PairOfQuantum(p, quantum)), " ", CappedCount(permits)));
+        runs.push_back(
+            absl::StrCat(PairText(PairOfQuantum(p, quantum)), " ", CappedCount(permits)));
       }
       // The last run is part of the state.
       const std::string last = runs.back();
