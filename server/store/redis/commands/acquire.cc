@@ -53,11 +53,13 @@ BucketOperation::Handled AcquireCommand::OnScriptReply(const Reply& reply, int64
 }
 
 bool AcquireCommand::OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) {
-  for (Caller& caller : callers_) context_.acquires().Answer(caller, Outcome::kStaleRule);
+  PendingAcquires& acquires = context_.acquires();
+  for (Caller& caller : callers_) acquires.Answer(caller, Outcome::kStaleRule);
   return false;
 }
 
 void AcquireCommand::OnUnavailable(bool may_be_executed) {
+  PendingAcquires& acquires = context_.acquires();
   for (Caller& caller : callers_) {
     if (caller.pending != nullptr) {
       // What was decided here and is not known to be in force.
@@ -66,7 +68,7 @@ void AcquireCommand::OnUnavailable(bool may_be_executed) {
       caller.acquisition->receipt_id = 0;
       caller.acquisition->may_be_debited = may_be_executed;
     }
-    context_.acquires().AnswerUnavailable(caller);
+    acquires.AnswerUnavailable(caller);
   }
 }
 
@@ -115,6 +117,7 @@ BucketOperation::Handled AcquireCommand::OnRunsReply(const Reply& reply) {
     stops = runs_[r].waits && granted_of[r] < static_cast<int64_t>(runs_[r].callers);
   }
   if (!numbers.Good()) return Handled::kMalformed;
+  PendingAcquires& acquires = context_.acquires();
   size_t next = 0;
   for (size_t r = 0; r < granted_of.size(); ++r) {
     const uint64_t permits = runs_[r].permits;
@@ -137,7 +140,7 @@ BucketOperation::Handled AcquireCommand::OnRunsReply(const Reply& reply) {
       if (denied) {
         acquisition.retry_after_ns = algorithm::EarliestNs(parameters, permits, lacking, 0);
       }
-      context_.acquires().Answer(caller, denied ? Outcome::kDenied : Outcome::kGranted);
+      acquires.Answer(caller, denied ? Outcome::kDenied : Outcome::kGranted);
     }
   }
   return Handled::kDone;
@@ -175,6 +178,7 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply, int6
             : reply.elements.size() != 2 + callers_.size() * (1 + charges * 8)) {
     return Handled::kMalformed;
   }
+  PendingAcquires& acquires = context_.acquires();
   ReplyNumbers numbers(reply);
   const int64_t now_ns = numbers.NextTime();
   for (size_t i = 0; i < decided; ++i) {
@@ -205,7 +209,7 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply, int6
     } else {
       acquisition.retry_after_ns = wait_ns;
     }
-    context_.acquires().Answer(caller, granted ? Outcome::kGranted : Outcome::kDenied);
+    acquires.Answer(caller, granted ? Outcome::kGranted : Outcome::kDenied);
   }
   return stops ? Handled::kUndecided : Handled::kDone;
 }
@@ -227,14 +231,14 @@ void AcquireCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
 
 void AcquireCommand::OnDecided() {
   context_.counters().decisions.Add(callers_.size());
-  for (size_t i = 0; i < callers_.size(); ++i) {
-    context_.acquires().Answer(callers_[i], outcomes_[i]);
-  }
+  PendingAcquires& acquires = context_.acquires();
+  for (size_t i = 0; i < callers_.size(); ++i) acquires.Answer(callers_[i], outcomes_[i]);
 }
 
 void AcquireCommand::OnContended() {
   context_.LogError("redis_contended", "other nodes changed a bucket with bookings every time");
-  for (Caller& caller : callers_) context_.acquires().Answer(caller, Outcome::kUnavailable);
+  PendingAcquires& acquires = context_.acquires();
+  for (Caller& caller : callers_) acquires.Answer(caller, Outcome::kUnavailable);
 }
 
 }  // namespace sluice::store::redis

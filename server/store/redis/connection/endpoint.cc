@@ -256,7 +256,7 @@ absl::Status Endpoint::Pipeline::OnInfo(const std::string& info) {
                                               : endpoint.owner_.OnFurtherInfo(endpoint, info);
 }
 
-// Further connections only add room; requests lost with one have been told so.
+// Further connections only add room; requests that are lost with one got a null reply.
 void Endpoint::Pipeline::OnReady() {
   if (this == endpoint.pipelines_[0].get()) {
     endpoint.owner_.OnReady(endpoint);

@@ -17,11 +17,11 @@ constexpr size_t kMaxFree = 4096;
 
 void BatchQueues::Add(const Caller& caller) {
   Queue& queue = QueueOf(*caller.acquisition);
-  const Endpoint* const endpoint = context_.router().EndpointOf(queue.routing_key());
+  const Endpoint* const endpoint = router_.EndpointOf(queue.routing_key());
   if (endpoint == nullptr || (endpoint->unavailable() && !endpoint->starting())) {
     DropIfIdle(queue);
     Caller unavailable = caller;
-    return context_.acquires().AnswerUnavailable(unavailable);
+    return acquires_.AnswerUnavailable(unavailable);
   }
   queue.gathered.push_back(caller);
   Ready(queue);
@@ -66,7 +66,7 @@ void BatchQueues::OnIterationEnd() {
   ready.swap(ready_);
   for (Queue* queue : ready) {
     queue->queued = false;
-    SendTo(context_.router().EndpointOf(queue->routing_key()), *queue);
+    SendTo(router_.EndpointOf(queue->routing_key()), *queue);
   }
 }
 
@@ -79,7 +79,7 @@ void BatchQueues::SendTo(Endpoint* endpoint, Queue& queue) {
 void BatchQueues::OnRoom(Queue& queue, Endpoint& endpoint) {
   queue.queued = false;
   // Its slot may have moved meanwhile.
-  Endpoint* const now_at = context_.router().EndpointOf(queue.routing_key());
+  Endpoint* const now_at = router_.EndpointOf(queue.routing_key());
   if (now_at != &endpoint) return SendTo(now_at, queue);
   Send(queue);
 }
@@ -97,7 +97,7 @@ void BatchQueues::Send(Queue& queue) {
     queue.gathered.pop_front();
     if (caller.pending->deadline_ns < now_ns) {
       caller.acquisition->now_ns = now_ns;
-      context_.acquires().Answer(caller, Outcome::kDeadlineExceeded);
+      acquires_.Answer(caller, Outcome::kDeadlineExceeded);
       continue;
     }
     if (caller.acquisition->want_receipt) most = std::min(most, kMaxGeneral);
@@ -132,14 +132,13 @@ void BatchQueues::OnUnavailable(Endpoint& endpoint) {
   // Collected first: answers may start operations, which change the queues.
   std::vector<Caller> gathered;
   for (auto& [name, queue] : queues_) {
-    if (queue->gathered.empty() ||
-        context_.router().EndpointOf(queue->routing_key()) != &endpoint) {
+    if (queue->gathered.empty() || router_.EndpointOf(queue->routing_key()) != &endpoint) {
       continue;
     }
     gathered.insert(gathered.end(), queue->gathered.begin(), queue->gathered.end());
     queue->gathered.clear();
   }
-  for (Caller& caller : gathered) context_.acquires().AnswerUnavailable(caller);
+  for (Caller& caller : gathered) acquires_.AnswerUnavailable(caller);
 }
 
 void BatchQueues::AnswerLate() {
@@ -162,13 +161,12 @@ void BatchQueues::AnswerLate() {
     });
   }
   for (Caller& caller : sent) {
-    context_.acquires().Answer(caller, caller.acquisition->may_be_debited
-                                           ? Outcome::kUnavailable
-                                           : Outcome::kDeadlineExceeded);
+    acquires_.Answer(caller, caller.acquisition->may_be_debited ? Outcome::kUnavailable
+                                                                : Outcome::kDeadlineExceeded);
   }
   for (Caller& caller : gathered) {
     caller.acquisition->now_ns = now_ns;
-    context_.acquires().Answer(caller, Outcome::kDeadlineExceeded);
+    acquires_.Answer(caller, Outcome::kDeadlineExceeded);
   }
 }
 

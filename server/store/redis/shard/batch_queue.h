@@ -26,9 +26,12 @@ namespace sluice::store::redis {
 // Belongs to its loop.
 class BatchQueues final : private net::IterationHook {
  public:
-  // At most max_gathered callers go with one command.
+  // At most max_gathered callers go with one command. `context` has a router already.
   BatchQueues(CommandContext& context, size_t max_gathered)
-      : context_(context), max_gathered_(max_gathered) {}
+      : context_(context),
+        router_(context.router()),
+        acquires_(context.acquires()),
+        max_gathered_(max_gathered) {}
 
   // Answers the caller, or queues it to be sent at the end of this iteration.
   void Add(const Caller& caller);
@@ -69,6 +72,8 @@ class BatchQueues final : private net::IterationHook {
   void OnDeadline();
 
   CommandContext& context_;
+  Router& router_;
+  PendingAcquires& acquires_;
   const size_t max_gathered_;
   absl::flat_hash_map<absl::string_view, std::unique_ptr<Queue>> queues_;  // by their own names
   std::vector<std::unique_ptr<Queue>> free_;                               // kept for their memory

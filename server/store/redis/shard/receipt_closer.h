@@ -22,7 +22,7 @@ class ReceiptCloser {
   explicit ReceiptCloser(CommandContext& context) : context_(context) {}
 
   // Buckets of one slot. Receipts gather while a command for the same buckets is in flight. A
-  // receipt whose command is lost stays open until it is worth nothing.
+  // receipt whose command is lost stays open until it is worthless.
   void Close(absl::Span<const Bucket> buckets, uint64_t receipt_id);
 
  private:
