@@ -285,7 +285,7 @@ TEST_F(RedisSharingTest, UsesItsShareWhileRedisIsUnavailable) {
     const v1::AcquireResponse response = Ask("going");
     return response.granted() && response.source() == v1::SOURCE_STORE;
   }));
-  EXPECT_THAT(server_->log(), HasSubstr("redis_reported"));
+  EXPECT_THAT(server_->log(), HasSubstr("redis_debited"));
 }
 
 TEST_F(RedisSharingTest, RefusesReservationsOnLocallyDecidedLimits) {
