@@ -103,7 +103,7 @@ TEST_F(RedisClusterSharingTest, RelaxedOvershootStaysInBoundWhileSlotsMove) {
   load.Stop();
   for (size_t l = 0; l < options.limits.size(); ++l) {
     // Before a node has seen the others it acts as the only one.
-    const uint64_t most = 3 * store::redis::MostUndebited(options.limits[l].parameters, 1, 1);
+    const uint64_t most = 3 * store::redis::MaxUndebited(options.limits[l].parameters, 1, 1);
     EXPECT_EQ(load.CheckBeyond(l, most), "") << options.limits[l].name;
   }
 }

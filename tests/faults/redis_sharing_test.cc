@@ -65,7 +65,7 @@ TEST(RedisSharingTest, RelaxedOvershootStaysInBound) {
   for (size_t l = 0; l < options.limits.size(); ++l) {
     const algorithm::Parameters& parameters = options.limits[l].parameters;
     // Before a node has seen the other it acts as the only one.
-    const uint64_t most = kNodes * store::redis::MostUndebited(parameters, 1, 1);
+    const uint64_t most = kNodes * store::redis::MaxUndebited(parameters, 1, 1);
     EXPECT_EQ(load.CheckBeyond(l, most), "") << options.limits[l].name;
   }
 }

@@ -7,6 +7,10 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "common/strings.h"
+#include "server/store/redis/connection/circuit_breaker.h"
+#include "server/store/redis/shard/secret_agreement.h"
+#include "server/store/redis/shard/shard.h"
+#include "server/store/redis/shard/store_state.h"
 
 namespace sluice::store {
 namespace {
@@ -35,21 +39,23 @@ redis::EndpointOptions EndpointOptionsOf(const RedisStoreOptions& options, commo
 }  // namespace
 
 RedisStore::RedisStore(const common::Clock& clock, RedisStoreOptions options, common::Log* log)
-    : state_(clock, std::move(options), log, NewInstance()),
-      breaker_(clock, log, state_.options.url.ToString(),
-               [this] {
-                 redis::CircuitBreaker::Decided decided;
-                 for (const auto& shard : shards_) {
-                   decided.allowed += shard->counters().allowed_unavailable.value();
-                   decided.denied += shard->counters().denied_unavailable.value();
-                 }
-                 return decided;
-               }),
-      receipt_key_(
-          state_.options.receipt_key, absl::StrCat(state_.options.name_space, ":receipt-key"),
+    : state_(std::make_unique<redis::StoreState>(clock, std::move(options), log, NewInstance())),
+      breaker_(std::make_unique<redis::CircuitBreaker>(
+          clock, log, state_->options.url.ToString(),
+          [this] {
+            redis::CircuitBreaker::Decided decided;
+            for (const auto& shard : shards_) {
+              decided.allowed += shard->counters().allowed_unavailable.value();
+              decided.denied += shard->counters().denied_unavailable.value();
+            }
+            return decided;
+          })),
+      receipt_key_(std::make_unique<redis::SecretAgreement>(
+          state_->options.receipt_key, absl::StrCat(state_->options.name_space, ":receipt-key"),
           clock, log,
           [this](const std::string& key, std::vector<std::string> words,
-                 redis::RawCommand::Done done) { Call(key, std::move(words), std::move(done)); }) {}
+                 redis::RawCommand::Done done) { Call(key, std::move(words), std::move(done)); })) {
+}
 
 absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
     const common::Clock& clock, absl::Span<net::EventLoop* const> loops, net::Resolver& resolver,
@@ -61,20 +67,20 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
     endpoint.connection.tls = *std::move(tls);
   }
   std::unique_ptr<RedisStore> store(new RedisStore(clock, std::move(options), log));
-  endpoint.breaker = &store->breaker_;
+  endpoint.breaker = store->breaker_.get();
   for (net::EventLoop* loop : loops) {
     const size_t number = store->shards_.size();
     store->shards_.push_back(
-        std::make_unique<redis::Shard>(store->state_, *loop, resolver, endpoint,
+        std::make_unique<redis::Shard>(*store->state_, *loop, resolver, endpoint,
                                        [store = store.get(), number](const absl::Status& status) {
                                          store->OnConnected(*store->shards_[number], status);
                                        }));
   }
-  redis::SharingState& sharing = store->state_.sharing;
+  redis::SharingState& sharing = store->state_->sharing;
   sharing.loops = loops.size();
   sharing.nodes = std::make_unique<redis::NodeRegistry>(
-      clock, *store->shards_[0], *loops[0], store->state_.options.name_space,
-      store->state_.rules.instance(), sharing.node_ttl_ns, sharing.unavailable, log);
+      clock, *store->shards_[0], *loops[0], store->state_->options.name_space,
+      store->state_->rules.instance(), sharing.node_ttl_ns, sharing.unavailable, log);
   {
     common::MutexLock lock(&store->mu_);
     for (const auto& shard : store->shards_) store->unconnected_.insert(shard.get());
@@ -84,7 +90,7 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
 }
 
 // The nodes use the first shard.
-RedisStore::~RedisStore() { state_.sharing.nodes.reset(); }
+RedisStore::~RedisStore() { state_->sharing.nodes.reset(); }
 
 absl::Status RedisStore::AwaitFirstConnections() {
   common::MutexLock lock(&mu_);
@@ -92,20 +98,22 @@ absl::Status RedisStore::AwaitFirstConnections() {
   return first_status_;
 }
 
-void RedisStore::AwaitNodes() { state_.sharing.nodes->AwaitFirst(2 * state_.options.node_ttl_ns); }
+void RedisStore::AwaitNodes() {
+  state_->sharing.nodes->AwaitFirst(2 * state_->options.node_ttl_ns);
+}
 
-void RedisStore::Leave() { state_.sharing.nodes->Leave(); }
+void RedisStore::Leave() { state_->sharing.nodes->Leave(); }
 
 void RedisStore::OnConnected(const redis::Shard& shard, const absl::Status& status) {
   if (!status.ok()) return OnFirstConnection(status);
-  state_.sharing.nodes->OnAvailable();
+  state_->sharing.nodes->OnAvailable();
   {
     common::MutexLock lock(&mu_);
     unconnected_.erase(&shard);
   }
-  if (!receipt_key_.needed()) return OnFirstConnection(absl::OkStatus());
-  receipt_key_.Renew();
-  receipt_key_.Start([this] { OnFirstConnection(absl::OkStatus()); });
+  if (!receipt_key_->needed()) return OnFirstConnection(absl::OkStatus());
+  receipt_key_->Renew();
+  receipt_key_->Start([this] { OnFirstConnection(absl::OkStatus()); });
 }
 
 void RedisStore::OnFirstConnection(const absl::Status& status) {
@@ -115,17 +123,17 @@ void RedisStore::OnFirstConnection(const absl::Status& status) {
   first_status_ = status;
   // The endpoint of a single server has logged this. Sentinels and Cluster servers are first asked
   // for the primaries: until they name one there is no endpoint.
-  if (!status.ok() && !breaker_.Health().away && state_.log != nullptr) {
-    state_.log->Warning("redis_unavailable",
-                        {{"error", status.message()}, {"store", state_.options.url.ToString()}});
+  if (!status.ok() && !breaker_->Health().away && state_->log != nullptr) {
+    state_->log->Warning("redis_unavailable",
+                         {{"error", status.message()}, {"store", state_->options.url.ToString()}});
   }
   connected_.SignalAll();
 }
 
 void RedisStore::Register(std::shared_ptr<const Rule> rule) {
   const bool needs_nodes = rule->sharing != Sharing::kExact || rule->split_when_store_unavailable;
-  state_.rules.Register(std::move(rule));
-  if (needs_nodes) state_.sharing.nodes->Start();
+  state_->rules.Register(std::move(rule));
+  if (needs_nodes) state_->sharing.nodes->Start();
 }
 
 redis::Shard& RedisStore::ShardFor(std::string_view limit, std::string_view key) {
@@ -178,17 +186,13 @@ void RedisStore::Rebook(RebookOperation* operation) {
 void RedisStore::Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) {
   ShardFor(rule.limit_name, key)
       .Start(
-          redis::ResetRequest{state_.rules.Find(rule.id), std::string(key),
+          redis::ResetRequest{state_->rules.Find(rule.id), std::string(key),
                               [done, context](ResetOutcome outcome) { done(context, outcome); }});
 }
 
 void RedisStore::Call(std::string_view key, std::vector<std::string> words,
                       absl::AnyInvocable<void(const redis::Reply*)> done) {
   ShardFor("", key).Start(redis::RawRequest{std::string(key), std::move(words), std::move(done)});
-}
-
-uint64_t RedisStore::OvershootPermits(uint32_t limit_id) const {
-  return state_.sharing.overshoot.Of(limit_id);
 }
 
 StoreStats RedisStore::Stats() const {
@@ -202,7 +206,7 @@ StoreStats RedisStore::Stats() const {
     stats.errors += counters.errors.value();
     stats.conversions += counters.conversions.value();
   }
-  const redis::NodeRegistry& nodes = *state_.sharing.nodes;
+  const redis::NodeRegistry& nodes = *state_->sharing.nodes;
   if (nodes.started()) {
     const std::shared_ptr<const redis::NodeRegistry::View> view = nodes.view();
     for (const StoreNode& node : view->nodes) stats.nodes += node.lapsed ? 0 : 1;
@@ -211,9 +215,9 @@ StoreStats RedisStore::Stats() const {
 }
 
 StoreHealth RedisStore::Health() const {
-  StoreHealth health = breaker_.Health();
-  health.differing = state_.mismatches.Differing();
-  const redis::NodeRegistry& nodes = *state_.sharing.nodes;
+  StoreHealth health = breaker_->Health();
+  health.differing = state_->mismatches.Differing();
+  const redis::NodeRegistry& nodes = *state_->sharing.nodes;
   if (nodes.started()) health.nodes = nodes.view()->nodes;
   if (health.away || Stats().commands > 0) return health;
   common::MutexLock lock(&mu_);
@@ -226,13 +230,14 @@ StoreHealth RedisStore::Health() const {
 }
 
 bool RedisStore::Maintain() {
-  redis::SharingState& sharing = state_.sharing;
+  redis::SharingState& sharing = state_->sharing;
   if (sharing.nodes->started()) {
     const auto view = sharing.nodes->view();
-    sharing.split.Sweep(view->strict, view->lenient, {state_.clock.NowNs(), state_.clock.WallNs()});
+    sharing.split.Sweep(view->strict, view->lenient,
+                        {state_->clock.NowNs(), state_->clock.WallNs()});
   }
-  if (receipt_key_.needed() && !breaker_.Health().away) receipt_key_.Maintain();
-  state_.rules.DropUnused();
+  if (receipt_key_->needed() && !breaker_->Health().away) receipt_key_->Maintain();
+  state_->rules.DropUnused();
   return false;
 }
 

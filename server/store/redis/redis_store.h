@@ -41,14 +41,19 @@
 #include "common/mutex.h"
 #include "common/net/event_loop.h"
 #include "common/net/resolver.h"
-#include "server/store/redis/connection/circuit_breaker.h"
 #include "server/store/redis/shard/redis_store_options.h"
-#include "server/store/redis/shard/secret_agreement.h"
-#include "server/store/redis/shard/shard.h"
-#include "server/store/redis/shard/store_state.h"
+#include "server/store/redis/sharing/config_mismatch.h"
 #include "server/store/store.h"
 
 namespace sluice::store {
+
+namespace redis {
+class CircuitBreaker;
+class SecretAgreement;
+class Shard;
+struct Reply;
+struct StoreState;
+}  // namespace redis
 
 // Thread-safe. Never blocks, except where noted. An operation is completed on the loop that it was
 // started on, or, if started on another thread, on a loop chosen by its first bucket.
@@ -111,9 +116,9 @@ class RedisStore final : public Store {
   // Completes AwaitFirstConnections when all shards have connected, or one has failed.
   void OnFirstConnection(const absl::Status& status);
 
-  redis::StoreState state_;
-  redis::CircuitBreaker breaker_;
-  redis::SecretAgreement receipt_key_;
+  const std::unique_ptr<redis::StoreState> state_;
+  const std::unique_ptr<redis::CircuitBreaker> breaker_;
+  const std::unique_ptr<redis::SecretAgreement> receipt_key_;
   std::vector<std::unique_ptr<redis::Shard>> shards_;
 
   mutable common::Mutex mu_;

@@ -49,7 +49,7 @@ net::Address Asked() { return net::Address::Parse("seed:7000").value(); }
 
 std::string OwnerOf(const SlotMap& map, uint16_t slot) {
   const uint16_t place = map.OwnerOf(slot);
-  return place == SlotMap::kNobody ? "" : map.primaries()[place].ToString();
+  return place == SlotMap::kNoOwner ? "" : map.primaries()[place].ToString();
 }
 
 TEST(HashSlotTest, IsTheCrcOfTheKey) {
