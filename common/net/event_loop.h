@@ -149,7 +149,7 @@ class EventLoop {
   // Calls hook.OnIterationEnd once; scheduling twice is the same as once. Hooks that hooks schedule
   // still run in this iteration, up to a few rounds, else in the next. An iteration that reads much
   // also runs the hooks after each kWarmBytes read, so that responses are sent while they are in
-  // the cache (docs/adr/0109).
+  // the cache (docs/adr/0033).
   void AtIterationEnd(IterationHook& hook);
   static constexpr size_t kWarmBytes = size_t{32} << 10;
 

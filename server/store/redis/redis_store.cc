@@ -195,6 +195,10 @@ void RedisStore::Call(std::string_view key, std::vector<std::string> words,
   ShardFor("", key).Start(redis::RawRequest{std::string(key), std::move(words), std::move(done)});
 }
 
+uint64_t RedisStore::OvershootPermits(uint32_t limit_id) const {
+  return state_->sharing.overshoot.Of(limit_id);
+}
+
 StoreStats RedisStore::Stats() const {
   // What Redis holds is not known here.
   StoreStats stats;

@@ -31,7 +31,7 @@
 //
 // In a Cluster each primary has a fence, in one of its slots; scripts find its word there although
 // their buckets are in other slots. Slots move, with the keys in them: so a floor is also noted in
-// each slot that the server has at that time, and moves along (docs/adr/0101).
+// each slot that the server has at that time, and moves along (docs/adr/0098).
 //
 // Example: fence number 4 is of primary A. A fails, B is promoted, and a node finds fence 4 on B.
 // It writes number 5 for B, with floor = B's time + lag + margin. Another node that tries the same

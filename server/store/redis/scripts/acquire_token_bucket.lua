@@ -9,7 +9,7 @@
 --   ARGV[1]  parameters of the limit, as one word
 --   ARGV[2]  the writer, as one word
 --   ARGV[3]  numbers, packed as struct.pack('<d') does, since one word more would cost more than
---            taking all of these apart (docs/adr/0108):
+--            taking all of these apart (docs/adr/0090):
 --     base
 --     the floor: full at the earliest then, whatever the state is (2 numbers); 0 0: none
 --     the time, of a test (microseconds, nanoseconds); -1 0: it is the server's

@@ -8,7 +8,7 @@
 // known.
 //
 // So at most `most` permits (MaxUndebited) on each loop of each node are granted and not yet
-// debited, and no bucket is overdrawn by more than their sum (docs/adr/0095).
+// debited, and no bucket is overdrawn by more than their sum (docs/adr/0094).
 //
 // Example: burst 1000, two nodes with one loop each: up to 50 permits of a bucket may be undebited
 // on each node, so both together grant at most 1100 at once.

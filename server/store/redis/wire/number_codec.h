@@ -1,6 +1,6 @@
 // Numbers as scripts take and give them: many packed into one word (Lua's struct.unpack('<d') and
 // struct.pack('<d')), or as an array of integers. A number in a word of its own costs Redis a
-// quarter of an empty script (docs/adr/0108).
+// quarter of an empty script (docs/adr/0090).
 //
 // Pure; thread-safe.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_NUMBER_CODEC_H_

@@ -32,9 +32,6 @@ namespace sluice::store::redis {
 // Bookings of a bucket in Redis: all of them travel with each booking, a few bytes each.
 inline constexpr size_t kMaxBookingsInRedis = common::bounds::kMaxBookingsPerBucketInRedis;
 
-// Receipts that are kept of a bucket, as in scripts/buckets.lua.
-inline constexpr size_t kMaxReceiptsInRedis = common::bounds::kMaxReceiptsPerBucketInRedis;
-
 // The parameters as Redis counts them: a window has at most kMaxCounted permits.
 algorithm::Parameters Countable(const algorithm::Parameters& parameters);
 

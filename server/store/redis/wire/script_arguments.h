@@ -46,7 +46,7 @@ void AppendFloor(const algorithm::Parameters& parameters, int64_t floor_us,
 void AppendCost(const algorithm::Parameters& parameters, uint64_t permits,
                 std::vector<std::string>* arguments);
 
-// The numbers of acquire_token_bucket.lua, packed into one word (docs/adr/0108). All are whole and
+// The numbers of acquire_token_bucket.lua, packed into one word (docs/adr/0090). All are whole and
 // below 2^53. `test_now_ns` negative: the time is the server's. REQUIRES: a token bucket.
 std::string PackTokenBucket(const algorithm::Parameters& parameters, int64_t floor_us,
                             int64_t test_now_ns);

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/bounds.h"
 #include "server/algorithm/bucket_image.h"
 #include "server/algorithm/parameters.h"
 #include "server/store/redis/wire/parameters_text.h"
@@ -20,7 +21,7 @@
 namespace sluice::store::redis {
 
 // Open receipts kept per bucket, as in scripts/buckets.lua.
-inline constexpr size_t kMaxReceiptsInRedis = 128;
+inline constexpr size_t kMaxReceiptsInRedis = common::bounds::kMaxReceiptsPerBucketInRedis;
 
 struct StoredBucket {
   algorithm::Parameters parameters;
