@@ -38,7 +38,7 @@
 // and linear. A permit costs unit_ticks = ceil(period / permits) ticks, so that the sustained rate
 // is never above the configured one; n permits cost n * unit_ticks exactly, so that n single
 // permits and one request of n cost the same. The shift is the least that leaves the rate at most
-// 0.01 % low, else the greatest at which burst and debt fit (docs/adr/0010, 0011).
+// 0.01 % low, else the greatest at which burst and debt fit (docs/adr/0010).
 //
 // All functions here are pure and thread-safe; none allocates. Overflow saturates towards denial:
 // a TAT never passes kMaxTat.

@@ -28,8 +28,8 @@
 #include "common/clock.h"
 #include "server/store/memory/bucket_index.h"
 #include "server/store/memory/locked_bucket.h"
-#include "server/store/memory/used_receipts.h"
 #include "server/store/store.h"
+#include "server/store/used_receipts.h"
 
 namespace sluice::store {
 
@@ -93,7 +93,7 @@ class MemoryStore final : public Store {
   const OverflowPolicy overflow_;
   const uint64_t max_buckets_;
   memory::BucketIndex index_;
-  memory::UsedReceipts used_receipts_;
+  UsedReceipts used_receipts_;
 
   alignas(64) std::atomic<uint64_t> next_receipt_{1};
   std::atomic<uint64_t> overflow_allowed_{0};

@@ -13,7 +13,6 @@
 #include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/net/event_loop.h"
-#include "server/store/memory/used_receipts.h"
 #include "server/store/redis/commands/id_source.h"
 #include "server/store/redis/commands/open_cache.h"
 #include "server/store/redis/commands/pending_acquires.h"
@@ -22,6 +21,7 @@
 #include "server/store/redis/wire/key_names.h"
 #include "server/store/redis/wire/rule_entry.h"
 #include "server/store/redis/wire/script_arguments.h"
+#include "server/store/used_receipts.h"
 
 namespace sluice::store::redis {
 
@@ -58,7 +58,7 @@ class CommandContext {
   virtual PendingAcquires& acquires() = 0;
   virtual OpenCache& open_buckets() = 0;
   virtual IdSource& ids() = 0;
-  virtual memory::UsedReceipts& used_receipts() = 0;
+  virtual UsedReceipts& used_receipts() = 0;
 
   // Null: the rule is not registered, or not used any longer.
   virtual std::shared_ptr<const RuleEntry> EntryOf(const Rule& rule) = 0;

@@ -64,7 +64,7 @@ void RefundCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
 void RefundCommand::AnswerExecuted() {
   RefundOperation* const operation = operation_;
   if (!remembered_) return Answer(operation, RefundOutcome::kRefunded);
-  memory::UsedReceipts& used_receipts = context_.used_receipts();
+  UsedReceipts& used_receipts = context_.used_receipts();
   if (!open_ && used_receipts.Contains(operation->receipt_id)) {
     return Answer(operation, RefundOutcome::kAlreadyRefunded);
   }

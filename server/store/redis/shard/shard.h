@@ -93,7 +93,7 @@ class Shard final : public CommandContext,
   PendingAcquires& acquires() override { return acquires_; }
   OpenCache& open_buckets() override { return open_buckets_; }
   IdSource& ids() override { return state_.ids; }
-  memory::UsedReceipts& used_receipts() override { return state_.used_receipts; }
+  UsedReceipts& used_receipts() override { return state_.used_receipts; }
   std::shared_ptr<const RuleEntry> EntryOf(const Rule& rule) override;
   std::shared_ptr<const RuleEntry> NewerThan(const RuleEntry& entry,
                                              std::string_view writer) override {

@@ -7,13 +7,13 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "server/store/memory/used_receipts.h"
 #include "server/store/redis/commands/id_source.h"
 #include "server/store/redis/fencing/fence_check.h"
 #include "server/store/redis/shard/redis_store_options.h"
 #include "server/store/redis/shard/rule_table.h"
 #include "server/store/redis/sharing/config_mismatch.h"
 #include "server/store/redis/sharing/sharing_state.h"
+#include "server/store/used_receipts.h"
 
 namespace sluice::store::redis {
 
@@ -27,7 +27,7 @@ struct StoreState {
   const FenceCheckOptions fence_options;
   RuleTable rules;
   IdSource ids;
-  memory::UsedReceipts used_receipts;
+  UsedReceipts used_receipts;
   ConfigMismatchDetector mismatches;
   KnownFences fences;
   SharingState sharing;

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "server/store/memory/hash.h"
+#include "server/store/bucket_hash.h"
 #include "server/store/rule.h"
 
 namespace sluice::store::redis {
@@ -28,7 +28,7 @@ struct Bucket {
 // The sum over a set of buckets names the set in bookings: the same on every node, whatever the
 // order of the buckets.
 inline uint64_t SetIdOf(const Bucket& bucket) {
-  return memory::BucketHash(/*seed=*/0)(/*limit_id=*/0, bucket.keys[0]);
+  return BucketHash(/*seed=*/0)(/*limit_id=*/0, bucket.keys[0]);
 }
 
 }  // namespace sluice::store::redis

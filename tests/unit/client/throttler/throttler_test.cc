@@ -301,7 +301,7 @@ TEST_F(ThrottlerTest, RejectsInvalidOptionsWithTheValueAndTheBound) {
   }
   const Status permits = throttler.Start({.permits = 2});
   EXPECT_EQ(permits.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(permits.message(), HasSubstr("never grant more than 1"));
+  EXPECT_THAT(permits.message(), HasSubstr("never grant more at once than its burst = 1"));
   EXPECT_EQ(throttler.TryStart().value(), nanoseconds(0)) << "nothing was taken";
 }
 

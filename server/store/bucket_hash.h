@@ -4,15 +4,15 @@
 // Each 16 bytes are folded: two words, each mixed with a secret or with what came before, are
 // multiplied to 128 bits and the halves are xored, so that every output bit depends on every input
 // bit. Keys of up to 16 bytes take two multiplications (about 3 ns).
-#ifndef SLUICE_SERVER_STORE_MEMORY_HASH_H_
-#define SLUICE_SERVER_STORE_MEMORY_HASH_H_
+#ifndef SLUICE_SERVER_STORE_BUCKET_HASH_H_
+#define SLUICE_SERVER_STORE_BUCKET_HASH_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
 
-namespace sluice::store::memory {
+namespace sluice::store {
 
 class BucketHash {
  public:
@@ -72,6 +72,6 @@ class BucketHash {
   uint64_t secret_[5];
 };
 
-}  // namespace sluice::store::memory
+}  // namespace sluice::store
 
-#endif  // SLUICE_SERVER_STORE_MEMORY_HASH_H_
+#endif  // SLUICE_SERVER_STORE_BUCKET_HASH_H_

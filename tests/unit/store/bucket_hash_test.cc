@@ -1,4 +1,4 @@
-#include "server/store/memory/hash.h"
+#include "server/store/bucket_hash.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice::store::memory {
+namespace sluice::store {
 namespace {
 
 TEST(BucketHashTest, SameSeedGivesTheSameHash) {
@@ -78,4 +78,4 @@ TEST(BucketHashTest, OneBitOfTheKeyChangesHalfOfTheHash) {
 }
 
 }  // namespace
-}  // namespace sluice::store::memory
+}  // namespace sluice::store

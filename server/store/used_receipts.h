@@ -1,7 +1,7 @@
 // UsedReceipts: remembers the receipts that were refunded lately, so that a second refund is
 // answered "already refunded", not "expired". Bounded: the oldest refunds are forgotten.
-#ifndef SLUICE_SERVER_STORE_MEMORY_USED_RECEIPTS_H_
-#define SLUICE_SERVER_STORE_MEMORY_USED_RECEIPTS_H_
+#ifndef SLUICE_SERVER_STORE_USED_RECEIPTS_H_
+#define SLUICE_SERVER_STORE_USED_RECEIPTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/mutex.h"
 
-namespace sluice::store::memory {
+namespace sluice::store {
 
 // Thread-safe.
 class UsedReceipts {
@@ -47,6 +47,6 @@ class UsedReceipts {
   size_t next_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-}  // namespace sluice::store::memory
+}  // namespace sluice::store
 
-#endif  // SLUICE_SERVER_STORE_MEMORY_USED_RECEIPTS_H_
+#endif  // SLUICE_SERVER_STORE_USED_RECEIPTS_H_

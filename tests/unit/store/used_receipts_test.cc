@@ -1,8 +1,8 @@
-#include "server/store/memory/used_receipts.h"
+#include "server/store/used_receipts.h"
 
 #include <gtest/gtest.h>
 
-namespace sluice::store::memory {
+namespace sluice::store {
 namespace {
 
 TEST(UsedReceiptsTest, RemembersAddedReceipts) {
@@ -26,4 +26,4 @@ TEST(UsedReceiptsTest, ForgetsTheOldestReceiptsAndStaysBounded) {
 }
 
 }  // namespace
-}  // namespace sluice::store::memory
+}  // namespace sluice::store
