@@ -264,7 +264,7 @@ absl::Status AcquireCall::StatusOf(const Item& item) const {
       return errors::StoreDoesNotBook(PathOf(item).Field("max_wait"));
     case store::Outcome::kSeveralSlots: {
       const store::Charge& one = decided.charges[0];
-      const store::Charge& other = decided.charges[decided.elsewhere];
+      const store::Charge& other = decided.charges[decided.other_slot_charge];
       return errors::ReservationInSeveralSlots(PathOf(item).Field("max_wait"), one.rule->limit_name,
                                                one.key, other.rule->limit_name, other.key);
     }

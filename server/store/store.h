@@ -78,7 +78,7 @@ enum class Outcome : uint8_t {
   // Nothing was debited; this store does not make reservations (max_wait_ns).
   kUnsupported,
   // Nothing was debited; the store does not make reservations (max_wait_ns) in buckets of several
-  // slots of a Redis Cluster. Acquisition::elsewhere names one.
+  // slots of a Redis Cluster. Acquisition::other_slot_charge names one.
   kSeveralSlots,
 };
 
@@ -108,7 +108,7 @@ struct Acquisition {
   // with now_ns + wait_ns. 0: none.
   uint64_t receipt_id = 0;
   // kSeveralSlots: the index of a charge whose bucket is in another slot than the first one's.
-  size_t elsewhere = 0;
+  size_t other_slot_charge = 0;
   // kUnavailable: true if the request was sent and its answer is lost, so that it may have been
   // debited. False: nothing was debited.
   bool may_be_debited = false;
@@ -313,8 +313,8 @@ struct DifferingLimit {
 
 // Whether a shared store answers. Times are of the wall clock.
 struct StoreHealth {
-  bool shared = false;        // false: the store is in this process, and always available
-  bool away = false;          // unavailable
+  bool shared = false;  // false: the store is in this process, and always available
+  bool unavailable = false;
   int64_t since_wall_ns = 0;  // when it became available or unavailable
   uint64_t times_unavailable = 0;
   std::string why;  // reason of the last time it was unavailable; empty: it never was

@@ -172,7 +172,7 @@ TEST_F(RedisClusterChargesTest, ReservationAcrossSlotsNamesChargesInOtherSlots) 
   node.store().Acquire(&operation);
   operation.done.Wait();
   EXPECT_EQ(acquisition.outcome, Outcome::kSeveralSlots);
-  EXPECT_EQ(acquisition.elsewhere, 2u);
+  EXPECT_EQ(acquisition.other_slot_charge, 2u);
 }
 
 TEST_F(RedisClusterChargesTest, ReservesChargesOfLimitsWithOneHashTagTogether) {

@@ -123,7 +123,7 @@ void RedisStore::OnFirstConnection(const absl::Status& status) {
   first_status_ = status;
   // The endpoint of a single server has logged this. Sentinels and Cluster servers are first asked
   // for the primaries: until they name one there is no endpoint.
-  if (!status.ok() && !breaker_->Health().away && state_->log != nullptr) {
+  if (!status.ok() && !breaker_->Health().unavailable && state_->log != nullptr) {
     state_->log->Warning("redis_unavailable",
                          {{"error", status.message()}, {"store", state_->options.url.ToString()}});
   }
@@ -223,11 +223,11 @@ StoreHealth RedisStore::Health() const {
   health.differing = state_->mismatches.Differing();
   const redis::NodeRegistry& nodes = *state_->sharing.nodes;
   if (nodes.started()) health.nodes = nodes.view()->nodes;
-  if (health.away || Stats().commands > 0) return health;
+  if (health.unavailable || Stats().commands > 0) return health;
   common::MutexLock lock(&mu_);
   if (!first_known_ || first_status_.ok()) return health;
   // No server was named yet: see OnFirstConnection.
-  health.away = true;
+  health.unavailable = true;
   health.times_unavailable = 1;
   health.why = std::string(first_status_.message());
   return health;
@@ -240,7 +240,7 @@ bool RedisStore::Maintain() {
     sharing.split.Sweep(view->strict, view->lenient,
                         {state_->clock.NowNs(), state_->clock.WallNs()});
   }
-  if (receipt_key_->needed() && !breaker_->Health().away) receipt_key_->Maintain();
+  if (receipt_key_->needed() && !breaker_->Health().unavailable) receipt_key_->Maintain();
   state_->rules.DropUnused();
   return false;
 }

@@ -138,7 +138,8 @@ void Write(const common::TransportTotals& from, v1::TransportStats* to) {
 void Write(const service::StoreStatus& status, v1::StoreStatus* out) {
   const store::StoreHealth& health = status.health;
   out->set_kind(status.kind);
-  out->set_state(health.away ? v1::StoreStatus::STATE_UNAVAILABLE : v1::StoreStatus::STATE_SERVING);
+  out->set_state(health.unavailable ? v1::StoreStatus::STATE_UNAVAILABLE
+                                    : v1::StoreStatus::STATE_SERVING);
   if (health.since_wall_ns != 0) SetTimestamp(health.since_wall_ns, out->mutable_since());
   out->set_times_unavailable(health.times_unavailable);
   out->set_last_error(health.why);

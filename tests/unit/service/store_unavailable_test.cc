@@ -21,7 +21,7 @@ class SharedStore final : public store::Store {
   std::string_view Kind() const override { return "shared"; }
   void Register(std::shared_ptr<const store::Rule> rule) override { inner_.Register(rule); }
   void Acquire(store::AcquireOperation* operation) override {
-    if (!health.away) return inner_.Acquire(operation);
+    if (!health.unavailable) return inner_.Acquire(operation);
     for (store::Acquisition& one : operation->acquisitions) {
       bool allow = true;
       for (const store::Charge& charge : one.charges)
@@ -33,7 +33,7 @@ class SharedStore final : public store::Store {
     operation->Done();
   }
   void Query(store::QueryOperation* operation) override {
-    if (!health.away) return inner_.Query(operation);
+    if (!health.unavailable) return inner_.Query(operation);
     for (store::QueryItem& item : operation->items) {
       item.unavailable = true;
       item.source = store::Source::kStoreUnavailable;
@@ -43,7 +43,7 @@ class SharedStore final : public store::Store {
   void Refund(store::RefundOperation* operation) override { inner_.Refund(operation); }
   void Reset(const store::Rule& rule, std::string_view key, ResetDone done,
              void* context) override {
-    if (health.away) {
+    if (health.unavailable) {
       return done(context,
                   asked ? store::ResetOutcome::kUnknown : store::ResetOutcome::kUnavailable);
     }
@@ -102,7 +102,7 @@ TEST_F(StoreUnavailableTest, CountsDecisionsOfOnStoreFailureByLimit) {
   EXPECT_FALSE(Ask("open").granted);
   EXPECT_TRUE(admin_.GetConfigStatus().store.decided_while_unavailable.empty());
 
-  shared_.health.away = true;
+  shared_.health.unavailable = true;
   for (int i = 0; i < 3; ++i) {
     const AcquisitionResult allowed = Ask("open");
     EXPECT_TRUE(allowed.granted);
@@ -113,7 +113,7 @@ TEST_F(StoreUnavailableTest, CountsDecisionsOfOnStoreFailureByLimit) {
 
   const StoreStatus status = admin_.GetConfigStatus().store;
   EXPECT_EQ(status.kind, "shared");
-  EXPECT_TRUE(status.health.away);
+  EXPECT_TRUE(status.health.unavailable);
   ASSERT_EQ(status.decided_while_unavailable.size(), 3u);
   const auto expect = [&](size_t i, const char* limit, uint64_t allowed, uint64_t denied) {
     EXPECT_EQ(status.decided_while_unavailable[i].limit, limit);
@@ -127,7 +127,7 @@ TEST_F(StoreUnavailableTest, CountsDecisionsOfOnStoreFailureByLimit) {
 }
 
 TEST_F(StoreUnavailableTest, QueryReportsUnknownLevels) {
-  shared_.health.away = true;
+  shared_.health.unavailable = true;
   QueryCall call;
   call.Reset();
   call.AddBucket("open", "k");
@@ -137,7 +137,7 @@ TEST_F(StoreUnavailableTest, QueryReportsUnknownLevels) {
 }
 
 TEST_F(StoreUnavailableTest, DenialSaysWhetherPermitsMayHaveBeenTaken) {
-  shared_.health.away = true;
+  shared_.health.unavailable = true;
   const absl::Status not_asked = Ask("strict").status;
   EXPECT_THAT(std::string(not_asked.message()), HasSubstr("nothing was taken"));
   EXPECT_TRUE(common::errors::WasNotExecuted(not_asked));
@@ -150,7 +150,7 @@ TEST_F(StoreUnavailableTest, DenialSaysWhetherPermitsMayHaveBeenTaken) {
 
 TEST_F(StoreUnavailableTest, ResetSaysWhetherItMayHaveTakenEffect) {
   EXPECT_TRUE(Reset("k").ok());
-  shared_.health.away = true;
+  shared_.health.unavailable = true;
   const absl::Status not_asked = Reset("k");
   EXPECT_EQ(not_asked.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(not_asked.message()), HasSubstr("the bucket is as it was"));
@@ -172,12 +172,12 @@ TEST_F(StoreUnavailableTest, ListsTopKeysWithoutTheirBuckets) {
     return listed.keys.at(0);
   };
   EXPECT_TRUE(list().bucket.ok());
-  shared_.health.away = true;
-  const ListedKey away = list();
-  EXPECT_EQ(away.estimate, 1u);
-  EXPECT_EQ(away.level.capacity, 1u);
-  EXPECT_EQ(away.bucket.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(away.bucket.message()), HasSubstr("what is left is not known"));
+  shared_.health.unavailable = true;
+  const ListedKey unavailable = list();
+  EXPECT_EQ(unavailable.estimate, 1u);
+  EXPECT_EQ(unavailable.level.capacity, 1u);
+  EXPECT_EQ(unavailable.bucket.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(unavailable.bucket.message()), HasSubstr("what is left is not known"));
 }
 
 TEST_F(StoreUnavailableTest, MemoryStoreIsNeverUnavailable) {

@@ -81,7 +81,7 @@ class CircuitBreaker {
     common::MutexLock lock(&mu_);
     StoreHealth health;
     health.shared = true;
-    health.away = open_ > 0;
+    health.unavailable = open_ > 0;
     health.since_wall_ns = since_wall_ns_;
     health.times_unavailable = times_unavailable_;
     health.why = why_;

@@ -329,14 +329,14 @@ std::vector<ChargeGroup> GroupsOf(CommandContext& context, absl::Span<const Char
   return groups;
 }
 
-size_t ElsewhereThanFirst(absl::Span<const ChargeGroup> groups) {
+size_t OtherSlotCharge(absl::Span<const ChargeGroup> groups) {
   // Places are in order within a group.
-  size_t elsewhere = 0;
+  size_t other = 0;
   for (const ChargeGroup& group : groups) {
     const size_t first = group.places[0];
-    if (first != 0 && (elsewhere == 0 || first < elsewhere)) elsewhere = first;
+    if (first != 0 && (other == 0 || first < other)) other = first;
   }
-  return elsewhere;
+  return other;
 }
 
 void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, const Caller& caller) {

@@ -38,7 +38,7 @@ struct ChargeGroup {
 std::vector<ChargeGroup> GroupsOf(CommandContext& context, absl::Span<const Charge> charges);
 
 // The first charge that is not in the group of charge 0. REQUIRES: more than one group.
-size_t ElsewhereThanFirst(absl::Span<const ChargeGroup> groups);
+size_t OtherSlotCharge(absl::Span<const ChargeGroup> groups);
 
 // REQUIRES: more than one group. Answers the caller, by its deadline if that comes first.
 void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, const Caller& caller);

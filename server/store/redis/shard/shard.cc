@@ -97,7 +97,7 @@ void Shard::BeginOne(const Caller& caller) {
     groups = GroupsOf(*this, acquisition.charges);
   }
   if (acquisition.max_wait_ns > 0 && groups.size() > 1) {
-    acquisition.elsewhere = ElsewhereThanFirst(groups);
+    acquisition.other_slot_charge = OtherSlotCharge(groups);
     acquires_.Answer(answered, Outcome::kSeveralSlots);
   } else if (router_->AllUnavailable() || !MayWait(acquires_.waiting() - 1)) {
     acquires_.AnswerUnavailable(answered);
