@@ -53,6 +53,12 @@ inline std::string Shown(std::string_view value, size_t most = 128) {
       size < value.size() ? "..." : "");
 }
 
+// INVALID_ARGUMENT: the name of the field, then `parts`.
+template <typename... Parts>
+absl::Status Invalid(std::string_view field, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": ", parts...));
+}
+
 // ---- Buckets and permits ----
 
 // `nearest`: a name that the caller may have meant; empty: none.
@@ -64,93 +70,78 @@ inline absl::Status NoLimitNamed(std::string_view field, std::string_view name,
 }
 
 inline absl::Status KeyTooLong(std::string_view field, size_t bytes) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(field), ": ", bytes, " bytes; a key has at most ", bounds::kMaxKeyBytes, " bytes"));
+  return Invalid(field, bytes, " bytes; a key has at most ", bounds::kMaxKeyBytes, " bytes");
 }
 
 inline absl::Status NotUtf8(std::string_view field) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": not valid UTF-8; encode binary values, for instance in hex"));
+  return Invalid(field, "not valid UTF-8; encode binary values, for instance in hex");
 }
 
 inline absl::Status PermitsZero(std::string_view field) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": 0; permits must be at least 1 (leave the field out for 1)"));
+  return Invalid(field, "0; permits must be at least 1 (leave the field out for 1)");
 }
 
 // One charge asks for more than the limit can ever grant at once. `bound` names the parameters that
 // the bound is made of: "burst + debt = 200".
 inline absl::Status PermitsNeverGranted(std::string_view field, uint64_t permits,
                                         std::string_view limit, std::string_view bound) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": ", permits, "; limit \"", ToAbsl(limit),
-                   "\" could never grant more at once than its ", ToAbsl(bound)));
+  return Invalid(field, permits, "; limit \"", ToAbsl(limit),
+                 "\" could never grant more at once than its ", ToAbsl(bound));
 }
 
 // Several charges on one bucket add up to more. `permits`: UINT64_MAX stands for any greater sum.
 inline absl::Status PermitsSumNeverGranted(std::string_view field, uint64_t permits,
                                            std::string_view limit, std::string_view bound) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": the charges on one bucket of limit \"", ToAbsl(limit),
-                   "\" add up to ", permits, permits == UINT64_MAX ? " (2^64-1) or more" : "",
-                   " permits; it could never grant more at once than its ", ToAbsl(bound)));
+  return Invalid(field, "the charges on one bucket of limit \"", ToAbsl(limit), "\" add up to ",
+                 permits, permits == UINT64_MAX ? " (2^64-1) or more" : "",
+                 " permits; it could never grant more at once than its ", ToAbsl(bound));
 }
 
 inline absl::Status NoCharges(std::string_view field) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": none given; name at least one limit"));
+  return Invalid(field, "none given; name at least one limit");
 }
 
 // `charges` includes those that the limits' own `charges` add.
 inline absl::Status TooManyCharges(std::string_view field, size_t charges) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(field), ": ", charges, " in one acquisition, counting those that the limits' own ",
-      "`charges` add; at most ", bounds::kMaxCharges));
+  return Invalid(field, charges, " in one acquisition, counting those that the limits' own ",
+                 "`charges` add; at most ", bounds::kMaxCharges);
 }
 
 inline absl::Status TooManyAcquisitions(size_t acquisitions) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "acquisitions: ", acquisitions, " in one batch; send at most ", bounds::kMaxBatch));
+  return Invalid("acquisitions", acquisitions, " in one batch; send at most ", bounds::kMaxBatch);
 }
 
-inline absl::Status NoBuckets() {
-  return absl::InvalidArgumentError("buckets: none given; name at least one");
-}
+inline absl::Status NoBuckets() { return Invalid("buckets", "none given; name at least one"); }
 
 inline absl::Status TooManyBuckets(size_t buckets) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("buckets: ", buckets, "; ask for at most ", bounds::kMaxQueryBuckets));
+  return Invalid("buckets", buckets, "; ask for at most ", bounds::kMaxQueryBuckets);
 }
 
 // ---- max_wait and hold ----
 
 // A duration whose nanos are out of range or have another sign than its seconds.
 inline absl::Status BadDuration(std::string_view field, int64_t seconds, int32_t nanos) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(field), ": seconds ", seconds, " with nanos ", nanos,
-      " is no duration; nanos lie within 0 to 999999999 and have the sign of seconds"));
+  return Invalid(field, "seconds ", seconds, " with nanos ", nanos,
+                 " is no duration; nanos lie within 0 to 999999999 and have the sign of seconds");
 }
 
 inline absl::Status MaxWaitNegative(std::string_view field) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": negative; 0 or absent means now or denied"));
+  return Invalid(field, "negative; 0 or absent means now or denied");
 }
 
 inline absl::Status MaxWaitTooLong(std::string_view field, int64_t seconds) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": ", seconds, " s; at most 24 h (86400 s)"));
+  return Invalid(field, seconds, " s; at most 24 h (86400 s)");
 }
 
 inline absl::Status HoldInBatch(std::string_view field) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(field),
-      ": true; a batch or a stream cannot hold one answer back without those behind it; use "
-      "Acquire"));
+  return Invalid(
+      field,
+      "true; a batch or a stream cannot hold one answer back without those behind it; use "
+      "Acquire");
 }
 
 inline absl::Status HoldWithoutMaxWait(std::string_view field) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": true without max_wait; say how long to hold at most"));
+  return Invalid(field, "true without max_wait; say how long to hold at most");
 }
 
 inline absl::Status HoldUnimplemented(std::string_view field) {
@@ -168,21 +159,20 @@ inline absl::Status StoreDoesNotBook(std::string_view field) {
 // `setting` is the limit's: "sharing: split".
 inline absl::Status SharingDoesNotBook(std::string_view field, std::string_view limit,
                                        std::string_view setting) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(ToAbsl(field), ": limit '", ToAbsl(limit), "' says ", ToAbsl(setting),
-                   ", which does not book ahead; leave max_wait out, or have the limit say "
-                   "sharing: exact and on_store_failure: deny or allow"));
+  return Invalid(field, "limit '", ToAbsl(limit), "' says ", ToAbsl(setting),
+                 ", which does not book ahead; leave max_wait out, or have the limit say "
+                 "sharing: exact and on_store_failure: deny or allow");
 }
 
 inline absl::Status ReservationInSeveralSlots(std::string_view field, std::string_view limit,
                                               std::string_view key, std::string_view other_limit,
                                               std::string_view other_key) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      ToAbsl(field), ": the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
+  return Invalid(
+      field, "the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
       "\" and of limit \"", ToAbsl(other_limit), "\", key \"", Shown(other_key),
       "\" are in different slots of the Redis Cluster, and a reservation cannot span slots; give "
       "their keys the same tag, as user:{42}, or these limits the same hash_tag, or leave "
-      "max_wait out"));
+      "max_wait out");
 }
 
 // ---- Outcomes of calls ----
@@ -195,11 +185,6 @@ inline absl::Status LimitsKeepChanging() {
 inline absl::Status PastDeadline() {
   return NotExecuted(absl::DeadlineExceededError(
       "the deadline had passed before the decision; nothing was debited"));
-}
-
-inline absl::Status CancelledBeforeDecision() {
-  return NotExecuted(
-      absl::CancelledError("the call was cancelled before its decision; nothing was debited"));
 }
 
 inline absl::Status CancelledWhileWaiting() {
@@ -240,22 +225,21 @@ inline absl::Status BucketNotKnown() {
 // ---- Receipts ----
 
 inline absl::Status BadReceipt(size_t bytes) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("receipt: ", bytes,
-                   " bytes that this server did not issue, or that were changed or cut; pass "
-                   "AcquireResponse.receipt unchanged"));
+  return Invalid("receipt", bytes,
+                 " bytes that this server did not issue, or that were changed or cut; pass "
+                 "AcquireResponse.receipt unchanged");
 }
 
 inline absl::Status ForeignReceipt() {
-  return absl::InvalidArgumentError(
-      "receipt: issued by another server, or before this one was restarted; it is worth nothing "
-      "here");
+  return Invalid("receipt",
+                 "issued by another server, or before this one was restarted; it is worth nothing "
+                 "here");
 }
 
 // ---- Watch ----
 
 inline absl::Status BadMinInterval() {
-  return absl::InvalidArgumentError("min_interval: out of bounds; 10 ms to 1 h, or absent for 1 s");
+  return Invalid("min_interval", "out of bounds; 10 ms to 1 h, or absent for 1 s");
 }
 
 inline absl::Status TooManyWatches() {
@@ -266,12 +250,12 @@ inline absl::Status TooManyWatches() {
 // ---- Admin ----
 
 inline absl::Status FieldMissing(std::string_view field, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": absent; ", ToAbsl(what)));
+  return Invalid(field, "absent; ", ToAbsl(what));
 }
 
 inline absl::Status FieldOutOfBounds(std::string_view field, const absl::AlphaNum& value,
                                      std::string_view right) {
-  return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": ", value, "; ", ToAbsl(right)));
+  return Invalid(field, value, "; ", ToAbsl(right));
 }
 
 inline absl::Status TooManyLimits(size_t limits) {

@@ -38,8 +38,6 @@ class Log {
 
   // Writes to `fd`, which the caller owns.
   Log(const Clock& clock, LogLevel level, int fd) : clock_(clock), level_(level), fd_(fd) {}
-  Log(const Log&) = delete;
-  Log& operator=(const Log&) = delete;
 
   void Write(LogLevel level, std::string_view event, std::initializer_list<Field> fields);
   void Info(std::string_view event, std::initializer_list<Field> fields) {

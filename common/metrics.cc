@@ -1,7 +1,6 @@
 #include "common/metrics.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace sluice::common {
 namespace {

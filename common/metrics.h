@@ -11,7 +11,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -115,10 +114,7 @@ class Metrics {
   // One thread's counters. Its methods are for that thread; any thread may read the counters.
   class Shard {
    public:
-    Shard() = default;
     ~Shard();
-    Shard(const Shard&) = delete;
-    Shard& operator=(const Shard&) = delete;
 
     OwnedCounter granted;
     OwnedCounter denied;
@@ -151,8 +147,6 @@ class Metrics {
     std::array<std::atomic<MethodCounters*>, kMaxMethods> methods_{};
     std::array<TransportCounters, kMaxTransports> transports_;
   };
-
-  Metrics() = default;
 
   // At start-up: "/sluice.v1.RateLimiter/Acquire" -> index. The same name gives the same index.
   // REQUIRES: at most kMaxMethods names.

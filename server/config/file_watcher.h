@@ -41,8 +41,6 @@ class FileWatcher {
                                                             FileWatcherOptions options = {});
   // Stops; waits for a running on_change. REQUIRES: not called from on_change.
   ~FileWatcher();
-  FileWatcher(const FileWatcher&) = delete;
-  FileWatcher& operator=(const FileWatcher&) = delete;
 
  private:
   FileWatcher(std::unique_ptr<InotifyPath> watched, int stop_fd, std::function<void()> on_change,

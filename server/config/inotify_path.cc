@@ -8,10 +8,15 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/strings.h"
 
 namespace sluice::config {
 namespace {
@@ -26,13 +31,9 @@ constexpr uint32_t kFileEvents = IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB;
 
 // Puts the names between the slashes of `path` in front of `rest`.
 void Prepend(std::string_view path, std::deque<std::string>* rest) {
-  std::deque<std::string> names;
-  while (!path.empty()) {
-    const size_t end = path.find('/');
-    const std::string_view name = path.substr(0, end);
-    if (!name.empty() && name != ".") names.emplace_back(name);
-    path = end == std::string_view::npos ? std::string_view() : path.substr(end + 1);
-  }
+  const std::vector<std::string> names =
+      absl::StrSplit(common::ToAbsl(path), '/',
+                     [](absl::string_view name) { return !name.empty() && name != "."; });
   rest->insert(rest->begin(), names.begin(), names.end());
 }
 
@@ -41,14 +42,11 @@ bool NoneLeft(int error) { return error == ENOSPC || error == ENOMEM; }
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<InotifyPath>> InotifyPath::Create(const std::string& path) {
-  std::string absolute = path;
-  if (path.empty() || path[0] != '/') {
-    char folder[PATH_MAX];
-    if (getcwd(folder, sizeof(folder)) == nullptr) {
-      return absl::UnavailableError(
-          absl::StrCat(path, ": the current folder is unknown: ", std::strerror(errno)));
-    }
-    absolute = absl::StrCat(folder, "/", path);
+  std::error_code error;
+  std::string absolute = std::filesystem::absolute(path, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat(path, ": the current folder is unknown: ", error.message()));
   }
   const int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
   if (fd < 0) {

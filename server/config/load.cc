@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_map.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
@@ -97,18 +97,9 @@ std::string NamesOf(absl::Span<const Field<Spec>> fields) {
   return names;
 }
 
-std::string_view KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kNull:
-      return "nothing";
-    case Kind::kValue:
-      return "a single value";
-    case Kind::kList:
-      return "a list";
-    case Kind::kMap:
-      return "a map";
-  }
-  return "";
+absl::string_view KindName(Kind kind) {
+  constexpr absl::string_view kNames[] = {"nothing", "a single value", "a list", "a map"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 // Turns one file's tree into specs. Stops at the first problem, which the message locates.
@@ -121,8 +112,8 @@ class Reader {
       return Error(Place{}, "the file is empty; say limits: [] to have no limits");
     }
     if (root.kind != Kind::kMap) {
-      return Error(root.place, absl::StrCat("is ", ToAbsl(KindName(root.kind)),
-                                            "; begin the file with limits:"));
+      return Error(root.place,
+                   absl::StrCat("is ", KindName(root.kind), "; begin the file with limits:"));
     }
     if (absl::Status s = CheckFields<LimitSpec>(root, "", kTopFields); !s.ok()) return s;
     const YamlNode* list = Find(root, "limits");
@@ -132,7 +123,7 @@ class Reader {
     }
     if (list->kind != Kind::kList) {
       return Error(list->place, absl::StrCat("limits: say a list, each limit after a dash, not ",
-                                             ToAbsl(KindName(list->kind))));
+                                             KindName(list->kind)));
     }
     if (list->items.size() > bounds::kMaxLimits) {
       return Error(
@@ -196,8 +187,8 @@ class Reader {
       return Error(node.place, absl::StrCat(ToAbsl(path), ": has no value; ", ToAbsl(form),
                                             ", or take the field out"));
     }
-    return Error(node.place, absl::StrCat(ToAbsl(path), ": ", ToAbsl(form), ", not ",
-                                          ToAbsl(KindName(node.kind))));
+    return Error(node.place,
+                 absl::StrCat(ToAbsl(path), ": ", ToAbsl(form), ", not ", KindName(node.kind)));
   }
 
   // Reads the fields of `map` that have a single value into `spec`.
@@ -226,7 +217,7 @@ class Reader {
     if (node.kind != Kind::kMap) {
       return Error(node.place,
                    absl::StrCat(path, ": say a map with name and rate, e.g. ",
-                                "{ name: api, rate: 100/s }, not ", ToAbsl(KindName(node.kind))));
+                                "{ name: api, rate: 100/s }, not ", KindName(node.kind)));
     }
     if (auto s = CheckFields<LimitSpec>(node, path, kLimitFields); !s.ok()) return s;
     for (const std::string_view needed : {"name", "rate"}) {
@@ -253,7 +244,7 @@ class Reader {
     if (list->kind != Kind::kList) {
       return Error(list->place,
                    absl::StrCat(path, ".charges: say a list of limits' names, e.g. [overall], not ",
-                                ToAbsl(KindName(list->kind))));
+                                KindName(list->kind)));
     }
     for (size_t i = 0; i < list->items.size(); ++i) {
       const auto name =
@@ -268,10 +259,9 @@ class Reader {
     const YamlNode* map = Find(limit, "keys");
     if (map == nullptr) return absl::OkStatus();
     if (map->kind != Kind::kMap) {
-      return Error(
-          map->place,
-          absl::StrCat(path, ".keys: say a map of keys to their parameters, e.g. ",
-                       "{ \"user:42\": { rate: 1000/s } }, not ", ToAbsl(KindName(map->kind))));
+      return Error(map->place,
+                   absl::StrCat(path, ".keys: say a map of keys to their parameters, e.g. ",
+                                "{ \"user:42\": { rate: 1000/s } }, not ", KindName(map->kind)));
     }
     spec->keys.reserve(map->entries.size());
     for (const YamlNode::Entry& entry : map->entries) {
@@ -280,7 +270,7 @@ class Reader {
         return Error(
             entry.node.place,
             absl::StrCat(key_path, ": say a map of parameters, e.g. { rate: 1000/s }, not ",
-                         ToAbsl(KindName(entry.node.kind))));
+                         KindName(entry.node.kind)));
       }
       if (auto s = CheckFields<KeyOverride>(entry.node, key_path, kKeyFields); !s.ok()) return s;
       KeyOverride& override = spec->keys.emplace_back();
@@ -324,20 +314,8 @@ class Reader {
 
   // Checks that names are unique and charges are good, once each limit is.
   absl::Status CheckTogether(const YamlNode& list, const std::vector<LimitSpec>& specs) const {
-    absl::flat_hash_map<absl::string_view, size_t> by_name;
     std::vector<const LimitSpec*> pointers;
-    by_name.reserve(specs.size());
-    for (size_t i = 0; i < specs.size(); ++i) {
-      const auto [it, inserted] = by_name.emplace(specs[i].name, i);
-      if (!inserted) {
-        return Error(Find(list.items[i], "name")->place, absl::StrCat("limits[", i, "].name"),
-                     specs[i].name,
-                     absl::StrCat("is already the name of limits[", it->second, "] in line ",
-                                  Find(list.items[it->second], "name")->place.line,
-                                  "; give each limit a name of its own"));
-      }
-      pointers.push_back(&specs[i]);
-    }
+    for (const LimitSpec& spec : specs) pointers.push_back(&spec);
     std::vector<std::vector<uint32_t>> parents;
     if (const auto problem = limits::ExpandCharges(pointers, 0, &parents)) {
       return SpecError(list.items[problem->limit], absl::StrCat("limits[", problem->limit, "]"),
@@ -347,21 +325,6 @@ class Reader {
   }
 
   const std::string filename_;
-};
-
-// Closes at the end of its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
 };
 
 absl::Status ErrnoStatus(const std::string& path, int error) {
@@ -390,9 +353,11 @@ bool SameFile(const struct stat& a, const struct stat& b) {
 
 absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   // O_NONBLOCK: opening a FIFO in the file's place must not block.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return ErrnoStatus(path, errno);
+  const absl::Cleanup close_file = [file] { close(file); };
   struct stat before = {};
-  if (file.get() < 0 || fstat(file.get(), &before) != 0) return ErrnoStatus(path, errno);
+  if (fstat(file, &before) != 0) return ErrnoStatus(path, errno);
   if (S_ISDIR(before.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory; name a file in it"));
   }
@@ -405,7 +370,7 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   std::string text;
   char buffer[1 << 16];
   while (true) {
-    const ssize_t n = read(file.get(), buffer, sizeof(buffer));
+    const ssize_t n = read(file, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(path, errno);
     if (n == 0) break;
@@ -413,7 +378,7 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
     if (text.size() > bounds::kMaxLimitsFileBytes) return TooLarge(path, "grows while it is read");
   }
   struct stat after = {};
-  if (fstat(file.get(), &after) != 0) return ErrnoStatus(path, errno);
+  if (fstat(file, &after) != 0) return ErrnoStatus(path, errno);
   if (!SameFile(before, after)) {
     return absl::UnavailableError(
         absl::StrCat(path, ": changed while it was read; replace it by rename"));

@@ -1,6 +1,5 @@
 #include "server/config/reloader.h"
 
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

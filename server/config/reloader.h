@@ -2,7 +2,6 @@
 #ifndef SLUICE_SERVER_CONFIG_RELOADER_H_
 #define SLUICE_SERVER_CONFIG_RELOADER_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/base/thread_annotations.h"

@@ -2,8 +2,8 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
@@ -21,22 +21,20 @@ constexpr size_t kShownOfCycle = 20;
 // The `charges` of all limits as indices, in the order written.
 using Edges = std::vector<std::vector<uint32_t>>;
 
-ChargesProblem Problem(Kind kind, size_t limit, std::optional<size_t> charge, std::string value,
-                       std::string advice) {
-  ChargesProblem problem;
-  problem.kind = kind;
-  problem.limit = limit;
-  problem.problem.field = "charges";
-  problem.problem.index = charge;
-  problem.problem.value = std::move(value);
-  problem.problem.advice = std::move(advice);
-  return problem;
-}
-
 std::optional<ChargesProblem> Resolve(absl::Span<const LimitSpec* const> specs, Edges* edges) {
   absl::flat_hash_map<absl::string_view, uint32_t> by_name;
   by_name.reserve(specs.size());
-  for (size_t i = 0; i < specs.size(); ++i) by_name.emplace(specs[i]->name, i);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto [it, inserted] = by_name.emplace(specs[i]->name, i);
+    if (inserted) continue;
+    const std::string& other = specs[it->second]->defined_at;
+    const std::string line = other.empty() ? "" : " in line " + other.substr(other.rfind(':') + 1);
+    return ChargesProblem{Kind::kDuplicateName,
+                          i,
+                          {"name", specs[i]->name,
+                           absl::StrCat("is already the name of limits[", it->second, "]", line,
+                                        "; give each limit a name of its own")}};
+  }
   edges->resize(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
     for (size_t c = 0; c < specs[i]->charges.size(); ++c) {
@@ -46,11 +44,13 @@ std::optional<ChargesProblem> Resolve(absl::Span<const LimitSpec* const> specs, 
         std::vector<std::string_view> names;
         for (const LimitSpec* spec : specs) names.push_back(spec->name);
         const std::string_view near = NearestName(name, names);
-        return Problem(
-            Kind::kUnknown, i, c, name,
-            near.empty()
-                ? std::string("no limit has that name; add it, or take this out")
-                : absl::StrCat("no limit has that name; did you mean ", ToAbsl(near), "?"));
+        return ChargesProblem{Kind::kUnknown,
+                              i,
+                              {"charges", name,
+                               near.empty() ? "no limit has that name; add it, or take this out"
+                                            : absl::StrCat("no limit has that name; did you mean ",
+                                                           ToAbsl(near), "?"),
+                               c}};
       }
       (*edges)[i].push_back(it->second);
     }
@@ -64,9 +64,9 @@ class CycleSearch {
   CycleSearch(absl::Span<const LimitSpec* const> specs, const Edges& edges)
       : specs_(specs), edges_(edges), colour_(specs.size(), Colour::kNew) {}
 
-  std::optional<ChargesProblem> From(uint32_t start) {
-    if (colour_[start] != Colour::kNew) return std::nullopt;
-    Enter(start);
+  std::optional<ChargesProblem> From(size_t start) {
+    if (start >= specs_.size() || colour_[start] != Colour::kNew) return std::nullopt;
+    Enter(static_cast<uint32_t>(start));
     while (!path_.empty()) {
       Step& step = path_.back();
       if (step.next == edges_[step.limit].size()) {
@@ -103,9 +103,12 @@ class CycleSearch {
     if (path_.size() - begin > kShownOfCycle) absl::StrAppend(&names, " -> ...");
     absl::StrAppend(&names, " -> ", specs_[to]->name);
     const size_t charge = path_[begin].next - 1;
-    return Problem(Kind::kCycle, to, charge, specs_[to]->charges[charge],
-                   absl::StrCat("makes a cycle, ", names,
-                                "; a limit cannot charge itself, take one of them out"));
+    return {Kind::kCycle,
+            to,
+            {"charges", specs_[to]->charges[charge],
+             absl::StrCat("makes a cycle, ", names,
+                          "; a limit cannot charge itself, take one of them out"),
+             charge}};
   }
 
   const absl::Span<const LimitSpec* const> specs_;
@@ -121,15 +124,15 @@ std::optional<ChargesProblem> Follow(const Edges& edges, uint32_t start,
   uint32_t from = start;
   while (true) {
     for (const uint32_t to : edges[from]) {
-      bool known = false;
-      for (const uint32_t other : *found) known = known || other == to;
-      if (known) continue;
+      if (absl::c_linear_search(*found, to)) continue;
       if (found->size() + 1 == common::bounds::kMaxCharges) {
-        return Problem(
-            Kind::kTooMany, start, std::nullopt, "",
-            absl::StrCat("with those that the limits named here charge in turn, and ",
-                         "itself, this limit makes more than ", common::bounds::kMaxCharges,
-                         " charges of one; at most ", common::bounds::kMaxCharges));
+        return ChargesProblem{
+            Kind::kTooMany,
+            start,
+            {"charges", "",
+             absl::StrCat("with those that the limits named here charge in turn, and ",
+                          "itself, this limit makes more than ", common::bounds::kMaxCharges,
+                          " charges of one; at most ", common::bounds::kMaxCharges)}};
       }
       found->push_back(to);
     }
@@ -146,9 +149,7 @@ std::optional<ChargesProblem> ExpandCharges(absl::Span<const LimitSpec* const> s
   Edges edges;
   if (auto problem = Resolve(specs, &edges)) return problem;
   CycleSearch search(specs, edges);
-  if (first < specs.size()) {
-    if (auto problem = search.From(static_cast<uint32_t>(first))) return problem;
-  }
+  if (auto problem = search.From(first)) return problem;
   for (uint32_t i = 0; i < specs.size(); ++i) {
     if (auto problem = search.From(i)) return problem;
   }

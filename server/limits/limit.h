@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
+#include "common/strings.h"
 #include "server/limits/limit_spec.h"
 #include "server/store/rule.h"
 
@@ -55,7 +57,10 @@ class Limit {
 
  private:
   friend class LimitRegistry;
-  const store::Rule& OverrideFor(std::string_view key) const;
+  ABSL_ATTRIBUTE_NOINLINE const store::Rule& OverrideFor(std::string_view key) const {
+    const auto it = rules_->by_key.find(common::ToAbsl(key));
+    return it == rules_->by_key.end() ? *own_ : *it->second;
+  }
 
   std::shared_ptr<const LimitSpec> spec_;
   std::shared_ptr<const LimitRules> rules_;

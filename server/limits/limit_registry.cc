@@ -1,7 +1,6 @@
 #include "server/limits/limit_registry.h"
 
-#include <utility>
-
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
@@ -16,8 +15,6 @@ namespace bounds = common::bounds;
 namespace errors = common::errors;
 using common::ToAbsl;
 using RulePtr = std::shared_ptr<const store::Rule>;
-
-constexpr size_t kNone = static_cast<size_t>(-1);
 
 uint64_t NextRegistrySerial() {
   // Relaxed: only uniqueness matters.
@@ -37,19 +34,11 @@ bool SameRules(LimitSpec a, const LimitSpec& b) {
 // Checks a file's limits by themselves: each is good, names are unique, charges stay in the file.
 absl::Status CheckFile(const std::vector<LimitSpec>& specs) {
   if (specs.size() > bounds::kMaxLimits) return errors::TooManyLimits(specs.size());
-  absl::flat_hash_map<absl::string_view, size_t> by_name;
   std::vector<const LimitSpec*> pointers;
   for (size_t i = 0; i < specs.size(); ++i) {
-    const std::string prefix = absl::StrCat("limits[", i, "].");
     if (const auto problem = CheckSpec(specs[i], nullptr)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(prefix, ProblemText(problem->Path(specs[i]), *problem)));
-    }
-    const auto [it, inserted] = by_name.emplace(specs[i].name, i);
-    if (!inserted) {
-      return absl::InvalidArgumentError(absl::StrCat(prefix, "name: ", Quoted(specs[i].name),
-                                                     ": is already the name of limits[", it->second,
-                                                     "]; give each limit a name of its own"));
+          absl::StrCat("limits[", i, "].", ProblemText(problem->Path(specs[i]), *problem)));
     }
     pointers.push_back(&specs[i]);
   }
@@ -69,16 +58,14 @@ absl::Status ChargesError(const ChargesProblem& problem, const LimitSpec& spec,
   if (put.empty()) {
     const std::string subject =
         absl::StrCat("limits: \"", spec.name, "\", which was put by the admin, ");
-    if (problem.kind == ChargesProblem::Kind::kUnknown) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(subject, "charges \"", problem.problem.value,
-                       "\", which this file does not have; keep it in the file, or change or "
-                       "delete \"",
-                       spec.name, "\" first"));
-    }
-    return absl::FailedPreconditionError(absl::StrCat(
-        subject, "does not go with this file: ", ProblemText("charges", problem.problem),
-        "; change or delete it first"));
+    return absl::FailedPreconditionError(
+        problem.kind == ChargesProblem::Kind::kUnknown
+            ? absl::StrCat(subject, "charges \"", problem.problem.value,
+                           "\", which this file does not have; keep it in the file, or change or "
+                           "delete \"",
+                           spec.name, "\" first")
+            : absl::StrCat(subject, "does not go with this file: ",
+                           ProblemText("charges", problem.problem), "; change or delete it first"));
   }
   if (spec.name == put) {
     return absl::InvalidArgumentError(
@@ -98,8 +85,6 @@ LimitRegistry::LimitRegistry(store::Store* store)
   table->serial_ = 1;
   Swap(std::move(table));
 }
-
-LimitRegistry::~LimitRegistry() = default;
 
 absl::StatusOr<bool> LimitRegistry::ApplyFile(std::vector<LimitSpec> specs, std::string version) {
   common::MutexLock change(&change_mu_);
@@ -154,19 +139,13 @@ absl::Status LimitRegistry::Delete(std::string_view name) {
   if (table->Find(name) == nullptr) {
     return errors::NoLimitNamed("name", name, NearestLimit(*table, name));
   }
-  std::string first;
-  size_t others = 0;
+  std::vector<std::string_view> charged_by;
   for (const Limit* limit : table->limits()) {
-    for (const std::string& charged : limit->spec().charges) {
-      if (charged != name) continue;
-      if (first.empty()) {
-        first = limit->spec().name;
-      } else {
-        ++others;
-      }
-    }
+    if (absl::c_linear_search(limit->spec().charges, name)) charged_by.push_back(limit->name());
   }
-  if (!first.empty()) return errors::LimitIsCharged(name, first, others);
+  if (!charged_by.empty()) {
+    return errors::LimitIsCharged(name, charged_by[0], charged_by.size() - 1);
+  }
   Sources next = sources_;
   next.admin.erase(name);
   if (next.file.contains(name)) next.deleted.insert(std::string(name));
@@ -184,7 +163,7 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   if (specs.size() > bounds::kMaxLimits) return errors::TooManyLimits(specs.size());
 
   std::vector<const LimitSpec*> pointers;
-  size_t first = kNone;
+  size_t first = specs.size();
   for (const SpecPtr& spec : specs) {
     if (spec->name == put) first = pointers.size();
     pointers.push_back(spec.get());

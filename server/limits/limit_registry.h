@@ -50,9 +50,6 @@ class LimitRegistry {
   // Starts with an empty table. `store` outlives this. Every rule is registered with it before any
   // thread can see a table with that rule.
   explicit LimitRegistry(store::Store* store);
-  ~LimitRegistry();
-  LimitRegistry(const LimitRegistry&) = delete;
-  LimitRegistry& operator=(const LimitRegistry&) = delete;
 
   // Replaces the file's limits. `version` identifies the file's content (SHA-256, in hex): the
   // version in force changes nothing and returns false. On an error nothing changes.

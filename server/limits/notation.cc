@@ -1,6 +1,7 @@
 #include "server/limits/notation.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "common/strings.h"
 #include "server/limits/nearest_name.h"
 
@@ -35,6 +37,14 @@ constexpr Unit kUnits[] = {
     {"y", 365 * kDayNs}, {"year", 365 * kDayNs},
 };
 
+// By the values of the enums.
+constexpr std::string_view kModeNames[] = {"enforce", "shadow"};
+constexpr std::string_view kOnStoreFailureNames[] = {"deny", "allow", "split"};
+constexpr std::string_view kSharingNames[] = {"exact", "split", "relaxed"};
+static_assert(std::size(kModeNames) == static_cast<size_t>(Mode::kShadow) + 1);
+static_assert(std::size(kOnStoreFailureNames) == static_cast<size_t>(OnStoreFailure::kSplit) + 1);
+static_assert(std::size(kSharingNames) == static_cast<size_t>(store::Sharing::kRelaxed) + 1);
+
 constexpr char kRateForm[] = "say permits per period, e.g. 5/s, 500/250ms or 10000/24h";
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
@@ -52,12 +62,13 @@ absl::StatusOr<int64_t> UnitNs(std::string_view name) {
                           "\"; the units are ns, us, ms, s, m, h, d, w and y"));
 }
 
-absl::StatusOr<int64_t> Add(int64_t sum_ns, uint64_t count, int64_t unit_ns) {
-  const auto total = static_cast<__int128>(count) * unit_ns + sum_ns;
-  if (total > std::numeric_limits<int64_t>::max()) {
-    return Bad("is longer than 292 years, which does not fit; at most 366d");
-  }
-  return static_cast<int64_t>(total);
+// The value whose name is `text`.
+template <typename Enum>
+absl::StatusOr<Enum> ParseName(std::string_view text, absl::Span<const std::string_view> names,
+                               absl::string_view advice) {
+  const auto it = std::find(names.begin(), names.end(), text);
+  if (it == names.end()) return Bad(advice);
+  return static_cast<Enum>(it - names.begin());
 }
 
 // Returns false unless the text is exactly two digits.
@@ -108,9 +119,11 @@ absl::StatusOr<int64_t> ParseDuration(std::string_view text) {
     }
     const auto unit_ns = UnitNs(name);
     if (!unit_ns.ok()) return unit_ns.status();
-    const auto sum = Add(sum_ns, *count, *unit_ns);
-    if (!sum.ok()) return sum.status();
-    sum_ns = *sum;
+    const auto total = static_cast<__int128>(*count) * *unit_ns + sum_ns;
+    if (total > std::numeric_limits<int64_t>::max()) {
+      return Bad("is longer than 292 years, which does not fit; at most 366d");
+    }
+    sum_ns = static_cast<int64_t>(total);
     text.remove_prefix(end);
   }
   return sum_ns;
@@ -180,27 +193,18 @@ absl::StatusOr<algorithm::Kind> ParseAlgorithm(std::string_view text) {
 }
 
 absl::StatusOr<Mode> ParseMode(std::string_view text) {
-  for (const Mode mode : {Mode::kEnforce, Mode::kShadow}) {
-    if (text == ModeName(mode)) return mode;
-  }
-  return Bad("say enforce or shadow");
+  return ParseName<Mode>(text, kModeNames, "say enforce or shadow");
 }
 
 absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text) {
-  for (const OnStoreFailure on_store_failure :
-       {OnStoreFailure::kDeny, OnStoreFailure::kAllow, OnStoreFailure::kSplit}) {
-    if (text == OnStoreFailureName(on_store_failure)) return on_store_failure;
-  }
-  return Bad("say deny, allow or split");
+  return ParseName<OnStoreFailure>(text, kOnStoreFailureNames, "say deny, allow or split");
 }
 
 absl::StatusOr<store::Sharing> ParseSharing(std::string_view text) {
-  for (const store::Sharing sharing :
-       {store::Sharing::kExact, store::Sharing::kSplit, store::Sharing::kRelaxed}) {
-    if (text == SharingName(sharing)) return sharing;
-  }
-  return Bad(absl::StrCat(text == "leased" ? "is not supported yet; " : "",
-                          "say exact, split or relaxed"));
+  return ParseName<store::Sharing>(text, kSharingNames,
+                                   text == "leased"
+                                       ? "is not supported yet; say exact, split or relaxed"
+                                       : "say exact, split or relaxed");
 }
 
 std::string FormatDuration(int64_t ns) {
@@ -231,38 +235,14 @@ std::string FormatUtcOffset(int64_t ns) {
   return absl::StrCat(std::string(1, sign), FormatDuration(shown));
 }
 
-std::string_view ModeName(Mode mode) {
-  switch (mode) {
-    case Mode::kEnforce:
-      return "enforce";
-    case Mode::kShadow:
-      return "shadow";
-  }
-  return "";
-}
+std::string_view ModeName(Mode mode) { return kModeNames[static_cast<size_t>(mode)]; }
 
 std::string_view OnStoreFailureName(OnStoreFailure on_store_failure) {
-  switch (on_store_failure) {
-    case OnStoreFailure::kDeny:
-      return "deny";
-    case OnStoreFailure::kAllow:
-      return "allow";
-    case OnStoreFailure::kSplit:
-      return "split";
-  }
-  return "";
+  return kOnStoreFailureNames[static_cast<size_t>(on_store_failure)];
 }
 
 std::string_view SharingName(store::Sharing sharing) {
-  switch (sharing) {
-    case store::Sharing::kExact:
-      return "exact";
-    case store::Sharing::kSplit:
-      return "split";
-    case store::Sharing::kRelaxed:
-      return "relaxed";
-  }
-  return "";
+  return kSharingNames[static_cast<size_t>(sharing)];
 }
 
 std::string FormatMaxGrant(const algorithm::Parameters& parameters) {

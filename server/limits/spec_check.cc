@@ -1,9 +1,10 @@
 #include "server/limits/spec_check.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <string>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
@@ -31,43 +32,31 @@ struct GivenParameters {
   std::optional<uint64_t> debt;
 };
 
-SpecProblem Problem(std::string_view field, std::string value, std::string advice) {
-  SpecProblem problem;
-  problem.field = field;
-  problem.value = std::move(value);
-  problem.advice = std::move(advice);
-  return problem;
-}
-
 // A field that only the algorithm `owner` has.
 std::optional<SpecProblem> CheckHas(const LimitSpec& spec, Kind owner, std::string_view field,
                                     std::string value) {
   if (spec.algorithm == owner) return std::nullopt;
-  return Problem(field, std::move(value),
-                 absl::StrCat(ToAbsl(algorithm::KindName(spec.algorithm)),
-                              " has none; take it out, or say algorithm: ",
-                              ToAbsl(algorithm::KindName(owner))));
+  return SpecProblem{field, std::move(value),
+                     absl::StrCat(ToAbsl(algorithm::KindName(spec.algorithm)),
+                                  " has none; take it out, or say algorithm: ",
+                                  ToAbsl(algorithm::KindName(owner)))};
 }
 
 std::optional<SpecProblem> CheckRate(algorithm::Rate rate) {
-  if (rate.permits == 0) {
-    return Problem("rate", FormatRate(rate),
-                   "grants nothing; say at least 1 permit per period, e.g. 1/s");
-  }
-  if (rate.permits > bounds::kMaxPermits) {
-    return Problem("rate", FormatRate(rate),
-                   absl::StrCat("the permits do not fit; at most ", bounds::kMaxPermits));
-  }
-  if (rate.period_ns < bounds::kMinPeriodNs || rate.period_ns > bounds::kMaxPeriodNs) {
-    return Problem("rate", rate.period_ns < 0 ? std::string() : FormatRate(rate),
-                   "the period must be from 1ms to 366d");
-  }
   static_assert(bounds::kMaxPermitsPerSecond == 1'000'000'000, "one permit a nanosecond");
-  if (rate.permits > static_cast<uint64_t>(rate.period_ns)) {
-    return Problem("rate", FormatRate(rate),
-                   absl::StrCat("is too fast; at most ", bounds::kMaxPermitsPerSecond, "/s"));
+  std::string advice;
+  if (rate.permits == 0) {
+    advice = "grants nothing; say at least 1 permit per period, e.g. 1/s";
+  } else if (rate.permits > bounds::kMaxPermits) {
+    advice = absl::StrCat("the permits do not fit; at most ", bounds::kMaxPermits);
+  } else if (rate.period_ns < bounds::kMinPeriodNs || rate.period_ns > bounds::kMaxPeriodNs) {
+    advice = "the period must be from 1ms to 366d";
+  } else if (rate.permits > static_cast<uint64_t>(rate.period_ns)) {
+    advice = absl::StrCat("is too fast; at most ", bounds::kMaxPermitsPerSecond, "/s");
+  } else {
+    return std::nullopt;
   }
-  return std::nullopt;
+  return SpecProblem{"rate", rate.period_ns < 0 ? "" : FormatRate(rate), std::move(advice)};
 }
 
 // burst and debt, each by itself and whether there is either.
@@ -79,13 +68,13 @@ std::optional<SpecProblem> CheckBurstAndDebt(const LimitSpec& spec, const GivenP
       return problem;
     }
     if (*value > bounds::kMaxPermits) {
-      return Problem(field, absl::StrCat(*value),
-                     absl::StrCat("does not fit; at most ", bounds::kMaxPermits));
+      return SpecProblem{field, absl::StrCat(*value),
+                         absl::StrCat("does not fit; at most ", bounds::kMaxPermits)};
     }
   }
   if (given.burst.value_or(1) == 0 && given.debt.value_or(0) == 0) {
-    return Problem("burst", "0",
-                   "without debt grants nothing; say at least 1, or add debt to pace evenly");
+    return SpecProblem{"burst", "0",
+                       "without debt grants nothing; say at least 1, or add debt to pace evenly"};
   }
   return std::nullopt;
 }
@@ -119,10 +108,11 @@ std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const GivenPar
   // the field to blame.
   const std::string_view message = common::ToStd(made.status().message());
   const size_t colon = message.find(": ");
-  const std::string advice(colon == message.npos ? message : message.substr(colon + 2));
-  return message.starts_with("debt")
-             ? Problem("debt", absl::StrCat(given.debt.value_or(0)), advice)
-             : Problem("burst", absl::StrCat(given.burst.value_or(given.rate.permits)), advice);
+  const bool debt = message.starts_with("debt");
+  return SpecProblem{
+      debt ? "debt" : "burst",
+      absl::StrCat(debt ? given.debt.value_or(0) : given.burst.value_or(given.rate.permits)),
+      std::string(colon == message.npos ? message : message.substr(colon + 2))};
 }
 
 std::optional<SpecProblem> CheckWindowFields(const LimitSpec& spec) {
@@ -130,8 +120,8 @@ std::optional<SpecProblem> CheckWindowFields(const LimitSpec& spec) {
     const std::string value = absl::StrCat(*spec.sub_windows);
     if (auto problem = CheckHas(spec, Kind::kSlidingWindow, "sub_windows", value)) return problem;
     if (*spec.sub_windows < 1 || *spec.sub_windows > bounds::kMaxSubWindows) {
-      return Problem("sub_windows", value,
-                     absl::StrCat("must be from 1 to ", bounds::kMaxSubWindows));
+      return SpecProblem{"sub_windows", value,
+                         absl::StrCat("must be from 1 to ", bounds::kMaxSubWindows)};
     }
   }
   if (spec.utc_offset_ns) {
@@ -139,9 +129,9 @@ std::optional<SpecProblem> CheckWindowFields(const LimitSpec& spec) {
     if (auto problem = CheckHas(spec, Kind::kFixedWindow, "utc_offset", value)) return problem;
     if (*spec.utc_offset_ns < -bounds::kMaxUtcOffsetNs ||
         *spec.utc_offset_ns > bounds::kMaxUtcOffsetNs) {
-      return Problem("utc_offset", value,
-                     absl::StrCat("must be from ", FormatUtcOffset(-bounds::kMaxUtcOffsetNs),
-                                  " to ", FormatUtcOffset(bounds::kMaxUtcOffsetNs)));
+      return SpecProblem{"utc_offset", value,
+                         absl::StrCat("must be from ", FormatUtcOffset(-bounds::kMaxUtcOffsetNs),
+                                      " to ", FormatUtcOffset(bounds::kMaxUtcOffsetNs))};
     }
   }
   return std::nullopt;
@@ -151,22 +141,16 @@ std::optional<SpecProblem> CheckChargesField(const LimitSpec& spec) {
   for (size_t i = 0; i < spec.charges.size(); ++i) {
     const std::string& name = spec.charges[i];
     if (i + 1 >= bounds::kMaxCharges) {
-      return Problem("charges", "",
-                     absl::StrCat("names ", spec.charges.size(), " limits; at most ",
-                                  bounds::kMaxCharges - 1));
+      return SpecProblem{"charges", "",
+                         absl::StrCat("names ", spec.charges.size(), " limits; at most ",
+                                      bounds::kMaxCharges - 1)};
     }
-    SpecProblem problem = Problem("charges", name, "");
-    problem.index = i;
-    if (auto advice = CheckName(name)) {
-      problem.advice = *advice;
-      return problem;
+    auto advice = CheckName(name);
+    if (!advice && std::find(spec.charges.begin(), spec.charges.begin() + i, name) !=
+                       spec.charges.begin() + i) {
+      advice = "is named twice; a limit is charged once, name it once";
     }
-    for (size_t j = 0; j < i; ++j) {
-      if (spec.charges[j] == name) {
-        problem.advice = "is named twice; a limit is charged once, name it once";
-        return problem;
-      }
-    }
+    if (advice) return SpecProblem{"charges", name, *std::move(advice), i};
   }
   return std::nullopt;
 }
@@ -174,35 +158,30 @@ std::optional<SpecProblem> CheckChargesField(const LimitSpec& spec) {
 std::optional<SpecProblem> CheckHashTag(const LimitSpec& spec) {
   if (!spec.hash_tag.has_value()) return std::nullopt;
   if (spec.hash_tag->empty()) {
-    return Problem("hash_tag", "", "is empty; take it out, or say a word, e.g. orders");
+    return SpecProblem{"hash_tag", "", "is empty; take it out, or say a word, e.g. orders"};
   }
-  if (auto advice = CheckName(*spec.hash_tag)) return Problem("hash_tag", *spec.hash_tag, *advice);
+  if (auto advice = CheckName(*spec.hash_tag))
+    return SpecProblem{"hash_tag", *spec.hash_tag, *advice};
   return std::nullopt;
 }
 
 std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* given) {
-  absl::flat_hash_map<absl::string_view, size_t> seen;
+  absl::flat_hash_set<absl::string_view> seen;
   for (size_t i = 0; i < spec.keys.size(); ++i) {
     const KeyOverride& override = spec.keys[i];
-    SpecProblem about_key = Problem("keys", override.key, "");
-    about_key.index = i;
+    std::string advice;
     if (override.key.size() > bounds::kMaxKeyBytes) {
-      about_key.advice = absl::StrCat("the key has ", override.key.size(), " bytes; at most ",
-                                      bounds::kMaxKeyBytes);
-      return about_key;
+      advice = absl::StrCat("the key has ", override.key.size(), " bytes; at most ",
+                            bounds::kMaxKeyBytes);
+    } else if (!seen.insert(override.key).second) {
+      advice = "the key is given twice; keep one";
+    } else if (!override.rate && !override.burst && !override.debt) {
+      advice = "says nothing; give it a rate, burst or debt, or take it out";
     }
-    if (!seen.emplace(override.key, i).second) {
-      about_key.advice = "the key is given twice; keep one";
-      return about_key;
-    }
-    if (!override.rate && !override.burst && !override.debt) {
-      about_key.advice = "says nothing; give it a rate, burst or debt, or take it out";
-      return about_key;
-    }
-    GivenParameters of_key;
-    of_key.rate = override.rate.value_or(spec.rate);
-    of_key.burst = override.burst ? override.burst : spec.burst;
-    of_key.debt = override.debt ? override.debt : spec.debt;
+    if (!advice.empty()) return SpecProblem{"keys", override.key, std::move(advice), i};
+    const GivenParameters of_key = {override.rate.value_or(spec.rate),
+                                    override.burst ? override.burst : spec.burst,
+                                    override.debt ? override.debt : spec.debt};
     algorithm::Parameters parameters;
     if (auto problem = CheckParameters(spec, of_key, &parameters)) {
       // Blame the override's own parameter if it has one, else the override as a whole.
@@ -220,7 +199,7 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* give
       problem->index = i;
       return problem;
     }
-    if (given != nullptr) given->keys.push_back(parameters);
+    given->keys.push_back(parameters);
   }
   return std::nullopt;
 }
@@ -260,7 +239,7 @@ std::optional<std::string> CheckName(std::string_view name) {
 }
 
 std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* given) {
-  if (auto advice = CheckName(spec.name)) return Problem("name", spec.name, *advice);
+  if (auto advice = CheckName(spec.name)) return SpecProblem{"name", spec.name, *advice};
   if (auto problem = CheckHashTag(spec)) return problem;
   SpecParameters made;
   if (auto problem = CheckWindowFields(spec)) return problem;

@@ -16,15 +16,15 @@ namespace sluice::limits {
 
 // What is wrong with one field of a limit.
 struct SpecProblem {
-  std::string_view field;  // "rate", "charges", "keys", ...; a literal
-  // charges and keys: which of them; else absent.
-  std::optional<size_t> index;
-  // keys: which parameter of the override; empty: the key itself.
-  std::string_view key_field;
+  std::string_view field = {};  // "rate", "charges", "keys", ...; a literal
   // As a person would write it; for a limits file, its own text is shown instead.
-  std::string value;
+  std::string value = {};
   // What to write.
-  std::string advice;
+  std::string advice = {};
+  // charges and keys: which of them; else absent.
+  std::optional<size_t> index = {};
+  // keys: which parameter of the override; empty: the key itself.
+  std::string_view key_field = {};
 
   // "rate", "charges[1]", "keys[\"user:42\"].burst".
   std::string Path(const LimitSpec& spec) const;

@@ -1,7 +1,6 @@
 #include "server/service/acquire_call.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/errors.h"
 #include "common/utf8.h"
@@ -180,7 +179,10 @@ absl::Status AcquireCall::Add(const Item& item, Attempt& attempt) {
   }
   if (absl::Status s = CheckChargeCount(path, item.asked); !s.ok()) return s;
   attempt.Begin(*max_wait_ns, item.options.want_receipt);
-  absl::Status status = AddCharges(item, *max_wait_ns > 0 && with_->store.Shared(), attempt);
+  absl::Status status = AddCharges(item, attempt);
+  if (status.ok() && *max_wait_ns > 0 && with_->store.Shared()) {
+    status = CheckBooksAhead(path, attempt.last_merged());
+  }
   if (status.ok()) {
     status = CheckMergedCharges(path, attempt.last_added(), attempt.last_merged());
   }
@@ -188,7 +190,7 @@ absl::Status AcquireCall::Add(const Item& item, Attempt& attempt) {
   return status;
 }
 
-absl::Status AcquireCall::AddCharges(const Item& item, bool books_ahead, Attempt& attempt) {
+absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
   const FieldPath path = PathOf(item);
   const limits::Limit* limits[bounds::kMaxCharges];
   for (size_t c = 0; c < item.asked; ++c) {
@@ -207,12 +209,6 @@ absl::Status AcquireCall::AddCharges(const Item& item, bool books_ahead, Attempt
         return s;
       }
       attempt.Add(rule, "", permits);
-    }
-  }
-  for (size_t c = 0; books_ahead && c < item.asked; ++c) {
-    if (absl::Status s = CheckBooksAhead(path, limits[c]->rule()); !s.ok()) return s;
-    for (const limits::Limit* parent : limits[c]->parents()) {
-      if (absl::Status s = CheckBooksAhead(path, parent->rule()); !s.ok()) return s;
     }
   }
   return absl::OkStatus();

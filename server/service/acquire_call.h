@@ -164,7 +164,7 @@ class AcquireCall {
   bool AddUsual(const Item& item, Attempt& attempt);
   // Adds any item to the attempt. On an error the attempt has nothing of it.
   absl::Status Add(const Item& item, Attempt& attempt);
-  absl::Status AddCharges(const Item& item, bool books_ahead, Attempt& attempt);
+  absl::Status AddCharges(const Item& item, Attempt& attempt);
   void Decided();
   // The item's status for an outcome that is final.
   absl::Status StatusOf(const Item& item) const;

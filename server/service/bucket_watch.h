@@ -62,8 +62,6 @@ class WatchHub {
   explicit WatchHub(RateLimiter& limiter) : limiter_(limiter) {}
   // Stops the thread. Sinks of open watches get no call.
   ~WatchHub();
-  WatchHub(const WatchHub&) = delete;
-  WatchHub& operator=(const WatchHub&) = delete;
 
   // Starts the thread. REQUIRES: at most once; without it, the owner calls Tick.
   void StartThread();

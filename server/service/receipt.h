@@ -58,8 +58,6 @@ class ReceiptSigner {
   ReceiptSigner();
   // For tests.
   ReceiptSigner(uint64_t instance, const std::array<uint8_t, kReceiptKeyBytes>& key);
-  ReceiptSigner(const ReceiptSigner&) = delete;
-  ReceiptSigner& operator=(const ReceiptSigner&) = delete;
 
   // The newest key, in hex. A secret: not for logs.
   std::string Key() const;

@@ -114,16 +114,18 @@ absl::Status CheckMergedCharges(const FieldPath& acquisition, size_t added,
   return absl::OkStatus();
 }
 
-absl::Status CheckBooksAhead(const FieldPath& acquisition, const store::Rule& rule) {
-  std::string setting;
-  if (rule.sharing != store::Sharing::kExact) {
-    setting = absl::StrCat("sharing: ", ToAbsl(limits::SharingName(rule.sharing)));
-  } else if (rule.split_when_store_unavailable) {
-    setting = "on_store_failure: split";
-  } else {
-    return absl::OkStatus();
+absl::Status CheckBooksAhead(const FieldPath& acquisition,
+                             absl::Span<const store::Charge> charges) {
+  for (const store::Charge& charge : charges) {
+    const store::Rule& rule = *charge.rule;
+    const bool exact = rule.sharing == store::Sharing::kExact;
+    if (exact && !rule.split_when_store_unavailable) continue;
+    return errors::SharingDoesNotBook(
+        acquisition.Field("max_wait"), rule.limit_name,
+        exact ? "on_store_failure: split"
+              : absl::StrCat("sharing: ", ToAbsl(limits::SharingName(rule.sharing))));
   }
-  return errors::SharingDoesNotBook(acquisition.Field("max_wait"), rule.limit_name, setting);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval) {

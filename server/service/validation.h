@@ -111,8 +111,8 @@ absl::Status CheckPermits(const FieldPath& path, uint64_t permits, const store::
 absl::Status CheckMergedCharges(const FieldPath& acquisition, size_t added,
                                 absl::Span<const store::Charge> merged);
 
-// That a reservation on the rule's bucket in a shared store is possible.
-absl::Status CheckBooksAhead(const FieldPath& acquisition, const store::Rule& rule);
+// That reservations on the charges' buckets in a shared store are possible.
+absl::Status CheckBooksAhead(const FieldPath& acquisition, absl::Span<const store::Charge> charges);
 
 // `min_interval` of a Watch, in nanoseconds.
 absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval);
