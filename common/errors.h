@@ -249,15 +249,6 @@ inline absl::Status TooManyWatches() {
 
 // ---- Admin ----
 
-inline absl::Status FieldMissing(std::string_view field, std::string_view what) {
-  return Invalid(field, "absent; ", ToAbsl(what));
-}
-
-inline absl::Status FieldOutOfBounds(std::string_view field, const absl::AlphaNum& value,
-                                     std::string_view right) {
-  return Invalid(field, value, "; ", ToAbsl(right));
-}
-
 inline absl::Status TooManyLimits(size_t limits) {
   return absl::ResourceExhaustedError(
       absl::StrCat("limits: there would be ", limits, "; at most ", bounds::kMaxLimits));

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/time/time.h"
 #include "common/strings.h"
@@ -12,11 +13,9 @@ namespace {
 constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
 
 bool NeedsQuotes(absl::string_view value) {
-  if (value.empty()) return true;
-  for (const char c : value) {
-    if (c <= ' ' || c == '"' || c == '=' || c == '\\' || c == 0x7f) return true;
-  }
-  return false;
+  return value.empty() || absl::c_any_of(value, [](char c) {
+           return c <= ' ' || c == '"' || c == '=' || c == '\\' || c == 0x7f;
+         });
 }
 
 }  // namespace

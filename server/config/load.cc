@@ -121,9 +121,9 @@ class Reader {
     if (list->kind == Kind::kNull) {
       return Error(list->place, "limits: has no value; say limits: [] for none");
     }
-    if (list->kind != Kind::kList) {
-      return Error(list->place, absl::StrCat("limits: say a list, each limit after a dash, not ",
-                                             KindName(list->kind)));
+    if (auto s = Expect(*list, Kind::kList, "limits", "say a list, each limit after a dash");
+        !s.ok()) {
+      return s;
     }
     if (list->items.size() > bounds::kMaxLimits) {
       return Error(
@@ -146,6 +146,13 @@ class Reader {
   absl::Status Error(Place place, std::string_view path, std::string_view value,
                      std::string_view advice) const {
     return Error(place, absl::StrCat(ToAbsl(path), ": ", Quoted(value), ": ", ToAbsl(advice)));
+  }
+
+  absl::Status Expect(const YamlNode& node, Kind kind, std::string_view path,
+                      std::string_view form) const {
+    if (node.kind == kind) return absl::OkStatus();
+    return Error(node.place,
+                 absl::StrCat(ToAbsl(path), ": ", ToAbsl(form), ", not ", KindName(node.kind)));
   }
 
   static const YamlNode* Find(const YamlNode& map, std::string_view name) {
@@ -187,8 +194,7 @@ class Reader {
       return Error(node.place, absl::StrCat(ToAbsl(path), ": has no value; ", ToAbsl(form),
                                             ", or take the field out"));
     }
-    return Error(node.place,
-                 absl::StrCat(ToAbsl(path), ": ", ToAbsl(form), ", not ", KindName(node.kind)));
+    return Expect(node, Kind::kValue, path, form);
   }
 
   // Reads the fields of `map` that have a single value into `spec`.
@@ -214,11 +220,8 @@ class Reader {
   }
 
   absl::Status ReadLimit(const YamlNode& node, const std::string& path, LimitSpec* spec) {
-    if (node.kind != Kind::kMap) {
-      return Error(node.place,
-                   absl::StrCat(path, ": say a map with name and rate, e.g. ",
-                                "{ name: api, rate: 100/s }, not ", KindName(node.kind)));
-    }
+    constexpr char kForm[] = "say a map with name and rate, e.g. { name: api, rate: 100/s }";
+    if (auto s = Expect(node, Kind::kMap, path, kForm); !s.ok()) return s;
     if (auto s = CheckFields<LimitSpec>(node, path, kLimitFields); !s.ok()) return s;
     for (const std::string_view needed : {"name", "rate"}) {
       if (Find(node, needed) == nullptr) {
@@ -241,11 +244,8 @@ class Reader {
   absl::Status ReadCharges(const YamlNode& limit, const std::string& path, LimitSpec* spec) const {
     const YamlNode* list = Find(limit, "charges");
     if (list == nullptr) return absl::OkStatus();
-    if (list->kind != Kind::kList) {
-      return Error(list->place,
-                   absl::StrCat(path, ".charges: say a list of limits' names, e.g. [overall], not ",
-                                KindName(list->kind)));
-    }
+    constexpr char kForm[] = "say a list of limits' names, e.g. [overall]";
+    if (auto s = Expect(*list, Kind::kList, path + ".charges", kForm); !s.ok()) return s;
     for (size_t i = 0; i < list->items.size(); ++i) {
       const auto name =
           Value(list->items[i], absl::StrCat(path, ".charges[", i, "]"), "say a limit's name");
@@ -258,26 +258,19 @@ class Reader {
   absl::Status ReadKeys(const YamlNode& limit, const std::string& path, LimitSpec* spec) const {
     const YamlNode* map = Find(limit, "keys");
     if (map == nullptr) return absl::OkStatus();
-    if (map->kind != Kind::kMap) {
-      return Error(map->place,
-                   absl::StrCat(path, ".keys: say a map of keys to their parameters, e.g. ",
-                                "{ \"user:42\": { rate: 1000/s } }, not ", KindName(map->kind)));
-    }
+    constexpr char kForm[] =
+        "say a map of keys to their parameters, e.g. { \"user:42\": { rate: 1000/s } }";
+    if (auto s = Expect(*map, Kind::kMap, path + ".keys", kForm); !s.ok()) return s;
     spec->keys.reserve(map->entries.size());
     for (const YamlNode::Entry& entry : map->entries) {
       const std::string key_path = absl::StrCat(path, ".keys[", Quoted(entry.key), "]");
-      if (entry.node.kind != Kind::kMap) {
-        return Error(
-            entry.node.place,
-            absl::StrCat(key_path, ": say a map of parameters, e.g. { rate: 1000/s }, not ",
-                         KindName(entry.node.kind)));
-      }
+      constexpr char kEntryForm[] = "say a map of parameters, e.g. { rate: 1000/s }";
+      if (auto s = Expect(entry.node, Kind::kMap, key_path, kEntryForm); !s.ok()) return s;
       if (auto s = CheckFields<KeyOverride>(entry.node, key_path, kKeyFields); !s.ok()) return s;
       KeyOverride& override = spec->keys.emplace_back();
       override.key = entry.key;
-      if (auto s = ReadFields<KeyOverride>(entry.node, key_path, kKeyFields, &override); !s.ok()) {
-        return s;
-      }
+      const absl::Status s = ReadFields<KeyOverride>(entry.node, key_path, kKeyFields, &override);
+      if (!s.ok()) return s;
     }
     return absl::OkStatus();
   }

@@ -252,11 +252,8 @@ absl::Status ErrorAt(std::string_view filename, Place place, std::string_view te
 }
 
 absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename) {
-  if (const auto problem = CheckBytes(text)) {
-    return ErrorAt(filename, problem->place, problem->text);
-  }
-  if (const auto problem = CheckBrackets(text)) {
-    return ErrorAt(filename, problem->place, problem->text);
+  for (const auto check : {CheckBytes, CheckBrackets}) {
+    if (const auto problem = check(text)) return ErrorAt(filename, problem->place, problem->text);
   }
   TextBuffer buffer(text);
   std::istream stream(&buffer);

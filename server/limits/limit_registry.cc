@@ -6,6 +6,7 @@
 #include "common/errors.h"
 #include "common/strings.h"
 #include "server/limits/charges.h"
+#include "server/limits/nearest_name.h"
 #include "server/store/store.h"
 
 namespace sluice::limits {

@@ -52,11 +52,6 @@ class LimitTable {
   uint32_t admin_changes_ = 0;
 };
 
-// The limit's name that an unknown `name` was probably meant to be; empty: none is near. Valid as
-// long as the table. Also empty if the table has more than a thousand limits, which would take too
-// long to compare.
-std::string_view NearestLimit(const LimitTable& table, std::string_view name);
-
 }  // namespace sluice::limits
 
 #endif  // SLUICE_SERVER_LIMITS_LIMIT_TABLE_H_

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "common/bounds.h"
+
 namespace sluice::limits {
 namespace {
 
@@ -45,6 +47,16 @@ std::string_view NearestName(std::string_view name, absl::Span<const std::string
     }
   }
   return best;
+}
+
+std::string_view NearestLimit(const LimitTable& table, std::string_view name) {
+  constexpr size_t kMaxCompared = 1000;
+  if (table.limits().size() > kMaxCompared || name.size() > common::bounds::kMaxLimitNameBytes) {
+    return {};
+  }
+  std::vector<std::string_view> names;
+  for (const Limit* limit : table.limits()) names.push_back(limit->name());
+  return NearestName(name, names);
 }
 
 }  // namespace sluice::limits

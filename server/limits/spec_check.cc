@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
@@ -20,11 +22,6 @@ namespace bounds = common::bounds;
 using algorithm::Kind;
 using common::ToAbsl;
 
-bool IsNameCharacter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-         c == '_' || c == '.' || c == ':' || c == '/' || c == '@';
-}
-
 // A limit's parameters, or an override's with the limit's filled in.
 struct GivenParameters {
   algorithm::Rate rate;
@@ -32,14 +29,16 @@ struct GivenParameters {
   std::optional<uint64_t> debt;
 };
 
-// A field that only the algorithm `owner` has.
-std::optional<SpecProblem> CheckHas(const LimitSpec& spec, Kind owner, std::string_view field,
-                                    std::string value) {
-  if (spec.algorithm == owner) return std::nullopt;
+// A field that only the algorithm `owner` has, and whose value must be in bounds.
+std::optional<SpecProblem> CheckField(const LimitSpec& spec, Kind owner, std::string_view field,
+                                      std::string value, bool in_bounds, std::string bounds) {
+  if (spec.algorithm == owner && in_bounds) return std::nullopt;
   return SpecProblem{field, std::move(value),
-                     absl::StrCat(ToAbsl(algorithm::KindName(spec.algorithm)),
-                                  " has none; take it out, or say algorithm: ",
-                                  ToAbsl(algorithm::KindName(owner)))};
+                     spec.algorithm == owner
+                         ? std::move(bounds)
+                         : absl::StrCat(ToAbsl(algorithm::KindName(spec.algorithm)),
+                                        " has none; take it out, or say algorithm: ",
+                                        ToAbsl(algorithm::KindName(owner)))};
 }
 
 std::optional<SpecProblem> CheckRate(algorithm::Rate rate) {
@@ -64,12 +63,10 @@ std::optional<SpecProblem> CheckBurstAndDebt(const LimitSpec& spec, const GivenP
   for (const auto& [field, value] :
        {std::pair("burst", given.burst), std::pair("debt", given.debt)}) {
     if (!value) continue;
-    if (auto problem = CheckHas(spec, Kind::kTokenBucket, field, absl::StrCat(*value))) {
+    if (auto problem = CheckField(spec, Kind::kTokenBucket, field, absl::StrCat(*value),
+                                  *value <= bounds::kMaxPermits,
+                                  absl::StrCat("does not fit; at most ", bounds::kMaxPermits))) {
       return problem;
-    }
-    if (*value > bounds::kMaxPermits) {
-      return SpecProblem{field, absl::StrCat(*value),
-                         absl::StrCat("does not fit; at most ", bounds::kMaxPermits)};
     }
   }
   if (given.burst.value_or(1) == 0 && given.debt.value_or(0) == 0) {
@@ -116,25 +113,20 @@ std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const GivenPar
 }
 
 std::optional<SpecProblem> CheckWindowFields(const LimitSpec& spec) {
-  if (spec.sub_windows) {
-    const std::string value = absl::StrCat(*spec.sub_windows);
-    if (auto problem = CheckHas(spec, Kind::kSlidingWindow, "sub_windows", value)) return problem;
-    if (*spec.sub_windows < 1 || *spec.sub_windows > bounds::kMaxSubWindows) {
-      return SpecProblem{"sub_windows", value,
-                         absl::StrCat("must be from 1 to ", bounds::kMaxSubWindows)};
+  if (const auto sub_windows = spec.sub_windows) {
+    if (auto problem =
+            CheckField(spec, Kind::kSlidingWindow, "sub_windows", absl::StrCat(*sub_windows),
+                       *sub_windows >= 1 && *sub_windows <= bounds::kMaxSubWindows,
+                       absl::StrCat("must be from 1 to ", bounds::kMaxSubWindows))) {
+      return problem;
     }
   }
-  if (spec.utc_offset_ns) {
-    const std::string value = FormatUtcOffset(*spec.utc_offset_ns);
-    if (auto problem = CheckHas(spec, Kind::kFixedWindow, "utc_offset", value)) return problem;
-    if (*spec.utc_offset_ns < -bounds::kMaxUtcOffsetNs ||
-        *spec.utc_offset_ns > bounds::kMaxUtcOffsetNs) {
-      return SpecProblem{"utc_offset", value,
-                         absl::StrCat("must be from ", FormatUtcOffset(-bounds::kMaxUtcOffsetNs),
-                                      " to ", FormatUtcOffset(bounds::kMaxUtcOffsetNs))};
-    }
-  }
-  return std::nullopt;
+  if (!spec.utc_offset_ns) return std::nullopt;
+  constexpr int64_t kMostNs = bounds::kMaxUtcOffsetNs;
+  return CheckField(
+      spec, Kind::kFixedWindow, "utc_offset", FormatUtcOffset(*spec.utc_offset_ns),
+      *spec.utc_offset_ns >= -kMostNs && *spec.utc_offset_ns <= kMostNs,
+      absl::StrCat("must be from ", FormatUtcOffset(-kMostNs), " to ", FormatUtcOffset(kMostNs)));
 }
 
 std::optional<SpecProblem> CheckChargesField(const LimitSpec& spec) {
@@ -229,10 +221,11 @@ std::optional<std::string> CheckName(std::string_view name) {
     return absl::StrCat("the name has ", name.size(), " characters; at most ",
                         bounds::kMaxLimitNameBytes);
   }
-  for (const char c : name) {
-    if (!IsNameCharacter(c)) {
-      return std::string("a name has only letters, digits and - _ . : / @");
-    }
+  const auto is_good = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || std::string_view("-_.:/@").find(c) != std::string_view::npos;
+  };
+  if (!absl::c_all_of(name, is_good)) {
+    return std::string("a name has only letters, digits and - _ . : / @");
   }
   if (name.empty()) return std::string("is empty; say a name of letters, digits and - _ . : / @");
   return std::nullopt;

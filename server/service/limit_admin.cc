@@ -182,10 +182,9 @@ ConfigStatus LimitAdmin::GetConfigStatus() const {
   status.store.health = store_.Health();
   if (!status.store.health.shared) return status;
   for (NamedLimitTotals& one : GetStats().limits) {
-    const common::LimitTotals& totals = one.totals;
-    if (totals.allowed_while_unavailable == 0 && totals.denied_while_unavailable == 0) continue;
-    status.store.decided_while_unavailable.push_back(
-        {std::move(one.limit), totals.allowed_while_unavailable, totals.denied_while_unavailable});
+    if (one.totals.allowed_while_unavailable + one.totals.denied_while_unavailable > 0) {
+      status.store.decided_while_unavailable.push_back(std::move(one));
+    }
   }
   return status;
 }

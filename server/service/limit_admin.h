@@ -21,17 +21,17 @@
 
 namespace sluice::service {
 
-// Decisions that a limit's on_store_failure made.
-struct UnavailableDecisions {
+struct NamedLimitTotals {
   std::string limit;
-  uint64_t allowed = 0;
-  uint64_t denied = 0;
+  common::LimitTotals totals;
+  uint64_t overshoot_permits = 0;
 };
 
 struct StoreStatus {
   std::string kind = {};
   store::StoreHealth health = {};
-  std::vector<UnavailableDecisions> decided_while_unavailable = {};  // limits with any, by name
+  // The limits whose on_store_failure made any decision, by name.
+  std::vector<NamedLimitTotals> decided_while_unavailable = {};
 };
 
 // The state of the configuration and of the store.
@@ -65,12 +65,6 @@ struct ListedKeys {
   std::string sketch;
   uint64_t total = 0;
   uint32_t counters = 0;
-};
-
-struct NamedLimitTotals {
-  std::string limit;
-  common::LimitTotals totals;
-  uint64_t overshoot_permits = 0;
 };
 
 struct ServerStats {

@@ -50,7 +50,7 @@ bool TakeString(std::string_view* bytes, std::string_view* out) {
 }  // namespace
 
 ReceiptSigner::ReceiptSigner() {
-  std::array<uint8_t, kReceiptKeyBytes> key;
+  ReceiptKey key;
   // Without randomness receipts could be forged, so the server does not start.
   if (RAND_bytes(key.data(), key.size()) != 1 ||
       RAND_bytes(reinterpret_cast<unsigned char*>(&instance_), sizeof(instance_)) != 1) {
@@ -59,12 +59,11 @@ ReceiptSigner::ReceiptSigner() {
   Add(key);
 }
 
-ReceiptSigner::ReceiptSigner(uint64_t instance, const std::array<uint8_t, kReceiptKeyBytes>& key)
-    : instance_(instance) {
+ReceiptSigner::ReceiptSigner(uint64_t instance, const ReceiptKey& key) : instance_(instance) {
   Add(key);
 }
 
-void ReceiptSigner::Add(const std::array<uint8_t, kReceiptKeyBytes>& key) {
+void ReceiptSigner::Add(const ReceiptKey& key) {
   common::MutexLock lock(&mu_);
   const Secret* const before = newest_.load(std::memory_order_relaxed);
   if (before != nullptr && before->bytes == key) return;
@@ -79,7 +78,7 @@ std::string ReceiptSigner::Key() const {
 }
 
 absl::Status ReceiptSigner::UseKey(std::string_view hex) {
-  std::array<uint8_t, kReceiptKeyBytes> key;
+  ReceiptKey key;
   const bool good = hex.size() == 2 * key.size() &&
                     hex.find_first_not_of("0123456789abcdef") == std::string_view::npos;
   if (!good) {
@@ -93,8 +92,7 @@ absl::Status ReceiptSigner::UseKey(std::string_view hex) {
   return absl::OkStatus();
 }
 
-std::array<uint8_t, kReceiptMacBytes> ReceiptSigner::Mac(const Secret& secret,
-                                                         std::string_view bytes) {
+ReceiptMac ReceiptSigner::Mac(const Secret& secret, std::string_view bytes) {
   unsigned char full[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   if (HMAC(EVP_sha256(), secret.bytes.data(), secret.bytes.size(),
@@ -102,7 +100,7 @@ std::array<uint8_t, kReceiptMacBytes> ReceiptSigner::Mac(const Secret& secret,
            &size) == nullptr) {
     std::abort();  // out of memory
   }
-  std::array<uint8_t, kReceiptMacBytes> mac;
+  ReceiptMac mac;
   std::memcpy(mac.data(), full, mac.size());
   return mac;
 }

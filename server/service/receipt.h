@@ -50,6 +50,8 @@ struct Receipt {
 
 inline constexpr size_t kReceiptKeyBytes = 32;
 inline constexpr size_t kReceiptMacBytes = 16;
+using ReceiptKey = std::array<uint8_t, kReceiptKeyBytes>;
+using ReceiptMac = std::array<uint8_t, kReceiptMacBytes>;
 
 // Thread-safe. Append and Open take no lock.
 class ReceiptSigner {
@@ -57,7 +59,7 @@ class ReceiptSigner {
   // With a key and an instance from the system's random source. Aborts if there is none.
   ReceiptSigner();
   // For tests.
-  ReceiptSigner(uint64_t instance, const std::array<uint8_t, kReceiptKeyBytes>& key);
+  ReceiptSigner(uint64_t instance, const ReceiptKey& key);
 
   // The newest key, in hex. A secret: not for logs.
   std::string Key() const;
@@ -76,12 +78,12 @@ class ReceiptSigner {
   // Open tries the newest key and those before it.
   static constexpr int kKeysTried = 4;
   struct Secret {
-    std::array<uint8_t, kReceiptKeyBytes> bytes;
+    ReceiptKey bytes;
     const Secret* before;
   };
 
-  static std::array<uint8_t, kReceiptMacBytes> Mac(const Secret& secret, std::string_view bytes);
-  void Add(const std::array<uint8_t, kReceiptKeyBytes>& key);
+  static ReceiptMac Mac(const Secret& secret, std::string_view bytes);
+  void Add(const ReceiptKey& key);
 
   uint64_t instance_;
   common::Mutex mu_;

@@ -7,6 +7,7 @@
 #include "common/bounds.h"
 #include "common/errors.h"
 #include "common/utf8.h"
+#include "server/limits/nearest_name.h"
 #include "server/limits/notation.h"
 
 namespace sluice::service {
@@ -139,9 +140,8 @@ absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval) {
 
 absl::StatusOr<uint32_t> CheckMaxKeys(uint32_t max_keys) {
   if (max_keys > bounds::kMaxListKeys) {
-    return errors::FieldOutOfBounds(
-        "max_keys", max_keys,
-        absl::StrCat("1 to ", bounds::kMaxListKeys, ", or 0 for ", bounds::kDefaultListKeys));
+    return errors::Invalid("max_keys", max_keys, "; 1 to ", bounds::kMaxListKeys, ", or 0 for ",
+                           bounds::kDefaultListKeys);
   }
   return max_keys == 0 ? bounds::kDefaultListKeys : max_keys;
 }

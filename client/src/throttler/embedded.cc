@@ -10,6 +10,7 @@
 #include "common/strings.h"
 #include "server/algorithm/parameters.h"
 #include "server/limits/limit_table.h"
+#include "server/limits/nearest_name.h"
 #include "server/limits/notation.h"
 
 namespace sluice {

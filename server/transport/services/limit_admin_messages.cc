@@ -59,9 +59,8 @@ absl::Status ReadEnum(const EnumTable<Wire, Ours, n>& table, Wire value, std::st
     *out = ours;
     return absl::OkStatus();
   }
-  return errors::FieldOutOfBounds(
-      field, static_cast<int>(value),
-      absl::StrCat("0 to ", n, ", as in sluice.v1.", common::ToAbsl(type)));
+  return errors::Invalid(field, static_cast<int>(value), "; 0 to ", n, ", as in sluice.v1.",
+                         common::ToAbsl(type));
 }
 
 template <typename Wire, typename Ours, size_t n>
@@ -143,11 +142,11 @@ void Write(const service::StoreStatus& status, v1::StoreStatus* out) {
   if (health.since_wall_ns != 0) SetTimestamp(health.since_wall_ns, out->mutable_since());
   out->set_times_unavailable(health.times_unavailable);
   out->set_last_error(health.why);
-  for (const service::UnavailableDecisions& from : status.decided_while_unavailable) {
+  for (const service::NamedLimitTotals& from : status.decided_while_unavailable) {
     v1::StoreStatus::UnavailableDecisions* const to = out->add_decided_while_unavailable();
     to->set_limit(from.limit);
-    to->set_allowed(from.allowed);
-    to->set_denied(from.denied);
+    to->set_allowed(from.totals.allowed_while_unavailable);
+    to->set_denied(from.totals.denied_while_unavailable);
   }
   for (const store::DifferingLimit& from : health.differing) {
     v1::StoreStatus::DifferingLimit* const to = out->add_differing();
@@ -199,7 +198,7 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
   read.Update(ReadEnum(kSharing, limit.sharing(), "limit.sharing", "Sharing", &spec.sharing));
   if (!read.ok()) return read;
   if (!limit.has_rate()) {
-    return errors::FieldMissing("limit.rate", "say permits and their period");
+    return errors::Invalid("limit.rate", "absent; say permits and their period");
   }
   auto rate = ReadRate("limit.rate", limit.rate());
   if (!rate.ok()) return rate.status();

@@ -113,8 +113,8 @@ TEST_F(LimitRegistryTest, ABadFileChangesNothing) {
 TEST_F(LimitRegistryTest, RejectsDuplicateNamesInAFile) {
   EXPECT_EQ(
       registry_.ApplyFile({FileSpec("a"), FileSpec("b"), FileSpec("a")}, "v1").status().message(),
-      "limits[2].name: \"a\": is already the name of limits[0]; give each limit a name of "
-      "its own");
+      "limits[2].name: \"a\": is already the name of limits[0] in line 1; give each limit a name "
+      "of its own");
 }
 
 TEST_F(LimitRegistryTest, TheSameVersionChangesNothing) {

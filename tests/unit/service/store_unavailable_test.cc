@@ -116,9 +116,10 @@ TEST_F(StoreUnavailableTest, CountsDecisionsOfOnStoreFailureByLimit) {
   EXPECT_TRUE(status.health.unavailable);
   ASSERT_EQ(status.decided_while_unavailable.size(), 3u);
   const auto expect = [&](size_t i, const char* limit, uint64_t allowed, uint64_t denied) {
-    EXPECT_EQ(status.decided_while_unavailable[i].limit, limit);
-    EXPECT_EQ(status.decided_while_unavailable[i].allowed, allowed) << limit;
-    EXPECT_EQ(status.decided_while_unavailable[i].denied, denied) << limit;
+    const NamedLimitTotals& decided = status.decided_while_unavailable[i];
+    EXPECT_EQ(decided.limit, limit);
+    EXPECT_EQ(decided.totals.allowed_while_unavailable, allowed) << limit;
+    EXPECT_EQ(decided.totals.denied_while_unavailable, denied) << limit;
   };
   expect(0, "both", 0, 1);
   expect(1, "open", 3, 0);
