@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -143,11 +142,6 @@ class Reader {
   absl::Status Error(Place place, std::string_view text) const {
     return ErrorAt(filename_, place, text);
   }
-  absl::Status Error(Place place, std::string_view path, std::string_view value,
-                     std::string_view advice) const {
-    return Error(place, absl::StrCat(ToAbsl(path), ": ", Quoted(value), ": ", ToAbsl(advice)));
-  }
-
   absl::Status Expect(const YamlNode& node, Kind kind, std::string_view path,
                       std::string_view form) const {
     if (node.kind == kind) return absl::OkStatus();
@@ -213,7 +207,8 @@ class Reader {
             .status();
       }
       if (const absl::Status s = field.parse(node->value, spec); !s.ok()) {
-        return Error(node->place, field_path, node->value, common::ToStd(s.message()));
+        return Error(node->place,
+                     absl::StrCat(field_path, ": ", Quoted(node->value), ": ", s.message()));
       }
     }
     return absl::OkStatus();
@@ -275,33 +270,28 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // The place in the file that a SpecProblem is about, and the value as written there.
-  struct Written {
-    Place place;
-    std::optional<std::string> value;
-  };
-  static Written Locate(const YamlNode& limit, const limits::SpecProblem& problem) {
-    const YamlNode* node = Find(limit, problem.field);
+  // The place in the file that the problem is about. Sets its value to what is written there.
+  static Place Locate(const YamlNode& limit, limits::SpecProblem* problem) {
+    const YamlNode* node = Find(limit, problem->field);
     // The field is absent and its default is bad: blame the limit.
-    if (node == nullptr) return {limit.place, std::nullopt};
-    if (problem.index) {
+    if (node == nullptr) return limit.place;
+    if (problem->index) {
       if (node->kind == Kind::kMap) {
-        const YamlNode::Entry& entry = node->entries[*problem.index];
-        node = problem.key_field.empty() ? nullptr : Find(entry.node, problem.key_field);
-        if (node == nullptr) return {entry.place, std::nullopt};
+        const YamlNode::Entry& entry = node->entries[*problem->index];
+        node = problem->key_field.empty() ? nullptr : Find(entry.node, problem->key_field);
+        if (node == nullptr) return entry.place;
       } else {
-        node = &node->items[*problem.index];
+        node = &node->items[*problem->index];
       }
     }
-    if (node->kind != Kind::kValue) return {node->place, std::nullopt};
-    return {node->place, node->value};
+    if (node->kind == Kind::kValue) problem->value = node->value;
+    return node->place;
   }
 
   absl::Status SpecError(const YamlNode& node, std::string_view path, const LimitSpec& spec,
                          limits::SpecProblem problem) const {
-    const Written written = Locate(node, problem);
-    if (written.value) problem.value = *written.value;
-    return Error(written.place,
+    const Place place = Locate(node, &problem);
+    return Error(place,
                  absl::StrCat(ToAbsl(path), ".", limits::ProblemText(problem.Path(spec), problem)));
   }
 

@@ -7,7 +7,6 @@
 #include "common/strings.h"
 #include "server/limits/charges.h"
 #include "server/limits/nearest_name.h"
-#include "server/store/store.h"
 
 namespace sluice::limits {
 namespace {

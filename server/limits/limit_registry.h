@@ -36,10 +36,7 @@
 #include "server/limits/limit_spec.h"
 #include "server/limits/limit_table.h"
 #include "server/limits/spec_check.h"
-
-namespace sluice::store {
-class Store;
-}
+#include "server/store/store.h"
 
 namespace sluice::limits {
 

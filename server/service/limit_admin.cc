@@ -191,18 +191,14 @@ ConfigStatus LimitAdmin::GetConfigStatus() const {
 
 ServerStats LimitAdmin::GetStats() const {
   const std::shared_ptr<const limits::LimitTable> table = registry_.Current();
-  common::MetricsSnapshot snapshot = metrics_.Snapshot(table->limit_id_end());
   ServerStats stats;
   stats.started_at_wall_ns = started_at_wall_ns_;
   stats.version = version_;
-  stats.granted = snapshot.granted;
-  stats.denied = snapshot.denied;
+  stats.totals = metrics_.Snapshot(table->limit_id_end());
   for (const limits::Limit* limit : table->limits()) {
-    stats.limits.push_back({std::string(limit->name()), snapshot.limits[limit->limit_id()],
+    stats.limits.push_back({std::string(limit->name()), stats.totals.limits[limit->limit_id()],
                             store_.OvershootPermits(limit->limit_id())});
   }
-  stats.methods = std::move(snapshot.methods);
-  stats.transports = std::move(snapshot.transports);
   stats.store_kind = std::string(store_.Kind());
   stats.store = store_.Stats();
   stats.resident_bytes = ResidentBytes();

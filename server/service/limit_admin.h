@@ -70,11 +70,8 @@ struct ListedKeys {
 struct ServerStats {
   int64_t started_at_wall_ns = 0;
   std::string version;
-  uint64_t granted = 0;
-  uint64_t denied = 0;
+  common::MetricsSnapshot totals;
   std::vector<NamedLimitTotals> limits;  // those of the running table, by name
-  std::vector<common::MethodTotals> methods;
-  std::vector<common::TransportTotals> transports;
   std::string store_kind;
   store::StoreStats store;
   uint64_t resident_bytes = 0;
@@ -89,8 +86,6 @@ class LimitAdmin {
   LimitAdmin(limits::LimitRegistry& registry, store::Store& store, const common::Clock& clock,
              common::Metrics& metrics, KeyUsage& usage, common::Log& log, std::string version,
              std::function<limits::FileStatus()> file_status);
-  LimitAdmin(const LimitAdmin&) = delete;
-  LimitAdmin& operator=(const LimitAdmin&) = delete;
 
   std::shared_ptr<const limits::LimitTable> List() const { return registry_.Current(); }
   // NOT_FOUND.

@@ -73,13 +73,8 @@ BucketStatus QueryCall::bucket(size_t i) const {
   bucket.key = asked.key;
   bucket.error = asked.error;
   if (!asked.error.ok()) return bucket;
-  const store::QueryItem& item = operation_.found[asked.item];
-  if (item.unavailable) bucket.error = errors::BucketNotKnown();
-  bucket.level = item.level;
-  bucket.exists = item.exists;
-  bucket.source = item.source;
-  bucket.waiting = item.waiting;
-  bucket.next_grant_after_ns = item.next_grant_after_ns;
+  static_cast<store::QueryItem&>(bucket) = operation_.found[asked.item];
+  if (bucket.unavailable) bucket.error = errors::BucketNotKnown();
   return bucket;
 }
 

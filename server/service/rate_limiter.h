@@ -19,8 +19,6 @@ class RateLimiter {
   RateLimiter(limits::LimitRegistry& registry, store::Store& store, const common::Clock& clock,
               common::Metrics& metrics, KeyUsage& usage, const ReceiptSigner& signer)
       : with_{registry, store, clock, metrics, usage, signer} {}
-  RateLimiter(const RateLimiter&) = delete;
-  RateLimiter& operator=(const RateLimiter&) = delete;
 
   // Decides the call's acquisitions in their order, then calls done(context, call). Acquisitions
   // whose limits changed meanwhile are resolved again and decided after the others.

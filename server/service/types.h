@@ -36,16 +36,10 @@ struct ChargeStatus {
   std::string_view limit;
 };
 
-// A bucket in an answer of Query or Watch.
-struct BucketStatus {
+// A bucket in an answer of Query or Watch. `rule` may be gone.
+struct BucketStatus : store::QueryItem {
   std::string_view limit;
-  std::string_view key;
-  store::BucketLevel level;
-  bool exists = false;
-  store::Source source = store::Source::kStore;
-  uint64_t waiting = 0;             // bookings
-  int64_t next_grant_after_ns = 0;  // until the first booking's grant time; 0: none
-  // Not OK: the fields above are not known.
+  // Not OK: only `limit` and `key` are known.
   absl::Status error;
 };
 

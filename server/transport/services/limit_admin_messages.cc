@@ -303,12 +303,12 @@ void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
 void Write(const service::ServerStats& stats, v1::Stats* out) {
   SetTimestamp(stats.started_at_wall_ns, out->mutable_started_at());
   out->set_version(stats.version);
-  out->set_decisions(stats.granted + stats.denied);
-  out->set_granted(stats.granted);
-  out->set_denied(stats.denied);
+  out->set_decisions(stats.totals.granted + stats.totals.denied);
+  out->set_granted(stats.totals.granted);
+  out->set_denied(stats.totals.denied);
   for (const auto& limit : stats.limits) Write(limit, out->add_limits());
-  for (const auto& method : stats.methods) Write(method, out->add_methods());
-  for (const auto& transport : stats.transports) Write(transport, out->add_transports());
+  for (const auto& method : stats.totals.methods) Write(method, out->add_methods());
+  for (const auto& transport : stats.totals.transports) Write(transport, out->add_transports());
   Write(stats.store_kind, stats.store, out->mutable_store());
   out->set_resident_bytes(stats.resident_bytes);
   out->set_log_lines_suppressed(stats.log_lines_suppressed);

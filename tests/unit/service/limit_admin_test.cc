@@ -88,8 +88,8 @@ TEST_F(LimitAdminTest, StatsCountEveryOutcome) {
   ASSERT_TRUE(Refund(std::string(taken.receipt), &refund).ok());
   const ServerStats stats = admin_.GetStats();
   EXPECT_EQ(stats.version, "1.2.3");
-  EXPECT_EQ(stats.granted, 2u);
-  EXPECT_EQ(stats.denied, 1u);
+  EXPECT_EQ(stats.totals.granted, 2u);
+  EXPECT_EQ(stats.totals.denied, 1u);
   ASSERT_EQ(stats.limits.size(), 2u);
   EXPECT_EQ(stats.limits[0].limit, "api");
   EXPECT_EQ(stats.limits[0].totals.granted, 1u);
