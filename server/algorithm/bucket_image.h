@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/algorithm/calendar/calendar.h"
+#include "server/algorithm/open_receipts.h"
 
 namespace sluice::algorithm {
 
@@ -20,12 +21,7 @@ struct BucketImage {
     uint64_t permits = 0;
     friend bool operator==(const Count&, const Count&) = default;
   };
-  struct Receipt {
-    uint64_t id = 0;
-    uint64_t cost_or_when = 0;          // ticks of a token bucket; else when it was counted
-    uint64_t shortfall_or_permits = 0;  // least shortfall, in ticks; else permits
-    friend bool operator==(const Receipt&, const Receipt&) = default;
-  };
+  using Receipt = OpenReceipts::Receipt;
 
   uint64_t tat = 0;  // token_bucket
   // sliding_log: its runs, oldest first; sliding_window: of each sub-window that counts, in order.

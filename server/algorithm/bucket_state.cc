@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/algorithm/algorithm_of.h"
 #include "server/algorithm/carry_over.h"
 #include "server/algorithm/wide.h"
 
@@ -25,26 +24,21 @@ uint64_t RoundedUp(UsedFraction used, uint64_t of) {
       CeilDiv(static_cast<Uint128>(used.numerator) * of, used.denominator));
 }
 
-}  // namespace
-
-BucketState::State BucketState::FullState(Kind kind) {
-  switch (kind) {
-    case Kind::kTokenBucket:
-      return TokenBucketState();
-    case Kind::kSlidingLog:
-      return SlidingLogState();
-    case Kind::kSlidingWindow:
-      return SlidingWindowState();
-    case Kind::kFixedWindow:
-      return FixedWindowState();
-  }
-  return TokenBucketState();
+template <size_t... kinds>
+AnyState FullState(Kind kind, std::index_sequence<kinds...>) {
+  AnyState state;
+  ((kind == static_cast<Kind>(kinds) ? void(state.emplace<kinds>()) : void()), ...);
+  return state;
 }
 
-BucketState::BucketState(const Parameters& parameters) : state_(FullState(parameters.kind)) {}
+}  // namespace
+
+BucketState::BucketState(const Parameters& parameters)
+    : state_(
+          FullState(parameters.kind, std::make_index_sequence<std::variant_size_v<AnyState>>())) {}
 
 BucketState BucketState::FromTat(uint64_t tat) {
-  BucketState state{Parameters{}};
+  BucketState state{Parameters()};
   state.state_ = TokenBucketState{tat};
   return state;
 }
@@ -89,8 +83,8 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
                    const uint64_t now_ticks = ToTicks(token, at.now_ns);
                    if (!algorithm::TryTake(token, permits, now_ticks, &state.tat)) return false;
                    if (receipt_id == 0) return true;
-                   closed_older = token_receipts_.Open(receipt_id, permits * token.unit_ticks,
-                                                       ShortfallTicks(state.tat, now_ticks));
+                   closed_older = receipts_.Open(receipt_id, permits * token.unit_ticks,
+                                                 ShortfallTicks(state.tat, now_ticks));
                    return true;
                  },
                  [&](auto& state) {
@@ -99,7 +93,7 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
                      return false;
                    }
                    if (receipt_id == 0) return true;
-                   closed_older = counted_receipts_.Open(receipt_id, when, permits);
+                   closed_older = receipts_.Open(receipt_id, when, permits);
                    return true;
                  }},
       state_);
@@ -116,14 +110,14 @@ bool BucketState::TakeBooked(const Parameters& parameters, const Booking& bookin
                    const Uint128 cost = static_cast<Uint128>(booking.permits) * token.unit_ticks;
                    const Uint128 tat = std::max(state.tat, now_ticks) + cost;
                    state.tat = static_cast<uint64_t>(std::min<Uint128>(tat, kMaxTat));
-                   return token_receipts_.Open(
-                       booking.id, static_cast<uint64_t>(std::min<Uint128>(cost, kMaxTat)),
-                       ShortfallTicks(state.tat, now_ticks));
+                   return receipts_.Open(booking.id,
+                                         static_cast<uint64_t>(std::min<Uint128>(cost, kMaxTat)),
+                                         ShortfallTicks(state.tat, now_ticks));
                  },
                  [&](auto& state) {
                    const uint64_t when =
                        state.Add(Of(parameters, state), booking.permits, Time(at, state));
-                   return counted_receipts_.Open(booking.id, when, booking.permits);
+                   return receipts_.Open(booking.id, when, booking.permits);
                  }},
       state_);
 }
@@ -131,11 +125,11 @@ bool BucketState::TakeBooked(const Parameters& parameters, const Booking& bookin
 void BucketState::CloseWorthless(const Parameters& parameters, Moment at) {
   if (open_receipts() == 0) return;
   std::visit(Overloaded{[&](const TokenBucketState& state) {
-                          token_receipts_.NoteShortfall(ShortfallTicks(
+                          receipts_.NoteShortfall(ShortfallTicks(
                               state.tat, ToTicks(parameters.token_bucket, at.now_ns)));
                         },
                         [&](const auto& state) {
-                          counted_receipts_.CloseUncounted([&](uint64_t when) {
+                          receipts_.CloseUncounted([&](uint64_t when) {
                             return state.Counts(Of(parameters, state), when, Time(at, state));
                           });
                         }},
@@ -145,21 +139,21 @@ void BucketState::CloseWorthless(const Parameters& parameters, Moment at) {
 std::optional<uint64_t> BucketState::RefundPast(const Parameters& parameters, uint64_t receipt_id,
                                                 Moment at, uint64_t* when) {
   CloseWorthless(parameters, at);
-  return std::visit(Overloaded{[&](TokenBucketState& state) -> std::optional<uint64_t> {
-                                 const std::optional<uint64_t> ticks =
-                                     token_receipts_.Refund(receipt_id);
-                                 if (!ticks.has_value()) return std::nullopt;
-                                 state.tat -= *ticks;
-                                 return *ticks / parameters.token_bucket.unit_ticks;
-                               },
-                               [&](auto& state) -> std::optional<uint64_t> {
-                                 const auto receipt = counted_receipts_.Close(receipt_id);
-                                 if (!receipt.has_value()) return std::nullopt;
-                                 *when = receipt->when;
-                                 return state.Refund(Of(parameters, state), receipt->when,
-                                                     receipt->permits, Time(at, state));
-                               }},
-                    state_);
+  return std::visit(
+      Overloaded{[&](TokenBucketState& state) -> std::optional<uint64_t> {
+                   const std::optional<uint64_t> ticks = receipts_.RefundTicks(receipt_id);
+                   if (!ticks.has_value()) return std::nullopt;
+                   state.tat -= *ticks;
+                   return *ticks / parameters.token_bucket.unit_ticks;
+                 },
+                 [&](auto& state) -> std::optional<uint64_t> {
+                   const auto receipt = receipts_.Close(receipt_id);
+                   if (!receipt.has_value()) return std::nullopt;
+                   *when = receipt->cost_or_when;
+                   return state.Refund(Of(parameters, state), receipt->cost_or_when,
+                                       receipt->shortfall_or_permits, Time(at, state));
+                 }},
+      state_);
 }
 
 void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Moment at,
@@ -171,7 +165,7 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
                             ConvertTokens(from.token_bucket, to.token_bucket, at.now_ns, &state);
                           },
                           [&](auto& state) {
-                            counted_receipts_.Convert([&](uint64_t when) {
+                            receipts_.Convert([&](uint64_t when) {
                               return state.ConvertWhen(Of(from, state), Of(to, state), when,
                                                        Time(at, state));
                             });
@@ -197,9 +191,8 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
       state_);
   at = Moved(at, moved_ns);
   // Another algorithm returns permits at other times, so receipts are closed.
-  state_ = FullState(to.kind);
-  token_receipts_.Clear();
-  counted_receipts_.Clear();
+  state_ = BucketState(to).state_;
+  receipts_.Clear();
   if (used.numerator == 0) return;
   std::visit(
       Overloaded{[&](TokenBucketState& state) {
@@ -221,11 +214,11 @@ void BucketState::ConvertTokens(const TokenBucket& from, const TokenBucket& to, 
   const uint64_t lacking = ShortfallTicks(state->tat, ToTicks(to, now_ns));
   if (state->tat == kMaxTat) {
     // The TAT saturated: a refund might give back permits that it does not count.
-    token_receipts_.Clear();
+    receipts_.Clear();
   } else if (to.burst < from.burst) {
-    token_receipts_.Scale(to.burst_ticks, from.burst_ticks, lacking);
+    receipts_.Scale(to.burst_ticks, from.burst_ticks, lacking);
   } else {
-    token_receipts_.Scale(to.unit_ticks, from.unit_ticks, lacking);
+    receipts_.Scale(to.unit_ticks, from.unit_ticks, lacking);
   }
 }
 

@@ -17,20 +17,23 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <variant>
 
 #include "absl/functional/function_ref.h"
 #include "server/algorithm/bucket_image.h"
 #include "server/algorithm/calendar/calendar.h"
-#include "server/algorithm/fixed_window.h"
 #include "server/algorithm/level.h"
-#include "server/algorithm/moment.h"
 #include "server/algorithm/open_receipts.h"
 #include "server/algorithm/parameters.h"
-#include "server/algorithm/sliding_log.h"
-#include "server/algorithm/sliding_window.h"
 
 namespace sluice::algorithm {
+
+// For std::visit: one function object of several lambdas.
+template <typename... Lambdas>
+struct Overloaded : Lambdas... {
+  using Lambdas::operator()...;
+};
 
 class BucketState {
  public:
@@ -106,12 +109,12 @@ class BucketState {
   // origins. REQUIRES: moved_ns is 0, or the algorithms differ.
   void Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns = 0);
 
-  size_t open_receipts() const { return token_receipts_.size() + counted_receipts_.size(); }
+  size_t open_receipts() const { return receipts_.size(); }
 
   // A token bucket without open receipts and bookings: the TAT is its whole state. (Receipts that
   // have become worthless are closed by the next TryTake, Refund or CloseWorthless.)
   bool IsPlainTokenBucket() const {
-    return kind() == Kind::kTokenBucket && token_receipts_.empty() && calendar_ == nullptr;
+    return kind() == Kind::kTokenBucket && receipts_.empty() && calendar_ == nullptr;
   }
   // Without the bookings. REQUIRES: kind() == kTokenBucket.
   uint64_t tat() const { return std::get<TokenBucketState>(state_).tat; }
@@ -154,15 +157,8 @@ class BucketState {
   template <typename Use>
   auto WithHistory(const Parameters& parameters, Moment at, Use use) const;
 
-  // In the order of Kind.
-  using State =
-      std::variant<TokenBucketState, SlidingLogState, SlidingWindowState, FixedWindowState>;
-  static State FullState(Kind kind);
-
-  State state_;
-  // At most one of the two is used.
-  TokenReceipts token_receipts_;
-  CountedReceipts counted_receipts_;
+  AnyState state_;
+  OpenReceipts receipts_;
   // Null: there are no bookings.
   std::unique_ptr<Calendar, DeleteCalendar> calendar_;
 };

@@ -5,7 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include "server/algorithm/algorithm_of.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/algorithm/calendar/token_bucket_calendar.h"
 #include "server/algorithm/calendar/window_calendar.h"
@@ -20,11 +19,11 @@ namespace {
 constexpr int64_t kWallSetNs = 1'000'000;
 
 // The past of a log or a sliding window.
-template <typename State>
+template <typename Log, typename State>
 class RollingHistory final : public WindowHistory {
  public:
-  RollingHistory(const Parameters& parameters, const State& state, int64_t now_ns)
-      : parameters_(AlgorithmOf<State>::Of(parameters)), state_(state), now_ns_(now_ns) {}
+  RollingHistory(const Log& parameters, const State& state, int64_t now_ns)
+      : parameters_(parameters), state_(state), now_ns_(now_ns) {}
 
   uint64_t Capacity() const override { return parameters_.rate.permits; }
   uint64_t CountedAt(int64_t grant_time_ns) const override {
@@ -39,7 +38,7 @@ class RollingHistory final : public WindowHistory {
   }
 
  private:
-  const decltype(AlgorithmOf<State>::Of({})) parameters_;
+  const Log& parameters_;
   const State& state_;
   const int64_t now_ns_;
 };
@@ -90,8 +89,8 @@ class FixedWindowHistory final : public WindowHistory {
 };
 
 template <typename State>
-RollingHistory<State> HistoryOf(const Parameters& parameters, const State& state, Moment at) {
-  return RollingHistory<State>(parameters, state, at.now_ns);
+auto HistoryOf(const Parameters& parameters, const State& state, Moment at) {
+  return RollingHistory(Of(parameters, state), state, at.now_ns);
 }
 FixedWindowHistory HistoryOf(const Parameters& parameters, const FixedWindowState& state,
                              Moment at) {
@@ -135,8 +134,7 @@ void BucketState::DeleteCalendar::operator()(Calendar* calendar) const { delete 
 
 BucketState::BucketState(const BucketState& other)
     : state_(other.state_),
-      token_receipts_(other.token_receipts_),
-      counted_receipts_(other.counted_receipts_),
+      receipts_(other.receipts_),
       calendar_(other.calendar_ == nullptr ? nullptr : new Calendar(*other.calendar_)) {}
 
 bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment at,
@@ -337,9 +335,8 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at) {
 
 void BucketState::Reset(const Parameters& parameters, Moment at) {
   Fold(parameters, at);
-  state_ = FullState(parameters.kind);
-  token_receipts_.Clear();
-  counted_receipts_.Clear();
+  state_ = BucketState(parameters).state_;
+  receipts_.Clear();
   if (auto* const token = std::get_if<TokenBucketState>(&state_); token != nullptr) {
     token->tat = ToTicks(parameters.token_bucket, at.now_ns);
   }
@@ -405,12 +402,7 @@ void BucketState::AppendBooking(const Parameters& parameters, const Booking& boo
 BucketImage BucketState::ToImage() const {
   BucketImage image;
   std::visit([&](const auto& state) { state.ToImage(&image); }, state_);
-  for (const TokenReceipts::Receipt& receipt : token_receipts_.all()) {
-    image.receipts.push_back({receipt.id, receipt.cost_ticks, receipt.least_shortfall_ticks});
-  }
-  for (const CountedReceipts::Receipt& receipt : counted_receipts_.all()) {
-    image.receipts.push_back({receipt.id, receipt.when, receipt.permits});
-  }
+  image.receipts.assign(receipts_.begin(), receipts_.end());
   if (calendar_ == nullptr) return image;
   image.latest_ns = calendar_->latest_ns;
   image.wall_ahead_ns = calendar_->wall_ahead_ns;
@@ -426,13 +418,7 @@ BucketState BucketState::FromImage(const Parameters& parameters, const BucketIma
         past = std::remove_reference_t<decltype(past)>::FromImage(Of(parameters, past), image);
       },
       state.state_);
-  for (const auto& [id, first, second] : image.receipts) {
-    if (parameters.kind == Kind::kTokenBucket) {
-      state.token_receipts_.Restore({id, first, second});
-    } else {
-      state.counted_receipts_.Restore({id, first, second});
-    }
-  }
+  state.receipts_ = OpenReceipts(image.receipts);
   if (image.bookings.empty()) return state;
   state.NewCalendar(parameters, {image.latest_ns, image.latest_ns + image.wall_ahead_ns});
   for (const Booking& booking : image.bookings) state.AppendBooking(parameters, booking);
@@ -444,8 +430,7 @@ BucketState BucketState::FromImage(const Parameters& parameters, const BucketIma
 
 size_t BucketState::MemoryBytes() const {
   const auto of = [](const auto& part) { return part.MemoryBytes(); };
-  size_t bytes = sizeof(*this) + token_receipts_.MemoryBytes() + counted_receipts_.MemoryBytes() +
-                 std::visit(of, state_);
+  size_t bytes = sizeof(*this) + receipts_.MemoryBytes() + std::visit(of, state_);
   if (calendar_ != nullptr) bytes += sizeof(Calendar) + std::visit(of, calendar_->bookings);
   return bytes;
 }

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/bounds.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
@@ -145,6 +149,24 @@ FixedWindowState FixedWindowState::ConvertTo(const FixedWindow& from, const Fixe
   }
   converted.Add(to, counted, at);
   return converted;
+}
+
+absl::StatusOr<Parameters> MakeFixedWindow(Rate rate, int64_t utc_offset_ns) {
+  if (absl::Status status = CheckRate(rate); !status.ok()) return status;
+  if (utc_offset_ns > common::bounds::kMaxUtcOffsetNs ||
+      utc_offset_ns < -common::bounds::kMaxUtcOffsetNs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("utc_offset ", DurationText(utc_offset_ns), ": must be within a day of UTC"));
+  }
+  Parameters parameters;
+  parameters.kind = Kind::kFixedWindow;
+  parameters.fixed_window.rate = rate;
+  parameters.fixed_window.utc_offset_ns = utc_offset_ns;
+  return parameters;
+}
+
+absl::StatusOr<Parameters> WithRate(const FixedWindow& parameters, Rate rate) {
+  return MakeFixedWindow(rate, parameters.utc_offset_ns);
 }
 
 }  // namespace sluice::algorithm

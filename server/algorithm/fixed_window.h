@@ -38,12 +38,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/statusor.h"
 #include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/moment.h"
 #include "server/algorithm/rate.h"
 
 namespace sluice::algorithm {
+
+struct Parameters;
 
 // Made by MakeFixedWindow.
 struct FixedWindow {
@@ -52,6 +55,12 @@ struct FixedWindow {
 
   friend bool operator==(const FixedWindow&, const FixedWindow&) = default;
 };
+
+// INVALID_ARGUMENT: rate out of bounds, or utc_offset beyond a
+// day.
+absl::StatusOr<Parameters> MakeFixedWindow(Rate rate, int64_t utc_offset_ns);
+// The same parameters with another rate.
+absl::StatusOr<Parameters> WithRate(const FixedWindow& parameters, Rate rate);
 
 // The state of one key. Every call must pass the same parameters until ConvertTo is called.
 class FixedWindowState {

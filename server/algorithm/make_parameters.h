@@ -1,21 +1,24 @@
-// Builds the parameters of each algorithm from configured parameters, or says what does not fit.
+// Checks that the functions that build parameters share: MakeTokenBucket, MakeSlidingLog,
+// MakeSlidingWindow and MakeFixedWindow, each declared with its algorithm. Their errors are
+// INVALID_ARGUMENT, with a message that starts with the field's name (`burst 9e18: ...; at most
+// ...`).
 #ifndef SLUICE_SERVER_ALGORITHM_MAKE_PARAMETERS_H_
 #define SLUICE_SERVER_ALGORITHM_MAKE_PARAMETERS_H_
 
 #include <cstdint>
+#include <string>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "server/algorithm/parameters.h"
 
 namespace sluice::algorithm {
 
-// INVALID_ARGUMENT, with a message that starts with the field's name (`burst 9e18: ...; at most
-// ...`): rate above bounds, period out of bounds, burst and debt together longer than the ticks
-// can hold, burst 0 without debt, sub_windows out of bounds, utc_offset beyond a day.
-absl::StatusOr<Parameters> MakeTokenBucket(Rate rate, uint64_t burst, uint64_t debt);
-absl::StatusOr<Parameters> MakeSlidingLog(Rate rate);
-absl::StatusOr<Parameters> MakeSlidingWindow(Rate rate, uint32_t sub_windows);
-absl::StatusOr<Parameters> MakeFixedWindow(Rate rate, int64_t utc_offset_ns);
+// INVALID_ARGUMENT: the rate or its period is out of bounds. The Make functions call it.
+absl::Status CheckRate(Rate rate);
+
+// "rate 10/1m", "1m": for messages.
+std::string RateText(Rate rate);
+std::string DurationText(int64_t ns);
 
 }  // namespace sluice::algorithm
 

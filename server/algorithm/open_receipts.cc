@@ -1,87 +1,74 @@
 #include "server/algorithm/open_receipts.h"
 
-#include <algorithm>
-
 #include "common/bounds.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
-namespace {
 
-using common::bounds::kMaxReceiptsPerBucket;
-
-template <typename Receipt>
-bool MakeRoom(ReceiptQueue<Receipt>* receipts) {
-  if (receipts->size() < kMaxReceiptsPerBucket) return false;
-  receipts->DropOldest(1);
-  return true;
+void OpenReceipts::Clear() {
+  receipts_.clear();
+  head_ = 0;
 }
 
-}  // namespace
-
-void TokenReceipts::CloseWorthless() {
-  const auto worth = std::find_if(receipts_.begin(), receipts_.end(), [](const Receipt& receipt) {
-    return receipt.least_shortfall_ticks != 0;
-  });
-  receipts_.DropOldest(static_cast<size_t>(worth - receipts_.begin()));
+void OpenReceipts::DropBefore(Iterator kept) {
+  head_ = static_cast<size_t>(kept - receipts_.begin());
+  if (empty()) {
+    Clear();
+  } else if (head_ > receipts_.size() / 2) {
+    receipts_.erase(receipts_.begin(), kept);
+    head_ = 0;
+  }
 }
 
-void TokenReceipts::NoteShortfall(uint64_t shortfall_ticks) {
-  for (auto it = receipts_.end(); it != receipts_.begin();) {
+bool OpenReceipts::Open(uint64_t id, uint64_t cost_or_when, uint64_t shortfall_or_permits) {
+  const bool full = size() >= common::bounds::kMaxReceiptsPerBucket;
+  if (full) DropBefore(first() + 1);
+  receipts_.push_back({id, cost_or_when, shortfall_or_permits});
+  return full;
+}
+
+void OpenReceipts::NoteShortfall(uint64_t shortfall_ticks) {
+  for (auto it = receipts_.end(); it != first();) {
     --it;
-    if (it->least_shortfall_ticks <= shortfall_ticks) break;
-    it->least_shortfall_ticks = shortfall_ticks;
+    if (it->shortfall_or_permits <= shortfall_ticks) break;
+    it->shortfall_or_permits = shortfall_ticks;
   }
   CloseWorthless();
 }
 
-bool TokenReceipts::Open(uint64_t id, uint64_t cost_ticks, uint64_t shortfall_after_ticks) {
-  const bool evicted = MakeRoom(&receipts_);
-  receipts_.Append({id, cost_ticks, shortfall_after_ticks});
-  return evicted;
-}
-
-std::optional<uint64_t> TokenReceipts::Refund(uint64_t id) {
-  const auto it = std::find_if(receipts_.begin(), receipts_.end(),
-                               [id](const Receipt& receipt) { return receipt.id == id; });
+std::optional<uint64_t> OpenReceipts::RefundTicks(uint64_t id) {
+  const auto it = Find(id);
   if (it == receipts_.end()) return std::nullopt;
-  const uint64_t given = std::min(it->cost_ticks, it->least_shortfall_ticks);
-  const uint64_t least_since = it->least_shortfall_ticks - given;
-  for (auto older = receipts_.begin(); older != it; ++older) {
-    older->least_shortfall_ticks = std::min(older->least_shortfall_ticks, least_since);
+  const uint64_t given = std::min(it->cost_or_when, it->shortfall_or_permits);
+  const uint64_t least_since = it->shortfall_or_permits - given;
+  for (auto older = first(); older != it; ++older) {
+    older->shortfall_or_permits = std::min(older->shortfall_or_permits, least_since);
   }
   for (auto newer = it + 1; newer != receipts_.end(); ++newer) {
-    newer->least_shortfall_ticks -= given;
+    newer->shortfall_or_permits -= given;
   }
-  receipts_.Erase(it);
+  receipts_.erase(it);
   CloseWorthless();
   return given;
 }
 
-void TokenReceipts::Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks) {
+void OpenReceipts::Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks) {
   const auto scaled = [&](uint64_t ticks) {
     const Uint128 product = static_cast<Uint128>(ticks) * numerator / denominator;
     return static_cast<uint64_t>(std::min<Uint128>(product, shortfall_ticks));
   };
-  for (Receipt& receipt : receipts_) {
-    receipt.cost_ticks = scaled(receipt.cost_ticks);
-    receipt.least_shortfall_ticks = scaled(receipt.least_shortfall_ticks);
+  for (auto it = first(); it != receipts_.end(); ++it) {
+    it->cost_or_when = scaled(it->cost_or_when);
+    it->shortfall_or_permits = scaled(it->shortfall_or_permits);
   }
   CloseWorthless();
 }
 
-bool CountedReceipts::Open(uint64_t id, uint64_t when, uint64_t permits) {
-  const bool evicted = MakeRoom(&receipts_);
-  receipts_.Append({id, when, permits});
-  return evicted;
-}
-
-std::optional<CountedReceipts::Receipt> CountedReceipts::Close(uint64_t id) {
-  const auto it = std::find_if(receipts_.begin(), receipts_.end(),
-                               [id](const Receipt& receipt) { return receipt.id == id; });
+std::optional<OpenReceipts::Receipt> OpenReceipts::Close(uint64_t id) {
+  const auto it = Find(id);
   if (it == receipts_.end()) return std::nullopt;
   const Receipt receipt = *it;
-  receipts_.Erase(it);
+  receipts_.erase(it);
   return receipt;
 }
 

@@ -30,126 +30,83 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace sluice::algorithm {
 
-// Receipts in the order of their grants. Dropping the oldest costs nothing much: the room is taken
-// back once half of it is unused.
-template <typename Receipt>
-class ReceiptQueue {
- public:
-  using Iterator = typename std::vector<Receipt>::iterator;
-
-  bool empty() const { return head_ == receipts_.size(); }
-  size_t size() const { return receipts_.size() - head_; }
-  Iterator begin() { return receipts_.begin() + static_cast<std::ptrdiff_t>(head_); }
-  Iterator end() { return receipts_.end(); }
-
-  auto begin() const { return receipts_.begin() + static_cast<std::ptrdiff_t>(head_); }
-  auto end() const { return receipts_.end(); }
-
-  void Append(const Receipt& receipt) { receipts_.push_back(receipt); }
-  void Erase(Iterator it) { receipts_.erase(it); }
-  // REQUIRES: count <= size().
-  void DropOldest(size_t count) {
-    head_ += count;
-    if (head_ == receipts_.size()) {
-      Clear();
-    } else if (head_ > receipts_.size() / 2) {
-      receipts_.erase(receipts_.begin(), begin());
-      head_ = 0;
-    }
-  }
-  void Clear() {
-    receipts_.clear();
-    head_ = 0;
-  }
-  size_t MemoryBytes() const { return receipts_.capacity() * sizeof(Receipt); }
-
- private:
-  std::vector<Receipt> receipts_;
-  size_t head_ = 0;
-};
-
-// Receipts of a token bucket, in ticks.
-class TokenReceipts {
+// Receipts in the order of their grants. Dropping the oldest costs little: the room is taken back
+// once half of it is unused.
+class OpenReceipts {
  public:
   struct Receipt {
     uint64_t id = 0;
-    uint64_t cost_ticks = 0;
-    uint64_t least_shortfall_ticks = 0;
+    uint64_t cost_or_when = 0;          // ticks of a token bucket; else when it was counted
+    uint64_t shortfall_or_permits = 0;  // least shortfall, in ticks; else permits
+    friend bool operator==(const Receipt&, const Receipt&) = default;
   };
 
-  bool empty() const { return receipts_.empty(); }
-  size_t size() const { return receipts_.size(); }
+  OpenReceipts() = default;
+  explicit OpenReceipts(std::vector<Receipt> oldest_first) : receipts_(std::move(oldest_first)) {}
+
+  bool empty() const { return head_ == receipts_.size(); }
+  size_t size() const { return receipts_.size() - head_; }
+  auto begin() const { return receipts_.begin() + static_cast<std::ptrdiff_t>(head_); }
+  auto end() const { return receipts_.end(); }
+
+  // To be called just after the take. Returns whether the oldest receipt was closed to make room.
+  // REQUIRES: id != 0, not open; a log's or window's `when` is not less than that of any receipt.
+  bool Open(uint64_t id, uint64_t cost_or_when, uint64_t shortfall_or_permits);
+
+  void Clear();
+  size_t MemoryBytes() const { return receipts_.capacity() * sizeof(Receipt); }
+
+  // Of a token bucket, in ticks.
 
   // Must be called with the shortfall just before every take and every refund.
   void NoteShortfall(uint64_t shortfall_ticks);
-
-  // To be called just after the take. REQUIRES: id != 0, not open. Returns whether the oldest
-  // receipt was closed to make room.
-  bool Open(uint64_t id, uint64_t cost_ticks, uint64_t shortfall_after_ticks);
-
   // Closes the receipt. Lower the TAT by what is returned. nullopt: not open.
-  std::optional<uint64_t> Refund(uint64_t id);
-
+  std::optional<uint64_t> RefundTicks(uint64_t id);
   // Multiplies all by numerator/denominator, rounding down, and bounds shortfalls by
   // `shortfall_ticks` (carry-over).
   void Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks);
 
-  // All receipts, oldest first; Restore adds them again in that order.
-  const ReceiptQueue<Receipt>& all() const { return receipts_; }
-  void Restore(const Receipt& receipt) { receipts_.Append(receipt); }
+  // Of a log or a window. `when`: a quantum, a sub-window, a window's serial.
 
-  void Clear() { receipts_.Clear(); }
-  size_t MemoryBytes() const { return receipts_.MemoryBytes(); }
-
- private:
-  void CloseWorthless();
-
-  ReceiptQueue<Receipt> receipts_;
-};
-
-// Receipts of a log or a window: when (a quantum, a sub-window, a window's serial), and how many
-// permits.
-class CountedReceipts {
- public:
-  struct Receipt {
-    uint64_t id = 0;
-    uint64_t when = 0;
-    uint64_t permits = 0;
-  };
-
-  bool empty() const { return receipts_.empty(); }
-  size_t size() const { return receipts_.size(); }
-
-  // As above. REQUIRES: `when` is not less than that of any open receipt.
-  bool Open(uint64_t id, uint64_t when, uint64_t permits);
   // Closes the receipt and returns it. nullopt: not open.
   std::optional<Receipt> Close(uint64_t id);
   // Closes all whose `counts(when)` is false; they are the oldest.
   template <typename Counts>
   void CloseUncounted(Counts counts) {
-    if (receipts_.empty()) return;
-    const auto counted = std::find_if(receipts_.begin(), receipts_.end(),
-                                      [&](const Receipt& receipt) { return counts(receipt.when); });
-    receipts_.DropOldest(static_cast<size_t>(counted - receipts_.begin()));
+    DropOldestUntil([&](const Receipt& receipt) { return counts(receipt.cost_or_when); });
   }
   // Applies `convert` to each `when` (carry-over).
   template <typename ConvertWhen>
   void Convert(ConvertWhen convert) {
-    for (Receipt& receipt : receipts_) receipt.when = convert(receipt.when);
+    for (auto it = first(); it != receipts_.end(); ++it) {
+      it->cost_or_when = convert(it->cost_or_when);
+    }
   }
 
-  const ReceiptQueue<Receipt>& all() const { return receipts_; }
-  void Restore(const Receipt& receipt) { receipts_.Append(receipt); }
-
-  void Clear() { receipts_.Clear(); }
-  size_t MemoryBytes() const { return receipts_.MemoryBytes(); }
-
  private:
-  ReceiptQueue<Receipt> receipts_;
+  using Iterator = std::vector<Receipt>::iterator;
+
+  Iterator first() { return receipts_.begin() + static_cast<std::ptrdiff_t>(head_); }
+  Iterator Find(uint64_t id) {
+    return std::find_if(first(), receipts_.end(),
+                        [id](const Receipt& receipt) { return receipt.id == id; });
+  }
+  template <typename Stays>
+  void DropOldestUntil(Stays stays) {
+    if (!empty()) DropBefore(std::find_if(first(), receipts_.end(), stays));
+  }
+  void DropBefore(Iterator kept);
+  void CloseWorthless() {
+    DropOldestUntil([](const Receipt& receipt) { return receipt.shortfall_or_permits != 0; });
+  }
+
+  std::vector<Receipt> receipts_;
+  size_t head_ = 0;
 };
 
 }  // namespace sluice::algorithm

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/algorithm/make_parameters.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
@@ -311,5 +312,16 @@ size_t SlidingLogState::runs() const {
   });
   return runs;
 }
+
+absl::StatusOr<Parameters> MakeSlidingLog(Rate rate) {
+  if (absl::Status status = CheckRate(rate); !status.ok()) return status;
+  Parameters parameters;
+  parameters.kind = Kind::kSlidingLog;
+  parameters.sliding_log.rate = rate;
+  parameters.sliding_log.quantum_ns = (rate.period_ns + kQuantaPerPeriod - 1) / kQuantaPerPeriod;
+  return parameters;
+}
+
+absl::StatusOr<Parameters> WithRate(const SlidingLog&, Rate rate) { return MakeSlidingLog(rate); }
 
 }  // namespace sluice::algorithm

@@ -38,11 +38,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/rate.h"
 
 namespace sluice::algorithm {
+
+struct Parameters;
 
 // Made by MakeSlidingLog.
 struct SlidingLog {
@@ -51,6 +54,11 @@ struct SlidingLog {
 
   friend bool operator==(const SlidingLog&, const SlidingLog&) = default;
 };
+
+// INVALID_ARGUMENT: rate out of bounds.
+absl::StatusOr<Parameters> MakeSlidingLog(Rate rate);
+// The same parameters with another rate.
+absl::StatusOr<Parameters> WithRate(const SlidingLog& parameters, Rate rate);
 
 inline constexpr int64_t kQuantaPerPeriod = 65536;
 

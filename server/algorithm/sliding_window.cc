@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/bounds.h"
+#include "server/algorithm/make_parameters.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
@@ -166,6 +170,23 @@ SlidingWindowState SlidingWindowState::ConvertTo(const SlidingWindow& from, cons
     }
   }
   return converted;
+}
+
+absl::StatusOr<Parameters> MakeSlidingWindow(Rate rate, uint32_t sub_windows) {
+  if (absl::Status status = CheckRate(rate); !status.ok()) return status;
+  if (sub_windows == 0 || sub_windows > common::bounds::kMaxSubWindows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sub_windows ", sub_windows, ": must be from 1 to ", common::bounds::kMaxSubWindows));
+  }
+  Parameters parameters;
+  parameters.kind = Kind::kSlidingWindow;
+  parameters.sliding_window.rate = rate;
+  parameters.sliding_window.sub_windows = sub_windows;
+  return parameters;
+}
+
+absl::StatusOr<Parameters> WithRate(const SlidingWindow& parameters, Rate rate) {
+  return MakeSlidingWindow(rate, parameters.sub_windows);
 }
 
 }  // namespace sluice::algorithm

@@ -33,11 +33,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/rate.h"
 
 namespace sluice::algorithm {
+
+struct Parameters;
 
 // Made by MakeSlidingWindow.
 struct SlidingWindow {
@@ -46,6 +49,11 @@ struct SlidingWindow {
 
   friend bool operator==(const SlidingWindow&, const SlidingWindow&) = default;
 };
+
+// INVALID_ARGUMENT: rate or sub_windows out of bounds.
+absl::StatusOr<Parameters> MakeSlidingWindow(Rate rate, uint32_t sub_windows);
+// The same parameters with another rate.
+absl::StatusOr<Parameters> WithRate(const SlidingWindow& parameters, Rate rate);
 
 // The sub-window that now_ns is in, and the first nanosecond of a sub-window.
 uint64_t SubWindowAt(const SlidingWindow& parameters, int64_t now_ns);

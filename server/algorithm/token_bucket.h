@@ -50,12 +50,15 @@
 #include <cstdint>
 
 #include "absl/base/optimization.h"
+#include "absl/status/statusor.h"
 #include "server/algorithm/bucket_image.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/rate.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
+
+struct Parameters;
 
 // Made by MakeTokenBucket. Invariant: (burst + debt) * unit_ticks <= 2^61.
 struct TokenBucket {
@@ -69,6 +72,12 @@ struct TokenBucket {
 
   friend bool operator==(const TokenBucket&, const TokenBucket&) = default;
 };
+
+// INVALID_ARGUMENT: rate out of bounds, burst and debt together
+// longer than the ticks can hold, or burst 0 without debt.
+absl::StatusOr<Parameters> MakeTokenBucket(Rate rate, uint64_t burst, uint64_t debt);
+// The same parameters with another rate.
+absl::StatusOr<Parameters> WithRate(const TokenBucket& parameters, Rate rate);
 
 // The whole state is the TAT, in ticks. It always fits 62 bits: the memory store keeps two flags
 // beside it. 0 is a bucket that was never used.
