@@ -31,6 +31,9 @@ end
 
 local max_receipts = 128
 
+-- The functions of each algorithm, by the letter of its kind.
+local algorithms = {}
+
 -- The arguments of bucket i, counted from 1: kind, parameters, writer, shadow, six numbers, and the
 -- floor (two numbers; fence.h; 0 0: no data was lost): a token bucket is full at the floor at the
 -- earliest, all others count as used up until then.

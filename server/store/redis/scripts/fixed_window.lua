@@ -3,6 +3,7 @@
 -- State: index of the wall clock's window, when it was first used and when it ends (2 numbers
 -- each), permits, serial. The server's clock is the wall clock and the only one.
 local fixed_window = {}
+algorithms.f = fixed_window
 
 function fixed_window.load(bucket, rest)
   local numbers = bucket.numbers

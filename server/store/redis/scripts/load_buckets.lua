@@ -1,5 +1,4 @@
 -- Loads the buckets of a script. Follows the algorithms.
-local algorithms = {t = token_bucket, l = sliding_log, w = sliding_window, f = fixed_window}
 
 -- Loads all buckets that KEYS and ARGV name. Returns them; or nil, and what to answer instead,
 -- {-1, which bucket, counted from 0}: it has other parameters, or is not ours. {-2, which bucket}:

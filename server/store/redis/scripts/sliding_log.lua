@@ -3,6 +3,7 @@
 -- State: permits, last run (2 numbers, permits), latest moment seen (2 numbers). A run has the
 -- moment of its permits, rounded up to a whole number of quanta.
 local sliding_log = {}
+algorithms.l = sliding_log
 local runs_at_once = 32
 
 -- Calls visit(u, n, permits) from the oldest run that still counts until it returns false.

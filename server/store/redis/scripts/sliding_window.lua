@@ -2,6 +2,7 @@
 --
 -- State: the latest sub-window seen, and INDEX:PERMITS of each that has permits.
 local sliding_window = {}
+algorithms.w = sliding_window
 
 function sliding_window.load(bucket, rest)
   local numbers = bucket.numbers

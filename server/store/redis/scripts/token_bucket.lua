@@ -2,6 +2,7 @@
 --
 -- State: the TAT, when it is full again: microseconds, and ticks of a microsecond.
 local token_bucket = {}
+algorithms.t = token_bucket
 
 function token_bucket.load(bucket, rest)
   bucket.base = bucket.numbers[1]
