@@ -1,9 +1,7 @@
 #include "server/algorithm/bucket_state.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "server/algorithm/carry_over.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
@@ -41,36 +39,6 @@ BucketState BucketState::FromTat(uint64_t tat) {
   BucketState state{Parameters()};
   state.state_ = TokenBucketState{tat};
   return state;
-}
-
-bool BucketState::CanTakePast(const Parameters& parameters, uint64_t permits, Moment at) const {
-  return std::visit(
-      [&](const auto& state) {
-        return state.CanTake(Of(parameters, state), permits, Time(at, state));
-      },
-      state_);
-}
-
-int64_t BucketState::EarliestPastNs(const Parameters& parameters, uint64_t permits,
-                                    Moment at) const {
-  return std::visit(
-      [&](const auto& state) {
-        return state.EarliestNs(Of(parameters, state), permits, Time(at, state));
-      },
-      state_);
-}
-
-Level BucketState::LevelOfPastAt(const Parameters& parameters, Moment at) const {
-  return std::visit(
-      [&](const auto& state) { return state.LevelAt(Of(parameters, state), Time(at, state)); },
-      state_);
-}
-
-bool BucketState::IsFull(const Parameters& parameters, Moment at) const {
-  if (calendar_ != nullptr) return false;
-  return std::visit(
-      [&](const auto& state) { return state.IsFull(Of(parameters, state), Time(at, state)); },
-      state_);
 }
 
 bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Moment at,

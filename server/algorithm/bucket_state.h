@@ -7,6 +7,31 @@
 // Every decision leaves room for the bookings (calendar.h). Call Fold before any call about a later
 // moment than the last call's.
 //
+// Carry-over: Convert keeps the bucket when its limit's parameters change.
+//
+// A token bucket keeps its fill in proportion: half full of 10 becomes half full of 30. It keeps
+// its debt permit for permit. A full bucket stays full, and it must: a full bucket is the same as
+// none, and a bucket that does not exist is full under any burst. Example: 1/s burst 10 holding 4
+// -> 1/s burst 5 holds 2; owing 3 -> owes 3.
+//
+// Logs and windows keep their counts: 70 of 100 used -> 70 of 80 used.
+//
+// Between algorithms the used fraction is kept, rounded up, and counted as used now.
+//
+// Rounding is always against the caller. Yet if neither rate nor burst nor debt falls and the
+// period stays, each request that would have been granted is still granted. For a token bucket that
+// needs a proof. In units of time let a permit cost U before and V <= U after, the burst be B
+// before and C >= B after, S what the bucket lacks, and t the (whole) nanoseconds until some
+// request for n permits that would have been granted: S + n*U <= t + B*U. What it lacks afterwards
+// is at most S*V/U + (C-B)*V before rounding, and
+//     S*V/U + (C-B)*V + n*V  <=  (t + B*U - n*U)*V/U + (C-B)*V + n*V  =  t*V/U + C*V  <=  t + C*V.
+// t, C*V and n*V are whole ticks, so rounding what is lacking up to a whole tick does not pass
+// them.
+//
+// Open receipts are converted too. A token bucket's receipt is worth the same share of a bucket or
+// the same number of permits, whichever is less, since the permits that it would give back may have
+// been stored or owed. If the algorithm changes, receipts are closed.
+//
 // Not thread-safe; never blocks. The `parameters` of every call must be the ones that the state was
 // made with or last converted to.
 #ifndef SLUICE_SERVER_ALGORITHM_BUCKET_STATE_H_
@@ -103,8 +128,7 @@ class BucketState {
   int64_t NextGrantTimeNs() const;
   int64_t LastGrantTimeNs() const;
 
-  // Carry-over: the same bucket under other parameters, also of another algorithm. See
-  // carry_over.h. Bookings stay.
+  // Carry-over: the same bucket under other parameters, also of another algorithm. Bookings stay.
   // `moved_ns` is added to all moments: a store may count token buckets and windows from different
   // origins. REQUIRES: moved_ns is 0, or the algorithms differ.
   void Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns = 0);
@@ -138,9 +162,6 @@ class BucketState {
   // As the functions of the same name, without the bookings.
   bool TryTakePast(const Parameters& parameters, uint64_t permits, Moment at, uint64_t receipt_id,
                    bool* evicted);
-  bool CanTakePast(const Parameters& parameters, uint64_t permits, Moment at) const;
-  int64_t EarliestPastNs(const Parameters& parameters, uint64_t permits, Moment at) const;
-  Level LevelOfPastAt(const Parameters& parameters, Moment at) const;
   std::optional<uint64_t> RefundPast(const Parameters& parameters, uint64_t receipt_id, Moment at,
                                      uint64_t* when);
   void ConvertPast(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns);

@@ -53,7 +53,7 @@ class FixedWindowHistory final : public WindowHistory {
       : parameters_(parameters),
         counted_(state.Counted(parameters, at)),
         now_ns_(at.now_ns),
-        current_until_ns_(state.CurrentUntilNs(parameters, at)),
+        current_until_ns_(state.UntilNs(parameters, /*serial=*/0, at)),
         local_ns_(static_cast<Int128>(at.wall_ns) - at.now_ns + parameters.utc_offset_ns) {}
 
   uint64_t Capacity() const override { return parameters_.rate.permits; }
@@ -139,7 +139,13 @@ BucketState::BucketState(const BucketState& other)
 
 bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment at,
                           uint64_t set) const {
-  if (calendar_ == nullptr) return CanTakePast(parameters, permits, at);
+  if (calendar_ == nullptr) {
+    return std::visit(
+        [&](const auto& state) {
+          return state.CanTake(Of(parameters, state), permits, Time(at, state));
+        },
+        state_);
+  }
   const int64_t now_ns = calendar_->NotBefore(at).now_ns;
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
     return tokens->sets().LastGrantTimeNs(set) <= now_ns &&
@@ -173,7 +179,12 @@ bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment
 int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, Moment at,
                                 uint64_t set, int64_t from_ns) const {
   if (calendar_ == nullptr) {
-    return EarliestPastNs(parameters, permits, from_ns > at.now_ns ? At(at, from_ns) : at);
+    if (from_ns > at.now_ns) at = At(at, from_ns);
+    return std::visit(
+        [&](const auto& state) {
+          return state.EarliestNs(Of(parameters, state), permits, Time(at, state));
+        },
+        state_);
   }
   at = calendar_->NotBefore(at);
   from_ns = std::max(from_ns, at.now_ns);
@@ -188,8 +199,17 @@ int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, 
   });
 }
 
+bool BucketState::IsFull(const Parameters& parameters, Moment at) const {
+  if (calendar_ != nullptr) return false;
+  return std::visit(
+      [&](const auto& state) { return state.IsFull(Of(parameters, state), Time(at, state)); },
+      state_);
+}
+
 Level BucketState::LevelAt(const Parameters& parameters, Moment at) const {
-  Level level = LevelOfPastAt(parameters, at);
+  Level level = std::visit(
+      [&](const auto& state) { return state.LevelAt(Of(parameters, state), Time(at, state)); },
+      state_);
   if (calendar_ == nullptr) return level;
   at = calendar_->NotBefore(at);
   int64_t full_ns = 0;

@@ -58,7 +58,7 @@ uint64_t FixedWindowState::Counted(const FixedWindow& parameters, Moment at) con
   return IsOver(parameters, at) ? 0 : count_;
 }
 
-int64_t FixedWindowState::CurrentUntilNs(const FixedWindow& parameters, Moment at) const {
+int64_t FixedWindowState::UntilNs(const FixedWindow& parameters, uint64_t, Moment at) const {
   return IsOver(parameters, at) ? ClampNow(at.now_ns) : OverAtNs(parameters, at);
 }
 

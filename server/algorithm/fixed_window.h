@@ -79,16 +79,12 @@ class FixedWindowState {
   bool IsFull(const FixedWindow& parameters, Moment at) const;
   uint64_t Counted(const FixedWindow& parameters, Moment at) const;
   // When the current window is over, if the wall clock is not set; now if there is none.
-  int64_t CurrentUntilNs(const FixedWindow& parameters, Moment at) const;
+  int64_t UntilNs(const FixedWindow& parameters, uint64_t serial, Moment at) const;
 
   // Takes permits out of the window, if it is still the current one. Returns how many.
   uint64_t Refund(const FixedWindow& parameters, uint64_t serial, uint64_t permits, Moment at);
   bool Counts(const FixedWindow& parameters, uint64_t serial, Moment at) const;
 
-  // When the window that counts now is over; see CurrentUntilNs.
-  int64_t UntilNs(const FixedWindow& parameters, uint64_t, Moment at) const {
-    return CurrentUntilNs(parameters, at);
-  }
   // Receipts keep their serial (ConvertTo).
   static uint64_t ConvertWhen(const FixedWindow&, const FixedWindow&, uint64_t serial, Moment) {
     return serial;

@@ -1,7 +1,6 @@
 #include "server/algorithm/sliding_log.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "server/algorithm/make_parameters.h"
 #include "server/algorithm/wide.h"

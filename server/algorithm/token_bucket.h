@@ -165,6 +165,9 @@ inline Level LevelAt(const TokenBucket& parameters, uint64_t tat, int64_t now_ns
   return level;
 }
 
+// Carry-over (bucket_state.h): the TAT of the same bucket under new parameters.
+uint64_t ConvertTat(const TokenBucket& from, const TokenBucket& to, uint64_t tat, int64_t now_ns);
+
 // The state of one key, with the functions of the other algorithms' states.
 struct TokenBucketState {
   uint64_t tat = 0;

@@ -1,6 +1,7 @@
 #include "server/algorithm/calendar/window_calendar.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "server/algorithm/wide.h"
 
@@ -72,19 +73,12 @@ int64_t WindowCalendar::SumUpTo(int64_t grant_time_ns) const {
 
 int64_t WindowCalendar::SumOver(int64_t grant_time_ns) const {
   // X never falls, so what is over is a prefix.
-  size_t low = 0;
-  size_t high = bookings_.chunks();
-  while (low < high) {
-    const size_t middle = (low + high) / 2;
-    if (bookings_.chunk(middle).back().until_ns <= grant_time_ns) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  const int64_t before = SumOfChunksBefore(low);
-  if (low == bookings_.chunks()) return before;
-  const Chunks::Chunk& chunk = bookings_.chunk(low);
+  const size_t end = *std::ranges::partition_point(
+      std::views::iota(size_t{0}, bookings_.chunks()),
+      [&](size_t c) { return bookings_.chunk(c).back().until_ns <= grant_time_ns; });
+  const int64_t before = SumOfChunksBefore(end);
+  if (end == bookings_.chunks()) return before;
+  const Chunks::Chunk& chunk = bookings_.chunk(end);
   const WindowEntry* const counting =
       std::upper_bound(chunk.begin(), chunk.end(), grant_time_ns,
                        [](int64_t m, const WindowEntry& entry) { return m < entry.until_ns; });
@@ -128,24 +122,23 @@ int64_t WindowCalendar::LevelAt(const WindowHistory& history, int64_t grant_time
   return past + SumUpTo(grant_time_ns) - SumOver(grant_time_ns);
 }
 
-bool WindowCalendar::FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t most,
-                                   int64_t* grant_time_ns) const {
+std::optional<int64_t> WindowCalendar::FindLastAbove(const WindowHistory& history, int64_t from_ns,
+                                                     int64_t most) const {
+  if (bookings_.empty() || from_ns >= bookings_.back().grant_time_ns) return std::nullopt;
+  const int64_t until_ns = history.CountedUntilNs(from_ns);
   size_t c = bookings_.FirstChunkAfter(until_ns - 1);
   if (c < bookings_.chunks()) ++c;
   while (c-- > 0) {
     const Chunks::Chunk& chunk = bookings_.chunk(c);
-    if (chunk.back().grant_time_ns <= from_ns) return false;
+    if (chunk.back().grant_time_ns <= from_ns) return std::nullopt;
     if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
     for (size_t i = Chunks::FirstAfter(chunk, until_ns - 1); i-- > 0;) {
       const WindowEntry& entry = chunk[i];
-      if (entry.grant_time_ns <= from_ns) return false;
-      if (entry.level + chunk.summary.added > most) {
-        *grant_time_ns = entry.grant_time_ns;
-        return true;
-      }
+      if (entry.grant_time_ns <= from_ns) return std::nullopt;
+      if (entry.level + chunk.summary.added > most) return entry.grant_time_ns;
     }
   }
-  return false;
+  return std::nullopt;
 }
 
 int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t after_ns,
@@ -189,10 +182,8 @@ bool WindowCalendar::Fits(const WindowHistory& history, uint64_t permits,
   const uint64_t capacity = history.Capacity();
   if (permits > capacity) return false;
   const auto most = static_cast<int64_t>(capacity - permits);
-  if (LevelAt(history, grant_time_ns) > most) return false;
-  int64_t blocked_ns = 0;
-  return bookings_.empty() || grant_time_ns >= bookings_.back().grant_time_ns ||
-         !FindLastAbove(grant_time_ns, history.CountedUntilNs(grant_time_ns), most, &blocked_ns);
+  return LevelAt(history, grant_time_ns) <= most &&
+         !FindLastAbove(history, grant_time_ns, most).has_value();
 }
 
 int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permits,
@@ -202,10 +193,8 @@ int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permit
   const auto most = static_cast<int64_t>(capacity - permits);
   int64_t grant_time_ns = from_ns;
   for (;;) {
-    int64_t blocked_ns = 0;
-    if (!bookings_.empty() && grant_time_ns < bookings_.back().grant_time_ns &&
-        FindLastAbove(grant_time_ns, history.CountedUntilNs(grant_time_ns), most, &blocked_ns)) {
-      grant_time_ns = FirstNotAbove(history, blocked_ns, most);
+    if (const auto blocked_ns = FindLastAbove(history, grant_time_ns, most)) {
+      grant_time_ns = FirstNotAbove(history, *blocked_ns, most);
     } else if (LevelAt(history, grant_time_ns) > most) {
       grant_time_ns = FirstNotAbove(history, grant_time_ns, most);
     } else {

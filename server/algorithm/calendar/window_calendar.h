@@ -29,6 +29,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/calendar/calendar_chunks.h"
@@ -113,8 +114,10 @@ class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
   // Until when that booking counts with which the sum from the first on reaches `permits`.
   int64_t UntilOfThe(int64_t permits) const;
   int64_t LevelAt(const WindowHistory& history, int64_t grant_time_ns) const;
-  // The last booking after from_ns and before until_ns whose level is above `most`.
-  bool FindLastAbove(int64_t from_ns, int64_t until_ns, int64_t most, int64_t* grant_time_ns) const;
+  // The grant time of the last booking whose level is above `most`, among those after from_ns and
+  // before permits taken at from_ns stop counting. nullopt: none.
+  std::optional<int64_t> FindLastAbove(const WindowHistory& history, int64_t from_ns,
+                                       int64_t most) const;
   // The first moment after after_ns, where N is above `most`, at which it is not.
   int64_t FirstNotAbove(const WindowHistory& history, int64_t after_ns, int64_t most);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "server/algorithm/carry_over.h"
 #include "server/algorithm/token_bucket.h"
 
 namespace sluice::store::memory {
@@ -129,9 +128,9 @@ BucketIndex::Lookup BucketIndex::Settle(Shard& shard, size_t shard_index,
                                         std::atomic<uint64_t>* slot, uint64_t hash,
                                         const Rule& rule) {
   Record* record = RecordOf(slot->load(std::memory_order_relaxed));
-  if (record->rule_id() > rule.id) return {Status::kStaleRule, record, false};
+  if (record->rule_id() > rule.id) return {Status::kStaleRule, record};
   if (record->rule_id() < rule.id) record = Convert(shard, shard_index, slot, hash, rule);
-  return {Status::kFound, record, false};
+  return {Status::kFound, record};
 }
 
 BucketIndex::Lookup BucketIndex::FindExisting(uint64_t hash, const Rule& rule,
@@ -161,9 +160,9 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
           Sweep(shard, shard_index, kSweepForRoom, now_ns) > 0) {
         reserved = ReserveBucket();
       }
-      if (reserved) return {Status::kFound, Create(shard, shard_index, hash, rule, key), true};
+      if (reserved) return {Status::kFound, Create(shard, shard_index, hash, rule, key)};
     }
-    if (swept_others) return {Status::kOverflow, nullptr, false};
+    if (swept_others) return {Status::kOverflow, nullptr};
     swept_others = true;
     SweepElsewhere(now_ns);
   }
@@ -226,8 +225,8 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
   const algorithm::Parameters& to = rule.parameters;
 
   uint64_t word;
-  // Records die under the shard's mutex, which we hold, so this one does not. Whoever holds it
-  // needs no mutex to let it go.
+  // Records die under the shard's mutex, which we hold, so this one does not. The thread that
+  // holds it needs no mutex to unlock it.
   while (!old_record->Lock(&word, &lock_yields_)) {
   }
   // Read here, not by the caller some time ago: what the bucket lacks is measured against it.
@@ -289,8 +288,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
       state->Fold(parameters, at);
       CountState(*state, *entry->rule, +1);
     }
-    const bool full = state->IsFull(parameters, at);
-    if (!full) {
+    if (!state->IsFull(parameters, at)) {
       record->Unlock(word);
       return false;
     }
@@ -300,7 +298,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     delete state;
   }
 
-  // Nobody's search passes over a slot whose next one is empty, so it and the tombstones before
+  // No search passes over a slot whose next one is empty, so it and the tombstones before
   // it become empty too.
   const size_t capacity = CapacityOf(table);
   const size_t next = index + 1 == capacity ? 0 : index + 1;

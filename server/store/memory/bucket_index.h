@@ -42,8 +42,6 @@ class BucketIndex {
 
   uint64_t Hash(const Rule& rule, std::string_view key) const { return hash_(rule.limit_id, key); }
 
-  void PrefetchShard(uint64_t hash) const { __builtin_prefetch(&tables_[ShardOf(hash)]); }
-
   // Brings the slot of a hash into the cache.
   void PrefetchSlot(uint64_t hash) const {
     const uint64_t table = tables_[ShardOf(hash)].load(std::memory_order_acquire);
@@ -53,39 +51,21 @@ class BucketIndex {
   // The first record whose tag fits, which most likely is the right one: prefetch it before it is
   // read. May be null. REQUIRES: in a guard.
   Record* Candidate(uint64_t hash) const {
-    const uint64_t table = tables_[ShardOf(hash)].load(std::memory_order_acquire);
-    const size_t capacity = CapacityOf(table);
-    const std::atomic<uint64_t>* slots = SlotsOf(table);
-    for (size_t i = StartOf(hash, capacity);;) {
-      const uint64_t slot = slots[i].load(std::memory_order_acquire);
-      if (slot == kEmpty) return nullptr;
-      if (TagOf(slot) == TagOfHash(hash) && slot != kTombstone) return RecordOf(slot);
-      if (++i == capacity) i = 0;
-    }
+    return FindTag(hash, [](const Record*) { return true; });
   }
 
   // The bucket's record, if there is one and its state was computed by this very rule; else null.
   // REQUIRES: in a guard.
   Record* Find(uint64_t hash, const Rule& rule, std::string_view key) const {
-    const uint64_t table = tables_[ShardOf(hash)].load(std::memory_order_acquire);
-    const size_t capacity = CapacityOf(table);
-    const std::atomic<uint64_t>* slots = SlotsOf(table);
-    for (size_t i = StartOf(hash, capacity);;) {
-      const uint64_t slot = slots[i].load(std::memory_order_acquire);
-      if (slot == kEmpty) return nullptr;
-      if (TagOf(slot) == TagOfHash(hash) && slot != kTombstone) {
-        Record* record = RecordOf(slot);
-        if (record->rule_id() == rule.id && record->HasKey(key)) return record;
-      }
-      if (++i == capacity) i = 0;
-    }
+    return FindTag(hash, [&](const Record* record) {
+      return record->rule_id() == rule.id && record->HasKey(key);
+    });
   }
 
   enum class Status : uint8_t { kFound, kAbsent, kStaleRule, kOverflow };
   struct Lookup {
     Status status = Status::kAbsent;
     Record* record = nullptr;  // kFound, kStaleRule
-    bool created = false;
   };
 
   // Finds the bucket, creates it if there is none, converts it if its rule is older. kStaleRule:
@@ -130,7 +110,6 @@ class BucketIndex {
   }
 
   RuleRegistry& rules() { return rules_; }
-  const RuleRegistry& rules() const { return rules_; }
   EpochDomain& epochs() { return epochs_; }
   std::atomic<uint64_t>* lock_yields() const { return &lock_yields_; }
 
@@ -203,6 +182,22 @@ class BucketIndex {
   static Record* RecordOf(uint64_t slot) { return reinterpret_cast<Record*>(slot & kAddressMask); }
   static uint64_t SlotOf(Record* record, uint64_t hash) {
     return reinterpret_cast<uintptr_t>(record) | TagOfHash(hash) << 48;
+  }
+
+  // The first record whose tag fits and that `is_it` accepts; null if there is none.
+  template <typename IsIt>
+  Record* FindTag(uint64_t hash, IsIt is_it) const {
+    const uint64_t table = tables_[ShardOf(hash)].load(std::memory_order_acquire);
+    const size_t capacity = CapacityOf(table);
+    const std::atomic<uint64_t>* slots = SlotsOf(table);
+    for (size_t i = StartOf(hash, capacity);;) {
+      const uint64_t slot = slots[i].load(std::memory_order_acquire);
+      if (slot == kEmpty) return nullptr;
+      if (TagOf(slot) == TagOfHash(hash) && slot != kTombstone && is_it(RecordOf(slot))) {
+        return RecordOf(slot);
+      }
+      if (++i == capacity) i = 0;
+    }
   }
 
   static void FreeRetired(void* self, uint8_t kind, uint64_t object);

@@ -70,11 +70,9 @@ EpochDomain::Slot* EpochDomain::FindSlot() {
                             [&](const auto& held) { return held.domain == id_; });
   if (found == mine.held.end()) {
     // Forget the domains that are gone.
-    mine.held.erase(std::remove_if(mine.held.begin(), mine.held.end(),
-                                   [](const auto& held) {
-                                     return held.slots->closed.load(std::memory_order_acquire);
-                                   }),
-                    mine.held.end());
+    std::erase_if(mine.held, [](const auto& held) {
+      return held.slots->closed.load(std::memory_order_acquire);
+    });
     mine.held.push_back({id_, slots_, slots_->Take()});
     found = mine.held.end() - 1;
   }

@@ -8,7 +8,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "server/algorithm/token_bucket.h"
 #include "server/store/decide.h"
-#include "server/store/memory/locked_bucket.h"
 #include "server/store/rebook.h"
 
 namespace sluice::store {
@@ -39,8 +38,6 @@ MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& o
       overflow_(options.overflow),
       max_buckets_(options.max_buckets),
       index_(clock, options.max_buckets, SeedOf(options.seed)) {}
-
-MemoryStore::~MemoryStore() = default;
 
 void MemoryStore::Register(std::shared_ptr<const Rule> rule) {
   index_.rules().Add(std::move(rule));
@@ -193,8 +190,7 @@ void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns) {
       __builtin_prefetch(index_.Candidate(bucket.hash()), 1);
     }
   }
-  LockedBucket* order[common::bounds::kMaxCharges];
-  if (!LockAll(absl::MakeSpan(buckets), now_ns, order)) {
+  if (!LockAll(absl::MakeSpan(buckets), now_ns)) {
     acquisition.outcome = Outcome::kStaleRule;
     acquisition.now_ns = now_ns;
     return;
@@ -222,8 +218,8 @@ MemoryStore::Buckets MemoryStore::BucketsOf(absl::Span<const Charge> charges) {
   return buckets;
 }
 
-bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_t> create_at_ns,
-                          LockedBucket** order) {
+bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_t> create_at_ns) {
+  absl::InlinedVector<LockedBucket*, common::bounds::kMaxCharges> order(buckets.size());
   // Making one bucket may drop another of the same acquisition that is still full. If the two share
   // a small table, each would drop the other for ever.
   constexpr int kSweepingAttempts = 4;
@@ -244,7 +240,7 @@ bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_
       bucket.set_record(lookup.record);
     }
     // All threads lock in the order of addresses, so no two wait for each other.
-    std::sort(order, order + buckets.size(), [](const LockedBucket* a, const LockedBucket* b) {
+    std::sort(order.begin(), order.end(), [](const LockedBucket* a, const LockedBucket* b) {
       return a->record() < b->record();
     });
     size_t locked = 0;
@@ -343,8 +339,7 @@ void MemoryStore::Refund(RefundOperation* operation) {
 
 RefundOutcome MemoryStore::RefundNow(const RefundOperation& operation) {
   Buckets buckets = BucketsOf(operation.charges);
-  LockedBucket* order[common::bounds::kMaxCharges];
-  if (!LockAll(absl::MakeSpan(buckets), std::nullopt, order)) {
+  if (!LockAll(absl::MakeSpan(buckets), std::nullopt)) {
     std::fill_n(operation.refunded, buckets.size(), uint64_t{0});
     return RefundOutcome::kStaleRule;
   }
@@ -369,8 +364,7 @@ void MemoryStore::Move(MoveOperation* operation) {
 
 MoveOutcome MemoryStore::MoveNow(MoveOperation* operation) {
   Buckets buckets = BucketsOf(operation->charges);
-  LockedBucket* order[common::bounds::kMaxCharges];
-  if (!LockAll(absl::MakeSpan(buckets), std::nullopt, order)) return MoveOutcome::kStaleRule;
+  if (!LockAll(absl::MakeSpan(buckets), std::nullopt)) return MoveOutcome::kStaleRule;
   const int64_t at_ns = OpenAll(absl::MakeSpan(buckets), clock_.NowNs());
   const MoveOutcome outcome =
       store::Move(operation->receipt_id, operation->charges, absl::MakeSpan(buckets), at_ns,
@@ -412,9 +406,8 @@ RebookStatus MemoryStore::RebookNow(absl::Span<Rebooking> asked) {
       }
     }
   }
-  std::vector<LockedBucket*> order(buckets.size());
   const int64_t now_ns = clock_.NowNs();
-  if (!LockAll(absl::MakeSpan(buckets), now_ns, order.data())) return RebookStatus::kStaleRule;
+  if (!LockAll(absl::MakeSpan(buckets), now_ns)) return RebookStatus::kStaleRule;
   const int64_t at_ns = OpenAll(absl::MakeSpan(buckets), now_ns);
   store::Rebook(absl::MakeSpan(items), absl::MakeSpan(buckets), at_ns, overflow_);
   UnlockAll(absl::MakeSpan(buckets), at_ns);

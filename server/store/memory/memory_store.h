@@ -45,7 +45,6 @@ struct MemoryStoreOptions {
 class MemoryStore final : public Store {
  public:
   explicit MemoryStore(const common::Clock& clock, const MemoryStoreOptions& options = {});
-  ~MemoryStore() override;
 
   std::string_view Kind() const override { return "memory"; }
   void Register(std::shared_ptr<const Rule> rule) override;
@@ -82,9 +81,8 @@ class MemoryStore final : public Store {
 
   Buckets BucketsOf(absl::Span<const Charge> charges);
   // Finds the buckets, creates missing ones if `create_at_ns` is given, and locks them all. Returns
-  // false, with nothing locked, if a rule is stale. `order` has room for as many pointers.
-  bool LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns,
-               memory::LockedBucket** order);
+  // false, with nothing locked, if a rule is stale.
+  bool LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns);
   // Returns the moment of the operation: now_ns, or later. REQUIRES: locked.
   int64_t OpenAll(absl::Span<memory::LockedBucket> buckets, int64_t now_ns);
   void UnlockAll(absl::Span<memory::LockedBucket> buckets, int64_t now_ns);

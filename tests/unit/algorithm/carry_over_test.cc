@@ -1,5 +1,3 @@
-#include "server/algorithm/carry_over.h"
-
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
