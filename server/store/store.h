@@ -114,20 +114,24 @@ struct Acquisition {
   bool may_be_debited = false;
 };
 
-// Independent acquisitions, decided in order. The caller owns the operation, and keeps it and all
-// it points to alive and unchanged from Acquire until Done.
-class AcquireOperation {
+// What the caller of the store owns: it keeps the operation and all it points to alive and
+// unchanged until Done.
+class Operation {
+ public:
+  // Called exactly once: by the memory store on the calling thread, before its function returns; by
+  // a shared store later, on the event loop that the operation was started on.
+  virtual void Done() = 0;
+
+ protected:
+  ~Operation() = default;
+};
+
+// Independent acquisitions, decided in order.
+class AcquireOperation : public Operation {
  public:
   absl::Span<Acquisition> acquisitions;
   // On common::Clock::NowNs()'s time line. After it nothing is debited.
   int64_t deadline_ns = kNoDeadline;
-
-  // Called exactly once: by the memory store on the calling thread, before Acquire returns; by a
-  // shared store later, on the event loop that the operation was started on.
-  virtual void Done() = 0;
-
- protected:
-  ~AcquireOperation() = default;
 };
 
 struct QueryItem {
@@ -143,14 +147,10 @@ struct QueryItem {
   int64_t next_grant_after_ns = 0;
 };
 
-class QueryOperation {
+class QueryOperation : public Operation {
  public:
   absl::Span<QueryItem> items;
   int64_t deadline_ns = kNoDeadline;
-  virtual void Done() = 0;
-
- protected:
-  ~QueryOperation() = default;
 };
 
 enum class RefundOutcome : uint8_t {
@@ -163,7 +163,7 @@ enum class RefundOutcome : uint8_t {
 };
 
 // Before a reservation's grant time: cancels it entirely. Grant times given to others stay.
-class RefundOperation {
+class RefundOperation : public Operation {
  public:
   uint64_t receipt_id = 0;
   // now_ns + wait_ns of the acquisition; 0 if it was granted for now.
@@ -175,10 +175,6 @@ class RefundOperation {
   int64_t deadline_ns = kNoDeadline;
   // Written by the store.
   RefundOutcome outcome = RefundOutcome::kPending;
-  virtual void Done() = 0;
-
- protected:
-  ~RefundOperation() = default;
 };
 
 enum class MoveOutcome : uint8_t {
@@ -193,7 +189,7 @@ enum class MoveOutcome : uint8_t {
 };
 
 // A reservation whose grant time was not yet sent to its caller.
-class MoveOperation {
+class MoveOperation : public Operation {
  public:
   uint64_t receipt_id = 0;
   absl::Span<const Charge> charges;
@@ -201,10 +197,6 @@ class MoveOperation {
   int64_t grant_time_ns = 0;
   // Written by the store.
   MoveOutcome outcome = MoveOutcome::kStays;
-  virtual void Done() = 0;
-
- protected:
-  ~MoveOperation() = default;
 };
 
 // One of a RebookOperation.
@@ -246,15 +238,11 @@ enum class RebookStatus : uint8_t {
 
 // Reservations whose grant times were not yet sent to their callers, to be booked again under the
 // rules that their charges name now.
-class RebookOperation {
+class RebookOperation : public Operation {
  public:
   absl::Span<Rebooking> items;
   // Written by the store.
   RebookStatus status = RebookStatus::kPending;
-  virtual void Done() = 0;
-
- protected:
-  ~RebookOperation() = default;
 };
 
 enum class ResetOutcome : uint8_t {
