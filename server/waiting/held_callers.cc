@@ -1,8 +1,6 @@
 #include "server/waiting/held_callers.h"
 
-#include <algorithm>
 #include <optional>
-#include <utility>
 
 namespace sluice::waiting {
 namespace {
