@@ -25,10 +25,11 @@ constexpr int64_t kNsPerMs = 1'000'000;
 
 Parameters Countable(const Parameters& parameters) {
   Parameters countable = parameters;
-  for (uint64_t* permits :
-       {&countable.sliding_log.rate.permits, &countable.sliding_window.rate.permits,
-        &countable.fixed_window.rate.permits}) {
-    *permits = std::min(*permits, kMaxCounted);
+  if (countable.kind != Kind::kTokenBucket) {
+    VisitMember(countable.kind, [&](auto member) {
+      uint64_t& permits = (countable.*member).rate.permits;
+      permits = std::min(permits, kMaxCounted);
+    });
   }
   return countable;
 }
