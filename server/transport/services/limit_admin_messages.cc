@@ -1,6 +1,7 @@
 #include "server/transport/services/limit_admin_messages.h"
 
 #include <array>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,12 +25,15 @@ constexpr int64_t kSecond = 1'000'000'000;
 template <typename Wire, typename Ours, size_t n>
 using EnumTable = std::array<std::pair<Wire, Ours>, n>;
 
-constexpr EnumTable<v1::Algorithm, algorithm::Kind, 4> kAlgorithms = {{
-    {v1::ALGORITHM_TOKEN_BUCKET, algorithm::Kind::kTokenBucket},
-    {v1::ALGORITHM_SLIDING_LOG, algorithm::Kind::kSlidingLog},
-    {v1::ALGORITHM_SLIDING_WINDOW, algorithm::Kind::kSlidingWindow},
-    {v1::ALGORITHM_FIXED_WINDOW, algorithm::Kind::kFixedWindow},
-}};
+// v1::Algorithm has the values of algorithm::Kind plus one.
+constexpr auto kAlgorithms = [] {
+  EnumTable<v1::Algorithm, algorithm::Kind, std::size(algorithm::kKinds)> table;
+  for (size_t i = 0; i < table.size(); ++i) {
+    table[i] = {static_cast<v1::Algorithm>(i + 1), algorithm::kKinds[i]};
+  }
+  return table;
+}();
+static_assert(kAlgorithms.size() == v1::Algorithm_MAX);
 constexpr EnumTable<v1::Mode, limits::Mode, 2> kModes = {{
     {v1::MODE_ENFORCE, limits::Mode::kEnforce},
     {v1::MODE_SHADOW, limits::Mode::kShadow},
