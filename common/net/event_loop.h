@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -236,6 +237,17 @@ class EventLoop {
   BufferPool buffers_;
   LoopCounters counters_;
 };
+
+// Runs a function on an event loop; at once if the caller is on its thread. A memory store decides
+// on the loop's own thread, where this must cost nothing. A shared store may decide on another.
+template <typename Fn>
+void OnLoop(EventLoop& loop, Fn&& fn) {
+  if (loop.InLoopThread()) {
+    fn();
+  } else {
+    loop.Post(std::forward<Fn>(fn));
+  }
+}
 
 }  // namespace sluice::net
 

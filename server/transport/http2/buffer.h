@@ -72,7 +72,8 @@ class Buffer {
   }
 
  private:
-  void Grow(size_t bytes) {
+  // Apart from Reserve, which then costs its callers little.
+  [[gnu::noinline]] void Grow(size_t bytes) {
     const size_t used = size();
     if (begin_ > 0 && capacity_ - used >= bytes && begin_ >= used) {
       std::memmove(data_, data_ + begin_, used);

@@ -23,18 +23,13 @@ constexpr int64_t kSecond = 1'000 * kMs;
 //  empty DATA and unknown frames: none, except that some clients send unknown frames on purpose
 //    (RFC 8701, GREASE).
 FrameScanner::FrameScanner(int64_t now_ns)
-    : pings_(10, 5 * kSecond),
-      settings_(32, kSecond),
-      priorities_(256, 100 * kMs),
-      resets_(2000, 2 * kMs),
-      window_updates_(512, 10 * kMs),
-      empty_data_(128, 100 * kMs),
-      unknown_(128, 100 * kMs) {
-  for (Budget* budget :
-       {&pings_, &settings_, &priorities_, &resets_, &window_updates_, &empty_data_, &unknown_}) {
-    budget->Start(now_ns);
-  }
-}
+    : pings_(10, 5 * kSecond, now_ns),
+      settings_(32, kSecond, now_ns),
+      priorities_(256, 100 * kMs, now_ns),
+      resets_(2000, 2 * kMs, now_ns),
+      window_updates_(512, 10 * kMs, now_ns),
+      empty_data_(128, 100 * kMs, now_ns),
+      unknown_(128, 100 * kMs, now_ns) {}
 
 FrameScanner::Verdict FrameScanner::Scan(absl::Span<const uint8_t> data, int64_t now_ns) {
   Verdict verdict;

@@ -19,9 +19,44 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "server/transport/http2/budget.h"
 
 namespace sluice::transport {
+
+// How many events of one kind a peer may cause. It refills with time.
+//
+// HTTP/2 leaves pings, empty frames, resets and others unlimited. They are cheap to send and not
+// free to handle. Each kind has a budget per connection: honest peers stay within it, a flood
+// spends it in milliseconds and loses its connection (ENHANCE_YOUR_CALM).
+class Budget {
+ public:
+  // Holds at most `burst`, is full at `now_ns`, and gains one each `refill_ns`.
+  Budget(int32_t burst, int64_t refill_ns, int64_t now_ns)
+      : left_(burst), burst_(burst), refill_ns_(refill_ns), refilled_ns_(now_ns) {}
+
+  // Takes `count`. Returns false if that was more than was left. `now_ns` must not run backwards.
+  // The refill is computed only when the budget seems spent, so a peer that was quiet for long has
+  // up to twice the burst.
+  bool Spend(int32_t count, int64_t now_ns) {
+    left_ -= count;
+    if (left_ >= 0) return true;
+    const int64_t gained = (now_ns - refilled_ns_) / refill_ns_;
+    if (gained > 0) {
+      refilled_ns_ += gained * refill_ns_;
+      left_ = static_cast<int32_t>(std::min<int64_t>(burst_, left_ + gained));
+    }
+    return left_ >= 0;
+  }
+
+  // Gives back `count`, for something useful that the peer did.
+  void Earn(int32_t count) { left_ = std::min(burst_, left_ + count); }
+  void Fill() { left_ = burst_; }
+
+ private:
+  int32_t left_;
+  int32_t burst_;
+  int64_t refill_ns_;
+  int64_t refilled_ns_;
+};
 
 class FrameScanner {
  public:

@@ -1,14 +1,10 @@
 #include "server/transport/http2/http2_session.h"
 
-#include <nghttp2/nghttp2.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
-
-#include "absl/container/fixed_array.h"
 
 namespace sluice::transport {
 namespace {
@@ -21,40 +17,6 @@ constexpr uint8_t kKeepalivePing[8] = {'a', 'l', 'i', 'v', 'e', '?', 0, 0};
 
 std::string_view View(const uint8_t* bytes, size_t size) {
   return {reinterpret_cast<const char*>(bytes), size};
-}
-
-using NativeHeaders = absl::FixedArray<nghttp2_nv, 8>;
-
-NativeHeaders ToNghttp2(absl::Span<const HeaderField> fields) {
-  // By HeaderField::Kind.
-  constexpr uint8_t kFlags[] = {NGHTTP2_NV_FLAG_NONE, NGHTTP2_NV_FLAG_NO_INDEX,
-                                NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE};
-  const auto bytes = [](std::string_view text) {
-    return reinterpret_cast<uint8_t*>(const_cast<char*>(text.data()));
-  };
-  NativeHeaders headers(fields.size());
-  nghttp2_nv* to = headers.data();
-  for (const HeaderField& field : fields) {
-    *to++ = {bytes(field.name), bytes(field.value), field.name.size(), field.value.size(),
-             kFlags[static_cast<size_t>(field.kind)]};
-  }
-  return headers;
-}
-
-// nghttp2 copies this struct into the session.
-nghttp2_mem AllocatorOf(MemoryPool& pool) {
-  return {.mem_user_data = &pool,
-          .malloc = [](size_t size,
-                       void* pool) { return static_cast<MemoryPool*>(pool)->Allocate(size); },
-          .free = [](void* block, void* pool) { static_cast<MemoryPool*>(pool)->Free(block); },
-          .calloc =
-              [](size_t count, size_t size, void* pool) {
-                return static_cast<MemoryPool*>(pool)->AllocateZeroed(count, size);
-              },
-          .realloc =
-              [](void* block, size_t size, void* pool) {
-                return static_cast<MemoryPool*>(pool)->Reallocate(block, size);
-              }};
 }
 
 }  // namespace
@@ -99,7 +61,7 @@ struct Http2Session::Callbacks {
     const size_t before = self->header_bytes_;
     self->header_bytes_ += name_size + value_size + 32;
     if (self->header_bytes_ > bound) {
-      if (before <= bound) self->handler_.OnHeadersTooLarge(*self->header_stream_);
+      if (before <= bound) self->header_stream_->OnHeadersTooLarge();
       // A list that is a little too large is answered. The rest of one that is much too large (a
       // few bytes can expand to megabytes) is not decoded, which resets the stream.
       if (self->header_bytes_ <= 4 * bound) return 0;
@@ -109,7 +71,7 @@ struct Http2Session::Callbacks {
       }
       return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     }
-    self->handler_.OnHeader(*self->header_stream_, name_text, value_text);
+    self->header_stream_->OnHeader(name_text, value_text);
     return 0;
   }
 
@@ -124,9 +86,9 @@ struct Http2Session::Callbacks {
         if (!self->CheckHeaderBlock(request, end)) {
           self->Refuse(stream_id);
         } else if (request) {
-          self->handler_.OnHeadersDone(*self->header_stream_, end);
+          self->header_stream_->OnHeadersDone(end);
         } else if (end) {
-          self->handler_.OnEnd(*self->header_stream_);
+          self->header_stream_->OnEnd();
         }
         break;
       }
@@ -134,7 +96,7 @@ struct Http2Session::Callbacks {
         Http2Stream* const stream = end ? self->FindStream(stream_id) : nullptr;
         if (stream == nullptr) break;
         if (CheckContent(*stream, 0, true)) {
-          self->handler_.OnEnd(*stream);
+          stream->OnEnd();
         } else {
           self->Refuse(stream_id);
         }
@@ -162,7 +124,7 @@ struct Http2Session::Callbacks {
     Http2Stream* const stream = self->FindStream(stream_id);
     if (stream == nullptr) return 0;
     if (CheckContent(*stream, size, false)) {
-      self->handler_.OnData(*stream, {data, size});
+      stream->OnData({data, size});
     } else {
       self->Refuse(stream_id);
     }
@@ -223,10 +185,11 @@ struct Http2Session::Callbacks {
   static ssize_t OnReadBody(nghttp2_session*, int32_t, uint8_t*, size_t room, uint32_t* flags,
                             nghttp2_data_source* source, void* self_ptr) {
     auto* const self = static_cast<Http2Session*>(self_ptr);
-    const Body body = self->handler_.OnSendBody(*static_cast<Http2Stream*>(source->ptr), room);
-    if (body.then != Body::Then::kMore) {
+    using Then = Http2Stream::Body::Then;
+    const Http2Stream::Body body = static_cast<Http2Stream*>(source->ptr)->OnSendBody(room);
+    if (body.then != Then::kMore) {
       *flags |= NGHTTP2_DATA_FLAG_EOF;
-      if (body.then == Body::Then::kTrailers) *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
+      if (body.then == Then::kTrailers) *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
     } else if (body.bytes.empty()) {
       return NGHTTP2_ERR_DEFERRED;
     }
@@ -283,7 +246,7 @@ Http2Session::Http2Session(Http2Environment& environment, Handler& handler, int6
       started_ns_(now_ns),
       received_ns_(now_ns),
       idle_since_ns_(now_ns) {
-  nghttp2_mem allocator = AllocatorOf(environment_.memory());
+  nghttp2_mem allocator = environment_.memory().ForNghttp2();
   if (nghttp2_session_server_new3(&session_, environment_.callbacks(), this,
                                   environment_.nghttp2_options(), &allocator) != 0) {
     std::abort();  // out of memory
@@ -368,14 +331,12 @@ void Http2Session::SubmitHeaders(Http2Stream& stream, absl::Span<const HeaderFie
   nghttp2_data_provider provider;
   provider.source.ptr = &stream;
   provider.read_callback = &Callbacks::OnReadBody;
-  const NativeHeaders native = ToNghttp2(headers);
-  nghttp2_submit_response(session_, stream.id, native.data(), native.size(),
+  nghttp2_submit_response(session_, stream.id, headers.data(), headers.size(),
                           has_body ? &provider : nullptr);
 }
 
 void Http2Session::SubmitTrailers(Http2Stream& stream, absl::Span<const HeaderField> trailers) {
-  const NativeHeaders native = ToNghttp2(trailers);
-  nghttp2_submit_trailer(session_, stream.id, native.data(), native.size());
+  nghttp2_submit_trailer(session_, stream.id, trailers.data(), trailers.size());
 }
 
 void Http2Session::ResumeBody(Http2Stream& stream) {

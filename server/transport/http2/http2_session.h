@@ -17,6 +17,8 @@
 #ifndef SLUICE_SERVER_TRANSPORT_HTTP2_HTTP2_SESSION_H_
 #define SLUICE_SERVER_TRANSPORT_HTTP2_HTTP2_SESSION_H_
 
+#include <nghttp2/nghttp2.h>
+
 #include <cstdint>
 #include <limits>
 #include <string_view>
@@ -27,11 +29,6 @@
 #include "server/transport/http2/frame_scanner.h"
 #include "server/transport/http2/memory_pool.h"
 #include "server/transport/http2/request_rules.h"
-
-// nghttp2's own; only http2_session.cc includes its header.
-struct nghttp2_option;
-struct nghttp2_session;
-struct nghttp2_session_callbacks;
 
 namespace sluice::transport {
 
@@ -84,29 +81,9 @@ class Http2Environment {
   nghttp2_option* nghttp2_options_ = nullptr;
 };
 
-// What a session keeps of one stream. The session's user derives its own state of the stream.
-struct Http2Stream {
-  // Set by the session.
-  int32_t id = 0;
-  // Bytes that content-length announced and that have not arrived.
-  int64_t content_left = RequestRules::kNotAnnounced;
-  // When the request arrived, at the earliest. Set by the session's user, in OnRequest.
-  int64_t arrived_ns = 0;
-};
-
-// One field of a response's headers or trailers. Name in lower case.
-struct HeaderField {
-  enum class Kind : uint8_t {
-    kCopied,     // the session copies name and value
-    kUnindexed,  // copied, and kept out of the HPACK table: the value will not repeat
-    kConstant,   // name and value outlive the session
-  };
-  std::string_view name;
-  std::string_view value;
-  Kind kind = Kind::kCopied;
-};
-
-class Http2Session {
+// One stream: what the session keeps of it, and its events, which the session's user handles in a
+// derived class. The events are called from within Http2Session::Receive and Send only.
+class Http2Stream {
  public:
   // The next part of a response's body.
   struct Body {
@@ -115,30 +92,61 @@ class Http2Session {
       kEnd,       // this is the end of the stream
       kTrailers,  // this is the end of the body; SubmitTrailers was called
     };
-    // Valid until Send returns or a callback of this stream is called.
+    // Valid until Send returns or an event of this stream is called.
     absl::Span<const uint8_t> bytes;
     Then then = Then::kMore;
   };
 
-  // Receives the events of the streams. Called from within Receive and Send only.
+  // One header, or one trailer (after OnHeadersDone). Names are not empty.
+  virtual void OnHeader(std::string_view name, std::string_view value) = 0;
+  // The headers are complete (once per request). `end`: so is the request.
+  virtual void OnHeadersDone(bool end) = 0;
+  // The header list is larger than max_header_list_bytes; OnHeader is not called for the rest.
+  virtual void OnHeadersTooLarge() = 0;
+  virtual void OnData(absl::Span<const uint8_t> data) = 0;
+  // The request is complete (after the data, or with its trailers).
+  virtual void OnEnd() = 0;
+  // Returns at most `room` bytes of the response's body.
+  virtual Body OnSendBody(size_t room) = 0;
+
+  // Set by the session.
+  int32_t id = 0;
+  // Bytes that content-length announced and that have not arrived.
+  int64_t content_left = RequestRules::kNotAnnounced;
+  // When the request arrived, at the earliest. Set by the session's user, in OnRequest.
+  int64_t arrived_ns = 0;
+
+ protected:
+  ~Http2Stream() = default;
+};
+
+// One field of a response's headers or trailers.
+using HeaderField = nghttp2_nv;
+enum class HeaderKind : uint8_t {
+  kCopied = NGHTTP2_NV_FLAG_NONE,  // the session copies name and value
+  // Copied, and kept out of the HPACK table: the value will not repeat.
+  kUnindexed = NGHTTP2_NV_FLAG_NO_INDEX,
+  // Name and value outlive the session.
+  kConstant = NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE,
+};
+// `name` in lower case.
+inline HeaderField MakeHeader(std::string_view name, std::string_view value, HeaderKind kind) {
+  const auto bytes = [](std::string_view text) {
+    return reinterpret_cast<uint8_t*>(const_cast<char*>(text.data()));
+  };
+  return {bytes(name), bytes(value), name.size(), value.size(), static_cast<uint8_t>(kind)};
+}
+
+class Http2Session {
+ public:
+  // Creates and ends the streams. Called from within Receive and Send only.
   class Handler {
    public:
     virtual ~Handler() = default;
     // A request begins. The stream stays valid until OnStreamClosed.
     virtual Http2Stream& OnRequest() = 0;
-    // One header, or one trailer (after OnHeadersDone). Names are not empty.
-    virtual void OnHeader(Http2Stream& stream, std::string_view name, std::string_view value) = 0;
-    // The headers are complete (once per request). `end`: so is the request.
-    virtual void OnHeadersDone(Http2Stream& stream, bool end) = 0;
-    // The header list is larger than max_header_list_bytes; OnHeader is not called for the rest.
-    virtual void OnHeadersTooLarge(Http2Stream& stream) = 0;
-    virtual void OnData(Http2Stream& stream, absl::Span<const uint8_t> data) = 0;
-    // The request is complete (after the data, or with its trailers).
-    virtual void OnEnd(Http2Stream& stream) = 0;
     // The session no longer uses the stream.
     virtual void OnStreamClosed(Http2Stream& stream) = 0;
-    // Returns at most `room` bytes of the response's body.
-    virtual Body OnSendBody(Http2Stream& stream, size_t room) = 0;
   };
 
   // REQUIRES: both outlive the session.

@@ -11,6 +11,12 @@ struct alignas(16) MemoryPool::Header {
   size_t size_class;  // 0: larger than any class
 };
 
+namespace {
+
+MemoryPool& Of(void* user_data) { return *static_cast<MemoryPool*>(user_data); }
+
+}  // namespace
+
 struct MemoryPool::FreeBlock {
   FreeBlock* next;
 };
@@ -78,6 +84,16 @@ void* MemoryPool::Reallocate(void* block, size_t bytes) {
   std::memcpy(larger, block, had);
   Free(block);
   return larger;
+}
+
+nghttp2_mem MemoryPool::ForNghttp2() {
+  return {.mem_user_data = this,
+          .malloc = [](size_t size, void* self) { return Of(self).Allocate(size); },
+          .free = [](void* block, void* self) { Of(self).Free(block); },
+          .calloc = [](size_t count, size_t size,
+                       void* self) { return Of(self).AllocateZeroed(count, size); },
+          .realloc = [](void* block, size_t size,
+                        void* self) { return Of(self).Reallocate(block, size); }};
 }
 
 }  // namespace sluice::transport

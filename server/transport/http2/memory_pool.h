@@ -5,6 +5,8 @@
 #ifndef SLUICE_SERVER_TRANSPORT_HTTP2_MEMORY_POOL_H_
 #define SLUICE_SERVER_TRANSPORT_HTTP2_MEMORY_POOL_H_
 
+#include <nghttp2/nghttp2.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +25,9 @@ class MemoryPool {
   void* AllocateZeroed(size_t count, size_t bytes);
   void* Reallocate(void* block, size_t bytes);
   void Free(void* block);
+
+  // The functions above for nghttp2, which copies the struct into the session.
+  nghttp2_mem ForNghttp2();
 
   // Bytes allocated and not freed, and bytes kept for reuse.
   size_t bytes_in_use() const { return bytes_in_use_; }

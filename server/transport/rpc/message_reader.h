@@ -3,6 +3,8 @@
 #ifndef SLUICE_SERVER_TRANSPORT_RPC_MESSAGE_READER_H_
 #define SLUICE_SERVER_TRANSPORT_RPC_MESSAGE_READER_H_
 
+#include <zlib.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,9 +13,26 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/transport/http2/buffer.h"
-#include "server/transport/rpc/gzip.h"
 
 namespace sluice::transport {
+
+// Bounded decompression of gzip messages (RFC 1952). Reusable; allocates its window (about 40 KB)
+// at the first use and keeps it. Not thread-safe.
+class GzipInflater {
+ public:
+  GzipInflater() = default;
+  ~GzipInflater();
+  GzipInflater(const GzipInflater&) = delete;
+  GzipInflater& operator=(const GzipInflater&) = delete;
+
+  // Appends the decompressed bytes. INTERNAL: `compressed` is not one complete gzip stream.
+  // RESOURCE_EXHAUSTED: the result is larger than max_bytes; decompression stopped there.
+  absl::Status Inflate(absl::Span<const uint8_t> compressed, size_t max_bytes, Buffer* out);
+
+ private:
+  z_stream stream_{};
+  bool ready_ = false;
+};
 
 // Shared by the calls of an event loop.
 struct Decompressor {

@@ -26,34 +26,50 @@ constexpr Fault kNoTrailers = {
 
 }  // namespace
 
-bool RequestHead::Take(std::string_view name, std::string_view value) {
+void RequestMetadata::Add(std::string_view name, std::string_view value) {
+  entries_.push_back({static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(name.size()),
+                      static_cast<uint32_t>(value.size())});
+  bytes_.Append(name);
+  bytes_.Append(value);
+}
+
+std::optional<std::string_view> RequestMetadata::Find(std::string_view name) const {
+  const auto* const bytes = reinterpret_cast<const char*>(bytes_.data());
+  for (const Entry& entry : entries_) {
+    const char* const at = bytes + entry.begin;
+    if (std::string_view(at, entry.name_size) == name) {
+      return std::string_view(at + entry.name_size, entry.value_size);
+    }
+  }
+  return std::nullopt;
+}
+
+void RequestHead::Take(std::string_view name, std::string_view value, RequestMetadata* metadata) {
   switch (name.size()) {
     case 2:
-      if (name != "te") return false;
-      Set(kTeTrailers, value == "trailers");
-      return true;
+      if (name == "te") return Set(kTeTrailers, value == "trailers");
+      break;
     case 7:
-      if (name == ":scheme") return true;
-      if (name != ":method") return false;
-      Set(kPost, value == "POST");
-      return true;
+      if (name == ":scheme") return;
+      if (name == ":method") return Set(kPost, value == "POST");
+      break;
+    case 10:
+      if (name == ":authority") name = "authority";
+      break;
     case 12:
-      if (name == "content-type") {
-        TakeContentType(value);
-        return true;
-      }
-      if (name != "grpc-timeout") return false;
-      TakeTimeout(value);
-      return true;
+      if (name == "content-type") return TakeContentType(value);
+      if (name == "grpc-timeout") return TakeTimeout(value);
+      break;
     case 13:
-      if (name != "grpc-encoding") return false;
-      TakeEncoding(value);
-      return true;
+      if (name == "grpc-encoding") return TakeEncoding(value);
+      break;
     case 20:
-      return name == "grpc-accept-encoding";  // responses are never compressed
+      if (name == "grpc-accept-encoding") return;  // responses are never compressed
+      break;
     default:
-      return false;
+      break;
   }
+  metadata->Add(name, value);
 }
 
 void RequestHead::TakeContentType(std::string_view value) {

@@ -5,12 +5,41 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "server/transport/http2/buffer.h"
 #include "server/transport/rpc/message_reader.h"
 
 namespace sluice::transport {
+
+// The headers of a request that its handler may read. Keeps its memory when it is cleared, so that
+// a reused one does not allocate. Not thread-safe.
+class RequestMetadata {
+ public:
+  void Add(std::string_view name, std::string_view value);
+  // The first value of that name.
+  std::optional<std::string_view> Find(std::string_view name) const;
+
+  // Keeps at most `keep` bytes of memory for names and values.
+  void Clear(size_t keep) {
+    entries_.clear();
+    bytes_.Clear(keep);
+  }
+  size_t capacity() const { return bytes_.capacity(); }
+
+ private:
+  struct Entry {
+    uint32_t begin;  // of the name; the value follows it
+    uint32_t name_size;
+    uint32_t value_size;
+  };
+
+  std::vector<Entry> entries_;
+  Buffer bytes_;
+};
 
 // Not thread-safe; one per call.
 class RequestHead {
@@ -27,8 +56,8 @@ class RequestHead {
     bool is_grpc() const { return http_status == "200"; }
   };
 
-  // Returns whether the transport uses the header; all others are the handler's metadata.
-  bool Take(std::string_view name, std::string_view value);
+  // Reads a header that the transport uses; adds all others to `metadata`.
+  void Take(std::string_view name, std::string_view value, RequestMetadata* metadata);
 
   // Call after the last header. Null: the headers are right.
   const Fault* CheckComplete();

@@ -10,25 +10,28 @@
 namespace sluice::transport {
 namespace {
 
-using Kind = HeaderField::Kind;
+using Kind = HeaderKind;
 using Fields = absl::InlinedVector<HeaderField, 8>;
 
 constexpr size_t kPrefixBytes = 5;
 constexpr size_t kMaxStatusMessageBytes = 2048;
 
-constexpr HeaderField kHeaders[] = {{":status", "200", Kind::kConstant},
-                                    {"content-type", "application/grpc", Kind::kConstant}};
-constexpr HeaderField kOkTrailers[] = {{"grpc-status", "0", Kind::kConstant}};
+const HeaderField kHeaders[] = {MakeHeader(":status", "200", Kind::kConstant),
+                                MakeHeader("content-type", "application/grpc", Kind::kConstant)};
+const HeaderField kOkTrailers[] = {MakeHeader("grpc-status", "0", Kind::kConstant)};
 constexpr std::string_view kCodeTexts[] = {"0", "1",  "2",  "3",  "4",  "5",  "6",  "7", "8",
                                            "9", "10", "11", "12", "13", "14", "15", "16"};
 
 void Append(const std::vector<std::pair<std::string, std::string>>& metadata, Fields* fields) {
-  for (const auto& [name, value] : metadata) fields->push_back({name, value});
+  for (const auto& [name, value] : metadata) {
+    fields->push_back(MakeHeader(name, value, Kind::kCopied));
+  }
 }
 
 void AppendStatus(absl::StatusCode code, std::string_view message, Fields* fields) {
-  fields->push_back({"grpc-status", kCodeTexts[static_cast<size_t>(code)], Kind::kConstant});
-  if (!message.empty()) fields->push_back({"grpc-message", message, Kind::kUnindexed});
+  fields->push_back(
+      MakeHeader("grpc-status", kCodeTexts[static_cast<size_t>(code)], Kind::kConstant));
+  if (!message.empty()) fields->push_back(MakeHeader("grpc-message", message, Kind::kUnindexed));
 }
 
 }  // namespace

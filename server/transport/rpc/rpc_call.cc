@@ -39,15 +39,16 @@ void RpcCall::Recycle() {
 
 void RpcCall::OnHeader(std::string_view name, std::string_view value) {
   if (request_state_ != RequestState::kHeaders) return;  // gRPC has no trailers of requests
-  if (name[0] == ':') {
-    if (name == ":path") {
-      method_ = connection_->FindMethod(value);
-      if (!method_->known()) path_ = value;
-      return;
-    }
-    if (name == ":authority") name.remove_prefix(1);
+  if (name == ":path") {
+    TakePath(value);
+  } else {
+    head_.Take(name, value, &metadata_);
   }
-  if (!head_.Take(name, value)) metadata_.Add(name, value);
+}
+
+void RpcCall::TakePath(std::string_view path) {
+  method_ = connection_->FindMethod(path);
+  if (!method_->known()) path_ = path;
 }
 
 void RpcCall::OnHeadersDone(bool end) {
@@ -99,10 +100,10 @@ void RpcCall::AnswerFault() {
     Fail(fault.code, fault.text);
     return;
   }
-  constexpr auto kConstant = HeaderField::Kind::kConstant;
-  const HeaderField headers[] = {{":status", fault.http_status, kConstant},
-                                 {"content-type", "text/plain", kConstant},
-                                 {"allow", "POST", kConstant}};
+  constexpr auto kConstant = HeaderKind::kConstant;
+  const HeaderField headers[] = {MakeHeader(":status", fault.http_status, kConstant),
+                                 MakeHeader("content-type", "text/plain", kConstant),
+                                 MakeHeader("allow", "POST", kConstant)};
   const size_t count = fault.http_status == "405" ? 3 : 2;
   phase_ = Phase::kFinished;
   response_state_ = ResponseState::kPlain;
@@ -253,8 +254,8 @@ void RpcCall::RunResume() {
 
 // ---- The response.
 
-Http2Session::Body RpcCall::SendBody(size_t room) {
-  Http2Session::Body body;
+Http2Stream::Body RpcCall::OnSendBody(size_t room) {
+  Body body;
   body.bytes = writer_.TakeBody(room);
   if (!body.bytes.empty()) {
     UpdateHeldBytes();
@@ -262,9 +263,9 @@ Http2Session::Body RpcCall::SendBody(size_t room) {
   }
   if (finished() && writer_.size() == 0) {
     if (response_state_ == ResponseState::kPlain) {
-      body.then = Http2Session::Body::Then::kEnd;
+      body.then = Body::Then::kEnd;
     } else {
-      body.then = Http2Session::Body::Then::kTrailers;
+      body.then = Body::Then::kTrailers;
       writer_.SubmitTrailers(connection_->session(), *this);
     }
     if (request_state_ < RequestState::kEnded) connection_->session().EndsEarly();

@@ -35,13 +35,13 @@ class RpcCall final : public ServerCall,
   // Makes it as new for the next Begin. REQUIRES: it is in no list.
   void Recycle();
 
-  // ---- Events of the stream, as in Http2Session::Handler.
-  void OnHeader(std::string_view name, std::string_view value);
-  void OnHeadersDone(bool end);
-  void OnHeadersTooLarge();
-  void OnData(absl::Span<const uint8_t> data);
-  void OnEnd();
-  Http2Session::Body SendBody(size_t room);
+  // ---- Http2Stream
+  void OnHeader(std::string_view name, std::string_view value) override;
+  void OnHeadersDone(bool end) override;
+  void OnHeadersTooLarge() override;
+  void OnData(absl::Span<const uint8_t> data) override;
+  void OnEnd() override;
+  Body OnSendBody(size_t room) override;
 
   // ---- Turns.
   // Handles what the connection's input brought: a whole request, or messages of a stream.
@@ -63,6 +63,7 @@ class RpcCall final : public ServerCall,
   // DATA bytes after which the client's stream window is restored.
   static constexpr size_t kWindowBytes = 16 << 10;
 
+  void TakePath(std::string_view path);
   // Streams: whether the handler takes messages now.
   bool reading() const { return !paused_ && !congested_; }
   // Whether the call may start now. False: it was refused.

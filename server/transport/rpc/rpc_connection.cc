@@ -4,11 +4,6 @@
 #include "server/transport/rpc/rpc_call.h"
 
 namespace sluice::transport {
-namespace {
-
-RpcCall& CallOf(Http2Stream& stream) { return static_cast<RpcCall&>(stream); }
-
-}  // namespace
 
 // While it lives, MarkDirty does nothing: a Flush follows, or is running.
 class RpcConnection::BusyScope {
@@ -98,34 +93,14 @@ Http2Stream& RpcConnection::OnRequest() {
   return call;
 }
 
-void RpcConnection::OnHeader(Http2Stream& stream, std::string_view name, std::string_view value) {
-  CallOf(stream).OnHeader(name, value);
-}
-
-void RpcConnection::OnHeadersDone(Http2Stream& stream, bool end) {
-  CallOf(stream).OnHeadersDone(end);
-}
-
-void RpcConnection::OnHeadersTooLarge(Http2Stream& stream) { CallOf(stream).OnHeadersTooLarge(); }
-
-void RpcConnection::OnData(Http2Stream& stream, absl::Span<const uint8_t> data) {
-  CallOf(stream).OnData(data);
-}
-
-void RpcConnection::OnEnd(Http2Stream& stream) { CallOf(stream).OnEnd(); }
-
 void RpcConnection::OnStreamClosed(Http2Stream& stream) {
-  RpcCall& call = CallOf(stream);
+  auto& call = static_cast<RpcCall&>(stream);
   call.Cancel();
   if (resuming_.Contains(call)) resuming_.Remove(call);
   if (ready_.Contains(call)) ready_.Remove(call);
   calls_.Remove(call);
   rpc_loop_.counters().streams_closed.Add(1);
   rpc_loop_.Recycle(call);
-}
-
-Http2Session::Body RpcConnection::OnSendBody(Http2Stream& stream, size_t room) {
-  return CallOf(stream).SendBody(room);
 }
 
 // ---- Turns of calls

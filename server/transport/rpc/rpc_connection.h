@@ -87,13 +87,7 @@ class RpcConnection final : public net::StreamHandler,
 
   // Http2Session::Handler
   Http2Stream& OnRequest() override;
-  void OnHeader(Http2Stream& stream, std::string_view name, std::string_view value) override;
-  void OnHeadersDone(Http2Stream& stream, bool end) override;
-  void OnHeadersTooLarge(Http2Stream& stream) override;
-  void OnData(Http2Stream& stream, absl::Span<const uint8_t> data) override;
-  void OnEnd(Http2Stream& stream) override;
   void OnStreamClosed(Http2Stream& stream) override;
-  Http2Session::Body OnSendBody(Http2Stream& stream, size_t room) override;
 
   bool closing() const { return state_ == State::kClosing; }
   void RunReady();

@@ -2,6 +2,7 @@
 #ifndef SLUICE_SERVER_TRANSPORT_RPC_RPC_LOOP_H_
 #define SLUICE_SERVER_TRANSPORT_RPC_RPC_LOOP_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,14 +16,65 @@
 #include "server/transport/rpc/intrusive_list.h"
 #include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"
-#include "server/transport/rpc/rpc_server_options.h"
-#include "server/transport/rpc/shed_budget.h"
 
 namespace sluice::transport {
 
 class RpcCall;
 class RpcConnection;
 struct OpenCalls;
+
+// Time limits and bounds of an RpcServer.
+struct RpcServerOptions {
+  // Names the server's connections and sheds in the metrics.
+  const char* metrics_name = "h2";
+  Http2Options http2;
+  // A call that waited longer than this between its arrival and its turn is refused with
+  // RESOURCE_EXHAUSTED, as far as the ShedBudget allows. 0: never.
+  int64_t max_queue_ns = int64_t{100} * 1'000'000;
+  // From a request's headers to its end, for methods that take one message.
+  int64_t request_timeout_ns = int64_t{30} * 1'000'000'000;
+  // Bytes of unfinished requests, and of unsent responses, of one connection. Above, its calls are
+  // refused with RESOURCE_EXHAUSTED.
+  size_t max_connection_buffered_bytes = size_t{32} << 20;
+  size_t max_connection_unsent_bytes = size_t{8} << 20;
+  // Bytes of unfinished requests of all connections of a loop.
+  size_t max_loop_buffered_bytes = size_t{256} << 20;
+  // A connection's output above which no more frames are made until the peer has read. At most
+  // the stream's own high-water mark.
+  size_t output_bytes = size_t{256} << 10;
+  // How long a connection that ended is still read, so that the peer gets our last bytes.
+  int64_t linger_ns = int64_t{2} * 1'000'000'000;
+};
+
+// Bounds the part of a loop's work that goes into refusing calls.
+//
+// Refusing a small call costs nearly as much as serving it, since both must parse it. A server that
+// refused all its excess would do little else. So each message that is served earns a little, and
+// each refusal costs much: about a sixtieth of the work goes into refusals. The excess beyond them
+// is served late, and waits at its senders. Of large batches, most that come late are refused.
+//
+// Counts in bytes of message. Starts full. Not thread-safe.
+class ShedBudget {
+ public:
+  // A message is served.
+  void Earn(size_t message_bytes) {
+    left_ = std::min(kMax, left_ + kCallBytes + static_cast<int64_t>(message_bytes));
+  }
+  // Returns whether a call may be refused, and takes the price.
+  bool Spend() {
+    if (left_ < kPrice) return false;
+    left_ -= kPrice;
+    return true;
+  }
+
+ private:
+  // A call, served or refused, costs about as much as this many bytes of message.
+  static constexpr int64_t kCallBytes = 160;
+  static constexpr int64_t kPrice = 64 * kCallBytes;
+  static constexpr int64_t kMax = 1024 * kPrice;
+
+  int64_t left_ = kMax;
+};
 
 // The lists that a connection can be in.
 struct OpenConnections;

@@ -1,7 +1,5 @@
 #include "server/transport/rpc/rpc_server.h"
 
-#include "server/transport/rpc/rpc_loop.h"
-
 namespace sluice::transport {
 
 RpcServer::RpcServer(const MethodTable& methods, const common::Clock& clock,

@@ -23,11 +23,9 @@
 #include "common/net/listener.h"
 #include "common/net/stream.h"
 #include "server/transport/rpc/method.h"
-#include "server/transport/rpc/rpc_server_options.h"
+#include "server/transport/rpc/rpc_loop.h"
 
 namespace sluice::transport {
-
-class RpcLoop;
 
 // Thread-safe after its last AddLoop.
 class RpcServer final : public net::Acceptor {

@@ -20,7 +20,7 @@
 #include "server/transport/http2/http2_session.h"
 #include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"
-#include "server/transport/rpc/request_metadata.h"
+#include "server/transport/rpc/request_head.h"
 #include "server/transport/rpc/response_writer.h"
 
 namespace sluice::transport {
@@ -40,9 +40,8 @@ class ServerCall : public Http2Stream {
   int64_t deadline_ns() const { return deadline_ns_; }
   // In OnCancelled: why.
   bool deadline_passed() const { return deadline_passed_; }
-  // The first value of that name, as it came over the wire ("-bin" names: base64, see
-  // DecodeBinary). Names are lower case. Of the reserved names only user-agent and authority are
-  // here.
+  // The first value of that name, as it came over the wire ("-bin" names: base64). Names are lower
+  // case. Of the reserved names only user-agent and authority are here.
   std::optional<std::string_view> metadata(std::string_view name) const {
     return metadata_.Find(name);
   }
@@ -58,7 +57,7 @@ class ServerCall : public Http2Stream {
   Buffer& response() { return writer_.message(); }
 
   // Metadata that precedes the first response, and that follows the last. Binary values are
-  // encoded by the caller (EncodeBinary). `name` in lower case.
+  // base64 already. `name` in lower case.
   void AddInitialMetadata(std::string_view name, std::string_view value) {
     writer_.AddInitialMetadata(name, value);
   }

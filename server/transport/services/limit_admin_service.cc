@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/net/event_loop.h"
-#include "server/transport/rpc/loop_post.h"
 #include "server/transport/rpc/server_call.h"
 #include "server/transport/services/limit_admin_messages.h"
 #include "server/transport/services/protobuf_messages.h"

@@ -9,7 +9,6 @@
 
 #include "common/errors.h"
 #include "common/net/event_loop.h"
-#include "server/transport/rpc/loop_post.h"
 #include "server/transport/rpc/server_call.h"
 #include "server/transport/services/rate_limiter_codec.h"
 

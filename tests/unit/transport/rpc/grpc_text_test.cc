@@ -34,37 +34,11 @@ TEST(GrpcTimeoutTest, RefusesInvalidTimeouts) {
 TEST(GrpcMessageTest, EncodesBytesThatHeadersCannotCarry) {
   EXPECT_EQ(PercentEncode("plain ~ text", 100), "plain ~ text");
   EXPECT_EQ(PercentEncode("100%\n\xE2\x98\xBA", 100), "100%25%0A%E2%98%BA");
-  EXPECT_EQ(PercentDecode("100%25%0A%E2%98%BA"), "100%\n\xE2\x98\xBA");
-  EXPECT_EQ(PercentDecode("%e2%98%ba"), "\xE2\x98\xBA");
-}
-
-TEST(GrpcMessageTest, DecodeKeepsTextThatIsNotEncoded) {
-  EXPECT_EQ(PercentDecode("50%"), "50%");
-  EXPECT_EQ(PercentDecode("%zz%4"), "%zz%4");
 }
 
 TEST(GrpcMessageTest, TruncatesBetweenCharacters) {
   EXPECT_EQ(PercentEncode("ab\xE2\x98\xBA", 4), "ab");
   EXPECT_EQ(PercentEncode("ab\xE2\x98\xBA", 5), "ab%E2%98%BA");
-}
-
-TEST(BinaryMetadataTest, DecodesPaddedAndUnpaddedBase64) {
-  EXPECT_EQ(EncodeBinary(std::string_view("\x00\xFF", 2)), "AP8");
-  EXPECT_EQ(DecodeBinary("AP8"), std::string("\x00\xFF", 2));
-  EXPECT_EQ(DecodeBinary("AP8="), std::string("\x00\xFF", 2));
-  EXPECT_EQ(DecodeBinary(""), std::string());
-}
-
-TEST(BinaryMetadataTest, RefusesInvalidBase64) {
-  EXPECT_FALSE(DecodeBinary("A").has_value());
-  EXPECT_FALSE(DecodeBinary("A!==").has_value());
-  EXPECT_FALSE(DecodeBinary("AP 8").has_value());
-}
-
-TEST(BinaryMetadataTest, RecognizesBinaryNames) {
-  EXPECT_TRUE(IsBinaryName("trace-bin"));
-  EXPECT_FALSE(IsBinaryName("bin"));
-  EXPECT_FALSE(IsBinaryName("trace-binary"));
 }
 
 }  // namespace

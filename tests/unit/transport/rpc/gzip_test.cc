@@ -1,8 +1,7 @@
-#include "server/transport/rpc/gzip.h"
-
 #include <string>
 
 #include "gtest/gtest.h"
+#include "server/transport/rpc/message_reader.h"
 
 namespace sluice::transport {
 namespace {
