@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace sluice::net {
 
 BufferPool::~BufferPool() {
-  while (free_ != nullptr) {
-    Free* const next = free_->next;
-    ::operator delete(free_);
-    free_ = next;
-  }
+  while (free_ != nullptr) ::operator delete(std::exchange(free_, free_->next));
 }
 
 uint8_t* BufferPool::Get() {

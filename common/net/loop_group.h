@@ -3,7 +3,6 @@
 #define SLUICE_COMMON_NET_LOOP_GROUP_H_
 
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -47,7 +46,6 @@ class LoopGroup {
 
   size_t size() const { return loops_.size(); }
   EventLoop& loop(size_t index) { return *loops_[index]; }
-  const EventLoop& loop(size_t index) const { return *loops_[index]; }
 
  private:
   LoopGroup() = default;

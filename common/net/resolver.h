@@ -3,7 +3,6 @@
 #define SLUICE_COMMON_NET_RESOLVER_H_
 
 #include <deque>
-#include <string>
 #include <thread>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include "common/net/socket_stream.h"
 
-#include <arpa/inet.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
@@ -11,7 +10,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -224,7 +222,11 @@ void SocketStream::Flush() {
 }
 
 void SocketStream::OnIterationEnd() {
-  if (closing()) return Finish();
+  if (closing()) {
+    if (handler_ != nullptr) handler_->OnClosed(why_);
+    delete this;
+    return;
+  }
   if (state_ == State::kUnconnected) return;
   Flush();
   if (closing()) return;  // scheduled again
@@ -302,11 +304,6 @@ void SocketStream::EndWith(absl::Status why) {
   output_.Clear();
   attempt_.reset();
   loop_.AtIterationEnd(*this);
-}
-
-void SocketStream::Finish() {
-  if (handler_ != nullptr) handler_->OnClosed(why_);
-  delete this;
 }
 
 void SocketStream::OnLoopStop() { EndWith(absl::CancelledError("the loop stops")); }

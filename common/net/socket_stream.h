@@ -113,7 +113,6 @@ class SocketStream final : public Stream,
   void HalfClose();
   void UpdateInterest();
   void EndWith(absl::Status why);
-  void Finish();
   bool reading_wanted() const;
   bool reading_wanted_when_open() const;
   void SetPeer(int fd, const SocketAddress& peer);

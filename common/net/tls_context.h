@@ -7,9 +7,12 @@
 
 #include <openssl/ssl.h>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -61,7 +64,6 @@ class TlsContext {
   uint64_t generation() const;
 
   Role role() const { return role_; }
-  const TlsOptions& options() const { return options_; }
 
  private:
   struct CtxDeleter {
@@ -83,6 +85,39 @@ class TlsContext {
   std::string tried_ ABSL_GUARDED_BY(mu_);  // FileVersions at the last try
   int64_t not_after_s_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// Reloads TLS contexts when their files change, on its own thread, since
+// reading files blocks. It polls the files' metadata and follows symbolic links: Kubernetes
+// replaces a Secret by changing a link, which inotify on the file does not report.
+class CertificateWatcher {
+ public:
+  // Receives the result of each change: OK: new certificates are in use; else the reason why the
+  // old ones stay in use. Called on the watcher's thread.
+  using Report = std::function<void(const TlsContext&, const absl::Status&)>;
+
+  // Starts the thread.
+  CertificateWatcher(std::vector<std::shared_ptr<TlsContext>> contexts,
+                     std::chrono::milliseconds interval, Report report);
+  // Ends the thread; waits for a running check.
+  ~CertificateWatcher();
+  CertificateWatcher(const CertificateWatcher&) = delete;
+  CertificateWatcher& operator=(const CertificateWatcher&) = delete;
+
+  // Checks now instead of at the next interval. Thread-safe; does not wait for the result.
+  void Wake();
+
+ private:
+  void Run();
+
+  const std::vector<std::shared_ptr<TlsContext>> contexts_;
+  const std::chrono::milliseconds interval_;
+  const Report report_;
+  common::Mutex mu_;
+  common::CondVar woken_;
+  bool wake_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace sluice::net

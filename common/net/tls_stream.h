@@ -9,7 +9,6 @@
 #define SLUICE_COMMON_NET_TLS_STREAM_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/functional/any_invocable.h"

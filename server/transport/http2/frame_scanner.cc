@@ -2,7 +2,6 @@
 
 #include <nghttp2/nghttp2.h>
 
-#include <algorithm>
 #include <cstring>
 
 namespace sluice::transport {

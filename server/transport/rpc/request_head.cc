@@ -1,7 +1,5 @@
 #include "server/transport/rpc/request_head.h"
 
-#include <optional>
-
 #include "server/transport/rpc/grpc_text.h"
 
 namespace sluice::transport {

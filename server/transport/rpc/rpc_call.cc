@@ -1,7 +1,6 @@
 #include "server/transport/rpc/rpc_call.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"

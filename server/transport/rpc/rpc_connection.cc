@@ -5,21 +5,6 @@
 
 namespace sluice::transport {
 
-// While it lives, MarkDirty does nothing: a Flush follows, or is running.
-class RpcConnection::BusyScope {
- public:
-  explicit BusyScope(RpcConnection& connection) : busy_(connection.busy_), before_(busy_) {
-    busy_ = true;
-  }
-  ~BusyScope() { busy_ = before_; }
-  BusyScope(const BusyScope&) = delete;
-  BusyScope& operator=(const BusyScope&) = delete;
-
- private:
-  bool& busy_;
-  const bool before_;
-};
-
 RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
     : rpc_loop_(rpc_loop),
       stream_(stream),
@@ -50,7 +35,7 @@ void RpcConnection::OnOpen() {
 
 void RpcConnection::OnData(absl::Span<const uint8_t> data) {
   if (closing()) return;
-  const BusyScope busy(*this);
+  const auto busy = BeginBusy();
   arrived_ns_ = stream_.ready_since_ns();
   rpc_loop_.AdvanceTo(rpc_loop_.loop().now_ns());
   session_.Receive(data, rpc_loop_.last_now_ns());
@@ -111,7 +96,7 @@ void RpcConnection::QueueReady(RpcCall& call) {
 
 void RpcConnection::RunReady() {
   if (ready_.empty()) return;
-  const BusyScope busy(*this);
+  const auto busy = BeginBusy();
   // A connection that ends for what the peer sent takes no responses.
   if (session_.terminated()) CancelCalls();
   while (!ready_.empty()) ready_.PopFront().RunReady();
@@ -125,7 +110,7 @@ void RpcConnection::QueueResume(ServerCall& server_call) {
 }
 
 void RpcConnection::CancelCalls() {
-  const BusyScope busy(*this);
+  const auto busy = BeginBusy();
   for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) call->Cancel();
 }
 
@@ -136,7 +121,7 @@ void RpcConnection::Flush() {
   Buffer& output = rpc_loop_.output();
   const size_t bound = rpc_loop_.options().output_bytes;
   {
-    const BusyScope busy(*this);
+    const auto busy = BeginBusy();
     while (true) {
       bool more = true;
       while (more && stream_.pending_output() <= bound) {

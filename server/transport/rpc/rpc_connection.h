@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/net/event_loop.h"
@@ -18,9 +20,7 @@
 
 namespace sluice::transport {
 
-class RpcCall;
 class ServerCall;
-struct OpenCalls;
 struct ReadyCalls;
 struct ResumingCalls;
 
@@ -83,12 +83,15 @@ class RpcConnection final : public net::StreamHandler,
     kDraining,  // the handlers of streams were notified
     kClosing,   // CloseAfterWrite or Abort was called
   };
-  class BusyScope;
 
   // Http2Session::Handler
   Http2Stream& OnRequest() override;
   void OnStreamClosed(Http2Stream& stream) override;
 
+  // While the result lives, MarkDirty does nothing: a Flush follows, or is running.
+  auto BeginBusy() {
+    return absl::MakeCleanup([this, before = std::exchange(busy_, true)] { busy_ = before; });
+  }
   bool closing() const { return state_ == State::kClosing; }
   void RunReady();
   void CancelCalls();

@@ -92,7 +92,7 @@ absl::StatusOr<algorithm::Rate> ReadRate(const std::string& path, const v1::Rate
 
 void WriteRate(const algorithm::Rate& rate, v1::Rate* out) {
   out->set_permits(rate.permits);
-  SetDuration(rate.period_ns, out->mutable_period());
+  SetTime(rate.period_ns, out->mutable_period());
 }
 
 void Write(const service::NamedLimitTotals& from, v1::LimitStats* to) {
@@ -143,7 +143,7 @@ void Write(const service::StoreStatus& status, v1::StoreStatus* out) {
   out->set_kind(status.kind);
   out->set_state(health.unavailable ? v1::StoreStatus::STATE_UNAVAILABLE
                                     : v1::StoreStatus::STATE_SERVING);
-  if (health.since_wall_ns != 0) SetTimestamp(health.since_wall_ns, out->mutable_since());
+  if (health.since_wall_ns != 0) SetTime(health.since_wall_ns, out->mutable_since());
   out->set_times_unavailable(health.times_unavailable);
   out->set_last_error(health.why);
   for (const service::NamedLimitTotals& from : status.decided_while_unavailable) {
@@ -158,7 +158,7 @@ void Write(const service::StoreStatus& status, v1::StoreStatus* out) {
     to->set_ours(from.ours);
     to->set_theirs(from.theirs);
     to->set_times(from.times);
-    SetTimestamp(from.last_wall_ns, to->mutable_last_at());
+    SetTime(from.last_wall_ns, to->mutable_last_at());
   }
   for (const store::StoreNode& from : health.nodes) {
     v1::StoreStatus::Node* const to = out->add_nodes();
@@ -257,7 +257,7 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   }
   if (spec.sub_windows.has_value()) out->set_sub_windows(*spec.sub_windows);
   if (spec.hash_tag.has_value()) out->set_hash_tag(*spec.hash_tag);
-  if (spec.utc_offset_ns.has_value()) SetDuration(*spec.utc_offset_ns, out->mutable_utc_offset());
+  if (spec.utc_offset_ns.has_value()) SetTime(*spec.utc_offset_ns, out->mutable_utc_offset());
   out->set_origin(WriteEnum(kOrigins, spec.origin));
   out->set_defined_at(spec.defined_at);
 }
@@ -275,10 +275,10 @@ void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {
       continue;
     }
     to->set_remaining(from.level.remaining);
-    SetDuration(from.level.reset_after_ns, to->mutable_reset_after());
+    SetTime(from.level.reset_after_ns, to->mutable_reset_after());
     to->set_waiting(from.waiting);
     if (from.waiting > 0) {
-      SetDuration(from.next_grant_after_ns, to->mutable_next_grant_after());
+      SetTime(from.next_grant_after_ns, to->mutable_next_grant_after());
     }
   }
   out->set_sketch(keys.sketch);
@@ -290,12 +290,12 @@ void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
   const limits::FileStatus& file = status.file;
   out->set_version(file.version);
   if (file.active_since_wall_ns != 0) {
-    SetTimestamp(file.active_since_wall_ns, out->mutable_active_since());
+    SetTime(file.active_since_wall_ns, out->mutable_active_since());
   }
   out->set_path(file.path);
   out->set_last_error(file.last_error);
   if (file.last_error_at_wall_ns != 0) {
-    SetTimestamp(file.last_error_at_wall_ns, out->mutable_last_error_at());
+    SetTime(file.last_error_at_wall_ns, out->mutable_last_error_at());
   }
   out->set_reloads(file.reloads);
   out->set_failed_reloads(file.failed_reloads);
@@ -305,7 +305,7 @@ void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {
 }
 
 void Write(const service::ServerStats& stats, v1::Stats* out) {
-  SetTimestamp(stats.started_at_wall_ns, out->mutable_started_at());
+  SetTime(stats.started_at_wall_ns, out->mutable_started_at());
   out->set_version(stats.version);
   out->set_decisions(stats.totals.granted + stats.totals.denied);
   out->set_granted(stats.totals.granted);

@@ -1,7 +1,6 @@
 #include "server/transport/services/limit_admin_service.h"
 
 #include <functional>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -74,9 +73,9 @@ bool LimitAdminService::Admit(ServerCall& call) const {
 
 template <typename Request, typename Response, typename Handler>
 void LimitAdminService::Add(std::string_view name, Handler handler) {
-  methods_.push_back(
-      {absl::StrCat("/sluice.v1.LimitAdmin/", common::ToAbsl(name)),
-       std::make_unique<Method<Request, Response, Handler>>(*this, std::move(handler))});
+  methods_.emplace_back(
+      absl::StrCat("/sluice.v1.LimitAdmin/", common::ToAbsl(name)),
+      std::make_unique<Method<Request, Response, Handler>>(*this, std::move(handler)));
 }
 
 LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerToken* token,
@@ -149,7 +148,7 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
 }
 
 void LimitAdminService::Register(MethodTable* methods) {
-  for (const NamedMethod& one : methods_) methods->AddUnary(one.path, *one.method);
+  for (const auto& [path, method] : methods_) methods->AddUnary(path, *method);
 }
 
 }  // namespace sluice::transport

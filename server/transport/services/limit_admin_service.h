@@ -4,7 +4,9 @@
 #define SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_SERVICE_H_
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/log.h"
@@ -39,11 +41,7 @@ class LimitAdminService {
   service::LimitAdmin& admin_;
   const BearerToken* const token_;
   common::Log& log_;
-  struct NamedMethod {
-    std::string path;
-    std::unique_ptr<UnaryMethod> method;
-  };
-  std::vector<NamedMethod> methods_;
+  std::vector<std::pair<std::string, std::unique_ptr<UnaryMethod>>> methods_;  // by path
 };
 
 }  // namespace sluice::transport

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "common/net/tls_context.h"
 
 namespace sluice::transport {
 namespace {
@@ -15,11 +14,10 @@ constexpr std::chrono::seconds kCertificateInterval{10};
 
 absl::StatusOr<std::shared_ptr<net::TlsContext>> LoadTls(const TlsFiles& files) {
   if (!files.enabled()) return nullptr;
-  net::TlsOptions options;
-  options.certificate_chain_file = files.cert;
-  options.private_key_file = files.key;
-  options.trusted_ca_file = files.client_ca;
-  return net::TlsContext::Create(net::TlsContext::Role::kServer, std::move(options));
+  return net::TlsContext::Create(net::TlsContext::Role::kServer,
+                                 {.certificate_chain_file = files.cert,
+                                  .private_key_file = files.key,
+                                  .trusted_ca_file = files.client_ca});
 }
 
 }  // namespace

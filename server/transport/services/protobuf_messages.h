@@ -6,9 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "google/protobuf/duration.pb.h"
 #include "google/protobuf/message_lite.h"
-#include "google/protobuf/timestamp.pb.h"
 #include "server/transport/http2/buffer.h"
 
 namespace sluice::transport {
@@ -24,14 +22,11 @@ inline void Append(const google::protobuf::MessageLite& message, Buffer* out) {
   out->Commit(size);
 }
 
-// Both accept negative values.
-inline void SetDuration(int64_t ns, google::protobuf::Duration* out) {
+// `out` is a google.protobuf.Duration or Timestamp. Accepts negative values.
+template <typename Time>
+void SetTime(int64_t ns, Time* out) {
   out->set_seconds(ns / 1'000'000'000);
   out->set_nanos(static_cast<int32_t>(ns % 1'000'000'000));
-}
-inline void SetTimestamp(int64_t wall_ns, google::protobuf::Timestamp* out) {
-  out->set_seconds(wall_ns / 1'000'000'000);
-  out->set_nanos(static_cast<int32_t>(wall_ns % 1'000'000'000));
 }
 
 }  // namespace sluice::transport

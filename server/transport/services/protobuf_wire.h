@@ -46,7 +46,6 @@ class WireReader {
     return true;
   }
   uint32_t field() const { return field_; }
-  WireType type() const { return type_; }
 
   // Read the field's value. Return false if it has another type (an unknown field, which Next
   // skips), or if its encoding is invalid (not ok()).

@@ -30,15 +30,10 @@ bool ReadDuration(std::string_view bytes, service::WireDuration* duration) {
   WireReader reader(bytes);
   while (reader.Next()) {
     uint64_t value = 0;
-    switch (reader.field()) {
-      case 1:
-        if (reader.ReadVarint(&value)) duration->seconds = static_cast<int64_t>(value);
-        break;
-      case 2:
-        if (reader.ReadVarint(&value)) duration->nanos = static_cast<int32_t>(value);
-        break;
-      default:
-        break;
+    if (reader.field() == 1 && reader.ReadVarint(&value)) {
+      duration->seconds = static_cast<int64_t>(value);
+    } else if (reader.field() == 2 && reader.ReadVarint(&value)) {
+      duration->nanos = static_cast<int32_t>(value);
     }
   }
   return reader.ok();
@@ -126,15 +121,10 @@ const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
 bool ReadBucket(std::string_view bytes, std::string_view* limit, std::string_view* key) {
   WireReader reader(bytes);
   while (reader.Next()) {
-    switch (reader.field()) {
-      case 1:
-        reader.ReadBytes(limit);
-        break;
-      case 2:
-        reader.ReadBytes(key);
-        break;
-      default:
-        break;
+    if (reader.field() == 1) {
+      reader.ReadBytes(limit);
+    } else if (reader.field() == 2) {
+      reader.ReadBytes(key);
     }
   }
   return reader.ok();
@@ -362,14 +352,14 @@ void WriteBucket(const service::BucketStatus& bucket, v1::BucketStatus* out) {
   }
   out->set_remaining(bucket.level.remaining);
   out->set_capacity(bucket.level.capacity);
-  SetDuration(bucket.level.reset_after_ns, out->mutable_reset_after());
+  SetTime(bucket.level.reset_after_ns, out->mutable_reset_after());
   if (bucket.level.next_permit_after_ns > 0) {
-    SetDuration(bucket.level.next_permit_after_ns, out->mutable_next_permit_after());
+    SetTime(bucket.level.next_permit_after_ns, out->mutable_next_permit_after());
   }
   out->set_exists(bucket.exists);
   out->set_waiting(bucket.waiting);
   if (bucket.next_grant_after_ns > 0) {
-    SetDuration(bucket.next_grant_after_ns, out->mutable_next_grant_after());
+    SetTime(bucket.next_grant_after_ns, out->mutable_next_grant_after());
   }
   out->set_source(ToWire(bucket.source));
 }
@@ -472,7 +462,7 @@ void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
 void EncodeQuery(const service::QueryCall& call, Buffer* out) {
   v1::QueryResponse response;
   for (size_t i = 0; i < call.size(); ++i) WriteBucket(call.bucket(i), response.add_buckets());
-  SetTimestamp(call.wall_ns(), response.mutable_at());
+  SetTime(call.wall_ns(), response.mutable_at());
   Append(response, out);
 }
 
@@ -492,7 +482,7 @@ void EncodeRefund(const service::RefundCall& call, Buffer* out) {
 std::string EncodeWatch(absl::Span<const service::BucketStatus> buckets, int64_t wall_ns) {
   v1::QueryResponse response;
   for (const service::BucketStatus& bucket : buckets) WriteBucket(bucket, response.add_buckets());
-  SetTimestamp(wall_ns, response.mutable_at());
+  SetTime(wall_ns, response.mutable_at());
   return response.SerializeAsString();
 }
 

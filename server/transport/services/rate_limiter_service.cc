@@ -1,8 +1,6 @@
 #include "server/transport/services/rate_limiter_service.h"
 
 #include <atomic>
-#include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -241,8 +239,9 @@ class Watch final : public StreamingMethod {
 
   void OnMessage(ServerCall& rpc, absl::Span<const uint8_t> request) override {
     if (rpc.state() != nullptr) {
-      End(rpc, absl::StatusCode::kUnimplemented,
-          "the method takes one request, and more were sent");
+      Leave(rpc);
+      rpc.Finish(absl::StatusCode::kUnimplemented,
+                 "the method takes one request, and more were sent");
       return;
     }
     service::WatchOptions options;
@@ -302,11 +301,6 @@ class Watch final : public StreamingMethod {
     sink->rpc = nullptr;
     hub_.Cancel(sink->id);  // which may destroy the sink
   }
-  void End(ServerCall& rpc, absl::StatusCode code, std::string_view message) {
-    Leave(rpc);
-    rpc.Finish(code, message);
-  }
-
   service::WatchHub& hub_;
 };
 

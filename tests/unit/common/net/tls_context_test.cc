@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "common/net/certificate_watcher.h"
 #include "tests/support/test_certificates.h"
 
 namespace sluice::net {
