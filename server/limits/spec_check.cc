@@ -41,7 +41,7 @@ std::optional<SpecProblem> CheckField(const LimitSpec& spec, Kind owner, std::st
                                         ToAbsl(algorithm::KindName(owner)))};
 }
 
-std::optional<SpecProblem> CheckRate(algorithm::Rate rate) {
+std::optional<SpecProblem> CheckGivenRate(algorithm::Rate rate) {
   static_assert(bounds::kMaxPermitsPerSecond == 1'000'000'000, "one permit a nanosecond");
   std::string advice;
   if (rate.permits == 0) {
@@ -94,7 +94,7 @@ absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, const GivenPar
 
 std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const GivenParameters& given,
                                            algorithm::Parameters* parameters) {
-  if (auto problem = CheckRate(given.rate)) return problem;
+  if (auto problem = CheckGivenRate(given.rate)) return problem;
   if (auto problem = CheckBurstAndDebt(spec, given)) return problem;
   const auto made = Make(spec, given);
   if (made.ok()) {
