@@ -278,7 +278,7 @@ void LimitRegistry::Swap(std::shared_ptr<const LimitTable> table) {
 }
 
 void LimitRegistry::FreeRetired() {
-  // Nobody can get a table that is not current: once retired_ has the only pointer, that stays so.
+  // Only the current table is handed out: once retired_ has the only pointer, that stays so.
   std::erase_if(retired_, [](const auto& table) { return table.use_count() == 1; });
 }
 

@@ -142,7 +142,7 @@ TEST_F(ConnectorTest, TimeoutCoversResolvingAndAbortIsSafeMeanwhile) {
     }
     changed.SignalAll();
   }
-  Settle(*loop_);  // the answer that nobody waits for any more
+  Settle(*loop_);  // the answer that no caller waits for
 }
 
 TEST_F(ConnectorTest, GivesUpOnServerThatDoesNotAnswer) {

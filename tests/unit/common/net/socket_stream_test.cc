@@ -311,7 +311,7 @@ TEST_F(SocketStreamTest, ClosesAfterLingerTimeIfPeerDoesNotRead) {
   Settle(*loop_);
   clock_.Advance(4 * kSecond);
   size_t got = 0;
-  while (got < (4 << 20)) {  // progress: time starts anew
+  while (got < (4 << 20)) {  // progress restarts the timeout
     got += peer_.Receive().size();
     loop_->RunOnce(0);
   }

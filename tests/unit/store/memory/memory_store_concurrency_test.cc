@@ -114,7 +114,7 @@ TEST_F(MemoryStoreConcurrencyTest, BatchesSinglesAndMultipleChargesShareABucketE
       }
     }
   });
-  // Whoever is left asks until all is gone: what was recorded must be what was debited.
+  // The last caller takes all that is left: the recorded permits must equal the debited ones.
   const auto drain = [&](const Rule& rule, const std::string& key) {
     int n = 0;
     while (Acquire(store_, rule, key).granted()) ++n;
