@@ -13,7 +13,6 @@ namespace {
 
 namespace bounds = common::bounds;
 namespace errors = common::errors;
-using common::ToAbsl;
 using RulePtr = std::shared_ptr<const store::Rule>;
 
 uint64_t NextRegistrySerial() {
