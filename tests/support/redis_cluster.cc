@@ -1,12 +1,11 @@
 #include "tests/support/redis_cluster.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <random>
+
+#include "tests/support/free_port.h"
 
 namespace sluice::testing {
 namespace {
@@ -17,29 +16,6 @@ const char* const kHost = "127.0.0.1";
 [[noreturn]] void Die(const std::string& what) {
   std::fprintf(stderr, "%s\n", what.c_str());
   std::abort();
-}
-
-bool IsFree(uint16_t port) {
-  const int socket_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  inet_pton(AF_INET, kHost, &address.sin_addr);
-  const bool free =
-      bind(socket_fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  close(socket_fd);
-  return free;
-}
-
-// Below the ephemeral ports, which an outgoing connection could take before redis-server does.
-uint16_t ServersPort() {
-  static std::mt19937 random(std::random_device{}());
-  std::uniform_int_distribution<int> ports(11000, 32000);
-  for (int tries = 0; tries < 1000; ++tries) {
-    const auto port = static_cast<uint16_t>(ports(random));
-    if (IsFree(port)) return port;
-  }
-  Die("no free port");
 }
 
 // Polls `condition` for 20 s. Returns whether it became true.
@@ -63,11 +39,11 @@ RedisCluster::RedisCluster(const Options& options)
   const size_t replicating = options.primaries + options.replicas;
   const size_t count = replicating + options.spares;
   std::vector<uint16_t> buses;
-  for (size_t i = 0; i < count; ++i) buses.push_back(ServersPort());
+  for (size_t i = 0; i < count; ++i) buses.push_back(static_cast<uint16_t>(FreePort()));
   if (options.severable) bus_ = std::make_unique<ClusterBus>(buses);
   for (size_t i = 0; i < count; ++i) {
     Server& server = servers_.emplace_back();
-    server.port = ServersPort();
+    server.port = static_cast<uint16_t>(FreePort());
     std::vector<std::string> arguments = {
         "--port", std::to_string(server.port), "--bind", kHost, "--cluster-enabled", "yes",
         "--cluster-port", std::to_string(buses[i]), "--cluster-node-timeout",

@@ -38,6 +38,8 @@ class RedisServer {
   RedisServer(std::vector<std::string> arguments, const std::string& config);
 
  private:
+  bool Spawn();  // false if the process ends before it answers
+
   std::string folder_;
   std::string socket_path_;
   std::string config_path_;  // empty: none
