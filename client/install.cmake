@@ -17,7 +17,7 @@ endforeach()
 # Embedded throttlers need the lower layers of the server. Only the headers in include/ are
 # public.
 install(TARGETS sluice_client sluice_throttler sluice_proto sluice_proto_grpc
-  sluice_embedded sluice_limits sluice_store sluice_algorithm sluice_common sluice_warnings
+  sluice_embedded sluice_limits sluice_store sluice_store_memory sluice_algorithm sluice_common sluice_warnings
   EXPORT SluiceTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
 install(DIRECTORY ${CMAKE_CURRENT_LIST_DIR}/include/sluice
