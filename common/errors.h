@@ -23,14 +23,26 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
-#include "common/executed.h"
 #include "common/strings.h"
 #include "common/utf8.h"
 
+namespace sluice::common {
+
+// The mark of a call that a server refused before it took or changed anything: trailing metadata
+// beside the status. A client may retry an acquisition, at any server, only with this mark: a
+// status such as UNAVAILABLE does not say whether permits were taken. On a stream the mark covers
+// the messages without an answer.
+inline constexpr char kExecutedMetadata[] = "sluice-executed";
+inline constexpr char kNotExecuted[] = "no";
+
+// The user agent of clients that know the mark begins with this.
+inline constexpr char kMarkKnowingAgent[] = "sluice-cpp";
+
+}  // namespace sluice::common
+
 namespace sluice::common::errors {
 
-// Marks a refusal that took and changed nothing; the transports pass the mark on to the caller
-// (executed.h).
+// Marks a refusal that took and changed nothing; the transports pass the mark on to the caller.
 inline absl::Status NotExecuted(absl::Status status) {
   status.SetPayload(kExecutedMetadata, absl::Cord(kNotExecuted));
   return status;

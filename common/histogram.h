@@ -15,10 +15,11 @@ namespace sluice::common {
 // a reader of two counters may see one of them before and the other after an event.
 class OwnedCounter {
  public:
-  void Add(uint64_t n) {
+  void Add(uint64_t n = 1) {
     value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
-  uint64_t Read() const { return value_.load(std::memory_order_relaxed); }
+  void Subtract(uint64_t n = 1) { Add(-n); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
  private:
   std::atomic<uint64_t> value_{0};
@@ -65,11 +66,11 @@ class Histogram {
   }
   void AddTo(HistogramTotals& totals) const {
     for (size_t i = 0; i < kHistogramBuckets; ++i) {
-      const uint64_t n = counts_[i].Read();
+      const uint64_t n = counts_[i].value();
       totals.counts[i] += n;
       totals.count += n;
     }
-    totals.sum_ns += sum_ns_.Read();
+    totals.sum_ns += sum_ns_.value();
   }
 
  private:

@@ -19,7 +19,7 @@ template <typename Totals, typename Counters>
 void AddCounts(Counters& from, Totals& to) {
   std::apply(
       [&](const auto&... counters) {
-        std::apply([&](auto&... totals) { ((totals += counters.Read()), ...); }, to.Tie());
+        std::apply([&](auto&... totals) { ((totals += counters.value()), ...); }, to.Tie());
       },
       from.Tie());
 }
@@ -64,8 +64,8 @@ MetricsSnapshot Metrics::Snapshot(uint32_t limit_id_end) const {
     for (size_t i = 0; i < transports_.size(); ++i) out.transports[i].transport = transports_[i];
   }
   shards_.ForEach([&](Shard& shard) {
-    out.granted += shard.granted.Read();
-    out.denied += shard.denied.Read();
+    out.granted += shard.granted.value();
+    out.denied += shard.denied.value();
     for (size_t c = 0; c * Shard::kChunk < limit_id_end && c < Shard::kChunks; ++c) {
       auto* chunk = shard.limits_[c].load(std::memory_order_acquire);
       if (chunk == nullptr) continue;
@@ -77,7 +77,8 @@ MetricsSnapshot Metrics::Snapshot(uint32_t limit_id_end) const {
       MethodCounters* from = shard.methods_[m].load(std::memory_order_acquire);
       if (from == nullptr) continue;
       MethodTotals& to = out.methods[m];
-      for (size_t code = 0; code < kStatusCodes; ++code) to.codes[code] += from->codes[code].Read();
+      for (size_t code = 0; code < kStatusCodes; ++code)
+        to.codes[code] += from->codes[code].value();
       from->latency.AddTo(to.latency);
       AddCounts(*from, to);
     }

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "common/executed.h"
+#include "common/errors.h"
 
 namespace sluice::client_internal {
 namespace {

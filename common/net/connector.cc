@@ -20,7 +20,7 @@ namespace {
 
 // Tries the addresses in turn until one accepts. Owned by its stream, which destroys it in Attach
 // and Abort: do not use `this` after either.
-class Attempt final : public ConnectionAttempt, private IoWatcher {
+class Attempt final : public std::enable_shared_from_this<Attempt>, private IoWatcher {
  public:
   Attempt(SocketStream& stream, const Address& address, int64_t timeout_ns, bool count_failure)
       : loop_(stream.loop()),
@@ -29,21 +29,17 @@ class Attempt final : public ConnectionAttempt, private IoWatcher {
         deadline_ns_(timeout_ns > TimerWheel::kNever - loop_.now_ns()
                          ? TimerWheel::kNever
                          : loop_.now_ns() + timeout_ns),
-        count_failure_(count_failure),
-        self_(std::make_shared<Attempt*>(this)) {
+        count_failure_(count_failure) {
     loop_.Arm(timer_, deadline_ns_);
   }
 
-  ~Attempt() override {
-    *self_ = nullptr;
-    CloseSocket();
-  }
+  ~Attempt() override { CloseSocket(); }
 
   void Resolve(const Address& address, Resolver& resolver) {
-    resolver.Resolve(address, loop_, [self = self_](Resolver::Addresses addresses) {
-      if (*self == nullptr) return;  // the stream was aborted meanwhile
-      if (!addresses.ok()) return (*self)->GiveUp(addresses.status());
-      (*self)->Try(*std::move(addresses));
+    resolver.Resolve(address, loop_, [weak = weak_from_this()](Resolver::Addresses addresses) {
+      const std::shared_ptr<Attempt> self = weak.lock();
+      if (self == nullptr) return;  // the stream was aborted meanwhile
+      addresses.ok() ? self->Try(*std::move(addresses)) : self->GiveUp(addresses.status());
     });
   }
 
@@ -141,8 +137,6 @@ class Attempt final : public ConnectionAttempt, private IoWatcher {
   const std::string name_;
   const int64_t deadline_ns_;
   const bool count_failure_;
-  // Set to null by the destructor, for the resolver, which may answer later.
-  const std::shared_ptr<Attempt*> self_;
   Timer timer_{Timer::To<&Attempt::OnTimeout>, this};
   std::vector<SocketAddress> addresses_;
   size_t next_ = 0;
@@ -167,16 +161,15 @@ Stream* Connect(EventLoop& loop, const Address& address, Resolver& resolver,
   } else {
     socket->SetHandler(&handler);
   }
-  auto owned = std::make_unique<Attempt>(*socket, address, options.timeout_ns, !tls);
-  Attempt& attempt = *owned;
-  socket->SetAttempt(std::move(owned));
+  const auto attempt = std::make_shared<Attempt>(*socket, address, options.timeout_ns, !tls);
+  socket->SetAttempt(attempt);
   absl::StatusOr<SocketAddress> numeric = SocketAddress::FromNumeric(address);
   if (numeric.ok()) {
-    attempt.Try({*numeric});
+    attempt->Try({*numeric});
   } else if (address.is_unix()) {
     socket->Abort(numeric.status());
   } else {
-    attempt.Resolve(address, resolver);
+    attempt->Resolve(address, resolver);
   }
   return stream;
 }

@@ -17,8 +17,8 @@ namespace sluice::net {
 class Acceptor {
  public:
   virtual ~Acceptor() = default;
-  // A stream is ready for use (with TLS: the handshake is complete, and peer() is known). Returns
-  // its handler, whose OnOpen is called at once; null refuses and closes the stream.
+  // A stream is ready for use (with TLS: the handshake is complete). Returns its handler, whose
+  // OnOpen is called at once; null refuses and closes the stream.
   virtual StreamHandler* Accept(Stream& stream) = 0;
   // A connection was closed before Accept, because of a bound of the listener. Called on the loop's
   // thread.

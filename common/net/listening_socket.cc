@@ -148,37 +148,29 @@ absl::Status ListeningSockets::OpenUnix(const Address& address, int count, const
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return CannotListen(address, errno);
   fds_.push_back(fd);
-  const bool abstract = address.unix_path[0] == '@';
-  int lock = -1;
-  if (!abstract) {
-    const std::string& path = address.unix_path;
-    lock = LockFolder(path);
-    if (lock < 0) return CannotListen(address, errno);
-    const absl::Cleanup unlock = [lock] { close(lock); };
-    struct stat old;
-    if (lstat(path.c_str(), &old) == 0) {
-      if (!S_ISSOCK(old.st_mode)) {
-        return absl::AlreadyExistsError(
-            absl::StrCat("cannot listen on ", address.ToString(), ": the file is not a socket"));
-      }
-      if (IsServed(address_)) return CannotListen(address, EADDRINUSE);
-      if (unlink(path.c_str()) != 0) return CannotListen(address, errno);
+  const std::string& path = address.unix_path;
+  const bool has_file = path[0] != '@';
+  const int lock = has_file ? LockFolder(path) : -1;
+  if (has_file && lock < 0) return CannotListen(address, errno);
+  const absl::Cleanup unlock = [lock] { close(lock); };  // -1: no effect
+  struct stat file;
+  if (has_file && lstat(path.c_str(), &file) == 0) {
+    if (!S_ISSOCK(file.st_mode)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("cannot listen on ", address.ToString(), ": the file is not a socket"));
     }
-    if (bind(fd, address_.get(), address_.length) != 0) return CannotListen(address, errno);
-    struct stat made;
-    if (lstat(path.c_str(), &made) == 0) {
-      unix_file_ = path;
-      unix_device_ = made.st_dev;
-      unix_inode_ = made.st_ino;
-    }
-    // chmod first: no client may connect with other permissions.
-    if (chmod(path.c_str(), options.unix_mode) != 0 || listen(fd, options.backlog) != 0) {
-      const int error = errno;
-      unlink(path.c_str());
-      unix_file_.clear();
-      return CannotListen(address, error);
-    }
-  } else if (bind(fd, address_.get(), address_.length) != 0 || listen(fd, options.backlog) != 0) {
+    if (IsServed(address_)) return CannotListen(address, EADDRINUSE);
+    if (unlink(path.c_str()) != 0) return CannotListen(address, errno);
+  }
+  if (bind(fd, address_.get(), address_.length) != 0) return CannotListen(address, errno);
+  if (has_file && lstat(path.c_str(), &file) == 0) {
+    unix_file_ = path;
+    unix_device_ = file.st_dev;
+    unix_inode_ = file.st_ino;
+  }
+  // chmod first: no client may connect with other permissions.
+  if ((has_file && chmod(path.c_str(), options.unix_mode) != 0) ||
+      listen(fd, options.backlog) != 0) {
     return CannotListen(address, errno);
   }
   while (static_cast<int>(fds_.size()) < count) {

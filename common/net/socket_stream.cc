@@ -42,27 +42,13 @@ SocketStream* SocketStream::FromConnected(EventLoop& loop, int fd, const SocketA
                                           const StreamOptions& options, ConnectionBudget* budget) {
   auto* const stream = new SocketStream(loop, options);
   stream->budget_ = budget;
-  stream->SetPeer(fd, peer);
+  stream->fd_ = fd;
+  stream->peer_ = peer;
   return stream;
 }
 
 SocketStream* SocketStream::Unconnected(EventLoop& loop, const StreamOptions& options) {
   return new SocketStream(loop, options);
-}
-
-void SocketStream::SetPeer(int fd, const SocketAddress& peer) {
-  fd_ = fd;
-  if (peer.family() == AF_INET6) {
-    const auto* const in6 = reinterpret_cast<const sockaddr_in6*>(peer.get());
-    std::memcpy(peer_ip_, &in6->sin6_addr, sizeof(peer_ip_));
-  } else if (peer.family() == AF_INET) {
-    const auto* const in = reinterpret_cast<const sockaddr_in*>(peer.get());
-    peer_ip_[10] = peer_ip_[11] = 0xff;
-    std::memcpy(peer_ip_ + 12, &in->sin_addr, 4);
-  } else {
-    is_unix_ = true;
-  }
-  peer_port_ = peer.port();
 }
 
 void SocketStream::Open() {
@@ -81,7 +67,8 @@ void SocketStream::Attach(int fd, const SocketAddress& peer) {
     close(fd);
     return;
   }
-  SetPeer(fd, peer);
+  fd_ = fd;
+  peer_ = peer;
   attempt_.reset();
   Open();
 }
@@ -289,7 +276,7 @@ void SocketStream::OnLinger() {
 
 void SocketStream::Abort(absl::Status why) {
   if (closing()) return;
-  if (fd_ >= 0 && !is_unix_) {
+  if (fd_ >= 0 && peer_.family() != AF_UNIX) {
     const linger reset = {.l_onoff = 1, .l_linger = 0};
     setsockopt(fd_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   }
@@ -308,15 +295,10 @@ void SocketStream::EndWith(absl::Status why) {
 
 void SocketStream::OnLoopStop() { EndWith(absl::CancelledError("the loop stops")); }
 
-const PeerIdentity& SocketStream::peer() const {
-  static const auto* const kUnauthenticated = new PeerIdentity();
-  return *kUnauthenticated;
-}
-
 int64_t SocketStream::round_trip_ns() const {
   tcp_info info = {};
   socklen_t size = sizeof(info);
-  if (is_unix_ || fd_ < 0 || getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  if (fd_ < 0 || getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
   constexpr uint32_t kNotYet = ~uint32_t{0};
   const bool known = size >= offsetof(tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt) &&
                      info.tcpi_min_rtt != kNotYet;  // Linux before 4.6
@@ -324,21 +306,7 @@ int64_t SocketStream::round_trip_ns() const {
 }
 
 std::string SocketStream::peer_address() const {
-  if (is_unix_) return "unix:";
-  if (peer_port_ == 0) return std::string(kNotConnected);
-  SocketAddress address;
-  constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  if (std::memcmp(peer_ip_, kMapped, sizeof(kMapped)) == 0) {
-    auto* const in = reinterpret_cast<sockaddr_in*>(address.get());
-    in->sin_family = AF_INET;
-    std::memcpy(&in->sin_addr, peer_ip_ + 12, 4);
-  } else {
-    auto* const in6 = reinterpret_cast<sockaddr_in6*>(address.get());
-    in6->sin6_family = AF_INET6;
-    std::memcpy(&in6->sin6_addr, peer_ip_, sizeof(peer_ip_));
-  }
-  address.set_port(peer_port_);
-  return address.ToString();
+  return peer_.length == 0 ? std::string(kNotConnected) : peer_.ToString();
 }
 
 int64_t SocketStream::ready_since_ns() const {

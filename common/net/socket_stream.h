@@ -1,6 +1,6 @@
 // SocketStream: a TCP or Unix socket as a Stream of an event loop.
 //
-// An idle connection costs about 300 bytes: input is read into the loop's buffer, and output
+// An idle connection costs about 400 bytes: input is read into the loop's buffer, and output
 // returns its memory as soon as it is sent.
 //
 // Reading: one recv(2) per readiness event, at most the loop's read buffer, so that no connection
@@ -43,12 +43,6 @@ class ConnectionBudget {
   std::atomic<int64_t> open_{0};
 };
 
-// The attempt to connect a stream, which the stream owns until it is connected or aborted.
-class ConnectionAttempt {
- public:
-  virtual ~ConnectionAttempt() = default;
-};
-
 class SocketStream final : public Stream,
                            private IoWatcher,
                            private IterationHook,
@@ -63,8 +57,9 @@ class SocketStream final : public Stream,
   // with Attach or Abort.
   static SocketStream* Unconnected(EventLoop& loop, const StreamOptions& options);
 
-  // The stream destroys the attempt in Attach or when it ends. REQUIRES: unconnected.
-  void SetAttempt(std::unique_ptr<ConnectionAttempt> attempt) { attempt_ = std::move(attempt); }
+  // The attempt to connect the stream, which gives it up in Attach or when it ends. REQUIRES:
+  // unconnected.
+  void SetAttempt(std::shared_ptr<void> attempt) { attempt_ = std::move(attempt); }
   void SetHandler(StreamHandler* handler) { handler_ = handler; }
   // Starts reading, and calls OnOpen.
   void Open();
@@ -79,7 +74,6 @@ class SocketStream final : public Stream,
   void ResumeReading() override;
   void CloseAfterWrite(int64_t linger_ns) override;
   void Abort(absl::Status why) override;
-  const PeerIdentity& peer() const override;
   std::string peer_address() const override;
   EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override;
@@ -115,13 +109,12 @@ class SocketStream final : public Stream,
   void EndWith(absl::Status why);
   bool reading_wanted() const;
   bool reading_wanted_when_open() const;
-  void SetPeer(int fd, const SocketAddress& peer);
 
   EventLoop& loop_;
   const StreamOptions options_;
   StreamHandler* handler_ = nullptr;
   ConnectionBudget* budget_ = nullptr;
-  std::unique_ptr<ConnectionAttempt> attempt_;
+  std::shared_ptr<void> attempt_;
   OutputBuffer output_;
   Timer linger_{Timer::To<&SocketStream::OnLinger>, this};
   int64_t linger_ns_ = 0;
@@ -136,10 +129,7 @@ class SocketStream final : public Stream,
   bool paused_ = false;  // by the handler
   bool above_high_water_ = false;
   bool peer_ended_ = false;
-  bool is_unix_ = false;
-  // The peer's address, to save memory without a SocketAddress; IPv4 is mapped into IPv6.
-  uint16_t peer_port_ = 0;
-  uint8_t peer_ip_[16] = {};
+  SocketAddress peer_;  // its length is 0 until the stream is connected
 };
 
 }  // namespace sluice::net

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -17,14 +16,6 @@ class EventLoop;
 
 // Stream::peer_address before there is a peer.
 inline constexpr std::string_view kNotConnected = "not connected";
-
-// The peer's identity, as far as TLS verified it.
-struct PeerIdentity {
-  bool authenticated = false;      // a client certificate was verified
-  std::string subject;             // RFC 2253
-  std::vector<std::string> names;  // DNS and URI names of the certificate
-  std::string alpn;                // "h2", or empty
-};
 
 // Bounds of a stream's output.
 struct StreamOptions {
@@ -103,7 +94,6 @@ class Stream {
   // program. 0: none (Unix sockets), or not known.
   virtual int64_t round_trip_ns() const = 0;
 
-  virtual const PeerIdentity& peer() const = 0;
   // "127.0.0.1:50312", "unix:/path"; kNotConnected.
   virtual std::string peer_address() const = 0;
   virtual EventLoop& loop() = 0;

@@ -2,7 +2,6 @@
 
 #include <openssl/err.h>
 #include <openssl/x509.h>
-#include <openssl/x509v3.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -39,38 +38,15 @@ absl::Status BadFile(absl::string_view what, const std::string& file) {
   return absl::InvalidArgumentError(absl::StrCat(what, " \"", file, "\": ", OpenSslError()));
 }
 
-std::string AlpnWire(const std::vector<std::string>& names) {
-  std::string wire;
-  for (const std::string& name : names) {
-    wire.push_back(static_cast<char>(name.size()));
-    wire.append(name);
-  }
-  return wire;
-}
-
 // A key with a passphrase is an error; OpenSSL must not prompt on the terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-// The callback's list belongs to the SSL_CTX, which may outlive the TlsContext.
-int AlpnIndex() {
-  static const int kIndex = SSL_CTX_get_ex_new_index(
-      0, nullptr, nullptr, nullptr, [](void*, void* list, CRYPTO_EX_DATA*, int, long, void*) {
-        delete static_cast<std::string*>(list);
-      });
-  return kIndex;
-}
-
-int SelectAlpn(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
-               unsigned int in_size, void* list) {
-  const auto& ours = *static_cast<const std::string*>(list);
-  unsigned char* chosen = nullptr;
-  if (SSL_select_next_proto(&chosen, out_size, reinterpret_cast<const unsigned char*>(ours.data()),
-                            static_cast<unsigned int>(ours.size()), in,
-                            in_size) != OPENSSL_NPN_NEGOTIATED) {
-    return SSL_TLSEXT_ERR_ALERT_FATAL;
-  }
-  *out = chosen;
-  return SSL_TLSEXT_ERR_OK;
+int SelectHttp2(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
+                unsigned int in_size, void*) {
+  static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  const int result = SSL_select_next_proto(const_cast<unsigned char**>(out), out_size, kHttp2,
+                                           sizeof(kHttp2), in, in_size);
+  return result == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
 int64_t NotAfter(const SSL_CTX* ctx) {
@@ -84,9 +60,6 @@ int64_t NotAfter(const SSL_CTX* ctx) {
 
 }  // namespace
 
-TlsContext::TlsContext(Role role, TlsOptions options)
-    : role_(role), options_(std::move(options)), alpn_wire_(AlpnWire(options_.alpn)) {}
-
 absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(Role role, TlsOptions options) {
   const bool has_certificate = !options.certificate_chain_file.empty();
   if (has_certificate != !options.private_key_file.empty()) {
@@ -95,11 +68,6 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(Role role, TlsOpt
   }
   if (role == Role::kServer && !has_certificate) {
     return absl::InvalidArgumentError("a TLS server needs a certificate and its private key");
-  }
-  for (const std::string& name : options.alpn) {
-    if (name.empty() || name.size() > 255) {
-      return absl::InvalidArgumentError("an ALPN name must have 1 to 255 bytes");
-    }
   }
   std::shared_ptr<TlsContext> context(new TlsContext(role, std::move(options)));
   absl::Status loaded = context->Reload();
@@ -154,15 +122,9 @@ absl::StatusOr<TlsContext::CtxPtr> TlsContext::Load() const {
                                  SSL_load_client_CA_file(options_.trusted_ca_file.c_str()));
       SSL_CTX_set_verify(ctx.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
     }
-    if (!alpn_wire_.empty()) {
-      auto* const list = new std::string(alpn_wire_);
-      SSL_CTX_set_ex_data(ctx.get(), AlpnIndex(), list);
-      SSL_CTX_set_alpn_select_cb(ctx.get(), &SelectAlpn, list);
-    }
+    SSL_CTX_set_alpn_select_cb(ctx.get(), &SelectHttp2, nullptr);
   } else {
     SSL_CTX_set_verify(ctx.get(), SSL_VERIFY_PEER, nullptr);
-    SSL_CTX_set_alpn_protos(ctx.get(), reinterpret_cast<const unsigned char*>(alpn_wire_.data()),
-                            static_cast<unsigned int>(alpn_wire_.size()));
   }
   ERR_clear_error();
   return ctx;

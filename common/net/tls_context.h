@@ -1,7 +1,9 @@
 // TlsContext: certificates, keys and rules of TLS, for any number of streams (OpenSSL 3).
 //
 // TLS 1.2 or later; no renegotiation, no compression. Sessions are resumed by tickets whose keys
-// live as long as the loaded certificates: after a reload all clients are verified again.
+// live as long as the loaded certificates: after a reload all clients are verified again. A server
+// negotiates HTTP/2: it refuses a client that offers ALPN without "h2", and accepts one without
+// ALPN. A client offers no ALPN.
 #ifndef SLUICE_COMMON_NET_TLS_CONTEXT_H_
 #define SLUICE_COMMON_NET_TLS_CONTEXT_H_
 
@@ -13,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -29,9 +32,6 @@ struct TlsOptions {
   // PEM: trusted certificate authorities. Server: clients must have a certificate from one of them
   // (mTLS); empty: clients need none. Client: empty means the system's.
   std::string trusted_ca_file;
-  // In order of preference. A server refuses a client that offers ALPN but none of these. It
-  // accepts a client without ALPN; then the peer's alpn is empty, and the transport decides.
-  std::vector<std::string> alpn = {"h2"};
 };
 
 class TlsContext {
@@ -71,7 +71,7 @@ class TlsContext {
   };
   using CtxPtr = std::unique_ptr<SSL_CTX, CtxDeleter>;
 
-  TlsContext(Role role, TlsOptions options);
+  TlsContext(Role role, TlsOptions options) : role_(role), options_(std::move(options)) {}
 
   absl::StatusOr<CtxPtr> Load() const;
   // Identifies the present versions of the files.
@@ -79,7 +79,6 @@ class TlsContext {
 
   const Role role_;
   const TlsOptions options_;
-  const std::string alpn_wire_;  // each name behind its length
   mutable common::Mutex mu_;
   CtxPtr ctx_ ABSL_GUARDED_BY(mu_);
   std::string tried_ ABSL_GUARDED_BY(mu_);  // FileVersions at the last try

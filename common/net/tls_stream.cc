@@ -23,32 +23,6 @@ constexpr int64_t kAlertLingerNs = 1'000'000'000;
 // More is encrypted when fewer encrypted bytes than this wait for the kernel.
 constexpr size_t kSocketLowWaterBytes = size_t{16} << 10;
 
-std::vector<std::string> NamesOf(X509* certificate) {
-  std::vector<std::string> result;
-  auto* const names = static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
-  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
-    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);
-    if (name->type != GEN_DNS && name->type != GEN_URI) continue;
-    std::string text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name->d.ia5)),
-                     ASN1_STRING_length(name->d.ia5));
-    // Skip names such as "good.example\0.evil.example", which other programs misread.
-    if (text.find('\0') == std::string::npos) result.push_back(std::move(text));
-  }
-  GENERAL_NAMES_free(names);
-  return result;
-}
-
-std::string SubjectOf(X509* certificate) {
-  BIO* const text = BIO_new(BIO_s_mem());
-  X509_NAME_print_ex(text, X509_get_subject_name(certificate), 0, XN_FLAG_RFC2253);
-  char* data = nullptr;
-  const long size = BIO_get_mem_data(text, &data);
-  std::string subject(data, std::max(size, 0L));
-  BIO_free(text);
-  return subject;
-}
-
 }  // namespace
 
 StreamOptions TlsStream::SocketOptions() {
@@ -187,7 +161,6 @@ void TlsStream::HandshakeDone() {
   loop_.counters().handshakes.Add();
   SSL_set_msg_callback(ssl_.get(), &TlsStream::OnTlsMessage);
   SSL_set_msg_callback_arg(ssl_.get(), this);
-  FillIdentity();
   EndHandshake();
   if (is_server_) {
     handler_ = accept_(*this);
@@ -205,21 +178,6 @@ void TlsStream::EndHandshake() {
   if (done_ == nullptr) return;
   done_();
   done_ = nullptr;
-}
-
-void TlsStream::FillIdentity() {
-  const unsigned char* alpn = nullptr;
-  unsigned int alpn_size = 0;
-  SSL_get0_alpn_selected(ssl_.get(), &alpn, &alpn_size);
-  if (alpn_size > 0) identity_.alpn.assign(reinterpret_cast<const char*>(alpn), alpn_size);
-  X509* const certificate = SSL_get0_peer_certificate(ssl_.get());
-  if (certificate == nullptr || SSL_get_verify_mode(ssl_.get()) == SSL_VERIFY_NONE ||
-      SSL_get_verify_result(ssl_.get()) != X509_V_OK) {
-    return;
-  }
-  identity_.authenticated = true;
-  identity_.subject = SubjectOf(certificate);
-  identity_.names = NamesOf(certificate);
 }
 
 void TlsStream::Decrypt() {

@@ -54,7 +54,6 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void ResumeReading() override;
   void CloseAfterWrite(int64_t linger_ns) override;
   void Abort(absl::Status why) override;
-  const PeerIdentity& peer() const override { return identity_; }
   std::string peer_address() const override { return socket_->peer_address(); }
   EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override { return socket_->ready_since_ns(); }
@@ -90,7 +89,6 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
 
   void ContinueHandshake();
   void HandshakeDone();
-  void FillIdentity();
   void Decrypt();
   void Deliver(absl::Span<const uint8_t> plain);
   void DeliverHeld();
@@ -118,7 +116,6 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   // Messages of TLS itself (key updates, tickets) that the peer may still send before its next
   // data.
   int idle_messages_;
-  PeerIdentity identity_;
   absl::Status failure_;
   const bool is_server_;
   bool open_ = false;

@@ -15,7 +15,7 @@ KeyUsage::Top KeyUsage::MostUsed(KeyOrder order, uint32_t wanted, size_t most) c
   uint64_t error = 0;
   sketches_.ForEach([&](Sketches& sketches) {
     const uint64_t missed =
-        (order == KeyOrder::kUse ? sketches.missed_used : sketches.missed_denied).Read();
+        (order == KeyOrder::kUse ? sketches.missed_used : sketches.missed_denied).value();
     common::MutexLock lock(&sketches.mu);
     const FrequentKeys& sketch = order == KeyOrder::kUse ? sketches.used : sketches.denied;
     error += sketch.offset() + missed;

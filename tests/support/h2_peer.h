@@ -45,7 +45,6 @@ class FakeStream final : public net::Stream {
     return ready_since >= 0 ? ready_since : loop_.now_ns();
   }
   int64_t round_trip_ns() const override { return 0; }
-  const net::PeerIdentity& peer() const override { return identity; }
   std::string peer_address() const override { return "192.0.2.1:999"; }
   net::EventLoop& loop() override { return loop_; }
 
@@ -57,7 +56,6 @@ class FakeStream final : public net::Stream {
   bool aborted = false;
   absl::Status abort_status;
   int64_t ready_since = -1;
-  net::PeerIdentity identity;
 
  private:
   net::EventLoop& loop_;

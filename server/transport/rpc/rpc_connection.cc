@@ -22,12 +22,6 @@ RpcConnection::~RpcConnection() {
 // ---- net::StreamHandler
 
 void RpcConnection::OnOpen() {
-  const std::string& alpn = stream_.peer().alpn;
-  if (!alpn.empty() && alpn != "h2") {
-    state_ = State::kClosing;
-    stream_.Abort(absl::FailedPreconditionError("ALPN did not choose h2"));
-    return;
-  }
   if (rpc_loop_.draining()) session_.Drain(rpc_loop_.loop().now_ns());
   Flush();  // our SETTINGS
   PlanWake();

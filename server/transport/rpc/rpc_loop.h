@@ -98,7 +98,7 @@ class RpcLoop final : private net::IterationHook {
   void Drain();
   net::EventLoop& loop() { return loop_; }
   // Open connections. Thread-safe.
-  uint64_t connections() const { return connections_opened_.Read() - connections_closed_.Read(); }
+  uint64_t connections() const { return connections_opened_.value() - connections_closed_.value(); }
   size_t memory_in_use() const;
 
   // ---- For its connections and their calls.

@@ -9,7 +9,6 @@
 
 namespace sluice::transport {
 
-const net::PeerIdentity& ServerCall::peer() const { return connection_->stream().peer(); }
 std::string ServerCall::peer_address() const { return connection_->stream().peer_address(); }
 net::EventLoop& ServerCall::loop() const { return connection_->rpc_loop().loop(); }
 size_t ServerCall::loop_index() const { return connection_->rpc_loop().index(); }

@@ -45,7 +45,6 @@ class ServerCall : public Http2Stream {
   std::optional<std::string_view> metadata(std::string_view name) const {
     return metadata_.Find(name);
   }
-  const net::PeerIdentity& peer() const;
   std::string peer_address() const;
   net::EventLoop& loop() const;
   // Which of the server's loops this is: 0, 1, ...

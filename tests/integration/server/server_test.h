@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "common/executed.h"
+#include "common/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sluice/v1/admin.grpc.pb.h"

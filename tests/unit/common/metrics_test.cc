@@ -82,7 +82,7 @@ TEST(PerThreadTest, ANewThreadTakesOverTheValueOfAnEndedOne) {
   uint64_t sum = 0;
   counters.ForEach([&](const OwnedCounter& counter) {
     ++values;
-    sum += counter.Read();
+    sum += counter.value();
   });
   EXPECT_EQ(values, 1);
   EXPECT_EQ(sum, 10u);

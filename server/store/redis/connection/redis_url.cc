@@ -191,7 +191,6 @@ absl::Status SetPlace(absl::string_view place, RedisUrl* url) {
 absl::StatusOr<RedisUrl> RedisUrl::Parse(std::string_view text) {
   absl::string_view rest = ToAbsl(text);
   RedisUrl url;
-  url.tls_options.alpn.clear();
   bool is_unix = false;
   if (absl::ConsumePrefix(&rest, "redis://")) {
   } else if (absl::ConsumePrefix(&rest, "rediss://")) {
