@@ -4,11 +4,13 @@
 //
 // Values with spaces, quotes or control characters are quoted and escaped, so that no value from
 // the wire can forge a line. Each event name may write kLinesPerSecond; the next line after that
-// says how many were suppressed.
+// says how many were suppressed. A line that the reader of the log has no room for is dropped; the
+// next line that is written says how many were.
 #ifndef SLUICE_COMMON_LOG_H_
 #define SLUICE_COMMON_LOG_H_
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -27,7 +29,8 @@ enum class LogLevel : uint8_t { kDebug = 0, kInfo, kWarning, kError };
 // "debug", "info", "warning", "error".
 bool ParseLogLevel(std::string_view text, LogLevel* level);
 
-// Thread-safe. Writes under a lock: not for the hot path.
+// Thread-safe. Writes under a lock: not for the hot path. Does not wait for the reader of a pipe, a
+// terminal or a socket.
 class Log {
  public:
   struct Field {
@@ -35,9 +38,14 @@ class Log {
     absl::AlphaNum value;
   };
   static constexpr uint32_t kLinesPerSecond = 20;
+  // Longer lines are cut: up to this size a pipe takes all of a line or none of it.
+  static constexpr size_t kMaxLineBytes = PIPE_BUF;
 
   // Writes to `fd`, which the caller owns.
-  Log(const Clock& clock, LogLevel level, int fd) : clock_(clock), level_(level), fd_(fd) {}
+  Log(const Clock& clock, LogLevel level, int fd);
+  ~Log();
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
 
   void Write(LogLevel level, std::string_view event, std::initializer_list<Field> fields);
   void Info(std::string_view event, std::initializer_list<Field> fields) {
@@ -50,7 +58,7 @@ class Log {
     Write(LogLevel::kError, event, fields);
   }
 
-  // Lines suppressed since the start.
+  // Lines not written since the start: suppressed or dropped.
   uint64_t suppressed() const { return suppressed_.load(std::memory_order_relaxed); }
 
  private:
@@ -63,10 +71,12 @@ class Log {
   const Clock& clock_;
   const LogLevel level_;
   const int fd_;
+  const int own_fd_;                     // -1: none; then fd_ is used
   std::atomic<uint64_t> suppressed_{0};  // relaxed: orders nothing
   Mutex mu_;
   // Event names are constants of the program, so callers cannot make this grow.
   absl::flat_hash_map<std::string, Event> events_ ABSL_GUARDED_BY(mu_);
+  uint64_t dropped_ ABSL_GUARDED_BY(mu_) = 0;  // since the last line that was written
 };
 
 }  // namespace sluice::common

@@ -157,7 +157,9 @@ def log_events(root):
     return ["## Log events", "",
             "Each event is one line on stderr: `time=... level=... event=... FIELD=VALUE ...`. "
             "Values with spaces or quotes are quoted. At most 20 lines a second are written for "
-            "each event; the next line then says how many were suppressed.", "",
+            "each event; the next line then says how many were suppressed. Logging does not wait "
+            "for a reader: while stderr has no room, lines are dropped, and the next line that is "
+            "written says how many were (`dropped`).", "",
             *table(["event", "level", "fields", "meaning"], rows)]
 
 
