@@ -15,7 +15,18 @@
 
 namespace sluice::algorithm {
 
-struct BucketImage {
+// The current window of a fixed_window.
+struct OpenWindow {
+  bool used = false;
+  int64_t index = 0;      // of the wall clock's windows
+  int64_t opened_ns = 0;  // monotonic
+  int64_t ends_ns = 0;    // monotonic; at most opened + period
+  uint64_t count = 0;
+  // Grows by one with each window opened; an index may come again, this does not.
+  uint64_t serial = 0;
+};
+
+struct BucketImage : OpenWindow {
   struct Count {
     uint64_t when = 0;  // sliding_log: quantum; sliding_window: sub-window
     uint64_t permits = 0;
@@ -28,13 +39,6 @@ struct BucketImage {
   std::vector<Count> counts;
   int64_t seen_ns = 0;  // sliding_log
   uint64_t last = 0;    // sliding_window
-  // fixed_window
-  bool used = false;
-  int64_t index = 0;
-  int64_t opened_ns = 0;
-  int64_t ends_ns = 0;
-  uint64_t count = 0;
-  uint64_t serial = 0;
 
   std::vector<Receipt> receipts;  // oldest first
   // In order. latest_ns and wall_ahead_ns are used only if there are bookings.

@@ -171,12 +171,15 @@ class BucketState {
   void ConvertTokens(const TokenBucket& from, const TokenBucket& to, int64_t now_ns,
                      TokenBucketState* state);
   void NewCalendar(const Parameters& parameters, Moment at);
-  // Adds a booking behind the others; RebuildWindows must follow.
+  // Adds a booking behind the others; RebuildBookings must follow.
   void AppendBooking(const Parameters& parameters, const Booking& booking);
-  void RebuildWindows(const Parameters& parameters, Moment at);
-  // Returns use(history) with the WindowHistory of a bucket that counts.
+  void RebuildBookings(const Parameters& parameters, Moment at);
+  // Until when permits taken now count. A token bucket does not say.
+  int64_t CountedUntilNs(const Parameters& parameters, Moment at) const;
+  // Returns use(calendar, past): the TokenCalendar with a TokenBucket, or the WindowCalendar with
+  // the WindowHistory.
   template <typename Use>
-  auto WithHistory(const Parameters& parameters, Moment at, Use use) const;
+  auto WithBookings(const Parameters& parameters, Moment at, Use use) const;
 
   AnyState state_;
   OpenReceipts receipts_;

@@ -102,14 +102,12 @@ FixedWindowHistory HistoryOf(const Parameters& parameters, const FixedWindowStat
 struct BucketState::Calendar {
   // The algorithms that count share theirs.
   std::variant<TokenCalendar, WindowCalendar> bookings;
-  // Wall clock less the decisions' clock, as the bookings were planned. fixed_window only.
-  int64_t wall_ahead_ns = 0;
   // Decisions are never dated before this moment.
   int64_t latest_ns = 0;
+  // Wall clock less the decisions' clock, as the bookings were planned. fixed_window only.
+  int64_t wall_ahead_ns = 0;
 
-  explicit Calendar(TokenCalendar calendar) : bookings(std::move(calendar)) {}
-  explicit Calendar(WindowCalendar calendar) : bookings(std::move(calendar)) {}
-
+  // Null if the bucket is of the other kind.
   TokenCalendar* tokens() { return std::get_if<TokenCalendar>(&bookings); }
   WindowCalendar* windows() { return std::get_if<WindowCalendar>(&bookings); }
 
@@ -119,13 +117,14 @@ struct BucketState::Calendar {
 };
 
 template <typename Use>
-auto BucketState::WithHistory(const Parameters& parameters, Moment at, Use use) const {
-  using Result = decltype(use(std::declval<const WindowHistory&>()));
-  return std::visit(Overloaded{[](const TokenBucketState&) -> Result {
-                                 std::abort();  // token buckets have a TokenCalendar
+auto BucketState::WithBookings(const Parameters& parameters, Moment at, Use use) const {
+  return std::visit(Overloaded{[&](const TokenBucketState&) {
+                                 return use(*calendar_->tokens(), parameters.token_bucket);
                                },
-                               [&](const auto& state) -> Result {
-                                 return use(HistoryOf(parameters, state, at));
+                               [&](const auto& state) {
+                                 const auto history = HistoryOf(parameters, state, at);
+                                 return use(*calendar_->windows(),
+                                            static_cast<const WindowHistory&>(history));
                                }},
                     state_);
 }
@@ -146,16 +145,11 @@ bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment
         },
         state_);
   }
-  const int64_t now_ns = calendar_->NotBefore(at).now_ns;
-  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    return tokens->sets().LastGrantTimeNs(set) <= now_ns &&
-           tokens->FitsNow(parameters.token_bucket, permits, now_ns);
-  }
-  WindowCalendar* const windows = calendar_->windows();
-  return windows->sets().LastGrantTimeNs(set) <= now_ns &&
-         WithHistory(parameters, calendar_->Planned(now_ns), [&](const WindowHistory& history) {
-           return windows->Fits(history, permits, now_ns);
-         });
+  at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
+  return WithBookings(parameters, at, [&](auto& calendar, const auto& past) {
+    return calendar.sets().LastGrantTimeNs(set) <= at.now_ns &&
+           calendar.FitsNow(past, permits, at.now_ns);
+  });
 }
 
 bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment at,
@@ -164,9 +158,7 @@ bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment
   if (!CanTake(parameters, permits, at, set)) return false;
   at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
   if (WindowCalendar* const windows = calendar_->windows(); windows != nullptr) {
-    const int64_t until_ns = WithHistory(parameters, at, [&](const WindowHistory& history) {
-      return history.CountedUntilNs(at.now_ns);
-    });
+    const int64_t until_ns = CountedUntilNs(parameters, at);
     if (!TryTakePast(parameters, permits, at, receipt_id, evicted)) return false;
     windows->NotePast(static_cast<int64_t>(permits), until_ns);
     return true;
@@ -186,16 +178,11 @@ int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, 
         },
         state_);
   }
-  at = calendar_->NotBefore(at);
-  from_ns = std::max(from_ns, at.now_ns);
-  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    from_ns = std::max(from_ns, tokens->sets().LastGrantTimeNs(set));
-    return tokens->EarliestNs(parameters.token_bucket, permits, at.now_ns, from_ns);
-  }
-  WindowCalendar* const windows = calendar_->windows();
-  from_ns = std::max(from_ns, windows->sets().LastGrantTimeNs(set));
-  return WithHistory(parameters, calendar_->Planned(at.now_ns), [&](const WindowHistory& history) {
-    return windows->EarliestNs(history, permits, from_ns);
+  at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
+  return WithBookings(parameters, at, [&](auto& calendar, const auto& past) {
+    const int64_t not_before_ns =
+        std::max({from_ns, at.now_ns, calendar.sets().LastGrantTimeNs(set)});
+    return calendar.EarliestNs(past, permits, at.now_ns, not_before_ns);
   });
 }
 
@@ -211,20 +198,12 @@ Level BucketState::LevelAt(const Parameters& parameters, Moment at) const {
       [&](const auto& state) { return state.LevelAt(Of(parameters, state), Time(at, state)); },
       state_);
   if (calendar_ == nullptr) return level;
-  at = calendar_->NotBefore(at);
-  int64_t full_ns = 0;
-  int64_t free = 0;
-  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    free = tokens->FreePermits(parameters.token_bucket, at.now_ns);
-    full_ns = tokens->FullAgainNs(parameters.token_bucket);
-  } else {
-    WithHistory(parameters, calendar_->Planned(at.now_ns), [&](const WindowHistory& history) {
-      free = calendar_->windows()->FreePermits(history, at.now_ns);
-      full_ns = history.CountedUntilNs(calendar_->windows()->last_grant_time_ns());
-    });
-  }
-  level.remaining = std::min(level.remaining, std::max<int64_t>(free, 0));
-  level.reset_after_ns = std::max(level.reset_after_ns, full_ns - at.now_ns);
+  at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
+  WithBookings(parameters, at, [&](auto& calendar, const auto& past) {
+    const int64_t free = std::max<int64_t>(calendar.FreePermits(past, at.now_ns), 0);
+    level.remaining = std::min(level.remaining, free);
+    level.reset_after_ns = std::max(level.reset_after_ns, calendar.FullAgainNs(past) - at.now_ns);
+  });
   const int64_t earliest_ns = EarliestNs(parameters, 1, at);
   level.next_permit_after_ns = earliest_ns == kNeverNs ? kNeverNs : earliest_ns - at.now_ns;
   return level;
@@ -240,18 +219,13 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
     if (given.has_value()) tokens->SetTat(parameters.token_bucket, tat());
     return given;
   }
-  const auto counts_until = [&] {
-    return WithHistory(parameters, at, [&](const WindowHistory& history) {
-      return history.CountedUntilNs(at.now_ns);
-    });
-  };
-  const int64_t until_before_ns = counts_until();
+  const int64_t until_before_ns = CountedUntilNs(parameters, at);
   const std::optional<uint64_t> given = RefundPast(parameters, receipt_id, at, &when);
   if (!given.has_value()) return given;
-  if (counts_until() != until_before_ns) {
+  if (CountedUntilNs(parameters, at) != until_before_ns) {
     // The log held permits written down in the future, and no longer does: what is booked will
     // count for a shorter time.
-    RebuildWindows(parameters, at);
+    RebuildBookings(parameters, at);
     return given;
   }
   const int64_t until_ns =
@@ -264,31 +238,32 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
   return given;
 }
 
-void BucketState::NewCalendar(const Parameters& parameters, Moment at) {
-  if (parameters.kind == Kind::kTokenBucket) {
-    calendar_.reset(new Calendar(TokenCalendar(parameters.token_bucket, tat())));
-  } else {
-    calendar_.reset(new Calendar(WindowCalendar()));
-  }
-  calendar_->latest_ns = at.now_ns;
-  calendar_->wall_ahead_ns = at.wall_ns - at.now_ns;
+int64_t BucketState::CountedUntilNs(const Parameters& parameters, Moment at) const {
+  return WithBookings(parameters, at,
+                      Overloaded{[](TokenCalendar&, const TokenBucket&) { return int64_t{0}; },
+                                 [&](WindowCalendar&, const WindowHistory& past) {
+                                   return past.CountedUntilNs(at.now_ns);
+                                 }});
 }
 
-void BucketState::RebuildWindows(const Parameters& parameters, Moment at) {
-  WithHistory(parameters, at,
-              [&](const WindowHistory& history) { calendar_->windows()->Rebuild(history); });
+void BucketState::NewCalendar(const Parameters& parameters, Moment at) {
+  calendar_.reset(new Calendar{{WindowCalendar()}, at.now_ns, at.wall_ns - at.now_ns});
+  if (parameters.kind == Kind::kTokenBucket) {
+    calendar_->bookings = TokenCalendar(parameters.token_bucket, tat());
+  }
+}
+
+void BucketState::RebuildBookings(const Parameters& parameters, Moment at) {
+  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
+    tokens->SetTat(parameters.token_bucket, tat());
+  }
+  WithBookings(parameters, at, [](auto& calendar, const auto& past) { calendar.Rebuild(past); });
 }
 
 void BucketState::Book(const Parameters& parameters, const Booking& booking, Moment at) {
   if (calendar_ == nullptr) NewCalendar(parameters, at);
-  at = calendar_->NotBefore(at);
-  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    tokens->Insert(parameters.token_bucket, booking);
-    return;
-  }
-  WithHistory(parameters, calendar_->Planned(at.now_ns), [&](const WindowHistory& history) {
-    calendar_->windows()->Insert(history, booking);
-  });
+  WithBookings(parameters, calendar_->Planned(calendar_->NotBefore(at).now_ns),
+               [&](auto& calendar, const auto& past) { calendar.Insert(past, booking); });
 }
 
 bool BucketState::CancelBooking(const Parameters& parameters, int64_t grant_time_ns, uint64_t id) {
@@ -347,7 +322,7 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at) {
     const int64_t set_by_ns = ahead_ns - calendar_->wall_ahead_ns;
     if (set_by_ns > kWallSetNs || set_by_ns < -kWallSetNs) {
       calendar_->wall_ahead_ns = ahead_ns;
-      RebuildWindows(parameters, at);
+      RebuildBookings(parameters, at);
     }
   }
   return closed;
@@ -361,11 +336,7 @@ void BucketState::Reset(const Parameters& parameters, Moment at) {
     token->tat = ToTicks(parameters.token_bucket, at.now_ns);
   }
   if (calendar_ == nullptr) return;
-  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    tokens->Rebuild(parameters.token_bucket, tat());
-  } else {
-    RebuildWindows(parameters, calendar_->Planned(calendar_->NotBefore(at).now_ns));
-  }
+  RebuildBookings(parameters, calendar_->Planned(calendar_->NotBefore(at).now_ns));
 }
 
 int64_t BucketState::NotBeforeNs() const { return calendar_ == nullptr ? 0 : calendar_->latest_ns; }
@@ -403,12 +374,8 @@ void BucketState::Convert(const Parameters& from, const Parameters& to, Moment a
     };
     std::visit([&](const auto& calendar) { calendar.ForEach(copy); }, old->bookings);
   }
-  if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    tokens->Rebuild(to.token_bucket, tat());
-    return;
-  }
   calendar_->wall_ahead_ns = at.wall_ns - at.now_ns;
-  RebuildWindows(to, at);
+  RebuildBookings(to, at);
 }
 
 void BucketState::AppendBooking(const Parameters& parameters, const Booking& booking) {
@@ -443,7 +410,7 @@ BucketState BucketState::FromImage(const Parameters& parameters, const BucketIma
   state.NewCalendar(parameters, {image.latest_ns, image.latest_ns + image.wall_ahead_ns});
   for (const Booking& booking : image.bookings) state.AppendBooking(parameters, booking);
   if (parameters.kind != Kind::kTokenBucket) {
-    state.RebuildWindows(parameters, state.calendar_->Planned(image.latest_ns));
+    state.RebuildBookings(parameters, state.calendar_->Planned(image.latest_ns));
   }
   return state;
 }

@@ -40,8 +40,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/algorithm/bucket_image.h"
-#include "server/algorithm/level.h"
-#include "server/algorithm/moment.h"
+#include "server/algorithm/counting_state.h"
 #include "server/algorithm/rate.h"
 
 namespace sluice::algorithm {
@@ -63,19 +62,15 @@ absl::StatusOr<Parameters> MakeFixedWindow(Rate rate, int64_t utc_offset_ns);
 absl::StatusOr<Parameters> WithRate(const FixedWindow& parameters, Rate rate);
 
 // The state of one key. Every call must pass the same parameters until ConvertTo is called.
-class FixedWindowState {
+class FixedWindowState : public CountingState<FixedWindowState, FixedWindow, Moment> {
  public:
-  bool CanTake(const FixedWindow& parameters, uint64_t permits, Moment at) const;
-  // Granted: `*serial`, if given, names the window it was counted in (for Refund).
-  bool TryTake(const FixedWindow& parameters, uint64_t permits, Moment at,
-               uint64_t* serial = nullptr);
-  // Counts permits whether or not they fit (carry-over). Returns the window's serial.
+  // Counts permits whether or not they fit (carry-over). Opens a window if the last one is over:
+  // only a grant does, so `opened` is its first use. Returns the window's serial.
   uint64_t Add(const FixedWindow& parameters, uint64_t permits, Moment at);
 
   // The first nanosecond on the monotonic clock, not before at.now_ns, at which TryTake would grant
   // if no other permits are taken and the wall clock is not set; kNeverNs if permits > M.
   int64_t EarliestNs(const FixedWindow& parameters, uint64_t permits, Moment at) const;
-  Level LevelAt(const FixedWindow& parameters, Moment at) const;
   bool IsFull(const FixedWindow& parameters, Moment at) const;
   uint64_t Counted(const FixedWindow& parameters, Moment at) const;
   // When the current window is over, if the wall clock is not set; now if there is none.
@@ -93,8 +88,12 @@ class FixedWindowState {
   // nothing changes; else the window opens now.
   FixedWindowState ConvertTo(const FixedWindow& from, const FixedWindow& to, Moment at) const;
 
-  void ToImage(BucketImage* image) const;
-  static FixedWindowState FromImage(const FixedWindow& parameters, const BucketImage& image);
+  void ToImage(BucketImage* image) const { static_cast<OpenWindow&>(*image) = window_; }
+  static FixedWindowState FromImage(const FixedWindow&, const BucketImage& image) {
+    FixedWindowState state;
+    state.window_ = image;
+    return state;
+  }
 
   static size_t MemoryBytes() { return 0; }
 
@@ -104,13 +103,7 @@ class FixedWindowState {
   int64_t OverAtNs(const FixedWindow& parameters, Moment at) const;
   void Open(const FixedWindow& parameters, Moment at);
 
-  bool used_ = false;
-  int64_t index_ = 0;      // of the wall clock's windows
-  int64_t opened_ns_ = 0;  // monotonic
-  int64_t ends_ns_ = 0;    // monotonic; at most opened + period
-  uint64_t count_ = 0;
-  // Grows by one with each window opened; an index may come again, this does not.
-  uint64_t serial_ = 0;
+  OpenWindow window_;
 };
 
 }  // namespace sluice::algorithm

@@ -143,20 +143,6 @@ uint64_t SlidingLogState::Counted(const SlidingLog& parameters, int64_t now_ns) 
   return counted;
 }
 
-bool SlidingLogState::CanTake(const SlidingLog& parameters, uint64_t permits,
-                              int64_t now_ns) const {
-  return Fits(Counted(parameters, now_ns), permits, parameters.rate.permits);
-}
-
-bool SlidingLogState::TryTake(const SlidingLog& parameters, uint64_t permits, int64_t now_ns,
-                              uint64_t* quantum) {
-  Advance(parameters, now_ns);
-  if (!Fits(total_, permits, parameters.rate.permits)) return false;
-  const uint64_t at = Add(parameters, permits, now_ns);
-  if (quantum != nullptr) *quantum = at;
-  return true;
-}
-
 uint64_t SlidingLogState::WhenFor(const SlidingLog& parameters, int64_t now_ns) const {
   const uint64_t quantum = QuantumAt(parameters, Effective(now_ns));
   return total_ != 0 ? std::max(quantum, last_quantum_) : quantum;
@@ -193,23 +179,6 @@ int64_t SlidingLogState::EarliestNs(const SlidingLog& parameters, uint64_t permi
     return true;
   });
   return earliest;
-}
-
-Level SlidingLogState::LevelAt(const SlidingLog& parameters, int64_t now_ns) const {
-  const int64_t now = ClampNow(now_ns);
-  Level level;
-  level.capacity = parameters.rate.permits;
-  level.remaining = RemainingOf(level.capacity, Counted(parameters, now_ns));
-  if (!IsFull(parameters, now_ns)) {
-    level.reset_after_ns = ExpiryNs(parameters, last_quantum_) - now;
-    if (last_count_ == 0) level.reset_after_ns = EarliestNs(parameters, level.capacity, now) - now;
-  }
-  if (level.remaining < 1) level.next_permit_after_ns = EarliestNs(parameters, 1, now) - now;
-  return level;
-}
-
-bool SlidingLogState::IsFull(const SlidingLog& parameters, int64_t now_ns) const {
-  return total_ == 0 || Counted(parameters, now_ns) == 0;
 }
 
 bool SlidingLogState::Counts(const SlidingLog& parameters, uint64_t quantum, int64_t now_ns) const {

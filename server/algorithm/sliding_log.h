@@ -40,7 +40,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/algorithm/bucket_image.h"
-#include "server/algorithm/level.h"
+#include "server/algorithm/counting_state.h"
 #include "server/algorithm/rate.h"
 
 namespace sluice::algorithm {
@@ -63,24 +63,20 @@ absl::StatusOr<Parameters> WithRate(const SlidingLog& parameters, Rate rate);
 inline constexpr int64_t kQuantaPerPeriod = 65536;
 
 // The state of one key. Every call must pass the same parameters until ConvertTo is called.
-class SlidingLogState {
+class SlidingLogState : public CountingState<SlidingLogState, SlidingLog, int64_t> {
  public:
-  // Would TryTake grant?
-  bool CanTake(const SlidingLog& parameters, uint64_t permits, int64_t now_ns) const;
-
-  // Granted: `*quantum`, if given, is when it was written down (for Refund).
+  // As CountingState; the log has then seen now_ns, granted or not.
   bool TryTake(const SlidingLog& parameters, uint64_t permits, int64_t now_ns,
-               uint64_t* quantum = nullptr);
-
+               uint64_t* quantum = nullptr) {
+    Advance(parameters, now_ns);
+    return CountingState::TryTake(parameters, permits, now_ns, quantum);
+  }
   // Writes permits down whether or not they fit (carry-over). Returns the quantum.
   uint64_t Add(const SlidingLog& parameters, uint64_t permits, int64_t now_ns);
 
   // The first nanosecond, not before now_ns, at which TryTake would grant if no other permits are
   // taken; kNeverNs if permits > M.
   int64_t EarliestNs(const SlidingLog& parameters, uint64_t permits, int64_t now_ns) const;
-
-  Level LevelAt(const SlidingLog& parameters, int64_t now_ns) const;
-  bool IsFull(const SlidingLog& parameters, int64_t now_ns) const;
 
   // The quantum at which permits taken at now_ns would be written down. Not before the last run:
   // other parameters, or a clock that was set back, may have left it in the future.

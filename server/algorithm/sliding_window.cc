@@ -47,20 +47,6 @@ uint64_t SlidingWindowState::Counted(const SlidingWindow& parameters, int64_t no
   return CountedAt(parameters, Effective(parameters, now_ns));
 }
 
-bool SlidingWindowState::CanTake(const SlidingWindow& parameters, uint64_t permits,
-                                 int64_t now_ns) const {
-  return Fits(Counted(parameters, now_ns), permits, parameters.rate.permits);
-}
-
-bool SlidingWindowState::TryTake(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns,
-                                 uint64_t* index) {
-  Advance(parameters, Effective(parameters, now_ns));
-  if (!Fits(CountedAt(parameters, last_), permits, parameters.rate.permits)) return false;
-  counts_[last_ % counts_.size()] += permits;
-  if (index != nullptr) *index = last_;
-  return true;
-}
-
 uint64_t SlidingWindowState::Add(const SlidingWindow& parameters, uint64_t permits,
                                  int64_t now_ns) {
   Advance(parameters, Effective(parameters, now_ns));
@@ -82,20 +68,6 @@ int64_t SlidingWindowState::EarliestNs(const SlidingWindow& parameters, uint64_t
     if (j > k && j - k - 1 <= last_) counted -= counts_[(j - k - 1) % counts_.size()];
     if (Fits(counted, permits, capacity)) return SubWindowStartNs(parameters, j);
   }
-}
-
-Level SlidingWindowState::LevelAt(const SlidingWindow& parameters, int64_t now_ns) const {
-  const int64_t now = ClampNow(now_ns);
-  Level level;
-  level.capacity = parameters.rate.permits;
-  level.remaining = RemainingOf(level.capacity, Counted(parameters, now));
-  level.reset_after_ns = EarliestNs(parameters, level.capacity, now) - now;
-  if (level.remaining < 1) level.next_permit_after_ns = EarliestNs(parameters, 1, now) - now;
-  return level;
-}
-
-bool SlidingWindowState::IsFull(const SlidingWindow& parameters, int64_t now_ns) const {
-  return Counted(parameters, now_ns) == 0;
 }
 
 bool SlidingWindowState::Counts(const SlidingWindow& parameters, uint64_t index,

@@ -35,7 +35,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/algorithm/bucket_image.h"
-#include "server/algorithm/level.h"
+#include "server/algorithm/counting_state.h"
 #include "server/algorithm/rate.h"
 
 namespace sluice::algorithm {
@@ -60,20 +60,20 @@ uint64_t SubWindowAt(const SlidingWindow& parameters, int64_t now_ns);
 int64_t SubWindowStartNs(const SlidingWindow& parameters, uint64_t index);
 
 // The state of one key. Every call must pass the same parameters until ConvertTo is called.
-class SlidingWindowState {
+class SlidingWindowState : public CountingState<SlidingWindowState, SlidingWindow, int64_t> {
  public:
-  bool CanTake(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns) const;
-  // Granted: `*index`, if given, is the sub-window it was counted in (for Refund).
+  // As CountingState; the state has then seen now_ns, granted or not.
   bool TryTake(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns,
-               uint64_t* index = nullptr);
+               uint64_t* index = nullptr) {
+    Advance(parameters, Effective(parameters, now_ns));
+    return CountingState::TryTake(parameters, permits, now_ns, index);
+  }
   // Counts permits whether or not they fit (carry-over). Returns the sub-window.
   uint64_t Add(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns);
 
   // The first nanosecond, not before now_ns, at which TryTake would grant if no other permits are
   // taken; kNeverNs if permits > M.
   int64_t EarliestNs(const SlidingWindow& parameters, uint64_t permits, int64_t now_ns) const;
-  Level LevelAt(const SlidingWindow& parameters, int64_t now_ns) const;
-  bool IsFull(const SlidingWindow& parameters, int64_t now_ns) const;
   uint64_t Counted(const SlidingWindow& parameters, int64_t now_ns) const;
 
   // Takes permits out of sub-window `index`, as far as it still counts. Returns how many.

@@ -40,22 +40,25 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t After(int64_t f, int64_t t, int64_t 
   return Add(std::max(f, t), cost);
 }
 
+// A summary with a booking more behind the others.
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void Append(int64_t t, int64_t cost,
+                                                const TokenBucket& parameters,
+                                                TokenSummary* summary) {
+  summary->limit = std::min(summary->limit, Add(LimitOf(parameters, t, cost), -summary->sum));
+  summary->floor = After(summary->floor, t, cost);
+  summary->sum = Add(summary->sum, cost);
+}
+
 }  // namespace
 
 TokenCalendar::TokenCalendar(const TokenBucket& parameters, uint64_t tat)
     : base_(Clamp(static_cast<int64_t>(tat))), end_(base_), slack_(-kFar) {}
 
 void TokenCalendar::Summarize(const TokenBucket& parameters, Chunks::Chunk* chunk) {
-  TokenSummary& summary = chunk->summary;
-  summary.sum = 0;
-  summary.floor = -kFar;
-  summary.limit = kFar;
+  chunk->summary = {.floor = -kFar, .limit = kFar, .slack = kFar};
   for (const Booking& booking : *chunk) {
-    const int64_t t = TicksOf(parameters, booking.grant_time_ns);
-    const int64_t cost = CostOf(parameters, booking.permits);
-    summary.limit = std::min(summary.limit, Add(LimitOf(parameters, t, cost), -summary.sum));
-    summary.floor = Add(std::max(summary.floor, t), cost);
-    summary.sum = Add(summary.sum, cost);
+    Append(TicksOf(parameters, booking.grant_time_ns), CostOf(parameters, booking.permits),
+           parameters, &chunk->summary);
   }
 }
 
@@ -195,7 +198,6 @@ void TokenCalendar::Insert(const TokenBucket& parameters, const Booking& booking
   const auto position = bookings_.Insert(booking, &split);
   sets_.Add(booking.set, booking.grant_time_ns);
   Chunks::Chunk& chunk = bookings_.chunk(position.chunk);
-  TokenSummary& summary = chunk.summary;
   if (append) {
     const int64_t limit = LimitOf(parameters, t, cost);
     slack_ = std::max(slack_, Add(limit, -std::max(end_, now_)));
@@ -204,25 +206,18 @@ void TokenCalendar::Insert(const TokenBucket& parameters, const Booking& booking
     total_ = Add(total_, cost);
     limits_from_ = bookings_.chunks() + 1;
     if (chunk.size() == 1) {
-      summary.sum = cost;
-      summary.floor = Add(t, cost);
-      summary.limit = limit;
+      Summarize(parameters, &chunk);
     } else {
-      summary.limit = std::min(summary.limit, Add(limit, -summary.sum));
-      summary.floor = Add(std::max(summary.floor, t), cost);
-      summary.sum = Add(summary.sum, cost);
+      Append(t, cost, parameters, &chunk.summary);
+      chunk.summary.slack = kFar;  // has a gap more
     }
-    summary.slack = kFar;  // has a gap more
     return;
   }
   if (split) {
     // Which of the two the booking went to does not matter.
     const size_t first = position.chunk == 0 ? 0 : position.chunk - 1;
     const size_t last = std::min(position.chunk + 1, bookings_.chunks() - 1);
-    for (size_t c = first; c <= last; ++c) {
-      Summarize(parameters, &bookings_.chunk(c));
-      bookings_.chunk(c).summary.slack = kFar;
-    }
+    for (size_t c = first; c <= last; ++c) Summarize(parameters, &bookings_.chunk(c));
     SummaryChanged(bookings_.chunks());
   } else {
     Summarize(parameters, &chunk);
@@ -235,9 +230,7 @@ bool TokenCalendar::Cancel(const TokenBucket& parameters, int64_t grant_time_ns,
   Chunks::Position position;
   if (!bookings_.Find(grant_time_ns, id, &position)) return false;
   if (!Erase(position)) {
-    Chunks::Chunk& chunk = bookings_.chunk(position.chunk);
-    Summarize(parameters, &chunk);
-    chunk.summary.slack = kFar;
+    Summarize(parameters, &bookings_.chunk(position.chunk));
     SummaryChanged(position.chunk);
   } else {
     if (position.chunk == 0) front_changed_ = false;
@@ -250,13 +243,8 @@ bool TokenCalendar::Cancel(const TokenBucket& parameters, int64_t grant_time_ns,
 
 void TokenCalendar::Fold(const TokenBucket& parameters) {
   const Booking booking = bookings_.front();
-  const int64_t t = TicksOf(parameters, booking.grant_time_ns);
   const int64_t cost = CostOf(parameters, booking.permits);
-  base_ = After(base_, t, cost);
-  // The bound of the gaps that are left holds with what this booking leaves, no longer with less:
-  // its refund may make room in them.
-  TokenSummary& summary = bookings_.chunk(0).summary;
-  summary.slack_from = After(summary.slack_from, t, cost);
+  base_ = After(base_, TicksOf(parameters, booking.grant_time_ns), cost);
   front_changed_ = !bookings_.PopFront();
   SummaryChanged(front_changed_ ? 0 : bookings_.chunks());
   total_ = Add(total_, -cost);
@@ -276,13 +264,9 @@ void TokenCalendar::SetTat(const TokenBucket& parameters, uint64_t tat) {
   FindEnd(parameters);
 }
 
-void TokenCalendar::Rebuild(const TokenBucket& parameters, uint64_t tat) {
-  base_ = Clamp(static_cast<int64_t>(tat));
+void TokenCalendar::Rebuild(const TokenBucket& parameters) {
   now_ = 0;
-  for (size_t c = 0; c < bookings_.chunks(); ++c) {
-    Summarize(parameters, &bookings_.chunk(c));
-    bookings_.chunk(c).summary.slack = kFar;
-  }
+  for (size_t c = 0; c < bookings_.chunks(); ++c) Summarize(parameters, &bookings_.chunk(c));
   front_changed_ = false;
   slack_ = kFar;
   SummaryChanged(bookings_.chunks());

@@ -93,13 +93,13 @@ class TokenCalendar : public ChunkedCalendar<Booking, TokenSummary> {
   // After a take or a refund by others.
   void SetTat(const TokenBucket& parameters, uint64_t tat);
 
-  // Other parameters: what was booked stands.
-  void Rebuild(const TokenBucket& parameters, uint64_t tat);
+  // To be called when the parameters are others: what was booked stands.
+  void Rebuild(const TokenBucket& parameters);
 
   size_t MemoryBytes() const;
 
  private:
-  void Summarize(const TokenBucket& parameters, Chunks::Chunk* chunk);
+  static void Summarize(const TokenBucket& parameters, Chunks::Chunk* chunk);
   void SummarizeFront(const TokenBucket& parameters);
   void FindEnd(const TokenBucket& parameters);
   // Brings limit_before_ up to date.

@@ -6,6 +6,34 @@
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
+namespace {
+
+// The sum of permits_of(i) for i below `index`, where that of all is `total`. From the nearer end,
+// since most questions are about the last bookings.
+template <typename PermitsOf>
+int64_t SumBefore(size_t index, size_t size, int64_t total, PermitsOf permits_of) {
+  const bool from_front = index <= size / 2;
+  int64_t sum = 0;
+  for (size_t i = from_front ? 0 : index; i < (from_front ? index : size); ++i) {
+    sum += permits_of(i);
+  }
+  return from_front ? sum : total - sum;
+}
+
+// The index with which that sum reaches `permits`, and the sum before it. REQUIRES: 0 < permits <=
+// total.
+template <typename PermitsOf>
+size_t IndexOfThe(int64_t permits, size_t size, int64_t total, PermitsOf permits_of,
+                  int64_t* before) {
+  const bool from_front = permits <= total / 2;
+  size_t i = from_front ? 0 : size;
+  *before = from_front ? 0 : total;
+  while (from_front && *before + permits_of(i) < permits) *before += permits_of(i++);
+  while (!from_front && *before >= permits) *before -= permits_of(--i);
+  return i;
+}
+
+}  // namespace
 
 void WindowCalendar::Summarize(Chunks::Chunk* chunk) {
   WindowSummary& summary = chunk->summary;
@@ -44,23 +72,13 @@ void WindowCalendar::AddFrom(Chunks::Position position, int64_t from_ns, int64_t
 }
 
 int64_t WindowCalendar::SumOfChunksBefore(size_t chunk) const {
-  int64_t sum = 0;
-  if (chunk <= bookings_.chunks() / 2) {
-    for (size_t c = 0; c < chunk; ++c) sum += bookings_.chunk(c).summary.permits;
-    return sum;
-  }
-  for (size_t c = chunk; c < bookings_.chunks(); ++c) sum += bookings_.chunk(c).summary.permits;
-  return permits_ - sum;
+  return SumBefore(chunk, bookings_.chunks(), permits_,
+                   [&](size_t c) { return bookings_.chunk(c).summary.permits; });
 }
 
 int64_t WindowCalendar::SumOfEntriesBefore(const Chunks::Chunk& chunk, size_t index) {
-  int64_t sum = 0;
-  if (index <= chunk.size() / 2) {
-    for (size_t i = 0; i < index; ++i) sum += static_cast<int64_t>(chunk[i].permits);
-    return sum;
-  }
-  for (size_t i = index; i < chunk.size(); ++i) sum += static_cast<int64_t>(chunk[i].permits);
-  return chunk.summary.permits - sum;
+  return SumBefore(index, chunk.size(), chunk.summary.permits,
+                   [&](size_t i) { return static_cast<int64_t>(chunk[i].permits); });
 }
 
 int64_t WindowCalendar::SumUpTo(int64_t grant_time_ns) const {
@@ -87,33 +105,13 @@ int64_t WindowCalendar::SumOver(int64_t grant_time_ns) const {
 
 int64_t WindowCalendar::UntilOfThe(int64_t permits) const {
   int64_t before = 0;
-  if (permits <= permits_ / 2) {
-    for (size_t c = 0;; ++c) {
-      const Chunks::Chunk& chunk = bookings_.chunk(c);
-      if (before + chunk.summary.permits < permits) {
-        before += chunk.summary.permits;
-        continue;
-      }
-      const WindowEntry* entry = chunk.begin();
-      for (;; ++entry) {
-        before += static_cast<int64_t>(entry->permits);
-        if (before >= permits) return entry->until_ns;
-      }
-    }
-  }
-  before = permits_;
-  for (size_t c = bookings_.chunks();;) {
-    const Chunks::Chunk& chunk = bookings_.chunk(--c);
-    if (before - chunk.summary.permits >= permits) {
-      before -= chunk.summary.permits;
-      continue;
-    }
-    const WindowEntry* entry = chunk.end();
-    for (;;) {
-      before -= static_cast<int64_t>((--entry)->permits);
-      if (before < permits) return entry->until_ns;
-    }
-  }
+  const Chunks::Chunk& chunk = bookings_.chunk(IndexOfThe(
+      permits, bookings_.chunks(), permits_,
+      [&](size_t c) { return bookings_.chunk(c).summary.permits; }, &before));
+  return chunk[IndexOfThe(
+                   permits - before, chunk.size(), chunk.summary.permits,
+                   [&](size_t i) { return static_cast<int64_t>(chunk[i].permits); }, &before)]
+      .until_ns;
 }
 
 int64_t WindowCalendar::LevelAt(const WindowHistory& history, int64_t grant_time_ns) const {
@@ -177,16 +175,14 @@ int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t afte
   return UntilOfThe(before - most);
 }
 
-bool WindowCalendar::Fits(const WindowHistory& history, uint64_t permits,
-                          int64_t grant_time_ns) const {
+bool WindowCalendar::FitsNow(const WindowHistory& history, uint64_t permits, int64_t now_ns) const {
   const uint64_t capacity = history.Capacity();
   if (permits > capacity) return false;
   const auto most = static_cast<int64_t>(capacity - permits);
-  return LevelAt(history, grant_time_ns) <= most &&
-         !FindLastAbove(history, grant_time_ns, most).has_value();
+  return LevelAt(history, now_ns) <= most && !FindLastAbove(history, now_ns, most).has_value();
 }
 
-int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permits,
+int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permits, int64_t,
                                    int64_t from_ns) {
   const uint64_t capacity = history.Capacity();
   if (permits > capacity) return kNeverNs;

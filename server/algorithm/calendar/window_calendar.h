@@ -69,11 +69,12 @@ struct WindowSummary {
 class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
  public:
   // The first moment, not before from_ns, at which `permits` may be booked; kNeverNs if they could
-  // not at any. REQUIRES: what is booked up to now was folded, and from_ns is not before now.
-  int64_t EarliestNs(const WindowHistory& history, uint64_t permits, int64_t from_ns);
+  // not at any. REQUIRES: what is booked up to now_ns was folded, and from_ns is not before it.
+  int64_t EarliestNs(const WindowHistory& history, uint64_t permits, int64_t now_ns,
+                     int64_t from_ns);
 
-  // Whether that is grant_time_ns, without looking for another. REQUIRES: as EarliestNs.
-  bool Fits(const WindowHistory& history, uint64_t permits, int64_t grant_time_ns) const;
+  // Whether that is now_ns, without looking for another moment. REQUIRES: as EarliestNs.
+  bool FitsNow(const WindowHistory& history, uint64_t permits, int64_t now_ns) const;
 
   // REQUIRES: booking.grant_time_ns was got from EarliestNs.
   void Insert(const WindowHistory& history, const Booking& booking);
@@ -83,6 +84,10 @@ class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
 
   // Permits that could be taken now without harm to what is booked; may be negative.
   int64_t FreePermits(const WindowHistory& history, int64_t now_ns) const;
+  // When all that is booked has stopped counting.
+  int64_t FullAgainNs(const WindowHistory& history) const {
+    return history.CountedUntilNs(last_grant_time_ns());
+  }
 
   // Takes out the booking of that id at that moment. False: there is none.
   bool Cancel(int64_t grant_time_ns, uint64_t id);
@@ -103,8 +108,7 @@ class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
   static void Summarize(Chunks::Chunk* chunk);
   // Adds what counts from from_ns until until_ns to the levels of the entries from `position` on.
   void AddFrom(Chunks::Position position, int64_t from_ns, int64_t until_ns, int64_t permits);
-  // Sums of permits are taken from the nearer end, since most questions are about the last
-  // bookings: of the chunks before `chunk`, and of the entries before `index` in `chunk`.
+  // Permits of the chunks before `chunk`, and of the entries before `index` in `chunk`.
   int64_t SumOfChunksBefore(size_t chunk) const;
   static int64_t SumOfEntriesBefore(const Chunks::Chunk& chunk, size_t index);
   // Permits of the bookings up to and with grant_time_ns.

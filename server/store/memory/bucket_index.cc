@@ -207,13 +207,18 @@ Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, con
     CountState(*state, rule, +1);
     word = Record::WordOf(state);
   }
-  Record* record =
-      Record::Make(slabs_.Allocate(shard_index, Record::Bytes(key.size())), word, rule.id, key);
-  rules_.Find(rule.id)->buckets.fetch_add(1, std::memory_order_relaxed);
   if (slot->load(std::memory_order_relaxed) == kEmpty) ++shard.used;
   ++shard.live;
-  slot->store(SlotOf(record, hash), std::memory_order_release);
   created_.fetch_add(1, std::memory_order_relaxed);
+  return Place(shard_index, slot, hash, word, rule, key);
+}
+
+Record* BucketIndex::Place(size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
+                           uint64_t word, const Rule& rule, std::string_view key) {
+  Record* const record =
+      Record::Make(slabs_.Allocate(shard_index, Record::Bytes(key.size())), word, rule.id, key);
+  rules_.Find(rule.id)->buckets.fetch_add(1, std::memory_order_relaxed);
+  slot->store(SlotOf(record, hash), std::memory_order_release);
   return record;
 }
 
@@ -250,11 +255,7 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
     CountState(*state, rule, +1);
     converted = Record::WordOf(state);
   }
-  const std::string_view key = old_record->key();
-  Record* record = Record::Make(slabs_.Allocate(shard_index, Record::Bytes(key.size())), converted,
-                                rule.id, key);
-  rules_.Find(rule.id)->buckets.fetch_add(1, std::memory_order_relaxed);
-  slot->store(SlotOf(record, hash), std::memory_order_release);
+  Record* const record = Place(shard_index, slot, hash, converted, rule, old_record->key());
   old_record->Unlock(Record::kDead);
   epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(old_record));
   old_entry->buckets.fetch_sub(1, std::memory_order_release);

@@ -213,6 +213,9 @@ class BucketIndex {
                   const Rule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   Record* Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,
                  std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // Makes the record and puts it into the slot.
+  Record* Place(size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash, uint64_t word,
+                const Rule& rule, std::string_view key);
   bool ReserveBucket();
   // Looks for room in other shards.
   void SweepElsewhere(int64_t now_ns);

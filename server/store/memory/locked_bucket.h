@@ -24,9 +24,6 @@ namespace sluice::store::memory {
 
 // The level of a bucket that does not exist.
 inline BucketLevel FullLevel(const algorithm::Parameters& parameters, algorithm::Moment at) {
-  if (parameters.kind == algorithm::Kind::kTokenBucket) {
-    return algorithm::LevelAt(parameters.token_bucket, 0, at.now_ns);
-  }
   return algorithm::BucketState(parameters).LevelAt(parameters, at);
 }
 

@@ -45,31 +45,24 @@ void MemoryStore::Register(std::shared_ptr<const Rule> rule) {
 
 void MemoryStore::Acquire(AcquireOperation* operation) {
   const absl::Span<Acquisition> acquisitions = operation->acquisitions;
-  if (acquisitions.size() == 1 && acquisitions[0].charges.size() == 1) {
-    Acquisition& acquisition = acquisitions[0];
-    const Charge& charge = acquisition.charges[0];
-    const uint64_t hash = index_.Hash(*charge.rule, charge.key);
+  const bool single = acquisitions.size() == 1 && acquisitions[0].charges.size() == 1;
+  uint64_t hash = 0;
+  if (single) {
+    hash = index_.Hash(*acquisitions[0].charges[0].rule, acquisitions[0].charges[0].key);
     // On its way while the clock is read.
     index_.PrefetchSlot(hash);
-    const int64_t now_ns = clock_.NowNs();
-    EpochGuard guard(index_.epochs());
-    if (now_ns > operation->deadline_ns) {
+  }
+  const int64_t now_ns = clock_.NowNs();
+  if (now_ns > operation->deadline_ns) {
+    for (Acquisition& acquisition : acquisitions) {
       acquisition.outcome = Outcome::kDeadlineExceeded;
       acquisition.now_ns = now_ns;
-    } else if (IsSimple(acquisition)) {
-      AcquireSimple(acquisition, hash, now_ns);
-    } else {
-      AcquireLocked(acquisition, now_ns);
     }
   } else {
-    const int64_t now_ns = clock_.NowNs();
-    if (now_ns > operation->deadline_ns) {
-      for (Acquisition& acquisition : acquisitions) {
-        acquisition.outcome = Outcome::kDeadlineExceeded;
-        acquisition.now_ns = now_ns;
-      }
+    EpochGuard guard(index_.epochs());
+    if (single) {
+      AcquireOne(acquisitions[0], hash, now_ns);
     } else {
-      EpochGuard guard(index_.epochs());
       AcquireBatch(acquisitions, now_ns);
     }
   }
@@ -121,11 +114,7 @@ void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now
     }
     for (size_t i = 0; i < n; ++i) {
       if (candidates[i] != nullptr && Commit(candidates[i], words[i], new_words[i])) continue;
-      if (IsSimple(acquisitions[i])) {
-        AcquireSimple(acquisitions[i], hashes[i], now_ns);
-      } else {
-        AcquireLocked(acquisitions[i], now_ns);
-      }
+      AcquireOne(acquisitions[i], hashes[i], now_ns);
     }
     acquisitions.remove_prefix(n);
   }
@@ -169,9 +158,10 @@ bool MemoryStore::Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, u
   return true;
 }
 
-void MemoryStore::AcquireSimple(Acquisition& acquisition, uint64_t hash, int64_t now_ns) {
+void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns) {
   const Charge& charge = acquisition.charges[0];
-  Record* record = index_.Find(hash, *charge.rule, charge.key);
+  Record* const record =
+      IsSimple(acquisition) ? index_.Find(hash, *charge.rule, charge.key) : nullptr;
   if (record != nullptr) {
     for (uint64_t word = record->word(); Record::IsPlain(word);) {
       uint64_t new_word;
@@ -179,7 +169,8 @@ void MemoryStore::AcquireSimple(Acquisition& acquisition, uint64_t hash, int64_t
       if (new_word == word || record->Swap(&word, new_word)) return;
     }
   }
-  // There is no bucket, or its word is not plain, or permits are to be reserved.
+  // It is not simple, or there is no bucket, or its word is not plain, or permits are to be
+  // reserved.
   AcquireLocked(acquisition, now_ns);
 }
 
@@ -330,14 +321,12 @@ void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
 }
 
 void MemoryStore::Refund(RefundOperation* operation) {
-  {
-    EpochGuard guard(index_.epochs());
-    operation->outcome = RefundNow(*operation);
-  }
+  operation->outcome = RefundNow(*operation);
   operation->Done();
 }
 
 RefundOutcome MemoryStore::RefundNow(const RefundOperation& operation) {
+  EpochGuard guard(index_.epochs());
   Buckets buckets = BucketsOf(operation.charges);
   if (!LockAll(absl::MakeSpan(buckets), std::nullopt)) {
     std::fill_n(operation.refunded, buckets.size(), uint64_t{0});
@@ -355,14 +344,12 @@ RefundOutcome MemoryStore::RefundNow(const RefundOperation& operation) {
 }
 
 void MemoryStore::Move(MoveOperation* operation) {
-  {
-    EpochGuard guard(index_.epochs());
-    operation->outcome = MoveNow(operation);
-  }
+  operation->outcome = MoveNow(operation);
   operation->Done();
 }
 
 MoveOutcome MemoryStore::MoveNow(MoveOperation* operation) {
+  EpochGuard guard(index_.epochs());
   Buckets buckets = BucketsOf(operation->charges);
   if (!LockAll(absl::MakeSpan(buckets), std::nullopt)) return MoveOutcome::kStaleRule;
   const int64_t at_ns = OpenAll(absl::MakeSpan(buckets), clock_.NowNs());
@@ -374,36 +361,27 @@ MoveOutcome MemoryStore::MoveNow(MoveOperation* operation) {
 }
 
 void MemoryStore::Rebook(RebookOperation* operation) {
-  {
-    EpochGuard guard(index_.epochs());
-    operation->status = RebookNow(operation->items);
-  }
+  operation->status = RebookNow(operation->items);
   operation->Done();
 }
 
 RebookStatus MemoryStore::RebookNow(absl::Span<Rebooking> asked) {
+  EpochGuard guard(index_.epochs());
   // Each bucket once.
   std::vector<LockedBucket> buckets;
   std::vector<RebookItem> items(asked.size());
-  // Indexes of buckets by their hash, or by the next number that is free.
-  absl::flat_hash_map<uint64_t, uint32_t> by_hash;
+  absl::flat_hash_map<std::pair<uint32_t, std::string_view>, uint32_t> index_of;
   for (size_t i = 0; i < asked.size(); ++i) {
     items[i].asked = &asked[i];
     for (const Charge& charge : asked[i].charges) {
-      const uint64_t hash = index_.Hash(*charge.rule, charge.key);
-      items[i].set += hash;
-      for (uint64_t number = hash;; ++number) {
-        const auto [found, added] =
-            by_hash.try_emplace(number, static_cast<uint32_t>(buckets.size()));
-        if (added) buckets.emplace_back(index_, *charge.rule, charge.key);
-        const LockedBucket& bucket = buckets[found->second];
-        // Two buckets have one hash.
-        if (bucket.rule().limit_id != charge.rule->limit_id || bucket.key() != charge.key) continue;
-        // One of the two charges has an older rule.
-        if (&bucket.rule() != charge.rule) return RebookStatus::kStaleRule;
-        items[i].buckets.push_back(found->second);
-        break;
-      }
+      const auto [found, added] = index_of.try_emplace({charge.rule->limit_id, charge.key},
+                                                       static_cast<uint32_t>(buckets.size()));
+      if (added) buckets.emplace_back(index_, *charge.rule, charge.key);
+      const LockedBucket& bucket = buckets[found->second];
+      // One of the two charges has an older rule.
+      if (&bucket.rule() != charge.rule) return RebookStatus::kStaleRule;
+      items[i].set += bucket.hash();
+      items[i].buckets.push_back(found->second);
     }
   }
   const int64_t now_ns = clock_.NowNs();

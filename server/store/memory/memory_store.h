@@ -72,7 +72,8 @@ class MemoryStore final : public Store {
   static bool Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, uint64_t* new_word);
   // Puts the decision in force. Returns false if the word has changed.
   static bool Commit(memory::Record* record, uint64_t word, uint64_t new_word);
-  void AcquireSimple(Acquisition& acquisition, uint64_t hash, int64_t now_ns);
+  // `hash`: of the first charge's bucket.
+  void AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns);
   void AcquireLocked(Acquisition& acquisition, int64_t now_ns);
   void QueryOne(QueryItem& item, int64_t now_ns);
   RefundOutcome RefundNow(const RefundOperation& operation);

@@ -7,10 +7,11 @@
 namespace sluice::store::memory {
 
 // Mapped memory is zero, so all pointers are null.
-RuleRegistry::Pages::Pages()
-    : pages(reinterpret_cast<std::atomic<Page*>*>(MapChunks(kBytes, /*huge=*/false))) {}
-
-RuleRegistry::Pages::~Pages() { UnmapChunks(reinterpret_cast<char*>(pages), kBytes); }
+RuleRegistry::RuleRegistry(EpochDomain& epochs, uint8_t kind)
+    : epochs_(epochs),
+      kind_(kind),
+      pages_(reinterpret_cast<std::atomic<Page*>*>(
+          MapChunks(kPages * sizeof(std::atomic<Page*>), /*huge=*/false))) {}
 
 RuleRegistry::~RuleRegistry() {
   common::MutexLock lock(&mu_);
@@ -21,6 +22,7 @@ RuleRegistry::~RuleRegistry() {
     memory_bytes_.fetch_sub(sizeof(Page), std::memory_order_relaxed);
     delete page;
   }
+  UnmapChunks(reinterpret_cast<char*>(pages_), kPages * sizeof(std::atomic<Page*>));
 }
 
 void RuleRegistry::Add(std::shared_ptr<const Rule> rule) {

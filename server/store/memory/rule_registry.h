@@ -26,7 +26,7 @@ class RuleRegistry {
   };
 
   // Entries that Collect unlinks are retired in `epochs` as `kind`; pass them to Free then.
-  RuleRegistry(EpochDomain& epochs, uint8_t kind) : epochs_(epochs), kind_(kind) {}
+  RuleRegistry(EpochDomain& epochs, uint8_t kind);
   ~RuleRegistry();
   RuleRegistry(const RuleRegistry&) = delete;
   RuleRegistry& operator=(const RuleRegistry&) = delete;
@@ -58,18 +58,10 @@ class RuleRegistry {
     std::atomic<Entry*> entries[kPageEntries] = {};
   };
 
-  // 8 MiB of address space; only pages that are used take memory.
-  struct Pages {
-    static constexpr size_t kBytes = kPages * sizeof(std::atomic<Page*>);
-    Pages();
-    ~Pages();
-    std::atomic<Page*>& operator[](size_t i) const { return pages[i]; }
-    std::atomic<Page*>* const pages;
-  };
-
   EpochDomain& epochs_;
   const uint8_t kind_;
-  const Pages pages_;
+  // 8 MiB of address space; only what is used takes memory.
+  std::atomic<Page*>* const pages_;
   std::atomic<uint64_t> memory_bytes_{0};
   common::Mutex mu_;
   std::vector<uint32_t> ids_ ABSL_GUARDED_BY(mu_);

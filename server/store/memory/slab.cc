@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace sluice::store::memory {
 
@@ -34,14 +35,8 @@ void* SlabAllocator::Allocate(size_t arena_index, size_t bytes) {
   Arena& arena = arenas_[arena_index];
   common::MutexLock lock(&arena.mu);
   Class& c = arena.classes[object_class];
-  if (c.partial == nullptr) {
-    if (c.spare != nullptr) {
-      c.partial = c.spare;
-      c.spare = nullptr;
-    } else {
-      c.partial = NewSlab(arena_index, object_class);
-    }
-  }
+  if (c.partial == nullptr) c.partial = std::exchange(c.spare, nullptr);
+  if (c.partial == nullptr) c.partial = NewSlab(arena_index, object_class);
   Slab* slab = c.partial;
   char* objects = reinterpret_cast<char*>(slab) + sizeof(Slab);
   char* object;
@@ -51,12 +46,15 @@ void* SlabAllocator::Allocate(size_t arena_index, size_t bytes) {
   } else {
     object = objects + size_t{slab->touched++} * slab->object_bytes;
   }
-  if (++slab->used == slab->capacity) {
-    c.partial = slab->next;
-    if (c.partial != nullptr) c.partial->prev = nullptr;
-    slab->next = nullptr;
-  }
+  if (++slab->used == slab->capacity) Unlink(&c, slab);
   return object;
+}
+
+void SlabAllocator::Unlink(Class* of, Slab* slab) {
+  if (slab->prev != nullptr) slab->prev->next = slab->next;
+  if (slab->next != nullptr) slab->next->prev = slab->prev;
+  if (of->partial == slab) of->partial = slab->next;
+  slab->prev = slab->next = nullptr;
 }
 
 void SlabAllocator::Free(void* object, size_t bytes) {
@@ -73,21 +71,13 @@ void SlabAllocator::Free(void* object, size_t bytes) {
     *static_cast<uint32_t*>(object) = slab->free_head;
     slab->free_head = static_cast<uint32_t>(offset / slab->object_bytes) + 1;
     if (slab->used-- == slab->capacity) {
-      slab->prev = nullptr;
       slab->next = c.partial;
       if (c.partial != nullptr) c.partial->prev = slab;
       c.partial = slab;
     }
     if (slab->used == 0) {
-      if (slab->prev != nullptr) slab->prev->next = slab->next;
-      if (slab->next != nullptr) slab->next->prev = slab->prev;
-      if (c.partial == slab) c.partial = slab->next;
-      slab->prev = slab->next = nullptr;
-      if (c.spare == nullptr) {
-        c.spare = slab;
-      } else {
-        release = slab;
-      }
+      Unlink(&c, slab);
+      (c.spare == nullptr ? c.spare : release) = slab;
     }
   }
   // The system call is outside the lock: no other thread can find the slab any more.
@@ -100,8 +90,7 @@ void SlabAllocator::Trim() {
       Slab* spare;
       {
         common::MutexLock lock(&arenas_[a].mu);
-        spare = arenas_[a].classes[i].spare;
-        arenas_[a].classes[i].spare = nullptr;
+        spare = std::exchange(arenas_[a].classes[i].spare, nullptr);
       }
       if (spare != nullptr) ReleaseSlab(spare);
     }

@@ -85,6 +85,8 @@ class SlabAllocator {
     Class classes[kClasses] ABSL_GUARDED_BY(mu);
   };
 
+  // Takes the slab out of the list of those with room.
+  static void Unlink(Class* of, Slab* slab);
   Slab* NewSlab(size_t arena, size_t object_class);
   void ReleaseSlab(Slab* slab);
 
