@@ -38,7 +38,7 @@ void HeldCallers::Dequeue(HeldCaller* caller) {
 
 PendingOperation* HeldCallers::NewOperation(HeldCaller* caller, Purpose purpose) {
   Retain();
-  return new PendingOperation(store_, rules_, *this, *caller, purpose);
+  return new PendingOperation(*this, *caller, purpose);
 }
 
 void HeldCallers::RefundFor(HeldCaller* caller, Outbox* out) {

@@ -41,7 +41,6 @@
 #include "server/waiting/held_caller.h"
 #include "server/waiting/limit_change.h"
 #include "server/waiting/pending_operation.h"
-#include "server/waiting/rule_source.h"
 
 namespace sluice::waiting {
 
@@ -56,7 +55,7 @@ class Alarm {
 
 // Thread-safe. No method blocks, except the destructor. All collaborators outlive it, and the store
 // answers every operation.
-class HeldCallers final : private OperationListener {
+class HeldCallers final {
  public:
   static constexpr int64_t kNever = common::WaitQueue<HeldCaller*>::kNever;
   // A move takes a few microseconds in memory.
@@ -97,6 +96,9 @@ class HeldCallers final : private OperationListener {
   }
 
  private:
+  friend class PendingOperation;
+  friend class LimitChange;
+
   // Ordered by grant time on the store's clock, then by receipt id, the order of booking.
   using Queue = common::WaitQueue<HeldCaller*>;
 
@@ -141,10 +143,10 @@ class HeldCallers final : private OperationListener {
   void MoveUp() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The store's answers.
-  void OnRefunded(PendingOperation* operation) override ABSL_LOCKS_EXCLUDED(mu_);
-  void OnMoved(PendingOperation* operation) override ABSL_LOCKS_EXCLUDED(mu_);
-  void OnReserved(PendingOperation* operation) override ABSL_LOCKS_EXCLUDED(mu_);
-  void OnRebooked(LimitChange* change) override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnRefunded(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnMoved(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnReserved(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnRebooked(LimitChange* change) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Takes the callers whose limits changed out of the queue. Null: there are none.
   LimitChange* BeginChange(Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -11,7 +11,7 @@ using store::Rebooking;
 using Purpose = PendingOperation::Purpose;
 
 LimitChange* HeldCallers::BeginChange(Outbox* out) {
-  auto change = std::make_unique<LimitChange>(static_cast<OperationListener&>(*this));
+  auto change = std::make_unique<LimitChange>(*this);
   const auto add = [&](HeldCaller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     PendingOperation* const operation = NewOperation(caller, Purpose::kRebook);
     operation->until_ns -= clock_offset_.ns();

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 
+#include "server/waiting/held_callers.h"
+
 namespace sluice::waiting {
 
 using store::Rebooking;
+
+void LimitChange::Done() { owner_.OnRebooked(this); }
 
 void LimitChange::Prepare() {
   std::sort(operations_.begin(), operations_.end(),

@@ -39,9 +39,9 @@ class LimitChange final : public store::RebookOperation {
  public:
   enum class Step : uint8_t { kRebook, kRefund, kReserve };
 
-  explicit LimitChange(OperationListener& listener) : listener_(listener) {}
+  explicit LimitChange(HeldCallers& owner) : owner_(owner) {}
 
-  void Done() override { listener_.OnRebooked(this); }
+  void Done() override;
 
   void Add(PendingOperation* operation) { operations_.push_back(operation); }
   // Prepares the rebooking in one step. Call it after the last Add.
@@ -71,7 +71,7 @@ class LimitChange final : public store::RebookOperation {
     return rebookings_[operation.number];
   }
 
-  OperationListener& listener_;
+  HeldCallers& owner_;
   std::vector<PendingOperation*> operations_;
   std::vector<store::Rebooking> rebookings_;  // one for each operation
   Step step_ = Step::kRebook;

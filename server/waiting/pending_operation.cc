@@ -2,19 +2,18 @@
 
 #include <string_view>
 
+#include "server/waiting/held_callers.h"
+
 namespace sluice::waiting {
 
-PendingOperation::PendingOperation(store::Store& store, RuleSource& rule_source,
-                                   OperationListener& listener, HeldCaller& of, Purpose why)
+PendingOperation::PendingOperation(HeldCallers& owner, HeldCaller& of, Purpose why)
     : purpose(why),
       caller(&of),
       receipt_id(of.acquisition->receipt_id),
       grant_time_ns(of.grant_time_ns()),
       until_ns(of.until_ns),
       charges(of.acquisition->charges.begin(), of.acquisition->charges.end()),
-      store_(store),
-      rule_source_(rule_source),
-      listener_(listener),
+      owner_(owner),
       rules_(of.rules) {
   size_t key_bytes = 0;
   for (const store::Charge& charge : charges) key_bytes += charge.key.size();
@@ -39,14 +38,14 @@ void PendingOperation::Refund() {
   refunding_.charges = charges;
   refunding_.refunded = refunded_.data();
   refunding_.outcome = store::RefundOutcome::kPending;
-  store_.Refund(&refunding_);
+  owner_.store_.Refund(&refunding_);
 }
 
 void PendingOperation::Move() {
   moving_.receipt_id = receipt_id;
   moving_.charges = charges;
   moving_.grant_time_ns = grant_time_ns;
-  store_.Move(&moving_);
+  owner_.store_.Move(&moving_);
 }
 
 void PendingOperation::Reserve(int64_t max_wait_ns) {
@@ -57,7 +56,7 @@ void PendingOperation::Reserve(int64_t max_wait_ns) {
   reserved_.max_wait_ns = max_wait_ns;
   reserved_.want_receipt = true;
   reserving_.acquisitions = absl::MakeSpan(&reserved_, 1);
-  store_.Acquire(&reserving_);
+  owner_.store_.Acquire(&reserving_);
 }
 
 bool PendingOperation::RetryWithCurrentRules(bool stale) {
@@ -68,23 +67,22 @@ bool PendingOperation::RetryWithCurrentRules(bool stale) {
     return false;
   }
   ++retries_;
-  rule_source_.Refresh(absl::MakeSpan(charges), &rules_);
+  owner_.rules_.Refresh(absl::MakeSpan(charges), &rules_);
   return true;
 }
 
-void PendingOperation::Refunding::Done() {
-  if (operation.RetryWithCurrentRules(outcome == store::RefundOutcome::kStaleRule)) {
-    return operation.Refund();
-  }
-  operation.listener_.OnRefunded(&operation);
+void PendingOperation::Answered(const store::RefundOperation& refunding) {
+  if (RetryWithCurrentRules(refunding.outcome == store::RefundOutcome::kStaleRule)) return Refund();
+  owner_.OnRefunded(this);
 }
 
-void PendingOperation::Reserving::Done() {
-  const store::Acquisition& reserved = operation.reserved_;
-  if (operation.RetryWithCurrentRules(reserved.outcome == store::Outcome::kStaleRule)) {
-    return operation.Reserve(reserved.max_wait_ns);
+void PendingOperation::Answered(const store::MoveOperation&) { owner_.OnMoved(this); }
+
+void PendingOperation::Answered(const store::AcquireOperation&) {
+  if (RetryWithCurrentRules(reserved_.outcome == store::Outcome::kStaleRule)) {
+    return Reserve(reserved_.max_wait_ns);
   }
-  operation.listener_.OnReserved(&operation);
+  owner_.OnReserved(this);
 }
 
 }  // namespace sluice::waiting

@@ -1,5 +1,6 @@
 // PendingOperation: an operation on the reservation of one held caller that the store may answer
-// later, from another thread, after the caller has left.
+// later, from another thread, after the caller has left. RuleSource: the current parameters of the
+// limits that callers wait for.
 #ifndef SLUICE_SERVER_WAITING_PENDING_OPERATION_H_
 #define SLUICE_SERVER_WAITING_PENDING_OPERATION_H_
 
@@ -13,23 +14,32 @@
 #include "absl/types/span.h"
 #include "server/store/store.h"
 #include "server/waiting/held_caller.h"
-#include "server/waiting/rule_source.h"
 
 namespace sluice::waiting {
 
-class LimitChange;
-class PendingOperation;
+class HeldCallers;
 
-// Receives the store's answers, on any thread, maybe within the call that started the operation.
-class OperationListener {
+// What Refresh did to the charges.
+enum class Refreshed : uint8_t {
+  kSame = 0,
+  kChanged,
+  // At least one limit was deleted. Its charges keep their rules; the others have current ones.
+  kGone,
+};
+
+// Thread-safe. Never blocks.
+class RuleSource {
  public:
-  virtual void OnRefunded(PendingOperation* operation) = 0;
-  virtual void OnMoved(PendingOperation* operation) = 0;
-  virtual void OnReserved(PendingOperation* operation) = 0;
-  virtual void OnRebooked(LimitChange* change) = 0;
+  virtual ~RuleSource() = default;
 
- protected:
-  ~OperationListener() = default;
+  // The generation of the current snapshot of limits; grows with each change. The owner calls
+  // HeldCallers::LimitsChanged after each change.
+  virtual uint64_t Generation() = 0;
+
+  // Replaces the rules of `charges` by the current ones. `*keep` owns the old rules. Unless the
+  // result is kSame, it is replaced by the owner of the rules that `charges` have afterwards.
+  virtual Refreshed Refresh(absl::Span<store::Charge> charges,
+                            std::shared_ptr<const void>* keep) = 0;
 };
 
 // Has a copy of everything that the store reads. HeldCallers creates and deletes it, and guards its
@@ -38,8 +48,9 @@ class PendingOperation {
  public:
   enum class Purpose : uint8_t { kRefund, kMove, kRebook };
 
-  PendingOperation(store::Store& store, RuleSource& rule_source, OperationListener& listener,
-                   HeldCaller& of, Purpose why);
+  // The store's answers go to `owner`, on any thread, maybe within the call that started the
+  // operation.
+  PendingOperation(HeldCallers& owner, HeldCaller& of, Purpose why);
   PendingOperation(const PendingOperation&) = delete;
   PendingOperation& operator=(const PendingOperation&) = delete;
 
@@ -71,37 +82,30 @@ class PendingOperation {
   std::vector<store::ChargeResult> results;
 
  private:
-  struct Refunding final : store::RefundOperation {
-    explicit Refunding(PendingOperation& of) : operation(of) {}
-    void Done() override;
+  // The store's operation, as a part of this.
+  template <typename StoreOperation>
+  struct Part final : StoreOperation {
+    explicit Part(PendingOperation& of) : operation(of) {}
+    void Done() override { operation.Answered(*this); }
     PendingOperation& operation;
   };
-  struct Moving final : store::MoveOperation {
-    explicit Moving(PendingOperation& of) : operation(of) {}
-    void Done() override { operation.listener_.OnMoved(&operation); }
-    PendingOperation& operation;
-  };
-  struct Reserving final : store::AcquireOperation {
-    explicit Reserving(PendingOperation& of) : operation(of) {}
-    void Done() override;
-    PendingOperation& operation;
-  };
+  void Answered(const store::RefundOperation& refunding);
+  void Answered(const store::MoveOperation& moving);
+  void Answered(const store::AcquireOperation& reserving);
 
   // Returns whether to repeat the operation, with current rules. `stale`: the store refused the old
   // ones.
   bool RetryWithCurrentRules(bool stale);
 
-  store::Store& store_;
-  RuleSource& rule_source_;
-  OperationListener& listener_;
+  HeldCallers& owner_;
   std::string keys_;
   std::shared_ptr<const void> rules_;  // owns the rules of the charges
   int retries_ = 0;
   std::vector<uint64_t> refunded_;
   store::Acquisition reserved_;
-  Refunding refunding_{*this};
-  Moving moving_{*this};
-  Reserving reserving_{*this};
+  Part<store::RefundOperation> refunding_{*this};
+  Part<store::MoveOperation> moving_{*this};
+  Part<store::AcquireOperation> reserving_{*this};
 };
 
 }  // namespace sluice::waiting
