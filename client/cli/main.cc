@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -21,7 +22,8 @@ struct Command {
   int (*run)(const Session&);
 };
 
-std::vector<Command> Commands() {
+// The RPCs of sluice.v1.RateLimiter.
+std::vector<Command> RateLimiterCommands() {
   const Flag bucket = {"bucket", "'LIMIT KEY'", "another bucket; can be repeated"};
   return {
       {{.name = "acquire",
@@ -87,6 +89,12 @@ std::vector<Command> Commands() {
             "  sluice batch work.txt --output json\n",
         .max_arguments = 1},
        RunBatch},
+  };
+}
+
+// Changes of limits.
+std::vector<Command> LimitsCommands() {
+  return {
       {{.name = "limits list",
         .summary = "List all limits in force.",
         .examples = "  sluice limits list\n"},
@@ -132,6 +140,12 @@ std::vector<Command> Commands() {
         .min_arguments = 1,
         .max_arguments = 1},
        RunLimitsDelete},
+  };
+}
+
+// The state of a server.
+std::vector<Command> ServerCommands() {
+  return {
       {{.name = "keys",
         .arguments = "[LIMIT]",
         .summary = "List the keys that are used or denied most.",
@@ -165,6 +179,12 @@ std::vector<Command> Commands() {
                     "  sluice health --admin-port --output json\n",
         .max_arguments = 1},
        RunHealth},
+  };
+}
+
+// Tools, which need no RPC of their own.
+std::vector<Command> ToolCommands() {
+  return {
       {{.name = "check",
         .arguments = "FILE",
         .summary = "Check a limits file as the server does; needs no server.\n"
@@ -207,6 +227,15 @@ std::vector<Command> Commands() {
         .takes_command = true},
        RunRun},
   };
+}
+
+// In the order of the help.
+std::vector<Command> Commands() {
+  std::vector<Command> commands;
+  for (const auto group : {RateLimiterCommands, LimitsCommands, ServerCommands, ToolCommands}) {
+    for (Command& command : group()) commands.push_back(std::move(command));
+  }
+  return commands;
 }
 
 int Main(const std::vector<std::string>& words) {
