@@ -125,7 +125,8 @@ struct UseCases {
         alarm(clock),
         held(store, clock, rules, alarm),
         watches(limiter),
-        admin(registry, store, clock, metrics, usage, log, SLUICE_VERSION, std::move(file_status)) {
+        admin({registry, store, clock, metrics, usage, signer}, log, SLUICE_VERSION,
+              std::move(file_status)) {
     alarm.Start(held);
     registry.OnChange([this] { held.LimitsChanged(); });
     limiter.UseHeldCallers(&held);

@@ -11,8 +11,6 @@
 
 #include <cstdint>
 #include <iterator>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <variant>
 
@@ -121,12 +119,6 @@ inline uint64_t MaxGrant(const Parameters& parameters) {
 
 // "token_bucket".
 inline std::string_view KindName(Kind kind) { return kKindNames[static_cast<size_t>(kind)]; }
-
-// Absent if no kind has that name.
-std::optional<Kind> ParseKind(std::string_view name);
-
-// "token_bucket, sliding_log, sliding_window or fixed_window": for messages.
-std::string KindNames();
 
 }  // namespace sluice::algorithm
 

@@ -1,7 +1,10 @@
 #include "server/config/file_watcher.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -9,13 +12,38 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <filesystem>
 #include <optional>
+#include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/strings.h"
 
 namespace sluice::config {
 namespace {
+
+// The kernel's own bound.
+constexpr int kMaxSymlinks = 40;
+
+constexpr uint32_t kFolderEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
+                                   IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
+// IN_ATTRIB: a change of permissions, or the removal of a file's last name.
+constexpr uint32_t kFileEvents = IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB;
+
+// Puts the names between the slashes of `path` in front of `rest`.
+void Prepend(std::string_view path, std::deque<std::string>* rest) {
+  const std::vector<std::string> names =
+      absl::StrSplit(common::ToAbsl(path), '/',
+                     [](absl::string_view name) { return !name.empty() && name != "."; });
+  rest->insert(rest->begin(), names.begin(), names.end());
+}
+
+bool NoneLeft(int error) { return error == ENOSPC || error == ENOMEM; }
 
 // The kernel's clock, not a Clock: the kernel also times the wait.
 int64_t MonotonicNs() {
@@ -23,6 +51,103 @@ int64_t MonotonicNs() {
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<InotifyPath>> InotifyPath::Create(const std::string& path) {
+  std::error_code error;
+  std::string absolute = std::filesystem::absolute(path, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat(path, ": the current folder is unknown: ", error.message()));
+  }
+  const int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (fd < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": cannot be watched: ", std::strerror(errno),
+                     "; raise fs.inotify.max_user_instances, or reload by SIGHUP"));
+  }
+  std::unique_ptr<InotifyPath> watched(new InotifyPath(fd, std::move(absolute)));
+  if (absl::Status status = watched->Follow(); !status.ok()) return status;
+  return watched;
+}
+
+absl::Status InotifyPath::Follow() {
+  std::map<int, std::set<std::string>> found;
+  absl::Status status;
+  const auto watch = [&](const std::string& path, uint32_t events, const std::string& name) {
+    const int wd = inotify_add_watch(fd_, path.c_str(), events | IN_MASK_ADD);
+    if (wd >= 0) {
+      found[wd].insert(name);
+    } else if (NoneLeft(errno)) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat(path_, ": cannot be watched: ", std::strerror(errno),
+                       "; raise fs.inotify.max_user_watches, or reload by SIGHUP"));
+    }
+  };
+
+  // `folder` has no symlinks: they are followed here, one by one.
+  std::string folder = "/";
+  std::deque<std::string> rest;
+  Prepend(path_, &rest);
+  int symlinks = 0;
+  while (!rest.empty()) {
+    const std::string name = std::move(rest.front());
+    rest.pop_front();
+    if (name == "..") {
+      folder.resize(folder.rfind('/'));
+      if (folder.empty()) folder = "/";
+      continue;
+    }
+    // Watch first, so that a change after lstat is reported.
+    watch(folder, kFolderEvents, name);
+    const std::string path = absl::StrCat(folder, folder == "/" ? "" : "/", name);
+    struct stat info = {};
+    if (lstat(path.c_str(), &info) != 0) break;
+    if (S_ISLNK(info.st_mode)) {
+      char target[PATH_MAX];
+      const ssize_t size = readlink(path.c_str(), target, sizeof(target));
+      if (size <= 0 || ++symlinks > kMaxSymlinks) break;
+      if (target[0] == '/') folder = "/";
+      Prepend(std::string_view(target, static_cast<size_t>(size)), &rest);
+    } else if (S_ISDIR(info.st_mode)) {
+      folder = path;
+    } else {
+      if (rest.empty()) watch(path, kFileEvents | IN_DONT_FOLLOW, "");
+      break;
+    }
+  }
+
+  for (const auto& [wd, names] : watches_) {
+    // Fails if the kernel has already removed the watch.
+    if (!found.contains(wd)) (void)inotify_rm_watch(fd_, wd);
+  }
+  watches_ = std::move(found);
+  return status;
+}
+
+bool InotifyPath::Drain() {
+  bool matters = false;
+  alignas(inotify_event) char buffer[1 << 14];
+  while (true) {
+    const ssize_t size = read(fd_, buffer, sizeof(buffer));
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) break;
+    for (ssize_t at = 0; at < size;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+      at += static_cast<ssize_t>(sizeof(inotify_event) + event->len);
+      if ((event->mask & IN_Q_OVERFLOW) != 0) {
+        matters = true;
+        continue;
+      }
+      const auto it = watches_.find(event->wd);
+      if (it == watches_.end()) continue;
+      const bool file_itself = event->len == 0;
+      matters = matters || file_itself || it->second.contains(event->name);
+    }
+  }
+  // On an error, the folders before the unwatched one still report its changes.
+  if (matters) (void)Follow();
+  return matters;
+}
 
 absl::StatusOr<std::unique_ptr<FileWatcher>> FileWatcher::Start(const std::string& path,
                                                                 std::function<void()> on_change,

@@ -12,16 +12,53 @@
 #ifndef SLUICE_SERVER_CONFIG_FILE_WATCHER_H_
 #define SLUICE_SERVER_CONFIG_FILE_WATCHER_H_
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/config/inotify_path.h"
 
 namespace sluice::config {
+
+// Inotify watches on every folder and symlink that a path leads through, and on its file. Not
+// thread-safe; one thread polls fd() and calls Drain().
+class InotifyPath {
+ public:
+  // `path` is relative to the current folder. RESOURCE_EXHAUSTED: no inotify
+  // instance or watch is left.
+  static absl::StatusOr<std::unique_ptr<InotifyPath>> Create(const std::string& path);
+  ~InotifyPath() { close(fd_); }
+  InotifyPath(const InotifyPath&) = delete;
+  InotifyPath& operator=(const InotifyPath&) = delete;
+
+  // Readable when there are events.
+  int fd() const { return fd_; }
+
+  // Reads all events and follows the path again. Returns true if the file that the path leads to,
+  // or its content, may have changed. Does not block.
+  bool Drain();
+
+ private:
+  explicit InotifyPath(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+
+  // Follows the path and updates the watches. Skips folders that it cannot watch (no permission,
+  // deleted meanwhile), since the folders before them report their changes. Returns an error if the
+  // system has no watch left.
+  absl::Status Follow();
+
+  const int fd_;
+  const std::string path_;  // absolute
+  // By watch descriptor: the names to watch in a folder; "" is the watched file itself.
+  std::map<int, std::set<std::string>> watches_;
+};
 
 struct FileWatcherOptions {
   // on_change is called after `quiet_ns` without an event, at the latest `max_delay_ns` after the

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -16,7 +15,6 @@
 #include "common/bounds.h"
 #include "common/strings.h"
 #include "server/config/yaml_tree.h"
-#include "server/limits/charges.h"
 #include "server/limits/nearest_name.h"
 #include "server/limits/notation.h"
 #include "server/limits/spec_check.h"
@@ -84,17 +82,6 @@ constexpr Field<KeyOverride> kKeyFields[] = {
     {"burst", Into<&KeyOverride::burst, limits::ParseWhole>, kPermitsForm},
     {"debt", Into<&KeyOverride::debt, limits::ParseWhole>, kPermitsForm},
 };
-
-// "a, b and c".
-template <typename Spec>
-std::string NamesOf(absl::Span<const Field<Spec>> fields) {
-  std::string names;
-  for (size_t i = 0; i < fields.size(); ++i) {
-    const char* const before = i == 0 ? "" : i + 1 == fields.size() ? " and " : ", ";
-    absl::StrAppend(&names, before, ToAbsl(fields[i].name));
-  }
-  return names;
-}
 
 absl::string_view KindName(Kind kind) {
   constexpr absl::string_view kNames[] = {"nothing", "a single value", "a list", "a map"};
@@ -172,7 +159,7 @@ class Reader {
         absl::StrAppend(&advice, "did you mean ", ToAbsl(near), "?");
       } else {
         absl::StrAppend(&advice, known.size() == 1 ? "there is only " : "there are ",
-                        NamesOf(known));
+                        limits::Listed(names, " and "));
       }
       return Error(entry.place, absl::StrCat(ToAbsl(path), path.empty() ? "" : ": ",
                                              Quoted(entry.key), ": ", advice));
@@ -298,6 +285,7 @@ class Reader {
   // Checks that names are unique and charges are good, once each limit is.
   absl::Status CheckTogether(const YamlNode& list, const std::vector<LimitSpec>& specs) const {
     std::vector<const LimitSpec*> pointers;
+    pointers.reserve(specs.size());
     for (const LimitSpec& spec : specs) pointers.push_back(&spec);
     std::vector<std::vector<uint32_t>> parents;
     if (const auto problem = limits::ExpandCharges(pointers, 0, &parents)) {
@@ -309,20 +297,6 @@ class Reader {
 
   const std::string filename_;
 };
-
-absl::Status ErrnoStatus(const std::string& path, int error) {
-  const std::string text = absl::StrCat(path, ": ", std::strerror(error));
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return absl::NotFoundError(text);
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(text);
-    default:
-      return absl::UnavailableError(text);
-  }
-}
 
 absl::Status TooLarge(const std::string& path, absl::string_view size) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, "; a limits file has at most ",
@@ -337,10 +311,10 @@ bool SameFile(const struct stat& a, const struct stat& b) {
 absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   // O_NONBLOCK: opening a FIFO in the file's place must not block.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return ErrnoStatus(path, errno);
+  if (file < 0) return absl::ErrnoToStatus(errno, path);
   const absl::Cleanup close_file = [file] { close(file); };
   struct stat before = {};
-  if (fstat(file, &before) != 0) return ErrnoStatus(path, errno);
+  if (fstat(file, &before) != 0) return absl::ErrnoToStatus(errno, path);
   if (S_ISDIR(before.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory; name a file in it"));
   }
@@ -355,13 +329,13 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   while (true) {
     const ssize_t n = read(file, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(path, errno);
+    if (n < 0) return absl::ErrnoToStatus(errno, path);
     if (n == 0) break;
     text.append(buffer, static_cast<size_t>(n));
     if (text.size() > bounds::kMaxLimitsFileBytes) return TooLarge(path, "grows while it is read");
   }
   struct stat after = {};
-  if (fstat(file, &after) != 0) return ErrnoStatus(path, errno);
+  if (fstat(file, &after) != 0) return absl::ErrnoToStatus(errno, path);
   if (!SameFile(before, after)) {
     return absl::UnavailableError(
         absl::StrCat(path, ": changed while it was read; replace it by rename"));

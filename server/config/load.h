@@ -28,8 +28,8 @@ absl::StatusOr<std::vector<limits::LimitSpec>> ParseLimits(std::string_view text
 
 // Reads and parses a file. Blocks on the disk. A file over bounds::kMaxLimitsFileBytes is refused
 // without reading it.
-//   NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (a directory, too large, bad limits),
-//   UNAVAILABLE (cannot be read now). All begin with the path.
+//   NOT_FOUND, PERMISSION_DENIED and other codes of the system; INVALID_ARGUMENT: a directory, too
+//   large, bad limits; UNAVAILABLE: changed while it was read. All begin with the path.
 absl::StatusOr<LimitsFile> LoadFile(const std::string& path);
 
 }  // namespace sluice::config

@@ -35,45 +35,26 @@ Place PlaceOf(const YAML::Mark& mark) {
   return {std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1};
 }
 
-std::optional<Problem> CheckBytes(std::string_view text) {
-  Place place;
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte == 0) {
-      return Problem{place, "a NUL byte; a limits file is text"};
-    }
-    const size_t length = common::Utf8Length(text.substr(i));
-    if (length == 0) {
-      return Problem{
-          place, absl::StrCat("byte 0x", absl::Hex(byte), " is not UTF-8; save the file as UTF-8")};
-    }
-    if (byte == '\n') {
-      ++place.line;
-      place.column = 1;
-    } else {
-      place.column += static_cast<int>(length);
-    }
-    i += length;
-  }
-  return std::nullopt;
-}
-
-// Counts open brackets before yaml-cpp parses the text: yaml-cpp reads to the end of the outermost
-// bracket before its first event, so it takes many seconds to refuse megabytes of open brackets.
-// Only refuses text that is nested far too deep, since it also counts brackets in quoted text.
-std::optional<Problem> CheckBrackets(std::string_view text) {
+// Checks the text before yaml-cpp parses it: its bytes, and that it is not nested far too deep,
+// which it reports first. yaml-cpp reads to the end of the outermost bracket before its first
+// event, so it takes many seconds to refuse megabytes of open brackets. Brackets in quoted text
+// count too.
+std::optional<Problem> CheckText(std::string_view text) {
   constexpr size_t kMaxOpen = 1000;
   size_t open = 0;
   Place place;
   Place too_deep;
   bool comment = false;
   char before = ' ';
-  for (const char c : text) {
-    if (c == '\n') {
-      ++place.line;
-      place.column = 0;
-      comment = false;
-    } else if (c == '#' && (before == ' ' || before == '\t' || before == '\n')) {
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (c == 0) return Problem{place, "a NUL byte; a limits file is text"};
+    const size_t length = common::Utf8Length(text.substr(i));
+    if (length == 0) {
+      return Problem{place, absl::StrCat("byte 0x", absl::Hex(static_cast<unsigned char>(c)),
+                                         " is not UTF-8; save the file as UTF-8")};
+    }
+    if (c == '#' && (before == ' ' || before == '\t' || before == '\n')) {
       comment = true;
     } else if (!comment && (c == '[' || c == '{')) {
       if (++open == kMaxYamlDepth + 1) too_deep = place;
@@ -83,8 +64,13 @@ std::optional<Problem> CheckBrackets(std::string_view text) {
     } else if (!comment && (c == ']' || c == '}') && open > 0) {
       --open;
     }
-    ++place.column;
+    place.column += static_cast<int>(length);
+    if (c == '\n') {
+      place = {place.line + 1, 1};
+      comment = false;
+    }
     before = c;
+    i += length;
   }
   return std::nullopt;
 }
@@ -119,10 +105,7 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    Check(mark, "", anchor);
-    YamlNode node;
-    node.place = PlaceOf(mark);
-    Add(std::move(node));
+    Add(Begin(YamlNode::Kind::kNull, mark, "", anchor));
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
@@ -131,25 +114,20 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
-    Check(mark, tag, anchor);
-    YamlNode node;
-    node.kind = YamlNode::Kind::kValue;
-    node.place = PlaceOf(mark);
+    YamlNode node = Begin(YamlNode::Kind::kValue, mark, tag, anchor);
     if (!problem_) node.value = value;
     Add(std::move(node));
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
-    Check(mark, tag, anchor);
-    Open(YamlNode::Kind::kList, mark);
+    Open(Begin(YamlNode::Kind::kList, mark, tag, anchor));
   }
   void OnSequenceEnd() override { Close(); }
 
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value) override {
-    Check(mark, tag, anchor);
-    Open(YamlNode::Kind::kMap, mark);
+    Open(Begin(YamlNode::Kind::kMap, mark, tag, anchor));
   }
   void OnMapEnd() override { Close(); }
 
@@ -168,7 +146,9 @@ class TreeBuilder final : public YAML::EventHandler {
     text_->End();
   }
 
-  void Check(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+  // A node that is still empty. Refuses anchors and tags.
+  YamlNode Begin(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
+                 YAML::anchor_t anchor) {
     if (anchor != 0) {
       Fail(PlaceOf(mark), "an anchor (&name) is not allowed in a limits file; take it out");
     }
@@ -177,18 +157,19 @@ class TreeBuilder final : public YAML::EventHandler {
       Fail(PlaceOf(mark), absl::StrCat("tag: ", limits::Quoted(tag),
                                        ": tags are not allowed in a limits file; take it out"));
     }
+    YamlNode node;
+    node.kind = kind;
+    node.place = PlaceOf(mark);
+    return node;
   }
 
-  void Open(YamlNode::Kind kind, const YAML::Mark& mark) {
+  void Open(YamlNode node) {
     if (problem_) return;
     if (levels_.size() == kMaxYamlDepth) {
-      Fail(PlaceOf(mark), absl::StrCat("is nested deeper than ", kMaxYamlDepth, " levels"));
+      Fail(node.place, absl::StrCat("is nested deeper than ", kMaxYamlDepth, " levels"));
       return;
     }
-    Level level;
-    level.node.kind = kind;
-    level.node.place = PlaceOf(mark);
-    levels_.push_back(std::move(level));
+    levels_.push_back({std::move(node), {}, {}});
   }
 
   void Close() {
@@ -252,9 +233,7 @@ absl::Status ErrorAt(std::string_view filename, Place place, std::string_view te
 }
 
 absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename) {
-  for (const auto check : {CheckBytes, CheckBrackets}) {
-    if (const auto problem = check(text)) return ErrorAt(filename, problem->place, problem->text);
-  }
+  if (const auto problem = CheckText(text)) return ErrorAt(filename, problem->place, problem->text);
   TextBuffer buffer(text);
   std::istream stream(&buffer);
   TreeBuilder builder(&buffer);

@@ -1,5 +1,3 @@
-#include "server/limits/charges.h"
-
 #include <string>
 #include <string_view>
 
@@ -9,6 +7,7 @@
 #include "common/bounds.h"
 #include "common/strings.h"
 #include "server/limits/nearest_name.h"
+#include "server/limits/spec_check.h"
 
 namespace sluice::limits {
 namespace {

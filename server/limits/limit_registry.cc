@@ -4,8 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
-#include "common/strings.h"
-#include "server/limits/charges.h"
 #include "server/limits/nearest_name.h"
 
 namespace sluice::limits {
@@ -19,6 +17,11 @@ uint64_t NextRegistrySerial() {
   // Relaxed: only uniqueness matters.
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+void FreeUnused(std::vector<std::shared_ptr<const LimitTable>>* retired) {
+  // Only the current table is handed out: once `retired` has the only pointer, that stays so.
+  std::erase_if(*retired, [](const auto& table) { return table.use_count() == 1; });
 }
 
 // Whether two specs of one name come to the same rules: whether they differ at most in what rules
@@ -36,16 +39,14 @@ absl::Status CheckFile(const std::vector<LimitSpec>& specs) {
   std::vector<const LimitSpec*> pointers;
   for (size_t i = 0; i < specs.size(); ++i) {
     if (const auto problem = CheckSpec(specs[i], nullptr)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("limits[", i, "].", ProblemText(problem->Path(specs[i]), *problem)));
+      return ProblemStatus(absl::StrCat("limits[", i, "]."), specs[i], *problem);
     }
     pointers.push_back(&specs[i]);
   }
   std::vector<std::vector<uint32_t>> parents;
   if (const auto problem = ExpandCharges(pointers, 0, &parents)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("limits[", problem->limit, "].",
-                     ProblemText(problem->problem.Path(specs[problem->limit]), problem->problem)));
+    return ProblemStatus(absl::StrCat("limits[", problem->limit, "]."), specs[problem->limit],
+                         problem->problem);
   }
   return absl::OkStatus();
 }
@@ -66,10 +67,7 @@ absl::Status ChargesError(const ChargesProblem& problem, const LimitSpec& spec,
             : absl::StrCat(subject, "does not go with this file: ",
                            ProblemText("charges", problem.problem), "; change or delete it first"));
   }
-  if (spec.name == put) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("limit.", ProblemText(problem.problem.Path(spec), problem.problem)));
-  }
+  if (spec.name == put) return ProblemStatus("limit.", spec, problem.problem);
   return absl::InvalidArgumentError(
       absl::StrCat("limit.charges: \"", spec.name,
                    "\" charges this limit: ", ProblemText("charges", problem.problem)));
@@ -110,10 +108,7 @@ absl::StatusOr<bool> LimitRegistry::ApplyFile(std::vector<LimitSpec> specs, std:
 }
 
 absl::StatusOr<LimitRegistry::PutResult> LimitRegistry::Put(LimitSpec spec) {
-  if (const auto problem = CheckSpec(spec, nullptr)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("limit.", ProblemText(problem->Path(spec), *problem)));
-  }
+  if (const auto problem = CheckSpec(spec, nullptr)) return ProblemStatus("limit.", spec, *problem);
   common::MutexLock change(&change_mu_);
   const auto of_file = sources_.file.find(spec.name);
   const bool over_file = of_file != sources_.file.end();
@@ -273,17 +268,12 @@ void LimitRegistry::Swap(std::shared_ptr<const LimitTable> table) {
   }
   if (table != nullptr) retired_.push_back(std::move(table));
   if (changed_) changed_();
-  FreeRetired();
-}
-
-void LimitRegistry::FreeRetired() {
-  // Only the current table is handed out: once retired_ has the only pointer, that stays so.
-  std::erase_if(retired_, [](const auto& table) { return table.use_count() == 1; });
+  FreeUnused(&retired_);
 }
 
 void LimitRegistry::ReleaseRetired() {
   common::MutexLock change(&change_mu_);
-  FreeRetired();
+  FreeUnused(&retired_);
 }
 
 std::shared_ptr<const LimitTable> LimitRegistry::Current() const {

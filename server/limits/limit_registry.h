@@ -40,6 +40,17 @@
 
 namespace sluice::limits {
 
+// What became of the limits file. Times are nanoseconds since 1970 UTC; 0: never.
+struct FileStatus {
+  std::string path = {};     // empty: there is no file
+  std::string version = {};  // SHA-256 of the active file's bytes, in hex; empty: none is active
+  int64_t active_since_wall_ns = 0;
+  std::string last_error = {};  // why the file as it is now is not active; empty: it is
+  int64_t last_error_at_wall_ns = 0;
+  uint64_t reloads = 0;  // changes of the file that took effect, the first load included
+  uint64_t failed_reloads = 0;
+};
+
 // Thread-safe. Changes (ApplyFile, Put, Delete) wait for each other and take milliseconds for
 // thousands of limits. Local() does not wait for them.
 class LimitRegistry {
@@ -113,7 +124,6 @@ class LimitRegistry {
                                               std::vector<std::shared_ptr<const store::Rule>>* made)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   void Swap(std::shared_ptr<const LimitTable> table) ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
-  void FreeRetired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
 
   store::Store* const store_;
   // Distinguishes the registries of a process in the threads' caches.

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/types/span.h"
 #include "common/strings.h"
 #include "server/limits/nearest_name.h"
 
@@ -62,13 +61,17 @@ absl::StatusOr<int64_t> UnitNs(std::string_view name) {
                           "\"; the units are ns, us, ms, s, m, h, d, w and y"));
 }
 
-// The value whose name is `text`.
+// The value whose name is `text`; `names` are by the values of the enum. `near`: an error suggests
+// the nearest name.
 template <typename Enum>
 absl::StatusOr<Enum> ParseName(std::string_view text, absl::Span<const std::string_view> names,
-                               absl::string_view advice) {
-  const auto it = std::find(names.begin(), names.end(), text);
-  if (it == names.end()) return Bad(advice);
-  return static_cast<Enum>(it - names.begin());
+                               bool near = false) {
+  const auto it = absl::c_find(names, text);
+  if (it != names.end()) return static_cast<Enum>(it - names.begin());
+  const std::string_view meant = near ? NearestName(text, names) : std::string_view();
+  const std::string advice =
+      meant.empty() ? "" : absl::StrCat("did you mean ", ToAbsl(meant), "? ");
+  return Bad(absl::StrCat(advice, "say ", Listed(names, " or ")));
 }
 
 // Returns false unless the text is exactly two digits.
@@ -184,27 +187,18 @@ absl::StatusOr<int64_t> ParseUtcOffset(std::string_view text) {
 }
 
 absl::StatusOr<algorithm::Kind> ParseAlgorithm(std::string_view text) {
-  if (const auto kind = algorithm::ParseKind(text)) return *kind;
-  std::vector<std::string_view> names;
-  for (const algorithm::Kind kind : algorithm::kKinds) names.push_back(algorithm::KindName(kind));
-  const std::string_view near = NearestName(text, names);
-  return Bad(absl::StrCat(near.empty() ? "" : absl::StrCat("did you mean ", ToAbsl(near), "? "),
-                          "say ", algorithm::KindNames()));
+  return ParseName<algorithm::Kind>(text, algorithm::kKindNames, /*near=*/true);
 }
 
-absl::StatusOr<Mode> ParseMode(std::string_view text) {
-  return ParseName<Mode>(text, kModeNames, "say enforce or shadow");
-}
+absl::StatusOr<Mode> ParseMode(std::string_view text) { return ParseName<Mode>(text, kModeNames); }
 
 absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text) {
-  return ParseName<OnStoreFailure>(text, kOnStoreFailureNames, "say deny, allow or split");
+  return ParseName<OnStoreFailure>(text, kOnStoreFailureNames);
 }
 
 absl::StatusOr<store::Sharing> ParseSharing(std::string_view text) {
-  return ParseName<store::Sharing>(text, kSharingNames,
-                                   text == "leased"
-                                       ? "is not supported yet; say exact, split or relaxed"
-                                       : "say exact, split or relaxed");
+  if (text == "leased") return Bad("is not supported yet; say exact, split or relaxed");
+  return ParseName<store::Sharing>(text, kSharingNames);
 }
 
 std::string FormatDuration(int64_t ns) {
@@ -235,14 +229,17 @@ std::string FormatUtcOffset(int64_t ns) {
   return absl::StrCat(std::string(1, sign), FormatDuration(shown));
 }
 
-std::string_view ModeName(Mode mode) { return kModeNames[static_cast<size_t>(mode)]; }
-
-std::string_view OnStoreFailureName(OnStoreFailure on_store_failure) {
-  return kOnStoreFailureNames[static_cast<size_t>(on_store_failure)];
-}
-
 std::string_view SharingName(store::Sharing sharing) {
   return kSharingNames[static_cast<size_t>(sharing)];
+}
+
+std::string Listed(absl::Span<const std::string_view> names, std::string_view before_last) {
+  std::string listed;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string_view before = i == 0 ? "" : i + 1 == names.size() ? before_last : ", ";
+    absl::StrAppend(&listed, ToAbsl(before), ToAbsl(names[i]));
+  }
+  return listed;
 }
 
 std::string FormatMaxGrant(const algorithm::Parameters& parameters) {

@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "server/algorithm/parameters.h"
 #include "server/algorithm/rate.h"
 #include "server/limits/limit_spec.h"
@@ -44,9 +45,10 @@ absl::StatusOr<store::Sharing> ParseSharing(std::string_view text);
 std::string FormatDuration(int64_t ns);
 std::string FormatRate(algorithm::Rate rate);
 std::string FormatUtcOffset(int64_t ns);
-std::string_view ModeName(Mode mode);
-std::string_view OnStoreFailureName(OnStoreFailure on_store_failure);
 std::string_view SharingName(store::Sharing sharing);
+
+// "a, b or c", with " or " before the last name.
+std::string Listed(absl::Span<const std::string_view> names, std::string_view before_last);
 
 // The bound of a single request, for messages: "burst + debt = 200", "burst = 100", "100 permits a
 // period".

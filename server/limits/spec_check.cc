@@ -22,13 +22,6 @@ namespace bounds = common::bounds;
 using algorithm::Kind;
 using common::ToAbsl;
 
-// A limit's parameters, or an override's with the limit's filled in.
-struct GivenParameters {
-  algorithm::Rate rate;
-  std::optional<uint64_t> burst;
-  std::optional<uint64_t> debt;
-};
-
 // A field that only the algorithm `owner` has, and whose value must be in bounds.
 std::optional<SpecProblem> CheckField(const LimitSpec& spec, Kind owner, std::string_view field,
                                       std::string value, bool in_bounds, std::string bounds) {
@@ -59,7 +52,7 @@ std::optional<SpecProblem> CheckGivenRate(algorithm::Rate rate) {
 }
 
 // burst and debt, each by itself and whether there is either.
-std::optional<SpecProblem> CheckBurstAndDebt(const LimitSpec& spec, const GivenParameters& given) {
+std::optional<SpecProblem> CheckBurstAndDebt(const LimitSpec& spec, const KeyOverride& given) {
   for (const auto& [field, value] :
        {std::pair("burst", given.burst), std::pair("debt", given.debt)}) {
     if (!value) continue;
@@ -76,25 +69,27 @@ std::optional<SpecProblem> CheckBurstAndDebt(const LimitSpec& spec, const GivenP
   return std::nullopt;
 }
 
-absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, const GivenParameters& given) {
+// `given`: the limit's own parameters, or an override's with the limit's filled in. It has a rate.
+absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, const KeyOverride& given) {
+  const algorithm::Rate rate = *given.rate;
   switch (spec.algorithm) {
     case Kind::kTokenBucket:
-      return algorithm::MakeTokenBucket(given.rate, given.burst.value_or(given.rate.permits),
+      return algorithm::MakeTokenBucket(rate, given.burst.value_or(rate.permits),
                                         given.debt.value_or(0));
     case Kind::kSlidingLog:
-      return algorithm::MakeSlidingLog(given.rate);
+      return algorithm::MakeSlidingLog(rate);
     case Kind::kSlidingWindow:
-      return algorithm::MakeSlidingWindow(given.rate,
+      return algorithm::MakeSlidingWindow(rate,
                                           spec.sub_windows.value_or(bounds::kDefaultSubWindows));
     case Kind::kFixedWindow:
-      return algorithm::MakeFixedWindow(given.rate, spec.utc_offset_ns.value_or(0));
+      return algorithm::MakeFixedWindow(rate, spec.utc_offset_ns.value_or(0));
   }
   return absl::InternalError("no such algorithm");
 }
 
-std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const GivenParameters& given,
+std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const KeyOverride& given,
                                            algorithm::Parameters* parameters) {
-  if (auto problem = CheckGivenRate(given.rate)) return problem;
+  if (auto problem = CheckGivenRate(*given.rate)) return problem;
   if (auto problem = CheckBurstAndDebt(spec, given)) return problem;
   const auto made = Make(spec, given);
   if (made.ok()) {
@@ -108,7 +103,7 @@ std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const GivenPar
   const bool debt = message.starts_with("debt");
   return SpecProblem{
       debt ? "debt" : "burst",
-      absl::StrCat(debt ? given.debt.value_or(0) : given.burst.value_or(given.rate.permits)),
+      absl::StrCat(debt ? given.debt.value_or(0) : given.burst.value_or(given.rate->permits)),
       std::string(colon == message.npos ? message : message.substr(colon + 2))};
 }
 
@@ -171,9 +166,9 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* give
       advice = "says nothing; give it a rate, burst or debt, or take it out";
     }
     if (!advice.empty()) return SpecProblem{"keys", override.key, std::move(advice), i};
-    const GivenParameters of_key = {override.rate.value_or(spec.rate),
-                                    override.burst ? override.burst : spec.burst,
-                                    override.debt ? override.debt : spec.debt};
+    const KeyOverride of_key = {"", override.rate.value_or(spec.rate),
+                                override.burst ? override.burst : spec.burst,
+                                override.debt ? override.debt : spec.debt};
     algorithm::Parameters parameters;
     if (auto problem = CheckParameters(spec, of_key, &parameters)) {
       // Blame the override's own parameter if it has one, else the override as a whole.
@@ -216,6 +211,12 @@ std::string ProblemText(std::string_view path, const SpecProblem& problem) {
                       problem.advice);
 }
 
+absl::Status ProblemStatus(std::string_view prefix, const LimitSpec& spec,
+                           const SpecProblem& problem) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(prefix), ProblemText(problem.Path(spec), problem)));
+}
+
 std::optional<std::string> CheckName(std::string_view name) {
   if (name.size() > bounds::kMaxLimitNameBytes) {
     return absl::StrCat("the name has ", name.size(), " characters; at most ",
@@ -236,7 +237,7 @@ std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* give
   if (auto problem = CheckHashTag(spec)) return problem;
   SpecParameters made;
   if (auto problem = CheckWindowFields(spec)) return problem;
-  if (auto problem = CheckParameters(spec, {spec.rate, spec.burst, spec.debt}, &made.own)) {
+  if (auto problem = CheckParameters(spec, {"", spec.rate, spec.burst, spec.debt}, &made.own)) {
     return problem;
   }
   if (auto problem = CheckChargesField(spec)) return problem;

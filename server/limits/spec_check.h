@@ -1,14 +1,17 @@
-// Checks a limit as written, and makes its parameters. The limits file and PutLimit both use it, so
-// they give the same errors.
+// Checks a limit as written, makes its parameters, and finds all limits that it charges. The limits
+// file and PutLimit both use it, so they give the same errors.
 #ifndef SLUICE_SERVER_LIMITS_SPEC_CHECK_H_
 #define SLUICE_SERVER_LIMITS_SPEC_CHECK_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "server/algorithm/parameters.h"
 #include "server/limits/limit_spec.h"
 
@@ -35,6 +38,9 @@ std::string Quoted(std::string_view value);
 
 // `path: "value": advice`.
 std::string ProblemText(std::string_view path, const SpecProblem& problem);
+// INVALID_ARGUMENT: the text with the problem's path behind `prefix`.
+absl::Status ProblemStatus(std::string_view prefix, const LimitSpec& spec,
+                           const SpecProblem& problem);
 
 // The parameters of a limit, with defaults filled in.
 struct SpecParameters {
@@ -43,11 +49,26 @@ struct SpecParameters {
 };
 
 // Returns the first problem. If there is none, fills in `parameters`, unless null. Does not check
-// that the limits in `charges` exist: charges.h does. Pure; thread-safe.
+// that the limits in `charges` exist: ExpandCharges does. Pure; thread-safe.
 //
 // Defaults: an override without rate, burst or debt has the limit's. A burst that neither has is
 // the permits of the rate in force.
 std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* parameters);
+
+// A problem of the field "charges" of `specs[limit]`, or of its name.
+struct ChargesProblem {
+  enum class Kind : uint8_t { kDuplicateName, kUnknown, kCycle, kTooMany };
+  Kind kind = Kind::kUnknown;
+  size_t limit = 0;
+  SpecProblem problem = {};
+};
+
+// Fills `parents` with the indices of the limits that each of `specs` adds: breadth first in the
+// order written, each once. Refuses names that are given twice, unknown names, cycles, and more
+// than bounds::kMaxCharges charges including the limit itself. Looks for cycles from `first` before
+// the other limits, so that a cycle through it is reported as its own. Pure; thread-safe.
+std::optional<ChargesProblem> ExpandCharges(absl::Span<const LimitSpec* const> specs, size_t first,
+                                            std::vector<std::vector<uint32_t>>* parents);
 
 // What to write instead of a bad limit's name; absent: the name is good.
 std::optional<std::string> CheckName(std::string_view name);

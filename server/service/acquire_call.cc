@@ -104,7 +104,7 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   receipts_.clear();
   was_held_ = false;
   max_wait_cut_ns_ = 0;
-  held_.Reset();
+  HeldCaller::Reset();
 }
 
 void AcquireCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn done,
@@ -236,10 +236,8 @@ void AcquireCall::Decided() {
     Decide(&attempt);
     return;
   }
-  if (WantsHold()) {
-    if (Hold()) return;
-    BlameDeadline();
-  }
+  if (Hold()) return;
+  BlameDeadline();
   Finish();
 }
 
@@ -268,31 +266,27 @@ absl::Status AcquireCall::StatusOf(const Item& item) const {
   return errors::StoreAnswerLost();
 }
 
-bool AcquireCall::WantsHold() const {
-  return with_->held_callers != nullptr && form_ == Form::kUnary && !items_.empty() &&
-         items_[0].options.hold;
-}
-
 bool AcquireCall::Hold() {
+  if (form_ != Form::kUnary || items_.empty()) return false;
   Item& item = items_[0];
-  if (!item.status.ok()) return false;
+  if (!item.options.hold || !item.status.ok()) return false;
   Attempt& attempt = *attempts_[item.attempt];
   store::Acquisition& decided = attempt.mutable_acquisition(item.index);
   if (decided.outcome != store::Outcome::kGranted || decided.wait_ns == 0) return false;
-  held_.acquisition = &decided;
-  held_.until_ns =
+  HeldCaller::acquisition = &decided;
+  until_ns =
       (with_->store.UsesLocalClock() ? decided.now_ns : with_->clock.NowNs()) + decided.max_wait_ns;
-  held_.generation = attempt.limits.table()->serial();
-  held_.rules = attempt.limits.table();
+  generation = attempt.limits.table()->serial();
+  rules = attempt.limits.table();
   // The attempt has the charges; a hundred thousand calls may wait for hours.
   std::vector<Asked>().swap(asked_);
   // From here on the answer may come at any time, from another thread.
-  if (with_->held_callers->Hold(&held_)) return true;
+  if (with_->held_callers->Hold(this)) return true;
   item.status = errors::Draining();
   return false;
 }
 
-void AcquireCall::Answer(waiting::HeldOutcome outcome) {
+void AcquireCall::OnAnswer(waiting::HeldOutcome outcome) {
   was_held_ = true;
   Item& item = items_[0];
   switch (outcome) {
@@ -315,8 +309,9 @@ void AcquireCall::Answer(waiting::HeldOutcome outcome) {
 }
 
 void AcquireCall::BlameDeadline() {
+  // Only a call that asks to be held, which has one item, is cut.
+  if (max_wait_cut_ns_ == 0 || !items_[0].status.ok()) return;
   const Item& item = items_[0];
-  if (max_wait_cut_ns_ == 0 || !item.status.ok()) return;
   const store::Acquisition& decided = DecisionOf(item);
   if (decided.outcome != store::Outcome::kDenied || decided.retry_after_ns > max_wait_cut_ns_) {
     return;

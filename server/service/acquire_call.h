@@ -25,12 +25,19 @@
 #include "common/bounds.h"
 #include "server/service/collaborators.h"
 #include "server/service/merged_acquisitions.h"
-#include "server/service/types.h"
 #include "server/service/validation.h"
 #include "server/store/store.h"
 #include "server/waiting/held_callers.h"
 
 namespace sluice::service {
+
+// A bucket after a decision, for one charge.
+struct ChargeStatus {
+  store::BucketLevel level;
+  store::Reason reason = store::Reason::kNone;
+  // Empty for a requested charge; the limit's name for one that `charges` added.
+  std::string_view limit;
+};
 
 // One acquisition's answer. Views and spans belong to the call.
 struct AcquisitionResult {
@@ -46,7 +53,7 @@ struct AcquisitionResult {
   size_t charges = 0;
 };
 
-class AcquireCall {
+class AcquireCall final : private waiting::HeldCaller {
  public:
   // kUnary: one acquisition, whose fields are named `charges[0].key` in errors. kBatch: any
   // number, named `acquisitions[3].charges[0].key`; `hold` is refused.
@@ -106,7 +113,7 @@ class AcquireCall {
   // RateLimiter::Acquire.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
   // RateLimiter::CancelHeld.
-  waiting::HeldCaller* held() { return &held_; }
+  waiting::HeldCaller* held() { return this; }
 
  private:
   // A charge as it was asked for.
@@ -141,16 +148,6 @@ class AcquireCall {
     AcquireCall* const call_;
   };
 
-  // The call while it is held.
-  class HeldSelf final : public waiting::HeldCaller {
-   public:
-    explicit HeldSelf(AcquireCall* call) : call_(call) {}
-    void OnAnswer(waiting::HeldOutcome outcome) override { call_->Answer(outcome); }
-
-   private:
-    AcquireCall* const call_;
-  };
-
   const Attempt& AttemptOf(const Item& item) const { return *attempts_[item.attempt]; }
   const store::Acquisition& DecisionOf(const Item& item) const {
     return AttemptOf(item).acquisition(item.index);
@@ -169,10 +166,10 @@ class AcquireCall {
   // The item's status for an outcome that is final.
   absl::Status StatusOf(const Item& item) const;
 
-  bool WantsHold() const;
-  // Holds the call if it was granted for later. Returns false if it is to be answered now.
+  // Holds the call if it asks for that and was granted for later. Returns false if it is to be
+  // answered now.
   bool Hold();
-  void Answer(waiting::HeldOutcome outcome);
+  void OnAnswer(waiting::HeldOutcome outcome) override;
   // A held call was denied: if all of its max_wait had been enough, the reason is its deadline.
   void BlameDeadline();
 
@@ -191,7 +188,6 @@ class AcquireCall {
   Form form_ = Form::kUnary;
   Utf8 utf8_ = Utf8::kChecked;
 
-  HeldSelf held_{this};
   // The answer was held until the grant time: its wait is over.
   bool was_held_ = false;
   // By how much the deadline shortened the max_wait of a call that asks to be held.

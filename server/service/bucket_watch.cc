@@ -5,7 +5,6 @@
 
 #include "common/bounds.h"
 #include "common/errors.h"
-#include "server/service/validation.h"
 
 namespace sluice::service {
 namespace {
@@ -58,8 +57,8 @@ absl::StatusOr<uint64_t> WatchHub::Start(WatchOptions options, std::shared_ptr<W
   auto watch = std::make_shared<Watch>();
   watch->hub = this;
   watch->interval_ns = common::bounds::kDefaultWatchIntervalNs;
-  if (options.has_min_interval) {
-    const auto interval_ns = CheckMinInterval(options.min_interval);
+  if (options.min_interval) {
+    const auto interval_ns = CheckMinInterval(*options.min_interval);
     if (!interval_ns.ok()) return interval_ns.status();
     watch->interval_ns = *interval_ns;
   }

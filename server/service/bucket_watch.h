@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,7 +24,7 @@
 #include "common/mutex.h"
 #include "server/service/query_call.h"
 #include "server/service/rate_limiter.h"
-#include "server/service/types.h"
+#include "server/service/validation.h"
 
 namespace sluice::service {
 
@@ -52,8 +53,7 @@ struct WatchedBucket {
 struct WatchOptions {
   std::vector<WatchedBucket> buckets;
   // Absent: 1 s. 10 ms to 1 h, else INVALID_ARGUMENT.
-  bool has_min_interval = false;
-  WireDuration min_interval;
+  std::optional<WireDuration> min_interval;
 };
 
 // Thread-safe. The limiter outlives it; its store answers queries until the hub is destroyed.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/errors.h"
@@ -27,22 +26,9 @@ uint64_t ResidentBytes() {
 
 }  // namespace
 
-LimitAdmin::LimitAdmin(limits::LimitRegistry& registry, store::Store& store,
-                       const common::Clock& clock, common::Metrics& metrics, KeyUsage& usage,
-                       common::Log& log, std::string version,
-                       std::function<limits::FileStatus()> file_status)
-    : registry_(registry),
-      store_(store),
-      metrics_(metrics),
-      usage_(usage),
-      log_(log),
-      version_(std::move(version)),
-      file_status_(std::move(file_status)),
-      started_at_wall_ns_(clock.WallNs()) {}
-
 absl::StatusOr<FoundLimit> LimitAdmin::Get(std::string_view name) const {
   LimitFinder finder;
-  finder.Use(registry_.Current());
+  finder.Use(with_.registry.Current());
   const auto limit = finder.FindOrError(FieldPath(), "name", name);
   if (!limit.ok()) return limit.status();
   return FoundLimit{*limit, finder.table()};
@@ -50,7 +36,7 @@ absl::StatusOr<FoundLimit> LimitAdmin::Get(std::string_view name) const {
 
 absl::StatusOr<limits::LimitRegistry::PutResult> LimitAdmin::Put(limits::LimitSpec spec) {
   const std::string name = spec.name;
-  auto result = registry_.Put(std::move(spec));
+  auto result = with_.registry.Put(std::move(spec));
   if (result.ok()) {
     log_.Info("limit_put", {{"limit", name}, {"replaced", result->replaced ? "true" : "false"}});
   } else {
@@ -60,7 +46,7 @@ absl::StatusOr<limits::LimitRegistry::PutResult> LimitAdmin::Put(limits::LimitSp
 }
 
 absl::Status LimitAdmin::Delete(std::string_view name) {
-  absl::Status status = registry_.Delete(name);
+  absl::Status status = with_.registry.Delete(name);
   if (status.ok()) log_.Info("limit_deleted", {{"limit", common::ToAbsl(name)}});
   return status;
 }
@@ -99,7 +85,7 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
   };
   std::unique_ptr<Call> call(
       new Call{std::move(done), log_, std::string(limit), std::string(key), {}});
-  call->limits.Use(registry_.Current());
+  call->limits.Use(with_.registry.Current());
   const auto found = call->limits.FindOrError(FieldPath(), "limit", call->limit);
   absl::Status status = found.ok() ? CheckKey(FieldPath(), call->key) : found.status();
   if (!status.ok()) {
@@ -107,7 +93,7 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
     return;
   }
   Call* const raw = call.release();
-  store_.Reset((*found)->RuleFor(raw->key), raw->key, &Call::Done, raw);
+  with_.store.Reset((*found)->RuleFor(raw->key), raw->key, &Call::Done, raw);
 }
 
 void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys,
@@ -138,7 +124,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
     }
   };
   auto operation = std::make_unique<Operation>();
-  operation->limits.Use(registry_.Current());
+  operation->limits.Use(with_.registry.Current());
   uint32_t wanted = KeyUsage::kAllLimits;
   if (!limit.empty()) {
     const auto found = operation->limits.FindOrError(FieldPath(), "limit", limit);
@@ -150,15 +136,13 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
   }
   absl::flat_hash_map<uint32_t, const limits::Limit*> by_id;
   for (const limits::Limit* one : operation->limits.table()->limits()) by_id[one->limit_id()] = one;
-  operation->top = usage_.MostUsed(order, wanted, *most);
-  operation->listed.sketch = KeyUsage::kSketch;
+  operation->top = with_.usage.MostUsed(order, wanted, *most);
   operation->listed.total = operation->top.total;
   operation->listed.counters = operation->top.guaranteed;
   for (const KeyUsage::Key& key : operation->top.keys) {
     const auto it = by_id.find(key.limit_id);
     if (it == by_id.end()) continue;  // the limit was deleted
-    operation->listed.keys.push_back(
-        {std::string(it->second->name()), key.key, key.estimate, key.error, {}, {}, 0, 0});
+    operation->listed.keys.push_back({key, std::string(it->second->name()), {}, {}});
     store::QueryItem& item = operation->queried.emplace_back();
     item.rule = &it->second->RuleFor(key.key);
     item.key = key.key;
@@ -169,17 +153,17 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
     return;
   }
   operation->items = absl::MakeSpan(operation->queried);
-  store_.Query(operation.release());
+  with_.store.Query(operation.release());
 }
 
 ConfigStatus LimitAdmin::GetConfigStatus() const {
-  const std::shared_ptr<const limits::LimitTable> table = registry_.Current();
+  const std::shared_ptr<const limits::LimitTable> table = with_.registry.Current();
   ConfigStatus status;
   status.file = file_status_();
   status.limits = static_cast<uint32_t>(table->limits().size());
   status.admin_changes = table->admin_changes();
-  status.store.kind = std::string(store_.Kind());
-  status.store.health = store_.Health();
+  status.store.kind = std::string(with_.store.Kind());
+  status.store.health = with_.store.Health();
   if (!status.store.health.shared) return status;
   for (NamedLimitTotals& one : GetStats().limits) {
     if (one.totals.allowed_while_unavailable + one.totals.denied_while_unavailable > 0) {
@@ -190,17 +174,17 @@ ConfigStatus LimitAdmin::GetConfigStatus() const {
 }
 
 ServerStats LimitAdmin::GetStats() const {
-  const std::shared_ptr<const limits::LimitTable> table = registry_.Current();
+  const std::shared_ptr<const limits::LimitTable> table = with_.registry.Current();
   ServerStats stats;
   stats.started_at_wall_ns = started_at_wall_ns_;
   stats.version = version_;
-  stats.totals = metrics_.Snapshot(table->limit_id_end());
+  stats.totals = with_.metrics.Snapshot(table->limit_id_end());
   for (const limits::Limit* limit : table->limits()) {
     stats.limits.push_back({std::string(limit->name()), stats.totals.limits[limit->limit_id()],
-                            store_.OvershootPermits(limit->limit_id())});
+                            with_.store.OvershootPermits(limit->limit_id())});
   }
-  stats.store_kind = std::string(store_.Kind());
-  stats.store = store_.Stats();
+  stats.store_kind = std::string(with_.store.Kind());
+  stats.store = with_.store.Stats();
   stats.resident_bytes = ResidentBytes();
   stats.log_lines_suppressed = log_.suppressed();
   return stats;

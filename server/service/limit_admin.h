@@ -7,15 +7,15 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
-#include "server/limits/file_status.h"
 #include "server/limits/limit_registry.h"
+#include "server/service/collaborators.h"
 #include "server/service/key_usage.h"
 #include "server/store/store.h"
 
@@ -48,11 +48,8 @@ struct FoundLimit {
   std::shared_ptr<const limits::LimitTable> table;
 };
 
-struct ListedKey {
+struct ListedKey : KeyUsage::Key {
   std::string limit;
-  std::string key;
-  uint64_t estimate = 0;
-  uint64_t error = 0;
   // Not OK: the shared store is unavailable, and only the capacity of `level` is known.
   absl::Status bucket = {};
   store::BucketLevel level;
@@ -62,7 +59,6 @@ struct ListedKey {
 
 struct ListedKeys {
   std::vector<ListedKey> keys;
-  std::string sketch;
   uint64_t total = 0;
   uint32_t counters = 0;
 };
@@ -83,11 +79,15 @@ struct ServerStats {
 class LimitAdmin {
  public:
   // `file_status` reports on the limits file; without a file it returns an empty status.
-  LimitAdmin(limits::LimitRegistry& registry, store::Store& store, const common::Clock& clock,
-             common::Metrics& metrics, KeyUsage& usage, common::Log& log, std::string version,
-             std::function<limits::FileStatus()> file_status);
+  LimitAdmin(const Collaborators& with, common::Log& log, std::string version,
+             std::function<limits::FileStatus()> file_status)
+      : with_(with),
+        log_(log),
+        version_(std::move(version)),
+        file_status_(std::move(file_status)),
+        started_at_wall_ns_(with.clock.WallNs()) {}
 
-  std::shared_ptr<const limits::LimitTable> List() const { return registry_.Current(); }
+  std::shared_ptr<const limits::LimitTable> List() const { return with_.registry.Current(); }
   // NOT_FOUND.
   absl::StatusOr<FoundLimit> Get(std::string_view name) const;
   // As LimitRegistry::Put and Delete; logged.
@@ -109,10 +109,7 @@ class LimitAdmin {
   ServerStats GetStats() const;
 
  private:
-  limits::LimitRegistry& registry_;
-  store::Store& store_;
-  common::Metrics& metrics_;
-  KeyUsage& usage_;
+  const Collaborators with_;
   common::Log& log_;
   const std::string version_;
   const std::function<limits::FileStatus()> file_status_;

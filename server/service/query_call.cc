@@ -12,7 +12,7 @@ void QueryCall::Reset(UnknownLimit unknown, Utf8 utf8) {
   utf8_ = utf8;
   added_ = 0;
   asked_.clear();
-  operation_.found.clear();
+  found_.clear();
   limits_.Use(nullptr);
   status_ = absl::OkStatus();
 }
@@ -30,8 +30,8 @@ const absl::Status& QueryCall::Resolve(const limits::LimitRegistry& registry) {
     const auto limit =
         CheckBucket(FieldPath().Element("buckets", i), asked.limit, asked.key, utf8_, limits_);
     if (limit.ok()) {
-      asked.item = static_cast<uint32_t>(operation_.found.size());
-      store::QueryItem& item = operation_.found.emplace_back();
+      asked.item = static_cast<uint32_t>(found_.size());
+      store::QueryItem& item = found_.emplace_back();
       item.rule = &(*limit)->RuleFor(asked.key);
       item.key = asked.key;
     } else if (absl::IsNotFound(limit.status()) && unknown_ == UnknownLimit::kFailsBucket) {
@@ -43,25 +43,25 @@ const absl::Status& QueryCall::Resolve(const limits::LimitRegistry& registry) {
   return status_;
 }
 
-void QueryCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context) {
+void QueryCall::Start(const Collaborators& with, int64_t deadline, DoneFn done, void* context) {
   with_ = &with;
   done_ = done;
   context_ = context;
   Resolve(with.registry);
-  if (status_.ok() && !operation_.found.empty() && deadline_ns != store::kNoDeadline &&
-      with.clock.NowNs() >= deadline_ns) {
+  if (status_.ok() && !found_.empty() && deadline != store::kNoDeadline &&
+      with.clock.NowNs() >= deadline) {
     status_ = errors::PastDeadline();
   }
-  if (!status_.ok() || operation_.found.empty()) {
-    Finish();
+  if (!status_.ok() || found_.empty()) {
+    Done();
     return;
   }
-  operation_.items = absl::MakeSpan(operation_.found);
-  operation_.deadline_ns = deadline_ns;
-  with.store.Query(&operation_);
+  items = absl::MakeSpan(found_);
+  deadline_ns = deadline;
+  with.store.Query(this);
 }
 
-void QueryCall::Finish() {
+void QueryCall::Done() {
   wall_ns_ = with_->clock.WallNs();
   done_(context_, this);
 }
@@ -73,7 +73,7 @@ BucketStatus QueryCall::bucket(size_t i) const {
   bucket.key = asked.key;
   bucket.error = asked.error;
   if (!asked.error.ok()) return bucket;
-  static_cast<store::QueryItem&>(bucket) = operation_.found[asked.item];
+  static_cast<store::QueryItem&>(bucket) = found_[asked.item];
   if (bucket.unavailable) bucket.error = errors::BucketNotKnown();
   return bucket;
 }

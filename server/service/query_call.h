@@ -8,14 +8,20 @@
 
 #include "absl/status/status.h"
 #include "server/service/collaborators.h"
-#include "server/service/types.h"
 #include "server/service/validation.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
 
+// A bucket in an answer of Query or Watch. `rule` may be gone.
+struct BucketStatus : store::QueryItem {
+  std::string_view limit;
+  // Not OK: only `limit` and `key` are known.
+  absl::Status error;
+};
+
 // Thread-compatible. The bytes of all views stay unchanged until the results were read.
-class QueryCall {
+class QueryCall final : private store::QueryOperation {
  public:
   // As AcquireCall::DoneFn.
   using DoneFn = void (*)(void* context, QueryCall* call);
@@ -49,23 +55,16 @@ class QueryCall {
   struct Asked {
     std::string_view limit;
     std::string_view key;
-    uint32_t item = 0;   // in operation_.found
+    uint32_t item = 0;   // in found_
     absl::Status error;  // instead of an item
   };
-  struct Operation final : public store::QueryOperation {
-    explicit Operation(QueryCall* call) : call(call) {}
-    void Done() override { call->Finish(); }
-    QueryCall* const call;
-    std::vector<store::QueryItem> found;
-  };
-
-  void Finish();
+  void Done() override;
 
   UnknownLimit unknown_ = UnknownLimit::kFailsCall;
   Utf8 utf8_ = Utf8::kChecked;
   size_t added_ = 0;  // buckets; those over the bound are not kept
   std::vector<Asked> asked_;
-  Operation operation_{this};
+  std::vector<store::QueryItem> found_;
   LimitFinder limits_;
   absl::Status status_;
   int64_t wall_ns_ = 0;

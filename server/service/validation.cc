@@ -52,7 +52,7 @@ absl::StatusOr<int64_t> CheckOptions(const FieldPath& path, const AcquisitionOpt
                                      bool in_batch) {
   if (options.max_wait.seconds == 0 && options.max_wait.nanos == 0 && !options.hold) return 0;
   const std::string field = path.Field("max_wait");
-  const auto max_wait_ns = ToNanoseconds(field, options.max_wait);
+  auto max_wait_ns = ToNanoseconds(field, options.max_wait);
   if (!max_wait_ns.ok()) return max_wait_ns.status();
   if (*max_wait_ns < 0) return errors::MaxWaitNegative(field);
   if (*max_wait_ns > bounds::kMaxWaitNs) {
@@ -91,7 +91,7 @@ absl::StatusOr<const limits::Limit*> CheckCharge(const FieldPath& path, std::str
                                                  std::string_view key, uint64_t permits, Utf8 utf8,
                                                  LimitFinder& limits) {
   if (permits == 0) return errors::PermitsZero(path.Field("permits"));
-  const auto found = CheckBucket(path, limit, key, utf8, limits);
+  auto found = CheckBucket(path, limit, key, utf8, limits);
   if (!found.ok()) return found;
   if (absl::Status s = CheckPermits(path, permits, (*found)->RuleFor(key)); !s.ok()) return s;
   return found;
@@ -130,7 +130,7 @@ absl::Status CheckBooksAhead(const FieldPath& acquisition,
 }
 
 absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval) {
-  const auto interval_ns = ToNanoseconds("min_interval", min_interval);
+  auto interval_ns = ToNanoseconds("min_interval", min_interval);
   if (!interval_ns.ok()) return interval_ns.status();
   if (*interval_ns < bounds::kMinWatchIntervalNs || *interval_ns > bounds::kMaxWatchIntervalNs) {
     return errors::BadMinInterval();

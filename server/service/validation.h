@@ -1,5 +1,5 @@
-// Checks of requests, for all use cases. Each error names the field, its value and the bound. A
-// check formats nothing unless it fails.
+// Checks of requests, for all use cases, and the unchecked values that a transport fills in. Each
+// error names the field, its value and the bound. A check formats nothing unless it fails.
 #ifndef SLUICE_SERVER_SERVICE_VALIDATION_H_
 #define SLUICE_SERVER_SERVICE_VALIDATION_H_
 
@@ -14,10 +14,26 @@
 #include "absl/types/span.h"
 #include "common/strings.h"
 #include "server/limits/limit_table.h"
-#include "server/service/types.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
+
+// A length of time as it came over the wire, unchecked.
+struct WireDuration {
+  int64_t seconds = 0;
+  int32_t nanos = 0;
+};
+
+// The options of one acquisition.
+struct AcquisitionOptions {
+  WireDuration max_wait = {};
+  bool hold = false;
+  bool want_receipt = false;
+};
+
+// Whether the transport's decoder has checked that strings are UTF-8. If not, the use case does,
+// and names the field that is not.
+enum class Utf8 : uint8_t { kChecked, kUnchecked };
 
 // A message within a request, by the list elements that lead to it.
 class FieldPath {

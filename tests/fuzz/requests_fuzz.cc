@@ -45,8 +45,9 @@ struct Parts {
   service::ReceiptSigner signer{7, {}};
   service::RateLimiter limiter{registry, store, clock, metrics, usage, signer};
   service::WatchHub watches{limiter};
-  service::LimitAdmin admin{registry, store, clock,  metrics,
-                            usage,    log,   "fuzz", [] { return limits::FileStatus{}; }};
+  service::LimitAdmin admin{{registry, store, clock, metrics, usage, signer}, log, "fuzz", [] {
+                              return limits::FileStatus{};
+                            }};
 
   Parts() {
     std::vector<limits::LimitSpec> specs(5);

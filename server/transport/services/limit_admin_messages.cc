@@ -281,7 +281,7 @@ void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {
       SetTime(from.next_grant_after_ns, to->mutable_next_grant_after());
     }
   }
-  out->set_sketch(keys.sketch);
+  out->set_sketch(service::KeyUsage::kSketch);
   out->set_total(keys.total);
   out->set_counters(keys.counters);
 }

@@ -429,8 +429,7 @@ absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions*
       options->buckets.push_back({std::string(limit), std::string(key)});
     } else if (reader.field() == 2) {
       if (!reader.ReadBytes(&value)) continue;
-      options->has_min_interval = true;
-      if (!ReadDuration(value, &options->min_interval)) return Broken("min_interval");
+      if (!ReadDuration(value, &options->min_interval.emplace())) return Broken("min_interval");
     }
   }
   return reader.ok() ? absl::OkStatus() : Broken("WatchRequest");

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "common/mutex.h"
-#include "server/config/inotify_path.h"
 #include "tests/unit/config/temp_dir.h"
 
 namespace sluice::config {

@@ -1,11 +1,11 @@
-#include "server/limits/charges.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "server/limits/spec_check.h"
 
 namespace sluice::limits {
 namespace {

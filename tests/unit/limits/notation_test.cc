@@ -114,10 +114,9 @@ TEST(NotationTest, ParsesNamesOfAlgorithmsAndModes) {
   for (const algorithm::Kind kind : algorithm::kKinds) {
     EXPECT_EQ(*ParseAlgorithm(algorithm::KindName(kind)), kind);
   }
-  for (const OnStoreFailure value :
-       {OnStoreFailure::kDeny, OnStoreFailure::kAllow, OnStoreFailure::kSplit}) {
-    EXPECT_EQ(*ParseOnStoreFailure(OnStoreFailureName(value)), value);
-  }
+  EXPECT_EQ(*ParseOnStoreFailure("deny"), OnStoreFailure::kDeny);
+  EXPECT_EQ(*ParseOnStoreFailure("allow"), OnStoreFailure::kAllow);
+  EXPECT_EQ(*ParseOnStoreFailure("split"), OnStoreFailure::kSplit);
   for (const store::Sharing value :
        {store::Sharing::kExact, store::Sharing::kSplit, store::Sharing::kRelaxed}) {
     EXPECT_EQ(*ParseSharing(SharingName(value)), value);

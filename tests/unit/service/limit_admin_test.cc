@@ -30,9 +30,9 @@ class LimitAdminTest : public ServiceTest {
 
   int null_;
   common::Log log_;
-  LimitAdmin admin_{
-      registry_, store_, clock_,  metrics_,
-      usage_,    log_,   "1.2.3", [] { return limits::FileStatus{.version = "abc"}; }};
+  LimitAdmin admin_{{registry_, store_, clock_, metrics_, usage_, signer_}, log_, "1.2.3", [] {
+                      return limits::FileStatus{.version = "abc"};
+                    }};
 };
 
 TEST_F(LimitAdminTest, ResetMakesABucketFull) {

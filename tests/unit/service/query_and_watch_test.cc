@@ -71,8 +71,8 @@ class WatchTest : public QueryTest {
   uint64_t Start(int64_t interval_ns = kSecond) {
     WatchOptions options;
     options.buckets = {{"api", "k"}, {"other", ""}};
-    options.has_min_interval = true;
-    options.min_interval = {interval_ns / kSecond, static_cast<int32_t>(interval_ns % kSecond)};
+    options.min_interval =
+        WireDuration{interval_ns / kSecond, static_cast<int32_t>(interval_ns % kSecond)};
     const auto id = hub_.Start(std::move(options), sink_);
     EXPECT_TRUE(id.ok()) << id.status();
     hub_.Tick();
@@ -134,18 +134,17 @@ TEST_F(WatchTest, EndsWhenCancelledOrDrained) {
   hub_.Drain(absl::UnavailableError("drains"));
   hub_.Tick();
   EXPECT_EQ(sink_->ended.message(), "drains");
-  EXPECT_EQ(hub_.Start({{{"api", "k"}}, false, {}}, sink_).status().message(), "drains");
+  EXPECT_EQ(hub_.Start({{{"api", "k"}}, {}}, sink_).status().message(), "drains");
 }
 
 TEST_F(WatchTest, RejectsIntervalsOutOfBoundsAndUnknownLimits) {
   for (const WireDuration interval : {WireDuration{0, 0}, WireDuration{0, 9'999'999},
                                       WireDuration{3600, 1}, WireDuration{-1, 0}}) {
-    EXPECT_EQ(hub_.Start({{{"api", "k"}}, true, interval}, sink_).status().code(),
+    EXPECT_EQ(hub_.Start({{{"api", "k"}}, interval}, sink_).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(hub_.Start({{{"none", "k"}}, false, {}}, sink_).status().code(),
-            absl::StatusCode::kNotFound);
-  EXPECT_EQ(hub_.Start({{}, false, {}}, sink_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(hub_.Start({{{"none", "k"}}, {}}, sink_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(hub_.Start({{}, {}}, sink_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -93,8 +93,9 @@ class StoreUnavailableTest : public ServiceTest {
   RateLimiter limiter_shared_{registry_, shared_, clock_, metrics_, usage_, signer_};
   int null_;
   common::Log log_;
-  LimitAdmin admin_{registry_, shared_, clock_,  metrics_,
-                    usage_,    log_,    "1.2.3", [] { return limits::FileStatus(); }};
+  LimitAdmin admin_{{registry_, shared_, clock_, metrics_, usage_, signer_}, log_, "1.2.3", [] {
+                      return limits::FileStatus();
+                    }};
 };
 
 TEST_F(StoreUnavailableTest, CountsDecisionsOfOnStoreFailureByLimit) {
@@ -182,7 +183,7 @@ TEST_F(StoreUnavailableTest, ListsTopKeysWithoutTheirBuckets) {
 }
 
 TEST_F(StoreUnavailableTest, MemoryStoreIsNeverUnavailable) {
-  LimitAdmin own(registry_, store_, clock_, metrics_, usage_, log_, "1.2.3",
+  LimitAdmin own({registry_, store_, clock_, metrics_, usage_, signer_}, log_, "1.2.3",
                  [] { return limits::FileStatus(); });
   const StoreStatus status = own.GetConfigStatus().store;
   EXPECT_EQ(status.kind, "memory");
