@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/strings.h"
 #include "server/limits/nearest_name.h"
 
@@ -28,16 +29,24 @@ struct Flag {
   std::function<absl::Status(const std::string& value, Flags* flags)> set;
 };
 
-Flag Switch(const char* name, const char* help, bool Flags::* field) {
-  return {name, nullptr, help, [field](const std::string&, Flags* flags) {
-            flags->*field = true;
+// The field of a flag: a member of Flags, or with more pointers a member of that member.
+template <typename... Path>
+auto& FieldAt(Flags& flags, Path... path) {
+  return (flags.*....*path);
+}
+
+template <typename... Path>
+Flag Switch(const char* name, const char* help, Path... path) {
+  return {name, nullptr, help, [=](const std::string&, Flags* flags) {
+            FieldAt(*flags, path...) = true;
             return absl::OkStatus();
           }};
 }
 
-Flag String(const char* name, const char* value, const char* help, std::string Flags::* field) {
-  return {name, value, help, [field](const std::string& text, Flags* flags) {
-            flags->*field = text;
+template <typename... Path>
+Flag String(const char* name, const char* value, const char* help, Path... path) {
+  return {name, value, help, [=](const std::string& text, Flags* flags) {
+            FieldAt(*flags, path...) = text;
             return absl::OkStatus();
           }};
 }
@@ -74,35 +83,31 @@ Flag Number(const char* name, const char* help, T Flags::* field, T min,
 }
 
 // `value` is "FIRST|SECOND".
-template <typename T>
-Flag Choice(const char* name, const char* value, const char* help, T Flags::* field,
-            std::pair<const char*, T> first, std::pair<const char*, T> second) {
+template <typename T, typename... Path>
+Flag Choice(const char* name, const char* value, const char* help, std::pair<const char*, T> first,
+            std::pair<const char*, T> second, Path... path) {
   return {name, value, help, [=](const std::string& text, Flags* flags) {
             for (const auto& [word, meaning] : {first, second}) {
               if (text != word) continue;
-              flags->*field = meaning;
+              FieldAt(*flags, path...) = meaning;
               return absl::OkStatus();
             }
             return Bad(name, text, absl::StrCat("write ", first.first, " or ", second.first));
           }};
 }
 
-Flag Duration(const char* name, const char* help, absl::Duration Flags::* field) {
-  return {name, "DURATION", help, [name, field](const std::string& text, Flags* flags) {
+// The field holds nanoseconds.
+template <typename... Path>
+Flag Duration(const char* name, const char* help, absl::Duration min, absl::Duration max,
+              Path... path) {
+  return {name, "DURATION", help, [=](const std::string& text, Flags* flags) {
             absl::Duration duration;
-            if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
-                duration > absl::Hours(24)) {
-              return Bad(name, text, "write a duration of at most 24h, as 500ms or 30s");
+            if (!absl::ParseDuration(text, &duration) || duration < min || duration > max) {
+              return Bad(name, text,
+                         absl::StrCat("write a duration from ", absl::FormatDuration(min), " to ",
+                                      absl::FormatDuration(max), ", as 500ms or 30s"));
             }
-            flags->*field = duration;
-            return absl::OkStatus();
-          }};
-}
-
-Flag File(const char* name, const char* help, transport::TlsFiles Flags::* files,
-          std::string transport::TlsFiles::* field) {
-  return {name, "FILE", help, [files, field](const std::string& text, Flags* flags) {
-            (flags->*files).*field = text;
+            FieldAt(*flags, path...) = absl::ToInt64Nanoseconds(duration);
             return absl::OkStatus();
           }};
 }
@@ -111,7 +116,7 @@ Flag File(const char* name, const char* help, transport::TlsFiles Flags::* files
 
 absl::Status SetStore(const std::string& text, Flags* flags) {
   if (text == "memory") {
-    flags->redis.reset();
+    flags->in_redis = false;
     return absl::OkStatus();
   }
   // The error does not show the value, which may contain a password.
@@ -120,8 +125,8 @@ absl::Status SetStore(const std::string& text, Flags* flags) {
     return absl::InvalidArgumentError(absl::StrCat("--store: ", url.status().message(),
                                                    "; or write memory for a store of its own"));
   }
-  flags->redis.emplace();
-  flags->redis->url = *std::move(url);
+  flags->in_redis = true;
+  flags->redis.url = *std::move(url);
   return absl::OkStatus();
 }
 
@@ -129,7 +134,7 @@ absl::Status SetNamespace(const std::string& text, Flags* flags) {
   if (text.size() > 64 || text.find_first_of("{} \t\r\n") != text.npos) {
     return Bad("redis_namespace", text, "write at most 64 characters, without spaces and braces");
   }
-  flags->redis_namespace = text;
+  flags->redis.name_space = text;
   return absl::OkStatus();
 }
 
@@ -150,6 +155,7 @@ std::vector<Flag> PortFlags() {
 }
 
 std::vector<Flag> StoreFlags() {
+  using Redis = store::RedisStoreOptions;
   using store::redis::AfterLoss;
   return {
       {"store", "memory|URL",
@@ -168,27 +174,28 @@ std::vector<Flag> StoreFlags() {
       Duration("redis_budget",
                "how long Redis may take to answer; if it takes longer, the limits' "
                "on_store_failure decides until Redis answers again (default 20ms)",
-               &Flags::redis_budget),
+               absl::Milliseconds(1), absl::Hours(24), &Flags::redis, &Redis::budget_ns),
       Duration("redis_node_ttl",
                "how long a node without heartbeats still counts, and how long a new node waits for "
                "its share of limits with sharing: split; the same on all nodes (default 2s)",
-               &Flags::redis_node_ttl),
+               absl::Milliseconds(200), absl::Hours(1), &Flags::redis, &Redis::node_ttl_ns),
       Switch("redis_allow_eviction",
              "accept a Redis that may evict buckets; an evicted bucket is full again",
-             &Flags::redis_allow_eviction),
+             &Flags::redis, &Redis::allow_eviction),
       Switch("redis_allow_unguarded",
              "accept a Redis with replicas and min-replicas-to-write 0; after a failover the old "
              "primary may still grant",
-             &Flags::redis_allow_unguarded),
+             &Flags::redis, &Redis::allow_unguarded),
       Duration(
           "redis_max_lag",
           "Redis' min-replicas-max-lag, if CONFIG GET is not permitted; nothing is granted for "
           "this long after a failover (default 10s)",
-          &Flags::redis_max_lag),
+          absl::Seconds(1), absl::Hours(1), &Flags::redis, &Redis::assumed_lag_ns),
       Choice("after_data_loss", "empty|full",
              "state of buckets that Redis lost, by a restart without its data or FLUSHALL (default "
              "empty)",
-             &Flags::after_data_loss, {"empty", AfterLoss::kEmpty}, {"full", AfterLoss::kFull}),
+             std::pair("empty", AfterLoss::kEmpty), std::pair("full", AfterLoss::kFull),
+             &Flags::redis, &Redis::after_data_loss),
   };
 }
 
@@ -200,31 +207,34 @@ std::vector<Flag> BoundFlags() {
       Number("max_buckets", "most buckets in memory (default 16777216)", &Flags::max_buckets,
              uint64_t{1}),
       Choice("overflow", "deny|allow",
-             "decision for a new key when all buckets are in use (default deny)", &Flags::overflow,
-             {"deny", OverflowPolicy::kDeny}, {"allow", OverflowPolicy::kAllow}),
+             "decision for a new key when all buckets are in use (default deny)",
+             std::pair("deny", OverflowPolicy::kDeny), std::pair("allow", OverflowPolicy::kAllow),
+             &Flags::overflow),
       Duration("drain_notice",
                "SIGTERM: how long to keep serving with health NOT_SERVING, for load balancers "
                "(default 1s)",
-               &Flags::drain_notice),
+               absl::ZeroDuration(), absl::Hours(24), &Flags::drain_notice_ns),
       Duration("drain_timeout", "how long calls may then take to finish (default 10s)",
-               &Flags::drain_timeout),
+               absl::ZeroDuration(), absl::Hours(24), &Flags::drain_timeout_ns),
   };
 }
 
 std::vector<Flag> SecurityFlags() {
   using transport::TlsFiles;
   return {
-      File("tls_cert", "PEM certificate of the data port; reloaded when the file changes",
-           &Flags::tls, &TlsFiles::cert),
-      File("tls_key", "its private key", &Flags::tls, &TlsFiles::key),
-      File("tls_client_ca", "PEM authorities of client certificates, which are then required",
-           &Flags::tls, &TlsFiles::client_ca),
-      File("admin_tls_cert", "PEM certificate of the admin port; reloaded when the file changes",
-           &Flags::admin_tls, &TlsFiles::cert),
-      File("admin_tls_key", "its private key", &Flags::admin_tls, &TlsFiles::key),
-      File("admin_tls_client_ca",
-           "PEM authorities of admins' certificates, which are then required", &Flags::admin_tls,
-           &TlsFiles::client_ca),
+      String("tls_cert", "FILE", "PEM certificate of the data port; reloaded when the file changes",
+             &Flags::tls, &TlsFiles::cert),
+      String("tls_key", "FILE", "its private key", &Flags::tls, &TlsFiles::key),
+      String("tls_client_ca", "FILE",
+             "PEM authorities of client certificates, which are then required", &Flags::tls,
+             &TlsFiles::client_ca),
+      String("admin_tls_cert", "FILE",
+             "PEM certificate of the admin port; reloaded when the file changes", &Flags::admin_tls,
+             &TlsFiles::cert),
+      String("admin_tls_key", "FILE", "its private key", &Flags::admin_tls, &TlsFiles::key),
+      String("admin_tls_client_ca", "FILE",
+             "PEM authorities of admins' certificates, which are then required", &Flags::admin_tls,
+             &TlsFiles::client_ca),
       String("admin_token_file", "FILE",
              "token that admin calls must send as `authorization: Bearer TOKEN`; reloaded when the "
              "file changes",
@@ -254,17 +264,7 @@ bool IsLoopback(const net::Address& address) {
           address.host.find_first_not_of("0123456789.") == std::string::npos);
 }
 
-// Checks values that need more than one flag, or that have a unit.
 absl::Status CheckTogether(const Flags& flags) {
-  if (flags.redis_budget < absl::Milliseconds(1)) {
-    return Bad("redis_budget", absl::FormatDuration(flags.redis_budget), "write 1ms or more");
-  }
-  if (flags.redis_node_ttl < absl::Milliseconds(200) || flags.redis_node_ttl > absl::Hours(1)) {
-    return Bad("redis_node_ttl", absl::FormatDuration(flags.redis_node_ttl), "write 200ms to 1h");
-  }
-  if (flags.redis_max_lag < absl::Seconds(1) || flags.redis_max_lag > absl::Hours(1)) {
-    return Bad("redis_max_lag", absl::FormatDuration(flags.redis_max_lag), "write 1s to 1h");
-  }
   if (!IsLoopback(flags.admin_listen) && !flags.admin_tls.mutual() &&
       flags.admin_token_file.empty()) {
     return Bad("admin_listen", flags.admin_listen.ToString(),
@@ -286,17 +286,6 @@ absl::Status UnknownFlag(absl::string_view name, const std::vector<Flag>& all) {
       absl::StrCat("--", name, ": no such flag",
                    near.empty() ? "" : absl::StrCat("; did you mean --", common::ToAbsl(near), "?"),
                    " (see sluiced --help)"));
-}
-
-void CopyRedisFlags(Flags* flags) {
-  store::RedisStoreOptions& redis = *flags->redis;
-  redis.name_space = flags->redis_namespace;
-  redis.budget_ns = absl::ToInt64Nanoseconds(flags->redis_budget);
-  redis.node_ttl_ns = absl::ToInt64Nanoseconds(flags->redis_node_ttl);
-  redis.allow_eviction = flags->redis_allow_eviction;
-  redis.allow_unguarded = flags->redis_allow_unguarded;
-  redis.assumed_lag_ns = absl::ToInt64Nanoseconds(flags->redis_max_lag);
-  redis.after_data_loss = flags->after_data_loss;
 }
 
 }  // namespace
@@ -333,7 +322,6 @@ absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     if (absl::Status status = flag->set(value, &flags); !status.ok()) return status;
   }
   if (absl::Status status = CheckTogether(flags); !status.ok()) return status;
-  if (flags.redis.has_value()) CopyRedisFlags(&flags);
   return flags;
 }
 

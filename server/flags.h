@@ -3,12 +3,10 @@
 #define SLUICE_SERVER_FLAGS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/bounds.h"
 #include "common/log.h"
 #include "common/net/address.h"
@@ -22,22 +20,15 @@ struct Flags {
   std::string limits;  // empty: no file, limits come from PutLimit only
   net::Address listen{"127.0.0.1", 7200, ""};
   net::Address admin_listen{"127.0.0.1", 7201, ""};
-  int threads = 0;  // event loops of the data port; 0: one per core
-  // Redis, which holds the buckets. Empty: they are in memory.
-  std::optional<store::RedisStoreOptions> redis;
+  int threads = 0;        // event loops of the data port; 0: one per core
+  bool in_redis = false;  // where the buckets are; else in memory
+  store::RedisStoreOptions redis;
   int store_threads = 0;  // event loops for Redis only; 0: it uses those of the data port
-  std::string redis_namespace = "sluice";
-  absl::Duration redis_budget = absl::Milliseconds(20);
-  absl::Duration redis_node_ttl = absl::Seconds(2);
-  bool redis_allow_eviction = false;
-  bool redis_allow_unguarded = false;
-  absl::Duration redis_max_lag = absl::Seconds(10);
-  store::redis::AfterLoss after_data_loss = store::redis::AfterLoss::kEmpty;
   int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;
-  absl::Duration drain_notice = absl::Seconds(1);
-  absl::Duration drain_timeout = absl::Seconds(10);
+  int64_t drain_notice_ns = int64_t{1} * 1'000'000'000;
+  int64_t drain_timeout_ns = int64_t{10} * 1'000'000'000;
   transport::TlsFiles tls;
   transport::TlsFiles admin_tls;
   std::string admin_token_file;

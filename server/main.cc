@@ -84,7 +84,7 @@ class Loops {
     auto admin = transport::PortServer::MakeLoops(clock, 1);
     if (!admin.ok()) return admin.status();
     admin_ = *std::move(admin);
-    if (!flags.redis.has_value()) return absl::OkStatus();
+    if (!flags.in_redis) return absl::OkStatus();
     resolver_ = std::make_unique<net::Resolver>();
     if (flags.store_threads == 0) return absl::OkStatus();
     auto redis = net::LoopGroup::Create(clock, {.threads = flags.store_threads, .loop = {}});
@@ -234,7 +234,7 @@ int Server::OpenStore() {
   if (const absl::Status made = loops_.Make(flags_, clock_); !made.ok()) {
     return Fail(kFailed, made.message());
   }
-  if (flags_.redis.has_value()) return OpenRedis();
+  if (flags_.in_redis) return OpenRedis();
   store_ = std::make_unique<store::MemoryStore>(
       clock_,
       store::MemoryStoreOptions{.max_buckets = flags_.max_buckets, .overflow = flags_.overflow});
@@ -244,7 +244,7 @@ int Server::OpenStore() {
 // A Redis that is unavailable is not an error: the store logs it, and each limit's on_store_failure
 // decides until Redis answers. A Redis that is unfit is one.
 int Server::OpenRedis() {
-  store::RedisStoreOptions options = *flags_.redis;
+  store::RedisStoreOptions options = flags_.redis;
   // All nodes sign receipts with one key, so each accepts the receipts of the others.
   options.receipt_key.proposal = [this] { return signer_.Key(); };
   options.receipt_key.agreed = [this](std::string_view key) { return signer_.UseKey(key); };
@@ -387,16 +387,17 @@ void Server::ReloadToken() {
 
 void Server::Drain(int signal_number) {
   const absl::Duration notice =
-      signal_number == SIGTERM ? flags_.drain_notice : absl::ZeroDuration();
+      absl::Nanoseconds(signal_number == SIGTERM ? flags_.drain_notice_ns : 0);
+  const absl::Duration timeout = absl::Nanoseconds(flags_.drain_timeout_ns);
   log_.Info("draining", {{"signal", signal_number == SIGTERM ? "SIGTERM" : "SIGINT"},
                          {"notice", absl::FormatDuration(notice)},
-                         {"timeout", absl::FormatDuration(flags_.drain_timeout)}});
+                         {"timeout", absl::FormatDuration(timeout)}});
   // Load balancers check health at intervals: calls that they send before the next check are
   // served.
   data_->health().SetServing(false);
   admin_->health().SetServing(false);
   absl::SleepFor(notice);
-  const absl::Time deadline = absl::Now() + flags_.drain_timeout;
+  const absl::Time deadline = absl::Now() + timeout;
   data_->health().Close();
   admin_->health().Close();
   use_cases_->watches.Drain(common::errors::Draining());
