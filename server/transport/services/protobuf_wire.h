@@ -10,17 +10,10 @@
 #include <string_view>
 
 #include "absl/types/span.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
 
 namespace sluice::transport {
-
-enum class WireType : uint8_t {
-  kVarint = 0,
-  kFixed64 = 1,
-  kBytes = 2,
-  kGroup = 3,
-  kGroupEnd = 4,
-  kFixed32 = 5
-};
 
 // Iterates over the fields of one message. Not thread-safe; the bytes outlive it and its views.
 //
@@ -38,24 +31,24 @@ class WireReader {
   // Goes to the next field; skips the value of the current one if it was not read. Returns false at
   // the end, or if not ok().
   bool Next() {
-    if (unread_) Skip(kMaxDepth);
+    if (unread_) Skip();
     if (!ok_ || at_ == end_) return false;
     if (!Tag()) return false;
-    if (type_ == WireType::kGroupEnd) return Fail();
+    if (type() == Format::WIRETYPE_END_GROUP) return Fail();
     unread_ = true;
     return true;
   }
-  uint32_t field() const { return field_; }
+  uint32_t field() const { return tag_ >> 3; }
 
   // Read the field's value. Return false if it has another type (an unknown field, which Next
   // skips), or if its encoding is invalid (not ok()).
   bool ReadVarint(uint64_t* value) {
-    if (type_ != WireType::kVarint) return false;
+    if (type() != Format::WIRETYPE_VARINT) return false;
     unread_ = false;
     return Varint(value);
   }
   bool ReadBytes(std::string_view* value) {
-    if (type_ != WireType::kBytes) return false;
+    if (type() != Format::WIRETYPE_LENGTH_DELIMITED) return false;
     unread_ = false;
     uint64_t size = 0;
     if (!Varint(&size)) return false;
@@ -69,9 +62,9 @@ class WireReader {
   bool ok() const { return ok_; }
 
  private:
-  // As in protobuf.
-  static constexpr int kMaxDepth = 100;
+  using Format = google::protobuf::internal::WireFormatLite;
 
+  Format::WireType type() const { return Format::GetTagWireType(tag_); }
   bool Fail() {
     ok_ = false;
     unread_ = false;
@@ -88,8 +81,7 @@ class WireReader {
       if (byte < 0x80) break;
     }
     if ((tag >> 3) == 0 || (tag & 7) > 5) return Fail();
-    field_ = tag >> 3;
-    type_ = static_cast<WireType>(tag & 7);
+    tag_ = tag;
     return true;
   }
 
@@ -111,65 +103,29 @@ class WireReader {
     return Fail();
   }
 
-  void Skip(int depth) {
+  void Skip() {
+    google::protobuf::io::CodedInputStream value(at_, static_cast<int>(end_ - at_));
+    if (!Format::SkipField(&value, tag_)) Fail();
+    at_ += value.CurrentPosition();
     unread_ = false;
-    uint64_t value = 0;
-    switch (type_) {
-      case WireType::kVarint:
-        Varint(&value);
-        return;
-      case WireType::kFixed64:
-        Drop(8);
-        return;
-      case WireType::kFixed32:
-        Drop(4);
-        return;
-      case WireType::kBytes:
-        if (Varint(&value)) Drop(value);
-        return;
-      case WireType::kGroup:
-        SkipGroup(field_, depth);
-        return;
-      case WireType::kGroupEnd:
-        Fail();
-        return;
-    }
-  }
-
-  void SkipGroup(uint32_t group, int depth) {
-    if (depth == 0) {
-      Fail();
-      return;
-    }
-    while (ok_) {
-      if (at_ == end_) {
-        Fail();
-        return;
-      }
-      if (!Tag()) return;
-      if (type_ == WireType::kGroupEnd) {
-        if (field_ != group) Fail();
-        return;
-      }
-      Skip(depth - 1);
-    }
-  }
-
-  void Drop(uint64_t bytes) {
-    if (bytes > static_cast<uint64_t>(end_ - at_)) {
-      Fail();
-    } else {
-      at_ += bytes;
-    }
   }
 
   const uint8_t* at_;
   const uint8_t* const end_;
-  uint32_t field_ = 0;
-  WireType type_ = WireType::kVarint;
+  uint32_t tag_ = 0;
   bool unread_ = false;
   bool ok_ = true;
 };
+
+// Reads the message's field 1 if it is there; other fields are unknown ones. Returns false if the
+// bytes are not a message.
+inline bool ReadFirstField(absl::Span<const uint8_t> bytes, std::string_view* value) {
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    if (reader.field() == 1) reader.ReadBytes(value);
+  }
+  return reader.ok();
+}
 
 // Writes the value and returns its end. Needs room for kMaxVarintBytes for any value: it writes
 // eight bytes at once.

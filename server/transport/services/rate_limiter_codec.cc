@@ -1,6 +1,7 @@
 #include "server/transport/services/rate_limiter_codec.h"
 
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -39,30 +40,26 @@ bool ReadDuration(std::string_view bytes, service::WireDuration* duration) {
   return reader.ok();
 }
 
-bool ReadCharge(std::string_view bytes, service::AcquireCall* call) {
+// A Charge, or a QueryRequest.Bucket, which has its first two fields.
+struct ChargeFields {
   std::string_view limit;
   std::string_view key;
   uint64_t permits = 1;
-  WireReader reader(bytes);
-  while (reader.Next()) {
-    switch (reader.field()) {
-      case 1:
+
+  bool Read(std::string_view bytes) {
+    WireReader reader(bytes);
+    while (reader.Next()) {
+      if (reader.field() == 1) {
         reader.ReadBytes(&limit);
-        break;
-      case 2:
+      } else if (reader.field() == 2) {
         reader.ReadBytes(&key);
-        break;
-      case 3:
+      } else if (reader.field() == 3) {
         reader.ReadVarint(&permits);
-        break;
-      default:
-        break;
+      }
     }
+    return reader.ok();
   }
-  if (!reader.ok()) return false;
-  call->AddCharge(limit, key, permits);
-  return true;
-}
+};
 
 // Reads the most common AcquireRequest: one charge, its fields in order, each of fewer than 128
 // bytes, and nothing else. Returns false, and reads nothing, if the bytes are anything else.
@@ -96,38 +93,21 @@ const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
   while (reader.Next()) {
     std::string_view bytes;
     uint64_t value = 0;
-    switch (reader.field()) {
-      case 1:
-        if (reader.ReadBytes(&bytes) && !ReadCharge(bytes, call)) return "charges";
-        break;
-      case 2:
-        if (reader.ReadBytes(&bytes) && !ReadDuration(bytes, &options.max_wait)) return "max_wait";
-        break;
-      case 3:
-        if (reader.ReadVarint(&value)) options.hold = value != 0;
-        break;
-      case 4:
-        if (reader.ReadVarint(&value)) options.want_receipt = value != 0;
-        break;
-      default:
-        break;
+    if (reader.field() == 1 && reader.ReadBytes(&bytes)) {
+      ChargeFields charge;
+      if (!charge.Read(bytes)) return "charges";
+      call->AddCharge(charge.limit, charge.key, charge.permits);
+    } else if (reader.field() == 2 && reader.ReadBytes(&bytes)) {
+      if (!ReadDuration(bytes, &options.max_wait)) return "max_wait";
+    } else if (reader.field() == 3 && reader.ReadVarint(&value)) {
+      options.hold = value != 0;
+    } else if (reader.field() == 4 && reader.ReadVarint(&value)) {
+      options.want_receipt = value != 0;
     }
   }
   if (!reader.ok()) return "AcquireRequest";
   call->options_of_last() = options;
   return nullptr;
-}
-
-bool ReadBucket(std::string_view bytes, std::string_view* limit, std::string_view* key) {
-  WireReader reader(bytes);
-  while (reader.Next()) {
-    if (reader.field() == 1) {
-      reader.ReadBytes(limit);
-    } else if (reader.field() == 2) {
-      reader.ReadBytes(key);
-    }
-  }
-  return reader.ok();
 }
 
 // ---- Answers ----
@@ -156,52 +136,23 @@ inline WireWriter WriteDuration(uint32_t field, int64_t signed_ns, WireWriter ou
 }
 
 v1::Source ToWire(store::Source source) {
-  switch (source) {
-    case store::Source::kStore:
-      return v1::SOURCE_STORE;
-    case store::Source::kStoreUnavailable:
-      return v1::SOURCE_STORE_UNAVAILABLE;
-    case store::Source::kOverflow:
-      return v1::SOURCE_OVERFLOW;
-    case store::Source::kLocal:
-      return v1::SOURCE_LOCAL;
-  }
-  return v1::SOURCE_UNSPECIFIED;
+  constexpr v1::Source kSources[] = {v1::SOURCE_STORE, v1::SOURCE_STORE_UNAVAILABLE,
+                                     v1::SOURCE_OVERFLOW, v1::SOURCE_LOCAL};
+  static_assert(std::size(kSources) == static_cast<size_t>(store::Source::kLocal) + 1);
+  return kSources[static_cast<size_t>(source)];
 }
 
+// The two enums have the same numbers.
 v1::Reason ToWire(store::Reason reason) {
-  switch (reason) {
-    case store::Reason::kNone:
-      return v1::REASON_UNSPECIFIED;
-    case store::Reason::kNotEnough:
-      return v1::REASON_NOT_ENOUGH;
-    case store::Reason::kWaitingBound:
-      return v1::REASON_WAITING_BOUND;
-    case store::Reason::kStoreUnavailable:
-      return v1::REASON_STORE_UNAVAILABLE;
-    case store::Reason::kOverflow:
-      return v1::REASON_OVERFLOW;
-    case store::Reason::kShadowDenied:
-      return v1::REASON_SHADOW_DENIED;
-    case store::Reason::kDeadlineTooShort:
-      return v1::REASON_DEADLINE_TOO_SHORT;
-    case store::Reason::kShareTooSmall:
-      return v1::REASON_SHARE_TOO_SMALL;
-  }
-  return v1::REASON_UNSPECIFIED;
+  static_assert(static_cast<int>(store::Reason::kShareTooSmall) == v1::Reason_MAX);
+  return static_cast<v1::Reason>(reason);
 }
 
+// The two enums have the same numbers; those that only the store has do not reach the wire.
 v1::RefundOutcome ToWire(store::RefundOutcome outcome) {
-  switch (outcome) {
-    case store::RefundOutcome::kRefunded:
-      return v1::REFUND_OUTCOME_REFUNDED;
-    case store::RefundOutcome::kAlreadyRefunded:
-      return v1::REFUND_OUTCOME_ALREADY_REFUNDED;
-    case store::RefundOutcome::kExpired:
-      return v1::REFUND_OUTCOME_EXPIRED;
-    default:
-      return v1::REFUND_OUTCOME_UNSPECIFIED;
-  }
+  static_assert(static_cast<int>(store::RefundOutcome::kExpired) == v1::RefundOutcome_MAX);
+  return outcome <= store::RefundOutcome::kExpired ? static_cast<v1::RefundOutcome>(outcome)
+                                                   : v1::REFUND_OUTCOME_UNSPECIFIED;
 }
 
 // The most bytes that WriteResponse, or the error in its place, needs.
@@ -391,23 +342,18 @@ absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* ca
   call->Reset(service::QueryCall::UnknownLimit::kFailsCall, service::Utf8::kUnchecked);
   WireReader reader(bytes);
   while (reader.Next()) {
-    std::string_view bucket;
-    if (reader.field() != 1 || !reader.ReadBytes(&bucket)) continue;
-    std::string_view limit;
-    std::string_view key;
-    if (!ReadBucket(bucket, &limit, &key)) return Broken("buckets");
-    call->AddBucket(limit, key);
+    std::string_view bytes;
+    if (reader.field() != 1 || !reader.ReadBytes(&bytes)) continue;
+    ChargeFields bucket;
+    if (!bucket.Read(bytes)) return Broken("buckets");
+    call->AddBucket(bucket.limit, bucket.key);
   }
   return reader.ok() ? absl::OkStatus() : Broken("QueryRequest");
 }
 
 absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* call) {
-  WireReader reader(bytes);
   std::string_view receipt;
-  while (reader.Next()) {
-    if (reader.field() == 1) reader.ReadBytes(&receipt);
-  }
-  if (!reader.ok()) return Broken("RefundRequest");
+  if (!ReadFirstField(bytes, &receipt)) return Broken("RefundRequest");
   call->Reset(receipt);
   return absl::OkStatus();
 }
@@ -418,15 +364,14 @@ absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions*
     std::string_view value;
     if (reader.field() == 1) {
       if (!reader.ReadBytes(&value)) continue;
-      std::string_view limit;
-      std::string_view key;
-      if (!ReadBucket(value, &limit, &key)) return Broken("buckets");
-      for (const auto& [name, text] : {std::pair("limit", limit), std::pair("key", key)}) {
+      ChargeFields bucket;
+      if (!bucket.Read(value)) return Broken("buckets");
+      for (const auto& [name, text] : {std::pair("limit", bucket.limit), {"key", bucket.key}}) {
         if (common::IsUtf8(text)) continue;
         return absl::InvalidArgumentError(
             absl::StrCat("buckets[", options->buckets.size(), "].", name, ": must be UTF-8"));
       }
-      options->buckets.push_back({std::string(limit), std::string(key)});
+      options->buckets.push_back({std::string(bucket.limit), std::string(bucket.key)});
     } else if (reader.field() == 2) {
       if (!reader.ReadBytes(&value)) continue;
       if (!ReadDuration(value, &options->min_interval.emplace())) return Broken("min_interval");
