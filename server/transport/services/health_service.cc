@@ -12,15 +12,6 @@ namespace {
 
 namespace errors = common::errors;
 
-// HealthCheckRequest.
-bool ReadService(absl::Span<const uint8_t> request, std::string_view* service) {
-  WireReader reader(request);
-  while (reader.Next()) {
-    if (reader.field() == 1) reader.ReadBytes(service);
-  }
-  return reader.ok();
-}
-
 // HealthCheckResponse.
 void WriteStatus(uint64_t status, ServerCall* call) {
   uint8_t* const start = call->response().Reserve(WireWriter::kFieldBytes);
@@ -30,30 +21,6 @@ void WriteStatus(uint64_t status, ServerCall* call) {
 }
 
 }  // namespace
-
-class HealthService::CheckMethod final : public UnaryMethod {
- public:
-  explicit CheckMethod(HealthService& health) : health_(health) {}
-
-  void OnCall(ServerCall& call, absl::Span<const uint8_t> request) override {
-    std::string_view service;
-    if (!ReadService(request, &service)) {
-      call.Finish(absl::StatusCode::kInvalidArgument,
-                  "HealthCheckRequest: the bytes are not such a message");
-      return;
-    }
-    const Serving state = health_.Get(service);
-    if (state == Serving::kServiceUnknown) {
-      call.Finish(errors::NoSuchService(service));
-      return;
-    }
-    WriteStatus(static_cast<uint64_t>(state), &call);
-    call.Finish();
-  }
-
- private:
-  HealthService& health_;
-};
 
 // One Watch call. The service keeps it until the call ends, and each task on its way to the loop
 // keeps it too.
@@ -81,53 +48,63 @@ struct HealthService::Watcher : std::enable_shared_from_this<Watcher> {
   ServerCall* call;  // used on the loop only; null: the call has ended
 };
 
-class HealthService::WatchMethod final : public StreamingMethod {
- public:
-  explicit WatchMethod(HealthService& health) : health_(health) {}
-
-  void OnMessage(ServerCall& call, absl::Span<const uint8_t> request) override {
-    std::string_view service;
-    if (call.state() != nullptr || !ReadService(request, &service)) {
-      Forget(call);
-      call.Finish(absl::StatusCode::kInvalidArgument,
-                  "Watch takes one request, a HealthCheckRequest");
-      return;
-    }
-    auto watcher = std::make_shared<Watcher>(&call, service);
-    call.set_state(watcher.get());
-    health_.Add(std::move(watcher));
-  }
-  void OnRequestsDone(ServerCall& call) override {
-    if (call.state() == nullptr) {
-      call.Finish(absl::StatusCode::kUnimplemented,
-                  "the method takes one request, and none was sent");
-    }
-  }
-  void OnCancelled(ServerCall& call) override { Forget(call); }
-
- private:
-  void Forget(ServerCall& call) {
-    auto* const watcher = static_cast<Watcher*>(call.state());
-    if (watcher == nullptr) return;
-    watcher->call = nullptr;
-    health_.Remove(watcher);
-  }
-
-  HealthService& health_;
-};
-
-HealthService::HealthService(std::string service)
-    : service_(std::move(service)),
-      check_(std::make_unique<CheckMethod>(*this)),
-      watch_(std::make_unique<WatchMethod>(*this)) {}
-
-HealthService::~HealthService() = default;
+HealthService::HealthService(std::string service) : service_(std::move(service)) {}
 
 void HealthService::Register(MethodTable* methods) {
-  constexpr MethodOptions kExempt{.exempt_from_shedding = true, .max_request_bytes = 4096};
-  methods->AddUnary("/grpc.health.v1.Health/Check", *check_, kExempt);
-  methods->AddStreaming("/grpc.health.v1.Health/Watch", *watch_, kExempt);
+  const MethodOptions exempt{.exempt_from_shedding = true, .max_request_bytes = 4096};
+  methods->AddUnary("/grpc.health.v1.Health/Check", *this, exempt);
+  methods->AddStreaming("/grpc.health.v1.Health/Watch", *this, exempt);
 }
+
+// ---- Check
+
+void HealthService::OnCall(ServerCall& call, absl::Span<const uint8_t> request) {
+  std::string_view service;
+  if (!ReadFirstField(request, &service)) {
+    call.Finish(absl::StatusCode::kInvalidArgument,
+                "HealthCheckRequest: the bytes are not such a message");
+    return;
+  }
+  const Serving state = Get(service);
+  if (state == Serving::kServiceUnknown) {
+    call.Finish(errors::NoSuchService(service));
+    return;
+  }
+  WriteStatus(static_cast<uint64_t>(state), &call);
+  call.Finish();
+}
+
+// ---- Watch
+
+void HealthService::OnMessage(ServerCall& call, absl::Span<const uint8_t> request) {
+  std::string_view service;
+  if (call.state() != nullptr || !ReadFirstField(request, &service)) {
+    OnCancelled(call);
+    call.Finish(absl::StatusCode::kInvalidArgument,
+                "Watch takes one request, a HealthCheckRequest");
+    return;
+  }
+  auto watcher = std::make_shared<Watcher>(&call, service);
+  call.set_state(watcher.get());
+  Add(std::move(watcher));
+}
+
+void HealthService::OnRequestsDone(ServerCall& call) {
+  if (call.state() == nullptr) {
+    call.Finish(absl::StatusCode::kUnimplemented,
+                "the method takes one request, and none was sent");
+  }
+}
+
+// Of Check, whose calls have no state, nothing is to be done.
+void HealthService::OnCancelled(ServerCall& call) {
+  auto* const watcher = static_cast<Watcher*>(call.state());
+  if (watcher == nullptr) return;
+  watcher->call = nullptr;
+  Remove(watcher);
+}
+
+// ---- The state
 
 void HealthService::SetServing(bool serving) {
   common::MutexLock lock(&mu_);

@@ -18,12 +18,11 @@ namespace sluice::transport {
 // empty name (the server as a whole) have one common state; every other name is unknown.
 //
 // Thread-safe. Outlives the event loops that serve it.
-class HealthService {
+class HealthService final : private UnaryMethod, private StreamingMethod {
  public:
   // `service`: the full name of the port's service, as "sluice.v1.RateLimiter". The state begins as
   // NOT_SERVING.
   explicit HealthService(std::string service);
-  ~HealthService();
   HealthService(const HealthService&) = delete;
   HealthService& operator=(const HealthService&) = delete;
 
@@ -35,12 +34,18 @@ class HealthService {
   void Close();
 
  private:
-  class CheckMethod;
-  class WatchMethod;
   struct Watcher;
 
   // As on the wire.
   enum class Serving : uint8_t { kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
+
+  // Check
+  void OnCall(ServerCall& call, absl::Span<const uint8_t> request) override;
+  // Watch
+  void OnMessage(ServerCall& call, absl::Span<const uint8_t> request) override;
+  void OnRequestsDone(ServerCall& call) override;
+  // Both
+  void OnCancelled(ServerCall& call) override;
 
   Serving StateOf(std::string_view service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Serving Get(std::string_view service) const;
@@ -49,8 +54,6 @@ class HealthService {
   void Remove(const Watcher* watcher);
 
   const std::string service_;
-  const std::unique_ptr<CheckMethod> check_;
-  const std::unique_ptr<WatchMethod> watch_;
   mutable common::Mutex mu_;
   bool serving_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,10 +1,9 @@
 #include "server/transport/services/limit_admin_messages.h"
 
-#include <array>
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
@@ -20,59 +19,29 @@ namespace errors = common::errors;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// ---- Enums. The first value of a table stands for UNSPECIFIED too. ----
+// ---- Enums. On the wire, UNSPECIFIED stands for the first value; ours follow in their order. ----
 
-template <typename Wire, typename Ours, size_t n>
-using EnumTable = std::array<std::pair<Wire, Ours>, n>;
+static_assert(v1::Algorithm_MAX == std::size(algorithm::kKinds));
+static_assert(v1::Mode_MAX == static_cast<int>(limits::Mode::kShadow) + 1);
+static_assert(v1::OnStoreFailure_MAX == static_cast<int>(limits::OnStoreFailure::kSplit) + 1);
+static_assert(v1::Sharing_MAX == static_cast<int>(store::Sharing::kRelaxed) + 1);
+static_assert(v1::Origin_MAX == static_cast<int>(limits::Origin::kAdminOverFile) + 1);
 
-// v1::Algorithm has the values of algorithm::Kind plus one.
-constexpr auto kAlgorithms = [] {
-  EnumTable<v1::Algorithm, algorithm::Kind, std::size(algorithm::kKinds)> table;
-  for (size_t i = 0; i < table.size(); ++i) {
-    table[i] = {static_cast<v1::Algorithm>(i + 1), algorithm::kKinds[i]};
+// INVALID_ARGUMENT: `value` is not a value of the enum named `type`, whose last value is `max`.
+template <typename Ours>
+absl::Status ReadEnum(int value, int max, std::string_view field, std::string_view type,
+                      Ours* out) {
+  if (value < 0 || value > max) {
+    return errors::Invalid(field, value, "; 0 to ", max, ", as in sluice.v1.",
+                           common::ToAbsl(type));
   }
-  return table;
-}();
-static_assert(kAlgorithms.size() == v1::Algorithm_MAX);
-constexpr EnumTable<v1::Mode, limits::Mode, 2> kModes = {{
-    {v1::MODE_ENFORCE, limits::Mode::kEnforce},
-    {v1::MODE_SHADOW, limits::Mode::kShadow},
-}};
-constexpr EnumTable<v1::OnStoreFailure, limits::OnStoreFailure, 3> kOnStoreFailure = {{
-    {v1::ON_STORE_FAILURE_DENY, limits::OnStoreFailure::kDeny},
-    {v1::ON_STORE_FAILURE_ALLOW, limits::OnStoreFailure::kAllow},
-    {v1::ON_STORE_FAILURE_SPLIT, limits::OnStoreFailure::kSplit},
-}};
-constexpr EnumTable<v1::Sharing, store::Sharing, 3> kSharing = {{
-    {v1::SHARING_EXACT, store::Sharing::kExact},
-    {v1::SHARING_SPLIT, store::Sharing::kSplit},
-    {v1::SHARING_RELAXED, store::Sharing::kRelaxed},
-}};
-constexpr EnumTable<v1::Origin, limits::Origin, 3> kOrigins = {{
-    {v1::ORIGIN_FILE, limits::Origin::kFile},
-    {v1::ORIGIN_ADMIN, limits::Origin::kAdmin},
-    {v1::ORIGIN_ADMIN_OVER_FILE, limits::Origin::kAdminOverFile},
-}};
-
-// INVALID_ARGUMENT: `value` is not a value of the enum named `type`.
-template <typename Wire, typename Ours, size_t n>
-absl::Status ReadEnum(const EnumTable<Wire, Ours, n>& table, Wire value, std::string_view field,
-                      std::string_view type, Ours* out) {
-  for (const auto& [wire, ours] : table) {
-    if (value != wire && value != 0) continue;
-    *out = ours;
-    return absl::OkStatus();
-  }
-  return errors::Invalid(field, static_cast<int>(value), "; 0 to ", n, ", as in sluice.v1.",
-                         common::ToAbsl(type));
+  *out = static_cast<Ours>(std::max(value - 1, 0));
+  return absl::OkStatus();
 }
 
-template <typename Wire, typename Ours, size_t n>
-Wire WriteEnum(const EnumTable<Wire, Ours, n>& table, Ours value) {
-  for (const auto& [wire, ours] : table) {
-    if (ours == value) return wire;
-  }
-  return Wire{};
+template <typename Wire, typename Ours>
+Wire WriteEnum(Ours value) {
+  return static_cast<Wire>(static_cast<int>(value) + 1);
 }
 
 // ---- Messages ----
@@ -194,12 +163,13 @@ void Write(const std::string& kind, const store::StoreStats& from, v1::StoreStat
 absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
   limits::LimitSpec spec;
   spec.name = limit.name();
-  absl::Status read =
-      ReadEnum(kAlgorithms, limit.algorithm(), "limit.algorithm", "Algorithm", &spec.algorithm);
-  read.Update(ReadEnum(kModes, limit.mode(), "limit.mode", "Mode", &spec.mode));
-  read.Update(ReadEnum(kOnStoreFailure, limit.on_store_failure(), "limit.on_store_failure",
+  absl::Status read = ReadEnum(limit.algorithm(), v1::Algorithm_MAX, "limit.algorithm", "Algorithm",
+                               &spec.algorithm);
+  read.Update(ReadEnum(limit.mode(), v1::Mode_MAX, "limit.mode", "Mode", &spec.mode));
+  read.Update(ReadEnum(limit.on_store_failure(), v1::OnStoreFailure_MAX, "limit.on_store_failure",
                        "OnStoreFailure", &spec.on_store_failure));
-  read.Update(ReadEnum(kSharing, limit.sharing(), "limit.sharing", "Sharing", &spec.sharing));
+  read.Update(
+      ReadEnum(limit.sharing(), v1::Sharing_MAX, "limit.sharing", "Sharing", &spec.sharing));
   if (!read.ok()) return read;
   if (!limit.has_rate()) {
     return errors::Invalid("limit.rate", "absent; say permits and their period");
@@ -240,13 +210,13 @@ service::KeyOrder Read(v1::ListKeysRequest::Order order) {
 
 void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   out->set_name(spec.name);
-  out->set_algorithm(WriteEnum(kAlgorithms, spec.algorithm));
+  out->set_algorithm(WriteEnum<v1::Algorithm>(spec.algorithm));
   WriteRate(spec.rate, out->mutable_rate());
   if (spec.burst.has_value()) out->set_burst(*spec.burst);
   if (spec.debt.has_value()) out->set_debt(*spec.debt);
-  out->set_mode(WriteEnum(kModes, spec.mode));
-  out->set_on_store_failure(WriteEnum(kOnStoreFailure, spec.on_store_failure));
-  out->set_sharing(WriteEnum(kSharing, spec.sharing));
+  out->set_mode(WriteEnum<v1::Mode>(spec.mode));
+  out->set_on_store_failure(WriteEnum<v1::OnStoreFailure>(spec.on_store_failure));
+  out->set_sharing(WriteEnum<v1::Sharing>(spec.sharing));
   for (const std::string& charge : spec.charges) out->add_charges(charge);
   for (const limits::KeyOverride& from : spec.keys) {
     v1::KeyOverride* const to = out->add_keys();
@@ -258,7 +228,7 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   if (spec.sub_windows.has_value()) out->set_sub_windows(*spec.sub_windows);
   if (spec.hash_tag.has_value()) out->set_hash_tag(*spec.hash_tag);
   if (spec.utc_offset_ns.has_value()) SetTime(*spec.utc_offset_ns, out->mutable_utc_offset());
-  out->set_origin(WriteEnum(kOrigins, spec.origin));
+  out->set_origin(WriteEnum<v1::Origin>(spec.origin));
   out->set_defined_at(spec.defined_at);
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
@@ -32,9 +33,11 @@ void AppendFile(const FileDescriptor* file, std::set<const FileDescriptor*>* don
   proto.SerializeToString(files->add_file_descriptor_proto());
 }
 
-// Something that is not found is an error_response, never an RPC error. The two versions differ in
-// their package only.
-template <typename Request, typename Response>
+// v1alpha has the same bytes: the versions differ in their package only.
+using Request = grpc::reflection::v1::ServerReflectionRequest;
+using Response = grpc::reflection::v1::ServerReflectionResponse;
+
+// Something that is not found is an error_response, never an RPC error.
 void Answer(const std::vector<std::string>& services, const Request& request, Response* response) {
   const DescriptorPool& pool = *DescriptorPool::generated_pool();
   response->set_valid_host(request.host());
@@ -95,7 +98,6 @@ void Answer(const std::vector<std::string>& services, const Request& request, Re
 }  // namespace
 
 // One response for each request, until the client ends the stream or the server drains.
-template <typename Request, typename Response>
 class ReflectionService::InfoMethod final : public StreamingMethod {
  public:
   explicit InfoMethod(const std::vector<std::string>& services) : services_(services) {}
@@ -121,23 +123,22 @@ class ReflectionService::InfoMethod final : public StreamingMethod {
 
 ReflectionService::ReflectionService(std::vector<std::string> services)
     : services_(std::move(services)) {
-  namespace v1 = ::grpc::reflection::v1;
-  namespace v1alpha = ::grpc::reflection::v1alpha;
   services_.insert(services_.end(), {"grpc.reflection.v1.ServerReflection",
                                      "grpc.reflection.v1alpha.ServerReflection"});
   std::sort(services_.begin(), services_.end());
-  v1_ = std::make_unique<InfoMethod<v1::ServerReflectionRequest, v1::ServerReflectionResponse>>(
-      services_);
-  v1alpha_ = std::make_unique<
-      InfoMethod<v1alpha::ServerReflectionRequest, v1alpha::ServerReflectionResponse>>(services_);
+  // Also puts v1alpha's file into the pool.
+  google::protobuf::LinkMessageReflection<grpc::reflection::v1alpha::ServerReflectionRequest>();
+  info_ = std::make_unique<InfoMethod>(services_);
 }
 
 ReflectionService::~ReflectionService() = default;
 
 void ReflectionService::Register(MethodTable* methods) {
-  methods->AddStreaming("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", *v1_);
-  methods->AddStreaming("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                        *v1alpha_);
+  for (const char* version : {"v1", "v1alpha"}) {
+    methods->AddStreaming(
+        absl::StrCat("/grpc.reflection.", version, ".ServerReflection/ServerReflectionInfo"),
+        *info_);
+  }
 }
 
 }  // namespace sluice::transport

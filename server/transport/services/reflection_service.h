@@ -23,12 +23,10 @@ class ReflectionService {
   void Register(MethodTable* methods);
 
  private:
-  template <typename Request, typename Response>
   class InfoMethod;
 
   std::vector<std::string> services_;  // sorted
-  std::unique_ptr<StreamingMethod> v1_;
-  std::unique_ptr<StreamingMethod> v1alpha_;
+  std::unique_ptr<StreamingMethod> info_;
 };
 
 }  // namespace sluice::transport
