@@ -27,10 +27,11 @@ void Write(const google::protobuf::MessageLite& message, ServerCall* call) {
   call->response().Commit(size);
 }
 
+constexpr std::string_view kInitial = "x-grpc-test-echo-initial";
+constexpr std::string_view kTrailing = "x-grpc-test-echo-trailing-bin";
+
 // The custom_metadata case: metadata with these names is echoed.
 void EchoMetadata(ServerCall* call) {
-  constexpr std::string_view kInitial = "x-grpc-test-echo-initial";
-  constexpr std::string_view kTrailing = "x-grpc-test-echo-trailing-bin";
   if (const auto value = call->metadata(kInitial)) call->AddInitialMetadata(kInitial, *value);
   if (const auto value = call->metadata(kTrailing)) call->AddTrailingMetadata(kTrailing, *value);
 }
@@ -167,12 +168,14 @@ TestService::TestService() : handlers_(new Handlers) {}
 TestService::~TestService() { delete handlers_; }
 
 void TestService::Register(transport::MethodTable* methods) {
-  constexpr transport::MethodOptions kLarge{.max_request_bytes = size_t{16} << 20};
+  const transport::MethodOptions large{.max_request_bytes = size_t{16} << 20,
+                                       .metadata = {kInitial, kTrailing}};
+  const transport::MethodOptions echo{.metadata = {kInitial, kTrailing}};
   methods->AddUnary("/grpc.testing.TestService/EmptyCall", handlers_->empty);
-  methods->AddUnary("/grpc.testing.TestService/UnaryCall", handlers_->unary, kLarge);
-  methods->AddStreaming("/grpc.testing.TestService/StreamingInputCall", handlers_->input, kLarge);
-  methods->AddStreaming("/grpc.testing.TestService/StreamingOutputCall", handlers_->output);
-  methods->AddStreaming("/grpc.testing.TestService/FullDuplexCall", handlers_->output);
+  methods->AddUnary("/grpc.testing.TestService/UnaryCall", handlers_->unary, large);
+  methods->AddStreaming("/grpc.testing.TestService/StreamingInputCall", handlers_->input, large);
+  methods->AddStreaming("/grpc.testing.TestService/StreamingOutputCall", handlers_->output, echo);
+  methods->AddStreaming("/grpc.testing.TestService/FullDuplexCall", handlers_->output, echo);
 }
 
 }  // namespace sluice::conformance

@@ -10,6 +10,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -56,6 +57,9 @@ struct MethodOptions {
   bool exempt_from_shedding = false;
   // Bytes of one request message, before and after decompression. Above: RESOURCE_EXHAUSTED.
   size_t max_request_bytes = common::bounds::kMaxRequestBytes;
+  // The headers that the handler reads with ServerCall::metadata, in lower case. No others are
+  // kept: a few bytes of HPACK can stand for kilobytes of headers.
+  std::vector<std::string_view> metadata = {};
 };
 
 struct Method {

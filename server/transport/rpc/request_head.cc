@@ -24,53 +24,23 @@ constexpr Fault kNoTrailers = {
 
 }  // namespace
 
-void RequestMetadata::Add(std::string_view name, std::string_view value) {
-  entries_.push_back({static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(name.size()),
-                      static_cast<uint32_t>(value.size())});
-  bytes_.Append(name);
-  bytes_.Append(value);
-}
-
-std::optional<std::string_view> RequestMetadata::Find(std::string_view name) const {
-  const auto* const bytes = reinterpret_cast<const char*>(bytes_.data());
-  for (const Entry& entry : entries_) {
-    const char* const at = bytes + entry.begin;
-    if (std::string_view(at, entry.name_size) == name) {
-      return std::string_view(at + entry.name_size, entry.value_size);
-    }
-  }
-  return std::nullopt;
-}
-
-void RequestHead::Take(std::string_view name, std::string_view value, RequestMetadata* metadata) {
+bool RequestHead::Take(std::string_view name, std::string_view value) {
   switch (name.size()) {
     case 2:
-      if (name == "te") return Set(kTeTrailers, value == "trailers");
-      break;
+      return name == "te" && Set(kTeTrailers, value == "trailers");
     case 7:
-      if (name == ":scheme") return;
-      if (name == ":method") return Set(kPost, value == "POST");
-      break;
-    case 10:
-      if (name == ":authority") name = "authority";
-      break;
+      return name == ":scheme" || (name == ":method" && Set(kPost, value == "POST"));
     case 12:
       if (name == "content-type") return TakeContentType(value);
-      if (name == "grpc-timeout") return TakeTimeout(value);
-      break;
+      return name == "grpc-timeout" && TakeTimeout(value);
     case 13:
-      if (name == "grpc-encoding") return TakeEncoding(value);
-      break;
-    case 20:
-      if (name == "grpc-accept-encoding") return;  // responses are never compressed
-      break;
+      return name == "grpc-encoding" && TakeEncoding(value);
     default:
-      break;
+      return false;
   }
-  metadata->Add(name, value);
 }
 
-void RequestHead::TakeContentType(std::string_view value) {
+bool RequestHead::TakeContentType(std::string_view value) {
   constexpr std::string_view kGrpc = "application/grpc";
   bool grpc = value.substr(0, kGrpc.size()) == kGrpc;
   if (grpc && value.size() > kGrpc.size()) {
@@ -81,10 +51,10 @@ void RequestHead::TakeContentType(std::string_view value) {
       grpc = rest[0] == ';';  // else application/grpc-web or another type
     }
   }
-  Set(kGrpcContent, grpc);
+  return Set(kGrpcContent, grpc);
 }
 
-void RequestHead::TakeEncoding(std::string_view value) {
+bool RequestHead::TakeEncoding(std::string_view value) {
   if (value == "identity") {
     encoding_ = MessageReader::Encoding::kIdentity;
   } else if (value == "gzip") {
@@ -93,15 +63,17 @@ void RequestHead::TakeEncoding(std::string_view value) {
     encoding_ = MessageReader::Encoding::kUnsupported;
     SetFault(kUnknownEncoding);
   }
+  return true;
 }
 
-void RequestHead::TakeTimeout(std::string_view value) {
+bool RequestHead::TakeTimeout(std::string_view value) {
   const std::optional<int64_t> timeout_ns = ParseTimeout(value);
   if (timeout_ns.has_value()) {
     timeout_ns_ = *timeout_ns;
   } else {
     SetFault(kBadTimeout);
   }
+  return true;
 }
 
 const Fault* RequestHead::CheckComplete() {

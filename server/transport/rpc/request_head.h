@@ -5,41 +5,12 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "server/transport/http2/buffer.h"
 #include "server/transport/rpc/message_reader.h"
 
 namespace sluice::transport {
-
-// The headers of a request that its handler may read. Keeps its memory when it is cleared, so that
-// a reused one does not allocate. Not thread-safe.
-class RequestMetadata {
- public:
-  void Add(std::string_view name, std::string_view value);
-  // The first value of that name.
-  std::optional<std::string_view> Find(std::string_view name) const;
-
-  // Keeps at most `keep` bytes of memory for names and values.
-  void Clear(size_t keep) {
-    entries_.clear();
-    bytes_.Clear(keep);
-  }
-  size_t capacity() const { return bytes_.capacity(); }
-
- private:
-  struct Entry {
-    uint32_t begin;  // of the name; the value follows it
-    uint32_t name_size;
-    uint32_t value_size;
-  };
-
-  std::vector<Entry> entries_;
-  Buffer bytes_;
-};
 
 // Not thread-safe; one per call.
 class RequestHead {
@@ -56,8 +27,8 @@ class RequestHead {
     bool is_grpc() const { return http_status == "200"; }
   };
 
-  // Reads a header that the transport uses; adds all others to `metadata`.
-  void Take(std::string_view name, std::string_view value, RequestMetadata* metadata);
+  // Reads a header that the transport uses. Returns false for all others.
+  bool Take(std::string_view name, std::string_view value);
 
   // Call after the last header. Null: the headers are right.
   const Fault* CheckComplete();
@@ -71,12 +42,14 @@ class RequestHead {
   // What a gRPC request must have.
   enum Seen : uint8_t { kPost = 1 << 0, kTeTrailers = 1 << 1, kGrpcContent = 1 << 2 };
 
-  void Set(Seen which, bool seen) {
+  // The functions that follow return true: they took the header.
+  bool Set(Seen which, bool seen) {
     seen_ = static_cast<uint8_t>(seen ? seen_ | which : seen_ & ~which);
+    return true;
   }
-  void TakeContentType(std::string_view value);
-  void TakeEncoding(std::string_view value);
-  void TakeTimeout(std::string_view value);
+  bool TakeContentType(std::string_view value);
+  bool TakeEncoding(std::string_view value);
+  bool TakeTimeout(std::string_view value);
   void SetFault(const Fault& fault) {
     if (fault_ == nullptr) fault_ = &fault;
   }

@@ -21,7 +21,7 @@ void RpcCall::Recycle() {
   reader_.Clear(kKeepBytes);
   writer_.Clear(kKeepBytes);
   UpdateHeldBytes();
-  metadata_.Clear(kKeepBytes);
+  metadata_ = {};
   connection_ = nullptr;
   phase_ = Phase::kReceiving;
   request_state_ = RequestState::kHeaders;
@@ -40,8 +40,10 @@ void RpcCall::OnHeader(std::string_view name, std::string_view value) {
   if (request_state_ != RequestState::kHeaders) return;  // gRPC has no trailers of requests
   if (name == ":path") {
     TakePath(value);
-  } else {
-    head_.Take(name, value, &metadata_);
+  } else if (!head_.Take(name, value)) {
+    for (const std::string_view kept : method_->options.metadata) {
+      if (kept == name) metadata_.emplace_back(kept, value);
+    }
   }
 }
 
@@ -338,8 +340,6 @@ void RpcCall::OnTimer() {
         deadline_passed_ ? "the deadline passed" : "the request did not end in time");
 }
 
-size_t RpcCall::memory() const {
-  return sizeof(RpcCall) + reader_.capacity() + writer_.capacity() + metadata_.capacity();
-}
+size_t RpcCall::memory() const { return sizeof(RpcCall) + reader_.capacity() + writer_.capacity(); }
 
 }  // namespace sluice::transport

@@ -13,6 +13,13 @@ std::string ServerCall::peer_address() const { return connection_->stream().peer
 net::EventLoop& ServerCall::loop() const { return connection_->rpc_loop().loop(); }
 size_t ServerCall::loop_index() const { return connection_->rpc_loop().index(); }
 
+std::optional<std::string_view> ServerCall::metadata(std::string_view name) const {
+  for (const auto& [of, value] : metadata_) {
+    if (of == name) return value;
+  }
+  return std::nullopt;
+}
+
 void ServerCall::KeepRequest(Buffer* into) {
   into->Clear();
   reader_.Swap(*into);

@@ -13,6 +13,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/net/stream.h"
@@ -40,11 +42,9 @@ class ServerCall : public Http2Stream {
   int64_t deadline_ns() const { return deadline_ns_; }
   // In OnCancelled: why.
   bool deadline_passed() const { return deadline_passed_; }
-  // The first value of that name, as it came over the wire ("-bin" names: base64). Names are lower
-  // case. Of the reserved names only user-agent and authority are here.
-  std::optional<std::string_view> metadata(std::string_view name) const {
-    return metadata_.Find(name);
-  }
+  // The first value of that name, as it came over the wire ("-bin" names: base64). REQUIRES:
+  // MethodOptions::metadata has the name.
+  std::optional<std::string_view> metadata(std::string_view name) const;
   std::string peer_address() const;
   net::EventLoop& loop() const;
   // Which of the server's loops this is: 0, 1, ...
@@ -140,7 +140,7 @@ class ServerCall : public Http2Stream {
   size_t held_out_ = 0;
   MessageReader reader_;
   ResponseWriter writer_;
-  RequestMetadata metadata_;
+  std::vector<std::pair<std::string_view, std::string>> metadata_;
 
  private:
   // Submits the end of the call, whose messages are complete.

@@ -148,7 +148,8 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
 }
 
 void LimitAdminService::Register(MethodTable* methods) {
-  for (const auto& [path, method] : methods_) methods->AddUnary(path, *method);
+  for (const auto& [path, method] : methods_)
+    methods->AddUnary(path, *method, {.metadata = {"authorization"}});
 }
 
 }  // namespace sluice::transport
