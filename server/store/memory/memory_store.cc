@@ -1,11 +1,11 @@
 #include "server/store/memory/memory_store.h"
 
 #include <algorithm>
-#include <random>
 #include <vector>
 
 #include "absl/base/internal/raw_logging.h"
 #include "absl/container/flat_hash_map.h"
+#include "common/random.h"
 #include "server/algorithm/token_bucket.h"
 #include "server/store/decide.h"
 #include "server/store/rebook.h"
@@ -25,19 +25,13 @@ namespace {
 // overlap, few enough that what was fetched is still there when it is used.
 constexpr size_t kGroup = 32;
 
-uint64_t SeedOf(uint64_t seed) {
-  if (seed != 0) return seed;
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
-
 }  // namespace
 
 MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& options)
     : clock_(clock),
       overflow_(options.overflow),
       max_buckets_(options.max_buckets),
-      index_(clock, options.max_buckets, SeedOf(options.seed)) {}
+      index_(clock, options.max_buckets, options.seed != 0 ? options.seed : common::RandomWord()) {}
 
 void MemoryStore::Register(std::shared_ptr<const Rule> rule) {
   index_.rules().Add(std::move(rule));

@@ -1,11 +1,11 @@
 #include "server/store/redis/redis_store.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "common/random.h"
 #include "common/strings.h"
 #include "server/store/redis/connection/circuit_breaker.h"
 #include "server/store/redis/shard/secret_agreement.h"
@@ -14,12 +14,6 @@
 
 namespace sluice::store {
 namespace {
-
-// A random name of this process.
-std::string NewInstance() {
-  std::random_device random;
-  return absl::StrCat(absl::Hex(uint64_t{random()} << 32 | random(), absl::kZeroPad16));
-}
 
 redis::EndpointOptions EndpointOptionsOf(const RedisStoreOptions& options, common::Log* log) {
   redis::EndpointOptions endpoint;
@@ -39,7 +33,8 @@ redis::EndpointOptions EndpointOptionsOf(const RedisStoreOptions& options, commo
 }  // namespace
 
 RedisStore::RedisStore(const common::Clock& clock, RedisStoreOptions options, common::Log* log)
-    : state_(std::make_unique<redis::StoreState>(clock, std::move(options), log, NewInstance())),
+    : state_(std::make_unique<redis::StoreState>(clock, std::move(options), log,
+                                                 common::RandomName())),
       breaker_(std::make_unique<redis::CircuitBreaker>(
           clock, log, state_->options.url.ToString(),
           [this] {

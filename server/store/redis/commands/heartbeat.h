@@ -12,7 +12,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "server/store/redis/commands/command.h"
-#include "server/store/redis/fencing/fencing_token.h"
+#include "server/store/redis/fencing/fence.h"
 
 namespace sluice::store::redis {
 

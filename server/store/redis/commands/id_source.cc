@@ -1,9 +1,9 @@
 #include "server/store/redis/commands/id_source.h"
 
 #include <algorithm>
-#include <random>
 
 #include "absl/strings/str_cat.h"
+#include "common/random.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -13,15 +13,11 @@ namespace {
 constexpr int64_t kBookingsSinceNs = 1'735'689'600'000'000'000;
 constexpr uint64_t kBookingsPerUs = uint64_t{1} << 14;
 
-uint64_t RandomWord() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
-
 }  // namespace
 
 IdSource::IdSource()
-    : next_receipt_(RandomWord() >> 2 | 1), booking_tag_(RandomWord() % kBookingsPerUs) {}
+    : next_receipt_(common::RandomWord() >> 2 | 1),
+      booking_tag_(common::RandomWord() % kBookingsPerUs) {}
 
 uint64_t IdSource::NewBooking(int64_t now_ns, uint64_t after) {
   const int64_t since_ns = std::max<int64_t>(now_ns - kBookingsSinceNs, 0);

@@ -20,7 +20,7 @@
 #include "absl/types/span.h"
 #include "server/store/redis/commands/command.h"
 #include "server/store/redis/commands/open_cache.h"
-#include "server/store/redis/fencing/fencing_token.h"
+#include "server/store/redis/fencing/fence.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/wire/open_bucket.h"
 #include "server/store/redis/wire/rule_entry.h"

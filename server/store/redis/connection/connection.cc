@@ -3,40 +3,28 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "server/store/redis/scripts/scripts.h"
 
 namespace sluice::store::redis {
 namespace {
 
 constexpr int64_t kLeastPauseNs = 10'000'000;
 
-// The value of "name:value" among INFO's lines.
-std::string Field(absl::string_view info, absl::string_view name) {
-  for (absl::string_view line : absl::StrSplit(info, '\n')) {
-    line = absl::StripSuffix(line, "\r");
-    if (absl::ConsumePrefix(&line, name) && absl::ConsumePrefix(&line, ":")) {
-      return std::string(line);
-    }
+class CallWaiter final : public Connection::Waiter {
+ public:
+  explicit CallWaiter(absl::AnyInvocable<void(const Reply*)> done) : done_(std::move(done)) {}
+  void OnReply(Reply* reply) override {
+    done_(reply);
+    delete this;
   }
-  return "";
-}
 
-// How a URL of this topology begins, with or without TLS.
-const char* SchemeOf(Topology topology, bool tls) {
-  switch (topology) {
-    case Topology::kServer:
-      return tls ? "rediss://" : "redis://";
-    case Topology::kCluster:
-      return tls ? "rediss-cluster://" : "redis-cluster://";
-    case Topology::kSentinel:
-      return tls ? "rediss-sentinel://" : "redis-sentinel://";
-  }
-  return "";
-}
+ private:
+  absl::AnyInvocable<void(const Reply*)> done_;
+};
 
 }  // namespace
 
@@ -162,7 +150,7 @@ absl::Status Connection::Prepared(const Reply& reply) {
 
 absl::Status Connection::CheckInfo(const std::string& info) const {
   const std::string at = options_.url.ToString();
-  const std::string version = Field(info, "redis_version");
+  const std::string version = InfoField(info, "redis_version");
   const std::vector<absl::string_view> numbers = absl::StrSplit(version, '.');
   int major = 0;
   int minor = 0;
@@ -174,11 +162,11 @@ absl::Status Connection::CheckInfo(const std::string& info) const {
     return absl::FailedPreconditionError(
         absl::StrCat(at, " is Redis ", version, "; 6.2 or newer is needed"));
   }
-  if (Field(info, "loading") == "1") {
+  if (InfoField(info, "loading") == "1") {
     return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));
   }
   const RedisUrl& url = options_.url;
-  const bool cluster = Field(info, "cluster_enabled") == "1";
+  const bool cluster = InfoField(info, "cluster_enabled") == "1";
   if (cluster != (url.topology == Topology::kCluster)) {
     RedisUrl right = url;
     right.topology = cluster ? Topology::kCluster : Topology::kServer;
@@ -188,13 +176,13 @@ absl::Status Connection::CheckInfo(const std::string& info) const {
         url.address.is_unix() ? "redis-cluster://HOST:PORT" : right.ToString()));
   }
   if (options_.any_role) return absl::OkStatus();
-  if (const std::string role = Field(info, "role"); role != "master") {
+  if (const std::string role = InfoField(info, "role"); role != "master") {
     return absl::FailedPreconditionError(
         absl::StrCat(at, " is a replica (role ", role, "); name its master, ",
-                     Field(info, "master_host"), ":", Field(info, "master_port")));
+                     InfoField(info, "master_host"), ":", InfoField(info, "master_port")));
   }
-  const std::string policy = Field(info, "maxmemory_policy");
-  const std::string bound = Field(info, "maxmemory");
+  const std::string policy = InfoField(info, "maxmemory_policy");
+  const std::string bound = InfoField(info, "maxmemory");
   if (!options_.allow_eviction && bound != "0" && policy != "noeviction") {
     return absl::FailedPreconditionError(absl::StrCat(
         at, " has maxmemory-policy ", policy,
@@ -238,6 +226,12 @@ void Connection::Send(absl::Span<const std::string> words, Waiter* waiter) {
   output_.clear();
   AppendCommand(words, &output_);
   stream_->Write({reinterpret_cast<const uint8_t*>(output_.data()), output_.size()});
+}
+
+void Connection::Call(absl::Span<const std::string> words,
+                      absl::AnyInvocable<void(const Reply*)> done) {
+  if (!ready()) return done(nullptr);
+  Send(words, new CallWaiter(std::move(done)));
 }
 
 void Connection::Restart(absl::Status why) {

@@ -15,8 +15,8 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/net/connector.h"
@@ -25,7 +25,6 @@
 #include "common/net/stream.h"
 #include "common/net/tls_context.h"
 #include "server/store/redis/connection/redis_url.h"
-#include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/wire/resp.h"
 
 namespace sluice::store::redis {
@@ -92,6 +91,8 @@ class Connection final : private net::StreamHandler {
   bool full() const { return stream_->pending_output() >= kMaxOutputBytes; }
   // The caller bounds how many are pending. REQUIRES: ready().
   void Send(absl::Span<const std::string> words, Waiter* waiter);
+  // The same, with a function for the reply; it gets null at once if the connection is not ready.
+  void Call(absl::Span<const std::string> words, absl::AnyInvocable<void(const Reply*)> done);
   // Closes the connection and connects again.
   void Restart(absl::Status why);
   // The same, to another address from now on. The URL's TLS name stays.

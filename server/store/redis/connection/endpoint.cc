@@ -17,28 +17,6 @@ constexpr int64_t kTimerLatenessNs = 500'000;
 // A connection that brings nothing for so long is opened again.
 constexpr int64_t kProbeTimeoutNs = 1'000'000'000;
 
-// Ignores the reply, to ASKING.
-class Ignored final : public Connection::Waiter {
- public:
-  static Ignored& Get() {
-    static Ignored ignored;
-    return ignored;
-  }
-  void OnReply(Reply*) override {}
-};
-
-class CallWaiter final : public Connection::Waiter {
- public:
-  explicit CallWaiter(absl::AnyInvocable<void(const Reply*)> done) : done_(std::move(done)) {}
-  void OnReply(Reply* reply) override {
-    done_(reply);
-    delete this;
-  }
-
- private:
-  absl::AnyInvocable<void(const Reply*)> done_;
-};
-
 }  // namespace
 
 Endpoint::Endpoint(net::EventLoop& loop, net::Resolver& resolver, EndpointOptions options,
@@ -138,7 +116,7 @@ Endpoint::Sent Endpoint::Send(Request& request, const std::vector<std::string>& 
   Pipeline* const pipeline = urgent ? pipelines_[0].get() : PipelineWithRoom();
   if (pipeline == nullptr) return Sent::kFull;
   Connection& connection = pipeline->connection;
-  if (asking) connection.Send(std::vector<std::string>{"ASKING"}, &Ignored::Get());
+  if (asking) connection.Call(std::vector<std::string>{"ASKING"}, [](const Reply*) {});
   connection.Send(words, &request);
   request.pipeline_ = pipeline;
   request.sent_polled_ns_ = PolledNs();
@@ -148,13 +126,6 @@ Endpoint::Sent Endpoint::Send(Request& request, const std::vector<std::string>& 
   counters_.commands.Add();
   Watch();
   return Sent::kYes;
-}
-
-void Endpoint::Call(const std::vector<std::string>& words,
-                    absl::AnyInvocable<void(const Reply*)> done) {
-  auto* const waiter = new CallWaiter(std::move(done));
-  if (!first().ready()) return waiter->OnReply(nullptr);
-  first().Send(words, waiter);
 }
 
 void Endpoint::MoveTo(const net::Address& address, const absl::Status& why) {
@@ -174,7 +145,7 @@ void Endpoint::OpenBreaker(std::string_view why) {
       pipeline->in_flight[i]->Abandon();
     }
   }
-  owner_.OnUnavailable(*this);
+  owner_.OnUnavailable();
   WakeWaiters();
   watch_.Cancel();
   Probe();
@@ -225,18 +196,18 @@ void Endpoint::Probe() {
     }
     return;
   }
-  first().Send(std::vector<std::string>{"PING"}, this);
   probe_sent_ns_ = loop_.now_ns();
   probe_polled_ns_ = PolledNs();
+  first().Call(std::vector<std::string>{"PING"}, [this](const Reply* reply) { OnPong(reply); });
 }
 
-void Endpoint::OnReply(Reply* reply) {
+void Endpoint::OnPong(const Reply* reply) {
   probe_sent_ns_ = 0;
   const int64_t took_ns = PolledNs() - probe_polled_ns_ - first().UnreadNs();
   if (reply == nullptr || reply->is_error() || !breaker_open_) return;
   if (took_ns >= options_.budget_ns) return;
   CloseBreaker();
-  if (admitted_) owner_.OnAvailable(*this);
+  if (admitted_) owner_.OnAvailable();
 }
 
 void Endpoint::Serve() {
@@ -244,7 +215,7 @@ void Endpoint::Serve() {
   starting_ = false;
   admitted_ = true;
   CloseBreaker();
-  owner_.OnAvailable(*this);
+  owner_.OnAvailable();
 }
 
 Endpoint::Pipeline::Pipeline(Endpoint& endpoint)
@@ -252,14 +223,14 @@ Endpoint::Pipeline::Pipeline(Endpoint& endpoint)
       connection(endpoint.loop_, endpoint.resolver_, endpoint.options_.connection, *this) {}
 
 absl::Status Endpoint::Pipeline::OnInfo(const std::string& info) {
-  return this == endpoint.pipelines_[0].get() ? endpoint.owner_.OnInfo(endpoint, info)
-                                              : endpoint.owner_.OnFurtherInfo(endpoint, info);
+  return this == endpoint.pipelines_[0].get() ? endpoint.owner_.OnInfo(info)
+                                              : endpoint.owner_.OnFurtherInfo(info);
 }
 
 // Further connections only add room; requests that are lost with one got a null reply.
 void Endpoint::Pipeline::OnReady() {
   if (this == endpoint.pipelines_[0].get()) {
-    endpoint.owner_.OnReady(endpoint);
+    endpoint.owner_.OnReady();
   } else {
     endpoint.WakeWaiters();
   }
@@ -289,19 +260,20 @@ void Endpoint::OnFailed(const absl::Status& why) {
     if (options_.breaker != nullptr) options_.breaker->SetReason(what);
   }
   last_failure_.assign(what);
-  owner_.OnFailed(*this, why);
+  owner_.OnFailed(why);
 }
 
 void Endpoint::LoadScripts() {
   // On each connection, since the request may be sent on any. Once for all requests that got
   // NOSCRIPT: while a SCRIPT LOAD is in flight, it was sent after them.
   for (const auto& pipeline : pipelines_) {
-    if (pipeline->loads.under_way > 0) continue;
+    size_t& loading = pipeline->scripts_loading;
+    if (loading > 0) continue;
     for (size_t i = 0; i < kScripts && pipeline->connection.ready(); ++i) {
       const std::vector<std::string> words = {"SCRIPT", "LOAD",
                                               TextOf(static_cast<Script>(i)).text};
-      pipeline->connection.Send(words, &pipeline->loads);
-      ++pipeline->loads.under_way;
+      ++loading;
+      pipeline->connection.Call(words, [&loading](const Reply*) { --loading; });
     }
   }
 }

@@ -55,7 +55,7 @@ struct EndpointOptions {
 // reply.is_error().
 std::string ErrorText(const Reply& reply);
 
-class Endpoint final : private Connection::Waiter, private net::IterationHook {
+class Endpoint final : private net::IterationHook {
   struct Pipeline;
 
  public:
@@ -81,26 +81,24 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
     int64_t sent_ns_ = 0;         // on the loop's clock
   };
 
-  // The router that owns it. Called on the loop.
+  // Called on the loop.
   class Owner {
    public:
     // A new connection has read the server's INFO and accepts it. Not OK: it is not the expected
     // server; the connection is closed and, after a pause, opened again (which calls OnFailed).
-    virtual absl::Status OnInfo(Endpoint&, const std::string& info) { return absl::OkStatus(); }
+    virtual absl::Status OnInfo(const std::string& info) = 0;
     // The same for a further connection, while the endpoint serves. Not OK: it leads to another
     // server, and is closed.
-    virtual absl::Status OnFurtherInfo(Endpoint&, const std::string& info) {
-      return absl::OkStatus();
-    }
+    virtual absl::Status OnFurtherInfo(const std::string& info) = 0;
     // A new connection is ready. The endpoint stays unavailable until Serve() is called; Call works
     // meanwhile.
-    virtual void OnReady(Endpoint&) = 0;
+    virtual void OnReady() = 0;
     // The endpoint has become available.
-    virtual void OnAvailable(Endpoint&) {}
+    virtual void OnAvailable() = 0;
     // The endpoint has become unavailable; requests in flight were abandoned already.
-    virtual void OnUnavailable(Endpoint&) = 0;
+    virtual void OnUnavailable() = 0;
     // An attempt to connect failed.
-    virtual void OnFailed(Endpoint&, const absl::Status& why) = 0;
+    virtual void OnFailed(const absl::Status& why) = 0;
 
    protected:
     ~Owner() = default;
@@ -132,6 +130,7 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
   // Nothing can be sent: not connected, not admitted by the owner, or the breaker is open.
   bool unavailable() const { return breaker_open_ || !admitted_ || !first().ready(); }
   const net::Address& address() const { return options_.connection.url.address; }
+  Owner& owner() { return owner_; }
   const RedisUrl& url() const { return options_.connection.url; }
   // No request is in flight, and none waits for room.
   bool idle() const { return in_flight_ == 0 && room_waiters_.empty(); }
@@ -151,7 +150,9 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
   // A command to this very server, whatever its slot, also while the breaker is open or the owner
   // has not admitted it. `done` runs once, with null if it was not sent or not answered; an error
   // reply is an answer. The breaker does not watch it.
-  void Call(const std::vector<std::string>& words, absl::AnyInvocable<void(const Reply*)> done);
+  void Call(const std::vector<std::string>& words, absl::AnyInvocable<void(const Reply*)> done) {
+    first().Call(words, std::move(done));
+  }
 
   // See Owner::OnReady. No effect if the connection was lost meanwhile.
   void Serve();
@@ -171,12 +172,6 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
  private:
   // One connection, and the requests in flight there.
   struct Pipeline final : Connection::Owner {
-    // SCRIPT LOADs in flight.
-    struct Loads final : Connection::Waiter {
-      void OnReply(Reply*) override { --under_way; }
-      size_t under_way = 0;
-    };
-
     explicit Pipeline(Endpoint& endpoint);
     bool HasRoom() const {
       return connection.ready() && in_flight.size() < endpoint.options_.max_in_flight &&
@@ -188,7 +183,7 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
     void OnFailed(const absl::Status& why) override;
 
     Endpoint& endpoint;
-    Loads loads;  // outlives the connection
+    size_t scripts_loading = 0;  // SCRIPT LOADs in flight
     Connection connection;
     std::deque<Request*> in_flight;  // oldest first
   };
@@ -207,8 +202,7 @@ class Endpoint final : private Connection::Waiter, private net::IterationHook {
   // Events of the first connection.
   void OnLost(const absl::Status& why);
   void OnFailed(const absl::Status& why);
-  // The reply to a PING.
-  void OnReply(Reply* reply) override;
+  void OnPong(const Reply* reply);
 
   int64_t StepNs() const { return options_.budget_ns / 4; }
   int64_t PolledNs() { return polling_.Read(loop_.now_ns()); }

@@ -1,6 +1,8 @@
 #include "server/store/redis/connection/redis_url.h"
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -15,6 +17,23 @@ namespace sluice::store::redis {
 namespace {
 
 using common::ToAbsl;
+
+struct Scheme {
+  absl::string_view begin;
+  Topology topology;
+  bool tls;
+  bool is_unix = false;
+};
+
+constexpr Scheme kSchemes[] = {
+    {"redis://", Topology::kServer, false},
+    {"rediss://", Topology::kServer, true},
+    {"redis-cluster://", Topology::kCluster, false},
+    {"rediss-cluster://", Topology::kCluster, true},
+    {"redis-sentinel://", Topology::kSentinel, false},
+    {"rediss-sentinel://", Topology::kSentinel, true},
+    {"unix://", Topology::kServer, false, /*is_unix=*/true},
+};
 
 absl::Status Bad(absl::string_view what, absl::string_view right) {
   return absl::InvalidArgumentError(absl::StrCat(what, ": ", right));
@@ -188,30 +207,27 @@ absl::Status SetPlace(absl::string_view place, RedisUrl* url) {
 
 }  // namespace
 
+std::string SchemeOf(Topology topology, bool tls) {
+  for (const Scheme& one : kSchemes) {
+    if (one.topology == topology && one.tls == tls) return std::string(one.begin);
+  }
+  return "";
+}
+
 absl::StatusOr<RedisUrl> RedisUrl::Parse(std::string_view text) {
   absl::string_view rest = ToAbsl(text);
   RedisUrl url;
-  bool is_unix = false;
-  if (absl::ConsumePrefix(&rest, "redis://")) {
-  } else if (absl::ConsumePrefix(&rest, "rediss://")) {
-    url.tls = true;
-  } else if (absl::ConsumePrefix(&rest, "unix://")) {
-    is_unix = true;
-  } else if (absl::ConsumePrefix(&rest, "redis-cluster://")) {
-    url.topology = Topology::kCluster;
-  } else if (absl::ConsumePrefix(&rest, "rediss-cluster://")) {
-    url.topology = Topology::kCluster;
-    url.tls = true;
-  } else if (absl::ConsumePrefix(&rest, "redis-sentinel://")) {
-    url.topology = Topology::kSentinel;
-  } else if (absl::ConsumePrefix(&rest, "rediss-sentinel://")) {
-    url.topology = Topology::kSentinel;
-    url.tls = url.sentinel_tls = true;
-  } else {
+  const Scheme* const scheme =
+      std::find_if(std::begin(kSchemes), std::end(kSchemes),
+                   [&](const Scheme& one) { return absl::ConsumePrefix(&rest, one.begin); });
+  if (scheme == std::end(kSchemes)) {
     return absl::InvalidArgumentError(
         "a store's URL begins with redis://, rediss://, unix://, redis-cluster:// or "
         "redis-sentinel://, as redis://127.0.0.1:6379 or unix:///run/redis.sock");
   }
+  url.topology = scheme->topology;
+  url.tls = scheme->tls;
+  url.sentinel_tls = scheme->tls && scheme->topology == Topology::kSentinel;
 
   std::vector<absl::string_view> options;
   if (const size_t mark = rest.find('?'); mark != absl::string_view::npos) {
@@ -222,7 +238,7 @@ absl::StatusOr<RedisUrl> RedisUrl::Parse(std::string_view text) {
     if (absl::Status status = SetUser(rest.substr(0, at), &url); !status.ok()) return status;
     rest = rest.substr(at + 1);
   }
-  if (is_unix) {
+  if (scheme->is_unix) {
     auto path = Decoded(rest, "path");
     if (!path.ok()) return path.status();
     if (!absl::StartsWith(*path, "/")) {
@@ -261,15 +277,20 @@ std::string RedisUrl::ToString() const {
   }
   const std::string hosts = absl::StrJoin(
       seeds, ",", [](std::string* out, const net::Address& one) { out->append(one.ToString()); });
-  if (topology == Topology::kCluster) {
-    return absl::StrCat(tls ? "rediss-cluster://" : "redis-cluster://", name, hosts);
+  std::string text = absl::StrCat(SchemeOf(topology, tls), name);
+  switch (topology) {
+    case Topology::kServer:
+      absl::StrAppend(&text, address.ToString(), "/", database);
+      break;
+    case Topology::kCluster:
+      text += hosts;
+      break;
+    case Topology::kSentinel:
+      absl::StrAppend(&text, hosts, "/", primary_name, "/", database,
+                      address.host.empty() ? "" : absl::StrCat(" at ", address.ToString()));
+      break;
   }
-  if (topology == Topology::kSentinel) {
-    return absl::StrCat(tls ? "rediss-sentinel://" : "redis-sentinel://", name, hosts, "/",
-                        primary_name, "/", database,
-                        address.host.empty() ? "" : absl::StrCat(" at ", address.ToString()));
-  }
-  return absl::StrCat(tls ? "rediss://" : "redis://", name, address.ToString(), "/", database);
+  return text;
 }
 
 }  // namespace sluice::store::redis

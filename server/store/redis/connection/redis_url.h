@@ -34,6 +34,9 @@ namespace sluice::store::redis {
 
 enum class Topology : uint8_t { kServer, kCluster, kSentinel };
 
+// How a URL begins: "rediss-cluster://".
+std::string SchemeOf(Topology topology, bool tls);
+
 struct RedisUrl {
   Topology topology = Topology::kServer;
   // Of a Cluster: its first seed. Of Sentinels: the primary, once it is known.

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/strings.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/wire/hash_slot.h"
+#include "server/store/redis/wire/parameters_text.h"
 
 namespace sluice::store::redis {
 
@@ -40,9 +40,9 @@ absl::StatusOr<Fence> Fence::Parse(std::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(common::ToAbsl(text), ' ');
   Fence fence;
   if (words.size() != 7 || words[0].empty() || words[2].empty() ||
-      !absl::SimpleAtoi(words[1], &fence.number) || !absl::SimpleAtoi(words[3], &fence.floor_us) ||
-      fence.floor_us < 0 || !absl::SimpleAtoi(words[4], &fence.lag_us) || fence.lag_us < 0 ||
-      !absl::SimpleAtoi(words[5], &fence.promised_us) || fence.promised_us < 0) {
+      !ParseAll(words, 1, {&fence.number}) ||
+      !ParseAll(words, 3, {&fence.floor_us, &fence.lag_us, &fence.promised_us}) ||
+      std::min({fence.floor_us, fence.lag_us, fence.promised_us}) < 0) {
     return absl::InvalidArgumentError("not a fence of ours");
   }
   fence.identity = std::string(words[0]);

@@ -52,6 +52,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/store/redis/fencing/server_info.h"
+#include "server/store/redis/wire/rule_entry.h"
 
 namespace sluice::store::redis {
 
@@ -78,6 +79,33 @@ struct Fence {
 
   // Written by the same replacement; promised_us may differ.
   bool Same(const Fence& other) const { return number == other.number && word == other.word; }
+};
+
+// Fence word and floor of a server's data, passed to each script.
+struct FencingToken {
+  // The last key of a script: the fence's word. In a Cluster the script's first key, once more; the
+  // word follows as the last argument (AppendWord).
+  const std::string& WordFor(const Bucket& first) const {
+    return as_argument ? first.keys[0] : word_key;
+  }
+  void AppendWord(std::vector<std::string>* words) const {
+    // No key named ? has the form of a fence's word, so the script refuses.
+    if (as_argument) words->push_back(word_key.empty() ? "?" : word_key);
+  }
+  // Whether two decisions go by the same data.
+  bool operator==(const FencingToken& other) const {
+    return word_key == other.word_key && floor_us == other.floor_us;
+  }
+
+  // Exists as long as the fence stands. Empty: the fence is being read; scripts refuse.
+  std::string word_key;
+  // Microseconds since 1970 on the server's clock. 0: none, no data was lost.
+  int64_t floor_us = 0;
+  // The word is in another slot than the buckets.
+  bool as_argument = false;
+  // How long this server may go on granting when another has taken its place, with a margin, in
+  // microseconds; 0: none can take it.
+  int64_t lag_us = 0;
 };
 
 enum class AfterLoss : uint8_t { kEmpty, kFull };

@@ -1,11 +1,10 @@
 #include "server/store/redis/fencing/fence_check.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/strings.h"
+#include "common/random.h"
 #include "server/store/redis/scripts/scripts.h"
 
 namespace sluice::store::redis {
@@ -18,64 +17,17 @@ constexpr size_t kFloorsAtOnce = 1024;
 // A promise is raised by at least so much beyond what is needed; by more if it lies far ahead.
 constexpr int64_t kLeastPromiseUs = 500'000;
 
-std::string RandomWord() {
-  std::random_device random;
-  return absl::StrCat(absl::Hex(uint64_t{random()} << 32 | random(), absl::kZeroPad16));
-}
-
 }  // namespace
 
-std::optional<Fence> KnownFences::Get(const std::string& key) const {
-  common::MutexLock lock(&mu_);
-  const auto found = fences_.find(key);
-  if (found == fences_.end()) return std::nullopt;
-  return found->second;
-}
-
-std::vector<std::pair<std::string, Fence>> KnownFences::All() const {
-  common::MutexLock lock(&mu_);
-  return {fences_.begin(), fences_.end()};
-}
-
-bool KnownFences::Adopt(const std::string& key, const Fence& fence) {
-  common::MutexLock lock(&mu_);
-  const auto [known, is_new] = fences_.try_emplace(key, fence);
-  if (!is_new && !fence.Same(known->second) && fence.number <= known->second.number) {
-    return false;
-  }
-  // Other loops may have raised it since it was read.
-  const int64_t promised_us = std::max(known->second.promised_us, fence.promised_us);
-  known->second = fence;
-  known->second.promised_us = promised_us;
-  if (fence.floor_us > MaxFloorUs()) max_floor_us_.store(fence.floor_us);
-  return true;
-}
-
-void KnownFences::Promised(const std::string& key, const std::string& word, int64_t until_us) {
-  common::MutexLock lock(&mu_);
-  const auto known = fences_.find(key);
-  if (known == fences_.end() || known->second.word != word) return;
-  known->second.promised_us = std::max(known->second.promised_us, until_us);
-}
-
-void KnownFences::Forget(const std::string& key) {
-  common::MutexLock lock(&mu_);
-  fences_.erase(key);
-}
-
-FenceCheck::FenceCheck(net::EventLoop& loop, Endpoint& endpoint, KnownFences& known,
-                       FenceCheckOptions options,
-                       absl::AnyInvocable<void(const absl::Status&)> failed, FencePlaces* places)
-    : loop_(loop),
-      endpoint_(endpoint),
-      known_(known),
-      options_(std::move(options)),
-      failed_(std::move(failed)),
-      places_(places) {}
+FenceCheck::FenceCheck(const Context& context, EndpointOptions endpoint)
+    : loop_(context.loop),
+      known_(context.known),
+      options_(context.options),
+      endpoint_(loop_, context.resolver, std::move(endpoint), context.counters, *this) {}
 
 ServerInfo FenceCheck::ServerInfoOf(const std::string& info, const Reply* config) const {
   ServerInfo server = ServerInfo::From(info, config, options_.assumed_lag_us);
-  if (places_ != nullptr && places_->HasReplicas()) server.has_replicas = true;
+  if (HasReplicas()) server.has_replicas = true;
   return server;
 }
 
@@ -88,7 +40,7 @@ absl::Status FenceCheck::OnInfo(const std::string& info) {
   return absl::IsUnavailable(status) ? absl::OkStatus() : status;
 }
 
-absl::Status FenceCheck::OnFurtherInfo(const std::string& info) const {
+absl::Status FenceCheck::OnFurtherInfo(const std::string& info) {
   const ServerInfo server = ServerInfoOf(info, nullptr);
   if (server.identity == server_.identity) return absl::OkStatus();
   return absl::UnavailableError(
@@ -171,20 +123,16 @@ void FenceCheck::CheckIdentity() {
   });
 }
 
-bool FenceCheck::IsElsewhere(const Reply& reply) const {
-  return places_ != nullptr && (reply.HasCode("MOVED") || reply.HasCode("ASK") ||
-                                reply.HasCode("TRYAGAIN") || reply.HasCode("CLUSTERDOWN"));
+bool FenceCheck::IsElsewhere(const Reply& reply) {
+  return (reply.HasCode("MOVED") || reply.HasCode("ASK") || reply.HasCode("TRYAGAIN") ||
+          reply.HasCode("CLUSTERDOWN"));
 }
 
 void FenceCheck::ReadFence() {
   reading_ = true;
   token_ = {};
   read_.clear();
-  if (places_ == nullptr) {
-    read_.push_back({FenceKey(options_.name_space), "", std::nullopt});
-  } else {
-    for (std::string& key : places_->FenceKeys()) read_.push_back({std::move(key), "", {}});
-  }
+  for (std::string& key : FenceKeys()) read_.push_back({std::move(key), "", {}});
   if (read_.empty()) {
     reading_ = false;
     return;
@@ -196,7 +144,7 @@ void FenceCheck::ReadFence() {
       Place& place = read_[i];
       if (reply != nullptr && IsElsewhere(*reply)) {
         place.here = false;
-        places_->OnSlotUnavailable();
+        OnSlotUnavailable();
       } else if (reply == nullptr || reply->is_error()) {
         return Failed(reply, "the fence");
       } else {
@@ -221,7 +169,7 @@ void FenceCheck::OnFences() {
   const bool here = own != nullptr;
   for (Place& place : read_) {
     if (here || !place.found.has_value()) continue;
-    if (places_ != nullptr && IsAnothers(place.found->identity)) continue;
+    if (IsAnothers(place.found->identity)) continue;
     if (later(place)) own = &place;
   }
   if (own == nullptr || !own->found.has_value()) return OnFencesAndWord(nullptr, false);
@@ -230,7 +178,7 @@ void FenceCheck::OnFences() {
                    if (of != connection_) return;
                    if (reply != nullptr && IsElsewhere(*reply)) {
                      *own = {own->key, "", std::nullopt, /*here=*/false};
-                     places_->OnSlotUnavailable();
+                     OnSlotUnavailable();
                      return OnFences();
                    }
                    if (reply == nullptr || reply->is_error()) return Failed(reply, "the fence");
@@ -247,7 +195,6 @@ void FenceCheck::ForgetOthers(const std::string& key) {
 }
 
 std::optional<Fence> FenceCheck::Known() const {
-  if (places_ == nullptr) return known_.Get(read_[0].key);
   std::optional<Fence> last;
   for (const Place& place : read_) {
     std::optional<Fence> one = known_.Get(place.key);
@@ -261,32 +208,33 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
   std::optional<Fence> found;
   if (own != nullptr) found = own->found;
   const std::optional<Fence> known = Known();
-  FenceStep step = NextFence(server_, found, word_stands, known, options_.policy, RandomWord());
-  if (step.adopt && places_ != nullptr) ForgetOthers(own->key);
+  FenceStep step =
+      NextFence(server_, found, word_stands, known, options_.policy, common::RandomName());
+  if (step.adopt) ForgetOthers(own->key);
   if (step.adopt && found.has_value() && known_.Adopt(own->key, *found)) {
     reading_ = false;
-    token_ = {WordKey(own->key, found->word), found->floor_us, places_ != nullptr,
+    token_ = {WordKey(own->key, found->word), found->floor_us, /*as_argument=*/false,
               LagUs(found->lag_us)};
     fence_key_ = own->key;
     word_ = found->word;
     promised_us_ = found->promised_us;
     // What was promised before still holds.
     if (known.has_value() && known->promised_us > promised_us_) RaisePromise(known->promised_us);
-    return places_ == nullptr ? endpoint_.Serve() : ReadFloors({}, 0);
+    return ReadFloors({}, 0);
   }
   if (++tries_ > kMaxTries) {
     return Refuse(absl::UnavailableError(
         absl::StrCat(endpoint_.url().ToString(), ": other nodes replace the fence all the time")));
   }
   if (step.adopt) return ReadFence();
-  if (places_ != nullptr && (!found.has_value() || found->identity != server_.identity)) {
+  if (!found.has_value() || found->identity != server_.identity) {
     // The server may be the same, and only the slot of its fence may have moved.
     for (const auto& [key, fence] : known_.All()) {
       const bool was_read = std::any_of(read_.begin(), read_.end(), [&](const Place& place) {
         return place.here && place.key == key;
       });
       if (fence.identity != server_.identity || was_read) continue;
-      step = MovedFence(fence, RandomWord());
+      step = MovedFence(fence, common::RandomName());
       break;
     }
   }
@@ -324,14 +272,12 @@ void FenceCheck::RaisePromise(int64_t until_us) {
 }
 
 void FenceCheck::Write(const FenceStep& step, const Place& at) {
-  std::vector<std::string> floor_keys;
-  if (places_ != nullptr) floor_keys = places_->FloorKeys(/*unread=*/false);
   endpoint_.Call(
-      ReplaceFenceWords(step, at.key, at.text, floor_keys),
+      ReplaceFenceWords(step, at.key, at.text, FloorKeys(/*unread=*/false)),
       [this, of = connection_, why = step.why, word = step.write.word](const Reply* reply) {
         if (of != connection_) return;
         if (reply != nullptr && IsElsewhere(*reply)) {
-          places_->OnSlotUnavailable();
+          OnSlotUnavailable();
           return ReadFence();
         }
         if (reply == nullptr || reply->is_error()) return Failed(reply, "the fence");
@@ -350,7 +296,7 @@ void FenceCheck::Write(const FenceStep& step, const Place& at) {
 void FenceCheck::ReadFloors(std::vector<std::string> keys, size_t from) {
   if (from == 0) {
     if (std::exchange(reading_floors_, true)) return;
-    keys = places_->FloorKeys(/*unread=*/true);
+    keys = FloorKeys(/*unread=*/true);
   }
   if (from >= keys.size()) {
     reading_floors_ = false;
@@ -367,7 +313,7 @@ void FenceCheck::ReadFloors(std::vector<std::string> keys, size_t from) {
       reading_floors_ = false;
       return Failed(reply, "floors");
     }
-    places_->OnFloors(absl::MakeConstSpan(keys).subspan(from, count), reply->elements);
+    OnFloors(absl::MakeConstSpan(keys).subspan(from, count), reply->elements);
     ReadFloors(std::move(keys), from + count);
   });
 }
@@ -392,7 +338,7 @@ void FenceCheck::Refuse(absl::Status why) {
   reading_floors_ = false;
   raising_ = false;
   token_ = {};
-  failed_(why);
+  OnFailed(why);
   endpoint_.Restart(std::move(why));
 }
 

@@ -1,5 +1,5 @@
-// FenceCheck: checks, for one connection to one server, that its data is what the nodes know
-// (fence.h), before and while anything is decided by it.
+// FenceCheck: owns the endpoint of one server, and checks that the server's data is what the nodes
+// know (fence.h), before and while anything is decided by it.
 //
 // When a connection is ready it reads the server's identity and the fence, replaces the fence if
 // they differ, and only then lets the endpoint serve. From then on
@@ -11,78 +11,28 @@
 //    (demoted and promoted in between), or has lost its replicas, the connection is broken, and
 //    what was sent after the INFO counts as spent.
 //
-// In a Cluster each primary has its own, and FencePlaces names the keys where its fence may be.
+// In a Cluster each primary has its own; its slots, and the fences in them, come and go.
 //
 // Belongs to its loop.
 #ifndef SLUICE_SERVER_STORE_REDIS_FENCING_FENCE_CHECK_H_
 #define SLUICE_SERVER_STORE_REDIS_FENCING_FENCE_CHECK_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/log.h"
-#include "common/mutex.h"
 #include "common/net/event_loop.h"
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/fencing/fence.h"
-#include "server/store/redis/fencing/fencing_token.h"
+#include "server/store/redis/fencing/known_fences.h"
 #include "server/store/redis/fencing/server_info.h"
 
 namespace sluice::store::redis {
-
-// The last fence of each key that any loop of this process adopted. Thread-safe.
-class KnownFences {
- public:
-  std::optional<Fence> Get(const std::string& key) const;
-  // Keys and fences.
-  std::vector<std::pair<std::string, Fence>> All() const;
-  // False: another loop has adopted a later one; everything is to be read again.
-  bool Adopt(const std::string& key, const Fence& fence);
-  // Grant times up to until_us may be promised.
-  void Promised(const std::string& key, const std::string& word, int64_t until_us);
-  // Its server has its fence under another key now.
-  void Forget(const std::string& key);
-  // The greatest floor of all fences that were ever adopted.
-  int64_t MaxFloorUs() const { return max_floor_us_.load(std::memory_order_relaxed); }
-
- private:
-  mutable common::Mutex mu_;
-  absl::flat_hash_map<std::string, Fence> fences_ ABSL_GUARDED_BY(mu_);
-  // The loop that adopts a fence sees its floor; other loops see it when they adopt the fence.
-  std::atomic<int64_t> max_floor_us_{0};
-};
-
-// The places of a Cluster primary's fence: its slots, and the fences in them, come and go. Called
-// on the loop.
-class FencePlaces {
- public:
-  // Keys where its fence may be; a new fence goes to the first. Empty: it has no slot yet.
-  virtual std::vector<std::string> FenceKeys() = 0;
-  // The Cluster knows of replicas of it, connected or not.
-  virtual bool HasReplicas() = 0;
-  // Another known primary has this identity.
-  virtual bool IsAnothers(const std::string& identity) = 0;
-  // The keys of its slots' floors; with `unread` only of slots whose floor is not known yet.
-  virtual std::vector<std::string> FloorKeys(bool unread) = 0;
-  // The floors at these keys; -1: the slot is not at this server.
-  virtual void OnFloors(absl::Span<const std::string> keys, absl::Span<const Reply> floors) = 0;
-  // A slot has left this server.
-  virtual void OnSlotUnavailable() = 0;
-
- protected:
-  ~FencePlaces() = default;
-};
 
 struct FenceCheckOptions {
   std::string name_space;
@@ -94,21 +44,25 @@ struct FenceCheckOptions {
   common::Log* log = nullptr;
 };
 
-class FenceCheck {
+// A router derives from it, and is told by OnAvailable, OnUnavailable and OnFailed.
+class FenceCheck : public Endpoint::Owner {
  public:
   // How long after a check commands are sent without another.
   static constexpr int64_t kTrustNs = 100'000'000;
 
-  // All outlive it, and it outlives the endpoint's last callback. `failed` gets the reason why the
-  // endpoint cannot serve. `places`: null outside a Cluster.
-  FenceCheck(net::EventLoop& loop, Endpoint& endpoint, KnownFences& known,
-             FenceCheckOptions options, absl::AnyInvocable<void(const absl::Status&)> failed,
-             FencePlaces* places = nullptr);
+  // All of it outlives the checks.
+  struct Context {
+    net::EventLoop& loop;
+    net::Resolver& resolver;
+    ShardCounters& counters;
+    const FenceCheckOptions& options;
+    KnownFences& known;  // of all loops
+  };
 
-  // As in Endpoint::Owner. INFO alone may be enough to refuse the server.
-  absl::Status OnInfo(const std::string& info);
-  absl::Status OnFurtherInfo(const std::string& info) const;
-  void OnReady();
+  FenceCheck(const Context& context, EndpointOptions endpoint);
+
+  Endpoint& endpoint() { return endpoint_; }
+  const Endpoint& endpoint() const { return endpoint_; }
 
   // A script missed the fence's word.
   void OnFenceMissed();
@@ -125,6 +79,24 @@ class FenceCheck {
   // Empty: not known yet.
   const std::string& identity() const { return server_.identity; }
 
+ protected:
+  ~FenceCheck() = default;
+
+  // What follows is overridden for a Cluster's primary.
+  //
+  // Keys where its fence may be; a new fence goes to the first. Empty: it has no slot yet.
+  virtual std::vector<std::string> FenceKeys() const { return {FenceKey(options_.name_space)}; }
+  // The Cluster knows of replicas of it, connected or not.
+  virtual bool HasReplicas() const { return false; }
+  // Another known primary has this identity.
+  virtual bool IsOfAnother(const std::string& identity) const { return false; }
+  // The keys of its slots' floors; with `unread` only of slots whose floor is not known yet.
+  virtual std::vector<std::string> FloorKeys(bool unread) const { return {}; }
+  // The floors at these keys; -1: the slot is not at this server.
+  virtual void OnFloors(absl::Span<const std::string> keys, absl::Span<const Reply> floors) {}
+  // A slot has left this server.
+  virtual void OnSlotUnavailable() {}
+
  private:
   // A key where the fence may be.
   struct Place {
@@ -134,11 +106,16 @@ class FenceCheck {
     bool here = true;            // this server has its slot
   };
 
+  // INFO alone may be enough to refuse the server.
+  absl::Status OnInfo(const std::string& info) final;
+  absl::Status OnFurtherInfo(const std::string& info) final;
+  void OnReady() final;
+
   ServerInfo ServerInfoOf(const std::string& info, const Reply* config) const;
   // The identity is of another primary, whose fence moved here with a slot; not of the primary
   // whose place this server took.
   bool IsAnothers(const std::string& identity) const {
-    return places_->IsAnothers(identity) && !server_.TookPlaceOf(identity);
+    return IsOfAnother(identity) && !server_.TookPlaceOf(identity);
   }
   void CheckIdentity();
   void ReadFence();
@@ -155,18 +132,16 @@ class FenceCheck {
   // Reads from keys[from] on; if `from` is 0, all that are unread. Then the endpoint serves.
   void ReadFloors(std::vector<std::string> keys, size_t from);
   // The slot has left this server, or is leaving.
-  bool IsElsewhere(const Reply& reply) const;
+  static bool IsElsewhere(const Reply& reply);
   // Closes the connection: the endpoint cannot be used as it is.
   void Refuse(absl::Status why);
   absl::Status Check() const;
   void Failed(const Reply* reply, const char* what);
 
   net::EventLoop& loop_;
-  Endpoint& endpoint_;
   KnownFences& known_;
-  const FenceCheckOptions options_;
-  absl::AnyInvocable<void(const absl::Status&)> failed_;
-  FencePlaces* const places_;
+  const FenceCheckOptions& options_;
+  Endpoint endpoint_;
 
   std::string info_server_;  // run_id, as INFO has it
   Reply config_;

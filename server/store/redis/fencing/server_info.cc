@@ -27,16 +27,6 @@ bool OnlineWithin(absl::string_view replica, int64_t max_lag_s) {
 
 }  // namespace
 
-std::string InfoField(std::string_view info, std::string_view name) {
-  for (absl::string_view line : absl::StrSplit(ToAbsl(info), '\n')) {
-    line = absl::StripSuffix(line, "\r");
-    if (absl::ConsumePrefix(&line, ToAbsl(name)) && absl::ConsumePrefix(&line, ":")) {
-      return std::string(line);
-    }
-  }
-  return "";
-}
-
 ServerInfo ServerInfo::From(std::string_view info, const Reply* config, int64_t assumed_lag_us) {
   ServerInfo server;
   server.identity = absl::StrCat(InfoField(info, "run_id"), ".", InfoField(info, "master_replid"));

@@ -12,9 +12,6 @@
 
 namespace sluice::store::redis {
 
-// The value of "name:value" among INFO's lines; empty: there is none.
-std::string InfoField(std::string_view info, std::string_view name);
-
 // Copyable; not thread-safe.
 struct ServerInfo {
   // Names a primary and one term of it. The run id alone stays the same when it is demoted and

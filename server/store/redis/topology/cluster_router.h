@@ -14,20 +14,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/status/status.h"
 #include "common/net/event_loop.h"
-#include "common/net/resolver.h"
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/topology/router.h"
 #include "server/store/redis/wire/hash_slot.h"
 
 namespace sluice::store::redis {
 
-class ClusterRouter final : public Router, private Endpoint::Owner {
+class ClusterRouter final : public Router {
  public:
   // REQUIRES: the URL names a Cluster. The host's OnConnected is called when each primary was
   // reached, or could not be.
@@ -51,10 +50,8 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
 
   // The member at this address. Starts to connect if it is new.
   Member& MemberAt(const net::Address& address);
-  Member* MemberOf(const Endpoint& endpoint);
+  static Member& MemberOf(Endpoint& endpoint);
 
-  // It answered CLUSTERDOWN.
-  void OnDown(Member& member, std::string_view why);
   // As CommandSettings::retry_ns.
   int64_t RetryNs() const { return options_.budget_ns / 8; }
 
@@ -70,30 +67,16 @@ class ClusterRouter final : public Router, private Endpoint::Owner {
   bool Restless() const;
   void DropUnused();
 
-  void OnGuideReady() { AskForMap(); }
-  void OnGuideFailed();
-  void StopGuides();
   // Reports to the host when all first attempts to connect have ended.
   void ReportFirst();
 
-  absl::Status OnInfo(Endpoint& endpoint, const std::string& info) override;
-  absl::Status OnFurtherInfo(Endpoint& endpoint, const std::string& info) override;
-  void OnReady(Endpoint& endpoint) override;
-  void OnAvailable(Endpoint& endpoint) override;
-  void OnUnavailable(Endpoint& endpoint) override;
-  void OnFailed(Endpoint& endpoint, const absl::Status& why) override;
-
-  void Log(std::string_view event, std::string_view what) const;
   EndpointOptions OptionsFor(const net::Address& address) const;
 
+  const Context context_;
   net::EventLoop& loop_;
-  net::Resolver& resolver_;
   const EndpointOptions& options_;
-  ShardCounters& counters_;
-  Host& host_;
+  const std::string& name_space_;
   bool first_reported_ = false;
-  const FenceCheckOptions& fence_options_;
-  KnownFences& known_fences_;
   FencingToken token_;  // of the last TokenFor
 
   // The floor that each slot brought along; kUnread: not known yet.

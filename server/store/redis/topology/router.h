@@ -11,11 +11,9 @@
 
 #include "absl/status/status.h"
 #include "common/net/event_loop.h"
-#include "common/net/resolver.h"
 #include "server/store/redis/connection/counters.h"
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/fencing/fence_check.h"
-#include "server/store/redis/fencing/fencing_token.h"
 #include "server/store/redis/wire/resp.h"
 
 namespace sluice::store::redis {
@@ -37,6 +35,10 @@ struct Course {
   int64_t after_ns = 0;
 };
 
+// A command that missed the fence is sent again after so long: by then the fence was read again,
+// and replaced if necessary.
+inline constexpr int64_t kFenceRereadNs = 2'000'000;
+
 class Router {
  public:
   // The shard. Called on the loop.
@@ -47,21 +49,17 @@ class Router {
     // A server became available, or an attempt to reach one failed.
     // RedisStore::AwaitFirstConnections waits for the first call on each loop.
     virtual void OnConnected(const absl::Status& status) = 0;
+    virtual void LogError(std::string_view event, std::string_view what) = 0;
 
    protected:
     ~Host() = default;
   };
   // All of it outlives the router.
   struct Context {
-    net::EventLoop& loop;
-    net::Resolver& resolver;
+    FenceCheck::Context fence;
     // As in the URL; a router changes the address.
     const EndpointOptions& endpoint;
-    ShardCounters& counters;
     Host& host;
-    const FenceCheckOptions& fence_options;
-    // Of all loops.
-    KnownFences& known_fences;
   };
 
   virtual ~Router() = default;
@@ -95,37 +93,32 @@ class Router {
 };
 
 // One server.
-class SingleRouter : public Router, protected Endpoint::Owner {
+class SingleRouter : public Router, protected FenceCheck {
  public:
-  explicit SingleRouter(const Context& context);
+  explicit SingleRouter(const Router::Context& context)
+      : FenceCheck(context.fence, context.endpoint), host_(context.host) {}
 
-  void Start() override { endpoint_.Start(); }
-  Endpoint* EndpointOf(std::string_view) override { return &endpoint_; }
+  void Start() override { endpoint().Start(); }
+  Endpoint* EndpointOf(std::string_view) override { return &endpoint(); }
   const FencingToken& TokenFor(Endpoint&, std::string_view) override {
-    fence_check_.BeforeSend();
-    return fence_check_.token();
+    BeforeSend();
+    return token();
   }
   bool MayPromise(Endpoint&, int64_t until_us, int64_t now_us) override {
-    return fence_check_.MayPromise(until_us, now_us);
+    return FenceCheck::MayPromise(until_us, now_us);
   }
-  bool AllUnavailable() const override { return endpoint_.unavailable() && !endpoint_.starting(); }
+  bool AllUnavailable() const override {
+    return endpoint().unavailable() && !endpoint().starting();
+  }
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
 
  protected:
-  absl::Status OnInfo(Endpoint&, const std::string& info) override {
-    return fence_check_.OnInfo(info);
-  }
-  absl::Status OnFurtherInfo(Endpoint&, const std::string& info) override {
-    return fence_check_.OnFurtherInfo(info);
-  }
-  void OnReady(Endpoint&) override { fence_check_.OnReady(); }
-  void OnAvailable(Endpoint&) override { host_.OnConnected(absl::OkStatus()); }
-  void OnUnavailable(Endpoint& endpoint) override { host_.OnUnavailable(endpoint); }
-  void OnFailed(Endpoint&, const absl::Status& why) override { host_.OnConnected(why); }
+  void OnAvailable() override { host_.OnConnected(absl::OkStatus()); }
+  void OnUnavailable() override { host_.OnUnavailable(endpoint()); }
+  void OnFailed(const absl::Status& why) override { host_.OnConnected(why); }
 
+ private:
   Host& host_;
-  Endpoint endpoint_;
-  FenceCheck fence_check_;
 };
 
 // The router of the URL's topology.

@@ -2,6 +2,10 @@
 // struct.pack('<d')), or as an array of integers. A number in a word of its own costs Redis a
 // quarter of an empty script (docs/adr/0090).
 //
+// TimePair is a moment or duration as scripts count it: whole microseconds, and parts of one. The
+// parts are nanoseconds for logs and windows; for a token bucket its ticks, of which a microsecond
+// has 1000 << shift. Lua's doubles hold neither of the two in one number.
+//
 // Pure; thread-safe.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_NUMBER_CODEC_H_
 #define SLUICE_SERVER_STORE_REDIS_WIRE_NUMBER_CODEC_H_
@@ -10,13 +14,48 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "server/algorithm/parameters.h"
+#include "server/algorithm/wide.h"
 #include "server/store/redis/wire/resp.h"
 
 namespace sluice::store::redis {
+
+struct TimePair {
+  int64_t us = 0;
+  int64_t parts = 0;
+};
+
+inline int64_t PartsPerUs(const algorithm::TokenBucket& parameters) {
+  return int64_t{1000} << parameters.shift;
+}
+
+inline TimePair PairOfTicks(const algorithm::TokenBucket& parameters, uint64_t ticks) {
+  const auto parts = static_cast<uint64_t>(PartsPerUs(parameters));
+  return {static_cast<int64_t>(ticks / parts), static_cast<int64_t>(ticks % parts)};
+}
+
+// Rounds towards the past.
+inline TimePair PairOfNs(int64_t ns) {
+  int64_t us = ns / 1000;
+  int64_t rest = ns % 1000;
+  if (rest < 0) {
+    --us;
+    rest += 1000;
+  }
+  return {us, rest};
+}
+
+// Saturates.
+inline int64_t NsOf(int64_t us, int64_t ns) {
+  const algorithm::Int128 sum = static_cast<algorithm::Int128>(us) * 1000 + ns;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  return sum > kMost ? kMost : static_cast<int64_t>(sum);
+}
 
 inline constexpr size_t kPackedNumberBytes = 8;
 

@@ -20,49 +20,46 @@ absl::Status NotOurs(absl::string_view what, absl::string_view text) {
 }
 
 std::string Describe(const Parameters& parameters) {
-  const auto per = [](const algorithm::Rate& rate) {
-    return absl::StrCat(rate.permits, " per ",
-                        absl::FormatDuration(absl::Nanoseconds(rate.period_ns)));
-  };
+  const algorithm::Rate& rate = RateOf(parameters);
+  std::string text = absl::StrCat(ToAbsl(KindName(parameters.kind)), " ", rate.permits, " per ",
+                                  absl::FormatDuration(absl::Nanoseconds(rate.period_ns)));
   switch (parameters.kind) {
     case Kind::kTokenBucket: {
       const algorithm::TokenBucket& p = parameters.token_bucket;
-      return absl::StrCat("token_bucket ", per(p.rate), ", burst ", p.burst,
-                          p.debt > 0 ? absl::StrCat(", debt ", p.debt) : "");
+      absl::StrAppend(&text, ", burst ", p.burst);
+      if (p.debt > 0) absl::StrAppend(&text, ", debt ", p.debt);
+      break;
     }
     case Kind::kSlidingLog:
-      return absl::StrCat("sliding_log ", per(parameters.sliding_log.rate));
-    case Kind::kSlidingWindow: {
-      const algorithm::SlidingWindow& p = parameters.sliding_window;
-      return absl::StrCat("sliding_window ", per(p.rate), " in ", p.sub_windows, " parts");
-    }
-    case Kind::kFixedWindow: {
-      const algorithm::FixedWindow& p = parameters.fixed_window;
-      return absl::StrCat("fixed_window ", per(p.rate), ", offset ",
-                          absl::FormatDuration(absl::Nanoseconds(p.utc_offset_ns)));
-    }
+      break;
+    case Kind::kSlidingWindow:
+      absl::StrAppend(&text, " in ", parameters.sliding_window.sub_windows, " parts");
+      break;
+    case Kind::kFixedWindow:
+      absl::StrAppend(
+          &text, ", offset ",
+          absl::FormatDuration(absl::Nanoseconds(parameters.fixed_window.utc_offset_ns)));
+      break;
   }
-  return "";
+  return text;
 }
 
 std::string EncodeParameters(const Parameters& parameters) {
+  const algorithm::Rate& rate = RateOf(parameters);
+  const auto encode = [&](const char* letter, const auto&... own) {
+    std::string text = absl::StrCat(letter, ":", rate.permits, ":", rate.period_ns);
+    (absl::StrAppend(&text, ":", own), ...);
+    return text;
+  };
   switch (parameters.kind) {
-    case Kind::kTokenBucket: {
-      const algorithm::TokenBucket& p = parameters.token_bucket;
-      return absl::StrCat("t:", p.rate.permits, ":", p.rate.period_ns, ":", p.burst, ":", p.debt);
-    }
-    case Kind::kSlidingLog: {
-      const algorithm::Rate& rate = parameters.sliding_log.rate;
-      return absl::StrCat("l:", rate.permits, ":", rate.period_ns);
-    }
-    case Kind::kSlidingWindow: {
-      const algorithm::SlidingWindow& p = parameters.sliding_window;
-      return absl::StrCat("w:", p.rate.permits, ":", p.rate.period_ns, ":", p.sub_windows);
-    }
-    case Kind::kFixedWindow: {
-      const algorithm::FixedWindow& p = parameters.fixed_window;
-      return absl::StrCat("f:", p.rate.permits, ":", p.rate.period_ns, ":", p.utc_offset_ns);
-    }
+    case Kind::kTokenBucket:
+      return encode("t", parameters.token_bucket.burst, parameters.token_bucket.debt);
+    case Kind::kSlidingLog:
+      return encode("l");
+    case Kind::kSlidingWindow:
+      return encode("w", parameters.sliding_window.sub_windows);
+    case Kind::kFixedWindow:
+      return encode("f", parameters.fixed_window.utc_offset_ns);
   }
   return "";
 }

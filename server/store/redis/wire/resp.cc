@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/strings.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -54,6 +57,16 @@ bool Reply::HasCode(const char* code) const {
   const size_t size = std::strlen(code);
   return is_error() && text.compare(0, size, code) == 0 &&
          (text.size() == size || text[size] == ' ');
+}
+
+std::string InfoField(std::string_view info, std::string_view name) {
+  for (absl::string_view line : absl::StrSplit(common::ToAbsl(info), '\n')) {
+    line = absl::StripSuffix(line, "\r");
+    if (absl::ConsumePrefix(&line, common::ToAbsl(name)) && absl::ConsumePrefix(&line, ":")) {
+      return std::string(line);
+    }
+  }
+  return "";
 }
 
 void AppendCommand(absl::Span<const std::string> words, std::string* out) {

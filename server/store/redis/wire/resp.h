@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,9 @@ struct Reply {
   std::string text;  // of a string, a status, an error
   std::vector<Reply> elements;
 };
+
+// The value of "name:value" among the lines of INFO's reply; empty: there is none.
+std::string InfoField(std::string_view info, std::string_view name);
 
 // Appends a command. REQUIRES: at least one word.
 void AppendCommand(absl::Span<const std::string> words, std::string* out);

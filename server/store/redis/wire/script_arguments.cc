@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/wide.h"
-#include "server/store/redis/wire/time_pair.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -55,30 +54,24 @@ void AppendBucket(const Parameters& parameters, std::string_view encoded_paramet
   arguments->emplace_back(encoded_parameters);
   arguments->emplace_back(writer);
   arguments->emplace_back(shadow ? "1" : "0");
+  const auto append_window = [&](const algorithm::Rate& rate, int64_t own, int64_t own_too) {
+    const TimePair period = PairOfNs(rate.period_ns);
+    Append(arguments, {static_cast<int64_t>(CappedCount(rate.permits)), period.us, period.parts,
+                       own, own_too, 0});
+  };
   switch (parameters.kind) {
     case Kind::kTokenBucket:
       Append(arguments, {PartsPerUs(parameters.token_bucket), 0, 0, 0, 0, 0});
       break;
-    case Kind::kSlidingLog: {
-      const algorithm::SlidingLog& p = parameters.sliding_log;
-      const TimePair period = PairOfNs(p.rate.period_ns);
-      Append(arguments, {static_cast<int64_t>(CappedCount(p.rate.permits)), period.us, period.parts,
-                         p.quantum_ns, 0, 0});
+    case Kind::kSlidingLog:
+      append_window(parameters.sliding_log.rate, parameters.sliding_log.quantum_ns, 0);
       break;
-    }
-    case Kind::kSlidingWindow: {
-      const algorithm::SlidingWindow& p = parameters.sliding_window;
-      const TimePair period = PairOfNs(p.rate.period_ns);
-      Append(arguments, {static_cast<int64_t>(CappedCount(p.rate.permits)), period.us, period.parts,
-                         p.sub_windows, 0, 0});
+    case Kind::kSlidingWindow:
+      append_window(parameters.sliding_window.rate, parameters.sliding_window.sub_windows, 0);
       break;
-    }
     case Kind::kFixedWindow: {
-      const algorithm::FixedWindow& p = parameters.fixed_window;
-      const TimePair period = PairOfNs(p.rate.period_ns);
-      const TimePair offset = PairOfNs(p.utc_offset_ns);
-      Append(arguments, {static_cast<int64_t>(CappedCount(p.rate.permits)), period.us, period.parts,
-                         offset.us, offset.parts, 0});
+      const TimePair offset = PairOfNs(parameters.fixed_window.utc_offset_ns);
+      append_window(parameters.fixed_window.rate, offset.us, offset.parts);
       break;
     }
   }
@@ -86,22 +79,12 @@ void AppendBucket(const Parameters& parameters, std::string_view encoded_paramet
 }
 
 int64_t UsedUpUntilNs(const Parameters& parameters, int64_t floor_us) {
-  if (floor_us == 0) return 0;
+  if (floor_us == 0 || parameters.kind == Kind::kTokenBucket) return 0;
   const int64_t floor_ns = floor_us * 1000;
-  switch (parameters.kind) {
-    case Kind::kTokenBucket:
-      return 0;
-    case Kind::kSlidingLog:
-      return floor_ns + parameters.sliding_log.rate.period_ns;
-    case Kind::kSlidingWindow:
-      return floor_ns + parameters.sliding_window.rate.period_ns;
-    case Kind::kFixedWindow: {
-      const algorithm::FixedWindow& p = parameters.fixed_window;
-      const int64_t since_begin = (floor_ns + p.utc_offset_ns) % p.rate.period_ns;
-      return since_begin == 0 ? floor_ns : floor_ns + p.rate.period_ns - since_begin;
-    }
-  }
-  return 0;
+  const int64_t period_ns = WindowNs(parameters);
+  if (parameters.kind != Kind::kFixedWindow) return floor_ns + period_ns;
+  const int64_t since_begin = (floor_ns + parameters.fixed_window.utc_offset_ns) % period_ns;
+  return since_begin == 0 ? floor_ns : floor_ns + period_ns - since_begin;
 }
 
 void CloseLevel(int64_t closed_ns, algorithm::Level* level) {
@@ -192,40 +175,35 @@ algorithm::Level LevelOf(const Parameters& parameters, const BucketNumbers& numb
   return level;
 }
 
-namespace {
-
-int64_t WaitOfStateNs(const Parameters& parameters, uint64_t permits, const BucketNumbers& numbers,
-                      int64_t now_ns) {
+int64_t WaitNs(const Parameters& parameters, uint64_t permits, const BucketNumbers& numbers,
+               int64_t now_ns, int64_t floor_us) {
+  int64_t wait_ns = kNeverNs;
   switch (parameters.kind) {
     case Kind::kTokenBucket: {
       const algorithm::TokenBucket& p = parameters.token_bucket;
-      return algorithm::EarliestNs(p, permits, TicksOf(p, numbers[0], numbers[1]), 0);
+      wait_ns = algorithm::EarliestNs(p, permits, TicksOf(p, numbers[0], numbers[1]), 0);
+      break;
     }
     case Kind::kSlidingLog:
-      return numbers[3] < 0 ? kNeverNs : NsOf(numbers[3], numbers[4]);
-    case Kind::kSlidingWindow:
-      if (numbers[2] < 0) return kNeverNs;
-      if (numbers[2] == 0) return 0;
-      return algorithm::SubWindowStartNs(parameters.sliding_window,
-                                         static_cast<uint64_t>(numbers[2])) -
-             now_ns;
+      if (numbers[3] >= 0) wait_ns = NsOf(numbers[3], numbers[4]);
+      break;
+    case Kind::kSlidingWindow: {
+      if (numbers[2] < 0) break;
+      const auto from = static_cast<uint64_t>(numbers[2]);
+      wait_ns =
+          from == 0 ? 0 : algorithm::SubWindowStartNs(parameters.sliding_window, from) - now_ns;
+      break;
+    }
     case Kind::kFixedWindow: {
       const uint64_t capacity = CappedCount(parameters.fixed_window.rate.permits);
       const auto counted = static_cast<uint64_t>(numbers[0]);
-      if (permits > capacity) return kNeverNs;
-      if (counted <= capacity && permits <= capacity - counted) return 0;
-      return NsOf(numbers[1], numbers[2]);
+      if (permits > capacity) break;
+      const bool fits = counted <= capacity && permits <= capacity - counted;
+      wait_ns = fits ? 0 : NsOf(numbers[1], numbers[2]);
+      break;
     }
   }
-  return kNeverNs;
-}
-
-}  // namespace
-
-int64_t WaitNs(const Parameters& parameters, uint64_t permits, const BucketNumbers& numbers,
-               int64_t now_ns, int64_t floor_us) {
-  return std::max(WaitOfStateNs(parameters, permits, numbers, now_ns),
-                  UsedUpUntilNs(parameters, floor_us) - now_ns);
+  return std::max(wait_ns, UsedUpUntilNs(parameters, floor_us) - now_ns);
 }
 
 }  // namespace sluice::store::redis

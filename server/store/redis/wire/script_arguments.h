@@ -2,7 +2,7 @@
 // and quotients are computed here, in 128 bits; Lua's doubles only add and compare, so every
 // decision equals the one of server/algorithm (docs/adr/0090).
 //
-// Units: the server's clock counts microseconds since 1970; see time_pair.h.
+// Units: the server's clock counts microseconds since 1970; see number_codec.h.
 //
 // Pure; thread-safe.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_SCRIPT_ARGUMENTS_H_

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/strings.h"
 #include "server/algorithm/wide.h"
-#include "server/store/redis/wire/time_pair.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -25,55 +23,49 @@ TimePair PairOfQuantum(const algorithm::SlidingLog& parameters, uint64_t quantum
   return PairOfNs(static_cast<int64_t>(quantum) * parameters.quantum_ns);
 }
 
+// The two numbers of a receipt (BucketImage::Receipt) as pairs, and back. `when`: of the first.
+TimePair PairOfReceipt(const Parameters& parameters, uint64_t number, bool when) {
+  if (parameters.kind == Kind::kTokenBucket) return PairOfTicks(parameters.token_bucket, number);
+  if (parameters.kind == Kind::kSlidingLog && when) {
+    return PairOfQuantum(parameters.sliding_log, number);
+  }
+  return {static_cast<int64_t>(number), 0};
+}
+uint64_t NumberOfReceipt(const Parameters& parameters, TimePair pair, bool when) {
+  if (parameters.kind == Kind::kTokenBucket) {
+    return TicksOf(parameters.token_bucket, pair.us, pair.parts);
+  }
+  if (parameters.kind == Kind::kSlidingLog && when) {
+    return QuantumOf(parameters.sliding_log, NsOf(pair.us, pair.parts));
+  }
+  return static_cast<uint64_t>(pair.us);
+}
+
 absl::Status ParseReceipts(const Parameters& parameters, absl::string_view text,
                            std::vector<algorithm::BucketImage::Receipt>* receipts) {
   for (const absl::string_view one : absl::StrSplit(text, ';', absl::SkipEmpty())) {
     const std::vector<absl::string_view> words = absl::StrSplit(one, ',');
     algorithm::BucketImage::Receipt& receipt = receipts->emplace_back();
-    int64_t a, b, c, d;
+    TimePair first, second;
     if (words.size() != 5 || !ParseAll(words, 0, {&receipt.id}) ||
-        !ParseAll(words, 1, {&a, &b, &c, &d})) {
+        !ParseAll(words, 1, {&first.us, &first.parts, &second.us, &second.parts})) {
       return NotOurs("receipts", text);
     }
-    receipt.cost_or_when = static_cast<uint64_t>(a);
-    receipt.shortfall_or_permits = static_cast<uint64_t>(c);
-    switch (parameters.kind) {
-      case Kind::kTokenBucket:
-        receipt.cost_or_when = TicksOf(parameters.token_bucket, a, b);
-        receipt.shortfall_or_permits = TicksOf(parameters.token_bucket, c, d);
-        break;
-      case Kind::kSlidingLog:
-        receipt.cost_or_when = QuantumOf(parameters.sliding_log, NsOf(a, b));
-        break;
-      case Kind::kSlidingWindow:
-      case Kind::kFixedWindow:
-        break;
-    }
+    receipt.cost_or_when = NumberOfReceipt(parameters, first, /*when=*/true);
+    receipt.shortfall_or_permits = NumberOfReceipt(parameters, second, /*when=*/false);
   }
   return absl::OkStatus();
 }
 
 std::string FormatReceipts(const StoredBucket& bucket) {
-  const Parameters& parameters = bucket.parameters;
   const std::vector<algorithm::BucketImage::Receipt>& receipts = bucket.image.receipts;
   std::string text;
   const size_t closed = receipts.size() - std::min(receipts.size(), kMaxReceiptsInRedis);
   for (size_t i = closed; i < receipts.size(); ++i) {
-    TimePair first{static_cast<int64_t>(receipts[i].cost_or_when), 0};
-    TimePair second{static_cast<int64_t>(receipts[i].shortfall_or_permits), 0};
-    switch (parameters.kind) {
-      case Kind::kTokenBucket:
-        first = PairOfTicks(parameters.token_bucket, receipts[i].cost_or_when);
-        second = PairOfTicks(parameters.token_bucket, receipts[i].shortfall_or_permits);
-        break;
-      case Kind::kSlidingLog:
-        first = PairOfQuantum(parameters.sliding_log, receipts[i].cost_or_when);
-        break;
-      case Kind::kSlidingWindow:
-      case Kind::kFixedWindow:
-        break;
-    }
-    absl::StrAppend(&text, receipts[i].id, ",", first.us, ",", first.parts, ",");
+    const auto& [id, when, permits] = receipts[i];
+    const TimePair first = PairOfReceipt(bucket.parameters, when, /*when=*/true);
+    const TimePair second = PairOfReceipt(bucket.parameters, permits, /*when=*/false);
+    absl::StrAppend(&text, id, ",", first.us, ",", first.parts, ",");
     absl::StrAppend(&text, second.us, ",", second.parts, ";");
   }
   return text;
