@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/random.h"
 #include "common/strings.h"
+#include "server/store/redis/commands/operations.h"
 #include "server/store/redis/connection/circuit_breaker.h"
 #include "server/store/redis/shard/secret_agreement.h"
 #include "server/store/redis/shard/shard.h"
@@ -73,9 +74,9 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
   }
   redis::SharingState& sharing = store->state_->sharing;
   sharing.loops = loops.size();
-  sharing.nodes = std::make_unique<redis::NodeRegistry>(
-      clock, *store->shards_[0], *loops[0], store->state_->options.name_space,
-      store->state_->rules.instance(), sharing.node_ttl_ns, sharing.unavailable, log);
+  sharing.nodes =
+      std::make_unique<redis::NodeRegistry>(*store->shards_[0], store->state_->rules.instance(),
+                                            sharing.node_ttl_ns, sharing.unavailable, log);
   {
     common::MutexLock lock(&store->mu_);
     for (const auto& shard : store->shards_) store->unconnected_.insert(shard.get());
@@ -143,21 +144,27 @@ redis::Shard& RedisStore::ShardFor(std::string_view limit, std::string_view key)
 
 void RedisStore::Acquire(AcquireOperation* operation) {
   if (operation->acquisitions.empty()) return operation->Done();
-  ShardFor(operation->acquisitions[0].charges[0]).Start(operation);
+  ShardFor(operation->acquisitions[0].charges[0]).Run([operation](redis::Shard& shard) {
+    shard.Begin(operation);
+  });
 }
 
 void RedisStore::Query(QueryOperation* operation) {
   if (operation->items.empty()) return operation->Done();
   const QueryItem& first = operation->items[0];
-  ShardFor(first.rule->limit_name, first.key).Start(operation);
+  ShardFor(first.rule->limit_name, first.key).Run([operation](redis::Shard& shard) {
+    shard.Begin(operation);
+  });
 }
 
 void RedisStore::Refund(RefundOperation* operation) {
-  ShardFor(operation->charges[0]).Start(operation);
+  ShardFor(operation->charges[0]).Run([operation](redis::Shard& shard) { shard.Begin(operation); });
 }
 
 void RedisStore::Move(MoveOperation* operation) {
-  ShardFor(operation->charges[0]).Start(operation);
+  ShardFor(operation->charges[0]).Run([operation](redis::Shard& shard) {
+    redis::StartMove(shard, operation);
+  });
 }
 
 void RedisStore::Rebook(RebookOperation* operation) {
@@ -175,19 +182,26 @@ void RedisStore::Rebook(RebookOperation* operation) {
       return operation->Done();
     }
   }
-  ShardFor(operation->items[0].charges[0]).Start(operation);
+  ShardFor(operation->items[0].charges[0]).Run([operation](redis::Shard& shard) {
+    redis::StartRebook(shard, operation);
+  });
 }
 
 void RedisStore::Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) {
   ShardFor(rule.limit_name, key)
-      .Start(
-          redis::ResetRequest{state_->rules.Find(rule.id), std::string(key),
-                              [done, context](ResetOutcome outcome) { done(context, outcome); }});
+      .Run([entry = state_->rules.Find(rule.id), key = std::string(key), done,
+            context](redis::Shard& shard) {
+        shard.Reset(*entry->rule, key,
+                    [done, context](ResetOutcome outcome) { done(context, outcome); });
+      });
 }
 
 void RedisStore::Call(std::string_view key, std::vector<std::string> words,
                       absl::AnyInvocable<void(const redis::Reply*)> done) {
-  ShardFor("", key).Start(redis::RawRequest{std::string(key), std::move(words), std::move(done)});
+  ShardFor("", key).Run([key = std::string(key), words = std::move(words),
+                         done = std::move(done)](redis::Shard& shard) mutable {
+    redis::RawCommand::Start(shard, std::move(key), std::move(words), std::move(done));
+  });
 }
 
 uint64_t RedisStore::OvershootPermits(uint32_t limit_id) const {
@@ -232,7 +246,7 @@ bool RedisStore::Maintain() {
   redis::SharingState& sharing = state_->sharing;
   if (sharing.nodes->started()) {
     const auto view = sharing.nodes->view();
-    sharing.split.Sweep(view->strict, view->lenient,
+    sharing.split.Sweep(view->membership.strict(), view->membership.lenient(),
                         {state_->clock.NowNs(), state_->clock.WallNs()});
   }
   if (receipt_key_->needed() && !breaker_->Health().unavailable) receipt_key_->Maintain();

@@ -42,7 +42,6 @@
 #include "common/net/event_loop.h"
 #include "common/net/resolver.h"
 #include "server/store/redis/shard/redis_store_options.h"
-#include "server/store/redis/sharing/config_mismatch.h"
 #include "server/store/store.h"
 
 namespace sluice::store {

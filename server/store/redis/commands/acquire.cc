@@ -1,7 +1,6 @@
 #include "server/store/redis/commands/acquire.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/store/decide.h"
@@ -12,6 +11,13 @@
 namespace sluice::store::redis {
 
 using algorithm::Kind;
+namespace {
+
+ChargeResult ResultOf(const Rule& rule, bool fits, const BucketLevel& level) {
+  return {level, fits ? Reason::kNone : rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough};
+}
+
+}  // namespace
 
 AcquireCommand::AcquireCommand(CommandContext& context, absl::Span<const Bucket> buckets,
                                uint64_t set, std::vector<Caller> callers, Owner& owner)
@@ -128,13 +134,8 @@ BucketOperation::Handled AcquireCommand::OnRunsReply(const Reply& reply) {
       if (fits) lacking += permits * parameters.unit_ticks;
       if (caller.pending == nullptr) continue;
       Acquisition& acquisition = *caller.acquisition;
-      ChargeResult& result = acquisition.results[0];
-      result.debited_before_ns = 0;
       // Seen from now: a bucket that is full again in so many ticks.
-      result.level = algorithm::LevelAt(parameters, lacking, 0);
-      result.reason = fits          ? Reason::kNone
-                      : rule.shadow ? Reason::kShadowDenied
-                                    : Reason::kNotEnough;
+      acquisition.results[0] = ResultOf(rule, fits, algorithm::LevelAt(parameters, lacking, 0));
       acquisition.now_ns = now_ns;
       const bool denied = !fits && !rule.shadow;
       if (denied) {
@@ -190,12 +191,8 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply, int6
       const BucketNumbers after = NextBucket(&numbers);
       if (caller.pending == nullptr) continue;
       const Rule& rule = *buckets_[c].rule->rule;
-      ChargeResult& result = caller.acquisition->results[c];
-      result.debited_before_ns = 0;
-      result.level = LevelOf(rule.parameters, after, now_ns, floor_us);
-      result.reason = fits          ? Reason::kNone
-                      : rule.shadow ? Reason::kShadowDenied
-                                    : Reason::kNotEnough;
+      caller.acquisition->results[c] =
+          ResultOf(rule, fits, LevelOf(rule.parameters, after, now_ns, floor_us));
       if (!fits && !rule.shadow) {
         wait_ns = std::max(wait_ns, WaitNs(rule.parameters, caller.acquisition->charges[c].permits,
                                            after, now_ns, floor_us));

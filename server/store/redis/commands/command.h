@@ -1,13 +1,15 @@
 // Command: one request to Redis. It is built, sent (command_sender.h), and gets its reply; its
-// return value then says what happens next.
+// return value then says what happens next. RawCommand: any words, sent once.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_COMMAND_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_COMMAND_H_
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "server/store/redis/commands/command_context.h"
 #include "server/store/redis/commands/command_sender.h"
 #include "server/store/redis/wire/resp.h"
@@ -50,6 +52,54 @@ class Command {
   friend class CommandSender;
   CommandContext& context_;
   CommandSender sender_;
+};
+
+class RawCommand final : public Command {
+ public:
+  // Gets the reply, which may be an error. Null: it was not sent, or not answered; then it may have
+  // been executed.
+  using Done = absl::AnyInvocable<void(const Reply*)>;
+  // Makes the words. The token is that of the server that they are sent to.
+  using Words = absl::AnyInvocable<std::vector<std::string>(const FencingToken&)>;
+
+  static void Start(CommandContext& context, std::string key, std::vector<std::string> words,
+                    Done done, bool urgent = false) {
+    StartBuilt(
+        context, std::move(key), [words = std::move(words)](const FencingToken&) { return words; },
+        std::move(done), urgent);
+  }
+  static void StartBuilt(CommandContext& context, std::string key, Words words, Done done,
+                         bool urgent) {
+    CommandSender::Start(
+        *new RawCommand(context, std::move(key), std::move(words), std::move(done), urgent));
+  }
+
+ private:
+  RawCommand(CommandContext& context, std::string key, Words words, Done done, bool urgent)
+      : Command(context),
+        key_(std::move(key)),
+        words_(std::move(words)),
+        done_(std::move(done)),
+        urgent_(urgent) {}
+
+  std::string_view RoutingKey() const override { return key_; }
+  bool urgent() const override { return urgent_; }
+  bool Build(std::vector<std::string>* words) override {
+    *words = words_(context_.router().TokenFor(sender_.endpoint(), key_));
+    return true;
+  }
+  Next OnReply(const Reply& reply) override {
+    done_(&reply);
+    return {};
+  }
+  void OnError(const Reply& error) override { done_(&error); }
+  void OnUnavailable() override { done_(nullptr); }
+  void OnEnd() override { delete this; }
+
+  const std::string key_;
+  Words words_;
+  Done done_;
+  const bool urgent_;
 };
 
 }  // namespace sluice::store::redis

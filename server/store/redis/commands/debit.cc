@@ -1,56 +1,73 @@
-#include "server/store/redis/commands/debit.h"
-
 #include <algorithm>
 #include <utility>
 
-#include "server/store/redis/scripts/scripts.h"
-#include "server/store/redis/wire/number_codec.h"
-#include "server/store/redis/wire/script_arguments.h"
+#include "server/store/redis/commands/operations.h"
+#include "server/store/redis/commands/optimistic_command.h"
 
 namespace sluice::store::redis {
+namespace {
 
-void DebitCommand::Start(CommandContext& context, std::shared_ptr<const RuleEntry> rule,
-                         std::string_view key, uint64_t permits, Done done) {
+class DebitCommand final : public BucketOperation {
+ public:
+  using Done = absl::AnyInvocable<void(const DebitResult&)>;
+
+  DebitCommand(CommandContext& context, Bucket bucket, uint64_t permits, Done done)
+      : BucketOperation(context, std::vector<Bucket>{std::move(bucket)}),
+        permits_(permits),
+        done_(std::move(done)) {}
+
+ private:
+  bool BuildScript(const FencingToken& token, std::vector<std::string>* words) override {
+    *words = ScriptWords(Script::kDebit, token);
+    AppendCost(parameters_of(0), permits_, words);
+    return true;
+  }
+
+  Handled OnScriptReply(const Reply& reply, int64_t floor_us) override {
+    ReplyNumbers numbers(reply);
+    const int64_t now_ns = numbers.NextTime();
+    const BucketNumbers after = NextBucket(&numbers);
+    if (!numbers.Good()) return Handled::kMalformed;
+    const algorithm::Parameters& parameters = parameters_of(0);
+    result_.known = true;
+    result_.level = LevelOf(parameters, after, now_ns, floor_us);
+    const int64_t owed =
+        parameters.kind == algorithm::Kind::kTokenBucket
+            ? -result_.level.remaining - static_cast<int64_t>(parameters.token_bucket.debt)
+            : after[0] - static_cast<int64_t>(algorithm::Capacity(parameters));
+    result_.over = owed <= 0 ? 0 : std::min(static_cast<uint64_t>(owed), permits_);
+    done_(result_);
+    return Handled::kDone;
+  }
+
+  // A bucket that got bookings before its limit was given its sharing. Takes what fits beside the
+  // bookings, which stand.
+  void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
+    result_.known = true;
+    const int64_t holds = open[0].LevelAt(now_ns).remaining;
+    uint64_t fits = holds <= 0 ? 0 : std::min(static_cast<uint64_t>(holds), permits_);
+    if (fits > 0 && !open[0].CanTake(fits, now_ns, /*set=*/0)) fits = 0;
+    if (fits > 0) open[0].Take(fits, now_ns, /*receipt_id=*/0, /*set=*/0);
+    result_.over = permits_ - fits;
+    result_.level = open[0].LevelAt(now_ns);
+  }
+  void OnDecided() override { done_(result_); }
+  void OnUnavailable(bool) override { done_({}); }
+
+  const uint64_t permits_;
+  Done done_;
+  DebitResult result_;
+};
+
+}  // namespace
+
+void StartDebit(CommandContext& context, std::shared_ptr<const RuleEntry> rule,
+                std::string_view key, uint64_t permits, DebitCommand::Done done) {
   Bucket bucket = context.BucketOf(*rule->rule, key);
   // The limit may have been deleted meanwhile.
   bucket.rule = std::move(rule);
-  BucketOperation::Start(std::unique_ptr<BucketOperation>(
-      new DebitCommand(context, std::move(bucket), permits, std::move(done))));
-}
-
-bool DebitCommand::BuildScript(const FencingToken& token, std::vector<std::string>* words) {
-  *words = ScriptWords(Script::kDebit, token);
-  AppendCost(parameters_of(0), permits_, words);
-  return true;
-}
-
-BucketOperation::Handled DebitCommand::OnScriptReply(const Reply& reply, int64_t floor_us) {
-  ReplyNumbers numbers(reply);
-  const int64_t now_ns = numbers.NextTime();
-  const BucketNumbers after = NextBucket(&numbers);
-  if (!numbers.Good()) return Handled::kMalformed;
-  const algorithm::Parameters& parameters = parameters_of(0);
-  result_.known = true;
-  result_.level = LevelOf(parameters, after, now_ns, floor_us);
-  const int64_t owed =
-      parameters.kind == algorithm::Kind::kTokenBucket
-          ? -result_.level.remaining - static_cast<int64_t>(parameters.token_bucket.debt)
-          : after[0] - static_cast<int64_t>(algorithm::Capacity(parameters));
-  result_.over = owed <= 0 ? 0 : std::min(static_cast<uint64_t>(owed), permits_);
-  done_(result_);
-  return Handled::kDone;
-}
-
-// A bucket that got bookings before its limit was given its sharing. Takes what fits beside the
-// bookings, which stand.
-void DebitCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
-  result_.known = true;
-  const int64_t holds = open[0].LevelAt(now_ns).remaining;
-  uint64_t fits = holds <= 0 ? 0 : std::min(static_cast<uint64_t>(holds), permits_);
-  if (fits > 0 && !open[0].CanTake(fits, now_ns, /*set=*/0)) fits = 0;
-  if (fits > 0) open[0].Take(fits, now_ns, /*receipt_id=*/0, /*set=*/0);
-  result_.over = permits_ - fits;
-  result_.level = open[0].LevelAt(now_ns);
+  BucketOperation::Start(
+      std::make_unique<DebitCommand>(context, std::move(bucket), permits, std::move(done)));
 }
 
 }  // namespace sluice::store::redis

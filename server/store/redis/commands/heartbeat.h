@@ -1,5 +1,4 @@
-// HeartbeatCommand: tells Redis that this node is there, and gets all other nodes
-// (scripts/heartbeat.lua).
+// Heartbeats: tell Redis that this node is there, and get all other nodes (scripts/heartbeat.lua).
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_HEARTBEAT_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_HEARTBEAT_H_
 
@@ -7,12 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
-#include "server/store/redis/commands/command.h"
 #include "server/store/redis/fencing/fence.h"
+#include "server/store/redis/wire/resp.h"
 
 namespace sluice::store::redis {
 
@@ -52,39 +49,6 @@ std::vector<std::string> HeartbeatWords(const Heartbeat& heartbeat, const Fencin
                                         std::string_view test_time = "");
 // nullopt: not the reply to a heartbeat, or the heartbeat came too late and was ignored.
 std::optional<HeartbeatReply> ParseHeartbeat(const Reply& reply);
-
-class HeartbeatCommand final : public Command {
- public:
-  // Gets the reply. Null: it was not sent, or not answered; then it may have been executed.
-  using Done = absl::AnyInvocable<void(const Reply*)>;
-
-  static void Start(CommandContext& context, Heartbeat heartbeat, Done done) {
-    CommandSender::Start(*new HeartbeatCommand(context, std::move(heartbeat), std::move(done)));
-  }
-
- private:
-  HeartbeatCommand(CommandContext& context, Heartbeat heartbeat, Done done)
-      : Command(context), heartbeat_(std::move(heartbeat)), done_(std::move(done)) {}
-
-  std::string_view RoutingKey() const override { return heartbeat_.key; }
-  // Other nodes take a node that is not heard of in time for gone.
-  bool urgent() const override { return true; }
-  bool Build(std::vector<std::string>* words) override {
-    const FencingToken& token = context_.router().TokenFor(sender_.endpoint(), RoutingKey());
-    *words = HeartbeatWords(heartbeat_, token, context_.settings().TimeArgument());
-    return true;
-  }
-  Next OnReply(const Reply& reply) override {
-    done_(&reply);
-    return {};
-  }
-  void OnError(const Reply& error) override { done_(&error); }
-  void OnUnavailable() override { done_(nullptr); }
-  void OnEnd() override { delete this; }
-
-  const Heartbeat heartbeat_;
-  Done done_;
-};
 
 }  // namespace sluice::store::redis
 

@@ -30,14 +30,19 @@ int64_t FirstNumber(const Reply& reply) {
 
 }  // namespace
 
-std::vector<std::string> BucketOperation::ScriptWords(Script script,
-                                                      const FencingToken& token) const {
+std::vector<std::string> BucketOperation::KeyWords(Script script, const FencingToken& token) const {
   std::vector<std::string> words = {"EVALSHA", TextOf(script).sha,
                                     absl::StrCat(3 * buckets_.size() + 1)};
   for (const Bucket& bucket : buckets_) {
     words.insert(words.end(), bucket.keys.begin(), bucket.keys.end());
   }
   words.push_back(token.WordFor(buckets_[0]));
+  return words;
+}
+
+std::vector<std::string> BucketOperation::ScriptWords(Script script,
+                                                      const FencingToken& token) const {
+  std::vector<std::string> words = KeyWords(script, token);
   words.push_back(context_.settings().TimeArgument());
   words.push_back(absl::StrCat(buckets_.size()));
   for (const Bucket& bucket : buckets_) {
@@ -100,13 +105,7 @@ Next OptimisticCommand::Malformed() {
 }
 
 std::vector<std::string> OptimisticCommand::ExchangeWords(bool replace) const {
-  const absl::Span<const Bucket> buckets = operation_.buckets();
-  std::vector<std::string> words = {"EVALSHA", TextOf(Script::kExchange).sha,
-                                    absl::StrCat(3 * buckets.size() + 1)};
-  for (const Bucket& bucket : buckets) {
-    words.insert(words.end(), bucket.keys.begin(), bucket.keys.end());
-  }
-  words.push_back(token_.WordFor(buckets[0]));
+  std::vector<std::string> words = operation_.KeyWords(Script::kExchange, token_);
   words.push_back(context_.settings().TimeArgument());
   words.emplace_back(replace ? "1" : "0");
   return words;
@@ -117,10 +116,9 @@ bool OptimisticCommand::BuildRead(std::vector<std::string>* words) {
   *words = ExchangeWords(/*replace=*/false);
   cached_.resize(operation_.buckets().size());
   for (size_t i = 0; i < cached_.size(); ++i) {
-    if (!cached_[i].has_value()) {
-      cached_[i] = context_.open_buckets().Take(operation_.buckets()[i].keys[0]);
-    }
-    words->push_back(cached_[i].has_value() ? cached_[i]->state : "");
+    std::optional<OpenCache::Known>& known = cached_[i];
+    if (!known.has_value()) known = context_.open_buckets().Take(operation_.buckets()[i].keys[0]);
+    words->push_back(known.has_value() ? known->state : "");
     words->emplace_back();
   }
   return true;
@@ -173,8 +171,9 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
     const algorithm::Parameters& parameters = bucket.rule->rule->parameters;
     const std::string& state = reply.elements[2 + 3 * i].text;
     const std::string& receipts = reply.elements[3 + 3 * i].text;
-    if (cached_[i].has_value() && cached_[i]->state == state) {
-      open_.push_back(std::move(cached_[i]->bucket));
+    std::optional<OpenCache::Known> known = std::exchange(cached_[i], std::nullopt);
+    if (known.has_value() && known->state == state) {
+      open_.push_back(std::move(known->bucket));
     } else {
       std::vector<std::string> runs;
       for (const Reply& run : reply.elements[4 + 3 * i].elements) runs.push_back(run.text);
@@ -188,7 +187,6 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
       }
       open_.push_back(*std::move(read));
     }
-    cached_[i].reset();
     OpenBucket& open = open_.back();
     if (open.exists() && EncodeParameters(open.parameters()) != bucket.rule->encoded_parameters) {
       if (const auto newer = context_.NewerThan(*bucket.rule, open.writer()); newer != nullptr) {

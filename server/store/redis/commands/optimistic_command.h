@@ -102,6 +102,8 @@ class BucketOperation {
   }
 
   absl::Span<const Bucket> buckets() const { return buckets_; }
+  // The words of a script on these buckets, up to its keys.
+  std::vector<std::string> KeyWords(Script script, const FencingToken& token) const;
 
   // ---- By script ----
 

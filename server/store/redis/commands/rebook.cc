@@ -1,4 +1,4 @@
-#include "server/store/redis/commands/rebook.h"
+#include "server/store/rebook.h"
 
 #include <deque>
 #include <memory>
@@ -8,10 +8,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/types/span.h"
-#include "server/store/rebook.h"
+#include "server/store/redis/commands/operations.h"
 #include "server/store/redis/commands/optimistic_command.h"
-#include "server/store/redis/wire/rule_entry.h"
 
 namespace sluice::store::redis {
 namespace {

@@ -28,12 +28,9 @@ namespace sluice::store::redis {
   SCRIPT(kRaisePromise, raise_promise, Plain)
 
 #define SLUICE_REDIS_SCRIPT_NAME(name, file, form) name,
-enum class Script : uint8_t { SLUICE_REDIS_SCRIPTS(SLUICE_REDIS_SCRIPT_NAME) };
+enum class Script : uint8_t { SLUICE_REDIS_SCRIPTS(SLUICE_REDIS_SCRIPT_NAME) kCount };
 #undef SLUICE_REDIS_SCRIPT_NAME
-
-#define SLUICE_REDIS_SCRIPT_COUNT(name, file, form) +1
-inline constexpr size_t kScripts = SLUICE_REDIS_SCRIPTS(SLUICE_REDIS_SCRIPT_COUNT);
-#undef SLUICE_REDIS_SCRIPT_COUNT
+inline constexpr auto kScripts = static_cast<size_t>(Script::kCount);
 
 // The error of a guarded script whose fence was replaced; nothing was executed.
 inline constexpr char kFenceReplaced[] = "FENCE";

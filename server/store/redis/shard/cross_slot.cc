@@ -1,60 +1,33 @@
 #include "server/store/redis/shard/cross_slot.h"
 
 #include <algorithm>
-#include <deque>
+#include <iterator>
 #include <memory>
-#include <string>
 #include <tuple>
 #include <utility>
 
-#include "common/net/event_loop.h"
-#include "server/store/redis/commands/query.h"
-#include "server/store/redis/commands/refund.h"
+#include "server/store/redis/commands/operations.h"
 #include "server/store/redis/shard/receipt_closer.h"
 #include "server/store/redis/shard/shard.h"
 
 namespace sluice::store::redis {
 namespace {
 
-// A copy of a group's charges, which outlives their caller.
-class OwnCharges {
- public:
-  OwnCharges(const ChargeGroup& group, absl::Span<const Charge> charges) {
-    for (size_t i = 0; i < group.places.size(); ++i) {
-      const Charge& charge = charges[group.places[i]];
-      keys_.push_back(std::make_unique<std::string>(charge.key));
-      rules_.push_back(group.buckets[i].rule->rule);
-      charges_.push_back({rules_.back().get(), *keys_.back(), charge.permits});
-    }
-  }
-
-  absl::Span<const Charge> get() const { return charges_; }
-
- private:
-  std::vector<std::unique_ptr<std::string>> keys_;  // which stay where they are
-  std::vector<std::shared_ptr<const Rule>> rules_;
-  std::vector<Charge> charges_;
-};
-
 // Gives back what a group took. No caller waits for it. If it is lost, the permits stay spent.
 class GiveBack final : private RefundOperation {
  public:
-  static void Start(Shard& shard, const ChargeGroup& group, absl::Span<const Charge> charges,
-                    uint64_t receipt) {
-    RefundOperation* const operation = new GiveBack(group, charges, receipt);
-    BucketOperation::Start(std::make_unique<RefundCommand>(shard, operation, /*remembered=*/false));
+  static void Start(Shard& shard, const ChargeGroup& group, uint64_t receipt) {
+    StartRefund(shard, new GiveBack(group.buckets.size(), receipt), group.buckets,
+                /*remembered=*/false);
   }
 
  private:
-  GiveBack(const ChargeGroup& group, absl::Span<const Charge> charges, uint64_t receipt)
-      : own_(group, charges), permits_(own_.get().size()) {
+  GiveBack(size_t buckets, uint64_t receipt) : permits_(buckets) {
     receipt_id = receipt;
-    this->charges = own_.get();
     refunded = permits_.data();
   }
   void Done() override { delete this; }
 
-  const OwnCharges own_;
   std::vector<uint64_t> permits_;
 };
 
@@ -122,10 +95,8 @@ class CrossSlotAcquire final : private AcquireOperation {
     for (const Part& part : parts_) {
       if (part.now_ns != 0) acquisition.now_ns = part.now_ns;
     }
-    for (const Part& part : parts_) {
-      for (size_t i = 0; i < part.results.size(); ++i) {
-        ChargeResult& result = acquisition.results[part.group.places[i]];
-        result = part.results[i];
+    for (Part& part : parts_) {
+      for (ChargeResult& result : part.results) {
         if (part.now_ns != 0) result.debited_before_ns = acquisition.now_ns - part.now_ns;
       }
       if (!part.receipt) continue;
@@ -135,20 +106,17 @@ class CrossSlotAcquire final : private AcquireOperation {
         shard_.closer().Close(part.group.buckets, receipt_id_);
       }
     }
-    acquisition.source = source_;
     Finish(Outcome::kGranted);
   }
 
-  // Does not wait for the refunds.
   bool AnyTaken() const {
     return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.receipt; });
   }
 
+  // Does not wait for the refunds.
   void GiveBackTaken() {
     for (const Part& part : parts_) {
-      if (part.receipt) {
-        GiveBack::Start(shard_, part.group, caller_.acquisition->charges, receipt_id_);
-      }
+      if (part.receipt) GiveBack::Start(shard_, part.group, receipt_id_);
     }
   }
 
@@ -168,12 +136,11 @@ class CrossSlotAcquire final : private AcquireOperation {
       std::vector<uint64_t> permits;
       permits.reserve(part.charges.size());
       for (const Charge& charge : part.charges) permits.push_back(charge.permits);
-      BucketOperation::Start(std::make_unique<QueryCommand>(
-          shard_, part.group.buckets, std::move(permits), deadline_ns,
-          [this, &part](absl::Span<const QueriedBucket> found) {
-            part.found.assign(found.begin(), found.end());
-            OnQueried();
-          }));
+      StartQuery(shard_, part.group.buckets, std::move(permits), deadline_ns,
+                 [this, &part](absl::Span<const QueriedBucket> found) {
+                   part.found.assign(found.begin(), found.end());
+                   OnQueried();
+                 });
     }
     OnQueried();
   }
@@ -191,13 +158,11 @@ class CrossSlotAcquire final : private AcquireOperation {
     if (caller_.pending == nullptr) return;
     Acquisition& acquisition = *caller_.acquisition;
     acquisition.now_ns = now_ns_;
-    acquisition.source = source_;
     for (size_t p = 0; p < parts_.size(); ++p) {
-      const Part& part = parts_[p];
+      if (p == at_) continue;
+      Part& part = parts_[p];
       for (size_t i = 0; i < part.results.size(); ++i) {
-        ChargeResult& result = acquisition.results[part.group.places[i]];
-        result = part.results[i];
-        if (p == at_) continue;
+        ChargeResult& result = part.results[i];
         const Rule& rule = *part.group.buckets[i].rule->rule;
         if (part.found.empty()) {
           result.level = BucketLevel();
@@ -213,20 +178,21 @@ class CrossSlotAcquire final : private AcquireOperation {
       }
     }
     acquisition.retry_after_ns = retry_after_ns_;
-    shard_.acquires().Answer(caller_, Outcome::kDenied);
+    Answer(Outcome::kDenied);
   }
 
-  void Finish(Outcome outcome) {
-    if (outcome != Outcome::kGranted) {
-      Acquisition& acquisition = *caller_.acquisition;
-      acquisition.source = source_;
-      for (const Part& part : parts_) {
-        for (size_t i = 0; i < part.results.size(); ++i) {
-          acquisition.results[part.group.places[i]] = part.results[i];
-        }
+  void Answer(Outcome outcome) {
+    caller_.acquisition->source = source_;
+    for (const Part& part : parts_) {
+      for (size_t i = 0; i < part.results.size(); ++i) {
+        caller_.acquisition->results[part.group.places[i]] = part.results[i];
       }
     }
     shard_.acquires().Answer(caller_, outcome);
+  }
+
+  void Finish(Outcome outcome) {
+    Answer(outcome);
     delete this;
   }
 
@@ -243,66 +209,6 @@ class CrossSlotAcquire final : private AcquireOperation {
   int64_t retry_after_ns_ = 0;
   int64_t now_ns_ = 0;
   net::Timer deadline_timer_{net::Timer::To<&CrossSlotAcquire::OnDeadline>, this};
-};
-
-class CrossSlotRefund {
- public:
-  CrossSlotRefund(std::vector<ChargeGroup> groups, RefundOperation* operation)
-      : operation_(operation), open_(groups.size()) {
-    for (ChargeGroup& group : groups) parts_.emplace_back(*this, std::move(group));
-  }
-
-  void Start(Shard& shard) {
-    // The last one that is done destroys it.
-    const size_t count = parts_.size();
-    for (size_t i = 0; i < count; ++i) shard.Begin(&parts_[i]);
-  }
-
- private:
-  struct Part final : RefundOperation {
-    Part(CrossSlotRefund& of, ChargeGroup its_group) : whole(of), group(std::move(its_group)) {
-      for (const size_t place : group.places) own.push_back(whole.operation_->charges[place]);
-      permits.resize(own.size());
-      receipt_id = whole.operation_->receipt_id;
-      grant_time_ns = whole.operation_->grant_time_ns;
-      deadline_ns = whole.operation_->deadline_ns;
-      charges = own;
-      refunded = permits.data();
-    }
-    void Done() override { whole.OnDone(); }
-
-    CrossSlotRefund& whole;
-    const ChargeGroup group;
-    std::vector<Charge> own;
-    std::vector<uint64_t> permits;
-  };
-
-  void OnDone() {
-    if (--open_ > 0) return;
-    bool unavailable = false, stale = false, refunded = false, already = false;
-    for (const Part& part : parts_) {
-      unavailable |= part.outcome == RefundOutcome::kUnavailable;
-      stale |= part.outcome == RefundOutcome::kStaleRule;
-      refunded |= part.outcome == RefundOutcome::kRefunded;
-      already |= part.outcome == RefundOutcome::kAlreadyRefunded;
-      for (size_t i = 0; i < part.own.size(); ++i) {
-        operation_->refunded[part.group.places[i]] = part.permits[i];
-      }
-    }
-    // A caller that repeats the refund gets what is left, and nothing twice.
-    operation_->outcome = unavailable ? RefundOutcome::kUnavailable
-                          : stale     ? RefundOutcome::kStaleRule
-                          : refunded  ? RefundOutcome::kRefunded
-                          : already   ? RefundOutcome::kAlreadyRefunded
-                                      : RefundOutcome::kExpired;
-    RefundOperation* const operation = operation_;
-    delete this;
-    operation->Done();
-  }
-
-  RefundOperation* const operation_;
-  size_t open_;
-  std::deque<Part> parts_;
 };
 
 }  // namespace
@@ -344,7 +250,22 @@ void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, const Caller&
 }
 
 void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, RefundOperation* operation) {
-  (new CrossSlotRefund(std::move(groups), operation))->Start(shard);
+  // A caller that repeats the refund gets what is left, and nothing twice.
+  static constexpr RefundOutcome kFirstOf[] = {
+      RefundOutcome::kUnavailable, RefundOutcome::kStaleRule, RefundOutcome::kRefunded,
+      RefundOutcome::kAlreadyRefunded, RefundOutcome::kExpired};
+  auto outcomes = std::make_shared<std::vector<RefundOutcome>>();
+  const size_t parts = groups.size();
+  for (ChargeGroup& group : groups) {
+    shard.Begin(new RefundPart(
+        *operation, std::move(group.places), [outcomes, parts, operation](RefundOutcome outcome) {
+          outcomes->push_back(outcome);
+          if (outcomes->size() < parts) return;
+          operation->outcome = *std::find_first_of(std::begin(kFirstOf), std::end(kFirstOf),
+                                                   outcomes->begin(), outcomes->end());
+          operation->Done();
+        }));
+  }
 }
 
 }  // namespace sluice::store::redis

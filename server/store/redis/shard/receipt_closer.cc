@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/store/redis/commands/raw_command.h"
+#include "server/store/redis/commands/command.h"
 #include "server/store/redis/scripts/scripts.h"
 
 namespace sluice::store::redis {

@@ -1,7 +1,5 @@
 #include "server/store/redis/shard/secret_agreement.h"
 
-#include "common/strings.h"
-
 namespace sluice::store::redis {
 namespace {
 

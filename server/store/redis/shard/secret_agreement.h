@@ -12,7 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "server/store/redis/commands/raw_command.h"
+#include "server/store/redis/commands/command.h"
 #include "server/store/redis/shard/redis_store_options.h"
 
 namespace sluice::store::redis {

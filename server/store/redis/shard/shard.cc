@@ -1,14 +1,10 @@
 #include "server/store/redis/shard/shard.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/strings.h"
-#include "server/store/redis/commands/move.h"
-#include "server/store/redis/commands/query.h"
-#include "server/store/redis/commands/rebook.h"
-#include "server/store/redis/commands/refund.h"
+#include "server/store/redis/commands/operations.h"
 #include "server/store/redis/shard/cross_slot.h"
 #include "server/store/redis/wire/parameters_text.h"
 
@@ -16,31 +12,6 @@ namespace sluice::store::redis {
 namespace {
 
 constexpr int64_t kLogBusyEveryNs = 10'000'000'000;
-
-// A query, and how many of its items have no answer.
-struct PendingQuery {
-  QueryOperation* operation;
-  size_t open;
-
-  void Answered() {
-    if (--open != 0) return;
-    QueryOperation* const complete = operation;
-    delete this;
-    complete->Done();
-  }
-};
-
-void Fill(absl::Span<const QueriedBucket> found, QueryItem* item) {
-  if (found.empty()) {
-    item->unavailable = true;
-    item->source = Source::kStoreUnavailable;
-    return;
-  }
-  item->exists = found[0].exists;
-  item->level = found[0].level;
-  item->waiting = found[0].bookings;
-  item->next_grant_after_ns = found[0].next_grant_after_ns;
-}
 
 }  // namespace
 
@@ -112,25 +83,29 @@ void Shard::BeginOne(const Caller& caller) {
 void Shard::Begin(QueryOperation* operation) {
   const absl::Span<QueryItem> items = operation->items;
   if (items.empty()) return operation->Done();
-  auto* const pending = new PendingQuery{operation, items.size()};
+  const auto answered = [operation, open = std::make_shared<size_t>(items.size())] {
+    if (--*open == 0) operation->Done();
+  };
   const int64_t deadline_ns = operation->deadline_ns;
   for (QueryItem& item : items) {
-    item.source = Source::kStore;
-    item.unavailable = false;
-    item.exists = false;
-    item.level = {};
-    item.waiting = 0;
-    item.next_grant_after_ns = 0;
+    item = {item.rule, item.key};
     if (local_.Query(item)) {
-      pending->Answered();
+      answered();
       continue;
     }
-    BucketOperation::Start(std::make_unique<QueryCommand>(
-        *this, std::vector<Bucket>{BucketOf(*item.rule, item.key)}, std::vector<uint64_t>{1},
-        deadline_ns, [pending, &item](absl::Span<const QueriedBucket> found) {
-          Fill(found, &item);
-          pending->Answered();
-        }));
+    StartQuery(*this, {BucketOf(*item.rule, item.key)}, {1}, deadline_ns,
+               [answered, &item](absl::Span<const QueriedBucket> found) {
+                 item.unavailable = found.empty();
+                 if (found.empty()) {
+                   item.source = Source::kStoreUnavailable;
+                 } else {
+                   item.exists = found[0].exists;
+                   item.level = found[0].level;
+                   item.waiting = found[0].bookings;
+                   item.next_grant_after_ns = found[0].next_grant_after_ns;
+                 }
+                 answered();
+               });
   }
 }
 
@@ -141,28 +116,14 @@ void Shard::Begin(RefundOperation* operation) {
     std::vector<ChargeGroup> groups = GroupsOf(*this, operation->charges);
     if (groups.size() > 1) return StartCrossSlot(*this, std::move(groups), operation);
   }
-  BucketOperation::Start(std::make_unique<RefundCommand>(*this, operation));
+  StartRefund(*this, operation, BucketsOf(operation->charges));
 }
 
-void Shard::Begin(MoveOperation* operation) {
-  BucketOperation::Start(std::make_unique<MoveCommand>(*this, operation));
-}
-
-void Shard::Begin(RebookOperation* operation) { StartRebook(*this, operation); }
-
-void Shard::Begin(ResetRequest request) {
-  const Rule& rule = *request.rule->rule;
-  if (rule.sharing == Sharing::kSplit) {
-    const bool existed = local_.Reset(rule, request.key);
-    return request.done(existed ? ResetOutcome::kReset : ResetOutcome::kNotInUse);
-  }
-  BucketOperation::Start(
-      std::make_unique<ResetCommand>(*this, BucketOf(rule, request.key), std::move(request.done)));
-}
-
-void Shard::Begin(RawRequest request) {
-  RawCommand::Start(*this, std::move(request.key), std::move(request.words),
-                    std::move(request.done));
+void Shard::Reset(const Rule& rule, std::string_view key,
+                  absl::AnyInvocable<void(ResetOutcome)> done) {
+  if (rule.sharing != Sharing::kSplit)
+    return StartReset(*this, BucketOf(rule, key), std::move(done));
+  done(local_.Reset(rule, key) ? ResetOutcome::kReset : ResetOutcome::kNotInUse);
 }
 
 std::shared_ptr<const RuleEntry> Shard::EntryOf(const Rule& rule) {

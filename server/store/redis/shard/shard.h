@@ -6,23 +6,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "common/mutex.h"
 #include "common/net/event_loop.h"
 #include "common/net/resolver.h"
 #include "server/store/redis/commands/command_context.h"
-#include "server/store/redis/commands/raw_command.h"
-#include "server/store/redis/commands/reset.h"
 #include "server/store/redis/connection/counters.h"
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/shard/batch_queue.h"
-#include "server/store/redis/shard/inbox.h"
 #include "server/store/redis/shard/receipt_closer.h"
 #include "server/store/redis/shard/store_state.h"
 #include "server/store/redis/sharing/local_decisions.h"
@@ -31,17 +29,45 @@
 
 namespace sluice::store::redis {
 
-// For any bucket, before its rule is known to the shard.
-struct ResetRequest {
-  std::shared_ptr<const RuleEntry> rule;
-  std::string key;
-  ResetCommand::Done done;
-};
+// Operations that other threads start on a shard's loop.
+class Inbox final : private net::Task {
+ public:
+  // Starts an operation, on the loop. Two pointers of captures need no allocation.
+  using Start = absl::AnyInvocable<void()>;
 
-struct RawRequest {
-  std::string key;
-  std::vector<std::string> words;
-  RawCommand::Done done;
+  // `on_drop` is called on the loop at its end, before the starts that are left then.
+  Inbox(net::EventLoop& loop, absl::AnyInvocable<void()> on_drop)
+      : loop_(loop), on_drop_(std::move(on_drop)) {}
+
+  // Thread-safe.
+  void Put(Start start) {
+    bool post = false;
+    {
+      common::MutexLock lock(&mu_);
+      post = starts_.empty();
+      starts_.push_back(std::move(start));
+    }
+    if (post) loop_.Post(static_cast<net::Task&>(*this));
+  }
+
+ private:
+  void Run() override {
+    std::vector<Start> starts;
+    {
+      common::MutexLock lock(&mu_);
+      starts.swap(starts_);
+    }
+    for (Start& start : starts) start();
+  }
+  void Drop() override {
+    on_drop_();
+    Run();
+  }
+
+  net::EventLoop& loop_;
+  absl::AnyInvocable<void()> on_drop_;
+  common::Mutex mu_;
+  std::vector<Start> starts_ ABSL_GUARDED_BY(mu_);
 };
 
 // Belongs to its loop, except Connect, Start and counters.
@@ -55,16 +81,16 @@ class Shard final : public CommandContext,
   Shard(StoreState& state, net::EventLoop& loop, net::Resolver& resolver,
         const EndpointOptions& options, absl::AnyInvocable<void(const absl::Status&)> on_connected);
   // REQUIRES: the loop has ended.
-  ~Shard();
+  ~Shard() override;
 
   // Begins to connect.
   void Connect();
 
-  // Starts an operation or request, from any thread; on the loop itself at once.
-  template <typename Operation>
-  void Start(Operation operation) {
-    if (loop_.InLoopThread()) return Begin(std::move(operation));
-    inbox_.Put([this, operation = std::move(operation)]() mutable { Begin(std::move(operation)); });
+  // Calls start(*this) on the loop, from any thread; on the loop itself at once.
+  template <typename Start>
+  void Run(Start start) {
+    if (loop_.InLoopThread()) return start(*this);
+    inbox_.Put([this, start = std::move(start)]() mutable { start(*this); });
   }
 
   const ShardCounters& counters() const { return counters_; }
@@ -76,10 +102,7 @@ class Shard final : public CommandContext,
   void Begin(AcquireOperation* operation, uint64_t receipt_id) override;
   void Begin(QueryOperation* operation);
   void Begin(RefundOperation* operation) override;
-  void Begin(MoveOperation* operation);
-  void Begin(RebookOperation* operation);
-  void Begin(ResetRequest request);
-  void Begin(RawRequest request);
+  void Reset(const Rule& rule, std::string_view key, absl::AnyInvocable<void(ResetOutcome)> done);
 
   ReceiptCloser& closer() { return closer_; }
 

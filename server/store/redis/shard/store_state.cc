@@ -1,5 +1,10 @@
 #include "server/store/redis/shard/store_state.h"
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/strings.h"
+#include "server/store/redis/wire/parameters_text.h"
+
 namespace sluice::store::redis {
 namespace {
 
@@ -16,6 +21,41 @@ FenceCheckOptions FenceOptionsOf(const RedisStoreOptions& options, common::Log* 
 }
 
 }  // namespace
+
+void RuleTable::Register(std::shared_ptr<const Rule> rule) {
+  auto entry = std::make_shared<RuleEntry>();
+  entry->encoded_parameters = EncodeParameters(rule->parameters);
+  entry->writer = absl::StrCat(instance_, ".", rule->id);
+  const uint32_t id = rule->id;
+  entry->rule = std::move(rule);
+  common::MutexLock lock(&mu_);
+  rules_[id] = std::move(entry);
+}
+
+std::shared_ptr<const RuleEntry> RuleTable::Find(uint32_t rule_id) const {
+  common::MutexLock lock(&mu_);
+  const auto found = rules_.find(rule_id);
+  return found == rules_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<const RuleEntry> RuleTable::NewerThan(const RuleEntry& entry,
+                                                      std::string_view writer) const {
+  const size_t dot = writer.find('.');
+  uint32_t rule_id = 0;
+  if (!WroteAs(writer) || dot == writer.npos ||
+      !absl::SimpleAtoi(common::ToAbsl(writer.substr(dot + 1)), &rule_id) ||
+      rule_id <= entry.rule->id) {
+    return nullptr;
+  }
+  return Find(rule_id);
+}
+
+void RuleTable::DropUnused() {
+  common::MutexLock lock(&mu_);
+  absl::erase_if(rules_, [](const auto& one) {
+    return one.second.use_count() == 1 && one.second->rule.use_count() == 1;
+  });
+}
 
 StoreState::StoreState(const common::Clock& its_clock, RedisStoreOptions its_options,
                        common::Log* its_log, std::string instance)

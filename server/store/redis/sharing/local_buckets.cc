@@ -1,11 +1,9 @@
 #include "server/store/redis/sharing/local_buckets.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/hash/hash.h"
-#include "common/strings.h"
-#include "server/store/redis/sharing/share.h"
+#include "common/bounds.h"
 #include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
@@ -33,14 +31,36 @@ uint32_t WindowDivisor(const Parameters& whole, const ShareHistory& history, int
 
 }  // namespace
 
-std::string LocalBuckets::NameOf(uint32_t limit_id, std::string_view key) {
-  std::string name(reinterpret_cast<const char*>(&limit_id), sizeof(limit_id));
-  name.append(key);
-  return name;
+std::optional<Parameters> ShareOf(const Parameters& whole, uint32_t divisor) {
+  if (divisor == 1) return whole;
+  algorithm::Rate rate = RateOf(whole);
+  if (whole.kind == Kind::kTokenBucket &&
+      rate.period_ns <= common::bounds::kMaxPeriodNs / divisor) {
+    rate.period_ns *= divisor;
+  } else {
+    rate.permits /= divisor;
+  }
+  if (rate.permits == 0) return std::nullopt;
+  Parameters part = whole;
+  part.token_bucket.burst /= divisor;
+  part.token_bucket.debt /= divisor;
+  const auto made =
+      VisitMember(part.kind, [&](auto member) { return algorithm::WithRate(part.*member, rate); });
+  // Burst and debt that are both less than the divisor.
+  if (!made.ok()) return std::nullopt;
+  return *made;
 }
 
-LocalBuckets::Stripe& LocalBuckets::StripeOf(std::string_view name) {
-  return stripes_[absl::HashOf(common::ToAbsl(name)) % kStripes];
+LocalBuckets::Stripe& LocalBuckets::StripeOf(const Name& name) {
+  return stripes_[absl::HashOf(name) % kStripes];
+}
+
+template <typename Use>
+auto LocalBuckets::WithBucket(const Name& name, Use use) {
+  Stripe& stripe = StripeOf(name);
+  common::MutexLock lock(&stripe.mu);
+  const auto found = stripe.buckets.find(name);
+  return use(found == stripe.buckets.end() ? nullptr : &found->second);
 }
 
 LocalBuckets::Bucket LocalBuckets::New(std::shared_ptr<const RuleEntry> rule) {
@@ -160,88 +180,71 @@ BucketLevel LocalBuckets::LevelOf(const Bucket& bucket, const ShareHistory& hist
 // Locks are taken in the order of the stripes.
 Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t receipt_id,
                               int64_t* retry_after_ns) {
-  struct Held {
-    std::string name;
-    Stripe* stripe = nullptr;
-    Bucket* bucket = nullptr;
-    bool made = false;
-    bool fits = false;
-  };
   std::vector<Held> held(parts.size());
   std::vector<Stripe*> stripes;
   for (size_t i = 0; i < parts.size(); ++i) {
-    held[i].name = NameOf(parts[i].rule->rule->limit_id, parts[i].key);
+    held[i].name = {parts[i].rule->rule->limit_id, std::string(parts[i].key)};
     held[i].stripe = &StripeOf(held[i].name);
     stripes.push_back(held[i].stripe);
   }
   std::sort(stripes.begin(), stripes.end());
   stripes.erase(std::unique(stripes.begin(), stripes.end()), stripes.end());
   for (Stripe* stripe : stripes) stripe->mu.Lock();
+  Outcome outcome = Outcome::kUnavailable;
+  if (std::all_of(stripes.begin(), stripes.end(), [](Stripe* stripe) { return stripe->open; })) {
+    FindOrMake(parts, absl::MakeSpan(held));
+    outcome = Decide(parts, absl::MakeSpan(held), at, receipt_id, retry_after_ns);
+  }
+  for (Stripe* stripe : stripes) stripe->mu.Unlock();
+  return outcome;
+}
 
-  Outcome outcome = Outcome::kGranted;
-  for (Stripe* stripe : stripes) {
-    if (!stripe->open) outcome = Outcome::kUnavailable;
-  }
-  if (outcome == Outcome::kUnavailable) {
-    for (Stripe* stripe : stripes) stripe->mu.Unlock();
-    return outcome;
-  }
-  // Inserts before it takes pointers, so that no bucket moves afterwards.
-  size_t made = 0;
-  for (Held& one : held) {
-    if (one.stripe->buckets.contains(one.name)) continue;
-    one.made = true;
-    ++made;
-  }
-  const bool room = size_.load(std::memory_order_relaxed) + made <= max_buckets_;
-  if (room) {
+void LocalBuckets::FindOrMake(absl::Span<const Part> parts, absl::Span<Held> held) {
+  const auto made =
+      static_cast<size_t>(std::count_if(held.begin(), held.end(), [](const Held& one) {
+        return !one.stripe->buckets.contains(one.name);
+      }));
+  if (size_.load(std::memory_order_relaxed) + made <= max_buckets_) {
     for (size_t i = 0; i < held.size(); ++i) {
-      if (held[i].made) held[i].stripe->buckets.emplace(held[i].name, New(parts[i].rule));
+      Map& buckets = held[i].stripe->buckets;
+      if (!buckets.contains(held[i].name)) buckets.emplace(held[i].name, New(parts[i].rule));
     }
     size_.fetch_add(made, std::memory_order_relaxed);
   }
+  // Pointers are taken when no bucket moves any more.
+  for (Held& one : held) {
+    const auto found = one.stripe->buckets.find(one.name);
+    if (found != one.stripe->buckets.end()) one.bucket = &found->second;
+  }
+}
+
+Outcome LocalBuckets::Decide(absl::Span<const Part> parts, absl::Span<Held> held, Moment at,
+                             uint64_t receipt_id, int64_t* retry_after_ns) {
+  Outcome outcome = Outcome::kGranted;
   *retry_after_ns = 0;
   for (size_t i = 0; i < held.size(); ++i) {
-    const Rule& rule = *parts[i].rule->rule;
-    ChargeResult& result = *parts[i].result;
+    const Part& part = parts[i];
+    ChargeResult& result = *part.result;
     result = {};
-    const auto found = held[i].stripe->buckets.find(held[i].name);
-    if (found == held[i].stripe->buckets.end()) {
+    if (held[i].bucket == nullptr) {
       result.reason = Reason::kOverflow;
-      if (!rule.shadow) outcome = Outcome::kDenied;
+      if (!part.rule->rule->shadow) outcome = Outcome::kDenied;
       continue;
     }
-    Bucket& bucket = found->second;
-    held[i].bucket = &bucket;
-    if (!Advance(bucket, parts[i].rule, *parts[i].history, at)) {
-      outcome = Outcome::kStaleRule;
-      break;
-    }
+    Bucket& bucket = *held[i].bucket;
+    if (!Advance(bucket, part.rule, *part.history, at)) return Outcome::kStaleRule;
     held[i].fits = bucket.parameters.has_value() &&
-                   parts[i].permits <= algorithm::MaxGrant(*bucket.parameters) &&
-                   bucket.state.CanTake(*bucket.parameters, parts[i].permits, at);
+                   part.permits <= algorithm::MaxGrant(*bucket.parameters) &&
+                   bucket.state.CanTake(*bucket.parameters, part.permits, at);
     if (held[i].fits) continue;
-    // A window that is not open yet has no share to compare with.
-    const bool never = bucket.parameters.has_value()
-                           ? parts[i].permits > algorithm::MaxGrant(*bucket.parameters)
-                           : bucket.divisor != 0;
-    result.reason = rule.shadow ? Reason::kShadowDenied
-                    : never     ? Reason::kShareTooSmall
-                                : Reason::kNotEnough;
-    if (rule.shadow) continue;
-    outcome = Outcome::kDenied;
-    if (never) {
-      *retry_after_ns = std::max(*retry_after_ns, kOtherShareNs);
-      continue;
+    if (part.rule->rule->shadow) {
+      result.reason = Reason::kShadowDenied;
+    } else {
+      result.reason = WhyNot(part, bucket, at, retry_after_ns);
+      outcome = Outcome::kDenied;
     }
-    int64_t wait_ns = LevelOf(bucket, *parts[i].history, at).next_permit_after_ns;
-    if (bucket.parameters.has_value()) {
-      const int64_t earliest_ns = bucket.state.EarliestNs(*bucket.parameters, parts[i].permits, at);
-      wait_ns = earliest_ns == algorithm::kNeverNs ? 0 : earliest_ns - at.now_ns;
-    }
-    *retry_after_ns = std::max(*retry_after_ns, wait_ns);
   }
-  for (size_t i = 0; outcome != Outcome::kStaleRule && i < held.size(); ++i) {
+  for (size_t i = 0; i < held.size(); ++i) {
     if (held[i].bucket == nullptr) continue;
     Bucket& bucket = *held[i].bucket;
     if (outcome == Outcome::kGranted && held[i].fits) {
@@ -250,40 +253,50 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
     }
     parts[i].result->level = LevelOf(bucket, *parts[i].history, at);
   }
-  for (Stripe* stripe : stripes) stripe->mu.Unlock();
   return outcome;
+}
+
+Reason LocalBuckets::WhyNot(const Part& part, const Bucket& bucket, Moment at,
+                            int64_t* retry_after_ns) {
+  // A window that is not open yet has no share to compare with.
+  const bool known = bucket.parameters.has_value();
+  if (known ? part.permits > algorithm::MaxGrant(*bucket.parameters) : bucket.divisor != 0) {
+    *retry_after_ns = std::max(*retry_after_ns, kOtherShareNs);
+    return Reason::kShareTooSmall;
+  }
+  int64_t wait_ns = LevelOf(bucket, *part.history, at).next_permit_after_ns;
+  if (known) {
+    const int64_t earliest_ns = bucket.state.EarliestNs(*bucket.parameters, part.permits, at);
+    wait_ns = earliest_ns == algorithm::kNeverNs ? 0 : earliest_ns - at.now_ns;
+  }
+  *retry_after_ns = std::max(*retry_after_ns, wait_ns);
+  return Reason::kNotEnough;
 }
 
 bool LocalBuckets::Query(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
                          const ShareHistory& history, Moment at, BucketLevel* level) {
-  const std::string name = NameOf(rule->rule->limit_id, key);
-  Stripe& stripe = StripeOf(name);
-  common::MutexLock lock(&stripe.mu);
-  const auto found = stripe.buckets.find(name);
-  const bool exists = found != stripe.buckets.end();
-  Bucket bucket = exists ? found->second : New(rule);
-  // The bucket may be of a newer rule: then that rule counts.
-  if (!Advance(bucket, rule, history, at)) Advance(bucket, bucket.rule, history, at);
-  *level = LevelOf(bucket, history, at);
-  return exists;
+  return WithBucket({rule->rule->limit_id, std::string(key)}, [&](const Bucket* found) {
+    Bucket bucket = found != nullptr ? *found : New(rule);
+    // The bucket may be of a newer rule: then that rule counts.
+    if (!Advance(bucket, rule, history, at)) Advance(bucket, bucket.rule, history, at);
+    *level = LevelOf(bucket, history, at);
+    return found != nullptr;
+  });
 }
 
 std::optional<uint64_t> LocalBuckets::Refund(const Rule& rule, std::string_view key,
                                              uint64_t receipt_id, Moment at) {
-  const std::string name = NameOf(rule.limit_id, key);
-  Stripe& stripe = StripeOf(name);
-  common::MutexLock lock(&stripe.mu);
-  const auto found = stripe.buckets.find(name);
-  if (found == stripe.buckets.end()) return std::nullopt;
-  Bucket& bucket = found->second;
-  if (!bucket.parameters.has_value()) return std::nullopt;
-  const auto given = bucket.state.Refund(*bucket.parameters, receipt_id, at);
-  if (given.has_value()) bucket.granted -= std::min(bucket.granted, *given);
-  return given;
+  return WithBucket({rule.limit_id, std::string(key)},
+                    [&](Bucket* bucket) -> std::optional<uint64_t> {
+                      if (bucket == nullptr || !bucket->parameters.has_value()) return std::nullopt;
+                      const auto given = bucket->state.Refund(*bucket->parameters, receipt_id, at);
+                      bucket->granted -= std::min(bucket->granted, given.value_or(0));
+                      return given;
+                    });
 }
 
 bool LocalBuckets::Forget(const Rule& rule, std::string_view key) {
-  const std::string name = NameOf(rule.limit_id, key);
+  const Name name(rule.limit_id, key);
   Stripe& stripe = StripeOf(name);
   common::MutexLock lock(&stripe.mu);
   if (stripe.buckets.erase(name) == 0) return false;
@@ -291,17 +304,10 @@ bool LocalBuckets::Forget(const Rule& rule, std::string_view key) {
   return true;
 }
 
-void LocalBuckets::Open() {
+void LocalBuckets::SetOpen(bool open) {
   for (Stripe& stripe : stripes_) {
     common::MutexLock lock(&stripe.mu);
-    stripe.open = true;
-  }
-}
-
-void LocalBuckets::Close() {
-  for (Stripe& stripe : stripes_) {
-    common::MutexLock lock(&stripe.mu);
-    stripe.open = false;
+    stripe.open = open;
   }
 }
 
@@ -322,7 +328,7 @@ std::vector<LocalBuckets::Granted> LocalBuckets::TakeAll(Moment at) {
           static_cast<uint64_t>(static_cast<int64_t>(level.capacity) - level.remaining);
       const uint64_t permits = std::min(bucket.granted, lacking);
       if (permits == 0) continue;
-      all.push_back({bucket.rule, name.substr(sizeof(uint32_t)), permits,
+      all.push_back({bucket.rule, name.second, permits,
                      at.now_ns + std::min(level.reset_after_ns, kNever - at.now_ns)});
     }
   }

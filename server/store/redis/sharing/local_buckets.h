@@ -25,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -37,6 +38,12 @@
 #include "server/store/store.h"
 
 namespace sluice::store::redis {
+
+// The parameters divided by `divisor` and rounded down, so that `divisor` shares together are at
+// most the whole. Divides a token bucket's burst, debt and rate (multiplies the period; where that
+// does not fit, divides the permits), or a window's permits. nullopt: nothing is left. Pure;
+// thread-safe. REQUIRES: divisor >= 1.
+std::optional<algorithm::Parameters> ShareOf(const algorithm::Parameters& whole, uint32_t divisor);
 
 class LocalBuckets {
  public:
@@ -63,7 +70,7 @@ class LocalBuckets {
   // An acquisition that needs more than max_buckets is denied, Reason::kOverflow.
   explicit LocalBuckets(size_t max_buckets) : max_buckets_(max_buckets) {}
 
-  // All or none. kGranted, kDenied, kStaleRule, kUnavailable (see Open). Sets *retry_after_ns if
+  // All or none. kGranted, kDenied, kStaleRule, kUnavailable (see SetOpen). Sets *retry_after_ns if
   // denied; for more permits than the share can hold (Reason::kShareTooSmall), to when the share
   // may have changed. Opens a receipt in each bucket if receipt_id is not 0. REQUIRES: parts of
   // different buckets.
@@ -81,9 +88,8 @@ class LocalBuckets {
   // Drops the bucket. Returns whether it existed.
   bool Forget(const Rule& rule, std::string_view key);
 
-  // Between Close and Open nothing is granted (kUnavailable). Open at first.
-  void Open();
-  void Close();
+  // While it is not open nothing is granted (kUnavailable). Open at first.
+  void SetOpen(bool open);
 
   // Closes, and drops all buckets. Returns the permits that were granted since the share started,
   // but at most what their buckets lack of full: the rest no longer matters.
@@ -104,7 +110,9 @@ class LocalBuckets {
     algorithm::BucketState state{algorithm::Parameters{}};
     uint64_t granted = 0;  // permits
   };
-  using Map = absl::flat_hash_map<std::string, Bucket>;
+  // By limit id and key.
+  using Name = std::pair<uint32_t, std::string>;
+  using Map = absl::flat_hash_map<Name, Bucket>;
   struct Stripe {
     common::Mutex mu;
     Map buckets ABSL_GUARDED_BY(mu);
@@ -112,8 +120,27 @@ class LocalBuckets {
   };
   static constexpr size_t kStripes = 16;
 
-  static std::string NameOf(uint32_t limit_id, std::string_view key);
-  Stripe& StripeOf(std::string_view name);
+  // A charge while its bucket is decided.
+  struct Held {
+    Name name;
+    Stripe* stripe = nullptr;
+    Bucket* bucket = nullptr;  // null: there is no room for one
+    bool fits = false;
+  };
+
+  Stripe& StripeOf(const Name& name);
+  // Calls use(bucket), with null if there is none.
+  template <typename Use>
+  auto WithBucket(const Name& name, Use use);
+  // Finds the buckets of all parts. Makes those that are missing, or none if there is no room.
+  void FindOrMake(absl::Span<const Part> parts,
+                  absl::Span<Held> held) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // The same as Acquire, with all stripes locked.
+  Outcome Decide(absl::Span<const Part> parts, absl::Span<Held> held, algorithm::Moment at,
+                 uint64_t receipt_id, int64_t* retry_after_ns);
+  // A bucket does not hold the permits: returns why, and raises *retry_after_ns.
+  static Reason WhyNot(const Part& part, const Bucket& bucket, algorithm::Moment at,
+                       int64_t* retry_after_ns);
   static Bucket New(std::shared_ptr<const RuleEntry> rule);
   // Applies changes of the share and of the rule up to `at`. False: the bucket is of a newer rule.
   static bool Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry>& rule,

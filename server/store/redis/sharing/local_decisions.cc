@@ -1,13 +1,10 @@
 #include "server/store/redis/sharing/local_decisions.h"
 
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "server/store/redis/commands/debit.h"
-#include "server/store/redis/sharing/share.h"
+#include "server/store/redis/commands/operations.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -15,31 +12,28 @@ namespace {
 // The places of an acquisition's charges, by where they are decided.
 struct Places {
   std::vector<size_t> split;
-  std::vector<size_t> if_unavailable;  // on_store_failure: split
-  std::vector<size_t> other;           // these, and all others that are not split
+  std::vector<size_t> other;
+  bool if_unavailable = false;  // one of the others is on_store_failure: split
 };
 
 Places PlacesOf(absl::Span<const Charge> charges) {
   Places places;
   for (size_t i = 0; i < charges.size(); ++i) {
     const Rule& rule = *charges[i].rule;
-    if (rule.sharing == Sharing::kSplit) {
-      places.split.push_back(i);
-      continue;
-    }
-    if (rule.split_when_store_unavailable) places.if_unavailable.push_back(i);
-    places.other.push_back(i);
+    const bool split = rule.sharing == Sharing::kSplit;
+    (split ? places.split : places.other).push_back(i);
+    places.if_unavailable |= !split && rule.split_when_store_unavailable;
   }
   return places;
 }
 
 const ShareHistory& HistoryOf(const NodeRegistry::View& view, const Rule& rule) {
-  return rule.split_when_store_unavailable ? view.lenient : view.strict;
+  return rule.split_when_store_unavailable ? view.membership.lenient() : view.membership.strict();
 }
 
 bool Holds(const NodeRegistry::View& view, const Rule& rule, int64_t now_ns) {
-  const int64_t until_ns =
-      rule.split_when_store_unavailable ? view.lenient_until_ns : view.strict_until_ns;
+  const int64_t until_ns = rule.split_when_store_unavailable ? view.membership.lenient_until_ns()
+                                                             : view.membership.strict_until_ns();
   return MayGrant(HistoryOf(view, rule), until_ns, now_ns);
 }
 
@@ -123,7 +117,7 @@ bool LocalDecisions::AcquireByShare(Caller& caller) {
   const std::shared_ptr<const NodeRegistry::View> view = state_.nodes->view();
   const int64_t now_ns = context_.clock().NowNs();
   acquisition.now_ns = context_.clock().WallNs();
-  const bool exact = places.if_unavailable.empty() || now_ns < view->exact_until_ns;
+  const bool exact = !places.if_unavailable || now_ns < view->membership.exact_until_ns();
   if (exact && places.split.empty()) return false;
   if (caller.pending->deadline_ns < now_ns) {
     acquires.Answer(caller, Outcome::kDeadlineExceeded);
@@ -173,8 +167,9 @@ Outcome LocalDecisions::DecideSplit(Acquisition& acquisition, absl::Span<const s
       result.reason = rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough;
       if (rule.shadow) continue;
       acquisition.retry_after_ns = state_.node_ttl_ns;
-      if (view.joins_at_ns != kNever && view.joins_at_ns > at.now_ns) {
-        acquisition.retry_after_ns = view.joins_at_ns - at.now_ns;
+      const int64_t joins_at_ns = view.membership.joins_at_ns();
+      if (joins_at_ns != kNever && joins_at_ns > at.now_ns) {
+        acquisition.retry_after_ns = joins_at_ns - at.now_ns;
       }
       result.level.reset_after_ns = result.level.next_permit_after_ns = acquisition.retry_after_ns;
       return Outcome::kDenied;
@@ -205,7 +200,8 @@ Outcome LocalDecisions::DecideUnavailable(Acquisition& acquisition, absl::Span<c
       outcome = Outcome::kUnavailable;
     }
   }
-  if (!MayGrant(view.local, view.lenient_until_ns, at.now_ns)) outcome = Outcome::kUnavailable;
+  if (!MayGrant(view.local, view.membership.lenient_until_ns(), at.now_ns))
+    outcome = Outcome::kUnavailable;
   if (outcome == Outcome::kGranted) {
     outcome = state_.unavailable.Acquire(parts, at, /*receipt_id=*/0, &acquisition.retry_after_ns);
   }
@@ -257,20 +253,19 @@ void LocalDecisions::LearnRelaxed(const Acquisition& acquisition) {
 
 void LocalDecisions::Debit(RelaxedBuckets::Key& key) {
   const uint64_t permits = RelaxedBuckets::BeginDebit(key);
-  DebitCommand::Start(context_, key.rule, key.key, permits,
-                      [this, permits, limit_id = key.rule->rule->limit_id,
-                       name = key.key](const DebitResult& result) {
-                        const uint64_t over = result.known ? result.over : permits;
-                        if (over > 0) state_.overshoot.Add(limit_id, over);
-                        const int64_t now_ns = context_.clock().NowNs();
-                        RelaxedBuckets::Key* const more =
-                            relaxed_.Debited(limit_id, name, result, now_ns);
-                        if (more == nullptr) return;
-                        if (result.known) return Debit(*more);
-                        // Redis is unavailable: what was granted since is not sent either.
-                        state_.overshoot.Add(limit_id, RelaxedBuckets::BeginDebit(*more));
-                        relaxed_.Debited(limit_id, name, {}, now_ns);
-                      });
+  StartDebit(context_, key.rule, key.key, permits,
+             [this, permits, limit_id = key.rule->rule->limit_id,
+              name = key.key](const DebitResult& result) {
+               const uint64_t over = result.known ? result.over : permits;
+               if (over > 0) state_.overshoot.Add(limit_id, over);
+               const int64_t now_ns = context_.clock().NowNs();
+               RelaxedBuckets::Key* const more = relaxed_.Debited(limit_id, name, result, now_ns);
+               if (more == nullptr) return;
+               if (result.known) return Debit(*more);
+               // Redis is unavailable: what was granted since is not sent either.
+               state_.overshoot.Add(limit_id, RelaxedBuckets::BeginDebit(*more));
+               relaxed_.Debited(limit_id, name, {}, now_ns);
+             });
 }
 
 bool LocalDecisions::Query(QueryItem& item) {
@@ -292,46 +287,15 @@ bool LocalDecisions::Query(QueryItem& item) {
     }
     return true;
   }
-  if (at.now_ns < view->exact_until_ns) return false;
+  if (at.now_ns < view->membership.exact_until_ns()) return false;
   item.source = Source::kStoreUnavailable;
-  item.unavailable = !MayGrant(view->local, view->lenient_until_ns, at.now_ns);
+  item.unavailable = !MayGrant(view->local, view->membership.lenient_until_ns(), at.now_ns);
   if (!item.unavailable) {
     item.exists =
         state_.unavailable.Query(context_.EntryOf(rule), item.key, view->local, at, &item.level);
   }
   return true;
 }
-
-namespace {
-
-// The part of a refund whose buckets are in Redis.
-class RestOfRefund final : public RefundOperation {
- public:
-  RestOfRefund(RefundOperation* whole, std::vector<size_t> places, bool given)
-      : whole_(whole), places_(std::move(places)), given_(given), permits_(places_.size()) {
-    for (const size_t place : places_) charges_.push_back(whole->charges[place]);
-    receipt_id = whole->receipt_id;
-    grant_time_ns = whole->grant_time_ns;
-    charges = charges_;
-    refunded = permits_.data();
-    deadline_ns = whole->deadline_ns;
-  }
-  void Done() override {
-    const std::unique_ptr<RestOfRefund> self(this);
-    for (size_t i = 0; i < places_.size(); ++i) whole_->refunded[places_[i]] = permits_[i];
-    whole_->outcome = given_ ? RefundOutcome::kRefunded : outcome;
-    whole_->Done();
-  }
-
- private:
-  RefundOperation* const whole_;
-  const std::vector<size_t> places_;
-  const bool given_;
-  std::vector<Charge> charges_;
-  std::vector<uint64_t> permits_;
-};
-
-}  // namespace
 
 bool LocalDecisions::Refund(RefundOperation* operation) {
   Places places = PlacesOf(operation->charges);
@@ -346,8 +310,12 @@ bool LocalDecisions::Refund(RefundOperation* operation) {
     operation->refunded[place] = *permits;
   }
   if (!places.other.empty()) {
-    remote_.Begin(
-        static_cast<RefundOperation*>(new RestOfRefund(operation, std::move(places.other), given)));
+    // Redis refunds the rest.
+    remote_.Begin(new RefundPart(*operation, std::move(places.other),
+                                 [operation, given](RefundOutcome outcome) {
+                                   operation->outcome = given ? RefundOutcome::kRefunded : outcome;
+                                   operation->Done();
+                                 }));
     return true;
   }
   if (given) {

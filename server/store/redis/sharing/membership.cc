@@ -40,78 +40,32 @@ void Membership::SetDivisor(uint32_t divisor, int64_t at_ns) {
 }
 
 void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const HeartbeatReply& reply) {
-  const int64_t gap_ns = sent_ns - answered_ns_;
-  const bool gap = !answered_ || gap_ns > ttl_ns_ / 2;
+  const bool gap = !answered_ || sent_ns - answered_ns_ > ttl_ns_ / 2;
   // Another server may answer nodes that this one does not know.
   const int64_t held_ns = reply.held_us * 1000;
   const bool held_back = gap || held_ns > 0;
   lag_us_ = reply.lag_us;
-  uint32_t nodes = 1;
-  uint32_t least_announced = std::numeric_limits<uint32_t>::max();
+  Seen seen;
   for (const HeartbeatReply::Node& other : reply.others) {
     if (!Counts(other)) continue;
-    ++nodes;
-    if (other.divisor != 0) least_announced = std::min(least_announced, other.divisor);
+    ++seen.nodes;
+    if (other.divisor != 0) seen.least_announced = std::min(seen.least_announced, other.divisor);
   }
   // Tick may be late to end a lenient share.
   if (now_ns >= lenient_until_ns_) lenient_.changes.clear();
   if (reply.is_new) {
     strict_.changes.clear();
-    joined_ns_ = now_ns + held_ns;
-    planned_ = 0;
     // A node that has grown, or is about to, took this node's share.
-    if (least_announced < nodes) lenient_.changes.clear();
-  } else if (joined_ns_ != kNever && held_back) {
-    // Replies from before the gap do not show that all others know of this node.
+    if (seen.least_announced < seen.nodes) lenient_.changes.clear();
+  }
+  // Replies from before a gap do not show that all others know of this node.
+  if (reply.is_new || (joined_ns_ != kNever && held_back)) {
     joined_ns_ = now_ns + held_ns;
     planned_ = 0;
   }
-
-  const uint32_t held = std::max(strict_.divisor(), lenient_.divisor());
   const bool joins = joined_ns_ != kNever;
-  if (held != 0 && nodes > held) {
-    SetDivisor(nodes, now_ns);
-    planned_ = 0;
-    fewer_since_ns_ = 0;
-  } else if (held != 0 && nodes < held) {
-    if (fewer_since_ns_ == 0 || held_back) {
-      fewer_since_ns_ = now_ns;
-      fewest_ = nodes;
-      planned_ = 0;
-    }
-    fewest_ = std::max(fewest_, nodes);
-    if (planned_ != 0 && planned_ >= nodes) {
-      SetDivisor(planned_, now_ns);
-      planned_ = 0;
-      fewer_since_ns_ = 0;
-    } else if (now_ns - fewer_since_ns_ >= ttl_ns_) {
-      planned_ = fewest_;
-    } else {
-      planned_ = 0;
-    }
-  } else {
-    fewer_since_ns_ = 0;
-    if (held != 0) planned_ = 0;
-  }
-
-  if (joins && now_ns - joined_ns_ >= ttl_ns_) {
-    const uint32_t holds = lenient_.divisor();
-    if (holds != 0) {
-      // All others know of this node by now, and it divides by at least as much as they do.
-      Begin(&strict_, holds, now_ns);
-      joined_ns_ = kNever;
-    } else if (least_announced < nodes) {
-      // Another node does not know of this one yet, or has grown: not now.
-      planned_ = 0;
-    } else if (planned_ >= nodes) {
-      Begin(&strict_, planned_, now_ns);
-      lenient_ = strict_;
-      joined_ns_ = kNever;
-      planned_ = 0;
-    } else {
-      planned_ = nodes;
-    }
-  }
+  FollowNodes(seen.nodes, held_back, now_ns);
+  if (joins && now_ns - joined_ns_ >= ttl_ns_) Join(seen, now_ns);
 
   answered_ = true;
   answered_ns_ = sent_ns;
@@ -120,6 +74,49 @@ void Membership::OnReply(int64_t sent_ns, int64_t now_ns, bool clear, const Hear
   strict_until_ns_ = strict_.none() ? 0 : until_ns;
   lenient_until_ns_ = lenient_.none() ? 0 : std::max(lenient_until_ns_, until_ns);
   Settle(sent_ns, clear, reply);
+}
+
+void Membership::FollowNodes(uint32_t nodes, bool held_back, int64_t now_ns) {
+  const uint32_t held = std::max(strict_.divisor(), lenient_.divisor());
+  if (held == 0 || nodes == held) {
+    fewer_since_ns_ = 0;
+    if (held != 0) planned_ = 0;
+    return;
+  }
+  if (nodes < held) {
+    if (fewer_since_ns_ == 0 || held_back) {
+      fewer_since_ns_ = now_ns;
+      fewest_ = nodes;
+      planned_ = 0;
+    }
+    fewest_ = std::max(fewest_, nodes);
+    if (planned_ == 0 || planned_ < nodes) {
+      planned_ = now_ns - fewer_since_ns_ >= ttl_ns_ ? fewest_ : 0;
+      return;
+    }
+  }
+  SetDivisor(nodes > held ? nodes : planned_, now_ns);
+  planned_ = 0;
+  fewer_since_ns_ = 0;
+}
+
+void Membership::Join(const Seen& seen, int64_t now_ns) {
+  const uint32_t holds = lenient_.divisor();
+  if (holds != 0) {
+    // All others know of this node by now, and it divides by at least as much as they do.
+    Begin(&strict_, holds, now_ns);
+    joined_ns_ = kNever;
+  } else if (seen.least_announced < seen.nodes) {
+    // Another node does not know of this one yet, or has grown: not now.
+    planned_ = 0;
+  } else if (planned_ >= seen.nodes) {
+    Begin(&strict_, planned_, now_ns);
+    lenient_ = strict_;
+    joined_ns_ = kNever;
+    planned_ = 0;
+  } else {
+    planned_ = seen.nodes;
+  }
 }
 
 void Membership::Settle(int64_t sent_ns, bool clear, const HeartbeatReply& reply) {

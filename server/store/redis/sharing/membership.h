@@ -55,7 +55,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "server/store/redis/commands/heartbeat.h"
@@ -122,7 +121,7 @@ class Membership {
   // When a new node takes its share at the earliest; kNever: it is not waiting for one.
   int64_t joins_at_ns() const { return joined_ns_ == kNever ? kNever : joined_ns_ + ttl_ns_; }
   // Exact before exact_until_ns; local from local_from_ns on, with a good lenient share.
-  int64_t exact_until_ns() const { return exact_until_ns_; }
+  int64_t exact_until_ns() const { return settling_ ? 0 : exact_until_ns_; }
   int64_t local_from_ns() const { return local_from_ns_; }
   // Heartbeats are answered, but nodes still have to debit what they granted while they were not.
   bool settling() const { return settling_; }
@@ -135,6 +134,16 @@ class Membership {
   }
 
  private:
+  // What a reply says of the nodes that count.
+  struct Seen {
+    uint32_t nodes = 1;  // with this one
+    uint32_t least_announced = std::numeric_limits<uint32_t>::max();
+  };
+
+  // The divisor of a share that this node has follows the number of nodes.
+  void FollowNodes(uint32_t nodes, bool held_back, int64_t now_ns);
+  // A new node has waited for a TTL: takes a share, announces it, or goes on waiting.
+  void Join(const Seen& seen, int64_t now_ns);
   void SetDivisor(uint32_t divisor, int64_t at_ns);
   void Begin(ShareHistory* history, uint32_t divisor, int64_t at_ns);
   void Settle(int64_t sent_ns, bool clear, const HeartbeatReply& reply);

@@ -4,9 +4,8 @@
 #include <chrono>
 #include <utility>
 
-#include "server/store/redis/commands/debit.h"
-#include "server/store/redis/commands/heartbeat.h"
-#include "server/store/redis/commands/raw_command.h"
+#include "server/store/redis/commands/command.h"
+#include "server/store/redis/commands/operations.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -17,18 +16,13 @@ constexpr int64_t kLeaveNs = 200'000'000;
 
 }  // namespace
 
-NodeRegistry::NodeRegistry(const common::Clock& clock, CommandContext& context,
-                           net::EventLoop& loop, std::string name_space, std::string id,
-                           int64_t ttl_ns, LocalBuckets& local_buckets, common::Log* log)
-    : clock_(clock),
-      context_(context),
-      loop_(loop),
-      name_space_(std::move(name_space)),
+NodeRegistry::NodeRegistry(CommandContext& context, std::string id, int64_t ttl_ns,
+                           LocalBuckets& local_buckets, common::Log* log)
+    : context_(context),
       id_(std::move(id)),
       local_buckets_(local_buckets),
       log_(log),
-      membership_(ttl_ns),
-      view_(std::make_shared<View>()) {
+      membership_(ttl_ns) {
   Publish();
 }
 
@@ -36,8 +30,8 @@ NodeRegistry::~NodeRegistry() = default;
 
 void NodeRegistry::Start() {
   if (started_.exchange(true)) return;
-  loop_.Post([this] {
-    loop_.AddResident(*this);
+  context_.loop().Post([this] {
+    context_.loop().AddResident(*this);
     resident_ = true;
     SendHeartbeat();
     ArmNext();
@@ -46,7 +40,7 @@ void NodeRegistry::Start() {
 
 void NodeRegistry::OnAvailable() {
   if (!started()) return;
-  loop_.Post([this] {
+  context_.loop().Post([this] {
     if (!resident_ || left_) return;
     SendHeartbeat();
     ArmNext();
@@ -55,9 +49,13 @@ void NodeRegistry::OnAvailable() {
 
 void NodeRegistry::AwaitFirst(int64_t most_ns) {
   if (!started()) return;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(most_ns);
   common::MutexLock lock(&mu_);
-  while (!settled_once_) {
+  Await(settled_once_, most_ns);
+}
+
+void NodeRegistry::Await(const bool& done, int64_t most_ns) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(most_ns);
+  while (!done) {
     const auto left = until - std::chrono::steady_clock::now();
     if (left.count() <= 0) return;
     changed_.WaitFor(&mu_, left);
@@ -66,14 +64,14 @@ void NodeRegistry::AwaitFirst(int64_t most_ns) {
 
 void NodeRegistry::Leave() {
   if (!started()) return;
-  loop_.Post([this] {
+  context_.loop().Post([this] {
     left_ = true;
     timer_.Cancel();
     local_ = {};
     membership_ = Membership(membership_.ttl_ns());
-    local_buckets_.Close();
+    local_buckets_.SetOpen(false);
     Publish();
-    const std::string key = NodesKey(name_space_);
+    const std::string key = NodesKey(context_.settings().name_space);
     RawCommand::Start(
         context_, key, {"HDEL", key, id_},
         [this](const Reply*) {
@@ -83,13 +81,8 @@ void NodeRegistry::Leave() {
         },
         /*urgent=*/true);
   });
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kLeaveNs);
   common::MutexLock lock(&mu_);
-  while (!left_confirmed_) {
-    const auto left = until - std::chrono::steady_clock::now();
-    if (left.count() <= 0) return;
-    changed_.WaitFor(&mu_, left);
-  }
+  Await(left_confirmed_, kLeaveNs);
 }
 
 std::shared_ptr<const NodeRegistry::View> NodeRegistry::view() const {
@@ -104,11 +97,11 @@ void NodeRegistry::OnLoopStop() {
 
 void NodeRegistry::ArmNext() {
   if (left_) return;
-  loop_.ArmIn(timer_, std::max<int64_t>(membership_.IntervalNs(), 1'000'000));
+  context_.loop().ArmIn(timer_, std::max<int64_t>(membership_.IntervalNs(), 1'000'000));
 }
 
 void NodeRegistry::OnTimer() {
-  const int64_t now_ns = clock_.NowNs();
+  const int64_t now_ns = context_.clock().NowNs();
   membership_.Tick(now_ns);
   Follow(now_ns);
   SendHeartbeat();
@@ -118,22 +111,31 @@ void NodeRegistry::OnTimer() {
 void NodeRegistry::SendHeartbeat() {
   if (in_flight_ || left_) return;
   in_flight_ = true;
-  const int64_t now_ns = clock_.NowNs();
+  const int64_t now_ns = context_.clock().NowNs();
   const bool clear = membership_.Clear(HasUndebited());
   // A node that learns of it later would be misled.
   const int64_t not_after_us =
       redis_lead_.known() ? now_ns / 1000 + redis_lead_.us() + membership_.ttl_ns() / 4000 : 0;
-  HeartbeatCommand::Start(
-      context_,
-      {NodesKey(name_space_), id_, membership_.announced(), clear, membership_.ttl_ns(),
-       not_after_us},
-      [this, now_ns, clear](const Reply* reply) { OnReply(now_ns, clear, reply); });
+  const Heartbeat heartbeat = {NodesKey(context_.settings().name_space),
+                               id_,
+                               membership_.announced(),
+                               clear,
+                               membership_.ttl_ns(),
+                               not_after_us};
+  // Other nodes take a node that is not heard of in time for gone: urgent.
+  RawCommand::StartBuilt(
+      context_, heartbeat.key,
+      [this, heartbeat](const FencingToken& token) {
+        return HeartbeatWords(heartbeat, token, context_.settings().TimeArgument());
+      },
+      [this, now_ns, clear](const Reply* reply) { OnReply(now_ns, clear, reply); },
+      /*urgent=*/true);
 }
 
 void NodeRegistry::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
   in_flight_ = false;
   if (left_) return;
-  const int64_t now_ns = clock_.NowNs();
+  const int64_t now_ns = context_.clock().NowNs();
   std::optional<HeartbeatReply> answer;
   if (reply != nullptr && !reply->is_error()) {
     answer = ParseHeartbeat(*reply);
@@ -170,27 +172,29 @@ void NodeRegistry::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
 void NodeRegistry::Follow(int64_t now_ns) {
   const bool good = MayGrant(membership_.lenient(), membership_.lenient_until_ns(), now_ns);
   if (answered_) {
-    if (!local_.none()) local_buckets_.Close();
+    if (!local_.none()) local_buckets_.SetOpen(false);
     local_ = {};
     if (membership_.settling()) SendDebits();
   } else if (local_.none()) {
     if (good && now_ns >= membership_.local_from_ns() && now_ns >= membership_.exact_until_ns()) {
       // What was not debited yet still has to be; these buckets are new.
-      std::vector<LocalBuckets::Granted> rest = local_buckets_.TakeAll({now_ns, clock_.WallNs()});
+      std::vector<LocalBuckets::Granted> rest =
+          local_buckets_.TakeAll({now_ns, context_.clock().WallNs()});
       std::move(rest.begin(), rest.end(), std::back_inserter(undebited_));
       local_.changes.push_back({1, now_ns, membership_.lenient().divisor()});
-      local_buckets_.Open();
+      local_buckets_.SetOpen(true);
     }
   } else if (!good) {
-    local_buckets_.Close();
+    local_buckets_.SetOpen(false);
     local_ = {};
   }
   Publish();
 }
 
 void NodeRegistry::SendDebits() {
-  const int64_t now_ns = clock_.NowNs();
-  std::vector<LocalBuckets::Granted> rest = local_buckets_.TakeAll({now_ns, clock_.WallNs()});
+  const int64_t now_ns = context_.clock().NowNs();
+  std::vector<LocalBuckets::Granted> rest =
+      local_buckets_.TakeAll({now_ns, context_.clock().WallNs()});
   std::move(rest.begin(), rest.end(), std::back_inserter(undebited_));
   // A primary of a Cluster may stay unavailable for long, and no node is exact before all have
   // debited what they granted.
@@ -206,29 +210,21 @@ void NodeRegistry::SendDebits() {
     auto rule = one.rule;
     const std::string key = one.key;
     const uint64_t permits = one.permits;
-    DebitCommand::Start(context_, std::move(rule), key, permits,
-                        [this, one = std::move(one)](const DebitResult& result) {
-                          --debits_in_flight_;
-                          if (!result.known) {
-                            undebited_.push_back(one);
-                          } else {
-                            debited_ += one.permits;
-                            if (answered_ && !left_) SendDebits();
-                          }
-                        });
+    StartDebit(context_, std::move(rule), key, permits,
+               [this, one = std::move(one)](const DebitResult& result) {
+                 --debits_in_flight_;
+                 if (!result.known) {
+                   undebited_.push_back(one);
+                 } else {
+                   debited_ += one.permits;
+                   if (answered_ && !left_) SendDebits();
+                 }
+               });
   }
 }
 
 void NodeRegistry::Publish() {
-  auto view = std::make_shared<View>();
-  view->answered = answered_;
-  view->strict = membership_.strict();
-  view->lenient = membership_.lenient();
-  view->strict_until_ns = membership_.strict_until_ns();
-  view->lenient_until_ns = membership_.lenient_until_ns();
-  view->joins_at_ns = membership_.joins_at_ns();
-  view->exact_until_ns = membership_.settling() ? 0 : membership_.exact_until_ns();
-  view->local = local_;
+  auto view = std::make_shared<View>(View{answered_, membership_, local_, {}});
   view->nodes.push_back(
       {id_, true, false,
        std::max(membership_.strict().divisor(), membership_.lenient().divisor())});

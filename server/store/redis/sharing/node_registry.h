@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "common/clock.h"
 #include "common/log.h"
 #include "common/mutex.h"
 #include "common/net/event_loop.h"
@@ -27,21 +26,15 @@ class NodeRegistry final : private net::LoopResident {
   // A snapshot. Immutable.
   struct View {
     bool answered = false;  // the last heartbeat
-    ShareHistory strict;
-    ShareHistory lenient;
-    int64_t strict_until_ns = 0;
-    int64_t lenient_until_ns = 0;
-    int64_t joins_at_ns = kNever;
-    // For limits that Redis decides while it is available: decided by Redis before exact_until_ns;
-    // by the share `local` while that is not empty.
-    int64_t exact_until_ns = 0;
+    Membership membership;
+    // Limits that Redis decides while it is available are decided by Redis before
+    // membership.exact_until_ns(), and by this share while it is not empty.
     ShareHistory local;
     std::vector<StoreNode> nodes;  // this one first
   };
 
   // All outlive it. `local_buckets`: of limits that are decided locally while Redis is unavailable.
-  NodeRegistry(const common::Clock& clock, CommandContext& context, net::EventLoop& loop,
-               std::string name_space, std::string id, int64_t ttl_ns, LocalBuckets& local_buckets,
+  NodeRegistry(CommandContext& context, std::string id, int64_t ttl_ns, LocalBuckets& local_buckets,
                common::Log* log);
   // REQUIRES: the loop has ended.
   ~NodeRegistry() override;
@@ -63,6 +56,8 @@ class NodeRegistry final : private net::LoopResident {
 
  private:
   void OnLoopStop() override;
+  // Blocks until *done, for most_ns at most.
+  void Await(const bool& done, int64_t most_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnTimer();
   void SendHeartbeat();
   void OnReply(int64_t sent_ns, bool clear, const Reply* reply);
@@ -75,10 +70,7 @@ class NodeRegistry final : private net::LoopResident {
   }
   void Publish();
 
-  const common::Clock& clock_;
   CommandContext& context_;
-  net::EventLoop& loop_;
-  const std::string name_space_;
   const std::string id_;
   LocalBuckets& local_buckets_;
   common::Log* const log_;

@@ -1,7 +1,6 @@
 #include "server/store/redis/sharing/relaxed_buckets.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "server/store/redis/wire/script_arguments.h"
 
@@ -20,16 +19,10 @@ uint64_t MaxUndebited(const algorithm::Parameters& parameters, size_t nodes, siz
   return std::max<uint64_t>(share, 1);
 }
 
-std::string RelaxedBuckets::NameOf(uint32_t limit_id, std::string_view key) {
-  std::string name(reinterpret_cast<const char*>(&limit_id), sizeof(limit_id));
-  name.append(key);
-  return name;
-}
-
 bool RelaxedBuckets::TryTake(const Rule& rule, std::string_view key, uint64_t permits,
                              uint64_t most, int64_t now_ns, BucketLevel* level, Key** debit) {
   *debit = nullptr;
-  const auto found = keys_.find(NameOf(rule.limit_id, key));
+  const auto found = keys_.find({rule.limit_id, std::string(key)});
   if (found == keys_.end()) return false;
   Key& one = *found->second;
   if (!one.known || one.rule->rule->id != rule.id) return false;
@@ -82,11 +75,10 @@ void RelaxedBuckets::Learn(const std::shared_ptr<const RuleEntry>& rule, std::st
                            const BucketLevel& level, int64_t now_ns) {
   if (rule == nullptr) return;
   if (keys_.size() >= prune_at_) Prune(now_ns);
-  std::string name = NameOf(rule->rule->limit_id, key);
-  auto found = keys_.find(name);
+  auto found = keys_.find({rule->rule->limit_id, std::string(key)});
   if (found == keys_.end()) {
     if (keys_.size() >= kMaxKeys) return;
-    found = keys_.emplace(std::move(name), std::make_unique<Key>()).first;
+    found = keys_.emplace(std::pair(rule->rule->limit_id, key), std::make_unique<Key>()).first;
     found->second->key.assign(key);
   }
   Key& one = *found->second;
@@ -103,7 +95,7 @@ uint64_t RelaxedBuckets::BeginDebit(Key& key) {
 
 RelaxedBuckets::Key* RelaxedBuckets::Debited(uint32_t limit_id, std::string_view key,
                                              const DebitResult& result, int64_t now_ns) {
-  const auto found = keys_.find(NameOf(limit_id, key));
+  const auto found = keys_.find({limit_id, std::string(key)});
   if (found == keys_.end()) return nullptr;
   Key& one = *found->second;
   one.debiting = 0;

@@ -22,9 +22,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "server/store/redis/commands/debit.h"
+#include "server/store/redis/commands/operations.h"
 #include "server/store/redis/wire/rule_entry.h"
 #include "server/store/store.h"
 
@@ -58,15 +59,13 @@ class RelaxedBuckets {
   // A debit was answered. Returns the key if there is more to debit; else null.
   Key* Debited(uint32_t limit_id, std::string_view key, const DebitResult& result, int64_t now_ns);
 
-  bool empty() const { return keys_.empty(); }
-
  private:
-  static std::string NameOf(uint32_t limit_id, std::string_view key);
   static void Know(Key& key, const BucketLevel& level, int64_t now_ns);
   static BucketLevel LevelOf(const Key& key, int64_t now_ns);
   void Prune(int64_t now_ns);
 
-  absl::flat_hash_map<std::string, std::unique_ptr<Key>> keys_;
+  // By limit id and key.
+  absl::flat_hash_map<std::pair<uint32_t, std::string>, std::unique_ptr<Key>> keys_;
   size_t prune_at_ = 1024;
 };
 

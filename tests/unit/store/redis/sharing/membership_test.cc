@@ -13,7 +13,6 @@
 
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/sharing/local_buckets.h"
-#include "server/store/redis/sharing/share.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/heartbeat_model.h"
 #include "tests/support/store_calls.h"

@@ -1,8 +1,7 @@
-#include "server/store/redis/sharing/share.h"
-
 #include <gtest/gtest.h>
 
 #include "server/algorithm/make_parameters.h"
+#include "server/store/redis/sharing/local_buckets.h"
 
 namespace sluice::store::redis {
 namespace {

@@ -1,16 +1,9 @@
-// MoveCommand: moves a booking up to the earliest moment at which it fits.
-#ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_MOVE_H_
-#define SLUICE_SERVER_STORE_REDIS_COMMANDS_MOVE_H_
-
-#include <cstdint>
-#include <memory>
-
-#include "absl/types/span.h"
 #include "server/store/decide.h"
+#include "server/store/redis/commands/operations.h"
 #include "server/store/redis/commands/optimistic_command.h"
-#include "server/store/store.h"
 
 namespace sluice::store::redis {
+namespace {
 
 class MoveCommand final : public BucketOperation {
  public:
@@ -48,6 +41,10 @@ class MoveCommand final : public BucketOperation {
   MoveOutcome outcome_ = MoveOutcome::kStays;
 };
 
-}  // namespace sluice::store::redis
+}  // namespace
 
-#endif  // SLUICE_SERVER_STORE_REDIS_COMMANDS_MOVE_H_
+void StartMove(CommandContext& context, MoveOperation* operation) {
+  BucketOperation::Start(std::make_unique<MoveCommand>(context, operation));
+}
+
+}  // namespace sluice::store::redis

@@ -1,18 +1,10 @@
-// ResetCommand: makes a bucket full. Bookings stand.
-#ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_RESET_H_
-#define SLUICE_SERVER_STORE_REDIS_COMMANDS_RESET_H_
-
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/functional/any_invocable.h"
-#include "absl/types/span.h"
+#include "server/store/redis/commands/operations.h"
 #include "server/store/redis/commands/optimistic_command.h"
-#include "server/store/store.h"
 
 namespace sluice::store::redis {
+namespace {
 
 class ResetCommand final : public BucketOperation {
  public:
@@ -23,9 +15,7 @@ class ResetCommand final : public BucketOperation {
 
  private:
   bool BuildScript(const FencingToken& token, std::vector<std::string>* words) override {
-    const auto& keys = buckets_[0].keys;
-    *words = {"EVALSHA", TextOf(Script::kReset).sha, "4", keys[0], keys[1],
-              keys[2],   token.WordFor(buckets_[0])};
+    *words = KeyWords(Script::kReset, token);
     return true;
   }
   Handled OnScriptReply(const Reply& reply, int64_t) override {
@@ -47,6 +37,11 @@ class ResetCommand final : public BucketOperation {
   bool existed_ = false;
 };
 
-}  // namespace sluice::store::redis
+}  // namespace
 
-#endif  // SLUICE_SERVER_STORE_REDIS_COMMANDS_RESET_H_
+void StartReset(CommandContext& context, Bucket bucket, ResetCommand::Done done) {
+  BucketOperation::Start(
+      std::make_unique<ResetCommand>(context, std::move(bucket), std::move(done)));
+}
+
+}  // namespace sluice::store::redis
