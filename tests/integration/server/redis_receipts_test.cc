@@ -31,12 +31,8 @@ class RedisReceiptsTest : public ServerTest {
   static std::string Take(const Node& node, const std::string& limit, uint64_t permits) {
     v1::AcquireRequest request = Request(limit, "k", permits);
     request.set_want_receipt(true);
-    grpc::ClientContext context;
-    context.set_deadline(Soon());
     v1::AcquireResponse response;
-    const grpc::Status status = node.data->Acquire(&context, request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    EXPECT_TRUE(response.granted());
+    EXPECT_TRUE(GrantedBy(*node.data, request, &response));
     return response.receipt();
   }
 

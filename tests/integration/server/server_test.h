@@ -55,11 +55,15 @@ class ServerTest : public ::testing::Test {
   // The same on any server.
   static bool GrantedBy(v1::RateLimiter::Stub& server, const v1::AcquireRequest& request) {
     v1::AcquireResponse response;
+    return GrantedBy(server, request, &response);
+  }
+  static bool GrantedBy(v1::RateLimiter::Stub& server, const v1::AcquireRequest& request,
+                        v1::AcquireResponse* response) {
     grpc::Status status;
     for (int tries = 0; tries < 100; ++tries) {
       grpc::ClientContext context;
       context.set_deadline(Soon());
-      status = server.Acquire(&context, request, &response);
+      status = server.Acquire(&context, request, response);
       const auto executed = context.GetServerTrailingMetadata().find(common::kExecutedMetadata);
       if (status.error_code() != grpc::StatusCode::UNAVAILABLE ||
           executed == context.GetServerTrailingMetadata().end() ||
@@ -69,7 +73,7 @@ class ServerTest : public ::testing::Test {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     EXPECT_TRUE(status.ok()) << status.error_message();
-    return response.granted();
+    return response->granted();
   }
 
   int64_t Remaining(const std::string& limit, const std::string& key) {
