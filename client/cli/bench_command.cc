@@ -155,7 +155,7 @@ class Lane {
     };
     switch (plan_.mode) {
       case Mode::kStream:
-        stream_->Submit(Make(), done);
+        if (stream_.has_value()) stream_->Submit(Make(), done);
         break;
       case Mode::kBatch: {
         std::vector<Acquisition> batch;

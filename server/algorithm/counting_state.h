@@ -52,6 +52,9 @@ class CountingState {
   }
 
  private:
+  friend State;
+  CountingState() = default;
+
   const State& self() const { return static_cast<const State&>(*this); }
 };
 
