@@ -56,6 +56,10 @@ inline constexpr uint32_t kDefaultListKeys = 20;
 // connections.
 inline constexpr int kDefaultMaxConnections = 100'000;
 
+// TLS handshakes at once on an event loop: each holds about 50 KiB. Above, a new handshake displaces
+// one of the peer that holds most.
+inline constexpr size_t kMaxHandshakesPerLoop = 1024;
+
 // Connections of the admin port, and bytes of its requests that are not complete yet. People and
 // scripts use it: more than these are a flood, which may not cost the data port its memory.
 inline constexpr int kMaxAdminConnections = 1000;

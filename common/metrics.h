@@ -81,14 +81,15 @@ template <typename Count>
 struct TransportCounts {
   Count connections_accepted{};
   Count connections_closed{};
-  Count connections_refused{};  // over a bound, and closed at once
+  Count connections_refused{};   // over a bound, and closed at once
+  Count handshakes_displaced{};  // of TLS: closed to make room for others
   Count streams_accepted{};
   Count streams_closed{};
   Count sheds{};
 
   auto Tie() {
-    return std::tie(connections_accepted, connections_closed, connections_refused, streams_accepted,
-                    streams_closed, sheds);
+    return std::tie(connections_accepted, connections_closed, connections_refused,
+                    handshakes_displaced, streams_accepted, streams_closed, sheds);
   }
 };
 using TransportCounters = TransportCounts<OwnedCounter>;

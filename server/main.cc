@@ -283,6 +283,7 @@ int Server::Listen() {
   data.listen = flags_.listen;
   data.tls = flags_.tls;
   data.max_connections = flags_.max_connections;
+  data.log = &log_;
   data.rpc.metrics_name = "data";
   data_ = std::make_unique<transport::PortServer>(data, loops_.data(), clock_, metrics_);
   data_service_ = std::make_unique<transport::RateLimiterService>(
@@ -294,6 +295,7 @@ int Server::Listen() {
   admin.listen = flags_.admin_listen;
   admin.tls = flags_.admin_tls;
   admin.max_connections = common::bounds::kMaxAdminConnections;
+  admin.log = &log_;
   admin.rpc.metrics_name = "admin";
   admin.rpc.max_loop_buffered_bytes = common::bounds::kMaxAdminBufferedBytes;
   admin.rpc.max_queue_ns = 0;  // a call waits for a long one before it, and is not shed

@@ -73,7 +73,8 @@ void WriteTransports(const std::vector<TransportStats>& transports, Json* json) 
     json->Field("streams", transport.streams);
     json->Field("streams_accepted", transport.streams_accepted);
     json->Field("sheds", transport.sheds);
-    json->Field("connections_refused", transport.connections_refused).Close();
+    json->Field("connections_refused", transport.connections_refused);
+    json->Field("handshakes_displaced", transport.handshakes_displaced).Close();
   }
   json->Close();
 }

@@ -321,7 +321,7 @@ Result<ServerStats> AdminClient::GetStats() {
     stats.transports.push_back({transport.transport(), transport.connections(),
                                 transport.connections_accepted(), transport.streams(),
                                 transport.streams_accepted(), transport.sheds(),
-                                transport.connections_refused()});
+                                transport.connections_refused(), transport.handshakes_displaced()});
   }
   const v1::StoreStats& store = response->store();
   stats.store = store.kind();

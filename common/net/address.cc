@@ -72,6 +72,20 @@ void SocketAddress::set_port(uint16_t port) {
   if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
 }
 
+uint64_t SocketAddress::PeerNetwork() const {
+  uint32_t ipv4 = 0;
+  uint64_t prefix = 0;
+  if (family() == AF_INET) {
+    ipv4 = reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr;
+  } else if (family() == AF_INET6) {
+    const in6_addr& ip = reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr;
+    std::memcpy(&prefix, ip.s6_addr, sizeof(prefix));
+    if (IN6_IS_ADDR_V4MAPPED(&ip)) std::memcpy(&ipv4, ip.s6_addr + 12, sizeof(ipv4));
+  }
+  // ::/64 has no addresses of peers but the mapped ones and ::1.
+  return ipv4 != 0 ? uint64_t{ipv4} << 32 : prefix;
+}
+
 std::string SocketAddress::ToString() const {
   char text[INET6_ADDRSTRLEN] = "";
   if (family() == AF_INET) {

@@ -93,23 +93,24 @@ class Task {
 // The counters of one event loop. Its thread writes them, any thread reads them. On their own cache
 // lines: they change with each iteration.
 struct alignas(64) LoopCounters {
-  common::OwnedCounter iterations;          // returns from epoll
-  common::OwnedCounter busy_ns;             // time not spent waiting
-  common::OwnedCounter tasks;               // run for Post
-  common::OwnedCounter timers;              // fired
-  common::OwnedCounter streams;             // open now, accepted and outgoing
-  common::OwnedCounter accepted;            // by a listener
-  common::OwnedCounter refused;             // over a bound, and closed at once
-  common::OwnedCounter accept_errors;       // accept(2) failed, e.g. out of file descriptors
-  common::OwnedCounter connected;           // outgoing
-  common::OwnedCounter connect_failures;    // outgoing: refused, timed out, name not found
-  common::OwnedCounter closed;              // streams, for any reason
-  common::OwnedCounter bytes_in;            // from the kernel, before decryption
-  common::OwnedCounter bytes_out;           // to the kernel, after encryption
-  common::OwnedCounter reads;               // calls of recv(2)
-  common::OwnedCounter writes;              // calls of send(2)
-  common::OwnedCounter handshakes;          // of TLS, finished
-  common::OwnedCounter handshake_failures;  // of TLS, with time-outs
+  common::OwnedCounter iterations;            // returns from epoll
+  common::OwnedCounter busy_ns;               // time not spent waiting
+  common::OwnedCounter tasks;                 // run for Post
+  common::OwnedCounter timers;                // fired
+  common::OwnedCounter streams;               // open now, accepted and outgoing
+  common::OwnedCounter accepted;              // by a listener
+  common::OwnedCounter refused;               // over a bound, and closed at once
+  common::OwnedCounter accept_errors;         // accept(2) failed, e.g. out of file descriptors
+  common::OwnedCounter connected;             // outgoing
+  common::OwnedCounter connect_failures;      // outgoing: refused, timed out, name not found
+  common::OwnedCounter closed;                // streams, for any reason
+  common::OwnedCounter bytes_in;              // from the kernel, before decryption
+  common::OwnedCounter bytes_out;             // to the kernel, after encryption
+  common::OwnedCounter reads;                 // calls of recv(2)
+  common::OwnedCounter writes;                // calls of send(2)
+  common::OwnedCounter handshakes;            // of TLS, finished
+  common::OwnedCounter handshake_failures;    // of TLS, with time-outs
+  common::OwnedCounter handshakes_displaced;  // of TLS, by others
 };
 
 class EventLoop {

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
+#include <utility>
 
 #include "common/net/tls_stream.h"
 
@@ -12,6 +14,7 @@ namespace sluice::net {
 namespace {
 
 constexpr int64_t kRetryNs = 100'000'000;
+constexpr int64_t kLogIntervalNs = int64_t{60} * 1'000'000'000;
 
 int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
@@ -23,7 +26,7 @@ Listener::Listener(EventLoop& loop, int fd, Acceptor& acceptor, const ListenerOp
       options_(options),
       fd_(fd),
       reserve_fd_(OpenReserve()),
-      handshakes_(std::make_shared<int>(0)) {
+      handshakes_(std::make_shared<HandshakeSlots>(options.max_handshakes)) {
   loop_.AddResident(*this);
   OnRetry();
 }
@@ -107,8 +110,7 @@ void Listener::OutOfDescriptors() {
 
 void Listener::Start(int fd, const SocketAddress& peer) {
   LoopCounters& counters = loop_.counters();
-  const bool busy = options_.tls != nullptr && *handshakes_ >= options_.max_handshakes;
-  if (busy || (options_.budget != nullptr && !options_.budget->Take())) {
+  if (options_.budget != nullptr && !options_.budget->Take()) {
     counters.refused.Add();
     close(fd);
     acceptor_.OnRefused(loop_);
@@ -127,11 +129,26 @@ void Listener::Start(int fd, const SocketAddress& peer) {
     socket->SetHandler(handler);
     return socket->Open();
   }
-  ++*handshakes_;
-  TlsStream::Serve(
+  MakeRoom();
+  const HandshakeSlots::Slot slot = handshakes_->Take(peer);
+  slot->stream = TlsStream::Serve(
       socket, *options_.tls, options_.handshake_timeout_ns, options_.stream,
       [&acceptor = acceptor_](Stream& stream) { return acceptor.Accept(stream); },
-      [handshakes = handshakes_] { --*handshakes; });
+      [handshakes = handshakes_, slot] { handshakes->GiveBack(slot); });
+}
+
+void Listener::MakeRoom() {
+  if (!handshakes_->full()) return;
+  TlsStream& displaced = handshakes_->Displaced();
+  const std::string peer = displaced.peer_address();
+  displaced.Abort(absl::ResourceExhaustedError("another TLS handshake took its place"));
+  loop_.counters().handshakes_displaced.Add();
+  acceptor_.OnHandshakeDisplaced(loop_);
+  ++displaced_;
+  if (options_.log == nullptr || loop_.now_ns() < log_displaced_ns_) return;
+  log_displaced_ns_ = loop_.now_ns() + kLogIntervalNs;
+  options_.log->Warning("tls_handshakes_displaced",
+                        {{"peer", peer}, {"handshakes", std::exchange(displaced_, 0)}});
 }
 
 }  // namespace sluice::net

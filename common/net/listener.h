@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/bounds.h"
+#include "common/log.h"
 #include "common/net/event_loop.h"
+#include "common/net/handshake_slots.h"
 #include "common/net/socket_stream.h"
 #include "common/net/stream.h"
 #include "common/net/tls_context.h"
@@ -23,17 +26,21 @@ class Acceptor {
   // A connection was closed before Accept, because of a bound of the listener. Called on the loop's
   // thread.
   virtual void OnRefused(EventLoop&) {}
+  // A TLS handshake was closed, to make room for another. Called on the loop's thread.
+  virtual void OnHandshakeDisplaced(EventLoop&) {}
 };
 
 struct ListenerOptions {
   StreamOptions stream;
   std::shared_ptr<const TlsContext> tls;  // null: plaintext
-  // How long a TLS handshake may take, and how many may run at once on a loop: each holds about 50
-  // KiB, and costs the client nothing.
+  // How long a TLS handshake may take, and how many may run at once on a loop (HandshakeSlots).
   int64_t handshake_timeout_ns = int64_t{10} * 1'000'000'000;
-  int max_handshakes = 1024;
-  // Connections accepted in an iteration, at most, so that open connections have their turn.
-  int accept_burst = 64;
+  size_t max_handshakes = common::bounds::kMaxHandshakesPerLoop;
+  // Where the displaced handshakes of a minute are reported; null: nowhere.
+  common::Log* log = nullptr;
+  // Connections accepted in an iteration, at most, so that open connections have their turn: each
+  // may cost 50 us.
+  int accept_burst = 16;
   // Shared by listeners and loops; null: only the process's descriptors bound the connections.
   // Excess connections are closed at once. Outlives the streams.
   ConnectionBudget* budget = nullptr;
@@ -58,6 +65,8 @@ class Listener final : private IoWatcher, private LoopResident {
   bool AcceptOne();
   void Start(int fd, const SocketAddress& peer);
   void OutOfDescriptors();
+  // Closes a handshake if all slots are in use.
+  void MakeRoom();
 
   EventLoop& loop_;
   Acceptor& acceptor_;
@@ -66,8 +75,10 @@ class Listener final : private IoWatcher, private LoopResident {
   // Closed for a moment, when there are no descriptors left, to accept and close a connection.
   // Otherwise epoll would report the listener as ready for ever.
   int reserve_fd_;
-  // Handshakes that run now. Shared with them, as they may outlive the listener.
-  std::shared_ptr<int> handshakes_;
+  // Shared with the handshakes, as they may outlive the listener.
+  std::shared_ptr<HandshakeSlots> handshakes_;
+  uint64_t displaced_ = 0;        // handshakes, since the last line of the log
+  int64_t log_displaced_ns_ = 0;  // the next line may follow then
   Timer retry_{Timer::To<&Listener::OnRetry>, this};
 };
 

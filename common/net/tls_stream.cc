@@ -55,14 +55,15 @@ TlsStream::TlsStream(SocketStream* socket, const TlsContext& context, int64_t ha
 
 TlsStream::~TlsStream() = default;
 
-void TlsStream::Serve(SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
-                      const StreamOptions& options, Accept accept,
-                      absl::AnyInvocable<void()> done) {
+TlsStream* TlsStream::Serve(SocketStream* socket, const TlsContext& context,
+                            int64_t handshake_timeout_ns, const StreamOptions& options,
+                            Accept accept, absl::AnyInvocable<void()> done) {
   auto* const stream = new TlsStream(socket, context, handshake_timeout_ns, options);
   SSL_set_accept_state(stream->ssl_.get());
   stream->accept_ = std::move(accept);
   stream->done_ = std::move(done);
   socket->Open();
+  return stream;
 }
 
 TlsStream* TlsStream::Connect(SocketStream* socket, const TlsContext& context,
@@ -175,9 +176,7 @@ void TlsStream::HandshakeDone() {
 }
 
 void TlsStream::EndHandshake() {
-  if (done_ == nullptr) return;
-  done_();
-  done_ = nullptr;
+  if (done_ != nullptr) std::exchange(done_, nullptr)();
 }
 
 void TlsStream::Decrypt() {
@@ -348,6 +347,7 @@ void TlsStream::Abort(absl::Status why) {
   failure_ = std::move(why);
   plain_.Clear();
   held_.Clear();
+  EndHandshake();
   socket_->Abort(failure_);
 }
 

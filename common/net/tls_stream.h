@@ -36,8 +36,9 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
 
   // The server's side, over `socket`, which is connected and not opened. If the handshake fails or
   // takes longer than handshake_timeout_ns, the stream is closed and counted, and `accept` is never
-  // called. `done` is called once, when the handshake ended in either way.
-  static void Serve(
+  // called. `done` is called once, when the handshake ended in either way; until then the result
+  // may be aborted.
+  static TlsStream* Serve(
       SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
       const StreamOptions& options, Accept accept, absl::AnyInvocable<void()> done = [] {});
 
@@ -62,6 +63,8 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   // "TLSv1.3", and whether a session was resumed. For logs and tests.
   std::string protocol() const;
   bool resumed() const;
+  // Whether the peer has sent nothing.
+  bool silent() const { return handshake_bytes_ == 0; }
 
  private:
   TlsStream(SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,

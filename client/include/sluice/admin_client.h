@@ -141,6 +141,7 @@ struct TransportStats {
   uint64_t streams_accepted = 0;
   uint64_t sheds = 0;
   uint64_t connections_refused = 0;
+  uint64_t handshakes_displaced = 0;
 };
 
 struct ServerStats {

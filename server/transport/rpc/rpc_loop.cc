@@ -42,6 +42,11 @@ void RpcLoop::CountRefused() {
   counters().connections_refused.Add(1);
 }
 
+void RpcLoop::CountDisplaced() {
+  if (transport_counters_ == nullptr) FindCounters();
+  counters().handshakes_displaced.Add();
+}
+
 void RpcLoop::CountOpened() {
   connections_opened_.Add(1);
   counters().connections_accepted.Add(1);

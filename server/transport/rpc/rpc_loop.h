@@ -94,6 +94,7 @@ class RpcLoop final : private net::IterationHook {
   // A connection for `stream`; owned by the loop until the stream's OnClosed.
   net::StreamHandler* Adopt(net::Stream& stream);
   void CountRefused();
+  void CountDisplaced();
   // Drains all connections, and each later one.
   void Drain();
   net::EventLoop& loop() { return loop_; }

@@ -29,6 +29,10 @@ void RpcServer::OnRefused(net::EventLoop& loop) {
   if (RpcLoop* const rpc_loop = Find(loop); rpc_loop != nullptr) rpc_loop->CountRefused();
 }
 
+void RpcServer::OnHandshakeDisplaced(net::EventLoop& loop) {
+  if (RpcLoop* const rpc_loop = Find(loop); rpc_loop != nullptr) rpc_loop->CountDisplaced();
+}
+
 void RpcServer::Drain() {
   for (const auto& rpc_loop : loops_) {
     rpc_loop->loop().Post([&rpc_loop = *rpc_loop] { rpc_loop.Drain(); });

@@ -43,6 +43,7 @@ class RpcServer final : public net::Acceptor {
 
   net::StreamHandler* Accept(net::Stream& stream) override;
   void OnRefused(net::EventLoop& loop) override;
+  void OnHandshakeDisplaced(net::EventLoop& loop) override;
 
   // Accepts no new calls, asks clients to reconnect elsewhere, finishes open calls. Returns at
   // once.

@@ -105,6 +105,7 @@ void Write(const common::TransportTotals& from, v1::TransportStats* to) {
   to->set_streams_accepted(from.streams_accepted);
   to->set_sheds(from.sheds);
   to->set_connections_refused(from.connections_refused);
+  to->set_handshakes_displaced(from.handshakes_displaced);
 }
 
 void Write(const service::StoreStatus& status, v1::StoreStatus* out) {

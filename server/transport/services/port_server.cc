@@ -52,6 +52,7 @@ absl::Status PortServer::Listen(std::function<void(const absl::Status&)> certifi
   net::ListenerOptions listener;
   listener.tls = *tls;
   listener.budget = &connections_;
+  listener.log = options_.log;
   auto bound = loops_.Listen(options_.listen, server_, listener);
   if (!bound.ok()) return bound.status();
   address_ = bound->ToString();

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/metrics.h"
 #include "common/net/address.h"
 #include "common/net/loop_group.h"
@@ -30,6 +31,7 @@ struct PortServerOptions {
   TlsFiles tls;
   // Open connections, over all loops; those beyond are closed at once.
   int max_connections = 0;
+  common::Log* log = nullptr;  // null: nothing is logged
   RpcServerOptions rpc;
 };
 

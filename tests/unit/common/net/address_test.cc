@@ -42,5 +42,16 @@ TEST(SocketAddressTest, ConvertsNumericAddressesAndRefusesNames) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(SocketAddressTest, PeerNetworkIsAnIpv4AddressOrASlash64) {
+  const auto network = [](const std::string& host) {
+    return SocketAddress::FromNumeric({.host = host, .unix_path = ""})->PeerNetwork();
+  };
+  EXPECT_EQ(network("192.0.2.1"), network("::ffff:192.0.2.1"));
+  EXPECT_NE(network("192.0.2.1"), network("192.0.2.2"));
+  EXPECT_EQ(network("2001:db8:1:2::1"), network("2001:db8:1:2:ffff::9"));
+  EXPECT_NE(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));
+  EXPECT_NE(network("2001:db8:1:2::1"), network("2001:db9:1:2::1"));
+}
+
 }  // namespace
 }  // namespace sluice::net

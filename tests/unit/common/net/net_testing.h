@@ -125,6 +125,12 @@ class RawSocket {
     return data;
   }
 
+  // Whether the other side has closed. Drops bytes that arrived.
+  bool Closed() {
+    Receive();
+    return at_end || (error != 0 && error != EAGAIN);
+  }
+
   bool at_end = false;
   int error = 0;
 
@@ -169,8 +175,13 @@ inline SocketPair UnixPair() {
 }
 
 // Opens a blocking connection; fd() < 0 if it is refused.
-inline RawSocket ConnectTo(const SocketAddress& address) {
+// `from`: the client's IPv4 address; null: any.
+inline RawSocket ConnectTo(const SocketAddress& address, const char* from = nullptr) {
   RawSocket raw(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (from != nullptr) {
+    const SocketAddress local = *SocketAddress::FromNumeric({.host = from, .unix_path = ""});
+    EXPECT_EQ(bind(raw.fd(), local.get(), local.length), 0);
+  }
   if (connect(raw.fd(), address.get(), address.length) != 0) raw.Close();
   return raw;
 }

@@ -26,7 +26,6 @@ using ::sluice::testing::TestAuthority;
 using ::sluice::testing::TestCertificate;
 using ::sluice::testing::TestFiles;
 using ::sluice::testing::TestSubject;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -379,13 +378,12 @@ TEST_F(TlsStreamTest, EndsStalledHandshakeInTime) {
   options.max_handshakes = 3;
   Serve(authority_.Issue(), nullptr, options);
   std::vector<RawSocket> stalled;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 3; ++i) {
     stalled.push_back(ConnectTo(address_));
     stalled.back().Send(std::string("\x16\x03\x01", i));
   }
   Settle(*loop_);
-  EXPECT_EQ(loop_->counters().streams.value(), 3u);  // the fourth found too many
-  EXPECT_EQ(loop_->counters().refused.value(), 1u);
+  EXPECT_EQ(loop_->counters().streams.value(), 3u);
   clock_.Advance(9 * kSecond);
   stalled[0].Send("\x16");  // a byte does not buy time
   Settle(*loop_);
@@ -398,6 +396,53 @@ TEST_F(TlsStreamTest, EndsStalledHandshakeInTime) {
   CtxPtr ctx = RawContext();
   RawClient client(address_, ctx.get());
   ASSERT_TRUE(Until([&] { return client.Handshake(); }));
+}
+
+TEST_F(TlsStreamTest, NewHandshakeDisplacesTheOldestSilentOneOfThePeerThatHoldsMost) {
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  common::Log log(clock_, common::LogLevel::kInfo, pipe_fds[1]);
+  ListenerOptions options;
+  options.max_handshakes = 4;
+  options.log = &log;
+  Serve(authority_.Issue(), nullptr, options);
+  std::vector<RawSocket> flood;
+  for (int i = 0; i < 3; ++i) {
+    flood.push_back(ConnectTo(address_));
+    if (i == 0) flood[0].Send("\x16");
+    Settle(*loop_);
+  }
+  RawSocket other = ConnectTo(address_, "127.0.0.2");
+  Settle(*loop_);
+  EXPECT_EQ(loop_->counters().streams.value(), 4u);
+
+  flood.push_back(ConnectTo(address_));
+  Settle(*loop_);
+  EXPECT_TRUE(flood[1].Closed());
+  flood.push_back(ConnectTo(address_, "127.0.0.3"));
+  Settle(*loop_);
+  EXPECT_TRUE(flood[2].Closed());
+  EXPECT_FALSE(flood[0].Closed());
+  EXPECT_FALSE(flood[3].Closed());
+  EXPECT_FALSE(other.Closed());
+  EXPECT_EQ(loop_->counters().streams.value(), 4u);
+  EXPECT_EQ(loop_->counters().handshakes_displaced.value(), 2u);
+  EXPECT_EQ(loop_->counters().refused.value(), 0u);
+
+  {
+    // An honest client of the flooding address still gets through.
+    CtxPtr ctx = RawContext();
+    RawClient client(address_, ctx.get());
+    ASSERT_TRUE(Until([&] { return client.Handshake(); }));
+  }
+  char text[4096];
+  const std::string logged(text, std::max<ssize_t>(read(pipe_fds[0], text, sizeof(text)), 0));
+  EXPECT_THAT(logged, HasSubstr("event=tls_handshakes_displaced peer=127.0.0.1:"));
+  EXPECT_EQ(std::count(logged.begin(), logged.end(), '\n'), 1);  // of three, in one minute
+  listener_.reset();
+  loop_.reset();  // which use the log
+  close(pipe_fds[0]);
+  close(pipe_fds[1]);
 }
 
 // The first bytes of a client, recorded without a server.
