@@ -21,9 +21,13 @@ inline constexpr size_t kMaxKeyBytes = 512;
 // their buckets at once.
 inline constexpr size_t kMaxCharges = 16;
 
-// Acquisitions of a batch: 4096 decisions take less than a millisecond, so a batch does not hold up
-// an event loop.
+// Acquisitions of a batch. An event loop decides a large batch in slices, between which it serves
+// other connections; its answer waits for the last.
 inline constexpr size_t kMaxBatch = 4096;
+
+// Bytes of an acquisition: 16 charges with the longest names and keys have 11 KiB. A batch is decoded
+// in steps of whole acquisitions.
+inline constexpr size_t kMaxAcquisitionBytes = size_t{64} << 10;
 
 // Buckets of a Query or a Watch.
 inline constexpr size_t kMaxQueryBuckets = 256;
@@ -33,6 +37,8 @@ inline constexpr int64_t kMaxWaitNs = int64_t{24} * 3600 * 1'000'000'000;
 
 // Bytes of a request message. The largest honest one, a batch of 4096 acquisitions, is smaller.
 inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
+// Of a Query or a Watch, which is decoded in one step: 256 buckets have 170 KiB.
+inline constexpr size_t kMaxQueryBytes = size_t{256} << 10;
 
 // Bytes of a receipt: 16 charges with the longest names and keys.
 inline constexpr size_t kMaxReceiptBytes = size_t{16} << 10;

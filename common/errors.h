@@ -123,6 +123,11 @@ inline absl::Status TooManyAcquisitions(size_t acquisitions) {
   return Invalid("acquisitions", acquisitions, " in one batch; send at most ", bounds::kMaxBatch);
 }
 
+inline absl::Status AcquisitionTooLarge(size_t acquisition, size_t bytes) {
+  return Invalid(absl::StrCat("acquisitions[", acquisition, "]"), bytes, " bytes; at most ",
+                 bounds::kMaxAcquisitionBytes);
+}
+
 inline absl::Status NoBuckets() { return Invalid("buckets", "none given; name at least one"); }
 
 inline absl::Status TooManyBuckets(size_t buckets) {

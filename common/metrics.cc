@@ -82,6 +82,7 @@ MetricsSnapshot Metrics::Snapshot(uint32_t limit_id_end) const {
       from->latency.AddTo(to.latency);
       AddCounts(*from, to);
     }
+    for (size_t s = 0; s < out.steps.size(); ++s) shard.steps_[s].AddTo(out.steps[s]);
     for (size_t t = 0; t < out.transports.size(); ++t) {
       AddCounts(shard.transports_[t], out.transports[t]);
     }

@@ -94,6 +94,16 @@ struct TransportCounts {
 };
 using TransportCounters = TransportCounts<OwnedCounter>;
 
+// The steps of an event loop: pieces of work between which others have their turn.
+enum class Step : uint8_t {
+  kInput,   // one descriptor was ready: reading, and what the input asks for, within a turn
+  kTurn,    // a connection went on with work that did not fit its last turn
+  kTask,    // up to 16 tasks that other threads posted
+  kTimer,   // timers that were due, up to 64
+  kOutput,  // up to 16 streams sent their output
+};
+inline constexpr std::array<const char*, 5> kStepNames{"input", "turn", "task", "timer", "output"};
+
 struct TransportTotals : TransportCounts<uint64_t> {
   std::string transport;
 };
@@ -104,6 +114,7 @@ struct MetricsSnapshot {
   std::vector<LimitTotals> limits;  // by limit_id
   std::vector<MethodTotals> methods;
   std::vector<TransportTotals> transports;
+  std::array<HistogramTotals, kStepNames.size()> steps;  // CPU time, by Step
 };
 
 // Thread-safe.
@@ -132,6 +143,7 @@ class Metrics {
       return counters != nullptr ? *counters : AddMethod(method);
     }
     TransportCounters& OfTransport(uint32_t transport) { return transports_[transport]; }
+    Histogram& OfStep(Step step) { return steps_[static_cast<size_t>(step)]; }
 
    private:
     friend class Metrics;
@@ -147,6 +159,7 @@ class Metrics {
     std::array<std::atomic<LimitChunk*>, kChunks> limits_{};
     std::array<std::atomic<MethodCounters*>, kMaxMethods> methods_{};
     std::array<TransportCounters, kMaxTransports> transports_;
+    std::array<Histogram, kStepNames.size()> steps_;
   };
 
   // At start-up: "/sluice.v1.RateLimiter/Acquire" -> index. The same name gives the same index.

@@ -75,13 +75,14 @@ void UnblockSignals(const sigset_t& signals) {
 // The event loops of both ports and of Redis. Outlives the store and the ports.
 class Loops {
  public:
-  absl::Status Make(const Flags& flags, const common::Clock& clock) {
+  absl::Status Make(const Flags& flags, const common::Clock& clock, common::Metrics& metrics) {
     const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    auto data = transport::PortServer::MakeLoops(clock, flags.threads > 0 ? flags.threads : cores);
+    const int threads = flags.threads > 0 ? flags.threads : cores;
+    auto data = transport::PortServer::MakeLoops(clock, threads, &metrics);
     if (!data.ok()) return data.status();
     data_ = *std::move(data);
     // A loop of its own: an admin call may take long, and must not delay a decision.
-    auto admin = transport::PortServer::MakeLoops(clock, 1);
+    auto admin = transport::PortServer::MakeLoops(clock, 1, nullptr);
     if (!admin.ok()) return admin.status();
     admin_ = *std::move(admin);
     if (!flags.in_redis) return absl::OkStatus();
@@ -231,7 +232,7 @@ int Server::CheckFiles() {
 }
 
 int Server::OpenStore() {
-  if (const absl::Status made = loops_.Make(flags_, clock_); !made.ok()) {
+  if (const absl::Status made = loops_.Make(flags_, clock_, metrics_); !made.ok()) {
     return Fail(kFailed, made.message());
   }
   if (flags_.in_redis) return OpenRedis();

@@ -79,6 +79,16 @@ void WriteTransports(const std::vector<TransportStats>& transports, Json* json) 
   json->Close();
 }
 
+void WriteSteps(const std::vector<StepStats>& steps, Json* json) {
+  json->Name("steps").Open('[');
+  for (const StepStats& step : steps) {
+    json->Open('{').Field("kind", step.kind).Field("count", step.time.count);
+    json->Field("p50_ns", step.time.Quantile(0.5)).Field("p999_ns", step.time.Quantile(0.999));
+    json->Field("longest_ns", step.time.Quantile(1)).Field("sum_ns", step.time.sum_ns).Close();
+  }
+  json->Close();
+}
+
 void WriteStats(const ServerStats& stats, Json* json) {
   json->Open('{').Field("version", stats.version);
   json->Field("started_at_s", UnixSeconds(stats.started_at));
@@ -89,6 +99,7 @@ void WriteStats(const ServerStats& stats, Json* json) {
   WriteLimits(stats.limits, json);
   WriteMethods(stats.methods, json);
   WriteTransports(stats.transports, json);
+  WriteSteps(stats.steps, json);
   json->Close();
 }
 
@@ -184,6 +195,17 @@ void PrintTransports(const std::vector<TransportStats>& transports) {
   std::printf("\n%s", FormatTable(std::move(rows)).c_str());
 }
 
+void PrintSteps(const std::vector<StepStats>& steps) {
+  Rows rows = {{"LOOP STEP", ">COUNT", ">P50", ">P99.9", ">LONGEST"}};
+  for (const StepStats& step : steps) {
+    if (step.time.count == 0) continue;
+    rows.push_back(
+        {step.kind, FormatCount(step.time.count), FormatDuration(step.time.Quantile(0.5)),
+         FormatDuration(step.time.Quantile(0.999)), FormatDuration(step.time.Quantile(1))});
+  }
+  if (rows.size() > 1) std::printf("\n%s", FormatTable(std::move(rows)).c_str());
+}
+
 }  // namespace
 
 int RunStats(const Session& session) {
@@ -201,6 +223,7 @@ int RunStats(const Session& session) {
   PrintLimits(stats->limits);
   PrintMethods(stats->methods);
   PrintTransports(stats->transports);
+  PrintSteps(stats->steps);
   return kExitDone;
 }
 

@@ -130,6 +130,15 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
   return Status();
 }
 
+LatencyHistogram ToHistogram(const v1::Histogram& from) {
+  LatencyHistogram to;
+  to.upper_ns.assign(from.upper_ns().begin(), from.upper_ns().end());
+  to.counts.assign(from.counts().begin(), from.counts().end());
+  to.count = from.count();
+  to.sum_ns = from.sum_ns();
+  return to;
+}
+
 }  // namespace
 
 std::chrono::nanoseconds LatencyHistogram::Quantile(double share) const {
@@ -307,11 +316,7 @@ Result<ServerStats> AdminClient::GetStats() {
     MethodStats& out = stats.methods.emplace_back();
     out.method = method.method();
     out.codes.insert(method.codes().begin(), method.codes().end());
-    const v1::Histogram& latency = method.latency();
-    out.latency.upper_ns.assign(latency.upper_ns().begin(), latency.upper_ns().end());
-    out.latency.counts.assign(latency.counts().begin(), latency.counts().end());
-    out.latency.count = latency.count();
-    out.latency.sum_ns = latency.sum_ns();
+    out.latency = ToHistogram(method.latency());
     out.bytes_received = method.bytes_received();
     out.bytes_sent = method.bytes_sent();
     out.messages_received = method.messages_received();
@@ -343,6 +348,9 @@ Result<ServerStats> AdminClient::GetStats() {
   stats.store_nodes = store.nodes();
   stats.resident_bytes = response->resident_bytes();
   stats.log_lines_suppressed = response->log_lines_suppressed();
+  for (const v1::StepStats& step : response->steps()) {
+    stats.steps.push_back({step.kind(), ToHistogram(step.time())});
+  }
   return stats;
 }
 

@@ -1,6 +1,7 @@
 #include "common/net/event_loop.h"
 
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,15 @@ namespace {
 
 // A wait that took longer began without ready events: those that ended it are new.
 constexpr int64_t kIdleNs = 50'000;
+
+// The CPU time of a step that is shorter is not told from its wall-clock time.
+constexpr int64_t kCpuReadNs = 200'000;
+
+int64_t ThreadCpuNs() {
+  timespec ts;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+  return int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec;
+}
 
 // Rounds of hooks that hooks schedule: TLS encrypts, the socket sends, a handler that may write
 // again writes, and that is sent.
@@ -82,6 +92,7 @@ EventLoop::~EventLoop() {
 
 void EventLoop::Run() {
   thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  if (options_.metrics != nullptr) metrics_ = &options_.metrics->Local();
   while (!stopping()) Iterate(-1);
   EndResidents();
 }
@@ -136,8 +147,8 @@ int EventLoop::Wait(int64_t wait_ns) {
 void EventLoop::Iterate(int64_t max_wait_ns) {
   int64_t wait_ns = max_wait_ns;
   idle_from_ns_ = clock_.NowNs();
-  if (tasks_.load(std::memory_order_relaxed) != nullptr || end_hooks_.first != nullptr ||
-      sleep_hooks_.first != nullptr || stopping()) {
+  if (tasks_.load(std::memory_order_relaxed) != nullptr || queue_ != nullptr || !work_.empty() ||
+      end_hooks_.first != nullptr || sleep_hooks_.first != nullptr || stopping()) {
     wait_ns = 0;
   } else if (const int64_t next_ns = wheel_.NextNs(); next_ns != TimerWheel::kNever) {
     const int64_t until_ns = std::max<int64_t>(next_ns - idle_from_ns_, 0);
@@ -149,26 +160,36 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   counters_.iterations.Add();
   counters_.busy_ns.Add(std::max<int64_t>(idle_from_ns_ - now_ns_, 0));
   now_ns_ = now_ns;
+  step_from_ns_ = now_ns;
+  work_.BeginRound();
 
   for (int i = 0; i < event_count_; ++i) {
     auto* const watcher = static_cast<IoWatcher*>(events_[i].data.ptr);
-    if (watcher != nullptr) watcher->OnIo(events_[i].events);
+    if (watcher != nullptr) {
+      watcher->OnIo(events_[i].events);
+      EndStep(common::Step::kInput);
+    }
     if (read_since_hooks_ >= kWarmBytes) RunHooks(kHookRounds);
   }
   const bool quiet = std::exchange(event_count_, 0) == 0;
   RunTasks();
-  const size_t fired = wheel_.Advance(now_ns_);
-  if (fired > 0) counters_.timers.Add(fired);
+  const size_t fired = wheel_.Advance(now_ns_, kTimersPerIteration);
+  if (fired > 0) {
+    counters_.timers.Add(fired);
+    EndStep(common::Step::kTimer);
+  }
+  work_.RunRound([this] { EndStep(common::Step::kTurn); });
   RunHooks(kHookRounds);
   if (sleep_hooks_.first != nullptr && (quiet || now_ns_ - sleep_hooks_since_ns_ >= kMostBusyNs)) {
-    sleep_hooks_.Run();
+    sleep_hooks_.Run(*this);
     RunHooks(kHookRounds);
   }
 }
 
-void EventLoop::RunTasks() {
-  if (tasks_.load(std::memory_order_relaxed) == nullptr) return;
+void EventLoop::TakeTasks() {
   Task* stack = tasks_.exchange(nullptr, std::memory_order_acquire);
+  if (stack == nullptr) return;
+  Task** const end = &stack->next_task_;  // the last posted is the last of the queue
   Task* queue = nullptr;
   while (stack != nullptr) {
     Task* const next = stack->next_task_;
@@ -176,12 +197,35 @@ void EventLoop::RunTasks() {
     queue = stack;
     stack = next;
   }
-  while (queue != nullptr) {
-    Task* const next = queue->next_task_;
-    queue->Run();  // may delete or post it
-    queue = next;
+  *queue_end_ = queue;
+  queue_end_ = end;
+}
+
+void EventLoop::RunTasks() {
+  if (tasks_.load(std::memory_order_relaxed) != nullptr) TakeTasks();
+  for (int ran = 0; queue_ != nullptr && ran < kTasksPerIteration;) {
+    Task* const task = queue_;
+    queue_ = task->next_task_;
+    if (queue_ == nullptr) queue_end_ = &queue_;
+    task->Run();  // may delete or post it
     counters_.tasks.Add();
+    if (++ran % kPerStep == 0 || queue_ == nullptr) EndStep(common::Step::kTask);
   }
+}
+
+void EventLoop::CountStep(common::Step step) {
+  const int64_t now_ns = clock_.NowNs();
+  int64_t took_ns = now_ns - step_from_ns_;
+  // A thread's CPU time costs a system call to read. It is read often enough to tell the time of a
+  // long step from the time in which the thread did not run.
+  if (now_ns - cpu_read_ns_ >= kCpuReadNs) {
+    const int64_t cpu_ns = ThreadCpuNs();
+    took_ns = std::min(took_ns, cpu_ns - cpu_ns_);
+    cpu_ns_ = cpu_ns;
+    cpu_read_ns_ = now_ns;
+  }
+  step_from_ns_ = now_ns;
+  metrics_->OfStep(step).Record(static_cast<uint64_t>(std::max<int64_t>(took_ns, 0)));
 }
 
 void EventLoop::Hooks::Add(IterationHook& hook) {
@@ -191,14 +235,15 @@ void EventLoop::Hooks::Add(IterationHook& hook) {
   end = &hook.next_hook_;
 }
 
-void EventLoop::Hooks::Run() {
+void EventLoop::Hooks::Run(EventLoop& loop) {
   IterationHook* hook = std::exchange(first, nullptr);
   end = &first;
-  while (hook != nullptr) {
+  for (int ran = 0; hook != nullptr;) {
     IterationHook* const next = hook->next_hook_;
     hook->scheduled_ = false;
     hook->OnIterationEnd();  // may destroy it
     hook = next;
+    if (++ran % kPerStep == 0 || hook == nullptr) loop.EndStep(common::Step::kOutput);
   }
 }
 
@@ -214,7 +259,9 @@ void EventLoop::BeforeSleep(IterationHook& hook) {
 
 void EventLoop::RunHooks(int rounds) {
   read_since_hooks_ = 0;
-  for (int round = 0; round < rounds && end_hooks_.first != nullptr; ++round) end_hooks_.Run();
+  for (int round = 0; round < rounds && end_hooks_.first != nullptr; ++round) {
+    end_hooks_.Run(*this);
+  }
 }
 
 absl::Status EventLoop::Watch(int fd, uint32_t events, IoWatcher* watcher) {
@@ -266,14 +313,16 @@ void EventLoop::EndResidents() {
       resident->OnLoopStop();
       resident = next;
     }
-    sleep_hooks_.Run();
+    sleep_hooks_.Run(*this);
     RunHooks(kHookRounds);
   }
   DropTasks();
 }
 
 void EventLoop::DropTasks() {
-  Task* task = tasks_.exchange(nullptr, std::memory_order_acquire);
+  TakeTasks();
+  Task* task = std::exchange(queue_, nullptr);
+  queue_end_ = &queue_;
   while (task != nullptr) {
     Task* const next = task->next_task_;
     task->Drop();

@@ -1,8 +1,10 @@
 // EventLoop: one thread that waits for file descriptors, timers and posted tasks (epoll).
 //
 // An iteration: wait; read the clock once; handle ready descriptors; run posted tasks; fire timers;
-// run the end-of-iteration hooks (each stream sends its writes at once); before the loop would
-// sleep, run the before-sleep hooks. A loop with nothing to do sleeps until its next timer.
+// give each waiting worker a turn (work_queue.h); run the end-of-iteration hooks (each stream sends
+// its writes at once); before the loop would sleep, run the before-sleep hooks. Tasks and timers
+// beyond a bound wait for the next iteration. A loop with nothing to do sleeps until its next
+// timer.
 //
 // Threads: the thread that calls Run becomes the loop's thread. Post, Stop, stopping and counters
 // may be used from any thread, all other functions on the loop's thread only (or before Run).
@@ -25,8 +27,10 @@
 #include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/histogram.h"
+#include "common/metrics.h"
 #include "common/net/buffer_pool.h"
 #include "common/net/timer_wheel.h"
+#include "common/net/work_queue.h"
 
 namespace sluice::net {
 
@@ -120,6 +124,8 @@ class EventLoop {
     size_t read_buffer_bytes = size_t{64} << 10;
     // Ready descriptors handled in an iteration, at most.
     int max_events = 256;
+    // Where the CPU time of each step is counted; null: nowhere. Outlives the loop.
+    common::Metrics* metrics = nullptr;
   };
 
   // `clock` outlives the loop. Errors: RESOURCE_EXHAUSTED, when the system gives no descriptor.
@@ -170,6 +176,9 @@ class EventLoop {
     wheel_.Arm(timer, in_ns > TimerWheel::kNever - now_ns_ ? TimerWheel::kNever : now_ns_ + in_ns);
   }
 
+  // For work that may take long: divides the loop's time between workers.
+  WorkQueue& work() { return work_; }
+
   // Calls hook.OnIterationEnd once; scheduling twice is the same as once. Hooks that hooks schedule
   // still run in this iteration, up to a few rounds, else in the next. An iteration that reads much
   // also runs the hooks after each kWarmBytes read, so that responses are sent while they are in
@@ -218,11 +227,22 @@ class EventLoop {
     IterationHook** end = &first;
     void Add(IterationHook& hook);
     // Runs the hooks that are scheduled now, not those that they schedule.
-    void Run();
+    void Run(EventLoop& loop);
   };
+  // Tasks and timers that an iteration runs, and tasks and hooks of one step, at most.
+  static constexpr int kTasksPerIteration = 128;
+  static constexpr size_t kTimersPerIteration = 64;
+  static constexpr int kPerStep = 16;
 
   int Wait(int64_t wait_ns);
+  // Moves the tasks that were posted to the end of queue_.
+  void TakeTasks();
   void RunTasks();
+  // Counts the time since the last step as one of this kind.
+  void EndStep(common::Step step) {
+    if (metrics_ != nullptr) CountStep(step);
+  }
+  void CountStep(common::Step step);
   void RunHooks(int rounds);
   void Wake();
   void EndResidents();
@@ -246,6 +266,15 @@ class EventLoop {
   int64_t ready_since_ns_;
   int64_t idle_from_ns_;  // when the last iteration ended
   TimerWheel wheel_;
+  WorkQueue work_;
+  // Tasks taken from tasks_, first posted first.
+  Task* queue_ = nullptr;
+  Task** queue_end_ = &queue_;
+  // Step times. cpu_ns_: of the thread, as read at cpu_read_ns_.
+  common::Metrics::Shard* metrics_ = nullptr;
+  int64_t step_from_ns_ = 0;
+  int64_t cpu_ns_ = 0;
+  int64_t cpu_read_ns_ = 0;
   Hooks end_hooks_;
   Hooks sleep_hooks_;
   int64_t sleep_hooks_since_ns_ = 0;  // when the first of them was scheduled

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace sluice::net {
 
@@ -62,9 +63,9 @@ void TimerWheel::Unlink(Timer& timer) {
   }
 }
 
-size_t TimerWheel::Advance(int64_t now_ns) {
+size_t TimerWheel::Advance(int64_t now_ns, size_t most) {
   const int64_t target = now_ns >> kTickBits;
-  if (target <= now_tick_) return 0;
+  if (target < now_tick_) return 0;
   advancing_ = true;
   target_tick_ = target;
   size_t fired = 0;
@@ -92,13 +93,21 @@ size_t TimerWheel::Advance(int64_t now_ns) {
     }
     firing_ = timer;
     timer->previous_ = &firing_;
-    while (firing_ != nullptr) {
+    while (firing_ != nullptr && fired < most) {
       Timer& due = *firing_;
       Unlink(due);
       due.wheel_ = nullptr;
       --size_;
       ++fired;
       due.callback_(due.context_);  // may destroy `due`, arm and cancel others
+    }
+    if (firing_ != nullptr) {
+      // The slot is empty: timers that were armed meanwhile are due after `target`.
+      head = std::exchange(firing_, nullptr);
+      head->previous_ = &head;
+      occupied_[0] |= uint64_t{1} << digit;
+      advancing_ = false;
+      return fired;
     }
   }
   now_tick_ = target;

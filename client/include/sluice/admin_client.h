@@ -144,6 +144,12 @@ struct TransportStats {
   uint64_t handshakes_displaced = 0;
 };
 
+// Steps of one kind that the data port's event loops took; see StepStats in admin.proto.
+struct StepStats {
+  std::string kind = {};
+  LatencyHistogram time = {};  // CPU time
+};
+
 struct ServerStats {
   std::chrono::system_clock::time_point started_at = {};
   std::string version = {};
@@ -173,6 +179,7 @@ struct ServerStats {
   uint64_t store_nodes = 0;
   uint64_t resident_bytes = 0;
   uint64_t log_lines_suppressed = 0;
+  std::vector<StepStats> steps = {};
 };
 
 // Thread-safe. Movable. All methods block until the answer or AdminOptions::deadline. Errors are

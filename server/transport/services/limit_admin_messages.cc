@@ -78,19 +78,22 @@ void Write(const service::NamedLimitTotals& from, v1::LimitStats* to) {
   to->set_overshoot_permits(from.overshoot_permits);
 }
 
+void Write(const common::HistogramTotals& from, v1::Histogram* to) {
+  for (size_t i = 0; i < common::kHistogramBuckets; ++i) {
+    if (from.counts[i] == 0) continue;
+    to->add_upper_ns(common::HistogramUpperNs(i));
+    to->add_counts(from.counts[i]);
+  }
+  to->set_count(from.count);
+  to->set_sum_ns(from.sum_ns);
+}
+
 void Write(const common::MethodTotals& from, v1::MethodStats* to) {
   to->set_method(from.method);
   for (size_t code = 0; code < from.codes.size(); ++code) {
     if (from.codes[code] > 0) (*to->mutable_codes())[static_cast<int>(code)] = from.codes[code];
   }
-  v1::Histogram* const latency = to->mutable_latency();
-  for (size_t i = 0; i < common::kHistogramBuckets; ++i) {
-    if (from.latency.counts[i] == 0) continue;
-    latency->add_upper_ns(common::HistogramUpperNs(i));
-    latency->add_counts(from.latency.counts[i]);
-  }
-  latency->set_count(from.latency.count);
-  latency->set_sum_ns(from.latency.sum_ns);
+  Write(from.latency, to->mutable_latency());
   to->set_bytes_received(from.bytes_received);
   to->set_bytes_sent(from.bytes_sent);
   to->set_messages_received(from.messages_received);
@@ -287,6 +290,11 @@ void Write(const service::ServerStats& stats, v1::Stats* out) {
   Write(stats.store_kind, stats.store, out->mutable_store());
   out->set_resident_bytes(stats.resident_bytes);
   out->set_log_lines_suppressed(stats.log_lines_suppressed);
+  for (size_t i = 0; i < common::kStepNames.size(); ++i) {
+    v1::StepStats* const step = out->add_steps();
+    step->set_kind(common::kStepNames[i]);
+    Write(stats.totals.steps[i], step->mutable_time());
+  }
 }
 
 }  // namespace sluice::transport::wire

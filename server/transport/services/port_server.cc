@@ -23,11 +23,13 @@ absl::StatusOr<std::shared_ptr<net::TlsContext>> LoadTls(const TlsFiles& files) 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<net::LoopGroup>> PortServer::MakeLoops(const common::Clock& clock,
-                                                                      int threads) {
+                                                                      int threads,
+                                                                      common::Metrics* metrics) {
   // About a hundred small calls per turn: one connection delays the others by at most a
   // millisecond, and the answers are still in the cache when they are sent.
   net::EventLoop::Options loop;
   loop.read_buffer_bytes = size_t{16} << 10;
+  loop.metrics = metrics;
   return net::LoopGroup::Create(clock, {.threads = threads, .loop = loop});
 }
 

@@ -45,9 +45,11 @@ struct PortServerOptions {
 class PortServer {
  public:
   // Event loops with options that suit a server. The caller makes them, since a shared store may
-  // use them too (then a request and its Redis reply stay on one thread).
+  // use them too (then a request and its Redis reply stay on one thread). `metrics` counts the times
+  // of their steps; null: nothing does.
   static absl::StatusOr<std::unique_ptr<net::LoopGroup>> MakeLoops(const common::Clock& clock,
-                                                                   int threads);
+                                                                   int threads,
+                                                                   common::Metrics* metrics);
 
   // All outlive the server.
   PortServer(PortServerOptions options, net::LoopGroup& loops, const common::Clock& clock,

@@ -65,6 +65,51 @@ TEST_F(EventLoopTest, TaskThatPostsItselfRunsInTheNextIterationWithoutSleep) {
   }
 }
 
+TEST_F(EventLoopTest, BoundsTasksAndTimersOfAnIteration) {
+  common::FakeClock clock;
+  const auto loop = *EventLoop::Create(clock);
+  constexpr int kMany = 1000;
+  struct Counter {
+    void OnTimer() { ++*fired; }
+    int* fired;
+    Timer timer{Timer::To<&Counter::OnTimer>, this};
+  };
+  int fired = 0;
+  std::vector<std::unique_ptr<Counter>> timers;
+  std::vector<int> ran;
+  for (int i = 0; i < kMany; ++i) {
+    timers.push_back(std::unique_ptr<Counter>(new Counter{&fired}));
+    loop->Arm(timers.back()->timer, clock.NowNs() + 1'000'000);
+    loop->Post([&ran, i] { ran.push_back(i); });
+  }
+  clock.Advance(2'000'000);
+  int iterations = 0;
+  size_t ran_before = 0;
+  for (int fired_before = 0; fired < kMany || ran.size() < kMany; ++iterations) {
+    loop->RunOnce(-1);  // does not sleep
+    EXPECT_LE(fired - fired_before, 64);
+    EXPECT_LE(ran.size() - ran_before, 128u);
+    fired_before = fired;
+    ran_before = ran.size();
+    if (iterations == 3) timers.erase(timers.begin() + 500, timers.begin() + 510);
+    if (iterations == 3) fired += 10;
+    fired_before = fired;
+  }
+  EXPECT_EQ(iterations, 16);
+  for (int i = 0; i < kMany; ++i) EXPECT_EQ(ran[i], i);
+}
+
+TEST_F(EventLoopTest, CountsTheTimesOfSteps) {
+  common::Metrics metrics;
+  const auto loop = *EventLoop::Create(clock_, {.metrics = &metrics});
+  for (int i = 0; i < 40; ++i) loop->Post([] {});
+  loop->Post([&] { loop->Stop(); });
+  loop->Run();
+  const common::MetricsSnapshot totals = metrics.Snapshot(0);
+  EXPECT_EQ(totals.steps[static_cast<size_t>(common::Step::kTask)].count, 3u);  // 16, 16, 9
+  EXPECT_EQ(totals.steps[static_cast<size_t>(common::Step::kInput)].count, 0u);
+}
+
 TEST_F(EventLoopTest, DropsTasksThatDidNotRun) {
   CountingTask task;
   task.loop = loop_.get();
