@@ -13,6 +13,16 @@ namespace {
 namespace bounds = common::bounds;
 namespace errors = common::errors;
 
+// The cost of a slice, at which it is complete: about 50 us. A shared store takes longer to ask,
+// and each slice costs a round trip.
+constexpr size_t kSlice = 512;
+constexpr size_t kSharedSlice = 256;
+// What costs more than a decision on one bucket: a charge of several, a booking or a receipt, the
+// text of an error.
+constexpr size_t kJointCost = 3;
+constexpr size_t kBookingCost = 10;
+constexpr size_t kErrorCost = 16;
+
 // Counts a decision that on_store_failure made.
 void CountUnavailable(common::Metrics::Shard& shard, const store::Acquisition& decided) {
   for (const store::Charge& charge : decided.charges) {
@@ -98,10 +108,10 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   status_ = absl::OkStatus();
   items_.clear();
   asked_.clear();
-  // Tables are released now, so that an idle call does not keep old ones alive.
-  for (size_t i = 0; i < attempts_used_; ++i) attempts_[i]->limits.Use(nullptr);
-  attempts_used_ = 0;
+  ReleaseAttempts();
   receipts_.clear();
+  first_ = end_ = 0;
+  sliced_ = false;
   was_held_ = false;
   max_wait_cut_ns_ = 0;
   HeldCaller::Reset();
@@ -121,6 +131,18 @@ void AcquireCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn d
   Decide(nullptr);
 }
 
+void AcquireCall::Continue() {
+  first_ = end_;
+  receipts_.clear();
+  ReleaseAttempts();
+  Decide(nullptr);
+}
+
+void AcquireCall::ReleaseAttempts() {
+  for (size_t i = 0; i < attempts_used_; ++i) attempts_[i]->limits.Use(nullptr);
+  attempts_used_ = 0;
+}
+
 FieldPath AcquireCall::PathOf(const Item& item) const {
   if (form_ == Form::kUnary) return FieldPath();
   return FieldPath().Element("acquisitions", static_cast<size_t>(&item - items_.data()));
@@ -132,16 +154,34 @@ void AcquireCall::Decide(const Attempt* last) {
   Attempt& attempt = *attempts_[number];
   attempt.Clear();
   attempt.limits.Use(with_->registry.Local());
-  for (Item& item : items_) {
-    if (last != nullptr && (!item.status.ok() || item.attempt + 1u != number ||
-                            last->acquisition(item.index).outcome != store::Outcome::kStaleRule)) {
-      continue;
+  if (last == nullptr) {
+    slice_cost_ = 0;
+    const size_t most = !sliced_ ? SIZE_MAX : with_->store.Shared() ? kSharedSlice : kSlice;
+    for (; end_ < items_.size() && slice_cost_ < most; ++end_) {
+      slice_cost_ += Resolve(items_[end_], attempt);
     }
-    item.attempt = static_cast<uint8_t>(number);
-    item.index = static_cast<uint32_t>(attempt.size());
-    if (!AddUsual(item, attempt)) item.status = Add(item, attempt);
+  } else {
+    for (Item& item : Slice()) {
+      if (item.status.ok() && item.attempt + 1u == number &&
+          last->acquisition(item.index).outcome == store::Outcome::kStaleRule) {
+        Resolve(item, attempt);
+      }
+    }
   }
   attempt.Decide(with_->store, deadline_ns_);
+}
+
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline size_t AcquireCall::Resolve(Item& item, Attempt& attempt) {
+  item.attempt = static_cast<uint8_t>(attempts_used_ - 1);
+  item.index = static_cast<uint32_t>(attempt.size());
+  if (AddUsual(item, attempt)) return 1;
+  const size_t before = attempt.merged_charges();
+  item.status = Add(item, attempt);
+  if (!item.status.ok()) return kErrorCost;
+  const AcquisitionOptions& options = item.options;
+  const bool plain =
+      options.max_wait.seconds == 0 && options.max_wait.nanos == 0 && !options.want_receipt;
+  return (attempt.merged_charges() - before) * (plain ? kJointCost : kBookingCost);
 }
 
 // The checks of validation.h for the usual request, which fails none of them.
@@ -218,7 +258,7 @@ void AcquireCall::Decided() {
   const size_t number = attempts_used_ - 1;
   const Attempt& attempt = *attempts_[number];
   bool stale = false;
-  for (Item& item : items_) {
+  for (Item& item : Slice()) {
     if (item.attempt != number || !item.status.ok()) continue;
     const store::Acquisition& decided = attempt.acquisition(item.index);
     if (decided.outcome == store::Outcome::kGranted || decided.outcome == store::Outcome::kDenied) {
@@ -332,7 +372,7 @@ bool AcquireCall::Count() {
   bool any_receipt = false;
   with_->usage.Record([&](auto usage) {
     DecisionCounter counter(shard, usage);
-    for (const Item& item : items_) {
+    for (const Item& item : Slice()) {
       if (item.status.ok()) {
         const store::Acquisition& decided = DecisionOf(item);
         counter.Count(decided);
@@ -346,7 +386,7 @@ bool AcquireCall::Count() {
 }
 
 void AcquireCall::AppendReceipts() {
-  for (Item& item : items_) {
+  for (Item& item : Slice()) {
     if (!item.status.ok()) continue;
     const store::Acquisition& decided = DecisionOf(item);
     if (decided.receipt_id == 0) continue;

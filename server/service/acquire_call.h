@@ -22,6 +22,7 @@
 
 #include "absl/base/attributes.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/bounds.h"
 #include "server/service/collaborators.h"
 #include "server/service/merged_acquisitions.h"
@@ -87,6 +88,12 @@ class AcquireCall final : private waiting::HeldCaller {
     asked_.push_back({limit, key, permits});
   }
 
+  // Lets a large call be decided in slices, so that it does not hold its event loop for long: the
+  // first by RateLimiter::Acquire, each other one by RateLimiter::Continue, each with a call of
+  // DoneFn. A slice changes no decision, as acquisitions do not depend on each other. A call that
+  // is dropped between slices debits nothing further.
+  void DecideInSlices() { sliced_ = true; }
+
   // For a decoder that meets `hold`, `max_wait` or `want_receipt` after the charges.
   AcquisitionOptions& options_of_last() { return items_.back().options; }
 
@@ -94,8 +101,15 @@ class AcquireCall final : private waiting::HeldCaller {
   // was decided.
   const absl::Status& status() const { return status_; }
 
-  // Acquisitions of the request, in its order. REQUIRES for result and charge: status() is OK.
+  // Acquisitions of the request, in its order. Those of the slice that was decided, by default all,
+  // are [first(), end()); only they have results, until Continue. REQUIRES for result and charge:
+  // status() is OK.
   size_t size() const { return items_.size(); }
+  size_t first() const { return first_; }
+  size_t end() const { return end_; }
+  bool more() const { return end_ < items_.size(); }
+  // What the slice cost: about as much as so many decisions on one bucket.
+  size_t slice_cost() const { return slice_cost_; }
   AcquisitionResult result(size_t acquisition) const;
   // A short cut for encoders: the decision of an acquisition whose one requested charge is its only
   // one, without error and receipt. Null: the acquisition is another; see result().
@@ -112,6 +126,8 @@ class AcquireCall final : private waiting::HeldCaller {
 
   // RateLimiter::Acquire.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
+  // RateLimiter::Continue.
+  void Continue();
   // RateLimiter::CancelHeld.
   waiting::HeldCaller* held() { return this; }
 
@@ -153,9 +169,15 @@ class AcquireCall final : private waiting::HeldCaller {
     return AttemptOf(item).acquisition(item.index);
   }
   FieldPath PathOf(const Item& item) const;
+  absl::Span<Item> Slice() { return absl::MakeSpan(items_).subspan(first_, end_ - first_); }
+  // Tables are released early, so that a call does not keep old ones alive.
+  void ReleaseAttempts();
 
-  // Resolves and decides all acquisitions; after an attempt, those that it found stale.
+  // Resolves and decides the acquisitions of the next slice; after an attempt, those that it found
+  // stale.
   void Decide(const Attempt* last);
+  // Adds the item to the attempt, or keeps its error. Returns the cost.
+  size_t Resolve(Item& item, Attempt& attempt);
   // Adds the item to the attempt if it is one charge for now, without parents and without errors.
   // Returns false, and does nothing, for any other item.
   bool AddUsual(const Item& item, Attempt& attempt);
@@ -183,6 +205,10 @@ class AcquireCall final : private waiting::HeldCaller {
   std::vector<std::unique_ptr<Attempt>> attempts_;
   size_t attempts_used_ = 0;
   std::string receipts_;
+  size_t first_ = 0;  // the slice
+  size_t end_ = 0;
+  size_t slice_cost_ = 0;
+  bool sliced_ = false;
   size_t begun_ = 0;  // acquisitions; those over the bound are not kept
   absl::Status status_;
   Form form_ = Form::kUnary;

@@ -59,8 +59,9 @@ class MergedAcquisitions : public store::AcquireOperation {
 
   void DropLast();
 
-  // Acquisitions that were begun and not dropped.
+  // Acquisitions that were begun and not dropped, and their charges.
   size_t size() const { return items_.size(); }
+  size_t merged_charges() const { return merged_.size(); }
 
   // Decides all acquisitions in order and calls Done() exactly once: before it returns, on this
   // thread, if the store is in memory or there is nothing to decide.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <string>
@@ -344,6 +345,99 @@ TEST_F(AcquireTest, AnswersEveryCallByOldOrNewLimitsDuringReloads) {
   }
   stop = true;
   reloads.join();
+}
+
+// ---- Slices
+
+TEST_F(AcquireTest, DecidesALargeBatchInSlicesThatChangeNothing) {
+  Load({PerSecond("api", 1000), PerSecond("log", 5)});
+  struct Decided {
+    bool granted;
+    uint64_t remaining;
+    std::string error;
+    bool operator==(const Decided&) const = default;
+  };
+  const auto fill = [](AcquireCall* call) {
+    call->Reset(AcquireCall::Form::kBatch);
+    for (int i = 0; i < 3000; ++i) {
+      call->BeginAcquisition({.want_receipt = i % 7 == 0});
+      if (i % 100 == 3) {
+        call->AddCharge("absent", "k", 1);
+        continue;
+      }
+      call->AddCharge("api", i % 2 == 0 ? "even" : "odd", 1);
+      if (i % 5 == 0) call->AddCharge("log", "k", 1);
+    }
+  };
+  const auto decided = [](const AcquireCall& call, size_t i) {
+    const AcquisitionResult result = call.result(i);
+    if (!result.status.ok()) return Decided{false, 0, std::string(result.status.message())};
+    return Decided{result.granted, static_cast<uint64_t>(call.charge(i, 0).level.remaining), ""};
+  };
+  AcquireCall whole;
+  fill(&whole);
+  Run(&whole);
+  EXPECT_FALSE(whole.more());
+  std::vector<Decided> expected;
+  for (size_t i = 0; i < whole.size(); ++i) expected.push_back(decided(whole, i));
+
+  clock_.Advance(kSecond * 3600);  // all buckets are full again
+  AcquireCall sliced;
+  fill(&sliced);
+  sliced.DecideInSlices();
+  int slices = 0;
+  limiter_.Acquire(
+      &sliced, store::kNoDeadline,
+      [](void* context, AcquireCall*) { ++*static_cast<int*>(context); }, &slices);
+  std::vector<Decided> found;
+  while (true) {
+    EXPECT_LE(sliced.slice_cost(), 512u + 2 * 10);
+    EXPECT_EQ(sliced.first(), found.size());
+    for (size_t i = sliced.first(); i < sliced.end(); ++i) {
+      found.push_back(decided(sliced, i));
+      EXPECT_EQ(sliced.result(i).receipt.empty(), i % 7 != 0 || !found.back().granted);
+    }
+    if (!sliced.more()) break;
+    limiter_.Continue(&sliced);
+  }
+  EXPECT_EQ(found, expected);
+  EXPECT_GT(slices, 6);
+  const common::MetricsSnapshot totals = metrics_.Snapshot(0);
+  const auto granted = static_cast<uint64_t>(
+      std::count_if(found.begin(), found.end(), [](const Decided& one) { return one.granted; }));
+  EXPECT_EQ(totals.granted, 2 * granted);
+}
+
+TEST_F(AcquireTest, CallDroppedBetweenSlicesDebitsNothingFurther) {
+  Load({PerSecond("api", 100'000)});
+  AcquireCall call;
+  call.Reset(AcquireCall::Form::kBatch);
+  for (int i = 0; i < 4096; ++i) {
+    call.BeginAcquisition({});
+    call.AddCharge("api", "k", 1);
+  }
+  call.DecideInSlices();
+  limiter_.Acquire(&call, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+  EXPECT_EQ(call.end(), 512u);
+  call.Reset(AcquireCall::Form::kBatch);
+  EXPECT_EQ(Remaining("api", "k"), 100'000 - 512);
+}
+
+TEST_F(AcquireTest, SlicesAfterTheDeadlineDebitNothing) {
+  Load({PerSecond("api", 100'000)});
+  AcquireCall call;
+  call.Reset(AcquireCall::Form::kBatch);
+  for (int i = 0; i < 1000; ++i) {
+    call.BeginAcquisition({});
+    call.AddCharge("api", "k", 1);
+  }
+  call.DecideInSlices();
+  limiter_.Acquire(&call, clock_.NowNs() + kSecond, [](void*, AcquireCall*) {}, nullptr);
+  EXPECT_TRUE(call.result(0).granted);
+  clock_.Advance(2 * kSecond);
+  limiter_.Continue(&call);
+  EXPECT_EQ(call.result(999).status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Remaining("api", "k"), 100'000);  // it has refilled
 }
 
 }  // namespace
