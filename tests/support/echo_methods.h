@@ -2,10 +2,14 @@
 #ifndef SLUICE_TESTS_SUPPORT_ECHO_METHODS_H_
 #define SLUICE_TESTS_SUPPORT_ECHO_METHODS_H_
 
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/net/work_queue.h"
+#include "gtest/gtest.h"
 #include "server/transport/rpc/server_call.h"
 
 namespace sluice::testing {
@@ -41,6 +45,38 @@ class HeldMethod final : public transport::UnaryMethod {
   int started = 0;
   int cancelled = 0;
   bool last_deadline_passed = false;
+};
+
+// Answers with the request after `steps` steps, each of which costs a whole turn.
+class StepMethod final : public transport::UnaryMethod {
+ public:
+  void OnCall(transport::ServerCall& call, absl::Span<const uint8_t> request) override {
+    ++started;
+    calls[&call] = {request, steps};
+    Step(call);
+  }
+  void OnTurn(transport::ServerCall& call) override { Step(call); }
+  void OnCancelled(transport::ServerCall& call) override { calls.erase(&call); }
+
+  struct Progress {
+    absl::Span<const uint8_t> request;
+    int steps_left = 0;
+  };
+  int steps = 10;
+  int started = 0;
+  int steps_done = 0;
+  std::map<transport::ServerCall*, Progress> calls;
+
+ private:
+  void Step(transport::ServerCall& call) {
+    ++steps_done;
+    call.Spend(net::WorkQueue::kTurnUnits);
+    EXPECT_TRUE(call.turn_ended());
+    if (--calls[&call].steps_left > 0) return call.ContinueLater();
+    call.response().Append(calls[&call].request);
+    calls.erase(&call);
+    call.Finish();
+  }
 };
 
 // Answers each request of a stream with `times` copies of it, and ends with OK.

@@ -99,8 +99,16 @@ class H2Connection {
   }
   ~H2Connection() { Close(); }
 
-  // As one read.
+  // As one read, and all turns that its work takes.
   void Feed(std::string_view bytes) {
+    FeedOnce(bytes);
+    RunTurns();
+  }
+  void RunTurns() {
+    while (!server_.loop->work().empty()) server_.loop->RunOnce(0);
+  }
+  // As one read, and one iteration of the loop.
+  void FeedOnce(std::string_view bytes) {
     if (handler_ == nullptr || stream.closing || stream.aborted) return;
     handler_->OnData({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
     handler_->OnReadsDone();
@@ -236,6 +244,7 @@ class H2Client {
     for (int i = 0; i < 1000; ++i) {
       const std::string out = TakeOutput();
       connection.FeedInPieces(out, piece);
+      connection.RunTurns();
       if (out.empty() && connection.stream.output.empty()) return;
       Read();
     }

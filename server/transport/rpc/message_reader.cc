@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
 namespace sluice::transport {
@@ -10,25 +11,34 @@ GzipInflater::~GzipInflater() {
   if (ready_) inflateEnd(&stream_);
 }
 
-absl::Status GzipInflater::Inflate(absl::Span<const uint8_t> compressed, size_t max_bytes,
-                                   Buffer* out) {
+absl::Status GzipInflater::Begin(absl::Span<const uint8_t> compressed) {
   constexpr int kGzipOnly = 16 + MAX_WBITS;
   const int started = ready_ ? inflateReset(&stream_) : inflateInit2(&stream_, kGzipOnly);
   if (started != Z_OK) return absl::ResourceExhaustedError("no memory to decompress");
-  ready_ = true;
+  ready_ = running_ = true;
   stream_.next_in = const_cast<uint8_t*>(compressed.data());
   stream_.avail_in = static_cast<uInt>(compressed.size());
-  size_t total = 0;
+  total_ = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GzipInflater::Inflate(absl::Span<const uint8_t> compressed, size_t max_bytes,
+                                           size_t step_bytes, Buffer* out) {
+  if (!running_) {
+    if (absl::Status begun = Begin(compressed); !begun.ok()) return begun;
+  }
+  absl::Cleanup stop = [this] { running_ = false; };
+  const size_t until = total_ + step_bytes;
   while (true) {
     // Room for one byte above the bound shows whether the message is larger than the bound.
-    const size_t room = std::min<size_t>(max_bytes + 1 - total, 16 << 10);
+    const size_t room = std::min(max_bytes + 1 - total_, step_bytes);
     stream_.next_out = out->Reserve(room);
     stream_.avail_out = static_cast<uInt>(room);
     const int result = inflate(&stream_, Z_NO_FLUSH);
     const size_t made = room - stream_.avail_out;
     out->Commit(made);
-    total += made;
-    if (total > max_bytes) {
+    total_ += made;
+    if (total_ > max_bytes) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the decompressed message has more than ", max_bytes, " bytes"));
     }
@@ -36,11 +46,15 @@ absl::Status GzipInflater::Inflate(absl::Span<const uint8_t> compressed, size_t 
     if (result != Z_OK || (made == 0 && stream_.avail_in == 0)) {
       return absl::InternalError("the message is not valid gzip");
     }
+    if (total_ >= until) {
+      std::move(stop).Cancel();
+      return false;
+    }
   }
   if (stream_.avail_in != 0) {
     return absl::InternalError("bytes follow the end of the message's gzip stream");
   }
-  return absl::OkStatus();
+  return true;
 }
 
 size_t MessageReader::announced_bytes() const {
@@ -65,24 +79,30 @@ absl::Status MessageReader::CheckPrefix() const {
   return absl::OkStatus();
 }
 
-absl::Status MessageReader::Decompress(Message compressed, Decompressor& decompressor) const {
+absl::StatusOr<MessageReader::Step> MessageReader::Decompress(Message message,
+                                                              Decompressor& decompressor,
+                                                              size_t step_bytes) const {
+  if (!compressed()) return Step{Step::State::kMessage, message};
   constexpr size_t kKeepBytes = 16 << 10;
-  decompressor.message.Clear(kKeepBytes);
-  return decompressor.inflater.Inflate(compressed, max_message_bytes_, &decompressor.message);
+  if (!decompressor.inflater.running()) decompressor.message.Clear(kKeepBytes);
+  const absl::StatusOr<bool> done =
+      decompressor.inflater.Inflate(message, max_message_bytes_, step_bytes, &decompressor.message);
+  if (!done.ok()) return done.status();
+  if (!*done) return Step{Step::State::kUnfinished};
+  return Step{Step::State::kMessage, decompressor.message.view()};
 }
 
-absl::StatusOr<std::optional<MessageReader::Message>> MessageReader::Next(
-    Decompressor& decompressor) {
-  if (!HasPrefix()) return std::nullopt;
+absl::StatusOr<MessageReader::Step> MessageReader::Next(Decompressor& decompressor,
+                                                        size_t step_bytes) {
+  if (!HasPrefix()) return Step{};
   if (absl::Status checked = CheckPrefix(); !checked.ok()) return checked;
   const size_t size = announced_bytes();
-  if (bytes_.size() < kPrefixBytes + size) return std::nullopt;
-  const bool compressed = this->compressed();
-  const Message message = {bytes_.data() + kPrefixBytes, size};
-  bytes_.Consume(kPrefixBytes + size);  // leaves the bytes in place until the next Append
-  if (!compressed) return message;
-  if (absl::Status done = Decompress(message, decompressor); !done.ok()) return done;
-  return decompressor.message.view();
+  if (bytes_.size() < kPrefixBytes + size) return Step{};
+  const absl::StatusOr<Step> step =
+      Decompress({bytes_.data() + kPrefixBytes, size}, decompressor, step_bytes);
+  // Consumed bytes stay in place until the next Append.
+  if (!step.ok() || step->state == Step::State::kMessage) bytes_.Consume(kPrefixBytes + size);
+  return step;
 }
 
 absl::Status MessageReader::CheckSingle() const {
@@ -94,18 +114,22 @@ absl::Status MessageReader::CheckSingle() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<MessageReader::Message> MessageReader::TakeSingle(Decompressor& decompressor) {
+absl::StatusOr<MessageReader::Step> MessageReader::TakeSingle(Decompressor& decompressor,
+                                                              size_t step_bytes) {
   if (bytes_.empty()) {
     return absl::UnimplementedError("the method takes one request, and none was sent");
   }
   if (!HasPrefix() || bytes_.size() != kPrefixBytes + announced_bytes()) {
     return absl::InternalError("the request ended within a message");
   }
-  const Message message = {bytes_.data() + kPrefixBytes, announced_bytes()};
-  if (!compressed()) return message;
-  if (absl::Status done = Decompress(message, decompressor); !done.ok()) return done;
-  bytes_.Swap(decompressor.message);  // the message must last as long as the call
-  return bytes_.view();
+  const bool swap = compressed();
+  absl::StatusOr<Step> step =
+      Decompress({bytes_.data() + kPrefixBytes, announced_bytes()}, decompressor, step_bytes);
+  if (swap && step.ok() && step->state == Step::State::kMessage) {
+    bytes_.Swap(decompressor.message);  // the message must last as long as the call
+    step->message = bytes_.view();
+  }
+  return step;
 }
 
 }  // namespace sluice::transport

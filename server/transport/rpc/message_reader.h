@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,8 +15,8 @@
 
 namespace sluice::transport {
 
-// Bounded decompression of gzip messages (RFC 1952). Reusable; allocates its window (about 40 KB)
-// at the first use and keeps it. Not thread-safe.
+// Bounded decompression of gzip messages (RFC 1952), in steps. Reusable; allocates its window
+// (about 40 KB) at the first use and keeps it. Not thread-safe.
 class GzipInflater {
  public:
   GzipInflater() = default;
@@ -25,16 +24,26 @@ class GzipInflater {
   GzipInflater(const GzipInflater&) = delete;
   GzipInflater& operator=(const GzipInflater&) = delete;
 
-  // Appends the decompressed bytes. INTERNAL: `compressed` is not one complete gzip stream.
-  // RESOURCE_EXHAUSTED: the result is larger than max_bytes; decompression stopped there.
-  absl::Status Inflate(absl::Span<const uint8_t> compressed, size_t max_bytes, Buffer* out);
+  // Decompresses up to `step_bytes` more, and appends them. Returns whether that was all. Until
+  // then, or an error, or Cancel, each call has the same `compressed`, `max_bytes` and `out`.
+  // INTERNAL: `compressed` is not one complete gzip stream. RESOURCE_EXHAUSTED: the result is
+  // larger than max_bytes; decompression stopped there.
+  absl::StatusOr<bool> Inflate(absl::Span<const uint8_t> compressed, size_t max_bytes,
+                               size_t step_bytes, Buffer* out);
+  // Forgets the message that is being decompressed.
+  void Cancel() { running_ = false; }
+  bool running() const { return running_; }
 
  private:
+  absl::Status Begin(absl::Span<const uint8_t> compressed);
+
   z_stream stream_{};
   bool ready_ = false;
+  bool running_ = false;  // within a message
+  size_t total_ = 0;      // bytes of it
 };
 
-// Shared by the calls of an event loop.
+// Decompresses one message at a time.
 struct Decompressor {
   GzipInflater inflater;
   Buffer message;  // the last message that was decompressed
@@ -48,6 +57,17 @@ class MessageReader {
   enum class Encoding : uint8_t { kIdentity, kGzip, kUnsupported };
   using Message = absl::Span<const uint8_t>;
 
+  // The result of a step towards the next message.
+  struct Step {
+    enum class State : uint8_t {
+      kIncomplete,  // more has to arrive
+      kUnfinished,  // more has to be decompressed: call again, with the same decompressor
+      kMessage,
+    };
+    State state = State::kIncomplete;
+    Message message = {};
+  };
+
   // `max_message_bytes`: bound of a message, before and after decompression.
   void Begin(Encoding encoding, size_t max_message_bytes) {
     encoding_ = encoding;
@@ -56,15 +76,19 @@ class MessageReader {
 
   void Append(absl::Span<const uint8_t> data) { bytes_.Append(data); }
 
-  // For streams: takes the next message. nullopt: it is not complete. Valid until the next call of
-  // any reader of this loop.
-  absl::StatusOr<std::optional<Message>> Next(Decompressor& decompressor);
+  // Bytes of the next message as it arrives, which may be compressed; 0: not known yet.
+  size_t next_bytes() const { return HasPrefix() ? announced_bytes() : 0; }
+
+  // For streams: takes the next message, decompressing at most `step_bytes`. The message is valid
+  // until the decompressor is used again or more bytes are appended.
+  absl::StatusOr<Step> Next(Decompressor& decompressor, size_t step_bytes);
 
   // For requests of one message. Checks what has arrived so far, so that a request that is too
   // large is refused by its announcement.
   absl::Status CheckSingle() const;
-  // The message of a complete request, valid until Clear or Swap. REQUIRES: CheckSingle was OK.
-  absl::StatusOr<Message> TakeSingle(Decompressor& decompressor);
+  // The message of a complete request, valid until Clear or Swap. As Next; never kIncomplete.
+  // REQUIRES: CheckSingle was OK.
+  absl::StatusOr<Step> TakeSingle(Decompressor& decompressor, size_t step_bytes);
 
   // Bytes that arrived and were not taken.
   size_t size() const { return bytes_.size(); }
@@ -79,7 +103,9 @@ class MessageReader {
   bool compressed() const { return bytes_.data()[0] == 1; }
   size_t announced_bytes() const;
   absl::Status CheckPrefix() const;
-  absl::Status Decompress(Message compressed, Decompressor& decompressor) const;
+  // The message itself, or the next step of its decompression.
+  absl::StatusOr<Step> Decompress(Message message, Decompressor& decompressor,
+                                  size_t step_bytes) const;
 
   Buffer bytes_;
   size_t max_message_bytes_ = 0;

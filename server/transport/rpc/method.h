@@ -28,6 +28,8 @@ class UnaryMethod {
   // `request` is valid until the call is finished or OnCancelled returns. Write the response to
   // call.response() and call.Finish(), now or later on the same loop.
   virtual void OnCall(ServerCall& call, absl::Span<const uint8_t> request) = 0;
+  // Goes on after ServerCall::ContinueLater.
+  virtual void OnTurn(ServerCall& call) {}
   // The call ended before the handler finished it: cancelled by the caller, past its deadline,
   // broken by what the client sent, or its connection is gone. Do not use the call after this
   // returns.
@@ -42,6 +44,8 @@ class StreamingMethod {
   virtual void OnStart(ServerCall& call) {}
   // One request, valid until this returns. Not called while the call is paused or congested.
   virtual void OnMessage(ServerCall& call, absl::Span<const uint8_t> request) = 0;
+  // Goes on after ServerCall::ContinueLater.
+  virtual void OnTurn(ServerCall& call) {}
   // The client will send no more requests.
   virtual void OnRequestsDone(ServerCall& call) = 0;
   // The call is no longer congested: most of its responses were sent.

@@ -1,6 +1,7 @@
 #include "server/transport/rpc/rpc_call.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,18 @@
 #include "server/transport/rpc/rpc_loop.h"
 
 namespace sluice::transport {
+namespace {
+
+// A step of decompression of a large message.
+constexpr size_t kInflateBytes = 16 << 10;
+
+// Units of work (net::WorkQueue): a message and its call, beside what the handler counts; a step of
+// decompression; a frame of a response.
+constexpr int64_t kMessageUnits = 6;
+constexpr int64_t kInflateUnits = kInflateBytes / 100;
+constexpr int64_t kSendUnits = 4;
+
+}  // namespace
 
 void RpcCall::Begin(RpcConnection& connection) {
   connection_ = &connection;
@@ -26,9 +39,10 @@ void RpcCall::Recycle() {
   phase_ = Phase::kReceiving;
   request_state_ = RequestState::kHeaders;
   response_state_ = ResponseState::kNotSubmitted;
-  deadline_passed_ = paused_ = congested_ = delivering_ = timer_planned_ = false;
+  deadline_passed_ = paused_ = congested_ = delivering_ = continues_ = timer_planned_ = false;
   deadline_ns_ = kNoDeadline;
   state_ = nullptr;
+  large_ = nullptr;
   head_ = RequestHead();
   unconsumed_ = 0;
   if (!path_.empty()) path_.clear();
@@ -37,6 +51,7 @@ void RpcCall::Recycle() {
 // ---- The request's headers.
 
 void RpcCall::OnHeader(std::string_view name, std::string_view value) {
+  connection_->Spend(1 + static_cast<int64_t>(value.size() >> 8));
   if (request_state_ != RequestState::kHeaders) return;  // gRPC has no trailers of requests
   if (name == ":path") {
     TakePath(value);
@@ -138,7 +153,7 @@ void RpcCall::OnData(absl::Span<const uint8_t> data) {
       return;
     }
   }
-  RestoreWindow(kWindowBytes);
+  RestoreWindow();
 }
 
 void RpcCall::OnEnd() {
@@ -153,10 +168,12 @@ void RpcCall::OnEnd() {
 
 void RpcCall::RunReady() {
   if (finished()) return;
-  if (method_->unary != nullptr) {
+  if (std::exchange(continues_, false)) {
+    method_->unary != nullptr ? method_->unary->OnTurn(*this) : method_->streaming->OnTurn(*this);
+  } else if (method_->unary != nullptr) {
     StartUnary();
   } else if (reading()) {
-    DeliverAndRestoreWindow(kWindowBytes);
+    DeliverAndRestoreWindow();
   }
 }
 
@@ -186,50 +203,87 @@ bool RpcCall::Admit() {
   return true;
 }
 
-void RpcCall::StartUnary() {
-  if (!Admit()) return;
+std::optional<MessageReader::Message> RpcCall::TakeMessage() {
+  using State = MessageReader::Step::State;
   RpcLoop& loop = connection_->rpc_loop();
-  const absl::StatusOr<MessageReader::Message> message = reader_.TakeSingle(loop.decompressor());
-  if (!message.ok()) {
-    Abort(message.status());
-    return;
+  while (true) {
+    if (large_ == nullptr && reader_.next_bytes() > RpcLoop::kLargeMessageBytes && !BeginLarge()) {
+      return std::nullopt;
+    }
+    Decompressor& decompressor = large_ != nullptr ? *large_ : loop.decompressor();
+    const size_t step_bytes = large_ != nullptr ? kInflateBytes : RpcLoop::kLargeMessageBytes;
+    const auto step = method_->unary != nullptr ? reader_.TakeSingle(decompressor, step_bytes)
+                                                : reader_.Next(decompressor, step_bytes);
+    if (!step.ok()) {
+      large_ = nullptr;
+      Abort(step.status());
+      return std::nullopt;
+    }
+    switch (step->state) {
+      case State::kIncomplete:
+        large_ = nullptr;
+        return std::nullopt;
+      case State::kMessage:
+        large_ = nullptr;
+        Spend(kMessageUnits + static_cast<int64_t>(step->message.size() >> 8));
+        loop.CountReceived(*method_, step->message.size());
+        return step->message;
+      case State::kUnfinished:
+        break;
+    }
+    Spend(kInflateUnits);
+    if (large_ == nullptr) {
+      decompressor.inflater.Cancel();
+      if (!BeginLarge()) return std::nullopt;
+    } else if (turn_ended()) {
+      connection_->QueueFirst(*this);
+      return std::nullopt;
+    }
   }
+}
+
+bool RpcCall::BeginLarge() {
+  large_ = connection_->ClaimLargeMessage(*this);
+  return large_ != nullptr;
+}
+
+void RpcCall::StartUnary() {
+  if (large_ == nullptr && !Admit()) return;
+  const auto message = TakeMessage();
+  if (!message.has_value()) return;
   if (reader_.size() != held_in_) UpdateHeldBytes();  // it was decompressed
-  loop.CountReceived(*method_, message->size());
   phase_ = Phase::kStarted;
   method_->unary->OnCall(*this, *message);
 }
 
 void RpcCall::Deliver() {
-  RpcLoop& loop = connection_->rpc_loop();
   delivering_ = true;
   while (!finished() && reading()) {
-    const auto message = reader_.Next(loop.decompressor());
-    if (!message.ok()) {
-      Abort(message.status());
+    if (turn_ended()) {
+      connection_->QueueFirst(*this);
       break;
     }
-    if (!message->has_value()) break;
-    loop.CountReceived(*method_, (*message)->size());
-    method_->streaming->OnMessage(*this, **message);
+    const auto message = TakeMessage();
+    if (!message.has_value()) break;
+    method_->streaming->OnMessage(*this, *message);
   }
   delivering_ = false;
 }
 
-void RpcCall::DeliverAndRestoreWindow(size_t least) {
+void RpcCall::DeliverAndRestoreWindow() {
   Deliver();
   if (finished()) return;
   UpdateHeldBytes();
-  if (!reading()) return;
+  if (!reading() || connection_->IsReady(*this)) return;
   if (request_state_ == RequestState::kEnded) {
     EndRequests();
   } else if (request_state_ == RequestState::kBody) {
-    RestoreWindow(least);
+    RestoreWindow();
   }
 }
 
-void RpcCall::RestoreWindow(size_t least) {
-  if (unconsumed_ < least) return;
+void RpcCall::RestoreWindow() {
+  if (unconsumed_ < kWindowBytes) return;
   connection_->session().ConsumeStream(*this, unconsumed_);
   unconsumed_ = 0;
 }
@@ -250,7 +304,7 @@ void RpcCall::RunResume() {
     method_->streaming->OnWritable(*this);
     if (finished()) return;
   }
-  DeliverAndRestoreWindow(1);
+  connection_->QueueReady(*this);
 }
 
 // ---- The response.
@@ -258,6 +312,7 @@ void RpcCall::RunResume() {
 Http2Stream::Body RpcCall::OnSendBody(size_t room) {
   Body body;
   body.bytes = writer_.TakeBody(room);
+  Spend(kSendUnits + static_cast<int64_t>(body.bytes.size() >> 9));
   if (!body.bytes.empty()) {
     UpdateHeldBytes();
     if (congested_ && unsent_bytes() <= kFlowingBytes) connection_->QueueResume(*this);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -46,8 +47,10 @@ class RpcCall final : public ServerCall,
   // ---- Turns.
   // Handles what the connection's input brought: a whole request, or messages of a stream.
   void RunReady();
-  // Goes on with requests that were paused or congested.
+  // Goes on with requests that were paused or congested: they await their turn.
   void RunResume();
+  // Whether a step of its present message is left.
+  bool unfinished() const { return !finished() && (continues_ || large_ != nullptr); }
   // The caller or the connection is gone.
   void Cancel();
   // The connection is being drained.
@@ -70,9 +73,14 @@ class RpcCall final : public ServerCall,
   bool Admit();
   void StartUnary();
   void Deliver();
-  // Also restores the client's window, if at least `least` bytes were received since the last time.
-  void DeliverAndRestoreWindow(size_t least);
-  void RestoreWindow(size_t least);
+  // Takes the next message, in steps. nullopt: there is none now. The call waits for its next turn,
+  // or for the rest of the message, or it was aborted.
+  std::optional<MessageReader::Message> TakeMessage();
+  // Whether the call may take a large message now; else it waits.
+  bool BeginLarge();
+  void DeliverAndRestoreWindow();
+  // If enough bytes were received since the last time.
+  void RestoreWindow();
   void EndRequests();
   void AnswerFault();
   void FailUnknownMethod();
@@ -84,6 +92,8 @@ class RpcCall final : public ServerCall,
   void OnTimer();
 
   RequestHead head_;
+  // Not null: a message is being taken that is too large for one step.
+  Decompressor* large_ = nullptr;
   size_t unconsumed_ = 0;  // DATA bytes for which the stream window was not restored
   bool timer_planned_ = false;
   net::Timer timer_{net::Timer::To<&RpcCall::OnTimer>, this};

@@ -1,9 +1,23 @@
 #include "server/transport/rpc/rpc_connection.h"
 
+#include <algorithm>
+
 #include "common/strings.h"
 #include "server/transport/rpc/rpc_call.h"
 
 namespace sluice::transport {
+namespace {
+
+// Bytes that a session is given at once: those with the most expensive frames, 150 requests, take
+// about 300 us.
+constexpr size_t kPieceBytes = 2 << 10;
+
+// Bytes that a session is asked for at once, and the units of work that show that more at once
+// would not take long.
+constexpr size_t kSmallPieceBytes = 16 << 10;
+constexpr int64_t kFewUnits = 256;
+
+}  // namespace
 
 RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
     : rpc_loop_(rpc_loop),
@@ -14,6 +28,7 @@ RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
 
 RpcConnection::~RpcConnection() {
   busy_ = true;
+  EndWork();
   CancelCalls();
   while (!calls_.empty()) OnStreamClosed(*calls_.front());
   rpc_loop_.CountClosed();
@@ -32,16 +47,22 @@ void RpcConnection::OnData(absl::Span<const uint8_t> data) {
   const auto busy = BeginBusy();
   arrived_ns_ = stream_.ready_since_ns();
   rpc_loop_.AdvanceTo(rpc_loop_.loop().now_ns());
-  session_.Receive(data, rpc_loop_.last_now_ns());
+  rpc_loop_.loop().work().Refill(*this);
+  if (input_.empty() && !has_backlog_) data = Receive(data);
+  input_.Append(data);
 }
 
-void RpcConnection::OnReadsDone() {
-  if (closing()) return;
-  RunReady();
-  Flush();
-  PlanCallTimers();
-  if (session_.next_wake_ns() < wake_armed_ns_) PlanWake();
+absl::Span<const uint8_t> RpcConnection::Receive(absl::Span<const uint8_t> data) {
+  while (!data.empty() && has_credit()) {
+    const absl::Span<const uint8_t> piece = data.first(std::min(data.size(), kPieceBytes));
+    session_.Receive(piece, rpc_loop_.last_now_ns());
+    Spend(static_cast<int64_t>(piece.size() / 64));
+    data.remove_prefix(piece.size());
+  }
+  return data;
 }
+
+void RpcConnection::OnReadsDone() { Work(); }
 
 void RpcConnection::OnEnd() {
   if (closing()) return;
@@ -51,20 +72,27 @@ void RpcConnection::OnEnd() {
   if (!closing()) Close();
 }
 
-void RpcConnection::OnWritable() {
-  if (!closing()) Flush();
-}
+void RpcConnection::OnWritable() { Work(); }
 
 void RpcConnection::OnClosed(const absl::Status&) { rpc_loop_.Remove(*this); }
 
 void RpcConnection::Close() {
-  state_ = State::kClosing;
+  EndWork();
   stream_.CloseAfterWrite(rpc_loop_.options().linger_ns);
+}
+
+void RpcConnection::EndWork() {
+  state_ = State::kClosing;
+  LeaveQueue();
+  rpc_loop_.CancelClaim(*this);
+  ReleaseLarge();
+  input_.Clear(0);
 }
 
 // ---- Http2Session::Handler
 
 Http2Stream& RpcConnection::OnRequest() {
+  Spend(3);
   RpcCall& call = rpc_loop_.NewCall();
   call.Begin(*this);
   calls_.PushFront(call);
@@ -77,6 +105,7 @@ void RpcConnection::OnStreamClosed(Http2Stream& stream) {
   call.Cancel();
   if (resuming_.Contains(call)) resuming_.Remove(call);
   if (ready_.Contains(call)) ready_.Remove(call);
+  if (large_call_ == &call) ReleaseLarge();
   calls_.Remove(call);
   rpc_loop_.counters().streams_closed.Add(1);
   rpc_loop_.Recycle(call);
@@ -88,12 +117,86 @@ void RpcConnection::QueueReady(RpcCall& call) {
   if (!ready_.Contains(call)) ready_.PushBack(call);
 }
 
+void RpcConnection::QueueFirst(RpcCall& call) {
+  if (ready_.Contains(call)) ready_.Remove(call);
+  ready_.PushFront(call);
+  MarkDirty();
+}
+
+void RpcConnection::Work() {
+  if (closing()) return;
+  rpc_loop_.loop().work().Refill(*this);
+  do {
+    RunReady();
+    Flush();
+  } while (!closing() && RunsReady());
+  if (closing()) return;
+  PlanCallTimers();
+  if (session_.next_wake_ns() < wake_armed_ns_) PlanWake();
+  PlanTurn();
+}
+
 void RpcConnection::RunReady() {
-  if (ready_.empty()) return;
   const auto busy = BeginBusy();
-  // A connection that ends for what the peer sent takes no responses.
-  if (session_.terminated()) CancelCalls();
-  while (!ready_.empty()) ready_.PopFront().RunReady();
+  // Some input goes before the calls that wait: it may reset them.
+  if (has_backlog_) ReceiveInput(kPieceBytes);
+  while (true) {
+    // A connection that ends for what the peer sent takes no responses.
+    if (session_.terminated()) CancelCalls();
+    while (RunsReady()) {
+      RpcCall& call = ready_.PopFront();
+      call.RunReady();
+      if (large_call_ == &call && !call.unfinished()) ReleaseLarge();
+    }
+    if (input_.empty() || !ready_.empty() || !has_credit()) break;
+    ReceiveInput(input_.size());
+  }
+  // The call that waited for it is gone.
+  if (large_call_ == nullptr && (ready_.empty() || has_credit())) ReleaseLarge();
+}
+
+void RpcConnection::ReceiveInput(size_t most) {
+  const absl::Span<const uint8_t> piece = input_.view().first(std::min(input_.size(), most));
+  input_.Consume(piece.size() - Receive(piece).size());
+  if (input_.empty()) input_.Clear(0);
+}
+
+void RpcConnection::PlanTurn() {
+  has_backlog_ = !ready_.empty() || !input_.empty() || has_frames_;
+  if (has_backlog_ && !waits_for_large_) rpc_loop_.loop().work().Add(*this);
+  const bool pause = !input_.empty() || has_frames_;
+  if (pause == paused_) return;
+  paused_ = pause;
+  pause ? stream_.PauseReading() : stream_.ResumeReading();
+}
+
+// ---- Large messages
+
+Decompressor* RpcConnection::ClaimLargeMessage(RpcCall& call) {
+  if (large_ == nullptr) {
+    large_ = rpc_loop_.ClaimLarge(*this);
+    waits_for_large_ = large_ == nullptr;
+  } else if (large_call_ != nullptr && large_call_ != &call) {
+    QueueReady(call);  // behind the call that has it
+    return nullptr;
+  }
+  if (large_ == nullptr) {
+    QueueFirst(call);
+  } else {
+    large_call_ = &call;
+  }
+  return large_;
+}
+
+void RpcConnection::OnLargeMessage(Decompressor& decompressor) {
+  large_ = &decompressor;
+  waits_for_large_ = false;
+  rpc_loop_.loop().work().Add(*this);
+}
+
+void RpcConnection::ReleaseLarge() {
+  large_call_ = nullptr;
+  if (large_ != nullptr) rpc_loop_.ReleaseLarge(*std::exchange(large_, nullptr));
 }
 
 void RpcConnection::QueueResume(ServerCall& server_call) {
@@ -116,18 +219,25 @@ void RpcConnection::Flush() {
   const size_t bound = rpc_loop_.options().output_bytes;
   {
     const auto busy = BeginBusy();
+    bool more = true;
+    // The first piece shows whether frames are small, and many of them a lot of work.
+    size_t piece_bytes = std::min(bound / 4, kSmallPieceBytes);
+    // The answers of a turn are sent in it, if they cost no more than another turn.
     while (true) {
-      bool more = true;
-      while (more && stream_.pending_output() <= bound) {
+      while (more && stream_.pending_output() <= bound && credit() > -net::WorkQueue::kTurnUnits) {
+        const int64_t before = credit();
         output.Clear();
-        more = session_.Send(bound / 4, &output);
+        more = session_.Send(piece_bytes, &output);
         if (output.empty()) break;
         stream_.Write(output.view());
+        if (before - credit() < kFewUnits) piece_bytes = bound / 4;
       }
-      // Calls that are no longer congested take their next requests, whose responses are sent, too.
+      // Calls that are no longer congested may send more, and take their next requests.
       if (resuming_.empty()) break;
       while (!resuming_.empty()) resuming_.PopFront().RunResume();
+      more = true;
     }
+    has_frames_ = more && credit() <= -net::WorkQueue::kTurnUnits;
     output.Clear(4 * bound);
   }
   if (session_.finished()) {
@@ -159,12 +269,12 @@ void RpcConnection::OnWake() {
   wake_armed_ns_ = std::numeric_limits<int64_t>::max();
   if (closing()) return;
   if (!session_.OnTime(rpc_loop_.loop().now_ns())) {
-    state_ = State::kClosing;
+    EndWork();
     stream_.Abort(absl::UnavailableError(common::ToAbsl(session_.error_text())));
     return;
   }
   if (session_.draining()) DrainCalls();
-  Flush();
+  Work();
   PlanWake();
 }
 
@@ -191,7 +301,7 @@ bool RpcConnection::HasRoomFor(size_t bytes) const {
 }
 
 size_t RpcConnection::memory() const {
-  size_t bytes = sizeof(RpcConnection);
+  size_t bytes = sizeof(RpcConnection) + input_.capacity();
   for (const RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) {
     bytes += call->memory();
   }

@@ -28,6 +28,8 @@ struct ResumingCalls;
 class RpcConnection final : public net::StreamHandler,
                             public ListLink<RpcConnection, OpenConnections>,
                             public ListLink<RpcConnection, DirtyConnections>,
+                            public ListLink<RpcConnection, WaitingConnections>,
+                            public net::Worker,
                             private Http2Session::Handler {
  public:
   RpcConnection(RpcLoop& rpc_loop, net::Stream& stream);
@@ -43,9 +45,11 @@ class RpcConnection final : public net::StreamHandler,
 
   // ---- For RpcLoop.
   void Drain();
-  void Flush();
-  // Arms the timers of the calls that are still open.
-  void PlanCallTimers();
+  // Handles the requests that are ready and then the input, until the turn's credit is spent; sends
+  // the answers. Waits for another turn if anything is left.
+  void Work();
+  // The connection may take its large message now.
+  void OnLargeMessage(Decompressor& decompressor);
   // Bytes of memory, with those of the open calls and without the session's.
   size_t memory() const;
 
@@ -64,6 +68,11 @@ class RpcConnection final : public net::StreamHandler,
   // A call with a complete request, or a stream with messages or its end, has its turn when all
   // input of one readiness event was parsed: a reset further back in the same bytes is in time.
   void QueueReady(RpcCall& call);
+  // As QueueReady, before the others: the call has begun.
+  void QueueFirst(RpcCall& call);
+  bool IsReady(const RpcCall& call) const { return ready_.Contains(call); }
+  // Null: the call waits, in ready_.
+  Decompressor* ClaimLargeMessage(RpcCall& call);
   // A call whose pause or congestion ended goes on when output is flushed.
   void QueueResume(ServerCall& call);
 
@@ -93,11 +102,25 @@ class RpcConnection final : public net::StreamHandler,
     return absl::MakeCleanup([this, before = std::exchange(busy_, true)] { busy_ = before; });
   }
   bool closing() const { return state_ == State::kClosing; }
+  // net::Worker
+  void OnTurn() override { Work(); }
+  // Gives bytes to the session, in pieces, while there is credit. Returns the rest.
+  absl::Span<const uint8_t> Receive(absl::Span<const uint8_t> data);
+  // Gives the session up to `most` bytes of input_.
+  void ReceiveInput(size_t most);
+  bool RunsReady() const { return !ready_.empty() && !waits_for_large_ && has_credit(); }
   void RunReady();
+  void ReleaseLarge();
+  void Flush();
+  // Arms the timers of the calls that are still open.
+  void PlanCallTimers();
+  void PlanTurn();
   void CancelCalls();
   void DrainCalls();
   // Closes the stream after its output.
   void Close();
+  // The connection handles no more input and no more calls.
+  void EndWork();
   void PlanWake();
   void OnWake();
 
@@ -108,11 +131,19 @@ class RpcConnection final : public net::StreamHandler,
   IntrusiveList<RpcCall, OpenCalls> calls_;  // newest first
   IntrusiveList<RpcCall, ReadyCalls> ready_;
   IntrusiveList<RpcCall, ResumingCalls> resuming_;
+  Buffer input_;  // not given to the session yet: the turn had ended
+  // The decompressor that this connection holds, and the call that uses it.
+  Decompressor* large_ = nullptr;
+  const RpcCall* large_call_ = nullptr;
   int64_t arrived_ns_ = 0;
   size_t buffered_bytes_ = 0;
   size_t unsent_bytes_ = 0;
   State state_ = State::kOpen;
   bool busy_ = false;  // handles input or flushes; Flush follows
+  bool waits_for_large_ = false;
+  bool has_frames_ = false;   // that were not sent, since the turn had ended
+  bool has_backlog_ = false;  // it waits for another turn
+  bool paused_ = false;       // not read, until input_ was received
   int64_t wake_armed_ns_ = std::numeric_limits<int64_t>::max();
   net::Timer wake_{net::Timer::To<&RpcConnection::OnWake>, this};
 };

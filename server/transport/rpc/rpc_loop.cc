@@ -14,7 +14,9 @@ RpcLoop::RpcLoop(const MethodTable& methods, const common::Clock& clock, common:
       index_(index),
       unknown_method_{"unknown", nullptr, nullptr, {}, methods.size()},
       metrics_(metrics),
-      environment_(options.http2) {}
+      environment_(options.http2) {
+  for (Decompressor& one : large_) free_large_.push_back(&one);
+}
 
 RpcLoop::~RpcLoop() {
   while (!connections_.empty()) Remove(*connections_.front());
@@ -80,10 +82,33 @@ void RpcLoop::MarkDirty(RpcConnection& connection) {
 
 void RpcLoop::OnIterationEnd() {
   while (!dirty_.empty()) {
-    RpcConnection& connection = dirty_.PopFront();
-    connection.Flush();
-    connection.PlanCallTimers();
+    dirty_.PopFront().Work();
   }
+}
+
+Decompressor* RpcLoop::ClaimLarge(RpcConnection& connection) {
+  if (free_large_.empty()) {
+    if (!waiting_.Contains(connection)) waiting_.PushBack(connection);
+    return nullptr;
+  }
+  Decompressor* const one = free_large_.back();
+  free_large_.pop_back();
+  return one;
+}
+
+void RpcLoop::ReleaseLarge(Decompressor& decompressor) {
+  constexpr size_t kKeepBytes = 16 << 10;
+  decompressor.inflater.Cancel();
+  decompressor.message.Clear(kKeepBytes);
+  if (waiting_.empty()) {
+    free_large_.push_back(&decompressor);
+  } else {
+    waiting_.PopFront().OnLargeMessage(decompressor);
+  }
+}
+
+void RpcLoop::CancelClaim(RpcConnection& connection) {
+  if (waiting_.Contains(connection)) waiting_.Remove(connection);
 }
 
 RpcCall& RpcLoop::NewCall() {

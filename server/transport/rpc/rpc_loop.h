@@ -78,7 +78,8 @@ class ShedBudget {
 
 // The lists that a connection can be in.
 struct OpenConnections;
-struct DirtyConnections;  // that have something to send
+struct DirtyConnections;    // that have something to send
+struct WaitingConnections;  // for a decompressor of large messages
 
 // Used on its loop only, except for connections().
 class RpcLoop final : private net::IterationHook {
@@ -119,7 +120,17 @@ class RpcLoop final : private net::IterationHook {
   const MethodTable& methods() const { return methods_; }
   const Method& unknown_method() const { return unknown_method_; }
   Http2Environment& environment() { return environment_; }
+  // For messages that are decompressed in one step.
   Decompressor& decompressor() { return decompressor_; }
+  // Larger messages are taken and handled in steps. At most kMaxLargeMessages of a loop are between
+  // their steps, since each may hold 20 MB, and their senders need send only a few KB.
+  static constexpr size_t kLargeMessageBytes = 4 << 10;
+  static constexpr size_t kMaxLargeMessages = 4;
+  // Null: all are in use; RpcConnection::OnLargeMessage follows.
+  Decompressor* ClaimLarge(RpcConnection& connection);
+  // For a connection that has claimed one, or waits for one.
+  void ReleaseLarge(Decompressor& decompressor);
+  void CancelClaim(RpcConnection& connection);
   ShedBudget& shed_budget() { return shed_budget_; }
   // For frames on their way to a stream; used within one call.
   Buffer& output() { return output_; }
@@ -180,6 +191,9 @@ class RpcLoop final : private net::IterationHook {
   Http2Environment environment_;
   Buffer output_;
   Decompressor decompressor_;
+  Decompressor large_[kMaxLargeMessages];
+  std::vector<Decompressor*> free_large_;
+  IntrusiveList<RpcConnection, WaitingConnections> waiting_;  // first come, first served
   ShedBudget shed_budget_;
   int readings_left_ = 0;
   int64_t now_ns_ = 0;

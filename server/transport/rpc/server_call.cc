@@ -4,6 +4,7 @@
 
 #include "common/errors.h"
 #include "common/strings.h"
+#include "server/transport/rpc/rpc_call.h"
 #include "server/transport/rpc/rpc_connection.h"
 #include "server/transport/rpc/rpc_loop.h"
 
@@ -24,6 +25,14 @@ void ServerCall::KeepRequest(Buffer* into) {
   into->Clear();
   reader_.Swap(*into);
   UpdateHeldBytes();
+}
+
+void ServerCall::Spend(int64_t units) { connection_->Spend(units); }
+bool ServerCall::turn_ended() const { return !connection_->has_credit(); }
+
+void ServerCall::ContinueLater() {
+  continues_ = true;
+  connection_->QueueFirst(static_cast<RpcCall&>(*this));
 }
 
 void ServerCall::ResumeReading() {

@@ -85,6 +85,15 @@ class ServerCall : public Http2Stream {
   // handler that has handed views to work that it cannot stop.
   void KeepRequest(Buffer* into);
 
+  // ---- Long work. A connection has a turn in each iteration of its loop. A handler counts what it
+  // does, in units of about 100 ns (net::WorkQueue), and stops between two steps when the turn has
+  // ended.
+  void Spend(int64_t units);
+  bool turn_ended() const;
+  // OnTurn follows in a later turn; until then the connection's other requests wait. A reset of the
+  // stream, the deadline or the end of the connection still end the call.
+  void ContinueLater();
+
   // What the handler keeps for the call. Null at the start.
   void* state() const { return state_; }
   void set_state(void* state) { state_ = state; }
@@ -134,6 +143,7 @@ class ServerCall : public Http2Stream {
   bool paused_ = false;
   bool congested_ = false;
   bool delivering_ = false;  // within OnMessage
+  bool continues_ = false;   // OnTurn is due
   int64_t deadline_ns_ = kNoDeadline;
   void* state_ = nullptr;
   size_t held_in_ = 0;  // as the connection knows it

@@ -4,7 +4,9 @@
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
 
+#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -61,6 +63,9 @@ class WireReader {
   // Returns false if the bytes are not a message.
   bool ok() const { return ok_; }
 
+  // Bytes that were not read.
+  size_t left() const { return static_cast<size_t>(end_ - at_); }
+
  private:
   using Format = google::protobuf::internal::WireFormatLite;
 
@@ -104,14 +109,17 @@ class WireReader {
   }
 
   void Skip() {
-    google::protobuf::io::CodedInputStream value(at_, static_cast<int>(end_ - at_));
+    // A group has no length: finding its end means to read all of it.
+    constexpr size_t kMaxGroupBytes = 64 << 10;
+    const size_t most = type() == Format::WIRETYPE_START_GROUP ? kMaxGroupBytes : left();
+    google::protobuf::io::CodedInputStream value(at_, static_cast<int>(std::min(left(), most)));
     if (!Format::SkipField(&value, tag_)) Fail();
     at_ += value.CurrentPosition();
     unread_ = false;
   }
 
   const uint8_t* at_;
-  const uint8_t* const end_;
+  const uint8_t* end_;
   uint32_t tag_ = 0;
   bool unread_ = false;
   bool ok_ = true;

@@ -324,17 +324,36 @@ absl::Status DecodeAcquire(absl::Span<const uint8_t> bytes, service::AcquireCall
 }
 
 absl::Status DecodeAcquireBatch(absl::Span<const uint8_t> bytes, service::AcquireCall* call) {
+  return BatchDecoder(bytes, call).Step(bytes.size());
+}
+
+BatchDecoder::BatchDecoder(absl::Span<const uint8_t> bytes, service::AcquireCall* call)
+    : call_(call), reader_(bytes) {
   call->Reset(service::AcquireCall::Form::kBatch, service::AcquireCall::Utf8::kUnchecked);
-  WireReader reader(bytes);
-  size_t index = 0;
+}
+
+absl::Status BatchDecoder::Step(size_t step_bytes) {
+  constexpr size_t kMaxBytes = common::bounds::kMaxAcquisitionBytes;
+  WireReader reader = reader_;  // a local copy stays in registers
+  const size_t stop = reader.left() - std::min(reader.left(), step_bytes);
   while (reader.Next()) {
     std::string_view acquisition;
-    if (reader.field() != 1 || !reader.ReadBytes(&acquisition)) continue;
-    const char* const broken =
-        ReadUsualAcquire(acquisition, call) ? nullptr : ReadAcquire(WireReader(acquisition), call);
-    if (broken != nullptr) return Broken(absl::StrCat("acquisitions[", index, "].", broken));
-    ++index;
+    if (reader.field() == 1 && reader.ReadBytes(&acquisition)) {
+      if (acquisition.size() > kMaxBytes) {
+        return common::errors::AcquisitionTooLarge(index_, acquisition.size());
+      }
+      const char* const broken = ReadUsualAcquire(acquisition, call_)
+                                     ? nullptr
+                                     : ReadAcquire(WireReader(acquisition), call_);
+      if (broken != nullptr) return Broken(absl::StrCat("acquisitions[", index_, "].", broken));
+      ++index_;
+    }
+    if (reader.left() <= stop && reader.left() > 0) {
+      reader_ = reader;
+      return absl::OkStatus();
+    }
   }
+  done_ = true;
   return reader.ok() ? absl::OkStatus() : Broken("AcquireBatchRequest");
 }
 
@@ -389,7 +408,7 @@ void EncodeAcquire(const service::AcquireCall& call, Buffer* out) {
 
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
   RepeatedVarint capacity;
-  for (size_t i = 0; i < call.size(); ++i) {
+  for (size_t i = call.first(); i < call.end(); ++i) {
     const store::Acquisition* const decided = call.single(i);
     if (decided != nullptr) {
       uint8_t* const start = out->Reserve(kMaxSingleChargeBytes);

@@ -14,6 +14,7 @@
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
 #include "server/transport/http2/buffer.h"
+#include "server/transport/services/protobuf_wire.h"
 
 namespace sluice::transport {
 
@@ -23,12 +24,27 @@ namespace sluice::transport {
 // Refund and Watch copy.
 absl::Status DecodeAcquire(absl::Span<const uint8_t> bytes, service::AcquireCall* call);
 absl::Status DecodeAcquireBatch(absl::Span<const uint8_t> bytes, service::AcquireCall* call);
+// DecodeAcquireBatch in steps.
+class BatchDecoder {
+ public:
+  // Resets the call.
+  BatchDecoder(absl::Span<const uint8_t> bytes, service::AcquireCall* call);
+  // Decodes `step_bytes` more, and up to kMaxAcquisitionBytes beyond.
+  absl::Status Step(size_t step_bytes);
+  bool done() const { return done_; }
+
+ private:
+  service::AcquireCall* call_;
+  WireReader reader_;
+  size_t index_ = 0;
+  bool done_ = false;
+};
 absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* call);
 absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* call);
 absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options);
 
-// Append the response. REQUIRES: the call completed with an OK status; for EncodeAcquire, result(0)
-// is OK too.
+// Append the response; for a batch, the part of the slice that was decided. REQUIRES: the call
+// completed with an OK status; for EncodeAcquire, result(0) is OK too.
 void EncodeAcquire(const service::AcquireCall& call, Buffer* out);
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out);
 void EncodeQuery(const service::QueryCall& call, Buffer* out);

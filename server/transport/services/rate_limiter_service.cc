@@ -1,6 +1,8 @@
 #include "server/transport/services/rate_limiter_service.h"
 
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -35,7 +37,7 @@ class Pool {
   T* free_ = nullptr;
 };
 
-// Acquire, AcquireBatch, Query and Refund: decode, decide, encode. `Kind` has the steps of the
+// Acquire, Query and Refund: decode, decide, encode. `Kind` has the steps of the
 // method. A call's item is taken from the loop's pool, so that a call in steady state allocates
 // nothing.
 template <typename Kind>
@@ -53,6 +55,7 @@ class UnaryUseCase final : public UnaryMethod {
       rpc.Finish(decoded);
       return;
     }
+    rpc.Spend(Kind::kUnits * static_cast<int64_t>(item->call.size()));
     item->rpc = &rpc;
     item->owner = this;
     item->pool = &pool;
@@ -106,7 +109,8 @@ class UnaryUseCase final : public UnaryMethod {
   std::vector<Pool<Item>> pools_;  // by loop
 };
 
-// The steps that are the same for most methods.
+// The steps that are the same for most methods. Beside them, a kind has kUnits, the work of one item
+// of a call (ServerCall::Spend).
 template <typename CallType, auto kDecide>
 struct AnyKind {
   using Call = CallType;
@@ -119,6 +123,7 @@ struct AnyKind {
 };
 
 struct AcquireKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquire> {
+  static constexpr int64_t kUnits = 2;
   static constexpr auto Decode = DecodeAcquire;
   static constexpr auto Encode = EncodeAcquire;
   static void Cancel(service::RateLimiter& limiter, Call* call) { limiter.CancelHeld(call); }
@@ -128,19 +133,177 @@ struct AcquireKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquir
   }
 };
 
-struct AcquireBatchKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquire> {
-  static constexpr auto Decode = DecodeAcquireBatch;
-  static constexpr auto Encode = EncodeAcquireBatch;
-};
-
 struct QueryKind : AnyKind<service::QueryCall, &service::RateLimiter::Query> {
+  static constexpr int64_t kUnits = 12;
   static constexpr auto Decode = DecodeQuery;
   static constexpr auto Encode = EncodeQuery;
 };
 
 struct RefundKind : AnyKind<service::RefundCall, &service::RateLimiter::Refund> {
+  static constexpr int64_t kUnits = 10;
   static constexpr auto Decode = DecodeRefund;
   static constexpr auto Encode = EncodeRefund;
+};
+
+// One batch after another: decoded, decided and encoded in steps, as many as fit the turns of the
+// call's connection. On the loop of the call.
+class BatchSteps {
+ public:
+  BatchSteps(const BatchSteps&) = delete;
+  BatchSteps& operator=(const BatchSteps&) = delete;
+
+  // Handles a batch. `request` stays until OnDone or OnAbandoned.
+  void Begin(service::RateLimiter& limiter, ServerCall& rpc, absl::Span<const uint8_t> request) {
+    limiter_ = &limiter;
+    rpc_ = &rpc;
+    loop_ = &rpc.loop();
+    decoder_.emplace(request, &call_);
+    call_.DecideInSlices();
+    phase_ = Phase::kDecoding;
+    Run();
+  }
+  // ServerCall::ContinueLater was called.
+  void OnTurn() { Run(); }
+  // The call is gone. Returns whether OnAbandoned follows, once the decision under way is made.
+  bool Abandon() {
+    rpc_ = nullptr;
+    return phase_ == Phase::kDeciding;
+  }
+
+ protected:
+  BatchSteps() = default;
+  ~BatchSteps() = default;
+
+  // The answer is written to response(), or the batch failed. May destroy this.
+  virtual void OnDone(ServerCall& rpc, const absl::Status& status) = 0;
+  virtual void OnAbandoned() = 0;
+
+  bool idle() const { return phase_ == Phase::kIdle; }
+
+ private:
+  enum class Phase : uint8_t {
+    kIdle,      // no batch
+    kDecoding,  // and nothing is decided
+    kAsking,    // the next slice is to be decided
+    kDeciding,  // the store has the slice
+    kDecided,   // the slice is to be answered
+  };
+  static constexpr size_t kDecodeBytes = 16 << 10;
+
+  void Run() {
+    running_ = true;
+    while (phase_ != Phase::kDeciding) {
+      if (phase_ == Phase::kDecided && rpc_ == nullptr) {
+        phase_ = Phase::kIdle;
+        OnAbandoned();
+        return;
+      }
+      absl::Status status;
+      if (Step(&status)) {
+        running_ = false;
+        phase_ = Phase::kIdle;
+        OnDone(*rpc_, status);
+        return;
+      }
+      if (phase_ != Phase::kDeciding && phase_ != Phase::kDecided && rpc_->turn_ended()) {
+        rpc_->ContinueLater();
+        break;
+      }
+    }
+    running_ = false;
+  }
+
+  // Returns whether it was the last.
+  bool Step(absl::Status* status) {
+    switch (phase_) {
+      case Phase::kIdle:
+      case Phase::kDeciding:
+        break;
+      case Phase::kDecoding:
+        *status = decoder_->Step(kDecodeBytes);
+        if (!status->ok()) return true;
+        if (decoder_->done()) phase_ = Phase::kAsking;
+        rpc_->Spend(kDecodeBytes / 64);
+        break;
+      case Phase::kAsking:
+        phase_ = Phase::kDeciding;
+        if (call_.end() == 0) {
+          limiter_->Acquire(&call_, rpc_->deadline_ns(), &Decided, this);
+        } else {
+          limiter_->Continue(&call_);
+        }
+        break;
+      case Phase::kDecided:
+        *status = call_.status();
+        if (!status->ok()) return true;
+        EncodeAcquireBatch(call_, &rpc_->response());
+        rpc_->Spend(static_cast<int64_t>(call_.slice_cost()));
+        if (!call_.more()) return true;
+        phase_ = Phase::kAsking;
+        break;
+    }
+    return false;
+  }
+
+  static void Decided(void* of, service::AcquireCall*) {
+    auto* const steps = static_cast<BatchSteps*>(of);
+    OnLoop(*steps->loop_, [steps] {
+      steps->phase_ = Phase::kDecided;
+      if (!steps->running_) steps->Run();
+    });
+  }
+
+  service::RateLimiter* limiter_ = nullptr;
+  ServerCall* rpc_ = nullptr;  // null: the call is gone
+  net::EventLoop* loop_ = nullptr;
+  service::AcquireCall call_;
+  std::optional<BatchDecoder> decoder_;
+  Phase phase_ = Phase::kIdle;
+  bool running_ = false;
+};
+
+class AcquireBatch final : public UnaryMethod {
+ public:
+  AcquireBatch(service::RateLimiter& limiter, size_t loops) : limiter_(limiter), pools_(loops) {}
+
+  void OnCall(ServerCall& rpc, absl::Span<const uint8_t> request) override {
+    Pool<Item>& pool = pools_[rpc.loop_index()];
+    Item* const item = pool.Take();
+    item->pool = &pool;
+    rpc.set_state(item);
+    item->Begin(limiter_, rpc, request);
+  }
+
+  void OnTurn(ServerCall& rpc) override { static_cast<Item*>(rpc.state())->OnTurn(); }
+
+  void OnCancelled(ServerCall& rpc) override {
+    auto* const item = static_cast<Item*>(rpc.state());
+    if (item->Abandon()) {
+      item->kept = std::make_unique<Buffer>();
+      rpc.KeepRequest(item->kept.get());
+    } else {
+      item->pool->Give(item);
+    }
+  }
+
+ private:
+  struct Item final : BatchSteps {
+    void OnDone(ServerCall& rpc, const absl::Status& status) override {
+      status.ok() ? rpc.Finish() : rpc.Finish(status);
+      pool->Give(this);
+    }
+    void OnAbandoned() override {
+      kept.reset();
+      pool->Give(this);
+    }
+
+    Pool<Item>* pool = nullptr;    // of the loop
+    std::unique_ptr<Buffer> kept;  // the request of a cancelled call, to which there are views
+    Item* next = nullptr;
+  };
+
+  service::RateLimiter& limiter_;
+  std::vector<Pool<Item>> pools_;  // by loop
 };
 
 // Decides one batch at a time: the next is read after this one was answered, and not while many
@@ -149,84 +312,63 @@ class AcquireStream final : public StreamingMethod {
  public:
   explicit AcquireStream(service::RateLimiter& limiter) : limiter_(limiter) {}
 
-  void OnStart(ServerCall& rpc) override { rpc.set_state(new Stream(&rpc)); }
+  void OnStart(ServerCall& rpc) override { rpc.set_state(new Stream()); }
 
   void OnMessage(ServerCall& rpc, absl::Span<const uint8_t> request) override {
     auto* const stream = static_cast<Stream*>(rpc.state());
     stream->request.Clear(kKeepBytes);
     stream->request.Append(request);
-    const absl::Status decoded = DecodeAcquireBatch(stream->request.view(), &stream->call);
-    if (!decoded.ok()) {
-      End(stream, decoded);
-      return;
-    }
-    stream->busy = true;
     rpc.PauseReading();
-    limiter_.Acquire(
-        &stream->call, rpc.deadline_ns(),
-        [](void* of, service::AcquireCall*) {
-          auto* const stream = static_cast<Stream*>(of);
-          OnLoop(*stream->loop, [stream] { Decided(stream); });
-        },
-        stream);
+    stream->Begin(limiter_, rpc, stream->request.view());
   }
 
+  void OnTurn(ServerCall& rpc) override { static_cast<Stream*>(rpc.state())->OnTurn(); }
+
   void OnRequestsDone(ServerCall& rpc) override {
-    End(static_cast<Stream*>(rpc.state()), absl::OkStatus());
+    static_cast<Stream*>(rpc.state())->End(rpc, absl::OkStatus());
   }
 
   void OnDrain(ServerCall& rpc) override {
     auto* const stream = static_cast<Stream*>(rpc.state());
     stream->draining = true;
-    if (!stream->busy) End(stream, errors::Draining());
+    if (stream->idle()) stream->End(rpc, errors::Draining());
   }
 
   void OnCancelled(ServerCall& rpc) override {
     auto* const stream = static_cast<Stream*>(rpc.state());
-    stream->rpc = nullptr;
-    if (!stream->busy) delete stream;
+    if (!stream->Abandon()) delete stream;
   }
 
  private:
   // Bytes of a request's memory that a stream keeps.
   static constexpr size_t kKeepBytes = 64 << 10;
 
-  struct Stream {
-    explicit Stream(ServerCall* rpc) : rpc(rpc), loop(&rpc->loop()) {}
-    ServerCall* rpc;  // null: cancelled
-    net::EventLoop* const loop;
-    service::AcquireCall call;
-    Buffer request;  // `call` has views into it
-    bool busy = false;
+  struct Stream final : BatchSteps {
+    using BatchSteps::idle;
+    void OnDone(ServerCall& rpc, const absl::Status& status) override {
+      if (!status.ok()) {
+        End(rpc, status);
+        return;
+      }
+      rpc.Send();
+      if (draining) {
+        End(rpc, errors::Draining());
+      } else {
+        rpc.ResumeReading();
+      }
+    }
+    void OnAbandoned() override { delete this; }
+    // Also destroys this.
+    void End(ServerCall& rpc, const absl::Status& status) {
+      // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may belong to this.
+      const absl::Status copy = status;
+      delete this;
+      rpc.Finish(copy);
+    }
+
+    Buffer request;  // to which there are views
     bool draining = false;
   };
-
-  static void Decided(Stream* stream) {
-    stream->busy = false;
-    if (stream->rpc == nullptr) {
-      delete stream;
-      return;
-    }
-    if (!stream->call.status().ok()) {
-      End(stream, stream->call.status());
-      return;
-    }
-    EncodeAcquireBatch(stream->call, &stream->rpc->response());
-    stream->rpc->Send();
-    if (stream->draining) {
-      End(stream, errors::Draining());
-    } else {
-      stream->rpc->ResumeReading();
-    }
-  }
-
-  static void End(Stream* stream, const absl::Status& status) {
-    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may belong to the stream.
-    const absl::Status copy = status;
-    ServerCall* const rpc = stream->rpc;
-    delete stream;
-    rpc->Finish(copy);
-  }
 
   service::RateLimiter& limiter_;
 };
@@ -315,7 +457,7 @@ struct RateLimiterService::Methods {
         stream(limiter),
         watch(watches) {}
   UnaryUseCase<AcquireKind> acquire;
-  UnaryUseCase<AcquireBatchKind> batch;
+  AcquireBatch batch;
   UnaryUseCase<QueryKind> query;
   UnaryUseCase<RefundKind> refund;
   AcquireStream stream;
@@ -328,12 +470,15 @@ RateLimiterService::RateLimiterService(service::RateLimiter& limiter, service::W
 RateLimiterService::~RateLimiterService() = default;
 
 void RateLimiterService::Register(MethodTable* methods) {
-  methods->AddUnary("/sluice.v1.RateLimiter/Acquire", methods_->acquire);
+  // Only batches are decoded in steps.
+  const MethodOptions small = {.max_request_bytes = common::bounds::kMaxAcquisitionBytes};
+  const MethodOptions query = {.max_request_bytes = common::bounds::kMaxQueryBytes};
+  methods->AddUnary("/sluice.v1.RateLimiter/Acquire", methods_->acquire, small);
   methods->AddUnary("/sluice.v1.RateLimiter/AcquireBatch", methods_->batch);
   methods->AddStreaming("/sluice.v1.RateLimiter/AcquireStream", methods_->stream);
-  methods->AddUnary("/sluice.v1.RateLimiter/Query", methods_->query);
-  methods->AddStreaming("/sluice.v1.RateLimiter/Watch", methods_->watch);
-  methods->AddUnary("/sluice.v1.RateLimiter/Refund", methods_->refund);
+  methods->AddUnary("/sluice.v1.RateLimiter/Query", methods_->query, query);
+  methods->AddStreaming("/sluice.v1.RateLimiter/Watch", methods_->watch, query);
+  methods->AddUnary("/sluice.v1.RateLimiter/Refund", methods_->refund, small);
 }
 
 }  // namespace sluice::transport

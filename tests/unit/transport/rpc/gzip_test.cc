@@ -21,7 +21,11 @@ std::string Gzip(const std::string& text) {
 }
 
 absl::Status Decompress(GzipInflater& inflater, const std::string& bytes, size_t max, Buffer* out) {
-  return inflater.Inflate({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, max, out);
+  const absl::StatusOr<bool> done =
+      inflater.Inflate({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, max,
+                       /*step_bytes=*/1 << 30, out);
+  EXPECT_TRUE(!done.ok() || *done);
+  return done.status();
 }
 
 TEST(GzipInflaterTest, DecompressesSeveralMessages) {
@@ -32,6 +36,31 @@ TEST(GzipInflaterTest, DecompressesSeveralMessages) {
     ASSERT_TRUE(Decompress(inflater, Gzip(text), size, &out).ok()) << size;
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(out.data()), out.size()), text);
   }
+}
+
+TEST(GzipInflaterTest, DecompressesInStepsAndForgetsAMessageThatIsCancelled) {
+  GzipInflater inflater;
+  std::string text;
+  for (int i = 0; i < 20'000; ++i) text += std::to_string(i);
+  const std::string bytes = Gzip(text);
+  const absl::Span<const uint8_t> compressed(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                             bytes.size());
+  Buffer out;
+  EXPECT_FALSE(*inflater.Inflate(compressed, text.size(), 1000, &out));
+  EXPECT_TRUE(inflater.running());
+  inflater.Cancel();
+  out.Clear();
+  size_t steps = 0;
+  bool done = false;
+  while (!done) {
+    const size_t before = out.size();
+    done = *inflater.Inflate(compressed, text.size(), 1000, &out);
+    EXPECT_LE(out.size() - before, 2000u);
+    ++steps;
+  }
+  EXPECT_GE(steps, text.size() / 2000);
+  EXPECT_FALSE(inflater.running());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(out.data()), out.size()), text);
 }
 
 TEST(GzipInflaterTest, StopsAtTheBound) {

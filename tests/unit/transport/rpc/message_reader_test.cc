@@ -14,6 +14,8 @@ std::string Framed(std::string_view message, char first = 0) {
   return out.append(message);
 }
 
+constexpr size_t kStepBytes = 4 << 10;
+
 class MessageReaderTest : public ::testing::Test {
  protected:
   MessageReaderTest() { reader_.Begin(MessageReader::Encoding::kIdentity, 10); }
@@ -23,10 +25,10 @@ class MessageReaderTest : public ::testing::Test {
   }
   // The next message; "-" if it is not complete.
   std::string Next() {
-    const auto message = reader_.Next(decompressor_);
-    if (!message.ok()) return "error";
-    if (!message->has_value()) return "-";
-    return {(*message)->begin(), (*message)->end()};
+    const auto step = reader_.Next(decompressor_, kStepBytes);
+    if (!step.ok()) return "error";
+    if (step->state != MessageReader::Step::State::kMessage) return "-";
+    return {step->message.begin(), step->message.end()};
   }
 
   MessageReader reader_;
@@ -50,7 +52,8 @@ TEST_F(MessageReaderTest, RefusesMessageAboveTheBoundByItsPrefix) {
   EXPECT_EQ(Next(), "0123456789");
   Append(Framed("0123456789x").substr(0, 5));
   EXPECT_EQ(reader_.CheckSingle().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(reader_.Next(decompressor_).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(reader_.Next(decompressor_, kStepBytes).status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(MessageReaderTest, RefusesInvalidPrefixes) {
@@ -63,15 +66,18 @@ TEST_F(MessageReaderTest, RefusesInvalidPrefixes) {
 }
 
 TEST_F(MessageReaderTest, SingleMessageMustBeCompleteAndAlone) {
-  EXPECT_EQ(reader_.TakeSingle(decompressor_).status().code(), absl::StatusCode::kUnimplemented);
+  const auto code = [this] {
+    return reader_.TakeSingle(decompressor_, kStepBytes).status().code();
+  };
+  EXPECT_EQ(code(), absl::StatusCode::kUnimplemented);
   Append(Framed("one").substr(0, 7));
   EXPECT_TRUE(reader_.CheckSingle().ok());
-  EXPECT_EQ(reader_.TakeSingle(decompressor_).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(code(), absl::StatusCode::kInternal);
   Append(Framed("one").substr(7));
   ASSERT_TRUE(reader_.CheckSingle().ok());
-  const auto message = reader_.TakeSingle(decompressor_);
-  ASSERT_TRUE(message.ok());
-  EXPECT_EQ(std::string(message->begin(), message->end()), "one");
+  const auto step = reader_.TakeSingle(decompressor_, kStepBytes);
+  ASSERT_TRUE(step.ok());
+  EXPECT_EQ(std::string(step->message.begin(), step->message.end()), "one");
   Append("x");
   EXPECT_EQ(reader_.CheckSingle().code(), absl::StatusCode::kUnimplemented);
 }

@@ -21,6 +21,7 @@ using ::sluice::testing::Framed;
 using ::sluice::testing::H2Client;
 using ::sluice::testing::H2Server;
 using ::sluice::testing::HeldMethod;
+using ::sluice::testing::StepMethod;
 
 constexpr int64_t kMs = 1'000'000;
 
@@ -33,6 +34,7 @@ class RpcServerTest : public ::testing::Test {
     server_->methods.AddUnary("/t.T/Held", held_);
     server_->methods.AddUnary("/t.T/Small", small_, {.max_request_bytes = 10});
     server_->methods.AddUnary("/t.T/Health", health_, {.exempt_from_shedding = true});
+    server_->methods.AddUnary("/t.T/Steps", steps_);
     server_->methods.AddStreaming("/t.T/Stream", stream_);
     client_ = std::make_unique<H2Client>(*server_);
     client_->Pump();
@@ -47,6 +49,7 @@ class RpcServerTest : public ::testing::Test {
 
   EchoMethod echo_, small_, health_;
   HeldMethod held_;
+  StepMethod steps_;
   EchoStream stream_;
   std::unique_ptr<H2Server> server_;
   std::unique_ptr<H2Client> client_;
@@ -553,6 +556,87 @@ TEST_F(RpcServerTest, CountsCallsMessagesAndBytes) {
   EXPECT_EQ(snapshot.methods.back().codes[12], 1u);
   EXPECT_EQ(snapshot.transports[0].streams_accepted, 4u);
   EXPECT_EQ(snapshot.transports[0].streams_closed, 4u);
+}
+
+// ---- Turns
+
+TEST_F(RpcServerTest, ServesOthersBetweenTheTurnsOfALongCall) {
+  Begin();
+  H2Client busy(*server_);
+  busy.Pump();
+  const int32_t first = busy.Call("/t.T/Steps", Framed("long"));
+  const int32_t behind = busy.Call("/t.T/Echo", Framed("behind"));
+  busy.connection.FeedOnce(busy.TakeOutput());
+  EXPECT_EQ(steps_.steps_done, 2);
+
+  const int32_t honest = client_->Call("/t.T/Echo", Framed("hi"));
+  client_->connection.FeedOnce(client_->TakeOutput());
+  client_->Read();
+  EXPECT_EQ(client_->calls[honest].messages(), std::vector<std::string>{"hi"});
+  EXPECT_LE(steps_.steps_done, 4);
+
+  busy.Pump();
+  EXPECT_EQ(steps_.steps_done, 10);
+  EXPECT_EQ(busy.calls[first].messages(), std::vector<std::string>{"long"});
+  EXPECT_EQ(busy.calls[behind].messages(), std::vector<std::string>{"behind"});
+  EXPECT_FALSE(busy.connection.stream.paused);
+}
+
+TEST_F(RpcServerTest, ServesManySmallCallsOfOneReadInSeveralTurns) {
+  Begin();
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 1000; ++i) ids.push_back(client_->Call("/t.T/Echo", Framed("x")));
+  client_->connection.FeedOnce(client_->TakeOutput());
+  EXPECT_GE(echo_.calls, 50);
+  EXPECT_LE(echo_.calls, 500);
+  EXPECT_TRUE(client_->connection.stream.paused);
+  client_->Pump();
+  EXPECT_EQ(echo_.calls, 1000);
+  for (const int32_t id : ids) EXPECT_EQ(client_->calls[id].status(), "0");
+  EXPECT_FALSE(client_->connection.stream.paused);
+}
+
+TEST_F(RpcServerTest, BoundsTheLargeMessagesThatAreBetweenTheirSteps) {
+  Begin();
+  steps_.steps = 50;
+  const std::string large(RpcLoop::kLargeMessageBytes + 1, 'l');
+  std::vector<std::unique_ptr<H2Client>> clients;
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < RpcLoop::kMaxLargeMessages + 3; ++i) {
+    clients.push_back(std::make_unique<H2Client>(*server_));
+    clients.back()->Pump();
+  }
+  for (const auto& client : clients) {
+    ids.push_back(client->Call("/t.T/Steps", Framed(large)));
+    client->connection.FeedOnce(client->TakeOutput());
+  }
+  EXPECT_EQ(steps_.started, static_cast<int>(RpcLoop::kMaxLargeMessages));
+  // A connection that ends gives its place to the one that waits longest; one that waits leaves.
+  clients[0]->connection.Close();
+  clients.back()->connection.Close();
+  server_->loop->RunOnce(0);
+  server_->loop->RunOnce(0);
+  EXPECT_EQ(steps_.started, static_cast<int>(RpcLoop::kMaxLargeMessages) + 1);
+  for (size_t i = 1; i + 1 < clients.size(); ++i) {
+    clients[i]->Pump();
+    EXPECT_EQ(clients[i]->calls[ids[i]].messages(), std::vector<std::string>{large}) << i;
+  }
+  EXPECT_EQ(steps_.started, static_cast<int>(RpcLoop::kMaxLargeMessages) + 2);
+}
+
+TEST_F(RpcServerTest, ResetEndsACallBetweenItsTurns) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Steps", Framed(std::string(8000, 'l')));
+  client_->connection.FeedOnce(client_->TakeOutput());
+  const int done = steps_.steps_done;
+  EXPECT_LT(done, 10);
+  nghttp2_submit_rst_stream(client_->session, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+  client_->Pump();
+  EXPECT_TRUE(steps_.calls.empty());
+  // The large message's place is free again.
+  for (size_t i = 0; i < RpcLoop::kMaxLargeMessages + 1; ++i) {
+    EXPECT_EQ(Do("/t.T/Steps", Framed(std::string(8000, 'l'))).status(), "0");
+  }
 }
 
 }  // namespace
