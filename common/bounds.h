@@ -25,8 +25,8 @@ inline constexpr size_t kMaxCharges = 16;
 // other connections; its answer waits for the last.
 inline constexpr size_t kMaxBatch = 4096;
 
-// Bytes of an acquisition: 16 charges with the longest names and keys have 11 KiB. A batch is decoded
-// in steps of whole acquisitions.
+// Bytes of an acquisition: 16 charges with the longest names and keys have 11 KiB. A batch is
+// decoded in steps of whole acquisitions.
 inline constexpr size_t kMaxAcquisitionBytes = size_t{64} << 10;
 
 // Buckets of a Query or a Watch.
@@ -62,8 +62,8 @@ inline constexpr uint32_t kDefaultListKeys = 20;
 // connections.
 inline constexpr int kDefaultMaxConnections = 100'000;
 
-// TLS handshakes at once on an event loop: each holds about 50 KiB. Above, a new handshake displaces
-// one of the peer that holds most.
+// TLS handshakes at once on an event loop: each holds about 50 KiB. Above, a new handshake
+// displaces one of the peer that holds most.
 inline constexpr size_t kMaxHandshakesPerLoop = 1024;
 
 // Connections of the admin port, and bytes of its requests that are not complete yet. People and
@@ -71,9 +71,35 @@ inline constexpr size_t kMaxHandshakesPerLoop = 1024;
 inline constexpr int kMaxAdminConnections = 1000;
 inline constexpr size_t kMaxAdminBufferedBytes = size_t{32} << 20;
 
-// Calls open at once on one connection, announced in its SETTINGS. Each open call has state, and
-// callers that are held until their grant time keep theirs for hours.
-inline constexpr uint32_t kMaxStreamsPerConnection = 4096;
+// Calls open at once on one connection, announced in its SETTINGS. An open call costs 1 to 3 KiB,
+// and callers that are held until their grant time keep theirs for hours: a connection takes 3 MiB
+// for them at most.
+inline constexpr uint32_t kMaxStreamsPerConnection = 1024;
+
+// A connection's share of memory. Above either bound its next calls wait, and the window for its
+// requests stays closed; the call that exceeds it was begun, and is completed.
+// Bytes of answers that the peer has not taken: small, since hundreds of peers may take none, and
+// large enough for several of the largest usual batches (4096 acquisitions, 100 KB).
+inline constexpr size_t kMaxConnectionUnsentBytes = size_t{1} << 20;
+// Bytes of decoded calls that a shared store has not decided: several of the largest usual batches,
+// 1.2 MB each, so that they are decided together.
+inline constexpr size_t kMaxConnectionPendingBytes = size_t{8} << 20;
+
+// Bytes of requests that are not complete, of one connection. They cannot wait, since only reading
+// completes them: above, calls are refused. Several callers may send the largest message at once.
+inline constexpr size_t kMaxConnectionRequestBytes = size_t{32} << 20;
+
+// The same of all connections of an event loop.
+inline constexpr size_t kMaxLoopRequestBytes = size_t{256} << 20;
+
+// Bytes of the watches of one connection: about 20 of the largest.
+inline constexpr size_t kMaxConnectionWatchBytes = size_t{4} << 20;
+
+// How long a peer may take none of its answers, unless --stall_timeout says otherwise.
+inline constexpr int64_t kDefaultStallTimeoutNs = int64_t{30} * 1'000'000'000;
+
+// The least --memory_limit: half of it holds buckets, half what peers make the process hold.
+inline constexpr int64_t kMinMemoryLimit = int64_t{64} << 20;
 
 // Bytes of one request's headers: names, values and 32 bytes for each.
 inline constexpr uint32_t kMaxHeaderListBytes = 16 << 10;

@@ -259,6 +259,14 @@ inline absl::Status BadMinInterval() {
   return Invalid("min_interval", "out of bounds; 10 ms to 1 h, or absent for 1 s");
 }
 
+// The watches of one connection hold too much memory.
+inline absl::Status TooManyWatchedBuckets() {
+  return NotExecuted(absl::ResourceExhaustedError(
+      absl::StrCat("buckets: the watches of this connection would hold more than ",
+                   bounds::kMaxConnectionWatchBytes,
+                   " bytes; watch fewer buckets, or use a second connection")));
+}
+
 inline absl::Status TooManyWatches() {
   return absl::ResourceExhaustedError(absl::StrCat(
       "as many watches are open as this server allows (", bounds::kMaxWatches, "); close one"));

@@ -86,10 +86,14 @@ struct TransportCounts {
   Count streams_accepted{};
   Count streams_closed{};
   Count sheds{};
+  Count calls_refused_over_memory{};
+  Count connections_closed_over_memory{};
+  Count stalls{};  // calls or connections that were ended since the peer took no answer
 
   auto Tie() {
     return std::tie(connections_accepted, connections_closed, connections_refused,
-                    handshakes_displaced, streams_accepted, streams_closed, sheds);
+                    handshakes_displaced, streams_accepted, streams_closed, sheds,
+                    calls_refused_over_memory, connections_closed_over_memory, stalls);
   }
 };
 using TransportCounters = TransportCounts<OwnedCounter>;

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/strings.h"
 #include "server/limits/nearest_name.h"
@@ -79,6 +80,29 @@ Flag Number(const char* name, const char* help, T Flags::* field, T min,
             return Bad(name, text,
                        bounded ? absl::StrCat("write a number from ", min, " to ", max)
                                : absl::StrCat("write a number from ", min, " up"));
+          }};
+}
+
+Flag Bytes(const char* name, const char* help, int64_t min, int64_t Flags::* field) {
+  return {name, "BYTES", help, [=](const std::string& text, Flags* flags) {
+            static constexpr std::pair<absl::string_view, int> kUnits[] = {
+                {"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"", 0}};
+            absl::string_view digits = text;
+            int shift = 0;
+            for (const auto& [unit, bits] : kUnits) {
+              if (!absl::ConsumeSuffix(&digits, unit)) continue;
+              shift = bits;
+              break;
+            }
+            int64_t number = 0;
+            if (!absl::SimpleAtoi(digits, &number) || number > (int64_t{1} << 60 >> shift) ||
+                number << shift < min) {
+              return Bad(
+                  name, text,
+                  absl::StrCat("write a number of bytes from ", min, " up, as 1536MiB or 2GiB"));
+            }
+            flags->*field = number << shift;
+            return absl::OkStatus();
           }};
 }
 
@@ -204,6 +228,14 @@ std::vector<Flag> BoundFlags() {
   return {
       Number("max_connections", "most connections of the data port (default 100000)",
              &Flags::max_connections, 1),
+      Bytes("memory_limit",
+            "memory that the server may use, half of it for buckets, half for connections and "
+            "calls; over it, calls are refused (default: three quarters of the memory of its "
+            "cgroup or machine)",
+            common::bounds::kMinMemoryLimit, &Flags::memory_limit),
+      Duration("stall_timeout",
+               "how long a peer may take none of its answers before it is closed (default 30s)",
+               absl::Seconds(1), absl::Hours(24), &Flags::stall_timeout_ns),
       Number("max_buckets", "most buckets in memory (default 16777216)", &Flags::max_buckets,
              uint64_t{1}),
       Choice("overflow", "deny|allow",

@@ -26,6 +26,8 @@ struct Flags {
   int store_threads = 0;  // event loops for Redis only; 0: it uses those of the data port
   int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
+  int64_t memory_limit = 0;  // bytes; 0: three quarters of the memory that the process may use
+  int64_t stall_timeout_ns = common::bounds::kDefaultStallTimeoutNs;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;
   int64_t drain_notice_ns = int64_t{1} * 1'000'000'000;
   int64_t drain_timeout_ns = int64_t{10} * 1'000'000'000;

@@ -1,4 +1,5 @@
 // sluiced: wiring, signals, and the order of start and stop.
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -18,6 +19,8 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "common/memory_account.h"
+#include "common/memory_limit.h"
 #include "common/metrics.h"
 #include "common/net/loop_group.h"
 #include "common/net/resolver.h"
@@ -169,6 +172,7 @@ class Server {
   int OpenStore();
   int OpenRedis();
   int LoadLimits();
+  transport::PortServerOptions PortOptions(const transport::TlsFiles& tls);
   int Listen();
   int ListenOn(transport::PortServer& port, const char* name, const char* flag,
                const net::Address& address);
@@ -182,6 +186,10 @@ class Server {
   const common::SystemClock clock_;
   common::Log log_{clock_, flags_.log_level, STDERR_FILENO};
   common::Metrics metrics_;
+  // Bytes: half for the buckets, half for what peers make the server hold.
+  const int64_t memory_limit_ = flags_.memory_limit > 0 ? flags_.memory_limit
+                                                        : common::MachineMemory() / 4 * 3;
+  common::MemoryBudget memory_{memory_limit_ / 2};
   std::unique_ptr<transport::BearerToken> token_;  // null: none is required
   service::ReceiptSigner signer_;
   Loops loops_;
@@ -208,7 +216,10 @@ int Server::Start() {
       *store_, *registry_, clock_, log_, metrics_, signer_,
       [this] { return reloader_ != nullptr ? reloader_->Status() : limits::FileStatus(); });
   if (const int code = Listen(); code != kDone) return code;
-  maintenance_ = std::make_unique<Maintenance>(*store_, *registry_);
+  maintenance_ = std::make_unique<Maintenance>(*store_, *registry_, memory_, [this] {
+    data_->RelieveMemory();
+    admin_->RelieveMemory();
+  });
   use_cases_->watches.StartThread();
   WatchFiles();
   Announce();
@@ -278,11 +289,22 @@ int Server::LoadLimits() {
   return kDone;
 }
 
+// What both ports have in common.
+transport::PortServerOptions Server::PortOptions(const transport::TlsFiles& tls) {
+  transport::PortServerOptions options;
+  options.tls = tls;
+  options.rpc.memory = &memory_;
+  options.rpc.log = &log_;
+  options.rpc.stall_timeout_ns = flags_.stall_timeout_ns;
+  // OpenSSL takes about 33 KiB of an idle connection (bounds::kDefaultMaxConnections).
+  if (tls.enabled()) options.rpc.connection_bytes = size_t{36} << 10;
+  return options;
+}
+
 int Server::Listen() {
-  transport::PortServerOptions data;
+  transport::PortServerOptions data = PortOptions(flags_.tls);
   data.service = "sluice.v1.RateLimiter";
   data.listen = flags_.listen;
-  data.tls = flags_.tls;
   data.max_connections = flags_.max_connections;
   data.log = &log_;
   data.rpc.metrics_name = "data";
@@ -291,10 +313,9 @@ int Server::Listen() {
       use_cases_->limiter, use_cases_->watches, loops_.data().size());
   data_service_->Register(&data_->methods());
 
-  transport::PortServerOptions admin;
+  transport::PortServerOptions admin = PortOptions(flags_.admin_tls);
   admin.service = "sluice.v1.LimitAdmin";
   admin.listen = flags_.admin_listen;
-  admin.tls = flags_.admin_tls;
   admin.max_connections = common::bounds::kMaxAdminConnections;
   admin.log = &log_;
   admin.rpc.metrics_name = "admin";
@@ -431,6 +452,9 @@ int Run(const Flags& flags, const sigset_t& signals) {
 
 int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // Both else rise to tens of megabytes with the sizes that are freed, and malloc keeps that much.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 4 << 20);
   // protobuf prints a line for each message that is not UTF-8: any caller could fill the log.
   google::protobuf::SetLogHandler(nullptr);
   const sigset_t signals = sluice::BlockSignals();

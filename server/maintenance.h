@@ -1,22 +1,35 @@
-// Maintenance: a thread that does the store's housekeeping, also while no requests arrive.
+// Maintenance: a thread that does the store's housekeeping, also while no requests arrive, and
+// gives memory back.
 #ifndef SLUICE_SERVER_MAINTENANCE_H_
 #define SLUICE_SERVER_MAINTENANCE_H_
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "common/memory_account.h"
 #include "common/mutex.h"
 #include "server/limits/limit_registry.h"
 #include "server/store/store.h"
 
 namespace sluice {
 
-// Runs from its construction to its destruction. Both arguments outlive it.
+// Runs from its construction to its destruction. The arguments outlive it.
 class Maintenance {
  public:
-  Maintenance(store::Store& store, limits::LimitRegistry& registry)
-      : store_(store), registry_(registry), thread_([this] { Loop(); }) {}
+  // `relieve` is called while `memory` is over its limit.
+  Maintenance(store::Store& store, limits::LimitRegistry& registry,
+              const common::MemoryBudget& memory, std::function<void()> relieve)
+      : store_(store),
+        registry_(registry),
+        memory_(memory),
+        relieve_(std::move(relieve)),
+        thread_([this] { Loop(); }) {}
   ~Maintenance() {
     {
       common::MutexLock lock(&mu_);
@@ -33,14 +46,34 @@ class Maintenance {
     while (true) {
       const bool more = store_.Maintain();
       registry_.ReleaseRetired();
+      if (memory_.over()) relieve_();
+      Trim();
       common::MutexLock lock(&mu_);
       if (!stop_) wake_.WaitFor(&mu_, std::chrono::milliseconds(more ? 1 : 100));
       if (stop_) return;
     }
   }
 
+  // malloc keeps what was freed. After a burst, for instance of hostile peers, the process would
+  // stay as large as it was then.
+  void Trim() {
+    constexpr int64_t kWorthwhileBytes = 4 << 20;
+    constexpr std::chrono::seconds kPause{2};
+    const auto now = std::chrono::steady_clock::now();
+    const int64_t held = memory_.held();
+    most_held_ = std::max(most_held_, held);
+    if (most_held_ - held < kWorthwhileBytes || now < trimmed_ + kPause) return;
+    malloc_trim(0);
+    most_held_ = held;
+    trimmed_ = now;
+  }
+
   store::Store& store_;
   limits::LimitRegistry& registry_;
+  const common::MemoryBudget& memory_;
+  const std::function<void()> relieve_;
+  int64_t most_held_ = 0;  // since the last trim
+  std::chrono::steady_clock::time_point trimmed_;
   common::Mutex mu_;
   common::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -326,7 +326,9 @@ Result<ServerStats> AdminClient::GetStats() {
     stats.transports.push_back({transport.transport(), transport.connections(),
                                 transport.connections_accepted(), transport.streams(),
                                 transport.streams_accepted(), transport.sheds(),
-                                transport.connections_refused(), transport.handshakes_displaced()});
+                                transport.connections_refused(), transport.handshakes_displaced(),
+                                transport.calls_refused_over_memory(),
+                                transport.connections_closed_over_memory(), transport.stalls()});
   }
   const v1::StoreStats& store = response->store();
   stats.store = store.kind();

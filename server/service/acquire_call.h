@@ -128,6 +128,20 @@ class AcquireCall final : private waiting::HeldCaller {
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
   // RateLimiter::Continue.
   void Continue();
+  // Bytes of memory, with that of former requests.
+  size_t memory() const {
+    size_t bytes = sizeof(*this) + items_.capacity() * sizeof(Item) +
+                   asked_.capacity() * sizeof(Asked) + receipts_.capacity();
+    for (const auto& attempt : attempts_) bytes += sizeof(Attempt) + attempt->memory();
+    return bytes;
+  }
+
+  // Bytes that this request takes of it until the decision.
+  size_t request_memory() const {
+    return items_.size() * (sizeof(Item) + sizeof(store::Acquisition)) +
+           asked_.size() * (sizeof(Asked) + sizeof(store::Charge) + sizeof(store::ChargeResult));
+  }
+
   // RateLimiter::CancelHeld.
   waiting::HeldCaller* held() { return this; }
 

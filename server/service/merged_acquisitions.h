@@ -85,6 +85,13 @@ class MergedAcquisitions : public store::AcquireOperation {
   // The rule that the c-th charge named.
   const store::Rule& rule(size_t i, size_t c) const { return *merged_[MergedIndex(i, c)].rule; }
 
+  // Bytes of its vectors.
+  size_t memory() const {
+    return items_.capacity() * sizeof(Item) + decided_.capacity() * sizeof(store::Acquisition) +
+           merged_.capacity() * sizeof(store::Charge) +
+           results_.capacity() * sizeof(store::ChargeResult) + merged_of_.capacity();
+  }
+
  protected:
   ~MergedAcquisitions() = default;
 

@@ -47,6 +47,12 @@ class QueryCall final : private store::QueryOperation {
   // The server's wall clock at the answer, nanoseconds since 1970.
   int64_t wall_ns() const { return wall_ns_; }
 
+  // Bytes of memory, with that of former requests.
+  size_t memory() const {
+    return sizeof(*this) + asked_.capacity() * sizeof(Asked) +
+           found_.capacity() * sizeof(store::QueryItem);
+  }
+
   // RateLimiter::Query and Validate.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
   const absl::Status& Resolve(const limits::LimitRegistry& registry);

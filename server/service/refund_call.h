@@ -47,6 +47,13 @@ class RefundCall {
     return {of.limit, of.key, refunded_[i]};
   }
 
+  // Bytes of memory, with that of former requests.
+  size_t memory() const {
+    return sizeof(*this) + receipt_.capacity() + charges_.capacity() * sizeof(store::Charge) +
+           decoded_.charges.capacity() * sizeof(ReceiptCharge) +
+           refunded_.capacity() * sizeof(uint64_t);
+  }
+
   // RateLimiter::Refund.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
 

@@ -86,24 +86,6 @@ TEST_F(SlowPeerTest, ClosesConnectionThatDoesNotReadAndBoundsItsOutput) {
   ExpectOthersUnharmed();
 }
 
-// The client's stream windows stay closed, so responses wait. Their bytes are bounded.
-TEST_F(SlowPeerTest, RefusesCallsWhileStreamWindowsStayClosed) {
-  H2Client client(*server_, /*auto_window=*/false);
-  const nghttp2_settings_entry shut = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
-  nghttp2_submit_settings(client.session, 0, &shut, 1);
-  client.Pump();
-  std::vector<int32_t> ids;
-  for (int i = 0; i < 300; ++i) {
-    ids.push_back(client.Call("/t.T/Echo", Framed(std::string(100'000, 'x'))));
-    client.Pump();
-  }
-  int refused = 0;
-  for (const int32_t id : ids) refused += client.calls[id].status() == "8";
-  EXPECT_GT(refused, 200);
-  EXPECT_LE(echo_.calls, 90);  // 8 MiB of 100 kB each
-  ExpectOthersUnharmed();
-}
-
 // 16 KiB of each connection are a frame buffer, of which an idle connection has touched one page:
 // about 14 KB are resident (tests/bench/transport measures that).
 TEST_F(SlowPeerTest, IdleConnectionsAreSmall) {

@@ -142,6 +142,9 @@ struct TransportStats {
   uint64_t sheds = 0;
   uint64_t connections_refused = 0;
   uint64_t handshakes_displaced = 0;
+  uint64_t calls_refused_over_memory = 0;
+  uint64_t connections_closed_over_memory = 0;
+  uint64_t stalls = 0;
 };
 
 // Steps of one kind that the data port's event loops took; see StepStats in admin.proto.

@@ -57,7 +57,11 @@ class Buffer {
   // Empties it; keeps at most `keep` bytes of memory.
   void Clear(size_t keep = SIZE_MAX) {
     begin_ = end_ = 0;
-    if (capacity_ > keep) {
+    Trim(keep);
+  }
+  // Gives its memory back if it is empty and holds more than `keep` bytes.
+  void Trim(size_t keep) {
+    if (empty() && capacity_ > keep) {
       std::free(data_);
       data_ = nullptr;
       capacity_ = 0;

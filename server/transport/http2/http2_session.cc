@@ -119,7 +119,11 @@ struct Http2Session::Callbacks {
   static int OnDataChunk(nghttp2_session* session, uint8_t, int32_t stream_id, const uint8_t* data,
                          size_t size, void* self_ptr) {
     auto* const self = static_cast<Http2Session*>(self_ptr);
-    nghttp2_session_consume_connection(session, size);
+    if (self->window_held_) {
+      self->window_owed_ += size;
+    } else {
+      nghttp2_session_consume_connection(session, size);
+    }
     Http2Stream* const stream = self->FindStream(stream_id);
     if (stream == nullptr) return 0;
     if (CheckContent(*stream, size, false)) {
@@ -199,13 +203,14 @@ struct Http2Session::Callbacks {
 
   // Follows OnReadBody at once. `header` is the frame's. Copies the body once, from its stream.
   static int OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* header, size_t size,
-                        nghttp2_data_source*, void* self_ptr) {
+                        nghttp2_data_source* source, void* self_ptr) {
     auto* const self = static_cast<Http2Session*>(self_ptr);
     constexpr size_t kFrameHeader = 9;
     uint8_t* const to = self->output_->Reserve(kFrameHeader + size);
     std::memcpy(to, header, kFrameHeader);
     if (size > 0) std::memcpy(to + kFrameHeader, self->body_.data(), size);
     self->output_->Commit(kFrameHeader + size);
+    static_cast<Http2Stream*>(source->ptr)->OnBodySent();
     // PAUSE: the frame counts as sent, and the rest waits.
     return self->output_->size() < self->output_limit_ ? 0 : NGHTTP2_ERR_PAUSE;
   }
@@ -240,12 +245,13 @@ Http2Environment::~Http2Environment() {
 Http2Session::Http2Session(Http2Environment& environment, Handler& handler, int64_t now_ns)
     : environment_(environment),
       handler_(handler),
+      memory_{environment.memory()},
       scanner_(now_ns),
       now_ns_(now_ns),
       started_ns_(now_ns),
       received_ns_(now_ns),
       idle_since_ns_(now_ns) {
-  nghttp2_mem allocator = environment_.memory().ForNghttp2();
+  nghttp2_mem allocator = MemoryPool::ForNghttp2(memory_);
   if (nghttp2_session_server_new3(&session_, environment_.callbacks(), this,
                                   environment_.nghttp2_options(), &allocator) != 0) {
     std::abort();  // out of memory
@@ -344,6 +350,17 @@ void Http2Session::ResumeBody(Http2Stream& stream) {
 
 void Http2Session::ConsumeStream(Http2Stream& stream, size_t bytes) {
   nghttp2_session_consume_stream(session_, stream.id, bytes);
+}
+
+void Http2Session::HoldConnectionWindow(bool hold) {
+  window_held_ = hold;
+  if (!hold && window_owed_ > 0) {
+    nghttp2_session_consume_connection(session_, std::exchange(window_owed_, 0));
+  }
+}
+
+void Http2Session::Reset(Http2Stream& stream, uint32_t error_code) {
+  ResetStream(stream.id, error_code);
 }
 
 void Http2Session::ResetStream(int32_t stream_id, uint32_t error_code) {

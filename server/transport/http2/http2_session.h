@@ -108,6 +108,8 @@ class Http2Stream {
   virtual void OnEnd() = 0;
   // Returns at most `room` bytes of the response's body.
   virtual Body OnSendBody(size_t room) = 0;
+  // The session has copied the bytes that OnSendBody returned last.
+  virtual void OnBodySent() = 0;
 
   // Set by the session.
   int32_t id = 0;
@@ -175,8 +177,18 @@ class Http2Session {
   void EndsEarly() { ++early_ends_; }
 
   // The receiver took `bytes` of a stream's DATA: the client may send as many more. The session
-  // itself restores the connection's window as data arrives, so that no stream blocks another.
+  // itself restores the connection's window as data arrives, so that no stream blocks another; not
+  // while it is held.
   void ConsumeStream(Http2Stream& stream, size_t bytes);
+  void HoldConnectionWindow(bool hold);
+
+  // Ends the stream at once.
+  void Reset(Http2Stream& stream, uint32_t error_code);
+  // Ends the session: what is queued is dropped, and a GOAWAY says why. `text` is a constant.
+  void Terminate(uint32_t error_code, const char* text);
+
+  // Bytes of memory that nghttp2 holds for it: streams, HPACK tables, frames.
+  size_t memory() const { return memory_.bytes; }
 
   // Ends gracefully: accepts no new streams, finishes the open ones.
   void Drain(int64_t now_ns);
@@ -198,7 +210,6 @@ class Http2Session {
   struct Callbacks;               // what nghttp2 calls
   enum class DrainState { kNone, kNotified, kFinal };
 
-  void Terminate(uint32_t error_code, const char* text);
   void ResetStream(int32_t stream_id, uint32_t error_code);
   // Resets a stream whose request breaks the rules of HTTP.
   void Refuse(int32_t stream_id);
@@ -213,6 +224,7 @@ class Http2Session {
 
   Http2Environment& environment_;
   Handler& handler_;
+  MemoryPool::Account memory_;
   nghttp2_session* session_ = nullptr;
   FrameScanner scanner_;
 
@@ -230,6 +242,8 @@ class Http2Session {
   size_t output_limit_ = 0;
   absl::Span<const uint8_t> body_;
 
+  bool window_held_ = false;
+  size_t window_owed_ = 0;  // DATA for which the connection's window was not restored
   size_t early_ends_ = 0;
   size_t open_streams_ = 0;
   bool terminated_ = false;  // takes no more input

@@ -11,12 +11,6 @@ struct alignas(16) MemoryPool::Header {
   size_t size_class;  // 0: larger than any class
 };
 
-namespace {
-
-MemoryPool& Of(void* user_data) { return *static_cast<MemoryPool*>(user_data); }
-
-}  // namespace
-
 struct MemoryPool::FreeBlock {
   FreeBlock* next;
 };
@@ -86,14 +80,40 @@ void* MemoryPool::Reallocate(void* block, size_t bytes) {
   return larger;
 }
 
-nghttp2_mem MemoryPool::ForNghttp2() {
-  return {.mem_user_data = this,
-          .malloc = [](size_t size, void* self) { return Of(self).Allocate(size); },
-          .free = [](void* block, void* self) { Of(self).Free(block); },
-          .calloc = [](size_t count, size_t size,
-                       void* self) { return Of(self).AllocateZeroed(count, size); },
-          .realloc = [](void* block, size_t size,
-                        void* self) { return Of(self).Reallocate(block, size); }};
+size_t MemoryPool::Taken(void* block) {
+  return block == nullptr ? 0 : sizeof(Header) + (static_cast<Header*>(block) - 1)->bytes;
+}
+
+nghttp2_mem MemoryPool::ForNghttp2(Account& account) {
+  return {.mem_user_data = &account,
+          .malloc =
+              [](size_t size, void* of) {
+                auto& account = *static_cast<MemoryPool::Account*>(of);
+                void* const block = account.pool.Allocate(size);
+                account.bytes += Taken(block);
+                return block;
+              },
+          .free =
+              [](void* block, void* of) {
+                auto& account = *static_cast<MemoryPool::Account*>(of);
+                account.bytes -= Taken(block);
+                account.pool.Free(block);
+              },
+          .calloc =
+              [](size_t count, size_t size, void* of) {
+                auto& account = *static_cast<MemoryPool::Account*>(of);
+                void* const block = account.pool.AllocateZeroed(count, size);
+                account.bytes += Taken(block);
+                return block;
+              },
+          .realloc =
+              [](void* block, size_t size, void* of) {
+                auto& account = *static_cast<MemoryPool::Account*>(of);
+                const size_t before = Taken(block);
+                void* const larger = account.pool.Reallocate(block, size);
+                if (larger != nullptr) account.bytes += Taken(larger) - before;
+                return larger;
+              }};
 }
 
 }  // namespace sluice::transport

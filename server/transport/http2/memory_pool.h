@@ -26,8 +26,14 @@ class MemoryPool {
   void* Reallocate(void* block, size_t bytes);
   void Free(void* block);
 
-  // The functions above for nghttp2, which copies the struct into the session.
-  nghttp2_mem ForNghttp2();
+  // What one session has allocated. The pool outlives it.
+  struct Account {
+    MemoryPool& pool;
+    size_t bytes = 0;  // with the headers of the blocks
+  };
+  // The functions above for nghttp2, which copies the struct into the session. The account outlives
+  // the session.
+  static nghttp2_mem ForNghttp2(Account& account);
 
   // Bytes allocated and not freed, and bytes kept for reuse.
   size_t bytes_in_use() const { return bytes_in_use_; }
@@ -39,6 +45,9 @@ class MemoryPool {
   struct Header;
   struct FreeBlock;
 
+  // Bytes that a block takes.
+  static size_t Taken(void* block);
+
   // Size classes: 24, 40, 56 ... bytes up to 2 KiB; with our header and malloc's they waste no
   // bytes. Larger blocks (hash tables, frame buffers) belong to a connection, not to a request, and
   // come from malloc.
@@ -46,7 +55,7 @@ class MemoryPool {
   static constexpr size_t kClasses = 127;
   static constexpr size_t ClassBytes(size_t size_class) { return size_class * kGrain + 8; }
   // Bytes kept for reuse, at most: memory of a burst of connections is given back.
-  static constexpr size_t kMaxKept = size_t{8} << 20;
+  static constexpr size_t kMaxKept = size_t{1} << 20;
 
   std::array<FreeBlock*, kClasses + 1> free_{};
   size_t bytes_in_use_ = 0;

@@ -94,6 +94,7 @@ class MessageReader {
   size_t size() const { return bytes_.size(); }
   size_t capacity() const { return bytes_.capacity(); }
   void Clear(size_t keep) { bytes_.Clear(keep); }
+  void Trim(size_t keep) { bytes_.Trim(keep); }
   void Swap(Buffer& other) { bytes_.Swap(other); }
 
  private:

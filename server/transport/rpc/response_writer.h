@@ -67,6 +67,8 @@ class ResponseWriter {
 
   // Makes it as new; keeps at most `keep` bytes of memory.
   void Clear(size_t keep);
+  // Once all messages were sent: keeps at most `keep` bytes of memory.
+  void Trim(size_t keep) { bytes_.Trim(keep); }
 
  private:
   using Metadata = std::vector<std::pair<std::string, std::string>>;

@@ -34,7 +34,9 @@ void RpcCall::Recycle() {
   reader_.Clear(kKeepBytes);
   writer_.Clear(kKeepBytes);
   UpdateHeldBytes();
-  metadata_ = {};
+  if (pending_bytes_ > 0) SetPendingBytes(0);
+  if (lasting_bytes_ > 0) TrySetLastingBytes(0);
+  if (!metadata_.empty()) metadata_ = {};
   connection_ = nullptr;
   phase_ = Phase::kReceiving;
   request_state_ = RequestState::kHeaders;
@@ -45,7 +47,6 @@ void RpcCall::Recycle() {
   large_ = nullptr;
   head_ = RequestHead();
   unconsumed_ = 0;
-  if (!path_.empty()) path_.clear();
 }
 
 // ---- The request's headers.
@@ -105,6 +106,7 @@ void RpcCall::FailUnknownMethod() {
       connection_->rpc_loop().methods().HasService(std::string_view(path_).substr(1, slash - 1));
   Fail(absl::StatusCode::kUnimplemented,
        absl::StrCat(service_known ? "unknown method " : "unknown service: ", path_));
+  path_ = std::string();
 }
 
 void RpcCall::AnswerFault() {
@@ -195,9 +197,10 @@ bool RpcCall::Admit() {
     Fail(absl::StatusCode::kDeadlineExceeded, "the deadline passed before the call's turn");
     return false;
   }
-  if (connection_->unsent_bytes() > options.max_connection_unsent_bytes) {
+  if (loop.over_memory() && !method_->options.exempt_from_shedding) {
+    loop.counters().calls_refused_over_memory.Add(1);
     Fail(absl::StatusCode::kResourceExhausted,
-         "too many responses on this connection wait to be read");
+         "the server holds as much for its callers as --memory_limit allows; nothing was done");
     return false;
   }
   return true;
@@ -263,6 +266,10 @@ void RpcCall::Deliver() {
       connection_->QueueFirst(*this);
       break;
     }
+    if (large_ == nullptr && connection_->full()) {
+      connection_->QueueReady(*this);
+      break;
+    }
     const auto message = TakeMessage();
     if (!message.has_value()) break;
     method_->streaming->OnMessage(*this, *message);
@@ -273,6 +280,7 @@ void RpcCall::Deliver() {
 void RpcCall::DeliverAndRestoreWindow() {
   Deliver();
   if (finished()) return;
+  reader_.Trim(kIdleKeepBytes);
   UpdateHeldBytes();
   if (!reading() || connection_->IsReady(*this)) return;
   if (request_state_ == RequestState::kEnded) {
@@ -329,6 +337,10 @@ Http2Stream::Body RpcCall::OnSendBody(size_t room) {
     response_state_ = ResponseState::kStalled;
   }
   return body;
+}
+
+void RpcCall::OnBodySent() {
+  if (method_->streaming != nullptr) writer_.Trim(kIdleKeepBytes);
 }
 
 // ---- Ends that the handler did not choose.
@@ -394,7 +406,5 @@ void RpcCall::OnTimer() {
   Abort(absl::StatusCode::kDeadlineExceeded,
         deadline_passed_ ? "the deadline passed" : "the request did not end in time");
 }
-
-size_t RpcCall::memory() const { return sizeof(RpcCall) + reader_.capacity() + writer_.capacity(); }
 
 }  // namespace sluice::transport

@@ -43,6 +43,7 @@ class RpcCall final : public ServerCall,
   void OnData(absl::Span<const uint8_t> data) override;
   void OnEnd() override;
   Body OnSendBody(size_t room) override;
+  void OnBodySent() override;
 
   // ---- Turns.
   // Handles what the connection's input brought: a whole request, or messages of a stream.
@@ -59,8 +60,10 @@ class RpcCall final : public ServerCall,
   void PlanTimer(int64_t now_ns);
   bool timer_planned() const { return timer_planned_; }
 
-  // Bytes of memory.
-  size_t memory() const;
+  // Since when the peer has taken none of the unsent answers; kNoDeadline: none are unsent.
+  int64_t unsent_since_ns() const { return unsent_bytes() > 0 ? unsent_since_ns_ : kNoDeadline; }
+  // Bytes of memory, for the pool.
+  size_t memory() const { return sizeof(RpcCall) + reader_.capacity() + writer_.capacity(); }
 
  private:
   // DATA bytes after which the client's stream window is restored.

@@ -17,6 +17,14 @@ constexpr size_t kPieceBytes = 2 << 10;
 constexpr size_t kSmallPieceBytes = 16 << 10;
 constexpr int64_t kFewUnits = 256;
 
+// An open call without its messages: its object, its smallest buffers, the state of a small
+// request.
+constexpr size_t kCallBytes = sizeof(RpcCall) + 1024;
+// Connections with less memory than this are not worth a look when memory is short.
+constexpr size_t kHeavyBytes = 64 << 10;
+// Stalls are looked for this often within the time-out.
+constexpr int64_t kStallChecks = 8;
+
 }  // namespace
 
 RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
@@ -24,6 +32,7 @@ RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
       stream_(stream),
       session_(rpc_loop.environment(), *this, rpc_loop.loop().now_ns()) {
   rpc_loop_.CountOpened();
+  Settle();
 }
 
 RpcConnection::~RpcConnection() {
@@ -31,6 +40,7 @@ RpcConnection::~RpcConnection() {
   EndWork();
   CancelCalls();
   while (!calls_.empty()) OnStreamClosed(*calls_.front());
+  rpc_loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
   rpc_loop_.CountClosed();
 }
 
@@ -96,6 +106,7 @@ Http2Stream& RpcConnection::OnRequest() {
   RpcCall& call = rpc_loop_.NewCall();
   call.Begin(*this);
   calls_.PushFront(call);
+  ++open_calls_;
   rpc_loop_.counters().streams_accepted.Add(1);
   return call;
 }
@@ -107,6 +118,7 @@ void RpcConnection::OnStreamClosed(Http2Stream& stream) {
   if (ready_.Contains(call)) ready_.Remove(call);
   if (large_call_ == &call) ReleaseLarge();
   calls_.Remove(call);
+  --open_calls_;
   rpc_loop_.counters().streams_closed.Add(1);
   rpc_loop_.Recycle(call);
 }
@@ -144,16 +156,23 @@ void RpcConnection::RunReady() {
     // A connection that ends for what the peer sent takes no responses.
     if (session_.terminated()) CancelCalls();
     while (RunsReady()) {
+      // The wait for the connection's share was not for its turn.
+      if (std::exchange(was_full_, false)) arrived_ns_ = rpc_loop_.loop().now_ns();
       RpcCall& call = ready_.PopFront();
       call.RunReady();
       if (large_call_ == &call && !call.unfinished()) ReleaseLarge();
     }
-    if (input_.empty() || !ready_.empty() || !has_credit()) break;
+    was_full_ = !ready_.empty() && !may_run();
+    // Calls that wait for the connection's share do not keep its input waiting, which may open a
+    // window for the answers before them.
+    if (input_.empty() || (!ready_.empty() && !was_full_) || !has_credit()) break;
     ReceiveInput(input_.size());
   }
   // The call that waited for it is gone.
   if (large_call_ == nullptr && (ready_.empty() || has_credit())) ReleaseLarge();
 }
+
+bool RpcConnection::may_run() const { return !full() || ready_.front()->unfinished(); }
 
 void RpcConnection::ReceiveInput(size_t most) {
   const absl::Span<const uint8_t> piece = input_.view().first(std::min(input_.size(), most));
@@ -162,7 +181,7 @@ void RpcConnection::ReceiveInput(size_t most) {
 }
 
 void RpcConnection::PlanTurn() {
-  has_backlog_ = !ready_.empty() || !input_.empty() || has_frames_;
+  has_backlog_ = (!ready_.empty() && may_run()) || !input_.empty() || has_frames_;
   if (has_backlog_ && !waits_for_large_) rpc_loop_.loop().work().Add(*this);
   const bool pause = !input_.empty() || has_frames_;
   if (pause == paused_) return;
@@ -219,6 +238,7 @@ void RpcConnection::Flush() {
   const size_t bound = rpc_loop_.options().output_bytes;
   {
     const auto busy = BeginBusy();
+    session_.HoldConnectionWindow(was_full_);
     bool more = true;
     // The first piece shows whether frames are small, and many of them a lot of work.
     size_t piece_bytes = std::min(bound / 4, kSmallPieceBytes);
@@ -229,6 +249,7 @@ void RpcConnection::Flush() {
         output.Clear();
         more = session_.Send(piece_bytes, &output);
         if (output.empty()) break;
+        written_bytes_ += output.size();
         stream_.Write(output.view());
         if (before - credit() < kFewUnits) piece_bytes = bound / 4;
       }
@@ -240,6 +261,8 @@ void RpcConnection::Flush() {
     has_frames_ = more && credit() <= -net::WorkQueue::kTurnUnits;
     output.Clear(4 * bound);
   }
+  PlanStallCheck();
+  Settle();
   if (session_.finished()) {
     CancelCalls();
     Close();
@@ -292,20 +315,91 @@ void RpcConnection::DrainCalls() {
   for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) call->Drain();
 }
 
+void RpcConnection::PlanStallCheck() {
+  if (stall_check_.armed() || (unsent_bytes_ == 0 && stream_.pending_output() == 0)) return;
+  accepted_bytes_ = written_bytes_ - stream_.pending_output();
+  accepted_ns_ = rpc_loop_.loop().now_ns();
+  rpc_loop_.loop().Arm(stall_check_,
+                       accepted_ns_ + rpc_loop_.options().stall_timeout_ns / kStallChecks);
+}
+
+void RpcConnection::OnStallCheck() {
+  if (closing()) return;
+  const int64_t now_ns = rpc_loop_.loop().now_ns();
+  const int64_t timeout_ns = rpc_loop_.options().stall_timeout_ns;
+  int64_t next_ns = now_ns + timeout_ns / kStallChecks;
+  const size_t pending = stream_.pending_output();
+  if (std::exchange(accepted_bytes_, written_bytes_ - pending) != written_bytes_ - pending) {
+    accepted_ns_ = now_ns;
+  }
+  if (pending == 0) {
+    // All that waits, waits for HTTP/2's windows.
+    next_ns = std::min(next_ns, EndStalledCalls(now_ns));
+  } else if (now_ns - accepted_ns_ >= timeout_ns) {
+    rpc_loop_.CountStalled(stream_);
+    EndWork();
+    stream_.Abort(absl::DeadlineExceededError("the peer takes none of its answers"));
+    return;
+  }
+  if (unsent_bytes_ > 0 || pending > 0) rpc_loop_.loop().Arm(stall_check_, next_ns);
+  MarkDirty();
+}
+
+int64_t RpcConnection::EndStalledCalls(int64_t now_ns) {
+  const int64_t timeout_ns = rpc_loop_.options().stall_timeout_ns;
+  int64_t next_ns = std::numeric_limits<int64_t>::max();
+  bool any_stalled = false;
+  for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) {
+    const int64_t since_ns = call->unsent_since_ns();
+    if (since_ns == ServerCall::kNoDeadline) continue;
+    if (now_ns - since_ns >= timeout_ns) {
+      any_stalled = true;
+    } else {
+      next_ns = std::min(next_ns, since_ns + timeout_ns);
+    }
+  }
+  if (!any_stalled) return next_ns;
+  rpc_loop_.CountStalled(stream_);
+  if (next_ns == std::numeric_limits<int64_t>::max()) {
+    session_.Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "no answer was taken in time");
+    return next_ns;
+  }
+  for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) {
+    const int64_t since_ns = call->unsent_since_ns();
+    if (since_ns != ServerCall::kNoDeadline && now_ns - since_ns >= timeout_ns) {
+      session_.Reset(*call, NGHTTP2_ENHANCE_YOUR_CALM);
+    }
+  }
+  return next_ns;
+}
+
 // ---- Accounting
 
 bool RpcConnection::HasRoomFor(size_t bytes) const {
   const RpcServerOptions& options = rpc_loop_.options();
   return buffered_bytes_ + bytes <= options.max_connection_buffered_bytes &&
-         rpc_loop_.buffered_bytes() + bytes <= options.max_loop_buffered_bytes;
+         rpc_loop_.buffered_bytes() + bytes <= options.max_loop_buffered_bytes &&
+         !rpc_loop_.over_memory();
 }
 
 size_t RpcConnection::memory() const {
-  size_t bytes = sizeof(RpcConnection) + input_.capacity();
-  for (const RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) {
-    bytes += call->memory();
-  }
-  return bytes;
+  return rpc_loop_.options().connection_bytes + session_.memory() + open_calls_ * kCallBytes +
+         buffered_bytes_ + unsent_bytes_ + pending_bytes_ + lasting_bytes_ + input_.capacity() +
+         stream_.pending_output();
+}
+
+void RpcConnection::Settle() {
+  const size_t bytes = memory();
+  rpc_loop_.AddMemory(static_cast<int64_t>(bytes - settled_bytes_));
+  settled_bytes_ = bytes;
+  rpc_loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
+}
+
+void RpcConnection::CloseOverMemory() {
+  if (closing()) return;
+  rpc_loop_.CountClosedOverMemory(stream_, settled_bytes_);
+  EndWork();
+  stream_.Abort(absl::ResourceExhaustedError("the server holds too much memory"));
 }
 
 const Method* RpcConnection::FindMethod(std::string_view path) {

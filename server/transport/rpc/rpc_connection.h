@@ -29,6 +29,7 @@ class RpcConnection final : public net::StreamHandler,
                             public ListLink<RpcConnection, OpenConnections>,
                             public ListLink<RpcConnection, DirtyConnections>,
                             public ListLink<RpcConnection, WaitingConnections>,
+                            public ListLink<RpcConnection, HeavyConnections>,
                             public net::Worker,
                             private Http2Session::Handler {
  public:
@@ -50,8 +51,11 @@ class RpcConnection final : public net::StreamHandler,
   void Work();
   // The connection may take its large message now.
   void OnLargeMessage(Decompressor& decompressor);
-  // Bytes of memory, with those of the open calls and without the session's.
+  // Bytes of memory that the peer makes the server hold: of the session, the calls, what their
+  // handlers keep for them, and the output.
   size_t memory() const;
+  // Closes it since the process holds too much memory.
+  void CloseOverMemory();
 
   // ---- For its calls.
   RpcLoop& rpc_loop() { return rpc_loop_; }
@@ -82,9 +86,21 @@ class RpcConnection final : public net::StreamHandler,
     rpc_loop_.AddBufferedBytes(request_bytes);
     unsent_bytes_ += response_bytes;
   }
+  // The same for what handlers keep for their calls, until the decision and for the call's life.
+  void HoldState(size_t pending_bytes, size_t lasting_bytes) {
+    pending_bytes_ += pending_bytes;
+    lasting_bytes_ += lasting_bytes;
+  }
+  size_t lasting_bytes() const { return lasting_bytes_; }
   // Whether `bytes` more of unfinished requests are within the bounds.
   bool HasRoomFor(size_t bytes) const;
-  size_t unsent_bytes() const { return unsent_bytes_; }
+  // Whether the connection has used its share: no call begins, and no message of a stream is
+  // handled, until decisions are made or the peer takes answers.
+  bool full() const {
+    const RpcServerOptions& options = rpc_loop_.options();
+    return unsent_bytes_ > options.max_connection_unsent_bytes ||
+           pending_bytes_ > options.max_connection_pending_bytes;
+  }
 
  private:
   enum class State : uint8_t {
@@ -108,7 +124,11 @@ class RpcConnection final : public net::StreamHandler,
   absl::Span<const uint8_t> Receive(absl::Span<const uint8_t> data);
   // Gives the session up to `most` bytes of input_.
   void ReceiveInput(size_t most);
-  bool RunsReady() const { return !ready_.empty() && !waits_for_large_ && has_credit(); }
+  // Whether the next of the ready calls may go on, as far as the connection's share is concerned.
+  bool may_run() const;
+  bool RunsReady() const {
+    return !ready_.empty() && !waits_for_large_ && has_credit() && may_run();
+  }
   void RunReady();
   void ReleaseLarge();
   void Flush();
@@ -123,6 +143,14 @@ class RpcConnection final : public net::StreamHandler,
   void EndWork();
   void PlanWake();
   void OnWake();
+  // Begins to watch whether the peer takes its answers, if any wait for it.
+  void PlanStallCheck();
+  void OnStallCheck();
+  // Resets the calls whose answers the peer did not take in time, or ends the connection if those
+  // are all that wait. Returns when the next call will have waited for too long.
+  int64_t EndStalledCalls(int64_t now_ns);
+  // Reports its memory to the loop.
+  void Settle();
 
   RpcLoop& rpc_loop_;
   net::Stream& stream_;
@@ -138,14 +166,23 @@ class RpcConnection final : public net::StreamHandler,
   int64_t arrived_ns_ = 0;
   size_t buffered_bytes_ = 0;
   size_t unsent_bytes_ = 0;
+  size_t pending_bytes_ = 0;
+  size_t lasting_bytes_ = 0;
+  size_t open_calls_ = 0;
+  size_t settled_bytes_ = 0;     // as the loop knows its memory
+  uint64_t written_bytes_ = 0;   // to the stream
+  uint64_t accepted_bytes_ = 0;  // by the kernel, at accepted_ns_
+  int64_t accepted_ns_ = 0;
   State state_ = State::kOpen;
   bool busy_ = false;  // handles input or flushes; Flush follows
   bool waits_for_large_ = false;
   bool has_frames_ = false;   // that were not sent, since the turn had ended
   bool has_backlog_ = false;  // it waits for another turn
+  bool was_full_ = false;     // calls wait in ready_ for the connection's share
   bool paused_ = false;       // not read, until input_ was received
   int64_t wake_armed_ns_ = std::numeric_limits<int64_t>::max();
   net::Timer wake_{net::Timer::To<&RpcConnection::OnWake>, this};
+  net::Timer stall_check_{net::Timer::To<&RpcConnection::OnStallCheck>, this};
 };
 
 }  // namespace sluice::transport

@@ -1,5 +1,9 @@
 #include "server/transport/rpc/rpc_loop.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "server/transport/rpc/rpc_call.h"
 #include "server/transport/rpc/rpc_connection.h"
 
@@ -14,7 +18,8 @@ RpcLoop::RpcLoop(const MethodTable& methods, const common::Clock& clock, common:
       index_(index),
       unknown_method_{"unknown", nullptr, nullptr, {}, methods.size()},
       metrics_(metrics),
-      environment_(options.http2) {
+      environment_(options.http2),
+      memory_(options.memory) {
   for (Decompressor& one : large_) free_large_.push_back(&one);
 }
 
@@ -62,6 +67,7 @@ void RpcLoop::CountClosed() {
 void RpcLoop::Remove(RpcConnection& connection) {
   connections_.Remove(connection);
   if (dirty_.Contains(connection)) dirty_.Remove(connection);
+  if (heavy_.Contains(connection)) heavy_.Remove(connection);
   delete &connection;
 }
 
@@ -113,24 +119,64 @@ void RpcLoop::CancelClaim(RpcConnection& connection) {
 
 RpcCall& RpcLoop::NewCall() {
   if (free_calls_.empty()) return *new RpcCall();
-  --free_call_count_;
-  return free_calls_.PopFront();
+  RpcCall& call = free_calls_.PopFront();
+  free_call_bytes_ -= call.memory();
+  return call;
 }
 
 void RpcLoop::Recycle(RpcCall& call) {
   call.Recycle();
   // Gives back the memory of a burst of calls.
-  constexpr size_t kMaxFreeCalls = 4096;
-  if (free_call_count_ >= kMaxFreeCalls) {
+  constexpr size_t kMaxFreeCallBytes = 1 << 20;
+  if (free_call_bytes_ + call.memory() > kMaxFreeCallBytes) {
     delete &call;
     return;
   }
   free_calls_.PushFront(call);
-  ++free_call_count_;
+  free_call_bytes_ += call.memory();
+}
+
+void RpcLoop::MarkHeavy(RpcConnection& connection, bool heavy) {
+  if (heavy == heavy_.Contains(connection)) return;
+  if (heavy) {
+    heavy_.PushFront(connection);
+  } else {
+    heavy_.Remove(connection);
+  }
+}
+
+void RpcLoop::RelieveMemory(int64_t least_bytes) {
+  if (!memory_.over()) return;
+  std::vector<std::pair<int64_t, RpcConnection*>> most;
+  for (RpcConnection* one = heavy_.front(); one != nullptr; one = heavy_.Next(*one)) {
+    const auto bytes = static_cast<int64_t>(one->memory());
+    if (bytes >= least_bytes) most.emplace_back(bytes, one);
+  }
+  std::sort(most.begin(), most.end(), std::greater<>());
+  int64_t excess = options_.memory->excess();
+  for (auto it = most.begin(); it != most.end() && excess > 0; ++it) {
+    excess -= it->first;
+    it->second->CloseOverMemory();
+  }
+}
+
+void RpcLoop::CountStalled(const net::Stream& stream) {
+  counters().stalls.Add(1);
+  if (options_.log == nullptr) return;
+  options_.log->Warning("peer_stalled",
+                        {{"port", options_.metrics_name}, {"peer", stream.peer_address()}});
+}
+
+void RpcLoop::CountClosedOverMemory(const net::Stream& stream, size_t bytes) {
+  counters().connections_closed_over_memory.Add(1);
+  if (options_.log == nullptr) return;
+  options_.log->Warning(
+      "connection_closed_over_memory",
+      {{"port", options_.metrics_name}, {"peer", stream.peer_address()}, {"bytes", bytes}});
 }
 
 size_t RpcLoop::memory_in_use() const {
-  size_t bytes = environment_.memory().bytes_in_use();
+  size_t bytes = 0;
   for (const RpcConnection* connection = connections_.front(); connection != nullptr;
        connection = connections_.Next(*connection)) {
     bytes += connection->memory();

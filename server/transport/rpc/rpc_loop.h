@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/bounds.h"
 #include "common/clock.h"
+#include "common/log.h"
+#include "common/memory_account.h"
 #include "common/metrics.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
@@ -33,12 +36,23 @@ struct RpcServerOptions {
   int64_t max_queue_ns = int64_t{100} * 1'000'000;
   // From a request's headers to its end, for methods that take one message.
   int64_t request_timeout_ns = int64_t{30} * 1'000'000'000;
-  // Bytes of unfinished requests, and of unsent responses, of one connection. Above, its calls are
-  // refused with RESOURCE_EXHAUSTED.
-  size_t max_connection_buffered_bytes = size_t{32} << 20;
-  size_t max_connection_unsent_bytes = size_t{8} << 20;
-  // Bytes of unfinished requests of all connections of a loop.
-  size_t max_loop_buffered_bytes = size_t{256} << 20;
+  // Bytes of unfinished requests of one connection, and of all of a loop. Above, calls are refused
+  // with RESOURCE_EXHAUSTED.
+  size_t max_connection_buffered_bytes = common::bounds::kMaxConnectionRequestBytes;
+  size_t max_loop_buffered_bytes = common::bounds::kMaxLoopRequestBytes;
+  // Bytes of unsent responses, and of undecided calls, of one connection. Above, its calls wait.
+  size_t max_connection_unsent_bytes = common::bounds::kMaxConnectionUnsentBytes;
+  size_t max_connection_pending_bytes = common::bounds::kMaxConnectionPendingBytes;
+  // What all connections hold is counted here; null: nowhere. Over its limit, calls are refused
+  // with RESOURCE_EXHAUSTED. Outlives the server.
+  common::MemoryBudget* memory = nullptr;
+  // Bytes of a connection that the transport does not see: its stream, and TLS.
+  size_t connection_bytes = size_t{2} << 10;
+  // A connection or a call whose peer takes no byte of its responses for this long is ended.
+  int64_t stall_timeout_ns = common::bounds::kDefaultStallTimeoutNs;
+  // Gets a line for each connection that is closed for what it holds; null: none. Outlives the
+  // server.
+  common::Log* log = nullptr;
   // A connection's output above which no more frames are made until the peer has read. At most
   // the stream's own high-water mark.
   size_t output_bytes = size_t{256} << 10;
@@ -80,6 +94,7 @@ class ShedBudget {
 struct OpenConnections;
 struct DirtyConnections;    // that have something to send
 struct WaitingConnections;  // for a decompressor of large messages
+struct HeavyConnections;    // that hold much memory
 
 // Used on its loop only, except for connections().
 class RpcLoop final : private net::IterationHook {
@@ -101,6 +116,9 @@ class RpcLoop final : private net::IterationHook {
   net::EventLoop& loop() { return loop_; }
   // Open connections. Thread-safe.
   uint64_t connections() const { return connections_opened_.value() - connections_closed_.value(); }
+  // Closes the connections that hold most, as long as the process is over its memory limit; none
+  // that holds less than `least_bytes`.
+  void RelieveMemory(int64_t least_bytes);
   size_t memory_in_use() const;
 
   // ---- For its connections and their calls.
@@ -111,6 +129,15 @@ class RpcLoop final : private net::IterationHook {
   // Flushes the connection when the loop's iteration ends.
   void MarkDirty(RpcConnection& connection);
   bool draining() const { return draining_; }
+
+  // A connection holds so many more bytes, or less if they are negative.
+  void AddMemory(int64_t bytes) { memory_.Add(bytes); }
+  bool over_memory() const { return memory_.over(); }
+  // A connection holds much memory, or no longer.
+  void MarkHeavy(RpcConnection& connection, bool heavy);
+  // Count, and log, a connection that is ended for what it holds.
+  void CountStalled(const net::Stream& stream);
+  void CountClosedOverMemory(const net::Stream& stream, size_t bytes);
 
   RpcCall& NewCall();
   void Recycle(RpcCall& call);
@@ -201,8 +228,10 @@ class RpcLoop final : private net::IterationHook {
   bool draining_ = false;
   IntrusiveList<RpcConnection, OpenConnections> connections_;
   IntrusiveList<RpcConnection, DirtyConnections> dirty_;
+  IntrusiveList<RpcConnection, HeavyConnections> heavy_;
+  common::MemoryPart memory_;
   IntrusiveList<RpcCall, OpenCalls> free_calls_;
-  size_t free_call_count_ = 0;
+  size_t free_call_bytes_ = 0;
 };
 
 }  // namespace sluice::transport

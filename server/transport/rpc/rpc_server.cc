@@ -1,5 +1,7 @@
 #include "server/transport/rpc/rpc_server.h"
 
+#include <algorithm>
+
 namespace sluice::transport {
 
 RpcServer::RpcServer(const MethodTable& methods, const common::Clock& clock,
@@ -22,7 +24,13 @@ RpcLoop* RpcServer::Find(const net::EventLoop& loop) const {
 
 net::StreamHandler* RpcServer::Accept(net::Stream& stream) {
   RpcLoop* const rpc_loop = Find(stream.loop());
-  return rpc_loop == nullptr ? nullptr : rpc_loop->Adopt(stream);
+  if (rpc_loop == nullptr) return nullptr;
+  // The last part is for the calls of connections that exist.
+  if (options_.memory != nullptr && options_.memory->nearly_over()) {
+    rpc_loop->CountRefused();
+    return nullptr;
+  }
+  return rpc_loop->Adopt(stream);
 }
 
 void RpcServer::OnRefused(net::EventLoop& loop) {
@@ -36,6 +44,17 @@ void RpcServer::OnHandshakeDisplaced(net::EventLoop& loop) {
 void RpcServer::Drain() {
   for (const auto& rpc_loop : loops_) {
     rpc_loop->loop().Post([&rpc_loop = *rpc_loop] { rpc_loop.Drain(); });
+  }
+}
+
+void RpcServer::RelieveMemory() {
+  if (options_.memory == nullptr || !options_.memory->over()) return;
+  // The largest of all connections holds at least the average.
+  const auto open = static_cast<int64_t>(std::max<uint64_t>(1, connections()));
+  const int64_t average_bytes = options_.memory->held() / open;
+  for (const auto& rpc_loop : loops_) {
+    rpc_loop->loop().Post(
+        [&rpc_loop = *rpc_loop, average_bytes] { rpc_loop.RelieveMemory(average_bytes); });
   }
 }
 

@@ -49,11 +49,15 @@ class RpcServer final : public net::Acceptor {
   // once.
   void Drain();
 
+  // Closes the connections that hold most if the process is over its memory limit. Returns at once.
+  // Call it several times a second.
+  void RelieveMemory();
+
   // Open connections.
   uint64_t connections() const;
 
-  // Bytes that HTTP/2 sessions, calls and connections hold, of all loops. REQUIRES: on the loop's
-  // thread, if there is one loop, or none runs.
+  // Bytes that the connections of all loops hold, as they are counted against the limit. REQUIRES:
+  // on the loop's thread, if there is one loop, or none runs.
   size_t memory_in_use() const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/bounds.h"
 #include "common/errors.h"
 #include "common/strings.h"
 #include "server/transport/rpc/rpc_call.h"
@@ -100,6 +101,7 @@ void ServerCall::End(absl::StatusCode code, std::string_view message) {
   writer_.SetStatus(code, message);
   RecordFinish(code);
   UpdateHeldBytes();
+  if (pending_bytes_ > 0) SetPendingBytes(0);
   if (response_state_ != ResponseState::kNotSubmitted || writer_.size() > 0) {
     SubmitReady();
     return;
@@ -108,6 +110,21 @@ void ServerCall::End(absl::StatusCode code, std::string_view message) {
   writer_.SubmitTrailersOnly(connection_->session(), *this);
   if (request_state_ < RequestState::kEnded) connection_->session().EndsEarly();
   connection_->MarkDirty();
+}
+
+void ServerCall::SetPendingBytes(size_t bytes) {
+  connection_->HoldState(bytes - pending_bytes_, 0);
+  pending_bytes_ = bytes;
+}
+
+bool ServerCall::TrySetLastingBytes(size_t bytes) {
+  if (connection_->lasting_bytes() - lasting_bytes_ + bytes >
+      common::bounds::kMaxConnectionWatchBytes) {
+    return false;
+  }
+  connection_->HoldState(0, bytes - lasting_bytes_);
+  lasting_bytes_ = bytes;
+  return true;
 }
 
 void ServerCall::RecordFinish(absl::StatusCode code) {
@@ -120,6 +137,7 @@ void ServerCall::RecordFinish(absl::StatusCode code) {
 void ServerCall::UpdateHeldBytes() {
   connection_->Hold(reader_.size() - held_in_, writer_.size() - held_out_);
   held_in_ = reader_.size();
+  if (held_out_ == 0 || writer_.size() < held_out_) unsent_since_ns_ = loop().now_ns();
   held_out_ = writer_.size();
 }
 

@@ -94,6 +94,15 @@ class ServerCall : public Http2Stream {
   // stream, the deadline or the end of the connection still end the call.
   void ContinueLater();
 
+  // The handler holds `bytes` of memory for the call until it is decided; replaces the number that
+  // was set before. While they and the unsent answers exceed the connection's share, its next calls
+  // wait. Ends with the call.
+  void SetPendingBytes(size_t bytes);
+  // The same for a call that lasts (a watch), for which no other call waits. Returns false, and
+  // sets nothing, if all such calls of the connection would hold more than
+  // bounds::kMaxConnectionWatchBytes.
+  bool TrySetLastingBytes(size_t bytes);
+
   // What the handler keeps for the call. Null at the start.
   void* state() const { return state_; }
   void set_state(void* state) { state_ = state; }
@@ -118,8 +127,10 @@ class ServerCall : public Http2Stream {
     kPlain,    // an HTTP response without trailers
   };
 
-  // Bytes of memory that a pooled call keeps in each buffer.
-  static constexpr size_t kKeepBytes = 16 << 10;
+  // Bytes of memory that a pooled call keeps in each buffer, and that a stream without unsent
+  // messages keeps: thousands may be idle.
+  static constexpr size_t kKeepBytes = 4 << 10;
+  static constexpr size_t kIdleKeepBytes = 256;
   // Unsent bytes of one call above which its requests wait, and below which they go on.
   static constexpr size_t kCongestedBytes = 64 << 10;
   static constexpr size_t kFlowingBytes = 16 << 10;
@@ -146,8 +157,12 @@ class ServerCall : public Http2Stream {
   bool continues_ = false;   // OnTurn is due
   int64_t deadline_ns_ = kNoDeadline;
   void* state_ = nullptr;
-  size_t held_in_ = 0;  // as the connection knows it
+  // As the connection knows them.
+  size_t held_in_ = 0;
   size_t held_out_ = 0;
+  size_t pending_bytes_ = 0;
+  size_t lasting_bytes_ = 0;
+  int64_t unsent_since_ns_ = 0;  // when the peer last took a part of the unsent bytes
   MessageReader reader_;
   ResponseWriter writer_;
   std::vector<std::pair<std::string_view, std::string>> metadata_;

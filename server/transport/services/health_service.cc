@@ -84,6 +84,10 @@ void HealthService::OnMessage(ServerCall& call, absl::Span<const uint8_t> reques
                 "Watch takes one request, a HealthCheckRequest");
     return;
   }
+  if (!call.TrySetLastingBytes(sizeof(Watcher) + service.size())) {
+    call.Finish(errors::TooManyWatchedBuckets());
+    return;
+  }
   auto watcher = std::make_shared<Watcher>(&call, service);
   call.set_state(watcher.get());
   Add(std::move(watcher));

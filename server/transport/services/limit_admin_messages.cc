@@ -109,6 +109,9 @@ void Write(const common::TransportTotals& from, v1::TransportStats* to) {
   to->set_sheds(from.sheds);
   to->set_connections_refused(from.connections_refused);
   to->set_handshakes_displaced(from.handshakes_displaced);
+  to->set_calls_refused_over_memory(from.calls_refused_over_memory);
+  to->set_connections_closed_over_memory(from.connections_closed_over_memory);
+  to->set_stalls(from.stalls);
 }
 
 void Write(const service::StoreStatus& status, v1::StoreStatus* out) {

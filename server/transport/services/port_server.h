@@ -45,8 +45,8 @@ struct PortServerOptions {
 class PortServer {
  public:
   // Event loops with options that suit a server. The caller makes them, since a shared store may
-  // use them too (then a request and its Redis reply stay on one thread). `metrics` counts the times
-  // of their steps; null: nothing does.
+  // use them too (then a request and its Redis reply stay on one thread). `metrics` counts the
+  // times of their steps; null: nothing does.
   static absl::StatusOr<std::unique_ptr<net::LoopGroup>> MakeLoops(const common::Clock& clock,
                                                                    int threads,
                                                                    common::Metrics* metrics);
@@ -76,6 +76,8 @@ class PortServer {
 
   // Stops accepting, and tells clients to use another server. Does not wait.
   void Drain();
+  // As RpcServer::RelieveMemory.
+  void RelieveMemory() { server_.RelieveMemory(); }
   // Waits until all calls and connections have ended, at most until `deadline`. The remaining ones
   // end with the loops.
   void AwaitDrained(absl::Time deadline);

@@ -407,6 +407,8 @@ void EncodeAcquire(const service::AcquireCall& call, Buffer* out) {
 }
 
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out) {
+  constexpr size_t kUsualResultBytes = 32;
+  out->Reserve(call.size() * kUsualResultBytes);
   RepeatedVarint capacity;
   for (size_t i = call.first(); i < call.end(); ++i) {
     const store::Acquisition* const decided = call.single(i);

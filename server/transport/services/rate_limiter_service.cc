@@ -17,7 +17,7 @@ namespace {
 
 namespace errors = common::errors;
 
-// Keeps objects of one loop for reuse.
+// Keeps objects of one loop for reuse, the last one first.
 template <typename T>
 class Pool {
  public:
@@ -26,15 +26,34 @@ class Pool {
   }
   T* Take() {
     if (free_ == nullptr) return new T();
+    kept_bytes_ -= free_->bytes;
     return std::exchange(free_, free_->next);
   }
   void Give(T* item) {
+    item->bytes = item->memory();
+    if (kept_bytes_ + item->bytes > kMaxKeptBytes) {
+      delete item;
+      return;
+    }
+    kept_bytes_ += item->bytes;
     item->next = free_;
     free_ = item;
   }
 
  private:
+  // Room for the largest usual batch, 4096 acquisitions with one charge each, or for hundreds of
+  // single ones.
+  static constexpr size_t kMaxKeptBytes = size_t{3} << 19;
+
   T* free_ = nullptr;
+  size_t kept_bytes_ = 0;
+};
+
+// What is in a Pool.
+template <typename T>
+struct Pooled {
+  T* next = nullptr;
+  size_t bytes = 0;  // while it is in the pool
 };
 
 // Acquire, Query and Refund: decode, decide, encode. `Kind` has the steps of the
@@ -61,6 +80,8 @@ class UnaryUseCase final : public UnaryMethod {
     item->pool = &pool;
     item->loop = &rpc.loop();
     rpc.set_state(item);
+    bool decided = false;
+    item->decided = &decided;
     Kind::Decide(
         limiter_, &item->call, rpc.deadline_ns(),
         [](void* of, Call*) {
@@ -68,6 +89,9 @@ class UnaryUseCase final : public UnaryMethod {
           OnLoop(*item->loop, [item] { item->owner->Decided(item); });
         },
         item);
+    if (decided) return;
+    item->decided = nullptr;
+    rpc.SetPendingBytes(Kind::PendingBytes(item->call));
   }
 
   void OnCancelled(ServerCall& rpc) override {
@@ -80,17 +104,20 @@ class UnaryUseCase final : public UnaryMethod {
   }
 
  private:
-  struct Item {
+  struct Item : Pooled<Item> {
+    size_t memory() const { return sizeof(Item) + call.memory(); }
+
     Call call;
     ServerCall* rpc = nullptr;  // null: the call was cancelled
+    bool* decided = nullptr;    // while OnCall runs
     UnaryUseCase* owner = nullptr;
     net::EventLoop* loop = nullptr;
     Pool<Item>* pool = nullptr;    // of the loop
     std::unique_ptr<Buffer> kept;  // the request of a cancelled call; `call` has views into it
-    Item* next = nullptr;
   };
 
   void Decided(Item* item) {
+    if (item->decided != nullptr) *item->decided = true;
     if (ServerCall* const rpc = std::exchange(item->rpc, nullptr); rpc != nullptr) {
       const absl::Status status = Kind::Outcome(item->call);
       if (status.ok()) {
@@ -109,11 +136,13 @@ class UnaryUseCase final : public UnaryMethod {
   std::vector<Pool<Item>> pools_;  // by loop
 };
 
-// The steps that are the same for most methods. Beside them, a kind has kUnits, the work of one item
-// of a call (ServerCall::Spend).
+// The steps that are the same for most methods. Beside them, a kind has kUnits, the work of one
+// item of a call (ServerCall::Spend).
 template <typename CallType, auto kDecide>
 struct AnyKind {
   using Call = CallType;
+  // What an undecided call holds, beyond the price of every call.
+  static size_t PendingBytes(const Call&) { return 0; }
   static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
                      typename Call::DoneFn done, void* context) {
     (limiter.*kDecide)(call, deadline_ns, done, context);
@@ -135,6 +164,7 @@ struct AcquireKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquir
 
 struct QueryKind : AnyKind<service::QueryCall, &service::RateLimiter::Query> {
   static constexpr int64_t kUnits = 12;
+  static size_t PendingBytes(const Call& call) { return call.memory(); }
   static constexpr auto Decode = DecodeQuery;
   static constexpr auto Encode = EncodeQuery;
 };
@@ -164,6 +194,8 @@ class BatchSteps {
   }
   // ServerCall::ContinueLater was called.
   void OnTurn() { Run(); }
+  // Bytes of memory, with that of former batches.
+  size_t memory() const { return call_.memory(); }
   // The call is gone. Returns whether OnAbandoned follows, once the decision under way is made.
   bool Abandon() {
     rpc_ = nullptr;
@@ -192,6 +224,7 @@ class BatchSteps {
 
   void Run() {
     running_ = true;
+    if (rpc_ != nullptr) rpc_->SetPendingBytes(0);
     while (phase_ != Phase::kDeciding) {
       if (phase_ == Phase::kDecided && rpc_ == nullptr) {
         phase_ = Phase::kIdle;
@@ -211,6 +244,9 @@ class BatchSteps {
       }
     }
     running_ = false;
+    // Not between two turns: the batch could wait for itself.
+    if (phase_ == Phase::kDeciding && rpc_ != nullptr)
+      rpc_->SetPendingBytes(call_.request_memory());
   }
 
   // Returns whether it was the last.
@@ -287,7 +323,7 @@ class AcquireBatch final : public UnaryMethod {
   }
 
  private:
-  struct Item final : BatchSteps {
+  struct Item final : BatchSteps, Pooled<Item> {
     void OnDone(ServerCall& rpc, const absl::Status& status) override {
       status.ok() ? rpc.Finish() : rpc.Finish(status);
       pool->Give(this);
@@ -299,7 +335,6 @@ class AcquireBatch final : public UnaryMethod {
 
     Pool<Item>* pool = nullptr;    // of the loop
     std::unique_ptr<Buffer> kept;  // the request of a cancelled call, to which there are views
-    Item* next = nullptr;
   };
 
   service::RateLimiter& limiter_;
@@ -307,70 +342,85 @@ class AcquireBatch final : public UnaryMethod {
 };
 
 // Decides one batch at a time: the next is read after this one was answered, and not while many
-// bytes of answers are unsent.
+// bytes of answers are unsent. A stream that waits for its next batch holds hardly any memory.
 class AcquireStream final : public StreamingMethod {
  public:
-  explicit AcquireStream(service::RateLimiter& limiter) : limiter_(limiter) {}
+  AcquireStream(service::RateLimiter& limiter, size_t loops) : limiter_(limiter), pools_(loops) {}
 
   void OnStart(ServerCall& rpc) override { rpc.set_state(new Stream()); }
 
   void OnMessage(ServerCall& rpc, absl::Span<const uint8_t> request) override {
     auto* const stream = static_cast<Stream*>(rpc.state());
-    stream->request.Clear(kKeepBytes);
-    stream->request.Append(request);
+    Pool<Batch>& pool = pools_[rpc.loop_index()];
+    Batch* const batch = pool.Take();
+    stream->batch = batch;
+    batch->stream = stream;
+    batch->pool = &pool;
+    batch->request.Clear();
+    batch->request.Append(request);
     rpc.PauseReading();
-    stream->Begin(limiter_, rpc, stream->request.view());
+    batch->Begin(limiter_, rpc, batch->request.view());
   }
 
-  void OnTurn(ServerCall& rpc) override { static_cast<Stream*>(rpc.state())->OnTurn(); }
+  void OnTurn(ServerCall& rpc) override { static_cast<Stream*>(rpc.state())->batch->OnTurn(); }
 
   void OnRequestsDone(ServerCall& rpc) override {
-    static_cast<Stream*>(rpc.state())->End(rpc, absl::OkStatus());
+    End(static_cast<Stream*>(rpc.state()), rpc, absl::OkStatus());
   }
 
   void OnDrain(ServerCall& rpc) override {
     auto* const stream = static_cast<Stream*>(rpc.state());
     stream->draining = true;
-    if (stream->idle()) stream->End(rpc, errors::Draining());
+    if (stream->batch == nullptr) End(stream, rpc, errors::Draining());
   }
 
   void OnCancelled(ServerCall& rpc) override {
     auto* const stream = static_cast<Stream*>(rpc.state());
-    if (!stream->Abandon()) delete stream;
+    if (stream->batch != nullptr && !stream->batch->Abandon()) stream->batch->Give();
+    delete stream;
   }
 
  private:
-  // Bytes of a request's memory that a stream keeps.
-  static constexpr size_t kKeepBytes = 64 << 10;
+  struct Batch;
 
-  struct Stream final : BatchSteps {
-    using BatchSteps::idle;
+  struct Stream {
+    Batch* batch = nullptr;  // that is under way
+    bool draining = false;
+  };
+
+  struct Batch final : BatchSteps, Pooled<Batch> {
+    size_t memory() const { return sizeof(Batch) + BatchSteps::memory() + request.capacity(); }
     void OnDone(ServerCall& rpc, const absl::Status& status) override {
+      Stream* const of = stream;
+      of->batch = nullptr;
       if (!status.ok()) {
-        End(rpc, status);
+        End(of, rpc, status);
+        Give();
         return;
       }
+      Give();
       rpc.Send();
-      if (draining) {
-        End(rpc, errors::Draining());
+      if (of->draining) {
+        End(of, rpc, errors::Draining());
       } else {
         rpc.ResumeReading();
       }
     }
-    void OnAbandoned() override { delete this; }
-    // Also destroys this.
-    void End(ServerCall& rpc, const absl::Status& status) {
-      // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may belong to this.
-      const absl::Status copy = status;
-      delete this;
-      rpc.Finish(copy);
-    }
+    void OnAbandoned() override { Give(); }
+    void Give() { pool->Give(this); }
 
-    Buffer request;  // to which there are views
-    bool draining = false;
+    Stream* stream = nullptr;
+    Pool<Batch>* pool = nullptr;  // of the loop
+    Buffer request;               // to which there are views
   };
 
+  static void End(Stream* stream, ServerCall& rpc, const absl::Status& status) {
+    delete stream;
+    rpc.Finish(status);
+  }
+
   service::RateLimiter& limiter_;
+  std::vector<Pool<Batch>> pools_;  // by loop
 };
 
 // The hub calls the sink on the hub's thread, while the call belongs to its loop: updates are
@@ -389,6 +439,10 @@ class Watch final : public StreamingMethod {
     service::WatchOptions options;
     if (const absl::Status decoded = DecodeWatch(request, &options); !decoded.ok()) {
       rpc.Finish(decoded);
+      return;
+    }
+    if (!rpc.TrySetLastingBytes(MemoryOf(options))) {
+      rpc.Finish(errors::TooManyWatchedBuckets());
       return;
     }
     auto sink = std::make_shared<Sink>(&rpc);
@@ -437,6 +491,17 @@ class Watch final : public StreamingMethod {
     std::atomic<bool> ready{true};
   };
 
+  // What the hub will hold for a watch.
+  static size_t MemoryOf(const service::WatchOptions& options) {
+    // Of a bucket: its part of the query, and what the last update said.
+    constexpr size_t kBucketBytes = sizeof(service::WatchedBucket) + 256;
+    size_t bytes = sizeof(Sink) + 1024;
+    for (const service::WatchedBucket& bucket : options.buckets) {
+      bytes += kBucketBytes + bucket.limit.capacity() + bucket.key.capacity();
+    }
+    return bytes;
+  }
+
   void Leave(ServerCall& rpc) {
     auto* const sink = static_cast<Sink*>(rpc.state());
     if (sink == nullptr) return;
@@ -454,7 +519,7 @@ struct RateLimiterService::Methods {
         batch(limiter, loops),
         query(limiter, loops),
         refund(limiter, loops),
-        stream(limiter),
+        stream(limiter, loops),
         watch(watches) {}
   UnaryUseCase<AcquireKind> acquire;
   AcquireBatch batch;

@@ -9,7 +9,7 @@ The server is pinned to one core, the load (open_loop_load.cc) to another.
 
 latency: half of the measured capacity. Times count from the moment at which a call was due.
 
-overload: ten times the measured peak, on 64 connections with up to 4096 calls in flight each. The
+overload: ten times the measured peak, on 64 connections with up to 1024 calls in flight each. The
 result is the goodput per second of server CPU, relative to the same value at the peak, so that
 other load on the machine does not matter. Health is checked meanwhile.
 """
@@ -85,7 +85,7 @@ def compare_goodput(options, load, server):
         peaks = [load.run(server, warm_up=0, seconds=0.5, in_flight=64)]
         rate = 10 * peaks[0]["ok_per_s"]
         over = load.run(server, warm_up=0, seconds=options.seconds, rate=rate, connections=64,
-                        in_flight=4096, probe_ms=10)
+                        in_flight=1024, probe_ms=10)
         peaks.append(load.run(server, warm_up=0, seconds=0.5, in_flight=64))
         peak = sum(p["ok"] for p in peaks) / sum(p["cpu_s"] for p in peaks)
         goodput = over["ok"] / over["cpu_s"]

@@ -68,6 +68,10 @@ TEST_F(LifeTest, BadFlagsExitWithTwoAndNameTheAllowedValues) {
             2);
   EXPECT_EQ(FailsWith({"--max_buckets=-1"}, "--max_buckets=-1"), 2);
   EXPECT_EQ(FailsWith({"--max_connections=0"}, "--max_connections=0: write"), 2);
+  EXPECT_EQ(FailsWith({"--memory_limit=1MiB"},
+                      "--memory_limit=1MiB: write a number of bytes from 67108864 up"),
+            2);
+  EXPECT_EQ(FailsWith({"--stall_timeout=0s"}, "write a duration from 1s to 24h"), 2);
   EXPECT_EQ(FailsWith({"--overflow=maybe"}, "write deny or allow"), 2);
   EXPECT_EQ(FailsWith({"--drain_timeout=soon"}, "--drain_timeout=soon"), 2);
   // Without the value, which may hold a password.

@@ -1,4 +1,7 @@
-// Unary calls in steady state allocate nothing, neither in our code nor in nghttp2.
+// Unary calls in steady state allocate nothing, neither in our code nor in nghttp2; streams between
+// two batches hold hardly any memory.
+#include <malloc.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -18,6 +21,16 @@
 
 namespace {
 uint64_t allocations = 0;
+int64_t allocated_bytes = 0;  // and not freed
+
+void* Counted(void* block) {
+  ++allocations;
+  if (block != nullptr) allocated_bytes += static_cast<int64_t>(malloc_usable_size(block));
+  return block;
+}
+void CountFreed(void* block) {
+  if (block != nullptr) allocated_bytes -= static_cast<int64_t>(malloc_usable_size(block));
+}
 }  // namespace
 
 // glibc's names for its own functions. The functions below replace malloc in the whole program.
@@ -25,17 +38,16 @@ extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
 void* __libc_realloc(void*, size_t);
-void* malloc(size_t size) {
-  ++allocations;
-  return __libc_malloc(size);
-}
-void* calloc(size_t count, size_t size) {
-  ++allocations;
-  return __libc_calloc(count, size);
-}
+void __libc_free(void*);
+void* malloc(size_t size) { return Counted(__libc_malloc(size)); }
+void* calloc(size_t count, size_t size) { return Counted(__libc_calloc(count, size)); }
 void* realloc(void* block, size_t size) {
-  ++allocations;
-  return __libc_realloc(block, size);
+  CountFreed(block);
+  return Counted(__libc_realloc(block, size));
+}
+void free(void* block) {
+  CountFreed(block);
+  __libc_free(block);
 }
 }
 
@@ -119,6 +131,50 @@ TEST(AllocationTest, AcquireInSteadyStateAllocatesNothing) {
   EXPECT_EQ(counted.granted + counted.denied, 32u * (100 + kRounds));
   EXPECT_GT(counted.granted, 3200u);  // some of the measured calls were granted,
   EXPECT_GT(counted.denied, 100u);    // and some were denied
+}
+
+// The largest batches, which take about 15 MB while they are decided.
+TEST(AllocationTest, IdleStreamKeepsHardlyAnyMemory) {
+  testing::H2Server server;
+  store::MemoryStore store{server.clock};
+  limits::LimitRegistry registry{&store};
+  service::KeyUsage usage;
+  service::ReceiptSigner signer;
+  service::RateLimiter limiter{registry, store, server.clock, server.metrics, usage, signer};
+  service::WatchHub watches{limiter};
+  limits::LimitSpec spec;
+  spec.name = "api";
+  spec.rate = {1'000'000, 1'000'000'000};
+  ASSERT_TRUE(registry.ApplyFile({spec}, "1").ok());
+  RateLimiterService service(limiter, watches, 1);
+  service.Register(&server.methods);
+  v1::AcquireBatchRequest batch;
+  for (int i = 0; i < 4096; ++i) {
+    v1::AcquireRequest* const acquisition = batch.add_acquisitions();
+    for (int c = 0; c < 16; ++c) {
+      v1::Charge* const charge = acquisition->add_charges();
+      charge->set_limit("api");
+      charge->set_key(std::to_string(c));
+    }
+  }
+  const std::string message = testing::Framed(batch.SerializeAsString());
+  testing::H2Client client(server);
+  nghttp2_session_set_local_window_size(client.session, 0, 0, 1 << 30);
+  client.Pump();
+  const auto idle_streams = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const int32_t id =
+          client.Call("/sluice.v1.RateLimiter/AcquireStream", message, {}, /*end=*/false);
+      client.Pump();
+      EXPECT_EQ(client.calls[id].messages().size(), 1u);
+      client.calls.clear();
+    }
+  };
+  idle_streams(3);
+  const int64_t before = allocated_bytes;
+  idle_streams(50);
+  // With the client's half of each stream.
+  EXPECT_LE((allocated_bytes - before) / 50, 4 << 10);
 }
 
 }  // namespace
