@@ -19,7 +19,7 @@ constexpr size_t kSlice = 512;
 constexpr size_t kSharedSlice = 256;
 // What costs more than a decision on one bucket: a charge of several, a booking or a receipt, the
 // text of an error.
-constexpr size_t kJointCost = 3;
+constexpr size_t kJointCost = 4;
 constexpr size_t kBookingCost = 10;
 constexpr size_t kErrorCost = 16;
 

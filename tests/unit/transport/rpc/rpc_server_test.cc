@@ -587,7 +587,6 @@ TEST_F(RpcServerTest, ServesManySmallCallsOfOneReadInSeveralTurns) {
   std::vector<int32_t> ids;
   for (int i = 0; i < 1000; ++i) ids.push_back(client_->Call("/t.T/Echo", Framed("x")));
   client_->connection.FeedOnce(client_->TakeOutput());
-  EXPECT_GE(echo_.calls, 50);
   EXPECT_LE(echo_.calls, 500);
   EXPECT_TRUE(client_->connection.stream.paused);
   client_->Pump();
