@@ -125,6 +125,11 @@ class H2Connection {
     server_.loop->RunOnce(0);
   }
   void Close() {
+    CloseOnce();
+    RunTurns();
+  }
+  // Without the turns that the ends of many calls take.
+  void CloseOnce() {
     if (handler_ != nullptr) std::exchange(handler_, nullptr)->OnClosed(absl::OkStatus());
   }
   std::string Take() { return std::exchange(stream.output, std::string()); }

@@ -17,6 +17,10 @@ constexpr size_t kPieceBytes = 2 << 10;
 constexpr size_t kSmallPieceBytes = 16 << 10;
 constexpr int64_t kFewUnits = 256;
 
+// Calls of a connection that has ended, which end in one turn, and what each costs.
+constexpr size_t kEndsPerTurn = 128;
+constexpr int64_t kEndUnits = 10;
+
 // An open call without its messages: its object, its smallest buffers, the state of a small
 // request.
 constexpr size_t kCallBytes = sizeof(RpcCall) + 1024;
@@ -38,7 +42,6 @@ RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
 RpcConnection::~RpcConnection() {
   busy_ = true;
   EndWork();
-  CancelCalls();
   while (!calls_.empty()) OnStreamClosed(*calls_.front());
   rpc_loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
   rpc_loop_.CountClosed();
@@ -77,18 +80,22 @@ void RpcConnection::OnReadsDone() { Work(); }
 void RpcConnection::OnEnd() {
   if (closing()) return;
   // A gRPC client that still wants responses keeps its side open. One that died does not.
-  CancelCalls();
   Flush();
   if (!closing()) Close();
 }
 
 void RpcConnection::OnWritable() { Work(); }
 
-void RpcConnection::OnClosed(const absl::Status&) { rpc_loop_.Remove(*this); }
+void RpcConnection::OnClosed(const absl::Status&) {
+  EndWork();
+  state_ = State::kClosed;
+  EndCalls();
+}
 
 void RpcConnection::Close() {
   EndWork();
   stream_.CloseAfterWrite(rpc_loop_.options().linger_ns);
+  EndCalls();
 }
 
 void RpcConnection::EndWork() {
@@ -97,6 +104,20 @@ void RpcConnection::EndWork() {
   rpc_loop_.CancelClaim(*this);
   ReleaseLarge();
   input_.Clear(0);
+  if (!calls_.empty()) rpc_loop_.loop().work().Add(*this);
+}
+
+void RpcConnection::EndCalls() {
+  const size_t most = rpc_loop_.loop().stopping() ? SIZE_MAX : kEndsPerTurn;
+  for (size_t ended = 0; ended < most && !calls_.empty(); ++ended) {
+    OnStreamClosed(*calls_.front());
+    Spend(kEndUnits);
+  }
+  if (!calls_.empty()) {
+    rpc_loop_.loop().work().Add(*this);
+  } else if (state_ == State::kClosed) {
+    rpc_loop_.Remove(*this);
+  }
 }
 
 // ---- Http2Session::Handler
@@ -154,7 +175,7 @@ void RpcConnection::RunReady() {
   if (has_backlog_) ReceiveInput(kPieceBytes);
   while (true) {
     // A connection that ends for what the peer sent takes no responses.
-    if (session_.terminated()) CancelCalls();
+    while (session_.terminated() && !ready_.empty()) ready_.PopFront();
     while (RunsReady()) {
       // The wait for the connection's share was not for its turn.
       if (std::exchange(was_full_, false)) arrived_ns_ = rpc_loop_.loop().now_ns();
@@ -225,11 +246,6 @@ void RpcConnection::QueueResume(ServerCall& server_call) {
   MarkDirty();
 }
 
-void RpcConnection::CancelCalls() {
-  const auto busy = BeginBusy();
-  for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) call->Cancel();
-}
-
 // ---- Output
 
 void RpcConnection::Flush() {
@@ -263,10 +279,7 @@ void RpcConnection::Flush() {
   }
   PlanStallCheck();
   Settle();
-  if (session_.finished()) {
-    CancelCalls();
-    Close();
-  }
+  if (session_.finished()) Close();
 }
 
 // ---- Time
@@ -385,7 +398,7 @@ bool RpcConnection::HasRoomFor(size_t bytes) const {
 size_t RpcConnection::memory() const {
   return rpc_loop_.options().connection_bytes + session_.memory() + open_calls_ * kCallBytes +
          buffered_bytes_ + unsent_bytes_ + pending_bytes_ + lasting_bytes_ + input_.capacity() +
-         stream_.pending_output();
+         (state_ == State::kClosed ? 0 : stream_.pending_output());
 }
 
 void RpcConnection::Settle() {

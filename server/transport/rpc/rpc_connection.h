@@ -24,7 +24,7 @@ class ServerCall;
 struct ReadyCalls;
 struct ResumingCalls;
 
-// Used on its loop only. Destroys itself in OnClosed.
+// Used on its loop only. Destroys itself when the stream is closed and all its calls have ended.
 class RpcConnection final : public net::StreamHandler,
                             public ListLink<RpcConnection, OpenConnections>,
                             public ListLink<RpcConnection, DirtyConnections>,
@@ -106,7 +106,8 @@ class RpcConnection final : public net::StreamHandler,
   enum class State : uint8_t {
     kOpen,
     kDraining,  // the handlers of streams were notified
-    kClosing,   // CloseAfterWrite or Abort was called
+    kClosing,   // CloseAfterWrite or Abort was called; its calls end, some in each turn
+    kClosed,    // as kClosing, and there is no stream
   };
 
   // Http2Session::Handler
@@ -117,9 +118,9 @@ class RpcConnection final : public net::StreamHandler,
   auto BeginBusy() {
     return absl::MakeCleanup([this, before = std::exchange(busy_, true)] { busy_ = before; });
   }
-  bool closing() const { return state_ == State::kClosing; }
+  bool closing() const { return state_ >= State::kClosing; }
   // net::Worker
-  void OnTurn() override { Work(); }
+  void OnTurn() override { closing() ? EndCalls() : Work(); }
   // Gives bytes to the session, in pieces, while there is credit. Returns the rest.
   absl::Span<const uint8_t> Receive(absl::Span<const uint8_t> data);
   // Gives the session up to `most` bytes of input_.
@@ -135,12 +136,13 @@ class RpcConnection final : public net::StreamHandler,
   // Arms the timers of the calls that are still open.
   void PlanCallTimers();
   void PlanTurn();
-  void CancelCalls();
   void DrainCalls();
   // Closes the stream after its output.
   void Close();
   // The connection handles no more input and no more calls.
   void EndWork();
+  // Ends some of the calls of a connection that has ended. May destroy this.
+  void EndCalls();
   void PlanWake();
   void OnWake();
   // Begins to watch whether the peer takes its answers, if any wait for it.

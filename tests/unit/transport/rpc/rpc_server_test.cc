@@ -595,6 +595,19 @@ TEST_F(RpcServerTest, ServesManySmallCallsOfOneReadInSeveralTurns) {
   EXPECT_FALSE(client_->connection.stream.paused);
 }
 
+TEST_F(RpcServerTest, EndsTheCallsOfAClosedConnectionInSeveralTurns) {
+  Begin();
+  for (int i = 0; i < 1000; ++i) client_->Call("/t.T/Held", Framed("x"));
+  client_->Pump();
+  EXPECT_EQ(held_.started, 1000);
+  client_->connection.CloseOnce();
+  EXPECT_LE(held_.cancelled, 200);
+  EXPECT_EQ(server_->server.connections(), 1u);
+  client_->connection.RunTurns();
+  EXPECT_EQ(held_.cancelled, 1000);
+  EXPECT_EQ(server_->server.connections(), 0u);
+}
+
 TEST_F(RpcServerTest, BoundsTheLargeMessagesThatAreBetweenTheirSteps) {
   Begin();
   steps_.steps = 50;
