@@ -85,10 +85,12 @@ class BucketState {
 
   // The first nanosecond (on at.now_ns's clock) at which TryTake would grant if no other permits
   // are taken; kNeverNs if it never would. Not before now, from_ns or the bookings of `set`.
+  // `budget`: of the search among the bookings; null: one of its own.
   int64_t EarliestNs(const Parameters& parameters, uint64_t permits, Moment at, uint64_t set = 0,
-                     int64_t from_ns = std::numeric_limits<int64_t>::min()) const;
+                     int64_t from_ns = std::numeric_limits<int64_t>::min(),
+                     SearchBudget* budget = nullptr) const;
 
-  Level LevelAt(const Parameters& parameters, Moment at) const;
+  Level LevelAt(const Parameters& parameters, Moment at, SearchBudget* budget = nullptr) const;
 
   // A full bucket is the same as none: it may be dropped. Its receipts are worth nothing.
   bool IsFull(const Parameters& parameters, Moment at) const;

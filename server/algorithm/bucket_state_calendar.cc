@@ -169,7 +169,7 @@ bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment
 }
 
 int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, Moment at,
-                                uint64_t set, int64_t from_ns) const {
+                                uint64_t set, int64_t from_ns, SearchBudget* budget) const {
   if (calendar_ == nullptr) {
     if (from_ns > at.now_ns) at = At(at, from_ns);
     return std::visit(
@@ -178,11 +178,13 @@ int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, 
         },
         state_);
   }
+  SearchBudget own;
+  if (budget == nullptr) budget = &own;
   at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
   return WithBookings(parameters, at, [&](auto& calendar, const auto& past) {
     const int64_t not_before_ns =
         std::max({from_ns, at.now_ns, calendar.sets().LastGrantTimeNs(set)});
-    return calendar.EarliestNs(past, permits, at.now_ns, not_before_ns);
+    return calendar.EarliestNs(past, permits, at.now_ns, not_before_ns, budget);
   });
 }
 
@@ -193,7 +195,7 @@ bool BucketState::IsFull(const Parameters& parameters, Moment at) const {
       state_);
 }
 
-Level BucketState::LevelAt(const Parameters& parameters, Moment at) const {
+Level BucketState::LevelAt(const Parameters& parameters, Moment at, SearchBudget* budget) const {
   Level level = std::visit(
       [&](const auto& state) { return state.LevelAt(Of(parameters, state), Time(at, state)); },
       state_);
@@ -204,7 +206,7 @@ Level BucketState::LevelAt(const Parameters& parameters, Moment at) const {
     level.remaining = std::min(level.remaining, free);
     level.reset_after_ns = std::max(level.reset_after_ns, calendar.FullAgainNs(past) - at.now_ns);
   });
-  const int64_t earliest_ns = EarliestNs(parameters, 1, at);
+  const int64_t earliest_ns = EarliestNs(parameters, 1, at, /*set=*/0, at.now_ns, budget);
   level.next_permit_after_ns = earliest_ns == kNeverNs ? kNeverNs : earliest_ns - at.now_ns;
   return level;
 }

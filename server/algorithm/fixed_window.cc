@@ -79,8 +79,7 @@ int64_t FixedWindowState::EarliestNs(const FixedWindow& parameters, uint64_t per
 }
 
 bool FixedWindowState::IsFull(const FixedWindow& parameters, Moment at) const {
-  return !window_.used || window_.count == 0 ||
-         ClampNow(at.now_ns) >= window_.opened_ns + parameters.rate.period_ns;
+  return !window_.used || ClampNow(at.now_ns) >= window_.ends_ns + parameters.rate.period_ns;
 }
 
 bool FixedWindowState::Counts(const FixedWindow& parameters, uint64_t serial, Moment at) const {

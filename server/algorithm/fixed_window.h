@@ -30,7 +30,8 @@
 //   until the clock shows 11:00, 10 min later. That is 11:10 by the old time, one hour after the
 //   first use, so both parts of rule 3 give the same moment.
 //
-// A bucket is full when nothing is counted or one period has passed since the window opened.
+// A bucket that is dropped forgets its window's number. So it is kept, even with nothing counted,
+// until one period after the window's end on the monotonic clock, whatever the wall clock shows.
 // Not thread-safe; never blocks.
 #ifndef SLUICE_SERVER_ALGORITHM_FIXED_WINDOW_H_
 #define SLUICE_SERVER_ALGORITHM_FIXED_WINDOW_H_

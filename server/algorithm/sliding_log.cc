@@ -30,13 +30,22 @@ uint64_t DecodeVarint(const uint8_t** in) {
   }
 }
 
+// In exactly that many bytes. REQUIRES: it takes no more.
+void EncodePadded(uint64_t value, size_t size, uint8_t* out) {
+  for (; size > 1; --size, value >>= 7) *out++ = static_cast<uint8_t>(value | 0x80);
+  *out = static_cast<uint8_t>(value);
+}
+
 constexpr size_t kMaxVarintBytes = 10;
+// Decoding that much takes half a microsecond; a checkpoint takes a twentieth of it.
+constexpr size_t kBytesPerCheckpoint = 512;
 
 // A vector that doubles would waste up to half of what the encoding saves.
-void Grow(std::vector<uint8_t>* bytes, size_t by) {
-  const size_t needed = bytes->size() + by;
-  if (needed <= bytes->capacity()) return;
-  bytes->reserve(needed + needed / 8 + 8);
+template <typename Element>
+void Grow(std::vector<Element>* elements, size_t by) {
+  const size_t needed = elements->size() + by;
+  if (needed <= elements->capacity()) return;
+  elements->reserve(needed + needed / 8 + 8 / sizeof(Element));
 }
 
 uint64_t QuantumAt(const SlidingLog& parameters, int64_t now_ns) {
@@ -55,19 +64,37 @@ int64_t SlidingLogState::Effective(int64_t now_ns) const {
   return std::max(ClampNow(now_ns), seen_ns_);
 }
 
+template <typename IsBefore>
+SlidingLogState::Checkpoint SlidingLogState::Seek(IsBefore is_before) const {
+  const auto after = std::partition_point(checkpoints_.begin(), checkpoints_.end(), is_before);
+  return after == checkpoints_.begin() ? Checkpoint{head_, first_quantum_, dropped_} : after[-1];
+}
+
 template <typename Visit>
-void SlidingLogState::ForEachRun(Visit visit) const {
-  if (total_ == 0) return;
-  const uint8_t* in = bytes_.data() + head_;
+void SlidingLogState::ForEachRunFrom(Checkpoint run, Visit visit) const {
+  const uint8_t* in = bytes_.data() + run.offset;
   const uint8_t* const end = bytes_.data() + bytes_.size();
-  uint64_t quantum = first_quantum_;
   while (in < end) {
     const uint64_t count = DecodeVarint(&in);
     const uint64_t distance = DecodeVarint(&in);
-    if (!visit(quantum, count)) return;
-    quantum += distance;
+    if (!visit(run.quantum, count)) return;
+    run.quantum += distance;
   }
   visit(last_quantum_, last_count_);
+}
+
+SlidingLogState::Checkpoint SlidingLogState::FirstCounted(const SlidingLog& parameters,
+                                                          int64_t now_ns) const {
+  const auto expired = [&](uint64_t quantum) { return ExpiryNs(parameters, quantum) <= now_ns; };
+  Checkpoint run = Seek([&](const Checkpoint& checkpoint) { return expired(checkpoint.quantum); });
+  const uint8_t* in = bytes_.data() + run.offset;
+  const uint8_t* const end = bytes_.data() + bytes_.size();
+  while (in < end && expired(run.quantum)) {
+    run.before += DecodeVarint(&in);
+    run.quantum += DecodeVarint(&in);
+  }
+  run.offset = static_cast<size_t>(in - bytes_.data());
+  return run;
 }
 
 void SlidingLogState::Clear() {
@@ -77,8 +104,9 @@ void SlidingLogState::Clear() {
   } else {
     bytes_.clear();
   }
+  std::vector<Checkpoint>().swap(checkpoints_);
   head_ = 0;
-  total_ = 0;
+  total_ = dropped_ = 0;
   last_count_ = 0;
   first_quantum_ = last_quantum_ = 0;
 }
@@ -90,26 +118,33 @@ void SlidingLogState::Advance(const SlidingLog& parameters, int64_t now_ns) {
     Clear();
     return;
   }
-  const uint8_t* in = bytes_.data() + head_;
-  const uint8_t* const end = bytes_.data() + bytes_.size();
-  while (in < end && ExpiryNs(parameters, first_quantum_) <= seen_ns_) {
-    total_ -= DecodeVarint(&in);
-    first_quantum_ += DecodeVarint(&in);
-  }
-  head_ = static_cast<size_t>(in - bytes_.data());
+  if (ExpiryNs(parameters, first_quantum_) > seen_ns_) return;
+  const Checkpoint first = FirstCounted(parameters, seen_ns_);
+  head_ = first.offset;
+  first_quantum_ = first.quantum;
+  total_ -= first.before - dropped_;
+  dropped_ = first.before;
   if (total_ == 0) {
     Clear();
     return;
   }
+  checkpoints_.erase(checkpoints_.begin(),
+                     std::ranges::upper_bound(checkpoints_, head_, {}, &Checkpoint::offset));
   // Moving what is left costs as much as was dropped since the last time: amortized, nothing.
   if (head_ > 16 && head_ > (bytes_.size() - head_) / 4) {
     bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(head_));
+    for (Checkpoint& checkpoint : checkpoints_) checkpoint.offset -= head_;
     head_ = 0;
     if (bytes_.capacity() > 64 && bytes_.capacity() > 2 * bytes_.size()) bytes_.shrink_to_fit();
   }
 }
 
 void SlidingLogState::AppendLast(uint64_t distance) {
+  const size_t since = checkpoints_.empty() ? head_ : checkpoints_.back().offset;
+  if (bytes_.size() - since >= kBytesPerCheckpoint) {
+    Grow(&checkpoints_, 1);
+    checkpoints_.push_back({bytes_.size(), last_quantum_, dropped_ + total_ - last_count_});
+  }
   uint8_t run[2 * kMaxVarintBytes];
   size_t size = EncodeVarint(last_count_, run);
   size += EncodeVarint(distance, run + size);
@@ -134,13 +169,9 @@ void SlidingLogState::Append(uint64_t quantum, uint64_t permits) {
 
 uint64_t SlidingLogState::Counted(const SlidingLog& parameters, int64_t now_ns) const {
   const int64_t now = Effective(now_ns);
-  uint64_t counted = total_;
-  ForEachRun([&](uint64_t quantum, uint64_t count) {
-    if (ExpiryNs(parameters, quantum) > now) return false;
-    counted -= count;
-    return true;
-  });
-  return counted;
+  if (total_ == 0 || ExpiryNs(parameters, last_quantum_) <= now) return 0;
+  if (ExpiryNs(parameters, first_quantum_) > now) return total_;
+  return total_ - (FirstCounted(parameters, now).before - dropped_);
 }
 
 uint64_t SlidingLogState::WhenFor(const SlidingLog& parameters, int64_t now_ns) const {
@@ -165,20 +196,21 @@ int64_t SlidingLogState::EarliestNs(const SlidingLog& parameters, uint64_t permi
                                     int64_t now_ns) const {
   const uint64_t capacity = parameters.rate.permits;
   if (permits > capacity) return kNeverNs;
-  uint64_t counted = total_;
-  int64_t earliest = ClampNow(now_ns);
-  const int64_t now = Effective(now_ns);
-  // At `now`, expired runs do not count; beyond it, each expiry frees a run.
-  ForEachRun([&](uint64_t quantum, uint64_t count) {
-    const int64_t expiry = ExpiryNs(parameters, quantum);
-    if (expiry > now) {
-      if (Fits(counted, permits, capacity)) return false;
-      earliest = expiry;
-    }
-    counted -= count;
-    return true;
-  });
-  return earliest;
+  if (Fits(Counted(parameters, now_ns), permits, capacity)) return ClampNow(now_ns);
+  // So many must have expired, the oldest first.
+  const uint64_t expired = total_ - (capacity - permits);
+  uint64_t last = last_quantum_;
+  if (expired <= total_ - last_count_) {
+    const Checkpoint run =
+        Seek([&](const Checkpoint& checkpoint) { return checkpoint.before - dropped_ < expired; });
+    uint64_t sum = run.before - dropped_;
+    ForEachRunFrom(run, [&](uint64_t quantum, uint64_t count) {
+      last = quantum;
+      sum += count;
+      return sum < expired;
+    });
+  }
+  return ExpiryNs(parameters, last);
 }
 
 bool SlidingLogState::Counts(const SlidingLog& parameters, uint64_t quantum, int64_t now_ns) const {
@@ -197,25 +229,23 @@ uint64_t SlidingLogState::Refund(const SlidingLog& parameters, uint64_t quantum,
     removed = std::min(permits, last_count_);
     last_count_ -= removed;
   } else {
-    const uint8_t* const begin = bytes_.data();
-    const uint8_t* in = begin + head_;
-    const uint8_t* const end = begin + bytes_.size();
-    uint64_t at = first_quantum_;
-    while (in < end && at <= quantum) {
-      const auto run_begin = in - begin;
+    const Checkpoint run =
+        Seek([&](const Checkpoint& checkpoint) { return checkpoint.quantum <= quantum; });
+    const uint8_t* in = bytes_.data() + run.offset;
+    const uint8_t* const end = bytes_.data() + bytes_.size();
+    for (uint64_t at = run.quantum; in < end && at <= quantum;) {
+      const auto offset = static_cast<size_t>(in - bytes_.data());
       const uint64_t count = DecodeVarint(&in);
-      const auto count_end = in - begin;
-      const uint64_t distance = DecodeVarint(&in);
+      const auto count_bytes = static_cast<size_t>(in - bytes_.data()) - offset;
       if (at == quantum) {
         removed = std::min(permits, count);
-        uint8_t fewer[kMaxVarintBytes];
-        const size_t size = EncodeVarint(count - removed, fewer);  // never longer
-        const auto unused = bytes_.begin() + run_begin + static_cast<std::ptrdiff_t>(size);
-        std::copy(fewer, fewer + size, bytes_.begin() + run_begin);
-        bytes_.erase(unused, bytes_.begin() + count_end);
+        EncodePadded(count - removed, count_bytes, bytes_.data() + offset);
+        for (Checkpoint& later : checkpoints_) {
+          if (later.offset > offset) later.before -= removed;
+        }
         break;
       }
-      at += distance;
+      at += DecodeVarint(&in);
     }
   }
   total_ -= removed;
@@ -233,6 +263,11 @@ uint64_t SlidingLogState::ConvertWhen(const SlidingLog& from, const SlidingLog& 
 SlidingLogState SlidingLogState::ConvertTo(const SlidingLog& from, const SlidingLog& to,
                                            int64_t now_ns) const {
   SlidingLogState converted;
+  if (from.quantum_ns == to.quantum_ns && from.rate.period_ns == to.rate.period_ns) {
+    converted = *this;
+    converted.Advance(to, now_ns);
+    return converted;
+  }
   converted.seen_ns_ = Effective(now_ns);
   ForEachRun([&](uint64_t quantum, uint64_t count) {
     // What no longer counts for a shorter old period does not come back under a longer one.

@@ -11,8 +11,11 @@
 //    period), never too short, so no window is ever over and the rate is 0.0015 % low at worst.
 //  - Only distances between runs are kept, and everything as variable-length integers: a run is
 //    2 to 4 bytes while counts stay below 128. 10,000 a day in bursts of 100: 100 runs.
-//  - The first run's time, the last run and the sum are kept decoded, so that a decision looks
-//    only at what has expired since the last one (amortized: each run once).
+//  - The first run's time, the last run and the sum are kept decoded, so that most decisions decode
+//    no run.
+//  - A long log keeps, for every 512 bytes of runs, the time of one run and the sum of those before
+//    it. So what has expired, the moment at which permits fit, and the run of a refund are found by
+//    binary search and by decoding about 512 bytes.
 //
 // Example: 3 permits a second, quantum 15,259 ns (shown as if it were 1 ms; times in ms).
 //   t=0.0    counted 0      take 2: granted, written at 0       runs [0:2]
@@ -101,7 +104,9 @@ class SlidingLogState : public CountingState<SlidingLogState, SlidingLog, int64_
   static SlidingLogState FromImage(const SlidingLog& parameters, const BucketImage& image);
 
   // Heap memory beside the object itself.
-  size_t MemoryBytes() const { return bytes_.capacity(); }
+  size_t MemoryBytes() const {
+    return bytes_.capacity() + checkpoints_.capacity() * sizeof(Checkpoint);
+  }
   size_t runs() const;
 
  private:
@@ -114,17 +119,36 @@ class SlidingLogState : public CountingState<SlidingLogState, SlidingLog, int64_
   void AppendLast(uint64_t distance);
   void Clear();
 
-  // Calls visit(quantum, count) from the oldest run on until it returns false.
+  // A run that is not the last, and the permits of the runs before it.
+  struct Checkpoint {
+    size_t offset = 0;  // in bytes_
+    uint64_t quantum = 0;
+    uint64_t before = 0;  // of all runs since the log was empty: dropped_ of them are gone
+  };
+  // The last checkpoint for which is_before(checkpoint) holds; the oldest run if there is none.
+  // REQUIRES: it holds for no checkpoint after one for which it does not.
+  template <typename IsBefore>
+  Checkpoint Seek(IsBefore is_before) const;
+  // Calls visit(quantum, count) from that run on until it returns false. REQUIRES: total_ != 0.
   template <typename Visit>
-  void ForEachRun(Visit visit) const;
+  void ForEachRunFrom(Checkpoint run, Visit visit) const;
+  template <typename Visit>
+  void ForEachRun(Visit visit) const {
+    if (total_ != 0) ForEachRunFrom({head_, first_quantum_, dropped_}, visit);
+  }
+  // The permits of the runs that have expired at now_ns, and the first run that has not, as far as
+  // it is not the last.
+  Checkpoint FirstCounted(const SlidingLog& parameters, int64_t now_ns) const;
 
   // All runs but the last, oldest at head_: count, then quanta until the next run; varints.
   std::vector<uint8_t> bytes_;
+  std::vector<Checkpoint> checkpoints_;  // in order; none before head_
   size_t head_ = 0;
   uint64_t first_quantum_ = 0;  // of the run at head_, or of the last one if there is no other
   uint64_t last_quantum_ = 0;
   uint64_t last_count_ = 0;
-  uint64_t total_ = 0;  // of all runs kept; 0: empty
+  uint64_t total_ = 0;    // of all runs kept; 0: empty
+  uint64_t dropped_ = 0;  // permits of the runs that have expired since the log was empty; wraps
   int64_t seen_ns_ = 0;
 };
 

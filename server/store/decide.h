@@ -30,24 +30,25 @@ namespace sluice::store {
 // What the store must offer of an open bucket. The functions of the same names in
 // algorithm::BucketState say what they do.
 template <typename Bucket>
-concept OpenForDecision = requires(Bucket& bucket, const Bucket& view, uint64_t number,
-                                   int64_t now_ns, algorithm::Booking booking) {
-  // There is no bucket and no room for one: OverflowPolicy decides.
-  { view.missing() } -> std::same_as<bool>;
-  { view.CanTake(number, now_ns, number) } -> std::same_as<bool>;
-  { bucket.Take(number, now_ns, number, number) };
-  { view.EarliestNs(number, now_ns, number, now_ns) } -> std::same_as<int64_t>;
-  { view.LevelAt(now_ns) } -> std::same_as<algorithm::Level>;
-  { bucket.Refund(number, now_ns) } -> std::same_as<std::optional<uint64_t>>;
-  { bucket.Book(booking, now_ns) };
-  { bucket.CancelBooking(now_ns, number) } -> std::same_as<bool>;
-  { view.FindBooking(now_ns, number, &booking, &now_ns) } -> std::same_as<bool>;
-  { view.bookings() } -> std::same_as<size_t>;
-  // A bound on bookings is reached.
-  { view.BookingsFull() } -> std::same_as<bool>;
-  { view.NextGrantTimeNs() } -> std::same_as<int64_t>;
-  { view.LastGrantTimeNs() } -> std::same_as<int64_t>;
-};
+concept OpenForDecision =
+    requires(Bucket& bucket, const Bucket& view, uint64_t number, int64_t now_ns,
+             algorithm::Booking booking, SearchBudget* budget) {
+      // There is no bucket and no room for one: OverflowPolicy decides.
+      { view.missing() } -> std::same_as<bool>;
+      { view.CanTake(number, now_ns, number) } -> std::same_as<bool>;
+      { bucket.Take(number, now_ns, number, number) };
+      { view.EarliestNs(number, now_ns, number, now_ns, budget) } -> std::same_as<int64_t>;
+      { view.LevelAt(now_ns, budget) } -> std::same_as<algorithm::Level>;
+      { bucket.Refund(number, now_ns) } -> std::same_as<std::optional<uint64_t>>;
+      { bucket.Book(booking, now_ns) };
+      { bucket.CancelBooking(now_ns, number) } -> std::same_as<bool>;
+      { view.FindBooking(now_ns, number, &booking, &now_ns) } -> std::same_as<bool>;
+      { view.bookings() } -> std::same_as<size_t>;
+      // A bound on bookings is reached.
+      { view.BookingsFull() } -> std::same_as<bool>;
+      { view.NextGrantTimeNs() } -> std::same_as<int64_t>;
+      { view.LastGrantTimeNs() } -> std::same_as<int64_t>;
+    };
 
 // The retry hint where it is not known when there will be room.
 inline constexpr int64_t kOverflowRetryNs = 100'000'000;
@@ -58,11 +59,12 @@ template <typename BucketOf>
 class EnforcedCharges {
  public:
   EnforcedCharges(absl::Span<const Charge> charges, BucketOf bucket_of, int64_t now_ns,
-                  uint64_t set)
+                  uint64_t set, SearchBudget* budget)
       : charges_(charges),
         bucket_of_(bucket_of),
         now_ns_(now_ns),
         set_(set),
+        budget_(budget),
         after_all_ns_(now_ns) {
     for (size_t i = 0; i < charges.size(); ++i) {
       const auto& bucket = bucket_of_(i);
@@ -77,12 +79,12 @@ class EnforcedCharges {
 
   // The first moment from from_ns on at which charge i fits, whether it is enforced or not.
   int64_t EarliestNs(size_t i, int64_t from_ns) const {
-    return bucket_of_(i).EarliestNs(charges_[i].permits, now_ns_, set_, from_ns);
+    return bucket_of_(i).EarliestNs(charges_[i].permits, now_ns_, set_, from_ns, budget_);
   }
   // The first moment from from_ns on at which all enforced charges fit.
   int64_t JointGrantTimeNs(int64_t from_ns) const {
     return algorithm::JointGrantTimeNs(
-        size_, from_ns, after_all_ns_,
+        size_, from_ns, after_all_ns_, budget_,
         [this](size_t e, int64_t not_before_ns) { return EarliestNs(indexes_[e], not_before_ns); });
   }
 
@@ -91,6 +93,7 @@ class EnforcedCharges {
   const BucketOf bucket_of_;
   const int64_t now_ns_;
   const uint64_t set_;
+  SearchBudget* const budget_;
   std::array<size_t, common::bounds::kMaxCharges> indexes_;
   size_t size_ = 0;
   int64_t after_all_ns_;  // no bucket has a later booking
@@ -100,11 +103,11 @@ class EnforcedCharges {
 // it would fit. Returns whether it was booked.
 template <OpenForDecision Bucket>
 bool Reserve(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns, uint64_t set,
-             absl::FunctionRef<uint64_t()> new_receipt) {
+             absl::FunctionRef<uint64_t()> new_receipt, SearchBudget* budget) {
   const absl::Span<const Charge> charges = acquisition->charges;
   ChargeResult* const results = acquisition->results;
   const EnforcedCharges enforced(
-      charges, [&](size_t i) -> const Bucket& { return buckets[i]; }, now_ns, set);
+      charges, [&](size_t i) -> const Bucket& { return buckets[i]; }, now_ns, set, budget);
   const int64_t grant_time_ns = enforced.JointGrantTimeNs(now_ns);
   const bool never = grant_time_ns == algorithm::kNeverNs;
   const int64_t wait_ns = never ? grant_time_ns : std::max<int64_t>(grant_time_ns - now_ns, 0);
@@ -153,11 +156,13 @@ bool Reserve(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_n
 
 // Decides and carries out one acquisition. Writes all its results but the outcome, and returns
 // that: kGranted or kDenied. `new_receipt` is called at most once. `overflow` decides charges whose
-// buckets are missing.
+// buckets are missing. `budget`: of the searches among bookings; null: one of its own.
 template <OpenForDecision Bucket>
 Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns, uint64_t set,
                absl::FunctionRef<uint64_t()> new_receipt,
-               OverflowPolicy overflow = OverflowPolicy::kDeny) {
+               OverflowPolicy overflow = OverflowPolicy::kDeny, SearchBudget* budget = nullptr) {
+  SearchBudget own;
+  if (budget == nullptr) budget = &own;
   const absl::Span<const Charge> charges = acquisition->charges;
   acquisition->source = Source::kStore;
   acquisition->wait_ns = 0;
@@ -189,13 +194,14 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
     reason = shadow ? Reason::kShadowDenied : Reason::kNotEnough;
     granted &= shadow;
   }
-  const bool reserved = !granted && room && Reserve(acquisition, buckets, now_ns, set, new_receipt);
+  const bool reserved =
+      !granted && room && Reserve(acquisition, buckets, now_ns, set, new_receipt, budget);
   if (granted && acquisition->want_receipt) acquisition->receipt_id = new_receipt();
   for (size_t i = 0; i < charges.size(); ++i) {
     if (granted && fits[i]) {
       buckets[i].Take(charges[i].permits, now_ns, acquisition->receipt_id, set);
     }
-    acquisition->results[i].level = buckets[i].LevelAt(now_ns);
+    acquisition->results[i].level = buckets[i].LevelAt(now_ns, budget);
   }
   return granted || reserved ? Outcome::kGranted : Outcome::kDenied;
 }
@@ -242,8 +248,9 @@ MoveOutcome Move(uint64_t receipt_id, absl::Span<const Charge> charges, absl::Sp
   }
   if (!any) return MoveOutcome::kGone;
   // from_ns keeps the order of the set, so the search need not.
+  SearchBudget budget;
   const EnforcedCharges enforced(
-      charges, [&](size_t i) -> const Bucket& { return buckets[i]; }, now_ns, /*set=*/0);
+      charges, [&](size_t i) -> const Bucket& { return buckets[i]; }, now_ns, /*set=*/0, &budget);
   for (size_t i = 0; i < buckets.size(); ++i) {
     if (booked[i]) buckets[i].CancelBooking(*booked_ns, receipt_id);
   }

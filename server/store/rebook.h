@@ -110,14 +110,16 @@ void PlaceItem(RebookItem* item, absl::Span<Bucket> buckets, int64_t from_ns, in
   const Rebooking& asked = *item->asked;
   const absl::Span<const Charge> charges = asked.charges;
   const auto bucket_of = [&](size_t c) -> Bucket& { return buckets[item->buckets[c]]; };
-  // from_ns keeps the order of the set, so the search need not.
-  const EnforcedCharges enforced(charges, bucket_of, now_ns, /*set=*/0);
+  // from_ns keeps the order of the set, so the search need not. A budget for each item: one that
+  // others have spent would deny reservations that still fit.
+  SearchBudget budget;
+  const EnforcedCharges enforced(charges, bucket_of, now_ns, /*set=*/0, &budget);
   const auto deny = [&](int64_t retry_after_ns, Reason reason) {
     item->outcome = Rebooking::Outcome::kDenied;
     item->retry_after_ns = retry_after_ns;
     for (size_t c = 0; c < charges.size(); ++c) {
       asked.results[c] = {};
-      asked.results[c].level = bucket_of(c).LevelAt(now_ns);
+      asked.results[c].level = bucket_of(c).LevelAt(now_ns, &budget);
       if (bucket_of(c).missing()) asked.results[c].reason = Reason::kOverflow;
     }
     for (const size_t c : enforced.indexes()) asked.results[c].reason = reason;

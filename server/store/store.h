@@ -17,10 +17,13 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/level.h"
 #include "server/store/rule.h"
 
 namespace sluice::store {
+
+using algorithm::SearchBudget;
 
 inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 
@@ -130,6 +133,10 @@ class Operation {
 class AcquireOperation : public Operation {
  public:
   absl::Span<Acquisition> acquisitions;
+  // What searches among bookings may do for all acquisitions together. A caller that sends one
+  // batch in several operations passes the same object to all of them, one after the other. Null:
+  // each operation has a budget of its own. A shared store gives each acquisition its own.
+  SearchBudget* search_budget = nullptr;
   // On common::Clock::NowNs()'s time line. After it nothing is debited.
   int64_t deadline_ns = kNoDeadline;
 };

@@ -43,15 +43,16 @@ size_t BookingSets::MemoryBytes() const {
 }
 
 int64_t JointGrantTimeNs(size_t buckets, int64_t from_ns, int64_t after_all_ns,
-                         EarliestFn earliest) {
+                         SearchBudget* budget, EarliestFn earliest) {
   int64_t grant_time_ns = from_ns;
   size_t agreed = 0;  // buckets in a row that have said yes to grant_time_ns
   size_t bucket = 0;
-  for (size_t asked = 0; agreed < buckets; ++asked) {
-    if (asked == buckets * kMaxJointRounds && after_all_ns > grant_time_ns) {
+  while (agreed < buckets) {
+    if (budget->spent() && after_all_ns > grant_time_ns) {
       grant_time_ns = after_all_ns;
       agreed = 0;
     }
+    budget->Spend(1);
     const int64_t answer_ns = earliest(bucket, grant_time_ns);
     if (answer_ns == kNeverNs) return kNeverNs;
     agreed = answer_ns == grant_time_ns ? agreed + 1 : 1;

@@ -77,23 +77,37 @@ class BookingSets {
   absl::flat_hash_map<uint64_t, Outstanding> sets_;
 };
 
+// How much searches for grant times may do, in steps: each looks at one booking, or at the summary
+// of many, and takes a few nanoseconds. Searches run under the locks of their buckets, so callers
+// who arranged thousands of gaps that miss each other must not make them long.
+//
+// A search that finds the budget spent answers with a moment behind all bookings, where nothing
+// need be searched. So what it grants always fits, but it may not be the earliest moment.
+class SearchBudget {
+ public:
+  // Half a millisecond at most. A search among bookings without gaps takes a few steps, whatever
+  // their number; the first one after a cancellation a step for each booking.
+  static constexpr int64_t kDefaultSteps = int64_t{1} << 17;
+
+  explicit SearchBudget(int64_t steps = kDefaultSteps) : left_(steps) {}
+
+  void Spend(size_t steps) { left_ -= static_cast<int64_t>(steps); }
+  bool spent() const { return left_ <= 0; }
+
+ private:
+  int64_t left_;
+};
+
 // Returns the first moment, at or after `from_ns`, at which one bucket can be charged; kNeverNs if
 // there is none.
 using EarliestFn = absl::FunctionRef<int64_t(size_t bucket, int64_t from_ns)>;
 
 // Returns the first moment, at or after from_ns, at which all of `buckets` buckets can be charged:
-// a fixed point of their answers. A round asks every bucket once. Each round but the last passes
-// over a stretch between two bookings of some bucket, so with fewer than kMaxJointRounds bookings
-// in all the answer is the earliest moment. `after_all_ns` is any moment after which no bucket has
-// a booking: if the buckets' gaps miss each other for kMaxJointRounds rounds, the search continues
-// from there, where it ends at once. Then all buckets can be charged at the answer, but it may not
-// be the earliest.
+// a fixed point of their answers. `after_all_ns` is any moment after which no bucket has a booking:
+// once the budget is spent, the search continues from there, where it ends at once. Then all
+// buckets can be charged at the answer, but it may not be the earliest. Each question takes a step.
 int64_t JointGrantTimeNs(size_t buckets, int64_t from_ns, int64_t after_all_ns,
-                         EarliestFn earliest);
-
-// Asking a bucket takes about a microsecond, under the buckets' locks. So a caller that arranged
-// thousands of gaps to miss each other costs a millisecond or two; other callers need few rounds.
-inline constexpr int kMaxJointRounds = 1024;
+                         SearchBudget* budget, EarliestFn earliest);
 
 }  // namespace sluice::algorithm
 

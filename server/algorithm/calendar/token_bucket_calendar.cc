@@ -104,20 +104,23 @@ void TokenCalendar::FindEnd(const TokenBucket& parameters) {
 }
 
 int64_t TokenCalendar::EarliestNs(const TokenBucket& parameters, uint64_t permits, int64_t now_ns,
-                                  int64_t from_ns) {
+                                  int64_t from_ns, SearchBudget* budget) {
   now_ = std::max(now_, TicksOf(parameters, now_ns));
   from_ns = std::max(from_ns, now_ns);
   if (permits > parameters.burst + parameters.debt) return kNeverNs;
   const int64_t cost = CostOf(parameters, permits);
   if (!bookings_.empty() && cost <= slack_ && from_ns < bookings_.back().grant_time_ns) {
-    const int64_t grant_time_ns = SearchGaps(parameters, cost, TicksOf(parameters, from_ns));
+    const int64_t grant_time_ns =
+        SearchGaps(parameters, cost, TicksOf(parameters, from_ns), budget);
     if (grant_time_ns != kNeverNs) return std::max(grant_time_ns, from_ns);
   }
   if (!bookings_.empty()) from_ns = std::max(from_ns, bookings_.back().grant_time_ns);
   return algorithm::EarliestNs(parameters, permits, static_cast<uint64_t>(end_), from_ns);
 }
 
-int64_t TokenCalendar::SearchGaps(const TokenBucket& parameters, int64_t cost, int64_t from_ticks) {
+int64_t TokenCalendar::SearchGaps(const TokenBucket& parameters, int64_t cost, int64_t from_ticks,
+                                  SearchBudget* budget) {
+  if (budget->spent()) return kNeverNs;
   FindLimits(parameters);
   const auto burst = static_cast<int64_t>(parameters.burst_ticks);
   const auto debt = static_cast<int64_t>(parameters.debt_ticks);
@@ -128,6 +131,7 @@ int64_t TokenCalendar::SearchGaps(const TokenBucket& parameters, int64_t cost, i
   std::array<int64_t, Chunks::kMaxPerChunk> limits;
   std::array<int64_t, Chunks::kMaxPerChunk> moments;
   std::array<int64_t, Chunks::kMaxPerChunk> costs;
+  budget->Spend(chunks);
   for (size_t c = 0; c < chunks; ++c) {
     Chunks::Chunk& chunk = bookings_.chunk(c);
     TokenSummary& summary = chunk.summary;
@@ -139,6 +143,9 @@ int64_t TokenCalendar::SearchGaps(const TokenBucket& parameters, int64_t cost, i
       f = std::max(Add(f, summary.sum), summary.floor);
       continue;
     }
+    // What was found of the chunks so far stays.
+    if (budget->spent()) return kNeverNs;
+    budget->Spend(chunk.size());
     if (c > 0) previous = TicksOf(parameters, bookings_.chunk(c - 1).back().grant_time_ns);
     int64_t limit = limit_before_[c + 1];
     const Booking* const bookings = chunk.begin();

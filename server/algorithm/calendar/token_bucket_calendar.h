@@ -65,9 +65,10 @@ class TokenCalendar : public ChunkedCalendar<Booking, TokenSummary> {
   TokenCalendar(const TokenBucket& parameters, uint64_t tat);
 
   // The first moment, not before now_ns or from_ns, at which `permits` may be booked; kNeverNs if
-  // they could not at any. REQUIRES: what is booked up to now_ns was folded.
+  // they could not at any. With a spent budget a moment behind all bookings. REQUIRES: what is
+  // booked up to now_ns was folded.
   int64_t EarliestNs(const TokenBucket& parameters, uint64_t permits, int64_t now_ns,
-                     int64_t from_ns);
+                     int64_t from_ns, SearchBudget* budget);
 
   // Whether that is now_ns, without looking for another moment. REQUIRES: as EarliestNs.
   bool FitsNow(const TokenBucket& parameters, uint64_t permits, int64_t now_ns);
@@ -107,8 +108,9 @@ class TokenCalendar : public ChunkedCalendar<Booking, TokenSummary> {
   int64_t LimitBeforeAll(const TokenBucket& parameters);
   // To be called when the chunk's summary changed; with chunks() when there are more or fewer.
   void SummaryChanged(size_t chunk);
-  // Looks for a gap; kNeverNs: none.
-  int64_t SearchGaps(const TokenBucket& parameters, int64_t cost, int64_t from_ticks);
+  // Looks for a gap; kNeverNs: none, or the budget is spent.
+  int64_t SearchGaps(const TokenBucket& parameters, int64_t cost, int64_t from_ticks,
+                     SearchBudget* budget);
 
   // L before each chunk, and behind the last; right from the limits_from_-th on.
   std::vector<int64_t> limit_before_;

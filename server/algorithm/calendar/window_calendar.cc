@@ -121,15 +121,17 @@ int64_t WindowCalendar::LevelAt(const WindowHistory& history, int64_t grant_time
 }
 
 std::optional<int64_t> WindowCalendar::FindLastAbove(const WindowHistory& history, int64_t from_ns,
-                                                     int64_t most) const {
+                                                     int64_t most, SearchBudget* budget) const {
   if (bookings_.empty() || from_ns >= bookings_.back().grant_time_ns) return std::nullopt;
   const int64_t until_ns = history.CountedUntilNs(from_ns);
   size_t c = bookings_.FirstChunkAfter(until_ns - 1);
   if (c < bookings_.chunks()) ++c;
   while (c-- > 0) {
     const Chunks::Chunk& chunk = bookings_.chunk(c);
+    budget->Spend(1);
     if (chunk.back().grant_time_ns <= from_ns) return std::nullopt;
     if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
+    budget->Spend(chunk.size());
     for (size_t i = Chunks::FirstAfter(chunk, until_ns - 1); i-- > 0;) {
       const WindowEntry& entry = chunk[i];
       if (entry.grant_time_ns <= from_ns) return std::nullopt;
@@ -139,8 +141,8 @@ std::optional<int64_t> WindowCalendar::FindLastAbove(const WindowHistory& histor
   return std::nullopt;
 }
 
-int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t after_ns,
-                                      int64_t most) {
+int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t after_ns, int64_t most,
+                                      SearchBudget* budget) {
   // The stretch between two bookings in which N falls to `most`: the first that ends with N at
   // most that. `before` counts the bookings up to its begin.
   int64_t before = permits_;
@@ -149,6 +151,7 @@ int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t afte
     int64_t least = std::numeric_limits<int64_t>::max();
     const size_t first = bookings_.FirstChunkAfter(after_ns);
     before = SumOfChunksBefore(first);
+    budget->Spend(bookings_.chunks() / 2);
     bool found = false;
     for (size_t c = first; c < bookings_.chunks() && !found; ++c) {
       const Chunks::Chunk& chunk = bookings_.chunk(c);
@@ -159,6 +162,7 @@ int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t afte
         begin_ns = chunk.back().grant_time_ns;
         continue;
       }
+      budget->Spend(chunk.size());
       for (const WindowEntry& entry : chunk) {
         if (entry.grant_time_ns > begin_ns && entry.before + chunk.summary.added <= most) {
           found = true;
@@ -179,20 +183,26 @@ bool WindowCalendar::FitsNow(const WindowHistory& history, uint64_t permits, int
   const uint64_t capacity = history.Capacity();
   if (permits > capacity) return false;
   const auto most = static_cast<int64_t>(capacity - permits);
-  return LevelAt(history, now_ns) <= most && !FindLastAbove(history, now_ns, most).has_value();
+  SearchBudget unused;  // it is one search: at most a step for each chunk
+  return LevelAt(history, now_ns) <= most &&
+         !FindLastAbove(history, now_ns, most, &unused).has_value();
 }
 
 int64_t WindowCalendar::EarliestNs(const WindowHistory& history, uint64_t permits, int64_t,
-                                   int64_t from_ns) {
+                                   int64_t from_ns, SearchBudget* budget) {
   const uint64_t capacity = history.Capacity();
   if (permits > capacity) return kNeverNs;
   const auto most = static_cast<int64_t>(capacity - permits);
   int64_t grant_time_ns = from_ns;
   for (;;) {
-    if (const auto blocked_ns = FindLastAbove(history, grant_time_ns, most)) {
-      grant_time_ns = FirstNotAbove(history, *blocked_ns, most);
+    if (budget->spent() && !bookings_.empty()) {
+      grant_time_ns = std::max(grant_time_ns, last_grant_time_ns());
+    }
+    budget->Spend(1);
+    if (const auto blocked_ns = FindLastAbove(history, grant_time_ns, most, budget)) {
+      grant_time_ns = FirstNotAbove(history, *blocked_ns, most, budget);
     } else if (LevelAt(history, grant_time_ns) > most) {
-      grant_time_ns = FirstNotAbove(history, grant_time_ns, most);
+      grant_time_ns = FirstNotAbove(history, grant_time_ns, most, budget);
     } else {
       return grant_time_ns;
     }
@@ -255,7 +265,13 @@ int64_t WindowCalendar::FreePermits(const WindowHistory& history, int64_t now_ns
   for (size_t c = 0; c < bookings_.chunks(); ++c) {
     const Chunks::Chunk& chunk = bookings_.chunk(c);
     if (chunk.front().grant_time_ns >= until_ns) break;
-    if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
+    const int64_t greatest = chunk.summary.greatest_after + chunk.summary.added;
+    if (greatest <= most) continue;
+    // It is exact, unless bookings of the chunk have folded since.
+    if (chunk.head == 0 && chunk.back().grant_time_ns < until_ns) {
+      most = greatest;
+      continue;
+    }
     for (const WindowEntry& entry : chunk) {
       if (entry.grant_time_ns >= until_ns) break;
       most = std::max(most, entry.level + chunk.summary.added);

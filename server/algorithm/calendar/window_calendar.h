@@ -69,9 +69,10 @@ struct WindowSummary {
 class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
  public:
   // The first moment, not before from_ns, at which `permits` may be booked; kNeverNs if they could
-  // not at any. REQUIRES: what is booked up to now_ns was folded, and from_ns is not before it.
+  // not at any. With a spent budget a moment behind all bookings. REQUIRES: what is booked up to
+  // now_ns was folded, and from_ns is not before it.
   int64_t EarliestNs(const WindowHistory& history, uint64_t permits, int64_t now_ns,
-                     int64_t from_ns);
+                     int64_t from_ns, SearchBudget* budget);
 
   // Whether that is now_ns, without looking for another moment. REQUIRES: as EarliestNs.
   bool FitsNow(const WindowHistory& history, uint64_t permits, int64_t now_ns) const;
@@ -120,10 +121,11 @@ class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
   int64_t LevelAt(const WindowHistory& history, int64_t grant_time_ns) const;
   // The grant time of the last booking whose level is above `most`, among those after from_ns and
   // before permits taken at from_ns stop counting. nullopt: none.
-  std::optional<int64_t> FindLastAbove(const WindowHistory& history, int64_t from_ns,
-                                       int64_t most) const;
+  std::optional<int64_t> FindLastAbove(const WindowHistory& history, int64_t from_ns, int64_t most,
+                                       SearchBudget* budget) const;
   // The first moment after after_ns, where N is above `most`, at which it is not.
-  int64_t FirstNotAbove(const WindowHistory& history, int64_t after_ns, int64_t most);
+  int64_t FirstNotAbove(const WindowHistory& history, int64_t after_ns, int64_t most,
+                        SearchBudget* budget);
 
   int64_t permits_ = 0;  // of all bookings
   // N just before any booking is at least this. So behind 10,000 bookings without a gap the end is

@@ -99,15 +99,16 @@ class LockedBucket {
     ToChange().TryTake(parameters(), permits, At(now_ns), receipt_id, &evicted, set);
     if (evicted) ++receipts_evicted_;
   }
-  int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns) const {
+  int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns,
+                     SearchBudget* budget) const {
     if (!Record::IsPlain(word_)) {
-      return state().EarliestNs(parameters(), permits, At(now_ns), set, from_ns);
+      return state().EarliestNs(parameters(), permits, At(now_ns), set, from_ns, budget);
     }
     return algorithm::EarliestNs(token(), permits, Record::TatOf(word_), std::max(now_ns, from_ns));
   }
-  algorithm::Level LevelAt(int64_t now_ns) const {
+  algorithm::Level LevelAt(int64_t now_ns, SearchBudget* budget = nullptr) const {
     if (missing()) return FullLevel(parameters(), At(now_ns));
-    if (!Record::IsPlain(word_)) return state().LevelAt(parameters(), At(now_ns));
+    if (!Record::IsPlain(word_)) return state().LevelAt(parameters(), At(now_ns), budget);
     return algorithm::LevelAt(token(), Record::TatOf(word_), now_ns);
   }
   std::optional<uint64_t> Refund(uint64_t receipt_id, int64_t now_ns) {

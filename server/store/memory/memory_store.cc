@@ -53,11 +53,14 @@ void MemoryStore::Acquire(AcquireOperation* operation) {
       acquisition.now_ns = now_ns;
     }
   } else {
+    SearchBudget own;
+    SearchBudget* const budget =
+        operation->search_budget != nullptr ? operation->search_budget : &own;
     EpochGuard guard(index_.epochs());
     if (single) {
-      AcquireOne(acquisitions[0], hash, now_ns);
+      AcquireOne(acquisitions[0], hash, now_ns, budget);
     } else {
-      AcquireBatch(acquisitions, now_ns);
+      AcquireBatch(acquisitions, now_ns, budget);
     }
   }
   // Outside of the guard: Done may start the next operation.
@@ -75,7 +78,8 @@ inline bool MemoryStore::Commit(Record* record, uint64_t word, uint64_t new_word
 // compare-and-swap lets nothing after it start early. The last loop commits in order. If a word has
 // changed since it was read, by another thread or by an earlier acquisition of this batch, the
 // acquisition is decided again from scratch.
-void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns) {
+void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns,
+                               SearchBudget* budget) {
   uint64_t hashes[kGroup];
   Record* candidates[kGroup];
   uint64_t words[kGroup];
@@ -108,7 +112,7 @@ void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now
     }
     for (size_t i = 0; i < n; ++i) {
       if (candidates[i] != nullptr && Commit(candidates[i], words[i], new_words[i])) continue;
-      AcquireOne(acquisitions[i], hashes[i], now_ns);
+      AcquireOne(acquisitions[i], hashes[i], now_ns, budget);
     }
     acquisitions.remove_prefix(n);
   }
@@ -152,7 +156,8 @@ bool MemoryStore::Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, u
   return true;
 }
 
-void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns) {
+void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns,
+                             SearchBudget* budget) {
   const Charge& charge = acquisition.charges[0];
   Record* const record =
       IsSimple(acquisition) ? index_.Find(hash, *charge.rule, charge.key) : nullptr;
@@ -165,10 +170,10 @@ void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t no
   }
   // It is not simple, or there is no bucket, or its word is not plain, or permits are to be
   // reserved.
-  AcquireLocked(acquisition, now_ns);
+  AcquireLocked(acquisition, now_ns, budget);
 }
 
-void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns) {
+void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, SearchBudget* budget) {
   Buckets buckets = BucketsOf(acquisition.charges);
   if (buckets.size() > 1) {
     for (const LockedBucket& bucket : buckets) {
@@ -190,7 +195,7 @@ void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns) {
   }
   acquisition.outcome = Decide(
       &acquisition, absl::MakeSpan(buckets), at_ns, set,
-      [this] { return next_receipt_.fetch_add(1, std::memory_order_relaxed); }, overflow_);
+      [this] { return next_receipt_.fetch_add(1, std::memory_order_relaxed); }, overflow_, budget);
   UnlockAll(absl::MakeSpan(buckets), at_ns);
 }
 

@@ -63,7 +63,7 @@ class MemoryStore final : public Store {
   // The buckets of one operation, by charge.
   using Buckets = absl::InlinedVector<memory::LockedBucket, common::bounds::kMaxCharges>;
 
-  void AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns);
+  void AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns, SearchBudget* budget);
   // One charge on a token bucket, without a receipt.
   static bool IsSimple(const Acquisition& acquisition);
   // Decides a simple acquisition on a plain word and writes its results. The decision is not in
@@ -73,8 +73,8 @@ class MemoryStore final : public Store {
   // Puts the decision in force. Returns false if the word has changed.
   static bool Commit(memory::Record* record, uint64_t word, uint64_t new_word);
   // `hash`: of the first charge's bucket.
-  void AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns);
-  void AcquireLocked(Acquisition& acquisition, int64_t now_ns);
+  void AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns, SearchBudget* budget);
+  void AcquireLocked(Acquisition& acquisition, int64_t now_ns, SearchBudget* budget);
   void QueryOne(QueryItem& item, int64_t now_ns);
   RefundOutcome RefundNow(const RefundOperation& operation);
   MoveOutcome MoveNow(MoveOperation* operation);

@@ -4,6 +4,9 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <deque>
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "server/algorithm/make_parameters.h"
@@ -137,6 +140,52 @@ TEST(SlidingLogTest, EvenlySpreadPermitsTakeThreeBytesPerRun) {
   RecordProperty("bytes", static_cast<int>(log.MemoryBytes()));
   EXPECT_GE(log.runs(), 9'000u);
   EXPECT_LE(log.MemoryBytes(), 3 * log.runs());
+}
+
+// Tens of thousands of runs, so that there are many checkpoints; against a list of all runs.
+TEST(SlidingLogTest, LongLogDecidesLikeAListOfItsRuns) {
+  std::mt19937_64 random(1);
+  const SlidingLog p = Make(60'000, 60 * kSecond);
+  SlidingLogState log;
+  std::deque<std::pair<uint64_t, uint64_t>> runs;  // quantum, permits
+  int64_t now = 0;
+  for (int step = 0; step < 120'000; ++step) {
+    now += static_cast<int64_t>(random() % 2'000'000);
+    if (random() % 20'000 == 0) now += static_cast<int64_t>(random() % 20) * kSecond;
+    uint64_t quantum = 0;
+    const uint64_t permits = 1 + random() % (random() % 50 == 0 ? 200 : 2);
+    if (log.TryTake(p, permits, now, &quantum)) {
+      if (runs.empty() || runs.back().first != quantum) runs.emplace_back(quantum, 0);
+      runs.back().second += permits;
+    }
+    while (!runs.empty() && SlidingLogState::UntilNs(p, runs.front().first, now) <= now) {
+      runs.pop_front();
+    }
+    if (!runs.empty() && random() % 8 == 0) {
+      auto& [of, counted] = runs[random() % runs.size()];
+      const uint64_t permits_back = 1 + random() % 3;
+      const uint64_t refunded = std::min(counted, permits_back);
+      ASSERT_EQ(log.Refund(p, of, permits_back, now), refunded);
+      counted -= refunded;
+    }
+    if (step % 100 != 0) continue;
+    const int64_t later = now + static_cast<int64_t>(random() % 60) * kSecond;
+    const uint64_t wanted = 1 + random() % p.rate.permits;
+    uint64_t counted = 0;
+    for (const auto& [of, count] : runs) {
+      if (SlidingLogState::UntilNs(p, of, later) > later) counted += count;
+    }
+    ASSERT_EQ(log.Counted(p, later), counted);
+    int64_t earliest = later;
+    for (const auto& [of, count] : runs) {
+      const int64_t until = SlidingLogState::UntilNs(p, of, later);
+      if (until <= later) continue;
+      if (counted + wanted <= p.rate.permits) break;
+      counted -= count;
+      earliest = until;
+    }
+    ASSERT_EQ(log.EarliestNs(p, wanted, later), earliest);
+  }
 }
 
 TEST(SlidingLogTest, FreesItsMemoryWhenEmpty) {

@@ -120,10 +120,11 @@ void OpenBucket::Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uin
   changed_ = true;
 }
 
-int64_t OpenBucket::EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set,
-                               int64_t from_ns) const {
+int64_t OpenBucket::EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns,
+                               algorithm::SearchBudget* budget) const {
   from_ns = std::max(from_ns, closed_until_ns_);
-  return Absolute(state_.EarliestNs(parameters_, permits, At(now_ns), set, from_ns - origin_ns_));
+  return Absolute(
+      state_.EarliestNs(parameters_, permits, At(now_ns), set, from_ns - origin_ns_, budget));
 }
 
 void OpenBucket::Book(const Booking& booking, int64_t now_ns) {
@@ -158,8 +159,8 @@ void OpenBucket::Reset(int64_t now_ns) {
   changed_ = true;
 }
 
-algorithm::Level OpenBucket::LevelAt(int64_t now_ns) const {
-  algorithm::Level level = state_.LevelAt(parameters_, At(now_ns));
+algorithm::Level OpenBucket::LevelAt(int64_t now_ns, algorithm::SearchBudget* budget) const {
+  algorithm::Level level = state_.LevelAt(parameters_, At(now_ns), budget);
   CloseLevel(closed_until_ns_ - now_ns, &level);
   return level;
 }

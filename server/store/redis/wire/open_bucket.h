@@ -67,14 +67,15 @@ class OpenBucket {
   void Fold(int64_t now_ns);
   bool CanTake(uint64_t permits, int64_t now_ns, uint64_t set) const;
   void Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uint64_t set);
-  int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns) const;
+  int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns,
+                     algorithm::SearchBudget* budget = nullptr) const;
   void Book(const algorithm::Booking& booking, int64_t now_ns);
   bool CancelBooking(int64_t grant_time_ns, uint64_t id);
   bool FindBooking(int64_t grant_time_ns, uint64_t id, algorithm::Booking* booking,
                    int64_t* previous_ns) const;
   std::optional<uint64_t> Refund(uint64_t receipt_id, int64_t now_ns);
   void Reset(int64_t now_ns);
-  algorithm::Level LevelAt(int64_t now_ns) const;
+  algorithm::Level LevelAt(int64_t now_ns, algorithm::SearchBudget* budget = nullptr) const;
   size_t bookings() const { return state_.bookings(); }
   bool BookingsFull() const { return bookings() >= kMaxBookingsInRedis; }
   // Redis has room for every bucket.

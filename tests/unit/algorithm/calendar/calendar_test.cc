@@ -144,7 +144,10 @@ struct Outstanding {
 // What a store does with buckets, one step at a time.
 class Model {
  public:
-  explicit Model(const std::vector<Parameters>& parameters) {
+  // `search_steps`: the budget of each search.
+  explicit Model(const std::vector<Parameters>& parameters,
+                 int64_t search_steps = SearchBudget::kDefaultSteps)
+      : search_steps_(search_steps) {
     for (const Parameters& p : parameters) buckets_.emplace_back(p);
   }
 
@@ -164,10 +167,13 @@ class Model {
         after_all_ns = std::max(after_all_ns, buckets_[b].state.LastGrantTimeNs());
       }
     }
-    return JointGrantTimeNs(charges.size(), now_ns_, after_all_ns, [&](size_t i, int64_t from_ns) {
-      const ModelBucket& bucket = buckets_[charges[i].first];
-      return bucket.state.EarliestNs(bucket.parameters, charges[i].second, at(), set, from_ns);
-    });
+    SearchBudget budget(search_steps_);
+    return JointGrantTimeNs(charges.size(), now_ns_, after_all_ns, &budget,
+                            [&](size_t i, int64_t from_ns) {
+                              const ModelBucket& bucket = buckets_[charges[i].first];
+                              return bucket.state.EarliestNs(bucket.parameters, charges[i].second,
+                                                             at(), set, from_ns, &budget);
+                            });
   }
 
   int64_t BruteForce(const Charges& charges, uint64_t set, int64_t until_ns) const {
@@ -253,6 +259,7 @@ class Model {
   const std::vector<ModelBucket>& buckets() const { return buckets_; }
 
  private:
+  const int64_t search_steps_;
   int64_t now_ns_ = 1000;
   uint64_t last_id_ = 0;
   std::vector<ModelBucket> buckets_;
@@ -272,8 +279,10 @@ Charges AnyCharges(const Model& model, uint64_t* set) {
   return charges;
 }
 
-void RandomHistoryAgainstBruteForce(const std::array<Kind, 3>& kinds) {
-  Model model({AnyTiny(kinds[0]), AnyTiny(kinds[1]), AnyTiny(kinds[2])});
+// Beyond search_steps the moment still fits, but need not be the earliest.
+void RandomHistoryAgainstBruteForce(const std::array<Kind, 3>& kinds,
+                                    int64_t search_steps = SearchBudget::kDefaultSteps) {
+  Model model({AnyTiny(kinds[0]), AnyTiny(kinds[1]), AnyTiny(kinds[2])}, search_steps);
   const int steps = *rc::gen::inRange(5, 45);
   for (int step = 0; step < steps; ++step) {
     switch (*rc::gen::inRange(0, 8)) {
@@ -290,7 +299,12 @@ void RandomHistoryAgainstBruteForce(const std::array<Kind, 3>& kinds) {
         const int64_t max_wait = *rc::gen::element<int64_t>(0, 10, 60, 150);
         const int64_t moment = model.Joint(charges, set);
         RC_ASSERT(moment != kNeverNs);
-        RC_ASSERT(model.BruteForce(charges, set, moment) == moment);
+        if (search_steps == SearchBudget::kDefaultSteps) {
+          RC_ASSERT(model.BruteForce(charges, set, moment) == moment);
+        } else {
+          RC_ASSERT(moment >= model.FromNs(set));
+          RC_ASSERT(model.FitsAt(charges, moment));
+        }
         if (moment <= model.now_ns() + max_wait) model.Take(charges, set, moment);
       }
     }
@@ -323,6 +337,14 @@ RC_GTEST_PROP(CalendarPropertyTest, MixedAlgorithmsGiveTheEarliestGrantTimeInOrd
                              Kind::kFixedWindow);
   };
   RandomHistoryAgainstBruteForce({any(), any(), any()});
+}
+
+RC_GTEST_PROP(CalendarPropertyTest, WhatASearchWithASpentBudgetGrantsFits, ()) {
+  const auto any = [] {
+    return *rc::gen::element(Kind::kTokenBucket, Kind::kSlidingLog, Kind::kSlidingWindow,
+                             Kind::kFixedWindow);
+  };
+  RandomHistoryAgainstBruteForce({any(), any(), any()}, *rc::gen::inRange(0, 8));
 }
 
 // So many bookings that there are many chunks: the moment fits, the nanosecond before it does not,

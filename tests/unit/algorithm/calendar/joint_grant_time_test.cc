@@ -25,9 +25,12 @@ struct Answer {
   int asked = 0;
 };
 
-Answer Joint(const std::vector<Bucket>& buckets, int64_t from_ns, int64_t after_all_ns) {
+constexpr int kSteps = 2048;
+
+Answer Joint(const std::vector<Bucket>& buckets, int64_t from_ns, int64_t after_all_ns,
+             SearchBudget budget = SearchBudget(kSteps)) {
   Answer answer{};
-  answer.grant_time_ns = JointGrantTimeNs(buckets.size(), from_ns, after_all_ns,
+  answer.grant_time_ns = JointGrantTimeNs(buckets.size(), from_ns, after_all_ns, &budget,
                                           [&](size_t bucket, int64_t not_before_ns) {
                                             ++answer.asked;
                                             return buckets[bucket].EarliestNs(not_before_ns);
@@ -53,9 +56,10 @@ TEST(JointGrantTimeTest, IsTheEarliestTimeAtWhichAllBucketsFit) {
       for (size_t m = 0; m < moments; ++m) bucket.fits.push_back(random() % rarely == 0);
     }
     const auto from_ns = static_cast<int64_t>(random() % moments);
-    // Fewer stretches than rounds: exact, whatever after_all_ns is.
+    // Fewer questions than steps: exact, whatever after_all_ns is.
     const auto end_ns = static_cast<int64_t>(moments + random() % 1000);
-    EXPECT_EQ(Joint(buckets, from_ns, end_ns).grant_time_ns, ByLookingAtEach(buckets, from_ns));
+    EXPECT_EQ(Joint(buckets, from_ns, end_ns, SearchBudget()).grant_time_ns,
+              ByLookingAtEach(buckets, from_ns));
   }
 }
 
@@ -72,18 +76,32 @@ std::vector<Bucket> Missing(int times) {
   return buckets;
 }
 
-TEST(JointGrantTimeTest, IsTheEarliestTimeUpToTheBoundOnRounds) {
-  const std::vector<Bucket> buckets = Missing(kMaxJointRounds - 2);
+TEST(JointGrantTimeTest, IsTheEarliestTimeUpToTheBudget) {
+  const std::vector<Bucket> buckets = Missing(kSteps / 2 - 2);
   const auto end_ns = static_cast<int64_t>(buckets[0].fits.size());
   EXPECT_EQ(Joint(buckets, 0, end_ns + 77).grant_time_ns, end_ns);
 }
 
-TEST(JointGrantTimeTest, BeyondTheBoundOnRoundsIsAfterAllBookings) {
-  const std::vector<Bucket> buckets = Missing(10 * kMaxJointRounds);
+TEST(JointGrantTimeTest, BeyondTheBudgetIsAfterAllBookings) {
+  const std::vector<Bucket> buckets = Missing(10 * kSteps);
   const auto end_ns = static_cast<int64_t>(buckets[0].fits.size());
   const Answer answer = Joint(buckets, 0, end_ns + 77);
   EXPECT_EQ(answer.grant_time_ns, end_ns + 77);
-  EXPECT_LE(answer.asked, 2 * kMaxJointRounds + 4);
+  EXPECT_LE(answer.asked, kSteps + 4);
+}
+
+TEST(JointGrantTimeTest, SearchesThatShareABudgetAreShortOnceItIsSpent) {
+  const std::vector<Bucket> buckets = Missing(10 * kSteps);
+  const auto end_ns = static_cast<int64_t>(buckets[0].fits.size());
+  SearchBudget budget(kSteps);
+  int asked = 0;
+  for (int search = 0; search < 100; ++search) {
+    JointGrantTimeNs(2, 0, end_ns, &budget, [&](size_t bucket, int64_t from_ns) {
+      ++asked;
+      return buckets[bucket].EarliestNs(from_ns);
+    });
+  }
+  EXPECT_LE(asked, kSteps + 100 * 4);
 }
 
 }  // namespace
