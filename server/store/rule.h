@@ -3,8 +3,10 @@
 #define SLUICE_SERVER_STORE_RULE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "common/bounds.h"
 #include "server/algorithm/parameters.h"
 
 namespace sluice::store {
@@ -43,6 +45,12 @@ struct Rule {
   bool split_when_store_unavailable = false;
   // Ignored by a store that is not shared.
   Sharing sharing = Sharing::kExact;
+
+  // How far ahead a booking may lie. The callers of the store keep to it; the store does not look.
+  int64_t max_wait_ns = common::bounds::kMaxWaitNs;
+  // The number of the limit's keys for which a store in memory reserves room. Absent: the limit has
+  // an equal part of what the other limits leave. The same in all rules of a limit.
+  std::optional<uint64_t> min_keys = {};
 
   friend bool operator==(const Rule&, const Rule&) = default;
 };

@@ -364,6 +364,11 @@ class Store {
   using ResetDone = void (*)(void* context, ResetOutcome outcome);
   virtual void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) = 0;
 
+  // The most bytes that one key of a limit with these parameters takes, and the bytes that all
+  // limits together may reserve (Rule::min_keys). 0: this store reserves no room.
+  virtual uint64_t MaxBytesPerKey(const algorithm::Parameters& /*parameters*/) const { return 0; }
+  virtual uint64_t ReservableBytes() const { return 0; }
+
   virtual StoreStats Stats() const = 0;
 
   virtual StoreHealth Health() const { return {}; }
