@@ -5,6 +5,16 @@
 local sliding_log = {}
 algorithms.l = sliding_log
 local runs_at_once = 32
+-- A log may have 65,537 runs, and a script must not hold Redis up for all of them. The time until
+-- permits fit is searched in that many runs of a bucket; beyond them it is a lower bound.
+local max_runs_searched = 2048
+-- Expired runs that a denial removes, so that the next one need not look at them again.
+local max_expired_kept = 256
+
+local function parse_run(run)
+  local u, n, permits = string.match(run, '^(%d+) (%d+) (%d+)$')
+  return tonumber(u), tonumber(n), tonumber(permits)
+end
 
 -- Calls visit(u, n, permits) from the oldest run that still counts until it returns false.
 local function each_run(bucket, visit)
@@ -13,8 +23,7 @@ local function each_run(bucket, visit)
   while not bucket.cleared do
     local runs = redis.call('LRANGE', bucket.runs_key, at, at + runs_at_once - 1)
     for _, run in ipairs(runs) do
-      local u, n, permits = string.match(run, '^(%d+) (%d+) (%d+)$')
-      if not visit(tonumber(u), tonumber(n), tonumber(permits)) then return end
+      if not visit(parse_run(run)) then return end
     end
     if #runs < runs_at_once then break end
     at = at + runs_at_once
@@ -41,6 +50,7 @@ function sliding_log.load(bucket, rest)
   bucket.period_u, bucket.period_n, bucket.quantum = numbers[2], numbers[3], numbers[4]
   bucket.seen_u, bucket.seen_n = now_u, now_n
   bucket.receipts = {}
+  bucket.searched = 0
   clear_log(bucket)
   if not rest then return true end
   local total, last_u, last_n, last_permits, seen_u, seen_n, flag =
@@ -69,6 +79,7 @@ function sliding_log.load(bucket, rest)
     return true
   end)
   bucket.total, bucket.dropped = kept, dropped
+  bucket.changed = dropped > max_expired_kept
   if kept == 0 then clear_log(bucket) end
   return true
 end
@@ -109,15 +120,17 @@ end
 local function log_wait(bucket, permits)
   if permits > bucket.capacity then return -1, 0 end
   local counted = bucket.total
-  local wait_u, wait_n = 0, 0
-  each_run(bucket, function(u, n, of_run)
-    if fits(counted, permits, bucket.capacity) then return false end
-    u, n = expiry(bucket, u, n)
-    wait_u, wait_n = minus(u, n, now_u, now_n, 1000)
+  if fits(counted, permits, bucket.capacity) then return 0, 0 end
+  local u, n
+  each_run(bucket, function(run_u, run_n, of_run)
+    if u and bucket.searched >= max_runs_searched then return false end
+    bucket.searched = bucket.searched + 1
+    u, n = run_u, run_n
     counted = counted - of_run
-    return true
+    return not fits(counted, permits, bucket.capacity)
   end)
-  return wait_u, wait_n
+  u, n = expiry(bucket, u, n)
+  return minus(u, n, now_u, now_n, 1000)
 end
 
 function sliding_log.level(bucket, charge, reply)
@@ -155,16 +168,17 @@ function sliding_log.refund(bucket, id)
     removed = math.min(permits, bucket.last_permits)
     bucket.last_permits = bucket.last_permits - removed
   else
-    local at = bucket.dropped
-    each_run(bucket, function(run_u, run_n, of_run)
+    local low, high = bucket.dropped, redis.call('LLEN', bucket.runs_key) - 1
+    while low <= high do
+      local at = floor((low + high) / 2)
+      local run_u, run_n, of_run = parse_run(redis.call('LRANGE', bucket.runs_key, at, at)[1])
       if run_u == u and run_n == n then
         removed = math.min(permits, of_run)
         bucket.set_run = {at, string.format('%.0f %.0f %.0f', u, n, of_run - removed)}
-        return false
+        break
       end
-      at = at + 1
-      return before(run_u, run_n, u, n)
-    end)
+      if before(run_u, run_n, u, n) then low = at + 1 else high = at - 1 end
+    end
   end
   bucket.total = bucket.total - removed
   if bucket.total == 0 then clear_log(bucket) end
