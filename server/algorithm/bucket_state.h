@@ -154,6 +154,9 @@ class BucketState {
 
   // Of the object and what it owns.
   size_t MemoryBytes() const;
+  // The most that MemoryBytes returns, without open receipts and bookings. 0: a token bucket, which
+  // stores keep as its TAT.
+  static size_t MaxBytes(const Parameters& parameters);
 
  private:
   struct Calendar;

@@ -417,6 +417,13 @@ BucketState BucketState::FromImage(const Parameters& parameters, const BucketIma
   return state;
 }
 
+size_t BucketState::MaxBytes(const Parameters& parameters) {
+  if (parameters.kind == Kind::kTokenBucket) return 0;
+  return sizeof(BucketState) +
+         std::visit([&](const auto& state) { return state.MaxMemoryBytes(Of(parameters, state)); },
+                    BucketState(parameters).state_);
+}
+
 size_t BucketState::MemoryBytes() const {
   const auto of = [](const auto& part) { return part.MemoryBytes(); };
   size_t bytes = sizeof(*this) + receipts_.MemoryBytes() + std::visit(of, state_);

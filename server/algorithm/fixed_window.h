@@ -97,6 +97,7 @@ class FixedWindowState : public CountingState<FixedWindowState, FixedWindow, Mom
   }
 
   static size_t MemoryBytes() { return 0; }
+  static size_t MaxMemoryBytes(const FixedWindow&) { return 0; }
 
  private:
   bool IsOver(const FixedWindow& parameters, Moment at) const;

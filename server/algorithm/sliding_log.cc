@@ -307,6 +307,17 @@ SlidingLogState SlidingLogState::FromImage(const SlidingLog&, const BucketImage&
   return log;
 }
 
+size_t SlidingLogState::MaxMemoryBytes(const SlidingLog& parameters) {
+  const uint64_t runs = std::min<uint64_t>(parameters.rate.permits, kQuantaPerPeriod + 1);
+  // Many runs cannot all be far from each other or have many permits: on average, a run's count and
+  // distance take at most one byte more than the average count and distance.
+  uint8_t unused[kMaxVarintBytes];
+  const size_t per_run = EncodeVarint(parameters.rate.permits / runs, unused) +
+                         EncodeVarint(kQuantaPerPeriod / runs, unused) + 2;
+  // A quarter more: what Grow leaves free, what Advance has not moved yet, and the checkpoints.
+  return runs * per_run * 5 / 4 + 64;
+}
+
 size_t SlidingLogState::runs() const {
   size_t runs = 0;
   ForEachRun([&](uint64_t, uint64_t) {

@@ -107,6 +107,7 @@ class SlidingLogState : public CountingState<SlidingLogState, SlidingLog, int64_
   size_t MemoryBytes() const {
     return bytes_.capacity() + checkpoints_.capacity() * sizeof(Checkpoint);
   }
+  static size_t MaxMemoryBytes(const SlidingLog& parameters);
   size_t runs() const;
 
  private:

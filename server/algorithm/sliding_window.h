@@ -100,6 +100,9 @@ class SlidingWindowState : public CountingState<SlidingWindowState, SlidingWindo
 
   // Heap memory beside the object itself.
   size_t MemoryBytes() const { return counts_.capacity() * sizeof(uint64_t); }
+  static size_t MaxMemoryBytes(const SlidingWindow& parameters) {
+    return (size_t{parameters.sub_windows} + 1) * sizeof(uint64_t);
+  }
 
  private:
   uint64_t Effective(const SlidingWindow& parameters, int64_t now_ns) const;

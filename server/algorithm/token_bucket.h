@@ -190,6 +190,7 @@ struct TokenBucketState {
     return {image.tat};
   }
   static size_t MemoryBytes() { return 0; }
+  static size_t MaxMemoryBytes(const TokenBucket&) { return 0; }
 };
 
 }  // namespace sluice::algorithm

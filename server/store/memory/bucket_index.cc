@@ -31,14 +31,15 @@ bool TooFull(size_t used, size_t capacity) { return used * 8 > capacity * 7; }
 
 }  // namespace
 
-BucketIndex::BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t seed)
+BucketIndex::BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t max_bytes,
+                         uint64_t seed)
     : clock_(clock),
-      max_buckets_(max_buckets),
       hash_(seed),
       tables_(new std::atomic<uint64_t>[kShards]),
       shards_(new Shard[kShards]),
+      room_(max_buckets, max_bytes),
       epochs_(&BucketIndex::FreeRetired, this),
-      rules_(epochs_, kRule) {
+      rules_(epochs_, kRule, room_) {
   for (size_t i = 0; i < kShards; ++i) {
     tables_[i].store(TableOf(no_slots_, kMinCapacity), std::memory_order_relaxed);
   }
@@ -148,6 +149,7 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
                                               int64_t now_ns, MaySweep may_sweep) {
   const size_t shard_index = ShardOf(hash);
   Shard& shard = shards_[shard_index];
+  TableRoom::Part& part = *rules_.Find(rule.id)->part;
   for (bool swept_others = may_sweep == MaySweep::kNo;;) {
     {
       common::MutexLock lock(&shard.mu);
@@ -155,12 +157,12 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
           Locate(tables_[shard_index].load(std::memory_order_relaxed), hash, rule, key, nullptr);
       if (slot != nullptr) return Settle(shard, shard_index, slot, hash, rule);
       if (may_sweep == MaySweep::kYes) Sweep(shard, shard_index, kSweepPerInsert, now_ns);
-      bool reserved = ReserveBucket();
-      if (!reserved && may_sweep == MaySweep::kYes &&
+      bool room = room_.Take(part, key.size());
+      if (!room && may_sweep == MaySweep::kYes &&
           Sweep(shard, shard_index, kSweepForRoom, now_ns) > 0) {
-        reserved = ReserveBucket();
+        room = room_.Take(part, key.size());
       }
-      if (reserved) return {Status::kFound, Create(shard, shard_index, hash, rule, key)};
+      if (room) return {Status::kFound, Create(shard, shard_index, hash, rule, key)};
     }
     if (swept_others) return {Status::kOverflow, nullptr};
     swept_others = true;
@@ -181,12 +183,6 @@ void BucketIndex::SweepElsewhere(int64_t now_ns) {
   }
 }
 
-bool BucketIndex::ReserveBucket() {
-  if (buckets_.fetch_add(1, std::memory_order_relaxed) < max_buckets_) return true;
-  buckets_.fetch_sub(1, std::memory_order_relaxed);
-  return false;
-}
-
 Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,
                             std::string_view key) {
   const uint64_t old_table = tables_[shard_index].load(std::memory_order_relaxed);
@@ -204,11 +200,12 @@ Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, con
                                              shard.not_before_ns.load(std::memory_order_relaxed)));
   } else {
     auto* state = new BucketState(rule.parameters);
-    CountState(*state, rule, +1);
+    Recount(rule, {}, CountsOf(*state));
     word = Record::WordOf(state);
   }
   if (slot->load(std::memory_order_relaxed) == kEmpty) ++shard.used;
   ++shard.live;
+  buckets_.fetch_add(1, std::memory_order_relaxed);
   created_.fetch_add(1, std::memory_order_relaxed);
   return Place(shard_index, slot, hash, word, rule, key);
 }
@@ -244,15 +241,16 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
     // A thread whose reading of the clock is a little older must not find it fuller than full.
     converted = Record::WordOf(std::max(tat, algorithm::ToTicks(to.token_bucket, at.now_ns)));
   } else {
+    Counts before;
     BucketState* state;
     if (Record::IsPlain(word)) {
       state = new BucketState(BucketState::FromTat(Record::TatOf(word)));
     } else {
       state = Record::StateOf(word);
-      CountState(*state, *old_entry->rule, -1);
+      before = CountsOf(*state);
     }
     state->Convert(from, to, at);
-    CountState(*state, rule, +1);
+    Recount(rule, before, CountsOf(*state));
     converted = Record::WordOf(state);
   }
   Record* const record = Place(shard_index, slot, hash, converted, rule, old_record->key());
@@ -284,17 +282,15 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     }
     BucketState* state = Record::StateOf(word);
     const Moment at{now_ns, clock_.WallNs()};
-    if (state->NextGrantTimeNs() <= now_ns) {
-      CountState(*state, *entry->rule, -1);
-      state->Fold(parameters, at);
-      CountState(*state, *entry->rule, +1);
-    }
-    if (!state->IsFull(parameters, at)) {
+    const Counts before = CountsOf(*state);
+    if (state->NextGrantTimeNs() <= now_ns) state->Fold(parameters, at);
+    const bool full = state->IsFull(parameters, at);
+    Recount(*entry->rule, before, full ? Counts{} : CountsOf(*state));
+    if (!full) {
       record->Unlock(word);
       return false;
     }
     RaiseNotBefore(shard, now_ns);
-    CountState(*state, *entry->rule, -1);
     record->Unlock(Record::kDead);
     delete state;
   }
@@ -316,6 +312,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     slots[index].store(kTombstone, std::memory_order_release);
   }
   --shard.live;
+  room_.Give(*entry->part, record->key().size());
   buckets_.fetch_sub(1, std::memory_order_relaxed);
   dropped_.fetch_add(1, std::memory_order_relaxed);
   epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(record));
@@ -425,6 +422,7 @@ bool BucketIndex::Maintain() {
     }
   }
   rules_.Collect(kCollectPerMaintain);
+  room_.Refresh();
   return epochs_.Reclaim(kReclaimPerMaintain) > 0 || found || round_found_;
 }
 

@@ -26,6 +26,7 @@
 #include "server/store/memory/record.h"
 #include "server/store/memory/rule_registry.h"
 #include "server/store/memory/slab.h"
+#include "server/store/memory/table_room.h"
 #include "server/store/rule.h"
 
 namespace sluice::store::memory {
@@ -34,7 +35,8 @@ namespace sluice::store::memory {
 // What is returned is valid until the caller leaves its guard of epochs().
 class BucketIndex {
  public:
-  BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t seed);
+  // max_bytes 0: only the number of buckets is bounded.
+  BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t max_bytes, uint64_t seed);
   // REQUIRES: no thread uses it.
   ~BucketIndex();
   BucketIndex(const BucketIndex&) = delete;
@@ -92,22 +94,34 @@ class BucketIndex {
   // and frees retired memory. Returns true while there was something to do.
   bool Maintain();
 
-  // Adds a state's memory, open receipts and bookings to the totals (sign +1), or subtracts them
-  // (-1). Call it with -1 before a state changes or goes, and with +1 after.
-  void CountState(const algorithm::BucketState& state, const Rule& rule, int sign) {
-    const int64_t bytes = sign * static_cast<int64_t>(state.MemoryBytes());
-    const int64_t receipts = sign * static_cast<int64_t>(state.open_receipts());
+  // What a bucket's state adds to the totals.
+  struct Counts {
+    uint64_t bytes = 0;
+    uint64_t receipts = 0;
+    uint64_t bookings = 0;
+  };
+  static Counts CountsOf(const algorithm::BucketState& state) {
+    return {state.MemoryBytes(), state.open_receipts(), state.bookings()};
+  }
+  // To be called when a state has changed, come (`before` is {}) or gone.
+  void Recount(const Rule& rule, const Counts& before, const Counts& after) {
     // Unsigned sums wrap: the total is right whatever the order.
-    state_bytes_.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
-    if (receipts != 0) {
-      open_receipts_.fetch_add(static_cast<uint64_t>(receipts), std::memory_order_relaxed);
+    if (after.bytes != before.bytes) {
+      state_bytes_.fetch_add(after.bytes - before.bytes, std::memory_order_relaxed);
+      room_.Grow(*rules_.Find(rule.id)->part, static_cast<int64_t>(after.bytes - before.bytes));
     }
-    const int64_t bookings = sign * static_cast<int64_t>(state.bookings());
-    if (bookings != 0) {
-      bookings_.fetch_add(static_cast<uint64_t>(bookings), std::memory_order_relaxed);
-      BookingsOf(rule).fetch_add(static_cast<uint32_t>(bookings), std::memory_order_relaxed);
+    if (after.receipts != before.receipts) {
+      open_receipts_.fetch_add(after.receipts - before.receipts, std::memory_order_relaxed);
+    }
+    if (after.bookings != before.bookings) {
+      bookings_.fetch_add(after.bookings - before.bookings, std::memory_order_relaxed);
+      BookingsOf(rule).fetch_add(static_cast<uint32_t>(after.bookings - before.bookings),
+                                 std::memory_order_relaxed);
     }
   }
+
+  // Whether the states of this limit's buckets should not grow.
+  bool Full(const Rule& rule) const { return room_.Full(*rules_.Find(rule.id)->part); }
 
   RuleRegistry& rules() { return rules_; }
   EpochDomain& epochs() { return epochs_; }
@@ -216,7 +230,6 @@ class BucketIndex {
   // Makes the record and puts it into the slot.
   Record* Place(size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash, uint64_t word,
                 const Rule& rule, std::string_view key);
-  bool ReserveBucket();
   // Looks for room in other shards.
   void SweepElsewhere(int64_t now_ns);
 
@@ -236,7 +249,6 @@ class BucketIndex {
   static size_t CapacityFor(size_t live);
 
   const common::Clock& clock_;
-  const uint64_t max_buckets_;
   const BucketHash hash_;
   // What a shard without buckets has, so that readers need not ask.
   alignas(64) std::atomic<uint64_t> no_slots_[kMinCapacity] = {};
@@ -246,6 +258,7 @@ class BucketIndex {
 
   SlabAllocator slabs_;
   ExtentAllocator extents_;
+  TableRoom room_;
   EpochDomain epochs_;
   RuleRegistry rules_;
 

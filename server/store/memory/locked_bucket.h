@@ -38,8 +38,9 @@ class LockedBucket {
   uint64_t hash() const { return hash_; }
   Record* record() const { return record_; }
   void set_record(Record* record) { record_ = record; }
-  // There is no bucket: none was found, or there was no room for one.
-  bool missing() const { return record_ == nullptr; }
+  // There is no bucket: none was found, or there was no room for one. Or there is one that may not
+  // grow, and the operation would make it grow.
+  bool missing() const { return record_ == nullptr || no_room_; }
 
   // False: the record is dead. REQUIRES: !missing().
   bool Lock() { return record_->Lock(&word_, index_->lock_yields()); }
@@ -57,27 +58,32 @@ class LockedBucket {
   void Open(algorithm::Moment at) {
     wall_ahead_ns_ = at.wall_ns - at.now_ns;
     if (parameters().kind != algorithm::Kind::kTokenBucket) index_->SetNotBefore(hash_, at.now_ns);
-    if (bookings() == 0) return;
-    // Counted again at once, because BookingsFull reads the totals while the bucket is locked.
-    index_->CountState(state(), *rule_, -1);
-    receipts_evicted_ += state().Fold(parameters(), at);
-    index_->CountState(state(), *rule_, +1);
+    if (bookings() != 0) receipts_evicted_ += ToChange().Fold(parameters(), at);
+  }
+  // To be called before an acquisition is decided, which may open a receipt. If its state would
+  // grow and there is no room, the bucket counts as missing.
+  void RefuseToGrow(bool want_receipt) {
+    const bool grows = want_receipt || parameters().kind == algorithm::Kind::kSlidingLog;
+    no_room_ = grows && !missing() && index_->Full(*rule_);
   }
   // Publishes the new word. A token bucket without open receipts and bookings becomes a plain word
   // again. Returns how many receipts were closed to make room for newer ones.
   size_t Unlock(int64_t now_ns) {
-    if (missing()) return 0;
+    if (record_ == nullptr) return 0;
     if (!Record::IsPlain(word_)) {
+      BucketIndex::Counts after;
+      bool plain = false;
       if (state().kind() == algorithm::Kind::kTokenBucket && state().bookings() == 0) {
         algorithm::BucketState& state = ToChange();
         state.CloseWorthless(parameters(), At(now_ns));
-        if (state.IsPlainTokenBucket()) {
+        plain = state.IsPlainTokenBucket();
+        if (plain) {
           word_ = Record::WordOf(state.tat());
           delete &state;
-          counted_ = true;
         }
       }
-      if (!counted_) index_->CountState(state(), *rule_, +1);
+      if (!plain && changed_) after = BucketIndex::CountsOf(state());
+      if (changed_) index_->Recount(*rule_, before_, after);
     }
     record_->Unlock(word_);
     return receipts_evicted_;
@@ -107,7 +113,7 @@ class LockedBucket {
     return algorithm::EarliestNs(token(), permits, Record::TatOf(word_), std::max(now_ns, from_ns));
   }
   algorithm::Level LevelAt(int64_t now_ns, SearchBudget* budget = nullptr) const {
-    if (missing()) return FullLevel(parameters(), At(now_ns));
+    if (record_ == nullptr) return FullLevel(parameters(), At(now_ns));
     if (!Record::IsPlain(word_)) return state().LevelAt(parameters(), At(now_ns), budget);
     return algorithm::LevelAt(token(), Record::TatOf(word_), now_ns);
   }
@@ -137,11 +143,14 @@ class LockedBucket {
   }
 
   size_t bookings() const { return missing() || Record::IsPlain(word_) ? 0 : state().bookings(); }
-  // Whether this bucket, its limit or the store has the most bookings that it may have.
+  // Whether this bucket, its limit or the store has the most bookings that it may have, or there is
+  // no room for more.
   bool BookingsFull() const {
+    // The totals do not know yet what has changed since the bucket was locked.
+    const uint64_t since = changed_ ? bookings() - before_.bookings : 0;
     return bookings() >= common::bounds::kMaxBookingsPerBucket ||
-           index_->bookings_of_limit(*rule_) >= common::bounds::kMaxBookingsPerLimit ||
-           index_->bookings() >= common::bounds::kMaxBookings;
+           index_->bookings_of_limit(*rule_) + since >= common::bounds::kMaxBookingsPerLimit ||
+           index_->bookings() + since >= common::bounds::kMaxBookings || index_->Full(*rule_);
   }
   // REQUIRES: bookings() != 0.
   int64_t NextGrantTimeNs() const { return state().NextGrantTimeNs(); }
@@ -153,15 +162,15 @@ class LockedBucket {
   algorithm::Moment At(int64_t now_ns) const { return {now_ns, now_ns + wall_ahead_ns_}; }
   // REQUIRES: the word is not plain.
   algorithm::BucketState& state() const { return *Record::StateOf(word_); }
-  // The state, made of a plain word if need be. Not counted in the index until Unlock.
+  // The state, made of a plain word if need be. Unlock counts what has changed.
   algorithm::BucketState& ToChange() {
     if (Record::IsPlain(word_)) {
       word_ = Record::WordOf(
           new algorithm::BucketState(algorithm::BucketState::FromTat(Record::TatOf(word_))));
-    } else if (counted_) {
-      index_->CountState(state(), *rule_, -1);
+    } else if (!changed_) {
+      before_ = BucketIndex::CountsOf(state());
     }
-    counted_ = false;
+    changed_ = true;
     return state();
   }
 
@@ -173,7 +182,9 @@ class LockedBucket {
   uint64_t word_ = Record::kPlain;  // as it was locked, then as it is to become
   int64_t wall_ahead_ns_ = 0;       // wall clock minus NowNs(); read for fixed_window only
   size_t receipts_evicted_ = 0;
-  bool counted_ = true;  // what the word points to is counted in the index
+  bool no_room_ = false;
+  bool changed_ = false;  // the state may differ from what the index counts:
+  BucketIndex::Counts before_;
 };
 
 }  // namespace sluice::store::memory

@@ -31,7 +31,9 @@ MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& o
     : clock_(clock),
       overflow_(options.overflow),
       max_buckets_(options.max_buckets),
-      index_(clock, options.max_buckets, options.seed != 0 ? options.seed : common::RandomWord()) {}
+      max_bytes_(options.max_bytes),
+      index_(clock, options.max_buckets, options.max_bytes,
+             options.seed != 0 ? options.seed : common::RandomWord()) {}
 
 void MemoryStore::Register(std::shared_ptr<const Rule> rule) {
   index_.rules().Add(std::move(rule));
@@ -187,8 +189,9 @@ void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Search
   }
   const int64_t at_ns = OpenAll(absl::MakeSpan(buckets), now_ns);
   uint64_t set = 0;
-  for (const LockedBucket& bucket : buckets) {
+  for (LockedBucket& bucket : buckets) {
     set += bucket.hash();  // whatever their order
+    bucket.RefuseToGrow(acquisition.want_receipt);
     if (!bucket.missing()) continue;
     (overflow_ == OverflowPolicy::kAllow ? overflow_allowed_ : overflow_denied_)
         .fetch_add(1, std::memory_order_relaxed);

@@ -12,8 +12,9 @@
 // compare-and-swap or while it holds its locks. In a batch each has a point of its own.
 //
 // Bounded: a full bucket is the same as none, so only full buckets are dropped, in small steps with
-// each insertion and by Maintain. While max_buckets live buckets exist, the overflow policy decides
-// charges on keys that have no bucket.
+// each insertion and by Maintain. Each limit has a part of the table, and all share the rest
+// (table_room.h). While there is no room for a limit's keys, the overflow policy decides charges on
+// keys that have no bucket, and on logs and receipts that would grow.
 #ifndef SLUICE_SERVER_STORE_MEMORY_MEMORY_STORE_H_
 #define SLUICE_SERVER_STORE_MEMORY_MEMORY_STORE_H_
 
@@ -35,6 +36,8 @@ namespace sluice::store {
 
 struct MemoryStoreOptions {
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
+  // Of all buckets: keys and states. 0: not bounded.
+  uint64_t max_bytes = 0;
   OverflowPolicy overflow = OverflowPolicy::kDeny;
   // Seed of the hash. 0: a random one, so that clients cannot choose keys that collide.
   uint64_t seed = 0;
@@ -56,6 +59,10 @@ class MemoryStore final : public Store {
   // these buckets wait.
   void Rebook(RebookOperation* operation) override;
   void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) override;
+  uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters) const override {
+    return memory::TableRoom::MaxBytesPerKey(parameters);
+  }
+  uint64_t ReservableBytes() const override { return max_bytes_ / 2; }
   StoreStats Stats() const override;
   bool Maintain() override { return index_.Maintain(); }
 
@@ -91,6 +98,7 @@ class MemoryStore final : public Store {
   const common::Clock& clock_;
   const OverflowPolicy overflow_;
   const uint64_t max_buckets_;
+  const uint64_t max_bytes_;
   memory::BucketIndex index_;
   UsedReceipts used_receipts_;
 

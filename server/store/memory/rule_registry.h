@@ -13,6 +13,7 @@
 
 #include "common/mutex.h"
 #include "server/store/memory/epoch.h"
+#include "server/store/memory/table_room.h"
 #include "server/store/rule.h"
 
 namespace sluice::store::memory {
@@ -23,10 +24,14 @@ class RuleRegistry {
   struct Entry {
     std::shared_ptr<const Rule> rule;
     std::atomic<uint64_t> buckets{0};
+    // Of the rule's limit.
+    std::shared_ptr<TableRoom::Part> part;
+    bool held =
+        true;  // whether another owner held the rule lately; guarded by the registry's mutex
   };
 
   // Entries that Collect unlinks are retired in `epochs` as `kind`; pass them to Free then.
-  RuleRegistry(EpochDomain& epochs, uint8_t kind);
+  RuleRegistry(EpochDomain& epochs, uint8_t kind, TableRoom& room);
   ~RuleRegistry();
   RuleRegistry(const RuleRegistry&) = delete;
   RuleRegistry& operator=(const RuleRegistry&) = delete;
@@ -42,7 +47,8 @@ class RuleRegistry {
                            : page->entries[id & (kPageEntries - 1)].load(std::memory_order_acquire);
   }
 
-  // Looks at up to `most` rules, in turn, and forgets the ones that are not needed.
+  // Looks at up to `most` rules, in turn: tells the room which limits are held, and forgets the
+  // rules that are not needed.
   void Collect(size_t most);
 
   static void Free(uint64_t retired) { delete reinterpret_cast<Entry*>(retired); }
@@ -58,8 +64,11 @@ class RuleRegistry {
     std::atomic<Entry*> entries[kPageEntries] = {};
   };
 
+  void NoteHeld(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   EpochDomain& epochs_;
   const uint8_t kind_;
+  TableRoom& room_;
   // 8 MiB of address space; only what is used takes memory.
   std::atomic<Page*>* const pages_;
   std::atomic<uint64_t> memory_bytes_{0};

@@ -42,7 +42,8 @@ class SlotBucket {
     used_[SlotOf(now_ns)] += permits;
     if (receipt_id != 0) receipts_[receipt_id] = {now_ns, permits};
   }
-  int64_t EarliestNs(uint64_t permits, int64_t, uint64_t set, int64_t from_ns) const {
+  int64_t EarliestNs(uint64_t permits, int64_t, uint64_t set, int64_t from_ns,
+                     SearchBudget* = nullptr) const {
     if (permits > capacity_) return kNeverNs;
     for (const Booking& one : bookings_) {
       if (set != 0 && one.set == set) from_ns = std::max(from_ns, one.grant_time_ns);
@@ -50,7 +51,7 @@ class SlotBucket {
     while (UsedAt(from_ns) + permits > capacity_) from_ns = (SlotOf(from_ns) + 1) * kSlotNs;
     return from_ns;
   }
-  algorithm::Level LevelAt(int64_t now_ns) const {
+  algorithm::Level LevelAt(int64_t now_ns, SearchBudget* = nullptr) const {
     return {.remaining = static_cast<int64_t>(capacity_ - UsedAt(now_ns)), .capacity = capacity_};
   }
   std::optional<uint64_t> Refund(uint64_t id, int64_t now_ns) {

@@ -183,5 +183,112 @@ TEST_F(MemoryStoreTest, ReceiptsPerBucketAreBoundedAndEvictionsCounted) {
   EXPECT_EQ(store_.Stats().receipts_evicted, 7u);
 }
 
+TEST_F(MemoryStoreTest, KeysOfOneLimitLeaveTheOtherLimitsTheirParts) {
+  MemoryStore store(clock_, {.max_buckets = 2000});
+  std::vector<std::shared_ptr<const Rule>> rules;
+  for (uint32_t limit_id = 1; limit_id <= 10; ++limit_id) {
+    rules.push_back(MakeRule(
+        limit_id, algorithm::MakeTokenBucket({10'000, 86'400 * kSecond}, 10'000, 0).value()));
+    store.Register(rules.back());
+  }
+  const auto create = [&](const Rule& rule, int keys) {
+    uint64_t granted = 0;
+    for (int i = 0; i < keys; ++i) {
+      const Acquired acquired = Acquire(store, rule, "key" + std::to_string(i));
+      if (acquired.granted()) {
+        ++granted;
+      } else {
+        EXPECT_EQ(acquired.charges[0].reason, Reason::kOverflow);
+      }
+    }
+    return granted;
+  };
+  EXPECT_EQ(create(*rules[0], 4000), 1100u);  // its part and the rest
+  for (int i = 1; i < 10; ++i) {
+    EXPECT_EQ(create(*rules[static_cast<size_t>(i)], 200), 100u) << i;
+  }
+  // A limit that no caller holds any more leaves its part to the others.
+  rules[0].reset();
+  while (store.Stats().buckets > 900) {
+    clock_.Advance(kSecond * 86'400 / 10'000);
+    for (int i = 0; i < 100; ++i) store.Maintain();
+  }
+}
+
+TEST_F(MemoryStoreTest, TableBoundedInBytesHoldsNoMore) {
+  constexpr uint64_t kMaxBytes = 16 << 20;
+  MemoryStore store(clock_, {.max_bytes = kMaxBytes});
+  const uint64_t before = store.Stats().memory_bytes;
+  const auto daily =
+      MakeRule(1, algorithm::MakeTokenBucket({10'000, 86'400 * kSecond}, 10'000, 0).value());
+  const auto log = MakeRule(2, algorithm::MakeSlidingLog({100'000, 60 * kSecond}).value());
+  const auto shared = MakeRule(3, algorithm::MakeTokenBucket({10, kSecond}, 10, 0).value());
+  for (const auto& rule : {daily, log, shared}) store.Register(rule);
+  const std::string padding(400, 'x');
+  for (int i = 0; i < 50'000; ++i) {
+    Acquire(store, *daily, padding + std::to_string(i), 1, {.want_receipt = i % 4 == 0});
+  }
+  // Logs that grow: at some time there is no room for another run.
+  bool denied = false;
+  for (int step = 0; step < 60'000; ++step) {
+    clock_.Advance(60 * kSecond / 60'000);
+    for (int key = 0; key < 64; ++key) {
+      const Acquired acquired = Acquire(store, *log, "key" + std::to_string(key));
+      if (acquired.granted()) continue;
+      denied = true;
+      ASSERT_EQ(acquired.charges[0].reason, Reason::kOverflow);
+    }
+    if (denied) break;
+  }
+  EXPECT_TRUE(denied);
+  EXPECT_LE(store.Stats().memory_bytes - before, kMaxBytes * 5 / 4);
+  // A limit within its part.
+  EXPECT_TRUE(Acquire(store, *shared, "").granted());
+}
+
+// Two buckets whose gaps miss each other: one budget for the batch, then behind all bookings.
+TEST_F(MemoryStoreTest, BatchWithASpentBudgetIsBookedBehindAllBookings) {
+  const auto one = TokenBucket(1, 1, 1);
+  const auto other = TokenBucket(2, 1, 1);
+  const testing::AcquireOptions wait{.max_wait_ns = 86'400 * kSecond};
+  const auto book = [&](const Rule& rule, uint64_t first) {
+    std::vector<Acquired> booked;
+    for (int i = 0; i < 2000; ++i) booked.push_back(Acquire(store_, rule, "k", 1, wait));
+    for (uint64_t i = first; i < 1990; i += 2) {
+      const std::vector<Charge> charges = {{&rule, "k", 1}};
+      testing::Refund(store_, booked[i].receipt_id, charges, booked[i].grant_time_ns());
+    }
+  };
+  book(*one, 20);
+  book(*other, 21);
+
+  struct Operation final : AcquireOperation {
+    void Done() override {}
+  };
+  const std::vector<Charge> charges = {{one.get(), "k", 1}, {other.get(), "k", 1}};
+  std::vector<ChargeResult> results(2);
+  const auto acquire = [&](SearchBudget* budget) {
+    Acquisition acquisition;
+    acquisition.charges = charges;
+    acquisition.results = results.data();
+    acquisition.max_wait_ns = wait.max_wait_ns;
+    Operation operation;
+    operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+    operation.search_budget = budget;
+    store_.Acquire(&operation);
+    EXPECT_EQ(acquisition.outcome, Outcome::kGranted);
+    return acquisition.wait_ns;
+  };
+  SearchBudget budget(1000);
+  int64_t last_ns = acquire(&budget);
+  EXPECT_TRUE(budget.spent());
+  EXPECT_GE(last_ns, 1999 * kSecond);
+  for (int i = 0; i < 100; ++i) {
+    const int64_t wait_ns = acquire(&budget);
+    EXPECT_EQ(wait_ns, last_ns + kSecond);
+    last_ns = wait_ns;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::store

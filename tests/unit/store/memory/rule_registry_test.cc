@@ -16,7 +16,8 @@ class RuleRegistryTest : public ::testing::Test {
   }
 
   EpochDomain epochs_{[](void*, uint8_t, uint64_t object) { RuleRegistry::Free(object); }, nullptr};
-  RuleRegistry rules_{epochs_, 0};
+  TableRoom room_{/*max_buckets=*/100, /*max_bytes=*/0};
+  RuleRegistry rules_{epochs_, 0, room_};
 };
 
 TEST_F(RuleRegistryTest, FindsOnlyAddedRules) {

@@ -1,0 +1,111 @@
+// TableRoom: divides the room of the memory store's table between the limits, so that the keys of
+// one limit cannot use it up for all.
+//
+// Half of the table is reserved. A limit with min_keys has the worst-case room of so many keys; the
+// other limits have equal parts of what is left. A part is never lent: a bucket of a daily limit
+// that borrowed it could not be returned for a day. All limits share the other half. So a limit may
+// have one more bucket iff it stays within its own part, or if what all limits use beyond their
+// parts stays within the shared rest.
+//
+// Example: room for 100 buckets, two limits, each with a part of 25. The first may have 75: its 25
+// and the shared 50. Then the second still has its 25. A third limit comes: the parts are 16 now,
+// and the rest is 52. The first uses 59 beyond its part: its 75 stay, but it gets no more until it
+// has fewer than 68. Meanwhile the third takes its part as far as there is room in the table at
+// all.
+//
+// Parts change when limits come, go, or are held by no table of limits any more (RuleRegistry says
+// so). They are computed when they are needed, since a reload of 100,000 limits changes them
+// 100,000 times.
+#ifndef SLUICE_SERVER_STORE_MEMORY_TABLE_ROOM_H_
+#define SLUICE_SERVER_STORE_MEMORY_TABLE_ROOM_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/mutex.h"
+#include "server/store/rule.h"
+
+namespace sluice::store::memory {
+
+// Thread-safe. Its mutex is held for nanoseconds, but for the time that it takes to compute all
+// parts: some nanoseconds for each limit.
+class TableRoom {
+ public:
+  // The room of one limit's buckets. Numbers are bytes; buckets if the table is not bounded in
+  // bytes.
+  struct Part {
+    const uint32_t limit_id;
+    // Guarded by the room's mutex.
+    uint64_t used = 0;
+    uint64_t reserved = 0;
+    std::optional<uint64_t> min_keys = {};
+    uint64_t per_key = 0;  // worst-case room of a key
+    uint32_t rules = 0;    // that have joined and not left
+    uint32_t held = 0;     // of these, those that a table of limits holds
+    // Whether it uses more than is reserved for it.
+    std::atomic<bool> beyond{false};
+  };
+
+  // max_bytes 0: only the number of buckets is bounded.
+  TableRoom(uint64_t max_buckets, uint64_t max_bytes);
+
+  // The part of the rule's limit; the rule is held.
+  std::shared_ptr<Part> Join(const Rule& rule);
+  // A table of limits holds one of the limit's rules again, or no longer.
+  void SetHeld(Part& part, bool held);
+  // To be called once for each Join, when the rule is forgotten. REQUIRES: it is not held.
+  void Leave(const Part& part);
+
+  // Computes the parts if limits have come or gone.
+  void Refresh();
+
+  // Takes the room of a new bucket, and gives it back. Take returns false if there is none.
+  // `key_bytes`: the length of its key.
+  bool Take(Part& part, size_t key_bytes);
+  void Give(Part& part, size_t key_bytes);
+  // To be called when a bucket's state has grown or shrunk.
+  void Grow(Part& part, int64_t bytes);
+
+  // Whether the limit's buckets should not grow: it uses more than its part, and the shared rest is
+  // used up.
+  bool Full(const Part& part) const {
+    return rest_used_up_.load(std::memory_order_relaxed) &&
+           part.beyond.load(std::memory_order_relaxed);
+  }
+
+  // The most bytes that a key takes, without open receipts and bookings, which have bounds of their
+  // own (bounds.h).
+  static uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters);
+  // What all limits together may reserve, in bytes; 0: the table is not bounded in bytes.
+  uint64_t ReservableBytes() const { return max_bytes_ / 2; }
+
+ private:
+  // The room of a bucket without its state.
+  uint64_t CostOf(size_t key_bytes) const;
+  void ComputeParts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static uint64_t Beyond(const Part& part) {
+    return part.used > part.reserved ? part.used - part.reserved : 0;
+  }
+  void SetUsed(Part& part, uint64_t used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const uint64_t max_bytes_;
+  // Each bucket counts as at least that much, so that there are never more than max_buckets.
+  const uint64_t least_cost_;
+  const uint64_t size_;  // of the whole table
+  std::atomic<bool> rest_used_up_{false};
+
+  common::Mutex mu_;
+  absl::flat_hash_map<uint32_t, std::shared_ptr<Part>> parts_ ABSL_GUARDED_BY(mu_);
+  bool stale_ ABSL_GUARDED_BY(mu_) = false;   // the parts are to be computed
+  uint64_t rest_ ABSL_GUARDED_BY(mu_);        // what limits share
+  uint64_t beyond_ ABSL_GUARDED_BY(mu_) = 0;  // what all limits use beyond their parts
+  uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;    // what all limits use
+};
+
+}  // namespace sluice::store::memory
+
+#endif  // SLUICE_SERVER_STORE_MEMORY_TABLE_ROOM_H_
