@@ -32,8 +32,10 @@ inline constexpr size_t kMaxAcquisitionBytes = size_t{64} << 10;
 // Buckets of a Query or a Watch.
 inline constexpr size_t kMaxQueryBuckets = 256;
 
-// How far ahead a reservation may lie.
+// How far ahead a reservation may lie: at most, and if its limit has no max_wait. A reservation
+// keeps everybody behind it waiting that long, so a limit that wants more than an hour says so.
 inline constexpr int64_t kMaxWaitNs = int64_t{24} * 3600 * 1'000'000'000;
+inline constexpr int64_t kDefaultMaxWaitNs = int64_t{3600} * 1'000'000'000;
 
 // Bytes of a request message. The largest honest one, a batch of 4096 acquisitions, is smaller.
 inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
@@ -126,6 +128,9 @@ inline constexpr uint32_t kDefaultSubWindows = 10;
 
 // Offset of a fixed_window from UTC, either way.
 inline constexpr int64_t kMaxUtcOffsetNs = int64_t{24} * 3600 * 1'000'000'000;
+
+// Keys for which a limit reserves room (min_keys): more than any table has.
+inline constexpr uint64_t kMaxMinKeys = uint64_t{1} << 32;
 
 // Limits of a table, all of which each reload and each PutLimit looks at.
 inline constexpr size_t kMaxLimits = 100'000;

@@ -21,6 +21,9 @@ void WriteLimit(const LimitInfo& limit, Json* json) {
   if (limit.sub_windows.has_value()) json->Field("sub_windows", *limit.sub_windows);
   if (limit.utc_offset.has_value()) json->Field("utc_offset_ns", *limit.utc_offset);
   if (limit.hash_tag.has_value()) json->Field("hash_tag", *limit.hash_tag);
+  if (limit.max_wait.has_value()) json->Field("max_wait_ns", *limit.max_wait);
+  if (limit.min_keys.has_value()) json->Field("min_keys", *limit.min_keys);
+  json->Field("direct", limit.direct);
   json->Field("mode", limit.mode).Field("on_store_failure", limit.on_store_failure);
   json->Field("sharing", limit.sharing);
   json->Name("charges").Open('[');
@@ -65,6 +68,9 @@ void PrintLimit(const LimitInfo& limit) {
     rows.push_back({"utc_offset", FormatDuration(*limit.utc_offset)});
   }
   if (limit.hash_tag.has_value()) rows.push_back({"hash_tag", *limit.hash_tag});
+  if (limit.max_wait.has_value()) rows.push_back({"max_wait", FormatDuration(*limit.max_wait)});
+  if (limit.min_keys.has_value()) rows.push_back({"min_keys", std::to_string(*limit.min_keys)});
+  if (!limit.direct) rows.push_back({"direct", "false"});
   rows.push_back({"mode", limit.mode});
   if (limit.on_store_failure != "deny") {
     rows.push_back({"on_store_failure", limit.on_store_failure});
@@ -171,12 +177,13 @@ int RunLimitsPut(const Session& session) {
   limit.sharing = flags.Get("sharing").value_or("");
   limit.charges = flags.All("charges");
   if (auto tag = flags.Get("hash-tag"); tag.has_value()) limit.hash_tag = *tag;
-  for (const char* name : {"burst", "debt", "sub-windows"}) {
+  for (const char* name : {"burst", "debt", "min-keys", "sub-windows"}) {
     if (!flags.Has(name)) continue;
     const auto number = session.Number(name, 0);
     if (!number.ok()) return session.Fail(number.status());
     if (name[0] == 'b') limit.burst = *number;
     if (name[0] == 'd') limit.debt = *number;
+    if (name[0] == 'm') limit.min_keys = *number;
     if (name[0] == 's') {
       if (*number > UINT32_MAX) return session.Fail(BadUsage("--sub-windows is at most 100"));
       limit.sub_windows = static_cast<uint32_t>(*number);
@@ -189,6 +196,18 @@ int RunLimitsPut(const Session& session) {
     if (!offset.ok()) return session.Fail(BadUsage("--utc-offset: " + offset.status().message()));
     limit.utc_offset = negative ? -*offset : *offset;
   }
+  if (const auto given = flags.Get("max-wait"); given.has_value()) {
+    const auto max_wait = ParseDuration(*given);
+    if (!max_wait.ok()) {
+      return session.Fail(BadUsage("--max-wait: " + max_wait.status().message()));
+    }
+    limit.max_wait = *max_wait;
+  }
+  const std::string direct = flags.Get("direct").value_or("true");
+  if (direct != "true" && direct != "false") {
+    return session.Fail(BadUsage("--direct: \"" + direct + "\": say true or false"));
+  }
+  limit.direct = direct == "true";
   for (const std::string& text : flags.All("key")) {
     const size_t equals = text.rfind('=');
     if (equals == std::string::npos) {

@@ -124,6 +124,10 @@ std::vector<Command> LimitsCommands() {
                    "in a Redis Cluster: limits with the same tag are in one slot"},
                   {"key", "KEY=RATE[,BURST[,DEBT]]",
                    "parameters of one key; empty ones are the limit's; can be repeated"},
+                  {"max-wait", "TIME", "how far ahead a reservation may lie, at most 24h (1h)"},
+                  {"min-keys", "N", "number of keys for which the server reserves room"},
+                  {"direct", "true|false",
+                   "false: only the charges of other limits may reach it (true)"},
                   {"sub-windows", "N", "sub-windows of a sliding_window (10)"},
                   {"utc-offset", "TIME", "offset from UTC of a fixed_window (0s)"}},
         .examples = "  sluice limits put api --rate 100/s --burst 200\n"

@@ -82,6 +82,9 @@ LimitInfo FromWire(const v1::Limit& limit) {
   if (limit.has_sub_windows()) out.sub_windows = limit.sub_windows();
   if (limit.has_hash_tag()) out.hash_tag = limit.hash_tag();
   if (limit.has_utc_offset()) out.utc_offset = FromWire(limit.utc_offset());
+  if (limit.has_max_wait()) out.max_wait = FromWire(limit.max_wait());
+  if (limit.has_min_keys()) out.min_keys = limit.min_keys();
+  out.direct = !limit.has_direct() || limit.direct();
   if (limit.origin() != v1::ORIGIN_UNSPECIFIED) {
     out.origin = EnumText(v1::Origin_Name(limit.origin()), "ORIGIN_");
   }
@@ -127,6 +130,9 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
   if (limit.sub_windows.has_value()) wire->set_sub_windows(*limit.sub_windows);
   if (limit.hash_tag.has_value()) wire->set_hash_tag(*limit.hash_tag);
   if (limit.utc_offset.has_value()) ToWire(*limit.utc_offset, wire->mutable_utc_offset());
+  if (limit.max_wait.has_value()) ToWire(*limit.max_wait, wire->mutable_max_wait());
+  if (limit.min_keys.has_value()) wire->set_min_keys(*limit.min_keys);
+  if (!limit.direct) wire->set_direct(false);
   return Status();
 }
 

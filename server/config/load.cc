@@ -76,6 +76,9 @@ constexpr Field<LimitSpec> kLimitFields[] = {
     {"on_store_failure", Into<&LimitSpec::on_store_failure, limits::ParseOnStoreFailure>},
     {"hash_tag", Into<&LimitSpec::hash_tag, ParseText>, "say a word, e.g. orders"},
     {"sharing", Into<&LimitSpec::sharing, limits::ParseSharing>},
+    {"max_wait", Into<&LimitSpec::max_wait_ns, limits::ParseDuration>},
+    {"min_keys", Into<&LimitSpec::min_keys, limits::ParseWhole>, "say a whole number of keys"},
+    {"direct", Into<&LimitSpec::direct, limits::ParseBool>},
 };
 constexpr Field<KeyOverride> kKeyFields[] = {
     {"rate", Into<&KeyOverride::rate, limits::ParseRate>},

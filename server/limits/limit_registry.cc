@@ -1,5 +1,7 @@
 #include "server/limits/limit_registry.h"
 
+#include <algorithm>
+
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
@@ -30,6 +32,7 @@ bool SameRules(LimitSpec a, const LimitSpec& b) {
   a.charges = b.charges;
   a.origin = b.origin;
   a.defined_at = b.defined_at;
+  a.direct = b.direct;
   return a == b;
 }
 
@@ -71,6 +74,44 @@ absl::Status ChargesError(const ChargesProblem& problem, const LimitSpec& spec,
   return absl::InvalidArgumentError(
       absl::StrCat("limit.charges: \"", spec.name,
                    "\" charges this limit: ", ProblemText("charges", problem.problem)));
+}
+
+// Checks that the room which limits reserve (min_keys) fits in the store. Blames the limit that Put
+// changes (`put`, as in Publish), else the one that reserves most.
+absl::Status CheckReservedBytes(const std::vector<std::shared_ptr<const LimitSpec>>& specs,
+                                const store::Store& store, std::string_view put) {
+  using Wide = unsigned __int128;
+  Wide total = 0, blamed_bytes = 0;
+  uint64_t blamed_bytes_per_key = 1;
+  const LimitSpec* blamed = nullptr;
+  for (const auto& spec : specs) {
+    if (spec->min_keys.value_or(0) == 0) continue;
+    SpecParameters parameters;
+    (void)CheckSpec(*spec, &parameters);  // checked before
+    uint64_t bytes_per_key = store.MaxBytesPerKey(parameters.own);
+    for (const algorithm::Parameters& of_key : parameters.keys) {
+      bytes_per_key = std::max(bytes_per_key, store.MaxBytesPerKey(of_key));
+    }
+    const Wide bytes = Wide{*spec->min_keys} * bytes_per_key;
+    total += bytes;
+    if ((blamed != nullptr && blamed->name == put) || (spec->name != put && bytes < blamed_bytes)) {
+      continue;
+    }
+    blamed = spec.get();
+    blamed_bytes = bytes;
+    blamed_bytes_per_key = bytes_per_key;
+  }
+  const uint64_t most = store.ReservableBytes();
+  if (most == 0 || total <= most) return absl::OkStatus();
+  const Wide others = total - blamed_bytes;
+  const auto left =
+      static_cast<uint64_t>(others < most ? (most - others) / blamed_bytes_per_key : 0);
+  const std::string where = blamed->name == put ? "limit."
+                                                : absl::StrCat("limit \"", blamed->name, "\" (",
+                                                               blamed->defined_at, "): ");
+  return absl::InvalidArgumentError(absl::StrCat(
+      where, "min_keys: \"", *blamed->min_keys, "\": a key takes up to ", blamed_bytes_per_key,
+      " bytes, and all limits together reserve at most ", most, " bytes; say at most ", left));
 }
 
 }  // namespace
@@ -171,6 +212,8 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   for (const SpecPtr& spec : specs) new_names += limit_ids_.contains(spec->name) ? 0 : 1;
   if (limit_ids_.size() + new_names > bounds::kMaxLimitNames) return errors::TooManyLimitNames();
 
+  if (absl::Status status = CheckReservedBytes(specs, *store_, put); !status.ok()) return status;
+
   // From here on nothing fails.
   const std::shared_ptr<const LimitTable> before = Current();
   auto table = std::make_shared<LimitTable>();
@@ -230,6 +273,8 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
     rule.allow_when_store_unavailable = spec.on_store_failure == OnStoreFailure::kAllow;
     rule.split_when_store_unavailable = spec.on_store_failure == OnStoreFailure::kSplit;
     rule.sharing = spec.sharing;
+    rule.max_wait_ns = spec.max_wait_ns.value_or(bounds::kDefaultMaxWaitNs);
+    rule.min_keys = spec.min_keys;
     if (old != nullptr) {
       rule.id = (*old)->id;
       if (**old == rule) return *old;

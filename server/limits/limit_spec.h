@@ -47,6 +47,12 @@ struct LimitSpec {
   std::vector<std::string> charges;
   std::vector<KeyOverride> keys;
   std::optional<std::string> hash_tag;
+  // How far ahead a booking may lie; absent: bounds::kDefaultMaxWaitNs.
+  std::optional<int64_t> max_wait_ns;
+  // The number of keys for which room is reserved; absent: an equal part of what is left.
+  std::optional<uint64_t> min_keys;
+  // False: only the `charges` of other limits may reach it.
+  bool direct = true;
 
   Origin origin = Origin::kFile;
   std::string defined_at;  // "FILE:LINE", empty for PutLimit

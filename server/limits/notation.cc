@@ -190,6 +190,11 @@ absl::StatusOr<algorithm::Kind> ParseAlgorithm(std::string_view text) {
   return ParseName<algorithm::Kind>(text, algorithm::kKindNames, /*near=*/true);
 }
 
+absl::StatusOr<bool> ParseBool(std::string_view text) {
+  if (text == "true" || text == "false") return text == "true";
+  return Bad("say true or false");
+}
+
 absl::StatusOr<Mode> ParseMode(std::string_view text) { return ParseName<Mode>(text, kModeNames); }
 
 absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text) {

@@ -37,6 +37,7 @@ absl::StatusOr<algorithm::Rate> ParseRate(std::string_view text);
 absl::StatusOr<int64_t> ParseUtcOffset(std::string_view text);
 
 absl::StatusOr<algorithm::Kind> ParseAlgorithm(std::string_view text);
+absl::StatusOr<bool> ParseBool(std::string_view text);
 absl::StatusOr<Mode> ParseMode(std::string_view text);
 absl::StatusOr<OnStoreFailure> ParseOnStoreFailure(std::string_view text);
 absl::StatusOr<store::Sharing> ParseSharing(std::string_view text);

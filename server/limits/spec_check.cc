@@ -124,6 +124,20 @@ std::optional<SpecProblem> CheckWindowFields(const LimitSpec& spec) {
       absl::StrCat("must be from ", FormatUtcOffset(-kMostNs), " to ", FormatUtcOffset(kMostNs)));
 }
 
+std::optional<SpecProblem> CheckMaxWaitAndMinKeys(const LimitSpec& spec) {
+  const int64_t max_wait_ns = spec.max_wait_ns.value_or(0);
+  if (max_wait_ns < 0 || max_wait_ns > bounds::kMaxWaitNs) {
+    return SpecProblem{
+        "max_wait", max_wait_ns < 0 ? "" : FormatDuration(max_wait_ns),
+        absl::StrCat("must be from 0s to ", bounds::kMaxWaitNs / 3'600'000'000'000, "h")};
+  }
+  if (spec.min_keys.value_or(0) > bounds::kMaxMinKeys) {
+    return SpecProblem{"min_keys", absl::StrCat(*spec.min_keys),
+                       absl::StrCat("is too many; at most ", bounds::kMaxMinKeys)};
+  }
+  return std::nullopt;
+}
+
 std::optional<SpecProblem> CheckChargesField(const LimitSpec& spec) {
   for (size_t i = 0; i < spec.charges.size(); ++i) {
     const std::string& name = spec.charges[i];
@@ -240,6 +254,7 @@ std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* give
   if (auto problem = CheckParameters(spec, {"", spec.rate, spec.burst, spec.debt}, &made.own)) {
     return problem;
   }
+  if (auto problem = CheckMaxWaitAndMinKeys(spec)) return problem;
   if (auto problem = CheckChargesField(spec)) return problem;
   if (auto problem = CheckKeys(spec, &made)) return problem;
   if (given != nullptr) *given = std::move(made);

@@ -40,6 +40,10 @@ struct LimitInfo {
   std::optional<uint32_t> sub_windows = {};
   std::optional<std::string> hash_tag = {};
   std::optional<std::chrono::nanoseconds> utc_offset = {};
+  // At most 24 h. Absent: 1 h at a server, 24 h in an embedded throttler.
+  std::optional<std::chrono::nanoseconds> max_wait = {};
+  std::optional<uint64_t> min_keys = {};
+  bool direct = true;  // false: only the `charges` of other limits reach it
   // Output only: where the limit comes from.
   std::string origin = {};      // "file", "admin", "admin_over_file"
   std::string defined_at = {};  // "FILE:LINE"

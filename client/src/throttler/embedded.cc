@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/src/throttler/embedded_state.h"
+#include "common/bounds.h"
 #include "common/errors.h"
 #include "common/strings.h"
 #include "server/algorithm/parameters.h"
@@ -49,6 +50,10 @@ Result<limits::LimitSpec> ToSpec(const LimitInfo& info) {
   spec.debt = info.debt;
   spec.sub_windows = info.sub_windows;
   if (info.utc_offset.has_value()) spec.utc_offset_ns = info.utc_offset->count();
+  // Its callers are one program, which may wait as long as it likes.
+  spec.max_wait_ns = info.max_wait.value_or(nanoseconds(common::bounds::kMaxWaitNs)).count();
+  spec.min_keys = info.min_keys;
+  spec.direct = info.direct;
   spec.charges = info.charges;
   for (const LimitKeyOverride& key : info.keys) {
     limits::KeyOverride& out = spec.keys.emplace_back();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -201,12 +202,18 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
   }
   if (limit.has_sub_windows()) spec.sub_windows = limit.sub_windows();
   if (limit.has_hash_tag()) spec.hash_tag = limit.hash_tag();
-  if (limit.has_utc_offset()) {
-    const auto offset = service::ToNanoseconds(
-        "limit.utc_offset", {limit.utc_offset().seconds(), limit.utc_offset().nanos()});
-    if (!offset.ok()) return offset.status();
-    spec.utc_offset_ns = *offset;
-  }
+  const auto read_time = [&read](bool given, const google::protobuf::Duration& time,
+                                 const char* field, std::optional<int64_t>* out) {
+    if (!given) return;
+    const auto ns = service::ToNanoseconds(field, {time.seconds(), time.nanos()});
+    read.Update(ns.status());
+    if (ns.ok()) *out = *ns;
+  };
+  read_time(limit.has_utc_offset(), limit.utc_offset(), "limit.utc_offset", &spec.utc_offset_ns);
+  read_time(limit.has_max_wait(), limit.max_wait(), "limit.max_wait", &spec.max_wait_ns);
+  if (!read.ok()) return read;
+  if (limit.has_min_keys()) spec.min_keys = limit.min_keys();
+  if (limit.has_direct()) spec.direct = limit.direct();
   return spec;
 }
 
@@ -235,6 +242,9 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   if (spec.sub_windows.has_value()) out->set_sub_windows(*spec.sub_windows);
   if (spec.hash_tag.has_value()) out->set_hash_tag(*spec.hash_tag);
   if (spec.utc_offset_ns.has_value()) SetTime(*spec.utc_offset_ns, out->mutable_utc_offset());
+  if (spec.max_wait_ns.has_value()) SetTime(*spec.max_wait_ns, out->mutable_max_wait());
+  if (spec.min_keys.has_value()) out->set_min_keys(*spec.min_keys);
+  out->set_direct(spec.direct);
   out->set_origin(WriteEnum<v1::Origin>(spec.origin));
   out->set_defined_at(spec.defined_at);
 }

@@ -301,6 +301,9 @@ TEST_F(ClientOverGrpcTest, AdminClientManagesLimits) {
   limit.charges = {"overall"};
   limit.keys = {{"user:42", LimitRate{1000, seconds(1)}, 2000, {}}};
   limit.utc_offset = -std::chrono::hours(5);
+  limit.max_wait = seconds(2);
+  limit.min_keys = 7;
+  limit.direct = false;
   const auto put = admin.PutLimit(limit);
   ASSERT_TRUE(put.ok()) << put.status();
   EXPECT_FALSE(put->replaced);
@@ -314,6 +317,9 @@ TEST_F(ClientOverGrpcTest, AdminClientManagesLimits) {
   EXPECT_EQ(got->sharing, "relaxed");
   EXPECT_EQ(got->origin, "admin");
   EXPECT_EQ(got->utc_offset, -std::chrono::hours(5));
+  EXPECT_EQ(got->max_wait, seconds(2));
+  EXPECT_EQ(got->min_keys, 7u);
+  EXPECT_FALSE(got->direct);
   ASSERT_EQ(got->keys.size(), 1u);
   EXPECT_EQ(got->keys[0].burst, 2000u);
   EXPECT_EQ(admin.ListLimits()->size(), 1u);

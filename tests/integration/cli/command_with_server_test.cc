@@ -126,6 +126,21 @@ TEST_F(CommandWithServerTest, PutsAndGetsAHashTag) {
   EXPECT_THAT(Sluice("limits get tagged").out, Not(HasSubstr("hash_tag")));
 }
 
+TEST_F(CommandWithServerTest, PutsAndGetsMaxWaitMinKeysAndDirect) {
+  Start();
+  ASSERT_EQ(Sluice("limits put all --rate 5/s --max-wait 2s --min-keys 1 --direct false").exit_code,
+            0);
+  const std::string got = Sluice("limits get all").out;
+  EXPECT_THAT(got, ContainsRegex("max_wait +2"));
+  EXPECT_THAT(got, ContainsRegex("min_keys +1"));
+  EXPECT_THAT(got, ContainsRegex("direct +false"));
+  EXPECT_THAT(Sluice("--output json limits get all").out,
+              HasSubstr("\"max_wait_ns\":2000000000,\"min_keys\":1,\"direct\":false"));
+  const Outcome wrong = Sluice("limits put all --rate 5/s --direct no");
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--direct: \"no\": say true or false"));
+}
+
 TEST_F(CommandWithServerTest, AcquireWithWaitSleepsUntilTheGrantTime) {
   Start(kSlower);
   EXPECT_THAT(Sluice("acquire slow k --wait 10s").out, StartsWith("granted  slow k: "));

@@ -124,6 +124,40 @@ TEST_F(LimitAdminServerTest, GetReturnsTheHashTagThatWasPut) {
   }
 }
 
+TEST_F(LimitAdminServerTest, GetReturnsMaxWaitMinKeysAndDirect) {
+  v1::PutLimitRequest request;
+  v1::Limit& limit = *request.mutable_limit();
+  limit.set_name("shared");
+  limit.mutable_rate()->set_permits(5);
+  limit.mutable_max_wait()->set_seconds(2);
+  limit.set_min_keys(1);
+  limit.set_direct(false);
+  const auto put = [&] {
+    grpc::ClientContext context;
+    v1::PutLimitResponse response;
+    return admin_->PutLimit(&context, request, &response);
+  };
+  ASSERT_TRUE(put().ok());
+  v1::Limit got;
+  ASSERT_TRUE(Get("shared", &got).ok());
+  EXPECT_EQ(got.max_wait().seconds(), 2);
+  EXPECT_EQ(got.min_keys(), 1u);
+  EXPECT_TRUE(got.has_direct() && !got.direct());
+  limit.mutable_max_wait()->set_seconds(24 * 3600 + 1);
+  EXPECT_THAT(put().error_message(),
+              HasSubstr("limit.max_wait: \"86401s\": must be from 0s to 24h"));
+  limit.mutable_max_wait()->set_nanos(-1);
+  EXPECT_THAT(put().error_message(), HasSubstr("limit.max_wait"));
+  limit.clear_max_wait();
+  limit.clear_min_keys();
+  limit.clear_direct();
+  ASSERT_TRUE(put().ok());
+  ASSERT_TRUE(Get("shared", &got).ok());
+  EXPECT_FALSE(got.has_max_wait());
+  EXPECT_FALSE(got.has_min_keys());
+  EXPECT_TRUE(got.direct());
+}
+
 TEST_F(LimitAdminServerTest, PutRefusesInvalidLimitsAndChangesNothing) {
   v1::PutLimitResponse put;
   const grpc::Status no_rate = Put("api", 0, &put);

@@ -120,7 +120,7 @@ const BadCase kCases[] = {
     {"UnlikelyField", Limit("rate: 5/s\ncolour: red"),
      "f.yaml:4:5: limits[0]: \"colour\": no field has that name; there are name, algorithm, rate, "
      "burst, debt, mode, charges, keys, sub_windows, utc_offset, on_store_failure, "
-     "hash_tag and sharing"},
+     "hash_tag, sharing, max_wait, min_keys and direct"},
     {"Leased", Limit("rate: 5/s\nsharing: leased"),
      "f.yaml:4:14: limits[0].sharing: \"leased\": is not supported yet; say exact, split or "
      "relaxed"},
@@ -258,6 +258,24 @@ const BadCase kCases[] = {
     {"UtcOffsetByName", Limit("algorithm: fixed_window\nrate: 5/s\nutc_offset: CET"),
      "f.yaml:5:17: limits[0].utc_offset: \"CET\": say an offset from UTC, e.g. +02:00, -5h30m or "
      "0"},
+
+    // Booking ahead, reserved room, direct requests.
+    {"MaxWaitOverADay", Limit("rate: 5/s\nmax_wait: 25h"),
+     "f.yaml:4:15: limits[0].max_wait: \"25h\": must be from 0s to 24h"},
+    {"MaxWaitWithoutUnit", Limit("rate: 5/s\nmax_wait: 60"),
+     "f.yaml:4:15: limits[0].max_wait: \"60\": say a number and a unit, e.g. 250ms, 24h or 1h30m"},
+    {"NegativeMaxWait", Limit("rate: 5/s\nmax_wait: -1s"),
+     "f.yaml:4:15: limits[0].max_wait: \"-1s\": say a number and a unit, e.g. 250ms, 24h or "
+     "1h30m"},
+    {"MinKeysInWords", Limit("rate: 5/s\nmin_keys: many"),
+     "f.yaml:4:15: limits[0].min_keys: \"many\": say a whole number, e.g. 100 or 10_000"},
+    {"MinKeysWithoutValue", Limit("rate: 5/s\nmin_keys:"),
+     "f.yaml:4:5: limits[0].min_keys: has no value; say a whole number of keys, or take the field "
+     "out"},
+    {"TooManyMinKeys", Limit("rate: 5/s\nmin_keys: 4294967297"),
+     "f.yaml:4:15: limits[0].min_keys: \"4294967297\": is too many; at most 4294967296"},
+    {"DirectByAnotherName", Limit("rate: 5/s\ndirect: yes"),
+     "f.yaml:4:13: limits[0].direct: \"yes\": say true or false"},
 
     // Charges.
     {"ChargesIsAValue", Limit("rate: 5/s\ncharges: overall"),

@@ -46,7 +46,7 @@ limits:
     mode: enforce
     charges: [overall]
     keys: { "user:42": { rate: 1000/s, burst: 2_000 }, "": { debt: 5 } }
-  - { name: overall, rate: 5000/s }
+  - { name: overall, rate: 5000/s, max_wait: 2s, min_keys: 1, direct: false }
   - name: daily
     algorithm: sliding_window
     rate: 10000/24h
@@ -89,6 +89,12 @@ limits:
   EXPECT_EQ(specs[2].algorithm, Kind::kSlidingWindow);
   EXPECT_EQ(specs[2].rate.period_ns, 24 * kHourNs);
   EXPECT_EQ(specs[1].hash_tag, std::nullopt);
+  EXPECT_EQ(api.max_wait_ns, std::nullopt);
+  EXPECT_EQ(api.min_keys, std::nullopt);
+  EXPECT_TRUE(api.direct);
+  EXPECT_EQ(specs[1].max_wait_ns, 2 * kSecondNs);
+  EXPECT_EQ(specs[1].min_keys, 1u);
+  EXPECT_FALSE(specs[1].direct);
   EXPECT_EQ(specs[2].hash_tag, "orders");
   EXPECT_EQ(specs[2].sub_windows, 24u);
   EXPECT_EQ(specs[2].mode, limits::Mode::kShadow);

@@ -72,6 +72,48 @@ TEST_F(LimitRegistryTest, StartsEmpty) {
   EXPECT_EQ(registry_.Local()->serial(), 1u);
 }
 
+TEST_F(LimitRegistryTest, RulesHaveMaxWaitAndMinKeysWithDefaults) {
+  LimitSpec b = FileSpec("b");
+  b.max_wait_ns = 2 * kSecondNs;
+  b.min_keys = 0;
+  b.keys.push_back({"k", {}, 5, {}});
+  Apply({FileSpec("a"), b}, "v1");
+  EXPECT_EQ(Find("a")->rule().max_wait_ns, 3600 * kSecondNs);
+  EXPECT_EQ(Find("a")->rule().min_keys, std::nullopt);
+  EXPECT_EQ(Find("b")->RuleFor("k").max_wait_ns, 2 * kSecondNs);
+  EXPECT_EQ(Find("b")->RuleFor("k").min_keys, 0u);
+  const size_t rules = store_.rules().size();
+  b.direct = false;
+  Apply({FileSpec("a"), b}, "v2");
+  EXPECT_FALSE(Find("b")->spec().direct);
+  EXPECT_EQ(store_.rules().size(), rules) << "the store has nothing to do with it";
+  b.max_wait_ns = kSecondNs;
+  Apply({FileSpec("a"), b}, "v3");
+  EXPECT_EQ(Find("b")->RuleFor("k").max_wait_ns, kSecondNs);
+}
+
+TEST_F(LimitRegistryTest, RefusesMinKeysThatDoNotFitInTheStore) {
+  LimitSpec small = FileSpec("small");
+  small.min_keys = 10;  // 100 bytes each
+  LimitSpec large = FileSpec("large");
+  large.algorithm = algorithm::Kind::kSlidingLog;
+  large.min_keys = 4;  // 1000 bytes each
+  Apply({small, large}, "v1");
+  store_.reservable_bytes = 5000;
+  Apply({small, large, FileSpec("unset")}, "v2");
+  large.min_keys = 5;
+  EXPECT_EQ(registry_.ApplyFile({small, large}, "v3").status().message(),
+            "limit \"large\" (limits.yaml:5): min_keys: \"5\": a key takes up to 1000 bytes, and "
+            "all limits together reserve at most 5000 bytes; say at most 4");
+  EXPECT_EQ(registry_.Current()->file_version(), "v2");
+  small.min_keys = 11;
+  EXPECT_EQ(registry_.Put(small).status().message(),
+            "limit.min_keys: \"11\": a key takes up to 100 bytes, and all limits together reserve "
+            "at most 5000 bytes; say at most 10");
+  small.min_keys = 9;
+  Put(small);
+}
+
 TEST_F(LimitRegistryTest, AppliesTheLimitsOfAFile) {
   Apply({FileSpec("b", 2, {"a"}), FileSpec("a", 1)}, "v1");
   EXPECT_THAT(Names(), ElementsAre("a", "b"));

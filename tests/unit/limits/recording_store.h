@@ -24,6 +24,11 @@ class RecordingStore final : public store::Store {
   void Refund(store::RefundOperation*) override {}
   void Reset(const store::Rule&, std::string_view, ResetDone, void*) override {}
   store::StoreStats Stats() const override { return {}; }
+  uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters) const override {
+    return parameters.kind == algorithm::Kind::kTokenBucket ? 100 : 1000;
+  }
+  uint64_t ReservableBytes() const override { return reservable_bytes; }
+  uint64_t reservable_bytes = 0;
 
   std::vector<std::shared_ptr<const store::Rule>> rules() const {
     common::MutexLock lock(&mu_);

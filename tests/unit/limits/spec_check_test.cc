@@ -79,6 +79,11 @@ TEST(SpecCheckTest, AcceptsExtremes) {
   EXPECT_EQ(Check(spec), "ok");
   spec = Spec(Kind::kFixedWindow);
   spec.utc_offset_ns = -kDayNs;
+  spec.max_wait_ns = kDayNs;
+  spec.min_keys = common::bounds::kMaxMinKeys;
+  EXPECT_EQ(Check(spec), "ok");
+  spec.max_wait_ns = 0;
+  spec.min_keys = 0;
   EXPECT_EQ(Check(spec), "ok");
 }
 
@@ -155,6 +160,13 @@ TEST(SpecCheckTest, NamesTheFieldAndTheRemedy) {
   add(
       Kind::kFixedWindow, [](auto& s) { s.utc_offset_ns = kDayNs + 1; },
       "utc_offset: \"+86400000000001ns\": must be from -24:00 to +24:00");
+  add(
+      kBucket, [](auto& s) { s.max_wait_ns = kDayNs + 1; },
+      "max_wait: \"86400000000001ns\": must be from 0s to 24h");
+  add(kBucket, [](auto& s) { s.max_wait_ns = -1; }, "max_wait: must be from 0s to 24h");
+  add(
+      kBucket, [](auto& s) { s.min_keys = common::bounds::kMaxMinKeys + 1; },
+      "min_keys: \"4294967297\": is too many; at most 4294967296");
   add(
       kBucket, [](auto& s) { s.charges = {"ok", "not ok"}; },
       "charges[1]: \"not ok\": a name has only letters, digits and - _ . : / @");
