@@ -162,6 +162,10 @@ inline constexpr uint64_t kMaxBookingsPerBucket = uint64_t{1} << 17;
 inline constexpr uint64_t kMaxBookingsPerLimit = uint64_t{1} << 19;
 inline constexpr uint64_t kMaxBookings = uint64_t{1} << 20;
 
+// Of the reservations of one connection, held callers included: a quarter of kMaxBookings, so that
+// no connection takes them all. Each batch of 4096 may make as many reservations.
+inline constexpr size_t kMaxBookingsPerConnection = size_t{1} << 18;
+
 // In Redis every booking of a bucket travels with each decision that books, a few bytes each, and
 // scripts/buckets.lua walks all receipts of a bucket.
 inline constexpr size_t kMaxBookingsPerBucketInRedis = size_t{1} << 14;

@@ -81,6 +81,11 @@ inline absl::Status NoLimitNamed(std::string_view field, std::string_view name,
   return absl::NotFoundError(message);
 }
 
+inline absl::Status LimitNotDirect(std::string_view field, std::string_view name) {
+  return Invalid(field, "\"", Shown(name), "\" is charged only by other limits (direct: false); ",
+                 "charge a limit whose `charges` name it");
+}
+
 inline absl::Status KeyTooLong(std::string_view field, size_t bytes) {
   return Invalid(field, bytes, " bytes; a key has at most ", bounds::kMaxKeyBytes, " bytes");
 }

@@ -35,12 +35,13 @@ struct LimitCounts {
   Count overflow_denied{};
   Count allowed_while_unavailable{};
   Count denied_while_unavailable{};
+  Count bookings_denied{};  // over a bound on bookings
 
   // All of them.
   auto Tie() {
     return std::tie(granted, denied, shadow_denied, permits_granted, refunded_permits,
                     overflow_allowed, overflow_denied, allowed_while_unavailable,
-                    denied_while_unavailable);
+                    denied_while_unavailable, bookings_denied);
   }
 };
 using LimitCounters = LimitCounts<OwnedCounter>;

@@ -20,6 +20,7 @@ void WriteStore(const ServerStats& stats, Json* json) {
   json->Field("overflow_denied", stats.overflow_denied);
   json->Field("open_receipts", stats.open_receipts);
   json->Field("receipts_evicted", stats.receipts_evicted);
+  json->Field("bookings", stats.bookings);
   json->Field("lock_yields", stats.lock_yields);
   json->Field("commands", stats.store_commands).Field("decisions", stats.store_decisions);
   json->Field("unanswered", stats.store_unanswered).Field("errors", stats.store_errors);
@@ -38,7 +39,8 @@ void WriteLimits(const std::vector<LimitUse>& limits, Json* json) {
     json->Field("overflow_denied", limit.overflow_denied);
     json->Field("allowed_while_unavailable", limit.allowed_while_unavailable);
     json->Field("denied_while_unavailable", limit.denied_while_unavailable);
-    json->Field("overshoot_permits", limit.overshoot_permits).Close();
+    json->Field("overshoot_permits", limit.overshoot_permits);
+    json->Field("bookings_denied", limit.bookings_denied).Close();
   }
   json->Close();
 }
@@ -123,6 +125,7 @@ void PrintOverview(const ServerStats& stats, const StoreStatus* unavailable) {
                                     FormatCount(stats.overflow_denied) + " denied"});
     rows.push_back({"receipts", FormatCount(stats.open_receipts) + " open, " +
                                     FormatCount(stats.receipts_evicted) + " evicted"});
+    rows.push_back({"bookings", FormatCount(stats.bookings)});
     rows.push_back({"lock yields", FormatCount(stats.lock_yields)});
   } else {
     rows.push_back({"store", stats.store + ": " + FormatCount(stats.store_decisions) +
@@ -154,6 +157,10 @@ void PrintLimits(const std::vector<LimitUse>& limits) {
     return limit.overshoot_permits > 0;
   });
   if (any_over) rows[0].push_back(">OVERSHOOT");
+  const bool any_booking = std::any_of(limits.begin(), limits.end(), [](const LimitUse& limit) {
+    return limit.bookings_denied > 0;
+  });
+  if (any_booking) rows[0].push_back(">BOOKINGS DENIED");
   for (const LimitUse& limit : limits) {
     rows.push_back({limit.limit, FormatCount(limit.granted), FormatCount(limit.denied),
                     FormatCount(limit.shadow_denied), FormatCount(limit.permits_granted),
@@ -163,6 +170,7 @@ void PrintLimits(const std::vector<LimitUse>& limits) {
       rows.back().push_back(FormatCount(limit.denied_while_unavailable));
     }
     if (any_over) rows.back().push_back(FormatCount(limit.overshoot_permits));
+    if (any_booking) rows.back().push_back(FormatCount(limit.bookings_denied));
   }
   std::printf("\n%s", FormatTable(std::move(rows)).c_str());
 }

@@ -316,7 +316,7 @@ Result<ServerStats> AdminClient::GetStats() {
                             limit.permits_granted(), limit.refunded_permits(),
                             limit.overflow_allowed(), limit.overflow_denied(),
                             limit.allowed_while_unavailable(), limit.denied_while_unavailable(),
-                            limit.overshoot_permits()});
+                            limit.overshoot_permits(), limit.bookings_denied()});
   }
   for (const v1::MethodStats& method : response->methods()) {
     MethodStats& out = stats.methods.emplace_back();
@@ -354,6 +354,7 @@ Result<ServerStats> AdminClient::GetStats() {
   stats.store_errors = store.errors();
   stats.store_conversions = store.conversions();
   stats.store_nodes = store.nodes();
+  stats.bookings = store.bookings();
   stats.resident_bytes = response->resident_bytes();
   stats.log_lines_suppressed = response->log_lines_suppressed();
   for (const v1::StepStats& step : response->steps()) {

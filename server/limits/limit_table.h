@@ -35,11 +35,15 @@ class Limit {
       : spec_(std::move(spec)),
         rules_(std::move(rules)),
         own_(rules_->own.get()),
-        has_overrides_(!rules_->by_key.empty()) {}
+        has_overrides_(!rules_->by_key.empty()),
+        direct_(spec_->direct) {}
 
   // As written, without defaults.
   const LimitSpec& spec() const { return *spec_; }
   std::string_view name() const { return spec_->name; }
+
+  // Whether requests may charge it; else only the `charges` of other limits do.
+  bool direct() const { return direct_; }
 
   // Index of this limit's counters: small, from 0 up. A name keeps its id as long as the process
   // runs, and no other name ever gets it.
@@ -69,6 +73,7 @@ class Limit {
   std::shared_ptr<const LimitRules> rules_;
   const store::Rule* own_;
   bool has_overrides_;
+  bool direct_;
   std::vector<const Limit*> parents_;
 };
 

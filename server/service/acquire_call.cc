@@ -1,6 +1,7 @@
 #include "server/service/acquire_call.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/errors.h"
 #include "common/utf8.h"
@@ -56,6 +57,7 @@ class DecisionCounter {
       if (reason == store::Reason::kOverflow) limit.overflow_denied.Add(1);
       if (!granted) {
         limit.denied.Add(1);
+        if (reason == store::Reason::kWaitingBound) limit.bookings_denied.Add(1);
         if (reason != store::Reason::kNone && reason != store::Reason::kShadowDenied) {
           usage_.Denied(charge.rule->limit_id, charge.key);
         }
@@ -114,6 +116,7 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   sliced_ = false;
   was_held_ = false;
   max_wait_cut_ns_ = 0;
+  connection_ = nullptr;
   HeldCaller::Reset();
 }
 
@@ -168,6 +171,7 @@ void AcquireCall::Decide(const Attempt* last) {
       }
     }
   }
+  connection_ = nullptr;
   attempt.Decide(with_->store, deadline_ns_);
 }
 
@@ -194,7 +198,8 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item,
   const Asked& asked = asked_[item.first];
   // If there is a limit of that name, the name is UTF-8.
   const limits::Limit* const limit = attempt.limits.Find(asked.limit);
-  if (limit == nullptr || !limit->parents().empty() || asked.key.size() > bounds::kMaxKeyBytes ||
+  if (limit == nullptr || !limit->direct() || !limit->parents().empty() ||
+      asked.key.size() > bounds::kMaxKeyBytes ||
       (utf8_ == Utf8::kUnchecked && !common::IsAscii(asked.key) && !common::IsUtf8(asked.key))) {
     return false;
   }
@@ -204,21 +209,15 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item,
   return true;
 }
 
-absl::Status AcquireCall::Add(const Item& item, Attempt& attempt) {
+absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
   const FieldPath path = PathOf(item);
-  auto max_wait_ns = CheckOptions(path, item.options, form_ == Form::kBatch);
+  const auto max_wait_ns = CheckOptions(path, item.options, form_ == Form::kBatch);
   if (!max_wait_ns.ok()) return max_wait_ns.status();
-  if (item.options.hold) {
-    if (with_->held_callers == nullptr) return errors::HoldUnimplemented(path.Field("hold"));
-    // A caller that is let through after its own deadline cannot be answered.
-    if (deadline_ns_ != store::kNoDeadline) {
-      const int64_t left_ns = deadline_ns_ - with_->clock.NowNs();
-      max_wait_cut_ns_ = *max_wait_ns - std::clamp<int64_t>(left_ns, 0, *max_wait_ns);
-      *max_wait_ns -= max_wait_cut_ns_;
-    }
+  if (item.options.hold && with_->held_callers == nullptr) {
+    return errors::HoldUnimplemented(path.Field("hold"));
   }
   if (absl::Status s = CheckChargeCount(path, item.asked); !s.ok()) return s;
-  attempt.Begin(*max_wait_ns, item.options.want_receipt);
+  attempt.Begin(item.options.want_receipt);
   absl::Status status = AddCharges(item, attempt);
   if (status.ok() && *max_wait_ns > 0 && with_->store.Shared()) {
     status = CheckBooksAhead(path, attempt.last_merged());
@@ -226,8 +225,29 @@ absl::Status AcquireCall::Add(const Item& item, Attempt& attempt) {
   if (status.ok()) {
     status = CheckMergedCharges(path, attempt.last_added(), attempt.last_merged());
   }
-  if (!status.ok()) attempt.DropLast();
+  if (!status.ok()) {
+    attempt.DropLast();
+  } else if (*max_wait_ns > 0) {
+    attempt.SetMaxWait(CutMaxWaitNs(item, attempt.last_merged(), *max_wait_ns));
+  }
   return status;
+}
+
+int64_t AcquireCall::CutMaxWaitNs(Item& item, absl::Span<const store::Charge> charges,
+                                  int64_t max_wait_ns) {
+  max_wait_ns = std::min(max_wait_ns, store::LeastMaxWaitNs(charges));
+  // A caller that is let through after its own deadline cannot be answered.
+  if (item.options.hold && deadline_ns_ != store::kNoDeadline) {
+    const int64_t left_ns = deadline_ns_ - with_->clock.NowNs();
+    max_wait_cut_ns_ = max_wait_ns - std::clamp<int64_t>(left_ns, 0, max_wait_ns);
+    max_wait_ns -= max_wait_cut_ns_;
+  }
+  if (max_wait_ns == 0 || (connection_ == nullptr && bookings_ == nullptr)) return max_wait_ns;
+  if (bookings_ == nullptr) bookings_ = connection_->shared_from_this();
+  item.connection_full = !bookings_->TakePlace(with_->clock);
+  if (item.connection_full) return 0;
+  ++places_;
+  return max_wait_ns;
 }
 
 absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
@@ -314,8 +334,8 @@ bool AcquireCall::Hold() {
   store::Acquisition& decided = attempt.mutable_acquisition(item.index);
   if (decided.outcome != store::Outcome::kGranted || decided.wait_ns == 0) return false;
   HeldCaller::acquisition = &decided;
-  until_ns =
-      (with_->store.UsesLocalClock() ? decided.now_ns : with_->clock.NowNs()) + decided.max_wait_ns;
+  since_ns = with_->store.UsesLocalClock() ? decided.now_ns : with_->clock.NowNs();
+  until_ns = since_ns + decided.max_wait_ns;
   generation = attempt.limits.table()->serial();
   rules = attempt.limits.table();
   // The attempt has the charges; a hundred thousand calls may wait for hours.
@@ -362,7 +382,27 @@ void AcquireCall::BlameDeadline() {
   }
 }
 
+void AcquireCall::CountBookings() {
+  const int64_t now_ns = with_->store.UsesLocalClock() ? 0 : with_->clock.NowNs();
+  for (const Item& item : Slice()) {
+    if (!item.status.ok()) continue;
+    const store::Acquisition& decided = DecisionOf(item);
+    if (decided.outcome == store::Outcome::kDenied && item.connection_full) {
+      for (size_t c = 0; c < decided.charges.size(); ++c) {
+        store::Reason& reason = decided.results[c].reason;
+        if (reason == store::Reason::kNotEnough) reason = store::Reason::kWaitingBound;
+      }
+    } else if (decided.wait_ns > 0 && !was_held_) {
+      bookings_->Add(decided.now_ns + decided.wait_ns,
+                     with_->store.UsesLocalClock() ? 0 : decided.now_ns - now_ns);
+    }
+  }
+  bookings_->GiveBack(std::exchange(places_, 0));
+  bookings_.reset();
+}
+
 void AcquireCall::Finish() {
+  if (bookings_ != nullptr) CountBookings();
   if (Count()) AppendReceipts();
   done_(context_, this);
 }

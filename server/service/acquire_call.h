@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "common/bounds.h"
 #include "server/service/collaborators.h"
+#include "server/service/connection_bookings.h"
 #include "server/service/merged_acquisitions.h"
 #include "server/service/validation.h"
 #include "server/store/store.h"
@@ -72,6 +73,10 @@ class AcquireCall final : private waiting::HeldCaller {
 
   // Forgets the last request, keeps the memory. REQUIRES: no Acquire is under way.
   void Reset(Form form, Utf8 utf8 = Utf8::kChecked);
+
+  // The connection that the request came over, which bounds its bookings. Null: without a bound.
+  // Stays alive until RateLimiter::Acquire returns.
+  void UseConnection(ConnectionBookings* connection) { connection_ = connection; }
 
   // Starts the next acquisition; AddCharge adds to it.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void BeginAcquisition(const AcquisitionOptions& options) {
@@ -163,6 +168,7 @@ class AcquireCall final : private waiting::HeldCaller {
     uint32_t receipt_bytes = 0;
     uint8_t attempt = 0;             // index in attempts_
     bool store_unavailable = false;  // on_store_failure denied it
+    bool connection_full = false;    // it may not book, since its connection has too many bookings
     absl::Status status;
   };
 
@@ -196,8 +202,11 @@ class AcquireCall final : private waiting::HeldCaller {
   // Returns false, and does nothing, for any other item.
   bool AddUsual(const Item& item, Attempt& attempt);
   // Adds any item to the attempt. On an error the attempt has nothing of it.
-  absl::Status Add(const Item& item, Attempt& attempt);
+  absl::Status Add(Item& item, Attempt& attempt);
   absl::Status AddCharges(const Item& item, Attempt& attempt);
+  // How far ahead the item may be booked: its own max_wait, cut to the limits' and, if it asks to
+  // be held, to the deadline. 0 if the connection is full.
+  int64_t CutMaxWaitNs(Item& item, absl::Span<const store::Charge> charges, int64_t max_wait_ns);
   void Decided();
   // The item's status for an outcome that is final.
   absl::Status StatusOf(const Item& item) const;
@@ -210,6 +219,8 @@ class AcquireCall final : private waiting::HeldCaller {
   void BlameDeadline();
 
   void Finish();
+  // Replaces the places at the connection by the bookings that were made.
+  void CountBookings();
   // Counters and key usage. Returns whether any acquisition has a receipt.
   bool Count();
   void AppendReceipts();
@@ -232,6 +243,11 @@ class AcquireCall final : private waiting::HeldCaller {
   bool was_held_ = false;
   // By how much the deadline shortened the max_wait of a call that asks to be held.
   int64_t max_wait_cut_ns_ = 0;
+
+  ConnectionBookings* connection_ = nullptr;
+  // Null: no item took a place.
+  std::shared_ptr<ConnectionBookings> bookings_;
+  size_t places_ = 0;
 
   // Of the Acquire under way.
   const Collaborators* with_ = nullptr;

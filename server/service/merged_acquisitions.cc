@@ -14,12 +14,10 @@ void MergedAcquisitions::Clear() {
   merged_of_.clear();
 }
 
-void MergedAcquisitions::Begin(int64_t max_wait_ns, bool want_receipt) {
+void MergedAcquisitions::Begin(bool want_receipt) {
   items_.push_back(
       {static_cast<uint32_t>(merged_of_.size()), 0, static_cast<uint32_t>(merged_.size()), 0});
-  store::Acquisition& acquisition = decided_.emplace_back();
-  acquisition.max_wait_ns = max_wait_ns;
-  acquisition.want_receipt = want_receipt;
+  decided_.emplace_back().want_receipt = want_receipt;
 }
 
 void MergedAcquisitions::Add(const store::Rule& rule, std::string_view key, uint64_t permits) {

@@ -20,7 +20,7 @@ namespace sluice::service {
 //
 //   work.Clear();
 //   for each acquisition:
-//     work.Begin(max_wait_ns, want_receipt);
+//     work.Begin(want_receipt);
 //     work.Add(rule, key, permits) for each charge, those that `charges` adds last;
 //     if it is bad (CheckMergedCharges): work.DropLast();
 //   work.Decide(store, deadline_ns);   // -> work.Done() -> results, by index
@@ -33,8 +33,9 @@ class MergedAcquisitions : public store::AcquireOperation {
   // Removes all acquisitions; keeps the memory.
   void Clear();
 
-  // Starts the next acquisition.
-  void Begin(int64_t max_wait_ns, bool want_receipt);
+  // Starts the next acquisition, which may not be booked ahead until SetMaxWait.
+  void Begin(bool want_receipt);
+  void SetMaxWait(int64_t max_wait_ns) { decided_.back().max_wait_ns = max_wait_ns; }
 
   // Adds a charge to the last acquisition. `rule` and the bytes of `key` stay alive until Done. A
   // second charge on the same bucket (limit and key) adds to the first; the sum saturates. Charges

@@ -16,6 +16,8 @@ void RefundCall::Reset(std::string_view receipt) {
   charges_.clear();
   refunded_.clear();
   table_.reset();
+  connection_ = nullptr;
+  bookings_.reset();
   status_ = absl::OkStatus();
   operation_.outcome = store::RefundOutcome::kPending;
   attempts_ = 0;
@@ -34,6 +36,9 @@ void RefundCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn do
   if (!status_.ok()) {
     Finish();
     return;
+  }
+  if (decoded_.grant_time_ns != 0 && connection_ != nullptr) {
+    bookings_ = connection_->shared_from_this();
   }
   operation_.deadline_ns = deadline_ns;
   operation_.receipt_id = decoded_.id;
@@ -64,6 +69,7 @@ void RefundCall::Try() {
 void RefundCall::Decided() {
   switch (operation_.outcome) {
     case store::RefundOutcome::kRefunded: {
+      if (bookings_ != nullptr) bookings_->Remove(decoded_.grant_time_ns);
       common::Metrics::Shard& shard = with_->metrics.Local();
       for (size_t i = 0; i < charges_.size(); ++i) {
         shard.OfLimit(charges_[i].rule->limit_id).refunded_permits.Add(refunded_[i]);

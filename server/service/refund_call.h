@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "server/limits/limit_table.h"
 #include "server/service/collaborators.h"
+#include "server/service/connection_bookings.h"
 #include "server/service/receipt.h"
 #include "server/store/store.h"
 
@@ -34,6 +35,8 @@ class RefundCall {
   RefundCall& operator=(const RefundCall&) = delete;
 
   void Reset(std::string_view receipt);
+  // As AcquireCall::UseConnection; Start copies it if the receipt is of a reservation.
+  void UseConnection(ConnectionBookings* connection) { connection_ = connection; }
 
   // After completion. INVALID_ARGUMENT: the receipt was changed or cut, or was issued by another
   // server or before a restart. DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -66,7 +69,10 @@ class RefundCall {
 
   void Try();
   void Decided();
-  void Finish() { done_(context_, this); }
+  void Finish() {
+    bookings_.reset();
+    done_(context_, this);
+  }
 
   std::string receipt_;  // decoded_ has views into it
   Receipt decoded_;
@@ -76,6 +82,9 @@ class RefundCall {
   std::shared_ptr<const limits::LimitTable> table_;
   absl::Status status_;
   size_t attempts_ = 0;
+
+  ConnectionBookings* connection_ = nullptr;
+  std::shared_ptr<ConnectionBookings> bookings_;  // null: there is no booking to remove
 
   // Of the Refund under way.
   const Collaborators* with_ = nullptr;

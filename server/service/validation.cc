@@ -93,6 +93,7 @@ absl::StatusOr<const limits::Limit*> CheckCharge(const FieldPath& path, std::str
   if (permits == 0) return errors::PermitsZero(path.Field("permits"));
   auto found = CheckBucket(path, limit, key, utf8, limits);
   if (!found.ok()) return found;
+  if (!(*found)->direct()) return errors::LimitNotDirect(path.Field("limit"), limit);
   if (absl::Status s = CheckPermits(path, permits, (*found)->RuleFor(key)); !s.ok()) return s;
   return found;
 }

@@ -8,6 +8,7 @@
 #ifndef SLUICE_SERVER_STORE_STORE_H_
 #define SLUICE_SERVER_STORE_STORE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -34,6 +35,16 @@ struct Charge {
   std::string_view key;
   uint64_t permits = 1;
 };
+
+// How far ahead an acquisition of these charges may be booked: the least max_wait of their limits.
+// Shadow limits do not count, since they never deny.
+inline int64_t LeastMaxWaitNs(absl::Span<const Charge> charges) {
+  int64_t least_ns = common::bounds::kMaxWaitNs;
+  for (const Charge& charge : charges) {
+    if (!charge.rule->shadow) least_ns = std::min(least_ns, charge.rule->max_wait_ns);
+  }
+  return least_ns;
+}
 
 // How full a bucket is at the moment of the decision.
 using BucketLevel = algorithm::Level;

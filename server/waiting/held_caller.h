@@ -28,7 +28,9 @@ class HeldCaller {
   // The granted reservation, with wait_ns > 0. While the caller is held, HeldCallers changes its
   // now_ns, wait_ns, retry_after_ns, results and charges.
   store::Acquisition* acquisition = nullptr;
-  // The latest acceptable grant time on the local clock: arrival plus max_wait.
+  // On the local clock: the arrival, and the latest acceptable grant time, arrival plus max_wait.
+  // HeldCallers lowers the latter when the max_wait of a limit is lowered.
+  int64_t since_ns = 0;
   int64_t until_ns = 0;
   // The snapshot of limits that decided the acquisition (RuleSource::Generation), and the owner of
   // its rules. HeldCallers updates both when limits change.

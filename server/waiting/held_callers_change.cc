@@ -32,6 +32,8 @@ LimitChange* HeldCallers::BeginChange(Outbox* out) {
         same.push_back(caller);
         break;
       case Refreshed::kChanged:
+        caller->until_ns =
+            std::min(caller->until_ns, caller->since_ns + store::LeastMaxWaitNs(charges));
         add(caller)->SetRules(charges, std::move(keep));
         changed_sets.insert(BucketSetId(charges));
         break;

@@ -92,7 +92,8 @@ int Run(int callers, int64_t per_second) {
     operation.acquisitions = absl::MakeSpan(&waiter.decided, 1);
     store.Acquire(&operation);
     if (waiter.decided.outcome != store::Outcome::kGranted || waiter.decided.wait_ns == 0) continue;
-    waiter.until_ns = waiter.decided.now_ns + waiter.decided.max_wait_ns;
+    waiter.since_ns = waiter.decided.now_ns;
+    waiter.until_ns = waiter.since_ns + waiter.decided.max_wait_ns;
     left.fetch_add(1);
     held_callers.Hold(&waiter);
   }

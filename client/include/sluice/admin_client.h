@@ -110,6 +110,7 @@ struct LimitUse {
   uint64_t allowed_while_unavailable = 0;  // by on_store_failure
   uint64_t denied_while_unavailable = 0;
   uint64_t overshoot_permits = 0;  // sharing: relaxed; granted beyond the bucket's permits
+  uint64_t bookings_denied = 0;    // over a bound on bookings
 };
 
 // counts[i] samples were in (upper_ns[i - 1], upper_ns[i]].
@@ -172,6 +173,7 @@ struct ServerStats {
   uint64_t overflow_denied = 0;
   uint64_t open_receipts = 0;
   uint64_t receipts_evicted = 0;
+  uint64_t bookings = 0;  // store in memory; each once per bucket
   uint64_t lock_yields = 0;
   // Of a shared store; see Stats in admin.proto.
   uint64_t store_commands = 0;

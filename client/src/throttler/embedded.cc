@@ -90,7 +90,8 @@ class Decision final : public store::AcquireOperation {
     acquisition_.charges =
         absl::MakeConstSpan(charges_, FillCharges(limit, key, permits, charges_));
     acquisition_.results = results_;
-    acquisition_.max_wait_ns = max_wait.count();
+    acquisition_.max_wait_ns =
+        std::min<int64_t>(max_wait.count(), store::LeastMaxWaitNs(acquisition_.charges));
     acquisitions = absl::MakeSpan(&acquisition_, 1);
   }
 
@@ -333,7 +334,9 @@ class EmbeddedSource final : public GateSource {
       return FromAbsl(errors::KeyTooLong("throttler.key", key.size()));
     }
     const limits::LimitTable& table = *state_.registry().Local();
-    if (table.Find(limit) == nullptr) return UnknownLimit(table, limit);
+    const limits::Limit* const found = table.Find(limit);
+    if (found == nullptr) return UnknownLimit(table, limit);
+    if (!found->direct()) return FromAbsl(errors::LimitNotDirect("throttler.limit", limit));
     return std::unique_ptr<Gate>(
         std::make_unique<EmbeddedGate>(embedded_, state_, std::move(limit), std::move(key)));
   }

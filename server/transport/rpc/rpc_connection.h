@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -64,6 +65,7 @@ class RpcConnection final : public net::StreamHandler,
   // When the input that is being handled arrived, at the earliest.
   int64_t arrived_ns() const { return arrived_ns_; }
   const Method* FindMethod(std::string_view path);
+  std::shared_ptr<void>& service_state() { return service_state_; }
 
   // A response was submitted. It is sent when the input was handled, or when the iteration ends.
   void MarkDirty() {
@@ -158,6 +160,7 @@ class RpcConnection final : public net::StreamHandler,
   net::Stream& stream_;
   Http2Session session_;
   const Method* last_method_ = nullptr;
+  std::shared_ptr<void> service_state_;
   IntrusiveList<RpcCall, OpenCalls> calls_;  // newest first
   IntrusiveList<RpcCall, ReadyCalls> ready_;
   IntrusiveList<RpcCall, ResumingCalls> resuming_;

@@ -13,6 +13,8 @@ namespace sluice::transport {
 
 std::string ServerCall::peer_address() const { return connection_->stream().peer_address(); }
 net::EventLoop& ServerCall::loop() const { return connection_->rpc_loop().loop(); }
+std::shared_ptr<void>& ServerCall::connection_state() const { return connection_->service_state(); }
+
 size_t ServerCall::loop_index() const { return connection_->rpc_loop().index(); }
 
 std::optional<std::string_view> ServerCall::metadata(std::string_view name) const {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,6 +50,9 @@ class ServerCall : public Http2Stream {
   net::EventLoop& loop() const;
   // Which of the server's loops this is: 0, 1, ...
   size_t loop_index() const;
+
+  // What the service keeps for the connection; null at first. Shared, since calls may outlive it.
+  std::shared_ptr<void>& connection_state() const;
 
   // ---- Answering.
   // The response message that is being written: append, or Reserve and Commit. Unsent messages may

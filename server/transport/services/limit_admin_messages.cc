@@ -77,6 +77,7 @@ void Write(const service::NamedLimitTotals& from, v1::LimitStats* to) {
   to->set_allowed_while_unavailable(from.totals.allowed_while_unavailable);
   to->set_denied_while_unavailable(from.totals.denied_while_unavailable);
   to->set_overshoot_permits(from.overshoot_permits);
+  to->set_bookings_denied(from.totals.bookings_denied);
 }
 
 void Write(const common::HistogramTotals& from, v1::Histogram* to) {
@@ -164,6 +165,7 @@ void Write(const std::string& kind, const store::StoreStats& from, v1::StoreStat
   to->set_errors(from.errors);
   to->set_conversions(from.conversions);
   to->set_nodes(from.nodes);
+  to->set_bookings(from.bookings);
 }
 
 }  // namespace

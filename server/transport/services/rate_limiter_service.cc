@@ -56,6 +56,13 @@ struct Pooled {
   size_t bytes = 0;  // while it is in the pool
 };
 
+// What the use cases keep for the call's connection.
+service::ConnectionBookings* BookingsOf(ServerCall& rpc) {
+  std::shared_ptr<void>& kept = rpc.connection_state();
+  if (kept == nullptr) kept = std::make_shared<service::ConnectionBookings>();
+  return static_cast<service::ConnectionBookings*>(kept.get());
+}
+
 // Acquire, Query and Refund: decode, decide, encode. `Kind` has the steps of the
 // method. A call's item is taken from the loop's pool, so that a call in steady state allocates
 // nothing.
@@ -80,6 +87,9 @@ class UnaryUseCase final : public UnaryMethod {
     item->pool = &pool;
     item->loop = &rpc.loop();
     rpc.set_state(item);
+    if constexpr (requires { item->call.UseConnection(nullptr); }) {
+      item->call.UseConnection(BookingsOf(rpc));
+    }
     bool decided = false;
     item->decided = &decided;
     Kind::Decide(
@@ -263,6 +273,7 @@ class BatchSteps {
         break;
       case Phase::kAsking:
         phase_ = Phase::kDeciding;
+        call_.UseConnection(BookingsOf(*rpc_));
         if (call_.end() == 0) {
           limiter_->Acquire(&call_, rpc_->deadline_ns(), &Decided, this);
         } else {

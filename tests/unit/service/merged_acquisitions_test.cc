@@ -34,7 +34,7 @@ class MergedAcquisitionsTest : public ::testing::Test {
     return rule;
   }
   absl::Status AddOne(const store::Rule& rule, std::string_view key, uint64_t permits) {
-    work_.Begin(0, false);
+    work_.Begin(false);
     work_.Add(rule, key, permits);
     return End();
   }
@@ -65,7 +65,7 @@ TEST_F(MergedAcquisitionsTest, DecidesEachAcquisitionAndCallsDoneOnce) {
 TEST_F(MergedAcquisitionsTest, AddsUpChargesOnTheSameBucketAndReturnsItsResultToEach) {
   const auto rule = TokenBucket(1, 10);
   const auto other = TokenBucket(2, 10);
-  work_.Begin(0, false);
+  work_.Begin(false);
   work_.Add(*rule, "a", 2);
   work_.Add(*other, "a", 1);
   work_.Add(*rule, "a", 3);
@@ -84,7 +84,7 @@ TEST_F(MergedAcquisitionsTest, AddsUpChargesOnTheSameBucketAndReturnsItsResultTo
 
 TEST_F(MergedAcquisitionsTest, ReportsSumAndBoundWhenChargesOnOneBucketExceedIt) {
   const auto rule = TokenBucket(1, 10, 5);
-  work_.Begin(0, false);
+  work_.Begin(false);
   work_.Add(*rule, "a", 8);
   work_.Add(*rule, "a", 8);
   const absl::Status status = End();
@@ -97,7 +97,7 @@ TEST_F(MergedAcquisitionsTest, ReportsSumAndBoundWhenChargesOnOneBucketExceedIt)
 
 TEST_F(MergedAcquisitionsTest, RefusesASumThatOverflows) {
   const auto rule = TokenBucket(1, 10);
-  work_.Begin(0, false);
+  work_.Begin(false);
   work_.Add(*rule, "a", ~uint64_t{0});
   work_.Add(*rule, "a", 2);
   const absl::Status status = End();
@@ -111,16 +111,16 @@ TEST_F(MergedAcquisitionsTest, RefusesZeroPermitsAndNoCharges) {
   EXPECT_EQ(
       CheckCharge(FieldPath(), rule->limit_name, "a", 0, Utf8::kChecked, limits).status().code(),
       absl::StatusCode::kInvalidArgument);
-  work_.Begin(0, false);
+  work_.Begin(false);
   EXPECT_EQ(End().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(MergedAcquisitionsTest, CountsChargesBeforeAddingThemUp) {
   const auto rule = TokenBucket(1, 100);
-  work_.Begin(0, false);
+  work_.Begin(false);
   for (size_t i = 0; i < common::bounds::kMaxCharges; ++i) work_.Add(*rule, "a", 1);
   EXPECT_TRUE(End().ok());
-  work_.Begin(0, false);
+  work_.Begin(false);
   for (size_t i = 0; i < common::bounds::kMaxCharges + 1; ++i) work_.Add(*rule, "a", 1);
   const absl::Status status = End();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -131,7 +131,7 @@ TEST_F(MergedAcquisitionsTest, DecidesTheOthersWhenOneWasDropped) {
   const auto rule = TokenBucket(1, 10);
   ASSERT_TRUE(AddOne(*rule, "a", 1).ok());
   EXPECT_EQ(AddOne(*rule, "a", 11).code(), absl::StatusCode::kInvalidArgument);
-  work_.Begin(0, false);
+  work_.Begin(false);
   work_.Add(*rule, "a", 1);
   work_.Add(*rule, "b", 1);
   work_.DropLast();
@@ -172,7 +172,7 @@ TEST_F(MergedAcquisitionsTest, PassesTheDeadlineToTheStore) {
 
 TEST_F(MergedAcquisitionsTest, IssuesAReceiptOnlyToAcquisitionsThatWantOne) {
   const auto rule = TokenBucket(1, 10);
-  work_.Begin(0, true);
+  work_.Begin(true);
   work_.Add(*rule, "a", 1);
   ASSERT_TRUE(End().ok());
   ASSERT_TRUE(AddOne(*rule, "a", 1).ok());

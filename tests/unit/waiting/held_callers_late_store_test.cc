@@ -40,7 +40,8 @@ class HeldCallersLateStoreTest : public ::testing::Test {
         at_once.push_back({caller->decided_.now_ns, 1});
         return;
       }
-      caller->until_ns = clock.NowNs() + max_wait_ns;
+      caller->since_ns = clock.NowNs();
+      caller->until_ns = caller->since_ns + max_wait_ns;
       caller->generation = limits.Generation();
       if (held_callers.Hold(caller.get())) callers.push_back(std::move(caller));
     }

@@ -73,7 +73,8 @@ void KeepBooks(uint64_t seed, bool late, bool change_limits) {
           at_once += permits;
           break;
         }
-        caller->until_ns = clock.NowNs() + 10 * kSecond;
+        caller->since_ns = clock.NowNs();
+        caller->until_ns = caller->since_ns + 10 * kSecond;
         caller->generation = limits.Generation();
         ASSERT_TRUE(held_callers.Hold(caller.get()));
         callers.push_back(std::move(caller));

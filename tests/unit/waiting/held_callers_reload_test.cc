@@ -51,7 +51,8 @@ class HeldCallersReloadTest : public ::testing::Test {
         granted.push_back({clock.NowNs(), 0});
         return;
       }
-      caller->until_ns = clock.NowNs() + 20 * kSecond;
+      caller->since_ns = clock.NowNs();
+      caller->until_ns = caller->since_ns + 20 * kSecond;
       caller->generation = limits.Generation() - (rule == now ? 0 : 1);
       ASSERT_TRUE(held_callers.Hold(caller.get()));
       callers.push_back(std::move(caller));

@@ -31,7 +31,8 @@ class HeldCallersTest : public ::testing::Test {
     if (caller->decided_.outcome != Outcome::kGranted || caller->decided_.wait_ns == 0) {
       return nullptr;
     }
-    caller->until_ns = clock_.NowNs() + max_wait_ns;
+    caller->since_ns = clock_.NowNs();
+    caller->until_ns = caller->since_ns + max_wait_ns;
     caller->generation = limits_.Generation();
     EXPECT_TRUE(held_callers_.Hold(caller.get()));
     return caller;

@@ -143,7 +143,8 @@ class CallerCrowd {
           member->decided_.max_wait_ns = asked.max_wait_ns;
           Decide(store_, member->decided_);
           if (member->decided_.outcome == Outcome::kGranted && member->decided_.wait_ns > 0) {
-            member->until_ns = clock_.NowNs() + asked.max_wait_ns;
+            member->since_ns = clock_.NowNs();
+            member->until_ns = member->since_ns + asked.max_wait_ns;
             held_.fetch_add(1);
             held_callers.Hold(member.get());
             if (i % 5 == 0) held_callers.Cancel(member.get());

@@ -1,0 +1,85 @@
+// ConnectionBookings: bounds and counts the bookings of one connection whose grant time is to come.
+//
+// A call takes a place before its decision, and gives it back when it is answered; what it booked
+// then counts until its grant time, or until it is refunded over the same connection. A held call
+// keeps its place. Grant times are rounded up to slots, so the memory is bounded by the time that
+// bookings may lie ahead, not by their number.
+#ifndef SLUICE_SERVER_SERVICE_CONNECTION_BOOKINGS_H_
+#define SLUICE_SERVER_SERVICE_CONNECTION_BOOKINGS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "common/bounds.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+
+namespace sluice::service {
+
+// Thread-safe: a held call may be answered by another thread. The connection owns it, and so do the
+// calls that took a place. `store_ahead_ns`: how far the store's clock is ahead of the local one.
+class ConnectionBookings : public std::enable_shared_from_this<ConnectionBookings> {
+ public:
+  explicit ConnectionBookings(size_t most = common::bounds::kMaxBookingsPerConnection)
+      : most_(most) {}
+
+  // Returns false if all places are taken. Reads the clock only when they seem to be.
+  bool TakePlace(const common::Clock& clock) {
+    common::MutexLock lock(&mu_);
+    if (places_ + booked_ >= most_) ForgetUntil(clock.NowNs() + store_ahead_ns_);
+    if (places_ + booked_ >= most_) return false;
+    ++places_;
+    return true;
+  }
+  void GiveBack(size_t places) {
+    common::MutexLock lock(&mu_);
+    places_ -= places;
+  }
+
+  // A booking of a call that still has its place. `grant_time_ns` is on the store's clock.
+  void Add(int64_t grant_time_ns, int64_t store_ahead_ns) {
+    common::MutexLock lock(&mu_);
+    store_ahead_ns_ = store_ahead_ns;
+    ++by_slot_[SlotOf(grant_time_ns)];
+    ++booked_;
+  }
+  // It was refunded.
+  void Remove(int64_t grant_time_ns) {
+    common::MutexLock lock(&mu_);
+    const auto it = by_slot_.find(SlotOf(grant_time_ns));
+    if (it == by_slot_.end()) return;  // its grant time has passed
+    --booked_;
+    if (--it->second == 0) by_slot_.erase(it);
+  }
+
+  // Bookings whose grant time is to come, and places taken.
+  size_t Count(const common::Clock& clock) {
+    common::MutexLock lock(&mu_);
+    ForgetUntil(clock.NowNs() + store_ahead_ns_);
+    return places_ + booked_;
+  }
+
+ private:
+  // 67 ms.
+  static int64_t SlotOf(int64_t grant_time_ns) { return (grant_time_ns >> 26) + 1; }
+
+  void ForgetUntil(int64_t store_now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto end = by_slot_.upper_bound(store_now_ns >> 26);
+    for (auto it = by_slot_.begin(); it != end; ++it) booked_ -= it->second;
+    by_slot_.erase(by_slot_.begin(), end);
+  }
+
+  const size_t most_;
+  common::Mutex mu_;
+  size_t places_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t booked_ ABSL_GUARDED_BY(mu_) = 0;  // the sum of by_slot_
+  int64_t store_ahead_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::btree_map<int64_t, size_t> by_slot_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice::service
+
+#endif  // SLUICE_SERVER_SERVICE_CONNECTION_BOOKINGS_H_
