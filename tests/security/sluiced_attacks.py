@@ -25,7 +25,7 @@ import time
 
 TICKS = os.sysconf("SC_CLK_TCK")
 LIMITS = ("limits: [{name: api, rate: 1000000/s, burst: 1000000},"
-          " {name: line, rate: 1/60s, burst: 1}]\n")
+          " {name: line, rate: 1/60s, burst: 1, max_wait: 24h}]\n")
 MIB = 1 << 20
 PATIENCE_S = 20
 ATTACK_S = 2  # an attack that ends earlier is repeated

@@ -32,7 +32,8 @@ struct Acquisition {
   // Request a receipt, for Client::Refund.
   bool want_receipt = false;
   // 0: granted now or denied. Greater, at most 24 h: a reservation may be granted at most this far
-  // ahead. It has a receipt. Proceed after Decision::wait, or cancel it with Client::Refund.
+  // ahead, but not further than the limits' own max_wait. It has a receipt. Proceed after
+  // Decision::wait, or cancel it with Client::Refund.
   std::chrono::nanoseconds max_wait{0};
   // With max_wait: the server answers at the grant time. max_wait is added to the call's deadline.
   // Not allowed in a batch or a stream.

@@ -86,7 +86,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=10)
     options = parser.parse_args()
     # The first grant times are ten minutes away.
-    loads.LIMITS = "limits: [{name: line, rate: 1/600s, burst: 1}]\n"
+    loads.LIMITS = "limits: [{name: line, rate: 1/600s, burst: 1, max_wait: 24h}]\n"
     with tempfile.TemporaryDirectory() as folder:
         own, _ = measure(options, folder, False)
         held, busy = measure(options, folder, True)

@@ -208,7 +208,7 @@ TEST_F(RealServerTest, DrainIsInvisibleWithAnotherServer) {
 }
 
 TEST_F(RealServerTest, HeldCallerMovesToAnotherServerWhenItsServerDrains) {
-  const std::string limits = "limits: [{name: slow, rate: 1/h, burst: 1}]";
+  const std::string limits = "limits: [{name: slow, rate: 1/h, burst: 1, max_wait: 24h}]";
   ServerProcess server({.limits = limits});
   ServerProcess other({.limits = limits});
   auto client = *Client::Create(

@@ -239,7 +239,7 @@ TEST_F(RateLimiterServerTest, DrainAnswersHeldCallsAndARaisedLimitGrantsThemSoon
   server_->WriteLimits("limits: [{ name: api, rate: 100/s, burst: 1 }]");
   sooner.join();
 
-  server_->WriteLimits("limits: [{ name: api, rate: 1/h, burst: 2 }]");
+  server_->WriteLimits("limits: [{ name: api, rate: 1/h, burst: 2, max_wait: 24h }]");
   EXPECT_TRUE(Eventually([&] {
     v1::AcquireResponse response;
     return Acquire(Request("api", "other"), &response).ok() && response.charges(0).capacity() == 2;

@@ -110,7 +110,7 @@ TEST_F(RedisServerTest, SharesItsQuotaInACluster) {
 }
 
 TEST_F(RedisServerTest, NodesBookInACommonOrder) {
-  const std::string limits = "limits: [{name: api, rate: 1/1h}]";
+  const std::string limits = "limits: [{name: api, rate: 1/1h, max_wait: 24h}]";
   Start(Options(limits));
   ASSERT_TRUE(server_->ready());
   ServerProcess::Options options = Options(limits);
@@ -149,7 +149,7 @@ TEST_F(RedisServerTest, NodesBookInACommonOrder) {
 // up.
 TEST_F(RedisServerTest, NodesHoldCallersInOneQueue) {
   const std::string limits =
-      "limits: [{name: api, rate: 1/1h}, {name: quick, rate: 4/s, burst: 1}]";
+      "limits: [{name: api, rate: 1/1h, max_wait: 24h}, {name: quick, rate: 4/s, burst: 1}]";
   Start(Options(limits));
   ASSERT_TRUE(server_->ready());
   ServerProcess::Options options = Options(limits);
@@ -222,6 +222,7 @@ TEST_F(RedisServerTest, HeldCallersAreBookedAgainWhenTheirLimitChanges) {
     request.mutable_limit()->mutable_rate()->set_permits(permits);
     request.mutable_limit()->mutable_rate()->mutable_period()->set_seconds(3600);
     request.mutable_limit()->set_burst(1);
+    request.mutable_limit()->mutable_max_wait()->set_seconds(24 * 3600);
     v1::PutLimitResponse response;
     const grpc::Status status = admin_->PutLimit(&context, request, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();

@@ -34,11 +34,11 @@ limits:
   - { name: tasks, algorithm: sliding_log, rate: 50/100ms }
   - { name: even, rate: 30/s, burst: 0, debt: 1 }
   - { name: guava, rate: 10/s, burst: 0, debt: 8 }
-  - { name: shared, rate: 1/h, burst: 100 }
-  - { name: slow, rate: 1/h }
-  - { name: indebted, rate: 1/h, burst: 1, debt: 10 }
+  - { name: shared, rate: 1/h, burst: 100, max_wait: 24h }
+  - { name: slow, rate: 1/h, max_wait: 24h }
+  - { name: indebted, rate: 1/h, burst: 1, debt: 10, max_wait: 24h }
   - { name: tens, rate: 40/s, burst: 0, debt: 10 }
-  - { name: window, algorithm: sliding_log, rate: 100/h }
+  - { name: window, algorithm: sliding_log, rate: 100/h, max_wait: 24h }
 )";
 
 class ThrottlerServerTest : public ::testing::Test {
