@@ -354,6 +354,7 @@ void AcquireCall::OnAnswer(waiting::HeldOutcome outcome) {
       break;
     case waiting::HeldOutcome::kDenied:
       BlameDeadline();
+      CountRetryAfterFromNow();
       break;
     case waiting::HeldOutcome::kCancelled:
       item.status = errors::CancelledWhileWaiting();
@@ -366,6 +367,15 @@ void AcquireCall::OnAnswer(waiting::HeldOutcome outcome) {
       break;
   }
   Finish();
+}
+
+void AcquireCall::CountRetryAfterFromNow() {
+  store::Acquisition& decided = attempts_[items_[0].attempt]->mutable_acquisition(items_[0].index);
+  if (decided.retry_after_ns == algorithm::kNeverNs) return;
+  const int64_t now_ns = with_->store.UsesLocalClock() ? decided.now_ns : with_->clock.NowNs();
+  // So far it counts from until_ns, or from now if that has passed.
+  const int64_t grant_after_ns = decided.retry_after_ns + std::max<int64_t>(until_ns - now_ns, 0);
+  decided.retry_after_ns = std::max<int64_t>(grant_after_ns - (until_ns - since_ns), 0);
 }
 
 void AcquireCall::BlameDeadline() {

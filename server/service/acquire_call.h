@@ -217,6 +217,9 @@ class AcquireCall final : private waiting::HeldCaller {
   void OnAnswer(waiting::HeldOutcome outcome) override;
   // A held call was denied: if all of its max_wait had been enough, the reason is its deadline.
   void BlameDeadline();
+  // A held call was denied when limits changed: the same request, made again, has all of its
+  // max_wait before it.
+  void CountRetryAfterFromNow();
 
   void Finish();
   // Replaces the places at the connection by the bookings that were made.

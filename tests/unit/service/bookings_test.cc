@@ -213,8 +213,12 @@ TEST_F(HeldBookingsTest, LoweredMaxWaitDeniesHeldCallersThatNoLongerFit) {
   EXPECT_FALSE(held[1]->answered);
   ASSERT_TRUE(held[2]->answered) << "granted 3 s after its arrival";
   EXPECT_FALSE(held[2]->call.result(0).granted);
-  EXPECT_GT(held[2]->call.result(0).retry_after_ns, 0);
-  Advance(kSecond / 2);
+  const int64_t retry_after_ns = held[2]->call.result(0).retry_after_ns;
+  EXPECT_EQ(retry_after_ns, kSecond / 2) << "in 2.5 s, of which max_wait covers 2";
+  Advance(retry_after_ns - 1);
+  EXPECT_FALSE(Acquire("day", "k", 1, {.max_wait = {3600, 0}}).granted);
+  Advance(1);
+  EXPECT_EQ(Acquire("day", "k", 1, {.max_wait = {3600, 0}}).wait_ns, 2 * kSecond);
   EXPECT_TRUE(held[0]->answered && held[0]->call.result(0).granted);
   Advance(kSecond);
   EXPECT_TRUE(held[1]->answered && held[1]->call.result(0).granted);
