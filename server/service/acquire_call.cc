@@ -23,6 +23,8 @@ constexpr size_t kSharedSlice = 256;
 constexpr size_t kJointCost = 4;
 constexpr size_t kBookingCost = 10;
 constexpr size_t kErrorCost = 16;
+// Steps of searches (store::SearchBudget) that cost as much.
+constexpr int64_t kSearchSteps = 25;
 
 // Counts a decision that on_store_failure made.
 void CountUnavailable(common::Metrics::Shard& shard, const store::Acquisition& decided) {
@@ -131,6 +133,7 @@ void AcquireCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn d
     done(context, this);
     return;
   }
+  search_budget_ = store::SearchBudget();
   Decide(nullptr);
 }
 
@@ -159,6 +162,7 @@ void AcquireCall::Decide(const Attempt* last) {
   attempt.limits.Use(with_->registry.Local());
   if (last == nullptr) {
     slice_cost_ = 0;
+    budget_before_ = search_budget_.left();
     const size_t most = !sliced_ ? SIZE_MAX : with_->store.Shared() ? kSharedSlice : kSlice;
     for (; end_ < items_.size() && slice_cost_ < most; ++end_) {
       slice_cost_ += Resolve(items_[end_], attempt);
@@ -172,6 +176,7 @@ void AcquireCall::Decide(const Attempt* last) {
     }
   }
   connection_ = nullptr;
+  attempt.search_budget = &search_budget_;
   attempt.Decide(with_->store, deadline_ns_);
 }
 
@@ -412,6 +417,7 @@ void AcquireCall::CountBookings() {
 }
 
 void AcquireCall::Finish() {
+  slice_cost_ += static_cast<size_t>((budget_before_ - search_budget_.left()) / kSearchSteps);
   if (bookings_ != nullptr) CountBookings();
   if (Count()) AppendReceipts();
   done_(context_, this);

@@ -236,6 +236,9 @@ class AcquireCall final : private waiting::HeldCaller {
   size_t first_ = 0;  // the slice
   size_t end_ = 0;
   size_t slice_cost_ = 0;
+  // Of all slices; and what was left of it before the present one.
+  store::SearchBudget search_budget_;
+  int64_t budget_before_ = 0;
   bool sliced_ = false;
   size_t begun_ = 0;  // acquisitions; those over the bound are not kept
   absl::Status status_;

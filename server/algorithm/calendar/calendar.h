@@ -93,6 +93,7 @@ class SearchBudget {
 
   void Spend(size_t steps) { left_ -= static_cast<int64_t>(steps); }
   bool spent() const { return left_ <= 0; }
+  int64_t left() const { return left_; }
 
  private:
   int64_t left_;
