@@ -250,7 +250,10 @@ int64_t AcquireCall::CutMaxWaitNs(Item& item, absl::Span<const store::Charge> ch
   if (max_wait_ns == 0 || (connection_ == nullptr && bookings_ == nullptr)) return max_wait_ns;
   if (bookings_ == nullptr) bookings_ = connection_->shared_from_this();
   item.connection_full = !bookings_->TakePlace(with_->clock);
-  if (item.connection_full) return 0;
+  if (item.connection_full) {
+    max_wait_cut_ns_ = 0;  // the deadline is not to blame
+    return 0;
+  }
   ++places_;
   return max_wait_ns;
 }

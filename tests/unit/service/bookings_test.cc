@@ -233,6 +233,9 @@ TEST_F(HeldBookingsTest, HeldCallsTakePlacesOfTheirConnection) {
   ASSERT_TRUE(refused->answered);
   EXPECT_FALSE(refused->call.result(0).granted);
   EXPECT_EQ(refused->call.charge(0, 0).reason, store::Reason::kWaitingBound);
+  const auto hurried = Hold("hour", 60, clock_.NowNs() + 10 * kSecond);
+  ASSERT_TRUE(hurried->answered);
+  EXPECT_EQ(hurried->call.charge(0, 0).reason, store::Reason::kWaitingBound);
   limiter_.CancelHeld(&held[2]->call);
   EXPECT_EQ(connection_->Count(clock_), 2u);
   const auto next = Hold("hour", 60);
