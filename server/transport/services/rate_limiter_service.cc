@@ -63,6 +63,11 @@ service::ConnectionBookings* BookingsOf(ServerCall& rpc) {
   return static_cast<service::ConnectionBookings*>(kept.get());
 }
 
+// The work (ServerCall::Spend) of a request: its decoding, and `units` for each of its items.
+int64_t UnitsOf(absl::Span<const uint8_t> request, int64_t units, size_t items) {
+  return static_cast<int64_t>(request.size() / 64) + units * static_cast<int64_t>(items);
+}
+
 // Acquire, Query and Refund: decode, decide, encode. `Kind` has the steps of the
 // method. A call's item is taken from the loop's pool, so that a call in steady state allocates
 // nothing.
@@ -81,7 +86,7 @@ class UnaryUseCase final : public UnaryMethod {
       rpc.Finish(decoded);
       return;
     }
-    rpc.Spend(Kind::kUnits * static_cast<int64_t>(item->call.size()));
+    rpc.Spend(UnitsOf(request, Kind::kUnits, item->call.size()));
     item->rpc = &rpc;
     item->owner = this;
     item->pool = &pool;
@@ -452,6 +457,7 @@ class Watch final : public StreamingMethod {
       rpc.Finish(decoded);
       return;
     }
+    rpc.Spend(UnitsOf(request, QueryKind::kUnits, options.buckets.size()));
     if (!rpc.TrySetLastingBytes(MemoryOf(options))) {
       rpc.Finish(errors::TooManyWatchedBuckets());
       return;

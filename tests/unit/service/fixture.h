@@ -29,7 +29,7 @@ inline limits::LimitSpec PerSecond(std::string name, uint64_t permits) {
   return spec;
 }
 
-class ServiceTest : public testing::Test {
+class ServiceTest : public ::testing::Test {
  protected:
   void Load(std::vector<limits::LimitSpec> specs) {
     const auto applied = registry_.ApplyFile(std::move(specs), std::to_string(++version_));
