@@ -71,7 +71,7 @@ inline constexpr size_t kMaxHandshakesPerLoop = 1024;
 // Connections of the admin port, and bytes of its requests that are not complete yet. People and
 // scripts use it: more than these are a flood, which may not cost the data port its memory.
 inline constexpr int kMaxAdminConnections = 1000;
-inline constexpr size_t kMaxAdminBufferedBytes = size_t{32} << 20;
+inline constexpr size_t kMaxAdminRequestBytes = size_t{32} << 20;
 
 // Calls open at once on one connection, announced in its SETTINGS. An open call costs 1 to 3 KiB,
 // and callers that are held until their grant time keep theirs for hours: a connection takes 3 MiB
@@ -87,15 +87,16 @@ inline constexpr size_t kMaxConnectionUnsentBytes = size_t{1} << 20;
 // 1.2 MB each, so that they are decided together.
 inline constexpr size_t kMaxConnectionPendingBytes = size_t{8} << 20;
 
-// Bytes of requests that are not complete, of one connection. They cannot wait, since only reading
-// completes them: above, calls are refused. Several callers may send the largest message at once.
-inline constexpr size_t kMaxConnectionRequestBytes = size_t{32} << 20;
+// Bytes of requests that are not complete. They cannot wait, since only reading completes them:
+// above, calls are refused. Of one connection: two of the largest messages.
+inline constexpr size_t kMaxConnectionRequestBytes = size_t{8} << 20;
+// Of all connections of the data port, divided between its event loops.
+inline constexpr size_t kMaxPortRequestBytes = size_t{64} << 20;
+// Of one connection, while the others have taken all of that: enough for small calls.
+inline constexpr size_t kMinConnectionRequestBytes = size_t{64} << 10;
 
-// The same of all connections of an event loop.
-inline constexpr size_t kMaxLoopRequestBytes = size_t{256} << 20;
-
-// Bytes of the watches of one connection: about 20 of the largest.
-inline constexpr size_t kMaxConnectionWatchBytes = size_t{4} << 20;
+// Bytes of the watches of one connection: two of the largest, or hundreds of small ones.
+inline constexpr size_t kMaxConnectionWatchBytes = size_t{512} << 10;
 
 // How long a peer may take none of its answers, unless --stall_timeout says otherwise.
 inline constexpr int64_t kDefaultStallTimeoutNs = int64_t{30} * 1'000'000'000;

@@ -308,6 +308,7 @@ int Server::Listen() {
   data.max_connections = flags_.max_connections;
   data.log = &log_;
   data.rpc.metrics_name = "data";
+  data.rpc.max_loop_buffered_bytes = common::bounds::kMaxPortRequestBytes / loops_.data().size();
   data_ = std::make_unique<transport::PortServer>(data, loops_.data(), clock_, metrics_);
   data_service_ = std::make_unique<transport::RateLimiterService>(
       use_cases_->limiter, use_cases_->watches, loops_.data().size());
@@ -319,7 +320,7 @@ int Server::Listen() {
   admin.max_connections = common::bounds::kMaxAdminConnections;
   admin.log = &log_;
   admin.rpc.metrics_name = "admin";
-  admin.rpc.max_loop_buffered_bytes = common::bounds::kMaxAdminBufferedBytes;
+  admin.rpc.max_loop_buffered_bytes = common::bounds::kMaxAdminRequestBytes;
   admin.rpc.max_queue_ns = 0;  // a call waits for a long one before it, and is not shed
   admin_ = std::make_unique<transport::PortServer>(admin, loops_.admin(), clock_, metrics_);
   admin_service_ =

@@ -126,7 +126,13 @@ absl::StatusOr<MessageReader::Step> MessageReader::TakeSingle(Decompressor& deco
   absl::StatusOr<Step> step =
       Decompress({bytes_.data() + kPrefixBytes, announced_bytes()}, decompressor, step_bytes);
   if (swap && step.ok() && step->state == Step::State::kMessage) {
-    bytes_.Swap(decompressor.message);  // the message must last as long as the call
+    // The message must last as long as the call, and a held call may last for hours.
+    if (decompressor.message.capacity() > 2 * step->message.size()) {
+      bytes_.Clear();
+      bytes_.Append(step->message);
+    } else {
+      bytes_.Swap(decompressor.message);
+    }
     step->message = bytes_.view();
   }
   return step;

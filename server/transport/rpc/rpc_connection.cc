@@ -27,7 +27,7 @@ constexpr size_t kCallBytes = sizeof(RpcCall) + 1024;
 // Connections with less memory than this are not worth a look when memory is short.
 constexpr size_t kHeavyBytes = 64 << 10;
 // Stalls are looked for this often within the time-out.
-constexpr int64_t kStallChecks = 8;
+constexpr int64_t kStallChecks = 32;
 
 }  // namespace
 
@@ -390,7 +390,9 @@ int64_t RpcConnection::EndStalledCalls(int64_t now_ns) {
 
 bool RpcConnection::HasRoomFor(size_t bytes) const {
   const RpcServerOptions& options = rpc_loop_.options();
-  return buffered_bytes_ + bytes <= options.max_connection_buffered_bytes &&
+  const size_t mine = buffered_bytes_ + bytes;
+  if (mine <= common::bounds::kMinConnectionRequestBytes) return true;
+  return mine <= options.max_connection_buffered_bytes &&
          rpc_loop_.buffered_bytes() + bytes <= options.max_loop_buffered_bytes &&
          !rpc_loop_.over_memory();
 }

@@ -37,9 +37,10 @@ struct RpcServerOptions {
   // From a request's headers to its end, for methods that take one message.
   int64_t request_timeout_ns = int64_t{30} * 1'000'000'000;
   // Bytes of unfinished requests of one connection, and of all of a loop. Above, calls are refused
-  // with RESOURCE_EXHAUSTED.
+  // with RESOURCE_EXHAUSTED; for the loop's sake only those of connections that hold more than
+  // bounds::kMinConnectionRequestBytes.
   size_t max_connection_buffered_bytes = common::bounds::kMaxConnectionRequestBytes;
-  size_t max_loop_buffered_bytes = common::bounds::kMaxLoopRequestBytes;
+  size_t max_loop_buffered_bytes = common::bounds::kMaxPortRequestBytes;
   // Bytes of unsent responses, and of undecided calls, of one connection. Above, its calls wait.
   size_t max_connection_unsent_bytes = common::bounds::kMaxConnectionUnsentBytes;
   size_t max_connection_pending_bytes = common::bounds::kMaxConnectionPendingBytes;

@@ -511,12 +511,12 @@ TEST_F(RpcServerTest, BrokenFramingNotifiesTheHandlerOfItsStream) {
 // The handler may still work on a message, and must not answer a call that is gone.
 TEST_F(RpcServerTest, TooManyHeldBytesNotifyTheHandlerOfItsStream) {
   RpcServerOptions options;
-  options.max_connection_buffered_bytes = 1000;
+  options.max_connection_buffered_bytes = 100'000;
   Begin(options);
   stream_.pause_after_each = true;
   const int32_t id = client_->Call("/t.T/Stream", Framed("1"), {}, false);
   client_->Pump();
-  client_->Continue(id, Framed(std::string(2000, 'x')), false);
+  client_->Continue(id, Framed(std::string(200'000, 'x')), false);
   client_->Pump();
   EXPECT_EQ(client_->calls[id].status(), "8");
   EXPECT_EQ(stream_.cancelled, 1);
