@@ -274,7 +274,7 @@ class BatchSteps {
         *status = decoder_->Step(kDecodeBytes);
         if (!status->ok()) return true;
         if (decoder_->done()) phase_ = Phase::kAsking;
-        rpc_->Spend(kDecodeBytes / 64);
+        rpc_->Spend(kDecodeBytes / 32);
         break;
       case Phase::kAsking:
         phase_ = Phase::kDeciding;

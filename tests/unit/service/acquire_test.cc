@@ -391,7 +391,7 @@ TEST_F(AcquireTest, DecidesALargeBatchInSlicesThatChangeNothing) {
       [](void* context, AcquireCall*) { ++*static_cast<int*>(context); }, &slices);
   std::vector<Decided> found;
   while (true) {
-    EXPECT_LE(sliced.slice_cost(), 512u + 2 * 10);
+    EXPECT_LE(sliced.slice_cost(), 512u + 64);
     EXPECT_EQ(sliced.first(), found.size());
     for (size_t i = sliced.first(); i < sliced.end(); ++i) {
       found.push_back(decided(sliced, i));
