@@ -248,8 +248,9 @@ int Server::OpenStore() {
   }
   if (flags_.in_redis) return OpenRedis();
   store_ = std::make_unique<store::MemoryStore>(
-      clock_,
-      store::MemoryStoreOptions{.max_buckets = flags_.max_buckets, .overflow = flags_.overflow});
+      clock_, store::MemoryStoreOptions{.max_buckets = flags_.max_buckets,
+                                        .max_bytes = static_cast<uint64_t>(memory_limit_) / 2,
+                                        .overflow = flags_.overflow});
   return kDone;
 }
 
