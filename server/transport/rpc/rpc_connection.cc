@@ -117,6 +117,8 @@ void RpcConnection::EndCalls() {
     rpc_loop_.loop().work().Add(*this);
   } else if (state_ == State::kClosed) {
     rpc_loop_.Remove(*this);
+  } else {
+    Settle();
   }
 }
 
