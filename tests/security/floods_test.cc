@@ -153,9 +153,9 @@ TEST_F(FloodTest, AcceptsAnyNumberOfCancelledHeldCalls) {
   connection.Feed(kGreeting);
   const std::string headers = RequestHeaders("/t.T/Held");
   uint32_t id = 1;
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 40; ++round) {
     const uint32_t first = id;
-    for (int i = 0; i < 4000; ++i, id += 2) {
+    for (int i = 0; i < 1000; ++i, id += 2) {
       connection.Feed(Frame(NGHTTP2_HEADERS, 4, id, headers) +
                       Frame(NGHTTP2_DATA, 1, id, Framed("")));
     }
