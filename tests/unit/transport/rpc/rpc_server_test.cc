@@ -624,8 +624,8 @@ TEST_F(RpcServerTest, BoundsTheLargeMessagesThatAreBetweenTheirSteps) {
   }
   EXPECT_EQ(steps_.started, static_cast<int>(RpcLoop::kMaxLargeMessages));
   // A connection that ends gives its place to the one that waits longest; one that waits leaves.
-  clients[0]->connection.Close();
-  clients.back()->connection.Close();
+  clients[0]->connection.CloseOnce();
+  clients.back()->connection.CloseOnce();
   server_->loop->RunOnce(0);
   server_->loop->RunOnce(0);
   EXPECT_EQ(steps_.started, static_cast<int>(RpcLoop::kMaxLargeMessages) + 1);
