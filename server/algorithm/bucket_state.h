@@ -112,8 +112,14 @@ class BucketState {
   bool FindBooking(int64_t grant_time_ns, uint64_t id, Booking* booking,
                    int64_t* previous_ns) const;
 
-  // In the order of grant times.
-  void ForEachBooking(absl::FunctionRef<void(const Booking&)> visit) const;
+  // How many bookings come before that one; bookings() if there is none of that id and grant time.
+  size_t BookingRank(int64_t grant_time_ns, uint64_t id) const;
+  // How many bookings have a grant time up to and with that one.
+  size_t BookingsUpTo(int64_t grant_time_ns) const;
+
+  // In the order of grant times: `count` bookings behind the first `skip` ones.
+  void ForEachBooking(absl::FunctionRef<void(const Booking&)> visit, size_t skip = 0,
+                      size_t count = std::numeric_limits<size_t>::max()) const;
 
   // Turns the bookings whose grant times have come into takes. Returns how many older receipts were
   // closed to make room for theirs.
@@ -148,9 +154,13 @@ class BucketState {
   // Closes receipts that are no longer worth anything.
   void CloseWorthless(const Parameters& parameters, Moment at);
 
-  BucketImage ToImage() const;
+  // `with_bookings` false: all but them.
+  BucketImage ToImage(bool with_bookings = true) const;
   // REQUIRES: an image of a state of the same parameters.
   static BucketState FromImage(const Parameters& parameters, const BucketImage& image);
+
+  // Takes over all but the bookings, which stay. REQUIRES: a token bucket with bookings.
+  void SetPast(const Parameters& parameters, const BucketImage& image);
 
   // Of the object and what it owns.
   size_t MemoryBytes() const;

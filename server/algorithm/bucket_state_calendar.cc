@@ -286,13 +286,23 @@ bool BucketState::FindBooking(int64_t grant_time_ns, uint64_t id, Booking* booki
       calendar_->bookings);
 }
 
-void BucketState::ForEachBooking(absl::FunctionRef<void(const Booking&)> visit) const {
+size_t BucketState::BookingRank(int64_t grant_time_ns, uint64_t id) const {
+  if (calendar_ == nullptr) return 0;
+  return std::visit([&](const auto& calendar) { return calendar.RankOf(grant_time_ns, id); },
+                    calendar_->bookings);
+}
+
+size_t BucketState::BookingsUpTo(int64_t grant_time_ns) const {
+  if (calendar_ == nullptr) return 0;
+  return std::visit([&](const auto& calendar) { return calendar.CountUpTo(grant_time_ns); },
+                    calendar_->bookings);
+}
+
+void BucketState::ForEachBooking(absl::FunctionRef<void(const Booking&)> visit, size_t skip,
+                                 size_t count) const {
   if (calendar_ == nullptr) return;
-  std::visit(
-      [&](const auto& calendar) {
-        calendar.ForEach([&](const Booking& booking) { visit(booking); });
-      },
-      calendar_->bookings);
+  std::visit([&](const auto& calendar) { calendar.ForEach(visit, skip, count); },
+             calendar_->bookings);
 }
 
 size_t BucketState::Fold(const Parameters& parameters, Moment at) {
@@ -388,13 +398,14 @@ void BucketState::AppendBooking(const Parameters& parameters, const Booking& boo
   }
 }
 
-BucketImage BucketState::ToImage() const {
+BucketImage BucketState::ToImage(bool with_bookings) const {
   BucketImage image;
   std::visit([&](const auto& state) { state.ToImage(&image); }, state_);
   image.receipts.assign(receipts_.begin(), receipts_.end());
   if (calendar_ == nullptr) return image;
   image.latest_ns = calendar_->latest_ns;
   image.wall_ahead_ns = calendar_->wall_ahead_ns;
+  if (!with_bookings) return image;
   image.bookings.reserve(bookings());
   ForEachBooking([&](const Booking& booking) { image.bookings.push_back(booking); });
   return image;
@@ -422,6 +433,13 @@ size_t BucketState::MaxBytes(const Parameters& parameters) {
   return sizeof(BucketState) +
          std::visit([&](const auto& state) { return state.MaxMemoryBytes(Of(parameters, state)); },
                     BucketState(parameters).state_);
+}
+
+void BucketState::SetPast(const Parameters& parameters, const BucketImage& image) {
+  state_ = TokenBucketState{image.tat};
+  receipts_ = OpenReceipts(image.receipts);
+  calendar_->latest_ns = image.latest_ns;
+  calendar_->tokens()->SetTat(parameters.token_bucket, image.tat);
 }
 
 size_t BucketState::MemoryBytes() const {

@@ -204,11 +204,30 @@ class ChunkedCalendar {
     return true;
   }
 
-  // Calls visit(booking) for each booking, in the order of grant times.
+  // How many bookings come before the one of that id and grant time; size() if there is none.
+  size_t RankOf(int64_t grant_time_ns, uint64_t id) const {
+    typename Chunks::Position position;
+    return bookings_.Find(grant_time_ns, id, &position) ? Rank(position) : size();
+  }
+  // How many bookings have a grant time up to and with that one.
+  size_t CountUpTo(int64_t grant_time_ns) const {
+    const size_t chunk = bookings_.FirstChunkAfter(grant_time_ns);
+    if (chunk == bookings_.chunks()) return size();
+    return Rank({chunk, Chunks::FirstAfter(bookings_.chunk(chunk), grant_time_ns)});
+  }
+
+  // Calls visit(booking) for each of `count` bookings behind the first `skip` ones, in the order of
+  // grant times.
   template <typename Visit>
-  void ForEach(Visit visit) const {
-    for (size_t c = 0; c < bookings_.chunks(); ++c) {
-      for (const Booking& booking : bookings_.chunk(c)) visit(booking);
+  void ForEach(Visit visit, size_t skip = 0,
+               size_t count = std::numeric_limits<size_t>::max()) const {
+    for (size_t c = 0; c < bookings_.chunks() && count > 0; ++c) {
+      const auto& chunk = bookings_.chunk(c);
+      const size_t from = std::min(skip, chunk.size());
+      const size_t some = std::min(count, chunk.size() - from);
+      for (size_t i = from; i < from + some; ++i) visit(chunk[i]);
+      skip -= from;
+      count -= some;
     }
   }
 
@@ -221,6 +240,11 @@ class ChunkedCalendar {
 
  protected:
   using Chunks = CalendarChunks<Entry, Summary>;
+
+  size_t Rank(typename Chunks::Position position) const {
+    for (size_t c = 0; c < position.chunk; ++c) position.index += bookings_.chunk(c).size();
+    return position.index;
+  }
 
   // Removes the booking. Returns whether its chunk was dropped with it.
   bool Erase(typename Chunks::Position position) {
