@@ -167,7 +167,7 @@ inline constexpr uint64_t kMaxBookings = uint64_t{1} << 20;
 // no connection takes them all. Each batch of 4096 may make as many reservations.
 inline constexpr size_t kMaxBookingsPerConnection = size_t{1} << 18;
 
-// In Redis every booking of a bucket travels with each decision that books, a few bytes each, and
+// A node that does not know a bucket in Redis reads all its bookings, some 10 bytes each, and
 // scripts/buckets.lua walks all receipts of a bucket.
 inline constexpr size_t kMaxBookingsPerBucketInRedis = size_t{1} << 14;
 inline constexpr size_t kMaxReceiptsPerBucketInRedis = 128;

@@ -75,7 +75,7 @@ void Measure(const char* name, const algorithm::Parameters& parameters, size_t b
   const double redis = (RedisCpuUs(calls) - redis_us) / steps;
   size_t bytes = 0;
   for (const RedisValue& key : calls.Call({"KEYS", "*"}).elements) {
-    bytes += static_cast<size_t>(calls.Call({"STRLEN", key.text}).integer);
+    bytes += static_cast<size_t>(calls.Call({"MEMORY", "USAGE", key.text}).integer);
   }
   std::printf(
       "%-14s behind %5zu %s, %4zu together, %d node%s: node %7.0f us, Redis %6.0f us a step;"

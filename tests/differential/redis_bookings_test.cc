@@ -266,12 +266,15 @@ class Sides {
   void Exchange(const std::vector<size_t>& of, DecideFn decide, bool replace = true) {
     const std::vector<std::string> keys = KeysOfAll(of);
     for (int tries = 0;; ++tries) {
-      RC_ASSERT(tries < 3);
+      RC_ASSERT(tries < 8);
       std::vector<std::string> arguments = {TestTime(now_ns()), "0"};
       for (const size_t i : of) {
         const auto known = cache_.find(i);
-        arguments.push_back(known == cache_.end() ? "" : known->second.first);
-        arguments.push_back("");
+        const StoredBookings stored =
+            known == cache_.end() ? StoredBookings() : known->second.stored();
+        arguments.insert(
+            arguments.end(),
+            {stored.state, stored.state.empty() ? "" : absl::StrCat(stored.generation)});
       }
       const RedisValue read = Scripts::Get().Run(Script::kExchange, keys, arguments);
       if (read.type != RedisValue::Type::kArray) RC_FAIL("read: " + read.text);
@@ -285,34 +288,44 @@ class Sides {
         for (const RedisValue& run : read.elements.at(4 + 3 * i).elements) {
           runs.push_back(run.text);
         }
-        if (IsBooked(state) && state == arguments[2 + 2 * i]) {
-          RC_ASSERT(receipts.empty());
-          buckets.push_back(cache_.at(of[i]).second);
+        const bool same = IsBooked(state) && state == arguments[2 + 2 * i];
+        if (same) RC_ASSERT(receipts.empty() && runs.empty());
+        if (same && tries == 0 && *rc::gen::arbitrary<bool>()) {
+          buckets.push_back(cache_.at(of[i]));
         } else {
-          auto bucket = OpenBucket::Read(party.rule->parameters, state, receipts, runs, now_ns());
+          // Made from the chunks that are known and those that were read.
+          std::optional<OpenBucket> known;
+          if (const auto found = cache_.find(of[i]); found != cache_.end()) known = found->second;
+          auto bucket = OpenBucket::Read(party.rule->parameters, state, receipts, runs, now_ns(),
+                                         std::move(known));
+          if (absl::IsNotFound(bucket.status())) {
+            // What is known is of bookings that were all folded since.
+            cache_.erase(of[i]);
+            break;
+          }
           if (!bucket.ok()) RC_FAIL(std::string(bucket.status().message()));
           buckets.push_back(*std::move(bucket));
         }
         arguments[2 + 2 * i] = state;
-        arguments[3 + 2 * i] = IsBooked(state) ? "" : receipts;
+        arguments[3 + 2 * i] =
+            IsBooked(state) ? absl::StrCat(buckets[i].stored().generation) : receipts;
         if (EncodeParameters(buckets[i].parameters()) != EncodeParameters(party.rule->parameters)) {
           buckets[i].Convert(party.rule->parameters, now_ns());
         }
       }
+      if (buckets.size() < of.size()) continue;
       const int64_t at_ns = BeginAt(absl::MakeSpan(buckets), now_ns());
       decide(absl::MakeSpan(buckets), at_ns);
       if (!replace) return;
-      std::vector<std::string> states;
       for (OpenBucket& bucket : buckets) {
         if (!bucket.changed()) {
-          arguments.insert(arguments.end(), {"", "", "", "0"});
-          states.emplace_back();
+          const std::vector<std::string> unchanged = OpenBucket::FormatUnchanged();
+          arguments.insert(arguments.end(), unchanged.begin(), unchanged.end());
           continue;
         }
         std::vector<std::string> words =
             bucket.Format("w.1", absl::StrCat("v", ++next_version_), at_ns);
         words[0] = "3600000";
-        states.push_back(words[1]);
         arguments.insert(arguments.end(), words.begin(), words.end());
       }
       bool interfered = false;
@@ -328,9 +341,10 @@ class Sides {
       }
       RC_ASSERT(replaced.integer == 1);
       for (size_t i = 0; i < of.size(); ++i) {
-        if (!IsBooked(states[i])) continue;
         if (buckets[i].changed()) buckets[i].Written("w.1");
-        cache_.insert_or_assign(of[i], std::pair(states[i], std::move(buckets[i])));
+        // Now and then what is known is older than what is in Redis.
+        if (buckets[i].stored().state.empty() || *rc::gen::inRange(0, 4) == 0) continue;
+        cache_.insert_or_assign(of[i], std::move(buckets[i]));
       }
       return;
     }
@@ -340,7 +354,7 @@ class Sides {
   MemoryStore memory_;
   std::vector<Party> parties_;
   std::deque<Given> given_;
-  std::map<size_t, std::pair<std::string, OpenBucket>> cache_;
+  std::map<size_t, OpenBucket> cache_;
   std::function<void()> interference_;
   uint64_t next_receipt_ = 1000;
   uint64_t next_version_ = 0;

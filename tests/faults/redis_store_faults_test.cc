@@ -373,10 +373,10 @@ TEST(RedisStoreStartTest, LogsInAndNamesMissingPermission) {
   const absl::Status limited = Connected("unix://limited:pass@" + path);
   EXPECT_EQ(limited.code(), absl::StatusCode::kPermissionDenied) << limited;
   EXPECT_THAT(std::string(limited.message()), HasSubstr("+evalsha"));
-  calls.Call({"ACL",   "SETUSER", "node",    "on",           ">pass",    "~sluice:*",
-              "+info", "+ping",   "+select", "+script|load", "+evalsha", "+time",
-              "+get",  "+set",    "+del",    "+exists",      "+pexpire", "+lrange",
-              "+llen", "+rpush",  "+ltrim",  "+lset",        "+object",  "+append"});
+  calls.Call({"ACL",   "SETUSER", "node",         "on",       ">pass",  "~sluice:*", "+info",
+              "+ping", "+select", "+script|load", "+evalsha", "+time",  "+get",      "+set",
+              "+del",  "+exists", "+pexpire",     "+lrange",  "+llen",  "+rpush",    "+ltrim",
+              "+lset", "+object", "+append",      "+hget",    "+hmget", "+hset",     "+hdel"});
   RedisNode node("unix://node:pass@" + path);
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto bucket = RuleOf();
@@ -389,6 +389,13 @@ TEST(RedisStoreStartTest, LogsInAndNamesMissingPermission) {
   EXPECT_EQ(
       Refund(node.store(), taken.receipt_id, {{bucket.get(), "a", 1}, {log.get(), "a", 1}}).outcome,
       store::RefundOutcome::kRefunded);
+  // Bookings, by a node that does not know the bucket and by one that does.
+  RedisNode other("unix://node:pass@" + path);
+  other.store().Register(log);
+  for (RedisNode* one : {&node, &other, &node}) {
+    EXPECT_TRUE(
+        Acquire(one->store(), {{log.get(), "later", 5}}, {.max_wait_ns = 9 * kSecond}).granted());
+  }
   // A bucket that still exists when it is reset, which needs DEL.
   const auto slow = MakeRule(3, algorithm::MakeTokenBucket({1, 3600 * kSecond}, 5, 0).value());
   node.store().Register(slow);

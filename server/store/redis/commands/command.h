@@ -34,6 +34,8 @@ class Command {
   virtual std::string_view RoutingKey() const = 0;
   // It is sent at once, even if others wait for room. For a few commands that keep a node alive.
   virtual bool urgent() const { return false; }
+  // False: not to be sent yet; the command calls its sender's Resume later.
+  virtual bool Ready() { return true; }
   // Replaces `words`, whose memory is reused. False: no caller waits any more; it is not sent.
   virtual bool Build(std::vector<std::string>* words) = 0;
   // The reply, which is not an error.

@@ -106,6 +106,8 @@ void CommandSender::OnTimer() {
   if (abandoned() || !SendAgain()) End();
 }
 
+void CommandSender::Resume() { OnTimer(); }
+
 void CommandSender::Drop() {
   Abandon();
   End();
@@ -138,6 +140,14 @@ bool CommandSender::SendTo(Endpoint* endpoint, bool asking) {
   }
   endpoint_ = endpoint;
   asking_ = asking;
+  if (!command_.Ready()) {
+    if (context_.MayWait(context_.sends().waiting.size())) {
+      context_.sends().waiting.insert(this);
+      return true;
+    }
+    Abandon();
+    return false;
+  }
   std::vector<std::string>& words = context_.sends().words;
   if (!command_.Build(&words)) return false;
   switch (endpoint->Send(*this, words, command_.urgent(), asking)) {

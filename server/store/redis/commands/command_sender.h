@@ -28,6 +28,9 @@ class CommandSender final : private Endpoint::Request, private Endpoint::RoomWai
   // Sends it before commands that wait for room.
   static void StartInTurn(Command& command);
 
+  // The command is ready, after it was not.
+  void Resume();
+
   // The loop ends while the command waits to be sent: ends it.
   void Drop();
 

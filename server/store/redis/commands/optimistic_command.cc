@@ -61,6 +61,33 @@ void BucketOperation::DecideHereIfBooked() {
 
 std::string_view OptimisticCommand::RoutingKey() const { return operation_.buckets()[0].keys[0]; }
 
+bool OptimisticCommand::Ready() {
+  if (stage_ == Stage::kScript) return true;
+  if (turn_ == TurnState::kNone) {
+    const bool now = context_.open_buckets().Enter(*this, operation_.buckets());
+    turn_ = now ? TurnState::kHas : TurnState::kWaits;
+  }
+  return turn_ != TurnState::kWaits;
+}
+
+void OptimisticCommand::OnTurn() {
+  turn_ = TurnState::kHas;
+  sender_.Resume();
+}
+
+void OptimisticCommand::LeaveTurn() {
+  KeepOpen();
+  for (size_t i = 0; i < cached_.size(); ++i) {
+    if (!cached_[i].has_value() || cached_[i]->stored().state.empty()) continue;
+    context_.open_buckets().Put(operation_.buckets()[i].keys[0], *std::move(cached_[i]));
+  }
+  cached_.clear();
+  if (turn_ == TurnState::kWaits || turn_ == TurnState::kHas) {
+    context_.open_buckets().Leave(*this, operation_.buckets(), context_.loop());
+  }
+  turn_ = TurnState::kLeft;
+}
+
 bool OptimisticCommand::Build(std::vector<std::string>* words) {
   const FencingToken& token = context_.router().TokenFor(sender_.endpoint(), RoutingKey());
   // A decision by another floor must not be written.
@@ -115,11 +142,13 @@ bool OptimisticCommand::BuildRead(std::vector<std::string>* words) {
   if (!operation_.CallersWait()) return false;
   *words = ExchangeWords(/*replace=*/false);
   cached_.resize(operation_.buckets().size());
+  KeepOpen();
   for (size_t i = 0; i < cached_.size(); ++i) {
-    std::optional<OpenCache::Known>& known = cached_[i];
+    std::optional<OpenBucket>& known = cached_[i];
     if (!known.has_value()) known = context_.open_buckets().Take(operation_.buckets()[i].keys[0]);
-    words->push_back(known.has_value() ? known->state : "");
-    words->emplace_back();
+    const bool booked = known.has_value() && !known->stored().state.empty();
+    words->push_back(booked ? known->stored().state : "");
+    words->push_back(booked ? absl::StrCat(known->stored().generation) : "");
   }
   return true;
 }
@@ -133,6 +162,7 @@ Next OptimisticCommand::OnRead(const Reply& reply) {
   }
   if (std::exchange(stage_, Stage::kRead) == Stage::kReplace) {
     context_.counters().conflicts.Add();
+    KeepOpen();
     if (++conflicts_ >= kMaxConflicts) {
       operation_.OnContended();
       return {};
@@ -152,7 +182,7 @@ Next OptimisticCommand::OnRead(const Reply& reply) {
       operation_.Writes() && std::any_of(open_.begin(), open_.end(),
                                          [](const OpenBucket& bucket) { return bucket.changed(); });
   if (!replaces) {
-    CacheOpen();
+    LeaveTurn();
     operation_.OnDecided();
     return {};
   }
@@ -163,7 +193,6 @@ Next OptimisticCommand::OnRead(const Reply& reply) {
 
 std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns) {
   open_.clear();
-  states_.clear();
   known_.clear();
   conversions_.clear();
   for (size_t i = 0; i < operation_.buckets().size(); ++i) {
@@ -171,14 +200,17 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
     const algorithm::Parameters& parameters = bucket.rule->rule->parameters;
     const std::string& state = reply.elements[2 + 3 * i].text;
     const std::string& receipts = reply.elements[3 + 3 * i].text;
-    std::optional<OpenCache::Known> known = std::exchange(cached_[i], std::nullopt);
-    if (known.has_value() && known->state == state) {
-      open_.push_back(std::move(known->bucket));
+    std::optional<OpenBucket> known = std::exchange(cached_[i], std::nullopt);
+    if (known.has_value() && !known->changed() && !state.empty() &&
+        known->stored().state == state) {
+      open_.push_back(*std::move(known));
     } else {
       std::vector<std::string> runs;
       for (const Reply& run : reply.elements[4 + 3 * i].elements) runs.push_back(run.text);
       absl::StatusOr<OpenBucket> read =
-          OpenBucket::Read(parameters, state, receipts, runs, read_ns);
+          OpenBucket::Read(parameters, state, receipts, runs, read_ns, std::move(known));
+      // It knows nothing of the bucket now.
+      if (absl::IsNotFound(read.status())) return Next{Next::What::kRetry};
       if (!read.ok()) {
         context_.counters().errors.Add();
         context_.LogError("redis_foreign_key",
@@ -199,9 +231,8 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
       open.Convert(parameters, read_ns);
     }
     open.ApplyFloor(token_.floor_us);
-    states_.push_back(state);
     known_.push_back(state);
-    known_.push_back(IsBooked(state) ? "" : receipts);
+    known_.push_back(IsBooked(state) ? absl::StrCat(open.stored().generation) : receipts);
   }
   return std::nullopt;
 }
@@ -212,14 +243,14 @@ void OptimisticCommand::PrepareReplace(int64_t now_ns) {
   std::move(known_.begin(), known_.end(), std::back_inserter(replace_words_));
   for (size_t i = 0; i < open_.size(); ++i) {
     if (!open_[i].changed()) {
-      replace_words_.insert(replace_words_.end(), {"", "", "", "0"});
+      const std::vector<std::string> words = OpenBucket::FormatUnchanged();
+      replace_words_.insert(replace_words_.end(), words.begin(), words.end());
       continue;
     }
     std::vector<std::string> words =
         open_[i].Format(operation_.buckets()[i].rule->writer, context_.ids().NewVersion(), now_ns);
     // A test's time has nothing to do with the server's.
     if (context_.settings().test_time != nullptr) words[0] = "3600000";
-    states_[i] = words[1];
     std::move(words.begin(), words.end(), std::back_inserter(replace_words_));
   }
 }
@@ -241,23 +272,26 @@ void OptimisticCommand::OnReplaced() {
     context_.counters().conversions.Add();
     context_.OnConverted(operation_.buckets()[one.bucket], one.writer, one.from);
   }
-  CacheOpen();
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (open_[i].changed()) open_[i].Written(operation_.buckets()[i].rule->writer);
+  }
+  LeaveTurn();
   operation_.OnDecided();
 }
 
-void OptimisticCommand::CacheOpen() {
-  for (size_t i = 0; i < open_.size(); ++i) {
-    // Changed, and not written: neither as it was read nor as it is in Redis.
-    if (stage_ != Stage::kReplace && open_[i].changed()) continue;
-    if (!IsBooked(states_[i])) continue;
-    if (open_[i].changed()) open_[i].Written(operation_.buckets()[i].rule->writer);
-    context_.open_buckets().Put(operation_.buckets()[i].keys[0], {states_[i], std::move(open_[i])});
-  }
+void OptimisticCommand::KeepOpen() {
+  for (size_t i = 0; i < open_.size(); ++i) cached_[i] = std::move(open_[i]);
   open_.clear();
 }
 
-void OptimisticCommand::OnUnavailable() { operation_.OnUnavailable(may_be_executed()); }
+void OptimisticCommand::OnUnavailable() {
+  LeaveTurn();
+  operation_.OnUnavailable(may_be_executed());
+}
 
-void OptimisticCommand::OnEnd() { delete &operation_; }
+void OptimisticCommand::OnEnd() {
+  LeaveTurn();
+  delete &operation_;
+}
 
 }  // namespace sluice::store::redis

@@ -30,7 +30,7 @@ namespace sluice::store::redis {
 class BucketOperation;
 
 // A part of its operation.
-class OptimisticCommand final : public Command {
+class OptimisticCommand final : public Command, private OpenCache::Turn {
  public:
   OptimisticCommand(CommandContext& context, BucketOperation& operation)
       : Command(context), operation_(operation) {}
@@ -44,6 +44,8 @@ class OptimisticCommand final : public Command {
   enum class Stage : uint8_t { kScript, kRead, kReplace };
 
   std::string_view RoutingKey() const override;
+  bool Ready() override;
+  void OnTurn() override;
   bool Build(std::vector<std::string>* words) override;
   Next OnReply(const Reply& reply) override;
   void OnUnavailable() override;
@@ -54,13 +56,15 @@ class OptimisticCommand final : public Command {
   Next OnRead(const Reply& reply);
   // Reads the buckets of the reply into open_. nullopt: all are open.
   std::optional<Next> Open(const Reply& reply, int64_t read_ns);
+  // Ends its turn at the buckets, or its waiting for it. Caches what is known of them.
+  void LeaveTurn();
   // Prepares replace_words_.
   void PrepareReplace(int64_t now_ns);
   // Whether the grant times of all bookings may be promised (fence.h).
   bool MayPromise(int64_t now_ns);
   void OnReplaced();
-  // Caches booked buckets that are known to be in Redis as they are here.
-  void CacheOpen();
+  // To read again: keeps what is known of the buckets as they were read.
+  void KeepOpen();
   Next Malformed();
 
   struct Conversion {
@@ -74,10 +78,14 @@ class OptimisticCommand final : public Command {
   FencingToken token_;  // of the last script or reading
   int conflicts_ = 0;
 
-  std::vector<std::optional<OpenCache::Known>> cached_;  // while Redis is asked for their version
+  enum class TurnState : uint8_t { kNone, kWaits, kHas, kLeft };
+  TurnState turn_ = TurnState::kNone;
+  // While Redis is asked for their versions. Of changed ones only what they were made from counts.
+  std::vector<std::optional<OpenBucket>> cached_;
   std::vector<OpenBucket> open_;
-  std::vector<std::string> known_;   // for each bucket: its state and receipts, as they were read
-  std::vector<std::string> states_;  // as they were read, then as they are to become
+  // For each bucket its state, and its receipts or the generation of its bookings, as they were
+  // read.
+  std::vector<std::string> known_;
   std::vector<Conversion> conversions_;
   std::vector<std::string> replace_words_;
 };

@@ -119,7 +119,7 @@ absl::Status Connection::Prepared(const Reply& reply) {
         absl::StrCat(at, ": ", reply.text,
                      "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
                      "+set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset +object +append "
-                     "+hgetall +hset +hdel and the name space's keys"));
+                     "+hget +hgetall +hmget +hset +hdel and the name space's keys"));
   }
   if (reply.HasCode("LOADING")) {
     return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));

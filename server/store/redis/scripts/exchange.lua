@@ -2,28 +2,45 @@
 --
 --   KEYS     three of each bucket (buckets.lua), the fence's (prelude.lua)
 --   ARGV     time, 1 to replace or 0, then for each bucket the state and the receipts that the
---            caller knows ('': none, or not known); and to replace, for each bucket: time to live
---            in milliseconds ('': leave it alone), state ('': full, which is the same as no
---            bucket), receipts or bookings ('': none), number of runs, runs
+--            caller knows ('': none, or not known), or if it knows bookings their generation; and
+--            to replace, for each bucket: time to live in milliseconds ('': leave it alone), state
+--            ('': full, which is the same as no bucket), receipts ('': none), runs, fields of the
+--            bookings to delete, fields and values to set, each of the last three preceded by
+--            their number
+--
+-- A bucket with bookings has a hash in place of receipts (server/store/redis/wire/open_bucket.h).
+-- Its state contains its version, and equal versions are equal buckets: a caller that knows the
+-- version gets nothing, and one that knows an older one only the chunks written since.
 --
 -- Returns 1 if they were replaced, else {microseconds, nanoseconds, then for each bucket: state,
--- receipts or bookings, runs}. The state of a bucket with bookings contains its version, and equal
--- versions are equal buckets: a caller that reads gets no bookings of a version that it knows.
+-- receipts, runs}; of a bucket with bookings: state, past, and {names of all chunks, then the chunks
+-- of later generations}.
 local count = (#KEYS - 1) / 3
 local replace = ARGV[2] == '1'
-local states, texts = {}, {}
+local states, receipts, booked = {}, {}, {}
 local same = replace
 for i = 1, count do
   local state = redis.call('GET', KEYS[3 * i - 2]) or ''
   local known = state == ARGV[2 * i + 1]
   states[i] = state
-  if string.find(state, '^%S+ %S+ @') then
-    if known and not replace then texts[i] = '' end
-  else
-    texts[i] = redis.call('GET', KEYS[3 * i]) or ''
-    known = known and texts[i] == ARGV[2 * i + 2]
+  booked[i] = string.find(state, '^%S+ %S+ @') ~= nil
+  if not booked[i] then
+    receipts[i] = redis.call('GET', KEYS[3 * i]) or ''
+    known = known and receipts[i] == ARGV[2 * i + 2]
   end
   same = same and known
+end
+
+-- The past, the names of the chunks, and those of them that the caller cannot know.
+local function read_bookings(key, generation)
+  local past, names = unpack(redis.call('HMGET', key, 'past', 'chunks'))
+  local later = {}
+  for name, of in string.gmatch(names or '', '((%d+)%S*)') do
+    if tonumber(of) > generation then later[#later + 1] = name end
+  end
+  local chunks = #later > 0 and redis.call('HMGET', key, unpack(later)) or {}
+  table.insert(chunks, 1, names)
+  return past or '', chunks
 end
 
 if not same then
@@ -37,9 +54,17 @@ if not same then
   end
   local reply = {now_u, now_n}
   for i = 1, count do
+    local text, list = receipts[i], nil
+    if not booked[i] then
+      list = redis.call('LRANGE', KEYS[3 * i - 1], 0, -1)
+    elseif states[i] == ARGV[2 * i + 1] then
+      text, list = '', {}
+    else
+      text, list = read_bookings(KEYS[3 * i], tonumber(ARGV[2 * i + 2]) or 0)
+    end
     reply[#reply + 1] = states[i]
-    reply[#reply + 1] = texts[i] or redis.call('GET', KEYS[3 * i]) or ''
-    reply[#reply + 1] = redis.call('LRANGE', KEYS[3 * i - 1], 0, -1)
+    reply[#reply + 1] = text
+    reply[#reply + 1] = list
   end
   return reply
 end
@@ -47,8 +72,12 @@ end
 local arg = 3 + 2 * count
 for i = 1, count do
   local state_key, runs_key, receipts_key = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  local ttl, state, receipts, runs = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3]
-  arg = arg + 4
+  local ttl, state, text = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2]
+  -- Where each list begins and ends.
+  local runs = arg + 4
+  local gone = runs + ARGV[runs - 1] + 1
+  local fields = gone + ARGV[gone - 1] + 1
+  arg = fields + ARGV[fields - 1]
   if ttl ~= '' then
     redis.call('DEL', runs_key)
     if state == '' then
@@ -56,14 +85,18 @@ for i = 1, count do
     else
       redis.call('SET', state_key, state, 'PX', ttl)
     end
-    if receipts == '' then
+    if arg > fields then
+      if not booked[i] then redis.call('DEL', receipts_key) end
+      if fields - 1 > gone then redis.call('HDEL', receipts_key, unpack(ARGV, gone, fields - 2)) end
+      redis.call('HSET', receipts_key, unpack(ARGV, fields, arg - 1))
+      redis.call('PEXPIRE', receipts_key, ttl)
+    elseif text == '' then
       redis.call('DEL', receipts_key)
     else
-      redis.call('SET', receipts_key, receipts, 'PX', ttl)
+      redis.call('SET', receipts_key, text, 'PX', ttl)
     end
-    for j = arg, arg + runs - 1 do redis.call('RPUSH', runs_key, ARGV[j]) end
-    if tonumber(runs) > 0 then redis.call('PEXPIRE', runs_key, ttl) end
+    for j = runs, gone - 2 do redis.call('RPUSH', runs_key, ARGV[j]) end
+    if gone - 1 > runs then redis.call('PEXPIRE', runs_key, ttl) end
   end
-  arg = arg + runs
 end
 return 1

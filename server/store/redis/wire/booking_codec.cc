@@ -1,13 +1,13 @@
-// EncodeBooked and DecodeBooked: variable-length integers; of each booking only the difference to
-// the one before. Bookings made together at an even rate are one entry, however many; a booking of
-// its own takes about 10 bytes.
+// The bytes of booked buckets: variable-length integers; of each booking only the difference to the
+// one before. Bookings made together at an even rate are one entry, however many; a booking of its
+// own takes about 10 bytes.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "server/algorithm/token_bucket.h"
 #include "server/store/redis/wire/open_bucket.h"
 
@@ -19,7 +19,7 @@ using algorithm::BucketImage;
 using algorithm::Kind;
 using algorithm::Parameters;
 
-constexpr uint8_t kFormat = 1;
+constexpr uint8_t kFormat = 2;
 
 class Writer {
  public:
@@ -100,7 +100,10 @@ struct Step {
   friend bool operator==(const Step&, const Step&) = default;
 };
 
-void PutBookings(const std::vector<Booking>& bookings, int64_t base_ns, Writer* out) {
+}  // namespace
+
+std::string EncodeBookings(absl::Span<const Booking> bookings) {
+  Writer out;
   std::vector<uint64_t> sets;
   absl::flat_hash_map<uint64_t, size_t> places;  // in sets
   uint64_t last_set = 0;
@@ -118,7 +121,7 @@ void PutBookings(const std::vector<Booking>& bookings, int64_t base_ns, Writer* 
     written.PutSigned(static_cast<int64_t>(step.id));
     written.Put(step.set);
   };
-  int64_t before_ns = base_ns;
+  int64_t before_ns = 0;
   uint64_t id_before = 0;
   for (const Booking& booking : bookings) {
     if (sets.empty() || booking.set != last_set) {
@@ -140,25 +143,27 @@ void PutBookings(const std::vector<Booking>& bookings, int64_t base_ns, Writer* 
     in_a_row = 1;
   }
   put();
-  out->Put(sets.size());
-  for (const uint64_t set : sets) out->Put(set);
-  out->Put(steps);
-  out->Append(written);
+  out.Put(sets.size());
+  for (const uint64_t set : sets) out.Put(set);
+  out.Put(steps);
+  out.Append(written);
+  return out.Take();
 }
 
-bool GetBookings(Reader* in, int64_t base_ns, std::vector<Booking>* bookings) {
-  std::vector<uint64_t> sets(in->GetCount());
-  for (uint64_t& set : sets) set = in->Get();
+bool DecodeBookings(std::string_view bytes, std::vector<Booking>* bookings) {
+  Reader in(bytes);
+  std::vector<uint64_t> sets(in.GetCount());
+  for (uint64_t& set : sets) set = in.Get();
   uint64_t id = 0;
-  int64_t grant_time_ns = base_ns;
-  for (size_t steps = in->GetCount(); steps > 0 && in->good(); --steps) {
-    const uint64_t count = in->Get();
+  int64_t grant_time_ns = 0;
+  for (size_t steps = in.GetCount(); steps > 0 && in.good(); --steps) {
+    const uint64_t count = in.Get();
     Step step;
-    step.moment = in->Get();
-    step.permits = in->Get();
-    step.id = static_cast<uint64_t>(in->GetSigned());
-    step.set = in->Get();
-    if (!in->good() || step.set >= sets.size() || count > kMaxBookingsInRedis - bookings->size()) {
+    step.moment = in.Get();
+    step.permits = in.Get();
+    step.id = static_cast<uint64_t>(in.GetSigned());
+    step.set = in.Get();
+    if (!in.good() || step.set >= sets.size() || count > kMaxBookingsInRedis - bookings->size()) {
       return false;
     }
     for (uint64_t i = 0; i < count; ++i) {
@@ -167,15 +172,14 @@ bool GetBookings(Reader* in, int64_t base_ns, std::vector<Booking>* bookings) {
       bookings->push_back({grant_time_ns, step.permits, id, sets[step.set]});
     }
   }
-  return in->good();
+  return in.at_end();
 }
 
-}  // namespace
-
-std::string EncodeBooked(const Parameters& parameters, const BucketImage& image,
-                         int64_t origin_ns) {
+std::string EncodePast(const Parameters& parameters, const BucketImage& image, int64_t origin_ns,
+                       uint64_t generation) {
   Writer out;
   out.Put(kFormat);
+  out.Put(generation);
   out.PutSigned(image.latest_ns + origin_ns);
   switch (parameters.kind) {
     case Kind::kTokenBucket:
@@ -216,15 +220,15 @@ std::string EncodeBooked(const Parameters& parameters, const BucketImage& image,
     out.PutStep(before.shortfall_or_permits, receipt.shortfall_or_permits);
     before = receipt;
   }
-  PutBookings(image.bookings, image.latest_ns, &out);
   return out.Take();
 }
 
-absl::StatusOr<BucketImage> DecodeBooked(const Parameters& parameters, std::string_view bytes,
-                                         int64_t* origin_ns) {
+std::optional<BucketImage> DecodePast(const Parameters& parameters, std::string_view bytes,
+                                      int64_t* origin_ns, uint64_t* generation) {
   Reader in(bytes);
   BucketImage image;
   bool good = in.Get() == kFormat;
+  *generation = in.Get();
   const int64_t latest_ns = in.GetSigned();
   const bool tokens = parameters.kind == Kind::kTokenBucket;
   *origin_ns = tokens ? latest_ns : 0;
@@ -264,11 +268,7 @@ absl::StatusOr<BucketImage> DecodeBooked(const Parameters& parameters, std::stri
     receipt.shortfall_or_permits = in.GetStep(before.shortfall_or_permits);
     before = receipt;
   }
-  good = good && GetBookings(&in, image.latest_ns, &image.bookings) && in.at_end();
-  if (!good || image.bookings.empty()) {
-    return absl::InvalidArgumentError(
-        "bookings: not written by this program; is the name space shared with another?");
-  }
+  if (!good || !in.at_end()) return std::nullopt;
   return image;
 }
 

@@ -1,9 +1,11 @@
 #include "server/store/redis/wire/open_bucket.h"
 
 #include <algorithm>
-#include <limits>
+#include <iterator>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/strings.h"
@@ -19,6 +21,68 @@ using algorithm::Parameters;
 using common::ToAbsl;
 
 constexpr int64_t kNsPerMs = 1'000'000;
+
+absl::Status ForeignBookings() {
+  return absl::InvalidArgumentError(
+      "bookings: not written by this program; is the name space shared with another?");
+}
+
+// The chunks that `read` names: its first string. The others are those that `known` may lack.
+absl::Status FindChunks(absl::Span<const std::string> read, const StoredBookings& known,
+                        StoredBookings* stored) {
+  if (read.empty()) return ForeignBookings();
+  absl::flat_hash_map<std::string_view, const std::shared_ptr<const StoredBookings::Chunk>*>
+      by_name;
+  for (const auto& chunk : known.chunks) by_name.emplace(chunk->name, &chunk);
+  size_t next = 1;
+  for (const absl::string_view name : absl::StrSplit(read[0], ' ')) {
+    uint64_t generation = 0;
+    if (!absl::SimpleAtoi(name.substr(0, name.find('.')), &generation)) return ForeignBookings();
+    if (generation > known.generation) {
+      if (next == read.size()) return ForeignBookings();
+      stored->chunks.push_back(std::make_shared<StoredBookings::Chunk>(
+          StoredBookings::Chunk{std::string(name), read[next++]}));
+      continue;
+    }
+    const auto found = by_name.find(common::ToStd(name));
+    if (found == by_name.end()) return absl::NotFoundError("chunk");
+    stored->chunks.push_back(*found->second);
+  }
+  return absl::OkStatus();
+}
+
+bool Same(const Booking& a, const Booking& b) {
+  return a.grant_time_ns == b.grant_time_ns && a.permits == b.permits && a.id == b.id &&
+         a.set == b.set;
+}
+
+// The bookings in which two calendars differ.
+struct Difference {
+  static constexpr size_t kMost = 1024;  // beyond it is cheaper to make the calendar again
+
+  // Compares a stretch, behind which both have a booking at behind_ns. False: too many differ, or
+  // adding them would not give their order, since a booking is added behind all of its grant time.
+  bool Add(absl::Span<const Booking> before, absl::Span<const Booking> after, int64_t behind_ns) {
+    while (!before.empty() && !after.empty() && Same(before.front(), after.front())) {
+      before.remove_prefix(1);
+      after.remove_prefix(1);
+    }
+    while (
+        !before.empty() && !after.empty() && Same(before.back(), after.back()) &&
+        (after.size() == 1 || after[after.size() - 2].grant_time_ns < after.back().grant_time_ns)) {
+      behind_ns = after.back().grant_time_ns;
+      before.remove_suffix(1);
+      after.remove_suffix(1);
+    }
+    if (!after.empty() && after.back().grant_time_ns >= behind_ns) return false;
+    removed.insert(removed.end(), before.begin(), before.end());
+    added.insert(added.end(), after.begin(), after.end());
+    return removed.size() + added.size() <= kMost;
+  }
+
+  std::vector<Booking> removed;
+  std::vector<Booking> added;
+};
 
 }  // namespace
 
@@ -43,7 +107,8 @@ bool IsBooked(std::string_view state) {
 
 absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::string_view state,
                                             std::string_view receipts,
-                                            absl::Span<const std::string> runs, int64_t now_ns) {
+                                            absl::Span<const std::string> runs, int64_t now_ns,
+                                            std::optional<OpenBucket> known) {
   const int64_t origin_ns = parameters.kind == Kind::kTokenBucket ? now_ns : 0;
   if (state.empty()) {
     return OpenBucket(parameters, BucketState(parameters), origin_ns);
@@ -60,12 +125,43 @@ absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::s
   const std::vector<absl::string_view> words = absl::StrSplit(ToAbsl(state), ' ');
   absl::StatusOr<Parameters> booked = ParseParameters(common::ToStd(words[0]));
   if (!booked.ok()) return booked.status();
+  StoredBookings stored;
+  if (known.has_value() && state == known->stored_.state) {
+    stored = known->stored_;
+  } else {
+    stored.state.assign(state);
+    stored.past.assign(receipts);
+    const absl::Status found =
+        FindChunks(runs, known.has_value() ? known->stored_ : StoredBookings(), &stored);
+    if (!found.ok()) return found;
+  }
   int64_t booked_origin_ns = 0;
-  absl::StatusOr<BucketImage> image = DecodeBooked(*booked, receipts, &booked_origin_ns);
-  if (!image.ok()) return image.status();
+  std::optional<BucketImage> image =
+      DecodePast(*booked, stored.past, &booked_origin_ns, &stored.generation);
+  if (!image.has_value()) return ForeignBookings();
+  if (known.has_value() && EncodeParameters(known->named_) == common::ToStd(words[0]) &&
+      known->Follow(stored, *image, booked_origin_ns, now_ns)) {
+    known->writer_ = std::string(words[1]);
+    return *std::move(known);
+  }
+  std::vector<Part> parts;
+  for (const auto& chunk : stored.chunks) {
+    const size_t before = image->bookings.size();
+    if (!DecodeBookings(chunk->bytes, &image->bookings)) return ForeignBookings();
+    parts.push_back({chunk, image->bookings.size() - before});
+    if (parts.back().size == 0) return ForeignBookings();
+  }
+  uint64_t last_id = 0;
+  for (Booking& booking : image->bookings) {
+    booking.grant_time_ns -= booked_origin_ns;
+    last_id = std::max(last_id, booking.id);
+  }
   OpenBucket bucket(*booked, BucketState::FromImage(Countable(*booked), *image), booked_origin_ns);
   bucket.writer_ = std::string(words[1]);
   bucket.exists_ = true;
+  bucket.last_booking_id_ = last_id;
+  bucket.parts_ = std::move(parts);
+  bucket.stored_ = std::move(stored);
   return bucket;
 }
 
@@ -91,9 +187,8 @@ void OpenBucket::ApplyFloor(int64_t floor_us) {
   const algorithm::Int128 tat =
       ((static_cast<algorithm::Int128>(floor_us) * 1000 - origin_ns_) << p.shift) + p.burst_ticks +
       p.debt_ticks;
-  if (tat <= 0) return;
+  if (tat <= static_cast<algorithm::Int128>(state_.tat())) return;
   BucketImage image = state_.ToImage();
-  if (tat <= image.tat) return;
   image.tat = static_cast<uint64_t>(std::min<algorithm::Int128>(tat, algorithm::kMaxTat));
   // How full the bucket was since then is not known, so receipts are worth nothing.
   image.receipts.clear();
@@ -106,7 +201,9 @@ int64_t OpenBucket::NotBeforeNs() const {
 
 void OpenBucket::Fold(int64_t now_ns) {
   if (bookings() == 0) return;
+  const size_t before = bookings();
   state_.Fold(parameters_, At(now_ns));
+  NoteFolded(before);
   // Scripts can use it again.
   if (bookings() == 0) changed_ = true;
 }
@@ -131,11 +228,16 @@ void OpenBucket::Book(const Booking& booking, int64_t now_ns) {
   Booking local = booking;
   local.grant_time_ns -= origin_ns_;
   state_.Book(parameters_, local, At(now_ns));
+  // It is the last of its grant time.
+  NoteAdded(state_.BookingsUpTo(local.grant_time_ns) - 1);
+  last_booking_id_ = std::max(last_booking_id_, booking.id);
   changed_ = true;
 }
 
 bool OpenBucket::CancelBooking(int64_t grant_time_ns, uint64_t id) {
+  const size_t rank = state_.BookingRank(grant_time_ns - origin_ns_, id);
   if (!state_.CancelBooking(parameters_, grant_time_ns - origin_ns_, id)) return false;
+  NoteRemoved(rank);
   changed_ = true;
   return true;
 }
@@ -155,7 +257,9 @@ std::optional<uint64_t> OpenBucket::Refund(uint64_t receipt_id, int64_t now_ns) 
 }
 
 void OpenBucket::Reset(int64_t now_ns) {
+  const size_t before = bookings();
   state_.Reset(parameters_, At(now_ns));
+  NoteFolded(before);
   changed_ = true;
 }
 
@@ -165,27 +269,133 @@ algorithm::Level OpenBucket::LevelAt(int64_t now_ns, algorithm::SearchBudget* bu
   return level;
 }
 
-uint64_t OpenBucket::LastBookingId() const {
-  uint64_t last = 0;
-  for (const Booking& booking : state_.ToImage().bookings) last = std::max(last, booking.id);
-  return last;
+bool OpenBucket::Follow(const StoredBookings& to, BucketImage past, int64_t origin_ns,
+                        int64_t now_ns) {
+  // A clock that was set back: what the calendar saw of later moments is of no use.
+  if (parameters_.kind != Kind::kTokenBucket || bookings() == 0 || now_ns < NotBeforeNs() ||
+      origin_ns < origin_ns_) {
+    return false;
+  }
+  const algorithm::Int128 tat = past.tat + (static_cast<algorithm::Int128>(origin_ns - origin_ns_)
+                                            << parameters_.token_bucket.shift);
+  if (tat > static_cast<algorithm::Int128>(algorithm::kMaxTat)) return false;
+  past.tat = static_cast<uint64_t>(tat);
+  past.latest_ns += origin_ns - origin_ns_;
+  absl::flat_hash_map<const StoredBookings::Chunk*, size_t> mine;  // by what is stored: the part
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    if (parts_[p].chunk != nullptr) mine.emplace(parts_[p].chunk.get(), p);
+  }
+  std::vector<Part> parts;
+  Difference difference;
+  size_t rank = 0;
+  size_t p = 0;
+  for (auto next = to.chunks.begin();; ++next) {
+    // Up to a chunk that both have.
+    std::vector<Booking> theirs;
+    size_t same = parts_.size();
+    for (; next != to.chunks.end(); ++next) {
+      if (const auto found = mine.find(next->get()); found != mine.end()) {
+        same = found->second;
+        break;
+      }
+      const size_t before = theirs.size();
+      if (!DecodeBookings((*next)->bytes, &theirs)) return false;
+      parts.push_back({*next, theirs.size() - before});
+    }
+    if (same < p) return false;
+    size_t count = 0;
+    for (; p < same; ++p) count += parts_[p].size;
+    std::vector<Booking> ours;
+    ForEachBooking([&](const Booking& one) { ours.push_back(one); }, rank, count);
+    rank += count;
+    int64_t behind_ns = std::numeric_limits<int64_t>::max();
+    ForEachBooking([&](const Booking& one) { behind_ns = one.grant_time_ns; }, rank, 1);
+    if (!difference.Add(ours, theirs, behind_ns)) return false;
+    if (same == parts_.size()) break;
+    parts.push_back(parts_[p]);
+    rank += parts_[p++].size;
+  }
+  // Without any booking there is no calendar.
+  if (difference.removed.size() == bookings()) return false;
+  state_.SetPast(parameters_, past);
+  for (const Booking& booking : difference.removed) {
+    state_.CancelBooking(parameters_, booking.grant_time_ns - origin_ns_, booking.id);
+  }
+  for (Booking booking : difference.added) {
+    last_booking_id_ = std::max(last_booking_id_, booking.id);
+    booking.grant_time_ns -= origin_ns_;
+    state_.Book(parameters_, booking, At(now_ns));
+  }
+  parts_ = std::move(parts);
+  stored_ = to;
+  exists_ = true;
+  changed_ = false;
+  size_t size = 0;
+  for (const Part& part : parts_) size += part.size;
+  return size == bookings();
 }
 
-void OpenBucket::ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const {
-  state_.ForEachBooking([&](const Booking& booking) {
-    Booking absolute = booking;
-    absolute.grant_time_ns += origin_ns_;
-    visit(absolute);
-  });
+void OpenBucket::NoteAdded(size_t rank) {
+  size_t p = 0;
+  while (p + 1 < parts_.size() && rank > parts_[p].size) rank -= parts_[p++].size;
+  // Behind a full part: bookings are usually added at the end, and leave the others as they are.
+  if (parts_.empty() || (rank == parts_[p].size && rank >= kMostPerPart)) {
+    parts_.insert(parts_.begin() + static_cast<ptrdiff_t>(parts_.empty() ? 0 : p + 1),
+                  {nullptr, 1});
+    return;
+  }
+  Part& part = parts_[p];
+  part.chunk = nullptr;
+  if (++part.size <= kMostPerPart) return;
+  const size_t upper = part.size / 2;
+  part.size -= upper;
+  parts_.insert(parts_.begin() + static_cast<ptrdiff_t>(p + 1), {nullptr, upper});
+}
+
+void OpenBucket::NoteRemoved(size_t rank) {
+  size_t p = 0;
+  while (rank >= parts_[p].size) rank -= parts_[p++].size;
+  parts_[p].chunk = nullptr;
+  if (--parts_[p].size == 0) {
+    parts_.erase(parts_.begin() + static_cast<ptrdiff_t>(p));
+    return;
+  }
+  for (size_t next = std::max<size_t>(p, 1); next <= p + 1 && next < parts_.size(); ++next) {
+    const size_t together = parts_[next - 1].size + parts_[next].size;
+    if (together > kMostPerPart / 2) continue;
+    parts_[next - 1] = {nullptr, together};
+    parts_.erase(parts_.begin() + static_cast<ptrdiff_t>(next));
+    return;
+  }
+}
+
+void OpenBucket::NoteFolded(size_t bookings_before) {
+  size_t folded = bookings_before - bookings();
+  auto part = parts_.begin();
+  for (; part != parts_.end() && part->size <= folded; ++part) folded -= part->size;
+  parts_.erase(parts_.begin(), part);
+  if (folded > 0) parts_[0] = {nullptr, parts_[0].size - folded};
+}
+
+void OpenBucket::ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit,
+                                size_t skip, size_t count) const {
+  state_.ForEachBooking(
+      [&](const Booking& booking) {
+        Booking absolute = booking;
+        absolute.grant_time_ns += origin_ns_;
+        visit(absolute);
+      },
+      skip, count);
 }
 
 int64_t OpenBucket::NextGrantTimeNs() const { return Absolute(state_.NextGrantTimeNs()); }
 int64_t OpenBucket::LastGrantTimeNs() const { return Absolute(state_.LastGrantTimeNs()); }
 
 std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string_view version,
-                                            int64_t now_ns) const {
-  BucketImage image = state_.ToImage();
-  if (image.bookings.empty()) {
+                                            int64_t now_ns) {
+  BucketImage image = state_.ToImage(/*with_bookings=*/false);
+  next_ = {};
+  if (bookings() == 0) {
     const bool full = state_.LevelAt(parameters_, At(now_ns)).reset_after_ns == 0;
     if (parameters_.kind == Kind::kTokenBucket) {
       image.tat = algorithm::ShortfallTicks(
@@ -195,14 +405,54 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
         full ? FormatFullBucket()
              : FormatBucket({named_, std::string(writer), std::move(image)}, now_ns);
     words.insert(words.begin() + 3, absl::StrCat(words.size() - 3));
+    words.insert(words.end(), {"0", "0"});
     return words;
   }
+  next_.state = absl::StrCat(EncodeParameters(named_), " ", ToAbsl(writer), " @", ToAbsl(version));
+  next_.generation = stored_.generation + 1;
+  next_.past = EncodePast(parameters_, image, origin_ns_, next_.generation);
+  std::vector<std::string> gone;
+  std::vector<std::string> fields = {"past", next_.past};
+  std::string names;
+  auto old = stored_.chunks.begin();  // chunks stay in order
+  size_t skip = 0;
+  std::vector<Booking> bookings;
+  for (const Part& part : parts_) {
+    if (part.chunk != nullptr) {
+      for (; *old != part.chunk; ++old) gone.push_back((*old)->name);
+      ++old;
+      next_.chunks.push_back(part.chunk);
+    } else {
+      bookings.clear();
+      ForEachBooking([&](const Booking& booking) { bookings.push_back(booking); }, skip, part.size);
+      StoredBookings::Chunk chunk = {
+          absl::StrCat(next_.generation, ".", ToAbsl(version), ".", next_.chunks.size()),
+          EncodeBookings(bookings)};
+      fields.insert(fields.end(), {chunk.name, chunk.bytes});
+      next_.chunks.push_back(std::make_shared<StoredBookings::Chunk>(std::move(chunk)));
+    }
+    skip += part.size;
+    absl::StrAppend(&names, names.empty() ? "" : " ", next_.chunks.back()->name);
+  }
+  for (; old != stored_.chunks.end(); ++old) gone.push_back((*old)->name);
+  fields.insert(fields.end(), {"chunks", std::move(names)});
   // Until it is full again after its last booking, and a period more if the clock is set back.
   const int64_t ttl_ms =
       LevelAt(now_ns).reset_after_ns / kNsPerMs + algorithm::WindowNs(parameters_) / kNsPerMs + 2;
-  return {absl::StrCat(ttl_ms),
-          absl::StrCat(EncodeParameters(named_), " ", ToAbsl(writer), " @", ToAbsl(version)),
-          EncodeBooked(parameters_, image, origin_ns_), "0"};
+  std::vector<std::string> words = {absl::StrCat(ttl_ms), next_.state, "", "0",
+                                    absl::StrCat(gone.size())};
+  words.insert(words.end(), gone.begin(), gone.end());
+  words.push_back(absl::StrCat(fields.size()));
+  std::move(fields.begin(), fields.end(), std::back_inserter(words));
+  return words;
+}
+
+void OpenBucket::Written(std::string_view writer) {
+  writer_.assign(writer);
+  exists_ = true;
+  changed_ = false;
+  stored_ = std::move(next_);
+  for (size_t p = 0; p < parts_.size(); ++p) parts_[p].chunk = stored_.chunks[p];
 }
 
 int64_t BeginAt(absl::Span<OpenBucket> buckets, int64_t now_ns) {

@@ -5,14 +5,23 @@
 // In Redis a bucket with bookings has this form, instead of the one that scripts read
 // (scripts/buckets.lua):
 //   state     PARAMETERS WRITER @VERSION
-//   receipts  its past, its open receipts and its bookings (EncodeBooked)
-// Versions are never used twice, so equal versions are equal buckets. When the grant time of the
-// last booking has come, the bucket gets the form for scripts again.
+//   receipts  a hash: "past", its past and its open receipts (EncodePast); its bookings in chunks,
+//   in
+//             the order of grant times, each in a field of its own (EncodeBookings); and "chunks",
+//             the names of these fields in order
+// A change writes the past and the chunks that it changes, under new names; so it costs what
+// changed, however many bookings there are. Names are GENERATION.VERSION.NUMBER, where each writing
+// has a generation one greater than the last. Versions are never used twice, so equal versions are
+// equal buckets, and equal names are equal chunks; generations only tell the script which chunks a
+// reader may lack. When the grant time of the last booking has come, the bucket gets the form for
+// scripts again.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_OPEN_BUCKET_H_
 #define SLUICE_SERVER_STORE_REDIS_WIRE_OPEN_BUCKET_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,7 +38,6 @@
 
 namespace sluice::store::redis {
 
-// Bookings of a bucket in Redis: all of them travel with each booking, a few bytes each.
 inline constexpr size_t kMaxBookingsInRedis = common::bounds::kMaxBookingsPerBucketInRedis;
 
 // The parameters as Redis counts them: a window has at most kMaxCounted permits.
@@ -38,14 +46,32 @@ algorithm::Parameters Countable(const algorithm::Parameters& parameters);
 // Whether the state of a bucket says that it has bookings.
 bool IsBooked(std::string_view state);
 
+// A booked bucket as it is in Redis.
+struct StoredBookings {
+  struct Chunk {
+    std::string name;
+    std::string bytes;
+  };
+  std::string state;  // empty: the bucket has no bookings
+  uint64_t generation = 0;
+  std::string past;
+  std::vector<std::shared_ptr<const Chunk>> chunks;
+};
+
 // Not thread-safe. Times are the Redis server's, in nanoseconds since 1970.
 class OpenBucket {
  public:
-  // The bucket as exchange.lua returned it. An empty `state` is no bucket, which is a full one.
-  // INVALID_ARGUMENT: not written by this program.
+  // The bucket as exchange.lua returned it to a caller that knew stored() of `known` (which may
+  // have changed since, and is used up). An empty `state` is no bucket, which is a full one.
+  // INVALID_ARGUMENT: not written by this program. NOT_FOUND: the caller lacks a chunk that the
+  // script took for known (Redis lost what the caller had read); it reads again, and knows nothing.
   static absl::StatusOr<OpenBucket> Read(const algorithm::Parameters& parameters,
                                          std::string_view state, std::string_view receipts,
-                                         absl::Span<const std::string> runs, int64_t now_ns);
+                                         absl::Span<const std::string> runs, int64_t now_ns,
+                                         std::optional<OpenBucket> known = std::nullopt);
+
+  // As it was last read or written.
+  const StoredBookings& stored() const { return stored_; }
 
   // The node and rule that wrote it; empty: it does not exist.
   const std::string& writer() const { return writer_; }
@@ -80,25 +106,43 @@ class OpenBucket {
   bool BookingsFull() const { return bookings() >= kMaxBookingsInRedis; }
   // Redis has room for every bucket.
   static constexpr bool missing() { return false; }
-  // The greatest id of a booking; 0: none. Visits each.
-  uint64_t LastBookingId() const;
-  // In the order of grant times.
-  void ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const;
+  // At least the greatest id of a booking; 0: there never was one.
+  uint64_t LastBookingId() const { return last_booking_id_; }
+  // In the order of grant times: `count` bookings behind the first `skip` ones.
+  void ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit, size_t skip = 0,
+                      size_t count = std::numeric_limits<size_t>::max()) const;
   int64_t NextGrantTimeNs() const;
   int64_t LastGrantTimeNs() const;
 
-  // The arguments for exchange.lua: time to live, state, receipts or bookings, number of runs,
-  // runs. `version` is used if there are bookings.
+  // The arguments for exchange.lua: time to live, state, receipts, runs, fields to delete, fields
+  // to set (each of the last three preceded by their number). `version` is used if there are
+  // bookings.
   std::vector<std::string> Format(std::string_view writer, std::string_view version,
-                                  int64_t now_ns) const;
+                                  int64_t now_ns);
   // Redis has written what Format returned.
-  void Written(std::string_view writer) {
-    writer_.assign(writer);
-    exists_ = true;
-    changed_ = false;
-  }
+  void Written(std::string_view writer);
+  // Those of a bucket that stays as it is.
+  static std::vector<std::string> FormatUnchanged() { return {"", "", "", "0", "0", "0"}; }
 
  private:
+  // The bookings of one chunk, or of one that is to be written.
+  struct Part {
+    std::shared_ptr<const StoredBookings::Chunk> chunk;  // null: changed since
+    size_t size = 0;
+  };
+  // With more a part is cut in two; two that have less than a half together become one. So a change
+  // writes about 1 KB, and a bucket has at most 513 chunks.
+  static constexpr size_t kMostPerPart = 128;
+
+  // Makes this token bucket the one that `to` is, by exchanging the bookings that differ. Times in
+  // `past` count from origin_ns. False: not possible; this bucket is not to be used any more.
+  bool Follow(const StoredBookings& to, algorithm::BucketImage past, int64_t origin_ns,
+              int64_t now_ns);
+  // Bookings were added to, or removed from, the calendar.
+  void NoteAdded(size_t rank);
+  void NoteRemoved(size_t rank);
+  void NoteFolded(size_t bookings_before);
+
   OpenBucket(const algorithm::Parameters& parameters, algorithm::BucketState state,
              int64_t origin_ns)
       : named_(parameters),
@@ -122,6 +166,10 @@ class OpenBucket {
   std::string writer_;
   bool exists_ = false;
   bool changed_ = false;
+  uint64_t last_booking_id_ = 0;
+  std::vector<Part> parts_;  // all bookings, in order
+  StoredBookings stored_;
+  StoredBookings next_;  // as Format wrote them
 };
 
 // The moment of a decision on buckets that were read at `now_ns` of the server's clock, which may
@@ -133,12 +181,17 @@ uint64_t LastBooking(absl::Span<const OpenBucket> buckets);
 
 // ---- Exposed for tests ----
 
-// The bytes of a bucket with bookings. Times in `image` count from origin_ns.
-std::string EncodeBooked(const algorithm::Parameters& parameters,
-                         const algorithm::BucketImage& image, int64_t origin_ns);
-// The image, and its *origin_ns. INVALID_ARGUMENT: not made by EncodeBooked.
-absl::StatusOr<algorithm::BucketImage> DecodeBooked(const algorithm::Parameters& parameters,
-                                                    std::string_view bytes, int64_t* origin_ns);
+// The past of a bucket with bookings. Times in `image` count from origin_ns.
+std::string EncodePast(const algorithm::Parameters& parameters, const algorithm::BucketImage& image,
+                       int64_t origin_ns, uint64_t generation);
+// nullopt: not made by EncodePast.
+std::optional<algorithm::BucketImage> DecodePast(const algorithm::Parameters& parameters,
+                                                 std::string_view bytes, int64_t* origin_ns,
+                                                 uint64_t* generation);
+// Bookings in order. Times count from 1970.
+std::string EncodeBookings(absl::Span<const algorithm::Booking> bookings);
+// Appends them. False: not made by EncodeBookings, or more than kMaxBookingsInRedis in all.
+bool DecodeBookings(std::string_view bytes, std::vector<algorithm::Booking>* bookings);
 
 }  // namespace sluice::store::redis
 

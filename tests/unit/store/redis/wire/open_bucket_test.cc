@@ -1,0 +1,228 @@
+#include "server/store/redis/wire/open_bucket.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/algorithm/make_parameters.h"
+
+namespace sluice::store::redis {
+namespace {
+
+using algorithm::Booking;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kStartNs = 1'780'000'000 * kSecond;
+
+// The keys of one bucket with bookings, as exchange.lua keeps them.
+class Keys {
+ public:
+  // Takes what Format returned. Returns how many chunks were written.
+  size_t Write(const std::vector<std::string>& words) {
+    size_t at = 1;
+    state_ = words.at(at++);
+    at += 1;
+    const auto count = [&] {
+      size_t number = 0;
+      EXPECT_TRUE(absl::SimpleAtoi(words.at(at++), &number));
+      return number;
+    };
+    at += count();
+    for (size_t left = count(); left > 0; --left) EXPECT_EQ(hash_.erase(words.at(at++)), 1u);
+    const size_t fields = count();
+    for (size_t i = 0; i < fields; i += 2) {
+      const std::string& name = words.at(at++);
+      hash_[name] = words.at(at++);
+    }
+    if (fields == 0) hash_.clear();
+    return fields == 0 ? 0 : fields / 2 - 2;
+  }
+
+  absl::StatusOr<OpenBucket> Read(const algorithm::Parameters& parameters, int64_t now_ns,
+                                  std::optional<OpenBucket> known) {
+    const StoredBookings stored = known.has_value() ? known->stored() : StoredBookings();
+    std::vector<std::string> runs;
+    std::string past;
+    if (state_ != stored.state) {
+      past = hash_["past"];
+      runs.push_back(hash_["chunks"]);
+      for (const absl::string_view name : absl::StrSplit(runs[0], ' ')) {
+        uint64_t generation = 0;
+        EXPECT_TRUE(absl::SimpleAtoi(name.substr(0, name.find('.')), &generation));
+        if (generation > stored.generation) runs.push_back(hash_.at(std::string(name)));
+      }
+    }
+    read_ = runs.empty() ? 0 : runs.size() - 1;
+    return OpenBucket::Read(parameters, state_, past, runs, now_ns, std::move(known));
+  }
+
+  // Chunks that the last read returned.
+  size_t read() const { return read_; }
+  size_t chunks() const { return hash_.size() - 2; }
+
+ private:
+  std::string state_;
+  std::map<std::string, std::string> hash_;
+  size_t read_ = 0;
+};
+
+std::vector<Booking> BookingsOf(const OpenBucket& bucket) {
+  std::vector<Booking> bookings;
+  bucket.ForEachBooking([&](const Booking& booking) { bookings.push_back(booking); });
+  return bookings;
+}
+
+void ExpectSame(const OpenBucket& a, const OpenBucket& b, int64_t now_ns) {
+  const std::vector<Booking> of_a = BookingsOf(a);
+  const std::vector<Booking> of_b = BookingsOf(b);
+  ASSERT_EQ(of_a.size(), of_b.size());
+  for (size_t i = 0; i < of_a.size(); ++i) {
+    ASSERT_EQ(of_a[i].grant_time_ns, of_b[i].grant_time_ns);
+    ASSERT_EQ(of_a[i].permits, of_b[i].permits);
+    ASSERT_EQ(of_a[i].id, of_b[i].id);
+    ASSERT_EQ(of_a[i].set, of_b[i].set);
+  }
+  EXPECT_EQ(a.LevelAt(now_ns).remaining, b.LevelAt(now_ns).remaining);
+  EXPECT_EQ(a.LevelAt(now_ns).reset_after_ns, b.LevelAt(now_ns).reset_after_ns);
+  for (const uint64_t permits : {1, 3, 20}) {
+    ASSERT_EQ(a.EarliestNs(permits, now_ns, /*set=*/9, now_ns),
+              b.EarliestNs(permits, now_ns, /*set=*/9, now_ns));
+  }
+}
+
+// A bucket, and what Redis has of it.
+class OpenBucketTest : public ::testing::TestWithParam<algorithm::Parameters> {
+ protected:
+  OpenBucketTest() : bucket_(*OpenBucket::Read(GetParam(), "", "", {}, kStartNs)) {}
+
+  void Book(uint64_t permits, uint64_t set) {
+    const int64_t at_ns = bucket_.EarliestNs(permits, now_ns_, set, now_ns_ + 1);
+    if (at_ns == algorithm::kNeverNs) return;
+    bucket_.Book({at_ns, permits, ++id_, set}, now_ns_);
+    given_.push_back({at_ns, permits, id_, set});
+  }
+  void Cancel(size_t i) {
+    bucket_.CancelBooking(given_[i].grant_time_ns, given_[i].id);
+    given_.erase(given_.begin() + static_cast<ptrdiff_t>(i));
+  }
+  size_t Write() {
+    const size_t written =
+        keys_.Write(bucket_.Format("w.1", absl::StrCat("v", ++version_), now_ns_));
+    bucket_.Written("w.1");
+    return written;
+  }
+  size_t Random(size_t below) { return random_() % below; }
+
+  std::mt19937_64 random_{1};
+  OpenBucket bucket_;
+  Keys keys_;
+  std::vector<Booking> given_;
+  int64_t now_ns_ = kStartNs;
+  uint64_t id_ = 0;
+  uint64_t version_ = 0;
+};
+
+TEST_P(OpenBucketTest, ReaderWithOldKnowledgeGetsSameBucketFromLaterChunks) {
+  std::optional<OpenBucket> known;
+  for (int step = 0; step < 1500; ++step) {
+    switch (Random(8)) {
+      case 0:
+        now_ns_ += static_cast<int64_t>(Random(static_cast<size_t>(2 * kSecond)));
+        now_ns_ = BeginAt(absl::MakeSpan(&bucket_, 1), now_ns_);
+        std::erase_if(given_, [&](const Booking& one) { return one.grant_time_ns <= now_ns_; });
+        break;
+      case 1:
+        bucket_.Take(1, now_ns_, /*receipt_id=*/Random(2) * 1'000'000 + step, /*set=*/9);
+        break;
+      case 2:
+      case 3:
+        for (size_t left = Random(20); left > 0 && !given_.empty(); --left) {
+          Cancel(Random(given_.size()));
+        }
+        break;
+      default:
+        for (size_t left = Random(40); left > 0; --left) Book(1 + Random(3), Random(5));
+    }
+    if (bucket_.bookings() == 0) Book(1, 0);
+    if (Random(3) == 0 && step > 0) continue;
+    Write();
+    std::optional<OpenBucket> reader = known;
+    if (reader.has_value() && Random(2) == 0) {
+      // It decided something that was not written.
+      std::vector<Booking> of_reader = BookingsOf(*reader);
+      const int64_t reads_ns = BeginAt(absl::MakeSpan(&*reader, 1), now_ns_);
+      for (const Booking& one : of_reader) {
+        if (Random(of_reader.size()) < 4) reader->CancelBooking(one.grant_time_ns, one.id);
+      }
+      for (size_t left = Random(4); left > 0; --left) {
+        const int64_t at_ns = reader->EarliestNs(1, reads_ns, /*set=*/2, reads_ns + 1);
+        reader->Book({at_ns, 1, 5'000'000 + Random(1'000'000'000), 2}, reads_ns);
+      }
+    }
+    absl::StatusOr<OpenBucket> read = keys_.Read(GetParam(), now_ns_, std::move(reader));
+    ASSERT_TRUE(read.ok()) << read.status();
+    BeginAt(absl::MakeSpan(&*read, 1), now_ns_);
+    ASSERT_NO_FATAL_FAILURE(ExpectSame(bucket_, *read, now_ns_)) << "step " << step;
+    if (Random(3) == 0) known = *std::move(read);
+  }
+  EXPECT_GT(bucket_.bookings(), 500u);
+}
+
+TEST_P(OpenBucketTest, ChangeWritesOnlyItsChunks) {
+  for (int i = 0; i < 5000; ++i) Book(1, 1);
+  Write();
+  const OpenBucket known = bucket_;
+  Book(1, 1);
+  EXPECT_EQ(Write(), 1u);
+  Cancel(2500);
+  EXPECT_EQ(Write(), 1u);
+  ASSERT_TRUE(keys_.Read(GetParam(), now_ns_, known).ok());
+  EXPECT_EQ(keys_.read(), 2u);
+  Cancel(2500);
+  EXPECT_EQ(Write(), 1u);
+  ASSERT_TRUE(keys_.Read(GetParam(), now_ns_, known).ok());
+  EXPECT_EQ(keys_.read(), 2u);
+  ASSERT_TRUE(keys_.Read(GetParam(), now_ns_, bucket_).ok());
+  EXPECT_EQ(keys_.read(), 0u);
+}
+
+TEST_P(OpenBucketTest, ScatteredBookingsDoNotKeepMoreChunks) {
+  for (int i = 0; i < 10000; ++i) Book(1, 1);
+  Write();
+  while (given_.size() > 100) Cancel(Random(given_.size()));
+  Write();
+  EXPECT_LE(keys_.chunks(), 5u);
+}
+
+TEST_P(OpenBucketTest, ReaderThatLacksChunkReadsAgain) {
+  for (int i = 0; i < 300; ++i) Book(1, 1);
+  Write();
+  // Two writings of one generation, as when a failover loses the first.
+  OpenBucket lost = bucket_;
+  Cancel(10);
+  Write();
+  lost.Take(1, now_ns_ + kSecond, /*receipt_id=*/0, /*set=*/9);
+  lost.CancelBooking(given_.back().grant_time_ns, given_.back().id);
+  lost.Format("w.1", "lost", now_ns_);
+  lost.Written("w.1");
+  EXPECT_EQ(lost.stored().generation, bucket_.stored().generation);
+  EXPECT_TRUE(absl::IsNotFound(keys_.Read(GetParam(), now_ns_, lost).status()));
+  EXPECT_TRUE(keys_.Read(GetParam(), now_ns_, std::nullopt).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, OpenBucketTest,
+                         ::testing::Values(*algorithm::MakeTokenBucket({10, kSecond}, 20, 0),
+                                           *algorithm::MakeSlidingLog({20, kSecond}),
+                                           *algorithm::MakeSlidingWindow({20, kSecond}, 10),
+                                           *algorithm::MakeFixedWindow({20, kSecond}, 0)));
+
+}  // namespace
+}  // namespace sluice::store::redis
