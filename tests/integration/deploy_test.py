@@ -206,7 +206,7 @@ class DeployTest(unittest.TestCase):
                        of_kind("sluice.yaml", "ConfigMap")["data"]["limits.yaml"] +
                        "  - { name: log, algorithm: sliding_log, rate: 5/h }\n"
                        "  - { name: window, algorithm: sliding_window, rate: 5/h }\n"
-                       "  - { name: calendar, algorithm: fixed_window, rate: 5/h }\n")
+                       "  - { name: fixed, algorithm: fixed_window, rate: 5/h }\n")
         node = subprocess.Popen(
             # Generous, since a busy machine is slow.
             [SLUICED, f"--limits={limits}", "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
@@ -223,7 +223,7 @@ class DeployTest(unittest.TestCase):
             code, text = run([SLUICE, "--deadline=20s", *shlex.split(arguments)], env=env)
             self.assertIn(code, codes, f"{arguments}: {text}")
             return text
-        for limit in ("api", "log", "window", "calendar"):
+        for limit in ("api", "log", "window", "fixed"):
             for _ in range(2):
                 text = sluice(f"acquire {limit} me --receipt")
             receipt = re.search(r"receipt\s+(\S+)", text)[1]
