@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Attacks on sluiced over loopback. Each starts its own server, attacks it, measures and judges.
+
+  attacks.py [--measure] [--variants] [--jobs N] [NAME...]
+
+Prints one line for each: NAME: holds|falls short: measurements (want ...). README.md says what each
+attack does. SLUICE_BIN: the folder of sluiced and sluice (default: build/bin).
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+
+import on_bookings  # noqa: F401  (the attacks register themselves)
+import on_memory  # noqa: F401
+import on_ports  # noqa: F401
+import on_work  # noqa: F401
+import all_at_once  # noqa: F401
+from run import ATTACKS, Run, Variant
+
+LONGEST_S = 100
+VARIANTS = (Variant(threads=3), Variant(tls=True), Variant(scale=2), Variant(scale=0.5))
+
+
+def run_one(name, variant):
+    """In a process of its own. Returns its exit status."""
+    run = Run(variant)
+    start = time.monotonic()
+    try:
+        ATTACKS[name](run)
+    except Exception as e:  # one line, whatever happens
+        run.verdict.check(False, f"{type(e).__name__}: {e}".replace("\n", " ")[:300],
+                          "the attack to run")
+    title = f"{name} ({variant})" if str(variant) else name
+    print(f"{title}: {run.verdict} [{time.monotonic() - start:.0f} s]", flush=True)
+    return 0 if run.verdict.holds else 1
+
+
+def start(name, variant):
+    """Runs an attack in a process group of its own, which ends with it. Returns whether it held."""
+    attack = subprocess.Popen(
+        [sys.executable, __file__, "--one",
+         json.dumps(asdict(variant)), name],
+        start_new_session=True)
+    try:
+        return attack.wait(LONGEST_S) == 0
+    except subprocess.TimeoutExpired:
+        print(f"{name}: falls short: not done in {LONGEST_S} s (want the attack to run)",
+              flush=True)
+        return False
+    finally:
+        try:
+            os.killpg(attack.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        attack.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="judge latency too, with the server on one core and all others on another")
+    parser.add_argument("--variants", action="store_true",
+                        help="on three loops, over TLS, with twice and with half of the parameters")
+    parser.add_argument("--jobs",
+                        type=int,
+                        help="attacks at a time (default: 3; with --measure: 1)")
+    parser.add_argument("--list", action="store_true", help="the names, and what each attack does")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in ATTACKS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are: {', '.join(ATTACKS)}")
+    if options.list:
+        for name, function in ATTACKS.items():
+            print(f"{name:20} {' '.join(function.__doc__.split())}")
+        return 0
+    if options.one:
+        return run_one(options.names[0], Variant(**json.loads(options.one)))
+    jobs = options.jobs or (1 if options.measure else 3)
+    if options.variants:
+        variants = VARIANTS
+    else:
+        variants = (Variant(measure=options.measure),)
+    # The longest first, and all_at_once alone at the end, since it takes all processors.
+    names = sorted(options.names or ATTACKS,
+                   key=lambda name: (name == "all_at_once", name != "log_denial"))
+    runs = [(name, variant) for variant in variants for name in names]
+    begin = time.monotonic()
+    held = []
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        held += pool.map(lambda one: start(*one), [one for one in runs if one[0] != "all_at_once"])
+    held += [start(*one) for one in runs if one[0] == "all_at_once"]
+    print(f"{sum(held)} of {len(held)} attacks hold, {time.monotonic() - begin:.0f} s", flush=True)
+    return 0 if all(held) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

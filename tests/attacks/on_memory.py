@@ -1,0 +1,362 @@
+"""Attacks on the server's memory: few bytes that make it hold many, for long."""
+import struct
+import time
+
+from http2 import CONTINUATION, DEFLATE, GZIP, PING, frame, message
+from run import acquisition, attack, batch, batch_message, buckets
+from server import pb
+
+SIXTEEN = [("big", f"{i:x}") for i in range(16)]
+
+
+def close_all(connections):
+    for connection in connections:
+        connection.close()
+
+
+@attack()
+def stream_memory(run):
+    """AcquireStreams on one connection, each idle after one batch of 4096 acquisitions with 16
+    charges."""
+    server = run.server()
+    body = batch_message(*SIXTEEN)
+    run.begin()
+    attacker = server.connect(ledger=run.ledger)
+    for _ in range(run.n(100)):
+        attacker.send(attacker.open("AcquireStream", GZIP), body)
+        attacker.read_until_quiet(0.1)
+    run.sent(attacker)
+    run.rss(64)
+    run.released("by idle streams", [attacker])
+    run.end()
+
+
+@attack()
+def idle_streams(run):
+    """Streams on many connections, idle after batches of other shapes: long keys, many errors."""
+    server = run.server()
+    long_keys = batch_message(("big", "k" * 512), count=2000)
+    unknown = message(batch(acquisition(("no-such-limit-" + "n" * 100, "k")), 4096), compress=True)
+    run.begin()
+    attackers = [server.connect(ledger=run.ledger) for _ in range(run.n(10))]
+    for body in (long_keys, unknown):
+        for attacker in attackers:
+            for _ in range(5):
+                attacker.send(attacker.open("AcquireStream", GZIP), body)
+            attacker.read(0.05)
+    for attacker in attackers:
+        attacker.read_until_quiet(0.5)
+    run.sent(attackers)
+    run.rss(64)
+    run.released("by idle streams", attackers)
+    run.end()
+
+
+@attack()
+def header_bomb(run):
+    """Calls whose headers refer four times to one entry of 3.8 KB in HPACK's table; windows of
+    0."""
+    server = run.server()
+    run.begin()
+    metadata = [("x-a", "v" * 3800)
+               ] * 4  # the first fills HPACK's table, the others take a byte each
+    attackers = []
+    for _ in range(run.n(20)):
+        attacker = server.connect(window=0)
+        attackers.append(attacker)
+        for _ in range(40):
+            heads = [attacker.head("AcquireStream", metadata)[1] for _ in range(100)]
+            if not attacker.write(b"".join(heads)):
+                break
+            attacker.read()
+    time.sleep(1)
+    run.sent(attackers)
+    run.rss(64)
+    close_all(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def open_metadata(run):
+    """Streams that stay open, each with 7 KB of metadata of its own that no table holds."""
+    server = run.server()
+    run.begin()
+    attackers = [server.connect() for _ in range(run.n(10))]
+    for i in range(500):
+        for attacker in attackers:
+            names = [(f"x-{i}-{n}", f"{i:07}" * 100) for n in range(10)]
+            _, head = attacker.head("AcquireStream", names)
+            attacker.write(head, seconds=1)
+            attacker.read()
+    run.sent(attackers)
+    run.rss(64)
+    close_all(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def continuation_flood(run):
+    """Header blocks without an end on many connections at once, and many that stay half sent."""
+    server = run.server()
+    run.begin()
+    endless = [server.connect() for _ in range(run.n(20))]
+    for attacker in endless:
+        _, head = attacker.head("Acquire")
+        attacker.write(head[:4] + b"\0" + head[5:])
+        for _ in range(200):
+            if not attacker.write(frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b" * 100), seconds=1):
+                break
+            attacker.read()
+    half = [server.connect() for _ in range(run.n(500))]
+    for attacker in half:
+        _, head = attacker.head("Acquire")
+        # 15 KB of a block that never ends: below the bound of a header list.
+        attacker.write(head[:4] + b"\0" + head[5:] +
+                       frame(CONTINUATION, 0, 1, b"\x00\x01a\x7f\x81\x73" + b"b" * 15000),
+                       seconds=1)
+        attacker.read()
+    for attacker in endless:
+        attacker.read(0.1)
+    run.sent(endless + half)
+    ended = sum(bool(a.ended) for a in endless)
+    run.check(ended == len(endless), f"{ended} of {len(endless)} endless blocks ended",
+              "each endless block ends its connection")
+    run.rss(64)
+    close_all(endless + half)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def unsent_answers(run):
+    """Connections with windows of 0 and batches whose answers they never take. They answer
+    PINGs."""
+    server = run.server()
+    body = batch_message(("api", "k"))
+    run.begin()
+    attackers = [server.connect(window=0) for _ in range(run.n(60))]
+    for attacker in attackers:
+        for _ in range(120):
+            if not attacker.call("AcquireBatch", body, GZIP, seconds=1):
+                break
+    run.sent(attackers)
+    until = time.monotonic() + 32
+    while time.monotonic() < until and not all(a.ended for a in attackers):
+        time.sleep(0.5)
+        for attacker in attackers:
+            attacker.read()
+    run.rss(128)
+    closed = sum(bool(a.ended) for a in attackers)
+    run.check(closed == len(attackers),
+              f"{closed} of {len(attackers)} stalled connections closed within 30 s", "all closed")
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def unread_socket(run):
+    """Connections with open windows that never read their socket, and send batches and PINGs."""
+    server = run.server()
+    body = batch_message(("api", "k"))
+    run.begin()
+    attackers = [server.connect(receive_buffer=4096) for _ in range(run.n(60))]
+    for attacker in attackers:
+        attacker.reads = False
+    for _ in range(120):
+        for attacker in attackers:
+            attacker.write(frame(PING, 0, 0, b"pingpong"), seconds=0.05)
+            attacker.call("AcquireBatch", body, GZIP, seconds=0.05)
+    run.sent(attackers)
+    until = time.monotonic() + 34
+    while time.monotonic() < until and any([a.check_open() for a in attackers]):
+        time.sleep(0.5)
+    run.rss(128)
+    closed = sum(bool(a.ended) for a in attackers)
+    run.check(closed == len(attackers), f"{closed} of {len(attackers)} closed within 30 s",
+              "all closed")
+    close_all(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def slow_readers(run):
+    """Connections that take a byte of each answer now and then, so that no write stalls for
+    long."""
+    server = run.server()
+    body = batch_message(("api", "k"))
+    run.begin()
+    attackers = [server.connect(receive_buffer=4096) for _ in range(run.n(60))]
+    until = time.monotonic() + 20
+    while time.monotonic() < until and any(not a.ended for a in attackers):
+        for attacker in attackers:
+            if len(attacker.calls) < 60 and attacker._windows[0] > len(body):
+                attacker.call("AcquireBatch", body, GZIP, seconds=0.02)
+            attacker.read(at_most=200)
+        time.sleep(0.1)
+    run.sent(attackers)
+    run.rss(128)
+    close_all(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def watch_memory(run):
+    """Watches of 256 keys of 512 bytes, compressed, one answer a minute."""
+    server = run.server()
+    watch = pb.WatchRequest(buckets=buckets("daily", 256))
+    watch.min_interval.FromSeconds(60)
+    body = message(watch, compress=True)
+    run.begin()
+    attacker = server.connect()
+    for _ in range(run.n(2000)):
+        if not attacker.call("Watch", body, GZIP):
+            break
+        attacker.read()
+    attacker.read_until_quiet(1)
+    run.sent(attacker)
+    run.rss(64)
+    attacker.close()
+    run.released("after it left")
+    run.end()
+
+
+@attack()
+def watch_connections(run):
+    """Watches of long keys on many connections, whose answers are not taken."""
+    server = run.server()
+    watch = pb.WatchRequest(buckets=buckets("daily", 256))
+    watch.min_interval.FromMilliseconds(10)
+    body = message(watch, compress=True)
+    run.begin()
+    attackers = [server.connect(window=0) for _ in range(run.n(50))]
+    for attacker in attackers:
+        for _ in range(40):
+            if not attacker.call("Watch", body, GZIP, seconds=1):
+                break
+            attacker.read()
+    time.sleep(3)
+    run.sent(attackers)
+    run.rss(64)
+    close_all(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def held_calls(run):
+    """Calls that wait for their grant time, with 16 long keys and a receipt each."""
+    server = run.server()
+    run.begin()
+    attackers = [server.connect() for _ in range(run.n(10))]
+    for i in range(1000):
+        for attacker in attackers:
+            charges = [(f"part{n}", "shared", 1) if n else ("far_child", f"{i}".rjust(512, "k"))
+                       for n in range(15)]
+            attacker.call("Acquire",
+                          message(acquisition(*charges, wait_s=24 * 3600, hold=True, receipt=True),
+                                  compress=True),
+                          GZIP,
+                          seconds=0.2)
+            attacker.read()
+    run.sent(attackers)
+    held = sum(len(a.calls) for a in attackers)
+    run.note(f"{held} calls open")
+    run.rss(64)
+    close_all(attackers)
+    # The buckets of long keys stay: they are booked, or not full.
+    run.released("after they left, with their buckets", wait_s=10)
+    run.end()
+
+
+@attack()
+def partial_messages(run):
+    """Messages of 4 MB that are announced and sent but for their last byte."""
+    server = run.server()
+    run.begin()
+    attackers = [server.connect() for _ in range(run.n(60))]
+    start = struct.pack(">BI", 0, (4 << 20) - 16) + bytes(1 << 20)
+    for attacker in attackers:
+        for _ in range(20):
+            if not attacker.send(attacker.open("AcquireBatch"), start, seconds=0.2):
+                break
+    run.sent(attackers)
+    run.rss(128)
+    close_all(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def deflate_bomb(run):
+    """Messages of a few KB that expand to the largest size, in each encoding, and then are
+    garbage."""
+    server = run.server()
+    zeros = bytes(64 << 20)
+    bombs = [(message(zeros, compress=True), GZIP), (message(zeros, deflate=True), DEFLATE),
+             (message(zeros[:(4 << 20) - 1], compress=True), GZIP),
+             (message(zeros[:(4 << 20) - 1], deflate=True), DEFLATE)]
+    run.begin()
+    attackers = [server.connect() for _ in range(run.n(10))]
+    for _ in range(10):
+        for attacker in attackers:
+            for bomb, encoding in bombs:
+                attacker.call("AcquireBatch", bomb, encoding, seconds=0.5)
+            attacker.read()
+    for attacker in attackers:
+        attacker.wait(5)
+    run.sent(attackers)
+    run.rss(64)
+    close_all(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def many_connections(run):
+    """A thousand connections, each with a little of everything: an open stream, a half message."""
+    server = run.server()
+    body = batch_message(*SIXTEEN[:4], count=512)
+    run.begin()
+    attackers = []
+    for _ in range(run.n(1000)):
+        attacker = server.connect()
+        attackers.append(attacker)
+        stream = attacker.open("AcquireStream", GZIP)
+        attacker.send(stream, body, seconds=0.2)
+        attacker.send(stream, body[:len(body) // 2], seconds=0.2)
+        attacker.read()
+    for attacker in attackers:
+        attacker.read()
+    run.sent(attackers)
+    run.rss(96)
+    close_all(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def ping_full_window(run):
+    """PINGs by the thousand on connections that do not read, so that the answers cannot leave."""
+    server = run.server()
+    run.begin()
+    attackers = [server.connect(receive_buffer=4096, window=0) for _ in range(run.n(20))]
+    pings = frame(PING, 0, 0, b"pingpong") * 1000
+    for attacker in attackers:
+        attacker.reads = False
+    for _ in range(100):
+        for attacker in attackers:
+            attacker.write(pings, seconds=0.02)
+    run.sent(attackers)
+    run.rss(32)
+    until = time.monotonic() + 34
+    while time.monotonic() < until and any([a.check_open() for a in attackers]):
+        time.sleep(0.5)
+    closed = sum(bool(a.ended) for a in attackers)
+    run.check(closed == len(attackers), f"{closed} of {len(attackers)} closed", "all closed")
+    close_all(attackers)
+    run.released("after they left")
+    run.end()

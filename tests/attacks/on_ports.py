@@ -1,0 +1,161 @@
+"""Attacks on TLS handshakes, the admin port and logging."""
+import time
+
+import grpc
+
+from http2 import CANCEL, CONTINUATION, DATA, END_STREAM, GZIP, RST_STREAM, frame, message
+from run import acquisition, attack, batch_message
+from server import admin_grpc, admin_pb
+
+# The start of a ClientHello: a record of 512 bytes, of which the first follow.
+PART_OF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
+
+
+def handshake(server, timeout_s=2):
+    try:
+        with server.tcp() as tcp:
+            tcp.settimeout(timeout_s)
+            with server.tls.wrap_socket(tcp, server_hostname="localhost") as tls:
+                return tls.selected_alpn_protocol() == "h2"
+    except OSError:
+        return False
+
+
+def honest_handshakes(run, server, what):
+    served = sum(handshake(server) for _ in range(5))
+    run.check(served == 5, f"{served} of 5 honest handshakes beside {what}",
+              "5 of 5, each within 2 s")
+
+
+@attack()
+def handshake_slots(run):
+    """TLS: connections that never send anything take all slots for handshakes."""
+    server = run.server(tls=True)
+    if not handshake(server):
+        raise RuntimeError("no handshake before the attack")
+    run.begin()
+    silent = [server.tcp() for _ in range(run.n(1024))]
+    time.sleep(0.3)
+    honest_handshakes(run, server, f"{len(silent)} silent connections")
+    run.rss(64)
+    for connection in silent:
+        connection.close()
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def handshake_drip(run):
+    """TLS: connections that send part of a ClientHello, and a byte more now and then."""
+    server = run.server(tls=True)
+    run.begin()
+    slow = [server.tcp() for _ in range(run.n(1024))]
+    for at in range(0, len(PART_OF_HELLO)):
+        for connection in slow:
+            try:
+                connection.send(PART_OF_HELLO[at:at + 1] if at else PART_OF_HELLO[:8])
+            except OSError:
+                pass
+        if at % 8 == 4:
+            honest_handshakes(run, server, f"{len(slow)} slow ones")
+        if at > 20:
+            break
+    run.rss(64)
+    for connection in slow:
+        connection.close()
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def admin_flood(run):
+    """Admin port: calls that are reset at once; an endless header block."""
+    def rapid_reset(c):
+        while True:
+            calls = [c.head("ListLimits", service="LimitAdmin") for _ in range(50)]
+            yield b"".join(head + frame(DATA, END_STREAM, stream, bytes(5)) +
+                           frame(RST_STREAM, 0, stream, CANCEL) for stream, head in calls)
+
+    def continuation(c):
+        _, head = c.head("ListLimits", service="LimitAdmin")
+        yield head[:4] + b"\0" + head[5:]  # the headers have no end
+        while True:
+            yield frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b" * 100) * 10
+
+    server = run.server()
+    run.begin()
+    for flood, most_bytes in ((rapid_reset, 1.4e6), (continuation, 30e6)):
+        attacker = server.connect(admin=True)
+        until = time.monotonic() + 8
+        for piece in flood(attacker):
+            if not attacker.write(piece) or attacker.sent > run.n(
+                    most_bytes) or time.monotonic() > until:
+                break
+            attacker.read()
+        attacker.read_until_quiet(1)
+        run.sent(attacker)
+        run.rss(32)
+        run.check(attacker.ended, f"{flood.__name__}: connection {attacker.ended or 'stayed open'}",
+                  "connection ended")
+        attacker.close()
+    run.end()
+
+
+@attack()
+def admin_lists(run):
+    """Admin port: ListKeys, ListLimits and GetStats in flight, whose answers are not taken."""
+    server = run.server()
+    run.begin()
+    requests = [("ListKeys", message(admin_pb.ListKeysRequest(max_keys=1000))),
+                ("ListLimits", message(admin_pb.ListLimitsRequest())),
+                ("GetStats", message(admin_pb.GetStatsRequest()))]
+    unread = [server.connect(admin=True, window=0) for _ in range(run.n(50))]
+    read = [server.connect(admin=True) for _ in range(run.n(3))]
+    for i in range(600):
+        for attacker in unread if i < 60 else read:
+            method, body = requests[i % 3]
+            attacker.call(method, body, service="LimitAdmin", seconds=0.2)
+            attacker.read()
+    for attacker in read:
+        attacker.wait(5)
+    run.sent(unread + read)
+    run.rss(64)
+    for attacker in unread + read:
+        attacker.close()
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def unread_log(run):
+    """Nobody reads the server's stderr, which is full, while callers cause log lines."""
+    server = run.server(read_stderr=False)
+    if not run.shared:
+        server.fill_stderr()
+    run.begin()
+    admin = admin_grpc.LimitAdminStub(grpc.insecure_channel(server.admin))
+    rate = admin_pb.Rate(permits=1)
+    answered = 0
+    for i in range(run.n(50)):
+        limit = admin_pb.Limit(name=f"logged-{i}", rate=rate)
+        try:
+            admin.PutLimit(admin_pb.PutLimitRequest(limit=limit), timeout=2)  # logged
+            admin.DeleteLimit(admin_pb.DeleteLimitRequest(name=limit.name), timeout=2)
+            answered += 1
+        except grpc.RpcError:
+            if i - answered > 2:
+                break
+        attacker = server.connect()
+        attacker.call("Acquire", message(acquisition((f"unknown-{i}", "k"))))
+        attacker.write(frame(DATA, 0, 0, b"x" * 10))  # a connection error
+        attacker.read(0.01)
+        attacker.close()
+    run.check(answered == run.n(50),
+              f"{answered} of {run.n(50)} admin calls that are logged were answered",
+              "all answered")
+    probe = server.connect(ledger=run.ledger)
+    probe.call("AcquireBatch", batch_message(("big", "log"), count=1), GZIP)
+    probe.wait(5)
+    run.check(not probe.calls, "a call is " + ("answered" if not probe.calls else "not answered"),
+              "answered")
+    run.end()

@@ -1,0 +1,371 @@
+"""Attacks on the processor: few bytes that make an event loop work for long."""
+import struct
+import threading
+import time
+
+from http2 import (DATA, END_HEADERS, END_STREAM, GZIP, HEADERS, MAX_WINDOW, frame, message,
+                   settings, window_update)
+from limits import DAY_S, LOG_PERIOD_S
+from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
+from server import pb
+
+SIXTEEN = [("big", f"{i:x}") for i in range(16)]
+
+
+def each_in_a_thread(connect, count, do, for_s):
+    """`do(attacker)` again and again, for `count` attackers in a thread each. One that the server
+    closes connects again. Returns all connections."""
+    until = time.monotonic() + for_s
+    attackers = []
+
+    def repeat():
+        attacker = None
+        while time.monotonic() < until:
+            try:
+                if attacker is None or attacker.ended:
+                    attacker = connect()
+                    attackers.append(attacker)
+                do(attacker)
+            except OSError:  # the server refuses connections
+                time.sleep(0.05)
+
+    threads = [threading.Thread(target=repeat) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return attackers
+
+
+def keep_in_flight(method, body, count=64, extra=GZIP):
+    def do(attacker):
+        if len(attacker.calls) < count:
+            attacker.call(method, body, extra)
+        attacker.read(0 if len(attacker.calls) < count else 0.1)
+    return do
+
+
+@attack()
+def log_denial(run):
+    """Fills a sliding_log with single permits, then sends batches that it denies, pipelined."""
+    server = run.server(honest_timeout_s=40)
+    # A log tells moments apart by 1/65536 of its period: one permit in each is the longest log.
+    filler = server.connect(ledger=run.ledger)
+    stream = filler.open("AcquireStream")
+    one = batch_message(("log", "a"), count=1, compress=False)
+    start = time.monotonic()
+    for i in range(65536):
+        time.sleep(max(0, start + i * LOG_PERIOD_S / 65536 - time.monotonic()))
+        filler.send(stream, one)
+        filler.read()
+    body = batch_message(("log", "a", 100000))
+    run.begin()
+    attacker = server.connect(ledger=run.ledger)
+    stream = attacker.open("AcquireStream", GZIP)
+    for _ in range(run.n(200)):
+        attacker.send(stream, body)
+    until = time.monotonic() + 15
+    while attacker.read(3) and time.monotonic() < until:
+        pass
+    run.sent(attacker)
+    run.end()
+
+
+@attack()
+def window_denial(run):
+    """Batches that a sliding_window of 100 sub-windows and a log deny, with max_wait and
+    without."""
+    server = run.server()
+    stub = server.stub()
+    for limit in ("subwindows", "log"):
+        acquire_batch(run, stub, (limit, "w", 50), count=2000)
+    bodies = [batch_message((limit, "w", 90_000), wait_s=wait_s)
+              for limit in ("subwindows", "log") for wait_s in (0, 1)]
+    run.begin()
+    attacker = server.connect(ledger=run.ledger)
+    streams = [attacker.open("AcquireStream", GZIP) for _ in range(4)]
+    for _ in range(run.n(20)):
+        for stream, body in zip(streams, bodies):
+            attacker.send(stream, body)
+        attacker.read()
+    attacker.read_until_quiet(2, at_most_s=10)
+    run.sent(attacker)
+    run.end()
+
+
+@attack()
+def joint_gaps(run):
+    """Books two buckets far ahead so that the gaps of one never meet the gaps of the other, then
+    asks for both, 4096 times in one message."""
+    server = run.server()
+    stub = server.stub()
+    for limit, first in (("p1", 20), ("p2", 21)):
+        book_with_gaps(stub, limit, first, run.n(2200, at_most=4000))
+    run.begin()
+    time.sleep(0.5)
+    attacker = server.connect()
+    body = batch_message(("p1", "k", 10), ("p2", "k", 10))
+    attacker.call("AcquireBatch", body, GZIP)
+    attacker.wait(30)
+    time.sleep(0.5)
+    run.note(f"one message of {len(body)} bytes")
+    run.end(max=50)
+
+
+def book_with_gaps(stub, limit, first, last):
+    """Books 4096 grant times of one bucket, and gives every other one back."""
+    request = batch(acquisition((limit, "k", 10), wait_s=DAY_S))
+    results = stub.AcquireBatch(request, timeout=30).results
+    booked = [r.response for r in results if r.response.granted]
+    refunds = [
+        stub.Refund.future(pb.RefundRequest(receipt=b.receipt)) for b in booked[first:last:2]
+    ]
+    for refund in refunds:
+        refund.exception()  # waits
+
+
+@attack()
+def joint_sixteen(run):
+    """The same with 16 buckets: only the last one's gaps never meet those of the others."""
+    server = run.server()
+    stub = server.stub()
+    for i in range(16):
+        book_with_gaps(stub, f"part{i}", 21 if i == 15 else 20, run.n(600, at_most=4000))
+    body = batch_message(*((f"part{i}", "k", 10) for i in range(16)), wait_s=DAY_S)
+    no_wait = batch_message(*((f"part{i}", "k", 10) for i in range(16)))
+    run.begin()
+    attacker = server.connect()
+    for _ in range(3):
+        attacker.call("AcquireBatch", no_wait, GZIP)
+        attacker.call("AcquireBatch", body, GZIP)
+    attacker.wait(20)
+    run.sent(attacker)
+    run.end()
+
+
+@attack()
+def refunds_in_a_row(run):
+    """Gives back bookings from the first to the last, so that each refund may move up all
+    others."""
+    server = run.server()
+    stub = server.stub()
+    results = stub.AcquireBatch(batch(acquisition(("p1", "r", 10), ("p2", "r", 10), wait_s=DAY_S),
+                                      run.n(4096, at_most=4096)), timeout=30).results
+    receipts = [r.response.receipt for r in results if r.response.granted]
+    run.begin()
+    attacker = server.connect()
+    for receipt in receipts:
+        attacker.call("Refund", message(pb.RefundRequest(receipt=receipt)))
+        attacker.read()
+    attacker.wait(10)
+    run.note(f"{len(receipts)} refunds")
+    run.end()
+
+
+@attack()
+def gzip_cpu(run):
+    """Three connections keep 64 calls each in flight; a message of 2.7 KB expands to 65,536
+    charges."""
+    server = run.server()
+    run.watch_honest_alone()
+    body = batch_message(*SIXTEEN)
+    run.begin()
+    attackers = each_in_a_thread(lambda: server.connect(ledger=run.ledger), run.n(3),
+                                 keep_in_flight("AcquireBatch", body), 10)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def gzip_garbage(run):
+    """Compressed messages that are large and turn out to be invalid at their last field."""
+    server = run.server()
+    good = batch(acquisition(*SIXTEEN)).SerializeToString()
+    body = message(good + b"\x0a\xff\xff\xff\xff\x0f", compress=True)
+    run.begin()
+    attackers = each_in_a_thread(server.connect, run.n(3), keep_in_flight("AcquireBatch", body), 6)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def reset_batches(run):
+    """Sends the largest batches and resets each call at once, so that no bound on open calls
+    counts."""
+    server = run.server()
+    body = batch_message(*SIXTEEN)
+    run.begin()
+
+    def do(attacker):
+        stream = attacker.open("AcquireBatch", GZIP)
+        attacker.send(stream, body, end=True)
+        attacker.reset(stream)
+        attacker.read()
+
+    attackers = each_in_a_thread(server.connect, run.n(3), do, 6)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def query_flood(run):
+    """Queries of 256 buckets with long keys, compressed, many in flight."""
+    server = run.server()
+    body = message(pb.QueryRequest(buckets=buckets("daily", 256)), compress=True)
+    run.begin()
+    attackers = each_in_a_thread(server.connect, run.n(3), keep_in_flight("Query", body), 6)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def query_booked(run):
+    """Queries of buckets with many bookings, whose state is the most work to tell."""
+    server = run.server()
+    stub = server.stub()
+    for i in range(16):
+        acquire_batch(run, stub, (f"part{i}", "q", 10), wait_s=DAY_S)
+    asked = [pb.QueryRequest.Bucket(limit=f"part{i % 16}", key="q") for i in range(256)]
+    body = message(pb.QueryRequest(buckets=asked), compress=True)
+    run.begin()
+    attackers = each_in_a_thread(server.connect, run.n(3), keep_in_flight("Query", body), 6)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def watch_storm(run):
+    """Watches with the shortest interval of 256 buckets that change all the time."""
+    server = run.server()
+    watch = pb.WatchRequest(buckets=buckets("big", 256, key_bytes=8))
+    watch.min_interval.FromMilliseconds(10)
+    body = message(watch, compress=True)
+    change = message(pb.AcquireBatchRequest(acquisitions=[
+        acquisition(("big", bucket.key)) for bucket in watch.buckets]), compress=True)
+    run.begin()
+    attacker = server.connect()
+    for _ in range(run.n(100)):
+        attacker.call("Watch", body, GZIP)
+        attacker.read()
+    stream = attacker.open("AcquireStream", GZIP)
+    until = time.monotonic() + 6
+    while time.monotonic() < until and not attacker.ended:
+        attacker.send(stream, change, seconds=1)
+        attacker.read(0.01)
+    run.sent(attacker)
+    run.end(p50=10)
+
+
+@attack()
+def watch_churn(run):
+    """Opens Watches of 256 buckets and cancels them at once."""
+    server = run.server()
+    body = message(pb.WatchRequest(buckets=buckets("daily", 256)), compress=True)
+    run.begin()
+
+    def do(attacker):
+        stream = attacker.open("Watch", GZIP)
+        attacker.send(stream, body, end=True)
+        attacker.reset(stream)
+        attacker.read()
+
+    attackers = each_in_a_thread(server.connect, run.n(3), do, 6)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def window_changes(run):
+    """Changes the initial window again and again while hundreds of calls wait to send."""
+    server = run.server()
+    body = batch_message(("api", "k"), count=64)
+    run.begin()
+
+    def connect():
+        attacker = server.connect(window=0)
+        for _ in range(900):
+            if not attacker.call("AcquireBatch", body, GZIP, seconds=1):
+                break
+        return attacker
+
+    def do(attacker):
+        for n in range(4):
+            attacker.write(settings(initial_window=n & 1), seconds=1)
+        attacker.read(0.02)
+
+    attackers = each_in_a_thread(connect, run.n(3), do, 6)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def one_byte_windows(run):
+    """Takes large answers byte by byte: each WINDOW_UPDATE lets one byte of one call leave."""
+    server = run.server()
+    body = batch_message(("api", "k"), count=256)
+    run.begin()
+
+    def connect():
+        attacker = server.connect(window=0)
+        attacker.write(window_update(0, MAX_WINDOW - 65535))
+        for _ in range(50):
+            attacker.call("AcquireBatch", body, GZIP, seconds=1)
+        return attacker
+
+    def do(attacker):
+        attacker.write(b"".join(window_update(stream, 1) for stream in sorted(attacker.calls)),
+                       seconds=1)
+        attacker.read(0.001)
+
+    attackers = each_in_a_thread(connect, run.n(3), do, 6)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def header_cpu(run):
+    """Calls with the longest header lists: hundreds of references of one byte to short entries."""
+    server = run.server()
+    metadata = [(f"x-{i}", "v") for i in range(60)] * 6
+    run.begin()
+
+    def connect():
+        attacker = server.connect()
+        attacker.write(attacker.head("Acquire", metadata, end=True)[1])
+        attacker.references = attacker.head("Acquire", metadata,
+                                            end=True)[1][9:]  # all are in the table
+        return attacker
+
+    def do(attacker):
+        first = 2 * attacker.opened - 1
+        attacker.opened += 100
+        attacker.write(b"".join(
+            frame(HEADERS, END_HEADERS | END_STREAM, first + 2 * i, attacker.references)
+            for i in range(100)),
+                       seconds=1)
+        attacker.read(0)
+
+    attackers = each_in_a_thread(connect, run.n(3), do, 6)
+    run.sent(attackers)
+    run.end(p50=10)
+
+
+@attack()
+def small_frames(run):
+    """Large messages in DATA frames of one byte, padded or empty, on many calls."""
+    server = run.server()
+    run.begin()
+
+    def do(attacker):
+        stream = attacker.open("AcquireBatch")
+        body = struct.pack(">BI", 0, 4000) + bytes(2000)
+        if not attacker.ended:
+            attacker.write(b"".join(
+                frame(DATA, 0, stream, body[i:i + 1]) for i in range(len(body))),
+                           seconds=1)
+            attacker.reset(stream)
+        attacker.read()
+
+    attackers = each_in_a_thread(server.connect, run.n(3), do, 6)
+    run.sent(attackers)
+    run.end(p50=10)
