@@ -57,9 +57,10 @@ def message(proto, compress=False, deflate=False, charges=None, answer=None):
     return made
 
 
-def connect(address, timeout_s=5):
+def connect(address, timeout_s=5, source="127.0.0.1"):
+    """`source`: the address to connect from; all of 127.0.0.0/8 are ours."""
     host, port = address.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=timeout_s)
+    return socket.create_connection((host, int(port)), timeout_s, source_address=(source, 0))
 
 
 class Connection:

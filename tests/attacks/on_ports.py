@@ -46,22 +46,35 @@ def handshake_slots(run):
 
 @attack()
 def handshake_drip(run):
-    """TLS: connections that send part of a ClientHello, and a byte more now and then."""
+    """TLS: connections from another address that send a ClientHello byte by byte."""
     server = run.server(tls=True)
     run.begin()
-    slow = [server.tcp() for _ in range(run.n(1024))]
-    for at in range(0, len(PART_OF_HELLO)):
+    slow = [server.tcp("127.0.0.2") for _ in range(run.n(1024))]
+    for at in range(20):
         for connection in slow:
             try:
                 connection.send(PART_OF_HELLO[at:at + 1] if at else PART_OF_HELLO[:8])
             except OSError:
-                pass
+                pass  # closed, to make room
         if at % 8 == 4:
             honest_handshakes(run, server, f"{len(slow)} slow ones")
-        if at > 20:
-            break
     run.rss(64)
     for connection in slow:
+        connection.close()
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def handshake_addresses(run):
+    """TLS: silent connections from 200 addresses."""
+    server = run.server(tls=True)
+    run.begin()
+    silent = [server.tcp(f"127.0.1.{1 + i % 200}") for i in range(run.n(2000))]
+    time.sleep(0.3)
+    honest_handshakes(run, server, f"{len(silent)} silent connections of 200 addresses")
+    run.rss(64)
+    for connection in silent:
         connection.close()
     run.released("after they left")
     run.end()

@@ -126,8 +126,8 @@ class Target:
             return Connection(self.admin, **options)
         return Connection(self.data, tls=self.tls, **options)
 
-    def tcp(self):
-        return connect(self.data)
+    def tcp(self, source="127.0.0.1"):
+        return connect(self.data, source=source)
 
     def stub(self):
         """A client of its own connection."""
