@@ -30,7 +30,7 @@ def all_at_once(run):
         clock = WallClock(folder)
         flags = [f"--memory_limit={MEMORY_LIMIT_MB}MB", "--max_buckets=400000"]
         memory = run.server(*flags, tls=True, env=clock.environment, wall_offset_file=clock.path)
-        with_redis = Run(run.variant, verdict=run.verdict)
+        with_redis = Run(run.variant, verdict=run.verdict, core=run.core)
         redis = with_redis.server(*flags, redis=True)
         names = [name for name in ATTACKS if name != "all_at_once"]
         # One party for each attack, one for each auditor, one for this process.

@@ -100,6 +100,25 @@ def hoard(run):
 
 
 @attack()
+def hidden_parent(run):
+    """Charges a limit directly that only its child limits may charge, alone and beside a child."""
+    server = run.server()
+    stub = server.stub()
+    run.begin()
+    refused = 0
+    tries = [("hidden", ""), ("hidden", "k"), ("hidden", "", 10)]
+    for charge in tries:
+        for wait_s in (0, 3600):
+            refused += not acquire(run, stub, charge, wait_s=wait_s).granted
+        refused += not acquire_batch(run, stub, ("visible", "k"), charge, count=16)
+    run.check(refused == 9, f"{refused} of 9 direct charges refused", "all refused")
+    served = acquire(run, stub, ("visible", "victim"))
+    run.check(served.granted, f"a caller of the child is {'served' if served.granted else 'denied'}",
+              "served")
+    run.end()
+
+
+@attack()
 def booking_flood(run):
     """Bookings of many keys by one connection, with receipts, until the server refuses."""
     server = run.server()

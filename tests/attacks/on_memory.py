@@ -3,7 +3,7 @@ import struct
 import time
 
 from http2 import CONTINUATION, DEFLATE, GZIP, PING, frame, message
-from run import acquisition, attack, batch, batch_message, buckets
+from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
 from server import pb
 
 SIXTEEN = [("big", f"{i:x}") for i in range(16)]
@@ -269,6 +269,42 @@ def held_calls(run):
     close_all(attackers)
     # The buckets of long keys stay: they are booked, or not full.
     run.released("after they left, with their buckets", wait_s=10)
+    run.end()
+
+
+@attack()
+def receipt_flood(run):
+    """As many open receipts as buckets take, on many buckets."""
+    server = run.server("--memory_limit=128MB")
+    stub = server.stub()
+    run.begin()
+    granted = 0
+    for i in range(run.n(600)):
+        granted += len(acquire_batch(run, stub, ("big", f"r{i}"), count=1024, receipt=True))
+    run.note(f"{granted} receipts")
+    run.rss(160)
+    run.end()
+
+
+@attack()
+def log_bookings(run):
+    """Books sliding_logs full, so that each is as long as a log can be, in a few messages."""
+    server = run.server("--memory_limit=128MB")
+    run.begin()
+    attacker = server.connect(ledger=run.ledger)
+    stream = attacker.open("AcquireStream", GZIP)
+    until = time.monotonic() + 15
+    for i in range(run.n(100)):
+        body = batch_message(("log", f"l{i}", 2), wait_s=24 * 3600)
+        for _ in range(16):
+            attacker.send(stream, body, seconds=1)
+            attacker.read(0.01)
+        if time.monotonic() > until:
+            break
+    attacker.read_until_quiet(1, at_most_s=10)
+    run.note(f"{i + 1} logs")
+    run.sent(attacker)
+    run.rss(160)
     run.end()
 
 

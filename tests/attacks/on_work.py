@@ -3,11 +3,13 @@ import struct
 import threading
 import time
 
+import grpc
+
 from http2 import (DATA, END_HEADERS, END_STREAM, GZIP, HEADERS, MAX_WINDOW, frame, message,
                    settings, window_update)
 from limits import DAY_S, LOG_PERIOD_S
 from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
-from server import pb
+from server import admin_grpc, admin_pb, pb
 
 SIXTEEN = [("big", f"{i:x}") for i in range(16)]
 
@@ -159,6 +161,79 @@ def refunds_in_a_row(run):
         attacker.read()
     attacker.wait(10)
     run.note(f"{len(receipts)} refunds")
+    run.end()
+
+
+def hold(run, server, limit, extra=(), wait_s=DAY_S):
+    """Connections with a thousand calls each that wait for one bucket."""
+    body = message(acquisition((limit, "held"), wait_s=wait_s, hold=True))
+    attackers = []
+    for _ in range(run.n(10)):
+        attacker = server.connect()
+        attackers.append(attacker)
+        for _ in range(1000):
+            if not attacker.call("Acquire", body, extra, seconds=1):
+                break
+        attacker.read()
+    run.note(f"{sum(len(a.calls) for a in attackers)} calls held")
+    return attackers
+
+
+@attack()
+def deadline_burst(run):
+    """Thousands of held calls whose deadlines pass at the same moment."""
+    server = run.server()
+    run.begin()
+    attackers = hold(run, server, "p1", (("grpc-timeout", "6S"),))
+    until = time.monotonic() + 8
+    while time.monotonic() < until and any(a.calls and not a.ended for a in attackers):
+        for attacker in attackers:
+            attacker.read(0.01)
+    run.sent(attackers)
+    run.released("after the deadlines", attackers)
+    run.end()
+
+
+@attack()
+def grant_burst(run):
+    """Thousands of held calls whose grant times are the same moment, the start of a window."""
+    server = run.server()
+    stub = server.stub()
+    run.begin()
+    acquire_batch(run, stub, ("bursts", "held", 10_000), count=1)
+    attackers = hold(run, server, "bursts", wait_s=60)
+    until = time.monotonic() + 8
+    while time.monotonic() < until and any(a.calls and not a.ended for a in attackers):
+        for attacker in attackers:
+            attacker.read(0.01)
+    run.sent(attackers)
+    run.released("after the grants", attackers)
+    run.end()
+
+
+@attack()
+def rebooking(run):
+    """Changes a limit again and again while thousands of calls wait for one of its buckets."""
+    server = run.server()
+    run.begin()
+    attackers = hold(run, server, "p2")
+    admin = admin_grpc.LimitAdminStub(grpc.insecure_channel(server.admin))
+    answered = 0
+    for i in range(20):
+        limit = admin_pb.Limit(name="p2", rate=admin_pb.Rate(permits=9 + i % 3))
+        if "max_wait" in limit.DESCRIPTOR.fields_by_name:
+            limit.max_wait.FromSeconds(DAY_S)
+        try:
+            admin.PutLimit(admin_pb.PutLimitRequest(limit=limit), timeout=5)
+            answered += 1
+        except grpc.RpcError:
+            pass
+        for attacker in attackers:
+            attacker.read(0.01)
+    run.check(answered == 20, f"{answered} of 20 changes answered", "all changes answered")
+    for attacker in attackers:
+        attacker.close()
+    run.released("after they left")
     run.end()
 
 
