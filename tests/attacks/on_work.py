@@ -164,7 +164,7 @@ def refunds_in_a_row(run):
     run.end()
 
 
-def hold(run, server, limit, extra=(), wait_s=DAY_S):
+def hold(run, server, limit, wait_s=DAY_S):
     """Connections with a thousand calls each that wait for one bucket."""
     body = message(acquisition((limit, "held"), wait_s=wait_s, hold=True))
     attackers = []
@@ -172,7 +172,7 @@ def hold(run, server, limit, extra=(), wait_s=DAY_S):
         attacker = server.connect()
         attackers.append(attacker)
         for _ in range(1000):
-            if not attacker.call("Acquire", body, extra, seconds=1):
+            if not attacker.call("Acquire", body, seconds=1):
                 break
         attacker.read()
     run.note(f"{sum(len(a.calls) for a in attackers)} calls held")
@@ -181,11 +181,18 @@ def hold(run, server, limit, extra=(), wait_s=DAY_S):
 
 @attack()
 def deadline_burst(run):
-    """Thousands of held calls whose deadlines pass at the same moment."""
+    """Thousands of open streams whose deadlines pass at the same moment."""
     server = run.server()
     run.begin()
-    attackers = hold(run, server, "p1", (("grpc-timeout", "6S"),))
-    until = time.monotonic() + 8
+    attackers = [server.connect() for _ in range(run.n(10))]
+    passes = time.monotonic() + 5
+    for attacker in attackers:
+        for _ in range(1000):
+            left = max(1, round((passes - time.monotonic()) * 1000))
+            attacker.open("AcquireStream", (("grpc-timeout", f"{left}m"),))
+        attacker.read()
+    run.note(f"{sum(len(a.calls) for a in attackers)} streams open")
+    until = passes + 2
     while time.monotonic() < until and any(a.calls and not a.ended for a in attackers):
         for attacker in attackers:
             attacker.read(0.01)
@@ -200,7 +207,7 @@ def grant_burst(run):
     server = run.server()
     stub = server.stub()
     run.begin()
-    acquire_batch(run, stub, ("bursts", "held", 10_000), count=1)
+    acquire_batch(run, stub, ("bursts", "held", 20_000), count=1)
     attackers = hold(run, server, "bursts", wait_s=60)
     until = time.monotonic() + 8
     while time.monotonic() < until and any(a.calls and not a.ended for a in attackers):
