@@ -28,7 +28,7 @@ def all_at_once(run):
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         clock = WallClock(folder)
-        flags = [f"--memory_limit={MEMORY_LIMIT_MB}MB", "--max_buckets=400000"]
+        flags = [f"--memory_limit={MEMORY_LIMIT_MB}MiB", "--max_buckets=400000"]
         memory = run.server(*flags, tls=True, env=clock.environment, wall_offset_file=clock.path)
         with_redis = Run(run.variant, verdict=run.verdict, core=run.core)
         redis = with_redis.server(*flags, redis=True)

@@ -162,7 +162,7 @@ def key_flood(run):
 @attack()
 def long_keys(run):
     """Invented keys of 512 bytes with a budget of 128 MB: the process stays within it."""
-    server = run.server("--memory_limit=128MB")
+    server = run.server("--memory_limit=128MiB")
     stub = server.stub()
     run.begin()
     taken = flood_keys(stub, run.n(409_600), 500)

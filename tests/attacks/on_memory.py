@@ -275,7 +275,7 @@ def held_calls(run):
 @attack()
 def receipt_flood(run):
     """As many open receipts as buckets take, on many buckets."""
-    server = run.server("--memory_limit=128MB")
+    server = run.server("--memory_limit=128MiB")
     stub = server.stub()
     run.begin()
     granted = 0
@@ -289,7 +289,7 @@ def receipt_flood(run):
 @attack()
 def log_bookings(run):
     """Books sliding_logs full, so that each is as long as a log can be, in a few messages."""
-    server = run.server("--memory_limit=128MB")
+    server = run.server("--memory_limit=128MiB")
     run.begin()
     attacker = server.connect(ledger=run.ledger)
     stream = attacker.open("AcquireStream", GZIP)
