@@ -312,6 +312,7 @@ absl::Status CheckTogether(const Flags& flags) {
 
 absl::Status UnknownFlag(absl::string_view name, const std::vector<Flag>& all) {
   std::vector<std::string_view> names;
+  names.reserve(all.size());
   for (const Flag& one : all) names.push_back(one.name);
   const std::string_view near = limits::NearestName(common::ToStd(name), names);
   return absl::InvalidArgumentError(

@@ -262,6 +262,7 @@ int Server::OpenRedis() {
   options.receipt_key.proposal = [this] { return signer_.Key(); };
   options.receipt_key.agreed = [this](std::string_view key) { return signer_.UseKey(key); };
   std::vector<net::EventLoop*> loops;
+  loops.reserve(loops_.redis().size());
   for (size_t i = 0; i < loops_.redis().size(); ++i) loops.push_back(&loops_.redis().loop(i));
   const auto fail = [](const absl::Status& status) {
     return Fail(absl::IsInvalidArgument(status) ? kBadInput : kFailed,

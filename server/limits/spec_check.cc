@@ -69,9 +69,9 @@ std::optional<SpecProblem> CheckBurstAndDebt(const LimitSpec& spec, const KeyOve
   return std::nullopt;
 }
 
-// `given`: the limit's own parameters, or an override's with the limit's filled in. It has a rate.
-absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, const KeyOverride& given) {
-  const algorithm::Rate rate = *given.rate;
+// `given`: the limit's own parameters, or an override's with the limit's filled in.
+absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, algorithm::Rate rate,
+                                           const KeyOverride& given) {
   switch (spec.algorithm) {
     case Kind::kTokenBucket:
       return algorithm::MakeTokenBucket(rate, given.burst.value_or(rate.permits),
@@ -89,9 +89,10 @@ absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, const KeyOverr
 
 std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const KeyOverride& given,
                                            algorithm::Parameters* parameters) {
-  if (auto problem = CheckGivenRate(*given.rate)) return problem;
+  const algorithm::Rate rate = given.rate.value_or(algorithm::Rate{.permits = 0});
+  if (auto problem = CheckGivenRate(rate)) return problem;
   if (auto problem = CheckBurstAndDebt(spec, given)) return problem;
-  const auto made = Make(spec, given);
+  const auto made = Make(spec, rate, given);
   if (made.ok()) {
     *parameters = *made;
     return std::nullopt;
@@ -103,7 +104,7 @@ std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const KeyOverr
   const bool debt = message.starts_with("debt");
   return SpecProblem{
       debt ? "debt" : "burst",
-      absl::StrCat(debt ? given.debt.value_or(0) : given.burst.value_or(given.rate->permits)),
+      absl::StrCat(debt ? given.debt.value_or(0) : given.burst.value_or(rate.permits)),
       std::string(colon == message.npos ? message : message.substr(colon + 2))};
 }
 
