@@ -190,8 +190,10 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
   std::sort(stripes.begin(), stripes.end());
   stripes.erase(std::unique(stripes.begin(), stripes.end()), stripes.end());
   for (Stripe* stripe : stripes) stripe->mu.Lock();
+  bool open = true;
+  for (const Stripe* stripe : stripes) open = open && stripe->open;
   Outcome outcome = Outcome::kUnavailable;
-  if (std::all_of(stripes.begin(), stripes.end(), [](Stripe* stripe) { return stripe->open; })) {
+  if (open) {
     FindOrMake(parts, absl::MakeSpan(held));
     outcome = Decide(parts, absl::MakeSpan(held), at, receipt_id, retry_after_ns);
   }
@@ -200,10 +202,8 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
 }
 
 void LocalBuckets::FindOrMake(absl::Span<const Part> parts, absl::Span<Held> held) {
-  const auto made =
-      static_cast<size_t>(std::count_if(held.begin(), held.end(), [](const Held& one) {
-        return !one.stripe->buckets.contains(one.name);
-      }));
+  size_t made = 0;
+  for (const Held& one : held) made += one.stripe->buckets.contains(one.name) ? 0 : 1;
   if (size_.load(std::memory_order_relaxed) + made <= max_buckets_) {
     for (size_t i = 0; i < held.size(); ++i) {
       Map& buckets = held[i].stripe->buckets;

@@ -134,7 +134,7 @@ class SentinelRouter::Peer final : private net::StreamHandler {
         next_ = std::nullopt;
         return absl::OkStatus();
       }
-      next_.emplace();
+      next_ = Answer{};
       next_->primary.host = reply.elements[0].text;
       next_->primary.port = static_cast<uint16_t>(port);
       return absl::OkStatus();

@@ -205,8 +205,8 @@ class Model {
       if (grant_time_ns == now_ns_) {
         RC_ASSERT(bucket.state.TryTake(bucket.parameters, permits, at(), id, nullptr, set));
       } else {
-        RC_ASSERT(!bucket.state.CanTake(bucket.parameters, permits, at(), set) ||
-                  charges.size() > 1);
+        RC_ASSERT(search_steps_ < SearchBudget::kDefaultSteps || charges.size() > 1 ||
+                  !bucket.state.CanTake(bucket.parameters, permits, at(), set));
         bucket.state.Book(bucket.parameters, {grant_time_ns, permits, id, set}, at());
       }
       ModelBucket::InsertInto(&bucket.events, {grant_time_ns, permits, id});
