@@ -136,7 +136,8 @@ TEST(RedisClusterFailoverTest, PromotedReplicaNeverRepeatsLostGrantTimes) {
   std::vector<int64_t> lost_ns;
   for (size_t l = 0; l < limits.size(); ++l) lost_ns.push_back(book(l, 2));
   const auto bookings = [&](size_t server, size_t l) {
-    return cluster.Call(server, {"STRLEN", KeysOf("sluice", rules[l]->limit_name, keys[l])[2]});
+    return cluster.Call(server,
+                        {"MEMORY", "USAGE", KeysOf("sluice", rules[l]->limit_name, keys[l])[2]});
   };
   const int64_t bytes = bookings(0, 0).integer;
   ASSERT_GT(bytes, 0);
