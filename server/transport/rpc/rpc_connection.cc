@@ -375,7 +375,9 @@ int64_t RpcConnection::EndStalledCalls(int64_t now_ns) {
   }
   if (!any_stalled) return next_ns;
   rpc_loop_.CountStalled(stream_);
-  if (next_ns == std::numeric_limits<int64_t>::max()) {
+  // Calls that wait for their turn behind stalled ones stall next: a peer that takes nothing at all
+  // is ended as a whole.
+  if (next_ns == std::numeric_limits<int64_t>::max() || now_ns - taken_ns_ >= timeout_ns) {
     session_.Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "no answer was taken in time");
     return next_ns;
   }

@@ -94,6 +94,8 @@ class RpcConnection final : public net::StreamHandler,
     lasting_bytes_ += lasting_bytes;
   }
   size_t lasting_bytes() const { return lasting_bytes_; }
+  // The peer takes a part of an answer.
+  void OnAnswerTaken() { taken_ns_ = rpc_loop_.loop().now_ns(); }
   // Whether `bytes` more of unfinished requests are within the bounds.
   bool HasRoomFor(size_t bytes) const;
   // Whether the connection has used its share: no call begins, and no message of a stream is
@@ -171,6 +173,7 @@ class RpcConnection final : public net::StreamHandler,
   int64_t arrived_ns_ = 0;
   size_t buffered_bytes_ = 0;
   size_t unsent_bytes_ = 0;
+  int64_t taken_ns_ = 0;  // when the peer last took a part of an answer
   size_t pending_bytes_ = 0;
   size_t lasting_bytes_ = 0;
   size_t open_calls_ = 0;

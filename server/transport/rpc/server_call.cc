@@ -139,7 +139,9 @@ void ServerCall::RecordFinish(absl::StatusCode code) {
 void ServerCall::UpdateHeldBytes() {
   connection_->Hold(reader_.size() - held_in_, writer_.size() - held_out_);
   held_in_ = reader_.size();
-  if (held_out_ == 0 || writer_.size() < held_out_) unsent_since_ns_ = loop().now_ns();
+  const bool taken = writer_.size() < held_out_;
+  if (held_out_ == 0 || taken) unsent_since_ns_ = loop().now_ns();
+  if (taken) connection_->OnAnswerTaken();
   held_out_ = writer_.size();
 }
 
