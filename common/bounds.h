@@ -33,7 +33,7 @@ inline constexpr size_t kMaxAcquisitionBytes = size_t{64} << 10;
 inline constexpr size_t kMaxQueryBuckets = 256;
 
 // How far ahead a reservation may lie: at most, and if its limit has no max_wait. A reservation
-// keeps everybody behind it waiting that long, so a limit that wants more than an hour says so.
+// keeps all callers behind it waiting that long, so a limit that wants more than an hour says so.
 inline constexpr int64_t kMaxWaitNs = int64_t{24} * 3600 * 1'000'000'000;
 inline constexpr int64_t kDefaultMaxWaitNs = int64_t{3600} * 1'000'000'000;
 

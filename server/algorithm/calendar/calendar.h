@@ -78,8 +78,8 @@ class BookingSets {
 };
 
 // How much searches for grant times may do, in steps: each looks at one booking, or at the summary
-// of many, and takes a few nanoseconds. Searches run under the locks of their buckets, so callers
-// who arranged thousands of gaps that miss each other must not make them long.
+// of many, and takes a few nanoseconds. Searches run under the locks of their buckets, so thousands
+// of gaps that callers arranged to miss each other must not make them long.
 //
 // A search that finds the budget spent answers with a moment behind all bookings, where nothing
 // need be searched. So what it grants always fits, but it may not be the earliest moment.

@@ -1,5 +1,5 @@
 // OpenCache: buckets as this shard last read or wrote them, and the turns of the commands that
-// decide on them. Of a bucket that nobody has replaced since nothing is read again.
+// decide on them. A bucket that was not replaced since then is not read again.
 //
 // Commands of one loop take turns at a bucket. If they went at once, all but one would find it
 // replaced, and would read again what the cache had.
