@@ -11,6 +11,7 @@ PROTO = os.path.join(ROOT, "proto")
 LIMITS = """
 limits:
   - { name: hourly, rate: 3/h }
+  - { name: once, rate: 1/h }
   - { name: wide, rate: 1000/h, burst: 1000 }
   - { name: load, rate: 1000000/s, burst: 1000000 }
 """

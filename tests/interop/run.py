@@ -9,14 +9,23 @@ usage: run.py [--build DIR] [LANGUAGE ...]
 """
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 
 from common import HERE, PROTO, ROOT, Missing, Server, make_certificate, need, run
 from common import build_go as build_go_program
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The programs of one language, as commands."""
+    client: list[str]  # runs the scenarios; its arguments follow
+    quickstart: list[str] | None = None  # the program that docs/languages.md shows
 
 
 def copy_sources(language, work):
@@ -26,7 +35,8 @@ def copy_sources(language, work):
 
 
 def build_go(work):
-    return [build_go_program(work, "client")]
+    return Programs(client=[build_go_program(work, "client")],
+                    quickstart=[build_go_program(work, "quickstart")])
 
 
 def build_python(work):
@@ -39,21 +49,25 @@ def build_python(work):
     run([python, "-m", "pip", "install", "--quiet", "-r", os.path.join(folder, "requirements.txt")])
     run([python, "-m", "grpc_tools.protoc", f"-I{PROTO}", f"--python_out={folder}",
          f"--grpc_python_out={folder}", "sluice/v1/rate_limiter.proto"])
-    return [python, os.path.join(folder, "client.py")]
+    return Programs(client=[python, os.path.join(folder, "client.py")],
+                    quickstart=[python, os.path.join(folder, "quickstart.py")])
 
 
 def build_node(work):
     need("node", "npm")
     folder = copy_sources("node", work)
     run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"], cwd=folder)
-    return ["node", os.path.join(folder, "client.js"), PROTO]
+    return Programs(client=["node", os.path.join(folder, "client.js"), PROTO],
+                    quickstart=["node", os.path.join(folder, "quickstart.js")])
 
 
 def build_rust(work):
     need("cargo", "protoc")
     folder = copy_sources("rust", work)
     run(["cargo", "build", "--quiet"], cwd=folder, env={"SLUICE_PROTO_DIR": PROTO})
-    return [os.path.join(folder, "target", "debug", "sluice-interop")]
+    binaries = os.path.join(folder, "target", "debug")
+    return Programs(client=[os.path.join(binaries, "sluice-interop")],
+                    quickstart=[os.path.join(binaries, "quickstart")])
 
 
 def build_java(work):
@@ -62,14 +76,15 @@ def build_java(work):
     run(["mvn", "-q", "-B", "package", f"-Dsluice.proto={PROTO}"], cwd=folder)
     classpath = os.pathsep.join([os.path.join(folder, "target", "sluice-interop-0.jar"),
                                  os.path.join(folder, "target", "lib", "*")])
-    return ["java", "-cp", classpath, "io.sluice.interop.Client"]
+    return Programs(client=["java", "-cp", classpath, "io.sluice.interop.Client"],
+                    quickstart=["java", "-cp", classpath, "io.sluice.interop.Quickstart"])
 
 
 def build_cpp(_work):
     program = os.path.join(OPTIONS.build, "bin", "interop_cpp")
     if not os.path.exists(program):
         raise Missing("build/bin/interop_cpp was not built")
-    return [program]
+    return Programs(client=[program])
 
 
 BUILDERS = {"cpp": build_cpp, "go": build_go, "python": build_python, "node": build_node,
@@ -81,6 +96,28 @@ def arguments(language, port, ca):
     return address + ([ca] if ca else [])
 
 
+def quickstart_faults(program, folder):
+    """What the program of docs/languages.md prints that it should not."""
+    server = Server(OPTIONS.build, folder)
+    env = {**os.environ, "SLUICE_SERVER": f"127.0.0.1:{server.port}", "SLUICE_PROTO_DIR": PROTO}
+
+    def fault(limit, code, wanted):
+        result = subprocess.run(program + [limit, "user:42"], env=env, timeout=30, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if result.returncode == code and re.fullmatch(wanted, result.stdout.strip(), re.I | re.S):
+            return []
+        return [f"{limit}: wanted {code} and {wanted!r}; exit code {result.returncode}, output: "
+                f"{result.stdout}"]
+
+    try:
+        faults = fault("once", 0, "granted; 0 left")
+        faults += fault("once", 1, r"denied; try again in (3600|35\d\d) s")
+        faults += fault("no-such-limit", 3, "error: not_?found: .*no-such-limit.*")
+    finally:
+        server.stop()
+    return faults + fault("once", 3, "error: unavailable: .*")
+
+
 def main():
     work = os.path.join(OPTIONS.build, "interop")
     os.makedirs(work, exist_ok=True)
@@ -90,7 +127,7 @@ def main():
         for language in OPTIONS.languages or BUILDERS:
             started = time.monotonic()
             try:
-                program = BUILDERS[language](work)
+                programs = BUILDERS[language](work)
             except Missing as missing:
                 print(f"SKIPPED {language}: {missing}", flush=True)
                 skipped.append(language)
@@ -104,7 +141,7 @@ def main():
                 name = f"{language} {'TLS' if ca else 'plaintext'}"
                 server = Server(OPTIONS.build, folder, ca is not None)
                 try:
-                    result = subprocess.run(program + arguments(language, server.port, ca),
+                    result = subprocess.run(programs.client + arguments(language, server.port, ca),
                                             timeout=90, text=True, stdout=subprocess.PIPE,
                                             stderr=subprocess.STDOUT)
                     good = result.returncode == 0
@@ -117,6 +154,12 @@ def main():
                 if not good:
                     print(output)
                 (passed if good else failed).append(name)
+            if programs.quickstart:
+                faults = quickstart_faults(programs.quickstart, folder)
+                print(f"{'FAILED' if faults else 'passed'} {language} quickstart", flush=True)
+                for fault in faults:
+                    print(fault)
+                (failed if faults else passed).append(f"{language} quickstart")
     print("ran: " + ", ".join(passed + failed) + "; not: " + (", ".join(skipped) or "none"))
     print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} skipped")
     return 1 if failed or not passed else 0

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the documents: each relative link and path that they name exists, so does each decision
-record that a comment names, and all decision records have one form and are in the index.
+record that a comment names; all decision records have one form and are in the index; a program
+that a page shows is the one that the tests run.
 
 usage: docs_test.py SOURCE_DIR
 """
@@ -36,6 +37,15 @@ def faults(root, page):
             yield f"{page}: the path {path} does not exist"
 
 
+def differing_programs(root, page):
+    """Blocks of code below `<!-- PATH -->` that differ from the file."""
+    text = (root / page).read_text()
+    for path, code in re.findall(r"^<!-- (\S+) -->\n```\w*\n(.*?)^```$", text,
+                                 re.MULTILINE | re.DOTALL):
+        if code != (root / path).read_text():
+            yield f"{page}: the program differs from {path}"
+
+
 def malformed_records(root):
     """Decision records that lack a part, or whose line in the index differs."""
     index = (root / "docs/adr/README.md").read_text()
@@ -69,6 +79,8 @@ def main():
     pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     pages += sorted((root / "docs").rglob("*.md"))
     found = [fault for page in pages for fault in faults(root, page.relative_to(root))]
+    for page in pages:
+        found += differing_programs(root, page.relative_to(root))
     found += [*malformed_records(root), *missing_records(root)]
     if found:
         sys.exit("\n".join(found))
