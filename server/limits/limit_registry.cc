@@ -85,14 +85,15 @@ absl::Status CheckReservedBytes(const std::vector<std::shared_ptr<const LimitSpe
   uint64_t blamed_bytes_per_key = 1;
   const LimitSpec* blamed = nullptr;
   for (const auto& spec : specs) {
-    if (spec->min_keys.value_or(0) == 0) continue;
+    const uint64_t min_keys = spec->min_keys.value_or(0);
+    if (min_keys == 0) continue;
     SpecParameters parameters;
     (void)CheckSpec(*spec, &parameters);  // checked before
     uint64_t bytes_per_key = store.MaxBytesPerKey(parameters.own);
     for (const algorithm::Parameters& of_key : parameters.keys) {
       bytes_per_key = std::max(bytes_per_key, store.MaxBytesPerKey(of_key));
     }
-    const Wide bytes = Wide{*spec->min_keys} * bytes_per_key;
+    const Wide bytes = Wide{min_keys} * bytes_per_key;
     total += bytes;
     if ((blamed != nullptr && blamed->name == put) || (spec->name != put && bytes < blamed_bytes)) {
       continue;
@@ -109,9 +110,10 @@ absl::Status CheckReservedBytes(const std::vector<std::shared_ptr<const LimitSpe
   const std::string where = blamed->name == put ? "limit."
                                                 : absl::StrCat("limit \"", blamed->name, "\" (",
                                                                blamed->defined_at, "): ");
-  return absl::InvalidArgumentError(absl::StrCat(
-      where, "min_keys: \"", *blamed->min_keys, "\": a key takes up to ", blamed_bytes_per_key,
-      " bytes, and all limits together reserve at most ", most, " bytes; say at most ", left));
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, "min_keys: \"", blamed->min_keys.value_or(0), "\": a key takes up to ",
+                   blamed_bytes_per_key, " bytes, and all limits together reserve at most ", most,
+                   " bytes; say at most ", left));
 }
 
 }  // namespace

@@ -132,8 +132,9 @@ std::optional<SpecProblem> CheckMaxWaitAndMinKeys(const LimitSpec& spec) {
         "max_wait", max_wait_ns < 0 ? "" : FormatDuration(max_wait_ns),
         absl::StrCat("must be from 0s to ", bounds::kMaxWaitNs / 3'600'000'000'000, "h")};
   }
-  if (spec.min_keys.value_or(0) > bounds::kMaxMinKeys) {
-    return SpecProblem{"min_keys", absl::StrCat(*spec.min_keys),
+  const uint64_t min_keys = spec.min_keys.value_or(0);
+  if (min_keys > bounds::kMaxMinKeys) {
+    return SpecProblem{"min_keys", absl::StrCat(min_keys),
                        absl::StrCat("is too many; at most ", bounds::kMaxMinKeys)};
   }
   return std::nullopt;

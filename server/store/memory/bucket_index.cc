@@ -65,7 +65,7 @@ BucketIndex::~BucketIndex() {
 
 void BucketIndex::FreeRetired(void* self, uint8_t kind, uint64_t object) {
   auto* index = static_cast<BucketIndex*>(self);
-  switch (kind) {
+  switch (static_cast<Retired>(kind)) {
     case kRecord: {
       auto* record = reinterpret_cast<Record*>(object);
       index->slabs_.Free(record, record->bytes());

@@ -155,9 +155,7 @@ class BucketIndex {
   static constexpr size_t kMinCapacity = 8;
 
   // Kinds of what is retired.
-  static constexpr uint8_t kRecord = 0;
-  static constexpr uint8_t kTable = 1;
-  static constexpr uint8_t kRule = 2;
+  enum Retired : uint8_t { kRecord, kTable, kRule };
 
   // Used only to change the shard.
   struct alignas(64) Shard {

@@ -65,13 +65,13 @@ void TableRoom::ComputeParts() {
   for (const auto& [limit_id, part] : parts_) {
     part->reserved = 0;
     if (part->held == 0) continue;
-    if (!part->min_keys.has_value()) {
+    if (const std::optional<uint64_t> min_keys = part->min_keys) {
+      // The configuration was refused if they do not fit; but the table may be bounded by buckets.
+      part->reserved = std::min(*min_keys, left / part->per_key) * part->per_key;
+      left -= part->reserved;
+    } else {
       ++equal;
-      continue;
     }
-    // The configuration was refused if they do not fit; but the table may be bounded by buckets.
-    part->reserved = std::min(*part->min_keys, left / part->per_key) * part->per_key;
-    left -= part->reserved;
   }
   // Whole buckets: a part of less would be of no use to anyone.
   const uint64_t each = equal == 0 ? 0 : left / equal / least_cost_ * least_cost_;

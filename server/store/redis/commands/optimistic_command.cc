@@ -78,8 +78,9 @@ void OptimisticCommand::OnTurn() {
 void OptimisticCommand::LeaveTurn() {
   KeepOpen();
   for (size_t i = 0; i < cached_.size(); ++i) {
-    if (!cached_[i].has_value() || cached_[i]->stored().state.empty()) continue;
-    context_.open_buckets().Put(operation_.buckets()[i].keys[0], *std::move(cached_[i]));
+    std::optional<OpenBucket>& known = cached_[i];
+    if (!known.has_value() || known->stored().state.empty()) continue;
+    context_.open_buckets().Put(operation_.buckets()[i].keys[0], *std::move(known));
   }
   cached_.clear();
   if (turn_ == TurnState::kWaits || turn_ == TurnState::kHas) {

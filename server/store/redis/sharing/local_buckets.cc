@@ -248,6 +248,7 @@ Outcome LocalBuckets::Decide(absl::Span<const Part> parts, absl::Span<Held> held
     if (held[i].bucket == nullptr) continue;
     Bucket& bucket = *held[i].bucket;
     if (outcome == Outcome::kGranted && held[i].fits) {
+      // NOLINTNEXTLINE(bugprone-unchecked-optional-access): a bucket in which permits fit has them
       bucket.state.TryTake(*bucket.parameters, parts[i].permits, at, receipt_id);
       bucket.granted += parts[i].permits;
     }

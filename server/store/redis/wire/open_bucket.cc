@@ -131,7 +131,7 @@ absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::s
   } else {
     stored.state.assign(state);
     stored.past.assign(receipts);
-    const absl::Status found =
+    absl::Status found =
         FindChunks(runs, known.has_value() ? known->stored_ : StoredBookings(), &stored);
     if (!found.ok()) return found;
   }
