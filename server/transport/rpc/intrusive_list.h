@@ -5,13 +5,18 @@
 
 namespace sluice::transport {
 
+template <typename T, typename Tag>
+class IntrusiveList;
+
 // Base class of an element, one for each list that it can be in. `Tag` distinguishes the lists.
 template <typename T, typename Tag>
-struct ListLink {
-  bool linked() const { return previous != nullptr; }
+class ListLink {
+  friend T;
+  friend class IntrusiveList<T, Tag>;
+  ListLink() = default;
 
-  T* next = nullptr;
-  T** previous = nullptr;  // the pointer that points to this element; null: in no list
+  T* next_ = nullptr;
+  T** previous_ = nullptr;  // the pointer that points to this element; null: in no list
 };
 
 // Owns nothing. An element must leave the list before it or the list is destroyed.
@@ -24,9 +29,9 @@ class IntrusiveList {
 
   bool empty() const { return first_ == nullptr; }
   T* front() const { return first_; }
-  static T* Next(const T& element) { return static_cast<const ListLink<T, Tag>&>(element).next; }
+  static T* Next(const T& element) { return static_cast<const ListLink<T, Tag>&>(element).next_; }
   static bool Contains(const T& element) {
-    return static_cast<const ListLink<T, Tag>&>(element).linked();
+    return static_cast<const ListLink<T, Tag>&>(element).previous_ != nullptr;
   }
 
   // REQUIRES: the element is in no list of this tag.
@@ -36,9 +41,9 @@ class IntrusiveList {
   // REQUIRES: the element is in this list.
   void Remove(T& element) {
     ListLink<T, Tag>& link = element;
-    *link.previous = link.next;
-    (link.next != nullptr ? LinkOf(*link.next).previous : end_) = link.previous;
-    link.previous = nullptr;
+    *link.previous_ = link.next_;
+    (link.next_ != nullptr ? LinkOf(*link.next_).previous_ : end_) = link.previous_;
+    link.previous_ = nullptr;
   }
   // REQUIRES: not empty.
   T& PopFront() {
@@ -52,9 +57,9 @@ class IntrusiveList {
 
   void InsertAt(T** at, T& element) {
     ListLink<T, Tag>& link = element;
-    link.next = *at;
-    link.previous = at;
-    (link.next != nullptr ? LinkOf(*link.next).previous : end_) = &link.next;
+    link.next_ = *at;
+    link.previous_ = at;
+    (link.next_ != nullptr ? LinkOf(*link.next_).previous_ : end_) = &link.next_;
     *at = &element;
   }
 

@@ -88,9 +88,9 @@ void HealthService::OnMessage(ServerCall& call, absl::Span<const uint8_t> reques
     call.Finish(errors::TooManyWatchedBuckets());
     return;
   }
-  auto watcher = std::make_shared<Watcher>(&call, service);
+  const auto watcher = std::make_shared<Watcher>(&call, service);
   call.set_state(watcher.get());
-  Add(std::move(watcher));
+  Add(watcher);
 }
 
 void HealthService::OnRequestsDone(ServerCall& call) {
@@ -143,11 +143,11 @@ void HealthService::TellAll() {
   }
 }
 
-void HealthService::Add(std::shared_ptr<Watcher> watcher) {
+void HealthService::Add(const std::shared_ptr<Watcher>& watcher) {
   common::MutexLock lock(&mu_);
   watcher->Tell(StateOf(watcher->service));
   if (closed_) watcher->End(*this);
-  watchers_.emplace(watcher.get(), std::move(watcher));
+  watchers_.emplace(watcher.get(), watcher);
 }
 
 void HealthService::Remove(const Watcher* watcher) {

@@ -50,7 +50,7 @@ class HealthService final : private UnaryMethod, private StreamingMethod {
   Serving StateOf(std::string_view service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Serving Get(std::string_view service) const;
   void TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Add(std::shared_ptr<Watcher> watcher);
+  void Add(const std::shared_ptr<Watcher>& watcher);
   void Remove(const Watcher* watcher);
 
   const std::string service_;

@@ -82,7 +82,7 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
                                      common::Log& log)
     : admin_(admin), token_(token), log_(log) {
   Add<v1::ListLimitsRequest, v1::ListLimitsResponse>(
-      "ListLimits", [this](const auto&, Done<v1::ListLimitsResponse> done) {
+      "ListLimits", [this](const auto&, const Done<v1::ListLimitsResponse>& done) {
         v1::ListLimitsResponse response;
         const auto table = admin_.List();
         for (const limits::Limit* limit : table->limits()) {
@@ -91,7 +91,7 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
         done(std::move(response));
       });
   Add<v1::GetLimitRequest, v1::Limit>(
-      "GetLimit", [this](const v1::GetLimitRequest& request, Done<v1::Limit> done) {
+      "GetLimit", [this](const v1::GetLimitRequest& request, const Done<v1::Limit>& done) {
         const auto found = admin_.Get(request.name());
         if (!found.ok()) return done(found.status());
         v1::Limit response;
@@ -99,7 +99,8 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
         done(std::move(response));
       });
   Add<v1::PutLimitRequest, v1::PutLimitResponse>(
-      "PutLimit", [this](const v1::PutLimitRequest& request, Done<v1::PutLimitResponse> done) {
+      "PutLimit",
+      [this](const v1::PutLimitRequest& request, const Done<v1::PutLimitResponse>& done) {
         absl::StatusOr<limits::LimitSpec> spec = wire::Read(request.limit());
         if (!spec.ok()) return done(spec.status());
         const auto put = admin_.Put(*std::move(spec));
@@ -111,12 +112,13 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
       });
   Add<v1::DeleteLimitRequest, v1::DeleteLimitResponse>(
       "DeleteLimit",
-      [this](const v1::DeleteLimitRequest& request, Done<v1::DeleteLimitResponse> done) {
+      [this](const v1::DeleteLimitRequest& request, const Done<v1::DeleteLimitResponse>& done) {
         if (absl::Status status = admin_.Delete(request.name()); !status.ok()) return done(status);
         done(v1::DeleteLimitResponse());
       });
   Add<v1::ResetKeyRequest, v1::ResetKeyResponse>(
-      "ResetKey", [this](const v1::ResetKeyRequest& request, Done<v1::ResetKeyResponse> done) {
+      "ResetKey",
+      [this](const v1::ResetKeyRequest& request, const Done<v1::ResetKeyResponse>& done) {
         admin_.ResetKey(request.limit(), request.key(), [done](absl::StatusOr<bool> existed) {
           if (!existed.ok()) return done(existed.status());
           v1::ResetKeyResponse response;
@@ -125,7 +127,8 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
         });
       });
   Add<v1::ListKeysRequest, v1::ListKeysResponse>(
-      "ListKeys", [this](const v1::ListKeysRequest& request, Done<v1::ListKeysResponse> done) {
+      "ListKeys",
+      [this](const v1::ListKeysRequest& request, const Done<v1::ListKeysResponse>& done) {
         admin_.ListKeys(request.limit(), wire::Read(request.order()), request.max_keys(),
                         [done](absl::StatusOr<service::ListedKeys> keys) {
                           if (!keys.ok()) return done(keys.status());
@@ -135,12 +138,12 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
                         });
       });
   Add<v1::GetConfigStatusRequest, v1::ConfigStatus>(
-      "GetConfigStatus", [this](const auto&, Done<v1::ConfigStatus> done) {
+      "GetConfigStatus", [this](const auto&, const Done<v1::ConfigStatus>& done) {
         v1::ConfigStatus response;
         wire::Write(admin_.GetConfigStatus(), &response);
         done(std::move(response));
       });
-  Add<v1::GetStatsRequest, v1::Stats>("GetStats", [this](const auto&, Done<v1::Stats> done) {
+  Add<v1::GetStatsRequest, v1::Stats>("GetStats", [this](const auto&, const Done<v1::Stats>& done) {
     v1::Stats response;
     wire::Write(admin_.GetStats(), &response);
     done(std::move(response));

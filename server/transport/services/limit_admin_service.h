@@ -1,4 +1,4 @@
-// LimitAdminService: sluice.v1.LimitAdmin on the gRPC library. It checks the token and converts
+// LimitAdminService: serves sluice.v1.LimitAdmin. It checks the token and converts
 // messages; service::LimitAdmin does the work.
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_SERVICE_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_SERVICE_H_

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -54,6 +53,10 @@ template <typename T>
 struct Pooled {
   T* next = nullptr;
   size_t bytes = 0;  // while it is in the pool
+
+ private:
+  friend T;
+  Pooled() = default;
 };
 
 // What the use cases keep for the call's connection.
@@ -202,7 +205,7 @@ class BatchSteps {
     limiter_ = &limiter;
     rpc_ = &rpc;
     loop_ = &rpc.loop();
-    decoder_.emplace(request, &call_);
+    decoder_ = BatchDecoder(request, &call_);
     call_.DecideInSlices();
     phase_ = Phase::kDecoding;
     Run();
@@ -271,9 +274,9 @@ class BatchSteps {
       case Phase::kDeciding:
         break;
       case Phase::kDecoding:
-        *status = decoder_->Step(kDecodeBytes);
+        *status = decoder_.Step(kDecodeBytes);
         if (!status->ok()) return true;
-        if (decoder_->done()) phase_ = Phase::kAsking;
+        if (decoder_.done()) phase_ = Phase::kAsking;
         rpc_->Spend(kDecodeBytes / 32);
         break;
       case Phase::kAsking:
@@ -309,7 +312,7 @@ class BatchSteps {
   ServerCall* rpc_ = nullptr;  // null: the call is gone
   net::EventLoop* loop_ = nullptr;
   service::AcquireCall call_;
-  std::optional<BatchDecoder> decoder_;
+  BatchDecoder decoder_{{}, &call_};  // of the last batch
   Phase phase_ = Phase::kIdle;
   bool running_ = false;
 };
