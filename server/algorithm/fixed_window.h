@@ -5,17 +5,15 @@
 // permits. That would be all if wall clocks were never set forwards or backwards. So the wall clock
 // only says where windows begin and end; the monotonic clock says whether time has passed. The
 // state is the window's number, the permits taken, and on the monotonic clock when the window was
-// first used
-// (`opened`) and when it ends (`ends`):
+// first used (`opened`) and when it ends (`ends`):
 //
 //  1. Before `ends` it is the same window, whatever the wall clock shows. A wall clock that jumps
 //     forwards (and back) grants nothing.
 //  2. After `ends`, if the wall clock shows a later window, that one opens.
 //  3. After `ends`, if it does not, the wall clock was set back. Opening the same window again
-//  would
-//     grant it twice, so the old one stays open, but not beyond opened + period: then a window
-//     opens whatever the wall clock shows. If the wall clock shows the number that was just used
-//     up, the next window opens early, and is not opened again when the wall clock gets there.
+//     would grant it twice, so the old one stays open, but not beyond opened + period: then a
+//     window opens whatever the wall clock shows. If the wall clock shows the number that was just
+//     used up, the next window opens early, and is not opened again when the wall clock gets there.
 //
 // So a window is over at the latest one period after its first use, and denial never lasts longer
 // than one period; no window begins before the previous one has ended; and a wall clock that is set

@@ -4,10 +4,9 @@
 // Each event loop has connections and a shard of its own, which work without the others:
 //
 //  - Batches. While a command for a bucket (or a set of buckets) is in flight, further callers
-//  gather
-//    (batch_queue.h) and go with the next one. The script answers them in the order in which they
-//    came. So a hot key costs Redis a few thousand commands a second, whatever the load. Commands
-//    for different buckets are pipelined.
+//    gather (batch_queue.h) and go with the next one. The script answers them in the order in which
+//    they came. So a hot key costs Redis a few thousand commands a second, whatever the load.
+//    Commands for different buckets are pipelined.
 //  - Order. First come, first served holds among callers of one loop with the same set of buckets.
 //    A caller with several charges may overtake callers with some of them, and the other way round.
 //  - Circuit breaker. It opens when a reply takes longer than the budget (20 ms by default) or the
@@ -15,11 +14,9 @@
 //    limits' on_store_failure, and counted. A PING every 50 ms probes the server and closes the
 //    breaker.
 //  - Unknown outcome. What was sent and not answered may have been executed. It is never sent
-//  again:
-//    its permits count as spent.
+//    again: its permits count as spent.
 //  - Reservations. This node decides them, with the code of server/algorithm, in an optimistic
-//  update
-//    (optimistic_command.h). All nodes obey one order.
+//    update (optimistic_command.h). All nodes obey one order.
 //  - Sharing. Limits with sharing: split or relaxed are decided by this node (local_decisions.h).
 #ifndef SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_

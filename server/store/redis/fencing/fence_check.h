@@ -4,8 +4,7 @@
 // When a connection is ready it reads the server's identity and the fence, replaces the fence if
 // they differ, and only then lets the endpoint serve. From then on
 //  - each script looks for the fence's word; a script that misses it decides nothing (error FENCE),
-//  and
-//    identity and fence are read again;
+//    and identity and fence are read again;
 //  - before a command is sent later than kTrustNs after the last check, INFO goes first on the same
 //    connection. Its reply comes before the command's. If the server is in another term by then
 //    (demoted and promoted in between), or has lost its replicas, the connection is broken, and

@@ -5,32 +5,27 @@
 // moment do the shares 1/divisor of all nodes that may be granting sum up to more than 1.
 //
 //  - A share is good for 7/8 of a time to live (TTL) after an answered heartbeat was sent. Redis
-//  counts
-//    a node for a whole TTL after it executed the heartbeat, which is later. So a node that is no
-//    longer counted no longer grants.
+//    counts a node for a whole TTL after it executed the heartbeat, which is later. So a node that
+//    is no longer counted no longer grants.
 //  - More nodes than before: the divisor rises at once.
 //  - A new node (never heard of, or lapsed) takes a share one TTL after its first reply, not
-//  before. By
-//    then each share that is still good was confirmed by a reply that contained the new node.
+//    before. By then each share that is still good was confirmed by a reply that contained the new
+//    node.
 //  - Fewer nodes: the divisor falls when there were fewer for a TTL without a gap, and after one
-//  more
-//    heartbeat announced it. So a node that was cut off and returns learns from the announced
+//    more heartbeat announced it. So a node that was cut off and returns learns from the announced
 //    divisors whether another node has grown or is about to.
 //
 // Example: two nodes, each with divisor 2. A third sends its first heartbeat. Within a TTL the
 // others' heartbeats return three nodes, and each takes divisor 3; then the third takes its share
-// with divisor
-// 3. When it stops, the others wait until it has lapsed, and a TTL more, announce divisor 2, and
-// take it with the next reply.
+// with divisor 3. When it stops, the others wait until it has lapsed, and a TTL more, announce
+// divisor 2, and take it with the next reply.
 //
 // Another server may take Redis' place, which the old one does not detect for its *lag*. Meanwhile
 // each answers some nodes, and does not know the others. So
 //  - where that is possible, a node counts for the lag after it has lapsed: the other server may
-//  confirm
-//    its share. After that time this server would not answer any more;
+//    confirm its share. After that time this server would not answer any more;
 //  - a server that has taken over says how long the old one may go on; until then no node grows,
-//  and no
-//    new node starts to wait.
+//    and no new node starts to wait.
 //
 // A share is used in two ways. *Strict*: a share that is not confirmed in time is lost, and the
 // node is new. *Lenient*, for on_store_failure: split: while heartbeats are not answered the share
