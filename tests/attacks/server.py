@@ -174,7 +174,7 @@ class Server(Target):
         self.limits.write(limits_yaml(unknown=unknown_fields()))
         self.limits.flush()
         self.log = tempfile.NamedTemporaryFile("w+")
-        # A pipe that nobody reads is full after 64 KiB.
+        # Nothing reads this pipe: it is full after 64 KiB.
         self._stderr_pipe = None if read_stderr else os.pipe()
         key, ca = certificate() if tls else (None, None)
         more = [f"--tls_cert={ca}", f"--tls_key={key}"] if tls else []
@@ -210,7 +210,7 @@ class Server(Target):
                          wall_offset_file)
 
     def fill_stderr(self):
-        """Writes to the pipe, that nobody reads, until it is full."""
+        """Fills the pipe, which nothing reads."""
         os.set_blocking(self._stderr_pipe[1], False)
         try:
             while True:
