@@ -1,5 +1,6 @@
 #include "common/net/socket_stream.h"
 
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
@@ -197,6 +198,7 @@ size_t SocketStream::Send(absl::Span<const uint8_t> data) {
     return 0;
   }
   loop_.counters().bytes_out.Add(n);
+  sent_bytes_ += static_cast<uint64_t>(n);
   return static_cast<size_t>(n);
 }
 
@@ -269,9 +271,12 @@ void SocketStream::HalfClose() {
 }
 
 void SocketStream::OnLinger() {
-  EndWith(absl::DeadlineExceededError(state_ == State::kFlushing
-                                          ? "the peer does not read the last bytes"
-                                          : "the peer does not close its side"));
+  if (state_ == State::kFlushing) {
+    // With a reset: else the kernel would hold what it has accepted for minutes.
+    Abort(absl::DeadlineExceededError("the peer does not read the last bytes"));
+  } else {
+    EndWith(absl::DeadlineExceededError("the peer does not close its side"));
+  }
 }
 
 void SocketStream::Abort(absl::Status why) {
@@ -294,6 +299,16 @@ void SocketStream::EndWith(absl::Status why) {
 }
 
 void SocketStream::OnLoopStop() { EndWith(absl::CancelledError("the loop stops")); }
+
+OutputProgress SocketStream::output_progress() const {
+  // A Unix socket reports the memory that its unread bytes take, which is more than the bytes. The
+  // difference does not grow while nothing is written, so that a peer that reads is seen to.
+  int queued = 0;
+  if (fd_ >= 0) ioctl(fd_, SIOCOUTQ, &queued);
+  const auto held = static_cast<uint64_t>(queued);
+  return {.acknowledged = sent_bytes_ - std::min(held, sent_bytes_),
+          .outstanding = output_.size() + held};
+}
 
 int64_t SocketStream::round_trip_ns() const {
   tcp_info info = {};

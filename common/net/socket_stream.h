@@ -70,6 +70,7 @@ class SocketStream final : public Stream,
 
   void Write(absl::Span<const uint8_t> data) override;
   size_t pending_output() const override { return output_.size(); }
+  OutputProgress output_progress() const override;
   void PauseReading() override;
   void ResumeReading() override;
   void CloseAfterWrite(int64_t linger_ns) override;
@@ -118,6 +119,7 @@ class SocketStream final : public Stream,
   OutputBuffer output_;
   Timer linger_{Timer::To<&SocketStream::OnLinger>, this};
   int64_t linger_ns_ = 0;
+  uint64_t sent_bytes_ = 0;  // accepted by the kernel
   // Unread bytes in the kernel at backlog_since_ns_; 0: none known.
   int64_t backlog_bytes_ = 0;
   int64_t backlog_since_ns_ = 0;

@@ -14,6 +14,14 @@ namespace sluice::net {
 
 class EventLoop;
 
+// How far the peer has taken a stream's output.
+struct OutputProgress {
+  // Bytes that the peer's system has acknowledged. Grows while the peer takes output.
+  uint64_t acknowledged = 0;
+  // Bytes that were written and not acknowledged, also those that the kernel holds.
+  size_t outstanding = 0;
+};
+
 // Stream::peer_address before there is a peer.
 inline constexpr std::string_view kNotConnected = "not connected";
 
@@ -69,6 +77,12 @@ class Stream {
 
   // Bytes that Write accepted and the kernel did not yet.
   virtual size_t pending_output() const = 0;
+
+  // Costs a system call. What the kernel accepted says nothing of the peer: its buffers grow to
+  // megabytes.
+  virtual OutputProgress output_progress() const {
+    return {.acknowledged = 0, .outstanding = pending_output()};
+  }
 
   // Stops and starts reading. A stream also stops while its output is above the high-water mark
   // (StreamOptions), so that a peer that does not read is not served.

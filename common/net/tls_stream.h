@@ -51,6 +51,11 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
 
   void Write(absl::Span<const uint8_t> data) override;
   size_t pending_output() const override { return plain_.size() + socket_->pending_output(); }
+  OutputProgress output_progress() const override {
+    OutputProgress progress = socket_->output_progress();
+    progress.outstanding += plain_.size();
+    return progress;
+  }
   void PauseReading() override;
   void ResumeReading() override;
   void CloseAfterWrite(int64_t linger_ns) override;

@@ -166,6 +166,33 @@ TEST_F(MemoryTest, ClosesPeerThatReadsNothing) {
   EXPECT_TRUE(client.connection.stream.aborted);
 }
 
+// The kernel's buffers may take all answers of a peer that reads none.
+TEST_F(MemoryTest, ClosesPeerThatAcknowledgesNothing) {
+  H2Client client(*server_);
+  client.Pump();
+  client.connection.stream.unacknowledged = 1;
+  client.Call("/t.T/Echo", Framed("x"));
+  client.Pump();
+  const int64_t seconds = SecondsUntilEnd(client, 100);
+  EXPECT_GE(seconds, 30);
+  EXPECT_LE(seconds, 32);
+  EXPECT_TRUE(client.connection.stream.aborted);
+  EXPECT_EQ(Stalls(), 1u);
+  ExpectOthersUnharmed();
+}
+
+TEST_F(MemoryTest, PeerThatAcknowledgesSlowlyIsNotStalled) {
+  H2Client client(*server_);
+  client.Pump();
+  client.connection.stream.unacknowledged = 1;
+  client.Call("/t.T/Echo", Framed("x"));
+  client.Pump();
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(SecondsUntilEnd(client, 25), 25);
+    ++client.connection.stream.acknowledged;
+  }
+}
+
 TEST_F(MemoryTest, PeerThatTakesAnswersSlowlyIsNotStalled) {
   const auto client = ShutClient();
   const int32_t id = client->Call("/t.T/Echo", Framed("0123456789"));

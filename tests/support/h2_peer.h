@@ -34,6 +34,9 @@ class FakeStream final : public net::Stream {
     most_output = std::max(most_output, output.size());
   }
   size_t pending_output() const override { return stalled ? output.size() : 0; }
+  net::OutputProgress output_progress() const override {
+    return {.acknowledged = acknowledged, .outstanding = pending_output() + unacknowledged};
+  }
   void PauseReading() override { paused = true; }
   void ResumeReading() override { paused = false; }
   void CloseAfterWrite(int64_t) override { closing = true; }
@@ -48,9 +51,11 @@ class FakeStream final : public net::Stream {
   std::string peer_address() const override { return "192.0.2.1:999"; }
   net::EventLoop& loop() override { return loop_; }
 
-  std::string output;      // written, not yet taken by the test
-  size_t most_output = 0;  // at any time
-  bool stalled = false;    // the peer does not read; output stays pending
+  std::string output;         // written, not yet taken by the test
+  size_t most_output = 0;     // at any time
+  bool stalled = false;       // the peer does not read; output stays pending
+  uint64_t acknowledged = 0;  // by the peer's system
+  size_t unacknowledged = 0;  // bytes that the kernel has accepted and the peer's has not
   bool paused = false;
   bool closing = false;
   bool aborted = false;

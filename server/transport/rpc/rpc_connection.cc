@@ -254,6 +254,7 @@ void RpcConnection::Flush() {
   if (busy_ || closing()) return;
   Buffer& output = rpc_loop_.output();
   const size_t bound = rpc_loop_.options().output_bytes;
+  bool wrote = false;
   {
     const auto busy = BeginBusy();
     session_.HoldConnectionWindow(was_full_);
@@ -267,7 +268,7 @@ void RpcConnection::Flush() {
         output.Clear();
         more = session_.Send(piece_bytes, &output);
         if (output.empty()) break;
-        written_bytes_ += output.size();
+        wrote = true;
         stream_.Write(output.view());
         if (before - credit() < kFewUnits) piece_bytes = bound / 4;
       }
@@ -279,7 +280,7 @@ void RpcConnection::Flush() {
     has_frames_ = more && credit() <= -net::WorkQueue::kTurnUnits;
     output.Clear(4 * bound);
   }
-  PlanStallCheck();
+  if (wrote || unsent_bytes_ > 0) PlanStallCheck();
   Settle();
   if (session_.finished()) Close();
 }
@@ -331,11 +332,10 @@ void RpcConnection::DrainCalls() {
 }
 
 void RpcConnection::PlanStallCheck() {
-  if (stall_check_.armed() || (unsent_bytes_ == 0 && stream_.pending_output() == 0)) return;
-  accepted_bytes_ = written_bytes_ - stream_.pending_output();
-  accepted_ns_ = rpc_loop_.loop().now_ns();
+  if (stall_check_.armed()) return;
+  acknowledged_ns_ = rpc_loop_.loop().now_ns();
   rpc_loop_.loop().Arm(stall_check_,
-                       accepted_ns_ + rpc_loop_.options().stall_timeout_ns / kStallChecks);
+                       acknowledged_ns_ + rpc_loop_.options().stall_timeout_ns / kStallChecks);
 }
 
 void RpcConnection::OnStallCheck() {
@@ -343,20 +343,18 @@ void RpcConnection::OnStallCheck() {
   const int64_t now_ns = rpc_loop_.loop().now_ns();
   const int64_t timeout_ns = rpc_loop_.options().stall_timeout_ns;
   int64_t next_ns = now_ns + timeout_ns / kStallChecks;
-  const size_t pending = stream_.pending_output();
-  if (std::exchange(accepted_bytes_, written_bytes_ - pending) != written_bytes_ - pending) {
-    accepted_ns_ = now_ns;
-  }
-  if (pending == 0) {
-    // All that waits, waits for HTTP/2's windows.
-    next_ns = std::min(next_ns, EndStalledCalls(now_ns));
-  } else if (now_ns - accepted_ns_ >= timeout_ns) {
+  const net::OutputProgress output = stream_.output_progress();
+  const uint64_t before = std::exchange(acknowledged_bytes_, output.acknowledged);
+  if (output.outstanding == 0 || output.acknowledged > before) acknowledged_ns_ = now_ns;
+  if (now_ns - acknowledged_ns_ >= timeout_ns) {
     rpc_loop_.CountStalled(stream_);
     EndWork();
     stream_.Abort(absl::DeadlineExceededError("the peer takes none of its answers"));
     return;
   }
-  if (unsent_bytes_ > 0 || pending > 0) rpc_loop_.loop().Arm(stall_check_, next_ns);
+  // Then all that waits, waits for HTTP/2's windows.
+  if (stream_.pending_output() == 0) next_ns = std::min(next_ns, EndStalledCalls(now_ns));
+  if (unsent_bytes_ > 0 || output.outstanding > 0) rpc_loop_.loop().Arm(stall_check_, next_ns);
   MarkDirty();
 }
 

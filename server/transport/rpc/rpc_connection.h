@@ -149,7 +149,7 @@ class RpcConnection final : public net::StreamHandler,
   void EndCalls();
   void PlanWake();
   void OnWake();
-  // Begins to watch whether the peer takes its answers, if any wait for it.
+  // Begins to watch whether the peer takes what was written, or waits to be.
   void PlanStallCheck();
   void OnStallCheck();
   // Resets the calls whose answers the peer did not take in time, or ends the connection if those
@@ -177,10 +177,9 @@ class RpcConnection final : public net::StreamHandler,
   size_t pending_bytes_ = 0;
   size_t lasting_bytes_ = 0;
   size_t open_calls_ = 0;
-  size_t settled_bytes_ = 0;     // as the loop knows its memory
-  uint64_t written_bytes_ = 0;   // to the stream
-  uint64_t accepted_bytes_ = 0;  // by the kernel, at accepted_ns_
-  int64_t accepted_ns_ = 0;
+  size_t settled_bytes_ = 0;         // as the loop knows its memory
+  uint64_t acknowledged_bytes_ = 0;  // of the output, at the last check
+  int64_t acknowledged_ns_ = 0;      // when that had grown, or nothing was outstanding
   State state_ = State::kOpen;
   bool busy_ = false;  // handles input or flushes; Flush follows
   bool waits_for_large_ = false;

@@ -197,6 +197,41 @@ TEST_F(SocketStreamTest, SlowReaderReceivesAllBytes) {
   EXPECT_EQ(handler_.writables, 1);  // above the mark once, below it once
 }
 
+class OutputProgressTest : public SocketStreamTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Sockets, OutputProgressTest, ::testing::Bool(),
+                         [](const auto& of_unix) { return of_unix.param ? "Unix" : "Tcp"; });
+
+TEST_P(OutputProgressTest, ReportsWhatPeerHasAcknowledged) {
+  Start(GetParam() ? UnixPair() : TcpPair());
+  EXPECT_EQ(stream_->output_progress().outstanding, 0u);
+  const std::string data = Pattern(8 << 20);
+  stream_->Write(Bytes(data));
+  Settle(*loop_);
+  const OutputProgress unread = stream_->output_progress();
+  EXPECT_GT(unread.outstanding, stream_->pending_output());  // the kernel holds some, too
+  EXPECT_LT(unread.acknowledged, data.size());
+  size_t got = 0;
+  ASSERT_TRUE(Until([&] { return (got += peer_.Receive().size()) == data.size(); }));
+  ASSERT_TRUE(Until([&] { return stream_->output_progress().outstanding == 0; }));
+  EXPECT_EQ(stream_->output_progress().acknowledged, data.size());
+}
+
+TEST_F(SocketStreamTest, ResetsPeerThatDoesNotReadTheLastBytes) {
+  Start(TcpPair());
+  stream_->Write(Bytes(Pattern(12 << 20)));
+  stream_->CloseAfterWrite(kSecond);
+  Settle(*loop_);
+  EXPECT_FALSE(handler_.closed.has_value());
+  ASSERT_TRUE(Until([this] {
+    clock_.Advance(kSecond / 100);
+    return handler_.closed.has_value();
+  }));
+  EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kDeadlineExceeded);
+  while (!peer_.Receive().empty()) {
+  }
+  EXPECT_EQ(peer_.error, ECONNRESET);
+}
+
 TEST_F(SocketStreamTest, StopsReadingFromPeerThatDoesNotRead) {
   StreamOptions options;
   options.high_water_bytes = 100'000;
