@@ -205,9 +205,7 @@ size_t SocketStream::Send(absl::Span<const uint8_t> data) {
 void SocketStream::Flush() {
   if (output_.empty()) return;
   const size_t sent = Send(output_.front());
-  if (sent == 0) return;
   output_.Consume(sent);
-  if (state_ == State::kFlushing) loop_.ArmIn(linger_, linger_ns_);
 }
 
 void SocketStream::OnIterationEnd() {
@@ -259,6 +257,7 @@ void SocketStream::CloseAfterWrite(int64_t linger_ns) {
   if (state_ != State::kOpen) return;
   state_ = State::kFlushing;
   linger_ns_ = linger_ns;
+  acknowledged_bytes_ = output_progress().acknowledged;
   loop_.ArmIn(linger_, linger_ns_);
   loop_.AtIterationEnd(*this);
 }
@@ -267,16 +266,20 @@ void SocketStream::HalfClose() {
   if (peer_ended_) return EndWith(absl::OkStatus());
   if (shutdown(fd_, SHUT_WR) != 0) return EndWith(Broken(errno));
   state_ = State::kDraining;
+  acknowledged_bytes_ = output_progress().acknowledged;
   loop_.ArmIn(linger_, linger_ns_);
 }
 
 void SocketStream::OnLinger() {
-  if (state_ == State::kFlushing) {
-    // With a reset: else the kernel would hold what it has accepted for minutes.
-    Abort(absl::DeadlineExceededError("the peer does not read the last bytes"));
-  } else {
-    EndWith(absl::DeadlineExceededError("the peer does not close its side"));
+  const OutputProgress output = output_progress();
+  if (output.outstanding == 0) {
+    return EndWith(absl::DeadlineExceededError("the peer does not close its side"));
   }
+  if (output.acknowledged > std::exchange(acknowledged_bytes_, output.acknowledged)) {
+    return loop_.ArmIn(linger_, linger_ns_);
+  }
+  // With a reset: else the kernel would hold what it has accepted for minutes.
+  Abort(absl::DeadlineExceededError("the peer does not read the last bytes"));
 }
 
 void SocketStream::Abort(absl::Status why) {

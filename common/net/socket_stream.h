@@ -119,7 +119,8 @@ class SocketStream final : public Stream,
   OutputBuffer output_;
   Timer linger_{Timer::To<&SocketStream::OnLinger>, this};
   int64_t linger_ns_ = 0;
-  uint64_t sent_bytes_ = 0;  // accepted by the kernel
+  uint64_t sent_bytes_ = 0;          // accepted by the kernel
+  uint64_t acknowledged_bytes_ = 0;  // of them, when linger_ was armed
   // Unread bytes in the kernel at backlog_since_ns_; 0: none known.
   int64_t backlog_bytes_ = 0;
   int64_t backlog_since_ns_ = 0;

@@ -91,7 +91,8 @@ class Stream {
 
   // Sends the pending output, half-closes, waits at most linger_ns for the peer's end, and calls
   // OnClosed. Meanwhile it reads and drops data, since unread data would cause a reset, to which
-  // the peer could lose our last bytes. Also closes if the peer takes no output for linger_ns.
+  // the peer could lose our last bytes. Resets the connection if the peer acknowledges no output
+  // for linger_ns.
   virtual void CloseAfterWrite(int64_t linger_ns) = 0;
 
   // Closes at once and drops pending output (TCP: with a reset). The loop calls OnClosed(why) after

@@ -232,6 +232,26 @@ TEST_F(SocketStreamTest, ResetsPeerThatDoesNotReadTheLastBytes) {
   EXPECT_EQ(peer_.error, ECONNRESET);
 }
 
+// The bytes fit the kernel's buffers, and the peer's system does not acknowledge them.
+TEST_F(SocketStreamTest, ResetsPeerWhoseSystemHoldsTheLastBytesBack) {
+  SocketPair pair = TcpPair();
+  const int small = 4096;
+  setsockopt(pair.peer.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+  Start(std::move(pair));
+  stream_->Write(Bytes(Pattern(1 << 20)));
+  Settle(*loop_);
+  ASSERT_EQ(stream_->pending_output(), 0u);
+  stream_->CloseAfterWrite(kSecond);
+  ASSERT_TRUE(Until([this] {
+    clock_.Advance(kSecond / 100);
+    return handler_.closed.has_value();
+  }));
+  EXPECT_THAT(std::string(handler_.closed->message()), ::testing::HasSubstr("does not read"));
+  while (!peer_.Receive().empty()) {
+  }
+  EXPECT_EQ(peer_.error, ECONNRESET);
+}
+
 TEST_F(SocketStreamTest, StopsReadingFromPeerThatDoesNotRead) {
   StreamOptions options;
   options.high_water_bytes = 100'000;
