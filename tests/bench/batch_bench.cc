@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "server/transport/http2/buffer.h"
+#include "common/buffer.h"
 #include "server/transport/services/protobuf_wire.h"
 #include "server/transport/services/rate_limiter_codec.h"
 #include "tests/bench/service_parts.h"

@@ -25,7 +25,7 @@
 
 #include "absl/types/span.h"
 #include "common/bounds.h"
-#include "server/transport/http2/buffer.h"
+#include "common/buffer.h"
 #include "server/transport/http2/frame_scanner.h"
 #include "server/transport/http2/memory_pool.h"
 #include "server/transport/http2/request_rules.h"

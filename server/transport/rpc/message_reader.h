@@ -11,9 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/transport/http2/buffer.h"
+#include "common/buffer.h"
 
 namespace sluice::transport {
+
+using common::Buffer;
 
 // Bounded decompression of gzip messages (RFC 1952), in steps. Reusable; allocates its window
 // (about 40 KB) at the first use and keeps it. Not thread-safe.

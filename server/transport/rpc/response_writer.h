@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "server/transport/http2/buffer.h"
+#include "common/buffer.h"
 #include "server/transport/http2/http2_session.h"
 
 namespace sluice::transport {

@@ -11,13 +11,15 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/intrusive_list.h"
 #include "common/net/timer_wheel.h"
 #include "server/transport/http2/http2_session.h"
-#include "server/transport/rpc/intrusive_list.h"
 #include "server/transport/rpc/request_head.h"
 #include "server/transport/rpc/server_call.h"
 
 namespace sluice::transport {
+
+using common::ListLink;
 
 // The lists that a call can be in.
 struct OpenCalls;      // of a connection; or the loop's free calls

@@ -12,10 +12,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/intrusive_list.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
 #include "server/transport/http2/http2_session.h"
-#include "server/transport/rpc/intrusive_list.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/rpc/rpc_loop.h"
 

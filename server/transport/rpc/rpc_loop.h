@@ -8,19 +8,22 @@
 #include <vector>
 
 #include "common/bounds.h"
+#include "common/buffer.h"
 #include "common/clock.h"
+#include "common/intrusive_list.h"
 #include "common/log.h"
 #include "common/memory_account.h"
 #include "common/metrics.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
-#include "server/transport/http2/buffer.h"
 #include "server/transport/http2/http2_session.h"
-#include "server/transport/rpc/intrusive_list.h"
 #include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"
 
 namespace sluice::transport {
+
+using common::IntrusiveList;
+using common::ListLink;
 
 class RpcCall;
 class RpcConnection;

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/buffer.h"
 #include "common/net/stream.h"
-#include "server/transport/http2/buffer.h"
 #include "server/transport/http2/http2_session.h"
 #include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"

@@ -6,10 +6,12 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "common/buffer.h"
 #include "google/protobuf/message_lite.h"
-#include "server/transport/http2/buffer.h"
 
 namespace sluice::transport {
+
+using common::Buffer;
 
 // Returns false if the bytes are not such a message.
 inline bool Parse(absl::Span<const uint8_t> bytes, google::protobuf::MessageLite* message) {

@@ -9,14 +9,16 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/buffer.h"
 #include "server/service/acquire_call.h"
 #include "server/service/bucket_watch.h"
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
-#include "server/transport/http2/buffer.h"
 #include "server/transport/services/protobuf_wire.h"
 
 namespace sluice::transport {
+
+using common::Buffer;
 
 // Reset the call and fill it. INVALID_ARGUMENT: the bytes are not such a message; the text names
 // the part that is not. Acquire and Query get views into `bytes`, which must outlive the call's

@@ -1,10 +1,10 @@
-#include "server/transport/http2/buffer.h"
+#include "common/buffer.h"
 
 #include <string>
 
 #include "gtest/gtest.h"
 
-namespace sluice::transport {
+namespace sluice::common {
 namespace {
 
 std::string Text(const Buffer& buffer) {
@@ -58,4 +58,4 @@ TEST(BufferTest, StaysSmallWhenUsedAsAQueue) {
 }
 
 }  // namespace
-}  // namespace sluice::transport
+}  // namespace sluice::common

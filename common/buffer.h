@@ -2,8 +2,8 @@
 // it is emptied, so that a reused one does not allocate.
 //
 // Not thread-safe. Pointers into it are valid until it next grows or is cleared.
-#ifndef SLUICE_SERVER_TRANSPORT_HTTP2_BUFFER_H_
-#define SLUICE_SERVER_TRANSPORT_HTTP2_BUFFER_H_
+#ifndef SLUICE_COMMON_BUFFER_H_
+#define SLUICE_COMMON_BUFFER_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 #include "absl/types/span.h"
 
-namespace sluice::transport {
+namespace sluice::common {
 
 class Buffer {
  public:
@@ -101,6 +101,6 @@ class Buffer {
   size_t capacity_ = 0;
 };
 
-}  // namespace sluice::transport
+}  // namespace sluice::common
 
-#endif  // SLUICE_SERVER_TRANSPORT_HTTP2_BUFFER_H_
+#endif  // SLUICE_COMMON_BUFFER_H_

@@ -1,9 +1,9 @@
 // IntrusiveList: a doubly linked list whose links are part of its elements. Inserting and removing
 // take constant time and allocate nothing.
-#ifndef SLUICE_SERVER_TRANSPORT_RPC_INTRUSIVE_LIST_H_
-#define SLUICE_SERVER_TRANSPORT_RPC_INTRUSIVE_LIST_H_
+#ifndef SLUICE_COMMON_INTRUSIVE_LIST_H_
+#define SLUICE_COMMON_INTRUSIVE_LIST_H_
 
-namespace sluice::transport {
+namespace sluice::common {
 
 template <typename T, typename Tag>
 class IntrusiveList;
@@ -67,6 +67,6 @@ class IntrusiveList {
   T** end_ = &first_;  // where the pointer to the next last element goes
 };
 
-}  // namespace sluice::transport
+}  // namespace sluice::common
 
-#endif  // SLUICE_SERVER_TRANSPORT_RPC_INTRUSIVE_LIST_H_
+#endif  // SLUICE_COMMON_INTRUSIVE_LIST_H_

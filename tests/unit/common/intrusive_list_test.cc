@@ -1,10 +1,10 @@
-#include "server/transport/rpc/intrusive_list.h"
+#include "common/intrusive_list.h"
 
 #include <string>
 
 #include "gtest/gtest.h"
 
-namespace sluice::transport {
+namespace sluice::common {
 namespace {
 
 struct All;
@@ -64,4 +64,4 @@ TEST_F(IntrusiveListTest, AnElementCanBeInSeveralLists) {
 }
 
 }  // namespace
-}  // namespace sluice::transport
+}  // namespace sluice::common
