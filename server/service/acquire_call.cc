@@ -5,6 +5,7 @@
 
 #include "common/errors.h"
 #include "common/utf8.h"
+#include "server/service/decision_counter.h"
 #include "server/service/key_usage.h"
 #include "server/service/receipt.h"
 
@@ -26,82 +27,13 @@ constexpr size_t kErrorCost = 16;
 // Steps of searches (store::SearchBudget) that cost as much.
 constexpr int64_t kSearchSteps = 25;
 
-// Counts a decision that on_store_failure made.
-void CountUnavailable(common::Metrics::Shard& shard, const store::Acquisition& decided) {
-  for (const store::Charge& charge : decided.charges) {
-    common::LimitCounters& limit = shard.OfLimit(charge.rule->limit_id);
-    (decided.outcome == store::Outcome::kGranted ? limit.allowed_while_unavailable
-                                                 : limit.denied_while_unavailable)
-        .Add(1);
+// Replaces the reason of charges that had not enough permits.
+void Blame(const store::Acquisition& denied, store::Reason why) {
+  for (size_t c = 0; c < denied.charges.size(); ++c) {
+    store::Reason& reason = denied.results[c].reason;
+    if (reason == store::Reason::kNotEnough) reason = why;
   }
 }
-
-// Counters and key usage of decisions. Numbers that nearly every decision changes are added once
-// for a run of decisions on the same limit.
-template <typename Usage>
-class DecisionCounter {
- public:
-  DecisionCounter(common::Metrics::Shard& shard, Usage& usage) : shard_(shard), usage_(usage) {}
-  ~DecisionCounter() {
-    EndRun();
-    if (granted_ != 0) shard_.granted.Add(granted_);
-    if (denied_ != 0) shard_.denied.Add(denied_);
-  }
-
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void Count(const store::Acquisition& decided) {
-    const bool granted = decided.outcome == store::Outcome::kGranted;
-    if (decided.source == store::Source::kStoreUnavailable) CountUnavailable(shard_, decided);
-    ++(granted ? granted_ : denied_);
-    for (size_t c = 0; c < decided.charges.size(); ++c) {
-      const store::Charge& charge = decided.charges[c];
-      const store::Reason reason = decided.results[c].reason;
-      common::LimitCounters& limit = Limit(*charge.rule);
-      if (reason == store::Reason::kOverflow) limit.overflow_denied.Add(1);
-      if (!granted) {
-        limit.denied.Add(1);
-        if (reason == store::Reason::kWaitingBound) limit.bookings_denied.Add(1);
-        if (reason != store::Reason::kNone && reason != store::Reason::kShadowDenied) {
-          usage_.Denied(charge.rule->limit_id, charge.key);
-        }
-        continue;
-      }
-      ++run_grants_;
-      if (reason == store::Reason::kShadowDenied) {
-        limit.shadow_denied.Add(1);
-        usage_.Denied(charge.rule->limit_id, charge.key);
-        continue;
-      }
-      if (decided.source == store::Source::kOverflow) limit.overflow_allowed.Add(1);
-      run_permits_ += charge.permits;
-      usage_.Used(charge.rule->limit_id, charge.key, charge.permits);
-    }
-  }
-
- private:
-  ABSL_ATTRIBUTE_ALWAYS_INLINE common::LimitCounters& Limit(const store::Rule& rule) {
-    if (&rule != run_rule_) {
-      EndRun();
-      run_rule_ = &rule;
-      run_ = &shard_.OfLimit(rule.limit_id);
-    }
-    return *run_;
-  }
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void EndRun() {
-    if (run_grants_ == 0) return;
-    run_->granted.Add(run_grants_);
-    run_->permits_granted.Add(run_permits_);
-    run_grants_ = run_permits_ = 0;
-  }
-
-  common::Metrics::Shard& shard_;
-  Usage& usage_;
-  common::LimitCounters* run_ = nullptr;
-  const store::Rule* run_rule_ = nullptr;
-  uint64_t run_grants_ = 0;
-  uint64_t run_permits_ = 0;
-  uint64_t granted_ = 0;  // acquisitions
-  uint64_t denied_ = 0;
-};
 
 }  // namespace
 
@@ -118,7 +50,7 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   sliced_ = false;
   was_held_ = false;
   max_wait_cut_ns_ = 0;
-  connection_ = nullptr;
+  places_.Use(nullptr);
   HeldCaller::Reset();
 }
 
@@ -134,14 +66,14 @@ void AcquireCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn d
     return;
   }
   search_budget_ = store::SearchBudget();
-  Decide(nullptr);
+  DecideSlice();
 }
 
 void AcquireCall::Continue() {
   first_ = end_;
   receipts_.clear();
   ReleaseAttempts();
-  Decide(nullptr);
+  DecideSlice();
 }
 
 void AcquireCall::ReleaseAttempts() {
@@ -154,52 +86,50 @@ FieldPath AcquireCall::PathOf(const Item& item) const {
   return FieldPath().Element("acquisitions", static_cast<size_t>(&item - items_.data()));
 }
 
-void AcquireCall::Decide(const Attempt* last) {
-  const size_t number = attempts_used_++;
-  if (number == attempts_.size()) attempts_.push_back(std::make_unique<Attempt>(this));
-  Attempt& attempt = *attempts_[number];
+AcquireCall::Attempt& AcquireCall::NewAttempt() {
+  if (attempts_used_ == attempts_.size()) attempts_.push_back(std::make_unique<Attempt>(this));
+  Attempt& attempt = *attempts_[attempts_used_++];
   attempt.Clear();
   attempt.limits.Use(with_->registry.Local());
-  if (last == nullptr) {
-    slice_cost_ = 0;
-    budget_before_ = search_budget_.left();
-    const size_t most = !sliced_ ? SIZE_MAX : with_->store.Shared() ? kSharedSlice : kSlice;
-    for (; end_ < items_.size() && slice_cost_ < most; ++end_) {
-      slice_cost_ += Resolve(items_[end_], attempt);
-    }
-  } else {
-    for (Item& item : Slice()) {
-      if (item.status.ok() && item.attempt + 1u == number &&
-          last->acquisition(item.index).outcome == store::Outcome::kStaleRule) {
-        Resolve(item, attempt);
-      }
-    }
-  }
-  connection_ = nullptr;
   attempt.search_budget = &search_budget_;
+  return attempt;
+}
+
+// ---- A slice
+
+void AcquireCall::DecideSlice() {
+  Attempt& attempt = NewAttempt();
+  slice_cost_ = 0;
+  budget_before_ = search_budget_.left();
+  const size_t most = !sliced_ ? SIZE_MAX : with_->store.Shared() ? kSharedSlice : kSlice;
+  while (end_ < items_.size() && slice_cost_ < most) {
+    Item& item = items_[end_++];
+    item.attempt = static_cast<uint8_t>(attempts_used_ - 1);
+    item.index = static_cast<uint32_t>(attempt.size());
+    slice_cost_ += AddUsual(item, attempt) ? 1 : AddAny(item, attempt);
+  }
+  places_.Use(nullptr);
   attempt.Decide(with_->store, deadline_ns_);
 }
 
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline size_t AcquireCall::Resolve(Item& item, Attempt& attempt) {
-  item.attempt = static_cast<uint8_t>(attempts_used_ - 1);
-  item.index = static_cast<uint32_t>(attempt.size());
-  if (AddUsual(item, attempt)) return 1;
-  const size_t before = attempt.merged_charges();
-  item.status = Add(item, attempt);
-  if (!item.status.ok()) return kErrorCost;
-  const AcquisitionOptions& options = item.options;
-  const bool plain =
-      options.max_wait.seconds == 0 && options.max_wait.nanos == 0 && !options.want_receipt;
-  return (attempt.merged_charges() - before) * (plain ? kJointCost : kBookingCost);
+void AcquireCall::DecideStale(const Attempt& last) {
+  Attempt& attempt = NewAttempt();
+  const size_t number = attempts_used_ - 1;
+  for (Item& item : Slice()) {
+    if (!item.status.ok() || item.attempt + 1u != number ||
+        last.acquisition(item.index).outcome != store::Outcome::kStaleRule) {
+      continue;
+    }
+    item.attempt = static_cast<uint8_t>(number);
+    item.index = static_cast<uint32_t>(attempt.size());
+    AddAny(item, attempt);
+  }
+  attempt.Decide(with_->store, deadline_ns_);
 }
 
 // The checks of validation.h for the usual request, which fails none of them.
 ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item, Attempt& attempt) {
-  const AcquisitionOptions& options = item.options;
-  if (item.asked != 1 || options.hold || options.want_receipt || options.max_wait.seconds != 0 ||
-      options.max_wait.nanos != 0) {
-    return false;
-  }
+  if (item.asked != 1 || item.options.hold || !item.options.plain()) return false;
   const Asked& asked = asked_[item.first];
   // If there is a limit of that name, the name is UTF-8.
   const limits::Limit* const limit = attempt.limits.Find(asked.limit);
@@ -212,6 +142,13 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item,
   if (asked.permits == 0 || asked.permits > algorithm::MaxGrant(rule.parameters)) return false;
   attempt.AddSingle(rule, asked.key, asked.permits);
   return true;
+}
+
+size_t AcquireCall::AddAny(Item& item, Attempt& attempt) {
+  const size_t before = attempt.merged_charges();
+  item.status = Add(item, attempt);
+  if (!item.status.ok()) return kErrorCost;
+  return (attempt.merged_charges() - before) * (item.options.plain() ? kJointCost : kBookingCost);
 }
 
 absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
@@ -247,15 +184,11 @@ int64_t AcquireCall::CutMaxWaitNs(Item& item, absl::Span<const store::Charge> ch
     max_wait_cut_ns_ = max_wait_ns - std::clamp<int64_t>(left_ns, 0, max_wait_ns);
     max_wait_ns -= max_wait_cut_ns_;
   }
-  if (max_wait_ns == 0 || (connection_ == nullptr && bookings_ == nullptr)) return max_wait_ns;
-  if (bookings_ == nullptr) bookings_ = connection_->shared_from_this();
-  item.connection_full = !bookings_->TakePlace(with_->clock);
-  if (item.connection_full) {
-    max_wait_cut_ns_ = 0;  // the deadline is not to blame
-    return 0;
-  }
-  ++places_;
-  return max_wait_ns;
+  if (max_wait_ns == 0) return 0;
+  item.connection_full = !places_.Take(with_->clock);
+  if (!item.connection_full) return max_wait_ns;
+  max_wait_cut_ns_ = 0;  // the deadline is not to blame
+  return 0;
 }
 
 absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
@@ -282,6 +215,8 @@ absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
   return absl::OkStatus();
 }
 
+// ---- The decision
+
 void AcquireCall::Decided() {
   const size_t number = attempts_used_ - 1;
   const Attempt& attempt = *attempts_[number];
@@ -300,10 +235,7 @@ void AcquireCall::Decided() {
     item.store_unavailable = decided.outcome == store::Outcome::kUnavailable &&
                              decided.source == store::Source::kStoreUnavailable;
   }
-  if (stale) {
-    Decide(&attempt);
-    return;
-  }
+  if (stale) return DecideStale(attempt);
   if (Hold()) return;
   BlameDeadline();
   Finish();
@@ -333,6 +265,8 @@ absl::Status AcquireCall::StatusOf(const Item& item) const {
   }
   return errors::StoreAnswerLost();
 }
+
+// ---- Held calls
 
 bool AcquireCall::Hold() {
   if (form_ != Form::kUnary || items_.empty()) return false;
@@ -394,34 +328,29 @@ void AcquireCall::BlameDeadline() {
   if (decided.outcome != store::Outcome::kDenied || decided.retry_after_ns > max_wait_cut_ns_) {
     return;
   }
-  for (size_t c = 0; c < decided.charges.size(); ++c) {
-    store::Reason& reason = decided.results[c].reason;
-    if (reason == store::Reason::kNotEnough) reason = store::Reason::kDeadlineTooShort;
-  }
+  Blame(decided, store::Reason::kDeadlineTooShort);
 }
 
+// ---- The answer
+
 void AcquireCall::CountBookings() {
-  const int64_t now_ns = with_->store.UsesLocalClock() ? 0 : with_->clock.NowNs();
+  const bool local = with_->store.UsesLocalClock();
+  const int64_t now_ns = local ? 0 : with_->clock.NowNs();
   for (const Item& item : Slice()) {
     if (!item.status.ok()) continue;
     const store::Acquisition& decided = DecisionOf(item);
     if (decided.outcome == store::Outcome::kDenied && item.connection_full) {
-      for (size_t c = 0; c < decided.charges.size(); ++c) {
-        store::Reason& reason = decided.results[c].reason;
-        if (reason == store::Reason::kNotEnough) reason = store::Reason::kWaitingBound;
-      }
+      Blame(decided, store::Reason::kWaitingBound);
     } else if (decided.wait_ns > 0 && !was_held_) {
-      bookings_->Add(decided.now_ns + decided.wait_ns,
-                     with_->store.UsesLocalClock() ? 0 : decided.now_ns - now_ns);
+      places_.Book(decided.now_ns + decided.wait_ns, local ? 0 : decided.now_ns - now_ns);
     }
   }
-  bookings_->GiveBack(std::exchange(places_, 0));
-  bookings_.reset();
+  places_.GiveBack();
 }
 
 void AcquireCall::Finish() {
   slice_cost_ += static_cast<size_t>((budget_before_ - search_budget_.left()) / kSearchSteps);
-  if (bookings_ != nullptr) CountBookings();
+  if (places_.in_use()) CountBookings();
   if (Count()) AppendReceipts();
   done_(context_, this);
 }

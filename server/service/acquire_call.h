@@ -76,7 +76,7 @@ class AcquireCall final : private waiting::HeldCaller {
 
   // The connection that the request came over, which bounds its bookings. Null: without a bound.
   // Stays alive until RateLimiter::Acquire returns.
-  void UseConnection(ConnectionBookings* connection) { connection_ = connection; }
+  void UseConnection(ConnectionBookings* connection) { places_.Use(connection); }
 
   // Starts the next acquisition; AddCharge adds to it.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void BeginAcquisition(const AcquisitionOptions& options) {
@@ -92,6 +92,18 @@ class AcquireCall final : private waiting::HeldCaller {
     if (++items_.back().asked > common::bounds::kMaxCharges) return;
     asked_.push_back({limit, key, permits});
   }
+
+  // BeginAcquisition({}) and AddCharge.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void AddSingleCharge(std::string_view limit, std::string_view key,
+                                                    uint64_t permits) {
+    if (++begun_ > common::bounds::kMaxBatch) return;
+    Item& item = items_.emplace_back();
+    item.first = static_cast<uint32_t>(asked_.size());
+    item.asked = 1;
+    asked_.push_back({limit, key, permits});
+  }
+  // How many were begun; those over the bound are not kept.
+  size_t begun() const { return begun_; }
 
   // Lets a large call be decided in slices, so that it does not hold its event loop for long: the
   // first by RateLimiter::Acquire, each other one by RateLimiter::Continue, each with a call of
@@ -193,15 +205,18 @@ class AcquireCall final : private waiting::HeldCaller {
   // Tables are released early, so that a call does not keep old ones alive.
   void ReleaseAttempts();
 
-  // Resolves and decides the acquisitions of the next slice; after an attempt, those that it found
-  // stale.
-  void Decide(const Attempt* last);
-  // Adds the item to the attempt, or keeps its error. Returns the cost.
-  size_t Resolve(Item& item, Attempt& attempt);
+  Attempt& NewAttempt();
+
+  // Decides the acquisitions of the next slice.
+  void DecideSlice();
+  // Decides those again that the last attempt found stale.
+  void DecideStale(const Attempt& last);
   // Adds the item to the attempt if it is one charge for now, without parents and without errors.
   // Returns false, and does nothing, for any other item.
   bool AddUsual(const Item& item, Attempt& attempt);
-  // Adds any item to the attempt. On an error the attempt has nothing of it.
+  // Adds any item to the attempt, or keeps its error. Returns the cost.
+  size_t AddAny(Item& item, Attempt& attempt);
+  // On an error the attempt has nothing of the item.
   absl::Status Add(Item& item, Attempt& attempt);
   absl::Status AddCharges(const Item& item, Attempt& attempt);
   // How far ahead the item may be booked: its own max_wait, cut to the limits' and, if it asks to
@@ -250,10 +265,7 @@ class AcquireCall final : private waiting::HeldCaller {
   // By how much the deadline shortened the max_wait of a call that asks to be held.
   int64_t max_wait_cut_ns_ = 0;
 
-  ConnectionBookings* connection_ = nullptr;
-  // Null: no item took a place.
-  std::shared_ptr<ConnectionBookings> bookings_;
-  size_t places_ = 0;
+  BookingPlaces places_;
 
   // Of the Acquire under way.
   const Collaborators* with_ = nullptr;

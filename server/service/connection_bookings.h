@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
@@ -85,6 +86,40 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
   size_t booked_ ABSL_GUARDED_BY(mu_) = 0;  // the sum of by_slot_
   int64_t store_ahead_ns_ ABSL_GUARDED_BY(mu_) = 0;
   absl::btree_map<int64_t, size_t> by_slot_ ABSL_GUARDED_BY(mu_);
+};
+
+// The places that one call took at its connection. Not thread-safe.
+class BookingPlaces {
+ public:
+  // Null: without a bound. The connection stays alive until the next Use; it is kept alive longer
+  // if a place was taken.
+  void Use(ConnectionBookings* connection) { connection_ = connection; }
+  // Returns false if the connection has too many bookings.
+  bool Take(const common::Clock& clock) {
+    if (bookings_ == nullptr) {
+      if (connection_ == nullptr) return true;
+      bookings_ = connection_->shared_from_this();
+    }
+    if (!bookings_->TakePlace(clock)) return false;
+    ++taken_;
+    return true;
+  }
+  // Whether Take was called for a connection since GiveBack.
+  bool in_use() const { return bookings_ != nullptr; }
+
+  // As ConnectionBookings::Add. REQUIRES: in_use().
+  void Book(int64_t grant_time_ns, int64_t store_ahead_ns) {
+    bookings_->Add(grant_time_ns, store_ahead_ns);
+  }
+  void GiveBack() {
+    bookings_->GiveBack(std::exchange(taken_, 0));
+    bookings_.reset();
+  }
+
+ private:
+  ConnectionBookings* connection_ = nullptr;
+  std::shared_ptr<ConnectionBookings> bookings_;  // null: no place was asked for
+  size_t taken_ = 0;
 };
 
 }  // namespace sluice::service

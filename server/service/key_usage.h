@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/hash/hash.h"
 #include "common/histogram.h"
 #include "common/mutex.h"
 #include "common/per_thread.h"
-#include "common/strings.h"
+#include "common/random.h"
 #include "server/service/frequent_keys.h"
+#include "server/store/bucket_hash.h"
 
 namespace sluice::service {
 
@@ -49,7 +49,7 @@ class KeyUsage {
   void Record(RecordAll record) {
     Sketches& sketches = sketches_.Local();
     if (sketches.mu.TryLock()) {
-      record(Known{sketches.used, sketches.denied});
+      record(Known{hash_, sketches.used, sketches.denied});
       sketches.mu.Unlock();
     } else {
       record(Missed{sketches.missed_used, sketches.missed_denied});
@@ -70,13 +70,14 @@ class KeyUsage {
     common::OwnedCounter missed_denied;
   };
   struct Known {
+    const store::BucketHash& hash;
     FrequentKeys& used;
     FrequentKeys& denied;
     void Used(uint32_t limit_id, std::string_view key, uint64_t permits) {
-      used.Add(Hash(limit_id, key), limit_id, key, permits);
+      used.Add(hash(limit_id, key), limit_id, key, permits);
     }
     void Denied(uint32_t limit_id, std::string_view key) {
-      denied.Add(Hash(limit_id, key), limit_id, key, 1);
+      denied.Add(hash(limit_id, key), limit_id, key, 1);
     }
   };
   struct Missed {
@@ -86,10 +87,8 @@ class KeyUsage {
     void Denied(uint32_t, std::string_view) { denied.Add(1); }
   };
 
-  static uint64_t Hash(uint32_t limit_id, std::string_view key) {
-    return absl::HashOf(limit_id, common::ToAbsl(key));
-  }
-
+  // Of all sketches.
+  const store::BucketHash hash_{common::RandomWord()};
   mutable common::PerThread<Sketches> sketches_;
 };
 

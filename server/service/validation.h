@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -29,6 +30,9 @@ struct AcquisitionOptions {
   WireDuration max_wait = {};
   bool hold = false;
   bool want_receipt = false;
+
+  // For now or never, and without a receipt.
+  bool plain() const { return max_wait.seconds == 0 && max_wait.nanos == 0 && !want_receipt; }
 };
 
 // Whether the transport's decoder has checked that strings are UTF-8. If not, the use case does,
@@ -73,7 +77,7 @@ class LimitFinder {
 
   // Null if there is no such limit. Valid as long as the table. REQUIRES: Use was called with a
   // table; the bytes of `name` stay until the next Use.
-  const limits::Limit* Find(std::string_view name) {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE const limits::Limit* Find(std::string_view name) {
     if (last_limit_ == nullptr || !common::SameBytes(name, last_name_)) {
       last_name_ = name;
       last_limit_ = table_->Find(name);
