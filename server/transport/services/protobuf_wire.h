@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "absl/base/attributes.h"
 #include "absl/types/span.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
@@ -32,7 +33,7 @@ class WireReader {
 
   // Goes to the next field; skips the value of the current one if it was not read. Returns false at
   // the end, or if not ok().
-  bool Next() {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE bool Next() {
     if (unread_) Skip();
     if (!ok_ || at_ == end_) return false;
     if (!Tag()) return false;
@@ -65,6 +66,13 @@ class WireReader {
 
   // Bytes that were not read.
   size_t left() const { return static_cast<size_t>(end_ - at_); }
+  // The fields after the current one, whose value is skipped if it was not read. Empty if not ok().
+  std::string_view Rest() {
+    if (unread_) Skip();
+    return {reinterpret_cast<const char*>(at_), ok_ ? left() : 0};
+  }
+  // Drops whole fields from the front of Rest(). REQUIRES: bytes <= Rest().size().
+  void Advance(size_t bytes) { at_ += bytes; }
 
  private:
   using Format = google::protobuf::internal::WireFormatLite;
@@ -108,14 +116,21 @@ class WireReader {
     return Fail();
   }
 
-  void Skip() {
+  // Returns the end of the field's value at `at`; null: its encoding is invalid. Apart from Next
+  // and without `this`, so that a reader stays small and in registers.
+  [[gnu::noinline]] static const uint8_t* EndOfValue(const uint8_t* at, size_t left, uint32_t tag) {
     // A group has no length: finding its end means to read all of it.
     constexpr size_t kMaxGroupBytes = 64 << 10;
-    const size_t most = type() == Format::WIRETYPE_START_GROUP ? kMaxGroupBytes : left();
-    google::protobuf::io::CodedInputStream value(at_, static_cast<int>(std::min(left(), most)));
-    if (!Format::SkipField(&value, tag_)) Fail();
-    at_ += value.CurrentPosition();
+    const bool group = Format::GetTagWireType(tag) == Format::WIRETYPE_START_GROUP;
+    google::protobuf::io::CodedInputStream value(
+        at, static_cast<int>(group ? std::min(left, kMaxGroupBytes) : left));
+    return Format::SkipField(&value, tag) ? at + value.CurrentPosition() : nullptr;
+  }
+  void Skip() {
+    const uint8_t* const end = EndOfValue(at_, left(), tag_);
     unread_ = false;
+    ok_ = end != nullptr;
+    if (ok_) at_ = end;
   }
 
   const uint8_t* at_;

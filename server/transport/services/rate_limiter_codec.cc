@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
@@ -63,7 +64,8 @@ struct ChargeFields {
 
 // Reads the most common AcquireRequest: one charge, its fields in order, each of fewer than 128
 // bytes, and nothing else. Returns false, and reads nothing, if the bytes are anything else.
-bool ReadUsualAcquire(std::string_view bytes, service::AcquireCall* call) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool ReadUsualAcquire(std::string_view bytes,
+                                                          service::AcquireCall* call) {
   const auto* const at = reinterpret_cast<const uint8_t*>(bytes.data());
   const size_t size = bytes.size();
   if (size < 4 || size >= 0x80 || at[0] != 0x0a || at[1] != size - 2 || at[2] != 0x0a) return false;
@@ -80,9 +82,22 @@ bool ReadUsualAcquire(std::string_view bytes, service::AcquireCall* call) {
     end += 2;
   }
   if (end != size) return false;
-  call->BeginAcquisition({});
-  call->AddCharge(bytes.substr(4, at[3]), key, permits);
+  call->AddSingleCharge(bytes.substr(4, at[3]), key, permits);
   return true;
+}
+
+// Reads elements of AcquireBatchRequest.acquisitions as long as they are the most common ones, and
+// until `most` bytes are read. Returns how many bytes it has read.
+size_t ReadUsualAcquisitions(std::string_view bytes, size_t most, service::AcquireCall* call) {
+  const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
+  size_t read = 0;
+  while (read < most && bytes.size() - read >= 2) {
+    const size_t size = data[read + 1];
+    if (data[read] != 0x0a || size > bytes.size() - read - 2) break;
+    if (!ReadUsualAcquire(bytes.substr(read + 2, size), call)) break;
+    read += 2 + size;
+  }
+  return read;
 }
 
 // Returns null, or the name of the part that is not such a message.
@@ -319,6 +334,8 @@ void WriteBucket(const service::BucketStatus& bucket, v1::BucketStatus* out) {
 
 absl::Status DecodeAcquire(absl::Span<const uint8_t> bytes, service::AcquireCall* call) {
   call->Reset(service::AcquireCall::Form::kUnary, service::AcquireCall::Utf8::kUnchecked);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (ReadUsualAcquire(text, call)) return absl::OkStatus();
   const char* const broken = ReadAcquire(WireReader(bytes), call);
   return broken == nullptr ? absl::OkStatus() : Broken(broken);
 }
@@ -334,27 +351,36 @@ BatchDecoder::BatchDecoder(absl::Span<const uint8_t> bytes, service::AcquireCall
 
 absl::Status BatchDecoder::Step(size_t step_bytes) {
   constexpr size_t kMaxBytes = common::bounds::kMaxAcquisitionBytes;
-  WireReader reader = reader_;  // a local copy stays in registers
-  const size_t stop = reader.left() - std::min(reader.left(), step_bytes);
-  while (reader.Next()) {
+  // Bytes that take 100 ns: of the most common acquisitions, and of others at the worst.
+  constexpr size_t kUsualBytesPerUnit = 128;
+  constexpr size_t kBytesPerUnit = 16;
+  const size_t before = reader_.left();
+  const size_t stop = before - std::min(before, step_bytes);
+  size_t usual_bytes = 0;
+  do {
+    const std::string_view rest = reader_.Rest();
+    const size_t usual =
+        ReadUsualAcquisitions(rest, rest.size() - std::min(rest.size(), stop), call_);
+    reader_.Advance(usual);
+    usual_bytes += usual;
+    if (!reader_.Next()) {
+      done_ = true;
+      break;
+    }
     std::string_view acquisition;
-    if (reader.field() == 1 && reader.ReadBytes(&acquisition)) {
-      if (acquisition.size() > kMaxBytes) {
-        return common::errors::AcquisitionTooLarge(index_, acquisition.size());
-      }
-      const char* const broken = ReadUsualAcquire(acquisition, call_)
-                                     ? nullptr
-                                     : ReadAcquire(WireReader(acquisition), call_);
-      if (broken != nullptr) return Broken(absl::StrCat("acquisitions[", index_, "].", broken));
-      ++index_;
+    if (reader_.field() != 1 || !reader_.ReadBytes(&acquisition)) continue;
+    if (acquisition.size() > kMaxBytes) {
+      return common::errors::AcquisitionTooLarge(call_->begun(), acquisition.size());
     }
-    if (reader.left() <= stop && reader.left() > 0) {
-      reader_ = reader;
-      return absl::OkStatus();
+    const char* const broken = ReadAcquire(WireReader(acquisition), call_);
+    if (broken != nullptr) {
+      return Broken(absl::StrCat("acquisitions[", call_->begun() - 1, "].", broken));
     }
-  }
-  done_ = true;
-  return reader.ok() ? absl::OkStatus() : Broken("AcquireBatchRequest");
+  } while (stop == 0 || reader_.left() > stop);
+  // A value that is skipped costs no more than a step.
+  const size_t other_bytes = std::min(before - reader_.left() - usual_bytes, step_bytes);
+  units_ = static_cast<int64_t>(usual_bytes / kUsualBytesPerUnit + other_bytes / kBytesPerUnit);
+  return reader_.ok() ? absl::OkStatus() : Broken("AcquireBatchRequest");
 }
 
 absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* call) {

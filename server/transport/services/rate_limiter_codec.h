@@ -34,11 +34,13 @@ class BatchDecoder {
   // Decodes `step_bytes` more, and up to kMaxAcquisitionBytes beyond.
   absl::Status Step(size_t step_bytes);
   bool done() const { return done_; }
+  // The work of the last step (ServerCall::Spend).
+  int64_t units() const { return units_; }
 
  private:
   service::AcquireCall* call_;
   WireReader reader_;
-  size_t index_ = 0;
+  int64_t units_ = 0;
   bool done_ = false;
 };
 absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* call);

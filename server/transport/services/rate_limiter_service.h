@@ -1,5 +1,4 @@
-// RateLimiterService: sluice.v1.RateLimiter on the gRPC library. It frames and converts messages;
-// service::RateLimiter decides.
+// RateLimiterService: sluice.v1.RateLimiter as methods of a MethodTable.
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_RATE_LIMITER_SERVICE_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_RATE_LIMITER_SERVICE_H_
 
@@ -17,15 +16,16 @@ class RateLimiterService {
  public:
   // `loops`: the number of event loops that serve it. Collaborators outlive it.
   RateLimiterService(service::RateLimiter& limiter, service::WatchHub& watches, size_t loops);
-  ~RateLimiterService();
-  RateLimiterService(const RateLimiterService&) = delete;
-  RateLimiterService& operator=(const RateLimiterService&) = delete;
 
   void Register(MethodTable* methods);
 
  private:
-  struct Methods;
-  const std::unique_ptr<Methods> methods_;
+  const std::unique_ptr<UnaryMethod> acquire_;
+  const std::unique_ptr<UnaryMethod> acquire_batch_;
+  const std::unique_ptr<StreamingMethod> acquire_stream_;
+  const std::unique_ptr<UnaryMethod> query_;
+  const std::unique_ptr<StreamingMethod> watch_;
+  const std::unique_ptr<UnaryMethod> refund_;
 };
 
 }  // namespace sluice::transport

@@ -1,0 +1,122 @@
+// UnaryUseCase: the handler of a method that decodes a request, lets the use case decide, and
+// encodes the answer. Used by Acquire, Query and Refund.
+#ifndef SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
+#define SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/buffer.h"
+#include "common/net/event_loop.h"
+#include "server/service/rate_limiter.h"
+#include "server/transport/rpc/method.h"
+#include "server/transport/rpc/server_call.h"
+#include "server/transport/services/call_pool.h"
+#include "server/transport/services/rate_limiter_methods.h"
+
+namespace sluice::transport {
+
+// The steps that are the same for most methods. Beside them, a kind has Decode, Encode, and kUnits:
+// the work of one item of a call (ServerCall::Spend).
+template <typename CallType, auto kDecide>
+struct AnyKind {
+  using Call = CallType;
+  // What an undecided call holds, beyond the price of every call.
+  static size_t PendingBytes(const Call&) { return 0; }
+  static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
+                     typename Call::DoneFn done, void* context) {
+    (limiter.*kDecide)(call, deadline_ns, done, context);
+  }
+  static void Cancel(service::RateLimiter&, Call*) {}
+  static absl::Status Outcome(const Call& call) { return call.status(); }
+};
+
+template <typename Kind>
+class UnaryUseCase final : public UnaryMethod {
+ public:
+  using Call = typename Kind::Call;
+
+  UnaryUseCase(service::RateLimiter& limiter, size_t loops) : limiter_(limiter), pools_(loops) {}
+
+  void OnCall(ServerCall& rpc, absl::Span<const uint8_t> request) override {
+    CallPool<Item>& pool = pools_[rpc.loop_index()];
+    Item& item = pool.Take();
+    if (const absl::Status decoded = Kind::Decode(request, &item.call); !decoded.ok()) {
+      pool.Give(item);
+      rpc.Finish(decoded);
+      return;
+    }
+    rpc.Spend(UnitsOf(request, Kind::kUnits, item.call.size()));
+    item.rpc = &rpc;
+    item.owner = this;
+    item.pool = &pool;
+    item.loop = &rpc.loop();
+    rpc.set_state(&item);
+    if constexpr (requires { item.call.UseConnection(nullptr); }) {
+      item.call.UseConnection(BookingsOf(rpc));
+    }
+    bool decided = false;
+    item.decided = &decided;
+    Kind::Decide(
+        limiter_, &item.call, rpc.deadline_ns(),
+        [](void* of, Call*) {
+          auto* const item = static_cast<Item*>(of);
+          OnLoop(*item->loop, [item] { item->owner->Decided(*item); });
+        },
+        &item);
+    if (decided) return;
+    item.decided = nullptr;
+    rpc.SetPendingBytes(Kind::PendingBytes(item.call));
+  }
+
+  void OnCancelled(ServerCall& rpc) override {
+    auto& item = *static_cast<Item*>(rpc.state());
+    item.rpc = nullptr;
+    item.kept = std::make_unique<common::Buffer>();
+    rpc.KeepRequest(item.kept.get());
+    // Completes a held call, and may return the item to its pool.
+    Kind::Cancel(limiter_, &item.call);
+  }
+
+ private:
+  struct Item : Pooled<Item> {
+    size_t memory() const { return sizeof(Item) + call.memory(); }
+
+    Call call;
+    ServerCall* rpc = nullptr;  // null: the call was cancelled
+    bool* decided = nullptr;    // while OnCall runs
+    UnaryUseCase* owner = nullptr;
+    net::EventLoop* loop = nullptr;
+    CallPool<Item>* pool = nullptr;  // of the loop
+    std::unique_ptr<common::Buffer>
+        kept;  // the request of a cancelled call; `call` has views into it
+  };
+
+  void Decided(Item& item) {
+    if (item.decided != nullptr) *item.decided = true;
+    if (ServerCall* const rpc = std::exchange(item.rpc, nullptr); rpc != nullptr) {
+      const absl::Status status = Kind::Outcome(item.call);
+      if (status.ok()) {
+        Kind::Encode(item.call, &rpc->response());
+        rpc->Finish();
+      } else {
+        rpc->Finish(status);
+      }
+    } else {
+      item.kept.reset();
+    }
+    item.pool->Give(item);
+  }
+
+  service::RateLimiter& limiter_;
+  std::vector<CallPool<Item>> pools_;  // by loop
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
