@@ -32,6 +32,8 @@
 
 namespace sluice::transport {
 
+using common::Buffer;
+
 struct Http2Options {
   // Streams that a client may have open at once.
   uint32_t max_concurrent_streams = common::bounds::kMaxStreamsPerConnection;
