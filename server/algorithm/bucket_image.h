@@ -22,6 +22,10 @@ struct OpenWindow {
   int64_t opened_ns = 0;  // monotonic
   int64_t ends_ns = 0;    // monotonic; at most opened + period
   uint64_t count = 0;
+  // Of `count`, the permits that were counted while the wall clock showed later_index, a number
+  // after index. Always 0 in Redis, whose time is both clocks.
+  int64_t later_index = 0;
+  uint64_t later_count = 0;
   // Grows by one with each window opened; an index may come again, this does not.
   uint64_t serial = 0;
 };

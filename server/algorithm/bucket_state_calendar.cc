@@ -44,47 +44,34 @@ class RollingHistory final : public WindowHistory {
 };
 
 // The past and the windows ahead of a fixed window: the current window until it is over, then the
-// windows as the wall clock will show them. The current one may end a little earlier or later than
-// the wall clock says now. The rest of that window counts as part of the next one, so that no
-// window is granted twice.
+// windows as the wall clock will show them. Permits that are taken after the wall clock has shown
+// the current window's end count for the window that it shows then, too.
 class FixedWindowHistory final : public WindowHistory {
  public:
   FixedWindowHistory(const FixedWindow& parameters, const FixedWindowState& state, Moment at)
       : parameters_(parameters),
-        counted_(state.Counted(parameters, at)),
+        course_(state.CourseFrom(parameters, at)),
         now_ns_(at.now_ns),
-        current_until_ns_(state.UntilNs(parameters, /*serial=*/0, at)),
         local_ns_(static_cast<Int128>(at.wall_ns) - at.now_ns + parameters.utc_offset_ns) {}
 
   uint64_t Capacity() const override { return parameters_.rate.permits; }
   uint64_t CountedAt(int64_t grant_time_ns) const override {
-    return grant_time_ns < current_until_ns_ ? counted_ : 0;
+    return course_.CountedAt(grant_time_ns, Capacity());
   }
   int64_t FirstAtMostNs(uint64_t permits) const override {
-    return counted_ <= permits ? now_ns_ : current_until_ns_;
+    return course_.FirstAtMostNs(permits, now_ns_);
   }
   int64_t CountedUntilNs(int64_t grant_time_ns) const override {
-    if (grant_time_ns < current_until_ns_) return current_until_ns_;
-    int64_t from_ns = grant_time_ns;
-    if (current_until_ns_ > now_ns_) {
-      from_ns = std::max(from_ns, current_until_ns_ + parameters_.rate.period_ns / 2);
-    }
+    if (grant_time_ns < course_.wall_ends_ns) return course_.over_ns;
     const Int128 period = parameters_.rate.period_ns;
-    const Int128 index = FloorDiv(from_ns + local_ns_, period);
-    return static_cast<int64_t>((index + 1) * period - local_ns_);
-  }
-  // What the wall clock shows at a moment ahead: within the window that it is planned for.
-  int64_t WallAtNs(int64_t grant_time_ns) const {
-    const Int128 window_ns = CountedUntilNs(grant_time_ns) - parameters_.rate.period_ns;
-    return static_cast<int64_t>(std::max<Int128>(grant_time_ns, window_ns) + local_ns_ -
-                                parameters_.utc_offset_ns);
+    const Int128 index = FloorDiv(grant_time_ns + local_ns_, period);
+    return std::max(course_.over_ns, static_cast<int64_t>((index + 1) * period - local_ns_));
   }
 
  private:
   const FixedWindow& parameters_;
-  const uint64_t counted_;
+  const FixedWindowState::Course course_;
   const int64_t now_ns_;
-  const int64_t current_until_ns_;
   const Int128 local_ns_;  // what a moment is at the windows' own offset, less the moment
 };
 
@@ -309,16 +296,10 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at) {
   if (calendar_ == nullptr) return 0;
   calendar_->latest_ns = std::max(calendar_->latest_ns, at.now_ns);
   size_t closed = 0;
-  const FixedWindowState* const fixed = std::get_if<FixedWindowState>(&state_);
   while (bookings() != 0 && NextGrantTimeNs() <= at.now_ns) {
     const Booking booking =
         std::visit([](const auto& c) -> Booking { return c.front(); }, calendar_->bookings);
-    Moment moment = calendar_->Planned(booking.grant_time_ns);
-    if (fixed != nullptr) {
-      moment.wall_ns = FixedWindowHistory(parameters.fixed_window, *fixed, moment)
-                           .WallAtNs(booking.grant_time_ns);
-    }
-    closed += TakeBooked(parameters, booking, moment) ? 1 : 0;
+    closed += TakeBooked(parameters, booking, calendar_->Planned(booking.grant_time_ns)) ? 1 : 0;
     if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
       tokens->Fold(parameters.token_bucket);
     } else {
@@ -329,7 +310,7 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at) {
     calendar_ = nullptr;
     return closed;
   }
-  if (fixed != nullptr && at.now_ns >= calendar_->latest_ns) {
+  if (kind() == Kind::kFixedWindow && at.now_ns >= calendar_->latest_ns) {
     const int64_t ahead_ns = at.wall_ns - at.now_ns;
     const int64_t set_by_ns = ahead_ns - calendar_->wall_ahead_ns;
     if (set_by_ns > kWallSetNs || set_by_ns < -kWallSetNs) {

@@ -27,38 +27,54 @@ Int128 UntilEndOf(const FixedWindow& parameters, int64_t index, Moment at) {
 
 }  // namespace
 
-bool FixedWindowState::IsOver(const FixedWindow& parameters, Moment at) const {
-  if (!window_.used) return true;
-  const int64_t now = ClampNow(at.now_ns);
-  if (now < window_.ends_ns) return false;
-  return IndexAt(parameters, at) > window_.index ||
-         now >= window_.opened_ns + parameters.rate.period_ns;
+Int128 FixedWindowState::LagNs(const FixedWindow& parameters, Moment at) const {
+  const Int128 until_end_ns = static_cast<Int128>(window_.ends_ns) - ClampNow(at.now_ns);
+  return UntilEndOf(parameters, window_.index, at) - until_end_ns;
 }
 
 int64_t FixedWindowState::OverAtNs(const FixedWindow& parameters, Moment at) const {
-  const Int128 now = ClampNow(at.now_ns);
-  const Int128 by_wall =
-      std::max<Int128>(window_.ends_ns, now + UntilEndOf(parameters, window_.index, at));
-  return static_cast<int64_t>(
-      std::min<Int128>(by_wall, window_.opened_ns + parameters.rate.period_ns));
+  const Int128 lag_ns = LagNs(parameters, at);
+  if (lag_ns > parameters.rate.period_ns) return window_.opened_ns + parameters.rate.period_ns;
+  return lag_ns <= 0 ? window_.ends_ns : window_.ends_ns + static_cast<int64_t>(lag_ns);
+}
+
+bool FixedWindowState::IsEarly(const FixedWindow& parameters, Moment at) const {
+  const Int128 lag_ns = LagNs(parameters, at);
+  return lag_ns > 0 && lag_ns <= parameters.rate.period_ns &&
+         UntilEndOf(parameters, window_.index - 1, at) > 0;
+}
+
+bool FixedWindowState::IsOver(const FixedWindow& parameters, Moment at) const {
+  return !window_.used || ClampNow(at.now_ns) >= OverAtNs(parameters, at);
+}
+
+int64_t FixedWindowState::KeptUntilNs(const FixedWindow& parameters) const {
+  return window_.ends_ns + (window_.later_count == 0 ? 1 : 2) * parameters.rate.period_ns;
+}
+
+uint64_t FixedWindowState::Carried(const FixedWindow& parameters, int64_t index,
+                                   int64_t now_ns) const {
+  const bool counts =
+      window_.used && index == window_.later_index && ClampNow(now_ns) < KeptUntilNs(parameters);
+  return counts ? window_.later_count : 0;
 }
 
 void FixedWindowState::Open(const FixedWindow& parameters, Moment at) {
-  const int64_t now = ClampNow(at.now_ns);
-  int64_t index = IndexAt(parameters, at);
-  if (window_.used && index == window_.index) ++index;
-  const Int128 length =
-      std::min<Int128>(UntilEndOf(parameters, index, at), parameters.rate.period_ns);
+  const int64_t index = IndexAt(parameters, at);
+  window_.count = Carried(parameters, index, at.now_ns);
+  window_.later_count = 0;
   window_.used = true;
   window_.index = index;
-  window_.opened_ns = now;
-  window_.ends_ns = now + static_cast<int64_t>(length);
-  window_.count = 0;
+  window_.opened_ns = ClampNow(at.now_ns);
+  window_.ends_ns = window_.opened_ns + static_cast<int64_t>(UntilEndOf(parameters, index, at));
   ++window_.serial;
 }
 
 uint64_t FixedWindowState::Counted(const FixedWindow& parameters, Moment at) const {
-  return IsOver(parameters, at) ? 0 : window_.count;
+  if (!window_.used) return 0;
+  if (IsOver(parameters, at)) return Carried(parameters, IndexAt(parameters, at), at.now_ns);
+  if (!IsEarly(parameters, at)) return window_.count;
+  return std::max(window_.count, parameters.rate.permits);
 }
 
 int64_t FixedWindowState::UntilNs(const FixedWindow& parameters, uint64_t, Moment at) const {
@@ -68,18 +84,56 @@ int64_t FixedWindowState::UntilNs(const FixedWindow& parameters, uint64_t, Momen
 uint64_t FixedWindowState::Add(const FixedWindow& parameters, uint64_t permits, Moment at) {
   if (IsOver(parameters, at)) Open(parameters, at);
   window_.count += permits;
+  if (UntilEndOf(parameters, window_.index, at) > 0) return window_.serial;
+  const int64_t shown = IndexAt(parameters, at);
+  if (shown != window_.later_index) window_.later_count = 0;
+  window_.later_index = shown;
+  window_.later_count += permits;
   return window_.serial;
+}
+
+FixedWindowState::Course FixedWindowState::CourseFrom(const FixedWindow& parameters,
+                                                      Moment at) const {
+  const int64_t now = ClampNow(at.now_ns);
+  Course course;
+  course.opens_ns = course.over_ns = course.wall_ends_ns = now;
+  if (!IsOver(parameters, at)) {
+    course.over_ns = OverAtNs(parameters, at);
+    course.count = window_.count;
+    // Within two periods of now, unless the window is over before.
+    const Int128 wall_ends = now + UntilEndOf(parameters, window_.index, at);
+    course.wall_ends_ns = static_cast<int64_t>(std::min<Int128>(wall_ends, course.over_ns));
+    if (IsEarly(parameters, at)) {
+      course.opens_ns = now + static_cast<int64_t>(UntilEndOf(parameters, window_.index - 1, at));
+    }
+  }
+  const Moment over = Moved(at, course.over_ns - now);
+  const int64_t next = IndexAt(parameters, over);
+  course.carried = Carried(parameters, next, course.over_ns);
+  course.carried_until_ns =
+      course.over_ns + static_cast<int64_t>(UntilEndOf(parameters, next, over));
+  return course;
+}
+
+uint64_t FixedWindowState::Course::CountedAt(int64_t now_ns, uint64_t capacity) const {
+  if (now_ns < over_ns) return now_ns < opens_ns ? std::max(count, capacity) : count;
+  return now_ns < carried_until_ns ? carried : 0;
+}
+
+int64_t FixedWindowState::Course::FirstAtMostNs(uint64_t permits, int64_t now_ns) const {
+  if (now_ns < over_ns && count <= permits) return std::max(now_ns, opens_ns);
+  return std::max(now_ns, carried <= permits ? over_ns : carried_until_ns);
 }
 
 int64_t FixedWindowState::EarliestNs(const FixedWindow& parameters, uint64_t permits,
                                      Moment at) const {
   if (permits > parameters.rate.permits) return kNeverNs;
-  if (CanTake(parameters, permits, at)) return ClampNow(at.now_ns);
-  return OverAtNs(parameters, at);
+  return CourseFrom(parameters, at)
+      .FirstAtMostNs(parameters.rate.permits - permits, ClampNow(at.now_ns));
 }
 
 bool FixedWindowState::IsFull(const FixedWindow& parameters, Moment at) const {
-  return !window_.used || ClampNow(at.now_ns) >= window_.ends_ns + parameters.rate.period_ns;
+  return !window_.used || ClampNow(at.now_ns) >= KeptUntilNs(parameters);
 }
 
 bool FixedWindowState::Counts(const FixedWindow& parameters, uint64_t serial, Moment at) const {
@@ -91,6 +145,7 @@ uint64_t FixedWindowState::Refund(const FixedWindow& parameters, uint64_t serial
   if (!Counts(parameters, serial, at)) return 0;
   const uint64_t removed = std::min(window_.count, permits);
   window_.count -= removed;
+  window_.later_count = std::min(window_.later_count, window_.count);
   return removed;
 }
 

@@ -1,7 +1,8 @@
 -- Fixed windows by the rules of server/algorithm/fixed_window.h. Follows buckets.lua.
 --
 -- State: index of the wall clock's window, when it was first used and when it ends (2 numbers
--- each), permits, serial. The server's clock is the wall clock and the only one.
+-- each), permits, serial. The server's clock is the wall clock and the only one, so it never lags:
+-- a window is over when it ends.
 local fixed_window = {}
 algorithms.f = fixed_window
 
@@ -26,10 +27,7 @@ function fixed_window.load(bucket, rest)
   bucket.opened_u, bucket.opened_n = tonumber(opened_u), tonumber(opened_n)
   bucket.ends_u, bucket.ends_n = tonumber(ends_u), tonumber(ends_n)
   load_receipts(bucket, flag)
-  local longest_u, longest_n =
-    plus(bucket.opened_u, bucket.opened_n, bucket.period_u, bucket.period_n, 1000)
-  bucket.over = not before(now_u, now_n, bucket.ends_u, bucket.ends_n) and
-    (bucket.now_index > bucket.index or not before(now_u, now_n, longest_u, longest_n))
+  bucket.over = not before(now_u, now_n, bucket.ends_u, bucket.ends_n)
   return true
 end
 
@@ -54,15 +52,10 @@ end
 function fixed_window.take(bucket, charge, id)
   drop_oldest_while(bucket, not_this_window(bucket))
   if bucket.over then
-    local index = bucket.now_index
-    if bucket.used and index == bucket.index then index = index + 1 end
     bucket.used, bucket.over = true, false
-    bucket.index = index
+    bucket.index = bucket.now_index
     bucket.opened_u, bucket.opened_n = now_u, now_n
-    local end_u, end_n = window_end(bucket, index)
-    local longest_u, longest_n = plus(now_u, now_n, bucket.period_u, bucket.period_n, 1000)
-    if before(longest_u, longest_n, end_u, end_n) then end_u, end_n = longest_u, longest_n end
-    bucket.ends_u, bucket.ends_n = end_u, end_n
+    bucket.ends_u, bucket.ends_n = window_end(bucket, bucket.index)
     bucket.total = 0
     bucket.serial = bucket.serial + 1
   end
@@ -74,12 +67,7 @@ function fixed_window.level(bucket, charge, reply)
   local counted = counted_now(bucket)
   local wait_u, wait_n = 0, 0
   if counted > 0 then
-    local u, n = window_end(bucket, bucket.index)
-    u, n = later(u, n, bucket.ends_u, bucket.ends_n)
-    local longest_u, longest_n =
-      plus(bucket.opened_u, bucket.opened_n, bucket.period_u, bucket.period_n, 1000)
-    if before(longest_u, longest_n, u, n) then u, n = longest_u, longest_n end
-    wait_u, wait_n = minus(u, n, now_u, now_n, 1000)
+    wait_u, wait_n = minus(bucket.ends_u, bucket.ends_n, now_u, now_n, 1000)
   end
   for _, value in ipairs({counted, wait_u, wait_n, 0, 0, 0, 0}) do reply[#reply + 1] = value end
 end
@@ -95,7 +83,7 @@ function fixed_window.refund(bucket, id)
 end
 
 function fixed_window.save(bucket)
-  local u, n = plus(bucket.opened_u, bucket.opened_n, bucket.period_u, bucket.period_n, 1000)
+  local u, n = plus(bucket.ends_u, bucket.ends_n, bucket.period_u, bucket.period_n, 1000)
   u, n = later(u, n, now_u, now_n)
   u = minus(u, n, now_u, now_n, 1000)
   save_state(bucket, ttl_ms(u), bucket.index, bucket.opened_u, bucket.opened_n, bucket.ends_u,

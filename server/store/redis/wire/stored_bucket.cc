@@ -196,7 +196,7 @@ std::vector<std::string> FormatBucket(const StoredBucket& bucket, int64_t now_ns
       absl::StrAppend(&state, " ", image.index, " ", PairText(PairOfNs(image.opened_ns)), " ",
                       PairText(PairOfNs(image.ends_ns)), " ", CappedCount(image.count), " ",
                       image.serial);
-      ttl_ns = static_cast<algorithm::Int128>(std::max(image.opened_ns, now_ns)) +
+      ttl_ns = static_cast<algorithm::Int128>(std::max(image.ends_ns, now_ns)) +
                parameters.fixed_window.rate.period_ns - now_ns;
       break;
   }

@@ -525,6 +525,43 @@ TEST(CalendarTest, SmallWallClockDifferencesGrantNoWindowTwice) {
   EXPECT_EQ(state.bookings(), 0u);
 }
 
+// The wall clock is set by up to a period, then callers take and book: no number that the clock
+// shows gets more than its permits, and what fits now is granted now.
+RC_GTEST_PROP(CalendarPropertyTest, BookingsAfterTheClockWasSetGrantNoNumberTwice, ()) {
+  const Parameters p = AnyTiny(Kind::kFixedWindow);
+  const int64_t period = p.fixed_window.rate.period_ns;
+  const uint64_t most = p.fixed_window.rate.permits;
+  BucketState state(p);
+  std::map<int64_t, uint64_t> of_number;
+  int64_t offset = 10 * period;
+  int64_t now = 0;
+  const auto count = [&](int64_t grant_time_ns, uint64_t permits) {
+    RC_ASSERT((of_number[(grant_time_ns + offset) / period] += permits) <= most);
+  };
+  const auto pass_time = [&] { now += *rc::gen::inRange<int64_t>(0, period); };
+  for (int i = 0; i < 6; ++i) {
+    const auto permits = *rc::gen::inRange<uint64_t>(1, most + 1);
+    if (state.TryTake(p, permits, {now, now + offset})) count(now, permits);
+    pass_time();
+  }
+  offset += *rc::gen::inRange<int64_t>(-period, period + 1);
+  for (uint64_t id = 1; id <= 30; ++id) {
+    const Moment at{now, now + offset};
+    state.Fold(p, at);
+    const auto permits = *rc::gen::inRange<uint64_t>(1, most + 1);
+    const int64_t earliest = state.EarliestNs(p, permits, at, id);
+    RC_ASSERT(state.CanTake(p, permits, at, id) == (earliest == now));
+    if (earliest == now) {
+      RC_ASSERT(state.TryTake(p, permits, at, id, nullptr, id));
+      count(now, permits);
+    } else if (*rc::gen::arbitrary<bool>()) {
+      state.Book(p, {earliest, permits, id, id}, at);
+      count(earliest, permits);
+    }
+    if (*rc::gen::inRange(0, 3) == 0) pass_time();
+  }
+}
+
 // The bound of a gap that was looked at while the booking before it was ahead did not hold any more
 // when that one had come and was refunded.
 TEST(CalendarTest, RefundMakesRoomBeforeTheNextBooking) {
