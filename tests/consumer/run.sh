@@ -28,7 +28,7 @@ if grep -rnE '#include ["<](absl|grpc|google|server|client)' "$work/prefix/inclu
 fi
 
 echo "-- with find_package(Sluice)"
-cmake -S "$here/project" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/prefix" \
+cmake -G Ninja -S "$here/project" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/prefix" \
   -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >"$work/log" || { cat "$work/log"; exit 1; }
 cmake --build "$work/cmake" >"$work/log" || { cat "$work/log"; exit 1; }
 "$work/cmake/consumer"
