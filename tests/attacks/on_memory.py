@@ -2,16 +2,34 @@
 import struct
 import time
 
-from http2 import CONTINUATION, DEFLATE, GZIP, PING, frame, message
+from http2 import CONTINUATION, DEFLATE, GZIP, PING, Connection, frame, message
 from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
 from server import pb
 
 SIXTEEN = [("big", f"{i:x}") for i in range(16)]
 
 
-def close_all(connections):
-    for connection in connections:
-        connection.close()
+def judge(run, attackers, rss_mb, left="after they left"):
+    """Bounds the memory while the attackers are connected, and what is held when they are gone."""
+    run.sent(attackers)
+    run.rss(rss_mb)
+    for attacker in attackers:
+        attacker.close()
+    run.released(left)
+    run.end()
+
+
+def await_close(run, attackers, at_most_s, is_open):
+    """The server is to close all of them."""
+    until = time.monotonic() + at_most_s
+    while time.monotonic() < until and any([is_open(attacker) for attacker in attackers]):
+        time.sleep(0.5)
+    check_closed(run, attackers)
+
+
+def check_closed(run, attackers):
+    closed = sum(bool(attacker.ended) for attacker in attackers)
+    run.check(closed == len(attackers), f"{closed} of {len(attackers)} closed", "all closed")
 
 
 @attack()
@@ -70,11 +88,7 @@ def header_bomb(run):
                 break
             attacker.read()
     time.sleep(1)
-    run.sent(attackers)
-    run.rss(64)
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    judge(run, attackers, rss_mb=64)
 
 
 @attack()
@@ -89,11 +103,7 @@ def open_metadata(run):
             _, head = attacker.head("AcquireStream", names)
             attacker.write(head, seconds=1)
             attacker.read()
-    run.sent(attackers)
-    run.rss(64)
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    judge(run, attackers, rss_mb=64)
 
 
 @attack()
@@ -119,14 +129,8 @@ def continuation_flood(run):
         attacker.read()
     for attacker in endless:
         attacker.read(0.1)
-    run.sent(endless + half)
-    ended = sum(bool(a.ended) for a in endless)
-    run.check(ended == len(endless), f"{ended} of {len(endless)} endless blocks ended",
-              "each endless block ends its connection")
-    run.rss(64)
-    close_all(endless + half)
-    run.released("after they left")
-    run.end()
+    check_closed(run, endless)
+    judge(run, endless + half, rss_mb=64)
 
 
 @attack()
@@ -141,18 +145,12 @@ def unsent_answers(run):
         for _ in range(120):
             if not attacker.call("AcquireBatch", body, GZIP, seconds=1):
                 break
-    run.sent(attackers)
-    until = time.monotonic() + 32
-    while time.monotonic() < until and not all(a.ended for a in attackers):
-        time.sleep(0.5)
-        for attacker in attackers:
-            attacker.read()
-    run.rss(128)
-    closed = sum(bool(a.ended) for a in attackers)
-    run.check(closed == len(attackers),
-              f"{closed} of {len(attackers)} stalled connections closed within 30 s", "all closed")
-    run.released("after they left")
-    run.end()
+    def is_open(attacker):
+        attacker.read()
+        return not attacker.ended
+
+    await_close(run, attackers, 32, is_open)
+    judge(run, attackers, rss_mb=128)
 
 
 @attack()
@@ -168,17 +166,8 @@ def unread_socket(run):
         for attacker in attackers:
             attacker.write(frame(PING, 0, 0, b"pingpong"), seconds=0.05)
             attacker.call("AcquireBatch", body, GZIP, seconds=0.05)
-    run.sent(attackers)
-    until = time.monotonic() + 34
-    while time.monotonic() < until and any([a.check_open() for a in attackers]):
-        time.sleep(0.5)
-    run.rss(128)
-    closed = sum(bool(a.ended) for a in attackers)
-    run.check(closed == len(attackers), f"{closed} of {len(attackers)} closed within 30 s",
-              "all closed")
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    await_close(run, attackers, 34, Connection.check_open)
+    judge(run, attackers, rss_mb=128)
 
 
 @attack()
@@ -196,11 +185,7 @@ def slow_readers(run):
                 attacker.call("AcquireBatch", body, GZIP, seconds=0.02)
             attacker.read(at_most=200)
         time.sleep(0.1)
-    run.sent(attackers)
-    run.rss(128)
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    judge(run, attackers, rss_mb=128)
 
 
 @attack()
@@ -217,11 +202,7 @@ def watch_memory(run):
             break
         attacker.read()
     attacker.read_until_quiet(1)
-    run.sent(attacker)
-    run.rss(64)
-    attacker.close()
-    run.released("after it left")
-    run.end()
+    judge(run, [attacker], rss_mb=64)
 
 
 @attack()
@@ -239,11 +220,7 @@ def watch_connections(run):
                 break
             attacker.read()
     time.sleep(3)
-    run.sent(attackers)
-    run.rss(64)
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    judge(run, attackers, rss_mb=64)
 
 
 @attack()
@@ -262,14 +239,9 @@ def held_calls(run):
                           GZIP,
                           seconds=0.2)
             attacker.read()
-    run.sent(attackers)
-    held = sum(len(a.calls) for a in attackers)
-    run.note(f"{held} calls open")
-    run.rss(64)
-    close_all(attackers)
+    run.note(f"{sum(len(a.calls) for a in attackers)} calls open")
     # The buckets of long keys stay: they are booked, or not full.
-    run.released("after they left, with their buckets", wait_s=10)
-    run.end()
+    judge(run, attackers, rss_mb=64, left="after they left, with their buckets")
 
 
 @attack()
@@ -319,11 +291,7 @@ def partial_messages(run):
         for _ in range(20):
             if not attacker.send(attacker.open("AcquireBatch"), start, seconds=0.2):
                 break
-    run.sent(attackers)
-    run.rss(128)
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    judge(run, attackers, rss_mb=128)
 
 
 @attack()
@@ -344,11 +312,7 @@ def deflate_bomb(run):
             attacker.read()
     for attacker in attackers:
         attacker.wait(5)
-    run.sent(attackers)
-    run.rss(64)
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    judge(run, attackers, rss_mb=64)
 
 
 @attack()
@@ -367,11 +331,7 @@ def many_connections(run):
         attacker.read()
     for attacker in attackers:
         attacker.read()
-    run.sent(attackers)
-    run.rss(96)
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    judge(run, attackers, rss_mb=96)
 
 
 @attack()
@@ -386,13 +346,5 @@ def ping_full_window(run):
     for _ in range(100):
         for attacker in attackers:
             attacker.write(pings, seconds=0.02)
-    run.sent(attackers)
-    run.rss(32)
-    until = time.monotonic() + 34
-    while time.monotonic() < until and any([a.check_open() for a in attackers]):
-        time.sleep(0.5)
-    closed = sum(bool(a.ended) for a in attackers)
-    run.check(closed == len(attackers), f"{closed} of {len(attackers)} closed", "all closed")
-    close_all(attackers)
-    run.released("after they left")
-    run.end()
+    await_close(run, attackers, 34, Connection.check_open)
+    judge(run, attackers, rss_mb=32)

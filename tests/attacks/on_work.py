@@ -14,9 +14,10 @@ from server import admin_grpc, admin_pb, pb
 SIXTEEN = [("big", f"{i:x}") for i in range(16)]
 
 
-def each_in_a_thread(connect, count, do, for_s):
-    """`do(attacker)` again and again, for `count` attackers in a thread each. One that the server
-    closes connects again. Returns all connections."""
+def storm(run, connect, do, for_s=6):
+    """Three attackers, each in a thread, do(attacker) again and again. One that the server closes
+    connects again. Judges the latency of honest callers meanwhile."""
+    run.begin()
     until = time.monotonic() + for_s
     attackers = []
 
@@ -31,12 +32,13 @@ def each_in_a_thread(connect, count, do, for_s):
             except OSError:  # the server refuses connections
                 time.sleep(0.05)
 
-    threads = [threading.Thread(target=repeat) for _ in range(count)]
+    threads = [threading.Thread(target=repeat) for _ in range(run.n(3))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return attackers
+    run.sent(attackers)
+    run.end(p50=10)
 
 
 def keep_in_flight(method, body, count=64, extra=GZIP):
@@ -44,6 +46,15 @@ def keep_in_flight(method, body, count=64, extra=GZIP):
         if len(attacker.calls) < count:
             attacker.call(method, body, extra)
         attacker.read(0 if len(attacker.calls) < count else 0.1)
+    return do
+
+
+def open_and_reset(method, body):
+    def do(attacker):
+        stream = attacker.open(method, GZIP)
+        attacker.send(stream, body, end=True)
+        attacker.reset(stream)
+        attacker.read()
     return do
 
 
@@ -179,6 +190,12 @@ def hold(run, server, limit, wait_s=DAY_S):
     return attackers
 
 
+def read_until_answered(attackers, until):
+    while time.monotonic() < until and any(a.calls and not a.ended for a in attackers):
+        for attacker in attackers:
+            attacker.read(0.01)
+
+
 @attack()
 def deadline_burst(run):
     """Thousands of open streams whose deadlines pass at the same moment."""
@@ -192,10 +209,7 @@ def deadline_burst(run):
             attacker.open("AcquireStream", (("grpc-timeout", f"{left}m"),))
         attacker.read()
     run.note(f"{sum(len(a.calls) for a in attackers)} streams open")
-    until = passes + 2
-    while time.monotonic() < until and any(a.calls and not a.ended for a in attackers):
-        for attacker in attackers:
-            attacker.read(0.01)
+    read_until_answered(attackers, passes + 2)
     run.sent(attackers)
     run.released("after the deadlines", attackers)
     run.end()
@@ -209,10 +223,7 @@ def grant_burst(run):
     run.begin()
     acquire_batch(run, stub, ("bursts", "held", 20_000), count=1)
     attackers = hold(run, server, "bursts", wait_s=60)
-    until = time.monotonic() + 8
-    while time.monotonic() < until and any(a.calls and not a.ended for a in attackers):
-        for attacker in attackers:
-            attacker.read(0.01)
+    read_until_answered(attackers, time.monotonic() + 8)
     run.sent(attackers)
     run.released("after the grants", attackers)
     run.end()
@@ -251,11 +262,8 @@ def gzip_cpu(run):
     server = run.server()
     run.watch_honest_alone()
     body = batch_message(*SIXTEEN)
-    run.begin()
-    attackers = each_in_a_thread(lambda: server.connect(ledger=run.ledger), run.n(3),
-                                 keep_in_flight("AcquireBatch", body), 10)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, lambda: server.connect(ledger=run.ledger), keep_in_flight("AcquireBatch", body),
+          for_s=10)
 
 
 @attack()
@@ -264,10 +272,7 @@ def gzip_garbage(run):
     server = run.server()
     good = batch(acquisition(*SIXTEEN)).SerializeToString()
     body = message(good + b"\x0a\xff\xff\xff\xff\x0f", compress=True)
-    run.begin()
-    attackers = each_in_a_thread(server.connect, run.n(3), keep_in_flight("AcquireBatch", body), 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, server.connect, keep_in_flight("AcquireBatch", body))
 
 
 @attack()
@@ -276,17 +281,7 @@ def reset_batches(run):
     counts."""
     server = run.server()
     body = batch_message(*SIXTEEN)
-    run.begin()
-
-    def do(attacker):
-        stream = attacker.open("AcquireBatch", GZIP)
-        attacker.send(stream, body, end=True)
-        attacker.reset(stream)
-        attacker.read()
-
-    attackers = each_in_a_thread(server.connect, run.n(3), do, 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, server.connect, open_and_reset("AcquireBatch", body))
 
 
 @attack()
@@ -294,10 +289,7 @@ def query_flood(run):
     """Queries of 256 buckets with long keys, compressed, many in flight."""
     server = run.server()
     body = message(pb.QueryRequest(buckets=buckets("daily", 256)), compress=True)
-    run.begin()
-    attackers = each_in_a_thread(server.connect, run.n(3), keep_in_flight("Query", body), 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, server.connect, keep_in_flight("Query", body))
 
 
 @attack()
@@ -309,10 +301,7 @@ def query_booked(run):
         acquire_batch(run, stub, (f"part{i}", "q", 10), wait_s=DAY_S)
     asked = [pb.QueryRequest.Bucket(limit=f"part{i % 16}", key="q") for i in range(256)]
     body = message(pb.QueryRequest(buckets=asked), compress=True)
-    run.begin()
-    attackers = each_in_a_thread(server.connect, run.n(3), keep_in_flight("Query", body), 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, server.connect, keep_in_flight("Query", body))
 
 
 @attack()
@@ -343,17 +332,7 @@ def watch_churn(run):
     """Opens Watches of 256 buckets and cancels them at once."""
     server = run.server()
     body = message(pb.WatchRequest(buckets=buckets("daily", 256)), compress=True)
-    run.begin()
-
-    def do(attacker):
-        stream = attacker.open("Watch", GZIP)
-        attacker.send(stream, body, end=True)
-        attacker.reset(stream)
-        attacker.read()
-
-    attackers = each_in_a_thread(server.connect, run.n(3), do, 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, server.connect, open_and_reset("Watch", body))
 
 
 @attack()
@@ -361,7 +340,6 @@ def window_changes(run):
     """Changes the initial window again and again while hundreds of calls wait to send."""
     server = run.server()
     body = batch_message(("api", "k"), count=64)
-    run.begin()
 
     def connect():
         attacker = server.connect(window=0)
@@ -375,9 +353,7 @@ def window_changes(run):
             attacker.write(settings(initial_window=n & 1), seconds=1)
         attacker.read(0.02)
 
-    attackers = each_in_a_thread(connect, run.n(3), do, 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, connect, do)
 
 
 @attack()
@@ -385,7 +361,6 @@ def one_byte_windows(run):
     """Takes large answers byte by byte: each WINDOW_UPDATE lets one byte of one call leave."""
     server = run.server()
     body = batch_message(("api", "k"), count=256)
-    run.begin()
 
     def connect():
         attacker = server.connect(window=0)
@@ -399,9 +374,7 @@ def one_byte_windows(run):
                        seconds=1)
         attacker.read(0.001)
 
-    attackers = each_in_a_thread(connect, run.n(3), do, 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, connect, do)
 
 
 @attack()
@@ -409,7 +382,6 @@ def header_cpu(run):
     """Calls with the longest header lists: hundreds of references of one byte to short entries."""
     server = run.server()
     metadata = [(f"x-{i}", "v") for i in range(60)] * 6
-    run.begin()
 
     def connect():
         attacker = server.connect()
@@ -427,16 +399,13 @@ def header_cpu(run):
                        seconds=1)
         attacker.read(0)
 
-    attackers = each_in_a_thread(connect, run.n(3), do, 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, connect, do)
 
 
 @attack()
 def small_frames(run):
     """Large messages in DATA frames of one byte, padded or empty, on many calls."""
     server = run.server()
-    run.begin()
 
     def do(attacker):
         stream = attacker.open("AcquireBatch")
@@ -448,6 +417,4 @@ def small_frames(run):
             attacker.reset(stream)
         attacker.read()
 
-    attackers = each_in_a_thread(server.connect, run.n(3), do, 6)
-    run.sent(attackers)
-    run.end(p50=10)
+    storm(run, server.connect, do)
