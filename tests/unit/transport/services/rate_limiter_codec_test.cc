@@ -422,6 +422,31 @@ TEST_F(RateLimiterCodecTest, AcceptsTheSameTagsAsProtobuf) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST_F(RateLimiterCodecTest, CountsDecodingByTheBytesThatItReadsFieldByField) {
+  constexpr size_t kStep = 4 << 10;
+  const auto units = [](const std::string& acquisition) {
+    std::string bytes;
+    while (bytes.size() < 2 * kStep) bytes += acquisition;
+    service::AcquireCall call;
+    BatchDecoder decoder(Bytes(bytes), &call);
+    EXPECT_TRUE(decoder.Step(kStep).ok());
+    return decoder.units();
+  };
+  v1::AcquireBatchRequest usual;
+  v1::Charge* const charge = usual.add_acquisitions()->add_charges();
+  charge->set_limit("api");
+  charge->set_key("user:12345678");
+  const int64_t usual_units = units(usual.SerializeAsString());
+  // Less than half of what deciding them counts.
+  EXPECT_LT(usual_units, static_cast<int64_t>(kStep / usual.ByteSizeLong() / 2));
+  for (const std::string& other : {std::string("\x0A\x00", 2), std::string("\x28\x01", 2)}) {
+    EXPECT_GT(units(other), 5 * usual_units);
+  }
+  // A value that is skipped at once.
+  const std::string skipped = std::string("\xA2\x06\x80\x80\x40", 5) + std::string(1 << 20, 'x');
+  EXPECT_LE(units(skipped), units(std::string("\x0A\x00", 2)));
+}
+
 TEST_F(RateLimiterCodecTest, SkipsFieldsOfLaterVersions) {
   v1::AcquireRequest known;
   v1::Charge* const charge = known.add_charges();
