@@ -109,8 +109,7 @@ uint8_t* HpackEncoder::WriteSizeUpdates(uint8_t* out) {
 uint8_t* HpackEncoder::AppendNew(const HpackConstant& field, uint8_t* out) {
   const bool enters = Insert(field.id_, field.entry_bytes_);
   out = WriteInteger(enters ? kIndexing : kNotIndexed, field.static_name_, out);
-  std::memcpy(out, field.literal_.data(), field.literal_.size());
-  return out + field.literal_.size();
+  return std::copy(field.literal_.begin(), field.literal_.end(), out);
 }
 
 uint8_t* HpackEncoder::AppendWithNameOf(const HpackConstant& field, std::string_view value,

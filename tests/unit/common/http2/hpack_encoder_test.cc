@@ -188,6 +188,7 @@ TEST(HpackEncoderTest, TakesBackNoUpdateThatIsDue) {
 
 TEST(HpackEncoderTest, FullTableTakesNoMoreConstants) {
   std::vector<HpackConstant> constants;
+  constants.reserve(40);
   for (int i = 0; i < 40; ++i) constants.emplace_back("name", std::to_string(i));
   Connection connection;
   for (int round = 0; round < 3; ++round) {
