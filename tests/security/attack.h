@@ -12,34 +12,9 @@
 #include "gtest/gtest.h"
 #include "tests/support/echo_methods.h"
 #include "tests/support/h2_peer.h"
+#include "tests/support/http2_frames.h"
 
 namespace sluice::testing {
-
-inline std::string Frame(uint8_t type, uint8_t flags, uint32_t stream_id,
-                         std::string_view payload = "") {
-  std::string out;
-  for (const int shift : {16, 8, 0}) out.push_back(static_cast<char>(payload.size() >> shift));
-  out.push_back(static_cast<char>(type));
-  out.push_back(static_cast<char>(flags));
-  for (const int shift : {24, 16, 8, 0}) out.push_back(static_cast<char>(stream_id >> shift));
-  out.append(payload);
-  return out;
-}
-
-inline const std::string kGreeting =
-    std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + Frame(NGHTTP2_SETTINGS, 0, 0);
-
-// A literal header field that is not indexed. Lengths below 127.
-inline std::string Literal(std::string_view name, std::string_view value) {
-  return std::string(1, '\0') + static_cast<char>(name.size()) + std::string(name) +
-         static_cast<char>(value.size()) + std::string(value);
-}
-
-// The header block of a gRPC request. 0x83: ":method: POST", 0x86: ":scheme: http".
-inline std::string RequestHeaders(std::string_view path) {
-  return "\x83\x86" + Literal(":path", path) + Literal(":authority", "a") +
-         Literal("te", "trailers") + Literal("content-type", "application/grpc");
-}
 
 class AttackTest : public ::testing::Test {
  protected:

@@ -2,36 +2,35 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
-#include "absl/container/inlined_vector.h"
 #include "server/transport/rpc/grpc_text.h"
 
 namespace sluice::transport {
 namespace {
 
-using Kind = HeaderKind;
-using Fields = absl::InlinedVector<HeaderField, 8>;
-
 constexpr size_t kPrefixBytes = 5;
 constexpr size_t kMaxStatusMessageBytes = 2048;
 
-const HeaderField kHeaders[] = {MakeHeader(":status", "200", Kind::kConstant),
-                                MakeHeader("content-type", "application/grpc", Kind::kConstant)};
-const HeaderField kOkTrailers[] = {MakeHeader("grpc-status", "0", Kind::kConstant)};
+// What nearly all responses have.
+const http2::HpackConstant& Status200() {
+  static const http2::HpackConstant field(":status", "200");
+  return field;
+}
+const http2::HpackConstant& GrpcContent() {
+  static const http2::HpackConstant field("content-type", "application/grpc");
+  return field;
+}
+const http2::HpackConstant& GrpcOk() {
+  static const http2::HpackConstant field("grpc-status", "0");
+  return field;
+}
+
 constexpr std::string_view kCodeTexts[] = {"0", "1",  "2",  "3",  "4",  "5",  "6",  "7", "8",
                                            "9", "10", "11", "12", "13", "14", "15", "16"};
 
-void Append(const std::vector<std::pair<std::string, std::string>>& metadata, Fields* fields) {
-  for (const auto& [name, value] : metadata) {
-    fields->push_back(MakeHeader(name, value, Kind::kCopied));
-  }
-}
-
-void AppendStatus(absl::StatusCode code, std::string_view message, Fields* fields) {
-  fields->push_back(
-      MakeHeader("grpc-status", kCodeTexts[static_cast<size_t>(code)], Kind::kConstant));
-  if (!message.empty()) fields->push_back(MakeHeader("grpc-message", message, Kind::kUnindexed));
+void Append(const std::vector<std::pair<std::string, std::string>>& metadata,
+            http2::HeaderWriter& to) {
+  for (const auto& [name, value] : metadata) to.Append(name, value);
 }
 
 }  // namespace
@@ -60,33 +59,29 @@ void ResponseWriter::SetStatus(absl::StatusCode code, std::string_view message) 
   if (!message.empty()) status_message_ = PercentEncode(message, kMaxStatusMessageBytes);
 }
 
-void ResponseWriter::SubmitHeaders(Http2Session& session, Http2Stream& stream) const {
-  if (initial_metadata_.empty()) {
-    session.SubmitHeaders(stream, kHeaders, /*has_body=*/true);
-    return;
-  }
-  Fields fields(std::begin(kHeaders), std::end(kHeaders));
-  Append(initial_metadata_, &fields);
-  session.SubmitHeaders(stream, fields, /*has_body=*/true);
+void ResponseWriter::AppendHeaders(http2::HeaderWriter& to) const {
+  to.Append(Status200());
+  to.Append(GrpcContent());
+  Append(initial_metadata_, to);
 }
 
-void ResponseWriter::SubmitTrailersOnly(Http2Session& session, Http2Stream& stream) const {
-  Fields fields(std::begin(kHeaders), std::end(kHeaders));
-  Append(initial_metadata_, &fields);
-  AppendStatus(code_, status_message_, &fields);
-  Append(trailing_metadata_, &fields);
-  session.SubmitHeaders(stream, fields, /*has_body=*/false);
+void ResponseWriter::AppendTrailersOnly(http2::HeaderWriter& to) const {
+  AppendHeaders(to);
+  AppendTrailers(to);
 }
 
-void ResponseWriter::SubmitTrailers(Http2Session& session, Http2Stream& stream) const {
-  if (code_ == absl::StatusCode::kOk && status_message_.empty() && trailing_metadata_.empty()) {
-    session.SubmitTrailers(stream, kOkTrailers);
-    return;
+void ResponseWriter::AppendTrailers(http2::HeaderWriter& to) const {
+  AppendStatus(to);
+  Append(trailing_metadata_, to);
+}
+
+void ResponseWriter::AppendStatus(http2::HeaderWriter& to) const {
+  if (code_ == absl::StatusCode::kOk) {
+    to.Append(GrpcOk());
+  } else {
+    to.Append("grpc-status", kCodeTexts[static_cast<size_t>(code_)]);
   }
-  Fields fields;
-  AppendStatus(code_, status_message_, &fields);
-  Append(trailing_metadata_, &fields);
-  session.SubmitTrailers(stream, fields);
+  if (!status_message_.empty()) to.Append("grpc-message", status_message_);
 }
 
 absl::Span<const uint8_t> ResponseWriter::TakeBody(size_t room) {

@@ -12,9 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/buffer.h"
-#include "server/transport/http2/http2_session.h"
+#include "common/http2/header_writer.h"
 
 namespace sluice::transport {
+
+using common::Buffer;
 
 // The gRPC code of a status, 0 to 16; UNKNOWN for any other number.
 inline absl::StatusCode GrpcCode(absl::StatusCode code) {
@@ -51,10 +53,10 @@ class ResponseWriter {
   // OK without a message unless set.
   void SetStatus(absl::StatusCode code, std::string_view message);
 
-  void SubmitHeaders(Http2Session& session, Http2Stream& stream) const;
+  void AppendHeaders(http2::HeaderWriter& to) const;
   // Headers and status at once, without a message.
-  void SubmitTrailersOnly(Http2Session& session, Http2Stream& stream) const;
-  void SubmitTrailers(Http2Session& session, Http2Stream& stream) const;
+  void AppendTrailersOnly(http2::HeaderWriter& to) const;
+  void AppendTrailers(http2::HeaderWriter& to) const;
 
   // The next bytes to be sent, at most `room`. Valid until the next message begins.
   absl::Span<const uint8_t> TakeBody(size_t room);
@@ -74,6 +76,7 @@ class ResponseWriter {
   using Metadata = std::vector<std::pair<std::string, std::string>>;
 
   void BeginMessage();
+  void AppendStatus(http2::HeaderWriter& to) const;
 
   Buffer bytes_;
   size_t ready_bytes_ = 0;

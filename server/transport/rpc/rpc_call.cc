@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/http2/header_names.h"
 #include "common/strings.h"
 #include "server/transport/rpc/rpc_connection.h"
 #include "server/transport/rpc/rpc_loop.h"
@@ -51,14 +52,14 @@ void RpcCall::Recycle() {
 
 // ---- The request's headers.
 
-void RpcCall::OnHeader(std::string_view name, std::string_view value) {
-  connection_->Spend(1 + static_cast<int64_t>(value.size() >> 8));
+void RpcCall::OnHeader(const http2::HpackField& field) {
+  connection_->Spend(1 + static_cast<int64_t>(field.value.size() >> 8));
   if (request_state_ != RequestState::kHeaders) return;  // gRPC has no trailers of requests
-  if (name == ":path") {
-    TakePath(value);
-  } else if (!head_.Take(name, value)) {
+  if (http2::NameOf(field) == http2::HeaderName::kPath) {
+    TakePath(field.value);
+  } else if (!head_.Take(field.name, field.value)) {
     for (const std::string_view kept : method_->options.metadata) {
-      if (kept == name) metadata_.emplace_back(kept, value);
+      if (kept == field.name) metadata_.emplace_back(kept, field.value);
     }
   }
 }
@@ -118,18 +119,12 @@ void RpcCall::AnswerFault() {
     Fail(fault.code, fault.text);
     return;
   }
-  constexpr auto kConstant = HeaderKind::kConstant;
-  const HeaderField headers[] = {MakeHeader(":status", fault.http_status, kConstant),
-                                 MakeHeader("content-type", "text/plain", kConstant),
-                                 MakeHeader("allow", "POST", kConstant)};
-  const size_t count = fault.http_status == "405" ? 3 : 2;
   phase_ = Phase::kFinished;
   response_state_ = ResponseState::kPlain;
   RecordFinish(fault.code);
   writer_.WriteText(fault.text);
   UpdateHeldBytes();
-  connection_->session().SubmitHeaders(*this, absl::MakeConstSpan(headers, count),
-                                       /*has_body=*/true);
+  connection_->session().Submit(*this, /*has_body=*/true);
   connection_->MarkDirty();
 }
 
@@ -317,8 +312,24 @@ void RpcCall::RunResume() {
 
 // ---- The response.
 
-Http2Stream::Body RpcCall::OnSendBody(size_t room) {
-  Body body;
+void RpcCall::OnSendHeaders(http2::HeaderWriter& to) {
+  if (response_state_ == ResponseState::kTrailersOnly) {
+    writer_.AppendTrailersOnly(to);
+    return;
+  }
+  if (response_state_ != ResponseState::kPlain) {
+    writer_.AppendHeaders(to);
+    return;
+  }
+  const std::string_view http_status = head_.fault()->http_status;
+  to.Append(":status", http_status);
+  to.Append("content-type", "text/plain");
+  if (http_status == "405") to.Append("allow", "POST");
+}
+
+http2::Body RpcCall::OnSendBody(size_t room) {
+  using Then = http2::Body::Then;
+  http2::Body body;
   body.bytes = writer_.TakeBody(room);
   Spend(kSendUnits + static_cast<int64_t>(body.bytes.size() >> 9));
   if (!body.bytes.empty()) {
@@ -326,13 +337,7 @@ Http2Stream::Body RpcCall::OnSendBody(size_t room) {
     if (congested_ && unsent_bytes() <= kFlowingBytes) connection_->QueueResume(*this);
   }
   if (finished() && writer_.size() == 0) {
-    if (response_state_ == ResponseState::kPlain) {
-      body.then = Body::Then::kEnd;
-    } else {
-      body.then = Body::Then::kTrailers;
-      writer_.SubmitTrailers(connection_->session(), *this);
-    }
-    if (request_state_ < RequestState::kEnded) connection_->session().EndsEarly();
+    body.then = response_state_ == ResponseState::kPlain ? Then::kEnd : Then::kTrailers;
   } else if (body.bytes.empty()) {
     response_state_ = ResponseState::kStalled;
   }

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/http2/stream.h"
 #include "common/intrusive_list.h"
 #include "common/net/timer_wheel.h"
-#include "server/transport/http2/http2_session.h"
 #include "server/transport/rpc/request_head.h"
 #include "server/transport/rpc/server_call.h"
 
@@ -38,14 +38,16 @@ class RpcCall final : public ServerCall,
   // Makes it as new for the next Begin. REQUIRES: it is in no list.
   void Recycle();
 
-  // ---- Http2Stream
-  void OnHeader(std::string_view name, std::string_view value) override;
+  // ---- http2::Stream
+  void OnHeader(const http2::HpackField& field) override;
   void OnHeadersDone(bool end) override;
   void OnHeadersTooLarge() override;
   void OnData(absl::Span<const uint8_t> data) override;
   void OnEnd() override;
-  Body OnSendBody(size_t room) override;
+  void OnSendHeaders(http2::HeaderWriter& to) override;
+  http2::Body OnSendBody(size_t room) override;
   void OnBodySent() override;
+  void OnSendTrailers(http2::HeaderWriter& to) override { writer_.AppendTrailers(to); }
 
   // ---- Turns.
   // Handles what the connection's input brought: a whole request, or messages of a stream.

@@ -34,7 +34,7 @@ constexpr int64_t kStallChecks = 32;
 RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
     : rpc_loop_(rpc_loop),
       stream_(stream),
-      session_(rpc_loop.environment(), *this, rpc_loop.loop().now_ns()) {
+      session_(rpc_loop.options().http2, *this, rpc_loop.loop().now_ns()) {
   rpc_loop_.CountOpened();
   Settle();
 }
@@ -122,9 +122,9 @@ void RpcConnection::EndCalls() {
   }
 }
 
-// ---- Http2Session::Handler
+// ---- http2::ServerSession::Handler
 
-Http2Stream& RpcConnection::OnRequest() {
+http2::Stream& RpcConnection::OnRequest() {
   Spend(3);
   RpcCall& call = rpc_loop_.NewCall();
   call.Begin(*this);
@@ -134,7 +134,7 @@ Http2Stream& RpcConnection::OnRequest() {
   return call;
 }
 
-void RpcConnection::OnStreamClosed(Http2Stream& stream) {
+void RpcConnection::OnStreamClosed(http2::Stream& stream) {
   auto& call = static_cast<RpcCall&>(stream);
   call.Cancel();
   if (resuming_.Contains(call)) resuming_.Remove(call);
@@ -309,7 +309,7 @@ void RpcConnection::OnWake() {
   if (closing()) return;
   if (!session_.OnTime(rpc_loop_.loop().now_ns())) {
     EndWork();
-    stream_.Abort(absl::UnavailableError(common::ToAbsl(session_.error_text())));
+    stream_.Abort(absl::UnavailableError(common::ToAbsl(session_.abort_text())));
     return;
   }
   if (session_.draining()) DrainCalls();
@@ -376,13 +376,13 @@ int64_t RpcConnection::EndStalledCalls(int64_t now_ns) {
   // Calls that wait for their turn behind stalled ones stall next: a peer that takes nothing at all
   // is ended as a whole.
   if (next_ns == std::numeric_limits<int64_t>::max() || now_ns - taken_ns_ >= timeout_ns) {
-    session_.Terminate(NGHTTP2_ENHANCE_YOUR_CALM, "no answer was taken in time");
+    session_.Terminate(http2::ErrorCode::kEnhanceYourCalm, "no answer was taken in time");
     return next_ns;
   }
   for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) {
     const int64_t since_ns = call->unsent_since_ns();
     if (since_ns != ServerCall::kNoDeadline && now_ns - since_ns >= timeout_ns) {
-      session_.Reset(*call, NGHTTP2_ENHANCE_YOUR_CALM);
+      session_.Reset(*call, http2::ErrorCode::kEnhanceYourCalm);
     }
   }
   return next_ns;
@@ -400,8 +400,9 @@ bool RpcConnection::HasRoomFor(size_t bytes) const {
 }
 
 size_t RpcConnection::memory() const {
-  return rpc_loop_.options().connection_bytes + session_.memory() + open_calls_ * kCallBytes +
-         buffered_bytes_ + unsent_bytes_ + pending_bytes_ + lasting_bytes_ + input_.capacity() +
+  return rpc_loop_.options().connection_bytes + sizeof(*this) + session_.memory() +
+         open_calls_ * kCallBytes + buffered_bytes_ + unsent_bytes_ + pending_bytes_ +
+         lasting_bytes_ + input_.capacity() +
          (state_ == State::kClosed ? 0 : stream_.pending_output());
 }
 

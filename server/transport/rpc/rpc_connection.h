@@ -12,10 +12,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/http2/server_session.h"
 #include "common/intrusive_list.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
-#include "server/transport/http2/http2_session.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/rpc/rpc_loop.h"
 
@@ -32,7 +32,7 @@ class RpcConnection final : public net::StreamHandler,
                             public ListLink<RpcConnection, WaitingConnections>,
                             public ListLink<RpcConnection, HeavyConnections>,
                             public net::Worker,
-                            private Http2Session::Handler {
+                            private http2::ServerSession::Handler {
  public:
   RpcConnection(RpcLoop& rpc_loop, net::Stream& stream);
   ~RpcConnection() override;
@@ -60,7 +60,7 @@ class RpcConnection final : public net::StreamHandler,
 
   // ---- For its calls.
   RpcLoop& rpc_loop() { return rpc_loop_; }
-  Http2Session& session() { return session_; }
+  http2::ServerSession& session() { return session_; }
   const net::Stream& stream() const { return stream_; }
   // When the input that is being handled arrived, at the earliest.
   int64_t arrived_ns() const { return arrived_ns_; }
@@ -114,9 +114,9 @@ class RpcConnection final : public net::StreamHandler,
     kClosed,    // as kClosing, and there is no stream
   };
 
-  // Http2Session::Handler
-  Http2Stream& OnRequest() override;
-  void OnStreamClosed(Http2Stream& stream) override;
+  // http2::ServerSession::Handler
+  http2::Stream& OnRequest() override;
+  void OnStreamClosed(http2::Stream& stream) override;
 
   // While the result lives, MarkDirty does nothing: a Flush follows, or is running.
   auto BeginBusy() {
@@ -160,7 +160,7 @@ class RpcConnection final : public net::StreamHandler,
 
   RpcLoop& rpc_loop_;
   net::Stream& stream_;
-  Http2Session session_;
+  http2::ServerSession session_;
   const Method* last_method_ = nullptr;
   std::shared_ptr<void> service_state_;
   IntrusiveList<RpcCall, OpenCalls> calls_;  // newest first

@@ -18,7 +18,6 @@ RpcLoop::RpcLoop(const MethodTable& methods, const common::Clock& clock, common:
       index_(index),
       unknown_method_{"unknown", nullptr, nullptr, {}, methods.size()},
       metrics_(metrics),
-      environment_(options.http2),
       memory_(options.memory) {
   for (Decompressor& one : large_) free_large_.push_back(&one);
 }

@@ -10,13 +10,13 @@
 #include "common/bounds.h"
 #include "common/buffer.h"
 #include "common/clock.h"
+#include "common/http2/server_session.h"
 #include "common/intrusive_list.h"
 #include "common/log.h"
 #include "common/memory_account.h"
 #include "common/metrics.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
-#include "server/transport/http2/http2_session.h"
 #include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"
 
@@ -33,7 +33,7 @@ struct OpenCalls;
 struct RpcServerOptions {
   // Names the server's connections and sheds in the metrics.
   const char* metrics_name = "h2";
-  Http2Options http2;
+  ::sluice::http2::ServerOptions http2;
   // A call that waited longer than this between its arrival and its turn is refused with
   // RESOURCE_EXHAUSTED, as far as the ShedBudget allows. 0: never.
   int64_t max_queue_ns = int64_t{100} * 1'000'000;
@@ -150,7 +150,6 @@ class RpcLoop final : private net::IterationHook {
   const RpcServerOptions& options() const { return options_; }
   const MethodTable& methods() const { return methods_; }
   const Method& unknown_method() const { return unknown_method_; }
-  Http2Environment& environment() { return environment_; }
   // For messages that are decompressed in one step.
   Decompressor& decompressor() { return decompressor_; }
   // Larger messages are taken and handled in steps. At most kMaxLargeMessages of a loop are between
@@ -219,7 +218,6 @@ class RpcLoop final : private net::IterationHook {
   common::TransportCounters* transport_counters_ = nullptr;
   common::OwnedCounter connections_opened_;
   common::OwnedCounter connections_closed_;
-  Http2Environment environment_;
   Buffer output_;
   Decompressor decompressor_;
   Decompressor large_[kMaxLargeMessages];

@@ -47,7 +47,7 @@ void ServerCall::ResumeReading() {
 void ServerCall::SendInitialMetadata() {
   if (response_state_ != ResponseState::kNotSubmitted) return;
   response_state_ = ResponseState::kOpen;
-  writer_.SubmitHeaders(connection_->session(), *this);
+  connection_->session().Submit(*this, /*has_body=*/true);
   connection_->MarkDirty();
 }
 
@@ -108,9 +108,8 @@ void ServerCall::End(absl::StatusCode code, std::string_view message) {
     SubmitReady();
     return;
   }
-  response_state_ = ResponseState::kOpen;
-  writer_.SubmitTrailersOnly(connection_->session(), *this);
-  if (request_state_ < RequestState::kEnded) connection_->session().EndsEarly();
+  response_state_ = ResponseState::kTrailersOnly;
+  connection_->session().Submit(*this, /*has_body=*/false);
   connection_->MarkDirty();
 }
 

@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "common/buffer.h"
+#include "common/http2/stream.h"
 #include "common/net/stream.h"
-#include "server/transport/http2/http2_session.h"
 #include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/rpc/request_head.h"
@@ -30,7 +30,7 @@ namespace sluice::transport {
 
 class RpcConnection;
 
-class ServerCall : public Http2Stream {
+class ServerCall : public http2::Stream {
  public:
   static constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 
@@ -126,9 +126,10 @@ class ServerCall : public Http2Stream {
   };
   enum class ResponseState : uint8_t {
     kNotSubmitted,
-    kOpen,     // headers are submitted; messages and trailers follow
-    kStalled,  // as kOpen; the session waits for ResumeBody
-    kPlain,    // an HTTP response without trailers
+    kOpen,          // headers are submitted; messages and trailers follow
+    kStalled,       // as kOpen; the session waits for ResumeBody
+    kTrailersOnly,  // headers with the status are submitted
+    kPlain,         // an HTTP response without trailers
   };
 
   // Bytes of memory that a pooled call keeps in each buffer, and that a stream without unsent

@@ -1,5 +1,5 @@
 // Compares RequestRules with the checks of nghttp2 on the same requests.
-#include "server/transport/http2/request_rules.h"
+#include "common/http2/request_rules.h"
 
 #include <nghttp2/nghttp2.h>
 
@@ -13,7 +13,7 @@
 
 #include "gtest/gtest.h"
 
-namespace sluice::transport {
+namespace sluice::http2 {
 namespace {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
@@ -133,6 +133,11 @@ class Reference {
   Outcome outcome_;
 };
 
+// As the decoder gives it.
+HpackField Field(std::string_view name, std::string_view value) {
+  return {name, value, RequestVocabulary().interpreter().Interpret(name, value, 0), 0};
+}
+
 // The session's use of the rules, without a session.
 Outcome Judged(const Request& request) {
   Outcome outcome;
@@ -140,7 +145,7 @@ Outcome Judged(const Request& request) {
   const auto block = [&](const Headers& headers, bool trailers, bool end) {
     rules.Begin(trailers);
     for (const auto& [name, value] : headers) {
-      if (!rules.Judge(name, value)) return false;
+      if (!rules.Judge(Field(name, value))) return false;
       outcome.taken.emplace_back(name, value);
     }
     return rules.Complete(end);
@@ -150,7 +155,7 @@ Outcome Judged(const Request& request) {
   const int64_t announced = rules.content_length();
   int64_t left = announced;
   for (const size_t size : request.data) left -= static_cast<int64_t>(size);
-  if (!outcome.malformed && announced != RequestRules::kNotAnnounced) outcome.malformed = left != 0;
+  if (!outcome.malformed && announced != kNoContentLength) outcome.malformed = left != 0;
   if (!outcome.malformed && request.has_trailers) {
     outcome.malformed = !block(request.trailers, true, true);
   }
@@ -321,13 +326,29 @@ TEST(RequestRules, JudgesRandomRequestsAsNghttp2Does) {
   EXPECT_LT(malformed, kRequests * 9 / 10);
 }
 
+// The decoder keeps the meaning of an entry's name for other values.
+TEST(RequestRules, MeaningDoesNotDependOnWhereTheNameWasSeenBefore) {
+  const HpackInterpreter& interpreter = RequestVocabulary().interpreter();
+  const std::vector<std::string> values = {"",        "/",    "*",        "POST",
+                                           "CONNECT", "http", "trailers", "\x01"};
+  for (const char* name : {":method", ":scheme", ":path", ":authority", ":status", "host", "te",
+                           "content-length", "connection", "x-own", "X-Own", "user-agent"}) {
+    for (const std::string& value : values) {
+      for (const std::string& other : values) {
+        EXPECT_EQ(interpreter.Interpret(name, value, interpreter.Interpret(name, other, 0)),
+                  interpreter.Interpret(name, value, 0));
+      }
+    }
+  }
+}
+
 TEST(RequestRules, TrailersEndTheRequest) {
   RequestRules rules;
   rules.Begin(/*trailers=*/true);
-  EXPECT_TRUE(rules.Judge("x-last", "1"));
+  EXPECT_TRUE(rules.Judge(Field("x-last", "1")));
   EXPECT_TRUE(rules.Complete(/*end=*/true));
   EXPECT_FALSE(rules.Complete(/*end=*/false));
 }
 
 }  // namespace
-}  // namespace sluice::transport
+}  // namespace sluice::http2

@@ -1,5 +1,4 @@
 // The life of an HTTP/2 connection: greeting, keepalive, limits, and its graceful end.
-#include "server/transport/http2/http2_session.h"
 
 #include <string>
 
@@ -21,7 +20,7 @@ using ::sluice::testing::HeldMethod;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-class Http2SessionTest : public ::testing::Test {
+class ConnectionLifeTest : public ::testing::Test {
  protected:
   void Begin(const RpcServerOptions& options = {}) {
     server_ = std::make_unique<H2Server>(options);
@@ -29,7 +28,7 @@ class Http2SessionTest : public ::testing::Test {
     server_->methods.AddUnary("/t.T/Held", held_);
     server_->methods.AddStreaming("/t.T/Stream", stream_);
   }
-  RpcServerOptions Http2(void (*change)(Http2Options*)) {
+  RpcServerOptions Http2(void (*change)(http2::ServerOptions*)) {
     RpcServerOptions options;
     change(&options.http2);
     return options;
@@ -41,21 +40,21 @@ class Http2SessionTest : public ::testing::Test {
   std::unique_ptr<H2Server> server_;
 };
 
-TEST_F(Http2SessionTest, SendsSettingsFirst) {
+TEST_F(ConnectionLifeTest, SendsSettingsFirst) {
   Begin();
   H2Connection connection(*server_);
   ASSERT_GE(connection.stream.output.size(), 9u);
   EXPECT_EQ(connection.stream.output[3], NGHTTP2_SETTINGS);
 }
 
-TEST_F(Http2SessionTest, ClosesConnectionThatDoesNotSpeakHttp2) {
+TEST_F(ConnectionLifeTest, ClosesConnectionThatDoesNotSpeakHttp2) {
   Begin();
   H2Connection connection(*server_);
   connection.Feed("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_TRUE(connection.stream.closing);
 }
 
-TEST_F(Http2SessionTest, ClosesConnectionWithoutGreetingInTime) {
+TEST_F(ConnectionLifeTest, ClosesConnectionWithoutGreetingInTime) {
   Begin();
   H2Connection connection(*server_);
   connection.Feed(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").substr(0, 20));
@@ -65,7 +64,7 @@ TEST_F(Http2SessionTest, ClosesConnectionWithoutGreetingInTime) {
   EXPECT_TRUE(connection.ended());
 }
 
-TEST_F(Http2SessionTest, ClosesConnectionOnUnfinishedHeaderBlock) {
+TEST_F(ConnectionLifeTest, ClosesConnectionOnUnfinishedHeaderBlock) {
   Begin();
   H2Client client(*server_);
   client.Pump();
@@ -78,7 +77,7 @@ TEST_F(Http2SessionTest, ClosesConnectionOnUnfinishedHeaderBlock) {
   EXPECT_TRUE(client.connection.ended());
 }
 
-TEST_F(Http2SessionTest, AbortsConnectionThatDoesNotAnswerKeepalivePing) {
+TEST_F(ConnectionLifeTest, AbortsConnectionThatDoesNotAnswerKeepalivePing) {
   Begin();
   H2Client client(*server_);
   client.Pump();
@@ -93,8 +92,8 @@ TEST_F(Http2SessionTest, AbortsConnectionThatDoesNotAnswerKeepalivePing) {
   EXPECT_TRUE(client.connection.stream.aborted);
 }
 
-TEST_F(Http2SessionTest, DrainsIdleConnection) {
-  Begin(Http2([](Http2Options* options) {
+TEST_F(ConnectionLifeTest, DrainsIdleConnection) {
+  Begin(Http2([](http2::ServerOptions* options) {
     options->max_idle_ns = 10 * kSecond;
     options->keepalive_ns = 0;
   }));
@@ -117,8 +116,8 @@ TEST_F(Http2SessionTest, DrainsIdleConnection) {
   EXPECT_TRUE(client.connection.stream.closing);
 }
 
-TEST_F(Http2SessionTest, DrainsConnectionAtMaxAgeAndAbortsItAfterTheGrace) {
-  Begin(Http2([](Http2Options* options) {
+TEST_F(ConnectionLifeTest, DrainsConnectionAtMaxAgeAndAbortsItAfterTheGrace) {
+  Begin(Http2([](http2::ServerOptions* options) {
     options->max_age_ns = 100 * kSecond;
     options->max_age_grace_ns = 10 * kSecond;
     options->keepalive_ns = 0;
@@ -134,7 +133,7 @@ TEST_F(Http2SessionTest, DrainsConnectionAtMaxAgeAndAbortsItAfterTheGrace) {
   EXPECT_TRUE(client.connection.stream.aborted);
 }
 
-TEST_F(Http2SessionTest, DrainFinishesOpenCallsAndCallsBetweenTheTwoGoaways) {
+TEST_F(ConnectionLifeTest, DrainFinishesOpenCallsAndCallsBetweenTheTwoGoaways) {
   Begin();
   H2Client client(*server_);
   const int32_t held = client.Call("/t.T/Held", Framed("1"));
@@ -160,7 +159,7 @@ TEST_F(Http2SessionTest, DrainFinishesOpenCallsAndCallsBetweenTheTwoGoaways) {
   EXPECT_FALSE(client.connection.stream.aborted);
 }
 
-TEST_F(Http2SessionTest, DrainServesAndNamesCallsThatArriveWithThePingAnswer) {
+TEST_F(ConnectionLifeTest, DrainServesAndNamesCallsThatArriveWithThePingAnswer) {
   Begin();
   H2Client client(*server_);
   client.Pump();
@@ -184,7 +183,7 @@ TEST_F(Http2SessionTest, DrainServesAndNamesCallsThatArriveWithThePingAnswer) {
   EXPECT_EQ(echo_.calls, 2);
 }
 
-TEST_F(Http2SessionTest, DrainRefusesCallsAboveTheStreamThatTheFinalGoawayNames) {
+TEST_F(ConnectionLifeTest, DrainRefusesCallsAboveTheStreamThatTheFinalGoawayNames) {
   Begin();
   H2Client client(*server_);
   const int32_t held = client.Call("/t.T/Held", Framed(""));
@@ -221,7 +220,7 @@ TEST_F(Http2SessionTest, DrainRefusesCallsAboveTheStreamThatTheFinalGoawayNames)
   EXPECT_EQ(client.calls[held].status(), "0");
 }
 
-TEST_F(Http2SessionTest, DrainEndsWithoutAnAnswerToThePing) {
+TEST_F(ConnectionLifeTest, DrainEndsWithoutAnAnswerToThePing) {
   Begin();
   H2Client client(*server_);
   client.Pump();
@@ -232,7 +231,7 @@ TEST_F(Http2SessionTest, DrainEndsWithoutAnAnswerToThePing) {
   EXPECT_TRUE(client.connection.stream.closing);
 }
 
-TEST_F(Http2SessionTest, DrainNotifiesStreams) {
+TEST_F(ConnectionLifeTest, DrainNotifiesStreams) {
   Begin();
   H2Client client(*server_);
   const int32_t id = client.Call("/t.T/Stream", Framed("x"), {}, false);
@@ -244,7 +243,7 @@ TEST_F(Http2SessionTest, DrainNotifiesStreams) {
   EXPECT_TRUE(client.connection.stream.closing);
 }
 
-TEST_F(Http2SessionTest, DrainsConnectionThatOpensDuringADrain) {
+TEST_F(ConnectionLifeTest, DrainsConnectionThatOpensDuringADrain) {
   Begin();
   H2Client first(*server_);
   server_->server.Drain();
@@ -254,7 +253,7 @@ TEST_F(Http2SessionTest, DrainsConnectionThatOpensDuringADrain) {
   EXPECT_FALSE(client.goaways.empty());
 }
 
-TEST_F(Http2SessionTest, ResetsRequestWhoseBodyDiffersFromContentLength) {
+TEST_F(ConnectionLifeTest, ResetsRequestWhoseBodyDiffersFromContentLength) {
   Begin();
   H2Client client(*server_);
   const std::string body = Framed("four");
@@ -274,8 +273,8 @@ TEST_F(Http2SessionTest, ResetsRequestWhoseBodyDiffersFromContentLength) {
   EXPECT_FALSE(client.connection.ended());
 }
 
-TEST_F(Http2SessionTest, RefusesStreamsAboveMaxConcurrentStreams) {
-  Begin(Http2([](Http2Options* options) { options->max_concurrent_streams = 2; }));
+TEST_F(ConnectionLifeTest, RefusesStreamsAboveMaxConcurrentStreams) {
+  Begin(Http2([](http2::ServerOptions* options) { options->max_concurrent_streams = 2; }));
   H2Client client(*server_);
   // The client has not read the server's SETTINGS, so it opens more streams than allowed.
   for (int i = 0; i < 5; ++i) client.Call("/t.T/Held", Framed(""));
@@ -283,7 +282,7 @@ TEST_F(Http2SessionTest, RefusesStreamsAboveMaxConcurrentStreams) {
   EXPECT_EQ(held_.started, 2);
 }
 
-TEST_F(Http2SessionTest, BoundsOutputForPeerThatDoesNotRead) {
+TEST_F(ConnectionLifeTest, BoundsOutputForPeerThatDoesNotRead) {
   Begin();
   H2Client client(*server_);
   client.Pump();
