@@ -55,15 +55,18 @@ class Maintenance {
   }
 
   // malloc keeps what was freed. After a burst, for instance of hostile peers, the process would
-  // stay as large as it was then.
+  // stay as large as it was then. Each trim is followed by another: refunds of callers that left
+  // are not counted, and end a little later.
   void Trim() {
     constexpr int64_t kWorthwhileBytes = 4 << 20;
     constexpr std::chrono::seconds kPause{2};
     const auto now = std::chrono::steady_clock::now();
     const int64_t held = memory_.held();
     most_held_ = std::max(most_held_, held);
-    if (most_held_ - held < kWorthwhileBytes || now < trimmed_ + kPause) return;
+    const bool worthwhile = most_held_ - held >= kWorthwhileBytes;
+    if ((!worthwhile && !trim_again_) || now < trimmed_ + kPause) return;
     malloc_trim(0);
+    trim_again_ = worthwhile;
     most_held_ = held;
     trimmed_ = now;
   }
@@ -74,6 +77,7 @@ class Maintenance {
   const std::function<void()> relieve_;
   int64_t most_held_ = 0;  // since the last trim
   std::chrono::steady_clock::time_point trimmed_;
+  bool trim_again_ = false;
   common::Mutex mu_;
   common::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -33,8 +33,8 @@ class RateLimiter {
   // Lets calls be held. REQUIRES: before the first call; `held_callers` outlives this.
   void UseHeldCallers(waiting::HeldCallers* held_callers) { with_.held_callers = held_callers; }
 
-  // For a transport whose caller has disconnected or cancelled. If the call is held, its permits
-  // are given back and it completes with CANCELLED before this returns. Else nothing happens.
+  // For a transport whose caller has disconnected or cancelled. If the call is held, it completes
+  // with CANCELLED before this returns, and its permits are given back. Else nothing happens.
   // REQUIRES: the call is under way, or its completion waits for this to return.
   void CancelHeld(AcquireCall* call) {
     if (with_.held_callers != nullptr) with_.held_callers->Cancel(call->held());

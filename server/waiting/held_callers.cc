@@ -1,14 +1,12 @@
 #include "server/waiting/held_callers.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace sluice::waiting {
 namespace {
 
 using Purpose = PendingOperation::Purpose;
-
-// The pause between two steps of moving up, in which other threads get the lock.
-constexpr int64_t kStepNs = 1'000'000;
 
 }  // namespace
 
@@ -118,6 +116,11 @@ bool HeldCallers::Cancel(HeldCaller* caller) {
       return false;
     }
     Remove(caller, HeldOutcome::kCancelled, &out);
+    const bool advances = advancing_ || ++refunds_by_cancel_ > kRefundsByCancel;
+    if (!out.refunds.empty() && advances && refunds_.size() < kMaxRefundsLeft) {
+      refunds_.push_back(out.refunds.front());
+      out.refunds.clear();
+    }
     SetAlarm();
   }
   Send(&out);
@@ -139,6 +142,8 @@ void HeldCallers::Drain() {
     }
     queue_.ForgetGap();
     gap_buckets_.clear();
+    out.refunds.insert(out.refunds.end(), refunds_.begin(), refunds_.end());
+    refunds_.clear();
   }
   Send(&out);
 }
@@ -193,18 +198,30 @@ PendingOperation* HeldCallers::NextMove() {
   return nullptr;
 }
 
-void HeldCallers::MoveUp() {
+PendingOperation* HeldCallers::NextOfStep() {
+  if (refunds_.empty()) return NextMove();
+  PendingOperation* const refund = refunds_.front();
+  refunds_.pop_front();
+  return refund;
+}
+
+void HeldCallers::RunStep() {
   mu_.Lock();
   next_step_ns_ = 0;
-  size_t moves = 0;
-  for (; moves < kMovesPerStep; ++moves) {
-    PendingOperation* const operation = NextMove();
+  refunds_by_cancel_ = 0;
+  const int64_t until_ns = clock_.NowNs() + kStepNs;
+  for (size_t count = 0;; ++count) {
+    if (count == kOperationsPerStep || clock_.NowNs() > until_ns) {
+      // In the pause other threads get the lock.
+      next_step_ns_ = clock_.NowNs() + kStepNs;
+      break;
+    }
+    PendingOperation* const operation = NextOfStep();
     if (operation == nullptr) break;
     mu_.Unlock();
-    operation->Move();
+    operation->purpose == Purpose::kMove ? operation->Move() : operation->Refund();
     mu_.Lock();
   }
-  if (moves == kMovesPerStep) next_step_ns_ = clock_.NowNs() + kStepNs;
   mu_.Unlock();
 }
 
@@ -279,7 +296,7 @@ int64_t HeldCallers::Advance() {
   }
   Send(&out);
   if (change != nullptr) store_.Rebook(change);
-  MoveUp();
+  RunStep();
 
   common::MutexLock lock(&mu_);
   advancing_ = false;
@@ -287,11 +304,14 @@ int64_t HeldCallers::Advance() {
 }
 
 int64_t HeldCallers::NextAdvanceNs() const {
+  const int64_t refund_ns = refunds_.empty() ? kNever : next_step_ns_;
   // Operations under way set the alarm when they end.
-  if (queue_.empty() || AnswersPaused()) return kNever;
+  if (queue_.empty() || AnswersPaused()) return refund_ns;
   if (limits_stale_) return 0;
   const int64_t offset_ns = clock_offset_.ns();
-  return queue_.NextWakeNs(CanMove() ? next_step_ns_ - offset_ns : kNever) + offset_ns;
+  const int64_t wake_ns =
+      queue_.NextWakeNs(CanMove() ? next_step_ns_ - offset_ns : kNever) + offset_ns;
+  return std::min(refund_ns, wake_ns);
 }
 
 void HeldCallers::SetAlarm() {

@@ -5,8 +5,11 @@
 // their grant times, and sets one alarm for the first. So waiting costs neither a thread nor work.
 //
 // Moving up. When a caller leaves (cancels, disconnects, drains), each caller behind it that shares
-// a bucket with it is moved, in order, to the earliest grant time that then fits. One step moves at
-// most kMovesPerStep callers, so that many callers that leave at once do not delay the answers.
+// a bucket with it is moved, in order, to the earliest grant time that then fits.
+//
+// Many callers may leave at once. Each is answered at once, but only the first few are refunded
+// there, on a thread that has other work. Advance refunds the others, and then moves callers up, in
+// steps that are bounded in operations and in time, so that they do not delay the answers.
 //
 // Changes of limits. Callers whose limits changed are booked again under the new parameters, in
 // the order of their arrival, by Store::Rebook in one atomic step. A raised limit admits them
@@ -27,6 +30,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -58,8 +62,15 @@ class Alarm {
 class HeldCallers final {
  public:
   static constexpr int64_t kNever = common::WaitQueue<HeldCaller*>::kNever;
-  // A move takes a few microseconds in memory.
-  static constexpr size_t kMovesPerStep = 512;
+  // Refunds that Cancel starts between two calls of Advance; none while Advance works, which may
+  // have locked the buckets. In memory each takes a few microseconds for each bucket.
+  static constexpr size_t kRefundsByCancel = 8;
+  // Refunds that are left to Advance. Each takes about 2 KB. Beyond that Cancel starts them again,
+  // so that callers that come and leave pay for it.
+  static constexpr size_t kMaxRefundsLeft = 16384;
+  // Refunds and moves of one step, which also ends after kStepNs.
+  static constexpr size_t kOperationsPerStep = 512;
+  static constexpr int64_t kStepNs = 1'000'000;
   // Operations under way in a store that answers later.
   static constexpr size_t kMaxPendingMoves = 32;
   static constexpr size_t kMaxPendingChanges = 256;
@@ -74,13 +85,14 @@ class HeldCallers final {
   // after Drain: the reservation is refunded, and OnAnswer is not called.
   bool Hold(HeldCaller* caller);
 
-  // Removes the caller, refunds its permits and calls OnAnswer(kCancelled) before it returns.
-  // Returns false if the caller is not held: it is answered already, or on another thread right
-  // now, or Hold was not called yet and will answer kCancelled at once.
+  // Removes the caller and calls OnAnswer(kCancelled) before it returns. Refunds its permits, too,
+  // unless many callers leave: then Advance does so soon. Returns false if the caller is not held:
+  // it is answered already, or on another thread right now, or Hold was not called yet and will
+  // answer kCancelled at once.
   bool Cancel(HeldCaller* caller);
 
-  // Answers all callers whose grant time has come, and does one step of moving up. Returns when to
-  // call it next.
+  // Answers all callers whose grant time has come, and does one step of refunds and moving up.
+  // Returns when to call it next.
   int64_t Advance();
 
   // Call it after RuleSource::Generation has changed.
@@ -140,7 +152,9 @@ class HeldCallers final {
   bool SharesGap(const HeldCaller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Null: no caller can be moved now.
   PendingOperation* NextMove() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void MoveUp() ABSL_LOCKS_EXCLUDED(mu_);
+  // Null: nothing is left to refund or to move now.
+  PendingOperation* NextOfStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RunStep() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The store's answers.
   void OnRefunded(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
@@ -185,8 +199,11 @@ class HeldCallers final {
 
   // Buckets with a gap; the queue knows the first gap's position.
   absl::flat_hash_set<uint64_t> gap_buckets_ ABSL_GUARDED_BY(mu_);
-  int64_t next_step_ns_ ABSL_GUARDED_BY(mu_) = 0;  // no moves before
+  int64_t next_step_ns_ ABSL_GUARDED_BY(mu_) = 0;  // no refunds and moves before
   size_t pending_moves_ ABSL_GUARDED_BY(mu_) = 0;
+  // Of callers that have left; Advance starts them.
+  std::deque<PendingOperation*> refunds_ ABSL_GUARDED_BY(mu_);
+  size_t refunds_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance
 
   // The latest snapshot of limits that was applied to the queue.
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;

@@ -100,6 +100,38 @@ TEST_F(HeldCallersTest, CallersBehindACancelledOneMoveUp) {
   }
 }
 
+TEST_F(HeldCallersTest, RefundsManyCallersThatLeaveAtOnceInAdvance) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  constexpr size_t kCallers = HeldCallers::kRefundsByCancel + 20;
+  for (size_t i = 0; i < kCallers; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  const auto last = Hold({{&rule, "k", 1}});
+  const int64_t start_ns = clock_.NowNs();
+  for (const auto& caller : callers) {
+    EXPECT_TRUE(held_callers_.Cancel(caller.get()));
+    EXPECT_EQ(caller->answers_, std::vector{HeldOutcome::kCancelled});
+  }
+  EXPECT_EQ(store_.Stats().bookings, 21u);
+  EXPECT_LE(alarm_.at_ns_, start_ns);
+  AdvanceTo(start_ns + kSecond / 2);
+  EXPECT_EQ(store_.Stats().bookings, 1u);
+  AdvanceTo(start_ns + kSecond);
+  // It moved up to the first grant time.
+  EXPECT_EQ(last->answered_ns_, start_ns + kSecond);
+}
+
+TEST_F(HeldCallersTest, DrainRefundsCallersThatLeftBefore) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  std::vector<std::unique_ptr<Caller>> callers;
+  constexpr size_t kCallers = HeldCallers::kRefundsByCancel + 20;
+  for (size_t i = 0; i < kCallers; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+  for (const auto& caller : callers) EXPECT_TRUE(held_callers_.Cancel(caller.get()));
+  held_callers_.Drain();
+  EXPECT_EQ(store_.Stats().bookings, 0u);
+}
+
 TEST_F(HeldCallersTest, AnotherChannelMovesUpInASharedBucket) {
   const Rule& overall = limits_.Set(1, PerSecond(1));
   const Rule& one = limits_.Set(2, PerSecond(1));
