@@ -54,6 +54,20 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   HeldCaller::Reset();
 }
 
+void AcquireCall::BeginAcquisition(const AcquisitionOptions& options) {
+  if (++begun_ > bounds::kMaxBatch) return;
+  Item& item = items_.emplace_back();
+  item.options = options;
+  item.first = static_cast<uint32_t>(asked_.size());
+}
+
+void AcquireCall::AddCharge(std::string_view limit, std::string_view key, uint64_t permits) {
+  if (begun_ > bounds::kMaxBatch) return;
+  // Charges over the bound are counted for the error and not kept.
+  if (++items_.back().asked > bounds::kMaxCharges) return;
+  asked_.push_back({limit, key, permits});
+}
+
 void AcquireCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn done,
                         void* context) {
   with_ = &with;

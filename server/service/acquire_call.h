@@ -79,21 +79,9 @@ class AcquireCall final : private waiting::HeldCaller {
   void UseConnection(ConnectionBookings* connection) { places_.Use(connection); }
 
   // Starts the next acquisition; AddCharge adds to it.
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void BeginAcquisition(const AcquisitionOptions& options) {
-    if (++begun_ > common::bounds::kMaxBatch) return;
-    Item& item = items_.emplace_back();
-    item.options = options;
-    item.first = static_cast<uint32_t>(asked_.size());
-  }
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void AddCharge(std::string_view limit, std::string_view key,
-                                              uint64_t permits) {
-    if (begun_ > common::bounds::kMaxBatch) return;
-    // Charges over the bound are counted for the error and not kept.
-    if (++items_.back().asked > common::bounds::kMaxCharges) return;
-    asked_.push_back({limit, key, permits});
-  }
-
-  // BeginAcquisition({}) and AddCharge.
+  void BeginAcquisition(const AcquisitionOptions& options);
+  void AddCharge(std::string_view limit, std::string_view key, uint64_t permits);
+  // BeginAcquisition({}) and AddCharge. Inline, since a decoder calls it for each of thousands.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void AddSingleCharge(std::string_view limit, std::string_view key,
                                                     uint64_t permits) {
     if (++begun_ > common::bounds::kMaxBatch) return;
@@ -202,15 +190,16 @@ class AcquireCall final : private waiting::HeldCaller {
   }
   FieldPath PathOf(const Item& item) const;
   absl::Span<Item> Slice() { return absl::MakeSpan(items_).subspan(first_, end_ - first_); }
+  // Start, Continue -> DecideSlice -> the store -> Decided -> Finish -> DoneFn, where Decided goes
+  //   - to DecideStale -> the store -> Decided, if limits changed meanwhile;
+  //   - to Hold, OnAnswer -> Finish, if the caller is to be answered at its grant time.
+
+  // ---- A slice. Decides its acquisitions; then those again that the last attempt found stale.
+  void DecideSlice();
+  void DecideStale(const Attempt& last);
+  Attempt& NewAttempt();
   // Tables are released early, so that a call does not keep old ones alive.
   void ReleaseAttempts();
-
-  Attempt& NewAttempt();
-
-  // Decides the acquisitions of the next slice.
-  void DecideSlice();
-  // Decides those again that the last attempt found stale.
-  void DecideStale(const Attempt& last);
   // Adds the item to the attempt if it is one charge for now, without parents and without errors.
   // Returns false, and does nothing, for any other item.
   bool AddUsual(const Item& item, Attempt& attempt);
@@ -222,12 +211,13 @@ class AcquireCall final : private waiting::HeldCaller {
   // How far ahead the item may be booked: its own max_wait, cut to the limits' and, if it asks to
   // be held, to the deadline. 0 if the connection is full.
   int64_t CutMaxWaitNs(Item& item, absl::Span<const store::Charge> charges, int64_t max_wait_ns);
+
+  // ---- The decision.
   void Decided();
   // The item's status for an outcome that is final.
   absl::Status StatusOf(const Item& item) const;
 
-  // Holds the call if it asks for that and was granted for later. Returns false if it is to be
-  // answered now.
+  // ---- Held calls. Returns false if the call is to be answered now.
   bool Hold();
   void OnAnswer(waiting::HeldOutcome outcome) override;
   // A held call was denied: if all of its max_wait had been enough, the reason is its deadline.
@@ -236,6 +226,7 @@ class AcquireCall final : private waiting::HeldCaller {
   // max_wait before it.
   void CountRetryAfterFromNow();
 
+  // ---- The answer.
   void Finish();
   // Replaces the places at the connection by the bookings that were made.
   void CountBookings();
@@ -243,31 +234,34 @@ class AcquireCall final : private waiting::HeldCaller {
   bool Count();
   void AppendReceipts();
 
+  // The request.
+  Form form_ = Form::kUnary;
+  Utf8 utf8_ = Utf8::kChecked;
+  bool sliced_ = false;
+  size_t begun_ = 0;  // acquisitions; those over the bound are not kept
   std::vector<Item> items_;
   std::vector<Asked> asked_;
-  std::vector<std::unique_ptr<Attempt>> attempts_;
-  size_t attempts_used_ = 0;
-  std::string receipts_;
-  size_t first_ = 0;  // the slice
+
+  // The slice.
+  size_t first_ = 0;
   size_t end_ = 0;
   size_t slice_cost_ = 0;
   // Of all slices; and what was left of it before the present one.
   store::SearchBudget search_budget_;
   int64_t budget_before_ = 0;
-  bool sliced_ = false;
-  size_t begun_ = 0;  // acquisitions; those over the bound are not kept
-  absl::Status status_;
-  Form form_ = Form::kUnary;
-  Utf8 utf8_ = Utf8::kChecked;
+  std::vector<std::unique_ptr<Attempt>> attempts_;
+  size_t attempts_used_ = 0;
+  BookingPlaces places_;
 
-  // The answer was held until the grant time: its wait is over.
+  // The answer.
+  absl::Status status_;
+  std::string receipts_;
+  // It was held until the grant time: its wait is over.
   bool was_held_ = false;
   // By how much the deadline shortened the max_wait of a call that asks to be held.
   int64_t max_wait_cut_ns_ = 0;
 
-  BookingPlaces places_;
-
-  // Of the Acquire under way.
+  // The Acquire under way.
   const Collaborators* with_ = nullptr;
   int64_t deadline_ns_ = store::kNoDeadline;
   DoneFn done_ = nullptr;
