@@ -10,7 +10,12 @@ namespace {
 
 constexpr uint8_t kIndexingBit = 0x40;
 constexpr uint8_t kSizeUpdateBit = 0x20;
+constexpr uint8_t kNeverIndexedBit = 0x10;
 constexpr uint8_t kHuffmanBit = 0x80;
+
+constexpr uint32_t FieldBytes(size_t name_and_value) {
+  return static_cast<uint32_t>(name_and_value + kHpackFieldOverhead);
+}
 
 }  // namespace
 
@@ -87,50 +92,66 @@ bool HpackDecoder::ReadString(Block& block, size_t used, Text* text) {
 }
 
 const HpackField* HpackDecoder::NextLiteral(Block& block) {
-  const uint8_t first = *block.at++;
-  const bool indexing = (first & kIndexingBit) != 0;
-  if (!indexing && (first & kSizeUpdateBit) != 0) {
-    block.Fail(HpackError::kSizeUpdateLate);
+  const bool indexing = (*block.at & kIndexingBit) != 0;
+  const size_t place = block.literals++;
+  HpackField& field = block.field;
+  const HpackMemo::Literal* known = nullptr;
+  if (place < HpackMemo::kPlaces)
+    known = memo_.Find(place, absl::MakeConstSpan(block.at, block.end));
+  if (known != nullptr) {
+    block.at += known->code_size;
+    field = {known->name, known->value, known->meaning,
+             FieldBytes(known->name.size() + known->value.size())};
+  } else if (!DecodeLiteral(block, place)) {
     return nullptr;
   }
-  const uint32_t prefix = indexing ? 0x3f : 0x0f;
-  uint32_t index = first & prefix;
-  if (index == prefix && !ReadInteger(block, &index)) return nullptr;
+  if (!indexing) return &field;
+  if (field.bytes > FieldBytes(kMaxHpackFieldBytes)) {
+    table_.Clear();  // it is larger than any table, too
+  } else if (table_.Insert(field.name, field.value, field.meaning)) {
+    SetField(field, table_.entry(0));
+  }
+  return &field;
+}
 
+bool HpackDecoder::DecodeLiteral(Block& block, size_t place) {
+  const uint8_t* const begin = block.at++;
+  const bool indexing = (*begin & kIndexingBit) != 0;
+  if (!indexing && (*begin & kSizeUpdateBit) != 0) return block.Fail(HpackError::kSizeUpdateLate);
+  const uint32_t prefix = indexing ? 0x3f : 0x0f;
+  uint32_t index = *begin & prefix;
+  if (index == prefix && !ReadInteger(block, &index)) return false;
+
+  HpackField& field = block.field;
   Text name;
   uint64_t like = 0;
   size_t used = 0;
   if (index == 0) {
-    if (!ReadString(block, 0, &name)) return nullptr;
+    if (!ReadString(block, 0, &name)) return false;
     if (name.bytes.data() == block.decoded) used = name.bytes.size();
   } else {
     const HpackField* const entry = Indexed(block, index);
-    if (entry == nullptr) return nullptr;
+    if (entry == nullptr) return false;
     name.bytes = entry->name;
     like = entry->meaning;
   }
   Text value;
-  if (!ReadString(block, used, &value)) return nullptr;
-
-  HpackField& field = block.field;
+  if (!ReadString(block, used, &value)) return false;
   const size_t size = name.bytes.size() + value.bytes.size();
   if (name.too_large || value.too_large || size > kMaxHpackFieldBytes) {
-    if (indexing) table_.Clear();  // it is larger than any table, too
-    field = {"", "", 0, kMaxHpackFieldBytes + kHpackFieldOverhead + 1};
-    return &field;
+    field = {"", "", 0, FieldBytes(kMaxHpackFieldBytes + 1)};
+    return true;
   }
-  field.name = name.bytes;
-  field.value = value.bytes;
-  field.bytes = static_cast<uint32_t>(size + kHpackFieldOverhead);
-  if (!indexing) {
-    if (!block.skipping) {
-      field.meaning = vocabulary_.interpreter().Interpret(field.name, field.value, like);
-    }
-    return &field;
-  }
+  field = {name.bytes, value.bytes, 0, FieldBytes(size)};
+  if (block.skipping && !indexing) return true;
   field.meaning = vocabulary_.interpreter().Interpret(field.name, field.value, like);
-  if (table_.Insert(field.name, field.value, field.meaning)) SetField(field, table_.entry(0));
-  return &field;
+  // A literal that must not be indexed is a secret, which we keep no longer than needed.
+  const bool secret = !indexing && (*begin & kNeverIndexedBit) != 0;
+  if (!secret && index <= kHpackStaticFields && place < HpackMemo::kPlaces) {
+    memo_.Keep(place, absl::MakeConstSpan(begin, block.at), index, field.name, field.value,
+               field.meaning);
+  }
+  return true;
 }
 
 bool HpackDecoder::TakeSizeUpdates(Block& block) {

@@ -3,7 +3,7 @@
 //
 // The user's HpackInterpreter computes the meaning of a field: which header it is, whether it is
 // valid, a small parsed value. The decoder keeps it with the field's entry in its tables, so a
-// block that refers to the entry is not parsed again.
+// block that refers to the entry is not parsed again. Nor are literals that each block repeats.
 //
 // Not thread-safe; does no I/O.
 #ifndef SLUICE_COMMON_HTTP2_HPACK_DECODER_H_
@@ -15,6 +15,7 @@
 
 #include "absl/types/span.h"
 #include "common/bounds.h"
+#include "common/http2/hpack_memo.h"
 #include "common/http2/hpack_static_table.h"
 #include "common/http2/hpack_table.h"
 
@@ -94,7 +95,7 @@ class HpackDecoder {
 
   const HpackTable& table() const { return table_; }
   // Bytes on the heap.
-  size_t memory() const { return table_.memory(); }
+  size_t memory() const { return table_.memory() + memo_.memory(); }
 
  private:
   // A block that is being decoded.
@@ -110,6 +111,7 @@ class HpackDecoder {
     const uint8_t* const end;
     HpackError error = HpackError::kNone;
     bool skipping = false;  // the fields are not used
+    size_t literals = 0;    // that came so far
     HpackField field;
     char decoded[kMaxHpackFieldBytes];  // strings that were Huffman-coded; not initialized
   };
@@ -146,6 +148,8 @@ class HpackDecoder {
   }
 
   const HpackField* NextLiteral(Block& block);
+  // Sets block.field. `place`: how many literals came before it in the block.
+  bool DecodeLiteral(Block& block, size_t place);
   bool TakeSizeUpdates(Block& block);
   HpackError Skip(Block& block);
   // Completes an integer of which the prefix, all ones, is read and is in *value.
@@ -155,6 +159,7 @@ class HpackDecoder {
 
   const HpackVocabulary& vocabulary_;
   HpackTable table_;
+  HpackMemo memo_;
 };
 
 }  // namespace sluice::http2

@@ -28,12 +28,12 @@ struct Client {
   bool huffman;
   bool indexes_names_of_its_own;  // and not just those of the static table
   bool looks_up;                  // else it writes literals again in each block
+  bool indexes_paths;
 };
 constexpr Client kClients[] = {
-    {"grpc-go", true, true, true},
-    {"grpc-java", false, true, true},
-    {"grpc++", false, true, true},
-    {"haproxy", false, false, false},
+    {"grpc-go", true, true, true, true},  {"grpc-java", false, true, true, true},
+    {"grpc++", false, true, true, true},  {"haproxy", false, false, false, true},
+    {"nghttp2", true, true, true, false},
 };
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
@@ -83,7 +83,7 @@ class Writer {
         if (name_index == 0) name_index = index;
       }
     }
-    if (own && !client_.indexes_names_of_its_own) {
+    if ((own && !client_.indexes_names_of_its_own) || (name == ":path" && !client_.indexes_paths)) {
       AppendInteger(0, 4, name_index, block);
     } else {
       AppendInteger(0x40, 6, name_index, block);

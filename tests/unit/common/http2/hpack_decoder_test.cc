@@ -356,6 +356,54 @@ TEST(HpackDecoderTest, InterpretsEachEntryOnce) {
   EXPECT_EQ(interpreter.calls, 0);
 }
 
+TEST(HpackDecoderTest, InterpretsARepeatedLiteralOnce) {
+  CountingInterpreter interpreter;
+  const HpackVocabulary vocabulary(interpreter);
+  HpackDecoder decoder(vocabulary);
+  const auto decode = [&](std::string_view block, const HpackFields& expected) {
+    HpackFields fields;
+    interpreter.calls = 0;
+    EXPECT_EQ(decoder.Decode(testing::BytesOf(block),
+                             [&](const HpackField& field) {
+                               EXPECT_EQ(field.meaning, field.value.size() + 1);
+                               EXPECT_EQ(field.bytes, field.name.size() + field.value.size() + 32);
+                               fields.emplace_back(field.name, field.value);
+                               return true;
+                             }),
+              HpackError::kNone);
+    EXPECT_EQ(fields, expected);
+    return interpreter.calls;
+  };
+  // A name of the static table, one of its own, a coded one; the last enters the table.
+  const std::string path = Hex("0403 2f612f");
+  const std::string own = Hex("00026161 0162");
+  const std::string coded = Hex("00811f 811f");
+  const std::string indexed = Literal("c", "d");
+  const HpackFields all = {{":path", "/a/"}, {"aa", "b"}, {"a", "a"}, {"c", "d"}};
+  EXPECT_EQ(decode(path + own + coded + indexed, all), 4);
+  EXPECT_EQ(decode(path + own + coded + indexed, all), 0);
+  EXPECT_EQ(decoder.table().count(), 2u);  // inserted again
+  EXPECT_EQ(decode(path + "\xbe", {{":path", "/a/"}, {"c", "d"}}), 0);
+  // Another value, another place, and bytes that only begin alike.
+  EXPECT_EQ(decode(path + Hex("00026161 0163"), {{":path", "/a/"}, {"aa", "c"}}), 1);
+  EXPECT_EQ(decode(own, {{"aa", "b"}}), 1);
+  EXPECT_EQ(decode(Hex("00026161 026263"), {{"aa", "bc"}}), 1);
+  // Secrets are not kept.
+  const std::string secret = Hex("1001 6b 0176");
+  EXPECT_EQ(decode(secret, {{"k", "v"}}), 1);
+  EXPECT_EQ(decode(secret, {{"k", "v"}}), 1);
+  // An entry's name depends on the table.
+  const std::string named = Hex("0f2f 0176");
+  EXPECT_EQ(decode(named, {{"c", "v"}}), 1);
+  EXPECT_EQ(decode(Literal("e", "f"), {{"e", "f"}}), 1);
+  EXPECT_EQ(decode(named, {{"e", "v"}}), 1);
+  // Cut short, it is no longer the same.
+  HpackDecoder other(vocabulary);
+  const auto ignore = [](const HpackField&) { return true; };
+  EXPECT_EQ(other.Decode(testing::BytesOf(own), ignore), HpackError::kNone);
+  EXPECT_EQ(other.Decode(testing::BytesOf(own.substr(0, 5)), ignore), HpackError::kTruncated);
+}
+
 TEST(HpackDecoderTest, DoesNotInterpretLiteralsThatAreNotWanted) {
   CountingInterpreter interpreter;
   const HpackVocabulary vocabulary(interpreter);
@@ -372,7 +420,7 @@ TEST(HpackDecoderTest, HoldsMemoryOnlyForItsEntries) {
   HpackFields fields;
   EXPECT_EQ(decoder.decoder().memory(), 0u);
   ASSERT_EQ(decoder.Decode(Literal("user-agent", "grpc-go/1.60"), &fields), HpackError::kNone);
-  EXPECT_LE(decoder.decoder().memory(), 400u);
+  EXPECT_LE(decoder.decoder().memory(), 600u);
   // However long it is used, and whatever the sizes of the fields.
   for (size_t i = 0; i < 20'000; ++i) {
     ASSERT_EQ(
@@ -380,12 +428,12 @@ TEST(HpackDecoderTest, HoldsMemoryOnlyForItsEntries) {
         HpackError::kNone);
     fields.clear();
   }
-  EXPECT_LE(decoder.decoder().memory(), 2048u + 5120u);
+  EXPECT_LE(decoder.decoder().memory(), testing::kMostHpackMemory);
   for (int i = 0; i < 1000; ++i) {
     ASSERT_EQ(decoder.Decode(Literal("", ""), &fields), HpackError::kNone);
   }
   EXPECT_EQ(decoder.decoder().table().count(), 128u);
-  EXPECT_LE(decoder.decoder().memory(), 2048u + 5120u);
+  EXPECT_LE(decoder.decoder().memory(), testing::kMostHpackMemory);
 }
 
 TEST(HpackDecoderTest, EachErrorHasAText) {
