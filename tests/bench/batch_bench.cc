@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "common/buffer.h"
-#include "server/transport/services/protobuf_wire.h"
+#include "common/protobuf_wire.h"
 #include "server/transport/services/rate_limiter_codec.h"
 #include "tests/bench/service_parts.h"
 
 namespace sluice {
 namespace {
 
+using common::WireWriter;
 using service::AcquireCall;
 using transport::Buffer;
-using transport::WireWriter;
 
 constexpr size_t kBatch = 64;
 

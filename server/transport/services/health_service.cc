@@ -4,13 +4,15 @@
 
 #include "common/errors.h"
 #include "common/net/event_loop.h"
+#include "common/protobuf_wire.h"
 #include "server/transport/rpc/server_call.h"
-#include "server/transport/services/protobuf_wire.h"
 
 namespace sluice::transport {
 namespace {
 
 namespace errors = common::errors;
+using common::ReadFirstField;
+using common::WireWriter;
 
 // HealthCheckResponse.
 void WriteStatus(uint64_t status, ServerCall* call) {

@@ -8,15 +8,21 @@
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
+#include "common/rate_limiter_fields.h"
 #include "common/strings.h"
 #include "common/utf8.h"
 #include "server/service/validation.h"
 #include "server/transport/services/protobuf_messages.h"
-#include "server/transport/services/protobuf_wire.h"
 #include "sluice/v1/rate_limiter.pb.h"
 
 namespace sluice::transport {
 namespace {
+
+using common::kMaxVarintBytes;
+using common::PutVarint;
+using common::WireReader;
+using common::WireWriter;
+namespace fields = common::fields;
 
 constexpr uint64_t kSecond = 1'000'000'000;
 
@@ -32,9 +38,9 @@ bool ReadDuration(std::string_view bytes, service::WireDuration* duration) {
   WireReader reader(bytes);
   while (reader.Next()) {
     uint64_t value = 0;
-    if (reader.field() == 1 && reader.ReadVarint(&value)) {
+    if (reader.field() == fields::Duration::kSeconds && reader.ReadVarint(&value)) {
       duration->seconds = static_cast<int64_t>(value);
-    } else if (reader.field() == 2 && reader.ReadVarint(&value)) {
+    } else if (reader.field() == fields::Duration::kNanos && reader.ReadVarint(&value)) {
       duration->nanos = static_cast<int32_t>(value);
     }
   }
@@ -50,11 +56,11 @@ struct ChargeFields {
   bool Read(std::string_view bytes) {
     WireReader reader(bytes);
     while (reader.Next()) {
-      if (reader.field() == 1) {
+      if (reader.field() == fields::Charge::kLimit) {
         reader.ReadBytes(&limit);
-      } else if (reader.field() == 2) {
+      } else if (reader.field() == fields::Charge::kKey) {
         reader.ReadBytes(&key);
-      } else if (reader.field() == 3) {
+      } else if (reader.field() == fields::Charge::kPermits) {
         reader.ReadVarint(&permits);
       }
     }
@@ -108,15 +114,16 @@ const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
   while (reader.Next()) {
     std::string_view bytes;
     uint64_t value = 0;
-    if (reader.field() == 1 && reader.ReadBytes(&bytes)) {
+    if (reader.field() == fields::AcquireRequest::kCharges && reader.ReadBytes(&bytes)) {
       ChargeFields charge;
       if (!charge.Read(bytes)) return "charges";
       call->AddCharge(charge.limit, charge.key, charge.permits);
-    } else if (reader.field() == 2 && reader.ReadBytes(&bytes)) {
+    } else if (reader.field() == fields::AcquireRequest::kMaxWait && reader.ReadBytes(&bytes)) {
       if (!ReadDuration(bytes, &options.max_wait)) return "max_wait";
-    } else if (reader.field() == 3 && reader.ReadVarint(&value)) {
+    } else if (reader.field() == fields::AcquireRequest::kHold && reader.ReadVarint(&value)) {
       options.hold = value != 0;
-    } else if (reader.field() == 4 && reader.ReadVarint(&value)) {
+    } else if (reader.field() == fields::AcquireRequest::kWantReceipt &&
+               reader.ReadVarint(&value)) {
       options.want_receipt = value != 0;
     }
   }
@@ -398,7 +405,7 @@ absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* ca
 
 absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* call) {
   std::string_view receipt;
-  if (!ReadFirstField(bytes, &receipt)) return Broken("RefundRequest");
+  if (!common::ReadFirstField(bytes, &receipt)) return Broken("RefundRequest");
   call->Reset(receipt);
   return absl::OkStatus();
 }

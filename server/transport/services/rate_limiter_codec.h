@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/buffer.h"
+#include "common/protobuf_wire.h"
 #include "server/service/acquire_call.h"
 #include "server/service/bucket_watch.h"
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
-#include "server/transport/services/protobuf_wire.h"
 
 namespace sluice::transport {
 
@@ -39,7 +39,7 @@ class BatchDecoder {
 
  private:
   service::AcquireCall* call_;
-  WireReader reader_;
+  common::WireReader reader_;
   int64_t units_ = 0;
   bool done_ = false;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/protobuf_wire.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "google/protobuf/dynamic_message.h"
@@ -14,13 +15,14 @@
 #include "google/protobuf/stubs/logging.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
-#include "server/transport/services/protobuf_wire.h"
 #include "sluice/v1/rate_limiter.pb.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::transport {
 namespace {
 
+using common::kMaxVarintBytes;
+using common::PutVarint;
 using google::protobuf::util::MessageDifferencer;
 
 absl::Span<const uint8_t> Bytes(const std::string& text) {

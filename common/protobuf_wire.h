@@ -1,8 +1,8 @@
-// WireReader and WireWriter: protobuf's wire format without message objects, for the few messages
-// of the fast path. The reader accepts the same bytes as protobuf's own parser, except that it does
-// not check UTF-8.
-#ifndef SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
-#define SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
+// WireReader and WireWriter: protobuf's wire format without message objects and without its
+// library, for the messages of the data plane. The reader accepts the same bytes as protobuf's own
+// parser, except that it does not check UTF-8.
+#ifndef SLUICE_COMMON_PROTOBUF_WIRE_H_
+#define SLUICE_COMMON_PROTOBUF_WIRE_H_
 
 #include <algorithm>
 #include <bit>
@@ -13,10 +13,8 @@
 
 #include "absl/base/attributes.h"
 #include "absl/types/span.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/wire_format_lite.h"
 
-namespace sluice::transport {
+namespace sluice::common {
 
 // Iterates over the fields of one message. Not thread-safe; the bytes outlive it and its views.
 //
@@ -37,7 +35,7 @@ class WireReader {
     if (unread_) Skip();
     if (!ok_ || at_ == end_) return false;
     if (!Tag()) return false;
-    if (type() == Format::WIRETYPE_END_GROUP) return Fail();
+    if (type() == kEndGroup) return Fail();
     unread_ = true;
     return true;
   }
@@ -46,12 +44,12 @@ class WireReader {
   // Read the field's value. Return false if it has another type (an unknown field, which Next
   // skips), or if its encoding is invalid (not ok()).
   bool ReadVarint(uint64_t* value) {
-    if (type() != Format::WIRETYPE_VARINT) return false;
+    if (type() != kVarint) return false;
     unread_ = false;
     return Varint(value);
   }
   bool ReadBytes(std::string_view* value) {
-    if (type() != Format::WIRETYPE_LENGTH_DELIMITED) return false;
+    if (type() != kBytes) return false;
     unread_ = false;
     uint64_t size = 0;
     if (!Varint(&size)) return false;
@@ -75,9 +73,9 @@ class WireReader {
   void Advance(size_t bytes) { at_ += bytes; }
 
  private:
-  using Format = google::protobuf::internal::WireFormatLite;
+  enum Type : uint32_t { kVarint, kFixed64, kBytes, kStartGroup, kEndGroup, kFixed32 };
 
-  Format::WireType type() const { return Format::GetTagWireType(tag_); }
+  Type type() const { return static_cast<Type>(tag_ & 7); }
   bool Fail() {
     ok_ = false;
     unread_ = false;
@@ -119,18 +117,62 @@ class WireReader {
   // Returns the end of the field's value at `at`; null: its encoding is invalid. Apart from Next
   // and without `this`, so that a reader stays small and in registers.
   [[gnu::noinline]] static const uint8_t* EndOfValue(const uint8_t* at, size_t left, uint32_t tag) {
-    // A group has no length: finding its end means to read all of it.
-    constexpr size_t kMaxGroupBytes = 64 << 10;
-    const bool group = Format::GetTagWireType(tag) == Format::WIRETYPE_START_GROUP;
-    google::protobuf::io::CodedInputStream value(
-        at, static_cast<int>(group ? std::min(left, kMaxGroupBytes) : left));
-    return Format::SkipField(&value, tag) ? at + value.CurrentPosition() : nullptr;
+    WireReader value({at, left});
+    value.tag_ = tag;
+    const bool ok = value.type() == kStartGroup ? value.SkipGroup() : value.SkipScalar();
+    return ok ? value.at_ : nullptr;
   }
   void Skip() {
     const uint8_t* const end = EndOfValue(at_, left(), tag_);
     unread_ = false;
     ok_ = end != nullptr;
     if (ok_) at_ = end;
+  }
+
+  // A field that is no group.
+  bool SkipScalar() {
+    uint64_t value = 0;
+    switch (type()) {
+      case kVarint:
+        return Varint(&value);
+      case kFixed64:
+        return SkipBytes(8);
+      case kBytes:
+        return Varint(&value) && SkipBytes(value);
+      case kFixed32:
+        return SkipBytes(4);
+      default:
+        return Fail();
+    }
+  }
+
+  bool SkipBytes(uint64_t size) {
+    if (size > left()) return Fail();
+    at_ += size;
+    return true;
+  }
+
+  // A group has no length: finding its end means to read all of it. So its size and, as in
+  // protobuf, its depth are bounded.
+  bool SkipGroup() {
+    constexpr size_t kMaxBytes = 64 << 10;
+    constexpr int kMaxDepth = 100;
+    uint32_t open[kMaxDepth];  // field numbers of the groups that have not ended
+    int depth = 0;
+    open[depth++] = field();
+    end_ = at_ + std::min(left(), kMaxBytes);
+    while (depth > 0) {
+      if (at_ == end_ || !Tag()) return Fail();
+      if (type() == kStartGroup) {
+        if (depth == kMaxDepth) return Fail();
+        open[depth++] = field();
+      } else if (type() == kEndGroup) {
+        if (field() != open[--depth]) return Fail();
+      } else if (!SkipScalar()) {
+        return false;
+      }
+    }
+    return true;
   }
 
   const uint8_t* at_;
@@ -236,6 +278,6 @@ class WireWriter {
   uint8_t* at_;
 };
 
-}  // namespace sluice::transport
+}  // namespace sluice::common
 
-#endif  // SLUICE_SERVER_TRANSPORT_SERVICES_PROTOBUF_WIRE_H_
+#endif  // SLUICE_COMMON_PROTOBUF_WIRE_H_
