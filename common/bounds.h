@@ -64,8 +64,10 @@ inline constexpr uint32_t kDefaultListKeys = 20;
 // connections.
 inline constexpr int kDefaultMaxConnections = 100'000;
 
-// TLS handshakes at once on an event loop: each holds about 50 KiB. Above, a new handshake
-// displaces one of the peer that holds most.
+// TLS handshakes at once on an event loop; fewer if all of them, 64 KiB each, would hold more than
+// an eighth of what peers may make the process hold. Above, a new handshake displaces one of the
+// peer that holds most. A count too, since each takes up to a millisecond of its loop: the last of
+// so many waits for a second.
 inline constexpr size_t kMaxHandshakesPerLoop = 1024;
 
 // Connections of the admin port, and bytes of its requests that are not complete yet. People and
@@ -75,7 +77,8 @@ inline constexpr size_t kMaxAdminRequestBytes = size_t{32} << 20;
 
 // Calls open at once on one connection, announced in its SETTINGS. An open call costs 1 to 3 KiB,
 // and callers that are held until their grant time keep theirs for hours: a connection takes 3 MiB
-// for them at most.
+// for them at most. A count beside the account of bytes, since HTTP/2 lets a server announce no
+// other bound: without it, clients would send calls only to have them refused.
 inline constexpr uint32_t kMaxStreamsPerConnection = 1024;
 
 // A connection's share of memory. Above either bound its next calls wait, and the window for its
@@ -163,8 +166,15 @@ inline constexpr uint64_t kMaxBookingsPerBucket = uint64_t{1} << 17;
 inline constexpr uint64_t kMaxBookingsPerLimit = uint64_t{1} << 19;
 inline constexpr uint64_t kMaxBookings = uint64_t{1} << 20;
 
+// Steps of the searches for grant times of one batch: each looks at one booking, or at the summary
+// of many, under the locks of the buckets. Half a millisecond at most. A search among bookings
+// without gaps takes a few steps, whatever their number; the first one after a cancellation a step
+// for each booking.
+inline constexpr int64_t kMaxSearchSteps = int64_t{1} << 17;
+
 // Of the reservations of one connection, held callers included: a quarter of kMaxBookings, so that
-// no connection takes them all. Each batch of 4096 may make as many reservations.
+// no connection takes them all. A count, as kMaxBookings is: bookings are in no account of bytes,
+// since they outlive the connection. Each batch of 4096 may make as many reservations.
 inline constexpr size_t kMaxBookingsPerConnection = size_t{1} << 18;
 
 // A node that does not know a bucket in Redis reads all its bookings, some 10 bytes each, and

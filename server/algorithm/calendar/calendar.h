@@ -38,6 +38,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "common/bounds.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
@@ -85,11 +86,7 @@ class BookingSets {
 // need be searched. So what it grants always fits, but it may not be the earliest moment.
 class SearchBudget {
  public:
-  // Half a millisecond at most. A search among bookings without gaps takes a few steps, whatever
-  // their number; the first one after a cancellation a step for each booking.
-  static constexpr int64_t kDefaultSteps = int64_t{1} << 17;
-
-  explicit SearchBudget(int64_t steps = kDefaultSteps) : left_(steps) {}
+  explicit SearchBudget(int64_t steps = common::bounds::kMaxSearchSteps) : left_(steps) {}
 
   void Spend(size_t steps) { left_ -= static_cast<int64_t>(steps); }
   bool spent() const { return left_ <= 0; }

@@ -146,7 +146,7 @@ class Model {
  public:
   // `search_steps`: the budget of each search.
   explicit Model(const std::vector<Parameters>& parameters,
-                 int64_t search_steps = SearchBudget::kDefaultSteps)
+                 int64_t search_steps = common::bounds::kMaxSearchSteps)
       : search_steps_(search_steps) {
     for (const Parameters& p : parameters) buckets_.emplace_back(p);
   }
@@ -205,7 +205,7 @@ class Model {
       if (grant_time_ns == now_ns_) {
         RC_ASSERT(bucket.state.TryTake(bucket.parameters, permits, at(), id, nullptr, set));
       } else {
-        RC_ASSERT(search_steps_ < SearchBudget::kDefaultSteps || charges.size() > 1 ||
+        RC_ASSERT(search_steps_ < common::bounds::kMaxSearchSteps || charges.size() > 1 ||
                   !bucket.state.CanTake(bucket.parameters, permits, at(), set));
         bucket.state.Book(bucket.parameters, {grant_time_ns, permits, id, set}, at());
       }
@@ -281,7 +281,7 @@ Charges AnyCharges(const Model& model, uint64_t* set) {
 
 // Beyond search_steps the moment still fits, but need not be the earliest.
 void RandomHistoryAgainstBruteForce(const std::array<Kind, 3>& kinds,
-                                    int64_t search_steps = SearchBudget::kDefaultSteps) {
+                                    int64_t search_steps = common::bounds::kMaxSearchSteps) {
   Model model({AnyTiny(kinds[0]), AnyTiny(kinds[1]), AnyTiny(kinds[2])}, search_steps);
   const int steps = *rc::gen::inRange(5, 45);
   for (int step = 0; step < steps; ++step) {
@@ -299,7 +299,7 @@ void RandomHistoryAgainstBruteForce(const std::array<Kind, 3>& kinds,
         const int64_t max_wait = *rc::gen::element<int64_t>(0, 10, 60, 150);
         const int64_t moment = model.Joint(charges, set);
         RC_ASSERT(moment != kNeverNs);
-        if (search_steps == SearchBudget::kDefaultSteps) {
+        if (search_steps == common::bounds::kMaxSearchSteps) {
           RC_ASSERT(model.BruteForce(charges, set, moment) == moment);
         } else {
           RC_ASSERT(moment >= model.FromNs(set));
