@@ -26,7 +26,7 @@ Listener::Listener(EventLoop& loop, int fd, Acceptor& acceptor, const ListenerOp
       options_(options),
       fd_(fd),
       reserve_fd_(OpenReserve()),
-      handshakes_(std::make_shared<HandshakeSlots>(options.max_handshakes)) {
+      handshakes_(std::make_shared<HandshakeSlots>(loop, options.max_handshakes, options.memory)) {
   loop_.AddResident(*this);
   OnRetry();
 }
@@ -131,10 +131,11 @@ void Listener::Start(int fd, const SocketAddress& peer) {
   }
   MakeRoom();
   const HandshakeSlots::Slot slot = handshakes_->Take(peer);
-  slot->stream = TlsStream::Serve(
-      socket, *options_.tls, options_.handshake_timeout_ns, options_.stream,
-      [&acceptor = acceptor_](Stream& stream) { return acceptor.Accept(stream); },
-      [handshakes = handshakes_, slot] { handshakes->GiveBack(slot); });
+  slot->stream =
+      TlsStream::Serve(socket, *options_.tls, options_.handshake_timeout_ns, options_.stream,
+                       [&acceptor = acceptor_](Stream& stream) { return acceptor.Accept(stream); },
+                       {.input = [handshakes = handshakes_, slot] { handshakes->OnInput(slot); },
+                        .done = [handshakes = handshakes_, slot] { handshakes->GiveBack(slot); }});
 }
 
 void Listener::MakeRoom() {

@@ -7,6 +7,7 @@
 
 #include "common/bounds.h"
 #include "common/log.h"
+#include "common/memory_account.h"
 #include "common/net/event_loop.h"
 #include "common/net/handshake_slots.h"
 #include "common/net/socket_stream.h"
@@ -36,6 +37,8 @@ struct ListenerOptions {
   // How long a TLS handshake may take, and how many may run at once on a loop (HandshakeSlots).
   int64_t handshake_timeout_ns = int64_t{10} * 1'000'000'000;
   size_t max_handshakes = common::bounds::kMaxHandshakesPerLoop;
+  // Counts what the handshakes hold; null: nothing does. Outlives the loops.
+  common::MemoryBudget* memory = nullptr;
   // Where the displaced handshakes of a minute are reported; null: nowhere.
   common::Log* log = nullptr;
   // Connections accepted in an iteration, at most, so that open connections have their turn: each
@@ -75,7 +78,6 @@ class Listener final : private IoWatcher, private LoopResident {
   // Closed for a moment, when there are no descriptors left, to accept and close a connection.
   // Otherwise epoll would report the listener as ready for ever.
   int reserve_fd_;
-  // Shared with the handshakes, as they may outlive the listener.
   std::shared_ptr<HandshakeSlots> handshakes_;
   uint64_t displaced_ = 0;        // handshakes, since the last line of the log
   int64_t log_displaced_ns_ = 0;  // the next line may follow then

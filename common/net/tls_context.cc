@@ -16,6 +16,9 @@ namespace {
 // Sessions may be resumed for this long, without a new check of the client's certificate.
 constexpr long kSessionSeconds = 3600;
 
+// Bytes of a client's chain of certificates. OpenSSL takes the memory when they are announced.
+constexpr long kMaxChainBytes = 32 << 10;
+
 // The ciphers that HTTP/2 allows with TLS 1.2 (RFC 9113, 9.2.2): ephemeral keys and AEAD.
 constexpr char kTls12Ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
@@ -89,6 +92,7 @@ absl::StatusOr<TlsContext::CtxPtr> TlsContext::Load() const {
   // Tickets contain all data that a resumption needs; a cache would only use memory.
   SSL_CTX_set_session_cache_mode(ctx.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_timeout(ctx.get(), kSessionSeconds);
+  if (server) SSL_CTX_set_max_cert_list(ctx.get(), kMaxChainBytes);
 
   if (!options_.certificate_chain_file.empty()) {
     if (SSL_CTX_use_certificate_chain_file(ctx.get(), options_.certificate_chain_file.c_str()) !=

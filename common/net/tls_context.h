@@ -34,7 +34,7 @@ struct TlsOptions {
   std::string trusted_ca_file;
 };
 
-class TlsContext {
+class TlsContext : public std::enable_shared_from_this<TlsContext> {
  public:
   enum class Role { kServer, kClient };
 

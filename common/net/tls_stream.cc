@@ -17,6 +17,10 @@ namespace {
 // answer, and its sender next to nothing.
 constexpr int kMaxIdleMessages = 64;
 
+// Bytes of a ClientHello, at most: real ones have up to 2 KB. OpenSSL takes the memory when they
+// are announced, and would accept 128 KiB.
+constexpr size_t kMaxHelloBytes = size_t{16} << 10;
+
 // After a failure: how long the peer may take to read the alert.
 constexpr int64_t kAlertLingerNs = 1'000'000'000;
 
@@ -38,16 +42,12 @@ TlsStream::TlsStream(SocketStream* socket, const TlsContext& context, int64_t ha
     : socket_(socket),
       loop_(socket->loop()),
       options_(options),
-      ssl_(context.NewSsl()),
+      context_(context.shared_from_this()),
       plain_(loop_.buffers()),
       held_(loop_.buffers()),
       handshake_timeout_ns_(handshake_timeout_ns),
       idle_messages_(kMaxIdleMessages),
       is_server_(context.role() == TlsContext::Role::kServer) {
-  BIO* const bio = BIO_new(BioMethod());
-  BIO_set_data(bio, this);
-  BIO_set_init(bio, 1);
-  SSL_set_bio(ssl_.get(), bio, bio);
   socket_->SetHandler(this);
   // Armed from the start: a client's time-out includes connecting.
   loop_.ArmIn(timer_, handshake_timeout_ns_);
@@ -55,13 +55,21 @@ TlsStream::TlsStream(SocketStream* socket, const TlsContext& context, int64_t ha
 
 TlsStream::~TlsStream() = default;
 
+void TlsStream::MakeSsl() {
+  ssl_ = context_->NewSsl();
+  BIO* const bio = BIO_new(BioMethod());
+  BIO_set_data(bio, this);
+  BIO_set_init(bio, 1);
+  SSL_set_bio(ssl_.get(), bio, bio);
+  is_server_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
+}
+
 TlsStream* TlsStream::Serve(SocketStream* socket, const TlsContext& context,
                             int64_t handshake_timeout_ns, const StreamOptions& options,
-                            Accept accept, absl::AnyInvocable<void()> done) {
+                            Accept accept, HandshakeCallbacks callbacks) {
   auto* const stream = new TlsStream(socket, context, handshake_timeout_ns, options);
-  SSL_set_accept_state(stream->ssl_.get());
   stream->accept_ = std::move(accept);
-  stream->done_ = std::move(done);
+  stream->handshake_ = std::move(callbacks);
   socket->Open();
   return stream;
 }
@@ -70,8 +78,8 @@ TlsStream* TlsStream::Connect(SocketStream* socket, const TlsContext& context,
                               const std::string& name, int64_t handshake_timeout_ns,
                               const StreamOptions& options, StreamHandler* handler) {
   auto* const stream = new TlsStream(socket, context, handshake_timeout_ns, options);
+  stream->MakeSsl();
   SSL* const ssl = stream->ssl_.get();
-  SSL_set_connect_state(ssl);
   stream->handler_ = handler;
   // An IP address is compared with the certificate's addresses, and not sent as SNI (RFC 6066, 3).
   const bool is_ip = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name.c_str()) == 1;
@@ -131,25 +139,65 @@ void TlsStream::OnTlsMessage(int write, int, int content_type, const void*, size
 }
 
 void TlsStream::OnOpen() {
-  if (!is_server_ && !failed_) ContinueHandshake();
+  if (!is_server_ && !failed_) DoHandshake();
 }
 
 void TlsStream::OnData(absl::Span<const uint8_t> data) {
   if (failed_) return;
+  if (!open_) return ReceiveHandshake(data);
   input_ = data;
-  if (!open_) {
-    handshake_bytes_ += data.size();
-    ContinueHandshake();
-    if (!open_ && !failed_ && handshake_bytes_ > kMaxHandshakeBytes) {
-      Fail(absl::ResourceExhaustedError(
-          absl::StrCat("more than ", kMaxHandshakeBytes, " bytes for a TLS handshake")));
-    }
-  }
-  if (open_ && !failed_) Decrypt();
+  Decrypt();
   input_ = {};
 }
 
-void TlsStream::ContinueHandshake() {
+void TlsStream::ReceiveHandshake(absl::Span<const uint8_t> data) {
+  handshake_bytes_ += data.size();
+  waiting_.append(reinterpret_cast<const char*>(data.data()), data.size());
+  turn_due_ = ssl_ != nullptr || CheckFirstRecord();
+  if (failed_) return;
+  if (handshake_.input != nullptr) {
+    if (turn_due_) socket_->PauseReading();
+    handshake_.input();
+  } else if (turn_due_) {
+    ContinueHandshake();
+  }
+}
+
+bool TlsStream::CheckFirstRecord() {
+  const auto byte = [this](size_t at) { return static_cast<uint8_t>(waiting_[at]); };
+  if (byte(0) != SSL3_RT_HANDSHAKE) return true;  // OpenSSL knows the error
+  constexpr size_t kRecordHeader = SSL3_RT_HEADER_LENGTH;
+  if (waiting_.size() < kRecordHeader + SSL3_HM_HEADER_LENGTH) return false;
+  const size_t record_bytes = size_t{byte(3)} << 8 | byte(4);
+  const size_t hello_bytes = size_t{byte(6)} << 16 | size_t{byte(7)} << 8 | byte(8);
+  if (record_bytes < SSL3_HM_HEADER_LENGTH || hello_bytes > kMaxHelloBytes) {
+    Fail(absl::ResourceExhaustedError("the TLS handshake begins with too small or large a record"));
+    return false;
+  }
+  return waiting_.size() >= kRecordHeader + std::min<size_t>(record_bytes, kMaxHelloBytes);
+}
+
+bool TlsStream::ContinueHandshake() {
+  turn_due_ = false;
+  if (failed_) return false;
+  const std::string input = std::exchange(waiting_, std::string());
+  const size_t unsent = socket_->pending_output();
+  if (ssl_ == nullptr) MakeSsl();
+  input_ = {reinterpret_cast<const uint8_t*>(input.data()), input.size()};
+  DoHandshake();
+  if (!open_ && !failed_ && handshake_bytes_ > kMaxHandshakeBytes) {
+    Fail(absl::ResourceExhaustedError(
+        absl::StrCat("more than ", kMaxHandshakeBytes, " bytes for a TLS handshake")));
+  }
+  if (open_ && !failed_) Decrypt();
+  input_ = {};
+  OnReadsDone();
+  const bool answered = socket_->pending_output() > unsent;
+  if (!failed_) UpdateReading();
+  return answered;
+}
+
+void TlsStream::DoHandshake() {
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
   if (result == 1) return HandshakeDone();
@@ -176,7 +224,8 @@ void TlsStream::HandshakeDone() {
 }
 
 void TlsStream::EndHandshake() {
-  if (done_ != nullptr) std::exchange(done_, nullptr)();
+  handshake_.input = nullptr;
+  if (handshake_.done != nullptr) std::exchange(handshake_.done, nullptr)();
 }
 
 void TlsStream::Decrypt() {

@@ -9,6 +9,7 @@
 #define SLUICE_COMMON_NET_TLS_STREAM_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -27,20 +28,32 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   // Bytes of the peer's handshake, at most: enough for a long chain of certificates.
   static constexpr size_t kMaxHandshakeBytes = size_t{128} << 10;
 
+  // Memory of a handshake, at most, once the peer's first record is complete: OpenSSL's state and
+  // buffers. Before, there is only what the peer has sent.
+  static constexpr size_t kHandshakeMemory = size_t{64} << 10;
+
   // Called once when the handshake is complete. Returns the stream's handler, whose OnOpen follows;
   // null refuses the stream.
   using Accept = absl::AnyInvocable<StreamHandler*(Stream&)>;
+
+  // For a server that gives its handshakes turns.
+  struct HandshakeCallbacks {
+    // Input arrived. If handshake_turn_due(), call ContinueHandshake later. Null: the handshake
+    // continues at once.
+    absl::AnyInvocable<void()> input;
+    // The handshake ended in either way; until then the stream may be aborted. Called once.
+    absl::AnyInvocable<void()> done;
+  };
 
   // Options for the socket underneath.
   static StreamOptions SocketOptions();
 
   // The server's side, over `socket`, which is connected and not opened. If the handshake fails or
   // takes longer than handshake_timeout_ns, the stream is closed and counted, and `accept` is never
-  // called. `done` is called once, when the handshake ended in either way; until then the result
-  // may be aborted.
-  static TlsStream* Serve(
-      SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
-      const StreamOptions& options, Accept accept, absl::AnyInvocable<void()> done = [] {});
+  // called.
+  static TlsStream* Serve(SocketStream* socket, const TlsContext& context,
+                          int64_t handshake_timeout_ns, const StreamOptions& options, Accept accept,
+                          HandshakeCallbacks callbacks);
 
   // The client's side, over `socket`, which is not opened and need not be connected. The server's
   // certificate must be for `name`, a DNS name or an IP address. The handler's OnOpen follows, or
@@ -65,11 +78,20 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   int64_t ready_since_ns() const override { return socket_->ready_since_ns(); }
   int64_t round_trip_ns() const override { return socket_->round_trip_ns(); }
 
+  // ---- During a server's handshake.
+  // Whether the peer has sent nothing.
+  bool silent() const { return handshake_bytes_ == 0; }
+  bool handshake_turn_due() const { return turn_due_; }
+  size_t handshake_memory() const {
+    return ssl_ != nullptr ? kHandshakeMemory : waiting_.capacity();
+  }
+  // Handles the input. Returns whether it was answered, which takes up to a millisecond.
+  bool ContinueHandshake();
+
+  // REQUIRES for these two: the handshake is complete.
   // "TLSv1.3", and whether a session was resumed. For logs and tests.
   std::string protocol() const;
   bool resumed() const;
-  // Whether the peer has sent nothing.
-  bool silent() const { return handshake_bytes_ == 0; }
 
  private:
   TlsStream(SocketStream* socket, const TlsContext& context, int64_t handshake_timeout_ns,
@@ -95,7 +117,11 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   static void OnTlsMessage(int write, int version, int content_type, const void* bytes, size_t size,
                            SSL* ssl, void* self);
 
-  void ContinueHandshake();
+  void MakeSsl();
+  void ReceiveHandshake(absl::Span<const uint8_t> data);
+  // Whether OpenSSL may have the input. False: the first record is not complete, or refused.
+  bool CheckFirstRecord();
+  void DoHandshake();
   void HandshakeDone();
   void Decrypt();
   void Deliver(absl::Span<const uint8_t> plain);
@@ -110,10 +136,13 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   SocketStream* const socket_;  // lives until OnClosed has returned
   EventLoop& loop_;
   const StreamOptions options_;
+  // Null before a server has its peer's first record: a silent peer costs nothing of TLS.
   TlsContext::SslPtr ssl_;
+  const std::shared_ptr<const TlsContext> context_;
   StreamHandler* handler_ = nullptr;
   Accept accept_;
-  absl::AnyInvocable<void()> done_;
+  HandshakeCallbacks handshake_;
+  std::string waiting_;              // input of the handshake
   OutputBuffer plain_;               // to be encrypted
   OutputBuffer held_;                // decrypted while the handler was paused
   absl::Span<const uint8_t> input_;  // encrypted, not read by OpenSSL; within OnData only
@@ -126,6 +155,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   int idle_messages_;
   absl::Status failure_;
   const bool is_server_;
+  bool turn_due_ = false;  // input waits for ContinueHandshake
   bool open_ = false;
   bool failed_ = false;         // only OnClosed follows
   bool closing_ = false;        // CloseAfterWrite was called

@@ -201,7 +201,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       net::SocketStream::FromConnected(*world->loop, peer.TakeServed(), net::SocketAddress(),
                                        net::TlsStream::SocketOptions(), nullptr);
   net::TlsStream::Serve(socket, *world->server, 10'000'000'000, net::StreamOptions{},
-                        [&echo](net::Stream& stream) { return echo.Accept(stream); });
+                        [&echo](net::Stream& stream) { return echo.Accept(stream); }, {});
   if (mode == 0) {
     peer.Send(rest);
   } else {

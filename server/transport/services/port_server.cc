@@ -1,10 +1,13 @@
 #include "server/transport/services/port_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "common/bounds.h"
+#include "common/net/tls_stream.h"
 
 namespace sluice::transport {
 namespace {
@@ -18,6 +21,16 @@ absl::StatusOr<std::shared_ptr<net::TlsContext>> LoadTls(const TlsFiles& files) 
                                  {.certificate_chain_file = files.cert,
                                   .private_key_file = files.key,
                                   .trusted_ca_file = files.client_ca});
+}
+
+// TLS handshakes of a loop. All of them hold at most an eighth of what peers may make the process
+// hold; a few per loop are always possible.
+size_t MaxHandshakes(const common::MemoryBudget* memory, size_t loops) {
+  constexpr size_t kFew = 16;
+  if (memory == nullptr) return common::bounds::kMaxHandshakesPerLoop;
+  const size_t share = static_cast<size_t>(memory->limit()) / 8 / loops;
+  return std::clamp(share / net::TlsStream::kHandshakeMemory, kFew,
+                    common::bounds::kMaxHandshakesPerLoop);
 }
 
 }  // namespace
@@ -55,6 +68,8 @@ absl::Status PortServer::Listen(std::function<void(const absl::Status&)> certifi
   listener.tls = *tls;
   listener.budget = &connections_;
   listener.log = options_.log;
+  listener.memory = options_.rpc.memory;
+  listener.max_handshakes = MaxHandshakes(options_.rpc.memory, loops_.size());
   auto bound = loops_.Listen(options_.listen, server_, listener);
   if (!bound.ok()) return bound.status();
   address_ = bound->ToString();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/memory_account.h"
 #include "common/net/connector.h"
 #include "common/net/listener.h"
 #include "common/net/listening_socket.h"
@@ -459,6 +460,57 @@ std::string ClientHello() {
   std::string hello(data, size);
   SSL_free(ssl);
   return hello;
+}
+
+TEST_F(TlsStreamTest, AnswersOneHandshakeInAnIteration) {
+  Serve(authority_.Issue());
+  CtxPtr ctx = RawContext();
+  std::deque<RawClient> clients;
+  for (int i = 0; i < 8; ++i) clients.emplace_back(address_, ctx.get()).Handshake();
+  uint64_t answers = 0;
+  for (int i = 0; i < 1000 && answers < 8; ++i) {
+    loop_->RunOnce(0);
+    const uint64_t now = loop_->counters().writes.value();
+    EXPECT_LE(now, answers + 1);
+    answers = now;
+  }
+  EXPECT_EQ(answers, 8u);
+  ASSERT_TRUE(Until([&] {
+    for (RawClient& client : clients) client.Handshake();
+    return served_.size() == 8;
+  }));
+}
+
+TEST_F(TlsStreamTest, CountsTheMemoryOfHandshakes) {
+  common::MemoryBudget memory(1 << 30);
+  ListenerOptions options;
+  options.memory = &memory;
+  Serve(authority_.Issue(), nullptr, options);
+  constexpr int kCount = 16;
+  std::vector<RawSocket> peers;
+  for (int i = 0; i < kCount; ++i) peers.push_back(ConnectTo(address_));
+  Settle(*loop_);
+  EXPECT_EQ(loop_->counters().streams.value(), size_t{kCount});
+  EXPECT_EQ(memory.held(), 0);  // they are silent
+  for (RawSocket& peer : peers) peer.Send(ClientHello());
+  // A chunk may not be reported yet.
+  constexpr auto kHeld = static_cast<int64_t>(kCount * TlsStream::kHandshakeMemory);
+  ASSERT_TRUE(Until([&] { return memory.held() > kHeld - common::MemoryPart::kChunk; }));
+  peers.clear();
+  ASSERT_TRUE(Until([&] { return loop_->counters().streams.value() == 0; }));
+  EXPECT_LT(memory.held(), common::MemoryPart::kChunk);
+  TearDown();  // before `memory`
+}
+
+TEST_F(TlsStreamTest, RefusesHelloThatAnnouncesTooMuchOrIsCutTooSmall) {
+  Serve(authority_.Issue());
+  for (const std::string_view start : {std::string_view("\x16\x03\x01\x02\0\x01\x02\0\0", 9),
+                                       std::string_view("\x16\x03\x01\0\x01\x01\x16\x03\x01", 9)}) {
+    RawSocket peer = ConnectTo(address_);
+    peer.Send(start);
+    ASSERT_TRUE(Until([&] { return peer.Closed(); }));
+  }
+  EXPECT_TRUE(served_.empty());
 }
 
 TEST_F(TlsStreamTest, HandshakeCutAtAnyByteLeavesNothing) {
