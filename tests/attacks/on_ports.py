@@ -1,4 +1,5 @@
 """Attacks on TLS handshakes, the admin port and logging."""
+import ssl
 import time
 
 import grpc
@@ -60,6 +61,39 @@ def handshake_drip(run):
             honest_handshakes(run, server, f"{len(slow)} slow ones")
     run.rss(64)
     for connection in slow:
+        connection.close()
+    run.released("after they left")
+    run.end()
+
+
+def client_hello():
+    """The first bytes of an honest handshake."""
+    out = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return out.read()
+
+
+@attack()
+def handshake_hellos(run):
+    """TLS: a complete ClientHello on each of a thousand connections, and nothing more; others that
+    announce the largest one."""
+    server = run.server(tls=True)
+    hello = client_hello()
+    largest = b"\x16\x03\x01\x40\x00\x01\x02\x00\x00\x03\x03"
+    run.begin()
+    half = [server.tcp(f"127.0.2.{1 + i % 50}") for i in range(run.n(1024))]
+    for i, connection in enumerate(half):
+        try:
+            connection.send(hello if i % 4 else largest)
+        except OSError:
+            pass  # closed, to make room
+    honest_handshakes(run, server, f"{len(half)} half ones")
+    run.rss(96)
+    for connection in half:
         connection.close()
     run.released("after they left")
     run.end()

@@ -13,10 +13,14 @@ from verdict import Verdict
 
 ATTACKS = {}  # by name: function of a Run
 IN_REDIS = set()  # names of those that attack a server with Redis
-# The longest step of an event loop, in CPU time: the bound, and the tolerance for a machine whose
-# cores are shared with the attackers.
+# The longest step of an event loop, in CPU time: the bound, and what is asserted. A step that is
+# preempted, or whose cache the attackers have taken, uses up to four times its CPU time. With
+# --measure the server has a core of its own, and what is asserted is the next bounds of the
+# histogram above 1 ms.
 STEP_MS = 1
-STEP_TOLERANCE = 4
+STEP_ASSERTED_MS = 4
+STEP_ASSERTED_MEASURED_MS = 2
+STEPS = f"steps of <= {STEP_MS} ms CPU"
 
 
 def attack(redis=False):
@@ -198,9 +202,10 @@ class Run:
             self.note("GetStats has no step times")
             return
         kind, longest_ms = longest_step(stats)
-        bound = STEP_MS * STEP_TOLERANCE
-        self.verdict.check(longest_ms <= bound, f"longest step ({kind}) <= {longest_ms:.3g} ms",
-                           f"steps of <= {STEP_MS} ms CPU, judged at {bound} ms")
+        bound = STEP_ASSERTED_MEASURED_MS if self.variant.measure else STEP_ASSERTED_MS
+        self.verdict.check(longest_ms <= bound,
+                           f"longest step ({kind}) <= {longest_ms:.3g} ms, asserted {bound} ms",
+                           STEPS, longest_ms)
 
 
 def longest_step(stats):
