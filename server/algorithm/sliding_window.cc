@@ -1,6 +1,7 @@
 #include "server/algorithm/sliding_window.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -24,12 +25,15 @@ uint64_t SlidingWindowState::Effective(const SlidingWindow& parameters, int64_t 
 }
 
 uint64_t SlidingWindowState::CountedAt(const SlidingWindow& parameters, uint64_t index) const {
-  if (counts_.empty()) return 0;
-  const uint64_t size = counts_.size();
-  const uint64_t oldest = index > parameters.sub_windows ? index - parameters.sub_windows : 0;
-  uint64_t sum = 0;
-  for (uint64_t j = oldest; j <= last_; ++j) sum += counts_[j % size];
-  return sum;
+  if (total_ == 0 || index - last_ > parameters.sub_windows) return 0;
+  // Each sub-window that has begun since dropped the oldest one that counted.
+  uint64_t counted = total_;
+  size_t oldest = OldestAt(last_);
+  for (uint64_t begun = last_; begun < index; ++begun) {
+    counted -= counts_[oldest];
+    if (++oldest == counts_.size()) oldest = 0;
+  }
+  return counted;
 }
 
 void SlidingWindowState::Advance(const SlidingWindow& parameters, uint64_t index) {
@@ -37,8 +41,13 @@ void SlidingWindowState::Advance(const SlidingWindow& parameters, uint64_t index
     counts_.assign(size_t{parameters.sub_windows} + 1, 0);
   } else if (index - last_ >= counts_.size()) {
     std::fill(counts_.begin(), counts_.end(), 0);
+    total_ = 0;
   } else {
-    for (uint64_t j = last_ + 1; j <= index; ++j) counts_[j % counts_.size()] = 0;
+    size_t oldest = OldestAt(last_);
+    for (uint64_t begun = last_; begun < index; ++begun) {
+      total_ -= std::exchange(counts_[oldest], 0);
+      if (++oldest == counts_.size()) oldest = 0;
+    }
   }
   last_ = index;
 }
@@ -50,7 +59,7 @@ uint64_t SlidingWindowState::Counted(const SlidingWindow& parameters, int64_t no
 uint64_t SlidingWindowState::Add(const SlidingWindow& parameters, uint64_t permits,
                                  int64_t now_ns) {
   Advance(parameters, Effective(parameters, now_ns));
-  counts_[last_ % counts_.size()] += permits;
+  AddTo(last_, permits);
   return last_;
 }
 
@@ -62,11 +71,12 @@ int64_t SlidingWindowState::EarliestNs(const SlidingWindow& parameters, uint64_t
   const uint64_t index = Effective(parameters, now);
   uint64_t counted = CountedAt(parameters, index);
   if (Fits(counted, permits, capacity)) return now;
-  // Each sub-window that begins drops the oldest one that counts.
-  const uint64_t k = parameters.sub_windows;
+  // Each sub-window that begins drops the oldest one that counts. When all are dropped, it fits.
+  size_t oldest = OldestAt(index);
   for (uint64_t j = index + 1;; ++j) {
-    if (j > k && j - k - 1 <= last_) counted -= counts_[(j - k - 1) % counts_.size()];
+    counted -= counts_[oldest];
     if (Fits(counted, permits, capacity)) return SubWindowStartNs(parameters, j);
+    if (++oldest == counts_.size()) oldest = 0;
   }
 }
 
@@ -83,6 +93,7 @@ uint64_t SlidingWindowState::Refund(const SlidingWindow& parameters, uint64_t in
   uint64_t& count = counts_[index % counts_.size()];
   const uint64_t removed = std::min(count, permits);
   count -= removed;
+  total_ -= removed;
   return removed;
 }
 
@@ -118,7 +129,7 @@ SlidingWindowState SlidingWindowState::FromImage(const SlidingWindow& parameters
   window.Advance(parameters, image.last);
   for (const auto& [index, permits] : image.counts) {
     if (index <= image.last && index + parameters.sub_windows >= image.last) {
-      window.counts_[index % window.counts_.size()] = permits;
+      window.AddTo(index, permits);
     }
   }
   return window;
@@ -138,7 +149,7 @@ SlidingWindowState SlidingWindowState::ConvertTo(const SlidingWindow& from, cons
   for (uint64_t j = oldest; j <= last_; ++j) {
     const uint64_t at = ConvertWhen(from, to, j, now);
     if (converted.Counts(to, at, now)) {
-      converted.counts_[at % converted.counts_.size()] += counts_[j % counts_.size()];
+      converted.AddTo(at, counts_[j % counts_.size()]);
     }
   }
   return converted;

@@ -112,8 +112,16 @@ class SlidingWindowState : public CountingState<SlidingWindowState, SlidingWindo
   // Zeroes the counters of sub-windows that have come since the last one.
   void Advance(const SlidingWindow& parameters, uint64_t index);
 
+  // Where the count of the oldest sub-window is that counts at `index`.
+  size_t OldestAt(uint64_t index) const { return (index + 1) % counts_.size(); }
+  void AddTo(uint64_t index, uint64_t permits) {
+    counts_[index % counts_.size()] += permits;
+    total_ += permits;
+  }
+
   // count of sub-window j at j % (k+1), for last_-k .. last_. Empty until first used.
   std::vector<uint64_t> counts_;
+  uint64_t total_ = 0;  // of counts_
   uint64_t last_ = 0;
 };
 
