@@ -18,6 +18,10 @@ constexpr size_t kSweepPerInsert = 4;
 // Slots looked at for room by an insertion beyond max_buckets: in its own shard, and in others.
 constexpr size_t kSweepForRoom = 32;
 constexpr size_t kSweepElsewhereForRoom = 64;
+// Steps of a SearchBudget that a slot costs, if the sweep found no room: nearly each is a cache
+// miss. So a batch of new keys for a full table looks at 8192 slots in vain, which takes half a
+// millisecond.
+constexpr size_t kStepsPerSlot = 16;
 // Slots that Maintain looks at in one call, and at most under one lock.
 constexpr size_t kSweepPerMaintain = 2048;
 constexpr size_t kSweepPerLock = 256;
@@ -146,11 +150,16 @@ BucketIndex::Lookup BucketIndex::FindExisting(uint64_t hash, const Rule& rule,
 }
 
 BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key,
-                                              int64_t now_ns, MaySweep may_sweep) {
+                                              int64_t now_ns, MaySweep may_sweep,
+                                              algorithm::SearchBudget* budget) {
   const size_t shard_index = ShardOf(hash);
   Shard& shard = shards_[shard_index];
   TableRoom::Part& part = *rules_.Find(rule.id)->part;
-  for (bool swept_others = may_sweep == MaySweep::kNo;;) {
+  const bool searches = may_sweep == MaySweep::kYes && (budget == nullptr || !budget->spent());
+  const auto spend = [budget](size_t slots) {
+    if (budget != nullptr) budget->Spend(slots * kStepsPerSlot);
+  };
+  for (bool swept_others = !searches;;) {
     {
       common::MutexLock lock(&shard.mu);
       std::atomic<uint64_t>* slot =
@@ -158,19 +167,22 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
       if (slot != nullptr) return Settle(shard, shard_index, slot, hash, rule);
       if (may_sweep == MaySweep::kYes) Sweep(shard, shard_index, kSweepPerInsert, now_ns);
       bool room = room_.Take(part, key.size());
-      if (!room && may_sweep == MaySweep::kYes &&
-          Sweep(shard, shard_index, kSweepForRoom, now_ns) > 0) {
-        room = room_.Take(part, key.size());
+      if (!room && searches) {
+        if (Sweep(shard, shard_index, kSweepForRoom, now_ns) > 0) {
+          room = room_.Take(part, key.size());
+        } else {
+          spend(kSweepForRoom);
+        }
       }
       if (room) return {Status::kFound, Create(shard, shard_index, hash, rule, key)};
     }
     if (swept_others) return {Status::kOverflow, nullptr};
     swept_others = true;
-    SweepElsewhere(now_ns);
+    if (!SweepElsewhere(now_ns)) spend(kSweepElsewhereForRoom);
   }
 }
 
-void BucketIndex::SweepElsewhere(int64_t now_ns) {
+bool BucketIndex::SweepElsewhere(int64_t now_ns) {
   size_t left = kSweepElsewhereForRoom;
   for (size_t n = 0; n < kShards && left > 0; ++n) {
     const size_t i = overflow_next_.fetch_add(1, std::memory_order_relaxed) % kShards;
@@ -178,9 +190,10 @@ void BucketIndex::SweepElsewhere(int64_t now_ns) {
     if (SlotsOf(table) == no_slots_) continue;
     const size_t slots = std::min(left, CapacityOf(table));
     common::MutexLock lock(&shards_[i].mu);
-    if (Sweep(shards_[i], i, slots, now_ns) > 0) return;
+    if (Sweep(shards_[i], i, slots, now_ns) > 0) return true;
     left -= slots;
   }
+  return false;
 }
 
 Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,

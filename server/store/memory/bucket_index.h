@@ -19,6 +19,7 @@
 
 #include "common/clock.h"
 #include "common/mutex.h"
+#include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/moment.h"
 #include "server/store/bucket_hash.h"
 #include "server/store/memory/epoch.h"
@@ -72,10 +73,12 @@ class BucketIndex {
 
   // Finds the bucket, creates it if there is none, converts it if its rule is older. kStaleRule:
   // its rule is newer. kOverflow: there is none, and no room for one. REQUIRES: in a guard. With
-  // kYes it also drops full buckets that it finds, even one that was just created.
+  // kYes it also drops full buckets that it finds, even one that was just created. Searches for
+  // room that find none take from `budget` (null: there is no budget). Where it is spent, there is
+  // no search.
   enum class MaySweep : bool { kNo = false, kYes = true };
   Lookup FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key, int64_t now_ns,
-                      MaySweep may_sweep);
+                      MaySweep may_sweep, algorithm::SearchBudget* budget);
   // As above, but creates none: kAbsent.
   Lookup FindExisting(uint64_t hash, const Rule& rule, std::string_view key);
 
@@ -228,8 +231,8 @@ class BucketIndex {
   // Makes the record and puts it into the slot.
   Record* Place(size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash, uint64_t word,
                 const Rule& rule, std::string_view key);
-  // Looks for room in other shards.
-  void SweepElsewhere(int64_t now_ns);
+  // Looks for room in other shards. Returns whether it dropped a bucket.
+  bool SweepElsewhere(int64_t now_ns);
 
   // Looks at `slots` slots of the shard and drops full buckets. Returns how many.
   size_t Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns)

@@ -182,7 +182,7 @@ void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Search
       __builtin_prefetch(index_.Candidate(bucket.hash()), 1);
     }
   }
-  if (!LockAll(absl::MakeSpan(buckets), now_ns)) {
+  if (!LockAll(absl::MakeSpan(buckets), now_ns, budget)) {
     acquisition.outcome = Outcome::kStaleRule;
     acquisition.now_ns = now_ns;
     return;
@@ -211,7 +211,8 @@ MemoryStore::Buckets MemoryStore::BucketsOf(absl::Span<const Charge> charges) {
   return buckets;
 }
 
-bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_t> create_at_ns) {
+bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_t> create_at_ns,
+                          SearchBudget* budget) {
   absl::InlinedVector<LockedBucket*, common::bounds::kMaxCharges> order(buckets.size());
   // Making one bucket may drop another of the same acquisition that is still full. If the two share
   // a small table, each would drop the other for ever.
@@ -227,7 +228,7 @@ bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_
       const BucketIndex::Lookup lookup =
           create_at_ns.has_value()
               ? index_.FindOrCreate(bucket.hash(), bucket.rule(), bucket.key(), *create_at_ns,
-                                    may_sweep)
+                                    may_sweep, budget)
               : index_.FindExisting(bucket.hash(), bucket.rule(), bucket.key());
       if (lookup.status == BucketIndex::Status::kStaleRule) return false;
       bucket.set_record(lookup.record);

@@ -90,7 +90,8 @@ class MemoryStore final : public Store {
   Buckets BucketsOf(absl::Span<const Charge> charges);
   // Finds the buckets, creates missing ones if `create_at_ns` is given, and locks them all. Returns
   // false, with nothing locked, if a rule is stale.
-  bool LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns);
+  bool LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns,
+               SearchBudget* budget = nullptr);
   // Returns the moment of the operation: now_ns, or later. REQUIRES: locked.
   int64_t OpenAll(absl::Span<memory::LockedBucket> buckets, int64_t now_ns);
   void UnlockAll(absl::Span<memory::LockedBucket> buckets, int64_t now_ns);
