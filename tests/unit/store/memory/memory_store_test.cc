@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -288,6 +289,48 @@ TEST_F(MemoryStoreTest, BatchWithASpentBudgetIsBookedBehindAllBookings) {
     EXPECT_EQ(wait_ns, last_ns + kSecond);
     last_ns = wait_ns;
   }
+}
+
+// Searches for room that find none have one budget for the batch. Where there are full buckets,
+// they are found without it.
+TEST_F(MemoryStoreTest, BatchOfNewKeysForAFullTableHasASearchBudget) {
+  constexpr int kBuckets = 20'000;
+  MemoryStore store(clock_, {.max_buckets = kBuckets});
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kSecond}, 1, 0).value());
+  store.Register(rule);
+  int next_key = 0;
+  struct Operation final : AcquireOperation {
+    void Done() override {}
+  };
+  // Returns how many new keys were granted.
+  const auto take = [&](int count, SearchBudget* budget) {
+    std::vector<std::string> keys;
+    for (int i = 0; i < count; ++i) keys.push_back(std::to_string(next_key++));
+    std::vector<Charge> charges;
+    for (const std::string& key : keys) charges.push_back({rule.get(), key, 1});
+    std::vector<ChargeResult> results(keys.size());
+    std::vector<Acquisition> acquisitions(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      acquisitions[i].charges = absl::MakeSpan(&charges[i], 1);
+      acquisitions[i].results = &results[i];
+    }
+    Operation operation;
+    operation.acquisitions = absl::MakeSpan(acquisitions);
+    operation.search_budget = budget;
+    store.Acquire(&operation);
+    return std::ranges::count(acquisitions, Outcome::kGranted, &Acquisition::outcome);
+  };
+  SearchBudget unused;
+  ASSERT_EQ(take(kBuckets, &unused), kBuckets);
+  EXPECT_EQ(unused.left(), common::bounds::kMaxSearchSteps);
+  SearchBudget budget;
+  EXPECT_EQ(take(1000, &budget), 0);
+  EXPECT_TRUE(budget.spent());
+  EXPECT_GT(budget.left(), -10'000);
+  clock_.Advance(2 * kSecond);
+  SearchBudget after;
+  EXPECT_EQ(take(1000, &after), 1000);
+  EXPECT_FALSE(after.spent());
 }
 
 }  // namespace
