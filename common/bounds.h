@@ -181,6 +181,9 @@ inline constexpr size_t kMaxBookingsPerConnection = size_t{1} << 18;
 // scripts/buckets.lua walks all receipts of a bucket.
 inline constexpr size_t kMaxBookingsPerBucketInRedis = size_t{1} << 14;
 inline constexpr size_t kMaxReceiptsPerBucketInRedis = 128;
+// Limits of which the fence in Redis holds promised grant times. Each raise writes them, and every
+// node reads them. Promises of further limits are made for all limits.
+inline constexpr size_t kMaxLimitsPromised = 256;
 
 }  // namespace sluice::common::bounds
 

@@ -13,10 +13,12 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
 #include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/level.h"
@@ -379,6 +381,12 @@ class Store {
   // limits together may reserve (Rule::min_keys). 0: this store reserves no room.
   virtual uint64_t MaxBytesPerKey(const algorithm::Parameters& /*parameters*/) const { return 0; }
   virtual uint64_t ReservableBytes() const { return 0; }
+
+  // Lifts the floor of its own that a limit has since a shared store lost data. `done` runs once:
+  // with the end of that floor in nanoseconds since 1970, 0: the limit has none, nullopt: the store
+  // is unavailable.
+  using FloorDone = absl::AnyInvocable<void(std::optional<int64_t> floor_wall_ns)>;
+  virtual void LiftFloor(std::string_view /*limit*/, FloorDone done) { done(0); }
 
   virtual StoreStats Stats() const = 0;
 

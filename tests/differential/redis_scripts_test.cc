@@ -485,7 +485,69 @@ TEST(RedisScriptsTest, OneOfTwoNodesReplacesFenceAndFloorNeverFalls) {
   EXPECT_GE(fence.floor_us, before_us + 5'000'000);
   EXPECT_LT(fence.floor_us, before_us + 3'600'000'000);
   step.write.floor_us = fence.floor_us + 1'000'000'000'000;
-  EXPECT_EQ(Fence::Parse(mark(second))->floor_us, step.write.floor_us);
+  // Each loss has a later floor than the one before.
+  EXPECT_EQ(Fence::Parse(mark(second))->floor_us, step.write.floor_us + 1);
+}
+
+TEST(RedisScriptsTest, RaisesOfSeveralNodesAddUp) {
+  FenceStep step;
+  step.write = *Fence::Parse("a 1 x 5 0 0 0");
+  step.write.limits["closed"] = {.floor_us = 90};
+  const auto raise = [&](uint64_t known, const PromiseRaise& raise, int64_t passed_us = 0) {
+    Fence fence = step.write;
+    fence.raises = known;
+    const RedisValue reply =
+        Scripts::Get().Call(RaisePromiseWords("raised", fence, raise, passed_us));
+    return reply.text.empty() ? absl::StrCat(reply.integer) : reply.text;
+  };
+  EXPECT_EQ(raise(0, {.all_us = 5}), "-1");
+  Scripts::Get().Call(ReplaceFenceWords(step, "raised", ""));
+  EXPECT_EQ(raise(0, {}), "0");
+  EXPECT_EQ(raise(0, {.all_us = 6}), "a 1 x 5 0 6 0 1 closed 90 0 0");
+  EXPECT_EQ(raise(1, {.all_us = 5}), "0");
+  // A node that lacks a raise gets it.
+  EXPECT_EQ(raise(0, {}), "a 1 x 5 0 6 0 1 closed 90 0 0");
+  EXPECT_EQ(raise(0, {.limits = {{"90", {.promised_us = 70}}}}),
+            "a 1 x 5 0 6 0 2 closed 90 0 0 90 0 70 0");
+  EXPECT_EQ(raise(2, {.limits = {{"90", {.promised_us = 69}}}}), "0");
+  EXPECT_EQ(raise(2, {.limits = {{"90", {.promised_us = 71}}, {"closed", {.promised_us = 95}}}}),
+            "a 1 x 5 0 6 0 3 closed 90 95 0 90 0 71 0");
+  // A promise of data that stands counts after a floor is lifted.
+  EXPECT_EQ(raise(3, {.limits = {{"90", {.lifted_us = 90}}, {"closed", {.lifted_us = 90}}}}),
+            "a 1 x 5 0 6 0 4 closed 90 95 90 90 0 91 90");
+  // What has passed is forgotten, floors only when they are before the floor of all.
+  EXPECT_EQ(raise(4, {.all_us = 96}, 91), "a 1 x 5 0 96 0 5 closed 90 95 90");
+  EXPECT_EQ(raise(5, {.all_us = 97}, 99), "a 1 x 5 0 97 0 6 closed 90 95 90");
+  // Fences of before there were raises of limits.
+  Scripts::Get().Call({"SET", "raised", "a 1 x 5 0 6 0"});
+  EXPECT_EQ(raise(0, {}), "0");
+  EXPECT_EQ(raise(0, {.limits = {{"api", {.promised_us = 7}}}}), "a 1 x 5 0 6 0 1 api 0 7 0");
+}
+
+TEST(RedisScriptsTest, SlotNotesTheLatestFloorsThatItBrings) {
+  const auto note = [](int64_t floor_us, const std::map<std::string, int64_t>& floors) {
+    FenceStep step;
+    step.write = *Fence::Parse("x 1 w 0 0 0 0");
+    step.write.floor_us = floor_us;
+    for (const auto& [limit, at_us] : floors) step.write.limits[limit].floor_us = at_us;
+    Scripts::Get().Call({"DEL", "slot:fence"});
+    Scripts::Get().Call(
+        ReplaceFenceWords(step, "slot:fence", "", std::vector<std::string>{"slot:floor"}));
+    return Scripts::Get().Call({"GET", "slot:floor"}).text;
+  };
+  EXPECT_EQ(note(0, {}), "");
+  EXPECT_EQ(note(10, {}), "10");
+  EXPECT_EQ(note(5, {{"far", 90}}), "10 far 90");
+  EXPECT_EQ(note(20, {{"far", 80}}), "20 far 90");
+  const std::string both = note(30, {{"too", 25}, {"also", 70}});
+  EXPECT_EQ(both.size(), std::string("30 far 90 also 70").size());
+  EXPECT_EQ(ParseSlotFloors(both).limits.at("also"), 70);
+  EXPECT_EQ(note(75, {}), "75 far 90");
+  EXPECT_EQ(note(90, {}), "90");
+  // Too long: all limits get the latest.
+  std::map<std::string, int64_t> many;
+  for (int i = 0; i < 100; ++i) many[absl::StrCat("limit", i)] = 1000 + i;
+  EXPECT_EQ(note(0, many), "1099");
 }
 
 TEST(RedisScriptsTest, DecideNothingWhenFenceWasReplaced) {

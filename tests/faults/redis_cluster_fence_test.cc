@@ -2,14 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/hash_slot.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "tests/faults/cluster_keys.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/shared_load.h"
@@ -98,6 +102,58 @@ TEST_F(RedisClusterFenceTest, FlushOfOneServerFillsNoBucketAndEmptiesNoOther) {
   EXPECT_EQ(AcquireWhenBack(late, *hourly, lost).outcome, Outcome::kDenied);
   EXPECT_EQ(AcquireWhenBack(node, *hourly, lost).outcome, Outcome::kDenied);
   EXPECT_EQ(load.Check(), "");
+}
+
+TEST_F(RedisClusterFenceTest, OnlyLimitsWithFarBookingsStayClosedAtTheServerThatLostThem) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  RedisNode node(cluster_.url());
+  const auto booked = MakeRule(31, algorithm::MakeTokenBucket({1, 600 * kSecond}, 1, 0).value());
+  const auto other = MakeRule(32, algorithm::MakeTokenBucket({1000, kSecond}, 1000, 0).value());
+  for (const auto& rule : {booked, other}) node.store().Register(rule);
+  const std::string lost = KeyAt(cluster_, *booked, 0);
+  const std::string kept = KeyAt(cluster_, *booked, 1);
+  const std::string other_key = KeyAt(cluster_, *other, 0);
+  int64_t last_ns = 0;
+  for (int i = 0; i < 2; ++i) {
+    const Acquired one =
+        Acquire(node.store(), *booked, lost, 1, {.max_wait_ns = int64_t{3600} * kSecond});
+    ASSERT_TRUE(one.granted());
+    last_ns = one.now_ns + one.wait_ns;
+  }
+  cluster_.Call(0, {"FLUSHALL"});
+  const auto await_grant = [&](RedisNode& asked) {
+    while (!AcquireWhenBack(asked, *other, other_key).granted()) {
+      PassTime(std::chrono::milliseconds(10));
+    }
+  };
+  await_grant(node);
+  const auto closed = [&](RedisNode& asked, const store::Rule& rule, const std::string& key) {
+    const Acquired acquired = AcquireWhenBack(asked, rule, key);
+    return !acquired.granted() && acquired.now_ns + acquired.retry_after_ns >= last_ns;
+  };
+  EXPECT_TRUE(closed(node, *booked, lost));
+  EXPECT_TRUE(AcquireWhenBack(node, *booked, kept).granted());
+  // Slots take the floors of limits along.
+  cluster_.Move(SlotOfBucket(*booked, lost), 0, 2);
+  cluster_.Move(SlotOfBucket(*other, other_key), 0, 2);
+  RedisNode late(cluster_.url());
+  for (const auto& rule : {booked, other}) late.store().Register(rule);
+  for (RedisNode* asked : {&node, &late}) {
+    EXPECT_TRUE(closed(*asked, *booked, lost));
+    // Closed too until the node has read what the slot brought.
+    await_grant(*asked);
+  }
+  Notification done;
+  std::optional<int64_t> lifted;
+  late.store().LiftFloor(booked->limit_name, [&](std::optional<int64_t> floor_wall_ns) {
+    lifted = floor_wall_ns;
+    done.Notify();
+  });
+  done.Wait();
+  EXPECT_GE(lifted.value_or(0), last_ns);
+  for (RedisNode* asked : {&node, &late}) {
+    while (closed(*asked, *booked, lost)) PassTime(std::chrono::milliseconds(10));
+  }
 }
 
 TEST(RedisClusterGuardTest, RefusesPrimaryThatServesWithoutReplicas) {

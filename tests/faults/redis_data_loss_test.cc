@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -223,6 +224,161 @@ TEST(RedisDataLossTest, NodesAgreeOnOneFence) {
       EXPECT_EQ(Acquire(node->store(), *rule, "k").outcome, Outcome::kDenied);
     }
     EXPECT_EQ(calls.Call({"GET", "sluice:identity"}).text, fence);
+  }
+}
+
+// ---- Floors of single limits ----
+
+constexpr int64_t kMinute = 60 * kSecond;
+
+std::shared_ptr<const store::Rule> FastRule(uint32_t limit_id) {
+  return MakeRule(limit_id, algorithm::MakeTokenBucket({1000, kSecond}, 1000, 0).value());
+}
+
+// One permit in ten seconds: bookings soon lie far ahead, and a bucket that starts empty grants
+// again ten seconds after its floor.
+std::shared_ptr<const store::Rule> BookedRule(uint32_t limit_id) {
+  return MakeRule(limit_id, algorithm::MakeTokenBucket({1, 10 * kSecond}, 1, 0).value());
+}
+
+// Books `charges` until a grant time lies at least ten minutes ahead. Returns it.
+int64_t BookTenMinutes(RedisNode& node, const std::vector<store::Charge>& charges) {
+  for (;;) {
+    const Acquired booked =
+        Acquire(node.store(), charges, {.max_wait_ns = int64_t{3600} * kSecond});
+    EXPECT_TRUE(booked.granted());
+    if (booked.wait_ns > 10 * kMinute || !booked.granted()) return booked.now_ns + booked.wait_ns;
+  }
+}
+
+// Until it is granted.
+void AwaitGrant(RedisNode& node, const store::Rule& rule, std::string_view key) {
+  for (int i = 0; i < 2000; ++i) {
+    if (AcquireWhenBack(node, rule, key).granted()) return;
+    PassTime(std::chrono::milliseconds(10));
+  }
+  ADD_FAILURE() << rule.limit_name << " stays closed";
+}
+
+std::optional<int64_t> LiftFloor(RedisNode& node, const store::Rule& rule) {
+  Notification done;
+  std::optional<int64_t> lifted;
+  node.store().LiftFloor(rule.limit_name, [&](std::optional<int64_t> floor_wall_ns) {
+    lifted = floor_wall_ns;
+    done.Notify();
+  });
+  done.Wait();
+  return lifted;
+}
+
+TEST(RedisDataLossTest, OnlyLimitsWithFarBookingsStayClosed) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto booked = BookedRule(1);
+  const auto parent = FastRule(2);
+  const auto other = FastRule(3);
+  for (const auto& rule : {booked, parent, other}) node.store().Register(rule);
+  const int64_t last_ns = BookTenMinutes(node, {{booked.get(), "k", 1}, {parent.get(), "", 1}});
+  RedisCalls(server).Call({"FLUSHALL"});
+  AwaitGrant(node, *other, "k");
+  for (RedisNode* asked : {&node, new RedisNode(server.url())}) {
+    for (const auto& rule : {booked, parent, other}) asked->store().Register(rule);
+    for (const auto& rule : {booked, parent}) {
+      const Acquired denied = AcquireWhenBack(*asked, *rule, "another key");
+      EXPECT_EQ(denied.outcome, Outcome::kDenied) << rule->limit_name;
+      EXPECT_GE(denied.now_ns + denied.retry_after_ns, last_ns);
+    }
+    // It may be booked again, behind what was promised.
+    const Acquired again = Acquire(asked->store(), *booked, "another key", 1,
+                                   {.max_wait_ns = int64_t{3600} * kSecond});
+    EXPECT_TRUE(again.granted());
+    EXPECT_GE(again.now_ns + again.wait_ns, last_ns);
+    EXPECT_TRUE(AcquireWhenBack(*asked, *other, "another key").granted());
+    if (asked != &node) delete asked;
+  }
+  // Lost again, with bookings beyond the floor.
+  RedisCalls(server).Call({"FLUSHALL"});
+  AwaitGrant(node, *other, "k");
+  EXPECT_EQ(AcquireWhenBack(node, *booked, "k").outcome, Outcome::kDenied);
+  EXPECT_EQ(AcquireWhenBack(node, *parent, "").outcome, Outcome::kDenied);
+}
+
+TEST(RedisDataLossTest, IdleNodePublishesItsPromisesInTime) {
+  RedisServer server;
+  RedisNode one(server.url());
+  RedisNode two(server.url());
+  const auto booked = BookedRule(1);
+  for (RedisNode* node : {&one, &two}) node->store().Register(booked);
+  const int64_t last_ns = BookTenMinutes(one, {{booked.get(), "k", 1}});
+  RedisCalls(server).Call({"FLUSHALL"});
+  // `two` sent nothing since it started, and no caller asks `one` again.
+  for (;;) {
+    const Acquired denied = AcquireWhenBack(two, *booked, "k");
+    ASSERT_EQ(denied.outcome, Outcome::kDenied);
+    if (denied.now_ns + denied.retry_after_ns >= last_ns) break;
+    PassTime(std::chrono::milliseconds(10));
+  }
+}
+
+TEST(RedisDataLossTest, RaiseThatOnlyOneNodeKnowsIsPublished) {
+  RedisServer server;
+  RedisNode one(server.url());
+  RedisNode two(server.url());
+  const auto booked = BookedRule(1);
+  const auto other = FastRule(3);
+  for (RedisNode* node : {&one, &two}) {
+    node->store().Register(booked);
+    node->store().Register(other);
+  }
+  RedisCalls calls(server);
+  Acquire(one.store(), *booked, "k", 1, {.max_wait_ns = 60 * kMinute});
+  Acquire(one.store(), *booked, "k", 1, {.max_wait_ns = 60 * kMinute});
+  // The copy from which the server comes back lacks later raises, and so does the next fence.
+  const std::string copy = calls.Call({"GET", "sluice:identity"}).text;
+  const int64_t last_ns = BookTenMinutes(one, {{booked.get(), "k", 1}});
+  EXPECT_NE(calls.Call({"GET", "sluice:identity"}).text, copy);
+  calls.Call({"MULTI"});
+  calls.Call({"FLUSHALL"});
+  calls.Call({"SET", "sluice:identity", copy});
+  calls.Call({"EXEC"});
+  for (RedisNode* node : {&two, &one}) {
+    while (AcquireWhenBack(*node, *booked, "k").retry_after_ns <
+           last_ns - 10 * kSecond - node->clock().WallNs()) {
+      PassTime(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(AcquireWhenBack(*node, *booked, "k").outcome, Outcome::kDenied);
+    AwaitGrant(*node, *other, "k");
+  }
+}
+
+TEST(RedisDataLossTest, LiftedFloorOpensOneLimitOnAllNodes) {
+  RedisServer server;
+  RedisNode one(server.url());
+  RedisNode two(server.url());
+  const auto booked = BookedRule(1);
+  const auto also = BookedRule(2);
+  for (RedisNode* node : {&one, &two}) {
+    for (const auto& rule : {booked, also}) node->store().Register(rule);
+  }
+  for (const auto& rule : {booked, also}) BookTenMinutes(one, {{rule.get(), "k", 1}});
+  EXPECT_EQ(LiftFloor(one, *booked), 0);
+  RedisCalls(server).Call({"FLUSHALL"});
+  for (RedisNode* node : {&one, &two}) {
+    EXPECT_EQ(AcquireWhenBack(*node, *booked, "k").outcome, Outcome::kDenied);
+  }
+  while (AcquireWhenBack(two, *booked, "k").retry_after_ns < 9 * kMinute) {
+    PassTime(std::chrono::milliseconds(10));
+  }
+  EXPECT_GT(LiftFloor(two, *booked), one.clock().WallNs() + 9 * kMinute);
+  EXPECT_EQ(LiftFloor(two, *booked), 0);
+  // A node that starts now, too.
+  RedisNode three(server.url());
+  for (const auto& rule : {booked, also}) three.store().Register(rule);
+  for (RedisNode* node : {&one, &two, &three}) {
+    while (AcquireWhenBack(*node, *booked, "k").retry_after_ns > kMinute) {
+      PassTime(std::chrono::milliseconds(10));
+    }
+    EXPECT_GT(AcquireWhenBack(*node, *also, "k").retry_after_ns, 9 * kMinute);
   }
 }
 

@@ -196,6 +196,15 @@ void RedisStore::Reset(const Rule& rule, std::string_view key, ResetDone done, v
       });
 }
 
+void RedisStore::LiftFloor(std::string_view limit, FloorDone done) {
+  shards_[0]->Run([limit = std::string(limit), done = std::move(done),
+                   now_us = state_->clock.WallNs() / 1000](redis::Shard& shard) mutable {
+    shard.router().LiftFloor(limit, now_us, [done = std::move(done)](int64_t floor_us) mutable {
+      done(floor_us < 0 ? std::nullopt : std::optional(floor_us * 1000));
+    });
+  });
+}
+
 void RedisStore::Call(std::string_view key, std::vector<std::string> words,
                       absl::AnyInvocable<void(const redis::Reply*)> done) {
   ShardFor("", key).Run([key = std::string(key), words = std::move(words),

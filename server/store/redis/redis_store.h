@@ -96,6 +96,7 @@ class RedisStore final : public Store {
   // when it was not sent or not answered (then it may have been executed), or when the loop ends.
   void Call(std::string_view key, std::vector<std::string> words,
             absl::AnyInvocable<void(const redis::Reply*)> done);
+  void LiftFloor(std::string_view limit, FloorDone done) override;
   StoreStats Stats() const override;
   StoreHealth Health() const override;
   uint64_t OvershootPermits(uint32_t limit_id) const override;

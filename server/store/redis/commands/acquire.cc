@@ -53,9 +53,10 @@ bool AcquireCommand::BuildScript(const FencingToken& token, std::vector<std::str
   return true;
 }
 
-BucketOperation::Handled AcquireCommand::OnScriptReply(const Reply& reply, int64_t floor_us) {
+BucketOperation::Handled AcquireCommand::OnScriptReply(const Reply& reply,
+                                                       const FencingToken& token) {
   context_.counters().decisions.Add(callers_.size());
-  return general_ ? OnGeneralReply(reply, floor_us) : OnRunsReply(reply);
+  return general_ ? OnGeneralReply(reply, token) : OnRunsReply(reply);
 }
 
 bool AcquireCommand::OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) {
@@ -92,7 +93,7 @@ void AcquireCommand::BuildRuns(const FencingToken& token, std::vector<std::strin
     ++runs_.back().callers;
   }
   std::string numbers =
-      PackTokenBucket(parameters, token.floor_us, context_.settings().TestNowNs());
+      PackTokenBucket(parameters, FloorOf(token, 0), context_.settings().TestNowNs());
   for (const Run& run : runs_) {
     const auto callers = static_cast<int64_t>(run.callers);
     PackRun(parameters, run.permits, run.waits ? -callers : callers, &numbers);
@@ -165,7 +166,8 @@ void AcquireCommand::BuildGeneral(const FencingToken& token, std::vector<std::st
   }
 }
 
-BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply, int64_t floor_us) {
+BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply,
+                                                        const FencingToken& token) {
   const size_t charges = buckets_.size();
   if (reply.elements.size() < 2) return Handled::kMalformed;
   for (const Reply& element : reply.elements) {
@@ -192,10 +194,10 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply, int6
       if (caller.pending == nullptr) continue;
       const Rule& rule = *buckets_[c].rule->rule;
       caller.acquisition->results[c] =
-          ResultOf(rule, fits, LevelOf(rule.parameters, after, now_ns, floor_us));
+          ResultOf(rule, fits, LevelOf(rule.parameters, after, now_ns, FloorOf(token, c)));
       if (!fits && !rule.shadow) {
         wait_ns = std::max(wait_ns, WaitNs(rule.parameters, caller.acquisition->charges[c].permits,
-                                           after, now_ns, floor_us));
+                                           after, now_ns, FloorOf(token, c)));
       }
     }
     if (caller.pending == nullptr) continue;

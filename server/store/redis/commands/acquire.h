@@ -46,7 +46,7 @@ class AcquireCommand final : public BucketOperation {
   bool BuildScript(const FencingToken& token, std::vector<std::string>* words) override;
   // The script for token buckets refuses open receipts, too.
   bool UseOtherScript() override { return !std::exchange(general_, true); }
-  Handled OnScriptReply(const Reply& reply, int64_t floor_us) override;
+  Handled OnScriptReply(const Reply& reply, const FencingToken& token) override;
   bool CallersWait() override;
   void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override;
   void OnDecided() override;
@@ -57,7 +57,7 @@ class AcquireCommand final : public BucketOperation {
   void BuildRuns(const FencingToken& token, std::vector<std::string>* words);
   Handled OnRunsReply(const Reply& reply);
   void BuildGeneral(const FencingToken& token, std::vector<std::string>* words);
-  Handled OnGeneralReply(const Reply& reply, int64_t floor_us);
+  Handled OnGeneralReply(const Reply& reply, const FencingToken& token);
 
   const uint64_t set_;
   std::vector<Caller> callers_;

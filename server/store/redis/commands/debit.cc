@@ -23,14 +23,14 @@ class DebitCommand final : public BucketOperation {
     return true;
   }
 
-  Handled OnScriptReply(const Reply& reply, int64_t floor_us) override {
+  Handled OnScriptReply(const Reply& reply, const FencingToken& token) override {
     ReplyNumbers numbers(reply);
     const int64_t now_ns = numbers.NextTime();
     const BucketNumbers after = NextBucket(&numbers);
     if (!numbers.Good()) return Handled::kMalformed;
     const algorithm::Parameters& parameters = parameters_of(0);
     result_.known = true;
-    result_.level = LevelOf(parameters, after, now_ns, floor_us);
+    result_.level = LevelOf(parameters, after, now_ns, FloorOf(token, 0));
     const int64_t owed =
         parameters.kind == algorithm::Kind::kTokenBucket
             ? -result_.level.remaining - static_cast<int64_t>(parameters.token_bucket.debt)

@@ -17,6 +17,8 @@ constexpr int kMaxConflicts = 128;
 // From then on it pauses before it reads again, so that contenders spread.
 constexpr int kConflictsAtOnce = 3;
 constexpr int64_t kMostPauseNs = 4'000'000;
+// Its grant times may have to wait for the raise that is in flight, and then for their own.
+constexpr int kPromisesAtOnce = 3;
 
 // A script refuses buckets with a negative number, the first of its reply; with this one if they
 // hold bookings.
@@ -48,7 +50,7 @@ std::vector<std::string> BucketOperation::ScriptWords(Script script,
   for (const Bucket& bucket : buckets_) {
     const RuleEntry& entry = *bucket.rule;
     AppendBucket(entry.rule->parameters, entry.encoded_parameters, entry.writer, entry.rule->shadow,
-                 token.floor_us, &words);
+                 token.FloorOf(entry.rule->limit_name), &words);
   }
   return words;
 }
@@ -115,7 +117,7 @@ Next OptimisticCommand::OnReply(const Reply& reply) {
     if (first == kBooked || !operation_.UseOtherScript()) DecideHere();
     return {Next::What::kRetry};
   }
-  switch (operation_.OnScriptReply(reply, token_.floor_us)) {
+  switch (operation_.OnScriptReply(reply, token_)) {
     case BucketOperation::Handled::kDone:
       return {};
     case BucketOperation::Handled::kUndecided:
@@ -187,7 +189,11 @@ Next OptimisticCommand::OnRead(const Reply& reply) {
     operation_.OnDecided();
     return {};
   }
-  if (!MayPromise(now_ns)) return {Next::What::kRetry, context_.settings().retry_ns};
+  if (!MayPromise(now_ns)) {
+    // It is read again behind the raise, whose reply comes first.
+    const bool at_once = ++promise_tries_ <= kPromisesAtOnce;
+    return {Next::What::kRetry, at_once ? 0 : context_.settings().retry_ns};
+  }
   PrepareReplace(now_ns);
   return {Next::What::kSend};
 }
@@ -221,6 +227,7 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
       open_.push_back(*std::move(read));
     }
     OpenBucket& open = open_.back();
+    const int64_t floor_us = token_.FloorOf(bucket.rule->rule->limit_name);
     if (open.exists() && EncodeParameters(open.parameters()) != bucket.rule->encoded_parameters) {
       if (const auto newer = context_.NewerThan(*bucket.rule, open.writer()); newer != nullptr) {
         if (!operation_.OnNewerRule(i, newer)) return Next{};
@@ -228,10 +235,10 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
       }
       conversions_.push_back({i, open.writer(), open.parameters()});
       // What was lost was lost under the parameters of then.
-      open.ApplyFloor(token_.floor_us);
+      open.ApplyFloor(floor_us);
       open.Convert(parameters, read_ns);
     }
-    open.ApplyFloor(token_.floor_us);
+    open.ApplyFloor(floor_us);
     known_.push_back(state);
     known_.push_back(IsBooked(state) ? absl::StrCat(open.stored().generation) : receipts);
   }
@@ -258,14 +265,16 @@ void OptimisticCommand::PrepareReplace(int64_t now_ns) {
 
 bool OptimisticCommand::MayPromise(int64_t now_ns) {
   if (context_.settings().test_time != nullptr) return true;
-  int64_t last_ns = now_ns;
-  for (const OpenBucket& bucket : open_) {
-    if (bucket.changed() && bucket.bookings() != 0) {
-      last_ns = std::max(last_ns, bucket.LastGrantTimeNs());
-    }
+  std::vector<LimitPromise> promises;
+  for (size_t i = 0; i < open_.size(); ++i) {
+    const OpenBucket& bucket = open_[i];
+    if (!bucket.changed() || bucket.bookings() == 0) continue;
+    const int64_t last_ns = bucket.LastGrantTimeNs();
+    if (last_ns <= now_ns) continue;
+    promises.push_back({operation_.buckets()[i].rule->rule->limit_name, last_ns / 1000 + 1});
   }
-  return last_ns == now_ns ||
-         context_.router().MayPromise(sender_.endpoint(), last_ns / 1000 + 1, now_ns / 1000);
+  return promises.empty() ||
+         context_.router().MayPromise(sender_.endpoint(), promises, now_ns / 1000);
 }
 
 void OptimisticCommand::OnReplaced() {

@@ -77,6 +77,7 @@ class OptimisticCommand final : public Command, private OpenCache::Turn {
   Stage stage_ = Stage::kScript;
   FencingToken token_;  // of the last script or reading
   int conflicts_ = 0;
+  int promise_tries_ = 0;
 
   enum class TurnState : uint8_t { kNone, kWaits, kHas, kLeft };
   TurnState turn_ = TurnState::kNone;
@@ -119,8 +120,10 @@ class BucketOperation {
   virtual bool BuildScript(const FencingToken&, std::vector<std::string>*) { return false; }
   // The script refused a bucket, not because of bookings. True: sent again, by another script.
   virtual bool UseOtherScript() { return false; }
-  // `floor_us`: as the script was passed; 0: none.
-  virtual Handled OnScriptReply(const Reply&, int64_t /*floor_us*/) { return Handled::kMalformed; }
+  // `token`: as the script was passed.
+  virtual Handled OnScriptReply(const Reply&, const FencingToken& /*token*/) {
+    return Handled::kMalformed;
+  }
 
   // ---- By this node ----
 
@@ -157,6 +160,9 @@ class BucketOperation {
   std::vector<std::string> ScriptWords(Script script, const FencingToken& token) const;
   const algorithm::Parameters& parameters_of(size_t bucket) const {
     return buckets_[bucket].rule->rule->parameters;
+  }
+  int64_t FloorOf(const FencingToken& token, size_t bucket) const {
+    return token.FloorOf(buckets_[bucket].rule->rule->limit_name);
   }
 
   CommandContext& context_;

@@ -30,13 +30,14 @@ class QueryCommand final : public BucketOperation {
     return true;
   }
 
-  Handled OnScriptReply(const Reply& reply, int64_t floor_us) override {
+  Handled OnScriptReply(const Reply& reply, const FencingToken& token) override {
     ReplyNumbers numbers(reply);
     const int64_t now_ns = numbers.NextTime();
     found_.resize(buckets_.size());
     for (size_t i = 0; i < buckets_.size(); ++i) {
       found_[i].exists = numbers.Next() == 1;
       const BucketNumbers bucket = NextBucket(&numbers);
+      const int64_t floor_us = FloorOf(token, i);
       found_[i].level = LevelOf(parameters_of(i), bucket, now_ns, floor_us);
       found_[i].wait_ns = WaitNs(parameters_of(i), permits_[i], bucket, now_ns, floor_us);
     }

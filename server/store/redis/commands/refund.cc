@@ -35,7 +35,7 @@ class RefundCommand final : public BucketOperation {
     return true;
   }
 
-  Handled OnScriptReply(const Reply& reply, int64_t) override {
+  Handled OnScriptReply(const Reply& reply, const FencingToken&) override {
     ReplyNumbers numbers(reply);
     numbers.NextTime();
     std::vector<uint64_t> given(buckets_.size(), 0);

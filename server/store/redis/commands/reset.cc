@@ -18,7 +18,7 @@ class ResetCommand final : public BucketOperation {
     *words = KeyWords(Script::kReset, token);
     return true;
   }
-  Handled OnScriptReply(const Reply& reply, int64_t) override {
+  Handled OnScriptReply(const Reply& reply, const FencingToken&) override {
     if (reply.type != Reply::Type::kInteger) return Handled::kMalformed;
     existed_ = reply.integer == 1;
     OnDecided();

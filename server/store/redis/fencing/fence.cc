@@ -1,6 +1,7 @@
 #include "server/store/redis/fencing/fence.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,18 +20,86 @@ std::string BeforeFloor(const Fence& fence) {
 }
 
 std::string AfterFloor(const Fence& fence) {
-  return absl::StrCat(" ", fence.lag_us, " ", fence.promised_us, fence.durable ? " 1" : " 0");
+  std::string text =
+      absl::StrCat(" ", fence.lag_us, " ", fence.promised_us, fence.durable ? " 1" : " 0");
+  if (fence.raises > 0 || !fence.limits.empty()) absl::StrAppend(&text, " ", fence.raises);
+  for (const auto& [limit, times] : fence.limits) {
+    absl::StrAppend(&text, " ", limit, " ", times.floor_us, " ", times.promised_us, " ",
+                    times.lifted_us);
+  }
+  return text;
 }
 
 // The node that wrote `found`, because data was lost, did not know of all promises.
 bool LacksPromises(const Fence& found, const Fence& known, const FencePolicy& policy) {
-  if (found.Same(known) || known.promised_us <= found.promised_us) return false;
-  // Nothing was lost, or losses are configured not to matter.
+  // Each loss has a later floor than the one before.
+  if (found.Same(known) || found.floor_us == known.floor_us) return false;
+  // Losses are configured not to matter.
   if (found.floor_us == 0 && policy.after_loss == AfterLoss::kFull) return false;
-  return found.identity != known.identity || found.floor_us != known.floor_us;
+  if (known.promised_us > found.floor_us) return true;
+  return std::any_of(known.limits.begin(), known.limits.end(), [&](const auto& limit) {
+    const LimitTimes& here = TimesOf(found.limits, limit.first);
+    return limit.second.IfLost() > std::max({found.floor_us, here.floor_us, here.lifted_us});
+  });
 }
 
 }  // namespace
+
+const LimitTimes& TimesOf(const LimitTable& limits, std::string_view limit) {
+  static const LimitTimes kNone;
+  const auto found = limits.find(limit);
+  return found == limits.end() ? kNone : found->second;
+}
+
+int64_t FencingToken::OwnFloorOf(std::string_view limit) const {
+  LimitTimes times;
+  if (limits != nullptr) times = TimesOf(*limits, limit);
+  if (slot != nullptr) {
+    const auto noted = slot->limits.find(limit);
+    if (noted != slot->limits.end()) times.floor_us = std::max(times.floor_us, noted->second);
+  }
+  return times.Floor();
+}
+
+SlotFloors ParseSlotFloors(std::string_view note) {
+  const std::vector<absl::string_view> words = absl::StrSplit(common::ToAbsl(note), ' ');
+  SlotFloors floors;
+  if (words.size() % 2 != 1 || !ParseAll(words, 0, {&floors.floor_us})) return {};
+  for (size_t i = 1; i < words.size(); i += 2) {
+    if (!ParseAll(words, i + 1, {&floors.limits[std::string(words[i])]})) return {};
+  }
+  return floors;
+}
+
+void Fence::Merge(const Fence& other) {
+  promised_us = std::max(promised_us, other.promised_us);
+  for (const auto& [limit, times] : other.limits) {
+    LimitTimes& here = limits[limit];
+    here.floor_us = std::max(here.floor_us, times.floor_us);
+    here.promised_us = std::max(here.promised_us, times.promised_us);
+    here.lifted_us = std::max(here.lifted_us, times.lifted_us);
+  }
+}
+
+void Fence::AddPromisesAsFloors(const Fence& lost) {
+  floor_us = std::max(floor_us, lost.promised_us);
+  for (const auto& [limit, times] : lost.limits) {
+    if (times.Promised() == 0) continue;
+    LimitTimes& here = limits[limit];
+    here.floor_us = std::max(here.floor_us, times.promised_us);
+  }
+}
+
+void Fence::AddLost(const Fence& lost) {
+  AddPromisesAsFloors(lost);
+  floor_us = std::max(floor_us, lost.floor_us);
+  promised_us = std::max(promised_us, lost.promised_us);
+  for (const auto& [limit, times] : lost.limits) {
+    LimitTimes& here = limits[limit];
+    here.floor_us = std::max(here.floor_us, times.floor_us);
+    here.lifted_us = std::max(here.lifted_us, times.lifted_us);
+  }
+}
 
 std::string Fence::Text() const {
   return absl::StrCat(BeforeFloor(*this), floor_us, AfterFloor(*this));
@@ -39,11 +108,19 @@ std::string Fence::Text() const {
 absl::StatusOr<Fence> Fence::Parse(std::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(common::ToAbsl(text), ' ');
   Fence fence;
-  if (words.size() != 7 || words[0].empty() || words[2].empty() ||
-      !ParseAll(words, 1, {&fence.number}) ||
+  const bool raised = words.size() > 7;
+  if (words.size() < 7 || (words.size() - 7) % 4 != (raised ? 1 : 0) || words[0].empty() ||
+      words[2].empty() || !ParseAll(words, 1, {&fence.number}) ||
+      (raised && !ParseAll(words, 7, {&fence.raises})) ||
       !ParseAll(words, 3, {&fence.floor_us, &fence.lag_us, &fence.promised_us}) ||
       std::min({fence.floor_us, fence.lag_us, fence.promised_us}) < 0) {
     return absl::InvalidArgumentError("not a fence of ours");
+  }
+  for (size_t i = 8; i < words.size(); i += 4) {
+    LimitTimes& times = fence.limits[std::string(words[i])];
+    if (!ParseAll(words, i + 1, {&times.floor_us, &times.promised_us, &times.lifted_us})) {
+      return absl::InvalidArgumentError("not a fence of ours");
+    }
   }
   fence.identity = std::string(words[0]);
   fence.word = std::string(words[2]);
@@ -83,19 +160,31 @@ std::vector<std::string> ReplaceFenceWords(const FenceStep& step, std::string_vi
       BeforeFloor(step.write),
       AfterFloor(step.write),
       absl::StrCat(step.write.floor_us),
-      step.floor_after_us.has_value() ? absl::StrCat(*step.floor_after_us) : ""};
+      step.floor_after_us.has_value() ? absl::StrCat(*step.floor_after_us) : "",
+      ""};
+  for (const auto& [limit, times] : step.write.limits) {
+    if (times.Floor() > 0) absl::StrAppend(&words.back(), " ", limit, " ", times.Floor());
+  }
   words.insert(words.end(), floor_keys.begin(), floor_keys.end());
   return words;
 }
 
-std::vector<std::string> RaisePromiseWords(std::string_view fence_key, std::string_view word,
-                                           int64_t until_us) {
-  return {"EVALSHA",
-          TextOf(Script::kRaisePromise).sha,
-          "1",
-          std::string(fence_key),
-          std::string(word),
-          absl::StrCat(until_us)};
+std::vector<std::string> RaisePromiseWords(std::string_view fence_key, const Fence& known,
+                                           const PromiseRaise& raise, int64_t passed_us) {
+  std::vector<std::string> words = {"EVALSHA",
+                                    TextOf(Script::kRaisePromise).sha,
+                                    "1",
+                                    std::string(fence_key),
+                                    known.word,
+                                    absl::StrCat(known.raises),
+                                    absl::StrCat(raise.all_us),
+                                    absl::StrCat(passed_us)};
+  for (const auto& [limit, times] : raise.limits) {
+    words.push_back(limit);
+    words.push_back(absl::StrCat(times.promised_us));
+    words.push_back(absl::StrCat(times.lifted_us));
+  }
+  return words;
 }
 
 FenceStep MovedFence(const Fence& known, std::string_view word) {
@@ -125,8 +214,7 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
     step.write = *found;
     step.write.number = found->number + 1;
     step.write.word = std::string(word);
-    step.write.promised_us = known->promised_us;
-    step.write.floor_us = std::max(found->floor_us, known->promised_us);
+    step.write.AddLost(*known);
     step.why = "more was promised";
     return step;
   }
@@ -145,14 +233,15 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
 
   // Until when the old primary may still grant, or promised grant times may come.
   int64_t lag_us = own_lag_us;
-  int64_t floor_us = 0;
+  Fence lost;
   // The old primary may have had a fence that was not replicated in time.
   if (!found.has_value() && !known.has_value()) lag_us = server.max_lag_us;
   for (const auto& before : {found, known}) {
     if (!before.has_value()) continue;
     next.number = std::max(next.number, before->number + 1);
-    next.promised_us = std::max(next.promised_us, before->promised_us);
-    floor_us = std::max({floor_us, before->floor_us, before->promised_us});
+    next.raises = std::max(next.raises, before->raises);
+    next.Merge(*before);
+    lost.AddLost(*before);
     next.floor_us = std::max(next.floor_us, before->floor_us);
     lag_us = std::max(lag_us, before->lag_us);
   }
@@ -167,9 +256,10 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
     step.why = "data lost, buckets are full as configured";
     return step;
   }
-  next.floor_us = floor_us;
+  next.floor_us = lost.floor_us;
+  next.limits = std::move(lost.limits);
   // If anything was promised, gives the nodes that know of it time to raise the floor.
-  const int64_t margin_us = alone && next.promised_us == 0 ? 0 : kLagMarginUs;
+  const int64_t margin_us = alone && next.promised_us == 0 && next.raises == 0 ? 0 : kLagMarginUs;
   step.floor_after_us = (alone ? 0 : lag_us) + margin_us;
   step.why = alone ? "data may be lost" : "another primary";
   return step;

@@ -25,6 +25,11 @@
 // promoted server lacks the raise, the node that promised knows it, and raises the floor before it
 // is over.
 //
+// Grant times in the near future are promised for all limits at once. Later ones are promised for
+// the limits of their buckets, so that after a loss only these limits have a floor so late
+// (LimitTimes). All of it is one value in Redis: whoever finds the fence finds every raise of it,
+// and a node that lacks a raise learns it by its number.
+//
 // A server without a fence that was a replica is treated the same: the first fence may have been
 // lost on its way. On any other server, a missing fence that no loop of this process knows means
 // the first start: buckets are full.
@@ -43,7 +48,11 @@
 #ifndef SLUICE_SERVER_STORE_REDIS_FENCING_FENCE_H_
 #define SLUICE_SERVER_STORE_REDIS_FENCING_FENCE_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -60,6 +69,25 @@ namespace sluice::store::redis {
 // once a second, and a node may act on a reply of a moment ago.
 inline constexpr int64_t kLagMarginUs = 3'000'000;
 
+// What a fence says of one limit. Microseconds, on the server's clock since 1970; 0: none.
+struct LimitTimes {
+  // Before it nothing is granted from the limit's buckets.
+  int64_t floor_us = 0;
+  // No grant time of the limit beyond it was promised, nor beyond Fence::promised_us.
+  int64_t promised_us = 0;
+  // Floors and promises up to it count no longer: an operator has lifted them.
+  int64_t lifted_us = 0;
+
+  int64_t Floor() const { return floor_us > lifted_us ? floor_us : 0; }
+  int64_t Promised() const { return promised_us > lifted_us ? promised_us : 0; }
+  // The floor if the data is lost.
+  int64_t IfLost() const { return std::max(Floor(), Promised()); }
+  bool operator==(const LimitTimes&) const = default;
+};
+using LimitTable = std::map<std::string, LimitTimes, std::less<>>;
+// The limit's times, or none.
+const LimitTimes& TimesOf(const LimitTable& limits, std::string_view limit);
+
 // Times in microseconds, on the server's clock since 1970. Copyable.
 struct Fence {
   std::string identity;
@@ -72,14 +100,36 @@ struct Fence {
   // No grant time beyond it was promised; 0: none was promised.
   int64_t promised_us = 0;
   bool durable = false;
+  // How often promises were raised, or a floor lifted.
+  uint64_t raises = 0;
+  LimitTable limits;
 
   // As words separated by spaces, and back. INVALID_ARGUMENT: not a fence.
   std::string Text() const;
   static absl::StatusOr<Fence> Parse(std::string_view text);
 
-  // Written by the same replacement; promised_us may differ.
+  // Up to when grant times of the limit may be promised.
+  int64_t PromisedTo(std::string_view limit) const {
+    return std::max(promised_us, TimesOf(limits, limit).Promised());
+  }
+  // Adds promises and lifted floors of `other`, which still hold, and its floors of single limits.
+  void Merge(const Fence& other);
+  // The data of `lost` is lost: its floors and promises become floors of this fence.
+  void AddLost(const Fence& lost);
+  // The same with its promises alone.
+  void AddPromisesAsFloors(const Fence& lost);
+
+  // Written by the same replacement; promises and lifted floors may differ.
   bool Same(const Fence& other) const { return number == other.number && word == other.word; }
 };
+
+// The floors that a slot of a Cluster brought along (scripts/replace_fence.lua).
+struct SlotFloors {
+  int64_t floor_us = 0;
+  std::map<std::string, int64_t, std::less<>> limits;
+};
+// Of its note; a note of another form has none.
+SlotFloors ParseSlotFloors(std::string_view note);
 
 // Fence word and floor of a server's data, passed to each script.
 struct FencingToken {
@@ -94,18 +144,34 @@ struct FencingToken {
   }
   // Whether two decisions go by the same data.
   bool operator==(const FencingToken& other) const {
-    return word_key == other.word_key && floor_us == other.floor_us;
+    return word_key == other.word_key && floor_us == other.floor_us && limits == other.limits &&
+           slot == other.slot;
   }
+  // The floor of the limit's buckets, and the part of it that can be lifted; 0: none.
+  int64_t FloorOf(std::string_view limit) const {
+    return limits == nullptr && slot == nullptr ? floor_us : std::max(floor_us, OwnFloorOf(limit));
+  }
+  int64_t OwnFloorOf(std::string_view limit) const;
 
   // Exists as long as the fence stands. Empty: the fence is being read; scripts refuse.
   std::string word_key;
-  // Microseconds since 1970 on the server's clock. 0: none, no data was lost.
+  // Of all limits. Microseconds since 1970 on the server's clock. 0: none, no data was lost.
   int64_t floor_us = 0;
   // The word is in another slot than the buckets.
   bool as_argument = false;
   // How long this server may go on granting when another has taken its place, with a margin, in
   // microseconds; 0: none can take it.
   int64_t lag_us = 0;
+  // Of single limits; null: none has a floor of its own.
+  std::shared_ptr<const LimitTable> limits;
+  // What the buckets' slot brought along; null: nothing.
+  std::shared_ptr<const SlotFloors> slot;
+};
+
+// A grant time that is to be promised for a limit.
+struct LimitPromise {
+  std::string_view limit;
+  int64_t until_us = 0;
 };
 
 enum class AfterLoss : uint8_t { kEmpty, kFull };
@@ -154,9 +220,17 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
                     const std::optional<Fence>& known, const FencePolicy& policy,
                     std::string_view word);
 
-// EVALSHA of scripts/raise_promise.lua.
-std::vector<std::string> RaisePromiseWords(std::string_view fence_key, std::string_view word,
-                                           int64_t until_us);
+// What is to be raised in a fence: of all limits, and of single ones.
+struct PromiseRaise {
+  int64_t all_us = 0;
+  LimitTable limits = {};  // without floors
+
+  bool empty() const { return all_us == 0 && limits.empty(); }
+};
+// EVALSHA of scripts/raise_promise.lua. `known`: the fence, with the raises that the caller knows.
+// What has passed at `passed_us` is forgotten.
+std::vector<std::string> RaisePromiseWords(std::string_view fence_key, const Fence& known,
+                                           const PromiseRaise& raise, int64_t passed_us);
 
 // The fence of a server whose fence's slot was moved to another server: the same, in another slot.
 FenceStep MovedFence(const Fence& known, std::string_view word);

@@ -1,6 +1,7 @@
 #include "server/store/redis/fencing/fence_check.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +15,8 @@ namespace {
 constexpr int kMaxTries = 16;
 // Slots whose floors are read by one script, so that others do not wait for long.
 constexpr size_t kFloorsAtOnce = 1024;
-// A promise is raised by at least so much beyond what is needed; by more if it lies far ahead.
-constexpr int64_t kLeastPromiseUs = 500'000;
+// Less than kLagMarginUs: in that time a promise is published that a new fence lacks.
+constexpr int64_t kWatchEveryNs = 1'000'000'000;
 
 }  // namespace
 
@@ -23,7 +24,8 @@ FenceCheck::FenceCheck(const Context& context, EndpointOptions endpoint)
     : loop_(context.loop),
       known_(context.known),
       options_(context.options),
-      endpoint_(loop_, context.resolver, std::move(endpoint), context.counters, *this) {}
+      endpoint_(loop_, context.resolver, std::move(endpoint), context.counters, *this),
+      promises_(endpoint_, known_, *this) {}
 
 ServerInfo FenceCheck::ServerInfoOf(const std::string& info, const Reply* config) const {
   ServerInfo server = ServerInfo::From(info, config, options_.assumed_lag_us);
@@ -64,7 +66,7 @@ void FenceCheck::OnReady() {
   ++connection_;
   reading_ = false;
   reading_floors_ = false;
-  raising_ = false;
+  promises_.Drop();
   tries_ = 0;
   // Where CONFIG is not allowed (an error), defaults apply.
   const auto note = [this, of = connection_](const Reply* reply) {
@@ -98,14 +100,8 @@ int64_t FenceCheck::LagUs(int64_t fence_lag_us) const {
 
 void FenceCheck::CheckIdentity() {
   checked_ns_ = loop_.now_ns();
-  if (!token_.word_key.empty()) {
-    // Learns what other nodes promised, in case Redis loses it.
-    endpoint_.Call({"GET", fence_key_}, [this, key = fence_key_](const Reply* reply) {
-      if (reply == nullptr || reply->is_error()) return;
-      const auto fence = Fence::Parse(reply->text);
-      if (fence.ok()) known_.Promised(key, fence->word, fence->promised_us);
-    });
-  }
+  // Learns what other nodes promised, in case Redis loses it.
+  promises_.Read();
   endpoint_.Call({"INFO", "replication"}, [this, of = connection_](const Reply* reply) {
     if (of != connection_) return;
     if (reply == nullptr || reply->is_error()) return Failed(reply, "INFO");
@@ -131,6 +127,7 @@ bool FenceCheck::IsElsewhere(const Reply& reply) {
 void FenceCheck::ReadFence() {
   reading_ = true;
   token_ = {};
+  promises_.Drop();
   read_.clear();
   for (std::string& key : FenceKeys()) read_.push_back({std::move(key), "", {}});
   if (read_.empty()) {
@@ -213,13 +210,12 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
   if (step.adopt) ForgetOthers(own->key);
   if (step.adopt && found.has_value() && known_.Adopt(own->key, *found)) {
     reading_ = false;
-    token_ = {WordKey(own->key, found->word), found->floor_us, /*as_argument=*/false,
-              LagUs(found->lag_us)};
-    fence_key_ = own->key;
-    word_ = found->word;
-    promised_us_ = found->promised_us;
-    // What was promised before still holds.
-    if (known.has_value() && known->promised_us > promised_us_) RaisePromise(known->promised_us);
+    token_.word_key = WordKey(own->key, found->word);
+    token_.floor_us = found->floor_us;
+    token_.lag_us = LagUs(found->lag_us);
+    promises_.Adopt(own->key, *found, known);
+    OnRaised();
+    if (!watch_.armed()) loop_.ArmIn(watch_, kWatchEveryNs);
     return ReadFloors({}, 0);
   }
   if (++tries_ > kMaxTries) {
@@ -227,6 +223,10 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
         absl::StrCat(endpoint_.url().ToString(), ": other nodes replace the fence all the time")));
   }
   if (step.adopt) return ReadFence();
+  if (step.floor_after_us.has_value()) {
+    // A slot may have come here with bookings that were promised at other servers.
+    for (const auto& [key, fence] : known_.All()) step.write.AddPromisesAsFloors(fence);
+  }
   if (!found.has_value() || found->identity != server_.identity) {
     // The server may be the same, and only the slot of its fence may have moved.
     for (const auto& [key, fence] : known_.All()) {
@@ -247,28 +247,31 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
       absl::StrCat(endpoint_.url().ToString(), ": its slots are being moved")));
 }
 
-bool FenceCheck::MayPromise(int64_t until_us, int64_t now_us) {
-  if (token_.word_key.empty()) return false;
-  const int64_t step_us = std::max(kLeastPromiseUs, (until_us - now_us) / 8);
-  if (until_us + step_us > promised_us_ && !raising_) RaisePromise(until_us + 2 * step_us);
-  return until_us <= promised_us_;
+void FenceCheck::OnRaised() {
+  const LimitTable& limits = promises_.fence().limits;
+  const bool closed = std::any_of(limits.begin(), limits.end(), [](const auto& limit) {
+    return limit.second.floor_us > 0 || limit.second.lifted_us > 0;
+  });
+  token_.limits = closed ? std::make_shared<const LimitTable>(limits) : nullptr;
 }
 
-void FenceCheck::RaisePromise(int64_t until_us) {
-  raising_ = true;
-  endpoint_.Call(RaisePromiseWords(fence_key_, word_, until_us),
-                 [this, of = connection_, word = word_](const Reply* reply) {
-                   if (of != connection_) return;
-                   raising_ = false;
-                   if (reply == nullptr || word != word_) return;
-                   if (reply->HasCode("NOSCRIPT")) return endpoint_.LoadScripts();
-                   if (reply->type != Reply::Type::kInteger || reply->integer < 0) {
-                     // Replaced, or its slot was moved; or an error, which reading it shows.
-                     return OnFenceMissed();
-                   }
-                   promised_us_ = std::max(promised_us_, reply->integer);
-                   known_.Promised(fence_key_, word_, promised_us_);
-                 });
+void FenceCheck::Watch() {
+  if (loop_.stopping()) return;
+  loop_.ArmIn(watch_, kWatchEveryNs);
+  if (!endpoint_.unavailable() && !reading_) BeforeSend();
+}
+
+void FenceCheck::Lift(const std::string& limit, int64_t until_us,
+                      absl::AnyInvocable<void(bool)> done) {
+  promises_.Lift(
+      limit, until_us, [this, limit, until_us, done = std::move(done)](bool lifted) mutable {
+        if (lifted && options_.log != nullptr) {
+          options_.log->Warning(
+              "redis_floor_lifted",
+              {{"limit", limit}, {"store", endpoint_.url().ToString()}, {"floor_us", until_us}});
+        }
+        done(lifted);
+      });
 }
 
 void FenceCheck::Write(const FenceStep& step, const Place& at) {
@@ -336,7 +339,7 @@ void FenceCheck::Refuse(absl::Status why) {
   ++connection_;
   reading_ = false;
   reading_floors_ = false;
-  raising_ = false;
+  promises_.Drop();
   token_ = {};
   OnFailed(why);
   endpoint_.Restart(std::move(why));

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/log.h"
@@ -29,6 +30,7 @@
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/fencing/fence.h"
 #include "server/store/redis/fencing/known_fences.h"
+#include "server/store/redis/fencing/promise_keeper.h"
 #include "server/store/redis/fencing/server_info.h"
 
 namespace sluice::store::redis {
@@ -44,7 +46,7 @@ struct FenceCheckOptions {
 };
 
 // A router derives from it, and is told by OnAvailable, OnUnavailable and OnFailed.
-class FenceCheck : public Endpoint::Owner {
+class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
  public:
   // How long after a check commands are sent without another.
   static constexpr int64_t kTrustNs = 100'000'000;
@@ -64,7 +66,7 @@ class FenceCheck : public Endpoint::Owner {
   const Endpoint& endpoint() const { return endpoint_; }
 
   // A script missed the fence's word.
-  void OnFenceMissed();
+  void OnFenceMissed() final;
   // Its slots have changed.
   void OnSlots();
   // A command is about to be sent.
@@ -72,9 +74,13 @@ class FenceCheck : public Endpoint::Owner {
     if (loop_.now_ns() - checked_ns_ > kTrustNs) CheckIdentity();
   }
   const FencingToken& token() const { return token_; }
-  // Whether a grant time may be promised: the fence allows it. If not it will soon: ask again. Both
-  // in microseconds on the server's clock.
-  bool MayPromise(int64_t until_us, int64_t now_us);
+  // Whether these grant times may be promised: the fence allows them. If not it will soon: ask
+  // again. now_us: on the server's clock.
+  bool MayPromise(absl::Span<const LimitPromise> promises, int64_t now_us) {
+    return promises_.MayPromise(promises, now_us);
+  }
+  // Lifts the limit's own floor up to until_us. `done` gets whether the server did it.
+  void Lift(const std::string& limit, int64_t until_us, absl::AnyInvocable<void(bool)> done);
   // Empty: not known yet.
   const std::string& identity() const { return server_.identity; }
 
@@ -91,7 +97,7 @@ class FenceCheck : public Endpoint::Owner {
   virtual bool IsOfAnother(const std::string& identity) const { return false; }
   // The keys of its slots' floors; with `unread` only of slots whose floor is not known yet.
   virtual std::vector<std::string> FloorKeys(bool unread) const { return {}; }
-  // The floors at these keys; -1: the slot is not at this server.
+  // What is noted at these keys; an integer: the slot is not at this server.
   virtual void OnFloors(absl::Span<const std::string> keys, absl::Span<const Reply> floors) {}
   // A slot has left this server.
   virtual void OnSlotUnavailable() {}
@@ -124,7 +130,8 @@ class FenceCheck : public Endpoint::Owner {
   int64_t LagUs(int64_t fence_lag_us) const;
   // The fence that this process adopted at this server, or at the one whose place it took.
   std::optional<Fence> Known() const;
-  void RaisePromise(int64_t until_us);
+  void OnRaised() final;
+  void Watch();
   void Write(const FenceStep& step, const Place& at);
   // The server has its fence at `key`: forgets known fences of its under other keys.
   void ForgetOthers(const std::string& key);
@@ -141,6 +148,7 @@ class FenceCheck : public Endpoint::Owner {
   KnownFences& known_;
   const FenceCheckOptions& options_;
   Endpoint endpoint_;
+  PromiseKeeper promises_;
 
   std::string info_server_;  // run_id, as INFO has it
   Reply config_;
@@ -151,11 +159,10 @@ class FenceCheck : public Endpoint::Owner {
   bool reading_ = false;     // the fence is being read, or replaced
   int tries_ = 0;
   std::vector<Place> read_;  // as they were read
-  std::string fence_key_;    // of token_
-  std::string word_;
-  int64_t promised_us_ = 0;
-  bool raising_ = false;
   bool reading_floors_ = false;
+  // Checks the server now and then though no command is sent: so the node knows what others
+  // promise, and detects a loss in time to publish what it promised itself.
+  net::Timer watch_{net::Timer::To<&FenceCheck::Watch>, this};
 };
 
 }  // namespace sluice::store::redis

@@ -41,19 +41,22 @@ class KnownFences {
       return false;
     }
     // Other loops may have raised it since it was read.
-    const int64_t promised_us = std::max(known->second.promised_us, fence.promised_us);
-    known->second = fence;
-    known->second.promised_us = promised_us;
-    if (fence.floor_us > MaxFloorUs()) max_floor_us_.store(fence.floor_us);
+    const Fence before = std::exchange(known->second, fence);
+    if (fence.Same(before) && fence.raises < before.raises) known->second = before;
+    // Only moved: what was promised still holds.
+    if (!fence.Same(before) && fence.floor_us == before.floor_us) known->second.Merge(before);
+    int64_t floor_us = fence.floor_us;
+    for (const auto& [limit, times] : fence.limits) floor_us = std::max(floor_us, times.Floor());
+    if (floor_us > MaxFloorUs()) max_floor_us_.store(floor_us);
     return true;
   }
 
-  // Grant times up to until_us may be promised.
-  void Promised(const std::string& key, const std::string& word, int64_t until_us) {
+  // `fence` was read again: it may have been raised.
+  void OnRaise(const std::string& key, const Fence& fence) {
     common::MutexLock lock(&mu_);
     const auto known = fences_.find(key);
-    if (known == fences_.end() || known->second.word != word) return;
-    known->second.promised_us = std::max(known->second.promised_us, until_us);
+    if (known == fences_.end() || !fence.Same(known->second)) return;
+    if (fence.raises > known->second.raises) known->second = fence;
   }
 
   // Its server has its fence under another key now.
@@ -62,7 +65,7 @@ class KnownFences {
     fences_.erase(key);
   }
 
-  // The greatest floor of all fences that were ever adopted.
+  // The greatest floor of all fences that were ever adopted, those of single limits included.
   int64_t MaxFloorUs() const { return max_floor_us_.load(std::memory_order_relaxed); }
 
  private:

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "server/store/redis/fencing/fence.h"
 
 namespace sluice::store::redis {
@@ -61,19 +63,24 @@ std::vector<std::string> ClusterPrimary::FenceKeys() const {
 std::vector<std::string> ClusterPrimary::FloorKeys(bool unread) const {
   std::vector<std::string> keys;
   for (const uint16_t slot : slots_.SlotsOf(address())) {
-    if (unread && slots_.FloorUs(slot).has_value()) continue;
+    if (unread && slots_.FloorsOf(slot) != nullptr) continue;
     keys.push_back(FloorKey(name_space(), slot));
   }
   return keys;
 }
 
 void ClusterPrimary::OnFloors(absl::Span<const std::string> keys, absl::Span<const Reply> floors) {
+  // Most slots have the same.
+  absl::flat_hash_map<std::string_view, std::shared_ptr<const SlotFloors>> read;
   for (size_t i = 0; i < keys.size(); ++i) {
     const uint16_t slot = SlotOf(keys[i]);
-    // The slot may have left, or not be here yet: then its floor is read where it is.
-    if (slots_.Has(address(), slot) && floors[i].integer >= 0) {
-      slots_.SetFloor(slot, floors[i].integer);
+    // The slot may have left, or not be here yet: then its floors are read where it is.
+    if (!slots_.Has(address(), slot) || floors[i].type != Reply::Type::kString) continue;
+    auto& noted = read[floors[i].text];
+    if (noted == nullptr) {
+      noted = std::make_shared<const SlotFloors>(ParseSlotFloors(floors[i].text));
     }
+    slots_.SetFloors(slot, noted);
   }
 }
 

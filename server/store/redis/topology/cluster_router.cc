@@ -1,6 +1,7 @@
 #include "server/store/redis/topology/cluster_router.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,13 +36,48 @@ const FencingToken& ClusterRouter::TokenFor(Endpoint& endpoint, std::string_view
   primary.BeforeSend();
   token_ = primary.token();
   token_.as_argument = true;
+  const auto& noted = slots_.FloorsOf(SlotOf(key));
   token_.floor_us = std::max(
-      token_.floor_us, slots_.FloorUs(SlotOf(key)).value_or(context_.fence.known.MaxFloorUs()));
+      token_.floor_us, noted == nullptr ? context_.fence.known.MaxFloorUs() : noted->floor_us);
+  if (noted != nullptr && !noted->limits.empty()) token_.slot = noted;
   return token_;
 }
 
-bool ClusterRouter::MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) {
-  return PrimaryOf(endpoint).MayPromise(until_us, now_us);
+bool ClusterRouter::MayPromise(Endpoint& endpoint, absl::Span<const LimitPromise> promises,
+                               int64_t now_us) {
+  return PrimaryOf(endpoint).MayPromise(promises, now_us);
+}
+
+void ClusterRouter::LiftFloor(const std::string& limit, int64_t now_us, LiftDone done) {
+  // At all servers up to the latest floor that any of them or a slot has, since slots move.
+  int64_t floor_us = 0;
+  bool known = !by_place_.empty();
+  for (const ClusterPrimary* const primary : by_place_) {
+    known = known && !primary->token().word_key.empty();
+    floor_us = std::max(floor_us, primary->token().OwnFloorOf(limit));
+  }
+  for (uint16_t slot = 0; slot < kSlots; ++slot) {
+    const uint16_t place = slots_.map().OwnerOf(slot);
+    const auto& noted = slots_.FloorsOf(slot);
+    if (place == SlotMap::kNoOwner || noted == nullptr || noted->limits.empty()) continue;
+    FencingToken token = by_place_[place]->token();
+    token.slot = noted;
+    floor_us = std::max(floor_us, token.OwnFloorOf(limit));
+  }
+  if (!known || floor_us <= now_us) return done(known ? 0 : -1);
+  struct Lifting {
+    size_t open;
+    int64_t floor_us;
+    LiftDone done;
+  };
+  const auto lifting =
+      std::make_shared<Lifting>(Lifting{by_place_.size(), floor_us, std::move(done)});
+  for (ClusterPrimary* const primary : by_place_) {
+    primary->Lift(limit, floor_us, [lifting](bool lifted) {
+      if (!lifted) lifting->floor_us = -1;
+      if (--lifting->open == 0) lifting->done(lifting->floor_us);
+    });
+  }
 }
 
 Course ClusterRouter::OnError(Endpoint& from, std::string_view key, const Reply& error) {

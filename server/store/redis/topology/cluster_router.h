@@ -41,7 +41,9 @@ class ClusterRouter final : public Router,
   bool Splits() const override { return true; }
   uint16_t GroupOf(std::string_view key) const override { return SlotOf(key); }
   const FencingToken& TokenFor(Endpoint& endpoint, std::string_view key) override;
-  bool MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) override;
+  bool MayPromise(Endpoint& endpoint, absl::Span<const LimitPromise> promises,
+                  int64_t now_us) override;
+  void LiftFloor(const std::string& limit, int64_t now_us, LiftDone done) override;
   bool AllUnavailable() const override;
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override;
 

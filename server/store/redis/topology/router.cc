@@ -1,5 +1,7 @@
 #include "server/store/redis/topology/router.h"
 
+#include <utility>
+
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/topology/cluster_router.h"
 #include "server/store/redis/topology/sentinel_router.h"
@@ -15,6 +17,14 @@ Course SingleRouter::OnError(Endpoint& from, std::string_view key, const Reply& 
   if (!error.HasCode(kFenceReplaced)) return Router::OnError(from, key, error);
   OnFenceMissed();
   return {Course::What::kSendLater, nullptr, false, kFenceRereadNs};
+}
+
+void SingleRouter::LiftFloor(const std::string& limit, int64_t now_us, LiftDone done) {
+  if (token().word_key.empty()) return done(-1);
+  const int64_t floor_us = token().OwnFloorOf(limit);
+  if (floor_us <= now_us) return done(0);
+  Lift(limit, floor_us,
+       [floor_us, done = std::move(done)](bool lifted) mutable { done(lifted ? floor_us : -1); });
 }
 
 std::unique_ptr<Router> MakeRouter(const Router::Context& context) {

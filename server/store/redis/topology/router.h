@@ -7,9 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/net/event_loop.h"
 #include "server/store/redis/connection/counters.h"
 #include "server/store/redis/connection/endpoint.h"
@@ -80,9 +83,14 @@ class Router {
   // each script that is sent; valid until the next call.
   virtual const FencingToken& TokenFor(Endpoint& endpoint, std::string_view key) = 0;
 
-  // Whether grant times up to `until_us` may be promised for bookings at `endpoint`; see
+  // Whether these grant times may be promised for bookings at `endpoint`; see
   // FenceCheck::MayPromise.
-  virtual bool MayPromise(Endpoint& endpoint, int64_t until_us, int64_t now_us) = 0;
+  virtual bool MayPromise(Endpoint& endpoint, absl::Span<const LimitPromise> promises,
+                          int64_t now_us) = 0;
+  // Lifts the floor that the limit has of its own at any server, if it is later than now_us on the
+  // servers' clock. `done` gets it; 0: there is none; -1: not all servers did it.
+  using LiftDone = absl::AnyInvocable<void(int64_t floor_us)>;
+  virtual void LiftFloor(const std::string& limit, int64_t now_us, LiftDone done) = 0;
 
   // No server is available, and none is being connected to for the first time. Needs no key.
   virtual bool AllUnavailable() const = 0;
@@ -104,9 +112,10 @@ class SingleRouter : public Router, protected FenceCheck {
     BeforeSend();
     return token();
   }
-  bool MayPromise(Endpoint&, int64_t until_us, int64_t now_us) override {
-    return FenceCheck::MayPromise(until_us, now_us);
+  bool MayPromise(Endpoint&, absl::Span<const LimitPromise> promises, int64_t now_us) override {
+    return FenceCheck::MayPromise(promises, now_us);
   }
+  void LiftFloor(const std::string& limit, int64_t now_us, LiftDone done) override;
   bool AllUnavailable() const override {
     return endpoint().unavailable() && !endpoint().starting();
   }

@@ -18,7 +18,7 @@ std::vector<uint16_t> SlotTable::Adopt(SlotMap map) {
     const uint16_t is = map_.OwnerOf(slot);
     const bool unowned = was == SlotMap::kNoOwner || is == SlotMap::kNoOwner;
     if (unowned ? was == is : places[was] == is) continue;
-    floors_us_[slot] = kUnread;
+    floors_[slot] = nullptr;
     if (is == SlotMap::kNoOwner) continue;
     if (std::find(grown.begin(), grown.end(), is) == grown.end()) grown.push_back(is);
   }
@@ -27,7 +27,7 @@ std::vector<uint16_t> SlotTable::Adopt(SlotMap map) {
 
 void SlotTable::Move(uint16_t slot, const net::Address& to) {
   map_.Move(slot, to);
-  floors_us_[slot] = kUnread;
+  floors_[slot] = nullptr;
 }
 
 bool SlotTable::Has(const net::Address& primary, uint16_t slot) const {
@@ -48,12 +48,6 @@ std::vector<uint16_t> SlotTable::SlotsOf(const net::Address& primary) const {
 bool SlotTable::HasReplicas(const net::Address& primary) const {
   const uint16_t place = PlaceOf(primary);
   return place != SlotMap::kNoOwner && map_.replicated(place);
-}
-
-std::optional<int64_t> SlotTable::FloorUs(uint16_t slot) const {
-  const int64_t floor_us = floors_us_[slot];
-  if (floor_us == kUnread) return std::nullopt;
-  return floor_us;
 }
 
 uint16_t SlotTable::PlaceOf(const net::Address& primary) const {

@@ -1,17 +1,19 @@
-// SlotTable: which primary of a Redis Cluster has which slot, and the floor of each slot.
+// SlotTable: which primary of a Redis Cluster has which slot, and the floors of each slot.
 //
-// A slot that moves brings its floor along, in a key of its own (FloorKey). The floor is unread
-// until that key was read at the slot's new primary.
+// A slot that moves brings its floors along, in a key of its own (FloorKey). They are unread until
+// that key was read at the slot's new primary.
 //
 // Belongs to its loop.
 #ifndef SLUICE_SERVER_STORE_REDIS_TOPOLOGY_SLOT_TABLE_H_
 #define SLUICE_SERVER_STORE_REDIS_TOPOLOGY_SLOT_TABLE_H_
 
 #include <cstdint>
-#include <optional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/net/address.h"
+#include "server/store/redis/fencing/fence.h"
 #include "server/store/redis/wire/hash_slot.h"
 
 namespace sluice::store::redis {
@@ -32,18 +34,18 @@ class SlotTable {
   // It has replicas, one of which may be promoted in its place.
   bool HasReplicas(const net::Address& primary) const;
 
-  // nullopt: unread.
-  std::optional<int64_t> FloorUs(uint16_t slot) const;
-  void SetFloor(uint16_t slot, int64_t floor_us) { floors_us_[slot] = floor_us; }
+  // Null: unread.
+  const std::shared_ptr<const SlotFloors>& FloorsOf(uint16_t slot) const { return floors_[slot]; }
+  void SetFloors(uint16_t slot, std::shared_ptr<const SlotFloors> floors) {
+    floors_[slot] = std::move(floors);
+  }
 
  private:
-  static constexpr int64_t kUnread = -1;
-
   // kNoOwner: it is not in the map.
   uint16_t PlaceOf(const net::Address& primary) const;
 
   SlotMap map_;
-  std::vector<int64_t> floors_us_ = std::vector<int64_t>(kSlots, kUnread);
+  std::vector<std::shared_ptr<const SlotFloors>> floors_{kSlots};
 };
 
 }  // namespace sluice::store::redis

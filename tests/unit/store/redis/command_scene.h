@@ -148,7 +148,10 @@ class CommandScene : public ::testing::Test, public CommandContext, public Route
   void Start() override {}
   Endpoint* EndpointOf(std::string_view) override { return at; }
   const FencingToken& TokenFor(Endpoint&, std::string_view) override { return token; }
-  bool MayPromise(Endpoint&, int64_t, int64_t) override { return may_promise; }
+  bool MayPromise(Endpoint&, absl::Span<const LimitPromise>, int64_t) override {
+    return may_promise;
+  }
+  void LiftFloor(const std::string&, int64_t, LiftDone done) override { done(0); }
   bool AllUnavailable() const override { return false; }
   Course OnError(Endpoint& from, std::string_view key, const Reply& error) override {
     return course ? course(error) : Router::OnError(from, key, error);

@@ -30,7 +30,7 @@ class RecordedOperation final : public BucketOperation {
     return true;
   }
   bool UseOtherScript() override { return std::exchange(has_other_script, false); }
-  Handled OnScriptReply(const Reply&, int64_t) override {
+  Handled OnScriptReply(const Reply&, const FencingToken&) override {
     events_.emplace_back("script");
     return handled;
   }
@@ -214,6 +214,11 @@ TEST_F(OptimisticCommandTest, BookingWaitsUntilItsGrantTimeMayBePromised) {
   may_promise = false;
   Begin();
   ASSERT_TRUE(AskedToExchange("0"));
+  // Read again behind the raise; only then with a pause.
+  for (int i = 0; i < 3; ++i) {
+    servers[0].Answer(Read(""));
+    ASSERT_TRUE(AskedToExchange("0"));
+  }
   servers[0].Answer(Read(""));
   EXPECT_TRUE(Asked(0));
   may_promise = true;

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -48,7 +52,14 @@ TEST(FenceTest, IsParsedAsItWasWritten) {
   EXPECT_EQ(read->Text(), fence.Text());
   EXPECT_EQ(read->floor_us, fence.floor_us);
   EXPECT_TRUE(read->durable);
-  for (const char* text : {"", "theirs", "a 1 w 2 3 4", "a 1 w -2 3 4 0", "a x w 2 3 4 0"}) {
+  Fence raised = fence;
+  raised.raises = 3;
+  raised.limits["api"] = {.floor_us = 7, .promised_us = 9, .lifted_us = 8};
+  raised.limits["5"] = {.promised_us = 6};
+  EXPECT_EQ(Fence::Parse(raised.Text())->limits, raised.limits);
+  EXPECT_EQ(Fence::Parse(raised.Text())->Text(), raised.Text());
+  for (const char* text : {"", "theirs", "a 1 w 2 3 4", "a 1 w -2 3 4 0", "a x w 2 3 4 0",
+                           "a 1 w 2 3 4 0 x", "a 1 w 2 3 4 0 1 api 2 3"}) {
     EXPECT_FALSE(Fence::Parse(text).ok()) << text;
   }
 }
@@ -245,6 +256,101 @@ TEST(FenceTest, RaisesTheFloorByPromisesThatItLacks) {
   Fence moved = MovedFence(known, "y").write;
   moved.promised_us = 0;
   EXPECT_TRUE(NextFence(ServerOf("a"), moved, true, known, {}, "x").adopt);
+}
+
+// ---- Promises of single limits ----
+
+Fence Promising(Fence fence, const std::string& limit, int64_t until_us) {
+  ++fence.raises;
+  fence.limits[limit].promised_us = until_us;
+  return fence;
+}
+
+int64_t FloorOf(const Fence& fence, const std::string& limit) {
+  FencingToken token;
+  token.floor_us = fence.floor_us;
+  token.limits = std::make_shared<const LimitTable>(fence.limits);
+  return token.FloorOf(limit);
+}
+
+TEST(FenceTest, ClosesOnlyLimitsThatWerePromisedFarAhead) {
+  const Fence known = Promising(FenceOf("a", 3, "w"), "far", 90 * kSecondUs);
+  for (const ServerInfo& server : {ServerOf("a"), ServerOf("b")}) {
+    const FenceStep step = NextFence(server, std::nullopt, true, known, {}, "x");
+    EXPECT_EQ(step.floor_after_us, kLagMarginUs);
+    EXPECT_EQ(FloorOf(step.write, "far"), 90 * kSecondUs);
+    EXPECT_EQ(FloorOf(step.write, "other"), 0);
+    EXPECT_EQ(step.write.PromisedTo("far"), 0);
+  }
+}
+
+TEST(FenceTest, KeepsPromisesOfLimitsIfNothingWasLost) {
+  ServerInfo server = ServerOf("b");
+  server.durable = true;
+  Fence before = Promising(FenceOf("a", 3, "w"), "far", 90 * kSecondUs);
+  before.durable = true;
+  const FenceStep step = NextFence(server, before, true, before, {}, "x");
+  EXPECT_FALSE(step.floor_after_us.has_value());
+  EXPECT_EQ(step.write.PromisedTo("far"), 90 * kSecondUs);
+  EXPECT_EQ(FloorOf(step.write, "far"), 0);
+  EXPECT_TRUE(NextFence(server, step.write, true, before, {}, "y").adopt);
+  EXPECT_EQ(MovedFence(before, "x").write.PromisedTo("far"), 90 * kSecondUs);
+}
+
+TEST(FenceTest, ClosesLimitsByRaisesOfFoundAndKnownFence) {
+  Fence found = Promising(FenceOf("a", 3, "w"), "one", 70 * kSecondUs);
+  Fence known = Promising(found, "two", 90 * kSecondUs);
+  known = Promising(known, "one", 80 * kSecondUs);
+  found = Promising(found, "three", 60 * kSecondUs);
+  const FenceStep step = NextFence(ServerOf("b"), found, true, known, {}, "x");
+  EXPECT_EQ(FloorOf(step.write, "one"), 80 * kSecondUs);
+  EXPECT_EQ(FloorOf(step.write, "two"), 90 * kSecondUs);
+  EXPECT_EQ(FloorOf(step.write, "three"), 60 * kSecondUs);
+}
+
+TEST(FenceTest, ClosesLimitsThatTheWriterDidNotKnowOf) {
+  const Fence known = Promising(FenceOf("a", 3, "w"), "far", 90 * kSecondUs);
+  Fence found = Promising(FenceOf("b", 4, "v"), "far", 99 * kSecondUs);  // after the loss
+  found.floor_us = 50 * kSecondUs;
+  FenceStep step = NextFence(ServerOf("b"), found, true, known, {}, "x");
+  EXPECT_FALSE(step.adopt);
+  EXPECT_EQ(step.write.floor_us, 50 * kSecondUs);
+  EXPECT_EQ(FloorOf(step.write, "far"), 90 * kSecondUs);
+  EXPECT_EQ(step.write.PromisedTo("far"), 99 * kSecondUs);
+  EXPECT_EQ(FloorOf(step.write, "other"), 50 * kSecondUs);
+  EXPECT_TRUE(NextFence(ServerOf("b"), step.write, true, known, {}, "y").adopt);
+  // Over when the floor of all limits is.
+  found.floor_us = 90 * kSecondUs;
+  EXPECT_TRUE(NextFence(ServerOf("b"), found, true, known, {}, "x").adopt);
+}
+
+TEST(FenceTest, LeavesALiftedLimitOpen) {
+  const Fence known = Promising(FenceOf("a", 3, "w"), "far", 90 * kSecondUs);
+  Fence found = FenceOf("b", 4, "v");
+  found.floor_us = 50 * kSecondUs;
+  found.limits["far"] = {.floor_us = 90 * kSecondUs, .lifted_us = 90 * kSecondUs};
+  EXPECT_EQ(FloorOf(found, "far"), 50 * kSecondUs);
+  EXPECT_TRUE(NextFence(ServerOf("b"), found, true, known, {}, "x").adopt);
+  // A later promise than the operator knew of.
+  const Fence more = Promising(FenceOf("a", 3, "w"), "far", 91 * kSecondUs);
+  EXPECT_FALSE(NextFence(ServerOf("b"), found, true, more, {}, "x").adopt);
+  // After the next loss it is open too, unless it was promised since.
+  EXPECT_EQ(FloorOf(NextFence(ServerOf("b"), std::nullopt, true, found, {}, "x").write, "far"),
+            50 * kSecondUs);
+  const Fence again = Promising(found, "far", 95 * kSecondUs);
+  EXPECT_EQ(FloorOf(NextFence(ServerOf("b"), std::nullopt, true, again, {}, "x").write, "far"),
+            95 * kSecondUs);
+}
+
+TEST(FenceTest, SlotHasFloorsOfItsNote) {
+  const SlotFloors floors = ParseSlotFloors("30 api 80 5 90");
+  EXPECT_EQ(floors.floor_us, 30);
+  EXPECT_EQ(floors.limits, (std::map<std::string, int64_t, std::less<>>{{"api", 80}, {"5", 90}}));
+  EXPECT_EQ(ParseSlotFloors("30").floor_us, 30);
+  for (const char* note : {"", "theirs", "30 api", "30 api x"}) {
+    EXPECT_EQ(ParseSlotFloors(note).floor_us, 0) << note;
+    EXPECT_TRUE(ParseSlotFloors(note).limits.empty()) << note;
+  }
 }
 
 TEST(FenceTest, MovesToAnotherSlotWhenItsSlotMoves) {

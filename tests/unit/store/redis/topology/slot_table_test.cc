@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +62,15 @@ std::vector<std::string> Grown(SlotTable& slots, const std::vector<Range>& range
   return hosts;
 }
 
+void SetFloor(SlotTable* slots, uint16_t slot, int64_t floor_us) {
+  slots->SetFloors(slot, std::make_shared<const SlotFloors>(SlotFloors{floor_us, {}}));
+}
+
+// 0: unread.
+int64_t FloorUs(const SlotTable& slots, uint16_t slot) {
+  return slots.FloorsOf(slot) == nullptr ? 0 : slots.FloorsOf(slot)->floor_us;
+}
+
 TEST(SlotTableTest, NamesEachPrimaryThatGainedSlotsOnce) {
   SlotTable slots;
   EXPECT_THAT(Grown(slots, {{0, 9, kA}, {20, 29, kB}, {30, 39, kA}}), ElementsAre("a", "b"));
@@ -73,32 +82,32 @@ TEST(SlotTableTest, NamesEachPrimaryThatGainedSlotsOnce) {
 TEST(SlotTableTest, KeepsFloorsOfSlotsThatStay) {
   SlotTable slots;
   slots.Adopt(MapOf({{0, 9, kA}, {10, 19, kB}}));
-  EXPECT_EQ(slots.FloorUs(15), std::nullopt);
-  slots.SetFloor(5, 50);
-  slots.SetFloor(15, 150);
+  EXPECT_EQ(slots.FloorsOf(15), nullptr);
+  SetFloor(&slots, 5, 50);
+  SetFloor(&slots, 15, 150);
   // The map names the primaries in another order, and B has lost some slots.
   slots.Adopt(MapOf({{14, 19, kB}, {0, 13, kA}}));
-  EXPECT_EQ(slots.FloorUs(5), 50);
-  EXPECT_EQ(slots.FloorUs(15), 150);
+  EXPECT_EQ(FloorUs(slots, 5), 50);
+  EXPECT_EQ(FloorUs(slots, 15), 150);
 }
 
 TEST(SlotTableTest, ForgetsFloorsOfSlotsThatMove) {
   SlotTable slots;
   slots.Adopt(MapOf({{0, 9, kA}, {10, 19, kB}}));
-  slots.SetFloor(5, 50);
-  slots.SetFloor(15, 150);
+  SetFloor(&slots, 5, 50);
+  SetFloor(&slots, 15, 150);
   slots.Adopt(MapOf({{0, 4, kA}, {5, 19, kB}}));
-  EXPECT_EQ(slots.FloorUs(5), std::nullopt);
+  EXPECT_EQ(slots.FloorsOf(5), nullptr);
   slots.Move(15, kC);
-  EXPECT_EQ(slots.FloorUs(15), std::nullopt);
+  EXPECT_EQ(slots.FloorsOf(15), nullptr);
 }
 
 TEST(SlotTableTest, ForgetsFloorOfSlotThatLosesItsOwner) {
   SlotTable slots;
   slots.Adopt(MapOf({{0, 9, kA}, {10, 19, kB}}));
-  slots.SetFloor(15, 150);
+  SetFloor(&slots, 15, 150);
   slots.Adopt(MapOf({{0, 9, kA}}));
-  EXPECT_EQ(slots.FloorUs(15), std::nullopt);
+  EXPECT_EQ(slots.FloorsOf(15), nullptr);
 }
 
 TEST(SlotTableTest, ListsSlotsInAscendingOrder) {
