@@ -311,6 +311,17 @@ inline absl::Status ResetAnswerLost() {
       "again to be sure");
 }
 
+inline absl::Status NoFloors() {
+  return absl::FailedPreconditionError(
+      "this server keeps its buckets in its memory; only buckets in Redis have floors");
+}
+
+inline absl::Status FloorNotLifted() {
+  return absl::UnavailableError(
+      "Redis is unavailable, or a primary of its Cluster (`sluice config` and the server's log say "
+      "why); the floor may stand at some primaries; lift it again when Redis is back");
+}
+
 inline absl::Status NotAuthenticated() {
   return absl::UnauthenticatedError(
       "the admin port asks for a token; send the metadata `authorization: Bearer TOKEN`");

@@ -1,4 +1,4 @@
-// keys, reset.
+// keys, reset, floor lift.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -74,6 +74,24 @@ int RunReset(const Session& session) {
     session.Print(json);
   } else {
     std::printf("%s\n", *existed ? "reset: the bucket is full" : "the bucket was not in use");
+  }
+  return kExitDone;
+}
+
+int RunFloorLift(const Session& session) {
+  const auto floor =
+      session.AskAdmin([&](AdminClient& admin) { return admin.LiftFloor(session.Argument(0)); });
+  if (!floor.ok()) return session.Fail(floor.status());
+  if (session.json()) {
+    Json json;
+    json.Open('{').Field("lifted", floor->has_value());
+    if (floor->has_value()) json.Field("floor_s", UnixSeconds(**floor));
+    json.Close();
+    session.Print(json);
+  } else if (floor->has_value()) {
+    std::printf("lifted: the limit was closed until %s\n", FormatTime(**floor).c_str());
+  } else {
+    std::printf("the limit had no floor of its own\n");
   }
   return kExitDone;
 }

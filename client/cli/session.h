@@ -74,6 +74,7 @@ int RunLimitsPut(const Session& session);
 int RunLimitsDelete(const Session& session);
 int RunKeys(const Session& session);
 int RunReset(const Session& session);
+int RunFloorLift(const Session& session);
 int RunStats(const Session& session);
 int RunConfig(const Session& session);
 int RunHealth(const Session& session);

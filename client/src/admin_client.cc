@@ -248,6 +248,15 @@ Result<bool> AdminClient::ResetKey(std::string_view limit, std::string_view key)
   return response->existed();
 }
 
+Result<std::optional<system_clock::time_point>> AdminClient::LiftFloor(std::string_view limit) {
+  v1::LiftFloorRequest request;
+  request.set_limit(limit.data(), limit.size());
+  const auto response = impl_->Call(Operation::kAcquire, &v1::LimitAdmin::Stub::LiftFloor, request);
+  if (!response.ok()) return response.status();
+  if (!response->has_floor()) return std::optional<system_clock::time_point>();
+  return std::optional(FromWire(response->floor()));
+}
+
 Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys) {
   v1::ListKeysRequest request;
   request.set_limit(limit.data(), limit.size());

@@ -96,6 +96,20 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
   with_.store.Reset((*found)->RuleFor(raw->key), raw->key, &Call::Done, raw);
 }
 
+void LimitAdmin::LiftFloor(std::string_view limit,
+                           std::function<void(absl::StatusOr<int64_t>)> done) {
+  LimitFinder limits;
+  limits.Use(with_.registry.Current());
+  const auto found = limits.FindOrError(FieldPath(), "limit", limit);
+  if (!found.ok()) return done(found.status());
+  if (!with_.store.Shared()) return done(errors::NoFloors());
+  // The store logs it.
+  with_.store.LiftFloor(limit, [done = std::move(done)](std::optional<int64_t> floor_wall_ns) {
+    if (!floor_wall_ns.has_value()) return done(errors::FloorNotLifted());
+    done(*floor_wall_ns);
+  });
+}
+
 void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys,
                           std::function<void(absl::StatusOr<ListedKeys>)> done) {
   const auto most = CheckMaxKeys(max_keys);

@@ -100,6 +100,11 @@ class LimitAdmin {
   void ResetKey(std::string_view limit, std::string_view key,
                 std::function<void(absl::StatusOr<bool>)> done);
 
+  // Lifts the floor of its own that a limit has since the shared store lost data (docs/redis.md).
+  // Calls done(its end in nanoseconds since 1970; 0: it had none). NOT_FOUND; FAILED_PRECONDITION:
+  // the store is not shared; UNAVAILABLE.
+  void LiftFloor(std::string_view limit, std::function<void(absl::StatusOr<int64_t>)> done);
+
   // `limit` empty: all limits. `max_keys` 0: the default. NOT_FOUND; INVALID_ARGUMENT: `max_keys`
   // is out of bounds.
   void ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys,

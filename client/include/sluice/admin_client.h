@@ -210,6 +210,9 @@ class AdminClient {
   Status DeleteLimit(std::string_view name);
   // Makes a bucket full. Returns whether it had state.
   Result<bool> ResetKey(std::string_view limit, std::string_view key);
+  // Opens a limit that waits for grant times that were promised before Redis lost its data. Returns
+  // until when it would have stayed closed; nullopt: it had no floor of its own.
+  Result<std::optional<std::chrono::system_clock::time_point>> LiftFloor(std::string_view limit);
   // `limit` empty: all limits. max_keys 0: 20.
   Result<KeyList> ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys);
   Result<ConfigStatus> GetConfigStatus();

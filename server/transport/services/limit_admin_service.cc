@@ -126,6 +126,15 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
           done(std::move(response));
         });
       });
+  Add<v1::LiftFloorRequest, v1::LiftFloorResponse>(
+      "LiftFloor", [this](const v1::LiftFloorRequest& request, Done<v1::LiftFloorResponse> done) {
+        admin_.LiftFloor(request.limit(), [done](absl::StatusOr<int64_t> floor_wall_ns) {
+          if (!floor_wall_ns.ok()) return done(floor_wall_ns.status());
+          v1::LiftFloorResponse response;
+          if (*floor_wall_ns > 0) SetTime(*floor_wall_ns, response.mutable_floor());
+          done(std::move(response));
+        });
+      });
   Add<v1::ListKeysRequest, v1::ListKeysResponse>(
       "ListKeys",
       [this](const v1::ListKeysRequest& request, const Done<v1::ListKeysResponse>& done) {

@@ -233,6 +233,10 @@ TEST_F(CommandTest, ShowsKeysResetStatsAndConfig) {
   (void)Sluice("acquire api a");
   EXPECT_EQ(Sluice("reset api a").out, "reset: the bucket is full\n");
   EXPECT_EQ(Sluice("reset api a --output json").out, "{\"existed\":false}\n");
+  EXPECT_EQ(Sluice("floor lift api").out, "the limit had no floor of its own\n");
+  EXPECT_THAT(Sluice("floor lift booked").out, StartsWith("lifted: the limit was closed until "));
+  EXPECT_EQ(Sluice("floor lift booked --output json").out,
+            "{\"lifted\":true,\"floor_s\":1900000000}\n");
   EXPECT_THAT(Sluice("stats").out, HasSubstr("decisions    3: 2 granted, 1 denied"));
   EXPECT_THAT(Sluice("stats --output json").out,
               HasSubstr("\"methods\":[{\"method\":\"/sluice.v1.RateLimiter/Acquire\",\"codes\":"
@@ -355,7 +359,8 @@ TEST_F(CommandTest, EveryCommandHasHelpWithExamples) {
   EXPECT_EQ(overview.exit_code, 0);
   for (const std::string command :
        {"acquire", "query", "watch", "refund", "batch", "limits list", "limits get", "limits put",
-        "limits delete", "keys", "reset", "stats", "config", "health", "check", "bench", "run"}) {
+        "limits delete", "keys", "reset", "floor lift", "stats", "config", "health", "check",
+        "bench", "run"}) {
     EXPECT_THAT(overview.out, HasSubstr("\n  " + command + " "));
     const Outcome help = Shell("$SLUICE " + command + " --help");
     EXPECT_EQ(help.exit_code, 0);

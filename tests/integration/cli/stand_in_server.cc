@@ -266,6 +266,12 @@ class StandInServer::Admin final : public v1::LimitAdmin::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status LiftFloor(grpc::ServerContext*, const v1::LiftFloorRequest* request,
+                         v1::LiftFloorResponse* response) override {
+    if (request->limit() == "booked") response->mutable_floor()->set_seconds(1'900'000'000);
+    return grpc::Status::OK;
+  }
+
   grpc::Status ListKeys(grpc::ServerContext*, const v1::ListKeysRequest* request,
                         v1::ListKeysResponse* response) override {
     v1::KeyUse* key = response->add_keys();

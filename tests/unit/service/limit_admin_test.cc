@@ -47,6 +47,12 @@ TEST_F(LimitAdminTest, ResetMakesABucketFull) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(LimitAdminTest, BucketsInMemoryHaveNoFloorToLift) {
+  absl::Status status;
+  admin_.LiftFloor("api", [&](absl::StatusOr<int64_t> floor) { status = floor.status(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(LimitAdminTest, ListsKeysWithTheirBuckets) {
   Acquire("api", "much", 7);
   Acquire("api", "less", 3);

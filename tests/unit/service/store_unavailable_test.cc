@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "common/errors.h"
 #include "server/service/limit_admin.h"
@@ -49,10 +51,16 @@ class SharedStore final : public store::Store {
     }
     inner_.Reset(rule, key, done, context);
   }
+  bool Shared() const override { return true; }
+  void LiftFloor(std::string_view limit, FloorDone done) override {
+    if (health.unavailable) return done(std::nullopt);
+    done(std::exchange(floor_wall_ns, 0));
+  }
   store::StoreStats Stats() const override { return inner_.Stats(); }
   store::StoreHealth Health() const override { return health; }
 
   store::StoreHealth health;
+  int64_t floor_wall_ns = 0;
   bool asked = false;  // if unavailable: it was asked and its answer is lost
 
  private:
@@ -126,6 +134,21 @@ TEST_F(StoreUnavailableTest, CountsDecisionsOfOnStoreFailureByLimit) {
   expect(1, "open", 3, 0);
   expect(2, "strict", 0, 2);
   EXPECT_EQ(admin_.GetStats().limits[2].totals.granted, 4u) << "what was allowed is granted too";
+}
+
+TEST_F(StoreUnavailableTest, LiftsTheFloorOfAKnownLimitWhileTheStoreIsAvailable) {
+  absl::StatusOr<int64_t> floor = absl::UnknownError("not called");
+  const auto lift = [&](std::string_view limit) {
+    admin_.LiftFloor(limit, [&](absl::StatusOr<int64_t> lifted) { floor = lifted; });
+    return floor;
+  };
+  shared_.floor_wall_ns = 7;
+  EXPECT_EQ(lift("opne").status().code(), absl::StatusCode::kNotFound);
+  shared_.health.unavailable = true;
+  EXPECT_EQ(lift("open").status().code(), absl::StatusCode::kUnavailable);
+  shared_.health.unavailable = false;
+  EXPECT_EQ(lift("open").value(), 7);
+  EXPECT_EQ(lift("open").value(), 0);
 }
 
 TEST_F(StoreUnavailableTest, QueryReportsUnknownLevels) {
