@@ -154,8 +154,8 @@ class BucketState {
   // Closes receipts that are no longer worth anything.
   void CloseWorthless(const Parameters& parameters, Moment at);
 
-  // `with_bookings` false: all but them.
-  BucketImage ToImage(bool with_bookings = true) const;
+  // `with_bookings` false: all but them. `runs_from`: of a log the runs from that quantum on.
+  BucketImage ToImage(bool with_bookings = true, uint64_t runs_from = 0) const;
   // REQUIRES: an image of a state of the same parameters.
   static BucketState FromImage(const Parameters& parameters, const BucketImage& image);
 

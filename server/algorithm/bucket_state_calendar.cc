@@ -379,9 +379,11 @@ void BucketState::AppendBooking(const Parameters& parameters, const Booking& boo
   }
 }
 
-BucketImage BucketState::ToImage(bool with_bookings) const {
+BucketImage BucketState::ToImage(bool with_bookings, uint64_t runs_from) const {
   BucketImage image;
-  std::visit([&](const auto& state) { state.ToImage(&image); }, state_);
+  std::visit(Overloaded{[&](const SlidingLogState& log) { log.ToImage(&image, runs_from); },
+                        [&](const auto& state) { state.ToImage(&image); }},
+             state_);
   image.receipts.assign(receipts_.begin(), receipts_.end());
   if (calendar_ == nullptr) return image;
   image.latest_ns = calendar_->latest_ns;

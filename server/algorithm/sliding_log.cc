@@ -280,10 +280,12 @@ SlidingLogState SlidingLogState::ConvertTo(const SlidingLog& from, const Sliding
   return converted;
 }
 
-void SlidingLogState::ToImage(BucketImage* image) const {
+void SlidingLogState::ToImage(BucketImage* image, uint64_t from) const {
   image->seen_ns = seen_ns_;
-  ForEachRun([&](uint64_t quantum, uint64_t count) {
-    image->counts.push_back({quantum, count});
+  if (total_ == 0) return;
+  const auto is_before = [&](const Checkpoint& checkpoint) { return checkpoint.quantum <= from; };
+  ForEachRunFrom(Seek(is_before), [&](uint64_t quantum, uint64_t count) {
+    if (quantum >= from) image->counts.push_back({quantum, count});
     return true;
   });
 }

@@ -100,7 +100,8 @@ class SlidingLogState : public CountingState<SlidingLogState, SlidingLog, int64_
   static uint64_t ConvertWhen(const SlidingLog& from, const SlidingLog& to, uint64_t quantum,
                               int64_t now_ns);
 
-  void ToImage(BucketImage* image) const;
+  // Its runs from `from` on, a quantum.
+  void ToImage(BucketImage* image, uint64_t from = 0) const;
   static SlidingLogState FromImage(const SlidingLog& parameters, const BucketImage& image);
 
   // Heap memory beside the object itself.

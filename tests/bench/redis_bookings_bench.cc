@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "server/algorithm/make_parameters.h"
+#include "server/store/redis/wire/key_names.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/store_calls.h"
@@ -84,6 +85,30 @@ void Measure(const char* name, const algorithm::Parameters& parameters, size_t b
       nodes == 1 ? " " : "s", own, redis, bytes, granted);
 }
 
+// A log with as many runs as it can have, and one booking behind them all.
+void MeasureLongLog(int steps) {
+  RedisServer server;
+  RedisCalls calls(server);
+  constexpr uint64_t kPermits = 100'000;
+  const auto rule = MakeRule(1, *algorithm::MakeSlidingLog({kPermits, 10 * kSecond}));
+  RedisNode node(server.url());
+  node.store().Register(rule);
+  // A run for each quantum, until the first ones expire.
+  const int64_t begin_ns = node.clock().NowNs();
+  while (node.clock().NowNs() - begin_ns < 9 * kSecond) Acquire(node.store(), *rule, "k");
+  const AcquireOptions wait{.max_wait_ns = kDay};
+  Acquire(node.store(), *rule, "k", kPermits, wait);
+  const double own_us = OwnCpuUs();
+  const double redis_us = RedisCpuUs(calls);
+  for (int s = 0; s < steps; ++s) Acquire(node.store(), *rule, "k", 1, wait);
+  const RedisValue runs =
+      calls.Call({"HGETALL", store::redis::KeysOf("sluice", rule->limit_name, "k")[2]});
+  size_t bytes = 0;
+  for (const RedisValue& one : runs.elements) bytes += one.text.size();
+  std::printf("sliding_log    of a long past: node %7.0f us, Redis %6.0f us a step; %zu bytes\n",
+              (OwnCpuUs() - own_us) / steps, (RedisCpuUs(calls) - redis_us) / steps, bytes);
+}
+
 }  // namespace
 }  // namespace sluice::testing
 
@@ -99,4 +124,5 @@ int main(int argc, char** argv) {
     testing::Measure("sliding_log", log, behind, steps, 1, true, 1);
   }
   testing::Measure("token_bucket", token, 1000, steps / 10, 256, false, 1);
+  testing::MeasureLongLog(steps);
 }

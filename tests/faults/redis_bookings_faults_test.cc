@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/algorithm/make_parameters.h"
+#include "server/store/redis/wire/key_names.h"
 #include "tests/support/fault_proxy.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/redis_node.h"
@@ -318,6 +319,38 @@ TEST(RedisBookingsFaultsTest, LeavesForeignBytesUnchanged) {
             Outcome::kUnavailable);
   EXPECT_TRUE(Query(other.store(), *rule, "k").unavailable);
   EXPECT_EQ(calls.Call({"GET", receipts}).text, "nonsense");
+}
+
+// From the first caller that would wait on, nodes decide a long log, and write only its end.
+TEST(RedisBookingsFaultsTest, LongLogStaysExactWhenNodesDecideIt) {
+  RedisServer server;
+  RedisCalls calls(server);
+  RedisNode one(server.url());
+  RedisNode other(server.url());
+  constexpr uint64_t kPermits = 100'000;
+  const auto rule = MakeRule(1, algorithm::MakeSlidingLog({kPermits, 20 * kSecond}).value());
+  GrantHistory history(rule->parameters);
+  const auto take = [&](RedisNode& node, uint64_t permits, int64_t max_wait_ns = 0) {
+    const Acquired got = Acquire(node.store(), *rule, "k", permits, {.max_wait_ns = max_wait_ns});
+    if (got.granted()) history.Add(got.now_ns + got.wait_ns, permits);
+    return got.granted();
+  };
+  for (RedisNode* node : {&one, &other}) node->store().Register(rule);
+  const auto keys = store::redis::KeysOf("sluice", rule->limit_name, "k");
+  uint64_t taken = 0;
+  while (calls.Call({"LLEN", keys[1]}).integer < 4500) {
+    for (int i = 0; i < 100; ++i) taken += take(one, 1) ? 1 : 0;
+  }
+  EXPECT_TRUE(take(one, kPermits - taken - 300));
+  EXPECT_FALSE(take(one, kPermits, 1));
+  const std::string state = calls.Call({"GET", keys[0]}).text;
+  EXPECT_NE(state.find(" @"), std::string::npos) << state;
+  uint64_t granted = 0;
+  for (int i = 0; i < 600; ++i) granted += take(i % 2 == 0 ? one : other, 1) ? 1 : 0;
+  EXPECT_GE(granted, 300u);
+  EXPECT_TRUE(take(other, 1, 30 * kSecond));
+  EXPECT_TRUE(take(one, 1, 30 * kSecond));
+  EXPECT_EQ(history.Check(), "");
 }
 
 }  // namespace

@@ -121,7 +121,9 @@ class OpenCache final : private net::IterationHook {
     bool taken = false;       // it took the bucket out
   };
 
-  static size_t WeightOf(const OpenBucket& bucket) { return kWeight + bucket.bookings(); }
+  static size_t WeightOf(const OpenBucket& bucket) {
+    return kWeight + bucket.bookings() + kWeight * bucket.stored().run_chunks;
+  }
   void Erase(Map::iterator place, size_t weight) {
     weight_ -= weight;
     buckets_.erase(place);

@@ -8,7 +8,8 @@
 --            bookings to delete, fields and values to set, each of the last three preceded by
 --            their number
 --
--- A bucket with bookings has a hash in place of receipts (server/store/redis/wire/open_bucket.h).
+-- A bucket with bookings, and a long log, has a hash in place of receipts
+-- (server/store/redis/wire/open_bucket.h).
 -- Its state contains its version, and equal versions are equal buckets: a caller that knows the
 -- version gets nothing, and one that knows an older one only the chunks written since.
 --
@@ -95,7 +96,9 @@ for i = 1, count do
     else
       redis.call('SET', receipts_key, text, 'PX', ttl)
     end
-    for j = runs, gone - 2 do redis.call('RPUSH', runs_key, ARGV[j]) end
+    for j = runs, gone - 2, 1000 do
+      redis.call('RPUSH', runs_key, unpack(ARGV, j, math.min(j + 999, gone - 2)))
+    end
     if gone - 1 > runs then redis.call('PEXPIRE', runs_key, ttl) end
   end
 end

@@ -19,7 +19,7 @@ using algorithm::BucketImage;
 using algorithm::Kind;
 using algorithm::Parameters;
 
-constexpr uint8_t kFormat = 2;
+constexpr uint8_t kFormat = 3;
 
 class Writer {
  public:
@@ -90,6 +90,26 @@ class Reader {
   size_t at_ = 0;
   bool good_ = true;
 };
+
+void PutCounts(absl::Span<const BucketImage::Count> counts, Writer* out) {
+  out->Put(counts.size());
+  uint64_t before = 0;
+  for (const BucketImage::Count& count : counts) {
+    out->PutStep(before, count.when);
+    out->Put(count.permits);
+    before = count.when;
+  }
+}
+
+// Appends them.
+void GetCounts(Reader* in, std::vector<BucketImage::Count>* counts) {
+  uint64_t before = 0;
+  for (size_t left = in->GetCount(); left > 0; --left) {
+    const uint64_t when = in->GetStep(before);
+    counts->push_back({when, in->Get()});
+    before = when;
+  }
+}
 
 // The difference between a booking and the one before it.
 struct Step {
@@ -175,11 +195,25 @@ bool DecodeBookings(std::string_view bytes, std::vector<Booking>* bookings) {
   return in.at_end();
 }
 
+std::string EncodeRuns(absl::Span<const BucketImage::Count> runs) {
+  Writer out;
+  PutCounts(runs, &out);
+  return out.Take();
+}
+
+bool DecodeRuns(std::string_view bytes, std::vector<BucketImage::Count>* runs) {
+  Reader in(bytes);
+  const size_t before = runs->size();
+  GetCounts(&in, runs);
+  return in.at_end() && runs->size() > before;
+}
+
 std::string EncodePast(const Parameters& parameters, const BucketImage& image, int64_t origin_ns,
-                       uint64_t generation) {
+                       uint64_t generation, size_t run_chunks) {
   Writer out;
   out.Put(kFormat);
   out.Put(generation);
+  out.Put(run_chunks);
   out.PutSigned(image.latest_ns + origin_ns);
   switch (parameters.kind) {
     case Kind::kTokenBucket:
@@ -188,18 +222,12 @@ std::string EncodePast(const Parameters& parameters, const BucketImage& image, i
           image.tat, algorithm::ToTicks(parameters.token_bucket, image.latest_ns)));
       break;
     case Kind::kSlidingLog:
-    case Kind::kSlidingWindow: {
       out.PutSigned(image.seen_ns);
-      out.Put(image.last);
-      out.Put(image.counts.size());
-      uint64_t before = 0;
-      for (const BucketImage::Count& count : image.counts) {
-        out.PutStep(before, count.when);
-        out.Put(count.permits);
-        before = count.when;
-      }
       break;
-    }
+    case Kind::kSlidingWindow:
+      out.Put(image.last);
+      PutCounts(image.counts, &out);
+      break;
     case Kind::kFixedWindow:
       out.Put(image.used ? 1 : 0);
       out.PutSigned(image.index);
@@ -224,11 +252,12 @@ std::string EncodePast(const Parameters& parameters, const BucketImage& image, i
 }
 
 std::optional<BucketImage> DecodePast(const Parameters& parameters, std::string_view bytes,
-                                      int64_t* origin_ns, uint64_t* generation) {
+                                      int64_t* origin_ns, StoredBookings* stored) {
   Reader in(bytes);
   BucketImage image;
   bool good = in.Get() == kFormat;
-  *generation = in.Get();
+  stored->generation = in.Get();
+  stored->run_chunks = static_cast<size_t>(in.Get());
   const int64_t latest_ns = in.GetSigned();
   const bool tokens = parameters.kind == Kind::kTokenBucket;
   *origin_ns = tokens ? latest_ns : 0;
@@ -239,18 +268,12 @@ std::optional<BucketImage> DecodePast(const Parameters& parameters, std::string_
       good = good && image.tat <= algorithm::kMaxTat;
       break;
     case Kind::kSlidingLog:
-    case Kind::kSlidingWindow: {
       image.seen_ns = in.GetSigned();
-      image.last = in.Get();
-      image.counts.resize(in.GetCount());
-      uint64_t before = 0;
-      for (BucketImage::Count& count : image.counts) {
-        count.when = in.GetStep(before);
-        count.permits = in.Get();
-        before = count.when;
-      }
       break;
-    }
+    case Kind::kSlidingWindow:
+      image.last = in.Get();
+      GetCounts(&in, &image.counts);
+      break;
     case Kind::kFixedWindow:
       image.used = in.Get() != 0;
       image.index = in.GetSigned();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/strings.h"
+#include "server/algorithm/sliding_log.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -54,6 +55,24 @@ absl::Status FindChunks(absl::Span<const std::string> read, const StoredBookings
 bool Same(const Booking& a, const Booking& b) {
   return a.grant_time_ns == b.grant_time_ns && a.permits == b.permits && a.id == b.id &&
          a.set == b.set;
+}
+
+// Reads the chunks of runs, and notes their first quanta.
+bool ReadRuns(const Parameters& parameters, StoredBookings* stored, BucketImage* image) {
+  for (size_t c = 0; c < stored->run_chunks; ++c) {
+    const size_t first = image->counts.size();
+    if (!DecodeRuns(stored->chunks[c]->bytes, &image->counts)) return false;
+    if (stored->chunks[c]->first == image->counts[first].when) continue;
+    auto chunk = std::make_shared<StoredBookings::Chunk>(*stored->chunks[c]);
+    chunk->first = image->counts[first].when;
+    stored->chunks[c] = std::move(chunk);
+  }
+  // A chunk stays as it is while its first runs expire.
+  std::erase_if(image->counts, [&](const BucketImage::Count& run) {
+    return algorithm::SlidingLogState::UntilNs(parameters.sliding_log, run.when, 0) <=
+           image->seen_ns;
+  });
+  return true;
 }
 
 // The bookings in which two calendars differ.
@@ -120,6 +139,7 @@ absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::s
                       stored->parameters.kind == Kind::kTokenBucket ? now_ns : 0);
     bucket.writer_ = std::move(stored->writer);
     bucket.exists_ = true;
+    bucket.changed_ = bucket.HasManyRuns(now_ns);
     return bucket;
   }
   const std::vector<absl::string_view> words = absl::StrSplit(ToAbsl(state), ' ');
@@ -136,16 +156,17 @@ absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::s
     if (!found.ok()) return found;
   }
   int64_t booked_origin_ns = 0;
-  std::optional<BucketImage> image =
-      DecodePast(*booked, stored.past, &booked_origin_ns, &stored.generation);
-  if (!image.has_value()) return ForeignBookings();
+  std::optional<BucketImage> image = DecodePast(*booked, stored.past, &booked_origin_ns, &stored);
+  if (!image.has_value() || stored.run_chunks > stored.chunks.size()) return ForeignBookings();
   if (known.has_value() && EncodeParameters(known->named_) == common::ToStd(words[0]) &&
       known->Follow(stored, *image, booked_origin_ns, now_ns)) {
     known->writer_ = std::string(words[1]);
     return *std::move(known);
   }
+  if (!ReadRuns(*booked, &stored, &*image)) return ForeignBookings();
   std::vector<Part> parts;
-  for (const auto& chunk : stored.chunks) {
+  for (size_t c = stored.run_chunks; c < stored.chunks.size(); ++c) {
+    const auto& chunk = stored.chunks[c];
     const size_t before = image->bookings.size();
     if (!DecodeBookings(chunk->bytes, &image->bookings)) return ForeignBookings();
     parts.push_back({chunk, image->bookings.size() - before});
@@ -169,6 +190,7 @@ void OpenBucket::Convert(const Parameters& to, int64_t now_ns) {
   now_ns = std::max(now_ns, NotBeforeNs());
   Fold(now_ns);
   changed_ = true;
+  runs_changed_ = true;
   named_ = to;
   const Parameters countable = Countable(to);
   int64_t origin_ns = origin_ns_;
@@ -251,6 +273,12 @@ bool OpenBucket::FindBooking(int64_t grant_time_ns, uint64_t id, Booking* bookin
 }
 
 std::optional<uint64_t> OpenBucket::Refund(uint64_t receipt_id, int64_t now_ns) {
+  if (parameters_.kind == Kind::kSlidingLog) {
+    constexpr uint64_t kNoRuns = std::numeric_limits<uint64_t>::max();
+    for (const auto& receipt : state_.ToImage(/*with_bookings=*/false, kNoRuns).receipts) {
+      if (receipt.id == receipt_id) refunded_.push_back(receipt.cost_or_when);
+    }
+  }
   const std::optional<uint64_t> given = state_.Refund(parameters_, receipt_id, At(now_ns));
   if (given.has_value()) changed_ = true;
   return given;
@@ -261,6 +289,7 @@ void OpenBucket::Reset(int64_t now_ns) {
   state_.Reset(parameters_, At(now_ns));
   NoteFolded(before);
   changed_ = true;
+  runs_changed_ = true;
 }
 
 algorithm::Level OpenBucket::LevelAt(int64_t now_ns, algorithm::SearchBudget* budget) const {
@@ -391,11 +420,76 @@ void OpenBucket::ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&
 int64_t OpenBucket::NextGrantTimeNs() const { return Absolute(state_.NextGrantTimeNs()); }
 int64_t OpenBucket::LastGrantTimeNs() const { return Absolute(state_.LastGrantTimeNs()); }
 
+void OpenBucket::AddChunk(std::string_view version, std::string bytes, uint64_t first,
+                          std::vector<std::string>* fields) {
+  StoredBookings::Chunk chunk = {
+      absl::StrCat(next_.generation, ".", ToAbsl(version), ".", next_.chunks.size()),
+      std::move(bytes), first};
+  fields->insert(fields->end(), {chunk.name, chunk.bytes});
+  next_.chunks.push_back(std::make_shared<StoredBookings::Chunk>(std::move(chunk)));
+}
+
+bool OpenBucket::HasManyRuns(int64_t now_ns) const {
+  if (parameters_.kind != Kind::kSlidingLog) return false;
+  const auto counts = [&](uint64_t quantum) {
+    return algorithm::SlidingLogState::UntilNs(parameters_.sliding_log, quantum, 0) > now_ns;
+  };
+  // All but the last are full, as far as their runs have not expired.
+  size_t full = 0;
+  for (size_t c = 0; c + 1 < stored_.run_chunks && !runs_changed_; ++c) {
+    full += counts(stored_.chunks[c]->first) ? 1 : 0;
+  }
+  if (full * kRunsPerChunk > kMostRunsForScripts) return true;
+  size_t runs = 0;
+  for (const BucketImage::Count& run : state_.ToImage(/*with_bookings=*/false).counts) {
+    runs += counts(run.when) ? 1 : 0;
+  }
+  return runs > kMostRunsForScripts;
+}
+
+BucketImage OpenBucket::FormatRuns(std::string_view version, int64_t now_ns,
+                                   std::vector<std::string>* fields,
+                                   std::vector<std::string>* gone) {
+  const auto begin = stored_.chunks.begin();
+  const auto end = begin + static_cast<ptrdiff_t>(stored_.run_chunks);
+  if (parameters_.kind != Kind::kSlidingLog) {
+    for (auto old = begin; old != end; ++old) gone->push_back((*old)->name);
+    return state_.ToImage(/*with_bookings=*/false);
+  }
+  uint64_t from = 0;  // of the runs that are not written yet
+  for (auto old = begin; old != end; ++old) {
+    const bool last = old + 1 == end;
+    const uint64_t until = last ? 0 : old[1]->first;
+    const bool expired =
+        !last && algorithm::SlidingLogState::UntilNs(parameters_.sliding_log, until, 0) <= now_ns;
+    const auto refunded = [&](uint64_t at) { return at >= (*old)->first && at < until; };
+    if (last || runs_changed_ || expired) {
+      gone->push_back((*old)->name);
+      if (last && !runs_changed_) from = (*old)->first;
+    } else if (std::none_of(refunded_.begin(), refunded_.end(), refunded)) {
+      next_.chunks.push_back(*old);
+    } else {
+      gone->push_back((*old)->name);
+      std::vector<BucketImage::Count> runs =
+          state_.ToImage(/*with_bookings=*/false, (*old)->first).counts;
+      std::erase_if(runs, [&](const BucketImage::Count& run) { return run.when >= until; });
+      if (!runs.empty()) AddChunk(version, EncodeRuns(runs), runs[0].when, fields);
+    }
+  }
+  BucketImage image = state_.ToImage(/*with_bookings=*/false, from);
+  for (auto left = absl::MakeConstSpan(image.counts); !left.empty();) {
+    const auto runs = left.first(std::min(left.size(), kRunsPerChunk));
+    AddChunk(version, EncodeRuns(runs), runs[0].when, fields);
+    left.remove_prefix(runs.size());
+  }
+  return image;
+}
+
 std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string_view version,
                                             int64_t now_ns) {
-  BucketImage image = state_.ToImage(/*with_bookings=*/false);
   next_ = {};
-  if (bookings() == 0) {
+  if (bookings() == 0 && !HasManyRuns(now_ns)) {
+    BucketImage image = state_.ToImage();
     const bool full = state_.LevelAt(parameters_, At(now_ns)).reset_after_ns == 0;
     if (parameters_.kind == Kind::kTokenBucket) {
       image.tat = algorithm::ShortfallTicks(
@@ -410,11 +504,13 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
   }
   next_.state = absl::StrCat(EncodeParameters(named_), " ", ToAbsl(writer), " @", ToAbsl(version));
   next_.generation = stored_.generation + 1;
-  next_.past = EncodePast(parameters_, image, origin_ns_, next_.generation);
   std::vector<std::string> gone;
-  std::vector<std::string> fields = {"past", next_.past};
-  std::string names;
-  auto old = stored_.chunks.begin();  // chunks stay in order
+  std::vector<std::string> fields;
+  const BucketImage image = FormatRuns(version, now_ns, &fields, &gone);
+  next_.run_chunks = next_.chunks.size();
+  next_.past = EncodePast(parameters_, image, origin_ns_, next_.generation, next_.run_chunks);
+  // Chunks stay in order.
+  auto old = stored_.chunks.begin() + static_cast<ptrdiff_t>(stored_.run_chunks);
   size_t skip = 0;
   std::vector<Booking> bookings;
   for (const Part& part : parts_) {
@@ -425,17 +521,16 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
     } else {
       bookings.clear();
       ForEachBooking([&](const Booking& booking) { bookings.push_back(booking); }, skip, part.size);
-      StoredBookings::Chunk chunk = {
-          absl::StrCat(next_.generation, ".", ToAbsl(version), ".", next_.chunks.size()),
-          EncodeBookings(bookings)};
-      fields.insert(fields.end(), {chunk.name, chunk.bytes});
-      next_.chunks.push_back(std::make_shared<StoredBookings::Chunk>(std::move(chunk)));
+      AddChunk(version, EncodeBookings(bookings), 0, &fields);
     }
     skip += part.size;
-    absl::StrAppend(&names, names.empty() ? "" : " ", next_.chunks.back()->name);
   }
   for (; old != stored_.chunks.end(); ++old) gone.push_back((*old)->name);
-  fields.insert(fields.end(), {"chunks", std::move(names)});
+  std::string names;
+  for (const auto& chunk : next_.chunks) {
+    absl::StrAppend(&names, names.empty() ? "" : " ", chunk->name);
+  }
+  fields.insert(fields.end(), {"past", next_.past, "chunks", std::move(names)});
   // Until it is full again after its last booking, and a period more if the clock is set back.
   const int64_t ttl_ms =
       LevelAt(now_ns).reset_after_ns / kNsPerMs + algorithm::WindowNs(parameters_) / kNsPerMs + 2;
@@ -452,7 +547,11 @@ void OpenBucket::Written(std::string_view writer) {
   exists_ = true;
   changed_ = false;
   stored_ = std::move(next_);
-  for (size_t p = 0; p < parts_.size(); ++p) parts_[p].chunk = stored_.chunks[p];
+  refunded_.clear();
+  runs_changed_ = false;
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    parts_[p].chunk = stored_.chunks[stored_.run_chunks + p];
+  }
 }
 
 int64_t BeginAt(absl::Span<OpenBucket> buckets, int64_t now_ns) {

@@ -5,16 +5,17 @@
 // In Redis a bucket with bookings has this form, instead of the one that scripts read
 // (scripts/buckets.lua):
 //   state     PARAMETERS WRITER @VERSION
-//   receipts  a hash: "past", its past and its open receipts (EncodePast); its bookings in chunks,
-//   in
-//             the order of grant times, each in a field of its own (EncodeBookings); and "chunks",
-//             the names of these fields in order
+//   receipts  a hash: "past", its past and its open receipts (EncodePast); of a sliding_log its
+//             runs, and of each its bookings in the order of grant times, in chunks, each in a
+//             field of its own (EncodeRuns, EncodeBookings); and "chunks", the names of these
+//             fields in order
 // A change writes the past and the chunks that it changes, under new names; so it costs what
 // changed, however many bookings there are. Names are GENERATION.VERSION.NUMBER, where each writing
 // has a generation one greater than the last. Versions are never used twice, so equal versions are
 // equal buckets, and equal names are equal chunks; generations only tell the script which chunks a
 // reader may lack. When the grant time of the last booking has come, the bucket gets the form for
-// scripts again.
+// scripts again; but a log with many runs keeps this form until it has fewer, since all of them
+// would have to be written, and read again for the next caller that would wait.
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_OPEN_BUCKET_H_
 #define SLUICE_SERVER_STORE_REDIS_WIRE_OPEN_BUCKET_H_
 
@@ -51,11 +52,14 @@ struct StoredBookings {
   struct Chunk {
     std::string name;
     std::string bytes;
+    uint64_t first = 0;  // of runs: the first one's quantum
   };
   std::string state;  // empty: the bucket has no bookings
   uint64_t generation = 0;
   std::string past;
+  // Those of runs come first.
   std::vector<std::shared_ptr<const Chunk>> chunks;
+  size_t run_chunks = 0;
 };
 
 // Not thread-safe. Times are the Redis server's, in nanoseconds since 1970.
@@ -133,6 +137,11 @@ class OpenBucket {
   // With more a part is cut in two; two that have less than a half together become one. So a change
   // writes about 1 KB, and a bucket has at most 513 chunks.
   static constexpr size_t kMostPerPart = 128;
+  // A log has at most 258 chunks of runs: 65,537 runs, and those of which the first have expired.
+  static constexpr size_t kRunsPerChunk = 256;
+  // With more a log is not written for scripts, nor left as they wrote it. So reading or writing
+  // all runs takes Redis about a millisecond at most.
+  static constexpr size_t kMostRunsForScripts = 16 * kRunsPerChunk;
 
   // Makes this token bucket the one that `to` is, by exchanging the bookings that differ. Times in
   // `past` count from origin_ns. False: not possible; this bucket is not to be used any more.
@@ -142,6 +151,16 @@ class OpenBucket {
   void NoteAdded(size_t rank);
   void NoteRemoved(size_t rank);
   void NoteFolded(size_t bookings_before);
+
+  // Writes the runs of a log to next_, and to fields and gone: chunks that are to be set and to be
+  // deleted. Returns all else of the state.
+  algorithm::BucketImage FormatRuns(std::string_view version, int64_t now_ns,
+                                    std::vector<std::string>* fields,
+                                    std::vector<std::string>* gone);
+  bool HasManyRuns(int64_t now_ns) const;
+  // Adds a chunk to next_, and to `fields`.
+  void AddChunk(std::string_view version, std::string bytes, uint64_t first,
+                std::vector<std::string>* fields);
 
   OpenBucket(const algorithm::Parameters& parameters, algorithm::BucketState state,
              int64_t origin_ns)
@@ -168,6 +187,10 @@ class OpenBucket {
   bool changed_ = false;
   uint64_t last_booking_id_ = 0;
   std::vector<Part> parts_;  // all bookings, in order
+  // Quanta whose runs were changed by refunds since the log was read or written. All other changes
+  // are to the last run, or behind it, except for those of which runs_changed_ tells.
+  std::vector<uint64_t> refunded_;
+  bool runs_changed_ = false;
   StoredBookings stored_;
   StoredBookings next_;  // as Format wrote them
 };
@@ -181,13 +204,18 @@ uint64_t LastBooking(absl::Span<const OpenBucket> buckets);
 
 // ---- Exposed for tests ----
 
-// The past of a bucket with bookings. Times in `image` count from origin_ns.
+// The past of a bucket with bookings; of a log without its runs, which are in so many chunks. Times
+// in `image` count from origin_ns.
 std::string EncodePast(const algorithm::Parameters& parameters, const algorithm::BucketImage& image,
-                       int64_t origin_ns, uint64_t generation);
-// nullopt: not made by EncodePast.
+                       int64_t origin_ns, uint64_t generation, size_t run_chunks);
+// nullopt: not made by EncodePast. Also sets generation and run_chunks of `stored`.
 std::optional<algorithm::BucketImage> DecodePast(const algorithm::Parameters& parameters,
                                                  std::string_view bytes, int64_t* origin_ns,
-                                                 uint64_t* generation);
+                                                 StoredBookings* stored);
+// Runs of a log, oldest first.
+std::string EncodeRuns(absl::Span<const algorithm::BucketImage::Count> runs);
+// Appends them. False: not made by EncodeRuns, or there are none.
+bool DecodeRuns(std::string_view bytes, std::vector<algorithm::BucketImage::Count>* runs);
 // Bookings in order. Times count from 1970.
 std::string EncodeBookings(absl::Span<const algorithm::Booking> bookings);
 // Appends them. False: not made by EncodeBookings, or more than kMaxBookingsInRedis in all.

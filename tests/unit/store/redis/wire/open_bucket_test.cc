@@ -53,8 +53,9 @@ class Keys {
     std::string past;
     if (state_ != stored.state) {
       past = hash_["past"];
-      runs.push_back(hash_["chunks"]);
-      for (const absl::string_view name : absl::StrSplit(runs[0], ' ')) {
+      const std::string& names = hash_["chunks"];
+      runs.push_back(names);
+      for (const absl::string_view name : absl::StrSplit(names, ' ')) {
         uint64_t generation = 0;
         EXPECT_TRUE(absl::SimpleAtoi(name.substr(0, name.find('.')), &generation));
         if (generation > stored.generation) runs.push_back(hash_.at(std::string(name)));
@@ -223,6 +224,105 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, OpenBucketTest,
                                            *algorithm::MakeSlidingLog({20, kSecond}),
                                            *algorithm::MakeSlidingWindow({20, kSecond}, 10),
                                            *algorithm::MakeFixedWindow({20, kSecond}, 0)));
+
+// ---- Logs with many runs ----
+
+constexpr int64_t kMs = 1'000'000;
+
+class LongLogTest : public ::testing::Test {
+ protected:
+  void Take(uint64_t permits, uint64_t receipt_id = 0) {
+    bucket_.Take(permits, now_ns_, receipt_id, /*set=*/0);
+  }
+  size_t Write() {
+    words_ = bucket_.Format("w.1", absl::StrCat("v", ++version_), now_ns_);
+    const size_t written = keys_.Write(words_);
+    bucket_.Written("w.1");
+    return written;
+  }
+  bool ForScripts() const { return !IsBooked(words_[1]); }
+  void ExpectReadAsItIs() {
+    const absl::StatusOr<OpenBucket> read = keys_.Read(log_, now_ns_, std::nullopt);
+    ASSERT_TRUE(read.ok()) << read.status();
+    for (const int64_t later_ns : {int64_t{0}, 100 * kMs, 10 * kSecond, 70 * kSecond}) {
+      ExpectSame(bucket_, *read, now_ns_ + later_ns);
+    }
+  }
+
+  // A run for each millisecond in which permits are taken.
+  const algorithm::Parameters log_ = *algorithm::MakeSlidingLog({20'000, 65'536 * kMs});
+  OpenBucket bucket_ = *OpenBucket::Read(log_, "", "", {}, kStartNs);
+  Keys keys_;
+  std::vector<std::string> words_;
+  int64_t now_ns_ = kStartNs;
+  uint64_t version_ = 0;
+};
+
+TEST_F(LongLogTest, WritesOnlyChunksThatChanged) {
+  for (int i = 0; i < 6000; ++i, now_ns_ += kMs) Take(1, i % 100 == 0 ? 1000 + i : 0);
+  EXPECT_EQ(Write(), 24u) << "of 256 runs";
+  ExpectReadAsItIs();
+  Take(1);
+  EXPECT_EQ(Write(), 1u);
+  ExpectReadAsItIs();
+  EXPECT_EQ(bucket_.Refund(1300, now_ns_), 1u);
+  EXPECT_EQ(Write(), 2u);
+  ExpectReadAsItIs();
+  // A booking behind all of them.
+  const int64_t at_ns = bucket_.EarliestNs(20'000, now_ns_, 1, now_ns_ + 1);
+  bucket_.Book({at_ns, 20'000, 77, 1}, now_ns_);
+  EXPECT_EQ(Write(), 2u);
+  ExpectReadAsItIs();
+  EXPECT_TRUE(bucket_.CancelBooking(at_ns, 77));
+  EXPECT_EQ(Write(), 1u);
+  EXPECT_FALSE(ForScripts());
+  // The first runs expire.
+  now_ns_ = kStartNs + (65'536 + 1000) * kMs;
+  Take(1);
+  EXPECT_EQ(Write(), 1u);
+  EXPECT_EQ(keys_.chunks(), 21u);
+  ExpectReadAsItIs();
+  now_ns_ += 1500 * kMs;
+  Take(1);
+  EXPECT_EQ(Write(), 0u);
+  EXPECT_TRUE(ForScripts());
+}
+
+TEST_F(LongLogTest, IsReadAsItWasWrittenAfterAnyHistory) {
+  std::mt19937_64 random(7);
+  const auto below = [&](uint64_t most) { return random() % most; };
+  uint64_t id = 0;
+  std::vector<Booking> booked;
+  int rounds = 0;
+  for (int round = 0; round < 60; ++round) {
+    for (uint64_t i = 20 + below(300); i > 0; --i) {
+      now_ns_ += static_cast<int64_t>(1 + below(12)) * kMs;
+      now_ns_ = BeginAt(absl::MakeSpan(&bucket_, 1), now_ns_);
+      const uint64_t permits = 1 + below(3);
+      if (below(20) == 0) {
+        const int64_t at_ns = bucket_.EarliestNs(permits + 500, now_ns_, 1, now_ns_ + 1);
+        bucket_.Book({at_ns, permits + 500, ++id, 1}, now_ns_);
+        booked.push_back({at_ns, permits + 500, id, 1});
+      } else if (below(20) == 0 && !booked.empty()) {
+        const size_t which = below(booked.size());
+        bucket_.CancelBooking(booked[which].grant_time_ns, booked[which].id);
+        booked.erase(booked.begin() + static_cast<ptrdiff_t>(which));
+      } else if (below(10) == 0 && id > 0) {
+        bucket_.Refund(1 + below(id), now_ns_);
+      } else if (bucket_.CanTake(permits, now_ns_, 0)) {
+        Take(permits, below(5) == 0 ? ++id : 0);
+      }
+    }
+    if (round == 30) bucket_.Reset(now_ns_);
+    if (round == 40) bucket_.Convert(*algorithm::MakeSlidingLog({20'000, 60 * kSecond}), now_ns_);
+    if (round == 45) bucket_.Convert(log_, now_ns_);
+    Write();
+    if (ForScripts()) continue;
+    ++rounds;
+    ExpectReadAsItIs();
+  }
+  EXPECT_GT(rounds, 20);
+}
 
 }  // namespace
 }  // namespace sluice::store::redis
