@@ -23,22 +23,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
+#include "common/execution_mark.h"
 #include "common/strings.h"
 #include "common/utf8.h"
-
-namespace sluice::common {
-
-// The mark of a call that a server refused before it took or changed anything: trailing metadata
-// beside the status. A client may retry an acquisition, at any server, only with this mark: a
-// status such as UNAVAILABLE does not say whether permits were taken. On a stream the mark covers
-// the messages without an answer.
-inline constexpr char kExecutedMetadata[] = "sluice-executed";
-inline constexpr char kNotExecuted[] = "no";
-
-// The user agent of clients that know the mark begins with this.
-inline constexpr char kMarkKnowingAgent[] = "sluice-cpp";
-
-}  // namespace sluice::common
 
 namespace sluice::common::errors {
 

@@ -3,7 +3,8 @@
 #include <cstdio>
 
 #include "client/cli/session.h"
-#include "client/src/grpc_channel.h"
+#include "client/src/admin/grpc_channel.h"
+#include "client/src/transport/connect_advice.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace sluice::cli {
@@ -30,7 +31,7 @@ int AskHealth(const Session& session, const std::string& server, bool several) {
   HealthCheckResponse response;
   const grpc::Status status = Health::NewStub(*channel)->Check(&context, request, &response);
   if (!status.ok()) {
-    const std::string message = client_internal::Explained(status.error_message(), options.tls);
+    const std::string message = client_internal::WithAdvice(status.error_message(), options.tls);
     // Not MaybeExecuted: a health check changes nothing.
     return session.Fail(Status(static_cast<StatusCode>(status.error_code()),
                                several ? server + ": " + message : message));

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "client/src/client_core.h"
-#include "client/src/grpc_connection.h"
 #include "client/src/round_robin.h"
 #include "client/src/stream_core.h"
+#include "client/src/transport/http2_connection.h"
 
 namespace sluice {
 
@@ -33,22 +33,31 @@ Result<Decision> ClientCore::Settle(Result<Decision> result, OnUnavailable on_un
   return decision;
 }
 
-namespace {
-
-// Blocks until `start` calls back.
-template <typename T>
-Result<T> Await(const std::function<void(Callback<T>)>& start) {
-  auto answer = std::make_shared<std::promise<Result<T>>>();
-  std::future<Result<T>> future = answer->get_future();
-  start([answer](Result<T> result) { answer->set_value(std::move(result)); });
-  return future.get();
+Result<BatchDecisions> ClientCore::SettleBatch(Result<BatchDecisions> result, size_t size,
+                                               OnUnavailable on_unavailable) const {
+  if (result.ok()) {
+    for (Result<Decision>& one : *result) {
+      if (!one.ok()) one = Settle(std::move(one), on_unavailable);
+    }
+  } else if (IsUnavailable(result.status())) {
+    return BatchDecisions(size, Settle(result.status(), on_unavailable));
+  }
+  return result;
 }
 
-// Blocks for `pause` on the connection's clock.
-void Sleep(Connection& connection, std::chrono::nanoseconds pause) {
-  auto over = std::make_shared<std::promise<void>>();
-  connection.RunAfter(pause, [over] { over->set_value(); });
-  over->get_future().wait();
+namespace {
+
+// The attempts of a call that blocks. `attempt(connection, call)` is one.
+template <typename T, typename Attempt>
+Result<T> RunBlocking(const ClientCore& core, Operation operation, const Call& call, int* attempts,
+                      const Attempt& attempt) {
+  for (*attempts = 1;; ++*attempts) {
+    Result<T> result = attempt(core.connection());
+    if (result.ok()) return result;
+    const auto pause = core.Pause(operation, result.status(), *attempts, call);
+    if (!pause.has_value()) return result;
+    if (pause->count() > 0) core.connection().Sleep(*pause);
+  }
 }
 
 }  // namespace
@@ -62,7 +71,7 @@ Result<Client> Client::Create(ClientOptions options) {
   std::vector<std::shared_ptr<Connection>> connections;
   for (const std::string& server : options.servers) {
     Result<std::shared_ptr<Connection>> connection =
-        client_internal::MakeGrpcConnection(server, options.tls, options.token);
+        client_internal::MakeHttp2Connection(server, options.tls, options.token);
     if (!connection.ok()) return connection.status();
     connections.push_back(*std::move(connection));
   }
@@ -94,13 +103,12 @@ Result<Decision> Client::Acquire(const Acquisition& acquisition, const CallOptio
   // Keeps the core alive: destroying the client meanwhile cancels this call.
   const std::shared_ptr<ClientCore> core = core_;
   const Call call = core->MakeCall(options, acquisition);
-  for (int attempts = 1;; ++attempts) {
-    Result<Decision> result = core->connection().AcquireBlocking(acquisition, call);
-    if (result.ok()) return result;
-    const auto pause = core->Pause(Operation::kAcquire, result.status(), attempts, call);
-    if (!pause.has_value()) return core->Settle(std::move(result), core->OnUnavailableOf(options));
-    if (pause->count() > 0) client_internal::Sleep(core->connection(), *pause);
-  }
+  int attempts = 0;
+  Result<Decision> result = client_internal::RunBlocking<Decision>(
+      *core, Operation::kAcquire, call, &attempts,
+      [&](Connection& connection) { return connection.AcquireBlocking(acquisition, call); });
+  if (result.ok()) return result;
+  return core->Settle(std::move(result), core->OnUnavailableOf(options));
 }
 
 Result<Decision> Client::Acquire(std::string_view limit, std::string_view key, uint64_t permits,
@@ -153,23 +161,20 @@ void Client::AcquireBatchAsync(std::vector<Acquisition> batch, Callback<BatchDec
       },
       [core = core_, on_unavailable, size, done = std::move(done)](Result<BatchDecisions> result,
                                                                    int) {
-        if (result.ok()) {
-          for (Result<Decision>& one : *result) {
-            if (!one.ok()) one = core->Settle(std::move(one), on_unavailable);
-          }
-        } else if (client_internal::IsUnavailable(result.status())) {
-          const Result<Decision> one = core->Settle(result.status(), on_unavailable);
-          result = BatchDecisions(size, one);
-        }
-        done(std::move(result));
+        done(core->SettleBatch(std::move(result), size, on_unavailable));
       });
 }
 
 Result<BatchDecisions> Client::AcquireBatch(std::span<const Acquisition> batch,
                                             const CallOptions& options) {
-  return client_internal::Await<BatchDecisions>([&](Callback<BatchDecisions> done) {
-    AcquireBatchAsync({batch.begin(), batch.end()}, std::move(done), options);
-  });
+  const std::shared_ptr<ClientCore> core = core_;
+  const Call call = core->MakeCall(options);
+  int attempts = 0;
+  return core->SettleBatch(
+      client_internal::RunBlocking<BatchDecisions>(
+          *core, Operation::kAcquire, call, &attempts,
+          [&](Connection& connection) { return connection.AcquireBatchBlocking(batch, call); }),
+      batch.size(), core->OnUnavailableOf(options));
 }
 
 void Client::QueryAsync(std::vector<Bucket> buckets, Callback<std::vector<BucketStatus>> done,
@@ -187,10 +192,12 @@ void Client::QueryAsync(std::vector<Bucket> buckets, Callback<std::vector<Bucket
 
 Result<std::vector<BucketStatus>> Client::Query(std::span<const Bucket> buckets,
                                                 const CallOptions& options) {
-  return client_internal::Await<std::vector<BucketStatus>>(
-      [&](Callback<std::vector<BucketStatus>> done) {
-        QueryAsync({buckets.begin(), buckets.end()}, std::move(done), options);
-      });
+  const std::shared_ptr<ClientCore> core = core_;
+  const Call call = core->MakeCall(options);
+  int attempts = 0;
+  return client_internal::RunBlocking<std::vector<BucketStatus>>(
+      *core, Operation::kQuery, call, &attempts,
+      [&](Connection& connection) { return connection.QueryBlocking(buckets, call); });
 }
 
 void Client::RefundAsync(std::string receipt, Callback<RefundResult> done,
@@ -208,9 +215,14 @@ void Client::RefundAsync(std::string receipt, Callback<RefundResult> done,
 }
 
 Result<RefundResult> Client::Refund(std::string_view receipt, const CallOptions& options) {
-  return client_internal::Await<RefundResult>([&](Callback<RefundResult> done) {
-    RefundAsync(std::string(receipt), std::move(done), options);
-  });
+  const std::shared_ptr<ClientCore> core = core_;
+  const Call call = core->MakeCall(options);
+  int attempts = 0;
+  Result<RefundResult> result = client_internal::RunBlocking<RefundResult>(
+      *core, Operation::kRefund, call, &attempts,
+      [&](Connection& connection) { return connection.RefundBlocking(receipt, call); });
+  if (result.ok()) result->attempts = attempts;
+  return result;
 }
 
 Result<RefundResult> Client::Refund(const Decision& decision, CallOptions options) {

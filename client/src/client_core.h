@@ -43,6 +43,9 @@ class ClientCore {
 
   // Replaces an error for which IsUnavailable is true by the decision of on_unavailable.
   Result<Decision> Settle(Result<Decision> result, OnUnavailable on_unavailable) const;
+  // The same for each acquisition of a batch of `size`.
+  Result<BatchDecisions> SettleBatch(Result<BatchDecisions> result, size_t size,
+                                     OnUnavailable on_unavailable) const;
 
   // The pause before another attempt; absent: do not retry.
   std::optional<std::chrono::nanoseconds> Pause(Operation operation, const Status& status,

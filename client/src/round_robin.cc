@@ -15,6 +15,13 @@ Status StatusOf(const Result<T>& result) {
   return result.ok() ? Status() : result.status();
 }
 
+void SetServer(uint32_t index, Result<BatchDecisions>* result) {
+  if (!result->ok()) return;
+  for (Result<Decision>& decision : **result) {
+    if (decision.ok()) decision->server = index;
+  }
+}
+
 }  // namespace
 
 void ServerHealth::Note(const Status& status, TimePoint now) {
@@ -82,6 +89,30 @@ Result<Decision> RoundRobin::AcquireBlocking(const Acquisition& acquisition, con
   return result;
 }
 
+Result<BatchDecisions> RoundRobin::AcquireBatchBlocking(std::span<const Acquisition> batch,
+                                                        const Call& call) {
+  Server& server = Pick(&call);
+  Result<BatchDecisions> result = server.connection->AcquireBatchBlocking(batch, call);
+  server.health.Note(StatusOf(result), server.connection->Now());
+  SetServer(IndexOf(server), &result);
+  return result;
+}
+
+Result<std::vector<BucketStatus>> RoundRobin::QueryBlocking(std::span<const Bucket> buckets,
+                                                            const Call& call) {
+  Server& server = Pick(&call);
+  Result<std::vector<BucketStatus>> result = server.connection->QueryBlocking(buckets, call);
+  server.health.Note(StatusOf(result), server.connection->Now());
+  return result;
+}
+
+Result<RefundResult> RoundRobin::RefundBlocking(std::string_view receipt, const Call& call) {
+  Server& server = Pick(&call);
+  Result<RefundResult> result = server.connection->RefundBlocking(receipt, call);
+  server.health.Note(StatusOf(result), server.connection->Now());
+  return result;
+}
+
 void RoundRobin::AcquireBatch(std::span<const Acquisition> batch, const Call& call,
                               Callback<BatchDecisions> done) {
   Server& server = Pick(&call);
@@ -89,11 +120,7 @@ void RoundRobin::AcquireBatch(std::span<const Acquisition> batch, const Call& ca
                                   [all = servers_, &server, index = IndexOf(server),
                                    done = std::move(done)](Result<BatchDecisions> result) {
                                     server.health.Note(StatusOf(result), server.connection->Now());
-                                    if (result.ok()) {
-                                      for (Result<Decision>& decision : *result) {
-                                        if (decision.ok()) decision->server = index;
-                                      }
-                                    }
+                                    SetServer(index, &result);
                                     done(std::move(result));
                                   });
 }
@@ -146,6 +173,8 @@ std::unique_ptr<WatchCall> RoundRobin::Watch(std::span<const Bucket> buckets,
 void RoundRobin::RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) {
   servers_->front().connection->RunAfter(delay, std::move(fn));
 }
+
+void RoundRobin::Sleep(std::chrono::nanoseconds time) { servers_->front().connection->Sleep(time); }
 
 TimePoint RoundRobin::Now() const { return servers_->front().connection->Now(); }
 

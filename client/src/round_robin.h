@@ -49,7 +49,13 @@ class RoundRobin final : public Connection {
   std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets, const WatchOptions& options,
                                    WatchEvents events) override;
   Result<Decision> AcquireBlocking(const Acquisition& acquisition, const Call& call) override;
+  Result<BatchDecisions> AcquireBatchBlocking(std::span<const Acquisition> batch,
+                                              const Call& call) override;
+  Result<std::vector<BucketStatus>> QueryBlocking(std::span<const Bucket> buckets,
+                                                  const Call& call) override;
+  Result<RefundResult> RefundBlocking(std::string_view receipt, const Call& call) override;
   void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) override;
+  void Sleep(std::chrono::nanoseconds time) override;
   TimePoint Now() const override;
   void Shutdown() override;
   uint32_t servers() const override;

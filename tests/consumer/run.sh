@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh BUILD_DIR CXX: installs the client into a prefix, builds project/ against it twice, and runs
-# it on a fake connection and on a real server.
+# it on a fake connection and on a real server. Builds alone/, which has the client's sources.
 set -euo pipefail
 build=$1
 cxx=$2
@@ -27,12 +27,25 @@ if grep -rnE '#include ["<](absl|grpc|google|server|client)' "$work/prefix/inclu
   exit 1
 fi
 
+needs_no_grpc() {
+  if ldd "$1" | grep -E 'grpc|protobuf|nghttp2|upb'; then
+    echo "$1 needs a library that the thin client does without"
+    exit 1
+  fi
+  if nm -C "$1" | grep -E 'grpc::|google::protobuf|nghttp2_'; then
+    echo "$1 contains a library that the thin client does without"
+    exit 1
+  fi
+}
+
 echo "-- with find_package(Sluice)"
 cmake -G Ninja -S "$here/project" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/prefix" \
   -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >"$work/log" || { cat "$work/log"; exit 1; }
 cmake --build "$work/cmake" >"$work/log" || { cat "$work/log"; exit 1; }
 "$work/cmake/consumer"
 "$work/cmake/throttler"
+"$work/cmake/admin"
+needs_no_grpc "$work/cmake/consumer"
 
 echo "-- with pkg-config"
 pc=$(dirname "$(find "$work/prefix" -name sluice-client.pc)")
@@ -45,6 +58,17 @@ flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-embedded)
 "$cxx" -std=c++20 -Wall -Wextra -Werror "$here/../../client/examples/throttler.cc" \
   -o "$work/throttler" $flags
 "$work/throttler"
+needs_no_grpc "$work/consumer"
+flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-admin)
+# shellcheck disable=SC2086
+"$cxx" -std=c++20 -Wall -Wextra -Werror "$here/project/admin.cc" -o "$work/admin" $flags
+
+echo "-- alone, from its sources"
+cmake -S "$here/alone" -B "$work/alone" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release \
+  >"$work/log" || { cat "$work/log"; exit 1; }
+cmake --build "$work/alone" -j2 >"$work/log" || { cat "$work/log"; exit 1; }
+"$work/alone/consumer"
+needs_no_grpc "$work/alone/consumer"
 
 if [ ! -x "$build/bin/sluiced" ]; then
   echo "-- no sluiced in $build/bin: the real server was left out"
@@ -59,3 +83,4 @@ server_pid=$!
 read -r line <"$work/ready" || { cat "$work/server.log"; exit 1; }
 address=$(sed -E 's/.*data=([^ ]*).*/\1/' <<<"$line")
 "$work/consumer" "$address"
+"$work/admin" "$(sed -E 's/.*admin=([^ ]*).*/\1/' <<<"$line")"

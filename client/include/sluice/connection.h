@@ -62,8 +62,8 @@ struct WatchEvents {
   std::function<void(Status)> on_closed = {};                     // the last event, exactly once
 };
 
-// Thread-safe. Only AcquireBlocking and Shutdown block. Every callback runs exactly once, on a
-// thread of the connection or within the call, and never under a lock of the connection. An
+// Thread-safe. Only the Blocking forms, Sleep and Shutdown block. Every callback runs exactly once,
+// on a thread of the connection or within the call, and never under a lock of the connection. An
 // implementation never sends a call twice. It reports an error as Status::MaybeExecuted unless it
 // is certain that no server executed the call.
 class Connection {
@@ -81,12 +81,20 @@ class Connection {
   virtual std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets,
                                            const WatchOptions& options, WatchEvents events) = 0;
 
-  // Blocks until the answer. The default calls Acquire and waits; override it if a blocking call
-  // can be cheaper.
+  // Block until the answer. The defaults call the form above and wait; override them if a blocking
+  // call can be cheaper.
   virtual Result<Decision> AcquireBlocking(const Acquisition& acquisition, const Call& call);
+  virtual Result<BatchDecisions> AcquireBatchBlocking(std::span<const Acquisition> batch,
+                                                      const Call& call);
+  virtual Result<std::vector<BucketStatus>> QueryBlocking(std::span<const Bucket> buckets,
+                                                          const Call& call);
+  virtual Result<RefundResult> RefundBlocking(std::string_view receipt, const Call& call);
 
   // Runs `fn` exactly once: after `delay`, or when the connection shuts down.
   virtual void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) = 0;
+
+  // Blocks for the time, or until the connection shuts down. The default uses RunAfter.
+  virtual void Sleep(std::chrono::nanoseconds time);
 
   // The clock of the deadlines.
   virtual TimePoint Now() const { return std::chrono::steady_clock::now(); }

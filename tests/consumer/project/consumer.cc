@@ -1,6 +1,5 @@
 // A program of a user: it has nothing of Sluice but the installed files. Without an argument
 // it asks a fake connection, with HOST:PORT a server whose limit "api" stores 2 permits.
-#include <sluice/admin_client.h>
 #include <sluice/client.h>
 #include <sluice/fake_connection.h>
 

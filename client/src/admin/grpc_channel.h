@@ -1,6 +1,6 @@
-// gRPC channels and errors, for the connections to the data port and to the admin port.
-#ifndef SLUICE_CLIENT_SRC_GRPC_CHANNEL_H_
-#define SLUICE_CLIENT_SRC_GRPC_CHANNEL_H_
+// gRPC channels and errors, for the connections to the admin port.
+#ifndef SLUICE_CLIENT_SRC_ADMIN_GRPC_CHANNEL_H_
+#define SLUICE_CLIENT_SRC_ADMIN_GRPC_CHANNEL_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -18,10 +18,6 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
 
 void AddToken(const std::string& token, grpc::ClientContext* context);
 
-// Adds advice to grpc++'s message about a connection that failed, if the cause is known. The
-// message alone names neither the file nor the side that is wrong.
-std::string Explained(const std::string& message, const TlsOptions& tls);
-
 // REQUIRES: !status.ok(). The call may have been executed, unless its code is one with which
 // servers refuse calls, or the server says that it did not execute it. (grpc++ 1.51 does not tell
 // whether a failed call was sent: peer() is empty until there is an answer.)
@@ -30,4 +26,4 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
 
 }  // namespace sluice::client_internal
 
-#endif  // SLUICE_CLIENT_SRC_GRPC_CHANNEL_H_
+#endif  // SLUICE_CLIENT_SRC_ADMIN_GRPC_CHANNEL_H_

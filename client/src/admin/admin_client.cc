@@ -3,18 +3,29 @@
 #include <thread>
 #include <utility>
 
-#include "client/src/grpc_channel.h"
+#include "client/src/admin/grpc_channel.h"
 #include "client/src/retry_policy.h"
-#include "client/src/wire.h"
+#include "client/src/transport/connect_advice.h"
 #include "sluice/v1/admin.grpc.pb.h"
 
 namespace sluice {
 namespace {
 
-using client_internal::FromWire;
 using client_internal::Operation;
-using client_internal::ToWire;
 using std::chrono::system_clock;
+
+std::chrono::nanoseconds FromWire(const google::protobuf::Duration& duration) {
+  // Saturates at 292 years.
+  constexpr int64_t kMostSeconds = INT64_MAX / 1'000'000'000 - 3;
+  if (duration.seconds() > kMostSeconds) return std::chrono::nanoseconds::max();
+  if (duration.seconds() < -kMostSeconds) return std::chrono::nanoseconds::min();
+  return std::chrono::seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
+}
+
+void ToWire(std::chrono::nanoseconds time, google::protobuf::Duration* wire) {
+  wire->set_seconds(time.count() / 1'000'000'000);
+  wire->set_nanos(static_cast<int32_t>(time.count() % 1'000'000'000));
+}
 
 system_clock::time_point FromWire(const google::protobuf::Timestamp& at) {
   return system_clock::time_point(std::chrono::duration_cast<system_clock::duration>(

@@ -1,6 +1,6 @@
-// Converts the client's plain values to messages of sluice.v1 and back.
-#ifndef SLUICE_CLIENT_SRC_WIRE_H_
-#define SLUICE_CLIENT_SRC_WIRE_H_
+// The reference for the client's codec: converts its plain values to protobuf's objects and back.
+#ifndef SLUICE_TESTS_UNIT_CLIENT_PROTOBUF_REFERENCE_H_
+#define SLUICE_TESTS_UNIT_CLIENT_PROTOBUF_REFERENCE_H_
 
 #include <chrono>
 #include <span>
@@ -11,7 +11,7 @@
 #include "sluice/decision.h"
 #include "sluice/v1/rate_limiter.pb.h"
 
-namespace sluice::client_internal {
+namespace sluice::protobuf_reference {
 
 std::chrono::nanoseconds FromWire(const google::protobuf::Duration& duration);
 void ToWire(std::chrono::nanoseconds time, google::protobuf::Duration* wire);
@@ -26,6 +26,6 @@ std::vector<BucketStatus> FromWire(v1::QueryResponse* wire);
 RefundResult FromWire(v1::RefundResponse* wire);
 Status FromWire(const v1::Error& wire);
 
-}  // namespace sluice::client_internal
+}  // namespace sluice::protobuf_reference
 
-#endif  // SLUICE_CLIENT_SRC_WIRE_H_
+#endif  // SLUICE_TESTS_UNIT_CLIENT_PROTOBUF_REFERENCE_H_

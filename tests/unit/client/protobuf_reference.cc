@@ -1,8 +1,8 @@
-#include "client/src/wire.h"
+#include "tests/unit/client/protobuf_reference.h"
 
 #include <utility>
 
-namespace sluice::client_internal {
+namespace sluice::protobuf_reference {
 
 std::chrono::nanoseconds FromWire(const google::protobuf::Duration& duration) {
   // Saturates at 292 years.
@@ -121,4 +121,4 @@ RefundResult FromWire(v1::RefundResponse* wire) {
   return result;
 }
 
-}  // namespace sluice::client_internal
+}  // namespace sluice::protobuf_reference

@@ -1,0 +1,33 @@
+# What all our targets are built with. SLUICE_SOURCE_DIR is the top folder.
+
+# Warnings for our own code; every library of ours links it.
+add_library(sluice_warnings INTERFACE)
+target_compile_options(sluice_warnings INTERFACE
+  $<BUILD_INTERFACE:-Wall;-Wextra;-Wno-unused-parameter>
+  $<BUILD_INTERFACE:$<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # <bits/stl_*> false positives of gcc 12 at -O2.
+  target_compile_options(sluice_warnings INTERFACE
+    $<BUILD_INTERFACE:-Wno-maybe-uninitialized;-Wno-restrict>)
+endif()
+
+# sluice_headers(TARGET FOLDER...): TARGET owns the headers of these folders. Only TARGET and what
+# links it can include them, by their path from here: a folder of links to the headers is all that
+# the compiler searches. So an include that the map in CONTRIBUTING.md forbids does not compile.
+function(sluice_headers target)
+  set(view ${CMAKE_BINARY_DIR}/headers/${target})
+  list(TRANSFORM ARGN APPEND "/*.h" OUTPUT_VARIABLE patterns)
+  list(TRANSFORM patterns PREPEND "${SLUICE_SOURCE_DIR}/")
+  file(GLOB headers RELATIVE ${SLUICE_SOURCE_DIR} CONFIGURE_DEPENDS ${patterns})
+  foreach(header IN LISTS headers)
+    cmake_path(GET header PARENT_PATH folder)
+    file(MAKE_DIRECTORY ${view}/${folder})
+    file(CREATE_LINK ${SLUICE_SOURCE_DIR}/${header} ${view}/${header} SYMBOLIC)
+  endforeach()
+  get_target_property(type ${target} TYPE)
+  set(scope PUBLIC)
+  if(type STREQUAL INTERFACE_LIBRARY)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${view}>)
+endfunction()
