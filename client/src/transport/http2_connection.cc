@@ -16,8 +16,8 @@ Status Malformed() {
                                "the server's answer is not a message of sluice.v1");
 }
 
-Status Forked() {
-  return Status(StatusCode::kFailedPrecondition,
+Status Forked(StatusCode code = StatusCode::kFailedPrecondition) {
+  return Status(code,
                 "this client was created before fork(): create a client in the child process");
 }
 
@@ -370,7 +370,8 @@ class Http2Connection final : public Connection {
   void Open(std::unique_ptr<StreamingCall> call, const std::function<void(Status)>& on_closed) {
     if (core_->forked()) {
       call->handle()->call = nullptr;
-      return on_closed(Forked());
+      // Like a client that was shut down: nothing will be sent any more.
+      return on_closed(Forked(StatusCode::kCancelled));
     }
     const std::shared_ptr<StreamingCall::Handle> handle = call->handle();
     std::unique_ptr<CallbackCall> begun = std::move(call);
