@@ -105,7 +105,9 @@ TEST_F(BookingsTest, AllChargesOfARequestCut) {
     call_.AddCharge("hour", "k", 1);
     Run(&call_);
     EXPECT_EQ(call_.result(0).granted, granted);
-    if (!granted) EXPECT_EQ(call_.result(0).retry_after_ns, kSecond);
+    if (!granted) {
+      EXPECT_EQ(call_.result(0).retry_after_ns, kSecond);
+    }
   }
 }
 
