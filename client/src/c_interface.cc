@@ -46,9 +46,11 @@ sluice_decision ToC(Result<Decision> result) {
     out.server = decision.server;
     if (!decision.status.ok()) owner->message = decision.status.ToString();
     for (const sluice::ChargeStatus& charge : decision.charges) {
-      // The names of reasons are constants.
+      // The names of reasons are literals, which end with a NUL.
+      // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage)
+      const char* const reason = sluice::ReasonName(charge.reason).data();
       owner->charges.push_back({charge.limit.c_str(), charge.remaining, charge.capacity,
-                                Ns(charge.reset_after), sluice::ReasonName(charge.reason).data()});
+                                Ns(charge.reset_after), reason});
     }
     out.charges = owner->charges.data();
     out.charge_count = owner->charges.size();
