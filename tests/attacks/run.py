@@ -13,10 +13,10 @@ from verdict import Verdict
 
 ATTACKS = {}  # by name: function of a Run
 IN_REDIS = set()  # names of those that attack a server with Redis
-# The longest step of an event loop, in CPU time: the bound, and what is asserted. A step that is
-# preempted, or whose cache the attackers have taken, uses up to four times its CPU time. With
-# --measure the server has a core of its own, and what is asserted is the next bounds of the
-# histogram above 1 ms.
+# The longest step of an event loop, in CPU time: what is wanted, and what is asserted. Where server
+# and attackers share the cores, a step loses its caches whenever it is preempted, and a longest of
+# thousands shows it: four times. With --measure the server has a core of its own: twice, as the
+# histogram's buckets are an eighth apart and the machine may be half as fast at times.
 STEP_MS = 1
 STEP_ASSERTED_MS = 4
 STEP_ASSERTED_MEASURED_MS = 2
