@@ -3,8 +3,9 @@
 
   attacks.py [--measure] [--variants] [--jobs N] [NAME...]
 
-Prints one line for each: NAME: holds|open|falls short: measurements (want ...). Exit status 1 if any
-falls short. README.md says what each attack does. SLUICE_BIN: the folder of sluiced and sluice (default: build/bin).
+Prints one line for each: NAME: holds|open|falls short: measurements (want ...). One of which only
+steps were too long runs again, alone, up to five times. Exit status 1 if any falls short. README.md says what each
+attack does. SLUICE_BIN: the folder of sluiced and sluice (default: build/bin).
 """
 import argparse
 import concurrent.futures
@@ -22,11 +23,12 @@ import on_ports  # noqa: F401
 import on_work  # noqa: F401
 import all_at_once  # noqa: F401
 from open_attacks import OPEN
-from run import ATTACKS, Run, Variant
+from run import ATTACKS, STEPS, Run, Variant
 from verdict import Verdict
 
 LONGEST_S = 100
-HOLDS, FALLS_SHORT, IS_OPEN = 0, 1, 3  # exit statuses of one attack
+MORE_RUNS = 5  # of an attack of which only steps were too long
+HOLDS, FALLS_SHORT, IS_OPEN, IS_SLOW = 0, 1, 3, 4  # exit statuses of one attack
 VARIANTS = (Variant(threads=3), Variant(tls=True), Variant(scale=2), Variant(scale=0.5))
 
 
@@ -44,7 +46,7 @@ def run_one(name, variant):
     title = f"{name} ({variant})" if str(variant) else name
     print(f"{title}: {run.verdict} [{time.monotonic() - start:.0f} s]", flush=True)
     if not run.verdict.holds:
-        return FALLS_SHORT
+        return IS_SLOW if run.verdict.unmet == {STEPS} else FALLS_SHORT
     return IS_OPEN if run.verdict.is_open else HOLDS
 
 
@@ -102,12 +104,20 @@ def main():
     names = sorted(options.names or ATTACKS,
                    key=lambda name: (name == "all_at_once", name != "log_denial"))
     runs = [(name, variant) for variant in variants for name in names]
+    beside = [one for one in runs if one[0] != "all_at_once"]
+    alone = [one for one in runs if one[0] == "all_at_once"]
     begin = time.monotonic()
     statuses = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        statuses += pool.map(lambda one: start(*one),
-                             [one for one in runs if one[0] != "all_at_once"])
-    statuses += [start(*one) for one in runs if one[0] == "all_at_once"]
+        statuses += pool.map(lambda one: start(*one), beside)
+    statuses += [start(*one) for one in alone]
+    # A virtual processor counts the time that its host takes away as CPU time of the step that runs.
+    # A step that is long by itself is long in each run.
+    for i, one in enumerate(beside + alone):
+        for _ in range(MORE_RUNS):
+            if statuses[i] == IS_SLOW:
+                print("Only steps were too long; again, alone:", flush=True)
+                statuses[i] = start(*one)
     opened = statuses.count(IS_OPEN)
     short = len(statuses) - statuses.count(HOLDS) - opened
     print(f"{statuses.count(HOLDS)} of {len(statuses)} attacks hold, {opened} are known to fall "

@@ -12,6 +12,7 @@ class Verdict:
     def __init__(self, accepted=None):
         self.holds = True
         self.is_open = False  # something falls short as is known, and no worse
+        self.unmet = set()  # what was wanted in vain
         self._accepted = accepted or {}
         self._measured, self._wanted = [], []
 
@@ -27,8 +28,10 @@ class Verdict:
             worst = "" if accepted is True else f", at worst {number(accepted)}"
             self.note(f"**{text}** (open{worst})")
         else:
-            self.holds = self.holds and bool(ok)
             self.note(text if ok else f"**{text}**")
+            if not ok:
+                self.holds = False
+                self.unmet.add(want)
         if want not in self._wanted:
             self._wanted.append(want)
 
