@@ -105,8 +105,7 @@ bool Session::TakeData(const FrameReader::Piece& piece) {
   RestoreConnectionWindow(payload.size());
   if (data_stream_ != nullptr) {
     if (content < payload.size()) ConsumeStream(*data_stream_, payload.size() - content);
-    if (content > 0 && data_stream_->receiving_ == Receiving::kBody &&
-        CheckContent(*data_stream_, content, /*end=*/false)) {
+    if (content > 0 && data_stream_->receiving_ == Receiving::kBody) {
       data_stream_->OnData(payload.first(content));
     }
   }
@@ -140,6 +139,9 @@ bool Session::BeginData(const FrameHeader& header, Payload* payload) {
     return false;
   }
   data_stream_ = FindForData(header);
+  if (data_stream_ != nullptr && !CheckContent(*data_stream_, content_left_, /*end=*/false)) {
+    data_stream_ = nullptr;
+  }
   if (data_stream_ != nullptr && padding_bytes > 0) ConsumeStream(*data_stream_, 1);
   return !ended();
 }

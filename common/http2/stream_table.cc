@@ -7,9 +7,9 @@ namespace sluice::http2 {
 void StreamTable::Insert(int32_t id, Stream& stream) {
   // At most half full: searches end soon.
   if (slots_ == nullptr) {
-    Resize(kFewSlots);
+    Resize(kFewSlotBits);
   } else if (2 * (size_ + 1) > mask_ + 1) {
-    Resize(2 * (mask_ + 1));
+    Resize(32 - shift_ + 1);
   }
   size_t at = Home(id);
   while (slots_[at].id != 0) at = Next(at);
@@ -31,10 +31,11 @@ void StreamTable::Remove(int32_t id) {
   --size_;
 }
 
-void StreamTable::Resize(size_t slots) {
-  const auto old = std::exchange(slots_, std::make_unique<Slot[]>(slots));
-  const size_t old_slots = old == nullptr ? 0 : mask_ + 1;
-  mask_ = slots - 1;
+void StreamTable::Resize(int bits) {
+  const size_t old_slots = slots_ == nullptr ? 0 : mask_ + 1;
+  const auto old = std::exchange(slots_, std::make_unique<Slot[]>(size_t{1} << bits));
+  mask_ = (size_t{1} << bits) - 1;
+  shift_ = 32 - bits;
   for (size_t i = 0; i < old_slots; ++i) {
     if (old[i].id == 0) continue;
     size_t at = Home(old[i].id);

@@ -10,8 +10,8 @@ namespace sluice::http2 {
 
 class Stream;
 
-// An open-addressed hash table. All ids of a connection are odd, and open ones are mostly near each
-// other: their halves fill the slots without collisions. Not thread-safe; owns no stream.
+// An open-addressed hash table. Open ids are mostly near each other: the hash spreads them evenly,
+// so that most stand alone. Not thread-safe; owns no stream.
 class StreamTable {
  public:
   size_t size() const { return size_; }
@@ -44,14 +44,17 @@ class StreamTable {
     int32_t id = 0;  // 0: free
     Stream* stream = nullptr;
   };
-  static constexpr size_t kFewSlots = 16;
+  static constexpr int kFewSlotBits = 4;
+  static constexpr uint32_t kGoldenRatio = 2654435769;  // of 2^32
 
-  size_t Home(int32_t id) const { return static_cast<size_t>(id >> 1) & mask_; }
+  size_t Home(int32_t id) const { return (static_cast<uint32_t>(id) * kGoldenRatio) >> shift_; }
   size_t Next(size_t at) const { return (at + 1) & mask_; }
-  void Resize(size_t slots);
+  // Makes room for 2^bits entries.
+  void Resize(int bits);
 
   std::unique_ptr<Slot[]> slots_;
   size_t mask_ = 0;
+  int shift_ = 0;  // what leaves the bits of the hash that count
   size_t size_ = 0;
 };
 
