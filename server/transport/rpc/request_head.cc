@@ -24,17 +24,20 @@ constexpr Fault kNoTrailers = {
 
 }  // namespace
 
-bool RequestHead::Take(std::string_view name, std::string_view value) {
-  switch (name.size()) {
-    case 2:
-      return name == "te" && Set(kTeTrailers, value == "trailers");
-    case 7:
-      return name == ":scheme" || (name == ":method" && Set(kPost, value == "POST"));
-    case 12:
-      if (name == "content-type") return TakeContentType(value);
-      return name == "grpc-timeout" && TakeTimeout(value);
-    case 13:
-      return name == "grpc-encoding" && TakeEncoding(value);
+bool RequestHead::Take(http2::HeaderName name, std::string_view value) {
+  switch (name) {
+    case http2::HeaderName::kScheme:
+      return true;
+    case http2::HeaderName::kMethod:
+      return Set(kPost, value == "POST");
+    case http2::HeaderName::kTe:
+      return Set(kTeTrailers, value == "trailers");
+    case http2::HeaderName::kContentType:
+      return TakeContentType(value);
+    case http2::HeaderName::kGrpcTimeout:
+      return TakeTimeout(value);
+    case http2::HeaderName::kGrpcEncoding:
+      return TakeEncoding(value);
     default:
       return false;
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "common/http2/header_names.h"
 #include "server/transport/rpc/message_reader.h"
 
 namespace sluice::transport {
@@ -28,7 +29,7 @@ class RequestHead {
   };
 
   // Reads a header that the transport uses. Returns false for all others.
-  bool Take(std::string_view name, std::string_view value);
+  bool Take(http2::HeaderName name, std::string_view value);
 
   // Call after the last header. Null: the headers are right.
   const Fault* CheckComplete();

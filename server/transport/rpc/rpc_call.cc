@@ -55,9 +55,10 @@ void RpcCall::Recycle() {
 void RpcCall::OnHeader(const http2::HpackField& field) {
   connection_->Spend(1 + static_cast<int64_t>(field.value.size() >> 8));
   if (request_state_ != RequestState::kHeaders) return;  // gRPC has no trailers of requests
-  if (http2::NameOf(field) == http2::HeaderName::kPath) {
+  const http2::HeaderName name = http2::NameOf(field);
+  if (name == http2::HeaderName::kPath) {
     TakePath(field.value);
-  } else if (!head_.Take(field.name, field.value)) {
+  } else if (!head_.Take(name, field.value)) {
     for (const std::string_view kept : method_->options.metadata) {
       if (kept == field.name) metadata_.emplace_back(kept, field.value);
     }

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/http2/header_rules.h"
 #include "gtest/gtest.h"
 
 namespace sluice::transport {
@@ -14,10 +15,11 @@ using Headers = std::vector<std::pair<std::string_view, std::string_view>>;
 // A request with the headers that gRPC requires, some of them replaced.
 RequestHead HeadOf(const Headers& changed = {}) {
   RequestHead head;
-  head.Take(":method", "POST");
-  head.Take("te", "trailers");
-  head.Take("content-type", "application/grpc");
-  for (const auto& [name, value] : changed) EXPECT_TRUE(head.Take(name, value)) << name;
+  head.Take(http2::RecognizeHeader(":method"), "POST");
+  head.Take(http2::RecognizeHeader("te"), "trailers");
+  head.Take(http2::RecognizeHeader("content-type"), "application/grpc");
+  for (const auto& [name, value] : changed)
+    EXPECT_TRUE(head.Take(http2::RecognizeHeader(name), value)) << name;
   return head;
 }
 
@@ -37,9 +39,9 @@ TEST(RequestHeadTest, LeavesOtherHeadersToTheHandler) {
   RequestHead head;
   for (const char* name :
        {"x", ":authority", "user-agent", "x-trace", "grpc-tracebin", "grpc-accept-encoding"}) {
-    EXPECT_FALSE(head.Take(name, "value")) << name;
+    EXPECT_FALSE(head.Take(http2::RecognizeHeader(name), "value")) << name;
   }
-  EXPECT_TRUE(head.Take(":scheme", "http"));
+  EXPECT_TRUE(head.Take(http2::RecognizeHeader(":scheme"), "http"));
 }
 
 TEST(RequestHeadTest, AnswersRequestsThatAreNotGrpcInHttp) {
