@@ -59,8 +59,8 @@ inline constexpr uint32_t kDefaultListKeys = 20;
 // ---- Connections ----
 
 // Connections of the data port unless --max_connections says otherwise, over all event loops: an
-// idle one costs 15 KiB (48 KiB with TLS), so all of them take at most 1.5 GB (5 GB), and a flood
-// of connections cannot take all memory or all descriptors. Callers need far fewer: calls share
+// idle one costs 5 KiB (20 KiB with TLS), so all of them take at most 0.5 GB (2 GB), and a flood of
+// connections cannot take all memory or all descriptors. Callers need far fewer: calls share
 // connections.
 inline constexpr int kDefaultMaxConnections = 100'000;
 
