@@ -46,6 +46,7 @@ void ExpectSameHoweverSplit(
       ASSERT_EQ(run({all.substr(0, cut), all.substr(cut)}), whole) << name << " cut at " << cut;
     }
     std::vector<std::string_view> single;
+    single.reserve(all.size());
     for (size_t at = 0; at < all.size(); ++at) single.push_back(all.substr(at, 1));
     ASSERT_EQ(run(single), whole) << name << " in single bytes";
   }
