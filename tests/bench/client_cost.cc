@@ -210,14 +210,19 @@ double Median(std::vector<double> values) {
 
 int Run(const std::string& address, int rounds, double seconds) {
   BareSocket bare(address);
-  Client client = *Client::Create({.servers = {address}, .deadline = std::chrono::seconds(20)});
+  const auto connect = [&] {
+    return *Client::Create({.servers = {address}, .deadline = std::chrono::seconds(20)});
+  };
+  Client client = connect();
+  Client callbacks = connect();
+  Client streaming = connect();
   const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   const auto stub = v1::RateLimiter::NewStub(channel);
   v1::AcquireRequest request;
   v1::Charge* const charge = request.add_charges();
   charge->set_limit("huge");
   charge->set_key("key-1");
-  AcquireStream stream = client.OpenStream({.deadline = std::chrono::seconds(20)});
+  AcquireStream stream = streaming.OpenStream({.deadline = std::chrono::seconds(20)});
 
   const auto thin = [&] {
     if (!client.Acquire("huge", "key-1")->granted) std::abort();
@@ -236,14 +241,20 @@ int Run(const std::string& address, int rounds, double seconds) {
   std::vector<Load> loads = {
       {"bare socket, 1 thread", [&] { return Blocking(seconds, 1, [&] { bare.Call(); }); }},
       {"client, 1 thread", [&] { return Blocking(seconds, 1, thin); }},
+      {"the same beside a stream",
+       [&] {
+         return Blocking(seconds, 1, [&] {
+           if (!streaming.Acquire("huge", "key-1")->granted) std::abort();
+         });
+       }},
       {"grpc++, 1 thread", [&] { return Blocking(seconds, 1, grpcpp); }},
       {"client, 16 threads", [&] { return Blocking(seconds, 16, thin); }},
       {"grpc++, 16 threads", [&] { return Blocking(seconds, 16, grpcpp); }},
       {"client, 256 callbacks",
        [&] {
          return Callbacks(seconds, 256, [&](std::function<void()> done) {
-           client.AcquireAsync(Acquisition("huge", "key-1"),
-                               [done = std::move(done)](const Result<Decision>&) { done(); });
+           callbacks.AcquireAsync(Acquisition("huge", "key-1"),
+                                  [done = std::move(done)](const Result<Decision>&) { done(); });
          });
        }},
       {"grpc++, 256 callbacks",
@@ -278,9 +289,9 @@ int Run(const std::string& address, int rounds, double seconds) {
     }
   }
   const double unit = Median(loads[0].cpu);
-  std::printf("%-24s %10s %8s %10s %10s\n", "load", "CPU us", "x bare", "p50 us", "p99 us");
+  std::printf("%-26s %10s %8s %10s %10s\n", "load", "CPU us", "x bare", "p50 us", "p99 us");
   for (const Load& load : loads) {
-    std::printf("%-24s %10.2f %8.2f %10.1f %10.1f\n", load.name, Median(load.cpu),
+    std::printf("%-26s %10.2f %8.2f %10.1f %10.1f\n", load.name, Median(load.cpu),
                 Median(load.cpu) / unit, Median(load.p50), Median(load.p99));
   }
   return 0;

@@ -55,7 +55,7 @@ void Http2Core::Run(BlockingCall& call) {
     if (call.state == CallStream::State::kOpen) Flush(*call.link);
   }
   while (call.state != CallStream::State::kDone) {
-    if (call.state == CallStream::State::kOpen && !call.link->leader) {
+    if (call.state == CallStream::State::kOpen && MayLead(*call.link)) {
       Lead(*call.link, call);
     } else {
       const bool timely = AwaitWake(call);
@@ -67,6 +67,15 @@ void Http2Core::Run(BlockingCall& call) {
     }
   }
   Unlock();
+}
+
+// While callbacks wait too, their thread is the leader: else both would take turns, at two switches
+// of threads for each call. Except while it runs callbacks, which may take long.
+bool Http2Core::MayLead(const Link& link) {
+  if (link.leader) return false;
+  if (!CallbackThreadLeads(link) || OnCallbackThread()) return true;
+  WakeThread();
+  return false;
 }
 
 void Http2Core::Lead(Link& link, BlockingCall& call) {

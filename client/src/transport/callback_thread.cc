@@ -116,6 +116,8 @@ bool Http2Core::DeliverDue() {
     call.due_ = false;
     delivered_.push_back(&call);
   }
+  delivering_ = true;
+  for (const std::unique_ptr<Link>& link : links_) HandOver(*link);
   Unlock();
   size_t over = timers.size();
   for (CallbackCall* const call : delivered_) {
@@ -127,6 +129,7 @@ bool Http2Core::DeliverDue() {
   for (const std::function<void()>& fn : timers) fn();
   timers.clear();
   Lock();
+  delivering_ = false;
   pending_ -= over;
   if (closed_ && pending_ == 0) changed_.SignalAll();
   return true;

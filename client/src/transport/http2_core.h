@@ -160,6 +160,7 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   void FinishTurn(const Turn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // ---- Blocking calls (blocking_calls.cc)
+  bool MayLead(const Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Lead(Link& link, BlockingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Names another leader if calls wait.
   void HandOver(Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -175,6 +176,10 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   // Wakes the thread if it sleeps past `until`.
   void WakeThread(TimePoint until = TimePoint::min()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool OnCallbackThread() const;
+  // Whether the callback thread leads the link, or will at once.
+  bool CallbackThreadLeads(const Link& link) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !delivering_ && !link.calls(/*blocking=*/false).empty();
+  }
   // Returns whether callbacks ran; the lock was released then.
   bool DeliverDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ExpireCallbacks(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -215,6 +220,7 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   std::atomic<std::thread::id> thread_id_{};
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   bool asleep_ ABSL_GUARDED_BY(mu_) = false;
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;  // it runs callbacks
   TimePoint sleeps_until_ ABSL_GUARDED_BY(mu_){};
   EndedCalls due_ ABSL_GUARDED_BY(mu_);  // calls with callbacks to run
   // Of the thread, kept for their memory.

@@ -45,13 +45,13 @@ void Http2Core::FinishTurn(const Turn& turn) {
 
 void Http2Core::HandOver(Link& link) {
   if (link.leader || link.broken()) return;
+  if (CallbackThreadLeads(link)) return WakeThread();
   const Calls& blocking = link.calls(/*blocking=*/true);
   for (CallStream* call = blocking.front(); call != nullptr; call = Calls::Next(*call)) {
     auto& waiting = static_cast<BlockingCall&>(*call);
     // Those that are awake look for themselves.
     if (waiting.asleep_) return WakeThreadOf(waiting);
   }
-  if (blocking.empty() && !link.calls(/*blocking=*/false).empty()) WakeThread();
 }
 
 }  // namespace sluice::client_internal

@@ -52,6 +52,7 @@ class Link final : public http2::ClientSession::Handler {
   void Open(CallStream& call);
   void Leave(CallStream& call);
   Calls& calls(bool blocking) { return blocking ? blocking_ : callbacks_; }
+  const Calls& calls(bool blocking) const { return blocking ? blocking_ : callbacks_; }
   bool idle() const { return blocking_.empty() && callbacks_.empty(); }
   http2::ClientSession& session() { return *session_; }
   const RequestHeaders& headers() const { return headers_; }

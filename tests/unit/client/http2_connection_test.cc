@@ -538,6 +538,29 @@ TEST(Http2ConnectionThreadsTest, BlockingCallsWorkWithinCallbacks) {
   EXPECT_TRUE(done.get_future().get());
 }
 
+TEST(Http2ConnectionThreadsTest, BlockingCallsEndWhileACallbackBlocks) {
+  // The first request is a watch, whose answers never come; the server grants the others.
+  ScriptedServer server([](Peer& peer, int) {
+    if (!peer.Greet()) return;
+    peer.AwaitRequest();
+    peer.Serve();
+  });
+  Client client = MakeClient(server);
+  const std::vector<Bucket> buckets = {{"api", "k"}};
+  auto watch = client.Watch(buckets, {}, {.on_change = [](auto) {}, .on_closed = [](auto) {}});
+  std::promise<void> entered;
+  std::promise<void> release;
+  client.AcquireAsync(Acquisition("api"), [&](const Result<Decision>&) {
+    entered.set_value();
+    release.get_future().wait();
+  });
+  entered.get_future().wait();
+  // The callback's thread does not read now.
+  EXPECT_TRUE(Ask(client, Form::kBlocking).granted);
+  release.set_value();
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(Ask(client, Form::kBlocking).granted);
+}
+
 TEST(Http2ConnectionThreadsTest, BlockingCallsStartNoThread) {
   const auto threads = [] {
     int count = 0;
