@@ -97,7 +97,7 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   // Blocks for the time, or until Shutdown.
   void Sleep(std::chrono::nanoseconds time) ABSL_LOCKS_EXCLUDED(mu_);
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the callback thread. After Shutdown.
+  // Ends the threads. After Shutdown.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Whether the process was forked since the core was made: the child has none of its threads, and
