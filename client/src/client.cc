@@ -9,9 +9,9 @@
 
 namespace sluice {
 
-using client_internal::Attempts;
 using client_internal::ClientCore;
 using client_internal::Operation;
+using client_internal::RunAttempts;
 
 namespace client_internal {
 
@@ -128,7 +128,7 @@ void Client::AcquireAsync(Acquisition acquisition, Callback<Decision> done,
                           const CallOptions& options) {
   const OnUnavailable on_unavailable = core_->OnUnavailableOf(options);
   const Call call = core_->MakeCall(options, acquisition);
-  Attempts<Decision>::Run(
+  RunAttempts<Decision>(
       core_, Operation::kAcquire, call,
       [core = core_.get(), acquisition = std::move(acquisition)](const Call& call,
                                                                  Callback<Decision> ended) {
@@ -153,7 +153,7 @@ void Client::AcquireBatchAsync(std::vector<Acquisition> batch, Callback<BatchDec
                                const CallOptions& options) {
   const OnUnavailable on_unavailable = core_->OnUnavailableOf(options);
   const size_t size = batch.size();
-  Attempts<BatchDecisions>::Run(
+  RunAttempts<BatchDecisions>(
       core_, Operation::kAcquire, core_->MakeCall(options),
       [core = core_.get(), batch = std::move(batch)](const Call& call,
                                                      Callback<BatchDecisions> ended) {
@@ -179,7 +179,7 @@ Result<BatchDecisions> Client::AcquireBatch(std::span<const Acquisition> batch,
 
 void Client::QueryAsync(std::vector<Bucket> buckets, Callback<std::vector<BucketStatus>> done,
                         const CallOptions& options) {
-  Attempts<std::vector<BucketStatus>>::Run(
+  RunAttempts<std::vector<BucketStatus>>(
       core_, Operation::kQuery, core_->MakeCall(options),
       [core = core_.get(), buckets = std::move(buckets)](
           const Call& call, Callback<std::vector<BucketStatus>> ended) {
@@ -202,7 +202,7 @@ Result<std::vector<BucketStatus>> Client::Query(std::span<const Bucket> buckets,
 
 void Client::RefundAsync(std::string receipt, Callback<RefundResult> done,
                          const CallOptions& options) {
-  Attempts<RefundResult>::Run(
+  RunAttempts<RefundResult>(
       core_, Operation::kRefund, core_->MakeCall(options),
       [core = core_.get(), receipt = std::move(receipt)](const Call& call,
                                                          Callback<RefundResult> ended) {

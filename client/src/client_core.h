@@ -59,20 +59,11 @@ class ClientCore {
   const RetryPolicy policy_;
 };
 
-// A call with its retries. Its callbacks keep it alive.
-template <typename T>
-class Attempts : public std::enable_shared_from_this<Attempts<T>> {
+// A call with its retries. Its callbacks keep it alive. `Start` is called as
+// start(const Call&, Callback<T>), `Done` as done(Result<T>, number of attempts).
+template <typename T, typename Start, typename Done>
+class Attempts : public std::enable_shared_from_this<Attempts<T, Start, Done>> {
  public:
-  using Start = std::function<void(const Call&, Callback<T>)>;
-  // Gets the result and the number of attempts.
-  using Done = std::function<void(Result<T>, int)>;
-
-  static void Run(std::shared_ptr<ClientCore> core, Operation operation, const Call& call,
-                  Start start, Done done) {
-    std::make_shared<Attempts>(std::move(core), operation, call, std::move(start), std::move(done))
-        ->Go();
-  }
-
   Attempts(std::shared_ptr<ClientCore> core, Operation operation, const Call& call, Start start,
            Done done)
       : core_(std::move(core)),
@@ -81,13 +72,13 @@ class Attempts : public std::enable_shared_from_this<Attempts<T>> {
         start_(std::move(start)),
         done_(std::move(done)) {}
 
- private:
   void Go() {
     ++made_;
     start_(call_,
            [self = this->shared_from_this()](Result<T> result) { self->Ended(std::move(result)); });
   }
 
+ private:
   void Ended(Result<T> result) {
     if (!result.ok()) {
       const auto pause = core_->Pause(operation_, result.status(), made_, call_);
@@ -107,6 +98,14 @@ class Attempts : public std::enable_shared_from_this<Attempts<T>> {
   const Done done_;
   int made_ = 0;  // not shared: attempts do not overlap
 };
+
+template <typename T, typename Start, typename Done>
+void RunAttempts(std::shared_ptr<ClientCore> core, Operation operation, const Call& call,
+                 Start start, Done done) {
+  std::make_shared<Attempts<T, Start, Done>>(std::move(core), operation, call, std::move(start),
+                                             std::move(done))
+      ->Go();
+}
 
 }  // namespace sluice::client_internal
 
