@@ -51,7 +51,7 @@ void Http2Core::Run(BlockingCall& call) {
       sched_yield();
       Lock();
     }
-    // It may be over already: whoever sent first sent for all.
+    // It may be over already: the first thread that sends does so for all.
     if (call.state == CallStream::State::kOpen) Flush(*call.link);
   }
   while (call.state != CallStream::State::kDone) {

@@ -82,7 +82,7 @@ void Http2Core::Stop() {
   Lock();
   stop_ = true;
   WakeThread();
-  // The thread that connects ends at once, unless it looks up a name: nobody waits for that.
+  // The thread that connects ends at once, unless it looks up a name, which can take long.
   const TimePoint limit = steady_clock::now() + std::chrono::milliseconds(200);
   while (dialing_ == Dialing::kRunning && steady_clock::now() < limit) {
     changed_.WaitFor(&mu_, limit - steady_clock::now());

@@ -377,7 +377,7 @@ class Http2Connection final : public Connection {
     std::unique_ptr<CallbackCall> begun = std::move(call);
     Status status = core_->Begin(&begun);
     if (status.ok()) return;
-    handle->call = nullptr;  // nobody else has it yet
+    handle->call = nullptr;  // no other thread knows it yet
     on_closed(std::move(status));
   }
 

@@ -218,7 +218,7 @@ void Http2Core::MakeLink() {
     EndAll(waiting_, [&](const CallStream&) { return status; });
   }
   Sweep();
-  link = nullptr;  // under the lock: whoever waits in Stop may end the process then
+  link = nullptr;  // under the lock: the thread in Stop may end the process then
   changed_.SignalAll();
   Unlock();
 }

@@ -143,7 +143,7 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   void FlushFor(CallStream& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Handles one read of the link.
   void TakeInput(Link& link, const Channel::IoResult& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Reads without a leader what arrived while nobody waited: a GOAWAY, a PING, the end.
+  // Reads what arrived while no call waited and no thread led: a GOAWAY, a PING, the end.
   void CatchUp(Link& link, TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // ---- Leading (leading.cc): a leader waits for its links and reads them. Prepare, Wait, Finish.

@@ -27,7 +27,7 @@
 //
 // Grant times in the near future are promised for all limits at once. Later ones are promised for
 // the limits of their buckets, so that after a loss only these limits have a floor so late
-// (LimitTimes). All of it is one value in Redis: whoever finds the fence finds every raise of it,
+// (LimitTimes). All of it is one value in Redis: a node that finds the fence finds every raise,
 // and a node that lacks a raise learns it by its number.
 //
 // A server without a fence that was a replica is treated the same: the first fence may have been
