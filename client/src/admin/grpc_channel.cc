@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "client/src/transport/connect_advice.h"
+#include "client/src/transport/not_executed.h"
 #include "client/src/transport/server_address.h"
 #include "common/execution_mark.h"
 
 namespace sluice::client_internal {
+
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
                                                    const TlsOptions& tls) {
   const Result<ServerAddress> address = ServerAddress::Parse(server);
@@ -50,19 +52,7 @@ void AddToken(const std::string& token, grpc::ClientContext* context) {
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
                 const TlsOptions& tls) {
   const auto code = static_cast<StatusCode>(status.error_code());
-  switch (code) {
-    // The server refused the call before it decided anything.
-    case StatusCode::kInvalidArgument:
-    case StatusCode::kNotFound:
-    case StatusCode::kFailedPrecondition:
-    case StatusCode::kUnimplemented:
-    case StatusCode::kPermissionDenied:
-    case StatusCode::kUnauthenticated:
-    case StatusCode::kResourceExhausted:
-      return Status(code, status.error_message());
-    default:
-      break;
-  }
+  if (MeansNotExecuted(code)) return Status(code, status.error_message());
   // grpc++ found no connection for the call. It did not send it, or it sent it and the server's
   // GOAWAY says that it was not processed.
   const auto& trailers = context.GetServerTrailingMetadata();

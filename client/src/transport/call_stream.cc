@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/src/transport/link.h"
+#include "client/src/transport/not_executed.h"
 #include "common/execution_mark.h"
 
 namespace sluice::client_internal {
@@ -125,22 +126,6 @@ StatusCode CodeOfReset(ErrorCode code) {
       return StatusCode::kPermissionDenied;
     default:
       return StatusCode::kInternal;
-  }
-}
-
-// With these codes the server refused the call before it decided anything.
-bool MeansNotExecuted(StatusCode code) {
-  switch (code) {
-    case StatusCode::kInvalidArgument:
-    case StatusCode::kNotFound:
-    case StatusCode::kFailedPrecondition:
-    case StatusCode::kUnimplemented:
-    case StatusCode::kPermissionDenied:
-    case StatusCode::kUnauthenticated:
-    case StatusCode::kResourceExhausted:
-      return true;
-    default:
-      return false;
   }
 }
 
