@@ -64,7 +64,7 @@ flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-admin)
 "$cxx" -std=c++20 -Wall -Wextra -Werror "$here/project/admin.cc" -o "$work/admin" $flags
 
 echo "-- alone, from its sources"
-cmake -S "$here/alone" -B "$work/alone" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release \
+cmake -G Ninja -S "$here/alone" -B "$work/alone" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release \
   >"$work/log" || { cat "$work/log"; exit 1; }
 cmake --build "$work/alone" -j2 >"$work/log" || { cat "$work/log"; exit 1; }
 "$work/alone/consumer"
