@@ -23,6 +23,9 @@ constexpr size_t kMaxSmallAnswer = size_t{64} << 10;
 constexpr size_t kMaxBatchAnswer = size_t{16} << 20;
 constexpr size_t kMaxQueryAnswer = size_t{1} << 20;
 
+// A grpc-timeout of at most a day is that much shorter than the time until the deadline.
+constexpr std::chrono::milliseconds kTimeoutRounding{1};
+
 struct MethodInfo {
   HpackConstant path;
   size_t max_answer_bytes;
@@ -118,7 +121,6 @@ StatusCode CodeOfHttp(int http_status) {
 StatusCode CodeOfReset(ErrorCode code) {
   switch (code) {
     case ErrorCode::kRefusedStream:
-    case ErrorCode::kCancel:  // by the server: it drains, or a proxy lost it
       return StatusCode::kUnavailable;
     case ErrorCode::kEnhanceYourCalm:
       return StatusCode::kResourceExhausted;
@@ -283,6 +285,11 @@ void CallStream::OnData(absl::Span<const uint8_t> data) {
   }
 }
 
+StatusCode CallStream::CodeOfCancelByServer() const {
+  const bool at_deadline = std::chrono::steady_clock::now() >= deadline - kTimeoutRounding;
+  return at_deadline ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable;
+}
+
 Status CallStream::StatusOfServer() const {
   StatusCode code = StatusCode::kUnknown;
   std::string message;
@@ -299,8 +306,7 @@ Status CallStream::StatusOfServer() const {
     message = is_grpc_ ? "the answer has no grpc-status" : "the answer is not one of gRPC";
   }
   if (code == StatusCode::kCancelled) {
-    // Nobody here cancelled it: the server ends its drain.
-    code = StatusCode::kUnavailable;
+    code = CodeOfCancelByServer();
     if (!not_executed_) message = "the server cancelled the call: " + message;
   }
   return BrokenCall(!not_executed_ && !MeansNotExecuted(code), code, std::move(message));
@@ -314,9 +320,11 @@ Status CallStream::Outcome(const StreamEnd& end) {
     case StreamEnd::Kind::kNotProcessed:
       return Status(StatusCode::kUnavailable, "the server did not accept the call");
     case StreamEnd::Kind::kResetByPeer:
-      return BrokenCall(MayHaveBeenSent(), CodeOfReset(end.code),
-                        "the server reset the call: HTTP/2 error " +
-                            std::to_string(static_cast<uint32_t>(end.code)));
+      return BrokenCall(
+          MayHaveBeenSent(),
+          end.code == ErrorCode::kCancel ? CodeOfCancelByServer() : CodeOfReset(end.code),
+          "the server reset the call: HTTP/2 error " +
+              std::to_string(static_cast<uint32_t>(end.code)));
     case StreamEnd::Kind::kReset:
     case StreamEnd::Kind::kError:
       break;

@@ -104,6 +104,9 @@ class CallStream : public http2::Stream,
   // Reads the five bytes before a message. Returns whether they are valid.
   bool BeginMessage(const uint8_t* head);
   void EndMessage(std::string_view message);
+  // Of a call that the server cancelled: it ends calls at their deadlines, or it drains, or it is a
+  // proxy that lost its server.
+  StatusCode CodeOfCancelByServer() const;
   // As the headers and trailers say.
   Status StatusOfServer() const;
   // Of a complete answer.

@@ -19,6 +19,7 @@
 namespace sluice {
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
@@ -478,6 +479,29 @@ TEST_P(Http2ConnectionTest, ServerThatNeverAnswersMayHaveExecutedTheCall) {
   EXPECT_TRUE(late.status.may_have_executed());
   EXPECT_TRUE(Ask(client, GetParam()).granted);
   EXPECT_EQ(server.connections(), 1);
+}
+
+// A server ends a call when its grpc-timeout is over, which is when the client does.
+TEST_P(Http2ConnectionTest, CallThatTheServerCancelsAtItsDeadlineIsLate) {
+  constexpr milliseconds kDeadline{50};
+  ScriptedServer server(Then([&](Peer& peer) {
+    peer.Send(Answer(peer.AwaitRequest(), kGranted));
+    for (const bool reset : {true, false, true, false}) {
+      const uint32_t stream = peer.AwaitRequest();
+      // Before the client's own timer, but not more than a grpc-timeout is rounded down.
+      std::this_thread::sleep_for(kDeadline - microseconds(500));
+      peer.Send(reset ? Frame(kRstStream, 0, stream, Number(8, 4)) : Refusal(stream, "1", "late"));
+    }
+    peer.Serve();
+  }));
+  Client client = MakeClient(server);
+  ASSERT_TRUE(Ask(client, GetParam()).granted);
+  for (int i = 0; i < 4; ++i) {
+    const Decision late = Ask(client, GetParam(), kDeadline);
+    EXPECT_EQ(late.status.code(), StatusCode::kDeadlineExceeded) << late.status;
+    EXPECT_TRUE(late.status.may_have_executed()) << late.status;
+  }
+  EXPECT_TRUE(Ask(client, GetParam()).granted);
 }
 
 TEST_P(Http2ConnectionTest, NoticesAConnectionThatWasClosedWhileItWasIdle) {
