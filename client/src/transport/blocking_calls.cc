@@ -55,8 +55,8 @@ void Http2Core::Run(BlockingCall& call) {
     if (call.state == CallStream::State::kOpen) Flush(*call.link);
   }
   while (call.state != CallStream::State::kDone) {
-    if (call.state == CallStream::State::kOpen && MayLead(*call.link)) {
-      Lead(*call.link, call);
+    if (Link* const link = LinkOf(call); link != nullptr && MayLead(*link)) {
+      Lead(*link, call);
     } else {
       const bool timely = AwaitWake(call);
       // Over, and nothing uses it any more: no need to take the lock again.
@@ -78,8 +78,21 @@ bool Http2Core::MayLead(const Link& link) {
   return false;
 }
 
+Link* Http2Core::LinkOf(const BlockingCall& call) const {
+  switch (call.state) {
+    case CallStream::State::kOpen:
+      return call.link;
+    case CallStream::State::kWaiting:
+      return current_ != nullptr && current_->idle() ? current_ : nullptr;
+    case CallStream::State::kNew:
+    case CallStream::State::kDone:
+      break;
+  }
+  return nullptr;
+}
+
 void Http2Core::Lead(Link& link, BlockingCall& call) {
-  while (call.state == CallStream::State::kOpen && call.link == &link) {
+  while (LinkOf(call) == &link) {
     pollfd polled[2];
     PrepareTurn(link, polled);
     Unlock();
@@ -113,7 +126,7 @@ bool Http2Core::AwaitWake(BlockingCall& call) {
 
 void Http2Core::GiveUp(BlockingCall& call) {
   if (call.state == CallStream::State::kDone) return;
-  Link* const link = call.link;
+  Link* const link = LinkOf(call);
   Expire(call, steady_clock::now());
   if (link == nullptr || link->broken()) return;
   Flush(*link);

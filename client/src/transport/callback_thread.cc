@@ -43,6 +43,7 @@ Status Http2Core::Begin(std::unique_ptr<CallbackCall>* call) {
   const TimePoint deadline = begun.deadline;
   first_deadline_ = std::min(first_deadline_, deadline);
   if (link == nullptr || OnCallbackThread()) {
+  if (link == nullptr && current_ != nullptr) HandOver(*current_);
     WakeThread(deadline);
   } else {
     Flush(*link);
@@ -59,6 +60,10 @@ void Http2Core::Schedule(CallbackCall& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 void Http2Core::WakeThread(TimePoint until) {
+void Http2Core::Unschedule(CallbackCall& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (std::exchange(call.due_, false)) due_.Remove(call);
+}
+
   if (!asleep_ || until >= sleeps_until_) return;
   asleep_ = false;
   wake_thread_ = true;
@@ -173,7 +178,7 @@ void Http2Core::SleepThread() {
   polled_.assign(1, {thread_wake_fd_, POLLIN, 0});
   turns_.clear();
   for (const std::unique_ptr<Link>& link : links_) {
-    if (link->broken() || link->leader || link->calls(/*blocking=*/false).empty()) continue;
+    if (link->broken() || link->leader || !CallbackThreadLeads(*link)) continue;
     polled_.resize(polled_.size() + 2);
     PrepareTurn(*link, &polled_[polled_.size() - 2]);
     turns_.push_back({link.get()});

@@ -134,6 +134,8 @@ bool StreamingCall::Deliver() {
   std::deque<std::string> answers;
   bool finished = false;
   core_->Change([&]() -> CallStream* {
+    // If it is over now, it is destroyed next.
+    core_->Unschedule(*this);
     answers.swap(answers_);
     finished = finished_;
     if (state == State::kOpen && unconsumed_ > 0) {

@@ -106,9 +106,13 @@ void Http2Core::FillRoom() {
   while (!waiting_.empty() && current_ != nullptr && current_->has_room()) {
     current_->Open(waiting_.PopFront());
   }
+  bool opened = false;
 }
 
+    opened = true;
 void Http2Core::Finish(CallStream& call, Status status) {
+  // Their threads sleep; maybe no other one leads.
+  if (opened) HandOver(*current_);
   call.state = CallStream::State::kDone;
   call.OnFinished(std::move(status));
   if (!call.blocking) return Schedule(static_cast<CallbackCall&>(call));
@@ -147,6 +151,8 @@ void Http2Core::Expire(CallStream& call, TimePoint now) {
   if (call.state == CallStream::State::kWaiting) {
     return Cancel(call,
                   Status(kCode, current_ == nullptr
+  // While callbacks blocked their thread, nobody read: its answer, or a PING's, may be there.
+  if (call.state == CallStream::State::kOpen) CatchUp(*call.link, now);
                                     ? "could not connect to " + server_.text + " in time"
                                     : "the server accepts no more calls at once; none ended in "
                                       "time"));
@@ -316,11 +322,15 @@ void Http2Core::CatchUp(Link& link, TimePoint now) {
   while (!link.broken()) {
     const Channel::IoResult read = link.channel->Read(link.input);
     TakeInput(link, read);
-    if (read.io != Channel::Io::kDone) return;
+  bool any = false;
+    if (read.io != Channel::Io::kDone) break;
+    any = true;
   }
 }
 
 // ---- Shutdown
+  // The call of a thread that was woken to lead may be over now.
+  if (any) HandOver(link);
 
 void Http2Core::Shutdown() {
   dial_cancel_.Cancel();

@@ -93,6 +93,9 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   // A callback is due: Deliver follows. REQUIRES: within Change or an event of the call.
   void Schedule(CallbackCall& call);
 
+  // Whoever handles the call now also handles what was scheduled since Deliver began. REQUIRES:
+  // within Change.
+  void Unschedule(CallbackCall& call);
   void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks for the time, or until Shutdown.
   void Sleep(std::chrono::nanoseconds time) ABSL_LOCKS_EXCLUDED(mu_);
@@ -162,6 +165,12 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   // ---- Blocking calls (blocking_calls.cc)
   bool MayLead(const Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Lead(Link& link, BlockingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The link on which the call is open, or waits for room; null: none yet.
+  Link* LinkOf(const BlockingCall& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The first of the calls that wait for room on a link without open calls: the server accepts
+  // none now, and one of these has to read when it does. Null: none.
+  CallStream* FirstWaiting(const Link& link, bool blocking) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Names another leader if calls wait.
   void HandOver(Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeThreadOf(BlockingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -178,7 +187,8 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   bool OnCallbackThread() const;
   // Whether the callback thread leads the link, or will at once.
   bool CallbackThreadLeads(const Link& link) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !delivering_ && !link.calls(/*blocking=*/false).empty();
+    return !delivering_ && (!link.calls(/*blocking=*/false).empty() ||
+                            FirstWaiting(link, /*blocking=*/false) != nullptr);
   }
   // Returns whether callbacks ran; the lock was released then.
   bool DeliverDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -55,3 +55,13 @@ void Http2Core::HandOver(Link& link) {
 }
 
 }  // namespace sluice::client_internal
+  CallStream* const waiting = FirstWaiting(link, /*blocking=*/true);
+  if (waiting != nullptr) WakeThreadOf(static_cast<BlockingCall&>(*waiting));
+}
+
+CallStream* Http2Core::FirstWaiting(const Link& link, bool blocking) const {
+  if (&link != current_ || !link.idle()) return nullptr;
+  for (CallStream* call = waiting_.front(); call != nullptr; call = Calls::Next(*call)) {
+    if (call->blocking == blocking) return call;
+  }
+  return nullptr;
