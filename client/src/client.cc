@@ -63,15 +63,41 @@ Result<T> RunBlocking(const ClientCore& core, Operation operation, const Call& c
 }  // namespace
 }  // namespace client_internal
 
+namespace {
+
+Status CheckKeepalive(const KeepaliveOptions& keepalive) {
+  using std::chrono::hours;
+  using std::chrono::nanoseconds;
+  using std::chrono::seconds;
+  const auto refused = [](const char* field, nanoseconds value, const char* valid) {
+    return Status(StatusCode::kInvalidArgument, std::string("ClientOptions::keepalive.") + field +
+                                                    " is " + std::to_string(value.count()) +
+                                                    " ns; valid is " + valid);
+  };
+  const nanoseconds time = keepalive.time;
+  if (time != nanoseconds(0) && (time < seconds(10) || time > hours(24))) {
+    return refused("time", time, "10 s to 24 h, or 0 for no PINGs");
+  }
+  if (keepalive.timeout < seconds(1) || keepalive.timeout > hours(1)) {
+    return refused("timeout", keepalive.timeout, "1 s to 1 h");
+  }
+  return Status();
+}
+
+}  // namespace
+
 Result<Client> Client::Create(ClientOptions options) {
   if (options.servers.empty()) {
     return Status(StatusCode::kInvalidArgument,
                   "ClientOptions::servers is empty: name at least one HOST:PORT");
   }
+  if (Status bad = CheckKeepalive(options.keepalive); !bad.ok()) return bad;
+  client_internal::TransportOptions transport;
+  transport.keepalive = options.keepalive;
   std::vector<std::shared_ptr<Connection>> connections;
   for (const std::string& server : options.servers) {
     Result<std::shared_ptr<Connection>> connection =
-        client_internal::MakeHttp2Connection(server, options.tls, options.token);
+        client_internal::MakeHttp2Connection(server, options.tls, options.token, transport);
     if (!connection.ok()) return connection.status();
     connections.push_back(*std::move(connection));
   }

@@ -3,11 +3,13 @@
 #ifndef SLUICE_CLIENT_SRC_CLIENT_CORE_H_
 #define SLUICE_CLIENT_SRC_CLIENT_CORE_H_
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
 
 #include "client/src/retry_policy.h"
+#include "client/src/transport/time_after.h"
 #include "sluice/connection.h"
 
 namespace sluice::client_internal {
@@ -28,13 +30,16 @@ class ClientCore {
   const RetryPolicy& policy() const { return policy_; }
 
   Call MakeCall(const CallOptions& options) const {
-    return {connection_->Now() + options.deadline.value_or(options_.deadline), options.server};
+    return {After(connection_->Now(), options.deadline.value_or(options_.deadline)),
+            options.server};
   }
   // Adds max_wait to the deadline of an acquisition with hold.
   Call MakeCall(const CallOptions& options, const Acquisition& acquisition) const {
     Call call = MakeCall(options);
-    if (acquisition.hold)
-      call.deadline += std::max(acquisition.max_wait, std::chrono::nanoseconds(0));
+    if (acquisition.hold) {
+      call.deadline =
+          After(call.deadline, std::max(acquisition.max_wait, std::chrono::nanoseconds(0)));
+    }
     return call;
   }
   OnUnavailable OnUnavailableOf(const CallOptions& options) const {

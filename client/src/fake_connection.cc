@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "client/src/transport/time_after.h"
 #include "common/mutex.h"
 
 namespace sluice {
@@ -500,7 +501,7 @@ void FakeConnection::RunAfter(std::chrono::nanoseconds delay, std::function<void
   {
     MutexLock lock(&state_->mu);
     if (!state_->closed && delay.count() > 0) {
-      state_->timers.emplace(state_->now + delay, std::move(fn));
+      state_->timers.emplace(client_internal::After(state_->now, delay), std::move(fn));
       return;
     }
   }

@@ -31,7 +31,7 @@ StreamCore::StreamCore(std::shared_ptr<ClientCore> client, const StreamOptions& 
       on_unavailable_(options.on_unavailable.value_or(client_->options().on_unavailable)) {}
 
 void StreamCore::Submit(Acquisition acquisition, Callback<Decision> done) {
-  const TimePoint deadline = client_->connection().Now() + deadline_;
+  const TimePoint deadline = After(client_->connection().Now(), deadline_);
   bool pump = false;
   bool arm = false;
   Status refused;

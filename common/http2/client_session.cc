@@ -4,8 +4,11 @@
 
 namespace sluice::http2 {
 
-ClientSession::ClientSession(const SessionOptions& options, Handler& handler, int64_t now_ns)
-    : Session(Role::kClient, options, ResponseVocabulary(), now_ns), handler_(handler) {
+ClientSession::ClientSession(const SessionOptions& options, Handler& handler, int64_t now_ns,
+                             int32_t first_id)
+    : Session(Role::kClient, options, ResponseVocabulary(), now_ns),
+      handler_(handler),
+      next_id_(first_id) {
   control().Append(kPreface);
   WriteSettings({{Setting::kEnablePush, 0},
                  {Setting::kInitialWindowSize, options.stream_window_bytes},

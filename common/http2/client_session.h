@@ -32,8 +32,10 @@ class ClientSession final : public Session {
     virtual void OnPingAck(uint64_t payload) {}
   };
 
-  // The preface and its SETTINGS are the first output. REQUIRES: the handler outlives it.
-  ClientSession(const SessionOptions& options, Handler& handler, int64_t now_ns);
+  // The preface and its SETTINGS are the first output. `first_id` is the id of its first stream.
+  // REQUIRES: the handler outlives it; first_id is odd.
+  ClientSession(const SessionOptions& options, Handler& handler, int64_t now_ns,
+                int32_t first_id = 1);
 
   void Receive(absl::Span<const uint8_t> data, int64_t now_ns) { TakeInput(data, now_ns); }
 
@@ -79,7 +81,7 @@ class ClientSession final : public Session {
 
   Handler& handler_;
   ResponseRules rules_;
-  int32_t next_id_ = 1;  // negative: none is left
+  int32_t next_id_;  // negative: none is left
   bool going_away_ = false;
 };
 

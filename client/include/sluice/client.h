@@ -34,7 +34,7 @@ namespace sluice {
 class Client {
  public:
   // Checks the options and reads the TLS files. The first call connects. INVALID_ARGUMENT: there
-  // are no servers, an address is invalid, or a file cannot be read.
+  // are no servers, an address or a keepalive time is invalid, or a file cannot be read.
   static Result<Client> Create(ClientOptions options = {});
 
   // Uses a connection that no other client uses. Ignores options.servers, tls and token.

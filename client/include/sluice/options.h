@@ -43,6 +43,17 @@ struct RetryOptions {
   std::chrono::nanoseconds max_backoff = std::chrono::seconds(1);
 };
 
+// PINGs that find a server which no longer answers, as gRPC's keepalive does. They are sent only
+// while calls are open, so a watch ends although it has no deadline.
+struct KeepaliveOptions {
+  // Send a PING when nothing has arrived for so long: 10 s to 24 h; 0: never. Servers close
+  // connections that send many: those of gRPC allow one in 5 minutes, unless answers flow.
+  std::chrono::nanoseconds time = std::chrono::seconds(330);
+  // The connection is considered dead when nothing arrives for so long after a PING; its calls end
+  // with UNAVAILABLE. 1 s to 1 h.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(20);
+};
+
 struct ClientOptions {
   // HOST:PORT or unix:PATH. Calls go round robin; a server that cannot be reached is skipped for
   // 0.1 to 5 s.
@@ -56,6 +67,7 @@ struct ClientOptions {
   // retry_after of a Decision with source kUnavailable.
   std::chrono::nanoseconds unavailable_retry_after = std::chrono::milliseconds(100);
   RetryOptions retry = {};
+  KeepaliveOptions keepalive = {};
 };
 
 // Options of one call; absent ones are the client's.

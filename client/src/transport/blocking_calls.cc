@@ -95,16 +95,19 @@ void Http2Core::Lead(Link& link, BlockingCall& call) {
   while (LinkOf(call) == &link) {
     pollfd polled[2];
     PrepareTurn(link, polled);
+    const TimePoint until = std::min(call.deadline, link.keepalive_at());
     Unlock();
-    const bool timed = call.deadline != TimePoint::max();
-    const timespec limit = timed ? Until(call.deadline) : timespec{};
+    const bool timed = until != TimePoint::max();
+    const timespec limit = timed ? Until(until) : timespec{};
     Turn turn{&link};
     const int ready = ppoll(polled, 2, timed ? &limit : nullptr, nullptr);
     if (ready > 0) ReadTurn(polled, &turn);
     Lock();
     FinishTurn(turn);
-    if (ready == 0) {
-      Expire(call, steady_clock::now());
+    if (ready != 0) continue;
+    // Else it was time for a PING.
+    if (const TimePoint now = steady_clock::now(); now >= call.deadline) {
+      Expire(call, now);
       if (!link.broken()) Flush(link);
     }
   }

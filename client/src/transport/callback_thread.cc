@@ -10,6 +10,7 @@
 
 #include "client/src/transport/http2_core.h"
 #include "client/src/transport/own_thread.h"
+#include "client/src/transport/time_after.h"
 
 namespace sluice::client_internal {
 
@@ -42,8 +43,8 @@ Status Http2Core::Begin(std::unique_ptr<CallbackCall>* call) {
   Link* const link = begun.link;
   const TimePoint deadline = begun.deadline;
   first_deadline_ = std::min(first_deadline_, deadline);
-  if (link == nullptr || OnCallbackThread()) {
   if (link == nullptr && current_ != nullptr) HandOver(*current_);
+  if (link == nullptr || OnCallbackThread()) {
     WakeThread(deadline);
   } else {
     Flush(*link);
@@ -59,18 +60,18 @@ void Http2Core::Schedule(CallbackCall& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   WakeThread();
 }
 
-void Http2Core::WakeThread(TimePoint until) {
 void Http2Core::Unschedule(CallbackCall& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (std::exchange(call.due_, false)) due_.Remove(call);
 }
 
+void Http2Core::WakeThread(TimePoint until) {
   if (!asleep_ || until >= sleeps_until_) return;
   asleep_ = false;
   wake_thread_ = true;
 }
 
 void Http2Core::RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) {
-  const TimePoint at = steady_clock::now() + delay;
+  const TimePoint at = After(steady_clock::now(), delay);
   Lock();
   if (closed_ || !StartThread()) {
     Unlock();
@@ -177,13 +178,14 @@ bool Http2Core::FlushAll() {
 void Http2Core::SleepThread() {
   polled_.assign(1, {thread_wake_fd_, POLLIN, 0});
   turns_.clear();
+  sleeps_until_ = first_deadline_;
   for (const std::unique_ptr<Link>& link : links_) {
     if (link->broken() || link->leader || !CallbackThreadLeads(*link)) continue;
     polled_.resize(polled_.size() + 2);
     PrepareTurn(*link, &polled_[polled_.size() - 2]);
     turns_.push_back({link.get()});
+    sleeps_until_ = std::min(sleeps_until_, link->keepalive_at());
   }
-  sleeps_until_ = first_deadline_;
   if (!timers_.empty()) sleeps_until_ = std::min(sleeps_until_, timers_.begin()->first);
   asleep_ = true;
   timespec limit = {};

@@ -172,7 +172,7 @@ Status Dialer::Secure(int fd, TimePoint deadline, const DialCancel& cancel,
 
 Status Dialer::Dial(TimePoint deadline, const DialCancel& cancel, const Greet& greet) const {
   std::string causes;
-  Result<std::vector<SocketAddress>> resolved = Resolve(server_);
+  Result<std::vector<SocketAddress>> resolved = resolver_(server_);
   if (resolved.ok()) {
     std::vector<SocketAddress> addresses = *std::move(resolved);
     std::string address;

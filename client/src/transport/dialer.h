@@ -14,6 +14,7 @@
 
 #include "client/src/transport/channel.h"
 #include "client/src/transport/server_address.h"
+#include "client/src/transport/transport_options.h"
 #include "sluice/connection.h"
 #include "sluice/options.h"
 #include "sluice/status.h"
@@ -45,8 +46,12 @@ class Dialer {
   using Greet = std::function<Status(std::unique_ptr<Channel> channel)>;
 
   // `tls` may be null: no TLS.
-  Dialer(ServerAddress server, TlsOptions options, std::shared_ptr<const TlsSetup> tls)
-      : server_(std::move(server)), options_(std::move(options)), tls_(std::move(tls)) {}
+  Dialer(ServerAddress server, TlsOptions options, std::shared_ptr<const TlsSetup> tls,
+         Resolver resolver = Resolve)
+      : server_(std::move(server)),
+        options_(std::move(options)),
+        tls_(std::move(tls)),
+        resolver_(std::move(resolver)) {}
 
   // Blocks; at most until the deadline, except for the look-up of a name, which cannot be ended.
   // UNAVAILABLE: "cannot connect to SERVER: " with the cause of each address, and advice.
@@ -64,6 +69,7 @@ class Dialer {
   const ServerAddress server_;
   const TlsOptions options_;
   const std::shared_ptr<const TlsSetup> tls_;
+  const Resolver resolver_;
 };
 
 }  // namespace sluice::client_internal

@@ -390,7 +390,8 @@ class Http2Connection final : public Connection {
 
 Result<std::shared_ptr<Connection>> MakeHttp2Connection(const std::string& server,
                                                         const TlsOptions& tls,
-                                                        const std::string& token) {
+                                                        const std::string& token,
+                                                        const TransportOptions& options) {
   Result<ServerAddress> address = ServerAddress::Parse(server);
   if (!address.ok()) return address.status();
   std::shared_ptr<const TlsSetup> setup;
@@ -400,7 +401,7 @@ Result<std::shared_ptr<Connection>> MakeHttp2Connection(const std::string& serve
     setup = *std::move(made);
   }
   return std::shared_ptr<Connection>(std::make_shared<Http2Connection>(
-      std::make_shared<Http2Core>(*std::move(address), tls, std::move(setup), token)));
+      std::make_shared<Http2Core>(*std::move(address), tls, std::move(setup), token, options)));
 }
 
 }  // namespace sluice::client_internal

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "client/src/transport/transport_options.h"
 #include "sluice/connection.h"
 #include "sluice/options.h"
 #include "sluice/status.h"
@@ -14,7 +15,8 @@ namespace sluice::client_internal {
 // INVALID_ARGUMENT: `server` is neither HOST:PORT nor unix:PATH, or a TLS file cannot be used.
 Result<std::shared_ptr<Connection>> MakeHttp2Connection(const std::string& server,
                                                         const TlsOptions& tls,
-                                                        const std::string& token);
+                                                        const std::string& token,
+                                                        const TransportOptions& options = {});
 
 }  // namespace sluice::client_internal
 

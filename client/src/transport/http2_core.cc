@@ -9,6 +9,7 @@
 
 #include "client/src/transport/futex.h"
 #include "client/src/transport/own_thread.h"
+#include "client/src/transport/time_after.h"
 #include "common/random.h"
 
 namespace sluice::client_internal {
@@ -53,10 +54,12 @@ std::string Authority(const ServerAddress& server, const TlsOptions& tls) {
 }  // namespace
 
 Http2Core::Http2Core(ServerAddress server, const TlsOptions& tls,
-                     std::shared_ptr<const TlsSetup> setup, const std::string& token)
+                     std::shared_ptr<const TlsSetup> setup, const std::string& token,
+                     const TransportOptions& options)
     : server_(server),
+      options_(options),
       headers_(setup != nullptr, Authority(server, tls), token),
-      dialer_(std::move(server), tls, std::move(setup)),
+      dialer_(std::move(server), tls, std::move(setup), options.resolver),
       fork_generation_(ForkGeneration()),
       thread_wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -103,16 +106,16 @@ Status Http2Core::Start(CallStream& call, TimePoint now) {
 }
 
 void Http2Core::FillRoom() {
+  bool opened = false;
   while (!waiting_.empty() && current_ != nullptr && current_->has_room()) {
     current_->Open(waiting_.PopFront());
-  }
-  bool opened = false;
-}
-
     opened = true;
-void Http2Core::Finish(CallStream& call, Status status) {
+  }
   // Their threads sleep; maybe no other one leads.
   if (opened) HandOver(*current_);
+}
+
+void Http2Core::Finish(CallStream& call, Status status) {
   call.state = CallStream::State::kDone;
   call.OnFinished(std::move(status));
   if (!call.blocking) return Schedule(static_cast<CallbackCall&>(call));
@@ -148,11 +151,11 @@ void Http2Core::Cancel(CallStream& call, Status status) ABSL_NO_THREAD_SAFETY_AN
 
 void Http2Core::Expire(CallStream& call, TimePoint now) {
   constexpr StatusCode kCode = StatusCode::kDeadlineExceeded;
+  // While callbacks blocked their thread, nobody read: its answer, or a PING's, may be there.
+  if (call.state == CallStream::State::kOpen) CatchUp(*call.link, now);
   if (call.state == CallStream::State::kWaiting) {
     return Cancel(call,
                   Status(kCode, current_ == nullptr
-  // While callbacks blocked their thread, nobody read: its answer, or a PING's, may be there.
-  if (call.state == CallStream::State::kOpen) CatchUp(*call.link, now);
                                     ? "could not connect to " + server_.text + " in time"
                                     : "the server accepts no more calls at once; none ended in "
                                       "time"));
@@ -204,7 +207,7 @@ void Http2Core::MakeLink() {
   std::unique_ptr<Link> link;
   const TimePoint deadline = steady_clock::now() + kDialTimeout;
   Status status = dialer_.Dial(deadline, dial_cancel_, [&](std::unique_ptr<Channel> channel) {
-    link = std::make_unique<Link>(*this, headers_, std::move(channel));
+    link = std::make_unique<Link>(*this, headers_, options_, std::move(channel));
     return link->Greet(deadline, dial_cancel_);
   });
   Lock();
@@ -319,18 +322,18 @@ void Http2Core::TakeInput(Link& link, const Channel::IoResult& read) {
 // It never blocks, so it may read under the lock.
 void Http2Core::CatchUp(Link& link, TimePoint now) {
   if (link.leader || now - link.last_received() < kUnread) return;
+  bool any = false;
   while (!link.broken()) {
     const Channel::IoResult read = link.channel->Read(link.input);
     TakeInput(link, read);
-  bool any = false;
     if (read.io != Channel::Io::kDone) break;
     any = true;
   }
+  // The call of a thread that was woken to lead may be over now.
+  if (any) HandOver(link);
 }
 
 // ---- Shutdown
-  // The call of a thread that was woken to lead may be over now.
-  if (any) HandOver(link);
 
 void Http2Core::Shutdown() {
   dial_cancel_.Cancel();
@@ -360,7 +363,7 @@ void Http2Core::Shutdown() {
 }
 
 void Http2Core::Sleep(std::chrono::nanoseconds time) {
-  const TimePoint end = steady_clock::now() + time;
+  const TimePoint end = After(steady_clock::now(), time);
   Lock();
   while (!closed_) {
     const auto left = end - steady_clock::now();

@@ -26,6 +26,7 @@
 #include "client/src/transport/call_stream.h"
 #include "client/src/transport/dialer.h"
 #include "client/src/transport/link.h"
+#include "client/src/transport/transport_options.h"
 #include "common/mutex.h"
 #include "sluice/connection.h"
 
@@ -72,7 +73,7 @@ class CallbackCall : public CallStream {
 class Http2Core final : public std::enable_shared_from_this<Http2Core>, public Link::Events {
  public:
   Http2Core(ServerAddress server, const TlsOptions& tls, std::shared_ptr<const TlsSetup> setup,
-            const std::string& token);
+            const std::string& token, const TransportOptions& options);
   ~Http2Core() override;
 
   // Blocks until the call is over. Its request and deadline are set.
@@ -92,10 +93,10 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   void Cancel(CallStream& call, Status status);
   // A callback is due: Deliver follows. REQUIRES: within Change or an event of the call.
   void Schedule(CallbackCall& call);
-
   // Whoever handles the call now also handles what was scheduled since Deliver began. REQUIRES:
   // within Change.
   void Unschedule(CallbackCall& call);
+
   void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks for the time, or until Shutdown.
   void Sleep(std::chrono::nanoseconds time) ABSL_LOCKS_EXCLUDED(mu_);
@@ -164,13 +165,13 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
 
   // ---- Blocking calls (blocking_calls.cc)
   bool MayLead(const Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Lead(Link& link, BlockingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The link on which the call is open, or waits for room; null: none yet.
   Link* LinkOf(const BlockingCall& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The first of the calls that wait for room on a link without open calls: the server accepts
   // none now, and one of these has to read when it does. Null: none.
   CallStream* FirstWaiting(const Link& link, bool blocking) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Lead(Link& link, BlockingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Names another leader if calls wait.
   void HandOver(Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeThreadOf(BlockingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -199,6 +200,7 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   void SleepThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ServerAddress server_;
+  const TransportOptions options_;
   const RequestHeaders headers_;
   const Dialer dialer_;
   const int fork_generation_;

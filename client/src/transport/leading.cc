@@ -2,11 +2,14 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 
 #include "client/src/transport/http2_core.h"
 
 namespace sluice::client_internal {
+
+using std::chrono::steady_clock;
 
 // The socket, and what wakes its leader.
 void Http2Core::PrepareTurn(Link& link, pollfd* polled) {
@@ -30,6 +33,9 @@ void Http2Core::ReadTurn(const pollfd* polled, Turn* turn) {
 void Http2Core::FinishTurn(const Turn& turn) {
   Link& link = *turn.link;
   if (turn.writable) link.blocked = false;
+  if (!turn.readable && !link.broken() && !link.KeepAlive(steady_clock::now())) {
+    BreakLink(link, "the server does not answer PINGs");
+  }
   if (turn.readable && !link.channel->tls()) {
     if (!link.broken()) TakeInput(link, turn.read);
   } else if (turn.readable) {
@@ -52,9 +58,6 @@ void Http2Core::HandOver(Link& link) {
     // Those that are awake look for themselves.
     if (waiting.asleep_) return WakeThreadOf(waiting);
   }
-}
-
-}  // namespace sluice::client_internal
   CallStream* const waiting = FirstWaiting(link, /*blocking=*/true);
   if (waiting != nullptr) WakeThreadOf(static_cast<BlockingCall&>(*waiting));
 }
@@ -65,3 +68,6 @@ CallStream* Http2Core::FirstWaiting(const Link& link, bool blocking) const {
     if (call->blocking == blocking) return call;
   }
   return nullptr;
+}
+
+}  // namespace sluice::client_internal

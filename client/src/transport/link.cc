@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -24,14 +25,16 @@ int64_t Nanoseconds(TimePoint time) {
 
 }  // namespace
 
-Link::Link(Events& events, const RequestHeaders& headers, std::unique_ptr<Channel> to)
+Link::Link(Events& events, const RequestHeaders& headers, const TransportOptions& options,
+           std::unique_ptr<Channel> to)
     : channel(std::move(to)),
       wake_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       events_(events),
       headers_(headers),
+      keepalive_(options.keepalive),
       last_received_(steady_clock::now()) {
-  session_ = std::make_unique<http2::ClientSession>(http2::SessionOptions(), *this,
-                                                    Nanoseconds(last_received_));
+  session_ = std::make_unique<http2::ClientSession>(
+      http2::SessionOptions(), *this, Nanoseconds(last_received_), options.first_stream_id);
 }
 
 Link::~Link() { close(wake_fd); }
@@ -111,12 +114,31 @@ void Link::Receive(std::span<const uint8_t> bytes, TimePoint now) {
 bool Link::NoteTimeout(TimePoint now) {
   if (session_ == nullptr) return true;
   // Not more often: PINGs in a row are a flood.
-  if (now - ping_sent_ < kPingTimeout) return true;
-  if (ping_open_ && last_received_ <= ping_sent_) return false;
+  if (now - ping_sent_ < std::min<std::chrono::nanoseconds>(kPingTimeout, keepalive_.timeout)) {
+    return true;
+  }
+  if (unanswered()) return false;
+  Ping(now);
+  return true;
+}
+
+TimePoint Link::keepalive_at() const {
+  if (session_ == nullptr || keepalive_.time.count() == 0) return TimePoint::max();
+  if (unanswered()) return ping_sent_ + keepalive_.timeout;
+  return std::max(last_received_, ping_sent_) + keepalive_.time;
+}
+
+bool Link::KeepAlive(TimePoint now) {
+  if (now < keepalive_at()) return true;
+  if (unanswered()) return false;
+  Ping(now);
+  return true;
+}
+
+void Link::Ping(TimePoint now) {
   ping_open_ = true;
   ping_sent_ = now;
   session_->Ping(0);
-  return true;
 }
 
 void Link::Break(std::string cause) {

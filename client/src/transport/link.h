@@ -15,6 +15,7 @@
 #include "client/src/transport/call_stream.h"
 #include "client/src/transport/channel.h"
 #include "client/src/transport/dialer.h"
+#include "client/src/transport/transport_options.h"
 #include "common/buffer.h"
 #include "common/http2/client_session.h"
 #include "common/intrusive_list.h"
@@ -35,7 +36,8 @@ class Link final : public http2::ClientSession::Handler {
     virtual void OnRoomChanged(Link& link) = 0;
   };
 
-  Link(Events& events, const RequestHeaders& headers, std::unique_ptr<Channel> channel);
+  Link(Events& events, const RequestHeaders& headers, const TransportOptions& options,
+       std::unique_ptr<Channel> channel);
   ~Link() override;
 
   // Sends our SETTINGS and waits for the server's. By the thread that made the link, before others
@@ -74,10 +76,16 @@ class Link final : public http2::ClientSession::Handler {
   // ---- Input
 
   void Receive(std::span<const uint8_t> bytes, TimePoint now);
-  // Counts a call without an answer in time. Returns false if the server has also left a PING
-  // without an answer for so long that the connection is to be considered dead.
+  // Sends a PING after a call without an answer in time, at most one in 5 s (or in the keepalive's
+  // timeout, if that is less). Returns false if nothing arrived since the last one: the connection
+  // is to be considered dead.
   bool NoteTimeout(TimePoint now);
   TimePoint last_received() const { return last_received_; }
+  // When KeepAlive has something to do if nothing arrives before; max: never.
+  TimePoint keepalive_at() const;
+  // Sends a PING if it is due. Returns false if the last one was left without an answer for too
+  // long: the connection is to be considered dead. Its leader calls it when nothing has arrived.
+  bool KeepAlive(TimePoint now);
 
   // Destroys the session: its calls are no longer open. Their owner ends them.
   void Break(std::string cause);
@@ -109,8 +117,13 @@ class Link final : public http2::ClientSession::Handler {
   void OnGoaway(int32_t last_stream_id, http2::ErrorCode code, std::string_view text) override;
   void OnPingAck(uint64_t) override { ping_open_ = false; }
 
+  // Whether nothing has arrived since the last PING.
+  bool unanswered() const { return ping_open_ && last_received_ <= ping_sent_; }
+  void Ping(TimePoint now);
+
   Events& events_;
   const RequestHeaders& headers_;
+  const KeepaliveOptions keepalive_;
   std::unique_ptr<http2::ClientSession> session_;
   Calls blocking_;
   Calls callbacks_;
