@@ -1,9 +1,11 @@
 // ScriptedServer: an HTTP/2 server that does what the test's script says, byte by byte. Its frames
-// and headers are written by hand: it shares no code with what it tests.
+// and headers are written by hand: it shares no code with what it tests. Its users link OpenSSL.
 #ifndef SLUICE_TESTS_SUPPORT_SCRIPTED_SERVER_H_
 #define SLUICE_TESTS_SUPPORT_SCRIPTED_SERVER_H_
 
+#include <openssl/ssl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -100,13 +102,36 @@ struct ReceivedFrame {
 // it.
 class Peer {
  public:
-  Peer(int fd, const std::atomic<bool>& stop) : fd_(fd), stop_(stop) {}
+  // `tls` is null for a plain connection.
+  Peer(int fd, SSL_CTX* tls, const std::atomic<bool>& stop)
+      : fd_(fd), tls_(tls == nullptr ? nullptr : SSL_new(tls)), stop_(stop) {
+    if (tls_ != nullptr) SSL_set_fd(tls_, fd);
+  }
+  ~Peer() { SSL_free(tls_); }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  // TLS's handshake, if there is TLS. Returns whether it succeeded.
+  bool Accept() {
+    if (tls_ == nullptr) return true;
+    int result = 0;
+    while ((result = SSL_accept(tls_)) != 1) {
+      if (!AwaitTls(result)) return false;
+    }
+    return true;
+  }
 
   bool Send(std::string_view bytes) {
     while (!bytes.empty()) {
-      if (!Await(POLLOUT)) return false;
-      const ssize_t n = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n < 0 && errno == EAGAIN) continue;
+      ssize_t n = 0;
+      if (tls_ != nullptr) {
+        n = SSL_write(tls_, bytes.data(), static_cast<int>(bytes.size()));
+        if (n <= 0 && AwaitTls(static_cast<int>(n))) continue;
+      } else {
+        if (!Await(POLLOUT)) return false;
+        n = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN) continue;
+      }
       if (n <= 0) return false;
       bytes.remove_prefix(static_cast<size_t>(n));
     }
@@ -165,11 +190,23 @@ class Peer {
     }
     return false;
   }
+  // Waits for what the last call of OpenSSL needs. Returns false if it failed for another reason.
+  bool AwaitTls(int result) {
+    const int error = SSL_get_error(tls_, result);
+    if (error == SSL_ERROR_WANT_READ) return Await(POLLIN);
+    return error == SSL_ERROR_WANT_WRITE && Await(POLLOUT);
+  }
   bool Take(size_t size, std::string* to) {
     while (input_.size() < size) {
-      if (!Await(POLLIN)) return false;
       char bytes[4096];
-      const ssize_t n = recv(fd_, bytes, sizeof(bytes), 0);
+      ssize_t n = 0;
+      if (tls_ != nullptr) {
+        n = SSL_read(tls_, bytes, sizeof(bytes));
+        if (n <= 0 && AwaitTls(static_cast<int>(n))) continue;
+      } else {
+        if (!Await(POLLIN)) return false;
+        n = recv(fd_, bytes, sizeof(bytes), 0);
+      }
       if (n <= 0) return false;
       input_.append(bytes, static_cast<size_t>(n));
     }
@@ -179,6 +216,7 @@ class Peer {
   }
 
   const int fd_;
+  SSL* const tls_;
   const std::atomic<bool>& stop_;
   std::string input_;
 };
@@ -189,7 +227,9 @@ class ScriptedServer {
   // `connection` counts from 0.
   using Script = std::function<void(Peer& peer, int connection)>;
 
-  explicit ScriptedServer(Script script) : script_(std::move(script)) {
+  // `tls` is null for plain connections, and outlives the server.
+  explicit ScriptedServer(Script script, SSL_CTX* tls = nullptr)
+      : script_(std::move(script)), tls_(tls) {
     static std::atomic<int> count{0};
     name_ = "sluice-test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -214,17 +254,23 @@ class ScriptedServer {
 
   std::string address() const { return "unix:@" + name_; }
   int connections() const { return connections_; }
+  bool has_tls() const { return tls_ != nullptr; }
 
  private:
   void Accept() {
     while (!stop_) {
       pollfd polled = {listener_, POLLIN, 0};
       if (poll(&polled, 1, 20) <= 0) continue;
-      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) continue;
       threads_.emplace_back([this, fd, connection = connections_++] {
-        Peer peer(fd, stop_);
-        script_(peer, connection);
+        // OpenSSL writes to sockets that the client has closed.
+        sigset_t broken_pipe;
+        sigemptyset(&broken_pipe);
+        sigaddset(&broken_pipe, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+        Peer peer(fd, tls_, stop_);
+        if (peer.Accept()) script_(peer, connection);
         shutdown(fd, SHUT_RDWR);
         close(fd);
       });
@@ -232,6 +278,7 @@ class ScriptedServer {
   }
 
   const Script script_;
+  SSL_CTX* const tls_;
   std::string name_;
   int listener_ = -1;
   std::atomic<bool> stop_{false};

@@ -15,6 +15,7 @@
 
 #include "sluice/client.h"
 #include "tests/support/scripted_server.h"
+#include "tests/support/test_tls.h"
 
 namespace sluice {
 namespace {
@@ -26,11 +27,17 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace sluice::testing;  // NOLINT(google-build-using-namespace): the script's words
 
-Client MakeClient(const ScriptedServer& server, int max_attempts = 1) {
+const TestTls& Tls() {
+  static const TestTls tls;
+  return tls;
+}
+
+Client MakeClient(const ScriptedServer& server) {
   ClientOptions options;
   options.servers = {server.address()};
+  if (server.has_tls()) options.tls = Tls().client_options();
   options.deadline = seconds(20);
-  options.retry.max_attempts = max_attempts;
+  options.retry.max_attempts = 1;
   return *Client::Create(std::move(options));
 }
 
@@ -50,8 +57,21 @@ Decision Ask(Client& client, Form form, std::chrono::nanoseconds deadline = seco
   return failed;
 }
 
-class Http2ConnectionTest : public ::testing::TestWithParam<Form> {
+struct Setup {
+  Form form;
+  bool tls;
+};
+
+class Http2ConnectionTest : public ::testing::TestWithParam<Setup> {
  protected:
+  class ScriptedServer : public testing::ScriptedServer {
+   public:
+    explicit ScriptedServer(Script script)
+        : testing::ScriptedServer(std::move(script), GetParam().tls ? Tls().context() : nullptr) {}
+  };
+
+  static Form form() { return GetParam().form; }
+
   // The first connection does what `first` says; later ones serve.
   static ScriptedServer::Script Then(std::function<void(Peer&)> first) {
     return [first = std::move(first)](Peer& peer, int connection) {
@@ -74,19 +94,23 @@ class Http2ConnectionTest : public ::testing::TestWithParam<Form> {
       peer.Serve();
     }));
     Client client = MakeClient(server);
-    const Decision failed = Ask(client, GetParam());
+    const Decision failed = Ask(client, form());
     EXPECT_FALSE(failed.granted);
     EXPECT_EQ(failed.status.code(), code) << failed.status;
     EXPECT_EQ(failed.status.may_have_executed(), may_have_executed) << failed.status;
     EXPECT_THAT(failed.status.message(), message);
-    EXPECT_TRUE(Ask(client, GetParam()).granted);
+    EXPECT_TRUE(Ask(client, form()).granted);
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Forms, Http2ConnectionTest,
-                         ::testing::Values(Form::kBlocking, Form::kFuture), [](const auto& info) {
-                           return info.param == Form::kBlocking ? "Blocking" : "Future";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Forms, Http2ConnectionTest,
+    ::testing::Values(Setup{Form::kBlocking, false}, Setup{Form::kFuture, false},
+                      Setup{Form::kBlocking, true}, Setup{Form::kFuture, true}),
+    [](const auto& info) {
+      return std::string(info.param.form == Form::kBlocking ? "Blocking" : "Future") +
+             (info.param.tls ? "OverTls" : "");
+    });
 
 // ---- Correct servers in unusual shapes
 
@@ -95,7 +119,7 @@ TEST_P(Http2ConnectionTest, KeepsItsConnection) {
     if (peer.Greet()) peer.Serve();
   });
   Client client = MakeClient(server);
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(Ask(client, GetParam()).granted);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(Ask(client, form()).granted);
   EXPECT_EQ(server.connections(), 1);
 }
 
@@ -106,7 +130,7 @@ TEST_P(Http2ConnectionTest, ReadsAnswersByteByByte) {
     peer.Serve();
   }));
   Client client = MakeClient(server);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
 }
 
 TEST_P(Http2ConnectionTest, ReadsSplitAndPaddedFrames) {
@@ -125,8 +149,8 @@ TEST_P(Http2ConnectionTest, ReadsSplitAndPaddedFrames) {
     peer.Serve();
   }));
   Client client = MakeClient(server);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_EQ(server.connections(), 1);
 }
 
@@ -148,7 +172,7 @@ TEST_P(Http2ConnectionTest, AnswersPingsAndSettingsDuringACall) {
     peer.Serve();
   }));
   Client client = MakeClient(server);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_GE(acks, 2);
 }
 
@@ -164,7 +188,7 @@ TEST_P(Http2ConnectionTest, WaitsUntilTheServersWindowOpens) {
     }
   });
   Client client = MakeClient(server);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
 }
 
 TEST_P(Http2ConnectionTest, WaitsUntilTheServerAcceptsAnotherStream) {
@@ -189,11 +213,42 @@ TEST_P(Http2ConnectionTest, WaitsUntilTheServerAcceptsAnotherStream) {
   std::vector<std::thread> threads;
   std::atomic<int> granted{0};
   for (int i = 0; i < 20; ++i) {
-    threads.emplace_back([&] { granted += Ask(client, GetParam()).granted ? 1 : 0; });
+    threads.emplace_back([&] { granted += Ask(client, form()).granted ? 1 : 0; });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(granted, 20);
   EXPECT_EQ(most, 2);
+}
+
+TEST_P(Http2ConnectionTest, WaitsForAServerThatAcceptsNoStreamsYet) {
+  ScriptedServer server([](Peer& peer, int) {
+    if (!peer.Greet(Setting(3, 0))) return;
+    // Let the calls wait.
+    std::this_thread::sleep_for(milliseconds(20));
+    peer.Send(Frame(kSettings, 0, 0, Setting(3, 1)));
+    peer.Serve();
+  });
+  Client client = MakeClient(server);
+  std::vector<std::thread> threads;
+  std::atomic<int> granted{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] { granted += Ask(client, form()).granted ? 1 : 0; });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(granted, 4);
+}
+
+TEST_P(Http2ConnectionTest, NoticesThatAServerWithoutRoomCloses) {
+  ScriptedServer server([](Peer& peer, int connection) {
+    if (connection > 0) {
+      if (peer.Greet()) peer.Serve();
+      return;
+    }
+    if (!peer.Greet(Setting(3, 0))) return;
+    std::this_thread::sleep_for(milliseconds(20));
+  });
+  Client client = MakeClient(server);
+  EXPECT_TRUE(Ask(client, form()).granted);
 }
 
 // ---- Answers that are errors
@@ -204,9 +259,9 @@ TEST_P(Http2ConnectionTest, ReadsErrorsWithoutABody) {
     peer.Serve();
   }));
   Client client = MakeClient(server);
-  EXPECT_EQ(Ask(client, GetParam()).status,
+  EXPECT_EQ(Ask(client, form()).status,
             Status(StatusCode::kNotFound, "no limit \"\xC3\xA4\", 100% sure"));
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_EQ(server.connections(), 1);
 }
 
@@ -382,8 +437,8 @@ TEST_P(Http2ConnectionTest, AcceptsAResetAfterTheAnswer) {
     peer.Serve();
   }));
   Client client = MakeClient(server);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_EQ(server.connections(), 1);
 }
 
@@ -403,7 +458,7 @@ TEST_P(Http2ConnectionTest, SendsACallAgainThatTheServerDidNotLookAt) {
     }
   });
   Client client = MakeClient(server);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_EQ(requests, 3);
 }
 
@@ -414,7 +469,7 @@ TEST_P(Http2ConnectionTest, GivesUpOnServersThatAlwaysGoAway) {
     peer.AwaitEnd();
   });
   Client client = MakeClient(server);
-  const Decision failed = Ask(client, GetParam());
+  const Decision failed = Ask(client, form());
   EXPECT_EQ(failed.status.code(), StatusCode::kUnavailable);
   EXPECT_FALSE(failed.status.may_have_executed());
 }
@@ -427,19 +482,19 @@ TEST_P(Http2ConnectionTest, FinishesCallsOfAServerThatGoesAway) {
     peer.AwaitEnd();
   }));
   Client client = MakeClient(server);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_EQ(server.connections(), 2);
 }
 
 TEST_P(Http2ConnectionTest, CallOnAConnectionThatClosesMayHaveBeenExecuted) {
   ScriptedServer server(Then([](Peer& peer) { peer.AwaitRequest(); }));
   Client client = MakeClient(server);
-  const Decision lost = Ask(client, GetParam());
+  const Decision lost = Ask(client, form());
   EXPECT_EQ(lost.status.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(lost.status.may_have_executed());
   EXPECT_THAT(lost.status.message(), HasSubstr("the server closed the connection"));
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
 }
 
 TEST_P(Http2ConnectionTest, CallToAServerThatSpeaksNoHttp2WasNotExecuted) {
@@ -452,7 +507,7 @@ TEST_P(Http2ConnectionTest, CallToAServerThatSpeaksNoHttp2WasNotExecuted) {
     peer.AwaitEnd();
   });
   Client client = MakeClient(server);
-  const Decision failed = Ask(client, GetParam());
+  const Decision failed = Ask(client, form());
   EXPECT_EQ(failed.status.code(), StatusCode::kUnavailable);
   EXPECT_FALSE(failed.status.may_have_executed());
   EXPECT_THAT(failed.status.message(),
@@ -462,7 +517,7 @@ TEST_P(Http2ConnectionTest, CallToAServerThatSpeaksNoHttp2WasNotExecuted) {
 TEST_P(Http2ConnectionTest, SilentServerLeavesCallsUnexecuted) {
   ScriptedServer server([](Peer& peer, int) { peer.AwaitEnd(); });
   Client client = MakeClient(server);
-  const Decision failed = Ask(client, GetParam(), milliseconds(50));
+  const Decision failed = Ask(client, form(), milliseconds(50));
   EXPECT_EQ(failed.status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(failed.status.may_have_executed());
   EXPECT_THAT(failed.status.message(), HasSubstr("could not connect"));
@@ -474,10 +529,10 @@ TEST_P(Http2ConnectionTest, ServerThatNeverAnswersMayHaveExecutedTheCall) {
     peer.Serve();
   }));
   Client client = MakeClient(server);
-  const Decision late = Ask(client, GetParam(), milliseconds(50));
+  const Decision late = Ask(client, form(), milliseconds(50));
   EXPECT_EQ(late.status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(late.status.may_have_executed());
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_EQ(server.connections(), 1);
 }
 
@@ -508,10 +563,10 @@ TEST_P(Http2ConnectionTest, NoticesAConnectionThatWasClosedWhileItWasIdle) {
   ScriptedServer server(
       Then([&](Peer& peer) { peer.Send(Answer(peer.AwaitRequest(), kGranted)); }));
   Client client = MakeClient(server);
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
   // Long enough that the client looks before it sends.
   std::this_thread::sleep_for(milliseconds(100));
-  const Decision decision = Ask(client, GetParam());
+  const Decision decision = Ask(client, form());
   EXPECT_TRUE(decision.granted) << decision.status;
   EXPECT_EQ(server.connections(), 2);
 }
