@@ -110,6 +110,39 @@ inline constexpr int64_t kMinMemoryLimit = int64_t{64} << 20;
 // Bytes of one request's headers: names, values and 32 bytes for each.
 inline constexpr uint32_t kMaxHeaderListBytes = 16 << 10;
 
+// ---- HTTP ----
+
+// Connections of the HTTP port: browsers, scripts, and gateways, which keep a pool each. An idle one
+// costs 3 KiB (18 KiB with TLS). Above, a new one displaces the one that has waited longest for its
+// next request, so that idle connections keep nobody out.
+inline constexpr size_t kMaxHttpConnections = 10'000;
+
+// Bytes of a request's first line and headers, and their number: a browser sends 1 KiB in 20. Also
+// bytes of a chunked body's trailers, and of one chunk's extensions.
+inline constexpr size_t kMaxHttpHeaderBytes = size_t{16} << 10;
+inline constexpr size_t kMaxHttpHeaders = 100;
+
+// Bytes of a request in JSON. The largest usual batch, 4096 acquisitions, has 300 KB. protobuf's
+// parser takes 18 bytes of memory for a byte of the worst document.
+inline constexpr size_t kMaxJsonBytes = size_t{1} << 20;
+// Of a call with one acquisition or receipt: as kMaxAcquisitionBytes.
+inline constexpr size_t kMaxSmallJsonBytes = size_t{64} << 10;
+
+// Bytes of requests that a connection has sent ahead, while an earlier one is being answered. Above,
+// it is not read. Requests are handled one by one, so this is all that pipelining costs.
+inline constexpr size_t kMaxPipelinedBytes = size_t{16} << 10;
+
+// How long a request's headers may take, and then its body: on a slow line, 1 MiB takes 10 s.
+inline constexpr int64_t kHttpHeaderTimeoutNs = int64_t{10} * 1'000'000'000;
+inline constexpr int64_t kHttpBodyTimeoutNs = int64_t{30} * 1'000'000'000;
+// How long a connection may wait for its next request. Longer than the 60 s for which gateways keep
+// theirs, since a connection that we close under a request costs that request.
+inline constexpr int64_t kHttpIdleTimeoutNs = int64_t{120} * 1'000'000'000;
+
+// Unsent bytes of an event stream above which its events are skipped: a page that reads takes
+// kilobytes a second.
+inline constexpr size_t kMaxStreamUnsentBytes = size_t{256} << 10;
+
 // ---- Limits ----
 
 // Characters of a limit's name: it is a metric label.
