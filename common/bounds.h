@@ -112,9 +112,9 @@ inline constexpr uint32_t kMaxHeaderListBytes = 16 << 10;
 
 // ---- HTTP ----
 
-// Connections of the HTTP port: browsers, scripts, and gateways, which keep a pool each. An idle one
-// costs 3 KiB (18 KiB with TLS). Above, a new one displaces the one that has waited longest for its
-// next request, so that idle connections keep nobody out.
+// Connections of the HTTP port: browsers, scripts, and gateways, which keep a pool each. An idle
+// one costs 3 KiB (18 KiB with TLS). Above, a new one displaces the one that has waited longest for
+// its next request, so that idle connections keep nobody out.
 inline constexpr size_t kMaxHttpConnections = 10'000;
 
 // Bytes of a request's first line and headers, and their number: a browser sends 1 KiB in 20. Also
@@ -128,8 +128,8 @@ inline constexpr size_t kMaxJsonBytes = size_t{1} << 20;
 // Of a call with one acquisition or receipt: as kMaxAcquisitionBytes.
 inline constexpr size_t kMaxSmallJsonBytes = size_t{64} << 10;
 
-// Bytes of requests that a connection has sent ahead, while an earlier one is being answered. Above,
-// it is not read. Requests are handled one by one, so this is all that pipelining costs.
+// Bytes of requests that a connection has sent ahead, while an earlier one is being answered.
+// Above, it is not read. Requests are handled one by one, so this is all that pipelining costs.
 inline constexpr size_t kMaxPipelinedBytes = size_t{16} << 10;
 
 // How long a request's headers may take, and then its body: on a slow line, 1 MiB takes 10 s.

@@ -1,0 +1,73 @@
+// Access: who may use the HTTP port, as gates of its routes.
+//
+// The port serves what three kinds of callers use, and each route names the gate of its kind:
+//   data      takes permits or asks for them: what the data port requires. If that asks for client
+//             certificates (--tls_client_ca), this port must do so too.
+//   reading   shows limits, keys and counters: on loopback nothing is required; elsewhere a client
+//             certificate (--http_tls_client_ca) or the token (--admin_token_file).
+//   changing  changes limits or buckets: always the token.
+// Routes without secrets (the files of the page) have no gate.
+//
+// All requests of the port pass `site` first, against hostile pages in a browser that can reach the
+// port. Host must be one of --http_hosts; Origin, if present, must be the same site;
+// Sec-Fetch-Site, if present, must be same-origin or none. There are no cookies and no CORS.
+#ifndef SLUICE_SERVER_TRANSPORT_WEB_ACCESS_H_
+#define SLUICE_SERVER_TRANSPORT_WEB_ACCESS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/log.h"
+#include "common/net/address.h"
+#include "server/transport/http1/route.h"
+#include "server/transport/services/bearer_token.h"
+
+namespace sluice::web {
+
+struct AccessOptions {
+  net::Address listen;
+  // Whether the HTTP port, and the data port, ask for client certificates.
+  bool client_certificates = false;
+  bool data_client_certificates = false;
+  // Null: there is no token. Outlives the gates.
+  const transport::BearerToken* token = nullptr;
+  // Names of hosts, without ports. Empty: loopback and the address that the port listens on.
+  std::vector<std::string> hosts;
+  // Gets a line for each request that was refused for its token. Outlives the gates.
+  common::Log* log = nullptr;
+};
+
+// Thread-safe.
+class Access {
+ public:
+  explicit Access(AccessOptions options);
+  ~Access();
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+
+  // They live as long as this.
+  const http1::Gate& data() const { return *data_; }
+  const http1::Gate& reading() const { return *reading_; }
+  const http1::Gate& changing() const { return *changing_; }
+  const http1::Gate& site() const { return *site_; }
+
+ private:
+  class DataGate;
+  class ReadGate;
+  class ChangeGate;
+  class SiteGate;
+
+  const AccessOptions options_;
+  std::unique_ptr<http1::Gate> data_;
+  std::unique_ptr<http1::Gate> reading_;
+  std::unique_ptr<http1::Gate> changing_;
+  std::unique_ptr<http1::Gate> site_;
+};
+
+// Whether only programs on this machine can connect: 127.0.0.0/8, ::1, localhost, a Unix socket.
+bool IsLoopback(const net::Address& address);
+
+}  // namespace sluice::web
+
+#endif  // SLUICE_SERVER_TRANSPORT_WEB_ACCESS_H_
