@@ -169,6 +169,11 @@ inline constexpr int64_t kMaxUtcOffsetNs = int64_t{24} * 3600 * 1'000'000'000;
 // Keys for which a limit reserves room (min_keys): more than any table has.
 inline constexpr uint64_t kMaxMinKeys = uint64_t{1} << 32;
 
+// Limits that have time series of their own in /metrics; the others are summed. Each has four or
+// more, so that one server has 40,000 at most: about 60 ms of CPU for a scrape, and 100 MB of a
+// Prometheus.
+inline constexpr uint32_t kMaxMetricLimits = 10'000;
+
 // Limits of a table, all of which each reload and each PutLimit looks at.
 inline constexpr size_t kMaxLimits = 100'000;
 

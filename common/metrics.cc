@@ -53,9 +53,26 @@ uint32_t Metrics::AddTransport(const std::string& name) {
   return IndexOf(transports_, name, kMaxTransports);
 }
 
+std::vector<LimitTotals> Metrics::LimitSums(uint32_t first_id, uint32_t end_id) const {
+  std::vector<LimitTotals> out(end_id - first_id);
+  end_id = std::min(end_id, static_cast<uint32_t>(Shard::kChunk * Shard::kChunks));
+  shards_.ForEach([&](Shard& shard) {
+    for (uint32_t id = first_id; id < end_id;) {
+      const uint32_t chunk_end =
+          std::min<uint32_t>(end_id, (id / Shard::kChunk + 1) * Shard::kChunk);
+      auto* chunk = shard.limits_[id / Shard::kChunk].load(std::memory_order_acquire);
+      for (; chunk != nullptr && id < chunk_end; ++id) {
+        AddCounts((*chunk)[id % Shard::kChunk], out[id - first_id]);
+      }
+      id = chunk_end;
+    }
+  });
+  return out;
+}
+
 MetricsSnapshot Metrics::Snapshot(uint32_t limit_id_end) const {
   MetricsSnapshot out;
-  out.limits.resize(limit_id_end);
+  out.limits = LimitSums(0, limit_id_end);
   {
     MutexLock lock(&mu_);
     out.methods.resize(methods_.size());
@@ -66,13 +83,6 @@ MetricsSnapshot Metrics::Snapshot(uint32_t limit_id_end) const {
   shards_.ForEach([&](Shard& shard) {
     out.granted += shard.granted.value();
     out.denied += shard.denied.value();
-    for (size_t c = 0; c * Shard::kChunk < limit_id_end && c < Shard::kChunks; ++c) {
-      auto* chunk = shard.limits_[c].load(std::memory_order_acquire);
-      if (chunk == nullptr) continue;
-      for (size_t i = 0; i < Shard::kChunk && c * Shard::kChunk + i < limit_id_end; ++i) {
-        AddCounts((*chunk)[i], out.limits[c * Shard::kChunk + i]);
-      }
-    }
     for (size_t m = 0; m < out.methods.size(); ++m) {
       MethodCounters* from = shard.methods_[m].load(std::memory_order_acquire);
       if (from == nullptr) continue;

@@ -178,6 +178,8 @@ class Metrics {
 
   // Sums over all threads; of limits, those with ids below `limit_id_end`.
   MetricsSnapshot Snapshot(uint32_t limit_id_end) const;
+  // Of limits alone: those with ids from `first_id` to below `end_id`, in this order.
+  std::vector<LimitTotals> LimitSums(uint32_t first_id, uint32_t end_id) const;
 
  private:
   PerThread<Shard> shards_;

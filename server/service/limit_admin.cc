@@ -170,7 +170,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
   with_.store.Query(operation.release());
 }
 
-ConfigStatus LimitAdmin::GetConfigStatus() const {
+ConfigStatus LimitAdmin::GetServerConfig() const {
   const std::shared_ptr<const limits::LimitTable> table = with_.registry.Current();
   ConfigStatus status;
   status.file = file_status_();
@@ -178,6 +178,11 @@ ConfigStatus LimitAdmin::GetConfigStatus() const {
   status.admin_changes = table->admin_changes();
   status.store.kind = std::string(with_.store.Kind());
   status.store.health = with_.store.Health();
+  return status;
+}
+
+ConfigStatus LimitAdmin::GetConfigStatus() const {
+  ConfigStatus status = GetServerConfig();
   if (!status.store.health.shared) return status;
   for (NamedLimitTotals& one : GetStats().limits) {
     if (one.totals.allowed_while_unavailable + one.totals.denied_while_unavailable > 0) {
@@ -189,14 +194,20 @@ ConfigStatus LimitAdmin::GetConfigStatus() const {
 
 ServerStats LimitAdmin::GetStats() const {
   const std::shared_ptr<const limits::LimitTable> table = with_.registry.Current();
+  ServerStats stats = GetServerStats();
+  stats.totals.limits = GetLimitTotals(0, table->limit_id_end());
+  for (const limits::Limit* limit : table->limits()) {
+    stats.limits.push_back({std::string(limit->name()), stats.totals.limits[limit->limit_id()],
+                            OvershootPermits(limit->limit_id())});
+  }
+  return stats;
+}
+
+ServerStats LimitAdmin::GetServerStats() const {
   ServerStats stats;
   stats.started_at_wall_ns = started_at_wall_ns_;
   stats.version = version_;
-  stats.totals = with_.metrics.Snapshot(table->limit_id_end());
-  for (const limits::Limit* limit : table->limits()) {
-    stats.limits.push_back({std::string(limit->name()), stats.totals.limits[limit->limit_id()],
-                            with_.store.OvershootPermits(limit->limit_id())});
-  }
+  stats.totals = with_.metrics.Snapshot(0);
   stats.store_kind = std::string(with_.store.Kind());
   stats.store = with_.store.Stats();
   stats.resident_bytes = ResidentBytes();

@@ -113,6 +113,18 @@ class LimitAdmin {
   ConfigStatus GetConfigStatus() const;
   ServerStats GetStats() const;
 
+  // The same in parts, each of which takes microseconds, for readers that must not keep a core:
+  // GetConfigStatus without decided_while_unavailable; GetStats without limits; and the totals of
+  // limits that exist or existed, with ids from `first_id` to below `end_id`.
+  ConfigStatus GetServerConfig() const;
+  ServerStats GetServerStats() const;
+  std::vector<common::LimitTotals> GetLimitTotals(uint32_t first_id, uint32_t end_id) const {
+    return with_.metrics.LimitSums(first_id, end_id);
+  }
+  uint64_t OvershootPermits(uint32_t limit_id) const {
+    return with_.store.OvershootPermits(limit_id);
+  }
+
  private:
   const Collaborators with_;
   common::Log& log_;
