@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Server CPU per decision, of one build or of several builds side by side.
 
-The server is pinned to one core, h2load (apt: nghttp2-client) to another. CPU time is that of the
+The server is pinned to one core, h2load (apt: nghttp2-client) to another. Headers that differ in
+each call are sent by open_loop_load of the first build. CPU time is that of the
 server process, so other load on the machine has little effect. In each round the builds are
 measured in turn.
 
@@ -73,6 +74,10 @@ LOADS = {
 }
 
 
+# name: --headers of open_loop_load; 8 connections, 32 streams.
+CHANGING_HEADERS = {"unary_8x32_timeout": "timeout", "unary_8x32_haproxy": "haproxy"}
+
+
 class Server:
     def __init__(self, build, folder, tls):
         limits = os.path.join(folder, "limits.yaml")
@@ -110,9 +115,53 @@ class Server:
                 raise SystemExit(f"not all of {calls} calls succeeded:\n{out}")
         return (self.cpu_s() - before) / (calls * len(body_files)) * 1e6
 
+    def load_changing_headers(self, program, headers, body_file, seconds):
+        """Microseconds of server CPU per call."""
+        before = self.cpu_s()
+        out = subprocess.run(
+            ["taskset", "-c", "1", program, f"--port={self.port}", f"--headers={headers}",
+             f"--body={body_file}", f"--seconds={seconds}", "--warm_up=0.1",
+             "--path=/sluice.v1.RateLimiter/Acquire"],
+            check=True, stdout=subprocess.PIPE, text=True).stdout
+        return (self.cpu_s() - before) / json.loads(out)["ok"] * 1e6
+
     def stop(self):
         self.process.terminate()
         self.process.wait(timeout=30)
+
+
+def measure_h2load(name, servers, folder, options):
+    """Microseconds per decision: by build, one for each round."""
+    path, body, clients, connections, streams, decisions, _ = LOADS[name]
+    bodies = [os.path.join(folder, f"body{client}") for client in range(clients)]
+    for client, body_file in enumerate(bodies):
+        with open(body_file, "wb") as out:
+            out.write(body(client))
+    calls = {}
+    for build, server in servers.items():  # warms up, and tells how many calls to make
+        few = max(clients * connections * streams, 2000 // min(decisions, 2000))
+        cost_us = max(server.load(path, bodies, connections, streams, few), 1)
+        calls[build] = max(few, int(options.seconds * 1e6 / cost_us / 2))
+    costs_us = {build: [] for build in servers}
+    for _ in range(options.rounds):
+        for build, server in servers.items():
+            costs_us[build].append(server.load(path, bodies, connections, streams, calls[build])
+                                   / decisions)
+    return costs_us
+
+
+def measure_changing_headers(name, servers, folder, options):
+    """As measure_h2load."""
+    program = os.path.join(next(iter(servers)), "bin", "open_loop_load")
+    body_file = os.path.join(folder, "body")
+    with open(body_file, "wb") as out:
+        out.write(unary(0))
+    costs_us = {build: [] for build in servers}
+    for _ in range(options.rounds):
+        for build, server in servers.items():
+            costs_us[build].append(server.load_changing_headers(
+                program, CHANGING_HEADERS[name], body_file, options.seconds))
+    return costs_us
 
 
 def main():
@@ -120,7 +169,8 @@ def main():
     parser.add_argument("--build", action="append", help="build folder; may repeat")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="name of a load: "
+                        + ", ".join([*LOADS, *CHANGING_HEADERS]))
     options = parser.parse_args()
     builds = options.build or ["build"]
     results = {}
@@ -129,25 +179,14 @@ def main():
                         "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
                         "/CN=localhost", "-keyout", f"{folder}/key.pem", "-out",
                         f"{folder}/cert.pem"], check=True, capture_output=True)
-        for name, (path, body, clients, connections, streams, decisions, tls) in LOADS.items():
+        for name in [*LOADS, *CHANGING_HEADERS]:
             if options.only and options.only != name:
                 continue
-            bodies = [os.path.join(folder, f"body{client}") for client in range(clients)]
-            for client, body_file in enumerate(bodies):
-                with open(body_file, "wb") as out:
-                    out.write(body(client))
+            tls = name in LOADS and LOADS[name][-1]
             servers = {build: Server(build, folder, tls) for build in builds}
             time.sleep(0.2)
-            costs_us = {build: [] for build in builds}
-            calls = {}
-            for build, server in servers.items():  # warms up, and tells how many calls to make
-                few = max(clients * connections * streams, 2000 // min(decisions, 2000))
-                cost_us = max(server.load(path, bodies, connections, streams, few), 1)
-                calls[build] = max(few, int(options.seconds * 1e6 / cost_us / 2))
-            for _ in range(options.rounds):
-                for build, server in servers.items():
-                    costs_us[build].append(server.load(path, bodies, connections, streams,
-                                                       calls[build]) / decisions)
+            measure = measure_h2load if name in LOADS else measure_changing_headers
+            costs_us = measure(name, servers, folder, options)
             for server in servers.values():
                 server.stop()
             results[name] = costs_us
@@ -155,7 +194,7 @@ def main():
             for build in builds:
                 median = statistics.median(costs_us[build])
                 rounds = " ".join(f"{cost:.3f}" for cost in costs_us[build])
-                print(f"{name:16} {build:20} {median:.3f} us per decision, median "
+                print(f"{name:18} {build:20} {median:.3f} us per decision, median "
                       f"({median / first:.3f} x {builds[0]}); all: {rounds}", flush=True)
     print(json.dumps(results))
     return 0

@@ -3,13 +3,18 @@
 //
 //   open_loop_load --port=N --path=/sluice.v1.RateLimiter/Acquire --body=FILE [--rate=N]
 //       [--connections=8] [--in_flight=32] [--seconds=2] [--warm_up=0.3] [--probe_ms=0]
-//       [--random_digits=0]
+//       [--random_digits=0] [--headers=fixed]
 //
 // A call's latency counts from the moment at which it was due, so the time that it waits in this
 // program counts too (no coordinated omission). --rate=0 sends as fast as --in_flight allows, which
 // measures the server's capacity. --probe_ms checks the server's health at that interval on its own
 // connection. --random_digits=N overwrites the last N bytes of each body with random digits, for
 // random keys.
+//
+// --headers=fixed: the same in all calls, in HPACK's table. timeout: beside them a grpc-timeout
+// that differs in each call and enters the table, as gRPC's libraries send a propagated deadline.
+// haproxy: as HAProxy 2.6 forwards such a call: nothing is looked up in the table, and most fields
+// enter it again.
 //
 // The program sends frames that it has made in advance and reads only frame headers, so one core
 // can send several times the load that a server on another core can serve. An answer with DATA
@@ -31,6 +36,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -87,6 +93,73 @@ std::string Text(std::string_view text) {
   return coded;
 }
 
+// An HPACK integer whose first byte has `flags` and room for `bits` bits.
+std::string Integer(uint8_t flags, int bits, size_t value) {
+  const size_t most = (size_t{1} << bits) - 1;
+  if (value < most) return {static_cast<char>(flags | value)};
+  std::string coded(1, static_cast<char>(flags | most));
+  for (value -= most; value >= 128; value /= 128) {
+    coded.push_back(static_cast<char>(value % 128 + 128));
+  }
+  coded.push_back(static_cast<char>(value));
+  return coded;
+}
+
+// Makes the headers of calls whose grpc-timeout differs.
+class ChangingHeaders {
+ public:
+  ChangingHeaders(std::string_view path, bool like_haproxy)
+      : path_(path), like_haproxy_(like_haproxy) {}
+
+  std::string Next() {
+    timeout_us_ = 1'000'000 + (timeout_us_ + 314'159) % 8'999'999;
+    const std::string timeout = std::to_string(timeout_us_) + "u";
+    std::string block = "\x83\x86";
+    if (like_haproxy_) {
+      block += "\x41" + Text("localhost") + "\x44" + Text(path_);
+      block += "\x5f" + Text("application/grpc") + "\x7a" + Text("grpc-go/1.75.0");
+      block += std::string(1, '\0') + Text("te") + Text("trailers");
+      return block + std::string(1, '\0') + Text("grpc-timeout") + Text(timeout);
+    }
+    Add(&block, 4, ":path", path_);
+    Add(&block, 1, ":authority", "localhost");
+    Add(&block, 31, "content-type", "application/grpc");
+    Add(&block, 58, "user-agent", "grpc-go/1.75.0");
+    Add(&block, 0, "te", "trailers");
+    Add(&block, 0, "grpc-timeout", timeout);
+    return block;
+  }
+
+ private:
+  static constexpr size_t kStaticEntries = 61;
+  static constexpr size_t kTableBytes = 4096;
+  using Field = std::pair<std::string, std::string>;
+
+  // `static_name`: the index of the name in the static table, or 0.
+  void Add(std::string* block, size_t static_name, std::string_view name, std::string_view value) {
+    size_t name_index = static_name;
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (table_[i].first != name) continue;
+      if (table_[i].second == value) return Append(block, Integer(0x80, 7, kStaticEntries + 1 + i));
+      if (name_index == 0) name_index = kStaticEntries + 1 + i;
+    }
+    Append(block, Integer(0x40, 6, name_index));
+    if (name_index == 0) Append(block, Text(name));
+    Append(block, Text(value));
+    table_.emplace_front(name, value);
+    for (table_bytes_ += Size(table_.front()); table_bytes_ > kTableBytes; table_.pop_back()) {
+      table_bytes_ -= Size(table_.back());
+    }
+  }
+  static size_t Size(const Field& field) { return field.first.size() + field.second.size() + 32; }
+
+  const std::string path_;
+  const bool like_haproxy_;
+  uint32_t timeout_us_ = 0;
+  std::deque<Field> table_;  // HPACK's, the newest first
+  size_t table_bytes_ = 0;
+};
+
 // The counts of one run, of calls that were due within the measurement window.
 struct Totals {
   uint64_t ok = 0;
@@ -100,10 +173,12 @@ struct Totals {
 
 class Connection {
  public:
+  // `headers`: null: fixed ones.
   Connection(int port, std::string_view path, std::string_view body, uint32_t in_flight,
-             size_t random_digits, Totals* totals)
+             size_t random_digits, std::unique_ptr<ChangingHeaders> headers, Totals* totals)
       : in_flight_(in_flight),
         random_digits_(random_digits),
+        headers_(std::move(headers)),
         totals_(totals),
         body_bytes_(static_cast<int64_t>(body.size())) {
     fd_ = socket(AF_INET, SOCK_STREAM, 0);
@@ -123,10 +198,8 @@ class Connection {
     first += "\x5f" + Text("application/grpc") + "\x40" + Text("te") + Text("trailers");
     const std::string data = Frame(kData, kEndStream, 0, body);
     first_ = Frame(kHeaders, kEndHeaders, 0, first);
-    first_bytes_ = first_.size();
     first_ += data;
     later_ = Frame(kHeaders, kEndHeaders, 0, "\x83\x86\xc1\xc0\xbf\xbe");
-    later_bytes_ = later_.size();
     later_ += data;
     output_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     // INITIAL_WINDOW_SIZE and the connection's window: flow control never delays answers.
@@ -148,7 +221,11 @@ class Connection {
 
   void Call(int64_t intended_ns) {
     std::string& request = next_stream_ == 1 ? first_ : later_;
-    const size_t headers = next_stream_ == 1 ? first_bytes_ : later_bytes_;
+    if (headers_ != nullptr) {
+      request.replace(0, request.size() - kFrameHead - static_cast<size_t>(body_bytes_),
+                      Frame(kHeaders, kEndHeaders, 0, headers_->Next()));
+    }
+    const size_t headers = request.size() - kFrameHead - static_cast<size_t>(body_bytes_);
     PutStream(&request, 0);
     PutStream(&request, headers);
     for (size_t i = 1; i <= random_digits_; ++i) {
@@ -195,6 +272,8 @@ class Connection {
   }
 
  private:
+  static constexpr size_t kFrameHead = 9;
+
   void PutStream(std::string* request, size_t frame) const {
     const std::string stream = Big32(next_stream_);
     request->replace(frame + 5, 4, stream);
@@ -251,11 +330,11 @@ class Connection {
   int fd_;
   const uint32_t in_flight_;
   const size_t random_digits_;
+  const std::unique_ptr<ChangingHeaders> headers_;
   std::minstd_rand random_{std::random_device{}()};
   Totals* const totals_;
   const int64_t body_bytes_;
   std::string first_, later_, output_;
-  size_t first_bytes_, later_bytes_;
   std::vector<uint8_t> input_;
   size_t have_ = 0;
   uint32_t next_stream_ = 1;
@@ -287,9 +366,9 @@ double At(const std::vector<int64_t>& sorted, double share) {
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> flags = {
-      {"port", ""},         {"path", ""},          {"body", ""},     {"rate", "0"},
-      {"connections", "8"}, {"in_flight", "32"},   {"seconds", "2"}, {"warm_up", "0.3"},
-      {"probe_ms", "0"},    {"random_digits", "0"}};
+      {"port", ""},         {"path", ""},           {"body", ""},        {"rate", "0"},
+      {"connections", "8"}, {"in_flight", "32"},    {"seconds", "2"},    {"warm_up", "0.3"},
+      {"probe_ms", "0"},    {"random_digits", "0"}, {"headers", "fixed"}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     const size_t equals = flag.find('=');
@@ -308,19 +387,29 @@ int main(int argc, char** argv) {
   if (random_digits > body.size()) Die("--random_digits: the body has fewer bytes");
   const double rate = number("rate");
 
+  const std::string headers = flags["headers"];
+  if (headers != "fixed" && headers != "timeout" && headers != "haproxy") {
+    Die("--headers: " + headers + " is not fixed, timeout or haproxy");
+  }
+  const auto changing_headers = [&]() -> std::unique_ptr<ChangingHeaders> {
+    if (headers == "fixed") return nullptr;
+    return std::make_unique<ChangingHeaders>(flags["path"], headers == "haproxy");
+  };
+
   Totals totals, probes;
   probes.until_ns = INT64_MAX;
   std::vector<std::unique_ptr<Connection>> connections;
   for (int i = 0; i < static_cast<int>(number("connections")); ++i) {
     connections.push_back(std::make_unique<Connection>(port, flags["path"], body,
                                                        static_cast<uint32_t>(number("in_flight")),
-                                                       random_digits, &totals));
+                                                       random_digits, changing_headers(), &totals));
   }
   const auto probe_ns = static_cast<int64_t>(number("probe_ms") * 1e6);
   std::unique_ptr<Connection> prober;
   if (probe_ns > 0) {
-    prober = std::make_unique<Connection>(port, "/grpc.health.v1.Health/Check",
-                                          std::string_view("\0\0\0\0\0", 5), 1000, 0, &probes);
+    prober =
+        std::make_unique<Connection>(port, "/grpc.health.v1.Health/Check",
+                                     std::string_view("\0\0\0\0\0", 5), 1000, 0, nullptr, &probes);
   }
 
   const int64_t start_ns = NowNs();
