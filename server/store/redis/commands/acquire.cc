@@ -93,7 +93,7 @@ void AcquireCommand::BuildRuns(const FencingToken& token, std::vector<std::strin
     ++runs_.back().callers;
   }
   std::string numbers =
-      PackTokenBucket(parameters, FloorOf(token, 0), context_.settings().TestNowNs());
+      PackTokenBucket(parameters, FloorOf(token, 0), context_.settings().TestNowNs(), token.clock);
   for (const Run& run : runs_) {
     const auto callers = static_cast<int64_t>(run.callers);
     PackRun(parameters, run.permits, run.waits ? -callers : callers, &numbers);

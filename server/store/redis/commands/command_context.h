@@ -43,7 +43,10 @@ struct CommandSettings {
 
   // Negative: the server's time counts.
   int64_t TestNowNs() const { return test_time == nullptr ? -1 : test_time->NowNs(); }
-  std::string TimeArgument() const { return test_time == nullptr ? "" : TestTime(TestNowNs()); }
+  // `token`: as the script is passed.
+  std::string TimeArgument(const FencingToken& token) const {
+    return test_time == nullptr ? ServerTime(token.clock) : TestTime(TestNowNs());
+  }
 };
 
 // Used on the shard's loop.

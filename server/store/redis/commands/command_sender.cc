@@ -18,10 +18,10 @@ constexpr int kTriesAtOnce = 2;
 
 // Redis checks these before it starts a script, or before the script's first write.
 bool RefusedAsAWhole(const Reply& error) {
-  static constexpr const char* kCodes[] = {"NOSCRIPT", kFenceReplaced, "OOM",        "NOREPLICAS",
-                                           "READONLY", "MISCONF",      "LOADING",    "MASTERDOWN",
-                                           "BUSY",     "NOPERM",       "NOAUTH",     "MOVED",
-                                           "ASK",      "TRYAGAIN",     "CLUSTERDOWN"};
+  static constexpr const char* kCodes[] = {"NOSCRIPT",   kFenceReplaced, kClockSet,  "OOM",
+                                           "NOREPLICAS", "READONLY",     "MISCONF",  "LOADING",
+                                           "MASTERDOWN", "BUSY",         "NOPERM",   "NOAUTH",
+                                           "MOVED",      "ASK",          "TRYAGAIN", "CLUSTERDOWN"};
   return std::any_of(std::begin(kCodes), std::end(kCodes),
                      [&](const char* code) { return error.HasCode(code); });
 }

@@ -24,6 +24,9 @@ constexpr int kPromisesAtOnce = 3;
 // hold bookings.
 constexpr int64_t kBooked = -2;
 
+// The place of a script's first key among the words; its arguments follow the last one.
+constexpr size_t kFirstKey = 3;
+
 int64_t FirstNumber(const Reply& reply) {
   const Reply* first = &reply;
   if (reply.type == Reply::Type::kArray && !reply.elements.empty()) first = &reply.elements[0];
@@ -45,7 +48,7 @@ std::vector<std::string> BucketOperation::KeyWords(Script script, const FencingT
 std::vector<std::string> BucketOperation::ScriptWords(Script script,
                                                       const FencingToken& token) const {
   std::vector<std::string> words = KeyWords(script, token);
-  words.push_back(context_.settings().TimeArgument());
+  words.push_back(context_.settings().TimeArgument(token));
   words.push_back(absl::StrCat(buckets_.size()));
   for (const Bucket& bucket : buckets_) {
     const RuleEntry& entry = *bucket.rule;
@@ -97,6 +100,9 @@ bool OptimisticCommand::Build(std::vector<std::string>* words) {
   if (stage_ == Stage::kReplace && !(token == token_)) stage_ = Stage::kRead;
   if (stage_ == Stage::kReplace) {
     *words = replace_words_;
+    // It may have waited, so its latest time may be in the past.
+    (*words)[kFirstKey + operation_.buckets().size() * 3 + 1] =
+        context_.settings().TimeArgument(token);
   } else {
     token_ = token;
     if (stage_ == Stage::kScript ? !operation_.BuildScript(token, words) : !BuildRead(words)) {
@@ -136,7 +142,7 @@ Next OptimisticCommand::Malformed() {
 
 std::vector<std::string> OptimisticCommand::ExchangeWords(bool replace) const {
   std::vector<std::string> words = operation_.KeyWords(Script::kExchange, token_);
-  words.push_back(context_.settings().TimeArgument());
+  words.push_back(context_.settings().TimeArgument(token_));
   words.emplace_back(replace ? "1" : "0");
   return words;
 }

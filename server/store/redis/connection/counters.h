@@ -17,6 +17,7 @@ struct ShardCounters {
   common::OwnedCounter conversions;
   common::OwnedCounter conflicts;  // optimistic updates refused, since another node was first
   common::OwnedCounter errors;
+  common::OwnedCounter clock_jumps;  // of a server's clock, that this loop was the first to detect
 };
 
 }  // namespace sluice::store::redis

@@ -22,6 +22,7 @@ std::string BeforeFloor(const Fence& fence) {
 std::string AfterFloor(const Fence& fence) {
   std::string text =
       absl::StrCat(" ", fence.lag_us, " ", fence.promised_us, fence.durable ? " 1" : " 0");
+  if (fence.correction_us > 0) absl::StrAppend(&text, ",", fence.correction_us);
   if (fence.raises > 0 || !fence.limits.empty()) absl::StrAppend(&text, " ", fence.raises);
   for (const auto& [limit, times] : fence.limits) {
     absl::StrAppend(&text, " ", limit, " ", times.floor_us, " ", times.promised_us, " ",
@@ -124,7 +125,12 @@ absl::StatusOr<Fence> Fence::Parse(std::string_view text) {
   }
   fence.identity = std::string(words[0]);
   fence.word = std::string(words[2]);
-  fence.durable = words[6] == "1";
+  const std::vector<absl::string_view> own = absl::StrSplit(words[6], ',');
+  fence.durable = own[0] == "1";
+  if (own.size() > 2 || (own.size() == 2 && !ParseAll(own, 1, {&fence.correction_us})) ||
+      fence.correction_us < 0) {
+    return absl::InvalidArgumentError("not a fence of ours");
+  }
   return fence;
 }
 
@@ -160,7 +166,9 @@ std::vector<std::string> ReplaceFenceWords(const FenceStep& step, std::string_vi
       BeforeFloor(step.write),
       AfterFloor(step.write),
       absl::StrCat(step.write.floor_us),
-      step.floor_after_us.has_value() ? absl::StrCat(*step.floor_after_us) : "",
+      step.floor_after_us.has_value()
+          ? absl::StrCat(*step.floor_after_us - step.write.correction_us)
+          : "",
       ""};
   for (const auto& [limit, times] : step.write.limits) {
     if (times.Floor() > 0) absl::StrAppend(&words.back(), " ", limit, " ", times.Floor());
@@ -236,8 +244,9 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
   Fence lost;
   // The old primary may have had a fence that was not replicated in time.
   if (!found.has_value() && !known.has_value()) lag_us = server.max_lag_us;
-  for (const auto& before : {found, known}) {
+  for (const auto& before : {known, found}) {
     if (!before.has_value()) continue;
+    next.correction_us = before->correction_us;
     next.number = std::max(next.number, before->number + 1);
     next.raises = std::max(next.raises, before->raises);
     next.Merge(*before);

@@ -62,6 +62,7 @@
 #include "absl/types/span.h"
 #include "server/store/redis/fencing/server_info.h"
 #include "server/store/redis/wire/rule_entry.h"
+#include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
 
@@ -88,7 +89,7 @@ using LimitTable = std::map<std::string, LimitTimes, std::less<>>;
 // The limit's times, or none.
 const LimitTimes& TimesOf(const LimitTable& limits, std::string_view limit);
 
-// Times in microseconds, on the server's clock since 1970. Copyable.
+// Times in microseconds since 1970, on the server's clock as it is corrected. Copyable.
 struct Fence {
   std::string identity;
   uint64_t number = 0;
@@ -100,6 +101,8 @@ struct Fence {
   // No grant time beyond it was promised; 0: none was promised.
   int64_t promised_us = 0;
   bool durable = false;
+  // How far the server's clock is ahead of the time that counts (clock_watch.h).
+  int64_t correction_us = 0;
   // How often promises were raised, or a floor lifted.
   uint64_t raises = 0;
   LimitTable limits;
@@ -166,6 +169,8 @@ struct FencingToken {
   std::shared_ptr<const LimitTable> limits;
   // What the buckets' slot brought along; null: nothing.
   std::shared_ptr<const SlotFloors> slot;
+  // Its bounds are for the next script only.
+  ServerClock clock;
 };
 
 // A grant time that is to be promised for a limit.

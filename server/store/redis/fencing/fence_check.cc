@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/random.h"
 #include "server/store/redis/scripts/scripts.h"
@@ -25,7 +26,8 @@ FenceCheck::FenceCheck(const Context& context, EndpointOptions endpoint)
       known_(context.known),
       options_(context.options),
       endpoint_(loop_, context.resolver, std::move(endpoint), context.counters, *this),
-      promises_(endpoint_, known_, *this) {}
+      promises_(endpoint_, known_, *this),
+      counters_(context.counters) {}
 
 ServerInfo FenceCheck::ServerInfoOf(const std::string& info, const Reply* config) const {
   ServerInfo server = ServerInfo::From(info, config, options_.assumed_lag_us);
@@ -66,6 +68,7 @@ void FenceCheck::OnReady() {
   ++connection_;
   reading_ = false;
   reading_floors_ = false;
+  reading_clock_ = false;
   promises_.Drop();
   tries_ = 0;
   // Where CONFIG is not allowed (an error), defaults apply.
@@ -81,6 +84,17 @@ void FenceCheck::OnFenceMissed() {
   if (reading_) return;
   tries_ = 0;
   ReadFence();
+}
+
+bool FenceCheck::OnRefused(const Reply& error) {
+  if (error.HasCode(kClockSet)) {
+    // Or the script waited for long in a Redis that was stopped.
+    ReadClock();
+    return true;
+  }
+  if (!error.HasCode(kFenceReplaced)) return false;
+  OnFenceMissed();
+  return true;
 }
 
 void FenceCheck::OnSlots() {
@@ -119,6 +133,47 @@ void FenceCheck::CheckIdentity() {
   });
 }
 
+void FenceCheck::CallTime(absl::AnyInvocable<void(const ClockReading&)> done) {
+  endpoint_.Call({"TIME"}, [this, of = connection_, sent_us = loop_.now_ns() / 1000,
+                            done = std::move(done)](const Reply* reply) mutable {
+    if (of != connection_) return;
+    ClockReading reading = {sent_us, loop_.clock().NowNs() / 1000};
+    int64_t us = 0;
+    if (reply == nullptr || reply->elements.size() != 2 ||
+        !absl::SimpleAtoi(reply->elements[0].text, &reading.redis_us) ||
+        !absl::SimpleAtoi(reply->elements[1].text, &us)) {
+      return Failed(reply, "TIME");
+    }
+    reading.redis_us = reading.redis_us * 1'000'000 + us;
+    done(reading);
+  });
+}
+
+void FenceCheck::ReadClock() {
+  if (!options_.watch_clock || reading_ || std::exchange(reading_clock_, true)) return;
+  CallTime([this](const ClockReading& reading) {
+    reading_clock_ = false;
+    if (reading_) return;
+    switch (clock_.See(reading)) {
+      case ClockWatch::Seen::kExpected:
+        break;
+      case ClockWatch::Seen::kBack:
+        OnClockSet(0);
+        break;
+      case ClockWatch::Seen::kSet:
+        OnFenceMissed();
+        break;
+    }
+  });
+}
+
+void FenceCheck::OnClockSet(int64_t correction_us) {
+  counters_.clock_jumps.Add();
+  if (options_.log == nullptr) return;
+  options_.log->Warning("redis_clock_set",
+                        {{"store", endpoint_.url().ToString()}, {"correction_us", correction_us}});
+}
+
 bool FenceCheck::IsElsewhere(const Reply& reply) {
   return (reply.HasCode("MOVED") || reply.HasCode("ASK") || reply.HasCode("TRYAGAIN") ||
           reply.HasCode("CLUSTERDOWN"));
@@ -148,9 +203,16 @@ void FenceCheck::ReadFence() {
         place.text = reply->text;
         if (auto fence = Fence::Parse(place.text); fence.ok()) place.found = *std::move(fence);
       }
-      if (i + 1 == read_.size()) OnFences();
     });
   }
+  // Behind the fence: if that is replaced in between, because the clock was set, this reading with
+  // the old correction is of no effect.
+  CallTime([this](const ClockReading& reading) {
+    if (reading.slow() && ++slow_readings_ < kMaxTries) return ReadFence();
+    slow_readings_ = 0;
+    clock_read_ = reading;
+    OnFences();
+  });
 }
 
 void FenceCheck::OnFences() {
@@ -207,27 +269,7 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
   const std::optional<Fence> known = Known();
   FenceStep step =
       NextFence(server_, found, word_stands, known, options_.policy, common::RandomName());
-  if (step.adopt) ForgetOthers(own->key);
-  if (step.adopt && found.has_value() && known_.Adopt(own->key, *found)) {
-    reading_ = false;
-    token_.word_key = WordKey(own->key, found->word);
-    token_.floor_us = found->floor_us;
-    token_.lag_us = LagUs(found->lag_us);
-    promises_.Adopt(own->key, *found, known);
-    OnRaised();
-    if (!watch_.armed()) loop_.ArmIn(watch_, kWatchEveryNs);
-    return ReadFloors({}, 0);
-  }
-  if (++tries_ > kMaxTries) {
-    return Refuse(absl::UnavailableError(
-        absl::StrCat(endpoint_.url().ToString(), ": other nodes replace the fence all the time")));
-  }
-  if (step.adopt) return ReadFence();
-  if (step.floor_after_us.has_value()) {
-    // A slot may have come here with bookings that were promised at other servers.
-    for (const auto& [key, fence] : known_.All()) step.write.AddPromisesAsFloors(fence);
-  }
-  if (!found.has_value() || found->identity != server_.identity) {
+  if (!step.adopt && (!found.has_value() || found->identity != server_.identity)) {
     // The server may be the same, and only the slot of its fence may have moved.
     for (const auto& [key, fence] : known_.All()) {
       const bool was_read = std::any_of(read_.begin(), read_.end(), [&](const Place& place) {
@@ -238,6 +280,22 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
       break;
     }
   }
+  if (options_.watch_clock) {
+    clock_.Revise(found, clock_read_, options_.policy, common::RandomName(), &step);
+  }
+  if (step.adopt) ForgetOthers(own->key);
+  if (step.adopt && found.has_value() && known_.Adopt(own->key, *found)) {
+    return Adopt(*own, *found, known);
+  }
+  if (++tries_ > kMaxTries) {
+    return Refuse(absl::UnavailableError(
+        absl::StrCat(endpoint_.url().ToString(), ": other nodes replace the fence all the time")));
+  }
+  if (step.adopt) return ReadFence();
+  if (step.floor_after_us.has_value()) {
+    // A slot may have come here with bookings that were promised at other servers.
+    for (const auto& [key, fence] : known_.All()) step.write.AddPromisesAsFloors(fence);
+  }
   // A fence that other nodes may go by is replaced under its key, so that they detect it.
   if (found.has_value() && found->identity == server_.identity) return Write(step, *own);
   for (const Place& place : read_) {
@@ -245,6 +303,18 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
   }
   Refuse(absl::UnavailableError(
       absl::StrCat(endpoint_.url().ToString(), ": its slots are being moved")));
+}
+
+void FenceCheck::Adopt(const Place& own, const Fence& fence, const std::optional<Fence>& known) {
+  reading_ = false;
+  token_.word_key = WordKey(own.key, fence.word);
+  token_.floor_us = fence.floor_us;
+  token_.lag_us = LagUs(fence.lag_us);
+  if (options_.watch_clock) clock_.Adopt(fence, clock_read_);
+  promises_.Adopt(own.key, fence, known);
+  OnRaised();
+  if (!watch_.armed()) loop_.ArmIn(watch_, kWatchEveryNs);
+  ReadFloors({}, 0);
 }
 
 void FenceCheck::OnRaised() {
@@ -275,25 +345,29 @@ void FenceCheck::Lift(const std::string& limit, int64_t until_us,
 }
 
 void FenceCheck::Write(const FenceStep& step, const Place& at) {
-  endpoint_.Call(
-      ReplaceFenceWords(step, at.key, at.text, FloorKeys(/*unread=*/false)),
-      [this, of = connection_, why = step.why, word = step.write.word](const Reply* reply) {
-        if (of != connection_) return;
-        if (reply != nullptr && IsElsewhere(*reply)) {
-          OnSlotUnavailable();
-          return ReadFence();
-        }
-        if (reply == nullptr || reply->is_error()) return Failed(reply, "the fence");
-        const auto written = Fence::Parse(reply->text);
-        if (written.ok() && written->word == word && options_.log != nullptr) {
-          options_.log->Warning("redis_fence", {{"why", why},
-                                                {"store", endpoint_.url().ToString()},
-                                                {"number", written->number},
-                                                {"floor_us", written->floor_us}});
-        }
-        // The server may have changed since.
-        ReadFence();
-      });
+  endpoint_.Call(ReplaceFenceWords(step, at.key, at.text, FloorKeys(/*unread=*/false)),
+                 [this, of = connection_, why = step.why, word = step.write.word,
+                  clock_set = clock_.known() && step.write.correction_us !=
+                                                    clock_.correction_us()](const Reply* reply) {
+                   if (of != connection_) return;
+                   if (reply != nullptr && IsElsewhere(*reply)) {
+                     OnSlotUnavailable();
+                     return ReadFence();
+                   }
+                   if (reply == nullptr || reply->is_error()) return Failed(reply, "the fence");
+                   const auto written = Fence::Parse(reply->text);
+                   if (written.ok() && written->word == word && options_.log != nullptr) {
+                     options_.log->Warning("redis_fence", {{"why", why},
+                                                           {"store", endpoint_.url().ToString()},
+                                                           {"number", written->number},
+                                                           {"floor_us", written->floor_us}});
+                   }
+                   if (written.ok() && written->word == word && clock_set) {
+                     OnClockSet(written->correction_us);
+                   }
+                   // The server may have changed since.
+                   ReadFence();
+                 });
 }
 
 void FenceCheck::ReadFloors(std::vector<std::string> keys, size_t from) {
@@ -339,6 +413,7 @@ void FenceCheck::Refuse(absl::Status why) {
   ++connection_;
   reading_ = false;
   reading_floors_ = false;
+  reading_clock_ = false;
   promises_.Drop();
   token_ = {};
   OnFailed(why);

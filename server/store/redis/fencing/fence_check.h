@@ -28,6 +28,7 @@
 #include "common/log.h"
 #include "common/net/event_loop.h"
 #include "server/store/redis/connection/endpoint.h"
+#include "server/store/redis/fencing/clock_watch.h"
 #include "server/store/redis/fencing/fence.h"
 #include "server/store/redis/fencing/known_fences.h"
 #include "server/store/redis/fencing/promise_keeper.h"
@@ -42,6 +43,8 @@ struct FenceCheckOptions {
   int64_t assumed_lag_us = 10'000'000;
   // Serve on a server that has replicas and would go on without them.
   bool allow_unguarded = false;
+  // Compare the server's clock with the loop's. Not in tests whose time is another.
+  bool watch_clock = true;
   common::Log* log = nullptr;
 };
 
@@ -67,11 +70,18 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
 
   // A script missed the fence's word.
   void OnFenceMissed() final;
+  // Whether `error` is of a script that decided nothing because of the fence or the clock. Both are
+  // read again then; the script may be sent again.
+  bool OnRefused(const Reply& error);
   // Its slots have changed.
   void OnSlots();
   // A command is about to be sent.
   void BeforeSend() {
-    if (loop_.now_ns() - checked_ns_ > kTrustNs) CheckIdentity();
+    if (loop_.now_ns() - checked_ns_ > kTrustNs) {
+      CheckIdentity();
+      ReadClock();
+    }
+    token_.clock = clock_.ClockAt(loop_.now_ns() / 1000);
   }
   const FencingToken& token() const { return token_; }
   // Whether these grant times may be promised: the fence allows them. If not it will soon: ask
@@ -123,9 +133,16 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
     return IsOfAnother(identity) && !server_.TookPlaceOf(identity);
   }
   void CheckIdentity();
+  // Compares the server's clock with what this node expects.
+  void ReadClock();
+  // The clock was set. `correction_us`: from now on.
+  void OnClockSet(int64_t correction_us);
+  // `done` gets the reading.
+  void CallTime(absl::AnyInvocable<void(const ClockReading&)> done);
   void ReadFence();
   void OnFences();
   void OnFencesAndWord(const Place* own, bool word_stands);
+  void Adopt(const Place& own, const Fence& fence, const std::optional<Fence>& known);
   // As FencingToken::lag_us, by the fence and by the server's settings now.
   int64_t LagUs(int64_t fence_lag_us) const;
   // The fence that this process adopted at this server, or at the one whose place it took.
@@ -149,6 +166,7 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   const FenceCheckOptions& options_;
   Endpoint endpoint_;
   PromiseKeeper promises_;
+  ShardCounters& counters_;
 
   std::string info_server_;  // run_id, as INFO has it
   Reply config_;
@@ -159,6 +177,10 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   bool reading_ = false;     // the fence is being read, or replaced
   int tries_ = 0;
   std::vector<Place> read_;  // as they were read
+  ClockWatch clock_;
+  ClockReading clock_read_;  // after read_
+  int slow_readings_ = 0;    // in a row
+  bool reading_clock_ = false;
   bool reading_floors_ = false;
   // Checks the server now and then though no command is sent: so the node knows what others
   // promise, and detects a loss in time to publish what it promised itself.

@@ -12,7 +12,8 @@
 --            taking all of these apart (docs/adr/0090):
 --     base
 --     the floor: full at the earliest then, whatever the state is (2 numbers); 0 0: none
---     the time, of a test (microseconds, nanoseconds); -1 0: it is the server's
+--     the time, of a test (microseconds, nanoseconds, 0); or -1 - CORRECTION, LATEST or 0, LEAST: it
+--     is the server's (clock.lua)
 --     then for each run of callers that want the same:
 --       cost (2 numbers), room (2 numbers), number of callers; negative: they would wait, and no
 --       caller from the first denied one of them on is decided here
@@ -25,11 +26,15 @@
 -- Returns {-1} if the bucket has other parameters or open receipts (see acquire.lua), {-2} if it
 -- has bookings (exchange.lua).
 local parameters, numbers = ARGV[1], ARGV[3]
-local base, full_u, full_t, now_u, now_t, next_run = struct.unpack('<ddddd', numbers)
+local base, full_u, full_t, now_u, now_t, least_u, next_run = struct.unpack('<dddddd', numbers)
 local ttl_ms = 2
 if now_u < 0 then
   local time = redis.call('TIME')
-  now_u = time[1] * 1000000 + time[2]
+  local server_u = time[1] * 1000000 + time[2]
+  if now_t > 0 and (server_u > now_t or server_u < least_u) then
+    return redis.error_reply('CLOCK was set')
+  end
+  now_u, now_t = server_u + now_u + 1, 0
 else
   now_t = now_t * (base / 1000)
   ttl_ms = 3600002

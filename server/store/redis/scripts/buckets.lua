@@ -16,18 +16,11 @@
 -- Nothing is written before all buckets are read and everything is decided.
 local floor = math.floor
 
--- ARGV[1] is '' (the time is the server's) or, in tests, 'MICROSECONDS NANOSECONDS'. Keys then
--- live an hour longer, since the server's own time has nothing to do with it.
-local now_u, now_n
-local extra_ttl = 0
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now_u, now_n = time[1] * 1000000 + time[2], 0
-else
-  local u, n = string.match(ARGV[1], '^(%d+) (%d+)$')
-  now_u, now_n = tonumber(u), tonumber(n)
-  extra_ttl = 3600000
-end
+-- ARGV[1] is the time (clock.lua). Keys of a test that has its own time live an hour longer, since
+-- the server's time has nothing to do with it.
+local now_u, now_n = read_clock(ARGV[1])
+if not now_u then return now_n end
+local extra_ttl = string.find(ARGV[1], '^%d') and 3600000 or 0
 
 local max_receipts = 128
 

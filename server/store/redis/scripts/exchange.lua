@@ -1,7 +1,7 @@
 -- Reads buckets; or replaces them, if they are still as the caller knows them.
 --
 --   KEYS     three of each bucket (buckets.lua), the fence's (prelude.lua)
---   ARGV     time, 1 to replace or 0, then for each bucket the state and the receipts that the
+--   ARGV     time (clock.lua), 1 to replace or 0, then for each bucket the state and the receipts that the
 --            caller knows ('': none, or not known), or if it knows bookings their generation; and
 --            to replace, for each bucket: time to live in milliseconds ('': leave it alone), state
 --            ('': full, which is the same as no bucket), receipts ('': none), runs, fields of the
@@ -45,14 +45,8 @@ local function read_bookings(key, generation)
 end
 
 if not same then
-  local now_u, now_n
-  if ARGV[1] == '' then
-    local time = redis.call('TIME')
-    now_u, now_n = time[1] * 1000000 + time[2], 0
-  else
-    local u, n = string.match(ARGV[1], '^(%d+) (%d+)$')
-    now_u, now_n = tonumber(u), tonumber(n)
-  end
+  local now_u, now_n = read_clock(ARGV[1])
+  if not now_u then return now_n end
   local reply = {now_u, now_n}
   for i = 1, count do
     local text, list = receipts[i], nil

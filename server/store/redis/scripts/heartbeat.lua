@@ -4,11 +4,11 @@
 --            of '' -> 'SINCE LAG HELD WORD': when the hash was made, how long the server may go on
 --            when another has taken its place, until when the server whose place it took may, and
 --            the fence's word when the hash was last written; and the fence's word
---   ARGV     time ('' for the server's, or 'MICROSECONDS NANOSECONDS' of a test), the node's id,
---            its divisor (0: it has no share and is about to take none), 1 or 0 for whether it has
---            nothing to debit, time to live in microseconds, '' or when the heartbeat becomes
---            invalid (one that waited in a buffer is out of date); how long this server may go on
---            when another has taken its place (0: none can), and its floor
+--   ARGV     time (clock.lua), the node's id, its divisor (0: it has no share and is about to take
+--            none), 1 or 0 for whether it has nothing to debit, time to live in microseconds, '' or
+--            when the heartbeat becomes invalid (one that waited in a buffer is out of date); how
+--            long this server may go on when another has taken its place (0: none can), and its
+--            floor
 --
 -- A node that sent no heartbeat for its time to live has lapsed, and is new when it returns. It is
 -- still listed for ten times as long, or for twice as long as another server may hear of it. The
@@ -21,13 +21,8 @@
 -- the node is new, age of the hash in microseconds, LAG, for how many microseconds another server
 -- may still answer nodes, then for each other node: id, microseconds since its last heartbeat,
 -- divisor, clear}.
-local now
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-else
-  now = tonumber(string.match(ARGV[1], '^(%d+) '))
-end
+local now, refused = read_clock(ARGV[1])
+if not now then return refused end
 local id, ttl = ARGV[2], tonumber(ARGV[5])
 if ARGV[6] ~= '' and now > tonumber(ARGV[6]) then return {now, -1} end
 local own_lag, floor = tonumber(ARGV[7]), tonumber(ARGV[8])

@@ -10,7 +10,7 @@
 -- Returns -1 if the fence was replaced, 0 if the caller knows it as it is, else the fence.
 local text = redis.call('GET', KEYS[1]) or ''
 local before, word, floor, lag, promised, durable, rest =
-  string.match(text, '^(%S+ %d+ )(%S+) (%d+)( %d+ )(%d+)( [01])(.*)$')
+  string.match(text, '^(%S+ %d+ )(%S+) (%d+)( %d+ )(%d+)( [01]%S*)(.*)$')
 if word ~= ARGV[1] then return -1 end
 local raises = string.match(rest, '^ (%d+)') or '0'
 local raised = false

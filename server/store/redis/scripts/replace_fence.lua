@@ -2,10 +2,10 @@
 --
 --   KEYS     the fence, the key of its word, and the key of the new fence's word
 --   ARGV     the fence that the caller found ('': none), the text of the new one before its floor
---            and after it, its floor in microseconds, '' or how far from now it lies at least, the
---            floors of single limits (' NAME FLOOR' of each); in a Cluster then the floor key of
---            each slot of this server (read_floors.lua), which are in other slots and so not among
---            KEYS
+--            and after it, its floor in microseconds, '' or how far from the server's clock it lies
+--            at least, the floors of single limits (' NAME FLOOR' of each); in a Cluster then the
+--            floor key of each slot of this server (read_floors.lua), which are in other slots and
+--            so not among KEYS
 --
 -- Notes 'FLOOR NAME FLOOR NAME FLOOR ...' in each slot: the floor of all limits, and later ones of
 -- single limits. If that is longer than 1024 bytes, which there are once per slot, all limits get

@@ -18,8 +18,8 @@ namespace {
 constexpr const char* kBucketParts[] = {embedded::buckets,      embedded::token_bucket,
                                         embedded::sliding_log,  embedded::sliding_window,
                                         embedded::fixed_window, embedded::load_buckets};
-// The scripts, these parts and the prelude.
-static_assert(embedded::kFiles == kScripts + std::size(kBucketParts) + 1,
+// The scripts, these parts, the prelude and the clock.
+static_assert(embedded::kFiles == kScripts + std::size(kBucketParts) + 2,
               "a .lua file in scripts/ is not used");
 
 ScriptText Plain(std::string text) {
@@ -33,8 +33,10 @@ ScriptText Plain(std::string text) {
 
 ScriptText Guarded(const std::string& text) { return Plain(embedded::prelude + text); }
 
+ScriptText Timed(const std::string& text) { return Guarded(embedded::clock + text); }
+
 ScriptText OnBuckets(const char* text) {
-  return Guarded(absl::StrCat(absl::StrJoin(kBucketParts, ""), text));
+  return Timed(absl::StrCat(absl::StrJoin(kBucketParts, ""), text));
 }
 
 }  // namespace

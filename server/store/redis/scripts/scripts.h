@@ -11,7 +11,8 @@ namespace sluice::store::redis {
 // All scripts: name, file, and what stands before the file's text (scripts.cc):
 //   Plain      nothing
 //   Guarded    prelude.lua: does nothing if the fence was replaced
-//   OnBuckets  prelude.lua, the algorithms, load_buckets.lua: works on any bucket
+//   Timed      the same, clock.lua: works by the time
+//   OnBuckets  the same, the algorithms, load_buckets.lua: works on any bucket
 // To add a script, add its line here and its file. A missing or unused file does not compile.
 #define SLUICE_REDIS_SCRIPTS(SCRIPT)                         \
   SCRIPT(kAcquireTokenBucket, acquire_token_bucket, Guarded) \
@@ -20,9 +21,9 @@ namespace sluice::store::redis {
   SCRIPT(kRefund, refund, OnBuckets)                         \
   SCRIPT(kDebit, debit, OnBuckets)                           \
   SCRIPT(kReset, reset, Guarded)                             \
-  SCRIPT(kExchange, exchange, Guarded)                       \
+  SCRIPT(kExchange, exchange, Timed)                         \
   SCRIPT(kCloseReceipts, close_receipts, Plain)              \
-  SCRIPT(kHeartbeat, heartbeat, Guarded)                     \
+  SCRIPT(kHeartbeat, heartbeat, Timed)                       \
   SCRIPT(kReplaceFence, replace_fence, Plain)                \
   SCRIPT(kReadFloors, read_floors, Plain)                    \
   SCRIPT(kRaisePromise, raise_promise, Plain)
@@ -34,6 +35,8 @@ inline constexpr auto kScripts = static_cast<size_t>(Script::kCount);
 
 // The error of a guarded script whose fence was replaced; nothing was executed.
 inline constexpr char kFenceReplaced[] = "FENCE";
+// The error of a script that found the server's clock at an impossible time; nothing was executed.
+inline constexpr char kClockSet[] = "CLOCK";
 
 struct ScriptText {
   std::string text;

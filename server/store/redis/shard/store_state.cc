@@ -15,6 +15,7 @@ FenceCheckOptions FenceOptionsOf(const RedisStoreOptions& options, common::Log* 
   fence.policy.after_loss = options.allow_eviction ? AfterLoss::kFull : options.after_data_loss;
   fence.policy.may_fail_over = options.url.topology == Topology::kSentinel;
   fence.assumed_lag_us = options.assumed_lag_ns / 1000;
+  fence.watch_clock = options.test_time == nullptr;
   fence.allow_unguarded = options.allow_unguarded;
   fence.log = log;
   return fence;

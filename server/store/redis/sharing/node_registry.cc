@@ -126,7 +126,7 @@ void NodeRegistry::SendHeartbeat() {
   RawCommand::StartBuilt(
       context_, heartbeat.key,
       [this, heartbeat](const FencingToken& token) {
-        return HeartbeatWords(heartbeat, token, context_.settings().TimeArgument());
+        return HeartbeatWords(heartbeat, token, context_.settings().TimeArgument(token));
       },
       [this, now_ns, clear](const Reply* reply) { OnReply(now_ns, clear, reply); },
       /*urgent=*/true);

@@ -85,8 +85,7 @@ Course ClusterRouter::OnError(Endpoint& from, std::string_view key, const Reply&
   if (const std::optional<Redirect> redirect = RedirectOf(error, from.address())) {
     return {What::kSendAgain, &Follow(*redirect).endpoint(), redirect->ask};
   }
-  if (error.HasCode(kFenceReplaced)) {
-    PrimaryOf(from).OnFenceMissed();
+  if (PrimaryOf(from).OnRefused(error)) {
     return {What::kSendLater, nullptr, false, kFenceRereadNs};
   }
   // Some of the script's keys were moved already, or would be made in a slot that is being moved.

@@ -14,8 +14,7 @@ Course Router::OnError(Endpoint& from, std::string_view, const Reply& error) {
 }
 
 Course SingleRouter::OnError(Endpoint& from, std::string_view key, const Reply& error) {
-  if (!error.HasCode(kFenceReplaced)) return Router::OnError(from, key, error);
-  OnFenceMissed();
+  if (!OnRefused(error)) return Router::OnError(from, key, error);
   return {Course::What::kSendLater, nullptr, false, kFenceRereadNs};
 }
 

@@ -46,6 +46,12 @@ std::string TestTime(int64_t now_ns) {
   return absl::StrCat(now.us, " ", now.parts);
 }
 
+std::string ServerTime(const ServerClock& clock) {
+  if (clock.correction_us == 0 && clock.latest_us == 0) return "";
+  return absl::StrCat("-", clock.correction_us, " ", clock.least_us, " ",
+                      clock.latest_us == 0 ? kMaxCounted : clock.latest_us);
+}
+
 void AppendBucket(const Parameters& parameters, std::string_view encoded_parameters,
                   std::string_view writer, bool shadow, int64_t floor_us,
                   std::vector<std::string>* arguments) {
@@ -110,12 +116,15 @@ void AppendCost(const Parameters& parameters, uint64_t permits,
   Append(arguments, {cost.costs.us, cost.costs.parts, cost.room.us, cost.room.parts});
 }
 
-std::string PackTokenBucket(const Parameters& parameters, int64_t floor_us, int64_t test_now_ns) {
+std::string PackTokenBucket(const Parameters& parameters, int64_t floor_us, int64_t test_now_ns,
+                            const ServerClock& clock) {
   const TimePair floor = FloorOf(parameters, floor_us);
-  const TimePair now = test_now_ns < 0 ? TimePair{-1, 0} : PairOfNs(test_now_ns);
+  const TimePair now =
+      test_now_ns < 0 ? TimePair{-1 - clock.correction_us, clock.latest_us} : PairOfNs(test_now_ns);
   std::string numbers;
-  numbers.reserve(10 * kPackedNumberBytes);
-  PackNumbers({PartsPerUs(parameters.token_bucket), floor.us, floor.parts, now.us, now.parts},
+  numbers.reserve(11 * kPackedNumberBytes);
+  PackNumbers({PartsPerUs(parameters.token_bucket), floor.us, floor.parts, now.us, now.parts,
+               clock.least_us},
               &numbers);
   return numbers;
 }

@@ -27,7 +27,16 @@ inline uint64_t CappedCount(uint64_t permits) {
   return permits < kMaxCounted ? permits : kMaxCounted;
 }
 
-// The argument for the time: empty, or a test's own time.
+// How scripts read the server's clock (scripts/clock.lua). Microseconds.
+struct ServerClock {
+  int64_t correction_us = 0;  // it is ahead by so much
+  // What it can show; a script that finds another time is refused. latest_us 0: anything.
+  int64_t least_us = 0;
+  int64_t latest_us = 0;
+};
+
+// The argument for the time: the server's, or a test's own.
+std::string ServerTime(const ServerClock& clock);
 std::string TestTime(int64_t now_ns);
 
 // Appends kind, encoded_parameters, writer, shadow, six numbers, and the two of AppendFloor.
@@ -49,7 +58,7 @@ void AppendCost(const algorithm::Parameters& parameters, uint64_t permits,
 // The numbers of acquire_token_bucket.lua, packed into one word (docs/adr/0090). All are whole and
 // below 2^53. `test_now_ns` negative: the time is the server's. REQUIRES: a token bucket.
 std::string PackTokenBucket(const algorithm::Parameters& parameters, int64_t floor_us,
-                            int64_t test_now_ns);
+                            int64_t test_now_ns, const ServerClock& clock = {});
 // Then, for each run of callers that want the same: what `permits` cost, and the number of callers.
 // Negative: callers that would wait.
 void PackRun(const algorithm::Parameters& parameters, uint64_t permits, int64_t callers,
