@@ -93,14 +93,16 @@ class Cluster:
                    f"--limits={self.options.limits}",
                    f"--store=unix://{self.folder}/redis.sock",
                    f"--listen=127.0.0.1:{base}",
-                   f"--admin_listen=127.0.0.1:{base + 1 if base else 0}", *self.options.flags]
+                   f"--admin_listen=127.0.0.1:{base + 1 if base else 0}",
+                   f"--http_listen=127.0.0.1:{base + 2 if base else 0}", *self.options.flags]
         process = self.start(name, command, stdout=subprocess.PIPE)
         ready = process.stdout.readline()
         if not ready.startswith("ready "):
             process.wait(20)
             raise self.failed(name)
         fields = dict(field.split("=", 1) for field in ready.split()[1:])
-        self.state["processes"][name].update(data=fields["data"], admin=fields["admin"])
+        self.state["processes"][name].update(
+            data=fields["data"], admin=fields["admin"], http=fields["http"])
 
     def start_haproxy(self, listener):
         names = self.nodes()

@@ -4,15 +4,19 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/strings.h"
 #include "server/limits/nearest_name.h"
+#include "server/transport/http1/request_parser.h"
+#include "server/transport/web/access.h"
 
 namespace sluice {
 namespace {
@@ -162,6 +166,20 @@ absl::Status SetNamespace(const std::string& text, Flags* flags) {
   return absl::OkStatus();
 }
 
+absl::Status SetHttpHosts(const std::string& text, Flags* flags) {
+  flags->http_hosts.clear();
+  for (const absl::string_view host : absl::StrSplit(text, ',')) {
+    const auto parsed = http1::ParseAuthority(common::ToStd(host));
+    if (!parsed.has_value() || parsed->host.empty() || !parsed->port.empty()) {
+      return Bad("http_hosts", text,
+                 "write names or addresses without ports, with commas between them, as "
+                 "sluice.example,10.0.0.1,[::1]");
+    }
+    flags->http_hosts.emplace_back(parsed->host);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetLogLevel(const std::string& text, Flags* flags) {
   if (common::ParseLogLevel(text, &flags->log_level)) return absl::OkStatus();
   return Bad("log_level", text, "write debug, info, warning or error");
@@ -173,6 +191,12 @@ std::vector<Flag> PortFlags() {
       Address("listen", "data port, where programs ask for permits (default 127.0.0.1:7200)",
               &Flags::listen),
       Address("admin_listen", "admin port (default 127.0.0.1:7201)", &Flags::admin_listen),
+      Address("http_listen", "HTTP port: JSON, /v1/check for gateways (default 127.0.0.1:7202)",
+              &Flags::http_listen),
+      {"http_hosts", "NAME,...",
+       "hosts under which the HTTP port is reached; requests for others are refused (default: "
+       "loopback and the host of --http_listen; 0.0.0.0 and [::] stand for any IP address)",
+       SetHttpHosts},
       Number("threads", "event loops of the data port (default: one per core)", &Flags::threads, 1,
              1024),
   };
@@ -267,9 +291,16 @@ std::vector<Flag> SecurityFlags() {
       String("admin_tls_client_ca", "FILE",
              "PEM authorities of admins' certificates, which are then required", &Flags::admin_tls,
              &TlsFiles::client_ca),
+      String("http_tls_cert", "FILE",
+             "PEM certificate of the HTTP port; reloaded when the file changes", &Flags::http_tls,
+             &TlsFiles::cert),
+      String("http_tls_key", "FILE", "its private key", &Flags::http_tls, &TlsFiles::key),
+      String("http_tls_client_ca", "FILE",
+             "PEM authorities of HTTP clients' certificates, which are then required",
+             &Flags::http_tls, &TlsFiles::client_ca),
       String("admin_token_file", "FILE",
-             "token that admin calls must send as `authorization: Bearer TOKEN`; reloaded when the "
-             "file changes",
+             "token that admin calls, and changes over HTTP, must send as `authorization: Bearer "
+             "TOKEN`; reloaded when the file changes",
              &Flags::admin_token_file),
   };
 }
@@ -289,23 +320,24 @@ std::vector<Flag> AllFlags() {
 
 // ---- Parsing ----
 
-// Whether only programs on this machine can connect: 127.0.0.0/8, ::1, localhost, a Unix socket.
-bool IsLoopback(const net::Address& address) {
-  return address.is_unix() || address.host == "localhost" || address.host == "::1" ||
-         (absl::StartsWith(address.host, "127.") &&
-          address.host.find_first_not_of("0123456789.") == std::string::npos);
-}
-
 absl::Status CheckTogether(const Flags& flags) {
-  if (!IsLoopback(flags.admin_listen) && !flags.admin_tls.mutual() &&
+  if (!web::IsLoopback(flags.admin_listen) && !flags.admin_tls.mutual() &&
       flags.admin_token_file.empty()) {
     return Bad("admin_listen", flags.admin_listen.ToString(),
                "leaves this machine, and anyone who reaches it could change limits; add "
                "--admin_tls_client_ca (mTLS) or --admin_token_file, or stay on 127.0.0.1");
   }
-  if (flags.listen == flags.admin_listen && (flags.listen.is_unix() || flags.listen.port != 0)) {
-    return Bad("admin_listen", flags.admin_listen.ToString(),
-               "is --listen's too; give each port an address of its own");
+  const std::tuple<const char*, const net::Address*> ports[] = {
+      {"listen", &flags.listen},
+      {"admin_listen", &flags.admin_listen},
+      {"http_listen", &flags.http_listen}};
+  for (const auto& [name, address] : ports) {
+    for (const auto& [other_name, other] : ports) {
+      if (other == address) break;
+      if (*other != *address || (address->port == 0 && !address->is_unix())) continue;
+      return Bad(name, address->ToString(),
+                 absl::StrCat("is --", other_name, "'s too; give each port an address of its own"));
+    }
   }
   return absl::OkStatus();
 }
@@ -362,9 +394,9 @@ std::string FlagsHelp() {
   std::string help =
       "sluiced: the Sluice rate-limit server\n\n"
       "  sluiced --limits=limits.yaml\n\n"
-      "An ADDRESS is HOST:PORT, [IPV6]:PORT or unix:/path; port 0 picks a free one. When both "
+      "An ADDRESS is HOST:PORT, [IPV6]:PORT or unix:/path; port 0 picks a free one. When all "
       "ports\n"
-      "listen, one line on stdout names them: ready data=HOST:PORT admin=HOST:PORT\n"
+      "listen, one line on stdout names them: ready data=HOST:PORT admin=HOST:PORT http=HOST:PORT\n"
       "SIGHUP reloads the limits, the certificates and the token. SIGTERM and SIGINT drain (a "
       "second\n"
       "one ends the process at once).\n"

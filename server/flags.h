@@ -20,8 +20,10 @@ struct Flags {
   std::string limits;  // empty: no file, limits come from PutLimit only
   net::Address listen{"127.0.0.1", 7200, ""};
   net::Address admin_listen{"127.0.0.1", 7201, ""};
-  int threads = 0;        // event loops of the data port; 0: one per core
-  bool in_redis = false;  // where the buckets are; else in memory
+  net::Address http_listen{"127.0.0.1", 7202, ""};
+  std::vector<std::string> http_hosts;  // empty: loopback and http_listen
+  int threads = 0;                      // event loops of the data port; 0: one per core
+  bool in_redis = false;                // where the buckets are; else in memory
   store::RedisStoreOptions redis;
   int store_threads = 0;  // event loops for Redis only; 0: it uses those of the data port
   int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port
@@ -33,6 +35,7 @@ struct Flags {
   int64_t drain_timeout_ns = int64_t{10} * 1'000'000'000;
   transport::TlsFiles tls;
   transport::TlsFiles admin_tls;
+  transport::TlsFiles http_tls;
   std::string admin_token_file;
   common::LogLevel log_level = common::LogLevel::kInfo;
   bool version = false;

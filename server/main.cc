@@ -43,6 +43,11 @@
 #include "server/transport/services/port_server.h"
 #include "server/transport/services/rate_limiter_service.h"
 #include "server/transport/services/tls_files.h"
+#include "server/transport/web/access.h"
+#include "server/transport/web/check_handler.h"
+#include "server/transport/web/http_port.h"
+#include "server/transport/web/json_api.h"
+#include "server/transport/web/json_codec.h"
 #include "server/waiting/alarm_thread.h"
 #include "server/waiting/held_callers.h"
 
@@ -52,6 +57,9 @@ namespace {
 constexpr int kDone = 0;
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
+
+// OpenSSL takes about 33 KiB of an idle connection (bounds::kDefaultMaxConnections).
+constexpr size_t kTlsConnectionBytes = size_t{36} << 10;
 
 int Fail(int code, absl::string_view message) {
   std::fprintf(stderr, "sluiced: %.*s\n", static_cast<int>(message.size()), message.data());
@@ -75,7 +83,7 @@ void UnblockSignals(const sigset_t& signals) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-// The event loops of both ports and of Redis. Outlives the store and the ports.
+// The event loops of the ports and of Redis. Outlives the store and the ports.
 class Loops {
  public:
   absl::Status Make(const Flags& flags, const common::Clock& clock, common::Metrics& metrics) {
@@ -88,6 +96,11 @@ class Loops {
     auto admin = transport::PortServer::MakeLoops(clock, 1, nullptr);
     if (!admin.ok()) return admin.status();
     admin_ = *std::move(admin);
+    // Long work for HTTP, whose connections are on the data port's loops.
+    auto background = transport::PortServer::MakeLoops(clock, 1, nullptr);
+    if (!background.ok()) return background.status();
+    background_ = *std::move(background);
+    background_->Start();
     if (!flags.in_redis) return absl::OkStatus();
     resolver_ = std::make_unique<net::Resolver>();
     if (flags.store_threads == 0) return absl::OkStatus();
@@ -99,6 +112,7 @@ class Loops {
 
   net::LoopGroup& data() { return *data_; }
   net::LoopGroup& admin() { return *admin_; }
+  net::EventLoop& background() { return background_->loop(0); }
   // REQUIRES for these two: the store is Redis.
   net::LoopGroup& redis() { return redis_ != nullptr ? *redis_ : *data_; }
   net::Resolver& resolver() { return *resolver_; }
@@ -106,7 +120,7 @@ class Loops {
   // The loops of Redis last: operations in progress are answered while their callers exist.
   // Idempotent.
   void Stop() {
-    for (net::LoopGroup* one : {admin_.get(), data_.get(), redis_.get()}) {
+    for (net::LoopGroup* one : {admin_.get(), data_.get(), background_.get(), redis_.get()}) {
       if (one != nullptr) one->Stop();
     }
   }
@@ -114,6 +128,7 @@ class Loops {
  private:
   std::unique_ptr<net::LoopGroup> data_;
   std::unique_ptr<net::LoopGroup> admin_;
+  std::unique_ptr<net::LoopGroup> background_;
   std::unique_ptr<net::LoopGroup> redis_;    // null: there is no Redis, or it uses data_
   std::unique_ptr<net::Resolver> resolver_;  // null: there is no Redis; destroyed before the loops
 };
@@ -174,8 +189,9 @@ class Server {
   int LoadLimits();
   transport::PortServerOptions PortOptions(const transport::TlsFiles& tls);
   int Listen();
-  int ListenOn(transport::PortServer& port, const char* name, const char* flag,
-               const net::Address& address);
+  void MakeHttpPort();
+  template <typename Port>
+  int ListenOn(Port& port, const char* name, const char* flag, const net::Address& address);
   void WatchFiles();
   void WatchFile(const std::string& path, std::function<void()> on_change);
   void Announce();
@@ -202,6 +218,11 @@ class Server {
   std::unique_ptr<transport::LimitAdminService> admin_service_;
   std::unique_ptr<transport::PortServer> data_;
   std::unique_ptr<transport::PortServer> admin_;
+  std::unique_ptr<web::Access> access_;
+  const web::JsonCodec json_;
+  std::unique_ptr<web::CheckHandler> check_;
+  std::unique_ptr<web::JsonApi> json_api_;
+  std::unique_ptr<web::HttpPort> http_;
   std::unique_ptr<Maintenance> maintenance_;
   std::vector<std::unique_ptr<config::FileWatcher>> watchers_;
 };
@@ -219,6 +240,7 @@ int Server::Start() {
   maintenance_ = std::make_unique<Maintenance>(*store_, *registry_, memory_, [this] {
     data_->RelieveMemory();
     admin_->RelieveMemory();
+    http_->RelieveMemory();
   });
   use_cases_->watches.StartThread();
   WatchFiles();
@@ -229,7 +251,8 @@ int Server::Start() {
 // Checks the files that the flags name before anything is started.
 int Server::CheckFiles() {
   for (const auto& [files, prefix] :
-       {std::pair(&flags_.tls, "tls_"), std::pair(&flags_.admin_tls, "admin_tls_")}) {
+       {std::pair(&flags_.tls, "tls_"), std::pair(&flags_.admin_tls, "admin_tls_"),
+        std::pair(&flags_.http_tls, "http_tls_")}) {
     const absl::Status checked = transport::CheckTlsFiles(*files, prefix);
     if (!checked.ok()) return Fail(kBadInput, checked.message());
   }
@@ -291,15 +314,14 @@ int Server::LoadLimits() {
   return kDone;
 }
 
-// What both ports have in common.
+// What both gRPC ports have in common.
 transport::PortServerOptions Server::PortOptions(const transport::TlsFiles& tls) {
   transport::PortServerOptions options;
   options.tls = tls;
   options.rpc.memory = &memory_;
   options.rpc.log = &log_;
   options.rpc.stall_timeout_ns = flags_.stall_timeout_ns;
-  // OpenSSL takes about 33 KiB of an idle connection (bounds::kDefaultMaxConnections).
-  if (tls.enabled()) options.rpc.connection_bytes = size_t{36} << 10;
+  if (tls.enabled()) options.rpc.connection_bytes = kTlsConnectionBytes;
   return options;
 }
 
@@ -329,14 +351,42 @@ int Server::Listen() {
       std::make_unique<transport::LimitAdminService>(use_cases_->admin, token_.get(), log_);
   admin_service_->Register(&admin_->methods());
 
-  if (const int code = ListenOn(*data_, "data", "listen", flags_.listen); code != kDone) {
-    return code;
-  }
-  return ListenOn(*admin_, "admin", "admin_listen", flags_.admin_listen);
+  MakeHttpPort();
+  int code = ListenOn(*data_, "data", "listen", flags_.listen);
+  if (code == kDone) code = ListenOn(*admin_, "admin", "admin_listen", flags_.admin_listen);
+  if (code == kDone) code = ListenOn(*http_, "http", "http_listen", flags_.http_listen);
+  return code;
 }
 
-int Server::ListenOn(transport::PortServer& port, const char* name, const char* flag,
-                     const net::Address& address) {
+// The HTTP port uses the data port's loops: /v1/check decides there.
+void Server::MakeHttpPort() {
+  access_ = std::make_unique<web::Access>(
+      web::AccessOptions{.listen = flags_.http_listen,
+                         .client_certificates = flags_.http_tls.mutual(),
+                         .data_client_certificates = flags_.tls.mutual(),
+                         .token = token_.get(),
+                         .hosts = flags_.http_hosts,
+                         .log = &log_});
+  web::HttpPortOptions http;
+  http.listen = flags_.http_listen;
+  http.tls = flags_.http_tls;
+  http.http.gate = &access_->site();
+  http.http.memory = &memory_;
+  http.http.log = &log_;
+  http.http.stall_timeout_ns = flags_.stall_timeout_ns;
+  if (flags_.http_tls.enabled()) http.http.connection_bytes = kTlsConnectionBytes;
+  http_ = std::make_unique<web::HttpPort>(http, loops_.data(), clock_, metrics_);
+  check_ = std::make_unique<web::CheckHandler>(use_cases_->limiter, json_, loops_.data().size());
+  check_->Register(*access_, &http_->routes());
+  json_api_ = std::make_unique<web::JsonApi>(
+      web::JsonApi::Collaborators{use_cases_->limiter, use_cases_->watches, *admin_service_, json_,
+                                  loops_.background()},
+      SLUICE_VERSION);
+  json_api_->Register(*access_, &http_->routes());
+}
+
+template <typename Port>
+int Server::ListenOn(Port& port, const char* name, const char* flag, const net::Address& address) {
   const absl::Status listening = port.Listen([this, name](const absl::Status& status) {
     if (status.ok()) {
       log_.Info("certificates_reloaded", {{"port", name}});
@@ -371,8 +421,10 @@ void Server::Announce() {
   log_.Info("started", {{"version", SLUICE_VERSION},
                         {"data", data_->address()},
                         {"admin", admin_->address()},
+                        {"http", http_->address()},
                         {"limits", registry_->Current()->limits().size()}});
-  std::printf("ready data=%s admin=%s\n", data_->address().c_str(), admin_->address().c_str());
+  std::printf("ready data=%s admin=%s http=%s\n", data_->address().c_str(),
+              admin_->address().c_str(), http_->address().c_str());
   std::fflush(stdout);
 }
 
@@ -385,6 +437,7 @@ int Server::WaitForSignals(const sigset_t& signals) {
     if (token_ != nullptr) ReloadToken();
     data_->ReloadCertificates();
     admin_->ReloadCertificates();
+    http_->ReloadCertificates();
   }
   return signal_number;
 }
@@ -431,8 +484,10 @@ void Server::Drain(int signal_number) {
   use_cases_->held.Drain();
   data_->Drain();
   admin_->Drain();
+  http_->Drain();
   data_->AwaitDrained(deadline);
   admin_->AwaitDrained(deadline);
+  http_->AwaitDrained(deadline);
   watchers_.clear();
   use_cases_->alarm.Stop();
   if (redis_ != nullptr) redis_->Leave();

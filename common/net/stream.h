@@ -111,6 +111,9 @@ class Stream {
 
   // "127.0.0.1:50312", "unix:/path"; kNotConnected.
   virtual std::string peer_address() const = 0;
+  virtual bool encrypted() const { return false; }
+  // TLS: the subject of the peer's certificate, "CN=page,O=Sluice". Empty: none was shown.
+  virtual std::string peer_subject() const { return ""; }
   virtual EventLoop& loop() = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -44,12 +45,22 @@ absl::Status BadFile(absl::string_view what, const std::string& file) {
 // A key with a passphrase is an error; OpenSSL must not prompt on the terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-int SelectHttp2(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
-                unsigned int in_size, void*) {
-  static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
-  const int result = SSL_select_next_proto(const_cast<unsigned char**>(out), out_size, kHttp2,
-                                           sizeof(kHttp2), in, in_size);
-  return result == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+// `in`: the names of the client's protocols, each after a byte with its length. `options`: the
+// TlsOptions.
+int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_size,
+                   const unsigned char* in, unsigned int in_size, void* options) {
+  const absl::string_view ours = static_cast<const TlsOptions*>(options)->protocol;
+  absl::string_view offered(reinterpret_cast<const char*>(in), in_size);
+  while (!offered.empty()) {
+    const absl::string_view one = offered.substr(1, static_cast<unsigned char>(offered[0]));
+    if (one == ours) {
+      *out = reinterpret_cast<const unsigned char*>(one.data());
+      *out_size = static_cast<unsigned char>(one.size());
+      return SSL_TLSEXT_ERR_OK;
+    }
+    offered.remove_prefix(std::min(one.size() + 1, offered.size()));
+  }
+  return SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
 int64_t NotAfter(const SSL_CTX* ctx) {
@@ -126,7 +137,8 @@ absl::StatusOr<TlsContext::CtxPtr> TlsContext::Load() const {
                                  SSL_load_client_CA_file(options_.trusted_ca_file.c_str()));
       SSL_CTX_set_verify(ctx.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
     }
-    SSL_CTX_set_alpn_select_cb(ctx.get(), &SelectHttp2, nullptr);
+    // The streams keep this context, and thereby the options, alive.
+    SSL_CTX_set_alpn_select_cb(ctx.get(), &SelectProtocol, const_cast<TlsOptions*>(&options_));
   } else {
     SSL_CTX_set_verify(ctx.get(), SSL_VERIFY_PEER, nullptr);
   }

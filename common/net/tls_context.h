@@ -2,7 +2,7 @@
 //
 // TLS 1.2 or later; no renegotiation, no compression. Sessions are resumed by tickets whose keys
 // live as long as the loaded certificates: after a reload all clients are verified again. A server
-// negotiates HTTP/2: it refuses a client that offers ALPN without "h2", and accepts one without
+// negotiates its protocol: it refuses a client that offers ALPN without it, and accepts one without
 // ALPN. A client offers no ALPN.
 #ifndef SLUICE_COMMON_NET_TLS_CONTEXT_H_
 #define SLUICE_COMMON_NET_TLS_CONTEXT_H_
@@ -32,6 +32,8 @@ struct TlsOptions {
   // PEM: trusted certificate authorities. Server: clients must have a certificate from one of them
   // (mTLS); empty: clients need none. Client: empty means the system's.
   std::string trusted_ca_file;
+  // Server: the protocol that it speaks, as ALPN names it.
+  std::string protocol = "h2";
 };
 
 class TlsContext : public std::enable_shared_from_this<TlsContext> {

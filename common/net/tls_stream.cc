@@ -425,6 +425,16 @@ absl::Status TlsStream::TlsError(absl::string_view what) const {
 }
 
 std::string TlsStream::protocol() const { return SSL_get_version(ssl_.get()); }
+std::string TlsStream::peer_subject() const {
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+      SSL_get1_peer_certificate(ssl_.get()), &X509_free);
+  if (certificate == nullptr) return "";
+  const std::unique_ptr<BIO, decltype(&BIO_free)> text(BIO_new(BIO_s_mem()), &BIO_free);
+  X509_NAME_print_ex(text.get(), X509_get_subject_name(certificate.get()), 0, XN_FLAG_RFC2253);
+  char* bytes = nullptr;
+  const long size = BIO_get_mem_data(text.get(), &bytes);
+  return std::string(bytes, static_cast<size_t>(size));
+}
 bool TlsStream::resumed() const { return SSL_session_reused(ssl_.get()) == 1; }
 
 }  // namespace sluice::net

@@ -128,6 +128,11 @@ class AcquireCall final : private waiting::HeldCaller {
   }
   // REQUIRES: result(acquisition).status is OK, charge < result(acquisition).charges.
   ChargeStatus charge(size_t acquisition, size_t charge) const;
+  // The rule by which the charge was decided. REQUIRES: as for charge.
+  const store::Rule& rule(size_t acquisition, size_t charge) const {
+    const Item& item = items_[acquisition];
+    return AttemptOf(item).rule(item.index, charge);
+  }
 
   // RateLimiter::Acquire.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);

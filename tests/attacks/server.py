@@ -189,7 +189,8 @@ class Server(Target):
 
         self.process = subprocess.Popen([
             f"{BIN}/sluiced", f"--limits={self.limits.name}", f"--threads={threads}",
-            "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", *more, *flags
+            "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+            "--http_listen=127.0.0.1:0", *more, *flags
         ],
                                         stdout=subprocess.PIPE,
                                         text=True,

@@ -13,6 +13,7 @@ trap finish EXIT
 echo "limits: [{ name: soak, rate: $rate/s, burst: 1 }]" >"$folder/limits.yaml"
 mkfifo "$folder/ready"
 "$bin/sluiced" --limits="$folder/limits.yaml" --listen=127.0.0.1:0 --admin_listen=127.0.0.1:0 \
+  --http_listen=127.0.0.1:0 \
   >"$folder/ready" 2>"$folder/log" &
 server=$!
 # The server prints its addresses once it listens; if it exits, the pipe ends.

@@ -68,7 +68,8 @@ class Node:
             out.write(limits)
         self.process = subprocess.Popen(
             ["taskset", "-c", "0", os.path.join(build, "bin", "sluiced"), "--limits=" + path,
-             "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--log_level=error",
+             "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
+             "--log_level=error",
              "--drain_notice=0s", "--threads=1", *flags],
             stdout=subprocess.PIPE, text=True)
         found = re.search(r"data=\S*:(\d+)", self.process.stdout.readline())

@@ -78,7 +78,7 @@ echo "-- on a real server"
 echo 'limits: [{name: api, rate: 1/h, burst: 2}]' >"$work/limits.yaml"
 mkfifo "$work/ready"
 "$build/bin/sluiced" --limits="$work/limits.yaml" --listen=127.0.0.1:0 \
-  --admin_listen=127.0.0.1:0 >"$work/ready" 2>"$work/server.log" &
+  --admin_listen=127.0.0.1:0 --http_listen=127.0.0.1:0 >"$work/ready" 2>"$work/server.log" &
 server_pid=$!
 read -r line <"$work/ready" || { cat "$work/server.log"; exit 1; }
 address=$(sed -E 's/.*data=([^ ]*).*/\1/' <<<"$line")

@@ -210,6 +210,7 @@ class DeployTest(unittest.TestCase):
         node = subprocess.Popen(
             # Generous, since a busy machine is slow.
             [SLUICED, f"--limits={limits}", "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+             "--http_listen=127.0.0.1:0",
              "--redis_budget=5s",
              f"--store=unix://node@{path}?password_file={self.password_file}"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -38,7 +38,7 @@ def main():
         steps = session(file.read())
     server = subprocess.Popen(
         [os.path.join(binaries, "sluiced"), "--limits=deploy/limits.example.yaml",
-         "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0"],
+         "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"],
         cwd=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     failed = 0
     try:

@@ -107,7 +107,8 @@ class Server:
         with open(limits, "w") as file:
             file.write(LIMITS)
         command = [os.path.join(build, "bin", "sluiced"), f"--limits={limits}",
-                   "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--drain_notice=2s"]
+                   "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                   "--http_listen=127.0.0.1:0", "--drain_notice=2s"]
         if tls:
             command += [f"--tls_cert={folder}/cert.pem", f"--tls_key={folder}/key.pem"]
         self.log = open(os.path.join(folder, "sluiced.log"), "a")

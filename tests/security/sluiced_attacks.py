@@ -92,6 +92,7 @@ class Sluiced:
             file.write(LIMITS)
         self.process = subprocess.Popen(
             [path, f"--limits={limits}", "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+             "--http_listen=127.0.0.1:0",
              *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             preexec_fn=descriptors and (lambda: resource.setrlimit(
                 resource.RLIMIT_NOFILE, (descriptors, descriptors))))

@@ -40,7 +40,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address,
 
 ServerProcess::ServerProcess(Options options) {
   std::vector<std::string> arguments = {SLUICED_PATH, "--listen=127.0.0.1:0",
-                                        "--admin_listen=127.0.0.1:0", "--drain_notice=0s"};
+                                        "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
+                                        "--drain_notice=0s"};
   if (!options.limits.empty()) {
     files_.Write("limits.yaml", options.limits);
     arguments.push_back("--limits=" + limits_path());
@@ -89,11 +90,14 @@ void ServerProcess::ReadUntilReady() {
   std::string word;
   std::string data;
   std::string admin;
-  line >> word >> data >> admin;
-  ready_ = word == "ready" && data.rfind("data=", 0) == 0 && admin.rfind("admin=", 0) == 0;
+  std::string http;
+  line >> word >> data >> admin >> http;
+  ready_ = word == "ready" && data.rfind("data=", 0) == 0 && admin.rfind("admin=", 0) == 0 &&
+           http.rfind("http=", 0) == 0;
   if (ready_) {
     data_address_ = data.substr(5);
     admin_address_ = admin.substr(6);
+    http_address_ = http.substr(5);
   }
 }
 

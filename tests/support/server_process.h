@@ -37,6 +37,7 @@ class ServerProcess {
   bool ready() const { return ready_; }
   const std::string& data_address() const { return data_address_; }
   const std::string& admin_address() const { return admin_address_; }
+  const std::string& http_address() const { return http_address_; }
   // Stdout and stderr so far. Neither waits.
   std::string out();
   std::string log() const;
@@ -70,6 +71,7 @@ class ServerProcess {
   std::string out_;
   std::string data_address_;
   std::string admin_address_;
+  std::string http_address_;
 };
 
 }  // namespace sluice::testing

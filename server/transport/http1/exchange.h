@@ -10,8 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "common/buffer.h"
@@ -72,8 +74,9 @@ class Exchange {
   // bounds::kMaxStreamUnsentBytes of this stream are unsent. OnWritable follows when it caught up;
   // a peer that takes nothing for the stall timeout is disconnected.
   bool Write(std::string_view bytes);
-  // Whether Write would send.
+  // Whether Write would send. If not: OnWritable follows once it would, after NotifyWritable too.
   bool writable() const;
+  void NotifyWritable();
   void EndStream();
 
   // ---- Accounts.
@@ -86,10 +89,14 @@ class Exchange {
   // take long; streams do so always. Otherwise a peer may send its last request, end its side, and
   // wait for the answer.
   void EndWithPeer() { ends_with_peer_ = true; }
+  // The gRPC code under which the exchange is counted, if the status does not tell it.
+  void CountAs(absl::StatusCode code) { code_ = code; }
 
   // What the handler keeps for the exchange. Null at the start.
   void* state() const { return state_; }
   void set_state(void* state) { state_ = state; }
+  // Keeps an object until the exchange has ended.
+  void Keep(std::shared_ptr<void> object) { kept_ = std::move(object); }
 
  private:
   friend class Connection;
@@ -115,10 +122,15 @@ class Exchange {
   Exchange* next_free_ = nullptr;
   Phase phase_ = Phase::kReceiving;
   bool ends_with_peer_ = false;
+  // Of the request, which the handler may have taken.
+  bool head_only_ = false;
+  bool is_1_1_ = false;
   int status_ = 200;
+  std::optional<absl::StatusCode> code_;
   int64_t arrived_ns_ = 0;
   size_t pending_bytes_ = 0;
   void* state_ = nullptr;
+  std::shared_ptr<void> kept_;
   Request request_;
   common::Buffer head_;  // the headers that the handler added
   common::Buffer body_;

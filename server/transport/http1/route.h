@@ -103,8 +103,6 @@ class RouteTable {
 
   // Null: there is none.
   const Route* Find(std::string_view path) const;
-  // The path of a route that may have been meant; empty: none.
-  std::string_view Nearest(std::string_view path) const;
 
   size_t size() const { return routes_.size(); }
   const Route& route(size_t index) const { return routes_[index]; }

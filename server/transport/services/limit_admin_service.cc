@@ -1,10 +1,13 @@
 #include "server/transport/services/limit_admin_service.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/event_loop.h"
+#include "common/strings.h"
 #include "server/transport/rpc/server_call.h"
 #include "server/transport/services/limit_admin_messages.h"
 #include "server/transport/services/protobuf_messages.h"
@@ -25,27 +28,24 @@ struct PendingCall {
 
 }  // namespace
 
+// As gRPC calls it, and as others do.
+class LimitAdminService::AnyMethod : public UnaryMethod, public Call {};
+
 template <typename Request, typename Response, typename Handler>
-class LimitAdminService::Method final : public UnaryMethod {
+class LimitAdminService::Method final : public AnyMethod {
  public:
   Method(const LimitAdminService& service, Handler handler)
       : service_(service), handler_(std::move(handler)) {}
 
   void OnCall(ServerCall& call, absl::Span<const uint8_t> bytes) override {
     if (!service_.Admit(call)) return;
-    Request request;
-    if (!Parse(bytes, &request)) {
-      call.Finish(absl::InvalidArgumentError(
-          absl::StrCat(Request::descriptor()->name(), ": the bytes are not such a message")));
-      return;
-    }
     auto pending = std::make_shared<PendingCall>(&call);
     call.set_state(pending.get());  // which lives until the handler has answered
-    handler_(request, [pending](absl::StatusOr<Response> response) {
+    Execute(bytes, [pending](absl::StatusOr<std::string> response) {
       OnLoop(pending->loop, [pending, response = std::move(response)] {
         if (pending->call == nullptr) return;
         if (response.ok()) {
-          Append(*response, &pending->call->response());
+          pending->call->response().Append(std::string_view(*response));
           pending->call->Finish();
         } else {
           pending->call->Finish(response.status());
@@ -55,6 +55,19 @@ class LimitAdminService::Method final : public UnaryMethod {
   }
   void OnCancelled(ServerCall& call) override {
     static_cast<PendingCall*>(call.state())->call = nullptr;
+  }
+
+  void Execute(absl::Span<const uint8_t> bytes, Call::Done done) const override {
+    Request request;
+    if (!Parse(bytes, &request)) {
+      done(absl::InvalidArgumentError(
+          absl::StrCat(Request::descriptor()->name(), ": the bytes are not such a message")));
+      return;
+    }
+    handler_(request, [done = std::move(done)](absl::StatusOr<Response> response) {
+      done(response.ok() ? absl::StatusOr<std::string>(response->SerializeAsString())
+                         : absl::StatusOr<std::string>(response.status()));
+    });
   }
 
  private:
@@ -157,6 +170,15 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
     wire::Write(admin_.GetStats(), &response);
     done(std::move(response));
   });
+}
+
+LimitAdminService::~LimitAdminService() = default;
+
+const LimitAdminService::Call& LimitAdminService::Find(std::string_view name) const {
+  const auto found = std::find_if(methods_.begin(), methods_.end(), [&](const auto& method) {
+    return absl::EndsWith(method.first, absl::StrCat("/", common::ToAbsl(name)));
+  });
+  return *found->second;
 }
 
 void LimitAdminService::Register(MethodTable* methods) {

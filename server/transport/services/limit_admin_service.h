@@ -3,12 +3,16 @@
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_SERVICE_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_LIMIT_ADMIN_SERVICE_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/log.h"
 #include "server/service/limit_admin.h"
 #include "server/transport/rpc/method.h"
@@ -23,12 +27,25 @@ class LimitAdminService {
   // Every call must send `token`; null: none is required. A refused call is logged before its
   // message is decoded. Collaborators outlive the service.
   LimitAdminService(service::LimitAdmin& admin, const BearerToken* token, common::Log& log);
+  ~LimitAdminService();
   LimitAdminService(const LimitAdminService&) = delete;
   LimitAdminService& operator=(const LimitAdminService&) = delete;
 
   void Register(MethodTable* methods);
 
+  // A method as another transport calls it, which has checked the caller's right. Decodes the
+  // request, executes it, and calls done(encoded response or error) once, on any thread.
+  class Call {
+   public:
+    virtual ~Call() = default;
+    using Done = std::function<void(absl::StatusOr<std::string>)>;
+    virtual void Execute(absl::Span<const uint8_t> request, Done done) const = 0;
+  };
+  // `name`: "ListLimits". REQUIRES: the service has it.
+  const Call& Find(std::string_view name) const;
+
  private:
+  class AnyMethod;
   template <typename Request, typename Response, typename Handler>
   class Method;
 
@@ -41,7 +58,7 @@ class LimitAdminService {
   service::LimitAdmin& admin_;
   const BearerToken* const token_;
   common::Log& log_;
-  std::vector<std::pair<std::string, std::unique_ptr<UnaryMethod>>> methods_;  // by path
+  std::vector<std::pair<std::string, std::unique_ptr<AnyMethod>>> methods_;  // by path
 };
 
 }  // namespace sluice::transport

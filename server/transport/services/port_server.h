@@ -15,10 +15,9 @@
 #include "common/metrics.h"
 #include "common/net/address.h"
 #include "common/net/loop_group.h"
-#include "common/net/socket_stream.h"
-#include "common/net/tls_context.h"
 #include "server/transport/rpc/rpc_server.h"
 #include "server/transport/services/health_service.h"
+#include "server/transport/services/port_listener.h"
 #include "server/transport/services/reflection_service.h"
 #include "server/transport/services/tls_files.h"
 
@@ -63,16 +62,13 @@ class PortServer {
   MethodTable& methods() { return methods_; }
   HealthService& health() { return health_; }
 
-  // Listens, and starts the loops unless they run already. INVALID_ARGUMENT: the TLS files or the
-  // address; ALREADY_EXISTS, PERMISSION_DENIED, UNAVAILABLE: the address cannot be bound. Changed
-  // TLS files are loaded while the server runs; then `certificates_changed` is called on a thread
-  // of its own, with OK or with the reason why the old certificates stay in use.
+  // As PortListener::Listen.
   absl::Status Listen(std::function<void(const absl::Status&)> certificates_changed);
 
   // "127.0.0.1:7200", with the port that was picked. REQUIRES: Listen succeeded.
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return listener_.address(); }
   // Checks the TLS files now. Does not wait for the outcome.
-  void ReloadCertificates();
+  void ReloadCertificates() { listener_.ReloadCertificates(); }
 
   // Stops accepting, and tells clients to use another server. Does not wait.
   void Drain();
@@ -88,10 +84,8 @@ class PortServer {
   ReflectionService reflection_;
   MethodTable methods_;
   RpcServer server_;
-  net::ConnectionBudget connections_;
   net::LoopGroup& loops_;  // whose threads use the members above
-  std::unique_ptr<net::CertificateWatcher> certificates_;
-  std::string address_;
+  PortListener listener_;
 };
 
 }  // namespace sluice::transport

@@ -85,6 +85,7 @@ class Server:
             out.write(LIMITS)
         command = ["taskset", "-c", "0", os.path.join(build, "bin", "sluiced"),
                    "--limits=" + limits, "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                   "--http_listen=127.0.0.1:0",
                    "--threads=1", "--log_level=error", "--drain_notice=0s"]
         if tls:
             command += ["--tls_cert=" + os.path.join(folder, "cert.pem"),

@@ -95,7 +95,8 @@ def main():
         commands = {
             "empty": [os.path.join(binaries, "empty_grpc_server")],
             "sluiced": [os.path.join(binaries, "sluiced"), f"--limits={limits}",
-                        "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0"],
+                        "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                        "--http_listen=127.0.0.1:0"],
         }
         if options.server:
             commands = {}

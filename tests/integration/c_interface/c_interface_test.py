@@ -45,7 +45,7 @@ def main():
             file.write(LIMITS)
         server = subprocess.Popen(
             [os.path.join(binaries, "sluiced"), f"--limits={limits}", "--listen=127.0.0.1:0",
-             "--admin_listen=127.0.0.1:0"],
+             "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         example = [sys.executable, os.path.join(source, "client/examples/ctypes_quickstart.py")]
         env = {"SLUICE_LIBRARY": library}

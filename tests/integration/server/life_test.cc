@@ -34,8 +34,9 @@ TEST_F(LifeTest, PrintsOnlyTheReadyLineOnStdout) {
   ASSERT_TRUE(Granted("api", "k"));
   server_->Signal(SIGTERM);
   EXPECT_EQ(server_->WaitForExit(), 0) << server_->log();
-  EXPECT_EQ(server_->out(),
-            "ready data=" + server_->data_address() + " admin=" + server_->admin_address() + "\n");
+  EXPECT_EQ(server_->out(), "ready data=" + server_->data_address() +
+                                " admin=" + server_->admin_address() +
+                                " http=" + server_->http_address() + "\n");
   EXPECT_THAT(server_->log(), HasSubstr("event=draining signal=SIGTERM"));
   EXPECT_THAT(server_->log(), HasSubstr("event=stopped"));
 }
@@ -76,7 +77,7 @@ TEST_F(LifeTest, BadFlagsExitWithTwoAndNameTheAllowedValues) {
   EXPECT_EQ(FailsWith({"--drain_timeout=soon"}, "--drain_timeout=soon"), 2);
   // Without the value, which may hold a password.
   EXPECT_EQ(FailsWith({"--store=http://x"}, "--store: a store's URL begins with redis://"), 2);
-  EXPECT_EQ(FailsWith({"--http_listen=127.0.0.1:0"}, "--http_listen: no such flag"), 2);
+  EXPECT_EQ(FailsWith({"--https_listen=127.0.0.1:0"}, "--https_listen: no such flag"), 2);
   EXPECT_EQ(FailsWith({"--log_level=loud"}, "--log_level=loud"), 2);
   EXPECT_EQ(FailsWith({"--admin_listen"}, "--admin_listen: needs a value"), 2);
 }

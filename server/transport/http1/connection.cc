@@ -1,0 +1,574 @@
+#include "server/transport/http1/connection.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "common/bounds.h"
+#include "common/errors.h"
+#include "common/strings.h"
+
+namespace sluice::http1 {
+namespace {
+
+namespace bounds = common::bounds;
+
+// Units of work (net::WorkQueue): a request and its response, beside what the handler counts; and
+// bytes of input for one unit.
+constexpr int64_t kRequestUnits = 12;
+constexpr size_t kBytesPerUnit = 64;
+
+// A larger body is not copied behind its head.
+constexpr size_t kSmallBodyBytes = 16 << 10;
+// Bytes of a large body that the stream gets at once.
+constexpr size_t kPieceBytes = 64 << 10;
+// Bytes that a parser is given at once: they take less than a turn.
+constexpr size_t kParseBytes = 16 << 10;
+// Unsent bytes above which no request is handled, and the stream stops reading: OnWritable follows.
+constexpr size_t kMaxUnsentBytes = net::StreamOptions().high_water_bytes;
+static_assert(bounds::kMaxStreamUnsentBytes == kMaxUnsentBytes);
+
+// A body that is refused is read up to this size, so that the connection can go on.
+constexpr size_t kMaxDiscardedBytes = 64 << 10;
+
+// Connections with less memory than this are not worth a look when memory is short.
+constexpr size_t kHeavyBytes = 64 << 10;
+// Stalls are looked for this often within the time-out.
+constexpr int64_t kStallChecks = 32;
+
+void AppendNumber(uint64_t number, int base, common::Buffer* out) {
+  char digits[24];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), number, base).ptr;
+  out->Append(std::string_view(digits, static_cast<size_t>(end - digits)));
+}
+
+bool HasNoBody(int status) { return status == 204 || status == 304; }
+
+}  // namespace
+
+Connection::Connection(Loop& loop, net::Stream& stream)
+    : loop_(loop), stream_(stream), since_ns_(loop.loop().now_ns()) {
+  loop_.CountOpened();
+  loop_.MarkWaiting(*this, true);
+  Settle();
+}
+
+Connection::~Connection() {
+  CancelExchange();
+  loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
+  loop_.CountClosed();
+}
+
+// ---- net::StreamHandler
+
+void Connection::OnOpen() {
+  if (loop_.draining()) return Close();
+  PlanTimer();
+}
+
+void Connection::OnData(absl::Span<const uint8_t> data) {
+  if (closing()) return;
+  loop_.loop().work().Refill(*this);
+  if (input_.empty()) data = Receive(data);
+  if (!closing()) input_.Append(data);
+}
+
+void Connection::OnEnd() {
+  if (closing()) return;
+  peer_ended_ = true;
+  // Its last answers are still sent, unless they may take long: a peer that died ends its side too.
+  if (state_ == State::kHandling &&
+      (exchange_->ends_with_peer_ || exchange_->phase_ == Exchange::Phase::kStreaming)) {
+    return Close();
+  }
+  Work();
+}
+
+void Connection::OnWritable() {
+  if (closing()) return;
+  if (behind_) {
+    behind_ = false;
+    exchange_->route_->handler->OnWritable(*exchange_);
+  }
+  Work();
+}
+
+void Connection::OnClosed(const absl::Status&) {
+  state_ = State::kClosed;
+  loop_.Remove(*this);
+}
+
+// ---- Input
+
+void Connection::Work() {
+  if (closing()) return;
+  loop_.loop().work().Refill(*this);
+  if (state_ == State::kSending) SendRest();
+  if (!closing() && !input_.empty()) {
+    const absl::Span<const uint8_t> all = input_.view();
+    const size_t left = Receive(all).size();
+    if (!closing()) input_.Consume(all.size() - left);
+  }
+  if (closing()) return;
+  if (peer_ended_ && state_ == State::kReading && may_parse()) return Close();
+  if (input_.empty()) input_.Clear(0);
+  PlanTurn();
+  PlanTimer();
+  PlanStallCheck();
+  Settle();
+}
+
+bool Connection::may_parse() const {
+  return state_ == State::kReading && has_credit() && stream_.pending_output() < kMaxUnsentBytes;
+}
+
+absl::Span<const uint8_t> Connection::Receive(absl::Span<const uint8_t> data) {
+  settling_ = true;
+  while (!data.empty() && may_parse() && Step(&data)) {
+  }
+  settling_ = false;
+  return data;
+}
+
+bool Connection::Step(absl::Span<const uint8_t>* data) {
+  if (exchange_ == nullptr) {
+    // RFC 9112, 2.2: an empty line before a request is ignored.
+    if ((*data)[0] == '\r') {
+      if (data->size() < 2) return false;
+      if ((*data)[1] == '\n') {
+        data->remove_prefix(2);
+        Spend(1);
+        return true;
+      }
+    }
+    BeginRequest();
+  }
+  size_t used = 0;
+  const auto parse = [&] {
+    const size_t taken = parser_.Parse(data->first(std::min(data->size(), kParseBytes)));
+    data->remove_prefix(taken);
+    used += taken;
+  };
+  parse();
+  if (parser_.state() == RequestParser::State::kHeadersDone) {
+    OnHeaders();
+    parse();
+  }
+  Spend(static_cast<int64_t>(used / kBytesPerUnit));
+  switch (parser_.state()) {
+    case RequestParser::State::kFailed:
+      FailAndClose(parser_.error().status, parser_.error().text);
+      return false;
+    case RequestParser::State::kDone:
+      OnRequest();
+      return true;
+    case RequestParser::State::kHeaders:
+    case RequestParser::State::kHeadersDone:
+    case RequestParser::State::kBody:
+      break;
+  }
+  const size_t body = exchange_->request_.body().size();
+  loop_.AddBufferedBytes(body - counted_body_);
+  counted_body_ = body;
+  if (counted_body_ > bounds::kMinConnectionRequestBytes &&
+      (loop_.buffered_bytes() > bounds::kMaxPortRequestBytes || loop_.over_memory())) {
+    FailAndClose(503, "the server holds too many bytes of unfinished requests; nothing was done");
+    return false;
+  }
+  return used > 0;
+}
+
+void Connection::BeginRequest() {
+  exchange_ = &loop_.NewExchange();
+  exchange_->connection_ = this;
+  parser_.Begin(&exchange_->request_);
+  headers_done_ = close_after_ = false;
+  since_ns_ = loop_.loop().now_ns();
+}
+
+void Connection::OnHeaders() {
+  headers_done_ = true;
+  since_ns_ = loop_.loop().now_ns();
+  close_after_ = !parser_.keep_alive();
+  exchange_->head_only_ = exchange_->request_.method() == Method::kHead;
+  exchange_->is_1_1_ = exchange_->request_.is_1_1();
+  exchange_->route_ = loop_.routes().Find(exchange_->request_.path());
+  refusal_ = Refusal();
+  const std::optional<uint64_t> length = parser_.content_length();
+  if (!refusal_.has_value()) {
+    const size_t most = exchange_->route_->options.max_body_bytes;
+    if (length.value_or(0) <= most) {
+      parser_.LimitBody(most, /*discard=*/false);
+      if (parser_.expects_continue() && length != 0) {
+        stream_.Write(absl::MakeConstSpan(
+            reinterpret_cast<const uint8_t*>("HTTP/1.1 100 Continue\r\n\r\n"), 25));
+      }
+      return;
+    }
+    refusal_ = Problem::Http(
+        413, most == 0
+                 ? std::string("this path takes no body")
+                 : absl::StrCat("the body has ", *length, " bytes; at most ", most, " are served"));
+  }
+  parser_.LimitBody(kMaxDiscardedBytes, /*discard=*/true);
+  // The body is not worth waiting for, or not sent before our answer.
+  if (length.value_or(UINT64_MAX) > kMaxDiscardedBytes || parser_.expects_continue()) {
+    if (length != 0) {
+      const Problem problem = *std::move(refusal_);
+      refusal_.reset();
+      close_after_ = true;
+      state_ = State::kHandling;
+      exchange_->Fail(problem);
+    }
+  }
+}
+
+std::optional<Problem> Connection::Refusal() const {
+  const Request& request = exchange_->request();
+  const Route* const route = exchange_->route_;
+  if (request.method() == Method::kOther) {
+    return Problem::Http(501, "the method is not known to this server");
+  }
+  if (route == nullptr) {
+    return Problem::Http(404, "no such path; /openapi.json lists the paths of the API");
+  }
+  if (!route->options.methods.Has(request.method())) {
+    Problem problem =
+        Problem::Http(405, absl::StrCat("this path is served for ", route->allow, " only"));
+    problem.headers.emplace_back("allow", route->allow);
+    return problem;
+  }
+  for (const Gate* const gate : {loop_.options().gate, route->options.gate}) {
+    if (gate == nullptr) continue;
+    auto refusal = gate->Check(*exchange_);
+    if (refusal.has_value()) return refusal;
+  }
+  if (loop_.over_memory() && !route->options.exempt_from_shedding) {
+    loop_.counters().calls_refused_over_memory.Add(1);
+    return Problem::Of(common::errors::NotExecuted(absl::ResourceExhaustedError(
+        "the server holds as much for its callers as --memory_limit allows; nothing was done")));
+  }
+  return std::nullopt;
+}
+
+void Connection::OnRequest() {
+  loop_.AddBufferedBytes(-std::exchange(counted_body_, 0));
+  state_ = State::kHandling;
+  loop_.MarkWaiting(*this, false);
+  Spend(kRequestUnits);
+  exchange_->phase_ = Exchange::Phase::kHandling;
+  exchange_->arrived_ns_ = stream_.ready_since_ns();
+  loop_.counters().streams_accepted.Add(1);
+  common::MethodCounters& counters = loop_.CountersOf(exchange_->route_);
+  counters.messages_received.Add(1);
+  counters.bytes_received.Add(exchange_->request_.body().size());
+  in_handler_ = true;
+  if (refusal_.has_value()) {
+    exchange_->Fail(*std::exchange(refusal_, std::nullopt));
+  } else {
+    exchange_->route_->handler->OnRequest(*exchange_);
+  }
+  in_handler_ = false;
+  if (closing()) return;
+  if (exchange_->phase_ == Exchange::Phase::kStreaming && exchange_->head_only_) {
+    CancelExchange();
+    Close();
+  } else if (exchange_->phase_ == Exchange::Phase::kFinished && state_ == State::kHandling) {
+    EndExchange();
+  }
+}
+
+void Connection::FailAndClose(int status, std::string_view text) {
+  if (closing()) return;
+  close_after_ = true;
+  refusal_.reset();
+  state_ = State::kHandling;
+  loop_.MarkWaiting(*this, false);
+  exchange_->head_.Clear();
+  exchange_->Fail(Problem::Http(status, std::string(text)));
+}
+
+// ---- Output
+
+void Connection::WriteHead(Exchange& exchange, int status, std::optional<size_t> content_length) {
+  common::Buffer& output = loop_.output();
+  output.Clear();
+  output.Append(std::string_view("HTTP/1.1 "));
+  AppendNumber(static_cast<uint64_t>(status), 10, &output);
+  output.Append(std::string_view(" "));
+  output.Append(ReasonOf(status));
+  output.Append(std::string_view("\r\n"));
+  output.Append(loop_.date_line());
+  output.Append(exchange.head_.view());
+  if (content_length.has_value() && !HasNoBody(status)) {
+    output.Append(std::string_view("content-length: "));
+    AppendNumber(*content_length, 10, &output);
+    output.Append(std::string_view("\r\n"));
+  }
+  if (loop_.draining()) close_after_ = true;
+  if (close_after_) {
+    output.Append(std::string_view("connection: close\r\n"));
+  } else if (!exchange.is_1_1_) {
+    output.Append(std::string_view("connection: keep-alive\r\n"));
+  }
+}
+
+void Connection::Finish(Exchange& exchange, int status, SharedBytes body) {
+  if (exchange.phase_ == Exchange::Phase::kFinished || closing()) return;
+  exchange.phase_ = Exchange::Phase::kFinished;
+  exchange.status_ = status;
+  const std::string_view small(reinterpret_cast<const char*>(exchange.body_.data()),
+                               exchange.body_.size());
+  const size_t size = small.size() + body.size();
+  loop_.CountersOf(exchange.route_).messages_sent.Add(1);
+  loop_.CountersOf(exchange.route_).bytes_sent.Add(size);
+  WriteHead(exchange, status, size);
+  common::Buffer& output = loop_.output();
+  output.Append(std::string_view("\r\n"));
+  if (exchange.head_only_ || HasNoBody(status)) {
+    body = SharedBytes();
+  } else {
+    output.Append(small);
+    if (body.size() <= kSmallBodyBytes) {
+      output.Append(body.view());
+      body = SharedBytes();
+    }
+  }
+  stream_.Write(output.view());
+  output.Clear(kPieceBytes);
+  rest_ = std::move(body);
+  if (rest_.size() > 0) {
+    state_ = State::kSending;
+    SendRest();
+  } else if (!in_handler_) {
+    EndExchange();
+  }
+}
+
+void Connection::SendRest() {
+  while (rest_.size() > 0 && stream_.pending_output() < kMaxUnsentBytes) {
+    const std::string_view piece = rest_.view().substr(0, kPieceBytes);
+    stream_.Write({reinterpret_cast<const uint8_t*>(piece.data()), piece.size()});
+    rest_.Consume(piece.size());
+    Spend(static_cast<int64_t>(piece.size() / 512));
+  }
+  if (rest_.size() > 0) {
+    PlanStallCheck();
+    return;
+  }
+  rest_ = SharedBytes();
+  state_ = State::kHandling;
+  if (!in_handler_) EndExchange();
+}
+
+void Connection::EndExchange() {
+  loop_.counters().streams_closed.Add(1);
+  loop_.CountersOf(exchange_->route_)
+      .Finish(static_cast<int>(exchange_->code_.value_or(CodeOf(exchange_->status_))),
+              static_cast<uint64_t>(std::max<int64_t>(0, loop_.Now() - exchange_->arrived_ns_)));
+  loop_.Recycle(*std::exchange(exchange_, nullptr));
+  behind_ = false;
+  if (close_after_ || loop_.draining()) return Close();
+  state_ = State::kReading;
+  since_ns_ = loop_.loop().now_ns();
+  loop_.MarkWaiting(*this, true);
+  if (!settling_) loop_.MarkDirty(*this);
+}
+
+void Connection::CancelExchange() {
+  if (exchange_ == nullptr) return;
+  Exchange& exchange = *std::exchange(exchange_, nullptr);
+  loop_.AddBufferedBytes(-std::exchange(counted_body_, 0));
+  const Exchange::Phase phase = std::exchange(exchange.phase_, Exchange::Phase::kFinished);
+  if (phase == Exchange::Phase::kHandling || phase == Exchange::Phase::kStreaming) {
+    loop_.counters().streams_closed.Add(1);
+    loop_.CountersOf(exchange.route_)
+        .Finish(static_cast<int>(absl::StatusCode::kCancelled),
+                static_cast<uint64_t>(std::max<int64_t>(0, loop_.Now() - exchange.arrived_ns_)));
+    exchange.route_->handler->OnCancelled(exchange);
+  }
+  rest_ = SharedBytes();
+  loop_.Recycle(exchange);
+}
+
+// ---- Streams
+
+void Connection::BeginStream(Exchange& exchange) {
+  if (exchange.phase_ != Exchange::Phase::kHandling || closing()) return;
+  exchange.phase_ = Exchange::Phase::kStreaming;
+  chunked_ = exchange.is_1_1_;
+  // Without chunks, the end of the connection is the end of the stream.
+  if (!chunked_) close_after_ = true;
+  if (chunked_) exchange.AddHeader("transfer-encoding", "chunked");
+  WriteHead(exchange, exchange.status_, std::nullopt);
+  loop_.output().Append(std::string_view("\r\n"));
+  stream_.Write(loop_.output().view());
+  loop_.output().Clear();
+  exchange.head_.Clear(0);
+  if (!settling_) loop_.MarkDirty(*this);
+}
+
+bool Connection::writable() const {
+  return !closing() && stream_.pending_output() < kMaxUnsentBytes;
+}
+
+bool Connection::Write(Exchange& exchange, std::string_view bytes) {
+  if (exchange.phase_ != Exchange::Phase::kStreaming || closing()) return false;
+  if (!writable()) {
+    behind_ = true;
+    return false;
+  }
+  if (bytes.empty() || exchange.head_only_) return true;
+  common::Buffer& output = loop_.output();
+  output.Clear();
+  if (chunked_) {
+    AppendNumber(bytes.size(), 16, &output);
+    output.Append(std::string_view("\r\n"));
+  }
+  output.Append(bytes);
+  if (chunked_) output.Append(std::string_view("\r\n"));
+  stream_.Write(output.view());
+  output.Clear(kPieceBytes);
+  common::MethodCounters& counters = loop_.CountersOf(exchange.route_);
+  counters.messages_sent.Add(1);
+  counters.bytes_sent.Add(bytes.size());
+  if (!settling_) loop_.MarkDirty(*this);
+  return true;
+}
+
+void Connection::EndStream(Exchange& exchange) {
+  if (exchange.phase_ != Exchange::Phase::kStreaming || closing()) return;
+  exchange.phase_ = Exchange::Phase::kFinished;
+  if (chunked_ && !exchange.head_only_) {
+    stream_.Write(absl::MakeConstSpan(reinterpret_cast<const uint8_t*>("0\r\n\r\n"), 5));
+  }
+  if (!in_handler_) EndExchange();
+}
+
+// ---- The end
+
+void Connection::Close() {
+  if (closing()) return;
+  state_ = State::kClosing;
+  CancelExchange();
+  LeaveQueue();
+  timer_.Cancel();
+  loop_.MarkWaiting(*this, false);
+  stream_.CloseAfterWrite(loop_.options().linger_ns);
+  PlanStallCheck();
+  Settle();
+}
+
+void Connection::Displace() {
+  loop_.CountRefused();
+  state_ = State::kClosing;
+  CancelExchange();
+  loop_.MarkWaiting(*this, false);
+  stream_.Abort(absl::ResourceExhaustedError("another connection needs its place"));
+}
+
+void Connection::CloseOverMemory() {
+  if (closing()) return;
+  loop_.CountClosedOverMemory(stream_, settled_bytes_);
+  state_ = State::kClosing;
+  CancelExchange();
+  loop_.MarkWaiting(*this, false);
+  stream_.Abort(absl::ResourceExhaustedError("the server holds too much memory"));
+}
+
+void Connection::Drain() {
+  if (closing()) return;
+  if (state_ == State::kReading && !headers_done_) return Close();
+  if (exchange_ == nullptr) return Close();
+  close_after_ = true;
+  if (state_ == State::kHandling) exchange_->route_->handler->OnDrain(*exchange_);
+}
+
+// ---- Turns and time
+
+void Connection::PlanTurn() {
+  const bool backlog = !input_.empty() && state_ == State::kReading && !has_credit();
+  if (backlog) loop_.loop().work().Add(*this);
+  const bool pause =
+      backlog || (state_ != State::kReading && input_.size() >= bounds::kMaxPipelinedBytes);
+  if (pause == paused_) return;
+  paused_ = pause;
+  pause ? stream_.PauseReading() : stream_.ResumeReading();
+}
+
+int64_t Connection::WaitDeadlineNs() const {
+  const ServerOptions& options = loop_.options();
+  if (state_ != State::kReading) return std::numeric_limits<int64_t>::max();
+  if (exchange_ == nullptr) return since_ns_ + options.idle_timeout_ns;
+  return since_ns_ + (headers_done_ ? options.body_timeout_ns : options.header_timeout_ns);
+}
+
+void Connection::PlanTimer() {
+  const int64_t at_ns = WaitDeadlineNs();
+  // A timer that fires early looks again, which is cheaper than to move it with each request.
+  if (at_ns >= timer_at_ns_) return;
+  timer_at_ns_ = at_ns;
+  loop_.loop().Arm(timer_, at_ns);
+}
+
+void Connection::OnTimer() {
+  timer_at_ns_ = std::numeric_limits<int64_t>::max();
+  if (closing()) return;
+  if (loop_.loop().now_ns() < WaitDeadlineNs()) {
+    PlanTimer();
+  } else if (exchange_ == nullptr) {
+    Close();
+  } else {
+    FailAndClose(408, headers_done_ ? "the body did not end in time"
+                                    : "the request's headers did not end in time");
+  }
+}
+
+void Connection::PlanStallCheck() {
+  if (stall_check_.armed() || stream_.pending_output() + rest_.size() == 0) return;
+  acknowledged_ns_ = loop_.loop().now_ns();
+  loop_.loop().Arm(stall_check_,
+                   acknowledged_ns_ + loop_.options().stall_timeout_ns / kStallChecks);
+}
+
+void Connection::OnStallCheck() {
+  if (state_ == State::kClosed) return;
+  const int64_t now_ns = loop_.loop().now_ns();
+  const int64_t timeout_ns = loop_.options().stall_timeout_ns;
+  const net::OutputProgress output = stream_.output_progress();
+  const uint64_t before = std::exchange(acknowledged_bytes_, output.acknowledged);
+  if (output.outstanding == 0 || output.acknowledged > before) acknowledged_ns_ = now_ns;
+  if (now_ns - acknowledged_ns_ >= timeout_ns) {
+    loop_.CountStalled(stream_);
+    if (!closing()) {
+      state_ = State::kClosing;
+      CancelExchange();
+      loop_.MarkWaiting(*this, false);
+    }
+    stream_.Abort(absl::DeadlineExceededError("the peer takes none of its answers"));
+    return;
+  }
+  if (output.outstanding > 0 || rest_.size() > 0) {
+    loop_.loop().Arm(stall_check_, now_ns + timeout_ns / kStallChecks);
+  }
+}
+
+// ---- Accounting
+
+size_t Connection::memory() const {
+  size_t bytes = loop_.options().connection_bytes + sizeof(*this) + input_.capacity() +
+                 rest_.size() + (state_ == State::kClosed ? 0 : stream_.pending_output());
+  if (exchange_ != nullptr) bytes += exchange_->memory() + exchange_->pending_bytes_;
+  return bytes;
+}
+
+void Connection::Settle() {
+  const size_t bytes = memory();
+  loop_.AddMemory(static_cast<int64_t>(bytes - settled_bytes_));
+  settled_bytes_ = bytes;
+  loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
+}
+
+}  // namespace sluice::http1

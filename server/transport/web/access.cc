@@ -1,0 +1,177 @@
+#include "server/transport/web/access.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/errors.h"
+#include "common/strings.h"
+#include "server/transport/http1/exchange.h"
+#include "server/transport/http1/request_parser.h"
+
+namespace sluice::web {
+namespace {
+
+using http1::Exchange;
+using http1::Problem;
+
+bool IsLoopbackHost(std::string_view host) {
+  return host == "localhost" || host == "::1" ||
+         (host.substr(0, 4) == "127." &&
+          host.find_first_not_of("0123456789.") == std::string_view::npos);
+}
+
+bool IsIpLiteral(std::string_view host) {
+  return host.find(':') != host.npos || host.find_first_not_of("0123456789.") == host.npos;
+}
+
+// The header Authorization, against the token. REQUIRES: there is a token.
+std::optional<Problem> CheckToken(const AccessOptions& options, const Exchange& exchange) {
+  const auto sent = exchange.request().header("authorization");
+  if (sent.has_value() && options.token->Check(*sent).ok()) return std::nullopt;
+  if (options.log != nullptr) {
+    options.log->Warning("admin_call_refused", {{"peer", exchange.peer_address()},
+                                                {"error", sent.has_value() ? "the token is wrong"
+                                                                           : "no token was sent"}});
+  }
+  Problem problem = Problem::Http(
+      401, sent.has_value()
+               ? "Authorization: not the token of --admin_token_file"
+               : "send the token of --admin_token_file, as `Authorization: Bearer TOKEN`");
+  problem.headers.emplace_back("www-authenticate", "Bearer");
+  return problem;
+}
+
+}  // namespace
+
+bool IsLoopback(const net::Address& address) {
+  return address.is_unix() || IsLoopbackHost(address.host);
+}
+
+class Access::DataGate final : public http1::Gate {
+ public:
+  explicit DataGate(const AccessOptions& options) : options_(options) {}
+  std::optional<Problem> Check(const Exchange&) const override {
+    if (!options_.data_client_certificates || options_.client_certificates) return std::nullopt;
+    return Problem::Http(403,
+                         "the data port asks for client certificates (--tls_client_ca), and this "
+                         "port does not; set --http_tls_client_ca");
+  }
+
+ private:
+  const AccessOptions& options_;
+};
+
+class Access::ReadGate final : public http1::Gate {
+ public:
+  explicit ReadGate(const AccessOptions& options)
+      : options_(options), open_(IsLoopback(options.listen) || options.client_certificates) {}
+  std::optional<Problem> Check(const Exchange& exchange) const override {
+    if (open_) return std::nullopt;
+    if (options_.token != nullptr) return CheckToken(options_, exchange);
+    return Problem::Http(403,
+                         "limits, keys and counters are shown on loopback only, unless the server "
+                         "has --admin_token_file or --http_tls_client_ca");
+  }
+
+ private:
+  const AccessOptions& options_;
+  const bool open_;
+};
+
+class Access::ChangeGate final : public http1::Gate {
+ public:
+  explicit ChangeGate(const AccessOptions& options) : options_(options) {}
+  std::optional<Problem> Check(const Exchange& exchange) const override {
+    if (options_.token != nullptr) return CheckToken(options_, exchange);
+    return Problem::Http(
+        403, "changes over HTTP need a token; start the server with --admin_token_file");
+  }
+
+ private:
+  const AccessOptions& options_;
+};
+
+class Access::SiteGate final : public http1::Gate {
+ public:
+  explicit SiteGate(const AccessOptions& options) : hosts_(options.hosts) {
+    for (std::string& host : hosts_) absl::AsciiStrToLower(&host);
+    if (!hosts_.empty()) return;
+    loopback_ = true;
+    hosts_.push_back(absl::AsciiStrToLower(options.listen.host));
+    // A page can make a browser send any name as Host, once its own name leads here, but no
+    // address.
+    any_address_ = options.listen.host == "0.0.0.0" || options.listen.host == "::";
+  }
+
+  std::optional<Problem> Check(const Exchange& exchange) const override {
+    const http1::Request& request = exchange.request();
+    // Only HTTP/1.0 may leave it out, which no browser speaks.
+    if (request.authority().empty() && !request.is_1_1()) return std::nullopt;
+    const auto host = http1::ParseAuthority(request.authority());
+    if (!host.has_value() || !Serves(host->host)) {
+      return Problem::Http(403, absl::StrCat("Host: \"", common::errors::Shown(request.authority()),
+                                             "\" is not served here; --http_hosts lists the names "
+                                             "that are"));
+    }
+    const auto origin = request.header("origin");
+    if (origin.has_value() && !SameSite(*origin, *host)) {
+      return Problem::Http(403, absl::StrCat("Origin: \"", common::errors::Shown(*origin),
+                                             "\" is another site than Host; this port serves only "
+                                             "its own pages"));
+    }
+    // Sent by browsers, also where they send no Origin: with an image or a script. Files without
+    // secrets may be linked to.
+    const auto from = request.header("sec-fetch-site");
+    if (from.has_value() && exchange.route().options.gate != nullptr && *from != "same-origin" &&
+        *from != "none") {
+      return Problem::Http(403, "Sec-Fetch-Site: another site's page sent this request");
+    }
+    return std::nullopt;
+  }
+
+ private:
+  bool Serves(std::string_view sent) const {
+    const std::string host = absl::AsciiStrToLower(absl::StripSuffix(common::ToAbsl(sent), "."));
+    if (loopback_ && IsLoopbackHost(host)) return true;
+    if (any_address_ && !host.empty() && IsIpLiteral(host)) return true;
+    return std::find(hosts_.begin(), hosts_.end(), host) != hosts_.end() && !host.empty();
+  }
+
+  static bool SameSite(std::string_view origin, const http1::Authority& host) {
+    absl::string_view rest = common::ToAbsl(origin);
+    std::string_view default_port = "80";
+    if (absl::ConsumePrefix(&rest, "https://")) {
+      default_port = "443";
+    } else if (!absl::ConsumePrefix(&rest, "http://")) {
+      return false;
+    }
+    const auto from = http1::ParseAuthority(common::ToStd(rest));
+    if (!from.has_value()) return false;
+    const auto port = [&](const http1::Authority& of) {
+      return of.port.empty() ? default_port : of.port;
+    };
+    return absl::EqualsIgnoreCase(common::ToAbsl(from->host), common::ToAbsl(host.host)) &&
+           port(*from) == port(host);
+  }
+
+  std::vector<std::string> hosts_;  // in lower case
+  bool loopback_ = false;
+  bool any_address_ = false;
+};
+
+Access::Access(AccessOptions options)
+    : options_(std::move(options)),
+      data_(std::make_unique<DataGate>(options_)),
+      reading_(std::make_unique<ReadGate>(options_)),
+      changing_(std::make_unique<ChangeGate>(options_)),
+      site_(std::make_unique<SiteGate>(options_)) {}
+
+Access::~Access() = default;
+
+}  // namespace sluice::web

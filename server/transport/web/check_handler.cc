@@ -1,0 +1,117 @@
+#include "server/transport/web/check_handler.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_replace.h"
+#include "common/net/event_loop.h"
+#include "server/transport/http1/exchange.h"
+#include "server/transport/services/rate_limiter_codec.h"
+#include "server/transport/web/check_request.h"
+#include "server/transport/web/rate_limit_headers.h"
+#include "sluice/v1/rate_limiter.pb.h"
+
+namespace sluice::web {
+namespace {
+
+// Units of work (Exchange::Spend): reading the parameters, the decision, the headers.
+constexpr int64_t kUnits = 6;
+
+// The status without the place of the charge: a check has one, and does not name it.
+absl::Status ForCheck(const absl::Status& status) {
+  absl::Status shown(status.code(), absl::StrReplaceAll(status.message(), {{"charges[0].", ""}}));
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { shown.SetPayload(type, payload); });
+  return shown;
+}
+
+}  // namespace
+
+struct CheckHandler::Check : transport::Pooled<Check> {
+  size_t memory() const { return sizeof(Check) + call.memory() + request.memory() + kept.memory(); }
+
+  service::AcquireCall call;
+  CheckRequest request;
+  http1::Exchange* exchange = nullptr;  // null: it was cancelled
+  CheckHandler* owner = nullptr;
+  net::EventLoop* loop = nullptr;
+  transport::CallPool<Check>* pool = nullptr;  // of the loop
+  http1::Request kept;                         // of a cancelled exchange; `call` has views into it
+};
+
+CheckHandler::CheckHandler(service::RateLimiter& limiter, const JsonCodec& json, size_t loops)
+    : limiter_(limiter), json_(json), pools_(loops) {}
+
+CheckHandler::~CheckHandler() = default;
+
+void CheckHandler::Register(const Access& access, http1::RouteTable* routes) {
+  routes->Add("/v1/check", *this,
+              {.methods = http1::Methods::All(), .max_body_bytes = 0, .gate = &access.data()});
+}
+
+void CheckHandler::OnRequest(http1::Exchange& exchange) {
+  exchange.Spend(kUnits);
+  transport::CallPool<Check>& pool = pools_[exchange.loop_index()];
+  Check& check = pool.Take();
+  if (const absl::Status read = check.request.Read(exchange.request()); !read.ok()) {
+    pool.Give(check);
+    exchange.Fail(read);
+    return;
+  }
+  check.exchange = &exchange;
+  check.owner = this;
+  check.loop = &exchange.loop();
+  check.pool = &pool;
+  exchange.set_state(&check);
+  check.call.Reset(service::AcquireCall::Form::kUnary, service::AcquireCall::Utf8::kUnchecked);
+  check.call.BeginAcquisition({});
+  check.call.AddCharge(check.request.limit(), check.request.key(), check.request.permits());
+  limiter_.Acquire(
+      &check.call, store::kNoDeadline,
+      [](void* of, service::AcquireCall*) {
+        auto* const check = static_cast<Check*>(of);
+        net::OnLoop(*check->loop, [check] { check->owner->Decided(*check); });
+      },
+      &check);
+}
+
+void CheckHandler::OnCancelled(http1::Exchange& exchange) {
+  auto& check = *static_cast<Check*>(exchange.state());
+  check.exchange = nullptr;
+  exchange.TakeRequest(&check.kept);
+}
+
+void CheckHandler::Decided(Check& check) {
+  http1::Exchange* const exchange = std::exchange(check.exchange, nullptr);
+  if (exchange == nullptr) {
+    check.kept.Clear(0);
+    check.pool->Give(check);
+    return;
+  }
+  const service::AcquireCall& call = check.call;
+  const absl::Status& status = call.status().ok() ? call.result(0).status : call.status();
+  if (!status.ok()) {
+    exchange->Fail(ForCheck(status));
+    check.pool->Give(check);
+    return;
+  }
+  const bool granted = call.result(0).granted;
+  exchange->SetStatus(granted ? 200 : check.request.deny_status());
+  exchange->CountAs(absl::StatusCode::kOk);
+  AppendRateLimitHeaders(call, check.request.x_ratelimit(), &exchange->header_bytes());
+  exchange->AddHeader("cache-control", "no-store");
+  if (check.request.body()) {
+    common::Buffer encoded;
+    transport::EncodeAcquire(call, &encoded);
+    exchange->AddHeader("content-type", "application/json");
+    exchange->body().Append(std::string_view(
+        json_.Print({reinterpret_cast<const char*>(encoded.data()), encoded.size()},
+                    *v1::AcquireResponse::descriptor())));
+  }
+  exchange->Finish();
+  check.pool->Give(check);
+}
+
+}  // namespace sluice::web

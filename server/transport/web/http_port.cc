@@ -1,0 +1,35 @@
+#include "server/transport/web/http_port.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace sluice::web {
+
+HttpPort::HttpPort(HttpPortOptions options, net::LoopGroup& loops, const common::Clock& clock,
+                   common::Metrics& metrics)
+    : options_(std::move(options)),
+      server_(routes_, clock, metrics, options_.http),
+      loops_(loops),
+      listener_({.listen = options_.listen,
+                 .tls = options_.tls,
+                 .protocol = "http/1.1",
+                 // The server displaces idle connections at half of that; the rest is for those
+                 // that are closing, and for handshakes.
+                 .max_connections = static_cast<int64_t>(2 * options_.http.max_connections),
+                 .memory = options_.http.memory,
+                 .log = options_.http.log}) {}
+
+absl::Status HttpPort::Listen(std::function<void(const absl::Status&)> certificates_changed) {
+  for (size_t i = 0; i < loops_.size(); ++i) server_.AddLoop(loops_.loop(i));
+  return listener_.Listen(loops_, server_, std::move(certificates_changed));
+}
+
+void HttpPort::AwaitDrained(absl::Time deadline) {
+  // As PortServer::AwaitDrained.
+  do {
+    absl::SleepFor(absl::Milliseconds(5));
+  } while (server_.connections() > 0 && absl::Now() < deadline);
+}
+
+}  // namespace sluice::web

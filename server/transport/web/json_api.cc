@@ -1,0 +1,264 @@
+#include "server/transport/web/json_api.h"
+
+#include <utility>
+
+#include "common/bounds.h"
+#include "common/buffer.h"
+#include "common/strings.h"
+#include "server/service/acquire_call.h"
+#include "server/service/connection_bookings.h"
+#include "server/service/query_call.h"
+#include "server/service/refund_call.h"
+#include "server/transport/http1/exchange.h"
+#include "server/transport/services/rate_limiter_codec.h"
+#include "server/transport/web/json_call.h"
+#include "server/transport/web/openapi.h"
+#include "server/transport/web/watch_method.h"
+#include "sluice/v1/admin.pb.h"
+#include "sluice/v1/rate_limiter.pb.h"
+
+namespace sluice::web {
+namespace {
+
+namespace bounds = common::bounds;
+using google::protobuf::MethodDescriptor;
+using google::protobuf::ServiceDescriptor;
+
+const ServiceDescriptor& RateLimiterRpcs() {
+  return *v1::AcquireRequest::descriptor()->file()->FindServiceByName("RateLimiter");
+}
+const ServiceDescriptor& LimitAdminRpcs() {
+  return *v1::ListLimitsRequest::descriptor()->file()->FindServiceByName("LimitAdmin");
+}
+
+// ---- The data plane
+
+// A use case with a call object: how its request is decoded, decided, and its response encoded.
+struct AcquireKind {
+  using Call = service::AcquireCall;
+  static constexpr auto Decode = transport::DecodeAcquire;
+  static constexpr auto Encode = transport::EncodeAcquire;
+  static constexpr auto kDecide = &service::RateLimiter::Acquire;
+  static absl::Status Outcome(const Call& call) {
+    return call.status().ok() ? call.result(0).status : call.status();
+  }
+};
+
+struct AcquireBatchKind {
+  using Call = service::AcquireCall;
+  static constexpr auto Decode = transport::DecodeAcquireBatch;
+  static constexpr auto Encode = transport::EncodeAcquireBatch;
+  static constexpr auto kDecide = &service::RateLimiter::Acquire;
+  static absl::Status Outcome(const Call& call) { return call.status(); }
+};
+
+struct QueryKind {
+  using Call = service::QueryCall;
+  static constexpr auto Decode = transport::DecodeQuery;
+  static constexpr auto Encode = transport::EncodeQuery;
+  static constexpr auto kDecide = &service::RateLimiter::Query;
+  static absl::Status Outcome(const Call& call) { return call.status(); }
+};
+
+struct RefundKind {
+  using Call = service::RefundCall;
+  static constexpr auto Decode = transport::DecodeRefund;
+  static constexpr auto Encode = transport::EncodeRefund;
+  static constexpr auto kDecide = &service::RateLimiter::Refund;
+  static absl::Status Outcome(const Call& call) { return call.status(); }
+};
+
+template <typename Kind>
+class DataCall final : public JsonCall {
+ public:
+  explicit DataCall(service::RateLimiter& limiter) : limiter_(limiter) {}
+
+  void Execute() override {
+    const absl::Status decoded = Kind::Decode(
+        {reinterpret_cast<const uint8_t*>(request().data()), request().size()}, &call_);
+    if (!decoded.ok()) return Answer(decoded);
+    if constexpr (requires { call_.UseConnection(nullptr); }) {
+      call_.UseConnection(static_cast<service::ConnectionBookings*>(connection_state().get()));
+    }
+    if constexpr (std::is_same_v<Kind, AcquireKind>) {
+      if (call_.options_of_last().hold) EndWithPeer();
+    }
+    under_way_ = shared_from_this();
+    (limiter_.*Kind::kDecide)(
+        &call_, store::kNoDeadline,
+        [](void* of, typename Kind::Call*) {
+          auto* const self = static_cast<DataCall*>(of);
+          net::OnLoop(self->work(), [self] { self->Decided(); });
+        },
+        this);
+  }
+
+  void Cancel() override {
+    if constexpr (std::is_same_v<Kind, AcquireKind>) {
+      // Completes a held call.
+      if (under_way_ != nullptr) limiter_.CancelHeld(&call_);
+    }
+  }
+
+ private:
+  void Decided() {
+    const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
+    const absl::Status outcome = Kind::Outcome(call_);
+    if (!outcome.ok()) return Answer(outcome);
+    common::Buffer encoded;
+    Kind::Encode(call_, &encoded);
+    Answer(std::string(reinterpret_cast<const char*>(encoded.data()), encoded.size()));
+  }
+
+  service::RateLimiter& limiter_;
+  typename Kind::Call call_;
+  std::shared_ptr<JsonCall> under_way_;  // this, until the use case has called back
+};
+
+template <typename Kind>
+class DataMethod final : public JsonMethod {
+ public:
+  DataMethod(const Options& options, service::RateLimiter& limiter)
+      : JsonMethod(options), limiter_(limiter) {}
+
+ private:
+  std::shared_ptr<JsonCall> NewCall() override {
+    return std::make_shared<DataCall<Kind>>(limiter_);
+  }
+
+  service::RateLimiter& limiter_;
+};
+
+// ---- The control plane
+
+class AdminCall final : public JsonCall {
+ public:
+  explicit AdminCall(const transport::LimitAdminService::Call& admin) : admin_(admin) {}
+
+  void Execute() override {
+    admin_.Execute({reinterpret_cast<const uint8_t*>(request().data()), request().size()},
+                   [self = shared_from_this()](absl::StatusOr<std::string> response) {
+                     net::OnLoop(self->work(), [self, response = std::move(response)]() mutable {
+                       self->Answer(std::move(response));
+                     });
+                   });
+  }
+
+ private:
+  const transport::LimitAdminService::Call& admin_;
+};
+
+class AdminMethod final : public JsonMethod {
+ public:
+  AdminMethod(const Options& options, const transport::LimitAdminService::Call& admin)
+      : JsonMethod(options), admin_(admin) {}
+
+ private:
+  std::shared_ptr<JsonCall> NewCall() override { return std::make_shared<AdminCall>(admin_); }
+
+  const transport::LimitAdminService::Call& admin_;
+};
+
+bool Changes(std::string_view admin_rpc) {
+  for (const std::string_view reading :
+       {"ListLimits", "GetLimit", "ListKeys", "GetConfigStatus", "GetStats"}) {
+    if (admin_rpc == reading) return false;
+  }
+  return true;  // also one that is added and not listed here
+}
+
+// ---- Others
+
+// A stream of requests has no form in HTTP/1.1.
+class NoHttpForm final : public http1::Handler {
+  void OnRequest(http1::Exchange& exchange) override {
+    exchange.Fail(
+        absl::UnimplementedError("AcquireStream has no HTTP form; use /v1/acquireBatch, or gRPC"));
+  }
+};
+
+class OpenApiHandler final : public http1::Handler {
+ public:
+  explicit OpenApiHandler(std::string document) : document_(std::move(document)) {}
+  void OnRequest(http1::Exchange& exchange) override {
+    exchange.Finish(
+        {.content_type = "application/json", .body = http1::SharedBytes::Constant(document_)});
+  }
+
+ private:
+  const std::string document_;
+};
+
+}  // namespace
+
+void JsonApi::AddDataMethods(const Collaborators& with) {
+  const ServiceDescriptor& rpcs = RateLimiterRpcs();
+  const auto add = [&](const char* name, size_t max_bytes, auto make) {
+    const MethodDescriptor& rpc = *rpcs.FindMethodByName(name);
+    const JsonMethod::Options options = {with.json, with.background, rpc};
+    routes_.push_back({PathOf(rpc),
+                       OneRoute::Access::kData,
+                       {.methods = {http1::Method::kPost}, .max_body_bytes = max_bytes},
+                       make(options)});
+  };
+  const auto make = [&]<typename Kind>(Kind) {
+    return [&](const JsonMethod::Options& options) {
+      return std::make_unique<DataMethod<Kind>>(options, with.limiter);
+    };
+  };
+  add("Acquire", bounds::kMaxSmallJsonBytes, make(AcquireKind()));
+  add("AcquireBatch", bounds::kMaxJsonBytes, make(AcquireBatchKind()));
+  add("Query", bounds::kMaxQueryBytes, make(QueryKind()));
+  add("Refund", bounds::kMaxSmallJsonBytes, make(RefundKind()));
+  add("Watch", bounds::kMaxQueryBytes,
+      [&](const JsonMethod::Options& options) { return MakeWatchMethod(options, with.watches); });
+  add("AcquireStream", bounds::kMaxSmallJsonBytes,
+      [](const auto&) { return std::make_unique<NoHttpForm>(); });
+}
+
+void JsonApi::AddAdminMethods(const Collaborators& with) {
+  const ServiceDescriptor& rpcs = LimitAdminRpcs();
+  for (int i = 0; i < rpcs.method_count(); ++i) {
+    const MethodDescriptor& rpc = *rpcs.method(i);
+    const JsonMethod::Options options = {with.json, with.background, rpc,
+                                         /*always_in_background=*/true};
+    routes_.push_back(
+        {PathOf(rpc),
+         Changes(rpc.name()) ? OneRoute::Access::kChanging : OneRoute::Access::kReading,
+         {.methods = {http1::Method::kPost}, .max_body_bytes = bounds::kMaxJsonBytes},
+         std::make_unique<AdminMethod>(options, with.admin.Find(rpc.name()))});
+  }
+}
+
+JsonApi::JsonApi(const Collaborators& with, std::string_view version) {
+  AddDataMethods(with);
+  AddAdminMethods(with);
+  routes_.push_back({"/openapi.json",
+                     OneRoute::Access::kPublic,
+                     {},
+                     std::make_unique<OpenApiHandler>(
+                         MakeOpenApi({&RateLimiterRpcs(), &LimitAdminRpcs()}, version))});
+}
+
+JsonApi::~JsonApi() = default;
+
+void JsonApi::Register(const Access& access, http1::RouteTable* routes) {
+  for (OneRoute& route : routes_) {
+    switch (route.access) {
+      case OneRoute::Access::kPublic:
+        break;
+      case OneRoute::Access::kData:
+        route.options.gate = &access.data();
+        break;
+      case OneRoute::Access::kReading:
+        route.options.gate = &access.reading();
+        break;
+      case OneRoute::Access::kChanging:
+        route.options.gate = &access.changing();
+        break;
+    }
+    routes->Add(route.path, *route.handler, route.options);
+  }
+}
+
+}  // namespace sluice::web

@@ -1,0 +1,105 @@
+#include "server/transport/web/json_call.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "common/strings.h"
+#include "server/service/connection_bookings.h"
+
+namespace sluice::web {
+namespace {
+
+// Bytes of JSON that are parsed between two other requests: they take up to 100 us.
+constexpr size_t kSmallBytes = 2 << 10;
+// Bytes of JSON for one unit of work (net::WorkQueue), in both directions.
+constexpr size_t kBytesPerUnit = 8;
+constexpr int64_t kUnits = 100;
+
+}  // namespace
+
+std::string PathOf(const google::protobuf::MethodDescriptor& rpc) {
+  std::string name = rpc.name();
+  name[0] = absl::ascii_tolower(static_cast<unsigned char>(name[0]));
+  return absl::StrCat("/v1/", name);
+}
+
+absl::Status CheckContentType(const http1::Request& request) {
+  if (request.body().empty()) return absl::OkStatus();
+  const absl::string_view sent =
+      common::ToAbsl(request.header("content-type").value_or(std::string_view()));
+  const absl::string_view type = absl::StripAsciiWhitespace(sent.substr(0, sent.find(';')));
+  if (absl::EqualsIgnoreCase(type, "application/json")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("Content-Type: \"", common::errors::Shown(common::ToStd(sent)),
+                   "\" is not served; send application/json (curl --json)"));
+}
+
+void JsonMethod::OnRequest(http1::Exchange& exchange) {
+  const http1::Request& request = exchange.request();
+  if (const absl::Status type = CheckContentType(request); !type.ok()) {
+    exchange.Fail(http1::Problem::Of(type, 415));
+    return;
+  }
+  const size_t bytes = request.body().size();
+  exchange.Spend(kUnits + static_cast<int64_t>(bytes / kBytesPerUnit));
+  exchange.SetPendingBytes(2 * bytes + 1024);
+  std::shared_ptr<void>& state = exchange.connection_state();
+  if (state == nullptr) state = std::make_shared<service::ConnectionBookings>();
+  std::shared_ptr<JsonCall> call = NewCall();
+  call->method_ = this;
+  call->home_ = &exchange.loop();
+  const bool here = !options_.always_in_background && bytes <= kSmallBytes;
+  call->work_ = here ? &exchange.loop() : &options_.background;
+  call->exchange_ = &exchange;
+  call->json_ = request.body();
+  call->connection_state_ = state;
+  exchange.set_state(call.get());
+  exchange.Keep(call);
+  net::OnLoop(*call->work_, [call] {
+    const absl::Status parsed = call->method_->options_.json.Parse(
+        call->json_, *call->method_->options_.rpc.input_type(), &call->request_);
+    call->json_ = std::string();
+    if (parsed.ok()) {
+      call->Execute();
+    } else {
+      call->Answer(parsed);
+    }
+  });
+}
+
+void JsonMethod::OnCancelled(http1::Exchange& exchange) {
+  auto* const call = static_cast<JsonCall*>(exchange.state());
+  call->exchange_ = nullptr;
+  net::OnLoop(*call->work_, [call = call->shared_from_this()] { call->Cancel(); });
+}
+
+void JsonCall::Answer(absl::StatusOr<std::string> response) {
+  http1::Answer answer;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  if (response.ok()) {
+    answer.content_type = "application/json";
+    answer.body = http1::SharedBytes::Of(
+        method_->options_.json.Print(*response, *method_->options_.rpc.output_type()));
+  } else {
+    code = response.status().code();
+    answer = http1::Problem::Of(response.status()).ToAnswer();
+  }
+  answer.headers.emplace_back("cache-control", "no-store");
+  net::OnLoop(*home_, [call = shared_from_this(), code, answer = std::move(answer)]() mutable {
+    if (call->exchange_ == nullptr) return;
+    http1::Exchange* const exchange = std::exchange(call->exchange_, nullptr);
+    exchange->CountAs(code);
+    exchange->Finish(std::move(answer));
+  });
+}
+
+void JsonCall::EndWithPeer() {
+  net::OnLoop(*home_, [call = shared_from_this()] {
+    if (call->exchange_ != nullptr) call->exchange_->EndWithPeer();
+  });
+}
+
+}  // namespace sluice::web

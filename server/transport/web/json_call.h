@@ -1,0 +1,94 @@
+// JsonMethod: an RPC as POST /v1/METHOD, with JSON in both directions (docs/http.md). JsonCall: one
+// call of it.
+//
+// A small call is parsed, decided and printed on its connection's loop. A large one, or one of the
+// control plane, is so on the background loop: no decision waits for it.
+#ifndef SLUICE_SERVER_TRANSPORT_WEB_JSON_CALL_H_
+#define SLUICE_SERVER_TRANSPORT_WEB_JSON_CALL_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/net/event_loop.h"
+#include "google/protobuf/descriptor.h"
+#include "server/transport/http1/exchange.h"
+#include "server/transport/http1/route.h"
+#include "server/transport/web/json_codec.h"
+
+namespace sluice::web {
+
+class JsonMethod;
+
+// Its exchange and the work that it has begun keep it.
+class JsonCall : public std::enable_shared_from_this<JsonCall> {
+ public:
+  virtual ~JsonCall() = default;
+
+  // Decides the request. Calls Answer once, on work(). On the thread of work().
+  virtual void Execute() = 0;
+  // The peer has left: ends a wait that would last. After Execute, and perhaps after Answer. On the
+  // thread of work().
+  virtual void Cancel() {}
+
+  // The request's bytes. They stay where they are.
+  const std::string& request() const { return request_; }
+  // The loop that the call is executed on.
+  net::EventLoop& work() const { return *work_; }
+  // What the handlers keep for the connection (Exchange::connection_state).
+  const std::shared_ptr<void>& connection_state() const { return connection_state_; }
+
+  // Sends the response, or the error. On the thread of work().
+  void Answer(absl::StatusOr<std::string> response);
+  // Cancels the call as soon as the peer ends its side of the connection.
+  void EndWithPeer();
+
+ private:
+  friend class JsonMethod;
+
+  const JsonMethod* method_ = nullptr;
+  net::EventLoop* work_ = nullptr;
+  net::EventLoop* home_ = nullptr;       // of the exchange
+  http1::Exchange* exchange_ = nullptr;  // used on home_ only; null: it has ended
+  std::string json_;
+  std::string request_;
+  std::shared_ptr<void> connection_state_;
+};
+
+// Thread-safe: all event loops call it. Outlives the loops and the calls in progress.
+class JsonMethod : public http1::Handler {
+ public:
+  struct Options {
+    const JsonCodec& json;
+    // Where long work is done.
+    net::EventLoop& background;
+    const google::protobuf::MethodDescriptor& rpc;
+    // Whether small calls too are executed in the background.
+    bool always_in_background = false;
+  };
+  explicit JsonMethod(const Options& options) : options_(options) {}
+
+  void OnRequest(http1::Exchange& exchange) final;
+  void OnCancelled(http1::Exchange& exchange) final;
+
+ protected:
+  virtual std::shared_ptr<JsonCall> NewCall() = 0;
+
+ private:
+  friend class JsonCall;
+
+  const Options options_;
+};
+
+// "/v1/acquireBatch" for AcquireBatch.
+std::string PathOf(const google::protobuf::MethodDescriptor& rpc);
+
+// INVALID_ARGUMENT: the request's Content-Type is not JSON, though it has a body. The HTTP status
+// is 415.
+absl::Status CheckContentType(const http1::Request& request);
+
+}  // namespace sluice::web
+
+#endif  // SLUICE_SERVER_TRANSPORT_WEB_JSON_CALL_H_
