@@ -56,7 +56,9 @@ Flag String(const char* name, const char* value, const char* help, Path... path)
           }};
 }
 
-Flag Address(const char* name, const char* help, net::Address Flags::* field) {
+// `Field`: net::Address, or an optional one.
+template <typename Field>
+Flag Address(const char* name, const char* help, Field Flags::* field) {
   return {name, "ADDRESS", help, [name, field](const std::string& text, Flags* flags) {
             auto address = net::Address::Parse(text);
             if (!address.ok()) {
@@ -197,6 +199,10 @@ std::vector<Flag> PortFlags() {
        "hosts under which the HTTP port is reached; requests for others are refused (default: "
        "loopback and the host of --http_listen; 0.0.0.0 and [::] stand for any IP address)",
        SetHttpHosts},
+      Address("metrics_listen",
+              "metrics port: /metrics for Prometheus, /healthz and /readyz, for anyone who reaches "
+              "it (default: none)",
+              &Flags::metrics_listen),
       Number("threads", "event loops of the data port (default: one per core)", &Flags::threads, 1,
              1024),
   };
@@ -327,10 +333,12 @@ absl::Status CheckTogether(const Flags& flags) {
                "leaves this machine, and anyone who reaches it could change limits; add "
                "--admin_tls_client_ca (mTLS) or --admin_token_file, or stay on 127.0.0.1");
   }
-  const std::tuple<const char*, const net::Address*> ports[] = {
+  std::vector<std::tuple<const char*, const net::Address*>> ports = {
       {"listen", &flags.listen},
       {"admin_listen", &flags.admin_listen},
       {"http_listen", &flags.http_listen}};
+  if (flags.metrics_listen.has_value())
+    ports.emplace_back("metrics_listen", &*flags.metrics_listen);
   for (const auto& [name, address] : ports) {
     for (const auto& [other_name, other] : ports) {
       if (other == address) break;

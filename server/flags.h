@@ -3,6 +3,7 @@
 #define SLUICE_SERVER_FLAGS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,10 @@ struct Flags {
   net::Address listen{"127.0.0.1", 7200, ""};
   net::Address admin_listen{"127.0.0.1", 7201, ""};
   net::Address http_listen{"127.0.0.1", 7202, ""};
-  std::vector<std::string> http_hosts;  // empty: loopback and http_listen
-  int threads = 0;                      // event loops of the data port; 0: one per core
-  bool in_redis = false;                // where the buckets are; else in memory
+  std::optional<net::Address> metrics_listen;  // absent: there is no such port
+  std::vector<std::string> http_hosts;         // empty: loopback and http_listen
+  int threads = 0;                             // event loops of the data port; 0: one per core
+  bool in_redis = false;                       // where the buckets are; else in memory
   store::RedisStoreOptions redis;
   int store_threads = 0;  // event loops for Redis only; 0: it uses those of the data port
   int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port

@@ -45,9 +45,12 @@
 #include "server/transport/services/tls_files.h"
 #include "server/transport/web/access.h"
 #include "server/transport/web/check_handler.h"
+#include "server/transport/web/health_routes.h"
 #include "server/transport/web/http_port.h"
 #include "server/transport/web/json_api.h"
 #include "server/transport/web/json_codec.h"
+#include "server/transport/web/metrics/scraper.h"
+#include "server/transport/web/metrics_routes.h"
 #include "server/waiting/alarm_thread.h"
 #include "server/waiting/held_callers.h"
 
@@ -190,6 +193,7 @@ class Server {
   transport::PortServerOptions PortOptions(const transport::TlsFiles& tls);
   int Listen();
   void MakeHttpPort();
+  void MakeMetrics();
   template <typename Port>
   int ListenOn(Port& port, const char* name, const char* flag, const net::Address& address);
   void WatchFiles();
@@ -222,7 +226,11 @@ class Server {
   const web::JsonCodec json_;
   std::unique_ptr<web::CheckHandler> check_;
   std::unique_ptr<web::JsonApi> json_api_;
+  web::HealthRoutes health_;
+  std::unique_ptr<metrics::Scraper> scraper_;
+  std::unique_ptr<web::MetricsRoutes> metrics_routes_;
   std::unique_ptr<web::HttpPort> http_;
+  std::unique_ptr<web::HttpPort> metrics_port_;  // null: there is none
   std::unique_ptr<Maintenance> maintenance_;
   std::vector<std::unique_ptr<config::FileWatcher>> watchers_;
 };
@@ -241,6 +249,7 @@ int Server::Start() {
     data_->RelieveMemory();
     admin_->RelieveMemory();
     http_->RelieveMemory();
+    if (metrics_port_ != nullptr) metrics_port_->RelieveMemory();
   });
   use_cases_->watches.StartThread();
   WatchFiles();
@@ -352,9 +361,13 @@ int Server::Listen() {
   admin_service_->Register(&admin_->methods());
 
   MakeHttpPort();
+  MakeMetrics();
   int code = ListenOn(*data_, "data", "listen", flags_.listen);
   if (code == kDone) code = ListenOn(*admin_, "admin", "admin_listen", flags_.admin_listen);
   if (code == kDone) code = ListenOn(*http_, "http", "http_listen", flags_.http_listen);
+  if (code == kDone && metrics_port_ != nullptr) {
+    code = ListenOn(*metrics_port_, "metrics", "metrics_listen", *flags_.metrics_listen);
+  }
   return code;
 }
 
@@ -383,6 +396,26 @@ void Server::MakeHttpPort() {
                                   loops_.background()},
       SLUICE_VERSION);
   json_api_->Register(*access_, &http_->routes());
+}
+
+// What the HTTP port and the metrics port serve of it. The data port's loops only pass the answers
+// on.
+void Server::MakeMetrics() {
+  scraper_ = std::make_unique<metrics::Scraper>(
+      metrics::Sources{use_cases_->admin, use_cases_->held, use_cases_->watches, memory_});
+  metrics_routes_ = std::make_unique<web::MetricsRoutes>(*scraper_);
+  metrics_routes_->Register(&access_->reading(), &http_->routes());
+  health_.Register(&http_->routes());
+  if (!flags_.metrics_listen.has_value()) return;
+  web::HttpPortOptions options;
+  options.listen = *flags_.metrics_listen;
+  options.http.metrics_name = "metrics";
+  options.http.memory = &memory_;
+  options.http.log = &log_;
+  options.http.stall_timeout_ns = flags_.stall_timeout_ns;
+  metrics_port_ = std::make_unique<web::HttpPort>(options, loops_.data(), clock_, metrics_);
+  metrics_routes_->Register(nullptr, &metrics_port_->routes());
+  health_.Register(&metrics_port_->routes());
 }
 
 template <typename Port>
@@ -418,13 +451,16 @@ void Server::WatchFile(const std::string& path, std::function<void()> on_change)
 void Server::Announce() {
   data_->health().SetServing(true);
   admin_->health().SetServing(true);
+  health_.SetReady(true);
   log_.Info("started", {{"version", SLUICE_VERSION},
                         {"data", data_->address()},
                         {"admin", admin_->address()},
                         {"http", http_->address()},
                         {"limits", registry_->Current()->limits().size()}});
-  std::printf("ready data=%s admin=%s http=%s\n", data_->address().c_str(),
-              admin_->address().c_str(), http_->address().c_str());
+  std::printf("ready data=%s admin=%s http=%s", data_->address().c_str(), admin_->address().c_str(),
+              http_->address().c_str());
+  if (metrics_port_ != nullptr) std::printf(" metrics=%s", metrics_port_->address().c_str());
+  std::printf("\n");
   std::fflush(stdout);
 }
 
@@ -476,6 +512,7 @@ void Server::Drain(int signal_number) {
   // served.
   data_->health().SetServing(false);
   admin_->health().SetServing(false);
+  health_.SetReady(false);
   absl::SleepFor(notice);
   const absl::Time deadline = absl::Now() + timeout;
   data_->health().Close();
@@ -485,9 +522,11 @@ void Server::Drain(int signal_number) {
   data_->Drain();
   admin_->Drain();
   http_->Drain();
+  if (metrics_port_ != nullptr) metrics_port_->Drain();
   data_->AwaitDrained(deadline);
   admin_->AwaitDrained(deadline);
   http_->AwaitDrained(deadline);
+  if (metrics_port_ != nullptr) metrics_port_->AwaitDrained(deadline);
   watchers_.clear();
   use_cases_->alarm.Stop();
   if (redis_ != nullptr) redis_->Leave();
