@@ -121,6 +121,15 @@ class DeployTest(unittest.TestCase):
         self.assertEqual(services["redis"]["networks"], ["store"])
         self.assertTrue(yaml.safe_load(read("docker-compose.yml"))["networks"]["store"]["internal"])
 
+    def test_compose_prometheus_scrapes_the_nodes(self):
+        services = yaml.safe_load(read("docker-compose.yml"))["services"]
+        scraped = yaml.safe_load(read("deploy/prometheus/prometheus.yml"))["scrape_configs"]
+        nodes = {f"{name}:{self.has_flag(one['command'], 'metrics_listen').rsplit(':')[-1]}"
+                 for name, one in services.items() if name.startswith("sluice")}
+        self.assertEqual([set(scraped[0]["static_configs"][0]["targets"])], [nodes])
+        for name in ("prometheus", "grafana"):
+            self.assertIn("calls", services[name]["networks"])
+
     def test_compose_demo_runs_an_existing_command(self):
         demo = yaml.safe_load(read("docker-compose.yml"))["services"]["demo"]
         command = [SLUICE, *demo["entrypoint"][1:], *demo["command"]]
