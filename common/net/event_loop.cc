@@ -161,7 +161,7 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   counters_.busy_ns.Add(std::max<int64_t>(idle_from_ns_ - now_ns_, 0));
   now_ns_ = now_ns;
   step_from_ns_ = now_ns;
-  work_.BeginRound();
+  work_.BeginIteration();
 
   for (int i = 0; i < event_count_; ++i) {
     auto* const watcher = static_cast<IoWatcher*>(events_[i].data.ptr);
@@ -178,7 +178,7 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
     counters_.timers.Add(fired);
     EndStep(common::Step::kTimer);
   }
-  work_.RunRound([this] { EndStep(common::Step::kTurn); });
+  work_.RunTurns([this] { EndStep(common::Step::kTurn); });
   RunHooks(kHookRounds);
   if (sleep_hooks_.first != nullptr && (quiet || now_ns_ - sleep_hooks_since_ns_ >= kMostBusyNs)) {
     sleep_hooks_.Run(*this);

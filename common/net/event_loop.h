@@ -1,10 +1,10 @@
 // EventLoop: one thread that waits for file descriptors, timers and posted tasks (epoll).
 //
 // An iteration: wait; read the clock once; handle ready descriptors; run posted tasks; fire timers;
-// give each waiting worker a turn (work_queue.h); run the end-of-iteration hooks (each stream sends
-// its writes at once); before the loop would sleep, run the before-sleep hooks. Tasks and timers
-// beyond a bound wait for the next iteration. A loop with nothing to do sleeps until its next
-// timer.
+// give waiting workers their turns (work_queue.h); run the end-of-iteration hooks (each stream
+// sends its writes at once); before the loop would sleep, run the before-sleep hooks. Tasks and
+// timers beyond a bound wait for the next iteration. A loop with nothing to do sleeps until its
+// next timer.
 //
 // Threads: the thread that calls Run becomes the loop's thread. Post, Stop, stopping and counters
 // may be used from any thread, all other functions on the loop's thread only (or before Run).

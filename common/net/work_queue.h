@@ -2,9 +2,12 @@
 // round robin over work.
 //
 // Work is counted in units of about 100 ns, which is cheaper than reading a clock. A worker has a
-// credit: each round, an iteration of the loop, adds the units of a turn, and its work spends them.
-// A worker whose credit is spent stops, and waits in the queue behind those that have some. A piece
-// of work may cost more than is left; the worker pays for it in later rounds.
+// credit: each round adds the units of a turn, and its work spends them. A worker whose credit is
+// spent stops, and waits in the queue behind those that have some. A piece of work may cost more
+// than is left; the worker pays for it in later rounds.
+//
+// A round gives a turn to each worker that was queued at its start. It takes several iterations of
+// the loop if many are queued, so that those that have credit need not wait for all of them.
 #ifndef SLUICE_COMMON_NET_WORK_QUEUE_H_
 #define SLUICE_COMMON_NET_WORK_QUEUE_H_
 
@@ -54,11 +57,15 @@ class WorkQueue {
   // Units of a turn: about 200 us, as much as 85 small calls. Pieces of work that are not divided
   // must be smaller.
   static constexpr int64_t kTurnUnits = 2048;
+  // Turns of an iteration: about a millisecond.
+  static constexpr size_t kTurnsPerIteration = 5;
 
   bool empty() const { return first_ == nullptr; }
 
   // The loop begins an iteration.
-  void BeginRound() { ++round_; }
+  void BeginIteration() {
+    if (left_ == 0) ++round_;
+  }
 
   // Gives `worker` its credit up to this round. For work outside of OnTurn, as when input arrives.
   void Refill(Worker& worker) {
@@ -79,10 +86,11 @@ class WorkQueue {
     ++size_;
   }
 
-  // Gives a turn to each worker that is queued now and has credit. Calls after_turn() after each.
+  // Gives turns to workers that are queued and have credit. Calls after_turn() after each.
   template <typename AfterTurn>
-  void RunRound(AfterTurn after_turn) {
-    for (size_t left = size_; left > 0 && first_ != nullptr; --left) {
+  void RunTurns(AfterTurn after_turn) {
+    if (left_ == 0) left_ = size_;
+    for (size_t turns = 0; left_ > 0 && first_ != nullptr && turns < kTurnsPerIteration; --left_) {
       Worker& worker = *first_;
       Remove(worker);
       Refill(worker);
@@ -90,9 +98,11 @@ class WorkQueue {
         Add(worker);
         continue;
       }
+      ++turns;
       worker.OnTurn();  // may destroy it and others
       after_turn();
     }
+    if (first_ == nullptr) left_ = 0;
   }
 
  private:
@@ -106,6 +116,7 @@ class WorkQueue {
   }
 
   uint64_t round_ = 1;
+  size_t left_ = 0;  // turns of the present round
   size_t size_ = 0;
   Worker* first_ = nullptr;
   Worker* last_ = nullptr;

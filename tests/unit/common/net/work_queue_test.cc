@@ -45,9 +45,10 @@ class Source final : public Worker {
 
 class WorkQueueTest : public ::testing::Test {
  protected:
+  // Of at most kTurnsPerIteration workers.
   void Round() {
-    queue_.BeginRound();
-    queue_.RunRound([this] { ++turns_; });
+    queue_.BeginIteration();
+    queue_.RunTurns([this] { ++turns_; });
   }
   WorkQueue queue_;
   std::string log_;
@@ -81,7 +82,7 @@ TEST_F(WorkQueueTest, NewcomerWaitsForOneTurnOfEachOther) {
 
 TEST_F(WorkQueueTest, WorkOutsideOfTurnsCounts) {
   Source source(queue_, 's', kTurn, &log_);
-  queue_.BeginRound();
+  queue_.BeginIteration();
   queue_.Refill(source);
   EXPECT_EQ(source.credit(), kTurn);
   source.Spend(3 * kTurn);
@@ -93,9 +94,33 @@ TEST_F(WorkQueueTest, WorkOutsideOfTurnsCounts) {
   EXPECT_EQ(log_, "");  // it pays its debt
   Round();
   EXPECT_EQ(log_, "s");
-  for (int i = 0; i < 100; ++i) queue_.BeginRound();
+  for (int i = 0; i < 100; ++i) queue_.BeginIteration();
   queue_.Refill(source);
   EXPECT_EQ(source.credit(), kTurn);  // an idle worker saves nothing up
+}
+
+TEST_F(WorkQueueTest, RoundOfManyWorkersTakesSeveralIterations) {
+  std::vector<std::unique_ptr<Source>> sources;
+  for (size_t i = 0; i < 2 * WorkQueue::kTurnsPerIteration; ++i) {
+    sources.push_back(std::make_unique<Source>(queue_, static_cast<char>('a' + i), kTurn, &log_));
+    sources.back()->Give(10);
+  }
+  Source caller(queue_, 'z', 1, &log_);
+  queue_.BeginIteration();
+  queue_.Refill(caller);
+  caller.Spend(kTurn);
+  queue_.RunTurns([] {});
+  EXPECT_EQ(log_, "abcde");
+  queue_.BeginIteration();
+  queue_.Refill(caller);  // in the same round: nothing
+  EXPECT_FALSE(caller.has_credit());
+  queue_.RunTurns([] {});
+  EXPECT_EQ(log_, "abcdefghij");
+  queue_.BeginIteration();
+  queue_.Refill(caller);
+  EXPECT_TRUE(caller.has_credit());
+  queue_.RunTurns([] {});
+  EXPECT_EQ(log_, "abcdefghijabcde");
 }
 
 TEST_F(WorkQueueTest, DestroyedWorkersLeaveTheQueue) {
