@@ -17,8 +17,7 @@ constexpr size_t kPieceBytes = 2 << 10;
 constexpr size_t kSmallPieceBytes = 16 << 10;
 constexpr int64_t kFewUnits = 256;
 
-// Calls of a connection that has ended, which end in one turn, and what each costs.
-constexpr size_t kEndsPerTurn = 128;
+// What the end of a call costs when its connection has ended, beside what its handler counts.
 constexpr int64_t kEndUnits = 10;
 
 // An open call without its messages: its object, its smallest buffers, the state of a small
@@ -108,8 +107,8 @@ void RpcConnection::EndWork() {
 }
 
 void RpcConnection::EndCalls() {
-  const size_t most = rpc_loop_.loop().stopping() ? SIZE_MAX : kEndsPerTurn;
-  for (size_t ended = 0; ended < most && !calls_.empty(); ++ended) {
+  rpc_loop_.loop().work().Refill(*this);
+  while (!calls_.empty() && (has_credit() || rpc_loop_.loop().stopping())) {
     OnStreamClosed(*calls_.front());
     Spend(kEndUnits);
   }

@@ -8,6 +8,13 @@
 #include "server/transport/rpc/rpc_connection.h"
 
 namespace sluice::transport {
+namespace {
+
+// Units of work (net::WorkQueue) of all connections in one step, and of one without requests.
+constexpr int64_t kStepUnits = net::WorkQueue::kTurnUnits;
+constexpr int64_t kWorkUnits = 4;
+
+}  // namespace
 
 RpcLoop::RpcLoop(const MethodTable& methods, const common::Clock& clock, common::Metrics& metrics,
                  const RpcServerOptions& options, net::EventLoop& loop, size_t index)
@@ -81,14 +88,20 @@ void RpcLoop::Drain() {
 
 void RpcLoop::MarkDirty(RpcConnection& connection) {
   if (dirty_.Contains(connection)) return;
-  dirty_.PushFront(connection);
+  dirty_.PushBack(connection);
   loop_.AtIterationEnd(*this);
 }
 
 void RpcLoop::OnIterationEnd() {
-  while (!dirty_.empty()) {
-    dirty_.PopFront().Work();
+  // Many may have something to send, and each may also handle a turn's worth of requests.
+  for (int64_t left = kStepUnits; !dirty_.empty() && left > 0;) {
+    RpcConnection& connection = dirty_.PopFront();
+    loop_.work().Refill(connection);
+    const int64_t before = connection.credit();
+    connection.Work();
+    left -= kWorkUnits + before - connection.credit();
   }
+  if (!dirty_.empty()) loop_.AtIterationEnd(*this);
 }
 
 Decompressor* RpcLoop::ClaimLarge(RpcConnection& connection) {

@@ -10,6 +10,12 @@
 #include "server/transport/rpc/rpc_loop.h"
 
 namespace sluice::transport {
+namespace {
+
+// Units of work (net::WorkQueue) of an error's text, which is encoded twice.
+constexpr int64_t kFailUnits = 8;
+
+}  // namespace
 
 std::string ServerCall::peer_address() const { return connection_->stream().peer_address(); }
 net::EventLoop& ServerCall::loop() const { return connection_->rpc_loop().loop(); }
@@ -86,6 +92,7 @@ void ServerCall::Finish(absl::StatusCode code, std::string_view message) {
 }
 
 void ServerCall::Fail(absl::StatusCode code, std::string_view message) {
+  Spend(kFailUnits);
   if (phase_ == Phase::kReceiving) {
     // Other codes mean that the call would not be executed later either.
     if (code == absl::StatusCode::kResourceExhausted ||
