@@ -121,9 +121,12 @@ class BucketState {
   void ForEachBooking(absl::FunctionRef<void(const Booking&)> visit, size_t skip = 0,
                       size_t count = std::numeric_limits<size_t>::max()) const;
 
-  // Turns the bookings whose grant times have come into takes. Returns how many older receipts were
-  // closed to make room for theirs.
-  size_t Fold(const Parameters& parameters, Moment at);
+  // Turns the bookings whose grant times have come into takes, at most `most` of them. Returns how
+  // many older receipts were closed to make room for theirs.
+  size_t Fold(const Parameters& parameters, Moment at,
+              size_t most = std::numeric_limits<size_t>::max());
+  // Whether that is to be called (again).
+  bool HasDue(int64_t now_ns) const { return bookings() != 0 && NextGrantTimeNs() <= now_ns; }
 
   // Makes the bucket full. Bookings stay.
   void Reset(const Parameters& parameters, Moment at);

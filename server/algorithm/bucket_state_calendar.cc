@@ -292,13 +292,14 @@ void BucketState::ForEachBooking(absl::FunctionRef<void(const Booking&)> visit, 
              calendar_->bookings);
 }
 
-size_t BucketState::Fold(const Parameters& parameters, Moment at) {
+size_t BucketState::Fold(const Parameters& parameters, Moment at, size_t most) {
   if (calendar_ == nullptr) return 0;
-  calendar_->latest_ns = std::max(calendar_->latest_ns, at.now_ns);
   size_t closed = 0;
-  while (bookings() != 0 && NextGrantTimeNs() <= at.now_ns) {
+  for (; HasDue(at.now_ns); --most) {
+    if (most == 0) return closed;
     const Booking booking =
         std::visit([](const auto& c) -> Booking { return c.front(); }, calendar_->bookings);
+    calendar_->latest_ns = std::max(calendar_->latest_ns, booking.grant_time_ns);
     closed += TakeBooked(parameters, booking, calendar_->Planned(booking.grant_time_ns)) ? 1 : 0;
     if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
       tokens->Fold(parameters.token_bucket);
@@ -310,6 +311,7 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at) {
     calendar_ = nullptr;
     return closed;
   }
+  calendar_->latest_ns = std::max(calendar_->latest_ns, at.now_ns);
   if (kind() == Kind::kFixedWindow && at.now_ns >= calendar_->latest_ns) {
     const int64_t ahead_ns = at.wall_ns - at.now_ns;
     const int64_t set_by_ns = ahead_ns - calendar_->wall_ahead_ns;

@@ -15,17 +15,16 @@ namespace {
 namespace bounds = common::bounds;
 namespace errors = common::errors;
 
-// The cost of a slice, at which it is complete: about 50 us. A shared store takes longer to ask,
+// The cost of a slice of a shared store, at which it is complete. Such a store takes longer to ask,
 // and each slice costs a round trip.
-constexpr size_t kSlice = 512;
 constexpr size_t kSharedSlice = 256;
 // What costs more than a decision on one bucket: a charge of several, a booking or a receipt, the
 // text of an error.
 constexpr size_t kJointCost = 4;
 constexpr size_t kBookingCost = 10;
 constexpr size_t kErrorCost = 16;
-// Steps of searches (store::SearchBudget) that cost as much.
-constexpr int64_t kSearchSteps = 25;
+// Bytes of a key that cost as much: it is hashed, compared and counted.
+constexpr size_t kKeyBytes = 64;
 
 // Replaces the reason of charges that had not enough permits.
 void Blame(const store::Acquisition& denied, store::Reason why) {
@@ -106,6 +105,7 @@ AcquireCall::Attempt& AcquireCall::NewAttempt() {
   attempt.Clear();
   attempt.limits.Use(with_->registry.Local());
   attempt.search_budget = &search_budget_;
+  attempt.ResetWork();
   return attempt;
 }
 
@@ -114,13 +114,14 @@ AcquireCall::Attempt& AcquireCall::NewAttempt() {
 void AcquireCall::DecideSlice() {
   Attempt& attempt = NewAttempt();
   slice_cost_ = 0;
-  budget_before_ = search_budget_.left();
-  const size_t most = !sliced_ ? SIZE_MAX : with_->store.Shared() ? kSharedSlice : kSlice;
+  const size_t most = !sliced_ ? SIZE_MAX : with_->store.Shared() ? kSharedSlice : kSliceDecisions;
+  if (sliced_) attempt.most_work = kSliceWork;
   while (end_ < items_.size() && slice_cost_ < most) {
     Item& item = items_[end_++];
     item.attempt = static_cast<uint8_t>(attempts_used_ - 1);
     item.index = static_cast<uint32_t>(attempt.size());
-    slice_cost_ += AddUsual(item, attempt) ? 1 : AddAny(item, attempt);
+    slice_cost_ += AddUsual(item, attempt) ? 1 + asked_[item.first].key.size() / kKeyBytes
+                                           : AddAny(item, attempt);
   }
   places_.Use(nullptr);
   attempt.Decide(with_->store, deadline_ns_);
@@ -234,6 +235,9 @@ absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
 void AcquireCall::Decided() {
   const size_t number = attempts_used_ - 1;
   const Attempt& attempt = *attempts_[number];
+  // It was estimated before the decision.
+  slice_cost_ = std::max(slice_cost_, attempt.work_in_decisions());
+  if (attempt.undecided > 0) EndSliceBefore(attempt.size() - attempt.undecided);
   bool stale = false;
   for (Item& item : Slice()) {
     if (item.attempt != number || !item.status.ok()) continue;
@@ -250,9 +254,20 @@ void AcquireCall::Decided() {
                              decided.source == store::Source::kStoreUnavailable;
   }
   if (stale) return DecideStale(attempt);
-  if (Hold()) return;
-  BlameDeadline();
+  if (first_ < end_) {
+    if (Hold()) return;
+    BlameDeadline();
+  }
   Finish();
+}
+
+void AcquireCall::EndSliceBefore(size_t undecided) {
+  const auto is_undecided = [&](const Item& item) {
+    return item.status.ok() && item.index >= undecided;
+  };
+  const absl::Span<Item> slice = Slice();
+  end_ = first_ + static_cast<size_t>(std::find_if(slice.begin(), slice.end(), is_undecided) -
+                                      slice.begin());
 }
 
 absl::Status AcquireCall::StatusOf(const Item& item) const {
@@ -363,7 +378,6 @@ void AcquireCall::CountBookings() {
 }
 
 void AcquireCall::Finish() {
-  slice_cost_ += static_cast<size_t>((budget_before_ - search_budget_.left()) / kSearchSteps);
   if (places_.in_use()) CountBookings();
   if (Count()) AppendReceipts();
   done_(context_, this);

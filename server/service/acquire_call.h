@@ -93,10 +93,11 @@ class AcquireCall final : private waiting::HeldCaller {
   // How many were begun; those over the bound are not kept.
   size_t begun() const { return begun_; }
 
-  // Lets a large call be decided in slices, so that it does not hold its event loop for long: the
-  // first by RateLimiter::Acquire, each other one by RateLimiter::Continue, each with a call of
-  // DoneFn. A slice changes no decision, as acquisitions do not depend on each other. A call that
-  // is dropped between slices debits nothing further.
+  // Lets a call be decided in slices, so that it does not hold its event loop for long: the first
+  // by RateLimiter::Acquire, each other one by RateLimiter::Continue, each with a call of DoneFn. A
+  // slice changes no decision, as acquisitions do not depend on each other. A slice may have no
+  // acquisition: then the store has work to do before it can decide one. A call that is dropped
+  // between slices debits nothing further.
   void DecideInSlices() { sliced_ = true; }
 
   // For a decoder that meets `hold`, `max_wait` or `want_receipt` after the charges.
@@ -113,7 +114,8 @@ class AcquireCall final : private waiting::HeldCaller {
   size_t first() const { return first_; }
   size_t end() const { return end_; }
   bool more() const { return end_ < items_.size(); }
-  // What the slice cost: about as much as so many decisions on one bucket.
+  // What the slice cost: about as much as so many decisions on one bucket. Known when it was
+  // decided, also if the call is held then.
   size_t slice_cost() const { return slice_cost_; }
   AcquisitionResult result(size_t acquisition) const;
   // A short cut for encoders: the decision of an acquisition whose one requested charge is its only
@@ -219,6 +221,8 @@ class AcquireCall final : private waiting::HeldCaller {
 
   // ---- The decision.
   void Decided();
+  // Takes the acquisitions that the store left undecided out of the slice.
+  void EndSliceBefore(size_t undecided);
   // The item's status for an outcome that is final.
   absl::Status StatusOf(const Item& item) const;
 
@@ -251,9 +255,7 @@ class AcquireCall final : private waiting::HeldCaller {
   size_t first_ = 0;
   size_t end_ = 0;
   size_t slice_cost_ = 0;
-  // Of all slices; and what was left of it before the present one.
-  store::SearchBudget search_budget_;
-  int64_t budget_before_ = 0;
+  store::SearchBudget search_budget_;  // of all slices
   std::vector<std::unique_ptr<Attempt>> attempts_;
   size_t attempts_used_ = 0;
   BookingPlaces places_;

@@ -31,6 +31,10 @@ struct Collaborators {
 // reload between the look-up of a limit and the decision, which takes less than a microsecond.
 inline constexpr size_t kMaxAttempts = 8;
 
+// The work of a slice, in decisions on one bucket: about 50 us; and in the store's steps.
+inline constexpr size_t kSliceDecisions = 512;
+inline constexpr int64_t kSliceWork = kSliceDecisions * store::Operation::kStepsPerDecision;
+
 }  // namespace sluice::service
 
 #endif  // SLUICE_SERVER_SERVICE_COLLABORATORS_H_

@@ -15,6 +15,7 @@ void QueryCall::Reset(UnknownLimit unknown, Utf8 utf8) {
   found_.clear();
   limits_.Use(nullptr);
   status_ = absl::OkStatus();
+  ResetWork();
 }
 
 void QueryCall::AddBucket(std::string_view limit, std::string_view key) {
@@ -59,6 +60,11 @@ void QueryCall::Start(const Collaborators& with, int64_t deadline, DoneFn done, 
   items = absl::MakeSpan(found_);
   deadline_ns = deadline;
   with.store.Query(this);
+}
+
+void QueryCall::Continue() {
+  items = items.last(undecided);
+  with_->store.Query(this);
 }
 
 void QueryCall::Done() {

@@ -38,6 +38,11 @@ class QueryCall final : private store::QueryOperation {
   void Reset(UnknownLimit unknown = UnknownLimit::kFailsCall, Utf8 utf8 = Utf8::kChecked);
   void AddBucket(std::string_view limit, std::string_view key);
 
+  // As AcquireCall's: DoneFn is called after each slice, and only the last has results.
+  void DecideInSlices() { most_work = kSliceWork; }
+  bool more() const { return undecided > 0; }
+  size_t slice_cost() const { return work_in_decisions(); }
+
   // After completion. NOT_FOUND: unknown limit. INVALID_ARGUMENT: no bucket, over 256, a key over
   // 512 bytes. DEADLINE_EXCEEDED, UNAVAILABLE.
   const absl::Status& status() const { return status_; }
@@ -55,6 +60,7 @@ class QueryCall final : private store::QueryOperation {
 
   // RateLimiter::Query and Validate.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
+  void Continue();
   const absl::Status& Resolve(const limits::LimitRegistry& registry);
 
  private:

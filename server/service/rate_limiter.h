@@ -26,9 +26,12 @@ class RateLimiter {
     call->Start(with_, deadline_ns, done, context);
   }
 
-  // Decides the next slice of a call (AcquireCall::DecideInSlices). REQUIRES: call->more(), and
+  // Decides the next slice of any call (DecideInSlices). REQUIRES: call->more(), and
   // `done` was called for the slice before.
-  void Continue(AcquireCall* call) { call->Continue(); }
+  template <typename Call>
+  void Continue(Call* call) {
+    call->Continue();
+  }
 
   // Lets calls be held. REQUIRES: before the first call; `held_callers` outlives this.
   void UseHeldCallers(waiting::HeldCallers* held_callers) { with_.held_callers = held_callers; }

@@ -20,6 +20,7 @@ void RefundCall::Reset(std::string_view receipt) {
   bookings_.reset();
   status_ = absl::OkStatus();
   operation_.outcome = store::RefundOutcome::kPending;
+  operation_.ResetWork();
   attempts_ = 0;
 }
 
@@ -67,6 +68,10 @@ void RefundCall::Try() {
 }
 
 void RefundCall::Decided() {
+  if (more()) {
+    done_(context_, this);
+    return;
+  }
   switch (operation_.outcome) {
     case store::RefundOutcome::kRefunded: {
       if (bookings_ != nullptr) bookings_->Remove(decoded_.grant_time_ns);

@@ -38,6 +38,11 @@ class RefundCall {
   // As AcquireCall::UseConnection; Start copies it if the receipt is of a reservation.
   void UseConnection(ConnectionBookings* connection) { connection_ = connection; }
 
+  // As AcquireCall's: DoneFn is called after each slice, and only the last has results.
+  void DecideInSlices() { operation_.most_work = kSliceWork; }
+  bool more() const { return operation_.undecided > 0; }
+  size_t slice_cost() const { return operation_.work_in_decisions(); }
+
   // After completion. INVALID_ARGUMENT: the receipt was changed or cut, or was issued by another
   // server or before a restart. DEADLINE_EXCEEDED, UNAVAILABLE.
   const absl::Status& status() const { return status_; }
@@ -59,6 +64,7 @@ class RefundCall {
 
   // RateLimiter::Refund.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
+  void Continue() { with_->store.Refund(&operation_); }
 
  private:
   struct Operation final : public store::RefundOperation {

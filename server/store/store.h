@@ -138,6 +138,28 @@ class Operation {
   // a shared store later, on the event loop that the operation was started on.
   virtual void Done() = 0;
 
+  // ---- Work in parts. A memory store works on the calling thread, which may be an event loop with
+  // other callers. A shared store ignores this.
+  //
+  // Steps of work, as SearchBudget counts them, after which the store may stop between two items of
+  // the operation, or before one whose bucket has thousands of bookings to fold. It has then come
+  // nearer to deciding it.
+  static constexpr int64_t kAnyWork = std::numeric_limits<int64_t>::max();
+  int64_t most_work = kAnyWork;
+  // Written by the store: the steps that it took, and how many items, the last ones, it left
+  // undecided. They are to be sent again.
+  int64_t work = 0;
+  size_t undecided = 0;
+
+  // About as many as a decision on one bucket takes.
+  static constexpr int64_t kStepsPerDecision = 25;
+  size_t work_in_decisions() const { return static_cast<size_t>(work / kStepsPerDecision); }
+  void ResetWork() {
+    most_work = kAnyWork;
+    work = 0;
+    undecided = 0;
+  }
+
  protected:
   ~Operation() = default;
 };

@@ -92,8 +92,14 @@ class SearchBudget {
   bool spent() const { return left_ <= 0; }
   int64_t left() const { return left_; }
 
+  // Counts work that is no search.
+  void Note(size_t steps) { noted_ += static_cast<int64_t>(steps); }
+  // Grows by all steps, of searches or not. Only differences mean anything.
+  int64_t work() const { return noted_ - left_; }
+
  private:
   int64_t left_;
+  int64_t noted_ = 0;
 };
 
 // Returns the first moment, at or after `from_ns`, at which one bucket can be charged; kNeverNs if

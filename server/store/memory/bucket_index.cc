@@ -22,6 +22,12 @@ constexpr size_t kSweepElsewhereForRoom = 64;
 // miss. So a batch of new keys for a full table looks at 8192 slots in vain, which takes half a
 // millisecond.
 constexpr size_t kStepsPerSlot = 16;
+// And those of a bucket that is made, and of its key's bytes, which go to new pages.
+constexpr size_t kStepsPerBucket = 300;
+constexpr size_t kKeyBytesPerStep = 2;
+// Bookings that a sweep folds of the buckets that it looks at; the others are left to the next one.
+constexpr size_t kFoldsPerInsert = 64;
+constexpr size_t kFoldsPerMaintain = 1024;
 // Slots that Maintain looks at in one call, and at most under one lock.
 constexpr size_t kSweepPerMaintain = 2048;
 constexpr size_t kSweepPerLock = 256;
@@ -165,16 +171,20 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
       std::atomic<uint64_t>* slot =
           Locate(tables_[shard_index].load(std::memory_order_relaxed), hash, rule, key, nullptr);
       if (slot != nullptr) return Settle(shard, shard_index, slot, hash, rule);
-      if (may_sweep == MaySweep::kYes) Sweep(shard, shard_index, kSweepPerInsert, now_ns);
+      if (may_sweep == MaySweep::kYes)
+        Sweep(shard, shard_index, kSweepPerInsert, now_ns, kFoldsPerInsert);
       bool room = room_.Take(part, key.size());
       if (!room && searches) {
-        if (Sweep(shard, shard_index, kSweepForRoom, now_ns) > 0) {
+        if (Sweep(shard, shard_index, kSweepForRoom, now_ns, kFoldsPerInsert) > 0) {
           room = room_.Take(part, key.size());
         } else {
           spend(kSweepForRoom);
         }
       }
-      if (room) return {Status::kFound, Create(shard, shard_index, hash, rule, key)};
+      if (room) {
+        if (budget != nullptr) budget->Note(kStepsPerBucket + key.size() / kKeyBytesPerStep);
+        return {Status::kFound, Create(shard, shard_index, hash, rule, key)};
+      }
     }
     if (swept_others) return {Status::kOverflow, nullptr};
     swept_others = true;
@@ -190,7 +200,7 @@ bool BucketIndex::SweepElsewhere(int64_t now_ns) {
     if (SlotsOf(table) == no_slots_) continue;
     const size_t slots = std::min(left, CapacityOf(table));
     common::MutexLock lock(&shards_[i].mu);
-    if (Sweep(shards_[i], i, slots, now_ns) > 0) return true;
+    if (Sweep(shards_[i], i, slots, now_ns, kFoldsPerInsert) > 0) return true;
     left -= slots;
   }
   return false;
@@ -273,7 +283,8 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
   return record;
 }
 
-bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t now_ns) {
+bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t now_ns,
+                             size_t* folds) {
   std::atomic<uint64_t>* slots = SlotsOf(table);
   Record* record = RecordOf(slots[index].load(std::memory_order_relaxed));
   RuleRegistry::Entry* entry = rules_.Find(record->rule_id());
@@ -296,7 +307,9 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     BucketState* state = Record::StateOf(word);
     const Moment at{now_ns, clock_.WallNs()};
     const Counts before = CountsOf(*state);
-    if (state->NextGrantTimeNs() <= now_ns) state->Fold(parameters, at);
+    const size_t bookings = state->bookings();
+    if (state->HasDue(now_ns)) state->Fold(parameters, at, *folds);
+    *folds -= bookings - state->bookings();
     const bool full = state->IsFull(parameters, at);
     Recount(*entry->rule, before, full ? Counts{} : CountsOf(*state));
     if (!full) {
@@ -333,7 +346,8 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
   return true;
 }
 
-size_t BucketIndex::Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns) {
+size_t BucketIndex::Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns,
+                          size_t folds) {
   if (shard.live == 0) return 0;
   const uint64_t table = tables_[shard_index].load(std::memory_order_relaxed);
   const size_t capacity = CapacityOf(table);
@@ -350,7 +364,9 @@ size_t BucketIndex::Sweep(Shard& shard, size_t shard_index, size_t slots, int64_
   for (size_t i = 0; i < slots; ++i) {
     if (i + ahead < slots) prefetch(index + ahead);
     const uint64_t slot = SlotsOf(table)[index].load(std::memory_order_relaxed);
-    if (slot != kEmpty && slot != kTombstone) dropped += DropIfFull(shard, table, index, now_ns);
+    if (slot != kEmpty && slot != kTombstone) {
+      dropped += DropIfFull(shard, table, index, now_ns, &folds);
+    }
     if (++index == capacity) index = 0;
   }
   shard.sweep_next = static_cast<uint32_t>(index);
@@ -421,7 +437,7 @@ bool BucketIndex::Maintain() {
     while (left > 0) {
       const size_t step = std::min(left, kSweepPerLock);
       common::MutexLock shard_lock(&shard.mu);
-      found |= Sweep(shard, maintain_shard_, step, now_ns) > 0;
+      found |= Sweep(shard, maintain_shard_, step, now_ns, kFoldsPerMaintain) > 0;
       left -= step;
       if (left == 0) ShrinkIfMostlyEmpty(shard, maintain_shard_);
     }

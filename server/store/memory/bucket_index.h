@@ -234,11 +234,12 @@ class BucketIndex {
   // Looks for room in other shards. Returns whether it dropped a bucket.
   bool SweepElsewhere(int64_t now_ns);
 
-  // Looks at `slots` slots of the shard and drops full buckets. Returns how many.
-  size_t Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns)
+  // Looks at `slots` slots of the shard and drops full buckets. Returns how many. Folds at most
+  // `folds` bookings.
+  size_t Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns, size_t folds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  // Drops the slot's bucket if it is full.
-  bool DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t now_ns)
+  // Drops the slot's bucket if it is full. Folds at most *folds bookings, which it lowers.
+  bool DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t now_ns, size_t* folds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void Resize(Shard& shard, size_t shard_index, size_t capacity)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "common/bounds.h"
@@ -54,11 +55,37 @@ class LockedBucket {
     const int64_t of_index_ns = index_->NotBefore(hash_);
     return bookings() == 0 ? of_index_ns : std::max(of_index_ns, state().NotBeforeNs());
   }
-  // Call it first, with the moment of the operation. Turns bookings up to that moment into takes.
-  void Open(algorithm::Moment at) {
+  // Call it first, with the moment of the operation. Turns bookings up to that moment into takes,
+  // at most *folds of them, which it lowers. False: more of them are left; unlock it.
+  bool Open(algorithm::Moment at, size_t* folds) {
     wall_ahead_ns_ = at.wall_ns - at.now_ns;
     if (parameters().kind != algorithm::Kind::kTokenBucket) index_->SetNotBefore(hash_, at.now_ns);
-    if (bookings() != 0) receipts_evicted_ += ToChange().Fold(parameters(), at);
+    const size_t before = bookings();
+    if (before == 0) return true;
+    receipts_evicted_ += ToChange().Fold(parameters(), at, *folds);
+    *folds -= before - bookings();
+    return missing() || Record::IsPlain(word_) || !state().HasDue(at.now_ns);
+  }
+  // What a decision on it takes beside its searches, in steps as algorithm::SearchBudget counts
+  // them. REQUIRES: locked.
+  size_t DecisionSteps() const {
+    constexpr size_t kAnyBucket = 75;
+    constexpr size_t kKeyBytesPerStep = 4;
+    // They are walked several times.
+    constexpr size_t kLog = 600;
+    constexpr size_t kSubWindow = 6;
+    constexpr size_t kBookingsPerStep = 64;
+    const size_t any = kAnyBucket + key_.size() / kKeyBytesPerStep + bookings() / kBookingsPerStep;
+    switch (parameters().kind) {
+      case algorithm::Kind::kSlidingLog:
+        return any + kLog;
+      case algorithm::Kind::kSlidingWindow:
+        return any + kSubWindow * parameters().sliding_window.sub_windows;
+      case algorithm::Kind::kTokenBucket:
+      case algorithm::Kind::kFixedWindow:
+        break;
+    }
+    return any;
   }
   // To be called before an acquisition is decided, which may open a receipt. If its state would
   // grow and there is no room, the bucket counts as missing.
@@ -85,8 +112,9 @@ class LockedBucket {
       if (!plain && changed_) after = BucketIndex::CountsOf(state());
       if (changed_) index_->Recount(*rule_, before_, after);
     }
+    changed_ = false;
     record_->Unlock(word_);
-    return receipts_evicted_;
+    return std::exchange(receipts_evicted_, 0);
   }
 
   bool CanTake(uint64_t permits, int64_t now_ns, uint64_t set) const {

@@ -1,6 +1,7 @@
 #include "server/store/memory/memory_store.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "absl/base/internal/raw_logging.h"
@@ -24,6 +25,14 @@ namespace {
 // Acquisitions of a batch that are hashed and fetched together: enough that their cache misses
 // overlap, few enough that what was fetched is still there when it is used.
 constexpr size_t kGroup = 32;
+
+// Bookings that are folded under one lock, about 100 us; and the steps (SearchBudget) that one
+// takes.
+constexpr size_t kFoldsAtOnce = 1024;
+constexpr size_t kFoldSteps = 20;
+
+// Bookings of a bucket for which a refund counts a step.
+constexpr size_t kBookingsPerRefundStep = 16;
 
 }  // namespace
 
@@ -58,12 +67,14 @@ void MemoryStore::Acquire(AcquireOperation* operation) {
     SearchBudget own;
     SearchBudget* const budget =
         operation->search_budget != nullptr ? operation->search_budget : &own;
+    const Work work(budget, operation->most_work);
     EpochGuard guard(index_.epochs());
     if (single) {
-      AcquireOne(acquisitions[0], hash, now_ns, budget);
+      operation->undecided = AcquireOne(acquisitions[0], hash, now_ns, work) ? 0 : 1;
     } else {
-      AcquireBatch(acquisitions, now_ns, budget);
+      operation->undecided = AcquireBatch(acquisitions, now_ns, work);
     }
+    operation->work = work.taken();
   }
   // Outside of the guard: Done may start the next operation.
   operation->Done();
@@ -80,8 +91,7 @@ inline bool MemoryStore::Commit(Record* record, uint64_t word, uint64_t new_word
 // compare-and-swap lets nothing after it start early. The last loop commits in order. If a word has
 // changed since it was read, by another thread or by an earlier acquisition of this batch, the
 // acquisition is decided again from scratch.
-void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns,
-                               SearchBudget* budget) {
+size_t MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns, Work work) {
   uint64_t hashes[kGroup];
   Record* candidates[kGroup];
   uint64_t words[kGroup];
@@ -114,10 +124,13 @@ void MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now
     }
     for (size_t i = 0; i < n; ++i) {
       if (candidates[i] != nullptr && Commit(candidates[i], words[i], new_words[i])) continue;
-      AcquireOne(acquisitions[i], hashes[i], now_ns, budget);
+      if (work.done() || !AcquireOne(acquisitions[i], hashes[i], now_ns, work)) {
+        return acquisitions.size() - i;
+      }
     }
     acquisitions.remove_prefix(n);
   }
+  return 0;
 }
 
 bool MemoryStore::IsSimple(const Acquisition& acquisition) {
@@ -158,8 +171,7 @@ bool MemoryStore::Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, u
   return true;
 }
 
-void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns,
-                             SearchBudget* budget) {
+bool MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns, Work work) {
   const Charge& charge = acquisition.charges[0];
   Record* const record =
       IsSimple(acquisition) ? index_.Find(hash, *charge.rule, charge.key) : nullptr;
@@ -167,30 +179,36 @@ void MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t no
     for (uint64_t word = record->word(); Record::IsPlain(word);) {
       uint64_t new_word;
       if (!Try(acquisition, word, now_ns, &new_word)) break;
-      if (new_word == word || record->Swap(&word, new_word)) return;
+      if (new_word == word || record->Swap(&word, new_word)) return true;
     }
   }
   // It is not simple, or there is no bucket, or its word is not plain, or permits are to be
   // reserved.
-  AcquireLocked(acquisition, now_ns, budget);
+  return AcquireLocked(acquisition, now_ns, work);
 }
 
-void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, SearchBudget* budget) {
+bool MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work work) {
   Buckets buckets = BucketsOf(acquisition.charges);
   if (buckets.size() > 1) {
     for (const LockedBucket& bucket : buckets) {
       __builtin_prefetch(index_.Candidate(bucket.hash()), 1);
     }
   }
-  if (!LockAll(absl::MakeSpan(buckets), now_ns, budget)) {
-    acquisition.outcome = Outcome::kStaleRule;
-    acquisition.now_ns = now_ns;
-    return;
+  int64_t at_ns = now_ns;
+  switch (LockAndOpen(absl::MakeSpan(buckets), /*create=*/true, now_ns, work, &at_ns)) {
+    case Opened::kOpen:
+      break;
+    case Opened::kStaleRule:
+      acquisition.outcome = Outcome::kStaleRule;
+      acquisition.now_ns = now_ns;
+      return true;
+    case Opened::kHasDue:
+      return false;
   }
-  const int64_t at_ns = OpenAll(absl::MakeSpan(buckets), now_ns);
   uint64_t set = 0;
   for (LockedBucket& bucket : buckets) {
     set += bucket.hash();  // whatever their order
+    work.budget->Note(bucket.DecisionSteps());
     bucket.RefuseToGrow(acquisition.want_receipt);
     if (!bucket.missing()) continue;
     (overflow_ == OverflowPolicy::kAllow ? overflow_allowed_ : overflow_denied_)
@@ -198,8 +216,10 @@ void MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Search
   }
   acquisition.outcome = Decide(
       &acquisition, absl::MakeSpan(buckets), at_ns, set,
-      [this] { return next_receipt_.fetch_add(1, std::memory_order_relaxed); }, overflow_, budget);
+      [this] { return next_receipt_.fetch_add(1, std::memory_order_relaxed); }, overflow_,
+      work.budget);
   UnlockAll(absl::MakeSpan(buckets), at_ns);
+  return true;
 }
 
 MemoryStore::Buckets MemoryStore::BucketsOf(absl::Span<const Charge> charges) {
@@ -251,15 +271,30 @@ bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_
   }
 }
 
-int64_t MemoryStore::OpenAll(absl::Span<LockedBucket> buckets, int64_t now_ns) {
+MemoryStore::Opened MemoryStore::LockAndOpen(absl::Span<LockedBucket> buckets, bool create,
+                                             int64_t now_ns, Work work, int64_t* at_ns) {
+  while (true) {
+    const auto create_at_ns = create ? std::optional<int64_t>(now_ns) : std::nullopt;
+    if (!LockAll(buckets, create_at_ns, work.budget)) return Opened::kStaleRule;
+    if (OpenAll(buckets, now_ns, kFoldsAtOnce, at_ns)) return Opened::kOpen;
+    UnlockAll(buckets, *at_ns);
+    work.budget->Note(kFoldsAtOnce * kFoldSteps);
+    if (work.done()) return Opened::kHasDue;
+  }
+}
+
+bool MemoryStore::OpenAll(absl::Span<LockedBucket> buckets, int64_t now_ns, size_t folds,
+                          int64_t* at_ns) {
   bool needs_wall = false;
   for (const LockedBucket& bucket : buckets) {
     now_ns = std::max(now_ns, bucket.NotBeforeNs());
     needs_wall |= algorithm::UsesWallClock(bucket.rule().parameters);
   }
+  *at_ns = now_ns;
   const Moment at{now_ns, needs_wall ? clock_.WallNs() : 0};
-  for (LockedBucket& bucket : buckets) bucket.Open(at);
-  return now_ns;
+  bool open = true;
+  for (LockedBucket& bucket : buckets) open &= bucket.Open(at, &folds);
+  return open;
 }
 
 void MemoryStore::UnlockAll(absl::Span<LockedBucket> buckets, int64_t now_ns) {
@@ -271,13 +306,20 @@ void MemoryStore::UnlockAll(absl::Span<LockedBucket> buckets, int64_t now_ns) {
 void MemoryStore::Query(QueryOperation* operation) {
   const int64_t now_ns = clock_.NowNs();
   {
+    SearchBudget budget;
+    const Work work(&budget, operation->most_work);
     EpochGuard guard(index_.epochs());
-    for (QueryItem& item : operation->items) QueryOne(item, now_ns);
+    operation->undecided = operation->items.size();
+    for (QueryItem& item : operation->items) {
+      if (work.done() || !QueryOne(item, now_ns, work)) break;
+      --operation->undecided;
+    }
+    operation->work = work.taken();
   }
   operation->Done();
 }
 
-void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
+bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
   item.source = Source::kStore;
   item.unavailable = false;
   item.waiting = 0;
@@ -301,41 +343,64 @@ void MemoryStore::QueryOne(QueryItem& item, int64_t now_ns) {
       item.level = memory::FullLevel(
           rule->parameters, {std::max(now_ns, index_.NotBefore(hash)),
                              algorithm::UsesWallClock(rule->parameters) ? clock_.WallNs() : 0});
-      return;
+      return true;
     }
     const uint64_t word = record->word();
     if (Record::IsPlain(word)) {
       item.level = algorithm::LevelAt(rule->parameters.token_bucket, Record::TatOf(word),
                                       std::max(now_ns, index_.NotBefore(hash)));
-      return;
+      return true;
     }
     LockedBucket bucket(index_, *rule, item.key);
     bucket.set_record(record);
     if (!bucket.Lock()) continue;
-    const int64_t at_ns = OpenAll({&bucket, 1}, now_ns);
-    item.level = bucket.LevelAt(at_ns);
+    int64_t at_ns = now_ns;
+    if (!OpenAll({&bucket, 1}, now_ns, kFoldsAtOnce, &at_ns)) {
+      UnlockAll({&bucket, 1}, at_ns);
+      work.budget->Note(kFoldsAtOnce * kFoldSteps);
+      if (work.done()) return false;
+      continue;
+    }
+    SearchBudget own;
+    const int64_t before = own.work();
+    item.level = bucket.LevelAt(at_ns, &own);
+    work.budget->Note(bucket.DecisionSteps() + static_cast<size_t>(own.work() - before));
     item.waiting = bucket.bookings();
     if (item.waiting != 0) {
       item.next_grant_after_ns = std::max<int64_t>(bucket.NextGrantTimeNs() - at_ns, 0);
     }
     UnlockAll({&bucket, 1}, at_ns);
-    return;
+    return true;
   }
 }
 
 void MemoryStore::Refund(RefundOperation* operation) {
-  operation->outcome = RefundNow(*operation);
+  SearchBudget budget;
+  const Work work(&budget, operation->most_work);
+  const std::optional<RefundOutcome> outcome = RefundNow(*operation, work);
+  operation->outcome = outcome.value_or(RefundOutcome::kPending);
+  operation->undecided = outcome.has_value() ? 0 : 1;
+  operation->work = work.taken();
   operation->Done();
 }
 
-RefundOutcome MemoryStore::RefundNow(const RefundOperation& operation) {
+std::optional<RefundOutcome> MemoryStore::RefundNow(const RefundOperation& operation, Work work) {
   EpochGuard guard(index_.epochs());
   Buckets buckets = BucketsOf(operation.charges);
-  if (!LockAll(absl::MakeSpan(buckets), std::nullopt)) {
-    std::fill_n(operation.refunded, buckets.size(), uint64_t{0});
-    return RefundOutcome::kStaleRule;
+  int64_t at_ns = 0;
+  switch (LockAndOpen(absl::MakeSpan(buckets), /*create=*/false, clock_.NowNs(), work, &at_ns)) {
+    case Opened::kOpen:
+      break;
+    case Opened::kStaleRule:
+      std::fill_n(operation.refunded, buckets.size(), uint64_t{0});
+      return RefundOutcome::kStaleRule;
+    case Opened::kHasDue:
+      return std::nullopt;
   }
-  const int64_t at_ns = OpenAll(absl::MakeSpan(buckets), clock_.NowNs());
+  for (const LockedBucket& bucket : buckets) {
+    // It may look for the last booking of the same set.
+    work.budget->Note(bucket.DecisionSteps() + bucket.bookings() / kBookingsPerRefundStep);
+  }
   const bool open = store::Refund(operation, absl::MakeSpan(buckets), at_ns);
   // Before the buckets are unlocked: a second refund of the same receipt, which finds it closed in
   // them, must find it here.
@@ -354,8 +419,12 @@ void MemoryStore::Move(MoveOperation* operation) {
 MoveOutcome MemoryStore::MoveNow(MoveOperation* operation) {
   EpochGuard guard(index_.epochs());
   Buckets buckets = BucketsOf(operation->charges);
-  if (!LockAll(absl::MakeSpan(buckets), std::nullopt)) return MoveOutcome::kStaleRule;
-  const int64_t at_ns = OpenAll(absl::MakeSpan(buckets), clock_.NowNs());
+  SearchBudget unused;
+  int64_t at_ns = 0;
+  if (LockAndOpen(absl::MakeSpan(buckets), /*create=*/false, clock_.NowNs(), Work(&unused),
+                  &at_ns) != Opened::kOpen) {
+    return MoveOutcome::kStaleRule;
+  }
   const MoveOutcome outcome =
       store::Move(operation->receipt_id, operation->charges, absl::MakeSpan(buckets), at_ns,
                   &operation->grant_time_ns);
@@ -389,7 +458,8 @@ RebookStatus MemoryStore::RebookNow(absl::Span<Rebooking> asked) {
   }
   const int64_t now_ns = clock_.NowNs();
   if (!LockAll(absl::MakeSpan(buckets), now_ns)) return RebookStatus::kStaleRule;
-  const int64_t at_ns = OpenAll(absl::MakeSpan(buckets), now_ns);
+  int64_t at_ns = now_ns;
+  OpenAll(absl::MakeSpan(buckets), now_ns, std::numeric_limits<size_t>::max(), &at_ns);
   store::Rebook(absl::MakeSpan(items), absl::MakeSpan(buckets), at_ns, overflow_);
   UnlockAll(absl::MakeSpan(buckets), at_ns);
   WriteOutcomes(items, at_ns);
@@ -411,10 +481,11 @@ void MemoryStore::Reset(const Rule& rule, std::string_view key, ResetDone done, 
       LockedBucket bucket(index_, *entry->rule, key);
       bucket.set_record(lookup.record);
       if (!bucket.Lock()) continue;
-      const int64_t at_ns = OpenAll({&bucket, 1}, clock_.NowNs());
-      bucket.Reset(at_ns);
+      int64_t at_ns = 0;
+      const bool open = OpenAll({&bucket, 1}, clock_.NowNs(), kFoldsAtOnce, &at_ns);
+      if (open) bucket.Reset(at_ns);
       UnlockAll({&bucket, 1}, at_ns);
-      break;
+      if (open) break;
     }
   }
   done(context, existed ? ResetOutcome::kReset : ResetOutcome::kNotInUse);

@@ -70,7 +70,21 @@ class MemoryStore final : public Store {
   // The buckets of one operation, by charge.
   using Buckets = absl::InlinedVector<memory::LockedBucket, common::bounds::kMaxCharges>;
 
-  void AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns, SearchBudget* budget);
+  // What one operation may do before it stops (Operation::most_work).
+  struct Work {
+    explicit Work(SearchBudget* budget, int64_t most = Operation::kAnyWork)
+        : budget(budget), begins_at(budget->work()), most(most) {}
+
+    int64_t taken() const { return budget->work() - begins_at; }
+    bool done() const { return taken() >= most; }
+
+    SearchBudget* const budget;
+    const int64_t begins_at;
+    const int64_t most;
+  };
+
+  // Returns how many acquisitions, the last ones, it leaves undecided.
+  size_t AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t now_ns, Work work);
   // One charge on a token bucket, without a receipt.
   static bool IsSimple(const Acquisition& acquisition);
   // Decides a simple acquisition on a plain word and writes its results. The decision is not in
@@ -79,11 +93,13 @@ class MemoryStore final : public Store {
   static bool Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, uint64_t* new_word);
   // Puts the decision in force. Returns false if the word has changed.
   static bool Commit(memory::Record* record, uint64_t word, uint64_t new_word);
-  // `hash`: of the first charge's bucket.
-  void AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns, SearchBudget* budget);
-  void AcquireLocked(Acquisition& acquisition, int64_t now_ns, SearchBudget* budget);
-  void QueryOne(QueryItem& item, int64_t now_ns);
-  RefundOutcome RefundNow(const RefundOperation& operation);
+  // `hash`: of the first charge's bucket. Returns false if it leaves the acquisition undecided.
+  bool AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns, Work work);
+  bool AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work work);
+  // Returns false if bookings are left to be folded first.
+  bool QueryOne(QueryItem& item, int64_t now_ns, Work work);
+  // nullopt: bookings are left to be folded first.
+  std::optional<RefundOutcome> RefundNow(const RefundOperation& operation, Work work);
   MoveOutcome MoveNow(MoveOperation* operation);
   RebookStatus RebookNow(absl::Span<Rebooking> asked);
 
@@ -92,8 +108,19 @@ class MemoryStore final : public Store {
   // false, with nothing locked, if a rule is stale.
   bool LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns,
                SearchBudget* budget = nullptr);
-  // Returns the moment of the operation: now_ns, or later. REQUIRES: locked.
-  int64_t OpenAll(absl::Span<memory::LockedBucket> buckets, int64_t now_ns);
+  // Opens all buckets at the moment of the operation: now_ns, or later, which it writes to *at_ns.
+  // Folds at most `folds` bookings. Returns false if more of them are left. REQUIRES: locked.
+  bool OpenAll(absl::Span<memory::LockedBucket> buckets, int64_t now_ns, size_t folds,
+               int64_t* at_ns);
+  enum class Opened : uint8_t {
+    kOpen,
+    kStaleRule,  // nothing is locked
+    kHasDue,     // bookings are left to be folded; nothing is locked
+  };
+  // LockAll and OpenAll, again and again as long as `work` is not done. Unlocks the buckets after
+  // each kFoldsAtOnce bookings: it takes milliseconds to fold all that a bucket can have.
+  Opened LockAndOpen(absl::Span<memory::LockedBucket> buckets, bool create, int64_t now_ns,
+                     Work work, int64_t* at_ns);
   void UnlockAll(absl::Span<memory::LockedBucket> buckets, int64_t now_ns);
 
   const common::Clock& clock_;

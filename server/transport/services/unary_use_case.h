@@ -52,31 +52,31 @@ class UnaryUseCase final : public UnaryMethod {
       return;
     }
     rpc.Spend(UnitsOf(request, Kind::kUnits, item.call.size()));
+    item.call.DecideInSlices();
     item.rpc = &rpc;
     item.owner = this;
     item.pool = &pool;
     item.loop = &rpc.loop();
     rpc.set_state(&item);
-    if constexpr (requires { item.call.UseConnection(nullptr); }) {
-      item.call.UseConnection(BookingsOf(rpc));
-    }
-    bool decided = false;
-    item.decided = &decided;
-    Kind::Decide(
-        limiter_, &item.call, rpc.deadline_ns(),
-        [](void* of, Call*) {
-          auto* const item = static_cast<Item*>(of);
-          OnLoop(*item->loop, [item] { item->owner->Decided(*item); });
-        },
-        &item);
-    if (decided) return;
-    item.decided = nullptr;
-    rpc.SetPendingBytes(Kind::PendingBytes(item.call));
+    Decide(item,
+           [&](auto done) { Kind::Decide(limiter_, &item.call, rpc.deadline_ns(), done, &item); });
+  }
+
+  void OnTurn(ServerCall& rpc) override {
+    auto& item = *static_cast<Item*>(rpc.state());
+    Decide(item, [&](auto) { limiter_.Continue(&item.call); });
   }
 
   void OnCancelled(ServerCall& rpc) override {
+    // A held call is refunded, and its memory was not used for long.
+    constexpr int64_t kCancelUnits = 30;
+    rpc.Spend(kCancelUnits);
     auto& item = *static_cast<Item*>(rpc.state());
     item.rpc = nullptr;
+    if (item.waits_for_turn) {
+      item.pool->Give(item);
+      return;
+    }
     item.kept = std::make_unique<common::Buffer>();
     rpc.KeepRequest(item.kept.get());
     // Completes a held call, and may return the item to its pool.
@@ -89,7 +89,8 @@ class UnaryUseCase final : public UnaryMethod {
 
     Call call;
     ServerCall* rpc = nullptr;  // null: the call was cancelled
-    bool* decided = nullptr;    // while OnCall runs
+    bool* decided = nullptr;    // while Decide runs
+    bool waits_for_turn = false;
     UnaryUseCase* owner = nullptr;
     net::EventLoop* loop = nullptr;
     CallPool<Item>* pool = nullptr;  // of the loop
@@ -97,8 +98,36 @@ class UnaryUseCase final : public UnaryMethod {
         kept;  // the request of a cancelled call; `call` has views into it
   };
 
+  // Decides the next slice: start(done) starts that.
+  template <typename Start>
+  void Decide(Item& item, Start start) {
+    ServerCall& rpc = *item.rpc;
+    if constexpr (requires { item.call.UseConnection(nullptr); }) {
+      item.call.UseConnection(BookingsOf(rpc));
+    }
+    bool decided = false;
+    item.decided = &decided;
+    item.waits_for_turn = false;
+    start([](void* of, Call*) {
+      auto* const item = static_cast<Item*>(of);
+      OnLoop(*item->loop, [item] { item->owner->Decided(*item); });
+    });
+    if (decided) return;
+    item.decided = nullptr;
+    rpc.Spend(static_cast<int64_t>(item.call.slice_cost()));
+    rpc.SetPendingBytes(Kind::PendingBytes(item.call));
+  }
+
   void Decided(Item& item) {
-    if (item.decided != nullptr) *item.decided = true;
+    if (item.decided != nullptr) {
+      *std::exchange(item.decided, nullptr) = true;
+      item.rpc->Spend(static_cast<int64_t>(item.call.slice_cost()));
+      if (item.call.more()) {
+        item.waits_for_turn = true;
+        item.rpc->ContinueLater();
+        return;
+      }
+    }
     if (ServerCall* const rpc = std::exchange(item.rpc, nullptr); rpc != nullptr) {
       const absl::Status status = Kind::Outcome(item.call);
       if (status.ok()) {

@@ -333,5 +333,85 @@ TEST_F(MemoryStoreTest, BatchOfNewKeysForAFullTableHasASearchBudget) {
   EXPECT_FALSE(after.spent());
 }
 
+// Sends the acquisitions as often as the store leaves some undecided. Returns how often.
+int DecideInParts(MemoryStore& store, absl::Span<Acquisition> acquisitions, int64_t most_work) {
+  struct Operation final : AcquireOperation {
+    void Done() override {}
+  };
+  SearchBudget budget;
+  int parts = 0;
+  while (!acquisitions.empty()) {
+    Operation operation;
+    operation.acquisitions = acquisitions;
+    operation.search_budget = &budget;
+    operation.most_work = most_work;
+    store.Acquire(&operation);
+    EXPECT_LE(operation.undecided, acquisitions.size());
+    acquisitions.remove_prefix(acquisitions.size() - operation.undecided);
+    ++parts;
+  }
+  return parts;
+}
+
+TEST_F(MemoryStoreTest, LeavesAcquisitionsUndecidedWhenItsWorkIsDone) {
+  const auto log = MakeRule(1, algorithm::MakeSlidingLog({100, kSecond}).value());
+  store_.Register(log);
+  constexpr size_t kCount = 1000;
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < kCount; ++i) keys.push_back(std::to_string(i % 5));
+  std::vector<Charge> charges;
+  for (const std::string& key : keys) charges.push_back({log.get(), key, 1});
+  std::vector<ChargeResult> results(kCount);
+  std::vector<Acquisition> acquisitions(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    acquisitions[i].charges = absl::MakeSpan(&charges[i], 1);
+    acquisitions[i].results = &results[i];
+  }
+  const int parts = DecideInParts(store_, absl::MakeSpan(acquisitions), 10'000);
+  EXPECT_GT(parts, 10);
+  EXPECT_LT(parts, 500);
+  // Each was decided once: the first 100 of each key are granted.
+  for (size_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(acquisitions[i].outcome, i < 500 ? Outcome::kGranted : Outcome::kDenied) << i;
+  }
+}
+
+TEST_F(MemoryStoreTest, FoldsThousandsOfBookingsInParts) {
+  constexpr int kBookings = 20'000;
+  // One permit in each 100 us.
+  const std::vector<std::shared_ptr<const Rule>> rules = {
+      MakeRule(1, algorithm::MakeTokenBucket({10'000, kSecond}, 1, 0).value()),
+      MakeRule(2, algorithm::MakeSlidingLog({10'000, kSecond}).value()),
+      MakeRule(3, algorithm::MakeFixedWindow({10'000, kSecond}, 0).value())};
+  MemoryStore whole(clock_);  // folds all at once
+  for (const auto& rule : rules) {
+    store_.Register(rule);
+    whole.Register(rule);
+    int64_t last_ns = 0;
+    for (int i = 0; i < kBookings; ++i) {
+      const Acquired in_parts = Acquire(store_, *rule, "k", 1, {.max_wait_ns = 10 * kSecond});
+      const Acquired at_once = Acquire(whole, *rule, "k", 1, {.max_wait_ns = 10 * kSecond});
+      ASSERT_EQ(in_parts.wait_ns, at_once.wait_ns);
+      last_ns = at_once.wait_ns;
+    }
+    ASSERT_EQ(store_.Stats().bookings, whole.Stats().bookings);
+    clock_.Advance(last_ns + kSecond / 2);
+    const Charge charge = {rule.get(), "k", 9000};
+    ChargeResult result;
+    Acquisition acquisition;
+    acquisition.charges = absl::MakeSpan(&charge, 1);
+    acquisition.results = &result;
+    EXPECT_GT(DecideInParts(store_, absl::MakeSpan(&acquisition, 1), 1), 5);
+    const Acquired at_once = Acquire(whole, *rule, "k", 9000);
+    EXPECT_EQ(acquisition.outcome, at_once.outcome);
+    EXPECT_EQ(acquisition.retry_after_ns, at_once.retry_after_ns);
+    EXPECT_EQ(result.level.remaining, at_once.charges[0].level.remaining);
+    EXPECT_EQ(result.level.reset_after_ns, at_once.charges[0].level.reset_after_ns);
+    EXPECT_EQ(store_.Stats().bookings, 0u);
+    EXPECT_EQ(store_.Stats().open_receipts, whole.Stats().open_receipts);
+    EXPECT_EQ(store_.Stats().receipts_evicted, whole.Stats().receipts_evicted);
+  }
+}
+
 }  // namespace
 }  // namespace sluice::store
