@@ -139,13 +139,13 @@ class Loops {
 // The use cases over a store. The store outlives it, and so do the other arguments.
 struct UseCases {
   UseCases(store::Store& store, limits::LimitRegistry& registry, const common::Clock& clock,
-           common::Log& log, common::Metrics& metrics, const service::ReceiptSigner& signer,
-           std::function<limits::FileStatus()> file_status)
+           common::Log& log, common::Metrics& metrics, common::MemoryBudget& memory,
+           const service::ReceiptSigner& signer, std::function<limits::FileStatus()> file_status)
       : registry(registry),
         limiter(registry, store, clock, metrics, usage, signer),
         rules(registry),
         alarm(clock),
-        held(store, clock, rules, alarm),
+        held(store, clock, rules, alarm, &memory),
         watches(limiter),
         admin({registry, store, clock, metrics, usage, signer}, log, SLUICE_VERSION,
               std::move(file_status)) {
@@ -242,7 +242,7 @@ int Server::Start() {
     if (const int code = (this->*step)(); code != kDone) return code;
   }
   use_cases_ = std::make_unique<UseCases>(
-      *store_, *registry_, clock_, log_, metrics_, signer_,
+      *store_, *registry_, clock_, log_, metrics_, memory_, signer_,
       [this] { return reloader_ != nullptr ? reloader_->Status() : limits::FileStatus(); });
   if (const int code = Listen(); code != kDone) return code;
   maintenance_ = std::make_unique<Maintenance>(*store_, *registry_, memory_, [this] {

@@ -11,8 +11,8 @@ using Purpose = PendingOperation::Purpose;
 }  // namespace
 
 HeldCallers::HeldCallers(store::Store& store, const common::Clock& clock, RuleSource& rules,
-                         Alarm& alarm)
-    : store_(store), clock_(clock), rules_(rules), alarm_(alarm) {}
+                         Alarm& alarm, common::MemoryBudget* memory)
+    : store_(store), clock_(clock), rules_(rules), alarm_(alarm), refund_memory_(memory) {}
 
 HeldCallers::~HeldCallers() {
   Drain();
@@ -117,8 +117,9 @@ bool HeldCallers::Cancel(HeldCaller* caller) {
     }
     Remove(caller, HeldOutcome::kCancelled, &out);
     const bool advances = advancing_ || ++refunds_by_cancel_ > kRefundsByCancel;
-    if (!out.refunds.empty() && advances && refunds_.size() < kMaxRefundsLeft) {
-      refunds_.push_back(out.refunds.front());
+    if (!out.refunds.empty() && advances && refunds_.size() < kMaxRefundsLeft &&
+        !refund_memory_.over()) {
+      LeaveRefund(out.refunds.front());
       out.refunds.clear();
     }
     SetAlarm();
@@ -142,8 +143,7 @@ void HeldCallers::Drain() {
     }
     queue_.ForgetGap();
     gap_buckets_.clear();
-    out.refunds.insert(out.refunds.end(), refunds_.begin(), refunds_.end());
-    refunds_.clear();
+    while (!refunds_.empty()) out.refunds.push_back(TakeRefund());
   }
   Send(&out);
 }
@@ -198,12 +198,19 @@ PendingOperation* HeldCallers::NextMove() {
   return nullptr;
 }
 
-PendingOperation* HeldCallers::NextOfStep() {
-  if (refunds_.empty()) return NextMove();
+void HeldCallers::LeaveRefund(PendingOperation* refund) {
+  refunds_.push_back(refund);
+  refund_memory_.Add(static_cast<int64_t>(refund->memory()));
+}
+
+PendingOperation* HeldCallers::TakeRefund() {
   PendingOperation* const refund = refunds_.front();
   refunds_.pop_front();
+  refund_memory_.Add(-static_cast<int64_t>(refund->memory()));
   return refund;
 }
+
+PendingOperation* HeldCallers::NextOfStep() { return refunds_.empty() ? NextMove() : TakeRefund(); }
 
 void HeldCallers::RunStep() {
   mu_.Lock();

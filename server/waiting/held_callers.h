@@ -38,6 +38,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
+#include "common/memory_account.h"
 #include "common/mutex.h"
 #include "common/wait_queue.h"
 #include "server/store/store.h"
@@ -65,8 +66,9 @@ class HeldCallers final {
   // Refunds that Cancel starts between two calls of Advance; none while Advance works, which may
   // have locked the buckets. In memory each takes a few microseconds for each bucket.
   static constexpr size_t kRefundsByCancel = 8;
-  // Refunds that are left to Advance. Each takes about 2 KB. Beyond that Cancel starts them again,
-  // so that callers that come and leave pay for it.
+  // Refunds that are left to Advance. Each takes about 2 KB, which `memory` counts. Beyond that, or
+  // while memory is short, Cancel starts them again, so that callers that come and leave pay for
+  // it.
   static constexpr size_t kMaxRefundsLeft = 16384;
   // Refunds and moves of one step, which also ends after kStepNs.
   static constexpr size_t kOperationsPerStep = 512;
@@ -75,7 +77,9 @@ class HeldCallers final {
   static constexpr size_t kMaxPendingMoves = 32;
   static constexpr size_t kMaxPendingChanges = 256;
 
-  HeldCallers(store::Store& store, const common::Clock& clock, RuleSource& rules, Alarm& alarm);
+  // `memory`: where the refunds that are left to Advance are counted; null: nowhere.
+  HeldCallers(store::Store& store, const common::Clock& clock, RuleSource& rules, Alarm& alarm,
+              common::MemoryBudget* memory = nullptr);
   // Drains, and waits for the store's answers.
   ~HeldCallers();
   HeldCallers(const HeldCallers&) = delete;
@@ -152,6 +156,9 @@ class HeldCallers final {
   bool SharesGap(const HeldCaller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Null: no caller can be moved now.
   PendingOperation* NextMove() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LeaveRefund(PendingOperation* refund) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // REQUIRES: one is left.
+  PendingOperation* TakeRefund() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Null: nothing is left to refund or to move now.
   PendingOperation* NextOfStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunStep() ABSL_LOCKS_EXCLUDED(mu_);
@@ -203,6 +210,7 @@ class HeldCallers final {
   size_t pending_moves_ ABSL_GUARDED_BY(mu_) = 0;
   // Of callers that have left; Advance starts them.
   std::deque<PendingOperation*> refunds_ ABSL_GUARDED_BY(mu_);
+  common::MemoryPart refund_memory_ ABSL_GUARDED_BY(mu_);
   size_t refunds_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance
 
   // The latest snapshot of limits that was applied to the queue.

@@ -58,6 +58,12 @@ class PendingOperation {
   // Sets the rules of the charges, which are of the same buckets.
   void SetRules(absl::Span<const store::Charge> from, std::shared_ptr<const void> keep);
 
+  // Bytes of memory, with what the store needs.
+  size_t memory() const {
+    return sizeof(*this) + keys_.capacity() +
+           charges.capacity() * (sizeof(store::Charge) + sizeof(uint64_t));
+  }
+
   // Each of these starts an operation. Refund and Reserve retry with current rules if limits
   // change meanwhile.
   void Refund();
