@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/bounds.h"
 #include "server/algorithm/make_parameters.h"
 #include "tests/support/grant_history.h"
 #include "tests/support/pass_time.h"
@@ -301,6 +302,26 @@ TEST(RedisDataLossTest, OnlyLimitsWithFarBookingsStayClosed) {
   AwaitGrant(node, *other, "k");
   EXPECT_EQ(AcquireWhenBack(node, *booked, "k").outcome, Outcome::kDenied);
   EXPECT_EQ(AcquireWhenBack(node, *parent, "").outcome, Outcome::kDenied);
+}
+
+TEST(RedisDataLossTest, FarBookingsOfTooManyLimitsCloseAllLimits) {
+  RedisServer server;
+  RedisNode node(server.url());
+  std::vector<std::shared_ptr<const store::Rule>> booked;
+  for (uint32_t id = 1; id <= common::bounds::kMaxLimitsPromised + 1; ++id) {
+    booked.push_back(MakeRule(id, algorithm::MakeTokenBucket({1, 11 * kMinute}, 1, 0).value()));
+    node.store().Register(booked.back());
+  }
+  const auto other = FastRule(static_cast<uint32_t>(booked.size()) + 1);
+  node.store().Register(other);
+  int64_t last_ns = 0;
+  for (const auto& rule : booked) last_ns = BookTenMinutes(node, {{rule.get(), "k", 1}});
+  RedisCalls(server).Call({"FLUSHALL"});
+  for (const auto& rule : {other, booked.front(), booked.back()}) {
+    const Acquired denied = AcquireWhenBack(node, *rule, "another key");
+    EXPECT_EQ(denied.outcome, Outcome::kDenied) << rule->limit_name;
+    EXPECT_GE(denied.now_ns + denied.retry_after_ns, last_ns) << rule->limit_name;
+  }
 }
 
 TEST(RedisDataLossTest, IdleNodePublishesItsPromisesInTime) {
