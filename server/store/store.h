@@ -170,7 +170,7 @@ class AcquireOperation : public Operation {
   absl::Span<Acquisition> acquisitions;
   // What searches among bookings may do for all acquisitions together. A caller that sends one
   // batch in several operations passes the same object to all of them, one after the other. Null:
-  // each operation has a budget of its own. A shared store gives each acquisition its own.
+  // each operation has a budget of its own. A shared store has one for each command.
   SearchBudget* search_budget = nullptr;
   // On common::Clock::NowNs()'s time line. After it nothing is debited.
   int64_t deadline_ns = kNoDeadline;

@@ -219,12 +219,15 @@ void AcquireCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
   for (const OpenBucket& bucket : open) same_instant |= bucket.NotBeforeNs() == now_ns;
   const uint64_t after = same_instant ? LastBooking(open) : 0;
   outcomes_.assign(callers_.size(), Outcome::kPending);
+  // Of all callers together: they are decided in one step of the loop.
+  SearchBudget budget;
   for (size_t i = 0; i < callers_.size(); ++i) {
     if (callers_[i].pending == nullptr) continue;
     const uint64_t given = callers_[i].pending->receipt_id;
-    outcomes_[i] = store::Decide(callers_[i].acquisition, open, now_ns, set_, [&] {
-      return given != 0 ? given : context_.ids().NewBooking(now_ns, after);
-    });
+    outcomes_[i] = store::Decide(
+        callers_[i].acquisition, open, now_ns, set_,
+        [&] { return given != 0 ? given : context_.ids().NewBooking(now_ns, after); },
+        OverflowPolicy::kDeny, &budget);
   }
 }
 
