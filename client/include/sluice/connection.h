@@ -1,4 +1,4 @@
-// Connection: carries the calls of a Client to one server. Client::Create makes one over gRPC; a
+// Connection: carries the calls of a Client to one server. Client::Create makes one over HTTP/2; a
 // FakeConnection is for tests; programs may implement others.
 #ifndef SLUICE_CONNECTION_H_
 #define SLUICE_CONNECTION_H_
@@ -27,7 +27,7 @@ using BatchDecisions = std::vector<Result<Decision>>;
 
 // Properties of one call.
 struct Call {
-  TimePoint deadline;
+  TimePoint deadline;  // max: none
   std::optional<uint32_t> server = {};  // CallOptions::server
 };
 

@@ -55,13 +55,14 @@ struct KeepaliveOptions {
 };
 
 struct ClientOptions {
-  // HOST:PORT or unix:PATH. Calls go round robin; a server that cannot be reached is skipped for
-  // 0.1 to 5 s.
+  // HOST:PORT, [IPV6]:PORT or unix:PATH. Calls go round robin; a server that cannot be reached is
+  // skipped for 0.1 to 5 s. A name is looked up for each connection, and all its addresses tried.
   std::vector<std::string> servers = {"127.0.0.1:7200"};
   TlsOptions tls = {};
   // Sent as `authorization: Bearer ...`; empty: none.
   std::string token = {};
-  // The time for a call including its retries, unless CallOptions has another.
+  // The time for a call including its retries, unless CallOptions has another. nanoseconds::max():
+  // no deadline.
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);
   OnUnavailable on_unavailable = OnUnavailable::kDeny;
   // retry_after of a Decision with source kUnavailable.

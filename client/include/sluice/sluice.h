@@ -39,11 +39,16 @@ enum {
   SLUICE_INVALID_ARGUMENT = 3, /* the message has the field, the value and a correction */
   SLUICE_DEADLINE_EXCEEDED = 4,
   SLUICE_NOT_FOUND = 5, /* no such limit */
+  SLUICE_ALREADY_EXISTS = 6,
   SLUICE_PERMISSION_DENIED = 7,
   SLUICE_RESOURCE_EXHAUSTED = 8,
+  SLUICE_FAILED_PRECONDITION = 9,
+  SLUICE_ABORTED = 10,
+  SLUICE_OUT_OF_RANGE = 11,
   SLUICE_UNIMPLEMENTED = 12,
   SLUICE_INTERNAL = 13,
   SLUICE_UNAVAILABLE = 14,
+  SLUICE_DATA_LOSS = 15,
   SLUICE_UNAUTHENTICATED = 16
 };
 
@@ -65,7 +70,7 @@ typedef struct sluice_options {
   size_t size;                  /* sizeof(sluice_options); later versions add fields at the end */
   const char* servers;          /* "HOST:PORT,HOST:PORT" or "unix:PATH"; null: 127.0.0.1:7200 */
   const char* token;            /* null: none */
-  int64_t deadline_ns;          /* of a call with its retries; 0: 1 s */
+  int64_t deadline_ns;          /* of a call with its retries; 0: 1 s; INT64_MAX: none */
   int32_t on_unavailable_allow; /* not 0: grant while no server decides. 0: deny */
   int32_t tls;                  /* not 0: use TLS; implied by any of the files */
   const char* tls_ca_file;      /* PEM; null: the system's roots */

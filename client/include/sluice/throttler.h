@@ -2,9 +2,9 @@
 //
 //   auto embedded = sluice::Embedded::Create({{.name = "mail", .rate = {50, 1s}}});
 //   auto throttler = sluice::Throttler::Create(*embedded, {.limit = "mail"});
-//   throttler->Run([&] { Send(message); });                  // blocks until it may run, then runs
-//   it auto sent = throttler->Submit([=] { Send(message); });   // runs it later, on an executor if
-//   (throttler->TryStart()->count() == 0) Send(message);  // now, or not
+//   throttler->Run([&] { Send(message); });                  // blocks until it may run
+//   auto sent = throttler->Submit([=] { Send(message); });   // runs it later, on an executor
+//   if (throttler->TryStart()->count() == 0) Send(message);  // now, or not
 //
 // Throttler::Create(client, {...}) does the same with a server.
 //
