@@ -147,6 +147,17 @@ TEST_F(ClientTest, GivesEachCallItsDeadline) {
   EXPECT_EQ(fake_->last_deadline(), fake_->Now() + milliseconds(5));
 }
 
+TEST_F(ClientTest, LongestDeadlineMeansNone) {
+  Client client = MakeClient();
+  static_cast<void>(client.Acquire("api", "", 1, {.deadline = nanoseconds::max()}));
+  EXPECT_EQ(fake_->last_deadline(), TimePoint::max());
+  Acquisition held("api");
+  held.hold = true;
+  held.max_wait = nanoseconds::max();
+  static_cast<void>(client.Acquire(held));
+  EXPECT_EQ(fake_->last_deadline(), TimePoint::max());
+}
+
 TEST_F(ClientTest, RetriesShareTheCallsDeadline) {
   Client client = MakeClient({.deadline = milliseconds(100)});
   fake_->FailNext(kNotSent, 2);
@@ -287,6 +298,26 @@ TEST(ClientCreateTest, RejectsInvalidAddresses) {
   }
   EXPECT_FALSE(Client::Create({.servers = {}}).ok());
   EXPECT_TRUE(Client::Create({.servers = {"[::1]:7200", "unix:/tmp/s", "example.org:1"}}).ok());
+}
+
+TEST(ClientCreateTest, RejectsKeepaliveTimesThatServersPunish) {
+  const auto create = [](nanoseconds time, nanoseconds timeout) {
+    ClientOptions options;
+    options.keepalive = {time, timeout};
+    return Client::Create(options).status();
+  };
+  EXPECT_TRUE(create(seconds(10), seconds(1)).ok());
+  EXPECT_TRUE(create(seconds(0), seconds(20)).ok());
+  EXPECT_EQ(
+      create(seconds(9), seconds(20)),
+      Status(StatusCode::kInvalidArgument,
+             "ClientOptions::keepalive.time is 9000000000 ns; valid is 10 s to 24 h, or 0 for "
+             "no PINGs"));
+  EXPECT_EQ(create(nanoseconds::max(), seconds(20)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(create(seconds(-1), seconds(20)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(create(seconds(60), milliseconds(1)),
+            Status(StatusCode::kInvalidArgument,
+                   "ClientOptions::keepalive.timeout is 1000000 ns; valid is 1 s to 1 h"));
 }
 
 TEST(ClientCreateTest, RejectsUnreadableTlsFiles) {

@@ -32,14 +32,16 @@ const TestTls& Tls() {
   return tls;
 }
 
-Client MakeClient(const ScriptedServer& server) {
+ClientOptions OptionsFor(const ScriptedServer& server) {
   ClientOptions options;
   options.servers = {server.address()};
   if (server.has_tls()) options.tls = Tls().client_options();
   options.deadline = seconds(20);
   options.retry.max_attempts = 1;
-  return *Client::Create(std::move(options));
+  return options;
 }
+
+Client MakeClient(const ScriptedServer& server) { return *Client::Create(OptionsFor(server)); }
 
 // A call in each of its forms.
 enum class Form { kBlocking, kFuture };
@@ -152,6 +154,26 @@ TEST_P(Http2ConnectionTest, ReadsSplitAndPaddedFrames) {
   EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_TRUE(Ask(client, form()).granted);
   EXPECT_EQ(server.connections(), 1);
+}
+
+TEST_P(Http2ConnectionTest, SendsItsToken) {
+  // These characters are longer in HPACK's Huffman code, so they are sent as they are.
+  const std::string token(20, '~');
+  ScriptedServer server([&](Peer& peer, int) {
+    if (!peer.Greet()) return;
+    while (const auto frame = peer.Read()) {
+      if (frame->type != kHeaders) continue;
+      const bool has_token = frame->payload.find("Bearer " + token) != std::string::npos;
+      const uint32_t stream = peer.AwaitRequest();
+      peer.Send(has_token ? Answer(stream, kGranted) : Refusal(stream, "16", "no token"));
+    }
+  });
+  ClientOptions options = OptionsFor(server);
+  options.token = token;
+  Client client = *Client::Create(options);
+  EXPECT_TRUE(Ask(client, form()).granted);
+  Client other = MakeClient(server);
+  EXPECT_EQ(Ask(other, form()).status, Status(StatusCode::kUnauthenticated, "no token"));
 }
 
 TEST_P(Http2ConnectionTest, AnswersPingsAndSettingsDuringACall) {

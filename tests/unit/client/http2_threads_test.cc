@@ -2,12 +2,14 @@
 // is executed twice, and a call that is said not to have been executed was not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +26,7 @@ using std::chrono::seconds;
 using namespace sluice::testing;  // NOLINT(google-build-using-namespace): the script's words
 
 constexpr int kThreads = 16;
+constexpr char kWatched[] = "w";  // the key of queries and watches
 
 // Grants most requests, loses some, refuses some, and ends its connections in every way.
 class FickleServer {
@@ -43,10 +46,40 @@ class FickleServer {
   void Settle() { steady_ = true; }
 
  private:
-  static std::string KeyOf(const std::string& request) {
-    const size_t at = request.find("api\x12");
-    if (at == std::string::npos || at + 5 > request.size()) return "";
-    return request.substr(at + 5, static_cast<uint8_t>(request[at + 4]));
+  static std::vector<std::string> KeysOf(const std::string& request) {
+    std::vector<std::string> keys;
+    for (size_t at = 0; (at = request.find("api\x12", at)) != std::string::npos; at += 5) {
+      keys.push_back(request.substr(at + 5, static_cast<uint8_t>(request[at + 4])));
+    }
+    return keys;
+  }
+
+  // The answers to the messages of an AcquireStream in one frame: a grant for each acquisition.
+  static std::string StreamAnswers(const ReceivedFrame& frame, bool first) {
+    std::string bytes;
+    if (first) bytes = Frame(kHeaders, kEndHeaders, frame.stream, AnswerHead());
+    for (size_t at = 0; at + 5 <= frame.payload.size();) {
+      const auto byte = [&](size_t i) { return static_cast<uint8_t>(frame.payload[at + i]); };
+      const auto size = static_cast<size_t>(byte(3) << 8 | byte(4));
+      std::string message;
+      for (size_t i = KeysOf(frame.payload.substr(at + 5, size)).size(); i > 0; --i) {
+        message += "\x0A\x06\x0A\x04" + std::string(kGranted);
+      }
+      bytes += Frame(kData, 0, frame.stream, Message(message));
+      at += 5 + size;
+    }
+    return bytes;
+  }
+  // `count` answers to a watch, or to a query, of one bucket.
+  static std::string Changes(uint32_t stream, size_t count, bool end) {
+    std::string bytes = Frame(kHeaders, kEndHeaders, stream, AnswerHead());
+    for (size_t i = 0; i < count; ++i) {
+      bytes += Frame(kData, 0, stream, Message(std::string("\x0A\0", 2)));
+    }
+    if (end) {
+      bytes += Frame(kHeaders, kEndHeaders | kEndStream, stream, Field("grpc-status", "0"));
+    }
+    return bytes;
   }
 
   void Execute(const std::string& key) {
@@ -59,16 +92,31 @@ class FickleServer {
     const auto chance = [&](unsigned in) { return !steady_ && random() % in == 0; };
     if (chance(8)) return;  // before it says anything
     if (!peer.Greet(chance(3) ? Setting(3, 3) : "")) return;
-    std::string request;
+    std::set<uint32_t> streams;  // that were answered and go on
     uint32_t last = 0;
     while (const auto frame = peer.Read()) {
       if (frame->type == kPing && (frame->flags & kAck) == 0) {
         peer.Send(Frame(kPing, kAck, 0, frame->payload));
       }
       if (frame->type != kData) continue;
-      request = frame->payload;
-      if ((frame->flags & kEndStream) == 0) continue;
       const uint32_t stream = frame->stream;
+      const std::vector<std::string> keys = KeysOf(frame->payload);
+      if (keys.empty()) continue;
+      if ((frame->flags & kEndStream) == 0) {
+        if (chance(30)) {
+          peer.Send(Frame(kRstStream, 0, stream, Number(8, 4)));
+          continue;
+        }
+        last = std::max(last, stream);
+        for (const std::string& key : keys) Execute(key);
+        if (chance(30)) return;
+        peer.Send(StreamAnswers(*frame, /*first=*/streams.insert(stream).second));
+        continue;
+      }
+      if (keys.front() == kWatched) {
+        peer.Send(Changes(stream, random() % 4, /*end=*/random() % 2 == 0));
+        continue;
+      }
       if (chance(40)) {
         // This one and later ones were not looked at.
         peer.Send(Frame(kGoaway, 0, 0, Number(last, 4) + Number(0, 4)));
@@ -78,8 +126,8 @@ class FickleServer {
         peer.Send(Frame(kRstStream, 0, stream, Number(7, 4)));  // refused
         continue;
       }
-      last = stream;
-      Execute(KeyOf(request));
+      last = std::max(last, stream);
+      Execute(keys.front());
       if (chance(60)) return;    // the answer is lost
       if (chance(20)) continue;  // or never sent
       if (chance(10)) std::this_thread::sleep_for(microseconds(random() % 3000));
@@ -107,6 +155,7 @@ class Http2ThreadsTest : public ::testing::Test {
 
   // A refusal with the mark is the server's word; what it did shows in Executed.
   void Check(const std::string& key, const Result<Decision>& result) {
+    if (result.status().code() == StatusCode::kCancelled) return;  // by the end of the test
     ASSERT_TRUE(result.ok()) << result.status();
     const int executed = server_.Executed(key);
     EXPECT_LE(executed, 1) << key;
@@ -153,15 +202,21 @@ TEST_F(Http2ThreadsTest, CallbacksBlockingCallsAndStreamsShareAConnection) {
   constexpr int kCalls = 100;
   std::vector<std::thread> threads;
   std::atomic<int> callbacks{0};
+  auto stream = std::make_unique<AcquireStream>(
+      client_->OpenStream({.max_batch = 64, .deadline = milliseconds(100)}));
   for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this, t, &callbacks] {
+    threads.emplace_back([this, t, &callbacks, &stream] {
       std::minstd_rand random(static_cast<unsigned>(t) + 100);
-      const std::vector<Bucket> buckets = {{"api", "k"}};
+      const std::vector<Bucket> buckets = {{"api", kWatched}};
       for (int i = 0; i < kCalls; ++i) {
         const std::string key = NextKey();
         CallOptions options;
         options.deadline = microseconds(200 + random() % 20'000);
-        switch (random() % 4) {
+        switch (random() % 5) {
+          case 3:
+            stream->Submit("api", key, 1,
+                           [this, key](const Result<Decision>& result) { Check(key, result); });
+            break;
           case 0:
             Check(key, client_->Acquire("api", key, 1, options));
             break;
@@ -191,6 +246,7 @@ TEST_F(Http2ThreadsTest, CallbacksBlockingCallsAndStreamsShareAConnection) {
   }
   for (std::thread& thread : threads) thread.join();
   // Destruction ends what is open; every callback has run then.
+  stream = nullptr;
   client_.reset();
   EXPECT_GT(ended_, 0);
 }
