@@ -296,6 +296,23 @@ class MetricsTest(unittest.TestCase):
             self.assertEqual(raised.exception.code, 404, path)
             raised.exception.close()
 
+    def test_is_not_ready_while_it_drains(self):
+        with tempfile.TemporaryDirectory(prefix="sluice-metrics-test-") as folder:
+            node = Node(folder, "drained", "--drain_notice=1h")
+            self.addCleanup(stop, node.process)
+            base = f"http://{node.address['metrics']}"
+            node.process.send_signal(signal.SIGTERM)
+
+            def refused():
+                try:
+                    return fetch(f"{base}/readyz") is None
+                except urllib.error.HTTPError as error:
+                    with error:
+                        return error.code == 503
+            await_true("503 of /readyz", refused)
+            self.assertEqual(fetch(f"{base}/healthz")[0], b"ok\n")
+            self.assertIn(b"sluice_build_info", fetch(f"{base}/metrics")[0])
+
     def test_http_port_serves_metrics_too(self):
         text, _ = fetch(f"http://{self.memory.address['http']}/metrics")
         self.assertIn(b"sluice_build_info", text)
