@@ -188,9 +188,8 @@ class MetricsTest(unittest.TestCase):
         time.sleep(1)
         cls.under_load = time.time()
         for load in loads:
-            code = load.wait(WAIT_S)
-            # 3: some calls failed while Redis stood still.
-            assert code in (0, 3), f"{load.args} ended with {code}"
+            # Calls may fail while Redis stands still.
+            assert load.wait(WAIT_S) != 2, f"bad usage: {load.args}"
         # Refunds and streams end a little after their callers.
         time.sleep(0.3)
         cls.after = time.time()
