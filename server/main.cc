@@ -51,6 +51,8 @@
 #include "server/transport/web/json_codec.h"
 #include "server/transport/web/metrics/scraper.h"
 #include "server/transport/web/metrics_routes.h"
+#include "server/transport/web/page/overview.h"
+#include "server/transport/web/page/page_files.h"
 #include "server/waiting/alarm_thread.h"
 #include "server/waiting/held_callers.h"
 
@@ -229,6 +231,8 @@ class Server {
   web::HealthRoutes health_;
   std::unique_ptr<metrics::Scraper> scraper_;
   std::unique_ptr<web::MetricsRoutes> metrics_routes_;
+  std::unique_ptr<web::Overview> overview_;
+  web::PageFiles page_files_;
   std::unique_ptr<web::HttpPort> http_;
   std::unique_ptr<web::HttpPort> metrics_port_;  // null: there is none
   std::unique_ptr<Maintenance> maintenance_;
@@ -396,6 +400,16 @@ void Server::MakeHttpPort() {
                                   loops_.background()},
       SLUICE_VERSION);
   json_api_->Register(*access_, &http_->routes());
+  overview_ = std::make_unique<web::Overview>(
+      web::OverviewSources{.admin = use_cases_->admin,
+                           .usage = use_cases_->usage,
+                           .held = use_cases_->held,
+                           .clock = clock_,
+                           .changes = token_ != nullptr},
+      loops_.data(), loops_.background());
+  overview_->Register(&http_->routes(), access_->reading());
+  overview_->Start();
+  page_files_.Register(&http_->routes());
 }
 
 // What the HTTP port and the metrics port serve of it. The data port's loops only pass the answers

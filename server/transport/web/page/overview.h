@@ -1,0 +1,137 @@
+// Overview: the state of the server for dashboards: a stream of server-sent events, and the history
+// of a limit.
+//
+//   GET /v1/overview          event `snapshot` at once, and event `second` each second
+//   GET /v1/history?limit=L   the last hour of a limit (without `limit`: of the server), by second
+//
+// docs/dashboard.md has the fields. The background loop samples the counters once a second and
+// writes each event once, whatever the number of readers.
+#ifndef SLUICE_SERVER_TRANSPORT_WEB_PAGE_OVERVIEW_H_
+#define SLUICE_SERVER_TRANSPORT_WEB_PAGE_OVERVIEW_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/clock.h"
+#include "common/net/event_loop.h"
+#include "common/net/loop_group.h"
+#include "server/limits/limit_table.h"
+#include "server/service/history.h"
+#include "server/service/key_usage.h"
+#include "server/service/limit_admin.h"
+#include "server/transport/http1/background.h"
+#include "server/transport/http1/route.h"
+#include "server/waiting/held_callers.h"
+
+namespace sluice::web {
+
+struct OverviewSources {
+  const service::LimitAdmin& admin;
+  const service::KeyUsage& usage;
+  const waiting::HeldCallers& held;
+  const common::Clock& clock;
+  // Whether the server has a token, with which limits can be changed.
+  bool changes = false;
+};
+
+// All collaborators outlive it. It is destroyed after the loops have stopped.
+class Overview final : public http1::Handler {
+ public:
+  // `loops` serve the port; `background` makes the events.
+  Overview(const OverviewSources& sources, net::LoopGroup& loops, net::EventLoop& background);
+  ~Overview() override;
+  Overview(const Overview&) = delete;
+  Overview& operator=(const Overview&) = delete;
+
+  // `reading` outlives the routes.
+  void Register(http1::RouteTable* routes, const http1::Gate& reading);
+
+  // Begins to sample. Call once, from any thread.
+  void Start();
+
+  // The stream.
+  void OnRequest(http1::Exchange& exchange) override;
+  void OnCancelled(http1::Exchange& exchange) override;
+  void OnWritable(http1::Exchange& exchange) override;
+  void OnDrain(http1::Exchange& exchange) override;
+
+ private:
+  class HistoryHandler;
+  using Bytes = std::shared_ptr<const std::string>;
+
+  // A stream that is open.
+  struct Reader {
+    enum class State : uint8_t {
+      kNeedsSnapshot,  // gets the next snapshot
+      kLive,           // gets each second
+      kBehind,         // missed one: needs a snapshot as soon as it can take it
+    };
+    http1::Exchange* exchange;
+    size_t index = 0;  // in LoopReaders::readers
+    State state = State::kNeedsSnapshot;
+  };
+
+  // The readers of a loop; used on that loop only.
+  struct LoopReaders {
+    explicit LoopReaders(net::EventLoop& loop) : loop(loop) {}
+    net::EventLoop& loop;
+    std::vector<std::unique_ptr<Reader>> readers;
+    bool snapshot_requested = false;
+    // Readers, for the background loop. Relaxed: a reader that is not counted yet asks for a
+    // snapshot afterwards.
+    std::atomic<size_t> count{0};
+  };
+
+  // ---- On a loop of the port.
+  void RequestSnapshot(size_t loop);
+  void SendSnapshot(size_t loop, const std::string& event);
+  void SendSecond(size_t loop, const std::string& event);
+  void Remove(http1::Exchange& exchange);
+
+  // ---- On the background loop.
+  void OnTimer();
+  void Sample();
+  // Of the last second.
+  Bytes Snapshot();
+  std::string MakeSnapshot() const;
+  // `config` empty: it did not change.
+  std::string MakeSecond(std::string_view config, bool denied_keys) const;
+  // Returns whether they were read; they are not if that was done a moment ago.
+  bool ReadDeniedKeys();
+  void AppendHead(std::string* out) const;
+  void AppendNow(std::string* out) const;
+  void AppendDeniedKeys(std::string* out) const;
+  // Of the last hour.
+  std::vector<uint32_t> Column(size_t total) const;
+  // Calls visit(name, series) for the limits that were used in the last hour.
+  template <typename Visit>
+  void ForEachLimit(Visit visit) const;
+
+  const OverviewSources sources_;
+  net::EventLoop& background_;
+  std::vector<std::unique_ptr<LoopReaders>> loops_;
+  std::unique_ptr<HistoryHandler> history_handler_;
+
+  // Used on the background loop only.
+  net::Timer timer_;
+  service::History history_;
+  service::ServerStats stats_;
+  int64_t sampled_wall_ns_ = 0;
+  std::shared_ptr<const limits::LimitTable> table_;  // owns the names
+  absl::flat_hash_map<uint32_t, std::string_view> names_;
+  std::string config_;  // ConfigStatus in JSON, as in the last event
+  service::KeyUsage::Top denied_;
+  int64_t denied_second_ = -1;  // when denied_ was read
+  Bytes snapshot_;
+  int64_t snapshot_second_ = -1;
+};
+
+}  // namespace sluice::web
+
+#endif  // SLUICE_SERVER_TRANSPORT_WEB_PAGE_OVERVIEW_H_
