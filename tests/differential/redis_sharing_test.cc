@@ -71,8 +71,9 @@ TEST(RedisSharingDifferentialTest, AnswersHeartbeatsAsTheModelDoes) {
         model.Leave(id);
       }
       if (below(30) == 0) take_over(step + 1);
-      const store::redis::FencingToken term = {model.data.word, model.data.floor_us, false,
-                                               model.data.lag_us};
+      const store::redis::FencingToken term = {.word_key = model.data.word,
+                                               .floor_us = model.data.floor_us,
+                                               .lag_us = model.data.lag_us};
       const auto got =
           store::redis::ParseHeartbeat(ToReply(Scripts::Get().Call(store::redis::HeartbeatWords(
               {store::redis::NodesKey(name_space), id, divisor, clear, kTtlNs, not_after_us}, term,
@@ -105,7 +106,7 @@ TEST(RedisSharingDifferentialTest, IgnoresHeartbeatsFromBeforeDataLoss) {
   const store::redis::Heartbeat heartbeat = {
       store::redis::NodesKey("other"), "a", 0, true, 2 * kSecond, 0};
   for (const bool as_argument : {false, true}) {
-    const store::redis::FencingToken term = {"other:word", 0, as_argument};
+    const store::redis::FencingToken term = {.word_key = "other:word", .as_argument = as_argument};
     const RedisValue answer = Scripts::Get().Call(store::redis::HeartbeatWords(heartbeat, term));
     EXPECT_EQ(answer.type, RedisValue::Type::kError);
     EXPECT_EQ(answer.text.find("FENCE"), 0u) << answer.text;

@@ -47,6 +47,7 @@ class ClockedRedis {
   void SetOffset(int64_t seconds) {
     ASSERT_EQ(pwrite(fd_, &seconds, sizeof seconds, 0), static_cast<ssize_t>(sizeof seconds));
   }
+  void Flush() { RedisCalls(*server_).Call({"FLUSHALL"}); }
   void Kill() { server_->Kill(); }
   void Start() {
     WithShim([&] { server_->Start(); });
@@ -196,6 +197,41 @@ TEST_F(RedisClockTest, ANodeThatStartsLaterGoesByTheCorrection) {
   ASSERT_TRUE(AwaitGrants(20));
   EXPECT_LT(MostAbove(), 0.1);
   loads_.pop_back();
+}
+
+// Redis may have dropped those that are missing.
+TEST_F(RedisClockTest, TokenBucketsStayAndOtherBucketsStartEmpty) {
+  for (const auto& load : loads_) load->Stop();
+  const auto bucket = MakeRule(2, algorithm::MakeTokenBucket({10, 3600 * kSecond}, 10, 0).value());
+  const auto log = MakeRule(3, algorithm::MakeSlidingLog({10, 3600 * kSecond}).value());
+  for (const auto& rule : {bucket, log}) {
+    one_.store().Register(rule);
+    ASSERT_TRUE(Acquire(one_.store(), *rule, "k", 4).granted());
+  }
+  redis_.SetOffset(300);
+  const Acquired kept = Acquire(one_.store(), *bucket, "k");
+  EXPECT_TRUE(kept.granted());
+  EXPECT_EQ(kept.charges[0].level.remaining, 5);
+  EXPECT_EQ(Query(one_.store(), *bucket, "k").level.remaining, 5);
+  // With a receipt it is decided by another script.
+  EXPECT_TRUE(Acquire(one_.store(), *bucket, "k", 1, {.want_receipt = true}).granted());
+  for (const AcquireOptions& options : {AcquireOptions{}, AcquireOptions{.want_receipt = true},
+                                        AcquireOptions{.max_wait_ns = 100 * kSecond}}) {
+    const Acquired missing = Acquire(one_.store(), *bucket, "new", 1, options);
+    EXPECT_EQ(missing.outcome, store::Outcome::kDenied);
+    EXPECT_EQ(missing.charges[0].level.remaining, 0);
+    EXPECT_GT(missing.retry_after_ns, 200 * kSecond);
+    EXPECT_EQ(Acquire(one_.store(), *log, "k", 1, options).outcome, store::Outcome::kDenied);
+  }
+  EXPECT_EQ(Query(one_.store(), *bucket, "new").level.remaining, 0);
+}
+
+TEST_F(RedisClockTest, FlushAfterwardsClosesBucketsByTheCorrectedTime) {
+  redis_.SetOffset(3600);
+  ASSERT_TRUE(AwaitGrants(15));
+  redis_.Flush();
+  ASSERT_TRUE(AwaitGrants(15));
+  EXPECT_LT(MostAbove(), 0.1);
 }
 
 // The clock is set while no connection stands.

@@ -53,7 +53,7 @@ std::vector<std::string> BucketOperation::ScriptWords(Script script,
   for (const Bucket& bucket : buckets_) {
     const RuleEntry& entry = *bucket.rule;
     AppendBucket(entry.rule->parameters, entry.encoded_parameters, entry.writer, entry.rule->shadow,
-                 token.FloorOf(entry.rule->limit_name), &words);
+                 token.FloorOf(*entry.rule), &words);
   }
   return words;
 }
@@ -233,7 +233,7 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
       open_.push_back(*std::move(read));
     }
     OpenBucket& open = open_.back();
-    const int64_t floor_us = token_.FloorOf(bucket.rule->rule->limit_name);
+    const int64_t floor_us = token_.FloorOf(*bucket.rule->rule);
     if (open.exists() && EncodeParameters(open.parameters()) != bucket.rule->encoded_parameters) {
       if (const auto newer = context_.NewerThan(*bucket.rule, open.writer()); newer != nullptr) {
         if (!operation_.OnNewerRule(i, newer)) return Next{};

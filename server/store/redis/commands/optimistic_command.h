@@ -162,7 +162,7 @@ class BucketOperation {
     return buckets_[bucket].rule->rule->parameters;
   }
   int64_t FloorOf(const FencingToken& token, size_t bucket) const {
-    return token.FloorOf(buckets_[bucket].rule->rule->limit_name);
+    return token.FloorOf(*buckets_[bucket].rule->rule);
   }
 
   CommandContext& context_;

@@ -2,10 +2,10 @@
 //
 // All times in Redis are on the server's clock minus the correction in the fence (the corrected
 // time), which is never ahead of the server's clock. A node compares the corrected time with its
-// own monotonic clock (ClockRange), and passes the latest time that it thinks possible to each
-// script, which decides nothing if the server's clock shows more. Then the node replaces the fence,
-// with a correction by which the corrected time goes on as it did. So there is one time for all
-// nodes, and none decides by an old correction.
+// own monotonic clock (ClockRange), and passes the times that it thinks possible to each script,
+// which decides nothing if the server's clock shows another. Then the node replaces the fence, with
+// a correction by which the corrected time goes on as it did. So there is one time for all nodes,
+// and none decides by an old correction.
 //
 // A node believes a fence that another node wrote: it begins to compare from scratch. So two nodes
 // whose own clocks differ (a virtual machine that was paused) never correct each other's
@@ -29,27 +29,20 @@ class ClockWatch {
   // From now on the node goes by this fence. `reading`: made after the fence was read.
   void Adopt(const Fence& fence, const ClockReading& reading);
 
-  // It goes by a fence.
-  bool known() const { return range_.known(); }
-  int64_t correction_us() const { return correction_us_; }
-
-  enum class Seen : uint8_t {
-    kExpected,
-    kSet,   // the fence is to be replaced: see Revise
-    kBack,  // the clock was set back, and no correction cures it: waits until it has caught up
-  };
-  Seen See(const ClockReading& reading);
+  // False: the clock was set, and the fence is to be replaced (Revise).
+  bool See(const ClockReading& reading);
 
   // How scripts read the server's clock now.
   ServerClock ClockAt(int64_t our_us) const;
 
   // Completes the step that the node is about to make: adds the correction to what it writes; or if
   // it was to adopt the fence, and the clock was set, says what it writes instead. `found`, `word`:
-  // as in NextFence.
-  void Revise(const std::optional<Fence>& found, const ClockReading& reading,
+  // as in NextFence. Returns whether the clock was set.
+  bool Revise(const std::optional<Fence>& found, const ClockReading& reading,
               const FencePolicy& policy, std::string_view word, FenceStep* step);
 
  private:
+  void CountDropped(const ClockReading& reading, const FencePolicy& policy, FenceStep* step) const;
   ClockReading Corrected(const ClockReading& reading) const {
     return {reading.sent_us, reading.answered_us, reading.redis_us - correction_us_};
   }

@@ -22,7 +22,9 @@ std::string BeforeFloor(const Fence& fence) {
 std::string AfterFloor(const Fence& fence) {
   std::string text =
       absl::StrCat(" ", fence.lag_us, " ", fence.promised_us, fence.durable ? " 1" : " 0");
-  if (fence.correction_us > 0) absl::StrAppend(&text, ",", fence.correction_us);
+  if (fence.correction_us > 0 || fence.missing_floor_us > 0) {
+    absl::StrAppend(&text, ",", fence.correction_us, ",", fence.missing_floor_us);
+  }
   if (fence.raises > 0 || !fence.limits.empty()) absl::StrAppend(&text, " ", fence.raises);
   for (const auto& [limit, times] : fence.limits) {
     absl::StrAppend(&text, " ", limit, " ", times.floor_us, " ", times.promised_us, " ",
@@ -127,8 +129,9 @@ absl::StatusOr<Fence> Fence::Parse(std::string_view text) {
   fence.word = std::string(words[2]);
   const std::vector<absl::string_view> own = absl::StrSplit(words[6], ',');
   fence.durable = own[0] == "1";
-  if (own.size() > 2 || (own.size() == 2 && !ParseAll(own, 1, {&fence.correction_us})) ||
-      fence.correction_us < 0) {
+  if ((own.size() != 1 && own.size() != 3) ||
+      (own.size() == 3 && !ParseAll(own, 1, {&fence.correction_us, &fence.missing_floor_us})) ||
+      std::min(fence.correction_us, fence.missing_floor_us) < 0) {
     return absl::InvalidArgumentError("not a fence of ours");
   }
   return fence;
@@ -247,6 +250,7 @@ FenceStep NextFence(const ServerInfo& server, const std::optional<Fence>& found,
   for (const auto& before : {known, found}) {
     if (!before.has_value()) continue;
     next.correction_us = before->correction_us;
+    next.missing_floor_us = std::max(next.missing_floor_us, before->missing_floor_us);
     next.number = std::max(next.number, before->number + 1);
     next.raises = std::max(next.raises, before->raises);
     next.Merge(*before);

@@ -103,6 +103,9 @@ struct Fence {
   bool durable = false;
   // How far the server's clock is ahead of the time that counts (clock_watch.h).
   int64_t correction_us = 0;
+  // Floor of buckets that are missing, since the server may have dropped them too early, and of all
+  // logs and windows; 0: none.
+  int64_t missing_floor_us = 0;
   // How often promises were raised, or a floor lifted.
   uint64_t raises = 0;
   LimitTable limits;
@@ -148,7 +151,11 @@ struct FencingToken {
   // Whether two decisions go by the same data.
   bool operator==(const FencingToken& other) const {
     return word_key == other.word_key && floor_us == other.floor_us && limits == other.limits &&
-           slot == other.slot;
+           slot == other.slot && missing_floor_us == other.missing_floor_us;
+  }
+  // As scripts on its buckets are passed it: negative if only for buckets that are missing.
+  int64_t FloorOf(const Rule& rule) const {
+    return LaterFloorUs(rule.parameters, FloorOf(rule.limit_name), missing_floor_us);
   }
   // The floor of the limit's buckets, and the part of it that can be lifted; 0: none.
   int64_t FloorOf(std::string_view limit) const {
@@ -160,6 +167,8 @@ struct FencingToken {
   std::string word_key;
   // Of all limits. Microseconds since 1970 on the server's clock. 0: none, no data was lost.
   int64_t floor_us = 0;
+  // Of buckets that are missing, and of all logs and windows.
+  int64_t missing_floor_us = 0;
   // The word is in another slot than the buckets.
   bool as_argument = false;
   // How long this server may go on granting when another has taken its place, with a margin, in
@@ -186,6 +195,8 @@ struct FencePolicy {
   AfterLoss after_loss = AfterLoss::kEmpty;
   // The server may be replaced by another (Sentinel, Cluster), whether it has replicas now or not.
   bool may_fail_over = false;
+  // Slots move to other servers, with the keys in them (Cluster).
+  bool slots_move = false;
 };
 
 // What a node does with a fence.

@@ -154,16 +154,7 @@ void FenceCheck::ReadClock() {
   CallTime([this](const ClockReading& reading) {
     reading_clock_ = false;
     if (reading_) return;
-    switch (clock_.See(reading)) {
-      case ClockWatch::Seen::kExpected:
-        break;
-      case ClockWatch::Seen::kBack:
-        OnClockSet(0);
-        break;
-      case ClockWatch::Seen::kSet:
-        OnFenceMissed();
-        break;
-    }
+    if (!clock_.See(reading)) OnFenceMissed();
   });
 }
 
@@ -208,7 +199,9 @@ void FenceCheck::ReadFence() {
   // Behind the fence: if that is replaced in between, because the clock was set, this reading with
   // the old correction is of no effect.
   CallTime([this](const ClockReading& reading) {
-    if (reading.slow() && ++slow_readings_ < kMaxTries) return ReadFence();
+    // A correction by a slow reading would be as uncertain.
+    const bool repeat = reading.slow() && options_.watch_clock && !clock_.See(reading);
+    if (repeat && ++slow_readings_ < kMaxTries) return ReadFence();
     slow_readings_ = 0;
     clock_read_ = reading;
     OnFences();
@@ -280,9 +273,8 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
       break;
     }
   }
-  if (options_.watch_clock) {
-    clock_.Revise(found, clock_read_, options_.policy, common::RandomName(), &step);
-  }
+  const bool clock_set = options_.watch_clock && clock_.Revise(found, clock_read_, options_.policy,
+                                                               common::RandomName(), &step);
   if (step.adopt) ForgetOthers(own->key);
   if (step.adopt && found.has_value() && known_.Adopt(own->key, *found)) {
     return Adopt(*own, *found, known);
@@ -297,9 +289,9 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
     for (const auto& [key, fence] : known_.All()) step.write.AddPromisesAsFloors(fence);
   }
   // A fence that other nodes may go by is replaced under its key, so that they detect it.
-  if (found.has_value() && found->identity == server_.identity) return Write(step, *own);
+  if (found.has_value() && found->identity == server_.identity) return Write(step, *own, clock_set);
   for (const Place& place : read_) {
-    if (place.here) return Write(step, place);
+    if (place.here) return Write(step, place, clock_set);
   }
   Refuse(absl::UnavailableError(
       absl::StrCat(endpoint_.url().ToString(), ": its slots are being moved")));
@@ -309,6 +301,7 @@ void FenceCheck::Adopt(const Place& own, const Fence& fence, const std::optional
   reading_ = false;
   token_.word_key = WordKey(own.key, fence.word);
   token_.floor_us = fence.floor_us;
+  token_.missing_floor_us = fence.missing_floor_us;
   token_.lag_us = LagUs(fence.lag_us);
   if (options_.watch_clock) clock_.Adopt(fence, clock_read_);
   promises_.Adopt(own.key, fence, known);
@@ -344,11 +337,10 @@ void FenceCheck::Lift(const std::string& limit, int64_t until_us,
       });
 }
 
-void FenceCheck::Write(const FenceStep& step, const Place& at) {
+void FenceCheck::Write(const FenceStep& step, const Place& at, bool clock_set) {
   endpoint_.Call(ReplaceFenceWords(step, at.key, at.text, FloorKeys(/*unread=*/false)),
                  [this, of = connection_, why = step.why, word = step.write.word,
-                  clock_set = clock_.known() && step.write.correction_us !=
-                                                    clock_.correction_us()](const Reply* reply) {
+                  clock_set](const Reply* reply) {
                    if (of != connection_) return;
                    if (reply != nullptr && IsElsewhere(*reply)) {
                      OnSlotUnavailable();

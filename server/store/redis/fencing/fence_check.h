@@ -149,7 +149,8 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   std::optional<Fence> Known() const;
   void OnRaised() final;
   void Watch();
-  void Write(const FenceStep& step, const Place& at);
+  // `clock_set`: because, among others, the server's clock was set.
+  void Write(const FenceStep& step, const Place& at, bool clock_set);
   // The server has its fence at `key`: forgets known fences of its under other keys.
   void ForgetOthers(const std::string& key);
   // Reads from keys[from] on; if `from` is 0, all that are unread. Then the endpoint serves.

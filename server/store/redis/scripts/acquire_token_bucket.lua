@@ -11,7 +11,8 @@
 --   ARGV[3]  numbers, packed as struct.pack('<d') does, since one word more would cost more than
 --            taking all of these apart (docs/adr/0090):
 --     base
---     the floor: full at the earliest then, whatever the state is (2 numbers); 0 0: none
+--     the floor: full at the earliest then, whatever the state is (2 numbers); 0 0: none. If the
+--     first is negative, only if there is no bucket
 --     the time, of a test (microseconds, nanoseconds, 0); or -1 - CORRECTION, LATEST or 0, LEAST: it
 --     is the server's (clock.lua)
 --     then for each run of callers that want the same:
@@ -53,6 +54,7 @@ if value then
   u, t = tonumber(u), tonumber(t)
   if full_u < u or (full_u == u and full_t < t) then full_u, full_t = u, t end
 else
+  if full_u < 0 then full_u = -full_u end
   head = parameters .. ' ' .. ARGV[2] .. ' '
 end
 if full_u < now_u or (full_u == now_u and full_t < now_t) then

@@ -29,7 +29,8 @@ local algorithms = {}
 
 -- The arguments of bucket i, counted from 1: kind, parameters, writer, shadow, six numbers, and the
 -- floor (two numbers; fence.h; 0 0: no data was lost): a token bucket is full at the floor at the
--- earliest, all others count as used up until then.
+-- earliest, all others count as used up until then. If the first number is negative, this is so
+-- only if the bucket is missing.
 local first_bucket_arg = 3
 local args_per_bucket = 12
 local bucket_count = tonumber(ARGV[2])

@@ -13,6 +13,7 @@ local function load_buckets()
       shadow = ARGV[arg + 3] == '1', numbers = {},
       floor_u = tonumber(ARGV[arg + 10]), floor_n = tonumber(ARGV[arg + 11]),
     }
+    -- A negative floor is of missing buckets alone.
     for j = 1, 6 do bucket.numbers[j] = tonumber(ARGV[arg + 3 + j]) end
     local value = redis.call('GET', bucket.key)
     local rest
@@ -23,6 +24,8 @@ local function load_buckets()
       if rest and string.byte(rest) == 64 then return nil, {-2, i - 1} end  -- '@'
       if parameters ~= bucket.parameters then rest = false end
       bucket.writer = writer
+    else
+      bucket.floor_u = math.abs(bucket.floor_u)
     end
     if rest == false or (value and not rest) or not bucket.algorithm.load(bucket, rest) then
       return nil, {-1, i - 1}

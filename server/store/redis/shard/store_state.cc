@@ -14,6 +14,7 @@ FenceCheckOptions FenceOptionsOf(const RedisStoreOptions& options, common::Log* 
   // Where buckets may be evicted the fence may be, too; its loss does not make other buckets empty.
   fence.policy.after_loss = options.allow_eviction ? AfterLoss::kFull : options.after_data_loss;
   fence.policy.may_fail_over = options.url.topology == Topology::kSentinel;
+  fence.policy.slots_move = options.url.topology == Topology::kCluster;
   fence.assumed_lag_us = options.assumed_lag_ns / 1000;
   fence.watch_clock = options.test_time == nullptr;
   fence.allow_unguarded = options.allow_unguarded;

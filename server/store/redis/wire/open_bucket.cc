@@ -203,6 +203,7 @@ void OpenBucket::Convert(const Parameters& to, int64_t now_ns) {
 }
 
 void OpenBucket::ApplyFloor(int64_t floor_us) {
+  if (floor_us < 0) floor_us = exists_ ? 0 : -floor_us;
   closed_until_ns_ = UsedUpUntilNs(parameters_, floor_us);
   if (floor_us == 0 || parameters_.kind != Kind::kTokenBucket) return;
   const algorithm::TokenBucket& p = parameters_.token_bucket;

@@ -86,9 +86,9 @@ class OpenBucket {
 
   void Convert(const algorithm::Parameters& to, int64_t now_ns);
 
-  // After a possible loss of data (fence.h; floor_us 0: none): a token bucket counts as empty, with
-  // all its debt used, at the floor; all others grant nothing until no permit taken before the
-  // floor would count.
+  // After a possible loss of data (fence.h; floor_us 0: none; negative: of missing buckets alone):
+  // a token bucket counts as empty, with all its debt used, at the floor; all others grant nothing
+  // until no permit taken before the floor would count.
   void ApplyFloor(int64_t floor_us);
 
   // As the functions of algorithm::BucketState. REQUIRES: now_ns not before NotBeforeNs(), and

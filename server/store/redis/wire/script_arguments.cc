@@ -20,6 +20,10 @@ void Append(std::vector<std::string>* out, std::initializer_list<int64_t> number
 // See AppendFloor.
 TimePair FloorOf(const Parameters& parameters, int64_t floor_us) {
   if (floor_us == 0) return {};
+  if (floor_us < 0) {
+    const TimePair floor = FloorOf(parameters, -floor_us);
+    return {-floor.us, floor.parts};
+  }
   if (parameters.kind != Kind::kTokenBucket) return PairOfNs(UsedUpUntilNs(parameters, floor_us));
   const algorithm::TokenBucket& p = parameters.token_bucket;
   const TimePair full = PairOfTicks(p, p.burst_ticks + p.debt_ticks);
@@ -91,6 +95,13 @@ int64_t UsedUpUntilNs(const Parameters& parameters, int64_t floor_us) {
   if (parameters.kind != Kind::kFixedWindow) return floor_ns + period_ns;
   const int64_t since_begin = (floor_ns + parameters.fixed_window.utc_offset_ns) % period_ns;
   return since_begin == 0 ? floor_ns : floor_ns + period_ns - since_begin;
+}
+
+int64_t LaterFloorUs(const Parameters& parameters, int64_t floor_us, int64_t missing_floor_us) {
+  if (missing_floor_us <= floor_us) return floor_us;
+  if (parameters.kind != Kind::kTokenBucket) return missing_floor_us;
+  const TimePair over = FloorOf(parameters, floor_us);
+  return over.us < missing_floor_us ? -missing_floor_us : missing_floor_us;
 }
 
 void CloseLevel(int64_t closed_ns, algorithm::Level* level) {

@@ -45,9 +45,9 @@ void AppendBucket(const algorithm::Parameters& parameters, std::string_view enco
                   std::vector<std::string>* arguments);
 
 // Appends the moment before which the data cannot be trusted, since some may have been lost
-// (fence.h; floor_us 0: none was lost, appends 0 0). A token bucket is full at this moment at the
-// earliest: it was empty, with all debt made, at the floor. All other algorithms count as used up
-// until it, when nothing from before the floor counts.
+// (fence.h; floor_us 0: none was lost, appends 0 0; negative: only if the bucket is missing).
+// A token bucket is full at this moment at the earliest: it was empty, with all debt made, at the
+// floor. All other algorithms count as used up until it, when nothing from before the floor counts.
 void AppendFloor(const algorithm::Parameters& parameters, int64_t floor_us,
                  std::vector<std::string>* arguments);
 
@@ -83,6 +83,12 @@ uint64_t TicksOf(const algorithm::TokenBucket& parameters, int64_t us, int64_t t
 // When nothing counts any more that a log or window granted before the floor; 0: there is no floor,
 // or it is a token bucket.
 int64_t UsedUpUntilNs(const algorithm::Parameters& parameters, int64_t floor_us);
+
+// The floor of a bucket, by its limit's floor and the floor of missing buckets: the later one. Of a
+// token bucket it is negative if it is that of missing buckets, and the other one does not matter
+// any more. Others cannot write down that they are closed, so the floor is of all of them.
+int64_t LaterFloorUs(const algorithm::Parameters& parameters, int64_t floor_us,
+                     int64_t missing_floor_us);
 
 // Lowers the level of a bucket that grants nothing for closed_ns. Not positive: no effect.
 void CloseLevel(int64_t closed_ns, algorithm::Level* level);

@@ -43,7 +43,7 @@ class BatchQueuesTest : public CommandScene {
   }
   // How many callers the oldest command decides.
   int64_t Callers() {
-    constexpr size_t kHeader = 5;  // numbers before the runs (acquire_token_bucket.lua)
+    constexpr size_t kHeader = 6;  // numbers before the runs (acquire_token_bucket.lua)
     return UnpackNumber(servers[0].asked[0].back(), kHeader + 4).value_or(-1);
   }
   const std::string& KeyAsked() { return servers[0].asked[0][3]; }
