@@ -572,13 +572,13 @@ TEST_P(Http2ConnectionTest, CallThatTheServerCancelsAtItsDeadlineIsLate) {
     peer.Serve();
   }));
   Client client = MakeClient(server);
-  ASSERT_TRUE(Ask(client, GetParam()).granted);
+  ASSERT_TRUE(Ask(client, form()).granted);
   for (int i = 0; i < 4; ++i) {
-    const Decision late = Ask(client, GetParam(), kDeadline);
+    const Decision late = Ask(client, form(), kDeadline);
     EXPECT_EQ(late.status.code(), StatusCode::kDeadlineExceeded) << late.status;
     EXPECT_TRUE(late.status.may_have_executed()) << late.status;
   }
-  EXPECT_TRUE(Ask(client, GetParam()).granted);
+  EXPECT_TRUE(Ask(client, form()).granted);
 }
 
 TEST_P(Http2ConnectionTest, NoticesAConnectionThatWasClosedWhileItWasIdle) {
