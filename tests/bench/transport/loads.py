@@ -187,9 +187,11 @@ def main():
             servers = {build: Server(build, folder, tls) for build in builds}
             time.sleep(0.2)
             measure = measure_h2load if name in LOADS else measure_changing_headers
-            costs_us = measure(name, servers, folder, options)
-            for server in servers.values():
-                server.stop()
+            try:
+                costs_us = measure(name, servers, folder, options)
+            finally:
+                for server in servers.values():
+                    server.stop()
             results[name] = costs_us
             first = statistics.median(costs_us[builds[0]])
             for build in builds:
