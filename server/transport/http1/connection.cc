@@ -24,8 +24,10 @@ constexpr size_t kBytesPerUnit = 64;
 constexpr size_t kSmallBodyBytes = 16 << 10;
 // Bytes of a large body that the stream gets at once.
 constexpr size_t kPieceBytes = 64 << 10;
-// Bytes that a parser is given at once: they take less than a turn.
-constexpr size_t kParseBytes = 16 << 10;
+// Bytes that a parser is given at once: they take less than a turn, and are enough for it to see
+// that trailers or a chunk's extensions are too large.
+constexpr size_t kParseBytes = 32 << 10;
+static_assert(kParseBytes > bounds::kMaxHttpHeaderBytes);
 // Unsent bytes above which no request is handled, and the stream stops reading: OnWritable follows.
 constexpr size_t kMaxUnsentBytes = net::StreamOptions().high_water_bytes;
 static_assert(bounds::kMaxStreamUnsentBytes == kMaxUnsentBytes);
@@ -78,11 +80,6 @@ void Connection::OnData(absl::Span<const uint8_t> data) {
 void Connection::OnEnd() {
   if (closing()) return;
   peer_ended_ = true;
-  // Its last answers are still sent, unless they may take long: a peer that died ends its side too.
-  if (state_ == State::kHandling &&
-      (exchange_->ends_with_peer_ || exchange_->phase_ == Exchange::Phase::kStreaming)) {
-    return Close();
-  }
   Work();
 }
 
@@ -104,6 +101,11 @@ void Connection::OnClosed(const absl::Status&) {
 
 void Connection::Work() {
   if (closing()) return;
+  // The last answers are still sent, unless they may take long: a peer that died ends its side too.
+  if (peer_ended_ && state_ == State::kHandling &&
+      (exchange_->ends_with_peer_ || exchange_->phase_ == Exchange::Phase::kStreaming)) {
+    return Close();
+  }
   loop_.loop().work().Refill(*this);
   if (state_ == State::kSending) SendRest();
   if (!closing() && !input_.empty()) {
@@ -154,6 +156,7 @@ bool Connection::Step(absl::Span<const uint8_t>* data) {
   parse();
   if (parser_.state() == RequestParser::State::kHeadersDone) {
     OnHeaders();
+    if (state_ != State::kReading) return false;  // it was refused, and the exchange has ended
     parse();
   }
   Spend(static_cast<int64_t>(used / kBytesPerUnit));
@@ -181,8 +184,10 @@ bool Connection::Step(absl::Span<const uint8_t>* data) {
 }
 
 void Connection::BeginRequest() {
+  loop_.counters().streams_accepted.Add(1);
   exchange_ = &loop_.NewExchange();
   exchange_->connection_ = this;
+  exchange_->arrived_ns_ = stream_.ready_since_ns();
   parser_.Begin(&exchange_->request_);
   headers_done_ = close_after_ = false;
   since_ns_ = loop_.loop().now_ns();
@@ -260,7 +265,6 @@ void Connection::OnRequest() {
   Spend(kRequestUnits);
   exchange_->phase_ = Exchange::Phase::kHandling;
   exchange_->arrived_ns_ = stream_.ready_since_ns();
-  loop_.counters().streams_accepted.Add(1);
   common::MethodCounters& counters = loop_.CountersOf(exchange_->route_);
   counters.messages_received.Add(1);
   counters.bytes_received.Add(exchange_->request_.body().size());
@@ -382,8 +386,8 @@ void Connection::CancelExchange() {
   Exchange& exchange = *std::exchange(exchange_, nullptr);
   loop_.AddBufferedBytes(-std::exchange(counted_body_, 0));
   const Exchange::Phase phase = std::exchange(exchange.phase_, Exchange::Phase::kFinished);
+  loop_.counters().streams_closed.Add(1);
   if (phase == Exchange::Phase::kHandling || phase == Exchange::Phase::kStreaming) {
-    loop_.counters().streams_closed.Add(1);
     loop_.CountersOf(exchange.route_)
         .Finish(static_cast<int>(absl::StatusCode::kCancelled),
                 static_cast<uint64_t>(std::max<int64_t>(0, loop_.Now() - exchange.arrived_ns_)));
@@ -451,30 +455,29 @@ void Connection::EndStream(Exchange& exchange) {
 
 void Connection::Close() {
   if (closing()) return;
+  Abandon();
+  stream_.CloseAfterWrite(loop_.options().linger_ns);
+  Settle();
+}
+
+void Connection::Abandon() {
   state_ = State::kClosing;
   CancelExchange();
   LeaveQueue();
   timer_.Cancel();
   loop_.MarkWaiting(*this, false);
-  stream_.CloseAfterWrite(loop_.options().linger_ns);
-  PlanStallCheck();
-  Settle();
 }
 
 void Connection::Displace() {
   loop_.CountRefused();
-  state_ = State::kClosing;
-  CancelExchange();
-  loop_.MarkWaiting(*this, false);
+  Abandon();
   stream_.Abort(absl::ResourceExhaustedError("another connection needs its place"));
 }
 
 void Connection::CloseOverMemory() {
   if (closing()) return;
   loop_.CountClosedOverMemory(stream_, settled_bytes_);
-  state_ = State::kClosing;
-  CancelExchange();
-  loop_.MarkWaiting(*this, false);
+  Abandon();
   stream_.Abort(absl::ResourceExhaustedError("the server holds too much memory"));
 }
 
@@ -534,7 +537,7 @@ void Connection::PlanStallCheck() {
 }
 
 void Connection::OnStallCheck() {
-  if (state_ == State::kClosed) return;
+  if (closing()) return;
   const int64_t now_ns = loop_.loop().now_ns();
   const int64_t timeout_ns = loop_.options().stall_timeout_ns;
   const net::OutputProgress output = stream_.output_progress();
@@ -542,11 +545,7 @@ void Connection::OnStallCheck() {
   if (output.outstanding == 0 || output.acknowledged > before) acknowledged_ns_ = now_ns;
   if (now_ns - acknowledged_ns_ >= timeout_ns) {
     loop_.CountStalled(stream_);
-    if (!closing()) {
-      state_ = State::kClosing;
-      CancelExchange();
-      loop_.MarkWaiting(*this, false);
-    }
+    Abandon();
     stream_.Abort(absl::DeadlineExceededError("the peer takes none of its answers"));
     return;
   }

@@ -64,6 +64,7 @@ class Connection final : public net::StreamHandler,
   bool Write(Exchange& exchange, std::string_view bytes);
   bool writable() const;
   void NotifyWritable() { behind_ = true; }
+  void MarkDirty() { loop_.MarkDirty(*this); }
   void EndStream(Exchange& exchange);
 
  private:
@@ -100,6 +101,9 @@ class Connection final : public net::StreamHandler,
   void EndExchange();
   // The handler forgets the exchange, if it has it.
   void CancelExchange();
+  // Ends the exchange, for a stream that is about to be closed.
+  void Abandon();
+  // Closes the stream after its output.
   void Close();
 
   void PlanTurn();

@@ -59,6 +59,10 @@ void Exchange::BeginStream(std::string_view content_type) {
 }
 bool Exchange::Write(std::string_view bytes) { return connection_->Write(*this, bytes); }
 bool Exchange::writable() const { return connection_->writable(); }
+void Exchange::EndWithPeer() {
+  ends_with_peer_ = true;
+  connection_->MarkDirty();  // the peer may have ended its side before
+}
 void Exchange::NotifyWritable() { connection_->NotifyWritable(); }
 void Exchange::EndStream() { connection_->EndStream(*this); }
 

@@ -88,7 +88,7 @@ class Exchange {
   // If the peer ends its side of the connection, the exchange is cancelled. For answers that may
   // take long; streams do so always. Otherwise a peer may send its last request, end its side, and
   // wait for the answer.
-  void EndWithPeer() { ends_with_peer_ = true; }
+  void EndWithPeer();
   // The gRPC code under which the exchange is counted, if the status does not tell it.
   void CountAs(absl::StatusCode code) { code_ = code; }
 

@@ -50,6 +50,19 @@ int HexDigit(char c) {
   return -1;
 }
 
+// Whether a line of the headers ends without a carriage return. Beast, which refuses it too, would
+// first wait for the end of headers that have none.
+bool HasBareLineFeed(absl::Span<const uint8_t> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  size_t line = 0;
+  for (size_t end = text.find('\n'); end != text.npos; end = text.find('\n', line)) {
+    if (end == line || text[end - 1] != '\r') return true;
+    if (end == line + 1) return false;  // the empty line that ends the headers
+    line = end + 1;
+  }
+  return false;
+}
+
 bool ConsumeScheme(std::string_view* target) {
   for (const absl::string_view scheme : {"http://", "https://"}) {
     if (!absl::StartsWithIgnoreCase(common::ToAbsl(*target), scheme)) continue;
@@ -111,6 +124,10 @@ class RequestParser::Beast {
       if (state_ == State::kBody) parser_->eager(true);
     }
     if (state_ == State::kDone || state_ == State::kFailed || bytes.empty()) return 0;
+    if (state_ == State::kHeaders && HasBareLineFeed(bytes)) {
+      Fail(400, "a line of the request ends with a line feed alone");
+      return 0;
+    }
     BeastError error;
     const size_t used = parser_->put(boost::asio::buffer(bytes.data(), bytes.size()), error);
     if (error == beast_http::error::need_more) {
