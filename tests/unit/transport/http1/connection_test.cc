@@ -1,0 +1,286 @@
+// The life of an HTTP connection: order of answers, streams, time-outs, bounds, drain.
+#include <string>
+#include <vector>
+
+#include "common/bounds.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/http_peer.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+namespace bounds = common::bounds;
+constexpr int64_t kSecond = 1'000'000'000;
+
+std::string Get(const std::string& target) {
+  return "GET " + target + " HTTP/1.1\r\nHost: a\r\n\r\n";
+}
+
+class ConnectionTest : public ::testing::Test {
+ protected:
+  HttpUnderTest server_;
+};
+
+TEST_F(ConnectionTest, DecodesTargetAndBody) {
+  HttpPeer peer(server_);
+  peer.Feed(
+      "POST /ec%68o?key=a%26b&&empty=&none&c=+%2B HTTP/1.1\r\nHost: a\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n");
+  EXPECT_THAT(peer.Take(), EndsWith("\r\n\r\nPOST /echo key=a&b empty= none= c=++ hello"));
+}
+
+TEST_F(ConnectionTest, AnswersHeadWithoutBody) {
+  HttpPeer peer(server_);
+  peer.Feed("HEAD /echo HTTP/1.1\r\nHost: a\r\n\r\n" + Get("/echo"));
+  const std::string output = peer.Take();
+  EXPECT_THAT(output, StartsWith("HTTP/1.1 200 OK\r\ndate: "));
+  EXPECT_THAT(StatusesOf(output.substr(0, output.find("\r\n\r\n") + 4), true), ElementsAre("200"));
+  EXPECT_THAT(output, EndsWith("GET /echo "));
+}
+
+TEST_F(ConnectionTest, AnswersInOrderWhenTheFirstIsLate) {
+  HttpPeer peer(server_);
+  peer.Feed(Get("/held") + Get("/echo"));
+  EXPECT_THAT(peer.Take(), IsEmpty());
+  server_.held.Answer();
+  peer.RunTurns();
+  const std::string output = peer.Take();
+  EXPECT_THAT(StatusesOf(output), ElementsAre("200", "200"));
+  EXPECT_LT(output.find("late"), output.find("GET /echo"));
+}
+
+TEST_F(ConnectionTest, StopsReadingWhatIsSentAhead) {
+  HttpPeer peer(server_);
+  peer.Feed(Get("/held"));
+  for (size_t sent = 0; sent < bounds::kMaxPipelinedBytes; sent += 1000) {
+    EXPECT_FALSE(peer.stream.paused);
+    peer.Feed(std::string(1000, 'x'));
+  }
+  EXPECT_TRUE(peer.stream.paused);
+}
+
+TEST_F(ConnectionTest, ReadsOnOnceThePipelineIsAnswered) {
+  HttpPeer peer(server_);
+  std::string many;
+  while (many.size() < 2 * bounds::kMaxPipelinedBytes) many += Get("/echo");
+  peer.Feed(Get("/held") + many);
+  EXPECT_TRUE(peer.stream.paused);
+  server_.held.Answer();
+  peer.RunTurns();
+  EXPECT_FALSE(peer.stream.paused);
+  EXPECT_EQ(StatusesOf(peer.Take()).size(), 1 + many.size() / Get("/echo").size());
+}
+
+TEST_F(ConnectionTest, CancelsExchangeWhenThePeerIsGone) {
+  HttpPeer peer(server_);
+  peer.Feed(Get("/held"));
+  peer.Close();
+  EXPECT_EQ(server_.held.cancelled, 1);
+}
+
+TEST_F(ConnectionTest, AnswersPeerThatEndedItsSide) {
+  HttpPeer peer(server_);
+  peer.Feed(Get("/held"));
+  peer.PeerEnds();
+  EXPECT_EQ(server_.held.cancelled, 0);
+  server_.held.Answer();
+  peer.RunTurns();
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+  EXPECT_TRUE(peer.ended());
+}
+
+TEST_F(ConnectionTest, CancelsLongWaitWhenThePeerEndsItsSide) {
+  server_.held.ends_with_peer = true;
+  HttpPeer peer(server_);
+  peer.Feed(Get("/held"));
+  peer.PeerEnds();
+  EXPECT_EQ(server_.held.cancelled, 1);
+  EXPECT_TRUE(peer.ended());
+}
+
+TEST_F(ConnectionTest, SendsStreamInChunks) {
+  HttpPeer peer(server_);
+  peer.Feed(Get("/stream"));
+  EXPECT_THAT(peer.Take(), HasSubstr("transfer-encoding: chunked\r\n\r\n"));
+  EXPECT_TRUE(server_.stream.open->Write("data: 1\n\n"));
+  EXPECT_EQ(peer.Take(), "9\r\ndata: 1\n\n\r\n");
+  server_.stream.open->EndStream();
+  peer.RunTurns();
+  EXPECT_EQ(peer.Take(), "0\r\n\r\n");
+  peer.Feed(Get("/echo"));
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+}
+
+TEST_F(ConnectionTest, EndsStreamOfHttp10WithTheConnection) {
+  HttpPeer peer(server_);
+  peer.Feed("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  EXPECT_THAT(peer.Take(), Not(HasSubstr("transfer-encoding")));
+  EXPECT_TRUE(server_.stream.open->Write("one"));
+  EXPECT_EQ(peer.Take(), "one");
+  server_.stream.open->EndStream();
+  EXPECT_TRUE(peer.ended());
+}
+
+TEST_F(ConnectionTest, TakesNoMoreEventsOfReaderThatIsBehind) {
+  HttpPeer peer(server_);
+  peer.Feed(Get("/stream"));
+  peer.stream.stalled = true;
+  int written = 0;
+  while (server_.stream.open->Write(std::string(1000, 'x')) && written < 10'000) ++written;
+  EXPECT_NEAR(written, bounds::kMaxStreamUnsentBytes / 1000, 10);
+  EXPECT_EQ(server_.stream.writable, 0);
+  peer.stream.stalled = false;
+  peer.Take();
+  peer.Writable();
+  EXPECT_EQ(server_.stream.writable, 1);
+  EXPECT_TRUE(server_.stream.open->Write("x"));
+}
+
+TEST_F(ConnectionTest, DropsReaderThatNeverReads) {
+  HttpPeer peer(server_);
+  peer.Feed(Get("/stream"));
+  peer.stream.stalled = true;
+  while (server_.stream.open->Write(std::string(1000, 'x'))) {
+  }
+  peer.RunTurns();
+  for (int s = 0; s < 40 && !peer.ended(); ++s) server_.Advance(kSecond);
+  EXPECT_TRUE(peer.stream.aborted);
+  EXPECT_EQ(server_.stream.open, nullptr);
+}
+
+TEST_F(ConnectionTest, ClosesOnSlowHeaders) {
+  HttpPeer peer(server_);
+  const std::string request = "GET /echo HTTP/1.1\r\nHost: a\r\nX: " + std::string(100, 'x');
+  int seconds = 0;
+  for (; seconds < 60 && !peer.ended(); ++seconds) {
+    peer.Feed(request.substr(static_cast<size_t>(seconds), 1));
+    server_.Advance(kSecond);
+  }
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("408"));
+  EXPECT_LE(seconds, 11);
+}
+
+TEST_F(ConnectionTest, ClosesOnSlowBody) {
+  HttpPeer peer(server_);
+  peer.Feed("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
+  int seconds = 0;
+  for (; seconds < 120 && !peer.ended(); ++seconds) {
+    peer.Feed("x");
+    server_.Advance(kSecond);
+  }
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("408"));
+  EXPECT_LE(seconds, 31);
+}
+
+TEST_F(ConnectionTest, ClosesIdleConnection) {
+  HttpPeer peer(server_);
+  peer.Feed(Get("/echo"));
+  for (int s = 0; s < 119; ++s) server_.Advance(kSecond);
+  EXPECT_FALSE(peer.ended());
+  for (int s = 0; s < 3; ++s) server_.Advance(kSecond);
+  EXPECT_TRUE(peer.ended());
+}
+
+TEST_F(ConnectionTest, KeepsConnectionInUse) {
+  HttpPeer peer(server_);
+  for (int s = 0; s < 600; ++s) {
+    if (s % 60 == 0) peer.Feed(Get("/echo"));
+    server_.Advance(kSecond);
+  }
+  EXPECT_FALSE(peer.ended());
+  EXPECT_EQ(StatusesOf(peer.Take()).size(), 10);
+}
+
+TEST_F(ConnectionTest, BoundsTrailersAndChunkExtensions) {
+  for (const std::string& endless :
+       {"0\r\nX: " + std::string(1 << 20, 'x'), "1;" + std::string(1 << 20, 'x')}) {
+    HttpPeer peer(server_);
+    peer.Feed("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    peer.FeedInPieces(endless, 16 << 10);
+    EXPECT_TRUE(peer.ended());
+    EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("431"));
+  }
+}
+
+TEST_F(ConnectionTest, SharesTurnsOnPipeliningFlood) {
+  HttpPeer flood(server_);
+  HttpPeer other(server_);
+  std::string many;
+  for (int i = 0; i < 20'000; ++i) many += Get("/echo");
+  // As one read and one iteration: only a turn's worth is answered in it.
+  std::string first;
+  flood.Feed(many.substr(0, 64 << 10));
+  const size_t answered = StatusesOf(flood.Take()).size();
+  EXPECT_GT(answered, 0);
+  other.Feed(Get("/echo"));
+  EXPECT_THAT(StatusesOf(other.Take()), ElementsAre("200"));
+}
+
+TEST_F(ConnectionTest, HandlesNoRequestsWhileAnswersAreNotTaken) {
+  HttpPeer peer(server_);
+  peer.stream.stalled = true;
+  std::string many;
+  for (int i = 0; i < 20'000; ++i) many += Get("/echo");
+  peer.FeedInPieces(many, 16 << 10);
+  EXPECT_LT(peer.stream.output.size(), net::StreamOptions().high_water_bytes + (1 << 10));
+}
+
+TEST(ConnectionBoundTest, DisplacesLongestIdleConnection) {
+  HttpUnderTest server({.max_connections = 2});
+  HttpPeer first(server);
+  HttpPeer second(server);
+  server.Advance(kSecond);
+  first.Feed(Get("/echo"));
+  HttpPeer third(server);
+  EXPECT_TRUE(second.stream.aborted);
+  EXPECT_FALSE(first.ended());
+  third.Feed(Get("/echo"));
+  EXPECT_THAT(StatusesOf(third.Take()), ElementsAre("200"));
+}
+
+TEST(ConnectionBoundTest, RefusesConnectionWhenAllAreBusy) {
+  HttpUnderTest server({.max_connections = 1});
+  HttpPeer first(server);
+  first.Feed(Get("/held"));
+  HttpPeer second(server);
+  EXPECT_FALSE(second.accepted());
+  EXPECT_FALSE(first.ended());
+}
+
+TEST(ConnectionBoundTest, RefusesRequestsOverMemory) {
+  common::MemoryBudget memory(1 << 20);
+  HttpUnderTest server({.memory = &memory});
+  HttpPeer peer(server);
+  common::MemoryPart other(&memory);
+  other.Add(4 << 20);
+  peer.Feed(Get("/echo"));
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("503"));
+}
+
+TEST_F(ConnectionTest, DrainClosesIdleAndAnswersBusyConnections) {
+  HttpPeer idle(server_);
+  HttpPeer busy(server_);
+  HttpPeer reader(server_);
+  busy.Feed(Get("/held"));
+  reader.Feed(Get("/stream"));
+  server_.server.Drain();
+  server_.loop->RunOnce(0);
+  EXPECT_TRUE(idle.ended());
+  EXPECT_TRUE(reader.ended());
+  EXPECT_FALSE(busy.ended());
+  server_.held.Answer();
+  busy.RunTurns();
+  EXPECT_THAT(busy.Take(), HasSubstr("connection: close"));
+  EXPECT_TRUE(busy.ended());
+}
+
+}  // namespace
+}  // namespace sluice::testing
