@@ -17,14 +17,15 @@ DURATION = re.compile(r"\b\d+(\.\d+)?(ns|us|ms|s|m|h|d)(\d+(m|h|s))?\b")
 
 
 def session(readme):
-    """Returns [(command, expected output)] of the marked block."""
-    block = readme[readme.index(MARK):].split("```console\n", 1)[1].split("```", 1)[0]
+    """Returns [(command, expected output)] of the marked blocks."""
     steps = []
-    for line in block.splitlines():
-        if line.startswith("$ "):
-            steps.append((line[2:], []))
-        else:
-            steps[-1][1].append(line)
+    for part in readme.split(MARK)[1:]:
+        block = part.split("```console\n", 1)[1].split("```", 1)[0]
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                steps.append((line[2:], []))
+            else:
+                steps[-1][1].append(line)
     return steps
 
 
@@ -50,6 +51,8 @@ def main():
             os.symlink(binaries, os.path.join(folder, "build", "bin"))
             os.symlink(os.path.join(source, "deploy"), os.path.join(folder, "deploy"))
             for command, expected in steps:
+                # The server's HTTP port was picked.
+                command = command.replace("localhost:7202", ready["http"])
                 done = subprocess.run(command, shell=True, cwd=folder, env=env, timeout=30,
                                       text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
                 got = [normal(line) for line in done.stdout.splitlines()]
