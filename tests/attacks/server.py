@@ -105,13 +105,14 @@ def certificate():
 class Target:
     """Addresses of a running server, and clients for it."""
 
-    def __init__(self, data, admin, pid, ca=None, redis=None, wall_offset_file=None):
-        self.data, self.admin, self.pid, self.ca, self.redis = data, admin, pid, ca, redis
+    def __init__(self, data, admin, http, pid, ca=None, redis=None, wall_offset_file=None):
+        self.data, self.admin, self.http = data, admin, http
+        self.pid, self.ca, self.redis = pid, ca, redis
         self.wall_offset_file = wall_offset_file
 
     def facts(self):
-        return {"data": self.data, "admin": self.admin, "pid": self.pid, "ca": self.ca,
-                "redis": self.redis, "wall_offset_file": self.wall_offset_file}
+        return {"data": self.data, "admin": self.admin, "http": self.http, "pid": self.pid,
+                "ca": self.ca, "redis": self.redis, "wall_offset_file": self.wall_offset_file}
 
     @functools.cached_property
     def tls(self):
@@ -207,8 +208,8 @@ class Server(Target):
             self.stop()
             raise Refused(f"the server did not start: {self.log_text()[-200:]}")
         ports = dict(re.findall(r"(\w+)=(\S+)", ready))
-        super().__init__(ports["data"], ports["admin"], self.process.pid, ca, redis,
-                         wall_offset_file)
+        super().__init__(ports["data"], ports["admin"], ports["http"], self.process.pid, ca,
+                         redis, wall_offset_file)
 
     def fill_stderr(self):
         """Fills the pipe, which nothing reads."""

@@ -62,11 +62,13 @@ def stream(client):
     return b"".join(batch((client * 64 + i) * 64) for i in range(64))
 
 
-# name: path, body of a client's calls, clients, connections of each, streams, decisions per call,
-# TLS. h2load sends one body in all its calls: more clients use more keys.
+# name: path, body of a client's calls (None: an HTTP/1.1 GET on the HTTP port), clients, connections
+# of each, streams, decisions per call, TLS. h2load sends one body in all its calls: more clients use more keys.
 LOADS = {
     "unary_8x32": ("Acquire", unary, 2, 4, 32, 1, False),
     "unary_64x4": ("Acquire", unary, 2, 32, 4, 1, False),
+    "unary_64x1": ("Acquire", unary, 2, 32, 1, 1, False),
+    "check_64x1": ("/v1/check?limit=api&key=user:", None, 2, 32, 1, 1, False),
     "unary_8x1": ("Acquire", unary, 2, 4, 1, 1, False),
     "batch_64": ("AcquireBatch", batches, 8, 1, 32, 64, False),
     "stream_64": ("AcquireStream", stream, 8, 1, 4, 64 * 64, False),
@@ -87,11 +89,18 @@ class Server:
                    "--limits=" + limits, "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
                    "--http_listen=127.0.0.1:0",
                    "--threads=1", "--log_level=error", "--drain_notice=0s"]
+        # Builds from before the HTTP port are compared too.
+        has_http = "--http_listen" in subprocess.run([command[3], "--help"], capture_output=True,
+                                                     text=True).stdout
+        if has_http:
+            command.append("--http_listen=127.0.0.1:0")
         if tls:
             command += ["--tls_cert=" + os.path.join(folder, "cert.pem"),
                         "--tls_key=" + os.path.join(folder, "key.pem")]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.port = re.search(r"data=\S*:(\d+)", self.process.stdout.readline()).group(1)
+        ready = self.process.stdout.readline()
+        self.port = re.search(r"data=\S*:(\d+)", ready).group(1)
+        self.http_port = re.search(r"http=\S*:(\d+)", ready).group(1) if has_http else None
         self.tls = tls
 
     def cpu_s(self):
@@ -102,13 +111,18 @@ class Server:
     def load(self, path, body_files, connections, streams, calls):
         """Microseconds of server CPU per call. The clients share `calls`."""
         calls //= len(body_files)
+        if path.startswith("/"):
+            what = [["--h1", f"http://127.0.0.1:{self.http_port}{path}{client}"]
+                    for client in range(len(body_files))]
+        else:
+            scheme = "https" if self.tls else "http"
+            what = [["-d", body_file, "-H", "te: trailers", "-H", "content-type: application/grpc",
+                     f"{scheme}://127.0.0.1:{self.port}/sluice.v1.RateLimiter/{path}"]
+                    for body_file in body_files]
         before = self.cpu_s()
         clients = [subprocess.Popen(
             ["taskset", "-c", "1", "h2load", "-n", str(calls), "-c", str(connections), "-m",
-             str(streams), "-d", body_file, "-H", "te: trailers", "-H",
-             "content-type: application/grpc",
-             f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/sluice.v1.RateLimiter/{path}"],
-            stdout=subprocess.PIPE, text=True) for body_file in body_files]
+             str(streams), *one], stdout=subprocess.PIPE, text=True) for one in what]
         for client in clients:
             out = client.communicate()[0]
             done = re.search(r"(\d+) succeeded", out)
@@ -137,7 +151,7 @@ def measure_h2load(name, servers, folder, options):
     bodies = [os.path.join(folder, f"body{client}") for client in range(clients)]
     for client, body_file in enumerate(bodies):
         with open(body_file, "wb") as out:
-            out.write(body(client))
+            out.write(body(client) if body else b"")
     calls = {}
     for build, server in servers.items():  # warms up, and tells how many calls to make
         few = max(clients * connections * streams, 2000 // min(decisions, 2000))

@@ -1,0 +1,144 @@
+"""Attacks on the HTTP port."""
+import json
+import socket
+import threading
+import time
+
+from http2 import connect
+from run import attack
+
+CHECK = b"GET /v1/check?limit=honest&key=http HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def answered(server, timeout_s=5):
+    """Whether an honest request on a connection of its own is answered."""
+    try:
+        with connect(server.http, timeout_s) as one:
+            one.sendall(CHECK)
+            return one.recv(4096).startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False
+
+
+def honest_requests(run, server, what):
+    served = sum(answered(server) for _ in range(20))
+    run.check(served == 20, f"{served} of 20 honest requests beside {what}", "20 of 20")
+
+
+def close(connections):
+    for one in connections:
+        one.close()
+
+
+@attack()
+def http_idle(run):
+    """HTTP: more keep-alive connections than the port has, idle after one request each."""
+    server = run.server()
+    run.begin()
+    idle = []
+    for _ in range(run.n(10_500)):
+        one = connect(server.http)
+        one.sendall(CHECK)
+        idle.append(one)
+    honest_requests(run, server, f"{len(idle)} idle connections")
+    run.rss(96)
+    close(idle)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def http_slow_headers(run):
+    """HTTP: connections that send the headers of a request byte by byte."""
+    server = run.server()
+    run.begin()
+    slow = [connect(server.http) for _ in range(run.n(2_000))]
+    head = CHECK[:-2] + b"X-Slow: " + b"x" * 1000
+    ended = set()
+    for at in range(15):
+        for one in slow:
+            try:
+                one.send(head[at:at + 1] if at else head[:20])
+            except OSError:
+                ended.add(one)
+        if at % 7 == 3:
+            honest_requests(run, server, f"{len(slow)} slow connections")
+        time.sleep(1)
+    run.check(len(ended) == len(slow), f"{len(ended)} of {len(slow)} slow connections closed",
+              "all, 10 s after their first byte")
+    run.rss(64)
+    close(slow)
+    run.released("after they left")
+    run.end()
+
+
+def flood(one, requests, until):
+    """Sends without reading, then reads a little, again and again."""
+    try:
+        while time.monotonic() < until:
+            one.sendall(requests)
+            one.settimeout(0.05)
+            try:
+                while one.recv(1 << 16):
+                    pass
+            except socket.timeout:
+                pass
+            one.settimeout(5)
+    except OSError:
+        pass
+
+
+@attack()
+def http_pipelining(run):
+    """HTTP: thousands of requests in each segment, on a few connections."""
+    server = run.server()
+    run.begin()
+    attackers = [connect(server.http) for _ in range(run.n(10))]
+    until = time.monotonic() + 5
+    threads = [threading.Thread(target=flood, args=(one, CHECK * 1000, until))
+               for one in attackers]
+    for thread in threads:
+        thread.start()
+    honest_requests(run, server, f"{len(attackers)} floods")
+    for thread in threads:
+        thread.join()
+    run.rss(32)
+    close(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def http_unread(run):
+    """HTTP: watches of busy buckets, and lists of limits, whose answers are never read."""
+    server = run.server()
+    run.begin()
+    watch = json.dumps({"buckets": [{"limit": "honest", "key": f"{i}"} for i in range(256)],
+                        "minInterval": "0.010s"}).encode()
+    unread = []
+    for i in range(run.n(100)):
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = server.http.rsplit(":", 1)
+        one.connect((host, int(port)))
+        if i % 2:
+            one.sendall(b"POST /v1/watch HTTP/1.1\r\nHost: localhost\r\n"
+                        b"Content-Type: application/json\r\n"
+                        b"Content-Length: %d\r\n\r\n" % len(watch) + watch)
+        else:
+            one.setblocking(False)
+            try:
+                for _ in range(200):
+                    one.send(b"POST /v1/listLimits HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
+            except BlockingIOError:
+                pass
+        unread.append(one)
+    for i in range(20):
+        with connect(server.http) as one:
+            one.sendall(CHECK.replace(b"key=http", b"key=%d" % i) * 50)
+            time.sleep(0.2)
+    honest_requests(run, server, f"{len(unread)} connections that read nothing")
+    run.rss(96)
+    close(unread)
+    run.released("after they left")
+    run.end()
