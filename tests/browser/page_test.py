@@ -115,7 +115,7 @@ class ValuesTest(PageTest):
         for _ in range(7):
             self.assertTrue(self.server.acquire("slow", "user:7", 2)["granted"])
         self.show("#/key/slow/user%3A7")
-        answer = self.server.call("Query", buckets=[{"limit": "slow", "key": "user:7"}])["buckets"][0]
+        answer = self.server.call("query", buckets=[{"limit": "slow", "key": "user:7"}])["buckets"][0]
         self.browser.wait_text(f"{answer['remaining']}\xa0of {answer['capacity']} permits remain".replace("\xa0", " "))
         self.server.acquire("slow", "user:7")
         self.browser.wait_text(f"{int(answer['remaining']) - 1} of {answer['capacity']} permits remain", seconds=3)
@@ -136,7 +136,7 @@ class ValuesTest(PageTest):
             self.server.acquire("login", "eve", 1)
         time.sleep(1.2)
         self.show("#/limit/slow")
-        stats = {one["limit"]: one for one in self.server.call("GetStats")["limits"]}
+        stats = {one["limit"]: one for one in self.server.call("getStats")["limits"]}
         self.assertEqual(stats["slow"]["denied"], "5")
         self.browser.wait("the limit's counters are shown", lambda: self.browser.fact("Denied") == "5", 10)
         self.assertEqual(self.browser.fact("Granted"), "20, 20 permits")
@@ -180,7 +180,7 @@ class ChangesTest(PageTest):
         self.browser.wait_text("Its definition returns when the file next changes", "dialog")
         self.confirm("Put the limit")
         self.browser.wait_text("300/s for each key")
-        limit = self.server.call("GetLimit", name="api")
+        limit = self.server.call("getLimit", name="api")
         self.assertEqual(limit["rate"]["permits"], "300")
         self.assertEqual(limit["keys"][0]["key"], "user:42")  # parameters that were not changed stay
         self.assertEqual(limit["charges"], ["overall"])
@@ -227,7 +227,7 @@ class ChangesTest(PageTest):
         self.browser.type("#ask-token", "wrong")
         self.browser.click("Reset the key", "dialog button")
         self.browser.wait("the dialog says so", lambda: "token" in self.browser.text("dialog [role=alert]"))
-        self.assertEqual(self.server.call("Query", buckets=[{"limit": "slow", "key": "user:1"}])["buckets"][0]["remaining"], "5")
+        self.assertEqual(self.server.call("query", buckets=[{"limit": "slow", "key": "user:1"}])["buckets"][0]["remaining"], "5")
 
     def test_without_token_file_changes_name_the_flag(self):
         self.server.stop()
@@ -276,7 +276,7 @@ class ConnectionTest(PageTest):
         """Open event streams, as the kernel shows the server's connections that stay."""
         answer = self.server.get("/v1/history")[2]
         self.assertIn(b"granted", answer)
-        stats = self.server.call("GetStats")
+        stats = self.server.call("getStats")
         http = next(one for one in stats["transports"] if one["transport"] == "http")
         return int(http["streams"]) - 1  # the call itself
 

@@ -59,7 +59,7 @@ class Server:
             return json.load(answer)
 
     def acquire(self, limit, key, permits=1, **more):
-        return self.call("Acquire", charges=[{"limit": limit, "key": key, "permits": permits}], **more)
+        return self.call("acquire", charges=[{"limit": limit, "key": key, "permits": permits}], **more)
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
@@ -101,7 +101,7 @@ class Held:
             request = json.dumps({"charges": [{"limit": limit, "key": key}], "maxWait": "60s",
                                   "hold": True}).encode()
             urllib.request.urlopen(urllib.request.Request(
-                f"{server.url}/v1/Acquire", request, {"Content-Type": "application/json"}),
+                f"{server.url}/v1/acquire", request, {"Content-Type": "application/json"}),
                 timeout=90).read()
         except (urllib.error.URLError, OSError):
             pass  # the server stopped

@@ -21,7 +21,7 @@ using service::History;
 constexpr int64_t kSecondNs = 1'000'000'000;
 
 // Reading the sketches takes longer than all the rest, and misses keys that are counted meanwhile.
-constexpr int64_t kDeniedKeysSeconds = 10;
+constexpr int64_t kDeniedKeysSeconds = 5;
 constexpr size_t kDeniedKeys = 10;
 
 constexpr std::array<const char*, History::kTotals> kTotalNames{

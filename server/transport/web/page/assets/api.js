@@ -44,7 +44,7 @@ async function fetchJson(address, options) {
   return body;
 }
 
-// A unary RPC of sluice.v1, by its method's name.
+// A unary RPC of sluice.v1, as 'listLimits'.
 export function call(method, request = {}) {
   return fetchJson(`/v1/${method}`, {
     method: 'POST', headers: {'Content-Type': 'application/json'}, body: JSON.stringify(request),

@@ -27,7 +27,7 @@ const context = {
     try {
       const config = context.model?.config;
       if (!config || (config.limits ?? 0) > maxListedLimits) return;
-      const answer = await call('ListLimits');
+      const answer = await call('listLimits');
       context.limits = new Map((answer.limits ?? []).map((limit) => [limit.name, limit]));
       view?.update(true);
     } catch {

@@ -45,7 +45,7 @@ export function confirmDelete(limit) {
     h('p', {}, limit.origin === 'ORIGIN_ADMIN' ? 'The limits file does not define it, so it does not come back by itself.'
       : `The limits file defines it (${limit.definedAt}). It comes back when the file next changes, or when the server restarts.`)];
   return ask(`Delete the limit ${limit.name}?`, parts, 'Delete the limit', async () => {
-    await call('DeleteLimit', {name: limit.name});
+    await call('deleteLimit', {name: limit.name});
     return true;
   });
 }
@@ -55,7 +55,7 @@ export function confirmReset(limit, key, bucket) {
   const parts = [h('p', {}, `The bucket becomes full: ${bucket ? `${count(Number(bucket.capacity ?? 0))} permits can` : 'all its permits can'} then be taken at once, whatever was taken before.`),
     h('p', {}, 'Its open receipts expire: their permits cannot be refunded any more.')];
   return ask(`Reset the key ${keyName(key)} of ${limit}?`, parts, 'Reset the key', async () => {
-    const answer = await call('ResetKey', {limit, key});
+    const answer = await call('resetKey', {limit, key});
     return answer.existed === true;
   });
 }

@@ -30,7 +30,7 @@ export class EditView {
     this.limit = {name: '', algorithm: 'ALGORITHM_TOKEN_BUCKET', rate: {permits: '', period: '1s'}};
     if (this.name) {
       try {
-        this.limit = await call('GetLimit', {name: this.name});
+        this.limit = await call('getLimit', {name: this.name});
       } catch (problem) {
         fill(this.error, h('div.problem.bad', {}, problem.message));
         return;
@@ -203,7 +203,7 @@ export class EditView {
     let refused = null;
     const done = await confirmPut(limit.name, this.changes(limit), notes, async () => {
       try {
-        return await call('PutLimit', {limit});
+        return await call('putLimit', {limit});
       } catch (problem) {
         // An error in a field is shown beside the field.
         if (this.fieldOf(problem.field) === '') throw problem;

@@ -185,7 +185,7 @@ export class Feed {
     if (all.size === 0) return;
     const body = JSON.stringify({buckets: [...all.values()], minInterval: '0.250s'});
     this.watch = new Stream(
-      () => ['/v1/Watch', {method: 'POST', body,
+      () => ['/v1/watch', {method: 'POST', body,
         headers: {'Content-Type': 'application/json', Accept: 'text/event-stream', ...this.headers()}}],
       {
         quiet: true,  // says nothing while nothing changes

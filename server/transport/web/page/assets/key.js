@@ -42,7 +42,7 @@ export class KeyView {
 
   async load() {
     try {
-      this.spec = await call('GetLimit', {name: this.limit});
+      this.spec = await call('getLimit', {name: this.limit});
       const own = (this.spec.keys ?? []).find((one) => (one.key ?? '') === this.key);
       setText(this.values.refill, own?.rate ? `${rateText(own.rate)} (its own)` : rateText(this.spec.rate));
     } catch (error) {

@@ -106,7 +106,7 @@ export class LimitView {
   async load() {
     this.loading = true;
     try {
-      const [limit, past] = await Promise.all([call('GetLimit', {name: this.name}), history(this.name)]);
+      const [limit, past] = await Promise.all([call('getLimit', {name: this.name}), history(this.name)]);
       this.limit = limit;
       this.past = past;
       this.rowsOf(past);
@@ -210,8 +210,8 @@ export class LimitView {
     if (!this.limit) return;
     try {
       const [use, denials, past] = await Promise.all([
-        call('ListKeys', {limit: this.name, order: 'ORDER_USE', maxKeys: keysShown}),
-        call('ListKeys', {limit: this.name, order: 'ORDER_DENIALS', maxKeys: keysShown}),
+        call('listKeys', {limit: this.name, order: 'ORDER_USE', maxKeys: keysShown}),
+        call('listKeys', {limit: this.name, order: 'ORDER_DENIALS', maxKeys: keysShown}),
         history(this.name)]);
       this.past = past;
       this.showKeys(this.byUse, use.keys ?? [], 'No key has taken permits.');
