@@ -145,7 +145,7 @@ export class Overview {
     const t = this.tiles;
     t.decisions.set(perSecond(granted + denied), `${perSecond(granted)} granted`);
     t.denied.set(percent(minute[1], minute[0] + minute[1]), `of the last minute; ${perSecond(denied)} now`);
-    t.latency.set(granted + denied > 0 || p99 > 0 ? duration(p99 / 1e6) : '–', 'in the server, with waiting');
+    t.latency.set(p99 > 0 ? duration(p99 / 1e6) : '–', p99 > 0 ? 'in the server, with waiting' : 'no call ended in this second');
     t.waiting.set(count(waiting), 'held until their grant time');
     const shedMinute = model.rows.slice(-60).reduce((sum, row) => sum + (row[6] ?? 0), 0);
     t.shed.set(perSecond(shed), `${count(shedMinute)} in the last minute`, shedMinute > 0 ? 'bad' : '');
