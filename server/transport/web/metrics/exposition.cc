@@ -40,7 +40,7 @@ bool Exposition::Step(std::string* text) {
       std::vector<prometheus::MetricFamily> piece(1);
       bool continued = false;
       if (limits_.NextPiece(&piece[0], &continued)) {
-        Append(piece, continued, text);
+        if (!piece[0].metric.empty()) Append(piece, continued, text);
         return true;
       }
       stage_ = Stage::kDone;

@@ -113,7 +113,14 @@ void AddTotals(common::LimitTotals from, common::LimitTotals* to) {
 
 LimitFamilies::LimitFamilies(const service::LimitAdmin& admin, uint32_t max_shown)
     : admin_(admin), table_(admin.List()), shown_(std::min(max_shown, table_->limit_id_end())) {
-  for (const limits::Limit* limit : table_->limits()) {
+  rows_.reserve(shown_.size() + 1);
+}
+
+void LimitFamilies::PlacePiece() {
+  const absl::Span<const limits::Limit* const> piece =
+      table_->limits().subspan(placed_, kQuickPiece);
+  placed_ += piece.size();
+  for (const limits::Limit* limit : piece) {
     const uint32_t id = limit->limit_id();
     if (limit->name() == kOtherLimits) {
       named_other_ = id;
@@ -121,10 +128,13 @@ LimitFamilies::LimitFamilies(const service::LimitAdmin& admin, uint32_t max_show
       shown_[id] = limit;
     }
   }
-  rows_.reserve(shown_.size() + 1);
 }
 
 bool LimitFamilies::ReadPiece() {
+  if (placed_ < table_->limits().size()) {
+    PlacePiece();
+    return true;
+  }
   const uint32_t end = table_->limit_id_end();
   const uint32_t first = read_;
   read_ = std::min(end, first + kPiece);
@@ -147,8 +157,10 @@ bool LimitFamilies::ReadPiece() {
 }
 
 bool LimitFamilies::NextPiece(prometheus::MetricFamily* family, bool* continued) {
+  if (family_ == std::size(kFamilies)) return false;
   std::vector<prometheus::ClientMetric> samples;
-  while (family_ < std::size(kFamilies) && samples.empty()) {
+  for (size_t seen = 0; family_ < std::size(kFamilies) && samples.empty() && seen < kQuickPiece;
+       seen += kPiece) {
     const Family& from = kFamilies[family_];
     *family = {from.name, from.help, from.type, {}};
     *continued = begun_;
@@ -161,7 +173,7 @@ bool LimitFamilies::NextPiece(prometheus::MetricFamily* family, bool* continued)
     begun_ = false;
   }
   family->metric = std::move(samples);
-  return !family->metric.empty();
+  return true;
 }
 
 }  // namespace sluice::metrics

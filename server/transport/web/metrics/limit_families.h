@@ -32,25 +32,32 @@ class LimitFamilies {
  public:
   // Rows of a piece: with two samples each it takes about 0.4 ms.
   static constexpr uint32_t kPiece = 256;
+  // Of work that makes no samples.
+  static constexpr uint32_t kQuickPiece = 2048;
 
   // `max_shown`: the limits with ids below it are shown.
   LimitFamilies(const service::LimitAdmin& admin, uint32_t max_shown);
 
-  // Reads the counters of kPiece more limits. Returns false once all are read.
+  // Finds the limits that are shown, then reads the counters; a piece at each call. Returns false
+  // once all are read.
   bool ReadPiece();
 
   // REQUIRES: all are read. The families follow each other, each in pieces: `*continued` says that
-  // the piece belongs to the same family as the one before. Returns false if no piece is left.
+  // the piece belongs to the same family as the one before. A piece may have no samples. Returns
+  // false if no piece is left.
   bool NextPiece(prometheus::MetricFamily* family, bool* continued);
 
   // Sums over all limits that ever were. REQUIRES: all are read.
   const common::LimitTotals& all() const { return all_; }
 
  private:
+  void PlacePiece();
+
   const service::LimitAdmin& admin_;
   const std::shared_ptr<const limits::LimitTable> table_;
   std::vector<const limits::Limit*> shown_;  // by id; null: deleted, or named "other"
   uint32_t named_other_ = UINT32_MAX;        // id of the limit with that name
+  size_t placed_ = 0;                        // limits of the table that were put into shown_
   uint32_t read_ = 0;                        // ids
   std::vector<LimitRow> rows_;               // the sum of the others last
   LimitRow others_;

@@ -4,6 +4,7 @@
 #define SLUICE_SERVER_TRANSPORT_WEB_METRICS_SCRAPER_H_
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -55,6 +56,7 @@ class Scraper {
   bool Pause(std::chrono::microseconds time);
 
   const Sources sources_;
+  size_t plain_bytes_ = 0;  // of the last answer that was not compressed; for the scraper's thread
   common::Mutex mu_;
   common::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -180,12 +180,13 @@ TEST_F(MetricsTest, StepsOfTenThousandLimitsAreShort) {
   }
   Load(std::move(specs));
   Exposition exposition(sources_);
-  std::string text;
+  std::string piece;
   std::vector<int64_t> steps;
   bool more = true;
   while (more) {
     const int64_t before = CpuNs();
-    more = exposition.Step(&text);
+    piece.clear();
+    more = exposition.Step(&piece);
     steps.push_back(CpuNs() - before);
   }
   int64_t sum = 0;
