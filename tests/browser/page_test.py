@@ -231,7 +231,7 @@ class ChangesTest(PageTest):
 
     def test_without_token_file_changes_name_the_flag(self):
         self.server.stop()
-        self.server = Server(BUILD, LIMITS, ["--admin_token_file="])
+        self.server = Server(BUILD, LIMITS, token=False)
         self.show("#/key/slow/x")
         self.browser.click("Reset")
         self.browser.click("Reset the key", "dialog button")

@@ -21,19 +21,20 @@ TOKEN = "the-token-of-the-page-tests-0123456789"
 class Server:
     """A sluiced on loopback, stopped by its id."""
 
-    def __init__(self, build, limits, flags=(), port=0):
+    def __init__(self, build, limits, port=0, token=True):
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-page-")
         self.limits = os.path.join(self.folder.name, "limits.yaml")
         self.write_limits(limits)
-        token = os.path.join(self.folder.name, "token")
-        with open(token, "w", encoding="utf-8") as file:
+        token_file = os.path.join(self.folder.name, "token")
+        with open(token_file, "w", encoding="utf-8") as file:
             file.write(TOKEN + "\n")
-        os.chmod(token, 0o600)
+        os.chmod(token_file, 0o600)
+        flags = [f"--admin_token_file={token_file}"] if token else []
         self.log = open(os.path.join(self.folder.name, "log"), "w+b")
         self.process = subprocess.Popen(
             [os.path.join(build, "bin", "sluiced"), f"--limits={self.limits}",
              "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-             f"--http_listen=127.0.0.1:{port}", f"--admin_token_file={token}", *flags],
+             f"--http_listen=127.0.0.1:{port}", *flags],
             stdout=subprocess.PIPE, stderr=self.log, text=True)
         ready = self.process.stdout.readline()
         if not ready.startswith("ready "):
