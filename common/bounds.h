@@ -143,8 +143,8 @@ inline constexpr int64_t kHttpIdleTimeoutNs = int64_t{120} * 1'000'000'000;
 // kilobytes a second.
 inline constexpr size_t kMaxStreamUnsentBytes = size_t{256} << 10;
 
-// Limits with an hour of history of their own, 62 KiB each at most. People look at the limits that are
-// in use; the others are summed.
+// Limits with an hour of history of their own, 62 KiB each at most. People look at the limits that
+// are in use; the others are summed.
 inline constexpr size_t kMaxLimitHistories = 1000;
 
 // ---- Limits ----

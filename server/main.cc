@@ -400,13 +400,12 @@ void Server::MakeHttpPort() {
                                   loops_.background()},
       SLUICE_VERSION);
   json_api_->Register(*access_, &http_->routes());
-  overview_ = std::make_unique<web::Overview>(
-      web::OverviewSources{.admin = use_cases_->admin,
-                           .usage = use_cases_->usage,
-                           .held = use_cases_->held,
-                           .clock = clock_,
-                           .changes = token_ != nullptr},
-      loops_.data(), loops_.background());
+  overview_ = std::make_unique<web::Overview>(web::OverviewSources{.admin = use_cases_->admin,
+                                                                   .usage = use_cases_->usage,
+                                                                   .held = use_cases_->held,
+                                                                   .clock = clock_,
+                                                                   .changes = token_ != nullptr},
+                                              loops_.data(), loops_.background());
   overview_->Register(&http_->routes(), access_->reading());
   overview_->Start();
   page_files_.Register(&http_->routes());

@@ -29,10 +29,10 @@
 
 namespace sluice {
 
-// Thread-safe: a program needs only one. Movable; a client that was moved from can only be destroyed
-// or assigned to. Callbacks run on a thread of the client: do not block there, and do not destroy
-// the client there. After fork(), calls in the child fail with FAILED_PRECONDITION: create a client
-// there.
+// Thread-safe: a program needs only one. Movable; a client that was moved from can only be
+// destroyed or assigned to. Callbacks run on a thread of the client: do not block there, and do not
+// destroy the client there. After fork(), calls in the child fail with FAILED_PRECONDITION: create
+// a client there.
 class Client {
  public:
   // Checks the options and reads the TLS files. The first call connects. INVALID_ARGUMENT: there

@@ -27,7 +27,7 @@ using BatchDecisions = std::vector<Result<Decision>>;
 
 // Properties of one call.
 struct Call {
-  TimePoint deadline;  // max: none
+  TimePoint deadline;                   // max: none
   std::optional<uint32_t> server = {};  // CallOptions::server
 };
 
