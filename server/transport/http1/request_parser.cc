@@ -63,6 +63,10 @@ bool HasBareLineFeed(absl::Span<const uint8_t> bytes) {
   return false;
 }
 
+// Of the last chunk: "0" and two line ends. Beast asserts that there are as many, if it was asked
+// before to parse a part of it.
+constexpr size_t kLeastChunkBytes = 5;
+
 bool ConsumeScheme(std::string_view* target) {
   for (const absl::string_view scheme : {"http://", "https://"}) {
     if (!absl::StartsWithIgnoreCase(common::ToAbsl(*target), scheme)) continue;
@@ -124,6 +128,7 @@ class RequestParser::Beast {
       if (state_ == State::kBody) parser_->eager(true);
     }
     if (state_ == State::kDone || state_ == State::kFailed || bytes.empty()) return 0;
+    if (state_ == State::kBody && encodings_ > 0 && bytes.size() < kLeastChunkBytes) return 0;
     if (state_ == State::kHeaders && HasBareLineFeed(bytes)) {
       Fail(400, "a line of the request ends with a line feed alone");
       return 0;
