@@ -91,6 +91,8 @@ void CheckHandler::Decided(Check& check) {
     return;
   }
   const service::AcquireCall& call = check.call;
+  // A decision by a long log, or one that folds bookings, costs more than others.
+  exchange->Spend(static_cast<int64_t>(call.slice_cost()));
   const absl::Status& status = call.status().ok() ? call.result(0).status : call.status();
   if (!status.ok()) {
     exchange->Fail(ForCheck(status));

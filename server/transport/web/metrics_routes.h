@@ -12,7 +12,7 @@ class MetricsRoutes final : public http1::Handler {
  public:
   explicit MetricsRoutes(metrics::Scraper& scraper) : scraper_(scraper) {}
 
-  // `gate` null: whoever reaches the port may read.
+  // `gate` null: every client that reaches the port may read.
   void Register(const http1::Gate* gate, http1::RouteTable* routes);
 
   void OnRequest(http1::Exchange& exchange) override;

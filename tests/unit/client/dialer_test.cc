@@ -27,7 +27,7 @@ class Port {
  public:
   enum class Kind {
     kListening,
-    kRefused,  // bound, and nobody listens
+    kRefused,  // bound, but not listening
     kSilent,   // leaves connects without an answer: its queue is full
   };
 

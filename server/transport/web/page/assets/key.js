@@ -94,7 +94,7 @@ export class KeyView {
     setText(this.values.full, left(bucket.resetAfter) > 0 ? when(bucket.resetAfter) : 'it is full');
     const waiting = Number(bucket.waiting ?? 0);
     setText(this.values.waiting, count(waiting));
-    setText(this.values.grant, waiting > 0 ? when(bucket.nextGrantAfter) : 'nobody waits');
+    setText(this.values.grant, waiting > 0 ? when(bucket.nextGrantAfter) : 'no caller waits');
     setText(this.values.source, {SOURCE_STORE_UNAVAILABLE: 'on_store_failure: the store is unavailable',
       SOURCE_LOCAL: 'this node, by its share'}[bucket.source] ?? 'the store');
     this.plot(remaining, capacity);

@@ -96,7 +96,7 @@ export class Overview {
       h('section', {'aria-label': 'Keys denied most'},
         h('h2', {}, 'Keys denied most since the server started'),
         table('Keys denied most', [{label: 'Key'}, {label: 'Limit'}, {label: 'Denied acquisitions', number: true}], this.deniedKeys)));
-    // A row that somebody points at or has focused stays where it is.
+    // A row under the pointer or with the focus stays where it is.
     this.busy = false;
     for (const [on, busy] of [['pointerenter', true], ['focusin', true], ['pointerleave', false], ['focusout', false]]) {
       this.body.addEventListener(on, () => { this.busy = busy; });
