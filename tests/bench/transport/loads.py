@@ -87,7 +87,6 @@ class Server:
             out.write(LIMITS)
         command = ["taskset", "-c", "0", os.path.join(build, "bin", "sluiced"),
                    "--limits=" + limits, "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-                   "--http_listen=127.0.0.1:0",
                    "--threads=1", "--log_level=error", "--drain_notice=0s"]
         # Builds from before the HTTP port are compared too.
         has_http = "--http_listen" in subprocess.run([command[3], "--help"], capture_output=True,
