@@ -120,8 +120,8 @@ absl::Status CheckRequest::ReadHeaders(const http1::Request& request) {
     const unsigned which = what == "limit"         ? kLimit
                            : what == "key"         ? kKey
                            : what == "permits"     ? kPermits
-                           : what == "deny-status" ? kDenyStatus
-                                                   : 0;
+                           : what == "deny-status" ? unsigned{kDenyStatus}
+                                                   : 0U;
     if ((in_query & which) != 0 || which == 0) continue;
     if (which != kKey && (seen_ & which) != 0) return Invalid(name, "given twice; give it once");
     seen_ |= which;
