@@ -151,7 +151,7 @@ void Http2Core::Cancel(CallStream& call, Status status) ABSL_NO_THREAD_SAFETY_AN
 
 void Http2Core::Expire(CallStream& call, TimePoint now) {
   constexpr StatusCode kCode = StatusCode::kDeadlineExceeded;
-  // While callbacks blocked their thread, nobody read: its answer, or a PING's, may be there.
+  // While callbacks blocked their thread, no thread read: its answer, or a PING's, may be there.
   if (call.state == CallStream::State::kOpen) CatchUp(*call.link, now);
   if (call.state == CallStream::State::kWaiting) {
     return Cancel(call,

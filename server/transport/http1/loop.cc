@@ -15,6 +15,10 @@ namespace {
 
 constexpr char kNoRoute[] = "http:other";
 
+// Units of work (net::WorkQueue) of all connections in one step, and of one without requests.
+constexpr int64_t kStepUnits = net::WorkQueue::kTurnUnits;
+constexpr int64_t kWorkUnits = 4;
+
 }  // namespace
 
 Loop::Loop(const RouteTable& routes, const common::Clock& clock, common::Metrics& metrics,
@@ -100,7 +104,15 @@ void Loop::MarkDirty(Connection& connection) {
 }
 
 void Loop::OnIterationEnd() {
-  while (!dirty_.empty()) dirty_.PopFront().Work();
+  // As RpcLoop: many may have something to send, and each may also handle a turn's worth.
+  for (int64_t left = kStepUnits; !dirty_.empty() && left > 0;) {
+    Connection& connection = dirty_.PopFront();
+    loop_.work().Refill(connection);
+    const int64_t before = connection.credit();
+    connection.Work();
+    left -= kWorkUnits + before - connection.credit();
+  }
+  if (!dirty_.empty()) loop_.AtIterationEnd(*this);
 }
 
 void Loop::MarkWaiting(Connection& connection, bool waiting) {
