@@ -1,0 +1,199 @@
+#include "server/ports.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/bounds.h"
+
+namespace sluice {
+namespace {
+
+// OpenSSL takes about 33 KiB of an idle connection (bounds::kDefaultMaxConnections).
+constexpr size_t kTlsConnectionBytes = size_t{36} << 10;
+
+}  // namespace
+
+Ports::Ports(const Collaborators& with) : with_(with) {
+  MakeData();
+  MakeAdmin();
+  MakeHttp();
+  MakeMetrics();
+}
+
+Ports::~Ports() = default;
+
+// ---- What each port serves ----
+
+// What the gRPC ports have in common.
+transport::PortServerOptions Ports::GrpcOptions(const transport::TlsFiles& tls) const {
+  transport::PortServerOptions options;
+  options.tls = tls;
+  options.log = &with_.log;
+  options.rpc.memory = &with_.memory;
+  options.rpc.log = &with_.log;
+  options.rpc.stall_timeout_ns = with_.flags.stall_timeout_ns;
+  if (tls.enabled()) options.rpc.connection_bytes = kTlsConnectionBytes;
+  return options;
+}
+
+// What the HTTP ports have in common.
+web::HttpPortOptions Ports::HttpOptions(const net::Address& listen) const {
+  web::HttpPortOptions options;
+  options.listen = listen;
+  options.http.memory = &with_.memory;
+  options.http.log = &with_.log;
+  options.http.stall_timeout_ns = with_.flags.stall_timeout_ns;
+  return options;
+}
+
+void Ports::MakeData() {
+  net::LoopGroup& loops = with_.loops.data();
+  transport::PortServerOptions options = GrpcOptions(with_.flags.tls);
+  options.service = "sluice.v1.RateLimiter";
+  options.listen = with_.flags.listen;
+  options.max_connections = with_.flags.max_connections;
+  options.rpc.metrics_name = "data";
+  options.rpc.max_loop_buffered_bytes = common::bounds::kMaxPortRequestBytes / loops.size();
+  data_ = std::make_unique<transport::PortServer>(options, loops, with_.clock, with_.metrics);
+  data_service_ = std::make_unique<transport::RateLimiterService>(
+      with_.use_cases.limiter, with_.use_cases.watches, loops.size());
+  data_service_->Register(&data_->methods());
+}
+
+void Ports::MakeAdmin() {
+  transport::PortServerOptions options = GrpcOptions(with_.flags.admin_tls);
+  options.service = "sluice.v1.LimitAdmin";
+  options.listen = with_.flags.admin_listen;
+  options.max_connections = common::bounds::kMaxAdminConnections;
+  options.rpc.metrics_name = "admin";
+  options.rpc.max_loop_buffered_bytes = common::bounds::kMaxAdminRequestBytes;
+  options.rpc.max_queue_ns = 0;  // a call waits for a long one before it, and is not shed
+  admin_ = std::make_unique<transport::PortServer>(options, with_.loops.admin(), with_.clock,
+                                                   with_.metrics);
+  admin_service_ =
+      std::make_unique<transport::LimitAdminService>(with_.use_cases.admin, with_.token, with_.log);
+  admin_service_->Register(&admin_->methods());
+}
+
+// The HTTP port uses the data port's loops: /v1/check decides there.
+void Ports::MakeHttp() {
+  const Flags& flags = with_.flags;
+  UseCases& use_cases = with_.use_cases;
+  net::LoopGroup& loops = with_.loops.data();
+  access_ = std::make_unique<web::Access>(
+      web::AccessOptions{.listen = flags.http_listen,
+                         .client_certificates = flags.http_tls.mutual(),
+                         .data_client_certificates = flags.tls.mutual(),
+                         .token = with_.token,
+                         .hosts = flags.http_hosts,
+                         .log = &with_.log});
+  web::HttpPortOptions options = HttpOptions(flags.http_listen);
+  options.tls = flags.http_tls;
+  options.http.gate = &access_->site();
+  if (flags.http_tls.enabled()) options.http.connection_bytes = kTlsConnectionBytes;
+  http_ = std::make_unique<web::HttpPort>(options, loops, with_.clock, with_.metrics);
+  check_ = std::make_unique<web::CheckHandler>(use_cases.limiter, json_, loops.size());
+  check_->Register(*access_, &http_->routes());
+  json_api_ = std::make_unique<web::JsonApi>(
+      web::JsonApi::Collaborators{use_cases.limiter, use_cases.watches, *admin_service_, json_,
+                                  with_.loops.background()},
+      SLUICE_VERSION);
+  json_api_->Register(*access_, &http_->routes());
+  overview_ =
+      std::make_unique<web::Overview>(web::OverviewSources{.admin = use_cases.admin,
+                                                           .usage = use_cases.usage,
+                                                           .held = use_cases.held,
+                                                           .clock = with_.clock,
+                                                           .changes = with_.token != nullptr},
+                                      loops, with_.loops.background());
+  overview_->Register(&http_->routes(), access_->reading());
+  overview_->Start();
+  page_files_.Register(&http_->routes());
+}
+
+// What the HTTP port and the metrics port serve of it. The data port's loops only pass the answers
+// on.
+void Ports::MakeMetrics() {
+  UseCases& use_cases = with_.use_cases;
+  scraper_ = std::make_unique<metrics::Scraper>(
+      metrics::Sources{use_cases.admin, use_cases.held, use_cases.watches, with_.memory});
+  metrics_routes_ = std::make_unique<web::MetricsRoutes>(*scraper_);
+  metrics_routes_->Register(&access_->reading(), &http_->routes());
+  health_.Register(&http_->routes());
+  if (!with_.flags.metrics_listen.has_value()) return;
+  web::HttpPortOptions options = HttpOptions(*with_.flags.metrics_listen);
+  options.http.metrics_name = "metrics";
+  metrics_port_ =
+      std::make_unique<web::HttpPort>(options, with_.loops.data(), with_.clock, with_.metrics);
+  metrics_routes_->Register(nullptr, &metrics_port_->routes());
+  health_.Register(&metrics_port_->routes());
+}
+
+// ---- What all ports do ----
+
+absl::Status Ports::Listen() {
+  const Flags& flags = with_.flags;
+  absl::Status status = ListenOn(*data_, "data", "listen", flags.listen);
+  if (status.ok()) status = ListenOn(*admin_, "admin", "admin_listen", flags.admin_listen);
+  if (status.ok()) status = ListenOn(*http_, "http", "http_listen", flags.http_listen);
+  if (status.ok() && metrics_port_ != nullptr) {
+    status = ListenOn(*metrics_port_, "metrics", "metrics_listen", *flags.metrics_listen);
+  }
+  return status;
+}
+
+template <typename Port>
+absl::Status Ports::ListenOn(Port& port, const char* name, const char* flag,
+                             const net::Address& address) {
+  const absl::Status listening = port.Listen([&log = with_.log, name](const absl::Status& status) {
+    if (status.ok()) {
+      log.Info("certificates_reloaded", {{"port", name}});
+    } else {
+      log.Error("certificates_not_reloaded", {{"port", name}, {"error", status.message()}});
+    }
+  });
+  if (listening.ok()) return listening;
+  return absl::Status(listening.code(),
+                      absl::StrCat("--", flag, "=", address.ToString(), ": ", listening.message()));
+}
+
+std::string Ports::metrics_address() const {
+  return metrics_port_ != nullptr ? metrics_port_->address() : "";
+}
+
+template <typename Use>
+void Ports::ForEach(const Use& use) {
+  use(*data_);
+  use(*admin_);
+  use(*http_);
+  if (metrics_port_ != nullptr) use(*metrics_port_);
+}
+
+void Ports::SetServing(bool serving) {
+  data_->health().SetServing(serving);
+  admin_->health().SetServing(serving);
+  health_.SetReady(serving);
+}
+
+void Ports::ReloadCertificates() {
+  ForEach([](auto& port) { port.ReloadCertificates(); });
+}
+
+void Ports::RelieveMemory() {
+  ForEach([](auto& port) { port.RelieveMemory(); });
+}
+
+void Ports::CloseHealth() {
+  data_->health().Close();
+  admin_->health().Close();
+}
+
+void Ports::Drain() {
+  ForEach([](auto& port) { port.Drain(); });
+}
+
+void Ports::AwaitDrained(absl::Time deadline) {
+  ForEach([deadline](auto& port) { port.AwaitDrained(deadline); });
+}
+
+}  // namespace sluice
