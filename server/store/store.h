@@ -73,11 +73,25 @@ enum class Reason : uint8_t {
 enum class Source : uint8_t { kStore = 0, kStoreUnavailable, kOverflow, kLocal };
 
 struct ChargeResult {
+  // After the acquisition. A negative remaining is owed.
   BucketLevel level;
   Reason reason = Reason::kNone;
   // Granted: how long before the acquisition's now_ns the charge was debited. 0 unless the charges
   // could not be decided at one moment (several slots of a Redis Cluster).
   int64_t debited_before_ns = 0;
+  // Forced: the permits that the bucket could not carry, and that nobody owes.
+  uint64_t forgiven = 0;
+};
+
+// What an acquisition does to its buckets.
+enum class Debit : uint8_t {
+  kIfAllowed = 0,  // takes the permits if every bucket has them
+  // Always granted. Each bucket counts the permits as far as its rule's bound on what is owed and
+  // its bookings leave room; the rest is forgiven.
+  kForced,
+  // Always granted: takes the permits off what the current window has counted, down to 0.
+  // REQUIRES: every charge is on a fixed_window; no receipt.
+  kGiveBack,
 };
 
 enum class Outcome : uint8_t {
@@ -110,6 +124,8 @@ struct Acquisition {
   // is booked in every bucket, debited there at its grant time, and always has a receipt.
   int64_t max_wait_ns = 0;
   bool want_receipt = false;
+  // REQUIRES: max_wait_ns == 0 unless it is kIfAllowed.
+  Debit debit = Debit::kIfAllowed;
 
   // Written by the store.
   Outcome outcome = Outcome::kPending;
