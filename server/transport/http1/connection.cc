@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
+#include "common/net/timer_wheel.h"
 #include "common/strings.h"
 
 namespace sluice::http1 {
@@ -35,11 +36,6 @@ static_assert(bounds::kMaxStreamUnsentBytes == kMaxUnsentBytes);
 // A body that is refused is read up to this size, so that the connection can go on.
 constexpr size_t kMaxDiscardedBytes = 64 << 10;
 
-// Connections with less memory than this are not worth a look when memory is short.
-constexpr size_t kHeavyBytes = 64 << 10;
-// Stalls are looked for this often within the time-out.
-constexpr int64_t kStallChecks = 32;
-
 void AppendNumber(uint64_t number, int base, common::Buffer* out) {
   char digits[24];
   const auto end = std::to_chars(digits, digits + sizeof(digits), number, base).ptr;
@@ -51,16 +47,14 @@ bool HasNoBody(int status) { return status == 204 || status == 304; }
 }  // namespace
 
 Connection::Connection(Loop& loop, net::Stream& stream)
-    : loop_(loop), stream_(stream), since_ns_(loop.loop().now_ns()) {
-  loop_.CountOpened();
+    : PortConnection(loop, stream), loop_(loop), since_ns_(loop.loop().now_ns()) {
   loop_.MarkWaiting(*this, true);
-  Settle();
+  Settle(memory());
 }
 
 Connection::~Connection() {
+  loop_.MarkWaiting(*this, false);
   CancelExchange();
-  loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
-  loop_.CountClosed();
 }
 
 // ---- net::StreamHandler
@@ -118,12 +112,12 @@ void Connection::Work() {
   if (input_.empty()) input_.Clear(0);
   PlanTurn();
   PlanTimer();
-  PlanStallCheck();
-  Settle();
+  if (stream().pending_output() + rest_.size() > 0) PlanStallCheck();
+  Settle(memory());
 }
 
 bool Connection::may_parse() const {
-  return state_ == State::kReading && has_credit() && stream_.pending_output() < kMaxUnsentBytes;
+  return state_ == State::kReading && has_credit() && stream().pending_output() < kMaxUnsentBytes;
 }
 
 absl::Span<const uint8_t> Connection::Receive(absl::Span<const uint8_t> data) {
@@ -185,9 +179,9 @@ bool Connection::Step(absl::Span<const uint8_t>* data) {
 
 void Connection::BeginRequest() {
   loop_.counters().streams_accepted.Add(1);
-  exchange_ = &loop_.NewExchange();
+  exchange_ = &loop_.exchanges().New();
   exchange_->connection_ = this;
-  exchange_->arrived_ns_ = stream_.ready_since_ns();
+  exchange_->arrived_ns_ = stream().ready_since_ns();
   parser_.Begin(&exchange_->request_);
   headers_done_ = close_after_ = false;
   since_ns_ = loop_.loop().now_ns();
@@ -207,7 +201,7 @@ void Connection::OnHeaders() {
     if (length.value_or(0) <= most) {
       parser_.LimitBody(most, /*discard=*/false);
       if (parser_.expects_continue() && length != 0) {
-        stream_.Write(absl::MakeConstSpan(
+        stream().Write(absl::MakeConstSpan(
             reinterpret_cast<const uint8_t*>("HTTP/1.1 100 Continue\r\n\r\n"), 25));
       }
       return;
@@ -264,7 +258,7 @@ void Connection::OnRequest() {
   loop_.MarkWaiting(*this, false);
   Spend(kRequestUnits);
   exchange_->phase_ = Exchange::Phase::kHandling;
-  exchange_->arrived_ns_ = stream_.ready_since_ns();
+  exchange_->arrived_ns_ = stream().ready_since_ns();
   common::MethodCounters& counters = loop_.CountersOf(exchange_->route_);
   counters.messages_received.Add(1);
   counters.bytes_received.Add(exchange_->request_.body().size());
@@ -340,7 +334,7 @@ void Connection::Finish(Exchange& exchange, int status, SharedBytes body) {
       body = SharedBytes();
     }
   }
-  stream_.Write(output.view());
+  stream().Write(output.view());
   output.Clear(kPieceBytes);
   rest_ = std::move(body);
   if (rest_.size() > 0) {
@@ -352,9 +346,9 @@ void Connection::Finish(Exchange& exchange, int status, SharedBytes body) {
 }
 
 void Connection::SendRest() {
-  while (rest_.size() > 0 && stream_.pending_output() < kMaxUnsentBytes) {
+  while (rest_.size() > 0 && stream().pending_output() < kMaxUnsentBytes) {
     const std::string_view piece = rest_.view().substr(0, kPieceBytes);
-    stream_.Write({reinterpret_cast<const uint8_t*>(piece.data()), piece.size()});
+    stream().Write({reinterpret_cast<const uint8_t*>(piece.data()), piece.size()});
     rest_.Consume(piece.size());
     Spend(static_cast<int64_t>(piece.size() / 512));
   }
@@ -372,7 +366,7 @@ void Connection::EndExchange() {
   loop_.CountersOf(exchange_->route_)
       .Finish(static_cast<int>(exchange_->code_.value_or(CodeOf(exchange_->status_))),
               static_cast<uint64_t>(std::max<int64_t>(0, loop_.Now() - exchange_->arrived_ns_)));
-  loop_.Recycle(*std::exchange(exchange_, nullptr));
+  loop_.exchanges().Recycle(*std::exchange(exchange_, nullptr));
   behind_ = false;
   if (close_after_ || loop_.draining()) return Close();
   state_ = State::kReading;
@@ -394,7 +388,7 @@ void Connection::CancelExchange() {
     exchange.route_->handler->OnCancelled(exchange);
   }
   rest_ = SharedBytes();
-  loop_.Recycle(exchange);
+  loop_.exchanges().Recycle(exchange);
 }
 
 // ---- Streams
@@ -408,14 +402,14 @@ void Connection::BeginStream(Exchange& exchange) {
   if (chunked_) exchange.AddHeader("transfer-encoding", "chunked");
   WriteHead(exchange, exchange.status_, std::nullopt);
   loop_.output().Append(std::string_view("\r\n"));
-  stream_.Write(loop_.output().view());
+  stream().Write(loop_.output().view());
   loop_.output().Clear();
   exchange.head_.Clear(0);
   if (!settling_) loop_.MarkDirty(*this);
 }
 
 bool Connection::writable() const {
-  return !closing() && stream_.pending_output() < kMaxUnsentBytes;
+  return !closing() && stream().pending_output() < kMaxUnsentBytes;
 }
 
 bool Connection::Write(Exchange& exchange, std::string_view bytes) {
@@ -433,7 +427,7 @@ bool Connection::Write(Exchange& exchange, std::string_view bytes) {
   }
   output.Append(bytes);
   if (chunked_) output.Append(std::string_view("\r\n"));
-  stream_.Write(output.view());
+  stream().Write(output.view());
   output.Clear(kPieceBytes);
   common::MethodCounters& counters = loop_.CountersOf(exchange.route_);
   counters.messages_sent.Add(1);
@@ -446,7 +440,7 @@ void Connection::EndStream(Exchange& exchange) {
   if (exchange.phase_ != Exchange::Phase::kStreaming || closing()) return;
   exchange.phase_ = Exchange::Phase::kFinished;
   if (chunked_ && !exchange.head_only_) {
-    stream_.Write(absl::MakeConstSpan(reinterpret_cast<const uint8_t*>("0\r\n\r\n"), 5));
+    stream().Write(absl::MakeConstSpan(reinterpret_cast<const uint8_t*>("0\r\n\r\n"), 5));
   }
   if (!in_handler_) EndExchange();
 }
@@ -455,12 +449,12 @@ void Connection::EndStream(Exchange& exchange) {
 
 void Connection::Close() {
   if (closing()) return;
-  Abandon();
-  stream_.CloseAfterWrite(loop_.options().linger_ns);
-  Settle();
+  EndWork();
+  stream().CloseAfterWrite(loop_.options().linger_ns);
+  Settle(memory());
 }
 
-void Connection::Abandon() {
+void Connection::EndWork() {
   state_ = State::kClosing;
   CancelExchange();
   LeaveQueue();
@@ -470,15 +464,8 @@ void Connection::Abandon() {
 
 void Connection::Displace() {
   loop_.CountRefused();
-  Abandon();
-  stream_.Abort(absl::ResourceExhaustedError("another connection needs its place"));
-}
-
-void Connection::CloseOverMemory() {
-  if (closing()) return;
-  loop_.CountClosedOverMemory(stream_, settled_bytes_);
-  Abandon();
-  stream_.Abort(absl::ResourceExhaustedError("the server holds too much memory"));
+  EndWork();
+  stream().Abort(absl::ResourceExhaustedError("another connection needs its place"));
 }
 
 void Connection::Drain() {
@@ -498,7 +485,7 @@ void Connection::PlanTurn() {
       backlog || (state_ != State::kReading && input_.size() >= bounds::kMaxPipelinedBytes);
   if (pause == paused_) return;
   paused_ = pause;
-  pause ? stream_.PauseReading() : stream_.ResumeReading();
+  pause ? stream().PauseReading() : stream().ResumeReading();
 }
 
 int64_t Connection::WaitDeadlineNs() const {
@@ -529,45 +516,17 @@ void Connection::OnTimer() {
   }
 }
 
-void Connection::PlanStallCheck() {
-  if (stall_check_.armed() || stream_.pending_output() + rest_.size() == 0) return;
-  acknowledged_ns_ = loop_.loop().now_ns();
-  loop_.loop().Arm(stall_check_,
-                   acknowledged_ns_ + loop_.options().stall_timeout_ns / kStallChecks);
-}
-
-void Connection::OnStallCheck() {
-  if (closing()) return;
-  const int64_t now_ns = loop_.loop().now_ns();
-  const int64_t timeout_ns = loop_.options().stall_timeout_ns;
-  const net::OutputProgress output = stream_.output_progress();
-  const uint64_t before = std::exchange(acknowledged_bytes_, output.acknowledged);
-  if (output.outstanding == 0 || output.acknowledged > before) acknowledged_ns_ = now_ns;
-  if (now_ns - acknowledged_ns_ >= timeout_ns) {
-    loop_.CountStalled(stream_);
-    Abandon();
-    stream_.Abort(absl::DeadlineExceededError("the peer takes none of its answers"));
-    return;
-  }
-  if (output.outstanding > 0 || rest_.size() > 0) {
-    loop_.loop().Arm(stall_check_, now_ns + timeout_ns / kStallChecks);
-  }
+int64_t Connection::CheckAnswers(const net::OutputProgress& output, int64_t next_ns) {
+  return output.outstanding > 0 || rest_.size() > 0 ? next_ns : net::TimerWheel::kNever;
 }
 
 // ---- Accounting
 
 size_t Connection::memory() const {
   size_t bytes = loop_.options().connection_bytes + sizeof(*this) + input_.capacity() +
-                 rest_.size() + (state_ == State::kClosed ? 0 : stream_.pending_output());
+                 rest_.size() + (state_ == State::kClosed ? 0 : stream().pending_output());
   if (exchange_ != nullptr) bytes += exchange_->memory() + exchange_->pending_bytes_;
   return bytes;
-}
-
-void Connection::Settle() {
-  const size_t bytes = memory();
-  loop_.AddMemory(static_cast<int64_t>(bytes - settled_bytes_));
-  settled_bytes_ = bytes;
-  loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
 }
 
 }  // namespace sluice::http1

@@ -23,16 +23,13 @@
 #include "server/transport/http1/exchange.h"
 #include "server/transport/http1/loop.h"
 #include "server/transport/http1/request_parser.h"
+#include "server/transport/port/port_connection.h"
 
 namespace sluice::http1 {
 
 // Used on its loop only. Destroys itself when the stream is closed.
-class Connection final : public net::StreamHandler,
-                         public ListLink<Connection, OpenConnections>,
-                         public ListLink<Connection, DirtyConnections>,
-                         public ListLink<Connection, WaitingConnections>,
-                         public ListLink<Connection, HeavyConnections>,
-                         public net::Worker {
+class Connection final : public transport::PortConnection,
+                         public ListLink<Connection, WaitingConnections> {
  public:
   Connection(Loop& loop, net::Stream& stream);
   ~Connection() override;
@@ -45,19 +42,16 @@ class Connection final : public net::StreamHandler,
   void OnWritable() override;
   void OnClosed(const absl::Status& why) override;
 
-  // ---- For Loop.
-  void Drain();
-  // Handles input until the turn's credit is spent; waits for another turn if some is left.
-  void Work();
-  // Closes it, to make room for another. REQUIRES: it waits for a request.
+  // transport::PortConnection
+  void Drain() override;
+  void Work() override;
+  size_t memory() const override;
+
+  // For Loop: closes it, to make room for another. REQUIRES: it waits for a request.
   void Displace();
-  void CloseOverMemory();
-  // Bytes of memory that the peer makes the server hold.
-  size_t memory() const;
 
   // ---- For its exchange.
   Loop& loop() { return loop_; }
-  net::Stream& stream() const { return stream_; }
   std::shared_ptr<void>& state() { return handler_state_; }
   void Finish(Exchange& exchange, int status, SharedBytes body);
   void BeginStream(Exchange& exchange);
@@ -79,7 +73,7 @@ class Connection final : public net::StreamHandler,
   // net::Worker
   void OnTurn() override { Work(); }
 
-  bool closing() const { return state_ >= State::kClosing; }
+  bool closing() const override { return state_ >= State::kClosing; }
   bool may_parse() const;
   // Parses and handles requests. Returns the bytes that were not used.
   absl::Span<const uint8_t> Receive(absl::Span<const uint8_t> data);
@@ -101,8 +95,7 @@ class Connection final : public net::StreamHandler,
   void EndExchange();
   // The handler forgets the exchange, if it has it.
   void CancelExchange();
-  // Ends the exchange, for a stream that is about to be closed.
-  void Abandon();
+  void EndWork() override;
   // Closes the stream after its output.
   void Close();
 
@@ -111,13 +104,9 @@ class Connection final : public net::StreamHandler,
   void PlanTimer();
   int64_t WaitDeadlineNs() const;
   void OnTimer();
-  void PlanStallCheck();
-  void OnStallCheck();
-  // Reports its memory to the loop.
-  void Settle();
+  int64_t CheckAnswers(const net::OutputProgress& output, int64_t next_ns) override;
 
   Loop& loop_;
-  net::Stream& stream_;
   RequestParser parser_;
   Exchange* exchange_ = nullptr;  // null: no byte of a request has arrived
   std::optional<Problem> refusal_;
@@ -129,18 +118,14 @@ class Connection final : public net::StreamHandler,
   bool headers_done_ = false;
   bool close_after_ = false;  // the response that is under way
   bool peer_ended_ = false;
-  bool chunked_ = false;      // the stream that is under way
-  bool behind_ = false;       // its peer: OnWritable follows
-  bool paused_ = false;       // reading
-  bool settling_ = false;     // Work is running
-  int64_t since_ns_ = 0;      // when the wait for the peer began
-  size_t counted_body_ = 0;   // of the request, as the loop knows it
-  size_t settled_bytes_ = 0;  // as the loop knows its memory
-  uint64_t acknowledged_bytes_ = 0;
-  int64_t acknowledged_ns_ = 0;
+  bool chunked_ = false;     // the stream that is under way
+  bool behind_ = false;      // its peer: OnWritable follows
+  bool paused_ = false;      // reading
+  bool settling_ = false;    // Work is running
+  int64_t since_ns_ = 0;     // when the wait for the peer began
+  size_t counted_body_ = 0;  // of the request, as the loop knows it
   int64_t timer_at_ns_ = std::numeric_limits<int64_t>::max();
   net::Timer timer_{net::Timer::To<&Connection::OnTimer>, this};
-  net::Timer stall_check_{net::Timer::To<&Connection::OnStallCheck>, this};
 };
 
 }  // namespace sluice::http1

@@ -17,16 +17,19 @@
 
 #include "absl/status/status.h"
 #include "common/buffer.h"
+#include "common/intrusive_list.h"
 #include "common/net/event_loop.h"
 #include "server/transport/http1/answer.h"
 #include "server/transport/http1/request.h"
+#include "server/transport/port/free_list.h"
 
 namespace sluice::http1 {
 
 class Connection;
+struct FreeExchanges;  // a list of its loop
 struct Route;
 
-class Exchange {
+class Exchange : public common::ListLink<Exchange, FreeExchanges> {
  public:
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -100,7 +103,7 @@ class Exchange {
 
  private:
   friend class Connection;
-  friend class Loop;
+  friend class transport::FreeList<Exchange, FreeExchanges>;
 
   enum class Phase : uint8_t {
     kReceiving,  // the request is not complete
@@ -119,7 +122,6 @@ class Exchange {
 
   Connection* connection_ = nullptr;
   const Route* route_ = nullptr;
-  Exchange* next_free_ = nullptr;
   Phase phase_ = Phase::kReceiving;
   bool ends_with_peer_ = false;
   // Of the request, which the handler may have taken.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/net/timer_wheel.h"
 #include "common/strings.h"
 #include "server/transport/rpc/rpc_call.h"
 
@@ -23,27 +24,20 @@ constexpr int64_t kEndUnits = 10;
 // An open call without its messages: its object, its smallest buffers, the state of a small
 // request.
 constexpr size_t kCallBytes = sizeof(RpcCall) + 1024;
-// Connections with less memory than this are not worth a look when memory is short.
-constexpr size_t kHeavyBytes = 64 << 10;
-// Stalls are looked for this often within the time-out.
-constexpr int64_t kStallChecks = 32;
 
 }  // namespace
 
 RpcConnection::RpcConnection(RpcLoop& rpc_loop, net::Stream& stream)
-    : rpc_loop_(rpc_loop),
-      stream_(stream),
+    : PortConnection(rpc_loop, stream),
+      rpc_loop_(rpc_loop),
       session_(rpc_loop.options().http2, *this, rpc_loop.loop().now_ns()) {
-  rpc_loop_.CountOpened();
-  Settle();
+  Settle(memory());
 }
 
 RpcConnection::~RpcConnection() {
   busy_ = true;
   EndWork();
   while (!calls_.empty()) OnStreamClosed(*calls_.front());
-  rpc_loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
-  rpc_loop_.CountClosed();
 }
 
 // ---- net::StreamHandler
@@ -57,7 +51,7 @@ void RpcConnection::OnOpen() {
 void RpcConnection::OnData(absl::Span<const uint8_t> data) {
   if (closing()) return;
   const auto busy = BeginBusy();
-  arrived_ns_ = stream_.ready_since_ns();
+  arrived_ns_ = stream().ready_since_ns();
   rpc_loop_.AdvanceTo(rpc_loop_.loop().now_ns());
   rpc_loop_.loop().work().Refill(*this);
   if (input_.empty() && !has_backlog_) data = Receive(data);
@@ -93,7 +87,7 @@ void RpcConnection::OnClosed(const absl::Status&) {
 
 void RpcConnection::Close() {
   EndWork();
-  stream_.CloseAfterWrite(rpc_loop_.options().linger_ns);
+  stream().CloseAfterWrite(rpc_loop_.options().linger_ns);
   EndCalls();
 }
 
@@ -117,7 +111,7 @@ void RpcConnection::EndCalls() {
   } else if (state_ == State::kClosed) {
     rpc_loop_.Remove(*this);
   } else {
-    Settle();
+    Settle(memory());
   }
 }
 
@@ -125,7 +119,7 @@ void RpcConnection::EndCalls() {
 
 http2::Stream& RpcConnection::OnRequest() {
   Spend(3);
-  RpcCall& call = rpc_loop_.NewCall();
+  RpcCall& call = rpc_loop_.calls().New();
   call.Begin(*this);
   calls_.PushFront(call);
   ++open_calls_;
@@ -142,7 +136,7 @@ void RpcConnection::OnStreamClosed(http2::Stream& stream) {
   calls_.Remove(call);
   --open_calls_;
   rpc_loop_.counters().streams_closed.Add(1);
-  rpc_loop_.Recycle(call);
+  rpc_loop_.calls().Recycle(call);
 }
 
 // ---- Turns of calls
@@ -208,7 +202,7 @@ void RpcConnection::PlanTurn() {
   const bool pause = !input_.empty() || has_frames_;
   if (pause == paused_) return;
   paused_ = pause;
-  pause ? stream_.PauseReading() : stream_.ResumeReading();
+  pause ? stream().PauseReading() : stream().ResumeReading();
 }
 
 // ---- Large messages
@@ -262,13 +256,13 @@ void RpcConnection::Flush() {
     size_t piece_bytes = std::min(bound / 4, kSmallPieceBytes);
     // The answers of a turn are sent in it, if they cost no more than another turn.
     while (true) {
-      while (more && stream_.pending_output() <= bound && credit() > -net::WorkQueue::kTurnUnits) {
+      while (more && stream().pending_output() <= bound && credit() > -net::WorkQueue::kTurnUnits) {
         const int64_t before = credit();
         output.Clear();
         more = session_.Send(piece_bytes, &output);
         if (output.empty()) break;
         wrote = true;
-        stream_.Write(output.view());
+        stream().Write(output.view());
         if (before - credit() < kFewUnits) piece_bytes = bound / 4;
       }
       // Calls that are no longer congested may send more, and take their next requests.
@@ -280,7 +274,7 @@ void RpcConnection::Flush() {
     output.Clear(4 * bound);
   }
   if (wrote || unsent_bytes_ > 0) PlanStallCheck();
-  Settle();
+  Settle(memory());
   if (session_.finished()) Close();
 }
 
@@ -308,7 +302,7 @@ void RpcConnection::OnWake() {
   if (closing()) return;
   if (!session_.OnTime(rpc_loop_.loop().now_ns())) {
     EndWork();
-    stream_.Abort(absl::UnavailableError(common::ToAbsl(session_.abort_text())));
+    stream().Abort(absl::UnavailableError(common::ToAbsl(session_.abort_text())));
     return;
   }
   if (session_.draining()) DrainCalls();
@@ -330,31 +324,13 @@ void RpcConnection::DrainCalls() {
   for (RpcCall* call = calls_.front(); call != nullptr; call = calls_.Next(*call)) call->Drain();
 }
 
-void RpcConnection::PlanStallCheck() {
-  if (stall_check_.armed()) return;
-  acknowledged_ns_ = rpc_loop_.loop().now_ns();
-  rpc_loop_.loop().Arm(stall_check_,
-                       acknowledged_ns_ + rpc_loop_.options().stall_timeout_ns / kStallChecks);
-}
-
-void RpcConnection::OnStallCheck() {
-  if (closing()) return;
-  const int64_t now_ns = rpc_loop_.loop().now_ns();
-  const int64_t timeout_ns = rpc_loop_.options().stall_timeout_ns;
-  int64_t next_ns = now_ns + timeout_ns / kStallChecks;
-  const net::OutputProgress output = stream_.output_progress();
-  const uint64_t before = std::exchange(acknowledged_bytes_, output.acknowledged);
-  if (output.outstanding == 0 || output.acknowledged > before) acknowledged_ns_ = now_ns;
-  if (now_ns - acknowledged_ns_ >= timeout_ns) {
-    rpc_loop_.CountStalled(stream_);
-    EndWork();
-    stream_.Abort(absl::DeadlineExceededError("the peer takes none of its answers"));
-    return;
-  }
+int64_t RpcConnection::CheckAnswers(const net::OutputProgress& output, int64_t next_ns) {
   // Then all that waits, waits for HTTP/2's windows.
-  if (stream_.pending_output() == 0) next_ns = std::min(next_ns, EndStalledCalls(now_ns));
-  if (unsent_bytes_ > 0 || output.outstanding > 0) rpc_loop_.loop().Arm(stall_check_, next_ns);
+  if (stream().pending_output() == 0) {
+    next_ns = std::min(next_ns, EndStalledCalls(rpc_loop_.loop().now_ns()));
+  }
   MarkDirty();
+  return unsent_bytes_ > 0 || output.outstanding > 0 ? next_ns : net::TimerWheel::kNever;
 }
 
 int64_t RpcConnection::EndStalledCalls(int64_t now_ns) {
@@ -371,7 +347,7 @@ int64_t RpcConnection::EndStalledCalls(int64_t now_ns) {
     }
   }
   if (!any_stalled) return next_ns;
-  rpc_loop_.CountStalled(stream_);
+  rpc_loop_.CountStalled(stream());
   // Calls that wait for their turn behind stalled ones stall next: a peer that takes nothing at all
   // is ended as a whole.
   if (next_ns == std::numeric_limits<int64_t>::max() || now_ns - taken_ns_ >= timeout_ns) {
@@ -402,21 +378,7 @@ size_t RpcConnection::memory() const {
   return rpc_loop_.options().connection_bytes + sizeof(*this) + session_.memory() +
          open_calls_ * kCallBytes + buffered_bytes_ + unsent_bytes_ + pending_bytes_ +
          lasting_bytes_ + input_.capacity() +
-         (state_ == State::kClosed ? 0 : stream_.pending_output());
-}
-
-void RpcConnection::Settle() {
-  const size_t bytes = memory();
-  rpc_loop_.AddMemory(static_cast<int64_t>(bytes - settled_bytes_));
-  settled_bytes_ = bytes;
-  rpc_loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
-}
-
-void RpcConnection::CloseOverMemory() {
-  if (closing()) return;
-  rpc_loop_.CountClosedOverMemory(stream_, settled_bytes_);
-  EndWork();
-  stream_.Abort(absl::ResourceExhaustedError("the server holds too much memory"));
+         (state_ == State::kClosed ? 0 : stream().pending_output());
 }
 
 const Method* RpcConnection::FindMethod(std::string_view path) {

@@ -16,6 +16,7 @@
 #include "common/intrusive_list.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
+#include "server/transport/port/port_connection.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/rpc/rpc_loop.h"
 
@@ -26,12 +27,8 @@ struct ReadyCalls;
 struct ResumingCalls;
 
 // Used on its loop only. Destroys itself when the stream is closed and all its calls have ended.
-class RpcConnection final : public net::StreamHandler,
-                            public ListLink<RpcConnection, OpenConnections>,
-                            public ListLink<RpcConnection, DirtyConnections>,
+class RpcConnection final : public PortConnection,
                             public ListLink<RpcConnection, WaitingConnections>,
-                            public ListLink<RpcConnection, HeavyConnections>,
-                            public net::Worker,
                             private http2::ServerSession::Handler {
  public:
   RpcConnection(RpcLoop& rpc_loop, net::Stream& stream);
@@ -45,23 +42,18 @@ class RpcConnection final : public net::StreamHandler,
   void OnWritable() override;
   void OnClosed(const absl::Status& why) override;
 
-  // ---- For RpcLoop.
-  void Drain();
-  // Handles the requests that are ready and then the input, until the turn's credit is spent; sends
-  // the answers. Waits for another turn if anything is left.
-  void Work();
-  // The connection may take its large message now.
+  // PortConnection
+  void Drain() override;
+  void Work() override;
+  // Includes what the handlers keep for the calls.
+  size_t memory() const override;
+
+  // For RpcLoop: the connection may take its large message now.
   void OnLargeMessage(Decompressor& decompressor);
-  // Bytes of memory that the peer makes the server hold: of the session, the calls, what their
-  // handlers keep for them, and the output.
-  size_t memory() const;
-  // Closes it since the process holds too much memory.
-  void CloseOverMemory();
 
   // ---- For its calls.
   RpcLoop& rpc_loop() { return rpc_loop_; }
   http2::ServerSession& session() { return session_; }
-  const net::Stream& stream() const { return stream_; }
   // When the input that is being handled arrived, at the earliest.
   int64_t arrived_ns() const { return arrived_ns_; }
   const Method* FindMethod(std::string_view path);
@@ -122,7 +114,7 @@ class RpcConnection final : public net::StreamHandler,
   auto BeginBusy() {
     return absl::MakeCleanup([this, before = std::exchange(busy_, true)] { busy_ = before; });
   }
-  bool closing() const { return state_ >= State::kClosing; }
+  bool closing() const override { return state_ >= State::kClosing; }
   // net::Worker
   void OnTurn() override { closing() ? EndCalls() : Work(); }
   // Gives bytes to the session, in pieces, while there is credit. Returns the rest.
@@ -143,23 +135,17 @@ class RpcConnection final : public net::StreamHandler,
   void DrainCalls();
   // Closes the stream after its output.
   void Close();
-  // The connection handles no more input and no more calls.
-  void EndWork();
+  void EndWork() override;
   // Ends some of the calls of a connection that has ended. May destroy this.
   void EndCalls();
   void PlanWake();
   void OnWake();
-  // Begins to watch whether the peer takes what was written, or waits to be.
-  void PlanStallCheck();
-  void OnStallCheck();
+  int64_t CheckAnswers(const net::OutputProgress& output, int64_t next_ns) override;
   // Resets the calls whose answers the peer did not take in time, or ends the connection if those
   // are all that wait. Returns when the next call will have waited for too long.
   int64_t EndStalledCalls(int64_t now_ns);
-  // Reports its memory to the loop.
-  void Settle();
 
   RpcLoop& rpc_loop_;
-  net::Stream& stream_;
   http2::ServerSession session_;
   const Method* last_method_ = nullptr;
   std::shared_ptr<void> service_state_;
@@ -177,9 +163,6 @@ class RpcConnection final : public net::StreamHandler,
   size_t pending_bytes_ = 0;
   size_t lasting_bytes_ = 0;
   size_t open_calls_ = 0;
-  size_t settled_bytes_ = 0;         // as the loop knows its memory
-  uint64_t acknowledged_bytes_ = 0;  // of the output, at the last check
-  int64_t acknowledged_ns_ = 0;      // when that had grown, or nothing was outstanding
   State state_ = State::kOpen;
   bool busy_ = false;  // handles input or flushes; Flush follows
   bool waits_for_large_ = false;
@@ -189,7 +172,6 @@ class RpcConnection final : public net::StreamHandler,
   bool paused_ = false;       // not read, until input_ was received
   int64_t wake_armed_ns_ = std::numeric_limits<int64_t>::max();
   net::Timer wake_{net::Timer::To<&RpcConnection::OnWake>, this};
-  net::Timer stall_check_{net::Timer::To<&RpcConnection::OnStallCheck>, this};
 };
 
 }  // namespace sluice::transport

@@ -234,7 +234,9 @@ TEST_F(ConnectionTest, HandlesNoRequestsWhileAnswersAreNotTaken) {
 }
 
 TEST(ConnectionBoundTest, DisplacesLongestIdleConnection) {
-  HttpUnderTest server({.max_connections = 2});
+  http1::ServerOptions options;
+  options.max_connections = 2;
+  HttpUnderTest server(options);
   HttpPeer first(server);
   HttpPeer second(server);
   server.Advance(kSecond);
@@ -247,7 +249,9 @@ TEST(ConnectionBoundTest, DisplacesLongestIdleConnection) {
 }
 
 TEST(ConnectionBoundTest, RefusesConnectionWhenAllAreBusy) {
-  HttpUnderTest server({.max_connections = 1});
+  http1::ServerOptions options;
+  options.max_connections = 1;
+  HttpUnderTest server(options);
   HttpPeer first(server);
   first.Feed(Get("/held"));
   HttpPeer second(server);
@@ -257,7 +261,9 @@ TEST(ConnectionBoundTest, RefusesConnectionWhenAllAreBusy) {
 
 TEST(ConnectionBoundTest, RefusesRequestsOverMemory) {
   common::MemoryBudget memory(1 << 20);
-  HttpUnderTest server({.memory = &memory});
+  http1::ServerOptions options;
+  options.memory = &memory;
+  HttpUnderTest server(options);
   HttpPeer peer(server);
   common::MemoryPart other(&memory);
   other.Add(4 << 20);

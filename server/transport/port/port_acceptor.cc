@@ -1,0 +1,67 @@
+#include "server/transport/port/port_acceptor.h"
+
+#include <algorithm>
+
+namespace sluice::transport {
+
+PortAcceptor::~PortAcceptor() = default;
+
+void PortAcceptor::AddLoop(net::EventLoop& loop) {
+  loops_.push_back(MakeLoop(loop, loops_.size()));
+}
+
+PortLoop* PortAcceptor::Find(const net::EventLoop& loop) const {
+  for (const auto& one : loops_) {
+    if (&one->loop() == &loop) return one.get();
+  }
+  return nullptr;
+}
+
+net::StreamHandler* PortAcceptor::Accept(net::Stream& stream) {
+  PortLoop* const loop = Find(stream.loop());
+  if (loop == nullptr) return nullptr;
+  // The last part is for the calls of connections that exist.
+  if (memory_ != nullptr && memory_->nearly_over()) {
+    loop->CountRefused();
+    return nullptr;
+  }
+  return loop->Adopt(stream, loops_.size());
+}
+
+void PortAcceptor::OnRefused(net::EventLoop& loop) {
+  if (PortLoop* const one = Find(loop); one != nullptr) one->CountRefused();
+}
+
+void PortAcceptor::OnHandshakeDisplaced(net::EventLoop& loop) {
+  if (PortLoop* const one = Find(loop); one != nullptr) one->CountDisplaced();
+}
+
+void PortAcceptor::Drain() {
+  for (const auto& one : loops_) {
+    one->loop().Post([&loop = *one] { loop.Drain(); });
+  }
+}
+
+void PortAcceptor::RelieveMemory() {
+  if (memory_ == nullptr || !memory_->over()) return;
+  // The largest of all connections holds at least the average.
+  const auto open = static_cast<int64_t>(std::max<uint64_t>(1, connections()));
+  const int64_t average_bytes = memory_->held() / open;
+  for (const auto& one : loops_) {
+    one->loop().Post([&loop = *one, average_bytes] { loop.RelieveMemory(average_bytes); });
+  }
+}
+
+size_t PortAcceptor::memory_in_use() const {
+  size_t bytes = 0;
+  for (const auto& one : loops_) bytes += one->memory_in_use();
+  return bytes;
+}
+
+uint64_t PortAcceptor::connections() const {
+  uint64_t open = 0;
+  for (const auto& one : loops_) open += one->connections();
+  return open;
+}
+
+}  // namespace sluice::transport

@@ -1,0 +1,63 @@
+#include "server/transport/port/port_connection.h"
+
+#include <utility>
+
+#include "common/net/timer_wheel.h"
+#include "server/transport/port/port_loop.h"
+
+namespace sluice::transport {
+namespace {
+
+// Connections with less memory than this are not worth a look when memory is short.
+constexpr size_t kHeavyBytes = 64 << 10;
+// Stalls are looked for this often within the time-out.
+constexpr int64_t kStallChecks = 32;
+
+}  // namespace
+
+PortConnection::PortConnection(PortLoop& loop, net::Stream& stream) : loop_(loop), stream_(stream) {
+  loop_.CountOpened();
+}
+
+PortConnection::~PortConnection() {
+  loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
+  loop_.CountClosed();
+}
+
+void PortConnection::Settle(size_t bytes) {
+  loop_.AddMemory(static_cast<int64_t>(bytes - settled_bytes_));
+  settled_bytes_ = bytes;
+  loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
+}
+
+void PortConnection::CloseOverMemory() {
+  if (closing()) return;
+  loop_.CountClosedOverMemory(stream_, settled_bytes_);
+  EndWork();
+  stream_.Abort(absl::ResourceExhaustedError("the server holds too much memory"));
+}
+
+void PortConnection::PlanStallCheck() {
+  if (stall_check_.armed()) return;
+  acknowledged_ns_ = loop_.loop().now_ns();
+  loop_.loop().Arm(stall_check_, acknowledged_ns_ + loop_.stall_timeout_ns() / kStallChecks);
+}
+
+void PortConnection::OnStallCheck() {
+  if (closing()) return;
+  const int64_t now_ns = loop_.loop().now_ns();
+  const int64_t timeout_ns = loop_.stall_timeout_ns();
+  const net::OutputProgress output = stream_.output_progress();
+  const uint64_t before = std::exchange(acknowledged_bytes_, output.acknowledged);
+  if (output.outstanding == 0 || output.acknowledged > before) acknowledged_ns_ = now_ns;
+  if (now_ns - acknowledged_ns_ >= timeout_ns) {
+    loop_.CountStalled(stream_);
+    EndWork();
+    stream_.Abort(absl::DeadlineExceededError("the peer takes none of its answers"));
+    return;
+  }
+  const int64_t next_ns = CheckAnswers(output, now_ns + timeout_ns / kStallChecks);
+  if (next_ns != net::TimerWheel::kNever) loop_.loop().Arm(stall_check_, next_ns);
+}
+
+}  // namespace sluice::transport

@@ -1,0 +1,76 @@
+// PortConnection: one client's connection as its loop sees it: its work, its memory, and whether
+// its peer takes what was written.
+#ifndef SLUICE_SERVER_TRANSPORT_PORT_PORT_CONNECTION_H_
+#define SLUICE_SERVER_TRANSPORT_PORT_PORT_CONNECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/intrusive_list.h"
+#include "common/net/event_loop.h"
+#include "common/net/stream.h"
+
+namespace sluice::transport {
+
+using common::ListLink;
+
+class PortLoop;
+
+// The lists of its loop that a connection can be in.
+struct OpenConnections;
+struct DirtyConnections;  // that have work to do when the iteration ends
+struct HeavyConnections;  // that hold much memory
+
+// Used on its loop only.
+class PortConnection : public net::StreamHandler,
+                       public ListLink<PortConnection, OpenConnections>,
+                       public ListLink<PortConnection, DirtyConnections>,
+                       public ListLink<PortConnection, HeavyConnections>,
+                       public net::Worker {
+ public:
+  ~PortConnection() override;
+
+  net::Stream& stream() const { return stream_; }
+
+  // ---- For PortLoop.
+  // Asks the peer to use another connection. Never destroys this.
+  virtual void Drain() = 0;
+  // Handles input until the turn's credit is spent, and sends the answers. Waits for another turn
+  // if anything is left.
+  virtual void Work() = 0;
+  // Bytes of memory that the peer makes the server hold.
+  virtual size_t memory() const = 0;
+  // Closes it since the process holds too much memory.
+  void CloseOverMemory();
+
+ protected:
+  PortConnection(PortLoop& loop, net::Stream& stream);
+
+  // Reports its memory to the loop.
+  void Settle(size_t bytes);
+  // Begins to watch whether the peer takes what was written, or waits to be. No effect if that is
+  // watched.
+  void PlanStallCheck();
+
+ private:
+  // Whether the stream is closed, or is about to be.
+  virtual bool closing() const = 0;
+  // The stream is about to be closed: no more input is handled, and no more is sent.
+  virtual void EndWork() = 0;
+  // Ends requests whose answers the peer did not take in time, though it takes others. Returns when
+  // to look again, at most `next_ns`; Timer kNever: nothing waits for the peer.
+  virtual int64_t CheckAnswers(const net::OutputProgress& output, int64_t next_ns) = 0;
+  void OnStallCheck();
+
+  PortLoop& loop_;
+  net::Stream& stream_;
+  size_t settled_bytes_ = 0;         // as the loop knows its memory
+  uint64_t acknowledged_bytes_ = 0;  // of the output, at the last check
+  int64_t acknowledged_ns_ = 0;      // when that had grown, or nothing was outstanding
+  net::Timer stall_check_{net::Timer::To<&PortConnection::OnStallCheck>, this};
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_PORT_PORT_CONNECTION_H_

@@ -1,0 +1,111 @@
+// PortLoop: the connections that a port has on one event loop, and what they share: counters,
+// memory, turns.
+#ifndef SLUICE_SERVER_TRANSPORT_PORT_PORT_LOOP_H_
+#define SLUICE_SERVER_TRANSPORT_PORT_PORT_LOOP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/buffer.h"
+#include "common/intrusive_list.h"
+#include "common/memory_account.h"
+#include "common/metrics.h"
+#include "common/net/event_loop.h"
+#include "common/net/stream.h"
+#include "server/transport/port/connection_options.h"
+#include "server/transport/port/port_connection.h"
+
+namespace sluice::transport {
+
+using common::IntrusiveList;
+
+// Used on its loop only, except for connections().
+class PortLoop : private net::IterationHook {
+ public:
+  ~PortLoop() override = default;
+  PortLoop(const PortLoop&) = delete;
+  PortLoop& operator=(const PortLoop&) = delete;
+
+  // ---- For PortAcceptor.
+  // A connection for `stream`, owned by the loop until the stream's OnClosed. Null: refused.
+  // `loops`: of the port.
+  net::StreamHandler* Adopt(net::Stream& stream, size_t loops);
+  void CountRefused();
+  void CountDisplaced();
+  // Drains all connections, and each later one.
+  void Drain();
+  // Closes the connections that hold most, as long as the process is over its memory limit; none
+  // that holds less than `least_bytes`.
+  void RelieveMemory(int64_t least_bytes);
+  net::EventLoop& loop() { return loop_; }
+  // Open connections. Thread-safe.
+  uint64_t connections() const { return opened_.value() - closed_.value(); }
+  size_t memory_in_use() const;
+
+  // ---- For its connections.
+  void CountOpened();
+  void CountClosed();
+  // Destroys the connection.
+  void Remove(PortConnection& connection);
+  // PortConnection::Work follows when the loop's iteration ends.
+  void MarkDirty(PortConnection& connection);
+  bool draining() const { return draining_; }
+
+  // A connection holds so many more bytes, or less if they are negative.
+  void AddMemory(int64_t bytes) { memory_.Add(bytes); }
+  bool over_memory() const { return memory_.over(); }
+  // A connection holds much memory, or no longer.
+  void MarkHeavy(PortConnection& connection, bool heavy);
+  // Count, and log, a connection that is ended for what it holds.
+  void CountStalled(const net::Stream& stream);
+  void CountClosedOverMemory(const net::Stream& stream, size_t bytes);
+  int64_t stall_timeout_ns() const { return options_.stall_timeout_ns; }
+
+  size_t index() const { return index_; }
+  common::TransportCounters& counters() { return *transport_counters_; }
+  // Bytes of unfinished requests, of all connections.
+  size_t buffered_bytes() const { return buffered_bytes_; }
+  void AddBufferedBytes(size_t bytes) { buffered_bytes_ += bytes; }
+  // For bytes on their way to a stream; used within one call.
+  common::Buffer& output() { return output_; }
+
+ protected:
+  // All outlive the PortLoop. The derived class removes all connections before it is destroyed.
+  PortLoop(common::Metrics& metrics, const ConnectionOptions& options, net::EventLoop& loop,
+           size_t index);
+
+  void RemoveAll();
+  // Of the method whose name is at `index` of MethodNames().
+  common::MethodCounters& CountersAt(size_t index) { return *method_counters_[index]; }
+
+ private:
+  // The names under which calls are counted. Called once, before the first connection.
+  virtual std::vector<std::string> MethodNames() const = 0;
+  // Null: there are too many.
+  virtual PortConnection* NewConnection(net::Stream& stream, size_t loops) = 0;
+  void FindCounters();
+  void OnIterationEnd() override;
+
+  common::Metrics& metrics_;
+  const ConnectionOptions options_;
+  net::EventLoop& loop_;
+  const size_t index_;
+  // Counters of the loop's thread, looked up at its first connection.
+  std::vector<common::MethodCounters*> method_counters_;
+  common::TransportCounters* transport_counters_ = nullptr;
+  common::OwnedCounter opened_;
+  common::OwnedCounter closed_;
+  common::Buffer output_;
+  size_t buffered_bytes_ = 0;
+  bool draining_ = false;
+  IntrusiveList<PortConnection, OpenConnections> connections_;
+  IntrusiveList<PortConnection, DirtyConnections> dirty_;
+  IntrusiveList<PortConnection, HeavyConnections> heavy_;
+  common::MemoryPart memory_;
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_PORT_PORT_LOOP_H_
