@@ -188,8 +188,26 @@ inline constexpr size_t kMaxLimitNames = 1'000'000;
 // Bytes of a limits file: 10 MB of YAML take seconds and hundreds of megabytes to parse.
 inline constexpr size_t kMaxLimitsFileBytes = size_t{8} << 20;
 
-// Levels of nesting in a limits file, which needs five.
+// Envoy's rate-limit configuration. Levels of descriptors: each takes two levels of YAML
+// (kMaxYamlDepth), and an entry of a request costs a look-up for each.
+inline constexpr size_t kMaxDescriptorDepth = 12;
+
+// Bytes of a descriptor's key and value together. Entries of requests are put together in a buffer
+// of this size on the stack; longer ones match only wildcards and bare keys.
+inline constexpr size_t kMaxDescriptorBytes = 1024;
+
+// Descriptors of a configuration, those without a limit included; of limits: kMaxLimits.
+inline constexpr size_t kMaxDescriptors = 500'000;
+
+// Files of a configuration's folder, and their bytes together; one: kMaxLimitsFileBytes.
+inline constexpr size_t kMaxConfigFiles = 1000;
+inline constexpr size_t kMaxConfigBytes = size_t{32} << 20;
+
+// Levels of nesting in a YAML file. A limits file needs five.
 inline constexpr size_t kMaxYamlDepth = 32;
+
+// Nodes that the aliases of a YAML file add: a few lines of nested aliases would come to billions.
+inline constexpr size_t kMaxYamlAliasNodes = 1'000'000;
 
 // ---- Buckets ----
 

@@ -2,10 +2,10 @@
 // the key of its bucket.
 //
 // Each entry of a descriptor goes one level down: to the descriptor that is KEY_VALUE exactly, else
-// to the first in file order whose wildcards match it, else to the bare KEY. There is no
+// to the first in file order whose wildcards match KEY_VALUE, else to the bare KEY. There is no
 // backtracking. A limit applies only if the last entry lands on it. A level is a hash table, and
-// its wildcards are found by their literal prefixes, so the time does not grow with the number of
-// descriptors.
+// its wildcards are found by their literal text (wildcards.h), so the time does not grow with the
+// number of descriptors.
 #ifndef SLUICE_SERVER_ENVOY_MATCHER_H_
 #define SLUICE_SERVER_ENVOY_MATCHER_H_
 
@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/bounds.h"
 #include "server/envoy/descriptor_tree.h"
@@ -45,15 +47,17 @@ struct BucketKey {
 // A descriptor that has a limit, with all that answers need of it. Immutable; lives as long as its
 // Matcher.
 struct MatchedLimit {
-  static constexpr uint32_t kNoLimit = UINT32_MAX;
+  static constexpr uint32_t kUncounted = UINT32_MAX;
 
-  // Which of the source's limits in a LimitTable counts it (LimitOf). kNoLimit: unlimited.
-  uint32_t limit_index = kNoLimit;
-  // The limit's name in the LimitTable.
+  // Which of LimitTable::envoy_limits counts it (LimitOf). kUncounted: unlimited.
+  uint32_t limit_index = kUncounted;
+  // Its name in the LimitTable (limit_specs.h); also of an unlimited one.
   std::string limit_name = {};
+  // "SOURCE:LINE:COLUMN".
+  std::string defined_at = {};
 
-  // As configured. `requests_per_unit` may be 0: nothing but checks is granted; the limit in the
-  // table then has 1 permit.
+  // As configured. `requests_per_unit` may be 0: every request but a check is over the limit. The
+  // limit in the table then has 1 permit.
   uint32_t requests_per_unit = 0;
   Unit unit = Unit::kUnknown;
   uint32_t unit_multiplier = 1;
@@ -62,26 +66,27 @@ struct MatchedLimit {
   bool quota_mode = false;
   // rate_limit's; current_limit shows it. Not unique.
   std::string name = {};
-  // Names of limits which do not apply where this one does.
+  // Names of the limits that do not apply where this one does.
   std::vector<std::string> replaces = {};
   MetadataValue::Fields metadata = {};
 
   // How to count, with --ratelimit_mode and --ratelimit_overrides applied.
   Counting counting = {};
 
-  // ER's name of the counters: DOMAIN.KEY[_VALUE][.KEY[_VALUE]]. If `metric_has_values`, the values
-  // of the request belong in it: Matcher::MetricName.
+  // ER's name of its counters: DOMAIN.KEY[_VALUE][.KEY[_VALUE]]. If `metric_has_values`, values of
+  // the request belong in it: Matcher::MetricName.
   std::string metric_name = {};
   bool metric_has_values = false;
 };
 
-// Immutable, thread-safe. Look-ups allocate nothing.
+// Immutable, thread-safe. Look-ups do not allocate, but for entries over kMaxDescriptorBytes and
+// bucket keys over kMaxKeyBytes, of which each thread keeps a buffer.
 class Matcher {
  public:
+  // The descriptors side by side.
   class Level;
 
-  // REQUIRES: Check(tree) is OK. The limits of the matches are numbered from 0 in the order of
-  // Specs (limit_specs.h).
+  // REQUIRES: Check(tree) is OK.
   Matcher(const DescriptorTree& tree, const Overrides& overrides);
   ~Matcher();
   Matcher(const Matcher&) = delete;
@@ -89,35 +94,41 @@ class Matcher {
 
   // Null: no such domain. Valid as long as this.
   const Level* FindDomain(std::string_view domain) const;
+  size_t domain_count() const { return domains_.size(); }
 
   // The limit of a descriptor; null: it has none. Fills in the bucket's key if there is a limit.
-  // The key is the same for two descriptors of one limit iff they have the same entries, but for
-  // values of descriptors with share_threshold, which the pattern stands for.
-  const MatchedLimit* Find(const Level& domain, absl::Span<const Entry> entries,
-                           BucketKey* key) const;
+  // Two descriptors of one limit have the same key iff they have the same entries, but for values
+  // that descriptors with share_threshold match: those are not in it.
+  static const MatchedLimit* Find(const Level& domain, absl::Span<const Entry> entries,
+                                  BucketKey* key);
 
-  // Writes the bucket's key of entries as they are: for a limit that a request brings along.
+  // The bucket's key for a limit that the request brings along: of all entries.
   static void WriteKey(absl::Span<const Entry> entries, BucketKey* key);
 
-  // ER's name of the counters of a descriptor that was found, with detailed_metric and
+  // ER's name of the counters of a descriptor that Find has found, with detailed_metric and
   // value_to_metric applied. Allocates.
   std::string MetricName(std::string_view domain, absl::Span<const Entry> entries) const;
 
-  // All limits, by limit_index and then those without one.
+  // All limits, in the order of loading.
   absl::Span<const std::unique_ptr<MatchedLimit>> limits() const { return limits_; }
 
  private:
-  struct Domains;
-  std::unique_ptr<Domains> domains_;
+  struct Node;
+  class Compiler;
+
+  static const Node* Step(const Level& level, const Entry& entry, bool* by_wildcard);
+
+  // The views are into the levels.
+  absl::flat_hash_map<absl::string_view, std::unique_ptr<Level>> domains_;
   std::vector<std::unique_ptr<MatchedLimit>> limits_;
 };
 
-// The matcher that belongs to a table, swapped in together with its limits: a request that takes
-// one table (LimitRegistry::Local) sees one configuration. Null: no configuration is loaded.
+// The matcher that belongs to a table: it is swapped in together with the limits, so a request that
+// uses one table (LimitRegistry::Local) sees one configuration. Null: no configuration is loaded.
 const Matcher* MatcherOf(const limits::LimitTable& table);
 
-// The limit of the table that counts a match; null: unlimited, or an admin deleted the limit: the
-// descriptor counts as unmatched.
+// The limit of the table that counts for a match of the table's matcher. Null: it is unlimited, or
+// an admin deleted the limit, and the descriptor counts as unmatched.
 const limits::Limit* LimitOf(const limits::LimitTable& table, const MatchedLimit& match);
 
 }  // namespace sluice::envoy

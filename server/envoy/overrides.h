@@ -35,9 +35,12 @@ struct Counting {
 struct Overrides {
   Counting all;
   absl::flat_hash_map<std::string, Counting> domains;
-  absl::flat_hash_map<std::string, Counting> limits;  // by rate_limit.name; precede the domains
+  // By rate_limit.name, or by the limit's name in Sluice. They precede the domains.
+  absl::flat_hash_map<std::string, Counting> limits;
 
-  const Counting& Of(std::string_view domain, std::string_view limit_name) const;
+  // `name`: rate_limit.name, may be empty; `limit_name`: in Sluice.
+  const Counting& Of(std::string_view domain, std::string_view name,
+                     std::string_view limit_name) const;
 };
 
 // Reads the YAML of --ratelimit_overrides over `all`. INVALID_ARGUMENT: "FILE:LINE:COLUMN: ...".

@@ -36,7 +36,7 @@ bool SameRules(LimitSpec a, const LimitSpec& b) {
   return a == b;
 }
 
-// Checks a file's limits by themselves: each is good, names are unique, charges stay in the file.
+// Checks the limits of one source by themselves: each is good, names are unique, charges stay in it.
 absl::Status CheckFile(const std::vector<LimitSpec>& specs) {
   if (specs.size() > bounds::kMaxLimits) return errors::TooManyLimits(specs.size());
   std::vector<const LimitSpec*> pointers;
@@ -126,37 +126,78 @@ LimitRegistry::LimitRegistry(store::Store* store)
   Swap(std::move(table));
 }
 
+const LimitSpec* LimitRegistry::Sources::Defined(std::string_view name) const {
+  for (const SpecMap* map : {&file, &envoy}) {
+    if (const auto it = map->find(name); it != map->end()) return it->second.get();
+  }
+  return nullptr;
+}
+
 absl::StatusOr<bool> LimitRegistry::ApplyFile(std::vector<LimitSpec> specs, std::string version) {
   common::MutexLock change(&change_mu_);
   if (!version.empty() && version == sources_.file_version) return false;
-  if (absl::Status status = CheckFile(specs); !status.ok()) return status;
-
-  Sources next;
+  Sources next = sources_;
   next.file_version = std::move(version);
+  absl::Status status = ReplaceDefined(Origin::kFile, std::move(specs), &next);
+  if (status.ok()) status = Publish(std::move(next), "");
+  if (!status.ok()) return status;
+  return true;
+}
+
+absl::StatusOr<bool> LimitRegistry::ApplyEnvoy(std::vector<LimitSpec> specs, std::string version,
+                                               std::shared_ptr<const void> companion) {
+  common::MutexLock change(&change_mu_);
+  if (!version.empty() && version == sources_.envoy_version) return false;
+  Sources next = sources_;
+  next.envoy_version = std::move(version);
+  next.envoy_companion = std::move(companion);
+  auto order = std::make_shared<std::vector<std::string>>();
+  for (const LimitSpec& spec : specs) order->push_back(spec.name);
+  next.envoy_order = std::move(order);
+  absl::Status status = ReplaceDefined(Origin::kEnvoy, std::move(specs), &next);
+  if (status.ok()) status = Publish(std::move(next), "");
+  if (!status.ok()) return status;
+  return true;
+}
+
+absl::Status LimitRegistry::ReplaceDefined(Origin origin, std::vector<LimitSpec> specs,
+                                           Sources* next) {
+  if (absl::Status status = CheckFile(specs); !status.ok()) return status;
+  const bool of_file = origin == Origin::kFile;
+  SpecMap& defined = of_file ? next->file : next->envoy;
+  const SpecMap& others = of_file ? next->envoy : next->file;
+  SpecMap before;
+  before.swap(defined);
+  for (const auto& [name, spec] : before) next->deleted.erase(name);
   for (LimitSpec& spec : specs) {
-    spec.origin = Origin::kFile;
+    spec.origin = origin;
+    if (const auto it = others.find(spec.name); it != others.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("limits: \"", spec.name, "\" (", spec.defined_at, ") is also ",
+                       of_file ? "a limit of Envoy's configuration" : "in the limits file", " (",
+                       it->second->defined_at, "); rename one of them"));
+    }
     // An equal spec is not replaced, so that comparing tables stays cheap.
-    const auto before = sources_.file.find(spec.name);
-    SpecPtr kept = before != sources_.file.end() && *before->second == spec
-                       ? before->second
+    const auto old = before.find(spec.name);
+    SpecPtr kept = old != before.end() && *old->second == spec
+                       ? old->second
                        : std::make_shared<const LimitSpec>(std::move(spec));
     const std::string& name = kept->name;
-    next.file.emplace(name, std::move(kept));
+    defined.emplace(name, std::move(kept));
   }
-  for (const auto& [name, spec] : sources_.admin) {
-    if (spec->origin == Origin::kAdmin && !next.file.contains(name)) next.admin.emplace(name, spec);
-  }
-  if (absl::Status status = Publish(std::move(next), ""); !status.ok()) return status;
-  return true;
+  // An admin's limit stays if neither source defined or defines it.
+  absl::erase_if(next->admin, [&](const auto& put) {
+    return before.contains(put.first) || defined.contains(put.first);
+  });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LimitRegistry::PutResult> LimitRegistry::Put(LimitSpec spec) {
   if (const auto problem = CheckSpec(spec, nullptr)) return ProblemStatus("limit.", spec, *problem);
   common::MutexLock change(&change_mu_);
-  const auto of_file = sources_.file.find(spec.name);
-  const bool over_file = of_file != sources_.file.end();
-  spec.origin = over_file ? Origin::kAdminOverFile : Origin::kAdmin;
-  spec.defined_at = over_file ? of_file->second->defined_at : std::string();
+  const LimitSpec* const defined = sources_.Defined(spec.name);
+  spec.origin = defined != nullptr ? Origin::kAdminOverFile : Origin::kAdmin;
+  spec.defined_at = defined != nullptr ? defined->defined_at : std::string();
 
   const std::string name = spec.name;
   PutResult result;
@@ -185,15 +226,17 @@ absl::Status LimitRegistry::Delete(std::string_view name) {
   }
   Sources next = sources_;
   next.admin.erase(name);
-  if (next.file.contains(name)) next.deleted.insert(std::string(name));
+  if (next.Defined(name) != nullptr) next.deleted.insert(std::string(name));
   return Publish(std::move(next), name);
 }
 
 absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   // In the order of names, admin over file.
   SpecMap merged = next.admin;
-  for (const auto& [name, spec] : next.file) {
-    if (!next.deleted.contains(name)) merged.emplace(name, spec);
+  for (const SpecMap* defined : {&next.file, &next.envoy}) {
+    for (const auto& [name, spec] : *defined) {
+      if (!next.deleted.contains(name)) merged.emplace(name, spec);
+    }
   }
   std::vector<SpecPtr> specs;
   for (auto& [name, spec] : merged) specs.push_back(std::move(spec));
@@ -249,6 +292,13 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   }
   table->serial_ = before->serial() + 1;
   table->file_version_ = next.file_version;
+  table->envoy_companion_ = next.envoy_companion;
+  if (next.envoy_order != nullptr) {
+    table->envoy_limits_.reserve(next.envoy_order->size());
+    for (const std::string& name : *next.envoy_order) {
+      table->envoy_limits_.push_back(table->Find(name));
+    }
+  }
   table->limit_id_end_ = static_cast<uint32_t>(limit_ids_.size());
   table->admin_changes_ = static_cast<uint32_t>(next.admin.size() + next.deleted.size());
 

@@ -1,11 +1,13 @@
-// LimitRegistry: the limits in force. Merges the file's limits with the admin's into an immutable
-// LimitTable and swaps it in at once, so that no request sees half a change.
+// LimitRegistry: the limits in force. Merges the limits of the file, of Envoy's configuration and of
+// the admin into an immutable LimitTable and swaps it in at once, so that no request sees half a change.
 //
 // Precedence:
 //   - The file owns the limits that it names. A Put on such a limit (ORIGIN_ADMIN_OVER_FILE), or a
 //     Delete of it, lasts until the file next changes: until ApplyFile gets another version.
 //   - Limits that the file does not name (ORIGIN_ADMIN) survive reloads, until a Delete, or until
 //     a file names them: then the file owns them.
+//   - Envoy's configuration owns its limits (ORIGIN_ENVOY) in the same way, apart from the file's.
+//     The file and the configuration may not name the same limit.
 //   - The limits of a file may charge only limits of that file; those of the admin may charge any.
 //     A file that removes a limit which an admin's limit charges is refused.
 //
@@ -51,7 +53,7 @@ struct FileStatus {
   uint64_t failed_reloads = 0;
 };
 
-// Thread-safe. Changes (ApplyFile, Put, Delete) wait for each other and take milliseconds for
+// Thread-safe. Changes (ApplyFile, ApplyEnvoy, Put, Delete) wait for each other and take milliseconds for
 // thousands of limits. Local() does not wait for them.
 class LimitRegistry {
  public:
@@ -64,6 +66,11 @@ class LimitRegistry {
   //   INVALID_ARGUMENT: a limit is bad; names the limit, the field, the value and the remedy.
   //   FAILED_PRECONDITION: the file contradicts limits of the admin.
   absl::StatusOr<bool> ApplyFile(std::vector<LimitSpec> specs, std::string version);
+
+  // Replaces the limits of Envoy's configuration in the same way; theirs charge no others.
+  // `companion` goes into the same table, for LimitTable::envoy_companion.
+  absl::StatusOr<bool> ApplyEnvoy(std::vector<LimitSpec> specs, std::string version,
+                                  std::shared_ptr<const void> companion);
 
   struct PutResult {
     // The limit in force, and the table that keeps it alive.
@@ -109,13 +116,25 @@ class LimitRegistry {
   // The limits that a table is made of.
   struct Sources {
     SpecMap file;
-    SpecMap admin;                         // by Put; precede the file's
-    absl::btree_set<std::string> deleted;  // names of the file's, by Delete
+    SpecMap envoy;
+    SpecMap admin;                         // by Put; precede the others
+    absl::btree_set<std::string> deleted;  // names of the file's and of Envoy's, by Delete
     std::string file_version;
+    std::string envoy_version;
+    std::shared_ptr<const void> envoy_companion;
+    // The names of `envoy`, in the order given.
+    std::shared_ptr<const std::vector<std::string>> envoy_order;
+
+    // The limit as the file or Envoy's configuration defines it; null: neither does.
+    const LimitSpec* Defined(std::string_view name) const;
   };
 
+  // Replaces the limits of `next` that have this origin, and ends the admin's changes to them.
+  absl::Status ReplaceDefined(Origin origin, std::vector<LimitSpec> specs, Sources* next)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
+
   // Builds the table of `next`, registers its new rules, and makes it current. `put` names the
-  // limit that Put changes, for errors; empty: ApplyFile.
+  // limit that Put changes, for errors; empty: ApplyFile or ApplyEnvoy.
   absl::Status Publish(Sources next, std::string_view put)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   std::shared_ptr<const LimitRules> MakeRules(const LimitSpec& spec,

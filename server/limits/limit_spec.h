@@ -21,7 +21,8 @@ enum class Mode : uint8_t { kEnforce = 0, kShadow };
 // The answer to acquisitions while the shared store is unavailable.
 enum class OnStoreFailure : uint8_t { kDeny = 0, kAllow, kSplit };
 
-enum class Origin : uint8_t { kFile = 0, kAdmin, kAdminOverFile };
+// kEnvoy: a descriptor of Envoy's rate-limit configuration (server/envoy).
+enum class Origin : uint8_t { kFile = 0, kAdmin, kAdminOverFile, kEnvoy };
 
 // Parameters of one key; the limit's apply where absent.
 struct KeyOverride {
@@ -55,7 +56,7 @@ struct LimitSpec {
   bool direct = true;
 
   Origin origin = Origin::kFile;
-  std::string defined_at;  // "FILE:LINE", empty for PutLimit
+  std::string defined_at;  // "FILE:LINE"; kEnvoy: "FILE:LINE:COLUMN"; empty for PutLimit
 
   friend bool operator==(const LimitSpec&, const LimitSpec&) = default;
 };

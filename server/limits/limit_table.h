@@ -98,6 +98,13 @@ class LimitTable {
   // Greater than every limit_id of this and all earlier tables.
   uint32_t limit_id_end() const { return limit_id_end_; }
 
+  // What ApplyEnvoy was given with the limits of Envoy's configuration; null: none is loaded.
+  const void* envoy_companion() const { return envoy_companion_.get(); }
+
+  // The limits of Envoy's configuration, in the order that ApplyEnvoy was given. Null: an admin
+  // deleted it.
+  absl::Span<const Limit* const> envoy_limits() const { return envoy_limits_; }
+
   // Changes made by Put and Delete that are still in force.
   uint32_t admin_changes() const { return admin_changes_; }
 
@@ -108,6 +115,8 @@ class LimitTable {
   absl::flat_hash_map<absl::string_view, const Limit*> by_name_;  // views into the specs
   uint64_t serial_ = 0;
   std::string file_version_;
+  std::shared_ptr<const void> envoy_companion_;
+  std::vector<const Limit*> envoy_limits_;
   uint32_t limit_id_end_ = 0;
   uint32_t admin_changes_ = 0;
 };

@@ -26,7 +26,7 @@ static_assert(v1::Algorithm_MAX == std::size(algorithm::kKinds));
 static_assert(v1::Mode_MAX == static_cast<int>(limits::Mode::kShadow) + 1);
 static_assert(v1::OnStoreFailure_MAX == static_cast<int>(limits::OnStoreFailure::kSplit) + 1);
 static_assert(v1::Sharing_MAX == static_cast<int>(store::Sharing::kRelaxed) + 1);
-static_assert(v1::Origin_MAX == static_cast<int>(limits::Origin::kAdminOverFile) + 1);
+static_assert(v1::Origin_MAX == static_cast<int>(limits::Origin::kEnvoy) + 1);
 
 // INVALID_ARGUMENT: `value` is not a value of the enum named `type`, whose last value is `max`.
 template <typename Ours>

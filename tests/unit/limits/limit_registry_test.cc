@@ -316,6 +316,58 @@ TEST_F(LimitRegistryTest, AFileThatNamesAnAdminLimitTakesItOver) {
   EXPECT_EQ(Find("a"), nullptr);
 }
 
+TEST_F(LimitRegistryTest, FileAndEnvoyConfigurationAreReplacedApart) {
+  Apply({FileSpec("a", 1)}, "v1");
+  const auto companion = std::make_shared<const int>(1);
+  ASSERT_TRUE(*registry_.ApplyEnvoy({FileSpec("e//y"), FileSpec("e//x")}, "e1", companion));
+  EXPECT_THAT(Names(), ElementsAre("a", "e//x", "e//y"));
+  EXPECT_EQ(Find("e//x")->spec().origin, Origin::kEnvoy);
+  EXPECT_THAT(table_->envoy_limits(), ElementsAre(table_->Find("e//y"), table_->Find("e//x")));
+  EXPECT_EQ(table_->envoy_companion(), companion.get());
+
+  Apply({FileSpec("b", 1)}, "v2");
+  EXPECT_THAT(Names(), ElementsAre("b", "e//x", "e//y"));
+  EXPECT_THAT(table_->envoy_limits(), ElementsAre(table_->Find("e//y"), table_->Find("e//x")));
+  EXPECT_EQ(table_->envoy_companion(), companion.get());
+
+  const auto next = std::make_shared<const int>(2);
+  ASSERT_TRUE(*registry_.ApplyEnvoy({FileSpec("e//z")}, "e2", next));
+  EXPECT_THAT(Names(), ElementsAre("b", "e//z"));
+  EXPECT_EQ(table_->envoy_companion(), next.get());
+  EXPECT_FALSE(*registry_.ApplyEnvoy({}, "e2", nullptr));
+}
+
+TEST_F(LimitRegistryTest, PutOverAnEnvoyLimitEndsWhenItsConfigurationChanges) {
+  ASSERT_TRUE(registry_.ApplyEnvoy({FileSpec("e//x", 1), FileSpec("e//y")}, "e1", nullptr).ok());
+  const auto put = registry_.Put(Spec("e//x", 5));
+  ASSERT_TRUE(put.ok());
+  EXPECT_EQ(put->limit->spec().origin, Origin::kAdminOverFile);
+  ASSERT_TRUE(registry_.Delete("e//y").ok());
+  Apply({FileSpec("a", 1)}, "v1");
+  EXPECT_EQ(Permits("e//x"), 5u);
+  EXPECT_THAT(table_->envoy_limits(), ElementsAre(put->limit, nullptr));
+  EXPECT_EQ(table_->admin_changes(), 2u);
+
+  ASSERT_TRUE(registry_.ApplyEnvoy({FileSpec("e//x", 1), FileSpec("e//y")}, "e2", nullptr).ok());
+  EXPECT_EQ(Permits("e//x"), 1u);
+  EXPECT_THAT(Names(), ElementsAre("a", "e//x", "e//y"));
+  EXPECT_EQ(table_->admin_changes(), 0u);
+}
+
+TEST_F(LimitRegistryTest, RefusesALimitThatFileAndEnvoyConfigurationBothDefine) {
+  Apply({FileSpec("a", 1)}, "v1");
+  const absl::Status refused = registry_.ApplyEnvoy({FileSpec("a")}, "e1", nullptr).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.message(),
+            "limits: \"a\" (limits.yaml:1) is also in the limits file (limits.yaml:1); rename one "
+            "of them");
+  ASSERT_TRUE(registry_.ApplyEnvoy({FileSpec("b")}, "e1", nullptr).ok());
+  EXPECT_EQ(registry_.ApplyFile({FileSpec("b")}, "v2").status().message(),
+            "limits: \"b\" (limits.yaml:1) is also a limit of Envoy's configuration "
+            "(limits.yaml:1); rename one of them");
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+}
+
 TEST_F(LimitRegistryTest, ADeletedFileLimitReturnsWhenTheFileChanges) {
   Apply({FileSpec("a", 1), FileSpec("b")}, "v1");
   ASSERT_TRUE(registry_.Delete("a").ok());
