@@ -72,7 +72,9 @@ struct BucketStatus {
     kWaiting = 8,
     kNextGrantAfter = 9,
     kSource = 10,
-    kError = 11
+    kError = 11,
+    kOpenReceipts = 12,
+    kRefundable = 13
   };
 };
 

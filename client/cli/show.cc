@@ -55,6 +55,7 @@ void WriteBucket(const BucketStatus& bucket, Json* json) {
     json->Field("next_permit_after_ns", bucket.next_permit_after);
     json->Field("exists", bucket.exists).Field("waiting", bucket.waiting);
     json->Field("next_grant_after_ns", bucket.next_grant_after);
+    json->Field("open_receipts", bucket.open_receipts).Field("refundable", bucket.refundable);
     json->Field("source", SourceName(bucket.source));
   }
   json->Close();
@@ -136,22 +137,27 @@ Json BucketsJson(const std::vector<BucketStatus>& buckets) {
 }
 
 std::string BucketTable(const std::vector<BucketStatus>& buckets) {
-  const bool any_wait = std::any_of(buckets.begin(), buckets.end(), [](const BucketStatus& one) {
-    return one.status.ok() && one.waiting > 0;
-  });
+  const auto any = [&](uint64_t BucketStatus::* count) {
+    return std::any_of(buckets.begin(), buckets.end(), [count](const BucketStatus& one) {
+      return one.status.ok() && one.*count > 0;
+    });
+  };
+  const bool any_wait = any(&BucketStatus::waiting);
+  const bool any_open = any(&BucketStatus::open_receipts);
   std::vector<std::vector<std::string>> rows = {
       {"LIMIT", "KEY", ">LEFT", ">OF", ">NEXT", ">FULL IN", ""}};
-  // Two columns, only if there are reservations that wait.
-  const auto add_waiting = [&](std::string waiting, std::string next_grant) {
-    if (any_wait)
-      rows.back().insert(rows.back().end() - 1, {std::move(waiting), std::move(next_grant)});
+  // Two columns each, only if there are reservations that wait, or open receipts.
+  const auto add = [&](bool shown, std::string first, std::string second) {
+    if (shown) rows.back().insert(rows.back().end() - 1, {std::move(first), std::move(second)});
   };
-  add_waiting(">WAITING", ">NEXT GRANT");
+  add(any_wait, ">WAITING", ">NEXT GRANT");
+  add(any_open, ">RECEIPTS", ">REFUNDABLE");
   for (const BucketStatus& bucket : buckets) {
     if (!bucket.status.ok()) {
       rows.push_back(
           {bucket.limit, ShowKey(bucket.key), "-", "-", "-", "-", bucket.status.ToString()});
-      add_waiting("-", "-");
+      add(any_wait, "-", "-");
+      add(any_open, "-", "-");
       continue;
     }
     const std::string next =
@@ -161,8 +167,9 @@ std::string BucketTable(const std::vector<BucketStatus>& buckets) {
     rows.push_back({bucket.limit, ShowKey(bucket.key), std::to_string(bucket.remaining),
                     std::to_string(bucket.capacity), next, full,
                     bucket.exists ? "" : "(not in use)"});
-    add_waiting(std::to_string(bucket.waiting),
-                bucket.waiting > 0 ? FormatDuration(bucket.next_grant_after) : "-");
+    add(any_wait, std::to_string(bucket.waiting),
+        bucket.waiting > 0 ? FormatDuration(bucket.next_grant_after) : "-");
+    add(any_open, std::to_string(bucket.open_receipts), std::to_string(bucket.refundable));
   }
   return FormatTable(std::move(rows));
 }

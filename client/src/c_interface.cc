@@ -275,6 +275,8 @@ int32_t sluice_query(sluice_client* client, const sluice_bucket* buckets, size_t
     out.next_permit_after_ns = Ns(bucket.next_permit_after);
     out.waiting = bucket.waiting;
     out.next_grant_after_ns = Ns(bucket.next_grant_after);
+    out.open_receipts = bucket.open_receipts;
+    out.refundable = bucket.refundable;
   }
   return static_cast<int32_t>(answer.status().code());
 }

@@ -100,6 +100,9 @@ class BucketState {
   // be worth anything.
   std::optional<uint64_t> Refund(const Parameters& parameters, uint64_t receipt_id, Moment at);
 
+  // What refunds of all open receipts would give back now. Bookings are not counted.
+  Refundable RefundableAt(const Parameters& parameters, Moment at) const;
+
   // Books at a grant time that EarliestNs returned for the same `at`, later than at.now_ns. At the
   // grant time the booking becomes a take with booking.id as its receipt.
   void Book(const Parameters& parameters, const Booking& booking, Moment at);

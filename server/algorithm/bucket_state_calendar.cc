@@ -227,6 +227,40 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
   return given;
 }
 
+Refundable BucketState::RefundableAt(const Parameters& parameters, Moment at) const {
+  Refundable sum;
+  if (receipts_.empty()) return sum;
+  if (calendar_ != nullptr) at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
+  std::visit(
+      Overloaded{[&](const TokenBucketState& state) {
+                   // As refunds from the oldest on: each lowers the least shortfall of all
+                   // newer receipts by what it gives back.
+                   const TokenBucket& token = parameters.token_bucket;
+                   const uint64_t shortfall = ShortfallTicks(state.tat, ToTicks(token, at.now_ns));
+                   uint64_t ticks = 0;
+                   for (const OpenReceipts::Receipt& receipt : receipts_) {
+                     const uint64_t least = std::min(receipt.shortfall_or_permits, shortfall);
+                     if (least == 0) continue;
+                     ++sum.receipts;
+                     ticks = std::min(ticks + receipt.cost_or_when, least);
+                   }
+                   sum.permits = ticks / token.unit_ticks;
+                 },
+                 [&](const auto& state) {
+                   const auto& limit = Of(parameters, state);
+                   const uint64_t counted = state.Counted(limit, Time(at, state));
+                   for (const OpenReceipts::Receipt& receipt : receipts_) {
+                     if (!state.Counts(limit, receipt.cost_or_when, Time(at, state))) {
+                       continue;
+                     }
+                     ++sum.receipts;
+                     sum.permits += std::min(receipt.shortfall_or_permits, counted - sum.permits);
+                   }
+                 }},
+      state_);
+  return sum;
+}
+
 int64_t BucketState::CountedUntilNs(const Parameters& parameters, Moment at) const {
   return WithBookings(parameters, at,
                       Overloaded{[](TokenCalendar&, const TokenBucket&) { return int64_t{0}; },

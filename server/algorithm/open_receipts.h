@@ -35,6 +35,13 @@
 
 namespace sluice::algorithm {
 
+// The receipts that are worth anything, and what refunds of all of them would give back.
+struct Refundable {
+  uint64_t receipts = 0;
+  uint64_t permits = 0;  // whole ones
+  friend bool operator==(const Refundable&, const Refundable&) = default;
+};
+
 // Receipts in the order of their grants. Dropping the oldest costs little: the room is taken back
 // once half of it is unused.
 class OpenReceipts {

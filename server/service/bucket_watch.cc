@@ -162,6 +162,7 @@ void WatchHub::OnQueried(Watch* polled) {
       now.exists = bucket.exists;
       now.source = bucket.source;
       now.waiting = bucket.waiting;
+      now.refundable = bucket.refundable;
     }
     if (!first && now == watch->sent[i]) continue;
     watch->sent[i] = now;

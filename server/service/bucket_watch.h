@@ -91,6 +91,7 @@ class WatchHub {
     bool exists = false;
     store::Source source = store::Source::kStore;
     uint64_t waiting = 0;
+    algorithm::Refundable refundable;
     absl::StatusCode error = absl::StatusCode::kOk;
     friend bool operator==(const Sent&, const Sent&) = default;
   };

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/level.h"
+#include "server/algorithm/open_receipts.h"
 #include "server/store/rule.h"
 
 namespace sluice::store {
@@ -203,6 +204,8 @@ struct QueryItem {
   // Number of bookings, and the time until the next grant time; 0: none.
   uint64_t waiting = 0;
   int64_t next_grant_after_ns = 0;
+  // Open receipts of grants whose time has come, and what they would give back.
+  algorithm::Refundable refundable;
 };
 
 class QueryOperation : public Operation {

@@ -175,8 +175,10 @@ TEST_P(ReservationContractTest, AfterItsGrantTimeReservationIsRefundedLikeAnyGra
   const auto rule = TokenBucket(1, 1, 2);
   ASSERT_TRUE(Acquire(store(), *rule, "k", 2).granted());
   const Acquired reserved = Reserve(*rule, "k", kMinute);
+  EXPECT_EQ(Query(store(), *rule, "k").refundable, algorithm::Refundable());
   Advance(reserved.wait_ns);
   EXPECT_EQ(Remaining(*rule, "k"), 0);
+  EXPECT_EQ(Query(store(), *rule, "k").refundable, (algorithm::Refundable{1, 1}));
   const std::vector<Charge> charges = {{rule.get(), "k", 1}};
   const Refunded refunded = Cancel(reserved, charges);
   EXPECT_EQ(refunded.outcome, RefundOutcome::kRefunded);

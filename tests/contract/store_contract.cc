@@ -394,6 +394,34 @@ TEST_P(StoreContractTest, RefundsSeveralChargesTogether) {
   ExpectOpenReceipts(0);
 }
 
+TEST_P(StoreContractTest, QueryTellsWhatOpenReceiptsWouldGiveBack) {
+  const auto bucket = TokenBucket(1, 1, 10);
+  const auto log = Register(2, algorithm::MakeSlidingLog({10, 8 * kSecond}));
+  const auto window = Register(3, algorithm::MakeSlidingWindow({10, 7 * kSecond}, 7));
+  const auto fixed = Register(4, algorithm::MakeFixedWindow({10, 8 * kSecond}, 0));
+  Advance(8 * kSecond - WallNs() % (8 * kSecond));  // to the start of a fixed window
+  for (const auto& rule : {bucket, log, window, fixed}) {
+    const auto refundable = [&] { return Query(store(), *rule, "k").refundable; };
+    EXPECT_EQ(refundable(), (algorithm::Refundable{0, 0}));
+    Acquire(store(), *rule, "k", 1);
+    EXPECT_EQ(refundable(), (algorithm::Refundable{0, 0}));
+    const Acquired first = Acquire(store(), *rule, "k", 4, {.want_receipt = true});
+    EXPECT_EQ(refundable(), (algorithm::Refundable{1, 4}));
+    Acquire(store(), *rule, "k", 3, {.want_receipt = true});
+    EXPECT_EQ(refundable(), (algorithm::Refundable{2, 7}));
+    Refund(store(), first.receipt_id, {{rule.get(), "k", 4}});
+    EXPECT_EQ(refundable(), (algorithm::Refundable{1, 3}));
+  }
+  Advance(2 * kSecond);
+  // Of the 4 permits that were taken and not given back, 2 have come back by themselves.
+  EXPECT_EQ(Query(store(), *bucket, "k").refundable, (algorithm::Refundable{1, 2}));
+  EXPECT_EQ(Query(store(), *log, "k").refundable, (algorithm::Refundable{1, 3}));
+  Advance(8 * kSecond);
+  for (const auto& rule : {bucket, log, window, fixed}) {
+    EXPECT_EQ(Query(store(), *rule, "k").refundable, (algorithm::Refundable{0, 0}));
+  }
+}
+
 TEST_P(StoreContractTest, OpenReceiptsDoNotChangeDecisions) {
   const auto rule = TokenBucket(1, 3, 5, 2);
   for (int i = 0; i < 200; ++i) {

@@ -168,11 +168,13 @@ class Sides {
     BucketLevel level;
     uint64_t waiting = 0;
     int64_t next_ns = 0;
+    algorithm::Refundable refundable;
     Exchange(
         {of},
         [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
           const algorithm::Level l = buckets[0].LevelAt(now_ns);
           level = {l.remaining, l.capacity, l.reset_after_ns, l.next_permit_after_ns};
+          refundable = buckets[0].RefundableAt(now_ns);
           waiting = buckets[0].bookings();
           next_ns = waiting == 0 ? 0 : buckets[0].NextGrantTimeNs() - now_ns;
         },
@@ -180,6 +182,7 @@ class Sides {
     const QueryItem memory = ::sluice::testing::Query(memory_, *parties_[of].rule, "k");
     RC_ASSERT(waiting == memory.waiting);
     RC_ASSERT(next_ns == memory.next_grant_after_ns);
+    RC_ASSERT(refundable == memory.refundable);
     CheckLevel(level, memory.level);
   }
 

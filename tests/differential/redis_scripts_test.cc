@@ -159,6 +159,13 @@ void Acquire(std::vector<Bucket>& buckets, const std::vector<std::vector<uint64_
   RC_ASSERT(reader.AtEnd());
 }
 
+// Permits that a script gives back, of its two numbers.
+uint64_t PermitsOf(const Parameters& parameters, int64_t a, int64_t b) {
+  const algorithm::TokenBucket& token = parameters.token_bucket;
+  return parameters.kind == Kind::kTokenBucket ? TicksOf(token, a, b) / token.unit_ticks
+                                               : static_cast<uint64_t>(a);
+}
+
 void Query(std::vector<Bucket>& buckets, int64_t now_ns) {
   std::vector<std::string> arguments = Prefix(buckets, now_ns);
   for (const Bucket& bucket : buckets) AppendCost(bucket.parameters, 1, &arguments);
@@ -167,8 +174,13 @@ void Query(std::vector<Bucket>& buckets, int64_t now_ns) {
   reader.Time(now_ns);
   for (const Bucket& bucket : buckets) {
     reader.Next();
+    const Moment at{now_ns, now_ns};
     CheckLevel(LevelOf(bucket.parameters, reader.NextBucket(), now_ns),
-               bucket.model.LevelAt(bucket.parameters, Moment{now_ns, now_ns}));
+               bucket.model.LevelAt(bucket.parameters, at));
+    const algorithm::Refundable refundable = bucket.model.RefundableAt(bucket.parameters, at);
+    RC_ASSERT(reader.Next() == static_cast<int64_t>(refundable.receipts));
+    const int64_t a = reader.Next();
+    RC_ASSERT(PermitsOf(bucket.parameters, a, reader.Next()) == refundable.permits);
   }
 }
 
@@ -185,11 +197,7 @@ void Refund(std::vector<Bucket>& buckets, uint64_t receipt, int64_t now_ns) {
     const auto given = bucket.model.Refund(bucket.parameters, receipt, Moment{now_ns, now_ns});
     RC_ASSERT(open == given.has_value());
     if (!open) continue;
-    const algorithm::TokenBucket& token = bucket.parameters.token_bucket;
-    const uint64_t permits = bucket.parameters.kind == Kind::kTokenBucket
-                                 ? TicksOf(token, a, b) / token.unit_ticks
-                                 : static_cast<uint64_t>(a);
-    RC_ASSERT(permits == *given);
+    RC_ASSERT(PermitsOf(bucket.parameters, a, b) == *given);
   }
 }
 

@@ -115,6 +115,10 @@ struct BucketStatus {
   bool exists = false;                            // a bucket that does not exist is full
   uint64_t waiting = 0;                           // reservations whose grant time is to come
   std::chrono::nanoseconds next_grant_after{0};   // until the first of these grant times
+  // Receipts that can still give permits back, without those of reservations to come, and the whole
+  // permits that the bucket gets back if all of them are refunded now.
+  uint64_t open_receipts = 0;
+  uint64_t refundable = 0;
   Source source = Source::kUnspecified;
   Status status = {};  // not OK: the bucket could not be read; ignore the other fields
 };

@@ -140,6 +140,8 @@ typedef struct sluice_bucket_status {
   int64_t next_permit_after_ns;
   uint64_t waiting; /* reservations whose grant time is to come */
   int64_t next_grant_after_ns;
+  uint64_t open_receipts; /* that can still give permits back, without those of reservations */
+  uint64_t refundable;    /* whole permits that come back if all of them are refunded now */
   const char* message;
   void* owner; /* used by sluice_bucket_status_clear */
 } sluice_bucket_status;

@@ -352,6 +352,12 @@ bool ReadBucket(std::string_view bytes, BucketStatus* bucket) {
         has_error = true;
         if (!error.Read(message)) return false;
         break;
+      case Field::kOpenReceipts:
+        reader.ReadVarint(&bucket->open_receipts);
+        break;
+      case Field::kRefundable:
+        reader.ReadVarint(&bucket->refundable);
+        break;
       default:
         break;
     }

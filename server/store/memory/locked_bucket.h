@@ -145,6 +145,11 @@ class LockedBucket {
     if (!Record::IsPlain(word_)) return state().LevelAt(parameters(), At(now_ns), budget);
     return algorithm::LevelAt(token(), Record::TatOf(word_), now_ns);
   }
+  // REQUIRES: locked, and not missing.
+  algorithm::Refundable RefundableAt(int64_t now_ns) const {
+    if (Record::IsPlain(word_)) return {};
+    return state().RefundableAt(parameters(), At(now_ns));
+  }
   std::optional<uint64_t> Refund(uint64_t receipt_id, int64_t now_ns) {
     if (Record::IsPlain(word_)) return std::nullopt;
     return ToChange().Refund(parameters(), receipt_id, At(now_ns));

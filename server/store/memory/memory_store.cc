@@ -324,6 +324,7 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
   item.unavailable = false;
   item.waiting = 0;
   item.next_grant_after_ns = 0;
+  item.refundable = {};
   const uint64_t hash = index_.Hash(*item.rule, item.key);
   for (;;) {
     const Rule* rule = item.rule;
@@ -365,6 +366,7 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
     const int64_t before = own.work();
     item.level = bucket.LevelAt(at_ns, &own);
     work.budget->Note(bucket.DecisionSteps() + static_cast<size_t>(own.work() - before));
+    item.refundable = bucket.RefundableAt(at_ns);
     item.waiting = bucket.bookings();
     if (item.waiting != 0) {
       item.next_grant_after_ns = std::max<int64_t>(bucket.NextGrantTimeNs() - at_ns, 0);

@@ -335,6 +335,8 @@ void WriteBucket(const service::BucketStatus& bucket, v1::BucketStatus* out) {
     SetTime(bucket.next_grant_after_ns, out->mutable_next_grant_after());
   }
   out->set_source(ToWire(bucket.source));
+  out->set_open_receipts(bucket.refundable.receipts);
+  out->set_refundable(bucket.refundable.permits);
 }
 
 }  // namespace

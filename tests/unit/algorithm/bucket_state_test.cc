@@ -44,6 +44,36 @@ TEST(BucketStateTest, RefundGivesFractionsOfPermits) {
   EXPECT_TRUE(bucket.IsFull(p, At(kSecond * 3 / 2)));
 }
 
+RC_GTEST_PROP(BucketStateTest, RefundableIsWhatAllRefundsGiveBackInAnyOrder, ()) {
+  const AnyLimit any = AnyParameters();
+  const Parameters& p = any.parameters;
+  BucketState bucket(p);
+  int64_t now_ns = 0;
+  std::vector<uint64_t> open;
+  const int steps = *rc::gen::inRange(1, 20);
+  for (int s = 0; s < steps; ++s) {
+    const test_support::Step step = *test_support::AnyStep(any.random, MaxGrant(p));
+    now_ns = test_support::Advanced(now_ns, {std::abs(step.advance_ns), 1});
+    const uint64_t receipt = *rc::gen::arbitrary<bool>() ? static_cast<uint64_t>(s) + 1 : 0;
+    const uint64_t permits = 1 + step.permits % MaxGrant(p);
+    if (bucket.TryTake(p, permits, At(now_ns), receipt) && receipt != 0) open.push_back(receipt);
+  }
+  const Refundable refundable = bucket.RefundableAt(p, At(now_ns));
+  const Level before = bucket.LevelAt(p, At(now_ns));
+  uint64_t given = 0;
+  const uint64_t tat = p.kind == Kind::kTokenBucket ? bucket.tat() : 0;
+  while (!open.empty()) {
+    const auto at = open.begin() + *rc::gen::inRange<std::ptrdiff_t>(0, std::ssize(open));
+    given += bucket.Refund(p, *at, At(now_ns)).value_or(0);
+    open.erase(at);
+  }
+  if (p.kind == Kind::kTokenBucket) given = (tat - bucket.tat()) / p.token_bucket.unit_ticks;
+  RC_ASSERT(refundable.permits == given);
+  RC_ASSERT((refundable.receipts == 0) == (given == 0 && tat <= bucket.tat()));
+  RC_ASSERT(before.remaining + static_cast<int64_t>(given) <=
+            bucket.LevelAt(p, At(now_ns)).remaining);
+}
+
 TEST(BucketStateTest, IsPlainWhenNoReceiptIsOpen) {
   const Parameters p = *MakeTokenBucket({1, kSecond}, 10, 0);
   BucketState bucket = BucketState::FromTat(5 * kSecond);

@@ -208,6 +208,8 @@ void Fill(Random& random, v1::QueryResponse* response) {
     bucket->set_exists(random.Chance(2));
     bucket->set_waiting(random.Number());
     if (random.Chance(2)) random.Fill(bucket->mutable_next_grant_after());
+    bucket->set_open_receipts(random.Number());
+    bucket->set_refundable(random.Number());
     bucket->set_source(static_cast<v1::Source>(random.Number()));
     if (random.Chance(4)) Fill(random, bucket->mutable_error());
   }
@@ -255,6 +257,7 @@ bool Same(const std::vector<BucketStatus>& a, const std::vector<BucketStatus>& b
         a[i].capacity != b[i].capacity || a[i].reset_after != b[i].reset_after ||
         a[i].next_permit_after != b[i].next_permit_after || a[i].exists != b[i].exists ||
         a[i].waiting != b[i].waiting || a[i].next_grant_after != b[i].next_grant_after ||
+        a[i].open_receipts != b[i].open_receipts || a[i].refundable != b[i].refundable ||
         a[i].source != b[i].source || a[i].status != b[i].status) {
       return false;
     }
@@ -479,7 +482,9 @@ TEST(RateLimiterFieldsTest, AreThoseOfTheProtoFile) {
                                   {"waiting", B::kWaiting},
                                   {"next_grant_after", B::kNextGrantAfter},
                                   {"source", B::kSource},
-                                  {"error", B::kError}});
+                                  {"error", B::kError},
+                                  {"open_receipts", B::kOpenReceipts},
+                                  {"refundable", B::kRefundable}});
   ExpectFields<v1::QueryResponse>(
       {{"buckets", fields::QueryResponse::kBuckets}, {"at", fields::QueryResponse::kAt}});
   ExpectFields<v1::WatchRequest>({{"buckets", fields::WatchRequest::kBuckets},

@@ -95,6 +95,8 @@ std::vector<BucketStatus> FromWire(v1::QueryResponse* wire) {
     out.exists = bucket.exists();
     out.waiting = bucket.waiting();
     out.next_grant_after = FromWire(bucket.next_grant_after());
+    out.open_receipts = bucket.open_receipts();
+    out.refundable = bucket.refundable();
     out.source = static_cast<Source>(bucket.source());
     if (bucket.has_error()) out.status = FromWire(bucket.error());
   }

@@ -29,6 +29,7 @@ struct QueriedBucket {
   // Bookings, and the time until the next one; 0: none.
   uint64_t bookings = 0;
   int64_t next_grant_after_ns = 0;
+  algorithm::Refundable refundable;
 };
 
 // `permits` of each bucket. Not sent after deadline_ns. `done` gets as many as buckets; none: Redis

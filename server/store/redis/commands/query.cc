@@ -40,6 +40,7 @@ class QueryCommand final : public BucketOperation {
       const int64_t floor_us = FloorOf(token, i);
       found_[i].level = LevelOf(parameters_of(i), bucket, now_ns, floor_us);
       found_[i].wait_ns = WaitNs(parameters_of(i), permits_[i], bucket, now_ns, floor_us);
+      found_[i].refundable = NextRefundable(parameters_of(i), &numbers);
     }
     if (!numbers.Good()) return Handled::kMalformed;
     done_(found_);
@@ -53,6 +54,7 @@ class QueryCommand final : public BucketOperation {
       QueriedBucket& found = found_[i];
       found.exists = open[i].exists();
       found.level = open[i].LevelAt(now_ns);
+      found.refundable = open[i].RefundableAt(now_ns);
       found.wait_ns = earliest_ns == algorithm::kNeverNs ? earliest_ns : earliest_ns - now_ns;
       found.bookings = open[i].bookings();
       if (found.bookings != 0) {

@@ -153,6 +153,14 @@ local function drop_oldest_while(bucket, worthless)
   bucket.receipts = kept
 end
 
+-- Of a log or window: how many receipts are open, and their permits, of which it counts `counted`.
+local function counted_receipts(bucket, forgets, counted)
+  drop_oldest_while(bucket, forgets)
+  local permits = 0
+  for _, receipt in ipairs(bucket.receipts) do permits = permits + receipt[4] end
+  return #bucket.receipts, math.min(permits, counted), 0
+end
+
 local function save_state(bucket, ttl, ...)
   local flag = save_receipts(bucket, ttl)
   local words = {bucket.parameters, bucket.writer}
@@ -163,7 +171,7 @@ local function save_state(bucket, ttl, ...)
   redis.call('SET', bucket.key, table.concat(words, ' '), 'PX', number(ttl))
 end
 
--- Each algorithm is a table of load, fits, take, level, refund and save.
+-- Each algorithm is a table of load, fits, take, level, refundable, refund and save.
 --
 -- A charge is {a, b, c, d}. Token bucket: cost, room (see acquire_token_bucket.lua). Others:
 -- permits. `level` appends 7 numbers, from which the caller computes level and waiting time.

@@ -72,6 +72,10 @@ function fixed_window.level(bucket, charge, reply)
   for _, value in ipairs({counted, wait_u, wait_n, 0, 0, 0, 0}) do reply[#reply + 1] = value end
 end
 
+function fixed_window.refundable(bucket)
+  return counted_receipts(bucket, not_this_window(bucket), counted_now(bucket))
+end
+
 function fixed_window.refund(bucket, id)
   drop_oldest_while(bucket, not_this_window(bucket))
   local receipt = close_receipt(bucket, id)

@@ -88,11 +88,15 @@ function sliding_log.fits(bucket, charge)
   return fits(bucket.total, charge[1], bucket.capacity)
 end
 
-function sliding_log.take(bucket, charge, id)
-  drop_oldest_while(bucket, function(receipt)
+local function log_forgets(bucket)
+  return function(receipt)
     local u, n = expiry(bucket, receipt[2], receipt[3])
     return bucket.total == 0 or not before(bucket.seen_u, bucket.seen_n, u, n)
-  end)
+  end
+end
+
+function sliding_log.take(bucket, charge, id)
+  drop_oldest_while(bucket, log_forgets(bucket))
   -- Rounded up to a whole number of quanta. The rest of a division by whole microseconds is
   -- below the quantum, so that 1000 of it still fit.
   local rest = math.fmod(bucket.seen_u, bucket.quantum)
@@ -151,11 +155,12 @@ function sliding_log.level(bucket, charge, reply)
   end
 end
 
+function sliding_log.refundable(bucket)
+  return counted_receipts(bucket, log_forgets(bucket), bucket.total)
+end
+
 function sliding_log.refund(bucket, id)
-  drop_oldest_while(bucket, function(receipt)
-    local u, n = expiry(bucket, receipt[2], receipt[3])
-    return bucket.total == 0 or not before(bucket.seen_u, bucket.seen_n, u, n)
-  end)
+  drop_oldest_while(bucket, log_forgets(bucket))
   local receipt = close_receipt(bucket, id)
   if not receipt then return nil end
   local u, n, permits = receipt[2], receipt[3], receipt[4]

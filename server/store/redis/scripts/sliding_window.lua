@@ -74,6 +74,10 @@ function sliding_window.level(bucket, charge, reply)
   for _, value in ipairs(values) do reply[#reply + 1] = value end
 end
 
+function sliding_window.refundable(bucket)
+  return counted_receipts(bucket, window_forgets(bucket), bucket.total)
+end
+
 function sliding_window.refund(bucket, id)
   drop_oldest_while(bucket, window_forgets(bucket))
   local receipt = close_receipt(bucket, id)

@@ -62,6 +62,17 @@ function token_bucket.level(bucket, charge, reply)
   for _, value in ipairs({u, t, 0, 0, 0, 0, 0}) do reply[#reply + 1] = value end
 end
 
+-- As refunds from the oldest on: each lowers the least shortfall of all newer receipts.
+function token_bucket.refundable(bucket)
+  note_shortfall(bucket)
+  local u, t = 0, 0
+  for _, receipt in ipairs(bucket.receipts) do
+    u, t = plus(u, t, receipt[2], receipt[3], bucket.base)
+    if before(receipt[4], receipt[5], u, t) then u, t = receipt[4], receipt[5] end
+  end
+  return #bucket.receipts, u, t
+end
+
 function token_bucket.refund(bucket, id)
   note_shortfall(bucket)
   local receipt, place = close_receipt(bucket, id)

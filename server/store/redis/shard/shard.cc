@@ -103,6 +103,7 @@ void Shard::Begin(QueryOperation* operation) {
                    item.level = found[0].level;
                    item.waiting = found[0].bookings;
                    item.next_grant_after_ns = found[0].next_grant_after_ns;
+                   item.refundable = found[0].refundable;
                  }
                  answered();
                });

@@ -275,12 +275,16 @@ Reason LocalBuckets::WhyNot(const Part& part, const Bucket& bucket, Moment at,
 }
 
 bool LocalBuckets::Query(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
-                         const ShareHistory& history, Moment at, BucketLevel* level) {
+                         const ShareHistory& history, Moment at, BucketLevel* level,
+                         algorithm::Refundable* refundable) {
   return WithBucket({rule->rule->limit_id, std::string(key)}, [&](const Bucket* found) {
     Bucket bucket = found != nullptr ? *found : New(rule);
     // The bucket may be of a newer rule: then that rule counts.
     if (!Advance(bucket, rule, history, at)) Advance(bucket, bucket.rule, history, at);
     *level = LevelOf(bucket, history, at);
+    if (bucket.parameters.has_value()) {
+      *refundable = bucket.state.RefundableAt(*bucket.parameters, at);
+    }
     return found != nullptr;
   });
 }

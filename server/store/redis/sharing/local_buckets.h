@@ -79,7 +79,8 @@ class LocalBuckets {
 
   // Changes nothing. Returns whether the bucket exists.
   bool Query(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
-             const ShareHistory& history, algorithm::Moment at, BucketLevel* level);
+             const ShareHistory& history, algorithm::Moment at, BucketLevel* level,
+             algorithm::Refundable* refundable);
 
   // Returns the whole permits given back; nullopt: there is no such open receipt.
   std::optional<uint64_t> Refund(const Rule& rule, std::string_view key, uint64_t receipt_id,

@@ -277,7 +277,7 @@ bool LocalDecisions::Query(QueryItem& item) {
     item.source = Source::kLocal;
     if (Holds(*view, rule, at.now_ns)) {
       item.exists = state_.split.Query(context_.EntryOf(rule), item.key, HistoryOf(*view, rule), at,
-                                       &item.level);
+                                       &item.level, &item.refundable);
     } else if (view->answered) {
       item.level.capacity = algorithm::Capacity(rule.parameters);
       item.level.next_permit_after_ns = item.level.reset_after_ns = state_.node_ttl_ns;
@@ -291,8 +291,8 @@ bool LocalDecisions::Query(QueryItem& item) {
   item.source = Source::kStoreUnavailable;
   item.unavailable = !MayGrant(view->local, view->membership.lenient_until_ns(), at.now_ns);
   if (!item.unavailable) {
-    item.exists =
-        state_.unavailable.Query(context_.EntryOf(rule), item.key, view->local, at, &item.level);
+    item.exists = state_.unavailable.Query(context_.EntryOf(rule), item.key, view->local, at,
+                                           &item.level, &item.refundable);
   }
   return true;
 }

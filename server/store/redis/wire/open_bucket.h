@@ -106,6 +106,9 @@ class OpenBucket {
   std::optional<uint64_t> Refund(uint64_t receipt_id, int64_t now_ns);
   void Reset(int64_t now_ns);
   algorithm::Level LevelAt(int64_t now_ns, algorithm::SearchBudget* budget = nullptr) const;
+  algorithm::Refundable RefundableAt(int64_t now_ns) const {
+    return state_.RefundableAt(parameters_, At(now_ns));
+  }
   size_t bookings() const { return state_.bookings(); }
   bool BookingsFull() const { return bookings() >= kMaxBookingsInRedis; }
   // Redis has room for every bucket.

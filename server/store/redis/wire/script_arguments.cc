@@ -226,4 +226,16 @@ int64_t WaitNs(const Parameters& parameters, uint64_t permits, const BucketNumbe
   return std::max(wait_ns, UsedUpUntilNs(parameters, floor_us) - now_ns);
 }
 
+algorithm::Refundable NextRefundable(const Parameters& parameters, ReplyNumbers* numbers) {
+  algorithm::Refundable refundable;
+  refundable.receipts = static_cast<uint64_t>(numbers->Next());
+  const int64_t a = numbers->Next();
+  const int64_t b = numbers->Next();
+  const algorithm::TokenBucket& token = parameters.token_bucket;
+  refundable.permits = parameters.kind == Kind::kTokenBucket
+                           ? TicksOf(token, a, b) / token.unit_ticks
+                           : static_cast<uint64_t>(a);
+  return refundable;
+}
+
 }  // namespace sluice::store::redis

@@ -77,6 +77,10 @@ algorithm::Level LevelOf(const algorithm::Parameters& parameters, const BucketNu
 int64_t WaitNs(const algorithm::Parameters& parameters, uint64_t permits,
                const BucketNumbers& numbers, int64_t now_ns, int64_t floor_us = 0);
 
+// Takes from an answer of query.lua the three numbers that follow those of each bucket.
+algorithm::Refundable NextRefundable(const algorithm::Parameters& parameters,
+                                     ReplyNumbers* numbers);
+
 // Ticks of a token bucket from a pair. Saturates at algorithm::kMaxTat.
 uint64_t TicksOf(const algorithm::TokenBucket& parameters, int64_t us, int64_t ticks);
 

@@ -316,6 +316,7 @@ TEST_F(RateLimiterCodecTest, EncodesEveryFieldOfTheAnswers) {
   bucket.exists = true;
   bucket.waiting = 5;
   bucket.next_grant_after_ns = 6;
+  bucket.refundable = {7, 8};
   service::BucketStatus failed;
   failed.error = absl::NotFoundError("no such limit");
   v1::QueryResponse response;

@@ -24,6 +24,7 @@ export class KeyView {
     };
     const facts = h('dl.facts', {}, fact('next', 'Next permit'), fact('full', 'Full again'),
       fact('refill', 'Refill'), fact('waiting', 'Waiting callers'), fact('grant', 'Next grant time'),
+      fact('receipts', 'Open receipts'),
       fact('source', 'Decided by'));
     this.chart = new TimeChart('Remaining permits', [{label: 'Remaining', color: 'granted'}],
       {unit: '', window: shownSeconds, step: true});
@@ -95,6 +96,9 @@ export class KeyView {
     const waiting = Number(bucket.waiting ?? 0);
     setText(this.values.waiting, count(waiting));
     setText(this.values.grant, waiting > 0 ? when(bucket.nextGrantAfter) : 'no caller waits');
+    const receipts = Number(bucket.openReceipts ?? 0);
+    setText(this.values.receipts, receipts === 0 ? 'none'
+      : `${count(receipts)}, which can give back ${count(Number(bucket.refundable ?? 0))} permits`);
     setText(this.values.source, {SOURCE_STORE_UNAVAILABLE: 'on_store_failure: the store is unavailable',
       SOURCE_LOCAL: 'this node, by its share'}[bucket.source] ?? 'the store');
     this.plot(remaining, capacity);
