@@ -25,7 +25,7 @@ void WriteStore(const ServerStats& stats, Json* json) {
   json->Field("commands", stats.store_commands).Field("decisions", stats.store_decisions);
   json->Field("unanswered", stats.store_unanswered).Field("errors", stats.store_errors);
   json->Field("conversions", stats.store_conversions);
-  json->Field("nodes", stats.store_nodes).Close();
+  json->Field("nodes", stats.store_nodes).Field("clock_jumps", stats.store_clock_jumps).Close();
 }
 
 void WriteLimits(const std::vector<LimitUse>& limits, Json* json) {
@@ -138,6 +138,9 @@ void PrintOverview(const ServerStats& stats, const StoreStatus* unavailable) {
                                     FormatCount(stats.store_errors) + " refused"});
     rows.push_back({"buckets", FormatCount(stats.store_conversions) + " of other parameters"});
     if (stats.store_nodes > 0) rows.push_back({"nodes", FormatCount(stats.store_nodes)});
+    if (stats.store_clock_jumps > 0) {
+      rows.push_back({"clock", "set " + FormatCount(stats.store_clock_jumps) + " times"});
+    }
   }
   rows.push_back({"memory", FormatBytes(stats.resident_bytes)});
   if (stats.log_lines_suppressed > 0) {

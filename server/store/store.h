@@ -340,6 +340,8 @@ struct StoreStats {
   uint64_t conversions = 0;
   // Nodes that share the store, with this one, as in StoreHealth; 0: no limit needs to know.
   uint64_t nodes = 0;
+  // How often this process detected first that the store's clock was set.
+  uint64_t clock_jumps = 0;
 };
 
 // A process that shares the store.

@@ -182,6 +182,7 @@ struct ServerStats {
   uint64_t store_errors = 0;
   uint64_t store_conversions = 0;
   uint64_t store_nodes = 0;
+  uint64_t store_clock_jumps = 0;
   uint64_t resident_bytes = 0;
   uint64_t log_lines_suppressed = 0;
   std::vector<StepStats> steps = {};

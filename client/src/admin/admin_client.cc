@@ -374,6 +374,7 @@ Result<ServerStats> AdminClient::GetStats() {
   stats.store_errors = store.errors();
   stats.store_conversions = store.conversions();
   stats.store_nodes = store.nodes();
+  stats.store_clock_jumps = store.clock_jumps();
   stats.bookings = store.bookings();
   stats.resident_bytes = response->resident_bytes();
   stats.log_lines_suppressed = response->log_lines_suppressed();

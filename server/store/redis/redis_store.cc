@@ -227,6 +227,7 @@ StoreStats RedisStore::Stats() const {
     stats.unanswered += counters.lost.value();
     stats.errors += counters.errors.value();
     stats.conversions += counters.conversions.value();
+    stats.clock_jumps += counters.clock_jumps.value();
   }
   const redis::NodeRegistry& nodes = *state_->sharing.nodes;
   if (nodes.started()) {

@@ -166,6 +166,7 @@ void Write(const std::string& kind, const store::StoreStats& from, v1::StoreStat
   to->set_conversions(from.conversions);
   to->set_nodes(from.nodes);
   to->set_bookings(from.bookings);
+  to->set_clock_jumps(from.clock_jumps);
 }
 
 }  // namespace

@@ -144,6 +144,9 @@ void AddCommands(const store::StoreStats& store, const store::StoreHealth& healt
       .Value(Number(store.unanswered));
   list->Counter("sluice_store_command_errors_total", "Commands answered with an error.")
       .Value(Number(store.errors));
+  list->Counter("sluice_store_clock_jumps_total",
+                "How often this node was the first to detect that Redis' clock was set.")
+      .Value(Number(store.clock_jumps));
   list->Gauge("sluice_store_nodes",
               "Live nodes on the same Redis, this one included; 0: no limit needs to know.")
       .Value(Number(store.nodes));
