@@ -127,8 +127,8 @@ int Server::Start() {
   if (const absl::Status status = ports_->Listen(); !status.ok()) {
     return Fail(kFailed, status.message());
   }
-  maintenance_ = std::make_unique<Maintenance>(*store_, *registry_, memory_,
-                                               [this] { ports_->RelieveMemory(); });
+  maintenance_ = std::make_unique<Maintenance>(*store_, *registry_, memory_, use_cases_->usage,
+                                               clock_, [this] { ports_->RelieveMemory(); });
   use_cases_->watches.StartThread();
   reloads_ = std::make_unique<Reloads>(
       Reloads::Collaborators{flags_, log_, *registry_, reloader_.get(), token_.get(), *ports_});

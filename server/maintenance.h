@@ -1,5 +1,5 @@
-// Maintenance: a thread that does the store's housekeeping, also while no requests arrive, and
-// gives memory back.
+// Maintenance: a thread that does the store's housekeeping, also while no requests arrive, gives
+// memory back, and lets the top keys of earlier minutes be forgotten.
 #ifndef SLUICE_SERVER_MAINTENANCE_H_
 #define SLUICE_SERVER_MAINTENANCE_H_
 
@@ -12,9 +12,11 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "common/clock.h"
 #include "common/memory_account.h"
 #include "common/mutex.h"
 #include "server/limits/limit_registry.h"
+#include "server/service/key_usage.h"
 #include "server/store/store.h"
 
 namespace sluice {
@@ -24,10 +26,13 @@ class Maintenance {
  public:
   // `relieve` is called while `memory` is over its limit.
   Maintenance(store::Store& store, limits::LimitRegistry& registry,
-              const common::MemoryBudget& memory, std::function<void()> relieve)
+              const common::MemoryBudget& memory, service::KeyUsage& usage,
+              const common::Clock& clock, std::function<void()> relieve)
       : store_(store),
         registry_(registry),
         memory_(memory),
+        usage_(usage),
+        clock_(clock),
         relieve_(std::move(relieve)),
         thread_([this] { Loop(); }) {}
   ~Maintenance() {
@@ -46,6 +51,7 @@ class Maintenance {
     while (true) {
       const bool more = store_.Maintain();
       registry_.ReleaseRetired();
+      usage_.Advance(clock_.NowNs(), clock_.WallNs());
       if (memory_.over()) relieve_();
       Trim();
       common::MutexLock lock(&mu_);
@@ -74,6 +80,8 @@ class Maintenance {
   store::Store& store_;
   limits::LimitRegistry& registry_;
   const common::MemoryBudget& memory_;
+  service::KeyUsage& usage_;
+  const common::Clock& clock_;
   const std::function<void()> relieve_;
   int64_t most_held_ = 0;  // since the last trim
   std::chrono::steady_clock::time_point trimmed_;

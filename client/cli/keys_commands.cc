@@ -26,7 +26,8 @@ int RunKeys(const Session& session) {
   if (session.json()) {
     Json json;
     json.Open('{').Field("by", by).Field("sketch", list->sketch).Field("total", list->total);
-    json.Field("counters", list->counters).Name("keys").Open('[');
+    json.Field("counters", list->counters).Field("since_s", UnixSeconds(list->since));
+    json.Name("keys").Open('[');
     for (const KeyUse& key : list->keys) {
       json.Open('{').Field("limit", key.limit).Field("key", key.key);
       json.Field("estimate", key.estimate).Field("error", key.error);
@@ -61,6 +62,7 @@ int RunKeys(const Session& session) {
   }
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   if (!not_known.empty()) std::printf("? : %s\n", not_known.c_str());
+  std::printf("since %s: the last minutes\n", FormatTime(list->since).c_str());
   return kExitDone;
 }
 

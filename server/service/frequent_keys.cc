@@ -23,7 +23,16 @@ FrequentKeys::FrequentKeys(size_t counters) {
   slots_.resize(counters * 4);
   sorted_.resize(counters);
   free_.reserve(counters);
-  for (size_t i = counters; i > 0; --i) free_.push_back(static_cast<uint16_t>(i - 1));
+  Clear();
+}
+
+void FrequentKeys::Clear() {
+  std::fill(counts_.begin(), counts_.end(), 0);
+  std::fill(slots_.begin(), slots_.end(), 0);
+  free_.clear();
+  for (size_t i = counts_.size(); i > 0; --i) free_.push_back(static_cast<uint16_t>(i - 1));
+  offset_ = 0;
+  total_ = 0;
 }
 
 void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, uint64_t weight) {

@@ -39,6 +39,9 @@ class FrequentKeys {
   // `hash` is of (limit_id, key), by the same function in all sketches that are added up.
   void Add(uint64_t hash, uint32_t limit_id, std::string_view key, uint64_t weight);
 
+  // Forgets all keys and weights. Keeps the room that keys took.
+  void Clear();
+
   // Visits (hash, limit_id, key, count).
   template <typename Visit>
   void ForEach(Visit visit) const {

@@ -153,6 +153,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
   operation->top = with_.usage.MostUsed(order, wanted, *most);
   operation->listed.total = operation->top.total;
   operation->listed.counters = operation->top.guaranteed;
+  operation->listed.since_wall_ns = operation->top.since_wall_ns;
   for (const KeyUsage::Key& key : operation->top.keys) {
     const auto it = by_id.find(key.limit_id);
     if (it == by_id.end()) continue;  // the limit was deleted

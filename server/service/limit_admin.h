@@ -61,6 +61,7 @@ struct ListedKeys {
   std::vector<ListedKey> keys;
   uint64_t total = 0;
   uint32_t counters = 0;
+  int64_t since_wall_ns = 0;
 };
 
 struct ServerStats {

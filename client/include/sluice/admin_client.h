@@ -43,9 +43,10 @@ struct KeyUse {
 
 struct KeyList {
   std::vector<KeyUse> keys = {};
-  std::string sketch = {};  // the counting algorithm
-  uint64_t total = 0;       // over all keys
-  uint32_t counters = 0;    // size of the sketch
+  std::string sketch = {};                           // the counting algorithm
+  uint64_t total = 0;                                // over all keys
+  uint32_t counters = 0;                             // size of the sketch
+  std::chrono::system_clock::time_point since = {};  // since when the numbers count
 };
 
 // Decisions by a limit's on_store_failure since the server started.

@@ -280,6 +280,7 @@ Result<KeyList> AdminClient::ListKeys(std::string_view limit, KeyOrder order, ui
   list.sketch = response->sketch();
   list.total = response->total();
   list.counters = response->counters();
+  list.since = FromWire(response->since());
   for (const v1::KeyUse& key : response->keys()) {
     list.keys.push_back({key.limit(), key.key(), key.estimate(), key.error(), key.remaining(),
                          key.capacity(), FromWire(key.reset_after()), key.waiting(),

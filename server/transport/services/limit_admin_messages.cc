@@ -274,6 +274,7 @@ void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {
   out->set_sketch(service::KeyUsage::kSketch);
   out->set_total(keys.total);
   out->set_counters(keys.counters);
+  if (keys.since_wall_ns != 0) SetTime(keys.since_wall_ns, out->mutable_since());
 }
 
 void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {

@@ -89,6 +89,50 @@ TEST(KeyUsageTest, AddsUpThreadsAndOrdersByUseOrByDenials) {
   EXPECT_EQ(top.keys[0].limit_id, 2u);
 }
 
+TEST(KeyUsageTest, ForgetsWhatIsOlderThanTwoPeriods) {
+  KeyUsage usage;
+  constexpr int64_t kPeriod = KeyUsage::kPeriodNs;
+  constexpr int64_t kWall = 1'700'000'000'000'000'000;
+  const auto at = [&](int64_t now_ns) { usage.Advance(now_ns, kWall + now_ns); };
+  const auto use = [&](const char* key) {
+    usage.Record([&](auto record) {
+      record.Used(1, key, 1);
+      record.Denied(1, key);
+    });
+  };
+  const auto keys = [&](KeyOrder order) {
+    std::string all;
+    const KeyUsage::Top top = usage.MostUsed(order, KeyUsage::kAllLimits, 10);
+    for (const KeyUsage::Key& key : top.keys) all += key.key + std::to_string(key.estimate);
+    EXPECT_EQ(top.total, top.keys.size());
+    return all;
+  };
+  const auto since = [&] {
+    return usage.MostUsed(KeyOrder::kUse, KeyUsage::kAllLimits, 1).since_wall_ns - kWall;
+  };
+  use("a");
+  at(5);
+  EXPECT_EQ(keys(KeyOrder::kUse), "a1");
+  EXPECT_EQ(since(), 5);
+  at(4 + kPeriod);  // the first period has not ended
+  EXPECT_EQ(since(), 5);
+  at(5 + kPeriod);
+  use("b");
+  EXPECT_EQ(keys(KeyOrder::kUse), "a1b1");
+  EXPECT_EQ(keys(KeyOrder::kDenials), "a1b1");
+  EXPECT_EQ(since(), 5);
+  at(5 + 2 * kPeriod);
+  EXPECT_EQ(keys(KeyOrder::kUse), "b1") << "although no thread has recorded since";
+  EXPECT_EQ(since(), 5 + kPeriod);
+  use("c");
+  EXPECT_EQ(keys(KeyOrder::kDenials), "b1c1");
+  at(5 + 3 * kPeriod);
+  at(5 + 4 * kPeriod);
+  EXPECT_EQ(keys(KeyOrder::kUse), "");
+  use("d");
+  EXPECT_EQ(keys(KeyOrder::kUse), "d1");
+}
+
 TEST(KeyUsageTest, LosesNoWeightWhenReadWhileThreadsRecord) {
   KeyUsage usage;
   std::thread writer([&] {

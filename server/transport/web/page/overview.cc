@@ -366,6 +366,8 @@ void Overview::AppendNow(std::string* out) const {
 }
 
 void Overview::AppendDeniedKeys(std::string* out) const {
+  out->append(",\"deniedSince\":");
+  AppendTime(denied_.since_wall_ns, out);
   out->append(",\"deniedKeys\":[");
   bool first = true;
   for (const service::KeyUsage::Key& key : denied_.keys) {

@@ -2,7 +2,7 @@
 import {call, history} from './api.js';
 import {TimeChart, windowChoice} from './chart.js';
 import {confirmDelete} from './dialogs.js';
-import {count, duration, fill, h, keyAddress, keyed, keyName, limitAddress, percent, perSecond, rateText,
+import {clockOf, count, duration, fill, h, keyAddress, keyed, keyName, limitAddress, percent, perSecond, rateText,
   secondsOf, setText, table} from './dom.js';
 import {hour, outcomes, shareDenied} from './model.js';
 import {estimate} from './overview.js';
@@ -74,6 +74,7 @@ export class LimitView {
     this.totals = h('dl.facts');
     this.byUse = h('tbody');
     this.byDenials = h('tbody');
+    this.since = h('h2', {}, 'Keys');
     this.sketch = h('p.muted');
     const key = h('input', {id: 'key', type: 'text', autocomplete: 'off', spellcheck: 'false', maxlength: 512});
     const open = h('form.inline', {onsubmit: (event) => {
@@ -93,7 +94,7 @@ export class LimitView {
         h('section', {'aria-label': 'Parameters'}, h('h2', {}, 'Parameters'), this.parameters),
         h('section', {'aria-label': 'Shadow mode and totals'}, h('h2', {}, 'What shadow mode would deny'), this.shadow,
           h('h2', {}, 'Since the server started'), this.totals)),
-      h('div.heading', {}, h('h2', {}, 'Keys'), open),
+      h('div.heading', {}, this.since, open),
       h('div.columns', {},
         h('section', {'aria-label': 'Top keys by use'}, h('h3', {}, 'By permits granted'),
           table('Top keys by use', [{label: 'Key'}, {label: 'Permits granted', number: true}, {label: 'Remaining', number: true}, {label: 'Waiting', number: true}], this.byUse)),
@@ -215,9 +216,10 @@ export class LimitView {
         call('listKeys', {limit: this.name, order: 'ORDER_DENIALS', maxKeys: keysShown}),
         history(this.name)]);
       this.past = past;
-      this.showKeys(this.byUse, use.keys ?? [], 'No key has taken permits.');
-      this.showKeys(this.byDenials, denials.keys ?? [], 'No key was denied.');
-      setText(this.sketch, `Estimates since the server started, by a sketch (${use.sketch}).`);
+      this.showKeys(this.byUse, use.keys ?? [], 'No key has taken permits in these minutes.');
+      this.showKeys(this.byDenials, denials.keys ?? [], 'No key was denied in these minutes.');
+      setText(this.since, `Keys since ${clockOf(use.since)}`);
+      setText(this.sketch, `Estimates of the last minutes, by a sketch (${use.sketch}).`);
     } catch (error) {
       setText(this.sketch, `The keys are not known: ${error.message}`);
     }

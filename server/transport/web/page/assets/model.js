@@ -35,7 +35,7 @@ export function modelOf(snapshot, old) {
   return {
     at: snapshot.at, second: snapshot.second, startedAt: snapshot.startedAt,
     version: snapshot.version, changes: snapshot.changes, config: snapshot.config,
-    now: snapshot.now, deniedKeys: snapshot.deniedKeys, rows: before.concat(rows), limits,
+    now: snapshot.now, deniedKeys: snapshot.deniedKeys, deniedSince: snapshot.deniedSince, rows: before.concat(rows), limits,
   };
 }
 
@@ -50,7 +50,10 @@ export function applySecond(model, event) {
   model.second = event.second;
   model.now = event.now;
   if (event.config) model.config = event.config;
-  if (event.deniedKeys) model.deniedKeys = event.deniedKeys;
+  if (event.deniedKeys) {
+    model.deniedKeys = event.deniedKeys;
+    model.deniedSince = event.deniedSince;
+  }
   for (const limit of Object.values(model.limits)) {
     for (let i = 0; i < Math.min(newMinutes, minutes); ++i) {
       for (const column of limit.minutes) {

@@ -1,7 +1,7 @@
 // The overview: what is wrong, what is decided, and which limits deny.
 import {Sparkline, TimeChart, windowChoice} from './chart.js';
-import {amount, bytes, clockOf, count, duration, fill, h, keyAddress, keyed, keyName, limitAddress,
-  percent, perSecond, rateText, setText, table} from './dom.js';
+import {amount, bytes, clock, clockOf, count, duration, fill, h, keyAddress, keyed, keyName,
+  limitAddress, percent, perSecond, rateText, setText, table} from './dom.js';
 import {shareDenied} from './model.js';
 import {problemsOf, storeText, unavailableText} from './problems.js';
 
@@ -64,6 +64,7 @@ export class Overview {
     this.body = h('tbody');
     this.more = h('button.quiet', {type: 'button', onclick: () => { this.all = !this.all; this.update(true); }});
     this.none = h('p.muted', {hidden: true}, 'No limit has such a name.');
+    this.deniedHeading = h('h2', {}, 'Keys denied most');
     this.deniedKeys = h('tbody');
     this.build();
   }
@@ -94,7 +95,7 @@ export class Overview {
             h('a.button', {href: '#/new'}, 'New limit'))),
         table('Limits', this.heads, this.body), this.none, this.more),
       h('section', {'aria-label': 'Keys denied most'},
-        h('h2', {}, 'Keys denied most since the server started'),
+        this.deniedHeading,
         table('Keys denied most', [{label: 'Key'}, {label: 'Limit'}, {label: 'Denied acquisitions', number: true}], this.deniedKeys)));
     // A row under the pointer or with the focus stays where it is.
     this.busy = false;
@@ -248,11 +249,12 @@ export class Overview {
 
   updateKeys(model) {
     const keys = model.deniedKeys ?? [];
+    setText(this.deniedHeading, `Keys denied most since ${clock(model.deniedSince)}`);
     const text = JSON.stringify(keys);
     if (text === this.keyText) return;
     this.keyText = text;
     if (keys.length === 0) {
-      fill(this.deniedKeys, h('tr', {}, h('td.muted', {colspan: 3}, 'No key was denied.')));
+      fill(this.deniedKeys, h('tr', {}, h('td.muted', {colspan: 3}, 'No key was denied in these minutes.')));
       return;
     }
     fill(this.deniedKeys, keys.map((one) => h('tr', {},
