@@ -203,6 +203,12 @@ inline constexpr size_t kMaxDescriptors = 500'000;
 inline constexpr size_t kMaxConfigFiles = 1000;
 inline constexpr size_t kMaxConfigBytes = size_t{32} << 20;
 
+// Of a configuration over xDS: bytes of the message, unless --ratelimit_xds_max_bytes says
+// otherwise, and at most (100,000 limits have 10 MB); and its resources, each of which is a domain.
+inline constexpr int64_t kDefaultXdsMessageBytes = int64_t{16} << 20;
+inline constexpr int64_t kMaxXdsMessageBytes = int64_t{256} << 20;
+inline constexpr size_t kMaxXdsResources = 10'000;
+
 // Levels of nesting in a YAML file. A limits file needs five.
 inline constexpr size_t kMaxYamlDepth = 32;
 

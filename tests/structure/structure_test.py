@@ -78,7 +78,7 @@ class FolderMap:
 
 
 def folder_of_include(path):
-    if path.startswith(("sluice/v1/", "grpc/health/", "grpc/reflection/")):
+    if path.startswith(("sluice/v1/", "grpc/health/", "grpc/reflection/", "envoy/", "ratelimit/")):
         return "proto"
     if path.startswith("sluice/"):
         return "client/include/sluice"
