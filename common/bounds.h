@@ -114,7 +114,7 @@ inline constexpr uint32_t kMaxHeaderListBytes = 16 << 10;
 
 // Connections of the HTTP port: browsers, scripts, and gateways, which keep a pool each. An idle
 // one costs 3 KiB (18 KiB with TLS). Above, a new one displaces the one that has waited longest for
-// its next request, so that idle connections keep nobody out.
+// its next request, so that idle connections do not keep others out.
 inline constexpr size_t kMaxHttpConnections = 10'000;
 
 // Bytes of a request's first line and headers, and their number: a browser sends 1 KiB in 20. Also

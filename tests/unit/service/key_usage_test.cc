@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/hash/hash.h"
 #include "gtest/gtest.h"
 
 namespace sluice::service {

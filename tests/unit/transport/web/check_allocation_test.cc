@@ -51,7 +51,7 @@ TEST(CheckAllocationTest, CheckInSteadyStateAllocatesNothing) {
   spec.name = "api";
   spec.rate = {500, 1'000'000'000};
   ASSERT_TRUE(registry.ApplyFile({spec}, "1").ok());
-  web::Access access({.listen = {"127.0.0.1", 0, ""}});
+  web::Access access({.listen = {"127.0.0.1", 0, ""}, .hosts = {}});
   web::JsonCodec json;
   web::CheckHandler check(limiter, json, 1);
   check.Register(access, &server.routes);
