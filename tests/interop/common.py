@@ -22,6 +22,34 @@ class Missing(Exception):
     """A required program that is not installed."""
 
 
+class Report:
+    """What passed, failed and was skipped; printed as it happens."""
+
+    def __init__(self):
+        self.passed, self.failed, self.skipped = [], [], []
+
+    def build(self, name, builder):
+        """What `builder` returns; None if it failed, or if a program is missing."""
+        try:
+            return builder()
+        except Missing as missing:
+            print(f"SKIPPED {name}: {missing}", flush=True)
+            self.skipped.append(name)
+        except (RuntimeError, subprocess.TimeoutExpired) as fault:
+            self.add(f"{name} (build)", False, fault)
+        return None
+
+    def add(self, name, good, text=""):
+        print(f"{'passed' if good else 'FAILED'} {name}" + (f": {text}" if text else ""),
+              flush=True)
+        (self.passed if good else self.failed).append(name)
+
+    def end(self):
+        """Returns the exit code."""
+        print(f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped")
+        return 1 if self.failed or not self.passed else 0
+
+
 def need(*programs):
     for program in programs:
         if not shutil.which(program):

@@ -8,6 +8,7 @@ build/interop.
 usage: run.py [--build DIR] [LANGUAGE ...]
 """
 import argparse
+import functools
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-from common import HERE, PROTO, ROOT, Missing, Server, make_certificate, need, run
+from common import HERE, PROTO, ROOT, Missing, Report, Server, make_certificate, need, run
 from common import build_go as build_go_program, build_java as build_java_classes
 
 
@@ -116,20 +117,13 @@ def quickstart_faults(program, folder):
 def main():
     work = os.path.join(OPTIONS.build, "interop")
     os.makedirs(work, exist_ok=True)
-    passed, failed, skipped = [], [], []
+    report = Report()
     with tempfile.TemporaryDirectory(prefix="sluice-interop-") as folder:
         make_certificate(folder)
         for language in OPTIONS.languages or BUILDERS:
             started = time.monotonic()
-            try:
-                programs = BUILDERS[language](work)
-            except Missing as missing:
-                print(f"SKIPPED {language}: {missing}", flush=True)
-                skipped.append(language)
-                continue
-            except (RuntimeError, subprocess.TimeoutExpired) as fault:
-                print(f"FAILED {language}: {fault}", flush=True)
-                failed.append(f"{language} (build)")
+            programs = report.build(language, functools.partial(BUILDERS[language], work))
+            if programs is None:
                 continue
             print(f"built {language} in {time.monotonic() - started:.0f} s", flush=True)
             for ca in (None, f"{folder}/ca.pem"):
@@ -145,19 +139,11 @@ def main():
                     good, output = False, f"timed out: {timeout.output}"
                 finally:
                     server.stop()
-                print(f"{'passed' if good else 'FAILED'} {name}", flush=True)
-                if not good:
-                    print(output)
-                (passed if good else failed).append(name)
+                report.add(name, good, "" if good else output)
             if programs.quickstart:
                 faults = quickstart_faults(programs.quickstart, folder)
-                print(f"{'FAILED' if faults else 'passed'} {language} quickstart", flush=True)
-                for fault in faults:
-                    print(fault)
-                (failed if faults else passed).append(f"{language} quickstart")
-    print("ran: " + ", ".join(passed + failed) + "; not: " + (", ".join(skipped) or "none"))
-    print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} skipped")
-    return 1 if failed or not passed else 0
+                report.add(f"{language} quickstart", not faults, "\n".join(faults))
+    return report.end()
 
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])

@@ -254,19 +254,19 @@ def build_cpp():
     return [program]
 
 
-# The command that starts a server; None: it is a proxy's.
+# The command that starts a server; empty: it is a proxy's.
 KINDS = {
     "grpc++": build_cpp,
     "grpc-go": lambda: [common.build_go(work(), "server")],
     "grpc-java": lambda: common.build_java(work())("Server"),
-    "haproxy": lambda: common.haproxy_program() and None,
-    "envoy": lambda: common.envoy_program(work()) and None,
+    "haproxy": lambda: common.haproxy_program() and [],
+    "envoy": lambda: common.envoy_program(work()) and [],
 }
 
 
 def main():
     os.makedirs(work(), exist_ok=True)
-    passed, failed, skipped = [], [], []
+    report = common.Report()
     with tempfile.TemporaryDirectory(prefix="sluice-servers-") as folder:
         common.make_certificate(folder)
         with open(f"{folder}/both.pem", "w") as both:
@@ -274,15 +274,8 @@ def main():
                 with open(f"{folder}/{name}") as part:
                     both.write(part.read())
         for kind in OPTIONS.names or KINDS:
-            try:
-                command = KINDS[kind]()
-            except common.Missing as missing:
-                print(f"SKIPPED {kind}: {missing}", flush=True)
-                skipped.append(kind)
-                continue
-            except (RuntimeError, subprocess.TimeoutExpired) as fault:
-                print(f"FAILED {kind}: {fault}", flush=True)
-                failed.append(f"{kind} (build)")
+            command = report.build(kind, KINDS[kind])
+            if command is None:
                 continue
             for ca in ([], [f"{folder}/ca.pem"]):
                 for test in (scenarios, graceful_stop):
@@ -291,14 +284,10 @@ def main():
                     name = f"{kind} {'TLS' if ca else 'plaintext'}"
                     with Peers(kind, folder, bool(ca)) as peers:
                         try:
-                            text = test(peers, command, ca)
-                            print(f"passed {name}: {text}", flush=True)
-                            passed.append(name)
+                            report.add(name, True, test(peers, command, ca))
                         except (RuntimeError, subprocess.TimeoutExpired) as fault:
-                            print(f"FAILED {name}, {test.__name__}: {fault}", flush=True)
-                            failed.append(name)
-    print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} skipped")
-    return 1 if failed or not passed else 0
+                            report.add(f"{name}, {test.__name__}", False, fault)
+    return report.end()
 
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])

@@ -34,39 +34,27 @@ const ServiceDescriptor& LimitAdminRpcs() {
 // ---- The data plane
 
 // A use case with a call object: how its request is decoded, decided, and its response encoded.
-struct AcquireKind {
-  using Call = service::AcquireCall;
-  static constexpr auto Decode = transport::DecodeAcquire;
-  static constexpr auto Encode = transport::EncodeAcquire;
-  static constexpr auto kDecide = &service::RateLimiter::Acquire;
+template <typename CallOfKind, auto decode, auto encode, auto decide>
+struct DataKind {
+  using Call = CallOfKind;
+  static constexpr auto Decode = decode;
+  static constexpr auto Encode = encode;
+  static constexpr auto kDecide = decide;
+  static absl::Status Outcome(const Call& call) { return call.status(); }
+};
+
+struct AcquireKind : DataKind<service::AcquireCall, transport::DecodeAcquire,
+                              transport::EncodeAcquire, &service::RateLimiter::Acquire> {
   static absl::Status Outcome(const Call& call) {
     return call.status().ok() ? call.result(0).status : call.status();
   }
 };
-
-struct AcquireBatchKind {
-  using Call = service::AcquireCall;
-  static constexpr auto Decode = transport::DecodeAcquireBatch;
-  static constexpr auto Encode = transport::EncodeAcquireBatch;
-  static constexpr auto kDecide = &service::RateLimiter::Acquire;
-  static absl::Status Outcome(const Call& call) { return call.status(); }
-};
-
-struct QueryKind {
-  using Call = service::QueryCall;
-  static constexpr auto Decode = transport::DecodeQuery;
-  static constexpr auto Encode = transport::EncodeQuery;
-  static constexpr auto kDecide = &service::RateLimiter::Query;
-  static absl::Status Outcome(const Call& call) { return call.status(); }
-};
-
-struct RefundKind {
-  using Call = service::RefundCall;
-  static constexpr auto Decode = transport::DecodeRefund;
-  static constexpr auto Encode = transport::EncodeRefund;
-  static constexpr auto kDecide = &service::RateLimiter::Refund;
-  static absl::Status Outcome(const Call& call) { return call.status(); }
-};
+using AcquireBatchKind = DataKind<service::AcquireCall, transport::DecodeAcquireBatch,
+                                  transport::EncodeAcquireBatch, &service::RateLimiter::Acquire>;
+using QueryKind = DataKind<service::QueryCall, transport::DecodeQuery, transport::EncodeQuery,
+                           &service::RateLimiter::Query>;
+using RefundKind = DataKind<service::RefundCall, transport::DecodeRefund, transport::EncodeRefund,
+                            &service::RateLimiter::Refund>;
 
 template <typename Kind>
 class DataCall final : public JsonCall {
