@@ -83,6 +83,17 @@ class BucketState {
   bool TryTake(const Parameters& parameters, uint64_t permits, Moment at, uint64_t receipt_id = 0,
                bool* evicted = nullptr, uint64_t set = 0);
 
+  // A forced debit. Counts the permits as far as the bucket then owes at most max_owed, now and at
+  // the grant time of each booking; a log or window counts at most its capacity and max_owed. The
+  // rest is forgiven: nobody owes it. Returns the permits that were not counted as a whole. If
+  // receipt_id != 0, opens a receipt for what was counted, unless that is nothing.
+  uint64_t Force(const Parameters& parameters, uint64_t permits, uint64_t max_owed, Moment at,
+                 uint64_t receipt_id = 0, bool* evicted = nullptr);
+
+  // Takes permits off what the current window has counted, down to 0, and off what each open
+  // receipt is worth. REQUIRES: a fixed_window.
+  void GiveBack(const Parameters& parameters, uint64_t permits, Moment at);
+
   // The first nanosecond (on at.now_ns's clock) at which TryTake would grant if no other permits
   // are taken; kNeverNs if it never would. Not before now, from_ns or the bookings of `set`.
   // `budget`: of the search among the bookings; null: one of its own.
@@ -172,7 +183,7 @@ class BucketState {
   size_t MemoryBytes() const;
   // The most that MemoryBytes returns, without open receipts and bookings. 0: a token bucket, which
   // stores keep as its TAT.
-  static size_t MaxBytes(const Parameters& parameters);
+  static size_t MaxBytes(const Parameters& parameters, uint64_t max_owed = 0);
 
  private:
   struct Calendar;

@@ -155,6 +155,68 @@ bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment
   return true;
 }
 
+uint64_t BucketState::Force(const Parameters& parameters, uint64_t permits, uint64_t max_owed,
+                            Moment at, uint64_t receipt_id, bool* evicted) {
+  if (calendar_ != nullptr) at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
+  CloseWorthless(parameters, at);
+  bool closed_older = false;
+  const uint64_t forgiven = std::visit(
+      Overloaded{
+          [&](TokenBucketState& state) {
+            const TokenBucket& token = parameters.token_bucket;
+            const uint64_t now_ticks = ToTicks(token, at.now_ns);
+            const uint64_t most =
+                calendar_ == nullptr ? kMaxTat : calendar_->tokens()->MostTat(token, max_owed);
+            const uint64_t counted =
+                algorithm::Force(token, permits, max_owed, now_ticks, most, &state.tat);
+            const Uint128 rest = static_cast<Uint128>(permits) * token.unit_ticks - counted;
+            receipts_.ForgiveTicks(static_cast<uint64_t>(std::min<Uint128>(rest, kMaxTat)));
+            if (receipt_id != 0 && counted != 0) {
+              closed_older =
+                  receipts_.Open(receipt_id, counted, ShortfallTicks(state.tat, now_ticks));
+            }
+            if (calendar_ != nullptr) calendar_->tokens()->SetTat(token, state.tat);
+            return permits - counted / token.unit_ticks;
+          },
+          [&](auto& state) {
+            const auto& limit = Of(parameters, state);
+            const uint64_t most = MostCounted(limit.rate.permits, max_owed);
+            int64_t room = RemainingOf(most, state.Counted(limit, Time(at, state)));
+            const int64_t until_ns = calendar_ == nullptr ? 0 : CountedUntilNs(parameters, at);
+            if (calendar_ != nullptr) {
+              const auto history = HistoryOf(parameters, state, at);
+              // What the bookings leave of the capacity, and what may be owed beyond it.
+              const Int128 beside =
+                  static_cast<Int128>(calendar_->windows()->FreePermits(history, at.now_ns)) +
+                  (most - limit.rate.permits);
+              room = static_cast<int64_t>(std::min<Int128>(room, beside));
+            }
+            const uint64_t counted = room <= 0 ? 0 : std::min(permits, static_cast<uint64_t>(room));
+            receipts_.ForgivePermits(permits - counted);
+            if (counted == 0) return permits;
+            const uint64_t when = state.Add(limit, counted, Time(at, state));
+            if (receipt_id != 0) closed_older = receipts_.Open(receipt_id, when, counted);
+            if (calendar_ != nullptr) {
+              calendar_->windows()->NotePast(static_cast<int64_t>(counted), until_ns);
+            }
+            return permits - counted;
+          }},
+      state_);
+  if (closed_older && evicted != nullptr) *evicted = true;
+  return forgiven;
+}
+
+void BucketState::GiveBack(const Parameters& parameters, uint64_t permits, Moment at) {
+  if (calendar_ != nullptr) at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
+  CloseWorthless(parameters, at);
+  auto& window = std::get<FixedWindowState>(state_);
+  const uint64_t given = window.GiveBack(parameters.fixed_window, permits, at);
+  receipts_.ForgivePermits(given);
+  if (calendar_ == nullptr || given == 0) return;
+  calendar_->windows()->NotePast(-static_cast<int64_t>(given),
+                                 window.UntilNs(parameters.fixed_window, /*serial=*/0, at));
+}
+
 int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, Moment at,
                                 uint64_t set, int64_t from_ns, SearchBudget* budget) const {
   if (calendar_ == nullptr) {
@@ -447,8 +509,14 @@ BucketState BucketState::FromImage(const Parameters& parameters, const BucketIma
   return state;
 }
 
-size_t BucketState::MaxBytes(const Parameters& parameters) {
-  if (parameters.kind == Kind::kTokenBucket) return 0;
+size_t BucketState::MaxBytes(const Parameters& limit, uint64_t max_owed) {
+  if (limit.kind == Kind::kTokenBucket) return 0;
+  // A log of more permits has more runs.
+  Parameters parameters = limit;
+  VisitMember(limit.kind, [&](auto member) {
+    uint64_t& permits = (parameters.*member).rate.permits;
+    permits = MostCounted(permits, max_owed);
+  });
   return sizeof(BucketState) +
          std::visit([&](const auto& state) { return state.MaxMemoryBytes(Of(parameters, state)); },
                     BucketState(parameters).state_);

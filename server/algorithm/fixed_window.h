@@ -26,6 +26,9 @@
 // by rules 2 and 3 the window is over by then. If permits count for a later number too (rule 5), it
 // is kept for one more period, in which that number ends.
 //
+// Forced debits (BucketState::Force) count for the current window, also while it grants nothing
+// (rule 4). What follows is about grants that were not forced.
+//
 // What holds:
 //  - While the wall clock shows number i, in one stretch or several, at most M permits are granted,
 //    if the clock is only set forwards, or if it always stays within one period (the greatest less
@@ -108,6 +111,11 @@ class FixedWindowState : public CountingState<FixedWindowState, FixedWindow, Mom
     int64_t FirstAtMostNs(uint64_t permits, int64_t now_ns) const;
   };
   Course CourseFrom(const FixedWindow& parameters, Moment at) const;
+
+  // Takes permits off what the current window has counted, down to 0. Returns how many.
+  uint64_t GiveBack(const FixedWindow& parameters, uint64_t permits, Moment at) {
+    return Refund(parameters, window_.serial, permits, at);
+  }
 
   // Takes permits out of the window, if it is still the current one. Returns how many.
   uint64_t Refund(const FixedWindow& parameters, uint64_t serial, uint64_t permits, Moment at);

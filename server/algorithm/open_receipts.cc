@@ -52,6 +52,20 @@ std::optional<uint64_t> OpenReceipts::RefundTicks(uint64_t id) {
   return given;
 }
 
+void OpenReceipts::ForgiveTicks(uint64_t ticks) {
+  for (auto it = first(); it != receipts_.end(); ++it) {
+    it->cost_or_when -= std::min(it->cost_or_when, ticks);
+  }
+  ForgivePermits(ticks);
+  CloseWorthless();
+}
+
+void OpenReceipts::ForgivePermits(uint64_t permits) {
+  for (auto it = first(); it != receipts_.end(); ++it) {
+    it->shortfall_or_permits -= std::min(it->shortfall_or_permits, permits);
+  }
+}
+
 void OpenReceipts::Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks) {
   const auto scaled = [&](uint64_t ticks) {
     const Uint128 product = static_cast<Uint128>(ticks) * numerator / denominator;

@@ -74,6 +74,9 @@ class OpenReceipts {
   void NoteShortfall(uint64_t shortfall_ticks);
   // Closes the receipt. Lower the TAT by what is returned. nullopt: not open.
   std::optional<uint64_t> RefundTicks(uint64_t id);
+  // To be called when so much of a debit was not counted, because older acquisitions had left no
+  // room for it. Without them it would have been counted, so they are worth that much less.
+  void ForgiveTicks(uint64_t ticks);
   // Multiplies all by numerator/denominator, rounding down, and bounds shortfalls by
   // `shortfall_ticks` (carry-over).
   void Scale(uint64_t numerator, uint64_t denominator, uint64_t shortfall_ticks);
@@ -82,6 +85,8 @@ class OpenReceipts {
 
   // Closes the receipt and returns it. nullopt: not open.
   std::optional<Receipt> Close(uint64_t id);
+  // As ForgiveTicks.
+  void ForgivePermits(uint64_t permits);
   // Closes all whose `counts(when)` is false; they are the oldest.
   template <typename Counts>
   void CloseUncounted(Counts counts) {

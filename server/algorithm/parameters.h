@@ -110,11 +110,23 @@ inline int64_t WindowNs(const Parameters& parameters) {
   return parameters.kind == Kind::kTokenBucket ? 0 : RateOf(parameters).period_ns;
 }
 
+// Permits that a request may leave owed. 0: a log or window.
+inline uint64_t Debt(const Parameters& parameters) {
+  return parameters.kind == Kind::kTokenBucket ? parameters.token_bucket.debt : 0;
+}
+
+// The most permits that a bucket's numbers can hold as owed, beside its burst or its window's
+// permits (MakeTokenBucket chooses the ticks by burst and debt).
+inline uint64_t GreatestOwed(const Parameters& parameters) {
+  if (parameters.kind != Kind::kTokenBucket)
+    return MostCounted(Capacity(parameters), ~uint64_t{0}) - Capacity(parameters);
+  const TokenBucket& bucket = parameters.token_bucket;
+  return (kMaxBurstTicks - bucket.burst_ticks) / bucket.unit_ticks;
+}
+
 // Most permits that one request can ever be granted: burst + debt, or a window's permits.
 inline uint64_t MaxGrant(const Parameters& parameters) {
-  return parameters.kind == Kind::kTokenBucket
-             ? parameters.token_bucket.burst + parameters.token_bucket.debt
-             : Capacity(parameters);
+  return Capacity(parameters) + Debt(parameters);
 }
 
 // "token_bucket".

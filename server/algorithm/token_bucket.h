@@ -28,6 +28,11 @@
 //   t=11    TAT = 13, holds 0          take 1: 14 <= 13? denied. Earliest: 14 - 2 = 12
 // Note the half permit at 10.5: it is not lost, since nothing is rounded to whole permits.
 //
+// A forced debit (Force) always grants. It moves the TAT as far as `max_owed` permits may be owed,
+// and forgives the rest. Later requests wait until nothing is owed:
+//
+//   TAT = max(TAT, min(from + cost, now + (burst + max_owed) * unit))
+//
 // Invariant: in any window of length w, granted <= burst + debt + rate * w. Proof: take grants
 // i..j of a history. After grant i, TAT >= t_i + cost_i; each later grant adds its cost; and after
 // grant j, TAT <= t_j + (burst + debt) * unit. So the costs of i..j together are at most
@@ -122,6 +127,22 @@ inline bool TryTake(const TokenBucket& parameters, uint64_t permits, uint64_t no
   }
   *tat = until;
   return true;
+}
+
+// A forced debit: moves *tat by the cost of the permits, but not past now + burst + max_owed, nor
+// past `most`. It never moves *tat back, so a clock that steps back creates no permits. Returns by
+// how much it moved. REQUIRES: as TryTake; most <= kMaxTat.
+inline uint64_t Force(const TokenBucket& parameters, uint64_t permits, uint64_t max_owed,
+                      uint64_t now_ticks, uint64_t most, uint64_t* tat) {
+  const auto cost_of = [&](uint64_t count) {
+    return static_cast<Uint128>(count) * parameters.unit_ticks;
+  };
+  const uint64_t from = std::max(*tat, now_ticks);
+  const Uint128 owed_until = now_ticks + parameters.burst_ticks + cost_of(max_owed);
+  const Uint128 until = std::min({from + cost_of(permits), owed_until, Uint128{most}});
+  if (until <= from) return 0;
+  *tat = static_cast<uint64_t>(until);
+  return *tat - from;
 }
 
 // The first nanosecond, not before now_ns, at which TryTake would grant if no other permits are

@@ -40,6 +40,13 @@ inline constexpr bool Fits(uint64_t counted, uint64_t permits, uint64_t capacity
   return counted <= capacity && permits <= capacity - counted;
 }
 
+// The most that a log or window of that capacity may count when max_owed permits may be owed
+// beyond it. Saturates: counts are signed in calendars.
+inline constexpr uint64_t MostCounted(uint64_t capacity, uint64_t max_owed) {
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  return max_owed < kMost - capacity ? capacity + max_owed : kMost;
+}
+
 // Permits that `capacity` leaves beside `used`; negative when more are used.
 inline constexpr int64_t RemainingOf(uint64_t capacity, uint64_t used) {
   return capacity >= used ? SaturateToInt64(capacity - used) : -SaturateToInt64(used - capacity);

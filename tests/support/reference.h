@@ -44,6 +44,18 @@ class ReferenceTokenBucket {
     return true;
   }
 
+  // A forced debit. Returns how many parts were counted.
+  Wide Force(uint64_t permits, uint64_t max_owed, int64_t now_ns) {
+    const Wide stored = StoredAt(now_ns);
+    const Wide room = std::max<Wide>(stored + max_owed * unit_, 0);
+    const Wide counted = std::min<Wide>(permits * unit_, room);
+    if (counted == 0) return 0;
+    stored_ = stored - counted;
+    last_grant_ns_ = now_ns;
+    used_ = true;
+    return counted;
+  }
+
   // Whole permits, rounded down.
   Wide RemainingAt(int64_t now_ns) const {
     const Wide stored = StoredAt(now_ns);
@@ -78,13 +90,24 @@ class ReferenceLog {
   bool TryTake(uint64_t permits, int64_t now_ns) {
     latest_ns_ = std::max(latest_ns_, now_ns);
     if (!CanTake(permits, now_ns)) return false;
-    int64_t at = latest_ns_ / quantum_ns_ * quantum_ns_;
-    if (at < latest_ns_) at += quantum_ns_;
-    entries_.push_back({at, permits});
+    Count(permits);
     return true;
+  }
+  // A forced debit. Returns how many permits were counted.
+  Wide Force(uint64_t permits, uint64_t max_owed, int64_t now_ns) {
+    latest_ns_ = std::max(latest_ns_, now_ns);
+    const Wide counted = std::min<Wide>(permits, most_ + max_owed - CountedAt(now_ns));
+    Count(static_cast<uint64_t>(counted));
+    return counted;
   }
 
  private:
+  void Count(uint64_t permits) {
+    int64_t at = latest_ns_ / quantum_ns_ * quantum_ns_;
+    if (at < latest_ns_) at += quantum_ns_;
+    entries_.push_back({at, permits});
+  }
+
   const Wide most_;
   const int64_t period_ns_, quantum_ns_;
   int64_t latest_ns_ = 0;
@@ -114,6 +137,13 @@ class ReferenceSlidingWindow {
     counts_[latest_] += permits;
     return true;
   }
+  // A forced debit. Returns how many permits were counted.
+  Wide Force(uint64_t permits, uint64_t max_owed, int64_t now_ns) {
+    latest_ = std::max(latest_, IndexAt(now_ns));
+    const Wide counted = std::min<Wide>(permits, most_ + max_owed - CountedAt(now_ns));
+    counts_[latest_] += counted;
+    return counted;
+  }
 
  private:
   // Sub-window j is [j * period / k, (j + 1) * period / k).
@@ -131,16 +161,26 @@ class ReferenceFixedWindow {
       : most_(most), period_ns_(period_ns), utc_offset_ns_(utc_offset_ns) {}
 
   bool TryTake(uint64_t permits, int64_t wall_ns) {
-    // Far enough after the year dot that division rounds down.
-    const Wide index =
-        (static_cast<Wide>(wall_ns) + utc_offset_ns_ + period_ns_ * kFarBack) / period_ns_;
-    Wide& count = counts_[index];
+    Wide& count = CountAt(wall_ns);
     if (count + permits > most_) return false;
     count += permits;
     return true;
   }
+  // A forced debit. Returns how many permits were counted.
+  Wide Force(uint64_t permits, uint64_t max_owed, int64_t wall_ns) {
+    Wide& count = CountAt(wall_ns);
+    const Wide counted = std::min<Wide>(permits, most_ + max_owed - count);
+    count += counted;
+    return counted;
+  }
 
  private:
+  Wide& CountAt(int64_t wall_ns) {
+    // Far enough after the year dot that division rounds down.
+    return counts_[(static_cast<Wide>(wall_ns) + utc_offset_ns_ + period_ns_ * kFarBack) /
+                   period_ns_];
+  }
+
   static constexpr Wide kFarBack = Wide{1} << 50;
   const Wide most_, period_ns_, utc_offset_ns_;
   std::map<Wide, Wide> counts_;

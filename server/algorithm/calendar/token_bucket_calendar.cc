@@ -45,6 +45,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline void Append(int64_t t, int64_t cost,
                                                 const TokenBucket& parameters,
                                                 TokenSummary* summary) {
   summary->limit = std::min(summary->limit, Add(LimitOf(parameters, t, cost), -summary->sum));
+  summary->least = std::min(summary->least, Add(Add(t, -cost), -summary->sum));
   summary->floor = After(summary->floor, t, cost);
   summary->sum = Add(summary->sum, cost);
 }
@@ -55,7 +56,7 @@ TokenCalendar::TokenCalendar(const TokenBucket& parameters, uint64_t tat)
     : base_(Clamp(static_cast<int64_t>(tat))), end_(base_), slack_(-kFar) {}
 
 void TokenCalendar::Summarize(const TokenBucket& parameters, Chunks::Chunk* chunk) {
-  chunk->summary = {.floor = -kFar, .limit = kFar, .slack = kFar};
+  chunk->summary = {.floor = -kFar, .limit = kFar, .least = kFar, .slack = kFar};
   for (const Booking& booking : *chunk) {
     Append(TicksOf(parameters, booking.grant_time_ns), CostOf(parameters, booking.permits),
            parameters, &chunk->summary);
@@ -195,6 +196,20 @@ int64_t TokenCalendar::FreePermits(const TokenBucket& parameters, int64_t now_ns
       std::min(LimitBeforeAll(parameters), Add(now, static_cast<int64_t>(parameters.burst_ticks)));
   const int64_t free = Add(limit, -std::max(base_, now));
   return free < 0 ? -1 : free / static_cast<int64_t>(parameters.unit_ticks);
+}
+
+uint64_t TokenCalendar::MostTat(const TokenBucket& parameters, uint64_t max_owed) {
+  SummarizeFront(parameters);
+  int64_t least = kFar;
+  int64_t before = 0;
+  for (size_t c = 0; c < bookings_.chunks(); ++c) {
+    const TokenSummary& summary = bookings_.chunk(c).summary;
+    least = std::min(least, Add(summary.least, -before));
+    before = Add(before, summary.sum);
+  }
+  const int64_t owed = CostOf(parameters, max_owed);
+  const int64_t most = Add(Add(least, static_cast<int64_t>(parameters.burst_ticks)), owed);
+  return static_cast<uint64_t>(std::max<int64_t>(most, 0));
 }
 
 void TokenCalendar::Insert(const TokenBucket& parameters, const Booking& booking) {

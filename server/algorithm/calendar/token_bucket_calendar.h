@@ -51,6 +51,8 @@ struct TokenSummary {
   int64_t sum = 0;
   int64_t floor = 0;
   int64_t limit = 0;
+  // The least of t - c - C, where C is what the bookings before the one of cost c at t cost.
+  int64_t least = 0;
   // The greatest slack of its gaps is at most this, whenever F before it is at least
   // `slack_from` and L after it at most `slack_to`.
   int64_t slack = 0;
@@ -84,6 +86,9 @@ class TokenCalendar : public ChunkedCalendar<Booking, TokenSummary> {
 
   // Permits that could be taken now without harm to what is booked; may be negative.
   int64_t FreePermits(const TokenBucket& parameters, int64_t now_ns);
+  // The greatest TAT with which each booking, when it is debited, leaves at most max_owed permits
+  // owed. REQUIRES: there are bookings.
+  uint64_t MostTat(const TokenBucket& parameters, uint64_t max_owed);
   // When the bucket is full again after all that is booked.
   int64_t FullAgainNs(const TokenBucket& parameters) const {
     return ToNsRoundedUp(parameters, static_cast<uint64_t>(end_));
