@@ -67,6 +67,7 @@ constexpr Field<LimitSpec> kLimitFields[] = {
     {"rate", Into<&LimitSpec::rate, limits::ParseRate>},
     {"burst", Into<&LimitSpec::burst, limits::ParseWhole>, kPermitsForm},
     {"debt", Into<&LimitSpec::debt, limits::ParseWhole>, kPermitsForm},
+    {"max_owed", Into<&LimitSpec::max_owed, limits::ParseWhole>, kPermitsForm},
     {"mode", Into<&LimitSpec::mode, limits::ParseMode>},
     {"charges"},
     {"keys"},

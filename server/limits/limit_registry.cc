@@ -89,9 +89,10 @@ absl::Status CheckReservedBytes(const std::vector<std::shared_ptr<const LimitSpe
     if (min_keys == 0) continue;
     SpecParameters parameters;
     (void)CheckSpec(*spec, &parameters);  // checked before
-    uint64_t bytes_per_key = store.MaxBytesPerKey(parameters.own);
+    uint64_t bytes_per_key = store.MaxBytesPerKey(parameters.own, spec->max_owed.value_or(0));
     for (const algorithm::Parameters& of_key : parameters.keys) {
-      bytes_per_key = std::max(bytes_per_key, store.MaxBytesPerKey(of_key));
+      bytes_per_key =
+          std::max(bytes_per_key, store.MaxBytesPerKey(of_key, spec->max_owed.value_or(0)));
     }
     const Wide bytes = Wide{min_keys} * bytes_per_key;
     total += bytes;
@@ -326,6 +327,7 @@ std::shared_ptr<const LimitRules> LimitRegistry::MakeRules(const LimitSpec& spec
     rule.split_when_store_unavailable = spec.on_store_failure == OnStoreFailure::kSplit;
     rule.sharing = spec.sharing;
     rule.max_wait_ns = spec.max_wait_ns.value_or(bounds::kDefaultMaxWaitNs);
+    rule.max_owed = spec.max_owed;
     rule.min_keys = spec.min_keys;
     if (old != nullptr) {
       rule.id = (*old)->id;

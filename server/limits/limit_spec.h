@@ -40,6 +40,7 @@ struct LimitSpec {
   algorithm::Rate rate;
   std::optional<uint64_t> burst;         // token_bucket
   std::optional<uint64_t> debt;          // token_bucket
+  std::optional<uint64_t> max_owed;      // absent: no forced debits
   std::optional<uint32_t> sub_windows;   // sliding_window
   std::optional<int64_t> utc_offset_ns;  // fixed_window
   Mode mode = Mode::kEnforce;

@@ -140,6 +140,30 @@ std::optional<SpecProblem> CheckMaxWaitAndMinKeys(const LimitSpec& spec) {
   return std::nullopt;
 }
 
+// max_owed, with the parameters of the limit or of one of its keys.
+std::optional<SpecProblem> CheckMaxOwed(const LimitSpec& spec,
+                                        const algorithm::Parameters& parameters) {
+  if (!spec.max_owed.has_value()) return std::nullopt;
+  const uint64_t max_owed = *spec.max_owed;
+  std::string advice;
+  const uint64_t debt = algorithm::Debt(parameters);
+  const uint64_t most = algorithm::GreatestOwed(parameters);
+  const bool token_bucket = parameters.kind == Kind::kTokenBucket;
+  if (spec.sharing != store::Sharing::kExact) {
+    advice = absl::StrCat("sharing: ", ToAbsl(SharingName(spec.sharing)),
+                          " has no forced debits; take it out, or say sharing: exact");
+  } else if (max_owed < debt) {
+    advice = absl::StrCat("is below debt, ", debt, "; say at least as many");
+  } else if (max_owed > most) {
+    advice =
+        absl::StrCat("does not fit beside ", token_bucket ? "burst" : "the permits of the rate",
+                     ", ", algorithm::Capacity(parameters), "; at most ", most);
+  } else {
+    return std::nullopt;
+  }
+  return SpecProblem{"max_owed", absl::StrCat(max_owed), std::move(advice)};
+}
+
 std::optional<SpecProblem> CheckChargesField(const LimitSpec& spec) {
   for (size_t i = 0; i < spec.charges.size(); ++i) {
     const std::string& name = spec.charges[i];
@@ -186,7 +210,9 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* give
                                 override.burst ? override.burst : spec.burst,
                                 override.debt ? override.debt : spec.debt};
     algorithm::Parameters parameters;
-    if (auto problem = CheckParameters(spec, of_key, &parameters)) {
+    auto problem = CheckParameters(spec, of_key, &parameters);
+    if (!problem) problem = CheckMaxOwed(spec, parameters);
+    if (problem) {
       // Blame the override's own parameter if it has one, else the override as a whole.
       const bool own = (problem->field == "rate" && override.rate) ||
                        (problem->field == "burst" && override.burst) ||
@@ -256,6 +282,7 @@ std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* give
   if (auto problem = CheckParameters(spec, {"", spec.rate, spec.burst, spec.debt}, &made.own)) {
     return problem;
   }
+  if (auto problem = CheckMaxOwed(spec, made.own)) return problem;
   if (auto problem = CheckMaxWaitAndMinKeys(spec)) return problem;
   if (auto problem = CheckChargesField(spec)) return problem;
   if (auto problem = CheckKeys(spec, &made)) return problem;

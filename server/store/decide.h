@@ -13,9 +13,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 
 #include "absl/functional/function_ref.h"
@@ -40,6 +42,8 @@ concept OpenForDecision =
       { view.EarliestNs(number, now_ns, number, now_ns, budget) } -> std::same_as<int64_t>;
       { view.LevelAt(now_ns, budget) } -> std::same_as<algorithm::Level>;
       { bucket.Refund(number, now_ns) } -> std::same_as<std::optional<uint64_t>>;
+      { bucket.Force(number, number, now_ns, number) } -> std::same_as<uint64_t>;
+      { bucket.GiveBack(number, now_ns) };
       { bucket.Book(booking, now_ns) };
       { bucket.CancelBooking(now_ns, number) } -> std::same_as<bool>;
       { view.FindBooking(now_ns, number, &booking, &now_ns) } -> std::same_as<bool>;
@@ -154,6 +158,79 @@ bool Reserve(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_n
   return true;
 }
 
+// The permits that each charge of a forced acquisition may count (Acquisition::charged_by).
+class ForcedShares {
+ public:
+  explicit ForcedShares(const Acquisition& acquisition)
+      : charges_(acquisition.charges), charged_by_(acquisition.charged_by) {
+    std::iota(order_.begin(), order_.end(), uint8_t{0});
+    if (charged_by_ == nullptr) return;
+    // The sets are transitive, so a charge has more of them than each of those in its set.
+    std::stable_sort(order_.begin(), order_.begin() + charges_.size(), [&](uint8_t a, uint8_t b) {
+      return std::popcount(charged_by_[a]) < std::popcount(charged_by_[b]);
+    });
+  }
+
+  // The charges, each behind those that charge it.
+  absl::Span<const uint8_t> order() const { return {order_.data(), charges_.size()}; }
+
+  // REQUIRES: Counted was called for each charge before it.
+  uint64_t Of(size_t charge) {
+    uint64_t share = own_[charge] = charges_[charge].permits;
+    for (uint32_t left = charged_by_ == nullptr ? 0 : charged_by_[charge]; left != 0;
+         left &= left - 1) {
+      const auto by = static_cast<size_t>(std::countr_zero(left));
+      own_[charge] -= std::min(own_[charge], own_[by]);
+      share -= std::min(share, own_[by] - std::min(own_[by], counted_[by]));
+    }
+    return share;
+  }
+  void Counted(size_t charge, uint64_t permits) { counted_[charge] = permits; }
+
+ private:
+  const absl::Span<const Charge> charges_;
+  const uint16_t* const charged_by_;
+  std::array<uint8_t, common::bounds::kMaxCharges> order_;
+  std::array<uint64_t, common::bounds::kMaxCharges> own_;  // not for charges in its set
+  std::array<uint64_t, common::bounds::kMaxCharges> counted_;
+};
+
+// Carries out an acquisition that is granted whatever its buckets hold.
+template <OpenForDecision Bucket>
+void Force(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns, uint64_t set,
+           absl::FunctionRef<uint64_t()> new_receipt, OverflowPolicy overflow,
+           SearchBudget* budget) {
+  const absl::Span<const Charge> charges = acquisition->charges;
+  if (acquisition->want_receipt) acquisition->receipt_id = new_receipt();
+  ForcedShares shares(*acquisition);
+  for (const size_t i : shares.order()) {
+    const Charge& charge = charges[i];
+    Bucket& bucket = buckets[i];
+    ChargeResult& result = acquisition->results[i];
+    if (bucket.missing()) {
+      result.reason = overflow == OverflowPolicy::kAllow ? Reason::kNone : Reason::kOverflow;
+      result.forgiven = charge.permits;
+      acquisition->source = Source::kOverflow;
+      // As without force: where the policy allows, the other buckets are charged.
+      shares.Counted(i, overflow == OverflowPolicy::kAllow ? shares.Of(i) : 0);
+    } else if (acquisition->debit == Debit::kGiveBack) {
+      bucket.GiveBack(charge.permits, now_ns);
+    } else {
+      if (!bucket.CanTake(charge.permits, now_ns, set)) {
+        result.reason = charge.rule->shadow ? Reason::kShadowDenied : Reason::kNotEnough;
+      }
+      const uint64_t share = shares.Of(i);
+      const uint64_t counted =
+          share - bucket.Force(share, MaxOwed(*charge.rule), now_ns, acquisition->receipt_id);
+      shares.Counted(i, counted);
+      result.forgiven = charge.permits - counted;
+    }
+  }
+  for (size_t i = 0; i < charges.size(); ++i) {
+    acquisition->results[i].level = buckets[i].LevelAt(now_ns, budget);
+  }
+}
+
 // Decides and carries out one acquisition. Writes all its results but the outcome, and returns
 // that: kGranted or kDenied. `new_receipt` is called at most once. `overflow` decides charges whose
 // buckets are missing. `budget`: of the searches among bookings; null: one of its own.
@@ -169,13 +246,20 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
   acquisition->retry_after_ns = 0;
   acquisition->receipt_id = 0;
   acquisition->now_ns = now_ns;
+  for (size_t i = 0; i < charges.size(); ++i) {
+    acquisition->results[i].reason = Reason::kNone;
+    acquisition->results[i].forgiven = 0;
+  }
+  if (acquisition->debit != Debit::kIfAllowed) {
+    Force(acquisition, buckets, now_ns, set, new_receipt, overflow, budget);
+    return Outcome::kGranted;
+  }
   bool granted = true;
   bool room = true;
   std::array<bool, common::bounds::kMaxCharges> fits = {};
   for (size_t i = 0; i < charges.size(); ++i) {
     const bool shadow = charges[i].rule->shadow;
     Reason& reason = acquisition->results[i].reason;
-    reason = Reason::kNone;
     if (buckets[i].missing()) {
       if (overflow == OverflowPolicy::kAllow) {
         acquisition->source = Source::kOverflow;

@@ -46,6 +46,9 @@ struct Rule {
   // Ignored by a store that is not shared.
   Sharing sharing = Sharing::kExact;
 
+  // Permits that a forced debit may leave owed; absent: its `debt`. At least that.
+  std::optional<uint64_t> max_owed = {};
+
   // How far ahead a booking may lie. The callers of the store keep to it; the store does not look.
   int64_t max_wait_ns = common::bounds::kMaxWaitNs;
   // The number of the limit's keys for which a store in memory reserves room. Absent: the limit has
@@ -54,6 +57,11 @@ struct Rule {
 
   friend bool operator==(const Rule&, const Rule&) = default;
 };
+
+// The most permits that a bucket of the rule may owe after a forced debit.
+inline uint64_t MaxOwed(const Rule& rule) {
+  return rule.max_owed.value_or(algorithm::Debt(rule.parameters));
+}
 
 }  // namespace sluice::store
 

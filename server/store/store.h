@@ -31,8 +31,8 @@ using algorithm::SearchBudget;
 
 inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 
-// Permits from one bucket. REQUIRES: permits >= 1 and not above what the rule can ever grant
-// (algorithm::MaxGrant); key at most bounds::kMaxKeyBytes.
+// Permits from one bucket. REQUIRES: permits >= 1, and unless it is forced or given back not above
+// what the rule can ever grant (algorithm::MaxGrant); key at most bounds::kMaxKeyBytes.
 struct Charge {
   const Rule* rule = nullptr;
   std::string_view key;
@@ -80,15 +80,15 @@ struct ChargeResult {
   // Granted: how long before the acquisition's now_ns the charge was debited. 0 unless the charges
   // could not be decided at one moment (several slots of a Redis Cluster).
   int64_t debited_before_ns = 0;
-  // Forced: the permits that the bucket could not carry, and that nobody owes.
+  // Forced: the permits that the bucket did not count, and that nobody owes.
   uint64_t forgiven = 0;
 };
 
 // What an acquisition does to its buckets.
 enum class Debit : uint8_t {
   kIfAllowed = 0,  // takes the permits if every bucket has them
-  // Always granted. Each bucket counts the permits as far as its rule's bound on what is owed and
-  // its bookings leave room; the rest is forgiven.
+  // Always granted. Each bucket counts the permits as far as its rule's max_owed and its bookings
+  // leave room; the rest is forgiven. The reason of a charge is kNotEnough if it did not fit.
   kForced,
   // Always granted: takes the permits off what the current window has counted, down to 0.
   // REQUIRES: every charge is on a fixed_window; no receipt.
@@ -127,6 +127,11 @@ struct Acquisition {
   bool want_receipt = false;
   // REQUIRES: max_wait_ns == 0 unless it is kIfAllowed.
   Debit debit = Debit::kIfAllowed;
+  // For kForced: per charge, the set of the charges whose limits charge this one in turn, as bits.
+  // A charge counts at most the permits that its own request named and what these counted, so that
+  // a caller of one limit cannot close another one for all. Owned by the caller; null: there are
+  // none. REQUIRES: transitive.
+  const uint16_t* charged_by = nullptr;
 
   // Written by the store.
   Outcome outcome = Outcome::kPending;
@@ -420,9 +425,12 @@ class Store {
   using ResetDone = void (*)(void* context, ResetOutcome outcome);
   virtual void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) = 0;
 
-  // The most bytes that one key of a limit with these parameters takes, and the bytes that all
-  // limits together may reserve (Rule::min_keys). 0: this store reserves no room.
-  virtual uint64_t MaxBytesPerKey(const algorithm::Parameters& /*parameters*/) const { return 0; }
+  // The most bytes that one key of a limit with these parameters and max_owed takes, and the bytes
+  // that all limits together may reserve (Rule::min_keys). 0: this store reserves no room.
+  virtual uint64_t MaxBytesPerKey(const algorithm::Parameters& /*parameters*/,
+                                  uint64_t /*max_owed*/) const {
+    return 0;
+  }
   virtual uint64_t ReservableBytes() const { return 0; }
 
   // Lifts the floor of its own that a limit has since a shared store lost data. `done` runs once:

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice::testing {
@@ -236,6 +237,116 @@ TEST_P(StoreContractTest, AnswersEachItemOfLargeBatch) {
   }
   const auto answers = AcquireBatch(store(), batch);
   for (size_t i = 0; i < answers.size(); ++i) EXPECT_EQ(answers[i].granted(), i < 2000) << i;
+}
+
+// ---- Forced debits ----
+
+const AcquireOptions kForced{.debit = store::Debit::kForced};
+
+TEST_P(StoreContractTest, ForcedDebitGrantsAndForgivesWhatMayNotBeOwed) {
+  const std::vector<std::shared_ptr<const Rule>> rules = {
+      Register(1, algorithm::MakeTokenBucket({10, 60 * kSecond}, 10, 0), false, 5),
+      Register(2, algorithm::MakeSlidingLog({10, 60 * kSecond}), false, 5),
+      Register(3, algorithm::MakeSlidingWindow({10, 60 * kSecond}, 10), false, 5),
+      Register(4, algorithm::MakeFixedWindow({10, 60 * kSecond}, 0), false, 5)};
+  Advance(60 * kSecond - under_test_->WallNs() % (60 * kSecond));
+  for (const auto& rule : rules) {
+    const Acquired first = Acquire(store(), *rule, "k", 12, kForced);
+    EXPECT_TRUE(first.granted());
+    EXPECT_EQ(first.charges[0].level.remaining, -2);
+    EXPECT_EQ(first.charges[0].forgiven, 0u);
+    EXPECT_EQ(first.charges[0].reason, Reason::kNotEnough);
+    const Acquired second = Acquire(store(), *rule, "k", 9, kForced);
+    EXPECT_TRUE(second.granted());
+    EXPECT_EQ(second.charges[0].level.remaining, -5);
+    EXPECT_EQ(second.charges[0].forgiven, 6u);
+    const Acquired denied = Acquire(store(), *rule, "k");
+    EXPECT_FALSE(denied.granted());
+    EXPECT_EQ(denied.charges[0].forgiven, 0u);
+    EXPECT_EQ(Acquire(store(), *rule, "other", 10, kForced).charges[0].reason, Reason::kNone);
+  }
+  Advance(121 * kSecond);
+  for (const auto& rule : rules) EXPECT_TRUE(Acquire(store(), *rule, "k", 10).granted());
+}
+
+TEST_P(StoreContractTest, ForcedDebitWithoutMaxOwedOwesAtMostDebt) {
+  const auto rule = TokenBucket(1, 1, 10, 3);
+  const auto log = Register(2, algorithm::MakeSlidingLog({10, kSecond}));
+  EXPECT_EQ(Acquire(store(), *rule, "k", 15, kForced).charges[0].forgiven, 2u);
+  EXPECT_EQ(Acquire(store(), *log, "k", 15, kForced).charges[0].forgiven, 5u);
+}
+
+TEST_P(StoreContractTest, ForcedDebitsOfABatchAreDecidedInOrder) {
+  const auto rule = Register(1, algorithm::MakeFixedWindow({2, 3600 * kSecond}, 0), false,
+                             common::bounds::kMaxPermits);
+  const auto answers = AcquireBatch(
+      store(), {{{rule.get(), "k", 1}}, {{rule.get(), "k", 1}}, {{rule.get(), "k", 1}}}, kForced);
+  EXPECT_EQ(answers[0].charges[0].level.remaining, 1);
+  EXPECT_EQ(answers[1].charges[0].level.remaining, 0);
+  EXPECT_EQ(answers[1].charges[0].reason, Reason::kNone);
+  EXPECT_EQ(answers[2].charges[0].level.remaining, -1);
+  EXPECT_EQ(answers[2].charges[0].reason, Reason::kNotEnough);
+}
+
+TEST_P(StoreContractTest, ForcedDebitOfLargestNumberDoesNotOverflow) {
+  const auto rule = Register(1, algorithm::MakeFixedWindow({0xffffffff, 3600 * kSecond}, 0), false,
+                             common::bounds::kMaxPermits);
+  for (int i = 0; i < 3; ++i) {
+    const Acquired forced = Acquire(store(), *rule, "k", common::bounds::kMaxPermits, kForced);
+    EXPECT_TRUE(forced.granted());
+    EXPECT_LT(forced.charges[0].level.remaining, -(int64_t{1} << 50));
+  }
+}
+
+TEST_P(StoreContractTest, RefundOfForcedDebitGivesBackWhatWasCounted) {
+  const auto rule = Register(1, algorithm::MakeSlidingLog({10, kSecond}), false, 5);
+  const Acquired forced =
+      Acquire(store(), *rule, "k", 100, {.want_receipt = true, .debit = store::Debit::kForced});
+  ASSERT_NE(forced.receipt_id, 0u);
+  const Refunded refunded = Refund(store(), forced.receipt_id, {{rule.get(), "k", 100}});
+  EXPECT_THAT(refunded.permits, ElementsAre(15));
+  EXPECT_EQ(Remaining(*rule, "k"), 10);
+}
+
+// The user may owe 2 permits, so 8 of its 20 are counted; the team may owe 100, and counts as many.
+TEST_P(StoreContractTest, ForcedDebitChargesOthersWhatTheFirstCounted) {
+  const auto overall = Register(1, algorithm::MakeTokenBucket({1, kSecond}, 3, 0), false, 1);
+  const auto team = Register(2, algorithm::MakeTokenBucket({1, kSecond}, 50, 0), false, 100);
+  const auto user = Register(3, algorithm::MakeTokenBucket({1, kSecond}, 6, 0), false, 2);
+  // In a Cluster the first are in one slot.
+  for (const auto& [of_team, of_user] : {std::pair("{t}", "{t}u"), std::pair("t", "u")}) {
+    const std::vector<Charge> charges{
+        {overall.get(), of_team, 20}, {team.get(), of_team, 20}, {user.get(), of_user, 20}};
+    const Acquired forced = Acquire(
+        store(), charges, {.debit = store::Debit::kForced, .charged_by = {0b110, 0b100, 0}});
+    EXPECT_TRUE(forced.granted());
+    EXPECT_EQ(forced.charges[2].level.remaining, -2);
+    EXPECT_EQ(forced.charges[2].forgiven, 12u);
+    EXPECT_EQ(forced.charges[1].level.remaining, 42);
+    EXPECT_EQ(forced.charges[1].forgiven, 12u);
+    EXPECT_EQ(forced.charges[0].level.remaining, -1);
+    EXPECT_EQ(forced.charges[0].forgiven, 16u);
+  }
+}
+
+TEST_P(StoreContractTest, ForcedDebitOnShadowLimitIsCounted) {
+  const auto shadow =
+      Register(1, algorithm::MakeTokenBucket({1, kSecond}, 2, 0), /*shadow=*/true, 5);
+  const Acquired forced = Acquire(store(), *shadow, "k", 4, kForced);
+  EXPECT_EQ(forced.charges[0].level.remaining, -2);
+  EXPECT_EQ(forced.charges[0].reason, Reason::kShadowDenied);
+}
+
+TEST_P(StoreContractTest, GiveBackLowersTheWindowsCount) {
+  const AcquireOptions give_back{.debit = store::Debit::kGiveBack};
+  const auto rule = Register(1, algorithm::MakeFixedWindow({10, 3600 * kSecond}, 0));
+  EXPECT_EQ(Acquire(store(), *rule, "k", 3, give_back).charges[0].level.remaining, 10);
+  ASSERT_TRUE(Acquire(store(), *rule, "k", 8).granted());
+  EXPECT_EQ(Acquire(store(), *rule, "k", 3, give_back).charges[0].level.remaining, 5);
+  EXPECT_EQ(Acquire(store(), *rule, "k", common::bounds::kMaxPermits, give_back)
+                .charges[0]
+                .level.remaining,
+            10);
 }
 
 // ---- Shadow ----

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string_view>
 #include <vector>
@@ -61,8 +62,9 @@ class StoreContractTest : public ::testing::TestWithParam<StoreFactory> {
   // A registered rule, newer than all before it.
   std::shared_ptr<const store::Rule> Register(uint32_t limit_id,
                                               absl::StatusOr<algorithm::Parameters> parameters,
-                                              bool shadow = false) {
-    auto rule = MakeRule(limit_id, parameters.value(), shadow);
+                                              bool shadow = false,
+                                              std::optional<uint64_t> max_owed = {}) {
+    auto rule = MakeRule(limit_id, parameters.value(), shadow, max_owed);
     store().Register(rule);
     return rule;
   }

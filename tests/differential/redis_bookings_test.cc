@@ -45,7 +45,13 @@ struct Party {
   std::shared_ptr<const Rule> rule;
   test_support::RandomParameters random;
   std::array<std::string, 3> keys;
+  uint64_t owed_beyond_debt = 0;
 };
+
+uint64_t MaxOwedOf(const Party& party, const Parameters& parameters) {
+  return std::min(algorithm::Debt(parameters) + party.owed_beyond_debt,
+                  algorithm::GreatestOwed(parameters));
+}
 
 // A reservation, or a grant with a receipt, on both stores.
 struct Given {
@@ -63,7 +69,9 @@ class Sides {
   void Add(const algorithm::AnyLimit& any, bool shadow) {
     static int serial = 0;
     Party& party = parties_.emplace_back();
-    party.rule = MakeRule(static_cast<uint32_t>(parties_.size()), any.parameters, shadow);
+    party.owed_beyond_debt = *rc::gen::inRange<uint64_t>(0, 20);
+    party.rule = MakeRule(static_cast<uint32_t>(parties_.size()), any.parameters, shadow,
+                          MaxOwedOf(party, any.parameters));
     party.random = any.random;
     party.keys = KeysOf("book", party.rule->limit_name, absl::StrCat(++serial));
     memory_.Register(party.rule);
@@ -72,7 +80,8 @@ class Sides {
   // Other parameters of the same limit.
   void Change(size_t of, const algorithm::AnyLimit& any) {
     Party& party = parties_[of];
-    party.rule = MakeRule(party.rule->limit_id, any.parameters, party.rule->shadow);
+    party.rule = MakeRule(party.rule->limit_id, any.parameters, party.rule->shadow,
+                          MaxOwedOf(party, any.parameters));
     party.random = any.random;
     memory_.Register(party.rule);
     // Both convert now, not at the next access.
@@ -91,7 +100,7 @@ class Sides {
   const std::deque<Given>& given() const { return given_; }
 
   void Acquire(const std::vector<size_t>& of, const std::vector<uint64_t>& permits,
-               int64_t max_wait_ns, bool want_receipt) {
+               int64_t max_wait_ns, bool want_receipt, bool force) {
     std::vector<Charge> charges = Charges(of, permits);
     std::vector<ChargeResult> results(of.size());
     Acquisition acquisition;
@@ -99,7 +108,8 @@ class Sides {
     acquisition.results = results.data();
     acquisition.max_wait_ns = max_wait_ns;
     acquisition.want_receipt = want_receipt;
-    if (max_wait_ns > 0 || want_receipt || !ByScript(of, &acquisition)) {
+    acquisition.debit = force ? Debit::kForced : Debit::kIfAllowed;
+    if (max_wait_ns > 0 || want_receipt || force || !ByScript(of, &acquisition)) {
       Exchange(of, [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
         uint64_t set = 0;
         for (const size_t i : of) set += 1000003 * i + 17;
@@ -109,7 +119,8 @@ class Sides {
     }
     charges = Charges(of, permits);
     const Acquired memory = ::sluice::testing::Acquire(
-        memory_, charges, {.want_receipt = want_receipt, .max_wait_ns = max_wait_ns});
+        memory_, charges,
+        {.want_receipt = want_receipt, .max_wait_ns = max_wait_ns, .debit = acquisition.debit});
     RC_ASSERT(acquisition.outcome == memory.outcome);
     RC_ASSERT(acquisition.wait_ns == memory.wait_ns);
     RC_ASSERT(acquisition.retry_after_ns == memory.retry_after_ns);
@@ -117,6 +128,7 @@ class Sides {
     RC_ASSERT((acquisition.receipt_id != 0) == (memory.receipt_id != 0));
     for (size_t i = 0; i < of.size(); ++i) {
       RC_ASSERT(results[i].reason == memory.charges[i].reason);
+      RC_ASSERT(results[i].forgiven == memory.charges[i].forgiven);
       CheckLevel(results[i].level, memory.charges[i].level);
     }
     if (memory.receipt_id == 0) return;
@@ -434,11 +446,12 @@ void RandomStep(Sides& sides, size_t count, bool changes) {
                           ? step.permits
                           : 1 + step.permits % algorithm::MaxGrant(parameters));
   }
-  const int64_t max_wait_ns = *rc::gen::inRange(0, 3) == 0
+  const bool force = *rc::gen::inRange(0, 5) == 0;
+  const int64_t max_wait_ns = force || *rc::gen::inRange(0, 3) == 0
                                   ? 0
                                   : std::min(kMaxWaitNs, sides.party(of).random.period_ns *
                                                              *rc::gen::element<int64_t>(1, 2, 10));
-  sides.Acquire(parties, permits, max_wait_ns, *rc::gen::inRange(0, 4) == 0);
+  sides.Acquire(parties, permits, max_wait_ns, *rc::gen::inRange(0, 4) == 0, force);
 }
 
 void RandomHistory(bool changes) {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/bucket_state.h"
+#include "server/store/decide.h"
 #include "server/store/redis/fencing/fence.h"
 #include "server/store/redis/wire/key_names.h"
 #include "server/store/redis/wire/number_codec.h"
@@ -42,6 +43,7 @@ struct Bucket {
   std::array<std::string, 3> keys;
   BucketState model{Parameters{}};
   int64_t floor_us = 0;
+  uint64_t max_owed = 0;
 };
 
 Bucket NewBucket(const Parameters& parameters, bool shadow = false) {
@@ -164,6 +166,59 @@ uint64_t PermitsOf(const Parameters& parameters, int64_t a, int64_t b) {
   const algorithm::TokenBucket& token = parameters.token_bucket;
   return parameters.kind == Kind::kTokenBucket ? TicksOf(token, a, b) / token.unit_ticks
                                                : static_cast<uint64_t>(a);
+}
+
+// A forced acquisition that charges all buckets, or one that gives back.
+void Force(std::vector<Bucket>& buckets, const std::vector<uint64_t>& permits,
+           const std::vector<uint16_t>& charged_by, Debit debit, uint64_t receipt, int64_t now_ns) {
+  std::vector<Charge> charges(buckets.size());
+  for (size_t i = 0; i < buckets.size(); ++i) charges[i].permits = permits[i];
+  Acquisition acquisition;
+  acquisition.charges = charges;
+  acquisition.charged_by = charged_by.data();
+  ForcedShares shares(acquisition);
+  std::vector<std::string> arguments = Prefix(buckets, now_ns);
+  arguments.push_back(absl::StrCat(receipt));
+  arguments.push_back(absl::StrCat(buckets.size(), debit == Debit::kForced ? "f" : "g"));
+  std::vector<size_t> place(buckets.size());
+  size_t sent = 0;
+  for (const size_t i : shares.order()) {
+    place[i] = ++sent;
+    std::string by;
+    for (size_t c = 0; c < buckets.size(); ++c) {
+      if ((charged_by[i] >> c & 1) != 0) absl::StrAppend(&by, place[c], ",");
+    }
+    arguments.push_back(absl::StrCat(i));
+    AppendCost(buckets[i].parameters, permits[i], &arguments);
+    AppendForced(buckets[i].parameters, permits[i], buckets[i].max_owed, by, &arguments);
+  }
+  const RedisValue answer = Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
+  Reader reader(answer);
+  reader.Time(now_ns);
+  RC_ASSERT(reader.Next() == 1);
+  const Moment at{now_ns, now_ns};
+  for (const size_t i : shares.order()) {
+    Bucket& bucket = buckets[i];
+    const bool fits = bucket.model.CanTake(bucket.parameters, permits[i], at);
+    RC_ASSERT((reader.Next() == 1) == fits);
+    uint64_t counted = 0;
+    if (debit == Debit::kForced) {
+      const uint64_t share = shares.Of(i);
+      counted = share - bucket.model.Force(bucket.parameters, share,
+                                           CountableOwed(bucket.parameters, bucket.max_owed), at,
+                                           receipt);
+      shares.Counted(i, counted);
+    } else {
+      bucket.model.GiveBack(bucket.parameters, permits[i], at);
+    }
+    CheckLevel(LevelOf(bucket.parameters, reader.NextBucket(), now_ns),
+               bucket.model.LevelAt(bucket.parameters, at));
+    const int64_t a = reader.Next();
+    const int64_t b = reader.Next();
+    if (debit == Debit::kGiveBack) continue;
+    RC_ASSERT(PermitsOf(bucket.parameters, a, b) == counted);
+  }
+  RC_ASSERT(reader.AtEnd());
 }
 
 void Query(std::vector<Bucket>& buckets, int64_t now_ns) {
@@ -312,6 +367,84 @@ RC_GTEST_PROP(RedisScriptsTest, DecideAsTheAlgorithmsDo, ()) {
         }
         Acquire(buckets, acquisitions, ids, now_ns);
       }
+    }
+  }
+  Query(buckets, start_ns + elapsed_ns);
+}
+
+uint64_t AnyMaxOwed(const Parameters& parameters) {
+  uint64_t most = kMaxCounted - 1;
+  if (parameters.kind == Kind::kTokenBucket) {
+    const algorithm::TokenBucket& token = parameters.token_bucket;
+    // So that burst and max_owed still reach today.
+    most = (uint64_t{1} << 60) / token.unit_ticks;
+    most -= std::min(most, token.burst + token.debt);
+  }
+  const uint64_t beyond_debt =
+      most == 0 ? 0
+                : *rc::gen::oneOf(rc::gen::just(uint64_t{0}), test_support::Magnitude(most),
+                                  test_support::Magnitude(std::min<uint64_t>(most, 50)));
+  return algorithm::Debt(parameters) + beyond_debt;
+}
+
+// Transitive sets of charges, none of which charges itself (Acquisition::charged_by).
+std::vector<uint16_t> AnyChargedBy(size_t charges) {
+  std::vector<uint16_t> charged_by(charges);
+  for (size_t i = 0; i < charges; ++i) {
+    for (size_t by = i + 1; by < charges; ++by) {
+      // The first is charged by the last, so that the script gets them in another order.
+      if (*rc::gen::inRange(0, 2) == 0) charged_by[i] |= static_cast<uint16_t>(1u << by);
+    }
+  }
+  for (size_t i = charges; i-- > 0;) {
+    for (size_t by = 0; by < charges; ++by) {
+      if ((charged_by[i] >> by & 1) != 0) charged_by[i] |= charged_by[by];
+    }
+  }
+  return charged_by;
+}
+
+RC_GTEST_PROP(RedisScriptsTest, ForceAsTheAlgorithmsDo, ()) {
+  const int count = *rc::gen::weightedElement<int>({{4, 1}, {2, 2}, {1, 5}});
+  std::vector<Bucket> buckets;
+  std::vector<test_support::RandomParameters> random;
+  bool fixed = true;
+  for (int i = 0; i < count; ++i) {
+    const algorithm::AnyLimit any = AnyCountable();
+    buckets.push_back(NewBucket(any.parameters, *rc::gen::inRange(0, 6) == 0));
+    buckets.back().max_owed = AnyMaxOwed(any.parameters);
+    random.push_back(any.random);
+    fixed &= any.parameters.kind == Kind::kFixedWindow;
+  }
+  const std::vector<uint16_t> charged_by = AnyChargedBy(buckets.size());
+  const int64_t start_ns = Started(buckets);
+  int64_t elapsed_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);
+  uint64_t next_receipt = 1;
+  const int steps = *rc::gen::inRange(1, 40);
+  for (int s = 0; s < steps; ++s) {
+    const auto of = static_cast<size_t>(*rc::gen::inRange(0, count));
+    const test_support::Step step =
+        *test_support::AnyStep(random[of], algorithm::MaxGrant(buckets[of].parameters));
+    elapsed_ns = test_support::Advanced(elapsed_ns, step);
+    const int64_t now_ns = start_ns + elapsed_ns;
+    std::vector<uint64_t> permits;
+    for (const Bucket& bucket : buckets) {
+      permits.push_back(Wanted(bucket.parameters, step.permits));
+      if (count > 1) permits.back() = std::min(permits.back(), kMaxForcedTogether);
+    }
+    const uint64_t receipt = *rc::gen::arbitrary<bool>() ? next_receipt++ : 0;
+    switch (*rc::gen::inRange(0, 6)) {
+      case 0:
+        Refund(buckets, *rc::gen::inRange<uint64_t>(1, next_receipt + 1), now_ns);
+        break;
+      case 1:
+        Acquire(buckets, {permits}, {receipt}, now_ns);
+        break;
+      case 2:
+        if (fixed) Force(buckets, permits, charged_by, Debit::kGiveBack, 0, now_ns);
+        break;
+      default:
+        Force(buckets, permits, charged_by, Debit::kForced, receipt, now_ns);
     }
   }
   Query(buckets, start_ns + elapsed_ns);

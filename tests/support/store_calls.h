@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,7 +40,8 @@ class Notification {
 // A rule with a fresh id: each call makes a newer one.
 inline std::shared_ptr<const store::Rule> MakeRule(uint32_t limit_id,
                                                    const algorithm::Parameters& parameters,
-                                                   bool shadow = false) {
+                                                   bool shadow = false,
+                                                   std::optional<uint64_t> max_owed = {}) {
   static std::atomic<uint32_t> next_id{1};
   auto rule = std::make_shared<store::Rule>();
   rule->id = next_id.fetch_add(1);
@@ -47,6 +49,7 @@ inline std::shared_ptr<const store::Rule> MakeRule(uint32_t limit_id,
   rule->limit_name = "limit" + std::to_string(limit_id);
   rule->parameters = parameters;
   rule->shadow = shadow;
+  rule->max_owed = max_owed;
   return rule;
 }
 
@@ -69,6 +72,9 @@ struct AcquireOptions {
   int64_t deadline_ns = store::kNoDeadline;
   bool want_receipt = false;
   int64_t max_wait_ns = 0;
+  store::Debit debit = store::Debit::kIfAllowed;
+  // Acquisition::charged_by of each acquisition.
+  std::vector<uint16_t> charged_by = {};
 };
 
 inline std::vector<Acquired> AcquireBatch(store::Store& store,
@@ -87,6 +93,8 @@ inline std::vector<Acquired> AcquireBatch(store::Store& store,
     acquisitions[i].results = results[i].data();
     acquisitions[i].want_receipt = options.want_receipt;
     acquisitions[i].max_wait_ns = options.max_wait_ns;
+    acquisitions[i].debit = options.debit;
+    if (!options.charged_by.empty()) acquisitions[i].charged_by = options.charged_by.data();
   }
   operation.acquisitions = absl::MakeSpan(acquisitions);
   operation.deadline_ns = options.deadline_ns;

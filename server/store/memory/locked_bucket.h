@@ -133,6 +133,24 @@ class LockedBucket {
     ToChange().TryTake(parameters(), permits, At(now_ns), receipt_id, &evicted, set);
     if (evicted) ++receipts_evicted_;
   }
+  uint64_t Force(uint64_t permits, uint64_t max_owed, int64_t now_ns, uint64_t receipt_id) {
+    if (Record::IsPlain(word_) && receipt_id == 0) {
+      uint64_t tat = Record::TatOf(word_);
+      const uint64_t counted =
+          algorithm::Force(token(), permits, max_owed, algorithm::ToTicks(token(), now_ns),
+                           algorithm::kMaxTat, &tat);
+      word_ = Record::WordOf(tat);
+      return permits - counted / token().unit_ticks;
+    }
+    bool evicted = false;
+    const uint64_t forgiven =
+        ToChange().Force(parameters(), permits, max_owed, At(now_ns), receipt_id, &evicted);
+    if (evicted) ++receipts_evicted_;
+    return forgiven;
+  }
+  void GiveBack(uint64_t permits, int64_t now_ns) {
+    ToChange().GiveBack(parameters(), permits, At(now_ns));
+  }
   int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns,
                      SearchBudget* budget) const {
     if (!Record::IsPlain(word_)) {

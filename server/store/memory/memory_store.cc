@@ -135,6 +135,7 @@ size_t MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t n
 
 bool MemoryStore::IsSimple(const Acquisition& acquisition) {
   return acquisition.charges.size() == 1 && !acquisition.want_receipt &&
+         acquisition.debit == Debit::kIfAllowed &&
          acquisition.charges[0].rule->parameters.kind == Kind::kTokenBucket;
 }
 
@@ -150,6 +151,7 @@ bool MemoryStore::Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, u
   ChargeResult& result = *acquisition.results;
   result.level = algorithm::LevelAt(parameters, tat, now_ns);
   result.reason = Reason::kNone;
+  result.forgiven = 0;
   acquisition.outcome = Outcome::kGranted;
   acquisition.source = Source::kStore;
   acquisition.wait_ns = 0;

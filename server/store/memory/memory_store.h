@@ -59,8 +59,9 @@ class MemoryStore final : public Store {
   // these buckets wait.
   void Rebook(RebookOperation* operation) override;
   void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) override;
-  uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters) const override {
-    return memory::TableRoom::MaxBytesPerKey(parameters);
+  uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters,
+                          uint64_t max_owed) const override {
+    return memory::TableRoom::MaxBytesPerKey(parameters, max_owed);
   }
   uint64_t ReservableBytes() const override { return max_bytes_ / 2; }
   StoreStats Stats() const override;

@@ -20,9 +20,9 @@ TableRoom::TableRoom(uint64_t max_buckets, uint64_t max_bytes)
       size_(max_bytes == 0 ? max_buckets : max_bytes),
       rest_(size_) {}
 
-uint64_t TableRoom::MaxBytesPerKey(const algorithm::Parameters& parameters) {
+uint64_t TableRoom::MaxBytesPerKey(const algorithm::Parameters& parameters, uint64_t max_owed) {
   return Record::Bytes(common::bounds::kMaxKeyBytes) + kSlotBytes +
-         algorithm::BucketState::MaxBytes(parameters);
+         algorithm::BucketState::MaxBytes(parameters, max_owed);
 }
 
 uint64_t TableRoom::CostOf(size_t key_bytes) const {
@@ -35,7 +35,7 @@ std::shared_ptr<TableRoom::Part> TableRoom::Join(const Rule& rule) {
   if (part == nullptr) part.reset(new Part{.limit_id = rule.limit_id});
   ++part->rules;
   const uint64_t per_key =
-      max_bytes_ == 0 ? 1 : std::max(MaxBytesPerKey(rule.parameters), least_cost_);
+      max_bytes_ == 0 ? 1 : std::max(MaxBytesPerKey(rule.parameters, MaxOwed(rule)), least_cost_);
   // Of several rules of a limit the one that takes most counts. All have the same min_keys, unless
   // these have changed.
   const bool first = part->held++ == 0 || part->min_keys != rule.min_keys;

@@ -79,7 +79,7 @@ class TableRoom {
 
   // The most bytes that a key takes, without open receipts and bookings, which have bounds of their
   // own (bounds.h).
-  static uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters);
+  static uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters, uint64_t max_owed = 0);
   // What all limits together may reserve, in bytes; 0: the table is not bounded in bytes.
   uint64_t ReservableBytes() const { return max_bytes_ / 2; }
 

@@ -119,7 +119,7 @@ const BadCase kCases[] = {
      "f.yaml:4:5: limits[0]: \"brust\": no field has that name; did you mean burst?"},
     {"UnlikelyField", Limit("rate: 5/s\ncolour: red"),
      "f.yaml:4:5: limits[0]: \"colour\": no field has that name; there are name, algorithm, rate, "
-     "burst, debt, mode, charges, keys, sub_windows, utc_offset, on_store_failure, "
+     "burst, debt, max_owed, mode, charges, keys, sub_windows, utc_offset, on_store_failure, "
      "hash_tag, sharing, max_wait, min_keys and direct"},
     {"Leased", Limit("rate: 5/s\nsharing: leased"),
      "f.yaml:4:14: limits[0].sharing: \"leased\": is not supported yet; say exact, split or "
@@ -234,6 +234,17 @@ const BadCase kCases[] = {
     {"DebtLongerThanTicks", Limit("rate: 1/year\ndebt: 1000"),
      "f.yaml:4:11: limits[0].debt: \"1000\": at rate 1/8760h burst and debt together can be at "
      "most 73 permits"},
+    {"MaxOwedBelowDebt", Limit("rate: 5/s\ndebt: 10\nmax_owed: 9"),
+     "f.yaml:5:15: limits[0].max_owed: \"9\": is below debt, 10; say at least as many"},
+    {"MaxOwedDoesNotFit", Limit("rate: 1/year\nmax_owed: 1000"),
+     "f.yaml:4:15: limits[0].max_owed: \"1000\": does not fit beside burst, 1; at most 72"},
+    {"MaxOwedDoesNotFitAWindow",
+     Limit("algorithm: fixed_window\nrate: 5/s\nmax_owed: 9223372036854775807"),
+     "f.yaml:5:15: limits[0].max_owed: \"9223372036854775807\": does not fit beside the permits of "
+     "the rate, 5; at most 9223372036854775802"},
+    {"MaxOwedOfASplitLimit", Limit("rate: 5/s\nsharing: split\nmax_owed: 9"),
+     "f.yaml:5:15: limits[0].max_owed: \"9\": sharing: split has no forced debits; take it out, or "
+     "say sharing: exact"},
     {"BurstOnASlidingLog", Limit("algorithm: sliding_log\nrate: 5/s\nburst: 5"),
      "f.yaml:5:12: limits[0].burst: \"5\": sliding_log has none; take it out, or say algorithm: "
      "token_bucket"},

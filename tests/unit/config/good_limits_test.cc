@@ -43,6 +43,7 @@ limits:
     rate: 100/s
     burst: 200
     debt: 0
+    max_owed: 50
     mode: enforce
     charges: [overall]
     keys: { "user:42": { rate: 1000/s, burst: 2_000 }, "": { debt: 5 } }
@@ -71,6 +72,7 @@ limits:
   EXPECT_EQ(api.rate, (algorithm::Rate{100, kSecondNs}));
   EXPECT_EQ(api.burst, 200u);
   EXPECT_EQ(api.debt, 0u);
+  EXPECT_EQ(api.max_owed, 50u);
   EXPECT_EQ(api.mode, limits::Mode::kEnforce);
   EXPECT_EQ(api.on_store_failure, limits::OnStoreFailure::kDeny);
   EXPECT_EQ(api.sharing, store::Sharing::kExact);

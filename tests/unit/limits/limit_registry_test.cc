@@ -212,6 +212,16 @@ TEST_F(LimitRegistryTest, AChangedModeMakesANewRule) {
   EXPECT_GT(Find("a")->rule().id, before.id);
 }
 
+TEST_F(LimitRegistryTest, AChangedMaxOwedMakesANewRule) {
+  LimitSpec a = FileSpec("a");
+  Apply({a}, "v1");
+  const store::Rule before = Find("a")->rule();
+  a.max_owed = 7;
+  Apply({a}, "v2");
+  EXPECT_EQ(Find("a")->rule().max_owed, 7u);
+  EXPECT_GT(Find("a")->rule().id, before.id);
+}
+
 TEST_F(LimitRegistryTest, AnAddedOverrideIsNewerThanTheLimitsOwnRule) {
   LimitSpec a = FileSpec("a");
   Apply({a}, "v1");

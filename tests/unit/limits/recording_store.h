@@ -24,7 +24,8 @@ class RecordingStore final : public store::Store {
   void Refund(store::RefundOperation*) override {}
   void Reset(const store::Rule&, std::string_view, ResetDone, void*) override {}
   store::StoreStats Stats() const override { return {}; }
-  uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters) const override {
+  uint64_t MaxBytesPerKey(const algorithm::Parameters& parameters,
+                          uint64_t /*max_owed*/) const override {
     return parameters.kind == algorithm::Kind::kTokenBucket ? 100 : 1000;
   }
   uint64_t ReservableBytes() const override { return reservable_bytes; }

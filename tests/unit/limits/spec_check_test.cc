@@ -146,6 +146,21 @@ TEST(SpecCheckTest, NamesTheFieldAndTheRemedy) {
       "utc_offset: \"+01:00\": token_bucket has none; take it out, or say algorithm: "
       "fixed_window");
   add(
+      kBucket,
+      [](auto& s) {
+        s.max_owed = 5;
+        s.keys.push_back({"u", {}, {}, 6});
+      },
+      "keys[\"u\"]: \"u\": its max_owed of 5 (the limit's or the default) does not go with it: is "
+      "below debt, 6; say at least as many");
+  add(
+      kLog,
+      [](auto& s) {
+        s.sharing = store::Sharing::kRelaxed;
+        s.max_owed = 5;
+      },
+      "max_owed: \"5\": sharing: relaxed has no forced debits; take it out, or say sharing: exact");
+  add(
       kLog, [](auto& s) { s.burst = 5; },
       "burst: \"5\": sliding_log has none; take it out, or say algorithm: token_bucket");
   add(

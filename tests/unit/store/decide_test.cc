@@ -42,6 +42,15 @@ class SlotBucket {
     used_[SlotOf(now_ns)] += permits;
     if (receipt_id != 0) receipts_[receipt_id] = {now_ns, permits};
   }
+  uint64_t Force(uint64_t permits, uint64_t max_owed, int64_t now_ns, uint64_t receipt_id) {
+    const uint64_t counted = std::min(permits, capacity_ + max_owed - UsedAt(now_ns));
+    Take(counted, now_ns, receipt_id, /*set=*/0);
+    return permits - counted;
+  }
+  void GiveBack(uint64_t permits, int64_t now_ns) {
+    uint64_t& used = used_[SlotOf(now_ns)];
+    used -= std::min(used, permits);
+  }
   int64_t EarliestNs(uint64_t permits, int64_t, uint64_t set, int64_t from_ns,
                      SearchBudget* = nullptr) const {
     if (permits > capacity_) return kNeverNs;

@@ -1,6 +1,8 @@
 #include "server/store/redis/commands/acquire.h"
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "server/store/decide.h"
@@ -14,7 +16,10 @@ using algorithm::Kind;
 namespace {
 
 ChargeResult ResultOf(const Rule& rule, bool fits, const BucketLevel& level) {
-  return {level, fits ? Reason::kNone : rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough};
+  ChargeResult result;
+  result.level = level;
+  if (!fits) result.reason = rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough;
+  return result;
 }
 
 }  // namespace
@@ -23,7 +28,14 @@ AcquireCommand::AcquireCommand(CommandContext& context, absl::Span<const Bucket>
                                uint64_t set, std::vector<Caller> callers, Owner& owner)
     : BucketOperation(context, buckets), set_(set), callers_(std::move(callers)), owner_(owner) {
   general_ = buckets.size() > 1 || parameters_of(0).kind != Kind::kTokenBucket;
-  for (const Caller& caller : callers_) general_ |= caller.acquisition->want_receipt;
+  for (const Caller& caller : callers_) {
+    const Acquisition& acquisition = *caller.acquisition;
+    general_ |= acquisition.want_receipt || acquisition.debit != Debit::kIfAllowed;
+    if (acquisition.charged_by == nullptr) continue;
+    for (const Charge& charge : acquisition.charges) {
+      if (charge.permits > kMaxForcedTogether) command_.DecideHere();
+    }
+  }
 }
 
 void AcquireCommand::CollectLate(int64_t now_ns, std::vector<Caller>* late, int64_t* next_ns) {
@@ -158,11 +170,63 @@ void AcquireCommand::BuildGeneral(const FencingToken& token, std::vector<std::st
                    : given != 0              ? given
                                              : context_.ids().NewReceipt());
     words->push_back(absl::StrCat(ids_.back()));
+    if (acquisition.debit != Debit::kIfAllowed) {
+      AppendForcedCharges(acquisition, words);
+      continue;
+    }
     words->push_back(absl::StrCat(acquisition.max_wait_ns > 0 ? "-" : "", buckets_.size()));
     for (size_t c = 0; c < buckets_.size(); ++c) {
       words->push_back(absl::StrCat(c));
       AppendCost(parameters_of(c), acquisition.charges[c].permits, words);
     }
+  }
+}
+
+void AcquireCommand::AppendForcedCharges(const Acquisition& acquisition,
+                                         std::vector<std::string>* words) const {
+  words->push_back(absl::StrCat(buckets_.size(), acquisition.debit == Debit::kForced ? "f" : "g"));
+  const ForcedShares shares(acquisition);
+  std::array<size_t, common::bounds::kMaxCharges> place;  // by charge: its number in the script
+  size_t sent = 0;
+  for (const size_t c : shares.order()) {
+    place[c] = ++sent;
+    std::string charged_by;
+    for (size_t by = 0; acquisition.charged_by != nullptr && by < buckets_.size(); ++by) {
+      if ((acquisition.charged_by[c] >> by & 1) != 0) absl::StrAppend(&charged_by, place[by], ",");
+    }
+    const uint64_t permits = acquisition.charges[c].permits;
+    words->push_back(absl::StrCat(c));
+    AppendCost(parameters_of(c), permits, words);
+    AppendForced(parameters_of(c), permits, MaxOwed(*buckets_[c].rule->rule), charged_by, words);
+  }
+}
+
+size_t AcquireCommand::GeneralNumbers(const Caller& caller) const {
+  constexpr size_t kOfCharge = 1 + std::tuple_size_v<BucketNumbers>;
+  const bool forced = caller.acquisition->debit != Debit::kIfAllowed;
+  return 1 + buckets_.size() * (forced ? kOfCharge + 2 : kOfCharge);
+}
+
+void AcquireCommand::ReadForced(Caller& caller, const FencingToken& token, int64_t now_ns,
+                                ReplyNumbers* numbers) const {
+  const Acquisition& acquisition = *caller.acquisition;
+  const ForcedShares shares(acquisition);
+  for (const size_t c : shares.order()) {
+    const bool fits = numbers->Next() == 1;
+    const BucketNumbers after = NextBucket(numbers);
+    const int64_t counted = numbers->Next();
+    const int64_t counted_ticks = numbers->Next();
+    if (caller.pending == nullptr) continue;
+    const Rule& rule = *buckets_[c].rule->rule;
+    ChargeResult& result = acquisition.results[c];
+    result = ResultOf(rule, fits || acquisition.debit == Debit::kGiveBack,
+                      LevelOf(rule.parameters, after, now_ns, FloorOf(token, c)));
+    if (acquisition.debit == Debit::kGiveBack) continue;
+    const algorithm::TokenBucket& bucket = rule.parameters.token_bucket;
+    result.forgiven = acquisition.charges[c].permits -
+                      (rule.parameters.kind == Kind::kTokenBucket
+                           ? TicksOf(bucket, counted, counted_ticks) / bucket.unit_ticks
+                           : static_cast<uint64_t>(counted));
   }
 }
 
@@ -173,12 +237,17 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply,
   for (const Reply& element : reply.elements) {
     if (element.type != Reply::Type::kInteger) return Handled::kMalformed;
   }
+  size_t decided = 0;
+  size_t size = 2;
+  for (; decided < callers_.size(); ++decided) {
+    const size_t next = size + GeneralNumbers(callers_[decided]);
+    if (next > reply.elements.size()) break;
+    size = next;
+  }
   // The last number is -1 where the script stopped at a caller that would wait.
-  const bool stops =
-      reply.elements.back().integer == -1 && (reply.elements.size() - 2) % (1 + charges * 8) == 1;
-  const size_t decided = (reply.elements.size() - 2) / (1 + charges * 8);
-  if (stops ? decided >= callers_.size()
-            : reply.elements.size() != 2 + callers_.size() * (1 + charges * 8)) {
+  const bool stops = decided < callers_.size();
+  if (reply.elements.size() != (stops ? size + 1 : size) ||
+      (stops && reply.elements.back().integer != -1)) {
     return Handled::kMalformed;
   }
   PendingAcquires& acquires = context_.acquires();
@@ -188,7 +257,9 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply,
     Caller& caller = callers_[i];
     const bool granted = numbers.Next() == 1;
     int64_t wait_ns = 0;
-    for (size_t c = 0; c < charges; ++c) {
+    const bool forced = caller.acquisition->debit != Debit::kIfAllowed;
+    if (forced) ReadForced(caller, token, now_ns, &numbers);
+    for (size_t c = 0; c < charges && !forced; ++c) {
       const bool fits = numbers.Next() == 1;
       const BucketNumbers after = NextBucket(&numbers);
       if (caller.pending == nullptr) continue;

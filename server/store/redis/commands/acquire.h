@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "server/store/redis/commands/optimistic_command.h"
 #include "server/store/redis/commands/pending_acquires.h"
+#include "server/store/redis/wire/number_codec.h"
 
 namespace sluice::store::redis {
 
@@ -57,6 +58,11 @@ class AcquireCommand final : public BucketOperation {
   void BuildRuns(const FencingToken& token, std::vector<std::string>* words);
   Handled OnRunsReply(const Reply& reply);
   void BuildGeneral(const FencingToken& token, std::vector<std::string>* words);
+  void AppendForcedCharges(const Acquisition& acquisition, std::vector<std::string>* words) const;
+  // The numbers of a caller's answer.
+  size_t GeneralNumbers(const Caller& caller) const;
+  void ReadForced(Caller& caller, const FencingToken& token, int64_t now_ns,
+                  ReplyNumbers* numbers) const;
   Handled OnGeneralReply(const Reply& reply, const FencingToken& token);
 
   const uint64_t set_;

@@ -69,6 +69,7 @@ Outcome PendingAcquires::DecideUnavailable(Acquisition& acquisition) {
     result = {};
     result.level.capacity = algorithm::Capacity(rule.parameters);
     result.reason = Reason::kStoreUnavailable;
+    if (acquisition.debit == Debit::kForced) result.forgiven = acquisition.charges[i].permits;
   }
   acquisition.source = Source::kStoreUnavailable;
   (allow ? counters_.allowed_unavailable : counters_.denied_unavailable).Add();

@@ -155,7 +155,8 @@ struct FencingToken {
   }
   // As scripts on its buckets are passed it: negative if only for buckets that are missing.
   int64_t FloorOf(const Rule& rule) const {
-    return LaterFloorUs(rule.parameters, FloorOf(rule.limit_name), missing_floor_us);
+    return LaterFloorUs(rule.parameters, FloorOf(rule.limit_name), missing_floor_us,
+                        OwedBeyondDebtUs(rule.parameters, MaxOwed(rule)));
   }
   // The floor of the limit's buckets, and the part of it that can be lifted; 0: none.
   int64_t FloorOf(std::string_view limit) const {

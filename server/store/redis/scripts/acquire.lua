@@ -4,21 +4,94 @@
 --   ARGV     time, number of buckets, the buckets, then for each acquisition:
 --              id of its receipt ('0': none wanted), number of charges (negative: the caller would
 --                wait), then for each charge: which bucket, counted from 0, and 4 numbers
+--              If the number of charges ends with f, it is forced; with g, it gives back
+--                (store.h, Debit). Then each charge has 6 words more: 2 numbers, the most that the
+--                bucket may owe or count; 2 numbers, what one permit costs; the permits; and the
+--                charges before it that charge it in turn, counted from 1, separated by commas
 --
 -- Returns {microseconds, nanoseconds, then for each acquisition: 1 or 0 for granted, and for each
--- of its charges: 1 or 0 for whether it fitted, and 7 numbers of its bucket afterwards}, or what
--- load_buckets answers. -1 instead of 1 or 0 is the last number: that acquisition would wait, and
--- neither it nor the later ones were decided.
+-- of its charges: 1 or 0 for whether it fitted, 7 numbers of its bucket afterwards, and if it was
+-- forced or gave back 2 numbers, what was counted or given back}, or what load_buckets answers. -1
+-- instead of 1 or 0 is the last number: that acquisition would wait, and neither it nor the later
+-- ones were decided.
 --
 -- A shadow charge never denies: it is taken where it fits and the acquisition is granted.
 local buckets, other = load_buckets()
 if other then return other end
 
+-- count * (u, t), rounded to doubles where it is beyond 2^53: then it is more than any bucket holds.
+local function multiple(count, u, t, base)
+  local product = count * t
+  local carry = floor(product / base)
+  return count * u + carry, product - carry * base
+end
+
+-- How often (unit_u, unit_t) fits into (u, t).
+local function quotient(u, t, unit_u, unit_t, base)
+  local count = floor((u * base + t) / (unit_u * base + unit_t))
+  while count > 0 do
+    local whole_u, whole_t = multiple(count, unit_u, unit_t, base)
+    if not before(u, t, whole_u, whole_t) then break end
+    count = count - 1
+  end
+  local more_u, more_t = multiple(count + 1, unit_u, unit_t, base)
+  return before(u, t, more_u, more_t) and count or count + 1
+end
+
+-- Decides a forced acquisition; the rules are those of ForcedShares (server/store/decide.h). Its
+-- charges begin at argument i. Returns where they end.
+local function force(id, count, gives_back, i, reply)
+  local own, counted, taken = {}, {}, {}
+  for c = 1, count do
+    local bucket = buckets[ARGV[i] + 1]
+    local algorithm = bucket.algorithm
+    local charge = {tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
+      tonumber(ARGV[i + 4])}
+    local most_u, most_t = tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
+    local unit_u, unit_t = tonumber(ARGV[i + 7]), tonumber(ARGV[i + 8])
+    local permits, charged_by = tonumber(ARGV[i + 9]), ARGV[i + 10]
+    i = i + 11
+    reply[#reply + 1] = not bucket.closed and algorithm.fits(bucket, charge) and 1 or 0
+    local a, b = 0, 0
+    if gives_back then
+      a = algorithm.give_back(bucket, permits)
+      if a > 0 then bucket.changed = true end
+    else
+      local base = bucket.base or 1
+      local share = permits
+      own[c] = permits
+      for by in string.gmatch(charged_by, '%d+') do
+        by = tonumber(by)
+        counted[by] = counted[by] or quotient(unpack(taken[by]))
+        own[c] = own[c] - math.min(own[c], own[by])
+        share = share - math.min(share, own[by] - math.min(own[by], counted[by]))
+      end
+      local cost = charge
+      if share < permits then cost = {multiple(share, unit_u, unit_t, base)} end
+      local had_receipts = #bucket.receipts > 0
+      a, b = algorithm.force(bucket, cost, most_u, most_t, id)
+      if a > 0 or b > 0 or had_receipts then bucket.changed = true end
+      taken[c] = {a, b, unit_u, unit_t, base}
+    end
+    algorithm.level(bucket, charge, reply)
+    reply[#reply + 1] = a
+    reply[#reply + 1] = b
+  end
+  return i
+end
+
 local reply = {now_u, now_n}
 local i = first_item_arg
 while i <= #ARGV do
   local id, count = ARGV[i], tonumber(ARGV[i + 1])
+  local forced = not count
   i = i + 2
+  if forced then
+    local charges, how = string.match(ARGV[i - 1], '^(%d+)([fg])$')
+    reply[#reply + 1] = 1
+    i = force(id, tonumber(charges), how == 'g', i, reply)
+    count = 0
+  end
   local charges = {}
   local granted = true
   local waits = count < 0
@@ -36,7 +109,7 @@ while i <= #ARGV do
     reply[#reply + 1] = -1
     break
   end
-  reply[#reply + 1] = granted and 1 or 0
+  if not forced then reply[#reply + 1] = granted and 1 or 0 end
   for _, one in ipairs(charges) do
     local bucket = one[1]
     if granted and one[3] then

@@ -142,6 +142,20 @@ local function close_receipt(bucket, id)
   return nil
 end
 
+-- Lowers what each receipt is worth by (u, n): permits and 0, or ticks of a token bucket.
+local function forgive(bucket, u, n, base)
+  local function less(a, b)
+    if not before(u, n, a, b) then return 0, 0 end
+    return minus(a, b, u, n, base)
+  end
+  for _, receipt in ipairs(bucket.receipts) do
+    receipt[4], receipt[5] = less(receipt[4], receipt[5])
+    if bucket.algorithm == algorithms.t then
+      receipt[2], receipt[3] = less(receipt[2], receipt[3])
+    end
+  end
+end
+
 local function drop_oldest_while(bucket, worthless)
   local count = 0
   while bucket.receipts[count + 1] and worthless(bucket.receipts[count + 1]) do
@@ -171,7 +185,16 @@ local function save_state(bucket, ttl, ...)
   redis.call('SET', bucket.key, table.concat(words, ' '), 'PX', number(ttl))
 end
 
--- Each algorithm is a table of load, fits, take, level, refundable, refund and save.
+-- A forced debit of a log or window: at most `most` permits count, `counted` of them until now.
+local function force_count(bucket, charge, most, counted, id)
+  local permits = math.max(math.min(charge[1], most - counted), 0)
+  forgive(bucket, charge[1] - permits, 0, 1)
+  if permits > 0 then bucket.algorithm.take(bucket, {permits}, id) end
+  return permits, 0
+end
+
+-- Each algorithm is a table of load, fits, take, force, level, refundable, refund and
+-- save; fixed_window has give_back, too.
 --
 -- A charge is {a, b, c, d}. Token bucket: cost, room (see acquire_token_bucket.lua). Others:
 -- permits. `level` appends 7 numbers, from which the caller computes level and waiting time.

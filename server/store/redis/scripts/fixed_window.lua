@@ -63,6 +63,19 @@ function fixed_window.take(bucket, charge, id)
   open_receipt(bucket, id, bucket.serial, 0, charge[1], 0)
 end
 
+function fixed_window.force(bucket, charge, most, _, id)
+  return force_count(bucket, charge, most, counted_now(bucket), id)
+end
+
+function fixed_window.give_back(bucket, permits)
+  drop_oldest_while(bucket, not_this_window(bucket))
+  local given = math.min(permits, counted_now(bucket))
+  if given == 0 then return 0 end
+  bucket.total = bucket.total - given
+  forgive(bucket, given, 0, 1)
+  return given
+end
+
 function fixed_window.level(bucket, charge, reply)
   local counted = counted_now(bucket)
   local wait_u, wait_n = 0, 0

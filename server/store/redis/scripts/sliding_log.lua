@@ -120,6 +120,10 @@ function sliding_log.take(bucket, charge, id)
   open_receipt(bucket, id, bucket.last_u, bucket.last_n, charge[1], 0)
 end
 
+function sliding_log.force(bucket, charge, most, _, id)
+  return force_count(bucket, charge, most, bucket.total, id)
+end
+
 -- The time until so many permits fit; -1: never.
 local function log_wait(bucket, permits)
   if permits > bucket.capacity then return -1, 0 end

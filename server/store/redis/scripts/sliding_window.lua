@@ -54,6 +54,10 @@ function sliding_window.take(bucket, charge, id)
   open_receipt(bucket, id, bucket.index, 0, charge[1], 0)
 end
 
+function sliding_window.force(bucket, charge, most, _, id)
+  return force_count(bucket, charge, most, bucket.total, id)
+end
+
 -- The sub-window at whose start so many permits fit; 0: now, -1: never.
 local function window_from(bucket, permits)
   if permits > bucket.capacity then return -1 end

@@ -57,6 +57,25 @@ function token_bucket.take(bucket, charge, id)
   open_receipt(bucket, id, charge[1], charge[2], lack_u, lack_t)
 end
 
+-- A forced debit: full again at most (most_u, most_t) from now, but not earlier than it is.
+function token_bucket.force(bucket, charge, most_u, most_t, id)
+  note_shortfall(bucket)
+  local from_u, from_t = later(bucket.full_u, bucket.full_t, now_u, bucket.now_t)
+  local u, t = plus(from_u, from_t, charge[1], charge[2], bucket.base)
+  most_u, most_t = plus(now_u, bucket.now_t, most_u, most_t, bucket.base)
+  if before(most_u, most_t, u, t) then u, t = later(most_u, most_t, from_u, from_t) end
+  local counted_u, counted_t = minus(u, t, from_u, from_t, bucket.base)
+  local rest_u, rest_t = minus(charge[1], charge[2], counted_u, counted_t, bucket.base)
+  forgive(bucket, rest_u, rest_t, bucket.base)
+  drop_oldest_while(bucket, worth_nothing)
+  if counted_u > 0 or counted_t > 0 then
+    bucket.full_u, bucket.full_t = u, t
+    local lack_u, lack_t = lacking(bucket)
+    open_receipt(bucket, id, counted_u, counted_t, lack_u, lack_t)
+  end
+  return counted_u, counted_t
+end
+
 function token_bucket.level(bucket, charge, reply)
   local u, t = lacking(bucket)
   for _, value in ipairs({u, t, 0, 0, 0, 0, 0}) do reply[#reply + 1] = value end

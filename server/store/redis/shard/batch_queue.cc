@@ -100,7 +100,9 @@ void BatchQueues::Send(Queue& queue) {
       acquires_.Answer(caller, Outcome::kDeadlineExceeded);
       continue;
     }
-    if (caller.acquisition->want_receipt) most = std::min(most, kMaxGeneral);
+    if (caller.acquisition->want_receipt || caller.acquisition->debit != Debit::kIfAllowed) {
+      most = std::min(most, kMaxGeneral);
+    }
     if (caller.acquisition->max_wait_ns > 0) most = std::min(most, kMaxReservations);
     callers.push_back(caller);
   }

@@ -1,6 +1,7 @@
 #include "server/store/redis/shard/cross_slot.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <memory>
 #include <tuple>
@@ -46,6 +47,7 @@ class CrossSlotAcquire final : private AcquireOperation {
       }
       part.results.resize(part.charges.size());
     }
+    if (caller.acquisition->charged_by != nullptr) PrepareForced();
     deadline_ns = caller.pending->deadline_ns;
   }
 
@@ -55,7 +57,13 @@ class CrossSlotAcquire final : private AcquireOperation {
     acquisition_.charges = part.charges;
     acquisition_.results = part.results.data();
     // The last one is never given back.
-    acquisition_.want_receipt = want_receipt_ || at_ + 1 < parts_.size();
+    acquisition_.debit = caller_.acquisition->debit;
+    acquisition_.want_receipt =
+        want_receipt_ || (at_ + 1 < parts_.size() && acquisition_.debit != Debit::kGiveBack);
+    if (!part.charged_by.empty()) {
+      acquisition_.charged_by = part.charged_by.data();
+      LowerShares(part);
+    }
     acquisitions = absl::MakeSpan(&acquisition_, 1);
     shard_.Begin(this, receipt_id_);
   }
@@ -65,10 +73,49 @@ class CrossSlotAcquire final : private AcquireOperation {
     ChargeGroup group;
     std::vector<Charge> charges;
     std::vector<ChargeResult> results;
+    // Acquisition::charged_by, by the part's own charges; empty: it has none.
+    std::vector<uint16_t> charged_by;
     std::vector<QueriedBucket> found;  // once it is denied elsewhere; empty: not known
     int64_t now_ns = 0;
     bool receipt = false;  // open there
   };
+
+  // A forced acquisition, whose charges depend on each other.
+  void PrepareForced() {
+    const uint16_t* const charged_by = caller_.acquisition->charged_by;
+    const auto most = [&](const Part& part) {
+      int most = 0;
+      for (const size_t p : part.group.places) most = std::max(most, std::popcount(charged_by[p]));
+      return most;
+    };
+    // A charge comes behind those that charge it, as far as slots allow.
+    std::stable_sort(parts_.begin(), parts_.end(),
+                     [&](const Part& a, const Part& b) { return most(a) < most(b); });
+    for (Part& part : parts_) {
+      const std::vector<size_t>& places = part.group.places;
+      part.charged_by.resize(places.size());
+      for (size_t i = 0; i < places.size(); ++i) {
+        for (size_t by = 0; by < places.size(); ++by) {
+          part.charged_by[i] |=
+              static_cast<uint16_t>((charged_by[places[i]] >> places[by] & 1) << by);
+        }
+      }
+    }
+  }
+
+  // Takes what charges of earlier parts forgave off the charges that they charge in turn.
+  void LowerShares(Part& part) {
+    for (size_t i = 0; i < part.charges.size(); ++i) {
+      const uint16_t by = caller_.acquisition->charged_by[part.group.places[i]];
+      for (size_t p = 0; p < at_; ++p) {
+        for (size_t c = 0; c < parts_[p].charges.size(); ++c) {
+          if ((by >> parts_[p].group.places[c] & 1) == 0) continue;
+          const uint64_t forgiven = parts_[p].results[c].forgiven;
+          part.charges[i].permits -= std::min(part.charges[i].permits, forgiven);
+        }
+      }
+    }
+  }
 
   // The part at_ was decided.
   void Done() override {
@@ -185,7 +232,10 @@ class CrossSlotAcquire final : private AcquireOperation {
     caller_.acquisition->source = source_;
     for (const Part& part : parts_) {
       for (size_t i = 0; i < part.results.size(); ++i) {
-        caller_.acquisition->results[part.group.places[i]] = part.results[i];
+        const size_t place = part.group.places[i];
+        ChargeResult& result = caller_.acquisition->results[place];
+        result = part.results[i];
+        result.forgiven += caller_.acquisition->charges[place].permits - part.charges[i].permits;
       }
     }
     shard_.acquires().Answer(caller_, outcome);

@@ -109,11 +109,14 @@ bool LocalDecisions::AcquireByShare(Caller& caller) {
     any |= charge.rule->sharing == Sharing::kSplit || charge.rule->split_when_store_unavailable;
   }
   if (!any) return false;
-  if (acquisition.max_wait_ns > 0) {
+  Places places = PlacesOf(acquisition.charges);
+  const bool forced = acquisition.debit != Debit::kIfAllowed;
+  if (acquisition.max_wait_ns > 0 || (forced && !places.split.empty())) {
     acquires.Answer(caller, Outcome::kUnsupported);
     return true;
   }
-  Places places = PlacesOf(acquisition.charges);
+  // A share has no more permits to owe than its own.
+  if (forced) return false;
   const std::shared_ptr<const NodeRegistry::View> view = state_.nodes->view();
   const int64_t now_ns = context_.clock().NowNs();
   acquisition.now_ns = context_.clock().WallNs();
@@ -222,7 +225,8 @@ void LocalDecisions::GiveBackSplit(const Acquisition& acquisition, absl::Span<co
 
 bool LocalDecisions::AcquireRelaxed(Caller& caller) {
   Acquisition& acquisition = *caller.acquisition;
-  if (acquisition.charges.size() != 1 || acquisition.want_receipt || acquisition.max_wait_ns > 0) {
+  if (acquisition.charges.size() != 1 || acquisition.want_receipt || acquisition.max_wait_ns > 0 ||
+      acquisition.debit != Debit::kIfAllowed) {
     return false;
   }
   const Charge& charge = acquisition.charges[0];

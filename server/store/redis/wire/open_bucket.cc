@@ -240,6 +240,18 @@ void OpenBucket::Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uin
   changed_ = true;
 }
 
+uint64_t OpenBucket::Force(uint64_t permits, uint64_t max_owed, int64_t now_ns,
+                           uint64_t receipt_id) {
+  changed_ = true;
+  return state_.Force(parameters_, permits, CountableOwed(parameters_, max_owed), At(now_ns),
+                      receipt_id);
+}
+
+void OpenBucket::GiveBack(uint64_t permits, int64_t now_ns) {
+  changed_ = true;
+  state_.GiveBack(parameters_, permits, At(now_ns));
+}
+
 int64_t OpenBucket::EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns,
                                algorithm::SearchBudget* budget) const {
   from_ns = std::max(from_ns, closed_until_ns_);

@@ -97,6 +97,8 @@ class OpenBucket {
   void Fold(int64_t now_ns);
   bool CanTake(uint64_t permits, int64_t now_ns, uint64_t set) const;
   void Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uint64_t set);
+  uint64_t Force(uint64_t permits, uint64_t max_owed, int64_t now_ns, uint64_t receipt_id);
+  void GiveBack(uint64_t permits, int64_t now_ns);
   int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns,
                      algorithm::SearchBudget* budget = nullptr) const;
   void Book(const algorithm::Booking& booking, int64_t now_ns);

@@ -36,10 +36,11 @@ struct Cost {
 };
 
 Cost CostOf(const algorithm::TokenBucket& p, uint64_t permits) {
-  // What can never be granted costs more than there can ever be room for.
+  // What can never be granted costs more than there can ever be room for. That a forced debit is
+  // not counted must forgive all that any receipt is worth.
   const Uint128 product = static_cast<Uint128>(permits) * p.unit_ticks;
   const auto cost =
-      static_cast<uint64_t>(std::min<Uint128>(product, algorithm::kMaxBurstTicks + 1));
+      static_cast<uint64_t>(std::min<Uint128>(product, 3 * Uint128{algorithm::kMaxBurstTicks}));
   return {PairOfTicks(p, cost), PairOfTicks(p, p.burst_ticks + std::min(cost, p.debt_ticks))};
 }
 
@@ -97,11 +98,21 @@ int64_t UsedUpUntilNs(const Parameters& parameters, int64_t floor_us) {
   return since_begin == 0 ? floor_ns : floor_ns + period_ns - since_begin;
 }
 
-int64_t LaterFloorUs(const Parameters& parameters, int64_t floor_us, int64_t missing_floor_us) {
-  if (missing_floor_us <= floor_us) return floor_us;
+int64_t LaterFloorUs(const Parameters& parameters, int64_t floor_us, int64_t missing_floor_us,
+                     int64_t owed_us) {
+  if (missing_floor_us <= floor_us) return floor_us == 0 ? 0 : floor_us + owed_us;
   if (parameters.kind != Kind::kTokenBucket) return missing_floor_us;
-  const TimePair over = FloorOf(parameters, floor_us);
-  return over.us < missing_floor_us ? -missing_floor_us : missing_floor_us;
+  const TimePair over = FloorOf(parameters, floor_us == 0 ? 0 : floor_us + owed_us);
+  const int64_t later_us = missing_floor_us + owed_us;
+  return over.us < missing_floor_us ? -later_us : later_us;
+}
+
+int64_t OwedBeyondDebtUs(const Parameters& parameters, uint64_t max_owed) {
+  if (parameters.kind != Kind::kTokenBucket) return 0;
+  const algorithm::TokenBucket& p = parameters.token_bucket;
+  if (max_owed <= p.debt) return 0;
+  const Uint128 ticks = static_cast<Uint128>(max_owed - p.debt) * p.unit_ticks;
+  return PairOfTicks(p, static_cast<uint64_t>(std::min<Uint128>(ticks, algorithm::kMaxTat))).us + 1;
 }
 
 void CloseLevel(int64_t closed_ns, algorithm::Level* level) {
@@ -125,6 +136,24 @@ void AppendCost(const Parameters& parameters, uint64_t permits,
   }
   const Cost cost = CostOf(parameters.token_bucket, permits);
   Append(arguments, {cost.costs.us, cost.costs.parts, cost.room.us, cost.room.parts});
+}
+
+void AppendForced(const Parameters& parameters, uint64_t permits, uint64_t max_owed,
+                  std::string_view charged_by, std::vector<std::string>* arguments) {
+  if (parameters.kind == Kind::kTokenBucket) {
+    const algorithm::TokenBucket& p = parameters.token_bucket;
+    const Uint128 most = p.burst_ticks + static_cast<Uint128>(max_owed) * p.unit_ticks;
+    const TimePair until =
+        PairOfTicks(p, static_cast<uint64_t>(std::min<Uint128>(most, algorithm::kMaxTat)));
+    const TimePair unit = PairOfTicks(p, p.unit_ticks);
+    Append(arguments, {until.us, until.parts, unit.us, unit.parts});
+  } else {
+    const uint64_t capacity = CappedCount(algorithm::Capacity(parameters));
+    Append(arguments,
+           {static_cast<int64_t>(capacity + CountableOwed(parameters, max_owed)), 0, 1, 0});
+  }
+  Append(arguments, {static_cast<int64_t>(std::min(permits, kMaxCounted + 1))});
+  arguments->emplace_back(charged_by);
 }
 
 std::string PackTokenBucket(const Parameters& parameters, int64_t floor_us, int64_t test_now_ns,

@@ -8,6 +8,7 @@
 #ifndef SLUICE_SERVER_STORE_REDIS_WIRE_SCRIPT_ARGUMENTS_H_
 #define SLUICE_SERVER_STORE_REDIS_WIRE_SCRIPT_ARGUMENTS_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -55,6 +56,19 @@ void AppendFloor(const algorithm::Parameters& parameters, int64_t floor_us,
 void AppendCost(const algorithm::Parameters& parameters, uint64_t permits,
                 std::vector<std::string>* arguments);
 
+// Appends six words more, of a forced charge or one that gives back (scripts/acquire.lua).
+// `charged_by`: the charges before it that charge it, counted from 1, separated by commas.
+void AppendForced(const algorithm::Parameters& parameters, uint64_t permits, uint64_t max_owed,
+                  std::string_view charged_by, std::vector<std::string>* arguments);
+// Permits are numbers of scripts there, so that products of them and their costs are exact.
+inline constexpr uint64_t kMaxForcedTogether = (uint64_t{1} << 38) - 1;
+
+// The most that a log or window may owe in Redis; see kMaxCounted.
+inline uint64_t CountableOwed(const algorithm::Parameters& parameters, uint64_t max_owed) {
+  if (parameters.kind == algorithm::Kind::kTokenBucket) return max_owed;
+  return std::min(max_owed, kMaxCounted - CappedCount(algorithm::Capacity(parameters)));
+}
+
 // The numbers of acquire_token_bucket.lua, packed into one word (docs/adr/0090). All are whole and
 // below 2^53. `test_now_ns` negative: the time is the server's. REQUIRES: a token bucket.
 std::string PackTokenBucket(const algorithm::Parameters& parameters, int64_t floor_us,
@@ -91,8 +105,13 @@ int64_t UsedUpUntilNs(const algorithm::Parameters& parameters, int64_t floor_us)
 // The floor of a bucket, by its limit's floor and the floor of missing buckets: the later one. Of a
 // token bucket it is negative if it is that of missing buckets, and the other one does not matter
 // any more. Others cannot write down that they are closed, so the floor is of all of them.
+// `owed_us`: OwedBeyondDebtUs.
 int64_t LaterFloorUs(const algorithm::Parameters& parameters, int64_t floor_us,
-                     int64_t missing_floor_us);
+                     int64_t missing_floor_us, int64_t owed_us = 0);
+
+// How much later than a floor a token bucket may have owed only its debt, since a forced debit may
+// leave max_owed owed: floors are that much later. 0: it has no max_owed, or it is no token bucket.
+int64_t OwedBeyondDebtUs(const algorithm::Parameters& parameters, uint64_t max_owed);
 
 // Lowers the level of a bucket that grants nothing for closed_ns. Not positive: no effect.
 void CloseLevel(int64_t closed_ns, algorithm::Level* level);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/hash_slot.h"
 
 namespace sluice::store::redis {
@@ -282,6 +283,24 @@ TEST(FenceTest, ClosesOnlyLimitsThatWerePromisedFarAhead) {
     EXPECT_EQ(FloorOf(step.write, "other"), 0);
     EXPECT_EQ(step.write.PromisedTo("far"), 0);
   }
+}
+
+TEST(FenceTest, FloorIsLaterByWhatForcedDebitsMayOwe) {
+  Rule rule;
+  rule.parameters = *algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 2);
+  FencingToken token;
+  EXPECT_EQ(token.FloorOf(rule), 0);
+  token.floor_us = 100 * kSecondUs;
+  EXPECT_EQ(token.FloorOf(rule), 100 * kSecondUs);
+  rule.max_owed = 5;
+  EXPECT_EQ(token.FloorOf(rule), 103 * kSecondUs + 1);
+  // The bucket is full again at 115 s, so what is missing then was dropped too early.
+  token.missing_floor_us = 112 * kSecondUs;
+  EXPECT_EQ(token.FloorOf(rule), 115 * kSecondUs + 1);
+  token.missing_floor_us = 200 * kSecondUs;
+  EXPECT_EQ(token.FloorOf(rule), -(203 * kSecondUs + 1));
+  rule.parameters = *algorithm::MakeSlidingLog({1, 1'000'000'000});
+  EXPECT_EQ(token.FloorOf(rule), 200 * kSecondUs);
 }
 
 TEST(FenceTest, KeepsPromisesOfLimitsIfNothingWasLost) {
