@@ -158,6 +158,27 @@ inline absl::Status HoldUnimplemented(std::string_view field) {
       absl::StrCat(ToAbsl(field), ": not in this version; leave it out and proceed after `wait`"));
 }
 
+// `other`: "max_wait" or "hold".
+inline absl::Status ForceDoesNotWait(std::string_view field, std::string_view other) {
+  return Invalid(field, "true with ", ToAbsl(other), ", but a forced debit is granted now; leave ",
+                 ToAbsl(other), " out");
+}
+
+inline absl::Status ForceNotAllowed(std::string_view field, std::string_view limit) {
+  return Invalid(field, "limit \"", ToAbsl(limit),
+                 "\" has no max_owed, so force is not allowed on it; say in the limit how many "
+                 "permits may be owed, or leave force out");
+}
+
+// `sharing` is the limit's: "split".
+inline absl::Status SharingDoesNotForce(std::string_view field, std::string_view limit,
+                                        std::string_view sharing) {
+  return Invalid(field, "true, but limit \"", ToAbsl(limit),
+                 "\", which is charged too, says sharing: ", ToAbsl(sharing),
+                 ", which has no forced debits; have it say sharing: exact, or "
+                 "leave force out");
+}
+
 inline absl::Status StoreDoesNotBook(std::string_view field) {
   return absl::UnimplementedError(
       absl::StrCat(ToAbsl(field),

@@ -17,11 +17,18 @@ struct Charge {
 };
 
 struct AcquireRequest {
-  enum : uint32_t { kCharges = 1, kMaxWait = 2, kHold = 3, kWantReceipt = 4 };
+  enum : uint32_t { kCharges = 1, kMaxWait = 2, kHold = 3, kWantReceipt = 4, kForce = 5 };
 };
 
 struct ChargeStatus {
-  enum : uint32_t { kRemaining = 1, kCapacity = 2, kResetAfter = 3, kReason = 4, kLimit = 5 };
+  enum : uint32_t {
+    kRemaining = 1,
+    kCapacity = 2,
+    kResetAfter = 3,
+    kReason = 4,
+    kLimit = 5,
+    kForgiven = 6
+  };
 };
 
 struct AcquireResponse {

@@ -27,6 +27,10 @@ Result<Acquisition> AcquisitionOf(const Session& session) {
   }
   if (acquisition.charges.empty()) return BadUsage("acquire needs LIMIT [KEY], or --charge");
   acquisition.want_receipt = session.arguments().Has("receipt");
+  acquisition.force = session.arguments().Has("force");
+  if (acquisition.force && session.arguments().Has("wait")) {
+    return BadUsage("--force is granted now; leave --wait out");
+  }
   const auto wait = session.Duration("wait", std::chrono::nanoseconds(0));
   if (!wait.ok()) return wait.status();
   acquisition.max_wait = *wait;

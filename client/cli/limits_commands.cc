@@ -18,6 +18,7 @@ void WriteLimit(const LimitInfo& limit, Json* json) {
   WriteRate(limit.rate, json);
   if (limit.burst.has_value()) json->Field("burst", *limit.burst);
   if (limit.debt.has_value()) json->Field("debt", *limit.debt);
+  if (limit.max_owed.has_value()) json->Field("max_owed", *limit.max_owed);
   if (limit.sub_windows.has_value()) json->Field("sub_windows", *limit.sub_windows);
   if (limit.utc_offset.has_value()) json->Field("utc_offset_ns", *limit.utc_offset);
   if (limit.hash_tag.has_value()) json->Field("hash_tag", *limit.hash_tag);
@@ -61,6 +62,7 @@ void PrintLimit(const LimitInfo& limit) {
   rows.push_back({"rate", FormatRate(limit.rate)});
   if (limit.burst.has_value()) rows.push_back({"burst", std::to_string(*limit.burst)});
   if (limit.debt.has_value()) rows.push_back({"debt", std::to_string(*limit.debt)});
+  if (limit.max_owed.has_value()) rows.push_back({"max_owed", std::to_string(*limit.max_owed)});
   if (limit.sub_windows.has_value()) {
     rows.push_back({"sub_windows", std::to_string(*limit.sub_windows)});
   }
@@ -177,13 +179,13 @@ int RunLimitsPut(const Session& session) {
   limit.sharing = flags.Get("sharing").value_or("");
   limit.charges = flags.All("charges");
   if (auto tag = flags.Get("hash-tag"); tag.has_value()) limit.hash_tag = *tag;
-  for (const char* name : {"burst", "debt", "min-keys", "sub-windows"}) {
+  for (const char* name : {"burst", "debt", "max-owed", "min-keys", "sub-windows"}) {
     if (!flags.Has(name)) continue;
     const auto number = session.Number(name, 0);
     if (!number.ok()) return session.Fail(number.status());
     if (name[0] == 'b') limit.burst = *number;
     if (name[0] == 'd') limit.debt = *number;
-    if (name[0] == 'm') limit.min_keys = *number;
+    if (name[0] == 'm') (name[1] == 'a' ? limit.max_owed : limit.min_keys) = *number;
     if (name[0] == 's') {
       if (*number > UINT32_MAX) return session.Fail(BadUsage("--sub-windows is at most 100"));
       limit.sub_windows = static_cast<uint32_t>(*number);

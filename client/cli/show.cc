@@ -31,6 +31,7 @@ void WriteDecision(const Acquisition& acquisition, const Decision& decision, Jso
     json->Field("requested", requested);
     json->Field("remaining", charge.remaining).Field("capacity", charge.capacity);
     json->Field("reset_after_ns", charge.reset_after).Field("reason", ReasonName(charge.reason));
+    if (acquisition.force) json->Field("forgiven", charge.forgiven);
     json->Close();
   }
   json->Close();
@@ -116,6 +117,7 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
     if (charge.reset_after.count() > 0) {
       line += ", full in " + FormatDuration(charge.reset_after);
     }
+    if (charge.forgiven > 0) line += ", " + std::to_string(charge.forgiven) + " forgiven";
     if (charge.reason != Reason::kNone) line += " (" + ReasonText(charge.reason) + ")";
   }
   return line;

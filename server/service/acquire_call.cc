@@ -175,12 +175,15 @@ absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
   }
   if (absl::Status s = CheckChargeCount(path, item.asked); !s.ok()) return s;
   attempt.Begin(item.options.want_receipt);
+  if (item.options.force) attempt.SetForced();
   absl::Status status = AddCharges(item, attempt);
   if (status.ok() && *max_wait_ns > 0 && with_->store.Shared()) {
     status = CheckBooksAhead(path, attempt.last_merged());
   }
   if (status.ok()) {
-    status = CheckMergedCharges(path, attempt.last_added(), attempt.last_merged());
+    status = item.options.force
+                 ? CheckChargeCount(path, attempt.last_added())
+                 : CheckMergedCharges(path, attempt.last_added(), attempt.last_merged());
   }
   if (!status.ok()) {
     attempt.DropLast();
@@ -212,7 +215,7 @@ absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
   for (size_t c = 0; c < item.asked; ++c) {
     const Asked& asked = asked_[item.first + c];
     const auto limit = CheckCharge(path.Element("charges", c), asked.limit, asked.key,
-                                   asked.permits, utf8_, attempt.limits);
+                                   asked.permits, item.options.force, utf8_, attempt.limits);
     if (!limit.ok()) return limit.status();
     limits[c] = *limit;
     attempt.Add(limits[c]->RuleFor(asked.key), asked.key, asked.permits);
@@ -221,10 +224,11 @@ absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
     const uint64_t permits = asked_[item.first + c].permits;
     for (const limits::Limit* parent : limits[c]->parents()) {
       const store::Rule& rule = parent->RuleFor("");
-      if (absl::Status s = CheckPermits(path.Element("charges", c), permits, rule); !s.ok()) {
-        return s;
-      }
-      attempt.Add(rule, "", permits);
+      const absl::Status status = item.options.force
+                                      ? CheckForcedParent(path, rule)
+                                      : CheckPermits(path.Element("charges", c), permits, rule);
+      if (!status.ok()) return status;
+      attempt.AddChargedBy(c, rule, "", permits);
     }
   }
   return absl::OkStatus();

@@ -37,6 +37,7 @@ namespace sluice::service {
 struct ChargeStatus {
   store::BucketLevel level;
   store::Reason reason = store::Reason::kNone;
+  uint64_t forgiven = 0;
   // Empty for a requested charge; the limit's name for one that `charges` added.
   std::string_view limit;
 };
@@ -100,7 +101,7 @@ class AcquireCall final : private waiting::HeldCaller {
   // between slices debits nothing further.
   void DecideInSlices() { sliced_ = true; }
 
-  // For a decoder that meets `hold`, `max_wait` or `want_receipt` after the charges.
+  // For a decoder that meets one of them after the charges.
   AcquisitionOptions& options_of_last() { return items_.back().options; }
 
   // After completion: why the call as a whole failed (too many acquisitions); then no acquisition
@@ -298,6 +299,7 @@ inline ChargeStatus AcquireCall::charge(size_t acquisition, size_t charge) const
   ChargeStatus status;
   status.level = decided.level;
   status.reason = decided.reason;
+  status.forgiven = decided.forgiven;
   if (charge >= item.asked) status.limit = attempt.rule(item.index, charge).limit_name;
   return status;
 }

@@ -1,5 +1,7 @@
 #include "server/service/merged_acquisitions.h"
 
+#include <algorithm>
+
 #include "common/bounds.h"
 
 namespace sluice::service {
@@ -12,6 +14,7 @@ void MergedAcquisitions::Clear() {
   merged_.clear();
   results_.clear();
   merged_of_.clear();
+  charged_by_.clear();
 }
 
 void MergedAcquisitions::Begin(bool want_receipt) {
@@ -36,9 +39,22 @@ void MergedAcquisitions::Add(const store::Rule& rule, std::string_view key, uint
   merged_of_.push_back(static_cast<uint8_t>(item.merged++));
 }
 
+void MergedAcquisitions::AddChargedBy(size_t by, const store::Rule& rule, std::string_view key,
+                                      uint64_t permits) {
+  Add(rule, key, permits);
+  const Item& item = items_.back();
+  if (decided_.back().debit != store::Debit::kForced || item.added > common::bounds::kMaxCharges) {
+    return;
+  }
+  charged_by_.resize(merged_.size());
+  charged_by_[item.first_merged + merged_of_.back()] |=
+      static_cast<uint16_t>(1u << merged_of_[item.first_added + by]);
+}
+
 void MergedAcquisitions::DropLast() {
   merged_of_.resize(items_.back().first_added);
   merged_.resize(items_.back().first_merged);
+  charged_by_.resize(std::min(charged_by_.size(), merged_.size()));
   decided_.pop_back();
   items_.pop_back();
 }
@@ -50,10 +66,14 @@ void MergedAcquisitions::Decide(store::Store& store, int64_t deadline) {
   }
   // Only now the vectors no longer move.
   results_.resize(merged_.size());
+  if (!charged_by_.empty()) charged_by_.resize(merged_.size());
   for (size_t i = 0; i < items_.size(); ++i) {
     decided_[i].charges =
         absl::MakeConstSpan(merged_.data() + items_[i].first_merged, items_[i].merged);
     decided_[i].results = results_.data() + items_[i].first_merged;
+    if (decided_[i].debit == store::Debit::kForced && !charged_by_.empty()) {
+      decided_[i].charged_by = charged_by_.data() + items_[i].first_merged;
+    }
   }
   acquisitions = absl::MakeSpan(decided_);
   deadline_ns = deadline;

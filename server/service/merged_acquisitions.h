@@ -36,11 +36,16 @@ class MergedAcquisitions : public store::AcquireOperation {
   // Starts the next acquisition, which may not be booked ahead until SetMaxWait.
   void Begin(bool want_receipt);
   void SetMaxWait(int64_t max_wait_ns) { decided_.back().max_wait_ns = max_wait_ns; }
+  // Makes the last acquisition a forced one. To be called before its charges are added.
+  void SetForced() { decided_.back().debit = store::Debit::kForced; }
 
   // Adds a charge to the last acquisition. `rule` and the bytes of `key` stay alive until Done. A
   // second charge on the same bucket (limit and key) adds to the first; the sum saturates. Charges
   // over bounds::kMaxCharges are counted and not kept.
   void Add(const store::Rule& rule, std::string_view key, uint64_t permits);
+
+  // Add of a charge that the limit of the `by`-th charge adds.
+  void AddChargedBy(size_t by, const store::Rule& rule, std::string_view key, uint64_t permits);
 
   // Begin and Add of an acquisition for now, with one charge and no receipt.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void AddSingle(const store::Rule& rule, std::string_view key,
@@ -90,7 +95,8 @@ class MergedAcquisitions : public store::AcquireOperation {
   size_t memory() const {
     return items_.capacity() * sizeof(Item) + decided_.capacity() * sizeof(store::Acquisition) +
            merged_.capacity() * sizeof(store::Charge) +
-           results_.capacity() * sizeof(store::ChargeResult) + merged_of_.capacity();
+           results_.capacity() * sizeof(store::ChargeResult) + merged_of_.capacity() +
+           charged_by_.capacity() * sizeof(uint16_t);
   }
 
  protected:
@@ -116,7 +122,10 @@ class MergedAcquisitions : public store::AcquireOperation {
   std::vector<store::Acquisition> decided_;  // one for each item
   std::vector<store::Charge> merged_;
   std::vector<store::ChargeResult> results_;  // one for each of merged_
-  std::vector<uint8_t> merged_of_;            // per charge added: its index among its item's merged
+  // Of forced acquisitions: Acquisition::charged_by, one for each of merged_, as far as there are
+  // any.
+  std::vector<uint16_t> charged_by_;
+  std::vector<uint8_t> merged_of_;  // per charge added: its index among its item's merged
 };
 
 }  // namespace sluice::service

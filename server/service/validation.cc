@@ -51,6 +51,9 @@ absl::Status CheckBucketCount(size_t buckets) {
 absl::StatusOr<int64_t> CheckOptions(const FieldPath& path, const AcquisitionOptions& options,
                                      bool in_batch) {
   if (options.max_wait.seconds == 0 && options.max_wait.nanos == 0 && !options.hold) return 0;
+  if (options.force) {
+    return errors::ForceDoesNotWait(path.Field("force"), options.hold ? "hold" : "max_wait");
+  }
   const std::string field = path.Field("max_wait");
   auto max_wait_ns = ToNanoseconds(field, options.max_wait);
   if (!max_wait_ns.ok()) return max_wait_ns.status();
@@ -88,14 +91,31 @@ absl::StatusOr<const limits::Limit*> CheckBucket(const FieldPath& path, std::str
 }
 
 absl::StatusOr<const limits::Limit*> CheckCharge(const FieldPath& path, std::string_view limit,
-                                                 std::string_view key, uint64_t permits, Utf8 utf8,
-                                                 LimitFinder& limits) {
+                                                 std::string_view key, uint64_t permits, bool force,
+                                                 Utf8 utf8, LimitFinder& limits) {
   if (permits == 0) return errors::PermitsZero(path.Field("permits"));
   auto found = CheckBucket(path, limit, key, utf8, limits);
   if (!found.ok()) return found;
   if (!(*found)->direct()) return errors::LimitNotDirect(path.Field("limit"), limit);
-  if (absl::Status s = CheckPermits(path, permits, (*found)->RuleFor(key)); !s.ok()) return s;
+  const store::Rule& rule = (*found)->RuleFor(key);
+  const absl::Status status =
+      force ? CheckForced(path, permits, rule) : CheckPermits(path, permits, rule);
+  if (!status.ok()) return status;
   return found;
+}
+
+absl::Status CheckForced(const FieldPath& path, uint64_t permits, const store::Rule& rule) {
+  if (!rule.max_owed.has_value()) {
+    return errors::ForceNotAllowed(path.Field("limit"), rule.limit_name);
+  }
+  if (permits <= bounds::kMaxPermits) return absl::OkStatus();
+  return errors::Invalid(path.Field("permits"), permits, "; at most ", bounds::kMaxPermits);
+}
+
+absl::Status CheckForcedParent(const FieldPath& acquisition, const store::Rule& rule) {
+  if (rule.sharing == store::Sharing::kExact) return absl::OkStatus();
+  return errors::SharingDoesNotForce(acquisition.Field("force"), rule.limit_name,
+                                     limits::SharingName(rule.sharing));
 }
 
 absl::Status CheckPermits(const FieldPath& path, uint64_t permits, const store::Rule& rule) {

@@ -30,9 +30,12 @@ struct AcquisitionOptions {
   WireDuration max_wait = {};
   bool hold = false;
   bool want_receipt = false;
+  bool force = false;
 
   // For now or never, and without a receipt.
-  bool plain() const { return max_wait.seconds == 0 && max_wait.nanos == 0 && !want_receipt; }
+  bool plain() const {
+    return max_wait.seconds == 0 && max_wait.nanos == 0 && !want_receipt && !force;
+  }
 };
 
 // Whether the transport's decoder has checked that strings are UTF-8. If not, the use case does,
@@ -119,12 +122,18 @@ absl::StatusOr<const limits::Limit*> CheckBucket(const FieldPath& path, std::str
                                                  LimitFinder& limits);
 absl::Status CheckKey(const FieldPath& path, std::string_view key);
 
-// `limit`, `key` and `permits` of a charge; returns the limit. NOT_FOUND.
+// `limit`, `key` and `permits` of a charge; returns the limit. `force`: of its acquisition.
+// NOT_FOUND.
 absl::StatusOr<const limits::Limit*> CheckCharge(const FieldPath& path, std::string_view limit,
-                                                 std::string_view key, uint64_t permits, Utf8 utf8,
-                                                 LimitFinder& limits);
+                                                 std::string_view key, uint64_t permits, bool force,
+                                                 Utf8 utf8, LimitFinder& limits);
 // `permits` of a charge, against one rule that it debits.
 absl::Status CheckPermits(const FieldPath& path, uint64_t permits, const store::Rule& rule);
+
+// `permits` of a forced charge, and that the rule of its bucket allows force.
+absl::Status CheckForced(const FieldPath& path, uint64_t permits, const store::Rule& rule);
+// That a bucket that forced charges add can be debited by force.
+absl::Status CheckForcedParent(const FieldPath& acquisition, const store::Rule& rule);
 
 // The charges of one acquisition, once those on the same bucket were added up (saturating).
 // `added`: how many there were before.

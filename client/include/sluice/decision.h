@@ -31,6 +31,9 @@ struct Acquisition {
   std::vector<Charge> charges = {};
   // Request a receipt, for Client::Refund.
   bool want_receipt = false;
+  // Debit permits that were used already: always granted, now. What the buckets may not owe is
+  // forgiven (ChargeStatus::forgiven). The limits must have max_owed. Not with max_wait.
+  bool force = false;
   // 0: granted now or denied. Greater, at most 24 h: a reservation may be granted at most this far
   // ahead, but not further than the limits' own max_wait. It has a receipt. Proceed after
   // Decision::wait, or cancel it with Client::Refund.
@@ -78,6 +81,8 @@ struct ChargeStatus {
   Reason reason = Reason::kNone;
   // Set for charges that a limit's `charges` added; they follow the requested ones.
   std::string limit = {};
+  // With force: permits that the bucket did not count, and that nobody owes.
+  uint64_t forgiven = 0;
 };
 
 // The answer to an acquisition.

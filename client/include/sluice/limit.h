@@ -32,9 +32,10 @@ struct LimitInfo {
   LimitRate rate = {};
   std::optional<uint64_t> burst = {};
   std::optional<uint64_t> debt = {};
-  std::string mode = {};              // "enforce", "shadow"
-  std::string on_store_failure = {};  // "deny", "allow", "split"
-  std::string sharing = {};           // "exact", "split", "relaxed"
+  std::optional<uint64_t> max_owed = {};  // absent: no forced debits
+  std::string mode = {};                  // "enforce", "shadow"
+  std::string on_store_failure = {};      // "deny", "allow", "split"
+  std::string sharing = {};               // "exact", "split", "relaxed"
   std::vector<std::string> charges = {};
   std::vector<LimitKeyOverride> keys = {};
   std::optional<uint32_t> sub_windows = {};

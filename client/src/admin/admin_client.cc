@@ -73,6 +73,7 @@ LimitInfo FromWire(const v1::Limit& limit) {
   out.rate = FromWire(limit.rate());
   if (limit.has_burst()) out.burst = limit.burst();
   if (limit.has_debt()) out.debt = limit.debt();
+  if (limit.has_max_owed()) out.max_owed = limit.max_owed();
   out.mode = limit.mode() == v1::MODE_UNSPECIFIED ? "enforce"
                                                   : EnumText(v1::Mode_Name(limit.mode()), "MODE_");
   out.on_store_failure =
@@ -130,6 +131,7 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
   ToWire(limit.rate, wire->mutable_rate());
   if (limit.burst.has_value()) wire->set_burst(*limit.burst);
   if (limit.debt.has_value()) wire->set_debt(*limit.debt);
+  if (limit.max_owed.has_value()) wire->set_max_owed(*limit.max_owed);
   for (const std::string& parent : limit.charges) wire->add_charges(parent);
   for (const LimitKeyOverride& key : limit.keys) {
     v1::KeyOverride* override = wire->add_keys();

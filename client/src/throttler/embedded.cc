@@ -48,6 +48,7 @@ Result<limits::LimitSpec> ToSpec(const LimitInfo& info) {
   spec.rate = ToRate(info.rate);
   spec.burst = info.burst;
   spec.debt = info.debt;
+  spec.max_owed = info.max_owed;
   spec.sub_windows = info.sub_windows;
   if (info.utc_offset.has_value()) spec.utc_offset_ns = info.utc_offset->count();
   // Its callers are one program, which may wait as long as it likes.

@@ -52,7 +52,7 @@ WireWriter WriteDuration(uint32_t field, nanoseconds time, WireWriter out) {
 }
 
 size_t MostBytes(const Acquisition& acquisition) {
-  size_t size = kDuration + 3 * kField;
+  size_t size = kDuration + 4 * kField;
   for (const Charge& charge : acquisition.charges) {
     size += charge.limit.size() + charge.key.size() + 4 * kField;
   }
@@ -74,6 +74,7 @@ WireWriter Write(const Acquisition& acquisition, WireWriter out) {
   }
   if (acquisition.hold) out.Varint(Request::kHold, 1);
   if (acquisition.want_receipt) out.Varint(Request::kWantReceipt, 1);
+  if (acquisition.force) out.Varint(Request::kForce, 1);
   return out;
 }
 
@@ -213,6 +214,9 @@ bool ReadCharge(std::string_view bytes, ChargeStatus* charge) {
         break;
       case Field::kLimit:
         ReadText(&reader, &charge->limit);
+        break;
+      case Field::kForgiven:
+        reader.ReadVarint(&charge->forgiven);
         break;
       default:
         break;

@@ -190,6 +190,7 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
   spec.rate = *rate;
   if (limit.has_burst()) spec.burst = limit.burst();
   if (limit.has_debt()) spec.debt = limit.debt();
+  if (limit.has_max_owed()) spec.max_owed = limit.max_owed();
   spec.charges.assign(limit.charges().begin(), limit.charges().end());
   for (int i = 0; i < limit.keys_size(); ++i) {
     const v1::KeyOverride& from = limit.keys(i);
@@ -231,6 +232,7 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   WriteRate(spec.rate, out->mutable_rate());
   if (spec.burst.has_value()) out->set_burst(*spec.burst);
   if (spec.debt.has_value()) out->set_debt(*spec.debt);
+  if (spec.max_owed.has_value()) out->set_max_owed(*spec.max_owed);
   out->set_mode(WriteEnum<v1::Mode>(spec.mode));
   out->set_on_store_failure(WriteEnum<v1::OnStoreFailure>(spec.on_store_failure));
   out->set_sharing(WriteEnum<v1::Sharing>(spec.sharing));

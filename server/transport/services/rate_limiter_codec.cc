@@ -125,6 +125,8 @@ const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
     } else if (reader.field() == fields::AcquireRequest::kWantReceipt &&
                reader.ReadVarint(&value)) {
       options.want_receipt = value != 0;
+    } else if (reader.field() == fields::AcquireRequest::kForce && reader.ReadVarint(&value)) {
+      options.force = value != 0;
     }
   }
   if (!reader.ok()) return "AcquireRequest";
@@ -182,7 +184,7 @@ size_t MaxBytes(const service::AcquisitionResult& result) {
   if (!result.status.ok()) return 3 * WireWriter::kFieldBytes + result.status.message().size();
   constexpr size_t kDuration = 3 * WireWriter::kFieldBytes;
   constexpr size_t kCharge =
-      5 * WireWriter::kFieldBytes + kDuration + common::bounds::kMaxLimitNameBytes;
+      6 * WireWriter::kFieldBytes + kDuration + common::bounds::kMaxLimitNameBytes;
   return 3 * WireWriter::kFieldBytes + 2 * kDuration + result.charges * kCharge +
          result.receipt.size();
 }
@@ -209,6 +211,7 @@ inline WireWriter WriteResponse(const service::AcquireCall& call, size_t i,
       out.Varint(Charge::kReasonFieldNumber, ToWire(charge.reason));
     }
     if (!charge.limit.empty()) out.Bytes(Charge::kLimitFieldNumber, charge.limit);
+    if (charge.forgiven != 0) out.Varint(Charge::kForgivenFieldNumber, charge.forgiven);
     out.EndMessage(mark);
   }
   out.Varint(Response::kSourceFieldNumber, ToWire(result.source));
@@ -217,7 +220,7 @@ inline WireWriter WriteResponse(const service::AcquireCall& call, size_t i,
 }
 
 // The most bytes that WriteSingleCharge needs, with the bytes that its last PutVarint may touch.
-constexpr size_t kMaxSingleChargeBytes = 96;
+constexpr size_t kMaxSingleChargeBytes = 108;
 
 // Encodes a varint whose value is often the same as the last one: a limit's capacity.
 class RepeatedVarint {
@@ -286,6 +289,7 @@ inline uint8_t* WriteSingleCharge(const store::Acquisition& decided, RepeatedVar
   if (result.reason != store::Reason::kNone) {
     varint(VarintTag(Charge::kReasonFieldNumber), ToWire(result.reason));
   }
+  if (result.forgiven != 0) varint(VarintTag(Charge::kForgivenFieldNumber), result.forgiven);
   end(charge);
   varint(VarintTag(Response::kSourceFieldNumber), ToWire(decided.source));
   end(response);

@@ -141,6 +141,21 @@ TEST_F(CommandWithServerTest, PutsAndGetsMaxWaitMinKeysAndDirect) {
   EXPECT_THAT(wrong.err, HasSubstr("--direct: \"no\": say true or false"));
 }
 
+TEST_F(CommandWithServerTest, ForcesDebitsOnALimitWithMaxOwed) {
+  Start();
+  ASSERT_EQ(Sluice("limits put owing --rate 5/h --max-owed 3").exit_code, 0);
+  EXPECT_THAT(Sluice("limits get owing").out, ContainsRegex("max_owed +3"));
+  EXPECT_THAT(Sluice("--output json limits get owing").out, HasSubstr("\"max_owed\":3,"));
+  const Outcome forced = Sluice("acquire owing k --permits 10 --force");
+  EXPECT_EQ(forced.exit_code, 0) << forced.err;
+  EXPECT_THAT(forced.out, HasSubstr("owing k: -3 of 5 left"));
+  EXPECT_THAT(forced.out, HasSubstr(", 2 forgiven (not enough permits)"));
+  EXPECT_THAT(Sluice("--output json acquire owing k --permits 10 --force").out,
+              HasSubstr("\"forgiven\":10"));
+  EXPECT_EQ(Sluice("acquire owing k").exit_code, 1);
+  EXPECT_EQ(Sluice("acquire owing k --force --wait 1s").exit_code, 2);
+}
+
 TEST_F(CommandWithServerTest, AcquireWithWaitSleepsUntilTheGrantTime) {
   Start(kSlower);
   EXPECT_THAT(Sluice("acquire slow k --wait 10s").out, StartsWith("granted  slow k: "));

@@ -124,7 +124,7 @@ TEST_F(LimitAdminServerTest, GetReturnsTheHashTagThatWasPut) {
   }
 }
 
-TEST_F(LimitAdminServerTest, GetReturnsMaxWaitMinKeysAndDirect) {
+TEST_F(LimitAdminServerTest, GetReturnsMaxWaitMinKeysDirectAndMaxOwed) {
   v1::PutLimitRequest request;
   v1::Limit& limit = *request.mutable_limit();
   limit.set_name("shared");
@@ -132,6 +132,7 @@ TEST_F(LimitAdminServerTest, GetReturnsMaxWaitMinKeysAndDirect) {
   limit.mutable_max_wait()->set_seconds(2);
   limit.set_min_keys(1);
   limit.set_direct(false);
+  limit.set_max_owed(7);
   const auto put = [&] {
     grpc::ClientContext context;
     v1::PutLimitResponse response;
@@ -143,6 +144,10 @@ TEST_F(LimitAdminServerTest, GetReturnsMaxWaitMinKeysAndDirect) {
   EXPECT_EQ(got.max_wait().seconds(), 2);
   EXPECT_EQ(got.min_keys(), 1u);
   EXPECT_TRUE(got.has_direct() && !got.direct());
+  EXPECT_EQ(got.max_owed(), 7u);
+  limit.set_debt(8);
+  EXPECT_THAT(put().error_message(), HasSubstr("limit.max_owed: \"7\": is below debt, 8"));
+  limit.clear_debt();
   limit.mutable_max_wait()->set_seconds(24 * 3600 + 1);
   EXPECT_THAT(put().error_message(),
               HasSubstr("limit.max_wait: \"86401s\": must be from 0s to 24h"));
@@ -151,11 +156,13 @@ TEST_F(LimitAdminServerTest, GetReturnsMaxWaitMinKeysAndDirect) {
   limit.clear_max_wait();
   limit.clear_min_keys();
   limit.clear_direct();
+  limit.clear_max_owed();
   ASSERT_TRUE(put().ok());
   ASSERT_TRUE(Get("shared", &got).ok());
   EXPECT_FALSE(got.has_max_wait());
   EXPECT_FALSE(got.has_min_keys());
   EXPECT_TRUE(got.direct());
+  EXPECT_FALSE(got.has_max_owed());
 }
 
 TEST_F(LimitAdminServerTest, PutRefusesInvalidLimitsAndChangesNothing) {

@@ -40,6 +40,7 @@ limits:
   - { name: parent, rate: 5/h }
   - { name: shadow, rate: 1/h, mode: shadow }
   - { name: fast, rate: 100/s }
+  - { name: owing, rate: 10/h, max_owed: 5, charges: [parent] }
 )";
 
 class RateLimiterServerTest : public ServerTest {
@@ -122,6 +123,54 @@ TEST_F(RateLimiterServerTest, InvalidRequestsNameTheFieldAndTakeNothing) {
   for (int i = 0; i < 17; ++i) *many.add_charges() = Request("api", "k").charges(0);
   ExpectError(Acquire(many), StatusCode::INVALID_ARGUMENT, "charges: 17");
   EXPECT_EQ(Remaining("api", "k"), 10);
+}
+
+TEST_F(RateLimiterServerTest, ForcedDebitIsGrantedInEveryForm) {
+  v1::AcquireRequest request = Request("owing", "k", 12);
+  request.set_force(true);
+  v1::AcquireResponse response;
+  ASSERT_TRUE(Acquire(request, &response).ok());
+  EXPECT_TRUE(response.granted());
+  ASSERT_EQ(response.charges_size(), 2);
+  EXPECT_EQ(response.charges(0).remaining(), -2);
+  EXPECT_EQ(response.charges(0).forgiven(), 0u);
+  EXPECT_EQ(response.charges(0).reason(), v1::REASON_NOT_ENOUGH);
+  EXPECT_EQ(response.charges(1).remaining(), 0);
+  EXPECT_EQ(response.charges(1).forgiven(), 7u);
+
+  v1::AcquireBatchRequest batch;
+  *batch.add_acquisitions() = request;
+  *batch.add_acquisitions() = Request("owing", "k");
+  grpc::ClientContext context;
+  context.set_deadline(Soon());
+  v1::AcquireBatchResponse answers;
+  ASSERT_TRUE(data_->AcquireBatch(&context, batch, &answers).ok());
+  EXPECT_EQ(answers.results(0).response().charges(0).remaining(), -5);
+  EXPECT_EQ(answers.results(0).response().charges(0).forgiven(), 9u);
+  EXPECT_FALSE(answers.results(1).response().granted());
+
+  grpc::ClientContext of_stream;
+  of_stream.set_deadline(Soon());
+  const auto stream = data_->AcquireStream(&of_stream);
+  ASSERT_TRUE(stream->Write(batch));
+  ASSERT_TRUE(stream->Read(&answers));
+  EXPECT_EQ(answers.results(0).response().charges(0).forgiven(), 12u);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(RateLimiterServerTest, ForceIsRefusedWithoutMaxOwedAndWithMaxWait) {
+  v1::AcquireRequest request = Request("api", "k");
+  request.set_force(true);
+  ExpectError(Acquire(request), grpc::StatusCode::INVALID_ARGUMENT,
+              "charges[0].limit: limit \"api\" has no max_owed");
+  request = Request("owing", "k");
+  request.set_force(true);
+  request.mutable_max_wait()->set_seconds(1);
+  ExpectError(Acquire(request), grpc::StatusCode::INVALID_ARGUMENT, "force: true with max_wait");
+  request.set_hold(true);
+  ExpectError(Acquire(request), grpc::StatusCode::INVALID_ARGUMENT, "force: true with hold");
+  EXPECT_EQ(Remaining("owing", "k"), 10);
 }
 
 TEST_F(RateLimiterServerTest, ReservationTellsTheWaitAndIsCancelledOnce) {

@@ -88,6 +88,7 @@ Acquisition RandomAcquisition(Random& random) {
   acquisition.want_receipt = random.Chance(2);
   if (random.Chance(2)) acquisition.max_wait = random.Time();
   acquisition.hold = random.Chance(2);
+  acquisition.force = random.Chance(2);
   return acquisition;
 }
 
@@ -172,6 +173,7 @@ void Fill(Random& random, v1::AcquireResponse* response) {
     if (random.Chance(2)) random.Fill(charge->mutable_reset_after());
     charge->set_reason(static_cast<v1::Reason>(random.Number()));
     charge->set_limit(random.Text());
+    if (random.Chance(2)) charge->set_forgiven(random.Number());
   }
   response->set_source(static_cast<v1::Source>(random.Number()));
   if (random.Chance(2)) response->set_receipt(random.Bytes());
@@ -449,12 +451,14 @@ TEST(RateLimiterFieldsTest, AreThoseOfTheProtoFile) {
   ExpectFields<v1::AcquireRequest>({{"charges", R::kCharges},
                                     {"max_wait", R::kMaxWait},
                                     {"hold", R::kHold},
-                                    {"want_receipt", R::kWantReceipt}});
+                                    {"want_receipt", R::kWantReceipt},
+                                    {"force", R::kForce}});
   ExpectFields<v1::ChargeStatus>({{"remaining", C::kRemaining},
                                   {"capacity", C::kCapacity},
                                   {"reset_after", C::kResetAfter},
                                   {"reason", C::kReason},
-                                  {"limit", C::kLimit}});
+                                  {"limit", C::kLimit},
+                                  {"forgiven", C::kForgiven}});
   ExpectFields<v1::AcquireResponse>({{"granted", F::kGranted},
                                      {"wait", F::kWait},
                                      {"retry_after", F::kRetryAfter},

@@ -25,6 +25,7 @@ void ToWire(const Acquisition& acquisition, v1::AcquireRequest* wire) {
     if (charge.permits != 1) out->set_permits(charge.permits);
   }
   if (acquisition.want_receipt) wire->set_want_receipt(true);
+  if (acquisition.force) wire->set_force(true);
   if (acquisition.max_wait.count() != 0) ToWire(acquisition.max_wait, wire->mutable_max_wait());
   if (acquisition.hold) wire->set_hold(true);
 }
@@ -48,6 +49,7 @@ Decision FromWire(v1::AcquireResponse* wire) {
     if (charge.has_reset_after()) out.reset_after = FromWire(charge.reset_after());
     out.reason = static_cast<Reason>(charge.reason());
     if (!charge.limit().empty()) out.limit = std::move(*charge.mutable_limit());
+    out.forgiven = charge.forgiven();
   }
   if (!wire->receipt().empty()) decision.receipt = std::move(*wire->mutable_receipt());
   return decision;

@@ -22,7 +22,18 @@ class AcquireTest : public ServiceTest {
     child.charges = {"parent"};
     auto shadow = PerSecond("shadow", 1);
     shadow.mode = limits::Mode::kShadow;
-    Load({api, child, PerSecond("parent", 5), shadow, PerSecond("one", 1)});
+    auto team = PerSecond("team", 50);
+    team.charges = {"parent"};
+    auto user = PerSecond("user", 6);
+    user.max_owed = 2;
+    user.charges = {"team"};
+    auto split = PerSecond("split", 5);
+    split.sharing = store::Sharing::kSplit;
+    auto splits = PerSecond("splits", 5);
+    splits.max_owed = 5;
+    splits.charges = {"split"};
+    Load({api, child, PerSecond("parent", 5), shadow, PerSecond("one", 1), team, user, split,
+          splits});
   }
 
   // The error of one unary acquisition.
@@ -117,6 +128,64 @@ TEST_F(AcquireTest, ErrorsNameFieldValueAndBound) {
 TEST_F(AcquireTest, AcceptsTheLongestKeyAndBurstPlusDebtPermits) {
   EXPECT_TRUE(Acquire("api", std::string(512, 'x'), 200).granted);
   EXPECT_EQ(call_.charge(0, 0).level.remaining, -50);
+}
+
+TEST_F(AcquireTest, ForcedDebitIsGrantedAndForgivesTheRest) {
+  const AcquisitionResult result = Acquire("user", "u", 20, {.force = true});
+  ASSERT_TRUE(result.granted);
+  ASSERT_EQ(result.charges, 3u);
+  EXPECT_EQ(call_.charge(0, 0).level.remaining, -2);
+  EXPECT_EQ(call_.charge(0, 0).forgiven, 12u);
+  EXPECT_EQ(call_.charge(0, 0).reason, store::Reason::kNotEnough);
+  // What the user's bucket counted.
+  EXPECT_EQ(call_.charge(0, 1).limit, "team");
+  EXPECT_EQ(call_.charge(0, 1).level.remaining, 42);
+  EXPECT_EQ(call_.charge(0, 1).forgiven, 12u);
+  // It may owe nothing.
+  EXPECT_EQ(call_.charge(0, 2).limit, "parent");
+  EXPECT_EQ(call_.charge(0, 2).level.remaining, 0);
+  EXPECT_EQ(call_.charge(0, 2).forgiven, 15u);
+  EXPECT_FALSE(Acquire("user", "u").granted);
+}
+
+TEST_F(AcquireTest, ForcedChargesOfSeveralBucketsAddUpInTheirParent) {
+  call_.Reset(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({.force = true});
+  call_.AddCharge("user", "u", 20);  // counts 8
+  call_.AddCharge("user", "v", 3);
+  call_.AddCharge("user", "v", 2);
+  Run(&call_);
+  ASSERT_TRUE(call_.result(0).granted);
+  EXPECT_EQ(call_.charge(0, 1).level.remaining, 1);
+  EXPECT_EQ(call_.charge(0, 3).limit, "team");
+  EXPECT_EQ(call_.charge(0, 3).level.remaining, 37);
+}
+
+TEST_F(AcquireTest, ErrorsExplainWhereForceIsNotAllowed) {
+  using absl::StatusCode;
+  ExpectError(Acquire("one", "k", 1, {.force = true}).status, StatusCode::kInvalidArgument,
+              "charges[0].limit: limit \"one\" has no max_owed, so force is not allowed on it");
+  ExpectError(Acquire("user", "k", 1, {.max_wait = {1, 0}, .force = true}).status,
+              StatusCode::kInvalidArgument, "force: true with max_wait");
+  ExpectError(Acquire("user", "k", 1, {.max_wait = {1, 0}, .hold = true, .force = true}).status,
+              StatusCode::kInvalidArgument, "force: true with hold");
+  ExpectError(Acquire("user", "k", uint64_t{1} << 63, {.force = true}).status,
+              StatusCode::kInvalidArgument,
+              "charges[0].permits: 9223372036854775808; at most 9223372036854775807");
+  ExpectError(Acquire("splits", "k", 1, {.force = true}).status, StatusCode::kInvalidArgument,
+              "force: true, but limit \"split\", which is charged too, says sharing: split");
+  EXPECT_EQ(Remaining("user", "k"), 6);
+}
+
+TEST_F(AcquireTest, ReloadKeepsWhatIsOwed) {
+  ASSERT_TRUE(Acquire("user", "u", 20, {.force = true}).granted);
+  auto user = PerSecond("user", 6);
+  user.max_owed = 10;
+  Load({user});
+  EXPECT_EQ(Remaining("user", "u"), -2);
+  EXPECT_EQ(Acquire("user", "u", 20, {.force = true}).charges, 1u);
+  EXPECT_EQ(call_.charge(0, 0).level.remaining, -10);
+  EXPECT_EQ(call_.charge(0, 0).forgiven, 12u);
 }
 
 TEST_F(AcquireTest, RejectsNoChargesAndMoreThanSixteen) {

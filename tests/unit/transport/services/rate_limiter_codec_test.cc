@@ -64,7 +64,8 @@ void Read(const v1::AcquireBatchRequest& request, service::AcquireCall* call) {
     call->BeginAcquisition(
         {.max_wait = {acquisition.max_wait().seconds(), acquisition.max_wait().nanos()},
          .hold = acquisition.hold(),
-         .want_receipt = acquisition.want_receipt()});
+         .want_receipt = acquisition.want_receipt(),
+         .force = acquisition.force()});
     for (const v1::Charge& charge : acquisition.charges()) {
       call->AddCharge(charge.limit(), charge.key(), charge.has_permits() ? charge.permits() : 1);
     }
@@ -85,6 +86,7 @@ v1::AcquireResponse Response(const service::AcquireCall& call, size_t i) {
     *status->mutable_reset_after() = ToDuration(charge.level.reset_after_ns);
     status->set_reason(Reason(charge.reason));
     status->set_limit(std::string(charge.limit));
+    status->set_forgiven(charge.forgiven);
   }
   response.set_source(Source(result.source));
   response.set_receipt(std::string(result.receipt));
@@ -118,8 +120,10 @@ class RateLimiterCodecTest : public service::ServiceTest {
     slow.burst = 2;
     limits::LimitSpec huge = service::PerSecond("huge", 1'000'000'000);
     huge.burst = uint64_t{1} << 60;
-    Load(
-        {service::PerSecond("api", 5), child, service::PerSecond("parent", 1'000'000), slow, huge});
+    limits::LimitSpec owing = service::PerSecond("owing", 5);
+    owing.max_owed = 3;
+    Load({service::PerSecond("api", 5), child, service::PerSecond("parent", 1'000'000), slow, huge,
+          owing});
   }
 
   // Decides the request, decoded and encoded by the codec.
@@ -155,8 +159,8 @@ v1::AcquireBatchRequest RandomBatch(std::mt19937& random) {
     v1::AcquireRequest* const request = batch.add_acquisitions();
     for (size_t c = 1 + random() % 2; c > 0; --c) {
       v1::Charge* const charge = request->add_charges();
-      charge->set_limit(
-          pick({"api", "api", "api", "api", "child", "parent", "slow", "huge", "unknown", ""}));
+      charge->set_limit(pick({"api", "api", "api", "api", "child", "parent", "slow", "huge",
+                              "owing", "owing", "unknown", ""}));
       charge->set_key(random() % 20 == 0 ? std::string(random() % 600, 'k')
                                          : pick({"", "a", "a", "\xC3\xA9"}));
       if (random() % 2) charge->set_permits(random() % 30 == 0 ? ~uint64_t{0} : 1 + random() % 3);
@@ -166,6 +170,7 @@ v1::AcquireBatchRequest RandomBatch(std::mt19937& random) {
       request->mutable_max_wait()->set_nanos(static_cast<int32_t>(random()));
     }
     if (random() % 8 == 0) request->set_hold(true);
+    if (random() % 3 == 0) request->set_force(true);
   }
   return batch;
 }
@@ -300,6 +305,7 @@ TEST_F(RateLimiterCodecTest, EncodesEveryFieldOfTheAnswers) {
   add("api", 5);
   add("api", 1);  // denied
   add("api", 1)->mutable_max_wait()->set_seconds(1);
+  add("owing", 9)->set_force(true);
   add("unknown", 1);
   std::set<std::string> encoded;
   absl::Status status;
