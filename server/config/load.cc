@@ -312,6 +312,8 @@ bool SameFile(const struct stat& a, const struct stat& b) {
          a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
+}  // namespace
+
 absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   // O_NONBLOCK: opening a FIFO in the file's place must not block.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -353,8 +355,6 @@ std::string Sha256Hex(std::string_view text) {
   EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr);
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
 }
-
-}  // namespace
 
 absl::StatusOr<std::vector<LimitSpec>> ParseLimits(std::string_view text,
                                                    std::string_view filename) {

@@ -26,6 +26,12 @@ struct LimitsFile {
 absl::StatusOr<std::vector<limits::LimitSpec>> ParseLimits(std::string_view text,
                                                            std::string_view filename);
 
+// The bytes of a configuration file, as LoadFile reads them, with its errors.
+absl::StatusOr<std::string> ReadWhole(const std::string& path);
+
+// SHA-256 of a text, in hex.
+std::string Sha256Hex(std::string_view text);
+
 // Reads and parses a file. Blocks on the disk. A file over bounds::kMaxLimitsFileBytes is refused
 // without reading it.
 //   NOT_FOUND, PERMISSION_DENIED and other codes of the system; INVALID_ARGUMENT: a directory, too

@@ -22,6 +22,7 @@ namespace sluice::config {
 namespace {
 
 using common::ToAbsl;
+using common::bounds::kMaxYamlAliasNodes;
 using common::bounds::kMaxYamlDepth;
 using common::errors::Shown;
 
@@ -92,7 +93,7 @@ class TextBuffer final : public std::streambuf {
 class TreeBuilder final : public YAML::EventHandler {
  public:
   // Ends `text` at the first problem, so that yaml-cpp reads no further. `text` outlives this.
-  explicit TreeBuilder(TextBuffer* text) : text_(text) {}
+  TreeBuilder(TextBuffer* text, const YamlOptions& options) : text_(text), options_(options) {}
 
   YamlNode TakeRoot() { return std::move(root_); }
   const std::optional<Problem>& problem() const { return problem_; }
@@ -105,29 +106,46 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    Add(Begin(YamlNode::Kind::kNull, mark, "", anchor));
+    Add(Begin(YamlNode::Kind::kNull, mark, "", anchor), anchor);
   }
 
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    Fail(PlaceOf(mark), "an alias (*name) is not allowed in a limits file; write it out");
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    if (!options_.aliases) {
+      Fail(PlaceOf(mark), "an alias (*name) is not allowed in a limits file; write it out");
+      return;
+    }
+    const auto it = anchors_.find(anchor);
+    if (it == anchors_.end()) {
+      Fail(PlaceOf(mark), "an alias of a node that it is itself in; write it out");
+      return;
+    }
+    alias_nodes_ += it->second.nodes;
+    if (alias_nodes_ > kMaxYamlAliasNodes || it->second.depth + levels_.size() > kMaxYamlDepth) {
+      Fail(PlaceOf(mark),
+           absl::StrCat("the aliases up to here come to more than ", kMaxYamlAliasNodes,
+                        " nodes or ", kMaxYamlDepth, " levels; write less of the file by aliases"));
+      return;
+    }
+    if (!problem_) Add(it->second.node, 0);
   }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     YamlNode node = Begin(YamlNode::Kind::kValue, mark, tag, anchor);
     if (!problem_) node.value = value;
-    Add(std::move(node));
+    node.plain = tag == "?";
+    Add(std::move(node), anchor);
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
-    Open(Begin(YamlNode::Kind::kList, mark, tag, anchor));
+    Open(Begin(YamlNode::Kind::kList, mark, tag, anchor), anchor);
   }
   void OnSequenceEnd() override { Close(); }
 
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value) override {
-    Open(Begin(YamlNode::Kind::kMap, mark, tag, anchor));
+    Open(Begin(YamlNode::Kind::kMap, mark, tag, anchor), anchor);
   }
   void OnMapEnd() override { Close(); }
 
@@ -135,9 +153,16 @@ class TreeBuilder final : public YAML::EventHandler {
   // A list or map that is not complete yet.
   struct Level {
     YamlNode node;
+    YAML::anchor_t anchor = 0;
     // A map's key whose value comes next.
-    std::optional<YamlNode> key;
-    absl::flat_hash_map<std::string, int> line_of_key;
+    std::optional<YamlNode> key = {};
+    absl::flat_hash_map<std::string, int> line_of_key = {};
+  };
+  // What an alias stands for.
+  struct Anchored {
+    YamlNode node;
+    size_t nodes = 0;
+    size_t depth = 0;
   };
 
   void Fail(Place place, std::string text) {
@@ -149,7 +174,7 @@ class TreeBuilder final : public YAML::EventHandler {
   // A node that is still empty. Refuses anchors and tags.
   YamlNode Begin(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
                  YAML::anchor_t anchor) {
-    if (anchor != 0) {
+    if (anchor != 0 && !options_.aliases) {
       Fail(PlaceOf(mark), "an anchor (&name) is not allowed in a limits file; take it out");
     }
     // "?" and "!" stand for plain and quoted.
@@ -163,24 +188,34 @@ class TreeBuilder final : public YAML::EventHandler {
     return node;
   }
 
-  void Open(YamlNode node) {
+  void Open(YamlNode node, YAML::anchor_t anchor) {
     if (problem_) return;
     if (levels_.size() == kMaxYamlDepth) {
       Fail(node.place, absl::StrCat("is nested deeper than ", kMaxYamlDepth, " levels"));
       return;
     }
-    levels_.push_back({std::move(node), {}, {}});
+    levels_.push_back({std::move(node), anchor});
   }
 
   void Close() {
     if (problem_) return;
     YamlNode node = std::move(levels_.back().node);
+    const YAML::anchor_t anchor = levels_.back().anchor;
     levels_.pop_back();
-    Add(std::move(node));
+    if (options_.aliases && node.kind == YamlNode::Kind::kMap) Merge(&node);
+    Add(std::move(node), anchor);
   }
 
-  void Add(YamlNode node) {
+  void Add(YamlNode node, YAML::anchor_t anchor) {
     if (problem_) return;
+    if (anchor != 0) {
+      Anchored anchored;
+      Measure(node, 1, &anchored);
+      // Nested anchors keep a copy each.
+      alias_nodes_ += anchored.nodes;
+      anchored.node = node;
+      anchors_.insert_or_assign(anchor, std::move(anchored));
+    }
     if (levels_.empty()) {
       root_ = std::move(node);
       return;
@@ -218,7 +253,43 @@ class TreeBuilder final : public YAML::EventHandler {
     level->key = std::move(key);
   }
 
+  static void Measure(const YamlNode& node, size_t depth, Anchored* measured) {
+    ++measured->nodes;
+    measured->depth = std::max(measured->depth, depth);
+    for (const YamlNode& item : node.items) Measure(item, depth + 1, measured);
+    for (const YamlNode::Entry& entry : node.entries) Measure(entry.node, depth + 1, measured);
+  }
+
+  // `<<: *name` or `<<: [*a, *b]`: adds the entries of those maps whose keys the map does not have.
+  void Merge(YamlNode* map) {
+    const auto merge = std::find_if(map->entries.begin(), map->entries.end(),
+                                    [](const YamlNode::Entry& one) { return one.key == "<<"; });
+    if (merge == map->entries.end()) return;
+    const YamlNode::Entry merged = std::move(*merge);
+    map->entries.erase(merge);
+    std::vector<YamlNode> maps = merged.node.items;
+    if (merged.node.kind == YamlNode::Kind::kMap) maps.push_back(merged.node);
+    const bool are_maps = std::all_of(maps.begin(), maps.end(), [](const YamlNode& one) {
+      return one.kind == YamlNode::Kind::kMap;
+    });
+    if (maps.empty() || !are_maps) {
+      Fail(merged.place, "\"<<\": say the alias of a map, or a list of them");
+      return;
+    }
+    for (YamlNode& one : maps) {
+      for (YamlNode::Entry& entry : one.entries) {
+        const auto same = [&](const YamlNode::Entry& own) { return own.key == entry.key; };
+        if (std::none_of(map->entries.begin(), map->entries.end(), same)) {
+          map->entries.push_back(std::move(entry));
+        }
+      }
+    }
+  }
+
   TextBuffer* const text_;
+  const YamlOptions& options_;
+  absl::flat_hash_map<YAML::anchor_t, Anchored> anchors_;
+  size_t alias_nodes_ = 0;
   int documents_ = 0;
   YamlNode root_;
   std::vector<Level> levels_;
@@ -232,11 +303,12 @@ absl::Status ErrorAt(std::string_view filename, Place place, std::string_view te
       absl::StrCat(ToAbsl(filename), ":", place.line, ":", place.column, ": ", ToAbsl(text)));
 }
 
-absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename) {
+absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename,
+                                   const YamlOptions& options) {
   if (const auto problem = CheckText(text)) return ErrorAt(filename, problem->place, problem->text);
   TextBuffer buffer(text);
   std::istream stream(&buffer);
-  TreeBuilder builder(&buffer);
+  TreeBuilder builder(&buffer, options);
   try {
     YAML::Parser parser(stream);
     while (!builder.problem() && parser.HandleNextDocument(builder)) {

@@ -1,7 +1,7 @@
 // ParseYaml: a YAML document as a tree whose nodes know their place in the file. Restricted to one
 // document of maps, lists and single values. Refuses whatever would surprise in a limits file:
-// anchors, aliases, tags, duplicate keys, keys that are not single values, deep nesting, and bytes
-// that are not UTF-8.
+// anchors and aliases (unless the options accept them), tags, duplicate keys, keys that are not
+// single values, deep nesting, and bytes that are not UTF-8.
 #ifndef SLUICE_SERVER_CONFIG_YAML_TREE_H_
 #define SLUICE_SERVER_CONFIG_YAML_TREE_H_
 
@@ -27,6 +27,7 @@ struct YamlNode {
   struct Entry;
 
   Kind kind = Kind::kNull;
+  bool plain = false;  // a kValue without quotes
   Place place;
   std::string value;            // kValue
   std::vector<YamlNode> items;  // kList
@@ -42,8 +43,15 @@ struct YamlNode::Entry {
 // INVALID_ARGUMENT: "FILE:LINE:COLUMN: what is wrong, what to write".
 absl::Status ErrorAt(std::string_view filename, Place place, std::string_view text);
 
+struct YamlOptions {
+  // Accept anchors (&name), write their aliases (*name) out, and merge `<<`. The nodes of an alias
+  // have the places of the anchor's. At most bounds::kMaxYamlAliasNodes.
+  bool aliases = false;
+};
+
 // The root of the only document. A text without any document has a kNull root. Thread-safe.
-absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename);
+absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view filename,
+                                   const YamlOptions& options = {});
 
 }  // namespace sluice::config
 
