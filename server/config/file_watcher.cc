@@ -27,6 +27,9 @@
 namespace sluice::config {
 namespace {
 
+// No file of a path that is followed by name can be called so: names with a slash do not exist.
+constexpr char kAnyName[] = "/";
+
 // The kernel's own bound.
 constexpr int kMaxSymlinks = 40;
 
@@ -52,7 +55,8 @@ int64_t MonotonicNs() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<InotifyPath>> InotifyPath::Create(const std::string& path) {
+absl::StatusOr<std::unique_ptr<InotifyPath>> InotifyPath::Create(const std::string& path,
+                                                                 bool folder) {
   std::error_code error;
   std::string absolute = std::filesystem::absolute(path, error);
   if (error) {
@@ -65,29 +69,42 @@ absl::StatusOr<std::unique_ptr<InotifyPath>> InotifyPath::Create(const std::stri
         absl::StrCat(path, ": cannot be watched: ", std::strerror(errno),
                      "; raise fs.inotify.max_user_instances, or reload by SIGHUP"));
   }
-  std::unique_ptr<InotifyPath> watched(new InotifyPath(fd, std::move(absolute)));
+  std::unique_ptr<InotifyPath> watched(new InotifyPath(fd, std::move(absolute), folder));
   if (absl::Status status = watched->Follow(); !status.ok()) return status;
   return watched;
 }
 
 absl::Status InotifyPath::Follow() {
-  std::map<int, std::set<std::string>> found;
+  Watches found;
   absl::Status status;
-  const auto watch = [&](const std::string& path, uint32_t events, const std::string& name) {
-    const int wd = inotify_add_watch(fd_, path.c_str(), events | IN_MASK_ADD);
-    if (wd >= 0) {
-      found[wd].insert(name);
-    } else if (NoneLeft(errno)) {
-      status = absl::ResourceExhaustedError(
-          absl::StrCat(path_, ": cannot be watched: ", std::strerror(errno),
-                       "; raise fs.inotify.max_user_watches, or reload by SIGHUP"));
-    }
-  };
+  const std::string folder = FollowPath(path_, &found, &status);
+  if (folder_ && !folder.empty()) FollowFolder(folder, &found, &status);
+  for (const auto& [wd, names] : watches_) {
+    // Fails if the kernel has already removed the watch.
+    if (!found.contains(wd)) (void)inotify_rm_watch(fd_, wd);
+  }
+  watches_ = std::move(found);
+  return status;
+}
 
+void InotifyPath::Add(const std::string& path, uint32_t events, const std::string& name,
+                      Watches* found, absl::Status* status) const {
+  const int wd = inotify_add_watch(fd_, path.c_str(), events | IN_MASK_ADD);
+  if (wd >= 0) {
+    (*found)[wd].insert(name);
+  } else if (NoneLeft(errno)) {
+    *status = absl::ResourceExhaustedError(
+        absl::StrCat(path_, ": cannot be watched: ", std::strerror(errno),
+                     "; raise fs.inotify.max_user_watches, or reload by SIGHUP"));
+  }
+}
+
+std::string InotifyPath::FollowPath(const std::string& followed, Watches* found,
+                                    absl::Status* status) const {
   // `folder` has no symlinks: they are followed here, one by one.
   std::string folder = "/";
   std::deque<std::string> rest;
-  Prepend(path_, &rest);
+  Prepend(followed, &rest);
   int symlinks = 0;
   while (!rest.empty()) {
     const std::string name = std::move(rest.front());
@@ -98,30 +115,41 @@ absl::Status InotifyPath::Follow() {
       continue;
     }
     // Watch first, so that a change after lstat is reported.
-    watch(folder, kFolderEvents, name);
+    Add(folder, kFolderEvents, name, found, status);
     const std::string path = absl::StrCat(folder, folder == "/" ? "" : "/", name);
     struct stat info = {};
-    if (lstat(path.c_str(), &info) != 0) break;
+    if (lstat(path.c_str(), &info) != 0) return "";
     if (S_ISLNK(info.st_mode)) {
       char target[PATH_MAX];
       const ssize_t size = readlink(path.c_str(), target, sizeof(target));
-      if (size <= 0 || ++symlinks > kMaxSymlinks) break;
+      if (size <= 0 || ++symlinks > kMaxSymlinks) return "";
       if (target[0] == '/') folder = "/";
       Prepend(std::string_view(target, static_cast<size_t>(size)), &rest);
     } else if (S_ISDIR(info.st_mode)) {
       folder = path;
     } else {
-      if (rest.empty()) watch(path, kFileEvents | IN_DONT_FOLLOW, "");
-      break;
+      if (rest.empty()) Add(path, kFileEvents | IN_DONT_FOLLOW, "", found, status);
+      return "";
     }
   }
+  return folder;
+}
 
-  for (const auto& [wd, names] : watches_) {
-    // Fails if the kernel has already removed the watch.
-    if (!found.contains(wd)) (void)inotify_rm_watch(fd_, wd);
+void InotifyPath::FollowFolder(const std::string& folder, Watches* found,
+                               absl::Status* status) const {
+  // A watch on a folder reports what happens to its files too.
+  constexpr uint32_t kEvents = kFolderEvents | kFileEvents;
+  Add(folder, kEvents, kAnyName, found, status);
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator it(folder, error);
+  for (; !error && it != std::filesystem::recursive_directory_iterator(); it.increment(error)) {
+    std::error_code gone;
+    if (it->is_symlink(gone)) {
+      (void)FollowPath(it->path(), found, status);
+    } else if (it->is_directory(gone)) {
+      Add(it->path(), kEvents, kAnyName, found, status);
+    }
   }
-  watches_ = std::move(found);
-  return status;
 }
 
 bool InotifyPath::Drain() {
@@ -141,7 +169,8 @@ bool InotifyPath::Drain() {
       const auto it = watches_.find(event->wd);
       if (it == watches_.end()) continue;
       const bool file_itself = event->len == 0;
-      matters = matters || file_itself || it->second.contains(event->name);
+      matters = matters || file_itself || it->second.contains(event->name) ||
+                it->second.contains(kAnyName);
     }
   }
   // On an error, the folders before the unwatched one still report its changes.
@@ -152,7 +181,7 @@ bool InotifyPath::Drain() {
 absl::StatusOr<std::unique_ptr<FileWatcher>> FileWatcher::Start(const std::string& path,
                                                                 std::function<void()> on_change,
                                                                 FileWatcherOptions options) {
-  auto watched = InotifyPath::Create(path);
+  auto watched = InotifyPath::Create(path, options.folder);
   if (!watched.ok()) return watched.status();
   const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (stop_fd < 0) {

@@ -2,6 +2,8 @@
 // replaced by rename (editors), replaced by a symlink anywhere on its path (the ..data of a
 // Kubernetes ConfigMap), or deleted and created again, with or without its folder.
 //
+// A path that leads to a folder is a change of any of its files (FileWatcherOptions::folder).
+//
 // It watches, by inotify, every folder that the path leads through. An event on a name of the path,
 // or on the file itself, is a possible change. After a quiet time `on_change` is called once for
 // all of them. It may be called without a change, and is called once after the start, for changes
@@ -34,7 +36,10 @@ class InotifyPath {
  public:
   // `path` is relative to the current folder. RESOURCE_EXHAUSTED: no inotify
   // instance or watch is left.
-  static absl::StatusOr<std::unique_ptr<InotifyPath>> Create(const std::string& path);
+  // `folder`: if the path leads to a folder, watches all that is in it, and where its symlinks
+  // lead.
+  static absl::StatusOr<std::unique_ptr<InotifyPath>> Create(const std::string& path,
+                                                             bool folder = false);
   ~InotifyPath() { close(fd_); }
   InotifyPath(const InotifyPath&) = delete;
   InotifyPath& operator=(const InotifyPath&) = delete;
@@ -47,17 +52,28 @@ class InotifyPath {
   bool Drain();
 
  private:
-  explicit InotifyPath(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  InotifyPath(int fd, std::string path, bool folder)
+      : fd_(fd), path_(std::move(path)), folder_(folder) {}
+
+  // By watch descriptor: the names to watch in a folder; "" is the watched file itself, "/" any.
+  using Watches = std::map<int, std::set<std::string>>;
 
   // Follows the path and updates the watches. Skips folders that it cannot watch (no permission,
   // deleted meanwhile), since the folders before them report their changes. Returns an error if the
   // system has no watch left.
   absl::Status Follow();
+  // Adds the watches of one absolute path to `found`. Returns the folder that it leads to, without
+  // symlinks; empty: it leads to a file, or nowhere.
+  std::string FollowPath(const std::string& path, Watches* found, absl::Status* status) const;
+  // Adds the watches of all that is in a folder, of whose symlinks those to files are followed.
+  void FollowFolder(const std::string& folder, Watches* found, absl::Status* status) const;
+  void Add(const std::string& path, uint32_t events, const std::string& name, Watches* found,
+           absl::Status* status) const;
 
   const int fd_;
   const std::string path_;  // absolute
-  // By watch descriptor: the names to watch in a folder; "" is the watched file itself.
-  std::map<int, std::set<std::string>> watches_;
+  const bool folder_;
+  Watches watches_;
 };
 
 struct FileWatcherOptions {
@@ -65,6 +81,8 @@ struct FileWatcherOptions {
   // first event.
   int64_t quiet_ns = 50'000'000;
   int64_t max_delay_ns = 1'000'000'000;
+  // If the path leads to a folder, a change of anything in it counts.
+  bool folder = false;
 };
 
 class FileWatcher {

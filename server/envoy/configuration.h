@@ -4,6 +4,7 @@
 #define SLUICE_SERVER_ENVOY_CONFIGURATION_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -39,8 +40,8 @@ class Configuration {
   // Stops watching. Idempotent.
   void Stop();
 
-  // Reads the files again and swaps the configuration. An error leaves the one in force, and is
-  // returned, logged and kept for Status().
+  // Reads the files and the overrides again and swaps the configuration. An error leaves the one in
+  // force, and is returned, logged and kept for Status().
   absl::Status Reload();
 
   // The same for a tree from another source (xDS). `version` identifies it, for Status(). Takes
@@ -50,8 +51,13 @@ class Configuration {
   limits::FileStatus Status() const;
 
  private:
-  absl::Status Swap(absl::StatusOr<DescriptorTree> tree, std::string version)
+  absl::Status ReadOverrides() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
+  absl::Status ReloadFiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
+  // Checks and compiles the tree, and brings it into force.
+  absl::Status Swap(const DescriptorTree& tree, const std::string& version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
+  // Logs and keeps an error, and returns it.
+  absl::Status Failed(absl::Status status);
 
   const ConfigurationOptions options_;
   limits::LimitRegistry& registry_;
@@ -60,6 +66,11 @@ class Configuration {
 
   // Held over a whole reload, so that of two reloads the one that read later wins.
   common::Mutex reload_mu_;
+  Overrides overrides_ ABSL_GUARDED_BY(reload_mu_);
+  std::string overrides_version_ ABSL_GUARDED_BY(reload_mu_);
+  // Of Apply, for other overrides.
+  std::optional<DescriptorTree> last_tree_ ABSL_GUARDED_BY(reload_mu_);
+  std::string last_version_ ABSL_GUARDED_BY(reload_mu_);
   mutable common::Mutex mu_ ABSL_ACQUIRED_AFTER(reload_mu_);
   limits::FileStatus status_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<config::FileWatcher> watcher_;
