@@ -89,27 +89,32 @@ Flag Number(const char* name, const char* help, T Flags::* field, T min,
           }};
 }
 
-Flag Bytes(const char* name, const char* help, int64_t min, int64_t Flags::* field) {
-  return {name, "BYTES", help, [=](const std::string& text, Flags* flags) {
-            static constexpr std::pair<absl::string_view, int> kUnits[] = {
-                {"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"", 0}};
-            absl::string_view digits = text;
-            int shift = 0;
-            for (const auto& [unit, bits] : kUnits) {
-              if (!absl::ConsumeSuffix(&digits, unit)) continue;
-              shift = bits;
-              break;
-            }
-            int64_t number = 0;
-            if (!absl::SimpleAtoi(digits, &number) || number > (int64_t{1} << 60 >> shift) ||
-                number << shift < min) {
-              return Bad(
-                  name, text,
-                  absl::StrCat("write a number of bytes from ", min, " up, as 1536MiB or 2GiB"));
-            }
-            flags->*field = number << shift;
-            return absl::OkStatus();
-          }};
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+
+template <typename... Path>
+Flag Bytes(const char* name, const char* help, int64_t min, int64_t max, Path... path) {
+  return {
+      name, "BYTES", help, [=](const std::string& text, Flags* flags) {
+        static constexpr std::pair<absl::string_view, int> kUnits[] = {
+            {"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"", 0}};
+        absl::string_view digits = text;
+        int shift = 0;
+        for (const auto& [unit, bits] : kUnits) {
+          if (!absl::ConsumeSuffix(&digits, unit)) continue;
+          shift = bits;
+          break;
+        }
+        int64_t number = 0;
+        if (!absl::SimpleAtoi(digits, &number) || number > max >> shift || number << shift < min) {
+          const bool bounded = max != kMostBytes;
+          return Bad(name, text,
+                     absl::StrCat("write a number of bytes from ", min,
+                                  bounded ? absl::StrCat(" to ", max, ", as 16MiB")
+                                          : " up, as 1536MiB or 2GiB"));
+        }
+        FieldAt(*flags, path...) = number << shift;
+        return absl::OkStatus();
+      }};
 }
 
 // `value` is "FIRST|SECOND".
@@ -262,7 +267,7 @@ std::vector<Flag> BoundFlags() {
             "memory that the server may use, half of it for buckets, half for connections and "
             "calls; over it, calls are refused (default: three quarters of the memory of its "
             "cgroup or machine)",
-            common::bounds::kMinMemoryLimit, &Flags::memory_limit),
+            common::bounds::kMinMemoryLimit, kMostBytes, &Flags::memory_limit),
       Duration("stall_timeout",
                "how long a peer may take none of its answers before it is closed (default 30s)",
                absl::Seconds(1), absl::Hours(24), &Flags::stall_timeout_ns),
@@ -311,10 +316,93 @@ std::vector<Flag> SecurityFlags() {
   };
 }
 
+// ---- Envoy's rate-limit service ----
+
+absl::Status SetXdsServer(const std::string& text, Flags* flags) {
+  auto address = net::Address::Parse(text);
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ratelimit_xds: ", address.status().message()));
+  }
+  flags->xds.server = text;
+  return absl::OkStatus();
+}
+
+std::vector<Flag> ConfigurationFlags() {
+  using envoy::ConfigurationOptions;
+  using envoy::Counting;
+  using envoy::CountMode;
+  return {
+      String(
+          "ratelimit_config", "PATH",
+          "file, or folder of files, in the format of envoyproxy/ratelimit; reloaded when a file "
+          "changes",
+          &Flags::ratelimit, &ConfigurationOptions::path),
+      Choice("ratelimit_mode", "compatible|exact",
+             "how to count Envoy's limits: as envoyproxy/ratelimit, or without its double bursts "
+             "at a window's edge (default compatible)",
+             std::pair("compatible", CountMode::kCompatible), std::pair("exact", CountMode::kExact),
+             &Flags::ratelimit, &ConfigurationOptions::counting, &Counting::mode),
+      String("ratelimit_overrides", "FILE",
+             "domains and limits that are counted in another way than --ratelimit_mode says",
+             &Flags::ratelimit, &ConfigurationOptions::overrides),
+      Switch("ratelimit_merge_domains",
+             "put the descriptors of files with one domain together (MERGE_DOMAIN_CONFIG)",
+             &Flags::ratelimit, &ConfigurationOptions::merge_domains),
+      Choice("ratelimit_ignore_dot_files", "on|off",
+             "skip files whose name begins with a dot (RUNTIME_IGNOREDOTFILES; default on)",
+             std::pair("on", true), std::pair("off", false), &Flags::ratelimit,
+             &ConfigurationOptions::ignore_dot_files),
+      Switch("ratelimit_start_without_config",
+             "serve before there is a valid configuration (FORCE_START_WITHOUT_INITIAL_CONFIG)",
+             &Flags::start_without_config),
+      Switch("ratelimit_healthy_with_config",
+             "be healthy only while the configuration has a limit "
+             "(HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED)",
+             &Flags::healthy_with_config),
+      Address("ratelimit_http_listen",
+              "port for /healthcheck and /json of envoyproxy/ratelimit (default: none)",
+              &Flags::ratelimit_http_listen),
+      Address("ratelimit_debug_listen",
+              "port for /rlconfig and /stats of envoyproxy/ratelimit, for anyone who reaches it "
+              "(default: none)",
+              &Flags::ratelimit_debug_listen),
+      Address("statsd",
+              "send the counters of envoyproxy/ratelimit there, by UDP (default: nowhere)",
+              &Flags::statsd),
+      Duration("statsd_interval", "how often (default 10s)", absl::Seconds(1), absl::Hours(1),
+               &Flags::statsd_interval_ns),
+  };
+}
+
+std::vector<Flag> XdsFlags() {
+  using envoy::AdsOptions;
+  return {
+      {"ratelimit_xds", "ADDRESS",
+       "management server that sends Envoy's rate-limit configuration, over ADS", SetXdsServer},
+      String("ratelimit_xds_node", "ID", "by which it knows this server (default default)",
+             &Flags::xds, &AdsOptions::node),
+      Switch("ratelimit_xds_tls", "connect with TLS; the files are read again for each connection",
+             &Flags::xds, &AdsOptions::tls),
+      String("ratelimit_xds_tls_ca", "FILE",
+             "PEM authorities of its certificate (default: the system's)", &Flags::xds,
+             &AdsOptions::ca),
+      String("ratelimit_xds_tls_cert", "FILE", "PEM certificate to show it (mTLS)", &Flags::xds,
+             &AdsOptions::cert),
+      String("ratelimit_xds_tls_key", "FILE", "its private key", &Flags::xds, &AdsOptions::key),
+      String("ratelimit_xds_server_name", "NAME",
+             "name that its certificate must have (default: the host)", &Flags::xds,
+             &AdsOptions::server_name),
+      Bytes("ratelimit_xds_max_bytes",
+            "most bytes of a configuration that it sends (default 16MiB)", 1 << 10,
+            common::bounds::kMaxXdsMessageBytes, &Flags::xds, &AdsOptions::max_message_bytes),
+  };
+}
+
 std::vector<Flag> AllFlags() {
   std::vector<Flag> all;
-  for (std::vector<Flag>& group :
-       std::vector{PortFlags(), StoreFlags(), BoundFlags(), SecurityFlags()}) {
+  for (std::vector<Flag>& group : std::vector{PortFlags(), StoreFlags(), BoundFlags(),
+                                              SecurityFlags(), ConfigurationFlags(), XdsFlags()}) {
     std::move(group.begin(), group.end(), std::back_inserter(all));
   }
   all.push_back(
@@ -333,12 +421,20 @@ absl::Status CheckTogether(const Flags& flags) {
                "leaves this machine, and anyone who reaches it could change limits; add "
                "--admin_tls_client_ca (mTLS) or --admin_token_file, or stay on 127.0.0.1");
   }
+  if (!flags.ratelimit.path.empty() && !flags.xds.server.empty()) {
+    return Bad("ratelimit_xds", flags.xds.server,
+               "--ratelimit_config is set too; the configuration comes from one of them");
+  }
   std::vector<std::tuple<const char*, const net::Address*>> ports = {
       {"listen", &flags.listen},
       {"admin_listen", &flags.admin_listen},
       {"http_listen", &flags.http_listen}};
-  if (flags.metrics_listen.has_value())
-    ports.emplace_back("metrics_listen", &*flags.metrics_listen);
+  for (const auto& [name, address] :
+       {std::pair("metrics_listen", &flags.metrics_listen),
+        std::pair("ratelimit_http_listen", &flags.ratelimit_http_listen),
+        std::pair("ratelimit_debug_listen", &flags.ratelimit_debug_listen)}) {
+    if (address->has_value()) ports.emplace_back(name, &**address);
+  }
   for (const auto& [name, address] : ports) {
     for (const auto& [other_name, other] : ports) {
       if (other == address) break;

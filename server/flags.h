@@ -11,6 +11,8 @@
 #include "common/bounds.h"
 #include "common/log.h"
 #include "common/net/address.h"
+#include "server/envoy/configuration.h"
+#include "server/envoy/xds/ads_client.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
 #include "server/transport/services/tls_files.h"
@@ -39,9 +41,20 @@ struct Flags {
   transport::TlsFiles admin_tls;
   transport::TlsFiles http_tls;
   std::string admin_token_file;
+  // Envoy's rate-limit configuration: from files or from a management server.
+  envoy::ConfigurationOptions ratelimit;
+  envoy::AdsOptions xds;
+  bool start_without_config = false;
+  bool healthy_with_config = false;
+  std::optional<net::Address> ratelimit_http_listen;   // absent: there is no such port
+  std::optional<net::Address> ratelimit_debug_listen;  // as above
+  std::optional<net::Address> statsd;                  // absent: nothing is sent
+  int64_t statsd_interval_ns = int64_t{10} * 1'000'000'000;
   common::LogLevel log_level = common::LogLevel::kInfo;
   bool version = false;
   bool help = false;
+
+  bool HasRateLimitConfiguration() const { return !ratelimit.path.empty() || !xds.server.empty(); }
 };
 
 // `arguments`: without the program's name. INVALID_ARGUMENT names the flag, its value and the

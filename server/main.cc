@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -24,13 +25,16 @@
 #include "common/memory_account.h"
 #include "common/memory_limit.h"
 #include "common/metrics.h"
+#include "common/mutex.h"
 #include "google/protobuf/stubs/logging.h"
 #include "server/config/reloader.h"
+#include "server/envoy/matcher.h"
 #include "server/flags.h"
 #include "server/limits/limit_registry.h"
 #include "server/loops.h"
 #include "server/maintenance.h"
 #include "server/ports.h"
+#include "server/rate_limit_source.h"
 #include "server/reloads.h"
 #include "server/service/receipt.h"
 #include "server/store/memory/memory_store.h"
@@ -45,6 +49,7 @@ namespace {
 constexpr int kDone = 0;
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
+constexpr int kStopped = -1;  // no exit code: a signal ended the start
 
 int Fail(int code, absl::string_view message) {
   std::fprintf(stderr, "sluiced: %.*s\n", static_cast<int>(message.size()), message.data());
@@ -77,9 +82,9 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Starts everything, and announces the ports. Returns kDone, or an exit code after the reason was
-  // printed.
-  int Start();
+  // Starts everything, and announces the ports. Returns kDone; an exit code after the reason was
+  // printed; or kStopped.
+  int Start(const sigset_t& signals);
   // Reloads the limits, the certificates and the token at each SIGHUP. Returns SIGTERM or SIGINT.
   int WaitForSignals(const sigset_t& signals);
   // Ends all calls, in order, and stops all threads.
@@ -89,7 +94,11 @@ class Server {
   int CheckFiles();
   int OpenStore();
   int OpenRedis();
+  limits::FileStatus FileStatus() const;
   int LoadLimits();
+  int LoadRateLimits(const sigset_t& signals);
+  void SetServing(bool serving);
+  void UpdateHealth();
   void Announce();
 
   const Flags& flags_;
@@ -108,20 +117,23 @@ class Server {
   std::unique_ptr<limits::LimitRegistry> registry_;
   std::unique_ptr<config::Reloader> reloader_;  // null: no limits file
   std::unique_ptr<UseCases> use_cases_;
+  std::unique_ptr<RateLimitSource> rate_limits_;  // null: no configuration of Envoy
   std::unique_ptr<Ports> ports_;
   std::unique_ptr<Maintenance> maintenance_;
   std::unique_ptr<Reloads> reloads_;
+  common::Mutex health_mu_;
+  bool serving_ ABSL_GUARDED_BY(health_mu_) = false;
 };
 
 // ---- Start ----
 
-int Server::Start() {
+int Server::Start(const sigset_t& signals) {
   for (const auto step : {&Server::CheckFiles, &Server::OpenStore, &Server::LoadLimits}) {
     if (const int code = (this->*step)(); code != kDone) return code;
   }
-  use_cases_ = std::make_unique<UseCases>(
-      *store_, *registry_, clock_, log_, metrics_, memory_, signer_,
-      [this] { return reloader_ != nullptr ? reloader_->Status() : limits::FileStatus(); });
+  use_cases_ = std::make_unique<UseCases>(*store_, *registry_, clock_, log_, metrics_, memory_,
+                                          signer_, [this] { return FileStatus(); });
+  if (const int code = LoadRateLimits(signals); code != kDone) return code;
   ports_ = std::make_unique<Ports>(Ports::Collaborators{flags_, clock_, log_, metrics_, memory_,
                                                         loops_, *use_cases_, token_.get()});
   if (const absl::Status status = ports_->Listen(); !status.ok()) {
@@ -129,6 +141,10 @@ int Server::Start() {
   }
   maintenance_ = std::make_unique<Maintenance>(*store_, *registry_, memory_, use_cases_->usage,
                                                clock_, [this] { ports_->RelieveMemory(); });
+  registry_->OnChange([this] {
+    use_cases_->held.LimitsChanged();
+    UpdateHealth();
+  });
   use_cases_->watches.StartThread();
   reloads_ = std::make_unique<Reloads>(
       Reloads::Collaborators{flags_, log_, *registry_, reloader_.get(), token_.get(), *ports_});
@@ -143,6 +159,9 @@ int Server::CheckFiles() {
         std::pair(&flags_.http_tls, "http_tls_")}) {
     const absl::Status checked = transport::CheckTlsFiles(*files, prefix);
     if (!checked.ok()) return Fail(kBadInput, checked.message());
+  }
+  if (const absl::Status checked = RateLimitSource::CheckFiles(flags_); !checked.ok()) {
+    return Fail(kBadInput, checked.message());
   }
   if (flags_.admin_token_file.empty()) return kDone;
   auto token = transport::BearerToken::FromFile(flags_.admin_token_file);
@@ -202,8 +221,38 @@ int Server::LoadLimits() {
   return kDone;
 }
 
+int Server::LoadRateLimits(const sigset_t& signals) {
+  if (!flags_.HasRateLimitConfiguration()) return kDone;
+  rate_limits_ = std::make_unique<RateLimitSource>(flags_, *registry_, clock_, log_);
+  if (const absl::Status status = rate_limits_->Start(); !status.ok()) {
+    return Fail(kBadInput, status.message());
+  }
+  return rate_limits_->AwaitFirst(signals) ? kDone : kStopped;
+}
+
+limits::FileStatus Server::FileStatus() const {
+  if (reloader_ != nullptr) return reloader_->Status();
+  return rate_limits_ != nullptr ? rate_limits_->Status() : limits::FileStatus();
+}
+
+void Server::SetServing(bool serving) {
+  {
+    const common::MutexLock lock(&health_mu_);
+    serving_ = serving;
+  }
+  UpdateHealth();
+}
+
+// Any thread calls it when the limits have changed.
+void Server::UpdateHealth() {
+  const envoy::Matcher* const matcher = envoy::MatcherOf(*registry_->Current());
+  const bool configured = matcher != nullptr && !matcher->limits().empty();
+  const common::MutexLock lock(&health_mu_);
+  ports_->SetServing(serving_ && (configured || !flags_.healthy_with_config));
+}
+
 void Server::Announce() {
-  ports_->SetServing(true);
+  SetServing(true);
   log_.Info("started", {{"version", SLUICE_VERSION},
                         {"data", ports_->data_address()},
                         {"admin", ports_->admin_address()},
@@ -224,6 +273,7 @@ int Server::WaitForSignals(const sigset_t& signals) {
   int signal_number = 0;
   while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
     reloads_->ReloadNow();
+    if (rate_limits_ != nullptr) rate_limits_->Reload();
   }
   return signal_number;
 }
@@ -239,7 +289,7 @@ void Server::Drain(int signal_number) {
                          {"timeout", absl::FormatDuration(timeout)}});
   // Load balancers check health at intervals: calls that they send before the next check are
   // served.
-  ports_->SetServing(false);
+  SetServing(false);
   absl::SleepFor(notice);
   const absl::Time deadline = absl::Now() + timeout;
   ports_->CloseHealth();
@@ -248,6 +298,7 @@ void Server::Drain(int signal_number) {
   ports_->Drain();
   ports_->AwaitDrained(deadline);
   reloads_.reset();
+  if (rate_limits_ != nullptr) rate_limits_->Stop();
   use_cases_->alarm.Stop();
   if (redis_ != nullptr) redis_->Leave();
   loops_.Stop();
@@ -257,7 +308,9 @@ void Server::Drain(int signal_number) {
 
 int Run(const Flags& flags, const sigset_t& signals) {
   Server server(flags);
-  if (const int code = server.Start(); code != kDone) return code;
+  if (const int code = server.Start(signals); code != kDone) {
+    return code == kStopped ? kDone : code;
+  }
   const int signal_number = server.WaitForSignals(signals);
   UnblockSignals(signals);
   server.Drain(signal_number);

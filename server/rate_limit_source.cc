@@ -1,0 +1,55 @@
+#include "server/rate_limit_source.h"
+
+#include <time.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace sluice {
+
+RateLimitSource::RateLimitSource(const Flags& flags, limits::LimitRegistry& registry,
+                                 const common::Clock& clock, common::Log& log)
+    : flags_(flags),
+      log_(log),
+      configuration_(flags.ratelimit, registry, clock, log),
+      server_(
+          flags.xds,
+          [this](envoy::DescriptorTree tree, std::string version) {
+            return configuration_.Apply(std::move(tree), std::move(version));
+          },
+          log) {}
+
+absl::Status RateLimitSource::CheckFiles(const Flags& flags) {
+  return flags.xds.server.empty() ? absl::OkStatus() : envoy::AdsClient::CheckFiles(flags.xds);
+}
+
+absl::Status RateLimitSource::Start() {
+  const absl::Status loaded = configuration_.Start();
+  if (!loaded.ok() && !flags_.start_without_config) return loaded;
+  configuration_.Watch();
+  if (!flags_.xds.server.empty()) server_.Start();
+  return absl::OkStatus();
+}
+
+bool RateLimitSource::AwaitFirst(const sigset_t& signals) {
+  if (flags_.xds.server.empty() || flags_.start_without_config) return true;
+  log_.Info("xds_waiting", {{"server", flags_.xds.server}, {"node", flags_.xds.node}});
+  while (!server_.AwaitConfiguration(std::chrono::milliseconds(100))) {
+    const timespec now{};
+    const int signal = sigtimedwait(&signals, nullptr, &now);
+    if (signal == SIGTERM || signal == SIGINT) return false;
+  }
+  return true;
+}
+
+void RateLimitSource::Reload() {
+  if (flags_.xds.server.empty()) configuration_.Reload().IgnoreError();
+}
+
+void RateLimitSource::Stop() {
+  server_.Stop();
+  configuration_.Stop();
+}
+
+}  // namespace sluice

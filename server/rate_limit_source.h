@@ -1,0 +1,56 @@
+// RateLimitSource: brings Envoy's rate-limit configuration into force, from files or from a
+// management server, and keeps it up to date.
+#ifndef SLUICE_SERVER_RATE_LIMIT_SOURCE_H_
+#define SLUICE_SERVER_RATE_LIMIT_SOURCE_H_
+
+#include <signal.h>
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/envoy/configuration.h"
+#include "server/envoy/xds/ads_client.h"
+#include "server/flags.h"
+#include "server/limits/limit_registry.h"
+
+namespace sluice {
+
+// Used by the main thread, except Status.
+class RateLimitSource {
+ public:
+  // All outlive it. REQUIRES: flags.HasRateLimitConfiguration().
+  RateLimitSource(const Flags& flags, limits::LimitRegistry& registry, const common::Clock& clock,
+                  common::Log& log);
+  RateLimitSource(const RateLimitSource&) = delete;
+  RateLimitSource& operator=(const RateLimitSource&) = delete;
+
+  // Checks the files that the flags name. Before anything is started.
+  static absl::Status CheckFiles(const Flags& flags);
+
+  // Loads the files, or connects to the management server. An error of the files is none with
+  // --ratelimit_start_without_config: they are loaded when they have been mended.
+  absl::Status Start();
+  // Waits for the management server's first configuration, unless
+  // --ratelimit_start_without_config. Returns false if SIGTERM or SIGINT, of `signals`, came
+  // before.
+  bool AwaitFirst(const sigset_t& signals);
+  // Loads the files again.
+  void Reload();
+  // Nothing changes any more. Idempotent.
+  void Stop();
+
+  // Thread-safe.
+  limits::FileStatus Status() const { return configuration_.Status(); }
+
+ private:
+  const Flags& flags_;
+  common::Log& log_;
+  envoy::Configuration configuration_;
+  envoy::AdsClient server_;  // not started if the configuration is in files
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVER_RATE_LIMIT_SOURCE_H_
