@@ -147,6 +147,25 @@ inline constexpr size_t kMaxStreamUnsentBytes = size_t{256} << 10;
 // are in use; the others are summed.
 inline constexpr size_t kMaxLimitHistories = 1000;
 
+// ---- Envoy's rate-limit service ----
+
+// Descriptors of a request, and the entries of all of them: the request is decided in one step, of
+// less than a millisecond. Envoy sends a few.
+inline constexpr size_t kMaxEnvoyDescriptors = 1024;
+inline constexpr size_t kMaxEnvoyEntries = 4096;
+// Bytes of a request: room for some values of 64 KiB.
+inline constexpr size_t kMaxEnvoyRequestBytes = size_t{512} << 10;
+
+// Hits that a window counts; more are forgiven. Redis' numbers are exact up to 2^53.
+inline constexpr uint64_t kMaxEnvoyHits = uint64_t{1} << 52;
+
+// Windows that limits in requests may ask for, in the life of a process: each makes a limit.
+inline constexpr size_t kMaxRequestedWindows = 64;
+
+// Descriptors whose values are part of the name of their counters (detailed_metric,
+// value_to_metric) and that have counters of their own, in each thread. The others are summed.
+inline constexpr size_t kMaxDetailedCounters = 10'000;
+
 // ---- Limits ----
 
 // Characters of a limit's name: it is a metric label.

@@ -399,10 +399,60 @@ std::vector<Flag> XdsFlags() {
   };
 }
 
+absl::Status SetNearRatio(const std::string& text, Flags* flags) {
+  float ratio = 0;
+  if (absl::SimpleAtof(text, &ratio) && ratio >= 0 && ratio <= 1) {
+    flags->descriptors.near_ratio = ratio;
+    return absl::OkStatus();
+  }
+  return Bad("ratelimit_near_ratio", text, "write a number from 0 to 1, as 0.8");
+}
+
+std::vector<Flag> DescriptorFlags() {
+  using transport::AnswerOptions;
+  using Options = transport::DescriptorOptions;
+  const auto on_off = [](const char* name, const char* help, auto... path) {
+    return Choice(name, "on|off", help, std::pair("on", true), std::pair("off", false), path...);
+  };
+  const auto answer = &Options::answer;
+  return {
+      on_off("ratelimit_request_limits",
+             "limits that Envoy's requests bring along replace the configured ones (default off)",
+             &Flags::descriptors, &Options::request_limits),
+      on_off("ratelimit_stop_when_over",
+             "if a descriptor of a request is over its limit, count only such descriptors "
+             "(STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT; default off)",
+             &Flags::descriptors, &Options::stop_when_over),
+      on_off("ratelimit_shadow",
+             "answer OK over all, whatever the limits say (SHADOW_MODE; default off)",
+             &Flags::descriptors, answer, &AnswerOptions::shadow_all),
+      on_off("ratelimit_headers",
+             "answer with headers for Envoy to add (LIMIT_RESPONSE_HEADERS_ENABLED; default off)",
+             &Flags::descriptors, answer, &AnswerOptions::headers),
+      String("ratelimit_limit_header", "NAME",
+             "name of the header with the limit (default RateLimit-Limit)", &Flags::descriptors,
+             answer, &AnswerOptions::limit_header),
+      String("ratelimit_remaining_header", "NAME",
+             "name of the header with what remains (default RateLimit-Remaining)",
+             &Flags::descriptors, answer, &AnswerOptions::remaining_header),
+      String("ratelimit_reset_header", "NAME",
+             "name of the header with the seconds until the window ends (default RateLimit-Reset)",
+             &Flags::descriptors, answer, &AnswerOptions::reset_header),
+      on_off("ratelimit_metadata",
+             "answer with the request and the limits' metadata as dynamic metadata "
+             "(RESPONSE_DYNAMIC_METADATA; default off)",
+             &Flags::descriptors, answer, &AnswerOptions::metadata),
+      {"ratelimit_near_ratio", "RATIO",
+       "part of a limit above which hits count as near_limit (NEAR_LIMIT_RATIO; default 0.8)",
+       SetNearRatio},
+  };
+}
+
 std::vector<Flag> AllFlags() {
   std::vector<Flag> all;
-  for (std::vector<Flag>& group : std::vector{PortFlags(), StoreFlags(), BoundFlags(),
-                                              SecurityFlags(), ConfigurationFlags(), XdsFlags()}) {
+  for (std::vector<Flag>& group :
+       std::vector{PortFlags(), StoreFlags(), BoundFlags(), SecurityFlags(), ConfigurationFlags(),
+                   XdsFlags(), DescriptorFlags()}) {
     std::move(group.begin(), group.end(), std::back_inserter(all));
   }
   all.push_back(

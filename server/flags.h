@@ -15,6 +15,7 @@
 #include "server/envoy/xds/ads_client.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
+#include "server/transport/envoy/descriptor_call.h"
 #include "server/transport/services/tls_files.h"
 
 namespace sluice {
@@ -50,6 +51,7 @@ struct Flags {
   std::optional<net::Address> ratelimit_debug_listen;  // as above
   std::optional<net::Address> statsd;                  // absent: nothing is sent
   int64_t statsd_interval_ns = int64_t{10} * 1'000'000'000;
+  transport::DescriptorOptions descriptors;  // of Envoy's rate-limit service
   common::LogLevel log_level = common::LogLevel::kInfo;
   bool version = false;
   bool help = false;

@@ -54,10 +54,24 @@ void Ports::MakeData() {
   options.max_connections = with_.flags.max_connections;
   options.rpc.metrics_name = "data";
   options.rpc.max_loop_buffered_bytes = common::bounds::kMaxPortRequestBytes / loops.size();
+  options.more_services = transport::RateLimitService::ServiceNames();
   data_ = std::make_unique<transport::PortServer>(options, loops, with_.clock, with_.metrics);
   data_service_ = std::make_unique<transport::RateLimiterService>(
       with_.use_cases.limiter, with_.use_cases.watches, loops.size());
   data_service_->Register(&data_->methods());
+  MakeEnvoyService();
+}
+
+// Its methods are served without a configuration too, to say what is missing.
+void Ports::MakeEnvoyService() {
+  if (with_.flags.HasRateLimitConfiguration()) {
+    descriptors_ = std::make_unique<transport::DescriptorLimiter>(
+        with_.use_cases.limiter.collaborators(), with_.flags.descriptors);
+    data_->health().AddName(transport::RateLimitService::kHealthName);
+  }
+  envoy_service_ =
+      std::make_unique<transport::RateLimitService>(descriptors_.get(), with_.loops.data().size());
+  envoy_service_->Register(&data_->methods());
 }
 
 void Ports::MakeAdmin() {
@@ -116,7 +130,8 @@ void Ports::MakeHttp() {
 void Ports::MakeMetrics() {
   UseCases& use_cases = with_.use_cases;
   scraper_ = std::make_unique<metrics::Scraper>(
-      metrics::Sources{use_cases.admin, use_cases.held, use_cases.watches, with_.memory});
+      metrics::Sources{use_cases.admin, use_cases.held, use_cases.watches, with_.memory,
+                       descriptors_ != nullptr ? &descriptors_->counters() : nullptr});
   metrics_routes_ = std::make_unique<web::MetricsRoutes>(*scraper_);
   metrics_routes_->Register(&access_->reading(), &http_->routes());
   health_.Register(&http_->routes());

@@ -14,6 +14,7 @@
 #include "common/net/address.h"
 #include "server/flags.h"
 #include "server/loops.h"
+#include "server/transport/envoy/rate_limit_service.h"
 #include "server/transport/services/bearer_token.h"
 #include "server/transport/services/limit_admin_service.h"
 #include "server/transport/services/port_server.h"
@@ -79,6 +80,7 @@ class Ports {
 
  private:
   void MakeData();
+  void MakeEnvoyService();
   void MakeAdmin();
   void MakeHttp();
   void MakeMetrics();
@@ -93,6 +95,8 @@ class Ports {
 
   const Collaborators with_;
   std::unique_ptr<transport::RateLimiterService> data_service_;
+  std::unique_ptr<transport::DescriptorLimiter> descriptors_;  // null: no configuration of Envoy
+  std::unique_ptr<transport::RateLimitService> envoy_service_;
   std::unique_ptr<transport::LimitAdminService> admin_service_;
   std::unique_ptr<transport::PortServer> data_;
   std::unique_ptr<transport::PortServer> admin_;

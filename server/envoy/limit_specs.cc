@@ -46,6 +46,7 @@ limits::LimitSpec SpecOf(const MatchedLimit& limit) {
   switch (limit.counting.mode) {
     case CountMode::kCompatible:
       spec.algorithm = algorithm::Kind::kFixedWindow;
+      spec.max_owed = bounds::kMaxEnvoyHits - spec.rate.permits;
       break;
     case CountMode::kExact:
       spec.algorithm = limit.counting.algorithm == ExactAlgorithm::kTokenBucket

@@ -55,6 +55,7 @@ class RateLimiter {
   }
 
   const common::Clock& clock() const { return with_.clock; }
+  const Collaborators& collaborators() const { return with_; }
 
  private:
   Collaborators with_;

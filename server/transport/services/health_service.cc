@@ -1,5 +1,6 @@
 #include "server/transport/services/health_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/errors.h"
@@ -128,7 +129,10 @@ void HealthService::Close() {
 }
 
 HealthService::Serving HealthService::StateOf(std::string_view service) const {
-  if (!service.empty() && service != service_) return Serving::kServiceUnknown;
+  if (!service.empty() && service != service_ &&
+      std::find(more_names_.begin(), more_names_.end(), service) == more_names_.end()) {
+    return Serving::kServiceUnknown;
+  }
   return serving_ ? Serving::kServing : Serving::kNotServing;
 }
 

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -14,8 +16,9 @@
 
 namespace sluice::transport {
 
-// Answers Check, and tells each Watch of changes. Calls are never shed. The port's service and the
-// empty name (the server as a whole) have one common state; every other name is unknown.
+// Answers Check, and tells each Watch of changes. Calls are never shed. The port's service, the
+// added names and the empty name (the server as a whole) have one common state; every other name is
+// unknown.
 //
 // Thread-safe. Outlives the event loops that serve it.
 class HealthService final : private UnaryMethod, private StreamingMethod {
@@ -27,6 +30,9 @@ class HealthService final : private UnaryMethod, private StreamingMethod {
   HealthService& operator=(const HealthService&) = delete;
 
   void Register(MethodTable* methods);
+
+  // Another name with the port's state. REQUIRES: nothing is served yet.
+  void AddName(std::string name) { more_names_.push_back(std::move(name)); }
 
   // Neither blocks: watches are told on their event loops.
   void SetServing(bool serving);
@@ -54,6 +60,7 @@ class HealthService final : private UnaryMethod, private StreamingMethod {
   void Remove(const Watcher* watcher);
 
   const std::string service_;
+  std::vector<std::string> more_names_;
   mutable common::Mutex mu_;
   bool serving_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,6 +1,8 @@
 #include "server/transport/services/port_server.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 
@@ -8,6 +10,12 @@ namespace sluice::transport {
 namespace {
 
 constexpr char kHealth[] = "grpc.health.v1.Health";
+
+std::vector<std::string> ServicesOf(const PortServerOptions& options) {
+  std::vector<std::string> services = options.more_services;
+  services.insert(services.end(), {options.service, kHealth});
+  return services;
+}
 
 }  // namespace
 
@@ -26,7 +34,7 @@ PortServer::PortServer(PortServerOptions options, net::LoopGroup& loops, const c
                        common::Metrics& metrics)
     : options_(std::move(options)),
       health_(options_.service),
-      reflection_({options_.service, kHealth}),
+      reflection_(ServicesOf(options_)),
       server_(methods_, clock, metrics, options_.rpc),
       loops_(loops),
       listener_({.listen = options_.listen,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,6 +27,8 @@ namespace sluice::transport {
 struct PortServerOptions {
   // The full name of the port's service, as "sluice.v1.RateLimiter".
   std::string service;
+  // Those of its other services, for reflection.
+  std::vector<std::string> more_services = {};
   net::Address listen;
   TlsFiles tls;
   // Open connections, over all loops; those beyond are closed at once.

@@ -1,5 +1,5 @@
 // UnaryUseCase: the handler of a method that decodes a request, lets the use case decide, and
-// encodes the answer. Used by Acquire, Query and Refund.
+// encodes the answer. Used by Acquire, Query, Refund and Envoy's rate-limit service.
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
 
@@ -26,13 +26,16 @@ namespace sluice::transport {
 template <typename CallType, auto kDecide>
 struct AnyKind {
   using Call = CallType;
+  using Limiter = service::RateLimiter;
   // What an undecided call holds, beyond the price of every call.
   static size_t PendingBytes(const Call&) { return 0; }
-  static void Decide(service::RateLimiter& limiter, Call* call, int64_t deadline_ns,
+  template <typename Limiter>
+  static void Decide(Limiter& limiter, Call* call, int64_t deadline_ns,
                      typename Call::DoneFn done, void* context) {
     (limiter.*kDecide)(call, deadline_ns, done, context);
   }
-  static void Cancel(service::RateLimiter&, Call*) {}
+  template <typename Limiter>
+  static void Cancel(Limiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
 };
 
@@ -40,8 +43,9 @@ template <typename Kind>
 class UnaryUseCase final : public UnaryMethod {
  public:
   using Call = typename Kind::Call;
+  using Limiter = typename Kind::Limiter;
 
-  UnaryUseCase(service::RateLimiter& limiter, size_t loops) : limiter_(limiter), pools_(loops) {}
+  UnaryUseCase(Limiter& limiter, size_t loops) : limiter_(limiter), pools_(loops) {}
 
   void OnCall(ServerCall& rpc, absl::Span<const uint8_t> request) override {
     CallPool<Item>& pool = pools_[rpc.loop_index()];
@@ -142,7 +146,7 @@ class UnaryUseCase final : public UnaryMethod {
     item.pool->Give(item);
   }
 
-  service::RateLimiter& limiter_;
+  Limiter& limiter_;
   std::vector<CallPool<Item>> pools_;  // by loop
 };
 

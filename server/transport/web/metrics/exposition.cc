@@ -43,6 +43,23 @@ bool Exposition::Step(std::string* text) {
         if (!piece[0].metric.empty()) Append(piece, continued, text);
         return true;
       }
+      stage_ = sources_.envoy != nullptr ? Stage::kReadEnvoy : Stage::kDone;
+      return stage_ != Stage::kDone;
+    }
+    case Stage::kReadEnvoy:
+      Append(EnvoyCallFamilies(sources_.envoy->Calls(),
+                               sources_.admin.GetServerStats().totals.methods),
+             false, text);
+      hits_.emplace(sources_.envoy->Hits(*sources_.admin.List()), common::bounds::kMaxMetricLimits);
+      stage_ = Stage::kWriteEnvoy;
+      return true;
+    case Stage::kWriteEnvoy: {
+      std::vector<prometheus::MetricFamily> piece(1);
+      bool continued = false;
+      if (hits_->NextPiece(&piece[0], &continued)) {
+        if (!piece[0].metric.empty()) Append(piece, continued, text);
+        return true;
+      }
       stage_ = Stage::kDone;
       return false;
     }

@@ -3,9 +3,11 @@
 #define SLUICE_SERVER_TRANSPORT_WEB_METRICS_EXPOSITION_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/bounds.h"
+#include "server/transport/web/metrics/envoy_families.h"
 #include "server/transport/web/metrics/limit_families.h"
 #include "server/transport/web/metrics/open_files.h"
 #include "server/transport/web/metrics/server_families.h"
@@ -19,17 +21,27 @@ class Exposition {
                       uint32_t max_limits = common::bounds::kMaxMetricLimits)
       : sources_(sources), limits_(sources.admin, max_limits) {}
 
-  // Takes one step, of well under a millisecond, and appends the text that it made to `*text`.
+  // Takes one step, of well under a millisecond (with thousands of Envoy's limits one step, which
+  // reads their counters, takes milliseconds), and appends the text that it made to `*text`.
   // Returns false once the text is complete.
   bool Step(std::string* text);
 
  private:
-  enum class Stage : uint8_t { kCountFiles, kReadLimits, kWriteServer, kWriteLimits, kDone };
+  enum class Stage : uint8_t {
+    kCountFiles,
+    kReadLimits,
+    kWriteServer,
+    kWriteLimits,
+    kReadEnvoy,
+    kWriteEnvoy,
+    kDone
+  };
 
   const Sources sources_;
   Stage stage_ = Stage::kCountFiles;
   OpenFiles files_;
   LimitFamilies limits_;
+  std::optional<EnvoyHitFamilies> hits_;
 };
 
 }  // namespace sluice::metrics

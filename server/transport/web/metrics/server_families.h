@@ -7,6 +7,7 @@
 
 #include "common/memory_account.h"
 #include "prometheus/metric_family.h"
+#include "server/envoy/hit_counters.h"
 #include "server/service/bucket_watch.h"
 #include "server/service/limit_admin.h"
 #include "server/waiting/held_callers.h"
@@ -19,6 +20,7 @@ struct Sources {
   const waiting::HeldCallers& held_callers;
   const service::WatchHub& watches;
   const common::MemoryBudget& memory;
+  const envoy::HitCounters* envoy = nullptr;  // null: Envoy's rate-limit service is not configured
 };
 
 // Numbers of `sources` that have to be gathered in steps.

@@ -1,0 +1,111 @@
+// HitCounters: the counters of envoyproxy/ratelimit: hits of each limit, and errors of calls. Kept
+// per thread, and summed when read.
+#ifndef SLUICE_SERVER_ENVOY_HIT_COUNTERS_H_
+#define SLUICE_SERVER_ENVOY_HIT_COUNTERS_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "common/histogram.h"
+#include "common/mutex.h"
+#include "common/per_thread.h"
+#include "server/limits/limit_table.h"
+
+namespace sluice::envoy {
+
+// Of one limit, in hits. `Count` is OwnedCounter in a thread's shard and uint64_t in a sum.
+template <typename Count>
+struct HitCounts {
+  Count total_hits{};
+  Count over_limit{};
+  Count near_limit{};
+  Count within_limit{};
+  Count shadow_mode{};
+
+  auto Tie() { return std::tie(total_hits, over_limit, near_limit, within_limit, shadow_mode); }
+};
+using HitTotals = HitCounts<uint64_t>;
+
+// Of calls.
+template <typename Count>
+struct CallCounts {
+  Count redis_error{};
+  Count service_error{};
+  Count domain_not_found{};
+
+  auto Tie() { return std::tie(redis_error, service_error, domain_not_found); }
+};
+using CallTotals = CallCounts<uint64_t>;
+
+// The hits of one name: DOMAIN.KEY[_VALUE][.KEY[_VALUE]].
+struct NamedHits : HitTotals {
+  std::string name;
+};
+
+// Thread-safe.
+class HitCounters {
+ public:
+  // One thread's counters. Its methods are for that thread; any thread may read the counters.
+  class Shard {
+   public:
+    ~Shard();
+
+    CallCounts<common::OwnedCounter> calls;
+
+    // Allocates when the thread first counts for one of 256 neighbouring ids.
+    HitCounts<common::OwnedCounter>& OfLimit(uint32_t limit_id) {
+      Chunk* chunk = limits_[limit_id / kChunk % kChunks].load(std::memory_order_relaxed);
+      if (chunk == nullptr) chunk = AddChunk(limit_id);
+      return (*chunk)[limit_id % kChunk];
+    }
+
+    // The counters whose name has values of the request. `identity` tells them apart; `name` makes
+    // the name when the thread first counts for it. Null: there are too many.
+    HitCounts<common::OwnedCounter>* Detailed(std::string_view identity,
+                                              absl::FunctionRef<std::string()> name);
+
+   private:
+    friend class HitCounters;
+    static constexpr size_t kChunk = 256;
+    // As common::Metrics.
+    static constexpr size_t kChunks = 4096;
+    using Chunk = std::array<HitCounts<common::OwnedCounter>, kChunk>;
+    struct Named {
+      std::string name;
+      HitCounts<common::OwnedCounter> counts;
+    };
+
+    Chunk* AddChunk(uint32_t limit_id);
+
+    // The owner stores with release after filling in; other threads load with acquire.
+    std::array<std::atomic<Chunk*>, kChunks> limits_{};
+    // A reader holds it while it copies.
+    mutable common::Mutex mu_;
+    absl::flat_hash_map<std::string, std::unique_ptr<Named>> detailed_ ABSL_GUARDED_BY(mu_);
+  };
+
+  // The calling thread's shard.
+  Shard& Local() { return shards_.Local(); }
+
+  CallTotals Calls() const;
+  // The hits of all names: of limits in the table that have one, and detailed ones. Sorted by name.
+  // Takes milliseconds for thousands of limits: not for an event loop that serves requests.
+  std::vector<NamedHits> Hits(const limits::LimitTable& table) const;
+
+ private:
+  common::PerThread<Shard> shards_;
+};
+
+}  // namespace sluice::envoy
+
+#endif  // SLUICE_SERVER_ENVOY_HIT_COUNTERS_H_

@@ -1,0 +1,569 @@
+#include "server/transport/envoy/descriptor_call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "server/algorithm/make_parameters.h"
+#include "server/service/decision_counter.h"
+#include "server/service/key_usage.h"
+#include "server/transport/envoy/codec.h"
+
+namespace sluice::transport {
+namespace {
+
+namespace bounds = common::bounds;
+namespace errors = common::errors;
+using Limited = DescriptorStatus::Limit;
+
+// With more descriptors, a check does not look for later ones on its bucket.
+constexpr size_t kMaxCompared = 64;
+
+// Copied instead of made in place, as MergedAcquisitions does.
+constinit const store::Acquisition kUndecided;
+constexpr store::Reason kFits = store::Reason::kNone;
+
+bool IsCompatible(const envoy::MatchedLimit& match) {
+  return match.counting.mode == envoy::CountMode::kCompatible;
+}
+
+}  // namespace
+
+void DescriptorCall::Reset(Method method) {
+  method_ = method;
+  request_.Clear();
+  items_.clear();
+  tables_.clear();
+  statuses_.clear();
+  status_ = absl::OkStatus();
+  slice_cost_ = 0;
+}
+
+size_t DescriptorCall::memory() const {
+  return sizeof(*this) + request_.descriptors.capacity() * sizeof(RequestedDescriptor) +
+         request_.entries.capacity() * sizeof(envoy::Entry) + items_.capacity() * sizeof(Item) +
+         keys_.size() * sizeof(envoy::BucketKey) +
+         acquisitions_.capacity() * sizeof(store::Acquisition) +
+         charges_.capacity() * (sizeof(store::Charge) + sizeof(store::ChargeResult)) +
+         places_.capacity() * sizeof(Place) + todo_.capacity() * sizeof(uint32_t) +
+         (queries_.capacity() + probe_items_.capacity()) *
+             (sizeof(store::QueryItem) + sizeof(uint32_t)) +
+         replaced_.capacity() * sizeof(std::string_view) +
+         key_entries_.capacity() * sizeof(envoy::Entry) +
+         statuses_.capacity() * sizeof(DescriptorStatus);
+}
+
+void DescriptorCall::Encode(common::Buffer* out) const {
+  const AnswerOptions& options = with_->options.answer;
+  const bool ok = options.shadow_all || method_ == Method::kReport;
+  EncodeRateLimitResponse(request_, ok ? Code::kOk : OverallCode(statuses_), statuses_, options,
+                          out);
+}
+
+void DescriptorCall::Start(const DescriptorCollaborators& with, int64_t deadline_ns, DoneFn done,
+                           void* context) {
+  with_ = &with;
+  deadline_ns_ = deadline_ns;
+  done_ = done;
+  context_ = context;
+  if (absl::Status status = Validate(); !status.ok()) return Fail(std::move(status));
+  const size_t size = request_.descriptors.size();
+  items_.resize(size);
+  statuses_.resize(size);
+  todo_.resize(size);
+  std::iota(todo_.begin(), todo_.end(), 0);
+  while (keys_.size() < size) keys_.emplace_back();
+  slice_cost_ = size;
+  queries_.clear();
+  queried_.clear();
+  Decide();
+}
+
+void DescriptorCall::Decide() {
+  absl::Status status = UseTable();
+  bool replaces = false;
+  for (size_t i = 0; status.ok() && i < todo_.size(); ++i) {
+    const uint32_t d = todo_[i];
+    status = Match(d);
+    replaces |= items_[d].match != nullptr && !items_[d].match->replaces.empty();
+  }
+  if (!status.ok()) return Fail(std::move(status));
+  if (replaces) DropReplaced();
+  acquisitions_.clear();
+  charges_.clear();
+  places_.clear();
+  probed_.clear();
+  joint_ = joint_impossible_ = false;
+  for (const uint32_t d : todo_) Plan(d);
+  if (probed_.empty()) return Send();
+  probes_.items = absl::MakeSpan(probe_items_);
+  probes_.deadline_ns = deadline_ns_;
+  with_->service.store.Query(&probes_);
+}
+
+void DescriptorCall::Send() {
+  if (absl::Status status = PlanJoint(); !status.ok()) return Fail(std::move(status));
+  if (acquisitions_.empty()) return SendChecks();
+  SendDebits();
+}
+
+// The texts are those of envoyproxy/ratelimit, and so is the code.
+absl::Status DescriptorCall::Validate() const {
+  if (request_.domain.empty()) {
+    return absl::UnknownError("rate limit domain must not be empty");
+  }
+  if (request_.descriptors.empty()) {
+    return absl::UnknownError("rate limit descriptor list must not be empty");
+  }
+  for (size_t d = 0; d < request_.descriptors.size(); ++d) {
+    const RequestedDescriptor& descriptor = request_.descriptors[d];
+    if (!descriptor.has_limit) continue;
+    const RequestedLimit& limit = descriptor.limit;
+    const auto invalid = [&](std::string_view field, int64_t value, std::string_view remedy) {
+      return errors::Invalid(
+          common::ToStd(absl::StrCat("descriptors[", d, "].limit.", common::ToAbsl(field))), value,
+          common::ToAbsl(remedy));
+    };
+    if (limit.unit <= 0 || limit.unit > static_cast<int32_t>(envoy::Unit::kWeek)) {
+      return invalid("unit", limit.unit,
+                     " is no unit; say SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR");
+    }
+    if (limit.has_multiplier && limit.unit_multiplier == 0) {
+      return invalid("unit_multiplier", 0, " makes no window; say at least 1");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DescriptorCall::UseTable() {
+  tables_.push_back(with_->service.registry.Local());
+  matcher_ = envoy::MatcherOf(*tables_.back());
+  if (matcher_ == nullptr) return absl::UnknownError("no rate limit configuration loaded");
+  domain_ = matcher_->FindDomain(request_.domain);
+  if (domain_ == nullptr) with_->counters.Local().calls.domain_not_found.Add(1);
+  return absl::OkStatus();
+}
+
+// ---- The limits
+
+absl::Status DescriptorCall::Match(size_t d) {
+  const RequestedDescriptor& descriptor = request_.descriptors[d];
+  Item& item = items_[d];
+  DescriptorStatus& status = statuses_[d];
+  item = Item();
+  status = DescriptorStatus();
+  item.hits = request_.HitsOf(descriptor);
+  envoy::BucketKey& key = keys_[d];
+  item.key = &key;
+  if (domain_ == nullptr) return absl::OkStatus();
+  if (descriptor.has_limit && with_->options.request_limits) return MatchRequested(d);
+  const envoy::MatchedLimit* const match =
+      matcher_->Find(*domain_, request_.EntriesOf(descriptor), &key);
+  if (match == nullptr) return absl::OkStatus();
+  if (!match->unlimited) {
+    item.limit = envoy::LimitOf(*tables_.back(), *match);
+    if (item.limit == nullptr) return absl::OkStatus();
+  }
+  item.match = match;
+  status.limit = match->unlimited ? Limited::kUnlimited : Limited::kCounted;
+  status.shadow_mode = match->shadow_mode;
+  status.quota_mode = match->quota_mode && !match->unlimited;
+  status.requests_per_unit = match->requests_per_unit;
+  status.unit_multiplier = match->unit_multiplier;
+  status.unit = match->unit;
+  status.name = match->name;
+  if (!match->metadata.empty()) status.metadata = &match->metadata;
+  if (IsCompatible(*match)) {
+    item.window_ns = envoy::UnitNs(match->unit) * match->unit_multiplier;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DescriptorCall::MatchRequested(size_t d) {
+  const RequestedLimit& limit = request_.descriptors[d].limit;
+  const auto unit = static_cast<envoy::Unit>(limit.unit);
+  const uint32_t multiplier = limit.has_multiplier ? limit.unit_multiplier : 1;
+  Item& item = items_[d];
+  item.limit = RequestedWindows::Find(*tables_.back(), unit, multiplier);
+  if (item.limit == nullptr) {
+    if (absl::Status added = with_->windows.Add(unit, multiplier); !added.ok()) return added;
+    tables_.push_back(with_->service.registry.Local());
+    item.limit = RequestedWindows::Find(*tables_.back(), unit, multiplier);
+    if (item.limit == nullptr) return errors::LimitsKeepChanging();
+  }
+  // The domain belongs to the key: the limit is the same for all.
+  const auto entries = request_.EntriesOf(request_.descriptors[d]);
+  key_entries_.assign(1, {request_.domain, {}});
+  key_entries_.insert(key_entries_.end(), entries.begin(), entries.end());
+  envoy::Matcher::WriteKey(key_entries_, &keys_[d]);
+  item.window_ns = envoy::UnitNs(unit) * multiplier;
+  DescriptorStatus& status = statuses_[d];
+  status.limit = Limited::kCounted;
+  status.requests_per_unit = limit.requests_per_unit;
+  status.unit_multiplier = multiplier;
+  status.unit = unit;
+  return absl::OkStatus();
+}
+
+// Unlimited descriptors replace others, and are not replaced.
+void DescriptorCall::DropReplaced() {
+  replaced_.clear();
+  for (const Item& item : items_) {
+    if (item.match == nullptr) continue;
+    replaced_.insert(replaced_.end(), item.match->replaces.begin(), item.match->replaces.end());
+  }
+  std::sort(replaced_.begin(), replaced_.end());
+  for (size_t d = 0; d < items_.size(); ++d) {
+    Item& item = items_[d];
+    if (item.way != Way::kMatched || item.match == nullptr || item.match->unlimited ||
+        !std::binary_search(replaced_.begin(), replaced_.end(), item.match->name)) {
+      continue;
+    }
+    item.match = nullptr;
+    item.limit = nullptr;
+    statuses_[d] = DescriptorStatus();
+  }
+}
+
+// ---- What the store is to do
+
+void DescriptorCall::Plan(size_t d) {
+  Item& item = items_[d];
+  if (item.limit == nullptr) {
+    item.way = Way::kDecided;
+    if (item.match != nullptr) CountHits(d, 0);
+    return;
+  }
+  const store::Rule& rule = item.limit->RuleFor(item.key->view());
+  const bool compatible = item.window_ns != 0;
+  const bool negative = request_.descriptors[d].negative_hits;
+  const bool forced = compatible || method_ == Method::kReport;
+  item.joint = !compatible && !forced && item.match->counting.all_or_none &&
+               !item.match->shadow_mode && !item.match->quota_mode;
+  joint_ |= item.joint;
+  if (item.hits == 0 || method_ == Method::kCheck || (negative && !compatible)) {
+    item.joint = false;
+    return AddCheck(d, rule);
+  }
+  if (negative) {
+    item.debit = store::Debit::kGiveBack;
+  } else if (!forced) {
+    item.debit = store::Debit::kIfAllowed;
+    // What can never be taken is not asked for; the query tells the level.
+    if (item.hits >
+        std::min<uint64_t>(algorithm::MaxGrant(rule.parameters), statuses_[d].requests_per_unit)) {
+      joint_impossible_ |= item.joint;
+      item.joint = false;
+      return AddCheck(d, rule);
+    }
+  }
+  item.way = Way::kDebit;
+  if (item.joint) return;
+  if (item.debit != store::Debit::kForced || !with_->options.stop_when_over || todo_.size() == 1) {
+    return AddDebit(d, rule);
+  }
+  if (probed_.empty()) probe_items_.clear();
+  store::QueryItem& probe = probe_items_.emplace_back();
+  probe.rule = &rule;
+  probe.key = item.key->view();
+  probed_.push_back(static_cast<uint32_t>(d));
+}
+
+// If a descriptor would be over its limit, only such ones are counted.
+void DescriptorCall::Probed() {
+  const auto would_be_over = [this](size_t i) {
+    const uint64_t counted = CountedHits(probe_items_[i].level, 0);
+    const uint64_t limit = statuses_[probed_[i]].requests_per_unit;
+    return counted > limit || items_[probed_[i]].hits > limit - counted;
+  };
+  bool any_over = false;
+  for (size_t i = 0; i < probed_.size(); ++i) {
+    if (probe_items_[i].unavailable) {
+      return Fail(absl::UnknownError(errors::StoreUnavailable().message()));
+    }
+    any_over |= would_be_over(i);
+  }
+  for (size_t i = 0; i < probed_.size(); ++i) {
+    const uint32_t d = probed_[i];
+    if (!any_over || would_be_over(i)) {
+      AddDebit(d, *probe_items_[i].rule);
+    } else {
+      items_[d].hits = 0;
+      AddCheck(d, *probe_items_[i].rule);
+    }
+  }
+  Send();
+}
+
+void DescriptorCall::AddCheck(size_t d, const store::Rule& rule) {
+  items_[d].way = Way::kCheck;
+  store::QueryItem& query = queries_.emplace_back();
+  query.rule = &rule;
+  query.key = items_[d].key->view();
+  queried_.push_back(static_cast<uint32_t>(d));
+}
+
+void DescriptorCall::AddDebit(size_t d, const store::Rule& rule) {
+  const Item& item = items_[d];
+  places_.push_back({static_cast<uint32_t>(d), static_cast<uint32_t>(acquisitions_.size()),
+                     static_cast<uint32_t>(charges_.size())});
+  charges_.push_back({&rule, item.key->view(), std::min(item.hits, bounds::kMaxEnvoyHits)});
+  acquisitions_.push_back(kUndecided);
+  acquisitions_.back().debit = item.debit;
+}
+
+// One acquisition, in which descriptors of one bucket are added up.
+absl::Status DescriptorCall::PlanJoint() {
+  if (!joint_) return absl::OkStatus();
+  const auto first = static_cast<uint32_t>(charges_.size());
+  const auto acquisition = static_cast<uint32_t>(acquisitions_.size());
+  for (const uint32_t d : todo_) {
+    if (!items_[d].joint) continue;
+    const store::Rule& rule = items_[d].limit->RuleFor(items_[d].key->view());
+    if (joint_impossible_) {
+      AddCheck(d, rule);
+      continue;
+    }
+    uint32_t c = first;
+    while (c < charges_.size() && (charges_[c].rule->limit_id != rule.limit_id ||
+                                   charges_[c].key != items_[d].key->view())) {
+      ++c;
+    }
+    if (c == charges_.size()) {
+      if (c - first == bounds::kMaxCharges) {
+        return errors::Invalid("descriptors", "more than ", bounds::kMaxCharges,
+                               " limits are to be taken all or none; at most ",
+                               bounds::kMaxCharges);
+      }
+      charges_.push_back({&rule, items_[d].key->view(), 0});
+    }
+    charges_[c].permits += items_[d].hits;
+    places_.push_back({d, acquisition, c});
+  }
+  if (joint_impossible_) return absl::OkStatus();
+  acquisitions_.push_back(kUndecided);
+  return absl::OkStatus();
+}
+
+void DescriptorCall::SendDebits() {
+  // Only now the vectors no longer move.
+  results_.resize(charges_.size());
+  size_t end = charges_.size();
+  for (size_t i = acquisitions_.size(); i-- > 0;) {
+    // All but the last, which may be the joint one, have one charge.
+    const size_t begin = std::min(i, end - 1);
+    acquisitions_[i].charges = absl::MakeConstSpan(charges_).subspan(begin, end - begin);
+    acquisitions_[i].results = results_.data() + begin;
+    end = begin;
+  }
+  debits_.acquisitions = absl::MakeSpan(acquisitions_);
+  debits_.deadline_ns = deadline_ns_;
+  with_->service.store.Acquire(&debits_);
+}
+
+void DescriptorCall::SendChecks() {
+  if (queries_.empty()) return Finish();
+  checks_.items = absl::MakeSpan(queries_);
+  checks_.deadline_ns = deadline_ns_;
+  with_->service.store.Query(&checks_);
+}
+
+// ---- What it did
+
+void DescriptorCall::Debited() {
+  todo_.clear();
+  absl::Status status;
+  for (const Place& place : places_) {
+    const store::Acquisition& decided = acquisitions_[place.acquisition];
+    if (decided.outcome == store::Outcome::kStaleRule && tables_.size() < service::kMaxAttempts) {
+      todo_.push_back(place.descriptor);
+    } else if (absl::Status error = ErrorOf(decided); !error.ok()) {
+      status = std::move(error);
+    } else {
+      JudgeDebit(place);
+    }
+  }
+  CountDecisions();
+  if (!status.ok()) return Fail(std::move(status));
+  todo_.empty() ? SendChecks() : Decide();
+}
+
+absl::Status DescriptorCall::ErrorOf(const store::Acquisition& decided) {
+  switch (decided.outcome) {
+    case store::Outcome::kGranted:
+    case store::Outcome::kDenied:
+      return absl::OkStatus();
+    case store::Outcome::kStaleRule:
+      return errors::LimitsKeepChanging();
+    case store::Outcome::kDeadlineExceeded:
+      return errors::PastDeadline();
+    default:
+      // As envoyproxy/ratelimit answers an error of Redis.
+      return absl::UnknownError(
+          (decided.may_be_debited ? errors::StoreAnswerLost() : errors::StoreUnavailable())
+              .message());
+  }
+}
+
+void DescriptorCall::JudgeDebit(const Place& place) {
+  const size_t d = place.descriptor;
+  const Item& item = items_[d];
+  store::Acquisition& decided = acquisitions_[place.acquisition];
+  store::ChargeResult& result = results_[place.charge];
+  const bool unknown = decided.source == store::Source::kStoreUnavailable;
+  const uint64_t counted = unknown ? 0 : CountedHits(result.level, result.forgiven);
+  bool over = false;
+  switch (item.debit) {
+    case store::Debit::kIfAllowed:
+      over = decided.outcome == store::Outcome::kDenied ? !item.joint || result.reason != kFits
+                                                        : result.reason != kFits;
+      break;
+    case store::Debit::kForced:
+      over = counted > statuses_[d].requests_per_unit || result.reason == store::Reason::kOverflow;
+      break;
+    case store::Debit::kGiveBack:
+      break;
+  }
+  SetStatus(d, over, counted, result.level);
+  if (over && item.window_ns == 0 && decided.retry_after_ns != algorithm::kNeverNs) {
+    statuses_[d].reset_s = ResetSeconds(decided.retry_after_ns, 0, 0);
+  }
+  if (item.debit != store::Debit::kGiveBack) CountHits(d, counted);
+  if (item.debit != store::Debit::kForced || unknown) return;
+  // To the counters of all limits, a forced debit that does not fit is a denial.
+  const bool shadow = statuses_[d].shadow_mode;
+  result.reason = !over ? kFits : shadow ? store::Reason::kShadowDenied : store::Reason::kNotEnough;
+  if (over && !shadow) decided.outcome = store::Outcome::kDenied;
+}
+
+void DescriptorCall::Checked() {
+  absl::Status status;
+  for (size_t i = 0; i < queries_.size(); ++i) {
+    if (queries_[i].unavailable) {
+      status = absl::UnknownError(errors::StoreUnavailable().message());
+    } else {
+      JudgeCheck(queried_[i], queries_[i]);
+    }
+  }
+  if (!status.ok()) return Fail(std::move(status));
+  Finish();
+}
+
+void DescriptorCall::JudgeCheck(size_t d, const store::QueryItem& found) {
+  const Item& item = items_[d];
+  uint64_t counted = CountedHits(found.level, 0);
+  counted -= std::min(counted, CountedLater(d));
+  // Negative hits that cannot be given back are no hits.
+  const bool negative = request_.descriptors[d].negative_hits;
+  const uint64_t hits = negative ? 0 : item.hits;
+  const uint64_t limit = statuses_[d].requests_per_unit;
+  const bool over = !negative && (counted > limit || hits > limit - counted);
+  SetStatus(d, over, counted, found.level);
+  if (method_ == Method::kShouldRateLimit && hits > 0) CountHits(d, counted);
+}
+
+uint64_t DescriptorCall::CountedLater(size_t d) const {
+  if (items_.size() > kMaxCompared || places_.empty()) return 0;
+  uint64_t later = 0;
+  for (size_t other = d + 1; other < items_.size(); ++other) {
+    const Item& item = items_[other];
+    if (item.limit != items_[d].limit || item.key->view() != items_[d].key->view() ||
+        item.way != Way::kDecided || item.debit != store::Debit::kForced || item.hits == 0) {
+      continue;
+    }
+    later += std::min(item.hits, UINT64_MAX - later);
+  }
+  return later;
+}
+
+void DescriptorCall::SetStatus(size_t d, bool over, uint64_t counted,
+                               const store::BucketLevel& level) {
+  Item& item = items_[d];
+  DescriptorStatus& status = statuses_[d];
+  item.way = Way::kDecided;
+  status.over = over;
+  const uint64_t limit = status.requests_per_unit;
+  status.remaining = over ? 0 : static_cast<uint32_t>(limit - std::min(limit, counted));
+  const int64_t wall_ns = level.reset_after_ns > 0 ? 0 : with_->service.clock.WallNs();
+  status.reset_s = ResetSeconds(level.reset_after_ns, item.window_ns, wall_ns);
+}
+
+// ---- The counters
+
+void DescriptorCall::CountHits(size_t d, uint64_t counted) {
+  const Item& item = items_[d];
+  const DescriptorStatus& status = statuses_[d];
+  envoy::HitCounters::Shard& shard = with_->counters.Local();
+  // A requested limit has no name in the configuration.
+  if (item.match == nullptr) return;
+  envoy::HitCounts<common::OwnedCounter>* counts = nullptr;
+  if (item.match->metric_has_values || item.limit == nullptr) counts = DetailedCounts(item, shard);
+  if (counts == nullptr && item.limit != nullptr) counts = &shard.OfLimit(item.limit->limit_id());
+  if (counts == nullptr) return;
+  counts->total_hits.Add(item.hits);
+  if (item.limit == nullptr) {
+    counts->within_limit.Add(item.hits);
+    return;
+  }
+  // What was not counted is over the limit as a whole.
+  const uint64_t limit = status.requests_per_unit;
+  if (status.over && counted <= limit)
+    counted = limit + item.hits < limit ? UINT64_MAX : limit + item.hits;
+  const HitShares shares =
+      ShareHits(item.hits, counted, status.requests_per_unit, with_->options.near_ratio);
+  if (shares.over_limit != 0) counts->over_limit.Add(shares.over_limit);
+  if (shares.near_limit != 0) counts->near_limit.Add(shares.near_limit);
+  if (shares.within_limit != 0) counts->within_limit.Add(shares.within_limit);
+  if (status.over && status.shadow_mode) counts->shadow_mode.Add(item.hits);
+}
+
+envoy::HitCounts<common::OwnedCounter>* DescriptorCall::DetailedCounts(
+    const Item& item, envoy::HitCounters::Shard& shard) const {
+  char identity[sizeof(uint32_t) + bounds::kMaxKeyBytes];
+  const uint32_t id = item.limit != nullptr ? item.limit->limit_id() : UINT32_MAX;
+  // An unlimited descriptor without values in its name has the name for its identity.
+  const std::string_view key =
+      item.match->metric_has_values ? item.key->view() : std::string_view(item.match->metric_name);
+  const size_t size = std::min(key.size(), bounds::kMaxKeyBytes);
+  std::memcpy(identity, &id, sizeof(id));
+  std::memcpy(identity + sizeof(id), key.data(), size);
+  const size_t d = static_cast<size_t>(&item - items_.data());
+  return shard.Detailed({identity, sizeof(id) + size}, [&] {
+    return item.match->metric_has_values
+               ? matcher_->MetricName(request_.domain, request_.EntriesOf(request_.descriptors[d]))
+               : item.match->metric_name;
+  });
+}
+
+void DescriptorCall::CountDecisions() {
+  common::Metrics::Shard& shard = with_->service.metrics.Local();
+  with_->service.usage.Record([&](auto usage) {
+    service::DecisionCounter counter(shard, usage);
+    for (const store::Acquisition& decided : acquisitions_) {
+      if (decided.outcome == store::Outcome::kUnavailable) {
+        service::CountUnavailable(shard, decided);
+      } else if (decided.debit != store::Debit::kGiveBack && ErrorOf(decided).ok()) {
+        counter.Count(decided);
+      }
+    }
+  });
+}
+
+// ---- The end
+
+void DescriptorCall::Fail(absl::Status status) {
+  auto& calls = with_->counters.Local().calls;
+  const bool of_store = !acquisitions_.empty() || !queries_.empty();
+  (absl::IsUnknown(status) && of_store ? calls.redis_error : calls.service_error).Add(1);
+  status_ = std::move(status);
+  Finish();
+}
+
+void DescriptorCall::Finish() { done_(context_, this); }
+
+}  // namespace sluice::transport

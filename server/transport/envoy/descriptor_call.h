@@ -1,0 +1,218 @@
+// DescriptorCall: one request of Envoy's rate-limit service, from its descriptors to its answer.
+//
+// Each descriptor is matched to a limit and decided by itself: all of them in one operation of the
+// store. How depends on the limit (envoy::Counting):
+//   - compatible: the hits are counted whether or not they fit (store::Debit::kForced), and the
+//     descriptor is over its limit iff more are counted than it allows;
+//   - exact: the hits are taken if they fit. Descriptors that say so are taken all or none.
+// A check (0 hits) queries the bucket. Negative hits are given back, where windows count them.
+//
+// A transport keeps DescriptorCalls and reuses them: once its vectors have grown, a call makes no
+// heap allocation, except for metadata, the text of an error, and new names of counters.
+#ifndef SLUICE_SERVER_TRANSPORT_ENVOY_DESCRIPTOR_CALL_H_
+#define SLUICE_SERVER_TRANSPORT_ENVOY_DESCRIPTOR_CALL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/buffer.h"
+#include "server/envoy/hit_counters.h"
+#include "server/envoy/matcher.h"
+#include "server/limits/limit_table.h"
+#include "server/service/collaborators.h"
+#include "server/store/store.h"
+#include "server/transport/envoy/answer.h"
+#include "server/transport/envoy/request.h"
+#include "server/transport/envoy/requested_windows.h"
+
+namespace sluice::transport {
+
+struct DescriptorOptions {
+  AnswerOptions answer = {};
+  // --ratelimit_request_limits=on: limits in requests replace the configured ones.
+  bool request_limits = false;
+  // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT: if a descriptor of a request would be over its limit,
+  // those that would not are not counted. Of compatible limits.
+  bool stop_when_over = false;
+  // NEAR_LIMIT_RATIO, of the counter near_limit.
+  float near_ratio = 0.8F;
+};
+
+// What the calls work with; everything outlives them.
+struct DescriptorCollaborators {
+  service::Collaborators service;
+  RequestedWindows& windows;
+  envoy::HitCounters& counters;
+  const DescriptorOptions& options;
+};
+
+// Thread-compatible: one thread at a time.
+class DescriptorCall final {
+ public:
+  enum class Method : uint8_t {
+    kShouldRateLimit,
+    kCheck,   // every descriptor is a check, of the hits that it names
+    kReport,  // every descriptor is counted, as kShouldRateLimit does
+  };
+  // As service::AcquireCall::DoneFn.
+  using DoneFn = void (*)(void* context, DescriptorCall* call);
+
+  DescriptorCall() : debits_(this), probes_(this), checks_(this) {}
+  DescriptorCall(const DescriptorCall&) = delete;
+  DescriptorCall& operator=(const DescriptorCall&) = delete;
+
+  // Forgets the last request, keeps the memory. REQUIRES: no decision is under way.
+  void Reset(Method method);
+  // To be filled in. The bytes of its views stay unchanged until the answer was encoded.
+  RateLimitRequest& request() { return request_; }
+
+  void Start(const DescriptorCollaborators& with, int64_t deadline_ns, DoneFn done, void* context);
+
+  // After completion. UNKNOWN: the domain or the descriptors are empty, there is no configuration,
+  // or the shared store failed. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: a limit in the request.
+  // DEADLINE_EXCEEDED.
+  const absl::Status& status() const { return status_; }
+  // REQUIRES: status() is OK. One for each descriptor.
+  absl::Span<const DescriptorStatus> statuses() const { return statuses_; }
+  void Encode(common::Buffer* out) const;
+
+  // ---- What UnaryUseCase asks of a call. It is decided in one slice.
+  void DecideInSlices() {}
+  bool more() const { return false; }
+  size_t size() const { return request_.descriptors.size(); }
+  size_t slice_cost() const { return slice_cost_; }
+  // Bytes of memory, with that of former requests.
+  size_t memory() const;
+
+ private:
+  enum class Way : uint8_t {
+    kMatched,  // not planned yet
+    kDebit,
+    kCheck,
+    kDecided,  // its status is complete
+  };
+
+  // A descriptor's decision.
+  struct Item {
+    const envoy::MatchedLimit* match = nullptr;  // null: none, or a limit in the request
+    const limits::Limit* limit = nullptr;        // null: no limit counts it
+    const envoy::BucketKey* key = nullptr;
+    uint64_t hits = 0;
+    int64_t window_ns = 0;  // of a compatible limit; 0: it is exact
+    Way way = Way::kMatched;
+    store::Debit debit = store::Debit::kForced;
+    bool joint = false;  // taken all or none, with others
+  };
+
+  struct Debits final : store::AcquireOperation {
+    explicit Debits(DescriptorCall* call) : call(call) {}
+    void Done() override { call->Debited(); }
+    DescriptorCall* const call;
+  };
+  // Whether descriptors would be over their limits (stop_when_over).
+  struct Probes final : store::QueryOperation {
+    explicit Probes(DescriptorCall* call) : call(call) {}
+    void Done() override { call->Probed(); }
+    DescriptorCall* const call;
+  };
+  struct Checks final : store::QueryOperation {
+    explicit Checks(DescriptorCall* call) : call(call) {}
+    void Done() override { call->Checked(); }
+    DescriptorCall* const call;
+  };
+  // Where the charge of a descriptor is.
+  struct Place {
+    uint32_t descriptor = 0;
+    uint32_t acquisition = 0;
+    uint32_t charge = 0;  // in charges_ and results_
+  };
+
+  // Start -> Decide -> Send -> SendDebits -> the store -> Debited -> SendChecks -> the store ->
+  // Checked -> Finish -> DoneFn, where
+  //   - Decide asks the store before it goes on to Send (Probed), for stop_when_over;
+  //   - Debited goes back to Decide for descriptors whose limits changed meanwhile.
+  absl::Status Validate() const;
+  // Decides the descriptors in todo_ by the current table.
+  void Decide();
+
+  // ---- The limits of descriptors.
+  absl::Status UseTable();
+  absl::Status Match(size_t descriptor);
+  absl::Status MatchRequested(size_t descriptor);
+  void DropReplaced();
+
+  // ---- What the store is to do.
+  void Plan(size_t descriptor);
+  void AddCheck(size_t descriptor, const store::Rule& rule);
+  void AddDebit(size_t descriptor, const store::Rule& rule);
+  void Probed();
+  void Send();
+  absl::Status PlanJoint();
+  void SendDebits();
+  void SendChecks();
+
+  // ---- What it did.
+  void Debited();
+  void Checked();
+  static absl::Status ErrorOf(const store::Acquisition& decided);
+  void JudgeDebit(const Place& place);
+  void JudgeCheck(size_t descriptor, const store::QueryItem& found);
+  // Hits that later descriptors of the request have counted on the same bucket.
+  uint64_t CountedLater(size_t descriptor) const;
+  // Fills in the status but for its reset time.
+  void SetStatus(size_t descriptor, bool over, uint64_t counted, const store::BucketLevel& level);
+  void CountHits(size_t descriptor, uint64_t counted);
+  envoy::HitCounts<common::OwnedCounter>* DetailedCounts(const Item& item,
+                                                         envoy::HitCounters::Shard& shard) const;
+  void CountDecisions();
+  void Fail(absl::Status status);
+  void Finish();
+
+  // The request.
+  Method method_ = Method::kShouldRateLimit;
+  RateLimitRequest request_;
+
+  // The decision.
+  std::vector<Item> items_;
+  std::deque<envoy::BucketKey> keys_;  // one for each item; grows only
+  std::vector<store::Acquisition> acquisitions_;
+  std::vector<store::Charge> charges_;
+  std::vector<store::ChargeResult> results_;
+  std::vector<Place> places_;
+  std::vector<uint32_t> todo_;
+  std::vector<store::QueryItem> queries_;
+  std::vector<store::QueryItem> probe_items_;
+  std::vector<uint32_t> probed_;   // per probe: its descriptor
+  std::vector<uint32_t> queried_;  // per query: its descriptor
+  std::vector<std::string_view> replaced_;
+  std::vector<envoy::Entry> key_entries_;
+  bool joint_ = false;             // descriptors are taken all or none
+  bool joint_impossible_ = false;  // a descriptor of those that are taken all or none can never be
+  size_t slice_cost_ = 0;
+  Debits debits_;
+  Probes probes_;
+  Checks checks_;
+  // Keep limits and matches alive. More than one if limits changed meanwhile.
+  std::vector<std::shared_ptr<const limits::LimitTable>> tables_;
+  const envoy::Matcher* matcher_ = nullptr;
+  const envoy::Matcher::Level* domain_ = nullptr;
+
+  // The answer.
+  absl::Status status_;
+  std::vector<DescriptorStatus> statuses_;
+
+  // The decision under way.
+  const DescriptorCollaborators* with_ = nullptr;
+  int64_t deadline_ns_ = store::kNoDeadline;
+  DoneFn done_ = nullptr;
+  void* context_ = nullptr;
+};
+
+}  // namespace sluice::transport
+
+#endif  // SLUICE_SERVER_TRANSPORT_ENVOY_DESCRIPTOR_CALL_H_

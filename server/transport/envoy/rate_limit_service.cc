@@ -1,0 +1,70 @@
+#include "server/transport/envoy/rate_limit_service.h"
+
+#include <string_view>
+
+#include "common/bounds.h"
+#include "envoy/service/ratelimit/v3/rls.pb.h"
+#include "kuadrant/service/ratelimit/v1/ratelimit.pb.h"
+#include "server/transport/envoy/codec.h"
+#include "server/transport/services/unary_use_case.h"
+
+namespace sluice::transport {
+namespace {
+
+constexpr char kEnvoy[] = "envoy.service.ratelimit.v3.RateLimitService";
+constexpr char kKuadrant[] = "kuadrant.service.ratelimit.v1.RateLimitService";
+
+template <DescriptorCall::Method kMethod>
+struct DescriptorKind : AnyKind<DescriptorCall, &DescriptorLimiter::Decide> {
+  using Limiter = DescriptorLimiter;
+  static constexpr int64_t kUnits = 4;
+  static size_t PendingBytes(const Call& call) { return call.memory(); }
+  static absl::Status Decode(absl::Span<const uint8_t> bytes, DescriptorCall* call) {
+    call->Reset(kMethod);
+    return DecodeRateLimitRequest(bytes, &call->request());
+  }
+  static void Encode(const DescriptorCall& call, Buffer* out) { call.Encode(out); }
+};
+
+class NotConfigured final : public UnaryMethod {
+ public:
+  void OnCall(ServerCall& rpc, absl::Span<const uint8_t>) override {
+    rpc.Finish(absl::StatusCode::kUnimplemented,
+               "this server has no rate-limit configuration of Envoy; start it with "
+               "--ratelimit_config or --ratelimit_xds");
+  }
+};
+
+template <DescriptorCall::Method kMethod>
+std::unique_ptr<UnaryMethod> Make(DescriptorLimiter* limiter, size_t loops) {
+  if (limiter == nullptr) return std::make_unique<NotConfigured>();
+  return std::make_unique<UnaryUseCase<DescriptorKind<kMethod>>>(*limiter, loops);
+}
+
+}  // namespace
+
+std::vector<std::string> RateLimitService::ServiceNames() {
+  // Puts the services' files into the pool.
+  google::protobuf::LinkMessageReflection<::envoy::service::ratelimit::v3::RateLimitRequest>();
+  google::protobuf::internal::StrongReference(
+      descriptor_table_kuadrant_2fservice_2fratelimit_2fv1_2fratelimit_2eproto);
+  return {kEnvoy, kKuadrant};
+}
+
+RateLimitService::RateLimitService(DescriptorLimiter* limiter, size_t loops)
+    : should_rate_limit_(Make<DescriptorCall::Method::kShouldRateLimit>(limiter, loops)),
+      check_(Make<DescriptorCall::Method::kCheck>(limiter, loops)),
+      report_(Make<DescriptorCall::Method::kReport>(limiter, loops)) {}
+
+RateLimitService::~RateLimitService() = default;
+
+void RateLimitService::Register(MethodTable* methods) {
+  const MethodOptions options = {.max_request_bytes = common::bounds::kMaxEnvoyRequestBytes};
+  const std::string envoy = std::string("/") + kEnvoy;
+  const std::string kuadrant = std::string("/") + kKuadrant;
+  methods->AddUnary(envoy + "/ShouldRateLimit", *should_rate_limit_, options);
+  methods->AddUnary(kuadrant + "/CheckRateLimit", *check_, options);
+  methods->AddUnary(kuadrant + "/Report", *report_, options);
+}
+
+}  // namespace sluice::transport

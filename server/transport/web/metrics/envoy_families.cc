@@ -1,0 +1,109 @@
+#include "server/transport/web/metrics/envoy_families.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace sluice::metrics {
+namespace {
+
+// Rows of a piece, as LimitFamilies::kPiece.
+constexpr size_t kPiece = 256;
+
+struct Family {
+  const char* name;
+  const char* help;
+  uint64_t envoy::HitTotals::* count;
+  bool always;  // also where it is 0
+};
+
+constexpr Family kFamilies[] = {
+    {"ratelimit_service_rate_limit_total_hits", "Hits on the limit.", &envoy::HitTotals::total_hits,
+     true},
+    {"ratelimit_service_rate_limit_over_limit", "Hits over the limit.",
+     &envoy::HitTotals::over_limit, true},
+    {"ratelimit_service_rate_limit_near_limit", "Hits above the near ratio of the limit.",
+     &envoy::HitTotals::near_limit, true},
+    {"ratelimit_service_rate_limit_within_limit", "Hits of requests within the limit.",
+     &envoy::HitTotals::within_limit, true},
+    {"ratelimit_service_rate_limit_shadow_mode", "Hits over the limit that shadow mode let pass.",
+     &envoy::HitTotals::shadow_mode, false},
+};
+
+// DOMAIN.KEY[_VALUE][.KEY[_VALUE]].
+Labels LabelsOf(std::string_view name) {
+  Labels labels;
+  for (const absl::string_view part :
+       absl::StrSplit(absl::string_view(name.data(), name.size()), '.')) {
+    labels.push_back(
+        {labels.empty() ? "domain" : absl::StrCat("key", labels.size()), std::string(part)});
+  }
+  return labels;
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> EnvoyCallFamilies(
+    const envoy::CallTotals& calls, const std::vector<common::MethodTotals>& methods) {
+  FamilyList list;
+  list.Counter("ratelimit_service_should_rate_limit_error", "Calls that failed, by kind.")
+      .Value(static_cast<double>(calls.redis_error), {{"err_type", "redis_error"}})
+      .Value(static_cast<double>(calls.service_error), {{"err_type", "service_error"}});
+  list.Counter("ratelimit_service_domain_not_found", "Calls with a domain that is not configured.")
+      .Value(static_cast<double>(calls.domain_not_found));
+  for (const common::MethodTotals& one : methods) {
+    if (one.method != "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit") continue;
+    const uint64_t ended = std::accumulate(one.codes.begin(), one.codes.end(), uint64_t{0});
+    list.Counter("ratelimit_service_total_requests", "Calls that ended.")
+        .Value(static_cast<double>(ended), {{"grpc_method", "ShouldRateLimit"}});
+    list.Histogram("ratelimit_service_response_time_seconds", "From a call's headers to its end.")
+        .Samples(one.latency, {{"grpc_method", "ShouldRateLimit"}});
+  }
+  return list.Take();
+}
+
+EnvoyHitFamilies::EnvoyHitFamilies(std::vector<envoy::NamedHits> hits, size_t max_shown) {
+  const size_t shown = std::min(hits.size(), max_shown);
+  rows_.resize(shown);
+  for (size_t i = 0; i < shown; ++i) {
+    static_cast<envoy::HitTotals&>(rows_[i]) = hits[i];
+    rows_[i].labels = LabelsOf(hits[i].name);
+  }
+  if (hits.size() == shown) return;
+  Row others;
+  others.labels = {{"domain", "other"}};
+  for (size_t i = shown; i < hits.size(); ++i) {
+    for (const Family& family : kFamilies) others.*family.count += hits[i].*family.count;
+  }
+  rows_.push_back(std::move(others));
+}
+
+bool EnvoyHitFamilies::NextPiece(prometheus::MetricFamily* family, bool* continued) {
+  if (row_ == rows_.size()) {
+    row_ = 0;
+    ++family_;
+    begun_ = false;
+  }
+  if (rows_.empty() || family_ >= std::size(kFamilies)) return false;
+  const Family& of = kFamilies[family_];
+  *family = {of.name, of.help, prometheus::MetricType::Counter, {}};
+  for (const size_t end = std::min(rows_.size(), row_ + kPiece); row_ < end; ++row_) {
+    const uint64_t count = rows_[row_].*of.count;
+    if (count == 0 && !of.always) continue;
+    prometheus::ClientMetric& metric = family->metric.emplace_back();
+    metric.label = rows_[row_].labels;
+    metric.counter.value = static_cast<double>(count);
+  }
+  *continued = begun_;
+  begun_ |= !family->metric.empty();
+  return true;
+}
+
+}  // namespace sluice::metrics

@@ -1,0 +1,300 @@
+#include "server/transport/envoy/descriptor_call.h"
+
+#include <algorithm>
+#include <string>
+
+#include "tests/unit/transport/envoy/fixture.h"
+
+namespace sluice::transport {
+namespace {
+
+using envoy::CountMode;
+using ::testing::HasSubstr;
+
+constexpr envoy::Counting kExact = {.mode = CountMode::kExact};
+constexpr envoy::Counting kAllOrNone = {.mode = CountMode::kExact, .all_or_none = true};
+
+// ---- compatible ----
+
+TEST_F(DescriptorTest, CountsUpToTheLimit) {
+  Configure({Configured("user", "", 2)});
+  EXPECT_EQ(Ask({{{{"user", "a"}}}}), "O1 OK");
+  const DescriptorStatus& status = descriptors_.statuses()[0];
+  EXPECT_EQ(status.requests_per_unit, 2u);
+  EXPECT_EQ(status.unit, envoy::Unit::kMinute);
+  EXPECT_GE(status.reset_s, 1u);
+  EXPECT_LE(status.reset_s, 60u);
+  EXPECT_EQ(Ask({{{{"user", "a"}}}}), "O0 OK");
+  EXPECT_EQ(Ask({{{{"user", "a"}}}}), "X0 OVER");
+  EXPECT_EQ(Ask({{{{"user", "b"}}}}), "O1 OK");
+  clock_.Advance(60 * service::kSecond);
+  EXPECT_EQ(Ask({{{{"user", "a"}}}}), "O1 OK");
+}
+
+TEST_F(DescriptorTest, AnswersOkWithoutFieldsWhereNoLimitApplies) {
+  envoy::Descriptor parent = Configured("a", "", 5);
+  parent.rate_limit.reset();
+  parent.descriptors.push_back(Configured("b", "", 5));
+  Configure({parent, Configured("x", "1", 5)});
+  EXPECT_EQ(Ask({{{{"a", "1"}}}, {{{"x", "2"}}}, {{{"x", "1"}, {"y", "1"}}}, {{}}}), "- - - - OK");
+  EXPECT_EQ(Ask({{{{"a", "1"}, {"b", "1"}}}}), "O4 OK");
+  EXPECT_EQ(Ask({{{{"x", "1"}}}}, 0, Method::kShouldRateLimit, "other"), "- OK");
+  EXPECT_EQ(limiter().counters().Calls().domain_not_found, 1u);
+}
+
+TEST_F(DescriptorTest, CountsHitsOfTheDescriptorElseOfTheRequest) {
+  Configure({Configured("k", "", 100)});
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 10), "O90 OK");
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 3}}, 10), "O87 OK");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 0), "O86 OK");
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 0}}, 10), "O86 OK");
+}
+
+TEST_F(DescriptorTest, DeniedHitsAreCounted) {
+  Configure({Configured("k", "", 10)});
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 25), "X0 OVER");
+  // 15 over the limit: 10 given back leave it over, and 5 more at exactly the limit.
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 10, .negative = true}}), "O0 OK");
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 0}}), "X0 OVER");
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 5, .negative = true}}), "O0 OK");
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 0}}), "O0 OK");
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 100, .negative = true}}), "O10 OK");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}), "O9 OK");
+}
+
+TEST_F(DescriptorTest, SiblingsOfADescriptorOverItsLimitAreCounted) {
+  Configure({Configured("a", "", 1), Configured("b", "", 10)});
+  EXPECT_EQ(Ask({{{{"a", "1"}}}, {{{"b", "1"}}}}), "O0 O9 OK");
+  EXPECT_EQ(Ask({{{{"a", "1"}}}, {{{"b", "1"}}}}), "X0 O8 OVER");
+}
+
+TEST_F(DescriptorTest, CountsDescriptorsOfOneBucketInOrder) {
+  Configure({Configured("k", "", 3)});
+  const Asked one = {{{"k", "1"}}};
+  const Asked check = {.entries = {{"k", "1"}}, .hits = 0};
+  EXPECT_EQ(Ask({one, check, one, check}), "O2 O2 O1 O1 OK");
+  EXPECT_EQ(Ask({check, one, one, check}), "O1 O0 X0 X0 OVER");
+}
+
+TEST_F(DescriptorTest, HugeHitsAreOverAndStay) {
+  Configure({Configured("k", "", 10)});
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, UINT32_MAX), "X0 OVER");
+  EXPECT_EQ(Ask({{.entries = {{"k", "2"}}, .hits = INT64_MAX}}), "X0 OVER");
+  EXPECT_EQ(Ask({{.entries = {{"k", "2"}}, .hits = INT64_MAX}}), "X0 OVER");
+  EXPECT_EQ(Ask({{.entries = {{"k", "2"}}, .hits = INT64_MAX}}), "X0 OVER");
+  EXPECT_EQ(Ask({{.entries = {{"k", "2"}}, .hits = 0}}), "X0 OVER");
+  descriptors_.Reset(Method::kShouldRateLimit);
+  Fill({{.entries = {{"k", "3"}}, .hits = 0}}, 0, "d");
+  descriptors_.request().descriptors[0].hits = UINT64_MAX;
+  limiter().Decide(&descriptors_, store::kNoDeadline, [](void*, DescriptorCall*) {}, nullptr);
+  EXPECT_TRUE(descriptors_.statuses()[0].over);
+}
+
+TEST_F(DescriptorTest, LimitOfZeroGrantsOnlyChecks) {
+  Configure({Configured("k", "", 0)});
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 0}}), "O0 OK");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}), "X0 OVER");
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 0}}), "X0 OVER");
+  Configure({Configured("k", "", 0)}, kExact);
+  EXPECT_EQ(Ask({{{{"k", "2"}}}}), "X0 OVER");
+}
+
+TEST_F(DescriptorTest, ShadowModeIsOkAndCounted) {
+  envoy::Descriptor shadow = Configured("s", "", 1);
+  shadow.shadow_mode = true;
+  Configure({shadow, Configured("k", "", 1)});
+  EXPECT_EQ(Ask({{{{"s", "1"}}}}, 3), "O0 OK");
+  EXPECT_EQ(Ask({{{{"s", "1"}}}, {{{"k", "1"}}}}, 3), "O0 X0 OVER");
+  const auto hits = limiter().counters().Hits(*registry_.Current());
+  ASSERT_EQ(hits.size(), 2u);
+  EXPECT_EQ(hits[1].name, "d.s");
+  EXPECT_EQ(hits[1].total_hits, 6u);
+  EXPECT_EQ(hits[1].over_limit, 5u);
+  EXPECT_EQ(hits[1].shadow_mode, 6u);
+}
+
+TEST_F(DescriptorTest, QuotaModeIsOverIfAllQuotasAre) {
+  envoy::Descriptor one = Configured("a", "", 1);
+  envoy::Descriptor other = Configured("b", "", 2);
+  one.quota_mode = other.quota_mode = true;
+  Configure({one, other});
+  const std::vector<Asked> both = {{{{"a", "1"}}}, {{{"b", "1"}}}};
+  EXPECT_EQ(Ask(both), "O0 O1 OK");
+  EXPECT_EQ(Ask(both), "X0 O0 OK");
+  EXPECT_EQ(Ask(both), "X0 X0 OVER");
+}
+
+TEST_F(DescriptorTest, ReplacedLimitsDoNotApply) {
+  envoy::Descriptor general = Configured("g", "", 1);
+  general.rate_limit->name = "general";
+  envoy::Descriptor special = Configured("s", "", 100);
+  special.rate_limit->replaces.push_back({"general", {}});
+  Configure({general, special});
+  EXPECT_EQ(Ask({{{{"g", "1"}}}, {{{"s", "1"}}}}), "- O99 OK");
+  EXPECT_EQ(Ask({{{{"g", "1"}}}}), "O0 OK");
+}
+
+TEST_F(DescriptorTest, UnlimitedReplacesAndIsNotReplaced) {
+  envoy::Descriptor general = Configured("g", "", 1);
+  general.rate_limit->name = "general";
+  envoy::Descriptor unlimited = Configured("u", "", 0, envoy::Unit::kUnknown);
+  unlimited.rate_limit->unlimited = true;
+  unlimited.rate_limit->name = "all";
+  unlimited.rate_limit->replaces.push_back({"general", {}});
+  envoy::Descriptor other = Configured("o", "", 5);
+  other.rate_limit->replaces.push_back({"all", {}});
+  Configure({general, unlimited, other});
+  EXPECT_EQ(Ask({{{{"g", "1"}}}, {{{"u", "1"}}}, {{{"o", "1"}}}}), "- * O4 OK");
+}
+
+TEST_F(DescriptorTest, SiblingsOfADescriptorOverItsLimitAreSparedIfSoAsked) {
+  Configure({Configured("a", "", 1), Configured("b", "", 10)});
+  Use({.stop_when_over = true});
+  const std::vector<Asked> both = {{{{"a", "1"}}}, {{{"b", "1"}}}};
+  EXPECT_EQ(Ask(both), "O0 O9 OK");
+  EXPECT_EQ(Ask(both), "X0 O9 OVER");
+  EXPECT_EQ(Ask({{{{"b", "1"}}}}, 20), "X0 OVER");
+  EXPECT_EQ(Ask({{.entries = {{"b", "1"}}, .hits = 0}}), "X0 OVER");
+}
+
+// ---- Limits in requests ----
+
+TEST_F(DescriptorTest, LimitInARequestIsIgnoredUnlessAllowed) {
+  Configure({Configured("k", "", 10)});
+  const Asked asked = {.entries = {{"k", "1"}}, .requests_per_unit = 3, .unit = 2};
+  EXPECT_EQ(Ask({asked}), "O9 OK");
+  Use({.request_limits = true});
+  EXPECT_EQ(Ask({asked}), "O2 OK");
+  EXPECT_EQ(descriptors_.statuses()[0].requests_per_unit, 3u);
+}
+
+TEST_F(DescriptorTest, LimitsInRequestsShareTheCountOfTheirWindow) {
+  Configure({Configured("k", "", 10)});
+  Use({.request_limits = true});
+  Asked asked = {.entries = {{"any", "1"}}, .requests_per_unit = 3, .unit = 2};
+  EXPECT_EQ(Ask({asked}, 4), "X0 OVER");
+  asked.requests_per_unit = 5;
+  EXPECT_EQ(Ask({asked}), "O0 OK");
+  asked.unit_multiplier = 2;
+  EXPECT_EQ(Ask({asked}), "O4 OK");
+  EXPECT_EQ(Ask({asked}, 0, Method::kShouldRateLimit, "unknown"), "- OK");
+}
+
+TEST_F(DescriptorTest, RefusesLimitsWithoutWindow) {
+  Configure({Configured("k", "", 10)});
+  Use({.request_limits = true});
+  EXPECT_THAT(Ask({{.entries = {{"k", "1"}}, .requests_per_unit = 3, .unit = 0}}),
+              HasSubstr("INVALID_ARGUMENT: descriptors[0].limit.unit: 0 is no unit; say SECOND"));
+  EXPECT_THAT(Ask({{.entries = {{"k", "1"}}, .requests_per_unit = 3, .unit = 8}}),
+              HasSubstr("descriptors[0].limit.unit: 8 is no unit"));
+  EXPECT_THAT(Ask({{.entries = {{"k", "1"}}, .unit = 6, .unit_multiplier = UINT32_MAX}}),
+              HasSubstr("INVALID_ARGUMENT"));
+}
+
+TEST_F(DescriptorTest, BoundsTheWindowsThatRequestsBring) {
+  Configure({Configured("k", "", 10)});
+  Use({.request_limits = true});
+  Asked asked = {.entries = {{"k", "1"}}, .requests_per_unit = 3, .unit = 1};
+  for (uint32_t i = 1; i <= common::bounds::kMaxRequestedWindows; ++i) {
+    asked.unit_multiplier = i;
+    ASSERT_EQ(Ask({asked}), "O2 OK");
+  }
+  asked.unit_multiplier = 1000;
+  EXPECT_THAT(Ask({asked}), HasSubstr("RESOURCE_EXHAUSTED"));
+  asked.unit_multiplier = 1;
+  EXPECT_EQ(Ask({asked}), "O1 OK");
+}
+
+// ---- exact ----
+
+TEST_F(DescriptorTest, ExactLimitsDoNotCountWhatTheyDeny) {
+  Configure({Configured("k", "", 10)}, kExact);
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 8), "O2 OK");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 3), "X0 OVER");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 2), "O0 OK");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}), "X0 OVER");
+  EXPECT_EQ(descriptors_.statuses()[0].reset_s, 6u);
+  EXPECT_EQ(Ask({{{{"k", "2"}}}}, 11), "X0 OVER");
+  EXPECT_EQ(Ask({{{{"k", "2"}}}}, 10), "O0 OK");
+}
+
+TEST_F(DescriptorTest, ExactDescriptorsAreDecidedByThemselves) {
+  Configure({Configured("a", "", 1), Configured("b", "", 10)}, kExact);
+  const std::vector<Asked> both = {{{{"a", "1"}}}, {{{"b", "1"}}}};
+  EXPECT_EQ(Ask(both), "O0 O9 OK");
+  EXPECT_EQ(Ask(both), "X0 O8 OVER");
+}
+
+TEST_F(DescriptorTest, TakesAllOrNone) {
+  Configure({Configured("a", "", 1), Configured("b", "", 10)}, kAllOrNone);
+  const std::vector<Asked> both = {{{{"a", "1"}}}, {{{"b", "1"}}}};
+  EXPECT_EQ(Ask(both), "O0 O9 OK");
+  EXPECT_EQ(Ask(both), "X0 O9 OVER");
+  EXPECT_EQ(Ask({{.entries = {{"a", "2"}}, .hits = 5}, {{{"b", "1"}}}}), "X0 O9 OVER");
+  EXPECT_EQ(Ask({{{{"b", "1"}}}, {{{"b", "1"}}}}, 4), "O1 O1 OK");
+}
+
+TEST_F(DescriptorTest, BoundsTheLimitsThatAreTakenAllOrNone) {
+  Configure({Configured("a", "", 10)}, kAllOrNone);
+  std::vector<std::string> values;
+  for (size_t i = 0; i <= common::bounds::kMaxCharges; ++i) values.push_back(std::to_string(i));
+  std::vector<Asked> asked;
+  for (const std::string& value : values) asked.push_back({{{"a", value.c_str()}}});
+  EXPECT_THAT(Ask(asked), HasSubstr("INVALID_ARGUMENT: descriptors: more than 16 limits"));
+  asked.pop_back();
+  EXPECT_THAT(Ask(asked), HasSubstr("O9 OK"));
+}
+
+// ---- Kuadrant ----
+
+TEST_F(DescriptorTest, CheckRateLimitCountsNothing) {
+  Configure({Configured("k", "", 2)});
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 2, Method::kCheck), "O2 OK");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 3, Method::kCheck), "X0 OVER");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 3, Method::kReport), "X0 OVER");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 1, Method::kCheck), "X0 OVER");
+}
+
+// ---- Errors ----
+
+TEST_F(DescriptorTest, AnswersErrorsAsEnvoysServiceDoes) {
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}), "UNKNOWN: no rate limit configuration loaded");
+  Configure({Configured("k", "", 2)});
+  EXPECT_EQ(Ask({}), "UNKNOWN: rate limit descriptor list must not be empty");
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 0, Method::kShouldRateLimit, ""),
+            "UNKNOWN: rate limit domain must not be empty");
+  EXPECT_EQ(limiter().counters().Calls().service_error, 3u);
+}
+
+// ---- Changes and counters ----
+
+TEST_F(DescriptorTest, ReloadKeepsCountsAndChangesTheLimit) {
+  Configure({Configured("k", "", 5)});
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}, 4), "O1 OK");
+  Configure({Configured("k", "", 10), Configured("l", "", 1)});
+  EXPECT_EQ(Ask({{{{"k", "1"}}}}), "O5 OK");
+  Configure({Configured("k", "", 3)});
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 0}}), "X0 OVER");
+}
+
+TEST_F(DescriptorTest, CountsHitsOfEachLimit) {
+  envoy::Descriptor detailed = Configured("u", "", 10);
+  detailed.detailed_metric = true;
+  Configure({Configured("k", "v", 10), detailed});
+  Ask({{{{"k", "v"}}}, {{{"u", "a"}}}, {{{"u", "b"}}}}, 9);
+  Ask({{{{"k", "v"}}}, {{{"u", "a"}}}}, 3);
+  const auto hits = limiter().counters().Hits(*registry_.Current());
+  std::string text;
+  for (const envoy::NamedHits& one : hits) {
+    text += one.name + " " + std::to_string(one.total_hits) + " " + std::to_string(one.over_limit) +
+            " " + std::to_string(one.near_limit) + " " + std::to_string(one.within_limit) + "\n";
+  }
+  EXPECT_EQ(text,
+            "d.k_v 12 2 2 9\n"
+            "d.u 0 0 0 0\n"
+            "d.u_a 12 2 2 9\n"
+            "d.u_b 9 0 1 9\n");
+}
+
+}  // namespace
+}  // namespace sluice::transport
