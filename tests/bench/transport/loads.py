@@ -62,6 +62,29 @@ def stream(client):
     return b"".join(batch((client * 64 + i) * 64) for i in range(64))
 
 
+RLS = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+
+def rate_limit_config():
+    """10,000 limits of two entries."""
+    lines = ["domain: load", "descriptors:"]
+    for tenant in range(100):
+        lines += ["- key: tenant", f"  value: t{tenant}", "  descriptors:"]
+        for path in range(100):
+            lines += ["  - key: path", f"    value: /p{path}",
+                      "    rate_limit: {unit: hour, requests_per_unit: 1000000000}"]
+    return "\n".join(lines) + "\n"
+
+
+def rate_limit(client, descriptors):
+    """Descriptors of two entries each."""
+    def entry(key, value):
+        return field(1, field(1, key) + field(2, value))
+    return framed(field(1, b"load") + b"".join(
+        field(2, entry(b"tenant", b"t%d" % (client + i)) + entry(b"path", b"/p%d" % i))
+        for i in range(descriptors)))
+
+
 # name: path, body of a client's calls (None: an HTTP/1.1 GET on the HTTP port), clients, connections
 # of each, streams, decisions per call, TLS. h2load sends one body in all its calls: more clients use more keys.
 LOADS = {
@@ -72,6 +95,8 @@ LOADS = {
     "unary_8x1": ("Acquire", unary, 2, 4, 1, 1, False),
     "batch_64": ("AcquireBatch", batches, 8, 1, 32, 64, False),
     "stream_64": ("AcquireStream", stream, 8, 1, 4, 64 * 64, False),
+    "rls_8x32": (RLS, lambda client: rate_limit(client, 1), 2, 4, 32, 1, False),
+    "rls4_8x32": (RLS, lambda client: rate_limit(client, 4), 2, 4, 32, 1, False),
     "unary_8x32_tls": ("Acquire", unary, 2, 4, 32, 1, True),
 }
 
@@ -88,9 +113,14 @@ class Server:
         command = ["taskset", "-c", "0", os.path.join(build, "bin", "sluiced"),
                    "--limits=" + limits, "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
                    "--threads=1", "--log_level=error", "--drain_notice=0s"]
-        # Builds from before the HTTP port are compared too.
-        has_http = "--http_listen" in subprocess.run([command[3], "--help"], capture_output=True,
-                                                     text=True).stdout
+        # Builds from before the HTTP port and before Envoy's service are compared too.
+        known = subprocess.run([command[3], "--help"], capture_output=True, text=True).stdout
+        has_http = "--http_listen" in known
+        if "--ratelimit_config" in known:
+            config = os.path.join(folder, "ratelimit.yaml")
+            with open(config, "w", encoding="utf-8") as out:
+                out.write(rate_limit_config())
+            command.append("--ratelimit_config=" + config)
         if has_http:
             command.append("--http_listen=127.0.0.1:0")
         if tls:
@@ -110,13 +140,15 @@ class Server:
     def load(self, path, body_files, connections, streams, calls):
         """Microseconds of server CPU per call. The clients share `calls`."""
         calls //= len(body_files)
-        if path.startswith("/"):
+        if path.startswith("/v1/"):
             what = [["--h1", f"http://127.0.0.1:{self.http_port}{path}{client}"]
                     for client in range(len(body_files))]
         else:
             scheme = "https" if self.tls else "http"
+            if not path.startswith("/"):
+                path = "/sluice.v1.RateLimiter/" + path
             what = [["-d", body_file, "-H", "te: trailers", "-H", "content-type: application/grpc",
-                     f"{scheme}://127.0.0.1:{self.port}/sluice.v1.RateLimiter/{path}"]
+                     f"{scheme}://127.0.0.1:{self.port}{path}"]
                     for body_file in body_files]
         before = self.cpu_s()
         clients = [subprocess.Popen(
