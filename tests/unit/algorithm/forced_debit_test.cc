@@ -209,7 +209,7 @@ class RandomHistory {
         {{2, rc::gen::just(int64_t{0})}, {3, rc::gen::inRange<int64_t>(1, 12)}});
     Fold();
     const auto permits = *rc::gen::inRange<uint64_t>(1, 9);
-    switch (*rc::gen::inRange(0, 7)) {
+    switch (*rc::gen::inRange(0, 8)) {
       case 0:
       case 1:
         return Take(permits);
@@ -222,6 +222,11 @@ class RandomHistory {
         return Book(1 + permits % std::max<uint64_t>(MaxGrant(parameters_), 1));
       case 6:
         return Cancel();
+      case 7:
+        // A reload that changes it converts nothing.
+        max_owed_ = Debt(parameters_) + *rc::gen::inRange<uint64_t>(0, 6);
+        most_owed_ = std::max(most_owed_, max_owed_);
+        return;
     }
   }
 
@@ -237,10 +242,10 @@ class RandomHistory {
     if (parameters_.kind == Kind::kTokenBucket) {
       const TokenBucket& token = parameters_.token_bucket;
       return test_support::CheckRateInEveryWindow(grants, uint64_t{1} << token.shift, 1,
-                                                  (token.burst + max_owed_) * token.unit_ticks);
+                                                  (token.burst + most_owed_) * token.unit_ticks);
     }
     const Rate& rate = RateOf(parameters_);
-    const Wide most = static_cast<Wide>(rate.permits + max_owed_);
+    const Wide most = static_cast<Wide>(rate.permits + most_owed_);
     if (parameters_.kind != Kind::kFixedWindow) {
       return test_support::CheckCountInEveryWindow(grants, rate.period_ns, most);
     }
@@ -318,7 +323,8 @@ class RandomHistory {
   }
 
   const Parameters parameters_;
-  const uint64_t max_owed_;
+  uint64_t max_owed_;
+  uint64_t most_owed_ = max_owed_;  // at any time
   BucketState state_;
   int64_t now_ns_ = 1000;
   uint64_t last_id_ = 0;

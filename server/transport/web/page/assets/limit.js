@@ -33,6 +33,7 @@ export function parametersOf(limit) {
     rows.push(['Burst', `${count(Number(limit.burst ?? limit.rate?.permits ?? 0))} permits`]);
     if (Number(limit.debt ?? 0) > 0) rows.push(['Debt', `up to ${count(Number(limit.debt))} permits owed`]);
   }
+  if (limit.maxOwed !== undefined) rows.push(['Forced debits', `may leave ${count(Number(limit.maxOwed))} permits owed`]);
   if (limit.subWindows) rows.push(['Sub-windows', count(limit.subWindows)]);
   if (limit.utcOffset) rows.push(['UTC offset', limit.utcOffset]);
   rows.push(['Mode', limit.mode === 'MODE_SHADOW' ? 'shadow: grants all, counts what it would deny' : 'enforce']);
