@@ -510,7 +510,7 @@ TEST_P(StoreContractTest, QueryTellsWhatOpenReceiptsWouldGiveBack) {
   const auto log = Register(2, algorithm::MakeSlidingLog({10, 8 * kSecond}));
   const auto window = Register(3, algorithm::MakeSlidingWindow({10, 7 * kSecond}, 7));
   const auto fixed = Register(4, algorithm::MakeFixedWindow({10, 8 * kSecond}, 0));
-  Advance(8 * kSecond - WallNs() % (8 * kSecond));  // to the start of a fixed window
+  Advance(8 * kSecond - under_test_->WallNs() % (8 * kSecond));  // to the start of a fixed window
   for (const auto& rule : {bucket, log, window, fixed}) {
     const auto refundable = [&] { return Query(store(), *rule, "k").refundable; };
     EXPECT_EQ(refundable(), (algorithm::Refundable{0, 0}));
