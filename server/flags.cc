@@ -475,6 +475,9 @@ absl::Status CheckTogether(const Flags& flags) {
     return Bad("ratelimit_xds", flags.xds.server,
                "--ratelimit_config is set too; the configuration comes from one of them");
   }
+  if (flags.statsd.has_value() && flags.statsd->is_unix()) {
+    return Bad("statsd", flags.statsd->ToString(), "write HOST:PORT; statsd is reached by UDP");
+  }
   std::vector<std::tuple<const char*, const net::Address*>> ports = {
       {"listen", &flags.listen},
       {"admin_listen", &flags.admin_listen},

@@ -134,8 +134,9 @@ int Server::Start(const sigset_t& signals) {
   use_cases_ = std::make_unique<UseCases>(*store_, *registry_, clock_, log_, metrics_, memory_,
                                           signer_, [this] { return FileStatus(); });
   if (const int code = LoadRateLimits(signals); code != kDone) return code;
-  ports_ = std::make_unique<Ports>(Ports::Collaborators{flags_, clock_, log_, metrics_, memory_,
-                                                        loops_, *use_cases_, token_.get()});
+  ports_ = std::make_unique<Ports>(Ports::Collaborators{
+      flags_, clock_, log_, metrics_, memory_, loops_, *use_cases_, token_.get(),
+      [this] { return rate_limits_ != nullptr ? rate_limits_->Status() : limits::FileStatus(); }});
   if (const absl::Status status = ports_->Listen(); !status.ok()) {
     return Fail(kFailed, status.message());
   }
@@ -260,10 +261,7 @@ void Server::Announce() {
                         {"limits", registry_->Current()->limits().size()}});
   std::printf("ready data=%s admin=%s http=%s", ports_->data_address().c_str(),
               ports_->admin_address().c_str(), ports_->http_address().c_str());
-  if (const std::string metrics = ports_->metrics_address(); !metrics.empty()) {
-    std::printf(" metrics=%s", metrics.c_str());
-  }
-  std::printf("\n");
+  std::printf("%s\n", ports_->further_addresses().c_str());
   std::fflush(stdout);
 }
 

@@ -1,5 +1,6 @@
 #include "server/ports.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@ Ports::Ports(const Collaborators& with) : with_(with) {
   MakeAdmin();
   MakeHttp();
   MakeMetrics();
+  MakeEnvoyPorts();
 }
 
 Ports::~Ports() = default;
@@ -135,13 +137,48 @@ void Ports::MakeMetrics() {
   metrics_routes_ = std::make_unique<web::MetricsRoutes>(*scraper_);
   metrics_routes_->Register(&access_->reading(), &http_->routes());
   health_.Register(&http_->routes());
-  if (!with_.flags.metrics_listen.has_value()) return;
-  web::HttpPortOptions options = HttpOptions(*with_.flags.metrics_listen);
-  options.http.metrics_name = "metrics";
-  metrics_port_ =
-      std::make_unique<web::HttpPort>(options, with_.loops.data(), with_.clock, with_.metrics);
-  metrics_routes_->Register(nullptr, &metrics_port_->routes());
-  health_.Register(&metrics_port_->routes());
+  web::HttpPort* const port = AddPort("metrics", "metrics_listen", with_.flags.metrics_listen);
+  if (port == nullptr) return;
+  metrics_routes_->Register(nullptr, &port->routes());
+  health_.Register(&port->routes());
+}
+
+// The HTTP ports of envoyproxy/ratelimit.
+void Ports::MakeEnvoyPorts() {
+  if (descriptors_ == nullptr) return;
+  statistics_ = std::make_unique<envoy::Statistics>(
+      descriptors_->counters(), with_.use_cases.registry, with_.rate_limit_status);
+  rate_limit_json_ =
+      std::make_unique<web::RateLimitJson>(*descriptors_, json_, with_.loops.background());
+  rate_limit_pages_ = std::make_unique<web::RateLimitPages>(*statistics_, with_.loops.background());
+  const Flags& flags = with_.flags;
+  if (web::HttpPort* const port =
+          AddPort("ratelimit_http", "ratelimit_http_listen", flags.ratelimit_http_listen)) {
+    health_.RegisterHealthcheck(&port->routes());
+    rate_limit_json_->Register(&port->routes());
+  }
+  if (web::HttpPort* const port =
+          AddPort("ratelimit_debug", "ratelimit_debug_listen", flags.ratelimit_debug_listen)) {
+    rate_limit_pages_->Register(&port->routes());
+  }
+  if (!flags.statsd.has_value()) return;
+  statsd_ = std::make_unique<envoy::Statsd>(
+      envoy::Statsd::Options{.host = flags.statsd->host,
+                             .port = flags.statsd->port,
+                             .interval = std::chrono::nanoseconds(flags.statsd_interval_ns)},
+      *statistics_);
+}
+
+// Null: there is no such port.
+web::HttpPort* Ports::AddPort(const char* name, const char* flag,
+                              const std::optional<net::Address>& listen) {
+  if (!listen.has_value()) return nullptr;
+  web::HttpPortOptions options = HttpOptions(*listen);
+  options.http.metrics_name = name;
+  further_.push_back(
+      {name, flag, *listen,
+       std::make_unique<web::HttpPort>(options, with_.loops.data(), with_.clock, with_.metrics)});
+  return further_.back().port.get();
 }
 
 // ---- What all ports do ----
@@ -151,8 +188,8 @@ absl::Status Ports::Listen() {
   absl::Status status = ListenOn(*data_, "data", "listen", flags.listen);
   if (status.ok()) status = ListenOn(*admin_, "admin", "admin_listen", flags.admin_listen);
   if (status.ok()) status = ListenOn(*http_, "http", "http_listen", flags.http_listen);
-  if (status.ok() && metrics_port_ != nullptr) {
-    status = ListenOn(*metrics_port_, "metrics", "metrics_listen", *flags.metrics_listen);
+  for (const FurtherPort& one : further_) {
+    if (status.ok()) status = ListenOn(*one.port, one.name, one.flag, one.listen);
   }
   return status;
 }
@@ -172,8 +209,12 @@ absl::Status Ports::ListenOn(Port& port, const char* name, const char* flag,
                       absl::StrCat("--", flag, "=", address.ToString(), ": ", listening.message()));
 }
 
-std::string Ports::metrics_address() const {
-  return metrics_port_ != nullptr ? metrics_port_->address() : "";
+std::string Ports::further_addresses() const {
+  std::string text;
+  for (const FurtherPort& one : further_) {
+    absl::StrAppend(&text, " ", one.name, "=", one.port->address());
+  }
+  return text;
 }
 
 template <typename Use>
@@ -181,7 +222,7 @@ void Ports::ForEach(const Use& use) {
   use(*data_);
   use(*admin_);
   use(*http_);
-  if (metrics_port_ != nullptr) use(*metrics_port_);
+  for (const FurtherPort& one : further_) use(*one.port);
 }
 
 void Ports::SetServing(bool serving) {

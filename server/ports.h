@@ -2,8 +2,11 @@
 #ifndef SLUICE_SERVER_PORTS_H_
 #define SLUICE_SERVER_PORTS_H_
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -12,7 +15,10 @@
 #include "common/memory_account.h"
 #include "common/metrics.h"
 #include "common/net/address.h"
+#include "server/envoy/statistics.h"
+#include "server/envoy/statsd.h"
 #include "server/flags.h"
+#include "server/limits/limit_registry.h"
 #include "server/loops.h"
 #include "server/transport/envoy/rate_limit_service.h"
 #include "server/transport/services/bearer_token.h"
@@ -22,6 +28,8 @@
 #include "server/transport/services/tls_files.h"
 #include "server/transport/web/access.h"
 #include "server/transport/web/check_handler.h"
+#include "server/transport/web/envoy/rate_limit_json.h"
+#include "server/transport/web/envoy/rate_limit_pages.h"
 #include "server/transport/web/health_routes.h"
 #include "server/transport/web/http_port.h"
 #include "server/transport/web/json_api.h"
@@ -47,6 +55,8 @@ class Ports {
     Loops& loops;
     UseCases& use_cases;
     transport::BearerToken* token;  // of the admin port; null: none is required
+    // Of Envoy's rate-limit configuration.
+    std::function<limits::FileStatus()> rate_limit_status;
   };
 
   explicit Ports(const Collaborators& with);
@@ -61,8 +71,8 @@ class Ports {
   const std::string& data_address() const { return data_->address(); }
   const std::string& admin_address() const { return admin_->address(); }
   const std::string& http_address() const { return http_->address(); }
-  // Empty: there is no such port.
-  std::string metrics_address() const;
+  // " metrics=HOST:PORT", and so on for each of the ports that not every server has.
+  std::string further_addresses() const;
 
   // What health checks are told.
   void SetServing(bool serving);
@@ -84,6 +94,7 @@ class Ports {
   void MakeAdmin();
   void MakeHttp();
   void MakeMetrics();
+  void MakeEnvoyPorts();
   transport::PortServerOptions GrpcOptions(const transport::TlsFiles& tls) const;
   web::HttpPortOptions HttpOptions(const net::Address& listen) const;
   template <typename Port>
@@ -110,7 +121,21 @@ class Ports {
   std::unique_ptr<web::Overview> overview_;
   web::PageFiles page_files_;
   std::unique_ptr<web::HttpPort> http_;
-  std::unique_ptr<web::HttpPort> metrics_port_;  // null: there is none
+  std::unique_ptr<envoy::Statistics> statistics_;  // null: no configuration of Envoy
+  std::unique_ptr<web::RateLimitJson> rate_limit_json_;
+  std::unique_ptr<web::RateLimitPages> rate_limit_pages_;
+
+  // A port that not every server has.
+  struct FurtherPort {
+    const char* name;  // of its connections in the metrics
+    const char* flag;
+    net::Address listen;
+    std::unique_ptr<web::HttpPort> port;
+  };
+  web::HttpPort* AddPort(const char* name, const char* flag,
+                         const std::optional<net::Address>& listen);
+  std::vector<FurtherPort> further_;
+  std::unique_ptr<envoy::Statsd> statsd_;  // null: nothing is sent
 };
 
 }  // namespace sluice

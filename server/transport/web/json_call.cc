@@ -39,7 +39,8 @@ absl::Status CheckContentType(const http1::Request& request) {
 
 void JsonMethod::OnRequest(http1::Exchange& exchange) {
   const http1::Request& request = exchange.request();
-  if (const absl::Status type = CheckContentType(request); !type.ok()) {
+  if (const absl::Status type = CheckContentType(request);
+      !type.ok() && !options_.any_content_type) {
     exchange.Fail(http1::Problem::Of(type, 415));
     return;
   }
@@ -76,16 +77,17 @@ void JsonMethod::OnCancelled(http1::Exchange& exchange) {
   net::OnLoop(*call->work_, [call = call->shared_from_this()] { call->Cancel(); });
 }
 
-void JsonCall::Answer(absl::StatusOr<std::string> response) {
+void JsonCall::Answer(absl::StatusOr<std::string> response, int http_status) {
   http1::Answer answer;
   absl::StatusCode code = absl::StatusCode::kOk;
   if (response.ok()) {
+    if (http_status != 0) answer.status = http_status;
     answer.content_type = "application/json";
     answer.body = http1::SharedBytes::Of(
         method_->options_.json.Print(*response, *method_->options_.rpc.output_type()));
   } else {
     code = response.status().code();
-    answer = http1::Problem::Of(response.status()).ToAnswer();
+    answer = http1::Problem::Of(response.status(), http_status).ToAnswer();
   }
   answer.headers.emplace_back("cache-control", "no-store");
   net::OnLoop(*home_, [call = shared_from_this(), code, answer = std::move(answer)]() mutable {

@@ -40,8 +40,9 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   // What the handlers keep for the connection (Exchange::connection_state).
   const std::shared_ptr<void>& connection_state() const { return connection_state_; }
 
-  // Sends the response, or the error. On the thread of work().
-  void Answer(absl::StatusOr<std::string> response);
+  // Sends the response, or the error. `http_status` 0: 200, or that of the error's code. On the
+  // thread of work().
+  void Answer(absl::StatusOr<std::string> response, int http_status = 0);
   // Cancels the call as soon as the peer ends its side of the connection.
   void EndWithPeer();
 
@@ -67,6 +68,8 @@ class JsonMethod : public http1::Handler {
     const google::protobuf::MethodDescriptor& rpc;
     // Whether small calls too are executed in the background.
     bool always_in_background = false;
+    // Whether the body may have any Content-Type: curl -d names none of JSON.
+    bool any_content_type = false;
   };
   explicit JsonMethod(const Options& options) : options_(options) {}
 
