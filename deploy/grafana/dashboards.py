@@ -144,13 +144,15 @@ OPERATOR = dashboard(
 
         row("The store, and what was let through"),
         stat("Store up", "0: the circuit breaker is open, and each limit's on_store_failure decides.",
-             (f"min(sluice_store_up{{{NODES}}})", ""), good=1),
+             (f"min(sluice_store_up{{{NODES}}})", ""), good=1, width=5),
         stat("Outages in a day", "How often a node lost its store.",
-             (f"sum(increase(sluice_store_outages_total{{{NODES}}}[1d]))", ""), bad=1),
+             (f"sum(increase(sluice_store_outages_total{{{NODES}}}[1d]))", ""), bad=1, width=5),
         stat("Let through in a day", "Charges that limits with on_store_failure: allow granted "
              "without the store.", (f"sum(increase(sluice_store_unavailable_charges_total{{{NODES}"
-                                    ', outcome="allowed"}[1d]))', ""), bad=1),
-        stat("Nodes", "Nodes that answer.", (f'count(up{{{NODES}}} == 1)', ""), good=1),
+                                    ', outcome="allowed"}[1d]))', ""), bad=1, width=5),
+        stat("Redis' clock set in a day", "How often nodes detected that Redis' clock was set.",
+             (f"sum(increase(sluice_store_clock_jumps_total{{{NODES}}}[1d]))", ""), bad=1, width=5),
+        stat("Nodes", "Nodes that answer.", (f'count(up{{{NODES}}} == 1)', ""), good=1, width=4),
         graph("Decided without the store", "Charges per second, by what on_store_failure said.",
               (rate("sluice_store_unavailable_charges_total", by="outcome"), "{{outcome}}"),
               unit="ops"),
