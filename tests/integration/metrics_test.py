@@ -293,6 +293,7 @@ class MetricsTest(unittest.TestCase):
             with self.assertRaises(urllib.error.HTTPError) as raised:
                 fetch(base + path)
             self.assertEqual(raised.exception.code, 404, path)
+            self.assertIn(b"this port serves /metrics, /healthz, /readyz", raised.exception.read())
             raised.exception.close()
 
     def test_is_not_ready_while_it_drains(self):

@@ -231,7 +231,7 @@ std::optional<Problem> Connection::Refusal() const {
     return Problem::Http(501, "the method is not known to this server");
   }
   if (route == nullptr) {
-    return Problem::Http(404, "no such path; /openapi.json lists the paths of the API");
+    return Problem::Http(404, absl::StrCat("no such path; ", loop_.routes().PathsText()));
   }
   if (!route->options.methods.Has(request.method())) {
     Problem problem =

@@ -49,4 +49,13 @@ const Route* RouteTable::Find(std::string_view path) const {
   return nullptr;
 }
 
+std::string RouteTable::PathsText() const {
+  if (Find("/openapi.json") != nullptr) return "/openapi.json lists the paths of the API";
+  std::string text = "this port serves";
+  for (const Route& route : routes_) {
+    absl::StrAppend(&text, route.index == 0 ? " " : ", ", route.path);
+  }
+  return text;
+}
+
 }  // namespace sluice::http1

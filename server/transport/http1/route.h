@@ -104,6 +104,9 @@ class RouteTable {
   // Null: there is none.
   const Route* Find(std::string_view path) const;
 
+  // For people: where the paths of this table are listed, or which they are.
+  std::string PathsText() const;
+
   size_t size() const { return routes_.size(); }
   const Route& route(size_t index) const { return routes_[index]; }
 
