@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks deploy/gateways with the real nginx, Caddy and HAProxy, in front of a real sluiced and a
-small application: requests pass and are denied, also with bodies and with a browser's headers; and
-while Sluice has stopped or hangs, one path fails open and the other closed.
+"""Checks deploy/gateways with the real nginx, Caddy, HAProxy and Traefik, in front of a real sluiced
+and a small application: requests pass and are denied, also with bodies and with a browser's headers;
+and while Sluice has stopped or hangs, one path fails open and the other closed. (With Traefik both
+fail closed.) Traefik is not in Debian; tests/interop/traefik.py builds it.
 
 usage: gateways_test.py SOURCE_DIR BUILD_DIR [TEST ...]
 Exits with 77 if none of the gateways is installed.
@@ -23,6 +24,7 @@ import unittest
 SOURCE, BUILD = (os.path.abspath(path) for path in sys.argv[1:3])
 SLUICED = os.path.join(BUILD, "bin", "sluiced")
 GATEWAYS = os.path.join(SOURCE, "deploy", "gateways")
+TRAEFIK = shutil.which("traefik") or os.path.join(BUILD, "interop", "traefik")
 WAIT_S = 30
 # Nothing refills during the test.
 LIMITS = """
@@ -127,9 +129,11 @@ class GatewayCases:
     """The cases, for each gateway; it starts on 127.0.0.1:`port`."""
     program = None
 
+    install_it = "./dev deps installs it"
+
     def setUp(self):
         if not shutil.which(self.program):
-            self.skipTest(f"{self.program} is not installed; ./dev deps installs it")
+            self.skipTest(f"{self.program} is not installed; {self.install_it}")
         folder = tempfile.TemporaryDirectory(prefix="sluice-gateways-test-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
@@ -209,8 +213,11 @@ class GatewayCases:
         self.assertEqual(self.statuses(6, "/login/", X_Api_Key="a&limit=api"), [200] * 5 + [429])
         self.assertEqual(self.statuses(6, "/login/", X_Api_Key="\u00e9".encode()),
                          [200] * 5 + [429])
-        self.assertEqual(self.statuses(2, "/login/", X_Api_Key=b"\xff"), [503] * 2, "not UTF-8")
+        self.check_key_that_is_not_utf8()
         self.assertEqual(self.statuses(6, "/login/"), [200] * 5 + [429], "no key: one bucket")
+
+    def check_key_that_is_not_utf8(self):
+        self.assertEqual(self.statuses(2, "/login/", X_Api_Key=b"\xff"), [503] * 2)
 
     def test_bodies_and_headers_reach_the_application_only(self):
         body = b"x" * 100_000
@@ -283,8 +290,37 @@ class HaproxyTest(GatewayCases, unittest.TestCase):
         return ["haproxy", "-db", "-f", self.install("haproxy/haproxy.cfg")]
 
 
+class TraefikTest(GatewayCases, unittest.TestCase):
+    program = TRAEFIK
+    install_it = "tests/interop/traefik.py builds it"
+
+    def command(self):
+        self.install("traefik/sluice.yaml")
+        static = os.path.join(self.folder, "traefik.yaml")
+        with open(static, "w") as file:
+            file.write(f"entryPoints: {{ web: {{ address: '127.0.0.1:{self.port}' }} }}\n"
+                       f"providers: {{ file: {{ filename: {self.folder}/sluice.yaml }} }}\n"
+                       "global: { checkNewVersion: false, sendAnonymousUsage: false }\n")
+        return [TRAEFIK, f"--configfile={static}"]
+
+    def listens(self):
+        # It listens before it has read its routes.
+        return super().listens() and self.ask("/nowhere", method="OPTIONS")[0] != 404
+
+    def check_key_that_is_not_utf8(self):
+        # What Sluice answers, reaches the client.
+        self.assertEqual(self.statuses(2, "/login/", X_Api_Key=b"\xff"), [400] * 2)
+
+    def check_without_sluice(self):
+        before = self.application.requests
+        self.assertEqual(self.statuses(2, "/"), [500] * 2)
+        self.assertEqual(self.statuses(2, "/login/", X_Api_Key="a"), [500] * 2)
+        self.assertEqual(self.application.requests, before)
+
+
 if __name__ == "__main__":
-    if not any(shutil.which(one.program) for one in (NginxTest, CaddyTest, HaproxyTest)):
+    if not any(shutil.which(one.program) for one in (NginxTest, CaddyTest, HaproxyTest,
+                                                     TraefikTest)):
         print("SKIPPED: nginx, caddy and haproxy are not installed; ./dev deps installs them")
         sys.exit(77)
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
