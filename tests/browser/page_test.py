@@ -9,13 +9,15 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 import unittest
+import urllib.error
 
-from programs import ROOT, TOKEN, Browser, Held, Server
+from programs import ROOT, TOKEN, Browser, Held, Redis, Server
 
 BUILD = os.path.join(ROOT, "build")
 AXE = "axe-core@4.10.3"
@@ -38,10 +40,13 @@ class PageTest(unittest.TestCase):
     limits = LIMITS
 
     def setUp(self):
-        self.server = Server(BUILD, self.limits)
+        self.server = self.start_server()
         self.addCleanup(lambda: self.server.stop())
         self.browser = Browser()
         self.addCleanup(lambda: self.browser.close())
+
+    def start_server(self):
+        return Server(BUILD, self.limits)
 
     def load(self, limit, rate, **more):
         process = self.server.load(limit, rate, **more)
@@ -158,6 +163,16 @@ class ValuesTest(PageTest):
         self.browser.wait_text("Highest value in each minute")
         self.assertRegex(self.browser.text("details.values[open]"), r"\t[1-5](\.\d)?/s")
 
+    def test_overview_names_limits_that_deny_most(self):
+        self.show("#/")
+        self.browser.wait_text("No problem found")
+        for _ in range(80):
+            self.server.acquire("slow", "eve")
+        self.browser.wait_text("Note: Limit slow denied most of its requests in the last minute", seconds=10)
+        self.browser.click("See who")
+        self.browser.wait_text("slow", "h1")
+        self.browser.wait_text("eve")
+
     def test_overview_says_what_is_wrong(self):
         self.show("#/")
         self.browser.wait_text("No problem found")
@@ -253,7 +268,6 @@ class ConnectionTest(PageTest):
         self.browser.wait("the page goes on", lambda: self.browser.fact("Decisions") != "", 5)
 
     def test_hanging_server_is_noticed(self):
-        import signal
         self.show("#/")
         os.kill(self.server.process.pid, signal.SIGSTOP)
         try:
@@ -279,6 +293,90 @@ class ConnectionTest(PageTest):
         stats = self.server.call("getStats")
         http = next(one for one in stats["transports"] if one["transport"] == "http")
         return int(http["streams"]) - 1  # the call itself
+
+
+class RedisTest(PageTest):
+    limits = """limits:
+  - { name: slow, rate: 1/m, burst: 20 }
+  - { name: open, rate: 1/m, burst: 20, on_store_failure: allow }
+  - { name: split, rate: 600/m, burst: 20, on_store_failure: split }
+"""
+
+    def start_server(self):
+        self.redis = Redis()
+        self.addCleanup(self.redis.close)
+        return Server(BUILD, self.limits, store=self.redis.url)
+
+    def remaining(self, limit, key):
+        return self.server.call("query", buckets=[{"limit": limit, "key": key}])["buckets"][0].get("remaining")
+
+    def test_key_shows_what_query_answers(self):
+        for _ in range(3):
+            self.assertTrue(self.server.acquire("slow", "user:7", 2, wantReceipt=True)["granted"])
+        self.show("#/key/slow/user%3A7")
+        self.assertEqual(self.remaining("slow", "user:7"), "14")
+        self.browser.wait_text("14 of 20 permits remain")
+        self.assertEqual(self.browser.fact("Open receipts"), "3, which can give back 6 permits")
+        self.server.acquire("slow", "user:7")
+        self.browser.wait_text("13 of 20 permits remain", seconds=3)
+        self.browser.click("Reset")
+        self.confirm("Reset the key")
+        self.browser.wait_text("20 of 20 permits remain", seconds=5)
+        self.assertEqual(self.browser.errors(), [])
+
+    def test_nodes_shows_redis_and_the_nodes(self):
+        self.server.acquire("slow", "user:7")
+        self.show("#/nodes")
+        self.browser.wait("the kind is shown", lambda: self.browser.fact("Kind") == "redis")
+        self.browser.wait("this node is alive", lambda: "this one" in self.browser.text("table"))
+        self.assertIn("alive", self.browser.text("table"))
+        self.browser.wait("commands are counted", lambda: self.browser.fact("Commands") not in ("", "0"))
+        # Not known of Redis.
+        self.assertEqual(self.browser.fact("Memory of the buckets"), "")
+
+    def check_that_redis_is_missed(self):
+        self.browser.wait_text("The store (redis) is unavailable since", seconds=15)
+        self.server.acquire("open", "k")
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            self.server.acquire("slow", "user:7")
+        refused.exception.close()
+        self.browser.wait("the tile says so", lambda: self.browser.fact("Store").startswith("unavailable"))
+        self.browser.wait_text("let through")
+        self.show("#/key/slow/user%3A7")
+        self.browser.wait_text("unavailable", "main [role=status]", 10)
+
+    def check_that_redis_is_back(self):
+        self.browser.wait_text("permits remain", seconds=20)
+        self.browser.wait("the problem is gone", lambda: self.browser.text("main [role=status]") == "", 20)
+        self.show("#/")
+        self.browser.wait_text("The store (redis) was unavailable until", seconds=15)
+        self.assertTrue(self.browser.fact("Store").startswith("available"))
+
+    def test_stopped_redis_is_shown_and_recovers(self):
+        self.server.acquire("slow", "user:7")
+        self.show("#/")
+        self.redis.stop()
+        self.check_that_redis_is_missed()
+        self.redis.start()
+        self.check_that_redis_is_back()
+
+    def test_hanging_redis_is_shown_and_recovers(self):
+        self.server.acquire("slow", "user:7")
+        self.show("#/")
+        os.kill(self.redis.process.pid, signal.SIGSTOP)
+        try:
+            self.server_calls_until_unavailable()
+            self.check_that_redis_is_missed()
+        finally:
+            os.kill(self.redis.process.pid, signal.SIGCONT)
+        self.check_that_redis_is_back()
+
+    def server_calls_until_unavailable(self):
+        for _ in range(3):
+            try:
+                self.server.acquire("slow", "user:7")
+            except urllib.error.HTTPError as error:
+                error.close()
 
 
 class LoadTest(PageTest):

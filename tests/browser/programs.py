@@ -21,7 +21,7 @@ TOKEN = "the-token-of-the-page-tests-0123456789"
 class Server:
     """A sluiced on loopback, stopped by its id."""
 
-    def __init__(self, build, limits, port=0, token=True):
+    def __init__(self, build, limits, port=0, token=True, store="memory"):
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-page-")
         self.limits = os.path.join(self.folder.name, "limits.yaml")
         self.write_limits(limits)
@@ -33,7 +33,7 @@ class Server:
         self.log = open(os.path.join(self.folder.name, "log"), "w+b")
         self.process = subprocess.Popen(
             [os.path.join(build, "bin", "sluiced"), f"--limits={self.limits}",
-             "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+             f"--store={store}", "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
              f"--http_listen=127.0.0.1:{port}", *flags],
             stdout=subprocess.PIPE, stderr=self.log, text=True)
         ready = self.process.stdout.readline()
@@ -84,6 +84,36 @@ class Server:
             self.process.wait(timeout=30)
         self.process.stdout.close()
         self.log.close()
+        self.folder.cleanup()
+
+
+class Redis:
+    """A redis-server on a Unix socket, stopped by its id."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="sluice-page-redis-")
+        self.socket = os.path.join(self.folder.name, "socket")
+        self.url = f"unix://{self.socket}"
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            ["redis-server", "--port", "0", "--unixsocket", self.socket, "--save", "",
+             "--appendonly", "yes", "--dir", self.folder.name], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while subprocess.run(["redis-cli", "-s", self.socket, "ping"], capture_output=True,
+                             check=False).stdout != b"PONG\n":
+            if time.monotonic() > deadline:
+                raise RuntimeError("redis-server does not answer")
+            time.sleep(0.05)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(timeout=30)
+
+    def close(self):
+        self.stop()
         self.folder.cleanup()
 
 

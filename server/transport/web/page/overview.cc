@@ -353,7 +353,9 @@ void Overview::AppendNow(std::string* out) const {
                   ",\"maxBuckets\":", store.max_buckets, ",\"memoryBytes\":", store.memory_bytes,
                   ",\"openReceipts\":", store.open_receipts, ",\"bookings\":", store.bookings,
                   ",\"overflowAllowed\":", store.overflow_allowed,
-                  ",\"overflowDenied\":", store.overflow_denied);
+                  ",\"overflowDenied\":", store.overflow_denied, ",\"commands\":", store.commands,
+                  ",\"unanswered\":", store.unanswered, ",\"errors\":", store.errors,
+                  ",\"clockJumps\":", store.clock_jumps);
   absl::StrAppend(out, ",\"residentBytes\":", stats_.resident_bytes,
                   ",\"refusedOverMemory\":", over_memory, ",\"transports\":[");
   bool first = true;

@@ -155,9 +155,10 @@ export class LimitView {
       return;
     }
     const one = model.limits[this.name];
-    const [granted, denied, shadow] = one?.minute ?? [0, 0, 0];
+    const [granted, denied, shadow, without] = one?.minute ?? [0, 0, 0, 0];
     setText(this.now, `Last minute: ${count(granted + denied)} decisions (${perSecond((granted + denied) / 60)}), ` +
-      `${percent(shareDenied([granted, denied]), 1)} denied${shadow > 0 ? `, ${percent(shadow, granted + denied)} would be denied` : ''}.`);
+      `${percent(shareDenied([granted, denied]), 1)} denied${shadow > 0 ? `, ${percent(shadow, granted + denied)} would be denied` : ''}` +
+      `${without > 0 ? `; the store was down for ${count(without)} charges` : ''}.`);
     this.append(model, one);
     this.showShadow();
   }

@@ -37,10 +37,17 @@ export class NodesView {
       ['State', down ? `unavailable since ${clockOf(store.since)}` : store.since ? `available since ${clockOf(store.since)}` : 'available'],
       store.kind === 'memory' ? null : ['Times unavailable', count(Number(store.timesUnavailable ?? 0))],
       store.lastError ? ['Last error', store.lastError] : null,
-      ['Buckets', now.maxBuckets > 0 ? `${count(now.buckets)} of ${count(now.maxBuckets)} (${percent(now.buckets, now.maxBuckets)})` : count(now.buckets)],
-      ['Memory of the buckets', bytes(now.memoryBytes)],
-      ['Open receipts', count(now.openReceipts)],
-      ['Reservations', count(now.bookings)],
+      ...(store.kind === 'memory' ? [
+        ['Buckets', `${count(now.buckets)} of ${count(now.maxBuckets)} (${percent(now.buckets, now.maxBuckets)})`],
+        ['Memory of the buckets', bytes(now.memoryBytes)],
+        ['Open receipts', count(now.openReceipts)],
+        ['Reservations', count(now.bookings)],
+      ] : [
+        ['Commands', count(now.commands)],
+        ['Not answered in time', count(now.unanswered)],
+        ['Answered with an error', count(now.errors)],
+        ['Its clock was set', now.clockJumps === 1 ? 'once' : `${count(now.clockJumps)} times`],
+      ]),
     ]);
     this.facts(this.self, [
       ['Version', model.version],

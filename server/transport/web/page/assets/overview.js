@@ -125,12 +125,12 @@ export class Overview {
     if (text === this.problemText) return;
     this.problemText = text;
     if (found.length === 0) {
-      fill(this.problems, h('p.fine', {}, 'No problem found: the store is available, the limits file is active, no call was shed in the last hour.'));
+      fill(this.problems, h('p.fine', {}, 'No problem found: the store is available, the limits file is active, no call was shed in the last hour, and no limit denies most of its requests.'));
       return;
     }
     fill(this.problems, found.map((one) => h(`div.problem.${one.grade}`, {},
       h('strong', {}, one.grade === 'bad' ? 'Problem: ' : 'Note: '), one.text,
-      one.address ? h('a', {href: one.address}, 'See nodes') : null,
+      one.address ? h('a', {href: one.address}, one.link) : null,
       one.detail ? h('div.detail', {}, one.detail) : null)));
   }
 
@@ -141,11 +141,12 @@ export class Overview {
       minute[0] += model.rows[i][1] ?? 0;
       minute[1] += model.rows[i][2] ?? 0;
     }
-    const [, granted, denied, , , , shed, waiting, p99] = last;
+    const [, granted, denied, , , refused, shed, waiting, p99] = last;
     const {now, config} = model;
     const t = this.tiles;
     t.decisions.set(perSecond(granted + denied), `${perSecond(granted)} granted`);
-    t.denied.set(percent(minute[1], minute[0] + minute[1]), `of the last minute; ${perSecond(denied)} now`);
+    t.denied.set(percent(minute[1], minute[0] + minute[1]), `of the last minute; ${perSecond(denied)} now${refused > 0 ? `; ${perSecond(refused)} refused without the store` : ''}`,
+      refused > 0 ? 'bad' : '');
     t.latency.set(p99 > 0 ? duration(p99 / 1e6) : '–', p99 > 0 ? 'in the server, with waiting' : 'no call ended in this second');
     t.waiting.set(count(waiting), 'held until their grant time');
     const shedMinute = model.rows.slice(-60).reduce((sum, row) => sum + (row[6] ?? 0), 0);
@@ -153,7 +154,8 @@ export class Overview {
     const store = config.store ?? {};
     const down = store.state === 'STATE_UNAVAILABLE';
     t.store.set(down ? 'unavailable' : 'available', down ? unavailableText(store) : storeText(model), down ? 'bad' : '');
-    t.buckets.set(count(now.buckets), now.maxBuckets > 0
+    // How many a shared store holds is not known.
+    t.buckets.set(now.maxBuckets > 0 ? count(now.buckets) : `in ${store.kind}`, now.maxBuckets > 0
       ? `${percent(now.buckets, now.maxBuckets)} of the table; ${bytes(now.residentBytes)} resident` : `${bytes(now.residentBytes)} resident`);
     if (!config.path) t.config.set('none', `${count(config.limits ?? 0)} limits, by the API`);
     else if (config.lastError) t.config.set('refused', `at ${clockOf(config.lastErrorAt)}`, 'bad');
@@ -223,6 +225,8 @@ export class Overview {
       const now = this.rowOf(model, name);
       setText(row.rate, spec ? rateText(spec.rate) : '');
       setText(row.mode, spec?.mode === 'MODE_SHADOW' ? 'shadow' : '');
+      setText(row.down, now.without > 0 ? 'store down' : '');
+      row.down.title = now.without > 0 ? `${count(now.without)} charges in the last minute were decided by on_store_failure` : '';
       setText(row.decisions, amount(now.decisions));
       setText(row.deniedRate, amount(now.deniedRate));
       setText(row.share, percent(now.share, 1));
@@ -237,12 +241,12 @@ export class Overview {
   }
 
   makeRow(name) {
-    const row = {mode: h('span.tag', {}), spark: new Sparkline()};
+    const row = {mode: h('span.tag', {}), down: h('span.tag.bad', {}), spark: new Sparkline()};
     for (const id of ['rate', 'decisions', 'deniedRate', 'share', 'shadow']) row[id] = h(`td.number`);
     row.rate.className = 'wide';
     row.shadow.className = 'number wide';
     row.element = h('tr', {},
-      h('th', {scope: 'row'}, isSum(name) ? name : h('a', {href: limitAddress(name)}, name), ' ', row.mode),
+      h('th', {scope: 'row'}, isSum(name) ? name : h('a', {href: limitAddress(name)}, name), ' ', row.mode, ' ', row.down),
       row.rate, row.decisions, row.deniedRate, row.share, row.shadow, h('td', {}, row.spark.element));
     return row;
   }

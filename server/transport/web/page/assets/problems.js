@@ -1,6 +1,9 @@
 // What an operator should look at first, from the worst down. Each: {grade: 'bad' or 'warn', text,
-// detail, address}.
-import {clockOf, count, percent} from './dom.js';
+// detail, address, link}.
+import {clockOf, count, limitAddress, percent} from './dom.js';
+import {shareDenied} from './model.js';
+
+const deniersNamed = 3;
 
 const columnSince = (model, column, seconds) => {
   let sum = 0;
@@ -20,7 +23,7 @@ export function problemsOf(model) {
     found.push({grade: 'bad', text: `The store (${store.kind}) is unavailable since ${clockOf(store.since)}.`,
       detail: `${sentence(store.lastError)}Each limit's on_store_failure decides meanwhile: ${unavailableText(store)}.`});
   } else if (store.timesUnavailable > 0 && model.at - Date.parse(store.since) / 1000 < 3600) {
-    found.push({grade: 'warn', text: `The store (${store.kind}) was unavailable until ${clockOf(store.since)}.`,
+    found.push({grade: 'warn', text: `The store (${store.kind}) was unavailable until ${clockOf(store.since)}${store.timesUnavailable > 1 ? `, ${count(store.timesUnavailable)} times since the server started` : ''}.`,
       detail: `${sentence(store.lastError)}Decided without it: ${unavailableText(store)}.`});
   }
   if (config.lastError) {
@@ -37,11 +40,12 @@ export function problemsOf(model) {
   }
   const lapsed = (store.nodes ?? []).filter((node) => node.lapsed);
   if (lapsed.length > 0) {
-    found.push({grade: 'bad', text: lapsed.length === 1 ? `Node ${lapsed[0].id} has stopped its heartbeats.` : `${lapsed.length} nodes have stopped their heartbeats.`, address: '#/nodes'});
+    found.push({grade: 'bad', text: lapsed.length === 1 ? `Node ${lapsed[0].id} has stopped its heartbeats.` : `${lapsed.length} nodes have stopped their heartbeats.`, address: '#/nodes', link: 'See nodes'});
   }
   for (const one of store.differing ?? []) {
-    found.push({grade: 'warn', text: `Limit ${one.limit} has other parameters on another node.`, detail: `Here ${one.ours}; there ${one.theirs}.`, address: '#/nodes'});
+    found.push({grade: 'warn', text: `Limit ${one.limit} has other parameters on another node.`, detail: `Here ${one.ours}; there ${one.theirs}.`, address: '#/nodes', link: 'See nodes'});
   }
+  found.push(...deniers(model));
   if (now.overflowDenied + now.overflowAllowed > 0 && now.buckets > 0.95 * now.maxBuckets) {
     found.push({grade: 'bad', text: `The table of buckets is full: ${count(now.buckets)} of ${count(now.maxBuckets)}.`,
       detail: `${count(now.overflowDenied)} acquisitions were denied and ${count(now.overflowAllowed)} let through because of that, since the server started.`});
@@ -52,6 +56,20 @@ export function problemsOf(model) {
     found.push({grade: 'warn', text: `${count(now.refusedOverMemory)} calls or connections were refused since the server started because their peers held too much memory.`});
   }
   return found.sort((a, b) => (b.grade === 'bad') - (a.grade === 'bad'));
+}
+
+// Limits that denied most of their requests in the last minute, and had more than one a second. The
+// table has the numbers: a text that changed each second would be read out each second.
+function deniers(model) {
+  const names = Object.entries(model.limits)
+    .filter(([, {minute}]) => shareDenied(minute) > 0.5 && minute[0] + minute[1] > 60)
+    .map(([name]) => name).sort();
+  const notes = names.slice(0, deniersNamed).map((name) => ({grade: 'warn',
+    text: `Limit ${name} denied most of its requests in the last minute.`, address: limitAddress(name), link: 'See who'}));
+  if (names.length > deniersNamed) {
+    notes.push({grade: 'warn', text: `${count(names.length - deniersNamed)} more limits did so too.`});
+  }
+  return notes;
 }
 
 export function unavailableText(store) {
