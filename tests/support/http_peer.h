@@ -88,6 +88,7 @@ class HttpUnderTest {
         server(routes, clock, metrics, options) {
     routes.Add("/echo", echo,
                {.methods = {http1::Method::kGet, http1::Method::kPost}, .max_body_bytes = 1000});
+    routes.Add("/call", echo, {.shed_when_late = true});
     routes.Add("/held", held, {});
     routes.Add("/stream", stream, {});
     routes.AddPrefix("/files/", echo, {});

@@ -265,7 +265,10 @@ void Connection::OnRequest() {
   in_handler_ = true;
   if (refusal_.has_value()) {
     exchange_->Fail(*std::exchange(refusal_, std::nullopt));
+  } else if (exchange_->route_->options.shed_when_late && loop_.Sheds(QueuedNs())) {
+    exchange_->Fail(common::errors::NotExecuted(absl::ResourceExhaustedError(transport::kShed)));
   } else {
+    loop_.EarnSheds(exchange_->request_.body().size());
     exchange_->route_->handler->OnRequest(*exchange_);
   }
   in_handler_ = false;
@@ -276,6 +279,11 @@ void Connection::OnRequest() {
   } else if (exchange_->phase_ == Exchange::Phase::kFinished && state_ == State::kHandling) {
     EndExchange();
   }
+}
+
+int64_t Connection::QueuedNs() {
+  // A request behind others of its connection waits for their answers.
+  return loop_.Now() - std::max(exchange_->arrived_ns_, answered_ns_);
 }
 
 void Connection::FailAndClose(int status, std::string_view text) {
@@ -371,6 +379,7 @@ void Connection::EndExchange() {
   if (close_after_ || loop_.draining()) return Close();
   state_ = State::kReading;
   since_ns_ = loop_.loop().now_ns();
+  answered_ns_ = loop_.Now();
   loop_.MarkWaiting(*this, true);
   if (!settling_) loop_.MarkDirty(*this);
 }

@@ -84,6 +84,8 @@ class Connection final : public transport::PortConnection,
   void OnHeaders();
   std::optional<Problem> Refusal() const;
   void OnRequest();
+  // How long the request has waited for its turn.
+  int64_t QueuedNs();
   // Answers an error after which the connection cannot go on.
   void FailAndClose(int status, std::string_view text);
 
@@ -123,6 +125,7 @@ class Connection final : public transport::PortConnection,
   bool paused_ = false;      // reading
   bool settling_ = false;    // Work is running
   int64_t since_ns_ = 0;     // when the wait for the peer began
+  int64_t answered_ns_ = 0;  // when the last exchange ended
   size_t counted_body_ = 0;  // of the request, as the loop knows it
   int64_t timer_at_ns_ = std::numeric_limits<int64_t>::max();
   net::Timer timer_{net::Timer::To<&Connection::OnTimer>, this};

@@ -38,7 +38,6 @@ class Loop final : public transport::PortLoop {
   // ---- For its connections.
   // The connection waits for its peer from now on; or no longer.
   void MarkWaiting(Connection& connection, bool waiting);
-  void CountShed() { counters().sheds.Add(1); }
 
   transport::FreeList<Exchange, FreeExchanges>& exchanges() { return exchanges_; }
 

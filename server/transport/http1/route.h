@@ -74,6 +74,9 @@ struct RouteOptions {
   const Gate* gate = nullptr;
   // Served although the process holds too much memory. For health checks.
   bool exempt_from_shedding = false;
+  // Refused with 503 if a request waited too long for its turn (ConnectionOptions::max_queue_ns).
+  // For calls of programs: an operator's wait until they are served.
+  bool shed_when_late = false;
   // Under which name the route's requests are counted (common::Metrics); empty: its path. Routes
   // may share a name.
   std::string metric = {};

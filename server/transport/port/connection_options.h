@@ -21,6 +21,9 @@ struct ConnectionOptions {
   common::MemoryBudget* memory = nullptr;
   // Bytes of a connection that the transport does not see: its stream, and TLS.
   size_t connection_bytes = size_t{2} << 10;
+  // A call that waited longer than this between its arrival and its turn is refused with
+  // RESOURCE_EXHAUSTED, as far as the ShedBudget allows. 0: never.
+  int64_t max_queue_ns = int64_t{100} * 1'000'000;
   // A connection or a call whose peer takes no byte of its responses for this long is ended.
   int64_t stall_timeout_ns = common::bounds::kDefaultStallTimeoutNs;
   // Gets a line for each connection that is closed for what it holds; null: none. Outlives the

@@ -16,6 +16,7 @@
 #include "common/net/stream.h"
 #include "server/transport/port/connection_options.h"
 #include "server/transport/port/port_connection.h"
+#include "server/transport/port/shed_budget.h"
 
 namespace sluice::transport {
 
@@ -63,6 +64,16 @@ class PortLoop : private net::IterationHook {
   void CountClosedOverMemory(const net::Stream& stream, size_t bytes);
   int64_t stall_timeout_ns() const { return options_.stall_timeout_ns; }
 
+  // Whether a call that has waited so long for its turn is to be refused; then it is counted.
+  bool Sheds(int64_t queued_ns) {
+    const int64_t most_ns = options_.max_queue_ns;
+    if (most_ns <= 0 || queued_ns <= most_ns || !shed_budget_.Spend()) return false;
+    counters().sheds.Add(1);
+    return true;
+  }
+  // A message is served.
+  void EarnSheds(size_t message_bytes) { shed_budget_.Earn(message_bytes); }
+
   size_t index() const { return index_; }
   common::TransportCounters& counters() { return *transport_counters_; }
   // Bytes of unfinished requests, of all connections.
@@ -100,6 +111,7 @@ class PortLoop : private net::IterationHook {
   common::Buffer output_;
   size_t buffered_bytes_ = 0;
   bool draining_ = false;
+  ShedBudget shed_budget_;
   IntrusiveList<PortConnection, OpenConnections> connections_;
   IntrusiveList<PortConnection, DirtyConnections> dirty_;
   IntrusiveList<PortConnection, HeavyConnections> heavy_;

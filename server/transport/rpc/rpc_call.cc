@@ -177,16 +177,12 @@ void RpcCall::RunReady() {
 
 bool RpcCall::Admit() {
   RpcLoop& loop = connection_->rpc_loop();
-  const RpcServerOptions& options = loop.options();
   const int64_t now_ns = loop.Now();
   // The queue holds the input that completed the request. The time that a client takes to send its
   // request does not count.
   const int64_t queued_ns = now_ns - connection_->arrived_ns();
-  if (options.max_queue_ns > 0 && queued_ns > options.max_queue_ns &&
-      !method_->options.exempt_from_shedding && loop.shed_budget().Spend()) {
-    loop.counters().sheds.Add(1);
-    Fail(absl::StatusCode::kResourceExhausted,
-         "the server sheds load: this call waited too long for its turn; nothing was done");
+  if (!method_->options.exempt_from_shedding && loop.Sheds(queued_ns)) {
+    Fail(absl::StatusCode::kResourceExhausted, kShed);
     return false;
   }
   if (now_ns >= deadline_ns_) {

@@ -2,7 +2,6 @@
 #ifndef SLUICE_SERVER_TRANSPORT_RPC_RPC_LOOP_H_
 #define SLUICE_SERVER_TRANSPORT_RPC_RPC_LOOP_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,9 +31,6 @@ struct RpcServerOptions : ConnectionOptions {
   RpcServerOptions() : ConnectionOptions("h2") {}
 
   ::sluice::http2::ServerOptions http2;
-  // A call that waited longer than this between its arrival and its turn is refused with
-  // RESOURCE_EXHAUSTED, as far as the ShedBudget allows. 0: never.
-  int64_t max_queue_ns = int64_t{100} * 1'000'000;
   // From a request's headers to its end, for methods that take one message.
   int64_t request_timeout_ns = int64_t{30} * 1'000'000'000;
   // Bytes of unfinished requests of one connection, and of all of a loop. Above, calls are refused
@@ -48,36 +44,6 @@ struct RpcServerOptions : ConnectionOptions {
   // A connection's output above which no more frames are made until the peer has read. At most
   // the stream's own high-water mark.
   size_t output_bytes = size_t{256} << 10;
-};
-
-// Bounds the part of a loop's work that goes into refusing calls.
-//
-// Refusing a small call costs nearly as much as serving it, since both must parse it. A server that
-// refused all its excess would do little else. So each message that is served earns a little, and
-// each refusal costs much: about a sixtieth of the work goes into refusals. The excess beyond them
-// is served late, and waits at its senders. Of large batches, most that come late are refused.
-//
-// Counts in bytes of message. Starts full. Not thread-safe.
-class ShedBudget {
- public:
-  // A message is served.
-  void Earn(size_t message_bytes) {
-    left_ = std::min(kMax, left_ + kCallBytes + static_cast<int64_t>(message_bytes));
-  }
-  // Returns whether a call may be refused, and takes the price.
-  bool Spend() {
-    if (left_ < kPrice) return false;
-    left_ -= kPrice;
-    return true;
-  }
-
- private:
-  // A call, served or refused, costs about as much as this many bytes of message.
-  static constexpr int64_t kCallBytes = 160;
-  static constexpr int64_t kPrice = 64 * kCallBytes;
-  static constexpr int64_t kMax = 1024 * kPrice;
-
-  int64_t left_ = kMax;
 };
 
 struct WaitingConnections;  // a list of connections that wait for a decompressor
@@ -106,10 +72,9 @@ class RpcLoop final : public PortLoop {
   // For a connection that has claimed one, or waits for one.
   void ReleaseLarge(Decompressor& decompressor);
   void CancelClaim(RpcConnection& connection);
-  ShedBudget& shed_budget() { return shed_budget_; }
   common::MethodCounters& CountersOf(const Method& method) { return CountersAt(method.index); }
   void CountReceived(const Method& method, size_t message_bytes) {
-    shed_budget_.Earn(message_bytes);
+    EarnSheds(message_bytes);
     common::MethodCounters& counters = CountersOf(method);
     counters.messages_received.Add(1);
     counters.bytes_received.Add(message_bytes);
@@ -150,7 +115,6 @@ class RpcLoop final : public PortLoop {
   Decompressor large_[kMaxLargeMessages];
   std::vector<Decompressor*> free_large_;
   IntrusiveList<RpcConnection, WaitingConnections> waiting_;  // first come, first served
-  ShedBudget shed_budget_;
   int readings_left_ = 0;
   int64_t now_ns_ = 0;
   FreeList<RpcCall, OpenCalls> calls_;

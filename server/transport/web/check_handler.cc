@@ -48,7 +48,10 @@ CheckHandler::~CheckHandler() = default;
 
 void CheckHandler::Register(const Access& access, http1::RouteTable* routes) {
   routes->Add("/v1/check", *this,
-              {.methods = http1::Methods::All(), .max_body_bytes = 0, .gate = &access.data()});
+              {.methods = http1::Methods::All(),
+               .max_body_bytes = 0,
+               .gate = &access.data(),
+               .shed_when_late = true});
 }
 
 void CheckHandler::OnRequest(http1::Exchange& exchange) {

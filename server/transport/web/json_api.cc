@@ -237,6 +237,7 @@ void JsonApi::Register(const Access& access, http1::RouteTable* routes) {
         break;
       case OneRoute::Access::kData:
         route.options.gate = &access.data();
+        route.options.shed_when_late = true;
         break;
       case OneRoute::Access::kReading:
         route.options.gate = &access.reading();

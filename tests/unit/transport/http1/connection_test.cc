@@ -57,6 +57,48 @@ TEST_F(ConnectionTest, AnswersInOrderWhenTheFirstIsLate) {
   EXPECT_LT(output.find("late"), output.find("GET /echo"));
 }
 
+TEST_F(ConnectionTest, RefusesCallThatWaitedTooLongForItsTurn) {
+  HttpPeer peer(server_);
+  peer.stream.ready_since = server_.clock.NowNs() - 101'000'000;
+  peer.Feed(Get("/call"));
+  const std::string output = peer.Take();
+  EXPECT_THAT(StatusesOf(output), ElementsAre("503"));
+  EXPECT_THAT(output, HasSubstr("the server sheds load"));
+  EXPECT_EQ(server_.metrics.Snapshot(0).transports[0].sheds, 1u);
+  peer.Feed(Get("/echo"));
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200")) << "an operator's request is served";
+  peer.stream.ready_since = server_.clock.NowNs() - 99'000'000;
+  peer.Feed(Get("/call"));
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+}
+
+TEST_F(ConnectionTest, ServesCallThatWaitedBehindAnEarlierOneOfItsConnection) {
+  HttpPeer peer(server_);
+  peer.stream.ready_since = server_.clock.NowNs();
+  peer.Feed(Get("/held") + Get("/call"));
+  server_.Advance(kSecond);
+  server_.held.Answer();
+  peer.RunTurns();
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200", "200"));
+}
+
+TEST_F(ConnectionTest, RefusesOnlyASmallPartOfLastingOverload) {
+  HttpPeer peer(server_);
+  int refused = 0;
+  int refused_later = 0;
+  constexpr int kCalls = 4000;
+  for (int i = 0; i < kCalls; ++i) {
+    server_.Advance(kSecond);
+    peer.stream.ready_since = server_.clock.NowNs() - 101'000'000;
+    peer.Feed(Get("/call"));
+    if (StatusesOf(peer.Take())[0] != "503") continue;
+    ++refused;
+    refused_later += i >= kCalls / 2 ? 1 : 0;
+  }
+  EXPECT_GE(refused, 1000);
+  EXPECT_LE(refused_later, kCalls / 2 / 30);
+}
+
 TEST_F(ConnectionTest, StopsReadingWhatIsSentAhead) {
   HttpPeer peer(server_);
   peer.Feed(Get("/held"));
