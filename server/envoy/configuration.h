@@ -20,9 +20,9 @@
 namespace sluice::envoy {
 
 struct ConfigurationOptions {
-  std::string path;       // --ratelimit_config: a file or a folder; empty: only Apply
-  std::string overrides;  // --ratelimit_overrides; empty: none
-  Counting counting;      // --ratelimit_mode
+  std::string path = {};       // --ratelimit_config: a file or a folder; empty: only Apply
+  std::string overrides = {};  // --ratelimit_overrides; empty: none
+  Counting counting = {};      // --ratelimit_mode
   bool merge_domains = false;
   bool ignore_dot_files = true;
 };
