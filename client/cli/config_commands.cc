@@ -113,6 +113,7 @@ int RunConfig(const Session& session) {
 }
 
 int RunCheck(const Session& session) {
+  if (IsEnvoyConfiguration(session.Argument(0))) return RunCheckEnvoy(session);
   const auto file = config::LoadFile(session.Argument(0));
   if (!file.ok()) {
     const std::string message(file.status().message().data(), file.status().message().size());

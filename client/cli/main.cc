@@ -201,11 +201,26 @@ std::vector<Command> ToolCommands() {
       {{.name = "check",
         .arguments = "FILE",
         .summary = "Check a limits file as the server does; needs no server.\n"
+                   "Also a file or a folder of Envoy's rate-limit configuration.\n"
                    "Exit code: 0 valid, 2 invalid.",
-        .examples = "  sluice check deploy/limits.example.yaml\n",
+        .flags = {{"merge-domains", "", "Envoy: files may have a domain in common"}},
+        .examples = "  sluice check deploy/limits.example.yaml\n"
+                    "  sluice check /srv/runtime_data/current/ratelimit/config\n",
         .min_arguments = 1,
         .max_arguments = 1},
        RunCheck},
+      {{.name = "import",
+        .arguments = "FILE",
+        .summary =
+            "Print a file or a folder of Envoy's rate-limit configuration as a limits file.\n"
+            "Comments list what a limits file cannot express.",
+        .flags = {{"mode", "exact|compatible",
+                   "exact: token buckets (default); compatible: fixed windows"},
+                  {"merge-domains", "", "files may have a domain in common"}},
+        .examples = "  sluice import ratelimit.yaml > limits.yaml\n",
+        .min_arguments = 1,
+        .max_arguments = 1},
+       RunImport},
       {{.name = "bench",
         .arguments = "LIMIT",
         .summary = "Measure decisions/s, latency and errors. Takes permits from keys bench:N.",

@@ -79,8 +79,13 @@ int RunStats(const Session& session);
 int RunConfig(const Session& session);
 int RunHealth(const Session& session);
 int RunCheck(const Session& session);
+int RunImport(const Session& session);
 int RunBench(const Session& session);
 int RunRun(const Session& session);
+
+// Whether a path is a folder, or a file of Envoy's rate-limit configuration; and the check of it.
+bool IsEnvoyConfiguration(const std::string& path);
+int RunCheckEnvoy(const Session& session);
 
 }  // namespace sluice::cli
 
