@@ -25,6 +25,20 @@ Int128 UntilEndOf(const FixedWindow& parameters, int64_t index, Moment at) {
   return (static_cast<Int128>(index) + 1) * parameters.rate.period_ns - LocalNs(parameters, at);
 }
 
+// The usual case, in 64 bits: the window has not ended on the monotonic clock, and the wall clock
+// shows its number. So it is neither over nor early, whatever its lag, which is below a period.
+// `*until_end_ns`: until the wall clock shows its end.
+bool IsCurrent(const OpenWindow& window, const FixedWindow& parameters, Moment at,
+               int64_t* until_end_ns) {
+  int64_t end_ns = 0;
+  return window.used && ClampNow(at.now_ns) < window.ends_ns &&
+         !__builtin_add_overflow(window.index, 1, &end_ns) &&
+         !__builtin_mul_overflow(end_ns, parameters.rate.period_ns, &end_ns) &&
+         !__builtin_sub_overflow(end_ns, parameters.utc_offset_ns, &end_ns) &&
+         !__builtin_sub_overflow(end_ns, at.wall_ns, until_end_ns) && *until_end_ns > 0 &&
+         *until_end_ns <= parameters.rate.period_ns;
+}
+
 }  // namespace
 
 Int128 FixedWindowState::LagNs(const FixedWindow& parameters, Moment at) const {
@@ -72,6 +86,8 @@ void FixedWindowState::Open(const FixedWindow& parameters, Moment at) {
 
 uint64_t FixedWindowState::Counted(const FixedWindow& parameters, Moment at) const {
   if (!window_.used) return 0;
+  int64_t until_end_ns = 0;
+  if (IsCurrent(window_, parameters, at, &until_end_ns)) return window_.count;
   if (IsOver(parameters, at)) return Carried(parameters, IndexAt(parameters, at), at.now_ns);
   if (!IsEarly(parameters, at)) return window_.count;
   return std::max(window_.count, parameters.rate.permits);
@@ -82,6 +98,11 @@ int64_t FixedWindowState::UntilNs(const FixedWindow& parameters, uint64_t, Momen
 }
 
 uint64_t FixedWindowState::Add(const FixedWindow& parameters, uint64_t permits, Moment at) {
+  int64_t until_end_ns = 0;
+  if (IsCurrent(window_, parameters, at, &until_end_ns)) {
+    window_.count += permits;
+    return window_.serial;
+  }
   if (IsOver(parameters, at)) Open(parameters, at);
   window_.count += permits;
   if (UntilEndOf(parameters, window_.index, at) > 0) return window_.serial;
@@ -97,6 +118,14 @@ FixedWindowState::Course FixedWindowState::CourseFrom(const FixedWindow& paramet
   const int64_t now = ClampNow(at.now_ns);
   Course course;
   course.opens_ns = course.over_ns = course.wall_ends_ns = now;
+  int64_t until_end_ns = 0;
+  if (window_.later_count == 0 && IsCurrent(window_, parameters, at, &until_end_ns)) {
+    course.count = window_.count;
+    course.wall_ends_ns = now + until_end_ns;
+    course.over_ns = std::max(window_.ends_ns, course.wall_ends_ns);
+    course.carried_until_ns = course.over_ns;  // nothing is carried
+    return course;
+  }
   if (!IsOver(parameters, at)) {
     course.over_ns = OverAtNs(parameters, at);
     course.count = window_.count;
