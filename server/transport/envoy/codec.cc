@@ -76,10 +76,35 @@ bool ReadLimit(std::string_view bytes, RequestedLimit* limit) {
   return reader.ok();
 }
 
+// Reads the entries at the front of a descriptor as long as they are the most common ones: key and
+// value in order, all of fewer than 128 bytes, ASCII, and nothing else. Returns the bytes read.
+inline size_t ReadUsualEntries(std::string_view bytes, RateLimitRequest* request) {
+  constexpr uint8_t kFirst = 0x0a;   // field 1, bytes
+  constexpr uint8_t kSecond = 0x12;  // field 2, bytes
+  const auto* const at = reinterpret_cast<const uint8_t*>(bytes.data());
+  size_t read = 0;
+  while (bytes.size() - read >= 6 && at[read] == kFirst) {
+    const size_t end = read + 2 + at[read + 1];
+    const size_t key = read + 4;
+    const size_t value = key + at[read + 3] + 2;
+    if (at[read + 1] >= 0x80 || end > bytes.size() || at[read + 2] != kFirst || value > end ||
+        at[value - 2] != kSecond || value + at[value - 1] != end ||
+        !common::IsAscii(bytes.substr(key, end - key)) ||
+        request->entries.size() == bounds::kMaxEnvoyEntries) {
+      break;
+    }
+    request->entries.push_back(
+        {bytes.substr(key, value - 2 - key), bytes.substr(value, end - value)});
+    read = end;
+  }
+  return read;
+}
+
 Fault ReadDescriptor(std::string_view bytes, RateLimitRequest* request) {
   using Descriptor = common_v3::RateLimitDescriptor;
   RequestedDescriptor& descriptor = request->descriptors.emplace_back();
   descriptor.first_entry = static_cast<uint32_t>(request->entries.size());
+  bytes.remove_prefix(ReadUsualEntries(bytes, request));
   WireReader reader(bytes);
   while (reader.Next()) {
     std::string_view part;
