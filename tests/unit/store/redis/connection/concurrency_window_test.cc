@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <queue>
 #include <tuple>
 #include <vector>
@@ -47,8 +46,8 @@ class Overload {
     for (Sender& sender : senders_) sender.answered = 0;
     for (size_t i = 0; i < senders_.size(); ++i) Send(i);
     Seen seen;
-    while (!replies_.empty() && std::get<0>(replies_.top()) <= until_ns) {
-      const auto [at_ns, sent_ns, from] = replies_.top();
+    while (!replies_.empty() && std::get<0>(replies_.front()) <= until_ns) {
+      const auto [at_ns, sent_ns, from] = replies_.front();
       replies_.pop();
       now_ns_ = at_ns;
       Sender& sender = senders_[from];
@@ -94,7 +93,7 @@ class Overload {
   Setting setting_;
   std::vector<Sender> senders_;
   using ReplyAt = std::tuple<int64_t, int64_t, size_t>;  // when, sent when, whose
-  std::priority_queue<ReplyAt, std::vector<ReplyAt>, std::greater<>> replies_;
+  std::queue<ReplyAt> replies_;  // in the order of their times, since the server answers in order
   int64_t now_ns_ = 0;
   int64_t free_ns_ = 0;
   bool wanted_ = true;
