@@ -5,6 +5,7 @@
 
 #include <nghttp2/nghttp2.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -15,96 +16,23 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "common/clock.h"
-#include "common/metrics.h"
-#include "common/net/event_loop.h"
+#include "server/transport/rpc/method.h"
 #include "server/transport/rpc/rpc_server.h"
-#include "tests/support/fake_stream.h"
+#include "tests/support/port_peer.h"
 
 namespace sluice::testing {
 
-class H2Server {
+class H2Server final : public PortUnderTest {
  public:
   explicit H2Server(const transport::RpcServerOptions& options = {})
-      : loop(std::move(net::EventLoop::Create(clock)).value()),
-        server(methods, clock, metrics, options) {}
-  // Methods are registered before the first connection.
-  void Start() {
-    if (started_) return;
-    started_ = true;
-    server.AddLoop(*loop);
-    loop->RunOnce(0);
-  }
-  void Advance(int64_t by_ns) {
-    clock.Advance(by_ns);
-    loop->RunOnce(0);
-  }
+      : server(methods, clock, metrics, options) {}
+  transport::PortAcceptor& acceptor() override { return server; }
 
-  common::FakeClock clock;
-  common::Metrics metrics;
-  std::unique_ptr<net::EventLoop> loop;
   transport::MethodTable methods;
   transport::RpcServer server;
-
- private:
-  bool started_ = false;
 };
 
-// The server's end of one connection; the test feeds it bytes.
-class H2Connection {
- public:
-  explicit H2Connection(H2Server& server) : server_(server), stream(*server.loop) {
-    server.Start();
-    handler_ = server.server.Accept(stream);
-    handler_->OnOpen();
-    server.loop->RunOnce(0);
-  }
-  ~H2Connection() { Close(); }
-
-  // As one read, and all turns that its work takes.
-  void Feed(std::string_view bytes) {
-    FeedOnce(bytes);
-    RunTurns();
-  }
-  void RunTurns() {
-    while (!server_.loop->work().empty()) server_.loop->RunOnce(0);
-  }
-  // As one read, and one iteration of the loop.
-  void FeedOnce(std::string_view bytes) {
-    if (handler_ == nullptr || stream.closing || stream.aborted) return;
-    handler_->OnData({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-    handler_->OnReadsDone();
-    server_.loop->RunOnce(0);
-  }
-  void FeedInPieces(std::string_view bytes, size_t piece) {
-    for (; !bytes.empty(); bytes.remove_prefix(std::min(piece, bytes.size()))) {
-      Feed(bytes.substr(0, piece));
-    }
-  }
-  void PeerEnds() { handler_->OnEnd(); }
-  void Writable() {
-    handler_->OnWritable();
-    server_.loop->RunOnce(0);
-  }
-  void Close() {
-    CloseOnce();
-    RunTurns();
-  }
-  // Without the turns that the ends of many calls take.
-  void CloseOnce() {
-    if (handler_ != nullptr) std::exchange(handler_, nullptr)->OnClosed(absl::OkStatus());
-  }
-  std::string Take() { return std::exchange(stream.output, std::string()); }
-  bool ended() const { return stream.closing || stream.aborted; }
-
- private:
-  H2Server& server_;
-  net::StreamHandler* handler_ = nullptr;
-
- public:
-  FakeStream stream;
-};
+using H2Connection = PortPeer;
 
 // What a client received of one call.
 struct CallResult {

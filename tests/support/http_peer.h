@@ -4,22 +4,17 @@
 #define SLUICE_TESTS_SUPPORT_HTTP_PEER_H_
 
 #include <algorithm>
-#include <cstdint>
-#include <memory>
+#include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
-#include "common/metrics.h"
-#include "common/net/event_loop.h"
 #include "common/strings.h"
 #include "server/transport/http1/exchange.h"
 #include "server/transport/http1/http_server.h"
 #include "server/transport/http1/route.h"
-#include "tests/support/fake_stream.h"
+#include "tests/support/port_peer.h"
 
 namespace sluice::testing {
 
@@ -81,11 +76,10 @@ class StreamOfTest final : public http1::Handler {
   int writable = 0;
 };
 
-class HttpUnderTest {
+class HttpUnderTest final : public PortUnderTest {
  public:
   explicit HttpUnderTest(const http1::ServerOptions& options = {})
-      : loop(std::move(net::EventLoop::Create(clock)).value()),
-        server(routes, clock, metrics, options) {
+      : server(routes, clock, metrics, options) {
     routes.Add("/echo", echo,
                {.methods = {http1::Method::kGet, http1::Method::kPost}, .max_body_bytes = 1000});
     routes.Add("/call", echo, {.shed_when_late = true});
@@ -93,81 +87,16 @@ class HttpUnderTest {
     routes.Add("/stream", stream, {});
     routes.AddPrefix("/files/", echo, {});
   }
-  void Start() {
-    if (started_) return;
-    started_ = true;
-    server.AddLoop(*loop);
-    loop->RunOnce(0);
-  }
-  void Advance(int64_t by_ns) {
-    clock.Advance(by_ns);
-    loop->RunOnce(0);
-  }
+  transport::PortAcceptor& acceptor() override { return server; }
 
-  common::FakeClock clock;
-  common::Metrics metrics;
-  std::unique_ptr<net::EventLoop> loop;
   EchoHandler echo;
   HeldHandler held;
   StreamOfTest stream;
   http1::RouteTable routes;
   http1::HttpServer server;
-
- private:
-  bool started_ = false;
 };
 
-// The server's end of one connection; the test feeds it bytes.
-class HttpPeer {
- public:
-  explicit HttpPeer(HttpUnderTest& server) : server_(server), stream(*server.loop) {
-    server.Start();
-    handler_ = server.server.Accept(stream);
-    if (handler_ != nullptr) handler_->OnOpen();
-    server.loop->RunOnce(0);
-  }
-  ~HttpPeer() { Close(); }
-
-  bool accepted() const { return handler_ != nullptr; }
-  // As one read, and all turns that its work takes.
-  void Feed(std::string_view bytes) {
-    if (handler_ == nullptr || ended()) return;
-    handler_->OnData({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-    handler_->OnReadsDone();
-    RunTurns();
-  }
-  void FeedInPieces(std::string_view bytes, size_t piece) {
-    for (; !bytes.empty(); bytes.remove_prefix(std::min(piece, bytes.size()))) {
-      Feed(bytes.substr(0, piece));
-    }
-  }
-  void RunTurns() {
-    do {
-      server_.loop->RunOnce(0);
-    } while (!server_.loop->work().empty());
-  }
-  void PeerEnds() {
-    if (!ended()) handler_->OnEnd();
-    RunTurns();
-  }
-  void Writable() {
-    if (!ended()) handler_->OnWritable();
-    RunTurns();
-  }
-  void Close() {
-    if (handler_ != nullptr) std::exchange(handler_, nullptr)->OnClosed(absl::OkStatus());
-    RunTurns();
-  }
-  std::string Take() { return std::exchange(stream.output, std::string()); }
-  bool ended() const { return stream.closing || stream.aborted; }
-
- private:
-  HttpUnderTest& server_;
-  net::StreamHandler* handler_ = nullptr;
-
- public:
-  FakeStream stream;
-};
+using HttpPeer = PortPeer;
 
 // The statuses of the responses in `output`, which have a Content-Length each, and "?" for what is
 // none. "100" is an interim one.
