@@ -137,8 +137,8 @@ TEST(EnvironmentTest, StatisticsThatAreOffSendNothing) {
 struct StoreCase {
   Environment environment;
   std::string store;
-  std::string password;
-  std::string sentinel_password;
+  std::string password = {};
+  std::string sentinel_password = {};
 };
 
 class EnvironmentStoreTest : public ::testing::TestWithParam<StoreCase> {};
