@@ -475,6 +475,13 @@ absl::Status CheckTogether(const Flags& flags) {
     return Bad("ratelimit_xds", flags.xds.server,
                "--ratelimit_config is set too; the configuration comes from one of them");
   }
+  for (const auto& [name, address] :
+       {std::pair("ratelimit_http_listen", &flags.ratelimit_http_listen),
+        std::pair("ratelimit_debug_listen", &flags.ratelimit_debug_listen),
+        std::pair("statsd", &flags.statsd)}) {
+    if (!address->has_value() || flags.HasRateLimitConfiguration()) continue;
+    return Bad(name, (*address)->ToString(), "needs --ratelimit_config or --ratelimit_xds");
+  }
   if (flags.statsd.has_value() && flags.statsd->is_unix()) {
     return Bad("statsd", flags.statsd->ToString(), "write HOST:PORT; statsd is reached by UDP");
   }

@@ -43,9 +43,7 @@ bool RateLimitSource::AwaitFirst(const sigset_t& signals) {
   return true;
 }
 
-void RateLimitSource::Reload() {
-  if (flags_.xds.server.empty()) configuration_.Reload().IgnoreError();
-}
+void RateLimitSource::Reload() { configuration_.Reload().IgnoreError(); }
 
 void RateLimitSource::Stop() {
   server_.Stop();

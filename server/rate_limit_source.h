@@ -36,7 +36,7 @@ class RateLimitSource {
   // --ratelimit_start_without_config. Returns false if SIGTERM or SIGINT, of `signals`, came
   // before.
   bool AwaitFirst(const sigset_t& signals);
-  // Loads the files again.
+  // Loads the files, or the overrides, again.
   void Reload();
   // Nothing changes any more. Idempotent.
   void Stop();
