@@ -255,6 +255,51 @@ class DeployTest(unittest.TestCase):
         self.assertIn("appendfsync\nalways", policy)
         self.assertIn("appendonly\nyes", policy)
 
+    # ---- Envoy: tests/envoy runs envoy.yaml and the patches for Istio ----
+
+    def test_envoy_limits_are_valid(self):
+        self.checks_rate_limits(read("deploy/envoy/ratelimit/config/example.yaml"), "example.yaml")
+        documents = list(yaml.safe_load_all(read("deploy/envoy/istio.yaml")))
+        config = [one for one in documents if one["kind"] == "ConfigMap"][0]
+        self.checks_rate_limits(config["data"]["config.yaml"], "istio.yaml")
+
+    def checks_rate_limits(self, limits, where):
+        code, text = run([SLUICE, "check", write(self.folder, "ratelimit.yaml", limits)])
+        self.assertEqual(code, 0, f"{where}: {text}")
+
+    def test_envoy_compose_starts_what_the_files_name(self):
+        services = yaml.safe_load(read("deploy/envoy/docker-compose.yml"))["services"]
+        service = services["ratelimit"]
+        self.assertEqual(service["entrypoint"], ["/bin/ratelimit"])
+        self.assertIn("/bin/ratelimit", read("deploy/Dockerfile"))
+        folder = "{RUNTIME_ROOT}/{RUNTIME_SUBDIRECTORY}".format(**service["environment"])
+        self.assertEqual(service["volumes"], [f"./ratelimit:{folder}:ro"])
+        envoy = yaml.safe_load(read("deploy/envoy/envoy.yaml"))["static_resources"]
+        addresses = re.findall(r"address: (\S+), port_value: (\d+)", read("deploy/envoy/envoy.yaml"))
+        self.assertIn(("ratelimit", "8081"), addresses)
+        self.assertEqual(services["envoy"]["ports"], ["127.0.0.1:8000:8000"])
+        self.assertEqual(envoy["listeners"][0]["address"]["socket_address"]["port_value"], 8000)
+        health = [one.replace("8081", "1") for one in service["healthcheck"]["test"][2:]]
+        self.assertEqual(run([SLUICE, *health])[0], 3)  # a command of sluice; no server is there
+        for name, one in services.items():
+            self.assertTrue(one["read_only"], name)
+            self.assertEqual(one["cap_drop"], ["ALL"], name)
+
+    def test_istio_files_are_consistent(self):
+        documents = list(yaml.safe_load_all(read("deploy/envoy/istio.yaml")))
+        kinds = {one["kind"]: one for one in documents if one["kind"] != "EnvoyFilter"}
+        pod = kinds["Deployment"]["spec"]["template"]
+        self.assertEqual(kinds["Service"]["spec"]["selector"], pod["metadata"]["labels"])
+        container = pod["spec"]["containers"][0]
+        variables = {one["name"]: one["value"] for one in container["env"]}
+        self.assertEqual(container["volumeMounts"][0]["mountPath"],
+                         "{RUNTIME_ROOT}/{RUNTIME_SUBDIRECTORY}/config".format(**variables))
+        self.assertEqual(pod["spec"]["volumes"][0]["configMap"]["name"],
+                         kinds["ConfigMap"]["metadata"]["name"])
+        port = kinds["Service"]["spec"]["ports"][0]["port"]
+        host = "{name}.{namespace}.svc.cluster.local".format(**kinds["Service"]["metadata"])
+        self.assertIn(f"cluster_name: outbound|{port}||{host}\n", read("deploy/envoy/istio.yaml"))
+
     # ---- systemd ----
 
     def test_systemd_unit(self):
@@ -284,14 +329,21 @@ class DeployTest(unittest.TestCase):
 
     def test_docker_compose_accepts_the_file(self):
         self.judged_by("docker-compose", "config", "--quiet")
+        self.judged_by("docker-compose", "-f", "deploy/envoy/docker-compose.yml", "config", "--quiet")
 
     def test_check_jsonschema_accepts_the_file(self):
         self.judged_by("check-jsonschema", "--builtin-schema", "vendor.compose-spec",
-                       "docker-compose.yml")
+                       "docker-compose.yml", "deploy/envoy/docker-compose.yml")
 
     def test_kubernetes_validate_accepts_the_file(self):
         self.judged_by("kubernetes-validate", "--strict", "deploy/kubernetes/redis.yaml",
-                       "deploy/kubernetes/sluice.yaml")
+                       "deploy/kubernetes/sluice.yaml", "deploy/envoy/envoy-gateway.yaml",
+                       self.without_own_kinds("deploy/envoy/istio.yaml"))
+
+    def without_own_kinds(self, path):
+        """A copy of the file without the kinds that only Istio knows."""
+        known = [one for one in yaml.safe_load_all(read(path)) if one["kind"] != "EnvoyFilter"]
+        return write(self.folder, "known.yaml", yaml.safe_dump_all(known))
 
     def test_hadolint_accepts_the_file(self):
         # The release determines the versions of Debian's packages.
