@@ -26,7 +26,6 @@ import yaml
 import limiter
 import random_streams
 import reference
-import servers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GUARD_S = 0.006
@@ -101,7 +100,8 @@ def ask_all(clients, request):
 class Run:
     """The servers with one set of variables, and what was seen of them."""
 
-    def __init__(self, options, messages, variant, folder):
+    def __init__(self, options, connect, variant, folder):
+        """`connect` makes a client of a name and a limiter.Limiter."""
         self.options, self.variant = options, variant
         self.rules, variables = VARIANTS[variant]
         self.runtime = Configurations(f"{folder}/runtime")
@@ -117,9 +117,9 @@ class Run:
             process = limiter.Limiter(shlex.split(program), f"{folder}/{name}", self.runtime, redis,
                                       **variables)
             self.stops.insert(0, process.stop)
-            address = f"127.0.0.1:{process.grpc_port}"
-            self.clients.append(servers.Server(name, address, messages))
+            self.clients.append(connect(name, process))
         self.requests = self.descriptors = self.over = self.repeated = self.edges = 0
+        self.reloads = 0
         self.seen = collections.Counter()
         self.differences = []
         self.explained = 0
@@ -147,6 +147,8 @@ class Run:
         models = [reference.Reference(grammar.files, self.rules_of(c.name)) for c in self.clients]
         history, last = [], None
         for _ in range(self.options.requests):
+            if chooser.random() < 0.01:
+                self.reload(grammar, models)
             request = grammar.request()
             pause(chooser)
             try:
@@ -160,6 +162,14 @@ class Run:
             self.compare(seed, grammar, history, expected, answers)
         return True
 
+    def reload(self, grammar, models):
+        grammar.retune()
+        self.runtime.publish(grammar.files)
+        for client, model in zip(self.clients, models):
+            self.runtime.wait(client)
+            model.reload(grammar.files)
+        self.reloads += 1
+
     def compare(self, seed, grammar, history, expected, answers):
         self.requests += 1
         self.count(answers[0], history[-1][1])
@@ -167,7 +177,8 @@ class Run:
             self.explained += 1
         for client, want, got in zip(self.clients, expected, answers):
             if "error" in want and "error" in got:
-                if want["error"] == got["error"] and want["text"] in got["text"]:
+                if want["error"] == got["error"] and (
+                        got["text"] is None or want["text"] in got["text"]):
                     continue
             if want != got:
                 self.report(client.name, seed, grammar, history, want, got)
@@ -195,7 +206,7 @@ class Run:
         each = collections.Counter(self.differences)
         print(f"{self.variant}: {configurations} configurations, {self.requests} requests with "
               f"{self.descriptors} descriptors, {self.over} denied, {self.edges} ends of a second "
-              f"crossed, {self.repeated} rounds repeated; {dict(self.seen)}")
+              f"crossed, {self.reloads} reloads, {self.repeated} rounds repeated; {dict(self.seen)}")
         if self.explained:
             print(f"  the servers differ by design in {self.explained} answers (faults of {ORIGINAL})")
         for client in self.clients:
@@ -212,14 +223,25 @@ def main():
     parser.add_argument("--requests", type=int, default=110, help="of each configuration")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--proto", default=os.path.join(HERE, "..", "..", "proto"))
+    parser.add_argument("--json", action="store_true", help="ask /json; needs no package of PyPI")
     parser.add_argument("--show", type=int, default=5, help="print this many differences")
     parser.add_argument("--verbose", action="store_true", help="with configuration and history")
     options = parser.parse_args()
-    messages = servers.Messages(options.proto)
+    if options.json:
+        import json_client
+        return differences(options, json_client.Client)
+    import grpc_client
+    messages = grpc_client.Messages(options.proto)
+    return differences(options, lambda name, process: grpc_client.Client(
+        name, f"127.0.0.1:{process.grpc_port}", messages))
+
+
+def differences(options, connect):
+    """Runs all variants. Returns whether there were differences."""
     failed = False
     for variant in options.variant or VARIANTS:
         with tempfile.TemporaryDirectory(prefix="sluice-rls-") as folder:
-            run = Run(options, messages, variant, folder)
+            run = Run(options, connect, variant, folder)
             try:
                 for seed in range(options.seed, options.seed + options.configurations):
                     run.configuration(seed)

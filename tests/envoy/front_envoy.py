@@ -43,8 +43,15 @@ def limit_filter(**more):
 
 
 def route(prefix, *limits, metadata=None):
-    one = {"match": {"prefix": prefix}, "route": {"cluster": "application",
-                                                  "rate_limits": list(limits)}}
+    one = {"match": {"prefix": prefix}, "route": {"cluster": "application"}}
+    # The only place where Envoy reads hits_addend and apply_on_stream_done. `rate_limits` of the
+    # route itself are read too.
+    if any("hits_addend" in limit for limit in limits):
+        one["typed_per_filter_config"] = {"envoy.filters.http.ratelimit": {
+            "@type": TYPE + "extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
+            "rate_limits": list(limits)}}
+    else:
+        one["route"]["rate_limits"] = list(limits)
     if metadata:
         one["metadata"] = {"filter_metadata": metadata}
     return one

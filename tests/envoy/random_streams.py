@@ -1,9 +1,13 @@
 """Random configurations by the grammar of envoyproxy/ratelimit's files, and requests for them.
 
-Keys and values are chosen such that no two different descriptors have the same `key_value` text:
-envoyproxy/ratelimit confuses such descriptors, and no other server has to.
+Keys and values are chosen such that no two different descriptors have the same `key_value` text,
+and limits in requests such that one counter never has two units: envoyproxy/ratelimit confuses
+such descriptors and such counters, and no other server has to.
 """
+import copy
 import random
+
+import reference
 
 KEYS = ["user", "path", "remote_address", "tenant", "generic_key"]
 VALUES = ["a", "b", "ab", "abc", "cab", "x/y", "10.0.0.1", "gr\u00fcn", "5"]
@@ -24,6 +28,7 @@ class Grammar:
         for i in range(self.random.randint(1, 3)):
             depth = self.random.choice([1, 2, 2, 3, 4])
             self.files.append({"domain": f"d{seed}-{i}{suffix}", "descriptors": self.level(depth)})
+        self.configuration = reference.Configuration(self.files)
 
     def level(self, depth):
         found, made = [], set()
@@ -59,6 +64,22 @@ class Grammar:
         if chance() < 0.2:
             one["metadata"] = self.random.choice(METADATA)
         return one
+
+    def retune(self):
+        """Changes numbers and flags, so that counters live on. The old files stay as they are."""
+        self.files = copy.deepcopy(self.files)
+        for file in self.files:
+            self.retune_level(file["descriptors"])
+        self.configuration = reference.Configuration(self.files)
+
+    def retune_level(self, level):
+        for one in level:
+            limit = one.get("rate_limit") or {}
+            if "requests_per_unit" in limit and self.random.random() < 0.5:
+                limit["requests_per_unit"] = self.random.choice([0, 1, 2, 5, 13, 40, 2**32 - 1])
+            if self.random.random() < 0.1:
+                one["shadow_mode"] = not one.get("shadow_mode", False)
+            self.retune_level(one.get("descriptors") or [])
 
     def limit(self):
         chance = self.random.random
@@ -106,12 +127,15 @@ class Grammar:
         return descriptor
 
     def asked_limit(self, file, entries):
-        """A limit in a request. A counter always has one unit: see `key` in reference.py."""
-        identity = (file["domain"] if file else "", repr(entries))
-        if identity not in self.request_units:
-            self.request_units[identity] = self.random.choice(["SECOND", "MINUTE", "DAY"])
-        return {"requests_per_unit": self.random.choice([0, 1, 2, 5, 10, 2**32 - 1]),
-                "unit": self.request_units[identity]}
+        """A limit in a request. Counters of the same entries always have one unit (see above)."""
+        domain = file["domain"] if file else ""
+        configured = self.configuration.match(domain, {"entries": entries})
+        if configured and not configured.unlimited:
+            unit = configured.unit
+        else:
+            unit = self.request_units.setdefault(
+                (domain, repr(entries)), self.random.choice(["SECOND", "MINUTE", "DAY"]))
+        return {"requests_per_unit": self.random.choice([0, 1, 2, 5, 10, 2**32 - 1]), "unit": unit}
 
     def entries(self, level):
         chance = self.random.random

@@ -86,7 +86,7 @@ class Configuration:
             domain = self.domains.setdefault(file["domain"], Node(None, file["domain"]))
             domain.add(file.get("descriptors") or [])
 
-    def match(self, domain, descriptor, rules):
+    def match(self, domain, descriptor, rules=Rules()):
         """The Match of a descriptor, or None."""
         node = self.domains.get(domain)
         if node is None:

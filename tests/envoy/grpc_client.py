@@ -1,4 +1,4 @@
-"""Clients of envoy.service.ratelimit.v3.RateLimitService: messages, calls, answers as plain dicts."""
+"""A client of envoy.service.ratelimit.v3.RateLimitService; answers are those of reference.py."""
 import glob
 import os
 import subprocess
@@ -28,8 +28,8 @@ class Messages:
         return message_factory.GetMessageClass(self.pool.FindMessageTypeByName(name))
 
 
-class Server:
-    """A client of one server. Calls are asynchronous, so that several servers decide at once."""
+class Client:
+    """Its calls are asynchronous, so that several servers decide at once."""
 
     def __init__(self, name, address, messages):
         self.name = name
