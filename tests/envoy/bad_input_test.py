@@ -41,7 +41,7 @@ class BadInputTest(unittest.TestCase):
         runtime = Runtime(f"{cls.folder.name}/runtime")
         runtime.publish(CONFIG)
         cls.limiter = Limiter([OPTIONS.limiter, *OPTIONS.flag], cls.folder.name, runtime)
-        messages = grpc_client.Messages(os.path.join(ROOT, "proto"))
+        messages = grpc_client.Messages(OPTIONS.proto)
         address = f"127.0.0.1:{cls.limiter.grpc_port}"
         cls.client = grpc_client.Client("service", address, messages)
         cls.raw = cls.client.channel.unary_unary(grpc_client.METHOD)
@@ -132,6 +132,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--limiter", help="the program (default: bin/ratelimit of the build folder)")
+    parser.add_argument("--proto", default=os.path.join(ROOT, "proto"))
     parser.add_argument("--flag", action="append", default=[], help="for the program")
     OPTIONS, rest = parser.parse_known_args()
     OPTIONS.limiter = OPTIONS.limiter or os.path.join(OPTIONS.build, "bin", "ratelimit")

@@ -77,6 +77,7 @@ class Match:
     quota: bool = False
     metadata: dict = None
     entries: tuple = ()  # with the patterns that share a counter
+    requested: bool = False
 
 
 class Configuration:
@@ -95,7 +96,7 @@ class Configuration:
         asked = descriptor.get("limit")
         if asked is not None:
             return Match(asked.get("requests_per_unit", 0), asked.get("unit", "UNKNOWN"),
-                         entries=tuple(entries))
+                         entries=tuple(entries), requested=True)
         metric, shared, found = domain, {}, None
         for i, (key, value) in enumerate(entries):
             child, wildcard = node.children.get(f"{key}_{value}"), None
@@ -212,7 +213,9 @@ class Reference:
         return answer
 
     def key(self, request, match, now):
-        return (request["domain"], match.entries, match.unit, now // UNITS[match.unit])
+        # The original counts a limit in a request together with the configured one.
+        apart = match.requested and not self.rules.original_faults
+        return (request["domain"], match.entries, apart, match.unit, now // UNITS[match.unit])
 
     def count(self, request, found, now):
         """Counts the hits. Returns the count of each descriptor, None if it has no counter."""
