@@ -630,6 +630,19 @@ TEST_P(StoreContractTest, DeniesNewKeysWhenFull) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(Remaining(*rule, "k" + std::to_string(i)), 9);
 }
 
+TEST_P(StoreContractTest, ForgivesAllOfAForcedDebitOnANewKeyWhenFull) {
+  Start({.max_buckets = 10});
+  if (!under_test_->bounded()) GTEST_SKIP() << "not bounded";
+  const auto rule = TokenBucket(1, 1, 10);
+  for (int i = 0; i < 10; ++i) Acquire(store(), *rule, "k" + std::to_string(i));
+  const Acquired forced = Acquire(store(), *rule, "new", 3, kForced);
+  EXPECT_TRUE(forced.granted());
+  EXPECT_EQ(forced.charges[0].reason, Reason::kOverflow);
+  EXPECT_EQ(forced.charges[0].forgiven, 3u);
+  EXPECT_EQ(forced.source, Source::kOverflow);
+  EXPECT_FALSE(Query(store(), *rule, "new").exists);
+}
+
 TEST_P(StoreContractTest, AllowsNewKeysWhenFullIfConfigured) {
   Start({.max_buckets = 10, .allow_on_overflow = true});
   if (!under_test_->bounded()) GTEST_SKIP() << "not bounded";
