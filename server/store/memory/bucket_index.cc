@@ -452,6 +452,8 @@ bool BucketIndex::Maintain() {
   }
   rules_.Collect(kCollectPerMaintain);
   room_.Refresh();
+  found |= slabs_.Collapse();
+  found |= extents_.Collapse();
   return epochs_.Reclaim(kReclaimPerMaintain) > 0 || found || round_found_;
 }
 

@@ -94,7 +94,8 @@ class BucketIndex {
   }
 
   // Visits a bounded number of buckets, drops the full ones, shrinks tables that are mostly empty,
-  // and frees retired memory. Returns true while there was something to do.
+  // frees retired memory, and moves memory to huge pages. Returns true while there was something to
+  // do. May take milliseconds: not for event loops.
   bool Maintain();
 
   // What a bucket's state adds to the totals.

@@ -20,7 +20,7 @@ void* ExtentAllocator::Allocate(size_t bytes) {
   if (bytes > kMaxShared) {
     const size_t mapped = RoundToPages(bytes);
     mapped_bytes_.fetch_add(mapped, std::memory_order_relaxed);
-    return MapChunks(mapped, /*huge=*/true);
+    return MapChunks(mapped);
   }
   const size_t granules = Granules(bytes);
   common::MutexLock lock(&mu_);
@@ -34,7 +34,7 @@ void* ExtentAllocator::Allocate(size_t bytes) {
     Mark(chunk, first, granules, true);
     return reinterpret_cast<char*>(chunk) + first * kGranuleBytes;
   }
-  char* base = MapChunks(kChunkBytes, chunks_.size() >= kHugeFromChunks);
+  char* base = MapChunks(kChunkBytes);
   mapped_bytes_.fetch_add(kChunkBytes, std::memory_order_relaxed);
   auto* chunk = reinterpret_cast<Chunk*>(base);  // zero: nothing used
   chunk->free = kGranules;
@@ -57,11 +57,45 @@ void ExtentAllocator::Free(void* object, size_t bytes) {
     common::MutexLock lock(&mu_);
     Mark(chunk, (address % kChunkBytes) / kGranuleBytes, Granules(bytes), false);
     chunk->longest_run = chunk->free;
-    if (chunk->free != kGranules - kHeaderGranules) return;
-    chunks_.erase(std::find(chunks_.begin(), chunks_.end(), chunk));
+    if (!RemoveIfUnused(chunk)) return;
   }
+  Unmap(chunk);
+}
+
+bool ExtentAllocator::RemoveIfUnused(Chunk* chunk) {
+  if (chunk->free != kGranules - kHeaderGranules || chunk->pinned) return false;
+  chunks_.erase(std::find(chunks_.begin(), chunks_.end(), chunk));
+  return true;
+}
+
+void ExtentAllocator::Unmap(Chunk* chunk) {
   mapped_bytes_.fetch_sub(kChunkBytes, std::memory_order_relaxed);
   UnmapChunks(reinterpret_cast<char*>(chunk), kChunkBytes);
+}
+
+bool ExtentAllocator::Collapse() {
+  Chunk* found = nullptr;
+  {
+    common::MutexLock lock(&mu_);
+    if (chunks_.size() <= kHugeFromChunks) return false;
+    const size_t looks = std::min(kChunksPerCollapse, chunks_.size());
+    for (size_t i = 0; i < looks && found == nullptr; ++i) {
+      if (collapse_next_ >= chunks_.size()) collapse_next_ = 0;
+      Chunk* const chunk = chunks_[collapse_next_++];
+      if (chunk->free <= kNearlyFull && !chunk->collapsed) found = chunk;
+    }
+    if (found == nullptr) return false;
+    found->collapsed = found->pinned = true;
+  }
+  CollapseChunk(reinterpret_cast<char*>(found));
+  {
+    common::MutexLock lock(&mu_);
+    found->pinned = false;
+    // Its last table was freed meanwhile.
+    if (!RemoveIfUnused(found)) return true;
+  }
+  Unmap(found);
+  return true;
 }
 
 size_t ExtentAllocator::FindRun(const Chunk& chunk, size_t granules) {

@@ -32,6 +32,10 @@ class ExtentAllocator {
   // `bytes` as it was allocated.
   void Free(void* object, size_t bytes);
 
+  // Moves a chunk that is nearly full to a huge page. Returns false if it found none. Not for event
+  // loops: see CollapseChunk.
+  bool Collapse();
+
   // What is mapped.
   uint64_t memory_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
 
@@ -40,25 +44,36 @@ class ExtentAllocator {
   static constexpr size_t kGranules = kChunkBytes / kGranuleBytes;
   // Larger tables have a mapping of their own.
   static constexpr size_t kMaxShared = kChunkBytes / 4;
-  // Chunks from which on huge pages are asked for.
+  // A small store should not take 2 MiB where it needs 64 KiB: with fewer chunks pages stay small.
   static constexpr size_t kHugeFromChunks = 4;
+  // Of a chunk that is nearly full: granules that are free at most.
+  static constexpr size_t kNearlyFull = kGranules / 8;
+  // Chunks that Collapse looks at.
+  static constexpr size_t kChunksPerCollapse = 64;
 
   // At the start of each chunk.
   struct Chunk {
     uint64_t used[kGranules / 64];
     size_t free;         // granules
     size_t longest_run;  // of free granules, at most
+    bool collapsed;
+    bool pinned;  // Collapse uses it: it must stay mapped
   };
   static constexpr size_t kHeaderGranules = (sizeof(Chunk) + kGranuleBytes - 1) / kGranuleBytes;
 
   // Index of the first of `granules` free ones, or kGranules.
   static size_t FindRun(const Chunk& chunk, size_t granules);
+  // Takes the chunk out of the list if it is empty and not pinned. Returns whether it is to be
+  // unmapped.
+  bool RemoveIfUnused(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Unmap(Chunk* chunk);
   static void Mark(Chunk* chunk, size_t first, size_t granules, bool used);
   static size_t Granules(size_t bytes) { return (bytes + kGranuleBytes - 1) / kGranuleBytes; }
 
   std::atomic<uint64_t> mapped_bytes_{0};
   common::Mutex mu_;
   std::vector<Chunk*> chunks_ ABSL_GUARDED_BY(mu_);
+  size_t collapse_next_ ABSL_GUARDED_BY(mu_) = 0;  // the next for Collapse to look at
 };
 
 }  // namespace sluice::store::memory

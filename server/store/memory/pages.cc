@@ -18,7 +18,7 @@
 
 namespace sluice::store::memory {
 
-char* MapChunks(size_t bytes, bool huge) {
+char* MapChunks(size_t bytes) {
   const size_t padded = bytes + kChunkBytes;
   void* mapped = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -28,8 +28,6 @@ char* MapChunks(size_t bytes, bool huge) {
   if (base != start) munmap(start, static_cast<size_t>(base - start));
   char* const end = start + padded;
   if (base + bytes != end) munmap(base + bytes, static_cast<size_t>(end - base) - bytes);
-  // Only advice: if it is not taken, pages are small.
-  if (huge) madvise(base, bytes, MADV_HUGEPAGE);
 #ifdef SLUICE_LEAK_SANITIZER
   __lsan_register_root_region(base, bytes);
 #endif
@@ -41,6 +39,14 @@ void UnmapChunks(char* base, size_t bytes) {
   __lsan_unregister_root_region(base, bytes);
 #endif
   munmap(base, bytes);
+}
+
+void CollapseChunk(char* base) {
+#ifdef MADV_COLLAPSE
+  if (madvise(base, kChunkBytes, MADV_COLLAPSE) == 0) return;
+#endif
+  // Before Linux 6.1, or there is no huge page now: the kernel's own thread may do it later.
+  madvise(base, kChunkBytes, MADV_HUGEPAGE);
 }
 
 }  // namespace sluice::store::memory

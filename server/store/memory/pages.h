@@ -8,13 +8,17 @@ namespace sluice::store::memory {
 
 inline constexpr size_t kChunkBytes = size_t{2} << 20;
 
-// Returns zeroed memory, aligned to kChunkBytes. `huge` asks for huge pages, which the system may
-// refuse: a store of millions of buckets is read at random, and with small pages every access
-// misses the TLB too; a small store should not take 2 MiB if it needs 64 KiB. Ends the process, as
-// operator new does, if there is no memory. `bytes` is a multiple of 4096. Leak detectors look for
-// pointers in this memory.
-char* MapChunks(size_t bytes, bool huge);
+// Returns zeroed memory, aligned to kChunkBytes, in small pages: the first touch of a huge page
+// clears 2 MiB, and the system may move other pages to make room, which takes milliseconds. Ends
+// the process, as operator new does, if there is no memory. `bytes` is a multiple of 4096. Leak
+// detectors look for pointers in this memory.
+char* MapChunks(size_t bytes);
 void UnmapChunks(char* base, size_t bytes);
+
+// Moves a chunk that is in use to a huge page, if the system has one: a store of millions of
+// buckets is read at random, and with small pages every access misses the TLB too. Takes about a
+// millisecond, in which other threads that touch the chunk may wait. Not for event loops.
+void CollapseChunk(char* base);
 
 }  // namespace sluice::store::memory
 

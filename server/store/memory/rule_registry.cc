@@ -12,7 +12,7 @@ RuleRegistry::RuleRegistry(EpochDomain& epochs, uint8_t kind, TableRoom& room)
       kind_(kind),
       room_(room),
       pages_(reinterpret_cast<std::atomic<Page*>*>(
-          MapChunks(kPages * sizeof(std::atomic<Page*>), /*huge=*/false))) {}
+          MapChunks(kPages * sizeof(std::atomic<Page*>)))) {}
 
 RuleRegistry::~RuleRegistry() {
   common::MutexLock lock(&mu_);

@@ -103,8 +103,7 @@ SlabAllocator::Slab* SlabAllocator::NewSlab(size_t arena, size_t object_class) {
     common::MutexLock lock(&chunks_mu_);
     if (with_free_.empty()) {
       static_assert(kSlabsPerChunk == 32);
-      const bool huge = chunks_.size() >= kHugeFromChunks;
-      chunks_.push_back(new Chunk{MapChunks(kChunkBytes, huge), ~uint32_t{0}, chunks_.size()});
+      chunks_.push_back(new Chunk{MapChunks(kChunkBytes), ~uint32_t{0}, chunks_.size()});
       with_free_.push_back(chunks_.back());
     }
     Chunk* chunk = with_free_.back();
@@ -135,16 +134,46 @@ void SlabAllocator::ReleaseSlab(Slab* slab) {
         static_cast<size_t>(reinterpret_cast<char*>(slab) - chunk->base) / kSlabBytes;
     if (chunk->free_mask == 0) with_free_.push_back(chunk);
     chunk->free_mask |= uint32_t{1} << index;
-    if (chunk->free_mask == ~uint32_t{0}) {
-      with_free_.erase(std::find(with_free_.begin(), with_free_.end(), chunk));
-      chunks_.back()->index = chunk->index;
-      std::swap(chunks_[chunk->index], chunks_.back());
-      chunks_.pop_back();
-      unmap = chunk->base;
-      delete chunk;
-    }
+    chunk->collapsed = false;
+    if (chunk->free_mask == ~uint32_t{0} && !chunk->pinned) unmap = RemoveChunk(chunk);
   }
   if (unmap != nullptr) UnmapChunks(unmap, kChunkBytes);
+}
+
+char* SlabAllocator::RemoveChunk(Chunk* chunk) {
+  with_free_.erase(std::find(with_free_.begin(), with_free_.end(), chunk));
+  chunks_.back()->index = chunk->index;
+  std::swap(chunks_[chunk->index], chunks_.back());
+  chunks_.pop_back();
+  char* const base = chunk->base;
+  delete chunk;
+  return base;
+}
+
+bool SlabAllocator::Collapse() {
+  Chunk* found = nullptr;
+  {
+    common::MutexLock lock(&chunks_mu_);
+    if (chunks_.size() <= kHugeFromChunks) return false;
+    const size_t looks = std::min(kChunksPerCollapse, chunks_.size());
+    for (size_t i = 0; i < looks && found == nullptr; ++i) {
+      if (collapse_next_ >= chunks_.size()) collapse_next_ = 0;
+      Chunk* const chunk = chunks_[collapse_next_++];
+      if (chunk->free_mask == 0 && !chunk->collapsed && !chunk->pinned) found = chunk;
+    }
+    if (found == nullptr) return false;
+    found->collapsed = found->pinned = true;
+  }
+  CollapseChunk(found->base);
+  char* unmap = nullptr;
+  {
+    common::MutexLock lock(&chunks_mu_);
+    found->pinned = false;
+    // Its last slab was given back meanwhile.
+    if (found->free_mask == ~uint32_t{0}) unmap = RemoveChunk(found);
+  }
+  if (unmap != nullptr) UnmapChunks(unmap, kChunkBytes);
+  return true;
 }
 
 }  // namespace sluice::store::memory

@@ -41,6 +41,10 @@ class SlabAllocator {
   // Gives back the slabs that were kept although they are empty.
   void Trim();
 
+  // Moves a chunk without a free slab to a huge page. Returns false if it found none. Not for event
+  // loops: see CollapseChunk.
+  bool Collapse();
+
   // What is mapped for slabs in use.
   uint64_t memory_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
 
@@ -48,8 +52,10 @@ class SlabAllocator {
   static constexpr size_t kSlabBytes = size_t{64} << 10;
   static constexpr size_t kSlabsPerChunk = kChunkBytes / kSlabBytes;
   static constexpr size_t kClasses = kMaxBytes / 8 + 1;
-  // Chunks from which on huge pages are asked for.
+  // A small store should not take 2 MiB where it needs 64 KiB: with fewer chunks pages stay small.
   static constexpr size_t kHugeFromChunks = 8;
+  // Chunks that Collapse looks at.
+  static constexpr size_t kChunksPerCollapse = 64;
 
   struct Chunk;
 
@@ -72,7 +78,9 @@ class SlabAllocator {
   struct Chunk {
     char* base;
     uint32_t free_mask;
-    size_t index;  // in chunks_
+    size_t index;            // in chunks_
+    bool collapsed = false;  // and no slab was given back since
+    bool pinned = false;     // Collapse uses it: it must stay mapped
   };
 
   struct Class {
@@ -89,12 +97,15 @@ class SlabAllocator {
   static void Unlink(Class* of, Slab* slab);
   Slab* NewSlab(size_t arena, size_t object_class);
   void ReleaseSlab(Slab* slab);
+  // Takes an empty chunk out of the lists. Returns what is to be unmapped.
+  char* RemoveChunk(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(chunks_mu_);
 
   std::unique_ptr<Arena[]> arenas_;
   std::atomic<uint64_t> mapped_bytes_{0};
   common::Mutex chunks_mu_;                                    // after an arena's
   std::vector<Chunk*> chunks_ ABSL_GUARDED_BY(chunks_mu_);     // all
   std::vector<Chunk*> with_free_ ABSL_GUARDED_BY(chunks_mu_);  // with a free slab
+  size_t collapse_next_ ABSL_GUARDED_BY(chunks_mu_) = 0;       // the next for Collapse to look at
 };
 
 }  // namespace sluice::store::memory

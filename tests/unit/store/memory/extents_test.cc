@@ -57,5 +57,26 @@ TEST(ExtentAllocatorTest, LargeTablesReuseTheRoomOfSmallOnes) {
   EXPECT_EQ(extents.memory_bytes(), 0u);
 }
 
+TEST(ExtentAllocatorTest, CollapseKeepsTablesAndMovesEachFullChunkOnce) {
+  ExtentAllocator extents;
+  constexpr size_t kTables = 6130;  // 6 chunks, the last of which is nearly full
+  std::vector<char*> tables;
+  for (size_t i = 0; i < kTables; ++i) {
+    tables.push_back(static_cast<char*>(extents.Allocate(2048)));
+    std::memset(tables.back(), static_cast<int>(i % 251), 2048);
+  }
+  int collapsed = 0;
+  while (extents.Collapse()) ++collapsed;
+  EXPECT_EQ(collapsed, 6);
+  for (size_t i = 0; i < kTables; ++i) {
+    for (size_t b = 0; b < 2048; ++b) {
+      ASSERT_EQ(static_cast<unsigned char>(tables[i][b]), i % 251) << i;
+    }
+    extents.Free(tables[i], 2048);
+  }
+  EXPECT_EQ(extents.memory_bytes(), 0u);
+  EXPECT_FALSE(extents.Collapse());
+}
+
 }  // namespace
 }  // namespace sluice::store::memory

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "tests/support/threads.h"
@@ -71,6 +73,59 @@ TEST(SlabAllocatorTest, SmallObjectsCostLittleMoreThanTheirSize) {
   for (size_t i = 0; i < kObjects; ++i) objects.push_back(slabs.Allocate(i, 32));
   EXPECT_LT(slabs.memory_bytes(), kObjects * 33);
   for (void* object : objects) slabs.Free(object, 32);
+}
+
+TEST(SlabAllocatorTest, CollapseKeepsObjectsAndMovesEachFullChunkOnce) {
+  SlabAllocator slabs;
+  constexpr size_t kObjects = 25'000;  // 12 chunks and a part of one
+  std::vector<char*> objects;
+  for (size_t i = 0; i < kObjects; ++i) {
+    objects.push_back(static_cast<char*>(slabs.Allocate(0, 1024)));
+    std::memset(objects.back(), static_cast<int>(i % 251), 1024);
+  }
+  int collapsed = 0;
+  while (slabs.Collapse()) ++collapsed;
+  EXPECT_EQ(collapsed, 12);
+  for (size_t i = 0; i < kObjects; ++i) {
+    for (size_t b = 0; b < 1024; ++b) {
+      ASSERT_EQ(static_cast<unsigned char>(objects[i][b]), i % 251) << i;
+    }
+  }
+  for (char* object : objects) slabs.Free(object, 1024);
+  slabs.Trim();
+  EXPECT_EQ(slabs.memory_bytes(), 0u);
+  EXPECT_FALSE(slabs.Collapse());
+}
+
+TEST(SlabAllocatorTest, SmallStoreStaysInSmallPages) {
+  SlabAllocator slabs;
+  std::vector<void*> objects;
+  for (size_t i = 0; i < 10'000; ++i) objects.push_back(slabs.Allocate(0, 1024));
+  EXPECT_FALSE(slabs.Collapse());
+  for (void* object : objects) slabs.Free(object, 1024);
+}
+
+TEST(SlabAllocatorTest, ObjectsMayComeAndGoWhileChunksAreCollapsed) {
+  SlabAllocator slabs;
+  std::atomic<bool> stop{false};
+  std::thread collapse([&] {
+    while (!stop) slabs.Collapse();
+  });
+  for (int round = 0; round < 5; ++round) {
+    std::vector<char*> objects;
+    for (size_t i = 0; i < 25'000; ++i) {
+      objects.push_back(static_cast<char*>(slabs.Allocate(i, 1024)));
+      std::memset(objects.back(), static_cast<int>(i % 251), 1024);
+    }
+    for (size_t i = 0; i < objects.size(); ++i) {
+      ASSERT_EQ(static_cast<unsigned char>(objects[i][i % 1024]), i % 251);
+      slabs.Free(objects[i], 1024);
+    }
+  }
+  stop = true;
+  collapse.join();
+  slabs.Trim();
+  EXPECT_EQ(slabs.memory_bytes(), 0u);
 }
 
 TEST(SlabAllocatorTest, ThreadsMayFreeObjectsOfOtherThreads) {
