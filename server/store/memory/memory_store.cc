@@ -460,10 +460,13 @@ RebookStatus MemoryStore::RebookNow(absl::Span<Rebooking> asked) {
       items[i].buckets.push_back(found->second);
     }
   }
-  const int64_t now_ns = clock_.NowNs();
-  if (!LockAll(absl::MakeSpan(buckets), now_ns)) return RebookStatus::kStaleRule;
-  int64_t at_ns = now_ns;
-  OpenAll(absl::MakeSpan(buckets), now_ns, std::numeric_limits<size_t>::max(), &at_ns);
+  // Whatever others search for: all items are to be booked again.
+  SearchBudget unlimited(std::numeric_limits<int64_t>::max());
+  int64_t at_ns = 0;
+  if (LockAndOpen(absl::MakeSpan(buckets), /*create=*/true, clock_.NowNs(), Work(&unlimited),
+                  &at_ns) != Opened::kOpen) {
+    return RebookStatus::kStaleRule;
+  }
   store::Rebook(absl::MakeSpan(items), absl::MakeSpan(buckets), at_ns, overflow_);
   UnlockAll(absl::MakeSpan(buckets), at_ns);
   WriteOutcomes(items, at_ns);
