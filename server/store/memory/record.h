@@ -14,6 +14,7 @@
 #define SLUICE_SERVER_STORE_MEMORY_RECORD_H_
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
@@ -84,8 +85,8 @@ class Record {
                                          std::memory_order_relaxed);
   }
 
-  // Locks. Returns false if the record is dead. Spins a little, then yields the processor, and
-  // counts the yields.
+  // Locks. Returns false if the record is dead. Spins a little, then yields the processor, at last
+  // sleeps, and counts the yields and sleeps.
   bool Lock(uint64_t* word, std::atomic<uint64_t>* yields) {
     for (int spins = 0;; ++spins) {
       if (TryLock(word)) return true;
@@ -101,7 +102,11 @@ class Record {
   static void Pause(int spins, std::atomic<uint64_t>* yields) {
     if (spins % kSpins == kSpins - 1) {
       yields->fetch_add(1, std::memory_order_relaxed);
-      sched_yield();
+      if (spins < kSpins * kYields) {
+        sched_yield();
+      } else {
+        usleep(kSleepUs);
+      }
       return;
     }
 #if defined(__x86_64__)
@@ -115,6 +120,10 @@ class Record {
   // Attempts before the processor is given to another thread. A lock is held for well under a
   // microsecond unless its holder was descheduled, and then spinning only keeps it so.
   static constexpr int kSpins = 64;
+  // Yields before it sleeps. A holder may be descheduled for milliseconds. Yielding would take
+  // processor time all the while, which the holder may be waiting for.
+  static constexpr int kYields = 16;
+  static constexpr unsigned kSleepUs = 20;
   static constexpr size_t kKeyOffset = 14;
 
   Record(uint64_t word, uint32_t rule_id, uint16_t key_bytes)
