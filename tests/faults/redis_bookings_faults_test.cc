@@ -1,6 +1,7 @@
 // Bookings of several nodes on one Redis: under contention, with lost replies, after a node stops.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -297,6 +298,51 @@ TEST(RedisBookingsFaultsTest, BookingsOutliveTheirNode) {
     // Until a window after the last grant time.
     EXPECT_GT(calls.Call({"PTTL", key.text}).integer, 2 * 3600 * 1000);
   }
+}
+
+// A node that does not know the buckets reads and decides them in several turns of its loop.
+TEST(RedisBookingsFaultsTest, NodeDecidesThousandsOfBookingsThatOthersMade) {
+  RedisServer server;
+  constexpr size_t kBookings = 5000;
+  const std::vector<std::shared_ptr<const store::Rule>> rules = {
+      MakeRule(1, algorithm::MakeTokenBucket({10, kSecond}, 1, 0).value()),
+      MakeRule(2, algorithm::MakeSlidingLog({10, kSecond}).value())};
+  const std::vector<Charge> charges = {{rules[0].get(), "k", 1}, {rules[1].get(), "k", 1}};
+  RedisNode one(server.url());
+  for (const auto& rule : rules) one.store().Register(rule);
+  int64_t last_ns = 0;
+  for (size_t i = 0; i < kBookings; i += 1000) {
+    for (const Acquired& booked :
+         AcquireBatch(one.store(), std::vector(1000, charges), {.max_wait_ns = 24 * kHour})) {
+      ASSERT_TRUE(booked.granted());
+      last_ns = std::max(last_ns, booked.grant_time_ns());
+    }
+  }
+  {
+    RedisNode other(server.url());
+    for (const auto& rule : rules) other.store().Register(rule);
+    std::vector<std::thread> clients;
+    for (int c = 0; c < 4; ++c) {
+      clients.emplace_back([&] {
+        EXPECT_EQ(Acquire(other.store(), charges).outcome, Outcome::kDenied);
+        const Acquired booked = Acquire(other.store(), charges, {.max_wait_ns = 24 * kHour});
+        ASSERT_TRUE(booked.granted());
+        EXPECT_GT(booked.grant_time_ns(), last_ns);
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    // Few seconds of them have come.
+    EXPECT_GT(Query(other.store(), *rules[1], "k").waiting, kBookings - 1000);
+  }
+  // The last chunk is read in a later turn.
+  RedisCalls calls(server);
+  const std::string receipts = store::redis::KeysOf("sluice", rules[0]->limit_name, "k")[2];
+  const std::string chunks = calls.Call({"HGET", receipts, "chunks"}).text;
+  calls.Call({"HSET", receipts, chunks.substr(chunks.rfind(' ') + 1), "nonsense"});
+  RedisNode third(server.url());
+  for (const auto& rule : rules) third.store().Register(rule);
+  EXPECT_EQ(Acquire(third.store(), charges).outcome, Outcome::kUnavailable);
+  EXPECT_EQ(Acquire(third.store(), *rules[1], "k").outcome, Outcome::kDenied);
 }
 
 // A bucket whose bookings are damaged or belong to another program is not changed.

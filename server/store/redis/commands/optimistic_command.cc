@@ -24,6 +24,10 @@ constexpr int kPromisesAtOnce = 3;
 // hold bookings.
 constexpr int64_t kBooked = -2;
 
+// Bookings that are read or folded with the reply that brings them, and in a turn.
+constexpr size_t kOpenedAtOnce = 256;
+constexpr size_t kOpenedInTurn = 2048;
+
 // The place of a script's first key among the words; its arguments follow the last one.
 constexpr size_t kFirstKey = 3;
 
@@ -67,6 +71,10 @@ void BucketOperation::DecideHereIfBooked() {
 std::string_view OptimisticCommand::RoutingKey() const { return operation_.buckets()[0].keys[0]; }
 
 bool OptimisticCommand::Ready() {
+  if (stage_ == Stage::kOpen && next_open_ < open_.size() && !open_failed_) {
+    waits_for_open_ = true;
+    return false;
+  }
   if (stage_ == Stage::kScript) return true;
   if (turn_ == TurnState::kNone) {
     const bool now = context_.open_buckets().Enter(*this, operation_.buckets());
@@ -95,6 +103,11 @@ void OptimisticCommand::LeaveTurn() {
 }
 
 bool OptimisticCommand::Build(std::vector<std::string>* words) {
+  if (stage_ == Stage::kOpen) {
+    const Next next = DecideOpen();
+    if (next.what == Next::What::kAbandon) OnUnavailable();
+    if (next.what == Next::What::kAbandon || next.what == Next::What::kDone) return false;
+  }
   const FencingToken& token = context_.router().TokenFor(sender_.endpoint(), RoutingKey());
   // A decision by another floor must not be written.
   if (stage_ == Stage::kReplace && !(token == token_)) stage_ = Stage::kRead;
@@ -183,9 +196,57 @@ Next OptimisticCommand::OnRead(const Reply& reply) {
     }
     if (!operation_.CallersWait()) return {};
   }
-  const int64_t read_ns = reply.elements[0].integer * 1000 + reply.elements[1].integer;
-  if (const std::optional<Next> next = Open(reply, read_ns); next.has_value()) return *next;
-  const int64_t now_ns = BeginAt(absl::MakeSpan(open_), read_ns);
+  read_ns_ = reply.elements[0].integer * 1000 + reply.elements[1].integer;
+  if (const std::optional<Next> next = Open(reply); next.has_value()) return *next;
+  if (OpenSome(kOpenedAtOnce)) return DecideOpen();
+  stage_ = Stage::kOpen;
+  context_.loop().work().Add(opening_);
+  return {Next::What::kSend};
+}
+
+bool OptimisticCommand::OpenSome(size_t most) {
+  while (next_open_ < open_.size()) {
+    const absl::StatusOr<bool> opened = OpenOne(next_open_, &most);
+    if (!opened.ok()) {
+      context_.counters().errors.Add();
+      context_.LogError("redis_foreign_key", absl::StrCat(operation_.buckets()[next_open_].keys[0],
+                                                          ": ", opened.status().message()));
+      open_failed_ = true;
+      return true;
+    }
+    if (!*opened) return false;
+    ++next_open_;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> OptimisticCommand::OpenOne(size_t i, size_t* most) {
+  OpenBucket& bucket = open_[i];
+  const absl::StatusOr<bool> loaded = bucket.Load(most);
+  if (!loaded.ok() || !*loaded) return loaded;
+  const Rule& rule = *operation_.buckets()[i].rule->rule;
+  const int64_t floor_us = token_.FloorOf(rule);
+  // What was lost was lost under the parameters of then.
+  bucket.ApplyFloor(floor_us);
+  if (!bucket.FoldSome(std::max(read_ns_, bucket.NotBeforeNs()), most)) return false;
+  if (bucket.exists() &&
+      EncodeParameters(bucket.parameters()) != operation_.buckets()[i].rule->encoded_parameters) {
+    bucket.Convert(rule.parameters, read_ns_);
+    bucket.ApplyFloor(floor_us);
+  }
+  return true;
+}
+
+void OptimisticCommand::OnOpenTurn() {
+  if (!OpenSome(kOpenedInTurn)) return context_.loop().work().Add(opening_);
+  // Else it waits for its server, and is sent when that has started.
+  if (std::exchange(waits_for_open_, false)) sender_.Resume();
+}
+
+Next OptimisticCommand::DecideOpen() {
+  stage_ = Stage::kRead;
+  if (open_failed_) return {Next::What::kAbandon};
+  const int64_t now_ns = BeginAt(absl::MakeSpan(open_), read_ns_);
   operation_.Decide(absl::MakeSpan(open_), now_ns);
   const bool replaces =
       operation_.Writes() && std::any_of(open_.begin(), open_.end(),
@@ -204,8 +265,10 @@ Next OptimisticCommand::OnRead(const Reply& reply) {
   return {Next::What::kSend};
 }
 
-std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns) {
+std::optional<Next> OptimisticCommand::Open(const Reply& reply) {
   open_.clear();
+  next_open_ = 0;
+  open_failed_ = false;
   known_.clear();
   conversions_.clear();
   for (size_t i = 0; i < operation_.buckets().size(); ++i) {
@@ -221,7 +284,7 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
       std::vector<std::string> runs;
       for (const Reply& run : reply.elements[4 + 3 * i].elements) runs.push_back(run.text);
       absl::StatusOr<OpenBucket> read =
-          OpenBucket::Read(parameters, state, receipts, runs, read_ns, std::move(known));
+          OpenBucket::Begin(parameters, state, receipts, runs, read_ns_, std::move(known));
       // It knows nothing of the bucket now.
       if (absl::IsNotFound(read.status())) return Next{Next::What::kRetry};
       if (!read.ok()) {
@@ -232,19 +295,14 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply, int64_t read_ns)
       }
       open_.push_back(*std::move(read));
     }
-    OpenBucket& open = open_.back();
-    const int64_t floor_us = token_.FloorOf(*bucket.rule->rule);
+    const OpenBucket& open = open_.back();
     if (open.exists() && EncodeParameters(open.parameters()) != bucket.rule->encoded_parameters) {
       if (const auto newer = context_.NewerThan(*bucket.rule, open.writer()); newer != nullptr) {
         if (!operation_.OnNewerRule(i, newer)) return Next{};
         return Next{Next::What::kRetry};
       }
       conversions_.push_back({i, open.writer(), open.parameters()});
-      // What was lost was lost under the parameters of then.
-      open.ApplyFloor(floor_us);
-      open.Convert(parameters, read_ns);
     }
-    open.ApplyFloor(floor_us);
     known_.push_back(state);
     known_.push_back(IsBooked(state) ? absl::StrCat(open.stored().generation) : receipts);
   }
@@ -296,6 +354,8 @@ void OptimisticCommand::OnReplaced() {
 }
 
 void OptimisticCommand::KeepOpen() {
+  // They are not whole.
+  if (next_open_ < open_.size()) open_.clear();
   for (size_t i = 0; i < open_.size(); ++i) cached_[i] = std::move(open_[i]);
   open_.clear();
 }

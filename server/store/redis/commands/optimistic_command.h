@@ -17,7 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/net/work_queue.h"
 #include "server/store/redis/commands/command.h"
 #include "server/store/redis/commands/open_cache.h"
 #include "server/store/redis/fencing/fence.h"
@@ -33,7 +35,7 @@ class BucketOperation;
 class OptimisticCommand final : public Command, private OpenCache::Turn {
  public:
   OptimisticCommand(CommandContext& context, BucketOperation& operation)
-      : Command(context), operation_(operation) {}
+      : Command(context), operation_(operation), opening_(*this) {}
 
   // From now on this node decides, without the script.
   void DecideHere() { stage_ = Stage::kRead; }
@@ -41,7 +43,12 @@ class OptimisticCommand final : public Command, private OpenCache::Turn {
   bool may_be_executed() const { return sender_.answer_missing() && stage_ != Stage::kRead; }
 
  private:
-  enum class Stage : uint8_t { kScript, kRead, kReplace };
+  enum class Stage : uint8_t {
+    kScript,
+    kRead,
+    kOpen,  // reads and folds the bookings of a reply, in parts
+    kReplace,
+  };
 
   std::string_view RoutingKey() const override;
   bool Ready() override;
@@ -54,8 +61,14 @@ class OptimisticCommand final : public Command, private OpenCache::Turn {
   std::vector<std::string> ExchangeWords(bool replace) const;
   bool BuildRead(std::vector<std::string>* words);
   Next OnRead(const Reply& reply);
-  // Reads the buckets of the reply into open_. nullopt: all are open.
-  std::optional<Next> Open(const Reply& reply, int64_t read_ns);
+  // Begins to read the buckets of the reply into open_. nullopt: OpenSome does the rest.
+  std::optional<Next> Open(const Reply& reply);
+  // Reads or folds about `most` bookings. Returns whether all buckets are open, or cannot be.
+  bool OpenSome(size_t most);
+  absl::StatusOr<bool> OpenOne(size_t bucket, size_t* most);
+  void OnOpenTurn();
+  // All buckets are open: decides.
+  Next DecideOpen();
   // Ends its turn at the buckets, or its waiting for it. Caches what is known of them.
   void LeaveTurn();
   // Prepares replace_words_.
@@ -66,6 +79,19 @@ class OptimisticCommand final : public Command, private OpenCache::Turn {
   // To read again: keeps what is known of the buckets as they were read.
   void KeepOpen();
   Next Malformed();
+
+  // A thousand bookings take about 100 us, and a reply brings any number of them.
+  class Opening final : public net::Worker {
+   public:
+    explicit Opening(OptimisticCommand& command) : command_(command) {}
+
+   private:
+    void OnTurn() override {
+      Spend(net::WorkQueue::kTurnUnits);
+      command_.OnOpenTurn();
+    }
+    OptimisticCommand& command_;
+  };
 
   struct Conversion {
     size_t bucket;
@@ -84,6 +110,11 @@ class OptimisticCommand final : public Command, private OpenCache::Turn {
   // While Redis is asked for their versions. Of changed ones only what they were made from counts.
   std::vector<std::optional<OpenBucket>> cached_;
   std::vector<OpenBucket> open_;
+  int64_t read_ns_ = 0;       // the server's time of the reading
+  size_t next_open_ = 0;      // buckets before it are open
+  bool open_failed_ = false;  // one is not of ours
+  bool waits_for_open_ = false;
+  Opening opening_;
   // For each bucket its state, and its receipts or the generation of its bookings, as they were
   // read.
   std::vector<std::string> known_;

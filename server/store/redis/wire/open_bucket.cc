@@ -57,21 +57,14 @@ bool Same(const Booking& a, const Booking& b) {
          a.set == b.set;
 }
 
-// Reads the chunks of runs, and notes their first quanta.
-bool ReadRuns(const Parameters& parameters, StoredBookings* stored, BucketImage* image) {
-  for (size_t c = 0; c < stored->run_chunks; ++c) {
-    const size_t first = image->counts.size();
-    if (!DecodeRuns(stored->chunks[c]->bytes, &image->counts)) return false;
-    if (stored->chunks[c]->first == image->counts[first].when) continue;
-    auto chunk = std::make_shared<StoredBookings::Chunk>(*stored->chunks[c]);
-    chunk->first = image->counts[first].when;
-    stored->chunks[c] = std::move(chunk);
-  }
-  // A chunk stays as it is while its first runs expire.
-  std::erase_if(image->counts, [&](const BucketImage::Count& run) {
-    return algorithm::SlidingLogState::UntilNs(parameters.sliding_log, run.when, 0) <=
-           image->seen_ns;
-  });
+// Reads a chunk of runs, and notes its first quantum.
+bool ReadRuns(std::shared_ptr<const StoredBookings::Chunk>* chunk, BucketImage* image) {
+  const size_t first = image->counts.size();
+  if (!DecodeRuns((*chunk)->bytes, &image->counts)) return false;
+  if ((*chunk)->first == image->counts[first].when) return true;
+  auto noted = std::make_shared<StoredBookings::Chunk>(**chunk);
+  noted->first = image->counts[first].when;
+  *chunk = std::move(noted);
   return true;
 }
 
@@ -128,6 +121,19 @@ absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::s
                                             std::string_view receipts,
                                             absl::Span<const std::string> runs, int64_t now_ns,
                                             std::optional<OpenBucket> known) {
+  absl::StatusOr<OpenBucket> bucket =
+      Begin(parameters, state, receipts, runs, now_ns, std::move(known));
+  if (!bucket.ok()) return bucket;
+  size_t all = std::numeric_limits<size_t>::max();
+  const absl::StatusOr<bool> loaded = bucket->Load(&all);
+  if (!loaded.ok()) return loaded.status();
+  return bucket;
+}
+
+absl::StatusOr<OpenBucket> OpenBucket::Begin(const Parameters& parameters, std::string_view state,
+                                             std::string_view receipts,
+                                             absl::Span<const std::string> runs, int64_t now_ns,
+                                             std::optional<OpenBucket> known) {
   const int64_t origin_ns = parameters.kind == Kind::kTokenBucket ? now_ns : 0;
   if (state.empty()) {
     return OpenBucket(parameters, BucketState(parameters), origin_ns);
@@ -163,27 +169,50 @@ absl::StatusOr<OpenBucket> OpenBucket::Read(const Parameters& parameters, std::s
     known->writer_ = std::string(words[1]);
     return *std::move(known);
   }
-  if (!ReadRuns(*booked, &stored, &*image)) return ForeignBookings();
-  std::vector<Part> parts;
-  for (size_t c = stored.run_chunks; c < stored.chunks.size(); ++c) {
-    const auto& chunk = stored.chunks[c];
-    const size_t before = image->bookings.size();
-    if (!DecodeBookings(chunk->bytes, &image->bookings)) return ForeignBookings();
-    parts.push_back({chunk, image->bookings.size() - before});
-    if (parts.back().size == 0) return ForeignBookings();
-  }
-  uint64_t last_id = 0;
-  for (Booking& booking : image->bookings) {
-    booking.grant_time_ns -= booked_origin_ns;
-    last_id = std::max(last_id, booking.id);
-  }
-  OpenBucket bucket(*booked, BucketState::FromImage(Countable(*booked), *image), booked_origin_ns);
+  OpenBucket bucket(*booked, BucketState(Countable(*booked)), booked_origin_ns);
   bucket.writer_ = std::string(words[1]);
   bucket.exists_ = true;
-  bucket.last_booking_id_ = last_id;
-  bucket.parts_ = std::move(parts);
   bucket.stored_ = std::move(stored);
+  bucket.unread_.emplace(Unread{*std::move(image)});
   return bucket;
+}
+
+absl::StatusOr<bool> OpenBucket::Load(size_t* most) {
+  if (!unread_.has_value()) return true;
+  BucketImage& image = unread_->image;
+  for (; unread_->next < stored_.chunks.size(); ++unread_->next) {
+    if (*most == 0) return false;
+    auto& chunk = stored_.chunks[unread_->next];
+    const size_t before = image.bookings.size() + image.counts.size();
+    const bool runs = unread_->next < stored_.run_chunks;
+    if (runs ? !ReadRuns(&chunk, &image) : !DecodeBookings(chunk->bytes, &image.bookings)) {
+      return ForeignBookings();
+    }
+    const size_t size = image.bookings.size() + image.counts.size() - before;
+    if (size == 0) return ForeignBookings();
+    if (!runs) parts_.push_back({chunk, size});
+    *most -= std::min(*most, size);
+  }
+  // To make the state of them takes about as long as to read them.
+  if (*most == 0) return false;
+  *most -= std::min(*most, image.bookings.size());
+  Finish(*std::exchange(unread_, std::nullopt));
+  return true;
+}
+
+void OpenBucket::Finish(Unread unread) {
+  BucketImage& image = unread.image;
+  // A chunk stays as it is while its first runs expire.
+  if (parameters_.kind == Kind::kSlidingLog) {
+    std::erase_if(image.counts, [&](const BucketImage::Count& run) {
+      return algorithm::SlidingLogState::UntilNs(named_.sliding_log, run.when, 0) <= image.seen_ns;
+    });
+  }
+  for (Booking& booking : image.bookings) {
+    booking.grant_time_ns -= origin_ns_;
+    last_booking_id_ = std::max(last_booking_id_, booking.id);
+  }
+  state_ = BucketState::FromImage(parameters_, image);
 }
 
 void OpenBucket::Convert(const Parameters& to, int64_t now_ns) {
@@ -223,12 +252,19 @@ int64_t OpenBucket::NotBeforeNs() const {
 }
 
 void OpenBucket::Fold(int64_t now_ns) {
-  if (bookings() == 0) return;
+  size_t all = std::numeric_limits<size_t>::max();
+  FoldSome(now_ns, &all);
+}
+
+bool OpenBucket::FoldSome(int64_t now_ns, size_t* most) {
   const size_t before = bookings();
-  state_.Fold(parameters_, At(now_ns));
+  if (before == 0) return true;
+  state_.Fold(parameters_, At(now_ns), *most);
   NoteFolded(before);
+  *most -= before - bookings();
   // Scripts can use it again.
   if (bookings() == 0) changed_ = true;
+  return !state_.HasDue(At(now_ns).now_ns);
 }
 
 bool OpenBucket::CanTake(uint64_t permits, int64_t now_ns, uint64_t set) const {
@@ -329,6 +365,7 @@ bool OpenBucket::Follow(const StoredBookings& to, BucketImage past, int64_t orig
   }
   std::vector<Part> parts;
   Difference difference;
+  size_t decoded = 0;
   size_t rank = 0;
   size_t p = 0;
   for (auto next = to.chunks.begin();; ++next) {
@@ -342,6 +379,8 @@ bool OpenBucket::Follow(const StoredBookings& to, BucketImage past, int64_t orig
       }
       const size_t before = theirs.size();
       if (!DecodeBookings((*next)->bytes, &theirs)) return false;
+      // Load reads that many in parts.
+      if ((decoded += theirs.size() - before) > kMostToFollow) return false;
       parts.push_back({*next, theirs.size() - before});
     }
     if (same < p) return false;

@@ -66,9 +66,19 @@ struct StoredBookings {
 class OpenBucket {
  public:
   // The bucket as exchange.lua returned it to a caller that knew stored() of `known` (which may
-  // have changed since, and is used up). An empty `state` is no bucket, which is a full one.
-  // INVALID_ARGUMENT: not written by this program. NOT_FOUND: the caller lacks a chunk that the
-  // script took for known (Redis lost what the caller had read); it reads again, and knows nothing.
+  // have changed since, and is used up). An empty `state` is no bucket, which is a full one. The
+  // bookings of many chunks are left to Load. INVALID_ARGUMENT: not written by this program.
+  // NOT_FOUND: the caller lacks a chunk that the script took for known (Redis lost what the caller
+  // had read); it reads again, and knows nothing.
+  static absl::StatusOr<OpenBucket> Begin(const algorithm::Parameters& parameters,
+                                          std::string_view state, std::string_view receipts,
+                                          absl::Span<const std::string> runs, int64_t now_ns,
+                                          std::optional<OpenBucket> known = std::nullopt);
+  // Reads bookings and runs that are left, a few more than *most, which it lowers. Returns whether
+  // none is left; until then only stored(), writer(), parameters() and exists() are right.
+  // INVALID_ARGUMENT: not written by this program.
+  absl::StatusOr<bool> Load(size_t* most);
+  // Both: all at once.
   static absl::StatusOr<OpenBucket> Read(const algorithm::Parameters& parameters,
                                          std::string_view state, std::string_view receipts,
                                          absl::Span<const std::string> runs, int64_t now_ns,
@@ -95,6 +105,8 @@ class OpenBucket {
   // Fold(now_ns) was called.
   int64_t NotBeforeNs() const;
   void Fold(int64_t now_ns);
+  // Folds at most *most bookings, which it lowers. Returns whether none is left to be folded.
+  bool FoldSome(int64_t now_ns, size_t* most);
   bool CanTake(uint64_t permits, int64_t now_ns, uint64_t set) const;
   void Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uint64_t set);
   uint64_t Force(uint64_t permits, uint64_t max_owed, int64_t now_ns, uint64_t receipt_id);
@@ -148,6 +160,16 @@ class OpenBucket {
   // all runs takes Redis about a millisecond at most.
   static constexpr size_t kMostRunsForScripts = 16 * kRunsPerChunk;
 
+  // What is left to be read.
+  struct Unread {
+    algorithm::BucketImage image;  // with what was read
+    size_t next = 0;               // in stored_.chunks
+  };
+  // The bucket that `unread` has become.
+  void Finish(Unread unread);
+
+  // Bookings that Follow reads.
+  static constexpr size_t kMostToFollow = 4096;
   // Makes this token bucket the one that `to` is, by exchanging the bookings that differ. Times in
   // `past` count from origin_ns. False: not possible; this bucket is not to be used any more.
   bool Follow(const StoredBookings& to, algorithm::BucketImage past, int64_t origin_ns,
@@ -192,6 +214,7 @@ class OpenBucket {
   bool changed_ = false;
   uint64_t last_booking_id_ = 0;
   std::vector<Part> parts_;  // all bookings, in order
+  std::optional<Unread> unread_;
   // Quanta whose runs were changed by refunds since the log was read or written. All other changes
   // are to the last run, or behind it, except for those of which runs_changed_ tells.
   std::vector<uint64_t> refunded_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -62,8 +63,20 @@ class Keys {
       }
     }
     read_ = runs.empty() ? 0 : runs.size() - 1;
-    return OpenBucket::Read(parameters, state_, past, runs, now_ns, std::move(known));
+    absl::StatusOr<OpenBucket> bucket =
+        OpenBucket::Begin(parameters, state_, past, runs, now_ns, std::move(known));
+    if (!bucket.ok()) return bucket;
+    for (pieces_ = 1;; ++pieces_) {
+      size_t most = most_loaded_;
+      const absl::StatusOr<bool> loaded = bucket->Load(&most);
+      if (!loaded.ok()) return loaded.status();
+      if (*loaded) return bucket;
+    }
   }
+
+  // Bookings and runs that each piece of a reading loads, about; and pieces of the last one.
+  void set_most_loaded(size_t most) { most_loaded_ = most; }
+  size_t pieces() const { return pieces_; }
 
   // Chunks that the last read returned.
   size_t read() const { return read_; }
@@ -73,6 +86,8 @@ class Keys {
   std::string state_;
   std::map<std::string, std::string> hash_;
   size_t read_ = 0;
+  size_t most_loaded_ = std::numeric_limits<size_t>::max();
+  size_t pieces_ = 0;
 };
 
 std::vector<Booking> BookingsOf(const OpenBucket& bucket) {
@@ -168,6 +183,7 @@ TEST_P(OpenBucketTest, ReaderWithOldKnowledgeGetsSameBucketFromLaterChunks) {
         reader->Book({at_ns, 1, 5'000'000 + Random(1'000'000'000), 2}, reads_ns);
       }
     }
+    keys_.set_most_loaded(Random(2) == 0 ? 1 + Random(300) : std::numeric_limits<size_t>::max());
     absl::StatusOr<OpenBucket> read = keys_.Read(GetParam(), now_ns_, std::move(reader));
     ASSERT_TRUE(read.ok()) << read.status();
     BeginAt(absl::MakeSpan(&*read, 1), now_ns_);
@@ -193,6 +209,29 @@ TEST_P(OpenBucketTest, ChangeWritesOnlyItsChunks) {
   EXPECT_EQ(keys_.read(), 2u);
   ASSERT_TRUE(keys_.Read(GetParam(), now_ns_, bucket_).ok());
   EXPECT_EQ(keys_.read(), 0u);
+}
+
+TEST_P(OpenBucketTest, ManyBookingsAreLoadedAndFoldedInPieces) {
+  for (int i = 0; i < 5000; ++i) Book(1, 1);
+  Write();
+  keys_.set_most_loaded(1000);
+  absl::StatusOr<OpenBucket> read = keys_.Read(GetParam(), now_ns_, std::nullopt);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_GE(keys_.pieces(), 5u);
+  ASSERT_NO_FATAL_FAILURE(ExpectSame(bucket_, *read, now_ns_));
+  now_ns_ = given_[3000].grant_time_ns;
+  for (size_t left = 10'000;;) {
+    size_t most = 100;
+    const size_t before = read->bookings();
+    const bool folded = read->FoldSome(now_ns_, &most);
+    ASSERT_EQ(before - read->bookings(), 100 - most);
+    if (folded) break;
+    ASSERT_EQ(most, 0u);
+    ASSERT_GT(--left, 0u);
+  }
+  bucket_.Fold(now_ns_);
+  EXPECT_LT(bucket_.bookings(), 2000u);
+  ExpectSame(bucket_, *read, now_ns_);
 }
 
 TEST_P(OpenBucketTest, ScatteredBookingsDoNotKeepMoreChunks) {
