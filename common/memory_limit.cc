@@ -1,5 +1,7 @@
 #include "common/memory_limit.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -59,6 +61,13 @@ int64_t MachineMemory(const std::string& root) {
     }
   }
   return least;
+}
+
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0;
+  int64_t resident = 0;
+  return file >> pages >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
 }  // namespace sluice::common

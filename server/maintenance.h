@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "common/clock.h"
 #include "common/memory_account.h"
+#include "common/memory_limit.h"
 #include "common/mutex.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/key_usage.h"
@@ -60,21 +61,25 @@ class Maintenance {
     }
   }
 
-  // malloc keeps what was freed. After a burst, for instance of hostile peers, the process would
-  // stay as large as it was then. Each trim is followed by another: refunds of callers that left
-  // are not counted, and end a little later.
+  // malloc keeps what was freed, in an area for each thread. After a burst, for instance of hostile
+  // peers, the process would stay as large as it was then. Worthwhile: the accounts fell; or the
+  // process has grown, be it for a burst that was too short to be seen in the accounts. Each trim
+  // is followed by another: refunds of callers that left are not counted, and end a little later.
   void Trim() {
     constexpr int64_t kWorthwhileBytes = 4 << 20;
     constexpr std::chrono::seconds kPause{2};
     const auto now = std::chrono::steady_clock::now();
     const int64_t held = memory_.held();
     most_held_ = std::max(most_held_, held);
-    const bool worthwhile = most_held_ - held >= kWorthwhileBytes;
-    if ((!worthwhile && !trim_again_) || now < trimmed_ + kPause) return;
+    if (now < looked_ + kPause) return;
+    looked_ = now;
+    const bool worthwhile = most_held_ - held >= kWorthwhileBytes ||
+                            common::ResidentBytes() - resident_ >= kWorthwhileBytes;
+    if (!worthwhile && !trim_again_) return;
     malloc_trim(0);
     trim_again_ = worthwhile;
     most_held_ = held;
-    trimmed_ = now;
+    resident_ = common::ResidentBytes();
   }
 
   store::Store& store_;
@@ -84,7 +89,8 @@ class Maintenance {
   const common::Clock& clock_;
   const std::function<void()> relieve_;
   int64_t most_held_ = 0;  // since the last trim
-  std::chrono::steady_clock::time_point trimmed_;
+  int64_t resident_ = 0;   // behind the last trim
+  std::chrono::steady_clock::time_point looked_;
   bool trim_again_ = false;
   common::Mutex mu_;
   common::CondVar wake_;

@@ -1,11 +1,8 @@
 #include "server/service/limit_admin.h"
 
-#include <unistd.h>
-
-#include <cstdio>
-
 #include "absl/container/flat_hash_map.h"
 #include "common/errors.h"
+#include "common/memory_limit.h"
 #include "common/strings.h"
 #include "server/service/validation.h"
 
@@ -13,16 +10,6 @@ namespace sluice::service {
 namespace {
 
 namespace errors = common::errors;
-
-uint64_t ResidentBytes() {
-  uint64_t pages = 0;
-  uint64_t resident = 0;
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr) return 0;
-  if (std::fscanf(file, "%lu %lu", &pages, &resident) != 2) resident = 0;
-  std::fclose(file);
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 }  // namespace
 
@@ -211,7 +198,7 @@ ServerStats LimitAdmin::GetServerStats() const {
   stats.totals = with_.metrics.Snapshot(0);
   stats.store_kind = std::string(with_.store.Kind());
   stats.store = with_.store.Stats();
-  stats.resident_bytes = ResidentBytes();
+  stats.resident_bytes = static_cast<uint64_t>(common::ResidentBytes());
   stats.log_lines_suppressed = log_.suppressed();
   return stats;
 }
