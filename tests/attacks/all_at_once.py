@@ -32,6 +32,7 @@ def all_at_once(run):
         memory = run.server(*flags, tls=True, env=clock.environment, wall_offset_file=clock.path)
         with_redis = Run(run.variant, verdict=run.verdict, core=run.core)
         redis = with_redis.server(*flags, redis=True)
+        with_redis.flushed = True  # by booked_floor
         names = [name for name in ATTACKS if name != "all_at_once"]
         # One party for each attack, one for each auditor, one for this process.
         ready = context.Barrier(len(names) + 3)
@@ -95,7 +96,7 @@ def stop_after(ready):
 def attack_shared(path, name, variant, facts, ready):
     """In a process of its own: attacks again and again until the time is up."""
     run = Run(variant, shared=facts)
-    os.setpriority(os.PRIO_PROCESS, 0, 15)
+    run.lower_priority()
     run.on_first_begin = lambda: stop_after(ready)
     errors = 0
     try:

@@ -36,7 +36,7 @@ def http_idle(run):
     server = run.server()
     run.begin()
     idle = []
-    for _ in range(run.n(10_500)):
+    for _ in range(run.n(10_500, at_most=run.most_files)):
         one = connect(server.http)
         one.sendall(CHECK)
         idle.append(one)
