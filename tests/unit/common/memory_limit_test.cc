@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -48,6 +49,14 @@ TEST_F(MemoryLimitTest, ReadsTheMemoryControllerOfVersion1) {
   Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "536870912\n");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(MachineMemory(root_), 512 * kMiB);
+}
+
+TEST(ResidentBytesTest, GrowsWithTouchedMemory) {
+  const int64_t before = ResidentBytes();
+  EXPECT_GT(before, kMiB);
+  const std::vector<char> touched(64 * kMiB, 1);
+  EXPECT_GE(ResidentBytes() - before, 60 * kMiB);
+  EXPECT_EQ(touched.back(), 1);
 }
 
 }  // namespace
