@@ -86,7 +86,7 @@ limits:
   EXPECT_EQ(api.keys[1].debt, 5u);
   EXPECT_EQ(api.origin, limits::Origin::kFile);
   EXPECT_EQ(api.defined_at, "f.yaml:3");
-  EXPECT_EQ(specs[1].defined_at, "f.yaml:11");
+  EXPECT_EQ(specs[1].defined_at, "f.yaml:12");
   EXPECT_EQ(specs[1].burst, std::nullopt);
   EXPECT_EQ(specs[2].algorithm, Kind::kSlidingWindow);
   EXPECT_EQ(specs[2].rate.period_ns, 24 * kHourNs);

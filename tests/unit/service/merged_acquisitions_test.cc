@@ -108,10 +108,11 @@ TEST_F(MergedAcquisitionsTest, RefusesASumThatOverflows) {
 TEST_F(MergedAcquisitionsTest, RefusesZeroPermitsAndNoCharges) {
   const auto rule = TokenBucket(1, 10);
   LimitFinder limits;
-  EXPECT_EQ(CheckCharge(FieldPath(), rule->limit_name, "a", 0, false, Utf8::kChecked, limits)
-                .status()
-                .code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      CheckCharge(FieldPath(), rule->limit_name, "a", 0, /*force=*/false, Utf8::kChecked, limits)
+          .status()
+          .code(),
+      absl::StatusCode::kInvalidArgument);
   work_.Begin(false);
   EXPECT_EQ(End().code(), absl::StatusCode::kInvalidArgument);
 }

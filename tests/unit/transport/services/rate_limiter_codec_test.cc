@@ -170,7 +170,7 @@ v1::AcquireBatchRequest RandomBatch(std::mt19937& random) {
       request->mutable_max_wait()->set_nanos(static_cast<int32_t>(random()));
     }
     if (random() % 8 == 0) request->set_hold(true);
-    if (random() % 3 == 0) request->set_force(true);
+    if (random() % 8 == 0) request->set_force(true);
   }
   return batch;
 }
@@ -180,7 +180,7 @@ TEST_F(RateLimiterCodecTest, AnswersEqualThoseEncodedByProtobuf) {
   int granted = 0;
   int denied = 0;
   int errors = 0;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 5000; ++i) {
     const v1::AcquireBatchRequest request = RandomBatch(random);
     // All buckets are full before each of the two decisions.
     clock_.Advance(int64_t{100} * service::kSecond);
