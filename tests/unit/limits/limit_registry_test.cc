@@ -355,7 +355,7 @@ TEST_F(LimitRegistryTest, PutOverAnEnvoyLimitEndsWhenItsConfigurationChanges) {
   ASSERT_TRUE(registry_.Delete("e//y").ok());
   Apply({FileSpec("a", 1)}, "v1");
   EXPECT_EQ(Permits("e//x"), 5u);
-  EXPECT_THAT(table_->envoy_limits(), ElementsAre(put->limit, nullptr));
+  EXPECT_THAT(table_->envoy_limits(), ElementsAre(table_->Find("e//x"), nullptr));
   EXPECT_EQ(table_->admin_changes(), 2u);
 
   ASSERT_TRUE(registry_.ApplyEnvoy({FileSpec("e//x", 1), FileSpec("e//y")}, "e2", nullptr).ok());
