@@ -426,6 +426,10 @@ std::vector<Flag> DescriptorFlags() {
       on_off("ratelimit_shadow",
              "answer OK over all, whatever the limits say (SHADOW_MODE; default off)",
              &Flags::descriptors, answer, &AnswerOptions::shadow_all),
+      on_off("ratelimit_quota",
+             "deny a request only if all of its descriptors are over their limits (QUOTA_MODE; "
+             "default off)",
+             &Flags::descriptors, answer, &AnswerOptions::quota_all),
       on_off("ratelimit_headers",
              "answer with headers for Envoy to add (LIMIT_RESPONSE_HEADERS_ENABLED; default off)",
              &Flags::descriptors, answer, &AnswerOptions::headers),

@@ -46,10 +46,13 @@ Code OverallCode(absl::Span<const DescriptorStatus> statuses) {
 const DescriptorStatus* StatusOfHeaders(absl::Span<const DescriptorStatus> statuses) {
   const DescriptorStatus* least = nullptr;
   const DescriptorStatus* last_over = nullptr;
+  uint32_t least_remaining = UINT32_MAX;
   for (const DescriptorStatus& status : statuses) {
     if (status.limit != DescriptorStatus::Limit::kCounted) continue;
     if (status.code() == Code::kOverLimit && !status.quota_mode) last_over = &status;
-    if (least == nullptr || status.remaining < least->remaining) least = &status;
+    if (status.remaining >= least_remaining) continue;
+    least = &status;
+    least_remaining = status.remaining;
   }
   return last_over != nullptr ? last_over : least;
 }

@@ -45,6 +45,8 @@ struct DescriptorStatus {
 struct AnswerOptions {
   // SHADOW_MODE: the overall code is OK; the statuses stay as they are.
   bool shadow_all = false;
+  // QUOTA_MODE: all descriptors are in quota mode, also those without a limit.
+  bool quota_all = false;
   // RESPONSE_DYNAMIC_METADATA: the request, and the metadata of limits that it is within.
   bool metadata = false;
   // LIMIT_RESPONSE_HEADERS_ENABLED, and the headers' names.

@@ -157,6 +157,7 @@ absl::Status DescriptorCall::Match(size_t d) {
   DescriptorStatus& status = statuses_[d];
   item = Item();
   status = DescriptorStatus();
+  status.quota_mode = with_->options.answer.quota_all;
   item.hits = request_.HitsOf(descriptor);
   envoy::BucketKey& key = keys_[d];
   item.key = &key;
@@ -172,12 +173,12 @@ absl::Status DescriptorCall::Match(size_t d) {
   item.match = match;
   status.limit = match->unlimited ? Limited::kUnlimited : Limited::kCounted;
   status.shadow_mode = match->shadow_mode;
-  status.quota_mode = match->quota_mode && !match->unlimited;
+  status.quota_mode = (status.quota_mode || match->quota_mode) && !match->unlimited;
   status.requests_per_unit = match->requests_per_unit;
   status.unit_multiplier = match->unit_multiplier;
   status.unit = match->unit;
   status.name = match->name;
-  if (!match->metadata.empty()) status.metadata = &match->metadata;
+  if (!match->unlimited && !match->metadata.empty()) status.metadata = &match->metadata;
   if (IsCompatible(*match)) {
     item.window_ns = envoy::UnitNs(match->unit) * match->unit_multiplier;
   }
@@ -227,6 +228,7 @@ void DescriptorCall::DropReplaced() {
     item.match = nullptr;
     item.limit = nullptr;
     statuses_[d] = DescriptorStatus();
+    statuses_[d].quota_mode = with_->options.answer.quota_all;
   }
 }
 
@@ -236,7 +238,6 @@ void DescriptorCall::Plan(size_t d) {
   Item& item = items_[d];
   if (item.limit == nullptr) {
     item.way = Way::kDecided;
-    if (item.match != nullptr) CountHits(d, 0);
     return;
   }
   const store::Rule& rule = item.limit->RuleFor(item.key->view());
@@ -501,15 +502,10 @@ void DescriptorCall::CountHits(size_t d, uint64_t counted) {
   envoy::HitCounters::Shard& shard = with_->counters.Local();
   // A requested limit has no name in the configuration.
   if (item.match == nullptr) return;
-  envoy::HitCounts<common::OwnedCounter>* counts = nullptr;
-  if (item.match->metric_has_values || item.limit == nullptr) counts = DetailedCounts(item, shard);
-  if (counts == nullptr && item.limit != nullptr) counts = &shard.OfLimit(item.limit->limit_id());
-  if (counts == nullptr) return;
+  envoy::HitCounts<common::OwnedCounter>* counts =
+      item.match->metric_has_values ? DetailedCounts(d, shard) : nullptr;
+  if (counts == nullptr) counts = &shard.OfLimit(item.limit->limit_id());
   counts->total_hits.Add(item.hits);
-  if (item.limit == nullptr) {
-    counts->within_limit.Add(item.hits);
-    return;
-  }
   // What was not counted is over the limit as a whole.
   const uint64_t limit = status.requests_per_unit;
   if (status.over && counted <= limit)
@@ -523,20 +519,15 @@ void DescriptorCall::CountHits(size_t d, uint64_t counted) {
 }
 
 envoy::HitCounts<common::OwnedCounter>* DescriptorCall::DetailedCounts(
-    const Item& item, envoy::HitCounters::Shard& shard) const {
+    size_t d, envoy::HitCounters::Shard& shard) const {
+  const Item& item = items_[d];
   char identity[sizeof(uint32_t) + bounds::kMaxKeyBytes];
-  const uint32_t id = item.limit != nullptr ? item.limit->limit_id() : UINT32_MAX;
-  // An unlimited descriptor without values in its name has the name for its identity.
-  const std::string_view key =
-      item.match->metric_has_values ? item.key->view() : std::string_view(item.match->metric_name);
-  const size_t size = std::min(key.size(), bounds::kMaxKeyBytes);
+  const uint32_t id = item.limit->limit_id();
+  const std::string_view key = item.key->view();
   std::memcpy(identity, &id, sizeof(id));
-  std::memcpy(identity + sizeof(id), key.data(), size);
-  const size_t d = static_cast<size_t>(&item - items_.data());
-  return shard.Detailed({identity, sizeof(id) + size}, [&] {
-    return item.match->metric_has_values
-               ? matcher_->MetricName(request_.domain, request_.EntriesOf(request_.descriptors[d]))
-               : item.match->metric_name;
+  std::memcpy(identity + sizeof(id), key.data(), key.size());
+  return shard.Detailed({identity, sizeof(id) + key.size()}, [&] {
+    return matcher_->MetricName(request_.domain, request_.EntriesOf(request_.descriptors[d]));
   });
 }
 

@@ -167,7 +167,7 @@ class DescriptorCall final {
   // Fills in the status but for its reset time.
   void SetStatus(size_t descriptor, bool over, uint64_t counted, const store::BucketLevel& level);
   void CountHits(size_t descriptor, uint64_t counted);
-  envoy::HitCounts<common::OwnedCounter>* DetailedCounts(const Item& item,
+  envoy::HitCounts<common::OwnedCounter>* DetailedCounts(size_t descriptor,
                                                          envoy::HitCounters::Shard& shard) const;
   void CountDecisions();
   void Fail(absl::Status status);

@@ -55,6 +55,10 @@ TEST(AnswerTest, HeadersAreOfTheLastOverLimitElseOfTheLeastRemaining) {
   std::vector<DescriptorStatus> least = Statuses("uuu");
   least[1].remaining = least[2].remaining = 3;
   EXPECT_EQ(index(least), 1);
+  // As envoyproxy/ratelimit: the greatest number is not the least.
+  std::vector<DescriptorStatus> untouched = Statuses("u");
+  untouched[0].remaining = UINT32_MAX;
+  EXPECT_EQ(index(untouched), -1);
   std::vector<DescriptorStatus> unlimited = Statuses("-u");
   unlimited[0].limit = DescriptorStatus::Limit::kUnlimited;
   EXPECT_EQ(index(unlimited), 1);

@@ -124,6 +124,15 @@ TEST_F(DescriptorTest, QuotaModeIsOverIfAllQuotasAre) {
   EXPECT_EQ(Ask(both), "X0 X0 OVER");
 }
 
+TEST_F(DescriptorTest, AllDescriptorsAreQuotasIfSoAsked) {
+  Configure({Configured("a", "", 1), Configured("b", "", 2)});
+  Use({.answer = {.quota_all = true}});
+  const std::vector<Asked> both = {{{{"a", "1"}}}, {{{"b", "1"}}}};
+  EXPECT_EQ(Ask(both, 2), "X0 O0 OK");
+  EXPECT_EQ(Ask({{{{"a", "1"}}}, {{{"c", "1"}}}}), "X0 - OK");
+  EXPECT_EQ(Ask(both), "X0 X0 OVER");
+}
+
 TEST_F(DescriptorTest, ReplacedLimitsDoNotApply) {
   envoy::Descriptor general = Configured("g", "", 1);
   general.rate_limit->name = "general";
@@ -140,11 +149,13 @@ TEST_F(DescriptorTest, UnlimitedReplacesAndIsNotReplaced) {
   envoy::Descriptor unlimited = Configured("u", "", 0, envoy::Unit::kUnknown);
   unlimited.rate_limit->unlimited = true;
   unlimited.rate_limit->name = "all";
+  unlimited.metadata = {{"shown", {}}};  // with limits only
   unlimited.rate_limit->replaces.push_back({"general", {}});
   envoy::Descriptor other = Configured("o", "", 5);
   other.rate_limit->replaces.push_back({"all", {}});
   Configure({general, unlimited, other});
   EXPECT_EQ(Ask({{{{"g", "1"}}}, {{{"u", "1"}}}, {{{"o", "1"}}}}), "- * O4 OK");
+  EXPECT_EQ(descriptors_.statuses()[1].metadata, nullptr);
 }
 
 TEST_F(DescriptorTest, SiblingsOfADescriptorOverItsLimitAreSparedIfSoAsked) {
@@ -280,7 +291,10 @@ TEST_F(DescriptorTest, ReloadKeepsCountsAndChangesTheLimit) {
 TEST_F(DescriptorTest, CountsHitsOfEachLimit) {
   envoy::Descriptor detailed = Configured("u", "", 10);
   detailed.detailed_metric = true;
-  Configure({Configured("k", "v", 10), detailed});
+  envoy::Descriptor unlimited = Configured("free", "", 0, envoy::Unit::kUnknown);
+  unlimited.rate_limit->unlimited = true;
+  Configure({Configured("k", "v", 10), detailed, unlimited});
+  Ask({{{{"free", "1"}}}});  // not counted
   Ask({{{{"k", "v"}}}, {{{"u", "a"}}}, {{{"u", "b"}}}}, 9);
   Ask({{{{"k", "v"}}}, {{{"u", "a"}}}}, 3);
   const auto hits = limiter().counters().Hits(*registry_.Current());
