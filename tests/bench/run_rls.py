@@ -4,11 +4,11 @@
     tests/bench/run_rls.py [--build build] [--other NAME=PROGRAM ...] [--envoy PROGRAM]
         [--rounds 3] [--requests 60000] [--part cpu|reload|envoy ...]
 
-Servers run on core 0 and the load on core 1, in turn, for several rounds, so that other load on the
-machine affects all of them. CPU time is that of all threads, from /proc/PID/task/*/schedstat. A
-program given by --other reads the environment of envoyproxy/ratelimit (such as that program itself)
-and gets a redis-server, whose CPU time is shown apart; `NAME=HOST:PORT,PID[,PID]` names one that
-runs already.
+Servers run on core 0 (while limits are loaded again: on both) and the load on core 1, in turn, for
+several rounds, so that other load on the machine affects all of them. CPU time is that of all
+threads, from /proc/PID/task/*/schedstat. A program given by --other reads the environment of
+envoyproxy/ratelimit (such as that program itself) and gets a redis-server, whose CPU time is shown
+apart; `NAME=HOST:PORT,PID[,PID]` names one that runs already.
 
 cpu: 10,000 limits; one descriptor of two entries, then four such descriptors.
 reload: the slowest of the calls while the 10,000 limits are loaded again, four times a second.
@@ -79,8 +79,8 @@ def cpu_ns(pid):
     return total
 
 
-def pin(pid):
-    subprocess.run(["taskset", "-a", "-p", "-c", SERVER_CORE, str(pid)], check=True,
+def pin(pid, cores=SERVER_CORE):
+    subprocess.run(["taskset", "-a", "-p", "-c", cores, str(pid)], check=True,
                    stdout=subprocess.DEVNULL)
 
 
@@ -200,6 +200,9 @@ def part_reload(options, load, services, runtime):
     """Times of calls, without and with reloads. A few calls in flight: a queue would hide a wait."""
     print(f"\nCalls while {LIMITS} limits are loaded again (2 connections x 1 call), us")
     service = services[0]
+    # The thread that reads the files does not wait for the one that serves.
+    for pid in service.pids:
+        pin(pid, f"{SERVER_CORE},{LOAD_CORE}")
     url = f"http://{service.address}/{SHOULD}"
     for reloads in (False, True, False, True):
         stopped = threading.Event()
