@@ -12,7 +12,7 @@ import unittest
 import grpc
 
 import grpc_client
-from limiter import Limiter, Runtime
+from limiter import Limiter, Runtime, command_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -40,7 +40,7 @@ class BadInputTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory(prefix="sluice-envoy-test-")
         runtime = Runtime(f"{cls.folder.name}/runtime")
         runtime.publish(CONFIG)
-        cls.limiter = Limiter([OPTIONS.limiter, *OPTIONS.flag], cls.folder.name, runtime)
+        cls.limiter = Limiter(OPTIONS.limiter, cls.folder.name, runtime)
         messages = grpc_client.Messages(OPTIONS.proto)
         address = f"127.0.0.1:{cls.limiter.grpc_port}"
         cls.client = grpc_client.Client("service", address, messages)
@@ -133,7 +133,6 @@ if __name__ == "__main__":
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--limiter", help="the program (default: bin/ratelimit of the build folder)")
     parser.add_argument("--proto", default=os.path.join(ROOT, "proto"))
-    parser.add_argument("--flag", action="append", default=[], help="for the program")
     OPTIONS, rest = parser.parse_known_args()
-    OPTIONS.limiter = OPTIONS.limiter or os.path.join(OPTIONS.build, "bin", "ratelimit")
+    OPTIONS.limiter = command_of(OPTIONS)
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

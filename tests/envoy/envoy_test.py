@@ -27,7 +27,7 @@ sys.path.append(os.path.join(ROOT, "tests", "interop"))
 
 import common  # noqa: E402
 from front_envoy import Envoy, limit, route, text  # noqa: E402
-from limiter import Limiter, Redis, Runtime, await_true, free_port  # noqa: E402
+from limiter import Limiter, Redis, Runtime, await_true, command_of, free_port  # noqa: E402
 
 # Nothing refills during a test, but at the end of a day.
 CONFIG = [{"domain": "test", "descriptors": [
@@ -336,7 +336,7 @@ if __name__ == "__main__":
     parser.add_argument("--limiter", help="the program (default: bin/ratelimit of the build folder)")
     parser.add_argument("--redis", action="store_true", help="start a redis-server for it")
     OPTIONS, rest = parser.parse_known_args()
-    OPTIONS.limiter = OPTIONS.limiter or os.path.join(OPTIONS.build, "bin", "ratelimit")
+    OPTIONS.limiter = command_of(OPTIONS)
     try:
         ENVOY = common.envoy_program(os.path.join(OPTIONS.build, "interop"))
     except common.Missing as missing:

@@ -1,5 +1,6 @@
 """Starts a rate-limit service that reads the environment of envoyproxy/ratelimit."""
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -11,6 +12,8 @@ import urllib.request
 import yaml
 
 WAIT_S = 60
+# Of our own program: several run side by side.
+FLAGS = ["--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"]
 
 
 def free_port():
@@ -68,6 +71,13 @@ class Runtime:
         os.rename(f"{self.folder}/next", f"{self.folder}/current")
         if old != os.path.realpath(f"{self.folder}/current"):
             shutil.rmtree(old, ignore_errors=True)
+
+
+def command_of(options):
+    """--limiter, with its flags, or the program of the build folder."""
+    if options.limiter:
+        return shlex.split(options.limiter)
+    return [os.path.join(options.build, "bin", "ratelimit"), *FLAGS]
 
 
 class Limiter:
