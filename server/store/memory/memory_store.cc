@@ -245,7 +245,10 @@ bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_
     for (size_t i = 0; i < buckets.size(); ++i) {
       LockedBucket& bucket = buckets[i];
       order[i] = &bucket;
-      bucket.set_record(index_.Find(bucket.hash(), bucket.rule(), bucket.key()));
+      // Without a lock it would find a dead record again, as long as the thread that drops it is
+      // descheduled; the shard's mutex waits for that thread.
+      bucket.set_record(attempt == 0 ? index_.Find(bucket.hash(), bucket.rule(), bucket.key())
+                                     : nullptr);
       if (!bucket.missing()) continue;
       const BucketIndex::Lookup lookup =
           create_at_ns.has_value()
