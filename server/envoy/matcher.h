@@ -73,8 +73,8 @@ struct MatchedLimit {
   // How to count, with --ratelimit_mode and --ratelimit_overrides applied.
   Counting counting = {};
 
-  // ER's name of its counters: DOMAIN.KEY[_VALUE][.KEY[_VALUE]]. If `metric_has_values`, values of
-  // the request belong in it: Matcher::MetricName.
+  // The name of its counters in envoyproxy/ratelimit: DOMAIN.KEY[_VALUE][.KEY[_VALUE]]. If
+  // `metric_has_values`, values of the request belong in it: Matcher::MetricName.
   std::string metric_name = {};
   bool metric_has_values = false;
 };
@@ -105,8 +105,8 @@ class Matcher {
   // The bucket's key for a limit that the request brings along: of all entries.
   static void WriteKey(absl::Span<const Entry> entries, BucketKey* key);
 
-  // ER's name of the counters of a descriptor that Find has found, with detailed_metric and
-  // value_to_metric applied. Allocates.
+  // The name in envoyproxy/ratelimit of the counters of a descriptor that Find has found, with
+  // detailed_metric and value_to_metric applied. Allocates.
   std::string MetricName(std::string_view domain, absl::Span<const Entry> entries) const;
 
   // All limits, in the order of loading.

@@ -36,7 +36,8 @@ bool SameRules(LimitSpec a, const LimitSpec& b) {
   return a == b;
 }
 
-// Checks the limits of one source by themselves: each is good, names are unique, charges stay in it.
+// Checks the limits of one source by themselves: each is good, names are unique, charges stay in
+// the source.
 absl::Status CheckFile(const std::vector<LimitSpec>& specs) {
   if (specs.size() > bounds::kMaxLimits) return errors::TooManyLimits(specs.size());
   std::vector<const LimitSpec*> pointers;

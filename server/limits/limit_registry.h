@@ -1,5 +1,6 @@
-// LimitRegistry: the limits in force. Merges the limits of the file, of Envoy's configuration and of
-// the admin into an immutable LimitTable and swaps it in at once, so that no request sees half a change.
+// LimitRegistry: the limits in force. Merges the limits of the file, of Envoy's configuration and
+// of the admin into an immutable LimitTable and swaps it in at once, so that no request sees half
+// a change.
 //
 // Precedence:
 //   - The file owns the limits that it names. A Put on such a limit (ORIGIN_ADMIN_OVER_FILE), or a
@@ -53,8 +54,8 @@ struct FileStatus {
   uint64_t failed_reloads = 0;
 };
 
-// Thread-safe. Changes (ApplyFile, ApplyEnvoy, Put, Delete) wait for each other and take milliseconds for
-// thousands of limits. Local() does not wait for them.
+// Thread-safe. Changes (ApplyFile, ApplyEnvoy, Put, Delete) wait for each other and take
+// milliseconds for thousands of limits. Local() does not wait for them.
 class LimitRegistry {
  public:
   // Starts with an empty table. `store` outlives this. Every rule is registered with it before any
