@@ -247,6 +247,10 @@ void DescriptorCall::Plan(size_t d) {
   item.joint = !compatible && !forced && item.match->counting.all_or_none &&
                !item.match->shadow_mode && !item.match->quota_mode;
   joint_ |= item.joint;
+  if (compatible && !negative && method_ == Method::kShouldRateLimit &&
+      with_->options.stop_when_over && todo_.size() > 1) {
+    return AddProbe(d, rule);
+  }
   if (item.hits == 0 || method_ == Method::kCheck || (negative && !compatible)) {
     item.joint = false;
     return AddCheck(d, rule);
@@ -264,14 +268,14 @@ void DescriptorCall::Plan(size_t d) {
     }
   }
   item.way = Way::kDebit;
-  if (item.joint) return;
-  if (item.debit != store::Debit::kForced || !with_->options.stop_when_over || todo_.size() == 1) {
-    return AddDebit(d, rule);
-  }
+  if (!item.joint) AddDebit(d, rule);
+}
+
+void DescriptorCall::AddProbe(size_t d, const store::Rule& rule) {
   if (probed_.empty()) probe_items_.clear();
   store::QueryItem& probe = probe_items_.emplace_back();
   probe.rule = &rule;
-  probe.key = item.key->view();
+  probe.key = items_[d].key->view();
   probed_.push_back(static_cast<uint32_t>(d));
 }
 
@@ -291,11 +295,12 @@ void DescriptorCall::Probed() {
   }
   for (size_t i = 0; i < probed_.size(); ++i) {
     const uint32_t d = probed_[i];
-    if (!any_over || would_be_over(i)) {
-      AddDebit(d, *probe_items_[i].rule);
-    } else {
-      items_[d].hits = 0;
+    if (any_over && !would_be_over(i)) items_[d].hits = 0;
+    if (items_[d].hits == 0) {
       AddCheck(d, *probe_items_[i].rule);
+    } else {
+      items_[d].way = Way::kDebit;
+      AddDebit(d, *probe_items_[i].rule);
     }
   }
   Send();

@@ -150,6 +150,7 @@ class DescriptorCall final {
   void Plan(size_t descriptor);
   void AddCheck(size_t descriptor, const store::Rule& rule);
   void AddDebit(size_t descriptor, const store::Rule& rule);
+  void AddProbe(size_t descriptor, const store::Rule& rule);
   void Probed();
   void Send();
   absl::Status PlanJoint();

@@ -164,6 +164,8 @@ TEST_F(DescriptorTest, SiblingsOfADescriptorOverItsLimitAreSparedIfSoAsked) {
   const std::vector<Asked> both = {{{{"a", "1"}}}, {{{"b", "1"}}}};
   EXPECT_EQ(Ask(both), "O0 O9 OK");
   EXPECT_EQ(Ask(both), "X0 O9 OVER");
+  // A check of a limit that is exceeded spares its siblings too.
+  EXPECT_EQ(Ask({{.entries = {{"a", "1"}}, .hits = 0}, {{{"b", "1"}}}}), "X0 O9 OVER");
   EXPECT_EQ(Ask({{{{"b", "1"}}}}, 20), "X0 OVER");
   EXPECT_EQ(Ask({{.entries = {{"b", "1"}}, .hits = 0}}), "X0 OVER");
 }
