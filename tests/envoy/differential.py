@@ -73,16 +73,16 @@ def before_edge(moment):
     return 1 - moment % 1
 
 
-def pause(chooser):
+def pause(chooser, guard_s):
     """Mostly none; sometimes up to the moment just after, or just before, the end of a second."""
     draw = chooser.random()
     if draw < 0.010:
         time.sleep(before_edge(time.time()))
     elif draw < 0.017:
-        time.sleep(max(0, before_edge(time.time()) - GUARD_S - 0.004))
+        time.sleep(max(0, before_edge(time.time()) - guard_s - 0.004))
     elif draw < 0.05:
         time.sleep(chooser.random() * 0.05)
-    if before_edge(time.time()) < GUARD_S:
+    if before_edge(time.time()) < guard_s:
         time.sleep(before_edge(time.time()) + 0.0003)
 
 
@@ -120,6 +120,7 @@ class Run:
             self.clients.append(connect(name, process))
         self.requests = self.descriptors = self.over = self.repeated = self.edges = 0
         self.reloads = 0
+        self.guard_s = GUARD_S
         self.seen = collections.Counter()
         self.differences = []
         self.explained = 0
@@ -150,11 +151,16 @@ class Run:
             if chooser.random() < 0.01:
                 self.reload(grammar, models)
             request = grammar.request()
-            pause(chooser)
+            pause(chooser, self.guard_s)
+            start = time.monotonic()
             try:
                 now, answers = ask_all(self.clients, request)
             except Crossed:
                 return False
+            finally:
+                # A busy machine needs a longer guard.
+                took_s = time.monotonic() - start
+                self.guard_s = min(0.5, max(GUARD_S, 2 * took_s, 0.97 * self.guard_s))
             self.edges += last is not None and now != last
             last = now
             history.append((now, request))
