@@ -7,6 +7,7 @@ fail closed.) Traefik is not in Debian; tests/interop/traefik.py builds it.
 usage: gateways_test.py SOURCE_DIR BUILD_DIR [TEST ...]
 Exits with 77 if none of the gateways is installed.
 """
+import concurrent.futures
 import http.client
 import http.server
 import os
@@ -25,7 +26,7 @@ SOURCE, BUILD = (os.path.abspath(path) for path in sys.argv[1:3])
 SLUICED = os.path.join(BUILD, "bin", "sluiced")
 GATEWAYS = os.path.join(SOURCE, "deploy", "gateways")
 TRAEFIK = shutil.which("traefik") or os.path.join(BUILD, "interop", "traefik")
-WAIT_S = 30
+WAIT_S = 60  # Traefik gives up on Sluice after 30 s
 # Nothing refills during the test.
 LIMITS = """
 limits:
@@ -304,17 +305,30 @@ class TraefikTest(GatewayCases, unittest.TestCase):
         return [TRAEFIK, f"--configfile={static}"]
 
     def listens(self):
-        # It listens before it has read its routes.
-        return super().listens() and self.ask("/nowhere", method="OPTIONS")[0] != 404
+        # It listens before it has read its routes. The key is of no test, and the application does
+        # not count the method.
+        return (super().listens() and
+                self.ask("/login/", method="OPTIONS", X_Api_Key="ready")[0] != 404)
 
     def check_key_that_is_not_utf8(self):
         # What Sluice answers, reaches the client.
         self.assertEqual(self.statuses(2, "/login/", X_Api_Key=b"\xff"), [400] * 2)
 
+    def test_passes_what_is_granted_and_denies_the_rest_with_429(self):
+        # Of a grant, no header of Sluice reaches the client.
+        self.assertEqual(self.statuses(5, "/"), [200] * 5)
+        before = self.application.requests
+        status, headers, _ = self.ask("/")
+        self.assertEqual(status, 429)
+        self.assertGreater(int(headers["Retry-After"]), 0)
+        self.assertIn("r=0", headers["RateLimit"].replace(" ", ""))
+        self.assertEqual(self.application.requests, before)
+
     def check_without_sluice(self):
         before = self.application.requests
-        self.assertEqual(self.statuses(2, "/"), [500] * 2)
-        self.assertEqual(self.statuses(2, "/login/", X_Api_Key="a"), [500] * 2)
+        with concurrent.futures.ThreadPoolExecutor(2) as both:
+            asked = [both.submit(self.ask, "/"), both.submit(self.ask, "/login/", X_Api_Key="a")]
+            self.assertEqual([one.result()[0] for one in asked], [500] * 2)
         self.assertEqual(self.application.requests, before)
 
 
