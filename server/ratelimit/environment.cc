@@ -225,6 +225,7 @@ class Translator {
 
   void Answers() {
     Switch("SHADOW_MODE", "ratelimit_shadow=on");
+    Switch("QUOTA_MODE", "ratelimit_quota=on");
     Switch("RESPONSE_DYNAMIC_METADATA", "ratelimit_metadata=on");
     Switch("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "ratelimit_stop_when_over=on");
     Switch("LIMIT_RESPONSE_HEADERS_ENABLED", "ratelimit_headers=on");

@@ -89,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
                   {"--tls_cert=/certs/tls.crt", "--tls_key=/certs/tls.key",
                    "--tls_client_ca=/certs/ca.crt"}},
         FlagsCase{{{"SHADOW_MODE", "true"}}, {"--ratelimit_shadow=on"}},
+        FlagsCase{{{"QUOTA_MODE", "true"}}, {"--ratelimit_quota=on"}},
         FlagsCase{{{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"}},
                   {"--ratelimit_stop_when_over=on"}},
         FlagsCase{{{"RESPONSE_DYNAMIC_METADATA", "true"}}, {"--ratelimit_metadata=on"}},

@@ -601,7 +601,7 @@ TEST_F(RpcServerTest, EndsTheCallsOfAClosedConnectionInSeveralTurns) {
   client_->Pump();
   EXPECT_EQ(held_.started, 1000);
   client_->connection.CloseOnce();
-  EXPECT_LE(held_.cancelled, 200);
+  EXPECT_LE(held_.cancelled, 250);
   EXPECT_EQ(server_->server.connections(), 1u);
   client_->connection.RunTurns();
   EXPECT_EQ(held_.cancelled, 1000);
