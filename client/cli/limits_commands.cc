@@ -44,7 +44,8 @@ void WriteLimit(const LimitInfo& limit, Json* json) {
 }
 
 std::string OriginText(const LimitInfo& limit) {
-  if (limit.origin == "file" || limit.origin == "envoy") return limit.defined_at.empty() ? "file" : limit.defined_at;
+  if (limit.origin == "file" || limit.origin == "envoy")
+    return limit.defined_at.empty() ? "file" : limit.defined_at;
   if (limit.origin == "admin_over_file") {
     return "put, over " + (limit.defined_at.empty() ? "the file" : limit.defined_at);
   }

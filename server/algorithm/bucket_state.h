@@ -85,7 +85,7 @@ class BucketState {
 
   // A forced debit. Counts the permits as far as the bucket then owes at most max_owed, now and at
   // the grant time of each booking; a log or window counts at most its capacity and max_owed. The
-  // rest is forgiven: nobody owes it. Returns the permits that were not counted as a whole. If
+  // rest is forgiven: it is not owed. Returns the permits that were not counted as a whole. If
   // receipt_id != 0, opens a receipt for what was counted, unless that is nothing.
   uint64_t Force(const Parameters& parameters, uint64_t permits, uint64_t max_owed, Moment at,
                  uint64_t receipt_id = 0, bool* evicted = nullptr);

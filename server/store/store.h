@@ -80,7 +80,7 @@ struct ChargeResult {
   // Granted: how long before the acquisition's now_ns the charge was debited. 0 unless the charges
   // could not be decided at one moment (several slots of a Redis Cluster).
   int64_t debited_before_ns = 0;
-  // Forced: the permits that the bucket did not count, and that nobody owes.
+  // Forced: the permits that the bucket did not count, and that are not owed.
   uint64_t forgiven = 0;
 };
 

@@ -169,7 +169,7 @@ class ValuesTest(PageTest):
         for _ in range(80):
             self.server.acquire("slow", "eve")
         self.browser.wait_text("Note: Limit slow denied most of its requests in the last minute", seconds=10)
-        self.browser.click("See who")
+        self.browser.click("See the keys")
         self.browser.wait_text("slow", "h1")
         self.browser.wait_text("eve")
 

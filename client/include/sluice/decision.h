@@ -81,7 +81,7 @@ struct ChargeStatus {
   Reason reason = Reason::kNone;
   // Set for charges that a limit's `charges` added; they follow the requested ones.
   std::string limit = {};
-  // With force: permits that the bucket did not count, and that nobody owes.
+  // With force: permits that the bucket did not count, and that are not owed.
   uint64_t forgiven = 0;
 };
 

@@ -11,8 +11,8 @@ RuleRegistry::RuleRegistry(EpochDomain& epochs, uint8_t kind, TableRoom& room)
     : epochs_(epochs),
       kind_(kind),
       room_(room),
-      pages_(reinterpret_cast<std::atomic<Page*>*>(
-          MapChunks(kPages * sizeof(std::atomic<Page*>)))) {}
+      pages_(
+          reinterpret_cast<std::atomic<Page*>*>(MapChunks(kPages * sizeof(std::atomic<Page*>)))) {}
 
 RuleRegistry::~RuleRegistry() {
   common::MutexLock lock(&mu_);

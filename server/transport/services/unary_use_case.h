@@ -30,8 +30,8 @@ struct AnyKind {
   // What an undecided call holds, beyond the price of every call.
   static size_t PendingBytes(const Call&) { return 0; }
   template <typename Limiter>
-  static void Decide(Limiter& limiter, Call* call, int64_t deadline_ns,
-                     typename Call::DoneFn done, void* context) {
+  static void Decide(Limiter& limiter, Call* call, int64_t deadline_ns, typename Call::DoneFn done,
+                     void* context) {
     (limiter.*kDecide)(call, deadline_ns, done, context);
   }
   template <typename Limiter>

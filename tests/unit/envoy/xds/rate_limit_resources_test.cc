@@ -147,8 +147,7 @@ TEST(RateLimitResourcesTest, RefusesTooManyResources) {
 
 TEST(RateLimitResourcesTest, RefusesTooManyEmptyDescriptors) {
   std::string value;
-  for (size_t i = 0; i <= common::bounds::kMaxDescriptors; ++i)
-    value += std::string("\x1a\0", 2);
+  for (size_t i = 0; i <= common::bounds::kMaxDescriptors; ++i) value += std::string("\x1a\0", 2);
   Response response;
   *response.add_resources() = Resource(value);
   EXPECT_THAT(Error(response), HasSubstr("xds: resource 1: with it there are more than"));

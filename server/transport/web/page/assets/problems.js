@@ -65,7 +65,7 @@ function deniers(model) {
     .filter(([, {minute}]) => shareDenied(minute) > 0.5 && minute[0] + minute[1] > 60)
     .map(([name]) => name).sort();
   const notes = names.slice(0, deniersNamed).map((name) => ({grade: 'warn',
-    text: `Limit ${name} denied most of its requests in the last minute.`, address: limitAddress(name), link: 'See who'}));
+    text: `Limit ${name} denied most of its requests in the last minute.`, address: limitAddress(name), link: 'See the keys'}));
   if (names.length > deniersNamed) {
     notes.push({grade: 'warn', text: `${count(names.length - deniersNamed)} more limits did so too.`});
   }
