@@ -202,7 +202,7 @@ struct QueryItem {
   const Rule* rule = nullptr;
   std::string_view key;
   // Written by the store.
-  BucketLevel level;
+  BucketLevel level = {};
   bool exists = false;
   Source source = Source::kStore;
   bool unavailable = false;
@@ -210,7 +210,7 @@ struct QueryItem {
   uint64_t waiting = 0;
   int64_t next_grant_after_ns = 0;
   // Open receipts of grants whose time has come, and what they would give back.
-  algorithm::Refundable refundable;
+  algorithm::Refundable refundable = {};
 };
 
 class QueryOperation : public Operation {

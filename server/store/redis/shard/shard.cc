@@ -88,7 +88,7 @@ void Shard::Begin(QueryOperation* operation) {
   };
   const int64_t deadline_ns = operation->deadline_ns;
   for (QueryItem& item : items) {
-    item = {item.rule, item.key, {}};
+    item = {.rule = item.rule, .key = item.key};
     if (local_.Query(item)) {
       answered();
       continue;
