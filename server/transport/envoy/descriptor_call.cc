@@ -246,7 +246,6 @@ void DescriptorCall::Plan(size_t d) {
   const bool forced = compatible || method_ == Method::kReport;
   item.joint = !compatible && !forced && item.match->counting.all_or_none &&
                !item.match->shadow_mode && !item.match->quota_mode;
-  joint_ |= item.joint;
   if (compatible && !negative && method_ == Method::kShouldRateLimit &&
       with_->options.stop_when_over && todo_.size() > 1) {
     return AddProbe(d, rule);
@@ -268,6 +267,7 @@ void DescriptorCall::Plan(size_t d) {
     }
   }
   item.way = Way::kDebit;
+  joint_ |= item.joint;
   if (!item.joint) AddDebit(d, rule);
 }
 

@@ -247,6 +247,14 @@ TEST_F(DescriptorTest, TakesAllOrNone) {
   EXPECT_EQ(Ask({{{{"b", "1"}}}, {{{"b", "1"}}}}, 4), "O1 O1 OK");
 }
 
+TEST_F(DescriptorTest, ChecksBesideOtherDescriptorsTakeNothingAllOrNone) {
+  envoy::Descriptor shadow = Configured("s", "", 10);
+  shadow.shadow_mode = true;
+  Configure({Configured("a", "", 1), shadow}, kAllOrNone);
+  EXPECT_EQ(Ask({{.entries = {{"a", "1"}}, .hits = 0}, {{{"s", "1"}}}}), "O1 O9 OK");
+  EXPECT_EQ(Ask({{{{"s", "1"}}}, {{{"a", "1"}}}}, 1, Method::kCheck), "O9 O1 OK");
+}
+
 TEST_F(DescriptorTest, BoundsTheLimitsThatAreTakenAllOrNone) {
   Configure({Configured("a", "", 10)}, kAllOrNone);
   std::vector<std::string> values;
