@@ -141,6 +141,10 @@ FixedWindowState::Course FixedWindowState::CourseFrom(const FixedWindow& paramet
   course.carried = Carried(parameters, next, course.over_ns);
   course.carried_until_ns =
       course.over_ns + static_cast<int64_t>(UntilEndOf(parameters, next, over));
+  // A window that is over may be asked after the clock was set to show its later number again.
+  if (course.carried > 0) {
+    course.carried_until_ns = std::min(course.carried_until_ns, KeptUntilNs(parameters));
+  }
   return course;
 }
 

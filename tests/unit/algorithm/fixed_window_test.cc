@@ -115,6 +115,22 @@ TEST(FixedWindowTest, ClockSetBackAtTheEndOfAWindowDoesNotGrantItTwice) {
   EXPECT_TRUE(window.TryTake(p, 100, clocks.After(10 * kMinute)));
 }
 
+TEST(FixedWindowTest, LaterNumberIsForgottenAlsoIfTheClockIsSetToShowItAgain) {
+  const FixedWindow p = Make(2, kHour);
+  FixedWindowState window;
+  Clocks clocks;
+  clocks.Advance(10 * kHour);
+  EXPECT_TRUE(window.TryTake(p, 1, clocks.At()));
+  clocks.wall_ns += kHour;
+  EXPECT_TRUE(window.TryTake(p, 1, clocks.At()));  // counts for 11 too, until 13:00
+  clocks.Advance(2 * kHour + 30 * kMinute);
+  clocks.wall_ns -= 2 * kHour + 30 * kMinute;  // 11:00 again
+  EXPECT_FALSE(window.TryTake(p, 2, clocks.At()));
+  EXPECT_EQ(window.EarliestNs(p, 2, clocks.At()), clocks.now_ns + 30 * kMinute);
+  EXPECT_FALSE(window.TryTake(p, 2, clocks.After(30 * kMinute - 1)));
+  EXPECT_TRUE(window.TryTake(p, 2, clocks.After(30 * kMinute)));
+}
+
 TEST(FixedWindowTest, ClockSetBackByDaysDeniesForAtMostAPeriod) {
   const FixedWindow p = Make(100, kHour);
   FixedWindowState window;
