@@ -54,7 +54,7 @@ class DescriptorTest : public service::ServiceTest {
     ASSERT_TRUE(applied.ok()) << applied.status();
   }
 
-  // Makes the limiter anew, without counters.
+  // Replaces the limiter by a new one, whose counters are empty.
   void Use(DescriptorOptions options) {
     limiter_of_descriptors_ = std::make_unique<DescriptorLimiter>(
         service::Collaborators{registry_, store_, clock_, metrics_, usage_, signer_},
