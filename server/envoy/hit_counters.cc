@@ -39,6 +39,7 @@ HitCounts<common::OwnedCounter>* HitCounters::Shard::Detailed(
   if (detailed_.size() >= common::bounds::kMaxDetailedCounters) return nullptr;
   auto named = std::make_unique<Named>();
   named->name = name();
+  if (named->name.size() > common::bounds::kMaxDescriptorBytes) return nullptr;
   return &detailed_.emplace(std::string(identity), std::move(named)).first->second->counts;
 }
 

@@ -70,7 +70,8 @@ class HitCounters {
     }
 
     // The counters whose name has values of the request. `identity` tells them apart; `name` makes
-    // the name when the thread first counts for it. Null: there are too many.
+    // the name when the thread first counts for it. Null: there are too many, or the name is longer
+    // than bounds::kMaxDescriptorBytes; a caller chooses its values.
     HitCounts<common::OwnedCounter>* Detailed(std::string_view identity,
                                               absl::FunctionRef<std::string()> name);
 

@@ -320,5 +320,17 @@ TEST_F(DescriptorTest, CountsHitsOfEachLimit) {
             "d.u_b 9 0 1 9\n");
 }
 
+TEST_F(DescriptorTest, SumsTheHitsOfLongValuesInsteadOfKeepingTheirNames) {
+  envoy::Descriptor detailed = Configured("u", "", 10);
+  detailed.detailed_metric = true;
+  Configure({detailed});
+  const std::string long_value(64 << 10, 'x');
+  Ask({{{{"u", long_value.c_str()}}}}, 3);
+  const auto hits = limiter().counters().Hits(*registry_.Current());
+  ASSERT_EQ(hits.size(), 1u);
+  EXPECT_EQ(hits[0].name, "d.u");
+  EXPECT_EQ(hits[0].total_hits, 3u);
+}
+
 }  // namespace
 }  // namespace sluice::transport
