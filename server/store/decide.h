@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
@@ -166,8 +167,9 @@ class ForcedShares {
     std::iota(order_.begin(), order_.end(), uint8_t{0});
     if (charged_by_ == nullptr) return;
     // The sets are transitive, so a charge has more of them than each of those in its set.
-    std::stable_sort(order_.begin(), order_.begin() + charges_.size(), [&](uint8_t a, uint8_t b) {
-      return std::popcount(charged_by_[a]) < std::popcount(charged_by_[b]);
+    std::sort(order_.begin(), order_.begin() + charges_.size(), [&](uint8_t a, uint8_t b) {
+      return std::pair(std::popcount(charged_by_[a]), a) <
+             std::pair(std::popcount(charged_by_[b]), b);
     });
   }
 

@@ -236,7 +236,7 @@ int Run(const std::string& address, int rounds, double seconds) {
   struct Load {
     const char* name;
     std::function<Sample()> run;
-    std::vector<double> cpu, p50, p99;
+    std::vector<double> cpu = {}, p50 = {}, p99 = {};
   };
   std::vector<Load> loads = {
       {"bare socket, 1 thread", [&] { return Blocking(seconds, 1, [&] { bare.Call(); }); }},

@@ -71,9 +71,10 @@ TEST(RedisSharingDifferentialTest, AnswersHeartbeatsAsTheModelDoes) {
         model.Leave(id);
       }
       if (below(30) == 0) take_over(step + 1);
-      const store::redis::FencingToken term = {.word_key = model.data.word,
-                                               .floor_us = model.data.floor_us,
-                                               .lag_us = model.data.lag_us};
+      store::redis::FencingToken term;
+      term.word_key = model.data.word;
+      term.floor_us = model.data.floor_us;
+      term.lag_us = model.data.lag_us;
       const auto got =
           store::redis::ParseHeartbeat(ToReply(Scripts::Get().Call(store::redis::HeartbeatWords(
               {store::redis::NodesKey(name_space), id, divisor, clear, kTtlNs, not_after_us}, term,
@@ -106,7 +107,9 @@ TEST(RedisSharingDifferentialTest, IgnoresHeartbeatsFromBeforeDataLoss) {
   const store::redis::Heartbeat heartbeat = {
       store::redis::NodesKey("other"), "a", 0, true, 2 * kSecond, 0};
   for (const bool as_argument : {false, true}) {
-    const store::redis::FencingToken term = {.word_key = "other:word", .as_argument = as_argument};
+    store::redis::FencingToken term;
+    term.word_key = "other:word";
+    term.as_argument = as_argument;
     const RedisValue answer = Scripts::Get().Call(store::redis::HeartbeatWords(heartbeat, term));
     EXPECT_EQ(answer.type, RedisValue::Type::kError);
     EXPECT_EQ(answer.text.find("FENCE"), 0u) << answer.text;
