@@ -1,6 +1,7 @@
 // Fuzzes a whole server in process, without sockets and on virtual time, with random steps of
 // attacks on a few connections: batches, streams, watches, held calls, metadata, resets, floods,
-// peers that do not read. Each step is two bytes of the input: what to do, and how much.
+// peers that do not read. Each step is two bytes of the input: what to do, and how much. An input
+// plays as many steps as kMostWork allows.
 //
 // After every step the server may hold only so many bytes, by its own account and by the allocator
 // of the sanitizer. No iteration of its loop may take long. After the connections are gone, the
@@ -48,6 +49,10 @@ constexpr size_t kMostBytesLeft = size_t{8} << 20;
 // CPU time of an iteration of the loop. A step takes at most 1 ms; each connection may take one,
 // and the sanitizers multiply that.
 constexpr int64_t kMostIterationNs = 200'000'000;
+// Work of an input, in charges, so that no input takes long: a batch has up to 65,536, and with the
+// sanitizers each takes microseconds. A step costs some beside its charges.
+constexpr int64_t kMostWork = 250'000;
+constexpr int64_t kStepWork = 1'000;
 
 void Require(bool right, const char* what, size_t number = 0) {
   if (right) return;
@@ -254,16 +259,40 @@ void Fill(v1::AcquireRequest* request, uint8_t what, uint8_t amount) {
   request->set_want_receipt((what & 32) != 0);
 }
 
-v1::AcquireBatchRequest Batch(uint8_t what, uint8_t amount) {
+int AcquisitionsOf(uint8_t amount) {
   constexpr int kCounts[] = {1, 2, 8, 64, 256, 1024, 2048, 4096};
+  return kCounts[amount / 32];
+}
+
+v1::AcquireBatchRequest Batch(uint8_t what, uint8_t amount) {
   v1::AcquireBatchRequest batch;
-  for (int i = 0; i < kCounts[amount / 32]; ++i) Fill(batch.add_acquisitions(), what, amount);
+  for (int i = 0; i < AcquisitionsOf(amount); ++i) Fill(batch.add_acquisitions(), what, amount);
   return batch;
 }
 
+bool SendsBatch(uint8_t what) { return what % 16 <= 2; }
+
 class World {
  public:
-  void Step(uint8_t what, uint8_t amount) {
+  // Returns false, and does nothing, once the work is done.
+  bool Step(uint8_t what, uint8_t amount) {
+    if (work_left_ <= 0) return false;
+    work_left_ -= kStepWork;
+    if (SendsBatch(what)) work_left_ -= AcquisitionsOf(amount) * (amount % 16 + 1);
+    Do(what, amount);
+    return true;
+  }
+  ~World() {
+    for (auto& attacker : attackers_) attacker.reset();
+    parts_.Advance(11 * kSecondNs);
+    Require(parts_.server.server.connections() == 0, "connections left");
+    Require(parts_.watches.watches() == 0, "watches left", parts_.watches.watches());
+    Require(parts_.memory.held() < kUnreported, "bytes left in the account", Held());
+    Require(Bytes() < kMostBytesLeft, "bytes left", Bytes());
+  }
+
+ private:
+  void Do(uint8_t what, uint8_t amount) {
     const size_t index = what >> 6;
     std::unique_ptr<Attacker>& slot = attackers_[index];
     if (slot == nullptr || slot->connection.ended()) {
@@ -276,16 +305,7 @@ class World {
     Require(parts_.memory.held() < kMemoryLimit + kExcess, "bytes in the account", Held());
     Require(Bytes() < kMostBytes, "bytes in use", Bytes());
   }
-  ~World() {
-    for (auto& attacker : attackers_) attacker.reset();
-    parts_.Advance(11 * kSecondNs);
-    Require(parts_.server.server.connections() == 0, "connections left");
-    Require(parts_.watches.watches() == 0, "watches left", parts_.watches.watches());
-    Require(parts_.memory.held() < kUnreported, "bytes left in the account", Held());
-    Require(Bytes() < kMostBytesLeft, "bytes left", Bytes());
-  }
 
- private:
   size_t Held() const { return static_cast<size_t>(parts_.memory.held()); }
   // Of the server. The fake streams hold what a socket would.
   size_t Bytes() const {
@@ -381,6 +401,7 @@ class World {
     }
   }
 
+  int64_t work_left_ = kMostWork;
   const size_t at_start_ = __sanitizer_get_current_allocated_bytes();
   Parts parts_;
   std::array<std::unique_ptr<Attacker>, 4> attackers_;
@@ -391,6 +412,7 @@ class World {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   sluice::World world;
-  for (size_t at = 0; at + 2 <= size; at += 2) world.Step(data[at], data[at + 1]);
+  for (size_t at = 0; at + 2 <= size && world.Step(data[at], data[at + 1]); at += 2) {
+  }
   return 0;
 }
