@@ -16,6 +16,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -105,7 +106,7 @@ class Record {
       if (spins < kSpins * kYields) {
         sched_yield();
       } else {
-        usleep(kSleepUs);
+        usleep(SleepUs(spins / kSpins - kYields));
       }
       return;
     }
@@ -123,7 +124,9 @@ class Record {
   // Yields before it sleeps. A holder may be descheduled for milliseconds. Yielding would take
   // processor time all the while, which the holder may be waiting for.
   static constexpr int kYields = 16;
-  static constexpr unsigned kSleepUs = 20;
+  // Each sleep is twice as long as the one before, up to a millisecond: a sleep costs processor
+  // time too, and the last one adds at most as much as was waited before.
+  static constexpr unsigned SleepUs(int sleeps) { return 16u << std::min(sleeps, 6); }
   static constexpr size_t kKeyOffset = 14;
 
   Record(uint64_t word, uint32_t rule_id, uint16_t key_bytes)
