@@ -75,8 +75,8 @@ inline constexpr size_t kMaxHandshakesPerLoop = 1024;
 inline constexpr int kMaxAdminConnections = 1000;
 inline constexpr size_t kMaxAdminRequestBytes = size_t{32} << 20;
 
-// Calls open at once on one connection, announced in its SETTINGS. An open call costs 1 to 3 KiB,
-// and callers that are held until their grant time keep theirs for hours: a connection takes 3 MiB
+// Calls open at once on one connection, announced in its SETTINGS. An open call costs 2 to 4 KiB,
+// and callers that are held until their grant time keep theirs for hours: a connection takes 4 MiB
 // for them at most. A count beside the account of bytes, since HTTP/2 lets a server announce no
 // other bound: without it, clients would send calls only to have them refused.
 inline constexpr uint32_t kMaxStreamsPerConnection = 1024;
@@ -86,6 +86,10 @@ inline constexpr uint32_t kMaxStreamsPerConnection = 1024;
 // Bytes of answers that the peer has not taken: small, since hundreds of peers may take none, and
 // large enough for several of the largest usual batches (4096 acquisitions, 100 KB).
 inline constexpr size_t kMaxConnectionUnsentBytes = size_t{1} << 20;
+// Of all connections of a port, divided between its event loops. Above, a connection waits that has
+// more than the minimum: it goes on when its own peer takes answers, so one that reads is served.
+inline constexpr size_t kMaxPortUnsentBytes = size_t{32} << 20;
+inline constexpr size_t kMinConnectionUnsentBytes = size_t{64} << 10;
 // Bytes of decoded calls that a shared store has not decided: several of the largest usual batches,
 // 1.2 MB each, so that they are decided together.
 inline constexpr size_t kMaxConnectionPendingBytes = size_t{8} << 20;
@@ -100,6 +104,10 @@ inline constexpr size_t kMinConnectionRequestBytes = size_t{64} << 10;
 
 // Bytes of the watches of one connection: two of the largest, or hundreds of small ones.
 inline constexpr size_t kMaxConnectionWatchBytes = size_t{512} << 10;
+// Of all connections of the data port, divided between its event loops.
+inline constexpr size_t kMaxPortWatchBytes = size_t{32} << 20;
+// Of one connection, while the others have taken all of that: some dozens of buckets.
+inline constexpr size_t kMinConnectionWatchBytes = size_t{16} << 10;
 
 // How long a peer may take none of its answers, unless --stall_timeout says otherwise.
 inline constexpr int64_t kDefaultStallTimeoutNs = int64_t{30} * 1'000'000'000;

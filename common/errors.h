@@ -276,8 +276,8 @@ inline absl::Status BadMinInterval() {
 inline absl::Status TooManyWatchedBuckets() {
   return NotExecuted(absl::ResourceExhaustedError(
       absl::StrCat("buckets: the watches of this connection would hold more than ",
-                   bounds::kMaxConnectionWatchBytes,
-                   " bytes; watch fewer buckets, or use a second connection")));
+                   bounds::kMaxConnectionWatchBytes, " bytes, or those of the port more than ",
+                   bounds::kMaxPortWatchBytes, "; watch fewer buckets")));
 }
 
 inline absl::Status TooManyWatches() {

@@ -56,6 +56,8 @@ void Ports::MakeData() {
   options.max_connections = with_.flags.max_connections;
   options.rpc.metrics_name = "data";
   options.rpc.max_loop_buffered_bytes = common::bounds::kMaxPortRequestBytes / loops.size();
+  options.rpc.max_loop_unsent_bytes = common::bounds::kMaxPortUnsentBytes / loops.size();
+  options.rpc.max_loop_lasting_bytes = common::bounds::kMaxPortWatchBytes / loops.size();
   options.more_services = transport::RateLimitService::ServiceNames();
   data_ = std::make_unique<transport::PortServer>(options, loops, with_.clock, with_.metrics);
   data_service_ = std::make_unique<transport::RateLimiterService>(

@@ -94,6 +94,26 @@ TEST_F(MemoryTest, RefusesLastingCallsAboveTheConnectionsShare) {
   EXPECT_LT(Memory(), before);
 }
 
+TEST_F(MemoryTest, RefusesLastingCallsAboveThePortsShareButForSmallOnes) {
+  transport::RpcServerOptions options;
+  options.max_loop_lasting_bytes = bounds::kMaxConnectionWatchBytes;
+  Begin(options);
+  H2Client first(*server_);
+  H2Client second(*server_);
+  for (H2Client* client : {&first, &second}) {
+    client->Pump();
+    client->Call("/t.T/Held", Framed(""));
+    client->Pump();
+  }
+  EXPECT_TRUE(held_.held[0]->TrySetLastingBytes(bounds::kMaxConnectionWatchBytes));
+  EXPECT_FALSE(held_.held[1]->TrySetLastingBytes(bounds::kMinConnectionWatchBytes + 1));
+  EXPECT_TRUE(held_.held[1]->TrySetLastingBytes(bounds::kMinConnectionWatchBytes));
+  EXPECT_TRUE(held_.held[0]->TrySetLastingBytes(0));
+  EXPECT_TRUE(held_.held[1]->TrySetLastingBytes(bounds::kMaxConnectionWatchBytes));
+  for (transport::ServerCall* call : held_.held) call->Finish();
+  server_->loop->RunOnce(0);
+}
+
 // A decision that takes long, as one of Redis.
 TEST_F(MemoryTest, NextCallsWaitWhileUndecidedOnesHoldTheShare) {
   H2Client client(*server_);
@@ -137,6 +157,34 @@ TEST_F(MemoryTest, WaitingCallsGoOnWhenAnswersAreTaken) {
   client->Pump();
   for (const int32_t id : ids) EXPECT_EQ(client->calls[id].status(), "0");
   EXPECT_EQ(Stalls(), 0u);
+}
+
+TEST_F(MemoryTest, ConnectionsThatTakeNoAnswersShareThePortsBytes) {
+  constexpr size_t kAnswer = 100'000;
+  transport::RpcServerOptions options;
+  options.max_loop_unsent_bytes = 20 * kAnswer;
+  Begin(options);
+  std::vector<std::unique_ptr<H2Client>> clients;
+  std::vector<int32_t> ids;
+  for (int c = 0; c < 20; ++c) {
+    clients.push_back(ShutClient());
+    for (int i = 0; i < 10; ++i) {
+      const int32_t id = clients.back()->Call("/t.T/Echo", Framed(std::string(kAnswer, 'x')));
+      if (c == 19) ids.push_back(id);
+    }
+    clients.back()->Pump();
+  }
+  // Until the port's bytes are used up, then one answer of each connection.
+  EXPECT_GE(echo_.calls, 20 + 18);
+  EXPECT_LE(echo_.calls, 21 + 18);
+  ExpectOthersUnharmed();
+  // A peer that begins to take its answers gets all of them, while the others take none.
+  H2Client& reader = *clients.back();
+  const nghttp2_settings_entry open = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 1 << 20};
+  nghttp2_submit_settings(reader.session, 0, &open, 1);
+  nghttp2_session_set_local_window_size(reader.session, 0, 0, 1 << 30);
+  reader.Pump();
+  for (const int32_t id : ids) EXPECT_EQ(reader.calls[id].status(), "0");
 }
 
 TEST_F(MemoryTest, ClosesPeerThatTakesNoAnswerAndAnswersPings) {

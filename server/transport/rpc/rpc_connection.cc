@@ -374,6 +374,13 @@ bool RpcConnection::HasRoomFor(size_t bytes) const {
          !rpc_loop_.over_memory();
 }
 
+bool RpcConnection::HasRoomToLast(size_t bytes) const {
+  const size_t mine = lasting_bytes_ + bytes;
+  if (mine <= common::bounds::kMinConnectionWatchBytes) return true;
+  return mine <= common::bounds::kMaxConnectionWatchBytes &&
+         rpc_loop_.lasting_bytes() + bytes <= rpc_loop_.options().max_loop_lasting_bytes;
+}
+
 size_t RpcConnection::memory() const {
   return rpc_loop_.options().connection_bytes + sizeof(*this) + session_.memory() +
          open_calls_ * kCallBytes + buffered_bytes_ + unsent_bytes_ + pending_bytes_ +

@@ -79,13 +79,16 @@ class RpcConnection final : public PortConnection,
     buffered_bytes_ += request_bytes;
     rpc_loop_.AddBufferedBytes(request_bytes);
     unsent_bytes_ += response_bytes;
+    rpc_loop_.AddUnsentBytes(response_bytes);
   }
   // The same for what handlers keep for their calls, until the decision and for the call's life.
   void HoldState(size_t pending_bytes, size_t lasting_bytes) {
     pending_bytes_ += pending_bytes;
     lasting_bytes_ += lasting_bytes;
+    rpc_loop_.AddLastingBytes(lasting_bytes);
   }
-  size_t lasting_bytes() const { return lasting_bytes_; }
+  // Whether `bytes` more of calls that last are within the bounds.
+  bool HasRoomToLast(size_t bytes) const;
   // The peer takes a part of an answer.
   void OnAnswerTaken() { taken_ns_ = rpc_loop_.loop().now_ns(); }
   // Whether `bytes` more of unfinished requests are within the bounds.
@@ -95,6 +98,7 @@ class RpcConnection final : public PortConnection,
   bool full() const {
     const RpcServerOptions& options = rpc_loop_.options();
     return unsent_bytes_ > options.max_connection_unsent_bytes ||
+           (unsent_bytes_ > common::bounds::kMinConnectionUnsentBytes && rpc_loop_.over_unsent()) ||
            pending_bytes_ > options.max_connection_pending_bytes;
   }
 

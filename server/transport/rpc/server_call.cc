@@ -126,10 +126,7 @@ void ServerCall::SetPendingBytes(size_t bytes) {
 }
 
 bool ServerCall::TrySetLastingBytes(size_t bytes) {
-  if (connection_->lasting_bytes() - lasting_bytes_ + bytes >
-      common::bounds::kMaxConnectionWatchBytes) {
-    return false;
-  }
+  if (bytes > lasting_bytes_ && !connection_->HasRoomToLast(bytes - lasting_bytes_)) return false;
   connection_->HoldState(0, bytes - lasting_bytes_);
   lasting_bytes_ = bytes;
   return true;

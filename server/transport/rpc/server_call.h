@@ -103,8 +103,8 @@ class ServerCall : public http2::Stream {
   // wait. Ends with the call.
   void SetPendingBytes(size_t bytes);
   // The same for a call that lasts (a watch), for which no other call waits. Returns false, and
-  // sets nothing, if all such calls of the connection would hold more than
-  // bounds::kMaxConnectionWatchBytes.
+  // sets nothing, if all such calls of the connection, or of its loop, would hold more than
+  // bounds::kMaxConnectionWatchBytes or RpcServerOptions::max_loop_lasting_bytes.
   bool TrySetLastingBytes(size_t bytes);
 
   // What the handler keeps for the call. Null at the start.
