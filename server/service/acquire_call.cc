@@ -48,6 +48,7 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   first_ = end_ = 0;
   sliced_ = false;
   was_held_ = false;
+  held_memory_ = 0;
   max_wait_cut_ns_ = 0;
   places_.Use(nullptr);
   HeldCaller::Reset();
@@ -173,6 +174,7 @@ absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
   if (item.options.hold && with_->held_callers == nullptr) {
     return errors::HoldUnimplemented(path.Field("hold"));
   }
+  if (item.options.hold) held_memory_ = static_cast<uint32_t>(memory() + request_memory());
   if (absl::Status s = CheckChargeCount(path, item.asked); !s.ok()) return s;
   attempt.Begin(item.options.want_receipt);
   if (item.options.force) attempt.SetForced();

@@ -155,6 +155,10 @@ class AcquireCall final : private waiting::HeldCaller {
            asked_.size() * (sizeof(Asked) + sizeof(store::Charge) + sizeof(store::ChargeResult));
   }
 
+  // About the bytes that it takes until its grant time if it asks to be held; else 0. Does not
+  // change while another thread answers it.
+  size_t held_memory() const { return held_memory_; }
+
   // RateLimiter::CancelHeld.
   waiting::HeldCaller* held() { return this; }
 
@@ -266,6 +270,7 @@ class AcquireCall final : private waiting::HeldCaller {
   std::string receipts_;
   // It was held until the grant time: its wait is over.
   bool was_held_ = false;
+  uint32_t held_memory_ = 0;
   // By how much the deadline shortened the max_wait of a call that asks to be held.
   int64_t max_wait_cut_ns_ = 0;
 

@@ -28,9 +28,11 @@ class FreeList {
     return one;
   }
 
-  void Recycle(T& one) {
+  // `lasted`: it was in use for long. Around it, memory of other calls has been freed; to keep it
+  // would keep their pages.
+  void Recycle(T& one, bool lasted = false) {
     one.Recycle();
-    if (bytes_ + one.memory() > kMaxBytes) {
+    if (lasted || bytes_ + one.memory() > kMaxBytes) {
       delete &one;
       return;
     }

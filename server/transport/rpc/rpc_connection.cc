@@ -21,6 +21,9 @@ constexpr int64_t kFewUnits = 256;
 // What the end of a call costs when its connection has ended, beside what its handler counts.
 constexpr int64_t kEndUnits = 10;
 
+// A call that was open for longer has lasted.
+constexpr int64_t kLongNs = 1'000'000'000;
+
 // An open call without its messages: its object, its smallest buffers, the state of a small
 // request.
 constexpr size_t kCallBytes = sizeof(RpcCall) + 1024;
@@ -136,7 +139,7 @@ void RpcConnection::OnStreamClosed(http2::Stream& stream) {
   calls_.Remove(call);
   --open_calls_;
   rpc_loop_.counters().streams_closed.Add(1);
-  rpc_loop_.calls().Recycle(call);
+  rpc_loop_.calls().Recycle(call, rpc_loop_.last_now_ns() - call.arrived_ns > kLongNs);
 }
 
 // ---- Turns of calls

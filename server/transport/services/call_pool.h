@@ -34,9 +34,10 @@ class CallPool {
     kept_bytes_ -= free_->bytes;
     return *std::exchange(free_, free_->next);
   }
-  void Give(T& item) {
+  // `lasted`: as for FreeList::Recycle.
+  void Give(T& item, bool lasted = false) {
     item.bytes = item.memory();
-    if (kept_bytes_ + item.bytes > kMaxKeptBytes) {
+    if (lasted || kept_bytes_ + item.bytes > kMaxKeptBytes) {
       delete &item;
       return;
     }

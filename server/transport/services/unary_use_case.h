@@ -34,6 +34,8 @@ struct AnyKind {
                      void* context) {
     (limiter.*kDecide)(call, deadline_ns, done, context);
   }
+  // Whether it was held: its memory is not kept.
+  static bool Lasted(const Call&) { return false; }
   template <typename Limiter>
   static void Cancel(Limiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
@@ -143,7 +145,7 @@ class UnaryUseCase final : public UnaryMethod {
     } else {
       item.kept.reset();
     }
-    item.pool->Give(item);
+    item.pool->Give(item, Kind::Lasted(item.call));
   }
 
   Limiter& limiter_;
