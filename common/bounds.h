@@ -157,8 +157,8 @@ inline constexpr size_t kMaxLimitHistories = 1000;
 
 // ---- Envoy's rate-limit service ----
 
-// Descriptors of a request, and the entries of all of them: the request is decided in one step, of
-// less than a millisecond. Envoy sends a few.
+// Descriptors of a request, and the entries of all of them: they are decoded and matched in one
+// step, of less than half a millisecond. Envoy sends a few.
 inline constexpr size_t kMaxEnvoyDescriptors = 1024;
 inline constexpr size_t kMaxEnvoyEntries = 4096;
 // Bytes of a request: room for some values of 64 KiB.

@@ -41,6 +41,7 @@ void DescriptorCall::Reset(Method method) {
   tables_.clear();
   statuses_.clear();
   status_ = absl::OkStatus();
+  sliced_ = more_ = false;
   slice_cost_ = 0;
 }
 
@@ -79,6 +80,7 @@ void DescriptorCall::Start(const DescriptorCollaborators& with, int64_t deadline
   std::iota(todo_.begin(), todo_.end(), 0);
   while (keys_.size() < size) keys_.emplace_back();
   slice_cost_ = size;
+  search_budget_ = store::SearchBudget();
   queries_.clear();
   queried_.clear();
   Decide();
@@ -367,9 +369,24 @@ void DescriptorCall::SendDebits() {
     acquisitions_[i].results = results_.data() + begin;
     end = begin;
   }
-  debits_.acquisitions = absl::MakeSpan(acquisitions_);
+  debited_ = judged_ = 0;
+  todo_.clear();
+  SendSlice();
+}
+
+void DescriptorCall::SendSlice() {
+  debits_.ResetWork();
+  if (sliced_) debits_.most_work = service::kSliceWork;
+  debits_.search_budget = &search_budget_;
+  debits_.acquisitions = absl::MakeSpan(acquisitions_).subspan(debited_);
   debits_.deadline_ns = deadline_ns_;
   with_->service.store.Acquire(&debits_);
+}
+
+void DescriptorCall::Continue() {
+  more_ = false;
+  slice_cost_ = 0;
+  SendSlice();
 }
 
 void DescriptorCall::SendChecks() {
@@ -382,9 +399,22 @@ void DescriptorCall::SendChecks() {
 // ---- What it did
 
 void DescriptorCall::Debited() {
-  todo_.clear();
+  slice_cost_ = std::max(slice_cost_, debits_.work_in_decisions());
+  const size_t begin = std::exchange(debited_, acquisitions_.size() - debits_.undecided);
+  absl::Status status = JudgeDebits(begin, debited_);
+  if (!status.ok()) return Fail(std::move(status));
+  if (debits_.undecided > 0) {
+    more_ = true;
+    done_(context_, this);
+    return;
+  }
+  todo_.empty() ? SendChecks() : Decide();
+}
+
+absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
   absl::Status status;
-  for (const Place& place : places_) {
+  for (; judged_ < places_.size() && places_[judged_].acquisition < end; ++judged_) {
+    const Place& place = places_[judged_];
     const store::Acquisition& decided = acquisitions_[place.acquisition];
     if (decided.outcome == store::Outcome::kStaleRule && tables_.size() < service::kMaxAttempts) {
       todo_.push_back(place.descriptor);
@@ -394,9 +424,8 @@ void DescriptorCall::Debited() {
       JudgeDebit(place);
     }
   }
-  CountDecisions();
-  if (!status.ok()) return Fail(std::move(status));
-  todo_.empty() ? SendChecks() : Decide();
+  CountDecisions(absl::MakeConstSpan(acquisitions_).subspan(begin, end - begin));
+  return status;
 }
 
 absl::Status DescriptorCall::ErrorOf(const store::Acquisition& decided) {
@@ -536,11 +565,11 @@ envoy::HitCounts<common::OwnedCounter>* DescriptorCall::DetailedCounts(
   });
 }
 
-void DescriptorCall::CountDecisions() {
+void DescriptorCall::CountDecisions(absl::Span<const store::Acquisition> slice) {
   common::Metrics::Shard& shard = with_->service.metrics.Local();
   with_->service.usage.Record([&](auto usage) {
     service::DecisionCounter counter(shard, usage);
-    for (const store::Acquisition& decided : acquisitions_) {
+    for (const store::Acquisition& decided : slice) {
       if (decided.outcome == store::Outcome::kUnavailable) {
         service::CountUnavailable(shard, decided);
       } else if (decided.debit != store::Debit::kGiveBack && ErrorOf(decided).ok()) {

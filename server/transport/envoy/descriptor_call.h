@@ -81,9 +81,11 @@ class DescriptorCall final {
   absl::Span<const DescriptorStatus> statuses() const { return statuses_; }
   void Encode(common::Buffer* out) const;
 
-  // ---- What UnaryUseCase asks of a call. It is decided in one slice.
-  void DecideInSlices() {}
-  bool more() const { return false; }
+  // ---- What UnaryUseCase asks of a call. Descriptors that are counted may be decided in slices,
+  // each with a call of DoneFn. A call that is dropped between slices counts nothing further.
+  void DecideInSlices() { sliced_ = true; }
+  bool more() const { return more_; }
+  void Continue();
   size_t size() const { return request_.descriptors.size(); }
   size_t slice_cost() const { return slice_cost_; }
   // Bytes of memory, with that of former requests.
@@ -135,6 +137,8 @@ class DescriptorCall final {
   // Start -> Decide -> Send -> SendDebits -> the store -> Debited -> SendChecks -> the store ->
   // Checked -> Finish -> DoneFn, where
   //   - Decide asks the store before it goes on to Send (Probed), for stop_when_over;
+  //   - Debited calls DoneFn if the store left some for the next slice: Continue -> the store ->
+  //     Debited;
   //   - Debited goes back to Decide for descriptors whose limits changed meanwhile.
   absl::Status Validate() const;
   // Decides the descriptors in todo_ by the current table.
@@ -155,10 +159,13 @@ class DescriptorCall final {
   void Send();
   absl::Status PlanJoint();
   void SendDebits();
+  void SendSlice();
   void SendChecks();
 
   // ---- What it did.
   void Debited();
+  // Of the acquisitions [begin, end) of the slice. Returns the error of one that has one.
+  absl::Status JudgeDebits(size_t begin, size_t end);
   void Checked();
   static absl::Status ErrorOf(const store::Acquisition& decided);
   void JudgeDebit(const Place& place);
@@ -170,7 +177,7 @@ class DescriptorCall final {
   void CountHits(size_t descriptor, uint64_t counted);
   envoy::HitCounts<common::OwnedCounter>* DetailedCounts(size_t descriptor,
                                                          envoy::HitCounters::Shard& shard) const;
-  void CountDecisions();
+  void CountDecisions(absl::Span<const store::Acquisition> slice);
   void Fail(absl::Status status);
   void Finish();
 
@@ -194,7 +201,12 @@ class DescriptorCall final {
   std::vector<envoy::Entry> key_entries_;
   bool joint_ = false;             // descriptors are taken all or none
   bool joint_impossible_ = false;  // a descriptor of those that are taken all or none can never be
+  bool sliced_ = false;
+  bool more_ = false;
   size_t slice_cost_ = 0;
+  size_t debited_ = 0;                 // acquisitions that the store has decided
+  size_t judged_ = 0;                  // places of these
+  store::SearchBudget search_budget_;  // of all slices
   Debits debits_;
   Probes probes_;
   Checks checks_;

@@ -29,7 +29,8 @@ class DescriptorLimiter {
               void* context) {
     call->Start(with_, deadline_ns, done, context);
   }
-  void Continue(DescriptorCall*) {}
+  // Decides the next slice of a call that has more().
+  void Continue(DescriptorCall* call) { call->Continue(); }
 
   const envoy::HitCounters& counters() const { return counters_; }
   const limits::LimitRegistry& registry() const { return with_.service.registry; }

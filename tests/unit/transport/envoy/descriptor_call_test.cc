@@ -76,6 +76,49 @@ TEST_F(DescriptorTest, CountsDescriptorsOfOneBucketInOrder) {
   EXPECT_EQ(Ask({check, one, one, check}), "O1 O0 X0 X0 OVER");
 }
 
+// A thousand descriptors, of which the first hundred come twice.
+class SlicedDescriptorTest : public DescriptorTest {
+ protected:
+  SlicedDescriptorTest() {
+    sliced_ = true;
+    for (int i = 0; i < 900; ++i) values_.push_back(std::to_string(i) + std::string(400, 'v'));
+    for (int i = 0; i < 1000; ++i) asked_.push_back({{{"u", values_[i % 900].c_str()}}});
+  }
+  static std::string Times(int count, const std::string& text) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += text;
+    return all;
+  }
+
+  std::vector<std::string> values_;
+  std::vector<Asked> asked_;
+};
+
+TEST_F(SlicedDescriptorTest, CountsAsInOneSlice) {
+  Configure({Configured("u", "", 3)});
+  EXPECT_EQ(Ask(asked_, 2), Times(900, "O1 ") + Times(100, "X0 ") + "OVER");
+  EXPECT_GT(slices_, 4);
+  EXPECT_EQ(limiter().counters().Hits(*registry_.Current())[0].total_hits, 2000u);
+  const common::MetricsSnapshot counted = metrics_.Snapshot(0);
+  EXPECT_EQ(counted.granted, 900u);
+  EXPECT_EQ(counted.denied, 100u);
+  // Few are decided at once.
+  EXPECT_EQ(Ask({{{{"u", "a"}}}, {{{"u", "b"}}}}), "O2 O2 OK");
+  EXPECT_EQ(slices_, 1);
+}
+
+TEST_F(SlicedDescriptorTest, DecidesByTheLimitsOfItsStartWhenTheyChangeBetweenSlices) {
+  Configure({Configured("u", "", 3)});
+  between_slices_ = [this] {
+    between_slices_ = nullptr;
+    Configure({Configured("u", "", 6)});
+  };
+  EXPECT_EQ(Ask(asked_, 2), Times(900, "O1 ") + Times(100, "X0 ") + "OVER");
+  EXPECT_EQ(descriptors_.statuses()[999].requests_per_unit, 3u);
+  sliced_ = false;
+  EXPECT_EQ(Ask(asked_, 1), Times(100, "O1 ") + Times(800, "O3 ") + Times(100, "O0 ") + "OK");
+}
+
 TEST_F(DescriptorTest, HugeHitsAreOverAndStay) {
   Configure({Configured("k", "", 10)});
   EXPECT_EQ(Ask({{{{"k", "1"}}}}, UINT32_MAX), "X0 OVER");

@@ -3,6 +3,7 @@
 #define SLUICE_TESTS_UNIT_TRANSPORT_ENVOY_FIXTURE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -86,17 +87,23 @@ class DescriptorTest : public service::ServiceTest {
     }
   }
 
-  // Decides the request, which must complete at once. The text shows each status: its code (O: OK,
-  // X: over the limit) and what remains; "-": no limit, "*": unlimited. Then the overall code.
+  // Decides the request, which must complete at once, or in slices. The text shows each status: its
+  // code (O: OK, X: over the limit) and what remains; "-": no limit, "*": unlimited. Then the
+  // overall code.
   std::string Ask(const std::vector<Asked>& asked, uint32_t hits_addend = 0,
                   Method method = Method::kShouldRateLimit, const char* domain = "d") {
     descriptors_.Reset(method);
     Fill(asked, hits_addend, domain);
+    if (sliced_) descriptors_.DecideInSlices();
     int done = 0;
     limiter().Decide(
         &descriptors_, store::kNoDeadline,
         [](void* context, DescriptorCall*) { ++*static_cast<int*>(context); }, &done);
-    EXPECT_EQ(done, 1);
+    for (slices_ = 1; descriptors_.more(); ++slices_) {
+      if (between_slices_) between_slices_();
+      limiter().Continue(&descriptors_);
+    }
+    EXPECT_EQ(done, slices_);
     if (!descriptors_.status().ok()) return descriptors_.status().ToString();
     std::string text;
     for (const DescriptorStatus& status : descriptors_.statuses()) {
@@ -113,6 +120,9 @@ class DescriptorTest : public service::ServiceTest {
   }
 
   DescriptorCall descriptors_;
+  bool sliced_ = false;
+  std::function<void()> between_slices_;
+  int slices_ = 0;  // of the last request
 
  private:
   std::unique_ptr<DescriptorLimiter> limiter_of_descriptors_;
