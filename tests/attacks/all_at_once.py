@@ -12,6 +12,7 @@ import grpc
 
 from ledger import Ledger
 from on_bookings import WallClock
+from on_envoy import flags as envoy_flags
 from run import ATTACKS, IN_REDIS, Run, acquisition, attack, seconds
 
 ATTACK_S = 15  # after all attacks are prepared
@@ -29,7 +30,8 @@ def all_at_once(run):
     with tempfile.TemporaryDirectory() as folder:
         clock = WallClock(folder)
         flags = [f"--memory_limit={MEMORY_LIMIT_MB}MiB", "--max_buckets=400000"]
-        memory = run.server(*flags, tls=True, env=clock.environment, wall_offset_file=clock.path)
+        memory = run.server(*flags, *envoy_flags(), tls=True, env=clock.environment,
+                            wall_offset_file=clock.path)
         with_redis = Run(run.variant, verdict=run.verdict, core=run.core)
         redis = with_redis.server(*flags, redis=True)
         with_redis.flushed = True  # by booked_floor

@@ -18,6 +18,7 @@ import time
 from dataclasses import asdict
 
 import on_bookings  # noqa: F401  (the attacks register themselves)
+import on_envoy  # noqa: F401
 import on_http  # noqa: F401
 import on_memory  # noqa: F401
 import on_ports  # noqa: F401

@@ -102,13 +102,15 @@ class Connection:
             self.read(0.1)
 
     def head(self, method, extra=(), service="RateLimiter", end=False):
-        """The HEADERS of a new call: its stream, and the bytes."""
+        """The HEADERS of a new call: its stream, and the bytes. `service`: in sluice.v1 unless it
+        names its package."""
+        package = "" if "." in service else "sluice.v1."
         stream = 2 * self.opened + 1
         self.opened += 1
         self.calls.add(stream)
         self._windows[stream] = self._initial_window
         block = self.encoder.encode([
-            (":method", "POST"), (":scheme", "http"), (":path", f"/sluice.v1.{service}/{method}"),
+            (":method", "POST"), (":scheme", "http"), (":path", f"/{package}{service}/{method}"),
             (":authority", "a"), ("content-type", "application/grpc"), ("te", "trailers"), *extra])
         return stream, frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
 

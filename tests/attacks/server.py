@@ -27,7 +27,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 
 def compile_protos():
-    """Compiles proto/sluice into a temporary folder; returns that."""
+    """Compiles proto/sluice and Envoy's rate-limit service into a temporary folder; returns
+    that."""
     if "SLUICE_PROTOS" in os.environ:  # compiled by the process that started this one
         return os.environ["SLUICE_PROTOS"]
     import grpc_tools
@@ -36,6 +37,8 @@ def compile_protos():
     atexit.register(shutil.rmtree, out, ignore_errors=True)
     root = os.path.join(ROOT, "proto")
     files = glob.glob(f"{root}/sluice/**/*.proto", recursive=True)
+    for folder in ("config/core", "extensions/common/ratelimit", "service/ratelimit", "type"):
+        files += glob.glob(f"{root}/envoy/{folder}/v3/*.proto")
     include = os.path.join(os.path.dirname(grpc_tools.__file__), "_proto")
     if protoc.main(["", f"-I{root}", f"-I{include}", f"--python_out={out}",
                     f"--grpc_python_out={out}", *files]):
@@ -50,6 +53,8 @@ pb = importlib.import_module("sluice.v1.rate_limiter_pb2")
 pb_grpc = importlib.import_module("sluice.v1.rate_limiter_pb2_grpc")
 admin_pb = importlib.import_module("sluice.v1.admin_pb2")
 admin_grpc = importlib.import_module("sluice.v1.admin_pb2_grpc")
+rls_pb = importlib.import_module("envoy.service.ratelimit.v3.rls_pb2")
+rls_grpc = importlib.import_module("envoy.service.ratelimit.v3.rls_pb2_grpc")
 
 
 def process_tree_killer():
@@ -105,14 +110,17 @@ def certificate():
 class Target:
     """Addresses of a running server, and clients for it."""
 
-    def __init__(self, data, admin, http, pid, ca=None, redis=None, wall_offset_file=None):
+    def __init__(self, data, admin, http, pid, ca=None, redis=None, wall_offset_file=None,
+                 ratelimit_http=None):
         self.data, self.admin, self.http = data, admin, http
+        self.ratelimit_http = ratelimit_http  # None: it has no such port
         self.pid, self.ca, self.redis = pid, ca, redis
         self.wall_offset_file = wall_offset_file
 
     def facts(self):
         return {"data": self.data, "admin": self.admin, "http": self.http, "pid": self.pid,
-                "ca": self.ca, "redis": self.redis, "wall_offset_file": self.wall_offset_file}
+                "ca": self.ca, "redis": self.redis, "wall_offset_file": self.wall_offset_file,
+                "ratelimit_http": self.ratelimit_http}
 
     @functools.cached_property
     def tls(self):
@@ -130,16 +138,20 @@ class Target:
     def tcp(self, source="127.0.0.1"):
         return connect(self.data, source=source)
 
-    def stub(self):
-        """A client of its own connection."""
+    def channel(self):
+        """A connection of its own."""
         options = [("grpc.use_local_subchannel_pool", 1),
                    ("grpc.max_receive_message_length", 1 << 26),
                    ("grpc.ssl_target_name_override", "localhost")]
         if not self.ca:
-            return pb_grpc.RateLimiterStub(grpc.insecure_channel(self.data, options=options[:2]))
+            return grpc.insecure_channel(self.data, options=options[:2])
         with open(self.ca, "rb") as file:
             credentials = grpc.ssl_channel_credentials(file.read())
-        return pb_grpc.RateLimiterStub(grpc.secure_channel(self.data, credentials, options=options))
+        return grpc.secure_channel(self.data, credentials, options=options)
+
+    def stub(self):
+        """A client with a connection of its own."""
+        return pb_grpc.RateLimiterStub(self.channel())
 
     def stats(self):
         stub = admin_grpc.LimitAdminStub(grpc.insecure_channel(self.admin, options=[
@@ -209,7 +221,7 @@ class Server(Target):
             raise Refused(f"the server did not start: {self.log_text()[-200:]}")
         ports = dict(re.findall(r"(\w+)=(\S+)", ready))
         super().__init__(ports["data"], ports["admin"], ports["http"], self.process.pid, ca,
-                         redis, wall_offset_file)
+                         redis, wall_offset_file, ports.get("ratelimit_http"))
 
     def fill_stderr(self):
         """Fills the pipe, which nothing reads."""
