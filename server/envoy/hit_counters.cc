@@ -1,8 +1,8 @@
 #include "server/envoy/hit_counters.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "absl/container/btree_map.h"
 #include "common/bounds.h"
 #include "common/strings.h"
 #include "server/envoy/matcher.h"
@@ -40,6 +40,7 @@ HitCounts<common::OwnedCounter>* HitCounters::Shard::Detailed(
   auto named = std::make_unique<Named>();
   named->name = name();
   if (named->name.size() > common::bounds::kMaxDescriptorBytes) return nullptr;
+  in_order_.push_back(named.get());
   return &detailed_.emplace(std::string(identity), std::move(named)).first->second->counts;
 }
 
@@ -49,27 +50,58 @@ CallTotals HitCounters::Calls() const {
   return totals;
 }
 
-std::vector<NamedHits> HitCounters::Hits(const limits::LimitTable& table) const {
-  absl::btree_map<std::string, HitTotals> by_name;
-  shards_.ForEach([&](Shard& shard) {
-    if (const Matcher* const matcher = MatcherOf(table); matcher != nullptr) {
-      for (const auto& match : matcher->limits()) {
-        const limits::Limit* const limit = LimitOf(table, *match);
-        if (limit == nullptr) continue;
-        const uint32_t id = limit->limit_id();
-        Shard::Chunk* const chunk =
-            shard.limits_[id / Shard::kChunk % Shard::kChunks].load(std::memory_order_acquire);
-        HitTotals& totals = by_name[match->metric_name];
-        if (chunk != nullptr) AddTo(totals, (*chunk)[id % Shard::kChunk]);
-      }
+HitCounters::Reader::Reader(const HitCounters& counters,
+                            std::shared_ptr<const limits::LimitTable> table)
+    : counters_(counters), table_(std::move(table)) {
+  // A shard lives as long as the counters.
+  counters_.shards_.ForEach([this](Shard& shard) { shards_.push_back(&shard); });
+}
+
+bool HitCounters::Reader::ReadPiece() { return ReadLimits() || ReadDetailed(); }
+
+bool HitCounters::Reader::ReadLimits() {
+  const Matcher* const matcher = MatcherOf(*table_);
+  const size_t all = matcher == nullptr ? 0 : matcher->limits().size();
+  if (limit_ == all) return false;
+  for (const size_t end = std::min(all, limit_ + kPiece); limit_ < end; ++limit_) {
+    const MatchedLimit& match = *matcher->limits()[limit_];
+    const limits::Limit* const limit = LimitOf(*table_, match);
+    if (limit == nullptr) continue;
+    HitTotals& totals = hits_[match.metric_name];
+    const uint32_t id = limit->limit_id();
+    for (const Shard* shard : shards_) {
+      Shard::Chunk* const chunk =
+          shard->limits_[id / Shard::kChunk % Shard::kChunks].load(std::memory_order_acquire);
+      if (chunk != nullptr) AddTo(totals, (*chunk)[id % Shard::kChunk]);
     }
+  }
+  return true;
+}
+
+bool HitCounters::Reader::ReadDetailed() {
+  if (shard_ == shards_.size()) return false;
+  std::vector<Shard::Named*> piece;
+  {
+    const Shard& shard = *shards_[shard_];
     common::MutexLock lock(&shard.mu_);
-    for (const auto& [_, named] : shard.detailed_) AddTo(by_name[named->name], named->counts);
-  });
-  std::vector<NamedHits> hits;
-  hits.reserve(by_name.size());
-  for (auto& [name, totals] : by_name) hits.push_back({totals, name});
-  return hits;
+    const auto begin = shard.in_order_.begin() + static_cast<ptrdiff_t>(detailed_);
+    const size_t size = std::min(kPiece, shard.in_order_.size() - detailed_);
+    piece.assign(begin, begin + static_cast<ptrdiff_t>(size));
+  }
+  for (Shard::Named* named : piece) AddTo(hits_[named->name], named->counts);
+  detailed_ += piece.size();
+  if (piece.empty()) {
+    ++shard_;
+    detailed_ = 0;
+  }
+  return true;
+}
+
+HitsByName HitCounters::Hits(std::shared_ptr<const limits::LimitTable> table) const {
+  Reader reader(*this, std::move(table));
+  while (reader.ReadPiece()) {
+  }
+  return reader.Take();
 }
 
 }  // namespace sluice::envoy

@@ -11,9 +11,11 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "common/histogram.h"
@@ -47,10 +49,8 @@ struct CallCounts {
 };
 using CallTotals = CallCounts<uint64_t>;
 
-// The hits of one name: DOMAIN.KEY[_VALUE][.KEY[_VALUE]].
-struct NamedHits : HitTotals {
-  std::string name;
-};
+// The hits of all names, DOMAIN.KEY[_VALUE][.KEY[_VALUE]], sorted.
+using HitsByName = absl::btree_map<std::string, HitTotals>;
 
 // Thread-safe.
 class HitCounters {
@@ -90,18 +90,46 @@ class HitCounters {
 
     // The owner stores with release after filling in; other threads load with acquire.
     std::array<std::atomic<Chunk*>, kChunks> limits_{};
-    // A reader holds it while it copies.
+    // Readers hold it for a moment alone: the owner waits for it.
     mutable common::Mutex mu_;
     absl::flat_hash_map<std::string, std::unique_ptr<Named>> detailed_ ABSL_GUARDED_BY(mu_);
+    // The same ones, in the order of their making. None is ever removed.
+    std::vector<Named*> in_order_ ABSL_GUARDED_BY(mu_);
   };
 
   // The calling thread's shard.
   Shard& Local() { return shards_.Local(); }
 
   CallTotals Calls() const;
-  // The hits of all names: of limits in the table that have one, and detailed ones. Sorted by name.
-  // Takes milliseconds for thousands of limits: not for an event loop that serves requests.
-  std::vector<NamedHits> Hits(const limits::LimitTable& table) const;
+  // Reads the hits of all names, of the limits in a table and the detailed ones, a piece at a time.
+  // Not thread-safe. The counters outlive it.
+  class Reader {
+   public:
+    Reader(const HitCounters& counters, std::shared_ptr<const limits::LimitTable> table);
+
+    // Returns false once all are read. Each piece takes well under a millisecond.
+    bool ReadPiece();
+    // REQUIRES: all are read.
+    HitsByName Take() { return std::move(hits_); }
+
+   private:
+    static constexpr size_t kPiece = 256;
+
+    bool ReadLimits();
+    bool ReadDetailed();
+
+    const HitCounters& counters_;
+    const std::shared_ptr<const limits::LimitTable> table_;
+    std::vector<Shard*> shards_;
+    size_t limit_ = 0;     // of the configuration
+    size_t shard_ = 0;     // whose detailed hits are being read
+    size_t detailed_ = 0;  // of this shard
+    HitsByName hits_;
+  };
+
+  // All that a Reader reads. Takes milliseconds for thousands of limits: not for an event loop that
+  // serves requests.
+  HitsByName Hits(std::shared_ptr<const limits::LimitTable> table) const;
 
  private:
   common::PerThread<Shard> shards_;

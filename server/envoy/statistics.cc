@@ -16,8 +16,8 @@ Statistics::Values Statistics::Read() const {
     values.emplace_back(absl::StrCat("ratelimit.service.", name), value);
   }
   values.emplace_back("ratelimit.service.rate_limit.domain_not_found", calls.domain_not_found);
-  for (const NamedHits& hits : counters_.Hits(*registry_.Current())) {
-    const std::string prefix = absl::StrCat("ratelimit.service.rate_limit.", hits.name, ".");
+  for (const auto& [of, hits] : counters_.Hits(registry_.Current())) {
+    const std::string prefix = absl::StrCat("ratelimit.service.rate_limit.", of, ".");
     for (const auto& [name, value] :
          {std::pair("total_hits", hits.total_hits), std::pair("over_limit", hits.over_limit),
           std::pair("near_limit", hits.near_limit), std::pair("within_limit", hits.within_limit),

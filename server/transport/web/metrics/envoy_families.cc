@@ -1,6 +1,5 @@
 #include "server/transport/web/metrics/envoy_families.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <numeric>
@@ -69,40 +68,36 @@ std::vector<prometheus::MetricFamily> EnvoyCallFamilies(
   return list.Take();
 }
 
-EnvoyHitFamilies::EnvoyHitFamilies(std::vector<envoy::NamedHits> hits, size_t max_shown) {
-  const size_t shown = std::min(hits.size(), max_shown);
-  rows_.resize(shown);
-  for (size_t i = 0; i < shown; ++i) {
-    static_cast<envoy::HitTotals&>(rows_[i]) = hits[i];
-    rows_[i].labels = LabelsOf(hits[i].name);
-  }
-  if (hits.size() == shown) return;
-  Row others;
-  others.labels = {{"domain", "other"}};
-  for (size_t i = shown; i < hits.size(); ++i) {
-    for (const Family& family : kFamilies) others.*family.count += hits[i].*family.count;
-  }
-  rows_.push_back(std::move(others));
-}
+EnvoyHitFamilies::EnvoyHitFamilies(envoy::HitsByName hits, size_t max_shown)
+    : hits_(std::move(hits)), max_shown_(max_shown), next_(hits_.begin()) {}
 
 bool EnvoyHitFamilies::NextPiece(prometheus::MetricFamily* family, bool* continued) {
-  if (row_ == rows_.size()) {
-    row_ = 0;
-    ++family_;
-    begun_ = false;
-  }
-  if (rows_.empty() || family_ >= std::size(kFamilies)) return false;
+  if (hits_.empty() || family_ == std::size(kFamilies)) return false;
   const Family& of = kFamilies[family_];
   *family = {of.name, of.help, prometheus::MetricType::Counter, {}};
-  for (const size_t end = std::min(rows_.size(), row_ + kPiece); row_ < end; ++row_) {
-    const uint64_t count = rows_[row_].*of.count;
-    if (count == 0 && !of.always) continue;
+  const auto add = [&](uint64_t count, Labels labels) {
     prometheus::ClientMetric& metric = family->metric.emplace_back();
-    metric.label = rows_[row_].labels;
+    metric.label = std::move(labels);
     metric.counter.value = static_cast<double>(count);
+  };
+  for (size_t i = 0; i < kPiece && next_ != hits_.end(); ++i, ++next_, ++row_) {
+    const uint64_t count = next_->second.*of.count;
+    if (row_ >= max_shown_) {
+      others_ += count;
+    } else if (count != 0 || of.always) {
+      add(count, LabelsOf(next_->first));
+    }
   }
+  const bool last = next_ == hits_.end();
+  if (last && row_ > max_shown_ && (others_ != 0 || of.always)) add(others_, {{"domain", "other"}});
   *continued = begun_;
   begun_ |= !family->metric.empty();
+  if (!last) return true;
+  ++family_;
+  next_ = hits_.begin();
+  row_ = 0;
+  others_ = 0;
+  begun_ = false;
   return true;
 }
 

@@ -4,6 +4,7 @@
 #define SLUICE_SERVER_TRANSPORT_WEB_METRICS_ENVOY_FAMILIES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "common/metrics.h"
@@ -17,26 +18,28 @@ namespace sluice::metrics {
 std::vector<prometheus::MetricFamily> EnvoyCallFamilies(
     const envoy::CallTotals& calls, const std::vector<common::MethodTotals>& methods);
 
-// The hits of all names, a family at each call: ratelimit_service_rate_limit_total_hits and so on,
-// by domain, key1, key2, ... Not thread-safe.
+// The hits of all names: ratelimit_service_rate_limit_total_hits and so on, by domain, key1,
+// key2, ... Not thread-safe.
 class EnvoyHitFamilies {
  public:
   // Names over `max_shown` are summed, with the domain "other".
-  EnvoyHitFamilies(std::vector<envoy::NamedHits> hits, size_t max_shown);
+  EnvoyHitFamilies(envoy::HitsByName hits, size_t max_shown);
+
+  EnvoyHitFamilies(const EnvoyHitFamilies&) = delete;
+  EnvoyHitFamilies& operator=(const EnvoyHitFamilies&) = delete;
 
   // The families follow each other, each in pieces: `*continued` says that the piece belongs to the
-  // same family as the one before. Returns false if no piece is left.
+  // same family as the one before. A piece may have no samples. Returns false if no piece is left.
   bool NextPiece(prometheus::MetricFamily* family, bool* continued);
 
  private:
-  struct Row : envoy::HitTotals {
-    Labels labels;
-  };
-
-  std::vector<Row> rows_;
+  const envoy::HitsByName hits_;
+  const size_t max_shown_;
   size_t family_ = 0;
-  size_t row_ = 0;
-  bool begun_ = false;  // a piece of the family was made
+  envoy::HitsByName::const_iterator next_;
+  size_t row_ = 0;       // of next_
+  uint64_t others_ = 0;  // the names over max_shown
+  bool begun_ = false;   // a piece of the family was made
 };
 
 }  // namespace sluice::metrics

@@ -43,14 +43,19 @@ bool Exposition::Step(std::string* text) {
         if (!piece[0].metric.empty()) Append(piece, continued, text);
         return true;
       }
-      stage_ = sources_.envoy != nullptr ? Stage::kReadEnvoy : Stage::kDone;
+      stage_ = sources_.envoy != nullptr ? Stage::kWriteEnvoyCalls : Stage::kDone;
       return stage_ != Stage::kDone;
     }
-    case Stage::kReadEnvoy:
+    case Stage::kWriteEnvoyCalls:
       Append(EnvoyCallFamilies(sources_.envoy->Calls(),
                                sources_.admin.GetServerStats().totals.methods),
              false, text);
-      hits_.emplace(sources_.envoy->Hits(*sources_.admin.List()), common::bounds::kMaxMetricLimits);
+      reader_.emplace(*sources_.envoy, sources_.admin.List());
+      stage_ = Stage::kReadEnvoy;
+      return true;
+    case Stage::kReadEnvoy:
+      if (reader_->ReadPiece()) return true;
+      hits_.emplace(reader_->Take(), common::bounds::kMaxMetricLimits);
       stage_ = Stage::kWriteEnvoy;
       return true;
     case Stage::kWriteEnvoy: {

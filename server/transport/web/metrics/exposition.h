@@ -21,8 +21,7 @@ class Exposition {
                       uint32_t max_limits = common::bounds::kMaxMetricLimits)
       : sources_(sources), limits_(sources.admin, max_limits) {}
 
-  // Takes one step, of well under a millisecond (with thousands of Envoy's limits one step, which
-  // reads their counters, takes milliseconds), and appends the text that it made to `*text`.
+  // Takes one step, of well under a millisecond, and appends the text that it made to `*text`.
   // Returns false once the text is complete.
   bool Step(std::string* text);
 
@@ -32,6 +31,7 @@ class Exposition {
     kReadLimits,
     kWriteServer,
     kWriteLimits,
+    kWriteEnvoyCalls,
     kReadEnvoy,
     kWriteEnvoy,
     kDone
@@ -41,6 +41,8 @@ class Exposition {
   Stage stage_ = Stage::kCountFiles;
   OpenFiles files_;
   LimitFamilies limits_;
+  // Of Envoy's limits.
+  std::optional<envoy::HitCounters::Reader> reader_;
   std::optional<EnvoyHitFamilies> hits_;
 };
 

@@ -115,7 +115,7 @@ void CountAllocations(int descriptors) {
   const uint64_t after = allocations;
   EXPECT_EQ(after - before, 0u) << "in " << 32 * kRounds << " calls";
   uint64_t hits = 0;
-  for (const envoy::NamedHits& one : limiter.counters().Hits(*registry.Current())) {
+  for (const auto& [of, one] : limiter.counters().Hits(registry.Current())) {
     hits += one.total_hits;
   }
   EXPECT_EQ(hits, 3u * 32u * (100 + kRounds) * static_cast<uint64_t>(descriptors));

@@ -98,7 +98,7 @@ TEST_F(SlicedDescriptorTest, CountsAsInOneSlice) {
   Configure({Configured("u", "", 3)});
   EXPECT_EQ(Ask(asked_, 2), Times(900, "O1 ") + Times(100, "X0 ") + "OVER");
   EXPECT_GT(slices_, 4);
-  EXPECT_EQ(limiter().counters().Hits(*registry_.Current())[0].total_hits, 2000u);
+  EXPECT_EQ(limiter().counters().Hits(registry_.Current()).begin()->second.total_hits, 2000u);
   const common::MetricsSnapshot counted = metrics_.Snapshot(0);
   EXPECT_EQ(counted.granted, 900u);
   EXPECT_EQ(counted.denied, 100u);
@@ -148,12 +148,12 @@ TEST_F(DescriptorTest, ShadowModeIsOkAndCounted) {
   Configure({shadow, Configured("k", "", 1)});
   EXPECT_EQ(Ask({{{{"s", "1"}}}}, 3), "O0 OK");
   EXPECT_EQ(Ask({{{{"s", "1"}}}, {{{"k", "1"}}}}, 3), "O0 X0 OVER");
-  const auto hits = limiter().counters().Hits(*registry_.Current());
+  const auto hits = limiter().counters().Hits(registry_.Current());
   ASSERT_EQ(hits.size(), 2u);
-  EXPECT_EQ(hits[1].name, "d.s");
-  EXPECT_EQ(hits[1].total_hits, 6u);
-  EXPECT_EQ(hits[1].over_limit, 5u);
-  EXPECT_EQ(hits[1].shadow_mode, 6u);
+  const envoy::HitTotals& of_shadow = hits.at("d.s");
+  EXPECT_EQ(of_shadow.total_hits, 6u);
+  EXPECT_EQ(of_shadow.over_limit, 5u);
+  EXPECT_EQ(of_shadow.shadow_mode, 6u);
 }
 
 TEST_F(DescriptorTest, QuotaModeIsOverIfAllQuotasAre) {
@@ -350,10 +350,10 @@ TEST_F(DescriptorTest, CountsHitsOfEachLimit) {
   Ask({{{{"free", "1"}}}});  // not counted
   Ask({{{{"k", "v"}}}, {{{"u", "a"}}}, {{{"u", "b"}}}}, 9);
   Ask({{{{"k", "v"}}}, {{{"u", "a"}}}}, 3);
-  const auto hits = limiter().counters().Hits(*registry_.Current());
+  const auto hits = limiter().counters().Hits(registry_.Current());
   std::string text;
-  for (const envoy::NamedHits& one : hits) {
-    text += one.name + " " + std::to_string(one.total_hits) + " " + std::to_string(one.over_limit) +
+  for (const auto& [name, one] : hits) {
+    text += name + " " + std::to_string(one.total_hits) + " " + std::to_string(one.over_limit) +
             " " + std::to_string(one.near_limit) + " " + std::to_string(one.within_limit) + "\n";
   }
   EXPECT_EQ(text,
@@ -369,10 +369,9 @@ TEST_F(DescriptorTest, SumsTheHitsOfLongValuesInsteadOfKeepingTheirNames) {
   Configure({detailed});
   const std::string long_value(64 << 10, 'x');
   Ask({{{{"u", long_value.c_str()}}}}, 3);
-  const auto hits = limiter().counters().Hits(*registry_.Current());
+  const auto hits = limiter().counters().Hits(registry_.Current());
   ASSERT_EQ(hits.size(), 1u);
-  EXPECT_EQ(hits[0].name, "d.u");
-  EXPECT_EQ(hits[0].total_hits, 3u);
+  EXPECT_EQ(hits.at("d.u").total_hits, 3u);
 }
 
 }  // namespace
