@@ -215,7 +215,10 @@ int Server::LoadLimits() {
   if (!flags_.limits.empty()) {
     reloader_ = std::make_unique<config::Reloader>(flags_.limits, registry_.get(), &clock_);
     if (const absl::Status status = reloader_->ReloadNow(); !status.ok()) {
-      return Fail(kBadInput, status.message());
+      // An error of the text has its place: FILE:LINE:COLUMN.
+      return Fail(kBadInput, absl::IsInvalidArgument(status)
+                                 ? std::string(status.message())
+                                 : absl::StrCat("--limits: ", status.message()));
     }
   }
   if (redis_ != nullptr) redis_->AwaitNodes();

@@ -11,6 +11,12 @@
 namespace sluice::envoy {
 namespace {
 
+// An error of a file's text has its place; one of the file itself gets the flag that names it.
+absl::Status OfFlag(absl::string_view flag, const absl::Status& status) {
+  if (absl::IsInvalidArgument(status)) return status;
+  return absl::Status(status.code(), absl::StrCat("--", flag, ": ", status.message()));
+}
+
 // Warnings that a load logs at most.
 constexpr size_t kMaxWarnings = 20;
 
@@ -107,7 +113,7 @@ absl::Status Configuration::ReadOverrides() {
     return absl::OkStatus();
   }
   const auto text = config::ReadWhole(options_.overrides);
-  if (!text.ok()) return text.status();
+  if (!text.ok()) return OfFlag("ratelimit_overrides", text.status());
   auto parsed = ParseOverrides(*text, options_.overrides, options_.counting);
   if (!parsed.ok()) return parsed.status();
   overrides_ = *std::move(parsed);
@@ -117,7 +123,7 @@ absl::Status Configuration::ReadOverrides() {
 
 absl::Status Configuration::ReloadFiles() {
   auto loaded = LoadPath(options_.path, options_.ignore_dot_files);
-  if (!loaded.ok()) return Failed(loaded.status());
+  if (!loaded.ok()) return Failed(OfFlag("ratelimit_config", loaded.status()));
   absl::Status status = Swap(loaded->tree, loaded->version);
   if (status.ok()) LogWarnings(loaded->warnings, log_);
   return status;

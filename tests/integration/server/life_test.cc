@@ -86,7 +86,12 @@ TEST_F(LifeTest, BadLimitsExitWithTwoAndNameTheLine) {
   EXPECT_EQ(FailsWith({}, "limits.yaml:1", "limits: [{name: api, rate: 5}]"), 2);
   EXPECT_EQ(FailsWith({}, "rate", "limits:\n  - { name: api, rate: 0/s }"), 2);
   EXPECT_EQ(FailsWith({"--limits=/tmp"}, "/tmp"), 2);
-  EXPECT_EQ(FailsWith({"--limits=/no/such/file"}, "/no/such/file"), 2);
+  EXPECT_EQ(FailsWith({"--limits=/no/such/file"}, "--limits: /no/such/file"), 2);
+  EXPECT_EQ(FailsWith({"--ratelimit_config=/no/such/file"}, "--ratelimit_config: /no/such/file"),
+            2);
+  EXPECT_EQ(FailsWith({"--ratelimit_config=/tmp", "--ratelimit_overrides=/no/such/file"},
+                      "--ratelimit_overrides: /no/such/file"),
+            2);
 }
 
 TEST_F(LifeTest, ClosesAndCountsConnectionsBeyondTheBound) {
