@@ -39,6 +39,7 @@ limits::LimitSpec SpecOf(const MatchedLimit& limit) {
   spec.name = limit.limit_name;
   spec.defined_at = limit.defined_at;
   spec.mode = limit.shadow_mode ? limits::Mode::kShadow : limits::Mode::kEnforce;
+  spec.on_store_failure = limit.counting.on_store_failure;
   spec.rate.period_ns = UnitNs(limit.unit) * limit.unit_multiplier;
   // A limit has at least 1 permit, and at most one a nanosecond: at most a billion a second.
   spec.rate.permits =

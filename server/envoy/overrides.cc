@@ -25,6 +25,7 @@ absl::StatusOr<Counting> ReadCounting(const YamlNode& node, const std::string& p
   if (node.kind != Kind::kMap)
     return ErrorAt(filename, node.place, absl::StrCat(path, ": ", kForm));
   const YamlNode::Entry* of_exact = nullptr;
+  const YamlNode::Entry* split = nullptr;
   for (const YamlNode::Entry& entry : node.entries) {
     const std::string field = absl::StrCat(path, ".", entry.key);
     const std::string& value = entry.node.value;
@@ -47,17 +48,29 @@ absl::StatusOr<Counting> ReadCounting(const YamlNode& node, const std::string& p
       if (!flag.ok()) return bad("say true or false");
       counting.all_or_none = *flag;
       of_exact = &entry;
+    } else if (entry.key == "on_store_failure") {
+      const auto choice = limits::ParseOnStoreFailure(value);
+      if (!choice.ok()) return bad(choice.status().message());
+      counting.on_store_failure = *choice;
+      // A node's share of a window that counts denied requests too would tell nothing.
+      if (*choice == limits::OnStoreFailure::kSplit) split = &entry;
     } else {
       return ErrorAt(filename, entry.place,
                      absl::StrCat(path, ": ", Quoted(entry.key),
-                                  ": no field has that name; there are mode, algorithm and "
-                                  "all_or_none"));
+                                  ": no field has that name; there are mode, algorithm, "
+                                  "all_or_none and on_store_failure"));
     }
   }
   if (of_exact != nullptr && counting.mode == CountMode::kCompatible) {
     return ErrorAt(filename, of_exact->place,
                    absl::StrCat(path, ": ", Quoted(of_exact->key),
                                 ": has no effect in mode: compatible; say mode: exact"));
+  }
+  if (split != nullptr && counting.mode == CountMode::kCompatible) {
+    return ErrorAt(filename, split->node.place,
+                   absl::StrCat(path,
+                                ".on_store_failure: \"split\": needs mode: exact; say "
+                                "deny or allow, or mode: exact"));
   }
   return counting;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "server/limits/limit_spec.h"
 
 namespace sluice::envoy {
 
@@ -28,6 +29,8 @@ struct Counting {
   ExactAlgorithm algorithm = ExactAlgorithm::kTokenBucket;
   // kExact: the descriptors of a request that say so are taken all or none.
   bool all_or_none = false;
+  // kDeny: an error, as envoyproxy/ratelimit answers; Envoy's failure_mode_deny decides.
+  limits::OnStoreFailure on_store_failure = limits::OnStoreFailure::kDeny;
 
   friend bool operator==(const Counting&, const Counting&) = default;
 };

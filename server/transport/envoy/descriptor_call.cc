@@ -28,6 +28,16 @@ constexpr size_t kMaxCompared = 64;
 constinit const store::Acquisition kUndecided;
 constexpr store::Reason kFits = store::Reason::kNone;
 
+// Whether the call fails, since the limit's store is unavailable. Else the bucket counts as empty.
+bool Fails(const store::QueryItem& item) {
+  return item.unavailable && !item.rule->shadow && !item.rule->allow_when_store_unavailable;
+}
+
+// Whether a charge is within its limit as far as is known.
+bool Fits(const store::ChargeResult& result) {
+  return result.reason == kFits || result.reason == store::Reason::kStoreUnavailable;
+}
+
 bool IsCompatible(const envoy::MatchedLimit& match) {
   return match.counting.mode == envoy::CountMode::kCompatible;
 }
@@ -290,7 +300,7 @@ void DescriptorCall::Probed() {
   };
   bool any_over = false;
   for (size_t i = 0; i < probed_.size(); ++i) {
-    if (probe_items_[i].unavailable) {
+    if (Fails(probe_items_[i])) {
       return Fail(absl::UnknownError(errors::StoreUnavailable().message()));
     }
     any_over |= would_be_over(i);
@@ -451,12 +461,12 @@ void DescriptorCall::JudgeDebit(const Place& place) {
   store::Acquisition& decided = acquisitions_[place.acquisition];
   store::ChargeResult& result = results_[place.charge];
   const bool unknown = decided.source == store::Source::kStoreUnavailable;
-  const uint64_t counted = unknown ? 0 : CountedHits(result.level, result.forgiven);
+  uint64_t counted = unknown ? 0 : CountedHits(result.level, result.forgiven);
+  if (unknown && item.debit == store::Debit::kForced) counted = item.hits;
   bool over = false;
   switch (item.debit) {
     case store::Debit::kIfAllowed:
-      over = decided.outcome == store::Outcome::kDenied ? !item.joint || result.reason != kFits
-                                                        : result.reason != kFits;
+      over = !Fits(result) || (decided.outcome == store::Outcome::kDenied && !item.joint);
       break;
     case store::Debit::kForced:
       over = counted > statuses_[d].requests_per_unit || result.reason == store::Reason::kOverflow;
@@ -479,7 +489,7 @@ void DescriptorCall::JudgeDebit(const Place& place) {
 void DescriptorCall::Checked() {
   absl::Status status;
   for (size_t i = 0; i < queries_.size(); ++i) {
-    if (queries_[i].unavailable) {
+    if (Fails(queries_[i])) {
       status = absl::UnknownError(errors::StoreUnavailable().message());
     } else {
       JudgeCheck(queried_[i], queries_[i]);
