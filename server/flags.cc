@@ -60,6 +60,12 @@ Flag String(const char* name, const char* value, const char* help, Path... path)
 template <typename Field>
 Flag Address(const char* name, const char* help, Field Flags::* field) {
   return {name, "ADDRESS", help, [name, field](const std::string& text, Flags* flags) {
+            if constexpr (!std::is_same_v<Field, net::Address>) {
+              if (text == "none") {
+                (flags->*field).reset();
+                return absl::OkStatus();
+              }
+            }
             auto address = net::Address::Parse(text);
             if (!address.ok()) {
               return absl::InvalidArgumentError(
@@ -197,8 +203,9 @@ std::vector<Flag> PortFlags() {
       String("limits", "FILE", "limits to load; reloaded when the file changes", &Flags::limits),
       Address("listen", "data port, where programs ask for permits (default 127.0.0.1:7200)",
               &Flags::listen),
-      Address("admin_listen", "admin port (default 127.0.0.1:7201)", &Flags::admin_listen),
-      Address("http_listen", "HTTP port: JSON, /v1/check for gateways (default 127.0.0.1:7202)",
+      Address("admin_listen", "admin port, or none (default 127.0.0.1:7201)", &Flags::admin_listen),
+      Address("http_listen",
+              "HTTP port: JSON, /v1/check for gateways; or none (default 127.0.0.1:7202)",
               &Flags::http_listen),
       {"http_hosts", "NAME,...",
        "hosts under which the HTTP port is reached; requests for others are refused (default: "
@@ -469,9 +476,9 @@ std::vector<Flag> AllFlags() {
 // ---- Parsing ----
 
 absl::Status CheckTogether(const Flags& flags) {
-  if (!web::IsLoopback(flags.admin_listen) && !flags.admin_tls.mutual() &&
-      flags.admin_token_file.empty()) {
-    return Bad("admin_listen", flags.admin_listen.ToString(),
+  if (flags.admin_listen.has_value() && !web::IsLoopback(*flags.admin_listen) &&
+      !flags.admin_tls.mutual() && flags.admin_token_file.empty()) {
+    return Bad("admin_listen", flags.admin_listen->ToString(),
                "leaves this machine, and anyone who reaches it could change limits; add "
                "--admin_tls_client_ca (mTLS) or --admin_token_file, or stay on 127.0.0.1");
   }
@@ -489,12 +496,11 @@ absl::Status CheckTogether(const Flags& flags) {
   if (flags.statsd.has_value() && flags.statsd->is_unix()) {
     return Bad("statsd", flags.statsd->ToString(), "write HOST:PORT; statsd is reached by UDP");
   }
-  std::vector<std::tuple<const char*, const net::Address*>> ports = {
-      {"listen", &flags.listen},
-      {"admin_listen", &flags.admin_listen},
-      {"http_listen", &flags.http_listen}};
+  std::vector<std::tuple<const char*, const net::Address*>> ports = {{"listen", &flags.listen}};
   for (const auto& [name, address] :
-       {std::pair("metrics_listen", &flags.metrics_listen),
+       {std::pair("admin_listen", &flags.admin_listen),
+        std::pair("http_listen", &flags.http_listen),
+        std::pair("metrics_listen", &flags.metrics_listen),
         std::pair("ratelimit_http_listen", &flags.ratelimit_http_listen),
         std::pair("ratelimit_debug_listen", &flags.ratelimit_debug_listen)}) {
     if (address->has_value()) ports.emplace_back(name, &**address);

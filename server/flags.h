@@ -23,8 +23,9 @@ namespace sluice {
 struct Flags {
   std::string limits;  // empty: no file, limits come from PutLimit only
   net::Address listen{"127.0.0.1", 7200, ""};
-  net::Address admin_listen{"127.0.0.1", 7201, ""};
-  net::Address http_listen{"127.0.0.1", 7202, ""};
+  // Absent: there is no such port.
+  std::optional<net::Address> admin_listen = net::Address{"127.0.0.1", 7201, ""};
+  std::optional<net::Address> http_listen = net::Address{"127.0.0.1", 7202, ""};
   std::optional<net::Address> metrics_listen;  // absent: there is no such port
   std::vector<std::string> http_hosts;         // empty: loopback and http_listen
   int threads = 0;                             // event loops of the data port; 0: one per core

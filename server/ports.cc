@@ -78,10 +78,11 @@ void Ports::MakeEnvoyService() {
   envoy_service_->Register(&data_->methods());
 }
 
+// Its service is needed without the port too: the HTTP port serves its methods.
 void Ports::MakeAdmin() {
   transport::PortServerOptions options = GrpcOptions(with_.flags.admin_tls);
   options.service = "sluice.v1.LimitAdmin";
-  options.listen = with_.flags.admin_listen;
+  options.listen = with_.flags.admin_listen.value_or(net::Address());
   options.max_connections = common::bounds::kMaxAdminConnections;
   options.rpc.metrics_name = "admin";
   options.rpc.max_loop_buffered_bytes = common::bounds::kMaxAdminRequestBytes;
@@ -98,14 +99,15 @@ void Ports::MakeHttp() {
   const Flags& flags = with_.flags;
   UseCases& use_cases = with_.use_cases;
   net::LoopGroup& loops = with_.loops.data();
+  const net::Address listen = flags.http_listen.value_or(net::Address());
   access_ = std::make_unique<web::Access>(
-      web::AccessOptions{.listen = flags.http_listen,
+      web::AccessOptions{.listen = listen,
                          .client_certificates = flags.http_tls.mutual(),
                          .data_client_certificates = flags.tls.mutual(),
                          .token = with_.token,
                          .hosts = flags.http_hosts,
                          .log = &with_.log});
-  web::HttpPortOptions options = HttpOptions(flags.http_listen);
+  web::HttpPortOptions options = HttpOptions(listen);
   options.tls = flags.http_tls;
   options.http.gate = &access_->site();
   if (flags.http_tls.enabled()) options.http.connection_bytes = kTlsConnectionBytes;
@@ -188,8 +190,12 @@ web::HttpPort* Ports::AddPort(const char* name, const char* flag,
 absl::Status Ports::Listen() {
   const Flags& flags = with_.flags;
   absl::Status status = ListenOn(*data_, "data", "listen", flags.listen);
-  if (status.ok()) status = ListenOn(*admin_, "admin", "admin_listen", flags.admin_listen);
-  if (status.ok()) status = ListenOn(*http_, "http", "http_listen", flags.http_listen);
+  if (status.ok() && flags.admin_listen.has_value()) {
+    status = ListenOn(*admin_, "admin", "admin_listen", *flags.admin_listen);
+  }
+  if (status.ok() && flags.http_listen.has_value()) {
+    status = ListenOn(*http_, "http", "http_listen", *flags.http_listen);
+  }
   for (const FurtherPort& one : further_) {
     if (status.ok()) status = ListenOn(*one.port, one.name, one.flag, one.listen);
   }
@@ -209,6 +215,14 @@ absl::Status Ports::ListenOn(Port& port, const char* name, const char* flag,
   if (listening.ok()) return listening;
   return absl::Status(listening.code(),
                       absl::StrCat("--", flag, "=", address.ToString(), ": ", listening.message()));
+}
+
+std::string Ports::admin_address() const {
+  return with_.flags.admin_listen.has_value() ? admin_->address() : "none";
+}
+
+std::string Ports::http_address() const {
+  return with_.flags.http_listen.has_value() ? http_->address() : "none";
 }
 
 std::string Ports::further_addresses() const {

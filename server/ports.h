@@ -69,8 +69,9 @@ class Ports {
   absl::Status Listen();
   // REQUIRES for these: Listen succeeded.
   const std::string& data_address() const { return data_->address(); }
-  const std::string& admin_address() const { return admin_->address(); }
-  const std::string& http_address() const { return http_->address(); }
+  // "none" if there is no such port.
+  std::string admin_address() const;
+  std::string http_address() const;
   // " metrics=HOST:PORT", and so on for each of the ports that not every server has.
   std::string further_addresses() const;
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 
 namespace sluice::ratelimit {
 namespace {
@@ -178,6 +179,10 @@ class Translator {
     }
     Flag("ratelimit_http_listen", Address("HOST", "PORT", "8080"));
     Flag("ratelimit_debug_listen", Address("DEBUG_HOST", "DEBUG_PORT", "6070"));
+    // In a pod or on a host's network, a port that the environment does not name could be another
+    // container's.
+    Flag("admin_listen", "none");
+    Flag("http_listen", "none");
   }
 
   void Tls() {
@@ -266,11 +271,25 @@ class Translator {
       result_.store = absl::StrCat("redis", s, "://", user_, place);
     }
     if (tls) RedisTls();
+    Timeout();
     Pass("CACHE_KEY_PREFIX", "redis_namespace");
     // As with envoyproxy/ratelimit, any Redis will do: its counters may be evicted, or be lost in a
     // failover.
     Flag("redis_allow_eviction");
     Flag("redis_allow_unguarded");
+  }
+
+  // How long Redis may take to answer. Its own default of 10 s is not set: Envoy waits for 20 ms.
+  void Timeout() {
+    const std::string text = Text("REDIS_TIMEOUT");
+    if (text.empty()) return;
+    absl::Duration timeout;
+    if (absl::ParseDuration(text, &timeout) && timeout >= absl::Milliseconds(1) &&
+        timeout <= absl::Hours(24)) {
+      Flag("redis_budget", text);
+    } else {
+      Bad("REDIS_TIMEOUT", text, "write a duration from 1ms to 24h, as 20ms");
+    }
   }
 
   // "PASSWORD" or "USER:PASSWORD"

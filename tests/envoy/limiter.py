@@ -12,8 +12,6 @@ import urllib.request
 import yaml
 
 WAIT_S = 60
-# Of our own program: several run side by side.
-FLAGS = ["--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"]
 
 
 def free_port():
@@ -77,7 +75,7 @@ def command_of(options):
     """--limiter, with its flags, or the program of the build folder."""
     if options.limiter:
         return shlex.split(options.limiter)
-    return [os.path.join(options.build, "bin", "ratelimit"), *FLAGS]
+    return [os.path.join(options.build, "bin", "ratelimit")]
 
 
 class Limiter:

@@ -27,11 +27,11 @@ descriptors:
   - key: path
     rate_limit: { unlimited: true }
 """
-# Ports are picked, and the ports of Sluice's own stay out of the way.
+# Ports are picked.
 ENVIRONMENT = {"GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0", "HOST": "127.0.0.1", "PORT": "0",
                "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0", "USE_STATSD": "false",
                "LOG_LEVEL": "info"}
-FLAGS = ("--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", "--drain_notice=0s")
+FLAGS = ("--drain_notice=0s",)
 
 
 def await_true(what, question):
@@ -46,7 +46,7 @@ def await_true(what, question):
 class Ratelimit:
     """The program with a runtime folder of its own. Stop it with close."""
 
-    def __init__(self, config=CONFIG, **variables):
+    def __init__(self, config=CONFIG, overrides=None, **variables):
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-ratelimit-test-")
         os.makedirs(f"{self.folder.name}/runtime/ratelimit/config")
         if config is not None:
@@ -55,7 +55,12 @@ class Ratelimit:
                        "RUNTIME_ROOT": f"{self.folder.name}/runtime",
                        "RUNTIME_SUBDIRECTORY": "ratelimit", **variables}
         self.log = open(f"{self.folder.name}/log", "w+")
-        self.process = subprocess.Popen([os.path.join(BIN, "ratelimit"), *FLAGS], env=environment,
+        flags = list(FLAGS)
+        if overrides is not None:
+            with open(f"{self.folder.name}/overrides.yaml", "w") as file:
+                file.write(overrides)
+            flags.append(f"--ratelimit_overrides={file.name}")
+        self.process = subprocess.Popen([os.path.join(BIN, "ratelimit"), *flags], env=environment,
                                         stdout=subprocess.PIPE, stderr=self.log, text=True)
         line = self.process.stdout.readline()
         self.ports = dict(field.split("=", 1) for field in line.split()[1:])
@@ -80,9 +85,10 @@ class Ratelimit:
             with error:
                 return error.code, error.read().decode()
 
-    def ask(self, path, domain="shop"):
-        """Status and answer of /json."""
-        body = {"domain": domain, "descriptors": [{"entries": [{"key": "path", "value": path}]}]}
+    def ask(self, path, domain="shop", **fields):
+        """Status and answer of /json. `fields`: more of the descriptor."""
+        body = {"domain": domain,
+                "descriptors": [{"entries": [{"key": "path", "value": path}], **fields}]}
         status, text = self.get("ratelimit_http", "/json", json.dumps(body).encode())
         return status, json.loads(text)
 
@@ -153,6 +159,34 @@ class RatelimitTest(unittest.TestCase):
                            ("ratelimit_debug", "/json"), ("ratelimit_debug", "/")):
             self.assertEqual(server.get(port, path)[0], 404, path)
 
+    def test_opens_only_the_ports_of_the_environment(self):
+        server = self.start()
+        self.assertEqual((server.ports["admin"], server.ports["http"]), ("none", "none"))
+        self.assertEqual(set(server.ports), {"data", "admin", "http", "ratelimit_http", "ratelimit_debug"})
+        held = f"/proc/{server.process.pid}/fd"
+        sockets = {os.readlink(f"{held}/{one}") for one in os.listdir(held)}
+        with open("/proc/net/tcp") as table:
+            rows = [line.split() for line in list(table)[1:]]
+        listening = {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+        self.assertEqual(len(listening), 3)
+
+    def test_without_redis_a_call_fails_unless_the_overrides_allow_it(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            redis = {"REDIS_SOCKET_TYPE": "tcp", "REDIS_TIMEOUT": "5ms",
+                     "REDIS_URL": f"127.0.0.1:{probe.getsockname()[1]}"}
+            self.assertEqual(self.start(**redis).ask("/login")[0], 400)
+            server = self.start(overrides="domains: { shop: { on_store_failure: allow } }\n", **redis)
+            for _ in range(3):
+                status, answer = server.ask("/login")
+                self.assertEqual((status, answer["overallCode"]), (200, "OK"))
+            exact = self.start(overrides="domains: { shop: { mode: exact, on_store_failure: allow } }\n",
+                               **redis)
+            self.assertEqual([exact.ask("/login")[0] for _ in range(3)], [200, 200, 200])
+            for one in (server, exact):
+                self.assertEqual(one.ask("/login", hitsAddend="0")[0], 200)  # a check
+                self.assertEqual(one.ask("/login", hitsAddend="3")[0], 429)  # never fits
+
     def test_prometheus_has_its_own_address(self):
         server = self.start(USE_PROMETHEUS="true", PROMETHEUS_ADDR="127.0.0.1:0")
         server.ask("/login")
@@ -186,6 +220,10 @@ class RatelimitTest(unittest.TestCase):
 
     def test_bad_configuration_ends_the_start(self):
         self.assertIn("shop.yaml:", self.refuse(config="domain: shop\ndescriptors: [{ value: v }]\n"))
+
+    def test_error_of_a_missing_file_names_the_flag(self):
+        said = self.refuse(RUNTIME_SUBDIRECTORY="none")
+        self.assertRegex(said, r"--ratelimit_config: \S*/none/config: No such file or directory")
 
     def test_xds_server_that_is_down_keeps_the_start_waiting_until_a_signal(self):
         folder = tempfile.TemporaryDirectory()

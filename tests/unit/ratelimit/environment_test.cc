@@ -19,11 +19,12 @@ using ::testing::StartsWith;
 
 TEST(EnvironmentTest, EmptyEnvironmentHasTheDefaultsOfEnvoyproxyRatelimit) {
   const Translation translation = Translate({});
-  EXPECT_THAT(translation.flags,
-              ElementsAre("--listen=0.0.0.0:8081", "--ratelimit_http_listen=0.0.0.0:8080",
-                          "--ratelimit_debug_listen=0.0.0.0:6070",
-                          "--ratelimit_config=/srv/runtime_data/current/config",
-                          "--statsd=localhost:8125", "--log_level=warning"));
+  EXPECT_THAT(
+      translation.flags,
+      ElementsAre("--listen=0.0.0.0:8081", "--ratelimit_http_listen=0.0.0.0:8080",
+                  "--ratelimit_debug_listen=0.0.0.0:6070", "--admin_listen=none",
+                  "--http_listen=none", "--ratelimit_config=/srv/runtime_data/current/config",
+                  "--statsd=localhost:8125", "--log_level=warning"));
   EXPECT_EQ(translation.store, "");
   EXPECT_THAT(translation.ignored, IsEmpty());
   EXPECT_THAT(translation.errors, IsEmpty());
@@ -113,7 +114,9 @@ INSTANTIATE_TEST_SUITE_P(
         FlagsCase{{{"REDIS_URL", "redis:6379"}, {"REDIS_SOCKET_TYPE", "tcp"}},
                   {"--redis_allow_eviction", "--redis_allow_unguarded"}},
         FlagsCase{{{"REDIS_URL", "redis:6379"}, {"CACHE_KEY_PREFIX", "team"}},
-                  {"--redis_namespace=team"}}));
+                  {"--redis_namespace=team"}},
+        FlagsCase{{{"REDIS_URL", "redis:6379"}, {"REDIS_TIMEOUT", "1.5s"}},
+                  {"--redis_budget=1.5s"}}));
 
 TEST(EnvironmentTest, SwitchesThatAreOffSetNothing) {
   EXPECT_EQ(Translate({{"SHADOW_MODE", "false"},
@@ -217,6 +220,8 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{{{"REDIS_SOCKET_TYPE", "udp"}}, "REDIS_SOCKET_TYPE=udp: write one of unix, tcp"},
         ErrorCase{{{"REDIS_TYPE", "SENTINEL"}, {"REDIS_URL", "s1:26379,s2:26379"}},
                   "write the primary's name and the Sentinels, as mymaster,host1:26379"},
+        ErrorCase{{{"REDIS_URL", "h:1"}, {"REDIS_TIMEOUT", "10"}},
+                  "REDIS_TIMEOUT=10: write a duration from 1ms to 24h, as 20ms"},
         ErrorCase{{{"REDIS_URL", "h:1"}, {"REDIS_AUTH", "user:"}},
                   "REDIS_AUTH: the password is empty; write PASSWORD or USER:PASSWORD"},
         ErrorCase{{{"SHADOW_MODE", "yes"}}, "SHADOW_MODE=yes: write true or false"},
