@@ -50,29 +50,33 @@ class Importer {
                     "# Requests do not choose these limits by their descriptors: a program charges "
                     "a limit by\n# its name, and a key. Denied requests are not counted.\n",
                     specs_.empty() ? "limits: []\n" : "limits:\n");
-    for (const envoy::Domain& domain : tree.domains) Add(domain.descriptors, "");
+    for (const envoy::Domain& domain : tree.domains) Add(domain.descriptors, "", {});
   }
 
   const std::string& text() const { return text_; }
   const std::vector<std::string>& lost() const { return lost_; }
 
  private:
-  // `open`: the entries above whose values the descriptors leave open.
-  void Add(const std::vector<envoy::Descriptor>& descriptors, const std::string& open) {
+  // Of the entries above: `open`, those whose values the descriptors leave open, and `wildcards`.
+  void Add(const std::vector<envoy::Descriptor>& descriptors, const std::string& open,
+           const std::vector<std::string>& wildcards) {
     for (const envoy::Descriptor& one : descriptors) {
-      const bool fixed = !one.value.empty() && one.value.find('*') == one.value.npos;
+      const bool wildcard = one.value.find('*') != one.value.npos;
+      const bool fixed = !one.value.empty() && !wildcard;
       const std::string below =
           fixed || one.share_threshold
               ? open
               : absl::StrCat(open, open.empty() ? "" : " | ", "value of ", one.key);
+      std::vector<std::string> wildcards_below = wildcards;
+      if (wildcard) wildcards_below.push_back(absl::StrCat(one.value, " of ", one.key));
       // The matcher numbers its limits in the same order.
-      if (one.rate_limit.has_value()) AddLimit(one, *limits_[next_++], below);
-      Add(one.descriptors, below);
+      if (one.rate_limit.has_value()) AddLimit(*limits_[next_++], below, wildcards_below);
+      Add(one.descriptors, below, wildcards_below);
     }
   }
 
-  void AddLimit(const envoy::Descriptor& one, const envoy::MatchedLimit& limit,
-                const std::string& key) {
+  void AddLimit(const envoy::MatchedLimit& limit, const std::string& key,
+                const std::vector<std::string>& wildcards) {
     std::vector<std::string> lost;
     if (limit.unlimited) lost.emplace_back("unlimited: needs no limit");
     if (!limit.unlimited && limit.requests_per_unit == 0) {
@@ -82,8 +86,8 @@ class Importer {
         specs_[limit.limit_index].rate.permits < limit.requests_per_unit) {
       lost.emplace_back("requests_per_unit: a limit has at most 1000000000 permits a second");
     }
-    if (one.value.find('*') != one.value.npos) {
-      lost.push_back(absl::StrCat("value ", one.value, ": the program must compare"));
+    for (const std::string& value : wildcards) {
+      lost.push_back(absl::StrCat("value ", value, ": the program must compare"));
     }
     if (limit.quota_mode) lost.emplace_back("quota_mode");
     if (!limit.replaces.empty()) {
