@@ -199,7 +199,7 @@ class ChangesTest(PageTest):
         self.assertEqual(limit["rate"]["permits"], "300")
         self.assertEqual(limit["keys"][0]["key"], "user:42")  # parameters that were not changed stay
         self.assertEqual(limit["charges"], ["overall"])
-        self.browser.wait_text("API, over the limits file")
+        self.browser.wait_text("until that file or configuration next changes")
         self.assertEqual(self.browser.errors(), [])
 
     def test_servers_error_is_shown_beside_the_field(self):

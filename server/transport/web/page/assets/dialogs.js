@@ -1,7 +1,7 @@
 // Dialogs: the admin token, and the confirmations of changes. A confirmation says what will happen;
 // an error of the server stays in it.
 import {adminToken, call, setAdminToken} from './api.js';
-import {count, fill, h, keyName} from './dom.js';
+import {count, definerOf, fill, h, keyName} from './dom.js';
 
 // Shows a dialog with `parts` until act() succeeds or the user leaves. Returns act()'s value, or null.
 function ask(title, parts, verb, act) {
@@ -41,9 +41,12 @@ function ask(title, parts, verb, act) {
 }
 
 export function confirmDelete(limit) {
-  const parts = [h('p', {}, `Requests that charge ${limit.name} then fail with NOT_FOUND.`),
-    h('p', {}, limit.origin === 'ORIGIN_ADMIN' ? 'The limits file does not define it, so it does not come back by itself.'
-      : `The limits file defines it (${limit.definedAt}). It comes back when the file next changes, or when the server restarts.`)];
+  const definer = definerOf(limit);
+  const parts = [h('p', {}, limit.origin === 'ORIGIN_ENVOY'
+    ? `Programs that charge ${limit.name} then fail with NOT_FOUND. Requests from Envoy that match its descriptor have no limit.`
+    : `Requests that charge ${limit.name} then fail with NOT_FOUND.`),
+    h('p', {}, definer ? `${definer.what} defines it. It comes back when ${definer.changes}, or when the server restarts.`
+      : 'No file defines it, so it does not come back by itself.')];
   return ask(`Delete the limit ${limit.name}?`, parts, 'Delete the limit', async () => {
     await call('deleteLimit', {name: limit.name});
     return true;

@@ -122,6 +122,18 @@ export function clockOf(timestamp) {
   return timestamp ? clock(Date.parse(timestamp) / 1000) : 'never';
 }
 
+// What defines a limit whose definition an admin may replace or delete for a while; null: only an
+// admin has made it. A replaced limit only knows the place of its definition.
+export function definerOf(limit) {
+  const place = ` (${limit.definedAt})`;
+  switch (limit.origin) {
+    case 'ORIGIN_ADMIN': return null;
+    case 'ORIGIN_ENVOY': return {what: `Envoy's configuration${place}`, changes: 'the configuration next changes'};
+    case 'ORIGIN_ADMIN_OVER_FILE': return {what: limit.definedAt, changes: 'that file or configuration next changes'};
+    default: return {what: `The limits file${place}`, changes: 'the file next changes'};
+  }
+}
+
 // "100/s, burst 200"
 export function rateText(rate) {
   if (!rate) return '';

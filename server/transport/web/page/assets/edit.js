@@ -1,7 +1,7 @@
 // The form that adds or changes a limit. Parameters that it does not show stay as they are.
 import {call} from './api.js';
 import {confirmPut} from './dialogs.js';
-import {count, duration, fill, h, limitAddress, rateText, secondsOf} from './dom.js';
+import {count, definerOf, duration, fill, h, limitAddress, rateText, secondsOf} from './dom.js';
 import {algorithmNames} from './limit.js';
 
 const units = [['second', 1], ['minute', 60], ['hour', 3600], ['day', 86400]];
@@ -198,8 +198,9 @@ export class EditView {
     const one = count(Number(limit.rate.permits) || 0);
     if (this.limit.mode === 'MODE_SHADOW' && limit.mode === 'MODE_ENFORCE') notes.push(`It begins to deny: more than ${one} permits in ${duration(secondsOf(limit.rate.period))} for a key.`);
     if (limit.mode === 'MODE_SHADOW' && this.limit.mode === 'MODE_ENFORCE') notes.push('It stops denying.');
-    if (this.name && this.limit.origin !== 'ORIGIN_ADMIN') notes.push(`The limits file defines this limit (${this.limit.definedAt}). Its definition returns when the file next changes, or when the server restarts.`);
-    else notes.push('The limits file does not define it: it stays until it is deleted or the server restarts.');
+    const definer = this.name ? definerOf(this.limit) : null;
+    if (definer) notes.push(`${definer.what} defines this limit. Its definition returns when ${definer.changes}, or when the server restarts.`);
+    else notes.push('No file defines it: it stays until it is deleted or the server restarts.');
     let refused = null;
     const done = await confirmPut(limit.name, this.changes(limit), notes, async () => {
       try {

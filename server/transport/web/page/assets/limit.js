@@ -19,7 +19,7 @@ const lowered = (value, prefix) => (value ?? '').replace(prefix, '').toLowerCase
 export function originText(limit) {
   if (limit.origin === 'ORIGIN_FILE') return `limits file, ${limit.definedAt}`;
   if (limit.origin === 'ORIGIN_ENVOY') return `Envoy's configuration, ${limit.definedAt}`;
-  if (limit.origin === 'ORIGIN_ADMIN_OVER_FILE') return `API, over the limits file (${limit.definedAt}) until the file next changes`;
+  if (limit.origin === 'ORIGIN_ADMIN_OVER_FILE') return `API, over ${limit.definedAt} until that file or configuration next changes`;
   return 'API, until it is deleted or the server restarts';
 }
 
