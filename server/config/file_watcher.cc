@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/strings.h"
+#include "common/thread_priority.h"
 
 namespace sluice::config {
 namespace {
@@ -209,6 +210,7 @@ FileWatcher::~FileWatcher() {
 }
 
 void FileWatcher::Run() {
+  common::LowerPriority();
   // Changes before the watch began count as an event.
   std::optional<int64_t> first_ns = MonotonicNs();
   int64_t last_ns = *first_ns;

@@ -87,8 +87,8 @@ struct FileWatcherOptions {
 
 class FileWatcher {
  public:
-  // Watches `path` from a thread of its own until the FileWatcher is destroyed. `on_change` runs on
-  // that thread, one call at a time, and may block. The file need not exist.
+  // Watches `path` from a thread of its own, of low priority, until the FileWatcher is destroyed.
+  // `on_change` runs on that thread, one call at a time, and may block. The file need not exist.
   //   RESOURCE_EXHAUSTED: no inotify instance or watch is left (fs.inotify.max_user_instances,
   //   fs.inotify.max_user_watches).
   static absl::StatusOr<std::unique_ptr<FileWatcher>> Start(const std::string& path,

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/random.h"
+#include "common/thread_priority.h"
 #include "common/utf8.h"
 #include "envoy/service/discovery/v3/ads.grpc.pb.h"
 #include "server/envoy/xds/rate_limit_resources.h"
@@ -145,6 +146,7 @@ bool AdsClient::AwaitConfiguration(milliseconds time) {
 }
 
 void AdsClient::Run() {
+  common::LowerPriority();
   for (int failures = 0;;) {
     answered_ = false;
     const absl::Status why = RunStream();

@@ -46,7 +46,8 @@ struct AdsOptions {
 // Thread-safe. Signals must be blocked before Start: gRPC starts threads.
 class AdsClient {
  public:
-  // Puts a configuration in force, or returns why not. Called on the client's thread; may block.
+  // Puts a configuration in force, or returns why not. Called on the client's thread, of low
+  // priority; may block.
   using Apply = std::function<absl::Status(DescriptorTree tree, std::string version)>;
 
   // `log` outlives it.

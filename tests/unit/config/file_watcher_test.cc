@@ -3,10 +3,13 @@
 #include "server/config/file_watcher.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -72,6 +75,22 @@ TEST(FileWatcherTest, CallsBackOnceAtTheStart) {
   dir.Write("f", "1");
   Follower follower(dir.Path("f"));
   EXPECT_TRUE(follower.Sees("1"));
+}
+
+TEST(FileWatcherTest, CallsBackAtTheLowestPriority) {
+  TempDir dir;
+  const int own = getpriority(PRIO_PROCESS, 0);
+  std::promise<int> priority;
+  std::atomic<bool> called{false};
+  const auto watcher = FileWatcher::Start(dir.Path("f"),
+                                          [&] {
+                                            if (!called.exchange(true))
+                                              priority.set_value(getpriority(PRIO_PROCESS, 0));
+                                          },
+                                          {.quiet_ns = 1'000'000});
+  ASSERT_TRUE(watcher.ok()) << watcher.status();
+  EXPECT_EQ(priority.get_future().get(), 19);
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own) << "of the watcher's thread alone";
 }
 
 TEST(FileWatcherTest, SeesAFileWrittenInPlace) {
