@@ -100,16 +100,8 @@ void PrintConfig(const ConfigStatus& status) {
 }  // namespace
 
 int RunConfig(const Session& session) {
-  const auto status = session.AskAdmin([](AdminClient& admin) { return admin.GetConfigStatus(); });
-  if (!status.ok()) return session.Fail(status.status());
-  if (session.json()) {
-    Json json;
-    WriteConfig(*status, &json);
-    session.Print(json);
-  } else {
-    PrintConfig(*status);
-  }
-  return kExitDone;
+  return session.Show(session.AskAdmin([](AdminClient& admin) { return admin.GetConfigStatus(); }),
+                      WriteConfig, PrintConfig);
 }
 
 int RunCheck(const Session& session) {

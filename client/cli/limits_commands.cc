@@ -150,17 +150,9 @@ int RunLimitsList(const Session& session) {
 }
 
 int RunLimitsGet(const Session& session) {
-  const auto limit =
-      session.AskAdmin([&](AdminClient& admin) { return admin.GetLimit(session.Argument(0)); });
-  if (!limit.ok()) return session.Fail(limit.status());
-  if (session.json()) {
-    Json json;
-    WriteLimit(*limit, &json);
-    session.Print(json);
-  } else {
-    PrintLimit(*limit);
-  }
-  return kExitDone;
+  return session.Show(
+      session.AskAdmin([&](AdminClient& admin) { return admin.GetLimit(session.Argument(0)); }),
+      WriteLimit, PrintLimit);
 }
 
 int RunLimitsPut(const Session& session) {

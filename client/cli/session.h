@@ -47,6 +47,19 @@ class Session {
   int Fail(const Status& status) const;
   // Prints one line.
   void Print(const Json& json) const;
+  // Prints an answer as JSON or as text, or its error; returns the exit code.
+  template <typename T>
+  int Show(const Result<T>& answer, void (*write)(const T&, Json*), void (*print)(const T&)) const {
+    if (!answer.ok()) return Fail(answer.status());
+    if (json_) {
+      Json json;
+      write(*answer, &json);
+      Print(json);
+    } else {
+      print(*answer);
+    }
+    return kExitDone;
+  }
 
   // The values of flags, or `fallback`.
   Result<uint64_t> Number(std::string_view flag, uint64_t fallback) const;

@@ -127,6 +127,16 @@ struct FakeConnection::State {
     hung.emplace(next_id++, Hung{deadline, std::move(end)});
   }
 
+  // Sends the answer, or that the deadline passed, later.
+  template <typename T>
+  void Hang(TimePoint deadline, Result<T> answer, Callback<T> done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    Hang(deadline, [answer = std::move(answer), done = std::move(done)](Status status) mutable {
+      if (!status.ok()) answer = std::move(status);
+      done(std::move(answer));
+    });
+  }
+
   std::vector<BucketStatus> Look(std::span<const Bucket> buckets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::vector<BucketStatus> answers;
@@ -375,11 +385,7 @@ void FakeConnection::Acquire(const Acquisition& acquisition, const Call& call,
       bool hang = false;
       answer = state_->Decide(acquisition, &hang);
       if (hang) {
-        state_->Hang(call.deadline,
-                     [answer = std::move(answer), done = std::move(done)](Status status) mutable {
-                       if (!status.ok()) answer = std::move(status);
-                       done(std::move(answer));
-                     });
+        state_->Hang(call.deadline, std::move(answer), std::move(done));
         return;
       }
     }
@@ -402,11 +408,7 @@ void FakeConnection::AcquireBatch(std::span<const Acquisition> batch, const Call
         bool hang = false;
         answer = state_->DecideAll(batch, &hang);
         if (hang) {
-          state_->Hang(call.deadline,
-                       [answer = std::move(answer), done = std::move(done)](Status status) mutable {
-                         if (!status.ok()) answer = std::move(status);
-                         done(std::move(answer));
-                       });
+          state_->Hang(call.deadline, std::move(answer), std::move(done));
           return;
         }
       }

@@ -1,6 +1,5 @@
 // A call of Envoy's rate-limit service in steady state allocates nothing.
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,30 +13,8 @@
 #include "server/service/receipt.h"
 #include "server/store/memory/memory_store.h"
 #include "server/transport/envoy/rate_limit_service.h"
+#include "tests/support/counted_allocations.h"
 #include "tests/support/h2_peer.h"
-
-namespace {
-uint64_t allocations = 0;
-}  // namespace
-
-// glibc's names for its own functions. The functions below replace malloc in the whole program.
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void* malloc(size_t size) {
-  ++allocations;
-  return __libc_malloc(size);
-}
-void* calloc(size_t count, size_t size) {
-  ++allocations;
-  return __libc_calloc(count, size);
-}
-void* realloc(void* block, size_t size) {
-  ++allocations;
-  return __libc_realloc(block, size);
-}
-}
 
 namespace sluice::transport {
 namespace {

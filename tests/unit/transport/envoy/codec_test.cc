@@ -13,6 +13,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "tests/support/damaged_bytes.h"
 
 namespace sluice::transport {
 namespace {
@@ -124,20 +125,7 @@ TEST(EnvoyCodecTest, ReadsTheSameMessagesAsProtobuf) {
   int refused = 0;
   for (int i = 0; i < 60'000; ++i) {
     std::string bytes = RandomRequest(random).SerializeAsString();
-    // Bytes that are nearly a message: a few are changed, removed or inserted.
-    for (size_t n = random() % 4; n > 0 && !bytes.empty(); --n) {
-      const size_t at = random() % bytes.size();
-      switch (random() % 3) {
-        case 0:
-          bytes[at] = static_cast<char>(random());
-          break;
-        case 1:
-          bytes.erase(at, 1 + random() % 3);
-          break;
-        default:
-          bytes.insert(at, 1, static_cast<char>(random()));
-      }
-    }
+    testing::DamageBytes(random, &bytes);
     // A field that occurs twice is merged.
     if (random() % 8 == 0) bytes += RandomRequest(random).SerializeAsString();
     v3::RateLimitRequest theirs;

@@ -1,11 +1,6 @@
 // Unary calls in steady state allocate nothing, neither in our code nor in nghttp2; streams between
 // two batches hold hardly any memory.
-#include <malloc.h>
-#include <zlib.h>
-
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -17,40 +12,10 @@
 #include "server/store/memory/memory_store.h"
 #include "server/transport/services/rate_limiter_service.h"
 #include "sluice/v1/rate_limiter.pb.h"
+#include "tests/support/counted_allocations.h"
 #include "tests/support/echo_methods.h"
+#include "tests/support/gzip.h"
 #include "tests/support/h2_peer.h"
-
-namespace {
-uint64_t allocations = 0;
-int64_t allocated_bytes = 0;  // and not freed
-
-void* Counted(void* block) {
-  ++allocations;
-  if (block != nullptr) allocated_bytes += static_cast<int64_t>(malloc_usable_size(block));
-  return block;
-}
-void CountFreed(void* block) {
-  if (block != nullptr) allocated_bytes -= static_cast<int64_t>(malloc_usable_size(block));
-}
-}  // namespace
-
-// glibc's names for its own functions. The functions below replace malloc in the whole program.
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void __libc_free(void*);
-void* malloc(size_t size) { return Counted(__libc_malloc(size)); }
-void* calloc(size_t count, size_t size) { return Counted(__libc_calloc(count, size)); }
-void* realloc(void* block, size_t size) {
-  CountFreed(block);
-  return Counted(__libc_realloc(block, size));
-}
-void free(void* block) {
-  CountFreed(block);
-  __libc_free(block);
-}
-}
 
 namespace sluice::transport {
 namespace {
@@ -135,20 +100,6 @@ TEST(AllocationTest, AcquireInSteadyStateAllocatesNothing) {
   EXPECT_GT(counted.denied, 100u);    // and some were denied
 }
 
-std::string Gzip(const std::string& text) {
-  std::string out(compressBound(text.size()) + 32, '\0');
-  z_stream stream{};
-  EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
-
 // The largest batches, which take about 15 MB while they are decided.
 TEST(AllocationTest, IdleStreamKeepsHardlyAnyMemory) {
   testing::H2Server server;
@@ -173,7 +124,7 @@ TEST(AllocationTest, IdleStreamKeepsHardlyAnyMemory) {
       charge->set_key(std::to_string(c));
     }
   }
-  const std::string message = testing::Framed(Gzip(batch.SerializeAsString()), true);
+  const std::string message = testing::Framed(testing::Gzip(batch.SerializeAsString()), true);
   testing::H2Client client(server);
   nghttp2_session_set_local_window_size(client.session, 0, 0, 1 << 30);
   client.Pump();

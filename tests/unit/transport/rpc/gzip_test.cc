@@ -1,3 +1,5 @@
+#include "tests/support/gzip.h"
+
 #include <string>
 
 #include "gtest/gtest.h"
@@ -6,19 +8,7 @@
 namespace sluice::transport {
 namespace {
 
-std::string Gzip(const std::string& text) {
-  z_stream stream{};
-  deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
+using ::sluice::testing::Gzip;
 
 absl::Status Decompress(GzipInflater& inflater, const std::string& bytes, size_t max, Buffer* out) {
   const absl::StatusOr<bool> done =

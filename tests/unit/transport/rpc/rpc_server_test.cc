@@ -1,14 +1,13 @@
 // RpcServer, as a client sees it.
 #include "server/transport/rpc/rpc_server.h"
 
-#include <zlib.h>
-
 #include <memory>
 #include <string>
 
 #include "gtest/gtest.h"
 #include "server/transport/rpc/grpc_text.h"
 #include "tests/support/echo_methods.h"
+#include "tests/support/gzip.h"
 #include "tests/support/h2_peer.h"
 
 namespace sluice::transport {
@@ -18,6 +17,7 @@ using ::sluice::testing::CallResult;
 using ::sluice::testing::EchoMethod;
 using ::sluice::testing::EchoStream;
 using ::sluice::testing::Framed;
+using ::sluice::testing::Gzip;
 using ::sluice::testing::H2Client;
 using ::sluice::testing::H2Server;
 using ::sluice::testing::HeldMethod;
@@ -270,20 +270,6 @@ TEST_F(RpcServerTest, RefusesHeadersAboveTheBound) {
 }
 
 // ---- Compression.
-
-std::string Gzip(const std::string& text) {
-  z_stream stream{};
-  deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
 
 TEST_F(RpcServerTest, AcceptsGzip) {
   Begin();

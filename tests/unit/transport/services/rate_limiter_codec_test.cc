@@ -16,6 +16,7 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
 #include "sluice/v1/rate_limiter.pb.h"
+#include "tests/support/damaged_bytes.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::transport {
@@ -242,20 +243,7 @@ TEST_F(RateLimiterCodecTest, AcceptsTheSameBytesAsProtobuf) {
   int refused = 0;
   for (int i = 0; i < 60'000; ++i) {
     std::string bytes = RandomBatch(random).SerializeAsString();
-    // Bytes that are nearly a message: a few are changed, removed or inserted.
-    for (size_t n = random() % 4; n > 0 && !bytes.empty(); --n) {
-      const size_t at = random() % bytes.size();
-      switch (random() % 3) {
-        case 0:
-          bytes[at] = static_cast<char>(random());
-          break;
-        case 1:
-          bytes.erase(at, 1 + random() % 3);
-          break;
-        default:
-          bytes.insert(at, 1, static_cast<char>(random()));
-      }
-    }
+    testing::DamageBytes(random, &bytes);
     service::AcquireCall call;
     const bool ours = DecodeAcquireBatch(Bytes(bytes), &call).ok();
     ASSERT_EQ(ours, reference.Parses(bytes)) << i;

@@ -1,13 +1,12 @@
 // RateLimiterService on a memory store: large batches, which are handled in steps.
 #include "server/transport/services/rate_limiter_service.h"
 
-#include <zlib.h>
-
 #include <memory>
 #include <string>
 
 #include "gtest/gtest.h"
 #include "sluice/v1/rate_limiter.pb.h"
+#include "tests/support/gzip.h"
 #include "tests/support/h2_peer.h"
 #include "tests/unit/service/fixture.h"
 
@@ -15,26 +14,13 @@ namespace sluice::transport {
 namespace {
 
 using ::sluice::testing::Framed;
+using ::sluice::testing::Gzip;
 using ::sluice::testing::H2Client;
 using ::sluice::testing::H2Server;
 
 constexpr char kBatch[] = "/sluice.v1.RateLimiter/AcquireBatch";
 constexpr char kStream[] = "/sluice.v1.RateLimiter/AcquireStream";
 constexpr int64_t kPermits = 1'000'000;
-
-std::string Gzip(const std::string& text) {
-  z_stream stream{};
-  deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
 
 class RateLimiterServiceTest : public service::ServiceTest {
  protected:

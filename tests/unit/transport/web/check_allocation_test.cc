@@ -1,6 +1,5 @@
 // A request to /v1/check in steady state allocates nothing.
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -12,30 +11,8 @@
 #include "server/transport/web/access.h"
 #include "server/transport/web/check_handler.h"
 #include "server/transport/web/json_codec.h"
+#include "tests/support/counted_allocations.h"
 #include "tests/support/http_peer.h"
-
-namespace {
-uint64_t allocations = 0;
-}  // namespace
-
-// glibc's names for its own functions. The functions below replace malloc in the whole program.
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void* malloc(size_t size) {
-  ++allocations;
-  return __libc_malloc(size);
-}
-void* calloc(size_t count, size_t size) {
-  ++allocations;
-  return __libc_calloc(count, size);
-}
-void* realloc(void* block, size_t size) {
-  ++allocations;
-  return __libc_realloc(block, size);
-}
-}
 
 namespace sluice::testing {
 namespace {
