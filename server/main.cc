@@ -326,6 +326,9 @@ int main(int argc, char** argv) {
   // Both else rise to tens of megabytes with the sizes that are freed, and malloc keeps that much.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 4 << 20);
+  // A small chunk that is freed joins its neighbours at once. Else malloc joins all of them now and
+  // then, which takes an event loop milliseconds after thousands of calls have ended.
+  mallopt(M_MXFAST, 0);
   // protobuf prints a line for each message that is not UTF-8: any caller could fill the log.
   google::protobuf::SetLogHandler(nullptr);
   const sigset_t signals = sluice::BlockSignals();
