@@ -115,8 +115,11 @@ bool HeldCallers::Cancel(HeldCaller* caller) {
       caller->state_ = HeldCaller::State::kCancelledEarly;
       return false;
     }
+    const size_t charges = caller->acquisition->charges.size();
     Remove(caller, HeldOutcome::kCancelled, &out);
-    const bool advances = advancing_ || ++refunds_by_cancel_ > kRefundsByCancel;
+    const bool many = charges_by_cancel_ > 0 && charges_by_cancel_ + charges > kChargesByCancel;
+    const bool advances = advancing_ || many;
+    charges_by_cancel_ += charges;
     if (!out.refunds.empty() && advances && refunds_.size() < kMaxRefundsLeft &&
         !refund_memory_.over()) {
       LeaveRefund(out.refunds.front());
@@ -215,7 +218,7 @@ PendingOperation* HeldCallers::NextOfStep() { return refunds_.empty() ? NextMove
 void HeldCallers::RunStep() {
   mu_.Lock();
   next_step_ns_ = 0;
-  refunds_by_cancel_ = 0;
+  charges_by_cancel_ = 0;
   const int64_t until_ns = clock_.NowNs() + kStepNs;
   for (size_t count = 0;; ++count) {
     if (count == kOperationsPerStep || clock_.NowNs() > until_ns) {

@@ -63,9 +63,10 @@ class Alarm {
 class HeldCallers final {
  public:
   static constexpr int64_t kNever = common::WaitQueue<HeldCaller*>::kNever;
-  // Refunds that Cancel starts between two calls of Advance; none while Advance works, which may
-  // have locked the buckets. In memory each takes a few microseconds for each bucket.
-  static constexpr size_t kRefundsByCancel = 8;
+  // Charges that Cancel refunds between two calls of Advance, or those of one caller; none while
+  // Advance works, which may have locked the buckets. In memory each takes a few microseconds, and
+  // up to twenty in a bucket with thousands of bookings.
+  static constexpr size_t kChargesByCancel = 8;
   // Refunds that are left to Advance. Each takes about 2 KB, which `memory` counts. Beyond that, or
   // while memory is short, Cancel starts them again, so that callers that come and leave pay for
   // it.
@@ -211,7 +212,7 @@ class HeldCallers final {
   // Of callers that have left; Advance starts them.
   std::deque<PendingOperation*> refunds_ ABSL_GUARDED_BY(mu_);
   common::MemoryPart refund_memory_ ABSL_GUARDED_BY(mu_);
-  size_t refunds_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance
+  size_t charges_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance
 
   // The latest snapshot of limits that was applied to the queue.
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;

@@ -104,7 +104,7 @@ TEST_F(HeldCallersTest, RefundsManyCallersThatLeaveAtOnceInAdvance) {
   const Rule& rule = limits_.Set(1, PerSecond(1));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   std::vector<std::unique_ptr<Caller>> callers;
-  constexpr size_t kCallers = HeldCallers::kRefundsByCancel + 20;
+  constexpr size_t kCallers = HeldCallers::kChargesByCancel + 20;
   for (size_t i = 0; i < kCallers; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
   const auto last = Hold({{&rule, "k", 1}});
   const int64_t start_ns = clock_.NowNs();
@@ -125,7 +125,7 @@ TEST_F(HeldCallersTest, DrainRefundsCallersThatLeftBefore) {
   const Rule& rule = limits_.Set(1, PerSecond(1));
   ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
   std::vector<std::unique_ptr<Caller>> callers;
-  constexpr size_t kCallers = HeldCallers::kRefundsByCancel + 20;
+  constexpr size_t kCallers = HeldCallers::kChargesByCancel + 20;
   for (size_t i = 0; i < kCallers; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
   for (const auto& caller : callers) EXPECT_TRUE(held_callers_.Cancel(caller.get()));
   held_callers_.Drain();
