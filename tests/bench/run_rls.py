@@ -4,26 +4,29 @@
     tests/bench/run_rls.py [--build build] [--other NAME=PROGRAM ...] [--envoy PROGRAM]
         [--rounds 3] [--requests 60000] [--part cpu|reload|envoy ...]
 
-Servers run on core 0 (while limits are loaded again: on both) and the load on core 1, in turn, for
-several rounds, so that other load on the machine affects all of them. CPU time is that of all
+Servers run on core 0 and the load on core 1, in turn, for several rounds, so that other load on the
+machine affects all of them. CPU time is that of all
 threads, from /proc/PID/task/*/schedstat. A program given by --other reads the environment of
 envoyproxy/ratelimit (such as that program itself) and gets a redis-server, whose CPU time is shown
 apart; `NAME=HOST:PORT,PID[,PID]` names one that runs already.
 
 cpu: 10,000 limits; one descriptor of two entries, then four such descriptors.
-reload: the slowest of the calls while the 10,000 limits are loaded again, four times a second.
+reload: calls and steps of event loops above 1 ms, in turn without and with a change of all 10,000
+limits four times a second. A long step is the server's own fault; a call that waits without one
+waited for the core, which the thread that loads the files shares with the event loops.
 envoy: requests/s and the 99th percentile behind a real Envoy, with the filter's time-out of 20 ms.
 """
 import argparse
+import gzip
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -63,12 +66,12 @@ BODIES = {"one": framed(should_rate_limit(1)), "four": framed(should_rate_limit(
           "acquire": framed(field(1, field(1, b"api") + field(2, b"user:42")))}
 
 
-def configuration():
+def configuration(requests=4000000000):
     """10,000 routes, each with a limit of each user."""
-    user = {"key": "user", "rate_limit": {"unit": "hour", "requests_per_unit": 4000000000}}
+    user = {"key": "user", "rate_limit": {"unit": "hour", "requests_per_unit": requests}}
     return [{"domain": "bench", "descriptors": [
         {"key": "route", "value": f"r{i}", "descriptors": [dict(user)]} for i in range(LIMITS)] +
-        [{"key": "load", "rate_limit": {"unit": "hour", "requests_per_unit": 4000000000}}]}]
+        [{"key": "load", "rate_limit": {"unit": "hour", "requests_per_unit": requests}}]}]
 
 
 def cpu_ns(pid):
@@ -107,13 +110,14 @@ def sluice(options, folder, runtime):
         [os.path.join(options.build, "bin", "sluiced"), f"--limits={limits}",
          f"--ratelimit_config={runtime.folder}/current/ratelimit/config",
          "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
-         *options.flag], stdout=subprocess.PIPE, stderr=open(f"{folder}/sluiced.log", "w"), text=True)
+         "--metrics_listen=127.0.0.1:0", *options.flag], stdout=subprocess.PIPE, stderr=open(f"{folder}/sluiced.log", "w"), text=True)
     line = process.stdout.readline()
-    found = re.match(r"ready data=(\S+)", line)
+    found = re.match(r"ready data=(\S+) .* metrics=(\S+)", line)
     if not found:
         with open(f"{folder}/sluiced.log") as log:
             raise SystemExit(f"sluiced printed {line!r}\n{log.read()[-2000:]}")
     service = Service("sluice", found.group(1), [process.pid])
+    service.metrics = found.group(2)
     service.stops = [process.kill, process.wait]
     return service
 
@@ -196,43 +200,89 @@ def part_cpu(options, load, services):
             print(f"{service.name} takes {theirs / own:.1f} x the CPU of sluice ({kind})")
 
 
-def part_reload(options, load, services, runtime):
-    """Times of calls, without and with reloads. A few calls in flight: a queue would hide a wait."""
-    print(f"\nCalls while {LIMITS} limits are loaded again (2 connections x 1 call), us")
-    service = services[0]
-    # The thread that reads the files does not wait for the one that serves.
-    for pid in service.pids:
-        pin(pid, f"{SERVER_CORE},{LOAD_CORE}")
+def long_steps(service):
+    """Steps of the event loops that took more than 1 ms of CPU so far, by kind."""
+    request = urllib.request.Request(f"http://{service.metrics}/metrics", None,
+                                     {"accept-encoding": "gzip"})
+    with urllib.request.urlopen(request) as answer:
+        text = gzip.decompress(answer.read()).decode()
+    name = "sluice_loop_step_cpu_seconds"
+    all_of = dict(re.findall(rf'^{name}_count{{kind="(\w+)"}} (\d+)', text, re.M))
+    short = dict(re.findall(rf'^{name}_bucket{{kind="(\w+)",le="0.001048576"}} (\d+)', text, re.M))
+    return {kind: int(count) - int(short[kind]) for kind, count in all_of.items()}
+
+
+def part_reload(options, load, folder):
+    """Calls and steps above 1 ms, without and with reloads. Few calls in flight: a queue would hide
+    a wait."""
+    print(f"\nCalls while all {LIMITS} limits change, four times a second (2 connections x 1 call), us")
+    runtime = Alternating(f"{folder}/alternating")
+    service = sluice(options, folder, runtime)
     url = f"http://{service.address}/{SHOULD}"
-    for reloads in (False, True, False, True):
-        stopped = threading.Event()
+    sums = {}
+    try:
+        for turn in range(2 * options.rounds + 2):
+            reloads = turn % 2 == 1
+            steps = long_steps(service)
+            with Publisher(runtime if reloads else None) as publisher:
+                _, times = load.run(url, BODIES["one"], seconds=4, connections=2, streams=1)
+            if turn < 2:  # the first two warm up
+                continue
+            long = {kind: after - steps[kind] for kind, after in long_steps(service).items()}
+            at = [times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.99, 0.999)]
+            above = sum(1 for one in times if one > 1000)
+            name = "with reloads" if reloads else "without"
+            print(f"{name:14}{len(times):8} calls: p50 {at[0]}, p99 {at[1]}, p99.9 {at[2]}, most "
+                  f"{times[-1]}; above 1 ms: {above} calls, {sum(long.values())} steps "
+                  f"{ {kind: n for kind, n in long.items() if n} or ''}; {publisher.count} reloads",
+                  flush=True)
+            one = sums.setdefault(name, [0, 0, 0])
+            for i, value in enumerate((len(times), above, sum(long.values()))):
+                one[i] += value
+    finally:
+        service.stop()
+    for name, (calls, above, steps) in sums.items():
+        print(f"{name}: {above} of {calls} calls above 1 ms ({1e6 * above / calls:.0f} of a million), "
+              f"{steps} steps above 1 ms")
 
-        def publish():
-            while not stopped.wait(0.25):
-                runtime.publish_again()
-        thread = threading.Thread(target=publish)
-        if reloads:
-            thread.start()
-        _, times = load.run(url, BODIES["one"], seconds=4, connections=2, streams=1)
-        stopped.set()
-        if reloads:
-            thread.join()
-        at = [times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.99, 0.999)]
-        print(f"{'with reloads' if reloads else 'without':14}{len(times):8} calls: p50 {at[0]}, p99 {at[1]}, "
-              f"p99.9 {at[2]}, most {times[-1]}; above 1 ms: {sum(1 for t in times if t > 1000)}")
 
+class Alternating:
+    """A runtime folder whose configuration changes by one rename, in the parameters of all limits."""
 
-class Published(limiter.Runtime):
-    """A runtime folder that can publish the same files again, without the cost of writing YAML."""
+    def __init__(self, folder):
+        self.folder = folder
+        for name, requests in (("a", 4000000000), ("b", 3900000000)):
+            limiter.Runtime(f"{folder}/{name}").publish(configuration(requests))
+        self.next = "b"
+        os.symlink("a/current", f"{folder}/current")
 
-    def publish_again(self):
-        old = os.path.realpath(f"{self.folder}/current")
-        self.count += 1
-        new = f"{self.folder}/{os.getpid()}-{self.count}"
-        shutil.copytree(old, new)
-        os.symlink(new, f"{self.folder}/next")
+    def publish_next(self):
+        os.symlink(f"{self.next}/current", f"{self.folder}/next")
         os.rename(f"{self.folder}/next", f"{self.folder}/current")
-        shutil.rmtree(old, ignore_errors=True)
+        self.next = "a" if self.next == "b" else "b"
+
+
+class Publisher:
+    """Publishes the next configuration four times a second while it lasts. None: does nothing."""
+
+    def __init__(self, runtime):
+        self.runtime = runtime
+        self.count = 0
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.stopped.wait(0.25) and self.runtime:
+            self.runtime.publish_next()
+            self.count += 1
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopped.set()
+        self.thread.join()
 
 
 def part_envoy(options, load, services, folder):
@@ -283,7 +333,7 @@ def main():
     options = parser.parse_args()
     parts = options.part or ["cpu", "reload", "envoy"]
     with tempfile.TemporaryDirectory(prefix="sluice-rls-") as folder:
-        runtime = Published(f"{folder}/runtime")
+        runtime = limiter.Runtime(f"{folder}/runtime")
         runtime.publish(configuration())
         services = []
         start = time.monotonic()
@@ -297,7 +347,7 @@ def main():
             if "envoy" in parts:
                 part_envoy(options, load, services, folder)
             if "reload" in parts:
-                part_reload(options, load, services, runtime)
+                part_reload(options, load, folder)
         finally:
             for service in services:
                 service.stop()
