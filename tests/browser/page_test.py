@@ -226,6 +226,27 @@ class ChangesTest(PageTest):
         self.browser.wait_text("Overview", "h1")
         self.browser.wait("the limit is gone", lambda: "login" not in self.browser.text("section[aria-label=Limits]"))
 
+    def test_limits_of_envoy_say_what_defines_them(self):
+        self.server.stop()
+        self.server = Server(BUILD, self.limits, ratelimit=(
+            "domain: edge\ndescriptors:\n  - key: user\n"
+            "    rate_limit: { unit: day, requests_per_unit: 5 }\n"))
+        self.show("#/limit/edge%2F%2Fuser")
+        self.browser.wait_text("Parameters")
+        self.browser.click("Delete")
+        self.browser.wait_text("Requests from Envoy that match its descriptor have no limit", "dialog")
+        self.browser.wait_text("ratelimit.yaml:3:5) defines it. It comes back when the configuration "
+                               "next changes", "dialog")
+        self.browser.click("Cancel", "dialog button")
+        self.browser.click("Change")
+        self.browser.wait_text("Change edge//user", "h1")
+        self.browser.type("[id='field-rate.permits']", "7")
+        self.browser.click("Continue")
+        self.browser.wait_text("Envoy's configuration (", "dialog")
+        self.confirm("Put the limit")
+        self.browser.wait_text("until that file or configuration next changes")
+        self.assertEqual(self.browser.errors(), [])
+
     def test_reset_a_key(self):
         self.server.acquire("slow", "user:1", 15)
         self.show("#/key/slow/user%3A1")

@@ -21,7 +21,8 @@ TOKEN = "the-token-of-the-page-tests-0123456789"
 class Server:
     """A sluiced on loopback, stopped by its id."""
 
-    def __init__(self, build, limits, port=0, token=True, store="memory"):
+    def __init__(self, build, limits, port=0, token=True, store="memory", ratelimit=None):
+        """`ratelimit`: Envoy's rate-limit configuration."""
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-page-")
         self.limits = os.path.join(self.folder.name, "limits.yaml")
         self.write_limits(limits)
@@ -30,6 +31,10 @@ class Server:
             file.write(TOKEN + "\n")
         os.chmod(token_file, 0o600)
         flags = [f"--admin_token_file={token_file}"] if token else []
+        if ratelimit is not None:
+            flags.append(f"--ratelimit_config={self.folder.name}/ratelimit.yaml")
+            with open(f"{self.folder.name}/ratelimit.yaml", "w", encoding="utf-8") as file:
+                file.write(ratelimit)
         self.log = open(os.path.join(self.folder.name, "log"), "w+b")
         self.process = subprocess.Popen(
             [os.path.join(build, "bin", "sluiced"), f"--limits={self.limits}",
