@@ -22,7 +22,7 @@ namespace {
 absl::StatusOr<envoy::LoadedTree> Load(const Session& session) {
   auto loaded = envoy::LoadPath(session.Argument(0), /*ignore_dot_files=*/true);
   if (!loaded.ok()) return loaded;
-  const absl::Status checked =
+  absl::Status checked =
       envoy::Check(loaded->tree, {.merge_domains = session.arguments().Has("merge-domains")});
   if (!checked.ok()) return checked;
   return loaded;

@@ -84,14 +84,15 @@ int RunFloorLift(const Session& session) {
   const auto floor =
       session.AskAdmin([&](AdminClient& admin) { return admin.LiftFloor(session.Argument(0)); });
   if (!floor.ok()) return session.Fail(floor.status());
+  const auto& lifted = *floor;
   if (session.json()) {
     Json json;
-    json.Open('{').Field("lifted", floor->has_value());
-    if (floor->has_value()) json.Field("floor_s", UnixSeconds(**floor));
+    json.Open('{').Field("lifted", lifted.has_value());
+    if (lifted.has_value()) json.Field("floor_s", UnixSeconds(*lifted));
     json.Close();
     session.Print(json);
-  } else if (floor->has_value()) {
-    std::printf("lifted: the limit was closed until %s\n", FormatTime(**floor).c_str());
+  } else if (lifted.has_value()) {
+    std::printf("lifted: the limit was closed until %s\n", FormatTime(*lifted).c_str());
   } else {
     std::printf("the limit had no floor of its own\n");
   }
