@@ -183,7 +183,9 @@ class Matcher::Compiler {
       const std::string metric = absl::StrCat(metric_of_parent, ".", node->text);
       const LimitPath path = path_of_parent.Child(one.key, one.value);
       const bool values = values_in_metric || one.value_to_metric;
-      if (one.rate_limit.has_value()) node->limit = AddLimit(one, metric, path, values);
+      if (one.rate_limit.has_value()) {
+        node->limit = AddLimit(one, *one.rate_limit, metric, path, values);
+      }
       if (!one.descriptors.empty()) {
         node->children = std::make_unique<Level>();
         Add(one.descriptors, metric, path, values, node->children.get());
@@ -193,9 +195,9 @@ class Matcher::Compiler {
     }
   }
 
-  const MatchedLimit* AddLimit(const Descriptor& descriptor, const std::string& metric,
-                               const LimitPath& path, bool values_in_metric) {
-    const RateLimit& configured = *descriptor.rate_limit;
+  const MatchedLimit* AddLimit(const Descriptor& descriptor, const RateLimit& configured,
+                               const std::string& metric, const LimitPath& path,
+                               bool values_in_metric) {
     auto limit = std::make_unique<MatchedLimit>();
     limit->limit_name = path.Name();
     limit->defined_at = PlaceText(tree_, descriptor.place);

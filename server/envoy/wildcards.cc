@@ -89,6 +89,7 @@ void Wildcards::Build() {
     prefixes.push_back(patterns_[same.patterns.front()].prefix);
     if (same.patterns.size() <= kFewPatterns) continue;
     std::vector<std::string_view> suffixes;
+    suffixes.reserve(same.patterns.size());
     for (const uint32_t i : same.patterns) suffixes.push_back(patterns_[i].suffix);
     same.suffixes.Build(suffixes);
   }
