@@ -205,7 +205,7 @@ absl::Status Ports::Listen() {
 template <typename Port>
 absl::Status Ports::ListenOn(Port& port, const char* name, const char* flag,
                              const net::Address& address) {
-  const absl::Status listening = port.Listen([&log = with_.log, name](const absl::Status& status) {
+  absl::Status listening = port.Listen([&log = with_.log, name](const absl::Status& status) {
     if (status.ok()) {
       log.Info("certificates_reloaded", {{"port", name}});
     } else {

@@ -25,7 +25,7 @@ absl::Status RateLimitSource::CheckFiles(const Flags& flags) {
 }
 
 absl::Status RateLimitSource::Start() {
-  const absl::Status loaded = configuration_.Start();
+  absl::Status loaded = configuration_.Start();
   if (!loaded.ok() && !flags_.start_without_config) return loaded;
   configuration_.Watch();
   if (!flags_.xds.server.empty()) server_.Start();

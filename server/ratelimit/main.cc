@@ -55,6 +55,7 @@ bool AddPassword(const char* option, const std::string& password, std::string* u
 // Returns if there is no sluiced.
 void Execute(std::vector<std::string>& arguments) {
   std::vector<char*> words;
+  words.reserve(arguments.size() + 1);
   for (std::string& one : arguments) words.push_back(one.data());
   words.push_back(nullptr);
   // The one beside this program, else the one of PATH.
