@@ -98,7 +98,7 @@ absl::StatusOr<const limits::Limit*> CheckCharge(const FieldPath& path, std::str
   if (!found.ok()) return found;
   if (!(*found)->direct()) return errors::LimitNotDirect(path.Field("limit"), limit);
   const store::Rule& rule = (*found)->RuleFor(key);
-  const absl::Status status =
+  absl::Status status =
       force ? CheckForced(path, permits, rule) : CheckPermits(path, permits, rule);
   if (!status.ok()) return status;
   return found;
