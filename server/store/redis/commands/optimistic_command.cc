@@ -222,7 +222,7 @@ bool OptimisticCommand::OpenSome(size_t most) {
 
 absl::StatusOr<bool> OptimisticCommand::OpenOne(size_t i, size_t* most) {
   OpenBucket& bucket = open_[i];
-  const absl::StatusOr<bool> loaded = bucket.Load(most);
+  absl::StatusOr<bool> loaded = bucket.Load(most);
   if (!loaded.ok() || !*loaded) return loaded;
   const Rule& rule = *operation_.buckets()[i].rule->rule;
   const int64_t floor_us = token_.FloorOf(rule);
