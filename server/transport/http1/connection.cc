@@ -189,10 +189,10 @@ void Connection::OnHeaders() {
       }
       return;
     }
-    refusal_ = Problem::Http(
-        413, most == 0
-                 ? std::string("this path takes no body")
-                 : absl::StrCat("the body has ", *length, " bytes; at most ", most, " are served"));
+    refusal_ =
+        Problem::Http(413, most == 0 ? std::string("this path takes no body")
+                                     : absl::StrCat("the body has ", length.value_or(0),
+                                                    " bytes; at most ", most, " are served"));
   }
   parser_.LimitBody(kMaxDiscardedBytes, /*discard=*/true);
   // The body is not worth waiting for, or not sent before our answer.
@@ -247,7 +247,9 @@ void Connection::OnRequest() {
   counters.bytes_received.Add(exchange_->request_.body().size());
   in_handler_ = true;
   if (refusal_.has_value()) {
-    exchange_->Fail(*std::exchange(refusal_, std::nullopt));
+    const Problem refusal = *std::move(refusal_);
+    refusal_.reset();
+    exchange_->Fail(refusal);
   } else if (exchange_->route_->options.shed_when_late && loop_.Sheds(QueuedNs())) {
     exchange_->Fail(common::errors::NotExecuted(absl::ResourceExhaustedError(transport::kShed)));
   } else {

@@ -111,9 +111,9 @@ class RequestParser::Beast {
   void Begin(Request* request) {
     request_ = request;
     parser_.emplace(*this);
-    parser_->header_limit(common::bounds::kMaxHttpHeaderBytes);
+    parser().header_limit(common::bounds::kMaxHttpHeaderBytes);
     // LimitBody bounds it. (Beast takes boost::none for 0.)
-    parser_->body_limit(std::numeric_limits<uint64_t>::max());
+    parser().body_limit(std::numeric_limits<uint64_t>::max());
     state_ = State::kHeaders;
     header_bytes_ = 0;
     hosts_ = lengths_ = encodings_ = 0;
@@ -124,8 +124,8 @@ class RequestParser::Beast {
 
   size_t Parse(absl::Span<const uint8_t> bytes) {
     if (state_ == State::kHeadersDone) {
-      state_ = parser_->is_done() ? State::kDone : State::kBody;
-      if (state_ == State::kBody) parser_->eager(true);
+      state_ = parser().is_done() ? State::kDone : State::kBody;
+      if (state_ == State::kBody) parser().eager(true);
     }
     if (state_ == State::kDone || state_ == State::kFailed || bytes.empty()) return 0;
     if (state_ == State::kBody && encodings_ > 0 && bytes.size() < kLeastChunkBytes) return 0;
@@ -134,16 +134,16 @@ class RequestParser::Beast {
       return 0;
     }
     BeastError error;
-    const size_t used = parser_->put(boost::asio::buffer(bytes.data(), bytes.size()), error);
+    const size_t used = parser().put(boost::asio::buffer(bytes.data(), bytes.size()), error);
     if (error == beast_http::error::need_more) {
       // Of a chunk's line, or of trailers.
       if (bytes.size() - used > common::bounds::kMaxHttpHeaderBytes) TooLarge();
     } else if (error.failed()) {
       if (state_ != State::kFailed) Fail(error);
       return used;
-    } else if (state_ == State::kHeaders && parser_->is_header_done()) {
+    } else if (state_ == State::kHeaders && parser().is_header_done()) {
       state_ = State::kHeadersDone;
-    } else if (state_ == State::kBody && parser_->is_done()) {
+    } else if (state_ == State::kBody && parser().is_done()) {
       state_ = State::kDone;
     }
     return used;
@@ -161,7 +161,7 @@ class RequestParser::Beast {
   bool expects_continue() const { return expects_continue_; }
   std::optional<uint64_t> content_length() const {
     if (encodings_ > 0) return std::nullopt;
-    const auto length = parser_->content_length();
+    const auto length = parser().content_length();
     return length.has_value() ? *length : 0;
   }
 
@@ -291,7 +291,7 @@ class RequestParser::Beast {
   }
 
   void OnHeadersDone() {
-    keep_alive_ = parser_->keep_alive();
+    keep_alive_ = parser().keep_alive();
     if (encodings_ > 0 && !request_->is_1_1_) {
       return Fail(400, "Transfer-Encoding: HTTP/1.0 has none");
     }
@@ -382,6 +382,16 @@ class RequestParser::Beast {
       return Fail(413, absl::StrCat("the body has more than ", max_body_bytes_, " bytes"));
     }
     if (!discard_) request_->body_.Append(bytes);
+  }
+
+  // REQUIRES: Begin was called.
+  Parser& parser() {
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): Begin makes it.
+    return *parser_;
+  }
+  const Parser& parser() const {
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): Begin makes it.
+    return *parser_;
   }
 
   std::optional<Parser> parser_;

@@ -140,7 +140,8 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
         });
       });
   Add<v1::LiftFloorRequest, v1::LiftFloorResponse>(
-      "LiftFloor", [this](const v1::LiftFloorRequest& request, Done<v1::LiftFloorResponse> done) {
+      "LiftFloor",
+      [this](const v1::LiftFloorRequest& request, const Done<v1::LiftFloorResponse>& done) {
         admin_.LiftFloor(request.limit(), [done](absl::StatusOr<int64_t> floor_wall_ns) {
           if (!floor_wall_ns.ok()) return done(floor_wall_ns.status());
           v1::LiftFloorResponse response;

@@ -43,6 +43,7 @@ class Schemas {
   std::string ReferenceTo(const EnumDescriptor& type) {
     const std::string name = NameOf(type.full_name());
     std::vector<std::string> values;
+    values.reserve(static_cast<size_t>(type.value_count()));
     for (int i = 0; i < type.value_count(); ++i) values.push_back(Quoted(type.value(i)->name()));
     written_[name] = absl::StrCat(R"({"type":"string","enum":[)", absl::StrJoin(values, ","), "]}");
     return Reference(name);
@@ -54,6 +55,7 @@ class Schemas {
 
   std::string ToJson() const {
     std::vector<std::string> members;
+    members.reserve(written_.size());
     for (const auto& [name, schema] : written_) members.push_back(Member(name, schema));
     return Object(members);
   }

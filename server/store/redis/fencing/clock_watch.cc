@@ -50,7 +50,7 @@ bool ClockWatch::Revise(const std::optional<Fence>& found, const ClockReading& r
   const bool ahead = range_.IsAhead(corrected);
   const bool set = ahead || range_.IsBehind(corrected);
   if (step->adopt && !set) return false;
-  if (step->adopt) {
+  if (step->adopt && found.has_value()) {
     step->adopt = false;
     step->write = *found;
     ++step->write.number;

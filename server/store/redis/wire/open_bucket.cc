@@ -196,7 +196,9 @@ absl::StatusOr<bool> OpenBucket::Load(size_t* most) {
   // To make the state of them takes about as long as to read them.
   if (*most == 0) return false;
   *most -= std::min(*most, image.bookings.size());
-  Finish(*std::exchange(unread_, std::nullopt));
+  Unread unread = *std::move(unread_);
+  unread_.reset();
+  Finish(std::move(unread));
   return true;
 }
 
@@ -380,7 +382,8 @@ bool OpenBucket::Follow(const StoredBookings& to, BucketImage past, int64_t orig
       const size_t before = theirs.size();
       if (!DecodeBookings((*next)->bytes, &theirs)) return false;
       // Load reads that many in parts.
-      if ((decoded += theirs.size() - before) > kMostToFollow) return false;
+      decoded += theirs.size() - before;
+      if (decoded > kMostToFollow) return false;
       parts.push_back({*next, theirs.size() - before});
     }
     if (same < p) return false;

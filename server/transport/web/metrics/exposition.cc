@@ -54,6 +54,7 @@ bool Exposition::Step(std::string* text) {
       stage_ = Stage::kReadEnvoy;
       return true;
     case Stage::kReadEnvoy:
+      // NOLINTNEXTLINE(bugprone-unchecked-optional-access): made in the stage before.
       if (reader_->ReadPiece()) return true;
       hits_.emplace(reader_->Take(), common::bounds::kMaxMetricLimits);
       stage_ = Stage::kWriteEnvoy;
