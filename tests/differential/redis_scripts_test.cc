@@ -450,6 +450,15 @@ RC_GTEST_PROP(RedisScriptsTest, ForceAsTheAlgorithmsDo, ()) {
   Query(buckets, start_ns + elapsed_ns);
 }
 
+RC_GTEST_PROP(RedisScriptsTest, GivingBackClosesReceiptsOfAWindowThatIsOver, ()) {
+  std::vector<Bucket> buckets = {
+      NewBucket(*algorithm::MakeFixedWindow({10, 1'000'000'000}, /*utc_offset_ns=*/0), false)};
+  const int64_t end_ns = *rc::gen::inRange<int64_t>(1, 1'000'000) * 1'000'000'000;
+  Acquire(buckets, {{1}}, {1}, end_ns - 10);
+  Force(buckets, {1}, {0}, Debit::kGiveBack, 0, end_ns);
+  Refund(buckets, 1, end_ns - 1);
+}
+
 RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
   algorithm::AnyLimit any = AnyCountable();
   std::vector<Bucket> buckets = {NewBucket(any.parameters)};

@@ -53,9 +53,10 @@ local function force(id, count, gives_back, i, reply)
     i = i + 11
     reply[#reply + 1] = not bucket.closed and algorithm.fits(bucket, charge) and 1 or 0
     local a, b = 0, 0
+    -- Those that are worth nothing any more are closed, also if nothing is counted.
+    local had_receipts = #bucket.receipts > 0
     if gives_back then
       a = algorithm.give_back(bucket, permits)
-      if a > 0 then bucket.changed = true end
     else
       local base = bucket.base or 1
       local share = permits
@@ -68,11 +69,10 @@ local function force(id, count, gives_back, i, reply)
       end
       local cost = charge
       if share < permits then cost = {multiple(share, unit_u, unit_t, base)} end
-      local had_receipts = #bucket.receipts > 0
       a, b = algorithm.force(bucket, cost, most_u, most_t, id)
-      if a > 0 or b > 0 or had_receipts then bucket.changed = true end
       taken[c] = {a, b, unit_u, unit_t, base}
     end
+    if a > 0 or b > 0 or had_receipts then bucket.changed = true end
     algorithm.level(bucket, charge, reply)
     reply[#reply + 1] = a
     reply[#reply + 1] = b
