@@ -43,7 +43,8 @@ void AcquireCommand::CollectLate(int64_t now_ns, std::vector<Caller>* late, int6
     if (caller.pending == nullptr) continue;
     if (caller.pending->deadline_ns < now_ns) {
       caller.acquisition->may_be_debited = command_.may_be_executed();
-      late->push_back(std::exchange(caller, {nullptr, caller.acquisition}));
+      // The acquisition is gone once the caller is answered.
+      late->push_back(std::exchange(caller, {nullptr, nullptr}));
     } else {
       *next_ns = std::min(*next_ns, caller.pending->deadline_ns);
     }
@@ -162,15 +163,17 @@ BucketOperation::Handled AcquireCommand::OnRunsReply(const Reply& reply) {
 
 void AcquireCommand::BuildGeneral(const FencingToken& token, std::vector<std::string>* words) {
   *words = ScriptWords(Script::kAcquire, token);
-  ids_.clear();
+  sent_.clear();
   for (const Caller& caller : callers_) {
     const Acquisition& acquisition = *caller.acquisition;
     const uint64_t given = caller.pending->receipt_id;
-    ids_.push_back(!acquisition.want_receipt ? 0
-                   : given != 0              ? given
-                                             : context_.ids().NewReceipt());
-    words->push_back(absl::StrCat(ids_.back()));
-    if (acquisition.debit != Debit::kIfAllowed) {
+    const uint64_t receipt_id = !acquisition.want_receipt ? 0
+                                : given != 0              ? given
+                                                          : context_.ids().NewReceipt();
+    const bool forced = acquisition.debit != Debit::kIfAllowed;
+    sent_.push_back({receipt_id, forced});
+    words->push_back(absl::StrCat(receipt_id));
+    if (forced) {
       AppendForcedCharges(acquisition, words);
       continue;
     }
@@ -201,14 +204,17 @@ void AcquireCommand::AppendForcedCharges(const Acquisition& acquisition,
   }
 }
 
-size_t AcquireCommand::GeneralNumbers(const Caller& caller) const {
+size_t AcquireCommand::GeneralNumbers(bool forced) const {
   constexpr size_t kOfCharge = 1 + std::tuple_size_v<BucketNumbers>;
-  const bool forced = caller.acquisition->debit != Debit::kIfAllowed;
   return 1 + buckets_.size() * (forced ? kOfCharge + 2 : kOfCharge);
 }
 
 void AcquireCommand::ReadForced(Caller& caller, const FencingToken& token, int64_t now_ns,
                                 ReplyNumbers* numbers) const {
+  if (caller.pending == nullptr) {
+    for (size_t left = GeneralNumbers(/*forced=*/true) - 1; left > 0; --left) numbers->Next();
+    return;
+  }
   const Acquisition& acquisition = *caller.acquisition;
   const ForcedShares shares(acquisition);
   for (const size_t c : shares.order()) {
@@ -216,7 +222,6 @@ void AcquireCommand::ReadForced(Caller& caller, const FencingToken& token, int64
     const BucketNumbers after = NextBucket(numbers);
     const int64_t counted = numbers->Next();
     const int64_t counted_ticks = numbers->Next();
-    if (caller.pending == nullptr) continue;
     const Rule& rule = *buckets_[c].rule->rule;
     ChargeResult& result = acquisition.results[c];
     result = ResultOf(rule, fits || acquisition.debit == Debit::kGiveBack,
@@ -240,7 +245,7 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply,
   size_t decided = 0;
   size_t size = 2;
   for (; decided < callers_.size(); ++decided) {
-    const size_t next = size + GeneralNumbers(callers_[decided]);
+    const size_t next = size + GeneralNumbers(sent_[decided].forced);
     if (next > reply.elements.size()) break;
     size = next;
   }
@@ -257,7 +262,7 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply,
     Caller& caller = callers_[i];
     const bool granted = numbers.Next() == 1;
     int64_t wait_ns = 0;
-    const bool forced = caller.acquisition->debit != Debit::kIfAllowed;
+    const bool forced = sent_[i].forced;
     if (forced) ReadForced(caller, token, now_ns, &numbers);
     for (size_t c = 0; c < charges && !forced; ++c) {
       const bool fits = numbers.Next() == 1;
@@ -275,7 +280,7 @@ BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply,
     Acquisition& acquisition = *caller.acquisition;
     acquisition.now_ns = now_ns;
     if (granted) {
-      acquisition.receipt_id = ids_[i];
+      acquisition.receipt_id = sent_[i].receipt_id;
     } else {
       acquisition.retry_after_ns = wait_ns;
     }

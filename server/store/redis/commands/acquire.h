@@ -59,8 +59,13 @@ class AcquireCommand final : public BucketOperation {
   Handled OnRunsReply(const Reply& reply);
   void BuildGeneral(const FencingToken& token, std::vector<std::string>* words);
   void AppendForcedCharges(const Acquisition& acquisition, std::vector<std::string>* words) const;
+  // Of a caller, as it was sent: it may have been answered since, and its acquisition gone.
+  struct Sent {
+    uint64_t receipt_id;
+    bool forced;
+  };
   // The numbers of a caller's answer.
-  size_t GeneralNumbers(const Caller& caller) const;
+  size_t GeneralNumbers(bool forced) const;
   void ReadForced(Caller& caller, const FencingToken& token, int64_t now_ns,
                   ReplyNumbers* numbers) const;
   Handled OnGeneralReply(const Reply& reply, const FencingToken& token);
@@ -70,7 +75,7 @@ class AcquireCommand final : public BucketOperation {
   Owner& owner_;
   bool general_ = false;           // by the script for all algorithms
   std::vector<Run> runs_;          // as they were sent
-  std::vector<uint64_t> ids_;      // receipts, as they were sent
+  std::vector<Sent> sent_;         // by caller of the script for all algorithms
   std::vector<Outcome> outcomes_;  // as decided here
 };
 

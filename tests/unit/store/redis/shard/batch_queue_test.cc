@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -32,14 +33,22 @@ class BatchQueuesTest : public CommandScene {
     on_unavailable = [this](Endpoint& endpoint) { queues_->OnUnavailable(endpoint); };
   }
   Call& Add(const std::string& key, int64_t deadline_ns = kNoDeadline) {
-    Call& call = calls_.emplace_back();
+    Call& call = *calls_.emplace_back(MakeCall(key, deadline_ns));
+    Enqueue(call);
+    return call;
+  }
+  std::unique_ptr<Call> MakeCall(const std::string& key, int64_t deadline_ns) {
+    auto made = std::make_unique<Call>();
+    Call& call = *made;
     call.charge = {rule_.get(), *keys_.insert(keys_.end(), key), 1};
     call.acquisition.charges = absl::MakeConstSpan(&call.charge, 1);
     call.acquisition.results = &call.result;
     call.acquisitions = absl::MakeSpan(&call.acquisition, 1);
     call.deadline_ns = deadline_ns;
+    return made;
+  }
+  void Enqueue(Call& call) {
     queues_->Add(acquires_.Add(acquires_.Begin(&call, /*receipt_id=*/0), call.acquisition));
-    return call;
   }
   // How many callers the oldest command decides.
   int64_t Callers() {
@@ -60,7 +69,7 @@ class BatchQueuesTest : public CommandScene {
   const std::shared_ptr<const Rule> rule_ =
       testing::MakeRule(1, algorithm::MakeTokenBucket({10, 1'000'000'000}, 10, 0).value());
   std::deque<std::string> keys_;
-  std::deque<Call> calls_;
+  std::deque<std::unique_ptr<Call>> calls_;
   std::unique_ptr<BatchQueues> queues_ = std::make_unique<BatchQueues>(*this, kMaxGathered);
 };
 
@@ -96,7 +105,7 @@ TEST_F(BatchQueuesTest, OneCommandHasABoundedNumberOfCallers) {
   ASSERT_TRUE(Asked(1));
   EXPECT_EQ(Callers(), 2);
   Grant(2);
-  ASSERT_TRUE(Done(calls_.back()));
+  ASSERT_TRUE(Done(*calls_.back()));
 }
 
 // A new connection has room for one command.
@@ -113,7 +122,7 @@ TEST_F(BatchQueuesTest, QueuesTakeTurnsForRoom) {
   ASSERT_TRUE(Asked(1));
   EXPECT_EQ(KeyAsked(), first);
   Grant(1);
-  ASSERT_TRUE(Done(calls_.back()));
+  ASSERT_TRUE(Done(*calls_.back()));
 }
 
 TEST_F(BatchQueuesTest, PassedDeadlineIsAnsweredAtOnce) {
@@ -129,6 +138,33 @@ TEST_F(BatchQueuesTest, PassedDeadlineIsAnsweredAtOnce) {
   EXPECT_FALSE(gathered.acquisition.may_be_debited);
   Grant(1);
   EXPECT_TRUE(Asked(0)) << "no caller is left";
+}
+
+// Its call serves another acquisition, or is gone, when Redis answers.
+TEST_F(BatchQueuesTest, LateReplyDoesNotTouchAForcedCallWhoseDeadlinePassed) {
+  const int64_t deadline_ns = clock_.NowNs() + 2'000'000;
+  auto late = MakeCall("k", deadline_ns);
+  late->acquisition.debit = Debit::kForced;
+  Enqueue(*late);
+  auto patient = MakeCall("k", clock_.NowNs() + 8'000'000);
+  patient->acquisition.debit = Debit::kForced;
+  Enqueue(*patient);
+  ASSERT_TRUE(Asked(1));
+  Pass(4'000'000);
+  ASSERT_TRUE(late->done);
+  late->acquisition = Acquisition();
+  // The time; then for each caller: granted; fits, the bucket's numbers, what was counted.
+  std::vector<int64_t> numbers = {1'000'000'000, 0};
+  constexpr size_t kOfBucket = std::tuple_size_v<BucketNumbers>;
+  for (int caller = 0; caller < 2; ++caller) {
+    numbers.insert(numbers.end(), {1, 1});
+    numbers.insert(numbers.end(), kOfBucket + 2, 0);
+  }
+  std::string reply = absl::StrCat("*", numbers.size(), "\r\n");
+  for (const int64_t number : numbers) absl::StrAppend(&reply, ":", number, "\r\n");
+  servers[0].Answer(reply);
+  ASSERT_TRUE(Done(*patient));
+  EXPECT_EQ(patient->acquisition.outcome, Outcome::kGranted);
 }
 
 TEST_F(BatchQueuesTest, OpenBreakerAnswersTheSentAndTheGathered) {
