@@ -117,6 +117,20 @@ std::string ServerProcess::log() const {
   return content.str();
 }
 
+::testing::AssertionResult ServerProcess::Logs(
+    std::initializer_list<std::string_view> texts) const {
+  const auto until = steady_clock::now() + kPatience;
+  for (const std::string_view text : texts) {
+    while (log().find(text) == std::string::npos) {
+      if (steady_clock::now() > until) {
+        return ::testing::AssertionFailure() << "not logged: " << text << "\nin:\n" << log();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
 std::shared_ptr<grpc::Channel> ServerProcess::DataChannel(
     std::shared_ptr<grpc::ChannelCredentials> credentials) {
   return Connect(data_address_, std::move(credentials));

@@ -6,10 +6,13 @@
 #define SLUICE_TESTS_SUPPORT_SERVER_PROCESS_H_
 
 #include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
 #include <sys/types.h>
 
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/support/test_certificates.h"
@@ -41,6 +44,8 @@ class ServerProcess {
   // Stdout and stderr so far. Neither waits.
   std::string out();
   std::string log() const;
+  // Waits until the log holds all of `texts`: the server logs what it did after it did it.
+  ::testing::AssertionResult Logs(std::initializer_list<std::string_view> texts) const;
   pid_t pid() const { return pid_; }
 
   std::string limits_path() const { return files_.Path("limits.yaml"); }
