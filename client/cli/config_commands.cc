@@ -107,17 +107,7 @@ int RunConfig(const Session& session) {
 int RunCheck(const Session& session) {
   if (IsEnvoyConfiguration(session.Argument(0))) return RunCheckEnvoy(session);
   const auto file = config::LoadFile(session.Argument(0));
-  if (!file.ok()) {
-    const std::string message(file.status().message().data(), file.status().message().size());
-    if (session.json()) {
-      Json json;
-      json.Open('{').Field("ok", false).Field("error", message).Close();
-      session.Print(json);
-    } else {
-      std::fprintf(stderr, "%s\n", message.c_str());
-    }
-    return kExitUsage;
-  }
+  if (!file.ok()) return session.FailCheck(file.status());
   if (session.json()) {
     Json json;
     json.Open('{').Field("ok", true).Field("limits", file->specs.size());

@@ -28,18 +28,6 @@ absl::StatusOr<envoy::LoadedTree> Load(const Session& session) {
   return loaded;
 }
 
-int FailWith(const Session& session, const absl::Status& status) {
-  const std::string message(common::ToStd(status.message()));
-  if (session.json()) {
-    Json json;
-    json.Open('{').Field("ok", false).Field("error", message).Close();
-    session.Print(json);
-  } else {
-    std::fprintf(stderr, "%s\n", message.c_str());
-  }
-  return kExitUsage;
-}
-
 // Writes the limits of a tree as a limits file. What a limits file cannot express is a comment
 // above its limit.
 class Importer {
@@ -138,7 +126,7 @@ bool IsEnvoyConfiguration(const std::string& path) {
 
 int RunCheckEnvoy(const Session& session) {
   const auto loaded = Load(session);
-  if (!loaded.ok()) return FailWith(session, loaded.status());
+  if (!loaded.ok()) return session.FailCheck(loaded.status());
   const envoy::Matcher matcher(loaded->tree, envoy::Overrides());
   if (session.json()) {
     Json json;
@@ -163,11 +151,11 @@ int RunCheckEnvoy(const Session& session) {
 int RunImport(const Session& session) {
   const std::string mode = session.arguments().Get("mode").value_or("exact");
   if (mode != "exact" && mode != "compatible") {
-    return FailWith(session, absl::InvalidArgumentError(
-                                 absl::StrCat("--mode ", mode, ": write exact or compatible")));
+    return session.FailCheck(
+        absl::InvalidArgumentError(absl::StrCat("--mode ", mode, ": write exact or compatible")));
   }
   const auto loaded = Load(session);
-  if (!loaded.ok()) return FailWith(session, loaded.status());
+  if (!loaded.ok()) return session.FailCheck(loaded.status());
   envoy::Overrides overrides;
   overrides.all.mode = mode == "exact" ? envoy::CountMode::kExact : envoy::CountMode::kCompatible;
   const envoy::Matcher matcher(loaded->tree, overrides);

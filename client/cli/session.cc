@@ -165,4 +165,16 @@ Result<std::vector<Bucket>> Session::Buckets(const std::string& command) const {
   return buckets;
 }
 
+int Session::FailCheck(const absl::Status& status) const {
+  const std::string message(status.message().data(), status.message().size());
+  if (json_) {
+    Json json;
+    json.Open('{').Field("ok", false).Field("error", message).Close();
+    Print(json);
+  } else {
+    std::fprintf(stderr, "%s\n", message.c_str());
+  }
+  return kExitUsage;
+}
+
 }  // namespace sluice::cli

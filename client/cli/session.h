@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/cli/command_line.h"
 #include "client/cli/json.h"
 #include "sluice/admin_client.h"
@@ -45,6 +46,8 @@ class Session {
 
   // Prints the error and returns its exit code.
   int Fail(const Status& status) const;
+  // Prints what is wrong with a file or a flag, and returns kExitUsage.
+  int FailCheck(const absl::Status& status) const;
   // Prints one line.
   void Print(const Json& json) const;
   // Prints an answer as JSON or as text, or its error; returns the exit code.
