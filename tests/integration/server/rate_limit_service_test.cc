@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "envoy/service/ratelimit/v3/rls.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
@@ -33,6 +34,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1 }
   - key: free
     rate_limit: { unlimited: true }
+  - key: fast
+    rate_limit: { unit: second, requests_per_unit: 1000, name: fast }
 )";
 
 class RateLimitServiceTest : public ServerTest {
@@ -136,6 +139,31 @@ TEST_F(RateLimitServiceTest, RedisThatFailsIsUnknown) {
   v3::RateLimitResponse response;
   const grpc::Status status = Ask(Asked({{"user", "a"}}), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNKNOWN) << status.error_message();
+}
+
+TEST_F(RateLimitServiceTest, OverrideSplitsALimitWhileRedisIsUnavailable) {
+  RedisServer redis;
+  StartWith({"--store=" + redis.url(), "--redis_budget=100ms", "--redis_node_ttl=2s",
+             "--ratelimit_overrides=" +
+                 files_.Write("overrides.yaml",
+                              "limits: {fast: {mode: exact, on_store_failure: split}}")});
+  const auto one_fits = [&] { return absl::EndsWith(Answer(Asked({{"fast", "a"}})), ": OK"); };
+  ASSERT_TRUE(Eventually(one_fits));
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::ConfigStatus status;
+    return admin_->GetConfigStatus(&context, v1::GetConfigStatusRequest(), &status).ok() &&
+           status.store().nodes_size() == 1 && status.store().nodes(0).divisor() == 1;
+  }));
+  redis.Pause();
+  // Before the node may use its share, calls fail.
+  ASSERT_TRUE(Eventually([&] { return !one_fits(); }));
+  EXPECT_TRUE(Eventually(one_fits));
+  // More than its share is over the limit; another limit still needs Redis.
+  EXPECT_EQ(Answer(Asked({{"fast", "b"}}, 1001)), "OVER_LIMIT 0: OVER_LIMIT");
+  v3::RateLimitResponse response;
+  EXPECT_EQ(Ask(Asked({{"user", "a"}}), &response).error_code(), grpc::StatusCode::UNKNOWN);
+  redis.Resume();
 }
 
 TEST_F(RateLimitServiceTest, HealthAndReflectionKnowTheService) {
