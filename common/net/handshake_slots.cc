@@ -10,12 +10,20 @@ namespace {
 constexpr int64_t kAnswerUnits = 4 * WorkQueue::kTurnUnits;
 constexpr int64_t kPartUnits = 64;
 
+// While more workers wait for turns, handshakes pay less, at least a turn: they keep a seventh of
+// the time of a loop that up to 32 connections keep busy.
+constexpr size_t kFewWorkers = 8;
+
+// A peer that has sent nothing for longer is silent. A busy one may need as long for its first
+// bytes.
+constexpr int64_t kSilentNs = 250'000'000;
+
 }  // namespace
 
 HandshakeSlots::Slot HandshakeSlots::Take(const SocketAddress& peer) {
   const uint64_t network = peer.PeerNetwork();
   ++held_[network];
-  return handshakes_.insert(handshakes_.end(), {.peer = network});
+  return handshakes_.insert(handshakes_.end(), {.peer = network, .since_ns = loop_.now_ns()});
 }
 
 void HandshakeSlots::OnInput(Slot slot) {
@@ -40,13 +48,16 @@ TlsStream& HandshakeSlots::Displaced() const {
   for (auto one = most; one != held_.end(); ++one) {
     if (one->second > most->second) most = one;
   }
-  TlsStream* oldest = nullptr;
+  TlsStream* waits = nullptr;
+  TlsStream* newest = nullptr;
   for (const Handshake& handshake : handshakes_) {
     if (handshake.peer != most->first) continue;
-    if (handshake.stream->silent()) return *handshake.stream;
-    if (oldest == nullptr) oldest = handshake.stream;
+    newest = handshake.stream;
+    const bool long_enough = loop_.now_ns() - handshake.since_ns > kSilentNs;
+    if (long_enough && newest->silent()) return *newest;
+    if (waits == nullptr && !handshake.queued) waits = newest;
   }
-  return *oldest;
+  return waits != nullptr ? *waits : *newest;
 }
 
 std::list<HandshakeSlots::Slot>::iterator HandshakeSlots::Next() {
@@ -60,6 +71,11 @@ void HandshakeSlots::Count(Handshake& handshake, size_t bytes) {
   handshake.counted_bytes = static_cast<int64_t>(bytes);
 }
 
+int64_t HandshakeSlots::AnswerUnits() const {
+  const size_t waiting = std::max(loop_.work().size(), kFewWorkers);
+  return std::max<int64_t>(kAnswerUnits * kFewWorkers / waiting, WorkQueue::kTurnUnits);
+}
+
 void HandshakeSlots::OnTurn() {
   const auto self = shared_from_this();  // the last handshake may end
   while (has_credit() && !queue_.empty()) {
@@ -69,7 +85,7 @@ void HandshakeSlots::OnTurn() {
     slot->queued = false;
     Count(*slot, TlsStream::kHandshakeMemory);
     // May give the slot back.
-    Spend(slot->stream->ContinueHandshake() ? kAnswerUnits : kPartUnits);
+    Spend(slot->stream->ContinueHandshake() ? AnswerUnits() : kPartUnits);
   }
   if (!queue_.empty()) loop_.work().Add(*this);
 }

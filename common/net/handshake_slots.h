@@ -3,12 +3,13 @@
 // A handshake costs the server memory and a millisecond, and its peer next to nothing.
 //
 // Slots bound the memory. When all are in use, a new handshake displaces one of the peer that holds
-// most (SocketAddress::PeerNetwork): the oldest that has received nothing, else the oldest. So no
-// peer keeps another out, and a peer that says nothing does not keep out one that does, even at the
-// same address.
+// most (SocketAddress::PeerNetwork): the oldest that has received nothing for a quarter of a
+// second, else the oldest that waits for its peer, else the newest. So no peer keeps another out,
+// and a peer that says nothing does not keep out one that does, even at the same address. And a
+// flood from one address does not displace each handshake before its turn comes.
 //
-// Turns bound the time. All handshakes together have the share of one connection (work_queue.h), so
-// that connections are served between two of them. Of those that have input, one of the peer that
+// Turns bound the time. All handshakes together are one worker (work_queue.h), so that connections
+// are served between two of them. Of those that have input, one of the peer that
 // holds fewest slots is next, and of these the one that has waited longest.
 #ifndef SLUICE_COMMON_NET_HANDSHAKE_SLOTS_H_
 #define SLUICE_COMMON_NET_HANDSHAKE_SLOTS_H_
@@ -32,6 +33,7 @@ class HandshakeSlots final : public std::enable_shared_from_this<HandshakeSlots>
  public:
   struct Handshake {
     uint64_t peer;
+    int64_t since_ns;
     TlsStream* stream = nullptr;
     bool queued = false;  // its turn is due
     int64_t counted_bytes = 0;
@@ -55,6 +57,7 @@ class HandshakeSlots final : public std::enable_shared_from_this<HandshakeSlots>
 
  private:
   void OnTurn() override;
+  int64_t AnswerUnits() const;
   std::list<Slot>::iterator Next();
   void Count(Handshake& handshake, size_t bytes);
 

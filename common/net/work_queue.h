@@ -61,6 +61,8 @@ class WorkQueue {
   static constexpr size_t kTurnsPerIteration = 5;
 
   bool empty() const { return first_ == nullptr; }
+  // Workers that wait for a turn.
+  size_t size() const { return size_; }
 
   // The loop begins an iteration.
   void BeginIteration() {

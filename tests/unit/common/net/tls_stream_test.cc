@@ -416,6 +416,7 @@ TEST_F(TlsStreamTest, NewHandshakeDisplacesTheOldestSilentOneOfThePeerThatHoldsM
   RawSocket other = ConnectTo(address_, "127.0.0.2");
   Settle(*loop_);
   EXPECT_EQ(loop_->counters().streams.value(), 4u);
+  clock_.Advance(kSecond / 2);
 
   flood.push_back(ConnectTo(address_));
   Settle(*loop_);
@@ -444,6 +445,29 @@ TEST_F(TlsStreamTest, NewHandshakeDisplacesTheOldestSilentOneOfThePeerThatHoldsM
   loop_.reset();  // which use the log
   close(pipe_fds[0]);
   close(pipe_fds[1]);
+}
+
+// A client that has just connected may be too busy to send its first bytes at once.
+TEST_F(TlsStreamTest, NewHandshakeDisplacesOneThatWaitsForLongBeforeOneThatHasJustBegun) {
+  ListenerOptions options;
+  options.max_handshakes = 3;
+  Serve(authority_.Issue(), nullptr, options);
+  RawSocket slow = ConnectTo(address_);
+  slow.Send("\x16");
+  Settle(*loop_);
+  clock_.Advance(kSecond);
+  CtxPtr ctx = RawContext();
+  RawClient honest(address_, ctx.get());  // says nothing yet
+  Settle(*loop_);
+  std::vector<RawSocket> flood;
+  for (int i = 0; i < 2; ++i) {
+    flood.push_back(ConnectTo(address_));
+    flood.back().Send("\x16");
+    Settle(*loop_);
+  }
+  EXPECT_TRUE(slow.Closed());
+  EXPECT_EQ(loop_->counters().handshakes_displaced.value(), 1u);
+  ASSERT_TRUE(Until([&] { return honest.Handshake(); }));
 }
 
 // The first bytes of a client, recorded without a server.
