@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "common/strings.h"
 
@@ -37,13 +38,14 @@ void FrequentKeys::Clear() {
 
 void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, uint64_t weight) {
   if (weight == 0) return;
+  key = key.substr(0, common::bounds::kMaxKeyBytes);
   total_ = SaturatingAdd(total_, weight);
   const size_t mask = slots_.size() - 1;
   size_t slot = hash & mask;
   for (; slots_[slot] != 0; slot = (slot + 1) & mask) {
     const size_t counter = slots_[slot] - 1;
     if (hashes_[counter] == hash && keys_[counter].limit_id == limit_id &&
-        common::SameBytes(keys_[counter].key, key)) {
+        common::SameBytes(KeyAt(counter), key)) {
       counts_[counter] = SaturatingAdd(counts_[counter], weight);
       return;
     }
@@ -55,15 +57,24 @@ void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, u
   counts_[index] = weight;
   hashes_[index] = hash;
   keys_[index].limit_id = limit_id;
-  // Grows in powers of two and never shrinks, so that it soon allocates no more.
-  std::string& text = keys_[index].key;
-  if (key.size() > text.capacity()) text.reserve(std::bit_ceil(key.size()));
-  text.assign(key);
+  SetKey(index, key);
   if (purged) {
     Place(index);
   } else {
     slots_[slot] = static_cast<uint16_t>(index + 1);
   }
+}
+
+void FrequentKeys::SetKey(size_t counter, std::string_view key) {
+  Key& to = keys_[counter];
+  to.bytes = static_cast<uint32_t>(key.size());
+  if (key.size() > kShortBytes && long_keys_ == nullptr) {
+    // Not initialized: pages that are not used take no memory.
+    long_keys_.reset(new char[keys_.size() * common::bounds::kMaxKeyBytes]);
+  }
+  if (key.empty()) return;
+  std::memcpy(key.size() <= kShortBytes ? to.short_key.data() : LongKeyAt(counter), key.data(),
+              key.size());
 }
 
 void FrequentKeys::Place(uint16_t counter) {

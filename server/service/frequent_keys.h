@@ -22,21 +22,25 @@
 #ifndef SLUICE_SERVER_SERVICE_FREQUENT_KEYS_H_
 #define SLUICE_SERVER_SERVICE_FREQUENT_KEYS_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <string_view>
 #include <vector>
 
+#include "common/bounds.h"
+
 namespace sluice::service {
 
-// Not thread-safe. Allocates only for a key longer than any that its counter had before.
+// Not thread-safe. Allocates only for the first long key.
 class FrequentKeys {
  public:
   // Rounded up to a power of two; 4 to 32768.
   explicit FrequentKeys(size_t counters = 1024);
 
-  // `hash` is of (limit_id, key), by the same function in all sketches that are added up.
+  // `hash` is of (limit_id, key), by the same function in all sketches that are added up. Keys of
+  // more than bounds::kMaxKeyBytes are cut.
   void Add(uint64_t hash, uint32_t limit_id, std::string_view key, uint64_t weight);
 
   // Forgets all keys and weights. Keeps the room that keys took.
@@ -46,7 +50,7 @@ class FrequentKeys {
   template <typename Visit>
   void ForEach(Visit visit) const {
     for (size_t i = 0; i < counts_.size(); ++i) {
-      if (counts_[i] > 0) visit(hashes_[i], keys_[i].limit_id, keys_[i].key, counts_[i]);
+      if (counts_[i] > 0) visit(hashes_[i], keys_[i].limit_id, KeyAt(i), counts_[i]);
     }
   }
 
@@ -56,11 +60,23 @@ class FrequentKeys {
   uint64_t total() const { return total_; }
 
  private:
+  static constexpr size_t kShortBytes = 16;
+
   struct Key {
     uint32_t limit_id = 0;
-    std::string key;
+    uint32_t bytes = 0;
+    std::array<char, kShortBytes> short_key = {};
   };
 
+  std::string_view KeyAt(size_t counter) const {
+    const Key& key = keys_[counter];
+    const char* const text = key.bytes <= kShortBytes ? key.short_key.data() : LongKeyAt(counter);
+    return {text, key.bytes};
+  }
+  char* LongKeyAt(size_t counter) const {
+    return long_keys_.get() + counter * common::bounds::kMaxKeyBytes;
+  }
+  void SetKey(size_t counter, std::string_view key);
   void Purge();
   uint64_t UpperMedian();
   void Place(uint16_t counter);
@@ -70,6 +86,8 @@ class FrequentKeys {
   std::vector<uint64_t> counts_;  // 0: free
   std::vector<uint64_t> hashes_;
   std::vector<Key> keys_;
+  // Room for each, in one block: among the memory of calls, each would keep a page of it.
+  std::unique_ptr<char[]> long_keys_;
   std::vector<uint16_t> free_;
   // Open addressing: index of a counter plus 1; 0: empty. At most a quarter full.
   std::vector<uint16_t> slots_;

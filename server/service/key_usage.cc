@@ -44,9 +44,9 @@ KeyUsage::Top KeyUsage::MostUsed(KeyOrder order, uint32_t wanted, size_t most) c
     const FrequentKeys& sketch = used ? period.used : period.denied;
     error += sketch.offset();
     top.total += sketch.total();
-    sketch.ForEach([&](uint64_t, uint32_t limit_id, const std::string& key, uint64_t count) {
+    sketch.ForEach([&](uint64_t, uint32_t limit_id, std::string_view key, uint64_t count) {
       if (wanted != kAllLimits && wanted != limit_id) return;
-      counts[Bucket(limit_id, key)] += count;
+      counts[Bucket(limit_id, std::string(key))] += count;
     });
   };
   sketches_.ForEach([&](Sketches& sketches) {

@@ -19,8 +19,9 @@ TEST(FrequentKeysTest, FollowsTheWorkedExample) {
   sketch.Add(4, 0, "d", 1);
   sketch.Add(5, 0, "e", 2);
   std::map<std::string, uint64_t> counts;
-  sketch.ForEach(
-      [&](uint64_t, uint32_t, const std::string& key, uint64_t count) { counts[key] = count; });
+  sketch.ForEach([&](uint64_t, uint32_t, std::string_view key, uint64_t count) {
+    counts[std::string(key)] = count;
+  });
   EXPECT_EQ(counts, (std::map<std::string, uint64_t>{{"a", 2}, {"e", 2}}));
   EXPECT_EQ(sketch.offset(), 3u);
   EXPECT_EQ(sketch.total(), 12u);
@@ -40,7 +41,7 @@ TEST(FrequentKeysTest, KeepsEveryTrueWeightAndTheErrorWithinBounds) {
       sketch.Add(absl::HashOf(key) % 1000, 7, key, weight);
     }
     std::map<std::string, uint64_t> counts;
-    sketch.ForEach([&](uint64_t, uint32_t, const std::string& key, uint64_t count) {
+    sketch.ForEach([&](uint64_t, uint32_t, std::string_view key, uint64_t count) {
       ASSERT_TRUE(counts.emplace(key, count).second) << "a key has one counter";
     });
     uint64_t total = 0;
@@ -54,13 +55,30 @@ TEST(FrequentKeysTest, KeepsEveryTrueWeightAndTheErrorWithinBounds) {
   }
 }
 
+TEST(FrequentKeysTest, TellsLongKeysApart) {
+  FrequentKeys sketch(4);
+  const std::string longest(common::bounds::kMaxKeyBytes, 'k');
+  std::map<std::string, uint64_t> expected;
+  for (const size_t bytes : {0, 16, 17, 512}) {
+    const std::string key = longest.substr(0, bytes);
+    expected[key] = bytes + 1;
+    // One hash for all.
+    sketch.Add(1, 0, key, bytes);
+    sketch.Add(1, 0, key, 1);
+  }
+  std::map<std::string, uint64_t> counts;
+  sketch.ForEach([&](uint64_t, uint32_t, std::string_view key, uint64_t count) {
+    counts[std::string(key)] = count;
+  });
+  EXPECT_EQ(counts, expected);
+}
+
 TEST(FrequentKeysTest, SaturatesInsteadOfOverflowing) {
   FrequentKeys sketch(4);
   for (int i = 0; i < 3; ++i) sketch.Add(1, 0, "a", ~uint64_t{0});
   EXPECT_EQ(sketch.total(), ~uint64_t{0});
-  sketch.ForEach([](uint64_t, uint32_t, const std::string&, uint64_t count) {
-    EXPECT_EQ(count, ~uint64_t{0});
-  });
+  sketch.ForEach(
+      [](uint64_t, uint32_t, std::string_view, uint64_t count) { EXPECT_EQ(count, ~uint64_t{0}); });
 }
 
 TEST(KeyUsageTest, AddsUpThreadsAndOrdersByUseOrByDenials) {
