@@ -41,8 +41,8 @@ class FreeList {
   }
 
  private:
-  // The memory of a burst of calls is given back.
-  static constexpr size_t kMaxBytes = size_t{1} << 20;
+  // Of hundreds of small calls. The memory of a burst of calls is given back.
+  static constexpr size_t kMaxBytes = size_t{512} << 10;
 
   common::IntrusiveList<T, Tag> free_;
   size_t bytes_ = 0;

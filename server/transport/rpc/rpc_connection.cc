@@ -21,8 +21,8 @@ constexpr int64_t kFewUnits = 256;
 // What the end of a call costs when its connection has ended, beside what its handler counts.
 constexpr int64_t kEndUnits = 10;
 
-// A call that was open for longer has lasted.
-constexpr int64_t kLongNs = 1'000'000'000;
+// A call that was open for longer has lasted. Calls are rarely open for so long, unless they wait.
+constexpr int64_t kLongNs = 100'000'000;
 
 // An open call without its messages: its object, its smallest buffers, the state of a small
 // request.

@@ -10,7 +10,7 @@ namespace {
 struct AcquireKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquire> {
   static constexpr int64_t kUnits = 2;
   static size_t PendingBytes(const Call& call) { return call.held_memory(); }
-  static bool Lasted(const Call& call) { return call.held_memory() > 0; }
+  static bool Drops(const Call& call) { return call.held_memory() > 0; }
   static constexpr auto Decode = DecodeAcquire;
   static constexpr auto Encode = EncodeAcquire;
   static void Cancel(service::RateLimiter& limiter, Call* call) { limiter.CancelHeld(call); }

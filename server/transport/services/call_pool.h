@@ -18,7 +18,8 @@ struct Pooled {
   Pooled() = default;
 };
 
-// Of one loop; not thread-safe. Reuses the last object first, which is still in the cache.
+// Of one loop; not thread-safe. Reuses the last object first, which is still in the cache. Keeps at
+// most kMaxKeptBytes.
 template <typename T>
 class CallPool {
  public:
@@ -34,10 +35,11 @@ class CallPool {
     kept_bytes_ -= free_->bytes;
     return *std::exchange(free_, free_->next);
   }
-  // `lasted`: as for FreeList::Recycle.
-  void Give(T& item, bool lasted = false) {
+  // `drop`: do not keep it. It lasted (FreeList::Recycle), or its memory is worth more than the
+  // time to allocate it again.
+  void Give(T& item, bool drop = false) {
     item.bytes = item.memory();
-    if (lasted || kept_bytes_ + item.bytes > kMaxKeptBytes) {
+    if (drop || kept_bytes_ + item.bytes > kMaxKeptBytes) {
       delete &item;
       return;
     }

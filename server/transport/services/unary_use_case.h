@@ -35,7 +35,7 @@ struct AnyKind {
     (limiter.*kDecide)(call, deadline_ns, done, context);
   }
   // Whether it was held: its memory is not kept.
-  static bool Lasted(const Call&) { return false; }
+  static bool Drops(const Call&) { return false; }
   template <typename Limiter>
   static void Cancel(Limiter&, Call*) {}
   static absl::Status Outcome(const Call& call) { return call.status(); }
@@ -145,7 +145,7 @@ class UnaryUseCase final : public UnaryMethod {
     } else {
       item.kept.reset();
     }
-    item.pool->Give(item, Kind::Lasted(item.call));
+    item.pool->Give(item, Kind::Drops(item.call));
   }
 
   Limiter& limiter_;
