@@ -83,9 +83,14 @@ class TimeIsUp(Exception):
     pass
 
 
+time_is_up = False  # of this process
+
+
 def stop_after(ready):
     """Waits until all are prepared; from then on, TimeIsUp comes after ATTACK_S."""
     def stop(*_):
+        global time_is_up
+        time_is_up = True
         raise TimeIsUp
     signal.signal(signal.SIGALRM, stop)
     try:
@@ -112,7 +117,8 @@ def attack_shared(path, name, variant, facts, ready):
     except TimeIsUp:
         pass
     except Exception:
-        run.exact(False, f"{name}: {traceback.format_exc(limit=-1)}".replace("\n", " "),
+        # TimeIsUp may have come while another exception was handled, or have made one.
+        run.exact(time_is_up, f"{name}: {traceback.format_exc(limit=-1)}".replace("\n", " "),
                   "attacks that run")
     finally:
         signal.alarm(0)
@@ -122,9 +128,11 @@ def attack_shared(path, name, variant, facts, ready):
 
 def audit(path, name, variant, facts, ready):
     """An honest caller of limits that are nearly always empty: records each grant, counts each call
-    that got no answer."""
+    that got no answer. It connects before the attacks, which come from its own address too: a flood
+    of handshakes keeps others of its address waiting."""
     run = Run(variant, shared=facts)
     stub = run.server().stub()
+    stub.Acquire(acquisition(("api", "k")), timeout=10)
     limits = ("tight", "api") if "Redis" in name else ("tight", "tight_log", "tight_window", "api",
                                                        "p1", "log")
     lost = {}
@@ -144,16 +152,17 @@ def audit(path, name, variant, facts, ready):
                                    wait_s=seconds(answer.wait))
             except grpc.RpcError as e:
                 if e.code() not in REFUSALS[:2 if "Redis" in name else 1]:
-                    lost[e.code().name] = lost.get(e.code().name, 0) + 1
+                    # The first details of a code say why; those that follow say "failed to connect".
+                    lost.setdefault(e.code().name, [0, e.details()])[0] += 1
             calls += 1
             time.sleep(0.002)
     except TimeIsUp:
         pass
     finally:
         signal.alarm(0)
-        codes = ", ".join(f"{count} {code}" for code, count in lost.items())
-        run.exact(not lost,
-                  f"{name}: {calls} calls, {sum(lost.values())} without an answer {codes}".strip(),
+        codes = ", ".join(f"{count} {code} ({details})" for code, (count, details) in lost.items())
+        unanswered = sum(count for count, _ in lost.values())
+        run.exact(not lost, f"{name}: {calls} calls, {unanswered} without an answer {codes}".strip(),
                   "each honest call answered")
         save(path, run, {"calls": calls})
         os._exit(0)
