@@ -459,6 +459,16 @@ RC_GTEST_PROP(RedisScriptsTest, GivingBackClosesReceiptsOfAWindowThatIsOver, ())
   Refund(buckets, 1, end_ns - 1);
 }
 
+RC_GTEST_PROP(RedisScriptsTest, ForcedDebitThatCountsNothingLeavesTheTimeThatALogHasSeen, ()) {
+  std::vector<Bucket> buckets = {NewBucket(*algorithm::MakeSlidingLog({3, 1'000'000'000}), false)};
+  const int64_t now_ns = *rc::gen::inRange<int64_t>(100, 1'000'000) * 1'000'000'000;
+  Force(buckets, {3}, {0}, Debit::kForced, 1, now_ns);
+  Force(buckets, {1}, {0}, Debit::kForced, 0, now_ns + 500'000'000);
+  // The clock was set back.
+  Refund(buckets, 1, now_ns - 2'000'000'000);
+  Acquire(buckets, {{1}}, {0}, now_ns - 2'000'000'000);
+}
+
 RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
   algorithm::AnyLimit any = AnyCountable();
   std::vector<Bucket> buckets = {NewBucket(any.parameters)};

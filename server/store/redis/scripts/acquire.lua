@@ -72,7 +72,11 @@ local function force(id, count, gives_back, i, reply)
       a, b = algorithm.force(bucket, cost, most_u, most_t, id)
       taken[c] = {a, b, unit_u, unit_t, base}
     end
-    if a > 0 or b > 0 or had_receipts then bucket.changed = true end
+    if a > 0 or b > 0 then
+      bucket.changed = true
+    elseif had_receipts then
+      bucket.receipts_changed = true
+    end
     algorithm.level(bucket, charge, reply)
     reply[#reply + 1] = a
     reply[#reply + 1] = b
@@ -122,6 +126,11 @@ while i <= #ARGV do
 end
 
 for _, bucket in ipairs(buckets) do
-  if bucket.changed then bucket.algorithm.save(bucket) end
+  if bucket.changed then
+    bucket.algorithm.save(bucket)
+  elseif bucket.receipts_changed then
+    -- To save all would note that the log has seen the present time, which no decision did.
+    keep_receipts(bucket)
+  end
 end
 return reply

@@ -64,6 +64,7 @@ function fixed_window.take(bucket, charge, id)
 end
 
 function fixed_window.force(bucket, charge, most, _, id)
+  drop_oldest_while(bucket, not_this_window(bucket))
   return force_count(bucket, charge, most, counted_now(bucket), id)
 end
 

@@ -121,6 +121,7 @@ function sliding_log.take(bucket, charge, id)
 end
 
 function sliding_log.force(bucket, charge, most, _, id)
+  drop_oldest_while(bucket, log_forgets(bucket))
   return force_count(bucket, charge, most, bucket.total, id)
 end
 

@@ -55,6 +55,7 @@ function sliding_window.take(bucket, charge, id)
 end
 
 function sliding_window.force(bucket, charge, most, _, id)
+  drop_oldest_while(bucket, window_forgets(bucket))
   return force_count(bucket, charge, most, bucket.total, id)
 end
 
