@@ -124,6 +124,18 @@ int Session::Fail(const Status& status) const {
   }
 }
 
+int Session::FailCheck(const absl::Status& status) const {
+  const std::string message(status.message().data(), status.message().size());
+  if (json_) {
+    Json json;
+    json.Open('{').Field("ok", false).Field("error", message).Close();
+    Print(json);
+  } else {
+    std::fprintf(stderr, "%s\n", message.c_str());
+  }
+  return kExitUsage;
+}
+
 void Session::Print(const Json& json) const {
   std::fwrite(json.text().data(), 1, json.text().size(), stdout);
   std::fputc('\n', stdout);
@@ -163,18 +175,6 @@ Result<std::vector<Bucket>> Session::Buckets(const std::string& command) const {
   }
   if (buckets.empty()) return BadUsage(command + " needs LIMIT [KEY], or --bucket");
   return buckets;
-}
-
-int Session::FailCheck(const absl::Status& status) const {
-  const std::string message(status.message().data(), status.message().size());
-  if (json_) {
-    Json json;
-    json.Open('{').Field("ok", false).Field("error", message).Close();
-    Print(json);
-  } else {
-    std::fprintf(stderr, "%s\n", message.c_str());
-  }
-  return kExitUsage;
 }
 
 }  // namespace sluice::cli

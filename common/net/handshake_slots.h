@@ -9,8 +9,8 @@
 // flood from one address does not displace each handshake before its turn comes.
 //
 // Turns bound the time. All handshakes together are one worker (work_queue.h), so that connections
-// are served between two of them. Of those that have input, one of the peer that
-// holds fewest slots is next, and of these the one that has waited longest.
+// are served between two of them. Of those that have input, one of the peer that holds fewest slots
+// is next, and of these the one that has waited longest.
 #ifndef SLUICE_COMMON_NET_HANDSHAKE_SLOTS_H_
 #define SLUICE_COMMON_NET_HANDSHAKE_SLOTS_H_
 
@@ -33,7 +33,7 @@ class HandshakeSlots final : public std::enable_shared_from_this<HandshakeSlots>
  public:
   struct Handshake {
     uint64_t peer;
-    int64_t since_ns;
+    int64_t since_ns;  // when it took the slot, on the loop's clock
     TlsStream* stream = nullptr;
     bool queued = false;  // its turn is due
     int64_t counted_bytes = 0;
@@ -57,6 +57,7 @@ class HandshakeSlots final : public std::enable_shared_from_this<HandshakeSlots>
 
  private:
   void OnTurn() override;
+  // What an answer costs while so many workers wait.
   int64_t AnswerUnits() const;
   std::list<Slot>::iterator Next();
   void Count(Handshake& handshake, size_t bytes);

@@ -34,7 +34,7 @@ struct AnyKind {
                      void* context) {
     (limiter.*kDecide)(call, deadline_ns, done, context);
   }
-  // Whether it was held: its memory is not kept.
+  // Whether its memory is not kept (CallPool): it was held, or is large.
   static bool Drops(const Call&) { return false; }
   template <typename Limiter>
   static void Cancel(Limiter&, Call*) {}
