@@ -32,6 +32,20 @@ inline constexpr size_t kMaxAcquisitionBytes = size_t{64} << 10;
 // Buckets of a Query or a Watch.
 inline constexpr size_t kMaxQueryBuckets = 256;
 
+// How long a grant of a slot limit holds its permits unless it is renewed: at least a round trip of
+// a client near by, and at most as long as bookings wait. The default is several times as long as
+// most calls take, and short enough to wait for the slots of a caller that crashed.
+inline constexpr int64_t kMinHoldForNs = 1'000'000;
+inline constexpr int64_t kMaxHoldForNs = int64_t{24} * 3600 * 1'000'000'000;
+inline constexpr int64_t kDefaultHoldForNs = int64_t{30} * 1'000'000'000;
+
+// Holds of one answer of ListHolds: some 300 KB.
+inline constexpr uint32_t kMaxListHolds = 10'000;
+inline constexpr uint32_t kDefaultListHolds = 1000;
+
+// Receipts of a Renew: as the acquisitions of a batch.
+inline constexpr size_t kMaxRenewedReceipts = 4096;
+
 // How far ahead a reservation may lie: at most, and if its limit has no max_wait. A reservation
 // keeps all callers behind it waiting that long, so a limit that wants more than an hour says so.
 inline constexpr int64_t kMaxWaitNs = int64_t{24} * 3600 * 1'000'000'000;
@@ -215,6 +229,13 @@ inline constexpr size_t kMaxLimitNames = 1'000'000;
 // Bytes of a limits file: 10 MB of YAML take seconds and hundreds of megabytes to parse.
 inline constexpr size_t kMaxLimitsFileBytes = size_t{8} << 20;
 
+// Clients of a clients file, and the entries of each list of a client: names of limits, tokens, and
+// so on. A reload looks at all of them.
+inline constexpr size_t kMaxClients = 10'000;
+inline constexpr size_t kMaxClientEntries = 1000;
+// Bytes of a header `authorization` that can be a client's: each connection keeps its last one.
+inline constexpr size_t kMaxAuthorizationBytes = 1024;
+
 // Envoy's rate-limit configuration. Levels of descriptors: each takes two levels of YAML
 // (kMaxYamlDepth), and an entry of a request costs a look-up for each.
 inline constexpr size_t kMaxDescriptorDepth = 12;
@@ -251,6 +272,14 @@ inline constexpr uint64_t kDefaultMaxBuckets = uint64_t{1} << 24;
 // the oldest, which is worth least.
 inline constexpr size_t kMaxReceiptsPerBucket = 1024;
 
+// Estimates (settle_within) of a bucket: those that may still give permits back, each of which has
+// an open receipt in one list, which is copied when it grows; and the bytes of all, with those that
+// are settled and are kept until ten minutes after their end, 48 bytes each.
+inline constexpr size_t kMaxOpenEstimatesPerBucket = size_t{1} << 16;
+inline constexpr size_t kMaxEstimateBytesPerBucket = size_t{64} << 20;
+// settle_within: as long as a booking may lie ahead.
+inline constexpr int64_t kMaxSettleWithinNs = kMaxWaitNs;
+
 // Bookings of a bucket: held callers and reservations. Searching that many takes a few
 // microseconds, and 100,000 callers may wait for one shared bucket.
 inline constexpr uint64_t kMaxBookingsPerBucket = uint64_t{1} << 17;
@@ -270,10 +299,21 @@ inline constexpr int64_t kMaxSearchSteps = int64_t{1} << 17;
 // since they outlive the connection. Each batch of 4096 may make as many reservations.
 inline constexpr size_t kMaxBookingsPerConnection = size_t{1} << 18;
 
+// Grants that are remembered under request ids for a minute: 64 bytes each in memory, 64 MB in all,
+// and about 200 in Redis. Enough for 17,000 acquisitions a second that are executed once. A limit
+// may have half of them, a connection a quarter. With less memory (--memory_limit) there are fewer.
+inline constexpr size_t kMaxRememberedGrants = size_t{1} << 20;
+inline constexpr size_t kRememberedGrantBytes = 64;
+
 // A node that does not know a bucket in Redis reads all its bookings, some 10 bytes each, and
 // scripts/buckets.lua walks all receipts of a bucket.
 inline constexpr size_t kMaxBookingsPerBucketInRedis = size_t{1} << 14;
 inline constexpr size_t kMaxReceiptsPerBucketInRedis = 128;
+// Holds of a slot bucket in Redis, which a node reads as it reads bookings.
+inline constexpr size_t kMaxHoldsPerBucketInRedis = size_t{1} << 14;
+// Estimates of a bucket in Redis, with those that are settled and are kept: a node that does not
+// know the bucket reads them all, some 20 bytes each.
+inline constexpr size_t kMaxEstimatesPerBucketInRedis = size_t{1} << 16;
 // Limits of which the fence in Redis holds promised grant times. Each raise writes them, and every
 // node reads them. Promises of further limits are made for all limits.
 inline constexpr size_t kMaxLimitsPromised = 256;

@@ -170,6 +170,24 @@ inline absl::Status ForceNotAllowed(std::string_view field, std::string_view lim
                  "permits may be owed, or leave force out");
 }
 
+// A limit with algorithm concurrency.
+inline absl::Status SlotsDoNotForce(std::string_view field, std::string_view limit) {
+  return Invalid(field, "true, but limit \"", ToAbsl(limit),
+                 "\" has algorithm concurrency, and slots cannot be owed; leave force out");
+}
+inline absl::Status SlotsNeedHold(std::string_view field, std::string_view limit) {
+  return Invalid(field, "limit \"", ToAbsl(limit),
+                 "\" has algorithm concurrency, and it is not known when slots will be free; say "
+                 "hold: true to be answered when they are, or leave max_wait out and ask again "
+                 "after retry_after");
+}
+
+inline absl::Status NoSlots(std::string_view field, std::string_view limit,
+                            std::string_view algorithm) {
+  return Invalid(field, "limit \"", ToAbsl(limit), "\" has algorithm ", ToAbsl(algorithm),
+                 ", which has no holds; name a limit with algorithm concurrency");
+}
+
 // `sharing` is the limit's: "split".
 inline absl::Status SharingDoesNotForce(std::string_view field, std::string_view limit,
                                         std::string_view sharing) {
@@ -203,6 +221,59 @@ inline absl::Status ReservationInSeveralSlots(std::string_view field, std::strin
       "\" are in different slots of the Redis Cluster, and a reservation cannot span slots; give "
       "their keys the same tag, as user:{42}, or these limits the same hash_tag, or leave "
       "max_wait out");
+}
+
+// ---- request_id ----
+
+inline absl::Status BadRequestId(std::string_view field, size_t bytes) {
+  return Invalid(field, bytes,
+                 " bytes; a request id has exactly 16 random bytes; leave it out if "
+                 "the request need not be executed once");
+}
+
+inline absl::Status OnceDoesNotHold(std::string_view field) {
+  return Invalid(field,
+                 "set with hold, but an answer that is held back cannot be repeated; leave "
+                 "hold out and proceed after `wait`, or leave request_id out");
+}
+
+// `setting` is the limit's: "sharing: split".
+inline absl::Status SharingDoesNotRemember(std::string_view field, std::string_view limit,
+                                           std::string_view setting) {
+  return Invalid(field, "limit \"", ToAbsl(limit), "\" says ", ToAbsl(setting),
+                 ", so one node does not know what another has granted; leave request_id out, or "
+                 "have the limit say sharing: exact and on_store_failure: deny or allow");
+}
+
+inline absl::Status OnceInSeveralSlots(std::string_view field, std::string_view limit,
+                                       std::string_view key, std::string_view other_limit,
+                                       std::string_view other_key) {
+  return Invalid(
+      field, "the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
+      "\" and of limit \"", ToAbsl(other_limit), "\", key \"", Shown(other_key),
+      "\" are in different slots of the Redis Cluster, and a grant cannot be remembered across "
+      "slots; give their keys the same tag, as user:{42}, or these limits the same hash_tag, or "
+      "leave request_id out");
+}
+
+inline absl::Status OtherRequestWithId(std::string_view field) {
+  return Invalid(field,
+                 "granted within the last 60 s to a request with other charges or options; use a "
+                 "new random id for each request, and the same one only to repeat it unchanged");
+}
+
+inline absl::Status GrantHasEnded(std::string_view field) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(ToAbsl(field),
+                   ": the acquisition that was granted under this id has ended: it was refunded, ",
+                   "or its slots were taken back; nothing was taken now; use a new random id for a "
+                   "new request"));
+}
+
+inline absl::Status NoRoomToRemember(std::string_view field) {
+  return NotExecuted(absl::ResourceExhaustedError(absl::StrCat(
+      ToAbsl(field), ": this server, this limit or this connection has as many grants of the last ",
+      "60 s to remember as it may; nothing was taken; try again later, or leave request_id out")));
 }
 
 // ---- Outcomes of calls ----
@@ -248,11 +319,26 @@ inline absl::Status RefundUnanswered() {
       "back; call Refund again: a receipt is redeemed once");
 }
 
+inline absl::Status RenewUnanswered() {
+  return absl::UnavailableError(
+      "the shared store is unavailable, or its answer is lost; the slots may have been renewed; "
+      "call Renew again, and count on the time that the last answer gave");
+}
+
+inline absl::Status HoldsUnanswered() {
+  return absl::UnavailableError(
+      "the shared store is unavailable, or its answer is lost; a hold may have been ended");
+}
+
 inline absl::Status BucketNotKnown() {
   return absl::UnavailableError("the shared store is unavailable; what is left is not known");
 }
 
 // ---- Receipts ----
+
+inline absl::Status BadReceiptCount(size_t receipts) {
+  return Invalid("receipts", receipts, "; 1 to ", bounds::kMaxRenewedReceipts);
+}
 
 inline absl::Status BadReceipt(size_t bytes) {
   return Invalid("receipt", bytes,
@@ -264,6 +350,129 @@ inline absl::Status ForeignReceipt() {
   return Invalid("receipt",
                  "issued by another server, or before this one was restarted; it is worth nothing "
                  "here");
+}
+
+inline absl::Status SettledBefore() {
+  return Invalid(
+      "receipt",
+      "its acquisition was settled, so its work ran; only one that was never settled can "
+      "be refunded");
+}
+
+// ---- Estimates ----
+
+// `seconds`: of the value.
+inline absl::Status SettleWithinOutOfBounds(std::string_view field, int64_t seconds) {
+  return Invalid(field, seconds, " s; more than 0, at most 24 h (86400 s)");
+}
+
+inline absl::Status StoreHasNoEstimates(std::string_view field) {
+  return absl::UnimplementedError(
+      absl::StrCat(ToAbsl(field),
+                   ": this server's store has no estimates; leave it out, or use "
+                   "want_receipt and Refund"));
+}
+
+// `setting` is the limit's: "sharing: split".
+inline absl::Status SharingHasNoEstimates(std::string_view field, std::string_view limit,
+                                          std::string_view setting) {
+  return Invalid(field, "limit \"", ToAbsl(limit), "\" says ", ToAbsl(setting),
+                 ", so another node could not settle what this one granted; leave settle_within "
+                 "out, or have the limit say sharing: exact and on_store_failure: deny or allow");
+}
+
+inline absl::Status EstimateInSeveralSlots(std::string_view field, std::string_view limit,
+                                           std::string_view key, std::string_view other_limit,
+                                           std::string_view other_key) {
+  return Invalid(
+      field, "the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
+      "\" and of limit \"", ToAbsl(other_limit), "\", key \"", Shown(other_key),
+      "\" are in different slots of the Redis Cluster, and an estimate cannot span slots; give "
+      "their keys the same tag, as user:{42}, or these limits the same hash_tag, or leave "
+      "settle_within out");
+}
+
+inline absl::Status SettleInSeveralSlots(std::string_view field) {
+  return Invalid(field,
+                 "the acquisition's buckets are in different slots of the Redis Cluster, so only "
+                 "its concurrency slots can be settled; leave actual out, or give the keys the "
+                 "same tag, as user:{42}");
+}
+
+inline absl::Status NoRoomForEstimate(std::string_view field) {
+  return NotExecuted(absl::ResourceExhaustedError(
+      absl::StrCat(ToAbsl(field),
+                   ": there is no room for another estimate in one of the buckets; "
+                   "nothing was taken; try again when others are over, ten minutes "
+                   "after their settle_within")));
+}
+
+inline absl::Status TooManySettlements(size_t settlements) {
+  return Invalid("settlements", settlements, "; at most ", bounds::kMaxBatch);
+}
+
+inline absl::Status NotAnEstimate(std::string_view field) {
+  return Invalid(field,
+                 "of an acquisition without settle_within and without slots; Refund gives its "
+                 "permits back");
+}
+
+inline absl::Status MoreWithoutSettleWithin(std::string_view field) {
+  return Invalid(field,
+                 "true, but the acquisition had no settle_within, so it is settled once; set "
+                 "settle_within, or settle when the work is done");
+}
+
+inline absl::Status ActualOfSlots(std::string_view field, std::string_view limit) {
+  return Invalid(field, "\"", Shown(limit),
+                 "\" has algorithm concurrency; slots end when the work is done, and have no "
+                 "actual; leave this charge out");
+}
+
+inline absl::Status NoRoomToSettle(std::string_view field) {
+  return NotExecuted(absl::ResourceExhaustedError(absl::StrCat(
+      ToAbsl(field),
+      ": the acquisition had no settle_within, and there is no room for its account in one of the "
+      "buckets; nothing was changed; leave actual out, or try again later")));
+}
+
+inline absl::Status ActualTooLarge(std::string_view field, uint64_t permits) {
+  return Invalid(field, permits, "; at most 2^63-1");
+}
+
+inline absl::Status ActualNotCharged(std::string_view field, std::string_view limit,
+                                     std::string_view key) {
+  return Invalid(
+      field, "\"", Shown(limit), "\" \"", Shown(key),
+      "\": the request of this receipt had no such charge; name the limit and the key of "
+      "one of its charges");
+}
+
+inline absl::Status ActualTwice(std::string_view field, std::string_view limit,
+                                std::string_view key) {
+  return Invalid(field, "\"", Shown(limit), "\" \"", Shown(key),
+                 "\" twice; add the permits up into one");
+}
+
+inline absl::Status ActualFalls(std::string_view field, uint64_t permits, uint64_t before) {
+  return Invalid(field, permits, ", but ", before,
+                 " before; say all that the work took so far, which never falls");
+}
+
+inline absl::Status SettleTooEarly() {
+  return absl::FailedPreconditionError(
+      "receipt: its grant time has not come; settle when the work has begun, or give the "
+      "reservation up with Refund");
+}
+
+inline absl::Status RefundedBefore() {
+  return Invalid("receipt", "its acquisition was refunded, so there is nothing to settle");
+}
+
+inline absl::Status SettleUnanswered() {
+  return absl::UnavailableError(
+      "the shared store is unavailable, or its answer is lost; the acquisition may have been "
+      "settled; call Settle again: the same call changes nothing twice");
 }
 
 // ---- Watch ----
@@ -330,9 +539,38 @@ inline absl::Status FloorNotLifted() {
       "why); the floor may stand at some primaries; lift it again when Redis is back");
 }
 
+// The change was made.
+inline absl::Status NotAudited(std::string_view error) {
+  return absl::InternalError(absl::StrCat(
+      "the call was executed, but could not be written to --audit_log: ", ToAbsl(error)));
+}
+
 inline absl::Status NotAuthenticated() {
   return absl::UnauthenticatedError(
       "the admin port asks for a token; send the metadata `authorization: Bearer TOKEN`");
+}
+
+// ---- Clients ----
+
+// `calls`, `limits`, `domains`: those that the clients file allows.
+inline absl::Status CallNotAllowed(std::string_view client, std::string_view call,
+                                   std::string_view calls) {
+  return absl::PermissionDeniedError(absl::StrCat("client \"", ToAbsl(client), "\" may not ",
+                                                  ToAbsl(call), "; its calls are ", ToAbsl(calls)));
+}
+
+inline absl::Status LimitNotAllowed(std::string_view field, std::string_view client,
+                                    std::string_view limit, std::string_view limits) {
+  return absl::PermissionDeniedError(
+      absl::StrCat(ToAbsl(field), ": client \"", ToAbsl(client), "\" may not use the limit \"",
+                   Shown(limit), "\"; its limits are ", limits.empty() ? "none" : Shown(limits)));
+}
+
+inline absl::Status DomainNotAllowed(std::string_view client, std::string_view domain,
+                                     std::string_view domains) {
+  return absl::PermissionDeniedError(absl::StrCat(
+      "domain: client \"", ToAbsl(client), "\" may not use the domain \"", Shown(domain),
+      "\"; its domains are ", domains.empty() ? "none" : Shown(domains)));
 }
 
 // ---- Health ----

@@ -18,10 +18,11 @@ class MemoryBudget {
   int64_t limit() const { return limit_; }
   // What all threads have reported. Of each MemoryPart, less than a chunk is missing.
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
-  int64_t excess() const { return held() - limit_; }
-  bool over() const { return excess() > 0; }
-  // Whether less than an eighth is left.
-  bool nearly_over() const { return held() > limit_ - limit_ / 8; }
+  bool over() const { return held() > limit_; }
+  // Whether less than an eighth is left: for the calls of connections that stay open.
+  bool nearly_over() const { return excess() > 0; }
+  // Bytes that are to be given back until an eighth is left.
+  int64_t excess() const { return held() - (limit_ - limit_ / 8); }
 
  private:
   friend class MemoryPart;

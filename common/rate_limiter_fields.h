@@ -17,7 +17,15 @@ struct Charge {
 };
 
 struct AcquireRequest {
-  enum : uint32_t { kCharges = 1, kMaxWait = 2, kHold = 3, kWantReceipt = 4, kForce = 5 };
+  enum : uint32_t {
+    kCharges = 1,
+    kMaxWait = 2,
+    kHold = 3,
+    kWantReceipt = 4,
+    kForce = 5,
+    kSettleWithin = 6,
+    kRequestId = 7
+  };
 };
 
 struct ChargeStatus {
@@ -27,7 +35,8 @@ struct ChargeStatus {
     kResetAfter = 3,
     kReason = 4,
     kLimit = 5,
-    kForgiven = 6
+    kForgiven = 6,
+    kHeldFor = 7
   };
 };
 
@@ -38,7 +47,8 @@ struct AcquireResponse {
     kRetryAfter = 3,
     kCharges = 4,
     kSource = 5,
-    kReceipt = 6
+    kReceipt = 6,
+    kRepeated = 7
   };
 };
 
@@ -81,7 +91,9 @@ struct BucketStatus {
     kSource = 10,
     kError = 11,
     kOpenReceipts = 12,
-    kRefundable = 13
+    kRefundable = 13,
+    kHolds = 14,
+    kNextEndAfter = 15
   };
 };
 
@@ -103,6 +115,42 @@ struct RefundedCharge {
 
 struct RefundResponse {
   enum : uint32_t { kOutcome = 1, kCharges = 2 };
+};
+
+struct SettleRequest {
+  enum : uint32_t { kReceipt = 1, kActual = 2, kMore = 3 };
+};
+
+struct SettledCharge {
+  enum : uint32_t { kLimit = 1, kKey = 2, kGivenBack = 3, kCharged = 4, kForgiven = 5 };
+};
+
+struct SettleResponse {
+  enum : uint32_t { kOutcome = 1, kCharges = 2 };
+};
+
+struct SettleBatchRequest {
+  enum : uint32_t { kSettlements = 1 };
+};
+
+struct SettleResult {
+  enum : uint32_t { kResponse = 1, kError = 2 };
+};
+
+struct SettleBatchResponse {
+  enum : uint32_t { kResults = 1 };
+};
+
+struct RenewRequest {
+  enum : uint32_t { kReceipts = 1 };
+};
+
+struct RenewResult {
+  enum : uint32_t { kOutcome = 1, kHeldFor = 2, kError = 3 };
+};
+
+struct RenewResponse {
+  enum : uint32_t { kResults = 1 };
 };
 
 }  // namespace sluice::common::fields

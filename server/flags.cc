@@ -320,6 +320,14 @@ std::vector<Flag> SecurityFlags() {
              "token that admin calls, and changes over HTTP, must send as `authorization: Bearer "
              "TOKEN`; reloaded when the file changes",
              &Flags::admin_token_file),
+      String("clients", "FILE",
+             "callers that are served, and what each may do; reloaded when the file changes "
+             "(default: all callers are served)",
+             &Flags::clients),
+      String("audit_log", "FILE|-",
+             "file to which each admin change is written as a line of JSON before it is confirmed; "
+             "- for stderr",
+             &Flags::audit_log),
   };
 }
 
@@ -415,6 +423,15 @@ absl::Status SetNearRatio(const std::string& text, Flags* flags) {
   return Bad("ratelimit_near_ratio", text, "write a number from 0 to 1, as 0.8");
 }
 
+absl::Status SetMaxReservation(const std::string& text, Flags* flags) {
+  float part = 0;
+  if (absl::SimpleAtof(text, &part) && part > 0 && part <= 1) {
+    flags->descriptors.max_reservation = part;
+    return absl::OkStatus();
+  }
+  return Bad("ratelimit_max_reservation", text, "write a number above 0, up to 1, as 0.25");
+}
+
 std::vector<Flag> DescriptorFlags() {
   using transport::AnswerOptions;
   using Options = transport::DescriptorOptions;
@@ -456,6 +473,9 @@ std::vector<Flag> DescriptorFlags() {
       {"ratelimit_near_ratio", "RATIO",
        "part of a limit above which hits count as near_limit (NEAR_LIMIT_RATIO; default 0.8)",
        SetNearRatio},
+      {"ratelimit_max_reservation", "PART",
+       "greatest part of a limit that one Reserve of Kuadrant's service takes (default 1)",
+       SetMaxReservation},
   };
 }
 
@@ -477,10 +497,11 @@ std::vector<Flag> AllFlags() {
 
 absl::Status CheckTogether(const Flags& flags) {
   if (flags.admin_listen.has_value() && !web::IsLoopback(*flags.admin_listen) &&
-      !flags.admin_tls.mutual() && flags.admin_token_file.empty()) {
-    return Bad("admin_listen", flags.admin_listen->ToString(),
-               "leaves this machine, and anyone who reaches it could change limits; add "
-               "--admin_tls_client_ca (mTLS) or --admin_token_file, or stay on 127.0.0.1");
+      !flags.admin_tls.mutual() && flags.admin_token_file.empty() && flags.clients.empty()) {
+    return Bad(
+        "admin_listen", flags.admin_listen->ToString(),
+        "leaves this machine, and anyone who reaches it could change limits; add "
+        "--admin_tls_client_ca (mTLS), --admin_token_file or --clients, or stay on 127.0.0.1");
   }
   if (!flags.ratelimit.path.empty() && !flags.xds.server.empty()) {
     return Bad("ratelimit_xds", flags.xds.server,
@@ -571,9 +592,9 @@ std::string FlagsHelp() {
       "An ADDRESS is HOST:PORT, [IPV6]:PORT or unix:/path; port 0 picks a free one. When all "
       "ports\n"
       "listen, one line on stdout names them: ready data=HOST:PORT admin=HOST:PORT http=HOST:PORT\n"
-      "SIGHUP reloads the limits, the certificates and the token. SIGTERM and SIGINT drain (a "
-      "second\n"
-      "one ends the process at once).\n"
+      "SIGHUP reloads the limits, the clients, the certificates and the token. SIGTERM and "
+      "SIGINT\n"
+      "drain (a second one ends the process at once).\n"
       "Exit codes: 0 done, 1 failed while running, 2 bad flags or bad limits.\n\n";
   for (const Flag& flag : AllFlags()) {
     std::string left = absl::StrCat("  --", flag.name);

@@ -43,6 +43,8 @@ struct Flags {
   transport::TlsFiles admin_tls;
   transport::TlsFiles http_tls;
   std::string admin_token_file;
+  std::string clients;    // empty: no file, all callers are served
+  std::string audit_log;  // empty: none; "-": stderr
   // Envoy's rate-limit configuration: from files or from a management server.
   envoy::ConfigurationOptions ratelimit;
   envoy::AdsOptions xds;

@@ -27,6 +27,8 @@
 #include "common/metrics.h"
 #include "common/mutex.h"
 #include "google/protobuf/stubs/logging.h"
+#include "server/access/audit_log.h"
+#include "server/client_list.h"
 #include "server/config/reloader.h"
 #include "server/envoy/matcher.h"
 #include "server/flags.h"
@@ -34,6 +36,7 @@
 #include "server/loops.h"
 #include "server/maintenance.h"
 #include "server/ports.h"
+#include "server/process_setup.h"
 #include "server/rate_limit_source.h"
 #include "server/reloads.h"
 #include "server/service/receipt.h"
@@ -41,6 +44,7 @@
 #include "server/store/redis/redis_store.h"
 #include "server/transport/services/bearer_token.h"
 #include "server/transport/services/tls_files.h"
+#include "server/transport/web/access.h"
 #include "server/use_cases.h"
 
 namespace sluice {
@@ -85,13 +89,15 @@ class Server {
   // Starts everything, and announces the ports. Returns kDone; an exit code after the reason was
   // printed; or kStopped.
   int Start(const sigset_t& signals);
-  // Reloads the limits, the certificates and the token at each SIGHUP. Returns SIGTERM or SIGINT.
+  // Reloads the limits, the clients, the certificates and the token at each SIGHUP. Returns SIGTERM
+  // or SIGINT.
   int WaitForSignals(const sigset_t& signals);
   // Ends all calls, in order, and stops all threads.
   void Drain(int signal_number);
 
  private:
   int CheckFiles();
+  void WarnOfOpenAdminPort();
   int OpenStore();
   int OpenRedis();
   limits::FileStatus FileStatus() const;
@@ -110,6 +116,8 @@ class Server {
                                                         : common::MachineMemory() / 4 * 3;
   common::MemoryBudget memory_{memory_limit_ / 2};
   std::unique_ptr<transport::BearerToken> token_;  // null: none is required
+  std::unique_ptr<ClientList> clients_;            // null: all callers are served
+  std::unique_ptr<access::AuditLog> audit_;        // null: none
   service::ReceiptSigner signer_;
   Loops loops_;
   std::unique_ptr<store::Store> store_;
@@ -128,6 +136,7 @@ class Server {
 // ---- Start ----
 
 int Server::Start(const sigset_t& signals) {
+  SetProcessLimits(flags_, log_);
   for (const auto step : {&Server::CheckFiles, &Server::OpenStore, &Server::LoadLimits}) {
     if (const int code = (this->*step)(); code != kDone) return code;
   }
@@ -136,6 +145,7 @@ int Server::Start(const sigset_t& signals) {
   if (const int code = LoadRateLimits(signals); code != kDone) return code;
   ports_ = std::make_unique<Ports>(Ports::Collaborators{
       flags_, clock_, log_, metrics_, memory_, loops_, *use_cases_, token_.get(),
+      clients_ != nullptr ? &clients_->clients() : nullptr, audit_.get(),
       [this] { return rate_limits_ != nullptr ? rate_limits_->Status() : limits::FileStatus(); }});
   if (const absl::Status status = ports_->Listen(); !status.ok()) {
     return Fail(kFailed, status.message());
@@ -147,8 +157,8 @@ int Server::Start(const sigset_t& signals) {
     UpdateHealth();
   });
   use_cases_->watches.StartThread();
-  reloads_ = std::make_unique<Reloads>(
-      Reloads::Collaborators{flags_, log_, *registry_, reloader_.get(), token_.get(), *ports_});
+  reloads_ = std::make_unique<Reloads>(Reloads::Collaborators{
+      flags_, log_, *registry_, reloader_.get(), token_.get(), clients_.get(), *ports_});
   Announce();
   return kDone;
 }
@@ -164,13 +174,44 @@ int Server::CheckFiles() {
   if (const absl::Status checked = RateLimitSource::CheckFiles(flags_); !checked.ok()) {
     return Fail(kBadInput, checked.message());
   }
-  if (flags_.admin_token_file.empty()) return kDone;
-  auto token = transport::BearerToken::FromFile(flags_.admin_token_file);
-  if (!token.ok()) {
-    return Fail(kBadInput, absl::StrCat("--admin_token_file=", token.status().message()));
+  WarnOfOpenAdminPort();
+  if (!flags_.admin_token_file.empty()) {
+    auto token = transport::BearerToken::FromFile(flags_.admin_token_file);
+    if (!token.ok()) {
+      return Fail(kBadInput, absl::StrCat("--admin_token_file=", token.status().message()));
+    }
+    token_ = *std::move(token);
+    token_->WarnIfOthersMayRead(log_);
   }
-  token_ = *std::move(token);
+  if (!flags_.audit_log.empty()) {
+    auto audit = access::AuditLog::Open(flags_.audit_log, clock_);
+    if (!audit.ok()) {
+      return Fail(kBadInput, absl::StrCat("--audit_log: ", audit.status().message()));
+    }
+    audit_ = *std::move(audit);
+  }
+  if (flags_.clients.empty()) return kDone;
+  auto clients = ClientList::Load(flags_.clients, token_.get());
+  if (!clients.ok()) {
+    const absl::Status& why = clients.status();
+    return Fail(kBadInput, absl::IsInvalidArgument(why)
+                               ? std::string(why.message())
+                               : absl::StrCat("--clients: ", why.message()));
+  }
+  clients_ = *std::move(clients);
   return kDone;
+}
+
+void Server::WarnOfOpenAdminPort() {
+  if (!flags_.admin_listen.has_value() || flags_.admin_listen->is_unix()) return;
+  if (!flags_.admin_token_file.empty() || flags_.admin_tls.mutual()) return;
+  if (!flags_.clients.empty()) return;
+  log_.Warning("admin_port_open",
+               {{"address", flags_.admin_listen->ToString()},
+                {"consequence", "every user and program of this machine can change limits"},
+                {"advice",
+                 "set --admin_token_file or --admin_tls_client_ca, or listen on "
+                 "unix:/PATH in a folder that only admins enter"}});
 }
 
 int Server::OpenStore() {
@@ -334,6 +375,7 @@ int main(int argc, char** argv) {
   const sigset_t signals = sluice::BlockSignals();
   auto flags = sluice::ParseFlags(std::vector<std::string>(argv + 1, argv + argc));
   if (!flags.ok()) return sluice::Fail(sluice::kBadInput, flags.status().message());
+  sluice::HidePasswords(argc, argv);
   if (flags->help) {
     std::fputs(sluice::FlagsHelp().c_str(), stdout);
     return sluice::kDone;

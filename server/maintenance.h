@@ -25,7 +25,7 @@ namespace sluice {
 // Runs from its construction to its destruction. The arguments outlive it.
 class Maintenance {
  public:
-  // `relieve` is called while `memory` is over its limit.
+  // `relieve` is called while `memory` is nearly over its limit.
   Maintenance(store::Store& store, limits::LimitRegistry& registry,
               const common::MemoryBudget& memory, service::KeyUsage& usage,
               const common::Clock& clock, std::function<void()> relieve)
@@ -53,7 +53,7 @@ class Maintenance {
       const bool more = store_.Maintain();
       registry_.ReleaseRetired();
       usage_.Advance(clock_.NowNs(), clock_.WallNs());
-      if (memory_.over()) relieve_();
+      if (memory_.nearly_over()) relieve_();
       Trim();
       common::MutexLock lock(&mu_);
       if (!stop_) wake_.WaitFor(&mu_, std::chrono::milliseconds(more ? 1 : 100));

@@ -32,6 +32,7 @@ transport::PortServerOptions Ports::GrpcOptions(const transport::TlsFiles& tls) 
   options.tls = tls;
   options.log = &with_.log;
   options.rpc.memory = &with_.memory;
+  options.rpc.clients = with_.clients;
   options.rpc.log = &with_.log;
   options.rpc.stall_timeout_ns = with_.flags.stall_timeout_ns;
   if (tls.enabled()) options.rpc.connection_bytes = kTlsConnectionBytes;
@@ -43,6 +44,7 @@ web::HttpPortOptions Ports::HttpOptions(const net::Address& listen) const {
   web::HttpPortOptions options;
   options.listen = listen;
   options.http.memory = &with_.memory;
+  options.http.clients = with_.clients;
   options.http.log = &with_.log;
   options.http.stall_timeout_ns = with_.flags.stall_timeout_ns;
   return options;
@@ -89,8 +91,8 @@ void Ports::MakeAdmin() {
   options.rpc.max_queue_ns = 0;  // a call waits for a long one before it, and is not shed
   admin_ = std::make_unique<transport::PortServer>(options, with_.loops.admin(), with_.clock,
                                                    with_.metrics);
-  admin_service_ =
-      std::make_unique<transport::LimitAdminService>(with_.use_cases.admin, with_.token, with_.log);
+  admin_service_ = std::make_unique<transport::LimitAdminService>(
+      with_.use_cases.admin, with_.token, with_.log, with_.audit);
   admin_service_->Register(&admin_->methods());
 }
 
@@ -105,6 +107,7 @@ void Ports::MakeHttp() {
                          .client_certificates = flags.http_tls.mutual(),
                          .data_client_certificates = flags.tls.mutual(),
                          .token = with_.token,
+                         .clients = with_.clients != nullptr,
                          .hosts = flags.http_hosts,
                          .log = &with_.log});
   web::HttpPortOptions options = HttpOptions(listen);
@@ -119,13 +122,13 @@ void Ports::MakeHttp() {
                                   with_.loops.background()},
       SLUICE_VERSION);
   json_api_->Register(*access_, &http_->routes());
-  overview_ =
-      std::make_unique<web::Overview>(web::OverviewSources{.admin = use_cases.admin,
-                                                           .usage = use_cases.usage,
-                                                           .held = use_cases.held,
-                                                           .clock = with_.clock,
-                                                           .changes = with_.token != nullptr},
-                                      loops, with_.loops.background());
+  overview_ = std::make_unique<web::Overview>(
+      web::OverviewSources{.admin = use_cases.admin,
+                           .usage = use_cases.usage,
+                           .held = use_cases.held,
+                           .clock = with_.clock,
+                           .changes = with_.token != nullptr || with_.clients != nullptr},
+      loops, with_.loops.background());
   overview_->Register(&http_->routes(), access_->reading());
   overview_->Start();
   page_files_.Register(&http_->routes());
@@ -159,7 +162,9 @@ void Ports::MakeEnvoyPorts() {
   if (web::HttpPort* const port =
           AddPort("ratelimit_http", "ratelimit_http_listen", flags.ratelimit_http_listen)) {
     health_.RegisterHealthcheck(&port->routes());
-    rate_limit_json_->Register(&port->routes());
+    rate_limit_json_->Register(
+        with_.clients != nullptr ? &access_->data(access::Call::kAcquire) : nullptr,
+        &port->routes());
   }
   if (web::HttpPort* const port =
           AddPort("ratelimit_debug", "ratelimit_debug_listen", flags.ratelimit_debug_listen)) {

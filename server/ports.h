@@ -54,7 +54,9 @@ class Ports {
     common::MemoryBudget& memory;  // what peers make the server hold
     Loops& loops;
     UseCases& use_cases;
-    transport::BearerToken* token;  // of the admin port; null: none is required
+    transport::BearerToken* token;   // of the admin port; null: none is required
+    const access::Clients* clients;  // null: all callers are served
+    access::AuditLog* audit;         // null: none
     // Of Envoy's rate-limit configuration.
     std::function<limits::FileStatus()> rate_limit_status;
   };
@@ -79,7 +81,8 @@ class Ports {
   void SetServing(bool serving);
   // Checks the TLS files now. Does not wait for the outcome.
   void ReloadCertificates();
-  // Closes the connections that hold most if the process is over its memory limit. Thread-safe.
+  // Closes the connections that hold most if the process is nearly over its memory limit.
+  // Thread-safe.
   void RelieveMemory();
 
   // Ends the calls that watch the ports' health.

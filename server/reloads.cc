@@ -11,6 +11,7 @@ namespace sluice {
 Reloads::Reloads(const Collaborators& with) : with_(with) {
   if (with_.limits != nullptr) Watch(with_.flags.limits, [this] { ReloadLimits(); });
   if (with_.token != nullptr) Watch(with_.flags.admin_token_file, [this] { ReloadToken(); });
+  if (with_.clients != nullptr) Watch(with_.flags.clients, [this] { ReloadClients(); });
 }
 
 void Reloads::Watch(const std::string& path, std::function<void()> on_change) {
@@ -27,6 +28,7 @@ void Reloads::Watch(const std::string& path, std::function<void()> on_change) {
 void Reloads::ReloadNow() {
   if (with_.limits != nullptr) ReloadLimits();
   if (with_.token != nullptr) ReloadToken();
+  if (with_.clients != nullptr) ReloadClients();
   with_.ports.ReloadCertificates();
 }
 
@@ -49,6 +51,18 @@ void Reloads::ReloadToken() {
     with_.log.Error("admin_token_not_reloaded", {{"error", changed.status().message()}});
   } else if (*changed) {
     with_.log.Info("admin_token_reloaded", {});
+    with_.token->WarnIfOthersMayRead(with_.log);
+    // Its holder is a client.
+    if (with_.clients != nullptr) ReloadClients();
+  }
+}
+
+void Reloads::ReloadClients() {
+  const absl::StatusOr<bool> changed = with_.clients->Reload();
+  if (!changed.ok()) {
+    with_.log.Error("clients_not_reloaded", {{"error", changed.status().message()}});
+  } else if (*changed) {
+    with_.log.Info("clients_reloaded", {});
   }
 }
 

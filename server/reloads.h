@@ -1,4 +1,5 @@
-// Reloads: loads the limits, the admin token and the certificates again while sluiced runs.
+// Reloads: loads the limits, the clients, the admin token and the certificates again while sluiced
+// runs.
 #ifndef SLUICE_SERVER_RELOADS_H_
 #define SLUICE_SERVER_RELOADS_H_
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "common/log.h"
+#include "server/client_list.h"
 #include "server/config/file_watcher.h"
 #include "server/config/reloader.h"
 #include "server/flags.h"
@@ -17,8 +19,8 @@
 
 namespace sluice {
 
-// Reloads the limits and the token when their files change, on threads of its own. The ports watch
-// their certificates themselves. The destructor waits for a reload that is in progress.
+// Reloads the limits, the clients and the token when their files change, on threads of its own. The
+// ports watch their certificates themselves. The destructor waits for a reload that is in progress.
 class Reloads {
  public:
   // All outlive it.
@@ -28,6 +30,7 @@ class Reloads {
     const limits::LimitRegistry& registry;
     config::Reloader* limits;       // null: no limits file
     transport::BearerToken* token;  // null: none is required
+    ClientList* clients;            // null: all callers are served
     Ports& ports;
   };
 
@@ -42,6 +45,7 @@ class Reloads {
   void Watch(const std::string& path, std::function<void()> on_change);
   void ReloadLimits();
   void ReloadToken();
+  void ReloadClients();
 
   const Collaborators with_;
   std::vector<std::unique_ptr<config::FileWatcher>> watchers_;

@@ -2,9 +2,12 @@
 #ifndef SLUICE_SERVER_USE_CASES_H_
 #define SLUICE_SERVER_USE_CASES_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <utility>
 
+#include "common/bounds.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/memory_account.h"
@@ -28,12 +31,12 @@ struct UseCases {
            common::Log& log, common::Metrics& metrics, common::MemoryBudget& memory,
            const service::ReceiptSigner& signer, std::function<limits::FileStatus()> file_status)
       : registry(registry),
-        limiter(registry, store, clock, metrics, usage, signer),
+        limiter(registry, store, clock, metrics, usage, signer, MostRemembered(store, memory)),
         rules(registry),
         alarm(clock),
         held(store, clock, rules, alarm, &memory),
         watches(limiter),
-        admin({registry, store, clock, metrics, usage, signer}, log, SLUICE_VERSION,
+        admin({registry, store, clock, metrics, usage, signer, &held}, log, SLUICE_VERSION,
               std::move(file_status)) {
     alarm.Start(held);
     registry.OnChange([this] { held.LimitsChanged(); });
@@ -42,6 +45,14 @@ struct UseCases {
   ~UseCases() {
     registry.OnChange(nullptr);
     alarm.Stop();
+  }
+
+  // Grants remembered in this process take at most an eighth of what peers may make it hold.
+  static size_t MostRemembered(const store::Store& store, const common::MemoryBudget& memory) {
+    if (store.Shared()) return common::bounds::kMaxRememberedGrants;
+    const auto room = static_cast<size_t>(memory.limit()) / 8;
+    return std::min(common::bounds::kMaxRememberedGrants,
+                    room / common::bounds::kRememberedGrantBytes);
   }
 
   limits::LimitRegistry& registry;

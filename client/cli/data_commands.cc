@@ -1,5 +1,8 @@
-// acquire, query, refund.
+// acquire, query, refund, renew, settle.
+#include <cctype>
 #include <cstdio>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -9,6 +12,19 @@
 
 namespace sluice::cli {
 namespace {
+
+// Returns false if the text is not hex.
+bool FromHex(std::string_view hex, std::string* bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  bytes->clear();
+  for (size_t i = 0; i < hex.size(); ++i) {
+    const size_t digit = kDigits.find(static_cast<char>(std::tolower(hex[i])));
+    if (digit == std::string_view::npos) return false;
+    if (i % 2 == 0) bytes->push_back('\0');
+    bytes->back() = static_cast<char>(static_cast<size_t>(bytes->back()) << 4 | digit);
+  }
+  return hex.size() % 2 == 0;
+}
 
 // LIMIT [KEY] and every --charge.
 Result<Acquisition> AcquisitionOf(const Session& session) {
@@ -28,6 +44,9 @@ Result<Acquisition> AcquisitionOf(const Session& session) {
   if (acquisition.charges.empty()) return BadUsage("acquire needs LIMIT [KEY], or --charge");
   acquisition.want_receipt = session.arguments().Has("receipt");
   acquisition.force = session.arguments().Has("force");
+  const auto settle_within = session.Duration("settle-within", std::chrono::nanoseconds(0));
+  if (!settle_within.ok()) return settle_within.status();
+  acquisition.settle_within = *settle_within;
   if (acquisition.force && session.arguments().Has("wait")) {
     return BadUsage("--force is granted now; leave --wait out");
   }
@@ -40,7 +59,33 @@ Result<Acquisition> AcquisitionOf(const Session& session) {
       return BadUsage("--" + std::string(flag) + " goes with --wait=TIME");
     }
   }
+  if (const auto id = session.arguments().Get("request-id"); id.has_value()) {
+    if (!FromHex(*id, &acquisition.request_id) || acquisition.request_id.size() != 16) {
+      return BadUsage("--request-id=" + *id + ": give 16 random bytes as 32 hex digits");
+    }
+  }
   return acquisition;
+}
+
+// RECEIPT [LIMIT KEY ACTUAL]...
+Result<Settlement> SettlementOf(const Session& session) {
+  const std::vector<std::string>& words = session.arguments().positional;
+  if (words.size() % 3 != 1) {
+    return BadUsage(
+        "settle needs RECEIPT, then LIMIT KEY ACTUAL for each charge; write '' for an "
+        "empty key");
+  }
+  Result<std::string> receipt = FromBase64Url(words[0]);
+  if (!receipt.ok()) return receipt.status();
+  Settlement settlement;
+  settlement.receipt = *std::move(receipt);
+  settlement.more = session.arguments().Has("more");
+  for (size_t i = 1; i < words.size(); i += 3) {
+    const Result<uint64_t> permits = ParseNumber(words[i + 2]);
+    if (!permits.ok()) return BadUsage("ACTUAL: " + permits.status().message());
+    settlement.actual.push_back({words[i], words[i + 1], *permits});
+  }
+  return settlement;
 }
 
 }  // namespace
@@ -50,7 +95,9 @@ int RunAcquire(const Session& session) {
   if (!acquisition.ok()) return session.Fail(acquisition.status());
   Result<Client> client = session.MakeClient();
   if (!client.ok()) return session.Fail(client.status());
-  const Result<Decision> decision = client->Acquire(*acquisition);
+  CallOptions options;
+  if (session.arguments().Has("exactly-once")) options.exactly_once = true;
+  const Result<Decision> decision = client->Acquire(*acquisition, options);
   const auto answered = std::chrono::steady_clock::now();
   if (!decision.ok()) return session.Fail(decision.status());
   if (session.json()) {
@@ -123,6 +170,90 @@ int RunRefund(const Session& session) {
     }
   }
   return result->outcome == RefundOutcome::kRefunded ? kExitDone : kExitDenied;
+}
+
+int RunRenew(const Session& session) {
+  std::vector<std::string> receipts;
+  for (const std::string& text : session.arguments().positional) {
+    Result<std::string> receipt = FromBase64Url(text);
+    if (!receipt.ok()) return session.Fail(receipt.status());
+    receipts.push_back(*std::move(receipt));
+  }
+  Result<Client> client = session.MakeClient();
+  if (!client.ok()) return session.Fail(client.status());
+  const auto renewals = client->Renew(receipts);
+  if (!renewals.ok()) return session.Fail(renewals.status());
+  Json json;
+  json.Open('{').Name("results").Open('[');
+  bool all = true;
+  for (const Renewal& renewal : *renewals) {
+    all &= renewal.status.ok() && renewal.outcome == RenewOutcome::kRenewed;
+    json.Open('{');
+    if (!renewal.status.ok()) {
+      json.Name("error");
+      WriteStatus(renewal.status, &json);
+    } else {
+      json.Field("outcome", RenewOutcomeName(renewal.outcome));
+      json.Field("held_for_ns", renewal.held_for);
+    }
+    json.Close();
+    if (session.json()) continue;
+    if (!renewal.status.ok()) {
+      std::printf("%s\n", renewal.status.ToString().c_str());
+    } else if (renewal.outcome == RenewOutcome::kRenewed) {
+      std::printf("renewed: held for %s\n", FormatDuration(renewal.held_for).c_str());
+    } else {
+      std::printf("gone: the slots are not held any more\n");
+    }
+  }
+  if (session.json()) {
+    json.Close().Close();
+    session.Print(json);
+  }
+  return all ? kExitDone : kExitDenied;
+}
+
+int RunSettle(const Session& session) {
+  const Result<Settlement> settlement = SettlementOf(session);
+  if (!settlement.ok()) return session.Fail(settlement.status());
+  Result<Client> client = session.MakeClient();
+  if (!client.ok()) return session.Fail(client.status());
+  const Result<SettleResult> result = client->Settle(*settlement);
+  if (!result.ok()) return session.Fail(result.status());
+  if (session.json()) {
+    Json json;
+    json.Open('{').Field("outcome", SettleOutcomeName(result->outcome));
+    json.Name("charges").Open('[');
+    for (const SettledCharge& charge : result->charges) {
+      json.Open('{').Field("limit", charge.limit).Field("key", charge.key);
+      json.Field("given_back", charge.given_back).Field("charged", charge.charged);
+      json.Field("forgiven", charge.forgiven).Close();
+    }
+    json.Close().Close();
+    session.Print(json);
+  } else {
+    switch (result->outcome) {
+      case SettleOutcome::kSettled:
+        std::printf("settled\n");
+        break;
+      case SettleOutcome::kAlreadySettled:
+        std::printf("settled before, with another ACTUAL; nothing changed\n");
+        break;
+      case SettleOutcome::kLate:
+        std::printf("late: nothing is given back\n");
+        break;
+      case SettleOutcome::kUnknown:
+        std::printf("unknown: the server has forgotten this acquisition\n");
+        break;
+    }
+    for (const SettledCharge& charge : result->charges) {
+      std::printf("  %s  %s  %lu given back, %lu charged, %lu forgiven\n", charge.limit.c_str(),
+                  ShowKey(charge.key).c_str(), charge.given_back, charge.charged, charge.forgiven);
+    }
+  }
+  const bool settled =
+      result->outcome == SettleOutcome::kSettled || result->outcome == SettleOutcome::kLate;
+  return settled ? kExitDone : kExitDenied;
 }
 
 }  // namespace sluice::cli

@@ -31,7 +31,9 @@ int AskHealth(const Session& session, const std::string& server, bool several) {
   HealthCheckResponse response;
   const grpc::Status status = Health::NewStub(*channel)->Check(&context, request, &response);
   if (!status.ok()) {
-    const std::string message = client_internal::WithAdvice(status.error_message(), options.tls);
+    const std::string message = client_internal::WithAdvice(
+        status.error_message(), options.tls,
+        admin ? client_internal::kAdminServerOption : client_internal::kDataServerOption);
     // Not MaybeExecuted: a health check changes nothing.
     return session.Fail(Status(static_cast<StatusCode>(status.error_code()),
                                several ? server + ": " + message : message));

@@ -1,4 +1,4 @@
-// keys, reset, floor lift.
+// keys, reset, holds, floor lift.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -77,6 +77,54 @@ int RunReset(const Session& session) {
   } else {
     std::printf("%s\n", *existed ? "reset: the bucket is full" : "the bucket was not in use");
   }
+  return kExitDone;
+}
+
+int RunHolds(const Session& session) {
+  const std::string limit = session.Argument(0);
+  const std::string key = session.Argument(1);
+  if (session.arguments().Has("end")) {
+    const auto id = session.Number("end", 0);
+    if (!id.ok()) return session.Fail(id.status());
+    const auto ended =
+        session.AskAdmin([&](AdminClient& admin) { return admin.EndHold(limit, key, *id); });
+    if (!ended.ok()) return session.Fail(ended.status());
+    if (session.json()) {
+      Json json;
+      json.Open('{').Field("ended", *ended).Close();
+      session.Print(json);
+    } else {
+      std::printf("%s\n", *ended ? "ended: its slots are free" : "there is no such hold");
+    }
+    return *ended ? kExitDone : kExitDenied;
+  }
+  const auto most = session.Number("max", 0);
+  if (!most.ok()) return session.Fail(most.status());
+  if (*most > UINT32_MAX) return session.Fail(BadUsage("--max is at most 10000"));
+  const auto list = session.AskAdmin([&](AdminClient& admin) {
+    return admin.ListHolds(limit, key, static_cast<uint32_t>(*most));
+  });
+  if (!list.ok()) return session.Fail(list.status());
+  if (session.json()) {
+    Json json;
+    json.Open('{').Field("total", list->total).Field("held", list->held);
+    json.Field("capacity", list->capacity).Name("holds").Open('[');
+    for (const SlotHold& hold : list->holds) {
+      json.Open('{').Field("id", hold.id).Field("permits", hold.permits);
+      json.Field("ends_in_ns", hold.ends_in).Close();
+    }
+    json.Close().Close();
+    session.Print(json);
+    return kExitDone;
+  }
+  std::vector<std::vector<std::string>> rows = {{">ID", ">PERMITS", ">ENDS IN"}};
+  for (const SlotHold& hold : list->holds) {
+    rows.push_back(
+        {std::to_string(hold.id), std::to_string(hold.permits), FormatDuration(hold.ends_in)});
+  }
+  std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
+  std::printf("%lu of %lu permits are held, by %lu acquisitions\n", list->held, list->capacity,
+              list->total);
   return kExitDone;
 }
 

@@ -8,14 +8,20 @@
 namespace sluice::cli {
 namespace {
 
+constexpr char kConcurrency[] = "concurrency";
+
 void WriteRate(const LimitRate& rate, Json* json) {
   json->Open('{').Field("permits", rate.permits).Field("period_ns", rate.period).Close();
 }
 
 void WriteLimit(const LimitInfo& limit, Json* json) {
   json->Open('{').Field("name", limit.name).Field("algorithm", limit.algorithm);
-  json->Name("rate");
-  WriteRate(limit.rate, json);
+  if (limit.algorithm != kConcurrency) {
+    json->Name("rate");
+    WriteRate(limit.rate, json);
+  }
+  if (limit.permits.has_value()) json->Field("permits", *limit.permits);
+  if (limit.hold_for.has_value()) json->Field("hold_for_ns", *limit.hold_for);
   if (limit.burst.has_value()) json->Field("burst", *limit.burst);
   if (limit.debt.has_value()) json->Field("debt", *limit.debt);
   if (limit.max_owed.has_value()) json->Field("max_owed", *limit.max_owed);
@@ -38,6 +44,7 @@ void WriteLimit(const LimitInfo& limit, Json* json) {
     }
     if (key.burst.has_value()) json->Field("burst", *key.burst);
     if (key.debt.has_value()) json->Field("debt", *key.debt);
+    if (key.permits.has_value()) json->Field("permits", *key.permits);
     json->Close();
   }
   json->Close().Field("origin", limit.origin).Field("defined_at", limit.defined_at).Close();
@@ -60,7 +67,9 @@ void PrintLimit(const LimitInfo& limit) {
   std::vector<std::vector<std::string>> rows;
   rows.push_back({"name", limit.name});
   rows.push_back({"algorithm", limit.algorithm});
-  rows.push_back({"rate", FormatRate(limit.rate)});
+  if (limit.algorithm != kConcurrency) rows.push_back({"rate", FormatRate(limit.rate)});
+  if (limit.permits.has_value()) rows.push_back({"permits", std::to_string(*limit.permits)});
+  if (limit.hold_for.has_value()) rows.push_back({"hold_for", FormatDuration(*limit.hold_for)});
   if (limit.burst.has_value()) rows.push_back({"burst", std::to_string(*limit.burst)});
   if (limit.debt.has_value()) rows.push_back({"debt", std::to_string(*limit.debt)});
   if (limit.max_owed.has_value()) rows.push_back({"max_owed", std::to_string(*limit.max_owed)});
@@ -85,6 +94,7 @@ void PrintLimit(const LimitInfo& limit) {
     if (key.rate.has_value()) text += " rate " + FormatRate(*key.rate);
     if (key.burst.has_value()) text += " burst " + std::to_string(*key.burst);
     if (key.debt.has_value()) text += " debt " + std::to_string(*key.debt);
+    if (key.permits.has_value()) text += " permits " + std::to_string(*key.permits);
     rows.push_back({"key", text});
   }
   rows.push_back({"from", OriginText(limit)});
@@ -120,6 +130,14 @@ Status ReadKeyParameters(const std::string& text, LimitKeyOverride* key) {
   return Status();
 }
 
+// Of a limit with algorithm concurrency.
+Status ReadKeyPermits(const std::string& text, LimitKeyOverride* key) {
+  const auto number = ParseNumber(text);
+  if (!number.ok()) return BadUsage("write PERMITS, as 200");
+  key->permits = *number;
+  return Status();
+}
+
 }  // namespace
 
 int RunLimitsList(const Session& session) {
@@ -140,10 +158,11 @@ int RunLimitsList(const Session& session) {
     for (const std::string& parent : limit.charges) {
       parents += (parents.empty() ? "" : ",") + parent;
     }
-    rows.push_back({limit.name, limit.algorithm, FormatRate(limit.rate), Optional(limit.burst),
-                    Optional(limit.debt), limit.mode, parents,
-                    limit.keys.empty() ? "" : std::to_string(limit.keys.size()),
-                    OriginText(limit)});
+    const std::string rate = limit.permits.has_value() ? std::to_string(*limit.permits) + " at once"
+                                                       : FormatRate(limit.rate);
+    rows.push_back(
+        {limit.name, limit.algorithm, rate, Optional(limit.burst), Optional(limit.debt), limit.mode,
+         parents, limit.keys.empty() ? "" : std::to_string(limit.keys.size()), OriginText(limit)});
   }
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   return kExitDone;
@@ -159,25 +178,33 @@ int RunLimitsPut(const Session& session) {
   const Arguments& flags = session.arguments();
   LimitInfo limit;
   limit.name = session.Argument(0);
+  limit.algorithm = flags.Get("algorithm").value_or("");
+  const bool slots = limit.algorithm == kConcurrency;
   const std::optional<std::string> rate_text = flags.Get("rate");
-  if (!rate_text.has_value()) {
+  if (slots && (rate_text.has_value() || !flags.Has("permits"))) {
+    return session.Fail(
+        BadUsage("limits put --algorithm concurrency needs --permits=N, and has no --rate"));
+  }
+  if (!slots && !rate_text.has_value()) {
     return session.Fail(BadUsage("limits put needs --rate=PERMITS/PERIOD"));
   }
-  const auto rate = ParseRate(*rate_text);
-  if (!rate.ok()) return session.Fail(BadUsage("--rate: " + rate.status().message()));
-  limit.rate = *rate;
-  limit.algorithm = flags.Get("algorithm").value_or("");
+  if (rate_text.has_value()) {
+    const auto rate = ParseRate(*rate_text);
+    if (!rate.ok()) return session.Fail(BadUsage("--rate: " + rate.status().message()));
+    limit.rate = *rate;
+  }
   limit.mode = flags.Get("mode").value_or("");
   limit.on_store_failure = flags.Get("on-store-failure").value_or("");
   limit.sharing = flags.Get("sharing").value_or("");
   limit.charges = flags.All("charges");
   if (auto tag = flags.Get("hash-tag"); tag.has_value()) limit.hash_tag = *tag;
-  for (const char* name : {"burst", "debt", "max-owed", "min-keys", "sub-windows"}) {
+  for (const char* name : {"burst", "debt", "max-owed", "min-keys", "permits", "sub-windows"}) {
     if (!flags.Has(name)) continue;
     const auto number = session.Number(name, 0);
     if (!number.ok()) return session.Fail(number.status());
     if (name[0] == 'b') limit.burst = *number;
     if (name[0] == 'd') limit.debt = *number;
+    if (name[0] == 'p') limit.permits = *number;
     if (name[0] == 'm') (name[1] == 'a' ? limit.max_owed : limit.min_keys) = *number;
     if (name[0] == 's') {
       if (*number > UINT32_MAX) return session.Fail(BadUsage("--sub-windows is at most 100"));
@@ -198,6 +225,13 @@ int RunLimitsPut(const Session& session) {
     }
     limit.max_wait = *max_wait;
   }
+  if (const auto given = flags.Get("hold-for"); given.has_value()) {
+    const auto hold_for = ParseDuration(*given);
+    if (!hold_for.ok()) {
+      return session.Fail(BadUsage("--hold-for: " + hold_for.status().message()));
+    }
+    limit.hold_for = *hold_for;
+  }
   const std::string direct = flags.Get("direct").value_or("true");
   if (direct != "true" && direct != "false") {
     return session.Fail(BadUsage("--direct: \"" + direct + "\": say true or false"));
@@ -210,7 +244,10 @@ int RunLimitsPut(const Session& session) {
     }
     LimitKeyOverride key;
     key.key = text.substr(0, equals);
-    if (const Status bad = ReadKeyParameters(text.substr(equals + 1), &key); !bad.ok()) {
+    const std::string parameters = text.substr(equals + 1);
+    if (const Status bad =
+            slots ? ReadKeyPermits(parameters, &key) : ReadKeyParameters(parameters, &key);
+        !bad.ok()) {
       return session.Fail(BadUsage("--key: \"" + text + "\": " + bad.message()));
     }
     limit.keys.push_back(std::move(key));

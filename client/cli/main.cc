@@ -33,13 +33,20 @@ std::vector<Command> RateLimiterCommands() {
         .flags = {{"permits", "N", "number of permits (1)"},
                   {"charge", "'LIMIT KEY N'", "another charge, all or none; can be repeated"},
                   {"receipt", "", "print a receipt for `sluice refund`"},
+                  {"settle-within", "TIME",
+                   "the permits are an estimate; `sluice settle` says later what was taken"},
                   {"force", "", "debit permits that were used already (the limit's max_owed)"},
                   {"wait", "TIME",
                    "reserve permits at most this far ahead, and sleep until the grant time"},
                   {"no-sleep", "", "with --wait: exit at once; proceed after the printed time"},
                   {"hold", "",
                    "with --wait: the server answers at the grant time; interrupting cancels the "
-                   "reservation"}},
+                   "reservation"},
+                  {"exactly-once", "",
+                   "ask again until an answer arrives (--deadline); the permits are taken once"},
+                  {"request-id", "HEX",
+                   "16 random bytes: the same acquisition with the same id within 60 s takes "
+                   "nothing and prints the same grant"}},
         .examples =
             "  sluice acquire api user:42\n"
             "  sluice acquire api user:42 --permits 5 --receipt\n"
@@ -47,6 +54,7 @@ std::vector<Command> RateLimiterCommands() {
             "  sluice acquire api user:42 --wait 1m --hold\n"
             "  sluice acquire api user:42 --wait 1m --no-sleep --output json | jq .wait_ns\n"
             "  sluice acquire --charge 'api user:42' --charge 'egress \"\" 1500'\n"
+            "  sluice acquire payments order:7 --exactly-once --deadline 10s\n"
             "  sluice acquire api user:42 --output json | jq .retry_after_ns\n",
         .max_arguments = 2},
        RunAcquire},
@@ -77,6 +85,28 @@ std::vector<Command> RateLimiterCommands() {
         .min_arguments = 1,
         .max_arguments = 1},
        RunRefund},
+      {{.name = "renew",
+        .arguments = "RECEIPT...",
+        .summary =
+            "Hold the slots of acquisitions for longer (limits with algorithm concurrency).\n"
+            "Exit code: 0 all renewed, 1 some are gone, or not known.",
+        .examples = "  sluice acquire jobs tenant:7\n"
+                    "  sluice renew AXN0...\n",
+        .min_arguments = 1,
+        .max_arguments = 4096},
+       RunRenew},
+      {{.name = "settle",
+        .arguments = "RECEIPT [LIMIT KEY ACTUAL]...",
+        .summary = "Say how many permits the work of an acquisition took (--settle-within).\n"
+                   "ACTUAL: all that was taken so far. Charges that are not named: as taken.\n"
+                   "Exit code: 0 settled, 1 not settled (before, with another ACTUAL; unknown).",
+        .flags = {{"more", "", "the work goes on; give nothing back, and begin the time again"}},
+        .examples = "  sluice acquire tokens user:42 --permits 4000 --settle-within 2m\n"
+                    "  sluice settle AXN0... tokens user:42 813\n"
+                    "  sluice settle AXN0... overall '' 813 --more\n",
+        .min_arguments = 1,
+        .max_arguments = 1 + 3 * 16},
+       RunSettle},
       {{.name = "batch",
         .arguments = "[FILE]",
         .summary = "Many acquisitions, one per line: LIMIT [KEY [PERMITS]], or JSON.\n"
@@ -116,7 +146,11 @@ std::vector<Command> LimitsCommands() {
                   {"debt", "N", "permits that may be owed (0)"},
                   {"max-owed", "N", "permits that forced debits may leave owed (none are allowed)"},
                   {"algorithm", "NAME",
-                   "token_bucket (default), sliding_log, sliding_window, fixed_window"},
+                   "token_bucket (default), sliding_log, sliding_window, fixed_window, "
+                   "concurrency"},
+                  {"permits", "N", "concurrency: permits in use at the same time"},
+                  {"hold-for", "TIME",
+                   "concurrency: how long a grant holds them unless it is renewed (30s)"},
                   {"mode", "enforce|shadow", "shadow: grant all, and count denials (enforce)"},
                   {"on-store-failure", "deny|allow|split",
                    "while the shared store is unavailable (deny)"},
@@ -125,7 +159,8 @@ std::vector<Command> LimitsCommands() {
                   {"hash-tag", "TAG",
                    "in a Redis Cluster: limits with the same tag are in one slot"},
                   {"key", "KEY=RATE[,BURST[,DEBT]]",
-                   "parameters of one key; empty ones are the limit's; can be repeated"},
+                   "parameters of one key (concurrency: KEY=PERMITS); empty ones are the limit's; "
+                   "can be repeated"},
                   {"max-wait", "TIME", "how far ahead a reservation may lie, at most 24h (1h)"},
                   {"min-keys", "N", "number of keys for which the server reserves room"},
                   {"direct", "true|false",
@@ -135,7 +170,8 @@ std::vector<Command> LimitsCommands() {
         .examples = "  sluice limits put api --rate 100/s --burst 200\n"
                     "  sluice limits put api --rate 100/s --key 'user:42=1000/s,2000'\n"
                     "  sluice limits put api --rate 100/s --key 'user:42=,,50'\n"
-                    "  sluice limits put daily --rate 10000/24h --algorithm sliding_window\n",
+                    "  sluice limits put daily --rate 10000/24h --algorithm sliding_window\n"
+                    "  sluice limits put jobs --algorithm concurrency --permits 5 --hold-for 1m\n",
         .min_arguments = 1,
         .max_arguments = 1},
        RunLimitsPut},
@@ -167,6 +203,18 @@ std::vector<Command> ServerCommands() {
         .min_arguments = 1,
         .max_arguments = 2},
        RunReset},
+      {{.name = "holds",
+        .arguments = "LIMIT [KEY]",
+        .summary = "List the acquisitions that hold slots of a key, those that end first, or end "
+                   "one.\n"
+                   "Exit code with --end: 0 ended, 1 there was no such hold.",
+        .flags = {{"max", "N", "number of holds, 1 to 10000 (1000)"},
+                  {"end", "ID", "take the slots of this hold back"}},
+        .examples = "  sluice holds jobs tenant:7\n"
+                    "  sluice holds jobs tenant:7 --end 42\n",
+        .min_arguments = 1,
+        .max_arguments = 2},
+       RunHolds},
       {{.name = "floor lift",
         .arguments = "LIMIT",
         .summary = "Open a limit that waits for grant times promised before Redis lost its data.",
@@ -241,17 +289,21 @@ std::vector<Command> ToolCommands() {
         .max_arguments = 1},
        RunBench},
       {{.name = "run",
-        .summary = "Run a command once permits are granted.\n"
+        .summary = "Run a command once permits are granted; slots are held while it runs.\n"
                    "Exit code: the command's; 1 denied, 2 bad usage, 3 no server answered.",
         .flags = {{"limit", "LIMIT", "limit to charge"},
                   {"key", "KEY", "key to charge (the shared bucket)"},
                   {"permits", "N", "number of permits (1)"},
                   {"wait", "TIME", "wait for the permits at most this long (24h)", true},
                   {"retry", "", "if denied, sleep for the time that the server says and try again"},
-                  {"timeout", "TIME", "with --retry: give up if it would take longer"}},
+                  {"timeout", "TIME", "with --retry: give up if it would take longer"},
+                  {"on-lost", "term|ignore",
+                   "if the slots are lost, or this process is killed: send the command SIGTERM "
+                   "(and SIGKILL after 10 s), or let it go on (term)"}},
         .examples = "  sluice run --limit mail --key alice -- sendmail alice@example.org\n"
                     "  sluice run --limit mail --wait -- sendmail alice@example.org\n"
-                    "  sluice run --limit deploys --retry --timeout 10m -- ./deploy.sh\n",
+                    "  sluice run --limit deploys --retry --timeout 10m -- ./deploy.sh\n"
+                    "  sluice run --limit jobs --key tenant:7 --retry -- ./job.sh\n",
         .takes_command = true},
        RunRun},
   };

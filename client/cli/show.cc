@@ -20,6 +20,8 @@ void WriteDecision(const Acquisition& acquisition, const Decision& decision, Jso
   json->Open('{');
   json->Field("granted", decision.granted).Field("source", SourceName(decision.source));
   json->Field("retry_after_ns", decision.retry_after).Field("wait_ns", decision.wait);
+  if (!acquisition.request_id.empty() || decision.repeated)
+    json->Field("repeated", decision.repeated);
   json->Name("charges").Open('[');
   for (size_t i = 0; i < decision.charges.size(); ++i) {
     const ChargeStatus& charge = decision.charges[i];
@@ -32,6 +34,7 @@ void WriteDecision(const Acquisition& acquisition, const Decision& decision, Jso
     json->Field("remaining", charge.remaining).Field("capacity", charge.capacity);
     json->Field("reset_after_ns", charge.reset_after).Field("reason", ReasonName(charge.reason));
     if (acquisition.force) json->Field("forgiven", charge.forgiven);
+    if (charge.held_for.count() > 0) json->Field("held_for_ns", charge.held_for);
     json->Close();
   }
   json->Close();
@@ -57,6 +60,7 @@ void WriteBucket(const BucketStatus& bucket, Json* json) {
     json->Field("exists", bucket.exists).Field("waiting", bucket.waiting);
     json->Field("next_grant_after_ns", bucket.next_grant_after);
     json->Field("open_receipts", bucket.open_receipts).Field("refundable", bucket.refundable);
+    json->Field("holds", bucket.holds).Field("next_end_after_ns", bucket.next_end_after);
     json->Field("source", SourceName(bucket.source));
   }
   json->Close();
@@ -103,6 +107,7 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
   if (decision.granted && decision.wait.count() > 0) {
     line += ", proceed in " + FormatDuration(decision.wait);
   }
+  if (decision.repeated) line += ", as before";
   if (!decision.granted) line += "  retry after " + FormatDuration(decision.retry_after);
   for (size_t i = 0; i < decision.charges.size(); ++i) {
     const ChargeStatus& charge = decision.charges[i];
@@ -118,6 +123,7 @@ std::string DecisionLine(const Acquisition& acquisition, const Decision& decisio
       line += ", full in " + FormatDuration(charge.reset_after);
     }
     if (charge.forgiven > 0) line += ", " + std::to_string(charge.forgiven) + " forgiven";
+    if (charge.held_for.count() > 0) line += ", held for " + FormatDuration(charge.held_for);
     if (charge.reason != Reason::kNone) line += " (" + ReasonText(charge.reason) + ")";
   }
   return line;
@@ -145,20 +151,26 @@ std::string BucketTable(const std::vector<BucketStatus>& buckets) {
     });
   };
   const bool any_wait = any(&BucketStatus::waiting);
-  const bool any_open = any(&BucketStatus::open_receipts);
+  const bool any_open = std::any_of(buckets.begin(), buckets.end(), [](const BucketStatus& one) {
+    return one.status.ok() && one.holds == 0 && one.open_receipts > 0;
+  });
+  const bool any_held = any(&BucketStatus::holds);
   std::vector<std::vector<std::string>> rows = {
       {"LIMIT", "KEY", ">LEFT", ">OF", ">NEXT", ">FULL IN", ""}};
-  // Two columns each, only if there are reservations that wait, or open receipts.
+  // Two columns each, only if there are reservations that wait, slots that are held, or open
+  // receipts.
   const auto add = [&](bool shown, std::string first, std::string second) {
     if (shown) rows.back().insert(rows.back().end() - 1, {std::move(first), std::move(second)});
   };
   add(any_wait, ">WAITING", ">NEXT GRANT");
+  add(any_held, ">HOLDS", ">NEXT END");
   add(any_open, ">RECEIPTS", ">REFUNDABLE");
   for (const BucketStatus& bucket : buckets) {
     if (!bucket.status.ok()) {
       rows.push_back(
           {bucket.limit, ShowKey(bucket.key), "-", "-", "-", "-", bucket.status.ToString()});
       add(any_wait, "-", "-");
+      add(any_held, "-", "-");
       add(any_open, "-", "-");
       continue;
     }
@@ -171,6 +183,8 @@ std::string BucketTable(const std::vector<BucketStatus>& buckets) {
                     bucket.exists ? "" : "(not in use)"});
     add(any_wait, std::to_string(bucket.waiting),
         bucket.waiting > 0 ? FormatDuration(bucket.next_grant_after) : "-");
+    add(any_held, std::to_string(bucket.holds),
+        bucket.holds > 0 ? FormatDuration(bucket.next_end_after) : "-");
     add(any_open, std::to_string(bucket.open_receipts), std::to_string(bucket.refundable));
   }
   return FormatTable(std::move(rows));

@@ -233,6 +233,7 @@ Result<Acquisition> ParseAcquisition(std::string_view line) {
     Acquisition acquisition;
     acquisition.want_receipt = request.want_receipt();
     acquisition.force = request.force();
+    acquisition.request_id = request.request_id();
     if (request.hold()) return BadUsage("hold: not allowed in a batch");
     if (request.has_max_wait()) {
       acquisition.max_wait = std::chrono::seconds(request.max_wait().seconds()) +

@@ -22,7 +22,10 @@ std::string ChangeLine(const BucketStatus& bucket) {
     line += ", " + std::to_string(bucket.waiting) + " waiting, next grant in " +
             FormatDuration(bucket.next_grant_after);
   }
-  if (bucket.open_receipts > 0) {
+  if (bucket.holds > 0) {
+    line += ", " + std::to_string(bucket.holds) + " holds, next end in " +
+            FormatDuration(bucket.next_end_after);
+  } else if (bucket.open_receipts > 0) {
     line += ", " + std::to_string(bucket.refundable) + " refundable by " +
             std::to_string(bucket.open_receipts) + " receipts";
   }

@@ -44,6 +44,7 @@ sluice_decision ToC(Result<Decision> result) {
     out.receipt = decision.receipt.data();
     out.receipt_size = decision.receipt.size();
     out.server = decision.server;
+    out.repeated = decision.repeated ? 1 : 0;
     if (!decision.status.ok()) owner->message = decision.status.ToString();
     for (const sluice::ChargeStatus& charge : decision.charges) {
       // The names of reasons are literals, which end with a NUL.
@@ -185,6 +186,7 @@ sluice_client* sluice_create(const sluice_options* options, char* error, size_t 
   if (in.servers != nullptr) out.servers = Split(in.servers);
   out.token = Text(in.token);
   if (in.deadline_ns != 0) out.deadline = std::chrono::nanoseconds(in.deadline_ns);
+  out.exactly_once = in.exactly_once != 0;
   if (in.on_unavailable_allow != 0) out.on_unavailable = sluice::OnUnavailable::kAllow;
   out.tls = {in.tls != 0, Text(in.tls_ca_file), Text(in.tls_cert_file), Text(in.tls_key_file),
              Text(in.tls_server_name)};

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "client/src/client_core.h"
+#include "client/src/hold_keeper.h"
+#include "client/src/request_id.h"
 #include "client/src/round_robin.h"
 #include "client/src/stream_core.h"
 #include "client/src/transport/http2_connection.h"
@@ -47,15 +49,46 @@ Result<BatchDecisions> ClientCore::SettleBatch(Result<BatchDecisions> result, si
 
 namespace {
 
+// The acquisition, which gets a request id if it is to be executed once; then it is copied.
+class WithId {
+ public:
+  WithId(const Acquisition& acquisition, bool exactly_once) : asked_(&acquisition) {
+    if (!exactly_once || !acquisition.request_id.empty()) return;
+    copy_ = acquisition;
+    copy_.request_id = NewRequestId();
+    asked_ = &copy_;
+  }
+  WithId(const WithId&) = delete;
+  WithId& operator=(const WithId&) = delete;
+  const Acquisition& operator*() const { return *asked_; }
+
+ private:
+  const Acquisition* asked_;
+  Acquisition copy_;
+};
+
+void AddIds(std::vector<Acquisition>* batch) {
+  for (Acquisition& one : *batch) {
+    if (one.request_id.empty()) one.request_id = NewRequestId();
+  }
+}
+
 // The attempts of a call that blocks. `attempt(connection, call)` is one.
 template <typename T, typename Attempt>
-Result<T> RunBlocking(const ClientCore& core, Operation operation, const Call& call, int* attempts,
+Result<T> RunBlocking(const ClientCore& core, Operation operation, Call call, int* attempts,
                       const Attempt& attempt) {
+  call = core.Bounded(operation, call);
+  bool may_have_executed = false;
   for (*attempts = 1;; ++*attempts) {
-    Result<T> result = attempt(core.connection());
-    if (result.ok()) return result;
-    const auto pause = core.Pause(operation, result.status(), *attempts, call);
-    if (!pause.has_value()) return result;
+    Result<T> result = attempt(core.connection(), core.CallOfAttempt(operation, *attempts, call));
+    const Status failed = FailureOf(operation, result);
+    if (failed.ok()) return result;
+    const auto pause = core.Pause(operation, failed, *attempts, call);
+    if (!pause.has_value()) {
+      if (may_have_executed) MarkMaybeExecuted(&result);
+      return result;
+    }
+    may_have_executed |= failed.may_have_executed();
     if (pause->count() > 0) core.connection().Sleep(*pause);
   }
 }
@@ -109,30 +142,39 @@ Result<Client> Client::Create(ClientOptions options) {
 }
 
 Client::Client(std::shared_ptr<Connection> connection, ClientOptions options)
-    : core_(std::make_shared<ClientCore>(std::move(connection), std::move(options))) {}
+    : core_(std::make_shared<ClientCore>(std::move(connection), std::move(options))),
+      keeper_(std::make_shared<client_internal::HoldKeeper>(core_)) {}
 
 Client::Client(Client&&) noexcept = default;
 
 Client& Client::operator=(Client&& other) noexcept {
   if (this != &other) {
-    if (core_ != nullptr) core_->connection().Shutdown();
+    ShutDown();
     core_ = std::move(other.core_);
+    keeper_ = std::move(other.keeper_);
   }
   return *this;
 }
 
-Client::~Client() {
-  if (core_ != nullptr) core_->connection().Shutdown();
+Client::~Client() { ShutDown(); }
+
+void Client::ShutDown() {
+  if (core_ == nullptr) return;
+  keeper_->Close();
+  core_->connection().Shutdown();
 }
 
 Result<Decision> Client::Acquire(const Acquisition& acquisition, const CallOptions& options) {
   // Keeps the core alive: destroying the client meanwhile cancels this call.
   const std::shared_ptr<ClientCore> core = core_;
   const Call call = core->MakeCall(options, acquisition);
+  const client_internal::WithId asked(acquisition, core->ExactlyOnce(options));
   int attempts = 0;
   Result<Decision> result = client_internal::RunBlocking<Decision>(
-      *core, Operation::kAcquire, call, &attempts,
-      [&](Connection& connection) { return connection.AcquireBlocking(acquisition, call); });
+      *core, client_internal::OperationOf(*asked), call, &attempts,
+      [&](Connection& connection, const Call& attempt) {
+        return connection.AcquireBlocking(*asked, attempt);
+      });
   if (result.ok()) return result;
   return core->Settle(std::move(result), core->OnUnavailableOf(options));
 }
@@ -154,8 +196,12 @@ void Client::AcquireAsync(Acquisition acquisition, Callback<Decision> done,
                           const CallOptions& options) {
   const OnUnavailable on_unavailable = core_->OnUnavailableOf(options);
   const Call call = core_->MakeCall(options, acquisition);
+  if (core_->ExactlyOnce(options) && acquisition.request_id.empty()) {
+    acquisition.request_id = client_internal::NewRequestId();
+  }
+  const Operation operation = client_internal::OperationOf(acquisition);
   RunAttempts<Decision>(
-      core_, Operation::kAcquire, call,
+      core_, operation, call,
       [core = core_.get(), acquisition = std::move(acquisition)](const Call& call,
                                                                  Callback<Decision> ended) {
         core->connection().Acquire(acquisition, call, std::move(ended));
@@ -179,8 +225,10 @@ void Client::AcquireBatchAsync(std::vector<Acquisition> batch, Callback<BatchDec
                                const CallOptions& options) {
   const OnUnavailable on_unavailable = core_->OnUnavailableOf(options);
   const size_t size = batch.size();
+  if (core_->ExactlyOnce(options)) client_internal::AddIds(&batch);
+  const Operation operation = client_internal::OperationOf(batch);
   RunAttempts<BatchDecisions>(
-      core_, Operation::kAcquire, core_->MakeCall(options),
+      core_, operation, core_->MakeCall(options),
       [core = core_.get(), batch = std::move(batch)](const Call& call,
                                                      Callback<BatchDecisions> ended) {
         core->connection().AcquireBatch(batch, call, std::move(ended));
@@ -195,12 +243,19 @@ Result<BatchDecisions> Client::AcquireBatch(std::span<const Acquisition> batch,
                                             const CallOptions& options) {
   const std::shared_ptr<ClientCore> core = core_;
   const Call call = core->MakeCall(options);
+  std::vector<Acquisition> with_ids;
+  if (core->ExactlyOnce(options)) {
+    with_ids.assign(batch.begin(), batch.end());
+    client_internal::AddIds(&with_ids);
+    batch = with_ids;
+  }
   int attempts = 0;
-  return core->SettleBatch(
-      client_internal::RunBlocking<BatchDecisions>(
-          *core, Operation::kAcquire, call, &attempts,
-          [&](Connection& connection) { return connection.AcquireBatchBlocking(batch, call); }),
-      batch.size(), core->OnUnavailableOf(options));
+  return core->SettleBatch(client_internal::RunBlocking<BatchDecisions>(
+                               *core, client_internal::OperationOf(batch), call, &attempts,
+                               [&](Connection& connection, const Call& attempt) {
+                                 return connection.AcquireBatchBlocking(batch, attempt);
+                               }),
+                           batch.size(), core->OnUnavailableOf(options));
 }
 
 void Client::QueryAsync(std::vector<Bucket> buckets, Callback<std::vector<BucketStatus>> done,
@@ -222,8 +277,9 @@ Result<std::vector<BucketStatus>> Client::Query(std::span<const Bucket> buckets,
   const Call call = core->MakeCall(options);
   int attempts = 0;
   return client_internal::RunBlocking<std::vector<BucketStatus>>(
-      *core, Operation::kQuery, call, &attempts,
-      [&](Connection& connection) { return connection.QueryBlocking(buckets, call); });
+      *core, Operation::kQuery, call, &attempts, [&](Connection& connection, const Call& attempt) {
+        return connection.QueryBlocking(buckets, attempt);
+      });
 }
 
 void Client::RefundAsync(std::string receipt, Callback<RefundResult> done,
@@ -245,8 +301,9 @@ Result<RefundResult> Client::Refund(std::string_view receipt, const CallOptions&
   const Call call = core->MakeCall(options);
   int attempts = 0;
   Result<RefundResult> result = client_internal::RunBlocking<RefundResult>(
-      *core, Operation::kRefund, call, &attempts,
-      [&](Connection& connection) { return connection.RefundBlocking(receipt, call); });
+      *core, Operation::kRefund, call, &attempts, [&](Connection& connection, const Call& attempt) {
+        return connection.RefundBlocking(receipt, attempt);
+      });
   if (result.ok()) result->attempts = attempts;
   return result;
 }
@@ -254,6 +311,62 @@ Result<RefundResult> Client::Refund(std::string_view receipt, const CallOptions&
 Result<RefundResult> Client::Refund(const Decision& decision, CallOptions options) {
   options.server = decision.server;
   return Refund(decision.receipt, options);
+}
+
+Result<std::vector<Renewal>> Client::Renew(std::span<const std::string> receipts,
+                                           const CallOptions& options) {
+  const std::shared_ptr<ClientCore> core = core_;
+  const Call call = core->MakeCall(options);
+  int attempts = 0;
+  return client_internal::RunBlocking<std::vector<Renewal>>(
+      *core, Operation::kRenew, call, &attempts, [&](Connection& connection, const Call& attempt) {
+        return connection.RenewBlocking(receipts, attempt);
+      });
+}
+
+void Client::RenewAsync(std::vector<std::string> receipts, Callback<std::vector<Renewal>> done,
+                        const CallOptions& options) {
+  RunAttempts<std::vector<Renewal>>(
+      core_, Operation::kRenew, core_->MakeCall(options),
+      [core = core_.get(), receipts = std::move(receipts)](const Call& call,
+                                                           Callback<std::vector<Renewal>> ended) {
+        core->connection().Renew(receipts, call, std::move(ended));
+      },
+      [done = std::move(done)](Result<std::vector<Renewal>> result, int) {
+        done(std::move(result));
+      });
+}
+
+void Client::SettleAsync(Settlement settlement, Callback<SettleResult> done,
+                         const CallOptions& options) {
+  RunAttempts<SettleResult>(
+      core_, Operation::kSettle, core_->MakeCall(options),
+      [core = core_.get(), settlement = std::move(settlement)](const Call& call,
+                                                               Callback<SettleResult> ended) {
+        core->connection().Settle(settlement, call, std::move(ended));
+      },
+      [done = std::move(done)](Result<SettleResult> result, int attempts) {
+        if (result.ok()) result->attempts = attempts;
+        done(std::move(result));
+      });
+}
+
+Result<SettleResult> Client::Settle(const Settlement& settlement, const CallOptions& options) {
+  const std::shared_ptr<ClientCore> core = core_;
+  const Call call = core->MakeCall(options);
+  int attempts = 0;
+  Result<SettleResult> result = client_internal::RunBlocking<SettleResult>(
+      *core, Operation::kSettle, call, &attempts, [&](Connection& connection, const Call& attempt) {
+        return connection.SettleBlocking(settlement, attempt);
+      });
+  if (result.ok()) result->attempts = attempts;
+  return result;
+}
+
+Result<SettleResult> Client::Settle(const Decision& decision, std::vector<Charge> actual,
+                                    CallOptions options) {
+  options.server = decision.server;
+  return Settle({decision.receipt, std::move(actual)}, options);
 }
 
 std::unique_ptr<WatchCall> Client::Watch(std::span<const Bucket> buckets,

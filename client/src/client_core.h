@@ -42,6 +42,23 @@ class ClientCore {
     }
     return call;
   }
+  // The call, with the time in which its attempts may be made.
+  Call Bounded(Operation operation, Call call) const {
+    if (operation == Operation::kAcquireOnce) {
+      call.deadline = std::min(call.deadline, After(connection_->Now(), kRepeatWithin));
+    }
+    return call;
+  }
+  // The call for its `attempt`-th attempt, counted from 1.
+  Call CallOfAttempt(Operation operation, int attempt, const Call& call) const {
+    if (operation != Operation::kAcquireOnce) return call;
+    const TimePoint now = connection_->Now();
+    return {now + policy_.TimeOf(operation, attempt, call.deadline - now), call.server};
+  }
+  // Whether acquisitions without a request id get one.
+  bool ExactlyOnce(const CallOptions& options) const {
+    return options.exactly_once.value_or(options_.exactly_once);
+  }
   OnUnavailable OnUnavailableOf(const CallOptions& options) const {
     return options.on_unavailable.value_or(options_.on_unavailable);
   }
@@ -64,6 +81,31 @@ class ClientCore {
   const RetryPolicy policy_;
 };
 
+// Why the call is to be retried, if the policy agrees; OK: it is not.
+template <typename T>
+Status FailureOf(Operation, const Result<T>& result) {
+  return result.status();
+}
+// The whole batch is sent again, since what was granted is only repeated.
+inline Status FailureOf(Operation operation, const Result<BatchDecisions>& result) {
+  if (!result.ok() || operation != Operation::kAcquireOnce) return result.status();
+  for (const Result<Decision>& one : *result) {
+    if (!one.ok() && one.status().code() == StatusCode::kUnavailable) return one.status();
+  }
+  return Status();
+}
+
+// Says of a failed call that an attempt before its last one may have been executed.
+template <typename T>
+void MarkMaybeExecuted(Result<T>* result) {
+  if (result->ok() || !IsUnavailable(result->status())) return;
+  *result = Status::MaybeExecuted(result->status().code(), result->status().message());
+}
+inline void MarkMaybeExecuted(Result<BatchDecisions>* result) {
+  if (!result->ok()) return MarkMaybeExecuted<BatchDecisions>(result);
+  for (Result<Decision>& one : **result) MarkMaybeExecuted(&one);
+}
+
 // A call with its retries. Its callbacks keep it alive. `Start` is called as
 // start(const Call&, Callback<T>), `Done` as done(Result<T>, number of attempts).
 template <typename T, typename Start, typename Done>
@@ -73,26 +115,28 @@ class Attempts : public std::enable_shared_from_this<Attempts<T, Start, Done>> {
            Done done)
       : core_(std::move(core)),
         operation_(operation),
-        call_(call),
+        call_(core_->Bounded(operation, call)),
         start_(std::move(start)),
         done_(std::move(done)) {}
 
   void Go() {
     ++made_;
-    start_(call_,
+    start_(core_->CallOfAttempt(operation_, made_, call_),
            [self = this->shared_from_this()](Result<T> result) { self->Ended(std::move(result)); });
   }
 
  private:
   void Ended(Result<T> result) {
-    if (!result.ok()) {
-      const auto pause = core_->Pause(operation_, result.status(), made_, call_);
+    if (const Status failed = FailureOf(operation_, result); !failed.ok()) {
+      const auto pause = core_->Pause(operation_, failed, made_, call_);
       if (pause.has_value()) {
+        may_have_executed_ |= failed.may_have_executed();
         if (pause->count() == 0) return Go();
         return core_->connection().RunAfter(*pause,
                                             [self = this->shared_from_this()] { self->Go(); });
       }
     }
+    if (may_have_executed_) MarkMaybeExecuted(&result);
     done_(std::move(result), made_);
   }
 
@@ -101,7 +145,8 @@ class Attempts : public std::enable_shared_from_this<Attempts<T, Start, Done>> {
   const Call call_;
   const Start start_;
   const Done done_;
-  int made_ = 0;  // not shared: attempts do not overlap
+  int made_ = 0;                    // not shared: attempts do not overlap
+  bool may_have_executed_ = false;  // an attempt that was repeated
 };
 
 template <typename T, typename Start, typename Done>

@@ -1,42 +1,61 @@
 #include "sluice/connection.h"
 
+#include <ctime>
 #include <future>
 #include <utility>
 
+#include "client/src/await.h"
+
 namespace sluice {
-namespace {
 
-// Blocks until `start(done)` calls back.
-template <typename T, typename Start>
-Result<T> Await(const Start& start) {
-  auto answer = std::make_shared<std::promise<Result<T>>>();
-  std::future<Result<T>> future = answer->get_future();
-  start([answer](Result<T> result) { answer->set_value(std::move(result)); });
-  return future.get();
-}
-
-}  // namespace
+using client_internal::Await;
 
 Result<Decision> Connection::AcquireBlocking(const Acquisition& acquisition, const Call& call) {
-  return Await<Decision>(
+  return Await<Result<Decision>>(
       [&](Callback<Decision> done) { Acquire(acquisition, call, std::move(done)); });
 }
 
 Result<BatchDecisions> Connection::AcquireBatchBlocking(std::span<const Acquisition> batch,
                                                         const Call& call) {
-  return Await<BatchDecisions>(
+  return Await<Result<BatchDecisions>>(
       [&](Callback<BatchDecisions> done) { AcquireBatch(batch, call, std::move(done)); });
 }
 
 Result<std::vector<BucketStatus>> Connection::QueryBlocking(std::span<const Bucket> buckets,
                                                             const Call& call) {
-  return Await<std::vector<BucketStatus>>(
+  return Await<Result<std::vector<BucketStatus>>>(
       [&](Callback<std::vector<BucketStatus>> done) { Query(buckets, call, std::move(done)); });
 }
 
 Result<RefundResult> Connection::RefundBlocking(std::string_view receipt, const Call& call) {
-  return Await<RefundResult>(
+  return Await<Result<RefundResult>>(
       [&](Callback<RefundResult> done) { Refund(receipt, call, std::move(done)); });
+}
+
+void Connection::Renew(std::span<const std::string> /*receipts*/, const Call& /*call*/,
+                       Callback<std::vector<Renewal>> done) {
+  done(Status(StatusCode::kUnimplemented, "this connection has no slots to renew"));
+}
+
+Result<std::vector<Renewal>> Connection::RenewBlocking(std::span<const std::string> receipts,
+                                                       const Call& call) {
+  return Await<Result<std::vector<Renewal>>>(
+      [&](Callback<std::vector<Renewal>> done) { Renew(receipts, call, std::move(done)); });
+}
+
+void Connection::Settle(const Settlement&, const Call&, Callback<SettleResult> done) {
+  done(Status(StatusCode::kUnimplemented, "this connection does not settle"));
+}
+
+Result<SettleResult> Connection::SettleBlocking(const Settlement& settlement, const Call& call) {
+  return Await<Result<SettleResult>>(
+      [&](Callback<SettleResult> done) { Settle(settlement, call, std::move(done)); });
+}
+
+TimePoint Connection::BootNow() const {
+  timespec now = {};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return TimePoint(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
 }
 
 void Connection::Sleep(std::chrono::nanoseconds time) {

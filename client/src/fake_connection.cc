@@ -35,14 +35,30 @@ struct Open {
 struct FakeConnection::State {
   mutable common::Mutex mu;
   TimePoint now ABSL_GUARDED_BY(mu) = TimePoint(std::chrono::hours(1));
+  std::chrono::nanoseconds suspended ABSL_GUARDED_BY(mu){0};
   bool closed ABSL_GUARDED_BY(mu) = false;
   std::deque<Scripted> script ABSL_GUARDED_BY(mu);
   std::deque<Status> query_failures ABSL_GUARDED_BY(mu);
   std::deque<Status> refund_failures ABSL_GUARDED_BY(mu);
   std::deque<Status> stream_failures ABSL_GUARDED_BY(mu);
+  std::deque<Scripted> renew_script ABSL_GUARDED_BY(mu);
+  struct Hold {
+    TimePoint end;
+    std::chrono::nanoseconds hold_for;
+    std::vector<Charge> charges;
+  };
+  std::map<std::string, std::chrono::nanoseconds, std::less<>> hold_for ABSL_GUARDED_BY(mu);
+  std::map<std::string, Hold, std::less<>> holds ABSL_GUARDED_BY(mu);  // by receipt
+  std::vector<size_t> renewals ABSL_GUARDED_BY(mu);
   std::map<std::pair<std::string, std::string>, uint64_t> permits ABSL_GUARDED_BY(mu);
   std::map<std::pair<std::string, std::string>, uint64_t> capacity ABSL_GUARDED_BY(mu);
   std::set<std::string> refunded ABSL_GUARDED_BY(mu);
+  std::map<std::string, Decision> remembered ABSL_GUARDED_BY(mu);  // grants by request id
+  std::map<std::string, std::vector<Charge>> settled ABSL_GUARDED_BY(mu);
+  std::vector<Settlement> settlements ABSL_GUARDED_BY(mu);
+  std::deque<Scripted> settle_script ABSL_GUARDED_BY(mu);
+  // What estimates have taken so far, by receipt.
+  std::map<std::string, std::vector<Charge>> estimates ABSL_GUARDED_BY(mu);
   std::vector<Acquisition> acquisitions ABSL_GUARDED_BY(mu);
   std::vector<size_t> messages ABSL_GUARDED_BY(mu);
   int queries ABSL_GUARDED_BY(mu) = 0;
@@ -61,11 +77,79 @@ struct FakeConnection::State {
   // For each stream: messages with delayed answers.
   std::map<uint64_t, int> delayed ABSL_GUARDED_BY(mu);
 
+  // The slots of a grant.
+  void HoldSlots(const Acquisition& acquisition, Decision* decision)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    Hold hold;
+    for (size_t i = 0; i < acquisition.charges.size(); ++i) {
+      const auto found = hold_for.find(acquisition.charges[i].limit);
+      if (found == hold_for.end()) continue;
+      decision->charges[i].held_for = hold.hold_for = found->second;
+      hold.charges.push_back(acquisition.charges[i]);
+    }
+    if (hold.charges.empty()) return;
+    hold.end = now + hold.hold_for;
+    if (decision->receipt.empty()) decision->receipt = "receipt-" + std::to_string(next_id++);
+    holds[decision->receipt] = std::move(hold);
+  }
+  void GiveBack(const Hold& hold) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    for (const Charge& charge : hold.charges) {
+      const auto found = permits.find({charge.limit, charge.key});
+      if (found != permits.end()) found->second += charge.permits;
+    }
+  }
+  void EndHold(std::string_view receipt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const auto hold = holds.find(receipt);
+    if (hold == holds.end()) return;
+    GiveBack(hold->second);
+    holds.erase(hold);
+  }
+
+  SettleResult CarryOut(const Settlement& settlement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const auto same = [](const Charge& a, const Charge& b) {
+      return a.limit == b.limit && a.key == b.key && a.permits == b.permits;
+    };
+    SettleResult result;
+    result.outcome = SettleOutcome::kSettled;
+    if (const auto before = settled.find(settlement.receipt); before != settled.end()) {
+      if (!std::equal(before->second.begin(), before->second.end(), settlement.actual.begin(),
+                      settlement.actual.end(), same)) {
+        result.outcome = SettleOutcome::kAlreadySettled;
+      }
+      return result;
+    }
+    std::vector<Charge>& taken = estimates[settlement.receipt];
+    for (const Charge& actual : settlement.actual) Correct(actual, settlement.more, &taken);
+    if (settlement.more) return result;
+    EndHold(settlement.receipt);
+    estimates.erase(settlement.receipt);
+    settled.emplace(settlement.receipt, settlement.actual);
+    return result;
+  }
+  // Gives back or takes what the estimate took differs by.
+  void Correct(const Charge& actual, bool more, std::vector<Charge>* taken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const auto found = permits.find({actual.limit, actual.key});
+    for (Charge& charge : *taken) {
+      if (charge.limit != actual.limit || charge.key != actual.key) continue;
+      if (actual.permits < charge.permits && more) continue;
+      if (found != permits.end()) {
+        const uint64_t whole = found->second + charge.permits;
+        found->second = whole - std::min(whole, actual.permits);
+      }
+      charge.permits = actual.permits;
+    }
+  }
+
   // Decides by the next script entry, or by the permits that were set. Sets *hang if the decision
   // is to be sent later.
   Result<Decision> Decide(const Acquisition& acquisition, bool* hang)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     acquisitions.push_back(acquisition);
+    for (auto hold = holds.begin(); hold != holds.end();) {
+      if (hold->second.end <= now) GiveBack(hold->second);
+      hold = hold->second.end <= now ? holds.erase(hold) : std::next(hold);
+    }
     Decision decision;
     decision.granted = true;
     decision.source = Source::kStore;
@@ -80,6 +164,11 @@ struct FakeConnection::State {
     if (entry.act == Act::kHang) {
       *hang = true;
       scripted = false;
+    }
+    if (const auto known = remembered.find(acquisition.request_id); known != remembered.end()) {
+      decision = known->second;
+      decision.repeated = true;
+      return decision;
     }
     if (entry.act == Act::kDeny) {
       decision.granted = false;
@@ -110,8 +199,19 @@ struct FakeConnection::State {
       }
       if (!decision.granted) status.reason = Reason::kNotEnough;
     }
-    if (decision.granted && acquisition.want_receipt) {
+    if (decision.granted && (acquisition.want_receipt || acquisition.settle_within.count() != 0)) {
       decision.receipt = "receipt-" + std::to_string(next_id++);
+    }
+    if (decision.granted && acquisition.settle_within.count() != 0) {
+      std::vector<Charge> rates;
+      for (const Charge& charge : acquisition.charges) {
+        if (!hold_for.contains(charge.limit)) rates.push_back(charge);
+      }
+      estimates[decision.receipt] = std::move(rates);
+    }
+    if (decision.granted) HoldSlots(acquisition, &decision);
+    if (decision.granted && !acquisition.request_id.empty()) {
+      remembered.emplace(acquisition.request_id, decision);
     }
     return decision;
   }
@@ -288,6 +388,40 @@ void FakeConnection::SetPermits(std::string_view limit, std::string_view key, ui
   state_->capacity[{std::string(limit), std::string(key)}] = permits;
 }
 
+void FakeConnection::SetHoldFor(std::string_view limit, std::chrono::nanoseconds hold_for) {
+  MutexLock lock(&state_->mu);
+  state_->hold_for[std::string(limit)] = hold_for;
+}
+
+void FakeConnection::EndHolds() {
+  MutexLock lock(&state_->mu);
+  while (!state_->holds.empty()) state_->EndHold(std::string(state_->holds.begin()->first));
+}
+
+void FakeConnection::FailNextRenew(const Status& status, int count) {
+  MutexLock lock(&state_->mu);
+  state_->renew_script.insert(state_->renew_script.end(), static_cast<size_t>(count),
+                              Scripted{Act::kFail, {}, status});
+}
+
+void FakeConnection::HangNextRenew(int count) {
+  MutexLock lock(&state_->mu);
+  state_->renew_script.insert(state_->renew_script.end(), static_cast<size_t>(count),
+                              Scripted{Act::kHang, {}, {}});
+}
+
+void FakeConnection::FailNextSettle(const Status& status, int count) {
+  MutexLock lock(&state_->mu);
+  state_->settle_script.insert(state_->settle_script.end(), static_cast<size_t>(count),
+                               Scripted{Act::kFail, {}, status});
+}
+
+void FakeConnection::HangNextSettle(int count) {
+  MutexLock lock(&state_->mu);
+  state_->settle_script.insert(state_->settle_script.end(), static_cast<size_t>(count),
+                               Scripted{Act::kHang, {}, {}});
+}
+
 void FakeConnection::FailNextQuery(const Status& status, int count) {
   MutexLock lock(&state_->mu);
   state_->query_failures.insert(state_->query_failures.end(), static_cast<size_t>(count), status);
@@ -345,6 +479,16 @@ void FakeConnection::Advance(std::chrono::nanoseconds by) {
   }
 }
 
+void FakeConnection::Suspend(std::chrono::nanoseconds time) {
+  MutexLock lock(&state_->mu);
+  state_->suspended += time;
+}
+
+TimePoint FakeConnection::BootNow() const {
+  MutexLock lock(&state_->mu);
+  return state_->now + state_->suspended;
+}
+
 std::vector<Acquisition> FakeConnection::acquisitions() const {
   MutexLock lock(&state_->mu);
   return state_->acquisitions;
@@ -360,6 +504,16 @@ int FakeConnection::queries() const {
   return state_->queries;
 }
 
+size_t FakeConnection::settled() const {
+  MutexLock lock(&state_->mu);
+  return state_->settled.size();
+}
+
+std::vector<Settlement> FakeConnection::settlements() const {
+  MutexLock lock(&state_->mu);
+  return state_->settlements;
+}
+
 int FakeConnection::refunds() const {
   MutexLock lock(&state_->mu);
   return state_->refunds;
@@ -368,6 +522,11 @@ int FakeConnection::refunds() const {
 int FakeConnection::streams_opened() const {
   MutexLock lock(&state_->mu);
   return state_->streams_opened;
+}
+
+std::vector<size_t> FakeConnection::renewals() const {
+  MutexLock lock(&state_->mu);
+  return state_->renewals;
 }
 
 TimePoint FakeConnection::last_deadline() const {
@@ -446,10 +605,78 @@ void FakeConnection::Refund(std::string_view receipt, const Call& call,
       state_->refund_failures.pop_front();
     } else if (!state_->closed) {
       RefundResult result;
+      state_->EndHold(receipt);
+      if (const auto one = state_->estimates.find(std::string(receipt));
+          one != state_->estimates.end()) {
+        const std::vector<Charge> charges = one->second;
+        for (Charge charge : charges) {
+          charge.permits = 0;
+          state_->Correct(charge, /*more=*/false, &one->second);
+        }
+        state_->estimates.erase(one);
+      }
       result.outcome = state_->refunded.insert(std::string(receipt)).second
                            ? RefundOutcome::kRefunded
                            : RefundOutcome::kAlreadyRefunded;
       answer = std::move(result);
+    }
+  }
+  done(std::move(answer));
+}
+
+void FakeConnection::Settle(const Settlement& settlement, const Call& call,
+                            Callback<SettleResult> done) {
+  Result<SettleResult> answer = FakeShutDown();
+  {
+    MutexLock lock(&state_->mu);
+    state_->last_deadline = call.deadline;
+    Scripted scripted;
+    if (!state_->closed) {
+      state_->settlements.push_back(settlement);
+      if (!state_->settle_script.empty()) {
+        scripted = std::move(state_->settle_script.front());
+        state_->settle_script.pop_front();
+      }
+      if (scripted.act == Act::kFail) {
+        answer = scripted.status;
+      } else {
+        answer = state_->CarryOut(settlement);
+      }
+      if (scripted.act == Act::kHang) {
+        return state_->Hang(call.deadline, std::move(answer), std::move(done));
+      }
+    }
+  }
+  done(std::move(answer));
+}
+
+void FakeConnection::Renew(std::span<const std::string> receipts, const Call& call,
+                           Callback<std::vector<Renewal>> done) {
+  Result<std::vector<Renewal>> answer = FakeShutDown();
+  {
+    MutexLock lock(&state_->mu);
+    state_->last_deadline = call.deadline;
+    state_->renewals.push_back(receipts.size());
+    Scripted scripted;
+    if (!state_->renew_script.empty()) {
+      scripted = std::move(state_->renew_script.front());
+      state_->renew_script.pop_front();
+    }
+    if (scripted.act == Act::kFail) {
+      answer = scripted.status;
+    } else if (!state_->closed) {
+      std::vector<Renewal> renewed(receipts.size());
+      for (size_t i = 0; i < receipts.size(); ++i) {
+        const auto hold = state_->holds.find(receipts[i]);
+        if (hold == state_->holds.end() || hold->second.end <= state_->now) continue;
+        hold->second.end = state_->now + hold->second.hold_for;
+        renewed[i].outcome = RenewOutcome::kRenewed;
+        renewed[i].held_for = hold->second.hold_for;
+      }
+      answer = std::move(renewed);
+      if (scripted.act == Act::kHang) {
+        return state_->Hang(call.deadline, std::move(answer), std::move(done));
+      }
     }
   }
   done(std::move(answer));

@@ -103,4 +103,22 @@ std::string_view RefundOutcomeName(RefundOutcome outcome) {
   return "expired";
 }
 
+std::string_view RenewOutcomeName(RenewOutcome outcome) {
+  return outcome == RenewOutcome::kRenewed ? "renewed" : "gone";
+}
+
+std::string_view SettleOutcomeName(SettleOutcome outcome) {
+  switch (outcome) {
+    case SettleOutcome::kSettled:
+      return "settled";
+    case SettleOutcome::kAlreadySettled:
+      return "already_settled";
+    case SettleOutcome::kLate:
+      return "late";
+    case SettleOutcome::kUnknown:
+      return "unknown";
+  }
+  return "unknown";
+}
+
 }  // namespace sluice

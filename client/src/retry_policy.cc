@@ -4,6 +4,12 @@
 #include <random>
 
 namespace sluice::client_internal {
+namespace {
+
+// Of a call without a deadline, more is left.
+constexpr std::chrono::hours kLongestDeadline{24 * 365};
+
+}  // namespace
 
 RetryPolicy::RetryPolicy(const RetryOptions& options, uint32_t servers)
     : options_(options), servers_(std::max<uint32_t>(1, servers)) {}
@@ -14,14 +20,26 @@ std::chrono::nanoseconds RetryPolicy::Backoff(int failures) const {
   return std::min(pause, std::max(options_.max_backoff, std::chrono::nanoseconds(1)));
 }
 
+std::chrono::nanoseconds RetryPolicy::TimeOf(Operation operation, int attempt,
+                                             std::chrono::nanoseconds left) const {
+  const bool leaves_half = operation == Operation::kAcquireOnce && options_.max_attempts > 1 &&
+                           attempt < static_cast<int>(servers_);
+  return leaves_half ? left / 2 : left;
+}
+
 std::optional<std::chrono::nanoseconds> RetryPolicy::Pause(Operation operation,
                                                            const Status& status, int attempts,
                                                            std::chrono::nanoseconds left,
                                                            double random) const {
-  // Only UNAVAILABLE: after DEADLINE_EXCEEDED no time is left, RESOURCE_EXHAUSTED means that the
-  // server is overloaded, and other errors would occur again.
-  if (status.code() != StatusCode::kUnavailable) return std::nullopt;
-  if (attempts >= options_.max_attempts) return std::nullopt;
+  // Only UNAVAILABLE: after DEADLINE_EXCEEDED no time is left (but see TimeOf), RESOURCE_EXHAUSTED
+  // means that the server is overloaded, and other errors would occur again.
+  const bool once = operation == Operation::kAcquireOnce;
+  if (status.code() != StatusCode::kUnavailable &&
+      !(once && status.code() == StatusCode::kDeadlineExceeded)) {
+    return std::nullopt;
+  }
+  const bool until_deadline = once && options_.max_attempts > 1 && left < kLongestDeadline;
+  if (attempts >= options_.max_attempts && !until_deadline) return std::nullopt;
   if (operation == Operation::kAcquire && status.may_have_executed()) return std::nullopt;
   std::chrono::nanoseconds pause{0};
   // No pause as long as there is a server that was not tried.

@@ -13,10 +13,18 @@
 namespace sluice::client_internal {
 
 enum class Operation {
-  kAcquire,  // not idempotent: takes permits each time
-  kQuery,    // idempotent: takes nothing
-  kRefund,   // idempotent: the server executes a receipt once
+  kAcquire,      // not idempotent: takes permits each time
+  kAcquireOnce,  // idempotent: the server executes a request id once
+  kQuery,        // idempotent: takes nothing
+  kRefund,       // idempotent: the server executes a receipt once
+  kSettle,       // idempotent: says all that was taken, not what was added
+  kRenew,        // idempotent: a renewal never shortens a hold
 };
+
+// How long a call that is executed once may take, with all its attempts. A server remembers a grant
+// for 60 s from its execution on; an attempt must not be executed later than that, after the first
+// one was. The rest is for requests that arrive late.
+inline constexpr std::chrono::seconds kRepeatWithin{50};
 
 // Immutable, thread-safe.
 class RetryPolicy {
@@ -28,6 +36,11 @@ class RetryPolicy {
   std::optional<std::chrono::nanoseconds> Pause(Operation operation, const Status& status,
                                                 int attempts, std::chrono::nanoseconds left,
                                                 double random) const;
+
+  // The time for an attempt, of the time that is left for its call. If there are servers to try
+  // next, an attempt that is executed once leaves half of it for them: its own may be hung.
+  std::chrono::nanoseconds TimeOf(Operation operation, int attempt,
+                                  std::chrono::nanoseconds left) const;
 
   // The pause after `failures` failures in a row (at least 1), before it is randomized.
   std::chrono::nanoseconds Backoff(int failures) const;

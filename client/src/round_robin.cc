@@ -113,6 +113,13 @@ Result<RefundResult> RoundRobin::RefundBlocking(std::string_view receipt, const 
   return result;
 }
 
+Result<SettleResult> RoundRobin::SettleBlocking(const Settlement& settlement, const Call& call) {
+  Server& server = Pick(&call);
+  Result<SettleResult> result = server.connection->SettleBlocking(settlement, call);
+  server.health.Note(StatusOf(result), server.connection->Now());
+  return result;
+}
+
 void RoundRobin::AcquireBatch(std::span<const Acquisition> batch, const Call& call,
                               Callback<BatchDecisions> done) {
   Server& server = Pick(&call);
@@ -141,6 +148,36 @@ void RoundRobin::Refund(std::string_view receipt, const Call& call, Callback<Ref
   server.connection->Refund(
       receipt, call,
       [all = servers_, &server, done = std::move(done)](Result<RefundResult> result) {
+        server.health.Note(StatusOf(result), server.connection->Now());
+        done(std::move(result));
+      });
+}
+
+void RoundRobin::Renew(std::span<const std::string> receipts, const Call& call,
+                       Callback<std::vector<Renewal>> done) {
+  Server& server = Pick(&call);
+  server.connection->Renew(
+      receipts, call,
+      [all = servers_, &server, done = std::move(done)](Result<std::vector<Renewal>> result) {
+        server.health.Note(StatusOf(result), server.connection->Now());
+        done(std::move(result));
+      });
+}
+
+Result<std::vector<Renewal>> RoundRobin::RenewBlocking(std::span<const std::string> receipts,
+                                                       const Call& call) {
+  Server& server = Pick(&call);
+  Result<std::vector<Renewal>> result = server.connection->RenewBlocking(receipts, call);
+  server.health.Note(StatusOf(result), server.connection->Now());
+  return result;
+}
+
+void RoundRobin::Settle(const Settlement& settlement, const Call& call,
+                        Callback<SettleResult> done) {
+  Server& server = Pick(&call);
+  server.connection->Settle(
+      settlement, call,
+      [all = servers_, &server, done = std::move(done)](Result<SettleResult> result) {
         server.health.Note(StatusOf(result), server.connection->Now());
         done(std::move(result));
       });
@@ -177,6 +214,8 @@ void RoundRobin::RunAfter(std::chrono::nanoseconds delay, std::function<void()> 
 void RoundRobin::Sleep(std::chrono::nanoseconds time) { servers_->front().connection->Sleep(time); }
 
 TimePoint RoundRobin::Now() const { return servers_->front().connection->Now(); }
+
+TimePoint RoundRobin::BootNow() const { return servers_->front().connection->BootNow(); }
 
 void RoundRobin::Shutdown() {
   for (Server& server : *servers_) server.connection->Shutdown();

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,6 +46,9 @@ class RoundRobin final : public Connection {
   void Query(std::span<const Bucket> buckets, const Call& call,
              Callback<std::vector<BucketStatus>> done) override;
   void Refund(std::string_view receipt, const Call& call, Callback<RefundResult> done) override;
+  void Renew(std::span<const std::string> receipts, const Call& call,
+             Callback<std::vector<Renewal>> done) override;
+  void Settle(const Settlement& settlement, const Call& call, Callback<SettleResult> done) override;
   std::unique_ptr<StreamCall> OpenStream(StreamEvents events) override;
   std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets, const WatchOptions& options,
                                    WatchEvents events) override;
@@ -54,9 +58,13 @@ class RoundRobin final : public Connection {
   Result<std::vector<BucketStatus>> QueryBlocking(std::span<const Bucket> buckets,
                                                   const Call& call) override;
   Result<RefundResult> RefundBlocking(std::string_view receipt, const Call& call) override;
+  Result<std::vector<Renewal>> RenewBlocking(std::span<const std::string> receipts,
+                                             const Call& call) override;
+  Result<SettleResult> SettleBlocking(const Settlement& settlement, const Call& call) override;
   void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) override;
   void Sleep(std::chrono::nanoseconds time) override;
   TimePoint Now() const override;
+  TimePoint BootNow() const override;
   void Shutdown() override;
   uint32_t servers() const override;
 

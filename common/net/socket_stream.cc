@@ -323,6 +323,17 @@ int64_t SocketStream::round_trip_ns() const {
   return known ? int64_t{info.tcpi_min_rtt} * 1000 : 0;
 }
 
+PeerIdentity SocketStream::peer_identity() const {
+  PeerIdentity identity;
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (fd_ >= 0 && peer_.family() == AF_UNIX &&
+      getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) {
+    identity.uid = peer.uid;
+  }
+  return identity;
+}
+
 std::string SocketStream::peer_address() const {
   return peer_.length == 0 ? std::string(kNotConnected) : peer_.ToString();
 }

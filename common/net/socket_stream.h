@@ -76,6 +76,7 @@ class SocketStream final : public Stream,
   void CloseAfterWrite(int64_t linger_ns) override;
   void Abort(absl::Status why) override;
   std::string peer_address() const override;
+  PeerIdentity peer_identity() const override;
   EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override;
   int64_t round_trip_ns() const override;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/net/peer_identity.h"
 
 namespace sluice::net {
 
@@ -112,8 +113,8 @@ class Stream {
   // "127.0.0.1:50312", "unix:/path"; kNotConnected.
   virtual std::string peer_address() const = 0;
   virtual bool encrypted() const { return false; }
-  // TLS: the subject of the peer's certificate, "CN=page,O=Sluice". Empty: none was shown.
-  virtual std::string peer_subject() const { return ""; }
+  // What the connection proves about its peer. Costs a system call, or reads the certificate.
+  virtual PeerIdentity peer_identity() const { return {}; }
   virtual EventLoop& loop() = 0;
 };
 

@@ -27,6 +27,22 @@ constexpr int64_t kAlertLingerNs = 1'000'000'000;
 // More is encrypted when fewer encrypted bytes than this wait for the kernel.
 constexpr size_t kSocketLowWaterBytes = size_t{16} << 10;
 
+// The DNS names and URIs of a certificate.
+void AddAlternativeNames(const X509& certificate, PeerIdentity* identity) {
+  const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> names(
+      static_cast<GENERAL_NAMES*>(
+          X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)),
+      &GENERAL_NAMES_free);
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_DNS && name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* const text = name->d.ia5;
+    auto& of_kind = name->type == GEN_DNS ? identity->dns_names : identity->uris;
+    of_kind.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                         static_cast<size_t>(ASN1_STRING_length(text)));
+  }
+}
+
 }  // namespace
 
 StreamOptions TlsStream::SocketOptions() {
@@ -425,15 +441,18 @@ absl::Status TlsStream::TlsError(absl::string_view what) const {
 }
 
 std::string TlsStream::protocol() const { return SSL_get_version(ssl_.get()); }
-std::string TlsStream::peer_subject() const {
+PeerIdentity TlsStream::peer_identity() const {
+  PeerIdentity identity = socket_->peer_identity();
   const std::unique_ptr<X509, decltype(&X509_free)> certificate(
       SSL_get1_peer_certificate(ssl_.get()), &X509_free);
-  if (certificate == nullptr) return "";
+  if (certificate == nullptr) return identity;
   const std::unique_ptr<BIO, decltype(&BIO_free)> text(BIO_new(BIO_s_mem()), &BIO_free);
   X509_NAME_print_ex(text.get(), X509_get_subject_name(certificate.get()), 0, XN_FLAG_RFC2253);
   char* bytes = nullptr;
   const long size = BIO_get_mem_data(text.get(), &bytes);
-  return std::string(bytes, static_cast<size_t>(size));
+  identity.subject.assign(bytes, static_cast<size_t>(size));
+  AddAlternativeNames(*certificate, &identity);
+  return identity;
 }
 bool TlsStream::resumed() const { return SSL_session_reused(ssl_.get()) == 1; }
 

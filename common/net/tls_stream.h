@@ -75,7 +75,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void Abort(absl::Status why) override;
   std::string peer_address() const override { return socket_->peer_address(); }
   bool encrypted() const override { return true; }
-  std::string peer_subject() const override;
+  PeerIdentity peer_identity() const override;
   EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override { return socket_->ready_since_ns(); }
   int64_t round_trip_ns() const override { return socket_->round_trip_ns(); }

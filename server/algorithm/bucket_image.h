@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "server/algorithm/calendar/calendar.h"
+#include "server/algorithm/estimates.h"
+#include "server/algorithm/hold_list.h"
 #include "server/algorithm/open_receipts.h"
 
 namespace sluice::algorithm {
@@ -44,7 +46,10 @@ struct BucketImage : OpenWindow {
   int64_t seen_ns = 0;  // sliding_log
   uint64_t last = 0;    // sliding_window
 
-  std::vector<Receipt> receipts;  // oldest first
+  std::vector<Hold> holds;  // concurrency: in the order of their ends
+
+  std::vector<Receipt> receipts;    // oldest first
+  std::vector<Estimate> estimates;  // in the order of their ids
   // In order. latest_ns and wall_ahead_ns are used only if there are bookings.
   std::vector<Booking> bookings;
   int64_t latest_ns = 0;

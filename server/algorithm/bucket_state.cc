@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/bounds.h"
 #include "server/algorithm/wide.h"
 
 namespace sluice::algorithm {
@@ -43,16 +44,20 @@ BucketState BucketState::FromTat(uint64_t tat) {
 
 bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Moment at,
                               uint64_t receipt_id, bool* evicted) {
+  if (ConcurrencyState* const slots = MutableSlots(); slots != nullptr) {
+    return slots->TryTake(parameters.concurrency, permits, at.now_ns, receipt_id);
+  }
   CloseWorthless(parameters, at);
   bool closed_older = false;
-  const bool granted = std::visit(
+  const bool granted = VisitRate(
       Overloaded{[&](TokenBucketState& state) {
                    const TokenBucket& token = parameters.token_bucket;
                    const uint64_t now_ticks = ToTicks(token, at.now_ns);
                    if (!algorithm::TryTake(token, permits, now_ticks, &state.tat)) return false;
                    if (receipt_id == 0) return true;
-                   closed_older = receipts_.Open(receipt_id, permits * token.unit_ticks,
-                                                 ShortfallTicks(state.tat, now_ticks));
+                   closed_older = receipts_.OpenTicks(receipt_id, permits * token.unit_ticks,
+                                                      ShortfallTicks(state.tat, now_ticks),
+                                                      OpenEstimate(receipt_id, at.now_ns));
                    return true;
                  },
                  [&](auto& state) {
@@ -61,7 +66,8 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
                      return false;
                    }
                    if (receipt_id == 0) return true;
-                   closed_older = receipts_.Open(receipt_id, when, permits);
+                   closed_older = receipts_.OpenPermits(receipt_id, when, permits,
+                                                        OpenEstimate(receipt_id, at.now_ns));
                    return true;
                  }},
       state_);
@@ -71,55 +77,142 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
 
 bool BucketState::TakeBooked(const Parameters& parameters, const Booking& booking, Moment at) {
   CloseWorthless(parameters, at);
-  return std::visit(
+  const OpenReceipts::Kept kept = OpenEstimate(booking.id, booking.grant_time_ns);
+  return VisitRate(
       Overloaded{[&](TokenBucketState& state) {
                    const TokenBucket& token = parameters.token_bucket;
                    const uint64_t now_ticks = ToTicks(token, at.now_ns);
                    const Uint128 cost = static_cast<Uint128>(booking.permits) * token.unit_ticks;
                    const Uint128 tat = std::max(state.tat, now_ticks) + cost;
                    state.tat = static_cast<uint64_t>(std::min<Uint128>(tat, kMaxTat));
-                   return receipts_.Open(booking.id,
-                                         static_cast<uint64_t>(std::min<Uint128>(cost, kMaxTat)),
-                                         ShortfallTicks(state.tat, now_ticks));
+                   return receipts_.OpenTicks(
+                       booking.id, static_cast<uint64_t>(std::min<Uint128>(cost, kMaxTat)),
+                       ShortfallTicks(state.tat, now_ticks), kept);
                  },
                  [&](auto& state) {
                    const uint64_t when =
                        state.Add(Of(parameters, state), booking.permits, Time(at, state));
-                   return receipts_.Open(booking.id, when, booking.permits);
+                   return receipts_.OpenPermits(booking.id, when, booking.permits, kept);
                  }},
       state_);
 }
 
+void BucketState::BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
+                                int64_t within_ns) {
+  if (estimates_ == nullptr) estimates_ = std::make_unique<Estimates>();
+  Estimate estimate;
+  estimate.id = receipt_id;
+  estimate.asked = permits;
+  estimate.end_ns = grant_time_ns + within_ns;
+  estimate.within_ns = static_cast<uint64_t>(within_ns);
+  estimates_->Add(estimate);
+}
+
+bool BucketState::HasRoomForEstimate(Moment at, std::vector<uint64_t>* removed) {
+  if (estimates_ == nullptr) return true;
+  // Whenever one may come, a whole chunk is looked at, so those that are over stay few.
+  estimates_->RemoveSome(at.now_ns, [&](const Estimate& over) {
+    receipts_.Drop(over.id);
+    if (removed != nullptr) removed->push_back(over.id);
+  });
+  return receipts_.kept() < common::bounds::kMaxOpenEstimatesPerBucket &&
+         estimates_->MemoryBytes() < common::bounds::kMaxEstimateBytesPerBucket;
+}
+
+OpenReceipts::Kept BucketState::OpenEstimate(uint64_t receipt_id, int64_t grant_time_ns) {
+  Estimate* const estimate = estimates_ == nullptr ? nullptr : estimates_->Find(receipt_id);
+  if (estimate == nullptr) return OpenReceipts::Kept::kNo;
+  estimate->state = Estimate::State::kOpen;
+  estimate->changed = 0;
+  estimate->end_ns = grant_time_ns + static_cast<int64_t>(estimate->within_ns);
+  estimates_->NoteEnd(*estimate);
+  return OpenReceipts::Kept::kYes;
+}
+
+uint64_t BucketState::Settle(const Parameters& parameters, uint64_t receipt_id,
+                             const Settlement& settlement, Moment at) {
+  Estimate estimate = *FindEstimate(receipt_id);
+  const bool late = at.now_ns > estimate.end_ns;
+  const bool goes_on = settlement.more && !late;
+  uint64_t counted = 0;
+  if (settlement.actual > estimate.asked_so_far()) {
+    counted = settlement.share - Force(parameters, settlement.share, settlement.max_owed, at);
+    estimate.changed += counted;
+  } else if (!goes_on && !late) {
+    const auto given = GiveBackReceipt(parameters, receipt_id, settlement.actual, at);
+    if (settlement.actual <= estimate.asked) estimate.changed = given.value_or(0);
+  }
+  estimate.actual = settlement.actual;
+  if (goes_on) {
+    estimate.state = Estimate::State::kContinued;
+    estimate.end_ns = at.now_ns + static_cast<int64_t>(estimate.within_ns);
+  } else {
+    estimate.state = late ? Estimate::State::kLate : Estimate::State::kSettled;
+    receipts_.Drop(receipt_id);
+  }
+  // If its time is over, it may have been forgotten meanwhile.
+  if (FindEstimate(receipt_id) != nullptr) {
+    *estimates_->Find(receipt_id) = estimate;
+    estimates_->NoteEnd(estimate);
+  }
+  return counted;
+}
+
+void BucketState::SetReceipts(const BucketImage& image) {
+  estimates_ = nullptr;
+  if (!image.estimates.empty()) estimates_ = std::make_unique<Estimates>();
+  for (const Estimate& estimate : image.estimates) estimates_->Add(estimate);
+  receipts_.Clear();
+  for (const OpenReceipts::Receipt& receipt : image.receipts) {
+    const auto kept =
+        FindEstimate(receipt.id) == nullptr ? OpenReceipts::Kept::kNo : OpenReceipts::Kept::kYes;
+    if (kind() == Kind::kTokenBucket) {
+      receipts_.OpenTicks(receipt.id, receipt.cost_or_when, receipt.shortfall_or_permits, kept);
+    } else {
+      receipts_.OpenPermits(receipt.id, receipt.cost_or_when, receipt.shortfall_or_permits, kept);
+    }
+  }
+}
+
 void BucketState::CloseWorthless(const Parameters& parameters, Moment at) {
-  if (open_receipts() == 0) return;
-  std::visit(Overloaded{[&](const TokenBucketState& state) {
-                          receipts_.NoteShortfall(ShortfallTicks(
-                              state.tat, ToTicks(parameters.token_bucket, at.now_ns)));
-                        },
-                        [&](const auto& state) {
-                          receipts_.CloseUncounted([&](uint64_t when) {
-                            return state.Counts(Of(parameters, state), when, Time(at, state));
-                          });
-                        }},
-             state_);
+  if (estimates_ != nullptr && !estimates_->AnyKept(at.now_ns)) {
+    receipts_.DropKept();
+    estimates_ = nullptr;
+  }
+  if (receipts_.empty()) return;
+  VisitRate(Overloaded{[&](const TokenBucketState& state) {
+                         receipts_.NoteShortfall(ShortfallTicks(
+                             state.tat, ToTicks(parameters.token_bucket, at.now_ns)));
+                       },
+                       [&](const auto& state) {
+                         receipts_.CloseUncounted([&](uint64_t when) {
+                           return state.Counts(Of(parameters, state), when, Time(at, state));
+                         });
+                       }},
+            state_);
 }
 
 std::optional<uint64_t> BucketState::RefundPast(const Parameters& parameters, uint64_t receipt_id,
-                                                Moment at, uint64_t* when) {
+                                                uint64_t keep, Moment at, uint64_t* when) {
+  if (slots() != nullptr) return EndHold(receipt_id, at);
   CloseWorthless(parameters, at);
-  return std::visit(
+  return VisitRate(
       Overloaded{[&](TokenBucketState& state) -> std::optional<uint64_t> {
-                   const std::optional<uint64_t> ticks = receipts_.RefundTicks(receipt_id);
+                   const uint64_t unit = parameters.token_bucket.unit_ticks;
+                   const Uint128 keep_ticks = static_cast<Uint128>(keep) * unit;
+                   const std::optional<uint64_t> ticks = receipts_.RefundTicks(
+                       receipt_id, static_cast<uint64_t>(std::min<Uint128>(keep_ticks, kMaxTat)));
                    if (!ticks.has_value()) return std::nullopt;
                    state.tat -= *ticks;
-                   return *ticks / parameters.token_bucket.unit_ticks;
+                   return *ticks / unit;
                  },
                  [&](auto& state) -> std::optional<uint64_t> {
                    const auto receipt = receipts_.Close(receipt_id);
                    if (!receipt.has_value()) return std::nullopt;
                    *when = receipt->cost_or_when;
+                   const uint64_t permits = receipt->shortfall_or_permits;
                    return state.Refund(Of(parameters, state), receipt->cost_or_when,
-                                       receipt->shortfall_or_permits, Time(at, state));
+                                       permits - std::min(permits, keep), Time(at, state));
                  }},
       state_);
 }
@@ -127,25 +220,31 @@ std::optional<uint64_t> BucketState::RefundPast(const Parameters& parameters, ui
 void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Moment at,
                               int64_t moved_ns) {
   if (from == to) return;
+  if (IsConcurrency(from) || IsConcurrency(to)) {
+    // Slots have no rate, so nothing can be carried over to one or from it.
+    if (from.kind == to.kind) return;
+    MakeFull(to, Moved(at, moved_ns));
+    if (estimates_ != nullptr) estimates_->Move(moved_ns);
+    return;
+  }
   CloseWorthless(from, at);
   if (from.kind == to.kind) {
-    std::visit(Overloaded{[&](TokenBucketState& state) {
-                            ConvertTokens(from.token_bucket, to.token_bucket, at.now_ns, &state);
-                          },
-                          [&](auto& state) {
-                            receipts_.Convert([&](uint64_t when) {
-                              return state.ConvertWhen(Of(from, state), Of(to, state), when,
-                                                       Time(at, state));
-                            });
-                            state =
-                                state.ConvertTo(Of(from, state), Of(to, state), Time(at, state));
-                          }},
-               state_);
+    VisitRate(Overloaded{[&](TokenBucketState& state) {
+                           ConvertTokens(from.token_bucket, to.token_bucket, at.now_ns, &state);
+                         },
+                         [&](auto& state) {
+                           receipts_.Convert([&](uint64_t when) {
+                             return state.ConvertWhen(Of(from, state), Of(to, state), when,
+                                                      Time(at, state));
+                           });
+                           state = state.ConvertTo(Of(from, state), Of(to, state), Time(at, state));
+                         }},
+              state_);
     CloseWorthless(to, at);
     return;
   }
 
-  const UsedFraction used = std::visit(
+  const UsedFraction used = VisitRate(
       Overloaded{[&](const TokenBucketState& state) {
                    const TokenBucket& token = from.token_bucket;
                    const uint64_t lacking = ShortfallTicks(state.tat, ToTicks(token, at.now_ns));
@@ -158,11 +257,12 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
                  }},
       state_);
   at = Moved(at, moved_ns);
+  if (estimates_ != nullptr) estimates_->Move(moved_ns);
   // Another algorithm returns permits at other times, so receipts are closed.
   state_ = BucketState(to).state_;
   receipts_.Clear();
   if (used.numerator == 0) return;
-  std::visit(
+  VisitRate(
       Overloaded{[&](TokenBucketState& state) {
                    const TokenBucket& token = to.token_bucket;
                    // A bucket that stores nothing can only owe.
@@ -188,6 +288,30 @@ void BucketState::ConvertTokens(const TokenBucket& from, const TokenBucket& to, 
   } else {
     receipts_.Scale(to.unit_ticks, from.unit_ticks, lacking);
   }
+}
+
+void BucketState::MakeFull(const Parameters& parameters, Moment at) {
+  state_ = BucketState(parameters).state_;
+  receipts_.Clear();
+  if (auto* const token = std::get_if<TokenBucketState>(&state_); token != nullptr) {
+    token->tat = ToTicks(parameters.token_bucket, at.now_ns);
+  }
+}
+
+std::optional<uint64_t> BucketState::EndHold(uint64_t receipt_id, Moment at) {
+  return slots() == nullptr ? std::nullopt : MutableSlots()->EndHold(receipt_id, at.now_ns);
+}
+
+std::optional<int64_t> BucketState::HeldUntilNs(uint64_t receipt_id, Moment at) const {
+  if (slots() == nullptr) return std::nullopt;
+  const std::optional<Hold> hold = slots()->Find(receipt_id, at.now_ns);
+  return hold.has_value() ? std::optional(hold->end_ns) : std::nullopt;
+}
+
+std::optional<int64_t> BucketState::RenewHold(const Parameters& parameters, uint64_t receipt_id,
+                                              Moment at) {
+  if (slots() == nullptr) return std::nullopt;
+  return MutableSlots()->Renew(parameters.concurrency, receipt_id, at.now_ns);
 }
 
 }  // namespace sluice::algorithm

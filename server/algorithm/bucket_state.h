@@ -28,9 +28,16 @@
 // t, C*V and n*V are whole ticks, so rounding what is lacking up to a whole tick does not pass
 // them.
 //
+// Between slots (concurrency) and a rate nothing is kept: a slot is not a use of a rate. Holds end,
+// bookings are forgotten (the grant times that were given stand), and the bucket is full.
+//
 // Open receipts are converted too. A token bucket's receipt is worth the same share of a bucket or
 // the same number of permits, whichever is less, since the permits that it would give back may have
 // been stored or owed. If the algorithm changes, receipts are closed.
+//
+// Estimates (estimates.h) are known by the id of their receipt. A take, a forced debit or a booking
+// with that id is theirs. They stay whatever happens to the bucket, and a bucket is not full while
+// it has any.
 //
 // Not thread-safe; never blocks. The `parameters` of every call must be the ones that the state was
 // made with or last converted to.
@@ -44,10 +51,12 @@
 #include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "server/algorithm/bucket_image.h"
 #include "server/algorithm/calendar/calendar.h"
+#include "server/algorithm/estimates.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/open_receipts.h"
 #include "server/algorithm/parameters.h"
@@ -78,8 +87,8 @@ class BucketState {
   // not granted before the bookings of the same set.
   bool CanTake(const Parameters& parameters, uint64_t permits, Moment at, uint64_t set = 0) const;
 
-  // If granted and receipt_id != 0: opens a receipt. Sets *evicted, if given, if an older receipt
-  // was closed to make room.
+  // If granted and receipt_id != 0: opens a receipt; slots are held under it. Sets *evicted, if
+  // given, if an older receipt was closed to make room. REQUIRES: receipt_id != 0 for slots.
   bool TryTake(const Parameters& parameters, uint64_t permits, Moment at, uint64_t receipt_id = 0,
                bool* evicted = nullptr, uint64_t set = 0);
 
@@ -111,11 +120,44 @@ class BucketState {
   // be worth anything.
   std::optional<uint64_t> Refund(const Parameters& parameters, uint64_t receipt_id, Moment at);
 
+  // Begins an estimate: to be called before the take, the forced debit or the booking with this
+  // receipt, or in place of it if the bucket is not charged. REQUIRES: receipt_id != 0.
+  void BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
+                     int64_t within_ns);
+  // Whether another one may begin. Removes some that are over, and appends their ids to `removed`.
+  bool HasRoomForEstimate(Moment at, std::vector<uint64_t>* removed = nullptr);
+  // Null: there is none.
+  const Estimate* FindEstimate(uint64_t receipt_id) const {
+    return estimates_ == nullptr ? nullptr : estimates_->Find(receipt_id);
+  }
+  // Null: there are none.
+  const Estimates* estimates() const { return estimates_.get(); }
+  // How many are not settled and could still give permits back.
+  size_t open_estimates() const { return receipts_.kept(); }
+
+  struct Settlement {
+    uint64_t actual = 0;
+    // The most that is counted of what it adds to Estimate::asked_so_far; the rest is forgiven.
+    uint64_t share = 0;
+    uint64_t max_owed = 0;
+    bool more = false;  // the work goes on
+  };
+  // Settles an estimate, after its end if that has passed. Returns the permits that were counted.
+  // REQUIRES: there is such an estimate, it is not closed, actual is not less than before, and it
+  // is not booked.
+  uint64_t Settle(const Parameters& parameters, uint64_t receipt_id, const Settlement& settlement,
+                  Moment at);
+
+  // The acquisition can no longer be refunded.
+  void CloseReceipt(uint64_t receipt_id) { receipts_.Drop(receipt_id); }
+
   // What refunds of all open receipts would give back now. Bookings are not counted.
   Refundable RefundableAt(const Parameters& parameters, Moment at) const;
 
   // Books at a grant time that EarliestNs returned for the same `at`, later than at.now_ns. At the
-  // grant time the booking becomes a take with booking.id as its receipt.
+  // grant time the booking becomes a take with booking.id as its receipt. Slots are taken at once,
+  // and held for hold_for after the grant time; so they have no bookings, but CancelBooking and
+  // FindBooking find what was booked.
   void Book(const Parameters& parameters, const Booking& booking, Moment at);
 
   // Removes a booking whose grant time has not come. False: there is none of that id and grant
@@ -136,7 +178,8 @@ class BucketState {
                       size_t count = std::numeric_limits<size_t>::max()) const;
 
   // Turns the bookings whose grant times have come into takes, at most `most` of them. Returns how
-  // many older receipts were closed to make room for theirs.
+  // many older receipts were closed to make room for theirs. Of slots: removes ended holds, which
+  // do not count in any case.
   size_t Fold(const Parameters& parameters, Moment at,
               size_t most = std::numeric_limits<size_t>::max());
   // Whether that is to be called (again).
@@ -153,25 +196,44 @@ class BucketState {
   int64_t NextGrantTimeNs() const;
   int64_t LastGrantTimeNs() const;
 
+  // ---- Slots (Concurrency).
+
+  // Ends the hold of the receipt and returns its permits. nullopt: it has ended, or these are no
+  // slots.
+  std::optional<uint64_t> EndHold(uint64_t receipt_id, Moment at);
+  // Holds for longer, and returns the end. nullopt: as EndHold.
+  std::optional<int64_t> RenewHold(const Parameters& parameters, uint64_t receipt_id, Moment at);
+  // The end of the hold. nullopt: as EndHold.
+  std::optional<int64_t> HeldUntilNs(uint64_t receipt_id, Moment at) const;
+  // Adds a hold as it was. REQUIRES: slots, and no hold has its id.
+  void RestoreHold(const Hold& hold) { MutableSlots()->Restore(hold); }
+  // Null: these are no slots.
+  const ConcurrencyState* slots() const { return std::get_if<ConcurrencyState>(&state_); }
+
   // Carry-over: the same bucket under other parameters, also of another algorithm. Bookings stay.
   // `moved_ns` is added to all moments: a store may count token buckets and windows from different
   // origins. REQUIRES: moved_ns is 0, or the algorithms differ.
   void Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns = 0);
 
-  size_t open_receipts() const { return receipts_.size(); }
+  // With the holds of slots.
+  size_t open_receipts() const {
+    return receipts_.size() + (slots() == nullptr ? 0 : slots()->holds().size());
+  }
 
-  // A token bucket without open receipts and bookings: the TAT is its whole state. (Receipts that
-  // have become worthless are closed by the next TryTake, Refund or CloseWorthless.)
+  // A token bucket without open receipts, estimates and bookings: the TAT is its whole state.
+  // (Receipts that have become worthless are closed by the next TryTake, Refund or CloseWorthless.)
   bool IsPlainTokenBucket() const {
-    return kind() == Kind::kTokenBucket && receipts_.empty() && calendar_ == nullptr;
+    return kind() == Kind::kTokenBucket && receipts_.empty() && calendar_ == nullptr &&
+           estimates_ == nullptr;
   }
   // Without the bookings. REQUIRES: kind() == kTokenBucket.
   uint64_t tat() const { return std::get<TokenBucketState>(state_).tat; }
 
-  // Closes receipts that are no longer worth anything.
+  // Closes receipts that are no longer worth anything, and forgets estimates if none is kept.
   void CloseWorthless(const Parameters& parameters, Moment at);
 
-  // `with_bookings` false: all but them. `runs_from`: of a log the runs from that quantum on.
+  // `with_bookings` false: all but them and the estimates. `runs_from`: of a log the runs from that
+  // quantum on.
   BucketImage ToImage(bool with_bookings = true, uint64_t runs_from = 0) const;
   // REQUIRES: an image of a state of the same parameters.
   static BucketState FromImage(const Parameters& parameters, const BucketImage& image);
@@ -191,11 +253,21 @@ class BucketState {
     void operator()(Calendar* calendar) const;
   };
 
+  ConcurrencyState* MutableSlots() { return std::get_if<ConcurrencyState>(&state_); }
+  // A full bucket without receipts.
+  void MakeFull(const Parameters& parameters, Moment at);
   // As the functions of the same name, without the bookings.
   bool TryTakePast(const Parameters& parameters, uint64_t permits, Moment at, uint64_t receipt_id,
                    bool* evicted);
-  std::optional<uint64_t> RefundPast(const Parameters& parameters, uint64_t receipt_id, Moment at,
-                                     uint64_t* when);
+  std::optional<uint64_t> RefundPast(const Parameters& parameters, uint64_t receipt_id,
+                                     uint64_t keep, Moment at, uint64_t* when);
+  // As Refund, of all but `keep` permits.
+  std::optional<uint64_t> GiveBackReceipt(const Parameters& parameters, uint64_t receipt_id,
+                                          uint64_t keep, Moment at);
+  // To be called when permits are taken or booked with this receipt: if it is an estimate's, that
+  // is open (again).
+  OpenReceipts::Kept OpenEstimate(uint64_t receipt_id, int64_t grant_time_ns);
+  void SetReceipts(const BucketImage& image);
   void ConvertPast(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns);
   // A take that was granted when it was booked; closes an older receipt if need be.
   bool TakeBooked(const Parameters& parameters, const Booking& booking, Moment at);
@@ -214,7 +286,9 @@ class BucketState {
   auto WithBookings(const Parameters& parameters, Moment at, Use use) const;
 
   AnyState state_;
-  OpenReceipts receipts_;
+  OpenReceipts receipts_;  // those of estimates are kept
+  // Null: there are none.
+  std::unique_ptr<Estimates> estimates_;
   // Null: there are no bookings.
   std::unique_ptr<Calendar, DeleteCalendar> calendar_;
 };

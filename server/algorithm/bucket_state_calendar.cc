@@ -105,15 +105,15 @@ struct BucketState::Calendar {
 
 template <typename Use>
 auto BucketState::WithBookings(const Parameters& parameters, Moment at, Use use) const {
-  return std::visit(Overloaded{[&](const TokenBucketState&) {
-                                 return use(*calendar_->tokens(), parameters.token_bucket);
-                               },
-                               [&](const auto& state) {
-                                 const auto history = HistoryOf(parameters, state, at);
-                                 return use(*calendar_->windows(),
-                                            static_cast<const WindowHistory&>(history));
-                               }},
-                    state_);
+  return VisitRate(Overloaded{[&](const TokenBucketState&) {
+                                return use(*calendar_->tokens(), parameters.token_bucket);
+                              },
+                              [&](const auto& state) {
+                                const auto history = HistoryOf(parameters, state, at);
+                                return use(*calendar_->windows(),
+                                           static_cast<const WindowHistory&>(history));
+                              }},
+                   state_);
 }
 
 void BucketState::DeleteCalendar::operator()(Calendar* calendar) const { delete calendar; }
@@ -121,6 +121,8 @@ void BucketState::DeleteCalendar::operator()(Calendar* calendar) const { delete 
 BucketState::BucketState(const BucketState& other)
     : state_(other.state_),
       receipts_(other.receipts_),
+      estimates_(other.estimates_ == nullptr ? nullptr
+                                             : std::make_unique<Estimates>(*other.estimates_)),
       calendar_(other.calendar_ == nullptr ? nullptr : new Calendar(*other.calendar_)) {}
 
 bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment at,
@@ -158,9 +160,11 @@ bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment
 uint64_t BucketState::Force(const Parameters& parameters, uint64_t permits, uint64_t max_owed,
                             Moment at, uint64_t receipt_id, bool* evicted) {
   if (calendar_ != nullptr) at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
+  // Slots that are not there cannot be held.
+  if (slots() != nullptr) return permits;
   CloseWorthless(parameters, at);
   bool closed_older = false;
-  const uint64_t forgiven = std::visit(
+  const uint64_t forgiven = VisitRate(
       Overloaded{
           [&](TokenBucketState& state) {
             const TokenBucket& token = parameters.token_bucket;
@@ -173,7 +177,8 @@ uint64_t BucketState::Force(const Parameters& parameters, uint64_t permits, uint
             receipts_.ForgiveTicks(static_cast<uint64_t>(std::min<Uint128>(rest, kMaxTat)));
             if (receipt_id != 0 && counted != 0) {
               closed_older =
-                  receipts_.Open(receipt_id, counted, ShortfallTicks(state.tat, now_ticks));
+                  receipts_.OpenTicks(receipt_id, counted, ShortfallTicks(state.tat, now_ticks),
+                                      OpenEstimate(receipt_id, at.now_ns));
             }
             if (calendar_ != nullptr) calendar_->tokens()->SetTat(token, state.tat);
             return permits - counted / token.unit_ticks;
@@ -195,7 +200,10 @@ uint64_t BucketState::Force(const Parameters& parameters, uint64_t permits, uint
             receipts_.ForgivePermits(permits - counted);
             if (counted == 0) return permits;
             const uint64_t when = state.Add(limit, counted, Time(at, state));
-            if (receipt_id != 0) closed_older = receipts_.Open(receipt_id, when, counted);
+            if (receipt_id != 0) {
+              closed_older = receipts_.OpenPermits(receipt_id, when, counted,
+                                                   OpenEstimate(receipt_id, at.now_ns));
+            }
             if (calendar_ != nullptr) {
               calendar_->windows()->NotePast(static_cast<int64_t>(counted), until_ns);
             }
@@ -239,6 +247,7 @@ int64_t BucketState::EarliestNs(const Parameters& parameters, uint64_t permits, 
 
 bool BucketState::IsFull(const Parameters& parameters, Moment at) const {
   if (calendar_ != nullptr) return false;
+  if (estimates_ != nullptr && estimates_->AnyKept(at.now_ns)) return false;
   return std::visit(
       [&](const auto& state) { return state.IsFull(Of(parameters, state), Time(at, state)); },
       state_);
@@ -262,16 +271,27 @@ Level BucketState::LevelAt(const Parameters& parameters, Moment at, SearchBudget
 
 std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64_t receipt_id,
                                             Moment at) {
+  Estimate* const estimate = estimates_ == nullptr ? nullptr : estimates_->Find(receipt_id);
+  if (estimate == nullptr) return GiveBackReceipt(parameters, receipt_id, /*keep=*/0, at);
+  if (estimate->state != Estimate::State::kOpen) return std::nullopt;
+  estimate->state = Estimate::State::kRefunded;
+  // Its receipt may have become worthless.
+  return GiveBackReceipt(parameters, receipt_id, /*keep=*/0, at).value_or(0);
+}
+
+std::optional<uint64_t> BucketState::GiveBackReceipt(const Parameters& parameters,
+                                                     uint64_t receipt_id, uint64_t keep,
+                                                     Moment at) {
   uint64_t when = 0;
-  if (calendar_ == nullptr) return RefundPast(parameters, receipt_id, at, &when);
+  if (calendar_ == nullptr) return RefundPast(parameters, receipt_id, keep, at, &when);
   at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
   if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
-    const std::optional<uint64_t> given = RefundPast(parameters, receipt_id, at, &when);
+    const std::optional<uint64_t> given = RefundPast(parameters, receipt_id, keep, at, &when);
     if (given.has_value()) tokens->SetTat(parameters.token_bucket, tat());
     return given;
   }
   const int64_t until_before_ns = CountedUntilNs(parameters, at);
-  const std::optional<uint64_t> given = RefundPast(parameters, receipt_id, at, &when);
+  const std::optional<uint64_t> given = RefundPast(parameters, receipt_id, keep, at, &when);
   if (!given.has_value()) return given;
   if (CountedUntilNs(parameters, at) != until_before_ns) {
     // The log held permits written down in the future, and no longer does: what is booked will
@@ -280,44 +300,45 @@ std::optional<uint64_t> BucketState::Refund(const Parameters& parameters, uint64
     return given;
   }
   const int64_t until_ns =
-      std::visit(Overloaded{[](const TokenBucketState&) { return int64_t{0}; },
-                            [&](const auto& state) {
-                              return state.UntilNs(Of(parameters, state), when, Time(at, state));
-                            }},
-                 state_);
+      VisitRate(Overloaded{[](const TokenBucketState&) { return int64_t{0}; },
+                           [&](const auto& state) {
+                             return state.UntilNs(Of(parameters, state), when, Time(at, state));
+                           }},
+                state_);
   calendar_->windows()->NotePast(-static_cast<int64_t>(*given), until_ns);
   return given;
 }
 
 Refundable BucketState::RefundableAt(const Parameters& parameters, Moment at) const {
   Refundable sum;
+  if (slots() != nullptr) {
+    return {slots()->HoldsAt(at.now_ns), slots()->Counted(parameters.concurrency, at.now_ns)};
+  }
   if (receipts_.empty()) return sum;
   if (calendar_ != nullptr) at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
-  std::visit(
+  VisitRate(
       Overloaded{[&](const TokenBucketState& state) {
                    // As refunds from the oldest on: each lowers the least shortfall of all
                    // newer receipts by what it gives back.
                    const TokenBucket& token = parameters.token_bucket;
                    const uint64_t shortfall = ShortfallTicks(state.tat, ToTicks(token, at.now_ns));
                    uint64_t ticks = 0;
-                   for (const OpenReceipts::Receipt& receipt : receipts_) {
+                   receipts_.ForEachTicks([&](const OpenReceipts::Receipt& receipt) {
                      const uint64_t least = std::min(receipt.shortfall_or_permits, shortfall);
-                     if (least == 0) continue;
+                     if (least == 0) return;
                      ++sum.receipts;
                      ticks = std::min(ticks + receipt.cost_or_when, least);
-                   }
+                   });
                    sum.permits = ticks / token.unit_ticks;
                  },
                  [&](const auto& state) {
                    const auto& limit = Of(parameters, state);
                    const uint64_t counted = state.Counted(limit, Time(at, state));
-                   for (const OpenReceipts::Receipt& receipt : receipts_) {
-                     if (!state.Counts(limit, receipt.cost_or_when, Time(at, state))) {
-                       continue;
-                     }
+                   receipts_.ForEachPermits([&](const OpenReceipts::Receipt& receipt) {
+                     if (!state.Counts(limit, receipt.cost_or_when, Time(at, state))) return;
                      ++sum.receipts;
                      sum.permits += std::min(receipt.shortfall_or_permits, counted - sum.permits);
-                   }
+                   });
                  }},
       state_);
   return sum;
@@ -346,23 +367,44 @@ void BucketState::RebuildBookings(const Parameters& parameters, Moment at) {
 }
 
 void BucketState::Book(const Parameters& parameters, const Booking& booking, Moment at) {
+  if (slots() != nullptr) {
+    MutableSlots()->Take(parameters.concurrency, booking.permits, at.now_ns, booking.grant_time_ns,
+                         booking.id);
+    return;
+  }
   if (calendar_ == nullptr) NewCalendar(parameters, at);
+  OpenEstimate(booking.id, booking.grant_time_ns);
   WithBookings(parameters, calendar_->Planned(calendar_->NotBefore(at).now_ns),
                [&](auto& calendar, const auto& past) { calendar.Insert(past, booking); });
 }
 
 bool BucketState::CancelBooking(const Parameters& parameters, int64_t grant_time_ns, uint64_t id) {
+  // Not ended before, as it was not granted yet.
+  if (slots() != nullptr) return MutableSlots()->EndHold(id, 0).has_value();
   if (calendar_ == nullptr) return false;
   TokenCalendar* const tokens = calendar_->tokens();
   const bool cancelled = tokens != nullptr
                              ? tokens->Cancel(parameters.token_bucket, grant_time_ns, id)
                              : calendar_->windows()->Cancel(grant_time_ns, id);
   if (bookings() == 0) calendar_ = nullptr;
+  if (cancelled && FindEstimate(id) != nullptr) {
+    estimates_->Find(id)->state = Estimate::State::kRefunded;
+  }
   return cancelled;
 }
 
 bool BucketState::FindBooking(int64_t grant_time_ns, uint64_t id, Booking* booking,
                               int64_t* previous_ns) const {
+  if (slots() != nullptr) {
+    const std::optional<Hold> hold = slots()->Find(id, 0);
+    if (!hold.has_value()) return false;
+    // The set is that of the rates that are booked with it.
+    booking->grant_time_ns = grant_time_ns;
+    booking->permits = hold->permits;
+    booking->id = id;
+    *previous_ns = std::numeric_limits<int64_t>::min();
+    return true;
+  }
   if (calendar_ == nullptr) return false;
   return std::visit(
       [&](const auto& calendar) { return calendar.Find(grant_time_ns, id, booking, previous_ns); },
@@ -389,6 +431,7 @@ void BucketState::ForEachBooking(absl::FunctionRef<void(const Booking&)> visit, 
 }
 
 size_t BucketState::Fold(const Parameters& parameters, Moment at, size_t most) {
+  if (slots() != nullptr) MutableSlots()->RemoveEnded(at.now_ns, most);
   if (calendar_ == nullptr) return 0;
   size_t closed = 0;
   for (; HasDue(at.now_ns); --most) {
@@ -421,11 +464,7 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at, size_t most) {
 
 void BucketState::Reset(const Parameters& parameters, Moment at) {
   Fold(parameters, at);
-  state_ = BucketState(parameters).state_;
-  receipts_.Clear();
-  if (auto* const token = std::get_if<TokenBucketState>(&state_); token != nullptr) {
-    token->tat = ToTicks(parameters.token_bucket, at.now_ns);
-  }
+  MakeFull(parameters, at);
   if (calendar_ == nullptr) return;
   RebuildBookings(parameters, calendar_->Planned(calendar_->NotBefore(at).now_ns));
 }
@@ -454,6 +493,8 @@ void BucketState::Convert(const Parameters& from, const Parameters& to, Moment a
   if (from == to) return;
   Fold(from, at);
   ConvertPast(from, to, at, moved_ns);
+  // Grant times already given stand, but slots are not counted by them.
+  if (IsConcurrency(to)) calendar_ = nullptr;
   if (calendar_ == nullptr) return;
   at = Moved(calendar_->NotBefore(at), moved_ns);
   if ((from.kind == Kind::kTokenBucket) != (to.kind == Kind::kTokenBucket)) {
@@ -482,7 +523,11 @@ BucketImage BucketState::ToImage(bool with_bookings, uint64_t runs_from) const {
   std::visit(Overloaded{[&](const SlidingLogState& log) { log.ToImage(&image, runs_from); },
                         [&](const auto& state) { state.ToImage(&image); }},
              state_);
-  image.receipts.assign(receipts_.begin(), receipts_.end());
+  const auto copy = [&](const BucketImage::Receipt& receipt) { image.receipts.push_back(receipt); };
+  kind() == Kind::kTokenBucket ? receipts_.ForEachTicks(copy) : receipts_.ForEachPermits(copy);
+  if (estimates_ != nullptr && with_bookings) {
+    estimates_->ForEach([&](const Estimate& one) { image.estimates.push_back(one); });
+  }
   if (calendar_ == nullptr) return image;
   image.latest_ns = calendar_->latest_ns;
   image.wall_ahead_ns = calendar_->wall_ahead_ns;
@@ -499,7 +544,7 @@ BucketState BucketState::FromImage(const Parameters& parameters, const BucketIma
         past = std::remove_reference_t<decltype(past)>::FromImage(Of(parameters, past), image);
       },
       state.state_);
-  state.receipts_ = OpenReceipts(image.receipts);
+  state.SetReceipts(image);
   if (image.bookings.empty()) return state;
   state.NewCalendar(parameters, {image.latest_ns, image.latest_ns + image.wall_ahead_ns});
   for (const Booking& booking : image.bookings) state.AppendBooking(parameters, booking);
@@ -511,20 +556,22 @@ BucketState BucketState::FromImage(const Parameters& parameters, const BucketIma
 
 size_t BucketState::MaxBytes(const Parameters& limit, uint64_t max_owed) {
   if (limit.kind == Kind::kTokenBucket) return 0;
+  if (IsConcurrency(limit)) return sizeof(BucketState);
   // A log of more permits has more runs.
   Parameters parameters = limit;
   VisitMember(limit.kind, [&](auto member) {
     uint64_t& permits = (parameters.*member).rate.permits;
     permits = MostCounted(permits, max_owed);
   });
+  const AnyState full = BucketState(parameters).state_;
   return sizeof(BucketState) +
-         std::visit([&](const auto& state) { return state.MaxMemoryBytes(Of(parameters, state)); },
-                    BucketState(parameters).state_);
+         VisitRate([&](const auto& state) { return state.MaxMemoryBytes(Of(parameters, state)); },
+                   full);
 }
 
 void BucketState::SetPast(const Parameters& parameters, const BucketImage& image) {
   state_ = TokenBucketState{image.tat};
-  receipts_ = OpenReceipts(image.receipts);
+  SetReceipts(image);
   calendar_->latest_ns = image.latest_ns;
   calendar_->tokens()->SetTat(parameters.token_bucket, image.tat);
 }
@@ -532,6 +579,7 @@ void BucketState::SetPast(const Parameters& parameters, const BucketImage& image
 size_t BucketState::MemoryBytes() const {
   const auto of = [](const auto& part) { return part.MemoryBytes(); };
   size_t bytes = sizeof(*this) + receipts_.MemoryBytes() + std::visit(of, state_);
+  if (estimates_ != nullptr) bytes += estimates_->MemoryBytes();
   if (calendar_ != nullptr) bytes += sizeof(Calendar) + std::visit(of, calendar_->bookings);
   return bytes;
 }

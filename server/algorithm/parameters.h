@@ -1,19 +1,24 @@
 // Parameters: the parameters of a limit of any algorithm. This file has the only list of the
 // algorithms.
 //
-// Three algorithms count permits (sliding_log, sliding_window, fixed_window). Their states have the
-// same functions, so BucketState treats them alike; only token_bucket is a case of its own. To add
-// an algorithm that counts: write its parameters, its state with the functions of
-// SlidingWindowState, and its Make function; then add it to each list in this file. The compiler
-// names whatever is missing, here and in every switch over Kind.
+// Three algorithms count the permits of a period (sliding_log, sliding_window, fixed_window). Their
+// states have the same functions, so BucketState treats them alike; token_bucket is a case of its
+// own. These four have a rate. The fifth, concurrency, counts the permits in use, and has no rate,
+// no bookings and no open receipts but its holds. To add an algorithm that counts: write its
+// parameters, its state with the functions of SlidingWindowState, and its Make function; then add
+// it to each list in this file. The compiler names whatever is missing, here and in every switch
+// over Kind.
 #ifndef SLUICE_SERVER_ALGORITHM_PARAMETERS_H_
 #define SLUICE_SERVER_ALGORITHM_PARAMETERS_H_
 
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 
+#include "server/algorithm/concurrency.h"
 #include "server/algorithm/fixed_window.h"
 #include "server/algorithm/moment.h"
 #include "server/algorithm/sliding_log.h"
@@ -22,17 +27,38 @@
 
 namespace sluice::algorithm {
 
-enum class Kind : uint8_t { kTokenBucket = 0, kSlidingLog, kSlidingWindow, kFixedWindow };
+enum class Kind : uint8_t {
+  kTokenBucket = 0,
+  kSlidingLog,
+  kSlidingWindow,
+  kFixedWindow,
+  kConcurrency
+};
 
 // The lists below are in the order of Kind.
 inline constexpr Kind kKinds[] = {Kind::kTokenBucket, Kind::kSlidingLog, Kind::kSlidingWindow,
-                                  Kind::kFixedWindow};
+                                  Kind::kFixedWindow, Kind::kConcurrency};
 inline constexpr std::string_view kKindNames[] = {"token_bucket", "sliding_log", "sliding_window",
-                                                  "fixed_window"};
+                                                  "fixed_window", "concurrency"};
 
 // The state of one bucket.
-using AnyState =
-    std::variant<TokenBucketState, SlidingLogState, SlidingWindowState, FixedWindowState>;
+using AnyState = std::variant<TokenBucketState, SlidingLogState, SlidingWindowState,
+                              FixedWindowState, ConcurrencyState>;
+
+// As std::visit, for the states of rates. REQUIRES: the state is not a ConcurrencyState.
+template <typename Visit, typename State>
+decltype(auto) VisitRate(Visit visit, State& state) {
+  return std::visit(
+      [&](auto& one) -> decltype(visit(std::get<0>(state))) {
+        if constexpr (std::is_same_v<std::remove_const_t<std::remove_reference_t<decltype(one)>>,
+                                     ConcurrencyState>) {
+          std::abort();
+        } else {
+          return visit(one);
+        }
+      },
+      state);
+}
 
 static_assert(std::size(kKinds) == std::variant_size_v<AnyState> &&
               std::size(kKindNames) == std::variant_size_v<AnyState>);
@@ -44,9 +70,16 @@ struct Parameters {
   SlidingLog sliding_log;
   SlidingWindow sliding_window;
   FixedWindow fixed_window;
+  Concurrency concurrency;
 };
 
+// Whether the limit bounds what is in use, and its grants hold slots. It has no rate.
+inline bool IsConcurrency(const Parameters& parameters) {
+  return parameters.kind == Kind::kConcurrency;
+}
+
 // Calls visit(member), where `member` points to the member of Parameters that `kind` names.
+// REQUIRES: not kConcurrency.
 template <typename Visit>
 decltype(auto) VisitMember(Kind kind, Visit visit) {
   switch (kind) {
@@ -58,6 +91,8 @@ decltype(auto) VisitMember(Kind kind, Visit visit) {
       return visit(&Parameters::sliding_window);
     case Kind::kFixedWindow:
       return visit(&Parameters::fixed_window);
+    case Kind::kConcurrency:
+      std::abort();
   }
   return visit(&Parameters::token_bucket);
 }
@@ -75,6 +110,9 @@ inline const SlidingWindow& Of(const Parameters& parameters, const SlidingWindow
 inline const FixedWindow& Of(const Parameters& parameters, const FixedWindowState&) {
   return parameters.fixed_window;
 }
+inline const Concurrency& Of(const Parameters& parameters, const ConcurrencyState&) {
+  return parameters.concurrency;
+}
 
 // The moment, as the state's functions take it; only fixed_window follows the wall clock.
 template <typename OneState>
@@ -89,24 +127,28 @@ inline bool UsesWallClock(const Parameters& parameters) {
 }
 
 inline bool operator==(const Parameters& a, const Parameters& b) {
-  return a.kind == b.kind &&
-         VisitMember(a.kind, [&](auto member) { return a.*member == b.*member; });
+  if (a.kind != b.kind) return false;
+  if (IsConcurrency(a)) return a.concurrency == b.concurrency;
+  return VisitMember(a.kind, [&](auto member) { return a.*member == b.*member; });
 }
 
-// The rate, whatever the algorithm.
+// The rate of any algorithm that has one. REQUIRES: not IsConcurrency.
 inline const Rate& RateOf(const Parameters& parameters) {
   return VisitMember(parameters.kind,
                      [&](auto member) -> const Rate& { return (parameters.*member).rate; });
 }
 
-// Most permits that a bucket can hold: burst, or a window's permits.
+// Most permits that a bucket can hold: burst, a window's permits, or slots.
 inline uint64_t Capacity(const Parameters& parameters) {
+  if (IsConcurrency(parameters)) return parameters.concurrency.permits;
   return parameters.kind == Kind::kTokenBucket ? parameters.token_bucket.burst
                                                : RateOf(parameters).permits;
 }
 
-// How long a log or window counts a permit, rounding aside: its period. 0: a token bucket.
+// How long a log or window counts a permit, rounding aside: its period. Of slots: how long a grant
+// holds them. 0: a token bucket.
 inline int64_t WindowNs(const Parameters& parameters) {
+  if (IsConcurrency(parameters)) return parameters.concurrency.hold_for_ns;
   return parameters.kind == Kind::kTokenBucket ? 0 : RateOf(parameters).period_ns;
 }
 
@@ -116,15 +158,17 @@ inline uint64_t Debt(const Parameters& parameters) {
 }
 
 // The most permits that a bucket's numbers can hold as owed, beside its burst or its window's
-// permits (MakeTokenBucket chooses the ticks by burst and debt).
+// permits (MakeTokenBucket chooses the ticks by burst and debt). Slots are never owed.
 inline uint64_t GreatestOwed(const Parameters& parameters) {
+  if (IsConcurrency(parameters)) return 0;
   if (parameters.kind != Kind::kTokenBucket)
     return MostCounted(Capacity(parameters), ~uint64_t{0}) - Capacity(parameters);
   const TokenBucket& bucket = parameters.token_bucket;
   return (kMaxBurstTicks - bucket.burst_ticks) / bucket.unit_ticks;
 }
 
-// Most permits that one request can ever be granted: burst + debt, or a window's permits.
+// Most permits that one request can ever be granted: burst + debt, a window's permits, or
+// all slots.
 inline uint64_t MaxGrant(const Parameters& parameters) {
   return Capacity(parameters) + Debt(parameters);
 }

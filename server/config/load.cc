@@ -68,6 +68,8 @@ constexpr Field<LimitSpec> kLimitFields[] = {
     {"burst", Into<&LimitSpec::burst, limits::ParseWhole>, kPermitsForm},
     {"debt", Into<&LimitSpec::debt, limits::ParseWhole>, kPermitsForm},
     {"max_owed", Into<&LimitSpec::max_owed, limits::ParseWhole>, kPermitsForm},
+    {"permits", Into<&LimitSpec::permits, limits::ParseWhole>, kPermitsForm},
+    {"hold_for", Into<&LimitSpec::hold_for_ns, limits::ParseDuration>},
     {"mode", Into<&LimitSpec::mode, limits::ParseMode>},
     {"charges"},
     {"keys"},
@@ -85,6 +87,7 @@ constexpr Field<KeyOverride> kKeyFields[] = {
     {"rate", Into<&KeyOverride::rate, limits::ParseRate>},
     {"burst", Into<&KeyOverride::burst, limits::ParseWhole>, kPermitsForm},
     {"debt", Into<&KeyOverride::debt, limits::ParseWhole>, kPermitsForm},
+    {"permits", Into<&KeyOverride::permits, limits::ParseWhole>, kPermitsForm},
 };
 
 absl::string_view KindName(Kind kind) {
@@ -209,14 +212,13 @@ class Reader {
     constexpr char kForm[] = "say a map with name and rate, e.g. { name: api, rate: 100/s }";
     if (auto s = Expect(node, Kind::kMap, path, kForm); !s.ok()) return s;
     if (auto s = CheckFields<LimitSpec>(node, path, kLimitFields); !s.ok()) return s;
-    for (const std::string_view needed : {"name", "rate"}) {
-      if (Find(node, needed) == nullptr) {
-        return Error(node.place, absl::StrCat(path, ".", ToAbsl(needed), ": is missing; ",
-                                              needed == "name" ? "give the limit a name"
-                                                               : "say e.g. rate: 100/s"));
-      }
+    if (Find(node, "name") == nullptr) {
+      return Error(node.place, absl::StrCat(path, ".name: is missing; give the limit a name"));
     }
     if (auto s = ReadFields<LimitSpec>(node, path, kLimitFields, spec); !s.ok()) return s;
+    if (const auto problem = limits::CheckHasRate(*spec, Find(node, "rate") != nullptr)) {
+      return SpecError(node, path, *spec, *problem);
+    }
     if (auto s = ReadCharges(node, path, spec); !s.ok()) return s;
     if (auto s = ReadKeys(node, path, spec); !s.ok()) return s;
     spec->origin = limits::Origin::kFile;

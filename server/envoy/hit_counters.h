@@ -44,8 +44,17 @@ struct CallCounts {
   Count redis_error{};
   Count service_error{};
   Count domain_not_found{};
+  // Of Kuadrant's Reserve: granted, and over a limit; of its Commit: settled, and counted as
+  // Report.
+  Count reserved{};
+  Count not_reserved{};
+  Count committed{};
+  Count reported{};
 
-  auto Tie() { return std::tie(redis_error, service_error, domain_not_found); }
+  auto Tie() {
+    return std::tie(redis_error, service_error, domain_not_found, reserved, not_reserved, committed,
+                    reported);
+  }
 };
 using CallTotals = CallCounts<uint64_t>;
 

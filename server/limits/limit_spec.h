@@ -30,6 +30,7 @@ struct KeyOverride {
   std::optional<algorithm::Rate> rate;
   std::optional<uint64_t> burst;
   std::optional<uint64_t> debt;
+  std::optional<uint64_t> permits = {};  // concurrency
 
   friend bool operator==(const KeyOverride&, const KeyOverride&) = default;
 };
@@ -37,12 +38,14 @@ struct KeyOverride {
 struct LimitSpec {
   std::string name;
   algorithm::Kind algorithm = algorithm::Kind::kTokenBucket;
-  algorithm::Rate rate;
+  algorithm::Rate rate;                  // not of concurrency
   std::optional<uint64_t> burst;         // token_bucket
   std::optional<uint64_t> debt;          // token_bucket
   std::optional<uint64_t> max_owed;      // absent: no forced debits
   std::optional<uint32_t> sub_windows;   // sliding_window
   std::optional<int64_t> utc_offset_ns;  // fixed_window
+  std::optional<uint64_t> permits;       // concurrency
+  std::optional<int64_t> hold_for_ns;    // concurrency; absent: bounds::kDefaultHoldForNs
   Mode mode = Mode::kEnforce;
   OnStoreFailure on_store_failure = OnStoreFailure::kDeny;
   store::Sharing sharing = store::Sharing::kExact;

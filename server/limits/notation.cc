@@ -249,6 +249,7 @@ std::string Listed(absl::Span<const std::string_view> names, std::string_view be
 
 std::string FormatMaxGrant(const algorithm::Parameters& parameters) {
   const uint64_t most = algorithm::MaxGrant(parameters);
+  if (algorithm::IsConcurrency(parameters)) return absl::StrCat("permits = ", most);
   if (parameters.kind != algorithm::Kind::kTokenBucket) {
     return absl::StrCat(most, " permits a period");
   }

@@ -52,7 +52,7 @@ std::string_view SharingName(store::Sharing sharing);
 std::string Listed(absl::Span<const std::string_view> names, std::string_view before_last);
 
 // The bound of a single request, for messages: "burst + debt = 200", "burst = 100", "100 permits a
-// period".
+// period", "permits = 100".
 std::string FormatMaxGrant(const algorithm::Parameters& parameters);
 
 }  // namespace sluice::limits

@@ -22,6 +22,8 @@ namespace bounds = common::bounds;
 using algorithm::Kind;
 using common::ToAbsl;
 
+constexpr char kSlotsHaveNoRate[] = "concurrency has none; say permits: 100, or another algorithm";
+
 // A field that only the algorithm `owner` has, and whose value must be in bounds.
 std::optional<SpecProblem> CheckField(const LimitSpec& spec, Kind owner, std::string_view field,
                                       std::string value, bool in_bounds, std::string bounds) {
@@ -49,6 +51,49 @@ std::optional<SpecProblem> CheckGivenRate(algorithm::Rate rate) {
     return std::nullopt;
   }
   return SpecProblem{"rate", rate.period_ns < 0 ? "" : FormatRate(rate), std::move(advice)};
+}
+
+// The slots of a limit or of one of its keys.
+std::optional<SpecProblem> CheckPermits(std::optional<uint64_t> permits) {
+  if (!permits.has_value()) {
+    return SpecProblem{"permits", "", "is missing; say how many may be in use, e.g. permits: 100"};
+  }
+  if (*permits >= 1 && *permits <= bounds::kMaxPermits) return std::nullopt;
+  return SpecProblem{"permits", absl::StrCat(*permits),
+                     *permits == 0 ? "grants nothing; say at least 1"
+                                   : absl::StrCat("does not fit; at most ", bounds::kMaxPermits)};
+}
+
+// permits and hold_for, and what slots do not have.
+std::optional<SpecProblem> CheckSlots(const LimitSpec& spec) {
+  if (spec.permits && spec.algorithm != Kind::kConcurrency) {
+    return CheckField(spec, Kind::kConcurrency, "permits", absl::StrCat(*spec.permits), true, "");
+  }
+  if (spec.hold_for_ns) {
+    const int64_t ns = *spec.hold_for_ns;
+    if (auto problem =
+            CheckField(spec, Kind::kConcurrency, "hold_for", ns < 0 ? "" : FormatDuration(ns),
+                       ns >= bounds::kMinHoldForNs && ns <= bounds::kMaxHoldForNs,
+                       "must be from 1ms to 24h")) {
+      return problem;
+    }
+  }
+  if (spec.algorithm != Kind::kConcurrency) return std::nullopt;
+  if (auto problem = CheckPermits(spec.permits)) return problem;
+  constexpr char kExact[] =
+      "concurrency is exact, as a slot that is granted twice cannot be taken back; take it out";
+  if (spec.sharing != store::Sharing::kExact) {
+    return SpecProblem{"sharing", std::string(SharingName(spec.sharing)), kExact};
+  }
+  if (spec.on_store_failure != OnStoreFailure::kDeny) {
+    return SpecProblem{"on_store_failure",
+                       spec.on_store_failure == OnStoreFailure::kAllow ? "allow" : "split", kExact};
+  }
+  if (spec.max_owed.has_value()) {
+    return SpecProblem{"max_owed", absl::StrCat(*spec.max_owed),
+                       "concurrency has no forced debits, as slots cannot be owed; take it out"};
+  }
+  return std::nullopt;
 }
 
 // burst and debt, each by itself and whether there is either.
@@ -83,6 +128,9 @@ absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, algorithm::Rat
                                           spec.sub_windows.value_or(bounds::kDefaultSubWindows));
     case Kind::kFixedWindow:
       return algorithm::MakeFixedWindow(rate, spec.utc_offset_ns.value_or(0));
+    case Kind::kConcurrency:
+      return algorithm::MakeConcurrency(given.permits.value_or(0),
+                                        spec.hold_for_ns.value_or(bounds::kDefaultHoldForNs));
   }
   return absl::InternalError("no such algorithm");
 }
@@ -90,7 +138,11 @@ absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, algorithm::Rat
 std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const KeyOverride& given,
                                            algorithm::Parameters* parameters) {
   const algorithm::Rate rate = given.rate.value_or(algorithm::Rate{.permits = 0});
-  if (auto problem = CheckGivenRate(rate)) return problem;
+  if (spec.algorithm == Kind::kConcurrency) {
+    if (auto problem = CheckPermits(given.permits)) return problem;
+  } else if (auto problem = CheckGivenRate(rate)) {
+    return problem;
+  }
   if (auto problem = CheckBurstAndDebt(spec, given)) return problem;
   const auto made = Make(spec, rate, given);
   if (made.ok()) {
@@ -194,6 +246,7 @@ std::optional<SpecProblem> CheckHashTag(const LimitSpec& spec) {
 
 std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* given) {
   absl::flat_hash_set<absl::string_view> seen;
+  const bool slots = spec.algorithm == Kind::kConcurrency;
   for (size_t i = 0; i < spec.keys.size(); ++i) {
     const KeyOverride& override = spec.keys[i];
     std::string advice;
@@ -202,21 +255,32 @@ std::optional<SpecProblem> CheckKeys(const LimitSpec& spec, SpecParameters* give
                             bounds::kMaxKeyBytes);
     } else if (!seen.insert(override.key).second) {
       advice = "the key is given twice; keep one";
-    } else if (!override.rate && !override.burst && !override.debt) {
-      advice = "says nothing; give it a rate, burst or debt, or take it out";
+    } else if (!override.rate && !override.burst && !override.debt && !override.permits) {
+      advice = slots ? "says nothing; give it permits, or take it out"
+                     : "says nothing; give it a rate, burst or debt, or take it out";
     }
     if (!advice.empty()) return SpecProblem{"keys", override.key, std::move(advice), i};
     const KeyOverride of_key = {"", override.rate.value_or(spec.rate),
                                 override.burst ? override.burst : spec.burst,
-                                override.debt ? override.debt : spec.debt};
+                                override.debt ? override.debt : spec.debt,
+                                override.permits ? override.permits : spec.permits};
     algorithm::Parameters parameters;
-    auto problem = CheckParameters(spec, of_key, &parameters);
+    std::optional<SpecProblem> problem;
+    if (override.permits && !slots) {
+      problem = CheckField(spec, Kind::kConcurrency, "permits", absl::StrCat(*override.permits),
+                           true, "");
+    } else if (override.rate && slots) {
+      problem = SpecProblem{"rate", FormatRate(*override.rate), kSlotsHaveNoRate};
+    } else {
+      problem = CheckParameters(spec, of_key, &parameters);
+    }
     if (!problem) problem = CheckMaxOwed(spec, parameters);
     if (problem) {
       // Blame the override's own parameter if it has one, else the override as a whole.
       const bool own = (problem->field == "rate" && override.rate) ||
                        (problem->field == "burst" && override.burst) ||
-                       (problem->field == "debt" && override.debt);
+                       (problem->field == "debt" && override.debt) ||
+                       (problem->field == "permits" && override.permits);
       problem->key_field = own ? problem->field : std::string_view();
       if (!own) {
         problem->advice =
@@ -274,12 +338,21 @@ std::optional<std::string> CheckName(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<SpecProblem> CheckHasRate(const LimitSpec& spec, bool has_rate) {
+  const bool slots = spec.algorithm == Kind::kConcurrency;
+  if (has_rate != slots) return std::nullopt;
+  if (slots) return SpecProblem{"rate", FormatRate(spec.rate), kSlotsHaveNoRate};
+  return SpecProblem{"rate", "", "is missing; say e.g. rate: 100/s"};
+}
+
 std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* given) {
   if (auto advice = CheckName(spec.name)) return SpecProblem{"name", spec.name, *advice};
   if (auto problem = CheckHashTag(spec)) return problem;
   SpecParameters made;
   if (auto problem = CheckWindowFields(spec)) return problem;
-  if (auto problem = CheckParameters(spec, {"", spec.rate, spec.burst, spec.debt}, &made.own)) {
+  if (auto problem = CheckSlots(spec)) return problem;
+  if (auto problem =
+          CheckParameters(spec, {"", spec.rate, spec.burst, spec.debt, spec.permits}, &made.own)) {
     return problem;
   }
   if (auto problem = CheckMaxOwed(spec, made.own)) return problem;

@@ -51,9 +51,15 @@ struct SpecParameters {
 // Returns the first problem. If there is none, fills in `parameters`, unless null. Does not check
 // that the limits in `charges` exist: ExpandCharges does. Pure; thread-safe.
 //
+// Whether a limit without a rate was given one cannot be seen in `spec`: see CheckHasRate.
+//
 // Defaults: an override without rate, burst or debt has the limit's. A burst that neither has is
 // the permits of the rate in force.
 std::optional<SpecProblem> CheckSpec(const LimitSpec& spec, SpecParameters* parameters);
+
+// Whether a rate was given that must not be, or was not given that must be; to be called before
+// CheckSpec.
+std::optional<SpecProblem> CheckHasRate(const LimitSpec& spec, bool has_rate);
 
 // A problem of the field "charges" of `specs[limit]`, or of its name.
 struct ChargesProblem {

@@ -7,6 +7,7 @@
 #include "common/utf8.h"
 #include "server/service/decision_counter.h"
 #include "server/service/key_usage.h"
+#include "server/service/permission.h"
 #include "server/service/receipt.h"
 
 namespace sluice::service {
@@ -43,6 +44,7 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   status_ = absl::OkStatus();
   items_.clear();
   asked_.clear();
+  once_.clear();
   ReleaseAttempts();
   receipts_.clear();
   first_ = end_ = 0;
@@ -50,7 +52,9 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   was_held_ = false;
   held_memory_ = 0;
   max_wait_cut_ns_ = 0;
+  once_connection_.reset();
   places_.Use(nullptr);
+  if (caller_ != nullptr) caller_ = nullptr;
   HeldCaller::Reset();
 }
 
@@ -147,6 +151,7 @@ void AcquireCall::DecideStale(const Attempt& last) {
 ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item, Attempt& attempt) {
   if (item.asked != 1 || item.options.hold || !item.options.plain()) return false;
   const Asked& asked = asked_[item.first];
+  if (caller_ != nullptr && !caller_->MayUseLimit(asked.limit)) return false;
   // If there is a limit of that name, the name is UTF-8.
   const limits::Limit* const limit = attempt.limits.Find(asked.limit);
   if (limit == nullptr || !limit->direct() || !limit->parents().empty() ||
@@ -155,7 +160,10 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item,
     return false;
   }
   const store::Rule& rule = limit->RuleFor(asked.key);
-  if (asked.permits == 0 || asked.permits > algorithm::MaxGrant(rule.parameters)) return false;
+  if (asked.permits == 0 || asked.permits > algorithm::MaxGrant(rule.parameters) ||
+      algorithm::IsConcurrency(rule.parameters)) {
+    return false;
+  }
   attempt.AddSingle(rule, asked.key, asked.permits);
   return true;
 }
@@ -163,7 +171,10 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item,
 size_t AcquireCall::AddAny(Item& item, Attempt& attempt) {
   const size_t before = attempt.merged_charges();
   item.status = Add(item, attempt);
-  if (!item.status.ok()) return kErrorCost;
+  if (!item.status.ok()) {
+    item.index = kUndecided;
+    return kErrorCost;
+  }
   return (attempt.merged_charges() - before) * (item.options.plain() ? kJointCost : kBookingCost);
 }
 
@@ -171,22 +182,42 @@ absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
   const FieldPath path = PathOf(item);
   const auto max_wait_ns = CheckOptions(path, item.options, form_ == Form::kBatch);
   if (!max_wait_ns.ok()) return max_wait_ns.status();
+  if (item.options.force && caller_ != nullptr) {
+    if (absl::Status s = caller_->Check(access::Call::kForce); !s.ok()) return s;
+  }
   if (item.options.hold && with_->held_callers == nullptr) {
     return errors::HoldUnimplemented(path.Field("hold"));
   }
   if (item.options.hold) held_memory_ = static_cast<uint32_t>(memory() + request_memory());
+  const auto settle_within_ns = CheckSettleWithin(path, item.options);
+  if (!settle_within_ns.ok()) return settle_within_ns.status();
   if (absl::Status s = CheckChargeCount(path, item.asked); !s.ok()) return s;
-  attempt.Begin(item.options.want_receipt);
+  attempt.Begin(item.options.want_receipt || *settle_within_ns != 0);
+  attempt.SetSettleWithin(*settle_within_ns);
   if (item.options.force) attempt.SetForced();
   absl::Status status = AddCharges(item, attempt);
+  if (const store::Rule* slots = SlotsOf(attempt.last_merged()); status.ok() && slots != nullptr) {
+    attempt.SetWantReceipt();
+    if (*max_wait_ns > 0 && !item.options.hold) {
+      status = errors::SlotsNeedHold(path.Field("max_wait"), slots->limit_name);
+    }
+    if (with_->held_callers != nullptr &&
+        with_->held_callers->SlotsAwaited(attempt.last_merged())) {
+      attempt.SetBehindOthers();
+    }
+  }
   if (status.ok() && *max_wait_ns > 0 && with_->store.Shared()) {
     status = CheckBooksAhead(path, attempt.last_merged());
+  }
+  if (status.ok() && *settle_within_ns != 0 && with_->store.Shared()) {
+    status = CheckEstimates(path, attempt.last_merged());
   }
   if (status.ok()) {
     status = item.options.force
                  ? CheckChargeCount(path, attempt.last_added())
                  : CheckMergedCharges(path, attempt.last_added(), attempt.last_merged());
   }
+  if (status.ok() && item.options.once) status = AddOnce(item, attempt);
   if (!status.ok()) {
     attempt.DropLast();
   } else if (*max_wait_ns > 0) {
@@ -216,8 +247,10 @@ absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
   const limits::Limit* limits[bounds::kMaxCharges];
   for (size_t c = 0; c < item.asked; ++c) {
     const Asked& asked = asked_[item.first + c];
-    const auto limit = CheckCharge(path.Element("charges", c), asked.limit, asked.key,
-                                   asked.permits, item.options.force, utf8_, attempt.limits);
+    const FieldPath charge = path.Element("charges", c);
+    if (absl::Status s = CheckMayUse(caller_.get(), charge, asked.limit); !s.ok()) return s;
+    const auto limit = CheckCharge(charge, asked.limit, asked.key, asked.permits,
+                                   item.options.force, utf8_, attempt.limits);
     if (!limit.ok()) return limit.status();
     limits[c] = *limit;
     attempt.Add(limits[c]->RuleFor(asked.key), asked.key, asked.permits);
@@ -294,9 +327,26 @@ absl::Status AcquireCall::StatusOf(const Item& item) const {
     case store::Outcome::kSeveralSlots: {
       const store::Charge& one = decided.charges[0];
       const store::Charge& other = decided.charges[decided.other_slot_charge];
+      if (decided.settle_within_ns != 0) {
+        return errors::EstimateInSeveralSlots(PathOf(item).Field("settle_within"),
+                                              one.rule->limit_name, one.key, other.rule->limit_name,
+                                              other.key);
+      }
+      if (decided.once != nullptr) {
+        return errors::OnceInSeveralSlots(PathOf(item).Field("request_id"), one.rule->limit_name,
+                                          one.key, other.rule->limit_name, other.key);
+      }
       return errors::ReservationInSeveralSlots(PathOf(item).Field("max_wait"), one.rule->limit_name,
                                                one.key, other.rule->limit_name, other.key);
     }
+    case store::Outcome::kOtherRequest:
+      return errors::OtherRequestWithId(PathOf(item).Field("request_id"));
+    case store::Outcome::kNotRemembered:
+      return errors::NoRoomToRemember(PathOf(item).Field("request_id"));
+    case store::Outcome::kNoRoomForEstimate:
+      return errors::NoRoomForEstimate(PathOf(item).Field("settle_within"));
+    case store::Outcome::kEnded:
+      return errors::GrantHasEnded(PathOf(item).Field("request_id"));
   }
   return errors::StoreAnswerLost();
 }
@@ -309,7 +359,8 @@ bool AcquireCall::Hold() {
   if (!item.options.hold || !item.status.ok()) return false;
   Attempt& attempt = *attempts_[item.attempt];
   store::Acquisition& decided = attempt.mutable_acquisition(item.index);
-  if (decided.outcome != store::Outcome::kGranted || decided.wait_ns == 0) return false;
+  const bool reserved = decided.outcome == store::Outcome::kGranted && decided.wait_ns > 0;
+  if (!reserved && (decided.max_wait_ns == 0 || !store::LacksSlots(decided))) return false;
   HeldCaller::acquisition = &decided;
   since_ns = with_->store.UsesLocalClock() ? decided.now_ns : with_->clock.NowNs();
   until_ns = since_ns + decided.max_wait_ns;
@@ -318,7 +369,9 @@ bool AcquireCall::Hold() {
   // The attempt has the charges; a hundred thousand calls may wait for hours.
   std::vector<Asked>().swap(asked_);
   // From here on the answer may come at any time, from another thread.
-  if (with_->held_callers->Hold(this)) return true;
+  if (reserved ? with_->held_callers->Hold(this) : with_->held_callers->WaitForSlots(this)) {
+    return true;
+  }
   item.status = errors::Draining();
   return false;
 }
@@ -340,7 +393,8 @@ void AcquireCall::OnAnswer(waiting::HeldOutcome outcome) {
       item.status = errors::Draining();
       break;
     case waiting::HeldOutcome::kUnavailable:
-      item.status = errors::StoreAnswerLost();
+      item.status = StatusOf(item);
+      if (item.status.ok()) item.status = errors::StoreAnswerLost();
       break;
   }
   Finish();
@@ -376,7 +430,8 @@ void AcquireCall::CountBookings() {
     const store::Acquisition& decided = DecisionOf(item);
     if (decided.outcome == store::Outcome::kDenied && item.connection_full) {
       Blame(decided, store::Reason::kWaitingBound);
-    } else if (decided.wait_ns > 0 && !was_held_) {
+    } else if (decided.wait_ns > 0 && !was_held_ &&
+               (decided.once == nullptr || !decided.once->repeated)) {
       places_.Book(decided.now_ns + decided.wait_ns, local ? 0 : decided.now_ns - now_ns);
     }
   }
@@ -385,6 +440,7 @@ void AcquireCall::CountBookings() {
 
 void AcquireCall::Finish() {
   if (places_.in_use()) CountBookings();
+  if (!once_.empty()) ReturnRoom();
   if (Count()) AppendReceipts();
   done_(context_, this);
 }
@@ -397,8 +453,9 @@ bool AcquireCall::Count() {
     for (const Item& item : Slice()) {
       if (item.status.ok()) {
         const store::Acquisition& decided = DecisionOf(item);
-        counter.Count(decided);
         any_receipt |= decided.receipt_id != 0;
+        if (decided.once != nullptr && decided.once->repeated) continue;  // it took nothing
+        counter.Count(decided);
       } else if (item.store_unavailable) {
         CountUnavailable(shard, DecisionOf(item));
       }
@@ -414,9 +471,15 @@ void AcquireCall::AppendReceipts() {
     if (decided.receipt_id == 0) continue;
     item.receipt = static_cast<uint32_t>(receipts_.size());
     // A reservation always has one: without it the caller could not give its place up.
-    with_->signer.Append(decided.receipt_id,
-                         decided.wait_ns == 0 ? 0 : decided.now_ns + decided.wait_ns,
-                         decided.charges, &receipts_);
+    int64_t grant_time_ns = decided.wait_ns == 0 ? 0 : decided.now_ns + decided.wait_ns;
+    if (decided.once != nullptr && decided.once->repeated) {
+      grant_time_ns = decided.once->grant_time_ns;
+    }
+    const auto of = decided.settle_within_ns != 0         ? Receipt::Of::kEstimate
+                    : SlotsOf(decided.charges) != nullptr ? Receipt::Of::kSlots
+                                                          : Receipt::Of::kAcquisition;
+    with_->signer.Append(decided.receipt_id, grant_time_ns, decided.charges, &receipts_, of,
+                         decided.charged_by, decided.once);
     item.receipt_bytes = static_cast<uint32_t>(receipts_.size()) - item.receipt;
   }
 }

@@ -15,15 +15,18 @@
 #define SLUICE_SERVER_SERVICE_ACQUIRE_CALL_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/bounds.h"
+#include "server/access/caller.h"
 #include "server/service/collaborators.h"
 #include "server/service/connection_bookings.h"
 #include "server/service/merged_acquisitions.h"
@@ -38,6 +41,8 @@ struct ChargeStatus {
   store::BucketLevel level;
   store::Reason reason = store::Reason::kNone;
   uint64_t forgiven = 0;
+  // Granted slots: until they are taken back, counted from the grant time. 0: no slots.
+  int64_t held_for_ns = 0;
   // Empty for a requested charge; the limit's name for one that `charges` added.
   std::string_view limit;
 };
@@ -54,6 +59,8 @@ struct AcquisitionResult {
   std::string_view receipt;
   // Requested charges in the order of the request, then those that the limits' `charges` added.
   size_t charges = 0;
+  // Its request id was granted before, and this is that grant.
+  bool repeated = false;
 };
 
 class AcquireCall final : private waiting::HeldCaller {
@@ -78,10 +85,14 @@ class AcquireCall final : private waiting::HeldCaller {
   // The connection that the request came over, which bounds its bookings. Null: without a bound.
   // Stays alive until RateLimiter::Acquire returns.
   void UseConnection(ConnectionBookings* connection) { places_.Use(connection); }
+  // Who makes the call. Null: it may do everything. REQUIRES: after Reset, which forgets it.
+  void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
 
   // Starts the next acquisition; AddCharge adds to it.
   void BeginAcquisition(const AcquisitionOptions& options);
   void AddCharge(std::string_view limit, std::string_view key, uint64_t permits);
+  // The request id of the last acquisition, not checked. REQUIRES: its options were set.
+  void SetRequestId(std::string_view bytes);
   // BeginAcquisition({}) and AddCharge. Inline, since a decoder calls it for each of thousands.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void AddSingleCharge(std::string_view limit, std::string_view key,
                                                     uint64_t permits) {
@@ -123,7 +134,8 @@ class AcquireCall final : private waiting::HeldCaller {
   // one, without error and receipt. Null: the acquisition is another; see result().
   const store::Acquisition* single(size_t acquisition) const {
     const Item& item = items_[acquisition];
-    if (!item.status.ok() || item.asked != 1 || item.receipt_bytes != 0 || was_held_) {
+    if (!item.status.ok() || item.asked != 1 || item.receipt_bytes != 0 || item.options.once ||
+        was_held_) {
       return nullptr;
     }
     const Attempt& attempt = AttemptOf(item);
@@ -144,7 +156,8 @@ class AcquireCall final : private waiting::HeldCaller {
   // Bytes of memory, with that of former requests.
   size_t memory() const {
     size_t bytes = sizeof(*this) + items_.capacity() * sizeof(Item) +
-                   asked_.capacity() * sizeof(Asked) + receipts_.capacity();
+                   asked_.capacity() * sizeof(Asked) + receipts_.capacity() +
+                   once_.capacity() * sizeof(OnceRequest);
     for (const auto& attempt : attempts_) bytes += sizeof(Attempt) + attempt->memory();
     return bytes;
   }
@@ -152,7 +165,8 @@ class AcquireCall final : private waiting::HeldCaller {
   // Bytes that this request takes of it until the decision.
   size_t request_memory() const {
     return items_.size() * (sizeof(Item) + sizeof(store::Acquisition)) +
-           asked_.size() * (sizeof(Asked) + sizeof(store::Charge) + sizeof(store::ChargeResult));
+           asked_.size() * (sizeof(Asked) + sizeof(store::Charge) + sizeof(store::ChargeResult)) +
+           once_.size() * sizeof(OnceRequest);
   }
 
   // About the bytes that it takes until its grant time if it asks to be held; else 0. Does not
@@ -170,18 +184,31 @@ class AcquireCall final : private waiting::HeldCaller {
     uint64_t permits;
   };
 
+  static constexpr uint32_t kUndecided = std::numeric_limits<uint32_t>::max();
+
   // An acquisition of the request, and where its decision is.
   struct Item {
     AcquisitionOptions options;
     uint32_t first = 0;    // in asked_
     uint32_t asked = 0;    // calls of AddCharge; those over kMaxCharges are not in asked_
-    uint32_t index = 0;    // in its attempt
+    uint32_t index = 0;    // in its attempt; kUndecided: an error kept it out
     uint32_t receipt = 0;  // offset in receipts_
     uint32_t receipt_bytes = 0;
     uint8_t attempt = 0;             // index in attempts_
     bool store_unavailable = false;  // on_store_failure denied it
     bool connection_full = false;    // it may not book, since its connection has too many bookings
     absl::Status status;
+  };
+
+  // The request id of an item.
+  struct OnceRequest {
+    uint32_t item = 0;  // in items_
+    std::string_view bytes;
+    store::Once once;
+    uint32_t limit_id = 0;
+    // When its place in RememberedRoom was taken, for its first charge's limit; negative: it has
+    // none.
+    int64_t taken_ns = -1;
   };
 
   // One round of decisions. The first has all acquisitions; the next have those whose limits
@@ -220,6 +247,19 @@ class AcquireCall final : private waiting::HeldCaller {
   // On an error the attempt has nothing of the item.
   absl::Status Add(Item& item, Attempt& attempt);
   absl::Status AddCharges(const Item& item, Attempt& attempt);
+
+  // ---- Request ids. REQUIRES: item.options.once.
+  OnceRequest& OnceOf(const Item& item);
+  // Of all that the caller asks for.
+  uint64_t FingerprintOf(const Item& item, const store::RequestId& id) const;
+  // Passes the id on to the last acquisition of the attempt.
+  absl::Status AddOnce(const Item& item, Attempt& attempt);
+  ConnectionGrants* GrantsOfConnection();
+  // Whether the decision has left a new grant to remember.
+  bool MayBeRemembered(const Item& item) const;
+  // Gives back the places of what is not remembered.
+  void ReturnRoom();
+
   // How far ahead the item may be booked: its own max_wait, cut to the limits' and, if it asks to
   // be held, to the deadline. 0 if the connection is full.
   int64_t CutMaxWaitNs(Item& item, absl::Span<const store::Charge> charges, int64_t max_wait_ns);
@@ -231,7 +271,8 @@ class AcquireCall final : private waiting::HeldCaller {
   // The item's status for an outcome that is final.
   absl::Status StatusOf(const Item& item) const;
 
-  // ---- Held calls. Returns false if the call is to be answered now.
+  // ---- Held calls: a reservation, or slots are to be waited for. Returns false if the call is to
+  // be answered now.
   bool Hold();
   void OnAnswer(waiting::HeldOutcome outcome) override;
   // A held call was denied: if all of its max_wait had been enough, the reason is its deadline.
@@ -253,8 +294,10 @@ class AcquireCall final : private waiting::HeldCaller {
   Utf8 utf8_ = Utf8::kChecked;
   bool sliced_ = false;
   size_t begun_ = 0;  // acquisitions; those over the bound are not kept
+  access::CallerPtr caller_;
   std::vector<Item> items_;
   std::vector<Asked> asked_;
+  std::vector<OnceRequest> once_;  // in the order of their items
 
   // The slice.
   size_t first_ = 0;
@@ -264,6 +307,7 @@ class AcquireCall final : private waiting::HeldCaller {
   std::vector<std::unique_ptr<Attempt>> attempts_;
   size_t attempts_used_ = 0;
   BookingPlaces places_;
+  std::shared_ptr<ConnectionBookings> once_connection_;  // null: no id was decided, or no bound
 
   // The answer.
   absl::Status status_;
@@ -294,6 +338,7 @@ inline AcquisitionResult AcquireCall::result(size_t acquisition) const {
   result.retry_after_ns = result.granted ? 0 : decided.retry_after_ns;
   result.receipt = std::string_view(receipts_).substr(item.receipt, item.receipt_bytes);
   result.charges = AttemptOf(item).charges(item.index);
+  result.repeated = decided.once != nullptr && decided.once->repeated;
   return result;
 }
 
@@ -305,7 +350,11 @@ inline ChargeStatus AcquireCall::charge(size_t acquisition, size_t charge) const
   status.level = decided.level;
   status.reason = decided.reason;
   status.forgiven = decided.forgiven;
-  if (charge >= item.asked) status.limit = attempt.rule(item.index, charge).limit_name;
+  const store::Rule& rule = attempt.rule(item.index, charge);
+  if (item.receipt_bytes != 0 && algorithm::IsConcurrency(rule.parameters)) {
+    status.held_for_ns = rule.parameters.concurrency.hold_for_ns - decided.debited_before_ns;
+  }
+  if (charge >= item.asked) status.limit = rule.limit_name;
   return status;
 }
 

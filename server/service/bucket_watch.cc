@@ -48,6 +48,7 @@ void WatchHub::Loop() {
 
 void WatchHub::FillQuery(Watch& watch, QueryCall::UnknownLimit unknown) {
   watch.query.Reset(unknown);
+  watch.query.UseCaller(watch.caller);
   for (const WatchedBucket& bucket : watch.buckets) {
     watch.query.AddBucket(bucket.limit, bucket.key);
   }
@@ -63,6 +64,7 @@ absl::StatusOr<uint64_t> WatchHub::Start(WatchOptions options, std::shared_ptr<W
     watch->interval_ns = *interval_ns;
   }
   watch->buckets = std::move(options.buckets);
+  watch->caller = std::move(options.caller);
   watch->sink = std::move(sink);
   FillQuery(*watch, QueryCall::UnknownLimit::kFailsCall);
   if (absl::Status status = limiter_.Validate(&watch->query); !status.ok()) return status;
@@ -132,6 +134,7 @@ void WatchHub::Poll(const std::shared_ptr<Watch>& watch) {
     Reschedule(watch);
     return;
   }
+  if (absl::Status refused = Refresh(*watch); !refused.ok()) return End(*watch, refused);
   FillQuery(*watch, QueryCall::UnknownLimit::kFailsBucket);
   watch->self = watch;
   limiter_.Query(
@@ -145,8 +148,9 @@ void WatchHub::Poll(const std::shared_ptr<Watch>& watch) {
 
 void WatchHub::OnQueried(Watch* polled) {
   const std::shared_ptr<Watch> watch = std::move(polled->self);
-  if (!watch->query.status().ok()) {
-    Reschedule(watch);
+  if (const absl::Status& status = watch->query.status(); !status.ok()) {
+    const bool refused = absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status);
+    refused ? End(*watch, status) : Reschedule(watch);
     return;
   }
   const bool first = watch->sent.empty();
@@ -172,6 +176,19 @@ void WatchHub::OnQueried(Watch* polled) {
     watch->sink->OnUpdate(changed, watch->query.wall_ns());
   }
   Reschedule(watch);
+}
+
+absl::Status WatchHub::Refresh(Watch& watch) {
+  watch.caller = access::Clients::Current(std::move(watch.caller));
+  return watch.caller == nullptr ? absl::OkStatus() : watch.caller->Check(access::Call::kWatch);
+}
+
+void WatchHub::End(Watch& watch, const absl::Status& status) {
+  {
+    common::MutexLock lock(&mu_);
+    watches_.erase(watch.id);
+  }
+  if (!watch.cancelled.exchange(true, std::memory_order_acq_rel)) watch.sink->OnEnd(status);
 }
 
 void WatchHub::Reschedule(const std::shared_ptr<Watch>& watch) {

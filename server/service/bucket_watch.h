@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/mutex.h"
+#include "server/access/caller.h"
 #include "server/service/query_call.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/validation.h"
@@ -40,8 +41,9 @@ class WatchSink {
   // The buckets that changed, in the order of the request; valid until return.
   virtual void OnUpdate(absl::Span<const BucketStatus> changed, int64_t wall_ns) = 0;
 
-  // The hub ended the watch (UNAVAILABLE: the server drains). Not called after Cancel returned,
-  // except by a call that was under way.
+  // The hub ended the watch (UNAVAILABLE: the server drains; PERMISSION_DENIED, UNAUTHENTICATED:
+  // the caller may no longer watch). Not called after Cancel returned, except by a call that was
+  // under way.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
@@ -54,6 +56,8 @@ struct WatchOptions {
   std::vector<WatchedBucket> buckets;
   // Absent: 1 s. 10 ms to 1 h, else INVALID_ARGUMENT.
   std::optional<WireDuration> min_interval;
+  // Who watches. Null: it may watch everything.
+  access::CallerPtr caller = {};
 };
 
 // Thread-safe. The limiter outlives it; its store answers queries until the hub is destroyed.
@@ -99,6 +103,7 @@ class WatchHub {
     uint64_t id = 0;
     WatchHub* hub = nullptr;
     std::vector<WatchedBucket> buckets;
+    access::CallerPtr caller;
     int64_t interval_ns = 0;
     std::shared_ptr<WatchSink> sink;
     // Set by Cancel: the sink gets no call after that. Acquire and release, so that the thread
@@ -114,6 +119,10 @@ class WatchHub {
   static void FillQuery(Watch& watch, QueryCall::UnknownLimit unknown);
   void Poll(const std::shared_ptr<Watch>& watch);
   void OnQueried(Watch* watch);
+  // Whether the caller may still make the call; its limits are checked by each query.
+  static absl::Status Refresh(Watch& watch);
+  // Ends the watch from the hub's side.
+  void End(Watch& watch, const absl::Status& status);
   // Puts it back into due_, one interval from now.
   void Reschedule(const std::shared_ptr<Watch>& watch);
   void Loop();

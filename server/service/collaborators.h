@@ -3,6 +3,7 @@
 #define SLUICE_SERVER_SERVICE_COLLABORATORS_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "common/clock.h"
 #include "common/metrics.h"
@@ -14,6 +15,7 @@ namespace sluice::service {
 
 class KeyUsage;
 class ReceiptSigner;
+class RememberedRoom;
 
 // Everything outlives the calls that use it.
 struct Collaborators {
@@ -25,7 +27,14 @@ struct Collaborators {
   const ReceiptSigner& signer;
   // Null: `hold` is UNIMPLEMENTED.
   waiting::HeldCallers* held_callers = nullptr;
+  RememberedRoom* room = nullptr;
 };
+
+// Callers of this process that wait for slots of the bucket; the store does not know them.
+inline uint64_t CallersInLine(const Collaborators& with, const store::QueryItem& bucket) {
+  if (with.held_callers == nullptr || !algorithm::IsConcurrency(bucket.rule->parameters)) return 0;
+  return with.held_callers->InLine({bucket.rule, bucket.key, 1});
+}
 
 // How often a request is resolved again because its limits changed meanwhile. Each time means a
 // reload between the look-up of a limit and the decision, which takes less than a microsecond.

@@ -17,6 +17,7 @@
 #include "common/bounds.h"
 #include "common/clock.h"
 #include "common/mutex.h"
+#include "server/service/remembered_room.h"
 
 namespace sluice::service {
 
@@ -57,6 +58,13 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
     if (--it->second == 0) by_slot_.erase(it);
   }
 
+  // Its grants that are remembered under request ids.
+  ConnectionGrants& grants() {
+    common::MutexLock lock(&mu_);
+    if (grants_ == nullptr) grants_ = std::make_unique<ConnectionGrants>();
+    return *grants_;
+  }
+
   // Bookings whose grant time is to come, and places taken.
   size_t Count(const common::Clock& clock) {
     common::MutexLock lock(&mu_);
@@ -86,6 +94,7 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
   size_t booked_ ABSL_GUARDED_BY(mu_) = 0;  // the sum of by_slot_
   int64_t store_ahead_ns_ ABSL_GUARDED_BY(mu_) = 0;
   absl::btree_map<int64_t, size_t> by_slot_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<ConnectionGrants> grants_ ABSL_GUARDED_BY(mu_);  // most connections need none
 };
 
 // The places that one call took at its connection. Not thread-safe.
@@ -103,6 +112,10 @@ class BookingPlaces {
     if (!bookings_->TakePlace(clock)) return false;
     ++taken_;
     return true;
+  }
+  // Null: without a bound.
+  std::shared_ptr<ConnectionBookings> connection() const {
+    return connection_ == nullptr ? nullptr : connection_->shared_from_this();
   }
   // Whether Take was called for a connection since GiveBack.
   bool in_use() const { return bookings_ != nullptr; }

@@ -1,6 +1,7 @@
 #include "server/service/limit_admin.h"
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/memory_limit.h"
 #include "common/strings.h"
@@ -10,6 +11,54 @@ namespace sluice::service {
 namespace {
 
 namespace errors = common::errors;
+
+// One HoldsOperation, from the request to the caller.
+struct HoldsCall final : store::HoldsOperation {
+  LimitFinder limits;  // keeps the rule alive
+  std::string key_bytes;
+  std::function<void(absl::StatusOr<const store::HoldsOperation*>)> done;
+
+  void Done() override {
+    const std::unique_ptr<HoldsCall> self(this);
+    switch (outcome) {
+      case Outcome::kDone:
+        return done(this);
+      case Outcome::kStaleRule:
+        return done(errors::LimitsKeepChanging());
+      case Outcome::kPending:
+      case Outcome::kUnavailable:
+        return done(errors::HoldsUnanswered());
+    }
+  }
+};
+
+// Callers may wait for slots of the key.
+void NoteSlotsFreed(const Collaborators& with, const store::Rule& rule, std::string_view key) {
+  if (with.held_callers == nullptr || !algorithm::IsConcurrency(rule.parameters)) return;
+  const store::Charge charge = {&rule, key, 1};
+  with.held_callers->SlotsFreed(absl::MakeConstSpan(&charge, 1));
+}
+
+void AskHolds(const Collaborators& with, std::string_view limit, std::string_view key,
+              uint64_t receipt_id, size_t most,
+              std::function<void(absl::StatusOr<const store::HoldsOperation*>)> done) {
+  auto call = std::make_unique<HoldsCall>();
+  call->limits.Use(with.registry.Current());
+  call->key_bytes.assign(key);
+  const auto found = call->limits.FindOrError(FieldPath(), "limit", limit);
+  if (!found.ok()) return done(found.status());
+  if (absl::Status status = CheckKey(FieldPath(), key); !status.ok()) return done(status);
+  const store::Rule& rule = (*found)->RuleFor(key);
+  if (!algorithm::IsConcurrency(rule.parameters)) {
+    return done(errors::NoSlots("limit", limit, algorithm::KindName(rule.parameters.kind)));
+  }
+  call->rule = &rule;
+  call->key = call->key_bytes;
+  call->receipt_id = receipt_id;
+  call->most_listed = most;
+  call->done = std::move(done);
+  with.store.Holds(call.release());
+}
 
 }  // namespace
 
@@ -42,15 +91,18 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
                           std::function<void(absl::StatusOr<bool>)> done) {
   struct Call {
     std::function<void(absl::StatusOr<bool>)> done;
+    const Collaborators& with;
     common::Log& log;
     std::string limit;
     std::string key;
-    LimitFinder limits;  // keeps the rule alive
+    LimitFinder limits = {};  // keeps the rule alive
+    const store::Rule* rule = nullptr;
 
     static void Done(void* context, store::ResetOutcome outcome) {
       const std::unique_ptr<Call> call(static_cast<Call*>(context));
       switch (outcome) {
         case store::ResetOutcome::kReset:
+          NoteSlotsFreed(call->with, *call->rule, call->key);
           return call->Finish(true);
         case store::ResetOutcome::kNotInUse:
           return call->Finish(false);
@@ -71,7 +123,7 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
     }
   };
   std::unique_ptr<Call> call(
-      new Call{std::move(done), log_, std::string(limit), std::string(key), {}});
+      new Call{std::move(done), with_, log_, std::string(limit), std::string(key)});
   call->limits.Use(with_.registry.Current());
   const auto found = call->limits.FindOrError(FieldPath(), "limit", call->limit);
   absl::Status status = found.ok() ? CheckKey(FieldPath(), call->key) : found.status();
@@ -80,7 +132,35 @@ void LimitAdmin::ResetKey(std::string_view limit, std::string_view key,
     return;
   }
   Call* const raw = call.release();
-  with_.store.Reset((*found)->RuleFor(raw->key), raw->key, &Call::Done, raw);
+  raw->rule = &(*found)->RuleFor(raw->key);
+  with_.store.Reset(*raw->rule, raw->key, &Call::Done, raw);
+}
+
+void LimitAdmin::ListHolds(std::string_view limit, std::string_view key, uint32_t max_holds,
+                           std::function<void(absl::StatusOr<ListedHolds>)> done) {
+  const auto most = CheckMaxHolds(max_holds);
+  if (!most.ok()) return done(most.status());
+  AskHolds(with_, limit, key, /*receipt_id=*/0, *most,
+           [done = std::move(done)](absl::StatusOr<const store::HoldsOperation*> asked) {
+             if (!asked.ok()) return done(asked.status());
+             done(ListedHolds{(*asked)->listed, (*asked)->holds, (*asked)->level});
+           });
+}
+
+void LimitAdmin::EndHold(std::string_view limit, std::string_view key, uint64_t id,
+                         std::function<void(absl::StatusOr<bool>)> done) {
+  if (id == 0) return done(errors::Invalid("id", "0; say the id of a hold, as ListHolds gives it"));
+  AskHolds(with_, limit, key, id, /*most=*/0,
+           [this, done = std::move(done), log = &log_, limit = std::string(limit),
+            key = std::string(key), id](absl::StatusOr<const store::HoldsOperation*> asked) {
+             if (!asked.ok()) return done(asked.status());
+             if ((*asked)->ended) NoteSlotsFreed(with_, *(*asked)->rule, (*asked)->key);
+             log->Info("hold_ended", {{"limit", limit},
+                                      {"key", key},
+                                      {"id", absl::StrCat(id)},
+                                      {"existed", (*asked)->ended ? "true" : "false"}});
+             done((*asked)->ended);
+           });
 }
 
 void LimitAdmin::LiftFloor(std::string_view limit,
@@ -110,6 +190,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
     std::vector<store::QueryItem> queried;
     ListedKeys listed;
     std::function<void(absl::StatusOr<ListedKeys>)> done;
+    const Collaborators* with = nullptr;
     void Done() override {
       const std::unique_ptr<Operation> self(this);
       for (size_t i = 0; i < queried.size(); ++i) {
@@ -118,7 +199,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
           listed.keys[i].bucket = errors::BucketNotKnown();
           listed.keys[i].level.capacity = algorithm::Capacity(queried[i].rule->parameters);
         }
-        listed.keys[i].waiting = queried[i].waiting;
+        listed.keys[i].waiting = queried[i].waiting + CallersInLine(*with, queried[i]);
         listed.keys[i].next_grant_after_ns = queried[i].next_grant_after_ns;
       }
       done(std::move(listed));
@@ -150,6 +231,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
     item.key = key.key;
   }
   operation->done = std::move(done);
+  operation->with = &with_;
   if (operation->queried.empty()) {
     operation.release()->Done();
     return;

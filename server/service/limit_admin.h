@@ -64,6 +64,12 @@ struct ListedKeys {
   int64_t since_wall_ns = 0;
 };
 
+struct ListedHolds {
+  std::vector<store::HoldsOperation::Held> holds;  // those that end first
+  uint64_t total = 0;
+  store::BucketLevel level;
+};
+
 struct ServerStats {
   int64_t started_at_wall_ns = 0;
   std::string version;
@@ -100,6 +106,14 @@ class LimitAdmin {
   // answer is lost.
   void ResetKey(std::string_view limit, std::string_view key,
                 std::function<void(absl::StatusOr<bool>)> done);
+
+  // The holds of a slot bucket. NOT_FOUND; INVALID_ARGUMENT: the limit has no slots, the key is too
+  // long, or `max_holds` (0: the default) is out of bounds; UNAVAILABLE.
+  void ListHolds(std::string_view limit, std::string_view key, uint32_t max_holds,
+                 std::function<void(absl::StatusOr<ListedHolds>)> done);
+  // Ends a hold. Calls done(whether there was one); logged. Errors as ListHolds.
+  void EndHold(std::string_view limit, std::string_view key, uint64_t id,
+               std::function<void(absl::StatusOr<bool>)> done);
 
   // Lifts the floor of its own that a limit has since the shared store lost data (docs/redis.md).
   // Calls done(its end in nanoseconds since 1970; 0: it had none). NOT_FOUND; FAILED_PRECONDITION:

@@ -43,9 +43,7 @@ void MergedAcquisitions::AddChargedBy(size_t by, const store::Rule& rule, std::s
                                       uint64_t permits) {
   Add(rule, key, permits);
   const Item& item = items_.back();
-  if (decided_.back().debit != store::Debit::kForced || item.added > common::bounds::kMaxCharges) {
-    return;
-  }
+  if (item.added > common::bounds::kMaxCharges) return;
   charged_by_.resize(merged_.size());
   charged_by_[item.first_merged + merged_of_.back()] |=
       static_cast<uint16_t>(1u << merged_of_[item.first_added + by]);
@@ -71,9 +69,7 @@ void MergedAcquisitions::Decide(store::Store& store, int64_t deadline) {
     decided_[i].charges =
         absl::MakeConstSpan(merged_.data() + items_[i].first_merged, items_[i].merged);
     decided_[i].results = results_.data() + items_[i].first_merged;
-    if (decided_[i].debit == store::Debit::kForced && !charged_by_.empty()) {
-      decided_[i].charged_by = charged_by_.data() + items_[i].first_merged;
-    }
+    if (!charged_by_.empty()) decided_[i].charged_by = charged_by_.data() + items_[i].first_merged;
   }
   acquisitions = absl::MakeSpan(decided_);
   deadline_ns = deadline;

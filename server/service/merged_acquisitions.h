@@ -35,9 +35,15 @@ class MergedAcquisitions : public store::AcquireOperation {
 
   // Starts the next acquisition, which may not be booked ahead until SetMaxWait.
   void Begin(bool want_receipt);
+  void SetWantReceipt() { decided_.back().want_receipt = true; }
+  void SetBehindOthers() { decided_.back().behind_others = true; }
   void SetMaxWait(int64_t max_wait_ns) { decided_.back().max_wait_ns = max_wait_ns; }
+  // `once` stays alive and unchanged until Done.
+  void SetOnce(store::Once* once) { decided_.back().once = once; }
   // Makes the last acquisition a forced one. To be called before its charges are added.
   void SetForced() { decided_.back().debit = store::Debit::kForced; }
+  // Makes it an estimate. REQUIRES: Begin(true).
+  void SetSettleWithin(int64_t within_ns) { decided_.back().settle_within_ns = within_ns; }
 
   // Adds a charge to the last acquisition. `rule` and the bytes of `key` stay alive until Done. A
   // second charge on the same bucket (limit and key) adds to the first; the sum saturates. Charges
@@ -122,8 +128,7 @@ class MergedAcquisitions : public store::AcquireOperation {
   std::vector<store::Acquisition> decided_;  // one for each item
   std::vector<store::Charge> merged_;
   std::vector<store::ChargeResult> results_;  // one for each of merged_
-  // Of forced acquisitions: Acquisition::charged_by, one for each of merged_, as far as there are
-  // any.
+  // Acquisition::charged_by, one for each of merged_, as far as there are any.
   std::vector<uint16_t> charged_by_;
   std::vector<uint8_t> merged_of_;  // per charge added: its index among its item's merged
 };

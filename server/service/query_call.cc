@@ -2,6 +2,7 @@
 
 #include "common/bounds.h"
 #include "common/errors.h"
+#include "server/service/permission.h"
 
 namespace sluice::service {
 
@@ -14,6 +15,7 @@ void QueryCall::Reset(UnknownLimit unknown, Utf8 utf8) {
   asked_.clear();
   found_.clear();
   limits_.Use(nullptr);
+  if (caller_ != nullptr) caller_ = nullptr;
   status_ = absl::OkStatus();
   ResetWork();
 }
@@ -28,8 +30,10 @@ const absl::Status& QueryCall::Resolve(const limits::LimitRegistry& registry) {
   status_ = CheckBucketCount(added_);
   for (size_t i = 0; status_.ok() && i < asked_.size(); ++i) {
     Asked& asked = asked_[i];
-    const auto limit =
-        CheckBucket(FieldPath().Element("buckets", i), asked.limit, asked.key, utf8_, limits_);
+    const FieldPath path = FieldPath().Element("buckets", i);
+    status_ = CheckMayUse(caller_.get(), path, asked.limit);
+    if (!status_.ok()) break;
+    const auto limit = CheckBucket(path, asked.limit, asked.key, utf8_, limits_);
     if (limit.ok()) {
       asked.item = static_cast<uint32_t>(found_.size());
       store::QueryItem& item = found_.emplace_back();
@@ -80,6 +84,7 @@ BucketStatus QueryCall::bucket(size_t i) const {
   bucket.error = asked.error;
   if (!asked.error.ok()) return bucket;
   static_cast<store::QueryItem&>(bucket) = found_[asked.item];
+  if (with_ != nullptr) bucket.waiting += CallersInLine(*with_, bucket);
   if (bucket.unavailable) bucket.error = errors::BucketNotKnown();
   return bucket;
 }

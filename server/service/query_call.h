@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/access/caller.h"
 #include "server/service/collaborators.h"
 #include "server/service/validation.h"
 #include "server/store/store.h"
@@ -36,6 +38,8 @@ class QueryCall final : private store::QueryOperation {
 
   // Forgets the last request, keeps the memory.
   void Reset(UnknownLimit unknown = UnknownLimit::kFailsCall, Utf8 utf8 = Utf8::kChecked);
+  // Who makes the call. Null: it may do everything. REQUIRES: after Reset, which forgets it.
+  void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
   void AddBucket(std::string_view limit, std::string_view key);
 
   // As AcquireCall's: DoneFn is called after each slice, and only the last has results.
@@ -43,8 +47,9 @@ class QueryCall final : private store::QueryOperation {
   bool more() const { return undecided > 0; }
   size_t slice_cost() const { return work_in_decisions(); }
 
-  // After completion. NOT_FOUND: unknown limit. INVALID_ARGUMENT: no bucket, over 256, a key over
-  // 512 bytes. DEADLINE_EXCEEDED, UNAVAILABLE.
+  // After completion. PERMISSION_DENIED: a limit that the caller may not use, also if it is
+  // unknown. NOT_FOUND: unknown limit. INVALID_ARGUMENT: no bucket, over 256, a key over 512 bytes.
+  // DEADLINE_EXCEEDED, UNAVAILABLE.
   const absl::Status& status() const { return status_; }
   // One for each AddBucket, in its order. REQUIRES: status() is OK.
   size_t size() const { return asked_.size(); }
@@ -77,6 +82,7 @@ class QueryCall final : private store::QueryOperation {
   size_t added_ = 0;  // buckets; those over the bound are not kept
   std::vector<Asked> asked_;
   std::vector<store::QueryItem> found_;
+  access::CallerPtr caller_;
   LimitFinder limits_;
   absl::Status status_;
   int64_t wall_ns_ = 0;

@@ -8,6 +8,9 @@
 #include "server/service/collaborators.h"
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
+#include "server/service/remembered_room.h"
+#include "server/service/renew_call.h"
+#include "server/service/settle_call.h"
 
 namespace sluice::service {
 
@@ -16,9 +19,14 @@ namespace sluice::service {
 // (store::kNoDeadline: none): past it nothing is debited or given back.
 class RateLimiter {
  public:
+  // `most_remembered`: grants that may be remembered under request ids.
   RateLimiter(limits::LimitRegistry& registry, store::Store& store, const common::Clock& clock,
-              common::Metrics& metrics, KeyUsage& usage, const ReceiptSigner& signer)
-      : with_{registry, store, clock, metrics, usage, signer} {}
+              common::Metrics& metrics, KeyUsage& usage, const ReceiptSigner& signer,
+              size_t most_remembered = common::bounds::kMaxRememberedGrants)
+      : room_(most_remembered),
+        with_{registry, store, clock, metrics, usage, signer, nullptr, &room_} {}
+  RateLimiter(const RateLimiter&) = delete;
+  RateLimiter& operator=(const RateLimiter&) = delete;
 
   // Decides the call's acquisitions in their order, then calls done(context, call). Acquisitions
   // whose limits changed meanwhile are resolved again and decided after the others.
@@ -54,10 +62,20 @@ class RateLimiter {
     call->Start(with_, deadline_ns, done, context);
   }
 
+  void Renew(RenewCall* call, int64_t deadline_ns, RenewCall::DoneFn done, void* context) {
+    call->Start(with_, deadline_ns, done, context);
+  }
+
+  // Settles one acquisition after the other.
+  void Settle(SettleCall* call, int64_t deadline_ns, SettleCall::DoneFn done, void* context) {
+    call->Start(with_, deadline_ns, done, context);
+  }
+
   const common::Clock& clock() const { return with_.clock; }
   const Collaborators& collaborators() const { return with_; }
 
  private:
+  RememberedRoom room_;
   Collaborators with_;
 };
 

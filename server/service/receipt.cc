@@ -1,10 +1,14 @@
 #include "server/service/receipt.h"
 
+#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <openssl/params.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 
@@ -17,7 +21,9 @@
 namespace sluice::service {
 namespace {
 
+// The version of a plain acquisition. The others follow in the order of Receipt::Of.
 constexpr uint8_t kVersion = 1;
+constexpr uint8_t kHasRequestId = 0x80;
 constexpr size_t kHeaderBytes = 1 + 8 + 8 + 8 + 1;
 
 template <typename T>
@@ -47,6 +53,64 @@ bool TakeString(std::string_view* bytes, std::string_view* out) {
   return true;
 }
 
+// HMAC-SHA256. Not thread-safe. One is kept for each thread: looking the algorithm up and setting
+// the key take four times as long as the MAC of a receipt.
+class Hmac {
+ public:
+  Hmac() {
+    EVP_MAC* const algorithm = EVP_MAC_fetch(nullptr, OSSL_MAC_NAME_HMAC, nullptr);
+    context_ = EVP_MAC_CTX_new(algorithm);
+    EVP_MAC_free(algorithm);
+  }
+  ~Hmac() { EVP_MAC_CTX_free(context_); }
+  Hmac(const Hmac&) = delete;
+  Hmac& operator=(const Hmac&) = delete;
+
+  // `serial`: of the key.
+  ReceiptMac Of(std::string_view bytes, const ReceiptKey& key, uint64_t serial) {
+    std::array<unsigned char, EVP_MAX_MD_SIZE> full;
+    size_t size = 0;
+    const bool begun =
+        serial == serial_ ? EVP_MAC_init(context_, nullptr, 0, nullptr) == 1 : SetKey(key, serial);
+    if (!begun ||
+        EVP_MAC_update(context_, reinterpret_cast<const unsigned char*>(bytes.data()),
+                       bytes.size()) != 1 ||
+        EVP_MAC_final(context_, full.data(), &size, full.size()) != 1) {
+      std::abort();  // out of memory
+    }
+    ReceiptMac mac;
+    std::memcpy(mac.data(), full.data(), mac.size());
+    return mac;
+  }
+
+ private:
+  bool SetKey(const ReceiptKey& key, uint64_t serial) {
+    std::array<char, 7> digest = {"SHA256"};
+    const std::array<OSSL_PARAM, 2> parameters = {
+        OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest.data(), 0),
+        OSSL_PARAM_construct_end()};
+    serial_ = serial;
+    return EVP_MAC_init(context_, key.data(), key.size(), parameters.data()) == 1;
+  }
+
+  EVP_MAC_CTX* context_;
+  uint64_t serial_ = 0;  // of the key that is set
+};
+
+// Takes off the permits of each charge what was added for others (ReceiptCharge::own).
+void FindOwn(std::vector<ReceiptCharge>* charges) {
+  // The sets are transitive, so a charge has more of them than each of those in its set.
+  for (int size = 0; size < static_cast<int>(charges->size()); ++size) {
+    for (ReceiptCharge& charge : *charges) {
+      if (std::popcount(charge.charged_by) != size) continue;
+      charge.own = charge.permits;
+      for (uint32_t left = charge.charged_by; left != 0; left &= left - 1) {
+        charge.own -= std::min(charge.own, (*charges)[std::countr_zero(left)].own);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 ReceiptSigner::ReceiptSigner() {
@@ -67,7 +131,8 @@ void ReceiptSigner::Add(const ReceiptKey& key) {
   common::MutexLock lock(&mu_);
   const Secret* const before = newest_.load(std::memory_order_relaxed);
   if (before != nullptr && before->bytes == key) return;
-  secrets_.push_back(std::make_unique<const Secret>(Secret{key, before}));
+  static std::atomic<uint64_t> serials{0};  // of all signers
+  secrets_.push_back(std::make_unique<const Secret>(Secret{key, ++serials, before}));
   newest_.store(secrets_.back().get(), std::memory_order_release);
 }
 
@@ -93,22 +158,17 @@ absl::Status ReceiptSigner::UseKey(std::string_view hex) {
 }
 
 ReceiptMac ReceiptSigner::Mac(const Secret& secret, std::string_view bytes) {
-  unsigned char full[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  if (HMAC(EVP_sha256(), secret.bytes.data(), secret.bytes.size(),
-           reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), full,
-           &size) == nullptr) {
-    std::abort();  // out of memory
-  }
-  ReceiptMac mac;
-  std::memcpy(mac.data(), full, mac.size());
-  return mac;
+  thread_local Hmac hmac;
+  return hmac.Of(bytes, secret.bytes, secret.serial);
 }
 
 void ReceiptSigner::Append(uint64_t id, int64_t grant_time_ns,
-                           absl::Span<const store::Charge> charges, std::string* out) const {
+                           absl::Span<const store::Charge> charges, std::string* out,
+                           Receipt::Of of, const uint16_t* charged_by,
+                           const store::Once* once) const {
   const size_t start = out->size();
-  out->push_back(static_cast<char>(kVersion));
+  out->push_back(static_cast<char>((kVersion + static_cast<uint8_t>(of)) |
+                                   (once == nullptr ? 0 : kHasRequestId)));
   AppendInteger(instance_, out);
   AppendInteger(id, out);
   AppendInteger(static_cast<uint64_t>(grant_time_ns), out);
@@ -119,7 +179,10 @@ void ReceiptSigner::Append(uint64_t id, int64_t grant_time_ns,
     AppendInteger(static_cast<uint16_t>(charge.key.size()), out);
     out->append(charge.key);
     AppendInteger(charge.permits, out);
+    if (of == Receipt::Of::kAcquisition) continue;
+    AppendInteger(charged_by == nullptr ? uint16_t{0} : charged_by[&charge - charges.data()], out);
   }
+  if (once != nullptr) out->append(once->id.bytes());
   const auto mac =
       Mac(*newest_.load(std::memory_order_acquire), std::string_view(*out).substr(start));
   out->append(reinterpret_cast<const char*>(mac.data()), mac.size());
@@ -127,6 +190,7 @@ void ReceiptSigner::Append(uint64_t id, int64_t grant_time_ns,
 
 absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const {
   receipt->charges.clear();
+  receipt->request_id.reset();
   absl::Status bad = common::errors::BadReceipt(bytes.size());
   if (bytes.size() < kHeaderBytes + kReceiptMacBytes ||
       bytes.size() > common::bounds::kMaxReceiptBytes) {
@@ -141,7 +205,12 @@ absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const
     secret = secret->before;
   }
 
-  if (TakeInteger<uint8_t>(&rest) != kVersion) return bad;
+  const auto version = TakeInteger<uint8_t>(&rest);
+  const bool has_request_id = (version & kHasRequestId) != 0;
+  const int kind = (version & ~kHasRequestId) - kVersion;
+  if (kind < 0 || kind > static_cast<int>(Receipt::Of::kSlots)) return bad;
+  receipt->of = static_cast<Receipt::Of>(kind);
+  const bool settles = receipt->of != Receipt::Of::kAcquisition;
   const uint64_t instance = TakeInteger<uint64_t>(&rest);
   receipt->id = TakeInteger<uint64_t>(&rest);
   receipt->grant_time_ns = static_cast<int64_t>(TakeInteger<uint64_t>(&rest));
@@ -150,10 +219,16 @@ absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const
   for (size_t i = 0; i < charges; ++i) {
     ReceiptCharge& charge = receipt->charges.emplace_back();
     if (!TakeString<uint8_t>(&rest, &charge.limit) || !TakeString<uint16_t>(&rest, &charge.key) ||
-        rest.size() < sizeof(uint64_t)) {
+        rest.size() < sizeof(uint64_t) + (settles ? sizeof(uint16_t) : 0)) {
       return bad;
     }
     charge.permits = TakeInteger<uint64_t>(&rest);
+    if (settles) charge.charged_by = TakeInteger<uint16_t>(&rest);
+  }
+  if (settles) FindOwn(&receipt->charges);
+  if (has_request_id && rest.size() == store::RequestId::kBytes) {
+    receipt->request_id = store::RequestId::From(rest);
+    rest = {};
   }
   return rest.empty() ? absl::OkStatus() : bad;
 }

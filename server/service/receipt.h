@@ -3,12 +3,15 @@
 //
 // Layout, integers little-endian:
 //
-//   1 B   version, 1
+//   1 B   version: 1, or if Settle takes it 2 (settle_within) or 3 (slots, without settle_within);
+//         the highest bit is set if it has a request id
 //   8 B   instance: random, of this process start
 //   8 B   receipt id: the store's serial
 //   8 B   grant time of a reservation, on the store's clock; 0: granted for now
 //   1 B   charges, 1 to 16
-//         each: 1 B name length, name; 2 B key length, key; 8 B permits
+//         each: 1 B name length, name; 2 B key length, key; 8 B permits;
+//         if Settle takes it: 2 B the charges whose limits charge this one in turn, as bits
+//   16 B  the request id of the acquisition, if it has one
 //   16 B  MAC: the first half of HMAC-SHA256 over all before it
 //
 // The MAC's key is random for each start until UseKey: nodes that share a store use one key, so
@@ -24,6 +27,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,12 +44,25 @@ struct ReceiptCharge {
   std::string_view limit;
   std::string_view key;
   uint64_t permits = 0;
+  // If Settle takes it: store::Acquisition::charged_by, and the permits that the request itself
+  // named for this limit and key.
+  uint16_t charged_by = 0;
+  uint64_t own = 0;
 };
 
 struct Receipt {
+  enum class Of : uint8_t {
+    kAcquisition = 0,
+    kEstimate,  // with settle_within
+    kSlots,     // with slots, without settle_within
+  };
+
   uint64_t id = 0;
   int64_t grant_time_ns = 0;
+  Of of = Of::kAcquisition;
   std::vector<ReceiptCharge> charges;  // views into the opened bytes
+  // Of the acquisition: Refund says under it that its grant is not to be repeated any more.
+  std::optional<store::RequestId> request_id;
 };
 
 inline constexpr size_t kReceiptKeyBytes = 32;
@@ -67,9 +84,11 @@ class ReceiptSigner {
   // INVALID_ARGUMENT: not a key; the message does not show it.
   absl::Status UseKey(std::string_view hex);
 
-  // Appends a receipt to `out`.
+  // Appends a receipt to `out`. `charged_by`: as store::Acquisition's; kept if Settle takes it.
+  // `once`: of the acquisition; null: it has no request id.
   void Append(uint64_t id, int64_t grant_time_ns, absl::Span<const store::Charge> charges,
-              std::string* out) const;
+              std::string* out, Receipt::Of of = Receipt::Of::kAcquisition,
+              const uint16_t* charged_by = nullptr, const store::Once* once = nullptr) const;
 
   // INVALID_ARGUMENT: not issued by this signer.
   absl::Status Open(std::string_view bytes, Receipt* receipt) const;
@@ -79,6 +98,7 @@ class ReceiptSigner {
   static constexpr int kKeysTried = 4;
   struct Secret {
     ReceiptKey bytes;
+    uint64_t serial;  // distinguishes it from all others of the process
     const Secret* before;
   };
 

@@ -4,6 +4,8 @@
 
 #include "common/bounds.h"
 #include "common/errors.h"
+#include "server/service/permission.h"
+#include "server/service/validation.h"
 
 namespace sluice::service {
 
@@ -17,6 +19,7 @@ void RefundCall::Reset(std::string_view receipt) {
   refunded_.clear();
   table_.reset();
   connection_ = nullptr;
+  if (caller_ != nullptr) caller_ = nullptr;
   bookings_.reset();
   status_ = absl::OkStatus();
   operation_.outcome = store::RefundOutcome::kPending;
@@ -43,6 +46,7 @@ void RefundCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn do
   }
   operation_.deadline_ns = deadline_ns;
   operation_.receipt_id = decoded_.id;
+  operation_.request_id = decoded_.request_id.has_value() ? &*decoded_.request_id : nullptr;
   operation_.grant_time_ns = decoded_.grant_time_ns;
   operation_.refunded = refunded_.data();
   Try();
@@ -52,6 +56,8 @@ void RefundCall::Try() {
   ++attempts_;
   table_ = with_->registry.Local();
   charges_.clear();
+  status_ = CheckMayRedeem(caller_.get(), "receipt", decoded_.charges, *table_);
+  if (!status_.ok()) return Finish();
   for (const ReceiptCharge& charge : decoded_.charges) {
     const limits::Limit* limit = table_->Find(charge.limit);
     if (limit == nullptr) {
@@ -79,11 +85,17 @@ void RefundCall::Decided() {
       for (size_t i = 0; i < charges_.size(); ++i) {
         shard.OfLimit(charges_[i].rule->limit_id).refunded_permits.Add(refunded_[i]);
       }
+      if (SlotsOf(charges_) != nullptr && with_->held_callers != nullptr) {
+        with_->held_callers->SlotsFreed(charges_);
+      }
       break;
     }
     case store::RefundOutcome::kAlreadyRefunded:
     case store::RefundOutcome::kExpired:
       std::fill(refunded_.begin(), refunded_.end(), 0);
+      break;
+    case store::RefundOutcome::kSettled:
+      status_ = errors::SettledBefore();
       break;
     case store::RefundOutcome::kStaleRule:
       if (attempts_ < kMaxAttempts) {

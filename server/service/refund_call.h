@@ -6,9 +6,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/access/caller.h"
 #include "server/limits/limit_table.h"
 #include "server/service/collaborators.h"
 #include "server/service/connection_bookings.h"
@@ -38,13 +40,16 @@ class RefundCall {
   // As AcquireCall::UseConnection; Start copies it if the receipt is of a reservation.
   void UseConnection(ConnectionBookings* connection) { connection_ = connection; }
 
+  // Who makes the call. Null: it may do everything. REQUIRES: after Reset, which forgets it.
+  void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
   // As AcquireCall's: DoneFn is called after each slice, and only the last has results.
   void DecideInSlices() { operation_.most_work = kSliceWork; }
   bool more() const { return operation_.undecided > 0; }
   size_t slice_cost() const { return operation_.work_in_decisions(); }
 
   // After completion. INVALID_ARGUMENT: the receipt was changed or cut, or was issued by another
-  // server or before a restart. DEADLINE_EXCEEDED, UNAVAILABLE.
+  // server or before a restart. PERMISSION_DENIED: the caller may not use its limits.
+  // DEADLINE_EXCEEDED, UNAVAILABLE.
   const absl::Status& status() const { return status_; }
   // REQUIRES: status() is OK. kRefunded, kAlreadyRefunded or kExpired.
   store::RefundOutcome outcome() const { return operation_.outcome; }
@@ -86,6 +91,7 @@ class RefundCall {
   std::vector<uint64_t> refunded_;
   Operation operation_{this};
   std::shared_ptr<const limits::LimitTable> table_;
+  access::CallerPtr caller_;
   absl::Status status_;
   size_t attempts_ = 0;
 

@@ -17,6 +17,15 @@ namespace bounds = common::bounds;
 namespace errors = common::errors;
 using common::ToAbsl;
 
+// The setting because of which nodes decide on the rule's buckets by themselves, now or while the
+// store is unavailable; empty: the store decides.
+std::string SettingOfOwnDecisions(const store::Rule& rule) {
+  if (rule.sharing != store::Sharing::kExact) {
+    return absl::StrCat("sharing: ", ToAbsl(limits::SharingName(rule.sharing)));
+  }
+  return rule.split_when_store_unavailable ? "on_store_failure: split" : "";
+}
+
 }  // namespace
 
 std::string FieldPath::Field(std::string_view name) const {
@@ -66,6 +75,18 @@ absl::StatusOr<int64_t> CheckOptions(const FieldPath& path, const AcquisitionOpt
   return max_wait_ns;
 }
 
+absl::StatusOr<int64_t> CheckSettleWithin(const FieldPath& path,
+                                          const AcquisitionOptions& options) {
+  if (!options.settle_within.has_value()) return 0;
+  const std::string field = path.Field("settle_within");
+  auto within_ns = ToNanoseconds(field, *options.settle_within);
+  if (!within_ns.ok()) return within_ns.status();
+  if (*within_ns <= 0 || *within_ns > bounds::kMaxSettleWithinNs) {
+    return errors::SettleWithinOutOfBounds(field, options.settle_within->seconds);
+  }
+  return within_ns;
+}
+
 absl::Status CheckChargeCount(const FieldPath& acquisition, size_t charges) {
   if (charges == 0) return errors::NoCharges(acquisition.Field("charges"));
   if (charges > bounds::kMaxCharges) {
@@ -105,6 +126,9 @@ absl::StatusOr<const limits::Limit*> CheckCharge(const FieldPath& path, std::str
 }
 
 absl::Status CheckForced(const FieldPath& path, uint64_t permits, const store::Rule& rule) {
+  if (algorithm::IsConcurrency(rule.parameters)) {
+    return errors::SlotsDoNotForce(path.Field("force"), rule.limit_name);
+  }
   if (!rule.max_owed.has_value()) {
     return errors::ForceNotAllowed(path.Field("limit"), rule.limit_name);
   }
@@ -113,6 +137,9 @@ absl::Status CheckForced(const FieldPath& path, uint64_t permits, const store::R
 }
 
 absl::Status CheckForcedParent(const FieldPath& acquisition, const store::Rule& rule) {
+  if (algorithm::IsConcurrency(rule.parameters)) {
+    return errors::SlotsDoNotForce(acquisition.Field("force"), rule.limit_name);
+  }
   if (rule.sharing == store::Sharing::kExact) return absl::OkStatus();
   return errors::SharingDoesNotForce(acquisition.Field("force"), rule.limit_name,
                                      limits::SharingName(rule.sharing));
@@ -139,15 +166,57 @@ absl::Status CheckMergedCharges(const FieldPath& acquisition, size_t added,
 absl::Status CheckBooksAhead(const FieldPath& acquisition,
                              absl::Span<const store::Charge> charges) {
   for (const store::Charge& charge : charges) {
-    const store::Rule& rule = *charge.rule;
-    const bool exact = rule.sharing == store::Sharing::kExact;
-    if (exact && !rule.split_when_store_unavailable) continue;
-    return errors::SharingDoesNotBook(
-        acquisition.Field("max_wait"), rule.limit_name,
-        exact ? "on_store_failure: split"
-              : absl::StrCat("sharing: ", ToAbsl(limits::SharingName(rule.sharing))));
+    const std::string setting = SettingOfOwnDecisions(*charge.rule);
+    if (setting.empty()) continue;
+    return errors::SharingDoesNotBook(acquisition.Field("max_wait"), charge.rule->limit_name,
+                                      setting);
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckRequestId(const FieldPath& acquisition, std::string_view request_id,
+                            const AcquisitionOptions& options) {
+  const std::string_view field = "request_id";
+  if (request_id.size() != store::RequestId::kBytes) {
+    return errors::BadRequestId(acquisition.Field(field), request_id.size());
+  }
+  if (options.hold) return errors::OnceDoesNotHold(acquisition.Field(field));
+  return absl::OkStatus();
+}
+
+absl::Status CheckRemembers(const FieldPath& acquisition, absl::Span<const store::Charge> charges) {
+  for (const store::Charge& charge : charges) {
+    const std::string setting = SettingOfOwnDecisions(*charge.rule);
+    if (setting.empty()) continue;
+    return errors::SharingDoesNotRemember(acquisition.Field("request_id"), charge.rule->limit_name,
+                                          setting);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEstimates(const FieldPath& acquisition, absl::Span<const store::Charge> charges) {
+  for (const store::Charge& charge : charges) {
+    const std::string setting = SettingOfOwnDecisions(*charge.rule);
+    if (setting.empty()) continue;
+    return errors::SharingHasNoEstimates(acquisition.Field("settle_within"),
+                                         charge.rule->limit_name, setting);
+  }
+  return absl::OkStatus();
+}
+
+const store::Rule* SlotsOf(absl::Span<const store::Charge> charges) {
+  for (const store::Charge& charge : charges) {
+    if (algorithm::IsConcurrency(charge.rule->parameters)) return charge.rule;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<uint32_t> CheckMaxHolds(uint32_t max_holds) {
+  if (max_holds > bounds::kMaxListHolds) {
+    return errors::Invalid("max_holds", max_holds, "; 1 to ", bounds::kMaxListHolds, ", or 0 for ",
+                           bounds::kDefaultListHolds);
+  }
+  return max_holds == 0 ? bounds::kDefaultListHolds : max_holds;
 }
 
 absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,10 +32,13 @@ struct AcquisitionOptions {
   bool hold = false;
   bool want_receipt = false;
   bool force = false;
+  bool once = false;  // it has a request id (AcquireCall::SetRequestId)
+  std::optional<WireDuration> settle_within = {};
 
-  // For now or never, and without a receipt.
+  // For now or never, without a receipt and a request id.
   bool plain() const {
-    return max_wait.seconds == 0 && max_wait.nanos == 0 && !want_receipt && !force;
+    return max_wait.seconds == 0 && max_wait.nanos == 0 && !want_receipt && !force && !once &&
+           !settle_within.has_value();
   }
 };
 
@@ -113,6 +117,9 @@ absl::Status CheckBucketCount(size_t buckets);
 absl::StatusOr<int64_t> CheckOptions(const FieldPath& path, const AcquisitionOptions& options,
                                      bool in_batch);
 
+// `settle_within` of an acquisition, in nanoseconds; 0: it has none.
+absl::StatusOr<int64_t> CheckSettleWithin(const FieldPath& path, const AcquisitionOptions& options);
+
 // The number of charges of an acquisition, before or after the limits' own `charges` were added.
 absl::Status CheckChargeCount(const FieldPath& acquisition, size_t charges);
 
@@ -142,6 +149,18 @@ absl::Status CheckMergedCharges(const FieldPath& acquisition, size_t added,
 
 // That reservations on the charges' buckets in a shared store are possible.
 absl::Status CheckBooksAhead(const FieldPath& acquisition, absl::Span<const store::Charge> charges);
+
+// `request_id` of an acquisition, and that nothing in its options forbids one.
+absl::Status CheckRequestId(const FieldPath& acquisition, std::string_view request_id,
+                            const AcquisitionOptions& options);
+// That grants on the charges' buckets in a shared store can be remembered.
+absl::Status CheckRemembers(const FieldPath& acquisition, absl::Span<const store::Charge> charges);
+// That estimates on the charges' buckets in a shared store can be settled.
+absl::Status CheckEstimates(const FieldPath& acquisition, absl::Span<const store::Charge> charges);
+// The rule of the first charge on slots; null: there is none.
+const store::Rule* SlotsOf(absl::Span<const store::Charge> charges);
+// `max_holds` of ListHolds, with the default filled in.
+absl::StatusOr<uint32_t> CheckMaxHolds(uint32_t max_holds);
 
 // `min_interval` of a Watch, in nanoseconds.
 absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval);

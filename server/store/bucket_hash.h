@@ -12,6 +12,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "absl/base/attributes.h"
+
 namespace sluice::store {
 
 class BucketHash {
@@ -28,7 +30,8 @@ class BucketHash {
     }
   }
 
-  uint64_t operator()(uint32_t limit_id, std::string_view key) const {
+  // Each decision hashes a key, so it is always inlined.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE uint64_t operator()(uint32_t limit_id, std::string_view key) const {
     const char* p = key.data();
     size_t left = key.size();
     uint64_t state = secret_[0] ^ (limit_id * 0x9e3779b97f4a7c15);

@@ -24,7 +24,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "common/bounds.h"
+#include "server/algorithm/bucket_state.h"
 #include "server/algorithm/calendar/calendar.h"
+#include "server/algorithm/estimates.h"
 #include "server/algorithm/level.h"
 #include "server/store/store.h"
 
@@ -45,6 +47,8 @@ concept OpenForDecision =
       { bucket.Refund(number, now_ns) } -> std::same_as<std::optional<uint64_t>>;
       { bucket.Force(number, number, now_ns, number) } -> std::same_as<uint64_t>;
       { bucket.GiveBack(number, now_ns) };
+      { bucket.HeldUntilNs(number, now_ns) } -> std::same_as<std::optional<int64_t>>;
+      { bucket.RenewHold(number, now_ns) } -> std::same_as<std::optional<int64_t>>;
       { bucket.Book(booking, now_ns) };
       { bucket.CancelBooking(now_ns, number) } -> std::same_as<bool>;
       { view.FindBooking(now_ns, number, &booking, &now_ns) } -> std::same_as<bool>;
@@ -55,8 +59,18 @@ concept OpenForDecision =
       { view.LastGrantTimeNs() } -> std::same_as<int64_t>;
     };
 
-// The retry hint where it is not known when there will be room.
-inline constexpr int64_t kOverflowRetryNs = 100'000'000;
+// What a store that has estimates must offer beside.
+template <typename Bucket>
+concept OpenForEstimates =
+    OpenForDecision<Bucket> &&
+    requires(Bucket& bucket, const Bucket& view, uint64_t number, int64_t now_ns,
+             const algorithm::BucketState::Settlement& settlement) {
+      { bucket.HasRoomForEstimate(now_ns) } -> std::same_as<bool>;
+      { bucket.BeginEstimate(number, number, now_ns, now_ns) };
+      { view.FindEstimate(number) } -> std::same_as<std::optional<algorithm::Estimate>>;
+      { bucket.Settle(number, settlement, now_ns) } -> std::same_as<uint64_t>;
+      { bucket.CloseReceipt(number) };
+    };
 
 // The charges that can deny: those of limits that are not in shadow mode, on buckets that exist.
 // `bucket_of(i)` is the bucket of charges[i]. `set`: see algorithm::Booking::set.
@@ -86,6 +100,18 @@ class EnforcedCharges {
   int64_t EarliestNs(size_t i, int64_t from_ns) const {
     return bucket_of_(i).EarliestNs(charges_[i].permits, now_ns_, set_, from_ns, budget_);
   }
+  // Whether charge i, which need not be enforced, fits at the grant time. Slots cannot be booked:
+  // those that are free now are taken now, also if the rates of the acquisition are booked for
+  // later.
+  bool FitsAt(size_t i, int64_t grant_time_ns) const {
+    return IsSlots(i) ? bucket_of_(i).CanTake(charges_[i].permits, now_ns_, set_)
+                      : EarliestNs(i, grant_time_ns) == grant_time_ns;
+  }
+  // Whether all enforced slots are free now.
+  bool SlotsAreFree() const {
+    return std::all_of(indexes().begin(), indexes().end(),
+                       [this](size_t i) { return !IsSlots(i) || FitsAt(i, now_ns_); });
+  }
   // The first moment from from_ns on at which all enforced charges fit.
   int64_t JointGrantTimeNs(int64_t from_ns) const {
     return algorithm::JointGrantTimeNs(
@@ -94,6 +120,8 @@ class EnforcedCharges {
   }
 
  private:
+  bool IsSlots(size_t i) const { return algorithm::IsConcurrency(charges_[i].rule->parameters); }
+
   const absl::Span<const Charge> charges_;
   const BucketOf bucket_of_;
   const int64_t now_ns_;
@@ -104,8 +132,45 @@ class EnforcedCharges {
   int64_t after_all_ns_;  // no bucket has a later booking
 };
 
+// Whether a charge without a bucket is granted and not counted. Slots are not: they must be held.
+inline bool AllowsOverflow(const Charge& charge, OverflowPolicy overflow) {
+  return overflow == OverflowPolicy::kAllow && !algorithm::IsConcurrency(charge.rule->parameters);
+}
+
+// Why the acquisition cannot be an estimate, whatever the buckets hold. kPending: it can.
+template <OpenForDecision Bucket>
+Outcome CheckEstimate(absl::Span<const Charge> charges, absl::Span<Bucket> buckets,
+                      int64_t now_ns) {
+  if constexpr (OpenForEstimates<Bucket>) {
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      if (algorithm::IsConcurrency(charges[i].rule->parameters)) continue;
+      if (buckets[i].missing() || !buckets[i].HasRoomForEstimate(now_ns)) {
+        return Outcome::kNoRoomForEstimate;
+      }
+    }
+    return Outcome::kPending;
+  } else {
+    return Outcome::kUnsupported;
+  }
+}
+
+// To be called when the acquisition has its receipt, before any bucket is changed. Slots have
+// nothing to account for.
+template <OpenForDecision Bucket>
+void BeginEstimate(const Acquisition& acquisition, absl::Span<Bucket> buckets) {
+  if (acquisition.settle_within_ns == 0) return;
+  if constexpr (OpenForEstimates<Bucket>) {
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      if (algorithm::IsConcurrency(acquisition.charges[i].rule->parameters)) continue;
+      buckets[i].BeginEstimate(acquisition.receipt_id, acquisition.charges[i].permits,
+                               acquisition.now_ns + acquisition.wait_ns,
+                               acquisition.settle_within_ns);
+    }
+  }
+}
+
 // Books an acquisition that cannot be granted now, if it fits within max_wait_ns; else writes when
-// it would fit. Returns whether it was booked.
+// it would fit. REQUIRES: slots that are not free have their reason. Returns whether it was booked.
 template <OpenForDecision Bucket>
 bool Reserve(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns, uint64_t set,
              absl::FunctionRef<uint64_t()> new_receipt, SearchBudget* budget) {
@@ -116,6 +181,13 @@ bool Reserve(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_n
   const int64_t grant_time_ns = enforced.JointGrantTimeNs(now_ns);
   const bool never = grant_time_ns == algorithm::kNeverNs;
   const int64_t wait_ns = never ? grant_time_ns : std::max<int64_t>(grant_time_ns - now_ns, 0);
+  if (std::any_of(enforced.indexes().begin(), enforced.indexes().end(),
+                  [&](size_t i) { return LacksSlots(charges[i], results[i]); })) {
+    // If other callers are first, its own slots may be free.
+    acquisition->retry_after_ns =
+        acquisition->behind_others ? std::max(wait_ns, kOverflowRetryNs) : wait_ns;
+    return false;
+  }
   if (wait_ns > acquisition->max_wait_ns) {
     acquisition->retry_after_ns = never ? wait_ns : wait_ns - acquisition->max_wait_ns;
     if (acquisition->max_wait_ns == 0) return false;
@@ -146,11 +218,12 @@ bool Reserve(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_n
 
   acquisition->wait_ns = wait_ns;
   acquisition->receipt_id = new_receipt();
+  BeginEstimate(*acquisition, buckets);
   for (size_t i = 0; i < charges.size(); ++i) {
     if (buckets[i].missing()) continue;
     results[i].reason = Reason::kNone;
     if (charges[i].rule->shadow &&
-        (enforced.EarliestNs(i, grant_time_ns) != grant_time_ns || buckets[i].BookingsFull())) {
+        (!enforced.FitsAt(i, grant_time_ns) || buckets[i].BookingsFull())) {
       results[i].reason = Reason::kShadowDenied;
       continue;
     }
@@ -204,6 +277,7 @@ void Force(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns,
            SearchBudget* budget) {
   const absl::Span<const Charge> charges = acquisition->charges;
   if (acquisition->want_receipt) acquisition->receipt_id = new_receipt();
+  BeginEstimate(*acquisition, buckets);
   ForcedShares shares(*acquisition);
   for (const size_t i : shares.order()) {
     const Charge& charge = charges[i];
@@ -234,8 +308,9 @@ void Force(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns,
 }
 
 // Decides and carries out one acquisition. Writes all its results but the outcome, and returns
-// that: kGranted or kDenied. `new_receipt` is called at most once. `overflow` decides charges whose
-// buckets are missing. `budget`: of the searches among bookings; null: one of its own.
+// that: kGranted, kDenied, or why there is no estimate. `new_receipt` is called at most once.
+// `overflow` decides charges whose buckets are missing. `budget`: of the searches among bookings;
+// null: one of its own.
 template <OpenForDecision Bucket>
 Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns, uint64_t set,
                absl::FunctionRef<uint64_t()> new_receipt,
@@ -252,6 +327,10 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
     acquisition->results[i].reason = Reason::kNone;
     acquisition->results[i].forgiven = 0;
   }
+  if (acquisition->settle_within_ns != 0) {
+    const Outcome unable = CheckEstimate(charges, buckets, now_ns);
+    if (unable != Outcome::kPending) return unable;
+  }
   if (acquisition->debit != Debit::kIfAllowed) {
     Force(acquisition, buckets, now_ns, set, new_receipt, overflow, budget);
     return Outcome::kGranted;
@@ -261,9 +340,10 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
   std::array<bool, common::bounds::kMaxCharges> fits = {};
   for (size_t i = 0; i < charges.size(); ++i) {
     const bool shadow = charges[i].rule->shadow;
+    const bool slots = algorithm::IsConcurrency(charges[i].rule->parameters);
     Reason& reason = acquisition->results[i].reason;
     if (buckets[i].missing()) {
-      if (overflow == OverflowPolicy::kAllow) {
+      if (AllowsOverflow(charges[i], overflow)) {
         acquisition->source = Source::kOverflow;
       } else if (shadow) {
         reason = Reason::kShadowDenied;
@@ -275,14 +355,17 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
       }
       continue;
     }
-    fits[i] = buckets[i].CanTake(charges[i].permits, now_ns, set);
+    fits[i] = buckets[i].CanTake(charges[i].permits, now_ns, set) &&
+              (!slots || shadow || !acquisition->behind_others);
     if (fits[i]) continue;
     reason = shadow ? Reason::kShadowDenied : Reason::kNotEnough;
     granted &= shadow;
+    if (!shadow && slots && buckets[i].BookingsFull()) reason = Reason::kWaitingBound;
   }
   const bool reserved =
       !granted && room && Reserve(acquisition, buckets, now_ns, set, new_receipt, budget);
   if (granted && acquisition->want_receipt) acquisition->receipt_id = new_receipt();
+  if (granted) BeginEstimate(*acquisition, buckets);
   for (size_t i = 0; i < charges.size(); ++i) {
     if (granted && fits[i]) {
       buckets[i].Take(charges[i].permits, now_ns, acquisition->receipt_id, set);
@@ -290,6 +373,20 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
     acquisition->results[i].level = buckets[i].LevelAt(now_ns, budget);
   }
   return granted || reserved ? Outcome::kGranted : Outcome::kDenied;
+}
+
+// Whether the receipt is of an estimate that was settled, which cannot be refunded.
+template <OpenForDecision Bucket>
+bool WasSettled(uint64_t receipt_id, absl::Span<Bucket> buckets) {
+  if constexpr (OpenForEstimates<Bucket>) {
+    for (const Bucket& bucket : buckets) {
+      const std::optional<algorithm::Estimate> estimate = bucket.FindEstimate(receipt_id);
+      if (!estimate.has_value()) continue;
+      return estimate->state != algorithm::Estimate::State::kOpen &&
+             estimate->state != algorithm::Estimate::State::kRefunded;
+    }
+  }
+  return false;
 }
 
 // Gives back what the receipt is worth, and writes how much. Returns whether the receipt was open
@@ -313,6 +410,44 @@ bool Refund(const RefundOperation& operation, absl::Span<Bucket> buckets, int64_
     }
   }
   return open;
+}
+
+// Holds the slots for longer, if all of them are still held. Charges of shadow limits that were
+// granted without slots have none to lose.
+template <OpenForDecision Bucket>
+RenewOutcome Renew(Renewal* renewal, absl::Span<Bucket> buckets, int64_t now_ns) {
+  renewal->held_for_ns = algorithm::kNeverNs;
+  const auto held = [&](size_t i) {
+    return !buckets[i].missing() && buckets[i].HeldUntilNs(renewal->receipt_id, now_ns).has_value();
+  };
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!renewal->charges[i].rule->shadow && !held(i)) return RenewOutcome::kGone;
+  }
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    int64_t held_for_ns = renewal->charges[i].rule->parameters.concurrency.hold_for_ns;
+    if (held(i)) held_for_ns = *buckets[i].RenewHold(renewal->receipt_id, now_ns) - now_ns;
+    renewal->held_for_ns = std::min(renewal->held_for_ns, held_for_ns);
+  }
+  return RenewOutcome::kRenewed;
+}
+
+// The holds of an open bucket of slots, for HoldsOperation and QueryItem.
+inline void ListHolds(const algorithm::ConcurrencyState& slots, int64_t now_ns,
+                      HoldsOperation* operation) {
+  const size_t ended = slots.holds().EndedUpTo(now_ns).holds;
+  operation->holds = slots.holds().size() - ended;
+  slots.holds().ForEach(
+      [&](const algorithm::Hold& hold) {
+        operation->listed.push_back({hold.id, hold.permits, hold.end_ns - now_ns});
+      },
+      ended, operation->most_listed);
+}
+inline void NoteHolds(const algorithm::ConcurrencyState& slots, int64_t now_ns, QueryItem* item) {
+  item->holds = slots.HoldsAt(now_ns);
+  if (item->holds != 0) item->next_end_after_ns = slots.NextEndNs(now_ns) - now_ns;
+  if (item->hold_id == 0) return;
+  const std::optional<algorithm::Hold> hold = slots.Find(item->hold_id, now_ns);
+  if (hold.has_value()) item->held_until_ns = hold->end_ns;
 }
 
 // Moves the booking at *booked_ns to the earliest moment at which it fits, but not before the
@@ -342,14 +477,11 @@ MoveOutcome Move(uint64_t receipt_id, absl::Span<const Charge> charges, absl::Sp
   }
   const int64_t grant_time_ns = enforced.JointGrantTimeNs(from_ns);
   // If a lowered limit leaves no earlier place, keep the booking where it is.
-  const bool moved = grant_time_ns < *booked_ns;
+  const bool moved = grant_time_ns < *booked_ns && enforced.SlotsAreFree();
   booking.grant_time_ns = moved ? grant_time_ns : *booked_ns;
   for (size_t i = 0; i < buckets.size(); ++i) {
     if (!booked[i]) continue;
-    if (charges[i].rule->shadow && moved &&
-        enforced.EarliestNs(i, booking.grant_time_ns) != booking.grant_time_ns) {
-      continue;
-    }
+    if (charges[i].rule->shadow && moved && !enforced.FitsAt(i, booking.grant_time_ns)) continue;
     booking.permits = charges[i].permits;
     buckets[i].Book(booking, now_ns);
   }

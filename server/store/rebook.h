@@ -126,11 +126,15 @@ void PlaceItem(RebookItem* item, absl::Span<Bucket> buckets, int64_t from_ns, in
   };
 
   for (size_t c = 0; c < charges.size(); ++c) {
-    if (bucket_of(c).missing() && !charges[c].rule->shadow && overflow == OverflowPolicy::kDeny) {
+    if (bucket_of(c).missing() && !charges[c].rule->shadow &&
+        !AllowsOverflow(charges[c], overflow)) {
       return deny(kOverflowRetryNs, Reason::kNotEnough);
     }
   }
   const int64_t grant_time_ns = enforced.JointGrantTimeNs(from_ns);
+  if (grant_time_ns <= asked.until_ns && !enforced.SlotsAreFree()) {
+    return deny(std::max(grant_time_ns - now_ns, kOverflowRetryNs), Reason::kNotEnough);
+  }
   if (grant_time_ns > asked.until_ns) {
     const bool never = grant_time_ns == algorithm::kNeverNs;
     return deny(never ? grant_time_ns : grant_time_ns - std::max(asked.until_ns, now_ns),
@@ -149,8 +153,7 @@ void PlaceItem(RebookItem* item, absl::Span<Bucket> buckets, int64_t from_ns, in
   for (size_t c = 0; c < charges.size(); ++c) {
     Bucket& bucket = bucket_of(c);
     if (bucket.missing()) continue;
-    if (charges[c].rule->shadow &&
-        (enforced.EarliestNs(c, grant_time_ns) != grant_time_ns || bucket.BookingsFull())) {
+    if (charges[c].rule->shadow && (!enforced.FitsAt(c, grant_time_ns) || bucket.BookingsFull())) {
       continue;
     }
     if (grant_time_ns > now_ns) {

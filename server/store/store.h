@@ -23,6 +23,7 @@
 #include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/open_receipts.h"
+#include "server/store/once.h"
 #include "server/store/rule.h"
 
 namespace sluice::store {
@@ -30,6 +31,9 @@ namespace sluice::store {
 using algorithm::SearchBudget;
 
 inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
+
+// The retry hint where it is not known when there will be room.
+inline constexpr int64_t kOverflowRetryNs = 100'000'000;
 
 // Permits from one bucket. REQUIRES: permits >= 1, and unless it is forced or given back not above
 // what the rule can ever grant (algorithm::MaxGrant); key at most bounds::kMaxKeyBytes.
@@ -78,7 +82,8 @@ struct ChargeResult {
   BucketLevel level;
   Reason reason = Reason::kNone;
   // Granted: how long before the acquisition's now_ns the charge was debited. 0 unless the charges
-  // could not be decided at one moment (several slots of a Redis Cluster).
+  // could not be decided at one moment (several slots of a Redis Cluster), or the grant is repeated
+  // and the charge is on slots: then how long before it they were held or renewed.
   int64_t debited_before_ns = 0;
   // Forced: the permits that the bucket did not count, and that are not owed.
   uint64_t forgiven = 0;
@@ -108,9 +113,18 @@ enum class Outcome : uint8_t {
   kUnavailable,
   // Nothing was debited; this store does not make reservations (max_wait_ns).
   kUnsupported,
-  // Nothing was debited; the store does not make reservations (max_wait_ns) in buckets of several
-  // slots of a Redis Cluster. Acquisition::other_slot_charge names one.
+  // Nothing was debited; the store makes no reservation (max_wait_ns) and no estimate
+  // (settle_within_ns), and remembers no grant (Once), in buckets of several slots of a Redis
+  // Cluster. Acquisition::other_slot_charge names one.
   kSeveralSlots,
+  // Nothing was debited: another request was granted under the same request id (Once).
+  kOtherRequest,
+  // Nothing was debited: the grant could not be remembered (Once::may_remember).
+  kNotRemembered,
+  // Nothing was debited; there is no room for an estimate (settle_within_ns).
+  kNoRoomForEstimate,
+  // Nothing was debited: the grant that is remembered was refunded, or has lost slots (Once).
+  kEnded,
 };
 
 // One acquisition: its charges, and after completion its result. No two charges are on the same
@@ -124,14 +138,23 @@ struct Acquisition {
   // How far ahead the grant time may be; 0: now or denied. A grant for later is a reservation: it
   // is booked in every bucket, debited there at its grant time, and always has a receipt.
   int64_t max_wait_ns = 0;
+  // REQUIRES: true if a charge is on slots, which are held under the receipt.
   bool want_receipt = false;
   // REQUIRES: max_wait_ns == 0 unless it is kIfAllowed.
   Debit debit = Debit::kIfAllowed;
+  // Not 0: a grant is an estimate, which Settle may correct until so long after the grant time.
+  // REQUIRES: want_receipt. (In these bits an acquisition is no larger than without it.)
+  int64_t settle_within_ns : 48 = 0;
   // For kForced: per charge, the set of the charges whose limits charge this one in turn, as bits.
   // A charge counts at most the permits that its own request named and what these counted, so that
   // a caller of one limit cannot close another one for all. Owned by the caller; null: there are
   // none. REQUIRES: transitive.
   const uint16_t* charged_by = nullptr;
+  // The request id, with which the acquisition is executed once; null: none. Owned by the caller.
+  // REQUIRES: null if the caller is held.
+  Once* once = nullptr;
+  // Other callers wait for slots that it charges: it is denied, as if none were free.
+  bool behind_others = false;
 
   // Written by the store.
   Outcome outcome = Outcome::kPending;
@@ -151,6 +174,22 @@ struct Acquisition {
   // debited. False: nothing was debited.
   bool may_be_debited = false;
 };
+
+// Whether the charge was denied because its slots are in use. Slots have no calendar, so it cannot
+// be booked.
+inline bool LacksSlots(const Charge& charge, const ChargeResult& result) {
+  return algorithm::IsConcurrency(charge.rule->parameters) && !charge.rule->shadow &&
+         (result.reason == Reason::kNotEnough || result.reason == Reason::kWaitingBound);
+}
+
+// Whether it was denied for want of slots, and may be granted when holds end.
+inline bool LacksSlots(const Acquisition& acquisition) {
+  if (acquisition.outcome != Outcome::kDenied || acquisition.source != Source::kStore) return false;
+  for (size_t i = 0; i < acquisition.charges.size(); ++i) {
+    if (LacksSlots(acquisition.charges[i], acquisition.results[i])) return true;
+  }
+  return false;
+}
 
 // What the caller of the store owns: it keeps the operation and all it points to alive and
 // unchanged until Done.
@@ -211,6 +250,13 @@ struct QueryItem {
   int64_t next_grant_after_ns = 0;
   // Open receipts of grants whose time has come, and what they would give back.
   algorithm::Refundable refundable = {};
+  // Of slots: the number of holds, and the time until the first end; 0: none.
+  uint64_t holds = 0;
+  int64_t next_end_after_ns = 0;
+  // Asked of a memory store's slots: the receipt of a hold; 0: none. And its end; nullopt: it has
+  // ended.
+  uint64_t hold_id = 0;
+  std::optional<int64_t> held_until_ns = {};
 };
 
 class QueryOperation : public Operation {
@@ -224,6 +270,8 @@ enum class RefundOutcome : uint8_t {
   kRefunded,
   kAlreadyRefunded,
   kExpired,
+  // It is an estimate that was settled. Nothing was changed.
+  kSettled,
   kStaleRule,
   kUnavailable,
 };
@@ -232,6 +280,8 @@ enum class RefundOutcome : uint8_t {
 class RefundOperation : public Operation {
  public:
   uint64_t receipt_id = 0;
+  // The request id of the acquisition, whose grant is not repeated any more; null: it has none.
+  const RequestId* request_id = nullptr;
   // now_ns + wait_ns of the acquisition; 0 if it was granted for now.
   int64_t grant_time_ns = 0;
   // The acquisition's charges, with the permits that were taken.
@@ -241,6 +291,129 @@ class RefundOperation : public Operation {
   int64_t deadline_ns = kNoDeadline;
   // Written by the store.
   RefundOutcome outcome = RefundOutcome::kPending;
+};
+
+enum class RenewOutcome : uint8_t {
+  kPending = 0,
+  // All slots of the acquisition are held for longer.
+  kRenewed,
+  // One of them at least has ended; nothing was renewed.
+  kGone,
+  // Nothing was changed.
+  kStaleRule,
+  // The shared store is unavailable; the slots may have been renewed.
+  kUnavailable,
+};
+
+// An acquisition whose slots are to be held for longer.
+struct Renewal {
+  uint64_t receipt_id = 0;
+  // Its charges on slots; at least one.
+  absl::Span<const Charge> charges;
+  // Written by the store.
+  RenewOutcome outcome = RenewOutcome::kPending;
+  int64_t held_for_ns = 0;  // kRenewed: the least time until a slot ends
+};
+
+// Renewals, carried out in order. Each is atomic.
+class RenewOperation : public Operation {
+ public:
+  absl::Span<Renewal> items;
+  int64_t deadline_ns = kNoDeadline;
+};
+
+// Lists the holds of a slot bucket, or ends one of them. REQUIRES: the rule is of slots.
+class HoldsOperation : public Operation {
+ public:
+  enum class Outcome : uint8_t { kPending = 0, kDone, kStaleRule, kUnavailable };
+  struct Held {
+    uint64_t receipt_id = 0;
+    uint64_t permits = 0;
+    int64_t ends_in_ns = 0;
+  };
+
+  // Alive until completion.
+  const Rule* rule = nullptr;
+  std::string_view key;
+  // 0: list; else end this hold and list none.
+  uint64_t receipt_id = 0;
+  size_t most_listed = 0;
+  // Written by the store: the holds that end first; the number of all; whether the hold was ended.
+  std::vector<Held> listed;
+  uint64_t holds = 0;
+  BucketLevel level = {};
+  bool ended = false;
+  Outcome outcome = Outcome::kPending;
+};
+
+enum class SettleOutcome : uint8_t {
+  kPending = 0,
+  kSettled,
+  // With another actual. Nothing was changed, here and below.
+  kAlreadySettled,
+  // After its end: what it took beyond the estimate was charged, and nothing given back. (This does
+  // change the buckets.)
+  kLate,
+  // No bucket knows of the acquisition.
+  kUnknown,
+  kRefunded,
+  // Its grant time is ahead.
+  kTooEarly,
+  // The actual of SettleOperation::falling is less than before.
+  kFalls,
+  kStaleRule,
+  kUnavailable,
+  // Actuals were named of an acquisition without settle_within_ns, and there is no room for their
+  // account.
+  kNoRoom,
+  // Its buckets are in several slots of a Redis Cluster.
+  kSeveralSlots,
+  // This store has no estimates.
+  kUnsupported,
+};
+
+// What all settlements of one acquisition changed in one bucket: whole permits given back, those
+// counted beyond the estimate, and those that were not counted.
+struct SettledPermits {
+  uint64_t given_back = 0;
+  uint64_t charged = 0;
+  uint64_t forgiven = 0;
+  // Of these, what this settlement changed.
+  uint64_t given_back_now = 0;
+  uint64_t charged_now = 0;
+
+  friend bool operator==(const SettledPermits&, const SettledPermits&) = default;
+};
+
+// Settles an acquisition that had settle_within_ns or slots, whose holds it ends.
+class SettleOperation : public Operation {
+ public:
+  // In place of an actual: as many permits as were taken so far.
+  static constexpr uint64_t kAsTaken = std::numeric_limits<uint64_t>::max();
+
+  uint64_t receipt_id = 0;
+  // As RefundOperation::grant_time_ns.
+  int64_t grant_time_ns = 0;
+  // It had settle_within_ns. Without, it can be settled once, as long as it holds slots.
+  bool estimate = true;
+  // The acquisition's charges, with the permits that were asked for.
+  absl::Span<const Charge> charges;
+  // As Acquisition::charged_by was: a charge's permits are those that its request named and those
+  // of the charges in its set.
+  const uint16_t* charged_by = nullptr;
+  // For each charge the permits that its request would have named: at most 2^63-1, or kAsTaken. Of
+  // slots: kAsTaken.
+  const uint64_t* actual = nullptr;
+  // The work goes on, and slots stay. REQUIRES: estimate.
+  bool more = false;
+  int64_t deadline_ns = kNoDeadline;
+
+  // Owned by the caller, as many as charges. Written by the store.
+  SettledPermits* settled = nullptr;
+  SettleOutcome outcome = SettleOutcome::kPending;
+  // kFalls: the charge, and its actual so far.
+  size_t falling = 0;
+  uint64_t actual_before = 0;
 };
 
 enum class MoveOutcome : uint8_t {
@@ -397,6 +570,21 @@ class Store {
   virtual void Query(QueryOperation* operation) = 0;
 
   virtual void Refund(RefundOperation* operation) = 0;
+
+  virtual void Renew(RenewOperation* operation) {
+    for (Renewal& item : operation->items) item.outcome = RenewOutcome::kUnavailable;
+    operation->Done();
+  }
+
+  virtual void Holds(HoldsOperation* operation) {
+    operation->outcome = HoldsOperation::Outcome::kUnavailable;
+    operation->Done();
+  }
+
+  virtual void Settle(SettleOperation* operation) {
+    operation->outcome = SettleOutcome::kUnsupported;
+    operation->Done();
+  }
 
   // Moves a booking up to the earliest moment at which it fits, but not before the booking that
   // precedes it in the order of its set of buckets. Never moves it to a later time.

@@ -1,4 +1,4 @@
-// HeldCaller: one caller that is answered at its grant time.
+// HeldCaller: one caller that is answered at its grant time, or when it gets its slots.
 #ifndef SLUICE_SERVER_WAITING_HELD_CALLER_H_
 #define SLUICE_SERVER_WAITING_HELD_CALLER_H_
 
@@ -14,10 +14,13 @@ class PendingOperation;
 
 enum class HeldOutcome : uint8_t {
   kGrantTime,  // granted: the grant time has come
-  kDenied,     // limits changed, and no grant time fits; the acquisition has retry_after_ns
+  // No grant time fits, since limits changed or it got its slots too late, or it got none in time;
+  // the acquisition has retry_after_ns.
+  kDenied,
   kCancelled,  // by Cancel; its permits are refunded
   kDrained,    // by Drain; its permits are refunded
-  // The shared store failed while it changed the reservation. The permits count as spent.
+  // The shared store failed while it changed the reservation. The permits count as spent. If it
+  // waited for slots, the acquisition's outcome says what happened.
   kUnavailable,
 };
 
@@ -25,8 +28,9 @@ enum class HeldOutcome : uint8_t {
 // meanwhile.
 class HeldCaller {
  public:
-  // The granted reservation, with wait_ns > 0. While the caller is held, HeldCallers changes its
-  // now_ns, wait_ns, retry_after_ns, results and charges.
+  // The granted reservation, with wait_ns > 0, or the acquisition that lacks slots. While the
+  // caller is held, HeldCallers changes its outcome, source, receipt_id, now_ns, wait_ns,
+  // retry_after_ns, results and charges.
   store::Acquisition* acquisition = nullptr;
   // On the local clock: the arrival, and the latest acceptable grant time, arrival plus max_wait.
   // HeldCallers lowers the latter when the max_wait of a limit is lowered.
@@ -37,7 +41,8 @@ class HeldCaller {
   uint64_t generation = 0;
   std::shared_ptr<const void> rules;
 
-  // Called exactly once for each Hold that returned true, under no lock. May destroy the caller.
+  // Called exactly once for each Hold and WaitForSlots that returned true, under no lock. May
+  // destroy the caller.
   virtual void OnAnswer(HeldOutcome outcome) = 0;
 
   // On the store's clock.
@@ -54,10 +59,12 @@ class HeldCaller {
 
  private:
   friend class HeldCallers;
+  friend class SlotLines;
   enum class State : uint8_t {
     kIdle = 0,
     kCancelledEarly,  // by Cancel before Hold
     kQueued,          // in the wait queue
+    kInLine,          // in SlotLines
     kRebooking,       // taken out of the queue by a change of limits
   };
   State state_ = State::kIdle;
@@ -65,6 +72,10 @@ class HeldCaller {
   PendingOperation* operation_ = nullptr;
   // After a change of limits: the charges with the new rules.
   std::vector<store::Charge> charges_;
+  // Of a caller that is in SlotLines, which sets them.
+  uint64_t place_ = 0;
+  int64_t look_at_ns_ = 0;
+  std::vector<uint64_t> slot_buckets_;
 };
 
 }  // namespace sluice::waiting

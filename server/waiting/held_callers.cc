@@ -115,20 +115,29 @@ bool HeldCallers::Cancel(HeldCaller* caller) {
       caller->state_ = HeldCaller::State::kCancelledEarly;
       return false;
     }
-    const size_t charges = caller->acquisition->charges.size();
-    Remove(caller, HeldOutcome::kCancelled, &out);
-    const bool many = charges_by_cancel_ > 0 && charges_by_cancel_ + charges > kChargesByCancel;
-    const bool advances = advancing_ || many;
-    charges_by_cancel_ += charges;
-    if (!out.refunds.empty() && advances && refunds_.size() < kMaxRefundsLeft &&
-        !refund_memory_.over()) {
-      LeaveRefund(out.refunds.front());
-      out.refunds.clear();
+    if (caller->state_ == HeldCaller::State::kInLine) {
+      AnswerInLine(caller, HeldOutcome::kCancelled, &out);
+      SetAlarm();
+    } else {
+      CancelReserved(caller, &out);
     }
-    SetAlarm();
   }
   Send(&out);
   return true;
+}
+
+void HeldCallers::CancelReserved(HeldCaller* caller, Outbox* out) {
+  const size_t charges = caller->acquisition->charges.size();
+  Remove(caller, HeldOutcome::kCancelled, out);
+  const bool many = charges_by_cancel_ > 0 && charges_by_cancel_ + charges > kChargesByCancel;
+  const bool advances = advancing_ || many;
+  charges_by_cancel_ += charges;
+  if (!out->refunds.empty() && advances && refunds_.size() < kMaxRefundsLeft &&
+      !refund_memory_.over()) {
+    LeaveRefund(out->refunds.front());
+    out->refunds.clear();
+  }
+  SetAlarm();
 }
 
 void HeldCallers::Drain() {
@@ -144,6 +153,9 @@ void HeldCallers::Drain() {
         if (operation->caller != nullptr) Remove(operation->caller, HeldOutcome::kDrained, &out);
       }
     }
+    while (!lines_.empty()) {
+      AnswerInLine(lines_.callers().begin()->second, HeldOutcome::kDrained, &out);
+    }
     queue_.ForgetGap();
     gap_buckets_.clear();
     while (!refunds_.empty()) out.refunds.push_back(TakeRefund());
@@ -158,6 +170,7 @@ void HeldCallers::OnRefunded(PendingOperation* operation) {
     if (operation->purpose != Purpose::kRebook) {
       if (operation->refund_outcome() == store::RefundOutcome::kRefunded) {
         NoteGap(operation->charges, operation->grant_time_ns);
+        TryFirstOf(operation->charges);
       }
       Finish(operation, &out);
       SetAlarm();
@@ -191,7 +204,7 @@ PendingOperation* HeldCallers::NextMove() {
     if (!SharesGap(*caller)) continue;
     if (caller->operation_ != nullptr) {
       // The store may have decided it before this gap opened.
-      caller->operation_->repeat_move = true;
+      caller->operation_->again = true;
       continue;
     }
     ++pending_moves_;
@@ -213,7 +226,23 @@ PendingOperation* HeldCallers::TakeRefund() {
   return refund;
 }
 
-PendingOperation* HeldCallers::NextOfStep() { return refunds_.empty() ? NextMove() : TakeRefund(); }
+PendingOperation* HeldCallers::NextOfStep(Outbox* out) {
+  if (!refunds_.empty()) return TakeRefund();
+  PendingOperation* const next_try = NextTry(out);
+  return next_try != nullptr ? next_try : NextMove();
+}
+
+void HeldCallers::Start(PendingOperation* operation) {
+  switch (operation->purpose) {
+    case Purpose::kMove:
+      return operation->Move();
+    case Purpose::kSlots:
+      return operation->Reserve(std::max<int64_t>(operation->until_ns - clock_.NowNs(), 0));
+    case Purpose::kRefund:
+    case Purpose::kRebook:
+      return operation->Refund();
+  }
+}
 
 void HeldCallers::RunStep() {
   mu_.Lock();
@@ -226,10 +255,12 @@ void HeldCallers::RunStep() {
       next_step_ns_ = clock_.NowNs() + kStepNs;
       break;
     }
-    PendingOperation* const operation = NextOfStep();
-    if (operation == nullptr) break;
+    Outbox out;
+    PendingOperation* const operation = NextOfStep(&out);
+    if (operation == nullptr && out.answers.empty()) break;
     mu_.Unlock();
-    operation->purpose == Purpose::kMove ? operation->Move() : operation->Refund();
+    Send(&out);
+    if (operation != nullptr) Start(operation);
     mu_.Lock();
   }
   mu_.Unlock();
@@ -259,7 +290,7 @@ void HeldCallers::OnMoved(PendingOperation* operation) {
       operation->caller = nullptr;
       operation->refund_after = true;
       out.answers.push_back({caller, HeldOutcome::kUnavailable});
-    } else if (operation->repeat_move && caller != nullptr) {
+    } else if (operation->again && caller != nullptr) {
       queue_.NoteGap(PositionOf(*caller));
     }
     if (pending_moves_ == 0 && !queue_.has_gap()) gap_buckets_.clear();
@@ -283,10 +314,11 @@ int64_t HeldCallers::Advance() {
     // Read the clock before the generation: a caller answered by a grant time from before a change
     // of limits had then reached it before the change.
     const int64_t now_ns = clock_.NowNs() - clock_offset_.ns();
-    if (!queue_.empty()) {
+    if (!queue_.empty() || !lines_.empty()) {
       if (const uint64_t generation = rules_.Generation(); generation != generation_) {
         generation_ = generation;
         limits_stale_ = true;
+        RefreshLines(&out);
       }
     }
     if (limits_stale_ && !AnswersPaused()) {
@@ -314,14 +346,17 @@ int64_t HeldCallers::Advance() {
 }
 
 int64_t HeldCallers::NextAdvanceNs() const {
-  const int64_t refund_ns = refunds_.empty() ? kNever : next_step_ns_;
+  int64_t step_ns = refunds_.empty() ? kNever : next_step_ns_;
   // Operations under way set the alarm when they end.
-  if (queue_.empty() || AnswersPaused()) return refund_ns;
+  if (pending_tries_ < kMaxPendingTries) {
+    step_ns = std::min(step_ns, std::max(lines_.NextNs(), next_step_ns_));
+  }
+  if (queue_.empty() || AnswersPaused()) return step_ns;
   if (limits_stale_) return 0;
   const int64_t offset_ns = clock_offset_.ns();
   const int64_t wake_ns =
       queue_.NextWakeNs(CanMove() ? next_step_ns_ - offset_ns : kNever) + offset_ns;
-  return std::min(refund_ns, wake_ns);
+  return std::min(step_ns, wake_ns);
 }
 
 void HeldCallers::SetAlarm() {
@@ -333,7 +368,7 @@ void HeldCallers::SetAlarm() {
 
 void HeldCallers::LimitsChanged() {
   common::MutexLock lock(&mu_);
-  if (queue_.empty()) return;
+  if (queue_.empty() && lines_.empty()) return;
   alarm_ns_ = 0;
   alarm_.SetAt(0);
 }

@@ -1,4 +1,4 @@
-// HeldCallers: answers each held caller at its grant time, not before.
+// HeldCallers: answers each held caller at its grant time, not before, or when it gets its slots.
 //
 // A held caller is a reservation whose grant time no client knows yet. The store's calendars hold
 // its permits and its place, as for any reservation. HeldCallers holds the callers in the order of
@@ -18,6 +18,12 @@
 // If the store does not support Rebook, all of these reservations are refunded and then reserved
 // again in order; other callers may take permits in between.
 //
+// Slots. It is not known when slots will be free, so callers that lack them stand in SlotLines, and
+// have nothing in the store. Advance tries the first caller of each line again when slots were
+// freed in this process, when a hold ends, and every kSharedRetryNs if other nodes may free them.
+// Meanwhile all others are denied (Acquisition::behind_others). A caller that gets its slots is
+// answered; if its rates are booked for later, it goes on to the queue of grant times.
+//
 // Slow stores. The store may answer later and from any thread (PendingOperation). A caller that
 // leaves is answered at once, and its permits are refunded when the store answers. No operation is
 // repeated when an answer of a shared store is lost: an unknown result counts as spent.
@@ -28,6 +34,7 @@
 #ifndef SLUICE_SERVER_WAITING_HELD_CALLERS_H_
 #define SLUICE_SERVER_WAITING_HELD_CALLERS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -46,6 +53,7 @@
 #include "server/waiting/held_caller.h"
 #include "server/waiting/limit_change.h"
 #include "server/waiting/pending_operation.h"
+#include "server/waiting/slot_lines.h"
 
 namespace sluice::waiting {
 
@@ -77,6 +85,12 @@ class HeldCallers final {
   // Operations under way in a store that answers later.
   static constexpr size_t kMaxPendingMoves = 32;
   static constexpr size_t kMaxPendingChanges = 256;
+  static constexpr size_t kMaxPendingTries = 256;
+  // How often the first caller of a line asks a store for slots that other nodes may free: a wait
+  // that is so much longer is hardly noticed. Varies by a quarter, so that nodes take turns. With
+  // more lines each asks less often, so that a node asks at most 2,000 times a second.
+  static constexpr int64_t kSharedRetryNs = 50'000'000;
+  static constexpr size_t kLinesPerSharedRetry = 100;
 
   // `memory`: where the refunds that are left to Advance are counted; null: nowhere.
   HeldCallers(store::Store& store, const common::Clock& clock, RuleSource& rules, Alarm& alarm,
@@ -89,6 +103,17 @@ class HeldCallers final {
   // Holds a caller until its grant time. Call it where the store's answer arrives. Returns false
   // after Drain: the reservation is refunded, and OnAnswer is not called.
   bool Hold(HeldCaller* caller);
+
+  // Lets a caller wait whose acquisition was denied for want of slots, until its until_ns at most.
+  // Returns false after Drain: OnAnswer is not called.
+  bool WaitForSlots(HeldCaller* caller);
+  // Whether callers wait for slots of these charges: others are to be denied (behind_others).
+  bool SlotsAwaited(absl::Span<const store::Charge> charges) const;
+  // Callers that wait for slots of the charge's bucket.
+  size_t InLine(const store::Charge& charge) const;
+  // Call it when slots of these charges may have been freed: by a refund, the end of a hold, a
+  // reset.
+  void SlotsFreed(absl::Span<const store::Charge> charges);
 
   // Removes the caller and calls OnAnswer(kCancelled) before it returns. Refunds its permits, too,
   // unless many callers leave: then Advance does so soon. Returns false if the caller is not held:
@@ -109,7 +134,7 @@ class HeldCallers final {
   // The number of callers held.
   size_t size() const {
     common::MutexLock lock(&mu_);
-    return queue_.size() + rebooking_;
+    return queue_.size() + rebooking_ + lines_.size();
   }
 
  private:
@@ -146,6 +171,7 @@ class HeldCallers final {
   // Removes a held caller before its grant time.
   void Remove(HeldCaller* caller, HeldOutcome outcome, Outbox* out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CancelReserved(HeldCaller* caller, Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Outbox* out) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Moving up. A gap at `grant_time_ns` opened in the buckets of these charges.
@@ -160,9 +186,26 @@ class HeldCallers final {
   void LeaveRefund(PendingOperation* refund) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // REQUIRES: one is left.
   PendingOperation* TakeRefund() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Null: nothing is left to refund or to move now.
-  PendingOperation* NextOfStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Null: nothing is left to refund, to try or to move now.
+  PendingOperation* NextOfStep(Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Start(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
   void RunStep() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Slots. Takes the caller out of its lines, and lets those behind it be tried.
+  void LeaveLines(HeldCaller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AnswerInLine(HeldCaller* caller, HeldOutcome outcome, Outbox* out)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Slots of the bucket may be free, or another caller may be the first: lets it be tried.
+  void TryFirst(uint64_t bucket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TryFirstOf(absl::Span<const store::Charge> charges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Limits changed.
+  void RefreshLines(Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives the caller the current rules. Returns false if one of its limits was deleted.
+  bool RefreshRules(HeldCaller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Null: no caller is to be tried now. Answers those whose time is over.
+  PendingOperation* NextTry(Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnTried(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndTry(PendingOperation* operation, Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The store's answers.
   void OnRefunded(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
@@ -213,6 +256,11 @@ class HeldCallers final {
   std::deque<PendingOperation*> refunds_ ABSL_GUARDED_BY(mu_);
   common::MemoryPart refund_memory_ ABSL_GUARDED_BY(mu_);
   size_t charges_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance
+
+  SlotLines lines_ ABSL_GUARDED_BY(mu_);
+  // Of lines_; read without the lock by callers that need slots or free them.
+  std::atomic<size_t> in_line_{0};
+  size_t pending_tries_ ABSL_GUARDED_BY(mu_) = 0;
 
   // The latest snapshot of limits that was applied to the queue.
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;

@@ -130,6 +130,7 @@ void HeldCallers::PumpAndRelease() {
 }
 
 void HeldCallers::OnReserved(PendingOperation* operation) {
+  if (operation->purpose == Purpose::kSlots) return OnTried(operation);
   {
     common::MutexLock lock(&mu_);
     if (operation->reserved().outcome == store::Outcome::kGranted) {
@@ -181,6 +182,7 @@ void HeldCallers::EndChange(Outbox* out) {
         (!booked || rebooking.grant_time_ns > operation->grant_time_ns)) {
       NoteGap(operation->charges, operation->grant_time_ns);
     }
+    if (!booked) TryFirstOf(operation->charges);
     if (booked) {
       operation->receipt_id = rebooking.receipt_id;
       operation->grant_time_ns = rebooking.grant_time_ns;

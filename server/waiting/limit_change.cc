@@ -66,6 +66,7 @@ void LimitChange::OnRefunded(PendingOperation* operation) {
       break;
     case store::RefundOutcome::kAlreadyRefunded:
     case store::RefundOutcome::kExpired:
+    case store::RefundOutcome::kSettled:
       // The grant time came first.
       RebookingOf(*operation).outcome = Rebooking::Outcome::kGone;
       break;

@@ -12,6 +12,7 @@ PendingOperation::PendingOperation(HeldCallers& owner, HeldCaller& of, Purpose w
       receipt_id(of.acquisition->receipt_id),
       grant_time_ns(of.grant_time_ns()),
       until_ns(of.until_ns),
+      settle_within_ns(of.acquisition->settle_within_ns),
       charges(of.acquisition->charges.begin(), of.acquisition->charges.end()),
       owner_(owner),
       rules_(of.rules) {
@@ -55,6 +56,7 @@ void PendingOperation::Reserve(int64_t max_wait_ns) {
   reserved_.results = results.data();
   reserved_.max_wait_ns = max_wait_ns;
   reserved_.want_receipt = true;
+  reserved_.settle_within_ns = settle_within_ns;
   reserving_.acquisitions = absl::MakeSpan(&reserved_, 1);
   owner_.store_.Acquire(&reserving_);
 }

@@ -46,7 +46,7 @@ class RuleSource {
 // public members by its mutex; the store owns them while an operation is under way.
 class PendingOperation {
  public:
-  enum class Purpose : uint8_t { kRefund, kMove, kRebook };
+  enum class Purpose : uint8_t { kRefund, kMove, kRebook, kSlots };
 
   // The store's answers go to `owner`, on any thread, maybe within the call that started the
   // operation.
@@ -79,11 +79,12 @@ class PendingOperation {
   Purpose purpose;
   HeldCaller* caller;         // null: already answered
   bool refund_after = false;  // the caller left early: refund when this operation is done
-  bool repeat_move = false;   // of a move: try again if the reservation stays where it is
+  bool again = false;         // of a move, or for slots: try again if it changes nothing
   size_t number = 0;          // of a rebooking: index in the LimitChange
   uint64_t receipt_id;
   int64_t grant_time_ns;
   int64_t until_ns;
+  int64_t settle_within_ns;            // not 0: it is an estimate
   std::vector<store::Charge> charges;  // their keys are views of keys_
   std::vector<store::ChargeResult> results;
 

@@ -28,7 +28,7 @@ from open_attacks import OPEN
 from run import ATTACKS, STEPS, Run, Variant
 from verdict import Verdict
 
-LONGEST_S = 100
+LONGEST_S = 200  # all at once, where 60 attackers and the honest caller share a core
 MORE_RUNS = 5  # of an attack of which only steps were too long
 HOLDS, FALLS_SHORT, IS_OPEN, IS_SLOW = 0, 1, 3, 4  # exit statuses of one attack
 VARIANTS = (Variant(threads=3), Variant(tls=True), Variant(scale=2), Variant(scale=0.5))

@@ -55,6 +55,20 @@ double RedisField(RedisCalls& calls, const char* section, const char* field) {
   return 0;
 }
 
+// Scripts that Redis ran.
+double RedisScripts(RedisCalls& calls) {
+  const RedisValue info = calls.Call({"INFO", "commandstats"});
+  for (const absl::string_view line : absl::StrSplit(info.text, "\r\n")) {
+    double value;
+    const std::vector<absl::string_view> parts =
+        absl::StrSplit(line, absl::ByAnyChar(":=,"), absl::SkipEmpty());
+    if (parts.size() > 2 && parts[0] == "cmdstat_evalsha" && absl::SimpleAtod(parts[2], &value)) {
+      return value;
+    }
+  }
+  return 0;
+}
+
 double RedisCpu(RedisCalls& calls) {
   return RedisField(calls, "cpu", "used_cpu_user") + RedisField(calls, "cpu", "used_cpu_sys");
 }
@@ -131,12 +145,14 @@ double Measure(const char* name, RedisServer& server, size_t keys, size_t caller
   const double own_before = OwnCpuSeconds();
   const double redis_before = RedisCpu(calls);
   const double reads_before = RedisField(calls, "stats", "total_reads_processed");
+  const double scripts_before = RedisScripts(calls);
   const uint64_t decided_before = shared.decided.load();
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const auto decided = static_cast<double>(shared.decided.load() - decided_before);
   const double own = OwnCpuSeconds() - own_before;
   const double redis = RedisCpu(calls) - redis_before;
   const double reads = RedisField(calls, "stats", "total_reads_processed") - reads_before;
+  const double scripts = RedisScripts(calls) - scripts_before;
   const double wall =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   shared.stop.store(true);
@@ -144,9 +160,9 @@ double Measure(const char* name, RedisServer& server, size_t keys, size_t caller
   std::printf(
       "%-28s %10.0f decisions/s  node %7.3f us  redis %7.3f us a decision  "
       "%.2fM decisions/s of node CPU  redis %4.1f %% of a core, %.0f a second of its CPU  "
-      "%.1f a read  failed %llu\n",
+      "%.1f a read, %.1f a script  failed %llu\n",
       name, decided / wall, own / decided * 1e6, redis / decided * 1e6, decided / own / 1e6,
-      redis / wall * 100, decided / redis, decided / reads,
+      redis / wall * 100, decided / redis, decided / reads, decided / scripts,
       static_cast<unsigned long long>(shared.failed.load()));
   std::fflush(stdout);
   return redis / decided * 1e6;
@@ -156,27 +172,28 @@ double Measure(const char* name, RedisServer& server, size_t keys, size_t caller
 constexpr char kRandom[] = "__rand_int__";
 using Command = std::vector<std::string>;
 
-// The script as AcquireCommand calls it, on the same keys.
+// The script as TokenBucketsCommand calls it for one bucket, on the same keys.
 Command ScriptCommand(RedisServer& server) {
   using namespace store::redis;
   RedisCalls calls(server);
   calls.Call({"FLUSHALL"});
-  const ScriptText& script = TextOf(Script::kAcquireTokenBucket);
+  const ScriptText& script = TextOf(Script::kAcquireTokenBuckets);
   calls.Call({"SCRIPT", "LOAD", script.text});
   // A word whose encoding is `raw` is all that scripts look at (prelude.lua).
   constexpr char kFence[] = "sluice:fence";
   calls.Call({"SET", kFence, std::string(64, 'm')});
   const auto rule = BenchRule();
-  std::string numbers = PackTokenBucket(rule->parameters, 0, -1);
+  std::string numbers = PackTime(/*test_now_ns=*/-1, ServerClock(), kReadTogether);
+  PackTokenBucket(rule->parameters, /*limit=*/2, /*floor_us=*/0, /*runs=*/1, &numbers);
   PackRun(rule->parameters, 1, 1, &numbers);
-  Command command = {"EVALSHA",
-                     script.sha,
-                     "2",
-                     KeysOf("sluice", rule->limit_name, KeyName(kRandom))[0],
-                     kFence,
-                     store::redis::EncodeParameters(rule->parameters),
-                     absl::StrCat("0123456789abcdef.", rule->id),
-                     numbers};
+  Command command = {
+      "EVALSHA",
+      script.sha,
+      "2",
+      KeysOf("sluice", rule->limit_name, KeyName(kRandom))[0],
+      kFence,
+      numbers,
+      absl::StrCat(EncodeParameters(rule->parameters), " 0123456789abcdef.", rule->id, " ")};
   if (const RedisValue first = calls.Call(command); first.type != RedisValue::Type::kString) {
     std::fprintf(stderr, "the script's command is not taken: %s\n", first.text.c_str());
     std::exit(1);

@@ -88,6 +88,41 @@ std::shared_ptr<const Rule> BigRule() {
   return rule;
 }
 
+// ---- Request ids ----
+
+// Decisions with a new request id each (with_id), or without, on one of a thousand keys. 16,000 a
+// second of the clock's time, so that a million grants are remembered all the time.
+void BM_Once(benchmark::State& state, bool with_id) {
+  common::FakeClock clock;
+  MemoryStore store(clock, {});
+  store.Register(BigRule());
+  KeySequence keys(1000, 1);
+  std::mt19937_64 random(7);
+  Operation operation;
+  ChargeResult result;
+  store::Once once;
+  once.fingerprint = 1;
+  const auto ask = [&] {
+    clock.Advance(kSecond / 16'000);
+    const std::string_view key = keys.Next();
+    once.id = {{random(), random()}};
+    const Charge charge{BigRule().get(), key, 1};
+    Acquisition acquisition;
+    acquisition.charges = absl::MakeConstSpan(&charge, 1);
+    acquisition.results = &result;
+    if (with_id) acquisition.once = &once;
+    operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+    store.Acquire(&operation);
+    benchmark::DoNotOptimize(result);
+  };
+  for (int i = 0; i < 2'000'000; ++i) ask();
+  const uint64_t without = MemoryStore(clock, {}).Stats().memory_bytes;
+  state.counters["bytes"] = static_cast<double>(store.Stats().memory_bytes - without);
+  for (auto _ : state) ask();
+}
+BENCHMARK_CAPTURE(BM_Once, with_id, true);
+BENCHMARK_CAPTURE(BM_Once, without, false);
+
 // ---- A: the memory store ----
 
 // One store per number of keys, filled, shared by all benchmarks of it.

@@ -44,6 +44,7 @@ cmake -G Ninja -S "$here/project" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/pr
 cmake --build "$work/cmake" >"$work/log" || { cat "$work/log"; exit 1; }
 "$work/cmake/consumer"
 "$work/cmake/throttler"
+"$work/cmake/guards"
 "$work/cmake/admin"
 needs_no_grpc "$work/cmake/consumer"
 
@@ -58,6 +59,11 @@ flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-embedded)
 "$cxx" -std=c++20 -Wall -Wextra -Werror "$here/../../client/examples/throttler.cc" \
   -o "$work/throttler" $flags
 "$work/throttler"
+flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-embedded-client)
+# shellcheck disable=SC2086
+"$cxx" -std=c++20 -Wall -Wextra -Werror "$here/../../client/examples/guards.cc" \
+  -o "$work/guards" $flags
+"$work/guards"
 needs_no_grpc "$work/consumer"
 flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs sluice-admin)
 # shellcheck disable=SC2086

@@ -30,7 +30,11 @@ std::unique_ptr<StoreUnderTest> MakeMemoryStore(const StoreOptions& options) {
 
 INSTANTIATE_TEST_SUITE_P(Memory, StoreContractTest, ::testing::Values(&MakeMemoryStore));
 INSTANTIATE_TEST_SUITE_P(Memory, ReservationContractTest, ::testing::Values(&MakeMemoryStore));
+INSTANTIATE_TEST_SUITE_P(Memory, OnceContractTest, ::testing::Values(&MakeMemoryStore));
 INSTANTIATE_TEST_SUITE_P(Memory, RebookContractTest, ::testing::Values(&MakeMemoryStore));
+INSTANTIATE_TEST_SUITE_P(Memory, SlotsContractTest, ::testing::Values(&MakeMemoryStore));
+INSTANTIATE_TEST_SUITE_P(Memory, SettleContractTest, ::testing::Values(&MakeMemoryStore));
+INSTANTIATE_TEST_SUITE_P(Memory, SettleSeveralContractTest, ::testing::Values(&MakeMemoryStore));
 
 }  // namespace
 }  // namespace sluice::testing

@@ -25,12 +25,43 @@ std::unique_ptr<StoreUnderTest> MakeClusterStore(const StoreOptions&) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RedisCluster, StoreContractTest, ::testing::Values(&MakeClusterStore));
+INSTANTIATE_TEST_SUITE_P(RedisCluster, OnceContractTest, ::testing::Values(&MakeClusterStore));
+INSTANTIATE_TEST_SUITE_P(RedisCluster, SettleContractTest, ::testing::Values(&MakeClusterStore));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SettleSeveralContractTest);
 
 TEST_P(StoreContractTest, BooksAheadWithinOneSlot) {
   const auto rule = TokenBucket(1, 1, 1);
   ASSERT_TRUE(Acquire(store(), *rule, "k").granted());
   EXPECT_EQ(Acquire(store(), *rule, "k", 1, {.max_wait_ns = kSecond}).wait_ns, kSecond);
   EXPECT_EQ(Query(store(), *rule, "k").waiting, 1u);
+}
+
+TEST_P(SettleContractTest, EstimateDoesNotSpanSlots) {
+  const auto one = TokenBucket(1, 1, 10);
+  const auto other = TokenBucket(2, 1, 10);
+  const std::vector<store::Charge> charges = {{one.get(), "a", 1}, {other.get(), "b", 1}};
+  const Acquired estimate = Acquire(store(), charges, {.settle_within_ns = kSecond});
+  EXPECT_EQ(estimate.outcome, store::Outcome::kSeveralSlots);
+  EXPECT_EQ(Remaining(*one, "a"), 10);
+}
+
+TEST_P(SettleContractTest, SlotsInSeveralSlotsOfTheClusterEnd) {
+  const auto slots = Register(1, algorithm::MakeConcurrency(2, 30 * kSecond));
+  const auto rate = TokenBucket(2, 1, 10);
+  const std::vector<store::Charge> charges = {{slots.get(), "a", 1}, {rate.get(), "b", 4}};
+  const Acquired taken = Acquire(store(), charges, {.want_receipt = true});
+  ASSERT_TRUE(taken.granted());
+  constexpr uint64_t kAsTaken = store::SettleOperation::kAsTaken;
+  const auto settle = [&](uint64_t actual) {
+    return Settle(store(), taken.receipt_id, charges, {kAsTaken, actual}, {.estimate = false})
+        .outcome;
+  };
+  EXPECT_EQ(settle(1), store::SettleOutcome::kSeveralSlots);
+  EXPECT_EQ(Remaining(*slots, "a"), 1);
+  EXPECT_EQ(settle(kAsTaken), store::SettleOutcome::kSettled);
+  EXPECT_EQ(Remaining(*slots, "a"), 2);
+  EXPECT_EQ(Remaining(*rate, "b"), 6);
+  EXPECT_EQ(settle(kAsTaken), store::SettleOutcome::kUnknown);
 }
 
 }  // namespace

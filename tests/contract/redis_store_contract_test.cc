@@ -26,7 +26,11 @@ std::unique_ptr<StoreUnderTest> MakeRedisStore(const StoreOptions&) {
 
 INSTANTIATE_TEST_SUITE_P(Redis, StoreContractTest, ::testing::Values(&MakeRedisStore));
 INSTANTIATE_TEST_SUITE_P(Redis, ReservationContractTest, ::testing::Values(&MakeRedisStore));
+INSTANTIATE_TEST_SUITE_P(Redis, OnceContractTest, ::testing::Values(&MakeRedisStore));
 INSTANTIATE_TEST_SUITE_P(Redis, RebookContractTest, ::testing::Values(&MakeRedisStore));
+INSTANTIATE_TEST_SUITE_P(Redis, SlotsContractTest, ::testing::Values(&MakeRedisStore));
+INSTANTIATE_TEST_SUITE_P(Redis, SettleContractTest, ::testing::Values(&MakeRedisStore));
+INSTANTIATE_TEST_SUITE_P(Redis, SettleSeveralContractTest, ::testing::Values(&MakeRedisStore));
 
 }  // namespace
 }  // namespace sluice::testing

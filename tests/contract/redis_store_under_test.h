@@ -15,6 +15,7 @@
 #include "server/store/redis/redis_store.h"
 #include "server/store/redis/wire/open_bucket.h"
 #include "tests/contract/store_contract.h"
+#include "tests/support/redis_node.h"
 
 namespace sluice::testing {
 
@@ -23,7 +24,7 @@ class RedisStoreUnderTest final : public StoreUnderTest {
  public:
   explicit RedisStoreUnderTest(const std::string& url)
       : loop_(std::move(net::EventLoop::Create(system_clock_)).value()) {
-    store::RedisStoreOptions options;
+    store::RedisStoreOptions options = PatientOptions();
     options.url = store::redis::RedisUrl::Parse(url).value();
     options.test_time = &clock_;
     // A slow reply on a busy machine must not open the circuit breaker.
@@ -51,6 +52,7 @@ class RedisStoreUnderTest final : public StoreUnderTest {
   bool bounded() const override { return false; }
   uint64_t max_bookings() const override { return store::redis::kMaxBookingsInRedis; }
   bool knows_what_it_holds() const override { return false; }
+  bool forgets_by_test_clock() const override { return false; }
 
  private:
   common::SystemClock system_clock_;

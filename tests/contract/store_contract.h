@@ -40,6 +40,8 @@ class StoreUnderTest {
   virtual bool bounded() const = 0;
   // The most bookings of one bucket.
   virtual uint64_t max_bookings() const { return common::bounds::kMaxBookingsPerBucket; }
+  // Whether remembered grants end by the test's clock; else by a real one.
+  virtual bool forgets_by_test_clock() const { return true; }
   // Whether its Stats count buckets and receipts.
   virtual bool knows_what_it_holds() const { return true; }
 };
@@ -106,6 +108,22 @@ class ReservationContractTest : public StoreContractTest {
   }
 };
 
+// For stores that remember grants under request ids.
+class OnceContractTest : public ReservationContractTest {
+ protected:
+  static store::Once IdOf(uint64_t number, uint64_t fingerprint = 1) {
+    store::Once once;
+    once.id = {{number, number * 31}};
+    once.fingerprint = fingerprint;
+    return once;
+  }
+  Acquired Ask(const std::vector<store::Charge>& charges, store::Once once,
+               AcquireOptions options = {}) {
+    options.once = &once;
+    return Acquire(store(), charges, options);
+  }
+};
+
 // For stores that support Rebook.
 class RebookContractTest : public ReservationContractTest {
  protected:
@@ -131,6 +149,31 @@ class RebookContractTest : public ReservationContractTest {
   std::mt19937_64 random_{1};
   std::vector<std::shared_ptr<const store::Rule>> rules_;
 };
+
+class SlotsContractTest : public StoreContractTest {};
+
+// Estimates of one bucket.
+class SettleContractTest : public StoreContractTest {
+ protected:
+  // One of each algorithm of rates, with 10 permits of a day, that owes at most 5.
+  std::vector<std::shared_ptr<const store::Rule>> AllRates() {
+    const algorithm::Rate rate{10, 24 * 3600 * kSecond};
+    return {Register(1, algorithm::MakeTokenBucket(rate, 10, 0), false, 5),
+            Register(2, algorithm::MakeSlidingLog(rate), false, 5),
+            Register(3, algorithm::MakeSlidingWindow(rate, 4), false, 5),
+            Register(4, algorithm::MakeFixedWindow(rate, 0), false, 5)};
+  }
+  Acquired Estimate(const store::Rule& rule, uint64_t permits, int64_t within_ns = 3600 * kSecond) {
+    return Acquire(store(), rule, "k", permits, {.settle_within_ns = within_ns});
+  }
+  Settled SettleOne(const store::Rule& rule, const Acquired& of, uint64_t permits, uint64_t actual,
+                    bool more = false) {
+    return Settle(store(), of.receipt_id, {{&rule, "k", permits}}, {actual}, {.more = more});
+  }
+};
+
+// Acquisitions of several buckets, which a Cluster has in one slot or refuses; and slots.
+class SettleSeveralContractTest : public StoreContractTest {};
 
 }  // namespace sluice::testing
 

@@ -1,5 +1,5 @@
-// The same random history of reservations on Redis and on the memory store gives the same grant
-// times, levels and waiting times, to the nanosecond.
+// The same random history of reservations and estimates on Redis and on the memory store gives the
+// same grant times, levels, waiting times and settlements, to the nanosecond.
 //
 // The test acts as a node: it calls the scripts for buckets without bookings, and otherwise does an
 // optimistic update: it reads buckets, decides, and replaces them. Another call may come between
@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -23,6 +24,7 @@
 #include "server/store/redis/wire/key_names.h"
 #include "server/store/redis/wire/open_bucket.h"
 #include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/settle.h"
 #include "tests/differential/script_calls.h"
 #include "tests/support/store_calls.h"
 #include "tests/unit/algorithm/any_parameters.h"
@@ -60,6 +62,9 @@ struct Given {
   uint64_t redis_id;
   uint64_t memory_id;
   int64_t grant_time_ns;  // 0: then
+  // Of an estimate: until when both stores keep it at least; 0: it is none.
+  int64_t kept_until_ns;
+  int64_t within_ns;
 };
 
 class Sides {
@@ -100,7 +105,7 @@ class Sides {
   const std::deque<Given>& given() const { return given_; }
 
   void Acquire(const std::vector<size_t>& of, const std::vector<uint64_t>& permits,
-               int64_t max_wait_ns, bool want_receipt, bool force) {
+               int64_t max_wait_ns, bool want_receipt, bool force, int64_t within_ns) {
     std::vector<Charge> charges = Charges(of, permits);
     std::vector<ChargeResult> results(of.size());
     Acquisition acquisition;
@@ -109,7 +114,9 @@ class Sides {
     acquisition.max_wait_ns = max_wait_ns;
     acquisition.want_receipt = want_receipt;
     acquisition.debit = force ? Debit::kForced : Debit::kIfAllowed;
-    if (max_wait_ns > 0 || want_receipt || force || !ByScript(of, &acquisition)) {
+    acquisition.settle_within_ns = within_ns;
+    acquisition.want_receipt |= within_ns != 0;
+    if (max_wait_ns > 0 || acquisition.want_receipt || force || !ByScript(of, &acquisition)) {
       Exchange(of, [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
         uint64_t set = 0;
         for (const size_t i : of) set += 1000003 * i + 17;
@@ -118,9 +125,11 @@ class Sides {
       });
     }
     charges = Charges(of, permits);
-    const Acquired memory = ::sluice::testing::Acquire(
-        memory_, charges,
-        {.want_receipt = want_receipt, .max_wait_ns = max_wait_ns, .debit = acquisition.debit});
+    const Acquired memory = ::sluice::testing::Acquire(memory_, charges,
+                                                       {.want_receipt = want_receipt,
+                                                        .max_wait_ns = max_wait_ns,
+                                                        .debit = acquisition.debit,
+                                                        .settle_within_ns = within_ns});
     RC_ASSERT(acquisition.outcome == memory.outcome);
     RC_ASSERT(acquisition.wait_ns == memory.wait_ns);
     RC_ASSERT(acquisition.retry_after_ns == memory.retry_after_ns);
@@ -133,11 +142,46 @@ class Sides {
     }
     if (memory.receipt_id == 0) return;
     given_.push_back(
-        {of, permits, acquisition.receipt_id, memory.receipt_id, memory.grant_time_ns()});
+        {of, permits, acquisition.receipt_id, memory.receipt_id, memory.grant_time_ns(),
+         within_ns == 0 ? 0
+                        : memory.now_ns + memory.wait_ns + within_ns + algorithm::Estimate::kKeptNs,
+         within_ns});
+  }
+
+  void Settle(size_t which) {
+    Given& given = given_[which];
+    if (Forgotten(given)) return;
+    const std::vector<Charge> charges = Charges(given.parties, given.permits);
+    std::vector<uint64_t> actual;
+    for (const uint64_t permits : given.permits) {
+      actual.push_back(*rc::gen::inRange(0, 4) == 0
+                           ? SettleOperation::kAsTaken
+                           : *rc::gen::inRange<uint64_t>(0, 2 * permits + 2));
+    }
+    SettleOperationOf operation;
+    std::vector<SettledPermits> settled(charges.size());
+    operation.receipt_id = given.redis_id;
+    operation.charges = charges;
+    operation.actual = actual.data();
+    operation.more = *rc::gen::inRange(0, 3) == 0;
+    operation.settled = settled.data();
+    SettleOutcome outcome;
+    Exchange(given.parties, [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
+      operation.grant_time_ns = given.grant_time_ns;  // it may have been moved meanwhile
+      outcome = store::Settle(&operation, buckets, now_ns);
+    });
+    const ::sluice::testing::Settled memory =
+        ::sluice::testing::Settle(memory_, given.memory_id, charges, actual,
+                                  {.more = operation.more, .grant_time_ns = given.grant_time_ns});
+    RC_ASSERT(outcome == memory.outcome);
+    RC_ASSERT(settled == memory.permits);
+    if (outcome != SettleOutcome::kSettled || !operation.more) return;
+    given.kept_until_ns = now_ns() + given.within_ns + algorithm::Estimate::kKeptNs;
   }
 
   void Refund(size_t which) {
     Given& given = given_[which];
+    if (given.kept_until_ns != 0 && Forgotten(given)) return;
     const std::vector<Charge> charges = Charges(given.parties, given.permits);
     std::vector<uint64_t> refunded(charges.size());
     RefundOperationOf operation;
@@ -146,13 +190,17 @@ class Sides {
     operation.charges = charges;
     operation.refunded = refunded.data();
     bool open = false;
+    bool settled = false;
     Exchange(given.parties, [&](absl::Span<OpenBucket> buckets, int64_t now_ns) {
       operation.grant_time_ns = given.grant_time_ns;  // it may have been moved meanwhile
-      open = store::Refund(operation, buckets, now_ns);
+      settled = WasSettled(given.redis_id, buckets);
+      std::fill(refunded.begin(), refunded.end(), 0);
+      open = !settled && store::Refund(operation, buckets, now_ns);
     });
     const Refunded memory =
         ::sluice::testing::Refund(memory_, given.memory_id, charges, given.grant_time_ns);
     RC_ASSERT(open == (memory.outcome == RefundOutcome::kRefunded));
+    RC_ASSERT(settled == (memory.outcome == RefundOutcome::kSettled));
     RC_ASSERT(refunded == memory.permits);
   }
 
@@ -173,6 +221,9 @@ class Sides {
     memory_.Move(&memory_move);
     RC_ASSERT(outcome == memory_move.outcome);
     RC_ASSERT(grant_time_ns == memory_move.grant_time_ns);
+    if (given.kept_until_ns != 0) {
+      given.kept_until_ns -= given.grant_time_ns - memory_move.grant_time_ns;
+    }
     given.grant_time_ns = memory_move.grant_time_ns;
   }
 
@@ -194,7 +245,12 @@ class Sides {
     const QueryItem memory = ::sluice::testing::Query(memory_, *parties_[of].rule, "k");
     RC_ASSERT(waiting == memory.waiting);
     RC_ASSERT(next_ns == memory.next_grant_after_ns);
-    RC_ASSERT(refundable == memory.refundable);
+    // Estimates that are over are forgotten sooner or later.
+    if (std::none_of(given_.begin(), given_.end(), [&](const Given& given) {
+          return given.kept_until_ns != 0 && Forgotten(given);
+        })) {
+      RC_ASSERT(refundable == memory.refundable);
+    }
     CheckLevel(level, memory.level);
   }
 
@@ -211,6 +267,12 @@ class Sides {
   struct RefundOperationOf final : RefundOperation {
     void Done() override {}
   };
+  struct SettleOperationOf final : SettleOperation {
+    void Done() override {}
+  };
+
+  // It is no estimate, or the stores may have forgotten it.
+  bool Forgotten(const Given& given) const { return given.kept_until_ns < now_ns(); }
 
   static void CheckLevel(const BucketLevel& redis, const BucketLevel& memory) {
     RC_ASSERT(redis.remaining == memory.remaining);
@@ -414,7 +476,7 @@ void RandomStep(Sides& sides, size_t count, bool changes) {
     return given - 1 -
            static_cast<size_t>(*rc::gen::inRange<size_t>(0, std::min(given, size_t{12})));
   };
-  switch (*rc::gen::inRange(0, 16)) {
+  switch (*rc::gen::inRange(0, 19)) {
     case 0:
       return sides.Query(of);
     case 1:
@@ -426,6 +488,11 @@ void RandomStep(Sides& sides, size_t count, bool changes) {
       return;
     case 4:
       if (*rc::gen::inRange(0, 8) == 0) sides.Reset(of);
+      return;
+    case 16:
+    case 17:
+    case 18:
+      if (given != 0) sides.Settle(any_given());
       return;
     case 5:
       if (changes) sides.Change(of, AnyOther(sides.party(of).rule->parameters));
@@ -451,7 +518,10 @@ void RandomStep(Sides& sides, size_t count, bool changes) {
                                   ? 0
                                   : std::min(kMaxWaitNs, sides.party(of).random.period_ns *
                                                              *rc::gen::element<int64_t>(1, 2, 10));
-  sides.Acquire(parties, permits, max_wait_ns, *rc::gen::inRange(0, 4) == 0, force);
+  constexpr int64_t kHour = 3'600'000'000'000;
+  const int64_t within_ns =
+      *rc::gen::arbitrary<bool>() ? 0 : *rc::gen::element<int64_t>(1, kHour / 60, 24 * kHour);
+  sides.Acquire(parties, permits, max_wait_ns, *rc::gen::inRange(0, 4) == 0, force, within_ns);
 }
 
 void RandomHistory(bool changes) {

@@ -511,7 +511,34 @@ RC_GTEST_PROP(RedisScriptsTest, ConvertAsTheAlgorithmsDo, ()) {
   }
 }
 
-// The script for one token bucket answers a batch of callers, and leaves the same state.
+// Permits, and how many callers in a row want them.
+using Runs = std::vector<std::pair<uint64_t, uint64_t>>;
+
+// The script for token buckets.
+class TokenBucketsCall {
+ public:
+  // now_ns negative: the server's time.
+  TokenBucketsCall(int64_t now_ns, bool together)
+      : arguments_{PackTime(now_ns, ServerClock(), together ? kReadTogether : kReadOneByOne)} {}
+  void Add(const Bucket& bucket, const Runs& runs) {
+    keys_.push_back(bucket.keys[0]);
+    PackTokenBucket(bucket.parameters, arguments_.size() + 1, bucket.floor_us, runs.size(),
+                    arguments_.data());
+    for (const auto& [permits, callers] : runs) {
+      PackRun(bucket.parameters, permits, static_cast<int64_t>(callers), arguments_.data());
+    }
+    arguments_.push_back(absl::StrCat(EncodeParameters(bucket.parameters), " w.1 "));
+  }
+  RedisValue Run(const std::string& fence = "fence") const {
+    return Scripts::Get().Run(Script::kAcquireTokenBuckets, keys_, arguments_, fence);
+  }
+
+ private:
+  std::vector<std::string> keys_;
+  std::vector<std::string> arguments_;
+};
+
+// The script for token buckets answers a batch of callers, and leaves the same state.
 RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfABatch, ()) {
   const test_support::RandomParameters random = *test_support::AnyParameters();
   const algorithm::BurstAndDebt burst = algorithm::AnyBurst(random);
@@ -523,7 +550,7 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfABatch, ()) {
   int64_t elapsed_ns = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40);
   const int steps = *rc::gen::inRange(1, 30);
   for (int s = 0; s < steps; ++s) {
-    std::vector<std::pair<uint64_t, uint64_t>> runs;  // permits, callers
+    Runs runs;
     const int count = *rc::gen::inRange(1, 4);
     test_support::Step step;
     for (int r = 0; r < count; ++r) {
@@ -532,13 +559,9 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfABatch, ()) {
     }
     elapsed_ns = test_support::Advanced(elapsed_ns, step);
     const int64_t now_ns = start_ns + elapsed_ns;
-    std::string numbers = PackTokenBucket(bucket.parameters, 0, now_ns);
-    for (const auto& [permits, callers] : runs) {
-      PackRun(bucket.parameters, permits, static_cast<int64_t>(callers), &numbers);
-    }
-    const RedisValue answer =
-        Scripts::Get().Run(Script::kAcquireTokenBucket, {bucket.keys[0]},
-                           {EncodeParameters(bucket.parameters), "w.1", numbers});
+    TokenBucketsCall call(now_ns, /*together=*/true);
+    call.Add(bucket, runs);
+    const RedisValue answer = call.Run();
     Reader reader(answer);
     reader.Time(now_ns);
     const uint64_t now_ticks = algorithm::ToTicks(token, now_ns);
@@ -552,6 +575,152 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfABatch, ()) {
       RC_ASSERT(reader.Next() == static_cast<int64_t>(granted));
     }
   }
+}
+
+// ---- Token buckets in one script, or in several ----
+
+struct Asked {
+  size_t bucket;
+  uint64_t permits;
+  uint64_t callers;
+};
+struct Answered {
+  int64_t refused = 0;   // as the script says it; 0: decided
+  uint64_t granted = 0;  // callers
+  uint64_t lacking = 0;  // ticks, before the first caller
+  bool operator==(const Answered&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, const Answered& answer) {
+    return out << answer.refused << " " << answer.granted << " " << answer.lacking;
+  }
+};
+
+// By one script: for each bucket its acquisitions, in their order.
+std::vector<Answered> AnswersOf(const std::vector<Bucket>& buckets, absl::Span<const Asked> asked,
+                                int64_t now_ns, bool together) {
+  std::vector<size_t> order;
+  std::map<size_t, Runs> runs;
+  for (const Asked& one : asked) {
+    if (runs[one.bucket].empty()) order.push_back(one.bucket);
+    runs[one.bucket].push_back({one.permits, one.callers});
+  }
+  TokenBucketsCall call(now_ns, together);
+  for (const size_t b : order) call.Add(buckets[b], runs[b]);
+  const RedisValue reply = call.Run();
+  Reader reader(reply);
+  reader.Time(now_ns);
+  std::map<size_t, std::vector<Answered>> answers;
+  for (const size_t b : order) {
+    const algorithm::TokenBucket& token = buckets[b].parameters.token_bucket;
+    const int64_t us = reader.Next();
+    uint64_t lacking = us < 0 ? 0 : TicksOf(token, us, reader.Next());
+    for (const auto& [permits, callers] : runs[b]) {
+      Answered& answer = answers[b].emplace_back();
+      answer.refused = std::min<int64_t>(us, 0);
+      if (us < 0) continue;
+      answer.lacking = lacking;
+      answer.granted = static_cast<uint64_t>(reader.Next());
+      lacking += answer.granted * permits * token.unit_ticks;
+    }
+  }
+  RC_ASSERT(reader.AtEnd());
+  std::vector<Answered> in_order;
+  std::map<size_t, size_t> next;
+  for (const Asked& one : asked) in_order.push_back(answers[one.bucket][next[one.bucket]++]);
+  return in_order;
+}
+
+// What the script does not decide: it says so, and decides the other buckets.
+void Spoil(const Bucket& bucket) {
+  const std::string parameters = EncodeParameters(bucket.parameters);
+  switch (*rc::gen::inRange(0, 6)) {
+    case 0:
+      Scripts::Get().Call({"SET", bucket.keys[0], "hello"});
+      break;
+    case 1:
+      Scripts::Get().Call({"RPUSH", bucket.keys[0], "not ours"});
+      break;
+    case 2:
+      Scripts::Get().Call({"SET", bucket.keys[0], "t:7:8:9:0:0 w.1 1 0 0"});
+      break;
+    case 3:
+      Scripts::Get().Call({"SET", bucket.keys[0], absl::StrCat(parameters, " w.1 1 0 1")});
+      break;
+    case 4:
+      Scripts::Get().Call({"SET", bucket.keys[0], absl::StrCat(parameters, " w.1 @ 1")});
+      break;
+    default:
+      // Another node wrote it.
+      Scripts::Get().Call({"SET", bucket.keys[0], absl::StrCat(parameters, " v.9 0 0 0")});
+  }
+}
+
+RC_GTEST_PROP(RedisScriptsTest, AnySplitIntoScriptsGivesTheSameAnswers, ()) {
+  const auto count = static_cast<size_t>(*rc::gen::inRange(1, 7));
+  std::vector<Bucket> one_by_one;
+  std::vector<Bucket> split;
+  std::vector<test_support::RandomParameters> random;
+  bool today = true;
+  for (size_t b = 0; b < count; ++b) {
+    random.push_back(*test_support::AnyParameters());
+    const algorithm::BurstAndDebt burst = algorithm::AnyBurst(random[b]);
+    one_by_one.push_back(NewBucket(
+        algorithm::ParametersOf(Kind::kTokenBucket, random[b], burst.burst, burst.debt, 1)));
+    today &= ReachesToday(one_by_one[b].parameters);
+    split.push_back(NewBucket(one_by_one[b].parameters));
+    if (*rc::gen::inRange(0, 4) != 0) continue;
+    Spoil(one_by_one[b]);
+    const RedisValue value = Scripts::Get().Call({"GET", one_by_one[b].keys[0]});
+    Scripts::Get().Call(value.type == RedisValue::Type::kString
+                            ? std::vector<std::string>{"SET", split[b].keys[0], value.text}
+                            : std::vector<std::string>{"RPUSH", split[b].keys[0], "not ours"});
+  }
+  int64_t now_ns = today ? kTodayNs : 0;
+  const int steps = *rc::gen::inRange(1, 12);
+  for (int s = 0; s < steps; ++s) {
+    std::vector<Asked> asked(static_cast<size_t>(*rc::gen::inRange(1, 12)));
+    for (Asked& one : asked) {
+      one.bucket = *rc::gen::inRange<size_t>(0, count);
+      const Parameters& parameters = one_by_one[one.bucket].parameters;
+      const test_support::Step step =
+          *test_support::AnyStep(random[one.bucket], algorithm::MaxGrant(parameters));
+      one.permits = Wanted(parameters, step.permits);
+      one.callers = *rc::gen::weightedElement<uint64_t>({{3, 1}, {1, 2}, {1, 40}});
+      now_ns = test_support::Advanced(now_ns, step);
+    }
+    for (size_t at = 0; at < asked.size();) {
+      const size_t size = *rc::gen::inRange<size_t>(1, asked.size() - at + 1);
+      const auto script = absl::MakeConstSpan(asked).subspan(at, size);
+      std::vector<Answered> expected;
+      for (size_t i = 0; i < size; ++i) {
+        expected.push_back(AnswersOf(one_by_one, script.subspan(i, 1), now_ns, true)[0]);
+      }
+      RC_ASSERT(AnswersOf(split, script, now_ns, *rc::gen::arbitrary<bool>()) == expected);
+      at += size;
+    }
+    for (size_t b = 0; b < count; ++b) {
+      const RedisValue left = Scripts::Get().Call({"GET", one_by_one[b].keys[0]});
+      const RedisValue right = Scripts::Get().Call({"GET", split[b].keys[0]});
+      RC_ASSERT(left.type == right.type);
+      RC_ASSERT(left.text == right.text);
+    }
+  }
+}
+
+TEST(RedisScriptsTest, ScriptForTokenBucketsWorksWithoutMget) {
+  const Parameters parameters = *algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 0);
+  const std::vector<Bucket> buckets = {NewBucket(parameters), NewBucket(parameters)};
+  Scripts::Get().Call({"ACL", "SETUSER", "default", "-mget"});
+  const auto refused = [&] {
+    TokenBucketsCall call(/*now_ns=*/-1, /*together=*/true);
+    for (const Bucket& bucket : buckets) call.Add(bucket, {{1, 1}});
+    return call.Run();
+  }();
+  const std::vector<Answered> answers =
+      AnswersOf(buckets, std::vector<Asked>{{0, 1, 1}, {1, 1, 11}}, kTodayNs, /*together=*/false);
+  Scripts::Get().Call({"ACL", "SETUSER", "default", "+mget"});
+  EXPECT_EQ(refused.type, RedisValue::Type::kError);
+  EXPECT_EQ(answers[0].granted, 1u);
+  EXPECT_EQ(answers[1].granted, 10u);
 }
 
 // ---- After data loss ----
@@ -715,11 +884,9 @@ TEST(RedisScriptsTest, DecideNothingWhenFenceWasReplaced) {
   FenceStep step;
   step.write = *Fence::Parse("a 1 x 0 0 0 0");
   const auto take = [&] {
-    std::string numbers = PackTokenBucket(bucket.parameters, 0, -1);
-    PackRun(bucket.parameters, 1, 1, &numbers);
-    const RedisValue answer = Scripts::Get().Call(
-        {"EVALSHA", TextOf(Script::kAcquireTokenBucket).sha, "2", bucket.keys[0], WordKey("t", "x"),
-         EncodeParameters(bucket.parameters), "w.1", numbers});
+    TokenBucketsCall call(/*now_ns=*/-1, /*together=*/true);
+    call.Add(bucket, {{1, 1}});
+    const RedisValue answer = call.Run(WordKey("t", "x"));
     return answer.type == RedisValue::Type::kError && answer.text == "FENCE replaced"
                ? -1
                : UnpackNumber(answer.text, 4).value();

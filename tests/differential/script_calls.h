@@ -22,11 +22,11 @@ class Scripts {
   }
 
   RedisValue Run(store::redis::Script script, const std::vector<std::string>& keys,
-                 const std::vector<std::string>& arguments) {
+                 const std::vector<std::string>& arguments, const std::string& fence = "fence") {
     std::vector<std::string> words = {"EVALSHA", store::redis::TextOf(script).sha,
                                       absl::StrCat(keys.size() + 1)};
     words.insert(words.end(), keys.begin(), keys.end());
-    words.emplace_back("fence");
+    words.push_back(fence);
     words.insert(words.end(), arguments.begin(), arguments.end());
     return calls_.Call(words);
   }

@@ -150,6 +150,27 @@ TEST_F(RedisClusterChargesTest, GrantsLastPermitsToOneOfCompetingCallers) {
   }
 }
 
+TEST_F(RedisClusterChargesTest, RequestIdsAreRememberedInOneSlotAndRefusedAcrossSlots) {
+  RedisNode node(cluster_->url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto one = Hourly(22, 10);
+  const auto other = Hourly(23, 10);
+  for (const auto& rule : {one, other}) node.store().Register(rule);
+  store::Once once;
+  once.id = {{1, 2}};
+  const AcquireOptions options = {.once = &once};
+  const std::vector<store::Charge> same = {{one.get(), "a{t}", 1}, {other.get(), "b{t}", 1}};
+  for (int i = 0; i < 3; ++i) {
+    const Acquired got = Acquire(node.store(), same, options);
+    EXPECT_TRUE(got.granted());
+    EXPECT_EQ(got.repeated, i > 0);
+  }
+  EXPECT_EQ(Query(node.store(), *one, "a{t}").level.remaining, 9);
+  const std::vector<store::Charge> several = {{one.get(), "a{t}", 1}, {other.get(), "c{u}", 1}};
+  EXPECT_EQ(Acquire(node.store(), several, options).outcome, Outcome::kSeveralSlots);
+  EXPECT_EQ(Query(node.store(), *one, "a{t}").level.remaining, 9);
+}
+
 TEST_F(RedisClusterChargesTest, ReservationAcrossSlotsNamesChargesInOtherSlots) {
   RedisNode node(cluster_->url());
   ASSERT_TRUE(node.connected().ok()) << node.connected();

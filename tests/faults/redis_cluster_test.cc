@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/algorithm/make_parameters.h"
 #include "server/store/redis/wire/hash_slot.h"
 #include "server/store/redis/wire/key_names.h"
@@ -99,6 +100,65 @@ TEST(RedisClusterTest, BothServersServeSlotDuringMove) {
   Cluster().EndMove(slot, from, to);
   EXPECT_EQ(Acquire(node.store(), *rule, "{k}1").charges[0].level.remaining, 6);
   EXPECT_EQ(Acquire(node.store(), *rule, "{k}2").charges[0].level.remaining, 7);
+}
+
+// They share a script, whose buckets may be in any slot of the server.
+TEST(RedisClusterTest, BucketsOfSeveralSlotsAreDecidedTogetherDuringMove) {
+  RedisNode node(Cluster().url());
+  ASSERT_TRUE(node.connected().ok()) << node.connected();
+  const auto rule = Hourly(111, 10);
+  node.store().Register(rule);
+  const uint16_t slot = SlotOfBucket(rule->limit_name, "{k}0");
+  const size_t from = Cluster().OwnerOf(slot);
+  const size_t to = (from + 1) % 3;
+  // Of the slot that moves, of the server that it leaves, and of the one that it comes to.
+  std::vector<std::string> keys = {"{k}0", "{k}1", "{k}2"};
+  for (int i = 0; keys.size() < 9; ++i) {
+    std::string key = absl::StrCat("key", i);
+    const size_t owner = Cluster().OwnerOf(SlotOfBucket(rule->limit_name, key));
+    if (owner == from || owner == to) keys.push_back(std::move(key));
+  }
+  const auto scripts = [&] {
+    uint64_t calls = 0;
+    for (const size_t server : {from, to}) {
+      const std::string stats = Cluster().Call(server, {"INFO", "commandstats"}).text;
+      const size_t at = stats.find("cmdstat_evalsha:calls=");
+      if (at != std::string::npos) calls += std::stoull(stats.substr(at + 22));
+    }
+    return calls;
+  };
+  int64_t left = 10;
+  const auto take = [&](size_t first) {
+    std::vector<std::vector<store::Charge>> batch;
+    for (size_t i = first; i < keys.size(); ++i) batch.push_back({{rule.get(), keys[i], 1}});
+    --left;
+    const std::vector<Acquired> acquired = AcquireBatch(node.store(), batch);
+    for (size_t i = first; i < keys.size(); ++i) {
+      EXPECT_TRUE(acquired[i - first].granted()) << keys[i];
+      EXPECT_EQ(acquired[i - first].charges[0].level.remaining, left) << keys[i];
+    }
+  };
+  const uint64_t before = scripts();
+  take(0);
+  if (PatientOptions().max_script_runs > 1) {
+    EXPECT_LE(scripts() - before, 4u);
+  }
+  Cluster().BeginMove(slot, from, to);
+  take(0);
+  ASSERT_EQ(Cluster().MoveKeys(slot, from, to, 1), 1u) << "one of three is moved";
+  take(0);
+  while (Cluster().MoveKeys(slot, from, to, 100) > 0) {
+  }
+  take(0);
+  Cluster().EndMove(slot, from, to);
+  take(0);
+  take(0);
+  // A node that is not told asks the server that has it no longer.
+  Cluster().Move(slot, to, from);
+  take(0);
+  for (const std::string& key : keys) {
+    EXPECT_EQ(Query(node.store(), *rule, key).level.remaining, left) << key;
+  }
 }
 
 TEST(RedisClusterTest, BucketOfSeveralKeysWaitsForEndOfMove) {

@@ -23,6 +23,8 @@ store::RedisStoreOptions NarrowOptions() {
   store::RedisStoreOptions options = PatientOptions();
   options.max_in_flight = 2;
   options.max_connections = 3;
+  // Many commands.
+  options.max_script_runs = 1;
   return options;
 }
 
@@ -99,6 +101,7 @@ store::RedisStoreOptions OneAtATime() {
   store::RedisStoreOptions options = PatientOptions();
   options.max_in_flight = 1;
   options.max_connections = 1;
+  options.max_script_runs = 1;
   return options;
 }
 

@@ -123,6 +123,41 @@ TEST_F(RedisFailoverTest, PromotedLaggingReplicaFillsNoBucket) {
   }
 }
 
+TEST_F(RedisFailoverTest, PromotedLaggingReplicaGrantsNoSlotsUntilLostHoldsHaveEnded) {
+  RedisSentinel sentinel(primary_.port());
+  AwaitReplicas(sentinel);
+  RedisNode node(SentinelUrl(sentinel));
+  const auto slots = MakeRule(5, algorithm::MakeConcurrency(2, 6 * kSecond).value());
+  node.store().Register(slots);
+  const auto take = [&](const char* key) {
+    return Acquire(node.store(), *slots, key, 1, {.want_receipt = true});
+  };
+  ASSERT_TRUE(take("k").granted());
+  CutOff(first_);
+  // The promoted server will know of one hold at most, and of none of the other key.
+  int64_t last_end_ns = 0;
+  for (const char* key : {"k", "other", "other"}) {
+    const Acquired taken = take(key);
+    ASSERT_TRUE(taken.granted());
+    last_end_ns = taken.now_ns + 6 * kSecond;
+  }
+  primary_.Kill();
+  ASSERT_TRUE(AwaitInfo(first_, "role:master"));
+  for (const char* key : {"k", "other"}) {
+    for (int tries = 0;; ++tries) {
+      ASSERT_LT(tries, 4000);
+      const Acquired taken = take(key);
+      if (taken.granted()) {
+        EXPECT_GE(taken.now_ns, last_end_ns) << key;
+        break;
+      }
+      PassTime(std::chrono::milliseconds(10));
+    }
+    EXPECT_TRUE(take(key).granted());
+    EXPECT_EQ(take(key).outcome, store::Outcome::kDenied);
+  }
+}
+
 // Retries until Redis decides.
 Acquired Book(RedisNode& node, const store::Rule& rule) {
   for (int i = 0;; ++i) {

@@ -16,6 +16,7 @@
 
 #include "server/algorithm/make_parameters.h"
 #include "tests/support/fault_proxy.h"
+#include "tests/support/jumping_clock.h"
 #include "tests/support/pass_time.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
@@ -219,22 +220,6 @@ TEST(RedisNodeFaultsTest, QuotaStaysExactWhenNodesAreKilledOrPaused) {
   EXPECT_EQ(history.Check(), "");
   std::printf("  %s\n", history.Summary().c_str());
 }
-
-// Its wall clock jumps both ways. Its boot clock only jumps ahead, as after a suspend.
-class JumpingClock final : public common::Clock {
- public:
-  int64_t NowNs() const override { return system_.NowNs() + slept_ns_.load(); }
-  int64_t WallNs() const override { return system_.WallNs() + set_ns_.load(); }
-  void Jump(int64_t ns) {
-    set_ns_.fetch_add(ns);
-    if (ns > 0) slept_ns_.fetch_add(ns);
-  }
-
- private:
-  common::SystemClock system_;
-  std::atomic<int64_t> set_ns_{0};
-  std::atomic<int64_t> slept_ns_{0};
-};
 
 TEST(RedisNodeFaultsTest, ClockJumpOfNodeChangesNoDecision) {
   RedisServer server;

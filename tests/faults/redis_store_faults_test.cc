@@ -1,5 +1,6 @@
 // When Redis or the connection to it fails, no window exceeds its limit and no caller waits for
 // long.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -373,10 +374,11 @@ TEST(RedisStoreStartTest, LogsInAndNamesMissingPermission) {
   const absl::Status limited = Connected("unix://limited:pass@" + path);
   EXPECT_EQ(limited.code(), absl::StatusCode::kPermissionDenied) << limited;
   EXPECT_THAT(std::string(limited.message()), HasSubstr("+evalsha"));
-  calls.Call({"ACL",   "SETUSER", "node",         "on",       ">pass",  "~sluice:*", "+info",
-              "+ping", "+select", "+script|load", "+evalsha", "+time",  "+get",      "+set",
-              "+del",  "+exists", "+pexpire",     "+lrange",  "+llen",  "+rpush",    "+ltrim",
-              "+lset", "+object", "+append",      "+hget",    "+hmget", "+hset",     "+hdel"});
+  calls.Call({"ACL",     "SETUSER", "node",    "on",           ">pass",    "~sluice:*",
+              "+info",   "+ping",   "+select", "+script|load", "+evalsha", "+time",
+              "+get",    "+mget",   "+set",    "+del",         "+exists",  "+pexpire",
+              "+lrange", "+llen",   "+rpush",  "+ltrim",       "+lset",    "+object",
+              "+append", "+hget",   "+hmget",  "+hset",        "+hdel"});
   RedisNode node("unix://node:pass@" + path);
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto bucket = RuleOf();
@@ -401,6 +403,36 @@ TEST(RedisStoreStartTest, LogsInAndNamesMissingPermission) {
   node.store().Register(slow);
   EXPECT_TRUE(Acquire(node.store(), *slow, "a").granted());
   EXPECT_TRUE(Reset(node.store(), *slow, "a"));
+}
+
+TEST(RedisStoreStartTest, DecidesWithoutTheRightToMgetAndSaysSoOnce) {
+  RedisServer server;
+  RedisCalls calls(server);
+  calls.Call({"ACL", "SETUSER", "node", "on", ">pass", "~sluice:*", "+@all", "-mget"});
+  const std::string url = "unix://node:pass@" + server.socket_path();
+  int log_pipe[2];
+  ASSERT_EQ(pipe2(log_pipe, O_NONBLOCK | O_CLOEXEC), 0);
+  const common::SystemClock clock;
+  common::Log log(clock, common::LogLevel::kInfo, log_pipe[1]);
+  for (int i = 0; i < 2; ++i) {
+    RedisNode node(url, PatientOptions(), &clock, &log);
+    ASSERT_TRUE(node.connected().ok()) << node.connected();
+    const auto rule = RuleOf();
+    node.store().Register(rule);
+    std::vector<std::vector<store::Charge>> batch;
+    for (const char* const key : {"a", "b", "c"}) batch.push_back({{rule.get(), key, 1}});
+    for (const Acquired& acquired : AcquireBatch(node.store(), batch)) {
+      EXPECT_TRUE(acquired.granted());
+    }
+  }
+  char logged[8192] = {};
+  ASSERT_GT(read(log_pipe[0], logged, sizeof(logged) - 1), 0);
+  close(log_pipe[0]);
+  close(log_pipe[1]);
+  const std::string_view lines(logged);
+  const size_t first = lines.find("redis_no_mget");
+  ASSERT_NE(first, std::string_view::npos) << lines;
+  EXPECT_EQ(lines.find("redis_no_mget", first + 1), std::string_view::npos) << lines;
 }
 
 }  // namespace

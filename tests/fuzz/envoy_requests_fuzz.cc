@@ -1,6 +1,6 @@
-// Each request of Envoy's rate-limit service, from bytes to answer: the codec, the matcher and the
-// memory store. The first byte chooses how to count and to answer. The codec must accept the
-// messages that protobuf's parser accepts, within its bounds, and protobuf every answer.
+// Each request of Envoy's and Kuadrant's rate-limit services, from bytes to answer: the codec, the
+// matcher and the memory store. The first byte chooses how to count and to answer. The codec must
+// accept the messages that protobuf's parser accepts, within its bounds, and protobuf every answer.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,6 +12,7 @@
 #include "common/metrics.h"
 #include "envoy/service/ratelimit/v3/rls.pb.h"
 #include "google/protobuf/stubs/logging.h"
+#include "kuadrant/service/ratelimit/v1/ratelimit.pb.h"
 #include "server/envoy/limit_specs.h"
 #include "server/envoy/matcher.h"
 #include "server/limits/limit_registry.h"
@@ -24,6 +25,7 @@
 namespace sluice::transport {
 namespace {
 
+namespace kuadrant = ::kuadrant::service::ratelimit::v1;
 namespace v3 = ::envoy::service::ratelimit::v3;
 
 void Check(bool right) {
@@ -88,24 +90,26 @@ Parts& PartsOf(uint8_t choice) {
   return parts[choice % 4];
 }
 
-void Run(uint8_t choice, const std::string& bytes) {
-  Parts& parts = PartsOf(choice);
-  parts.clock.Advance(int64_t{50'000'000});
-  v3::RateLimitRequest request;
-  const bool parsed = request.ParseFromString(bytes);
-  DescriptorCall call;
-  call.Reset(static_cast<DescriptorCall::Method>(choice / 4 % 3));
-  const absl::Span<const uint8_t> span(reinterpret_cast<const uint8_t*>(bytes.data()),
-                                       bytes.size());
-  const bool decoded = DecodeRateLimitRequest(span, &call.request()).ok();
-  Check(decoded == parsed);
-  if (!decoded) return;
+void Decide(Parts& parts, DescriptorCall* call) {
   int done = 0;
   parts.limiter.Decide(
-      &call, store::kNoDeadline,
+      call, store::kNoDeadline,
       [](void* context, DescriptorCall*) { ++*static_cast<int*>(context); }, &done);
   Check(done == 1);
-  if (!call.status().ok()) return;
+}
+
+template <typename Message>
+bool Decode(const std::string& bytes,
+            absl::Status (*decode)(absl::Span<const uint8_t>, RateLimitRequest*),
+            DescriptorCall* call, Message* message) {
+  const bool parsed = message->ParseFromString(bytes);
+  const bool decoded =
+      decode({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, &call->request()).ok();
+  Check(decoded == parsed);
+  return decoded;
+}
+
+void CheckAnswer(const v3::RateLimitRequest& request, const DescriptorCall& call) {
   common::Buffer answer;
   call.Encode(&answer);
   v3::RateLimitResponse response;
@@ -118,6 +122,47 @@ void Run(uint8_t choice, const std::string& bytes) {
     Check(status.limit_remaining() <= status.current_limit().requests_per_unit());
     Check(status.code() == v3::RateLimitResponse::OK || status.limit_remaining() == 0);
   }
+}
+
+// What was reserved can be committed with the same descriptors.
+void CheckReservation(Parts& parts, const std::string& bytes, const DescriptorCall& reserved) {
+  common::Buffer answer;
+  reserved.Encode(&answer);
+  kuadrant::ReserveResponse response;
+  Check(response.ParseFromArray(answer.data(), static_cast<int>(answer.size())));
+  Check(response.code() == v3::RateLimitResponse::OK || response.reservation_id().empty());
+  if (response.reservation_id().empty()) return;
+  const uint64_t before = parts.limiter.counters().Calls().committed;
+  DescriptorCall call;
+  call.Reset(DescriptorCall::Method::kCommit);
+  kuadrant::ReserveRequest request;
+  Check(Decode(bytes, &DecodeReserveRequest, &call, &request));
+  call.request().reservation_id = response.reservation_id();
+  call.request().amount /= 2;
+  Decide(parts, &call);
+  Check(call.status().ok());
+  Check(parts.limiter.counters().Calls().committed == before + 1);
+}
+
+void Run(uint8_t choice, const std::string& bytes) {
+  using Method = DescriptorCall::Method;
+  Parts& parts = PartsOf(choice);
+  parts.clock.Advance(int64_t{50'000'000});
+  DescriptorCall call;
+  const auto method = static_cast<Method>(choice / 4 % 5);
+  call.Reset(method);
+  v3::RateLimitRequest request;
+  kuadrant::ReserveRequest reserve;
+  kuadrant::CommitRequest commit;
+  const bool decoded =
+      method == Method::kReserve  ? Decode(bytes, &DecodeReserveRequest, &call, &reserve)
+      : method == Method::kCommit ? Decode(bytes, &DecodeCommitRequest, &call, &commit)
+                                  : Decode(bytes, &DecodeRateLimitRequest, &call, &request);
+  if (!decoded) return;
+  Decide(parts, &call);
+  if (!call.status().ok() || method == Method::kCommit) return;
+  if (method == Method::kReserve) return CheckReservation(parts, bytes, call);
+  CheckAnswer(request, call);
 }
 
 }  // namespace

@@ -54,6 +54,8 @@ class GrantHistory {
                                                      rate().permits + 2 * beyond);
       case Kind::kFixedWindow:
         return CheckAligned(grants, 2 * beyond);
+      case Kind::kConcurrency:
+        break;  // it has no windows
     }
     return "a limit of no kind";
   }

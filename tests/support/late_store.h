@@ -28,6 +28,8 @@ class LateStore final : public store::Store {
     bool rebooks = false;
     // Percentage of operations that are answered "unavailable", whether executed or not.
     int lost_percent = 0;
+    // Whether it says that other processes decide on its buckets.
+    bool shared = false;
   };
 
   LateStore(store::Store& store, const Options& options, uint64_t seed)
@@ -35,6 +37,7 @@ class LateStore final : public store::Store {
 
   std::string_view Kind() const override { return store_.Kind(); }
   bool UsesLocalClock() const override { return false; }
+  bool Shared() const override { return options_.shared; }
   void Register(std::shared_ptr<const store::Rule> rule) override {
     store_.Register(std::move(rule));
   }

@@ -2,6 +2,7 @@
 #ifndef SLUICE_TESTS_SUPPORT_REDIS_NODE_H_
 #define SLUICE_TESTS_SUPPORT_REDIS_NODE_H_
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,20 +20,24 @@ namespace sluice::testing {
 inline store::RedisStoreOptions PatientOptions() {
   store::RedisStoreOptions options;
   options.budget_ns = 2'000'000'000;
+  // Set to 1 by tests that are run once more without scripts for many buckets
+  // (tests/CMakeLists.txt).
+  if (const char* const runs = std::getenv("SLUICE_TEST_SCRIPT_RUNS")) {
+    options.max_script_runs = std::stoul(runs);
+  }
   return options;
 }
 
 class RedisNode {
  public:
-  // `clock` outlives the node; null means the system clock.
+  // `clock` and `log` outlive the node; null means the system clock, and no log.
   explicit RedisNode(const std::string& url, store::RedisStoreOptions options = PatientOptions(),
-                     const common::Clock* clock = nullptr)
+                     const common::Clock* clock = nullptr, common::Log* log = nullptr)
       : clock_(clock != nullptr ? *clock : system_clock_),
         loop_(std::move(net::EventLoop::Create(clock_)).value()) {
     options.url = store::redis::RedisUrl::Parse(url).value();
     net::EventLoop* const loops[] = {loop_.get()};
-    store_ =
-        std::move(store::RedisStore::Create(clock_, loops, *resolver_, options, nullptr)).value();
+    store_ = std::move(store::RedisStore::Create(clock_, loops, *resolver_, options, log)).value();
     thread_ = std::thread([this] { loop_->Run(); });
     connected_ = store_->AwaitFirstConnections();
   }

@@ -62,6 +62,7 @@ struct Acquired {
   uint64_t receipt_id = 0;
   std::vector<store::ChargeResult> charges;
   bool may_be_debited = false;
+  bool repeated = false;
 
   // What Refund takes beside the receipt's id.
   int64_t grant_time_ns() const { return wait_ns == 0 ? 0 : now_ns + wait_ns; }
@@ -75,6 +76,10 @@ struct AcquireOptions {
   store::Debit debit = store::Debit::kIfAllowed;
   // Acquisition::charged_by of each acquisition.
   std::vector<uint16_t> charged_by = {};
+  // Request ids, one for each acquisition; null: none.
+  store::Once* once = nullptr;
+  // Not 0: an estimate.
+  int64_t settle_within_ns = 0;
 };
 
 inline std::vector<Acquired> AcquireBatch(store::Store& store,
@@ -91,9 +96,11 @@ inline std::vector<Acquired> AcquireBatch(store::Store& store,
     results[i].resize(batch[i].size());
     acquisitions[i].charges = batch[i];
     acquisitions[i].results = results[i].data();
-    acquisitions[i].want_receipt = options.want_receipt;
+    acquisitions[i].want_receipt = options.want_receipt || options.settle_within_ns != 0;
+    acquisitions[i].settle_within_ns = options.settle_within_ns;
     acquisitions[i].max_wait_ns = options.max_wait_ns;
     acquisitions[i].debit = options.debit;
+    if (options.once != nullptr) acquisitions[i].once = &options.once[i];
     if (!options.charged_by.empty()) acquisitions[i].charged_by = options.charged_by.data();
   }
   operation.acquisitions = absl::MakeSpan(acquisitions);
@@ -110,7 +117,8 @@ inline std::vector<Acquired> AcquireBatch(store::Store& store,
                    a.now_ns,
                    a.receipt_id,
                    std::move(results[i]),
-                   a.may_be_debited};
+                   a.may_be_debited,
+                   a.once != nullptr && a.once->repeated};
   }
   return acquired;
 }
@@ -146,7 +154,8 @@ struct Refunded {
 };
 
 inline Refunded Refund(store::Store& store, uint64_t receipt_id,
-                       const std::vector<store::Charge>& charges, int64_t grant_time_ns = 0) {
+                       const std::vector<store::Charge>& charges, int64_t grant_time_ns = 0,
+                       const store::Once* once = nullptr) {
   struct Operation final : store::RefundOperation {
     void Done() override { done.Notify(); }
     Notification done;
@@ -155,6 +164,7 @@ inline Refunded Refund(store::Store& store, uint64_t receipt_id,
   Refunded refunded;
   refunded.permits.resize(charges.size());
   operation.receipt_id = receipt_id;
+  if (once != nullptr) operation.request_id = &once->id;
   operation.grant_time_ns = grant_time_ns;
   operation.charges = charges;
   operation.refunded = refunded.permits.data();
@@ -162,6 +172,43 @@ inline Refunded Refund(store::Store& store, uint64_t receipt_id,
   operation.done.Wait();
   refunded.outcome = operation.outcome;
   return refunded;
+}
+
+struct SettleOptions {
+  bool more = false;
+  // Of the acquisition.
+  bool estimate = true;
+  std::vector<uint16_t> charged_by = {};
+  int64_t grant_time_ns = 0;
+};
+
+struct Settled {
+  store::SettleOutcome outcome = store::SettleOutcome::kPending;
+  std::vector<store::SettledPermits> permits;
+};
+
+inline Settled Settle(store::Store& store, uint64_t receipt_id,
+                      const std::vector<store::Charge>& charges,
+                      const std::vector<uint64_t>& actual, const SettleOptions& options = {}) {
+  struct Operation final : store::SettleOperation {
+    void Done() override { done.Notify(); }
+    Notification done;
+  };
+  Operation operation;
+  Settled settled;
+  settled.permits.resize(charges.size());
+  operation.receipt_id = receipt_id;
+  operation.grant_time_ns = options.grant_time_ns;
+  operation.estimate = options.estimate;
+  operation.charges = charges;
+  if (!options.charged_by.empty()) operation.charged_by = options.charged_by.data();
+  operation.actual = actual.data();
+  operation.more = options.more;
+  operation.settled = settled.permits.data();
+  store.Settle(&operation);
+  operation.done.Wait();
+  settled.outcome = operation.outcome;
+  return settled;
 }
 
 inline store::ResetOutcome ResetKey(store::Store& store, const store::Rule& rule,

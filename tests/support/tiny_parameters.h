@@ -45,7 +45,7 @@ inline algorithm::Parameters TinyFixedWindow(uint64_t most, int64_t period_ns) {
   return parameters;
 }
 
-// Within a property of RapidCheck.
+// Within a property of RapidCheck. REQUIRES: not kConcurrency.
 inline algorithm::Parameters AnyTiny(algorithm::Kind kind) {
   using algorithm::Kind;
   switch (kind) {
@@ -65,6 +65,8 @@ inline algorithm::Parameters AnyTiny(algorithm::Kind kind) {
     }
     case Kind::kFixedWindow:
       return TinyFixedWindow(*rc::gen::inRange<uint64_t>(1, 5), *rc::gen::inRange<int64_t>(3, 25));
+    case Kind::kConcurrency:
+      break;
   }
   return {};
 }

@@ -155,6 +155,20 @@ struct StepStats {
   LatencyHistogram time = {};  // CPU time
 };
 
+// An acquisition that holds slots of a key.
+struct SlotHold {
+  uint64_t id = 0;  // for EndHold
+  uint64_t permits = 0;
+  std::chrono::nanoseconds ends_in{0};  // unless it is renewed
+};
+
+struct HoldList {
+  std::vector<SlotHold> holds = {};  // those that end first
+  uint64_t total = 0;                // of all holds
+  uint64_t held = 0;                 // permits
+  uint64_t capacity = 0;
+};
+
 struct ServerStats {
   std::chrono::system_clock::time_point started_at = {};
   std::string version = {};
@@ -212,6 +226,10 @@ class AdminClient {
   Status DeleteLimit(std::string_view name);
   // Makes a bucket full. Returns whether it had state.
   Result<bool> ResetKey(std::string_view limit, std::string_view key);
+  // The holds of a key of a limit with algorithm concurrency. max_holds 0: 1000.
+  Result<HoldList> ListHolds(std::string_view limit, std::string_view key, uint32_t max_holds = 0);
+  // Takes the slots of a hold back. Returns whether there was such a hold.
+  Result<bool> EndHold(std::string_view limit, std::string_view key, uint64_t id);
   // Opens a limit that waits for grant times that were promised before Redis lost its data. Returns
   // until when it would have stayed closed; nullopt: it had no floor of its own.
   Result<std::optional<std::chrono::system_clock::time_point>> LiftFloor(std::string_view limit);

@@ -23,7 +23,9 @@
 
 #include "sluice/connection.h"
 #include "sluice/decision.h"
+#include "sluice/estimate.h"
 #include "sluice/options.h"
+#include "sluice/permit.h"
 #include "sluice/status.h"
 #include "sluice/stream.h"
 
@@ -82,6 +84,37 @@ class Client {
   void RefundAsync(std::string receipt, Callback<RefundResult> done,
                    const CallOptions& options = {});
 
+  // Holds the slots of 1 to 4096 acquisitions for longer. One outcome for each receipt, in order.
+  // Refund or Settle ends a hold.
+  Result<std::vector<Renewal>> Renew(std::span<const std::string> receipts,
+                                     const CallOptions& options = {});
+  void RenewAsync(std::vector<std::string> receipts, Callback<std::vector<Renewal>> done,
+                  const CallOptions& options = {});
+
+  // Says what the work of an acquisition with settle_within took. The same settlement may be sent
+  // again: it changes nothing twice. The second form asks the server that granted it.
+  Result<SettleResult> Settle(const Settlement& settlement, const CallOptions& options = {});
+  Result<SettleResult> Settle(const Decision& decision, std::vector<Charge> actual,
+                              CallOptions options = {});
+  void SettleAsync(Settlement settlement, Callback<SettleResult> done,
+                   const CallOptions& options = {});
+
+  // Acquires slots and holds them until the permit is destroyed; see permit.h. A denial is a permit
+  // that holds nothing. With Acquisition::hold it waits, and renews the slots before it answers.
+  Result<Permit> AcquirePermit(const Acquisition& acquisition, PermitOptions options = {},
+                               const CallOptions& call = {});
+  // Never blocks.
+  void AcquirePermitAsync(Acquisition acquisition, PermitOptions options, Callback<Permit> done,
+                          const CallOptions& call = {});
+
+  // Acquires permits by an estimate, to be settled with what the work took; see estimate.h. A
+  // denial is an estimate that took nothing. INVALID_ARGUMENT without Acquisition::settle_within.
+  Result<Estimate> AcquireEstimate(const Acquisition& acquisition, EstimateOptions options = {},
+                                   const CallOptions& call = {});
+  // Never blocks.
+  void AcquireEstimateAsync(Acquisition acquisition, EstimateOptions options,
+                            Callback<Estimate> done, const CallOptions& call = {});
+
   // Calls on_change with the state of all buckets, then with each change. Ends with on_closed when
   // the handle is cancelled or destroyed, or the connection breaks; it does not reconnect.
   std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets, const WatchOptions& options,
@@ -91,7 +124,10 @@ class Client {
   AcquireStream OpenStream(const StreamOptions& options = {});
 
  private:
+  void ShutDown();
+
   std::shared_ptr<client_internal::ClientCore> core_;
+  std::shared_ptr<client_internal::HoldKeeper> keeper_;  // of the permits
 };
 
 }  // namespace sluice

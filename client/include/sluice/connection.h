@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -77,6 +78,11 @@ class Connection {
   virtual void Query(std::span<const Bucket> buckets, const Call& call,
                      Callback<std::vector<BucketStatus>> done) = 0;
   virtual void Refund(std::string_view receipt, const Call& call, Callback<RefundResult> done) = 0;
+  // The default, of a connection that knows no slots, is UNIMPLEMENTED.
+  virtual void Renew(std::span<const std::string> receipts, const Call& call,
+                     Callback<std::vector<Renewal>> done);
+  // The default ends with UNIMPLEMENTED.
+  virtual void Settle(const Settlement& settlement, const Call& call, Callback<SettleResult> done);
   virtual std::unique_ptr<StreamCall> OpenStream(StreamEvents events) = 0;
   virtual std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets,
                                            const WatchOptions& options, WatchEvents events) = 0;
@@ -89,6 +95,9 @@ class Connection {
   virtual Result<std::vector<BucketStatus>> QueryBlocking(std::span<const Bucket> buckets,
                                                           const Call& call);
   virtual Result<RefundResult> RefundBlocking(std::string_view receipt, const Call& call);
+  virtual Result<std::vector<Renewal>> RenewBlocking(std::span<const std::string> receipts,
+                                                     const Call& call);
+  virtual Result<SettleResult> SettleBlocking(const Settlement& settlement, const Call& call);
 
   // Runs `fn` exactly once: after `delay`, or when the connection shuts down.
   virtual void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) = 0;
@@ -98,6 +107,10 @@ class Connection {
 
   // The clock of the deadlines.
   virtual TimePoint Now() const { return std::chrono::steady_clock::now(); }
+
+  // Now, on a clock that also goes on while the machine is suspended: of the slots that permits
+  // hold.
+  virtual TimePoint BootNow() const;
 
   // Cancels all calls and returns when every callback has run; from within a callback it returns at
   // once. Later calls end with CANCELLED.

@@ -29,7 +29,7 @@ struct Acquisition {
 
   // 1 to 16, including the charges that limits add.
   std::vector<Charge> charges = {};
-  // Request a receipt, for Client::Refund.
+  // Request a receipt, for Client::Refund. Slots have one without it.
   bool want_receipt = false;
   // Debit permits that were used already: always granted, now. What the buckets may not owe is
   // forgiven (ChargeStatus::forgiven). The limits must have max_owed. Not with max_wait.
@@ -41,6 +41,15 @@ struct Acquisition {
   // With max_wait: the server answers at the grant time. max_wait is added to the call's deadline.
   // Not allowed in a batch or a stream.
   bool hold = false;
+  // Not 0: the permits are an estimate. Client::Settle says within this time, at most 24 h, how
+  // many the work took. It has a receipt.
+  std::chrono::nanoseconds settle_within{0};
+  // 16 random bytes; empty: none. For 60 s the server remembers a grant under its id. The same
+  // acquisition with the same id then takes nothing and gets that grant again (Decision::repeated),
+  // from any server of the same Redis. CallOptions::exactly_once makes an id for each call; set one
+  // here to repeat an acquisition over several calls. Not with hold, nor on limits with sharing
+  // split or relaxed.
+  std::string request_id = {};
 };
 
 // What decided.
@@ -83,6 +92,9 @@ struct ChargeStatus {
   std::string limit = {};
   // With force: permits that the bucket did not count, and that are not owed.
   uint64_t forgiven = 0;
+  // Granted, of a limit with algorithm concurrency: until the slots are taken back, unless
+  // Client::Renew holds them for longer. Counted from the grant time. 0: no slots.
+  std::chrono::nanoseconds held_for{0};
 };
 
 // The answer to an acquisition.
@@ -97,6 +109,9 @@ struct Decision {
   std::vector<ChargeStatus> charges = {};  // empty with source kUnavailable
   // Opaque bytes; present with want_receipt and for every reservation.
   std::string receipt = {};
+  // An earlier attempt, or an earlier call with the same request_id, was granted. This is that
+  // grant; `wait` is what is left of it.
+  bool repeated = false;
   // With source kUnavailable: why no server decided. Its may_have_executed() says whether permits
   // may have been taken nevertheless. Else OK.
   Status status = {};
@@ -124,6 +139,10 @@ struct BucketStatus {
   // permits that the bucket gets back if all of them are refunded now.
   uint64_t open_receipts = 0;
   uint64_t refundable = 0;
+  // Of a limit with algorithm concurrency: acquisitions that hold slots, and the time until the
+  // first of them is taken back unless it is renewed.
+  uint64_t holds = 0;
+  std::chrono::nanoseconds next_end_after{0};
   Source source = Source::kUnspecified;
   Status status = {};  // not OK: the bucket could not be read; ignore the other fields
 };
@@ -148,6 +167,61 @@ struct RefundedCharge {
 struct RefundResult {
   RefundOutcome outcome = RefundOutcome::kExpired;
   std::vector<RefundedCharge> charges = {};
+  int attempts = 1;
+};
+
+enum class RenewOutcome {
+  kRenewed = 1,
+  // The acquisition holds no slots any more: stop the work that they allowed.
+  kGone = 2,
+};
+
+// For example "renewed".
+std::string_view RenewOutcomeName(RenewOutcome outcome);
+
+// The outcome of one receipt.
+struct Renewal {
+  RenewOutcome outcome = RenewOutcome::kGone;
+  // kRenewed: the least time, from the answer on, until a slot of the acquisition is taken back.
+  std::chrono::nanoseconds held_for{0};
+  // Not OK: it is not known whether the slots are held; ignore the other fields.
+  Status status = {};
+};
+
+// What the work of an acquisition with settle_within took.
+struct Settlement {
+  std::string receipt = {};
+  // All that it took so far, for limits and keys of the acquisition; permits may be 0. Charges that
+  // are absent: as taken.
+  std::vector<Charge> actual = {};
+  // The work goes on: permits beyond the estimate are charged, nothing is given back, and
+  // settle_within begins again.
+  bool more = false;
+};
+
+enum class SettleOutcome {
+  kSettled = 1,
+  kAlreadySettled = 2,  // before, with another actual; nothing changed
+  kLate = 3,            // after settle_within; nothing was given back
+  kUnknown = 4,         // the server has forgotten the acquisition; nothing changed
+};
+
+// For example "settled".
+std::string_view SettleOutcomeName(SettleOutcome outcome);
+
+// What all settlements of the acquisition changed in one bucket.
+struct SettledCharge {
+  std::string limit = {};
+  std::string key = {};
+  uint64_t given_back = 0;  // whole permits
+  // Beyond the estimate: permits that the bucket counted, and that it did not count.
+  uint64_t charged = 0;
+  uint64_t forgiven = 0;
+};
+
+struct SettleResult {
+  SettleOutcome outcome = SettleOutcome::kUnknown;
+  std::vector<SettledCharge> charges = {};
   int attempts = 1;
 };
 

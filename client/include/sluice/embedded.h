@@ -1,5 +1,6 @@
 // Embedded: Sluice inside the process, without a server. It has the limits and their buckets, for
-// the Throttlers of one program. Limits and decisions are the same as a server's.
+// the Throttlers and Clients (embedded_connection.h) of one program. Limits and decisions are the
+// same as a server's.
 #ifndef SLUICE_EMBEDDED_H_
 #define SLUICE_EMBEDDED_H_
 
@@ -43,6 +44,7 @@ class Embedded {
 
  private:
   friend class Throttler;
+  friend class throttler_internal::EmbeddedState;
   explicit Embedded(std::unique_ptr<throttler_internal::EmbeddedState> state);
   const std::unique_ptr<throttler_internal::EmbeddedState> state_;
 };

@@ -39,8 +39,22 @@ class FakeConnection final : public Connection {
   void HangNext(int count = 1);
   void ReleaseHung();
 
-  // Gives the bucket this number of permits. It never refills.
+  // Gives the bucket this number of permits. It never refills. A request_id that was granted before
+  // takes none, and is not forgotten.
   void SetPermits(std::string_view limit, std::string_view key, uint64_t permits);
+
+  // Makes it a limit with algorithm concurrency: a grant holds its permits for this time, and gives
+  // them back at a refund or at its end.
+  void SetHoldFor(std::string_view limit, std::chrono::nanoseconds hold_for);
+  // Takes all slots back.
+  void EndHolds();
+  // The next `count` renewals fail, or hang as after HangNext.
+  void FailNextRenew(const Status& status, int count = 1);
+  void HangNextRenew(int count = 1);
+
+  // The next `count` settlements fail, or hang as after HangNext; those that hang are carried out.
+  void FailNextSettle(const Status& status, int count = 1);
+  void HangNextSettle(int count = 1);
 
   // The next `count` queries, or refunds, fail.
   void FailNextQuery(const Status& status, int count = 1);
@@ -53,6 +67,9 @@ class FakeConnection final : public Connection {
 
   // Moves the clock. Functions of RunAfter that become due run within the call.
   void Advance(std::chrono::nanoseconds by);
+  // The program is stopped, or its machine suspended, for this time: no timer runs, no answer is
+  // read, and only BootNow goes on.
+  void Suspend(std::chrono::nanoseconds time);
 
   // All acquisitions sent, in order.
   std::vector<Acquisition> acquisitions() const;
@@ -60,7 +77,13 @@ class FakeConnection final : public Connection {
   std::vector<size_t> messages() const;
   int queries() const;
   int refunds() const;
+  // The number of receipts that were settled without `more`.
+  size_t settled() const;
+  // All settlements sent, in order.
+  std::vector<Settlement> settlements() const;
   int streams_opened() const;
+  // The number of receipts in each Renew.
+  std::vector<size_t> renewals() const;
   // The deadline of the last call.
   TimePoint last_deadline() const;
 
@@ -72,12 +95,20 @@ class FakeConnection final : public Connection {
              Callback<std::vector<BucketStatus>> done) override;
   // kRefunded the first time for each receipt, then kAlreadyRefunded.
   void Refund(std::string_view receipt, const Call& call, Callback<RefundResult> done) override;
+  // kSettled for each receipt until one without `more`; the same again, else kAlreadySettled. Of an
+  // acquisition with settle_within, gives back to the buckets of SetPermits or takes from them,
+  // down to 0.
+  void Settle(const Settlement& settlement, const Call& call, Callback<SettleResult> done) override;
+  // kRenewed while the slots of SetHoldFor are held, else kGone.
+  void Renew(std::span<const std::string> receipts, const Call& call,
+             Callback<std::vector<Renewal>> done) override;
   std::unique_ptr<StreamCall> OpenStream(StreamEvents events) override;
   // Calls on_change once.
   std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets, const WatchOptions& options,
                                    WatchEvents events) override;
   void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) override;
   TimePoint Now() const override;
+  TimePoint BootNow() const override;
   void Shutdown() override;
 
  private:

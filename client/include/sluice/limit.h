@@ -23,19 +23,24 @@ struct LimitKeyOverride {
   std::optional<LimitRate> rate = {};
   std::optional<uint64_t> burst = {};
   std::optional<uint64_t> debt = {};
+  std::optional<uint64_t> permits = {};  // concurrency
 };
 
 // docs/limits.md explains each parameter. Absent and empty ones have their defaults.
 struct LimitInfo {
   std::string name = {};
-  std::string algorithm = {};  // "token_bucket", "sliding_log", "sliding_window", "fixed_window"
-  LimitRate rate = {};
+  // "token_bucket", "sliding_log", "sliding_window", "fixed_window", "concurrency"
+  std::string algorithm = {};
+  LimitRate rate = {};  // 0 permits, and ignored, with concurrency
   std::optional<uint64_t> burst = {};
   std::optional<uint64_t> debt = {};
   std::optional<uint64_t> max_owed = {};  // absent: no forced debits
-  std::string mode = {};                  // "enforce", "shadow"
-  std::string on_store_failure = {};      // "deny", "allow", "split"
-  std::string sharing = {};               // "exact", "split", "relaxed"
+  // concurrency: permits in use at the same time, and how long a grant holds them; absent: 30 s.
+  std::optional<uint64_t> permits = {};
+  std::optional<std::chrono::nanoseconds> hold_for = {};
+  std::string mode = {};              // "enforce", "shadow"
+  std::string on_store_failure = {};  // "deny", "allow", "split"
+  std::string sharing = {};           // "exact", "split", "relaxed"
   std::vector<std::string> charges = {};
   std::vector<LimitKeyOverride> keys = {};
   std::optional<uint32_t> sub_windows = {};

@@ -32,10 +32,11 @@ struct TlsOptions {
   }
 };
 
-// An acquisition that a server may have executed is never retried: see docs/client.md.
+// An acquisition that a server may have executed is retried only with a request id (exactly_once):
+// see docs/client.md.
 struct RetryOptions {
   // Attempts of one call, including the first; at least 1 (1: never retry). All share the call's
-  // deadline.
+  // deadline. With a request id it is retried until its deadline, if it has one.
   int max_attempts = 3;
   // The pause before the second attempt if there is no other server. It doubles for each further
   // attempt, up to max_backoff, and is randomized by up to 50 % either way.
@@ -65,6 +66,8 @@ struct ClientOptions {
   // no deadline.
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);
   OnUnavailable on_unavailable = OnUnavailable::kDeny;
+  // Of Acquire and AcquireBatch; see CallOptions.
+  bool exactly_once = false;
   // retry_after of a Decision with source kUnavailable.
   std::chrono::nanoseconds unavailable_retry_after = std::chrono::milliseconds(100);
   RetryOptions retry = {};
@@ -75,6 +78,10 @@ struct ClientOptions {
 struct CallOptions {
   std::optional<std::chrono::nanoseconds> deadline = {};
   std::optional<OnUnavailable> on_unavailable = {};
+  // Acquire and AcquireBatch: give each acquisition without a request_id a random one, and retry
+  // also what may have been executed, until the deadline. The permits are taken once. Several
+  // servers must share a Redis: one with a store of its own knows nothing of the others' grants.
+  std::optional<bool> exactly_once = {};
   // Index into ClientOptions::servers; absent: round robin. Refund needs the server that granted,
   // unless the servers share a store.
   std::optional<uint32_t> server = {};

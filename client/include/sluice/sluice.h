@@ -77,6 +77,11 @@ typedef struct sluice_options {
   const char* tls_cert_file;    /* PEM, with tls_key_file: the client's own certificate */
   const char* tls_key_file;
   const char* tls_server_name; /* null: the host of the address */
+  /* not 0: each acquisition gets a random request id, and one that may have been executed is
+   * repeated until its deadline; its permits are taken once. Several servers must share a Redis.
+   * Not with `hold`. */
+  int32_t exactly_once;
+  int32_t reserved;
 } sluice_options;
 
 /* Permits from one bucket. */
@@ -117,8 +122,8 @@ typedef struct sluice_decision {
   size_t charge_count;
   const void* receipt; /* opaque bytes */
   size_t receipt_size;
-  uint32_t server; /* the index of the server that answered, for sluice_refund */
-  uint32_t reserved;
+  uint32_t server;     /* the index of the server that answered, for sluice_refund */
+  int32_t repeated;    /* not 0: an earlier attempt was granted, and this is that grant */
   const char* message; /* the error, or why no server decided; else "" */
   void* owner;         /* used by sluice_decision_clear */
 } sluice_decision;

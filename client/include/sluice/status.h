@@ -54,7 +54,7 @@ class [[nodiscard]] Status {
   const std::string& message() const { return message_; }
 
   // Whether a server may have executed the call although no answer arrived. The client retries
-  // such a call only if a second execution changes nothing (queries, refunds).
+  // such a call only if a second execution changes nothing (queries, refunds, request ids).
   bool may_have_executed() const { return may_have_executed_; }
 
   // "OK", or "NOT_FOUND: limit \"x\" ...".

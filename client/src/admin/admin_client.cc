@@ -70,7 +70,9 @@ LimitInfo FromWire(const v1::Limit& limit) {
   out.algorithm = limit.algorithm() == v1::ALGORITHM_UNSPECIFIED
                       ? "token_bucket"
                       : EnumText(v1::Algorithm_Name(limit.algorithm()), "ALGORITHM_");
-  out.rate = FromWire(limit.rate());
+  if (limit.has_rate()) out.rate = FromWire(limit.rate());
+  if (limit.has_permits()) out.permits = limit.permits();
+  if (limit.has_hold_for()) out.hold_for = FromWire(limit.hold_for());
   if (limit.has_burst()) out.burst = limit.burst();
   if (limit.has_debt()) out.debt = limit.debt();
   if (limit.has_max_owed()) out.max_owed = limit.max_owed();
@@ -90,6 +92,7 @@ LimitInfo FromWire(const v1::Limit& limit) {
     if (key.has_rate()) override.rate = FromWire(key.rate());
     if (key.has_burst()) override.burst = key.burst();
     if (key.has_debt()) override.debt = key.debt();
+    if (key.has_permits()) override.permits = key.permits();
   }
   if (limit.has_sub_windows()) out.sub_windows = limit.sub_windows();
   if (limit.has_hash_tag()) out.hash_tag = limit.hash_tag();
@@ -116,7 +119,8 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
   v1::Sharing sharing = v1::SHARING_UNSPECIFIED;
   for (const Status& status :
        {ParseEnum("algorithm", limit.algorithm, "ALGORITHM_", v1::Algorithm_Parse,
-                  "token_bucket, sliding_log, sliding_window or fixed_window", &algorithm),
+                  "token_bucket, sliding_log, sliding_window, fixed_window or concurrency",
+                  &algorithm),
         ParseEnum("mode", limit.mode, "MODE_", v1::Mode_Parse, "enforce or shadow", &mode),
         ParseEnum("on_store_failure", limit.on_store_failure, "ON_STORE_FAILURE_",
                   v1::OnStoreFailure_Parse, "deny, allow or split", &on_store_failure),
@@ -128,7 +132,9 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
   wire->set_mode(mode);
   wire->set_on_store_failure(on_store_failure);
   wire->set_sharing(sharing);
-  ToWire(limit.rate, wire->mutable_rate());
+  if (algorithm != v1::ALGORITHM_CONCURRENCY) ToWire(limit.rate, wire->mutable_rate());
+  if (limit.permits.has_value()) wire->set_permits(*limit.permits);
+  if (limit.hold_for.has_value()) ToWire(*limit.hold_for, wire->mutable_hold_for());
   if (limit.burst.has_value()) wire->set_burst(*limit.burst);
   if (limit.debt.has_value()) wire->set_debt(*limit.debt);
   if (limit.max_owed.has_value()) wire->set_max_owed(*limit.max_owed);
@@ -139,6 +145,7 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
     if (key.rate.has_value()) ToWire(*key.rate, override->mutable_rate());
     if (key.burst.has_value()) override->set_burst(*key.burst);
     if (key.debt.has_value()) override->set_debt(*key.debt);
+    if (key.permits.has_value()) override->set_permits(*key.permits);
   }
   if (limit.sub_windows.has_value()) wire->set_sub_windows(*limit.sub_windows);
   if (limit.hash_tag.has_value()) wire->set_hash_tag(*limit.hash_tag);
@@ -259,6 +266,34 @@ Result<bool> AdminClient::ResetKey(std::string_view limit, std::string_view key)
   const auto response = impl_->Call(Operation::kAcquire, &v1::LimitAdmin::Stub::ResetKey, request);
   if (!response.ok()) return response.status();
   return response->existed();
+}
+
+Result<HoldList> AdminClient::ListHolds(std::string_view limit, std::string_view key,
+                                        uint32_t max_holds) {
+  v1::ListHoldsRequest request;
+  request.set_limit(limit.data(), limit.size());
+  request.set_key(key.data(), key.size());
+  request.set_max_holds(max_holds);
+  const auto response = impl_->Call(Operation::kQuery, &v1::LimitAdmin::Stub::ListHolds, request);
+  if (!response.ok()) return response.status();
+  HoldList list;
+  list.total = response->total();
+  list.held = response->held();
+  list.capacity = response->capacity();
+  for (const v1::SlotHold& hold : response->holds()) {
+    list.holds.push_back({hold.id(), hold.permits(), FromWire(hold.ends_in())});
+  }
+  return list;
+}
+
+Result<bool> AdminClient::EndHold(std::string_view limit, std::string_view key, uint64_t id) {
+  v1::EndHoldRequest request;
+  request.set_limit(limit.data(), limit.size());
+  request.set_key(key.data(), key.size());
+  request.set_id(id);
+  const auto response = impl_->Call(Operation::kAcquire, &v1::LimitAdmin::Stub::EndHold, request);
+  if (!response.ok()) return response.status();
+  return response->ended();
 }
 
 Result<std::optional<system_clock::time_point>> AdminClient::LiftFloor(std::string_view limit) {

@@ -59,7 +59,7 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
   if (code == StatusCode::kUnavailable && trailers.empty() &&
       (status.error_message().rfind("failed to connect to all addresses", 0) == 0 ||
        status.error_message().rfind("empty address list", 0) == 0)) {
-    return Status(code, WithAdvice(status.error_message(), tls));
+    return Status(code, WithAdvice(status.error_message(), tls, kAdminServerOption));
   }
   const auto executed = trailers.find(common::kExecutedMetadata);
   if (executed != trailers.end() && executed->second == common::kNotExecuted) {

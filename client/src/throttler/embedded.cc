@@ -49,6 +49,8 @@ Result<limits::LimitSpec> ToSpec(const LimitInfo& info) {
   spec.burst = info.burst;
   spec.debt = info.debt;
   spec.max_owed = info.max_owed;
+  spec.permits = info.permits;
+  if (info.hold_for.has_value()) spec.hold_for_ns = info.hold_for->count();
   spec.sub_windows = info.sub_windows;
   if (info.utc_offset.has_value()) spec.utc_offset_ns = info.utc_offset->count();
   // Its callers are one program, which may wait as long as it likes.
@@ -62,12 +64,20 @@ Result<limits::LimitSpec> ToSpec(const LimitInfo& info) {
     if (key.rate.has_value()) out.rate = ToRate(*key.rate);
     out.burst = key.burst;
     out.debt = key.debt;
+    out.permits = key.permits;
   }
   return spec;
 }
 
 Status UnknownLimit(const limits::LimitTable& table, const std::string& name) {
   return FromAbsl(errors::NoLimitNamed("throttler.limit", name, limits::NearestLimit(table, name)));
+}
+
+absl::Status HasSlots(std::string_view limit) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("limit \"", common::ToAbsl(limit),
+                   "\" has slots, which a throttler does not hold; use Client::AcquirePermit "
+                   "(sluice/embedded_connection.h)"));
 }
 
 // Writes the charges of an acquisition: the limit's own bucket and its parents' shared buckets.
@@ -96,8 +106,14 @@ class Decision final : public store::AcquireOperation {
     acquisitions = absl::MakeSpan(&acquisition_, 1);
   }
 
-  // Returns an error if the permits could never be granted. One permit always can.
+  // Returns an error if the permits could never be granted, or would be held. One permit of a rate
+  // always can.
   absl::Status Check() const {
+    for (const store::Charge& charge : acquisition_.charges) {
+      if (algorithm::IsConcurrency(charge.rule->parameters)) {
+        return HasSlots(charge.rule->limit_name);
+      }
+    }
     if (charges_[0].permits == 1) return absl::OkStatus();
     if (charges_[0].permits == 0) return errors::PermitsZero("throttler.permits");
     for (const store::Charge& charge : acquisition_.charges) {
@@ -174,13 +190,17 @@ class EmbeddedGate final : public Gate {
     }
   }
 
-  // The charges of a booking under the current limits; empty if the limit was deleted.
+  // The charges of a booking under the current limits; empty if the limit was deleted, or is of
+  // slots now.
   std::vector<store::Charge> CurrentCharges(const limits::LimitTable& table,
                                             uint64_t permits) const {
     std::vector<store::Charge> charges;
     if (const limits::Limit* limit = table.Find(limit_); limit != nullptr) {
       charges.resize(1 + limit->parents().size());
       FillCharges(*limit, key_, permits, charges.data());
+    }
+    for (const store::Charge& charge : charges) {
+      if (algorithm::IsConcurrency(charge.rule->parameters)) return {};
     }
     return charges;
   }
@@ -338,6 +358,7 @@ class EmbeddedSource final : public GateSource {
     const limits::Limit* const found = table.Find(limit);
     if (found == nullptr) return UnknownLimit(table, limit);
     if (!found->direct()) return FromAbsl(errors::LimitNotDirect("throttler.limit", limit));
+    if (algorithm::IsConcurrency(found->RuleFor(key).parameters)) return FromAbsl(HasSlots(limit));
     return std::unique_ptr<Gate>(
         std::make_unique<EmbeddedGate>(embedded_, state_, std::move(limit), std::move(key)));
   }
@@ -363,8 +384,10 @@ Status EmbeddedState::SetLimits(const std::vector<LimitInfo>& limits) {
     store_.Maintain();
   }
   std::vector<std::shared_ptr<Core>> throttlers;
+  Attached* attached = nullptr;
   {
     MutexLock lock(&mu_);
+    attached = attached_.get();
     for (const std::weak_ptr<Core>& weak : throttlers_) {
       if (std::shared_ptr<Core> core = weak.lock(); core != nullptr) {
         throttlers.push_back(std::move(core));
@@ -373,7 +396,14 @@ Status EmbeddedState::SetLimits(const std::vector<LimitInfo>& limits) {
   }
   Core::Rebook(std::move(throttlers),
                [this](std::vector<Rebooking>* rebookings) { RebookAll(*this, rebookings); });
+  if (attached != nullptr) attached->LimitsChanged();
   return Status();
+}
+
+Attached& EmbeddedState::Attach(const std::function<std::unique_ptr<Attached>()>& make) {
+  MutexLock lock(&mu_);
+  if (attached_ == nullptr) attached_ = make();
+  return *attached_;
 }
 
 void EmbeddedState::Add(const std::shared_ptr<Core>& throttler) {

@@ -3,6 +3,7 @@
 #define SLUICE_CLIENT_SRC_THROTTLER_EMBEDDED_STATE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,20 +28,34 @@ class StoreClock final : public common::Clock {
   const sluice::Clock& clock_;
 };
 
+// What decides by the same limits, beside throttlers.
+class Attached {
+ public:
+  virtual ~Attached() = default;
+  // Called after each change, under no lock.
+  virtual void LimitsChanged() = 0;
+};
+
 // Thread-safe.
 class EmbeddedState {
  public:
+  static EmbeddedState& Of(Embedded& embedded) { return *embedded.state_; }
+
   explicit EmbeddedState(std::shared_ptr<sluice::Clock> clock)
       : clock_(std::move(clock)), store_clock_(*clock_), store_(store_clock_), registry_(&store_) {}
 
   const std::shared_ptr<sluice::Clock>& clock() const { return clock_; }
+  const common::Clock& store_clock() const { return store_clock_; }
   store::MemoryStore& store() { return store_; }
-  const limits::LimitRegistry& registry() const { return registry_; }
+  limits::LimitRegistry& registry() { return registry_; }
 
   Status SetLimits(const std::vector<LimitInfo>& limits);
 
   // Registers a throttler, to be rebooked when limits change.
   void Add(const std::shared_ptr<Core>& throttler);
+
+  // What is attached; nothing: what `make` makes is, for as long as this lives.
+  Attached& Attach(const std::function<std::unique_ptr<Attached>()>& make);
 
  private:
   const std::shared_ptr<sluice::Clock> clock_;
@@ -54,6 +69,8 @@ class EmbeddedState {
 
   common::Mutex mu_;
   std::vector<std::weak_ptr<Core>> throttlers_ ABSL_GUARDED_BY(mu_);
+  // Destroyed before all that it uses.
+  std::unique_ptr<Attached> attached_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::throttler_internal

@@ -18,7 +18,16 @@ namespace sluice::client_internal {
 
 class Link;
 
-enum class Method : uint8_t { kAcquire, kAcquireBatch, kAcquireStream, kQuery, kWatch, kRefund };
+enum class Method : uint8_t {
+  kAcquire,
+  kAcquireBatch,
+  kAcquireStream,
+  kQuery,
+  kWatch,
+  kRefund,
+  kSettle,
+  kRenew
+};
 
 // The headers that all calls of a client share.
 struct RequestHeaders {

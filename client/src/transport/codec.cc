@@ -52,7 +52,7 @@ WireWriter WriteDuration(uint32_t field, nanoseconds time, WireWriter out) {
 }
 
 size_t MostBytes(const Acquisition& acquisition) {
-  size_t size = kDuration + 4 * kField;
+  size_t size = 2 * kDuration + 5 * kField + acquisition.request_id.size();
   for (const Charge& charge : acquisition.charges) {
     size += charge.limit.size() + charge.key.size() + 4 * kField;
   }
@@ -60,14 +60,19 @@ size_t MostBytes(const Acquisition& acquisition) {
 }
 
 // Absent permits mean 1.
+WireWriter WriteCharge(uint32_t field, const Charge& charge, WireWriter out) {
+  uint8_t* const mark = out.BeginMessage(field);
+  if (!charge.limit.empty()) out.Bytes(fields::Charge::kLimit, charge.limit);
+  if (!charge.key.empty()) out.Bytes(fields::Charge::kKey, charge.key);
+  if (charge.permits != 1) out.Varint(fields::Charge::kPermits, charge.permits);
+  out.EndMessage(mark);
+  return out;
+}
+
 WireWriter Write(const Acquisition& acquisition, WireWriter out) {
   using Request = fields::AcquireRequest;
   for (const Charge& charge : acquisition.charges) {
-    uint8_t* const mark = out.BeginMessage(Request::kCharges);
-    if (!charge.limit.empty()) out.Bytes(fields::Charge::kLimit, charge.limit);
-    if (!charge.key.empty()) out.Bytes(fields::Charge::kKey, charge.key);
-    if (charge.permits != 1) out.Varint(fields::Charge::kPermits, charge.permits);
-    out.EndMessage(mark);
+    out = WriteCharge(Request::kCharges, charge, out);
   }
   if (acquisition.max_wait.count() != 0) {
     out = WriteDuration(Request::kMaxWait, acquisition.max_wait, out);
@@ -75,6 +80,10 @@ WireWriter Write(const Acquisition& acquisition, WireWriter out) {
   if (acquisition.hold) out.Varint(Request::kHold, 1);
   if (acquisition.want_receipt) out.Varint(Request::kWantReceipt, 1);
   if (acquisition.force) out.Varint(Request::kForce, 1);
+  if (acquisition.settle_within.count() != 0) {
+    out = WriteDuration(Request::kSettleWithin, acquisition.settle_within, out);
+  }
+  if (!acquisition.request_id.empty()) out.Bytes(Request::kRequestId, acquisition.request_id);
   return out;
 }
 
@@ -194,6 +203,7 @@ struct ErrorFields {
 bool ReadCharge(std::string_view bytes, ChargeStatus* charge) {
   using Field = fields::ChargeStatus;
   WireDuration reset_after;
+  WireDuration held_for;
   WireReader reader(bytes);
   while (reader.Next()) {
     uint64_t value = 0;
@@ -218,11 +228,15 @@ bool ReadCharge(std::string_view bytes, ChargeStatus* charge) {
       case Field::kForgiven:
         reader.ReadVarint(&charge->forgiven);
         break;
+      case Field::kHeldFor:
+        if (!ReadMessage(&reader, &held_for)) return false;
+        break;
       default:
         break;
     }
   }
   charge->reset_after = reset_after.Value();
+  charge->held_for = held_for.Value();
   return reader.ok();
 }
 
@@ -259,6 +273,9 @@ struct DecisionFields {
           break;
         case Field::kReceipt:
           ReadText(&reader, &decision.receipt);
+          break;
+        case Field::kRepeated:
+          if (reader.ReadVarint(&value)) decision.repeated = value != 0;
           break;
         default:
           break;
@@ -312,6 +329,7 @@ bool ReadBucket(std::string_view bytes, BucketStatus* bucket) {
   WireDuration reset_after;
   WireDuration next_permit_after;
   WireDuration next_grant_after;
+  WireDuration next_end_after;
   ErrorFields error;
   bool has_error = false;
   WireReader reader(bytes);
@@ -356,6 +374,12 @@ bool ReadBucket(std::string_view bytes, BucketStatus* bucket) {
         has_error = true;
         if (!error.Read(message)) return false;
         break;
+      case Field::kHolds:
+        reader.ReadVarint(&bucket->holds);
+        break;
+      case Field::kNextEndAfter:
+        if (!ReadMessage(&reader, &next_end_after)) return false;
+        break;
       case Field::kOpenReceipts:
         reader.ReadVarint(&bucket->open_receipts);
         break;
@@ -369,7 +393,32 @@ bool ReadBucket(std::string_view bytes, BucketStatus* bucket) {
   bucket->reset_after = reset_after.Value();
   bucket->next_permit_after = next_permit_after.Value();
   bucket->next_grant_after = next_grant_after.Value();
+  bucket->next_end_after = next_end_after.Value();
   if (has_error) bucket->status = std::move(error).Value();
+  return reader.ok();
+}
+
+bool ReadRenewal(std::string_view bytes, Renewal* renewal) {
+  WireDuration held_for;
+  ErrorFields error;
+  bool has_error = false;
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    uint64_t value = 0;
+    std::string_view message;
+    if (reader.field() == fields::RenewResult::kOutcome && reader.ReadVarint(&value)) {
+      const auto outcome = static_cast<RenewOutcome>(static_cast<int32_t>(value));
+      renewal->outcome =
+          outcome == RenewOutcome::kRenewed ? RenewOutcome::kRenewed : RenewOutcome::kGone;
+    } else if (reader.field() == fields::RenewResult::kHeldFor) {
+      if (!ReadMessage(&reader, &held_for)) return false;
+    } else if (reader.field() == fields::RenewResult::kError && reader.ReadBytes(&message)) {
+      has_error = true;
+      if (!error.Read(message)) return false;
+    }
+  }
+  renewal->held_for = held_for.Value();
+  if (has_error) renewal->status = std::move(error).Value();
   return reader.ok();
 }
 
@@ -385,6 +434,33 @@ bool ReadRefundedCharge(std::string_view bytes, RefundedCharge* charge) {
         break;
       case fields::RefundedCharge::kPermits:
         reader.ReadVarint(&charge->permits);
+        break;
+      default:
+        break;
+    }
+  }
+  return reader.ok();
+}
+
+bool ReadSettledCharge(std::string_view bytes, SettledCharge* charge) {
+  using Field = fields::SettledCharge;
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    switch (reader.field()) {
+      case Field::kLimit:
+        ReadText(&reader, &charge->limit);
+        break;
+      case Field::kKey:
+        ReadText(&reader, &charge->key);
+        break;
+      case Field::kGivenBack:
+        reader.ReadVarint(&charge->given_back);
+        break;
+      case Field::kCharged:
+        reader.ReadVarint(&charge->charged);
+        break;
+      case Field::kForgiven:
+        reader.ReadVarint(&charge->forgiven);
         break;
       default:
         break;
@@ -430,6 +506,34 @@ void EncodeRefund(std::string_view receipt, std::string* out) {
   });
 }
 
+void EncodeRenew(std::span<const std::string> receipts, std::string* out) {
+  size_t most = 0;
+  for (const std::string& receipt : receipts) most += receipt.size() + kField;
+  AppendMessage(most, out, [&](WireWriter writer) {
+    for (const std::string& receipt : receipts) {
+      writer.Bytes(fields::RenewRequest::kReceipts, receipt);
+    }
+    return writer;
+  });
+}
+
+void EncodeSettle(const Settlement& settlement, std::string* out) {
+  size_t most = settlement.receipt.size() + 2 * kField;
+  for (const Charge& charge : settlement.actual) {
+    most += charge.limit.size() + charge.key.size() + 4 * kField;
+  }
+  AppendMessage(most, out, [&](WireWriter writer) {
+    if (!settlement.receipt.empty()) {
+      writer.Bytes(fields::SettleRequest::kReceipt, settlement.receipt);
+    }
+    for (const Charge& charge : settlement.actual) {
+      writer = WriteCharge(fields::SettleRequest::kActual, charge, writer);
+    }
+    if (settlement.more) writer.Varint(fields::SettleRequest::kMore, 1);
+    return writer;
+  });
+}
+
 bool Decode(std::string_view bytes, Decision* decision) {
   DecisionFields read;
   if (!read.Read(bytes)) return false;
@@ -464,6 +568,18 @@ bool Decode(std::string_view bytes, std::vector<BucketStatus>* buckets) {
   return reader.ok();
 }
 
+bool Decode(std::string_view bytes, std::vector<Renewal>* renewals) {
+  renewals->clear();
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    std::string_view result;
+    if (reader.field() != fields::RenewResponse::kResults || !reader.ReadBytes(&result)) continue;
+    if (renewals->size() >= bounds::kMaxRenewedReceipts) return false;
+    if (!ReadRenewal(result, &renewals->emplace_back())) return false;
+  }
+  return reader.ok();
+}
+
 bool Decode(std::string_view bytes, RefundResult* result) {
   *result = {};
   WireReader reader(bytes);
@@ -478,6 +594,24 @@ bool Decode(std::string_view bytes, RefundResult* result) {
     } else if (reader.field() == fields::RefundResponse::kCharges && reader.ReadBytes(&charge)) {
       if (result->charges.size() >= bounds::kMaxCharges) return false;
       if (!ReadRefundedCharge(charge, &result->charges.emplace_back())) return false;
+    }
+  }
+  return reader.ok();
+}
+
+bool Decode(std::string_view bytes, SettleResult* result) {
+  *result = {};
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    uint64_t value = 0;
+    std::string_view charge;
+    if (reader.field() == fields::SettleResponse::kOutcome && reader.ReadVarint(&value)) {
+      const auto outcome = static_cast<SettleOutcome>(static_cast<int32_t>(value));
+      const bool known = outcome >= SettleOutcome::kSettled && outcome <= SettleOutcome::kUnknown;
+      result->outcome = known ? outcome : SettleOutcome::kUnknown;
+    } else if (reader.field() == fields::SettleResponse::kCharges && reader.ReadBytes(&charge)) {
+      if (result->charges.size() >= bounds::kMaxCharges) return false;
+      if (!ReadSettledCharge(charge, &result->charges.emplace_back())) return false;
     }
   }
   return reader.ok();

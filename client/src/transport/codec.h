@@ -24,11 +24,15 @@ void EncodeQuery(std::span<const Bucket> buckets, std::string* out);
 void EncodeWatch(std::span<const Bucket> buckets, std::chrono::nanoseconds min_interval,
                  std::string* out);
 void EncodeRefund(std::string_view receipt, std::string* out);
+void EncodeRenew(std::span<const std::string> receipts, std::string* out);
+void EncodeSettle(const Settlement& settlement, std::string* out);
 
 bool Decode(std::string_view bytes, Decision* decision);
 bool Decode(std::string_view bytes, BatchDecisions* decisions);
 bool Decode(std::string_view bytes, std::vector<BucketStatus>* buckets);
 bool Decode(std::string_view bytes, RefundResult* result);
+bool Decode(std::string_view bytes, std::vector<Renewal>* renewals);
+bool Decode(std::string_view bytes, SettleResult* result);
 
 }  // namespace sluice::client_internal
 

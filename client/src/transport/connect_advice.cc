@@ -6,7 +6,7 @@
 
 namespace sluice::client_internal {
 
-std::string WithAdvice(const std::string& cause, const TlsOptions& tls) {
+std::string WithAdvice(const std::string& cause, const TlsOptions& tls, const char* server_option) {
   const auto says = [&](const char* text) { return cause.find(text) != std::string::npos; };
   std::string advice;
   // It does not say why.
@@ -14,7 +14,7 @@ std::string WithAdvice(const std::string& cause, const TlsOptions& tls) {
                        says("Endpoint read failed") || says("Connection reset") ||
                        says("Broken pipe");
   if (says("Connection refused") || says("No such file or directory")) {
-    advice = "start sluiced there, or name the server in ClientOptions::servers (--server)";
+    advice = std::string("start sluiced there, or name the server in ") + server_option;
   } else if (!tls.in_use()) {
     if (hung_up) advice = "if the server uses TLS, set TlsOptions::ca_file (--tls-ca)";
   } else if (says("wrong version number")) {

@@ -13,9 +13,14 @@ namespace sluice::client_internal {
 inline constexpr char kServerHungUp[] = "the server closed the connection";
 inline constexpr char kNameNotInCertificate[] = "is not in peer certificate";
 
+// The options that name a server: of the data port, and of the admin port.
+inline constexpr char kDataServerOption[] = "ClientOptions::servers (--server)";
+inline constexpr char kAdminServerOption[] = "AdminOptions::server (--admin)";
+
 // Adds advice to the cause of a connection that failed, if the cause is known. The cause alone
-// names neither the file nor the side that is wrong. Also knows grpc++'s texts.
-std::string WithAdvice(const std::string& cause, const TlsOptions& tls);
+// names neither the file nor the side that is wrong. Also knows grpc++'s texts. `server_option`:
+// the option that named the server.
+std::string WithAdvice(const std::string& cause, const TlsOptions& tls, const char* server_option);
 
 // Checks the files' presence and kind. INVALID_ARGUMENT names the file.
 Status CheckTlsFiles(const TlsOptions& tls);

@@ -187,8 +187,8 @@ Status Dialer::Dial(TimePoint deadline, const DialCancel& cancel, const Greet& g
   } else {
     causes = resolved.status().message();
   }
-  return Status(StatusCode::kUnavailable,
-                "cannot connect to " + server_.text + ": " + WithAdvice(causes, options_));
+  return Status(StatusCode::kUnavailable, "cannot connect to " + server_.text + ": " +
+                                              WithAdvice(causes, options_, kDataServerOption));
 }
 
 }  // namespace sluice::client_internal

@@ -28,10 +28,11 @@ Result<T> Decoded(std::string_view answer) {
   return value;
 }
 
-Result<BatchDecisions> SameSize(Result<BatchDecisions> result, size_t size) {
+template <typename Answers>
+Result<Answers> SameSize(Result<Answers> result, size_t size) {
   if (result.ok() && result->size() != size) {
     return Status::MaybeExecuted(StatusCode::kInternal,
-                                 "the server answered a different number of acquisitions");
+                                 "the server's answer has another number of results");
   }
   return result;
 }
@@ -283,6 +284,16 @@ class Http2Connection final : public Connection {
                         [&](std::string* request) { EncodeRefund(receipt, request); });
   }
 
+  void Renew(std::span<const std::string> receipts, const Call& call,
+             Callback<std::vector<Renewal>> done) override {
+    Begin<std::vector<Renewal>>(
+        Method::kRenew, call,
+        [size = receipts.size(), done = std::move(done)](Result<std::vector<Renewal>> result) {
+          done(SameSize(std::move(result), size));
+        },
+        [&](std::string* request) { EncodeRenew(receipts, request); });
+  }
+
   Result<Decision> AcquireBlocking(const Acquisition& acquisition, const Call& call) override {
     return Run<Decision>(Method::kAcquire, call,
                          [&](std::string* request) { EncodeAcquire(acquisition, request); });
@@ -302,9 +313,26 @@ class Http2Connection final : public Connection {
         Method::kQuery, call, [&](std::string* request) { EncodeQuery(buckets, request); });
   }
 
+  void Settle(const Settlement& settlement, const Call& call,
+              Callback<SettleResult> done) override {
+    Begin<SettleResult>(Method::kSettle, call, std::move(done),
+                        [&](std::string* request) { EncodeSettle(settlement, request); });
+  }
+  Result<SettleResult> SettleBlocking(const Settlement& settlement, const Call& call) override {
+    return Run<SettleResult>(Method::kSettle, call,
+                             [&](std::string* request) { EncodeSettle(settlement, request); });
+  }
   Result<RefundResult> RefundBlocking(std::string_view receipt, const Call& call) override {
     return Run<RefundResult>(Method::kRefund, call,
                              [&](std::string* request) { EncodeRefund(receipt, request); });
+  }
+
+  Result<std::vector<Renewal>> RenewBlocking(std::span<const std::string> receipts,
+                                             const Call& call) override {
+    return SameSize(
+        Run<std::vector<Renewal>>(Method::kRenew, call,
+                                  [&](std::string* request) { EncodeRenew(receipts, request); }),
+        receipts.size());
   }
 
   std::unique_ptr<StreamCall> OpenStream(StreamEvents events) override {

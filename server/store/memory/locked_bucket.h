@@ -81,6 +81,10 @@ class LockedBucket {
         return any + kLog;
       case algorithm::Kind::kSlidingWindow:
         return any + kSubWindow * parameters().sliding_window.sub_windows;
+      case algorithm::Kind::kConcurrency: {
+        constexpr size_t kHoldsPerStep = 256;
+        return any + (missing() ? 0 : state().slots()->holds().size() / kHoldsPerStep);
+      }
       case algorithm::Kind::kTokenBucket:
       case algorithm::Kind::kFixedWindow:
         break;
@@ -172,15 +176,47 @@ class LockedBucket {
     if (Record::IsPlain(word_)) return std::nullopt;
     return ToChange().Refund(parameters(), receipt_id, At(now_ns));
   }
+  std::optional<int64_t> HeldUntilNs(uint64_t receipt_id, int64_t now_ns) const {
+    if (Record::IsPlain(word_)) return std::nullopt;
+    return state().HeldUntilNs(receipt_id, At(now_ns));
+  }
+  std::optional<int64_t> RenewHold(uint64_t receipt_id, int64_t now_ns) {
+    if (Record::IsPlain(word_)) return std::nullopt;
+    return ToChange().RenewHold(parameters(), receipt_id, At(now_ns));
+  }
+  // Null: these are no slots. REQUIRES: locked, and not missing.
+  const algorithm::ConcurrencyState* slots() const {
+    return Record::IsPlain(word_) ? nullptr : state().slots();
+  }
+  bool HasRoomForEstimate(int64_t now_ns) {
+    if (index_->Full(*rule_)) return false;
+    return Record::IsPlain(word_) || ToChange().HasRoomForEstimate(At(now_ns));
+  }
+  void BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
+                     int64_t within_ns) {
+    ToChange().BeginEstimate(receipt_id, permits, grant_time_ns, within_ns);
+  }
+  std::optional<algorithm::Estimate> FindEstimate(uint64_t receipt_id) const {
+    if (missing() || Record::IsPlain(word_)) return std::nullopt;
+    const algorithm::Estimate* const found = state().FindEstimate(receipt_id);
+    return found == nullptr ? std::nullopt : std::optional(*found);
+  }
+  uint64_t Settle(uint64_t receipt_id, const algorithm::BucketState::Settlement& settlement,
+                  int64_t now_ns) {
+    return ToChange().Settle(parameters(), receipt_id, settlement, At(now_ns));
+  }
+  void CloseReceipt(uint64_t receipt_id) {
+    if (!Record::IsPlain(word_)) ToChange().CloseReceipt(receipt_id);
+  }
   void Book(const algorithm::Booking& booking, int64_t now_ns) {
     ToChange().Book(parameters(), booking, At(now_ns));
   }
   bool CancelBooking(int64_t grant_time_ns, uint64_t id) {
-    return bookings() != 0 && ToChange().CancelBooking(parameters(), grant_time_ns, id);
+    return MayHaveBooked() && ToChange().CancelBooking(parameters(), grant_time_ns, id);
   }
   bool FindBooking(int64_t grant_time_ns, uint64_t id, algorithm::Booking* booking,
                    int64_t* previous_ns) const {
-    return bookings() != 0 && state().FindBooking(grant_time_ns, id, booking, previous_ns);
+    return MayHaveBooked() && state().FindBooking(grant_time_ns, id, booking, previous_ns);
   }
   void ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const {
     if (bookings() != 0) state().ForEachBooking(visit);
@@ -208,6 +244,9 @@ class LockedBucket {
   int64_t LastGrantTimeNs() const { return state().LastGrantTimeNs(); }
 
  private:
+  bool MayHaveBooked() const {
+    return bookings() != 0 || (!missing() && !Record::IsPlain(word_) && state().slots() != nullptr);
+  }
   const algorithm::Parameters& parameters() const { return rule_->parameters; }
   const algorithm::TokenBucket& token() const { return rule_->parameters.token_bucket; }
   algorithm::Moment At(int64_t now_ns) const { return {now_ns, now_ns + wall_ahead_ns_}; }

@@ -5,11 +5,14 @@
 #include <vector>
 
 #include "absl/base/internal/raw_logging.h"
+#include "absl/base/optimization.h"
 #include "absl/container/flat_hash_map.h"
 #include "common/random.h"
 #include "server/algorithm/token_bucket.h"
 #include "server/store/decide.h"
 #include "server/store/rebook.h"
+#include "server/store/repeat.h"
+#include "server/store/settle.h"
 
 namespace sluice::store {
 
@@ -42,7 +45,8 @@ MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& o
       max_buckets_(options.max_buckets),
       max_bytes_(options.max_bytes),
       index_(clock, options.max_buckets, options.max_bytes,
-             options.seed != 0 ? options.seed : common::RandomWord()) {}
+             options.seed != 0 ? options.seed : common::RandomWord()),
+      remembered_(options.seed != 0 ? options.seed : common::RandomWord()) {}
 
 void MemoryStore::Register(std::shared_ptr<const Rule> rule) {
   index_.rules().Add(std::move(rule));
@@ -116,9 +120,9 @@ size_t MemoryStore::AcquireBatch(absl::Span<Acquisition> acquisitions, int64_t n
       if (record == nullptr) continue;
       const Charge& charge = acquisitions[i].charges[0];
       words[i] = record->word();
-      if (!IsSimple(acquisitions[i]) || record->rule_id() != charge.rule->id ||
-          !record->HasKey(charge.key) || !Record::IsPlain(words[i]) ||
-          !Try(acquisitions[i], words[i], now_ns, &new_words[i])) {
+      if (!IsSimple(acquisitions[i]) || acquisitions[i].once != nullptr ||
+          record->rule_id() != charge.rule->id || !record->HasKey(charge.key) ||
+          !Record::IsPlain(words[i]) || !Try(acquisitions[i], words[i], now_ns, &new_words[i])) {
         record = nullptr;
       }
     }
@@ -173,7 +177,8 @@ bool MemoryStore::Try(Acquisition& acquisition, uint64_t word, int64_t now_ns, u
   return true;
 }
 
-bool MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns, Work work) {
+inline bool MemoryStore::Decide(Acquisition& acquisition, uint64_t hash, int64_t now_ns,
+                                Work work) {
   const Charge& charge = acquisition.charges[0];
   Record* const record =
       IsSimple(acquisition) ? index_.Find(hash, *charge.rule, charge.key) : nullptr;
@@ -187,6 +192,47 @@ bool MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t no
   // It is not simple, or there is no bucket, or its word is not plain, or permits are to be
   // reserved.
   return AcquireLocked(acquisition, now_ns, work);
+}
+
+bool MemoryStore::AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns, Work work) {
+  if (ABSL_PREDICT_FALSE(acquisition.once != nullptr)) {
+    return AcquireOnce(acquisition, hash, now_ns, work);
+  }
+  return Decide(acquisition, hash, now_ns, work);
+}
+
+bool MemoryStore::AcquireOnce(Acquisition& acquisition, uint64_t hash, int64_t now_ns, Work work) {
+  Once& once = *acquisition.once;
+  once.repeated = false;
+  bool decided = true;
+  const std::optional<RememberedGrant> remembered =
+      remembered_.FindOrDecide(once.id, now_ns, [&]() -> std::optional<RememberedGrant> {
+        if (!once.may_remember) {
+          acquisition.outcome = Outcome::kNotRemembered;
+          acquisition.now_ns = now_ns;
+          return std::nullopt;
+        }
+        decided = Decide(acquisition, hash, now_ns, work);
+        if (!decided || acquisition.outcome != Outcome::kGranted) return std::nullopt;
+        return GrantOf(acquisition);
+      });
+  return remembered.has_value() ? RepeatOne(acquisition, *remembered, now_ns, work) : decided;
+}
+
+bool MemoryStore::RepeatOne(Acquisition& acquisition, const RememberedGrant& grant, int64_t now_ns,
+                            Work work) {
+  bool held = true;
+  for (size_t i = 0; i < acquisition.charges.size(); ++i) {
+    const Charge& charge = acquisition.charges[i];
+    QueryItem item{.rule = charge.rule, .key = charge.key, .hold_id = grant.receipt_id};
+    if (!QueryOne(item, now_ns, work)) return false;
+    acquisition.results[i] = {.level = item.level};
+    if (!algorithm::IsConcurrency(charge.rule->parameters)) continue;
+    held &= RepeatSlots(charge, grant, item.held_until_ns, now_ns, &acquisition.results[i]);
+  }
+  acquisition.outcome = Repeat(grant, now_ns, &acquisition);
+  if (acquisition.outcome == Outcome::kGranted && !held) acquisition.outcome = Outcome::kEnded;
+  return true;
 }
 
 bool MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work work) {
@@ -216,7 +262,7 @@ bool MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work w
     (overflow_ == OverflowPolicy::kAllow ? overflow_allowed_ : overflow_denied_)
         .fetch_add(1, std::memory_order_relaxed);
   }
-  acquisition.outcome = Decide(
+  acquisition.outcome = store::Decide(
       &acquisition, absl::MakeSpan(buckets), at_ns, set,
       [this] { return next_receipt_.fetch_add(1, std::memory_order_relaxed); }, overflow_,
       work.budget);
@@ -330,6 +376,9 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
   item.waiting = 0;
   item.next_grant_after_ns = 0;
   item.refundable = {};
+  item.holds = 0;
+  item.next_end_after_ns = 0;
+  item.held_until_ns.reset();
   const uint64_t hash = index_.Hash(*item.rule, item.key);
   for (;;) {
     const Rule* rule = item.rule;
@@ -373,6 +422,7 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
     work.budget->Note(bucket.DecisionSteps() + static_cast<size_t>(own.work() - before));
     item.refundable = bucket.RefundableAt(at_ns);
     item.waiting = bucket.bookings();
+    if (bucket.slots() != nullptr) NoteHolds(*bucket.slots(), at_ns, &item);
     if (item.waiting != 0) {
       item.next_grant_after_ns = std::max<int64_t>(bucket.NextGrantTimeNs() - at_ns, 0);
     }
@@ -408,14 +458,106 @@ std::optional<RefundOutcome> MemoryStore::RefundNow(const RefundOperation& opera
     // It may look for the last booking of the same set.
     work.budget->Note(bucket.DecisionSteps() + bucket.bookings() / kBookingsPerRefundStep);
   }
+  if (WasSettled(operation.receipt_id, absl::MakeSpan(buckets))) {
+    UnlockAll(absl::MakeSpan(buckets), at_ns);
+    std::fill_n(operation.refunded, buckets.size(), uint64_t{0});
+    return RefundOutcome::kSettled;
+  }
   const bool open = store::Refund(operation, absl::MakeSpan(buckets), at_ns);
   // Before the buckets are unlocked: a second refund of the same receipt, which finds it closed in
   // them, must find it here.
   if (open) used_receipts_.Add(operation.receipt_id);
   UnlockAll(absl::MakeSpan(buckets), at_ns);
+  // Not under the buckets' locks: a call with a request id locks buckets under the id's.
+  if (open && operation.request_id != nullptr) {
+    remembered_.Refunded(*operation.request_id, operation.receipt_id);
+  }
   if (open) return RefundOutcome::kRefunded;
   return used_receipts_.Contains(operation.receipt_id) ? RefundOutcome::kAlreadyRefunded
                                                        : RefundOutcome::kExpired;
+}
+
+void MemoryStore::Renew(RenewOperation* operation) {
+  SearchBudget budget;
+  const Work work(&budget, operation->most_work);
+  const int64_t now_ns = clock_.NowNs();
+  {
+    EpochGuard guard(index_.epochs());
+    operation->undecided = operation->items.size();
+    for (Renewal& renewal : operation->items) {
+      if (work.done()) break;
+      renewal.outcome = RenewOne(&renewal, now_ns, work);
+      --operation->undecided;
+    }
+  }
+  operation->work = work.taken();
+  operation->Done();
+}
+
+RenewOutcome MemoryStore::RenewOne(Renewal* renewal, int64_t now_ns, Work work) {
+  Buckets buckets = BucketsOf(renewal->charges);
+  int64_t at_ns = 0;
+  // Slots have no bookings to fold.
+  if (LockAndOpen(absl::MakeSpan(buckets), /*create=*/false, now_ns, work, &at_ns) !=
+      Opened::kOpen) {
+    return RenewOutcome::kStaleRule;
+  }
+  for (const LockedBucket& bucket : buckets) work.budget->Note(bucket.DecisionSteps());
+  const RenewOutcome outcome = store::Renew(renewal, absl::MakeSpan(buckets), at_ns);
+  UnlockAll(absl::MakeSpan(buckets), at_ns);
+  return outcome;
+}
+
+void MemoryStore::Holds(HoldsOperation* operation) {
+  operation->outcome = HoldsNow(operation);
+  operation->Done();
+}
+
+HoldsOperation::Outcome MemoryStore::HoldsNow(HoldsOperation* operation) {
+  EpochGuard guard(index_.epochs());
+  LockedBucket bucket(index_, *operation->rule, operation->key);
+  SearchBudget unused;
+  int64_t at_ns = 0;
+  if (LockAndOpen({&bucket, 1}, /*create=*/false, clock_.NowNs(), Work(&unused), &at_ns) !=
+      Opened::kOpen) {
+    return HoldsOperation::Outcome::kStaleRule;
+  }
+  operation->level = bucket.LevelAt(at_ns);
+  if (!bucket.missing() && operation->receipt_id != 0) {
+    operation->ended = bucket.Refund(operation->receipt_id, at_ns).has_value();
+  } else if (!bucket.missing()) {
+    ListHolds(*bucket.slots(), at_ns, operation);
+  }
+  UnlockAll({&bucket, 1}, at_ns);
+  return HoldsOperation::Outcome::kDone;
+}
+
+void MemoryStore::Settle(SettleOperation* operation) {
+  SearchBudget budget;
+  const Work work(&budget, operation->most_work);
+  const std::optional<SettleOutcome> outcome = SettleNow(operation, work);
+  operation->outcome = outcome.value_or(SettleOutcome::kPending);
+  operation->undecided = outcome.has_value() ? 0 : 1;
+  operation->work = work.taken();
+  operation->Done();
+}
+
+std::optional<SettleOutcome> MemoryStore::SettleNow(SettleOperation* operation, Work work) {
+  EpochGuard guard(index_.epochs());
+  Buckets buckets = BucketsOf(operation->charges);
+  int64_t at_ns = 0;
+  switch (LockAndOpen(absl::MakeSpan(buckets), /*create=*/false, clock_.NowNs(), work, &at_ns)) {
+    case Opened::kOpen:
+      break;
+    case Opened::kStaleRule:
+      return SettleOutcome::kStaleRule;
+    case Opened::kHasDue:
+      return std::nullopt;
+  }
+  for (const LockedBucket& bucket : buckets) work.budget->Note(bucket.DecisionSteps());
+  const SettleOutcome outcome = store::Settle(operation, absl::MakeSpan(buckets), at_ns);
+  UnlockAll(absl::MakeSpan(buckets), at_ns);
+  return outcome;
 }
 
 void MemoryStore::Move(MoveOperation* operation) {
@@ -505,7 +647,8 @@ StoreStats MemoryStore::Stats() const {
   StoreStats stats;
   stats.buckets = index_.buckets();
   stats.max_buckets = max_buckets_;
-  stats.memory_bytes = index_.memory_bytes() + used_receipts_.memory_bytes();
+  stats.memory_bytes =
+      index_.memory_bytes() + used_receipts_.memory_bytes() + remembered_.memory_bytes();
   stats.created = index_.created();
   stats.dropped = index_.dropped();
   stats.overflow_allowed = overflow_allowed_.load(std::memory_order_relaxed);

@@ -24,11 +24,13 @@
 #include <optional>
 #include <string_view>
 
+#include "absl/base/attributes.h"
 #include "absl/container/inlined_vector.h"
 #include "common/bounds.h"
 #include "common/clock.h"
 #include "server/store/memory/bucket_index.h"
 #include "server/store/memory/locked_bucket.h"
+#include "server/store/memory/remembered_grants.h"
 #include "server/store/store.h"
 #include "server/store/used_receipts.h"
 
@@ -54,6 +56,9 @@ class MemoryStore final : public Store {
   void Acquire(AcquireOperation* operation) override;
   void Query(QueryOperation* operation) override;
   void Refund(RefundOperation* operation) override;
+  void Renew(RenewOperation* operation) override;
+  void Holds(HoldsOperation* operation) override;
+  void Settle(SettleOperation* operation) override;
   void Move(MoveOperation* operation) override;
   // Holds the buckets of all items locked, for a microsecond or two per item; other operations on
   // these buckets wait.
@@ -65,7 +70,10 @@ class MemoryStore final : public Store {
   }
   uint64_t ReservableBytes() const override { return max_bytes_ / 2; }
   StoreStats Stats() const override;
-  bool Maintain() override { return index_.Maintain(); }
+  bool Maintain() override {
+    const bool remembered_more = remembered_.Maintain(clock_.NowNs());
+    return index_.Maintain() || remembered_more;
+  }
 
  private:
   // The buckets of one operation, by charge.
@@ -97,10 +105,20 @@ class MemoryStore final : public Store {
   // `hash`: of the first charge's bucket. Returns false if it leaves the acquisition undecided.
   bool AcquireOne(Acquisition& acquisition, uint64_t hash, int64_t now_ns, Work work);
   bool AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work work);
+  // The same of an acquisition with a request id.
+  bool AcquireOnce(Acquisition& acquisition, uint64_t hash, int64_t now_ns, Work work);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE bool Decide(Acquisition& acquisition, uint64_t hash, int64_t now_ns,
+                                           Work work);
+  // Answers with a grant that is remembered. Returns false as AcquireOne does.
+  bool RepeatOne(Acquisition& acquisition, const RememberedGrant& grant, int64_t now_ns, Work work);
   // Returns false if bookings are left to be folded first.
   bool QueryOne(QueryItem& item, int64_t now_ns, Work work);
   // nullopt: bookings are left to be folded first.
   std::optional<RefundOutcome> RefundNow(const RefundOperation& operation, Work work);
+  RenewOutcome RenewOne(Renewal* renewal, int64_t now_ns, Work work);
+  HoldsOperation::Outcome HoldsNow(HoldsOperation* operation);
+  // As RefundNow.
+  std::optional<SettleOutcome> SettleNow(SettleOperation* operation, Work work);
   MoveOutcome MoveNow(MoveOperation* operation);
   RebookStatus RebookNow(absl::Span<Rebooking> asked);
 
@@ -130,6 +148,7 @@ class MemoryStore final : public Store {
   const uint64_t max_bytes_;
   memory::BucketIndex index_;
   UsedReceipts used_receipts_;
+  memory::RememberedGrants remembered_;
 
   alignas(64) std::atomic<uint64_t> next_receipt_{1};
   std::atomic<uint64_t> overflow_allowed_{0};

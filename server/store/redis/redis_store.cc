@@ -25,6 +25,7 @@ redis::EndpointOptions EndpointOptionsOf(const RedisStoreOptions& options, commo
   endpoint.connection.most_pause_ns =
       std::min(endpoint.connection.most_pause_ns, options.node_ttl_ns / 4);
   endpoint.max_in_flight = options.max_in_flight;
+  endpoint.max_script_runs = options.max_script_runs;
   endpoint.max_connections = options.max_connections;
   endpoint.budget_ns = options.budget_ns;
   endpoint.log = log;
@@ -159,6 +160,23 @@ void RedisStore::Query(QueryOperation* operation) {
 
 void RedisStore::Refund(RefundOperation* operation) {
   ShardFor(operation->charges[0]).Run([operation](redis::Shard& shard) { shard.Begin(operation); });
+}
+
+void RedisStore::Settle(SettleOperation* operation) {
+  ShardFor(operation->charges[0]).Run([operation](redis::Shard& shard) { shard.Begin(operation); });
+}
+
+void RedisStore::Renew(RenewOperation* operation) {
+  if (operation->items.empty()) return operation->Done();
+  ShardFor(operation->items[0].charges[0]).Run([operation](redis::Shard& shard) {
+    redis::StartRenew(shard, operation);
+  });
+}
+
+void RedisStore::Holds(HoldsOperation* operation) {
+  ShardFor(operation->rule->limit_name, operation->key).Run([operation](redis::Shard& shard) {
+    redis::StartHolds(shard, operation);
+  });
 }
 
 void RedisStore::Move(MoveOperation* operation) {

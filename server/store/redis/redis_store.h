@@ -87,6 +87,9 @@ class RedisStore final : public Store {
   void Acquire(AcquireOperation* operation) override;
   void Query(QueryOperation* operation) override;
   void Refund(RefundOperation* operation) override;
+  void Settle(SettleOperation* operation) override;
+  void Renew(RenewOperation* operation) override;
+  void Holds(HoldsOperation* operation) override;
   void Move(MoveOperation* operation) override;
   // kUnsupported for reservations that share more than 512 buckets.
   void Rebook(RebookOperation* operation) override;

@@ -12,6 +12,7 @@
 #include "common/strings.h"
 #include "common/utf8.h"
 #include "envoy/service/ratelimit/v3/rls.pb.h"
+#include "kuadrant/service/ratelimit/v1/ratelimit.pb.h"
 #include "server/transport/services/protobuf_messages.h"
 
 namespace sluice::transport {
@@ -20,6 +21,7 @@ namespace {
 namespace bounds = common::bounds;
 namespace errors = common::errors;
 namespace common_v3 = ::envoy::extensions::common::ratelimit::v3;
+namespace kuadrant = ::kuadrant::service::ratelimit::v1;
 namespace v3 = ::envoy::service::ratelimit::v3;
 using common::WireReader;
 using common::WireWriter;
@@ -129,10 +131,8 @@ Fault ReadDescriptor(std::string_view bytes, RateLimitRequest* request) {
 }
 
 absl::Status Broken(std::string_view part) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(common::ToAbsl(part),
-                   ": the bytes are not a protobuf message of envoy.service.ratelimit.v3's "
-                   "definition"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      common::ToAbsl(part), ": the bytes are not a protobuf message of the service's definition"));
 }
 
 // Of the last descriptor, in its last entry.
@@ -147,6 +147,49 @@ absl::Status FaultOf(const RateLimitRequest& request, Fault fault) {
   return errors::Invalid(
       absl::StrCat(path, ".entries[", entry, "].", fault == Fault::kKeyNotText ? "key" : "value"),
       "must be UTF-8");
+}
+
+// Reads the fields that all requests have, and passes the others on: other(reader) returns an
+// error of its field.
+template <typename Message, typename Other>
+inline absl::Status ReadRequest(absl::Span<const uint8_t> bytes, std::string_view name,
+                                RateLimitRequest* request, Other other) {
+  request->Clear();
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    std::string_view part;
+    if (reader.field() == Message::kDescriptorsFieldNumber && reader.ReadBytes(&part)) {
+      if (request->descriptors.size() == bounds::kMaxEnvoyDescriptors) {
+        return errors::Invalid("descriptors", "the request has more than ",
+                               bounds::kMaxEnvoyDescriptors, "; at most ",
+                               bounds::kMaxEnvoyDescriptors);
+      }
+      const Fault fault = ReadDescriptor(part, request);
+      if (fault != Fault::kNone) return FaultOf(*request, fault);
+    } else if (reader.field() == Message::kDomainFieldNumber) {
+      if (reader.ReadBytes(&request->domain) && !IsText(request->domain)) {
+        return errors::Invalid("domain", "must be UTF-8");
+      }
+    } else if (absl::Status status = other(reader); !status.ok()) {
+      return status;
+    }
+  }
+  return reader.ok() ? absl::OkStatus() : Broken(name);
+}
+
+// A duration that occurs twice is merged, too.
+bool ReadDuration(std::string_view bytes, service::WireDuration* duration) {
+  using google::protobuf::Duration;
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    uint64_t value = 0;
+    if (reader.field() == Duration::kSecondsFieldNumber && reader.ReadVarint(&value)) {
+      duration->seconds = static_cast<int64_t>(value);
+    } else if (reader.field() == Duration::kNanosFieldNumber && reader.ReadVarint(&value)) {
+      duration->nanos = static_cast<int32_t>(value);
+    }
+  }
+  return reader.ok();
 }
 
 // ---- Answers ----
@@ -313,30 +356,50 @@ void WriteMetadata(const RateLimitRequest& request, absl::Span<const DescriptorS
 }  // namespace
 
 absl::Status DecodeRateLimitRequest(absl::Span<const uint8_t> bytes, RateLimitRequest* request) {
-  request->Clear();
-  WireReader reader(bytes);
-  while (reader.Next()) {
-    std::string_view part;
+  using Message = v3::RateLimitRequest;
+  return ReadRequest<Message>(bytes, "RateLimitRequest", request, [&](WireReader& reader) {
     uint64_t value = 0;
-    if (reader.field() == v3::RateLimitRequest::kDescriptorsFieldNumber &&
-        reader.ReadBytes(&part)) {
-      if (request->descriptors.size() == bounds::kMaxEnvoyDescriptors) {
-        return errors::Invalid("descriptors", "the request has more than ",
-                               bounds::kMaxEnvoyDescriptors, "; at most ",
-                               bounds::kMaxEnvoyDescriptors);
-      }
-      const Fault fault = ReadDescriptor(part, request);
-      if (fault != Fault::kNone) return FaultOf(*request, fault);
-    } else if (reader.field() == v3::RateLimitRequest::kDomainFieldNumber) {
-      if (reader.ReadBytes(&request->domain) && !IsText(request->domain)) {
-        return errors::Invalid("domain", "must be UTF-8");
-      }
-    } else if (reader.field() == v3::RateLimitRequest::kHitsAddendFieldNumber &&
-               reader.ReadVarint(&value)) {
+    if (reader.field() == Message::kHitsAddendFieldNumber && reader.ReadVarint(&value)) {
       request->hits_addend = static_cast<uint32_t>(value);
     }
-  }
-  return reader.ok() ? absl::OkStatus() : Broken("RateLimitRequest");
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DecodeReserveRequest(absl::Span<const uint8_t> bytes, RateLimitRequest* request) {
+  using Message = kuadrant::ReserveRequest;
+  return ReadRequest<Message>(bytes, "ReserveRequest", request, [&](WireReader& reader) {
+    std::string_view part;
+    if (reader.field() == Message::kAmountFieldNumber) {
+      reader.ReadVarint(&request->amount);
+    } else if (reader.field() == Message::kTtlFieldNumber && reader.ReadBytes(&part)) {
+      if (!ReadDuration(part, &request->ttl)) return Broken("ttl");
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DecodeCommitRequest(absl::Span<const uint8_t> bytes, RateLimitRequest* request) {
+  using Message = kuadrant::CommitRequest;
+  return ReadRequest<Message>(bytes, "CommitRequest", request, [&](WireReader& reader) {
+    if (reader.field() == Message::kActualAmountFieldNumber) {
+      reader.ReadVarint(&request->amount);
+    } else if (reader.field() == Message::kReservationIdFieldNumber) {
+      if (reader.ReadBytes(&request->reservation_id) && !IsText(request->reservation_id)) {
+        return errors::Invalid("reservation_id", "must be UTF-8");
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+void EncodeReserveResponse(Code code, std::string_view reservation_id, common::Buffer* out) {
+  using Message = kuadrant::ReserveResponse;
+  uint8_t* const start = out->Reserve(3 * WireWriter::kFieldBytes + reservation_id.size());
+  WireWriter writer(start);
+  writer.Varint(Message::kCodeFieldNumber, static_cast<uint64_t>(code));
+  if (!reservation_id.empty()) writer.Bytes(Message::kReservationIdFieldNumber, reservation_id);
+  out->Commit(static_cast<size_t>(writer.at() - start));
 }
 
 void EncodeRateLimitResponse(const RateLimitRequest& request, Code overall,

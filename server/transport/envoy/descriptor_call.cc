@@ -47,12 +47,15 @@ bool IsCompatible(const envoy::MatchedLimit& match) {
 void DescriptorCall::Reset(Method method) {
   method_ = method;
   request_.Clear();
+  if (caller_ != nullptr) caller_ = nullptr;
   items_.clear();
   tables_.clear();
   statuses_.clear();
   status_ = absl::OkStatus();
   sliced_ = more_ = false;
   slice_cost_ = 0;
+  settling_ = Settling::kNotTried;
+  reservation_id_.clear();
 }
 
 size_t DescriptorCall::memory() const {
@@ -66,14 +69,17 @@ size_t DescriptorCall::memory() const {
              (sizeof(store::QueryItem) + sizeof(uint32_t)) +
          replaced_.capacity() * sizeof(std::string_view) +
          key_entries_.capacity() * sizeof(envoy::Entry) +
-         statuses_.capacity() * sizeof(DescriptorStatus);
+         statuses_.capacity() * sizeof(DescriptorStatus) + receipt_.capacity() +
+         reservation_id_.capacity() + (settle_ == nullptr ? 0 : settle_->memory());
 }
 
 void DescriptorCall::Encode(common::Buffer* out) const {
+  if (method_ == Method::kCommit) return;  // its message is empty
   const AnswerOptions& options = with_->options.answer;
   const bool ok = options.shadow_all || method_ == Method::kReport;
-  EncodeRateLimitResponse(request_, ok ? Code::kOk : OverallCode(statuses_), statuses_, options,
-                          out);
+  const Code code = ok ? Code::kOk : OverallCode(statuses_);
+  if (method_ == Method::kReserve) return EncodeReserveResponse(code, reservation_id_, out);
+  EncodeRateLimitResponse(request_, code, statuses_, options, out);
 }
 
 void DescriptorCall::Start(const DescriptorCollaborators& with, int64_t deadline_ns, DoneFn done,
@@ -106,6 +112,11 @@ void DescriptorCall::Decide() {
   }
   if (!status.ok()) return Fail(std::move(status));
   if (replaces) DropReplaced();
+  if (Settle()) return;
+  PlanAll();
+}
+
+void DescriptorCall::PlanAll() {
   acquisitions_.clear();
   charges_.clear();
   places_.clear();
@@ -129,8 +140,17 @@ absl::Status DescriptorCall::Validate() const {
   if (request_.domain.empty()) {
     return absl::UnknownError("rate limit domain must not be empty");
   }
+  if (caller_ != nullptr && !caller_->MayUseDomain(request_.domain)) {
+    const access::Client* const client = caller_->client();
+    if (client == nullptr) return caller_->Check(access::Call::kAcquire);
+    return common::errors::DomainNotAllowed(client->name, request_.domain,
+                                            client->domains.ToString());
+  }
   if (request_.descriptors.empty()) {
     return absl::UnknownError("rate limit descriptor list must not be empty");
+  }
+  if (method_ == Method::kReserve) {
+    if (const auto ttl_ns = TtlNs(); !ttl_ns.ok()) return ttl_ns.status();
   }
   for (size_t d = 0; d < request_.descriptors.size(); ++d) {
     const RequestedDescriptor& descriptor = request_.descriptors[d];
@@ -169,7 +189,7 @@ absl::Status DescriptorCall::Match(size_t d) {
   DescriptorStatus& status = statuses_[d];
   item = Item();
   status = DescriptorStatus();
-  status.quota_mode = with_->options.answer.quota_all;
+  status.quota_mode = with_->options.answer.quota_all && !OfReservation();
   item.hits = request_.HitsOf(descriptor);
   envoy::BucketKey& key = keys_[d];
   item.key = &key;
@@ -185,7 +205,9 @@ absl::Status DescriptorCall::Match(size_t d) {
   item.match = match;
   status.limit = match->unlimited ? Limited::kUnlimited : Limited::kCounted;
   status.shadow_mode = match->shadow_mode;
-  status.quota_mode = (status.quota_mode || match->quota_mode) && !match->unlimited;
+  // A reservation is all or none.
+  status.quota_mode =
+      (status.quota_mode || match->quota_mode) && !match->unlimited && !OfReservation();
   status.requests_per_unit = match->requests_per_unit;
   status.unit_multiplier = match->unit_multiplier;
   status.unit = match->unit;
@@ -198,6 +220,10 @@ absl::Status DescriptorCall::Match(size_t d) {
 }
 
 absl::Status DescriptorCall::MatchRequested(size_t d) {
+  if (method_ == Method::kReserve) {
+    return errors::Invalid(common::ToStd(absl::StrCat("descriptors[", d, "].limit")),
+                           "limits of requests cannot be reserved; configure the limit");
+  }
   const RequestedLimit& limit = request_.descriptors[d].limit;
   const auto unit = static_cast<envoy::Unit>(limit.unit);
   const uint32_t multiplier = limit.has_multiplier ? limit.unit_multiplier : 1;
@@ -253,6 +279,7 @@ void DescriptorCall::Plan(size_t d) {
     return;
   }
   const store::Rule& rule = item.limit->RuleFor(item.key->view());
+  if (OfReservation()) return PlanReservation(d, rule);
   const bool compatible = item.window_ns != 0;
   const bool negative = request_.descriptors[d].negative_hits;
   const bool forced = compatible || method_ == Method::kReport;
@@ -301,7 +328,7 @@ void DescriptorCall::Probed() {
   bool any_over = false;
   for (size_t i = 0; i < probed_.size(); ++i) {
     if (Fails(probe_items_[i])) {
-      return Fail(absl::UnknownError(errors::StoreUnavailable().message()));
+      return Fail(StoreError(/*may_be_debited=*/false));
     }
     any_over |= would_be_over(i);
   }
@@ -360,12 +387,15 @@ absl::Status DescriptorCall::PlanJoint() {
       }
       charges_.push_back({&rule, items_[d].key->view(), 0});
     }
-    charges_[c].permits += items_[d].hits;
+    const uint64_t before = OfReservation() ? 0 : charges_[c].permits;
+    charges_[c].permits = before + items_[d].hits;
     places_.push_back({d, acquisition, c});
   }
   if (joint_impossible_) return absl::OkStatus();
   acquisitions_.push_back(kUndecided);
-  return absl::OkStatus();
+  if (method_ == Method::kCommit) acquisitions_.back().debit = store::Debit::kForced;
+  if (method_ != Method::kReserve) return absl::OkStatus();
+  return MakeEstimate(absl::MakeConstSpan(charges_).subspan(first), &acquisitions_.back());
 }
 
 void DescriptorCall::SendDebits() {
@@ -438,7 +468,7 @@ absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
   return status;
 }
 
-absl::Status DescriptorCall::ErrorOf(const store::Acquisition& decided) {
+absl::Status DescriptorCall::ErrorOf(const store::Acquisition& decided) const {
   switch (decided.outcome) {
     case store::Outcome::kGranted:
     case store::Outcome::kDenied:
@@ -447,12 +477,27 @@ absl::Status DescriptorCall::ErrorOf(const store::Acquisition& decided) {
       return errors::LimitsKeepChanging();
     case store::Outcome::kDeadlineExceeded:
       return errors::PastDeadline();
+    case store::Outcome::kNoRoomForEstimate:
+      return absl::UnavailableError(
+          "there is no room for another reservation in one of the limits; nothing was taken");
+    case store::Outcome::kSeveralSlots:
+      return absl::UnimplementedError(
+          "the counters of the descriptors are in different slots of the Redis Cluster, and a "
+          "reservation cannot span slots; use a Redis without Cluster");
     default:
-      // As envoyproxy/ratelimit answers an error of Redis.
-      return absl::UnknownError(
-          (decided.may_be_debited ? errors::StoreAnswerLost() : errors::StoreUnavailable())
-              .message());
+      return StoreError(decided.may_be_debited);
   }
+}
+
+absl::Status DescriptorCall::StoreError(bool may_be_debited) const {
+  const absl::Status error =
+      may_be_debited ? errors::StoreAnswerLost() : errors::StoreUnavailable();
+  // A Reserve may be tried again: at worst the first one stays reserved. So may a Commit that
+  // counted nothing.
+  const bool again = method_ == Method::kReserve || (method_ == Method::kCommit && !may_be_debited);
+  if (again) return absl::UnavailableError(error.message());
+  // As envoyproxy/ratelimit answers an error of Redis.
+  return absl::UnknownError(error.message());
 }
 
 void DescriptorCall::JudgeDebit(const Place& place) {
@@ -490,7 +535,7 @@ void DescriptorCall::Checked() {
   absl::Status status;
   for (size_t i = 0; i < queries_.size(); ++i) {
     if (Fails(queries_[i])) {
-      status = absl::UnknownError(errors::StoreUnavailable().message());
+      status = StoreError(/*may_be_debited=*/false);
     } else {
       JudgeCheck(queried_[i], queries_[i]);
     }
@@ -594,11 +639,16 @@ void DescriptorCall::CountDecisions(absl::Span<const store::Acquisition> slice) 
 void DescriptorCall::Fail(absl::Status status) {
   auto& calls = with_->counters.Local().calls;
   const bool of_store = !acquisitions_.empty() || !queries_.empty();
-  (absl::IsUnknown(status) && of_store ? calls.redis_error : calls.service_error).Add(1);
+  ((absl::IsUnknown(status) && of_store) || absl::IsUnavailable(status) ? calls.redis_error
+                                                                        : calls.service_error)
+      .Add(1);
   status_ = std::move(status);
   Finish();
 }
 
-void DescriptorCall::Finish() { done_(context_, this); }
+void DescriptorCall::Finish() {
+  if (OfReservation() && status_.ok()) EndReservation();
+  done_(context_, this);
+}
 
 }  // namespace sluice::transport

@@ -1,4 +1,5 @@
-// DescriptorCall: one request of Envoy's rate-limit service, from its descriptors to its answer.
+// DescriptorCall: one request of Envoy's or Kuadrant's rate-limit service, from its descriptors to
+// its answer.
 //
 // Each descriptor is matched to a limit and decided by itself: all of them in one operation of the
 // store. How depends on the limit (envoy::Counting):
@@ -6,6 +7,11 @@
 //     descriptor is over its limit iff more are counted than it allows;
 //   - exact: the hits are taken if they fit. Descriptors that say so are taken all or none.
 // A check (0 hits) queries the bucket. Negative hits are given back, where windows count them.
+//
+// Kuadrant's Reserve is one acquisition of all buckets that its descriptors lead to, with
+// settle_within; its reservation_id is the receipt. Commit settles that. What it cannot settle it
+// counts by a forced debit, so that no use is lost. In both a bucket counts once, however many
+// descriptors lead to it.
 //
 // A transport keeps DescriptorCalls and reuses them: once its vectors have grown, a call makes no
 // heap allocation, except for metadata, the text of an error, and new names of counters.
@@ -16,15 +22,21 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/buffer.h"
+#include "server/access/caller.h"
 #include "server/envoy/hit_counters.h"
 #include "server/envoy/matcher.h"
 #include "server/limits/limit_table.h"
 #include "server/service/collaborators.h"
+#include "server/service/receipt.h"
+#include "server/service/settle_call.h"
 #include "server/store/store.h"
 #include "server/transport/envoy/answer.h"
 #include "server/transport/envoy/request.h"
@@ -41,7 +53,12 @@ struct DescriptorOptions {
   bool stop_when_over = false;
   // NEAR_LIMIT_RATIO, of the counter near_limit.
   float near_ratio = 0.8F;
+  // The greatest part of a limit that one Reserve takes; a greater amount is cut to it.
+  float max_reservation = 1;
 };
+
+// A Reserve without ttl: longer than calls take.
+inline constexpr int64_t kReservationNs = 600 * int64_t{1'000'000'000};
 
 // What the calls work with; everything outlives them.
 struct DescriptorCollaborators {
@@ -58,6 +75,8 @@ class DescriptorCall final {
     kShouldRateLimit,
     kCheck,   // every descriptor is a check, of the hits that it names
     kReport,  // every descriptor is counted, as kShouldRateLimit does
+    kReserve,
+    kCommit,
   };
   // As service::AcquireCall::DoneFn.
   using DoneFn = void (*)(void* context, DescriptorCall* call);
@@ -70,16 +89,22 @@ class DescriptorCall final {
   void Reset(Method method);
   // To be filled in. The bytes of its views stay unchanged until the answer was encoded.
   RateLimitRequest& request() { return request_; }
+  // As service::AcquireCall's.
+  void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
 
   void Start(const DescriptorCollaborators& with, int64_t deadline_ns, DoneFn done, void* context);
 
   // After completion. UNKNOWN: the domain or the descriptors are empty, there is no configuration,
-  // or the shared store failed. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: a limit in the request.
-  // DEADLINE_EXCEEDED.
+  // or the shared store failed. PERMISSION_DENIED: the caller may not use the domain.
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: a limit in the request. DEADLINE_EXCEEDED. Of Reserve and
+  // Commit: UNAVAILABLE if it may be tried again, UNIMPLEMENTED if the limits cannot be reserved.
+  // FAILED_PRECONDITION: committed before with another amount.
   const absl::Status& status() const { return status_; }
   // REQUIRES: status() is OK. One for each descriptor.
   absl::Span<const DescriptorStatus> statuses() const { return statuses_; }
   void Encode(common::Buffer* out) const;
+  // Of Reserve; empty: nothing is reserved.
+  const std::string& reservation_id() const { return reservation_id_; }
 
   // ---- What UnaryUseCase asks of a call. Descriptors that are counted may be decided in slices,
   // each with a call of DoneFn. A call that is dropped between slices counts nothing further.
@@ -134,9 +159,10 @@ class DescriptorCall final {
     uint32_t charge = 0;  // in charges_ and results_
   };
 
-  // Start -> Decide -> Send -> SendDebits -> the store -> Debited -> SendChecks -> the store ->
-  // Checked -> Finish -> DoneFn, where
-  //   - Decide asks the store before it goes on to Send (Probed), for stop_when_over;
+  // Start -> Decide -> PlanAll -> Send -> SendDebits -> the store -> Debited -> SendChecks -> the
+  // store -> Checked -> Finish -> DoneFn, where
+  //   - Decide settles a reservation first, and ends with that (Settled) unless it is unknown;
+  //   - PlanAll asks the store before it goes on to Send (Probed), for stop_when_over;
   //   - Debited calls DoneFn if the store left some for the next slice: Continue -> the store ->
   //     Debited;
   //   - Debited goes back to Decide for descriptors whose limits changed meanwhile.
@@ -150,7 +176,21 @@ class DescriptorCall final {
   absl::Status MatchRequested(size_t descriptor);
   void DropReplaced();
 
+  // ---- Reserve and Commit.
+  bool OfReservation() const { return method_ == Method::kReserve || method_ == Method::kCommit; }
+  // The longest is cut to that of an estimate.
+  absl::StatusOr<int64_t> TtlNs() const;
+  void PlanReservation(size_t descriptor, const store::Rule& rule);
+  absl::Status MakeEstimate(absl::Span<const store::Charge> charges, store::Acquisition* reserved);
+  // Settles the reservation of a Commit. False: there is none, or it is of other buckets.
+  bool Settle();
+  bool IsOfReservation(const service::Receipt& receipt) const;
+  void Settled();
+  // Issues the reservation_id, and counts what became of the call.
+  void EndReservation();
+
   // ---- What the store is to do.
+  void PlanAll();
   void Plan(size_t descriptor);
   void AddCheck(size_t descriptor, const store::Rule& rule);
   void AddDebit(size_t descriptor, const store::Rule& rule);
@@ -167,7 +207,8 @@ class DescriptorCall final {
   // Of the acquisitions [begin, end) of the slice. Returns the error of one that has one.
   absl::Status JudgeDebits(size_t begin, size_t end);
   void Checked();
-  static absl::Status ErrorOf(const store::Acquisition& decided);
+  absl::Status ErrorOf(const store::Acquisition& decided) const;
+  absl::Status StoreError(bool may_be_debited) const;
   void JudgeDebit(const Place& place);
   void JudgeCheck(size_t descriptor, const store::QueryItem& found);
   // Hits that later descriptors of the request have counted on the same bucket.
@@ -184,6 +225,7 @@ class DescriptorCall final {
   // The request.
   Method method_ = Method::kShouldRateLimit;
   RateLimitRequest request_;
+  access::CallerPtr caller_;
 
   // The decision.
   std::vector<Item> items_;
@@ -215,9 +257,16 @@ class DescriptorCall final {
   const envoy::Matcher* matcher_ = nullptr;
   const envoy::Matcher::Level* domain_ = nullptr;
 
+  // A Commit's reservation.
+  enum class Settling : uint8_t { kNotTried, kTried, kSettled };
+  Settling settling_ = Settling::kNotTried;
+  std::string receipt_;
+  std::unique_ptr<service::SettleCall> settle_;  // null: it was not needed yet
+
   // The answer.
   absl::Status status_;
   std::vector<DescriptorStatus> statuses_;
+  std::string reservation_id_;
 
   // The decision under way.
   const DescriptorCollaborators* with_ = nullptr;

@@ -21,6 +21,9 @@ struct DescriptorKind : AnyKind<DescriptorCall, &DescriptorLimiter::Decide> {
   static size_t PendingBytes(const Call& call) { return call.memory(); }
   static absl::Status Decode(absl::Span<const uint8_t> bytes, DescriptorCall* call) {
     call->Reset(kMethod);
+    using Method = DescriptorCall::Method;
+    if constexpr (kMethod == Method::kReserve) return DecodeReserveRequest(bytes, &call->request());
+    if constexpr (kMethod == Method::kCommit) return DecodeCommitRequest(bytes, &call->request());
     return DecodeRateLimitRequest(bytes, &call->request());
   }
   static void Encode(const DescriptorCall& call, Buffer* out) { call.Encode(out); }
@@ -57,17 +60,24 @@ std::vector<std::string> RateLimitService::ServiceNames() {
 RateLimitService::RateLimitService(DescriptorLimiter* limiter, size_t loops)
     : should_rate_limit_(Make<DescriptorCall::Method::kShouldRateLimit>(limiter, loops)),
       check_(Make<DescriptorCall::Method::kCheck>(limiter, loops)),
-      report_(Make<DescriptorCall::Method::kReport>(limiter, loops)) {}
+      report_(Make<DescriptorCall::Method::kReport>(limiter, loops)),
+      reserve_(Make<DescriptorCall::Method::kReserve>(limiter, loops)),
+      commit_(Make<DescriptorCall::Method::kCommit>(limiter, loops)) {}
 
 RateLimitService::~RateLimitService() = default;
 
 void RateLimitService::Register(MethodTable* methods) {
-  const MethodOptions options = {.max_request_bytes = common::bounds::kMaxEnvoyRequestBytes};
+  const auto options = [](access::Call call) {
+    return MethodOptions{.max_request_bytes = common::bounds::kMaxEnvoyRequestBytes, .call = call};
+  };
   const std::string envoy = std::string("/") + kEnvoy;
   const std::string kuadrant = std::string("/") + kKuadrant;
-  methods->AddUnary(envoy + "/ShouldRateLimit", *should_rate_limit_, options);
-  methods->AddUnary(kuadrant + "/CheckRateLimit", *check_, options);
-  methods->AddUnary(kuadrant + "/Report", *report_, options);
+  methods->AddUnary(envoy + "/ShouldRateLimit", *should_rate_limit_,
+                    options(access::Call::kAcquire));
+  methods->AddUnary(kuadrant + "/CheckRateLimit", *check_, options(access::Call::kQuery));
+  methods->AddUnary(kuadrant + "/Report", *report_, options(access::Call::kAcquire));
+  methods->AddUnary(kuadrant + "/Reserve", *reserve_, options(access::Call::kAcquire));
+  methods->AddUnary(kuadrant + "/Commit", *commit_, options(access::Call::kAcquire));
 }
 
 }  // namespace sluice::transport

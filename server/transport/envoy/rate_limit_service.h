@@ -60,6 +60,8 @@ class RateLimitService {
   const std::unique_ptr<UnaryMethod> should_rate_limit_;
   const std::unique_ptr<UnaryMethod> check_;
   const std::unique_ptr<UnaryMethod> report_;
+  const std::unique_ptr<UnaryMethod> reserve_;
+  const std::unique_ptr<UnaryMethod> commit_;
 };
 
 }  // namespace sluice::transport

@@ -1,4 +1,4 @@
-// RateLimitRequest: a request of Envoy's rate-limit service as views into its bytes.
+// RateLimitRequest: a request of Envoy's or Kuadrant's rate-limit service as views into its bytes.
 #ifndef SLUICE_SERVER_TRANSPORT_ENVOY_REQUEST_H_
 #define SLUICE_SERVER_TRANSPORT_ENVOY_REQUEST_H_
 
@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "server/envoy/descriptor_tree.h"
 #include "server/envoy/matcher.h"
+#include "server/service/validation.h"
 
 namespace sluice::transport {
 
@@ -39,11 +40,19 @@ struct RateLimitRequest {
   std::vector<envoy::Entry> entries;  // of all descriptors
   uint32_t hits_addend = 0;
 
+  // Of Kuadrant's Reserve: amount, ttl (0: absent); of its Commit: actual_amount, reservation_id.
+  uint64_t amount = 0;
+  service::WireDuration ttl;
+  std::string_view reservation_id;
+
   void Clear() {
     domain = {};
     descriptors.clear();
     entries.clear();
     hits_addend = 0;
+    amount = 0;
+    ttl = {};
+    reservation_id = {};
   }
   absl::Span<const envoy::Entry> EntriesOf(const RequestedDescriptor& descriptor) const {
     return absl::MakeConstSpan(entries).subspan(descriptor.first_entry, descriptor.entries);

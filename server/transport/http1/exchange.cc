@@ -25,8 +25,10 @@ void AppendValue(std::string_view value, common::Buffer* out) {
 }  // namespace
 
 std::string Exchange::peer_address() const { return connection_->stream().peer_address(); }
+const access::CallerPtr& Exchange::caller() const {
+  return connection_->CallerOf(request_.header("authorization").value_or(std::string_view()));
+}
 bool Exchange::encrypted() const { return connection_->stream().encrypted(); }
-std::string Exchange::client_subject() const { return connection_->stream().peer_subject(); }
 net::EventLoop& Exchange::loop() const { return connection_->loop().loop(); }
 size_t Exchange::loop_index() const { return connection_->loop().index(); }
 std::shared_ptr<void>& Exchange::connection_state() const { return connection_->state(); }

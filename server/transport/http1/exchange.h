@@ -19,6 +19,7 @@
 #include "common/buffer.h"
 #include "common/intrusive_list.h"
 #include "common/net/event_loop.h"
+#include "server/access/caller.h"
 #include "server/transport/http1/answer.h"
 #include "server/transport/http1/request.h"
 #include "server/transport/port/free_list.h"
@@ -44,10 +45,11 @@ class Exchange : public common::ListLink<Exchange, FreeExchanges> {
   int64_t arrived_ns() const { return arrived_ns_; }
   // "127.0.0.1:50312", "unix:".
   std::string peer_address() const;
+  // Who sent the request, by the header Authorization or the connection. Null: the server has no
+  // clients file.
+  const access::CallerPtr& caller() const;
   // Whether the connection uses TLS.
   bool encrypted() const;
-  // The subject of the client's certificate, "CN=page,O=Sluice"; empty: none was shown.
-  std::string client_subject() const;
   net::EventLoop& loop() const;
   // Which of the server's loops this is: 0, 1, ...
   size_t loop_index() const;

@@ -8,6 +8,7 @@
 #include "common/bounds.h"
 #include "common/log.h"
 #include "common/memory_account.h"
+#include "server/access/caller.h"
 
 namespace sluice::transport {
 
@@ -19,6 +20,8 @@ struct ConnectionOptions {
   // What all connections hold is counted here; null: nowhere. Over its limit, requests are refused.
   // Outlives the port.
   common::MemoryBudget* memory = nullptr;
+  // The clients that are served; null: all callers. Outlives the port.
+  const access::Clients* clients = nullptr;
   // Bytes of a connection that the transport does not see: its stream, and TLS.
   size_t connection_bytes = size_t{2} << 10;
   // A call that waited longer than this between its arrival and its turn is refused with

@@ -43,7 +43,7 @@ void PortAcceptor::Drain() {
 }
 
 void PortAcceptor::RelieveMemory() {
-  if (memory_ == nullptr || !memory_->over()) return;
+  if (memory_ == nullptr || !memory_->nearly_over()) return;
   // The largest of all connections holds at least the average.
   const auto open = static_cast<int64_t>(std::max<uint64_t>(1, connections()));
   const int64_t average_bytes = memory_->held() / open;

@@ -34,8 +34,8 @@ class PortAcceptor : public net::Acceptor {
   // once.
   void Drain();
 
-  // Closes the connections that hold most if the process is over its memory limit. Returns at once.
-  // Call it several times a second.
+  // Closes the connections that hold most if the process is nearly over its memory limit. Returns
+  // at once. Call it several times a second.
   void RelieveMemory();
 
   // Open connections.

@@ -12,16 +12,25 @@ namespace {
 constexpr size_t kHeavyBytes = 64 << 10;
 // Stalls are looked for this often within the time-out.
 constexpr int64_t kStallChecks = 32;
+// Units of work (net::WorkQueue) to recognise a caller: its certificate is read, or its token
+// hashed.
+constexpr int64_t kRecogniseUnits = 50;
 
 }  // namespace
 
-PortConnection::PortConnection(PortLoop& loop, net::Stream& stream) : loop_(loop), stream_(stream) {
+PortConnection::PortConnection(PortLoop& loop, net::Stream& stream)
+    : loop_(loop), stream_(stream), callers_(loop.clients()) {
   loop_.CountOpened();
 }
 
 PortConnection::~PortConnection() {
   loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
   loop_.CountClosed();
+}
+
+void PortConnection::Recognise(std::string_view authorization) {
+  Spend(kRecogniseUnits);
+  callers_.Recognise(stream_, authorization);
 }
 
 void PortConnection::Settle(size_t bytes) {

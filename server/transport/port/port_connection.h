@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "common/intrusive_list.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
+#include "server/access/caller.h"
 
 namespace sluice::transport {
 
@@ -32,6 +34,13 @@ class PortConnection : public net::StreamHandler,
   ~PortConnection() override;
 
   net::Stream& stream() const { return stream_; }
+  // Who calls with this header `authorization`; empty: none was sent. Null: the port serves all
+  // callers.
+  const access::CallerPtr& CallerOf(std::string_view authorization) {
+    if (!callers_.Has(authorization)) Recognise(authorization);
+    return callers_.last();
+  }
+  bool recognises_callers() const { return callers_.enabled(); }
 
   // ---- For PortLoop.
   // Asks the peer to use another connection. Never destroys this.
@@ -62,9 +71,11 @@ class PortConnection : public net::StreamHandler,
   // to look again, at most `next_ns`; Timer kNever: nothing waits for the peer.
   virtual int64_t CheckAnswers(const net::OutputProgress& output, int64_t next_ns) = 0;
   void OnStallCheck();
+  void Recognise(std::string_view authorization);
 
   PortLoop& loop_;
   net::Stream& stream_;
+  access::CallerCache callers_;
   size_t settled_bytes_ = 0;         // as the loop knows its memory
   uint64_t acknowledged_bytes_ = 0;  // of the output, at the last check
   int64_t acknowledged_ns_ = 0;      // when that had grown, or nothing was outstanding

@@ -104,14 +104,14 @@ void PortLoop::MarkHeavy(PortConnection& connection, bool heavy) {
 }
 
 void PortLoop::RelieveMemory(int64_t least_bytes) {
-  if (!memory_.over()) return;
+  int64_t excess = options_.memory->excess();
+  if (excess <= 0) return;
   std::vector<std::pair<int64_t, PortConnection*>> most;
   for (PortConnection* one = heavy_.front(); one != nullptr; one = heavy_.Next(*one)) {
     const auto bytes = static_cast<int64_t>(one->memory());
     if (bytes >= least_bytes) most.emplace_back(bytes, one);
   }
   std::sort(most.begin(), most.end(), std::greater<>());
-  int64_t excess = options_.memory->excess();
   for (auto it = most.begin(); it != most.end() && excess > 0; ++it) {
     excess -= it->first;
     it->second->CloseOverMemory();

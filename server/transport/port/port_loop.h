@@ -37,8 +37,8 @@ class PortLoop : private net::IterationHook {
   void CountDisplaced();
   // Drains all connections, and each later one.
   void Drain();
-  // Closes the connections that hold most, as long as the process is over its memory limit; none
-  // that holds less than `least_bytes`.
+  // Closes the connections that hold most, as long as the process is nearly over its memory limit;
+  // none that holds less than `least_bytes`.
   void RelieveMemory(int64_t least_bytes);
   net::EventLoop& loop() { return loop_; }
   // Open connections. Thread-safe.
@@ -62,6 +62,7 @@ class PortLoop : private net::IterationHook {
   // Count, and log, a connection that is ended for what it holds.
   void CountStalled(const net::Stream& stream);
   void CountClosedOverMemory(const net::Stream& stream, size_t bytes);
+  const access::Clients* clients() const { return options_.clients; }
   int64_t stall_timeout_ns() const { return options_.stall_timeout_ns; }
 
   // Whether a call that has waited so long for its turn is to be refused; then it is counted.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
 #include "common/bounds.h"
+#include "server/access/client.h"
 
 namespace sluice::transport {
 
@@ -64,6 +66,8 @@ struct MethodOptions {
   // The headers that the handler reads with ServerCall::metadata, in lower case. No others are
   // kept: a few bytes of HPACK can stand for kilobytes of headers.
   std::vector<std::string_view> metadata = {};
+  // What a client must be allowed to do to call the method. nullopt: all may call it.
+  std::optional<access::Call> call = {};
 };
 
 struct Method {

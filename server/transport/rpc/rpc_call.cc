@@ -6,7 +6,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/http2/header_names.h"
+#include "common/log.h"
 #include "common/strings.h"
+#include "server/access/caller.h"
 #include "server/transport/rpc/rpc_connection.h"
 #include "server/transport/rpc/rpc_loop.h"
 
@@ -38,6 +40,7 @@ void RpcCall::Recycle() {
   if (pending_bytes_ > 0) SetPendingBytes(0);
   if (lasting_bytes_ > 0) TrySetLastingBytes(0);
   if (!metadata_.empty()) metadata_ = {};
+  if (caller_ != nullptr) caller_ = nullptr;
   connection_ = nullptr;
   phase_ = Phase::kReceiving;
   request_state_ = RequestState::kHeaders;
@@ -59,6 +62,10 @@ void RpcCall::OnHeader(const http2::HpackField& field) {
   if (name == http2::HeaderName::kPath) {
     TakePath(field.value);
   } else if (!head_.Take(name, field.value)) {
+    if (method_->options.call.has_value() && connection_->recognises_callers() &&
+        common::SameBytes(field.name, "authorization")) {
+      caller_ = connection_->CallerOf(field.value);
+    }
     for (const std::string_view kept : method_->options.metadata) {
       if (kept == field.name) metadata_.emplace_back(kept, field.value);
     }
@@ -84,6 +91,8 @@ void RpcCall::OnHeadersDone(bool end) {
   reader_.Begin(head_.encoding(), method_->options.max_request_bytes);
   if (!method_->known()) {
     FailUnknownMethod();
+  } else if (!Authorize()) {
+    return;
   } else if (method_->unary != nullptr) {
     if (end) OnEnd();
   } else if (Admit()) {
@@ -175,6 +184,27 @@ void RpcCall::RunReady() {
   }
 }
 
+bool RpcCall::Authorize() {
+  if (!connection_->recognises_callers() || !method_->options.call.has_value()) return true;
+  if (caller_ == nullptr) caller_ = connection_->CallerOf("");
+  if (caller_->May(*method_->options.call)) return true;
+  const absl::Status refused = caller_->Check(*method_->options.call);
+  common::Log* const log = connection_->rpc_loop().options().log;
+  if (log != nullptr && access::IsAdmin(*method_->options.call)) {
+    log->Warning("admin_call_refused", {{"peer", peer_address()}, {"error", refused.message()}});
+  }
+  Fail(refused.code(), common::ToStd(refused.message()));
+  return false;
+}
+
+bool RpcCall::AuthorizeAgain() {
+  if (caller_ == nullptr) return true;
+  caller_ = access::Clients::Current(std::move(caller_));
+  if (caller_->May(*method_->options.call)) return true;
+  Abort(caller_->Check(*method_->options.call));
+  return false;
+}
+
 bool RpcCall::Admit() {
   RpcLoop& loop = connection_->rpc_loop();
   const int64_t now_ns = loop.Now();
@@ -263,7 +293,7 @@ void RpcCall::Deliver() {
       break;
     }
     const auto message = TakeMessage();
-    if (!message.has_value()) break;
+    if (!message.has_value() || !AuthorizeAgain()) break;
     method_->streaming->OnMessage(*this, *message);
   }
   delivering_ = false;

@@ -21,6 +21,7 @@
 #include "common/buffer.h"
 #include "common/http2/stream.h"
 #include "common/net/stream.h"
+#include "server/access/caller.h"
 #include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/rpc/request_head.h"
@@ -47,6 +48,11 @@ class ServerCall : public http2::Stream {
   // MethodOptions::metadata has the name.
   std::optional<std::string_view> metadata(std::string_view name) const;
   std::string peer_address() const;
+  // Who makes the call, and may make it (MethodOptions::call). Null: the server has no clients
+  // file, or all may call the method.
+  const access::CallerPtr& caller() const { return caller_; }
+  // Unary: the caller, which the call needs no longer.
+  access::CallerPtr TakeCaller() { return std::move(caller_); }
   net::EventLoop& loop() const;
   // Which of the server's loops this is: 0, 1, ...
   size_t loop_index() const;
@@ -171,6 +177,7 @@ class ServerCall : public http2::Stream {
   MessageReader reader_;
   ResponseWriter writer_;
   std::vector<std::pair<std::string_view, std::string>> metadata_;
+  access::CallerPtr caller_;
 
  private:
   // Submits the end of the call, whose messages are complete.

@@ -105,6 +105,7 @@ class Batch final : public Pooled<Batch> {
         phase_ = Phase::kDeciding;
         call_.UseConnection(BookingsOf(*rpc_));
         if (call_.end() == 0) {
+          if (rpc_->caller() != nullptr) call_.UseCaller(rpc_->caller());
           limiter_->Acquire(&call_, rpc_->deadline_ns(), &OnDecided, this);
         } else {
           limiter_->Continue(&call_);

@@ -2,6 +2,7 @@
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/errors.h"
 #include "common/strings.h"
 
@@ -52,6 +54,14 @@ absl::StatusOr<bool> BearerToken::Reload() {
   const bool changed = digest != digest_;
   digest_ = digest;
   return changed;
+}
+
+void BearerToken::WarnIfOthersMayRead(common::Log& log) const {
+  struct stat file{};
+  if (stat(path_.c_str(), &file) != 0 || (file.st_mode & (S_IROTH | S_IWOTH)) == 0) return;
+  log.Warning("admin_token_exposed", {{"path", path_},
+                                      {"mode", absl::StrFormat("%04o", file.st_mode & 07777)},
+                                      {"advice", "chmod 0600"}});
 }
 
 absl::Status BearerToken::Check(std::string_view authorization) const {

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/log.h"
 #include "common/mutex.h"
 
 namespace sluice::transport {
@@ -25,6 +26,16 @@ class BearerToken {
   // Reads the file again (blocking). Returns whether the token changed. On an error, as for
   // FromFile, the old token stays in use.
   absl::StatusOr<bool> Reload();
+
+  // Logs a warning if users other than the owner and the group of the file may read or change it.
+  // That is no error, since volumes with secrets in containers are often readable by all.
+  void WarnIfOthersMayRead(common::Log& log) const;
+
+  // SHA-256 of the token.
+  std::array<uint8_t, 32> digest() const {
+    common::MutexLock lock(&mu_);
+    return digest_;
+  }
 
   // `authorization`: the value of that metadata, "Bearer TOKEN". UNAUTHENTICATED if it is not. The
   // time taken does not depend on the token.

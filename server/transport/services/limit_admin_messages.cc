@@ -10,6 +10,7 @@
 #include "common/errors.h"
 #include "common/histogram.h"
 #include "common/strings.h"
+#include "server/limits/spec_check.h"
 #include "server/service/validation.h"
 #include "server/transport/services/protobuf_messages.h"
 
@@ -182,12 +183,19 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
   read.Update(
       ReadEnum(limit.sharing(), v1::Sharing_MAX, "limit.sharing", "Sharing", &spec.sharing));
   if (!read.ok()) return read;
-  if (!limit.has_rate()) {
+  const bool slots = spec.algorithm == algorithm::Kind::kConcurrency;
+  if (!limit.has_rate() && !slots) {
     return errors::Invalid("limit.rate", "absent; say permits and their period");
   }
-  auto rate = ReadRate("limit.rate", limit.rate());
-  if (!rate.ok()) return rate.status();
-  spec.rate = *rate;
+  if (limit.has_rate()) {
+    auto rate = ReadRate("limit.rate", limit.rate());
+    if (!rate.ok()) return rate.status();
+    spec.rate = *rate;
+    if (const auto problem = limits::CheckHasRate(spec, true)) {
+      return limits::ProblemStatus("limit.", spec, *problem);
+    }
+  }
+  if (limit.has_permits()) spec.permits = limit.permits();
   if (limit.has_burst()) spec.burst = limit.burst();
   if (limit.has_debt()) spec.debt = limit.debt();
   if (limit.has_max_owed()) spec.max_owed = limit.max_owed();
@@ -203,6 +211,7 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
     }
     if (from.has_burst()) to.burst = from.burst();
     if (from.has_debt()) to.debt = from.debt();
+    if (from.has_permits()) to.permits = from.permits();
   }
   if (limit.has_sub_windows()) spec.sub_windows = limit.sub_windows();
   if (limit.has_hash_tag()) spec.hash_tag = limit.hash_tag();
@@ -214,6 +223,7 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
     if (ns.ok()) *out = *ns;
   };
   read_time(limit.has_utc_offset(), limit.utc_offset(), "limit.utc_offset", &spec.utc_offset_ns);
+  read_time(limit.has_hold_for(), limit.hold_for(), "limit.hold_for", &spec.hold_for_ns);
   read_time(limit.has_max_wait(), limit.max_wait(), "limit.max_wait", &spec.max_wait_ns);
   if (!read.ok()) return read;
   if (limit.has_min_keys()) spec.min_keys = limit.min_keys();
@@ -229,7 +239,9 @@ service::KeyOrder Read(v1::ListKeysRequest::Order order) {
 void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   out->set_name(spec.name);
   out->set_algorithm(WriteEnum<v1::Algorithm>(spec.algorithm));
-  WriteRate(spec.rate, out->mutable_rate());
+  if (spec.algorithm != algorithm::Kind::kConcurrency) WriteRate(spec.rate, out->mutable_rate());
+  if (spec.permits.has_value()) out->set_permits(*spec.permits);
+  if (spec.hold_for_ns.has_value()) SetTime(*spec.hold_for_ns, out->mutable_hold_for());
   if (spec.burst.has_value()) out->set_burst(*spec.burst);
   if (spec.debt.has_value()) out->set_debt(*spec.debt);
   if (spec.max_owed.has_value()) out->set_max_owed(*spec.max_owed);
@@ -243,6 +255,7 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
     if (from.rate.has_value()) WriteRate(*from.rate, to->mutable_rate());
     if (from.burst.has_value()) to->set_burst(*from.burst);
     if (from.debt.has_value()) to->set_debt(*from.debt);
+    if (from.permits.has_value()) to->set_permits(*from.permits);
   }
   if (spec.sub_windows.has_value()) out->set_sub_windows(*spec.sub_windows);
   if (spec.hash_tag.has_value()) out->set_hash_tag(*spec.hash_tag);
@@ -277,6 +290,19 @@ void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {
   out->set_total(keys.total);
   out->set_counters(keys.counters);
   if (keys.since_wall_ns != 0) SetTime(keys.since_wall_ns, out->mutable_since());
+}
+
+void Write(const service::ListedHolds& holds, v1::ListHoldsResponse* out) {
+  for (const store::HoldsOperation::Held& from : holds.holds) {
+    v1::SlotHold* const to = out->add_holds();
+    to->set_id(from.receipt_id);
+    to->set_permits(from.permits);
+    SetTime(from.ends_in_ns, to->mutable_ends_in());
+  }
+  out->set_total(holds.total);
+  out->set_capacity(holds.level.capacity);
+  out->set_held(
+      static_cast<uint64_t>(static_cast<int64_t>(holds.level.capacity) - holds.level.remaining));
 }
 
 void Write(const service::ConfigStatus& status, v1::ConfigStatus* out) {

@@ -17,6 +17,7 @@ service::KeyOrder Read(v1::ListKeysRequest::Order order);
 
 void Write(const limits::LimitSpec& spec, v1::Limit* out);
 void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out);
+void Write(const service::ListedHolds& holds, v1::ListHoldsResponse* out);
 void Write(const service::ConfigStatus& status, v1::ConfigStatus* out);
 void Write(const service::ServerStats& stats, v1::Stats* out);
 

@@ -6,8 +6,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/errors.h"
 #include "common/net/event_loop.h"
 #include "common/strings.h"
+#include "google/protobuf/util/json_util.h"
 #include "server/transport/rpc/server_call.h"
 #include "server/transport/services/limit_admin_messages.h"
 #include "server/transport/services/protobuf_messages.h"
@@ -26,6 +29,22 @@ struct PendingCall {
   net::EventLoop& loop;
 };
 
+std::string Json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  // The messages have no Any, which alone could fail.
+  (void)google::protobuf::util::MessageToJsonString(message, &json, options);
+  return json;
+}
+
+// The name of the limit that the request changes. Null: it changes none.
+const std::string* ChangedLimit(const v1::PutLimitRequest& request) {
+  return &request.limit().name();
+}
+const std::string* ChangedLimit(const v1::DeleteLimitRequest& request) { return &request.name(); }
+const std::string* ChangedLimit(const google::protobuf::Message&) { return nullptr; }
+
 }  // namespace
 
 // As gRPC calls it, and as others do.
@@ -34,49 +53,105 @@ class LimitAdminService::AnyMethod : public UnaryMethod, public Call {};
 template <typename Request, typename Response, typename Handler>
 class LimitAdminService::Method final : public AnyMethod {
  public:
-  Method(const LimitAdminService& service, Handler handler)
-      : service_(service), handler_(std::move(handler)) {}
+  Method(const LimitAdminService& service, std::string_view name, Handler handler)
+      : service_(service), name_(name), handler_(std::move(handler)) {}
 
   void OnCall(ServerCall& call, absl::Span<const uint8_t> bytes) override {
     if (!service_.Admit(call)) return;
     auto pending = std::make_shared<PendingCall>(&call);
     call.set_state(pending.get());  // which lives until the handler has answered
-    Execute(bytes, [pending](absl::StatusOr<std::string> response) {
-      OnLoop(pending->loop, [pending, response = std::move(response)] {
-        if (pending->call == nullptr) return;
-        if (response.ok()) {
-          pending->call->response().Append(std::string_view(*response));
-          pending->call->Finish();
-        } else {
-          pending->call->Finish(response.status());
-        }
-      });
-    });
+    Execute(bytes, {call.caller(), call.peer_address()}, pending->loop,
+            [pending](const absl::StatusOr<std::string>& response) {
+              if (pending->call == nullptr) return;
+              if (response.ok()) {
+                pending->call->response().Append(std::string_view(*response));
+                pending->call->Finish();
+              } else {
+                pending->call->Finish(response.status());
+              }
+            });
   }
   void OnCancelled(ServerCall& call) override {
     static_cast<PendingCall*>(call.state())->call = nullptr;
   }
 
-  void Execute(absl::Span<const uint8_t> bytes, Call::Done done) const override {
+  void Execute(absl::Span<const uint8_t> bytes, const Origin& origin, net::EventLoop& loop,
+               Call::Done done) const override {
     Request request;
     if (!Parse(bytes, &request)) {
       done(absl::InvalidArgumentError(
           absl::StrCat(Request::descriptor()->name(), ": the bytes are not such a message")));
       return;
     }
-    handler_(request, [done = std::move(done)](absl::StatusOr<Response> response) {
-      done(response.ok() ? absl::StatusOr<std::string>(response->SerializeAsString())
-                         : absl::StatusOr<std::string>(response.status()));
+    if (RightOf(name_) == access::Call::kAdminChange) {
+      return Change(request, origin, loop, std::move(done));
+    }
+    handler_(request, [&loop, done = std::move(done)](const absl::StatusOr<Response>& response) {
+      OnLoop(loop, [done, response] { done(Encoded(response)); });
     });
   }
 
  private:
+  static absl::StatusOr<std::string> Encoded(const absl::StatusOr<Response>& response) {
+    if (!response.ok()) return response.status();
+    return response->SerializeAsString();
+  }
+
+  // Executes a call that changes something, and records it before `done` is called.
+  void Change(const Request& request, const Origin& origin, net::EventLoop& loop,
+              Call::Done done) const {
+    auto record = std::make_shared<access::AuditRecord>();
+    record->client = origin.caller != nullptr ? origin.caller->client()->name : "";
+    record->peer = origin.peer;
+    record->call = name_;
+    record->request = Json(request);
+    const std::string* const limit = ChangedLimit(request);
+    // PutLimit and DeleteLimit answer before they return.
+    const auto changes =
+        limit == nullptr ? nullptr : std::make_unique<common::MutexLock>(&service_.changes_);
+    if (limit != nullptr) record->before = service_.Shown(*limit);
+    handler_(request, [this, record, limit, &loop,
+                       done = std::move(done)](const absl::StatusOr<Response>& response) {
+      record->outcome = response.status();
+      if (limit != nullptr) record->after = service_.Shown(*limit);
+      OnLoop(loop, [this, record, done, response] {
+        const absl::Status recorded = service_.Record(*record);
+        done(recorded.ok() ? Encoded(response) : recorded);
+      });
+    });
+  }
+
   const LimitAdminService& service_;
+  const std::string name_;
   const Handler handler_;
 };
 
+absl::Status LimitAdminService::Record(const access::AuditRecord& record) const {
+  const absl::string_view outcome =
+      record.outcome.ok() ? absl::string_view("OK") : record.outcome.message();
+  log_.Info("admin_change", {{"call", record.call},
+                             {"client", record.client.empty() ? "none" : record.client},
+                             {"peer", record.peer},
+                             {"request", common::errors::Shown(record.request, 1024)},
+                             {"outcome", outcome}});
+  if (audit_ == nullptr) return absl::OkStatus();
+  const absl::Status written = audit_->Write(record);
+  if (written.ok()) return written;
+  log_.Error("audit_log_failed", {{"call", record.call}, {"error", written.message()}});
+  return common::errors::NotAudited(common::ToStd(written.message()));
+}
+
+std::string LimitAdminService::Shown(const std::string& limit) const {
+  const auto found = admin_.Get(limit);
+  if (!found.ok()) return "";
+  v1::Limit message;
+  wire::Write(found->limit->spec(), &message);
+  return Json(message);
+}
+
 bool LimitAdminService::Admit(ServerCall& call) const {
-  if (token_ == nullptr) return true;
+  // The transport has checked a client.
+  if (token_ == nullptr || call.caller() != nullptr) return true;
   const absl::Status status = token_->Check(call.metadata("authorization").value_or(""));
   if (status.ok()) return true;
   log_.Warning("admin_call_refused", {{"peer", call.peer_address()}, {"error", status.message()}});
@@ -88,12 +163,12 @@ template <typename Request, typename Response, typename Handler>
 void LimitAdminService::Add(std::string_view name, Handler handler) {
   methods_.emplace_back(
       absl::StrCat("/sluice.v1.LimitAdmin/", common::ToAbsl(name)),
-      std::make_unique<Method<Request, Response, Handler>>(*this, std::move(handler)));
+      std::make_unique<Method<Request, Response, Handler>>(*this, name, std::move(handler)));
 }
 
 LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerToken* token,
-                                     common::Log& log)
-    : admin_(admin), token_(token), log_(log) {
+                                     common::Log& log, access::AuditLog* audit)
+    : admin_(admin), token_(token), log_(log), audit_(audit) {
   Add<v1::ListLimitsRequest, v1::ListLimitsResponse>(
       "ListLimits", [this](const auto&, const Done<v1::ListLimitsResponse>& done) {
         v1::ListLimitsResponse response;
@@ -149,6 +224,27 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
           done(std::move(response));
         });
       });
+  Add<v1::ListHoldsRequest, v1::ListHoldsResponse>(
+      "ListHolds",
+      [this](const v1::ListHoldsRequest& request, const Done<v1::ListHoldsResponse>& done) {
+        admin_.ListHolds(request.limit(), request.key(), request.max_holds(),
+                         [done](absl::StatusOr<service::ListedHolds> holds) {
+                           if (!holds.ok()) return done(holds.status());
+                           v1::ListHoldsResponse response;
+                           wire::Write(*holds, &response);
+                           done(std::move(response));
+                         });
+      });
+  Add<v1::EndHoldRequest, v1::EndHoldResponse>(
+      "EndHold", [this](const v1::EndHoldRequest& request, const Done<v1::EndHoldResponse>& done) {
+        admin_.EndHold(request.limit(), request.key(), request.id(),
+                       [done](absl::StatusOr<bool> ended) {
+                         if (!ended.ok()) return done(ended.status());
+                         v1::EndHoldResponse response;
+                         response.set_ended(*ended);
+                         done(std::move(response));
+                       });
+      });
   Add<v1::ListKeysRequest, v1::ListKeysResponse>(
       "ListKeys",
       [this](const v1::ListKeysRequest& request, const Done<v1::ListKeysResponse>& done) {
@@ -182,9 +278,19 @@ const LimitAdminService::Call& LimitAdminService::Find(std::string_view name) co
   return *found->second;
 }
 
+access::Call LimitAdminService::RightOf(std::string_view name) {
+  for (const std::string_view reading :
+       {"ListLimits", "GetLimit", "ListHolds", "ListKeys", "GetConfigStatus", "GetStats"}) {
+    if (name == reading) return access::Call::kAdminView;
+  }
+  return access::Call::kAdminChange;  // also of one that is added and not listed here
+}
+
 void LimitAdminService::Register(MethodTable* methods) {
-  for (const auto& [path, method] : methods_)
-    methods->AddUnary(path, *method, {.metadata = {"authorization"}});
+  for (const auto& [path, method] : methods_) {
+    const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
+    methods->AddUnary(path, *method, {.metadata = {"authorization"}, .call = RightOf(name)});
+  }
 }
 
 }  // namespace sluice::transport

@@ -14,6 +14,11 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/log.h"
+#include "common/mutex.h"
+#include "common/net/event_loop.h"
+#include "server/access/audit_log.h"
+#include "server/access/caller.h"
+#include "server/access/client.h"
 #include "server/service/limit_admin.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/services/bearer_token.h"
@@ -24,31 +29,47 @@ namespace sluice::transport {
 // (PutLimit builds a table, ListKeys reads a sketch): the loop should serve nothing else.
 class LimitAdminService {
  public:
-  // Every call must send `token`; null: none is required. A refused call is logged before its
-  // message is decoded. Collaborators outlive the service.
-  LimitAdminService(service::LimitAdmin& admin, const BearerToken* token, common::Log& log);
+  // Every call must send `token`; null: none is required. If the port recognises clients, they need
+  // admin_view or admin_change instead. A refused call is logged before its message is decoded.
+  // Collaborators outlive the service.
+  // Changes are logged, and written to `audit` before they are confirmed; null: there is none.
+  LimitAdminService(service::LimitAdmin& admin, const BearerToken* token, common::Log& log,
+                    access::AuditLog* audit = nullptr);
   ~LimitAdminService();
   LimitAdminService(const LimitAdminService&) = delete;
   LimitAdminService& operator=(const LimitAdminService&) = delete;
 
   void Register(MethodTable* methods);
 
+  // Who makes a call.
+  struct Origin {
+    access::CallerPtr caller;  // null: the server has no clients file
+    std::string peer;
+  };
   // A method as another transport calls it, which has checked the caller's right. Decodes the
-  // request, executes it, and calls done(encoded response or error) once, on any thread.
+  // request, executes it, and calls done(encoded response or error) once, on `loop`, which may
+  // block.
   class Call {
    public:
     virtual ~Call() = default;
     using Done = std::function<void(absl::StatusOr<std::string>)>;
-    virtual void Execute(absl::Span<const uint8_t> request, Done done) const = 0;
+    virtual void Execute(absl::Span<const uint8_t> request, const Origin& origin,
+                         net::EventLoop& loop, Done done) const = 0;
   };
   // `name`: "ListLimits". REQUIRES: the service has it.
   const Call& Find(std::string_view name) const;
+  // What a client must be allowed to do to call the method.
+  static access::Call RightOf(std::string_view name);
 
  private:
   class AnyMethod;
   template <typename Request, typename Response, typename Handler>
   class Method;
 
+  // Logs a change, or that it failed. Returns what the caller is to be told. Blocks on the disk.
+  absl::Status Record(const access::AuditRecord& record) const;
+  // The limit as JSON; empty: there is none.
+  std::string Shown(const std::string& limit) const;
   // Checks the token. Returns false if it has refused the call.
   bool Admit(ServerCall& call) const;
   // handler(request, done) must call done(response or error) once, on any thread.
@@ -58,6 +79,8 @@ class LimitAdminService {
   service::LimitAdmin& admin_;
   const BearerToken* const token_;
   common::Log& log_;
+  access::AuditLog* const audit_;
+  mutable common::Mutex changes_;  // one change of a limit at a time, so that `before` is exact
   std::vector<std::pair<std::string, std::unique_ptr<AnyMethod>>> methods_;  // by path
 };
 

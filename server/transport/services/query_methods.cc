@@ -45,6 +45,7 @@ class Watch final : public StreamingMethod {
       rpc.Finish(common::errors::TooManyWatchedBuckets());
       return;
     }
+    options.caller = rpc.caller();
     auto sink = std::make_shared<Sink>(&rpc);
     auto id = hub_.Start(std::move(options), sink);
     if (!id.ok()) {

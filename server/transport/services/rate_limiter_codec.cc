@@ -111,6 +111,7 @@ const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
   call->BeginAcquisition({});
   // Not written to the call at once: the call drops acquisitions past its bound.
   service::AcquisitionOptions options;
+  std::string_view request_id;
   while (reader.Next()) {
     std::string_view bytes;
     uint64_t value = 0;
@@ -127,11 +128,37 @@ const char* ReadAcquire(WireReader reader, service::AcquireCall* call) {
       options.want_receipt = value != 0;
     } else if (reader.field() == fields::AcquireRequest::kForce && reader.ReadVarint(&value)) {
       options.force = value != 0;
+    } else if (reader.field() == fields::AcquireRequest::kRequestId) {
+      reader.ReadBytes(&request_id);
+    } else if (reader.field() == fields::AcquireRequest::kSettleWithin &&
+               reader.ReadBytes(&bytes)) {
+      if (!options.settle_within.has_value()) options.settle_within.emplace();
+      if (!ReadDuration(bytes, &*options.settle_within)) return "settle_within";
     }
   }
   if (!reader.ok()) return "AcquireRequest";
   call->options_of_last() = options;
+  if (!request_id.empty()) call->SetRequestId(request_id);
   return nullptr;
+}
+
+// Begins a settlement. Returns null, or the name of the part that is not such a message.
+const char* ReadSettle(WireReader reader, service::SettleCall* call) {
+  call->BeginSettlement();
+  while (reader.Next()) {
+    std::string_view bytes;
+    uint64_t value = 0;
+    if (reader.field() == fields::SettleRequest::kReceipt && reader.ReadBytes(&bytes)) {
+      call->SetReceipt(bytes);
+    } else if (reader.field() == fields::SettleRequest::kActual && reader.ReadBytes(&bytes)) {
+      ChargeFields charge;
+      if (!charge.Read(bytes)) return "actual";
+      call->AddActual(charge.limit, charge.key, charge.permits);
+    } else if (reader.field() == fields::SettleRequest::kMore && reader.ReadVarint(&value)) {
+      call->SetMore(value != 0);
+    }
+  }
+  return reader.ok() ? nullptr : "SettleRequest";
 }
 
 // ---- Answers ----
@@ -179,13 +206,20 @@ v1::RefundOutcome ToWire(store::RefundOutcome outcome) {
                                                    : v1::REFUND_OUTCOME_UNSPECIFIED;
 }
 
+// As for refunds.
+v1::SettleOutcome ToWire(store::SettleOutcome outcome) {
+  static_assert(static_cast<int>(store::SettleOutcome::kUnknown) == v1::SettleOutcome_MAX);
+  return outcome <= store::SettleOutcome::kUnknown ? static_cast<v1::SettleOutcome>(outcome)
+                                                   : v1::SETTLE_OUTCOME_UNSPECIFIED;
+}
+
 // The most bytes that WriteResponse, or the error in its place, needs.
 size_t MaxBytes(const service::AcquisitionResult& result) {
   if (!result.status.ok()) return 3 * WireWriter::kFieldBytes + result.status.message().size();
   constexpr size_t kDuration = 3 * WireWriter::kFieldBytes;
   constexpr size_t kCharge =
-      6 * WireWriter::kFieldBytes + kDuration + common::bounds::kMaxLimitNameBytes;
-  return 3 * WireWriter::kFieldBytes + 2 * kDuration + result.charges * kCharge +
+      6 * WireWriter::kFieldBytes + 2 * kDuration + common::bounds::kMaxLimitNameBytes;
+  return 4 * WireWriter::kFieldBytes + 2 * kDuration + result.charges * kCharge +
          result.receipt.size();
 }
 
@@ -212,10 +246,14 @@ inline WireWriter WriteResponse(const service::AcquireCall& call, size_t i,
     }
     if (!charge.limit.empty()) out.Bytes(Charge::kLimitFieldNumber, charge.limit);
     if (charge.forgiven != 0) out.Varint(Charge::kForgivenFieldNumber, charge.forgiven);
+    if (charge.held_for_ns > 0) {
+      out = WriteDuration(Charge::kHeldForFieldNumber, charge.held_for_ns, out);
+    }
     out.EndMessage(mark);
   }
   out.Varint(Response::kSourceFieldNumber, ToWire(result.source));
   if (!result.receipt.empty()) out.Bytes(Response::kReceiptFieldNumber, result.receipt);
+  if (result.repeated) out.Varint(Response::kRepeatedFieldNumber, 1);
   return out;
 }
 
@@ -318,6 +356,20 @@ WireWriter WriteResult(const service::AcquireCall& call, size_t i,
   return out;
 }
 
+void WriteSettled(const service::SettleCall& call, const service::SettleCall::Result& result,
+                  v1::SettleResponse* out) {
+  out->set_outcome(ToWire(result.outcome));
+  for (size_t c = 0; c < result.charges; ++c) {
+    const service::SettledCharge& charge = call.charge(result.first_charge + c);
+    v1::SettledCharge* const to = out->add_charges();
+    to->mutable_limit()->assign(charge.limit);
+    to->mutable_key()->assign(charge.key);
+    to->set_given_back(charge.permits.given_back);
+    to->set_charged(charge.permits.charged);
+    to->set_forgiven(charge.permits.forgiven);
+  }
+}
+
 void WriteBucket(const service::BucketStatus& bucket, v1::BucketStatus* out) {
   out->mutable_limit()->assign(bucket.limit);
   out->mutable_key()->assign(bucket.key);
@@ -341,6 +393,10 @@ void WriteBucket(const service::BucketStatus& bucket, v1::BucketStatus* out) {
   out->set_source(ToWire(bucket.source));
   out->set_open_receipts(bucket.refundable.receipts);
   out->set_refundable(bucket.refundable.permits);
+  out->set_holds(bucket.holds);
+  if (bucket.next_end_after_ns > 0) {
+    SetTime(bucket.next_end_after_ns, out->mutable_next_end_after());
+  }
 }
 
 }  // namespace
@@ -416,6 +472,41 @@ absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* 
   return absl::OkStatus();
 }
 
+absl::Status DecodeRenew(absl::Span<const uint8_t> bytes, service::RenewCall* call) {
+  call->Reset();
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    std::string_view receipt;
+    if (reader.field() == fields::RenewRequest::kReceipts && reader.ReadBytes(&receipt)) {
+      call->AddReceipt(receipt);
+    }
+  }
+  return reader.ok() ? absl::OkStatus() : Broken("RenewRequest");
+}
+
+absl::Status DecodeSettle(absl::Span<const uint8_t> bytes, service::SettleCall* call) {
+  call->Reset(service::SettleCall::Form::kUnary);
+  const char* const broken = ReadSettle(WireReader(bytes), call);
+  return broken == nullptr ? absl::OkStatus() : Broken(broken);
+}
+
+absl::Status DecodeSettleBatch(absl::Span<const uint8_t> bytes, service::SettleCall* call) {
+  call->Reset(service::SettleCall::Form::kBatch);
+  WireReader reader(bytes);
+  for (size_t i = 0; reader.Next();) {
+    std::string_view settlement;
+    if (reader.field() != fields::SettleBatchRequest::kSettlements ||
+        !reader.ReadBytes(&settlement)) {
+      continue;
+    }
+    if (const char* const broken = ReadSettle(WireReader(settlement), call); broken != nullptr) {
+      return Broken(absl::StrCat("settlements[", i, "].", broken));
+    }
+    ++i;
+  }
+  return reader.ok() ? absl::OkStatus() : Broken("SettleBatchRequest");
+}
+
 absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options) {
   WireReader reader(bytes);
   while (reader.Next()) {
@@ -479,6 +570,51 @@ void EncodeRefund(const service::RefundCall& call, Buffer* out) {
     to->mutable_limit()->assign(charge.limit);
     to->mutable_key()->assign(charge.key);
     to->set_permits(charge.permits);
+  }
+  Append(response, out);
+}
+
+void EncodeRenew(const service::RenewCall& call, Buffer* out) {
+  for (size_t i = 0; i < call.size(); ++i) {
+    const service::RenewCall::Result& result = call.result(i);
+    const std::string_view message = common::ToStd(result.status.message());
+    uint8_t* const start = out->Reserve(8 * WireWriter::kFieldBytes + message.size());
+    WireWriter writer(start);
+    uint8_t* const item = writer.BeginMessage(fields::RenewResponse::kResults);
+    if (result.status.ok()) {
+      writer.Varint(fields::RenewResult::kOutcome,
+                    result.renewed ? v1::RENEW_OUTCOME_RENEWED : v1::RENEW_OUTCOME_GONE);
+      if (result.renewed) {
+        writer = WriteDuration(fields::RenewResult::kHeldFor, result.held_for_ns, writer);
+      }
+    } else {
+      uint8_t* const error = writer.BeginMessage(fields::RenewResult::kError);
+      writer.Varint(v1::Error::kCodeFieldNumber, static_cast<uint64_t>(result.status.code()));
+      writer.Bytes(v1::Error::kMessageFieldNumber, message);
+      writer.EndMessage(error);
+    }
+    writer.EndMessage(item);
+    out->Commit(static_cast<size_t>(writer.at() - start));
+  }
+}
+
+void EncodeSettle(const service::SettleCall& call, Buffer* out) {
+  v1::SettleResponse response;
+  WriteSettled(call, call.result(0), &response);
+  Append(response, out);
+}
+
+void EncodeSettleBatch(const service::SettleCall& call, Buffer* out) {
+  v1::SettleBatchResponse response;
+  for (size_t i = 0; i < call.size(); ++i) {
+    const service::SettleCall::Result& result = call.result(i);
+    v1::SettleResult* const to = response.add_results();
+    if (result.status.ok()) {
+      WriteSettled(call, result, to->mutable_response());
+      continue;
+    }
+    to->mutable_error()->set_code(static_cast<int>(result.status.code()));
+    to->mutable_error()->mutable_message()->assign(common::ToStd(result.status.message()));
   }
   Append(response, out);
 }

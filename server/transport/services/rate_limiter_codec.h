@@ -15,6 +15,8 @@
 #include "server/service/bucket_watch.h"
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
+#include "server/service/renew_call.h"
+#include "server/service/settle_call.h"
 
 namespace sluice::transport {
 
@@ -45,14 +47,21 @@ class BatchDecoder {
 };
 absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* call);
 absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* call);
+absl::Status DecodeRenew(absl::Span<const uint8_t> bytes, service::RenewCall* call);
+// These get views into `bytes`, too.
+absl::Status DecodeSettle(absl::Span<const uint8_t> bytes, service::SettleCall* call);
+absl::Status DecodeSettleBatch(absl::Span<const uint8_t> bytes, service::SettleCall* call);
 absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options);
 
 // Append the response; for a batch, the part of the slice that was decided. REQUIRES: the call
-// completed with an OK status; for EncodeAcquire, result(0) is OK too.
+// completed with an OK status; for EncodeAcquire and EncodeSettle, result(0) is OK too.
 void EncodeAcquire(const service::AcquireCall& call, Buffer* out);
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out);
 void EncodeQuery(const service::QueryCall& call, Buffer* out);
 void EncodeRefund(const service::RefundCall& call, Buffer* out);
+void EncodeRenew(const service::RenewCall& call, Buffer* out);
+void EncodeSettle(const service::SettleCall& call, Buffer* out);
+void EncodeSettleBatch(const service::SettleCall& call, Buffer* out);
 // One answer of a Watch.
 std::string EncodeWatch(absl::Span<const service::BucketStatus> buckets, int64_t wall_ns);
 

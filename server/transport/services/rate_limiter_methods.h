@@ -22,6 +22,9 @@ namespace sluice::transport {
 std::unique_ptr<UnaryMethod> MakeAcquire(service::RateLimiter& limiter, size_t loops);
 std::unique_ptr<UnaryMethod> MakeQuery(service::RateLimiter& limiter, size_t loops);
 std::unique_ptr<UnaryMethod> MakeRefund(service::RateLimiter& limiter, size_t loops);
+std::unique_ptr<UnaryMethod> MakeRenew(service::RateLimiter& limiter, size_t loops);
+std::unique_ptr<UnaryMethod> MakeSettle(service::RateLimiter& limiter, size_t loops);
+std::unique_ptr<UnaryMethod> MakeSettleBatch(service::RateLimiter& limiter, size_t loops);
 // Decide a batch in steps.
 std::unique_ptr<UnaryMethod> MakeAcquireBatch(service::RateLimiter& limiter, size_t loops);
 std::unique_ptr<StreamingMethod> MakeAcquireStream(service::RateLimiter& limiter, size_t loops);

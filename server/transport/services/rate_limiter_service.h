@@ -26,6 +26,9 @@ class RateLimiterService {
   const std::unique_ptr<UnaryMethod> query_;
   const std::unique_ptr<StreamingMethod> watch_;
   const std::unique_ptr<UnaryMethod> refund_;
+  const std::unique_ptr<UnaryMethod> renew_;
+  const std::unique_ptr<UnaryMethod> settle_;
+  const std::unique_ptr<UnaryMethod> settle_batch_;
 };
 
 }  // namespace sluice::transport

@@ -58,6 +58,7 @@ class UnaryUseCase final : public UnaryMethod {
       return;
     }
     rpc.Spend(UnitsOf(request, Kind::kUnits, item.call.size()));
+    if (rpc.caller() != nullptr) item.call.UseCaller(rpc.TakeCaller());
     item.call.DecideInSlices();
     item.rpc = &rpc;
     item.owner = this;

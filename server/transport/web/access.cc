@@ -53,11 +53,37 @@ bool IsLoopback(const net::Address& address) {
   return address.is_unix() || IsLoopbackHost(address.host);
 }
 
+// Lets the clients pass that may make a call.
+class Access::ClientGate final : public http1::Gate {
+ public:
+  ClientGate(const AccessOptions& options, access::Call call) : options_(options), call_(call) {}
+  std::optional<Problem> Check(const Exchange& exchange) const override {
+    const absl::Status checked = exchange.caller()->Check(call_);
+    if (checked.ok()) return std::nullopt;
+    Problem problem = Problem::Of(checked);
+    if (absl::IsUnauthenticated(checked)) {
+      problem.headers.emplace_back("www-authenticate", "Bearer");
+    }
+    if (access::IsAdmin(call_) && options_.log != nullptr) {
+      options_.log->Warning("admin_call_refused",
+                            {{"peer", exchange.peer_address()}, {"error", checked.message()}});
+    }
+    return problem;
+  }
+
+ private:
+  const AccessOptions& options_;
+  const access::Call call_;
+};
+
 class Access::DataGate final : public http1::Gate {
  public:
-  explicit DataGate(const AccessOptions& options) : options_(options) {}
-  std::optional<Problem> Check(const Exchange&) const override {
-    if (!options_.data_client_certificates || options_.client_certificates) return std::nullopt;
+  DataGate(const AccessOptions& options, access::Call call)
+      : options_(options), clients_(options, call) {}
+  std::optional<Problem> Check(const Exchange& exchange) const override {
+    if (!options_.data_client_certificates || options_.client_certificates) {
+      return options_.clients ? clients_.Check(exchange) : std::nullopt;
+    }
     return Problem::Http(403,
                          "the data port asks for client certificates (--tls_client_ca), and this "
                          "port does not; set --http_tls_client_ca");
@@ -65,6 +91,7 @@ class Access::DataGate final : public http1::Gate {
 
  private:
   const AccessOptions& options_;
+  const ClientGate clients_;
 };
 
 class Access::ReadGate final : public http1::Gate {
@@ -166,11 +193,18 @@ class Access::SiteGate final : public http1::Gate {
 };
 
 Access::Access(AccessOptions options)
-    : options_(std::move(options)),
-      data_(std::make_unique<DataGate>(options_)),
-      reading_(std::make_unique<ReadGate>(options_)),
-      changing_(std::make_unique<ChangeGate>(options_)),
-      site_(std::make_unique<SiteGate>(options_)) {}
+    : options_(std::move(options)), site_(std::make_unique<SiteGate>(options_)) {
+  for (size_t i = 0; i < access::kCalls; ++i) {
+    data_[i] = std::make_unique<DataGate>(options_, static_cast<access::Call>(i));
+  }
+  if (options_.clients) {
+    reading_ = std::make_unique<ClientGate>(options_, access::Call::kAdminView);
+    changing_ = std::make_unique<ClientGate>(options_, access::Call::kAdminChange);
+  } else {
+    reading_ = std::make_unique<ReadGate>(options_);
+    changing_ = std::make_unique<ChangeGate>(options_);
+  }
+}
 
 Access::~Access() = default;
 

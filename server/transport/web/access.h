@@ -8,6 +8,9 @@
 //   changing  changes limits or buckets: always the token.
 // Routes without secrets (the files of the page) have no gate.
 //
+// With a clients file, callers must be clients: for data with the call that the route makes, for
+// reading with admin_view, for changing with admin_change.
+//
 // All requests of the port pass `site` first, against hostile pages in a browser that can reach the
 // port. Host must be one of --http_hosts; Origin, if present, must be the same site;
 // Sec-Fetch-Site, if present, must be same-origin or none. There are no cookies and no CORS.
@@ -20,6 +23,7 @@
 
 #include "common/log.h"
 #include "common/net/address.h"
+#include "server/access/client.h"
 #include "server/transport/http1/route.h"
 #include "server/transport/services/bearer_token.h"
 
@@ -32,6 +36,8 @@ struct AccessOptions {
   bool data_client_certificates = false;
   // Null: there is no token. Outlives the gates.
   const transport::BearerToken* token = nullptr;
+  // Whether the port recognises clients.
+  bool clients = false;
   // Names of hosts, without ports. Empty: loopback and the address that the port listens on.
   std::vector<std::string> hosts;
   // Gets a line for each request that was refused for its token. Outlives the gates.
@@ -47,7 +53,8 @@ class Access {
   Access& operator=(const Access&) = delete;
 
   // They live as long as this.
-  const http1::Gate& data() const { return *data_; }
+  // Of a route that makes this call.
+  const http1::Gate& data(access::Call call) const { return *data_[static_cast<size_t>(call)]; }
   const http1::Gate& reading() const { return *reading_; }
   const http1::Gate& changing() const { return *changing_; }
   const http1::Gate& site() const { return *site_; }
@@ -57,9 +64,10 @@ class Access {
   class ReadGate;
   class ChangeGate;
   class SiteGate;
+  class ClientGate;
 
   const AccessOptions options_;
-  std::unique_ptr<http1::Gate> data_;
+  std::unique_ptr<http1::Gate> data_[access::kCalls];
   std::unique_ptr<http1::Gate> reading_;
   std::unique_ptr<http1::Gate> changing_;
   std::unique_ptr<http1::Gate> site_;

@@ -46,11 +46,11 @@ CheckHandler::CheckHandler(service::RateLimiter& limiter, const JsonCodec& json,
 
 CheckHandler::~CheckHandler() = default;
 
-void CheckHandler::Register(const Access& access, http1::RouteTable* routes) {
+void CheckHandler::Register(const Access& gates, http1::RouteTable* routes) {
   routes->Add("/v1/check", *this,
               {.methods = http1::Methods::All(),
                .max_body_bytes = 0,
-               .gate = &access.data(),
+               .gate = &gates.data(access::Call::kAcquire),
                .shed_when_late = true});
 }
 
@@ -69,6 +69,7 @@ void CheckHandler::OnRequest(http1::Exchange& exchange) {
   check.pool = &pool;
   exchange.set_state(&check);
   check.call.Reset(service::AcquireCall::Form::kUnary, service::AcquireCall::Utf8::kUnchecked);
+  check.call.UseCaller(exchange.caller());
   check.call.BeginAcquisition({});
   check.call.AddCharge(check.request.limit(), check.request.key(), check.request.permits());
   limiter_.Acquire(

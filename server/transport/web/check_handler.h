@@ -24,7 +24,7 @@ class CheckHandler final : public http1::Handler {
   CheckHandler(service::RateLimiter& limiter, const JsonCodec& json, size_t loops);
   ~CheckHandler() override;
 
-  void Register(const Access& access, http1::RouteTable* routes);
+  void Register(const Access& gates, http1::RouteTable* routes);
 
   void OnRequest(http1::Exchange& exchange) override;
   void OnCancelled(http1::Exchange& exchange) override;

@@ -9,6 +9,8 @@
 #include "server/service/connection_bookings.h"
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
+#include "server/service/renew_call.h"
+#include "server/service/settle_call.h"
 #include "server/transport/http1/exchange.h"
 #include "server/transport/services/rate_limiter_codec.h"
 #include "server/transport/web/json_call.h"
@@ -55,6 +57,17 @@ using QueryKind = DataKind<service::QueryCall, transport::DecodeQuery, transport
                            &service::RateLimiter::Query>;
 using RefundKind = DataKind<service::RefundCall, transport::DecodeRefund, transport::EncodeRefund,
                             &service::RateLimiter::Refund>;
+struct SettleKind : DataKind<service::SettleCall, transport::DecodeSettle, transport::EncodeSettle,
+                             &service::RateLimiter::Settle> {
+  static absl::Status Outcome(const Call& call) {
+    return call.status().ok() ? call.result(0).status : call.status();
+  }
+};
+using SettleBatchKind = DataKind<service::SettleCall, transport::DecodeSettleBatch,
+                                 transport::EncodeSettleBatch, &service::RateLimiter::Settle>;
+
+using RenewKind = DataKind<service::RenewCall, transport::DecodeRenew, transport::EncodeRenew,
+                           &service::RateLimiter::Renew>;
 
 template <typename Kind>
 class DataCall final : public JsonCall {
@@ -65,6 +78,7 @@ class DataCall final : public JsonCall {
     const absl::Status decoded = Kind::Decode(
         {reinterpret_cast<const uint8_t*>(request().data()), request().size()}, &call_);
     if (!decoded.ok()) return Answer(decoded);
+    call_.UseCaller(caller());
     if constexpr (requires { call_.UseConnection(nullptr); }) {
       call_.UseConnection(static_cast<service::ConnectionBookings*>(connection_state().get()));
     }
@@ -125,10 +139,9 @@ class AdminCall final : public JsonCall {
 
   void Execute() override {
     admin_.Execute({reinterpret_cast<const uint8_t*>(request().data()), request().size()},
+                   {caller(), peer()}, work(),
                    [self = shared_from_this()](absl::StatusOr<std::string> response) {
-                     net::OnLoop(self->work(), [self, response = std::move(response)]() mutable {
-                       self->Answer(std::move(response));
-                     });
+                     self->Answer(std::move(response));
                    });
   }
 
@@ -146,14 +159,6 @@ class AdminMethod final : public JsonMethod {
 
   const transport::LimitAdminService::Call& admin_;
 };
-
-bool Changes(std::string_view admin_rpc) {
-  for (const std::string_view reading :
-       {"ListLimits", "GetLimit", "ListKeys", "GetConfigStatus", "GetStats"}) {
-    if (admin_rpc == reading) return false;
-  }
-  return true;  // also one that is added and not listed here
-}
 
 // ---- Others
 
@@ -181,11 +186,12 @@ class OpenApiHandler final : public http1::Handler {
 
 void JsonApi::AddDataMethods(const Collaborators& with) {
   const ServiceDescriptor& rpcs = RateLimiterRpcs();
-  const auto add = [&](const char* name, size_t max_bytes, auto make) {
+  using access::Call;
+  const auto add = [&](const char* name, Call call, size_t max_bytes, auto make) {
     const MethodDescriptor& rpc = *rpcs.FindMethodByName(name);
     const JsonMethod::Options options = {with.json, with.background, rpc};
     routes_.push_back({PathOf(rpc),
-                       OneRoute::Access::kData,
+                       call,
                        {.methods = {http1::Method::kPost}, .max_body_bytes = max_bytes},
                        make(options)});
   };
@@ -194,13 +200,16 @@ void JsonApi::AddDataMethods(const Collaborators& with) {
       return std::make_unique<DataMethod<Kind>>(options, with.limiter);
     };
   };
-  add("Acquire", bounds::kMaxSmallJsonBytes, make(AcquireKind()));
-  add("AcquireBatch", bounds::kMaxJsonBytes, make(AcquireBatchKind()));
-  add("Query", bounds::kMaxQueryBytes, make(QueryKind()));
-  add("Refund", bounds::kMaxSmallJsonBytes, make(RefundKind()));
-  add("Watch", bounds::kMaxQueryBytes,
+  add("Acquire", Call::kAcquire, bounds::kMaxSmallJsonBytes, make(AcquireKind()));
+  add("AcquireBatch", Call::kAcquire, bounds::kMaxJsonBytes, make(AcquireBatchKind()));
+  add("Query", Call::kQuery, bounds::kMaxQueryBytes, make(QueryKind()));
+  add("Refund", Call::kRefund, bounds::kMaxSmallJsonBytes, make(RefundKind()));
+  add("Renew", Call::kSettle, bounds::kMaxJsonBytes, make(RenewKind()));
+  add("Settle", Call::kSettle, bounds::kMaxSmallJsonBytes, make(SettleKind()));
+  add("SettleBatch", Call::kSettle, bounds::kMaxJsonBytes, make(SettleBatchKind()));
+  add("Watch", Call::kWatch, bounds::kMaxQueryBytes,
       [&](const JsonMethod::Options& options) { return MakeWatchMethod(options, with.watches); });
-  add("AcquireStream", bounds::kMaxSmallJsonBytes,
+  add("AcquireStream", Call::kAcquire, bounds::kMaxSmallJsonBytes,
       [](const auto&) { return std::make_unique<NoHttpForm>(); });
 }
 
@@ -210,11 +219,10 @@ void JsonApi::AddAdminMethods(const Collaborators& with) {
     const MethodDescriptor& rpc = *rpcs.method(i);
     const JsonMethod::Options options = {with.json, with.background, rpc,
                                          /*always_in_background=*/true};
-    routes_.push_back(
-        {PathOf(rpc),
-         Changes(rpc.name()) ? OneRoute::Access::kChanging : OneRoute::Access::kReading,
-         {.methods = {http1::Method::kPost}, .max_body_bytes = bounds::kMaxJsonBytes},
-         std::make_unique<AdminMethod>(options, with.admin.Find(rpc.name()))});
+    routes_.push_back({PathOf(rpc),
+                       transport::LimitAdminService::RightOf(rpc.name()),
+                       {.methods = {http1::Method::kPost}, .max_body_bytes = bounds::kMaxJsonBytes},
+                       std::make_unique<AdminMethod>(options, with.admin.Find(rpc.name()))});
   }
 }
 
@@ -222,7 +230,7 @@ JsonApi::JsonApi(const Collaborators& with, std::string_view version) {
   AddDataMethods(with);
   AddAdminMethods(with);
   routes_.push_back({"/openapi.json",
-                     OneRoute::Access::kPublic,
+                     std::nullopt,
                      {},
                      std::make_unique<OpenApiHandler>(
                          MakeOpenApi({&RateLimiterRpcs(), &LimitAdminRpcs()}, version))});
@@ -230,21 +238,15 @@ JsonApi::JsonApi(const Collaborators& with, std::string_view version) {
 
 JsonApi::~JsonApi() = default;
 
-void JsonApi::Register(const Access& access, http1::RouteTable* routes) {
+void JsonApi::Register(const Access& gates, http1::RouteTable* routes) {
   for (OneRoute& route : routes_) {
-    switch (route.access) {
-      case OneRoute::Access::kPublic:
-        break;
-      case OneRoute::Access::kData:
-        route.options.gate = &access.data();
-        route.options.shed_when_late = true;
-        break;
-      case OneRoute::Access::kReading:
-        route.options.gate = &access.reading();
-        break;
-      case OneRoute::Access::kChanging:
-        route.options.gate = &access.changing();
-        break;
+    if (route.call == access::Call::kAdminView) {
+      route.options.gate = &gates.reading();
+    } else if (route.call == access::Call::kAdminChange) {
+      route.options.gate = &gates.changing();
+    } else if (route.call.has_value()) {
+      route.options.gate = &gates.data(*route.call);
+      route.options.shed_when_late = true;
     }
     routes->Add(route.path, *route.handler, route.options);
   }

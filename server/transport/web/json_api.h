@@ -4,11 +4,13 @@
 #define SLUICE_SERVER_TRANSPORT_WEB_JSON_API_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/net/event_loop.h"
+#include "server/access/client.h"
 #include "server/service/bucket_watch.h"
 #include "server/service/rate_limiter.h"
 #include "server/transport/http1/route.h"
@@ -35,12 +37,13 @@ class JsonApi {
   JsonApi(const JsonApi&) = delete;
   JsonApi& operator=(const JsonApi&) = delete;
 
-  void Register(const Access& access, http1::RouteTable* routes);
+  void Register(const Access& gates, http1::RouteTable* routes);
 
  private:
   struct OneRoute {
     std::string path;
-    enum class Access : uint8_t { kPublic, kData, kReading, kChanging } access;
+    // nullopt: all may call it.
+    std::optional<access::Call> call;
     http1::RouteOptions options;
     std::unique_ptr<http1::Handler> handler;
   };

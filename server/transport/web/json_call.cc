@@ -56,6 +56,8 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
   call->work_ = here ? &exchange.loop() : &options_.background;
   call->exchange_ = &exchange;
   call->json_ = request.body();
+  call->caller_ = exchange.caller();
+  if (options_.always_in_background) call->peer_ = exchange.peer_address();
   call->connection_state_ = state;
   exchange.set_state(call.get());
   exchange.Keep(call);

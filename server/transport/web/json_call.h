@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/net/event_loop.h"
 #include "google/protobuf/descriptor.h"
+#include "server/access/caller.h"
 #include "server/transport/http1/exchange.h"
 #include "server/transport/http1/route.h"
 #include "server/transport/web/json_codec.h"
@@ -39,6 +40,10 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   net::EventLoop& work() const { return *work_; }
   // What the handlers keep for the connection (Exchange::connection_state).
   const std::shared_ptr<void>& connection_state() const { return connection_state_; }
+  // Who makes the call; null: the server has no clients file.
+  const access::CallerPtr& caller() const { return caller_; }
+  // Of calls that are always in the background; else empty.
+  const std::string& peer() const { return peer_; }
 
   // Sends the response, or the error. `http_status` 0: 200, or that of the error's code. On the
   // thread of work().
@@ -56,6 +61,8 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   std::string json_;
   std::string request_;
   std::shared_ptr<void> connection_state_;
+  access::CallerPtr caller_;
+  std::string peer_;
 };
 
 // Thread-safe: all event loops call it. Outlives the loops and the calls in progress.

@@ -55,10 +55,15 @@ void AppendRateLimitHeaders(const service::AcquireCall& call, bool x_ratelimit,
   Append("ratelimit-policy: ", out);
   for (size_t i = 0; i < result.charges; ++i) {
     const store::Rule& rule = call.rule(0, i);
-    const Quota quota =
-        QuotaOf(algorithm::RateOf(rule.parameters), algorithm::Capacity(rule.parameters));
     AppendName(rule.limit_name, i == 0, out);
     Append(";q=", out);
+    if (algorithm::IsConcurrency(rule.parameters)) {
+      Append(algorithm::Capacity(rule.parameters), out);
+      Append(";qu=\"concurrent-requests\"", out);
+      continue;
+    }
+    const Quota quota =
+        QuotaOf(algorithm::RateOf(rule.parameters), algorithm::Capacity(rule.parameters));
     Append(quota.permits, out);
     Append(";w=", out);
     Append(quota.window_s, out);

@@ -130,6 +130,7 @@ class WatchMethod final : public http1::Handler {
       exchange.Fail(pending.decoded);
       return;
     }
+    pending.options.caller = exchange.caller();
     auto sink = std::make_shared<EventSink>(exchange, options_);
     const auto id = hub_.Start(std::move(pending.options), sink);
     if (!id.ok()) {

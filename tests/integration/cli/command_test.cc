@@ -57,6 +57,12 @@ TEST_F(CommandTest, UnavailableServerExitsThree) {
   const Outcome unavailable = Sluice("--deadline 2s acquire api");
   EXPECT_EQ(unavailable.exit_code, 3) << unavailable.out << unavailable.err;
   EXPECT_THAT(unavailable.out + unavailable.err, HasSubstr("start sluiced there"));
+  EXPECT_THAT(unavailable.out + unavailable.err, HasSubstr("(--server)"));
+  for (const char* admin : {"limits list", "health --admin-port"}) {
+    const Outcome failed = Sluice("--deadline 2s --admin 127.0.0.1:1 " + std::string(admin));
+    EXPECT_THAT(failed.err, HasSubstr("name the server in AdminOptions::server (--admin)"));
+    EXPECT_THAT(failed.err, Not(HasSubstr("--server)")));
+  }
   EXPECT_THAT(unavailable.out, StartsWith("denied   api  (no server decided: UNAVAILABLE"));
   EXPECT_THAT(unavailable.out, Not(HasSubstr("may have been taken")));
   const Outcome allowed = Sluice("--deadline 2s acquire api --on-unavailable allow");

@@ -156,6 +156,24 @@ TEST_F(CommandWithServerTest, ForcesDebitsOnALimitWithMaxOwed) {
   EXPECT_EQ(Sluice("acquire owing k --force --wait 1s").exit_code, 2);
 }
 
+TEST_F(CommandWithServerTest, RepeatsAGrantByItsRequestId) {
+  Start();
+  ASSERT_EQ(Sluice("limits put payments --rate 5/h").exit_code, 0);
+  const std::string ask = "acquire payments k --request-id 000102030405060708090a0b0c0d0e0f";
+  EXPECT_THAT(Sluice(ask).out, HasSubstr("granted  payments k: 4 of 5 left"));
+  EXPECT_THAT(Sluice(ask).out, HasSubstr("granted, as before  payments k: 4 of 5 left"));
+  EXPECT_THAT(Sluice("--output json " + ask).out, HasSubstr("\"repeated\":true"));
+  EXPECT_THAT(Sluice(ask + " --permits 2").err, HasSubstr("request_id: granted within"));
+  EXPECT_EQ(Sluice("acquire payments k --exactly-once").exit_code, 0);
+  EXPECT_EQ(Sluice("acquire payments k --exactly-once").exit_code, 0);
+  EXPECT_THAT(Sluice("query payments k").out, ContainsRegex("payments +k +2 +5"));
+  for (const char* bad : {"00", "000102030405060708090a0b0c0d0e0g", "x"}) {
+    const Outcome refused = Sluice(std::string("acquire payments k --request-id ") + bad);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("give 16 random bytes as 32 hex digits"));
+  }
+}
+
 TEST_F(CommandWithServerTest, AcquireWithWaitSleepsUntilTheGrantTime) {
   Start(kSlower);
   EXPECT_THAT(Sluice("acquire slow k --wait 10s").out, StartsWith("granted  slow k: "));
@@ -200,6 +218,29 @@ TEST_F(CommandWithServerTest, AcquireWithoutSleepExitsAtOnceAndCanBeRefunded) {
   EXPECT_EQ(Sluice("refund " + receipt).exit_code, 0);
   EXPECT_THAT(Sluice("query slow k").out, Not(HasSubstr("WAITING")));
   EXPECT_EQ(Sluice("refund " + receipt).exit_code, 1);
+}
+
+TEST_F(CommandWithServerTest, SettleSaysWhatAnEstimateTook) {
+  Start("limits: [{name: tokens, rate: 100/24h, max_owed: 20}]");
+  const auto estimate = [&] {
+    const Outcome taken = Sluice("acquire tokens k --permits 40 --settle-within 1m --output json");
+    const size_t at = taken.out.find("\"receipt\":\"");
+    EXPECT_NE(at, std::string::npos) << taken.out << taken.err;
+    return taken.out.substr(at + 11, taken.out.find('"', at + 11) - at - 11);
+  };
+  const std::string receipt = estimate();
+  EXPECT_THAT(Sluice("settle " + receipt + " tokens k 45 --more").out,
+              HasSubstr("settled\n  tokens  k  0 given back, 5 charged, 0 forgiven\n"));
+  const Outcome falls = Sluice("settle " + receipt + " tokens k 44");
+  EXPECT_NE(falls.exit_code, 0);
+  EXPECT_THAT(falls.err, HasSubstr("actual[0].permits: 44, but 45 before"));
+  EXPECT_EQ(Sluice("settle " + receipt + " tokens k 45").exit_code, 0);
+  EXPECT_EQ(Sluice("settle " + receipt + " tokens k 46").exit_code, 1);
+  EXPECT_THAT(Sluice("settle " + estimate() + " tokens k 10 --output json").out,
+              HasSubstr("\"outcome\":\"settled\",\"charges\":[{\"limit\":\"tokens\",\"key\":\"k\","
+                        "\"given_back\":30,\"charged\":0,\"forgiven\":0}]"));
+  EXPECT_THAT(Sluice("query tokens k").out, ContainsRegex("tokens +k +45 +100"));
+  EXPECT_EQ(Sluice("settle " + receipt + " tokens k").exit_code, 2);
 }
 
 TEST_F(CommandWithServerTest, HeldAcquireIsAnsweredAtTheGrantTime) {

@@ -4,6 +4,7 @@
 usage: http_test.py SOURCE_DIR SLUICED [TEST ...]
 """
 import base64
+import hashlib
 import json
 import os
 import re
@@ -421,6 +422,110 @@ class BeyondLoopbackWithTokenTest(WithToken):
     def test_reading_needs_the_token(self):
         self.expect_problem(self.server.call("listLimits"), 401, "UNAUTHENTICATED")
         self.assertEqual(self.server.call("listLimits", token=TOKEN)[0], 200)
+
+
+class ClientsTest(HttpTest):
+    """The clients file: tokens, calls and limits. The gRPC side has the other credentials."""
+
+    LIMITS = '[wide, "slo*"]'
+
+    @classmethod
+    def more_flags(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="sluice-http-clients-")
+        cls.clients = os.path.join(cls.folder.name, "clients.yaml")
+        cls.write(cls.LIMITS)
+        cls.audit = os.path.join(cls.folder.name, "audit")
+        return (f"--clients={cls.clients}", f"--audit_log={cls.audit}")
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    @classmethod
+    def write(cls, limits):
+        digest = lambda token: hashlib.sha256(token.encode()).hexdigest()
+        with open(cls.clients + ".new", "w") as file:
+            file.write(f"""clients:
+- {{ name: shop, token_sha256: {digest("shop")}, limits: {limits}, calls: [acquire, query] }}
+- {{ name: view, token_sha256: {digest("view")}, calls: [admin_view] }}
+- {{ name: admin, token_sha256: {digest("admin")}, calls: [admin_view, admin_change] }}
+""")
+        os.rename(cls.clients + ".new", cls.clients)
+
+    def wait_until(self, condition):
+        until = time.time() + WAIT_S
+        while not condition() and time.time() < until:
+            time.sleep(0.05)
+        self.assertTrue(condition())
+
+    def acquire(self, limit, token="shop"):
+        return self.server.call("acquire", {"charges": [charge(limit, "k")]}, token=token)
+
+    def test_data_calls_need_a_client_with_the_call_and_the_limit(self):
+        self.assertEqual(self.acquire("wide")[0], 200)
+        self.assertEqual(self.acquire("slow")[0], 200)
+        self.expect_problem(self.acquire("api"), 403, "PERMISSION_DENIED", "charges[0].limit",
+                            'client "shop"', "wide, slo*")
+        self.expect_problem(self.acquire("wide", token=None), 401, "UNAUTHENTICATED")
+        self.expect_problem(self.acquire("wide", token="Shop"), 401, "UNAUTHENTICATED",
+                            "no client has this token")
+        self.expect_problem(self.server.call("refund", {"receipt": "AAAA"}, token="shop"), 403,
+                            "PERMISSION_DENIED", "may not refund", "acquire, query")
+
+    def test_batch_is_refused_per_acquisition(self):
+        status, answer = self.server.call(
+            "acquireBatch", {"acquisitions": [{"charges": [charge(limit, "k")]}
+                                              for limit in ("wide", "api")]}, token="shop")
+        self.assertEqual(status, 200, answer)
+        self.assertTrue(answer["results"][0]["response"]["granted"])
+        self.assertIn("acquisitions[1].charges[0].limit", answer["results"][1]["error"]["message"])
+
+    def test_gateways_are_clients_too(self):
+        for limit, token, expected in (("wide", "shop", 200), ("api", "shop", 403),
+                                       ("wide", "view", 403), ("wide", "none", 401)):
+            status, _, text = self.server.request("GET", f"/v1/check?limit={limit}&key=k", None,
+                                                  {"Authorization": f"Bearer {token}"})
+            self.assertEqual(status, expected, text)
+
+    def test_admin_calls_need_their_role(self):
+        for token, list_status, reset_status in (("shop", 403, 403), ("view", 200, 403),
+                                                 ("admin", 200, 200), (None, 401, 401)):
+            self.assertEqual(self.server.call("listLimits", token=token)[0], list_status, token)
+            reset = self.server.call("resetKey", {"limit": "wide", "key": "k"}, token=token)
+            self.assertEqual(reset[0], reset_status, (token, reset))
+        self.assertEqual(self.server.request("GET", "/metrics")[0], 401)
+        self.assertEqual(self.server.request("GET", "/healthz")[0], 200)
+
+    def test_changes_are_in_the_audit_log_when_they_are_confirmed(self):
+        limit = {"name": "audited", "rate": {"permits": "5", "period": "1s"}}
+        for permits in ("5", "7"):
+            limit["rate"]["permits"] = permits
+            self.assertEqual(self.server.call("putLimit", {"limit": limit}, token="admin")[0], 200)
+        self.assertEqual(self.server.call("deleteLimit", {"name": "none"}, token="admin")[0], 404)
+        self.assertEqual(self.server.call("deleteLimit", {"name": "audited"}, token="view")[0], 403)
+        self.assertEqual(self.server.call("listLimits", token="admin")[0], 200)
+        with open(self.audit) as file:
+            lines = [json.loads(line) for line in file]
+        put, again, failed = [line for line in lines if line["call"] in ("PutLimit", "DeleteLimit")]
+        for line in (put, again, failed):
+            self.assertEqual(line["client"], "admin")
+            self.assertTrue(line["peer"].startswith("127.0.0.1:"), line)
+        self.assertEqual((put["outcome"], put["before"]), ("OK", None))
+        self.assertEqual(put["request"]["limit"]["rate"]["permits"], "5")
+        self.assertEqual(again["before"], put["after"])
+        self.assertEqual(again["after"]["rate"]["permits"], "7")
+        self.assertEqual((failed["call"], failed["outcome"]), ("DeleteLimit", "NOT_FOUND"))
+        self.assertIn("none", failed["error"])
+        said = self.server.said()
+        self.assertIn("event=admin_change call=PutLimit client=admin", said)
+
+    def test_reload_changes_the_rights(self):
+        self.write("[api]")
+        self.wait_until(lambda: self.acquire("api")[0] == 200)
+        self.assertEqual(self.acquire("wide")[0], 403)
+        self.write(self.LIMITS)
+        self.wait_until(lambda: self.acquire("wide")[0] == 200)
 
 
 class TlsTest(unittest.TestCase):

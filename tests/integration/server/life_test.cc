@@ -1,8 +1,11 @@
 // The process: flags, ports, signals, drain and kill.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <atomic>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +42,32 @@ TEST_F(LifeTest, PrintsOnlyTheReadyLineOnStdout) {
                                 " http=" + server_->http_address() + "\n");
   EXPECT_THAT(server_->log(), HasSubstr("event=draining signal=SIGTERM"));
   EXPECT_THAT(server_->log(), HasSubstr("event=stopped"));
+}
+
+TEST_F(LifeTest, HidesThePasswordsOfTheStoreFromTheListOfProcesses) {
+  Start({.flags = {"--store=redis://node:hunter2@127.0.0.1:1/0"}});
+  ASSERT_TRUE(server_->ready());
+  std::ifstream file("/proc/" + std::to_string(server_->pid()) + "/cmdline");
+  const std::string arguments{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(arguments, HasSubstr("--store=redis://node:*******@127.0.0.1:1/0"));
+  EXPECT_THAT(arguments + server_->log(), ::testing::Not(HasSubstr("hunter2")));
+}
+
+TEST_F(LifeTest, RaisesTheLimitOfOpenFilesAndForbidsCoreDumps) {
+  Start({});
+  ASSERT_TRUE(server_->ready());
+  rlimit files{};
+  rlimit core{};
+  ASSERT_EQ(prlimit(server_->pid(), RLIMIT_NOFILE, nullptr, &files), 0);
+  ASSERT_EQ(prlimit(server_->pid(), RLIMIT_CORE, nullptr, &core), 0);
+  EXPECT_EQ(files.rlim_cur, files.rlim_max);
+  EXPECT_EQ(core.rlim_max, 0u);
+}
+
+TEST_F(LifeTest, WarnsIfTooFewFilesMayBeOpenForItsConnections) {
+  Start({.flags = {"--max_connections=2000000000"}});
+  EXPECT_TRUE(server_->Logs(
+      {"level=warning event=few_open_files", "needed=2000011000", "--max_connections"}));
 }
 
 TEST_F(LifeTest, ListensOnUnixSocketLeftByAKilledServer) {

@@ -215,6 +215,103 @@ TEST_F(RateLimitServiceTest, KuadrantChecksAndReports) {
   EXPECT_EQ(Answer(Asked({{"user", "a"}})), "OVER_LIMIT 0: OVER_LIMIT");
 }
 
+class KuadrantTest : public RateLimitServiceTest {
+ protected:
+  // A code, or the error.
+  std::string Reserve(uint64_t amount, std::string* id) {
+    kuadrant::ReserveRequest request;
+    request.set_domain("shop");
+    *request.mutable_descriptors() = Asked({{"user", "a"}, {"fast", "1"}}).descriptors();
+    request.set_amount(amount);
+    request.mutable_ttl()->set_seconds(60);
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    kuadrant::ReserveResponse response;
+    const grpc::Status status = kuadrant::RateLimitService::NewStub(server_->DataChannel())
+                                    ->Reserve(&context, request, &response);
+    *id = response.reservation_id();
+    if (!status.ok()) return std::to_string(status.error_code()) + " " + status.error_message();
+    return v3::RateLimitResponse::Code_Name(response.code());
+  }
+  grpc::Status Commit(const std::string& id, uint64_t actual) {
+    kuadrant::CommitRequest request;
+    request.set_domain("shop");
+    *request.mutable_descriptors() = Asked({{"user", "a"}, {"fast", "1"}}).descriptors();
+    request.set_reservation_id(id);
+    request.set_actual_amount(actual);
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    kuadrant::CommitResponse response;
+    return kuadrant::RateLimitService::NewStub(server_->DataChannel())
+        ->Commit(&context, request, &response);
+  }
+  // Of three.
+  std::string LeftOfUser() {
+    v3::RateLimitRequest check = Asked({{"user", "a"}});
+    check.mutable_descriptors(0)->mutable_hits_addend();
+    return Answer(check);
+  }
+  void ExpectReservesAndCommits() {
+    std::string first;
+    std::string other;
+    EXPECT_EQ(Reserve(2, &first), "OK");
+    EXPECT_NE(first, "");
+    EXPECT_EQ(Reserve(2, &other), "OVER_LIMIT");
+    EXPECT_EQ(other, "");
+    EXPECT_EQ(LeftOfUser(), "OK 1: OK");
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(Commit(first, 1).ok());
+    EXPECT_EQ(LeftOfUser(), "OK 2: OK");
+    EXPECT_EQ(Commit(first, 3).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_EQ(Reserve(1, &other), "OK");
+    EXPECT_TRUE(Commit(other, 5).ok());
+    EXPECT_EQ(LeftOfUser(), "OVER_LIMIT 0: OVER_LIMIT");
+    EXPECT_EQ(Reserve(0, &other), "OVER_LIMIT");
+  }
+};
+
+TEST_F(KuadrantTest, ReservesAndCommitsInMemory) {
+  StartWith({});
+  ExpectReservesAndCommits();
+}
+
+TEST_F(KuadrantTest, ReservesAndCommitsInRedis) {
+  RedisServer redis;
+  StartWith({"--store=" + redis.url(), "--redis_budget=2s"});
+  ExpectReservesAndCommits();
+  redis.Kill();
+  std::string id;
+  EXPECT_THAT(Reserve(1, &id), ::testing::StartsWith("14 "));
+  EXPECT_EQ(Commit("", 1).error_code(), grpc::StatusCode::UNAVAILABLE);
+  server_->Kill();
+}
+
+TEST_F(KuadrantTest, LimitsThatNodesMayDecideAloneCannotBeReserved) {
+  RedisServer redis;
+  const std::string overrides = files_.Write(
+      "overrides.yaml", "limits: { fast: { mode: exact, on_store_failure: split } }\n");
+  StartWith({"--store=" + redis.url(), "--redis_budget=2s", "--ratelimit_overrides=" + overrides});
+  std::string id;
+  EXPECT_THAT(Reserve(1, &id), HasSubstr("12 limit \"shop//fast\" says on_store_failure: split"));
+  EXPECT_EQ(LeftOfUser(), "OK 3: OK");
+  EXPECT_TRUE(Commit("", 1).ok());
+  EXPECT_EQ(LeftOfUser(), "OK 2: OK");
+  server_->Kill();
+}
+
+TEST_F(KuadrantTest, CommitsAtANodeWhatAnotherReserved) {
+  RedisServer redis;
+  const std::vector<std::string> flags = {"--store=" + redis.url(), "--redis_budget=2s"};
+  StartWith(flags);
+  std::string id;
+  EXPECT_EQ(Reserve(3, &id), "OK");
+  server_->Kill();
+  StartWith(flags);
+  EXPECT_EQ(LeftOfUser(), "OK 0: OK");
+  EXPECT_TRUE(Commit(id, 1).ok());
+  EXPECT_EQ(LeftOfUser(), "OK 2: OK");
+  server_->Kill();
+}
+
 TEST_F(RateLimitServiceTest, BadRequestsGetClearErrors) {
   StartWith({"--ratelimit_request_limits=on"});
   EXPECT_EQ(Answer(v3::RateLimitRequest()), "rate limit domain must not be empty");

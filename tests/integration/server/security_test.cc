@@ -1,5 +1,6 @@
 // TLS, mutual TLS and the admin port's token.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <string>
 
@@ -112,6 +113,37 @@ TEST_F(SecurityTest, AdminPortLeavesLoopbackOnlyWithMutualTlsOrToken) {
   EXPECT_TRUE(server_->ready());
   Start({.flags = {"--admin_listen=[::1]:0"}});
   EXPECT_TRUE(server_->ready());
+}
+
+TEST_F(SecurityTest, WarnsOfAnAdminPortThatEveryLocalUserMayUse) {
+  Start({});
+  EXPECT_TRUE(server_->Logs({"level=warning event=admin_port_open", "can change limits"}));
+  const std::string socket = "--admin_listen=unix:" + files_.Path("admin.sock");
+  const std::vector<std::vector<std::string>> closed = {
+      {"--admin_token_file=" + token_},
+      {"--admin_tls_cert=" + cert_, "--admin_tls_key=" + key_, "--admin_tls_client_ca=" + ca_},
+      {socket},
+      {"--admin_listen=none"}};
+  for (const std::vector<std::string>& flags : closed) {
+    ServerProcess server({.flags = flags});
+    ASSERT_TRUE(server.Logs({"event=started"})) << flags[0];
+    EXPECT_THAT(server.log(), ::testing::Not(HasSubstr("admin_port_open"))) << flags[0];
+  }
+}
+
+TEST_F(SecurityTest, WarnsOfATokenThatEveryLocalUserMayRead) {
+  chmod(token_.c_str(), 0640);
+  Start({.flags = {"--admin_token_file=" + token_}});
+  ASSERT_TRUE(server_->Logs({"event=started"}));
+  EXPECT_THAT(server_->log(), ::testing::Not(HasSubstr("admin_token_exposed")));
+  // Also when the file is replaced.
+  token_ = files_.Write("token", "another-0123456789abcdef\n");
+  chmod(token_.c_str(), 0644);
+  server_->Signal(SIGHUP);
+  EXPECT_TRUE(server_->Logs(
+      {"level=warning event=admin_token_exposed path=" + token_, "mode=0644", "chmod 0600"}));
+  Start({.flags = {"--admin_token_file=" + token_}});
+  EXPECT_TRUE(server_->Logs({"event=admin_token_exposed"}));
 }
 
 TEST_F(SecurityTest, BadFilesExitWithTwoAndNameTheFlag) {

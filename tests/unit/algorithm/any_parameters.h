@@ -18,7 +18,7 @@ struct AnyLimit {
   Parameters parameters;
 };
 
-// The parameters of a kind with given parameters. fixed_window: UTC.
+// The parameters of a kind with given parameters. fixed_window: UTC. REQUIRES: not kConcurrency.
 inline Parameters ParametersOf(Kind kind, test_support::RandomParameters random, uint64_t burst,
                                uint64_t debt, uint32_t sub_windows) {
   const Rate rate{random.permits, random.period_ns};
@@ -31,10 +31,13 @@ inline Parameters ParametersOf(Kind kind, test_support::RandomParameters random,
       return *MakeSlidingWindow(rate, sub_windows);
     case Kind::kFixedWindow:
       return *MakeFixedWindow(rate, 0);
+    case Kind::kConcurrency:
+      break;
   }
   return {};
 }
 
+// One that has a rate.
 inline Kind AnyKind() { return static_cast<Kind>(*rc::gen::inRange(0, 4)); }
 
 // Burst and debt that fit at any tick; together at least 1.

@@ -253,6 +253,7 @@ RC_GTEST_PROP(CarryOverPropertyTest, ChangesNeverAddPermits, ()) {
                                                       Capacity(to)) == "");
       break;
     case Kind::kFixedWindow:
+    case Kind::kConcurrency:
       break;
   }
 }

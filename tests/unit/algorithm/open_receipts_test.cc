@@ -1,6 +1,12 @@
 #include "server/algorithm/open_receipts.h"
 
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "common/bounds.h"
 
@@ -11,7 +17,7 @@ using common::bounds::kMaxReceiptsPerBucket;
 
 TEST(OpenReceiptsTest, RefundGivesTheCostWhileTheBucketLacksIt) {
   OpenReceipts receipts;
-  receipts.Open(1, 6, 6);
+  receipts.OpenTicks(1, 6, 6);
   receipts.NoteShortfall(6);
   EXPECT_EQ(receipts.RefundTicks(1), 6u);
   EXPECT_EQ(receipts.RefundTicks(1), std::nullopt);
@@ -19,7 +25,7 @@ TEST(OpenReceiptsTest, RefundGivesTheCostWhileTheBucketLacksIt) {
 
 TEST(OpenReceiptsTest, RefundGivesAtMostTheLeastShortfall) {
   OpenReceipts receipts;
-  receipts.Open(1, 6, 6);
+  receipts.OpenTicks(1, 6, 6);
   receipts.NoteShortfall(2);
   receipts.NoteShortfall(9);
   EXPECT_EQ(receipts.RefundTicks(1), 2u);
@@ -27,7 +33,7 @@ TEST(OpenReceiptsTest, RefundGivesAtMostTheLeastShortfall) {
 
 TEST(OpenReceiptsTest, ClosesReceiptsWhenTheBucketWasFull) {
   OpenReceipts receipts;
-  receipts.Open(1, 6, 6);
+  receipts.OpenTicks(1, 6, 6);
   receipts.NoteShortfall(0);
   EXPECT_TRUE(receipts.empty());
   EXPECT_EQ(receipts.RefundTicks(1), std::nullopt);
@@ -36,9 +42,9 @@ TEST(OpenReceiptsTest, ClosesReceiptsWhenTheBucketWasFull) {
 // The essay's second example.
 TEST(OpenReceiptsTest, RefundLowersOtherReceipts) {
   OpenReceipts receipts;
-  receipts.Open(1, 6, 6);
+  receipts.OpenTicks(1, 6, 6);
   receipts.NoteShortfall(6);
-  receipts.Open(2, 4, 10);
+  receipts.OpenTicks(2, 4, 10);
   receipts.NoteShortfall(10);
   EXPECT_EQ(receipts.RefundTicks(1), 6u);
   receipts.NoteShortfall(4);
@@ -48,9 +54,9 @@ TEST(OpenReceiptsTest, RefundLowersOtherReceipts) {
 // The essay's third example.
 TEST(OpenReceiptsTest, RefundOfANewerReceiptKeepsALowerOlderOne) {
   OpenReceipts receipts;
-  receipts.Open(1, 6, 6);
+  receipts.OpenTicks(1, 6, 6);
   receipts.NoteShortfall(6);
-  receipts.Open(2, 4, 10);
+  receipts.OpenTicks(2, 4, 10);
   receipts.NoteShortfall(10);
   EXPECT_EQ(receipts.RefundTicks(2), 4u);
   receipts.NoteShortfall(6);
@@ -59,8 +65,8 @@ TEST(OpenReceiptsTest, RefundOfANewerReceiptKeepsALowerOlderOne) {
 
 TEST(OpenReceiptsTest, RefundOfANewerReceiptLowersAHigherOlderOne) {
   OpenReceipts receipts;
-  receipts.Open(1, 6, 6);
-  receipts.Open(2, 4, 10);
+  receipts.OpenTicks(1, 6, 6);
+  receipts.OpenTicks(2, 4, 10);
   receipts.NoteShortfall(5);
   EXPECT_EQ(receipts.RefundTicks(2), 4u);
   EXPECT_EQ(receipts.RefundTicks(1), 1u);
@@ -69,9 +75,9 @@ TEST(OpenReceiptsTest, RefundOfANewerReceiptLowersAHigherOlderOne) {
 TEST(OpenReceiptsTest, ClosesTheOldestReceiptWhenFull) {
   OpenReceipts receipts;
   for (uint64_t id = 1; id <= kMaxReceiptsPerBucket; ++id) {
-    EXPECT_FALSE(receipts.Open(id, 1, id));
+    EXPECT_FALSE(receipts.OpenTicks(id, 1, id));
   }
-  EXPECT_TRUE(receipts.Open(5000, 1, 5000));
+  EXPECT_TRUE(receipts.OpenTicks(5000, 1, 5000));
   EXPECT_EQ(receipts.size(), kMaxReceiptsPerBucket);
   EXPECT_EQ(receipts.RefundTicks(1), std::nullopt);
   EXPECT_EQ(receipts.RefundTicks(2), 1u);
@@ -79,9 +85,9 @@ TEST(OpenReceiptsTest, ClosesTheOldestReceiptWhenFull) {
 
 TEST(OpenReceiptsTest, ScalesRoundingDown) {
   OpenReceipts receipts;
-  receipts.Open(1, 10, 10);
+  receipts.OpenTicks(1, 10, 10);
   receipts.NoteShortfall(10);
-  receipts.Open(2, 10, 20);
+  receipts.OpenTicks(2, 10, 20);
   receipts.Scale(1, 3, 5);
   EXPECT_EQ(receipts.RefundTicks(2), 3u);
   EXPECT_EQ(receipts.RefundTicks(1), 2u);  // 5 - 3
@@ -89,8 +95,8 @@ TEST(OpenReceiptsTest, ScalesRoundingDown) {
 
 TEST(OpenReceiptsTest, ClosesReceiptsThatNoLongerCount) {
   OpenReceipts receipts;
-  receipts.Open(1, 10, 3);
-  receipts.Open(2, 20, 4);
+  receipts.OpenPermits(1, 10, 3);
+  receipts.OpenPermits(2, 20, 4);
   receipts.CloseUncounted([](uint64_t when) { return when >= 20; });
   EXPECT_FALSE(receipts.Close(1).has_value());
   const auto receipt = receipts.Close(2);
@@ -102,10 +108,140 @@ TEST(OpenReceiptsTest, ClosesReceiptsThatNoLongerCount) {
 
 TEST(OpenReceiptsTest, ClosesTheOldestReceiptOfAWindowWhenFull) {
   OpenReceipts receipts;
-  for (uint64_t id = 1; id <= kMaxReceiptsPerBucket; ++id) EXPECT_FALSE(receipts.Open(id, id, 1));
-  EXPECT_TRUE(receipts.Open(5000, 5000, 1));
+  for (uint64_t id = 1; id <= kMaxReceiptsPerBucket; ++id)
+    EXPECT_FALSE(receipts.OpenPermits(id, id, 1));
+  EXPECT_TRUE(receipts.OpenPermits(5000, 5000, 1));
   EXPECT_FALSE(receipts.Close(1).has_value());
   EXPECT_TRUE(receipts.Close(2).has_value());
+}
+
+TEST(OpenReceiptsTest, KeepsAPartOfTheCost) {
+  OpenReceipts receipts;
+  receipts.OpenTicks(1, 6, 6);
+  receipts.OpenTicks(2, 6, 12);
+  EXPECT_EQ(receipts.RefundTicks(1, /*keep_ticks=*/4), 2u);
+  EXPECT_EQ(receipts.RefundTicks(2, /*keep_ticks=*/7), 0u);
+  EXPECT_TRUE(receipts.empty());
+}
+
+TEST(OpenReceiptsTest, KeptReceiptsAreNotClosedForOthers) {
+  OpenReceipts receipts;
+  receipts.OpenTicks(1, 1, 1, OpenReceipts::Kept::kYes);
+  for (uint64_t id = 2; id <= kMaxReceiptsPerBucket + 2; ++id) {
+    EXPECT_EQ(receipts.OpenTicks(id, 1, id), id == kMaxReceiptsPerBucket + 2);
+  }
+  EXPECT_EQ(receipts.kept(), 1u);
+  EXPECT_EQ(receipts.RefundTicks(2), std::nullopt);
+  EXPECT_EQ(receipts.RefundTicks(1), 1u);
+}
+
+// The essay, without steps: each event changes every receipt that it concerns.
+class SlowReceipts {
+ public:
+  void Open(uint64_t id, uint64_t cost, uint64_t shortfall) {
+    receipts_.push_back({id, cost, shortfall});
+  }
+  void Note(uint64_t shortfall) {
+    for (auto& one : receipts_) {
+      one.shortfall_or_permits = std::min(one.shortfall_or_permits, shortfall);
+    }
+    CloseWorthless();
+  }
+  std::optional<uint64_t> Refund(uint64_t id, uint64_t keep) {
+    const auto it = std::find_if(receipts_.begin(), receipts_.end(),
+                                 [&](const auto& one) { return one.id == id; });
+    if (it == receipts_.end()) return std::nullopt;
+    const uint64_t part = it->cost_or_when - std::min(keep, it->cost_or_when);
+    const uint64_t given = std::min(part, it->shortfall_or_permits);
+    const uint64_t left = it->shortfall_or_permits - given;
+    for (auto older = receipts_.begin(); older != it; ++older) {
+      older->shortfall_or_permits = std::min(older->shortfall_or_permits, left);
+    }
+    for (auto newer = it + 1; newer != receipts_.end(); ++newer) {
+      newer->shortfall_or_permits -= given;
+    }
+    receipts_.erase(it);
+    CloseWorthless();
+    return given;
+  }
+  void Forgive(uint64_t ticks) {
+    for (auto& one : receipts_) {
+      one.cost_or_when -= std::min(one.cost_or_when, ticks);
+      one.shortfall_or_permits -= std::min(one.shortfall_or_permits, ticks);
+    }
+    CloseWorthless();
+  }
+  void Scale(uint64_t numerator, uint64_t denominator, uint64_t most) {
+    for (auto& one : receipts_) {
+      one.cost_or_when = std::min(one.cost_or_when * numerator / denominator, most);
+      one.shortfall_or_permits = std::min(one.shortfall_or_permits * numerator / denominator, most);
+    }
+    CloseWorthless();
+  }
+  void Drop(uint64_t id) {
+    std::erase_if(receipts_, [&](const auto& one) { return one.id == id; });
+  }
+  const std::vector<OpenReceipts::Receipt>& all() const { return receipts_; }
+
+ private:
+  void CloseWorthless() {
+    std::erase_if(receipts_, [](const auto& one) { return one.shortfall_or_permits == 0; });
+  }
+  std::vector<OpenReceipts::Receipt> receipts_;
+};
+
+RC_GTEST_PROP(OpenReceiptsTest, ChangesAsIfEachReceiptWereChanged, ()) {
+  OpenReceipts receipts;
+  SlowReceipts slow;
+  uint64_t lacking = 0;
+  uint64_t last_id = 0;
+  const auto most_kept = *rc::gen::inRange(0, 2);
+  for (int steps = *rc::gen::inRange(1, 400); steps > 0; --steps) {
+    const auto amount = *rc::gen::inRange<uint64_t>(0, 12);
+    receipts.NoteShortfall(lacking);
+    slow.Note(lacking);
+    switch (*rc::gen::inRange(0, 9)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3: {
+        // Not always in order.
+        ++last_id;
+        const uint64_t id = 2 * last_id - (amount == 0 && last_id > 1 ? 3 : 0);
+        if (amount == 0 && last_id > 1) slow.Drop(id), receipts.Drop(id);
+        lacking += 1 + amount;
+        receipts.OpenTicks(id, 1 + amount, lacking,
+                           most_kept != 0 ? OpenReceipts::Kept::kYes : OpenReceipts::Kept::kNo);
+        slow.Open(id, 1 + amount, lacking);
+        break;
+      }
+      case 4:
+        lacking -= std::min(lacking, amount);
+        break;
+      case 5:
+      case 6: {
+        const auto id = *rc::gen::inRange<uint64_t>(1, 2 * last_id + 2);
+        const auto keep = *rc::gen::inRange<uint64_t>(0, 4);
+        const std::optional<uint64_t> given = receipts.RefundTicks(id, keep);
+        RC_ASSERT(given == slow.Refund(id, keep));
+        lacking -= given.value_or(0);
+        break;
+      }
+      case 7:
+        receipts.ForgiveTicks(amount / 2);
+        slow.Forgive(amount / 2);
+        break;
+      case 8:
+        if (amount > 2) break;
+        receipts.Scale(amount + 1, 2, lacking);
+        slow.Scale(amount + 1, 2, lacking);
+        break;
+    }
+    std::vector<OpenReceipts::Receipt> all;
+    receipts.ForEachTicks([&](const OpenReceipts::Receipt& one) { all.push_back(one); });
+    RC_ASSERT(all == slow.all());
+    RC_ASSERT(receipts.size() == all.size());
+  }
 }
 
 }  // namespace

@@ -125,6 +125,92 @@ TEST_F(ClientTest, NeverRetriesAnAcquisitionThatMayHaveBeenExecuted) {
   }
 }
 
+TEST_F(ClientTest, ExactlyOnceRepeatsACallWithItsIdUntilAnAnswer) {
+  Client client = MakeClient({.servers = {}, .retry = {.initial_backoff = nanoseconds(1)}});
+  fake_->FailNext(kBroken, 8);
+  std::optional<Result<Decision>> answer;
+  client.AcquireAsync(Acquisition("api"), [&](Result<Decision> result) { answer = result; },
+                      {.exactly_once = true});
+  for (int i = 0; i < 1000 && !answer.has_value(); ++i) fake_->Advance(nanoseconds(1000));
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_TRUE((*answer)->granted);
+  const auto sent = fake_->acquisitions();
+  ASSERT_EQ(sent.size(), 9u);
+  for (const Acquisition& one : sent) EXPECT_EQ(one.request_id, sent[0].request_id);
+  EXPECT_EQ(sent[0].request_id.size(), 16u);
+  // Each call has an id of its own.
+  ASSERT_TRUE(client.Acquire("api", "", 1, {.exactly_once = true}).ok());
+  EXPECT_EQ(fake_->acquisitions().back().request_id.size(), 16u);
+  EXPECT_NE(fake_->acquisitions().back().request_id, sent[0].request_id);
+  ASSERT_TRUE(client.Acquire("api", "").ok());
+  EXPECT_EQ(fake_->acquisitions().back().request_id, "");
+}
+
+TEST_F(ClientTest, RepeatedCallThatFailsMayHaveBeenExecutedByAnyAttempt) {
+  Client client = MakeClient({.servers = {}, .deadline = milliseconds(100), .exactly_once = true});
+  fake_->FailNext(kBroken);
+  fake_->FailNext(kNotSent, 100);
+  std::optional<Result<Decision>> answer;
+  client.AcquireAsync(Acquisition("api"), [&](Result<Decision> result) { answer = result; });
+  for (int i = 0; i < 200 && !answer.has_value(); ++i) fake_->Advance(milliseconds(1));
+  ASSERT_TRUE(answer.has_value() && answer->ok());
+  EXPECT_EQ((*answer)->source, Source::kUnavailable);
+  EXPECT_TRUE((*answer)->status.may_have_executed());
+}
+
+// A server has forgotten a grant after 60 s: repeated then, the call would take its permits again.
+TEST_F(ClientTest, RepeatsNothingThatAServerMayHaveForgotten) {
+  for (const auto deadline :
+       {std::chrono::nanoseconds(std::chrono::hours(1)), nanoseconds::max()}) {
+    const auto fake = std::make_shared<FakeConnection>();
+    Client client(fake, {.servers = {}, .deadline = deadline, .exactly_once = true});
+    fake->FailNext(kBroken, 10'000);
+    std::optional<Result<Decision>> answer;
+    client.AcquireAsync(Acquisition("api"), [&](Result<Decision> result) { answer = result; });
+    fake->Advance(std::chrono::seconds(45));
+    EXPECT_FALSE(answer.has_value());
+    fake->Advance(std::chrono::seconds(6));
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_EQ((*answer)->source, Source::kUnavailable);
+    EXPECT_TRUE((*answer)->status.may_have_executed());
+  }
+}
+
+TEST_F(ClientTest, KeepsTheCallersRequestId) {
+  Client client = MakeClient({.exactly_once = true});
+  fake_->SetPermits("api", "", 2);
+  Acquisition payment("api");
+  payment.request_id = "0123456789abcdef";
+  const auto first = client.Acquire(payment);
+  const auto again = client.Acquire(payment);
+  ASSERT_TRUE(first.ok() && again.ok());
+  EXPECT_FALSE(first->repeated);
+  EXPECT_TRUE(again->granted);
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(again->charges[0].remaining, 1);
+  EXPECT_EQ(fake_->acquisitions()[0].request_id, payment.request_id);
+}
+
+TEST_F(ClientTest, ExactlyOnceRepeatsABatchThatFailsInPart) {
+  Client client = MakeClient({.servers = {}, .exactly_once = true});
+  fake_->SetPermits("api", "", 10);
+  fake_->GrantNext();
+  fake_->FailNext(kBroken);
+  std::optional<Result<BatchDecisions>> answer;
+  client.AcquireBatchAsync({Acquisition("api", "a"), Acquisition("api", "b")},
+                           [&](Result<BatchDecisions> result) { answer = result; });
+  for (int i = 0; i < 100 && !answer.has_value(); ++i) fake_->Advance(milliseconds(1));
+  ASSERT_TRUE(answer.has_value() && answer->ok());
+  EXPECT_TRUE((**answer)[0]->repeated);
+  EXPECT_TRUE((**answer)[1]->granted);
+  EXPECT_FALSE((**answer)[1]->repeated);
+  const auto sent = fake_->acquisitions();
+  ASSERT_EQ(sent.size(), 4u);
+  EXPECT_EQ(sent[0].request_id, sent[2].request_id);
+  EXPECT_EQ(sent[1].request_id, sent[3].request_id);
+  EXPECT_NE(sent[0].request_id, sent[1].request_id);
+}
+
 TEST_F(ClientTest, PausesBetweenBlockingAttemptsOnTheConnectionsClock) {
   Client client = MakeClient();
   fake_->FailNext(kNotSent);
@@ -241,6 +327,25 @@ TEST_F(ClientTest, RefundsOnceAndCountsAttempts) {
   EXPECT_EQ(first->outcome, RefundOutcome::kRefunded);
   EXPECT_EQ(first->attempts, 1);
   EXPECT_EQ(client.Refund(decision->receipt)->outcome, RefundOutcome::kAlreadyRefunded);
+}
+
+TEST_F(ClientTest, SettlesAnEstimateAndRepeatsTheSameSettlement) {
+  Client client = MakeClient();
+  Acquisition acquisition("tokens", "k", 8);
+  acquisition.settle_within = std::chrono::minutes(1);
+  const auto decision = client.Acquire(acquisition);
+  ASSERT_FALSE(decision->receipt.empty());
+  for (int i = 0; i < 2; ++i) {
+    const auto settled = client.Settle(*decision, {{"tokens", "k", 3}});
+    ASSERT_TRUE(settled.ok()) << settled.status().ToString();
+    EXPECT_EQ(settled->outcome, SettleOutcome::kSettled);
+    EXPECT_EQ(settled->attempts, 1);
+  }
+  std::optional<Result<SettleResult>> other;
+  client.SettleAsync({decision->receipt, {{"tokens", "k", 4}}},
+                     [&](auto result) { other = std::move(result); });
+  ASSERT_TRUE(other.has_value());
+  EXPECT_EQ((*other)->outcome, SettleOutcome::kAlreadySettled);
 }
 
 TEST_F(ClientTest, CancelsPendingCallsOnDestruction) {

@@ -89,6 +89,8 @@ Acquisition RandomAcquisition(Random& random) {
   if (random.Chance(2)) acquisition.max_wait = random.Time();
   acquisition.hold = random.Chance(2);
   acquisition.force = random.Chance(2);
+  if (random.Chance(2)) acquisition.request_id = random.Bytes();
+  if (random.Chance(2)) acquisition.settle_within = random.Time();
   return acquisition;
 }
 
@@ -146,6 +148,22 @@ TEST(ClientCodecTest, ProtobufReadsTheRequests) {
     v1::RefundRequest refund;
     refund.set_receipt(receipt);
     ExpectEncodes(bytes, refund);
+
+    std::vector<std::string> receipts;
+    for (uint64_t i = random.Below(5); i > 0; --i) receipts.push_back(random.Bytes());
+    bytes.clear();
+    EncodeRenew(receipts, &bytes);
+    v1::RenewRequest renew;
+    for (const std::string& one : receipts) renew.add_receipts(one);
+    ExpectEncodes(bytes, renew);
+
+    const Settlement settlement = {random.Bytes(), RandomAcquisition(random).charges,
+                                   random.Chance(2)};
+    bytes.clear();
+    EncodeSettle(settlement, &bytes);
+    v1::SettleRequest settle;
+    protobuf_reference::ToWire(settlement, &settle);
+    ExpectEncodes(bytes, settle);
     if (HasFailure()) FAIL() << "seed " << seed;
   }
 }
@@ -174,9 +192,11 @@ void Fill(Random& random, v1::AcquireResponse* response) {
     charge->set_reason(static_cast<v1::Reason>(random.Number()));
     charge->set_limit(random.Text());
     if (random.Chance(2)) charge->set_forgiven(random.Number());
+    if (random.Chance(2)) random.Fill(charge->mutable_held_for());
   }
   response->set_source(static_cast<v1::Source>(random.Number()));
   if (random.Chance(2)) response->set_receipt(random.Bytes());
+  if (random.Chance(2)) response->set_repeated(true);
 }
 
 void Fill(Random& random, v1::Error* error) {
@@ -212,6 +232,8 @@ void Fill(Random& random, v1::QueryResponse* response) {
     if (random.Chance(2)) random.Fill(bucket->mutable_next_grant_after());
     bucket->set_open_receipts(random.Number());
     bucket->set_refundable(random.Number());
+    bucket->set_holds(random.Number());
+    if (random.Chance(2)) random.Fill(bucket->mutable_next_end_after());
     bucket->set_source(static_cast<v1::Source>(random.Number()));
     if (random.Chance(4)) Fill(random, bucket->mutable_error());
   }
@@ -228,6 +250,27 @@ void Fill(Random& random, v1::RefundResponse* response) {
   }
 }
 
+void Fill(Random& random, v1::RenewResponse* response) {
+  for (uint64_t i = random.Below(5); i > 0; --i) {
+    v1::RenewResult* const result = response->add_results();
+    result->set_outcome(static_cast<v1::RenewOutcome>(random.Below(4)));
+    if (random.Chance(2)) random.Fill(result->mutable_held_for());
+    if (random.Chance(4)) Fill(random, result->mutable_error());
+  }
+}
+
+void Fill(Random& random, v1::SettleResponse* response) {
+  response->set_outcome(static_cast<v1::SettleOutcome>(random.Below(6)));
+  for (uint64_t i = random.Below(4); i > 0; --i) {
+    v1::SettledCharge* const charge = response->add_charges();
+    charge->set_limit(random.Text());
+    charge->set_key(random.Text());
+    charge->set_given_back(random.Number());
+    charge->set_charged(random.Number());
+    charge->set_forgiven(random.Number());
+  }
+}
+
 bool Same(const Decision& a, const Decision& b) {
   if (a.charges.size() != b.charges.size()) return false;
   for (size_t i = 0; i < a.charges.size(); ++i) {
@@ -235,12 +278,13 @@ bool Same(const Decision& a, const Decision& b) {
     const ChargeStatus& right = b.charges[i];
     if (left.remaining != right.remaining || left.capacity != right.capacity ||
         left.reset_after != right.reset_after || left.reason != right.reason ||
-        left.limit != right.limit) {
+        left.limit != right.limit || left.forgiven != right.forgiven ||
+        left.held_for != right.held_for) {
       return false;
     }
   }
   return a.granted == b.granted && a.source == b.source && a.retry_after == b.retry_after &&
-         a.wait == b.wait && a.receipt == b.receipt;
+         a.wait == b.wait && a.receipt == b.receipt && a.repeated == b.repeated;
 }
 
 bool Same(const BatchDecisions& a, const BatchDecisions& b) {
@@ -260,6 +304,7 @@ bool Same(const std::vector<BucketStatus>& a, const std::vector<BucketStatus>& b
         a[i].next_permit_after != b[i].next_permit_after || a[i].exists != b[i].exists ||
         a[i].waiting != b[i].waiting || a[i].next_grant_after != b[i].next_grant_after ||
         a[i].open_receipts != b[i].open_receipts || a[i].refundable != b[i].refundable ||
+        a[i].holds != b[i].holds || a[i].next_end_after != b[i].next_end_after ||
         a[i].source != b[i].source || a[i].status != b[i].status) {
       return false;
     }
@@ -272,6 +317,30 @@ bool Same(const RefundResult& a, const RefundResult& b) {
   for (size_t i = 0; i < a.charges.size(); ++i) {
     if (a.charges[i].limit != b.charges[i].limit || a.charges[i].key != b.charges[i].key ||
         a.charges[i].permits != b.charges[i].permits) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Same(const std::vector<Renewal>& a, const std::vector<Renewal>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].outcome != b[i].outcome || a[i].held_for != b[i].held_for ||
+        a[i].status != b[i].status) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Same(const SettleResult& a, const SettleResult& b) {
+  if (a.outcome != b.outcome || a.charges.size() != b.charges.size()) return false;
+  for (size_t i = 0; i < a.charges.size(); ++i) {
+    const SettledCharge& left = a.charges[i];
+    const SettledCharge& right = b.charges[i];
+    if (left.limit != right.limit || left.key != right.key || left.given_back != right.given_back ||
+        left.charged != right.charged || left.forgiven != right.forgiven) {
       return false;
     }
   }
@@ -313,6 +382,8 @@ TEST(ClientCodecTest, ReadsAnswersAsProtobufDoes) {
   CompareRandomMessages<v1::AcquireBatchResponse, BatchDecisions>();
   CompareRandomMessages<v1::QueryResponse, std::vector<BucketStatus>>();
   CompareRandomMessages<v1::RefundResponse, RefundResult>();
+  CompareRandomMessages<v1::RenewResponse, std::vector<Renewal>>();
+  CompareRandomMessages<v1::SettleResponse, SettleResult>();
 }
 
 // Changes, removes, doubles or adds a few bytes.
@@ -360,6 +431,7 @@ TEST(ClientCodecTest, ReadsDamagedAnswersAsProtobufDoes) {
   CompareDamagedMessages<v1::AcquireBatchResponse, BatchDecisions>(&accepted, &refused);
   CompareDamagedMessages<v1::QueryResponse, std::vector<BucketStatus>>(&accepted, &refused);
   CompareDamagedMessages<v1::RefundResponse, RefundResult>(&accepted, &refused);
+  CompareDamagedMessages<v1::SettleResponse, SettleResult>(&accepted, &refused);
   EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 1000);
 }
@@ -452,19 +524,23 @@ TEST(RateLimiterFieldsTest, AreThoseOfTheProtoFile) {
                                     {"max_wait", R::kMaxWait},
                                     {"hold", R::kHold},
                                     {"want_receipt", R::kWantReceipt},
-                                    {"force", R::kForce}});
+                                    {"force", R::kForce},
+                                    {"settle_within", R::kSettleWithin},
+                                    {"request_id", R::kRequestId}});
   ExpectFields<v1::ChargeStatus>({{"remaining", C::kRemaining},
                                   {"capacity", C::kCapacity},
                                   {"reset_after", C::kResetAfter},
                                   {"reason", C::kReason},
                                   {"limit", C::kLimit},
-                                  {"forgiven", C::kForgiven}});
+                                  {"forgiven", C::kForgiven},
+                                  {"held_for", C::kHeldFor}});
   ExpectFields<v1::AcquireResponse>({{"granted", F::kGranted},
                                      {"wait", F::kWait},
                                      {"retry_after", F::kRetryAfter},
                                      {"charges", F::kCharges},
                                      {"source", F::kSource},
-                                     {"receipt", F::kReceipt}});
+                                     {"receipt", F::kReceipt},
+                                     {"repeated", F::kRepeated}});
   ExpectFields<v1::AcquireBatchRequest>(
       {{"acquisitions", fields::AcquireBatchRequest::kAcquisitions}});
   ExpectFields<v1::AcquireResult>(
@@ -488,7 +564,9 @@ TEST(RateLimiterFieldsTest, AreThoseOfTheProtoFile) {
                                   {"source", B::kSource},
                                   {"error", B::kError},
                                   {"open_receipts", B::kOpenReceipts},
-                                  {"refundable", B::kRefundable}});
+                                  {"refundable", B::kRefundable},
+                                  {"holds", B::kHolds},
+                                  {"next_end_after", B::kNextEndAfter}});
   ExpectFields<v1::QueryResponse>(
       {{"buckets", fields::QueryResponse::kBuckets}, {"at", fields::QueryResponse::kAt}});
   ExpectFields<v1::WatchRequest>({{"buckets", fields::WatchRequest::kBuckets},
@@ -499,6 +577,22 @@ TEST(RateLimiterFieldsTest, AreThoseOfTheProtoFile) {
                                     {"permits", fields::RefundedCharge::kPermits}});
   ExpectFields<v1::RefundResponse>({{"outcome", fields::RefundResponse::kOutcome},
                                     {"charges", fields::RefundResponse::kCharges}});
+  ExpectFields<v1::RenewRequest>({{"receipts", fields::RenewRequest::kReceipts}});
+  ExpectFields<v1::RenewResult>({{"outcome", fields::RenewResult::kOutcome},
+                                 {"held_for", fields::RenewResult::kHeldFor},
+                                 {"error", fields::RenewResult::kError}});
+  ExpectFields<v1::RenewResponse>({{"results", fields::RenewResponse::kResults}});
+  ExpectFields<v1::SettleRequest>({{"receipt", fields::SettleRequest::kReceipt},
+                                   {"actual", fields::SettleRequest::kActual},
+                                   {"more", fields::SettleRequest::kMore}});
+  ExpectFields<v1::SettledCharge>({{"limit", fields::SettledCharge::kLimit},
+                                   {"key", fields::SettledCharge::kKey},
+                                   {"given_back", fields::SettledCharge::kGivenBack},
+                                   {"charged", fields::SettledCharge::kCharged},
+                                   {"forgiven", fields::SettledCharge::kForgiven}});
+  ExpectFields<v1::SettleResponse>({{"outcome", fields::SettleResponse::kOutcome},
+                                    {"charges", fields::SettleResponse::kCharges}});
+  ExpectFields<v1::SettleBatchRequest>({{"settlements", fields::SettleBatchRequest::kSettlements}});
 }
 
 }  // namespace

@@ -28,6 +28,10 @@ void ToWire(const Acquisition& acquisition, v1::AcquireRequest* wire) {
   if (acquisition.force) wire->set_force(true);
   if (acquisition.max_wait.count() != 0) ToWire(acquisition.max_wait, wire->mutable_max_wait());
   if (acquisition.hold) wire->set_hold(true);
+  if (acquisition.settle_within.count() != 0) {
+    ToWire(acquisition.settle_within, wire->mutable_settle_within());
+  }
+  if (!acquisition.request_id.empty()) wire->set_request_id(acquisition.request_id);
 }
 
 void ToWire(std::span<const Acquisition> batch, v1::AcquireBatchRequest* wire) {
@@ -50,8 +54,10 @@ Decision FromWire(v1::AcquireResponse* wire) {
     out.reason = static_cast<Reason>(charge.reason());
     if (!charge.limit().empty()) out.limit = std::move(*charge.mutable_limit());
     out.forgiven = charge.forgiven();
+    out.held_for = FromWire(charge.held_for());
   }
   if (!wire->receipt().empty()) decision.receipt = std::move(*wire->mutable_receipt());
+  decision.repeated = wire->repeated();
   return decision;
 }
 
@@ -99,6 +105,8 @@ std::vector<BucketStatus> FromWire(v1::QueryResponse* wire) {
     out.next_grant_after = FromWire(bucket.next_grant_after());
     out.open_receipts = bucket.open_receipts();
     out.refundable = bucket.refundable();
+    out.holds = bucket.holds();
+    out.next_end_after = FromWire(bucket.next_end_after());
     out.source = static_cast<Source>(bucket.source());
     if (bucket.has_error()) out.status = FromWire(bucket.error());
   }
@@ -121,6 +129,52 @@ RefundResult FromWire(v1::RefundResponse* wire) {
   for (v1::RefundedCharge& charge : *wire->mutable_charges()) {
     result.charges.push_back(
         {std::move(*charge.mutable_limit()), std::move(*charge.mutable_key()), charge.permits()});
+  }
+  return result;
+}
+
+std::vector<Renewal> FromWire(v1::RenewResponse* wire) {
+  std::vector<Renewal> renewals;
+  for (const v1::RenewResult& result : wire->results()) {
+    Renewal& out = renewals.emplace_back();
+    const bool renewed = result.outcome() == v1::RENEW_OUTCOME_RENEWED;
+    out.outcome = renewed ? RenewOutcome::kRenewed : RenewOutcome::kGone;
+    out.held_for = FromWire(result.held_for());
+    if (result.has_error()) out.status = FromWire(result.error());
+  }
+  return renewals;
+}
+
+void ToWire(const Settlement& settlement, v1::SettleRequest* wire) {
+  wire->set_receipt(settlement.receipt);
+  for (const Charge& charge : settlement.actual) {
+    v1::Charge* const to = wire->add_actual();
+    to->set_limit(charge.limit);
+    to->set_key(charge.key);
+    if (charge.permits != 1) to->set_permits(charge.permits);
+  }
+  wire->set_more(settlement.more);
+}
+
+SettleResult FromWire(v1::SettleResponse* wire) {
+  SettleResult result;
+  switch (wire->outcome()) {
+    case v1::SETTLE_OUTCOME_SETTLED:
+      result.outcome = SettleOutcome::kSettled;
+      break;
+    case v1::SETTLE_OUTCOME_ALREADY_SETTLED:
+      result.outcome = SettleOutcome::kAlreadySettled;
+      break;
+    case v1::SETTLE_OUTCOME_LATE:
+      result.outcome = SettleOutcome::kLate;
+      break;
+    default:
+      result.outcome = SettleOutcome::kUnknown;
+      break;
+  }
+  for (v1::SettledCharge& charge : *wire->mutable_charges()) {
+    result.charges.push_back({std::move(*charge.mutable_limit()), std::move(*charge.mutable_key()),
+                              charge.given_back(), charge.charged(), charge.forgiven()});
   }
   return result;
 }

@@ -19,11 +19,15 @@ void ToWire(std::chrono::nanoseconds time, google::protobuf::Duration* wire);
 void ToWire(const Acquisition& acquisition, v1::AcquireRequest* wire);
 void ToWire(std::span<const Acquisition> batch, v1::AcquireBatchRequest* wire);
 
+void ToWire(const Settlement& settlement, v1::SettleRequest* wire);
+
 // These move strings out of the message.
 Decision FromWire(v1::AcquireResponse* wire);
 BatchDecisions FromWire(v1::AcquireBatchResponse* wire);
 std::vector<BucketStatus> FromWire(v1::QueryResponse* wire);
 RefundResult FromWire(v1::RefundResponse* wire);
+std::vector<Renewal> FromWire(v1::RenewResponse* wire);
+SettleResult FromWire(v1::SettleResponse* wire);
 Status FromWire(const v1::Error& wire);
 
 }  // namespace sluice::protobuf_reference

@@ -26,6 +26,32 @@ TEST_F(RetryPolicyTest, NeverRetriesAnAcquisitionThatMayHaveBeenExecuted) {
   EXPECT_EQ(policy_.Pause(Operation::kAcquire, kBroken, 1, seconds(1), 0.5), std::nullopt);
 }
 
+TEST_F(RetryPolicyTest, RetriesWhatIsExecutedOnceUntilItsDeadline) {
+  const auto once = [&](const RetryPolicy& policy, const Status& status, int attempts,
+                        nanoseconds left) {
+    return policy.Pause(Operation::kAcquireOnce, status, attempts, left, 0.5).has_value();
+  };
+  EXPECT_TRUE(once(policy_, kBroken, 1, seconds(1)));
+  EXPECT_TRUE(once(policy_, kBroken, 100, seconds(1)));
+  EXPECT_TRUE(
+      once(policy_, Status::MaybeExecuted(StatusCode::kDeadlineExceeded, ""), 1, seconds(1)));
+  EXPECT_FALSE(once(policy_, kBroken, 100, milliseconds(50))) << "the pause is as long";
+  EXPECT_FALSE(once(policy_, Status(StatusCode::kResourceExhausted, ""), 1, seconds(1)));
+  EXPECT_FALSE(once(policy_, Status(StatusCode::kInvalidArgument, ""), 1, seconds(1)));
+  EXPECT_TRUE(once(policy_, kBroken, 2, nanoseconds::max())) << "a call without a deadline";
+  EXPECT_FALSE(once(policy_, kBroken, 3, nanoseconds::max()));
+  const RetryPolicy never({.max_attempts = 1}, 1);
+  EXPECT_FALSE(once(never, kBroken, 1, seconds(1)));
+}
+
+TEST_F(RetryPolicyTest, LeavesTimeForTheOtherServersToWhatIsExecutedOnce) {
+  const RetryPolicy two({}, 2);
+  EXPECT_EQ(two.TimeOf(Operation::kAcquireOnce, 1, seconds(1)), milliseconds(500));
+  EXPECT_EQ(two.TimeOf(Operation::kAcquireOnce, 2, seconds(1)), seconds(1));
+  EXPECT_EQ(two.TimeOf(Operation::kAcquire, 1, seconds(1)), seconds(1));
+  EXPECT_EQ(policy_.TimeOf(Operation::kAcquireOnce, 1, seconds(1)), seconds(1));
+}
+
 TEST_F(RetryPolicyTest, RetriesQueriesAndRefundsThatMayHaveBeenExecuted) {
   EXPECT_NE(policy_.Pause(Operation::kQuery, kBroken, 1, seconds(1), 0.5), std::nullopt);
   EXPECT_NE(policy_.Pause(Operation::kRefund, kBroken, 1, seconds(1), 0.5), std::nullopt);

@@ -40,7 +40,7 @@ TEST(MemoryAccountTest, BudgetIsOverItsLimitBySumOfParts) {
   EXPECT_FALSE(budget.over());
   one.Add(kChunk);
   EXPECT_TRUE(other.over());
-  EXPECT_EQ(budget.excess(), kChunk);
+  EXPECT_EQ(budget.excess(), 2 * kChunk);
 }
 
 TEST(MemoryAccountTest, PartWithoutBudgetIsNeverOver) {

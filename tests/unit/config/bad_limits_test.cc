@@ -119,7 +119,8 @@ const BadCase kCases[] = {
      "f.yaml:4:5: limits[0]: \"brust\": no field has that name; did you mean burst?"},
     {"UnlikelyField", Limit("rate: 5/s\ncolour: red"),
      "f.yaml:4:5: limits[0]: \"colour\": no field has that name; there are name, algorithm, rate, "
-     "burst, debt, max_owed, mode, charges, keys, sub_windows, utc_offset, on_store_failure, "
+     "burst, debt, max_owed, permits, hold_for, mode, charges, keys, sub_windows, utc_offset, "
+     "on_store_failure, "
      "hash_tag, sharing, max_wait, min_keys and direct"},
     {"Leased", Limit("rate: 5/s\nsharing: leased"),
      "f.yaml:4:14: limits[0].sharing: \"leased\": is not supported yet; say exact, split or "
@@ -157,7 +158,59 @@ const BadCase kCases[] = {
      "limit a name of its own"},
     {"UnknownAlgorithm", Limit("rate: 5/s\nalgorithm: tokenbucket"),
      "f.yaml:4:16: limits[0].algorithm: \"tokenbucket\": did you mean token_bucket? say "
-     "token_bucket, sliding_log, sliding_window or fixed_window"},
+     "token_bucket, sliding_log, sliding_window, fixed_window or concurrency"},
+    // Slots.
+    {"SlotsWithoutPermits", Limit("algorithm: concurrency"),
+     "f.yaml:2:5: limits[0].permits: is missing; say how many may be in use, e.g. permits: 100"},
+    {"SlotsPermitsZero", Limit("algorithm: concurrency\npermits: 0"),
+     "f.yaml:4:14: limits[0].permits: \"0\": grants nothing; say at least 1"},
+    {"SlotsPermitsTooMany", Limit("algorithm: concurrency\npermits: 9223372036854775808"),
+     "f.yaml:4:14: limits[0].permits: \"9223372036854775808\": does not fit; at most "
+     "9223372036854775807"},
+    {"SlotsHoldForZero", Limit("algorithm: concurrency\npermits: 1\nhold_for: 0s"),
+     "f.yaml:5:15: limits[0].hold_for: \"0s\": must be from 1ms to 24h"},
+    {"SlotsHoldForTooLong", Limit("algorithm: concurrency\npermits: 1\nhold_for: 25h"),
+     "f.yaml:5:15: limits[0].hold_for: \"25h\": must be from 1ms to 24h"},
+    {"SlotsWithRate", Limit("algorithm: concurrency\npermits: 1\nrate: 5/s"),
+     "f.yaml:5:11: limits[0].rate: \"5/s\": concurrency has none; say permits: 100, or another "
+     "algorithm"},
+    {"SlotsWithBurst", Limit("algorithm: concurrency\npermits: 1\nburst: 5"),
+     "f.yaml:5:12: limits[0].burst: \"5\": concurrency has none; take it out, or say algorithm: "
+     "token_bucket"},
+    {"SlotsWithDebt", Limit("algorithm: concurrency\npermits: 1\ndebt: 5"),
+     "f.yaml:5:11: limits[0].debt: \"5\": concurrency has none; take it out, or say algorithm: "
+     "token_bucket"},
+    {"SlotsWithMaxOwed", Limit("algorithm: concurrency\npermits: 1\nmax_owed: 5"),
+     "f.yaml:5:15: limits[0].max_owed: \"5\": concurrency has no forced debits, as slots cannot be "
+     "owed; take it out"},
+    {"SlotsSplit", Limit("algorithm: concurrency\npermits: 1\nsharing: split"),
+     "f.yaml:5:14: limits[0].sharing: \"split\": concurrency is exact, as a slot that is granted "
+     "twice cannot be taken back; take it out"},
+    {"SlotsRelaxed", Limit("algorithm: concurrency\npermits: 1\nsharing: relaxed"),
+     "f.yaml:5:14: limits[0].sharing: \"relaxed\": concurrency is exact, as a slot that is granted "
+     "twice cannot be taken back; take it out"},
+    {"SlotsAllow", Limit("algorithm: concurrency\npermits: 1\non_store_failure: allow"),
+     "f.yaml:5:23: limits[0].on_store_failure: \"allow\": concurrency is exact, as a slot that is "
+     "granted twice cannot be taken back; take it out"},
+    {"SlotsSplitOnFailure", Limit("algorithm: concurrency\npermits: 1\non_store_failure: split"),
+     "f.yaml:5:23: limits[0].on_store_failure: \"split\": concurrency is exact, as a slot that is "
+     "granted twice cannot be taken back; take it out"},
+    {"SlotsKeyWithRate", Limit("algorithm: concurrency\npermits: 1\nkeys: { u: { rate: 1/s } }"),
+     "f.yaml:5:24: limits[0].keys[\"u\"].rate: \"1/s\": concurrency has none; say permits: 100, or "
+     "another algorithm"},
+    {"SlotsKeyZero", Limit("algorithm: concurrency\npermits: 1\nkeys: { u: { permits: 0 } }"),
+     "f.yaml:5:27: limits[0].keys[\"u\"].permits: \"0\": grants nothing; say at least 1"},
+    {"SlotsKeySaysNothing", Limit("algorithm: concurrency\npermits: 1\nkeys: { u: {} }"),
+     "f.yaml:5:13: limits[0].keys[\"u\"]: \"u\": says nothing; give it permits, or take it out"},
+    {"PermitsOfARate", Limit("rate: 5/s\npermits: 1"),
+     "f.yaml:4:14: limits[0].permits: \"1\": token_bucket has none; take it out, or say algorithm: "
+     "concurrency"},
+    {"HoldForOfARate", Limit("rate: 5/s\nhold_for: 1s"),
+     "f.yaml:4:15: limits[0].hold_for: \"1s\": token_bucket has none; take it out, or say "
+     "algorithm: concurrency"},
+    {"KeyPermitsOfARate", Limit("rate: 5/s\nkeys: { u: { permits: 1 } }"),
+     "f.yaml:4:27: limits[0].keys[\"u\"].permits: \"1\": token_bucket has none; take it out, or "
+     "say algorithm: concurrency"},
     {"UnknownMode", Limit("rate: 5/s\nmode: dry"),
      "f.yaml:4:11: limits[0].mode: \"dry\": say enforce or shadow"},
     {"ModeIsAList", Limit("rate: 5/s\nmode: [shadow]"),

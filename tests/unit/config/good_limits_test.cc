@@ -7,6 +7,7 @@
 #include "common/bounds.h"
 #include "server/config/load.h"
 #include "server/limits/limit_registry.h"
+#include "server/limits/spec_check.h"
 #include "tests/unit/limits/recording_store.h"
 
 namespace sluice::config {
@@ -107,6 +108,26 @@ limits:
   EXPECT_EQ(specs[3].rate, (algorithm::Rate{500, 250'000'000}));
   EXPECT_EQ(specs[4].algorithm, Kind::kFixedWindow);
   EXPECT_EQ(specs[4].utc_offset_ns, -(5 * kHourNs + kHourNs / 2));
+}
+
+TEST(GoodLimitsTest, ReadsSlots) {
+  const auto specs = Parse(R"(
+limits:
+  - { name: jobs, algorithm: concurrency, permits: 1_000, hold_for: 1m, keys: { a: { permits: 7 } } }
+  - { name: calls, algorithm: concurrency, permits: 2, charges: [rate] }
+  - { name: rate, rate: 5/s, charges: [jobs] }
+)");
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_EQ(specs[0].algorithm, Kind::kConcurrency);
+  EXPECT_EQ(specs[0].permits, 1000u);
+  EXPECT_EQ(specs[0].hold_for_ns, 60 * kSecondNs);
+  EXPECT_EQ(specs[0].keys[0].permits, 7u);
+  limits::SpecParameters parameters;
+  ASSERT_FALSE(limits::CheckSpec(specs[0], &parameters).has_value());
+  EXPECT_EQ(parameters.own, *algorithm::MakeConcurrency(1000, 60 * kSecondNs));
+  EXPECT_EQ(parameters.keys[0], *algorithm::MakeConcurrency(7, 60 * kSecondNs));
+  ASSERT_FALSE(limits::CheckSpec(specs[1], &parameters).has_value());
+  EXPECT_EQ(parameters.own, *algorithm::MakeConcurrency(2, 30 * kSecondNs));
 }
 
 TEST(GoodLimitsTest, ReadsBlockFlowAndQuotedFormsAlike) {

@@ -124,10 +124,10 @@ TEST(NotationTest, ParsesNamesOfAlgorithmsAndModes) {
   EXPECT_EQ(*ParseMode("shadow"), Mode::kShadow);
   EXPECT_EQ(*ParseMode("enforce"), Mode::kEnforce);
   EXPECT_EQ(ParseAlgorithm("leaky").status().message(),
-            "say token_bucket, sliding_log, sliding_window or fixed_window");
+            "say token_bucket, sliding_log, sliding_window, fixed_window or concurrency");
   EXPECT_EQ(ParseAlgorithm("token-bucket").status().message(),
-            "did you mean token_bucket? say token_bucket, sliding_log, sliding_window or "
-            "fixed_window");
+            "did you mean token_bucket? say token_bucket, sliding_log, sliding_window, "
+            "fixed_window or concurrency");
   EXPECT_EQ(ParseMode("Shadow").status().message(), "say enforce or shadow");
 }
 

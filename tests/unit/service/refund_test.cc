@@ -172,6 +172,27 @@ TEST(ReceiptSignerTest, FitsSixteenChargesWithTheLongestNamesAndKeys) {
   EXPECT_EQ(receipt.charges[15].limit, rule.limit_name);
   EXPECT_EQ(receipt.charges[15].key, key);
   EXPECT_EQ(receipt.charges[15].permits, ~uint64_t{0});
+  EXPECT_FALSE(receipt.request_id.has_value());
+}
+
+TEST(ReceiptTest, CarriesTheRequestId) {
+  ReceiptSigner signer;
+  store::Rule rule;
+  rule.limit_name = "day";
+  const store::Charge charge{&rule, "k", 3};
+  store::Once once;
+  once.id = store::RequestId::From("0123456789abcdef");
+  std::string bytes;
+  signer.Append(7, 0, absl::MakeConstSpan(&charge, 1), &bytes, Receipt::Of::kAcquisition, nullptr,
+                &once);
+  Receipt receipt;
+  ASSERT_TRUE(signer.Open(bytes, &receipt).ok());
+  EXPECT_EQ(receipt.request_id, once.id);
+  EXPECT_EQ(receipt.charges.size(), 1u);
+  std::string without;
+  signer.Append(7, 0, absl::MakeConstSpan(&charge, 1), &without);
+  ASSERT_TRUE(signer.Open(without, &receipt).ok());
+  EXPECT_FALSE(receipt.request_id.has_value());
 }
 
 }  // namespace

@@ -72,6 +72,9 @@ class SlotBucket {
     used_[SlotOf(at_ns)] -= permits;
     return permits;
   }
+  // These are no slots of concurrency.
+  std::optional<int64_t> HeldUntilNs(uint64_t, int64_t) const { return std::nullopt; }
+  std::optional<int64_t> RenewHold(uint64_t, int64_t) { return std::nullopt; }
   void Book(const Booking& booking, int64_t) {
     used_[SlotOf(booking.grant_time_ns)] += booking.permits;
     bookings_.push_back(booking);

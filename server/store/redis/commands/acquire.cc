@@ -4,72 +4,59 @@
 #include <array>
 #include <tuple>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "server/store/decide.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/wire/number_codec.h"
+#include "server/store/redis/wire/remembered_grant.h"
 #include "server/store/redis/wire/script_arguments.h"
+#include "server/store/repeat.h"
 
 namespace sluice::store::redis {
 
 using algorithm::Kind;
 namespace {
 
-ChargeResult ResultOf(const Rule& rule, bool fits, const BucketLevel& level) {
-  ChargeResult result;
-  result.level = level;
-  if (!fits) result.reason = rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough;
-  return result;
-}
+// The first number of a caller's answer (scripts/acquire.lua).
+constexpr int64_t kWouldWait = -1;
+constexpr int64_t kGranted = 1;
+constexpr int64_t kRepeated = 2;
+constexpr int64_t kNotRemembered = 3;
 
 }  // namespace
 
 AcquireCommand::AcquireCommand(CommandContext& context, absl::Span<const Bucket> buckets,
                                uint64_t set, std::vector<Caller> callers, Owner& owner)
-    : BucketOperation(context, buckets), set_(set), callers_(std::move(callers)), owner_(owner) {
-  general_ = buckets.size() > 1 || parameters_of(0).kind != Kind::kTokenBucket;
+    : BucketOperation(context, buckets), set_(set), owner_(owner) {
+  callers_ = std::move(callers);
+  AddOnceKeys();
   for (const Caller& caller : callers_) {
     const Acquisition& acquisition = *caller.acquisition;
-    general_ |= acquisition.want_receipt || acquisition.debit != Debit::kIfAllowed;
-    if (acquisition.charged_by == nullptr) continue;
+    // An account of it is kept in the buckets.
+    if (acquisition.settle_within_ns != 0) command_.DecideHere();
+    if (acquisition.debit == Debit::kIfAllowed || acquisition.charged_by == nullptr) continue;
     for (const Charge& charge : acquisition.charges) {
       if (charge.permits > kMaxForcedTogether) command_.DecideHere();
     }
   }
 }
 
-void AcquireCommand::CollectLate(int64_t now_ns, std::vector<Caller>* late, int64_t* next_ns) {
+void AcquireCommand::AddOnceKeys() {
+  absl::flat_hash_map<std::string, uint32_t> places;
   for (Caller& caller : callers_) {
-    if (caller.pending == nullptr) continue;
-    if (caller.pending->deadline_ns < now_ns) {
-      caller.acquisition->may_be_debited = command_.may_be_executed();
-      // The acquisition is gone once the caller is answered.
-      late->push_back(std::exchange(caller, {nullptr, nullptr}));
-    } else {
-      *next_ns = std::min(*next_ns, caller.pending->deadline_ns);
-    }
+    if (caller.acquisition->once == nullptr) continue;
+    std::string key = OnceKeyOf(caller.acquisition->once->id);
+    const auto [place, added] =
+        places.try_emplace(key, static_cast<uint32_t>(once_keys_.size() + 1));
+    if (added) once_keys_.push_back({std::move(key)});
+    caller.once = place->second;
   }
 }
 
 bool AcquireCommand::CallersWait() {
-  std::erase_if(callers_, [](const Caller& caller) { return caller.pending == nullptr; });
+  DropAnswered();
   return !callers_.empty();
-}
-
-bool AcquireCommand::BuildScript(const FencingToken& token, std::vector<std::string>* words) {
-  if (!CallersWait()) return false;
-  if (general_) {
-    BuildGeneral(token, words);
-  } else {
-    BuildRuns(token, words);
-  }
-  return true;
-}
-
-BucketOperation::Handled AcquireCommand::OnScriptReply(const Reply& reply,
-                                                       const FencingToken& token) {
-  context_.counters().decisions.Add(callers_.size());
-  return general_ ? OnGeneralReply(reply, token) : OnRunsReply(reply);
 }
 
 bool AcquireCommand::OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) {
@@ -79,89 +66,11 @@ bool AcquireCommand::OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&
 }
 
 void AcquireCommand::OnUnavailable(bool may_be_executed) {
-  PendingAcquires& acquires = context_.acquires();
-  for (Caller& caller : callers_) {
-    if (caller.pending != nullptr) {
-      // What was decided here and is not known to be in force.
-      caller.acquisition->wait_ns = 0;
-      caller.acquisition->retry_after_ns = 0;
-      caller.acquisition->receipt_id = 0;
-      caller.acquisition->may_be_debited = may_be_executed;
-    }
-    acquires.AnswerUnavailable(caller);
-  }
+  AnswerUnavailable(context_.acquires(), may_be_executed);
 }
 
-void AcquireCommand::BuildRuns(const FencingToken& token, std::vector<std::string>* words) {
-  const Bucket& bucket = buckets_[0];
-  const algorithm::Parameters& parameters = parameters_of(0);
-  runs_.clear();
-  for (const Caller& caller : callers_) {
-    const uint64_t permits = caller.acquisition->charges[0].permits;
-    // A shadow limit makes no caller wait.
-    const bool waits = caller.acquisition->max_wait_ns > 0 && !bucket.rule->rule->shadow;
-    if (runs_.empty() || runs_.back().permits != permits || runs_.back().waits != waits) {
-      runs_.push_back({permits, waits, 0});
-    }
-    ++runs_.back().callers;
-  }
-  std::string numbers =
-      PackTokenBucket(parameters, FloorOf(token, 0), context_.settings().TestNowNs(), token.clock);
-  for (const Run& run : runs_) {
-    const auto callers = static_cast<int64_t>(run.callers);
-    PackRun(parameters, run.permits, run.waits ? -callers : callers, &numbers);
-  }
-  // Word by word, into the memory that they have.
-  words->resize(8);
-  (*words)[0] = "EVALSHA";
-  (*words)[1] = TextOf(Script::kAcquireTokenBucket).sha;
-  (*words)[2] = "2";
-  (*words)[3] = bucket.keys[0];
-  (*words)[4] = token.WordFor(bucket);
-  (*words)[5] = bucket.rule->encoded_parameters;
-  (*words)[6] = bucket.rule->writer;
-  (*words)[7] = numbers;
-}
-
-BucketOperation::Handled AcquireCommand::OnRunsReply(const Reply& reply) {
-  ReplyNumbers numbers(reply);
-  const int64_t now_ns = numbers.NextTime();
-  const Rule& rule = *buckets_[0].rule->rule;
-  const algorithm::TokenBucket& parameters = rule.parameters.token_bucket;
-  const int64_t lacking_us = numbers.Next();
-  uint64_t lacking = TicksOf(parameters, lacking_us, numbers.Next());
-  std::vector<int64_t> granted_of;
-  bool stops = false;
-  for (size_t r = 0; r < runs_.size() && !stops; ++r) {
-    granted_of.push_back(numbers.Next());
-    stops = runs_[r].waits && granted_of[r] < static_cast<int64_t>(runs_[r].callers);
-  }
-  if (!numbers.Good()) return Handled::kMalformed;
-  PendingAcquires& acquires = context_.acquires();
-  size_t next = 0;
-  for (size_t r = 0; r < granted_of.size(); ++r) {
-    const uint64_t permits = runs_[r].permits;
-    for (size_t i = 0; i < runs_[r].callers; ++i) {
-      Caller& caller = callers_[next++];
-      const bool fits = static_cast<int64_t>(i) < granted_of[r];
-      if (!fits && stops && r + 1 == granted_of.size()) return Handled::kUndecided;
-      if (fits) lacking += permits * parameters.unit_ticks;
-      if (caller.pending == nullptr) continue;
-      Acquisition& acquisition = *caller.acquisition;
-      // Seen from now: a bucket that is full again in so many ticks.
-      acquisition.results[0] = ResultOf(rule, fits, algorithm::LevelAt(parameters, lacking, 0));
-      acquisition.now_ns = now_ns;
-      const bool denied = !fits && !rule.shadow;
-      if (denied) {
-        acquisition.retry_after_ns = algorithm::EarliestNs(parameters, permits, lacking, 0);
-      }
-      acquires.Answer(caller, denied ? Outcome::kDenied : Outcome::kGranted);
-    }
-  }
-  return Handled::kDone;
-}
-
-void AcquireCommand::BuildGeneral(const FencingToken& token, std::vector<std::string>* words) {
+bool AcquireCommand::BuildScript(const FencingToken& token, std::vector<std::string>* words) {
+  if (!CallersWait()) return false;
   *words = ScriptWords(Script::kAcquire, token);
   sent_.clear();
   for (const Caller& caller : callers_) {
@@ -173,21 +82,30 @@ void AcquireCommand::BuildGeneral(const FencingToken& token, std::vector<std::st
     const bool forced = acquisition.debit != Debit::kIfAllowed;
     sent_.push_back({receipt_id, forced});
     words->push_back(absl::StrCat(receipt_id));
+    words->push_back(absl::StrCat(acquisition.max_wait_ns > 0 ? "-" : "", buckets_.size()));
+    if (forced) words->back() += acquisition.debit == Debit::kForced ? 'f' : 'g';
+    if (acquisition.once != nullptr) AppendOnce(caller, words);
     if (forced) {
       AppendForcedCharges(acquisition, words);
       continue;
     }
-    words->push_back(absl::StrCat(acquisition.max_wait_ns > 0 ? "-" : "", buckets_.size()));
     for (size_t c = 0; c < buckets_.size(); ++c) {
       words->push_back(absl::StrCat(c));
       AppendCost(parameters_of(c), acquisition.charges[c].permits, words);
     }
   }
+  return true;
+}
+
+void AcquireCommand::AppendOnce(const Caller& caller, std::vector<std::string>* words) {
+  const Once& once = *caller.acquisition->once;
+  words->back() += 'o';
+  words->push_back(absl::StrCat(once.may_remember ? "" : "-", caller.once));
+  words->push_back(FingerprintWord(once.fingerprint));
 }
 
 void AcquireCommand::AppendForcedCharges(const Acquisition& acquisition,
                                          std::vector<std::string>* words) const {
-  words->push_back(absl::StrCat(buckets_.size(), acquisition.debit == Debit::kForced ? "f" : "g"));
   const ForcedShares shares(acquisition);
   std::array<size_t, common::bounds::kMaxCharges> place;  // by charge: its number in the script
   size_t sent = 0;
@@ -204,15 +122,84 @@ void AcquireCommand::AppendForcedCharges(const Acquisition& acquisition,
   }
 }
 
-size_t AcquireCommand::GeneralNumbers(bool forced) const {
-  constexpr size_t kOfCharge = 1 + std::tuple_size_v<BucketNumbers>;
-  return 1 + buckets_.size() * (forced ? kOfCharge + 2 : kOfCharge);
+std::optional<size_t> AcquireCommand::DecidedBy(const Reply& reply) const {
+  constexpr size_t kBucketNumbers = std::tuple_size_v<BucketNumbers>;
+  const std::vector<Reply>& elements = reply.elements;
+  if (elements.size() < 2) return std::nullopt;
+  size_t texts = 0;
+  size_t at = 2;
+  size_t decided = 0;
+  for (; decided < callers_.size() && at < elements.size(); ++decided) {
+    const int64_t how = elements[at].integer;
+    if (how == kWouldWait) break;
+    if (how == kRepeated) {
+      if (at + 1 >= elements.size() || elements[at + 1].type != Reply::Type::kString ||
+          !ParseGrant(elements[at + 1].text).has_value()) {
+        return std::nullopt;
+      }
+      ++texts;
+      at += 2 + buckets_.size() * kBucketNumbers;
+    } else if (how == kNotRemembered) {
+      ++at;
+    } else {
+      at += 1 + buckets_.size() * (1 + kBucketNumbers + (sent_[decided].forced ? 2 : 0));
+    }
+  }
+  // The last number is kWouldWait where the script stopped at a caller that would wait.
+  const bool stops = decided < callers_.size();
+  if (elements.size() != (stops ? at + 1 : at)) return std::nullopt;
+  const auto integers = std::count_if(elements.begin(), elements.end(), [](const Reply& element) {
+    return element.type == Reply::Type::kInteger;
+  });
+  if (static_cast<size_t>(integers) + texts != elements.size()) return std::nullopt;
+  return decided;
+}
+
+void AcquireCommand::ReadCharges(Caller& caller, bool granted, const FencingToken& token,
+                                 int64_t now_ns, ReplyNumbers* numbers) const {
+  int64_t wait_ns = 0;
+  for (size_t c = 0; c < buckets_.size(); ++c) {
+    const bool fits = numbers->Next() == 1;
+    const BucketNumbers after = NextBucket(numbers);
+    if (caller.pending == nullptr) continue;
+    const Rule& rule = *buckets_[c].rule->rule;
+    const int64_t floor_us = FloorOf(token, c);
+    caller.acquisition->results[c] =
+        ResultOf(rule, fits, LevelOf(rule.parameters, after, now_ns, floor_us));
+    if (fits || rule.shadow) continue;
+    wait_ns = std::max(wait_ns, WaitNs(rule.parameters, caller.acquisition->charges[c].permits,
+                                       after, now_ns, floor_us));
+  }
+  if (caller.pending != nullptr && !granted) caller.acquisition->retry_after_ns = wait_ns;
+}
+
+Outcome AcquireCommand::ReadRepeated(Caller& caller, const FencingToken& token, int64_t now_ns,
+                                     ReplyNumbers* numbers) const {
+  const RememberedGrant grant = ParseGrant(numbers->NextText()).value_or(RememberedGrant());
+  std::vector<BucketNumbers> levels(buckets_.size());
+  for (BucketNumbers& level : levels) level = NextBucket(numbers);
+  if (caller.pending == nullptr) return Outcome::kPending;
+  const Acquisition& acquisition = *caller.acquisition;
+  // The script has the charges of a forced acquisition in this order.
+  const ForcedShares shares(acquisition);
+  for (size_t place = 0; place < levels.size(); ++place) {
+    const size_t c = acquisition.debit == Debit::kIfAllowed ? place : shares.order()[place];
+    const Rule& rule = *buckets_[c].rule->rule;
+    acquisition.results[c] = {
+        .level = LevelOf(rule.parameters, levels[place], now_ns, FloorOf(token, c))};
+  }
+  return Repeat(grant, now_ns, caller.acquisition);
 }
 
 void AcquireCommand::ReadForced(Caller& caller, const FencingToken& token, int64_t now_ns,
                                 ReplyNumbers* numbers) const {
   if (caller.pending == nullptr) {
-    for (size_t left = GeneralNumbers(/*forced=*/true) - 1; left > 0; --left) numbers->Next();
+    for (size_t c = 0; c < buckets_.size(); ++c) {
+      numbers->Next();
+      NextBucket(numbers);
+      numbers->Next();
+      numbers->Next();
+    }
     return;
   }
   const Acquisition& acquisition = *caller.acquisition;
@@ -235,64 +222,42 @@ void AcquireCommand::ReadForced(Caller& caller, const FencingToken& token, int64
   }
 }
 
-BucketOperation::Handled AcquireCommand::OnGeneralReply(const Reply& reply,
-                                                        const FencingToken& token) {
-  const size_t charges = buckets_.size();
-  if (reply.elements.size() < 2) return Handled::kMalformed;
-  for (const Reply& element : reply.elements) {
-    if (element.type != Reply::Type::kInteger) return Handled::kMalformed;
-  }
-  size_t decided = 0;
-  size_t size = 2;
-  for (; decided < callers_.size(); ++decided) {
-    const size_t next = size + GeneralNumbers(sent_[decided].forced);
-    if (next > reply.elements.size()) break;
-    size = next;
-  }
-  // The last number is -1 where the script stopped at a caller that would wait.
-  const bool stops = decided < callers_.size();
-  if (reply.elements.size() != (stops ? size + 1 : size) ||
-      (stops && reply.elements.back().integer != -1)) {
-    return Handled::kMalformed;
-  }
+BucketOperation::Handled AcquireCommand::OnScriptReply(const Reply& reply,
+                                                       const FencingToken& token) {
+  context_.counters().decisions.Add(callers_.size());
+  const std::optional<size_t> decided = DecidedBy(reply);
+  if (!decided.has_value()) return Handled::kMalformed;
   PendingAcquires& acquires = context_.acquires();
   ReplyNumbers numbers(reply);
   const int64_t now_ns = numbers.NextTime();
-  for (size_t i = 0; i < decided; ++i) {
+  for (size_t i = 0; i < *decided; ++i) {
     Caller& caller = callers_[i];
-    const bool granted = numbers.Next() == 1;
-    int64_t wait_ns = 0;
-    const bool forced = sent_[i].forced;
-    if (forced) ReadForced(caller, token, now_ns, &numbers);
-    for (size_t c = 0; c < charges && !forced; ++c) {
-      const bool fits = numbers.Next() == 1;
-      const BucketNumbers after = NextBucket(&numbers);
-      if (caller.pending == nullptr) continue;
-      const Rule& rule = *buckets_[c].rule->rule;
-      caller.acquisition->results[c] =
-          ResultOf(rule, fits, LevelOf(rule.parameters, after, now_ns, FloorOf(token, c)));
-      if (!fits && !rule.shadow) {
-        wait_ns = std::max(wait_ns, WaitNs(rule.parameters, caller.acquisition->charges[c].permits,
-                                           after, now_ns, FloorOf(token, c)));
-      }
+    const int64_t how = numbers.Next();
+    if (caller.pending != nullptr) caller.acquisition->now_ns = now_ns;
+    Outcome outcome = how == kGranted ? Outcome::kGranted : Outcome::kDenied;
+    if (how == kRepeated) {
+      outcome = ReadRepeated(caller, token, now_ns, &numbers);
+    } else if (how == kNotRemembered) {
+      outcome = Outcome::kNotRemembered;
+    } else if (sent_[i].forced) {
+      ReadForced(caller, token, now_ns, &numbers);
+    } else {
+      ReadCharges(caller, how == kGranted, token, now_ns, &numbers);
     }
     if (caller.pending == nullptr) continue;
-    Acquisition& acquisition = *caller.acquisition;
-    acquisition.now_ns = now_ns;
-    if (granted) {
-      acquisition.receipt_id = sent_[i].receipt_id;
-    } else {
-      acquisition.retry_after_ns = wait_ns;
-    }
-    acquires.Answer(caller, granted ? Outcome::kGranted : Outcome::kDenied);
+    if (how == kGranted) caller.acquisition->receipt_id = sent_[i].receipt_id;
+    acquires.Answer(caller, outcome);
   }
-  return stops ? Handled::kUndecided : Handled::kDone;
+  return *decided < callers_.size() ? Handled::kUndecided : Handled::kDone;
 }
 
 void AcquireCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
   // Ids follow those of bookings that another node made at the same instant.
   bool same_instant = false;
-  for (const OpenBucket& bucket : open) same_instant |= bucket.NotBeforeNs() == now_ns;
+  for (const OpenBucket& bucket : open) {
+    same_instant |=
+        bucket.NotBeforeNs() == now_ns || bucket.slots() != nullptr || bucket.estimates() != 0;
+  }
   const uint64_t after = same_instant ? LastBooking(open) : 0;
   outcomes_.assign(callers_.size(), Outcome::kPending);
   // Of all callers together: they are decided in one step of the loop.
@@ -300,11 +265,52 @@ void AcquireCommand::Decide(absl::Span<OpenBucket> open, int64_t now_ns) {
   for (size_t i = 0; i < callers_.size(); ++i) {
     if (callers_[i].pending == nullptr) continue;
     const uint64_t given = callers_[i].pending->receipt_id;
-    outcomes_[i] = store::Decide(
-        callers_[i].acquisition, open, now_ns, set_,
-        [&] { return given != 0 ? given : context_.ids().NewBooking(now_ns, after); },
-        OverflowPolicy::kDeny, &budget);
+    const auto decide = [&] {
+      return store::Decide(
+          callers_[i].acquisition, open, now_ns, set_,
+          [&] { return given != 0 ? given : context_.ids().NewBooking(now_ns, after); },
+          OverflowPolicy::kDeny, &budget);
+    };
+    outcomes_[i] =
+        callers_[i].once == 0 ? decide() : DecideOnce(callers_[i], open, now_ns, &budget, decide);
   }
+}
+
+Outcome AcquireCommand::DecideOnce(Caller& caller, absl::Span<OpenBucket> open, int64_t now_ns,
+                                   SearchBudget* budget, absl::FunctionRef<Outcome()> decide) {
+  Acquisition& acquisition = *caller.acquisition;
+  acquisition.once->repeated = false;
+  BucketOperation::OnceKey& key = once_keys_[caller.once - 1];
+  // An earlier caller of this command may have the same id.
+  const std::string& value = key.to_set.empty() ? key.known : key.to_set;
+  if (!value.empty()) {
+    // What is not ours is another request.
+    const RememberedGrant grant =
+        ParseGrant(value).value_or(RememberedGrant{~acquisition.once->fingerprint});
+    bool held = true;
+    for (size_t c = 0; c < open.size(); ++c) {
+      acquisition.results[c] = {.level = open[c].LevelAt(now_ns, budget)};
+      if (open[c].slots() == nullptr) continue;
+      held &=
+          RepeatSlots(acquisition.charges[c], grant, open[c].HeldUntilNs(grant.receipt_id, now_ns),
+                      now_ns, &acquisition.results[c]);
+    }
+    const Outcome outcome = Repeat(grant, now_ns, &acquisition);
+    return outcome == Outcome::kGranted && !held ? Outcome::kEnded : outcome;
+  }
+  acquisition.now_ns = now_ns;
+  for (size_t c = 0; c < open.size(); ++c) acquisition.results[c].debited_before_ns = 0;
+  if (!acquisition.once->may_remember) return Outcome::kNotRemembered;
+  const Outcome outcome = decide();
+  if (outcome == Outcome::kGranted) key.to_set = FormatGrant(GrantOf(acquisition));
+  return outcome;
+}
+
+bool AcquireCommand::DecisionStands() const {
+  for (size_t i = 0; i < callers_.size(); ++i) {
+    if (outcomes_[i] == Outcome::kGranted && callers_[i].pending == nullptr) return false;
+  }
+  return true;
 }
 
 void AcquireCommand::OnDecided() {

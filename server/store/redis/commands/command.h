@@ -3,6 +3,7 @@
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_COMMAND_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_COMMAND_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -36,6 +37,8 @@ class Command {
   virtual bool urgent() const { return false; }
   // False: not to be sent yet; the command calls its sender's Resume later.
   virtual bool Ready() { return true; }
+  // How much it asks of the server (script_size.h), once it is built.
+  virtual size_t units() const { return 1; }
   // Replaces `words`, whose memory is reused. False: no caller waits any more; it is not sent.
   virtual bool Build(std::vector<std::string>* words) = 0;
   // The reply, which is not an error.

@@ -150,6 +150,7 @@ bool CommandSender::SendTo(Endpoint* endpoint, bool asking) {
   }
   std::vector<std::string>& words = context_.sends().words;
   if (!command_.Build(&words)) return false;
+  units_ = command_.units();
   switch (endpoint->Send(*this, words, command_.urgent(), asking)) {
     case Endpoint::Sent::kYes:
       answer_missing_ = true;

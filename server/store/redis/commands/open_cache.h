@@ -40,7 +40,8 @@ class OpenCache final : private net::IterationHook {
     size_t behind_ = 0;  // queues in which it is not the first
   };
 
-  // Whether the bucket has bookings, as far as is known: it is cached, or was until its turn.
+  // Whether the bucket has bookings, holds or estimates, as far as is known: it is cached, or was
+  // until its turn.
   bool Has(std::string_view key) const {
     if (buckets_.contains(common::ToAbsl(key))) return true;
     const auto queue = queues_.find(common::ToAbsl(key));
@@ -122,7 +123,7 @@ class OpenCache final : private net::IterationHook {
   };
 
   static size_t WeightOf(const OpenBucket& bucket) {
-    return kWeight + bucket.bookings() + kWeight * bucket.stored().run_chunks;
+    return kWeight + bucket.entries() + bucket.estimates() + kWeight * bucket.stored().run_chunks;
   }
   void Erase(Map::iterator place, size_t weight) {
     weight_ -= weight;

@@ -30,6 +30,9 @@ struct QueriedBucket {
   uint64_t bookings = 0;
   int64_t next_grant_after_ns = 0;
   algorithm::Refundable refundable;
+  // As QueryItem's.
+  uint64_t holds = 0;
+  int64_t next_end_after_ns = 0;
 };
 
 // `permits` of each bucket. Not sent after deadline_ns. `done` gets as many as buckets; none: Redis
@@ -75,6 +78,18 @@ class RefundPart final : public RefundOperation {
   std::vector<uint64_t> permits_;
   absl::AnyInvocable<void(RefundOutcome)> done_;
 };
+
+// ---- Settle: says how many permits the work of an acquisition took, and ends its slots ----
+
+void StartSettle(CommandContext& context, SettleOperation* operation);
+
+// ---- Renew: holds slots for longer; and the holds of a bucket ----
+
+// Renewals of the same buckets one after the other are one command. Those of several slots of a
+// Cluster are renewed slot by slot.
+void StartRenew(CommandContext& context, RenewOperation* operation);
+
+void StartHolds(CommandContext& context, HoldsOperation* operation);
 
 // ---- Move: moves a booking up to the earliest moment at which it fits ----
 

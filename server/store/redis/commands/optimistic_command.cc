@@ -5,7 +5,9 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "server/store/redis/wire/hash_slot.h"
 #include "server/store/redis/wire/parameters_text.h"
+#include "server/store/redis/wire/remembered_grant.h"
 #include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
@@ -20,10 +22,6 @@ constexpr int64_t kMostPauseNs = 4'000'000;
 // Its grant times may have to wait for the raise that is in flight, and then for their own.
 constexpr int kPromisesAtOnce = 3;
 
-// A script refuses buckets with a negative number, the first of its reply; with this one if they
-// hold bookings.
-constexpr int64_t kBooked = -2;
-
 // Bookings that are read or folded with the reply that brings them, and in a turn.
 constexpr size_t kOpenedAtOnce = 256;
 constexpr size_t kOpenedInTurn = 2048;
@@ -31,6 +29,7 @@ constexpr size_t kOpenedInTurn = 2048;
 // The place of a script's first key among the words; its arguments follow the last one.
 constexpr size_t kFirstKey = 3;
 
+// A script refuses buckets with a negative one.
 int64_t FirstNumber(const Reply& reply) {
   const Reply* first = &reply;
   if (reply.type == Reply::Type::kArray && !reply.elements.empty()) first = &reply.elements[0];
@@ -41,12 +40,20 @@ int64_t FirstNumber(const Reply& reply) {
 
 std::vector<std::string> BucketOperation::KeyWords(Script script, const FencingToken& token) const {
   std::vector<std::string> words = {"EVALSHA", TextOf(script).sha,
-                                    absl::StrCat(3 * buckets_.size() + 1)};
+                                    absl::StrCat(3 * buckets_.size() + once_keys_.size() + 1)};
   for (const Bucket& bucket : buckets_) {
     words.insert(words.end(), bucket.keys.begin(), bucket.keys.end());
   }
+  for (const OnceKey& id : once_keys_) words.push_back(id.key);
   words.push_back(token.WordFor(buckets_[0]));
   return words;
+}
+
+std::string BucketOperation::OnceKeyOf(const RequestId& id) const {
+  const std::string_view tag = context_.router().Splits()
+                                   ? std::string_view(TagOfSlot(SlotOf(buckets_[0].keys[0])))
+                                   : std::string_view();
+  return redis::OnceKeyOf(context_.settings().name_space, tag, id);
 }
 
 std::vector<std::string> BucketOperation::ScriptWords(Script script,
@@ -64,7 +71,10 @@ std::vector<std::string> BucketOperation::ScriptWords(Script script,
 
 void BucketOperation::DecideHereIfBooked() {
   for (const Bucket& bucket : buckets_) {
-    if (context_.open_buckets().Has(bucket.keys[0])) command_.DecideHere();
+    if (algorithm::IsConcurrency(bucket.rule->rule->parameters) ||
+        context_.open_buckets().Has(bucket.keys[0])) {
+      command_.DecideHere();
+    }
   }
 }
 
@@ -109,12 +119,14 @@ bool OptimisticCommand::Build(std::vector<std::string>* words) {
     if (next.what == Next::What::kAbandon || next.what == Next::What::kDone) return false;
   }
   const FencingToken& token = context_.router().TokenFor(sender_.endpoint(), RoutingKey());
-  // A decision by another floor must not be written.
-  if (stage_ == Stage::kReplace && !(token == token_)) stage_ = Stage::kRead;
+  // A decision by another floor must not be written, nor one that has waited for too long.
+  if (stage_ == Stage::kReplace && !(token == token_ && operation_.DecisionStands())) {
+    stage_ = Stage::kRead;
+  }
   if (stage_ == Stage::kReplace) {
     *words = replace_words_;
     // It may have waited, so its latest time may be in the past.
-    (*words)[kFirstKey + operation_.buckets().size() * 3 + 1] =
+    (*words)[kFirstKey + operation_.buckets().size() * 3 + operation_.once_keys().size() + 1] =
         context_.settings().TimeArgument(token);
   } else {
     token_ = token;
@@ -132,8 +144,8 @@ Next OptimisticCommand::OnReply(const Reply& reply) {
     return {};
   }
   if (stage_ != Stage::kScript) return OnRead(reply);
-  if (const int64_t first = FirstNumber(reply); first < 0) {
-    if (first == kBooked || !operation_.UseOtherScript()) DecideHere();
+  if (FirstNumber(reply) < 0) {
+    DecideHere();
     return {Next::What::kRetry};
   }
   switch (operation_.OnScriptReply(reply, token_)) {
@@ -157,6 +169,9 @@ std::vector<std::string> OptimisticCommand::ExchangeWords(bool replace) const {
   std::vector<std::string> words = operation_.KeyWords(Script::kExchange, token_);
   words.push_back(context_.settings().TimeArgument(token_));
   words.emplace_back(replace ? "1" : "0");
+  if (const size_t ids = operation_.once_keys().size(); ids > 0) {
+    absl::StrAppend(&words.back(), " ", ids);
+  }
   return words;
 }
 
@@ -172,12 +187,16 @@ bool OptimisticCommand::BuildRead(std::vector<std::string>* words) {
     words->push_back(booked ? known->stored().state : "");
     words->push_back(booked ? absl::StrCat(known->stored().generation) : "");
   }
+  words->insert(words->end(), operation_.once_keys().size(), "");
   return true;
 }
 
 Next OptimisticCommand::OnRead(const Reply& reply) {
+  std::vector<BucketOperation::OnceKey>& once_keys = operation_.once_keys();
+  const size_t once_at = 2 + 3 * operation_.buckets().size();
   if (reply.type != Reply::Type::kArray ||
-      reply.elements.size() != 2 + 3 * operation_.buckets().size() ||
+      reply.elements.size() != (once_keys.empty() ? once_at : once_at + 1) ||
+      (!once_keys.empty() && reply.elements[once_at].elements.size() != once_keys.size()) ||
       reply.elements[0].type != Reply::Type::kInteger ||
       reply.elements[1].type != Reply::Type::kInteger) {
     return Malformed();
@@ -195,6 +214,9 @@ Next OptimisticCommand::OnRead(const Reply& reply) {
       return {Next::What::kSend, 1 + static_cast<int64_t>(random % static_cast<size_t>(most_ns))};
     }
     if (!operation_.CallersWait()) return {};
+  }
+  for (size_t i = 0; i < once_keys.size(); ++i) {
+    once_keys[i].known = reply.elements[once_at].elements[i].text;
   }
   read_ns_ = reply.elements[0].integer * 1000 + reply.elements[1].integer;
   if (const std::optional<Next> next = Open(reply); next.has_value()) return *next;
@@ -247,10 +269,15 @@ Next OptimisticCommand::DecideOpen() {
   stage_ = Stage::kRead;
   if (open_failed_) return {Next::What::kAbandon};
   const int64_t now_ns = BeginAt(absl::MakeSpan(open_), read_ns_);
+  using OnceKey = BucketOperation::OnceKey;
+  std::vector<OnceKey>& once_keys = operation_.once_keys();
+  for (OnceKey& id : once_keys) id.to_set.clear();
   operation_.Decide(absl::MakeSpan(open_), now_ns);
-  const bool replaces =
-      operation_.Writes() && std::any_of(open_.begin(), open_.end(),
-                                         [](const OpenBucket& bucket) { return bucket.changed(); });
+  const bool replaces = operation_.Writes() &&
+                        (std::any_of(open_.begin(), open_.end(),
+                                     [](const OpenBucket& bucket) { return bucket.changed(); }) ||
+                         std::any_of(once_keys.begin(), once_keys.end(),
+                                     [](const OnceKey& id) { return !id.to_set.empty(); }));
   if (!replaces) {
     LeaveTurn();
     operation_.OnDecided();
@@ -313,6 +340,7 @@ void OptimisticCommand::PrepareReplace(int64_t now_ns) {
   stage_ = Stage::kReplace;
   replace_words_ = ExchangeWords(/*replace=*/true);
   std::move(known_.begin(), known_.end(), std::back_inserter(replace_words_));
+  for (const auto& id : operation_.once_keys()) replace_words_.push_back(id.known);
   for (size_t i = 0; i < open_.size(); ++i) {
     if (!open_[i].changed()) {
       const std::vector<std::string> words = OpenBucket::FormatUnchanged();
@@ -325,6 +353,7 @@ void OptimisticCommand::PrepareReplace(int64_t now_ns) {
     if (context_.settings().test_time != nullptr) words[0] = "3600000";
     std::move(words.begin(), words.end(), std::back_inserter(replace_words_));
   }
+  for (const auto& id : operation_.once_keys()) replace_words_.push_back(id.to_set);
 }
 
 bool OptimisticCommand::MayPromise(int64_t now_ns) {
@@ -332,6 +361,15 @@ bool OptimisticCommand::MayPromise(int64_t now_ns) {
   std::vector<LimitPromise> promises;
   for (size_t i = 0; i < open_.size(); ++i) {
     const OpenBucket& bucket = open_[i];
+    if (bucket.slots() != nullptr && bucket.changed() && bucket.entries() != 0) {
+      // After a loss the limit is closed for hold_for. A hold lasts for longer if it began at a
+      // later grant time, or before hold_for was lowered.
+      const int64_t after_ns = bucket.slots()->holds().back().end_ns -
+                               algorithm::WindowNs(operation_.buckets()[i].rule->rule->parameters);
+      if (after_ns <= now_ns) continue;
+      promises.push_back({operation_.buckets()[i].rule->rule->limit_name, after_ns / 1000 + 1});
+      continue;
+    }
     if (!bucket.changed() || bucket.bookings() == 0) continue;
     const int64_t last_ns = bucket.LastGrantTimeNs();
     if (last_ns <= now_ns) continue;

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/net/work_queue.h"
+#include "server/store/once.h"
 #include "server/store/redis/commands/command.h"
 #include "server/store/redis/commands/open_cache.h"
 #include "server/store/redis/fencing/fence.h"
@@ -142,15 +143,23 @@ class BucketOperation {
   }
 
   absl::Span<const Bucket> buckets() const { return buckets_; }
-  // The words of a script on these buckets, up to its keys.
+  // Request ids of the operation (store/once.h): keys in the buckets' slot, which are read,
+  // compared and written with the buckets.
+  struct OnceKey {
+    std::string key;
+    std::string known = {};   // its value as it was read; empty: there is none
+    std::string to_set = {};  // as it was decided here; empty: it stays
+  };
+  std::vector<OnceKey>& once_keys() { return once_keys_; }
+  // The key of a request id.
+  std::string OnceKeyOf(const RequestId& id) const;
+  // The words of a script on these buckets and request ids, up to its keys.
   std::vector<std::string> KeyWords(Script script, const FencingToken& token) const;
 
   // ---- By script ----
 
   // False: no caller waits any more.
   virtual bool BuildScript(const FencingToken&, std::vector<std::string>*) { return false; }
-  // The script refused a bucket, not because of bookings. True: sent again, by another script.
-  virtual bool UseOtherScript() { return false; }
   // `token`: as the script was passed.
   virtual Handled OnScriptReply(const Reply&, const FencingToken& /*token*/) {
     return Handled::kMalformed;
@@ -164,6 +173,9 @@ class BucketOperation {
   virtual void Decide(absl::Span<OpenBucket> open, int64_t now_ns) = 0;
   // Whether Decide's changes to the buckets are to be written.
   virtual bool Writes() const { return true; }
+  // False: a caller that was granted was answered since, with nothing taken. Then none of the
+  // decision is written, and the callers that are left are decided again.
+  virtual bool DecisionStands() const { return true; }
   // The decision is in force: answers the callers.
   virtual void OnDecided() = 0;
   // Others changed the buckets too often; nothing was done.
@@ -199,10 +211,12 @@ class BucketOperation {
   CommandContext& context_;
   std::vector<Bucket> owned_;
   const absl::Span<const Bucket> buckets_;
+  std::vector<OnceKey> once_keys_;
   OptimisticCommand command_;
 
  private:
-  // A bucket with bookings, as far as this shard knows, is not worth a script.
+  // A bucket with bookings, as far as this shard knows, is not worth a script. None decides on
+  // slots.
   void DecideHereIfBooked();
 };
 

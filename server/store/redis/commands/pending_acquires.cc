@@ -1,5 +1,6 @@
 #include "server/store/redis/commands/pending_acquires.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/algorithm/parameters.h"
@@ -16,9 +17,17 @@ void Clear(Acquisition& acquisition) {
   acquisition.now_ns = 0;
   acquisition.receipt_id = 0;
   acquisition.may_be_debited = false;
+  if (acquisition.once != nullptr) acquisition.once->repeated = false;
 }
 
 }  // namespace
+
+ChargeResult ResultOf(const Rule& rule, bool fits, const BucketLevel& level) {
+  ChargeResult result;
+  result.level = level;
+  if (!fits) result.reason = rule.shadow ? Reason::kShadowDenied : Reason::kNotEnough;
+  return result;
+}
 
 PendingAcquire* PendingAcquires::Begin(AcquireOperation* operation, uint64_t receipt_id) {
   if (free_.empty()) free_.push_back(std::make_unique<PendingAcquire>());
@@ -82,6 +91,38 @@ void PendingAcquires::CompleteUnavailable(AcquireOperation* operation) {
     acquisition.outcome = DecideUnavailable(acquisition);
   }
   operation->Done();
+}
+
+void SentCallers::CollectLate(int64_t now_ns, std::vector<Caller>* late, int64_t* next_ns) {
+  for (Caller& caller : callers_) {
+    if (caller.pending == nullptr) continue;
+    if (caller.pending->deadline_ns < now_ns) {
+      caller.acquisition->may_be_debited = MayBeExecuted();
+      // The acquisition is gone once the caller is answered.
+      late->push_back(std::exchange(caller, {}));
+    } else {
+      *next_ns = std::min(*next_ns, caller.pending->deadline_ns);
+    }
+  }
+}
+
+bool SentCallers::DropAnswered() {
+  return std::erase_if(callers_, [](const Caller& caller) { return caller.pending == nullptr; }) >
+         0;
+}
+
+void SentCallers::AnswerUnavailable(PendingAcquires& acquires, bool may_be_executed) {
+  for (Caller& caller : callers_) {
+    if (caller.pending != nullptr) {
+      // What was decided here and is not known to be in force.
+      caller.acquisition->wait_ns = 0;
+      caller.acquisition->retry_after_ns = 0;
+      caller.acquisition->receipt_id = 0;
+      if (caller.acquisition->once != nullptr) caller.acquisition->once->repeated = false;
+      caller.acquisition->may_be_debited = may_be_executed;
+    }
+    acquires.AnswerUnavailable(caller);
+  }
 }
 
 }  // namespace sluice::store::redis

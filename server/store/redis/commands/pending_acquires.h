@@ -25,8 +25,13 @@ struct PendingAcquire {
 // One acquisition that waits for its answer. `pending` null: it was answered.
 struct Caller {
   PendingAcquire* pending = nullptr;
-  Acquisition* acquisition = nullptr;
+  Acquisition* acquisition = nullptr;  // gone once it was answered
+  // Of its command: the place of its request id, counted from 1; 0: it has none.
+  uint32_t once = 0;
 };
+
+// Of a charge of one bucket.
+ChargeResult ResultOf(const Rule& rule, bool fits, const BucketLevel& level);
 
 // Belongs to its loop.
 class PendingAcquires {
@@ -55,6 +60,24 @@ class PendingAcquires {
   absl::AnyInvocable<void(const Acquisition&)> on_relaxed_;
   size_t waiting_ = 0;
   std::vector<std::unique_ptr<PendingAcquire>> free_;  // kept for their memory
+};
+
+// Callers of one queue that go to Redis together, in their order. A base of what sends them.
+class SentCallers {
+ public:
+  // Moves callers whose deadline has passed (on the store's clock) to `late`, and lowers *next_ns
+  // to the earliest deadline of the others.
+  void CollectLate(int64_t now_ns, std::vector<Caller>* late, int64_t* next_ns);
+
+ protected:
+  ~SentCallers() = default;
+  // Redis may have decided them, although no reply says so.
+  virtual bool MayBeExecuted() const = 0;
+  // Returns whether there were any.
+  bool DropAnswered();
+  void AnswerUnavailable(PendingAcquires& acquires, bool may_be_executed);
+
+  std::vector<Caller> callers_;
 };
 
 }  // namespace sluice::store::redis

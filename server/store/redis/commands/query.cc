@@ -57,6 +57,12 @@ class QueryCommand final : public BucketOperation {
       found.refundable = open[i].RefundableAt(now_ns);
       found.wait_ns = earliest_ns == algorithm::kNeverNs ? earliest_ns : earliest_ns - now_ns;
       found.bookings = open[i].bookings();
+      if (open[i].slots() != nullptr) {
+        found.holds = open[i].slots()->HoldsAt(now_ns);
+        if (found.holds != 0) {
+          found.next_end_after_ns = open[i].slots()->NextEndNs(now_ns) - now_ns;
+        }
+      }
       if (found.bookings != 0) {
         found.next_grant_after_ns = std::max<int64_t>(open[i].NextGrantTimeNs() - now_ns, 0);
       }

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/store/decide.h"
 #include "server/store/redis/commands/operations.h"
 #include "server/store/redis/commands/optimistic_command.h"
+#include "server/store/redis/wire/remembered_grant.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -26,6 +28,9 @@ class RefundCommand final : public BucketOperation {
         remembered_(remembered) {
     // A reservation: its grant time may be ahead.
     if (operation->grant_time_ns != 0) command_.DecideHere();
+    if (operation->request_id != nullptr) {
+      once_keys_.push_back({OnceKeyOf(*operation->request_id)});
+    }
   }
 
  private:
@@ -57,13 +62,21 @@ class RefundCommand final : public BucketOperation {
   }
 
   void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
-    open_ = Refund(*operation_, open, now_ns);
+    settled_ = WasSettled(operation_->receipt_id, open);
+    open_ = !settled_ && Refund(*operation_, open, now_ns);
+    if (settled_) std::fill_n(operation_->refunded, open.size(), uint64_t{0});
+    if (!open_ || once_keys_.empty()) return;
+    std::optional<RememberedGrant> grant = ParseGrant(once_keys_[0].known);
+    if (!grant.has_value() || grant->receipt_id != operation_->receipt_id) return;
+    grant->receipt_id = RememberedGrant::kRefunded;
+    once_keys_[0].to_set = FormatGrant(*grant);
   }
   bool Writes() const override { return open_; }
 
   // Answers by whether the receipt was open.
   void OnDecided() override {
     RefundOperation* const operation = operation_;
+    if (settled_) return Answer(operation, RefundOutcome::kSettled);
     if (!remembered_) return Answer(operation, RefundOutcome::kRefunded);
     UsedReceipts& used_receipts = context_.used_receipts();
     if (!open_ && used_receipts.Contains(operation->receipt_id)) {
@@ -93,6 +106,7 @@ class RefundCommand final : public BucketOperation {
   RefundOperation* const operation_;
   const bool remembered_;
   bool open_ = false;
+  bool settled_ = false;
 };
 
 }  // namespace

@@ -27,6 +27,7 @@ Endpoint::Endpoint(net::EventLoop& loop, net::Resolver& resolver, EndpointOption
       counters_(counters),
       owner_(owner),
       window_(options_.budget_ns, options_.max_connections * options_.max_in_flight),
+      script_size_(options_.max_script_runs),
       polling_(StepNs() + kTimerLatenessNs) {
   pipelines_.push_back(std::make_unique<Pipeline>(*this));
 }
@@ -106,6 +107,7 @@ void Endpoint::Answered(Request& request) {
     // Not polled time: a command that was sent waits in Redis also while this loop is busy.
     const int64_t answered_ns = loop_.now_ns() - pipeline.connection.UnreadNs();
     window_.OnAnswer(request.sent_ns_, answered_ns - request.sent_ns_, !room_waiters_.empty());
+    script_size_.OnAnswer(loop_.now_ns(), request.units_);
   }
   WakeWaiters();
 }
@@ -121,6 +123,7 @@ Endpoint::Sent Endpoint::Send(Request& request, const std::vector<std::string>& 
   request.pipeline_ = pipeline;
   request.sent_polled_ns_ = PolledNs();
   request.sent_ns_ = loop_.now_ns();
+  script_size_.OnSend(request.sent_ns_, /*idle=*/in_flight_ == 0);
   pipeline->in_flight.push_back(&request);
   ++in_flight_;
   counters_.commands.Add();

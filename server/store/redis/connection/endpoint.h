@@ -35,6 +35,7 @@
 #include "server/store/redis/connection/connection.h"
 #include "server/store/redis/connection/counters.h"
 #include "server/store/redis/connection/polling_clock.h"
+#include "server/store/redis/connection/script_size.h"
 #include "server/store/redis/wire/resp.h"
 
 namespace sluice::store::redis {
@@ -47,6 +48,8 @@ struct EndpointOptions {
   size_t max_in_flight = 1024;
   // Most connections to one server.
   size_t max_connections = 4;
+  // Most runs of callers that one script decides; one or more.
+  size_t max_script_runs = ScriptSize::kMost;
   common::Log* log = nullptr;         // may be null
   CircuitBreaker* breaker = nullptr;  // of the store; may be null
 };
@@ -71,6 +74,7 @@ class Endpoint final : private net::IterationHook {
     // null: the connection broke; whether it was executed is not known. The server has room again.
     virtual void OnAnswered(Reply* reply) = 0;
     bool abandoned_ = false;
+    size_t units_ = 1;  // of the server's work, see script_units()
 
    private:
     friend class Endpoint;
@@ -141,6 +145,11 @@ class Endpoint final : private net::IterationHook {
   // after the loop has stopped.
   void AwaitRoom(RoomWaiter& waiter);
   size_t room_waiters() const { return room_waiters_.size(); }
+  // The most runs of callers that one script may decide now (script_size.h).
+  size_t script_units() const { return script_size_.units(); }
+  // Scripts may use MGET. The owner tells when it knows.
+  bool may_read_together() const { return may_read_together_; }
+  void SetMayReadTogether(bool may) { may_read_together_ = may; }
   enum class Sent : uint8_t { kYes, kFull, kUnavailable };
   // May be called while others wait, by the waiter whose turn it is. `urgent`: sends it even if the
   // window is full. `asking`: the server is to answer although its slot is still being imported
@@ -222,6 +231,8 @@ class Endpoint final : private net::IterationHook {
   std::vector<std::unique_ptr<Pipeline>> pipelines_;  // one or more
   size_t in_flight_ = 0;                              // in all pipelines
   ConcurrencyWindow window_;
+  ScriptSize script_size_;
+  bool may_read_together_ = true;
   std::deque<RoomWaiter*> room_waiters_;
   bool starting_ = false;
   int64_t started_ns_ = 0;

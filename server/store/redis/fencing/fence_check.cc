@@ -1,6 +1,7 @@
 #include "server/store/redis/fencing/fence_check.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -77,7 +78,21 @@ void FenceCheck::OnReady() {
     config_.elements.insert(config_.elements.end(), reply->elements.begin(), reply->elements.end());
   };
   for (const char* name : kConfigNames) endpoint_.Call({"CONFIG", "GET", name}, note);
+  CheckMget();
   ReadFence();
+}
+
+void FenceCheck::CheckMget() {
+  endpoint_.Call({"MGET", FenceKey(options_.name_space)}, [this](const Reply* reply) {
+    const bool refused = reply != nullptr && reply->HasCode("NOPERM");
+    endpoint_.SetMayReadTogether(!refused);
+    // Once, not for each loop and connection.
+    static std::atomic<bool> logged = false;
+    if (!refused || logged.exchange(true)) return;
+    endpoint_.LogError("redis_no_mget",
+                       "the ACL user lacks +mget: scripts read buckets one by one, which costs "
+                       "Redis more; grant it, and connect again");
+  });
 }
 
 void FenceCheck::OnFenceMissed() {

@@ -1,6 +1,6 @@
 -- Decides acquisitions, in order, each with any number of charges, all or none.
 --
---   KEYS     three of each bucket (buckets.lua)
+--   KEYS     three of each bucket (buckets.lua), then those of the request ids
 --   ARGV     time, number of buckets, the buckets, then for each acquisition:
 --              id of its receipt ('0': none wanted), number of charges (negative: the caller would
 --                wait), then for each charge: which bucket, counted from 0, and 4 numbers
@@ -8,39 +8,45 @@
 --                (store.h, Debit). Then each charge has 6 words more: 2 numbers, the most that the
 --                bucket may owe or count; 2 numbers, what one permit costs; the permits; and the
 --                charges before it that charge it in turn, counted from 1, separated by commas
+--              If the number of charges ends with o (perhaps behind f or g), it has a request id.
+--              Then two words follow at once: the number of the id among the keys, counted from 1
+--              (negative: its grant may not be remembered), and the fingerprint of what is asked
 --
 -- Returns {microseconds, nanoseconds, then for each acquisition: 1 or 0 for granted, and for each
 -- of its charges: 1 or 0 for whether it fitted, 7 numbers of its bucket afterwards, and if it was
 -- forced or gave back 2 numbers, what was counted or given back}, or what load_buckets answers. -1
 -- instead of 1 or 0 is the last number: that acquisition would wait, and neither it nor the later
--- ones were decided.
+-- ones were decided. 2: its request id was granted before; what is remembered of that grant
+-- (wire/remembered_grant.h) follows, and 7 numbers for each charge. 3: its grant could not be
+-- remembered, and nothing follows.
 --
 -- A shadow charge never denies: it is taken where it fits and the acquisition is granted.
 local buckets, other = load_buckets()
 if other then return other end
 
--- count * (u, t), rounded to doubles where it is beyond 2^53: then it is more than any bucket holds.
-local function multiple(count, u, t, base)
-  local product = count * t
-  local carry = floor(product / base)
-  return count * u + carry, product - carry * base
-end
-
--- How often (unit_u, unit_t) fits into (u, t).
-local function quotient(u, t, unit_u, unit_t, base)
-  local count = floor((u * base + t) / (unit_u * base + unit_t))
-  while count > 0 do
-    local whole_u, whole_t = multiple(count, unit_u, unit_t, base)
-    if not before(u, t, whole_u, whole_t) then break end
-    count = count - 1
-  end
-  local more_u, more_t = multiple(count + 1, unit_u, unit_t, base)
-  return before(u, t, more_u, more_t) and count or count + 1
-end
-
 -- Decides a forced acquisition; the rules are those of ForcedShares (server/store/decide.h). Its
 -- charges begin at argument i. Returns where they end.
 local function force(id, count, gives_back, i, reply)
+  -- count * (u, t), rounded to doubles where it is beyond 2^53: then it is more than any bucket
+  -- holds.
+  local function multiple(count, u, t, base)
+    local product = count * t
+    local carry = floor(product / base)
+    return count * u + carry, product - carry * base
+  end
+
+  -- How often (unit_u, unit_t) fits into (u, t).
+  local function quotient(u, t, unit_u, unit_t, base)
+    local count = floor((u * base + t) / (unit_u * base + unit_t))
+    while count > 0 do
+      local whole_u, whole_t = multiple(count, unit_u, unit_t, base)
+      if not before(u, t, whole_u, whole_t) then break end
+      count = count - 1
+    end
+    local more_u, more_t = multiple(count + 1, unit_u, unit_t, base)
+    return before(u, t, more_u, more_t) and count or count + 1
+  end
+
   local own, counted, taken = {}, {}, {}
   for c = 1, count do
     local bucket = buckets[ARGV[i] + 1]
@@ -84,22 +90,70 @@ local function force(id, count, gives_back, i, reply)
   return i
 end
 
+-- What is remembered under the request ids, by their number. false: nothing.
+local remembered, new_grants = {}, {}
+
+local function once_key(number) return KEYS[3 * bucket_count + number] end
+
+local function remember(once, id)
+  remembered[once.number] = once.fingerprint .. ' ' .. id .. ' 0'
+  new_grants[#new_grants + 1] = once.number
+end
+
+-- Whether an acquisition is answered without a decision. Its charges are `width` arguments each.
+local function is_answered(once, count, width, i, reply)
+  local value = remembered[once.number]
+  if value == nil then
+    value = redis.call('GET', once_key(once.number))
+    remembered[once.number] = value
+  end
+  if not value then
+    if once.may_remember then return false end
+    reply[#reply + 1] = 3
+    return true
+  end
+  reply[#reply + 1] = 2
+  reply[#reply + 1] = value
+  for arg = i, i + (count - 1) * width, width do
+    local bucket = buckets[ARGV[arg] + 1]
+    local charge = {tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3]),
+      tonumber(ARGV[arg + 4])}
+    bucket.algorithm.level(bucket, charge, reply)
+  end
+  return true
+end
+
 local reply = {now_u, now_n}
 local i = first_item_arg
 while i <= #ARGV do
   local id, count = ARGV[i], tonumber(ARGV[i + 1])
-  local forced = not count
   i = i + 2
-  if forced then
-    local charges, how = string.match(ARGV[i - 1], '^(%d+)([fg])$')
-    reply[#reply + 1] = 1
-    i = force(id, tonumber(charges), how == 'g', i, reply)
-    count = 0
+  local how, once = '', nil
+  if not count then
+    local charges, o
+    charges, how, o = string.match(ARGV[i - 1], '^(-?%d+)([fg]?)(o?)$')
+    count = tonumber(charges)
+    if o == 'o' then
+      local number = tonumber(ARGV[i])
+      once = {number = math.abs(number), may_remember = number > 0, fingerprint = ARGV[i + 1]}
+      i = i + 2
+    end
   end
   local charges = {}
   local granted = true
   local waits = count < 0
   if waits then count = -count end
+  local forced = how ~= ''
+  local width = forced and 11 or 5
+  if once and is_answered(once, count, width, i, reply) then
+    i = i + count * width
+    count = 0
+  elseif forced then
+    reply[#reply + 1] = 1
+    i = force(id, count, how == 'g', i, reply)
+    if once then remember(once, id) end
+    count = 0
+  end
   for c = 1, count do
     local bucket = buckets[ARGV[i] + 1]
     local charge = {tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
@@ -113,7 +167,10 @@ while i <= #ARGV do
     reply[#reply + 1] = -1
     break
   end
-  if not forced then reply[#reply + 1] = granted and 1 or 0 end
+  if count > 0 then
+    reply[#reply + 1] = granted and 1 or 0
+    if granted and once then remember(once, id) end
+  end
   for _, one in ipairs(charges) do
     local bucket = one[1]
     if granted and one[3] then
@@ -132,5 +189,8 @@ for _, bucket in ipairs(buckets) do
     -- To save all would note that the log has seen the present time, which no decision did.
     keep_receipts(bucket)
   end
+end
+for _, number in ipairs(new_grants) do
+  redis.call('SET', once_key(number), remembered[number], 'PX', 60000)
 end
 return reply

@@ -24,8 +24,9 @@ local extra_ttl = string.find(ARGV[1], '^%d') and 3600000 or 0
 
 local max_receipts = 128
 
--- The functions of each algorithm, by the letter of its kind.
-local algorithms = {}
+-- By the letter of its kind, a function that defines each algorithm, and returns its functions.
+-- Each is the text of a file (scripts.cc). To define all takes Redis longer than a decision does.
+local definitions = {}
 
 -- The arguments of bucket i, counted from 1: kind, parameters, writer, shadow, six numbers, and the
 -- floor (two numbers; fence.h; 0 0: no data was lost): a token bucket is full at the floor at the
@@ -150,7 +151,7 @@ local function forgive(bucket, u, n, base)
   end
   for _, receipt in ipairs(bucket.receipts) do
     receipt[4], receipt[5] = less(receipt[4], receipt[5])
-    if bucket.algorithm == algorithms.t then
+    if bucket.kind == 't' then
       receipt[2], receipt[3] = less(receipt[2], receipt[3])
     end
   end
@@ -178,8 +179,9 @@ end
 local function save_state(bucket, ttl, ...)
   local flag = save_receipts(bucket, ttl)
   local words = {bucket.parameters, bucket.writer}
-  for _, value in ipairs({...}) do
-    words[#words + 1] = type(value) == 'number' and number(value) or value
+  for i = 1, select('#', ...) do
+    local value = select(i, ...)
+    words[i + 2] = type(value) == 'number' and number(value) or value
   end
   words[#words + 1] = flag
   redis.call('SET', bucket.key, table.concat(words, ' '), 'PX', number(ttl))
@@ -196,5 +198,5 @@ end
 -- Each algorithm is a table of load, fits, take, force, level, refundable, refund and
 -- save; fixed_window has give_back, too.
 --
--- A charge is {a, b, c, d}. Token bucket: cost, room (see acquire_token_bucket.lua). Others:
+-- A charge is {a, b, c, d}. Token bucket: cost, room (see acquire_token_buckets.lua). Others:
 -- permits. `level` appends 7 numbers, from which the caller computes level and waiting time.

@@ -1,4 +1,4 @@
--- Precedes each script that works by the time, other than acquire_token_bucket.lua, which reads the
+-- Precedes each script that works by the time, other than acquire_token_buckets.lua, which reads the
 -- clock by the same rules.
 --
 -- Returns the time that `word` asks for, as microseconds and nanoseconds; or nil, and the error to

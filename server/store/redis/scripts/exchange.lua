@@ -1,12 +1,14 @@
 -- Reads buckets; or replaces them, if they are still as the caller knows them.
 --
---   KEYS     three of each bucket (buckets.lua), the fence's (prelude.lua)
---   ARGV     time (clock.lua), 1 to replace or 0, then for each bucket the state and the receipts that the
---            caller knows ('': none, or not known), or if it knows bookings their generation; and
+--   KEYS     three of each bucket (buckets.lua), those of request ids, the fence's (prelude.lua)
+--   ARGV     time (clock.lua), 1 to replace or 0, with the number of request ids if there are any
+--            ('1 3'), then for each bucket the state and the receipts that the caller knows ('':
+--            none, or not known), or if it knows bookings their generation, and for each request id
+--            what is remembered under it ('': nothing); and
 --            to replace, for each bucket: time to live in milliseconds ('': leave it alone), state
 --            ('': full, which is the same as no bucket), receipts ('': none), runs, fields of the
 --            bookings to delete, fields and values to set, each of the last three preceded by
---            their number
+--            their number; and for each request id what is to be remembered ('': leave it alone)
 --
 -- A bucket with bookings, and a long log, has a hash in place of receipts
 -- (server/store/redis/wire/open_bucket.h).
@@ -15,9 +17,11 @@
 --
 -- Returns 1 if they were replaced, else {microseconds, nanoseconds, then for each bucket: state,
 -- receipts, runs}; of a bucket with bookings: state, past, and {names of all chunks, then the chunks
--- of later generations}.
-local count = (#KEYS - 1) / 3
-local replace = ARGV[2] == '1'
+-- of later generations}. If there are request ids, a list of what is remembered follows.
+local mode, ids = string.match(ARGV[2], '^([01]) ?(%d*)$')
+ids = tonumber(ids) or 0
+local count = (#KEYS - 1 - ids) / 3
+local replace = mode == '1'
 local states, receipts, booked = {}, {}, {}
 local same = replace
 for i = 1, count do
@@ -30,6 +34,11 @@ for i = 1, count do
     known = known and receipts[i] == ARGV[2 * i + 2]
   end
   same = same and known
+end
+local remembered = {}
+for i = 1, ids do
+  remembered[i] = redis.call('GET', KEYS[3 * count + i]) or ''
+  same = same and remembered[i] == ARGV[2 + 2 * count + i]
 end
 
 -- The past, the names of the chunks, and those of them that the caller cannot know.
@@ -61,10 +70,11 @@ if not same then
     reply[#reply + 1] = text
     reply[#reply + 1] = list
   end
+  if ids > 0 then reply[#reply + 1] = remembered end
   return reply
 end
 
-local arg = 3 + 2 * count
+local arg = 3 + 2 * count + ids
 for i = 1, count do
   local state_key, runs_key, receipts_key = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
   local ttl, state, text = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2]
@@ -95,5 +105,9 @@ for i = 1, count do
     end
     if gone - 1 > runs then redis.call('PEXPIRE', runs_key, ttl) end
   end
+end
+for i = 1, ids do
+  local value = ARGV[arg + i - 1]
+  if value ~= '' then redis.call('SET', KEYS[3 * count + i], value, 'PX', 60000) end
 end
 return 1

@@ -4,7 +4,6 @@
 -- each), permits, serial. The server's clock is the wall clock and the only one, so it never lags:
 -- a window is over when it ends.
 local fixed_window = {}
-algorithms.f = fixed_window
 
 function fixed_window.load(bucket, rest)
   local numbers = bucket.numbers
@@ -107,3 +106,5 @@ function fixed_window.save(bucket)
   save_state(bucket, ttl_ms(u), bucket.index, bucket.opened_u, bucket.opened_n, bucket.ends_u,
     bucket.ends_n, bucket.total, bucket.serial)
 end
+
+return fixed_window

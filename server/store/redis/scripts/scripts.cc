@@ -7,19 +7,22 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "server/store/redis/scripts/embedded_scripts.h"
 
 namespace sluice::store::redis {
 namespace {
 
-// What stands before each script that works on buckets, in this order.
-constexpr const char* kBucketParts[] = {embedded::buckets,      embedded::token_bucket,
-                                        embedded::sliding_log,  embedded::sliding_window,
-                                        embedded::fixed_window, embedded::load_buckets};
-// The scripts, these parts, the prelude and the clock.
-static_assert(embedded::kFiles == kScripts + std::size(kBucketParts) + 2,
+struct Algorithm {
+  char kind;
+  const char* text;
+};
+constexpr Algorithm kAlgorithms[] = {{'t', embedded::token_bucket},
+                                     {'l', embedded::sliding_log},
+                                     {'w', embedded::sliding_window},
+                                     {'f', embedded::fixed_window}};
+// The scripts, the algorithms, buckets.lua, load_buckets.lua, the prelude and the clock.
+static_assert(embedded::kFiles == kScripts + std::size(kAlgorithms) + 4,
               "a .lua file in scripts/ is not used");
 
 ScriptText Plain(std::string text) {
@@ -36,7 +39,12 @@ ScriptText Guarded(const std::string& text) { return Plain(embedded::prelude + t
 ScriptText Timed(const std::string& text) { return Guarded(embedded::clock + text); }
 
 ScriptText OnBuckets(const char* text) {
-  return Timed(absl::StrCat(absl::StrJoin(kBucketParts, ""), text));
+  std::string whole = embedded::buckets;
+  for (const Algorithm& algorithm : kAlgorithms) {
+    absl::StrAppend(&whole, "function definitions.", std::string(1, algorithm.kind), "()\n",
+                    algorithm.text, "end\n");
+  }
+  return Timed(absl::StrCat(whole, embedded::load_buckets, text));
 }
 
 }  // namespace

@@ -14,18 +14,18 @@ namespace sluice::store::redis {
 //   Timed      the same, clock.lua: works by the time
 //   OnBuckets  the same, the algorithms, load_buckets.lua: works on any bucket
 // To add a script, add its line here and its file. A missing or unused file does not compile.
-#define SLUICE_REDIS_SCRIPTS(SCRIPT)                         \
-  SCRIPT(kAcquireTokenBucket, acquire_token_bucket, Guarded) \
-  SCRIPT(kAcquire, acquire, OnBuckets)                       \
-  SCRIPT(kQuery, query, OnBuckets)                           \
-  SCRIPT(kRefund, refund, OnBuckets)                         \
-  SCRIPT(kDebit, debit, OnBuckets)                           \
-  SCRIPT(kReset, reset, Guarded)                             \
-  SCRIPT(kExchange, exchange, Timed)                         \
-  SCRIPT(kCloseReceipts, close_receipts, Plain)              \
-  SCRIPT(kHeartbeat, heartbeat, Timed)                       \
-  SCRIPT(kReplaceFence, replace_fence, Plain)                \
-  SCRIPT(kReadFloors, read_floors, Plain)                    \
+#define SLUICE_REDIS_SCRIPTS(SCRIPT)                           \
+  SCRIPT(kAcquireTokenBuckets, acquire_token_buckets, Guarded) \
+  SCRIPT(kAcquire, acquire, OnBuckets)                         \
+  SCRIPT(kQuery, query, OnBuckets)                             \
+  SCRIPT(kRefund, refund, OnBuckets)                           \
+  SCRIPT(kDebit, debit, OnBuckets)                             \
+  SCRIPT(kReset, reset, Guarded)                               \
+  SCRIPT(kExchange, exchange, Timed)                           \
+  SCRIPT(kCloseReceipts, close_receipts, Plain)                \
+  SCRIPT(kHeartbeat, heartbeat, Timed)                         \
+  SCRIPT(kReplaceFence, replace_fence, Plain)                  \
+  SCRIPT(kReadFloors, read_floors, Plain)                      \
   SCRIPT(kRaisePromise, raise_promise, Plain)
 
 #define SLUICE_REDIS_SCRIPT_NAME(name, file, form) name,

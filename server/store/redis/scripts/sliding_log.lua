@@ -3,7 +3,6 @@
 -- State: permits, last run (2 numbers, permits), latest moment seen (2 numbers). A run has the
 -- moment of its permits, rounded up to a whole number of quanta.
 local sliding_log = {}
-algorithms.l = sliding_log
 local runs_at_once = 32
 -- A log may have 65,537 runs, and a script must not hold Redis up for all of them. The time until
 -- permits fit is searched in that many runs of a bucket; beyond them it is a lower bound.
@@ -214,3 +213,5 @@ function sliding_log.save(bucket)
   save_state(bucket, ttl, bucket.total, bucket.last_u, bucket.last_n, bucket.last_permits,
     bucket.seen_u, bucket.seen_n)
 end
+
+return sliding_log

@@ -2,7 +2,6 @@
 --
 -- State: the latest sub-window seen, and INDEX:PERMITS of each that has permits.
 local sliding_window = {}
-algorithms.w = sliding_window
 
 function sliding_window.load(bucket, rest)
   local numbers = bucket.numbers
@@ -106,3 +105,5 @@ function sliding_window.save(bucket)
   if #parts == 0 then parts[1] = '-' end
   save_state(bucket, ttl_ms(2 * bucket.period_u + 2), bucket.index, table.concat(parts))
 end
+
+return sliding_window

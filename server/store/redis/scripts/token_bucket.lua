@@ -2,7 +2,6 @@
 --
 -- State: the TAT, when it is full again: microseconds, and ticks of a microsecond.
 local token_bucket = {}
-algorithms.t = token_bucket
 
 function token_bucket.load(bucket, rest)
   bucket.base = bucket.numbers[1]
@@ -78,7 +77,9 @@ end
 
 function token_bucket.level(bucket, charge, reply)
   local u, t = lacking(bucket)
-  for _, value in ipairs({u, t, 0, 0, 0, 0, 0}) do reply[#reply + 1] = value end
+  local n = #reply
+  reply[n + 1], reply[n + 2] = u, t
+  for i = n + 3, n + 7 do reply[i] = 0 end
 end
 
 -- As refunds from the oldest on: each lowers the least shortfall of all newer receipts.
@@ -116,3 +117,5 @@ function token_bucket.save(bucket)
   local u = lacking(bucket)
   save_state(bucket, ttl_ms(u), bucket.full_u, bucket.full_t)
 end
+
+return token_bucket

@@ -12,6 +12,9 @@ constexpr size_t kMaxGeneral = 64;
 // Reservations are decided on this loop, at up to a few microseconds each.
 constexpr size_t kMaxReservations = 256;
 constexpr size_t kMaxFree = 4096;
+// How many queues that go by themselves a script's queues may be taken from behind. They keep their
+// places.
+constexpr size_t kMaxPassed = 32;
 
 }  // namespace
 
@@ -55,36 +58,120 @@ BatchQueues::Queue& BatchQueues::QueueOf(const Acquisition& acquisition) {
 }
 
 void BatchQueues::Ready(Queue& queue) {
-  if (queue.in_flight != nullptr || queue.queued) return;
-  queue.queued = true;
+  if (queue.state != Queue::State::kIdle) return;
+  queue.state = Queue::State::kWaits;
   ready_.push_back(&queue);
   context_.loop().BeforeSleep(*this);
 }
 
-void BatchQueues::OnIterationEnd() {
+void BatchQueues::LineUp() {
   std::vector<Queue*> ready;
   ready.swap(ready_);
-  for (Queue* queue : ready) {
-    queue->queued = false;
-    SendTo(router_.EndpointOf(queue->routing_key()), *queue);
+  for (Queue* queue : ready) PutInLine(*queue);
+}
+
+void BatchQueues::OnIterationEnd() {
+  LineUp();
+  // By index: what is answered without Redis may lead to a line for another server.
+  for (size_t i = 0; i < lines_.size(); ++i) Serve(*lines_[i]);
+}
+
+void BatchQueues::PutInLine(Queue& queue) {
+  Endpoint* const endpoint = router_.EndpointOf(queue.routing_key());
+  // Its command answers the callers.
+  if (endpoint == nullptr) return SendByItself(queue);
+  auto line = std::find_if(lines_.begin(), lines_.end(),
+                           [&](const auto& one) { return &one->endpoint == endpoint; });
+  if (line == lines_.end()) {
+    line = lines_.insert(line, std::make_unique<Line>(*this, *endpoint));
+  }
+  (*line)->queues.push_back(&queue);
+}
+
+void BatchQueues::Serve(Line& line) {
+  while (!line.queues.empty() && !line.awaits_room) {
+    if (line.endpoint.full()) {
+      line.awaits_room = true;
+      line.endpoint.AwaitRoom(line);
+    } else {
+      SendFirst(line);
+    }
   }
 }
 
-void BatchQueues::SendTo(Endpoint* endpoint, Queue& queue) {
-  if (endpoint == nullptr || !endpoint->full()) return Send(queue);
-  queue.queued = true;
-  endpoint->AwaitRoom(queue);
+void BatchQueues::SendFirst(Line& line) {
+  std::vector<TokenBucketBatch*> batches;
+  std::vector<Queue*> passed;
+  size_t units = line.endpoint.script_units();
+  while (!line.queues.empty() && units > 0 && passed.size() < kMaxPassed) {
+    Queue& queue = *line.queues.front();
+    line.queues.pop_front();
+    if (router_.EndpointOf(queue.routing_key()) != &line.endpoint) {
+      // Its slot has moved meanwhile.
+      PutInLine(queue);
+      context_.loop().BeforeSleep(*this);
+      continue;
+    }
+    if (!GoesTogether(queue)) {
+      if (batches.empty()) return SendByItself(queue);
+      passed.push_back(&queue);
+      continue;
+    }
+    FillBatch(queue, units);
+    if (queue.callers() == 0) {
+      OnAnswered(queue);
+      continue;
+    }
+    queue.state = Queue::State::kInFlight;
+    queue.in_flight = &queue;
+    units -= queue.runs();
+    batches.push_back(&queue);
+  }
+  line.queues.insert(line.queues.begin(), passed.begin(), passed.end());
+  if (!batches.empty()) TokenBucketsCommand::StartInTurn(context_, std::move(batches));
 }
 
-void BatchQueues::OnRoom(Queue& queue, Endpoint& endpoint) {
-  queue.queued = false;
-  // Its slot may have moved meanwhile.
-  Endpoint* const now_at = router_.EndpointOf(queue.routing_key());
-  if (now_at != &endpoint) return SendTo(now_at, queue);
-  Send(queue);
+bool BatchQueues::GoesTogether(const Queue& queue) const {
+  if (queue.buckets.size() > 1 ||
+      queue.buckets[0].rule->rule->parameters.kind != algorithm::Kind::kTokenBucket) {
+    return false;
+  }
+  // Of callers that need the script for all algorithms, so many go with one command; and a bucket
+  // with bookings, as far as this shard knows, is not worth a script.
+  const size_t looked_at = std::min(queue.gathered.size(), kMaxGeneral);
+  return std::all_of(
+             queue.gathered.begin(), queue.gathered.begin() + static_cast<ptrdiff_t>(looked_at),
+             [](const Caller& caller) { return TokenBucketBatch::Takes(*caller.acquisition); }) &&
+         !context_.open_buckets().Has(queue.routing_key());
 }
 
-void BatchQueues::Send(Queue& queue) {
+const Caller* BatchQueues::FirstInTime(Queue& queue, int64_t now_ns) {
+  while (!queue.gathered.empty()) {
+    if (queue.gathered.front().pending->deadline_ns >= now_ns) return &queue.gathered.front();
+    Caller late = queue.gathered.front();
+    queue.gathered.pop_front();
+    late.acquisition->now_ns = now_ns;
+    acquires_.Answer(late, Outcome::kDeadlineExceeded);
+  }
+  return nullptr;
+}
+
+void BatchQueues::FillBatch(Queue& queue, size_t runs) {
+  const int64_t now_ns = context_.clock().NowNs();
+  size_t most = max_gathered_;
+  while (const Caller* const caller = FirstInTime(queue, now_ns)) {
+    const Acquisition& acquisition = *caller->acquisition;
+    if (acquisition.max_wait_ns > 0) most = std::min(most, kMaxReservations);
+    if (queue.callers() >= most || !TokenBucketBatch::Takes(acquisition) ||
+        (queue.runs() == runs && queue.BeginsRun(acquisition))) {
+      return;
+    }
+    queue.TokenBucketBatch::Add(*caller);
+    queue.gathered.pop_front();
+  }
+}
+
+void BatchQueues::SendByItself(Queue& queue) {
   const int64_t now_ns = context_.clock().NowNs();
   size_t most = max_gathered_;
   if (queue.buckets.size() > 1 ||
@@ -92,35 +179,36 @@ void BatchQueues::Send(Queue& queue) {
     most = std::min(most, kMaxGeneral);
   }
   std::vector<Caller> callers;
-  while (!queue.gathered.empty() && callers.size() < most) {
-    Caller caller = queue.gathered.front();
+  while (const Caller* const caller = FirstInTime(queue, now_ns)) {
+    const Acquisition& acquisition = *caller->acquisition;
+    if (!TokenBucketBatch::Takes(acquisition)) most = std::min(most, kMaxGeneral);
+    if (acquisition.max_wait_ns > 0) most = std::min(most, kMaxReservations);
+    if (callers.size() >= most) break;
+    callers.push_back(*caller);
     queue.gathered.pop_front();
-    if (caller.pending->deadline_ns < now_ns) {
-      caller.acquisition->now_ns = now_ns;
-      acquires_.Answer(caller, Outcome::kDeadlineExceeded);
-      continue;
-    }
-    if (caller.acquisition->want_receipt || caller.acquisition->debit != Debit::kIfAllowed) {
-      most = std::min(most, kMaxGeneral);
-    }
-    if (caller.acquisition->max_wait_ns > 0) most = std::min(most, kMaxReservations);
-    callers.push_back(caller);
   }
-  if (callers.empty()) return DropIfIdle(queue);
+  if (callers.empty()) return OnAnswered(queue);
+  SendByItself(queue, std::move(callers), /*decide_here=*/false);
+}
+
+void BatchQueues::SendByItself(Queue& queue, std::vector<Caller> callers, bool decide_here) {
   auto command = std::make_unique<AcquireCommand>(context_, queue.buckets, queue.set,
                                                   std::move(callers), queue);
+  if (decide_here) command->DecideHere();
+  queue.state = Queue::State::kInFlight;
   queue.in_flight = command.get();
   BucketOperation::StartInTurn(std::move(command));
 }
 
-void BatchQueues::OnAcquired(Queue& queue) {
+void BatchQueues::OnAnswered(Queue& queue) {
   queue.in_flight = nullptr;
+  queue.state = Queue::State::kIdle;
   if (queue.gathered.empty()) return DropIfIdle(queue);
   Ready(queue);
 }
 
 void BatchQueues::DropIfIdle(Queue& queue) {
-  if (queue.in_flight != nullptr || queue.queued || !queue.gathered.empty()) return;
+  if (!queue.idle()) return;
   const auto found = queues_.find(absl::string_view(queue.name));
   std::unique_ptr<Queue> dropped = std::move(found->second);
   queues_.erase(found);

@@ -1,7 +1,9 @@
 // BatchQueues: the acquisitions of one event loop that wait to be sent to Redis, or for its reply.
 //
 // Each set of buckets has a queue, first come, first served, with at most one command in flight.
-// While it is, callers gather; the next command decides all of them.
+// While it is, callers gather; the next command decides all of them. Queues that are to be sent to
+// the same server form a line. Those of one token bucket each, of any slots, go together, in one
+// script (acquire_token_buckets.h), those of several buckets or other algorithms by themselves.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_QUEUE_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_QUEUE_H_
 
@@ -16,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "common/net/event_loop.h"
 #include "server/store/redis/commands/acquire.h"
+#include "server/store/redis/commands/acquire_token_buckets.h"
 #include "server/store/redis/commands/command_context.h"
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/wire/rule_entry.h"
@@ -26,7 +29,7 @@ namespace sluice::store::redis {
 // Belongs to its loop.
 class BatchQueues final : private net::IterationHook {
  public:
-  // At most max_gathered callers go with one command. `context` has a router already.
+  // At most max_gathered callers of a queue go with one command. `context` has a router already.
   BatchQueues(CommandContext& context, size_t max_gathered)
       : context_(context),
         router_(context.router()),
@@ -39,32 +42,72 @@ class BatchQueues final : private net::IterationHook {
   void OnUnavailable(Endpoint& endpoint);
 
  private:
-  struct Queue final : Endpoint::RoomWaiter, AcquireCommand::Owner {
+  struct Queue final : TokenBucketBatch, AcquireCommand::Owner {
     explicit Queue(BatchQueues& its_owner) : owner(its_owner) {}
-    void OnRoom(Endpoint& endpoint) override { owner.OnRoom(*this, endpoint); }
-    void OnAcquired() override { owner.OnAcquired(*this); }
+    const Bucket& bucket() const override { return buckets[0]; }
+    void OnAnswered() override { owner.OnAnswered(*this); }
+    void OnUndecided(bool decide_here) override {
+      owner.SendByItself(*this, TakeCallers(), decide_here);
+    }
+    void OnAcquired() override { owner.OnAnswered(*this); }
 
     const std::string& routing_key() const { return buckets[0].keys[0]; }
+    bool idle() const { return state == State::kIdle && gathered.empty(); }
 
     BatchQueues& owner;
     std::string name;
     std::vector<Bucket> buckets;
     uint64_t set = 0;  // see SetIdOf
     std::deque<Caller> gathered;
-    AcquireCommand* in_flight = nullptr;
-    bool queued = false;  // in ready_, or waits for room
+    enum class State : uint8_t {
+      kIdle,
+      kWaits,     // to be sent: in ready_, or in a line
+      kInFlight,  // in_flight has its callers
+    };
+    State state = State::kIdle;
+    SentCallers* in_flight = nullptr;
+  };
+
+  // Queues that wait to be sent to one server, first come, first served.
+  struct Line final : Endpoint::RoomWaiter {
+    Line(BatchQueues& its_owner, Endpoint& its_endpoint)
+        : owner(its_owner), endpoint(its_endpoint) {}
+    void OnRoom(Endpoint&) override {
+      awaits_room = false;
+      // What came in this iteration may go along.
+      owner.LineUp();
+      owner.SendFirst(*this);
+      owner.Serve(*this);
+    }
+
+    BatchQueues& owner;
+    Endpoint& endpoint;  // alive as long as queues wait
+    std::deque<Queue*> queues;
+    bool awaits_room = false;
   };
 
   Queue& QueueOf(const Acquisition& acquisition);
   // To be sent at the end of the iteration.
   void Ready(Queue& queue);
   void OnIterationEnd() override;
-  // Sends it, or waits for room.
-  void SendTo(Endpoint* endpoint, Queue& queue);
-  void Send(Queue& queue);
-  void OnRoom(Queue& queue, Endpoint& endpoint);
-  void OnAcquired(Queue& queue);
-  // Drops the queue if it is idle.
+  // Puts those that are ready into the lines of their servers.
+  void LineUp();
+  void PutInLine(Queue& queue);
+  // Sends while there is room, then waits for it.
+  void Serve(Line& line);
+  // Sends one command, with the first queue of the line and those that can go with it.
+  void SendFirst(Line& line);
+  bool GoesTogether(const Queue& queue) const;
+  // Moves its first callers to its batch, but no more than so many runs.
+  void FillBatch(Queue& queue, size_t runs);
+  // By a command of its own.
+  void SendByItself(Queue& queue);
+  void SendByItself(Queue& queue, std::vector<Caller> callers, bool decide_here);
+  // None of its callers is in flight: it is to be sent again if others have gathered.
+  void OnAnswered(Queue& queue);
+  // The first caller in time; the others before it are answered. Null: there is none.
+  const Caller* FirstInTime(Queue& queue, int64_t now_ns);
+  // It neither waits nor is in flight. Drops the queue if no caller gathered meanwhile.
   void DropIfIdle(Queue& queue);
 
   void AnswerLate();
@@ -78,6 +121,7 @@ class BatchQueues final : private net::IterationHook {
   absl::flat_hash_map<absl::string_view, std::unique_ptr<Queue>> queues_;  // by their own names
   std::vector<std::unique_ptr<Queue>> free_;                               // kept for their memory
   std::vector<Queue*> ready_;
+  std::vector<std::unique_ptr<Line>> lines_;
   std::string name_;  // of QueueOf, kept for its memory
   int64_t next_deadline_ns_ = kNoDeadline;
   int64_t armed_for_ns_ = 0;  // on the loop's clock

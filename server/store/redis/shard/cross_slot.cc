@@ -47,7 +47,10 @@ class CrossSlotAcquire final : private AcquireOperation {
       }
       part.results.resize(part.charges.size());
     }
-    if (caller.acquisition->charged_by != nullptr) PrepareForced();
+    if (caller.acquisition->charged_by != nullptr &&
+        caller.acquisition->debit != Debit::kIfAllowed) {
+      PrepareForced();
+    }
     deadline_ns = caller.pending->deadline_ns;
   }
 
@@ -58,6 +61,7 @@ class CrossSlotAcquire final : private AcquireOperation {
     acquisition_.results = part.results.data();
     // The last one is never given back.
     acquisition_.debit = caller_.acquisition->debit;
+    acquisition_.behind_others = caller_.acquisition->behind_others;
     acquisition_.want_receipt =
         want_receipt_ || (at_ + 1 < parts_.size() && acquisition_.debit != Debit::kGiveBack);
     if (!part.charged_by.empty()) {
@@ -302,13 +306,80 @@ void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, const Caller&
 void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, RefundOperation* operation) {
   // A caller that repeats the refund gets what is left, and nothing twice.
   static constexpr RefundOutcome kFirstOf[] = {
-      RefundOutcome::kUnavailable, RefundOutcome::kStaleRule, RefundOutcome::kRefunded,
-      RefundOutcome::kAlreadyRefunded, RefundOutcome::kExpired};
+      RefundOutcome::kUnavailable, RefundOutcome::kStaleRule,       RefundOutcome::kSettled,
+      RefundOutcome::kRefunded,    RefundOutcome::kAlreadyRefunded, RefundOutcome::kExpired};
   auto outcomes = std::make_shared<std::vector<RefundOutcome>>();
   const size_t parts = groups.size();
   for (ChargeGroup& group : groups) {
     shard.Begin(new RefundPart(
         *operation, std::move(group.places), [outcomes, parts, operation](RefundOutcome outcome) {
+          outcomes->push_back(outcome);
+          if (outcomes->size() < parts) return;
+          operation->outcome = *std::find_first_of(std::begin(kFirstOf), std::end(kFirstOf),
+                                                   outcomes->begin(), outcomes->end());
+          operation->Done();
+        }));
+  }
+}
+
+namespace {
+
+// Some charges of a settlement, settled by themselves. Deletes itself when it is done.
+class SettlePart final : public SettleOperation {
+ public:
+  SettlePart(const SettleOperation& whole, const ChargeGroup& group,
+             absl::AnyInvocable<void(SettleOutcome)> done)
+      : actual_(group.places.size(), kAsTaken),
+        settled_(group.places.size()),
+        done_(std::move(done)) {
+    for (const size_t place : group.places) charges_.push_back(whole.charges[place]);
+    receipt_id = whole.receipt_id;
+    grant_time_ns = whole.grant_time_ns;
+    estimate = false;
+    charges = charges_;
+    actual = actual_.data();
+    deadline_ns = whole.deadline_ns;
+    settled = settled_.data();
+  }
+  void Done() override {
+    const std::unique_ptr<SettlePart> self(this);
+    done_(outcome);
+  }
+
+ private:
+  std::vector<Charge> charges_;
+  std::vector<uint64_t> actual_;
+  std::vector<SettledPermits> settled_;
+  absl::AnyInvocable<void(SettleOutcome)> done_;
+};
+
+}  // namespace
+
+void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, SettleOperation* operation) {
+  const bool actuals =
+      std::any_of(operation->actual, operation->actual + operation->charges.size(),
+                  [](uint64_t actual) { return actual != SettleOperation::kAsTaken; });
+  // Slots of one part are no proof that the settlement of another part is the first one.
+  if (operation->estimate || actuals) {
+    operation->outcome = SettleOutcome::kSeveralSlots;
+    return operation->Done();
+  }
+  std::fill_n(operation->settled, operation->charges.size(), SettledPermits());
+  static constexpr SettleOutcome kFirstOf[] = {SettleOutcome::kUnavailable,
+                                               SettleOutcome::kStaleRule, SettleOutcome::kTooEarly,
+                                               SettleOutcome::kSettled, SettleOutcome::kUnknown};
+  auto outcomes = std::make_shared<std::vector<SettleOutcome>>();
+  const size_t parts = groups.size();
+  for (const ChargeGroup& group : groups) {
+    const bool slots =
+        std::any_of(group.buckets.begin(), group.buckets.end(), [](const Bucket& bucket) {
+          return algorithm::IsConcurrency(bucket.rule->rule->parameters);
+        });
+    // Rates stay as they were taken, and can no longer be refunded.
+    if (!slots) shard.closer().Close(group.buckets, operation->receipt_id);
+    StartSettle(
+        shard,
+        new SettlePart(*operation, group, [outcomes, parts, operation](SettleOutcome outcome) {
           outcomes->push_back(outcome);
           if (outcomes->size() < parts) return;
           operation->outcome = *std::find_first_of(std::begin(kFirstOf), std::end(kFirstOf),

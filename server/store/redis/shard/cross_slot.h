@@ -44,6 +44,9 @@ size_t OtherSlotCharge(absl::Span<const ChargeGroup> groups);
 void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, const Caller& caller);
 // Completes the operation.
 void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, RefundOperation* operation);
+// The same. kSeveralSlots if it had settle_within or names actuals: only slots are ended across
+// slots of a Cluster.
+void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, SettleOperation* operation);
 
 }  // namespace sluice::store::redis
 

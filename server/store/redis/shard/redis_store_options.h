@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "server/store/redis/connection/redis_url.h"
+#include "server/store/redis/connection/script_size.h"
 #include "server/store/redis/fencing/fence.h"
 
 namespace sluice::store {
@@ -48,7 +49,10 @@ struct RedisStoreOptions {
   // max_connections for each loop. Fewer are sent when replies take long.
   size_t max_in_flight = 1024;
   size_t max_connections = 4;
-  // Most callers answered by one script.
+  // Most runs of callers of token buckets that one script decides; fewer where it would take long.
+  // 1: each bucket has a script of its own.
+  size_t max_script_runs = redis::ScriptSize::kMost;
+  // Most callers of a bucket answered by one script.
   size_t max_gathered = 4096;
   // How long a node that is not heard of still counts, and how long a new one waits for its share
   // of limits with sharing: split or on_store_failure: split. Equal on all nodes.

@@ -68,7 +68,9 @@ void Shard::BeginOne(const Caller& caller) {
   if (router_->Splits() && acquisition.charges.size() > 1) {
     groups = GroupsOf(*this, acquisition.charges);
   }
-  if (acquisition.max_wait_ns > 0 && groups.size() > 1) {
+  const bool needs_one_slot = acquisition.max_wait_ns > 0 || acquisition.once != nullptr ||
+                              acquisition.settle_within_ns != 0;
+  if (needs_one_slot && groups.size() > 1) {
     acquisition.other_slot_charge = OtherSlotCharge(groups);
     acquires_.Answer(answered, Outcome::kSeveralSlots);
   } else if (router_->AllUnavailable() || !MayWait(acquires_.waiting() - 1)) {
@@ -104,6 +106,8 @@ void Shard::Begin(QueryOperation* operation) {
                    item.waiting = found[0].bookings;
                    item.next_grant_after_ns = found[0].next_grant_after_ns;
                    item.refundable = found[0].refundable;
+                   item.holds = found[0].holds;
+                   item.next_end_after_ns = found[0].next_end_after_ns;
                  }
                  answered();
                });
@@ -118,6 +122,14 @@ void Shard::Begin(RefundOperation* operation) {
     if (groups.size() > 1) return StartCrossSlot(*this, std::move(groups), operation);
   }
   StartRefund(*this, operation, BucketsOf(operation->charges));
+}
+
+void Shard::Begin(SettleOperation* operation) {
+  if (router_->Splits() && operation->charges.size() > 1) {
+    std::vector<ChargeGroup> groups = GroupsOf(*this, operation->charges);
+    if (groups.size() > 1) return StartCrossSlot(*this, std::move(groups), operation);
+  }
+  StartSettle(*this, operation);
 }
 
 void Shard::Reset(const Rule& rule, std::string_view key,

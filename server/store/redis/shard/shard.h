@@ -102,6 +102,7 @@ class Shard final : public CommandContext,
   void Begin(AcquireOperation* operation, uint64_t receipt_id) override;
   void Begin(QueryOperation* operation);
   void Begin(RefundOperation* operation) override;
+  void Begin(SettleOperation* operation);
   void Reset(const Rule& rule, std::string_view key, absl::AnyInvocable<void(ResetOutcome)> done);
 
   ReceiptCloser& closer() { return closer_; }

@@ -75,7 +75,7 @@ class Router {
   // flight there.
   virtual Endpoint* EndpointOf(std::string_view key) = 0;
 
-  // Keys of different groups cannot go into one script. Splits() false: all keys are of one group.
+  // A script cannot declare keys of different groups. Splits() false: all keys are of one group.
   virtual bool Splits() const { return false; }
   virtual uint16_t GroupOf(std::string_view key) const { return 0; }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "common/bounds.h"
 #include "server/algorithm/token_bucket.h"
 #include "server/store/redis/wire/open_bucket.h"
 
@@ -16,10 +17,11 @@ namespace {
 
 using algorithm::Booking;
 using algorithm::BucketImage;
+using algorithm::Estimate;
 using algorithm::Kind;
 using algorithm::Parameters;
 
-constexpr uint8_t kFormat = 3;
+constexpr uint8_t kFormat = 4;
 
 class Writer {
  public:
@@ -208,12 +210,65 @@ bool DecodeRuns(std::string_view bytes, std::vector<BucketImage::Count>* runs) {
   return in.at_end() && runs->size() > before;
 }
 
+std::string EncodeEstimates(absl::Span<const Estimate> estimates, int64_t origin_ns) {
+  Writer out;
+  out.Put(estimates.size());
+  uint64_t id_before = 0;
+  int64_t end_before_ns = 0;
+  uint64_t within_before = 0;
+  for (const Estimate& estimate : estimates) {
+    const int64_t end_ns = estimate.end_ns + origin_ns;
+    out.PutStep(id_before, estimate.id);
+    out.Put(static_cast<uint64_t>(estimate.state));
+    out.Put(estimate.asked);
+    out.PutSigned(end_ns - end_before_ns);
+    out.PutStep(within_before, estimate.within_ns);
+    id_before = estimate.id;
+    end_before_ns = end_ns;
+    within_before = estimate.within_ns;
+    if (estimate.state == Estimate::State::kOpen) continue;
+    out.Put(estimate.actual);
+    out.Put(estimate.changed);
+  }
+  return out.Take();
+}
+
+bool DecodeEstimates(std::string_view bytes, std::vector<Estimate>* estimates) {
+  Reader in(bytes);
+  const size_t before = estimates->size();
+  Estimate last;
+  uint64_t within_ns = 0;
+  for (size_t left = in.GetCount(); left > 0 && in.good(); --left) {
+    Estimate one;
+    one.id = in.GetStep(last.id);
+    const uint64_t state = in.Get();
+    if (one.id <= last.id || state > static_cast<uint64_t>(Estimate::State::kRefunded)) {
+      return false;
+    }
+    one.state = static_cast<Estimate::State>(state);
+    one.asked = in.Get();
+    one.end_ns = static_cast<int64_t>(static_cast<uint64_t>(last.end_ns) +
+                                      static_cast<uint64_t>(in.GetSigned()));
+    within_ns = in.GetStep(within_ns);
+    if (within_ns > static_cast<uint64_t>(common::bounds::kMaxSettleWithinNs)) return false;
+    one.within_ns = within_ns;
+    if (one.state != Estimate::State::kOpen) {
+      one.actual = in.Get();
+      one.changed = in.Get();
+    }
+    estimates->push_back(one);
+    last = one;
+  }
+  return in.at_end() && estimates->size() > before;
+}
+
 std::string EncodePast(const Parameters& parameters, const BucketImage& image, int64_t origin_ns,
-                       uint64_t generation, size_t run_chunks) {
+                       const StoredBookings& stored, const algorithm::Estimates* estimates) {
   Writer out;
   out.Put(kFormat);
-  out.Put(generation);
-  out.Put(run_chunks);
+  out.Put(stored.generation);
+  out.Put(stored.run_chunks);
+  out.Put(stored.estimate_chunks);
   out.PutSigned(image.latest_ns + origin_ns);
   switch (parameters.kind) {
     case Kind::kTokenBucket:
@@ -236,13 +291,23 @@ std::string EncodePast(const Parameters& parameters, const BucketImage& image, i
       out.Put(image.count);
       out.Put(image.serial);
       break;
+    case Kind::kConcurrency:
+      break;  // its holds are in chunks
   }
-  const size_t closed =
-      image.receipts.size() - std::min(image.receipts.size(), kMaxReceiptsInRedis);
-  out.Put(image.receipts.size() - closed);
+  const auto counts = [&](const BucketImage::Receipt& receipt) {
+    return estimates == nullptr || estimates->Find(receipt.id) == nullptr;
+  };
+  const auto counted =
+      static_cast<size_t>(std::count_if(image.receipts.begin(), image.receipts.end(), counts));
+  const size_t to_close = counted - std::min(counted, kMaxReceiptsInRedis);
+  size_t left = to_close;
+  out.Put(image.receipts.size() - to_close);
   BucketImage::Receipt before;
-  for (size_t i = closed; i < image.receipts.size(); ++i) {
-    const BucketImage::Receipt& receipt = image.receipts[i];
+  for (const BucketImage::Receipt& receipt : image.receipts) {
+    if (left > 0 && counts(receipt)) {
+      --left;
+      continue;
+    }
     out.PutStep(before.id, receipt.id);
     out.PutStep(before.cost_or_when, receipt.cost_or_when);
     out.PutStep(before.shortfall_or_permits, receipt.shortfall_or_permits);
@@ -258,6 +323,7 @@ std::optional<BucketImage> DecodePast(const Parameters& parameters, std::string_
   bool good = in.Get() == kFormat;
   stored->generation = in.Get();
   stored->run_chunks = static_cast<size_t>(in.Get());
+  stored->estimate_chunks = static_cast<size_t>(in.Get());
   const int64_t latest_ns = in.GetSigned();
   const bool tokens = parameters.kind == Kind::kTokenBucket;
   *origin_ns = tokens ? latest_ns : 0;
@@ -281,6 +347,8 @@ std::optional<BucketImage> DecodePast(const Parameters& parameters, std::string_
       image.ends_ns = in.GetSigned();
       image.count = in.Get();
       image.serial = in.Get();
+      break;
+    case Kind::kConcurrency:
       break;
   }
   image.receipts.resize(in.GetCount());

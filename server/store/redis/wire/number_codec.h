@@ -107,6 +107,14 @@ class ReplyNumbers {
     }
     return reply_.elements[at_++].integer;
   }
+  // Of a reply that is an array. Empty: there is none.
+  std::string_view NextText() {
+    if (at_ >= reply_.elements.size() || reply_.elements[at_].type != Reply::Type::kString) {
+      good_ = false;
+      return {};
+    }
+    return reply_.elements[at_++].text;
+  }
   // Nanoseconds since 1970.
   int64_t NextTime() {
     const int64_t us = Next();

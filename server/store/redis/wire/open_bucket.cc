@@ -57,14 +57,24 @@ bool Same(const Booking& a, const Booking& b) {
          a.set == b.set;
 }
 
-// Reads a chunk of runs, and notes its first quantum.
+void NoteFirst(uint64_t first, std::shared_ptr<const StoredBookings::Chunk>* chunk) {
+  if ((*chunk)->first == first) return;
+  auto noted = std::make_shared<StoredBookings::Chunk>(**chunk);
+  noted->first = first;
+  *chunk = std::move(noted);
+}
+
+// Read a chunk, and note what it begins with.
 bool ReadRuns(std::shared_ptr<const StoredBookings::Chunk>* chunk, BucketImage* image) {
   const size_t first = image->counts.size();
   if (!DecodeRuns((*chunk)->bytes, &image->counts)) return false;
-  if ((*chunk)->first == image->counts[first].when) return true;
-  auto noted = std::make_shared<StoredBookings::Chunk>(**chunk);
-  noted->first = image->counts[first].when;
-  *chunk = std::move(noted);
+  NoteFirst(image->counts[first].when, chunk);
+  return true;
+}
+bool ReadEstimates(std::shared_ptr<const StoredBookings::Chunk>* chunk, BucketImage* image) {
+  const size_t first = image->estimates.size();
+  if (!DecodeEstimates((*chunk)->bytes, &image->estimates)) return false;
+  NoteFirst(image->estimates[first].id, chunk);
   return true;
 }
 
@@ -100,7 +110,7 @@ struct Difference {
 
 Parameters Countable(const Parameters& parameters) {
   Parameters countable = parameters;
-  if (countable.kind != Kind::kTokenBucket) {
+  if (countable.kind != Kind::kTokenBucket && !IsConcurrency(countable)) {
     VisitMember(countable.kind, [&](auto member) {
       uint64_t& permits = (countable.*member).rate.permits;
       permits = std::min(permits, kMaxCounted);
@@ -163,7 +173,10 @@ absl::StatusOr<OpenBucket> OpenBucket::Begin(const Parameters& parameters, std::
   }
   int64_t booked_origin_ns = 0;
   std::optional<BucketImage> image = DecodePast(*booked, stored.past, &booked_origin_ns, &stored);
-  if (!image.has_value() || stored.run_chunks > stored.chunks.size()) return ForeignBookings();
+  if (!image.has_value() || stored.run_chunks > stored.chunks.size() ||
+      stored.estimate_chunks > stored.chunks.size() - stored.run_chunks) {
+    return ForeignBookings();
+  }
   if (known.has_value() && EncodeParameters(known->named_) == common::ToStd(words[0]) &&
       known->Follow(stored, *image, booked_origin_ns, now_ns)) {
     known->writer_ = std::string(words[1]);
@@ -183,14 +196,17 @@ absl::StatusOr<bool> OpenBucket::Load(size_t* most) {
   for (; unread_->next < stored_.chunks.size(); ++unread_->next) {
     if (*most == 0) return false;
     auto& chunk = stored_.chunks[unread_->next];
-    const size_t before = image.bookings.size() + image.counts.size();
-    const bool runs = unread_->next < stored_.run_chunks;
-    if (runs ? !ReadRuns(&chunk, &image) : !DecodeBookings(chunk->bytes, &image.bookings)) {
-      return ForeignBookings();
-    }
-    const size_t size = image.bookings.size() + image.counts.size() - before;
-    if (size == 0) return ForeignBookings();
-    if (!runs) parts_.push_back({chunk, size});
+    const auto read = [&] {
+      return image.bookings.size() + image.counts.size() + image.estimates.size();
+    };
+    const size_t before = read();
+    const bool booked = unread_->next >= stored_.booking_chunks_at();
+    const bool good = booked ? DecodeBookings(chunk->bytes, &image.bookings)
+                      : unread_->next < stored_.run_chunks ? ReadRuns(&chunk, &image)
+                                                           : ReadEstimates(&chunk, &image);
+    const size_t size = read() - before;
+    if (!good || size == 0) return ForeignBookings();
+    if (booked) parts_.push_back({chunk, size});
     *most -= std::min(*most, size);
   }
   // To make the state of them takes about as long as to read them.
@@ -214,6 +230,17 @@ void OpenBucket::Finish(Unread unread) {
     booking.grant_time_ns -= origin_ns_;
     last_booking_id_ = std::max(last_booking_id_, booking.id);
   }
+  for (algorithm::Estimate& estimate : image.estimates) {
+    estimate.end_ns -= origin_ns_;
+    last_booking_id_ = std::max(last_booking_id_, estimate.id);
+  }
+  if (IsConcurrency(parameters_)) {
+    image.holds.reserve(image.bookings.size());
+    for (const Booking& entry : image.bookings) {
+      image.holds.push_back({entry.grant_time_ns, entry.id, entry.permits});
+    }
+    image.bookings.clear();
+  }
   state_ = BucketState::FromImage(parameters_, image);
 }
 
@@ -229,6 +256,7 @@ void OpenBucket::Convert(const Parameters& to, int64_t now_ns) {
     origin_ns = countable.kind == Kind::kTokenBucket ? now_ns : 0;
   }
   state_.Convert(parameters_, countable, At(now_ns), origin_ns_ - origin_ns);
+  if (entries() == 0) parts_.clear();
   origin_ns_ = origin_ns;
   parameters_ = countable;
 }
@@ -259,23 +287,42 @@ void OpenBucket::Fold(int64_t now_ns) {
 }
 
 bool OpenBucket::FoldSome(int64_t now_ns, size_t* most) {
-  const size_t before = bookings();
+  const size_t before = entries();
   if (before == 0) return true;
   state_.Fold(parameters_, At(now_ns), *most);
   NoteFolded(before);
-  *most -= before - bookings();
-  // Scripts can use it again.
-  if (bookings() == 0) changed_ = true;
+  *most -= before - entries();
+  // Scripts can use it again, or there is no need for it.
+  if (entries() == 0) changed_ = true;
+  if (slots() != nullptr) {
+    return entries() == 0 || slots()->holds().front().end_ns > At(now_ns).now_ns;
+  }
   return !state_.HasDue(At(now_ns).now_ns);
 }
 
 bool OpenBucket::CanTake(uint64_t permits, int64_t now_ns, uint64_t set) const {
+  if (slots() != nullptr && BookingsFull()) return false;
   return now_ns >= closed_until_ns_ && state_.CanTake(parameters_, permits, At(now_ns), set);
 }
 
 void OpenBucket::Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uint64_t set) {
   state_.TryTake(parameters_, permits, At(now_ns), receipt_id, nullptr, set);
   changed_ = true;
+  if (slots() == nullptr) return;
+  NoteAdded(slots()->holds().RankOf(receipt_id));
+  last_booking_id_ = std::max(last_booking_id_, receipt_id);
+}
+
+std::optional<int64_t> OpenBucket::RenewHold(uint64_t receipt_id, int64_t now_ns) {
+  const std::optional<int64_t> before_ns = HeldUntilNs(receipt_id, now_ns);
+  if (!before_ns.has_value()) return std::nullopt;
+  const size_t rank = slots()->holds().RankOf(receipt_id);
+  const std::optional<int64_t> end_ns = state_.RenewHold(parameters_, receipt_id, At(now_ns));
+  if (end_ns == before_ns) return end_ns;
+  NoteRemoved(rank);
+  NoteAdded(slots()->holds().RankOf(receipt_id));
+  changed_ = true;
+  return end_ns;
 }
 
 uint64_t OpenBucket::Force(uint64_t permits, uint64_t max_owed, int64_t now_ns,
@@ -302,16 +349,20 @@ void OpenBucket::Book(const Booking& booking, int64_t now_ns) {
   local.grant_time_ns -= origin_ns_;
   state_.Book(parameters_, local, At(now_ns));
   // It is the last of its grant time.
-  NoteAdded(state_.BookingsUpTo(local.grant_time_ns) - 1);
+  NoteAdded(slots() != nullptr ? slots()->holds().RankOf(booking.id)
+                               : state_.BookingsUpTo(local.grant_time_ns) - 1);
   last_booking_id_ = std::max(last_booking_id_, booking.id);
   changed_ = true;
+  changed_estimates_.push_back(booking.id);
 }
 
 bool OpenBucket::CancelBooking(int64_t grant_time_ns, uint64_t id) {
-  const size_t rank = state_.BookingRank(grant_time_ns - origin_ns_, id);
+  const size_t rank = slots() != nullptr ? slots()->holds().RankOf(id)
+                                         : state_.BookingRank(grant_time_ns - origin_ns_, id);
   if (!state_.CancelBooking(parameters_, grant_time_ns - origin_ns_, id)) return false;
   NoteRemoved(rank);
   changed_ = true;
+  changed_estimates_.push_back(id);
   return true;
 }
 
@@ -323,20 +374,53 @@ bool OpenBucket::FindBooking(int64_t grant_time_ns, uint64_t id, Booking* bookin
   return true;
 }
 
-std::optional<uint64_t> OpenBucket::Refund(uint64_t receipt_id, int64_t now_ns) {
-  if (parameters_.kind == Kind::kSlidingLog) {
-    constexpr uint64_t kNoRuns = std::numeric_limits<uint64_t>::max();
-    for (const auto& receipt : state_.ToImage(/*with_bookings=*/false, kNoRuns).receipts) {
-      if (receipt.id == receipt_id) refunded_.push_back(receipt.cost_or_when);
-    }
+void OpenBucket::NoteRefunded(uint64_t receipt_id) {
+  changed_estimates_.push_back(receipt_id);
+  if (parameters_.kind != Kind::kSlidingLog) return;
+  constexpr uint64_t kNoRuns = std::numeric_limits<uint64_t>::max();
+  for (const auto& receipt : state_.ToImage(/*with_bookings=*/false, kNoRuns).receipts) {
+    if (receipt.id == receipt_id) refunded_.push_back(receipt.cost_or_when);
   }
+}
+
+bool OpenBucket::HasRoomForEstimate(int64_t now_ns) {
+  return state_.HasRoomForEstimate(At(now_ns), &changed_estimates_) &&
+         estimates() < common::bounds::kMaxEstimatesPerBucketInRedis;
+}
+
+void OpenBucket::BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
+                               int64_t within_ns) {
+  state_.BeginEstimate(receipt_id, permits, grant_time_ns - origin_ns_, within_ns);
+  last_booking_id_ = std::max(last_booking_id_, receipt_id);
+  changed_estimates_.push_back(receipt_id);
+  changed_ = true;
+}
+
+uint64_t OpenBucket::Settle(uint64_t receipt_id, const BucketState::Settlement& settlement,
+                            int64_t now_ns) {
+  NoteRefunded(receipt_id);
+  changed_ = true;
+  BucketState::Settlement countable = settlement;
+  countable.max_owed = CountableOwed(parameters_, settlement.max_owed);
+  return state_.Settle(parameters_, receipt_id, countable, At(now_ns));
+}
+
+void OpenBucket::CloseReceipt(uint64_t receipt_id) {
+  state_.CloseReceipt(receipt_id);
+  changed_ = true;
+}
+
+std::optional<uint64_t> OpenBucket::Refund(uint64_t receipt_id, int64_t now_ns) {
+  NoteRefunded(receipt_id);
+  const size_t rank = slots() == nullptr ? 0 : slots()->holds().RankOf(receipt_id);
   const std::optional<uint64_t> given = state_.Refund(parameters_, receipt_id, At(now_ns));
   if (given.has_value()) changed_ = true;
+  if (given.has_value() && slots() != nullptr) NoteRemoved(rank);
   return given;
 }
 
 void OpenBucket::Reset(int64_t now_ns) {
-  const size_t before = bookings();
+  const size_t before = entries();
   state_.Reset(parameters_, At(now_ns));
   NoteFolded(before);
   changed_ = true;
@@ -351,8 +435,10 @@ algorithm::Level OpenBucket::LevelAt(int64_t now_ns, algorithm::SearchBudget* bu
 
 bool OpenBucket::Follow(const StoredBookings& to, BucketImage past, int64_t origin_ns,
                         int64_t now_ns) {
+  const bool slots = IsConcurrency(parameters_);
   // A clock that was set back: what the calendar saw of later moments is of no use.
-  if (parameters_.kind != Kind::kTokenBucket || bookings() == 0 || now_ns < NotBeforeNs() ||
+  if ((parameters_.kind != Kind::kTokenBucket && !slots) || entries() == 0 ||
+      state_.estimates() != nullptr || to.estimate_chunks != 0 || now_ns < NotBeforeNs() ||
       origin_ns < origin_ns_) {
     return false;
   }
@@ -390,33 +476,38 @@ bool OpenBucket::Follow(const StoredBookings& to, BucketImage past, int64_t orig
     size_t count = 0;
     for (; p < same; ++p) count += parts_[p].size;
     std::vector<Booking> ours;
-    ForEachBooking([&](const Booking& one) { ours.push_back(one); }, rank, count);
+    ForEachEntry([&](const Booking& one) { ours.push_back(one); }, rank, count);
     rank += count;
     int64_t behind_ns = std::numeric_limits<int64_t>::max();
-    ForEachBooking([&](const Booking& one) { behind_ns = one.grant_time_ns; }, rank, 1);
+    ForEachEntry([&](const Booking& one) { behind_ns = one.grant_time_ns; }, rank, 1);
     if (!difference.Add(ours, theirs, behind_ns)) return false;
     if (same == parts_.size()) break;
     parts.push_back(parts_[p]);
     rank += parts_[p++].size;
   }
   // Without any booking there is no calendar.
-  if (difference.removed.size() == bookings()) return false;
-  state_.SetPast(parameters_, past);
+  if (difference.removed.size() == entries()) return false;
+  if (!slots) state_.SetPast(parameters_, past);
   for (const Booking& booking : difference.removed) {
     state_.CancelBooking(parameters_, booking.grant_time_ns - origin_ns_, booking.id);
   }
   for (Booking booking : difference.added) {
     last_booking_id_ = std::max(last_booking_id_, booking.id);
     booking.grant_time_ns -= origin_ns_;
-    state_.Book(parameters_, booking, At(now_ns));
+    if (slots) {
+      state_.RestoreHold({booking.grant_time_ns, booking.id, booking.permits});
+    } else {
+      state_.Book(parameters_, booking, At(now_ns));
+    }
   }
   parts_ = std::move(parts);
   stored_ = to;
   exists_ = true;
   changed_ = false;
+  changed_estimates_.clear();
   size_t size = 0;
   for (const Part& part : parts_) size += part.size;
-  return size == bookings();
+  return size == entries();
 }
 
 void OpenBucket::NoteAdded(size_t rank) {
@@ -454,7 +545,7 @@ void OpenBucket::NoteRemoved(size_t rank) {
 }
 
 void OpenBucket::NoteFolded(size_t bookings_before) {
-  size_t folded = bookings_before - bookings();
+  size_t folded = bookings_before - entries();
   auto part = parts_.begin();
   for (; part != parts_.end() && part->size <= folded; ++part) folded -= part->size;
   parts_.erase(parts_.begin(), part);
@@ -469,6 +560,14 @@ void OpenBucket::ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&
         absolute.grant_time_ns += origin_ns_;
         visit(absolute);
       },
+      skip, count);
+}
+
+void OpenBucket::ForEachEntry(absl::FunctionRef<void(const algorithm::Booking&)> visit, size_t skip,
+                              size_t count) const {
+  if (slots() == nullptr) return ForEachBooking(visit, skip, count);
+  slots()->holds().ForEach(
+      [&](const algorithm::Hold& hold) { visit({hold.end_ns, hold.permits, hold.id, /*set=*/0}); },
       skip, count);
 }
 
@@ -507,6 +606,7 @@ BucketImage OpenBucket::FormatRuns(std::string_view version, int64_t now_ns,
                                    std::vector<std::string>* gone) {
   const auto begin = stored_.chunks.begin();
   const auto end = begin + static_cast<ptrdiff_t>(stored_.run_chunks);
+  if (IsConcurrency(parameters_)) return {};
   if (parameters_.kind != Kind::kSlidingLog) {
     for (auto old = begin; old != end; ++old) gone->push_back((*old)->name);
     return state_.ToImage(/*with_bookings=*/false);
@@ -540,12 +640,55 @@ BucketImage OpenBucket::FormatRuns(std::string_view version, int64_t now_ns,
   return image;
 }
 
+void OpenBucket::FormatEstimates(std::string_view version, std::vector<std::string>* fields,
+                                 std::vector<std::string>* gone) {
+  const auto begin = stored_.chunks.begin() + static_cast<ptrdiff_t>(stored_.run_chunks);
+  const auto end = begin + static_cast<ptrdiff_t>(stored_.estimate_chunks);
+  const size_t before = next_.chunks.size();
+  const auto write = [&](uint64_t first, uint64_t until) {
+    std::vector<algorithm::Estimate> some;
+    const auto flush = [&] {
+      if (some.empty()) return;
+      AddChunk(version, EncodeEstimates(some, origin_ns_), some[0].id, fields);
+      some.clear();
+    };
+    if (state_.estimates() == nullptr) return;
+    state_.estimates()->ForEach(
+        [&](const algorithm::Estimate& one) {
+          some.push_back(one);
+          if (some.size() == kMostEstimates) flush();
+        },
+        first, until);
+    flush();
+  };
+  constexpr uint64_t kLast = std::numeric_limits<uint64_t>::max();
+  if (begin == end) write(0, kLast);
+  // Each chunk has the ids up to the next one's first.
+  for (auto old = begin; old != end; ++old) {
+    const uint64_t first = old == begin ? 0 : (*old)->first;
+    const uint64_t until = old + 1 == end ? kLast : old[1]->first;
+    const bool changed = state_.estimates() == nullptr ||
+                         std::any_of(changed_estimates_.begin(), changed_estimates_.end(),
+                                     [&](uint64_t id) { return id >= first && id < until; });
+    if (!changed) {
+      next_.chunks.push_back(*old);
+      continue;
+    }
+    gone->push_back((*old)->name);
+    write(first, until);
+  }
+  next_.estimate_chunks = next_.chunks.size() - before;
+}
+
 std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string_view version,
                                             int64_t now_ns) {
   next_ = {};
-  if (bookings() == 0 && !HasManyRuns(now_ns)) {
+  // Forgets estimates that are not kept any more.
+  if (estimates() != 0) state_.CloseWorthless(parameters_, At(now_ns));
+  if (entries() == 0 && estimates() == 0 && !HasManyRuns(now_ns)) {
     BucketImage image = state_.ToImage();
-    const bool full = state_.LevelAt(parameters_, At(now_ns)).reset_after_ns == 0;
+    const bool full =
+        IsConcurrency(parameters_) || state_.LevelAt(parameters_, At(now_ns)).reset_after_ns == 0;
     if (parameters_.kind == Kind::kTokenBucket) {
       image.tat = algorithm::ShortfallTicks(
           image.tat, algorithm::ToTicks(parameters_.token_bucket, now_ns - origin_ns_));
@@ -561,11 +704,14 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
   next_.generation = stored_.generation + 1;
   std::vector<std::string> gone;
   std::vector<std::string> fields;
-  const BucketImage image = FormatRuns(version, now_ns, &fields, &gone);
+  BucketImage image = FormatRuns(version, now_ns, &fields, &gone);
   next_.run_chunks = next_.chunks.size();
-  next_.past = EncodePast(parameters_, image, origin_ns_, next_.generation, next_.run_chunks);
+  FormatEstimates(version, &fields, &gone);
+  // Without bookings the past is that of now.
+  if (bookings() == 0) image.latest_ns = now_ns - origin_ns_;
+  next_.past = EncodePast(parameters_, image, origin_ns_, next_, state_.estimates());
   // Chunks stay in order.
-  auto old = stored_.chunks.begin() + static_cast<ptrdiff_t>(stored_.run_chunks);
+  auto old = stored_.chunks.begin() + static_cast<ptrdiff_t>(stored_.booking_chunks_at());
   size_t skip = 0;
   std::vector<Booking> bookings;
   for (const Part& part : parts_) {
@@ -575,7 +721,7 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
       next_.chunks.push_back(part.chunk);
     } else {
       bookings.clear();
-      ForEachBooking([&](const Booking& booking) { bookings.push_back(booking); }, skip, part.size);
+      ForEachEntry([&](const Booking& booking) { bookings.push_back(booking); }, skip, part.size);
       AddChunk(version, EncodeBookings(bookings), 0, &fields);
     }
     skip += part.size;
@@ -586,9 +732,13 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
     absl::StrAppend(&names, names.empty() ? "" : " ", chunk->name);
   }
   fields.insert(fields.end(), {"past", next_.past, "chunks", std::move(names)});
-  // Until it is full again after its last booking, and a period more if the clock is set back.
-  const int64_t ttl_ms =
-      LevelAt(now_ns).reset_after_ns / kNsPerMs + algorithm::WindowNs(parameters_) / kNsPerMs + 2;
+  // Until it is full again after its last booking, and no estimate is kept; and a period more if
+  // the clock is set back.
+  int64_t until_ns = LevelAt(now_ns).reset_after_ns;
+  if (estimates() != 0) {
+    until_ns = std::max(until_ns, Absolute(state_.estimates()->kept_until_ns()) - now_ns);
+  }
+  const int64_t ttl_ms = until_ns / kNsPerMs + algorithm::WindowNs(parameters_) / kNsPerMs + 2;
   std::vector<std::string> words = {absl::StrCat(ttl_ms), next_.state, "", "0",
                                     absl::StrCat(gone.size())};
   words.insert(words.end(), gone.begin(), gone.end());
@@ -604,8 +754,9 @@ void OpenBucket::Written(std::string_view writer) {
   stored_ = std::move(next_);
   refunded_.clear();
   runs_changed_ = false;
+  changed_estimates_.clear();
   for (size_t p = 0; p < parts_.size(); ++p) {
-    parts_[p].chunk = stored_.chunks[stored_.run_chunks + p];
+    parts_[p].chunk = stored_.chunks[stored_.booking_chunks_at() + p];
   }
 }
 

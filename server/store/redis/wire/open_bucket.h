@@ -5,10 +5,12 @@
 // In Redis a bucket with bookings has this form, instead of the one that scripts read
 // (scripts/buckets.lua):
 //   state     PARAMETERS WRITER @VERSION
+// A bucket of slots has only this form: its holds are kept as bookings are, with their ends as
+// grant times. A bucket with estimates has this form until none of them is kept.
 //   receipts  a hash: "past", its past and its open receipts (EncodePast); of a sliding_log its
-//             runs, and of each its bookings in the order of grant times, in chunks, each in a
-//             field of its own (EncodeRuns, EncodeBookings); and "chunks", the names of these
-//             fields in order
+//             runs, and of each its estimates in the order of their ids and its bookings in the
+//             order of grant times, in chunks, each in a field of its own (EncodeRuns,
+//             EncodeEstimates, EncodeBookings); and "chunks", the names of these fields in order
 // A change writes the past and the chunks that it changes, under new names; so it costs what
 // changed, however many bookings there are. Names are GENERATION.VERSION.NUMBER, where each writing
 // has a generation one greater than the last. Versions are never used twice, so equal versions are
@@ -52,14 +54,17 @@ struct StoredBookings {
   struct Chunk {
     std::string name;
     std::string bytes;
-    uint64_t first = 0;  // of runs: the first one's quantum
+    uint64_t first = 0;  // of runs: the first one's quantum; of estimates: the first one's id
   };
   std::string state;  // empty: the bucket has no bookings
   uint64_t generation = 0;
   std::string past;
-  // Those of runs come first.
+  // Those of runs come first, then those of estimates.
   std::vector<std::shared_ptr<const Chunk>> chunks;
   size_t run_chunks = 0;
+  size_t estimate_chunks = 0;
+
+  size_t booking_chunks_at() const { return run_chunks + estimate_chunks; }
 };
 
 // Not thread-safe. Times are the Redis server's, in nanoseconds since 1970.
@@ -111,6 +116,12 @@ class OpenBucket {
   void Take(uint64_t permits, int64_t now_ns, uint64_t receipt_id, uint64_t set);
   uint64_t Force(uint64_t permits, uint64_t max_owed, int64_t now_ns, uint64_t receipt_id);
   void GiveBack(uint64_t permits, int64_t now_ns);
+  std::optional<int64_t> HeldUntilNs(uint64_t receipt_id, int64_t now_ns) const {
+    return state_.HeldUntilNs(receipt_id, At(now_ns));
+  }
+  std::optional<int64_t> RenewHold(uint64_t receipt_id, int64_t now_ns);
+  // Null: these are no slots.
+  const algorithm::ConcurrencyState* slots() const { return state_.slots(); }
   int64_t EarliestNs(uint64_t permits, int64_t now_ns, uint64_t set, int64_t from_ns,
                      algorithm::SearchBudget* budget = nullptr) const;
   void Book(const algorithm::Booking& booking, int64_t now_ns);
@@ -124,12 +135,33 @@ class OpenBucket {
     return state_.RefundableAt(parameters_, At(now_ns));
   }
   size_t bookings() const { return state_.bookings(); }
-  bool BookingsFull() const { return bookings() >= kMaxBookingsInRedis; }
+  // Bookings or holds.
+  size_t entries() const {
+    return slots() == nullptr ? state_.bookings() : slots()->holds().size();
+  }
+  bool BookingsFull() const {
+    return entries() >=
+           (slots() == nullptr ? kMaxBookingsInRedis : common::bounds::kMaxHoldsPerBucketInRedis);
+  }
+  bool HasRoomForEstimate(int64_t now_ns);
+  void BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
+                     int64_t within_ns);
+  // Its moments count from a time of the bucket's own.
+  std::optional<algorithm::Estimate> FindEstimate(uint64_t receipt_id) const {
+    const algorithm::Estimate* const found = state_.FindEstimate(receipt_id);
+    return found == nullptr ? std::nullopt : std::optional(*found);
+  }
+  uint64_t Settle(uint64_t receipt_id, const algorithm::BucketState::Settlement& settlement,
+                  int64_t now_ns);
+  void CloseReceipt(uint64_t receipt_id);
+  size_t estimates() const {
+    return state_.estimates() == nullptr ? 0 : state_.estimates()->size();
+  }
   // Redis has room for every bucket.
   static constexpr bool missing() { return false; }
-  // At least the greatest id of a booking; 0: there never was one.
+  // At least the greatest id of a booking, hold or estimate; 0: there never was one.
   uint64_t LastBookingId() const { return last_booking_id_; }
-  // In the order of grant times: `count` bookings behind the first `skip` ones.
+  // In the order of grant times: `count` bookings behind the first `skip` ones. Holds are none.
   void ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit, size_t skip = 0,
                       size_t count = std::numeric_limits<size_t>::max()) const;
   int64_t NextGrantTimeNs() const;
@@ -160,6 +192,9 @@ class OpenBucket {
   // all runs takes Redis about a millisecond at most.
   static constexpr size_t kMostRunsForScripts = 16 * kRunsPerChunk;
 
+  // Of one chunk.
+  static constexpr size_t kMostEstimates = 128;
+
   // What is left to be read.
   struct Unread {
     algorithm::BucketImage image;  // with what was read
@@ -168,9 +203,13 @@ class OpenBucket {
   // The bucket that `unread` has become.
   void Finish(Unread unread);
 
+  // As ForEachBooking, with the holds of slots by their ends.
+  void ForEachEntry(absl::FunctionRef<void(const algorithm::Booking&)> visit, size_t skip = 0,
+                    size_t count = std::numeric_limits<size_t>::max()) const;
   // Bookings that Follow reads.
   static constexpr size_t kMostToFollow = 4096;
-  // Makes this token bucket the one that `to` is, by exchanging the bookings that differ. Times in
+  // Makes this token bucket or bucket of slots the one that `to` is, by exchanging the bookings or
+  // holds that differ. Times in
   // `past` count from origin_ns. False: not possible; this bucket is not to be used any more.
   bool Follow(const StoredBookings& to, algorithm::BucketImage past, int64_t origin_ns,
               int64_t now_ns);
@@ -184,7 +223,12 @@ class OpenBucket {
   algorithm::BucketImage FormatRuns(std::string_view version, int64_t now_ns,
                                     std::vector<std::string>* fields,
                                     std::vector<std::string>* gone);
+  // As FormatRuns, of estimates.
+  void FormatEstimates(std::string_view version, std::vector<std::string>* fields,
+                       std::vector<std::string>* gone);
   bool HasManyRuns(int64_t now_ns) const;
+  // To be called before a receipt gives permits back.
+  void NoteRefunded(uint64_t receipt_id);
   // Adds a chunk to next_, and to `fields`.
   void AddChunk(std::string_view version, std::string bytes, uint64_t first,
                 std::vector<std::string>* fields);
@@ -219,6 +263,8 @@ class OpenBucket {
   // are to the last run, or behind it, except for those of which runs_changed_ tells.
   std::vector<uint64_t> refunded_;
   bool runs_changed_ = false;
+  // Ids of estimates that were begun, changed or removed since they were read or written.
+  std::vector<uint64_t> changed_estimates_;
   StoredBookings stored_;
   StoredBookings next_;  // as Format wrote them
 };
@@ -232,11 +278,13 @@ uint64_t LastBooking(absl::Span<const OpenBucket> buckets);
 
 // ---- Exposed for tests ----
 
-// The past of a bucket with bookings; of a log without its runs, which are in so many chunks. Times
-// in `image` count from origin_ns.
+// The past of a bucket with bookings; of a log without its runs. Times in `image` count from
+// origin_ns. `stored` has the generation and the numbers of chunks. Receipts that are not of
+// `estimates` (null: there are none) are bounded; the oldest are left out.
 std::string EncodePast(const algorithm::Parameters& parameters, const algorithm::BucketImage& image,
-                       int64_t origin_ns, uint64_t generation, size_t run_chunks);
-// nullopt: not made by EncodePast. Also sets generation and run_chunks of `stored`.
+                       int64_t origin_ns, const StoredBookings& stored,
+                       const algorithm::Estimates* estimates);
+// nullopt: not made by EncodePast. Also sets the generation and the numbers of chunks of `stored`.
 std::optional<algorithm::BucketImage> DecodePast(const algorithm::Parameters& parameters,
                                                  std::string_view bytes, int64_t* origin_ns,
                                                  StoredBookings* stored);
@@ -244,6 +292,10 @@ std::optional<algorithm::BucketImage> DecodePast(const algorithm::Parameters& pa
 std::string EncodeRuns(absl::Span<const algorithm::BucketImage::Count> runs);
 // Appends them. False: not made by EncodeRuns, or there are none.
 bool DecodeRuns(std::string_view bytes, std::vector<algorithm::BucketImage::Count>* runs);
+// Estimates in the order of their ids. Times in them count from origin_ns.
+std::string EncodeEstimates(absl::Span<const algorithm::Estimate> estimates, int64_t origin_ns);
+// Appends them; times count from 1970. False: not made by EncodeEstimates, or there are none.
+bool DecodeEstimates(std::string_view bytes, std::vector<algorithm::Estimate>* estimates);
 // Bookings in order. Times count from 1970.
 std::string EncodeBookings(absl::Span<const algorithm::Booking> bookings);
 // Appends them. False: not made by EncodeBookings, or more than kMaxBookingsInRedis in all.

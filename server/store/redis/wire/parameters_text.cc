@@ -20,6 +20,11 @@ absl::Status NotOurs(absl::string_view what, absl::string_view text) {
 }
 
 std::string Describe(const Parameters& parameters) {
+  if (IsConcurrency(parameters)) {
+    return absl::StrCat(
+        "concurrency ", parameters.concurrency.permits, ", hold_for ",
+        absl::FormatDuration(absl::Nanoseconds(parameters.concurrency.hold_for_ns)));
+  }
   const algorithm::Rate& rate = RateOf(parameters);
   std::string text = absl::StrCat(ToAbsl(KindName(parameters.kind)), " ", rate.permits, " per ",
                                   absl::FormatDuration(absl::Nanoseconds(rate.period_ns)));
@@ -40,11 +45,17 @@ std::string Describe(const Parameters& parameters) {
           &text, ", offset ",
           absl::FormatDuration(absl::Nanoseconds(parameters.fixed_window.utc_offset_ns)));
       break;
+    case Kind::kConcurrency:
+      break;
   }
   return text;
 }
 
 std::string EncodeParameters(const Parameters& parameters) {
+  if (IsConcurrency(parameters)) {
+    return absl::StrCat("c:", parameters.concurrency.permits, ":",
+                        parameters.concurrency.hold_for_ns);
+  }
   const algorithm::Rate& rate = RateOf(parameters);
   const auto encode = [&](const char* letter, const auto&... own) {
     std::string text = absl::StrCat(letter, ":", rate.permits, ":", rate.period_ns);
@@ -60,6 +71,8 @@ std::string EncodeParameters(const Parameters& parameters) {
       return encode("w", parameters.sliding_window.sub_windows);
     case Kind::kFixedWindow:
       return encode("f", parameters.fixed_window.utc_offset_ns);
+    case Kind::kConcurrency:
+      break;
   }
   return "";
 }
@@ -74,6 +87,8 @@ absl::StatusOr<Parameters> ParseParameters(std::string_view encoded_parameters) 
   if (words[0] == "t" && words.size() == 5) {
     uint64_t burst, debt;
     if (ParseAll(words, 3, {&burst, &debt})) return algorithm::MakeTokenBucket(rate, burst, debt);
+  } else if (words[0] == "c" && words.size() == 3) {
+    return algorithm::MakeConcurrency(rate.permits, rate.period_ns);
   } else if (words[0] == "l" && words.size() == 3) {
     return algorithm::MakeSlidingLog(rate);
   } else if (words[0] == "w" && words.size() == 4) {

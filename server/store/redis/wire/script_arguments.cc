@@ -60,7 +60,7 @@ std::string ServerTime(const ServerClock& clock) {
 void AppendBucket(const Parameters& parameters, std::string_view encoded_parameters,
                   std::string_view writer, bool shadow, int64_t floor_us,
                   std::vector<std::string>* arguments) {
-  static constexpr const char* kLetters[] = {"t", "l", "w", "f"};
+  static constexpr const char* kLetters[] = {"t", "l", "w", "f", "c"};
   arguments->emplace_back(kLetters[static_cast<size_t>(parameters.kind)]);
   arguments->emplace_back(encoded_parameters);
   arguments->emplace_back(writer);
@@ -85,6 +85,9 @@ void AppendBucket(const Parameters& parameters, std::string_view encoded_paramet
       append_window(parameters.fixed_window.rate, offset.us, offset.parts);
       break;
     }
+    case Kind::kConcurrency:
+      Append(arguments, {0, 0, 0, 0, 0, 0});  // no script decides on it
+      break;
   }
   AppendFloor(parameters, floor_us, arguments);
 }
@@ -156,17 +159,20 @@ void AppendForced(const Parameters& parameters, uint64_t permits, uint64_t max_o
   arguments->emplace_back(charged_by);
 }
 
-std::string PackTokenBucket(const Parameters& parameters, int64_t floor_us, int64_t test_now_ns,
-                            const ServerClock& clock) {
-  const TimePair floor = FloorOf(parameters, floor_us);
+std::string PackTime(int64_t test_now_ns, const ServerClock& clock, int64_t reading) {
   const TimePair now =
       test_now_ns < 0 ? TimePair{-1 - clock.correction_us, clock.latest_us} : PairOfNs(test_now_ns);
   std::string numbers;
-  numbers.reserve(11 * kPackedNumberBytes);
-  PackNumbers({PartsPerUs(parameters.token_bucket), floor.us, floor.parts, now.us, now.parts,
-               clock.least_us},
-              &numbers);
+  PackNumbers({now.us, now.parts, clock.least_us, reading}, &numbers);
   return numbers;
+}
+
+void PackTokenBucket(const Parameters& parameters, size_t limit, int64_t floor_us, size_t runs,
+                     std::string* numbers) {
+  const TimePair floor = FloorOf(parameters, floor_us);
+  PackNumbers({static_cast<int64_t>(limit), PartsPerUs(parameters.token_bucket), floor.us,
+               floor.parts, static_cast<int64_t>(runs)},
+              numbers);
 }
 
 void PackRun(const Parameters& parameters, uint64_t permits, int64_t callers,
@@ -218,6 +224,8 @@ algorithm::Level LevelOf(const Parameters& parameters, const BucketNumbers& numb
       level.reset_after_ns = NsOf(numbers[1], numbers[2]);
       if (counted >= level.capacity) level.next_permit_after_ns = level.reset_after_ns;
       break;
+    case Kind::kConcurrency:
+      break;
   }
   level.remaining = algorithm::RemainingOf(level.capacity, counted);
   CloseLevel(UsedUpUntilNs(parameters, floor_us) - now_ns, &level);
@@ -251,6 +259,8 @@ int64_t WaitNs(const Parameters& parameters, uint64_t permits, const BucketNumbe
       wait_ns = fits ? 0 : NsOf(numbers[1], numbers[2]);
       break;
     }
+    case Kind::kConcurrency:
+      break;
   }
   return std::max(wait_ns, UsedUpUntilNs(parameters, floor_us) - now_ns);
 }

@@ -69,10 +69,16 @@ inline uint64_t CountableOwed(const algorithm::Parameters& parameters, uint64_t 
   return std::min(max_owed, kMaxCounted - CappedCount(algorithm::Capacity(parameters)));
 }
 
-// The numbers of acquire_token_bucket.lua, packed into one word (docs/adr/0090). All are whole and
-// below 2^53. `test_now_ns` negative: the time is the server's. REQUIRES: a token bucket.
-std::string PackTokenBucket(const algorithm::Parameters& parameters, int64_t floor_us,
-                            int64_t test_now_ns, const ServerClock& clock = {});
+// The numbers of acquire_token_buckets.lua, packed into one word (docs/adr/0090). All are whole and
+// below 2^53. First the time; `test_now_ns` negative: it is the server's. Then how the buckets are
+// read: together, by one command; one by one; or, negative, so many that are no keys of the script.
+inline constexpr int64_t kReadOneByOne = 0;
+inline constexpr int64_t kReadTogether = 1;
+std::string PackTime(int64_t test_now_ns, const ServerClock& clock, int64_t reading);
+// Then for each bucket; `limit`: the place of its limit's words among the script's arguments,
+// counted from 1. REQUIRES: a token bucket.
+void PackTokenBucket(const algorithm::Parameters& parameters, size_t limit, int64_t floor_us,
+                     size_t runs, std::string* numbers);
 // Then, for each run of callers that want the same: what `permits` cost, and the number of callers.
 // Negative: callers that would wait.
 void PackRun(const algorithm::Parameters& parameters, uint64_t permits, int64_t callers,

@@ -141,6 +141,8 @@ absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<cons
       image.ends_ns = NsOf(ends_us, ends_ns);
       break;
     }
+    case Kind::kConcurrency:
+      break;  // scripts have no form for it
   }
   if (!good) return NotOurs("state", ToAbsl(state));
   if (absl::Status status = ParseReceipts(*parameters, ToAbsl(receipts), &image.receipts);
@@ -198,6 +200,8 @@ std::vector<std::string> FormatBucket(const StoredBucket& bucket, int64_t now_ns
                       image.serial);
       ttl_ns = static_cast<algorithm::Int128>(std::max(image.ends_ns, now_ns)) +
                parameters.fixed_window.rate.period_ns - now_ns;
+      break;
+    case Kind::kConcurrency:
       break;
   }
   std::string receipts = FormatReceipts(bucket);

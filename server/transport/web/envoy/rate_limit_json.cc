@@ -45,6 +45,7 @@ class Call final : public JsonCall {
     const absl::Status decoded = transport::DecodeRateLimitRequest(
         {reinterpret_cast<const uint8_t*>(request().data()), request().size()}, &call_.request());
     if (!decoded.ok()) return Answer(decoded);
+    call_.UseCaller(caller());
     under_way_ = shared_from_this();
     limiter_.Decide(
         &call_, store::kNoDeadline,
@@ -82,10 +83,11 @@ RateLimitJson::RateLimitJson(transport::DescriptorLimiter& limiter, const JsonCo
                   .any_content_type = true}),
       limiter_(limiter) {}
 
-void RateLimitJson::Register(http1::RouteTable* routes) {
-  routes->Add(
-      "/json", *this,
-      {.methods = {http1::Method::kPost}, .max_body_bytes = common::bounds::kMaxSmallJsonBytes});
+void RateLimitJson::Register(const http1::Gate* gate, http1::RouteTable* routes) {
+  routes->Add("/json", *this,
+              {.methods = {http1::Method::kPost},
+               .max_body_bytes = common::bounds::kMaxSmallJsonBytes,
+               .gate = gate});
 }
 
 std::shared_ptr<JsonCall> RateLimitJson::NewCall() { return std::make_shared<Call>(limiter_); }

@@ -57,6 +57,11 @@ std::vector<prometheus::MetricFamily> EnvoyCallFamilies(
       .Value(static_cast<double>(calls.service_error), {{"err_type", "service_error"}});
   list.Counter("ratelimit_service_domain_not_found", "Calls with a domain that is not configured.")
       .Value(static_cast<double>(calls.domain_not_found));
+  list.Counter("sluice_kuadrant_reservations_total", "Calls of Reserve and Commit, by outcome.")
+      .Value(static_cast<double>(calls.reserved), {{"outcome", "reserved"}})
+      .Value(static_cast<double>(calls.not_reserved), {{"outcome", "over_limit"}})
+      .Value(static_cast<double>(calls.committed), {{"outcome", "committed"}})
+      .Value(static_cast<double>(calls.reported), {{"outcome", "reported"}});
   for (const common::MethodTotals& one : methods) {
     if (one.method != "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit") continue;
     const uint64_t ended = std::accumulate(one.codes.begin(), one.codes.end(), uint64_t{0});

@@ -34,6 +34,7 @@ double ValueOf(const LimitRow& row) {
 
 double PermitsPerSecond(const LimitRow& row) {
   if (row.limit == nullptr) return 0;
+  if (algorithm::IsConcurrency(row.limit->rule().parameters)) return 0;
   const algorithm::Rate& rate = row.limit->spec().rate;
   return static_cast<double>(rate.permits) * 1e9 / static_cast<double>(rate.period_ns);
 }
@@ -42,6 +43,13 @@ constexpr Sample kCharges[] = {{"granted", &ValueOf<&LimitRow::granted>, Shown::
                                {"denied", &ValueOf<&LimitRow::denied>, Shown::kAlways}};
 constexpr Sample kPermits[] = {{nullptr, &ValueOf<&LimitRow::permits_granted>, Shown::kAlways}};
 constexpr Sample kRates[] = {{nullptr, &PermitsPerSecond}};
+// The slots of a limit with algorithm concurrency.
+double PermitsAtOnce(const LimitRow& row) {
+  if (row.limit == nullptr || !algorithm::IsConcurrency(row.limit->rule().parameters)) return 0;
+  return static_cast<double>(algorithm::Capacity(row.limit->rule().parameters));
+}
+
+constexpr Sample kSlots[] = {{nullptr, &PermitsAtOnce}};
 constexpr Sample kShadow[] = {{nullptr, &ValueOf<&LimitRow::shadow_denied>, Shown::kInShadowMode}};
 constexpr Sample kRefunded[] = {{nullptr, &ValueOf<&LimitRow::refunded_permits>}};
 constexpr Sample kOverflow[] = {{"allowed", &ValueOf<&LimitRow::overflow_allowed>},
@@ -61,6 +69,9 @@ const Family kFamilies[] = {
     {"sluice_limit_permits_granted_total", "Permits granted.", kCounter, kPermits},
     {"sluice_limit_permits_per_second",
      "The limit's rate; each key of the limit has as much, unless it has its own.", kGauge, kRates},
+    {"sluice_limit_permits_at_once",
+     "algorithm: concurrency. The permits that each key may have in use at the same time.", kGauge,
+     kSlots},
     {"sluice_limit_shadow_denied_total",
      "Charges that mode: shadow granted although the limit would have denied them.", kCounter,
      kShadow},

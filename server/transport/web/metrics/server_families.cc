@@ -62,7 +62,7 @@ void AddDecisions(const service::ServerStats& stats, FamilyList* list) {
 }
 
 void AddWaiting(const Sources& sources, const service::ServerStats& stats, FamilyList* list) {
-  list->Gauge("sluice_held_callers", "Callers that wait for their grant time.")
+  list->Gauge("sluice_held_callers", "Callers that wait for their grant time, or for slots.")
       .Value(Number(sources.held_callers.size()));
   list->Gauge("sluice_watches", "Open watches of buckets.")
       .Value(Number(sources.watches.watches()));

@@ -71,6 +71,8 @@ struct ModelBucket {
         ReferenceFixedWindow reference(p.rate.permits, p.rate.period_ns, p.utc_offset_ns);
         return Replay(all, reference);
       }
+      case Kind::kConcurrency:
+        break;
     }
     return false;
   }
@@ -123,6 +125,8 @@ struct ModelBucket {
         }
         return "";
       }
+      case Kind::kConcurrency:
+        break;
     }
     return "";
   }

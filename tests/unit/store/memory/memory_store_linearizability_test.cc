@@ -25,7 +25,8 @@ namespace {
 using test_support::Timed;
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int kBuckets = 4;  // one of each algorithm
+constexpr int kBuckets = 5;  // one of each algorithm
+constexpr size_t kSlots = 4;
 constexpr int kThreads = 3;
 constexpr int kOperations = 6;  // of each thread
 
@@ -52,14 +53,14 @@ class YieldingClock final : public common::Clock {
 };
 
 struct Operation {
-  enum Kind : uint8_t { kAcquire, kQuery, kRefund } kind = kAcquire;
+  enum Kind : uint8_t { kAcquire, kQuery, kRefund, kRenew } kind = kAcquire;
   // What was asked for: permits of each bucket; for kQuery, of which one.
   std::array<uint64_t, kBuckets> permits{};
   int bucket = 0;
   // What was answered.
   bool granted = false;
   std::array<int64_t, kBuckets> remaining{};
-  bool refunded = false;
+  bool refunded = false;                   // or renewed
   std::array<uint64_t, kBuckets> given{};  // back
   uint64_t receipt_id = 0;
 };
@@ -92,6 +93,9 @@ struct Model {
         }
         return true;
       }
+      case Operation::kRenew:
+        return operation.refunded ==
+               !std::binary_search(refunded.begin(), refunded.end(), operation.receipt_id);
       case Operation::kRefund: {
         const bool first =
             std::find(refunded.begin(), refunded.end(), operation.receipt_id) == refunded.end();
@@ -110,14 +114,26 @@ struct Model {
   }
 };
 
+bool Renewed(MemoryStore& store, uint64_t receipt_id, const Charge& slots) {
+  struct Renewing final : RenewOperation {
+    void Done() override {}
+  } operation;
+  Renewal renewal;
+  renewal.receipt_id = receipt_id;
+  renewal.charges = absl::MakeConstSpan(&slots, 1);
+  operation.items = absl::MakeSpan(&renewal, 1);
+  store.Renew(&operation);
+  return renewal.outcome == RenewOutcome::kRenewed;
+}
+
 std::string Text(const std::vector<Timed<Operation>>& history) {
-  static constexpr const char* kNames[] = {"acquire", "query", "refund"};
+  static constexpr const char* kNames[] = {"acquire", "query", "refund", "renew"};
   std::string text;
   for (const auto& [called, returned, operation] : history) {
     text += "[" + std::to_string(called) + "," + std::to_string(returned) + "] " +
             kNames[operation.kind] + " permits";
     for (uint64_t permits : operation.permits) text += " " + std::to_string(permits);
-    text += operation.kind == Operation::kRefund ? (operation.refunded ? " refunded" : " not")
+    text += operation.kind >= Operation::kRefund ? (operation.refunded ? " done" : " not")
             : operation.granted                  ? " granted"
                                                  : " denied";
     text += " receipt " + std::to_string(operation.receipt_id) + " remaining";
@@ -181,7 +197,8 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
       algorithm::MakeTokenBucket({kPermits, kSecond}, kPermits, 0).value(),
       algorithm::MakeSlidingLog({kPermits, kSecond}).value(),
       algorithm::MakeSlidingWindow({kPermits, kSecond}, 10).value(),
-      algorithm::MakeFixedWindow({kPermits, 3600 * kSecond}, 0).value()};
+      algorithm::MakeFixedWindow({kPermits, 3600 * kSecond}, 0).value(),
+      algorithm::MakeConcurrency(kPermits, 3600 * kSecond).value()};
   std::shared_ptr<const Rule> rules[kBuckets];
   for (size_t b = 0; b < kBuckets; ++b) {
     rules[b] = testing::MakeRule(static_cast<uint32_t>(b + 1), parameters[b]);
@@ -204,7 +221,7 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
         if (random() % 2 == 0) std::this_thread::yield();
         Timed<Operation> timed;
         Operation& operation = timed.operation;
-        const unsigned what = random() % 10;
+        const unsigned what = random() % 11;
         if (what == 0) {
           operation.kind = Operation::kQuery;
           operation.bucket = static_cast<int>(random() % kBuckets);
@@ -214,12 +231,14 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
           timed.returned = counter.fetch_add(1);
         } else {
           std::vector<Charge> charges;
-          const bool refund = what <= 2 && !receipts.empty();
+          const bool refund = (what <= 2 || what == 10) && !receipts.empty();
           if (refund) {
             operation = receipts[random() % receipts.size()];
-            operation.kind = Operation::kRefund;
+            // Only slots can be renewed.
+            operation.kind = what == 10 && operation.permits[kSlots] > 0 ? Operation::kRenew
+                                                                         : Operation::kRefund;
           } else {
-            const unsigned set = random() % 15 + 1;
+            const unsigned set = random() % ((1u << kBuckets) - 1) + 1;
             for (unsigned b = 0; b < kBuckets; ++b) {
               if (set >> b & 1) operation.permits[b] = random() % 3 + 1;
             }
@@ -228,7 +247,11 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
             if (operation.permits[b] > 0)
               charges.push_back({rules[b].get(), key, operation.permits[b]});
           }
-          if (refund) {
+          if (operation.kind == Operation::kRenew) {
+            timed.called = counter.fetch_add(1);
+            operation.refunded = Renewed(store, operation.receipt_id, charges.back());
+            timed.returned = counter.fetch_add(1);
+          } else if (refund) {
             timed.called = counter.fetch_add(1);
             const testing::Refunded refunded =
                 testing::Refund(store, operation.receipt_id, charges);
@@ -239,7 +262,7 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
               if (operation.permits[b] > 0) operation.given[b] = refunded.permits[c++];
             }
           } else {
-            const bool want_receipt = random() % 3 == 0;
+            const bool want_receipt = random() % 3 == 0 || operation.permits[kSlots] > 0;
             timed.called = counter.fetch_add(1);
             const testing::Acquired acquired =
                 testing::Acquire(store, charges, {.want_receipt = want_receipt});

@@ -57,6 +57,7 @@ int64_t PeriodOf(const Parameters& parameters) {
     case Kind::kSlidingWindow:
       return parameters.sliding_window.rate.period_ns;
     case Kind::kFixedWindow:
+    case Kind::kConcurrency:
       break;
   }
   return parameters.fixed_window.rate.period_ns;

@@ -147,6 +147,7 @@ class CommandScene : public ::testing::Test, public CommandContext, public Route
   // Router.
   void Start() override {}
   Endpoint* EndpointOf(std::string_view) override { return at; }
+  bool Splits() const override { return splits; }
   const FencingToken& TokenFor(Endpoint&, std::string_view) override { return token; }
   bool MayPromise(Endpoint&, absl::Span<const LimitPromise>, int64_t) override {
     return may_promise;
@@ -233,6 +234,7 @@ class CommandScene : public ::testing::Test, public CommandContext, public Route
   ScriptedServer servers[2];
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   Endpoint* at = nullptr;
+  bool splits = false;
   FencingToken token;
   std::function<Course(const Reply& error)> course;
   std::shared_ptr<const RuleEntry> newer_rule;

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,12 +14,14 @@
 #include "google/protobuf/stubs/logging.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "kuadrant/service/ratelimit/v1/ratelimit.pb.h"
 #include "tests/support/damaged_bytes.h"
 
 namespace sluice::transport {
 namespace {
 
 namespace bounds = common::bounds;
+namespace kuadrant = ::kuadrant::service::ratelimit::v1;
 namespace v3 = ::envoy::service::ratelimit::v3;
 using google::protobuf::util::MessageDifferencer;
 
@@ -139,6 +142,77 @@ TEST(EnvoyCodecTest, ReadsTheSameMessagesAsProtobuf) {
   }
   EXPECT_GT(taken, 1000);
   EXPECT_GT(refused, 1000);
+}
+
+// The fields that Kuadrant's requests have beside domain and descriptors.
+template <typename Message>
+bool Equal(const RateLimitRequest& ours, const Message& theirs) {
+  if constexpr (std::is_same_v<Message, kuadrant::ReserveRequest>) {
+    return ours.amount == theirs.amount() && ours.ttl.seconds == theirs.ttl().seconds() &&
+           ours.ttl.nanos == theirs.ttl().nanos();
+  } else {
+    return ours.amount == theirs.actual_amount() && ours.reservation_id == theirs.reservation_id();
+  }
+}
+
+template <typename Message>
+Message RandomReservation(std::mt19937& random) {
+  Message message;
+  // Domain and descriptors have the same numbers.
+  EXPECT_TRUE(message.ParseFromString([&] {
+    v3::RateLimitRequest request = RandomRequest(random);
+    request.clear_hits_addend();
+    return request.SerializeAsString();
+  }()));
+  if constexpr (std::is_same_v<Message, kuadrant::ReserveRequest>) {
+    if (random() % 2) message.set_amount(AnyNumber(random));
+    if (random() % 2) message.mutable_ttl()->set_seconds(static_cast<int64_t>(AnyNumber(random)));
+    if (random() % 4 == 0) message.mutable_ttl()->set_nanos(static_cast<int32_t>(random()));
+  } else {
+    if (random() % 2) message.set_actual_amount(AnyNumber(random));
+    if (random() % 2) message.set_reservation_id(random() % 2 ? "id" : "\xC3\xA9");
+  }
+  return message;
+}
+
+template <typename Message, auto kDecode>
+void ExpectReadsAsProtobuf() {
+  const google::protobuf::LogSilencer silence;
+  std::mt19937 random(8);
+  RateLimitRequest ours;
+  int taken = 0;
+  int refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes = RandomReservation<Message>(random).SerializeAsString();
+    testing::DamageBytes(random, &bytes);
+    if (random() % 8 == 0) bytes += RandomReservation<Message>(random).SerializeAsString();
+    Message theirs;
+    const absl::Status status = kDecode(Bytes(bytes), &ours);
+    ASSERT_EQ(status.ok(), theirs.ParseFromString(bytes)) << i << status;
+    ++(status.ok() ? taken : refused);
+    if (!status.ok()) continue;
+    ASSERT_TRUE(Equal(ours, theirs)) << theirs.DebugString();
+    ASSERT_EQ(ours.domain, theirs.domain());
+    ASSERT_EQ(static_cast<int>(ours.descriptors.size()), theirs.descriptors_size());
+  }
+  EXPECT_GT(taken, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(EnvoyCodecTest, ReadsKuadrantsRequestsAsProtobufDoes) {
+  ExpectReadsAsProtobuf<kuadrant::ReserveRequest, &DecodeReserveRequest>();
+  ExpectReadsAsProtobuf<kuadrant::CommitRequest, &DecodeCommitRequest>();
+}
+
+TEST(EnvoyCodecTest, WritesKuadrantsAnswerToReserve) {
+  for (const char* const id : {"", "an-id"}) {
+    common::Buffer out;
+    EncodeReserveResponse(Code::kOverLimit, id, &out);
+    kuadrant::ReserveResponse response;
+    ASSERT_TRUE(response.ParseFromArray(out.data(), static_cast<int>(out.size())));
+    EXPECT_EQ(response.code(), v3::RateLimitResponse::OVER_LIMIT);
+    EXPECT_EQ(response.reservation_id(), id);
+  }
 }
 
 TEST(EnvoyCodecTest, WritesTheSameAnswersAsProtobuf) {

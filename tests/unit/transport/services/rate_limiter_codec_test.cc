@@ -67,6 +67,7 @@ void Read(const v1::AcquireBatchRequest& request, service::AcquireCall* call) {
          .hold = acquisition.hold(),
          .want_receipt = acquisition.want_receipt(),
          .force = acquisition.force()});
+    if (!acquisition.request_id().empty()) call->SetRequestId(acquisition.request_id());
     for (const v1::Charge& charge : acquisition.charges()) {
       call->AddCharge(charge.limit(), charge.key(), charge.has_permits() ? charge.permits() : 1);
     }
@@ -88,9 +89,11 @@ v1::AcquireResponse Response(const service::AcquireCall& call, size_t i) {
     status->set_reason(Reason(charge.reason));
     status->set_limit(std::string(charge.limit));
     status->set_forgiven(charge.forgiven);
+    if (charge.held_for_ns > 0) *status->mutable_held_for() = ToDuration(charge.held_for_ns);
   }
   response.set_source(Source(result.source));
   response.set_receipt(std::string(result.receipt));
+  response.set_repeated(result.repeated);
   return response;
 }
 
@@ -123,8 +126,12 @@ class RateLimiterCodecTest : public service::ServiceTest {
     huge.burst = uint64_t{1} << 60;
     limits::LimitSpec owing = service::PerSecond("owing", 5);
     owing.max_owed = 3;
+    limits::LimitSpec slots;
+    slots.name = "slots";
+    slots.algorithm = algorithm::Kind::kConcurrency;
+    slots.permits = 2;
     Load({service::PerSecond("api", 5), child, service::PerSecond("parent", 1'000'000), slow, huge,
-          owing});
+          owing, slots});
   }
 
   // Decides the request, decoded and encoded by the codec.
@@ -172,6 +179,9 @@ v1::AcquireBatchRequest RandomBatch(std::mt19937& random) {
     }
     if (random() % 8 == 0) request->set_hold(true);
     if (random() % 8 == 0) request->set_force(true);
+    if (random() % 4 == 0) {
+      request->set_request_id(pick({"0123456789abcdef", "fedcba9876543210", "short"}));
+    }
   }
   return batch;
 }
@@ -295,6 +305,7 @@ TEST_F(RateLimiterCodecTest, EncodesEveryFieldOfTheAnswers) {
   add("api", 1)->mutable_max_wait()->set_seconds(1);
   add("owing", 9)->set_force(true);
   add("unknown", 1);
+  for (int i = 0; i < 2; ++i) add("slots", 1)->set_request_id("0123456789abcdef");
   std::set<std::string> encoded;
   absl::Status status;
   CollectFields(Ours(request.SerializeAsString(), &status), &encoded);
@@ -311,6 +322,8 @@ TEST_F(RateLimiterCodecTest, EncodesEveryFieldOfTheAnswers) {
   bucket.waiting = 5;
   bucket.next_grant_after_ns = 6;
   bucket.refundable = {7, 8};
+  bucket.holds = 9;
+  bucket.next_end_after_ns = 10;
   service::BucketStatus failed;
   failed.error = absl::NotFoundError("no such limit");
   v1::QueryResponse response;

@@ -142,6 +142,11 @@ export function rateText(rate) {
   return `${count(Number(rate.permits ?? 0))}/${names[period] ?? duration(period)}`;
 }
 
+// What a limit allows each key: "100/s", or "5 at once" of a limit on what is in use.
+export function allowsText(limit) {
+  return limit.algorithm === 'ALGORITHM_CONCURRENCY' ? `${count(Number(limit.permits ?? 0))} at once` : rateText(limit.rate);
+}
+
 // ---- Addresses of the views ----
 
 export function limitAddress(limit) {

@@ -1,7 +1,7 @@
 // The form that adds or changes a limit. Parameters that it does not show stay as they are.
 import {call} from './api.js';
 import {confirmPut} from './dialogs.js';
-import {count, definerOf, duration, fill, h, limitAddress, rateText, secondsOf} from './dom.js';
+import {allowsText, count, definerOf, duration, fill, h, limitAddress, rateText, secondsOf} from './dom.js';
 import {algorithmNames} from './limit.js';
 
 const units = [['second', 1], ['minute', 60], ['hour', 3600], ['day', 86400]];
@@ -61,7 +61,8 @@ export class EditView {
 
   build() {
     const {limit} = this;
-    const period = secondsOf(limit.rate.period ?? '1s');
+    const rate = limit.rate ?? {permits: '', period: '1s'};
+    const period = secondsOf(rate.period ?? '1s');
     const unit = units.findLast(([, seconds]) => period % seconds === 0) ?? ['second', 1];
     const periodInput = h('span.pair', {},
       this.periodCount = h('input', {type: 'text', inputmode: 'decimal', 'aria-label': 'Length of the period', value: String(period / unit[1])}),
@@ -71,9 +72,11 @@ export class EditView {
       h('fieldset', {}, h('legend', {}, 'Limit'),
         this.field('name', 'Name', h('input', {type: 'text', autocomplete: 'off', spellcheck: 'false', value: limit.name, readonly: this.name !== ''}),
           'Letters, digits and - _ . : / @'),
-        this.field('rate.permits', 'Permits', this.number(limit.rate.permits), 'How many permits each key may take in a period'),
+        this.field('rate.permits', 'Permits', this.number(rate.permits), 'How many permits each key may take in a period'),
         this.pairField('rate.period', 'per', periodInput),
         this.field('algorithm', 'Algorithm', this.choice(algorithms, limit.algorithm)),
+        this.field('permits', 'Slots', this.number(limit.permits), 'How many permits of each key may be in use at the same time'),
+        this.field('hold_for', 'Held for', h('input', {type: 'text', value: limit.holdFor ?? ''}), 'Unless it is renewed, as 90s. Empty: 30 s'),
         this.field('burst', 'Burst', this.number(limit.burst), 'Most permits that a bucket holds. Empty: the permits of a period'),
         this.field('debt', 'Debt', this.number(limit.debt), 'Most permits that a bucket may owe. Empty: 0'),
         this.field('sub_windows', 'Sub-windows', this.number(limit.subWindows), 'Empty: 10'),
@@ -97,15 +100,18 @@ export class EditView {
     const error = h('span.error', {id: `error-${id}`});
     this.periodCount.setAttribute('aria-describedby', `error-${id}`);
     this.periodCount.id = `field-${id}`;
-    this.fields[id] = {input: this.periodCount, error};
-    return h('div.field', {}, h('label', {for: this.periodCount.id}, label), pair, h('span.hint'), error);
+    const row = h('div.field', {}, h('label', {for: this.periodCount.id}, label), pair, h('span.hint'), error);
+    this.fields[id] = {input: this.periodCount, error, row};
+    return row;
   }
 
   showFields() {
     const algorithm = this.fields.algorithm.input.value;
     const only = {burst: 'ALGORITHM_TOKEN_BUCKET', debt: 'ALGORITHM_TOKEN_BUCKET',
-      sub_windows: 'ALGORITHM_SLIDING_WINDOW', utc_offset: 'ALGORITHM_FIXED_WINDOW'};
+      sub_windows: 'ALGORITHM_SLIDING_WINDOW', utc_offset: 'ALGORITHM_FIXED_WINDOW',
+      permits: 'ALGORITHM_CONCURRENCY', hold_for: 'ALGORITHM_CONCURRENCY'};
     for (const [id, owner] of Object.entries(only)) this.fields[id].row.hidden = owner !== algorithm;
+    for (const id of ['rate.permits', 'rate.period']) this.fields[id].row.hidden = algorithm === 'ALGORITHM_CONCURRENCY';
   }
 
   // Parameters of single keys.
@@ -114,7 +120,7 @@ export class EditView {
     for (const one of this.limit.keys ?? []) this.addKey(one);
     this.fields.keys = {input: this.keys, error: h('span.error')};
     return h('fieldset', {}, h('legend', {}, 'Parameters of single keys'),
-      h('div.scroll', {tabindex: 0, role: 'group', 'aria-label': 'Parameters of single keys'}, h('table', {}, h('thead', {}, h('tr', {}, ['Key', 'Rate', 'Burst', 'Debt', 'Remove'].map((text) => h('th', {scope: 'col'}, text)))), this.keys)),
+      h('div.scroll', {tabindex: 0, role: 'group', 'aria-label': 'Parameters of single keys'}, h('table', {}, h('thead', {}, h('tr', {}, ['Key', 'Rate', 'Burst', 'Debt', 'Slots', 'Remove'].map((text) => h('th', {scope: 'col'}, text)))), this.keys)),
       h('p', {}, h('button', {type: 'button', onclick: () => this.addKey({}).focus()}, 'Add a key'),
         h('span.hint', {}, ' Rate as 100/s or 5000/3600s. Empty: as the limit')),
       this.fields.keys.error);
@@ -122,7 +128,7 @@ export class EditView {
 
   addKey(one) {
     const inputs = [['key', one.key ?? ''], ['rate', one.rate ? `${one.rate.permits}/${one.rate.period ?? '1s'}` : ''],
-      ['burst', one.burst ?? ''], ['debt', one.debt ?? '']].map(([label, value]) =>
+      ['burst', one.burst ?? ''], ['debt', one.debt ?? ''], ['slots', one.permits ?? '']].map(([label, value]) =>
       h('input', {type: 'text', 'aria-label': `${label} of the key`, autocomplete: 'off', spellcheck: 'false', value}));
     const row = h('tr', {}, inputs.map((input) => h('td', {}, input)),
       h('td', {}, h('button', {type: 'button', 'aria-label': 'Remove this key', onclick: () => row.remove()}, '×')));
@@ -137,12 +143,13 @@ export class EditView {
     const limit = {...this.limit};
     for (const output of ['origin', 'definedAt']) delete limit[output];
     limit.name = text('name');
-    limit.rate = {permits: text('rate.permits').replaceAll(',', ''), period: `${Number(this.periodCount.value) * Number(this.periodUnit.value)}s`};
     limit.algorithm = text('algorithm');
+    limit.rate = {permits: text('rate.permits').replaceAll(',', ''), period: `${Number(this.periodCount.value) * Number(this.periodUnit.value)}s`};
+    if (limit.algorithm === 'ALGORITHM_CONCURRENCY') delete limit.rate;
     limit.mode = text('mode');
     limit.onStoreFailure = text('on_store_failure');
     limit.sharing = text('sharing');
-    const optional = {burst: 'burst', debt: 'debt', sub_windows: 'subWindows', utc_offset: 'utcOffset', max_wait: 'maxWait'};
+    const optional = {burst: 'burst', debt: 'debt', sub_windows: 'subWindows', utc_offset: 'utcOffset', max_wait: 'maxWait', permits: 'permits', hold_for: 'holdFor'};
     for (const [id, name] of Object.entries(optional)) {
       const value = this.fields[id].row.hidden ? '' : text(id).replaceAll(',', '');
       if (value === '') delete limit[name];
@@ -150,7 +157,7 @@ export class EditView {
     }
     limit.charges = text('charges').split(/[\s,]+/).filter((name) => name !== '');
     limit.keys = [...this.keys.children].map((row) => {
-      const [key, rate, burst, debt] = row.inputs.map((input) => input.value.trim());
+      const [key, rate, burst, debt, slots] = row.inputs.map((input) => input.value.trim());
       const one = {key};
       const parts = /^([\d,]+)\s*\/\s*([\d.]*)\s*(s|min|h|day)?$/.exec(rate);
       if (parts) {
@@ -161,6 +168,7 @@ export class EditView {
       }
       if (burst !== '') one.burst = burst;
       if (debt !== '') one.debt = debt;
+      if (slots !== '') one.permits = slots;
       return one;
     });
     return limit;
@@ -169,17 +177,17 @@ export class EditView {
   // Lines that say what differs from the limit as it is.
   changes(limit) {
     const shown = (one) => ({
-      rate: rateText(one.rate), algorithm: algorithmNames[one.algorithm ?? 'ALGORITHM_TOKEN_BUCKET'],
+      rate: allowsText(one), 'held for': duration(secondsOf(one.holdFor ?? '30s')), algorithm: algorithmNames[one.algorithm ?? 'ALGORITHM_TOKEN_BUCKET'],
       burst: one.burst ?? 'as the rate', debt: one.debt ?? '0',
       mode: one.mode === 'MODE_SHADOW' ? 'shadow' : 'enforce', 'sub-windows': one.subWindows ?? '10',
       'UTC offset': one.utcOffset ?? '0', charges: (one.charges ?? []).join(', ') || 'none',
       'longest wait': duration(secondsOf(one.maxWait ?? '3600s')),
       'on store failure': (one.onStoreFailure ?? 'ON_STORE_FAILURE_DENY').replace('ON_STORE_FAILURE_', '').toLowerCase(),
       sharing: (one.sharing ?? 'SHARING_EXACT').replace('SHARING_', '').toLowerCase(),
-      keys: (one.keys ?? []).map((key) => `${key.key} ${key.rate ? rateText(key.rate) : ''} ${key.burst ?? ''} ${key.debt ?? ''}`.trim()).join('; ') || 'none',
+      keys: (one.keys ?? []).map((key) => `${key.key} ${key.rate ? rateText(key.rate) : ''} ${key.burst ?? ''} ${key.debt ?? ''} ${key.permits ?? ''}`.trim()).join('; ') || 'none',
     });
     const after = shown(limit);
-    if (!this.name) return [`New limit ${limit.name}: ${after.rate}, ${after.algorithm}, burst ${after.burst}, ${after.mode}`];
+    if (!this.name) return [limit.algorithm === 'ALGORITHM_CONCURRENCY' ? `New limit ${limit.name}: ${after.rate}, held for ${after['held for']}, ${after.mode}` : `New limit ${limit.name}: ${after.rate}, ${after.algorithm}, burst ${after.burst}, ${after.mode}`];
     const before = shown(this.limit);
     return Object.keys(after).filter((id) => before[id] !== after[id]).map((id) => `${id}: ${before[id]} → ${after[id]}`);
   }
@@ -195,8 +203,8 @@ export class EditView {
       return;
     }
     const notes = ['It takes effect at once. Buckets keep their fill in proportion; grant times that were given stay.'];
-    const one = count(Number(limit.rate.permits) || 0);
-    if (this.limit.mode === 'MODE_SHADOW' && limit.mode === 'MODE_ENFORCE') notes.push(`It begins to deny: more than ${one} permits in ${duration(secondsOf(limit.rate.period))} for a key.`);
+    const most = limit.rate ? `${count(Number(limit.rate.permits) || 0)} permits in ${duration(secondsOf(limit.rate.period))}` : `${count(Number(limit.permits) || 0)} permits at once`;
+    if (this.limit.mode === 'MODE_SHADOW' && limit.mode === 'MODE_ENFORCE') notes.push(`It begins to deny: more than ${most} for a key.`);
     if (limit.mode === 'MODE_SHADOW' && this.limit.mode === 'MODE_ENFORCE') notes.push('It stops denying.');
     const definer = this.name ? definerOf(this.limit) : null;
     if (definer) notes.push(`${definer.what} defines this limit. Its definition returns when ${definer.changes}, or when the server restarts.`);

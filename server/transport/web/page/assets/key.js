@@ -2,7 +2,7 @@
 import {call} from './api.js';
 import {TimeChart} from './chart.js';
 import {confirmReset} from './dialogs.js';
-import {clock, count, duration, fill, h, keyName, limitAddress, rateText, secondsOf, setText} from './dom.js';
+import {allowsText, clock, count, duration, fill, h, keyName, limitAddress, secondsOf, setText} from './dom.js';
 
 const shownSeconds = 300;
 
@@ -45,7 +45,8 @@ export class KeyView {
     try {
       this.spec = await call('getLimit', {name: this.limit});
       const own = (this.spec.keys ?? []).find((one) => (one.key ?? '') === this.key);
-      setText(this.values.refill, own?.rate ? `${rateText(own.rate)} (its own)` : rateText(this.spec.rate));
+      const allowed = {...this.spec, ...own};
+      setText(this.values.refill, own?.rate || own?.permits ? `${allowsText(allowed)} (its own)` : allowsText(this.spec));
     } catch (error) {
       fill(this.problem, h('div.problem.bad', {}, error.message));
     }

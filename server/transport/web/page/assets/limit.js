@@ -2,7 +2,7 @@
 import {call, history} from './api.js';
 import {TimeChart, windowChoice} from './chart.js';
 import {confirmDelete} from './dialogs.js';
-import {clockOf, count, duration, fill, h, keyAddress, keyed, keyName, limitAddress, percent, perSecond, rateText,
+import {allowsText, clockOf, count, duration, fill, h, keyAddress, keyed, keyName, limitAddress, percent, perSecond, rateText,
   secondsOf, setText, table} from './dom.js';
 import {hour, outcomes, shareDenied} from './model.js';
 import {estimate} from './overview.js';
@@ -13,6 +13,7 @@ const keysShown = 15;
 export const algorithmNames = {
   ALGORITHM_TOKEN_BUCKET: 'token bucket', ALGORITHM_SLIDING_LOG: 'sliding log',
   ALGORITHM_SLIDING_WINDOW: 'sliding window', ALGORITHM_FIXED_WINDOW: 'fixed window',
+  ALGORITHM_CONCURRENCY: 'concurrency',
 };
 const lowered = (value, prefix) => (value ?? '').replace(prefix, '').toLowerCase().replaceAll('_', ' ');
 
@@ -26,13 +27,14 @@ export function originText(limit) {
 // [label, value] of each parameter; values are texts or elements.
 export function parametersOf(limit) {
   const rows = [
-    ['Allows', `${rateText(limit.rate)} for each key`],
+    ['Allows', `${allowsText(limit)} for each key`],
     ['Algorithm', algorithmNames[limit.algorithm] ?? 'token bucket'],
   ];
   if ((limit.algorithm ?? 'ALGORITHM_TOKEN_BUCKET') === 'ALGORITHM_TOKEN_BUCKET') {
     rows.push(['Burst', `${count(Number(limit.burst ?? limit.rate?.permits ?? 0))} permits`]);
     if (Number(limit.debt ?? 0) > 0) rows.push(['Debt', `up to ${count(Number(limit.debt))} permits owed`]);
   }
+  if (limit.algorithm === 'ALGORITHM_CONCURRENCY') rows.push(['Held for', `${duration(secondsOf(limit.holdFor ?? '30s'))} unless renewed`]);
   if (limit.maxOwed !== undefined) rows.push(['Forced debits', `may leave ${count(Number(limit.maxOwed))} permits owed`]);
   if (limit.subWindows) rows.push(['Sub-windows', count(limit.subWindows)]);
   if (limit.utcOffset) rows.push(['UTC offset', limit.utcOffset]);
@@ -49,7 +51,7 @@ export function parametersOf(limit) {
   if (limit.direct === false) rows.push(['Requests', 'only other limits may charge it']);
   for (const one of limit.keys ?? []) {
     const own = [one.rate ? rateText(one.rate) : null, one.burst ? `burst ${count(Number(one.burst))}` : null,
-      one.debt ? `debt ${count(Number(one.debt))}` : null].filter((part) => part !== null);
+      one.debt ? `debt ${count(Number(one.debt))}` : null, one.permits ? `${count(Number(one.permits))} at once` : null].filter((part) => part !== null);
     rows.push([h('span', {}, 'Key ', h('a', {href: keyAddress(limit.name, one.key ?? '')}, keyName(one.key ?? ''))), own.join(', ')]);
   }
   return rows;

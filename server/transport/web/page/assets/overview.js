@@ -1,7 +1,7 @@
 // The overview: what is wrong, what is decided, and which limits deny.
 import {Sparkline, TimeChart, windowChoice} from './chart.js';
-import {amount, bytes, clock, clockOf, count, duration, fill, h, keyAddress, keyed, keyName,
-  limitAddress, percent, perSecond, rateText, setText, table} from './dom.js';
+import {allowsText, amount, bytes, clock, clockOf, count, duration, fill, h, keyAddress, keyed, keyName,
+  limitAddress, percent, perSecond, setText, table} from './dom.js';
 import {shareDenied} from './model.js';
 import {problemsOf, storeText, unavailableText} from './problems.js';
 
@@ -223,7 +223,7 @@ export class Overview {
     keyed(this.body, shown, (name) => name, (name) => this.makeRow(name), (row, name) => {
       const spec = limits.get(name);
       const now = this.rowOf(model, name);
-      setText(row.rate, spec ? rateText(spec.rate) : '');
+      setText(row.rate, spec ? allowsText(spec) : '');
       setText(row.mode, spec?.mode === 'MODE_SHADOW' ? 'shadow' : '');
       setText(row.down, now.without > 0 ? 'store down' : '');
       row.down.title = now.without > 0 ? `${count(now.without)} charges in the last minute were decided by on_store_failure` : '';

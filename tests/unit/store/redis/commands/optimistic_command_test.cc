@@ -29,7 +29,6 @@ class RecordedOperation final : public BucketOperation {
     *words = ScriptWords(Script::kQuery, token);
     return true;
   }
-  bool UseOtherScript() override { return std::exchange(has_other_script, false); }
   Handled OnScriptReply(const Reply&, const FencingToken&) override {
     events_.emplace_back("script");
     return handled;
@@ -52,7 +51,6 @@ class RecordedOperation final : public BucketOperation {
   void DecideHere() { command_.DecideHere(); }
 
   Handled handled = Handled::kDone;
-  bool has_other_script = false;
   bool callers_wait = true;
   bool changes = true;
   bool books = false;
@@ -120,13 +118,10 @@ TEST_F(OptimisticCommandTest, ReadsDecidesAndReplacesABucketThatTheScriptRefuses
                                   "in force", "ended"));
 }
 
-TEST_F(OptimisticCommandTest, TriesTheOtherScriptBeforeItDecidesHere) {
-  Make().has_other_script = true;
+TEST_F(OptimisticCommandTest, IsNotSentAgainWhenNoCallerWaits) {
+  Make();
   Begin();
   ASSERT_TRUE(Asked(1));
-  servers[0].Answer(":-1\r\n");
-  ASSERT_TRUE(Asked(1));
-  EXPECT_EQ(servers[0].asked[0][1], TextOf(Script::kQuery).sha);
   servers[0].Answer(":-1\r\n");
   ASSERT_TRUE(AskedToExchange("0"));
   operation_->callers_wait = false;

@@ -11,11 +11,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/make_parameters.h"
+#include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/wire/number_codec.h"
 #include "tests/unit/store/redis/command_scene.h"
 
 namespace sluice::store::redis {
 namespace {
+
+using ::testing::ElementsAre;
 
 constexpr size_t kMaxGathered = 3;
 
@@ -50,18 +53,37 @@ class BatchQueuesTest : public CommandScene {
   void Enqueue(Call& call) {
     queues_->Add(acquires_.Add(acquires_.Begin(&call, /*receipt_id=*/0), call.acquisition));
   }
-  // How many callers the oldest command decides.
+  // How many callers the oldest command decides. REQUIRES: of one bucket.
   int64_t Callers() {
-    constexpr size_t kHeader = 6;  // numbers before the runs (acquire_token_bucket.lua)
-    return UnpackNumber(servers[0].asked[0].back(), kHeader + 4).value_or(-1);
+    constexpr size_t kHeader = 9;  // numbers before the runs (acquire_token_buckets.lua)
+    return UnpackNumber(servers[0].asked[0][5], kHeader + 4).value_or(-1);
   }
-  const std::string& KeyAsked() { return servers[0].asked[0][3]; }
+  // The buckets of the oldest command.
+  std::vector<std::string> KeysAsked() {
+    const ScriptedServer::Words& words = servers[0].asked[0];
+    const size_t count = std::stoul(words[2]) - 1;
+    return {words.begin() + 3, words.begin() + 3 + static_cast<ptrdiff_t>(count)};
+  }
+  std::string StateKey(const std::string& key) { return BucketOf(*rule_, key).keys[0]; }
+  // Answers the oldest command with these numbers after the time.
+  void Reply(const std::vector<int64_t>& numbers) {
+    std::string packed;
+    PackNumbers({1'000'000'000'000'000, 0}, &packed);
+    for (const int64_t number : numbers) PackNumbers({number}, &packed);
+    servers[0].Answer(absl::StrCat("$", packed.size(), "\r\n", packed, "\r\n"));
+  }
+  // Waits for one command, which is exchange.lua: "0" reads, "1" replaces.
+  bool AskedToExchange(const std::string& replace) {
+    if (!Asked(1)) return false;
+    const ScriptedServer::Words& words = servers[0].asked[0];
+    return words[1] == TextOf(Script::kExchange).sha && words.size() > 8 && words[8] == replace;
+  }
+  // The bucket that is read does not exist.
+  void AnswerEmpty() {
+    servers[0].Answer("*5\r\n:1000000000000000\r\n:0\r\n$0\r\n\r\n$0\r\n\r\n*0\r\n");
+  }
   // Grants the first `granted` callers of the oldest command.
-  void Grant(int64_t granted) {
-    std::string numbers;
-    PackNumbers({1'000'000'000'000'000, 0, 0, 0, granted}, &numbers);
-    servers[0].Answer(absl::StrCat("$", numbers.size(), "\r\n", numbers, "\r\n"));
-  }
+  void Grant(int64_t granted) { Reply({0, 0, granted}); }
   bool Done(const Call& call) {
     return Until([&] { return call.done; });
   }
@@ -108,21 +130,162 @@ TEST_F(BatchQueuesTest, OneCommandHasABoundedNumberOfCallers) {
   ASSERT_TRUE(Done(*calls_.back()));
 }
 
-// A new connection has room for one command.
-TEST_F(BatchQueuesTest, QueuesTakeTurnsForRoom) {
+TEST_F(BatchQueuesTest, BucketsGoTogetherInTheOrderInWhichTheyWereAsked) {
+  const Call& first = Add("a");
+  const Call& second = Add("b");
+  const Call& third = Add("a");
+  ASSERT_TRUE(Asked(1));
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey("a"), StateKey("b")));
+  Reply({0, 0, 1, 0, 0, 1});
+  ASSERT_TRUE(Done(first) && Done(second) && Done(third));
+  EXPECT_EQ(first.acquisition.outcome, Outcome::kGranted);
+  EXPECT_EQ(second.acquisition.outcome, Outcome::kGranted);
+  EXPECT_EQ(third.acquisition.outcome, Outcome::kDenied);
+}
+
+TEST_F(BatchQueuesTest, ScriptHasABoundedNumberOfBuckets) {
+  const size_t most = endpoints[0]->script_units();
+  ASSERT_GT(most, 1u);
+  for (size_t i = 0; i <= most; ++i) Add(absl::StrCat("key", i));
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(KeysAsked().size(), most);
+  std::vector<int64_t> granted;
+  for (size_t i = 0; i < most; ++i) granted.insert(granted.end(), {0, 0, 1});
+  Reply(granted);
+  ASSERT_TRUE(Asked(1));
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey(absl::StrCat("key", most))));
+}
+
+// Each run of callers that want the same is work of its own.
+TEST_F(BatchQueuesTest, ScriptHasABoundedNumberOfRuns) {
+  queues_ = std::make_unique<BatchQueues>(*this, /*max_gathered=*/1000);
+  const size_t most = endpoints[0]->script_units();
+  for (size_t i = 0; i < 2 * most; ++i) {
+    calls_.push_back(MakeCall("k", kNoDeadline));
+    calls_.back()->charge.permits = 1 + i % 2;
+    Enqueue(*calls_.back());
+  }
+  const Call& other = Add("other");
+  ASSERT_TRUE(Asked(1));
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey("k")));
+  std::vector<int64_t> granted = {0, 0};
+  granted.insert(granted.end(), most, 1);
+  Reply(granted);
+  ASSERT_TRUE(Asked(1));
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey("other"), StateKey("k")))
+      << "other was first to wait";
+  EXPECT_FALSE(other.done);
+}
+
+TEST_F(BatchQueuesTest, RefusedBucketIsDecidedAloneAndOthersAreAnswered) {
+  const Call& first = Add("a");
+  const Call& refused = Add("b");
+  const Call& last = Add("c");
+  ASSERT_TRUE(Asked(1));
+  Reply({0, 0, 1, -1, 0, 0, 1});
+  ASSERT_TRUE(Done(first) && Done(last));
+  EXPECT_FALSE(refused.done);
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(servers[0].asked[0][1], TextOf(Script::kAcquire).sha);
+  EXPECT_EQ(servers[0].asked[0][3], StateKey("b"));
+  const Call& later = Add("b");
+  EXPECT_TRUE(Asked(1)) << "one at a time";
+  // The time; granted; fits, the bucket's numbers.
+  std::string reply = "*11\r\n:1000000000\r\n:0\r\n:1\r\n:1\r\n";
+  for (int i = 0; i < 7; ++i) reply += ":0\r\n";
+  servers[0].Answer(reply);
+  ASSERT_TRUE(Done(refused));
+  EXPECT_EQ(refused.acquisition.outcome, Outcome::kGranted);
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(servers[0].asked[0][1], TextOf(Script::kAcquireTokenBuckets).sha);
+  EXPECT_FALSE(later.done);
+}
+
+TEST_F(BatchQueuesTest, BookedBucketIsReadByThisNodeAlone) {
+  const Call& booked = Add("a");
+  const Call& other = Add("b");
+  ASSERT_TRUE(Asked(1));
+  Reply({-2, 0, 0, 1});
+  ASSERT_TRUE(Done(other));
+  EXPECT_FALSE(booked.done);
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(servers[0].asked[0][1], TextOf(Script::kExchange).sha);
+}
+
+TEST_F(BatchQueuesTest, BucketOfASlotThatHasLeftIsSentAgainAlone) {
+  splits = true;
+  token.as_argument = true;
+  const Call& moved = Add("a");
+  const Call& other = Add("b");
+  ASSERT_TRUE(Asked(1));
+  const ScriptedServer::Words words = servers[0].asked[0];
+  EXPECT_EQ(words[2], "0") << "in different slots";
+  EXPECT_EQ(words[4], StateKey("a"));
+  EXPECT_EQ(words[5], StateKey("b"));
+  EXPECT_EQ(words.back(), token.word_key);
+  Reply({-3, 0, 0, 1});
+  ASSERT_TRUE(Done(other));
+  EXPECT_FALSE(moved.done);
+  ASSERT_TRUE(Asked(1));
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey("a"))) << "declared, so that Redis redirects it";
+  const Call& later = Add("a");
+  EXPECT_TRUE(Asked(1)) << "one at a time";
+  Grant(1);
+  ASSERT_TRUE(Done(moved));
+  EXPECT_EQ(moved.acquisition.outcome, Outcome::kGranted);
+  ASSERT_TRUE(Asked(1));
+  Grant(1);
+  ASSERT_TRUE(Done(later));
+}
+
+TEST_F(BatchQueuesTest, CommandsOfTheirOwnKeepTheirPlaceBetweenScripts) {
+  Add("in flight");
+  ASSERT_TRUE(Asked(1));
+  for (const char* const key : {"receipt 1", "receipt 2"}) {
+    calls_.push_back(MakeCall(key, kNoDeadline));
+    calls_.back()->acquisition.want_receipt = true;
+    Enqueue(*calls_.back());
+  }
   Add("a");
+  Settle();
+  Grant(1);
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(KeysAsked()[0], StateKey("receipt 1"));
   Add("b");
+  Settle();
+  servers[0].Answer("-ERR\r\n");
   ASSERT_TRUE(Asked(1));
-  Add("a");
-  const std::string first = KeyAsked();
-  Grant(1);
+  EXPECT_EQ(servers[0].asked[0][3], StateKey("receipt 2"));
+  servers[0].Answer("-ERR\r\n");
   ASSERT_TRUE(Asked(1));
-  EXPECT_NE(KeyAsked(), first) << "b was first to wait";
-  Grant(1);
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey("a"), StateKey("b")));
+}
+
+TEST_F(BatchQueuesTest, MalformedReplyAnswersAllBuckets) {
+  const Call& first = Add("a");
+  const Call& second = Add("b");
   ASSERT_TRUE(Asked(1));
-  EXPECT_EQ(KeyAsked(), first);
   Grant(1);
-  ASSERT_TRUE(Done(*calls_.back()));
+  ASSERT_TRUE(Done(first) && Done(second));
+  EXPECT_EQ(first.acquisition.outcome, Outcome::kUnavailable);
+  EXPECT_EQ(second.acquisition.outcome, Outcome::kUnavailable);
+  EXPECT_TRUE(second.acquisition.may_be_debited);
+  EXPECT_THAT(logged, ElementsAre("redis_answer"));
+}
+
+// Its callers are sent again without those that were answered meanwhile.
+TEST_F(BatchQueuesTest, CommandThatWasNotExecutedIsSentAgainForThoseThatStillWait) {
+  const Call& late = Add("a", clock_.NowNs() + 2'000'000);
+  const Call& patient = Add("b");
+  ASSERT_TRUE(Asked(1));
+  Pass(4'000'000);
+  ASSERT_TRUE(late.done);
+  servers[0].Answer("-NOSCRIPT flushed\r\n");
+  ASSERT_TRUE(Asked(1));
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey("b")));
+  Grant(1);
+  ASSERT_TRUE(Done(patient));
+  EXPECT_EQ(patient.acquisition.outcome, Outcome::kGranted);
 }
 
 TEST_F(BatchQueuesTest, PassedDeadlineIsAnsweredAtOnce) {
@@ -138,6 +301,53 @@ TEST_F(BatchQueuesTest, PassedDeadlineIsAnsweredAtOnce) {
   EXPECT_FALSE(gathered.acquisition.may_be_debited);
   Grant(1);
   EXPECT_TRUE(Asked(0)) << "no caller is left";
+}
+
+// A replacement that Redis refused waits for room, which another key has taken, when the deadline
+// of a caller passes that it grants.
+class ReplacementThatWaitsTest : public BatchQueuesTest {
+ protected:
+  // Its deadline passes. Another caller may stay.
+  void Wait(const Call& late) {
+    course = [](const redis::Reply&) {
+      return Course{Course::What::kSendLater, nullptr, false, kMs};
+    };
+    ASSERT_TRUE(Asked(1));
+    const Call& other = Add("b");
+    Reply({-2});
+    ASSERT_TRUE(AskedToExchange("0"));
+    AnswerEmpty();
+    ASSERT_TRUE(AskedToExchange("1"));
+    servers[0].Answer("-FENCE replaced\r\n");
+    ASSERT_TRUE(Asked(1));
+    EXPECT_THAT(servers[0].asked[0][3], ::testing::HasSubstr(":b}")) << "it has the room";
+    Pass(8 * kMs);
+    ASSERT_TRUE(late.done);
+    EXPECT_EQ(late.acquisition.outcome, Outcome::kDeadlineExceeded);
+    EXPECT_FALSE(late.acquisition.may_be_debited);
+    Grant(1);
+    ASSERT_TRUE(Done(other));
+  }
+
+  static constexpr int64_t kMs = 1'000'000;
+};
+
+TEST_F(ReplacementThatWaitsTest, IsNotWrittenForACallerThatWasAnswered) {
+  Wait(Add("k", clock_.NowNs() + 4 * kMs));
+  EXPECT_TRUE(Asked(0)) << "no caller is left";
+}
+
+TEST_F(ReplacementThatWaitsTest, IsDecidedAgainForTheCallersThatAreLeft) {
+  const Call& late = Add("k", clock_.NowNs() + 4 * kMs);
+  const Call& patient = Add("k");
+  Wait(late);
+  ASSERT_TRUE(AskedToExchange("0"));
+  AnswerEmpty();
+  ASSERT_TRUE(AskedToExchange("1"));
+  servers[0].Answer(":1\r\n");
+  ASSERT_TRUE(Done(patient));
+  EXPECT_EQ(patient.acquisition.outcome, Outcome::kGranted);
+  EXPECT_EQ(patient.result.level.remaining, 9);
 }
 
 // Its call serves another acquisition, or is gone, when Redis answers.
@@ -184,8 +394,9 @@ TEST_F(BatchQueuesTest, OpenBreakerAnswersTheSentAndTheGathered) {
 
 TEST_F(BatchQueuesTest, FollowsAKeyThatMovesWhileItWaitsForRoom) {
   Add("a");
-  const Call& moved = Add("b");
   ASSERT_TRUE(Asked(1));
+  const Call& moved = Add("b");
+  Settle();
   at = endpoints[1].get();
   Grant(1);
   ASSERT_TRUE(Asked(1, /*server=*/1));

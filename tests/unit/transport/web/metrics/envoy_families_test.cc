@@ -31,6 +31,7 @@ TEST_F(EnvoyFamiliesTest, ShowsHitsByDomainAndKeys) {
   ASSERT_TRUE(registry_.ApplyEnvoy(envoy::MakeSpecs(*matcher), "1", matcher).ok());
   for (const auto& limit : matcher->limits()) Count(limit->limit_name.c_str(), 7);
   counters_.Local().calls.redis_error.Add(2);
+  counters_.Local().calls.reported.Add(3);
   EXPECT_THAT(Samples(), Not(Contains(Key("ratelimit_service_domain_not_found"))));
   sources_.envoy = &counters_;
   const auto samples = Samples();
@@ -48,6 +49,8 @@ TEST_F(EnvoyFamiliesTest, ShowsHitsByDomainAndKeys) {
   EXPECT_THAT(
       samples,
       Contains(Pair("ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}", "2")));
+  EXPECT_THAT(samples,
+              Contains(Pair("sluice_kuadrant_reservations_total{outcome=\"reported\"}", "3")));
 }
 
 TEST_F(EnvoyFamiliesTest, SumsNamesBeyondTheBound) {

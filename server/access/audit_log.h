@@ -1,0 +1,61 @@
+// AuditLog: admin changes as lines of JSON, each on disk before the change is confirmed.
+#ifndef SLUICE_SERVER_ACCESS_AUDIT_LOG_H_
+#define SLUICE_SERVER_ACCESS_AUDIT_LOG_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+
+namespace sluice::access {
+
+struct AuditRecord {
+  std::string client;  // empty: the server has no clients file
+  std::string peer;
+  std::string call;  // "PutLimit"
+  // JSON. Empty: null.
+  std::string request;
+  std::string before;
+  std::string after;
+  absl::Status outcome;
+};
+
+// Thread-safe. Write blocks on the disk.
+class AuditLog {
+ public:
+  // Opens the file to append to it, and makes it, readable by its owner and group only. "-":
+  // stderr. The error begins with the path. `clock` outlives the log.
+  static absl::StatusOr<std::unique_ptr<AuditLog>> Open(std::string path,
+                                                        const common::Clock& clock);
+  ~AuditLog();
+  AuditLog(const AuditLog&) = delete;
+  AuditLog& operator=(const AuditLog&) = delete;
+
+  // Appends a line, and waits until it is on disk. If the file was renamed or removed since (log
+  // rotation), it is made again first.
+  absl::Status Write(const AuditRecord& record);
+
+  // The line of a record, with its end.
+  static std::string LineOf(const AuditRecord& record, int64_t wall_ns);
+
+ private:
+  AuditLog(std::string path, const common::Clock& clock) : path_(std::move(path)), clock_(clock) {}
+
+  // Opens path_ if what it names is not what is open.
+  absl::Status Reopen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string path_;
+  const common::Clock& clock_;
+  common::Mutex mu_;
+  int fd_ ABSL_GUARDED_BY(mu_) = -1;
+};
+
+}  // namespace sluice::access
+
+#endif  // SLUICE_SERVER_ACCESS_AUDIT_LOG_H_

@@ -1,0 +1,49 @@
+#include "server/client_list.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/access/client.h"
+#include "server/access/client_table.h"
+#include "server/config/clients_file.h"
+
+namespace sluice {
+namespace {
+
+access::Client HolderOf(const transport::BearerToken& token) {
+  access::Client client;
+  client.name = "admin_token";
+  client.known_by.tokens.push_back(token.digest());
+  client.calls.Add(access::Call::kAdminView);
+  client.calls.Add(access::Call::kAdminChange);
+  return client;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClientList>> ClientList::Load(std::string path,
+                                                             const transport::BearerToken* token) {
+  std::unique_ptr<ClientList> list(new ClientList(std::move(path), token));
+  if (const auto loaded = list->Reload(); !loaded.ok()) return loaded.status();
+  return list;
+}
+
+absl::StatusOr<bool> ClientList::Reload() {
+  // Held over a whole reload, so that of two the one that read the file later wins.
+  const common::MutexLock lock(&mu_);
+  auto file = config::LoadClients(path_);
+  if (!file.ok()) return file.status();
+  std::string version = file->version;
+  if (token_ != nullptr) {
+    const access::TokenDigest digest = token_->digest();
+    version.append(digest.begin(), digest.end());
+    file->clients.push_back(HolderOf(*token_));
+  }
+  if (version == version_) return false;
+  version_ = std::move(version);
+  clients_.Replace(std::make_shared<const access::ClientTable>(std::move(file->clients)));
+  return true;
+}
+
+}  // namespace sluice

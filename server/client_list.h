@@ -1,0 +1,45 @@
+// ClientList: the clients that the server recognises: those of the clients file, and the holder of
+// the admin token.
+#ifndef SLUICE_SERVER_CLIENT_LIST_H_
+#define SLUICE_SERVER_CLIENT_LIST_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+#include "server/access/caller.h"
+#include "server/transport/services/bearer_token.h"
+
+namespace sluice {
+
+// Thread-safe.
+class ClientList {
+ public:
+  // `token`: of --admin_token_file, whose holder is a client with admin_view and admin_change;
+  // null: there is none. Outlives the list. Errors: as config::LoadClients.
+  static absl::StatusOr<std::unique_ptr<ClientList>> Load(std::string path,
+                                                          const transport::BearerToken* token);
+
+  // Reads the file again (blocking), and the token. Returns whether either has changed. On an error
+  // the old clients stay.
+  absl::StatusOr<bool> Reload();
+
+  const access::Clients& clients() const { return clients_; }
+
+ private:
+  ClientList(std::string path, const transport::BearerToken* token)
+      : path_(std::move(path)), token_(token) {}
+
+  const std::string path_;
+  const transport::BearerToken* const token_;
+  access::Clients clients_{nullptr};
+  common::Mutex mu_;
+  std::string version_ ABSL_GUARDED_BY(mu_);  // of the file and the token in use
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVER_CLIENT_LIST_H_

@@ -1,0 +1,135 @@
+// RememberedRoom: bounds how many grants are remembered under request ids (store/once.h), in all,
+// for each limit and for each connection, whatever the store.
+//
+// Grants are counted for a minute in slots of their time. So a count needs no list of them and no
+// timer, and the store need not say when it forgets one.
+#ifndef SLUICE_SERVER_SERVICE_REMEMBERED_ROOM_H_
+#define SLUICE_SERVER_SERVICE_REMEMBERED_ROOM_H_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "common/bounds.h"
+#include "common/mutex.h"
+#include "server/store/once.h"
+
+namespace sluice::service {
+
+// Grants of the last minute. Not thread-safe. Times may step back by less than a slot.
+class RecentGrants {
+ public:
+  // Returns false if there are `most` already.
+  bool Add(int64_t now_ns, size_t most) {
+    Forget(now_ns);
+    if (count_ >= most) return false;
+    ++count_;
+    ++slots_[Place(now_ns)];
+    return true;
+  }
+  // One that was added at `added_ns`.
+  void Remove(int64_t added_ns) {
+    if (newest_ - (added_ns >> kSlotBits) >= static_cast<int64_t>(kSlots)) return;  // forgotten
+    --slots_[Place(added_ns)];
+    --count_;
+  }
+  size_t Count(int64_t now_ns) {
+    Forget(now_ns);
+    return count_;
+  }
+
+ private:
+  // 4.3 s. A grant counts for as long as the store remembers it, and for up to 9 s more.
+  static constexpr int kSlotBits = 32;
+  static constexpr size_t kSlots = 16;
+  static_assert(static_cast<int64_t>(kSlots - 1) << kSlotBits >= store::kRememberNs);
+
+  static size_t Place(int64_t ns) { return static_cast<size_t>(ns >> kSlotBits) % kSlots; }
+
+  void Forget(int64_t now_ns) {
+    const int64_t now = now_ns >> kSlotBits;
+    newest_ = std::max(newest_, now - static_cast<int64_t>(kSlots));
+    while (newest_ < now) {
+      uint32_t& passed = slots_[static_cast<size_t>(++newest_) % kSlots];
+      count_ -= passed;
+      passed = 0;
+    }
+  }
+
+  std::array<uint32_t, kSlots> slots_ = {};
+  size_t count_ = 0;  // the sum of slots_
+  int64_t newest_ = 0;
+};
+
+// Of one connection. Thread-safe: a call may be answered by another thread.
+class ConnectionGrants {
+ public:
+  bool Take(int64_t now_ns, size_t most) {
+    common::MutexLock lock(&mu_);
+    return grants_.Add(now_ns, most);
+  }
+  void GiveBack(int64_t taken_ns) {
+    common::MutexLock lock(&mu_);
+    grants_.Remove(taken_ns);
+  }
+
+ private:
+  common::Mutex mu_;
+  RecentGrants grants_ ABSL_GUARDED_BY(mu_);
+};
+
+// Of the process. Thread-safe.
+class RememberedRoom {
+ public:
+  explicit RememberedRoom(size_t most = common::bounds::kMaxRememberedGrants) : most_(most) {}
+
+  // Takes the place of one grant, in all, in its limit and in its connection (null: without a
+  // bound). Returns false if one of them is full.
+  bool Take(uint32_t limit_id, ConnectionGrants* connection, int64_t now_ns) {
+    if (connection != nullptr && !connection->Take(now_ns, most_ / kConnectionPart)) return false;
+    if (TakeForLimit(limit_id, now_ns)) return true;
+    if (connection != nullptr) connection->GiveBack(now_ns);
+    return false;
+  }
+  // `taken_ns`: of Take.
+  void GiveBack(uint32_t limit_id, ConnectionGrants* connection, int64_t taken_ns) {
+    if (connection != nullptr) connection->GiveBack(taken_ns);
+    common::MutexLock lock(&mu_);
+    all_.Remove(taken_ns);
+    if (const auto limit = limits_.find(limit_id); limit != limits_.end()) {
+      limit->second.Remove(taken_ns);
+    }
+  }
+
+ private:
+  // A limit that is flooded leaves half for the others; a connection three quarters.
+  static constexpr size_t kLimitPart = 2;
+  static constexpr size_t kConnectionPart = 4;
+
+  bool TakeForLimit(uint32_t limit_id, int64_t now_ns) {
+    common::MutexLock lock(&mu_);
+    if (!all_.Add(now_ns, most_)) return false;
+    if (limits_.size() >= prune_at_) {
+      absl::erase_if(limits_, [&](auto& limit) { return limit.second.Count(now_ns) == 0; });
+      prune_at_ = std::max(kPruneAt, 2 * limits_.size());
+    }
+    if (limits_[limit_id].Add(now_ns, most_ / kLimitPart)) return true;
+    all_.Remove(now_ns);
+    return false;
+  }
+
+  static constexpr size_t kPruneAt = 1024;
+
+  const size_t most_;
+  common::Mutex mu_;
+  RecentGrants all_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint32_t, RecentGrants> limits_ ABSL_GUARDED_BY(mu_);
+  size_t prune_at_ ABSL_GUARDED_BY(mu_) = kPruneAt;
+};
+
+}  // namespace sluice::service
+
+#endif  // SLUICE_SERVER_SERVICE_REMEMBERED_ROOM_H_

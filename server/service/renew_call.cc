@@ -1,0 +1,134 @@
+#include "server/service/renew_call.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/bounds.h"
+#include "common/errors.h"
+#include "server/service/permission.h"
+
+namespace sluice::service {
+namespace {
+
+namespace bounds = common::bounds;
+namespace errors = common::errors;
+
+// Receipts of a slice, about 50 us: to check a receipt's MAC takes most of it.
+constexpr size_t kReceiptsOfSlice = 32;
+constexpr size_t kReceiptCost = kSliceDecisions / kReceiptsOfSlice;
+
+}  // namespace
+
+void RenewCall::Reset() {
+  receipts_.clear();
+  results_.clear();
+  added_ = next_ = 0;
+  sliced_ = false;
+  slice_cost_ = 0;
+  status_ = absl::OkStatus();
+  table_.reset();
+  if (caller_ != nullptr) caller_ = nullptr;
+}
+
+void RenewCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context) {
+  with_ = &with;
+  done_ = done;
+  context_ = context;
+  if (added_ == 0 || added_ > bounds::kMaxRenewedReceipts) {
+    status_ = errors::BadReceiptCount(added_);
+  } else if (deadline_ns != store::kNoDeadline && with.clock.NowNs() >= deadline_ns) {
+    status_ = errors::PastDeadline();
+  }
+  if (!status_.ok()) {
+    done(context, this);
+    return;
+  }
+  operation_.deadline_ns = deadline_ns;
+  results_.resize(receipts_.size());
+  DecideSlice();
+}
+
+void RenewCall::Continue() { DecideSlice(); }
+
+void RenewCall::DecideSlice() {
+  table_ = with_->registry.Local();
+  charges_.clear();
+  asked_.clear();
+  attempts_ = 0;
+  const size_t most = sliced_ || with_->store.Shared() ? kReceiptsOfSlice : receipts_.size();
+  const size_t end = std::min(next_ + most, receipts_.size());
+  slice_cost_ = (end - next_) * kReceiptCost;
+  while (next_ < end) Open(next_++);
+  Ask();
+}
+
+void RenewCall::Open(size_t receipt) {
+  Result& result = results_[receipt];
+  result.status = with_->signer.Open(receipts_[receipt], &opened_);
+  if (!result.status.ok()) return;
+  if (caller_ != nullptr) {
+    result.status = CheckMayRedeem(caller_.get(), absl::StrCat("receipts[", receipt, "]"),
+                                   opened_.charges, *table_);
+    if (!result.status.ok()) return;
+  }
+  const size_t first = charges_.size();
+  for (const ReceiptCharge& charge : opened_.charges) {
+    const limits::Limit* const limit = table_->Find(charge.limit);
+    // The limit was deleted, and its buckets with it.
+    if (limit == nullptr) continue;
+    const store::Rule& rule = limit->RuleFor(charge.key);
+    if (!algorithm::IsConcurrency(rule.parameters)) continue;
+    charges_.push_back({&rule, charge.key, charge.permits});
+  }
+  if (charges_.size() == first) return;  // gone
+  asked_.push_back({receipt, first, charges_.size() - first, opened_.id});
+}
+
+void RenewCall::Ask() {
+  renewals_.clear();
+  for (const Asked& asked : asked_) {
+    store::Renewal& renewal = renewals_.emplace_back();
+    renewal.receipt_id = asked.receipt_id;
+    renewal.charges = absl::MakeConstSpan(charges_).subspan(asked.first_charge, asked.charges);
+  }
+  operation_.items = absl::MakeSpan(renewals_);
+  operation_.ResetWork();
+  with_->store.Renew(&operation_);
+}
+
+void RenewCall::Decided() {
+  size_t left = 0;
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    const store::Renewal& renewal = renewals_[i];
+    Result& result = results_[asked_[i].receipt];
+    switch (renewal.outcome) {
+      case store::RenewOutcome::kRenewed:
+        result.renewed = true;
+        result.held_for_ns = renewal.held_for_ns;
+        break;
+      case store::RenewOutcome::kGone:
+        break;
+      case store::RenewOutcome::kStaleRule:
+        result.status = errors::LimitsKeepChanging();
+        asked_[left++] = asked_[i];
+        break;
+      case store::RenewOutcome::kPending:
+      case store::RenewOutcome::kUnavailable:
+        result.status = errors::RenewUnanswered();
+        break;
+    }
+  }
+  if (left > 0 && ++attempts_ < kMaxAttempts) {
+    // Again, under the limits as they are now.
+    std::vector<Asked> again(asked_.begin(), asked_.begin() + static_cast<std::ptrdiff_t>(left));
+    table_ = with_->registry.Local();
+    charges_.clear();
+    asked_.clear();
+    for (const Asked& one : again) Open(one.receipt);
+    return Ask();
+  }
+  if (more() && with_->store.Shared()) return DecideSlice();
+  done_(context_, this);
+}
+
+}  // namespace sluice::service

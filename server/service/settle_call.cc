@@ -1,0 +1,251 @@
+#include "server/service/settle_call.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/errors.h"
+#include "server/service/permission.h"
+
+namespace sluice::service {
+
+namespace bounds = common::bounds;
+namespace errors = common::errors;
+
+void SettleCall::Reset(Form form) {
+  form_ = form;
+  sliced_ = false;
+  begun_ = 0;
+  items_.clear();
+  actuals_.clear();
+  charges_.clear();
+  next_ = 0;
+  step_ = Step::kPrepare;
+  decoded_.charges.clear();
+  table_.reset();
+  if (caller_ != nullptr) caller_ = nullptr;
+  status_ = absl::OkStatus();
+  slice_cost_ = 0;
+  operation_.ResetWork();
+}
+
+void SettleCall::BeginSettlement() {
+  if (++begun_ > bounds::kMaxBatch) return;
+  items_.emplace_back().first_actual = static_cast<uint32_t>(actuals_.size());
+}
+
+void SettleCall::AddActual(std::string_view limit, std::string_view key, uint64_t permits) {
+  if (begun_ > bounds::kMaxBatch) return;
+  if (++items_.back().actuals <= bounds::kMaxCharges) actuals_.push_back({limit, key, permits});
+}
+
+FieldPath SettleCall::PathOf(const Item& item) const {
+  if (form_ == Form::kUnary) return FieldPath();
+  return FieldPath().Element("settlements", static_cast<size_t>(&item - items_.data()));
+}
+
+void SettleCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context) {
+  with_ = &with;
+  done_ = done;
+  context_ = context;
+  operation_.deadline_ns = deadline_ns;
+  if (begun_ > bounds::kMaxBatch) {
+    status_ = errors::TooManySettlements(begun_);
+  } else if (deadline_ns != store::kNoDeadline && with.clock.NowNs() >= deadline_ns) {
+    status_ = errors::PastDeadline();
+  }
+  if (!status_.ok()) return done_(context_, this);
+  Run();
+}
+
+void SettleCall::Continue() { Run(); }
+
+void SettleCall::Run() {
+  slice_cost_ = 0;
+  while (next_ < items_.size()) {
+    Item& item = items_[next_];
+    if (step_ == Step::kPrepare) {
+      item.result.status = Prepare(item);
+      attempts_ = 0;
+      step_ = Step::kAsk;
+      if (!item.result.status.ok()) {
+        ++slice_cost_;
+        ++next_;
+        step_ = Step::kPrepare;
+        continue;
+      }
+    }
+    if (step_ == Step::kAsk && !Resolve()) {
+      item.result.outcome = store::SettleOutcome::kUnknown;
+      KeepResults(&item);
+      ++next_;
+      step_ = Step::kPrepare;
+      continue;
+    }
+    if (step_ == Step::kAsk) {
+      if (sliced_) operation_.most_work = kSliceWork;
+      step_ = Step::kAsking;
+      with_->store.Settle(&operation_);
+      if (step_ == Step::kAsking) {
+        step_ = Step::kWaiting;
+        return;
+      }
+    }
+    slice_cost_ += std::max<size_t>(1, operation_.work_in_decisions());
+    step_ = Step::kAsk;
+    if (operation_.undecided == 0 && Complete(&item)) {
+      ++next_;
+      step_ = Step::kPrepare;
+    }
+    const bool ends = operation_.undecided > 0 || slice_cost_ >= kSliceDecisions;
+    if (sliced_ && ends && next_ < items_.size()) break;
+  }
+  done_(context_, this);
+}
+
+void SettleCall::Decided() {
+  const bool later = step_ == Step::kWaiting;
+  step_ = Step::kDecided;
+  // A call whose store answers later is not carried out in slices.
+  if (later) sliced_ = false;
+  if (later) Run();
+}
+
+absl::Status SettleCall::Prepare(const Item& item) {
+  if (absl::Status status = with_->signer.Open(item.receipt, &decoded_); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = CheckMayRedeem(caller_.get(), PathOf(item).Field("receipt"),
+                                           decoded_.charges, *with_->registry.Local());
+      !status.ok()) {
+    return status;
+  }
+  if (decoded_.of == Receipt::Of::kAcquisition) {
+    return errors::NotAnEstimate(PathOf(item).Field("receipt"));
+  }
+  if (item.more && decoded_.of != Receipt::Of::kEstimate) {
+    return errors::MoreWithoutSettleWithin(PathOf(item).Field("more"));
+  }
+  if (absl::Status status = MapActuals(item); !status.ok()) return status;
+  for (size_t i = 0; i < decoded_.charges.size(); ++i) {
+    charged_by_[i] = decoded_.charges[i].charged_by;
+  }
+  operation_.receipt_id = decoded_.id;
+  operation_.grant_time_ns = decoded_.grant_time_ns;
+  operation_.estimate = decoded_.of == Receipt::Of::kEstimate;
+  operation_.charged_by = charged_by_;
+  operation_.actual = actual_;
+  operation_.settled = settled_;
+  operation_.more = item.more;
+  return absl::OkStatus();
+}
+
+absl::Status SettleCall::MapActuals(const Item& item) {
+  std::fill_n(actual_, decoded_.charges.size(), store::SettleOperation::kAsTaken);
+  if (item.actuals > bounds::kMaxCharges) {
+    return errors::TooManyCharges(PathOf(item).Field("actual"), item.actuals);
+  }
+  const std::shared_ptr<const limits::LimitTable> table = with_->registry.Local();
+  for (size_t a = 0; a < item.actuals; ++a) {
+    const Actual& actual = actuals_[item.first_actual + a];
+    const FieldPath path = PathOf(item).Element("actual", a);
+    if (actual.permits > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      return errors::ActualTooLarge(path.Field("permits"), actual.permits);
+    }
+    const auto charge = std::find_if(
+        decoded_.charges.begin(), decoded_.charges.end(), [&](const ReceiptCharge& of) {
+          return of.limit == actual.limit && of.key == actual.key && of.own != 0;
+        });
+    if (charge == decoded_.charges.end()) {
+      return errors::ActualNotCharged(path.Field("limit"), actual.limit, actual.key);
+    }
+    const limits::Limit* const limit = table->Find(actual.limit);
+    if (limit != nullptr && algorithm::IsConcurrency(limit->RuleFor(actual.key).parameters)) {
+      return errors::ActualOfSlots(path.Field("limit"), actual.limit);
+    }
+    const auto i = static_cast<size_t>(charge - decoded_.charges.begin());
+    if (actual_[i] != store::SettleOperation::kAsTaken) {
+      return errors::ActualTwice(path.Field("limit"), actual.limit, actual.key);
+    }
+    actual_[i] = actual.permits;
+    actual_of_[i] = a;
+  }
+  return absl::OkStatus();
+}
+
+bool SettleCall::Resolve() {
+  ++attempts_;
+  table_ = with_->registry.Local();
+  asked_.clear();
+  for (const ReceiptCharge& charge : decoded_.charges) {
+    const limits::Limit* limit = table_->Find(charge.limit);
+    // The limit was deleted, and its buckets with it.
+    if (limit == nullptr) return false;
+    asked_.push_back({&limit->RuleFor(charge.key), charge.key, charge.permits});
+  }
+  operation_.charges = asked_;
+  operation_.outcome = store::SettleOutcome::kPending;
+  operation_.undecided = 0;
+  return true;
+}
+
+bool SettleCall::Complete(Item* item) {
+  if (operation_.outcome == store::SettleOutcome::kStaleRule && attempts_ < kMaxAttempts) {
+    return false;
+  }
+  item->result.status = StatusOf(*item);
+  item->result.outcome = operation_.outcome;
+  if (item->result.status.ok()) KeepResults(item);
+  if (SlotsOf(asked_) != nullptr && with_->held_callers != nullptr) {
+    with_->held_callers->SlotsFreed(asked_);
+  }
+  return true;
+}
+
+absl::Status SettleCall::StatusOf(const Item& item) const {
+  switch (operation_.outcome) {
+    case store::SettleOutcome::kSettled:
+    case store::SettleOutcome::kAlreadySettled:
+    case store::SettleOutcome::kLate:
+    case store::SettleOutcome::kUnknown:
+      break;
+    case store::SettleOutcome::kRefunded:
+      return errors::RefundedBefore();
+    case store::SettleOutcome::kTooEarly:
+      return errors::SettleTooEarly();
+    case store::SettleOutcome::kFalls: {
+      const size_t i = operation_.falling;
+      return errors::ActualFalls(PathOf(item).Element("actual", actual_of_[i]).Field("permits"),
+                                 actual_[i], operation_.actual_before);
+    }
+    case store::SettleOutcome::kStaleRule:
+      return errors::LimitsKeepChanging();
+    case store::SettleOutcome::kNoRoom:
+      return errors::NoRoomToSettle(PathOf(item).Field("actual"));
+    case store::SettleOutcome::kSeveralSlots:
+      return errors::SettleInSeveralSlots(PathOf(item).Field("actual"));
+    case store::SettleOutcome::kUnsupported:
+      return errors::StoreHasNoEstimates(PathOf(item).Field("receipt"));
+    case store::SettleOutcome::kPending:
+    case store::SettleOutcome::kUnavailable:
+      return errors::SettleUnanswered();
+  }
+  return absl::OkStatus();
+}
+
+void SettleCall::KeepResults(Item* item) {
+  common::Metrics::Shard& shard = with_->metrics.Local();
+  item->result.first_charge = charges_.size();
+  item->result.charges = decoded_.charges.size();
+  for (size_t i = 0; i < decoded_.charges.size(); ++i) {
+    const ReceiptCharge& of = decoded_.charges[i];
+    const bool settled = item->result.outcome == store::SettleOutcome::kSettled ||
+                         item->result.outcome == store::SettleOutcome::kLate;
+    charges_.push_back({of.limit, of.key, settled ? settled_[i] : store::SettledPermits()});
+    if (!settled) continue;
+    common::LimitCounters& counters = shard.OfLimit(asked_[i].rule->limit_id);
+    counters.refunded_permits.Add(settled_[i].given_back_now);
+    counters.permits_granted.Add(settled_[i].charged_now);
+  }
+}
+
+}  // namespace sluice::service

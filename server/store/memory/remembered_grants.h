@@ -1,0 +1,103 @@
+// RememberedGrants: the grants of the last minute by their request ids. Private to the memory
+// store.
+//
+// A table in shards. A shard has its entries in the order of insertion, which is the order in which
+// they end, and an index of their ids. So each call drops the few oldest that have ended, and no
+// timer is needed. An entry takes at most 64 bytes with its part of the index.
+#ifndef SLUICE_SERVER_STORE_MEMORY_REMEMBERED_GRANTS_H_
+#define SLUICE_SERVER_STORE_MEMORY_REMEMBERED_GRANTS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "common/mutex.h"
+#include "server/store/bucket_hash.h"
+#include "server/store/once.h"
+
+namespace sluice::store::memory {
+
+// Thread-safe. Not bounded by itself: the caller says with each request whether its grant may be
+// remembered (Once::may_remember).
+class RememberedGrants {
+ public:
+  using Grant = RememberedGrant;
+
+  // `seed`: of the hash of ids, which callers choose.
+  explicit RememberedGrants(uint64_t seed);
+
+  // Returns the grant that is remembered under the id. If there is none, calls `decide`, remembers
+  // the grant that it returns, if any, until now_ns + kRememberNs, and returns nullopt.
+  //
+  // No other call with the same id decides meanwhile, since the id's shard is locked. So `decide`
+  // must not block for long, nor use this table. It takes a microsecond, or up to half a
+  // millisecond if it searches among bookings; a call with another id meets the same shard in one
+  // of 128 cases.
+  std::optional<Grant> FindOrDecide(const RequestId& id, int64_t now_ns,
+                                    absl::FunctionRef<std::optional<Grant>()> decide);
+
+  // The grant of this receipt was refunded; nothing happens if the id has none of it.
+  void Refunded(const RequestId& id, uint64_t receipt_id);
+
+  // Drops grants that have ended, a bounded number. Returns true while there are more.
+  bool Maintain(int64_t now_ns);
+
+  uint64_t size() const;
+  uint64_t memory_bytes() const;
+
+ private:
+  struct Entry {
+    RequestId id;
+    Grant grant;
+    int64_t end_ns;
+  };
+
+  // Entries are numbered in the order of insertion, modulo 2^32. The index holds their numbers.
+  struct Entries {
+    const Entry& operator[](uint32_t number) const { return all[uint32_t{number - first}]; }
+    Entry& operator[](uint32_t number) { return all[uint32_t{number - first}]; }
+
+    std::deque<Entry> all;
+    uint32_t first = 0;  // the number of all.front()
+  };
+  struct HashOf {
+    using is_transparent = void;
+    size_t operator()(const RequestId& id) const { return (*hash)(0, id.bytes()); }
+    size_t operator()(uint32_t number) const { return (*this)((*entries)[number].id); }
+    const BucketHash* hash;
+    const Entries* entries;
+  };
+  struct SameId {
+    using is_transparent = void;
+    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
+    bool operator()(uint32_t number, const RequestId& id) const {
+      return (*entries)[number].id == id;
+    }
+    const Entries* entries;
+  };
+  struct alignas(64) Shard {
+    mutable common::Mutex mu;
+    Entries entries ABSL_GUARDED_BY(mu);
+    std::optional<absl::flat_hash_set<uint32_t, HashOf, SameId>> index ABSL_GUARDED_BY(mu);
+  };
+  static constexpr size_t kShards = 128;
+
+  // The index takes the low bits.
+  Shard& ShardOf(const RequestId& id) { return shards_[hash_(0, id.bytes()) >> 57]; }
+  static_assert(kShards == size_t{1} << (64 - 57));
+
+  // Drops at most `most` entries that have ended. Returns whether more of them are left.
+  bool DropEnded(Shard& shard, int64_t now_ns, size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+
+  const BucketHash hash_;
+  std::array<Shard, kShards> shards_;
+};
+
+}  // namespace sluice::store::memory
+
+#endif  // SLUICE_SERVER_STORE_MEMORY_REMEMBERED_GRANTS_H_

@@ -1,0 +1,244 @@
+// Settles an estimate on open buckets (decide.h): in all of them or, if it cannot be settled, in
+// none.
+//
+// The caller says what its own charges took. A bucket that other limits charge takes the sum over
+// the charges that it was charged for, as when it was acquired:
+//   charges [{api, user:1, 5}, {bulk, user:1, 5}]; api and bulk charge `overall`, which took 10
+//   settle api 3, bulk 9:  api gets back 2; bulk and overall are charged: 4, and 12 - 10 = 2
+// A bucket counts at most what the buckets that charge it counted of their excess, as with forced
+// acquisitions (ForcedShares).
+//
+// A last settlement also ends the slots of the acquisition. An acquisition without settle_within
+// has no account. It is settled as long as it holds slots: if actuals are named it gets an account,
+// which ends at once, and so the same call again is answered alike.
+#ifndef SLUICE_SERVER_STORE_SETTLE_H_
+#define SLUICE_SERVER_STORE_SETTLE_H_
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+
+#include "absl/types/span.h"
+#include "common/bounds.h"
+#include "server/algorithm/estimates.h"
+#include "server/store/decide.h"
+#include "server/store/store.h"
+
+namespace sluice::store {
+
+template <OpenForEstimates Bucket>
+class Settling {
+ public:
+  Settling(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns)
+      : operation_(operation), buckets_(buckets), now_ns_(now_ns) {
+    std::iota(order_.begin(), order_.end(), uint8_t{0});
+    // The sets are transitive, so a charge has more of them than each of those in its set.
+    std::stable_sort(order_.begin(), order_.begin() + buckets.size(), [&](uint8_t a, uint8_t b) {
+      return std::popcount(ChargedBy(a)) < std::popcount(ChargedBy(b));
+    });
+  }
+
+  // Settles it, and writes all results but the outcome, which it returns.
+  SettleOutcome Settle() {
+    std::fill_n(operation_->settled, buckets_.size(), SettledPermits());
+    if (operation_->grant_time_ns > now_ns_) return SettleOutcome::kTooEarly;
+    const bool held = FindHolds();
+    std::optional<algorithm::Estimate> one = Find();
+    if (!one.has_value() && !held) return SettleOutcome::kUnknown;
+    if (!one.has_value() && !operation_->estimate && NamesActual()) {
+      if (!BeginAccounts()) return SettleOutcome::kNoRoom;
+      one = Find();
+    }
+    if (!one.has_value()) return SettleSlots();
+    if (one->state == State::kRefunded) return SettleOutcome::kRefunded;
+    for (const size_t i : Order()) Resolve(i);
+    if (one->closed()) {
+      for (size_t i = 0; i < buckets_.size(); ++i) {
+        if (parts_[i].estimate.has_value() && parts_[i].estimate->actual != parts_[i].actual) {
+          return SettleOutcome::kAlreadySettled;
+        }
+      }
+    } else {
+      for (size_t i = 0; i < buckets_.size(); ++i) {
+        if (parts_[i].own_actual >= parts_[i].own_before) continue;
+        operation_->falling = i;
+        operation_->actual_before = parts_[i].own_before;
+        return SettleOutcome::kFalls;
+      }
+      for (const size_t i : Order()) Carry(i);
+    }
+    if (!operation_->more) EndHolds();
+    return WriteResults() ? SettleOutcome::kLate : SettleOutcome::kSettled;
+  }
+
+ private:
+  using State = algorithm::Estimate::State;
+  static constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+
+  // One charge. `own`: of what its own request named, without the charges in its set.
+  struct Part {
+    std::optional<algorithm::Estimate> estimate;
+    uint64_t own = 0;         // as granted
+    uint64_t own_before = 0;  // actual, as it was settled last; 0: it was not
+    uint64_t own_taken = 0;
+    uint64_t own_actual = 0;
+    uint64_t actual = 0;  // of the bucket
+    uint64_t counted = 0;
+  };
+
+  uint16_t ChargedBy(size_t i) const {
+    return operation_->charged_by == nullptr ? 0 : operation_->charged_by[i];
+  }
+  // The charges, each behind those that charge it.
+  absl::Span<const uint8_t> Order() const { return {order_.data(), buckets_.size()}; }
+  // Calls visit(part) for each charge in the set of charge i.
+  template <typename Visit>
+  void ForEachOf(size_t i, Visit visit) const {
+    for (uint32_t left = ChargedBy(i); left != 0; left &= left - 1) {
+      visit(parts_[static_cast<size_t>(std::countr_zero(left))]);
+    }
+  }
+
+  // Fills in the estimates. Returns one of them: in all buckets they have the same state.
+  std::optional<algorithm::Estimate> Find() {
+    std::optional<algorithm::Estimate> one;
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      parts_[i].estimate = buckets_[i].FindEstimate(operation_->receipt_id);
+      if (parts_[i].estimate.has_value()) one = parts_[i].estimate;
+    }
+    return one;
+  }
+
+  bool IsSlots(size_t i) const {
+    return algorithm::IsConcurrency(operation_->charges[i].rule->parameters);
+  }
+  // Notes the slots that are still held. Returns whether any are.
+  bool FindHolds() {
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      held_[i] = IsSlots(i) && !buckets_[i].missing() &&
+                 buckets_[i].HeldUntilNs(operation_->receipt_id, now_ns_).has_value();
+    }
+    return std::find(held_.begin(), held_.begin() + buckets_.size(), true) !=
+           held_.begin() + buckets_.size();
+  }
+  void EndHolds() {
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      if (held_[i]) buckets_[i].Refund(operation_->receipt_id, now_ns_);
+    }
+  }
+  // Of an acquisition without accounts, which holds slots: rates stay as they were taken, and can
+  // no longer be refunded.
+  SettleOutcome SettleSlots() {
+    if (operation_->more) return SettleOutcome::kLate;
+    bool rates = false;
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      if (IsSlots(i)) continue;
+      rates = true;
+      if (!buckets_[i].missing()) buckets_[i].CloseReceipt(operation_->receipt_id);
+    }
+    EndHolds();
+    // Estimates whose accounts are gone: their time was over long ago.
+    return rates && operation_->estimate ? SettleOutcome::kLate : SettleOutcome::kSettled;
+  }
+
+  bool NamesActual() const {
+    return std::any_of(operation_->actual, operation_->actual + buckets_.size(),
+                       [](uint64_t actual) { return actual != SettleOperation::kAsTaken; });
+  }
+  // Begins an account in each bucket of a rate that has a receipt of it, as far as that can be
+  // known. Returns false, and begins none, if there is no room for all.
+  bool BeginAccounts() {
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      if (IsSlots(i) || buckets_[i].missing()) continue;
+      if (!buckets_[i].HasRoomForEstimate(now_ns_)) return false;
+    }
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      if (IsSlots(i) || buckets_[i].missing()) continue;
+      buckets_[i].BeginEstimate(operation_->receipt_id, operation_->charges[i].permits, now_ns_,
+                                /*within_ns=*/0);
+    }
+    return true;
+  }
+
+  // What the charge took so far, and what it takes now.
+  void Resolve(size_t i) {
+    Part& part = parts_[i];
+    const bool settled = part.estimate.has_value() && part.estimate->state != State::kOpen;
+    part.own = operation_->charges[i].permits;
+    part.own_before = settled ? part.estimate->actual : 0;
+    ForEachOf(i, [&](const Part& by) {
+      part.own -= std::min(part.own, by.own);
+      part.own_before -= std::min(part.own_before, by.own_before);
+    });
+    part.own_taken = std::max(part.own, part.own_before);
+    const uint64_t asked = operation_->actual[i];
+    part.own_actual = asked == SettleOperation::kAsTaken ? part.own_taken : asked;
+    part.actual = part.own_actual;
+    // No sum of 16 passes 2^64 unless it passes kMost first.
+    ForEachOf(i,
+              [&](const Part& by) { part.actual = std::min(part.actual + by.own_actual, kMost); });
+  }
+
+  void Carry(size_t i) {
+    Part& part = parts_[i];
+    if (!part.estimate.has_value()) {
+      // Its limit is new, so it forgives nothing that another limit's bucket may count.
+      part.counted = part.own_actual;
+      return;
+    }
+    const uint64_t so_far = part.estimate->asked_so_far();
+    uint64_t share = part.actual > so_far ? part.actual - so_far : 0;
+    ForEachOf(i, [&](const Part& by) {
+      const uint64_t excess = by.own_actual > by.own_taken ? by.own_actual - by.own_taken : 0;
+      share -= std::min(share, excess - std::min(excess, by.counted));
+    });
+    part.counted = buckets_[i].Settle(operation_->receipt_id,
+                                      {.actual = part.actual,
+                                       .share = share,
+                                       .max_owed = MaxOwed(*operation_->charges[i].rule),
+                                       .more = operation_->more},
+                                      now_ns_);
+  }
+
+  // Returns whether it was settled after its end.
+  bool WriteResults() {
+    bool late = false;
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      const std::optional<algorithm::Estimate> now =
+          buckets_[i].FindEstimate(operation_->receipt_id);
+      if (!now.has_value()) continue;
+      late |= now->state == State::kLate;
+      SettledPermits& settled = operation_->settled[i];
+      const algorithm::Estimate& before = *parts_[i].estimate;
+      if (now->actual <= now->asked) {
+        settled.given_back = now->changed;
+        settled.given_back_now = now->changed - before.changed;
+      } else {
+        settled.charged = now->changed;
+        settled.charged_now = now->changed - before.changed;
+        settled.forgiven = now->actual - now->asked - now->changed;
+      }
+    }
+    return late;
+  }
+
+  SettleOperation* const operation_;
+  const absl::Span<Bucket> buckets_;
+  const int64_t now_ns_;
+  std::array<uint8_t, common::bounds::kMaxCharges> order_;
+  std::array<Part, common::bounds::kMaxCharges> parts_;
+  std::array<bool, common::bounds::kMaxCharges> held_ = {};
+};
+
+template <OpenForEstimates Bucket>
+SettleOutcome Settle(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns) {
+  return Settling<Bucket>(operation, buckets, now_ns).Settle();
+}
+
+}  // namespace sluice::store
+
+#endif  // SLUICE_SERVER_STORE_SETTLE_H_

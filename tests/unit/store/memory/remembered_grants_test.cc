@@ -1,0 +1,81 @@
+#include "server/store/memory/remembered_grants.h"
+
+#include <optional>
+
+#include "gtest/gtest.h"
+
+namespace sluice::store::memory {
+namespace {
+
+using Grant = RememberedGrants::Grant;
+
+RequestId Id(uint64_t n) { return {{n, ~n}}; }
+
+class RememberedGrantsTest : public ::testing::Test {
+ protected:
+  // Decides a grant with this fingerprint. Returns the fingerprint of the grant that is remembered,
+  // or nullopt if this one was decided.
+  std::optional<uint64_t> Ask(uint64_t id, int64_t now_ns, uint64_t fingerprint = 7) {
+    const std::optional<Grant> found = grants_.FindOrDecide(
+        Id(id), now_ns, [&] { return std::optional<Grant>({fingerprint, 0, 0}); });
+    return found.has_value() ? std::optional<uint64_t>(found->fingerprint) : std::nullopt;
+  }
+
+  RememberedGrants grants_{1};
+};
+
+TEST_F(RememberedGrantsTest, RemembersForAMinute) {
+  EXPECT_EQ(Ask(1, 5), std::nullopt);
+  EXPECT_EQ(Ask(1, 5, 8), 7u);
+  EXPECT_EQ(Ask(1, 5 + kRememberNs - 1, 8), 7u);
+  EXPECT_EQ(Ask(1, 5 + kRememberNs, 8), std::nullopt);
+  EXPECT_EQ(Ask(1, 6 + kRememberNs, 9), 8u);
+}
+
+TEST_F(RememberedGrantsTest, DoesNotRememberDenials) {
+  EXPECT_FALSE(grants_.FindOrDecide(Id(1), 0, [] { return std::optional<Grant>(); }).has_value());
+  EXPECT_EQ(grants_.size(), 0u);
+  EXPECT_EQ(Ask(1, 0), std::nullopt);
+}
+
+TEST_F(RememberedGrantsTest, DropsEndedGrantsInStepsOfCalls) {
+  for (uint64_t i = 0; i < 10'000; ++i) Ask(i, 0);
+  EXPECT_EQ(grants_.size(), 10'000u);
+  for (uint64_t i = 0; i < 10'000; ++i) Ask(10'000 + i, kRememberNs);
+  EXPECT_EQ(grants_.size(), 10'000u);
+  for (uint64_t i = 0; i < 10'000; ++i) EXPECT_EQ(Ask(10'000 + i, kRememberNs, 8), 7u);
+}
+
+TEST_F(RememberedGrantsTest, MaintainDropsAllThatHasEnded) {
+  const uint64_t before = grants_.memory_bytes();
+  for (uint64_t i = 0; i < 200'000; ++i) Ask(i, static_cast<int64_t>(i));
+  EXPECT_FALSE(grants_.Maintain(kRememberNs - 1));
+  EXPECT_EQ(grants_.size(), 200'000u);
+  while (grants_.Maintain(kRememberNs + 200'000)) {
+  }
+  EXPECT_EQ(grants_.size(), 0u);
+  EXPECT_EQ(grants_.memory_bytes(), before);
+}
+
+// A call in a shard of ended entries is the first to find its own.
+TEST_F(RememberedGrantsTest, GrantsAgainWhatHasEndedAndIsNotDroppedYet) {
+  for (uint64_t i = 0; i < 10'000; ++i) Ask(i, 0);
+  for (uint64_t i = 10'000; i-- > 0;) EXPECT_EQ(Ask(i, kRememberNs, 8), std::nullopt);
+  for (uint64_t i = 0; i < 10'000; ++i) EXPECT_EQ(Ask(i, 2 * kRememberNs - 1), 8u);
+  while (grants_.Maintain(2 * kRememberNs)) {
+  }
+  EXPECT_EQ(grants_.size(), 0u);
+}
+
+TEST_F(RememberedGrantsTest, AGrantTakesAtMost64Bytes) {
+  const uint64_t empty = grants_.memory_bytes();
+  for (uint64_t n = 0; n < 1'000'000; ++n) {
+    Ask(n, 0);
+    if ((n & (n - 1)) != 0 || n < 100'000) continue;
+    EXPECT_LE((grants_.memory_bytes() - empty) / n, 64u) << n;
+  }
+  EXPECT_LE((grants_.memory_bytes() - empty) / 1'000'000, 64u);
+}
+
+}  // namespace
+}  // namespace sluice::store::memory
