@@ -11,6 +11,19 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     $<BUILD_INTERFACE:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>)
 endif()
 
+# sluice_harden(): makes attacks on memory errors harder, in what users run, and keeps the folder of
+# the checkout out of the objects, so that two builds have the same bytes. ADR 151 has the costs.
+macro(sluice_harden)
+  add_compile_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  # The last one that matches counts. ccache writes ../ for the checkout, and nothing for the build.
+  add_compile_options(-ffile-prefix-map=../= -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=
+    -ffile-prefix-map=${CMAKE_BINARY_DIR}=build -ffile-prefix-map=${CMAKE_BINARY_DIR}/=)
+  add_link_options(LINKER:-z,relro,-z,now,-z,noexecstack)
+  # Here, not in the options: libraries that are loaded override it with -fPIC, which costs more.
+  string(PREPEND CMAKE_CXX_FLAGS "-fPIE ")
+  string(PREPEND CMAKE_EXE_LINKER_FLAGS "-pie ")
+endmacro()
+
 # sluice_headers(TARGET FOLDER...): TARGET owns the headers of these folders. Only TARGET and what
 # links it can include them, by their path from here: a folder of links to the headers is all that
 # the compiler searches. So an include that the map in CONTRIBUTING.md forbids does not compile.

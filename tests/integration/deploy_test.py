@@ -8,6 +8,8 @@ docker-compose, check-jsonschema, kubernetes-validate and hadolint (from PATH) j
 usage: deploy_test.py SOURCE_DIR BUILD_DIR [--tools] [TEST ...]
 Exits with 77 if PyYAML is not here.
 """
+import glob
+import json
 import os
 import re
 import shlex
@@ -157,6 +159,20 @@ class DeployTest(unittest.TestCase):
         self.takes(yaml.safe_load(lines["CMD"]), "Dockerfile")
         health = yaml.safe_load(lines["HEALTHCHECK"].split("CMD", 1)[1])
         self.assertEqual(run([SLUICE, *health[1:], "--server=127.0.0.1:1"])[0], 3)
+
+    # Their digests are not known here yet.
+    WITHOUT_DIGEST = {"haproxy", "prom/prometheus", "grafana/grafana", "envoyproxy/envoy"}
+
+    def test_images_of_others_are_named_by_digest(self):
+        names = [one["image"] for path in ("docker-compose.yml", "deploy/envoy/docker-compose.yml")
+                 for one in yaml.safe_load(read(path))["services"].values()]
+        names += [re.search(r"ARG BASE=(.*)", read("deploy/Dockerfile"))[1],
+                  of_kind("redis.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+                  ["image"]]
+        self.assertIn("FROM ${BASE}\n", read("deploy/Dockerfile"))
+        pinned = {one.split(":")[0] for one in names if re.search(r"@sha256:[0-9a-f]{64}$", one)}
+        self.assertEqual({one.split(":")[0] for one in names} - self.WITHOUT_DIGEST - {"sluice"},
+                         pinned)
 
     # ---- Kubernetes ----
 
@@ -313,6 +329,7 @@ class DeployTest(unittest.TestCase):
         line = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1]
         for store in re.findall(r"SLUICE_STORE=([^\s\"]+)",
                                 unit + read("deploy/systemd/redis.conf")):
+            line = line.replace(" $SLUICE_FLAGS", "")
             self.takes(shlex.split(line.replace("${SLUICE_STORE}", store))[1:], "ExecStart")
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd-analyze is not here")
@@ -324,6 +341,91 @@ class DeployTest(unittest.TestCase):
         self.assertEqual((code, text), (0, ""))
         code, text = run(["systemd-analyze", "security", "--offline=true", "--threshold=15", path])
         self.assertEqual(code, 0, text[-400:])
+
+    def test_systemd_unit_bounds_memory_files_and_dumps(self):
+        unit = read("deploy/systemd/sluiced.service")
+        self.assertRegex(unit, r"(?m)^MemoryMax=\d+%$")
+        self.assertRegex(unit, r"(?m)^LimitCORE=0$")
+        self.assertRegex(unit, r"(?m)^MemorySwapMax=0$")
+        files = int(re.search(r"(?m)^LimitNOFILE=(\d+)$", unit)[1])
+        connections = int(re.search(r"--max_connections=N +.*default (\d+)",
+                                    run([SLUICED, "--help"])[1])[1])
+        self.assertGreater(files, connections + 11000)
+
+    # ---- Debian ----
+
+    def test_debian_package_has_the_version_of_the_build(self):
+        version = re.search(r"project\(Sluice VERSION ([\d.]+)", read("CMakeLists.txt"))[1]
+        self.assertIn(f"sluice ({version}) ", read("deploy/debian/changelog").splitlines()[0])
+        chart = yaml.safe_load(read("deploy/helm/Chart.yaml"))
+        self.assertEqual((chart["version"], chart["appVersion"]), (version, version))
+
+    def test_debian_library_package_is_named_after_its_soname(self):
+        major = re.search(r"project\(Sluice VERSION (\d+)", read("CMakeLists.txt"))[1]
+        self.assertIn(f"\nPackage: libsluice{major}\n", read("deploy/debian/control"))
+        self.assertTrue(read(f"deploy/debian/libsluice{major}.symbols").startswith(
+            f"libsluice.so.{major} libsluice{major} "))
+
+    # ---- Helm ----
+
+    def rendered(self, *settings):
+        """The documents of the chart, by kind."""
+        helm = shutil.which("helm")
+        if not helm:
+            self.skipTest("helm is not here")
+        values = [word for one in settings for word in ("--set", one)]
+        done = subprocess.run([helm, "template", "s", "deploy/helm",
+                               "--kube-version=1.30", *values], cwd=SOURCE,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        if done.returncode != 0:
+            raise ValueError(done.stderr)
+        path = write(self.folder, "chart.yaml", done.stdout)
+        return path, {one["kind"]: one for one in yaml.safe_load_all(done.stdout) if one}
+
+    REDIS = ("store.kind=redis", "replicas=3")
+    EVERYTHING = (*REDIS, "autoscaling.enabled=true", "serviceMonitor.enabled=true",
+                  "adminToken.secretName=admin", "tls.secretName=tls", "tls.clientCa=true",
+                  "flags={--redis_budget=50ms}",
+                  "networkPolicy.clients[0].podSelector.matchLabels.a=b",
+                  "image.digest=sha256:" + 64 * "0")
+
+    def test_chart_starts_sluiced_with_flags_that_it_knows(self):
+        for settings in ((), self.REDIS, self.EVERYTHING):
+            _, kinds = self.rendered(*settings)
+            pod = kinds["Deployment"]["spec"]["template"]
+            container = pod["spec"]["containers"][0]
+            self.takes(container["args"], settings)
+            self.checks(kinds["ConfigMap"]["data"]["limits.yaml"], settings)
+            self.assertEqual({one["name"] for one in container["volumeMounts"]},
+                             {one["name"] for one in pod["spec"]["volumes"]})
+            selector = kinds["Deployment"]["spec"]["selector"]["matchLabels"]
+            self.assertLessEqual(selector.items(), pod["metadata"]["labels"].items())
+            self.assertEqual(kinds["Service"]["spec"]["selector"], selector)
+            self.assertEqual(kinds["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"], selector)
+            ports = {one["name"] for one in container["ports"]}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                self.assertIn(container[probe]["httpGet"]["port"], ports)
+        self.assertEqual({"HorizontalPodAutoscaler", "PodDisruptionBudget", "ServiceMonitor"} -
+                         kinds.keys(), set())
+        self.assertIn("password_file=/etc/sluice-redis/password",
+                      self.has_flag(container["args"], "store"))
+        for volume in pod["spec"]["volumes"]:
+            if "secret" in volume:
+                self.assertEqual(volume["secret"]["defaultMode"], 0o440, volume)
+        self.assertNotIn("replicas", kinds["Deployment"]["spec"])  # the autoscaler's
+
+    def test_chart_refuses_what_would_grant_too_much_or_show_a_password(self):
+        for settings, text in (
+                (("replicas=2",), "store.kind memory is for one node"),
+                (("autoscaling.enabled=true",), "store.kind memory is for one node"),
+                (("tls.clientCa=true",), "tls.clientCa needs tls.secretName"),
+                ((*self.REDIS, "store.url=redis://node:secret@redis:6379"), "store.url"),
+                (("replica=3",), "replica")):
+            with self.assertRaisesRegex(ValueError, text):
+                self.rendered(*settings)
+        _, kinds = self.rendered()
+        self.assertEqual(kinds["Deployment"]["spec"]["strategy"], {"type": "Recreate"})
+        self.assertNotIn("PodDisruptionBudget", kinds)
 
     # ---- other programs that check the files ----
 
@@ -350,6 +452,44 @@ class DeployTest(unittest.TestCase):
         """A copy of the file without the kinds that only Istio knows."""
         known = [one for one in yaml.safe_load_all(read(path)) if one["kind"] != "EnvoyFilter"]
         return write(self.folder, "known.yaml", yaml.safe_dump_all(known))
+
+    def schemas_of(self, kinds):
+        """A folder of schemas for kubeconform: those that kubernetes-validate brings along, so that
+        nothing is downloaded, with the definitions that they refer to."""
+        tools = os.path.dirname(os.path.dirname(shutil.which("kubernetes-validate")))
+        newest = max(glob.glob(f"{tools}/lib/python*/site-packages/kubernetes_validate/"
+                               "kubernetes-json-schema/v1.*-local-strict"))
+
+        def schema(name):
+            with open(os.path.join(newest, name)) as file:
+                return json.loads(file.read().replace("/api/_definitions.json", ""))
+        folder = tempfile.mkdtemp(dir=self.folder)
+        definitions = schema("_definitions.json")["$defs"]
+        for kind in kinds:
+            for path in glob.glob(f"{newest}/{kind.lower()}-*.json"):
+                name = os.path.basename(path)
+                write(folder, name, json.dumps({**schema(name), "$defs": definitions}))
+        return folder
+
+    def test_helm_and_kubeconform_accept_the_chart(self):
+        self.judged_by("helm", "lint", "--strict", "deploy/helm")
+        for settings in ((), self.REDIS, self.EVERYTHING):
+            path, documents = self.rendered(*settings)
+            schemas = self.schemas_of(documents) + "/{{.ResourceKind}}{{.KindSuffix}}.json"
+            self.judged_by("kubeconform", "-strict", "-summary", "-skip", "ServiceMonitor",
+                           "-schema-location", schemas, path)
+            kinds = [one for kind, one in documents.items() if kind != "ServiceMonitor"]
+            self.judged_by("kubernetes-validate", "--strict",
+                           write(self.folder, "known.yaml", yaml.safe_dump_all(kinds)))
+
+    def test_spdx_tools_accepts_the_list_of_libraries(self):
+        if not TOOLS:
+            self.skipTest("without --tools")
+        code, text = run([sys.executable, os.path.join(SOURCE, "deploy", "spdx.py"), "0.1.0",
+                          SLUICED, SLUICE])
+        self.assertEqual(code, 0, text)
+        self.judged_by("pyspdxtools", "--infile",
+                       write(self.folder, "sluice.spdx.json", text))
 
     def test_hadolint_accepts_the_file(self):
         # The release determines the versions of Debian's packages.

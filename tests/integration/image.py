@@ -2,7 +2,9 @@
 """Builds the image of deploy/Dockerfile with buildah, and asks the service that its /bin/ratelimit
 starts from the environment of envoyproxy/ratelimit.
 
-usage: image.py SOURCE_DIR [IMAGE]     IMAGE: one that was built before
+usage: image.py SOURCE_DIR [IMAGE] [--save FILE]
+  IMAGE        one that was built before
+  --save FILE  writes the image as an OCI archive
 
 Runs as root, and needs no container engine and no registry of images: debootstrap makes the base.
 """
@@ -103,14 +105,22 @@ def ask(image, folder):
 
 
 def main():
-    image = sys.argv[2] if len(sys.argv) > 2 else "sluice"
-    if len(sys.argv) == 2:
+    arguments = sys.argv[2:]
+    archive = None
+    if "--save" in arguments:
+        archive = arguments[arguments.index("--save") + 1]
+        arguments = arguments[:arguments.index("--save")]
+    image = arguments[0] if arguments else "sluice"
+    if not arguments:
         make_base()
-        buildah("bud", "--pull=never", "--file", f"{SOURCE}/deploy/Dockerfile", "--tag", image, SOURCE)
+        buildah("bud", "--pull=never", "--build-arg", f"BASE={BASE}", "--file",
+                f"{SOURCE}/deploy/Dockerfile", "--tag", image, SOURCE)
     with tempfile.TemporaryDirectory(prefix="sluice-image-") as folder:
         found = ask(image, folder)
     print(buildah("images", "--noheading", "--format", "{{.Name}}: {{.Size}}", image))
     print(f"/healthcheck: {found[0]}; ShouldRateLimit with a limit of 1: {', '.join(map(str, found[1:]))}")
+    if archive:
+        buildah("push", image, f"oci-archive:{archive}")
     return 0 if found == ["OK", "OK", "OVER_LIMIT"] else 1
 
 

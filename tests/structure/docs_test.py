@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the documents: each relative link and path that they name exists, so does each decision
-record that a comment names; all decision records have one form and are in the index; a program
-that a page shows is the one that the tests run.
+record that a comment names, and each test that SECURITY.md names; all decision records have one form
+and are in the index; a program that a page shows is the one that the tests run.
 
 usage: docs_test.py SOURCE_DIR
 """
@@ -74,14 +74,24 @@ def missing_records(root):
                         yield f"{path.relative_to(root)}: there is no docs/adr/{number}"
 
 
+def missing_tests(root):
+    """Tests that SECURITY.md names, `FOLDER`: `TEST`, `TEST`; and that are not in that folder."""
+    text = (root / "SECURITY.md").read_text()
+    for folder, names in re.findall(r"`(tests/[\w/]+)`: (`\w+`(?:, `\w+`)*)", text):
+        files = [path for path in (root / folder).rglob("*") if path.suffix in (".cc", ".h", ".py")]
+        for name in re.findall(r"\w+", names):
+            if not any(name in path.name or name in path.read_text() for path in files):
+                yield f"SECURITY.md: no test in {folder} is named {name}"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
     pages += sorted((root / "docs").rglob("*.md"))
     found = [fault for page in pages for fault in faults(root, page.relative_to(root))]
     for page in pages:
         found += differing_programs(root, page.relative_to(root))
-    found += [*malformed_records(root), *missing_records(root)]
+    found += [*malformed_records(root), *missing_records(root), *missing_tests(root)]
     if found:
         sys.exit("\n".join(found))
     print(f"{len(pages)} pages: all links and paths exist")
