@@ -212,15 +212,16 @@ inline absl::Status SharingDoesNotBook(std::string_view field, std::string_view 
                  "sharing: exact and on_store_failure: deny or allow");
 }
 
-inline absl::Status ReservationInSeveralSlots(std::string_view field, std::string_view limit,
-                                              std::string_view key, std::string_view other_limit,
-                                              std::string_view other_key) {
-  return Invalid(
-      field, "the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
-      "\" and of limit \"", ToAbsl(other_limit), "\", key \"", Shown(other_key),
-      "\" are in different slots of the Redis Cluster, and a reservation cannot span slots; give "
-      "their keys the same tag, as user:{42}, or these limits the same hash_tag, or leave "
-      "max_wait out");
+// `option` is the field of the request that needs its buckets in one slot: "max_wait".
+inline absl::Status InSeveralSlots(std::string_view field, std::string_view option,
+                                   std::string_view limit, std::string_view key,
+                                   std::string_view other_limit, std::string_view other_key) {
+  return Invalid(field, "the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
+                 "\" and of limit \"", ToAbsl(other_limit), "\", key \"", Shown(other_key),
+                 "\" are in different slots of the Redis Cluster, and ", ToAbsl(option),
+                 " needs them in one; give their keys the same tag, as user:{42}, or these limits "
+                 "the same hash_tag, or leave ",
+                 ToAbsl(option), " out");
 }
 
 // ---- request_id ----
@@ -243,17 +244,6 @@ inline absl::Status SharingDoesNotRemember(std::string_view field, std::string_v
   return Invalid(field, "limit \"", ToAbsl(limit), "\" says ", ToAbsl(setting),
                  ", so one node does not know what another has granted; leave request_id out, or "
                  "have the limit say sharing: exact and on_store_failure: deny or allow");
-}
-
-inline absl::Status OnceInSeveralSlots(std::string_view field, std::string_view limit,
-                                       std::string_view key, std::string_view other_limit,
-                                       std::string_view other_key) {
-  return Invalid(
-      field, "the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
-      "\" and of limit \"", ToAbsl(other_limit), "\", key \"", Shown(other_key),
-      "\" are in different slots of the Redis Cluster, and a grant cannot be remembered across "
-      "slots; give their keys the same tag, as user:{42}, or these limits the same hash_tag, or "
-      "leave request_id out");
 }
 
 inline absl::Status OtherRequestWithId(std::string_view field) {
@@ -379,17 +369,6 @@ inline absl::Status SharingHasNoEstimates(std::string_view field, std::string_vi
   return Invalid(field, "limit \"", ToAbsl(limit), "\" says ", ToAbsl(setting),
                  ", so another node could not settle what this one granted; leave settle_within "
                  "out, or have the limit say sharing: exact and on_store_failure: deny or allow");
-}
-
-inline absl::Status EstimateInSeveralSlots(std::string_view field, std::string_view limit,
-                                           std::string_view key, std::string_view other_limit,
-                                           std::string_view other_key) {
-  return Invalid(
-      field, "the buckets of limit \"", ToAbsl(limit), "\", key \"", Shown(key),
-      "\" and of limit \"", ToAbsl(other_limit), "\", key \"", Shown(other_key),
-      "\" are in different slots of the Redis Cluster, and an estimate cannot span slots; give "
-      "their keys the same tag, as user:{42}, or these limits the same hash_tag, or leave "
-      "settle_within out");
 }
 
 inline absl::Status SettleInSeveralSlots(std::string_view field) {

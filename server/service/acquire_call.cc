@@ -327,17 +327,11 @@ absl::Status AcquireCall::StatusOf(const Item& item) const {
     case store::Outcome::kSeveralSlots: {
       const store::Charge& one = decided.charges[0];
       const store::Charge& other = decided.charges[decided.other_slot_charge];
-      if (decided.settle_within_ns != 0) {
-        return errors::EstimateInSeveralSlots(PathOf(item).Field("settle_within"),
-                                              one.rule->limit_name, one.key, other.rule->limit_name,
-                                              other.key);
-      }
-      if (decided.once != nullptr) {
-        return errors::OnceInSeveralSlots(PathOf(item).Field("request_id"), one.rule->limit_name,
-                                          one.key, other.rule->limit_name, other.key);
-      }
-      return errors::ReservationInSeveralSlots(PathOf(item).Field("max_wait"), one.rule->limit_name,
-                                               one.key, other.rule->limit_name, other.key);
+      const char* const option = decided.settle_within_ns != 0 ? "settle_within"
+                                 : decided.once != nullptr     ? "request_id"
+                                                               : "max_wait";
+      return errors::InSeveralSlots(PathOf(item).Field(option), option, one.rule->limit_name,
+                                    one.key, other.rule->limit_name, other.key);
     }
     case store::Outcome::kOtherRequest:
       return errors::OtherRequestWithId(PathOf(item).Field("request_id"));

@@ -35,42 +35,34 @@ namespace sluice::store {
 // What the store must offer of an open bucket. The functions of the same names in
 // algorithm::BucketState say what they do.
 template <typename Bucket>
-concept OpenForDecision =
-    requires(Bucket& bucket, const Bucket& view, uint64_t number, int64_t now_ns,
-             algorithm::Booking booking, SearchBudget* budget) {
-      // There is no bucket and no room for one: OverflowPolicy decides.
-      { view.missing() } -> std::same_as<bool>;
-      { view.CanTake(number, now_ns, number) } -> std::same_as<bool>;
-      { bucket.Take(number, now_ns, number, number) };
-      { view.EarliestNs(number, now_ns, number, now_ns, budget) } -> std::same_as<int64_t>;
-      { view.LevelAt(now_ns, budget) } -> std::same_as<algorithm::Level>;
-      { bucket.Refund(number, now_ns) } -> std::same_as<std::optional<uint64_t>>;
-      { bucket.Force(number, number, now_ns, number) } -> std::same_as<uint64_t>;
-      { bucket.GiveBack(number, now_ns) };
-      { bucket.HeldUntilNs(number, now_ns) } -> std::same_as<std::optional<int64_t>>;
-      { bucket.RenewHold(number, now_ns) } -> std::same_as<std::optional<int64_t>>;
-      { bucket.Book(booking, now_ns) };
-      { bucket.CancelBooking(now_ns, number) } -> std::same_as<bool>;
-      { view.FindBooking(now_ns, number, &booking, &now_ns) } -> std::same_as<bool>;
-      { view.bookings() } -> std::same_as<size_t>;
-      // A bound on bookings is reached.
-      { view.BookingsFull() } -> std::same_as<bool>;
-      { view.NextGrantTimeNs() } -> std::same_as<int64_t>;
-      { view.LastGrantTimeNs() } -> std::same_as<int64_t>;
-    };
-
-// What a store that has estimates must offer beside.
-template <typename Bucket>
-concept OpenForEstimates =
-    OpenForDecision<Bucket> &&
-    requires(Bucket& bucket, const Bucket& view, uint64_t number, int64_t now_ns,
-             const algorithm::BucketState::Settlement& settlement) {
-      { bucket.HasRoomForEstimate(now_ns) } -> std::same_as<bool>;
-      { bucket.BeginEstimate(number, number, now_ns, now_ns) };
-      { view.FindEstimate(number) } -> std::same_as<std::optional<algorithm::Estimate>>;
-      { bucket.Settle(number, settlement, now_ns) } -> std::same_as<uint64_t>;
-      { bucket.CloseReceipt(number) };
-    };
+concept OpenForDecision = requires(
+    Bucket& bucket, const Bucket& view, uint64_t number, int64_t now_ns, algorithm::Booking booking,
+    const algorithm::BucketState::Settlement& settlement, SearchBudget* budget) {
+  // There is no bucket and no room for one: OverflowPolicy decides.
+  { view.missing() } -> std::same_as<bool>;
+  { view.CanTake(number, now_ns, number) } -> std::same_as<bool>;
+  { bucket.Take(number, now_ns, number, number) };
+  { view.EarliestNs(number, now_ns, number, now_ns, budget) } -> std::same_as<int64_t>;
+  { view.LevelAt(now_ns, budget) } -> std::same_as<algorithm::Level>;
+  { bucket.Refund(number, now_ns) } -> std::same_as<std::optional<uint64_t>>;
+  { bucket.Force(number, number, now_ns, number) } -> std::same_as<uint64_t>;
+  { bucket.GiveBack(number, now_ns) };
+  { bucket.HeldUntilNs(number, now_ns) } -> std::same_as<std::optional<int64_t>>;
+  { bucket.RenewHold(number, now_ns) } -> std::same_as<std::optional<int64_t>>;
+  { bucket.Book(booking, now_ns) };
+  { bucket.CancelBooking(now_ns, number) } -> std::same_as<bool>;
+  { view.FindBooking(now_ns, number, &booking, &now_ns) } -> std::same_as<bool>;
+  { view.bookings() } -> std::same_as<size_t>;
+  // A bound on bookings is reached.
+  { view.BookingsFull() } -> std::same_as<bool>;
+  { view.NextGrantTimeNs() } -> std::same_as<int64_t>;
+  { view.LastGrantTimeNs() } -> std::same_as<int64_t>;
+  { bucket.HasRoomForEstimate(now_ns) } -> std::same_as<bool>;
+  { bucket.BeginEstimate(number, number, now_ns, now_ns) };
+  { view.FindEstimate(number) } -> std::same_as<std::optional<algorithm::Estimate>>;
+  { bucket.Settle(number, settlement, now_ns) } -> std::same_as<uint64_t>;
+  { bucket.CloseReceipt(number) };
+};
 
 // The charges that can deny: those of limits that are not in shadow mode, on buckets that exist.
 // `bucket_of(i)` is the bucket of charges[i]. `set`: see algorithm::Booking::set.
@@ -141,17 +133,13 @@ inline bool AllowsOverflow(const Charge& charge, OverflowPolicy overflow) {
 template <OpenForDecision Bucket>
 Outcome CheckEstimate(absl::Span<const Charge> charges, absl::Span<Bucket> buckets,
                       int64_t now_ns) {
-  if constexpr (OpenForEstimates<Bucket>) {
-    for (size_t i = 0; i < buckets.size(); ++i) {
-      if (algorithm::IsConcurrency(charges[i].rule->parameters)) continue;
-      if (buckets[i].missing() || !buckets[i].HasRoomForEstimate(now_ns)) {
-        return Outcome::kNoRoomForEstimate;
-      }
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (algorithm::IsConcurrency(charges[i].rule->parameters)) continue;
+    if (buckets[i].missing() || !buckets[i].HasRoomForEstimate(now_ns)) {
+      return Outcome::kNoRoomForEstimate;
     }
-    return Outcome::kPending;
-  } else {
-    return Outcome::kUnsupported;
   }
+  return Outcome::kPending;
 }
 
 // To be called when the acquisition has its receipt, before any bucket is changed. Slots have
@@ -159,13 +147,11 @@ Outcome CheckEstimate(absl::Span<const Charge> charges, absl::Span<Bucket> bucke
 template <OpenForDecision Bucket>
 void BeginEstimate(const Acquisition& acquisition, absl::Span<Bucket> buckets) {
   if (acquisition.settle_within_ns == 0) return;
-  if constexpr (OpenForEstimates<Bucket>) {
-    for (size_t i = 0; i < buckets.size(); ++i) {
-      if (algorithm::IsConcurrency(acquisition.charges[i].rule->parameters)) continue;
-      buckets[i].BeginEstimate(acquisition.receipt_id, acquisition.charges[i].permits,
-                               acquisition.now_ns + acquisition.wait_ns,
-                               acquisition.settle_within_ns);
-    }
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (algorithm::IsConcurrency(acquisition.charges[i].rule->parameters)) continue;
+    buckets[i].BeginEstimate(acquisition.receipt_id, acquisition.charges[i].permits,
+                             acquisition.now_ns + acquisition.wait_ns,
+                             acquisition.settle_within_ns);
   }
 }
 
@@ -378,13 +364,11 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
 // Whether the receipt is of an estimate that was settled, which cannot be refunded.
 template <OpenForDecision Bucket>
 bool WasSettled(uint64_t receipt_id, absl::Span<Bucket> buckets) {
-  if constexpr (OpenForEstimates<Bucket>) {
-    for (const Bucket& bucket : buckets) {
-      const std::optional<algorithm::Estimate> estimate = bucket.FindEstimate(receipt_id);
-      if (!estimate.has_value()) continue;
-      return estimate->state != algorithm::Estimate::State::kOpen &&
-             estimate->state != algorithm::Estimate::State::kRefunded;
-    }
+  for (const Bucket& bucket : buckets) {
+    const std::optional<algorithm::Estimate> estimate = bucket.FindEstimate(receipt_id);
+    if (!estimate.has_value()) continue;
+    return estimate->state != algorithm::Estimate::State::kOpen &&
+           estimate->state != algorithm::Estimate::State::kRefunded;
   }
   return false;
 }

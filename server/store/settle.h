@@ -30,7 +30,7 @@
 
 namespace sluice::store {
 
-template <OpenForEstimates Bucket>
+template <OpenForDecision Bucket>
 class Settling {
  public:
   Settling(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns)
@@ -234,7 +234,7 @@ class Settling {
   std::array<bool, common::bounds::kMaxCharges> held_ = {};
 };
 
-template <OpenForEstimates Bucket>
+template <OpenForDecision Bucket>
 SettleOutcome Settle(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns) {
   return Settling<Bucket>(operation, buckets, now_ns).Settle();
 }

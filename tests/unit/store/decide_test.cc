@@ -75,6 +75,12 @@ class SlotBucket {
   // These are no slots of concurrency.
   std::optional<int64_t> HeldUntilNs(uint64_t, int64_t) const { return std::nullopt; }
   std::optional<int64_t> RenewHold(uint64_t, int64_t) { return std::nullopt; }
+  // Nor has it room for estimates.
+  bool HasRoomForEstimate(int64_t) const { return false; }
+  void BeginEstimate(uint64_t, uint64_t, int64_t, int64_t) {}
+  std::optional<algorithm::Estimate> FindEstimate(uint64_t) const { return std::nullopt; }
+  uint64_t Settle(uint64_t, const algorithm::BucketState::Settlement&, int64_t) { return 0; }
+  void CloseReceipt(uint64_t) {}
   void Book(const Booking& booking, int64_t) {
     used_[SlotOf(booking.grant_time_ns)] += booking.permits;
     bookings_.push_back(booking);
