@@ -311,6 +311,11 @@ inline constexpr size_t kMaxBookingsPerBucketInRedis = size_t{1} << 14;
 inline constexpr size_t kMaxReceiptsPerBucketInRedis = 128;
 // Holds of a slot bucket in Redis, which a node reads as it reads bookings.
 inline constexpr size_t kMaxHoldsPerBucketInRedis = size_t{1} << 14;
+// Tickets of a slot bucket in Redis: one of each node with waiting callers, two for a moment. Each
+// takes some 25 bytes and at most 40, 2.5 KB together, which every change of the bucket writes.
+inline constexpr size_t kMaxTicketsPerBucketInRedis = 64;
+// How long a ticket may live: so long slots may stay free after a node with waiting callers died.
+inline constexpr int64_t kMaxTicketNs = int64_t{5} * 1'000'000'000;
 // Estimates of a bucket in Redis, with those that are settled and are kept: a node that does not
 // know the bucket reads them all, some 20 bytes each.
 inline constexpr size_t kMaxEstimatesPerBucketInRedis = size_t{1} << 16;

@@ -64,6 +64,44 @@ concept OpenForDecision = requires(
   { bucket.CloseReceipt(number) };
 };
 
+// What a store must offer beside whose nodes keep the order of callers that wait for slots.
+template <typename Bucket>
+concept OpenForTickets = OpenForDecision<Bucket> &&
+                         requires(Bucket& bucket, const Bucket& view, uint64_t permits,
+                                  int64_t now_ns, const Place* place, const Place::Next& next) {
+                           // Callers with earlier tickets need the slots. Null: the caller does not
+                           // wait.
+                           { view.IsBehind(place, permits, now_ns) } -> std::same_as<bool>;
+                           { bucket.LeaveTicket(*place, permits, now_ns) };
+                           { bucket.DropTicket(*place, next, now_ns) };
+                         };
+
+template <OpenForDecision Bucket>
+bool IsBehind(const Bucket& bucket, const Place* place, uint64_t permits, int64_t now_ns) {
+  if constexpr (OpenForTickets<Bucket>) {
+    return bucket.IsBehind(place, permits, now_ns);
+  } else {
+    return false;
+  }
+}
+
+// Leaves tickets of the place in the slot buckets of these charges, or removes them.
+template <OpenForDecision Bucket>
+void UpdateTickets(const Place& place, bool leave, absl::Span<const Charge> charges,
+                   absl::Span<Bucket> buckets, int64_t now_ns) {
+  if constexpr (OpenForTickets<Bucket>) {
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      const Rule& rule = *charges[i].rule;
+      if (rule.shadow || !algorithm::IsConcurrency(rule.parameters)) continue;
+      if (leave) {
+        buckets[i].LeaveTicket(place, charges[i].permits, now_ns);
+      } else {
+        buckets[i].DropTicket(place, place.next.empty() ? Place::Next() : place.next[i], now_ns);
+      }
+    }
+  }
+}
+
 // The charges that can deny: those of limits that are not in shadow mode, on buckets that exist.
 // `bucket_of(i)` is the bucket of charges[i]. `set`: see algorithm::Booking::set.
 template <typename BucketOf>
@@ -170,8 +208,8 @@ bool Reserve(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_n
   if (std::any_of(enforced.indexes().begin(), enforced.indexes().end(),
                   [&](size_t i) { return LacksSlots(charges[i], results[i]); })) {
     // If other callers are first, its own slots may be free.
-    acquisition->retry_after_ns =
-        acquisition->behind_others ? std::max(wait_ns, kOverflowRetryNs) : wait_ns;
+    const bool behind = acquisition->behind_others || wait_ns == 0;
+    acquisition->retry_after_ns = behind ? std::max(wait_ns, kOverflowRetryNs) : wait_ns;
     return false;
   }
   if (wait_ns > acquisition->max_wait_ns) {
@@ -342,7 +380,9 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
       continue;
     }
     fits[i] = buckets[i].CanTake(charges[i].permits, now_ns, set) &&
-              (!slots || shadow || !acquisition->behind_others);
+              (!slots || shadow ||
+               (!acquisition->behind_others &&
+                !IsBehind(buckets[i], acquisition->place, charges[i].permits, now_ns)));
     if (fits[i]) continue;
     reason = shadow ? Reason::kShadowDenied : Reason::kNotEnough;
     granted &= shadow;
@@ -358,7 +398,12 @@ Outcome Decide(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now
     }
     acquisition->results[i].level = buckets[i].LevelAt(now_ns, budget);
   }
-  return granted || reserved ? Outcome::kGranted : Outcome::kDenied;
+  const Outcome outcome = granted || reserved ? Outcome::kGranted : Outcome::kDenied;
+  if (acquisition->place != nullptr) {
+    const bool leave = StaysInLine(*acquisition, outcome) && !acquisition->place->last;
+    UpdateTickets(*acquisition->place, leave, charges, buckets, now_ns);
+  }
+  return outcome;
 }
 
 // Whether the receipt is of an estimate that was settled, which cannot be refunded.
@@ -378,6 +423,9 @@ bool WasSettled(uint64_t receipt_id, absl::Span<Bucket> buckets) {
 template <OpenForDecision Bucket>
 bool Refund(const RefundOperation& operation, absl::Span<Bucket> buckets, int64_t now_ns) {
   bool open = false;
+  if (operation.place != nullptr) {
+    UpdateTickets(*operation.place, /*leave=*/false, operation.charges, buckets, now_ns);
+  }
   for (size_t i = 0; i < buckets.size(); ++i) {
     operation.refunded[i] = 0;
     if (buckets[i].missing()) continue;

@@ -24,6 +24,7 @@
 #include "server/algorithm/level.h"
 #include "server/algorithm/open_receipts.h"
 #include "server/store/once.h"
+#include "server/store/place.h"
 #include "server/store/rule.h"
 
 namespace sluice::store {
@@ -153,6 +154,9 @@ struct Acquisition {
   // The request id, with which the acquisition is executed once; null: none. Owned by the caller.
   // REQUIRES: null if the caller is held.
   Once* once = nullptr;
+  // Of a caller that waits for slots; null: it does not. Owned by the caller. A store that is not
+  // shared ignores it.
+  const Place* place = nullptr;
   // Other callers wait for slots that it charges: it is denied, as if none were free.
   bool behind_others = false;
 
@@ -182,13 +186,23 @@ inline bool LacksSlots(const Charge& charge, const ChargeResult& result) {
          (result.reason == Reason::kNotEnough || result.reason == Reason::kWaitingBound);
 }
 
-// Whether it was denied for want of slots, and may be granted when holds end.
-inline bool LacksSlots(const Acquisition& acquisition) {
-  if (acquisition.outcome != Outcome::kDenied || acquisition.source != Source::kStore) return false;
+// Whether it was denied for want of slots, and may be granted when holds end. `outcome`: that of
+// the decision.
+inline bool LacksSlots(const Acquisition& acquisition, Outcome outcome) {
+  if (outcome != Outcome::kDenied || acquisition.source != Source::kStore) return false;
   for (size_t i = 0; i < acquisition.charges.size(); ++i) {
     if (LacksSlots(acquisition.charges[i], acquisition.results[i])) return true;
   }
   return false;
+}
+
+inline bool LacksSlots(const Acquisition& acquisition) {
+  return LacksSlots(acquisition, acquisition.outcome);
+}
+
+// Whether a caller that waits for slots stays in line after this decision.
+inline bool StaysInLine(const Acquisition& acquisition, Outcome outcome) {
+  return acquisition.retry_after_ns != algorithm::kNeverNs && LacksSlots(acquisition, outcome);
 }
 
 // What the caller of the store owns: it keeps the operation and all it points to alive and
@@ -286,6 +300,9 @@ class RefundOperation : public Operation {
   int64_t grant_time_ns = 0;
   // The acquisition's charges, with the permits that were taken.
   absl::Span<const Charge> charges;
+  // Of a caller that waited for slots: its tickets are removed. Null: it has none. If it was
+  // granted nothing, receipt_id is 0.
+  const Place* place = nullptr;
   // Owned by the caller, as many as charges: whole permits given back. Written by the store.
   uint64_t* refunded = nullptr;
   int64_t deadline_ns = kNoDeadline;

@@ -80,6 +80,8 @@ struct AcquireOptions {
   store::Once* once = nullptr;
   // Not 0: an estimate.
   int64_t settle_within_ns = 0;
+  // Of a caller that waits for slots.
+  const store::Place* place = nullptr;
 };
 
 inline std::vector<Acquired> AcquireBatch(store::Store& store,
@@ -100,6 +102,7 @@ inline std::vector<Acquired> AcquireBatch(store::Store& store,
     acquisitions[i].settle_within_ns = options.settle_within_ns;
     acquisitions[i].max_wait_ns = options.max_wait_ns;
     acquisitions[i].debit = options.debit;
+    acquisitions[i].place = options.place;
     if (options.once != nullptr) acquisitions[i].once = &options.once[i];
     if (!options.charged_by.empty()) acquisitions[i].charged_by = options.charged_by.data();
   }
@@ -155,7 +158,7 @@ struct Refunded {
 
 inline Refunded Refund(store::Store& store, uint64_t receipt_id,
                        const std::vector<store::Charge>& charges, int64_t grant_time_ns = 0,
-                       const store::Once* once = nullptr) {
+                       const store::Once* once = nullptr, const store::Place* place = nullptr) {
   struct Operation final : store::RefundOperation {
     void Done() override { done.Notify(); }
     Notification done;
@@ -165,6 +168,7 @@ inline Refunded Refund(store::Store& store, uint64_t receipt_id,
   refunded.permits.resize(charges.size());
   operation.receipt_id = receipt_id;
   if (once != nullptr) operation.request_id = &once->id;
+  operation.place = place;
   operation.grant_time_ns = grant_time_ns;
   operation.charges = charges;
   operation.refunded = refunded.permits.data();

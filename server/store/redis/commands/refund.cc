@@ -71,13 +71,15 @@ class RefundCommand final : public BucketOperation {
     grant->receipt_id = RememberedGrant::kRefunded;
     once_keys_[0].to_set = FormatGrant(*grant);
   }
-  bool Writes() const override { return open_; }
+  bool Writes() const override { return open_ || operation_->place != nullptr; }
 
   // Answers by whether the receipt was open.
   void OnDecided() override {
     RefundOperation* const operation = operation_;
     if (settled_) return Answer(operation, RefundOutcome::kSettled);
     if (!remembered_) return Answer(operation, RefundOutcome::kRefunded);
+    // Only tickets were removed.
+    if (operation->receipt_id == 0) return Answer(operation, RefundOutcome::kExpired);
     UsedReceipts& used_receipts = context_.used_receipts();
     if (!open_ && used_receipts.Contains(operation->receipt_id)) {
       return Answer(operation, RefundOutcome::kAlreadyRefunded);

@@ -113,6 +113,36 @@ void GetCounts(Reader* in, std::vector<BucketImage::Count>* counts) {
   }
 }
 
+void PutTickets(absl::Span<const Ticket> tickets, Writer* out) {
+  out->Put(tickets.size());
+  Ticket before;
+  for (const Ticket& ticket : tickets) {
+    out->PutStep(static_cast<uint64_t>(before.number), static_cast<uint64_t>(ticket.number));
+    out->Put(ticket.node);
+    out->Put(ticket.permits);
+    out->PutStep(static_cast<uint64_t>(before.until_ns), static_cast<uint64_t>(ticket.until_ns));
+    before = ticket;
+  }
+}
+
+// False: they are not in order, or too many.
+bool GetTickets(Reader* in, std::vector<Ticket>* tickets) {
+  const size_t count = in->GetCount();
+  if (count > common::bounds::kMaxTicketsPerBucketInRedis) return false;
+  Ticket before;
+  for (size_t i = 0; i < count && in->good(); ++i) {
+    Ticket ticket;
+    ticket.number = static_cast<int64_t>(in->GetStep(static_cast<uint64_t>(before.number)));
+    ticket.node = in->Get();
+    ticket.permits = in->Get();
+    ticket.until_ns = static_cast<int64_t>(in->GetStep(static_cast<uint64_t>(before.until_ns)));
+    if (i > 0 && !(before < ticket)) return false;
+    tickets->push_back(ticket);
+    before = ticket;
+  }
+  return in->good();
+}
+
 // The difference between a booking and the one before it.
 struct Step {
   uint64_t moment = 0;
@@ -313,6 +343,7 @@ std::string EncodePast(const Parameters& parameters, const BucketImage& image, i
     out.PutStep(before.shortfall_or_permits, receipt.shortfall_or_permits);
     before = receipt;
   }
+  if (!stored.tickets.empty()) PutTickets(stored.tickets, &out);
   return out.Take();
 }
 
@@ -358,6 +389,11 @@ std::optional<BucketImage> DecodePast(const Parameters& parameters, std::string_
     receipt.cost_or_when = in.GetStep(before.cost_or_when);
     receipt.shortfall_or_permits = in.GetStep(before.shortfall_or_permits);
     before = receipt;
+  }
+  stored->tickets.clear();
+  // Only slots have them, and only while callers wait.
+  if (IsConcurrency(parameters) && good && in.good() && !in.at_end()) {
+    good = GetTickets(&in, &stored->tickets);
   }
   if (!good || !in.at_end()) return std::nullopt;
   return image;

@@ -36,7 +36,8 @@ absl::Status FindChunks(absl::Span<const std::string> read, const StoredBookings
       by_name;
   for (const auto& chunk : known.chunks) by_name.emplace(chunk->name, &chunk);
   size_t next = 1;
-  for (const absl::string_view name : absl::StrSplit(read[0], ' ')) {
+  // A bucket with nothing but tickets has none.
+  for (const absl::string_view name : absl::StrSplit(read[0], ' ', absl::SkipEmpty())) {
     uint64_t generation = 0;
     if (!absl::SimpleAtoi(name.substr(0, name.find('.')), &generation)) return ForeignBookings();
     if (generation > known.generation) {
@@ -242,6 +243,7 @@ void OpenBucket::Finish(Unread unread) {
     image.bookings.clear();
   }
   state_ = BucketState::FromImage(parameters_, image);
+  tickets_ = TicketList(stored_.tickets);
 }
 
 void OpenBucket::Convert(const Parameters& to, int64_t now_ns) {
@@ -257,6 +259,7 @@ void OpenBucket::Convert(const Parameters& to, int64_t now_ns) {
   }
   state_.Convert(parameters_, countable, At(now_ns), origin_ns_ - origin_ns);
   if (entries() == 0) parts_.clear();
+  if (slots() == nullptr) tickets_ = TicketList();
   origin_ns_ = origin_ns;
   parameters_ = countable;
 }
@@ -323,6 +326,26 @@ std::optional<int64_t> OpenBucket::RenewHold(uint64_t receipt_id, int64_t now_ns
   NoteAdded(slots()->holds().RankOf(receipt_id));
   changed_ = true;
   return end_ns;
+}
+
+bool OpenBucket::IsBehind(const Place* place, uint64_t permits, int64_t now_ns) const {
+  if (tickets_.empty()) return false;
+  if (place == nullptr) return tickets_.AnyAt(now_ns);
+  const uint64_t before = tickets_.PermitsBefore(place->number, place->node, now_ns);
+  const uint64_t all = permits + std::min(before, std::numeric_limits<uint64_t>::max() - permits);
+  return before != 0 && !CanTake(all, now_ns, /*set=*/0);
+}
+
+void OpenBucket::LeaveTicket(const Place& place, uint64_t permits, int64_t now_ns) {
+  changed_ |=
+      tickets_.Leave({place.number, place.node, permits, now_ns + place.ticket_for_ns}, now_ns);
+}
+
+void OpenBucket::DropTicket(const Place& place, const Place::Next& next, int64_t now_ns) {
+  changed_ |= tickets_.Drop(place.number, place.node);
+  if (next.number == 0) return;
+  changed_ |=
+      tickets_.Leave({next.number, place.node, next.permits, now_ns + place.ticket_for_ns}, now_ns);
 }
 
 uint64_t OpenBucket::Force(uint64_t permits, uint64_t max_owed, int64_t now_ns,
@@ -425,6 +448,8 @@ void OpenBucket::Reset(int64_t now_ns) {
   NoteFolded(before);
   changed_ = true;
   runs_changed_ = true;
+  // Callers that wait leave theirs again.
+  tickets_ = TicketList();
 }
 
 algorithm::Level OpenBucket::LevelAt(int64_t now_ns, algorithm::SearchBudget* budget) const {
@@ -502,6 +527,7 @@ bool OpenBucket::Follow(const StoredBookings& to, BucketImage past, int64_t orig
   }
   parts_ = std::move(parts);
   stored_ = to;
+  tickets_ = TicketList(to.tickets);
   exists_ = true;
   changed_ = false;
   changed_estimates_.clear();
@@ -680,12 +706,25 @@ void OpenBucket::FormatEstimates(std::string_view version, std::vector<std::stri
   next_.estimate_chunks = next_.chunks.size() - before;
 }
 
+int64_t OpenBucket::TtlMs(int64_t now_ns) const {
+  int64_t until_ns = LevelAt(now_ns).reset_after_ns;
+  if (estimates() != 0) {
+    until_ns = std::max(until_ns, Absolute(state_.estimates()->kept_until_ns()) - now_ns);
+  }
+  until_ns = std::max(until_ns, tickets_.LastUntilNs() - now_ns);
+  // Tickets alone are of no use to a clock that was set back.
+  const int64_t more_ns =
+      slots() != nullptr && entries() == 0 ? 0 : algorithm::WindowNs(parameters_);
+  return until_ns / kNsPerMs + more_ns / kNsPerMs + 2;
+}
+
 std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string_view version,
                                             int64_t now_ns) {
   next_ = {};
   // Forgets estimates that are not kept any more.
   if (estimates() != 0) state_.CloseWorthless(parameters_, At(now_ns));
-  if (entries() == 0 && estimates() == 0 && !HasManyRuns(now_ns)) {
+  const bool awaited = tickets_.AnyAt(now_ns);
+  if (entries() == 0 && estimates() == 0 && !awaited && !HasManyRuns(now_ns)) {
     BucketImage image = state_.ToImage();
     const bool full =
         IsConcurrency(parameters_) || state_.LevelAt(parameters_, At(now_ns)).reset_after_ns == 0;
@@ -709,6 +748,7 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
   FormatEstimates(version, &fields, &gone);
   // Without bookings the past is that of now.
   if (bookings() == 0) image.latest_ns = now_ns - origin_ns_;
+  if (awaited) next_.tickets = tickets_.tickets();
   next_.past = EncodePast(parameters_, image, origin_ns_, next_, state_.estimates());
   // Chunks stay in order.
   auto old = stored_.chunks.begin() + static_cast<ptrdiff_t>(stored_.booking_chunks_at());
@@ -732,14 +772,7 @@ std::vector<std::string> OpenBucket::Format(std::string_view writer, std::string
     absl::StrAppend(&names, names.empty() ? "" : " ", chunk->name);
   }
   fields.insert(fields.end(), {"past", next_.past, "chunks", std::move(names)});
-  // Until it is full again after its last booking, and no estimate is kept; and a period more if
-  // the clock is set back.
-  int64_t until_ns = LevelAt(now_ns).reset_after_ns;
-  if (estimates() != 0) {
-    until_ns = std::max(until_ns, Absolute(state_.estimates()->kept_until_ns()) - now_ns);
-  }
-  const int64_t ttl_ms = until_ns / kNsPerMs + algorithm::WindowNs(parameters_) / kNsPerMs + 2;
-  std::vector<std::string> words = {absl::StrCat(ttl_ms), next_.state, "", "0",
+  std::vector<std::string> words = {absl::StrCat(TtlMs(now_ns)), next_.state, "", "0",
                                     absl::StrCat(gone.size())};
   words.insert(words.end(), gone.begin(), gone.end());
   words.push_back(absl::StrCat(fields.size()));

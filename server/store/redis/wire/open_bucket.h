@@ -6,7 +6,9 @@
 // (scripts/buckets.lua):
 //   state     PARAMETERS WRITER @VERSION
 // A bucket of slots has only this form: its holds are kept as bookings are, with their ends as
-// grant times. A bucket with estimates has this form until none of them is kept.
+// grant times. Its past ends with the tickets of waiting callers, if there are any (ticket_list.h);
+// with tickets it is kept without holds, too. A bucket with estimates has this form until none of
+// them is kept.
 //   receipts  a hash: "past", its past and its open receipts (EncodePast); of a sliding_log its
 //             runs, and of each its estimates in the order of their ids and its bookings in the
 //             order of grant times, in chunks, each in a field of its own (EncodeRuns,
@@ -37,7 +39,9 @@
 #include "common/bounds.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/algorithm/parameters.h"
+#include "server/store/place.h"
 #include "server/store/redis/wire/stored_bucket.h"
+#include "server/store/redis/wire/ticket_list.h"
 
 namespace sluice::store::redis {
 
@@ -63,6 +67,8 @@ struct StoredBookings {
   std::vector<std::shared_ptr<const Chunk>> chunks;
   size_t run_chunks = 0;
   size_t estimate_chunks = 0;
+  // Of slots, in order; they are in `past`.
+  std::vector<Ticket> tickets;
 
   size_t booking_chunks_at() const { return run_chunks + estimate_chunks; }
 };
@@ -143,6 +149,10 @@ class OpenBucket {
     return entries() >=
            (slots() == nullptr ? kMaxBookingsInRedis : common::bounds::kMaxHoldsPerBucketInRedis);
   }
+  // Of slots: see TicketList. A null place is of a caller that does not wait.
+  bool IsBehind(const Place* place, uint64_t permits, int64_t now_ns) const;
+  void LeaveTicket(const Place& place, uint64_t permits, int64_t now_ns);
+  void DropTicket(const Place& place, const Place::Next& next, int64_t now_ns);
   bool HasRoomForEstimate(int64_t now_ns);
   void BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
                      int64_t within_ns);
@@ -226,6 +236,9 @@ class OpenBucket {
   // As FormatRuns, of estimates.
   void FormatEstimates(std::string_view version, std::vector<std::string>* fields,
                        std::vector<std::string>* gone);
+  // Until it is full again after its last booking, and no estimate and no ticket is kept; and a
+  // period more if the clock is set back.
+  int64_t TtlMs(int64_t now_ns) const;
   bool HasManyRuns(int64_t now_ns) const;
   // To be called before a receipt gives permits back.
   void NoteRefunded(uint64_t receipt_id);
@@ -263,6 +276,7 @@ class OpenBucket {
   // are to the last run, or behind it, except for those of which runs_changed_ tells.
   std::vector<uint64_t> refunded_;
   bool runs_changed_ = false;
+  TicketList tickets_;
   // Ids of estimates that were begun, changed or removed since they were read or written.
   std::vector<uint64_t> changed_estimates_;
   StoredBookings stored_;
@@ -279,12 +293,13 @@ uint64_t LastBooking(absl::Span<const OpenBucket> buckets);
 // ---- Exposed for tests ----
 
 // The past of a bucket with bookings; of a log without its runs. Times in `image` count from
-// origin_ns. `stored` has the generation and the numbers of chunks. Receipts that are not of
-// `estimates` (null: there are none) are bounded; the oldest are left out.
+// origin_ns. `stored` has the generation, the numbers of chunks, and the tickets. Receipts that are
+// not of `estimates` (null: there are none) are bounded; the oldest are left out.
 std::string EncodePast(const algorithm::Parameters& parameters, const algorithm::BucketImage& image,
                        int64_t origin_ns, const StoredBookings& stored,
                        const algorithm::Estimates* estimates);
-// nullopt: not made by EncodePast. Also sets the generation and the numbers of chunks of `stored`.
+// nullopt: not made by EncodePast. Also sets the generation, the numbers of chunks and the tickets
+// of `stored`.
 std::optional<algorithm::BucketImage> DecodePast(const algorithm::Parameters& parameters,
                                                  std::string_view bytes, int64_t* origin_ns,
                                                  StoredBookings* stored);

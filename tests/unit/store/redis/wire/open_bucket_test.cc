@@ -56,7 +56,7 @@ class Keys {
       past = hash_["past"];
       const std::string& names = hash_["chunks"];
       runs.push_back(names);
-      for (const absl::string_view name : absl::StrSplit(names, ' ')) {
+      for (const absl::string_view name : absl::StrSplit(names, ' ', absl::SkipEmpty())) {
         uint64_t generation = 0;
         EXPECT_TRUE(absl::SimpleAtoi(name.substr(0, name.find('.')), &generation));
         if (generation > stored.generation) runs.push_back(hash_.at(std::string(name)));
@@ -81,6 +81,8 @@ class Keys {
   // Chunks that the last read returned.
   size_t read() const { return read_; }
   size_t chunks() const { return hash_.size() - 2; }
+  const std::string& past() const { return hash_.at("past"); }
+  bool empty() const { return state_.empty(); }
 
  private:
   std::string state_;
@@ -263,6 +265,148 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, OpenBucketTest,
                                            *algorithm::MakeSlidingLog({20, kSecond}),
                                            *algorithm::MakeSlidingWindow({20, kSecond}, 10),
                                            *algorithm::MakeFixedWindow({20, kSecond}, 0)));
+
+// ---- Slots that callers wait for ----
+
+class SlotTicketsTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kLife = kSecond / 2;
+
+  static Place PlaceOf(uint64_t node, int64_t number) {
+    return {.node = node, .number = number, .ticket_for_ns = kLife};
+  }
+  void Write() {
+    words_ = bucket_.Format("w.1", absl::StrCat("v", ++version_), now_ns_);
+    keys_.Write(words_);
+    bucket_.Written("w.1");
+  }
+  OpenBucket Read(std::optional<OpenBucket> known = std::nullopt) {
+    absl::StatusOr<OpenBucket> read = keys_.Read(slots_, now_ns_, std::move(known));
+    EXPECT_TRUE(read.ok()) << read.status();
+    return *std::move(read);
+  }
+
+  const algorithm::Parameters slots_ = *algorithm::MakeConcurrency(4, 60 * kSecond);
+  OpenBucket bucket_ = *OpenBucket::Read(slots_, "", "", {}, kStartNs);
+  Keys keys_;
+  std::vector<std::string> words_;
+  int64_t now_ns_ = kStartNs;
+  uint64_t version_ = 0;
+};
+
+TEST_F(SlotTicketsTest, AreReadAsTheyWereWritten) {
+  bucket_.Take(3, now_ns_, /*receipt_id=*/1, /*set=*/0);
+  Write();
+  const OpenBucket known = bucket_;
+  bucket_.LeaveTicket(PlaceOf(7, now_ns_), 2, now_ns_);
+  bucket_.LeaveTicket(PlaceOf(8, now_ns_ + 5), 1, now_ns_);
+  ASSERT_TRUE(bucket_.changed());
+  Write();
+  for (const bool knows : {false, true}) {
+    OpenBucket read = Read(knows ? std::optional(known) : std::nullopt);
+    EXPECT_EQ(read.stored().tickets.size(), 2u);
+    EXPECT_EQ(read.LevelAt(now_ns_).remaining, 1);
+    EXPECT_TRUE(read.IsBehind(nullptr, 1, now_ns_));
+    const Place second = PlaceOf(8, now_ns_ + 5);
+    EXPECT_TRUE(read.IsBehind(&second, 1, now_ns_));
+    const Place first = PlaceOf(7, now_ns_);
+    EXPECT_FALSE(read.IsBehind(&first, 1, now_ns_));
+    read.DropTicket(first, {}, now_ns_);
+    EXPECT_FALSE(read.IsBehind(&second, 1, now_ns_));
+    EXPECT_TRUE(read.changed());
+  }
+}
+
+TEST_F(SlotTicketsTest, LaterCallerIsServedIfThereIsRoomForBoth) {
+  const Place first = PlaceOf(7, now_ns_);
+  const Place second = PlaceOf(8, now_ns_ + 5);
+  bucket_.LeaveTicket(first, 2, now_ns_);
+  EXPECT_FALSE(bucket_.IsBehind(&second, 2, now_ns_));
+  EXPECT_TRUE(bucket_.IsBehind(&second, 3, now_ns_));
+  EXPECT_TRUE(bucket_.IsBehind(nullptr, 1, now_ns_)) << "a caller that does not wait";
+}
+
+TEST_F(SlotTicketsTest, StayWithoutHoldsUntilTheyEnd) {
+  bucket_.Take(4, now_ns_, /*receipt_id=*/1, /*set=*/0);
+  bucket_.LeaveTicket(PlaceOf(7, now_ns_), 4, now_ns_);
+  Write();
+  ASSERT_EQ(bucket_.Refund(1, now_ns_), 4u);
+  Write();
+  EXPECT_EQ(keys_.chunks(), 0u);
+  EXPECT_EQ(words_[0], "502") << "milliseconds to live";
+  OpenBucket read = Read();
+  EXPECT_TRUE(read.exists());
+  EXPECT_EQ(read.LevelAt(now_ns_).remaining, 4);
+  EXPECT_TRUE(read.IsBehind(nullptr, 1, now_ns_));
+  EXPECT_FALSE(read.IsBehind(nullptr, 1, now_ns_ + kLife));
+  // The caller is served, and another comes for the place.
+  const Place served = PlaceOf(7, now_ns_);
+  bucket_.Take(4, now_ns_, /*receipt_id=*/2, /*set=*/0);
+  bucket_.DropTicket(served, {now_ns_ + 3, 1}, now_ns_);
+  Write();
+  EXPECT_EQ(Read().stored().tickets, (std::vector<Ticket>{{now_ns_ + 3, 7, 1, now_ns_ + kLife}}));
+  // Nothing is left of those that have ended.
+  now_ns_ += kLife;
+  ASSERT_EQ(bucket_.Refund(2, now_ns_), 4u);
+  Write();
+  EXPECT_TRUE(keys_.empty());
+}
+
+TEST_F(SlotTicketsTest, EndWithTheSlots) {
+  bucket_.LeaveTicket(PlaceOf(7, now_ns_), 4, now_ns_);
+  OpenBucket converted = bucket_;
+  converted.Convert(*algorithm::MakeConcurrency(8, kSecond), now_ns_);
+  EXPECT_TRUE(converted.IsBehind(nullptr, 1, now_ns_));
+  converted.Convert(*algorithm::MakeTokenBucket({10, kSecond}, 20, 0), now_ns_);
+  EXPECT_FALSE(converted.IsBehind(nullptr, 1, now_ns_));
+  bucket_.Reset(now_ns_);
+  EXPECT_FALSE(bucket_.IsBehind(nullptr, 1, now_ns_));
+}
+
+TEST_F(SlotTicketsTest, AreBoundedInBytes) {
+  bucket_.Take(1, now_ns_, /*receipt_id=*/1, /*set=*/0);
+  Write();
+  const size_t without = keys_.past().size();
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 1000; ++i) {
+    const auto number = static_cast<int64_t>(random());
+    const Place place = {.node = random(), .number = number, .ticket_for_ns = kSecond};
+    bucket_.LeaveTicket(place, random(), now_ns_ + i);
+  }
+  Write();
+  constexpr size_t kMost = common::bounds::kMaxTicketsPerBucketInRedis;
+  EXPECT_EQ(Read().stored().tickets.size(), kMost);
+  EXPECT_LE(keys_.past().size(), without + 1 + 40 * kMost);
+}
+
+TEST_F(SlotTicketsTest, DamagedOnesAreRefused) {
+  const auto encoded = [](const algorithm::Parameters& parameters, std::vector<Ticket> tickets) {
+    StoredBookings stored;
+    stored.tickets = std::move(tickets);
+    return EncodePast(parameters, {}, 0, stored, nullptr);
+  };
+  const std::vector<Ticket> tickets = {{1, 1, 1, kStartNs}, {2, 2, 2, kStartNs}};
+  const std::string good = encoded(slots_, tickets);
+  int64_t origin_ns = 0;
+  StoredBookings read;
+  ASSERT_TRUE(DecodePast(slots_, good, &origin_ns, &read).has_value());
+  EXPECT_EQ(read.tickets, tickets);
+  const auto refused = [&](std::vector<Ticket> bad) {
+    return !DecodePast(slots_, encoded(slots_, std::move(bad)), &origin_ns, &read).has_value();
+  };
+  EXPECT_TRUE(refused({{2, 2, 2, kStartNs}, {1, 1, 1, kStartNs}})) << "not in order";
+  std::vector<Ticket> many;
+  for (uint64_t i = 0; i <= common::bounds::kMaxTicketsPerBucketInRedis; ++i) {
+    many.push_back({static_cast<int64_t>(i), i, 1, kStartNs});
+  }
+  EXPECT_TRUE(refused(many));
+  for (size_t size = good.size() - 1; size > good.size() - 10; --size) {
+    EXPECT_FALSE(DecodePast(slots_, good.substr(0, size), &origin_ns, &read).has_value()) << size;
+  }
+  // Other algorithms have none.
+  const algorithm::Parameters tokens = *algorithm::MakeTokenBucket({10, kSecond}, 20, 0);
+  EXPECT_FALSE(DecodePast(tokens, encoded(tokens, tickets), &origin_ns, &read).has_value());
+}
 
 // ---- Logs with many runs ----
 
