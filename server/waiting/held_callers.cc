@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "common/random.h"
+
 namespace sluice::waiting {
 namespace {
 
@@ -12,7 +14,12 @@ using Purpose = PendingOperation::Purpose;
 
 HeldCallers::HeldCallers(store::Store& store, const common::Clock& clock, RuleSource& rules,
                          Alarm& alarm, common::MemoryBudget* memory)
-    : store_(store), clock_(clock), rules_(rules), alarm_(alarm), refund_memory_(memory) {}
+    : store_(store),
+      clock_(clock),
+      rules_(rules),
+      alarm_(alarm),
+      refund_memory_(memory),
+      node_(common::RandomWord() | 1) {}
 
 HeldCallers::~HeldCallers() {
   Drain();

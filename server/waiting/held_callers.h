@@ -21,7 +21,9 @@
 // Slots. It is not known when slots will be free, so callers that lack them stand in SlotLines, and
 // have nothing in the store. Advance tries the first caller of each line again when slots were
 // freed in this process, when a hold ends, and every kSharedRetryNs if other nodes may free them.
-// Meanwhile all others are denied (Acquisition::behind_others). A caller that gets its slots is
+// Meanwhile all others are denied (Acquisition::behind_others). In a shared store the first caller
+// of each line has a ticket (store::Place), so that callers of other nodes do not come first; a try
+// that serves it hands the ticket on to the next caller. A caller that gets its slots is
 // answered; if its rates are booked for later, it goes on to the queue of grant times.
 //
 // Slow stores. The store may answer later and from any thread (PendingOperation). A caller that
@@ -91,6 +93,9 @@ class HeldCallers final {
   // more lines each asks less often, so that a node asks at most 2,000 times a second.
   static constexpr int64_t kSharedRetryNs = 50'000'000;
   static constexpr size_t kLinesPerSharedRetry = 100;
+  // How long a ticket lives after a try: some tries may be late. More with more lines, up to
+  // bounds::kMaxTicketNs.
+  static constexpr int64_t kTicketNs = 20 * kSharedRetryNs;
 
   // `memory`: where the refunds that are left to Advance are counted; null: nowhere.
   HeldCallers(store::Store& store, const common::Clock& clock, RuleSource& rules, Alarm& alarm,
@@ -206,6 +211,18 @@ class HeldCallers final {
   PendingOperation* NextTry(Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnTried(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
   void EndTry(PendingOperation* operation, Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How often each line is tried in a shared store, in multiples of kSharedRetryNs.
+  int64_t SharedRetries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return static_cast<int64_t>(1 + lines_.lines() / kLinesPerSharedRetry);
+  }
+  // Gives an operation of the first caller of its lines the caller's place. `last`: it leaves.
+  void SetPlace(HeldCaller* caller, bool last, PendingOperation* operation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether a try has left tickets of its caller, or not removed those from before.
+  static bool HasTickets(const PendingOperation& operation);
+  // Refunds a try whose caller has left if it was granted, and removes its tickets.
+  void UndoTry(PendingOperation* operation, bool granted, Outbox* out)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The store's answers.
   void OnRefunded(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
@@ -257,6 +274,7 @@ class HeldCallers final {
   common::MemoryPart refund_memory_ ABSL_GUARDED_BY(mu_);
   size_t charges_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance
 
+  const uint64_t node_;  // store::Place::node
   SlotLines lines_ ABSL_GUARDED_BY(mu_);
   // Of lines_; read without the lock by callers that need slots or free them.
   std::atomic<size_t> in_line_{0};

@@ -78,10 +78,19 @@ void HeldCallers::LeaveLines(HeldCaller* caller) {
 }
 
 void HeldCallers::AnswerInLine(HeldCaller* caller, HeldOutcome outcome, Outbox* out) {
+  if (caller->operation_ != nullptr) {
+    // UndoTry follows.
+    caller->operation_->caller = nullptr;
+    caller->operation_ = nullptr;
+  } else if (caller->ticketed_) {
+    PendingOperation* const leaving = NewOperation(caller, Purpose::kRefund);
+    leaving->caller = nullptr;
+    leaving->receipt_id = 0;
+    leaving->grant_time_ns = 0;
+    SetPlace(caller, /*last=*/true, leaving);
+    out->refunds.push_back(leaving);
+  }
   LeaveLines(caller);
-  // If it gets the slots now, they are refunded.
-  if (caller->operation_ != nullptr) caller->operation_->caller = nullptr;
-  caller->operation_ = nullptr;
   out->answers.push_back({caller, outcome});
 }
 
@@ -135,7 +144,9 @@ PendingOperation* HeldCallers::NextTry(Outbox* out) {
       // The last try answers it.
       lines_.LookAt(caller, over ? kNever : caller->until_ns);
       ++pending_tries_;
-      return caller->operation_ = NewOperation(caller, Purpose::kSlots);
+      caller->operation_ = NewOperation(caller, Purpose::kSlots);
+      SetPlace(caller, over, caller->operation_);
+      return caller->operation_;
     }
     if (over) {
       AnswerInLine(caller, HeldOutcome::kDenied, out);
@@ -144,6 +155,61 @@ PendingOperation* HeldCallers::NextTry(Outbox* out) {
     lines_.LookAt(caller, caller->until_ns);
   }
   return nullptr;
+}
+
+void HeldCallers::SetPlace(HeldCaller* caller, bool last, PendingOperation* operation) {
+  if (!store_.Shared()) return;
+  caller->ticketed_ = true;
+  store::Place& place = operation->place;
+  place.node = node_;
+  place.number = caller->number_;
+  place.ticket_for_ns = std::min(SharedRetries() * kTicketNs, common::bounds::kMaxTicketNs);
+  place.last = last;
+  if (draining_) return;
+  std::vector<store::Place::Next> next(operation->charges.size());
+  bool any = false;
+  for (size_t i = 0; i < next.size(); ++i) {
+    if (!WaitsFor(operation->charges[i])) continue;
+    const uint64_t bucket = BucketId(operation->charges[i]);
+    HeldCaller* const behind = lines_.Behind(*caller, bucket);
+    if (behind == nullptr) continue;
+    for (const store::Charge& charge : behind->acquisition->charges) {
+      if (WaitsFor(charge) && BucketId(charge) == bucket) {
+        next[i] = {behind->number_, charge.permits};
+      }
+    }
+    behind->ticketed_ = any = true;
+  }
+  if (!any) return;
+  operation->next = std::move(next);
+  place.next = operation->next;
+}
+
+bool HeldCallers::HasTickets(const PendingOperation& operation) {
+  const store::Acquisition& tried = operation.reserved();
+  if (operation.place.node == 0) return false;
+  switch (tried.outcome) {
+    case store::Outcome::kGranted:
+      return false;
+    case store::Outcome::kDenied:
+      return !operation.place.last && store::StaysInLine(tried, tried.outcome);
+    case store::Outcome::kUnavailable:
+      return false;  // they end by themselves
+    default:
+      return true;
+  }
+}
+
+void HeldCallers::UndoTry(PendingOperation* operation, bool granted, Outbox* out) {
+  const bool tickets = HasTickets(*operation);
+  if (!granted) {
+    operation->receipt_id = 0;
+    operation->grant_time_ns = 0;
+  }
+  operation->caller = nullptr;
+  // The next caller leaves its own, or another is the next one now.
+  operation->place.next = {};
+  RefundOrFinish(operation, granted || tickets, out);
 }
 
 void HeldCallers::OnTried(PendingOperation* operation) {
@@ -160,9 +226,8 @@ void HeldCallers::OnTried(PendingOperation* operation) {
     }
     if (operation->caller != nullptr) {
       EndTry(operation, &out);
-      Finish(operation, &out);
     } else {
-      RefundOrFinish(operation, granted, &out);
+      UndoTry(operation, granted, &out);
     }
     SetAlarm();
   }
@@ -188,11 +253,10 @@ void HeldCallers::EndTry(PendingOperation* operation, Outbox* out) {
   std::copy(operation->results.begin(), operation->results.end(), acquisition.results);
 
   const int64_t now_ns = clock_.NowNs();
-  if (now_ns < caller->until_ns && tried.retry_after_ns != algorithm::kNeverNs &&
-      store::LacksSlots(tried)) {
+  if (now_ns < caller->until_ns && store::StaysInLine(tried, tried.outcome)) {
     int64_t after_ns = tried.retry_after_ns > 0 ? tried.retry_after_ns : store::kOverflowRetryNs;
     if (store_.Shared()) {
-      const auto times = static_cast<int64_t>(1 + lines_.lines() / kLinesPerSharedRetry);
+      const int64_t times = SharedRetries();
       const int64_t least_ns = times * kSharedRetryNs * 3 / 4;
       const auto most_more_ns = static_cast<uint64_t>(times * kSharedRetryNs / 2);
       after_ns =
@@ -200,7 +264,7 @@ void HeldCallers::EndTry(PendingOperation* operation, Outbox* out) {
     }
     const int64_t next_ns = std::min(caller->until_ns, now_ns + after_ns);
     lines_.LookAt(caller, operation->again || !same_rules ? 0 : next_ns);
-    return;
+    return Finish(operation, out);
   }
   LeaveLines(caller);
   AdoptRules(*operation);
@@ -221,6 +285,7 @@ void HeldCallers::EndTry(PendingOperation* operation, Outbox* out) {
       out->answers.push_back({caller, HeldOutcome::kUnavailable});
       break;
   }
+  UndoTry(operation, /*granted=*/false, out);
 }
 
 }  // namespace sluice::waiting

@@ -38,6 +38,7 @@ void PendingOperation::Refund() {
   refunding_.grant_time_ns = grant_time_ns;
   refunding_.charges = charges;
   refunding_.refunded = refunded_.data();
+  refunding_.place = place.node == 0 ? nullptr : &place;
   refunding_.outcome = store::RefundOutcome::kPending;
   owner_.store_.Refund(&refunding_);
 }
@@ -57,6 +58,7 @@ void PendingOperation::Reserve(int64_t max_wait_ns) {
   reserved_.max_wait_ns = max_wait_ns;
   reserved_.want_receipt = true;
   reserved_.settle_within_ns = settle_within_ns;
+  reserved_.place = place.node == 0 ? nullptr : &place;
   reserving_.acquisitions = absl::MakeSpan(&reserved_, 1);
   owner_.store_.Acquire(&reserving_);
 }

@@ -61,7 +61,8 @@ class PendingOperation {
   // Bytes of memory, with what the store needs.
   size_t memory() const {
     return sizeof(*this) + keys_.capacity() +
-           charges.capacity() * (sizeof(store::Charge) + sizeof(uint64_t));
+           charges.capacity() * (sizeof(store::Charge) + sizeof(uint64_t)) +
+           next.capacity() * sizeof(store::Place::Next);
   }
 
   // Each of these starts an operation. Refund and Reserve retry with current rules if limits
@@ -87,6 +88,9 @@ class PendingOperation {
   int64_t settle_within_ns;            // not 0: it is an estimate
   std::vector<store::Charge> charges;  // their keys are views of keys_
   std::vector<store::ChargeResult> results;
+  // Of a caller in line, in a shared store; node 0: none.
+  store::Place place;
+  std::vector<store::Place::Next> next;  // of place
 
  private:
   // The store's operation, as a part of this.

@@ -1,6 +1,7 @@
 #include "server/waiting/slot_lines.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "server/waiting/limit_change.h"
 
@@ -13,12 +14,21 @@ size_t SlotLines::InLine(uint64_t bucket) const {
 
 void SlotLines::Add(HeldCaller* caller) {
   caller->place_ = ++last_place_;
+  // By the store's time, so that the order holds among nodes.
+  caller->number_ = caller->acquisition->now_ns;
+  caller->ticketed_ = false;
   callers_.emplace(caller->place_, caller);
   caller->slot_buckets_.clear();
   for (const store::Charge& charge : caller->acquisition->charges) {
     if (!WaitsFor(charge)) continue;
     caller->slot_buckets_.push_back(BucketId(charge));
-    lines_[caller->slot_buckets_.back()].emplace(caller->place_, caller);
+    Callers& line = lines_[caller->slot_buckets_.back()];
+    // Numbers are in the order of each line, whatever the store's clock does: else callers of two
+    // nodes could wait for each other.
+    if (!line.empty()) {
+      caller->number_ = std::max(caller->number_, line.rbegin()->second->number_ + 1);
+    }
+    line.emplace(caller->place_, caller);
   }
   caller->look_at_ns_ = 0;
   due_.emplace(0, caller->place_);
@@ -47,6 +57,19 @@ HeldCaller* SlotLines::FirstOf(uint64_t bucket) const {
   if (line == lines_.end()) return nullptr;
   HeldCaller* const first = line->second.begin()->second;
   return IsFirst(*first) ? first : nullptr;
+}
+
+HeldCaller* SlotLines::Behind(const HeldCaller& first, uint64_t bucket) const {
+  const auto line = lines_.find(bucket);
+  if (line == lines_.end() || line->second.size() < 2) return nullptr;
+  HeldCaller* const next = std::next(line->second.begin())->second;
+  const bool comes =
+      std::all_of(next->slot_buckets_.begin(), next->slot_buckets_.end(), [&](uint64_t of_next) {
+        auto ahead = lines_.find(of_next)->second.begin();
+        if (ahead->second == &first) ++ahead;
+        return ahead->second == next;
+      });
+  return comes ? next : nullptr;
 }
 
 void SlotLines::LookAt(HeldCaller* caller, int64_t at_ns) {

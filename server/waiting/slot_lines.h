@@ -4,7 +4,9 @@
 // A caller stands in the lines of all its slot buckets, each time behind those that came before it,
 // and is tried when it is the first in all of them. So callers get slots in the order in which they
 // came, whatever they ask for: small requests do not keep a large one waiting for ever. Two callers
-// are in the same order in all lines, so none of them waits for the other in a cycle.
+// are in the same order in all lines, so none of them waits for the other in a cycle. Among the
+// nodes of a shared store callers are ordered by number (store::Place), which grows along each
+// line.
 #ifndef SLUICE_SERVER_WAITING_SLOT_LINES_H_
 #define SLUICE_SERVER_WAITING_SLOT_LINES_H_
 
@@ -46,6 +48,10 @@ class SlotLines {
   bool IsFirst(const HeldCaller& caller) const;
   // The first caller of that line, if it is the first in all its lines; else null.
   HeldCaller* FirstOf(uint64_t bucket) const;
+
+  // The caller that is the next in the line of the bucket when this one leaves all its lines, if it
+  // is then the first in all of its own; else null. REQUIRES: the caller is the first in its lines.
+  HeldCaller* Behind(const HeldCaller& first, uint64_t bucket) const;
 
   // When to look at the caller next.
   void LookAt(HeldCaller* caller, int64_t at_ns);

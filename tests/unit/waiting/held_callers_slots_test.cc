@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -221,6 +222,171 @@ TEST(HeldCallersSlotsTest, AsksASharedStoreAgainWithoutBeingWoken) {
   EXPECT_FALSE(caller.answered());
   advance(HeldCallers::kSharedRetryNs);
   EXPECT_EQ(caller.answers_, std::vector<HeldOutcome>{HeldOutcome::kGrantTime});
+}
+
+// ---- Places in a shared store ----
+
+// A store in memory that says that it is shared, and records the places that it was passed.
+class PlacesStore final : public store::Store {
+ public:
+  struct Passed {
+    bool try_ = true;  // false: a refund
+    store::Place place;
+    std::vector<store::Place::Next> next;
+    uint64_t receipt_id = 0;  // of a refund
+  };
+
+  explicit PlacesStore(store::Store& store) : store_(store) {}
+  std::string_view Kind() const override { return store_.Kind(); }
+  bool Shared() const override { return true; }
+  void Register(std::shared_ptr<const Rule> rule) override { store_.Register(std::move(rule)); }
+  store::StoreStats Stats() const override { return store_.Stats(); }
+  void Acquire(store::AcquireOperation* operation) override {
+    if (const store::Place* const place = operation->acquisitions[0].place; place != nullptr) {
+      passed_.push_back({true, *place, {place->next.begin(), place->next.end()}});
+    }
+    store_.Acquire(operation);
+  }
+  void Query(store::QueryOperation* operation) override { store_.Query(operation); }
+  void Refund(store::RefundOperation* operation) override {
+    if (const store::Place* const place = operation->place; place != nullptr) {
+      passed_.push_back(
+          {false, *place, {place->next.begin(), place->next.end()}, operation->receipt_id});
+    }
+    store_.Refund(operation);
+  }
+  void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) override {
+    store_.Reset(rule, key, done, context);
+  }
+  std::vector<Passed> Take() { return std::exchange(passed_, {}); }
+
+ private:
+  store::Store& store_;
+  std::vector<Passed> passed_;
+};
+
+class PlacesTest : public ::testing::Test {
+ protected:
+  // `clock_back_ns`: how far the store's clock is behind that of the node.
+  Caller* Wait(std::vector<Charge> charges, int64_t clock_back_ns = 0) {
+    Caller* const caller =
+        callers_.emplace_back(std::make_unique<Caller>(clock_, std::move(charges))).get();
+    clock_.Advance(1000);
+    Ask(memory_, held_callers_, clock_.NowNs(), kMinute, caller);
+    EXPECT_TRUE(store::LacksSlots(caller->decided_));
+    caller->decided_.now_ns -= clock_back_ns;
+    caller->generation = limits_.Generation();
+    EXPECT_TRUE(held_callers_.WaitForSlots(caller));
+    return caller;
+  }
+  std::vector<PlacesStore::Passed> Advance(int64_t by_ns) {
+    clock_.Advance(by_ns);
+    while (held_callers_.Advance() <= clock_.NowNs()) {
+    }
+    return store_.Take();
+  }
+
+  common::FakeClock clock_{1000 * kSecond};
+  store::MemoryStore memory_{clock_};
+  PlacesStore store_{memory_};
+  Limits limits_{memory_};
+  ManualAlarm alarm_;
+  const Rule& rule_ = limits_.Set(1, Slots(1));
+  const Rule& other_ = limits_.Set(2, Slots(1));
+  const testing::Acquired held_ = testing::Acquire(memory_, rule_, "k", 1, {.want_receipt = true});
+  std::vector<std::unique_ptr<Caller>> callers_;
+  HeldCallers held_callers_{store_, clock_, limits_, alarm_};
+};
+
+TEST_F(PlacesTest, FirstCallerHandsItsTicketOnToTheNext) {
+  Caller* const first = Wait({{&rule_, "k", 1}});
+  const int64_t came_ns = clock_.NowNs();
+  std::vector<PlacesStore::Passed> passed = Advance(0);
+  ASSERT_EQ(passed.size(), 1u);
+  EXPECT_NE(passed[0].place.node, 0u);
+  EXPECT_EQ(passed[0].place.number, came_ns) << "on the store's clock";
+  EXPECT_EQ(passed[0].place.ticket_for_ns, HeldCallers::kTicketNs);
+  EXPECT_FALSE(passed[0].place.last);
+  EXPECT_TRUE(passed[0].next.empty());
+  Wait({{&rule_, "k", 1}});
+  Wait({{&rule_, "k", 1}});
+  EXPECT_TRUE(Advance(0).empty()) << "only the first one tries";
+  testing::Refund(memory_, held_.receipt_id, {{&rule_, "k", 1}});
+  held_callers_.SlotsFreed(first->decided_.charges);
+  passed = Advance(0);
+  ASSERT_TRUE(first->answered());
+  ASSERT_EQ(passed.size(), 2u) << "the first, then the second";
+  ASSERT_EQ(passed[0].next.size(), 1u);
+  EXPECT_EQ(passed[0].next[0].number, passed[1].place.number);
+  EXPECT_EQ(passed[0].next[0].permits, 1u);
+  EXPECT_GT(passed[1].place.number, came_ns);
+  EXPECT_EQ(passed[1].place.node, passed[0].place.node);
+}
+
+TEST_F(PlacesTest, CallerThatLeavesRemovesItsTicket) {
+  Caller* const first = Wait({{&rule_, "k", 1}});
+  Caller* const second = Wait({{&rule_, "k", 1}});
+  Caller* const third = Wait({{&rule_, "k", 1}});
+  const std::vector<PlacesStore::Passed> tried = Advance(0);
+  ASSERT_EQ(tried.size(), 1u);
+  EXPECT_TRUE(held_callers_.Cancel(third));
+  EXPECT_TRUE(store_.Take().empty()) << "it had none";
+  EXPECT_TRUE(held_callers_.Cancel(first));
+  std::vector<PlacesStore::Passed> passed = store_.Take();
+  ASSERT_EQ(passed.size(), 1u);
+  EXPECT_FALSE(passed[0].try_);
+  EXPECT_EQ(passed[0].receipt_id, 0u);
+  EXPECT_EQ(passed[0].place.number, tried[0].place.number);
+  ASSERT_EQ(passed[0].next.size(), 1u) << "the second caller takes its place";
+  passed = Advance(0);
+  ASSERT_EQ(passed.size(), 1u);
+  EXPECT_TRUE(passed[0].try_);
+  // Its last try leaves none.
+  passed = Advance(kMinute);
+  ASSERT_EQ(second->answers_, std::vector<HeldOutcome>{HeldOutcome::kDenied});
+  ASSERT_EQ(passed.size(), 1u);
+  EXPECT_TRUE(passed[0].place.last);
+}
+
+TEST_F(PlacesTest, DrainRemovesTicketsAndPassesNoneOn) {
+  Wait({{&rule_, "k", 1}});
+  Wait({{&rule_, "k", 1}});
+  ASSERT_EQ(Advance(0).size(), 1u);
+  held_callers_.Drain();
+  const std::vector<PlacesStore::Passed> passed = store_.Take();
+  ASSERT_FALSE(passed.empty());
+  for (const PlacesStore::Passed& one : passed) {
+    EXPECT_FALSE(one.try_);
+    EXPECT_TRUE(one.next.empty());
+  }
+}
+
+TEST_F(PlacesTest, CallerWithSeveralLinesGetsATicketWhenItIsTheFirstInAll) {
+  testing::Acquire(memory_, other_, "k", 1, {.want_receipt = true});
+  Wait({{&rule_, "k", 1}});
+  Caller* const other = Wait({{&other_, "k", 1}});
+  Wait({{&rule_, "k", 1}, {&other_, "k", 1}});
+  for (const PlacesStore::Passed& one : Advance(0)) {
+    EXPECT_TRUE(one.next.empty()) << "it is behind the other one too";
+  }
+  EXPECT_TRUE(held_callers_.Cancel(other));
+  store_.Take();
+  const std::vector<PlacesStore::Passed> passed = Advance(HeldCallers::kSharedRetryNs * 2);
+  ASSERT_EQ(passed.size(), 1u);
+  ASSERT_EQ(passed[0].next.size(), 1u);
+  EXPECT_GT(passed[0].next[0].number, passed[0].place.number);
+}
+
+TEST_F(PlacesTest, NumbersGrowAlongEachLineWhenTheClockIsSetBack) {
+  Caller* const first = Wait({{&rule_, "k", 1}});
+  const std::vector<PlacesStore::Passed> tried = Advance(0);
+  ASSERT_EQ(tried.size(), 1u);
+  Wait({{&rule_, "k", 1}}, 3600 * kSecond);
+  EXPECT_TRUE(held_callers_.Cancel(first));
+  const std::vector<PlacesStore::Passed> left = store_.Take();
+  ASSERT_EQ(left.size(), 1u);
+  ASSERT_EQ(left[0].next.size(), 1u);
+  EXPECT_EQ(left[0].next[0].number, tried[0].place.number + 1);
 }
 
 // No wake-up is lost: holds last for a day, so a caller that is not woken would be denied.
