@@ -233,6 +233,11 @@ inline constexpr size_t kMaxLimitsFileBytes = size_t{8} << 20;
 // so on. A reload looks at all of them.
 inline constexpr size_t kMaxClients = 10'000;
 inline constexpr size_t kMaxClientEntries = 1000;
+// The greatest bound of a client (max_calls_per_second and so on): more than any server serves, and
+// few enough for the arithmetic (algorithm::SharedRate).
+inline constexpr uint64_t kMaxClientBound = 10'000'000;
+// Clients with series of their own in the metrics; the others are summed.
+inline constexpr size_t kMaxMetricClients = 1000;
 // Bytes of a header `authorization` that can be a client's: each connection keeps its last one.
 inline constexpr size_t kMaxAuthorizationBytes = 1024;
 

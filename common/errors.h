@@ -38,6 +38,9 @@ inline bool WasNotExecuted(const absl::Status& status) {
   return status.GetPayload(kExecutedMetadata).has_value();
 }
 
+// Of the statuses of ClientOverBound.
+inline constexpr char kClientBoundPayload[] = "sluice-client-bound";
+
 // A value from outside, made fit for a message: escaped, and cut between two characters after
 // `most` bytes.
 inline std::string Shown(std::string_view value, size_t most = 128) {
@@ -550,6 +553,20 @@ inline absl::Status DomainNotAllowed(std::string_view client, std::string_view d
   return absl::PermissionDeniedError(absl::StrCat(
       "domain: client \"", ToAbsl(client), "\" may not use the domain \"", Shown(domain),
       "\"; its domains are ", domains.empty() ? "none" : Shown(domains)));
+}
+
+// The client has used up one of its bounds. HTTP answers it with 429 (IsOverClientBound), since the
+// caller asks for too much, and not with 503, as when the server is busy.
+inline absl::Status ClientOverBound(std::string_view client, std::string_view bound,
+                                    uint64_t most) {
+  absl::Status status = NotExecuted(absl::ResourceExhaustedError(
+      absl::StrCat("client \"", ToAbsl(client), "\" has reached ", ToAbsl(bound), ": ", most,
+                   "; nothing was done; call later, or raise it in the clients file")));
+  status.SetPayload(kClientBoundPayload, absl::Cord());
+  return status;
+}
+inline bool IsOverClientBound(const absl::Status& status) {
+  return status.GetPayload(kClientBoundPayload).has_value();
 }
 
 // ---- Health ----

@@ -23,8 +23,9 @@ access::Client HolderOf(const transport::BearerToken& token) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClientList>> ClientList::Load(std::string path,
-                                                             const transport::BearerToken* token) {
-  std::unique_ptr<ClientList> list(new ClientList(std::move(path), token));
+                                                             const transport::BearerToken* token,
+                                                             common::Log* log) {
+  std::unique_ptr<ClientList> list(new ClientList(std::move(path), token, log));
   if (const auto loaded = list->Reload(); !loaded.ok()) return loaded.status();
   return list;
 }
@@ -42,8 +43,26 @@ absl::StatusOr<bool> ClientList::Reload() {
   }
   if (version == version_) return false;
   version_ = std::move(version);
+  // The bounds of a client change for all of its calls, whichever table recognised them.
+  for (access::Client& client : file->clients) {
+    client.use = uses_.Of(client.name);
+    client.use->SetBounds(client.bounds);
+  }
   clients_.Replace(std::make_shared<const access::ClientTable>(std::move(file->clients)));
   return true;
+}
+
+void ClientList::WarnOfKeyBounds(common::Log& log) const {
+  const auto table = clients_.table();
+  for (const access::Client& client : table->clients()) {
+    if (!client.bounds.Has(access::ClientBound::kNewKeysPerMinute)) continue;
+    log.Warning(
+        "client_bound_without_effect",
+        {{"client", client.name},
+         {"bound", "max_new_keys_per_minute"},
+         {"reason", "the buckets are in Redis, and this node does not know which are new"}});
+    return;
+  }
 }
 
 }  // namespace sluice

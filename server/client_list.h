@@ -9,8 +9,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "common/log.h"
 #include "common/mutex.h"
 #include "server/access/caller.h"
+#include "server/access/client_use.h"
 #include "server/transport/services/bearer_token.h"
 
 namespace sluice {
@@ -19,9 +21,11 @@ namespace sluice {
 class ClientList {
  public:
   // `token`: of --admin_token_file, whose holder is a client with admin_view and admin_change;
-  // null: there is none. Outlives the list. Errors: as config::LoadClients.
+  // null: there is none. `log`: has a line when a client reaches a bound; null: none. Both outlive
+  // the list. Errors: as config::LoadClients.
   static absl::StatusOr<std::unique_ptr<ClientList>> Load(std::string path,
-                                                          const transport::BearerToken* token);
+                                                          const transport::BearerToken* token,
+                                                          common::Log* log);
 
   // Reads the file again (blocking), and the token. Returns whether either has changed. On an error
   // the old clients stay.
@@ -29,12 +33,17 @@ class ClientList {
 
   const access::Clients& clients() const { return clients_; }
 
+  // Logs that max_new_keys_per_minute has no effect, if a client has it. For a server whose buckets
+  // are not in its memory.
+  void WarnOfKeyBounds(common::Log& log) const;
+
  private:
-  ClientList(std::string path, const transport::BearerToken* token)
-      : path_(std::move(path)), token_(token) {}
+  ClientList(std::string path, const transport::BearerToken* token, common::Log* log)
+      : path_(std::move(path)), token_(token), uses_(log) {}
 
   const std::string path_;
   const transport::BearerToken* const token_;
+  access::ClientUses uses_;
   access::Clients clients_{nullptr};
   common::Mutex mu_;
   std::string version_ ABSL_GUARDED_BY(mu_);  // of the file and the token in use

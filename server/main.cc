@@ -191,7 +191,7 @@ int Server::CheckFiles() {
     audit_ = *std::move(audit);
   }
   if (flags_.clients.empty()) return kDone;
-  auto clients = ClientList::Load(flags_.clients, token_.get());
+  auto clients = ClientList::Load(flags_.clients, token_.get(), &log_);
   if (!clients.ok()) {
     const absl::Status& why = clients.status();
     return Fail(kBadInput, absl::IsInvalidArgument(why)
@@ -199,6 +199,7 @@ int Server::CheckFiles() {
                                : absl::StrCat("--clients: ", why.message()));
   }
   clients_ = *std::move(clients);
+  if (flags_.in_redis) clients_->WarnOfKeyBounds(log_);
   return kDone;
 }
 

@@ -138,9 +138,9 @@ void Ports::MakeHttp() {
 // on.
 void Ports::MakeMetrics() {
   UseCases& use_cases = with_.use_cases;
-  scraper_ = std::make_unique<metrics::Scraper>(
-      metrics::Sources{use_cases.admin, use_cases.held, use_cases.watches, with_.memory,
-                       descriptors_ != nullptr ? &descriptors_->counters() : nullptr});
+  scraper_ = std::make_unique<metrics::Scraper>(metrics::Sources{
+      use_cases.admin, use_cases.held, use_cases.watches, with_.memory,
+      descriptors_ != nullptr ? &descriptors_->counters() : nullptr, with_.clients});
   metrics_routes_ = std::make_unique<web::MetricsRoutes>(*scraper_);
   metrics_routes_->Register(&access_->reading(), &http_->routes());
   health_.Register(&http_->routes());

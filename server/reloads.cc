@@ -63,6 +63,7 @@ void Reloads::ReloadClients() {
     with_.log.Error("clients_not_reloaded", {{"error", changed.status().message()}});
   } else if (*changed) {
     with_.log.Info("clients_reloaded", {});
+    if (with_.flags.in_redis) with_.clients->WarnOfKeyBounds(with_.log);
   }
 }
 

@@ -91,6 +91,11 @@ CallerPtr Clients::Recognise(Proof proof) const {
   return std::make_shared<const Caller>(*this, generation, std::move(table), std::move(proof));
 }
 
+std::shared_ptr<const ClientTable> Clients::table() const {
+  const common::MutexLock lock(&mu_);
+  return table_;
+}
+
 CallerPtr Clients::Current(CallerPtr caller) {
   if (caller == nullptr || caller->generation() == caller->clients().generation()) return caller;
   return caller->clients().Recognise(caller->proof());

@@ -18,6 +18,7 @@
 #include "common/strings.h"
 #include "server/access/client.h"
 #include "server/access/client_table.h"
+#include "server/access/client_use.h"
 
 namespace sluice::net {
 class Stream;
@@ -63,6 +64,22 @@ class Caller {
     return client_ != nullptr && client_->domains.Match(domain);
   }
 
+  // Counts one call of the client. RESOURCE_EXHAUSTED: it has none left now.
+  absl::Status CountCall(int64_t now_ns) const {
+    ClientUse* const use = this->use();
+    return use == nullptr || use->TakeCalls(1, now_ns) == 1
+               ? absl::OkStatus()
+               : use->Refuse(ClientBound::kCallsPerSecond, 1, now_ns);
+  }
+  // Takes a place for a held call or a stream (`bound`), until it is left. RESOURCE_EXHAUSTED: all
+  // of the client's are in use.
+  absl::Status Enter(ClientBound bound, int64_t now_ns, Place* place) const {
+    if (use() == nullptr || place->Enter(client_->use, bound)) return absl::OkStatus();
+    return use()->Refuse(bound, 1, now_ns);
+  }
+  // Null: the client has no bounds.
+  ClientUse* use() const { return client_ == nullptr ? nullptr : client_->use.get(); }
+
   // Null: no client is recognised by what the caller has proved.
   const Client* client() const { return client_; }
   const Clients& clients() const { return clients_; }
@@ -92,6 +109,8 @@ class Clients {
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
   CallerPtr Recognise(Proof proof) const;
+  // The clients as they are now.
+  std::shared_ptr<const ClientTable> table() const;
   // The caller by the clients as they are now: for a call that lasts over a Replace. Null for null.
   static CallerPtr Current(CallerPtr caller);
 

@@ -4,14 +4,18 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/strings.h"
+#include "server/access/client_bounds.h"
 
 namespace sluice::access {
+
+class ClientUse;
 
 // What a client may be allowed to call.
 enum class Call : uint8_t {
@@ -104,6 +108,9 @@ struct Client {
   NamePatterns limits;
   NamePatterns domains;  // of Envoy's protocol
   CallSet calls;
+  ClientBounds bounds;
+  // What it uses of them; null: it has no bounds.
+  std::shared_ptr<ClientUse> use;
 };
 
 }  // namespace sluice::access

@@ -28,9 +28,20 @@ using common::ToAbsl;
 using limits::Quoted;
 using Kind = YamlNode::Kind;
 
-constexpr std::string_view kFields[] = {"name",    "spiffe_id",    "dns_san", "uri_san",
-                                        "subject", "token_sha256", "uid",     "limits",
-                                        "domains", "calls"};
+constexpr std::string_view kFields[] = {"name",
+                                        "spiffe_id",
+                                        "dns_san",
+                                        "uri_san",
+                                        "subject",
+                                        "token_sha256",
+                                        "uid",
+                                        "limits",
+                                        "domains",
+                                        "calls",
+                                        "max_calls_per_second",
+                                        "max_held_calls",
+                                        "max_streams",
+                                        "max_new_keys_per_minute"};
 constexpr std::string_view kCredentialFields =
     "spiffe_id, dns_san, uri_san, subject, token_sha256 or uid";
 
@@ -236,7 +247,36 @@ class Reader {
     if (absl::Status s = ReadPatterns(node, path, "domains", "domain", &client->domains); !s.ok()) {
       return s;
     }
-    return ReadCalls(node, path, client);
+    if (absl::Status s = ReadCalls(node, path, client); !s.ok()) return s;
+    for (size_t i = 0; i < access::kClientBounds; ++i) {
+      const absl::Status s = ReadBound(node, path, static_cast<access::ClientBound>(i), client);
+      if (!s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadBound(const YamlNode& node, const std::string& path, access::ClientBound bound,
+                         Client* client) const {
+    const std::string_view field = access::BoundName(bound);
+    const YamlNode* const value = Find(node, field);
+    if (value == nullptr) return absl::OkStatus();
+    // A client without any calls would have none in `calls`.
+    const uint64_t least = bound == access::ClientBound::kCallsPerSecond ? 1 : 0;
+    const std::string form =
+        absl::StrCat("say a whole number from ", least, " to ", bounds::kMaxClientBound,
+                     ", or leave the field out for no bound");
+    const std::string at = absl::StrCat(path, ".", ToAbsl(field));
+    if (value->kind != Kind::kValue) return Error(value->place, absl::StrCat(at, ": ", form));
+    uint64_t most;
+    const bool digits = std::all_of(value->value.begin(), value->value.end(), [](char c) {
+      return absl::ascii_isdigit(static_cast<unsigned char>(c));
+    });
+    if (!digits || !absl::SimpleAtoi(value->value, &most) || most < least ||
+        most > bounds::kMaxClientBound) {
+      return Error(value->place, absl::StrCat(at, ": ", Quoted(value->value), ": ", form));
+    }
+    client->bounds.Set(bound, most);
+    return absl::OkStatus();
   }
 
   absl::Status ReadName(const YamlNode& node, const std::string& path, Client* client) {

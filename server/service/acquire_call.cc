@@ -55,6 +55,8 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   once_connection_.reset();
   places_.Use(nullptr);
   if (caller_ != nullptr) caller_ = nullptr;
+  within_calls_ = SIZE_MAX;
+  held_place_.Leave();
   HeldCaller::Reset();
 }
 
@@ -84,7 +86,17 @@ void AcquireCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn d
     return;
   }
   search_budget_ = store::SearchBudget();
+  if (caller_ != nullptr) CountForClient();
   DecideSlice();
+}
+
+void AcquireCall::CountForClient() {
+  access::ClientUse* const use = caller_->use();
+  if (use == nullptr || items_.size() <= counted_) return;
+  const int64_t now_ns = with_->clock.NowNs();
+  within_calls_ = counted_ + use->TakeCalls(items_.size() - counted_, now_ns);
+  const size_t over = items_.size() - within_calls_;
+  if (over > 0) over_calls_ = use->Refuse(access::ClientBound::kCallsPerSecond, over, now_ns);
 }
 
 void AcquireCall::Continue() {
@@ -110,6 +122,8 @@ AcquireCall::Attempt& AcquireCall::NewAttempt() {
   attempt.Clear();
   attempt.limits.Use(with_->registry.Local());
   attempt.search_budget = &search_budget_;
+  access::ClientUse* const use = caller_ == nullptr ? nullptr : caller_->use();
+  attempt.new_buckets = use == nullptr ? nullptr : use->new_keys();
   attempt.ResetWork();
   return attempt;
 }
@@ -125,6 +139,12 @@ void AcquireCall::DecideSlice() {
     Item& item = items_[end_++];
     item.attempt = static_cast<uint8_t>(attempts_used_ - 1);
     item.index = static_cast<uint32_t>(attempt.size());
+    if (end_ > within_calls_) {
+      item.status = over_calls_;
+      item.index = kUndecided;
+      ++slice_cost_;
+      continue;
+    }
     slice_cost_ += AddUsual(item, attempt) ? 1 + asked_[item.first].key.size() / kKeyBytes
                                            : AddAny(item, attempt);
   }
@@ -187,6 +207,12 @@ absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
   }
   if (item.options.hold && with_->held_callers == nullptr) {
     return errors::HoldUnimplemented(path.Field("hold"));
+  }
+  if (item.options.hold && caller_ != nullptr && !held_place_.taken()) {
+    // Before the decision, so that a refusal takes nothing.
+    absl::Status s =
+        caller_->Enter(access::ClientBound::kHeldCalls, with_->clock.NowNs(), &held_place_);
+    if (!s.ok()) return s;
   }
   if (item.options.hold) held_memory_ = static_cast<uint32_t>(memory() + request_memory());
   const auto settle_within_ns = CheckSettleWithin(path, item.options);
@@ -339,6 +365,8 @@ absl::Status AcquireCall::StatusOf(const Item& item) const {
       return errors::NoRoomToRemember(PathOf(item).Field("request_id"));
     case store::Outcome::kNoRoomForEstimate:
       return errors::NoRoomForEstimate(PathOf(item).Field("settle_within"));
+    case store::Outcome::kTooManyNewBuckets:
+      return caller_->use()->Refuse(access::ClientBound::kNewKeysPerMinute, 1, decided.now_ns);
     case store::Outcome::kEnded:
       return errors::GrantHasEnded(PathOf(item).Field("request_id"));
   }
@@ -435,6 +463,7 @@ void AcquireCall::CountBookings() {
 void AcquireCall::Finish() {
   if (places_.in_use()) CountBookings();
   if (!once_.empty()) ReturnRoom();
+  held_place_.Leave();
   if (Count()) AppendReceipts();
   done_(context_, this);
 }

@@ -85,8 +85,13 @@ class AcquireCall final : private waiting::HeldCaller {
   // The connection that the request came over, which bounds its bookings. Null: without a bound.
   // Stays alive until RateLimiter::Acquire returns.
   void UseConnection(ConnectionBookings* connection) { places_.Use(connection); }
-  // Who makes the call. Null: it may do everything. REQUIRES: after Reset, which forgets it.
-  void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
+  // Who makes the call. Null: it may do everything. `counted`: how many acquisitions are already
+  // counted against the client's max_calls_per_second, as the transport does when a call begins.
+  // REQUIRES: after Reset, which forgets it.
+  void UseCaller(access::CallerPtr caller, size_t counted = 1) {
+    caller_ = std::move(caller);
+    counted_ = counted;
+  }
 
   // Starts the next acquisition; AddCharge adds to it.
   void BeginAcquisition(const AcquisitionOptions& options);
@@ -233,6 +238,10 @@ class AcquireCall final : private waiting::HeldCaller {
   //   - to DecideStale -> the store -> Decided, if limits changed meanwhile;
   //   - to Hold, OnAnswer -> Finish, if the caller is to be answered at its grant time.
 
+  // Counts the acquisitions that are not counted yet, as calls of the client. Those beyond its
+  // bound are refused.
+  void CountForClient();
+
   // ---- A slice. Decides its acquisitions; then those again that the last attempt found stale.
   void DecideSlice();
   void DecideStale(const Attempt& last);
@@ -295,6 +304,11 @@ class AcquireCall final : private waiting::HeldCaller {
   bool sliced_ = false;
   size_t begun_ = 0;  // acquisitions; those over the bound are not kept
   access::CallerPtr caller_;
+  size_t counted_ = 1;
+  // Acquisitions within max_calls_per_second, the first ones; and the error of the others.
+  size_t within_calls_ = SIZE_MAX;
+  absl::Status over_calls_;
+  access::Place held_place_;  // if it asks to be held
   std::vector<Item> items_;
   std::vector<Asked> asked_;
   std::vector<OnceRequest> once_;  // in the order of their items

@@ -23,6 +23,7 @@
 #include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/open_receipts.h"
+#include "server/algorithm/shared_rate.h"
 #include "server/store/once.h"
 #include "server/store/place.h"
 #include "server/store/rule.h"
@@ -126,6 +127,8 @@ enum class Outcome : uint8_t {
   kNoRoomForEstimate,
   // Nothing was debited: the grant that is remembered was refunded, or has lost slots (Once).
   kEnded,
+  // Nothing was debited: a bucket would have been made beyond AcquireOperation::new_buckets.
+  kTooManyNewBuckets,
 };
 
 // One acquisition: its charges, and after completion its result. No two charges are on the same
@@ -249,6 +252,9 @@ class AcquireOperation : public Operation {
   SearchBudget* search_budget = nullptr;
   // On common::Clock::NowNs()'s time line. After it nothing is debited.
   int64_t deadline_ns = kNoDeadline;
+  // A memory store takes one of it for each bucket that it makes. Null: without a bound. A shared
+  // store ignores it.
+  algorithm::SharedRate* new_buckets = nullptr;
 };
 
 struct QueryItem {

@@ -157,7 +157,8 @@ BucketIndex::Lookup BucketIndex::FindExisting(uint64_t hash, const Rule& rule,
 
 BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key,
                                               int64_t now_ns, MaySweep may_sweep,
-                                              algorithm::SearchBudget* budget) {
+                                              algorithm::SearchBudget* budget,
+                                              algorithm::SharedRate* new_buckets) {
   const size_t shard_index = ShardOf(hash);
   Shard& shard = shards_[shard_index];
   TableRoom::Part& part = *rules_.Find(rule.id)->part;
@@ -180,6 +181,10 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
         } else {
           spend(kSweepForRoom);
         }
+      }
+      if (room && new_buckets != nullptr && new_buckets->TakeUpTo(1, now_ns) == 0) {
+        room_.Give(part, key.size());
+        return {Status::kTooManyNew, nullptr};
       }
       if (room) {
         if (budget != nullptr) budget->Note(kStepsPerBucket + key.size() / kKeyBytesPerStep);

@@ -21,6 +21,7 @@
 #include "common/mutex.h"
 #include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/moment.h"
+#include "server/algorithm/shared_rate.h"
 #include "server/store/bucket_hash.h"
 #include "server/store/memory/epoch.h"
 #include "server/store/memory/extents.h"
@@ -65,7 +66,7 @@ class BucketIndex {
     });
   }
 
-  enum class Status : uint8_t { kFound, kAbsent, kStaleRule, kOverflow };
+  enum class Status : uint8_t { kFound, kAbsent, kStaleRule, kOverflow, kTooManyNew };
   struct Lookup {
     Status status = Status::kAbsent;
     Record* record = nullptr;  // kFound, kStaleRule
@@ -75,10 +76,11 @@ class BucketIndex {
   // its rule is newer. kOverflow: there is none, and no room for one. REQUIRES: in a guard. With
   // kYes it also drops full buckets that it finds, even one that was just created. Searches for
   // room that find none take from `budget` (null: there is no budget). Where it is spent, there is
-  // no search.
+  // no search. kTooManyNew: there is room, but none of `new_buckets` is left (null: no bound).
   enum class MaySweep : bool { kNo = false, kYes = true };
   Lookup FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key, int64_t now_ns,
-                      MaySweep may_sweep, algorithm::SearchBudget* budget);
+                      MaySweep may_sweep, algorithm::SearchBudget* budget,
+                      algorithm::SharedRate* new_buckets);
   // As above, but creates none: kAbsent.
   Lookup FindExisting(uint64_t hash, const Rule& rule, std::string_view key);
 

@@ -34,6 +34,9 @@ constexpr size_t kGroup = 32;
 constexpr size_t kFoldsAtOnce = 1024;
 constexpr size_t kFoldSteps = 20;
 
+// What a refused bucket takes, in steps: it was looked for, and its error has a text.
+constexpr size_t kRefusalSteps = 150;
+
 // Bookings of a bucket for which a refund counts a step.
 constexpr size_t kBookingsPerRefundStep = 16;
 
@@ -71,7 +74,8 @@ void MemoryStore::Acquire(AcquireOperation* operation) {
     SearchBudget own;
     SearchBudget* const budget =
         operation->search_budget != nullptr ? operation->search_budget : &own;
-    const Work work(budget, operation->most_work);
+    Work work(budget, operation->most_work);
+    work.new_buckets = operation->new_buckets;
     EpochGuard guard(index_.epochs());
     if (single) {
       operation->undecided = AcquireOne(acquisitions[0], hash, now_ns, work) ? 0 : 1;
@@ -252,6 +256,11 @@ bool MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work w
       return true;
     case Opened::kHasDue:
       return false;
+    case Opened::kTooManyNew:
+      acquisition.outcome = Outcome::kTooManyNewBuckets;
+      acquisition.now_ns = now_ns;
+      work.budget->Note(kRefusalSteps);
+      return true;
   }
   uint64_t set = 0;
   for (LockedBucket& bucket : buckets) {
@@ -279,8 +288,8 @@ MemoryStore::Buckets MemoryStore::BucketsOf(absl::Span<const Charge> charges) {
   return buckets;
 }
 
-bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_t> create_at_ns,
-                          SearchBudget* budget) {
+MemoryStore::Opened MemoryStore::LockAll(absl::Span<LockedBucket> buckets,
+                                         std::optional<int64_t> create_at_ns, const Work& work) {
   absl::InlinedVector<LockedBucket*, common::bounds::kMaxCharges> order(buckets.size());
   // Making one bucket may drop another of the same acquisition that is still full. If the two share
   // a small table, each would drop the other for ever.
@@ -299,9 +308,10 @@ bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_
       const BucketIndex::Lookup lookup =
           create_at_ns.has_value()
               ? index_.FindOrCreate(bucket.hash(), bucket.rule(), bucket.key(), *create_at_ns,
-                                    may_sweep, budget)
+                                    may_sweep, work.budget, work.new_buckets)
               : index_.FindExisting(bucket.hash(), bucket.rule(), bucket.key());
-      if (lookup.status == BucketIndex::Status::kStaleRule) return false;
+      if (lookup.status == BucketIndex::Status::kStaleRule) return Opened::kStaleRule;
+      if (lookup.status == BucketIndex::Status::kTooManyNew) return Opened::kTooManyNew;
       bucket.set_record(lookup.record);
     }
     // All threads lock in the order of addresses, so no two wait for each other.
@@ -316,7 +326,7 @@ bool MemoryStore::LockAll(absl::Span<LockedBucket> buckets, std::optional<int64_
                      "two charges of an acquisition on one bucket");
       if (!bucket.Lock()) break;
     }
-    if (locked == buckets.size()) return true;
+    if (locked == buckets.size()) return Opened::kOpen;
     // One was dropped or converted meanwhile.
     for (size_t i = 0; i < locked; ++i) order[i]->Abandon();
   }
@@ -326,7 +336,8 @@ MemoryStore::Opened MemoryStore::LockAndOpen(absl::Span<LockedBucket> buckets, b
                                              int64_t now_ns, Work work, int64_t* at_ns) {
   while (true) {
     const auto create_at_ns = create ? std::optional<int64_t>(now_ns) : std::nullopt;
-    if (!LockAll(buckets, create_at_ns, work.budget)) return Opened::kStaleRule;
+    const Opened locked = LockAll(buckets, create_at_ns, work);
+    if (locked != Opened::kOpen) return locked;
     if (OpenAll(buckets, now_ns, kFoldsAtOnce, at_ns)) return Opened::kOpen;
     UnlockAll(buckets, *at_ns);
     work.budget->Note(kFoldsAtOnce * kFoldSteps);
@@ -452,6 +463,7 @@ std::optional<RefundOutcome> MemoryStore::RefundNow(const RefundOperation& opera
       std::fill_n(operation.refunded, buckets.size(), uint64_t{0});
       return RefundOutcome::kStaleRule;
     case Opened::kHasDue:
+    case Opened::kTooManyNew:  // it makes none
       return std::nullopt;
   }
   for (const LockedBucket& bucket : buckets) {
@@ -552,6 +564,7 @@ std::optional<SettleOutcome> MemoryStore::SettleNow(SettleOperation* operation, 
     case Opened::kStaleRule:
       return SettleOutcome::kStaleRule;
     case Opened::kHasDue:
+    case Opened::kTooManyNew:  // it makes none
       return std::nullopt;
   }
   for (const LockedBucket& bucket : buckets) work.budget->Note(bucket.DecisionSteps());

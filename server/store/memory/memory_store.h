@@ -90,6 +90,7 @@ class MemoryStore final : public Store {
     SearchBudget* const budget;
     const int64_t begins_at;
     const int64_t most;
+    algorithm::SharedRate* new_buckets = nullptr;  // AcquireOperation::new_buckets
   };
 
   // Returns how many acquisitions, the last ones, it leaves undecided.
@@ -123,19 +124,21 @@ class MemoryStore final : public Store {
   RebookStatus RebookNow(absl::Span<Rebooking> asked);
 
   Buckets BucketsOf(absl::Span<const Charge> charges);
-  // Finds the buckets, creates missing ones if `create_at_ns` is given, and locks them all. Returns
-  // false, with nothing locked, if a rule is stale.
-  bool LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns,
-               SearchBudget* budget = nullptr);
+  enum class Opened : uint8_t {
+    kOpen,
+    // Nothing is locked:
+    kStaleRule,
+    kHasDue,      // bookings are left to be folded
+    kTooManyNew,  // a bucket would be made beyond Work::new_buckets
+  };
+  // Finds the buckets, creates missing ones if `create_at_ns` is given, and locks them all: kOpen,
+  // kStaleRule or kTooManyNew.
+  Opened LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns,
+                 const Work& work);
   // Opens all buckets at the moment of the operation: now_ns, or later, which it writes to *at_ns.
   // Folds at most `folds` bookings. Returns false if more of them are left. REQUIRES: locked.
   bool OpenAll(absl::Span<memory::LockedBucket> buckets, int64_t now_ns, size_t folds,
                int64_t* at_ns);
-  enum class Opened : uint8_t {
-    kOpen,
-    kStaleRule,  // nothing is locked
-    kHasDue,     // bookings are left to be folded; nothing is locked
-  };
   // LockAll and OpenAll, again and again as long as `work` is not done. Unlocks the buckets after
   // each kFoldsAtOnce bookings: it takes milliseconds to fold all that a bucket can have.
   Opened LockAndOpen(absl::Span<memory::LockedBucket> buckets, bool create, int64_t now_ns,

@@ -420,6 +420,8 @@ void DescriptorCall::SendSlice() {
   debits_.search_budget = &search_budget_;
   debits_.acquisitions = absl::MakeSpan(acquisitions_).subspan(debited_);
   debits_.deadline_ns = deadline_ns_;
+  access::ClientUse* const use = caller_ == nullptr ? nullptr : caller_->use();
+  debits_.new_buckets = use == nullptr ? nullptr : use->new_keys();
   with_->service.store.Acquire(&debits_);
 }
 
@@ -455,7 +457,8 @@ absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
   absl::Status status;
   for (; judged_ < places_.size() && places_[judged_].acquisition < end; ++judged_) {
     const Place& place = places_[judged_];
-    const store::Acquisition& decided = acquisitions_[place.acquisition];
+    store::Acquisition& decided = acquisitions_[place.acquisition];
+    if (decided.outcome == store::Outcome::kTooManyNewBuckets) DenyNewKeys(&decided);
     if (decided.outcome == store::Outcome::kStaleRule && tables_.size() < service::kMaxAttempts) {
       todo_.push_back(place.descriptor);
     } else if (absl::Status error = ErrorOf(decided); !error.ok()) {
@@ -466,6 +469,19 @@ absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
   }
   CountDecisions(absl::MakeConstSpan(acquisitions_).subspan(begin, end - begin));
   return status;
+}
+
+// Other descriptors of the request may be counted already, so it is no error of the call.
+void DescriptorCall::DenyNewKeys(store::Acquisition* refused) const {
+  caller_->use()
+      ->Refuse(access::ClientBound::kNewKeysPerMinute, 1, with_->service.clock.NowNs())
+      .IgnoreError();
+  refused->outcome = store::Outcome::kDenied;
+  refused->source = store::Source::kOverflow;
+  refused->retry_after_ns = store::kOverflowRetryNs;
+  for (size_t c = 0; c < refused->charges.size(); ++c) {
+    refused->results[c] = {.level = {}, .reason = store::Reason::kOverflow};
+  }
 }
 
 absl::Status DescriptorCall::ErrorOf(const store::Acquisition& decided) const {

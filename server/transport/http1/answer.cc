@@ -156,7 +156,9 @@ void AppendJsonString(std::string_view text, std::string* out) {
 Problem Problem::Of(const absl::Status& status, int http_status) {
   Problem problem;
   problem.code = status.code();
-  problem.status = http_status != 0 ? http_status : HttpStatusOf(status.code());
+  problem.status = common::errors::IsOverClientBound(status) ? 429
+                   : http_status != 0                        ? http_status
+                                                             : HttpStatusOf(status.code());
   problem.detail = std::string(status.message());
   problem.nothing_taken = common::errors::WasNotExecuted(status);
   return problem;

@@ -69,7 +69,7 @@ struct Problem {
   bool nothing_taken = false;
   std::vector<std::pair<std::string, std::string>> headers = {};
 
-  // `http_status` 0: HttpStatusOf(status.code()).
+  // `http_status` 0: HttpStatusOf(status.code()). 429 if errors::IsOverClientBound.
   static Problem Of(const absl::Status& status, int http_status = 0);
   // An error of HTTP itself; its code is CodeOf(http_status).
   static Problem Http(int http_status, std::string detail);

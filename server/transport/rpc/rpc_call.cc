@@ -41,6 +41,7 @@ void RpcCall::Recycle() {
   if (lasting_bytes_ > 0) TrySetLastingBytes(0);
   if (!metadata_.empty()) metadata_ = {};
   if (caller_ != nullptr) caller_ = nullptr;
+  stream_place_.Leave();
   connection_ = nullptr;
   phase_ = Phase::kReceiving;
   request_state_ = RequestState::kHeaders;
@@ -187,14 +188,24 @@ void RpcCall::RunReady() {
 bool RpcCall::Authorize() {
   if (!connection_->recognises_callers() || !method_->options.call.has_value()) return true;
   if (caller_ == nullptr) caller_ = connection_->CallerOf("");
-  if (caller_->May(*method_->options.call)) return true;
-  const absl::Status refused = caller_->Check(*method_->options.call);
+  const bool may = caller_->May(*method_->options.call);
+  const absl::Status refused = may ? CountForClient() : caller_->Check(*method_->options.call);
+  if (refused.ok()) return true;
   common::Log* const log = connection_->rpc_loop().options().log;
-  if (log != nullptr && access::IsAdmin(*method_->options.call)) {
+  if (!may && log != nullptr && access::IsAdmin(*method_->options.call)) {
     log->Warning("admin_call_refused", {{"peer", peer_address()}, {"error", refused.message()}});
   }
   Fail(refused.code(), common::ToStd(refused.message()));
   return false;
+}
+
+absl::Status RpcCall::CountForClient() {
+  const int64_t now_ns = connection_->rpc_loop().last_now_ns();
+  absl::Status counted = caller_->CountCall(now_ns);
+  if (counted.ok() && method_->streaming != nullptr) {
+    counted = caller_->Enter(access::ClientBound::kStreams, now_ns, &stream_place_);
+  }
+  return counted;
 }
 
 bool RpcCall::AuthorizeAgain() {

@@ -76,8 +76,9 @@ class RpcCall final : public ServerCall,
   void TakePath(std::string_view path);
   // Streams: whether the handler takes messages now.
   bool reading() const { return !paused_ && !congested_; }
-  // Whether the caller may call the method. False: the call was refused.
+  // Whether the caller may call the method, within its bounds. False: the call was refused.
   bool Authorize();
+  absl::Status CountForClient();
   // Streams, which may last over a reload of the clients: whether the caller still may. False: the
   // call was aborted.
   bool AuthorizeAgain();

@@ -133,6 +133,7 @@ bool ServerCall::TrySetLastingBytes(size_t bytes) {
 }
 
 void ServerCall::RecordFinish(absl::StatusCode code) {
+  stream_place_.Leave();
   RpcLoop& loop = connection_->rpc_loop();
   loop.CountersOf(*method_).Finish(
       static_cast<int>(GrpcCode(code)),

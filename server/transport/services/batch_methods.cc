@@ -105,7 +105,10 @@ class Batch final : public Pooled<Batch> {
         phase_ = Phase::kDeciding;
         call_.UseConnection(BookingsOf(*rpc_));
         if (call_.end() == 0) {
-          if (rpc_->caller() != nullptr) call_.UseCaller(rpc_->caller());
+          if (rpc_->caller() != nullptr) {
+            // The transport has counted the call, but of a stream not its messages.
+            call_.UseCaller(rpc_->caller(), /*counted=*/stream_ == nullptr ? 1 : 0);
+          }
           limiter_->Acquire(&call_, rpc_->deadline_ns(), &OnDecided, this);
         } else {
           limiter_->Continue(&call_);

@@ -53,18 +53,21 @@ bool IsLoopback(const net::Address& address) {
   return address.is_unix() || IsLoopbackHost(address.host);
 }
 
-// Lets the clients pass that may make a call.
+// Lets the clients pass that may make a call, and counts it.
 class Access::ClientGate final : public http1::Gate {
  public:
   ClientGate(const AccessOptions& options, access::Call call) : options_(options), call_(call) {}
   std::optional<Problem> Check(const Exchange& exchange) const override {
-    const absl::Status checked = exchange.caller()->Check(call_);
+    const access::Caller& caller = *exchange.caller();
+    const bool may = caller.May(call_);
+    const absl::Status checked =
+        may ? caller.CountCall(exchange.loop().now_ns()) : caller.Check(call_);
     if (checked.ok()) return std::nullopt;
     Problem problem = Problem::Of(checked);
     if (absl::IsUnauthenticated(checked)) {
       problem.headers.emplace_back("www-authenticate", "Bearer");
     }
-    if (access::IsAdmin(call_) && options_.log != nullptr) {
+    if (!may && access::IsAdmin(call_) && options_.log != nullptr) {
       options_.log->Warning("admin_call_refused",
                             {{"peer", exchange.peer_address()}, {"error", checked.message()}});
     }

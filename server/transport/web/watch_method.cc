@@ -82,6 +82,14 @@ class WatchMethod final : public http1::Handler {
     }
     exchange.SetPendingBytes(8 * exchange.request().body().size() + 1024);
     auto pending = std::make_shared<Pending>();
+    if (const access::CallerPtr& caller = exchange.caller(); caller != nullptr) {
+      const absl::Status entered =
+          caller->Enter(access::ClientBound::kStreams, exchange.loop().now_ns(), &pending->place);
+      if (!entered.ok()) {
+        exchange.Fail(entered);
+        return;
+      }
+    }
     pending->exchange = &exchange;
     pending->json = exchange.request().body();
     exchange.Keep(pending);
@@ -111,6 +119,7 @@ class WatchMethod final : public http1::Handler {
     absl::Status decoded;
     service::WatchOptions options;
     std::shared_ptr<EventSink> sink;  // null: the watch has not begun
+    access::Place place;              // among the streams of its client
   };
 
   absl::Status Decode(const std::string& json, service::WatchOptions* options) const {

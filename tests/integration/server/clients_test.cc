@@ -9,13 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "envoy/service/ratelimit/v3/rls.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "kuadrant/service/ratelimit/v1/ratelimit.grpc.pb.h"
-#include "server/access/client.h"
 #include "tests/integration/server/server_test.h"
+#include "tests/integration/server/tokens.h"
 
 namespace sluice::testing {
 namespace {
@@ -33,12 +32,6 @@ limits:
   - { name: slots, algorithm: concurrency, permits: 10 }
 )";
 
-std::string Hex(const std::string& token) {
-  const access::TokenDigest digest = access::DigestOf(token);
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
-}
-
 std::string LastLineOf(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -50,7 +43,7 @@ std::string LastLineOf(const std::string& path) {
 class ClientsTest : public ServerTest {
  protected:
   static std::string Checkout(const std::string& lines) {
-    return absl::StrCat("  - name: checkout\n    token_sha256: ", Hex("checkout-token"), "\n",
+    return absl::StrCat("  - name: checkout\n    token_sha256: ", Sha256Of("checkout-token"), "\n",
                         lines);
   }
   static std::string Clients(const std::string& more = "") {
@@ -167,9 +160,9 @@ TEST_F(ClientsTest, BatchIsDeniedPerAcquisition) {
 
 // A receipt names its limits, and those that their `charges` added.
 TEST_F(ClientsTest, ReceiptsAreRedeemedOnlyUnderTheClientsLimits) {
-  StartWith(Clients(absl::StrCat("  - { name: other, token_sha256: ", Hex("other-token"),
+  StartWith(Clients(absl::StrCat("  - { name: other, token_sha256: ", Sha256Of("other-token"),
                                  ", limits: [other, overall], calls: [acquire, refund, settle] }\n",
-                                 "  - { name: viewer, token_sha256: ", Hex("viewer-token"),
+                                 "  - { name: viewer, token_sha256: ", Sha256Of("viewer-token"),
                                  ", limits: [overall], calls: [query] }\n")));
   const auto receipt = [&](const char* limit, bool estimate) {
     v1::AcquireRequest request = Request(limit, "k", 2);
@@ -266,9 +259,9 @@ TEST_F(ClientsTest, UserOfAUnixSocketIsRecognised) {
 }
 
 TEST_F(ClientsTest, AdminCallsNeedTheirRoleOrTheAdminToken) {
-  StartWith(Clients(absl::StrCat("  - { name: view, token_sha256: ", Hex("view-token"),
+  StartWith(Clients(absl::StrCat("  - { name: view, token_sha256: ", Sha256Of("view-token"),
                                  ", calls: [admin_view] }\n", "  - { name: change, token_sha256: [",
-                                 Hex("change-token"), ", ", Hex("next-change-token"),
+                                 Sha256Of("change-token"), ", ", Sha256Of("next-change-token"),
                                  "], calls: [admin_view, admin_change] }\n")),
             {"--admin_token_file=" + files_.Write("token", "0123456789abcdef-admin"),
              "--audit_log=" + files_.Write("audit", "")});

@@ -372,6 +372,19 @@ TEST_F(RedisServerTest, ReportsAnUnavailableRedisAndTheDecisionsMeanwhile) {
   EXPECT_EQ(stats.limits(0).allowed_while_unavailable(), 3u);
 }
 
+TEST_F(RedisServerTest, WarnsOfAClientsBoundOnNewKeys) {
+  TestFiles files;
+  ServerProcess::Options options = Options("limits: [{name: api, rate: 1/h, burst: 100}]");
+  options.flags.push_back("--clients=" +
+                          files.Write("clients.yaml",
+                                      "clients: [{ name: anonymous, limits: api, calls: acquire, "
+                                      "max_new_keys_per_minute: 0 }]\n"));
+  Start(std::move(options));
+  ASSERT_TRUE(server_->ready());
+  EXPECT_TRUE(server_->Logs({"event=client_bound_without_effect client=anonymous"}));
+  EXPECT_TRUE(Granted("api", "new"));
+}
+
 TEST_F(RedisServerTest, RefusesToStartOnAnUnfitRedis) {
   RedisServer evicting({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"});
   ServerProcess::Options options;

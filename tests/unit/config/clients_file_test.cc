@@ -29,6 +29,10 @@ TEST(ClientsFileTest, ReadsAllFields) {
     limits: [api, "orders.*"]
     domains: mesh
     calls: [acquire, query, refund, settle, force]
+    max_calls_per_second: 5000
+    max_held_calls: 100
+    max_streams: 0
+    max_new_keys_per_minute: 10000000
   - name: anonymous
     limits: "public.*"
     calls: acquire
@@ -49,6 +53,12 @@ TEST(ClientsFileTest, ReadsAllFields) {
   EXPECT_EQ(checkout.limits.ToString(), "api, orders.*");
   EXPECT_EQ(checkout.domains.ToString(), "mesh");
   EXPECT_EQ(checkout.calls.ToString(), "acquire, query, refund, settle, force");
+  using access::ClientBound;
+  EXPECT_EQ(checkout.bounds.Of(ClientBound::kCallsPerSecond), 5000);
+  EXPECT_EQ(checkout.bounds.Of(ClientBound::kHeldCalls), 100);
+  EXPECT_EQ(checkout.bounds.Of(ClientBound::kStreams), 0);
+  EXPECT_EQ(checkout.bounds.Of(ClientBound::kNewKeysPerMinute), 10'000'000);
+  EXPECT_FALSE((*clients)[1].bounds.any());
   EXPECT_TRUE((*clients)[1].known_by.empty());
   EXPECT_TRUE((*clients)[1].limits.Match("public.a"));
 }
@@ -82,6 +92,11 @@ std::string Client(std::string_view lines) {
   return "clients:\n  - name: a\n    " + std::string(lines) + "\n";
 }
 
+// A client that is complete, with one more line.
+std::string Good(std::string_view line) {
+  return Client("uid: 1\n    limits: x\n    calls: acquire\n    " + std::string(line));
+}
+
 const BadCase kCases[] = {
     {"Empty", "", "f.yaml:1:1: begin the file with clients:, a list of callers"},
     {"AList", "- name: a\n", "f.yaml:1:1: begin the file with clients:, a list of callers"},
@@ -93,7 +108,8 @@ const BadCase kCases[] = {
      "f.yaml:1:11: clients[0]: say a map with name, a credential, limits and calls"},
     {"UnknownField", Client("token: x"),
      "f.yaml:3:5: clients[0]: \"token\": no field has that name; there are name, spiffe_id, "
-     "dns_san, uri_san, subject, token_sha256, uid, limits, domains and calls"},
+     "dns_san, uri_san, subject, token_sha256, uid, limits, domains, calls, max_calls_per_second, "
+     "max_held_calls, max_streams and max_new_keys_per_minute"},
     {"NearField", Client("limit: x"),
      "f.yaml:3:5: clients[0]: \"limit\": no field has that name; did you mean limits?"},
     {"NoName", "clients:\n- { uid: 1 }\n", "f.yaml:2:3: clients[0].name: give the client a name"},
@@ -153,6 +169,28 @@ const BadCase kCases[] = {
      "or domains"},
     {"StarInTheMiddle", Client("uid: 1\n    limits: a*b"),
      "f.yaml:4:13: clients[0].limits: \"a*b\": say a limit's name, or a prefix with * at the end"},
+    {"NoCallsPerSecond", Good("max_calls_per_second: 0"),
+     "f.yaml:6:27: clients[0].max_calls_per_second: \"0\": say a whole number from 1 to 10000000, "
+     "or leave the field out for no bound"},
+    {"TooManyStreams", Good("max_streams: 10000001"),
+     "f.yaml:6:18: clients[0].max_streams: \"10000001\": say a whole number from 0 to 10000000, "
+     "or leave the field out for no bound"},
+    {"FractionOfACall", Good("max_held_calls: 1.5"),
+     "f.yaml:6:21: clients[0].max_held_calls: \"1.5\": say a whole number from 0 to 10000000, or "
+     "leave the field out for no bound"},
+    {"NegativeKeys", Good("max_new_keys_per_minute: -1"),
+     "f.yaml:6:30: clients[0].max_new_keys_per_minute: \"-1\": say a whole number from 0 to "
+     "10000000, or leave the field out for no bound"},
+    {"BoundWithoutValue", Good("max_streams:"),
+     "f.yaml:6:5: clients[0].max_streams: say a whole number from 0 to 10000000, or leave the "
+     "field "
+     "out for no bound"},
+    {"BoundIsAList", Good("max_streams: [1]"),
+     "f.yaml:6:18: clients[0].max_streams: say a whole number from 0 to 10000000, or leave the "
+     "field "
+     "out for no bound"},
+    {"MistypedBound", Good("max_stream: 1"),
+     "f.yaml:6:5: clients[0]: \"max_stream\": no field has that name; did you mean max_streams?"},
     {"EmptyDomain", Client("uid: 1\n    domains: [\"\"]"),
      "f.yaml:4:15: clients[0].domains[0]: \"\": say a domain's name, or a prefix with * at the "
      "end"},

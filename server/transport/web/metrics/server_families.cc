@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <string>
 
@@ -211,6 +212,48 @@ void AddMethods(const std::vector<common::MethodTotals>& methods, FamilyList* li
   add("sluice_call_sent_messages_total", "Response messages.", &Totals::messages_sent);
 }
 
+// Of the clients that have bounds.
+void AddClients(const access::ClientTable& table, FamilyList* list) {
+  using access::ClientBound;
+  std::vector<const access::Client*> shown;
+  std::array<uint64_t, access::kClientBounds> others = {};
+  const auto refused = [](const access::Client& client, size_t i) {
+    return client.use->refused(static_cast<ClientBound>(i));
+  };
+  for (const access::Client& client : table.clients()) {
+    if (client.use == nullptr || !client.bounds.any()) continue;
+    if (shown.size() < common::bounds::kMaxMetricClients) {
+      shown.push_back(&client);
+      continue;
+    }
+    for (size_t i = 0; i < access::kClientBounds; ++i) others[i] += refused(client, i);
+  }
+  if (shown.empty()) return;
+  const auto name_of = [](size_t i) {
+    return std::string(access::BoundName(static_cast<ClientBound>(i)));
+  };
+  list->Counter("sluice_client_refusals_total",
+                "Calls and acquisitions refused since a client had reached a bound.");
+  for (const access::Client* client : shown) {
+    for (size_t i = 0; i < access::kClientBounds; ++i) {
+      if (!client->bounds.Has(static_cast<ClientBound>(i))) continue;
+      list->Value(Number(refused(*client, i)), {{"client", client->name}, {"bound", name_of(i)}});
+    }
+  }
+  for (size_t i = 0; i < access::kClientBounds; ++i) {
+    if (others[i] == 0) continue;
+    list->Value(Number(others[i]), {{"client", "other"}, {"bound", name_of(i)}});
+  }
+  list->Gauge("sluice_client_held_calls", "Calls of a client that ask to be held and are open.");
+  for (const access::Client* client : shown) {
+    list->Value(Number(client->use->open(ClientBound::kHeldCalls)), {{"client", client->name}});
+  }
+  list->Gauge("sluice_client_streams", "Open AcquireStreams and watches of a client.");
+  for (const access::Client* client : shown) {
+    list->Value(Number(client->use->open(ClientBound::kStreams)), {{"client", client->name}});
+  }
+}
+
 void AddPorts(const std::vector<common::TransportTotals>& ports, FamilyList* list) {
   using Totals = common::TransportTotals;
   const auto add_open = [&](const char* name, const char* help, uint64_t Totals::* opened,
@@ -258,6 +301,7 @@ std::vector<prometheus::MetricFamily> ServerFamilies(const Sources& sources,
   AddDecisions(stats, &list);
   AddStore(stats, config.store, gathered, &list);
   AddWaiting(sources, stats, &list);
+  if (sources.clients != nullptr) AddClients(*sources.clients->table(), &list);
   AddPorts(stats.totals.transports, &list);
   AddMethods(stats.totals.methods, &list);
   list.Histogram("sluice_loop_step_cpu_seconds",

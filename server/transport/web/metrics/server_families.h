@@ -7,6 +7,7 @@
 
 #include "common/memory_account.h"
 #include "prometheus/metric_family.h"
+#include "server/access/caller.h"
 #include "server/envoy/hit_counters.h"
 #include "server/service/bucket_watch.h"
 #include "server/service/limit_admin.h"
@@ -21,6 +22,7 @@ struct Sources {
   const service::WatchHub& watches;
   const common::MemoryBudget& memory;
   const envoy::HitCounters* envoy = nullptr;  // null: Envoy's rate-limit service is not configured
+  const access::Clients* clients = nullptr;   // null: all callers are served
 };
 
 // Numbers of `sources` that have to be gathered in steps.

@@ -1,0 +1,157 @@
+// A client's bounds on calls and on new keys, from the request to the store in memory.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/errors.h"
+#include "tests/unit/service/fixture.h"
+
+namespace sluice::service {
+namespace {
+
+using access::ClientBound;
+using ::testing::HasSubstr;
+
+class ClientBoundsTest : public ServiceTest {
+ protected:
+  void Bound(ClientBound bound, uint64_t most) {
+    access::ClientBounds bounds;
+    bounds.Set(bound, most);
+    use_->SetBounds(bounds);
+  }
+
+  access::CallerPtr Caller() const { return clients_.Recognise({}); }
+
+  void Begin(AcquireCall::Form form, size_t counted = 1) {
+    call_.Reset(form);
+    call_.UseCaller(Caller(), counted);
+  }
+
+  // Runs a batch of acquisitions of these keys. Returns how many were granted; the others must have
+  // the status of the bound.
+  size_t Batch(const std::vector<std::string>& keys, const std::string& bound, size_t counted = 1) {
+    Begin(AcquireCall::Form::kBatch, counted);
+    for (const std::string& key : keys) call_.AddSingleCharge("api", key, 1);
+    Run(&call_);
+    EXPECT_TRUE(call_.status().ok()) << call_.status();
+    size_t granted = 0;
+    for (size_t i = 0; i < call_.size(); ++i) {
+      const AcquisitionResult result = call_.result(i);
+      if (result.status.ok()) {
+        granted += result.granted ? 1 : 0;
+        continue;
+      }
+      EXPECT_EQ(result.status.code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_TRUE(common::errors::WasNotExecuted(result.status));
+      EXPECT_THAT(std::string(result.status.message()),
+                  HasSubstr("client \"mesh\" has reached " + bound));
+    }
+    return granted;
+  }
+
+  std::shared_ptr<access::ClientUse> use_ = std::make_shared<access::ClientUse>("mesh", nullptr);
+  access::Clients clients_{[this] {
+    access::Client client;
+    client.name = "anonymous";  // recognised without a proof
+    client.limits = access::NamePatterns({"*"});
+    client.calls.Add(access::Call::kAcquire);
+    client.use = use_;
+    return std::make_shared<const access::ClientTable>(std::vector<access::Client>{client});
+  }()};
+};
+
+TEST_F(ClientBoundsTest, BatchCountsEachAcquisitionAsACall) {
+  Load({PerSecond("api", 100)});
+  Bound(ClientBound::kCallsPerSecond, 10);
+  clock_.Advance(100 * kSecond);
+  ASSERT_EQ(use_->TakeCalls(1, clock_.NowNs()), 1) << "as the transport does";
+  const std::vector<std::string> keys(8, "k");
+  EXPECT_EQ(Batch(keys, "max_calls_per_second: 10"), 8);
+  // 2 are left, and the transport counts the first of them.
+  ASSERT_EQ(use_->TakeCalls(1, clock_.NowNs()), 1);
+  EXPECT_EQ(Batch(keys, "max_calls_per_second: 10"), 2);
+  EXPECT_EQ(use_->refused(ClientBound::kCallsPerSecond), 6);
+  EXPECT_EQ(Remaining("api", "k"), 90);
+  // A stream's messages are not counted by the transport.
+  EXPECT_EQ(Batch(keys, "max_calls_per_second: 10", /*counted=*/0), 0);
+  clock_.Advance(kSecond / 2);
+  EXPECT_EQ(Batch(keys, "max_calls_per_second: 10", /*counted=*/0), 5);
+}
+
+TEST_F(ClientBoundsTest, SliceGoesOnAfterRefusedAcquisitions) {
+  Load({PerSecond("api", 100'000)});
+  Bound(ClientBound::kCallsPerSecond, 700);
+  clock_.Advance(100 * kSecond);
+  Begin(AcquireCall::Form::kBatch, /*counted=*/0);
+  call_.DecideInSlices();
+  for (int i = 0; i < 2000; ++i) call_.AddSingleCharge("api", "k", 1);
+  int slices = 0;
+  limiter_.Acquire(
+      &call_, store::kNoDeadline,
+      [](void* context, AcquireCall*) { ++*static_cast<int*>(context); }, &slices);
+  size_t granted = 0;
+  size_t refused = 0;
+  for (bool more = true; more;) {
+    for (size_t i = call_.first(); i < call_.end(); ++i) {
+      call_.result(i).status.ok() ? ++granted : ++refused;
+    }
+    more = call_.more();
+    if (more) limiter_.Continue(&call_);
+  }
+  EXPECT_GT(slices, 1);
+  EXPECT_EQ(granted, 700);
+  EXPECT_EQ(refused, 1300);
+  EXPECT_EQ(Remaining("api", "k"), 100'000 - 700);
+}
+
+TEST_F(ClientBoundsTest, NewKeysBeyondTheBoundAreRefusedPerAcquisition) {
+  Load({PerSecond("api", 5)});
+  Bound(ClientBound::kNewKeysPerMinute, 3);
+  clock_.Advance(100 * kSecond);
+  EXPECT_EQ(Batch({"a", "b", "a", "c", "d", "a", "e"}, "max_new_keys_per_minute: 3"), 5);
+  EXPECT_EQ(use_->refused(ClientBound::kNewKeysPerMinute), 2);
+  EXPECT_EQ(store_.Stats().created, 3);
+  // Keys that have a bucket are served, and so are those of other callers.
+  EXPECT_EQ(Batch({"a", "b", "c"}, ""), 3);
+  EXPECT_TRUE(Acquire("api", "d").granted);
+  EXPECT_EQ(Batch({"d"}, ""), 1);
+  clock_.Advance(20 * kSecond);
+  EXPECT_EQ(Batch({"x", "y"}, "max_new_keys_per_minute: 3"), 1);
+}
+
+TEST_F(ClientBoundsTest, RefusedNewKeyDebitsNoOtherBucketOfTheAcquisition) {
+  Load({PerSecond("api", 5), PerSecond("other", 5)});
+  Bound(ClientBound::kNewKeysPerMinute, 0);
+  EXPECT_TRUE(Acquire("other", "k").granted);
+  Begin(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({.want_receipt = true});
+  call_.AddCharge("other", "k", 1);
+  call_.AddCharge("api", "new", 1);
+  Run(&call_);
+  EXPECT_EQ(call_.result(0).status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Remaining("other", "k"), 4);
+  EXPECT_EQ(store_.Stats().buckets, 1);
+}
+
+TEST_F(ClientBoundsTest, TableHasRoomForOthersAfterRefusedKeys) {
+  // The place that a refused bucket would have taken is given back.
+  store::MemoryStore small(clock_, {.max_buckets = 2, .seed = 1});
+  limits::LimitRegistry registry(&small);
+  ASSERT_TRUE(registry.ApplyFile({PerSecond("api", 1)}, "1").ok());
+  RateLimiter limiter(registry, small, clock_, metrics_, usage_, signer_);
+  Bound(ClientBound::kNewKeysPerMinute, 0);
+  const auto acquire = [&](const std::string& key, access::CallerPtr caller) {
+    call_.Reset(AcquireCall::Form::kUnary);
+    call_.UseCaller(std::move(caller));
+    call_.BeginAcquisition({});
+    call_.AddCharge("api", key, 1);
+    limiter.Acquire(&call_, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+    return call_.result(0);
+  };
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(acquire(std::to_string(i), Caller()).status.ok());
+  EXPECT_TRUE(acquire("a", nullptr).granted);
+  EXPECT_TRUE(acquire("b", nullptr).granted);
+}
+
+}  // namespace
+}  // namespace sluice::service
