@@ -222,6 +222,13 @@ inline constexpr uint32_t kMaxMetricLimits = 10'000;
 // Limits of a table, all of which each reload and each PutLimit looks at.
 inline constexpr size_t kMaxLimits = 100'000;
 
+// Bytes of the reason of a PutLimit, which stays with the limit: a sentence and a link to a ticket.
+inline constexpr size_t kMaxReasonBytes = 256;
+
+// expires_after of a PutLimit. Shorter is over before it is seen; longer belongs in the file.
+inline constexpr int64_t kMinExpiresAfterNs = 1'000'000'000;
+inline constexpr int64_t kMaxExpiresAfterNs = int64_t{365} * 24 * 3600 * 1'000'000'000;
+
 // Names of limits that a process has ever had. A deleted limit keeps its counters and its id, so
 // that its buckets are found again when it comes back.
 inline constexpr size_t kMaxLimitNames = 1'000'000;

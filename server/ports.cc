@@ -94,6 +94,7 @@ void Ports::MakeAdmin() {
   admin_service_ = std::make_unique<transport::LimitAdminService>(
       with_.use_cases.admin, with_.token, with_.log, with_.audit);
   admin_service_->Register(&admin_->methods());
+  admin_service_->UndoEndedChangesOn(with_.loops.background());
 }
 
 // The HTTP port uses the data port's loops: /v1/check decides there.

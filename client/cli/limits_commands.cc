@@ -1,9 +1,12 @@
 // limits list, get, put, delete.
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
 #include "client/cli/session.h"
 #include "client/cli/text.h"
+#include "common/errors.h"
+#include "common/utf8.h"
 
 namespace sluice::cli {
 namespace {
@@ -47,7 +50,10 @@ void WriteLimit(const LimitInfo& limit, Json* json) {
     if (key.permits.has_value()) json->Field("permits", *key.permits);
     json->Close();
   }
-  json->Close().Field("origin", limit.origin).Field("defined_at", limit.defined_at).Close();
+  json->Close().Field("origin", limit.origin).Field("defined_at", limit.defined_at);
+  json->Field("reason", limit.reason);
+  if (limit.expires_in.has_value()) json->Field("expires_in_ns", *limit.expires_in);
+  json->Close();
 }
 
 std::string OriginText(const LimitInfo& limit) {
@@ -98,6 +104,10 @@ void PrintLimit(const LimitInfo& limit) {
     rows.push_back({"key", text});
   }
   rows.push_back({"from", OriginText(limit)});
+  if (limit.expires_in.has_value()) {
+    rows.push_back({"expires_in", FormatDuration(*limit.expires_in)});
+  }
+  if (!limit.reason.empty()) rows.push_back({"reason", ShowKey(limit.reason)});
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
 }
 
@@ -153,6 +163,13 @@ int RunLimitsList(const Session& session) {
   }
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "ALGORITHM", ">RATE", ">BURST", ">DEBT", "MODE", "CHARGES", ">KEYS", "FROM"}};
+  const bool any_end = std::any_of(limits->begin(), limits->end(), [](const LimitInfo& limit) {
+    return limit.expires_in.has_value();
+  });
+  const bool any_reason = std::any_of(limits->begin(), limits->end(),
+                                      [](const LimitInfo& limit) { return !limit.reason.empty(); });
+  if (any_end) rows[0].push_back("EXPIRES IN");
+  if (any_reason) rows[0].push_back("REASON");
   for (const LimitInfo& limit : *limits) {
     std::string parents;
     for (const std::string& parent : limit.charges) {
@@ -163,6 +180,10 @@ int RunLimitsList(const Session& session) {
     rows.push_back(
         {limit.name, limit.algorithm, rate, Optional(limit.burst), Optional(limit.debt), limit.mode,
          parents, limit.keys.empty() ? "" : std::to_string(limit.keys.size()), OriginText(limit)});
+    if (any_end) {
+      rows.back().push_back(limit.expires_in.has_value() ? FormatDuration(*limit.expires_in) : "");
+    }
+    if (any_reason) rows.back().push_back(limit.reason.empty() ? "" : ShowKey(limit.reason));
   }
   std::fputs(FormatTable(std::move(rows)).c_str(), stdout);
   return kExitDone;
@@ -252,7 +273,21 @@ int RunLimitsPut(const Session& session) {
     }
     limit.keys.push_back(std::move(key));
   }
-  const auto put = session.AskAdmin([&](AdminClient& admin) { return admin.PutLimit(limit); });
+  PutOptions options;
+  options.reason = flags.Get("reason").value_or("");
+  if (!common::IsUtf8(options.reason)) {
+    return session.Fail(
+        BadUsage("--reason: \"" + common::errors::Shown(options.reason) + "\" is not valid UTF-8"));
+  }
+  if (const auto given = flags.Get("expires-after"); given.has_value()) {
+    const auto expires_after = ParseDuration(*given);
+    if (!expires_after.ok()) {
+      return session.Fail(BadUsage("--expires-after: " + expires_after.status().message()));
+    }
+    options.expires_after = *expires_after;
+  }
+  const auto put =
+      session.AskAdmin([&](AdminClient& admin) { return admin.PutLimit(limit, options); });
   if (!put.ok()) return session.Fail(put.status());
   if (session.json()) {
     Json json;

@@ -141,33 +141,36 @@ std::vector<Command> LimitsCommands() {
         .arguments = "NAME",
         .summary = "Add or replace a limit while the server runs.\n"
                    "If the server's file has the limit, the change lasts until the file changes.",
-        .flags = {{"rate", "PERMITS/PERIOD", "100/s, 500/250ms, 10000/24h"},
-                  {"burst", "N", "most permits stored (the permits of the rate)"},
-                  {"debt", "N", "permits that may be owed (0)"},
-                  {"max-owed", "N", "permits that forced debits may leave owed (none are allowed)"},
-                  {"algorithm", "NAME",
-                   "token_bucket (default), sliding_log, sliding_window, fixed_window, "
-                   "concurrency"},
-                  {"permits", "N", "concurrency: permits in use at the same time"},
-                  {"hold-for", "TIME",
-                   "concurrency: how long a grant holds them unless it is renewed (30s)"},
-                  {"mode", "enforce|shadow", "shadow: grant all, and count denials (enforce)"},
-                  {"on-store-failure", "deny|allow|split",
-                   "while the shared store is unavailable (deny)"},
-                  {"sharing", "exact|split|relaxed", "how nodes share the buckets (exact)"},
-                  {"charges", "LIMIT", "also charge this limit; can be repeated"},
-                  {"hash-tag", "TAG",
-                   "in a Redis Cluster: limits with the same tag are in one slot"},
-                  {"key", "KEY=RATE[,BURST[,DEBT]]",
-                   "parameters of one key (concurrency: KEY=PERMITS); empty ones are the limit's; "
-                   "can be repeated"},
-                  {"max-wait", "TIME", "how far ahead a reservation may lie, at most 24h (1h)"},
-                  {"min-keys", "N", "number of keys for which the server reserves room"},
-                  {"direct", "true|false",
-                   "false: only the charges of other limits may reach it (true)"},
-                  {"sub-windows", "N", "sub-windows of a sliding_window (10)"},
-                  {"utc-offset", "TIME", "offset from UTC of a fixed_window (0s)"}},
+        .flags =
+            {{"rate", "PERMITS/PERIOD", "100/s, 500/250ms, 10000/24h"},
+             {"burst", "N", "most permits stored (the permits of the rate)"},
+             {"debt", "N", "permits that may be owed (0)"},
+             {"max-owed", "N", "permits that forced debits may leave owed (none are allowed)"},
+             {"algorithm", "NAME",
+              "token_bucket (default), sliding_log, sliding_window, fixed_window, "
+              "concurrency"},
+             {"permits", "N", "concurrency: permits in use at the same time"},
+             {"hold-for", "TIME",
+              "concurrency: how long a grant holds them unless it is renewed (30s)"},
+             {"mode", "enforce|shadow", "shadow: grant all, and count denials (enforce)"},
+             {"on-store-failure", "deny|allow|split",
+              "while the shared store is unavailable (deny)"},
+             {"sharing", "exact|split|relaxed", "how nodes share the buckets (exact)"},
+             {"charges", "LIMIT", "also charge this limit; can be repeated"},
+             {"hash-tag", "TAG", "in a Redis Cluster: limits with the same tag are in one slot"},
+             {"key", "KEY=RATE[,BURST[,DEBT]]",
+              "parameters of one key (concurrency: KEY=PERMITS); empty ones are the limit's; "
+              "can be repeated"},
+             {"max-wait", "TIME", "how far ahead a reservation may lie, at most 24h (1h)"},
+             {"min-keys", "N", "number of keys for which the server reserves room"},
+             {"direct", "true|false",
+              "false: only the charges of other limits may reach it (true)"},
+             {"sub-windows", "N", "sub-windows of a sliding_window (10)"},
+             {"utc-offset", "TIME", "offset from UTC of a fixed_window (0s)"},
+             {"expires-after", "TIME", "undo the change after this time, 1s to 365 days (never)"},
+             {"reason", "TEXT", "why, for the logs and `limits list`; at most 256 bytes"}},
         .examples = "  sluice limits put api --rate 100/s --burst 200\n"
+                    "  sluice limits put api --rate 500/s --expires-after 2h --reason 'sale'\n"
                     "  sluice limits put api --rate 100/s --key 'user:42=1000/s,2000'\n"
                     "  sluice limits put api --rate 100/s --key 'user:42=,,50'\n"
                     "  sluice limits put daily --rate 10000/24h --algorithm sliding_window\n"

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
+#include "common/strings.h"
 #include "server/limits/nearest_name.h"
 
 namespace sluice::limits {
@@ -33,7 +34,15 @@ bool SameRules(LimitSpec a, const LimitSpec& b) {
   a.origin = b.origin;
   a.defined_at = b.defined_at;
   a.direct = b.direct;
+  a.reason = b.reason;
+  a.ends_at_ns = b.ends_at_ns;
   return a == b;
+}
+
+// `defined`: the limit that a file defines under the same name; null: there is none.
+void SetOrigin(const LimitSpec* defined, LimitSpec* put) {
+  put->origin = defined != nullptr ? Origin::kAdminOverFile : Origin::kAdmin;
+  put->defined_at = defined != nullptr ? defined->defined_at : std::string();
 }
 
 // Checks the limits of one source by themselves: each is good, names are unique, charges stay in
@@ -135,6 +144,25 @@ const LimitSpec* LimitRegistry::Sources::Defined(std::string_view name) const {
   return nullptr;
 }
 
+LimitRegistry::SpecMap LimitRegistry::Sources::Merged() const {
+  SpecMap merged = temporary;
+  for (const auto& [name, spec] : admin) merged.emplace(name, spec);
+  for (const SpecMap* defined : {&file, &envoy}) {
+    for (const auto& [name, spec] : *defined) {
+      if (!deleted.contains(name)) merged.emplace(name, spec);
+    }
+  }
+  return merged;
+}
+
+uint32_t LimitRegistry::Sources::AdminChanges() const {
+  size_t changes = admin.size() + deleted.size();
+  for (const auto& [name, spec] : temporary) {
+    if (!admin.contains(name) && !deleted.contains(name)) ++changes;
+  }
+  return static_cast<uint32_t>(changes);
+}
+
 absl::StatusOr<bool> LimitRegistry::ApplyFile(std::vector<LimitSpec> specs, std::string version) {
   common::MutexLock change(&change_mu_);
   if (!version.empty() && version == sources_.file_version) return false;
@@ -191,22 +219,30 @@ absl::Status LimitRegistry::ReplaceDefined(Origin origin, std::vector<LimitSpec>
   absl::erase_if(next->admin, [&](const auto& put) {
     return before.contains(put.first) || defined.contains(put.first);
   });
+  for (auto& [name, put] : next->temporary) {
+    LimitSpec spec = *put;
+    SetOrigin(next->Defined(name), &spec);
+    if (spec != *put) put = std::make_shared<const LimitSpec>(std::move(spec));
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<LimitRegistry::PutResult> LimitRegistry::Put(LimitSpec spec) {
   if (const auto problem = CheckSpec(spec, nullptr)) return ProblemStatus("limit.", spec, *problem);
   common::MutexLock change(&change_mu_);
-  const LimitSpec* const defined = sources_.Defined(spec.name);
-  spec.origin = defined != nullptr ? Origin::kAdminOverFile : Origin::kAdmin;
-  spec.defined_at = defined != nullptr ? defined->defined_at : std::string();
-
+  SetOrigin(sources_.Defined(spec.name), &spec);
   const std::string name = spec.name;
   PutResult result;
   result.replaced = Current()->Find(name) != nullptr;
   Sources next = sources_;
-  next.deleted.erase(name);
-  next.admin.insert_or_assign(name, std::make_shared<const LimitSpec>(std::move(spec)));
+  if (spec.ends_at_ns.has_value()) {
+    // What was in force before stays beneath it.
+    next.temporary.insert_or_assign(name, std::make_shared<const LimitSpec>(std::move(spec)));
+  } else {
+    next.temporary.erase(name);
+    next.deleted.erase(name);
+    next.admin.insert_or_assign(name, std::make_shared<const LimitSpec>(std::move(spec)));
+  }
   if (absl::Status status = Publish(std::move(next), name); !status.ok()) return status;
   result.table = Current();
   result.limit = result.table->Find(name);
@@ -219,29 +255,43 @@ absl::Status LimitRegistry::Delete(std::string_view name) {
   if (table->Find(name) == nullptr) {
     return errors::NoLimitNamed("name", name, NearestLimit(*table, name));
   }
-  std::vector<std::string_view> charged_by;
-  for (const Limit* limit : table->limits()) {
-    if (absl::c_linear_search(limit->spec().charges, name)) charged_by.push_back(limit->name());
-  }
-  if (!charged_by.empty()) {
-    return errors::LimitIsCharged(name, charged_by[0], charged_by.size() - 1);
-  }
+  if (absl::Status status = CheckNotCharged(name); !status.ok()) return status;
   Sources next = sources_;
+  next.temporary.erase(name);
   next.admin.erase(name);
   if (next.Defined(name) != nullptr) next.deleted.insert(std::string(name));
   return Publish(std::move(next), name);
 }
 
-absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
-  // In the order of names, admin over file.
-  SpecMap merged = next.admin;
-  for (const SpecMap* defined : {&next.file, &next.envoy}) {
-    for (const auto& [name, spec] : *defined) {
-      if (!next.deleted.contains(name)) merged.emplace(name, spec);
-    }
+absl::Status LimitRegistry::EndTemporary(std::string_view name, int64_t now_ns) {
+  common::MutexLock change(&change_mu_);
+  const auto put = sources_.temporary.find(name);
+  if (put == sources_.temporary.end() || *put->second->ends_at_ns > now_ns) {
+    return absl::NotFoundError(
+        absl::StrCat("name: no change of the limit \"", common::ToAbsl(name), "\" has ended"));
   }
+  Sources next = sources_;
+  next.temporary.erase(name);
+  if (!next.admin.contains(name) &&
+      (next.deleted.contains(common::ToAbsl(name)) || next.Defined(name) == nullptr)) {
+    if (absl::Status status = CheckNotCharged(name); !status.ok()) return status;
+  }
+  return Publish(std::move(next), name);
+}
+
+absl::Status LimitRegistry::CheckNotCharged(std::string_view name) const {
+  std::vector<std::string_view> charged_by;
+  const std::shared_ptr<const LimitTable> table = Current();
+  for (const Limit* limit : table->limits()) {
+    if (absl::c_linear_search(limit->spec().charges, name)) charged_by.push_back(limit->name());
+  }
+  if (charged_by.empty()) return absl::OkStatus();
+  return errors::LimitIsCharged(name, charged_by[0], charged_by.size() - 1);
+}
+
+absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   std::vector<SpecPtr> specs;
-  for (auto& [name, spec] : merged) specs.push_back(std::move(spec));
+  for (auto& [name, spec] : next.Merged()) specs.push_back(std::move(spec));
   if (specs.size() > bounds::kMaxLimits) return errors::TooManyLimits(specs.size());
 
   std::vector<const LimitSpec*> pointers;
@@ -302,7 +352,10 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
     }
   }
   table->limit_id_end_ = static_cast<uint32_t>(limit_ids_.size());
-  table->admin_changes_ = static_cast<uint32_t>(next.admin.size() + next.deleted.size());
+  table->admin_changes_ = next.AdminChanges();
+  for (const auto& [name, spec] : next.temporary) {
+    table->first_end_ns_ = std::min(table->first_end_ns_, *spec->ends_at_ns);
+  }
 
   for (RulePtr& rule : made) store_->Register(std::move(rule));
   sources_ = std::move(next);

@@ -7,6 +7,9 @@
 //     Delete of it, lasts until the file next changes: until ApplyFile gets another version.
 //   - Limits that the file does not name (ORIGIN_ADMIN) survive reloads, until a Delete, or until
 //     a file names them: then the file owns them.
+//   - A Put with an end (LimitSpec::ends_at_ns) precedes all of these until EndTemporary, a Delete,
+//     or a Put without end. It survives reloads. What is in force behind it is what the file,
+//     Envoy's configuration and the changes without end then come to.
 //   - Envoy's configuration owns its limits (ORIGIN_ENVOY) in the same way, apart from the file's.
 //     The file and the configuration may not name the same limit.
 //   - The limits of a file may charge only limits of that file; those of the admin may charge any.
@@ -80,13 +83,19 @@ class LimitRegistry {
     // A limit of that name existed before.
     bool replaced = false;
   };
-  // Adds or replaces one limit. `spec.origin` and `spec.defined_at` are filled in here.
+  // Adds or replaces one limit; with `spec.ends_at_ns`, until EndTemporary. `spec.origin` and
+  // `spec.defined_at` are filled in here.
   //   INVALID_ARGUMENT: as above; the path begins with "limit.".
   //   RESOURCE_EXHAUSTED: bounds::kMaxLimits, or bounds::kMaxLimitNames.
   absl::StatusOr<PutResult> Put(LimitSpec spec);
 
   // NOT_FOUND; FAILED_PRECONDITION: other limits charge it (says which).
   absl::Status Delete(std::string_view name);
+
+  // Undoes a Put whose ends_at_ns is `now_ns` or earlier.
+  //   NOT_FOUND: there is none. FAILED_PRECONDITION, or as of Put: other limits of the admin charge
+  //   this one, or do not go with the limit that would be in force; nothing changes.
+  absl::Status EndTemporary(std::string_view name, int64_t now_ns);
 
   // The current table. Takes a lock, and all threads share one reference count: for the admin and
   // for tests.
@@ -118,7 +127,8 @@ class LimitRegistry {
   struct Sources {
     SpecMap file;
     SpecMap envoy;
-    SpecMap admin;                         // by Put; precede the others
+    SpecMap temporary;                     // by Put, with an end; precede the others
+    SpecMap admin;                         // by Put, without end; precede those below
     absl::btree_set<std::string> deleted;  // names of the file's and of Envoy's, by Delete
     std::string file_version;
     std::string envoy_version;
@@ -128,14 +138,21 @@ class LimitRegistry {
 
     // The limit as the file or Envoy's configuration defines it; null: neither does.
     const LimitSpec* Defined(std::string_view name) const;
+    // The limits in force, in the order of names.
+    SpecMap Merged() const;
+    uint32_t AdminChanges() const;
   };
 
   // Replaces the limits of `next` that have this origin, and ends the admin's changes to them.
   absl::Status ReplaceDefined(Origin origin, std::vector<LimitSpec> specs, Sources* next)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
 
+  // FAILED_PRECONDITION: other limits charge the one of that name.
+  absl::Status CheckNotCharged(std::string_view name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
+
   // Builds the table of `next`, registers its new rules, and makes it current. `put` names the
-  // limit that Put changes, for errors; empty: ApplyFile or ApplyEnvoy.
+  // limit that the admin changes, for errors; empty: ApplyFile or ApplyEnvoy.
   absl::Status Publish(Sources next, std::string_view put)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_);
   std::shared_ptr<const LimitRules> MakeRules(const LimitSpec& spec,

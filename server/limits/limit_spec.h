@@ -59,6 +59,10 @@ struct LimitSpec {
   // False: only the `charges` of other limits may reach it.
   bool direct = true;
 
+  // Of PutLimit: why it was put, and when the change is undone, on Clock::NowNs; absent: never.
+  std::string reason;
+  std::optional<int64_t> ends_at_ns;
+
   Origin origin = Origin::kFile;
   std::string defined_at;  // "FILE:LINE"; kEnvoy: "FILE:LINE:COLUMN"; empty for PutLimit
 

@@ -5,6 +5,7 @@
 #define SLUICE_SERVER_LIMITS_LIMIT_TABLE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -108,6 +109,10 @@ class LimitTable {
   // Changes made by Put and Delete that are still in force.
   uint32_t admin_changes() const { return admin_changes_; }
 
+  // The earliest LimitSpec::ends_at_ns; kNoEnd: there is none.
+  static constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
+  int64_t first_end_ns() const { return first_end_ns_; }
+
  private:
   friend class LimitRegistry;
   std::vector<std::unique_ptr<Limit>> owned_;
@@ -119,6 +124,7 @@ class LimitTable {
   std::vector<const Limit*> envoy_limits_;
   uint32_t limit_id_end_ = 0;
   uint32_t admin_changes_ = 0;
+  int64_t first_end_ns_ = kNoEnd;
 };
 
 }  // namespace sluice::limits

@@ -2,6 +2,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/errors.h"
 #include "common/memory_limit.h"
 #include "common/strings.h"
@@ -70,11 +71,27 @@ absl::StatusOr<FoundLimit> LimitAdmin::Get(std::string_view name) const {
   return FoundLimit{*limit, finder.table()};
 }
 
-absl::StatusOr<limits::LimitRegistry::PutResult> LimitAdmin::Put(limits::LimitSpec spec) {
+absl::StatusOr<limits::LimitRegistry::PutResult> LimitAdmin::Put(limits::LimitSpec spec,
+                                                                 const PutOptions& options) {
   const std::string name = spec.name;
-  auto result = with_.registry.Put(std::move(spec));
+  std::string expires_after = "never";
+  const auto put = [&]() -> absl::StatusOr<limits::LimitRegistry::PutResult> {
+    if (absl::Status status = CheckReason(options.reason); !status.ok()) return status;
+    spec.reason = options.reason;
+    if (options.expires_after.has_value()) {
+      const auto after_ns = CheckExpiresAfter(*options.expires_after);
+      if (!after_ns.ok()) return after_ns.status();
+      spec.ends_at_ns = now_ns() + *after_ns;
+      expires_after = absl::FormatDuration(absl::Nanoseconds(*after_ns));
+    }
+    return with_.registry.Put(std::move(spec));
+  };
+  auto result = put();
   if (result.ok()) {
-    log_.Info("limit_put", {{"limit", name}, {"replaced", result->replaced ? "true" : "false"}});
+    log_.Info("limit_put", {{"limit", name},
+                            {"replaced", result->replaced ? "true" : "false"},
+                            {"expires_after", expires_after},
+                            {"reason", options.reason}});
   } else {
     log_.Warning("limit_put_refused", {{"limit", name}, {"error", result.status().message()}});
   }
@@ -84,6 +101,28 @@ absl::StatusOr<limits::LimitRegistry::PutResult> LimitAdmin::Put(limits::LimitSp
 absl::Status LimitAdmin::Delete(std::string_view name) {
   absl::Status status = with_.registry.Delete(name);
   if (status.ok()) log_.Info("limit_deleted", {{"limit", common::ToAbsl(name)}});
+  return status;
+}
+
+std::vector<std::string> LimitAdmin::Ended() const {
+  const std::shared_ptr<const limits::LimitTable> table = with_.registry.Current();
+  const int64_t now = now_ns();
+  std::vector<std::string> ended;
+  if (table->first_end_ns() > now) return ended;
+  for (const limits::Limit* limit : table->limits()) {
+    if (limit->spec().ends_at_ns.value_or(limits::LimitTable::kNoEnd) <= now) {
+      ended.emplace_back(limit->name());
+    }
+  }
+  return ended;
+}
+
+absl::Status LimitAdmin::Undo(std::string_view name) {
+  absl::Status status = with_.registry.EndTemporary(name, now_ns());
+  if (!status.ok()) return status;
+  const limits::Limit* const limit = with_.registry.Local()->Find(name);
+  log_.Info("limit_expired",
+            {{"limit", common::ToAbsl(name)}, {"now", limit == nullptr ? "deleted" : "restored"}});
   return status;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "server/limits/limit_registry.h"
 #include "server/service/collaborators.h"
 #include "server/service/key_usage.h"
+#include "server/service/validation.h"
 #include "server/store/store.h"
 
 namespace sluice::service {
@@ -40,6 +42,12 @@ struct ConfigStatus {
   uint32_t limits = 0;
   uint32_t admin_changes = 0;  // by PutLimit and DeleteLimit, still in force
   StoreStatus store = {};
+};
+
+// What a PutLimit says beside the limit.
+struct PutOptions {
+  std::string reason = {};
+  std::optional<WireDuration> expires_after = {};  // absent: without end
 };
 
 // A limit and the table that keeps it alive.
@@ -97,9 +105,18 @@ class LimitAdmin {
   std::shared_ptr<const limits::LimitTable> List() const { return with_.registry.Current(); }
   // NOT_FOUND.
   absl::StatusOr<FoundLimit> Get(std::string_view name) const;
-  // As LimitRegistry::Put and Delete; logged.
-  absl::StatusOr<limits::LimitRegistry::PutResult> Put(limits::LimitSpec spec);
+  // As LimitRegistry::Put and Delete; logged. INVALID_ARGUMENT also for bad options.
+  absl::StatusOr<limits::LimitRegistry::PutResult> Put(limits::LimitSpec spec,
+                                                       const PutOptions& options = {});
   absl::Status Delete(std::string_view name);
+
+  // The limits whose change by Put has ended and is not undone yet, by name.
+  std::vector<std::string> Ended() const;
+  // As LimitRegistry::EndTemporary; success is logged.
+  absl::Status Undo(std::string_view name);
+
+  // Of the limits' ends.
+  int64_t now_ns() const { return with_.clock.NowNs(); }
 
   // Makes a bucket full. Calls done(existed), as the store calls back. NOT_FOUND; INVALID_ARGUMENT:
   // the key is too long; UNAVAILABLE: the shared store is unavailable (nothing was done), or its

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/bounds.h"
 #include "common/errors.h"
 #include "common/utf8.h"
@@ -226,6 +227,25 @@ absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval) {
     return errors::BadMinInterval();
   }
   return interval_ns;
+}
+
+absl::Status CheckReason(std::string_view reason) {
+  if (reason.size() > bounds::kMaxReasonBytes) {
+    return errors::Invalid("reason", "\"", errors::Shown(reason, 40), "\" has ", reason.size(),
+                           " bytes; at most ", bounds::kMaxReasonBytes);
+  }
+  if (common::IsUtf8(reason)) return absl::OkStatus();
+  return errors::Invalid("reason", "\"", errors::Shown(reason), "\" is not valid UTF-8");
+}
+
+absl::StatusOr<int64_t> CheckExpiresAfter(WireDuration expires_after) {
+  const auto after_ns = ToNanoseconds("expires_after", expires_after);
+  if (!after_ns.ok()) return after_ns.status();
+  if (*after_ns >= bounds::kMinExpiresAfterNs && *after_ns <= bounds::kMaxExpiresAfterNs) {
+    return after_ns;
+  }
+  return errors::Invalid("expires_after", absl::FormatDuration(absl::Nanoseconds(*after_ns)),
+                         "; from 1s to 365 days (8760h), or absent for a change without end");
 }
 
 absl::StatusOr<uint32_t> CheckMaxKeys(uint32_t max_keys) {

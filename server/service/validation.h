@@ -165,6 +165,11 @@ absl::StatusOr<uint32_t> CheckMaxHolds(uint32_t max_holds);
 // `min_interval` of a Watch, in nanoseconds.
 absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval);
 
+// `reason` of a PutLimit.
+absl::Status CheckReason(std::string_view reason);
+// `expires_after` of a PutLimit, in nanoseconds.
+absl::StatusOr<int64_t> CheckExpiresAfter(WireDuration expires_after);
+
 // `max_keys` of ListKeys, with the default filled in.
 absl::StatusOr<uint32_t> CheckMaxKeys(uint32_t max_keys);
 

@@ -192,10 +192,10 @@ void RunPutLimit(Parts& parts, const std::string& bytes) {
   auto spec = transport::wire::Read(request.limit());
   if (!spec.ok()) return;
   const std::string name = spec->name;
-  const auto put = parts.admin.Put(*std::move(spec));
+  const auto put = parts.admin.Put(*std::move(spec), transport::wire::ReadOptions(request));
   if (!put.ok()) return;
   v1::PutLimitResponse response;
-  transport::wire::Write(put->limit->spec(), response.mutable_limit());
+  transport::wire::Write(put->limit->spec(), parts.admin.now_ns(), response.mutable_limit());
   // An accepted limit can be asked for, and the answer is well-formed.
   v1::AcquireRequest acquire;
   acquire.add_charges()->set_limit(name);

@@ -169,6 +169,12 @@ struct HoldList {
   uint64_t capacity = 0;
 };
 
+struct PutOptions {
+  std::string reason = {};  // UTF-8, at most 256 bytes; for the server's logs and ListLimits
+  // 1 s to 365 days: the server undoes the change then. Absent: the change has no end.
+  std::optional<std::chrono::nanoseconds> expires_after = {};
+};
+
 struct ServerStats {
   std::chrono::system_clock::time_point started_at = {};
   std::string version = {};
@@ -222,7 +228,7 @@ class AdminClient {
     LimitInfo limit;
     bool replaced = false;
   };
-  Result<Put> PutLimit(const LimitInfo& limit);
+  Result<Put> PutLimit(const LimitInfo& limit, const PutOptions& options = {});
   Status DeleteLimit(std::string_view name);
   // Makes a bucket full. Returns whether it had state.
   Result<bool> ResetKey(std::string_view limit, std::string_view key);

@@ -53,6 +53,9 @@ struct LimitInfo {
   // Output only: where the limit comes from.
   std::string origin = {};      // "file", "admin", "admin_over_file"
   std::string defined_at = {};  // "FILE:LINE"
+  // Output only: why it was put, and the time until the change is undone; absent: it has no end.
+  std::string reason = {};
+  std::optional<std::chrono::nanoseconds> expires_in = {};
 };
 
 }  // namespace sluice

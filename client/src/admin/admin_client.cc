@@ -104,6 +104,8 @@ LimitInfo FromWire(const v1::Limit& limit) {
     out.origin = EnumText(v1::Origin_Name(limit.origin()), "ORIGIN_");
   }
   out.defined_at = limit.defined_at();
+  out.reason = limit.reason();
+  if (limit.has_expires_in()) out.expires_in = FromWire(limit.expires_in());
   return out;
 }
 
@@ -245,8 +247,12 @@ Result<LimitInfo> AdminClient::GetLimit(std::string_view name) {
   return FromWire(*response);
 }
 
-Result<AdminClient::Put> AdminClient::PutLimit(const LimitInfo& limit) {
+Result<AdminClient::Put> AdminClient::PutLimit(const LimitInfo& limit, const PutOptions& options) {
   v1::PutLimitRequest request;
+  request.set_reason(options.reason);
+  if (options.expires_after.has_value()) {
+    ToWire(*options.expires_after, request.mutable_expires_after());
+  }
   if (Status bad = ToWire(limit, request.mutable_limit()); !bad.ok()) return bad;
   const auto response = impl_->Call(Operation::kAcquire, &v1::LimitAdmin::Stub::PutLimit, request);
   if (!response.ok()) return response.status();

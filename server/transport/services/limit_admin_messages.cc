@@ -231,12 +231,21 @@ absl::StatusOr<limits::LimitSpec> Read(const v1::Limit& limit) {
   return spec;
 }
 
+service::PutOptions ReadOptions(const v1::PutLimitRequest& request) {
+  service::PutOptions options;
+  options.reason = request.reason();
+  if (request.has_expires_after()) {
+    options.expires_after = {request.expires_after().seconds(), request.expires_after().nanos()};
+  }
+  return options;
+}
+
 service::KeyOrder Read(v1::ListKeysRequest::Order order) {
   return order == v1::ListKeysRequest::ORDER_DENIALS ? service::KeyOrder::kDenials
                                                      : service::KeyOrder::kUse;
 }
 
-void Write(const limits::LimitSpec& spec, v1::Limit* out) {
+void Write(const limits::LimitSpec& spec, int64_t now_ns, v1::Limit* out) {
   out->set_name(spec.name);
   out->set_algorithm(WriteEnum<v1::Algorithm>(spec.algorithm));
   if (spec.algorithm != algorithm::Kind::kConcurrency) WriteRate(spec.rate, out->mutable_rate());
@@ -265,6 +274,10 @@ void Write(const limits::LimitSpec& spec, v1::Limit* out) {
   out->set_direct(spec.direct);
   out->set_origin(WriteEnum<v1::Origin>(spec.origin));
   out->set_defined_at(spec.defined_at);
+  out->set_reason(spec.reason);
+  if (spec.ends_at_ns.has_value()) {
+    SetTime(std::max<int64_t>(0, *spec.ends_at_ns - now_ns), out->mutable_expires_in());
+  }
 }
 
 void Write(const service::ListedKeys& keys, v1::ListKeysResponse* out) {

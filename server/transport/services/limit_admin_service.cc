@@ -4,12 +4,17 @@
 #include <functional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/errors.h"
 #include "common/net/event_loop.h"
 #include "common/strings.h"
+#include "common/utf8.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/empty.pb.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/transport/rpc/server_call.h"
 #include "server/transport/services/limit_admin_messages.h"
@@ -36,6 +41,27 @@ std::string Json(const google::protobuf::Message& message) {
   // The messages have no Any, which alone could fail.
   (void)google::protobuf::util::MessageToJsonString(message, &json, options);
   return json;
+}
+
+// Why the bytes are no message of this type. Names a string that is not UTF-8, if one is.
+absl::Status WhyNotParsed(absl::Span<const uint8_t> bytes,
+                          const google::protobuf::Descriptor& type) {
+  google::protobuf::Empty raw;  // keeps all fields as unknown ones
+  if (Parse(bytes, &raw)) {
+    const google::protobuf::UnknownFieldSet& fields = raw.GetReflection()->GetUnknownFields(raw);
+    for (int i = 0; i < fields.field_count(); ++i) {
+      const google::protobuf::UnknownField& field = fields.field(i);
+      const auto* const known = type.FindFieldByNumber(field.number());
+      if (field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED &&
+          known != nullptr && known->type() == google::protobuf::FieldDescriptor::TYPE_STRING &&
+          !common::IsUtf8(field.length_delimited())) {
+        return common::errors::Invalid(type.name(), known->name(), ": \"",
+                                       common::errors::Shown(field.length_delimited()),
+                                       "\" is not valid UTF-8");
+      }
+    }
+  }
+  return common::errors::Invalid(type.name(), "the bytes are not such a message");
 }
 
 // The name of the limit that the request changes. Null: it changes none.
@@ -79,8 +105,7 @@ class LimitAdminService::Method final : public AnyMethod {
                Call::Done done) const override {
     Request request;
     if (!Parse(bytes, &request)) {
-      done(absl::InvalidArgumentError(
-          absl::StrCat(Request::descriptor()->name(), ": the bytes are not such a message")));
+      done(WhyNotParsed(bytes, *Request::descriptor()));
       return;
     }
     if (RightOf(name_) == access::Call::kAdminChange) {
@@ -126,6 +151,41 @@ class LimitAdminService::Method final : public AnyMethod {
   const Handler handler_;
 };
 
+void LimitAdminService::UndoEndedChangesOn(net::EventLoop& loop) {
+  loop.Post([this, &loop] {
+    undo_loop_ = &loop;
+    UndoEndedChanges();
+  });
+}
+
+void LimitAdminService::UndoEndedChanges() {
+  constexpr int64_t kLookNs = 100'000'000;
+  constexpr int64_t kTryAgainNs = 1'000'000'000;
+  std::vector<std::string> not_undone;
+  {
+    const common::MutexLock changes(&changes_);
+    for (const std::string& limit : admin_.Ended()) {
+      access::AuditRecord record;
+      record.peer = "expiry";
+      record.call = "UndoPutLimit";
+      v1::DeleteLimitRequest name;
+      name.set_name(limit);
+      record.request = Json(name);
+      record.before = Shown(limit);
+      record.outcome = admin_.Undo(limit);
+      record.after = Shown(limit);
+      if (!record.outcome.ok()) {
+        not_undone.push_back(limit);
+        if (absl::c_linear_search(not_undone_, limit)) continue;
+        log_.Warning("limit_not_restored", {{"limit", limit}, {"error", record.outcome.message()}});
+      }
+      (void)Record(record);
+    }
+  }
+  not_undone_ = std::move(not_undone);
+  undo_loop_->ArmIn(undo_timer_, not_undone_.empty() ? kLookNs : kTryAgainNs);
+}
+
 absl::Status LimitAdminService::Record(const access::AuditRecord& record) const {
   const absl::string_view outcome =
       record.outcome.ok() ? absl::string_view("OK") : record.outcome.message();
@@ -145,7 +205,7 @@ std::string LimitAdminService::Shown(const std::string& limit) const {
   const auto found = admin_.Get(limit);
   if (!found.ok()) return "";
   v1::Limit message;
-  wire::Write(found->limit->spec(), &message);
+  wire::Write(found->limit->spec(), admin_.now_ns(), &message);
   return Json(message);
 }
 
@@ -174,7 +234,7 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
         v1::ListLimitsResponse response;
         const auto table = admin_.List();
         for (const limits::Limit* limit : table->limits()) {
-          wire::Write(limit->spec(), response.add_limits());
+          wire::Write(limit->spec(), admin_.now_ns(), response.add_limits());
         }
         done(std::move(response));
       });
@@ -183,7 +243,7 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
         const auto found = admin_.Get(request.name());
         if (!found.ok()) return done(found.status());
         v1::Limit response;
-        wire::Write(found->limit->spec(), &response);
+        wire::Write(found->limit->spec(), admin_.now_ns(), &response);
         done(std::move(response));
       });
   Add<v1::PutLimitRequest, v1::PutLimitResponse>(
@@ -191,10 +251,10 @@ LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerTok
       [this](const v1::PutLimitRequest& request, const Done<v1::PutLimitResponse>& done) {
         absl::StatusOr<limits::LimitSpec> spec = wire::Read(request.limit());
         if (!spec.ok()) return done(spec.status());
-        const auto put = admin_.Put(*std::move(spec));
+        const auto put = admin_.Put(*std::move(spec), wire::ReadOptions(request));
         if (!put.ok()) return done(put.status());
         v1::PutLimitResponse response;
-        wire::Write(put->limit->spec(), response.mutable_limit());
+        wire::Write(put->limit->spec(), admin_.now_ns(), response.mutable_limit());
         response.set_replaced(put->replaced);
         done(std::move(response));
       });

@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/mutex.h"
 #include "common/net/event_loop.h"
+#include "common/net/timer_wheel.h"
 #include "server/access/audit_log.h"
 #include "server/access/caller.h"
 #include "server/access/client.h"
@@ -40,6 +41,10 @@ class LimitAdminService {
   LimitAdminService& operator=(const LimitAdminService&) = delete;
 
   void Register(MethodTable* methods);
+
+  // Undoes changes of limits from when they have ended, on `loop`, which may block, and records
+  // that. A change that cannot be undone yet is tried again. Call once; any thread.
+  void UndoEndedChangesOn(net::EventLoop& loop);
 
   // Who makes a call.
   struct Origin {
@@ -66,6 +71,8 @@ class LimitAdminService {
   template <typename Request, typename Response, typename Handler>
   class Method;
 
+  void UndoEndedChanges();
+
   // Logs a change, or that it failed. Returns what the caller is to be told. Blocks on the disk.
   absl::Status Record(const access::AuditRecord& record) const;
   // The limit as JSON; empty: there is none.
@@ -82,6 +89,11 @@ class LimitAdminService {
   access::AuditLog* const audit_;
   mutable common::Mutex changes_;  // one change of a limit at a time, so that `before` is exact
   std::vector<std::pair<std::string, std::unique_ptr<AnyMethod>>> methods_;  // by path
+
+  // On the loop of UndoEndedChangesOn only.
+  net::EventLoop* undo_loop_ = nullptr;
+  net::Timer undo_timer_{net::Timer::To<&LimitAdminService::UndoEndedChanges>, this};
+  std::vector<std::string> not_undone_;  // whose failure is recorded
 };
 
 }  // namespace sluice::transport

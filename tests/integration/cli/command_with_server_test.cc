@@ -141,6 +141,35 @@ TEST_F(CommandWithServerTest, PutsAndGetsMaxWaitMinKeysAndDirect) {
   EXPECT_THAT(wrong.err, HasSubstr("--direct: \"no\": say true or false"));
 }
 
+TEST_F(CommandWithServerTest, PutsALimitForATimeWithAReason) {
+  Start();
+  EXPECT_THAT(Sluice("limits list").out, Not(HasSubstr("EXPIRES IN")));
+  const Outcome put = Sluice(
+      "limits put api --rate 50/s --expires-after=2h --reason=\"$(printf 'sale \\033[31m')\"");
+  ASSERT_EQ(put.exit_code, 0) << put.err;
+  EXPECT_THAT(put.out, ContainsRegex("expires_in +[12]h"));
+  EXPECT_THAT(put.out, HasSubstr("sale \\x1b[31m")) << "not as bytes for the terminal";
+  EXPECT_THAT(Sluice("limits get api").out, ContainsRegex("reason +sale"));
+  const std::string list = Sluice("limits list").out;
+  EXPECT_THAT(list, ContainsRegex("FROM +EXPIRES IN +REASON"));
+  EXPECT_THAT(list, ContainsRegex("put, over .* [12]h[0-9m]* +sale"));
+  EXPECT_THAT(Sluice("--output json limits get api").out,
+              ContainsRegex("\"reason\":\"sale .*\",\"expires_in_ns\":[0-9]+"));
+  for (const auto& [flags, error] :
+       {std::pair("--expires-after 0", "expires_after: 0; from 1s to 365 days"),
+        std::pair("--expires-after 366d", "expires_after: 8784h; from 1s to 365 days"),
+        std::pair("--expires-after -2h", "--expires-after: \"-2h\" is not a duration"),
+        std::pair("--reason \"$(printf 'a\\377')\"", "--reason: \"a\\xff\" is not valid UTF-8"),
+        std::pair("--reason $(printf %0300d 0)", "has 300 bytes; at most 256")}) {
+    const Outcome wrong = Sluice(std::string("limits put api --rate 60/s ") + flags);
+    EXPECT_EQ(wrong.exit_code, 2);
+    EXPECT_THAT(wrong.err, HasSubstr(error));
+  }
+  ASSERT_EQ(Sluice("limits put api --rate 50/s --expires-after 1s").exit_code, 0);
+  EXPECT_TRUE(server_->Logs({"event=limit_expired", "limit=api"}));
+  EXPECT_THAT(Sluice("limits get api").out, ContainsRegex("rate +5/s"));
+}
+
 TEST_F(CommandWithServerTest, ForcesDebitsOnALimitWithMaxOwed) {
   Start();
   ASSERT_EQ(Sluice("limits put owing --rate 5/h --max-owed 3").exit_code, 0);

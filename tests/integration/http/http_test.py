@@ -229,6 +229,16 @@ class LimitAdminTest(WithToken):
         _, query = self.server.call("query", {"buckets": [charge("api", "reset")]})
         self.assertEqual(query["buckets"][0]["remaining"], "5")
 
+    def test_put_with_an_end_and_a_reason(self):
+        limit = {"name": "sale", "rate": {"permits": 3}}
+        status, put = self.change("putLimit", {"limit": limit, "reason": "sale", "expiresAfter": "3600s"})
+        self.assertEqual((status, put["limit"]["reason"]), (200, "sale"))
+        self.assertRegex(put["limit"]["expiresIn"], r"^3[0-9.]+s$")
+        self.expect_problem(
+            self.change("putLimit", {"limit": limit, "expiresAfter": "-1s"}), 400,
+            "INVALID_ARGUMENT", "expires_after: -1s; from 1s")
+        self.change("deleteLimit", {"name": "sale"})
+
     def test_put_of_bad_limit_names_field(self):
         self.expect_problem(
             self.change("putLimit", {"limit": {"name": "bad", "rate": {"permits": 0}}}), 400,

@@ -2,6 +2,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <signal.h>
 
+#include <fstream>
 #include <future>
 #include <string>
 #include <utility>
@@ -47,6 +48,17 @@ class LimitAdminServerTest : public ServerTest {
       request.mutable_limit()->mutable_rate()->mutable_period()->set_seconds(3600);
     }
     return admin_->PutLimit(&context, request, response);
+  }
+  // A call whose request has these bytes.
+  grpc::Status CallRaw(const std::string& method, const grpc::ByteBuffer& request) {
+    grpc::GenericStub stub(server_->AdminChannel());
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    grpc::ByteBuffer response;
+    std::promise<grpc::Status> done;
+    stub.UnaryCall(&context, "/sluice.v1.LimitAdmin/" + method, grpc::StubOptions(), &request,
+                   &response, [&](grpc::Status status) { done.set_value(std::move(status)); });
+    return done.get_future().get();
   }
   grpc::Status Delete(const std::string& name) {
     grpc::ClientContext context;
@@ -331,6 +343,115 @@ TEST_F(LimitAdminServerTest, ReloadsAReplacedFileWhichOverridesPutLimit) {
   EXPECT_TRUE(server_->Logs({"event=reload"}));
 }
 
+TEST_F(LimitAdminServerTest, UndoesATemporaryPutAndRecordsIt) {
+  TestFiles files;
+  const std::string audit = files.Write("audit", "");
+  Start({.limits = kLimits, .flags = {"--audit_log=" + audit}});
+  v1::PutLimitRequest request;
+  request.mutable_limit()->set_name("api");
+  request.mutable_limit()->mutable_rate()->set_permits(20);
+  request.mutable_limit()->mutable_rate()->mutable_period()->set_seconds(3600);
+  request.set_reason("sale \"50 %\"");
+  request.mutable_expires_after()->set_seconds(1000);
+  const auto put = [&](v1::PutLimitResponse* response) {
+    grpc::ClientContext context;
+    return admin_->PutLimit(&context, request, response);
+  };
+  v1::PutLimitResponse response;
+  ASSERT_TRUE(put(&response).ok());
+  EXPECT_EQ(response.limit().reason(), "sale \"50 %\"");
+  EXPECT_GT(response.limit().expires_in().seconds(), 900);
+  EXPECT_LE(response.limit().expires_in().seconds(), 1000);
+  // A change of the file does not end it, nor is what the file says now in force.
+  server_->WriteLimits("limits: [{name: api, rate: 30/h}]");
+  server_->Signal(SIGHUP);
+  ASSERT_TRUE(Eventually([&] { return ConfigStatus().reloads() == 2; }));
+  v1::Limit limit;
+  ASSERT_TRUE(Get("api", &limit).ok());
+  EXPECT_EQ(limit.rate().permits(), 20u);
+  EXPECT_EQ(limit.origin(), v1::ORIGIN_ADMIN_OVER_FILE);
+  EXPECT_TRUE(limit.has_expires_in());
+  ASSERT_TRUE(Granted("api", "k", 10));
+  request.mutable_expires_after()->set_seconds(1);
+  ASSERT_TRUE(put(&response).ok());
+  ASSERT_TRUE(Eventually([&] {
+    return Get("api", &limit).ok() && limit.origin() == v1::ORIGIN_FILE;
+  })) << server_->log();
+  EXPECT_EQ(limit.rate().permits(), 30u);
+  EXPECT_EQ(limit.reason(), "");
+  EXPECT_FALSE(limit.has_expires_in());
+  EXPECT_EQ(Remaining("api", "k"), 15) << "half of 20 becomes half of 30";
+  EXPECT_TRUE(server_->Logs({"event=limit_put", "expires_after=1s"}));
+  EXPECT_TRUE(server_->Logs({"event=limit_expired", "limit=api", "now=restored"}));
+  std::string line;
+  EXPECT_TRUE(Eventually([&] {
+    std::ifstream lines(audit);
+    while (std::getline(lines, line)) {
+      if (line.find("UndoPutLimit") != std::string::npos) return true;
+    }
+    return false;
+  }));
+  EXPECT_THAT(line, HasSubstr("\"client\":null,\"peer\":\"expiry\",\"call\":\"UndoPutLimit\","
+                              "\"request\":{\"name\":\"api\"},\"before\":{"));
+  EXPECT_THAT(line, HasSubstr("\"permits\":\"20\""));
+  EXPECT_THAT(line, HasSubstr("\"permits\":\"30\""));
+  EXPECT_THAT(line, HasSubstr("sale"));
+  EXPECT_THAT(line, HasSubstr("\"outcome\":\"OK\""));
+}
+
+TEST_F(LimitAdminServerTest, ATemporaryLimitThatOthersChargeStaysUntilTheyAreGone) {
+  v1::PutLimitRequest request;
+  request.mutable_limit()->set_name("base");
+  request.mutable_limit()->mutable_rate()->set_permits(20);
+  request.mutable_expires_after()->set_seconds(1);
+  const auto put = [&] {
+    grpc::ClientContext context;
+    v1::PutLimitResponse response;
+    return admin_->PutLimit(&context, request, &response);
+  };
+  ASSERT_TRUE(put().ok());
+  request.clear_expires_after();
+  request.mutable_limit()->set_name("charging");
+  request.mutable_limit()->add_charges("base");
+  ASSERT_TRUE(put().ok());
+  EXPECT_TRUE(server_->Logs({"event=limit_not_restored", "limit=base", "charging"}));
+  v1::Limit limit;
+  EXPECT_TRUE(Get("base", &limit).ok());
+  ASSERT_TRUE(Delete("charging").ok());
+  EXPECT_TRUE(
+      Eventually([&] { return Get("base", &limit).error_code() == grpc::StatusCode::NOT_FOUND; }));
+  EXPECT_TRUE(server_->Logs({"event=limit_expired", "limit=base", "now=deleted"}));
+}
+
+TEST_F(LimitAdminServerTest, RefusesABadReasonOrEndByName) {
+  v1::PutLimitRequest request;
+  request.mutable_limit()->set_name("api");
+  request.mutable_limit()->mutable_rate()->set_permits(20);
+  request.mutable_expires_after()->set_seconds(-1);
+  const auto put = [&] {
+    grpc::ClientContext context;
+    v1::PutLimitResponse response;
+    const grpc::Status status = admin_->PutLimit(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_THAT(put(), HasSubstr("expires_after: -1s; from 1s to 365 days"));
+  request.mutable_expires_after()->set_seconds(365 * 86400 + 1);
+  EXPECT_THAT(put(), HasSubstr("expires_after: 8760h1s; from 1s"));
+  request.clear_expires_after();
+  request.set_reason(std::string(257, 'r'));
+  EXPECT_THAT(put(), HasSubstr("has 257 bytes; at most 256"));
+
+  // protobuf's own client would complain on stderr.
+  const grpc::Slice bytes("\x12\x01\xFF", 3);
+  const grpc::ByteBuffer raw(&bytes, 1);
+  EXPECT_THAT(CallRaw("PutLimit", raw).error_message(),
+              HasSubstr("PutLimitRequest: reason: \"\\xff\" is not valid UTF-8"));
+  v1::Limit limit;
+  ASSERT_TRUE(Get("api", &limit).ok());
+  EXPECT_EQ(limit.origin(), v1::ORIGIN_FILE);
+}
+
 TEST_F(LimitAdminServerTest, KeepsTheRunningLimitsIfTheFileIsInvalid) {
   server_->WriteLimits("limits: [{name: api, rate: 0/s}]");
   server_->Signal(SIGHUP);
@@ -395,17 +516,9 @@ TEST_F(LimitAdminServerTest, DataMethodsAreUnknownOnTheAdminPort) {
 }
 
 TEST_F(LimitAdminServerTest, RefusesMessagesThatAreNotUtf8WithoutPrinting) {
-  grpc::GenericStub stub(server_->AdminChannel());
-  grpc::ClientContext context;
-  context.set_deadline(Soon());
   // GetLimitRequest whose name is the byte FF.
   const grpc::Slice bytes("\x0A\x01\xFF", 3);
-  const grpc::ByteBuffer request(&bytes, 1);
-  grpc::ByteBuffer response;
-  std::promise<grpc::Status> done;
-  stub.UnaryCall(&context, "/sluice.v1.LimitAdmin/GetLimit", grpc::StubOptions(), &request,
-                 &response, [&](grpc::Status status) { done.set_value(std::move(status)); });
-  const grpc::Status status = done.get_future().get();
+  const grpc::Status status = CallRaw("GetLimit", grpc::ByteBuffer(&bytes, 1));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("GetLimitRequest"));
   EXPECT_THAT(server_->log(), ::testing::Not(HasSubstr("protobuf")));

@@ -92,7 +92,7 @@ RC_GTEST_PROP(LimitRegistryProperty, TheRuleOfABucketNeverGetsOlder, ()) {
   std::map<std::string, uint32_t> ids;
   const int steps = *rc::gen::inRange(1, 12);
   for (int step = 0; step < steps; ++step) {
-    switch (*rc::gen::inRange(0, 3)) {
+    switch (*rc::gen::inRange(0, 5)) {
       case 0:
         // May contradict limits of the admin; then nothing changes, which is checked below too.
         (void)registry.ApplyFile(*FileGen(), std::to_string(step));
@@ -102,6 +102,15 @@ RC_GTEST_PROP(LimitRegistryProperty, TheRuleOfABucketNeverGetsOlder, ()) {
         break;
       case 2:
         (void)registry.Delete("l" + std::to_string(*rc::gen::inRange(0, 6)));
+        break;
+      case 3: {
+        LimitSpec spec = *SpecGen(*rc::gen::inRange(0, 6));
+        spec.ends_at_ns = step;
+        (void)registry.Put(std::move(spec));
+        break;
+      }
+      case 4:
+        (void)registry.EndTemporary("l" + std::to_string(*rc::gen::inRange(0, 6)), step);
         break;
     }
     const auto table = registry.Current();

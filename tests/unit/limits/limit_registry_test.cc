@@ -34,6 +34,11 @@ LimitSpec FileSpec(std::string name, uint64_t permits = 10, std::vector<std::str
   return spec;
 }
 
+LimitSpec Until(int64_t ends_at_ns, LimitSpec spec) {
+  spec.ends_at_ns = ends_at_ns;
+  return spec;
+}
+
 class LimitRegistryTest : public ::testing::Test {
  protected:
   const Limit* Find(std::string_view name) {
@@ -400,6 +405,113 @@ TEST_F(LimitRegistryTest, DeleteOfAPutOverTheFileRemovesBoth) {
   Put(Spec("a", 6));
   EXPECT_EQ(Find("a")->spec().origin, Origin::kAdminOverFile);
   EXPECT_EQ(table_->admin_changes(), 1u);
+}
+
+TEST_F(LimitRegistryTest, ATemporaryPutIsUndoneToTheLimitOfTheFile) {
+  Apply({FileSpec("api", 10)}, "v1");
+  EXPECT_EQ(registry_.Current()->first_end_ns(), LimitTable::kNoEnd);
+  Put(Until(100, Spec("api", 50)));
+  EXPECT_EQ(Permits("api"), 50u);
+  EXPECT_EQ(Find("api")->spec().origin, Origin::kAdminOverFile);
+  EXPECT_EQ(registry_.Current()->first_end_ns(), 100);
+  EXPECT_EQ(registry_.Current()->admin_changes(), 1u);
+  EXPECT_EQ(registry_.EndTemporary("api", 99).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Permits("api"), 50u);
+  const uint32_t rule = Find("api")->rule().id;
+  ASSERT_TRUE(registry_.EndTemporary("api", 100).ok());
+  EXPECT_EQ(Permits("api"), 10u);
+  EXPECT_EQ(Find("api")->spec().origin, Origin::kFile);
+  EXPECT_GT(Find("api")->rule().id, rule) << "so that buckets are converted";
+  EXPECT_EQ(registry_.Current()->first_end_ns(), LimitTable::kNoEnd);
+  EXPECT_EQ(registry_.Current()->admin_changes(), 0u);
+  EXPECT_EQ(registry_.EndTemporary("api", 100).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(LimitRegistryTest, ATemporaryPutSurvivesReloadsAndIsUndoneToTheNewFile) {
+  Apply({FileSpec("api", 10), FileSpec("gone", 10)}, "v1");
+  Put(Until(100, Spec("api", 50)));
+  Put(Until(200, Spec("gone", 51)));
+  LimitSpec moved = FileSpec("api", 20);
+  moved.defined_at = "limits.yaml:77";
+  const uint32_t rule = Find("api")->rule().id;
+  Apply({moved, FileSpec("other")}, "v2");
+  EXPECT_EQ(Permits("api"), 50u);
+  EXPECT_EQ(Find("api")->spec().defined_at, "limits.yaml:77");
+  EXPECT_EQ(Find("api")->rule().id, rule);
+  EXPECT_EQ(Find("gone")->spec().origin, Origin::kAdmin);
+  EXPECT_EQ(Find("gone")->spec().defined_at, "");
+  ASSERT_TRUE(registry_.EndTemporary("api", 100).ok());
+  EXPECT_EQ(Permits("api"), 20u);
+  EXPECT_EQ(registry_.Current()->first_end_ns(), 200);
+  ASSERT_TRUE(registry_.EndTemporary("gone", 200).ok());
+  EXPECT_THAT(Names(), ElementsAre("api", "other"));
+}
+
+TEST_F(LimitRegistryTest, ASecondTemporaryPutIsUndoneToTheLimitBeforeTheFirst) {
+  Apply({FileSpec("file", 10)}, "v1");
+  Put(Spec("admin", 11));
+  ASSERT_TRUE(registry_.Delete("file").ok());
+  for (const uint64_t permits : {50u, 60u}) {
+    Put(Until(static_cast<int64_t>(permits), Spec("file", permits)));
+    Put(Until(static_cast<int64_t>(permits), Spec("admin", permits)));
+    Put(Until(static_cast<int64_t>(permits), Spec("new", permits)));
+  }
+  EXPECT_EQ(registry_.Current()->admin_changes(), 3u);
+  EXPECT_EQ(registry_.EndTemporary("admin", 50).code(), absl::StatusCode::kNotFound)
+      << "the second end counts";
+  for (const char* name : {"file", "admin", "new"}) {
+    EXPECT_EQ(Permits(name), 60u);
+    ASSERT_TRUE(registry_.EndTemporary(name, 60).ok());
+  }
+  EXPECT_THAT(Names(), ElementsAre("admin")) << "`file` was deleted before";
+  EXPECT_EQ(Permits("admin"), 11u);
+}
+
+TEST_F(LimitRegistryTest, APutWithoutEndAndADeleteEndATemporaryPut) {
+  Apply({FileSpec("api", 10), FileSpec("file", 10)}, "v1");
+  Put(Until(100, Spec("api", 50)));
+  Put(Spec("api", 60));
+  EXPECT_EQ(Permits("api"), 60u);
+  EXPECT_EQ(registry_.EndTemporary("api", 100).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Permits("api"), 60u);
+  Put(Until(100, Spec("file", 50)));
+  ASSERT_TRUE(registry_.Delete("file").ok());
+  EXPECT_EQ(Find("file"), nullptr);
+  EXPECT_EQ(registry_.EndTemporary("file", 100).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry_.Current()->first_end_ns(), LimitTable::kNoEnd);
+}
+
+TEST_F(LimitRegistryTest, ATemporaryPutStaysWhileOthersNeedIt) {
+  Put(Until(100, Spec("parent", 50)));
+  Put(Until(200, Spec("child", 50, {"parent"})));
+  EXPECT_EQ(registry_.EndTemporary("parent", 100).message(), registry_.Delete("parent").message());
+  EXPECT_EQ(registry_.EndTemporary("parent", 100).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Permits("parent"), 50u);
+  ASSERT_TRUE(registry_.EndTemporary("child", 200).ok());
+  ASSERT_TRUE(registry_.EndTemporary("parent", 100).ok());
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(LimitRegistryTest, ATemporaryPutOverAnEnvoyLimitSurvivesItsConfiguration) {
+  ASSERT_TRUE(registry_.ApplyEnvoy({FileSpec("envoy", 10)}, "v1", nullptr).ok());
+  Put(Until(100, Spec("envoy", 50)));
+  ASSERT_TRUE(registry_.ApplyEnvoy({FileSpec("envoy", 20)}, "v2", nullptr).ok());
+  EXPECT_EQ(Permits("envoy"), 50u);
+  EXPECT_EQ(registry_.Current()->envoy_limits()[0], Find("envoy"));
+  ASSERT_TRUE(registry_.EndTemporary("envoy", 100).ok());
+  EXPECT_EQ(Permits("envoy"), 20u);
+}
+
+TEST_F(LimitRegistryTest, AnotherReasonMakesNoNewRule) {
+  LimitSpec spec = Spec("api");
+  spec.reason = "one";
+  Put(spec);
+  const uint32_t rule = Find("api")->rule().id;
+  spec.reason = "two";
+  spec.ends_at_ns = 7;
+  Put(spec);
+  EXPECT_EQ(Find("api")->spec().reason, "two");
+  EXPECT_EQ(Find("api")->rule().id, rule);
 }
 
 TEST_F(LimitRegistryTest, DeleteOfAnAdminLimitIsPermanent) {

@@ -86,6 +86,59 @@ TEST_F(LimitAdminTest, PutAndDeleteTakeEffectAtOnce) {
   EXPECT_EQ(admin_.Get("new").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(LimitAdminTest, ATemporaryPutIsUndoneAfterItsTime) {
+  Acquire("api", "k", 5);
+  ASSERT_TRUE(admin_.Put(PerSecond("api", 100), {"sale", WireDuration{60, 0}}).ok());
+  EXPECT_EQ(admin_.Get("api")->limit->spec().reason, "sale");
+  EXPECT_EQ(Remaining("api", "k"), 50) << "half of 10 becomes half of 100";
+  clock_.Advance(60 * kSecond - 1);
+  clock_.SetWall(clock_.WallNs() + 3600 * kSecond);  // the wall clock does not count
+  EXPECT_TRUE(admin_.Ended().empty());
+  EXPECT_EQ(admin_.Undo("api").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Remaining("api", "k"), 100);
+  Acquire("api", "k", 100);
+  clock_.Advance(1);
+  ASSERT_EQ(admin_.Ended(), std::vector<std::string>{"api"});
+  ASSERT_TRUE(admin_.Undo("api").ok());
+  EXPECT_TRUE(admin_.Ended().empty());
+  EXPECT_EQ(Remaining("api", "k"), 0) << "the empty bucket stays empty";
+  EXPECT_EQ(admin_.Get("api")->limit->spec().origin, limits::Origin::kFile);
+  EXPECT_EQ(admin_.Get("api")->limit->spec().reason, "");
+}
+
+TEST_F(LimitAdminTest, ALaterTemporaryPutMovesTheEnd) {
+  ASSERT_TRUE(admin_.Put(PerSecond("api", 100), {"", WireDuration{10, 0}}).ok());
+  ASSERT_TRUE(admin_.Put(PerSecond("other", 100), {"", WireDuration{10, 0}}).ok());
+  clock_.Advance(9 * kSecond);
+  ASSERT_TRUE(admin_.Put(PerSecond("api", 200), {"", WireDuration{10, 0}}).ok());
+  ASSERT_TRUE(admin_.Put(PerSecond("other", 200)).ok());
+  clock_.Advance(9 * kSecond);
+  EXPECT_TRUE(admin_.Ended().empty());
+  clock_.Advance(kSecond);
+  EXPECT_EQ(admin_.Ended(), std::vector<std::string>{"api"});
+  ASSERT_TRUE(admin_.Undo("api").ok());
+  EXPECT_EQ(Remaining("api", "k"), 10);
+  EXPECT_EQ(Remaining("other", "k"), 200);
+}
+
+TEST_F(LimitAdminTest, ABadReasonOrEndChangesNothing) {
+  const auto put = [&](const PutOptions& options) {
+    return std::string(admin_.Put(PerSecond("api", 100), options).status().message());
+  };
+  const std::string bounds = "; from 1s to 365 days (8760h), or absent for a change without end";
+  EXPECT_EQ(put({"", WireDuration{0, 0}}), "expires_after: 0" + bounds);
+  EXPECT_EQ(put({"", WireDuration{0, 999'999'999}}), "expires_after: 999.999999ms" + bounds);
+  EXPECT_EQ(put({"", WireDuration{-5, 0}}), "expires_after: -5s" + bounds);
+  EXPECT_EQ(put({"", WireDuration{365 * 86400, 1}}), "expires_after: 8760h0.000000001s" + bounds);
+  EXPECT_EQ(put({"", WireDuration{1, -1}}).substr(0, 14), "expires_after:");
+  EXPECT_EQ(put({std::string(257, 'x'), {}}),
+            "reason: \"" + std::string(40, 'x') + "...\" has 257 bytes; at most 256");
+  EXPECT_EQ(put({"a\xFF", {}}), "reason: \"a\\xff\" is not valid UTF-8");
+  EXPECT_EQ(Remaining("api", "k"), 10);
+  EXPECT_EQ(put({std::string(256, 'x'), WireDuration{365 * 86400, 0}}), "");
+  EXPECT_EQ(put({"", WireDuration{1, 0}}), "");
+}
+
 TEST_F(LimitAdminTest, StatsCountEveryOutcome) {
   Acquire("api", "k", 10);
   Acquire("api", "k", 1);
