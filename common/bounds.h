@@ -248,6 +248,12 @@ inline constexpr size_t kMaxMetricClients = 1000;
 // Bytes of a header `authorization` that can be a client's: each connection keeps its last one.
 inline constexpr size_t kMaxAuthorizationBytes = 1024;
 
+// Refusals of wrong tokens from one address that wait to be sent, a tenth of a second apart; and
+// addresses that are known to guess. Each waiting refusal is an open call, of some kilobytes in the
+// account of its connection. Further ones close their connection.
+inline constexpr size_t kMaxLateRefusals = 16;
+inline constexpr size_t kMaxGuessingNetworks = 512;
+
 // Envoy's rate-limit configuration. Levels of descriptors: each takes two levels of YAML
 // (kMaxYamlDepth), and an entry of a request costs a look-up for each.
 inline constexpr size_t kMaxDescriptorDepth = 12;

@@ -14,7 +14,8 @@ constexpr size_t kTlsConnectionBytes = size_t{36} << 10;
 
 }  // namespace
 
-Ports::Ports(const Collaborators& with) : with_(with) {
+Ports::Ports(const Collaborators& with)
+    : with_(with), refusals_(with.log, with.audit, with.loops.background()) {
   MakeData();
   MakeAdmin();
   MakeHttp();
@@ -27,12 +28,14 @@ Ports::~Ports() = default;
 // ---- What each port serves ----
 
 // What the gRPC ports have in common.
-transport::PortServerOptions Ports::GrpcOptions(const transport::TlsFiles& tls) const {
+transport::PortServerOptions Ports::GrpcOptions(const transport::TlsFiles& tls) {
   transport::PortServerOptions options;
   options.tls = tls;
   options.log = &with_.log;
   options.rpc.memory = &with_.memory;
   options.rpc.clients = with_.clients;
+  options.rpc.guesses = &guesses_;
+  options.rpc.refusals = &refusals_;
   options.rpc.log = &with_.log;
   options.rpc.stall_timeout_ns = with_.flags.stall_timeout_ns;
   if (tls.enabled()) options.rpc.connection_bytes = kTlsConnectionBytes;
@@ -40,11 +43,13 @@ transport::PortServerOptions Ports::GrpcOptions(const transport::TlsFiles& tls) 
 }
 
 // What the HTTP ports have in common.
-web::HttpPortOptions Ports::HttpOptions(const net::Address& listen) const {
+web::HttpPortOptions Ports::HttpOptions(const net::Address& listen) {
   web::HttpPortOptions options;
   options.listen = listen;
   options.http.memory = &with_.memory;
   options.http.clients = with_.clients;
+  options.http.guesses = &guesses_;
+  options.http.refusals = &refusals_;
   options.http.log = &with_.log;
   options.http.stall_timeout_ns = with_.flags.stall_timeout_ns;
   return options;
@@ -110,7 +115,7 @@ void Ports::MakeHttp() {
                          .token = with_.token,
                          .clients = with_.clients != nullptr,
                          .hosts = flags.http_hosts,
-                         .log = &with_.log});
+                         .refusals = &refusals_});
   web::HttpPortOptions options = HttpOptions(listen);
   options.tls = flags.http_tls;
   options.http.gate = &access_->site();

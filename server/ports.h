@@ -15,6 +15,8 @@
 #include "common/memory_account.h"
 #include "common/metrics.h"
 #include "common/net/address.h"
+#include "server/access/refusal_log.h"
+#include "server/access/token_guesses.h"
 #include "server/envoy/statistics.h"
 #include "server/envoy/statsd.h"
 #include "server/flags.h"
@@ -99,8 +101,8 @@ class Ports {
   void MakeHttp();
   void MakeMetrics();
   void MakeEnvoyPorts();
-  transport::PortServerOptions GrpcOptions(const transport::TlsFiles& tls) const;
-  web::HttpPortOptions HttpOptions(const net::Address& listen) const;
+  transport::PortServerOptions GrpcOptions(const transport::TlsFiles& tls);
+  web::HttpPortOptions HttpOptions(const net::Address& listen);
   template <typename Port>
   absl::Status ListenOn(Port& port, const char* name, const char* flag,
                         const net::Address& address);
@@ -109,6 +111,8 @@ class Ports {
   void ForEach(const Use& use);
 
   const Collaborators with_;
+  access::TokenGuesses guesses_;
+  access::RefusalLog refusals_;
   std::unique_ptr<transport::RateLimiterService> data_service_;
   std::unique_ptr<transport::DescriptorLimiter> descriptors_;  // null: no configuration of Envoy
   std::unique_ptr<transport::RateLimitService> envoy_service_;

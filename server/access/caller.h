@@ -64,6 +64,8 @@ class Caller {
     return client_ != nullptr && client_->domains.Match(domain);
   }
 
+  // Whether the caller sent a token, and no client has it.
+  bool has_wrong_token() const { return client_ == nullptr && proof_.token != Proof::Token::kNone; }
   // Counts one call of the client. RESOURCE_EXHAUSTED: it has none left now.
   absl::Status CountCall(int64_t now_ns) const {
     ClientUse* const use = this->use();

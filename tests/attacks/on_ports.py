@@ -1,5 +1,8 @@
 """Attacks on TLS handshakes, the admin port and logging."""
+import hashlib
+import secrets
 import ssl
+import tempfile
 import time
 
 import grpc
@@ -169,6 +172,101 @@ def admin_lists(run):
     run.rss(64)
     for attacker in unread + read:
         attacker.close()
+    run.released("after they left")
+    run.end()
+
+
+RIGHT_TOKEN = "attacks-" + secrets.token_hex(16)
+
+
+def clients_file():
+    file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+    digest = hashlib.sha256(RIGHT_TOKEN.encode()).hexdigest()
+    file.write(f"""clients:
+  - {{ name: anonymous, limits: ["*"], calls: [acquire, query, admin_view] }}
+  - {{ name: holder, limits: ["*"], token_sha256: {digest}, calls: [acquire] }}
+""")
+    file.flush()
+    return file
+
+
+class Guesser:
+    """A connection that sends wrong tokens, on one port after the other."""
+
+    def __init__(self, server, admin):
+        self.server, self.admin = server, admin
+        self.guesses = self.answered = self.connections = 0
+        self.connection = None
+
+    def guess(self, count):
+        """Sends so many more, on a new connection if the last one is over."""
+        if self.connection is None or self.connection.ended:
+            self.leave()
+            self.connection = self.server.connect(admin=self.admin)
+            self.connections += 1
+        method, body, service = (("ListLimits", admin_pb.ListLimitsRequest(), "LimitAdmin")
+                                 if self.admin else
+                                 ("Acquire", acquisition(("big", "guess")), "RateLimiter"))
+        for _ in range(count):
+            token = (("authorization", "Bearer " + secrets.token_hex(16)),)
+            if not self.connection.call(method, message(body), token, 0.1, service):
+                break
+
+    def leave(self):
+        if self.connection is not None:
+            self.guesses += self.connection.opened
+            self.answered += self.connection.opened - len(self.connection.calls)
+            self.connection.close()
+        self.connection = None
+
+
+@attack()
+def token_guesses(run):
+    """Wrong tokens on both ports: on connections that wait for each answer, and then a hundred at a
+    time on connections that are opened again and again."""
+    clients = clients_file()
+    server = run.server(f"--clients={clients.name}")
+    run.begin()
+    start = time.monotonic()
+    holder = server.stub()
+    honest, failed = 0, 0
+
+    def call_with_right_token():
+        nonlocal honest, failed
+        try:
+            holder.Acquire(acquisition(("honest", "holder")), timeout=5,
+                           metadata=(("authorization", "Bearer " + RIGHT_TOKEN),))
+            honest += 1
+        except grpc.RpcError:
+            failed += 1
+
+    patient = [Guesser(server, admin=i % 2 == 0) for i in range(run.n(14, at_most=16))]
+    while time.monotonic() < start + 4:
+        for one in patient:
+            if one.connection is None or one.connection.ended or not one.connection.calls:
+                one.guess(1)
+            one.connection.read(0.002)
+        call_with_right_token()
+    hasty = [Guesser(server, admin=i % 2 == 0) for i in range(2)]
+    while time.monotonic() < start + 8:
+        for one in hasty:
+            one.guess(run.n(100))
+            one.connection.wait(0.02)
+        call_with_right_token()
+    for one in patient + hasty:
+        one.leave()
+    elapsed = time.monotonic() - start
+    answered = sum(one.answered for one in patient + hasty)
+    sent = sum(one.guesses for one in patient + hasty)
+    connections = sum(one.connections for one in patient + hasty)
+    most = 5 + 10 * elapsed
+    run.note(f"{sent} wrong tokens on {connections} connections in {elapsed:.0f} s")
+    run.check(answered <= most, f"{answered} of them were answered",
+              "5 answers, and 10 in each second")
+    run.check(failed == 0,
+              f"{honest} calls with a right token from the same address, {failed} failed",
+              "none failed")
+    run.rss(16)
     run.released("after they left")
     run.end()
 

@@ -67,6 +67,8 @@ struct Problem {
   absl::StatusCode code = absl::StatusCode::kInternal;
   std::string detail;
   bool nothing_taken = false;
+  // The request had a wrong token: it is answered late (access::TokenGuesses).
+  bool wrong_token = false;
   std::vector<std::pair<std::string, std::string>> headers = {};
 
   // `http_status` 0: HttpStatusOf(status.code()). 429 if errors::IsOverClientBound.

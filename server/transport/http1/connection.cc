@@ -178,6 +178,7 @@ void Connection::OnHeaders() {
   exchange_->is_1_1_ = exchange_->request_.is_1_1();
   exchange_->route_ = loop_.routes().Find(exchange_->request_.path());
   refusal_ = Refusal();
+  if (refusal_.has_value() && refusal_->wrong_token && !PlanLateRefusal()) return;
   const std::optional<uint64_t> length = parser_.content_length();
   if (!refusal_.has_value()) {
     const size_t most = exchange_->route_->options.max_body_bytes;
@@ -198,13 +199,35 @@ void Connection::OnHeaders() {
   // The body is not worth waiting for, or not sent before our answer.
   if (length.value_or(UINT64_MAX) > kMaxDiscardedBytes || parser_.expects_continue()) {
     if (length != 0) {
-      const Problem problem = *std::move(refusal_);
-      refusal_.reset();
       close_after_ = true;
       state_ = State::kHandling;
-      exchange_->Fail(problem);
+      AnswerRefusal();
     }
   }
+}
+
+bool Connection::PlanLateRefusal() {
+  if (loop_.options().guesses == nullptr) return true;
+  const int64_t now_ns = loop_.loop().now_ns();
+  const auto at_ns = loop_.options().guesses->RefuseAt(stream().peer_address(), now_ns);
+  if (at_ns.has_value()) {
+    refuse_at_ns_ = *at_ns > now_ns ? *at_ns : 0;
+    return true;
+  }
+  Close();
+  return false;
+}
+
+void Connection::AnswerRefusal() {
+  if (refuse_at_ns_ > loop_.loop().now_ns()) {
+    loop_.MarkWaiting(*this, false);
+    PlanTimer();
+    return;
+  }
+  const Problem refusal = *std::move(refusal_);
+  refusal_.reset();
+  refuse_at_ns_ = 0;
+  exchange_->Fail(refusal);
 }
 
 std::optional<Problem> Connection::Refusal() const {
@@ -240,16 +263,15 @@ void Connection::OnRequest() {
   state_ = State::kHandling;
   loop_.MarkWaiting(*this, false);
   Spend(kRequestUnits);
-  exchange_->phase_ = Exchange::Phase::kHandling;
+  // The handler does not get what is refused.
+  if (!refusal_.has_value()) exchange_->phase_ = Exchange::Phase::kHandling;
   exchange_->arrived_ns_ = stream().ready_since_ns();
   common::MethodCounters& counters = loop_.CountersOf(exchange_->route_);
   counters.messages_received.Add(1);
   counters.bytes_received.Add(exchange_->request_.body().size());
   in_handler_ = true;
   if (refusal_.has_value()) {
-    const Problem refusal = *std::move(refusal_);
-    refusal_.reset();
-    exchange_->Fail(refusal);
+    AnswerRefusal();
   } else if (exchange_->route_->options.shed_when_late && loop_.Sheds(QueuedNs())) {
     exchange_->Fail(common::errors::NotExecuted(absl::ResourceExhaustedError(transport::kShed)));
   } else {
@@ -275,6 +297,7 @@ void Connection::FailAndClose(int status, std::string_view text) {
   if (closing()) return;
   close_after_ = true;
   refusal_.reset();
+  refuse_at_ns_ = 0;
   state_ = State::kHandling;
   loop_.MarkWaiting(*this, false);
   exchange_->head_.Clear();
@@ -309,7 +332,9 @@ void Connection::Drain() {
   if (state_ == State::kReading && !headers_done_) return Close();
   if (exchange_ == nullptr) return Close();
   close_after_ = true;
-  if (state_ == State::kHandling) exchange_->route_->handler->OnDrain(*exchange_);
+  if (state_ == State::kHandling && !refusal_.has_value()) {
+    exchange_->route_->handler->OnDrain(*exchange_);
+  }
 }
 
 // ---- Turns and time
@@ -326,6 +351,7 @@ void Connection::PlanTurn() {
 
 int64_t Connection::WaitDeadlineNs() const {
   const ServerOptions& options = loop_.options();
+  if (state_ == State::kHandling && refuse_at_ns_ > 0) return refuse_at_ns_;
   if (state_ != State::kReading) return std::numeric_limits<int64_t>::max();
   if (exchange_ == nullptr) return since_ns_ + options.idle_timeout_ns;
   return since_ns_ + (headers_done_ ? options.body_timeout_ns : options.header_timeout_ns);
@@ -344,6 +370,8 @@ void Connection::OnTimer() {
   if (closing()) return;
   if (loop_.loop().now_ns() < WaitDeadlineNs()) {
     PlanTimer();
+  } else if (state_ == State::kHandling) {
+    AnswerRefusal();
   } else if (exchange_ == nullptr) {
     Close();
   } else {

@@ -84,6 +84,10 @@ class Connection final : public transport::PortConnection,
   void OnHeaders();
   std::optional<Problem> Refusal() const;
   void OnRequest();
+  // Plans the answer to a wrong token. Returns false if the connection was closed instead.
+  bool PlanLateRefusal();
+  // Answers refusal_ when it is due.
+  void AnswerRefusal();
   // How long the request has waited for its turn.
   int64_t QueuedNs();
   // Answers an error after which the connection cannot go on.
@@ -112,6 +116,7 @@ class Connection final : public transport::PortConnection,
   RequestParser parser_;
   Exchange* exchange_ = nullptr;  // null: no byte of a request has arrived
   std::optional<Problem> refusal_;
+  int64_t refuse_at_ns_ = 0;  // when refusal_ is due; 0: at once
   std::shared_ptr<void> handler_state_;
   common::Buffer input_;  // not parsed yet
   SharedBytes rest_;      // of the response's body

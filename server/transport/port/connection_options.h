@@ -9,6 +9,8 @@
 #include "common/log.h"
 #include "common/memory_account.h"
 #include "server/access/caller.h"
+#include "server/access/refusal_log.h"
+#include "server/access/token_guesses.h"
 
 namespace sluice::transport {
 
@@ -22,6 +24,10 @@ struct ConnectionOptions {
   common::MemoryBudget* memory = nullptr;
   // The clients that are served; null: all callers. Outlives the port.
   const access::Clients* clients = nullptr;
+  // When callers with a wrong token are refused; null: at once. Outlives the port.
+  access::TokenGuesses* guesses = nullptr;
+  // Gets the calls of the control plane that are refused; null: nothing does. Outlives the port.
+  access::RefusalLog* refusals = nullptr;
   // Bytes of a connection that the transport does not see: its stream, and TLS.
   size_t connection_bytes = size_t{2} << 10;
   // A call that waited longer than this between its arrival and its turn is refused with

@@ -6,7 +6,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/http2/header_names.h"
-#include "common/log.h"
 #include "common/strings.h"
 #include "server/access/caller.h"
 #include "server/transport/rpc/rpc_connection.h"
@@ -42,6 +41,7 @@ void RpcCall::Recycle() {
   if (!metadata_.empty()) metadata_ = {};
   if (caller_ != nullptr) caller_ = nullptr;
   stream_place_.Leave();
+  if (refusal_ != nullptr) refusal_ = nullptr;
   connection_ = nullptr;
   phase_ = Phase::kReceiving;
   request_state_ = RequestState::kHeaders;
@@ -104,7 +104,7 @@ void RpcCall::OnHeadersDone(bool end) {
 }
 
 void RpcCall::OnHeadersTooLarge() {
-  if (phase_ == Phase::kStarted) {
+  if (phase_ == Phase::kStarted || phase_ == Phase::kRefused) {
     Cancel();  // trailers of a request, and a client that means harm
   } else if (!finished()) {
     Fail(absl::StatusCode::kResourceExhausted, "the request's headers are too large");
@@ -143,7 +143,7 @@ void RpcCall::AnswerFault() {
 
 void RpcCall::OnData(absl::Span<const uint8_t> data) {
   // Data after the response is dropped. The window is not restored, which stops the client.
-  if (finished()) return;
+  if (ignores_input()) return;
   unconsumed_ += data.size();
   if (head_.fault() == nullptr) {
     if (!connection_->HasRoomFor(data.size())) {
@@ -166,7 +166,7 @@ void RpcCall::OnData(absl::Span<const uint8_t> data) {
 
 void RpcCall::OnEnd() {
   request_state_ = RequestState::kEnded;
-  if (finished()) return;
+  if (ignores_input()) return;
   if (head_.fault() != nullptr) {
     AnswerFault();
   } else {
@@ -188,14 +188,13 @@ void RpcCall::RunReady() {
 bool RpcCall::Authorize() {
   if (!connection_->recognises_callers() || !method_->options.call.has_value()) return true;
   if (caller_ == nullptr) caller_ = connection_->CallerOf("");
-  const bool may = caller_->May(*method_->options.call);
-  const absl::Status refused = may ? CountForClient() : caller_->Check(*method_->options.call);
-  if (refused.ok()) return true;
-  common::Log* const log = connection_->rpc_loop().options().log;
-  if (!may && log != nullptr && access::IsAdmin(*method_->options.call)) {
-    log->Warning("admin_call_refused", {{"peer", peer_address()}, {"error", refused.message()}});
+  if (!caller_->May(*method_->options.call)) {
+    RefuseCaller(caller_->Check(*method_->options.call), caller_->has_wrong_token());
+    return false;
   }
-  Fail(refused.code(), common::ToStd(refused.message()));
+  const absl::Status counted = CountForClient();
+  if (counted.ok()) return true;
+  Fail(counted.code(), common::ToStd(counted.message()));
   return false;
 }
 
@@ -206,6 +205,40 @@ absl::Status RpcCall::CountForClient() {
     counted = caller_->Enter(access::ClientBound::kStreams, now_ns, &stream_place_);
   }
   return counted;
+}
+
+void RpcCall::RefuseCaller(const absl::Status& status, bool wrong_token) {
+  const RpcServerOptions& options = connection_->rpc_loop().options();
+  const std::string peer = peer_address();
+  if (options.refusals != nullptr && method_->options.call.has_value() &&
+      access::IsAdmin(*method_->options.call)) {
+    access::AuditRecord record;
+    if (caller_ != nullptr && caller_->client() != nullptr) record.client = caller_->client()->name;
+    record.peer = peer;
+    record.call = method_->path.substr(method_->path.rfind('/') + 1);
+    record.outcome = status;
+    options.refusals->Add(std::move(record));
+  }
+  const int64_t now_ns = loop().now_ns();
+  const auto at_ns = wrong_token && options.guesses != nullptr
+                         ? options.guesses->RefuseAt(peer, now_ns)
+                         : std::optional(now_ns);
+  if (at_ns.has_value() && *at_ns <= now_ns) {
+    Fail(status.code(), common::ToStd(status.message()));
+    return;
+  }
+  phase_ = Phase::kRefused;
+  reader_.Clear(kKeepBytes);
+  UpdateHeldBytes();
+  if (!at_ns.has_value()) {
+    // The call ends with its connection.
+    connection_->session().Terminate(http2::ErrorCode::kEnhanceYourCalm, "too many wrong tokens");
+    connection_->MarkDirty();
+    return;
+  }
+  refusal_ = std::make_unique<absl::Status>(status);
+  deadline_ns_ = *at_ns;
+  loop().Arm(timer_, deadline_ns_);
 }
 
 bool RpcCall::AuthorizeAgain() {
@@ -442,6 +475,10 @@ void RpcCall::OnTimer() {
   RpcLoop& loop = connection_->rpc_loop();
   loop.ReadClock();
   deadline_passed_ = loop.Now() >= deadline_ns_;
+  if (phase_ == Phase::kRefused) {
+    if (refusal_ != nullptr) Fail(refusal_->code(), common::ToStd(refusal_->message()));
+    return;
+  }
   if (phase_ == Phase::kStarted && !deadline_passed_) {
     ArmTimer(loop.Now());
     return;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -63,6 +64,8 @@ class RpcCall final : public ServerCall,
   // Arms the timer for the deadline, or for the end of the request. Once; later calls do nothing.
   void PlanTimer(int64_t now_ns);
   bool timer_planned() const { return timer_planned_; }
+  // ServerCall::Refuse.
+  void RefuseCaller(const absl::Status& status, bool wrong_token);
 
   // Since when the peer has taken none of the unsent answers; kNoDeadline: none are unsent.
   int64_t unsent_since_ns() const { return unsent_bytes() > 0 ? unsent_since_ns_ : kNoDeadline; }
@@ -76,6 +79,8 @@ class RpcCall final : public ServerCall,
   void TakePath(std::string_view path);
   // Streams: whether the handler takes messages now.
   bool reading() const { return !paused_ && !congested_; }
+  // Input of a call that has ended, or will without it.
+  bool ignores_input() const { return phase_ >= Phase::kRefused; }
   // Whether the caller may call the method, within its bounds. False: the call was refused.
   bool Authorize();
   absl::Status CountForClient();
@@ -110,7 +115,8 @@ class RpcCall final : public ServerCall,
   size_t unconsumed_ = 0;  // DATA bytes for which the stream window was not restored
   bool timer_planned_ = false;
   net::Timer timer_{net::Timer::To<&RpcCall::OnTimer>, this};
-  std::string path_;  // of an unknown method
+  std::string path_;                       // of an unknown method
+  std::unique_ptr<absl::Status> refusal_;  // of a call that is kRefused
 };
 
 }  // namespace sluice::transport

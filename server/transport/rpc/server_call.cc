@@ -91,6 +91,10 @@ void ServerCall::Finish(absl::StatusCode code, std::string_view message) {
   End(code, message);
 }
 
+void ServerCall::Refuse(const absl::Status& status, bool wrong_token) {
+  static_cast<RpcCall*>(this)->RefuseCaller(status, wrong_token);
+}
+
 void ServerCall::Fail(absl::StatusCode code, std::string_view message) {
   Spend(kFailUnits);
   if (phase_ == Phase::kReceiving) {

@@ -79,6 +79,10 @@ class ServerCall : public http2::Stream {
   // Ends the call. Unary: without a response, unless code is OK. Streams: after the sent messages.
   void Finish(absl::StatusCode code, std::string_view message);
   void Finish(const absl::Status& status);
+  // Ends the call because its caller may not make it. Refusals of admin calls are recorded. After a
+  // wrong token the caller may learn it late (access::TokenGuesses), or its connection is closed;
+  // the handler forgets the call at once.
+  void Refuse(const absl::Status& status, bool wrong_token);
 
   // Streams: sends the bytes that were written to response() since the last Send as one message.
   void Send();
@@ -122,6 +126,7 @@ class ServerCall : public http2::Stream {
     kReceiving,  // the handler does not know the call
     kStarted,    // the handler has the call
     kAborting,   // OnCancelled is being called; an error response follows
+    kRefused,    // the handler does not know the call, and a refusal follows at deadline_ns_
     kFinished,   // the response is complete, or cannot be sent
   };
   enum class RequestState : uint8_t {

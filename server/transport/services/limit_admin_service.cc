@@ -162,25 +162,24 @@ void LimitAdminService::UndoEndedChanges() {
   constexpr int64_t kLookNs = 100'000'000;
   constexpr int64_t kTryAgainNs = 1'000'000'000;
   std::vector<std::string> not_undone;
-  {
+  for (const std::string& limit : admin_.Ended()) {
     const common::MutexLock changes(&changes_);
-    for (const std::string& limit : admin_.Ended()) {
-      access::AuditRecord record;
-      record.peer = "expiry";
-      record.call = "UndoPutLimit";
-      v1::DeleteLimitRequest name;
-      name.set_name(limit);
-      record.request = Json(name);
-      record.before = Shown(limit);
-      record.outcome = admin_.Undo(limit);
-      record.after = Shown(limit);
-      if (!record.outcome.ok()) {
-        not_undone.push_back(limit);
-        if (absl::c_linear_search(not_undone_, limit)) continue;
-        log_.Warning("limit_not_restored", {{"limit", limit}, {"error", record.outcome.message()}});
-      }
-      (void)Record(record);
+    access::AuditRecord record;
+    record.peer = "expiry";
+    record.call = "UndoPutLimit";
+    v1::DeleteLimitRequest name;
+    name.set_name(limit);
+    record.request = Json(name);
+    record.before = Shown(limit);
+    record.outcome = admin_.Undo(limit);
+    if (absl::IsNotFound(record.outcome)) continue;  // an admin has changed it meanwhile
+    record.after = Shown(limit);
+    if (!record.outcome.ok()) {
+      not_undone.push_back(limit);
+      if (absl::c_linear_search(not_undone_, limit)) continue;
+      log_.Warning("limit_not_restored", {{"limit", limit}, {"error", record.outcome.message()}});
     }
+    (void)Record(record);
   }
   not_undone_ = std::move(not_undone);
   undo_loop_->ArmIn(undo_timer_, not_undone_.empty() ? kLookNs : kTryAgainNs);
@@ -214,8 +213,7 @@ bool LimitAdminService::Admit(ServerCall& call) const {
   if (token_ == nullptr || call.caller() != nullptr) return true;
   const absl::Status status = token_->Check(call.metadata("authorization").value_or(""));
   if (status.ok()) return true;
-  log_.Warning("admin_call_refused", {{"peer", call.peer_address()}, {"error", status.message()}});
-  call.Finish(status);
+  call.Refuse(status, /*wrong_token=*/call.metadata("authorization").has_value());
   return false;
 }
 

@@ -30,21 +30,30 @@ bool IsIpLiteral(std::string_view host) {
   return host.find(':') != host.npos || host.find_first_not_of("0123456789.") == host.npos;
 }
 
+// A problem of an admin call, which is recorded.
+Problem Recorded(const AccessOptions& options, const Exchange& exchange, Problem problem) {
+  if (options.refusals == nullptr) return problem;
+  access::AuditRecord record;
+  const access::CallerPtr& caller = exchange.caller();
+  if (caller != nullptr && caller->client() != nullptr) record.client = caller->client()->name;
+  record.peer = exchange.peer_address();
+  record.call = exchange.route().path;
+  record.outcome = absl::Status(problem.code, problem.detail);
+  options.refusals->Add(std::move(record));
+  return problem;
+}
+
 // The header Authorization, against the token. REQUIRES: there is a token.
 std::optional<Problem> CheckToken(const AccessOptions& options, const Exchange& exchange) {
   const auto sent = exchange.request().header("authorization");
   if (sent.has_value() && options.token->Check(*sent).ok()) return std::nullopt;
-  if (options.log != nullptr) {
-    options.log->Warning("admin_call_refused", {{"peer", exchange.peer_address()},
-                                                {"error", sent.has_value() ? "the token is wrong"
-                                                                           : "no token was sent"}});
-  }
   Problem problem = Problem::Http(
       401, sent.has_value()
                ? "Authorization: not the token of --admin_token_file"
                : "send the token of --admin_token_file, as `Authorization: Bearer TOKEN`");
   problem.headers.emplace_back("www-authenticate", "Bearer");
-  return problem;
+  problem.wrong_token = sent.has_value();
+  return Recorded(options, exchange, std::move(problem));
 }
 
 }  // namespace
@@ -67,11 +76,9 @@ class Access::ClientGate final : public http1::Gate {
     if (absl::IsUnauthenticated(checked)) {
       problem.headers.emplace_back("www-authenticate", "Bearer");
     }
-    if (!may && access::IsAdmin(call_) && options_.log != nullptr) {
-      options_.log->Warning("admin_call_refused",
-                            {{"peer", exchange.peer_address()}, {"error", checked.message()}});
-    }
-    return problem;
+    problem.wrong_token = caller.has_wrong_token();
+    return !may && access::IsAdmin(call_) ? Recorded(options_, exchange, std::move(problem))
+                                          : problem;
   }
 
  private:
@@ -104,9 +111,11 @@ class Access::ReadGate final : public http1::Gate {
   std::optional<Problem> Check(const Exchange& exchange) const override {
     if (open_) return std::nullopt;
     if (options_.token != nullptr) return CheckToken(options_, exchange);
-    return Problem::Http(403,
-                         "limits, keys and counters are shown on loopback only, unless the server "
-                         "has --admin_token_file or --http_tls_client_ca");
+    return Recorded(
+        options_, exchange,
+        Problem::Http(403,
+                      "limits, keys and counters are shown on loopback only, unless the server "
+                      "has --admin_token_file or --http_tls_client_ca"));
   }
 
  private:
@@ -119,8 +128,10 @@ class Access::ChangeGate final : public http1::Gate {
   explicit ChangeGate(const AccessOptions& options) : options_(options) {}
   std::optional<Problem> Check(const Exchange& exchange) const override {
     if (options_.token != nullptr) return CheckToken(options_, exchange);
-    return Problem::Http(
-        403, "changes over HTTP need a token; start the server with --admin_token_file");
+    return Recorded(
+        options_, exchange,
+        Problem::Http(403,
+                      "changes over HTTP need a token; start the server with --admin_token_file"));
   }
 
  private:

@@ -21,9 +21,9 @@
 #include <string>
 #include <vector>
 
-#include "common/log.h"
 #include "common/net/address.h"
 #include "server/access/client.h"
+#include "server/access/refusal_log.h"
 #include "server/transport/http1/route.h"
 #include "server/transport/services/bearer_token.h"
 
@@ -40,8 +40,9 @@ struct AccessOptions {
   bool clients = false;
   // Names of hosts, without ports. Empty: loopback and the address that the port listens on.
   std::vector<std::string> hosts;
-  // Gets a line for each request that was refused for its token. Outlives the gates.
-  common::Log* log = nullptr;
+  // Gets the requests to show or change something that were refused; null: nothing does. Outlives
+  // the gates.
+  access::RefusalLog* refusals = nullptr;
 };
 
 // Thread-safe.

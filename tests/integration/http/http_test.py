@@ -231,7 +231,8 @@ class LimitAdminTest(WithToken):
 
     def test_put_with_an_end_and_a_reason(self):
         limit = {"name": "sale", "rate": {"permits": 3}}
-        status, put = self.change("putLimit", {"limit": limit, "reason": "sale", "expiresAfter": "3600s"})
+        status, put = self.change(
+            "putLimit", {"limit": limit, "reason": "sale", "expiresAfter": "3600s"})
         self.assertEqual((status, put["limit"]["reason"]), (200, "sale"))
         self.assertRegex(put["limit"]["expiresIn"], r"^3[0-9.]+s$")
         self.expect_problem(

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "envoy/service/ratelimit/v3/rls.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -294,6 +296,20 @@ TEST_F(ClientsTest, AdminCallsNeedTheirRoleOrTheAdminToken) {
                         "\"after\":null,\"outcome\":\"NOT_FOUND\""));
   EXPECT_EQ(list("checkout-token"), StatusCode::PERMISSION_DENIED);
   EXPECT_TRUE(server_->Logs({"event=admin_call_refused", "client \\\"checkout\\\" may not"}));
+  // Refusals are written later, by another thread.
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(LastLineOf(files_.Path("audit")),
+                             "\"call\":\"ListLimits\",\"request\":null,\"before\":null,"
+                             "\"after\":null,\"outcome\":\"PERMISSION_DENIED\"");
+  }));
+  EXPECT_THAT(LastLineOf(files_.Path("audit")),
+              HasSubstr("\"client\":\"checkout\",\"peer\":\"127.0.0.1:"));
+  EXPECT_EQ(list("wrong"), StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(LastLineOf(files_.Path("audit")),
+                             "\"outcome\":\"UNAUTHENTICATED\",\"error\":\"authorization: no "
+                             "client has this token\"");
+  }));
 }
 
 TEST_F(ClientsTest, ReloadTakesRightsFromOpenConnectionsStreamsAndWatches) {

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <fstream>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -90,7 +91,8 @@ TEST_F(SecurityTest, AdminPortHasItsOwnTls) {
 }
 
 TEST_F(SecurityTest, AdminPortRequiresItsTokenOnLoopbackToo) {
-  Start({.flags = {"--admin_token_file=" + token_}});
+  const std::string audit = files_.Write("audit", "");
+  Start({.flags = {"--admin_token_file=" + token_, "--audit_log=" + audit}});
   const auto channel = server_->AdminChannel();
   EXPECT_TRUE(ListOn(channel, "Bearer 0123456789abcdef-secret").ok());
   for (const char* wrong :
@@ -101,7 +103,15 @@ TEST_F(SecurityTest, AdminPortRequiresItsTokenOnLoopbackToo) {
   // HTTP/2 does not allow a value that ends with a space.
   EXPECT_EQ(ListOn(channel, "Bearer ").error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_TRUE(AcquireOn(server_->DataChannel()).ok());
-  EXPECT_TRUE(server_->Logs({"event=admin_call_refused"}));
+  EXPECT_TRUE(server_->Logs({"event=admin_call_refused", "call=ListLimits"}));
+  EXPECT_TRUE(Eventually([&] {
+    std::ifstream lines(audit);
+    int refused = 0;
+    for (std::string line; std::getline(lines, line);) {
+      refused += absl::StrContains(line, "\"outcome\":\"UNAUTHENTICATED\"") ? 1 : 0;
+    }
+    return refused == 6;
+  }));
   EXPECT_THAT(server_->log(), ::testing::Not(HasSubstr("-secret")));
 }
 

@@ -1,10 +1,14 @@
 // The life of an HTTP connection: order of answers, streams, time-outs, bounds, drain.
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/access/token_guesses.h"
 #include "tests/support/http_peer.h"
 
 namespace sluice::testing {
@@ -70,6 +74,105 @@ TEST_F(ConnectionTest, RefusesCallThatWaitedTooLongForItsTurn) {
   peer.stream.ready_since = server_.clock.NowNs() - 99'000'000;
   peer.Feed(Get("/call"));
   EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+}
+
+// Takes each request for one with a wrong token.
+class WrongTokenGate final : public http1::Gate {
+ public:
+  std::optional<http1::Problem> Check(const http1::Exchange&) const override {
+    http1::Problem problem = http1::Problem::Http(401, "wrong");
+    problem.wrong_token = true;
+    return problem;
+  }
+};
+
+class WrongTokenTest : public ::testing::Test {
+ protected:
+  WrongTokenTest() {
+    server_.routes.Add("/gated", server_.held,
+                       {.methods = {http1::Method::kPost}, .max_body_bytes = 1, .gate = &gate_});
+  }
+  static http1::ServerOptions Options(access::TokenGuesses* guesses) {
+    http1::ServerOptions options;
+    options.guesses = guesses;
+    return options;
+  }
+  static std::string Guess(size_t body = 0) {
+    return absl::StrCat("POST /gated HTTP/1.1\r\nHost: a\r\nContent-Length: ", body, "\r\n\r\n",
+                        std::string(body, 'b'));
+  }
+
+  WrongTokenGate gate_;
+  access::TokenGuesses guesses_;
+  HttpUnderTest server_{Options(&guesses_)};
+};
+
+TEST_F(WrongTokenTest, AnswersAFewAtOnceAndTheOthersLate) {
+  HttpPeer peer(server_);
+  std::string requests;
+  for (int i = 0; i < 7; ++i) requests += Guess(i);
+  peer.Feed(requests + Get("/echo"));
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("401", "401", "401", "401", "401"));
+  HttpPeer other(server_);
+  other.Feed(Get("/echo"));
+  EXPECT_THAT(StatusesOf(other.Take()), ElementsAre("200"));
+  server_.Advance(99'000'000);
+  peer.RunTurns();
+  EXPECT_THAT(peer.Take(), IsEmpty());
+  server_.Advance(2'000'000);
+  peer.RunTurns();
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("401"));
+  server_.Advance(100'000'000);
+  peer.RunTurns();
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("401", "200"));
+  EXPECT_EQ(server_.held.cancelled, 0);
+}
+
+TEST_F(WrongTokenTest, ClosesTheConnectionWhenTooManyAnswersWait) {
+  std::vector<std::unique_ptr<HttpPeer>> peers;
+  for (size_t i = 0; i < 5 + bounds::kMaxLateRefusals + 3; ++i) {
+    peers.push_back(std::make_unique<HttpPeer>(server_));
+    peers.back()->Feed(Guess());
+  }
+  size_t closed = 0;
+  for (const auto& peer : peers) closed += peer->ended() ? 1 : 0;
+  EXPECT_EQ(closed, 3u);
+  EXPECT_THAT(peers.back()->Take(), IsEmpty());
+  for (size_t i = 0; i <= bounds::kMaxLateRefusals; ++i) server_.Advance(100'000'000);
+  size_t answered = 0;
+  for (const auto& peer : peers) answered += peer->Take().substr(0, 12) == "HTTP/1.1 401" ? 1 : 0;
+  EXPECT_EQ(answered, 5 + bounds::kMaxLateRefusals);
+}
+
+TEST_F(WrongTokenTest, ALateAnswerEndsWithItsConnection) {
+  auto peer = std::make_unique<HttpPeer>(server_);
+  for (int i = 0; i < 5; ++i) peer->Feed(Guess());
+  EXPECT_EQ(StatusesOf(peer->Take()).size(), 5u);
+  // A body that is not worth waiting for: the answer comes late, and the connection is closed.
+  peer->Feed("POST /gated HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbody");
+  EXPECT_THAT(peer->Take(), IsEmpty());
+  server_.Advance(101'000'000);
+  peer->RunTurns();
+  EXPECT_THAT(StatusesOf(peer->Take()), ElementsAre("401"));
+  EXPECT_TRUE(peer->ended());
+  peer = std::make_unique<HttpPeer>(server_);
+  peer->Feed(Guess());
+  peer->Feed(Guess());
+  peer->PeerEnds();
+  EXPECT_FALSE(peer->ended()) << "it may wait for its answers";
+  peer->Close();
+  server_.Advance(1'000'000'000);
+  EXPECT_EQ(server_.held.cancelled, 0);
+  peer = std::make_unique<HttpPeer>(server_);
+  for (int i = 0; i < 6; ++i) peer->Feed(Guess());
+  EXPECT_EQ(StatusesOf(peer->Take()).size(), 5u);
+  server_.server.Drain();
+  peer->RunTurns();
+  EXPECT_FALSE(peer->ended()) << "its answer is under way";
+  server_.Advance(101'000'000);
+  peer->RunTurns();
+  EXPECT_THAT(StatusesOf(peer->Take()), ElementsAre("401"));
+  EXPECT_TRUE(peer->ended());
 }
 
 TEST_F(ConnectionTest, ServesCallThatWaitedBehindAnEarlierOneOfItsConnection) {

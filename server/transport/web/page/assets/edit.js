@@ -141,7 +141,7 @@ export class EditView {
   read() {
     const text = (id) => this.fields[id].input.value.trim();
     const limit = {...this.limit};
-    for (const output of ['origin', 'definedAt']) delete limit[output];
+    for (const output of ['origin', 'definedAt', 'reason', 'expiresIn']) delete limit[output];
     limit.name = text('name');
     limit.algorithm = text('algorithm');
     limit.rate = {permits: text('rate.permits').replaceAll(',', ''), period: `${Number(this.periodCount.value) * Number(this.periodUnit.value)}s`};

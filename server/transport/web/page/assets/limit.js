@@ -20,6 +20,9 @@ const lowered = (value, prefix) => (value ?? '').replace(prefix, '').toLowerCase
 export function originText(limit) {
   if (limit.origin === 'ORIGIN_FILE') return `limits file, ${limit.definedAt}`;
   if (limit.origin === 'ORIGIN_ENVOY') return `Envoy's configuration, ${limit.definedAt}`;
+  if (limit.expiresIn) {
+    return `API${limit.definedAt ? `, over ${limit.definedAt}` : ''}, for another ${duration(secondsOf(limit.expiresIn))}`;
+  }
   if (limit.origin === 'ORIGIN_ADMIN_OVER_FILE') return `API, over ${limit.definedAt} until that file or configuration next changes`;
   return 'API, until it is deleted or the server restarts';
 }
@@ -40,6 +43,7 @@ export function parametersOf(limit) {
   if (limit.utcOffset) rows.push(['UTC offset', limit.utcOffset]);
   rows.push(['Mode', limit.mode === 'MODE_SHADOW' ? 'shadow: grants all, counts what it would deny' : 'enforce']);
   rows.push(['Origin', originText(limit)]);
+  if (limit.reason) rows.push(['Reason', limit.reason]);
   if (limit.charges?.length > 0) {
     rows.push(['Also charges', limit.charges.map((name) => h('a.item', {href: limitAddress(name)}, name))]);
   }
