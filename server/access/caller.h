@@ -3,6 +3,7 @@
 #ifndef SLUICE_SERVER_ACCESS_CALLER_H_
 #define SLUICE_SERVER_ACCESS_CALLER_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -46,7 +47,7 @@ struct Proof {
   TokenDigest digest = {};  // of a kBearer
 };
 
-// Immutable; thread-safe. Outlived by its Clients.
+// Thread-safe. Does not change, but for what it remembers. Outlived by its Clients.
 class Caller {
  public:
   Caller(const Clients& clients, uint64_t generation, std::shared_ptr<const ClientTable> table,
@@ -59,6 +60,15 @@ class Caller {
   bool May(Call call) const { return client_ != nullptr && client_->calls.Has(call); }
   bool MayUseLimit(std::string_view limit) const {
     return client_ != nullptr && client_->limits.Match(limit);
+  }
+  // The same for a limit of this id (limits::Limit::limit_id). Remembers some that it may use: a
+  // name keeps its id, and this is of one clients file.
+  bool MayUseLimit(std::string_view limit, uint32_t limit_id) const {
+    std::atomic<uint32_t>& allowed = allowed_[limit_id % allowed_.size()];
+    if (allowed.load(std::memory_order_relaxed) == limit_id + 1) return true;
+    if (!MayUseLimit(limit)) return false;
+    allowed.store(limit_id + 1, std::memory_order_relaxed);
+    return true;
   }
   bool MayUseDomain(std::string_view domain) const {
     return client_ != nullptr && client_->domains.Match(domain);
@@ -96,6 +106,8 @@ class Caller {
   const std::shared_ptr<const ClientTable> table_;
   const Proof proof_;
   const Client* const client_;
+  // Ids of limits that the client may use, plus 1. Relaxed: each says all that it means.
+  mutable std::array<std::atomic<uint32_t>, 8> allowed_ = {};
 };
 
 // Thread-safe.

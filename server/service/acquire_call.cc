@@ -171,7 +171,6 @@ void AcquireCall::DecideStale(const Attempt& last) {
 ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item, Attempt& attempt) {
   if (item.asked != 1 || item.options.hold || !item.options.plain()) return false;
   const Asked& asked = asked_[item.first];
-  if (caller_ != nullptr && !caller_->MayUseLimit(asked.limit)) return false;
   // If there is a limit of that name, the name is UTF-8.
   const limits::Limit* const limit = attempt.limits.Find(asked.limit);
   if (limit == nullptr || !limit->direct() || !limit->parents().empty() ||
@@ -179,6 +178,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item,
       (utf8_ == Utf8::kUnchecked && !common::IsAscii(asked.key) && !common::IsUtf8(asked.key))) {
     return false;
   }
+  if (caller_ != nullptr && !caller_->MayUseLimit(asked.limit, limit->limit_id())) return false;
   const store::Rule& rule = limit->RuleFor(asked.key);
   if (asked.permits == 0 || asked.permits > algorithm::MaxGrant(rule.parameters) ||
       algorithm::IsConcurrency(rule.parameters)) {

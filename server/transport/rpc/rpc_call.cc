@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/http2/header_names.h"
@@ -62,14 +63,20 @@ void RpcCall::OnHeader(const http2::HpackField& field) {
   const http2::HeaderName name = http2::NameOf(field);
   if (name == http2::HeaderName::kPath) {
     TakePath(field.value);
-  } else if (!head_.Take(name, field.value)) {
-    if (method_->options.call.has_value() && connection_->recognises_callers() &&
-        common::SameBytes(field.name, "authorization")) {
-      caller_ = connection_->CallerOf(field.value);
-    }
-    for (const std::string_view kept : method_->options.metadata) {
-      if (kept == field.name) metadata_.emplace_back(kept, field.value);
-    }
+  } else if (!head_.Take(name, field.value) &&
+             (connection_->recognises_callers() || !method_->options.metadata.empty())) {
+    TakeOther(field);
+  }
+}
+
+// Apart, so that calls without such headers do not pay for it.
+ABSL_ATTRIBUTE_NOINLINE void RpcCall::TakeOther(const http2::HpackField& field) {
+  if (method_->options.call.has_value() && connection_->recognises_callers() &&
+      common::SameBytes(field.name, "authorization")) {
+    caller_ = connection_->CallerOf(field.value);
+  }
+  for (const std::string_view kept : method_->options.metadata) {
+    if (kept == field.name) metadata_.emplace_back(kept, field.value);
   }
 }
 

@@ -77,6 +77,8 @@ class RpcCall final : public ServerCall,
   static constexpr size_t kWindowBytes = 16 << 10;
 
   void TakePath(std::string_view path);
+  // A header that the transport does not use: it may name the caller, or be for the handler.
+  void TakeOther(const http2::HpackField& field);
   // Streams: whether the handler takes messages now.
   bool reading() const { return !paused_ && !congested_; }
   // Input of a call that has ended, or will without it.

@@ -87,6 +87,31 @@ TEST(CallerTest, ClientMayMakeItsCallsUnderItsLimits) {
                                         "acquire, query"));
 }
 
+TEST(CallerTest, RemembersLimitsByTheirIdsAndNoOthers) {
+  const Clients clients(TableOf({Checkout()}));
+  CallerCache cache(&clients);
+  const ProvingStream stream({});
+  const CallerPtr& caller = CallerOf(cache, stream, kToken);
+  // Ids that share a place, as any two of nine do.
+  for (int round = 0; round < 2; ++round) {
+    for (uint32_t id = 0; id < 32; ++id) {
+      EXPECT_TRUE(caller->MayUseLimit("orders." + std::to_string(id), id));
+      EXPECT_FALSE(caller->MayUseLimit("other", 32 + id));
+    }
+    EXPECT_FALSE(caller->MayUseLimit("other", UINT32_MAX)) << "its mark is that of no limit";
+  }
+}
+
+TEST(CallerTest, OnlyATokenThatNoClientHasIsWrong) {
+  const Clients clients(TableOf({Checkout()}));
+  CallerCache cache(&clients);
+  const ProvingStream stream({});
+  EXPECT_FALSE(CallerOf(cache, stream, kToken)->has_wrong_token());
+  EXPECT_FALSE(CallerOf(cache, stream, "")->has_wrong_token());
+  EXPECT_TRUE(CallerOf(cache, stream, "Bearer guess")->has_wrong_token());
+  EXPECT_TRUE(CallerOf(cache, stream, "guess")->has_wrong_token());
+}
+
 TEST(CallerTest, UnknownCallerIsToldWhatIsMissing) {
   const Clients clients(TableOf({Checkout()}));
   const auto refusal = [&](net::PeerIdentity identity, std::string_view authorization) {
