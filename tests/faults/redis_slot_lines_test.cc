@@ -89,8 +89,9 @@ class Node {
   HeldCallers held_callers_{redis_.store(), redis_.clock(), limits_, alarm_};
 };
 
-// Callers in the order of their answers. Thread-safe.
 class Waiter;
+
+// Callers in the order of their answers. Thread-safe.
 class Answers {
  public:
   void Add(Waiter* waiter) {
@@ -167,8 +168,10 @@ class Waiter final : public waiting::HeldCaller {
 // Several nodes of one Redis, or of one Cluster.
 class Scene {
  public:
-  Scene(const std::string& url, CallRedis call, uint64_t permits)
-      : url_(url), call_(std::move(call)), slots_(*algorithm::MakeConcurrency(permits, kDay)) {
+  Scene(const std::string& url, CallRedis call, uint64_t permits, int64_t hold_for_ns = kDay)
+      : url_(url),
+        call_(std::move(call)),
+        slots_(*algorithm::MakeConcurrency(permits, hold_for_ns)) {
     for (int i = 0; i < 3; ++i) nodes_.push_back(std::make_unique<Node>(url_, slots_));
   }
   // Waiters end before their nodes.
@@ -344,6 +347,21 @@ TEST_F(RedisSlotLinesTest, CallersTakeTheirPlacesAgainAfterAReset) {
   ASSERT_TRUE(served == &first || served == &second);
   served->End();
   EXPECT_EQ(scene.answers().Next(), served == &first ? &second : &first);
+}
+
+// The limit is closed for as long as a lost hold may last. Meanwhile they leave their tickets
+// again, with the same numbers.
+TEST_F(RedisSlotLinesTest, CallersKeepTheirOrderWhenRedisLosesItsData) {
+  Scene scene(server_.url(), call(), 1, kSecond);
+  ASSERT_TRUE(scene.node(0).Take().granted());
+  std::vector<Waiter*> waiters;
+  for (const size_t i : {1, 0, 2}) waiters.push_back(&scene.Wait(scene.node(i)));
+  calls_.Call({"FLUSHALL"});
+  // Each holds the slot until its hold ends.
+  for (Waiter* const waiter : waiters) {
+    ASSERT_EQ(scene.answers().Next(), waiter);
+    EXPECT_TRUE(waiter->granted());
+  }
 }
 
 TEST_F(RedisSlotLinesTest, LimitThatNoCallerWaitsForCostsNoMoreCommands) {

@@ -38,7 +38,8 @@ void Ask(store::Store& store, const HeldCallers& held_callers, int64_t now_ns, i
 // Random callers on two limits of slots. Those that leave do so in any state of a try.
 class Ledger {
  public:
-  Ledger(uint64_t seed, bool late) : random_(seed), late_(late), later_(memory_, {}, seed) {}
+  Ledger(uint64_t seed, bool late, bool shared = false)
+      : random_(seed), late_(late), later_(memory_, {.shared = shared}, seed) {}
 
   void Run() {
     Change();
@@ -174,6 +175,11 @@ TEST(HeldCallersSlotsTest, HeldSlotsAddUpToTheGrants) {
 
 TEST(HeldCallersSlotsTest, HeldSlotsAddUpOnASlowStore) {
   for (uint64_t seed = 1; seed <= 20; ++seed) Ledger(seed, /*late=*/true).Run();
+}
+
+// Operations that remove tickets are under way beside the tries.
+TEST(HeldCallersSlotsTest, HeldSlotsAddUpOnASharedStore) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) Ledger(seed, /*late=*/true, /*shared=*/true).Run();
 }
 
 TEST(HeldCallersSlotsTest, AnswersACallerWhoseTryIsLost) {
