@@ -35,6 +35,14 @@ class UsedReceipts {
     return ids_.contains(id);
   }
 
+  // Oldest first.
+  std::vector<uint64_t> All() const {
+    common::MutexLock lock(&mu_);
+    std::vector<uint64_t> all(order_.begin() + static_cast<std::ptrdiff_t>(next_), order_.end());
+    all.insert(all.end(), order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(next_));
+    return all;
+  }
+
   uint64_t memory_bytes() const {
     common::MutexLock lock(&mu_);
     return order_.capacity() * sizeof(uint64_t) + ids_.capacity() * (sizeof(uint64_t) + 1);

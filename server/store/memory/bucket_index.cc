@@ -42,9 +42,10 @@ bool TooFull(size_t used, size_t capacity) { return used * 8 > capacity * 7; }
 }  // namespace
 
 BucketIndex::BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t max_bytes,
-                         uint64_t seed)
+                         uint64_t seed, std::optional<Moment> empty_since)
     : clock_(clock),
       hash_(seed),
+      empty_since_(empty_since),
       tables_(new std::atomic<uint64_t>[kShards]),
       shards_(new Shard[kShards]),
       room_(max_buckets, max_bytes),
@@ -211,12 +212,16 @@ bool BucketIndex::SweepElsewhere(int64_t now_ns) {
   return false;
 }
 
-Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,
-                            std::string_view key) {
-  const uint64_t old_table = tables_[shard_index].load(std::memory_order_relaxed);
-  if (SlotsOf(old_table) == no_slots_ || TooFull(shard.used + 1, CapacityOf(old_table))) {
+void BucketIndex::Reserve(Shard& shard, size_t shard_index) {
+  const uint64_t table = tables_[shard_index].load(std::memory_order_relaxed);
+  if (SlotsOf(table) == no_slots_ || TooFull(shard.used + 1, CapacityOf(table))) {
     Resize(shard, shard_index, CapacityFor(shard.live + 1));
   }
+}
+
+Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,
+                            std::string_view key) {
+  Reserve(shard, shard_index);
   std::atomic<uint64_t>* slot = nullptr;
   Locate(tables_[shard_index].load(std::memory_order_relaxed), hash, rule, key, &slot);
 
@@ -224,10 +229,12 @@ Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, con
   // dropped as full at a moment which this thread's reading of the clock does not reach yet.
   uint64_t word;
   if (rule.parameters.kind == Kind::kTokenBucket) {
-    word = Record::WordOf(algorithm::ToTicks(rule.parameters.token_bucket,
-                                             shard.not_before_ns.load(std::memory_order_relaxed)));
+    uint64_t tat = algorithm::ToTicks(rule.parameters.token_bucket,
+                                      shard.not_before_ns.load(std::memory_order_relaxed));
+    if (empty_since_.has_value()) tat = std::max(tat, NewState(rule).tat());
+    word = Record::WordOf(tat);
   } else {
-    auto* state = new BucketState(rule.parameters);
+    auto* state = new BucketState(NewState(rule));
     Recount(rule, {}, CountsOf(*state));
     word = Record::WordOf(state);
   }

@@ -15,10 +15,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "common/clock.h"
 #include "common/mutex.h"
+#include "server/algorithm/bucket_image.h"
+#include "server/algorithm/bucket_state.h"
 #include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/moment.h"
 #include "server/algorithm/shared_rate.h"
@@ -37,8 +41,10 @@ namespace sluice::store::memory {
 // What is returned is valid until the caller leaves its guard of epochs().
 class BucketIndex {
  public:
-  // max_bytes 0: only the number of buckets is bounded.
-  BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t max_bytes, uint64_t seed);
+  // max_bytes 0: only the number of buckets is bounded. `empty_since`: a bucket that does not exist
+  // is not full, but as far as it has filled since it was empty at that moment.
+  BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t max_bytes, uint64_t seed,
+              std::optional<algorithm::Moment> empty_since = std::nullopt);
   // REQUIRES: no thread uses it.
   ~BucketIndex();
   BucketIndex(const BucketIndex&) = delete;
@@ -84,6 +90,16 @@ class BucketIndex {
   // As above, but creates none: kAbsent.
   Lookup FindExisting(uint64_t hash, const Rule& rule, std::string_view key);
 
+  // The state of a bucket that does not exist.
+  algorithm::BucketState NewState(const Rule& rule) const {
+    algorithm::BucketState state(rule.parameters);
+    Exhaust(rule, &state);
+    return state;
+  }
+  // Takes from a full bucket what it lacks since empty_since, if that was given.
+  void Exhaust(const Rule& rule, algorithm::BucketState* state) const;
+  std::optional<algorithm::Moment> empty_since() const { return empty_since_; }
+
   // Decisions in the bucket's shard are not dated before this moment: up to it a bucket was dropped
   // as full, or a log or window was decided on. A thread that read the clock a little earlier must
   // not decide there as of that time. (Token buckets that exist need no such care: their invariant
@@ -99,6 +115,26 @@ class BucketIndex {
   // frees retired memory, and moves memory to huge pages. Returns true while there was something to
   // do. May take milliseconds: not for event loops.
   bool Maintain();
+
+  // One bucket, as it is saved. Pointers are valid during the visit.
+  struct Saved {
+    const Rule* rule = nullptr;
+    std::string_view key;
+    uint64_t tat = 0;                               // if `image` is null: it is a plain word
+    const algorithm::BucketImage* image = nullptr;  // else
+  };
+  static constexpr size_t kParts = size_t{1} << 12;
+  // Visits each bucket of one part (of kParts) that exists all the while; others perhaps. Holds the
+  // part's mutex for microseconds, and a bucket only while it is copied. No bucket waits for the
+  // visit. If a bucket is converted meanwhile, it may be visited twice; the later visit counts.
+  // REQUIRES: not in a guard.
+  void ForEachSaved(size_t part, absl::FunctionRef<void(const Saved&)> visit);
+  // Puts a bucket into the table, in place of the one that exists. Returns false if there is no
+  // room. REQUIRES: the rule is registered; no other thread uses the index.
+  bool Restore(const Rule& rule, std::string_view key, uint64_t tat) {
+    return RestoreWord(rule, key, Record::WordOf(tat));
+  }
+  bool Restore(const Rule& rule, std::string_view key, algorithm::BucketState state);
 
   // What a bucket's state adds to the totals.
   struct Counts {
@@ -155,6 +191,7 @@ class BucketIndex {
  private:
   static constexpr int kShardBits = 12;
   static constexpr size_t kShards = size_t{1} << kShardBits;
+  static_assert(kShards == kParts);
   static constexpr uint64_t kEmpty = 0;
   static constexpr uint64_t kTombstone = 1;  // was used: look on
   static constexpr uint64_t kAddressMask = (uint64_t{1} << 48) - 1;
@@ -234,6 +271,11 @@ class BucketIndex {
   // Makes the record and puts it into the slot.
   Record* Place(size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash, uint64_t word,
                 const Rule& rule, std::string_view key);
+  // Returns false if the record is dead.
+  bool VisitSaved(Record* record, absl::FunctionRef<void(const Saved&)> visit);
+  bool RestoreWord(const Rule& rule, std::string_view key, uint64_t word);
+  // Makes room in the shard's table for one more.
+  void Reserve(Shard& shard, size_t shard_index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Looks for room in other shards. Returns whether it dropped a bucket.
   bool SweepElsewhere(int64_t now_ns);
 
@@ -255,6 +297,7 @@ class BucketIndex {
 
   const common::Clock& clock_;
   const BucketHash hash_;
+  const std::optional<algorithm::Moment> empty_since_;
   // What a shard without buckets has, so that readers need not ask.
   alignas(64) std::atomic<uint64_t> no_slots_[kMinCapacity] = {};
   // 32 KiB that all readers share and few write: they stay in the first cache.

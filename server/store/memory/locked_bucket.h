@@ -24,8 +24,8 @@
 namespace sluice::store::memory {
 
 // The level of a bucket that does not exist.
-inline BucketLevel FullLevel(const algorithm::Parameters& parameters, algorithm::Moment at) {
-  return algorithm::BucketState(parameters).LevelAt(parameters, at);
+inline BucketLevel NewLevel(const BucketIndex& index, const Rule& rule, algorithm::Moment at) {
+  return index.NewState(rule).LevelAt(rule.parameters, at);
 }
 
 class LockedBucket {
@@ -163,7 +163,7 @@ class LockedBucket {
     return algorithm::EarliestNs(token(), permits, Record::TatOf(word_), std::max(now_ns, from_ns));
   }
   algorithm::Level LevelAt(int64_t now_ns, SearchBudget* budget = nullptr) const {
-    if (record_ == nullptr) return FullLevel(parameters(), At(now_ns));
+    if (record_ == nullptr) return NewLevel(*index_, *rule_, At(now_ns));
     if (!Record::IsPlain(word_)) return state().LevelAt(parameters(), At(now_ns), budget);
     return algorithm::LevelAt(token(), Record::TatOf(word_), now_ns);
   }
@@ -221,11 +221,17 @@ class LockedBucket {
   void ForEachBooking(absl::FunctionRef<void(const algorithm::Booking&)> visit) const {
     if (bookings() != 0) state().ForEachBooking(visit);
   }
+  // As full as a bucket that does not exist.
   void Reset(int64_t now_ns) {
     if (Record::IsPlain(word_)) {
-      word_ = Record::WordOf(algorithm::ToTicks(token(), now_ns));
+      const uint64_t new_tat =
+          index_->empty_since().has_value() ? index_->NewState(*rule_).tat() : 0;
+      word_ = Record::WordOf(std::max(algorithm::ToTicks(token(), now_ns), new_tat));
     } else {
       ToChange().Reset(parameters(), At(now_ns));
+      const bool new_is_full = !index_->empty_since().has_value() ||
+                               index_->NewState(*rule_).IsFull(parameters(), At(now_ns));
+      if (!new_is_full) index_->Exhaust(*rule_, &state());
     }
   }
 

@@ -47,9 +47,9 @@ MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& o
       overflow_(options.overflow),
       max_buckets_(options.max_buckets),
       max_bytes_(options.max_bytes),
-      index_(clock, options.max_buckets, options.max_bytes,
-             options.seed != 0 ? options.seed : common::RandomWord()),
-      remembered_(options.seed != 0 ? options.seed : common::RandomWord()) {}
+      seed_(options.seed != 0 ? options.seed : common::RandomWord()),
+      index_(clock, options.max_buckets, options.max_bytes, seed_, options.empty_since),
+      remembered_(seed_) {}
 
 void MemoryStore::Register(std::shared_ptr<const Rule> rule) {
   index_.rules().Add(std::move(rule));
@@ -406,9 +406,10 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
     }
     item.exists = record != nullptr;
     if (record == nullptr) {
-      item.level = memory::FullLevel(
-          rule->parameters, {std::max(now_ns, index_.NotBefore(hash)),
-                             algorithm::UsesWallClock(rule->parameters) ? clock_.WallNs() : 0});
+      item.level =
+          memory::NewLevel(index_, *rule,
+                           {std::max(now_ns, index_.NotBefore(hash)),
+                            algorithm::UsesWallClock(rule->parameters) ? clock_.WallNs() : 0});
       return true;
     }
     const uint64_t word = record->word();

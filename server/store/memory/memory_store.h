@@ -23,9 +23,11 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/base/attributes.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "common/bounds.h"
 #include "common/clock.h"
 #include "server/store/memory/bucket_index.h"
@@ -43,6 +45,9 @@ struct MemoryStoreOptions {
   OverflowPolicy overflow = OverflowPolicy::kDeny;
   // Seed of the hash. 0: a random one, so that clients cannot choose keys that collide.
   uint64_t seed = 0;
+  // Buckets that do not exist were empty at this moment, as after a loss of data: logs and windows
+  // used up, slots held for hold_for. Absent: they are full.
+  std::optional<algorithm::Moment> empty_since = std::nullopt;
 };
 
 // Thread-safe. Mutexes are held for microseconds, and only to create, convert or drop a bucket.
@@ -73,6 +78,38 @@ class MemoryStore final : public Store {
   bool Maintain() override {
     const bool remembered_more = remembered_.Maintain(clock_.NowNs());
     return index_.Maintain() || remembered_more;
+  }
+
+  // ---- What is kept over a restart (memory_store_saved.cc). Moments are as they were decided: the
+  // clock of the process that loads them continues that of the one that saved them.
+
+  // What is not in the buckets. Another store goes on with the same seed and the same empty_since,
+  // and with greater receipt ids.
+  uint64_t seed() const { return seed_; }
+  std::optional<algorithm::Moment> empty_since() const { return index_.empty_since(); }
+  uint64_t next_receipt() const { return next_receipt_.load(std::memory_order_relaxed); }
+  std::vector<uint64_t> RefundedReceipts() const { return used_receipts_.All(); }
+  using SavedBucket = memory::BucketIndex::Saved;
+  static constexpr size_t kSavedParts = memory::BucketIndex::kParts;
+  // The buckets of one part, from 0 to below kSavedParts. Decisions go on meanwhile, and wait for
+  // microseconds; one on a bucket with a hundred thousand bookings or holds for up to a
+  // millisecond.
+  void ForEachBucket(size_t part, absl::FunctionRef<void(const SavedBucket&)> visit) {
+    index_.ForEachSaved(part, visit);
+  }
+  void ForEachRemembered(memory::RememberedGrants::Visit visit) const {
+    remembered_.ForEach(visit);
+  }
+
+  // REQUIRES, of all: nothing was decided yet. For buckets: the rule is registered, and the image
+  // is of a state of its parameters. False: the table has no room.
+  bool RestoreBucket(const Rule& rule, std::string_view key, uint64_t tat) {
+    return index_.Restore(rule, key, tat);
+  }
+  bool RestoreBucket(const Rule& rule, std::string_view key, const algorithm::BucketImage& image);
+  void RestoreReceipts(uint64_t next_receipt, const std::vector<uint64_t>& refunded);
+  void RestoreRemembered(const RequestId& id, const RememberedGrant& grant, int64_t end_ns) {
+    remembered_.Restore(id, grant, end_ns);
   }
 
  private:
@@ -149,6 +186,7 @@ class MemoryStore final : public Store {
   const OverflowPolicy overflow_;
   const uint64_t max_buckets_;
   const uint64_t max_bytes_;
+  const uint64_t seed_;
   memory::BucketIndex index_;
   UsedReceipts used_receipts_;
   memory::RememberedGrants remembered_;

@@ -1,6 +1,7 @@
 #include "server/store/memory/remembered_grants.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace sluice::store::memory {
 namespace {
@@ -27,18 +28,37 @@ std::optional<RememberedGrants::Grant> RememberedGrants::FindOrDecide(
     }
   }
   const std::optional<Grant> granted = decide();
-  if (!granted.has_value()) return std::nullopt;
+  if (granted.has_value()) Add(shard, id, *granted, now_ns + kRememberNs);
+  return std::nullopt;
+}
+
+void RememberedGrants::Add(Shard& shard, const RequestId& id, const Grant& grant, int64_t end_ns) {
   if (!shard.index.has_value()) {
     shard.index.emplace(0, HashOf{&hash_, &shard.entries}, SameId{&shard.entries});
   }
   Entries& entries = shard.entries;
-  int64_t end_ns = now_ns + kRememberNs;
   // A thread may have read the clock before another that was first here.
   if (!entries.all.empty()) end_ns = std::max(end_ns, entries.all.back().end_ns);
   const auto number = static_cast<uint32_t>(entries.first + entries.all.size());
-  entries.all.push_back({id, *granted, end_ns});
+  entries.all.push_back({id, grant, end_ns});
   shard.index->insert(number);
-  return std::nullopt;
+}
+
+void RememberedGrants::ForEach(Visit visit) const {
+  std::vector<Entry> entries;
+  for (const Shard& shard : shards_) {
+    {
+      common::MutexLock lock(&shard.mu);
+      entries.assign(shard.entries.all.begin(), shard.entries.all.end());
+    }
+    for (const Entry& entry : entries) visit(entry.id, entry.grant, entry.end_ns);
+  }
+}
+
+void RememberedGrants::Restore(const RequestId& id, const Grant& grant, int64_t end_ns) {
+  Shard& shard = ShardOf(id);
+  common::MutexLock lock(&shard.mu);
+  Add(shard, id, grant, end_ns);
 }
 
 void RememberedGrants::Refunded(const RequestId& id, uint64_t receipt_id) {

@@ -47,6 +47,13 @@ class RememberedGrants {
   // Drops grants that have ended, a bounded number. Returns true while there are more.
   bool Maintain(int64_t now_ns);
 
+  // Calls visit(id, grant, end_ns) for each, in an order in which Restore takes them. One shard is
+  // copied at a time, and no call waits for `visit`.
+  using Visit = absl::FunctionRef<void(const RequestId&, const Grant&, int64_t end_ns)>;
+  void ForEach(Visit visit) const;
+  // Remembers a grant that an earlier process with the same seed remembered.
+  void Restore(const RequestId& id, const Grant& grant, int64_t end_ns);
+
   uint64_t size() const;
   uint64_t memory_bytes() const;
 
@@ -91,6 +98,8 @@ class RememberedGrants {
   Shard& ShardOf(const RequestId& id) { return shards_[hash_(0, id.bytes()) >> 57]; }
   static_assert(kShards == size_t{1} << (64 - 57));
 
+  void Add(Shard& shard, const RequestId& id, const Grant& grant, int64_t end_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Drops at most `most` entries that have ended. Returns whether more of them are left.
   bool DropEnded(Shard& shard, int64_t now_ns, size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
 

@@ -120,6 +120,14 @@ bool TableRoom::Take(Part& part, size_t key_bytes) {
   return true;
 }
 
+bool TableRoom::TakeSaved(Part& part, size_t key_bytes) {
+  const uint64_t cost = CostOf(key_bytes);
+  common::MutexLock lock(&mu_);
+  if (used_ + cost > size_) return false;
+  SetUsed(part, part.used + cost);
+  return true;
+}
+
 void TableRoom::Give(Part& part, size_t key_bytes) {
   const uint64_t cost = CostOf(key_bytes);
   common::MutexLock lock(&mu_);

@@ -67,6 +67,9 @@ class TableRoom {
   // `key_bytes`: the length of its key.
   bool Take(Part& part, size_t key_bytes);
   void Give(Part& part, size_t key_bytes);
+  // Takes the room of a bucket that was saved: from what all limits share too, whatever the parts
+  // are now. Returns false if the whole table has none.
+  bool TakeSaved(Part& part, size_t key_bytes);
   // To be called when a bucket's state has grown or shrunk.
   void Grow(Part& part, int64_t bytes);
 
