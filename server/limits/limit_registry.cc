@@ -263,6 +263,92 @@ absl::Status LimitRegistry::Delete(std::string_view name) {
   return Publish(std::move(next), name);
 }
 
+SavedLimits LimitRegistry::Save() {
+  common::MutexLock change(&change_mu_);
+  SavedLimits saved;
+  saved.names.resize(limit_ids_.size());
+  for (const auto& [name, id] : limit_ids_) saved.names[id] = name;
+  saved.last_rule_id = last_rule_id_;
+  saved.file_version = sources_.file_version;
+  saved.envoy_version = sources_.envoy_version;
+  for (const auto* puts : {&sources_.admin, &sources_.temporary}) {
+    for (const auto& [name, spec] : *puts) saved.admin.push_back(*spec);
+  }
+  saved.deleted.assign(sources_.deleted.begin(), sources_.deleted.end());
+  return saved;
+}
+
+void LimitRegistry::RestoreIds(const SavedLimits& saved) {
+  common::MutexLock change(&change_mu_);
+  for (const std::string& name : saved.names) {
+    limit_ids_.emplace(name, static_cast<uint32_t>(limit_ids_.size()));
+  }
+  last_rule_id_ = saved.last_rule_id;
+}
+
+std::vector<std::pair<std::string, absl::Status>> LimitRegistry::RestoreAdmin(
+    const SavedLimits& saved) {
+  common::MutexLock change(&change_mu_);
+  // Whether the definition of that name is the one that the admin changed.
+  const auto stands = [&](const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_) {
+    if (sources_.file.contains(name)) return sources_.file_version == saved.file_version;
+    return sources_.envoy.contains(name) && sources_.envoy_version == saved.envoy_version;
+  };
+  const auto put = [](const SpecPtr& spec, Sources* to) {
+    (spec->ends_at_ns.has_value() ? to->temporary : to->admin).insert_or_assign(spec->name, spec);
+  };
+  std::vector<std::pair<std::string, absl::Status>> refused;
+  std::vector<SpecPtr> specs;
+  for (const LimitSpec& one : saved.admin) {
+    const LimitSpec* const defined = sources_.Defined(one.name);
+    const bool over = one.origin == Origin::kAdminOverFile;
+    // A change with an end precedes every definition.
+    if (!one.ends_at_ns.has_value() &&
+        (over != (defined != nullptr) || (over && !stands(one.name)))) {
+      continue;
+    }
+    if (const auto problem = CheckSpec(one, nullptr)) {
+      refused.emplace_back(one.name, ProblemStatus("limit.", one, *problem));
+      continue;
+    }
+    LimitSpec spec = one;
+    SetOrigin(defined, &spec);
+    specs.push_back(std::make_shared<const LimitSpec>(std::move(spec)));
+  }
+  Sources next = sources_;
+  for (const std::string& name : saved.deleted) {
+    if (stands(name)) next.deleted.insert(name);
+  }
+  if (specs.empty() && next.deleted.empty()) return refused;
+  const Sources without = next;
+  for (const SpecPtr& spec : specs) put(spec, &next);
+  if (Publish(std::move(next), "").ok()) return refused;
+  // One does not go with the file any more: one by one, those that others charge first.
+  if (!without.deleted.empty()) {
+    if (const absl::Status status = Publish(without, ""); !status.ok()) {
+      for (const std::string& name : without.deleted) refused.emplace_back(name, status);
+    }
+  }
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (SpecPtr& spec : specs) {
+      if (spec == nullptr) continue;
+      Sources with = sources_;
+      put(spec, &with);
+      if (!Publish(std::move(with), spec->name).ok()) continue;
+      spec = nullptr;
+      progress = true;
+    }
+  }
+  for (const SpecPtr& spec : specs) {
+    if (spec == nullptr) continue;
+    Sources with = sources_;
+    put(spec, &with);
+    refused.emplace_back(spec->name, Publish(std::move(with), spec->name));
+  }
+  return refused;
+}
+
 absl::Status LimitRegistry::EndTemporary(std::string_view name, int64_t now_ns) {
   common::MutexLock change(&change_mu_);
   const auto put = sources_.temporary.find(name);

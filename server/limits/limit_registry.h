@@ -57,6 +57,19 @@ struct FileStatus {
   uint64_t failed_reloads = 0;
 };
 
+// What a registry keeps over a restart: all but the limits that a file or Envoy's configuration
+// defines.
+struct SavedLimits {
+  // Of all limits that ever existed, in the order of their ids.
+  std::vector<std::string> names;
+  uint32_t last_rule_id = 0;
+  // The definitions that the admin's changes precede.
+  std::string file_version;
+  std::string envoy_version;
+  std::vector<LimitSpec> admin;      // by Put; those with an end last
+  std::vector<std::string> deleted;  // by Delete
+};
+
 // Thread-safe. Changes (ApplyFile, ApplyEnvoy, Put, Delete) wait for each other and take
 // milliseconds for thousands of limits. Local() does not wait for them.
 class LimitRegistry {
@@ -96,6 +109,16 @@ class LimitRegistry {
   //   NOT_FOUND: there is none. FAILED_PRECONDITION, or as of Put: other limits of the admin charge
   //   this one, or do not go with the limit that would be in force; nothing changes.
   absl::Status EndTemporary(std::string_view name, int64_t now_ns);
+
+  // ---- What is kept over a restart.
+
+  SavedLimits Save();
+  // Goes on with the ids of an earlier process. REQUIRES: there was no change yet.
+  void RestoreIds(const SavedLimits& saved);
+  // Puts the admin's changes back, as if this were the same process and the file had been reloaded:
+  // those over a definition only if its version is the same, others unless it has their names.
+  // Returns the limits that do not go with the others any more, and why.
+  std::vector<std::pair<std::string, absl::Status>> RestoreAdmin(const SavedLimits& saved);
 
   // The current table. Takes a lock, and all threads share one reference count: for the admin and
   // for tests.

@@ -1,7 +1,7 @@
 // LimitSpec: a limit as written, in a file or by PutLimit, without defaults.
 //
 // A new field also goes into: config/load.cc (YAML), spec_check.cc (its bounds), Rule or Parameters
-// (its effect), and proto/sluice/v1/admin.proto with limit_admin_messages.cc (PutLimit).
+// (its effect), admin.proto with limit_admin_messages.cc (PutLimit), and state/saved_limit.cc.
 #ifndef SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_
 #define SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_
 
