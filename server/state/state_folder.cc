@@ -1,0 +1,130 @@
+#include "server/state/state_folder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+
+namespace sluice::state {
+namespace {
+
+constexpr absl::string_view kCopies = " copies\n";
+constexpr absl::string_view kNoCopies = " no copies\n";
+
+absl::Status SystemError(absl::string_view what) { return absl::ErrnoToStatus(errno, what); }
+
+// The first bytes of a small file; as many as fit.
+std::string ReadSmall(int fd) {
+  std::array<char, 128> bytes;
+  const ssize_t size = pread(fd, bytes.data(), bytes.size(), 0);
+  return std::string(bytes.data(), size > 0 ? static_cast<size_t>(size) : 0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(std::string path,
+                                                               BeforeStep before_step) {
+  std::unique_ptr<StateFolder> folder(new StateFolder(std::move(path), std::move(before_step)));
+  const bool made = mkdir(folder->path_.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) return SystemError("cannot make the folder");
+  folder->folder_fd_ = open(folder->path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder->folder_fd_ < 0) return SystemError("cannot open the folder");
+  if (made) {
+    // Else it might be gone after a power failure, and buckets would be full.
+    const int parent = openat(folder->folder_fd_, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool synced = parent >= 0 && fsync(parent) == 0;
+    const absl::Status status = synced ? absl::OkStatus() : SystemError("cannot sync its parent");
+    if (parent >= 0) close(parent);
+    if (!synced) return status;
+  }
+  if (absl::Status status = folder->Lock(); !status.ok()) return status;
+  if (absl::Status status = folder->ReadLastRun(); !status.ok()) return status;
+  return folder;
+}
+
+StateFolder::~StateFolder() {
+  for (const int fd : {lock_fd_, folder_fd_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+absl::Status StateFolder::Lock() {
+  lock_fd_ = openat(folder_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_fd_ < 0) return SystemError("cannot write to the folder: lock");
+  if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return SystemError("cannot lock the folder");
+    const std::string process = ReadSmall(lock_fd_);
+    return absl::FailedPreconditionError(
+        absl::StrCat("another server uses it (process ",
+                     process.empty() ? "unknown" : absl::StripTrailingAsciiWhitespace(process),
+                     "); give each server a folder of its own"));
+  }
+  const std::string process = absl::StrCat(getpid(), "\n");
+  if (ftruncate(lock_fd_, 0) != 0 ||
+      pwrite(lock_fd_, process.data(), process.size(), 0) != static_cast<ssize_t>(process.size())) {
+    return SystemError("cannot write to the folder: lock");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateFolder::ReadLastRun() {
+  const int fd = openat(folder_fd_, "running", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return errno == ENOENT ? absl::OkStatus() : SystemError("cannot open running");
+  const std::string text = ReadSmall(fd);
+  close(fd);
+  absl::string_view rest = text;
+  Run run;
+  const bool copies = absl::ConsumeSuffix(&rest, kCopies) && !absl::EndsWith(rest, " no");
+  if (copies || absl::ConsumeSuffix(&rest, " no")) {
+    run.copies = copies;
+    if (!absl::SimpleHexAtoi(rest, &run.id)) run = {};
+  }
+  last_run_ = run;
+  return absl::OkStatus();
+}
+
+bool StateFolder::HasState() const { return faccessat(folder_fd_, "state", F_OK, 0) == 0; }
+
+absl::Status StateFolder::NoteRun(const Run& run) {
+  Step();
+  const int fd = openat(folder_fd_, "running.new",
+                        O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return SystemError("running.new");
+  const std::string text =
+      absl::StrCat(absl::Hex(run.id, absl::kZeroPad16), run.copies ? kCopies : kNoCopies);
+  Step();
+  const bool written =
+      write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
+  const absl::Status status = written ? absl::OkStatus() : SystemError("running.new");
+  close(fd);
+  return status.ok() ? Replace("running.new", "running") : status;
+}
+
+absl::StatusOr<std::string> StateFolder::MoveAside(int64_t wall_ns) {
+  const std::string name = absl::StrCat(
+      "state.unusable-",
+      absl::FormatTime("%Y%m%dT%H%M%SZ", absl::FromUnixNanos(wall_ns), absl::UTCTimeZone()));
+  if (absl::Status status = Replace("state", name); !status.ok()) return status;
+  return absl::StrCat(path_, "/", name);
+}
+
+absl::Status StateFolder::Replace(const std::string& from, const std::string& to) {
+  Step();
+  if (renameat(folder_fd_, from.c_str(), folder_fd_, to.c_str()) != 0) return SystemError(from);
+  Step();
+  return fsync(folder_fd_) == 0 ? absl::OkStatus() : SystemError(to);
+}
+
+}  // namespace sluice::state

@@ -1,0 +1,80 @@
+// StateFolder: the folder in which one server keeps its state (--state_dir).
+//
+//   lock       held by the server that uses the folder, with its process id
+//   running    the run that used the folder last: its id, and whether it wrote copies
+//   state      the last state that was written, with the id of its run
+//   state.new  one that is being written; running.new likewise
+//   state.unusable-TIME   one that was moved aside
+//
+// A run has ended in order iff `state` is of that run and was written at its drain. So one rename
+// decides: whatever is torn before it, the run counts as crashed. A state that was put back from a
+// backup is of another run, and is not taken for the last one.
+#ifndef SLUICE_SERVER_STATE_STATE_FOLDER_H_
+#define SLUICE_SERVER_STATE_STATE_FOLDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/state/state_file.h"
+
+namespace sluice::state {
+
+// Not thread-safe. Blocks on the disk.
+class StateFolder {
+ public:
+  struct Run {
+    uint64_t id = 0;
+    bool copies = false;  // it wrote copies while it ran
+  };
+
+  // Makes the folder, for its owner alone, if there is none, and locks it. `before_step` may be
+  // null. Errors name what is wrong, but not the folder.
+  //   FAILED_PRECONDITION: another server uses it; other codes of the system.
+  static absl::StatusOr<std::unique_ptr<StateFolder>> Open(std::string path,
+                                                           BeforeStep before_step = nullptr);
+  ~StateFolder();
+  StateFolder(const StateFolder&) = delete;
+  StateFolder& operator=(const StateFolder&) = delete;
+
+  // The run that used the folder last; absent: there was none. An id of 0: `running` is not
+  // readable.
+  const std::optional<Run>& last_run() const { return last_run_; }
+  bool HasState() const;
+  // From now on this run is the last one.
+  absl::Status NoteRun(const Run& run);
+
+  std::string state_path() const { return path_ + "/state"; }
+  std::string new_state_path() const { return path_ + "/state.new"; }
+  // Puts the new state, which is on the disk, in place of the state.
+  absl::Status ReplaceState() { return Replace("state.new", "state"); }
+  // Returns the new name.
+  absl::StatusOr<std::string> MoveAside(int64_t wall_ns);
+
+  const BeforeStep& before_step() const { return before_step_; }
+
+ private:
+  StateFolder(std::string path, BeforeStep before_step)
+      : path_(std::move(path)), before_step_(std::move(before_step)) {}
+  absl::Status Lock();
+  absl::Status ReadLastRun();
+  // Renames within the folder, and waits until that is on the disk.
+  absl::Status Replace(const std::string& from, const std::string& to);
+  void Step() const {
+    if (before_step_) before_step_();
+  }
+
+  const std::string path_;
+  const BeforeStep before_step_;
+  int folder_fd_ = -1;
+  int lock_fd_ = -1;
+  std::optional<Run> last_run_;
+};
+
+}  // namespace sluice::state
+
+#endif  // SLUICE_SERVER_STATE_STATE_FOLDER_H_

@@ -1,0 +1,193 @@
+#include "server/state/state_keeper.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/random.h"
+
+namespace sluice::state {
+namespace {
+
+using algorithm::Moment;
+using std::chrono::steady_clock;
+using store::MemoryStore;
+
+// A token bucket's finest ticks count 9 years (token_bucket.h).
+constexpr int64_t kMostNowNs = int64_t{8} * 365 * 24 * 3600 * 1'000'000'000;
+// After a crash the last copy does not know which receipts were issued since. Ids that are used
+// again would let one caller refund what another one took. More than are issued between two copies.
+constexpr uint64_t kReceiptsSinceCopy = uint64_t{1} << 40;
+// A copy works and pauses in turns, so that it keeps no decision from a core for long.
+constexpr std::chrono::microseconds kCopyStep{100};
+constexpr std::chrono::microseconds kCopyPause{1000};
+
+int64_t MsSince(steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StateKeeper>> StateKeeper::Open(Options options, common::Log* log) {
+  std::unique_ptr<StateKeeper> keeper(new StateKeeper(std::move(options), log));
+  auto folder = StateFolder::Open(keeper->options_.folder, keeper->options_.before_step);
+  if (!folder.ok()) return folder.status();
+  keeper->folder_ = *std::move(folder);
+  keeper->Decide();
+  return keeper;
+}
+
+StateKeeper::~StateKeeper() { StopCopies(); }
+
+void StateKeeper::Decide() {
+  const std::optional<StateFolder::Run>& last = folder_->last_run();
+  if (!last.has_value() && !folder_->HasState()) {
+    log_.Info("state_new", {{"folder", options_.folder}});
+    return;
+  }
+  const bool read = folder_->HasState() && ReadFile();
+  clean_ = read && saved_.at_drain && (!last.has_value() || last->id == saved_.run_id);
+  const bool trusted =
+      read && options_.after_crash == AfterCrash::kTrust && last.has_value() && last->copies;
+  const MachineTime now = options_.machine();
+  if (clean_ || trusted) {
+    start_ = Start::kLoad;
+    clock_ahead_ns_ = saved_.now_ns + ElapsedNs(now) - now.boottime_ns;
+  } else {
+    start_ = Start::kEmpty;
+    empty_since_ = Moment{now.boottime_ns, now.wall_ns};
+  }
+  if (clean_) return;
+  log_.Warning(
+      "unclean_stop",
+      {{"folder", options_.folder},
+       {"consequence", trusted ? "buckets start as in the last copy; what was decided since is lost"
+                               : "buckets start empty"},
+       {"copy_age", absl::FormatDuration(absl::Nanoseconds(trusted ? ElapsedNs(now) : 0))}});
+}
+
+// Returns false if the file cannot be used; then it was moved aside.
+bool StateKeeper::ReadFile() {
+  absl::Status status = CheckState(folder_->state_path(), &saved_);
+  const MachineTime now = options_.machine();
+  if (status.ok() && ElapsedNs(now) > kMostNowNs - std::min(saved_.now_ns, kMostNowNs)) {
+    status = absl::OutOfRangeError(
+        absl::StrCat(folder_->state_path(), ": its clock has run for more than 8 years (",
+                     absl::FormatDuration(absl::Nanoseconds(ElapsedNs(now))),
+                     " since it was written); check the clock of this machine"));
+  }
+  if (status.ok()) return true;
+  const absl::StatusOr<std::string> moved = folder_->MoveAside(now.wall_ns);
+  log_.Error("state_unusable",
+             {{"error", status.message()},
+              {"moved_to", moved.ok() ? *moved : std::string(moved.status().message())}});
+  return false;
+}
+
+int64_t StateKeeper::ElapsedNs(const MachineTime& now) const {
+  const MachineTime& then = saved_.machine;
+  const bool same_boot = !now.boot_id.empty() && now.boot_id == then.boot_id;
+  if (same_boot && now.boottime_ns >= then.boottime_ns) return now.boottime_ns - then.boottime_ns;
+  return std::max<int64_t>(now.wall_ns - then.wall_ns, 0);
+}
+
+void StateKeeper::SetOptions(store::MemoryStoreOptions* options) const {
+  if (loads()) options->seed = saved_.seed;
+  options->empty_since = loads() ? saved_.empty_since : empty_since_;
+}
+
+absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* registry) {
+  if (!loads()) return absl::OkStatus();
+  const auto start = steady_clock::now();
+  for (const auto& [limit, status] : registry->RestoreAdmin(saved_.limits)) {
+    log_.Error("limit_not_restored", {{"limit", limit}, {"error", status.message()}});
+  }
+  const auto loaded = LoadState(folder_->state_path(), saved_, store, registry);
+  if (!loaded.ok()) return loaded.status();
+  store->RestoreReceipts(saved_.next_receipt + (clean_ ? 0 : kReceiptsSinceCopy), loaded->refunded);
+  if (loaded->without_room != 0) {
+    log_.Warning("state_too_large", {{"buckets", loaded->without_room},
+                                     {"consequence", "they start full"},
+                                     {"advice", "raise --max_buckets or --memory_limit"}});
+  }
+  log_.Info("state_loaded", {{"buckets", saved_.buckets - loaded->without_room},
+                             {"admin_limits", saved_.limits.admin.size()},
+                             {"ms", MsSince(start)}});
+  return absl::OkStatus();
+}
+
+absl::Status StateKeeper::Begin(Sources sources) {
+  run_id_ = common::RandomWord() | 1;  // not 0
+  const bool copies = options_.after_crash == AfterCrash::kTrust;
+  if (absl::Status status = folder_->NoteRun({run_id_, copies}); !status.ok()) return status;
+  sources_.emplace(std::move(sources));
+  if (copies) copies_ = std::thread([this] { CopyLoop(); });
+  return absl::OkStatus();
+}
+
+absl::Status StateKeeper::Save() {
+  StopCopies();
+  return Write(/*at_drain=*/true);
+}
+
+absl::Status StateKeeper::Write(bool at_drain) {
+  const auto start = steady_clock::now();
+  auto file = StateFileWriter::Create(folder_->new_state_path(), folder_->before_step());
+  if (!file.ok()) return file.status();
+  SavedState state;
+  state.run_id = run_id_;
+  state.at_drain = at_drain;
+  // In this order, so that what is loaded is not ahead.
+  state.now_ns = sources_->clock.NowNs();
+  state.machine = options_.machine();
+  state.receipt_key = sources_->receipt_key();
+  auto step_end = start + kCopyStep;
+  const auto pause = [&]() -> absl::Status {
+    if (at_drain || steady_clock::now() < step_end) return absl::OkStatus();
+    if (Stopping()) return absl::CancelledError("the server drains");
+    std::this_thread::sleep_for(kCopyPause);
+    step_end = steady_clock::now() + kCopyStep;
+    return absl::OkStatus();
+  };
+  const absl::StatusOr<uint64_t> buckets =
+      WriteState(std::move(state), sources_->store, sources_->registry, file->get(), pause);
+  if (!buckets.ok()) return buckets.status();
+  if (absl::Status status = folder_->ReplaceState(); !status.ok()) return status;
+  const uint64_t bytes = (*file)->bytes();
+  if (at_drain) {
+    log_.Info("state_saved", {{"buckets", *buckets}, {"bytes", bytes}, {"ms", MsSince(start)}});
+  } else {
+    log_.Info("state_copied", {{"buckets", *buckets}, {"bytes", bytes}, {"ms", MsSince(start)}});
+  }
+  return absl::OkStatus();
+}
+
+void StateKeeper::CopyLoop() {
+  while (true) {
+    if (const absl::Status status = Write(/*at_drain=*/false); !status.ok() && !Stopping()) {
+      log_.Error("state_copy_failed",
+                 {{"error", status.message()}, {"consequence", "the copy before it stays"}});
+    }
+    const auto next = steady_clock::now() + std::chrono::nanoseconds(options_.copy_every_ns);
+    common::MutexLock lock(&mu_);
+    while (!stop_ && steady_clock::now() < next) wake_.WaitFor(&mu_, next - steady_clock::now());
+    if (stop_) return;
+  }
+}
+
+bool StateKeeper::Stopping() {
+  common::MutexLock lock(&mu_);
+  return stop_;
+}
+
+void StateKeeper::StopCopies() {
+  {
+    common::MutexLock lock(&mu_);
+    stop_ = true;
+    wake_.SignalAll();
+  }
+  if (copies_.joinable()) copies_.join();
+}
+
+}  // namespace sluice::state

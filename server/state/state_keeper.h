@@ -1,0 +1,128 @@
+// StateKeeper: keeps the state of a server with a memory store over restarts: buckets with their
+// bookings, receipts, estimates and slots; request ids; limits that admins made; the key of
+// receipts.
+//
+// At a drain all is written (Save), and the next start loads it. No moment is converted: the clock
+// of the new process continues that of the old one (clock_ahead_ns), by BOOTTIME in the same boot,
+// else by the wall clock, and never backwards.
+//
+// After a crash there is no such state. Then the store starts with empty buckets, or
+// (AfterCrash::kTrust) with the last copy, of which one is written every minute. A file that is
+// damaged, of a newer version, or of something else is moved aside, and the start is one after a
+// crash without copies.
+//
+// Order of calls: Open, store_options, RestoreIds, Load, Begin, Save.
+#ifndef SLUICE_SERVER_STATE_STATE_KEEPER_H_
+#define SLUICE_SERVER_STATE_STATE_KEEPER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mutex.h"
+#include "server/limits/limit_registry.h"
+#include "server/state/saved_state.h"
+#include "server/state/state_file.h"
+#include "server/state/state_folder.h"
+#include "server/store/memory/memory_store.h"
+
+namespace sluice::state {
+
+enum class AfterCrash : uint8_t {
+  kEmpty = 0,  // buckets start empty
+  kTrust,      // they start as in the last copy
+};
+
+// Not thread-safe. Blocks on the disk.
+class StateKeeper {
+ public:
+  struct Options {
+    std::string folder;
+    AfterCrash after_crash = AfterCrash::kEmpty;
+    // Between copies.
+    int64_t copy_every_ns = int64_t{60} * 1'000'000'000;
+    // Of tests.
+    std::function<MachineTime()> machine = &MachineTime::Now;
+    BeforeStep before_step = nullptr;
+  };
+
+  // Locks the folder, and decides how to start; logs what it found. `log` outlives this. Errors as
+  // StateFolder::Open.
+  static absl::StatusOr<std::unique_ptr<StateKeeper>> Open(Options options, common::Log* log);
+  // Ends the copies.
+  ~StateKeeper();
+  StateKeeper(const StateKeeper&) = delete;
+  StateKeeper& operator=(const StateKeeper&) = delete;
+
+  // By how much the server's clock must be ahead of BOOTTIME.
+  int64_t clock_ahead_ns() const { return clock_ahead_ns_; }
+  // What the store is to be made with, beside other options.
+  void SetOptions(store::MemoryStoreOptions* options) const;
+  // In hex; empty: a new one.
+  std::string receipt_key() const { return loads() ? saved_.receipt_key : ""; }
+
+  // Before the first limits are loaded.
+  void RestoreIds(limits::LimitRegistry* registry) const {
+    if (loads()) registry->RestoreIds(saved_.limits);
+  }
+  // After they are loaded: puts the admin's limits and the buckets back. An error means that the
+  // file has changed since Open.
+  absl::Status Load(store::MemoryStore* store, limits::LimitRegistry* registry);
+
+  // All that is saved. They outlive this.
+  struct Sources {
+    const common::Clock& clock;
+    store::MemoryStore& store;
+    limits::LimitRegistry& registry;
+    std::function<std::string()> receipt_key;
+  };
+  // From now on decisions may be made: a process that ends without Save has crashed. Starts the
+  // copies.
+  absl::Status Begin(Sources sources);
+  // Writes the state of a drain. REQUIRES: Begin was called, and nothing is decided any more.
+  absl::Status Save();
+
+ private:
+  // How the store starts.
+  enum class Start : uint8_t { kFull, kLoad, kEmpty };
+
+  StateKeeper(Options options, common::Log* log) : options_(std::move(options)), log_(*log) {}
+  void Decide();
+  bool ReadFile();
+  bool loads() const { return start_ == Start::kLoad; }
+  int64_t ElapsedNs(const MachineTime& now) const;
+  absl::Status Write(bool at_drain);
+  void CopyLoop();
+  bool Stopping();
+  void StopCopies();
+
+  const Options options_;
+  common::Log& log_;
+  std::unique_ptr<StateFolder> folder_;
+  Start start_ = Start::kFull;
+  bool clean_ = false;  // the last run ended in order
+  SavedState saved_;    // if it is loaded
+  int64_t clock_ahead_ns_ = 0;
+  std::optional<algorithm::Moment> empty_since_;  // kEmpty
+  uint64_t run_id_ = 0;
+  std::optional<Sources> sources_;  // absent: not begun
+
+  common::Mutex mu_;
+  common::CondVar wake_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread copies_;  // last: it uses the members above
+};
+
+}  // namespace sluice::state
+
+#endif  // SLUICE_SERVER_STATE_STATE_KEEPER_H_

@@ -1,0 +1,461 @@
+#include "server/state/state_keeper.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/unit/config/temp_dir.h"
+#include "tests/unit/state/state_scene.h"
+
+namespace sluice::state {
+namespace {
+
+using algorithm::Kind;
+using testing::Acquired;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kDayNs = 24 * 3600 * kSecondNs;
+
+class StateKeeperTest : public ::testing::Test {
+ protected:
+  StateKeeperTest() { options_.limits = {TokenLimit("daily", 5)}; }
+
+  // Starts a process; the one before it must have ended.
+  Process& Start() {
+    process_.reset();
+    process_ = std::make_unique<Process>(folder_, machine_, options_);
+    EXPECT_TRUE(process_->status().ok()) << process_->status();
+    return *process_;
+  }
+  Process& Restart() {
+    const absl::Status saved = process_->Drain();
+    EXPECT_TRUE(saved.ok()) << saved;
+    return Start();
+  }
+  Process& CrashAndStart() { return Start(); }
+
+  std::string StateBytes() const {
+    std::ifstream file(folder_ + "/state", std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void SetStateBytes(const std::string& bytes) const {
+    std::ofstream(folder_ + "/state", std::ios::binary) << bytes;
+  }
+  // The files of states that were moved aside.
+  std::vector<std::string> MovedAside() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("state.unusable-")) names.push_back(name);
+    }
+    return names;
+  }
+
+  config::TempDir dir_;
+  const std::string folder_ = dir_.Path("state");
+  Machine machine_;
+  ProcessOptions options_;
+  std::unique_ptr<Process> process_;
+};
+
+TEST_F(StateKeeperTest, KeepsBucketsOverADrain) {
+  Process& first = Start();
+  EXPECT_THAT(first.log(), HasSubstr("event=state_new"));
+  EXPECT_EQ(first.Remaining("daily", "k"), 5);
+  ASSERT_TRUE(first.Take("daily", "k", 3).granted());
+  Process& second = Restart();
+  EXPECT_EQ(second.Remaining("daily", "k"), 2);
+  EXPECT_EQ(second.Remaining("daily", "other"), 5);
+  EXPECT_THAT(second.log(), HasSubstr("event=state_loaded buckets=1"));
+  EXPECT_THAT(second.log(), Not(HasSubstr("unclean_stop")));
+}
+
+TEST_F(StateKeeperTest, MakesTheFolderForItsOwnerAlone) {
+  Start();
+  ASSERT_TRUE(process_->Drain().ok());
+  struct stat info = {};
+  ASSERT_EQ(stat(folder_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  ASSERT_EQ(stat((folder_ + "/state").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u) << "it has the key of receipts";
+}
+
+TEST_F(StateKeeperTest, CountsTheTimeBetweenByBoottimeInTheSameBoot) {
+  Start().Take("daily", "k", 5);
+  ASSERT_TRUE(process_->Drain().ok());
+  machine_.Advance(kDayNs / 5);
+  // Set by an admin: no matter.
+  machine_.time.wall_ns += 300 * kDayNs;
+  EXPECT_EQ(Start().Remaining("daily", "k"), 1);
+}
+
+TEST_F(StateKeeperTest, CountsTheTimeBetweenByTheWallClockInAnotherBoot) {
+  Start().Take("daily", "k", 5);
+  ASSERT_TRUE(process_->Drain().ok());
+  machine_.Reboot(2 * kDayNs / 5);
+  EXPECT_EQ(Start().Remaining("daily", "k"), 2);
+  // The clock goes on from there.
+  machine_.Advance(kDayNs / 5);
+  EXPECT_EQ(process_->Remaining("daily", "k"), 3);
+  ASSERT_TRUE(process_->Drain().ok());
+  machine_.Advance(kDayNs / 5);
+  EXPECT_EQ(Start().Remaining("daily", "k"), 4);
+}
+
+TEST_F(StateKeeperTest, TimeDoesNotRunBackwards) {
+  Start().Take("daily", "k", 5);
+  const int64_t before_ns = process_->clock.NowNs();
+  ASSERT_TRUE(process_->Drain().ok());
+  machine_.Reboot(-100 * kDayNs);
+  EXPECT_EQ(Start().Remaining("daily", "k"), 0);
+  EXPECT_EQ(process_->clock.NowNs(), before_ns);
+}
+
+TEST_F(StateKeeperTest, ABoottimeThatRanBackwardsIsOfAnotherBoot) {
+  Start().Take("daily", "k", 5);
+  ASSERT_TRUE(process_->Drain().ok());
+  machine_.time.boottime_ns -= kSecondNs;
+  machine_.time.wall_ns += kDayNs / 5;
+  EXPECT_EQ(Start().Remaining("daily", "k"), 1);
+}
+
+TEST_F(StateKeeperTest, RefusesAClockThatHasRunForMoreThanEightYears) {
+  Start().Take("daily", "k", 5);
+  ASSERT_TRUE(process_->Drain().ok());
+  machine_.Reboot(9 * 365 * kDayNs);
+  Start();
+  EXPECT_THAT(process_->log(), HasSubstr("check the clock of this machine"));
+  EXPECT_EQ(MovedAside().size(), 1u);
+}
+
+// ---- After a crash
+
+TEST_F(StateKeeperTest, StartsEmptyAfterACrash) {
+  options_.limits = {TokenLimit("tokens", 5), LimitOf(Kind::kSlidingLog, "log", 5),
+                     LimitOf(Kind::kSlidingWindow, "window", 5),
+                     LimitOf(Kind::kFixedWindow, "fixed", 5),
+                     LimitOf(Kind::kConcurrency, "slots", 5, 60 * kSecondNs)};
+  options_.limits[0].debt = 2;
+  Start();
+  CrashAndStart();
+  EXPECT_THAT(process_->log(), HasSubstr("event=unclean_stop"));
+  for (const char* limit : {"log", "window", "fixed", "slots"}) {
+    EXPECT_EQ(process_->Remaining(limit, "any"), 0) << limit;
+    testing::AcquireOptions options{.want_receipt = true};
+    EXPECT_FALSE(process_->Take(limit, "any", 1, options).granted()) << limit;
+    EXPECT_FALSE(process_->Take(limit, "another", 1, options).granted()) << limit;
+  }
+  EXPECT_EQ(process_->Remaining("tokens", "any"), -2) << "all debt is owed";
+  EXPECT_FALSE(process_->Take("tokens", "any").granted());
+  machine_.Advance(60 * kSecondNs);
+  EXPECT_EQ(process_->Remaining("slots", "any"), 5);
+  EXPECT_EQ(process_->Remaining("slots", "a third"), 5);
+  machine_.Advance(kDayNs / 5 * 3);
+  EXPECT_EQ(process_->Remaining("tokens", "any"), 1);
+  EXPECT_EQ(process_->Remaining("tokens", "a third"), 1);
+  // A sliding window of 10 counts for 11 tenths of its period.
+  machine_.Advance(2 * kDayNs);
+  for (const char* limit : {"tokens", "log", "window", "fixed"}) {
+    EXPECT_EQ(process_->Remaining(limit, "any"), 5) << limit;
+    EXPECT_EQ(process_->Remaining(limit, "a fourth"), 5) << limit;
+    EXPECT_TRUE(process_->Take(limit, "any", 5).granted()) << limit;
+  }
+}
+
+TEST_F(StateKeeperTest, AResetDoesNotFillABucketFurtherThanSinceTheCrash) {
+  options_.limits = {TokenLimit("tokens", 10), LimitOf(Kind::kSlidingLog, "log", 10)};
+  Start();
+  CrashAndStart();
+  machine_.Advance(kDayNs / 10);
+  for (const char* limit : {"tokens", "log"}) {
+    process_->Take(limit, "k");
+    testing::Reset(process_->store(), process_->Rule(limit), "k");
+  }
+  EXPECT_EQ(process_->Remaining("tokens", "k"), 1);
+  EXPECT_EQ(process_->Remaining("log", "k"), 0);
+}
+
+TEST_F(StateKeeperTest, BucketsThatWereNotUsedSinceACrashStayEmptyOverADrain) {
+  Start();
+  CrashAndStart();
+  machine_.Advance(kDayNs / 5);
+  Restart();
+  EXPECT_THAT(process_->log(), HasSubstr("event=state_loaded buckets=0"));
+  EXPECT_EQ(process_->Remaining("daily", "never used"), 1);
+}
+
+TEST_F(StateKeeperTest, ASecondCrashEmptiesAgain) {
+  Start();
+  CrashAndStart();
+  machine_.Advance(kDayNs / 5 * 2);
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2);
+  CrashAndStart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 0);
+}
+
+// Waits for the first copy, which a thread writes at the start.
+void AwaitCopy(Process& process) {
+  for (int i = 0; i < 2000 && process.log().find("state_copied") == std::string::npos; ++i) {
+    usleep(10'000);
+  }
+  ASSERT_THAT(process.log(), HasSubstr("event=state_copied"));
+}
+
+TEST_F(StateKeeperTest, TrustLoadsTheLastCopyAfterACrash) {
+  options_.after_crash = AfterCrash::kTrust;
+  Start().Take("daily", "k", 3);
+  Restart();
+  AwaitCopy(*process_);
+  ASSERT_TRUE(process_->Take("daily", "k", 2).granted());
+  CrashAndStart();
+  EXPECT_THAT(process_->log(), HasSubstr("buckets start as in the last copy"));
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2) << "what was taken since is lost";
+  EXPECT_EQ(process_->Remaining("daily", "other"), 5);
+}
+
+TEST_F(StateKeeperTest, ReceiptsThatWereIssuedAfterTheCopyDoNotRefundOthers) {
+  options_.after_crash = AfterCrash::kTrust;
+  Start();
+  AwaitCopy(*process_);
+  const testing::AcquireOptions receipt{.want_receipt = true};
+  const Acquired lost = process_->Take("daily", "k", 2, receipt);
+  CrashAndStart();
+  const Acquired mine = process_->Take("daily", "k", 2, receipt);
+  ASSERT_TRUE(mine.granted());
+  const std::vector<store::Charge> charges = {{&process_->Rule("daily"), "k", 2}};
+  EXPECT_EQ(testing::Refund(process_->store(), lost.receipt_id, charges).outcome,
+            store::RefundOutcome::kExpired);
+  EXPECT_EQ(process_->Remaining("daily", "k"), 3);
+}
+
+TEST_F(StateKeeperTest, TrustStartsEmptyIfTheCrashedRunWroteNoCopies) {
+  Start().Take("daily", "k", 3);
+  Restart();
+  options_.after_crash = AfterCrash::kTrust;
+  CrashAndStart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 0) << "the state is that of an older run";
+}
+
+TEST_F(StateKeeperTest, EmptyDoesNotLoadCopies) {
+  options_.after_crash = AfterCrash::kTrust;
+  Start();
+  AwaitCopy(*process_);
+  options_.after_crash = AfterCrash::kEmpty;
+  CrashAndStart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 0);
+}
+
+TEST_F(StateKeeperTest, AStateOfAnOlderRunIsNotTakenForTheLastOne) {
+  Start();
+  Restart();
+  const std::string full = StateBytes();
+  process_->Take("daily", "k", 5);
+  Restart();
+  ASSERT_TRUE(process_->Drain().ok());
+  process_.reset();
+  SetStateBytes(full);  // from a backup
+  Start();
+  EXPECT_THAT(process_->log(), HasSubstr("event=unclean_stop"));
+  EXPECT_EQ(process_->Remaining("daily", "k"), 0);
+}
+
+// ---- Files that cannot be used
+
+TEST_F(StateKeeperTest, MovesUnusableFilesAsideAndSaysWhy) {
+  Start().Take("daily", "k", 3);
+  ASSERT_TRUE(process_->Drain().ok());
+  process_.reset();
+  const std::string whole = StateBytes();
+  std::string changed = whole;
+  changed[whole.size() / 2] ^= 1;
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"", "torn: ends after 0 bytes"},
+      {whole.substr(0, whole.size() - 1), "is not whole"},
+      {changed, "damaged at byte"},
+      {"hello, world, this is a text", "not a state file of Sluice"},
+  };
+  for (const AfterCrash after_crash : {AfterCrash::kEmpty, AfterCrash::kTrust}) {
+    options_.after_crash = after_crash;
+    for (const auto& [bytes, why] : bad) {
+      process_.reset();
+      SetStateBytes(bytes);
+      for (const std::string& name : MovedAside()) unlink((folder_ + "/" + name).c_str());
+      Start();
+      EXPECT_THAT(process_->log(), HasSubstr("level=error event=state_unusable")) << why;
+      EXPECT_THAT(process_->log(), HasSubstr(why));
+      EXPECT_THAT(process_->log(), HasSubstr("event=unclean_stop"));
+      EXPECT_EQ(MovedAside().size(), 1u) << why;
+      EXPECT_EQ(process_->Remaining("daily", "k"), 0) << why;
+    }
+  }
+}
+
+TEST_F(StateKeeperTest, ASecondServerIsRefused) {
+  Start();
+  const Process second(folder_, machine_, options_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(second.status()));
+  EXPECT_EQ(second.status().message(), "another server uses it (process " +
+                                           std::to_string(getpid()) +
+                                           "); give each server a folder of its own");
+}
+
+TEST_F(StateKeeperTest, AFolderThatCannotBeMadeIsAnError) {
+  const Process in_nothing(folder_ + "/a/b", machine_, options_);
+  EXPECT_TRUE(absl::IsNotFound(in_nothing.status())) << in_nothing.status();
+  dir_.Write("file", "text");
+  const Process on_a_file(dir_.Path("file"), machine_, options_);
+  EXPECT_FALSE(on_a_file.status().ok());
+}
+
+// ---- What else is kept
+
+TEST_F(StateKeeperTest, ReceiptsAreRefundedAfterTheRestart) {
+  const Acquired got = Start().Take("daily", "k", 3, {.want_receipt = true});
+  const Acquired refunded = process_->Take("daily", "k", 1, {.want_receipt = true});
+  const auto refund = [&](uint64_t id, uint64_t permits) {
+    return testing::Refund(process_->store(), id, {{&process_->Rule("daily"), "k", permits}});
+  };
+  EXPECT_EQ(refund(refunded.receipt_id, 1).outcome, store::RefundOutcome::kRefunded);
+  Restart();
+  EXPECT_EQ(process_->keeper().receipt_key(), "key");
+  EXPECT_EQ(refund(got.receipt_id, 3).outcome, store::RefundOutcome::kRefunded);
+  EXPECT_EQ(process_->Remaining("daily", "k"), 5);
+  EXPECT_EQ(refund(got.receipt_id, 3).outcome, store::RefundOutcome::kAlreadyRefunded);
+  EXPECT_EQ(refund(refunded.receipt_id, 1).outcome, store::RefundOutcome::kAlreadyRefunded);
+  EXPECT_GT(process_->Take("daily", "k", 1, {.want_receipt = true}).receipt_id,
+            refunded.receipt_id);
+}
+
+TEST_F(StateKeeperTest, GrantsAreRepeatedByTheirRequestIds) {
+  store::Once once;
+  once.id = {{1, 2}};
+  once.fingerprint = 77;
+  testing::AcquireOptions options;
+  options.once = &once;
+  ASSERT_TRUE(Start().Take("daily", "k", 2, options).granted());
+  Restart();
+  EXPECT_TRUE(process_->Take("daily", "k", 2, options).repeated);
+  EXPECT_EQ(process_->Remaining("daily", "k"), 3);
+  Restart();
+  machine_.Advance(61 * kSecondNs);
+  EXPECT_FALSE(process_->Take("daily", "k", 2, options).repeated) << "it is kept for a minute";
+}
+
+TEST_F(StateKeeperTest, BookingsEstimatesAndSlotsAreKept) {
+  options_.limits = {TokenLimit("tokens", 10, 10 * kSecondNs),
+                     LimitOf(Kind::kConcurrency, "slots", 2, 60 * kSecondNs)};
+  options_.limits[0].max_owed = 5;
+  Start();
+  const Acquired estimate = process_->Take("tokens", "k", 10, {.settle_within_ns = 60 * kSecondNs});
+  const Acquired booked = process_->Take("tokens", "k", 2, {.max_wait_ns = 10 * kSecondNs});
+  ASSERT_TRUE(booked.granted());
+  EXPECT_EQ(booked.wait_ns, 2 * kSecondNs);
+  const Acquired slot = process_->Take("slots", "k", 1, {.want_receipt = true});
+  machine_.Advance(kSecondNs);
+  Restart();
+  EXPECT_EQ(process_->Take("tokens", "k", 1, {.max_wait_ns = 10 * kSecondNs}).wait_ns,
+            2 * kSecondNs)
+      << "behind the booking";
+  const std::vector<store::Charge> booking = {{&process_->Rule("tokens"), "k", 2}};
+  EXPECT_EQ(testing::Refund(process_->store(), booked.receipt_id, booking, booked.grant_time_ns())
+                .outcome,
+            store::RefundOutcome::kRefunded);
+  EXPECT_EQ(testing::Settle(process_->store(), estimate.receipt_id,
+                            {{&process_->Rule("tokens"), "k", 10}}, {4})
+                .outcome,
+            store::SettleOutcome::kSettled);
+  EXPECT_EQ(process_->Remaining("slots", "k"), 1);
+  EXPECT_EQ(
+      testing::Refund(process_->store(), slot.receipt_id, {{&process_->Rule("slots"), "k", 1}})
+          .outcome,
+      store::RefundOutcome::kRefunded);
+  EXPECT_EQ(process_->Remaining("slots", "k"), 2);
+}
+
+TEST_F(StateKeeperTest, ChangedParametersConvertBucketsAsAReloadDoes) {
+  Start().Take("daily", "k", 3);
+  options_.limits = {TokenLimit("daily", 10)};
+  options_.version = "v2";
+  Restart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 4) << "two fifths of 10";
+  options_.limits = {LimitOf(Kind::kSlidingLog, "daily", 10)};
+  options_.version = "v3";
+  Restart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 4);
+}
+
+TEST_F(StateKeeperTest, BucketsOfALimitThatIsGoneWaitForIt) {
+  Start().Take("daily", "k", 3);
+  const std::vector<limits::LimitSpec> before = options_.limits;
+  options_.limits = {TokenLimit("another", 7)};
+  options_.version = "v2";
+  Restart();
+  EXPECT_EQ(process_->Remaining("another", "k"), 7);
+  options_.limits = before;
+  options_.version = "v3";
+  Restart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2);
+}
+
+TEST_F(StateKeeperTest, OverridesOfKeysKeepTheirBuckets) {
+  options_.limits[0].keys = {{"vip", algorithm::Rate{100, kDayNs}, 100, {}}};
+  Start().Take("daily", "vip", 60);
+  process_->Take("daily", "k", 1);
+  Restart();
+  EXPECT_EQ(process_->Remaining("daily", "vip"), 40);
+  EXPECT_EQ(process_->Remaining("daily", "k"), 4);
+}
+
+TEST_F(StateKeeperTest, LimitsOfAdminsAreKept) {
+  options_.limits.push_back(TokenLimit("deleted", 5));
+  Start();
+  const auto put = [&](limits::LimitSpec spec) {
+    const auto result = process_->registry().Put(std::move(spec));
+    ASSERT_TRUE(result.ok()) << result.status();
+  };
+  put(TokenLimit("made", 7));
+  put(TokenLimit("daily", 50));
+  limits::LimitSpec charges = TokenLimit("charges", 9);
+  charges.charges = {"made"};
+  put(charges);
+  ASSERT_TRUE(process_->registry().Delete("deleted").ok());
+  process_->Take("made", "k", 3);
+  Restart();
+  EXPECT_EQ(process_->Remaining("made", "k"), 4);
+  EXPECT_EQ(process_->Remaining("daily", "k"), 50);
+  EXPECT_EQ(process_->registry().Current()->Find("deleted"), nullptr);
+  EXPECT_EQ(process_->registry().Current()->Find("charges")->parents().size(), 1u);
+  EXPECT_EQ(process_->registry().Current()->admin_changes(), 4u);
+  // A file that has changed owns its limits again.
+  options_.version = "v2";
+  Restart();
+  EXPECT_EQ(process_->Remaining("made", "k"), 4);
+  EXPECT_EQ(process_->Remaining("daily", "k"), 5);
+  EXPECT_NE(process_->registry().Current()->Find("deleted"), nullptr);
+}
+
+TEST_F(StateKeeperTest, ALimitThatNoLongerGoesWithTheFileIsNamed) {
+  options_.limits.push_back(TokenLimit("parent", 5));
+  Start();
+  limits::LimitSpec child = TokenLimit("child", 9);
+  child.charges = {"parent"};
+  ASSERT_TRUE(process_->registry().Put(child).ok());
+  ASSERT_TRUE(process_->registry().Put(TokenLimit("alone", 9)).ok());
+  options_.limits.pop_back();
+  options_.version = "v2";
+  Restart();
+  EXPECT_THAT(process_->log(), HasSubstr("level=error event=limit_not_restored limit=child"));
+  EXPECT_EQ(process_->registry().Current()->Find("child"), nullptr);
+  EXPECT_NE(process_->registry().Current()->Find("alone"), nullptr);
+}
+
+}  // namespace
+}  // namespace sluice::state
