@@ -234,6 +234,16 @@ std::vector<Flag> StoreFlags() {
              "event loops for Redis only (default 0: Redis uses those of the data port, and a "
              "request stays on one thread)",
              &Flags::store_threads, 0, 64),
+      String("state_dir", "DIR",
+             "folder in which the server keeps what it holds in memory over a restart: buckets, "
+             "receipts, request ids, limits of admins (default: all buckets are full after a "
+             "restart)",
+             &Flags::state_dir),
+      Choice("after_crash", "empty|trust",
+             "buckets after the server ended without a drain: empty, or as in a copy that is then "
+             "written every minute; needs --state_dir (default empty)",
+             std::pair("empty", state::AfterCrash::kEmpty),
+             std::pair("trust", state::AfterCrash::kTrust), &Flags::after_crash),
       {"redis_namespace", "NAME",
        "prefix of every key; one for each deployment that uses the same Redis (default sluice)",
        SetNamespace},
@@ -502,6 +512,13 @@ absl::Status CheckTogether(const Flags& flags) {
         "admin_listen", flags.admin_listen->ToString(),
         "leaves this machine, and anyone who reaches it could change limits; add "
         "--admin_tls_client_ca (mTLS), --admin_token_file or --clients, or stay on 127.0.0.1");
+  }
+  if (!flags.state_dir.empty() && flags.in_redis) {
+    return Bad("state_dir", flags.state_dir,
+               "the buckets are in Redis (--store), which keeps them over a restart; leave it out");
+  }
+  if (flags.state_dir.empty() && flags.after_crash == state::AfterCrash::kTrust) {
+    return Bad("after_crash", "trust", "needs --state_dir, the folder of the copies");
   }
   if (!flags.ratelimit.path.empty() && !flags.xds.server.empty()) {
     return Bad("ratelimit_xds", flags.xds.server,

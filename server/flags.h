@@ -13,6 +13,7 @@
 #include "common/net/address.h"
 #include "server/envoy/configuration.h"
 #include "server/envoy/xds/ads_client.h"
+#include "server/state/state_keeper.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
 #include "server/transport/envoy/descriptor_call.h"
@@ -34,6 +35,8 @@ struct Flags {
   int store_threads = 0;  // event loops for Redis only; 0: it uses those of the data port
   int max_connections = common::bounds::kDefaultMaxConnections;  // of the data port
   uint64_t max_buckets = common::bounds::kDefaultMaxBuckets;
+  std::string state_dir;  // empty: nothing is kept over a restart
+  state::AfterCrash after_crash = state::AfterCrash::kEmpty;
   int64_t memory_limit = 0;  // bytes; 0: three quarters of the memory that the process may use
   int64_t stall_timeout_ns = common::bounds::kDefaultStallTimeoutNs;
   store::OverflowPolicy overflow = store::OverflowPolicy::kDeny;

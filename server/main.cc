@@ -40,6 +40,8 @@
 #include "server/rate_limit_source.h"
 #include "server/reloads.h"
 #include "server/service/receipt.h"
+#include "server/state/resumed_clock.h"
+#include "server/state/state_keeper.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
 #include "server/transport/services/bearer_token.h"
@@ -93,22 +95,26 @@ class Server {
   // or SIGINT.
   int WaitForSignals(const sigset_t& signals);
   // Ends all calls, in order, and stops all threads.
-  void Drain(int signal_number);
+  // Returns the exit code.
+  int Drain(int signal_number);
 
  private:
   int CheckFiles();
   void WarnOfOpenAdminPort();
+  int OpenState();
   int OpenStore();
   int OpenRedis();
   limits::FileStatus FileStatus() const;
   int LoadLimits();
   int LoadRateLimits(const sigset_t& signals);
+  int LoadState();
+  int SaveState();
   void SetServing(bool serving);
   void UpdateHealth();
   void Announce();
 
   const Flags& flags_;
-  const common::SystemClock clock_;
+  state::ResumedClock clock_;
   common::Log log_{clock_, flags_.log_level, STDERR_FILENO};
   common::Metrics metrics_;
   // Bytes: half for the buckets, half for what peers make the server hold.
@@ -121,8 +127,10 @@ class Server {
   service::ReceiptSigner signer_;
   Loops loops_;
   std::unique_ptr<store::Store> store_;
-  store::RedisStore* redis_ = nullptr;  // null: the store is in memory
+  store::MemoryStore* memory_store_ = nullptr;  // null: the store is in Redis
+  store::RedisStore* redis_ = nullptr;          // null: the store is in memory
   std::unique_ptr<limits::LimitRegistry> registry_;
+  std::unique_ptr<state::StateKeeper> state_;   // null: nothing is kept over a restart
   std::unique_ptr<config::Reloader> reloader_;  // null: no limits file
   std::unique_ptr<UseCases> use_cases_;
   std::unique_ptr<RateLimitSource> rate_limits_;  // null: no configuration of Envoy
@@ -137,17 +145,22 @@ class Server {
 
 int Server::Start(const sigset_t& signals) {
   SetProcessLimits(flags_, log_);
-  for (const auto step : {&Server::CheckFiles, &Server::OpenStore, &Server::LoadLimits}) {
+  for (const auto step :
+       {&Server::CheckFiles, &Server::OpenState, &Server::OpenStore, &Server::LoadLimits}) {
     if (const int code = (this->*step)(); code != kDone) return code;
   }
   use_cases_ = std::make_unique<UseCases>(*store_, *registry_, clock_, log_, metrics_, memory_,
                                           signer_, [this] { return FileStatus(); });
   if (const int code = LoadRateLimits(signals); code != kDone) return code;
+  if (const int code = LoadState(); code != kDone) return code;
   ports_ = std::make_unique<Ports>(Ports::Collaborators{
       flags_, clock_, log_, metrics_, memory_, loops_, *use_cases_, token_.get(),
       clients_ != nullptr ? &clients_->clients() : nullptr, audit_.get(),
       [this] { return rate_limits_ != nullptr ? rate_limits_->Status() : limits::FileStatus(); }});
   if (const absl::Status status = ports_->Listen(); !status.ok()) {
+    // A port that listens already may have decided.
+    loops_.Stop();
+    SaveState();
     return Fail(kFailed, status.message());
   }
   maintenance_ = std::make_unique<Maintenance>(*store_, *registry_, memory_, use_cases_->usage,
@@ -215,15 +228,32 @@ void Server::WarnOfOpenAdminPort() {
                  "unix:/PATH in a folder that only admins enter"}});
 }
 
+// Before anything reads the clock, which the state sets.
+int Server::OpenState() {
+  if (flags_.state_dir.empty()) return kDone;
+  auto opened = state::StateKeeper::Open(
+      {.folder = flags_.state_dir, .after_crash = flags_.after_crash}, &log_);
+  if (!opened.ok()) {
+    return Fail(absl::IsFailedPrecondition(opened.status()) ? kFailed : kBadInput,
+                absl::StrCat("--state_dir=", flags_.state_dir, ": ", opened.status().message()));
+  }
+  state_ = *std::move(opened);
+  clock_.SetAhead(state_->clock_ahead_ns());
+  return kDone;
+}
+
 int Server::OpenStore() {
   if (const absl::Status made = loops_.Make(flags_, clock_, metrics_); !made.ok()) {
     return Fail(kFailed, made.message());
   }
   if (flags_.in_redis) return OpenRedis();
-  store_ = std::make_unique<store::MemoryStore>(
-      clock_, store::MemoryStoreOptions{.max_buckets = flags_.max_buckets,
-                                        .max_bytes = static_cast<uint64_t>(memory_limit_) / 2,
-                                        .overflow = flags_.overflow});
+  store::MemoryStoreOptions options{.max_buckets = flags_.max_buckets,
+                                    .max_bytes = static_cast<uint64_t>(memory_limit_) / 2,
+                                    .overflow = flags_.overflow};
+  if (state_ != nullptr) state_->SetOptions(&options);
+  auto store = std::make_unique<store::MemoryStore>(clock_, options);
+  memory_store_ = store.get();
+  store_ = std::move(store);
   return kDone;
 }
 
@@ -254,6 +284,7 @@ int Server::OpenRedis() {
 
 int Server::LoadLimits() {
   registry_ = std::make_unique<limits::LimitRegistry>(store_.get());
+  if (state_ != nullptr) state_->RestoreIds(registry_.get());
   if (!flags_.limits.empty()) {
     reloader_ = std::make_unique<config::Reloader>(flags_.limits, registry_.get(), &clock_);
     if (const absl::Status status = reloader_->ReloadNow(); !status.ok()) {
@@ -274,6 +305,30 @@ int Server::LoadRateLimits(const sigset_t& signals) {
     return Fail(kBadInput, status.message());
   }
   return rate_limits_->AwaitFirst(signals) ? kDone : kStopped;
+}
+
+// The last step before decisions are made.
+int Server::LoadState() {
+  if (state_ == nullptr) return kDone;
+  absl::Status status = state_->Load(memory_store_, registry_.get());
+  if (status.ok() && !state_->receipt_key().empty()) {
+    status = signer_.UseKey(state_->receipt_key());
+  }
+  if (status.ok()) {
+    status = state_->Begin({clock_, *memory_store_, *registry_, [this] { return signer_.Key(); }});
+  }
+  if (status.ok()) return kDone;
+  return Fail(kFailed, absl::StrCat("--state_dir=", flags_.state_dir, ": ", status.message()));
+}
+
+// Returns the exit code.
+int Server::SaveState() {
+  if (state_ == nullptr) return kDone;
+  const absl::Status status = state_->Save();
+  if (status.ok()) return kDone;
+  log_.Error("state_not_saved",
+             {{"error", status.message()}, {"consequence", "the next start is one after a crash"}});
+  return kFailed;
 }
 
 limits::FileStatus Server::FileStatus() const {
@@ -323,7 +378,7 @@ int Server::WaitForSignals(const sigset_t& signals) {
 
 // ---- Drain ----
 
-void Server::Drain(int signal_number) {
+int Server::Drain(int signal_number) {
   const absl::Duration notice =
       absl::Nanoseconds(signal_number == SIGTERM ? flags_.drain_notice_ns : 0);
   const absl::Duration timeout = absl::Nanoseconds(flags_.drain_timeout_ns);
@@ -345,8 +400,10 @@ void Server::Drain(int signal_number) {
   use_cases_->alarm.Stop();
   if (redis_ != nullptr) redis_->Leave();
   loops_.Stop();
+  const int code = SaveState();
   const common::MetricsSnapshot totals = metrics_.Snapshot(0);
   log_.Info("stopped", {{"granted", totals.granted}, {"denied", totals.denied}});
+  return code;
 }
 
 int Run(const Flags& flags, const sigset_t& signals) {
@@ -356,8 +413,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   }
   const int signal_number = server.WaitForSignals(signals);
   UnblockSignals(signals);
-  server.Drain(signal_number);
-  return kDone;
+  return server.Drain(signal_number);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* regist
   if (!loads()) return absl::OkStatus();
   const auto start = steady_clock::now();
   for (const auto& [limit, status] : registry->RestoreAdmin(saved_.limits)) {
-    log_.Error("limit_not_restored", {{"limit", limit}, {"error", status.message()}});
+    log_.Error("saved_limit_refused", {{"limit", limit}, {"error", status.message()}});
   }
   const auto loaded = LoadState(folder_->state_path(), saved_, store, registry);
   if (!loaded.ok()) return loaded.status();

@@ -452,7 +452,7 @@ TEST_F(StateKeeperTest, ALimitThatNoLongerGoesWithTheFileIsNamed) {
   options_.limits.pop_back();
   options_.version = "v2";
   Restart();
-  EXPECT_THAT(process_->log(), HasSubstr("level=error event=limit_not_restored limit=child"));
+  EXPECT_THAT(process_->log(), HasSubstr("level=error event=saved_limit_refused limit=child"));
   EXPECT_EQ(process_->registry().Current()->Find("child"), nullptr);
   EXPECT_NE(process_->registry().Current()->Find("alone"), nullptr);
 }
