@@ -330,7 +330,13 @@ class DeployTest(unittest.TestCase):
         for store in re.findall(r"SLUICE_STORE=([^\s\"]+)",
                                 unit + read("deploy/systemd/redis.conf")):
             line = line.replace(" $SLUICE_FLAGS", "")
-            self.takes(shlex.split(line.replace("${SLUICE_STORE}", store))[1:], "ExecStart")
+            # As redis.conf empties it.
+            state = "" if store.startswith("redis") else f"--state_dir={self.folder}/state"
+            with_store = line.replace("${SLUICE_STORE}", store).replace("$SLUICE_STATE", state)
+            self.takes(shlex.split(with_store)[1:], "ExecStart")
+        self.assertIn("Environment=SLUICE_STATE=--state_dir=/var/lib/sluiced\n", unit)
+        self.assertIn("StateDirectory=sluiced\n", unit)
+        self.assertIn("Environment=SLUICE_STATE=\n", read("deploy/systemd/redis.conf"))
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd-analyze is not here")
         write(self.folder, "sluiced.service", unit.replace("/usr/local/bin/sluiced", SLUICED))

@@ -52,7 +52,7 @@ apt-get install -y /newer/sluice-server_*.deb
 systemctl is-active sluiced
 test "$(systemctl show -P MainPID sluiced)" != "$before"
 for try in $(seq 50); do sluice health && break; sleep 0.2; done
-sluice acquire mine | grep granted  # the buckets were in memory
+sluice acquire mine | grep denied  # the state is kept: the one permit of the hour is used
 ! sluice limits list
 grep mine /etc/sluice/limits.yaml
 : manual pages and completion
@@ -70,7 +70,7 @@ c++ -std=c++20 -o admin /project/admin.cc $(pkg-config --cflags --libs sluice-ad
 rm /etc/sluice/token
 apt-get purge -y sluice-server sluice libsluice0 libsluice-dev libsluice-admin-dev
 ! systemctl is-active sluiced
-test ! -e /etc/sluice -a ! -e /etc/default/sluiced -a ! -e /usr/bin/sluiced
+test ! -e /etc/sluice -a ! -e /etc/default/sluiced -a ! -e /usr/bin/sluiced -a ! -e /var/lib/sluiced
 : all passed
 """
 
