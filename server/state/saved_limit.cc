@@ -63,6 +63,8 @@ void WriteLimit(const limits::LimitSpec& spec, FieldWriter* to) {
   to->Optional(spec.max_wait_ns);
   to->Optional(spec.min_keys);
   to->Number(spec.direct ? 1 : 0);
+  to->Text(spec.reason);
+  to->Optional(spec.ends_at_ns);
   to->Number(static_cast<uint64_t>(spec.origin));
 }
 
@@ -87,6 +89,8 @@ limits::LimitSpec ReadLimit(FieldReader* from) {
   spec.max_wait_ns = from->Optional<int64_t>();
   spec.min_keys = from->Optional<uint64_t>();
   spec.direct = from->Flag();
+  spec.reason = from->Text();
+  spec.ends_at_ns = from->Optional<int64_t>();
   spec.origin = from->EnumUpTo(limits::Origin::kEnvoy);
   return spec;
 }

@@ -35,6 +35,8 @@ TEST(SavedLimitTest, KeepsAllFields) {
   spec.max_wait_ns = 5;
   spec.min_keys = 6;
   spec.direct = false;
+  spec.reason = "sale";
+  spec.ends_at_ns = 7;
   spec.origin = limits::Origin::kAdminOverFile;
   std::string bytes;
   FieldWriter to(&bytes);

@@ -442,6 +442,28 @@ TEST_F(StateKeeperTest, LimitsOfAdminsAreKept) {
   EXPECT_NE(process_->registry().Current()->Find("deleted"), nullptr);
 }
 
+// A change with an end also outlasts a new file, and then the new file's limit is in force.
+TEST_F(StateKeeperTest, AChangeWithAnEndEndsWhenItWouldHave) {
+  options_.limits = {TokenLimit("daily", 5)};
+  Start();
+  limits::LimitSpec change = TokenLimit("daily", 70);
+  change.reason = "sale";
+  change.ends_at_ns = process_->clock.NowNs() + 60 * kSecondNs;
+  ASSERT_TRUE(process_->registry().Put(change).ok());
+  options_.limits = {TokenLimit("daily", 6)};
+  options_.version = "v2";
+  ASSERT_TRUE(process_->Drain().ok());
+  machine_.Reboot(59 * kSecondNs);
+  Start();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 70);
+  EXPECT_EQ(process_->registry().Current()->Find("daily")->spec().reason, "sale");
+  EXPECT_TRUE(
+      absl::IsNotFound(process_->registry().EndTemporary("daily", process_->clock.NowNs())));
+  machine_.Advance(kSecondNs);
+  ASSERT_TRUE(process_->registry().EndTemporary("daily", process_->clock.NowNs()).ok());
+  EXPECT_EQ(process_->Remaining("daily", "k"), 6);
+}
+
 TEST_F(StateKeeperTest, ALimitThatNoLongerGoesWithTheFileIsNamed) {
   options_.limits.push_back(TokenLimit("parent", 5));
   Start();
