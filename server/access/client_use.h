@@ -25,6 +25,9 @@ namespace sluice::access {
 // Thread-safe. Lock-free, but for Refuse, which writes a line to the log once a minute.
 class ClientUse {
  public:
+  // Refused acquisitions of a batch that take about as much time as a call.
+  static constexpr uint64_t kRefusedPerCall = 16;
+
   // `log` outlives this; null: none.
   ClientUse(std::string name, common::Log* log) : name_(std::move(name)), log_(log) {}
   ClientUse(const ClientUse&) = delete;
@@ -36,8 +39,14 @@ class ClientUse {
     return most_[Index(bound)].load(std::memory_order_relaxed);
   }
 
-  // Counts `calls` calls, as far as max_calls_per_second permits. Returns how many.
-  uint64_t TakeCalls(uint64_t calls, int64_t now_ns) { return calls_.TakeUpTo(calls, now_ns); }
+  // Counts `calls` calls, as far as max_calls_per_second permits. Returns how many. The others, if
+  // they are many, were acquisitions of one batch, which are decoded and answered too: they count
+  // as a few calls.
+  uint64_t TakeCalls(uint64_t calls, int64_t now_ns) {
+    const uint64_t taken = calls_.TakeUpTo(calls, now_ns);
+    if (calls - taken >= kRefusedPerCall) calls_.Owe((calls - taken) / kRefusedPerCall, now_ns);
+    return taken;
+  }
 
   // For the store, which takes one for each bucket that it makes. Null: there is no bound.
   algorithm::SharedRate* new_keys() {

@@ -50,6 +50,19 @@ class SharedRate {
     }
   }
 
+  // Takes permits that are not there, at most those of one period: later ones are missing then.
+  void Owe(uint64_t owed, int64_t now_ns) {
+    const uint64_t permits = this->permits();
+    if (owed == 0 || permits == kUnbounded || permits == 0) return;
+    const TokenBucket bucket = BucketOf(permits);
+    const uint64_t now_ticks = ToTicks(bucket, now_ns);
+    uint64_t tat = tat_.load(std::memory_order_relaxed);
+    for (uint64_t after = tat;; after = tat) {
+      Force(bucket, owed, /*max_owed=*/permits, now_ticks, kMaxTat, &after);
+      if (tat_.compare_exchange_weak(tat, after, std::memory_order_relaxed)) return;
+    }
+  }
+
  private:
   static constexpr uint8_t kShift = 4;
 

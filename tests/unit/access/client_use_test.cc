@@ -59,12 +59,12 @@ TEST(ClientUseTest, CallsAreExactOverThreads) {
 
 TEST(ClientUseTest, ALargeRateIsKept) {
   for (const uint64_t rate : {uint64_t{7}, uint64_t{999'983}, algorithm::SharedRate::kMost}) {
-    ClientUse use("mesh", nullptr);
-    use.SetBounds(BoundsOf(ClientBound::kCallsPerSecond, rate));
+    algorithm::SharedRate calls(kSecond);
+    calls.SetPermits(rate);
     uint64_t taken = 0;
     // It begins with a full second's worth at most.
     for (int64_t ms = 0; ms <= 10'000; ++ms) {
-      taken += use.TakeCalls(UINT64_MAX / 2, 1000 * kSecond + ms * 1'000'000);
+      taken += calls.TakeUpTo(UINT64_MAX, 1000 * kSecond + ms * 1'000'000);
     }
     EXPECT_LE(taken, 11 * rate);
     EXPECT_GE(taken, 10 * rate - rate / 100 - 10) << rate;
@@ -121,10 +121,24 @@ TEST(ClientUseTest, RateCarriesOverWhenItChanges) {
   use.SetBounds(BoundsOf(ClientBound::kCallsPerSecond, 100));
   EXPECT_EQ(use.TakeCalls(100, kSecond), 100);
   use.SetBounds(BoundsOf(ClientBound::kCallsPerSecond, 1000));
-  EXPECT_EQ(use.TakeCalls(1000, kSecond), 0) << "all was taken";
+  EXPECT_EQ(use.TakeCalls(1, kSecond), 0) << "all was taken";
   EXPECT_EQ(use.TakeCalls(1000, kSecond + kSecond / 2), 500);
   use.SetBounds({});
   EXPECT_EQ(use.TakeCalls(1'000'000, kSecond), 1'000'000);
+}
+
+// Else a batch of thousands could be sent for each call that comes in, and be decoded for nothing.
+TEST(ClientUseTest, RefusedAcquisitionsOfABatchCountAsFewCalls) {
+  ClientUse use("mesh", nullptr);
+  use.SetBounds(BoundsOf(ClientBound::kCallsPerSecond, 1000));
+  EXPECT_EQ(use.TakeCalls(1000 + 16 * 100, kSecond), 1000);
+  EXPECT_EQ(use.TakeCalls(10, kSecond + kSecond / 10), 0) << "the first 100 are used up";
+  EXPECT_EQ(use.TakeCalls(10, kSecond + kSecond / 10 + 10'000'000), 10);
+  // However many are refused, at most a second is lost.
+  EXPECT_EQ(use.TakeCalls(1'000'000'000, 10 * kSecond), 1000);
+  EXPECT_EQ(use.TakeCalls(1'000'000'000, 10 * kSecond), 0);
+  EXPECT_EQ(use.TakeCalls(1, 11 * kSecond), 0);
+  EXPECT_EQ(use.TakeCalls(1, 11 * kSecond + 1'000'000), 1);
 }
 
 TEST(ClientUseTest, RefusalNamesClientBoundAndValueAndIsLoggedOnceAMinute) {
