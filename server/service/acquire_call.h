@@ -85,7 +85,7 @@ class AcquireCall final : private waiting::HeldCaller {
   // The connection that the request came over, which bounds its bookings. Null: without a bound.
   // Stays alive until RateLimiter::Acquire returns.
   void UseConnection(ConnectionBookings* connection) { places_.Use(connection); }
-  // Who makes the call. Null: it may do everything. `counted`: how many acquisitions are already
+  // The caller. Null: it may do everything. `counted`: how many acquisitions are already
   // counted against the client's max_calls_per_second, as the transport does when a call begins.
   // REQUIRES: after Reset, which forgets it.
   void UseCaller(access::CallerPtr caller, size_t counted = 1) {

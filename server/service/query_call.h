@@ -38,7 +38,7 @@ class QueryCall final : private store::QueryOperation {
 
   // Forgets the last request, keeps the memory.
   void Reset(UnknownLimit unknown = UnknownLimit::kFailsCall, Utf8 utf8 = Utf8::kChecked);
-  // Who makes the call. Null: it may do everything. REQUIRES: after Reset, which forgets it.
+  // The caller. Null: it may do everything. REQUIRES: after Reset, which forgets it.
   void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
   void AddBucket(std::string_view limit, std::string_view key);
 

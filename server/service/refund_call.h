@@ -40,7 +40,7 @@ class RefundCall {
   // As AcquireCall::UseConnection; Start copies it if the receipt is of a reservation.
   void UseConnection(ConnectionBookings* connection) { connection_ = connection; }
 
-  // Who makes the call. Null: it may do everything. REQUIRES: after Reset, which forgets it.
+  // The caller. Null: it may do everything. REQUIRES: after Reset, which forgets it.
   void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
   // As AcquireCall's: DoneFn is called after each slice, and only the last has results.
   void DecideInSlices() { operation_.most_work = kSliceWork; }

@@ -38,7 +38,7 @@ class RenewCall {
   RenewCall& operator=(const RenewCall&) = delete;
 
   void Reset();
-  // Who makes the call. Null: it may do everything. REQUIRES: after Reset, which forgets it.
+  // The caller. Null: it may do everything. REQUIRES: after Reset, which forgets it.
   void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
   void AddReceipt(std::string_view receipt) {
     if (++added_ <= common::bounds::kMaxRenewedReceipts) receipts_.push_back(receipt);

@@ -56,7 +56,7 @@ class SettleCall {
   SettleCall& operator=(const SettleCall&) = delete;
 
   void Reset(Form form);
-  // Who makes the call. Null: it may do everything. REQUIRES: after Reset, which forgets it.
+  // The caller. Null: it may do everything. REQUIRES: after Reset, which forgets it.
   void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
   // Starts the next settlement; the other functions add to it.
   void BeginSettlement();

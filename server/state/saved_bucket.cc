@@ -10,6 +10,7 @@
 #include "server/algorithm/sliding_log.h"
 #include "server/algorithm/sliding_window.h"
 #include "server/algorithm/token_bucket.h"
+#include "server/state/saved_limit.h"
 
 namespace sluice::state {
 namespace {
@@ -17,18 +18,6 @@ namespace {
 using algorithm::BucketImage;
 using algorithm::Kind;
 using algorithm::Parameters;
-
-void WriteRate(const algorithm::Rate& rate, FieldWriter* to) {
-  to->Number(rate.permits);
-  to->Signed(rate.period_ns);
-}
-
-algorithm::Rate ReadRate(FieldReader* from) {
-  algorithm::Rate rate;
-  rate.permits = from->Number();
-  rate.period_ns = from->Signed();
-  return rate;
-}
 
 absl::StatusOr<Parameters> ReadAny(Kind kind, FieldReader* from) {
   if (kind == Kind::kConcurrency) {

@@ -5,7 +5,6 @@
 #include <string>
 
 namespace sluice::state {
-namespace {
 
 void WriteRate(const algorithm::Rate& rate, FieldWriter* to) {
   to->Number(rate.permits);
@@ -18,6 +17,8 @@ algorithm::Rate ReadRate(FieldReader* from) {
   rate.period_ns = from->Signed();
   return rate;
 }
+
+namespace {
 
 void WriteKey(const limits::KeyOverride& key, FieldWriter* to) {
   to->Text(key.key);

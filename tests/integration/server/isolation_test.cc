@@ -33,8 +33,8 @@ limits:
   - { name: hostile, rate: 1/d, burst: 20000 }
   - { name: slow, rate: 1/m, burst: 1, max_wait: 10h }
 )";
-// Each of three limits has room for 250 keys of its own. The others of the honest client fit only if
-// the hostile one does not fill the common part.
+// Each of three limits has room for 250 keys of its own. The others of the honest client fit only
+// if the hostile one does not fill the common part.
 constexpr char kTable[] = "--max_buckets=1500";
 constexpr int kHonestKeys = 500;
 
