@@ -107,8 +107,11 @@ absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* regist
   if (!loaded.ok()) return loaded.status();
   store->RestoreReceipts(saved_.next_receipt + (clean_ ? 0 : kReceiptsSinceCopy), loaded->refunded);
   if (loaded->without_room != 0) {
+    // Which they are is not known any more.
+    const MachineTime now = options_.machine();
+    store->StartEmpty({now.boottime_ns + clock_ahead_ns_, now.wall_ns});
     log_.Warning("state_too_large", {{"buckets", loaded->without_room},
-                                     {"consequence", "they start full"},
+                                     {"consequence", "all that are not in the table start empty"},
                                      {"advice", "raise --max_buckets or --memory_limit"}});
   }
   log_.Info("state_loaded", {{"buckets", saved_.buckets - loaded->without_room},

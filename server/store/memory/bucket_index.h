@@ -99,6 +99,8 @@ class BucketIndex {
   // Takes from a full bucket what it lacks since empty_since, if that was given.
   void Exhaust(const Rule& rule, algorithm::BucketState* state) const;
   std::optional<algorithm::Moment> empty_since() const { return empty_since_; }
+  // REQUIRES: no other thread uses the index.
+  void SetEmptySince(algorithm::Moment moment) { empty_since_ = moment; }
 
   // Decisions in the bucket's shard are not dated before this moment: up to it a bucket was dropped
   // as full, or a log or window was decided on. A thread that read the clock a little earlier must
@@ -297,7 +299,7 @@ class BucketIndex {
 
   const common::Clock& clock_;
   const BucketHash hash_;
-  const std::optional<algorithm::Moment> empty_since_;
+  std::optional<algorithm::Moment> empty_since_;  // constant once decisions are made
   // What a shard without buckets has, so that readers need not ask.
   alignas(64) std::atomic<uint64_t> no_slots_[kMinCapacity] = {};
   // 32 KiB that all readers share and few write: they stay in the first cache.

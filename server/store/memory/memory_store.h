@@ -107,6 +107,8 @@ class MemoryStore final : public Store {
     return index_.Restore(rule, key, tat);
   }
   bool RestoreBucket(const Rule& rule, std::string_view key, const algorithm::BucketImage& image);
+  // Some buckets found no room: those that do not exist are empty from this moment on.
+  void StartEmpty(algorithm::Moment moment) { index_.SetEmptySince(moment); }
   void RestoreReceipts(uint64_t next_receipt, const std::vector<uint64_t>& refunded);
   void RestoreRemembered(const RequestId& id, const RememberedGrant& grant, int64_t end_ns) {
     remembered_.Restore(id, grant, end_ns);

@@ -414,6 +414,24 @@ TEST_F(StateKeeperTest, OverridesOfKeysKeepTheirBuckets) {
   EXPECT_EQ(process_->Remaining("daily", "k"), 4);
 }
 
+TEST_F(StateKeeperTest, BucketsWithoutRoomStartEmpty) {
+  constexpr int kKeys = 200;
+  Start();
+  for (int i = 0; i < kKeys; ++i) process_->Take("daily", std::to_string(i), 3);
+  options_.max_buckets = 100;
+  Restart();
+  EXPECT_THAT(process_->log(), HasSubstr("event=state_too_large"));
+  int loaded = 0;
+  for (int i = 0; i < kKeys; ++i) {
+    const int64_t remaining = process_->Remaining("daily", std::to_string(i));
+    EXPECT_TRUE(remaining == 0 || remaining == 2) << remaining;
+    loaded += remaining == 2;
+  }
+  EXPECT_EQ(loaded, 100);
+  machine_.Advance(2 * kDayNs / 5);
+  EXPECT_EQ(process_->Remaining("daily", "new"), 2);
+}
+
 TEST_F(StateKeeperTest, LimitsOfAdminsAreKept) {
   options_.limits.push_back(TokenLimit("deleted", 5));
   Start();

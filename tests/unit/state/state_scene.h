@@ -56,6 +56,7 @@ struct ProcessOptions {
   std::string version = "v1";  // of the limits
   int64_t copy_every_ns = 3600 * kSecondNs;
   BeforeStep before_step = nullptr;
+  uint64_t max_buckets = store::MemoryStoreOptions().max_buckets;
 };
 
 // Destroyed without Drain, it has crashed.
@@ -74,6 +75,7 @@ class Process {
     keeper_ = *std::move(opened);
     clock.ahead_ns = keeper_->clock_ahead_ns();
     store::MemoryStoreOptions store_options;
+    store_options.max_buckets = options.max_buckets;
     keeper_->SetOptions(&store_options);
     store_ = std::make_unique<store::MemoryStore>(clock, store_options);
     registry_ = std::make_unique<limits::LimitRegistry>(store_.get());
