@@ -76,7 +76,11 @@ void CheckAnswer(const v1::AcquireRequest& request, const v1::AcquireResponse& r
   Check(response.charges_size() >= request.charges_size());
   Check(response.charges_size() <= 16);
   Check(response.granted() != response.has_retry_after());
-  Check(response.receipt().empty() || (request.want_receipt() && response.granted()));
+  if (response.receipt().empty()) return;
+  Check(response.granted());
+  bool needed = request.want_receipt() || request.has_settle_within();
+  for (const v1::ChargeStatus& charge : response.charges()) needed |= charge.has_held_for();
+  Check(needed);
 }
 
 struct NoSink : service::WatchSink {
