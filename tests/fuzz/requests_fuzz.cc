@@ -78,7 +78,7 @@ void CheckAnswer(const v1::AcquireRequest& request, const v1::AcquireResponse& r
   Check(response.granted() != response.has_retry_after());
   if (response.receipt().empty()) return;
   Check(response.granted());
-  bool needed = request.want_receipt() || request.has_settle_within();
+  bool needed = request.want_receipt() || request.has_settle_within() || response.has_wait();
   for (const v1::ChargeStatus& charge : response.charges()) needed |= charge.has_held_for();
   Check(needed);
 }
