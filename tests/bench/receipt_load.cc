@@ -2,12 +2,14 @@
 // Acquire, Refund, Settle and Renew, all in turn, so that a slow minute of the machine meets them
 // alike. Prints the medians of the rounds.
 //
-//   receipt_load ADDRESS SERVER_PID [ROUNDS] [CALLS]
+//   receipt_load ADDRESS SERVER_PID [ROUNDS] [CALLS] [KINDS]
 //   receipt_load ADDRESS SERVER_PID permits COUNT SECONDS
 //
 // ADDRESS is HOST:PORT of a server with the limits
 //   { name: rate, rate: 100000000/s } and
 //   { name: slots, algorithm: concurrency, permits: 1000000, hold_for: 30s }.
+// KINDS: only these kinds of calls, as digits in the order of the table: 01 is Acquire without and
+// with a request id.
 // The second form holds COUNT permits for so many seconds, and prints what renewing them takes.
 #include <sys/types.h>
 
@@ -23,6 +25,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -143,7 +146,8 @@ class Kinds {
 
   Cost Acquire() {
     return load_.Run(calls_, [](Client& client, size_t i, const Load::Next& next) {
-      client.AcquireAsync(Acquisition("rate", Key(i)), Then<Decision>([next](auto&) { next(); }));
+      client.AcquireAsync(Acquisition("rate", Key(i)), Then<Decision>([next](auto&) { next(); }),
+                          {.deadline = std::chrono::seconds(10)});
     });
   }
   Cost AcquireOnce() {
@@ -188,9 +192,9 @@ class Kinds {
   const size_t calls_;
 };
 
-void MeasureCalls(Load& load, size_t rounds, size_t calls) {
+void MeasureCalls(Load& load, size_t rounds, size_t calls, std::string_view only) {
   Kinds kinds(load, calls);
-  const std::vector<std::pair<const char*, std::function<Cost()>>> all = {
+  std::vector<std::pair<const char*, std::function<Cost()>>> all = {
       {"Acquire", [&] { return kinds.Acquire(); }},
       {"Acquire with a request id", [&] { return kinds.AcquireOnce(); }},
       {"Acquire with a receipt, Refund", [&] { return kinds.AcquireAndRefund("rate"); }},
@@ -198,6 +202,10 @@ void MeasureCalls(Load& load, size_t rounds, size_t calls) {
       {"Refund", [&] { return kinds.Refund(); }},
       {"Settle", [&] { return kinds.Settle(); }},
   };
+  for (size_t i = all.size(); i-- > 0;) {
+    if (only.find(static_cast<char>('0' + i)) == only.npos)
+      all.erase(all.begin() + static_cast<long>(i));
+  }
   std::vector<std::vector<double>> server(all.size());
   std::vector<std::vector<double>> client(all.size());
   for (size_t round = 0; round < rounds; ++round) {
@@ -243,9 +251,9 @@ int main(int argc, char** argv) {
     return i < arguments.size() ? std::strtoul(arguments[i], nullptr, 10) : otherwise;
   };
   const bool permits = arguments.size() == 6 && std::strcmp(arguments[3], "permits") == 0;
-  if (arguments.size() < 3 || (!permits && arguments.size() > 5)) {
+  if (arguments.size() < 3 || (!permits && arguments.size() > 6)) {
     std::fprintf(stderr,
-                 "usage: receipt_load ADDRESS SERVER_PID [ROUNDS] [CALLS]\n"
+                 "usage: receipt_load ADDRESS SERVER_PID [ROUNDS] [CALLS] [KINDS]\n"
                  "       receipt_load ADDRESS SERVER_PID permits COUNT SECONDS\n");
     return 2;
   }
@@ -253,6 +261,7 @@ int main(int argc, char** argv) {
   if (permits) {
     sluice::MeasurePermits(load, number(4, 0), static_cast<int>(number(5, 0)));
   } else {
-    sluice::MeasureCalls(load, number(3, 9), number(4, 20'000));
+    sluice::MeasureCalls(load, number(3, 9), number(4, 20'000),
+                         arguments.size() > 5 ? arguments[5] : "012345");
   }
 }
