@@ -17,31 +17,35 @@ RememberedGrants::RememberedGrants(uint64_t seed) : hash_(seed) {}
 
 std::optional<RememberedGrants::Grant> RememberedGrants::FindOrDecide(
     const RequestId& id, int64_t now_ns, absl::FunctionRef<std::optional<Grant>()> decide) {
-  Shard& shard = ShardOf(id);
+  const uint64_t hash = HashOf(id);
+  Shard& shard = ShardOf(hash);
   common::MutexLock lock(&shard.mu);
+  shard.index.Prefetch(hash);
   DropEnded(shard, now_ns, kDroppedByCall);
-  if (shard.index.has_value()) {
-    if (const auto found = shard.index->find(id); found != shard.index->end()) {
-      const Entry& entry = shard.entries[*found];
-      if (now_ns < entry.end_ns) return entry.grant;
-      shard.index->erase(found);  // DropEnded comes to it later
-    }
-  }
+  Entries& entries = shard.entries;
+  // An entry of the same id that has ended may still be there.
+  const auto found = shard.index.Find(hash, [&, all = &entries](uint32_t number) {
+    const Entry& entry = (*all)[number];
+    return entry.id == id && now_ns < entry.end_ns;
+  });
+  if (found.has_value()) return entries[*found].grant;
   const std::optional<Grant> granted = decide();
-  if (granted.has_value()) Add(shard, id, *granted, now_ns + kRememberNs);
+  if (granted.has_value()) Add(shard, hash, {id, *granted, now_ns + kRememberNs});
   return std::nullopt;
 }
 
-void RememberedGrants::Add(Shard& shard, const RequestId& id, const Grant& grant, int64_t end_ns) {
-  if (!shard.index.has_value()) {
-    shard.index.emplace(0, HashOf{&hash_, &shard.entries}, SameId{&shard.entries});
-  }
+void RememberedGrants::Add(Shard& shard, uint64_t hash, Entry entry) {
   Entries& entries = shard.entries;
+  NumberIndex& index = shard.index;
   // A thread may have read the clock before another that was first here.
-  if (!entries.all.empty()) end_ns = std::max(end_ns, entries.all.back().end_ns);
-  const auto number = static_cast<uint32_t>(entries.first + entries.all.size());
-  entries.all.push_back({id, grant, end_ns});
-  shard.index->insert(number);
+  if (!entries.all.empty()) entry.end_ns = std::max(entry.end_ns, entries.all.back().end_ns);
+  if (index.Full()) {
+    index.Clear(std::max(size_t{1}, 2 * entries.all.size()));
+    uint32_t number = entries.first;
+    for (const Entry& old : entries.all) index.Insert(HashOf(old.id), number++);
+  }
+  index.Insert(hash, static_cast<uint32_t>(entries.first + entries.all.size()));
+  entries.all.push_back(entry);
 }
 
 void RememberedGrants::ForEach(Visit visit) const {
@@ -56,33 +60,34 @@ void RememberedGrants::ForEach(Visit visit) const {
 }
 
 void RememberedGrants::Restore(const RequestId& id, const Grant& grant, int64_t end_ns) {
-  Shard& shard = ShardOf(id);
+  const uint64_t hash = HashOf(id);
+  Shard& shard = ShardOf(hash);
   common::MutexLock lock(&shard.mu);
-  Add(shard, id, grant, end_ns);
+  Add(shard, hash, {id, grant, end_ns});
 }
 
 void RememberedGrants::Refunded(const RequestId& id, uint64_t receipt_id) {
-  Shard& shard = ShardOf(id);
+  const uint64_t hash = HashOf(id);
+  Shard& shard = ShardOf(hash);
   common::MutexLock lock(&shard.mu);
-  if (!shard.index.has_value()) return;
-  const auto found = shard.index->find(id);
-  if (found == shard.index->end()) return;
-  Grant& grant = shard.entries[*found].grant;
-  if (grant.receipt_id == receipt_id) grant.receipt_id = Grant::kRefunded;
+  Entries& entries = shard.entries;
+  const auto found = shard.index.Find(hash, [&, all = &entries](uint32_t number) {
+    const Entry& entry = (*all)[number];
+    return entry.id == id && entry.grant.receipt_id == receipt_id;
+  });
+  if (found.has_value()) entries[*found].grant.receipt_id = Grant::kRefunded;
 }
 
 bool RememberedGrants::DropEnded(Shard& shard, int64_t now_ns, size_t most) {
   Entries& entries = shard.entries;
   while (!entries.all.empty() && entries.all.front().end_ns <= now_ns) {
     if (most-- == 0) return true;
-    const auto found = shard.index->find(entries.all.front().id);
-    // The id may have been granted again since it ended.
-    if (found != shard.index->end() && *found == entries.first) shard.index->erase(found);
+    shard.index.Erase(HashOf(entries.all.front().id), entries.first);
     entries.all.pop_front();
     ++entries.first;
   }
   // Gives the memory back.
-  if (entries.all.empty()) shard.index.reset();
+  if (entries.all.empty()) shard.index.Clear(0);
   return false;
 }
 
@@ -108,8 +113,7 @@ uint64_t RememberedGrants::memory_bytes() const {
   uint64_t bytes = sizeof(*this);
   for (const Shard& shard : shards_) {
     common::MutexLock lock(&shard.mu);
-    bytes += shard.entries.all.size() * sizeof(Entry);
-    if (shard.index.has_value()) bytes += shard.index->capacity() * (sizeof(uint32_t) + 1);
+    bytes += shard.entries.all.size() * sizeof(Entry) + shard.index.memory_bytes();
   }
   return bytes;
 }

@@ -14,10 +14,10 @@
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "common/mutex.h"
 #include "server/store/bucket_hash.h"
+#include "server/store/memory/number_index.h"
 #include "server/store/once.h"
 
 namespace sluice::store::memory {
@@ -64,42 +64,26 @@ class RememberedGrants {
     int64_t end_ns;
   };
 
-  // Entries are numbered in the order of insertion, modulo 2^32. The index holds their numbers.
+  // Entries are numbered in the order of insertion.
   struct Entries {
-    const Entry& operator[](uint32_t number) const { return all[uint32_t{number - first}]; }
-    Entry& operator[](uint32_t number) { return all[uint32_t{number - first}]; }
+    Entry& operator[](uint32_t number) { return all[(number - first) & NumberIndex::kNumberMask]; }
 
     std::deque<Entry> all;
     uint32_t first = 0;  // the number of all.front()
   };
-  struct HashOf {
-    using is_transparent = void;
-    size_t operator()(const RequestId& id) const { return (*hash)(0, id.bytes()); }
-    size_t operator()(uint32_t number) const { return (*this)((*entries)[number].id); }
-    const BucketHash* hash;
-    const Entries* entries;
-  };
-  struct SameId {
-    using is_transparent = void;
-    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
-    bool operator()(uint32_t number, const RequestId& id) const {
-      return (*entries)[number].id == id;
-    }
-    const Entries* entries;
-  };
   struct alignas(64) Shard {
     mutable common::Mutex mu;
     Entries entries ABSL_GUARDED_BY(mu);
-    std::optional<absl::flat_hash_set<uint32_t, HashOf, SameId>> index ABSL_GUARDED_BY(mu);
+    NumberIndex index ABSL_GUARDED_BY(mu);  // of all entries, by the hash of their id
   };
   static constexpr size_t kShards = 128;
 
+  uint64_t HashOf(const RequestId& id) const { return hash_(0, id.bytes()); }
   // The index takes the low bits.
-  Shard& ShardOf(const RequestId& id) { return shards_[hash_(0, id.bytes()) >> 57]; }
+  Shard& ShardOf(uint64_t hash) { return shards_[hash >> 57]; }
   static_assert(kShards == size_t{1} << (64 - 57));
 
-  void Add(Shard& shard, const RequestId& id, const Grant& grant, int64_t end_ns)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void Add(Shard& shard, uint64_t hash, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Drops at most `most` entries that have ended. Returns whether more of them are left.
   bool DropEnded(Shard& shard, int64_t now_ns, size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
 
