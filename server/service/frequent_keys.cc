@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "common/strings.h"
 
@@ -22,7 +23,7 @@ FrequentKeys::FrequentKeys(size_t counters) {
   hashes_.resize(counters);
   keys_.resize(counters);
   slots_.resize(counters * 4);
-  sorted_.resize(counters);
+  sorted_.reserve(counters);
   free_.reserve(counters);
   Clear();
 }
@@ -32,6 +33,7 @@ void FrequentKeys::Clear() {
   std::fill(slots_.begin(), slots_.end(), 0);
   free_.clear();
   for (size_t i = counts_.size(); i > 0; --i) free_.push_back(static_cast<uint16_t>(i - 1));
+  long_keys_end_ = 0;
   offset_ = 0;
   total_ = 0;
 }
@@ -50,8 +52,9 @@ void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, u
       return;
     }
   }
-  const bool purged = free_.empty();
+  const bool purged = free_.empty() || !HasRoomFor(key);
   if (purged) Purge();
+  while (!HasRoomFor(key)) Purge();
   const uint16_t index = free_.back();
   free_.pop_back();
   counts_[index] = weight;
@@ -65,16 +68,36 @@ void FrequentKeys::Add(uint64_t hash, uint32_t limit_id, std::string_view key, u
   }
 }
 
+// REQUIRES: HasRoomFor(key).
 void FrequentKeys::SetKey(size_t counter, std::string_view key) {
   Key& to = keys_[counter];
   to.bytes = static_cast<uint32_t>(key.size());
-  if (key.size() > kShortBytes && long_keys_ == nullptr) {
-    // Not initialized: pages that are not used take no memory.
-    long_keys_.reset(new char[keys_.size() * common::bounds::kMaxKeyBytes]);
-  }
   if (key.empty()) return;
-  std::memcpy(key.size() <= kShortBytes ? to.short_key.data() : LongKeyAt(counter), key.data(),
-              key.size());
+  if (key.size() <= kShortBytes) {
+    std::memcpy(to.short_key.data(), key.data(), key.size());
+    return;
+  }
+  // Not initialized: pages that are not used take no memory.
+  if (long_keys_ == nullptr) long_keys_.reset(new char[LongKeysBytes()]);
+  const auto at = static_cast<uint32_t>(long_keys_end_);
+  std::memcpy(to.short_key.data(), &at, sizeof at);
+  std::memmove(long_keys_.get() + at, key.data(), key.size());  // see CompactLongKeys
+  long_keys_end_ += key.size();
+}
+
+void FrequentKeys::CompactLongKeys() {
+  // Moved down in the order of their places, so that none is overwritten before it has moved.
+  sorted_.clear();
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    if (counts_[i] == 0 || keys_[i].bytes <= kShortBytes) continue;
+    sorted_.push_back(uint64_t{LongKeyAt(keys_[i])} << 16 | i);
+  }
+  std::sort(sorted_.begin(), sorted_.end());
+  long_keys_end_ = 0;
+  for (const uint64_t place_and_counter : sorted_) {
+    const size_t counter = place_and_counter & 0xffff;
+    SetKey(counter, KeyAt(counter));
+  }
 }
 
 void FrequentKeys::Place(uint16_t counter) {
@@ -86,27 +109,31 @@ void FrequentKeys::Place(uint16_t counter) {
 
 uint64_t FrequentKeys::UpperMedian() {
   // In a stream whose keys are all rare, most counters have the least count.
-  uint64_t least = counts_[0];
+  uint64_t least = ~uint64_t{0};
   size_t equal = 0;
   for (const uint64_t count : counts_) {
+    if (count == 0) continue;
     if (count < least) {
       least = count;
       equal = 0;
     }
     equal += count == least ? 1 : 0;
   }
-  if (equal > counts_.size() / 2) return least;
-  sorted_ = counts_;
+  if (equal > (counts_.size() - free_.size()) / 2) return least;
+  sorted_.clear();
+  std::copy_if(counts_.begin(), counts_.end(), std::back_inserter(sorted_),
+               [](uint64_t count) { return count > 0; });
   const auto median = sorted_.begin() + static_cast<std::ptrdiff_t>(sorted_.size() / 2);
   std::nth_element(sorted_.begin(), median, sorted_.end());
   return *median;
 }
 
-// REQUIRES: all counters are in use.
+// REQUIRES: a counter is in use.
 void FrequentKeys::Purge() {
   const uint64_t cut = UpperMedian();  // at least half of the counters are no less
   offset_ = SaturatingAdd(offset_, cut);
   std::fill(slots_.begin(), slots_.end(), 0);
+  free_.clear();
   for (size_t i = 0; i < counts_.size(); ++i) {
     if (counts_[i] <= cut) {
       counts_[i] = 0;
@@ -116,6 +143,7 @@ void FrequentKeys::Purge() {
       Place(static_cast<uint16_t>(i));
     }
   }
+  CompactLongKeys();
 }
 
 }  // namespace sluice::service

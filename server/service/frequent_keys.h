@@ -10,6 +10,8 @@
 //
 // Error. A purge by c removes c from at least half of the counters, so at least c*K/2 of the total
 // weight: offset <= 2/K of the total. So every key with more than 2/K of the total has a counter.
+// Names of keys have a bounded room, too. When it is full, a purge frees the lower half of the
+// counters in use, so in a stream of the longest keys K is 256 instead of 1024.
 // Sketches of several streams can be added up, counts by key and offsets, and the bound holds for
 // the sum.
 //
@@ -25,6 +27,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -65,20 +68,30 @@ class FrequentKeys {
   struct Key {
     uint32_t limit_id = 0;
     uint32_t bytes = 0;
-    std::array<char, kShortBytes> short_key = {};
+    std::array<char, kShortBytes> short_key = {};  // of a long key: its place in long_keys_
   };
 
   std::string_view KeyAt(size_t counter) const {
     const Key& key = keys_[counter];
-    const char* const text = key.bytes <= kShortBytes ? key.short_key.data() : LongKeyAt(counter);
+    const char* const text =
+        key.bytes <= kShortBytes ? key.short_key.data() : long_keys_.get() + LongKeyAt(key);
     return {text, key.bytes};
   }
-  char* LongKeyAt(size_t counter) const {
-    return long_keys_.get() + counter * common::bounds::kMaxKeyBytes;
+  static uint32_t LongKeyAt(const Key& key) {
+    uint32_t at;
+    std::memcpy(&at, key.short_key.data(), sizeof at);
+    return at;
   }
+  bool HasRoomFor(std::string_view key) const {
+    return key.size() <= kShortBytes || key.size() <= LongKeysBytes() - long_keys_end_;
+  }
+  // A quarter of what the longest keys would take.
+  size_t LongKeysBytes() const { return keys_.size() * common::bounds::kMaxKeyBytes / 4; }
   void SetKey(size_t counter, std::string_view key);
   void Purge();
+  // Of the counters in use.
   uint64_t UpperMedian();
+  void CompactLongKeys();
   void Place(uint16_t counter);
 
   // Counter i is element i of these three. In a stream without frequent keys purges are frequent,
@@ -86,8 +99,10 @@ class FrequentKeys {
   std::vector<uint64_t> counts_;  // 0: free
   std::vector<uint64_t> hashes_;
   std::vector<Key> keys_;
-  // Room for each, in one block: among the memory of calls, each would keep a page of it.
+  // One behind the other, in one block: among the memory of calls, each would keep a page of it.
+  // Those of counters that were freed are dropped by the next purge.
   std::unique_ptr<char[]> long_keys_;
+  size_t long_keys_end_ = 0;
   std::vector<uint16_t> free_;
   // Open addressing: index of a counter plus 1; 0: empty. At most a quarter full.
   std::vector<uint16_t> slots_;

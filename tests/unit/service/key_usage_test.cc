@@ -55,8 +55,41 @@ TEST(FrequentKeysTest, KeepsEveryTrueWeightAndTheErrorWithinBounds) {
   }
 }
 
+// As above, with names that do not all fit.
+TEST(FrequentKeysTest, KeepsTheErrorWithinBoundsWhenTheRoomForNamesIsFull) {
+  std::mt19937_64 random(43);
+  for (int round = 0; round < 20; ++round) {
+    FrequentKeys sketch(64);
+    std::map<std::string, uint64_t> truth;
+    std::geometric_distribution<int> skewed(0.002 + 0.01 * round);
+    const size_t shortest = round % 2 == 0 ? common::bounds::kMaxKeyBytes : 1;
+    for (int i = 0; i < 20'000; ++i) {
+      const int number = skewed(random);
+      const std::string name = std::to_string(number);
+      const size_t more = static_cast<size_t>(number) * 37 % common::bounds::kMaxKeyBytes;
+      const std::string key =
+          name + std::string(std::max(shortest, more + name.size()) - name.size(), 'k');
+      const uint64_t weight = 1 + random() % 10;
+      truth[key.substr(0, common::bounds::kMaxKeyBytes)] += weight;
+      sketch.Add(absl::HashOf(key) % 1000, 7, key, weight);
+    }
+    std::map<std::string, uint64_t> counts;
+    sketch.ForEach([&](uint64_t, uint32_t, std::string_view key, uint64_t count) {
+      ASSERT_TRUE(truth.contains(std::string(key))) << key;
+      ASSERT_TRUE(counts.emplace(key, count).second) << "a key has one counter";
+    });
+    uint64_t total = 0;
+    for (const auto& [key, weight] : truth) {
+      total += weight;
+      ASSERT_LE(counts[key], weight);
+      ASSERT_LE(weight, counts[key] + sketch.offset());
+    }
+    EXPECT_LE(sketch.offset(), 2 * total / 16);
+  }
+}
+
 TEST(FrequentKeysTest, TellsLongKeysApart) {
-  FrequentKeys sketch(4);
+  FrequentKeys sketch(8);
   const std::string longest(common::bounds::kMaxKeyBytes, 'k');
   std::map<std::string, uint64_t> expected;
   for (const size_t bytes : {0, 16, 17, 512}) {
