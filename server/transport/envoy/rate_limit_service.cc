@@ -29,7 +29,7 @@ struct DescriptorKind : AnyKind<DescriptorCall, &DescriptorLimiter::Decide> {
   static void Encode(const DescriptorCall& call, Buffer* out) { call.Encode(out); }
   // Requests of many descriptors are rare.
   static bool Drops(const DescriptorCall& call) { return call.memory() > kLargeBytes; }
-  static constexpr size_t kLargeBytes = 64 << 10;
+  static constexpr size_t kLargeBytes = 16 << 10;
 };
 
 class NotConfigured final : public UnaryMethod {
