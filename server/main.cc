@@ -421,8 +421,8 @@ int Run(const Flags& flags, const sigset_t& signals) {
 
 int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  // Both else rise to tens of megabytes with the sizes that are freed, and malloc keeps that much, the
-  // second for each loop.
+  // Both else rise to tens of megabytes with the sizes that are freed, and malloc keeps that much,
+  // the second for each loop.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
   // A small chunk that is freed joins its neighbours at once. Else malloc joins all of them now and
