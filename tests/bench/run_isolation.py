@@ -5,8 +5,8 @@
         [--flood NAME ...]
 
 Starts sluiced with two clients (--clients). The honest one acquires one permit, waits 1 ms, and so
-on, over one connection. The hostile one has the bounds below and floods from processes of low
-priority. The server has core 0, and all callers the other cores. Each round measures alone, then
+on, over one connection. The hostile one has the bounds below and floods from processes that yield
+to the honest one (SCHED_IDLE). The server has core 0, and all callers the other cores. Each round measures alone, then
 each flood, so that other load on the machine affects all rows. --unbounded leaves the hostile
 client's bounds out, which shows what they are worth.
 
@@ -293,7 +293,7 @@ FLOODS = {"calls": (calls, 4), "connections": (connections, 2), "giant_batches":
 # ---- The measurement
 
 def run_flood(flood, address, done):
-    os.nice(19)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     while True:
         try:
             flood(address, done)
