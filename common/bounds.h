@@ -341,6 +341,12 @@ inline constexpr size_t kMaxEstimatesPerBucketInRedis = size_t{1} << 16;
 // node reads them. Promises of further limits are made for all limits.
 inline constexpr size_t kMaxLimitsPromised = 256;
 
+// A message of a takeover, its descriptors (the kernel passes 253), and the listening sockets of a
+// server: of 8 ports, one for each of 1024 event loops.
+inline constexpr size_t kMaxTakeoverMessageBytes = size_t{16} << 10;
+inline constexpr size_t kMaxTakeoverDescriptors = 64;
+inline constexpr size_t kMaxTakeoverSockets = 8192;
+
 }  // namespace sluice::common::bounds
 
 #endif  // SLUICE_COMMON_BOUNDS_H_

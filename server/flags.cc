@@ -4,7 +4,6 @@
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -193,6 +192,15 @@ absl::Status SetHttpHosts(const std::string& text, Flags* flags) {
   return absl::OkStatus();
 }
 
+absl::Status SetTakeover(const std::string& text, Flags* flags) {
+  if (text[0] != '/' || text.size() > 107) {
+    return Bad("takeover", text,
+               "write the path of a Unix socket, which starts with / and has at most 107 bytes");
+  }
+  flags->takeover = text;
+  return absl::OkStatus();
+}
+
 absl::Status SetLogLevel(const std::string& text, Flags* flags) {
   if (common::ParseLogLevel(text, &flags->log_level)) return absl::OkStatus();
   return Bad("log_level", text, "write debug, info, warning or error");
@@ -215,6 +223,10 @@ std::vector<Flag> PortFlags() {
               "metrics port: /metrics for Prometheus, /healthz and /readyz, for anyone who reaches "
               "it (default: none)",
               &Flags::metrics_listen),
+      {"takeover", "SOCKET",
+       "path of a Unix socket, for upgrades without a gap: a new server with the same flag takes "
+       "the ports and the state over from the one that runs (default: none)",
+       SetTakeover},
       Number("threads", "event loops of the data port (default: one per core)", &Flags::threads, 1,
              1024),
   };
@@ -505,6 +517,48 @@ std::vector<Flag> AllFlags() {
 
 // ---- Parsing ----
 
+struct OptionalPort {
+  const char* name;
+  const char* flag;
+  std::optional<net::Address> Flags::* listen;
+};
+constexpr OptionalPort kOptionalPorts[] = {
+    {"admin", "admin_listen", &Flags::admin_listen},
+    {"http", "http_listen", &Flags::http_listen},
+    {"metrics", "metrics_listen", &Flags::metrics_listen},
+    {"ratelimit_http", "ratelimit_http_listen", &Flags::ratelimit_http_listen},
+    {"ratelimit_debug", "ratelimit_debug_listen", &Flags::ratelimit_debug_listen},
+};
+
+absl::Status UnknownFlag(absl::string_view name, const std::vector<Flag>& all) {
+  std::vector<std::string_view> names;
+  names.reserve(all.size());
+  for (const Flag& one : all) names.push_back(one.name);
+  const std::string_view near = limits::NearestName(common::ToStd(name), names);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", name, ": no such flag",
+                   near.empty() ? "" : absl::StrCat("; did you mean --", common::ToAbsl(near), "?"),
+                   " (see sluiced --help)"));
+}
+
+}  // namespace
+
+std::vector<PortFlag> PortsOf(const Flags& flags) {
+  std::vector<PortFlag> ports = {{"data", "listen", flags.listen}};
+  for (const OptionalPort& port : kOptionalPorts) {
+    const std::optional<net::Address>& listen = flags.*port.listen;
+    if (listen.has_value()) ports.push_back({port.name, port.flag, *listen});
+  }
+  return ports;
+}
+
+void SetListen(const std::string& port, net::Address listen, Flags* flags) {
+  if (port == "data") flags->listen = std::move(listen);
+  for (const OptionalPort& one : kOptionalPorts) {
+    if (port == one.name) flags->*one.listen = std::move(listen);
+  }
+}
+
 absl::Status CheckTogether(const Flags& flags) {
   if (flags.admin_listen.has_value() && !web::IsLoopback(*flags.admin_listen) &&
       !flags.admin_tls.mutual() && flags.admin_token_file.empty() && flags.clients.empty()) {
@@ -534,38 +588,23 @@ absl::Status CheckTogether(const Flags& flags) {
   if (flags.statsd.has_value() && flags.statsd->is_unix()) {
     return Bad("statsd", flags.statsd->ToString(), "write HOST:PORT; statsd is reached by UDP");
   }
-  std::vector<std::tuple<const char*, const net::Address*>> ports = {{"listen", &flags.listen}};
-  for (const auto& [name, address] :
-       {std::pair("admin_listen", &flags.admin_listen),
-        std::pair("http_listen", &flags.http_listen),
-        std::pair("metrics_listen", &flags.metrics_listen),
-        std::pair("ratelimit_http_listen", &flags.ratelimit_http_listen),
-        std::pair("ratelimit_debug_listen", &flags.ratelimit_debug_listen)}) {
-    if (address->has_value()) ports.emplace_back(name, &**address);
-  }
-  for (const auto& [name, address] : ports) {
-    for (const auto& [other_name, other] : ports) {
-      if (other == address) break;
-      if (*other != *address || (address->port == 0 && !address->is_unix())) continue;
-      return Bad(name, address->ToString(),
-                 absl::StrCat("is --", other_name, "'s too; give each port an address of its own"));
+  const std::vector<PortFlag> ports = PortsOf(flags);
+  for (const PortFlag& port : ports) {
+    if (port.listen.unix_path == flags.takeover && port.listen.is_unix()) {
+      return Bad("takeover", flags.takeover,
+                 absl::StrCat("is --", port.flag, "'s too; give it a path of its own"));
+    }
+    for (const PortFlag& other : ports) {
+      if (&other == &port) break;
+      if (other.listen != port.listen || (port.listen.port == 0 && !port.listen.is_unix())) {
+        continue;
+      }
+      return Bad(port.flag, port.listen.ToString(),
+                 absl::StrCat("is --", other.flag, "'s too; give each port an address of its own"));
     }
   }
   return absl::OkStatus();
 }
-
-absl::Status UnknownFlag(absl::string_view name, const std::vector<Flag>& all) {
-  std::vector<std::string_view> names;
-  names.reserve(all.size());
-  for (const Flag& one : all) names.push_back(one.name);
-  const std::string_view near = limits::NearestName(common::ToStd(name), names);
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", name, ": no such flag",
-                   near.empty() ? "" : absl::StrCat("; did you mean --", common::ToAbsl(near), "?"),
-                   " (see sluiced --help)"));
-}
-
-}  // namespace
 
 absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
   const std::vector<Flag> all = AllFlags();

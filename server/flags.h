@@ -29,6 +29,7 @@ struct Flags {
   std::optional<net::Address> http_listen = net::Address{"127.0.0.1", 7202, ""};
   std::optional<net::Address> metrics_listen;  // absent: there is no such port
   std::vector<std::string> http_hosts;         // empty: loopback and http_listen
+  std::string takeover;                        // path of a Unix socket; empty: none
   int threads = 0;                             // event loops of the data port; 0: one per core
   bool in_redis = false;                       // where the buckets are; else in memory
   store::RedisStoreOptions redis;
@@ -69,6 +70,20 @@ struct Flags {
 // values that are allowed; also for flags that contradict each other (an admin port that leaves
 // loopback without mTLS or a token).
 absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments);
+
+// Flags that contradict each other, as ParseFlags. Again after an address was changed.
+absl::Status CheckTogether(const Flags& flags);
+
+// A port as the flags give it.
+struct PortFlag {
+  const char* name;  // as the line on stdout names it
+  const char* flag;
+  net::Address listen;
+};
+// All ports that there are.
+std::vector<PortFlag> PortsOf(const Flags& flags);
+// Changes the address of a port that there is.
+void SetListen(const std::string& port, net::Address listen, Flags* flags);
 
 // The text of --help.
 std::string FlagsHelp();

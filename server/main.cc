@@ -1,12 +1,19 @@
 // sluiced: its signals, and the order of start and stop.
+#include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,8 +37,10 @@
 #include "server/access/audit_log.h"
 #include "server/client_list.h"
 #include "server/config/reloader.h"
+#include "server/envoy/configuration.h"
 #include "server/envoy/matcher.h"
 #include "server/flags.h"
+#include "server/inherited.h"
 #include "server/limits/limit_registry.h"
 #include "server/loops.h"
 #include "server/maintenance.h"
@@ -44,6 +53,8 @@
 #include "server/state/state_keeper.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
+#include "server/takeover/giver.h"
+#include "server/takeover/taker.h"
 #include "server/transport/services/bearer_token.h"
 #include "server/transport/services/tls_files.h"
 #include "server/transport/web/access.h"
@@ -79,10 +90,18 @@ void UnblockSignals(const sigset_t& signals) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-// All of sluiced. Used by the main thread.
+// Why a server stops to serve.
+enum class End : uint8_t {
+  kTerminate,  // SIGTERM
+  kInterrupt,  // SIGINT
+  kHandOver,   // another process asks for the state
+  kShared,     // another process serves with the same Redis
+};
+
+// All of sluiced. Used by the main thread. `inherited` outlives it, with all sockets.
 class Server {
  public:
-  explicit Server(const Flags& flags) : flags_(flags) {}
+  Server(const Flags& flags, Inherited& inherited) : flags_(flags), inherited_(inherited) {}
   // No member is destroyed while a loop may still use it.
   ~Server() { loops_.Stop(); }
   Server(const Server&) = delete;
@@ -91,16 +110,22 @@ class Server {
   // Starts everything, and announces the ports. Returns kDone; an exit code after the reason was
   // printed; or kStopped.
   int Start(const sigset_t& signals);
-  // Reloads the limits, the clients, the certificates and the token at each SIGHUP. Returns SIGTERM
-  // or SIGINT.
-  int WaitForSignals(const sigset_t& signals);
+  // Reloads the limits, the clients, the certificates and the token at each SIGHUP, until the
+  // server is to stop. `giver` may be null.
+  End AwaitEnd(const sigset_t& signals, takeover::Giver* giver);
   // Ends all calls, in order, and stops all threads.
   // Returns the exit code.
-  int Drain(int signal_number);
+  int Drain(End end);
+  // The same for another process, which takes the sockets: puts the state into `inherited`.
+  // Returns an exit code.
+  int EndForHandOver();
 
  private:
   int CheckFiles();
   void WarnOfOpenAdminPort();
+  int LoadLimitsFile(config::Reloader* reloader);
+  int Rehearse();
+  int TakeState();
   int OpenState();
   int OpenStore();
   int OpenRedis();
@@ -108,12 +133,15 @@ class Server {
   int LoadLimits();
   int LoadRateLimits(const sigset_t& signals);
   int LoadState();
+  int ConfirmLoaded();
   int SaveState();
+  void EndCalls(absl::Duration notice, bool leave_sockets);
   void SetServing(bool serving);
   void UpdateHealth();
   void Announce();
 
   const Flags& flags_;
+  Inherited& inherited_;
   state::ResumedClock clock_;
   common::Log log_{clock_, flags_.log_level, STDERR_FILENO};
   common::Metrics metrics_;
@@ -145,18 +173,22 @@ class Server {
 
 int Server::Start(const sigset_t& signals) {
   SetProcessLimits(flags_, log_);
-  for (const auto step :
-       {&Server::CheckFiles, &Server::OpenState, &Server::OpenStore, &Server::LoadLimits}) {
+  for (const auto step : {&Server::CheckFiles, &Server::TakeState, &Server::OpenState,
+                          &Server::OpenStore, &Server::LoadLimits}) {
     if (const int code = (this->*step)(); code != kDone) return code;
   }
   use_cases_ = std::make_unique<UseCases>(*store_, *registry_, clock_, log_, metrics_, memory_,
                                           signer_, [this] { return FileStatus(); });
   if (const int code = LoadRateLimits(signals); code != kDone) return code;
   if (const int code = LoadState(); code != kDone) return code;
+  if (!flags_.in_redis) {
+    if (const int code = ConfirmLoaded(); code != kDone) return code;
+  }
   ports_ = std::make_unique<Ports>(Ports::Collaborators{
       flags_, clock_, log_, metrics_, memory_, loops_, *use_cases_, token_.get(),
       clients_ != nullptr ? &clients_->clients() : nullptr, audit_.get(),
-      [this] { return rate_limits_ != nullptr ? rate_limits_->Status() : limits::FileStatus(); }});
+      [this] { return rate_limits_ != nullptr ? rate_limits_->Status() : limits::FileStatus(); },
+      inherited_.sockets});
   if (const absl::Status status = ports_->Listen(); !status.ok()) {
     // A port that listens already may have decided.
     loops_.Stop();
@@ -173,7 +205,7 @@ int Server::Start(const sigset_t& signals) {
   reloads_ = std::make_unique<Reloads>(Reloads::Collaborators{
       flags_, log_, *registry_, reloader_.get(), token_.get(), clients_.get(), *ports_});
   Announce();
-  return kDone;
+  return flags_.in_redis ? ConfirmLoaded() : kDone;
 }
 
 // Checks the files that the flags name before anything is started.
@@ -228,11 +260,53 @@ void Server::WarnOfOpenAdminPort() {
                  "unix:/PATH in a folder that only admins enter"}});
 }
 
+// Loads the limits as the next process will, and forgets them: a mistake in a file is to be found
+// while the running process still serves.
+int Server::Rehearse() {
+  store::MemoryStore store(clock_, store::MemoryStoreOptions{});
+  limits::LimitRegistry registry(&store);
+  if (!flags_.limits.empty()) {
+    config::Reloader reloader(flags_.limits, &registry, &clock_);
+    if (const int code = LoadLimitsFile(&reloader); code != kDone) return code;
+  }
+  if (flags_.ratelimit.path.empty() || flags_.start_without_config) return kDone;
+  const absl::Status loaded =
+      envoy::Configuration(flags_.ratelimit, registry, clock_, log_).Start();
+  return loaded.ok() ? kDone : Fail(kBadInput, loaded.message());
+}
+
+// What can fail is done before the running process ends its calls.
+int Server::TakeState() {
+  if (inherited_.taker == nullptr || flags_.in_redis) return kDone;
+  if (const int code = Rehearse(); code != kDone) return code;
+  if (const absl::Status status = OpenOtherPorts(flags_, &inherited_.sockets); !status.ok()) {
+    return Fail(kFailed, status.message());
+  }
+  auto state = inherited_.taker->TakeState();
+  if (!state.ok()) {
+    return Fail(kFailed,
+                absl::StrCat("--takeover=", flags_.takeover, ": ", state.status().message()));
+  }
+  inherited_.state = std::move(state->file);
+  inherited_.lock = std::move(state->lock);
+  return kDone;
+}
+
 // Before anything reads the clock, which the state sets.
 int Server::OpenState() {
-  if (flags_.state_dir.empty()) return kDone;
+  const bool handed_over = inherited_.state.open();
+  if (flags_.state_dir.empty() && !handed_over) return kDone;
   auto opened = state::StateKeeper::Open(
-      {.folder = flags_.state_dir, .after_crash = flags_.after_crash}, &log_);
+      {.folder = flags_.state_dir,
+       .after_crash = flags_.after_crash,
+       .handed_over =
+           handed_over ? absl::StrCat("/proc/self/fd/", inherited_.state.get()) : std::string(),
+       .lock = inherited_.lock.get()},
+      &log_);
+  if (!opened.ok() && handed_over) {
+    return Fail(kFailed,
+                absl::StrCat("--takeover=", flags_.takeover, ": ", opened.status().message()));
+  }
   if (!opened.ok()) {
     return Fail(absl::IsFailedPrecondition(opened.status()) ? kFailed : kBadInput,
                 absl::StrCat("--state_dir=", flags_.state_dir, ": ", opened.status().message()));
@@ -282,17 +356,21 @@ int Server::OpenRedis() {
   return first.ok() || unavailable ? kDone : fail(first);
 }
 
+int Server::LoadLimitsFile(config::Reloader* reloader) {
+  const absl::Status status = reloader->ReloadNow();
+  if (status.ok()) return kDone;
+  // An error of the text has its place: FILE:LINE:COLUMN.
+  return Fail(kBadInput, absl::IsInvalidArgument(status)
+                             ? std::string(status.message())
+                             : absl::StrCat("--limits: ", status.message()));
+}
+
 int Server::LoadLimits() {
   registry_ = std::make_unique<limits::LimitRegistry>(store_.get());
   if (state_ != nullptr) state_->RestoreIds(registry_.get());
   if (!flags_.limits.empty()) {
     reloader_ = std::make_unique<config::Reloader>(flags_.limits, registry_.get(), &clock_);
-    if (const absl::Status status = reloader_->ReloadNow(); !status.ok()) {
-      // An error of the text has its place: FILE:LINE:COLUMN.
-      return Fail(kBadInput, absl::IsInvalidArgument(status)
-                                 ? std::string(status.message())
-                                 : absl::StrCat("--limits: ", status.message()));
-    }
+    if (const int code = LoadLimitsFile(reloader_.get()); code != kDone) return code;
   }
   if (redis_ != nullptr) redis_->AwaitNodes();
   return kDone;
@@ -317,8 +395,22 @@ int Server::LoadState() {
   if (status.ok()) {
     status = state_->Begin({clock_, *memory_store_, *registry_, [this] { return signer_.Key(); }});
   }
+  inherited_.state = {};
+  inherited_.lock = {};
   if (status.ok()) return kDone;
   return Fail(kFailed, absl::StrCat("--state_dir=", flags_.state_dir, ": ", status.message()));
+}
+
+// From here on the process before this one decides nothing more (with Redis: soon).
+int Server::ConfirmLoaded() {
+  if (inherited_.taker == nullptr) return kDone;
+  const absl::Status status = inherited_.taker->ConfirmLoaded();
+  inherited_.taker.reset();
+  if (!status.ok()) {
+    return Fail(kFailed, absl::StrCat("--takeover=", flags_.takeover, ": ", status.message()));
+  }
+  log_.Info("taken_over", {{"socket", flags_.takeover}});
+  return kDone;
 }
 
 // Returns the exit code.
@@ -367,32 +459,45 @@ void Server::Announce() {
 
 // ---- Run ----
 
-int Server::WaitForSignals(const sigset_t& signals) {
-  int signal_number = 0;
-  while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
-    reloads_->ReloadNow();
-    if (rate_limits_ != nullptr) rate_limits_->Reload();
+End Server::AwaitEnd(const sigset_t& signals, takeover::Giver* giver) {
+  const net::Descriptor waiting(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  while (true) {
+    pollfd inputs[] = {{waiting.get(), POLLIN, 0},
+                       {giver != nullptr ? giver->fd() : -1, POLLIN, 0}};
+    const int ready = poll(inputs, 2, giver != nullptr ? giver->timeout_ms() : -1);
+    signalfd_siginfo signal;
+    while (read(waiting.get(), &signal, sizeof(signal)) == sizeof(signal)) {
+      if (signal.ssi_signo != SIGHUP) {
+        return signal.ssi_signo == SIGTERM ? End::kTerminate : End::kInterrupt;
+      }
+      reloads_->ReloadNow();
+      if (rate_limits_ != nullptr) rate_limits_->Reload();
+    }
+    if (giver == nullptr || (ready != 0 && inputs[1].revents == 0)) continue;
+    switch (giver->Proceed()) {
+      case takeover::Giver::State::kListening:
+      case takeover::Giver::State::kOffered:
+        break;
+      case takeover::Giver::State::kAsked:
+        return End::kHandOver;
+      case takeover::Giver::State::kShared:
+        if (giver->SendYours()) return End::kShared;
+    }
   }
-  return signal_number;
 }
 
 // ---- Drain ----
 
-int Server::Drain(int signal_number) {
-  const absl::Duration notice =
-      absl::Nanoseconds(signal_number == SIGTERM ? flags_.drain_notice_ns : 0);
-  const absl::Duration timeout = absl::Nanoseconds(flags_.drain_timeout_ns);
-  log_.Info("draining", {{"signal", signal_number == SIGTERM ? "SIGTERM" : "SIGINT"},
-                         {"notice", absl::FormatDuration(notice)},
-                         {"timeout", absl::FormatDuration(timeout)}});
+void Server::EndCalls(absl::Duration notice, bool leave_sockets) {
   // Load balancers check health at intervals: calls that they send before the next check are
   // served.
   SetServing(false);
   absl::SleepFor(notice);
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = absl::Now() + absl::Nanoseconds(flags_.drain_timeout_ns);
   ports_->CloseHealth();
   use_cases_->watches.Drain(common::errors::Draining());
   use_cases_->held.Drain();
+  if (leave_sockets) ports_->LeaveSockets();
   ports_->Drain();
   ports_->AwaitDrained(deadline);
   reloads_.reset();
@@ -400,20 +505,93 @@ int Server::Drain(int signal_number) {
   use_cases_->alarm.Stop();
   if (redis_ != nullptr) redis_->Leave();
   loops_.Stop();
+}
+
+int Server::Drain(End end) {
+  const absl::Duration notice =
+      absl::Nanoseconds(end == End::kTerminate ? flags_.drain_notice_ns : 0);
+  log_.Info("draining",
+            {{"signal", end == End::kTerminate   ? "SIGTERM"
+                        : end == End::kInterrupt ? "SIGINT"
+                                                 : "none"},
+             {"notice", absl::FormatDuration(notice)},
+             {"timeout", absl::FormatDuration(absl::Nanoseconds(flags_.drain_timeout_ns))}});
+  EndCalls(notice, /*leave_sockets=*/false);
   const int code = SaveState();
   const common::MetricsSnapshot totals = metrics_.Snapshot(0);
   log_.Info("stopped", {{"granted", totals.granted}, {"denied", totals.denied}});
   return code;
 }
 
-int Run(const Flags& flags, const sigset_t& signals) {
-  Server server(flags);
-  if (const int code = server.Start(signals); code != kDone) {
-    return code == kStopped ? kDone : code;
+int Server::EndForHandOver() {
+  log_.Info("handing_over", {});
+  EndCalls(absl::ZeroDuration(), /*leave_sockets=*/true);
+  auto written = state::WriteHandedState(
+      {clock_, *memory_store_, *registry_, [this] { return signer_.Key(); }});
+  if (!written.ok()) {
+    log_.Error("state_not_handed_over",
+               {{"error", written.status().message()}, {"consequence", "both processes end"}});
+    SaveState();
+    return kFailed;
   }
-  const int signal_number = server.WaitForSignals(signals);
-  UnblockSignals(signals);
-  return server.Drain(signal_number);
+  inherited_.state = net::Descriptor(*written);
+  // The folder stays locked for the next process. The copies end here.
+  if (state_ != nullptr) inherited_.lock = net::Descriptor(state_->ShareLock());
+  state_.reset();
+  return kDone;
+}
+
+// ---- Takeover ----
+
+net::Descriptor Duplicate(const net::Descriptor& from) {
+  return net::Descriptor(from.open() ? fcntl(from.get(), F_DUPFD_CLOEXEC, 0) : -1);
+}
+
+// The sockets, with the files of Unix sockets, are another process's.
+void GiveUpFiles(const takeover::PortSockets& sockets) {
+  for (const auto& [name, port] : sockets) port.sockets->GiveUpFile();
+}
+
+int Run(Flags flags, const sigset_t& signals) {
+  Inherited inherited;
+  if (const absl::Status status = Inherit(&flags, &inherited); !status.ok()) {
+    return Fail(absl::IsInvalidArgument(status) ? kBadInput : kFailed, status.message());
+  }
+  const common::SystemClock clock;
+  common::Log log(clock, flags.log_level, STDERR_FILENO);
+  std::optional<takeover::Giver> giver;
+  if (!flags.takeover.empty()) {
+    giver.emplace(
+        takeover::Giver::Options{
+            .version = SLUICE_VERSION,
+            .in_redis = flags.in_redis,
+            .drain_limit = std::chrono::duration_cast<std::chrono::milliseconds>(
+                std::chrono::nanoseconds(flags.drain_timeout_ns))},
+        inherited.sockets, log);
+  }
+  while (true) {
+    auto server = std::make_unique<Server>(flags, inherited);
+    if (const int code = server->Start(signals); code != kDone) {
+      return code == kStopped ? kDone : code;
+    }
+    const End end = server->AwaitEnd(signals, giver.has_value() ? &*giver : nullptr);
+    if (end != End::kHandOver) {
+      UnblockSignals(signals);
+      if (end == End::kShared) GiveUpFiles(inherited.sockets);
+      return server->Drain(end);
+    }
+    if (const int code = server->EndForHandOver(); code != kDone) return code;
+    giver->SendState(Duplicate(inherited.state), Duplicate(inherited.lock));
+    server.reset();
+    const absl::StatusOr<bool> loaded = giver->AwaitLoaded();
+    if (!loaded.ok()) return Fail(kFailed, loaded.status().message());
+    if (*loaded) {
+      GiveUpFiles(inherited.sockets);
+      log.Info("handed_over", {});
+      return kDone;
+    }
+    // It goes on with the state that the other process did not load.
+  }
 }
 
 }  // namespace

@@ -216,14 +216,19 @@ absl::Status Ports::Listen() {
 template <typename Port>
 absl::Status Ports::ListenOn(Port& port, const char* name, const char* flag,
                              const net::Address& address) {
-  absl::Status listening = port.Listen([&log = with_.log, name](const absl::Status& status) {
-    if (status.ok()) {
-      log.Info("certificates_reloaded", {{"port", name}});
-    } else {
-      log.Error("certificates_not_reloaded", {{"port", name}, {"error", status.message()}});
-    }
-  });
+  takeover::PortSocket& socket = with_.sockets[name];
+  socket.listen = address.ToString();
+  absl::Status listening = port.Listen(
+      [&log = with_.log, name](const absl::Status& status) {
+        if (status.ok()) {
+          log.Info("certificates_reloaded", {{"port", name}});
+        } else {
+          log.Error("certificates_not_reloaded", {{"port", name}, {"error", status.message()}});
+        }
+      },
+      &socket.sockets);
   if (listening.ok()) return listening;
+  if (socket.sockets == nullptr) with_.sockets.erase(name);
   return absl::Status(listening.code(),
                       absl::StrCat("--", flag, "=", address.ToString(), ": ", listening.message()));
 }
@@ -269,6 +274,11 @@ void Ports::RelieveMemory() {
 void Ports::CloseHealth() {
   data_->health().Close();
   admin_->health().Close();
+}
+
+void Ports::LeaveSockets() {
+  with_.loops.data().LeaveSockets();
+  with_.loops.admin().LeaveSockets();
 }
 
 void Ports::Drain() {

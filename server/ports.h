@@ -22,6 +22,7 @@
 #include "server/flags.h"
 #include "server/limits/limit_registry.h"
 #include "server/loops.h"
+#include "server/takeover/port_sockets.h"
 #include "server/transport/envoy/rate_limit_service.h"
 #include "server/transport/services/bearer_token.h"
 #include "server/transport/services/limit_admin_service.h"
@@ -61,6 +62,8 @@ class Ports {
     access::AuditLog* audit;         // null: none
     // Of Envoy's rate-limit configuration.
     std::function<limits::FileStatus()> rate_limit_status;
+    // Sockets that listen already; Listen adds those of the other ports.
+    takeover::PortSockets& sockets;
   };
 
   explicit Ports(const Collaborators& with);
@@ -89,6 +92,8 @@ class Ports {
 
   // Ends the calls that watch the ports' health.
   void CloseHealth();
+  // Stops accepting, and leaves the sockets and their queues to another process. Before Drain.
+  void LeaveSockets();
   // Stops accepting, and tells clients to use another server. Does not wait.
   void Drain();
   // Waits until all calls and connections have ended, at most until `deadline`.

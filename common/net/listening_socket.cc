@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -65,8 +66,8 @@ int LockFolder(const std::string& path) {
 }
 
 // Whether a server accepts connections at this Unix address.
-bool IsServed(const SocketAddress& address) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+bool IsServed(const SocketAddress& address, int type) {
+  const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return true;
   const int result = connect(fd, address.get(), address.length);
   const int error = errno;
@@ -74,19 +75,46 @@ bool IsServed(const SocketAddress& address) {
   return result == 0 || error != ECONNREFUSED;
 }
 
+// INVALID_ARGUMENT: what it is instead of a listening socket of `type`.
+absl::Status CheckListens(int fd, int type) {
+  const auto option = [fd](int name, int* value) {
+    socklen_t size = sizeof(*value);
+    return getsockopt(fd, SOL_SOCKET, name, value, &size) == 0;
+  };
+  int its_type = 0;
+  int domain = 0;
+  int listens = 0;
+  if (!option(SO_TYPE, &its_type) || !option(SO_DOMAIN, &domain)) {
+    return absl::InvalidArgumentError("it is not a socket; pass a listening socket");
+  }
+  if (domain != AF_INET && domain != AF_INET6 && domain != AF_UNIX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it is a socket of family ", domain, "; pass one of TCP or a Unix socket"));
+  }
+  if (its_type != type) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is a socket of type ", its_type, "; pass a ",
+        type == SOCK_STREAM ? "stream socket (ListenStream=)" : "socket of sequenced packets"));
+  }
+  if (!option(SO_ACCEPTCONN, &listens) || listens == 0) {
+    return absl::InvalidArgumentError("it does not listen; pass a listening socket (Accept=no)");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 ListeningSockets::ListeningSockets(ListeningSockets&& other) noexcept
     : address_(other.address_),
-      fds_(std::exchange(other.fds_, {})),
+      sockets_(std::move(other.sockets_)),
+      prepared_(std::move(other.prepared_)),
       unix_file_(std::exchange(other.unix_file_, {})),
       unix_device_(other.unix_device_),
       unix_inode_(other.unix_inode_) {}
 
 ListeningSockets::~ListeningSockets() {
-  for (const int fd : fds_) {
-    if (fd >= 0) close(fd);
-  }
+  sockets_.clear();
+  prepared_.clear();
   if (unix_file_.empty()) return;
   const int lock = LockFolder(unix_file_);
   struct stat now;
@@ -97,15 +125,64 @@ ListeningSockets::~ListeningSockets() {
   if (lock >= 0) close(lock);
 }
 
-int ListeningSockets::Release(int index) { return std::exchange(fds_[index], -1); }
-
 absl::StatusOr<ListeningSockets> ListeningSockets::Open(const Address& address, int count,
                                                         const Options& options) {
   ListeningSockets sockets;
-  absl::Status opened = address.is_unix() ? sockets.OpenUnix(address, count, options)
+  absl::Status opened = address.is_unix() ? sockets.OpenUnix(address, options)
                                           : sockets.OpenTcp(address, count, options);
+  if (opened.ok()) opened = sockets.Prepare(count);
   if (!opened.ok()) return opened;
   return sockets;
+}
+
+absl::StatusOr<ListeningSockets> ListeningSockets::Adopt(std::vector<Descriptor> sockets,
+                                                         int type) {
+  ListeningSockets adopted;
+  adopted.sockets_ = std::move(sockets);
+  if (adopted.sockets_.empty()) return absl::InvalidArgumentError("there is no socket");
+  for (size_t i = 0; i < adopted.sockets_.size(); ++i) {
+    const int fd = adopted.sockets_[i].get();
+    if (absl::Status status = CheckListens(fd, type); !status.ok()) return status;
+    SocketAddress address;
+    address.length = sizeof(address.storage);
+    getsockname(fd, address.get(), &address.length);
+    if (i == 0) adopted.address_ = address;
+    if (address.ToString() != adopted.address_.ToString()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it listens on ", address.ToString(), ", and another socket of the port on ",
+                       adopted.address_.ToString(), "; pass sockets of one address"));
+    }
+    const int on = 1;
+    if (address.family() != AF_UNIX) {
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // accepted sockets inherit it
+    }
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
+  return adopted;
+}
+
+absl::Status ListeningSockets::Prepare(int loops) {
+  prepared_.clear();
+  const size_t count = std::max(static_cast<size_t>(loops), sockets_.size());
+  for (size_t i = 0; i < count; ++i) {
+    prepared_.emplace_back(fcntl(sockets_[i % sockets_.size()].get(), F_DUPFD_CLOEXEC, 0));
+    if (!prepared_.back().open()) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", address_.ToString(), ": ", std::strerror(errno)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ListeningSockets::TakeFile() {
+  const auto address = Address::Parse(address_.ToString());
+  if (!address.ok() || !address->is_unix() || address->unix_path[0] == '@') return;
+  struct stat file;
+  if (lstat(address->unix_path.c_str(), &file) != 0) return;
+  unix_file_ = address->unix_path;
+  unix_device_ = file.st_dev;
+  unix_inode_ = file.st_ino;
 }
 
 absl::Status ListeningSockets::OpenTcp(const Address& address, int count, const Options& options) {
@@ -123,7 +200,7 @@ absl::Status ListeningSockets::OpenTcp(const Address& address, int count, const 
   for (int i = 0; i < count; ++i) {
     const int fd = socket(address_.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return CannotListen(address, errno);
-    fds_.push_back(fd);
+    sockets_.emplace_back(fd);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // despite TIME_WAIT
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // accepted sockets inherit it
     if (i > 0) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
@@ -141,13 +218,13 @@ absl::Status ListeningSockets::OpenTcp(const Address& address, int count, const 
   return absl::OkStatus();
 }
 
-absl::Status ListeningSockets::OpenUnix(const Address& address, int count, const Options& options) {
+absl::Status ListeningSockets::OpenUnix(const Address& address, const Options& options) {
   const absl::StatusOr<SocketAddress> numeric = SocketAddress::FromNumeric(address);
   if (!numeric.ok()) return numeric.status();
   address_ = *numeric;
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = socket(AF_UNIX, options.unix_type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return CannotListen(address, errno);
-  fds_.push_back(fd);
+  sockets_.emplace_back(fd);
   const std::string& path = address.unix_path;
   const bool has_file = path[0] != '@';
   const int lock = has_file ? LockFolder(path) : -1;
@@ -159,24 +236,15 @@ absl::Status ListeningSockets::OpenUnix(const Address& address, int count, const
       return absl::AlreadyExistsError(
           absl::StrCat("cannot listen on ", address.ToString(), ": the file is not a socket"));
     }
-    if (IsServed(address_)) return CannotListen(address, EADDRINUSE);
+    if (IsServed(address_, options.unix_type)) return CannotListen(address, EADDRINUSE);
     if (unlink(path.c_str()) != 0) return CannotListen(address, errno);
   }
   if (bind(fd, address_.get(), address_.length) != 0) return CannotListen(address, errno);
-  if (has_file && lstat(path.c_str(), &file) == 0) {
-    unix_file_ = path;
-    unix_device_ = file.st_dev;
-    unix_inode_ = file.st_ino;
-  }
+  if (has_file) TakeFile();
   // chmod first: no client may connect with other permissions.
   if ((has_file && chmod(path.c_str(), options.unix_mode) != 0) ||
       listen(fd, options.backlog) != 0) {
     return CannotListen(address, errno);
-  }
-  while (static_cast<int>(fds_.size()) < count) {
-    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) return CannotListen(address, errno);
-    fds_.push_back(copy);
   }
   return absl::OkStatus();
 }

@@ -34,17 +34,30 @@ absl::StatusOr<SocketAddress> LoopGroup::Listen(const Address& address, Acceptor
   absl::StatusOr<ListeningSockets> opened =
       ListeningSockets::Open(address, static_cast<int>(loops_.size()), sockets);
   if (!opened.ok()) return opened.status();
-  sockets_.push_back(std::make_unique<ListeningSockets>(*std::move(opened)));
-  ListeningSockets* const shared = sockets_.back().get();
-  for (size_t i = 0; i < loops_.size(); ++i) {
-    // The loop takes its descriptor itself: if it stops before that, `sockets_` closes it.
-    const auto add = [this, i, shared, &acceptor, options] {
-      listeners_[i].push_back(std::make_unique<Listener>(
-          *loops_[i], shared->Release(static_cast<int>(i)), acceptor, options));
+  const SocketAddress bound = opened->address();
+  absl::Status listening =
+      Listen(std::make_shared<ListeningSockets>(*std::move(opened)), acceptor, options);
+  if (!listening.ok()) return listening;
+  return bound;
+}
+
+absl::Status LoopGroup::Listen(std::shared_ptr<ListeningSockets> sockets, Acceptor& acceptor,
+                               const ListenerOptions& options) {
+  if (stopped_) return absl::FailedPreconditionError("the loops have stopped");
+  if (absl::Status status = sockets->Prepare(static_cast<int>(loops_.size())); !status.ok()) {
+    return status;
+  }
+  for (int index = 0; index < sockets->prepared(); ++index) {
+    const size_t i = static_cast<size_t>(index) % loops_.size();
+    // The loop takes its descriptor itself: if it stops before that, `sockets` closes it.
+    const auto add = [this, i, index, sockets, &acceptor, options] {
+      listeners_[i].push_back(
+          std::make_unique<Listener>(*loops_[i], sockets->Release(index), acceptor, options));
     };
     started_ ? loops_[i]->Post(add) : add();
   }
-  return shared->address();
+  sockets_.push_back(std::move(sockets));
+  return absl::OkStatus();
 }
 
 void LoopGroup::Start() {
@@ -62,6 +75,18 @@ void LoopGroup::StopAccepting() {
       for (const auto& listener : listeners_[i]) listener->Stop();
     };
     started_ ? loops_[i]->Post(stop) : stop();
+  }
+  for (const auto& sockets : sockets_) sockets->Close();
+}
+
+void LoopGroup::LeaveSockets() {
+  if (stopped_) return;
+  sockets_.clear();
+  for (size_t i = 0; i < loops_.size(); ++i) {
+    const auto leave = [this, i] {
+      for (const auto& listener : listeners_[i]) listener->Leave();
+    };
+    started_ ? loops_[i]->Post(leave) : leave();
   }
 }
 

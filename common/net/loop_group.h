@@ -37,10 +37,18 @@ class LoopGroup {
                                        const ListenerOptions& options,
                                        const ListeningSockets::Options& sockets = {});
 
+  // The same on sockets that listen already. All their queues are served, also if they are more
+  // than the loops.
+  absl::Status Listen(std::shared_ptr<ListeningSockets> sockets, Acceptor& acceptor,
+                      const ListenerOptions& options);
+
   // Starts the threads. Block signals first, so that main receives them.
   void Start();
   // Stops accepting on all loops (drain); open streams stay. Does not wait. Idempotent.
   void StopAccepting();
+  // The same, but leaves the queued connections in the kernel: another process has the sockets, or
+  // will. REQUIRES: the sockets were given to Listen, and their owner keeps them.
+  void LeaveSockets();
   // Stops the loops, which closes all streams, and joins their threads. Idempotent.
   void Stop();
 
@@ -53,7 +61,7 @@ class LoopGroup {
   std::vector<std::unique_ptr<EventLoop>> loops_;
   // While a loop runs, only its thread uses its listeners.
   std::vector<std::vector<std::unique_ptr<Listener>>> listeners_;  // by loop
-  std::vector<std::unique_ptr<ListeningSockets>> sockets_;         // own the files of Unix sockets
+  std::vector<std::shared_ptr<ListeningSockets>> sockets_;         // own the files of Unix sockets
   std::vector<std::thread> threads_;
   bool started_ = false;
   bool stopped_ = false;

@@ -105,6 +105,8 @@ class FieldReader {
     return 0;
   }
 
+  // What was not read yet.
+  std::string_view rest() const { return rest_; }
   // Leaves the rest unread.
   void Skip() { rest_ = {}; }
 

@@ -128,13 +128,24 @@ absl::StatusOr<std::unique_ptr<StateFileWriter>> StateFileWriter::Create(std::st
   // It has the key of receipts.
   writer->fd_ =
       open(writer->path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (writer->fd_ < 0) return SystemError(writer->path_);
+  if (absl::Status status = writer->Begin(); !status.ok()) return status;
+  return writer;
+}
+
+absl::StatusOr<std::unique_ptr<StateFileWriter>> StateFileWriter::To(int fd, std::string name) {
+  std::unique_ptr<StateFileWriter> writer(new StateFileWriter(std::move(name), nullptr));
+  writer->fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (absl::Status status = writer->Begin(); !status.ok()) return status;
+  return writer;
+}
+
+absl::Status StateFileWriter::Begin() {
+  if (fd_ < 0) return SystemError(path_);
   std::string preamble(kMagic);
   AppendFixed(kStateVersion, &preamble);
   AppendFixed(Crc(0, preamble.data(), preamble.size()), &preamble);
-  writer->block_.assign(kBlockHeadBytes, '\0');
-  if (absl::Status status = writer->WriteAll(preamble); !status.ok()) return status;
-  return writer;
+  block_.assign(kBlockHeadBytes, '\0');
+  return WriteAll(preamble);
 }
 
 StateFileWriter::~StateFileWriter() {

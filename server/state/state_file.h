@@ -50,6 +50,8 @@ class StateFileWriter {
   // Replaces the file if there is one. `before_step` may be null.
   static absl::StatusOr<std::unique_ptr<StateFileWriter>> Create(std::string path,
                                                                  BeforeStep before_step);
+  // Writes to an empty file that is open, and stays the caller's. `name` is for errors.
+  static absl::StatusOr<std::unique_ptr<StateFileWriter>> To(int fd, std::string name);
   ~StateFileWriter();
   StateFileWriter(const StateFileWriter&) = delete;
   StateFileWriter& operator=(const StateFileWriter&) = delete;
@@ -66,6 +68,7 @@ class StateFileWriter {
  private:
   StateFileWriter(std::string path, BeforeStep before_step)
       : path_(std::move(path)), before_step_(std::move(before_step)) {}
+  absl::Status Begin();
   absl::Status WriteBlock();
   absl::Status WriteAll(std::string_view bytes);
 

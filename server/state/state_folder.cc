@@ -35,7 +35,7 @@ std::string ReadSmall(int fd) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(std::string path,
-                                                               BeforeStep before_step) {
+                                                               BeforeStep before_step, int lock) {
   std::unique_ptr<StateFolder> folder(new StateFolder(std::move(path), std::move(before_step)));
   const bool made = mkdir(folder->path_.c_str(), 0700) == 0;
   if (!made && errno != EEXIST) return SystemError("cannot make the folder");
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(std::string path,
     if (parent >= 0) close(parent);
     if (!synced) return status;
   }
-  if (absl::Status status = folder->Lock(); !status.ok()) return status;
+  if (absl::Status status = folder->Lock(lock); !status.ok()) return status;
   if (absl::Status status = folder->ReadLastRun(); !status.ok()) return status;
   return folder;
 }
@@ -60,9 +60,20 @@ StateFolder::~StateFolder() {
   }
 }
 
-absl::Status StateFolder::Lock() {
+int StateFolder::ShareLock() const { return fcntl(lock_fd_, F_DUPFD_CLOEXEC, 0); }
+
+absl::Status StateFolder::Lock(int lock) {
   lock_fd_ = openat(folder_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock_fd_ < 0) return SystemError("cannot write to the folder: lock");
+  struct stat ours;
+  struct stat given;
+  if (lock >= 0 && fstat(lock_fd_, &ours) == 0 && fstat(lock, &given) == 0 &&
+      ours.st_dev == given.st_dev && ours.st_ino == given.st_ino) {
+    // Locks are of the open file: this one is held together with the process that gave it.
+    close(lock_fd_);
+    lock_fd_ = fcntl(lock, F_DUPFD_CLOEXEC, 0);
+    if (lock_fd_ < 0) return SystemError("cannot lock the folder");
+  }
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return SystemError("cannot lock the folder");
     const std::string process = ReadSmall(lock_fd_);

@@ -33,13 +33,19 @@ class StateFolder {
   };
 
   // Makes the folder, for its owner alone, if there is none, and locks it. `before_step` may be
-  // null. Errors name what is wrong, but not the folder.
+  // null. `lock`: a descriptor of the lock, as ShareLock gave it to this process or another one,
+  // which is used if it is of this folder; else -1. Errors name what is wrong, but not the folder.
   //   FAILED_PRECONDITION: another server uses it; other codes of the system.
   static absl::StatusOr<std::unique_ptr<StateFolder>> Open(std::string path,
-                                                           BeforeStep before_step = nullptr);
+                                                           BeforeStep before_step = nullptr,
+                                                           int lock = -1);
   ~StateFolder();
   StateFolder(const StateFolder&) = delete;
   StateFolder& operator=(const StateFolder&) = delete;
+
+  // Another descriptor of the lock, which the caller closes: the folder stays locked until all are
+  // closed. -1: there are no more descriptors.
+  int ShareLock() const;
 
   // The run that used the folder last; absent: there was none. An id of 0: `running` is not
   // readable.
@@ -60,7 +66,7 @@ class StateFolder {
  private:
   StateFolder(std::string path, BeforeStep before_step)
       : path_(std::move(path)), before_step_(std::move(before_step)) {}
-  absl::Status Lock();
+  absl::Status Lock(int lock);
   absl::Status ReadLastRun();
   // Renames within the folder, and waits until that is on the disk.
   absl::Status Replace(const std::string& from, const std::string& to);

@@ -1,8 +1,14 @@
 #include "server/state/state_keeper.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/random.h"
@@ -27,14 +33,31 @@ int64_t MsSince(steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - start).count();
 }
 
+// The server's clock before the machine's, so that what is loaded is not ahead.
+SavedState HeadOf(const StateKeeper::Sources& sources,
+                  const std::function<MachineTime()>& machine) {
+  SavedState state;
+  state.now_ns = sources.clock.NowNs();
+  state.machine = machine();
+  state.receipt_key = sources.receipt_key();
+  return state;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StateKeeper>> StateKeeper::Open(Options options, common::Log* log) {
   std::unique_ptr<StateKeeper> keeper(new StateKeeper(std::move(options), log));
-  auto folder = StateFolder::Open(keeper->options_.folder, keeper->options_.before_step);
-  if (!folder.ok()) return folder.status();
-  keeper->folder_ = *std::move(folder);
-  keeper->Decide();
+  const Options& with = keeper->options_;
+  if (!with.folder.empty()) {
+    auto folder = StateFolder::Open(with.folder, with.before_step, with.lock);
+    if (!folder.ok()) return folder.status();
+    keeper->folder_ = *std::move(folder);
+  }
+  if (with.handed_over.empty()) {
+    keeper->Decide();
+  } else if (absl::Status status = keeper->TakeHandedOver(); !status.ok()) {
+    return status;
+  }
   return keeper;
 }
 
@@ -67,18 +90,32 @@ void StateKeeper::Decide() {
        {"copy_age", absl::FormatDuration(absl::Nanoseconds(trusted ? ElapsedNs(now) : 0))}});
 }
 
-// Returns false if the file cannot be used; then it was moved aside.
-bool StateKeeper::ReadFile() {
-  absl::Status status = CheckState(folder_->state_path(), &saved_);
+absl::Status StateKeeper::TakeHandedOver() {
+  if (absl::Status status = Check(); !status.ok()) return status;
+  clean_ = true;
+  start_ = Start::kLoad;
+  const MachineTime now = options_.machine();
+  clock_ahead_ns_ = saved_.now_ns + ElapsedNs(now) - now.boottime_ns;
+  return absl::OkStatus();
+}
+
+absl::Status StateKeeper::Check() {
+  absl::Status status = CheckState(loaded_path(), &saved_);
   const MachineTime now = options_.machine();
   if (status.ok() && ElapsedNs(now) > kMostNowNs - std::min(saved_.now_ns, kMostNowNs)) {
     status = absl::OutOfRangeError(
-        absl::StrCat(folder_->state_path(), ": its clock has run for more than 8 years (",
+        absl::StrCat(loaded_path(), ": its clock has run for more than 8 years (",
                      absl::FormatDuration(absl::Nanoseconds(ElapsedNs(now))),
                      " since it was written); check the clock of this machine"));
   }
+  return status;
+}
+
+// Returns false if the file cannot be used; then it was moved aside.
+bool StateKeeper::ReadFile() {
+  const absl::Status status = Check();
   if (status.ok()) return true;
-  const absl::StatusOr<std::string> moved = folder_->MoveAside(now.wall_ns);
+  const absl::StatusOr<std::string> moved = folder_->MoveAside(options_.machine().wall_ns);
   log_.Error("state_unusable",
              {{"error", status.message()},
               {"moved_to", moved.ok() ? *moved : std::string(moved.status().message())}});
@@ -103,7 +140,7 @@ absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* regist
   for (const auto& [limit, status] : registry->RestoreAdmin(saved_.limits)) {
     log_.Error("saved_limit_refused", {{"limit", limit}, {"error", status.message()}});
   }
-  const auto loaded = LoadState(folder_->state_path(), saved_, store, registry);
+  const auto loaded = LoadState(loaded_path(), saved_, store, registry);
   if (!loaded.ok()) return loaded.status();
   store->RestoreReceipts(saved_.next_receipt + (clean_ ? 0 : kReceiptsSinceCopy), loaded->refunded);
   if (loaded->without_room != 0) {
@@ -121,6 +158,7 @@ absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* regist
 }
 
 absl::Status StateKeeper::Begin(Sources sources) {
+  if (folder_ == nullptr) return absl::OkStatus();
   run_id_ = common::RandomWord() | 1;  // not 0
   const bool copies = options_.after_crash == AfterCrash::kTrust;
   if (absl::Status status = folder_->NoteRun({run_id_, copies}); !status.ok()) return status;
@@ -130,6 +168,7 @@ absl::Status StateKeeper::Begin(Sources sources) {
 }
 
 absl::Status StateKeeper::Save() {
+  if (folder_ == nullptr) return absl::OkStatus();
   StopCopies();
   return Write(/*at_drain=*/true);
 }
@@ -138,13 +177,9 @@ absl::Status StateKeeper::Write(bool at_drain) {
   const auto start = steady_clock::now();
   auto file = StateFileWriter::Create(folder_->new_state_path(), folder_->before_step());
   if (!file.ok()) return file.status();
-  SavedState state;
+  SavedState state = HeadOf(*sources_, options_.machine);
   state.run_id = run_id_;
   state.at_drain = at_drain;
-  // In this order, so that what is loaded is not ahead.
-  state.now_ns = sources_->clock.NowNs();
-  state.machine = options_.machine();
-  state.receipt_key = sources_->receipt_key();
   auto step_end = start + kCopyStep;
   const auto pause = [&]() -> absl::Status {
     if (at_drain || steady_clock::now() < step_end) return absl::OkStatus();
@@ -164,6 +199,27 @@ absl::Status StateKeeper::Write(bool at_drain) {
     log_.Info("state_copied", {{"buckets", *buckets}, {"bytes", bytes}, {"ms", MsSince(start)}});
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<int> WriteHandedState(const StateKeeper::Sources& sources) {
+  constexpr char kName[] = "the state in memory";
+  const int fd = memfd_create("sluice-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return absl::ErrnoToStatus(errno, kName);
+  absl::Cleanup close_it = [fd] { close(fd); };
+  auto file = StateFileWriter::To(fd, kName);
+  if (!file.ok()) return file.status();
+  SavedState state = HeadOf(sources, &MachineTime::Now);
+  state.run_id = common::RandomWord() | 1;
+  state.at_drain = true;
+  const absl::StatusOr<uint64_t> buckets =
+      WriteState(std::move(state), sources.store, sources.registry, file->get(),
+                 [] { return absl::OkStatus(); });
+  if (!buckets.ok()) return buckets.status();
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
+    return absl::ErrnoToStatus(errno, kName);
+  }
+  std::move(close_it).Cancel();
+  return fd;
 }
 
 void StateKeeper::CopyLoop() {

@@ -11,6 +11,9 @@
 // damaged, of a newer version, or of something else is moved aside, and the start is one after a
 // crash without copies.
 //
+// In a takeover the next process gets the state from the process that hands over
+// (WriteHandedState), not from the folder.
+//
 // Order of calls: Open, store_options, RestoreIds, Load, Begin, Save.
 #ifndef SLUICE_SERVER_STATE_STATE_KEEPER_H_
 #define SLUICE_SERVER_STATE_STATE_KEEPER_H_
@@ -47,17 +50,21 @@ enum class AfterCrash : uint8_t {
 class StateKeeper {
  public:
   struct Options {
-    std::string folder;
+    std::string folder;  // empty: there is only `handed_over`, and nothing is saved
     AfterCrash after_crash = AfterCrash::kEmpty;
     // Between copies.
     int64_t copy_every_ns = int64_t{60} * 1'000'000'000;
     // Of tests.
     std::function<MachineTime()> machine = &MachineTime::Now;
     BeforeStep before_step = nullptr;
+    // The state that another process handed over, which is loaded instead of the folder's. Empty:
+    // none.
+    std::string handed_over = {};
+    int lock = -1;  // as StateFolder::Open takes it
   };
 
   // Locks the folder, and decides how to start; logs what it found. `log` outlives this. Errors as
-  // StateFolder::Open.
+  // StateFolder::Open, or of the state that was handed over, as CheckState.
   static absl::StatusOr<std::unique_ptr<StateKeeper>> Open(Options options, common::Log* log);
   // Ends the copies.
   ~StateKeeper();
@@ -91,6 +98,8 @@ class StateKeeper {
   absl::Status Begin(Sources sources);
   // Writes the state of a drain. REQUIRES: Begin was called, and nothing is decided any more.
   absl::Status Save();
+  // As StateFolder::ShareLock; -1 too if there is no folder.
+  int ShareLock() const { return folder_ != nullptr ? folder_->ShareLock() : -1; }
 
  private:
   // How the store starts.
@@ -98,6 +107,12 @@ class StateKeeper {
 
   StateKeeper(Options options, common::Log* log) : options_(std::move(options)), log_(*log) {}
   void Decide();
+  absl::Status TakeHandedOver();
+  // Reads what is to be loaded.
+  absl::Status Check();
+  std::string loaded_path() const {
+    return options_.handed_over.empty() ? folder_->state_path() : options_.handed_over;
+  }
   bool ReadFile();
   bool loads() const { return start_ == Start::kLoad; }
   int64_t ElapsedNs(const MachineTime& now) const;
@@ -108,7 +123,7 @@ class StateKeeper {
 
   const Options options_;
   common::Log& log_;
-  std::unique_ptr<StateFolder> folder_;
+  std::unique_ptr<StateFolder> folder_;  // null: there is none
   Start start_ = Start::kFull;
   bool clean_ = false;  // the last run ended in order
   SavedState saved_;    // if it is loaded
@@ -122,6 +137,10 @@ class StateKeeper {
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread copies_;  // last: it uses the members above
 };
+
+// Writes the state for the process that takes over, into a sealed file in memory. Returns its
+// descriptor, which the caller closes. REQUIRES: nothing is decided any more.
+absl::StatusOr<int> WriteHandedState(const StateKeeper::Sources& sources);
 
 }  // namespace sluice::state
 

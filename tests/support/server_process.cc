@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -55,17 +56,36 @@ ServerProcess::ServerProcess(Options options) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  // Made before the fork: the child may not allocate.
+  char process[32] = "";
+  std::string count = "LISTEN_FDS=" + std::to_string(options.sockets.size());
+  std::string names = "LISTEN_FDNAMES=" + options.socket_names;
+  std::vector<char*> environment;
+  for (char** one = environ; *one != nullptr; ++one) environment.push_back(*one);
+  if (!options.sockets.empty()) {
+    environment.insert(environment.end(), {process, count.data(), names.data()});
+  }
+  environment.push_back(nullptr);
   pid_ = fork();
   if (pid_ == 0) {
+    std::snprintf(process, sizeof(process), "LISTEN_PID=%d", getpid());
     dup2(out[1], STDOUT_FILENO);
     dup2(open(log.c_str(), O_WRONLY | O_APPEND), STDERR_FILENO);
-    execv(argv[0], argv.data());
+    // Above the places that they are to have.
+    const int first = 3;
+    const int aside = 500;
+    const int sockets = static_cast<int>(options.sockets.size());
+    for (int i = 0; i < sockets; ++i) dup2(options.sockets[i], aside + i);
+    for (int i = 0; i < sockets; ++i) dup2(aside + i, first + i);
+    for (int i = 0; i < sockets; ++i) close(aside + i);
+    execve(argv[0], argv.data(), environment.data());
     _exit(127);
   }
   close(out[1]);
   out_fd_ = out[0];
   fcntl(out_fd_, F_SETFL, O_NONBLOCK);
   running_ = true;
+  if (options.in_background) return;
   ReadUntilReady();
   if (!ready_ && !options.may_fail) ADD_FAILURE() << "sluiced is not ready:\n" << this->log();
 }

@@ -29,6 +29,11 @@ class ServerProcess {
     std::vector<std::string> flags = {};
     // Do not fail the test if the server ends before it is ready: WaitForExit and log() say why.
     bool may_fail = false;
+    // Passed as systemd does (LISTEN_FDS), under `socket_names` (LISTEN_FDNAMES).
+    std::vector<int> sockets = {};
+    std::string socket_names = {};
+    // Do not wait for the line on stdout: ReadUntilReady does.
+    bool in_background = false;
   };
 
   explicit ServerProcess(Options options);
@@ -64,9 +69,10 @@ class ServerProcess {
   int WaitForExit();
   void Kill();
 
- private:
+  // Waits until the server listens, or ends.
   void ReadUntilReady();
 
+ private:
   TestFiles files_;
   pid_t pid_ = -1;
   bool running_ = false;

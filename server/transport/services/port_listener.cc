@@ -37,7 +37,8 @@ size_t MaxHandshakes(const common::MemoryBudget* memory, size_t loops) {
 }  // namespace
 
 absl::Status PortListener::Listen(net::LoopGroup& loops, net::Acceptor& acceptor,
-                                  std::function<void(const absl::Status&)> certificates_changed) {
+                                  std::function<void(const absl::Status&)> certificates_changed,
+                                  std::shared_ptr<net::ListeningSockets>* sockets) {
   auto tls = LoadTls(options_.tls, options_.protocol);
   if (!tls.ok()) return tls.status();
   net::ListenerOptions listener;
@@ -46,9 +47,15 @@ absl::Status PortListener::Listen(net::LoopGroup& loops, net::Acceptor& acceptor
   listener.log = options_.log;
   listener.memory = options_.memory;
   listener.max_handshakes = MaxHandshakes(options_.memory, loops.size());
-  auto bound = loops.Listen(options_.listen, acceptor, listener);
-  if (!bound.ok()) return bound.status();
-  address_ = bound->ToString();
+  std::shared_ptr<net::ListeningSockets> opened;
+  if (sockets == nullptr) sockets = &opened;
+  if (*sockets == nullptr) {
+    auto bound = net::ListeningSockets::Open(options_.listen, static_cast<int>(loops.size()), {});
+    if (!bound.ok()) return bound.status();
+    *sockets = std::make_shared<net::ListeningSockets>(*std::move(bound));
+  }
+  if (absl::Status status = loops.Listen(*sockets, acceptor, listener); !status.ok()) return status;
+  address_ = (*sockets)->address().ToString();
   if (*tls != nullptr) {
     certificates_ = std::make_unique<net::CertificateWatcher>(
         std::vector{*tls}, kCertificateInterval,

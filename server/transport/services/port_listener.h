@@ -43,8 +43,11 @@ class PortListener {
   // or the address; ALREADY_EXISTS, PERMISSION_DENIED, UNAVAILABLE: the address cannot be bound.
   // Changed TLS files are loaded while the server runs; then `certificates_changed` is called on a
   // thread of its own, with OK or with the reason why the old certificates stay in use.
+  //   `sockets`: null, or sockets that listen already, to be used instead of the address. If there
+  // are none, those that were opened are put there.
   absl::Status Listen(net::LoopGroup& loops, net::Acceptor& acceptor,
-                      std::function<void(const absl::Status&)> certificates_changed);
+                      std::function<void(const absl::Status&)> certificates_changed,
+                      std::shared_ptr<net::ListeningSockets>* sockets = nullptr);
 
   // "127.0.0.1:7200", with the port that was picked. REQUIRES: Listen succeeded.
   const std::string& address() const { return address_; }

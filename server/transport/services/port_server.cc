@@ -49,9 +49,10 @@ PortServer::PortServer(PortServerOptions options, net::LoopGroup& loops, const c
 
 PortServer::~PortServer() { loops_.Stop(); }
 
-absl::Status PortServer::Listen(std::function<void(const absl::Status&)> certificates_changed) {
+absl::Status PortServer::Listen(std::function<void(const absl::Status&)> certificates_changed,
+                                std::shared_ptr<net::ListeningSockets>* sockets) {
   for (size_t i = 0; i < loops_.size(); ++i) server_.AddLoop(loops_.loop(i));
-  return listener_.Listen(loops_, server_, std::move(certificates_changed));
+  return listener_.Listen(loops_, server_, std::move(certificates_changed), sockets);
 }
 
 void PortServer::Drain() {

@@ -66,7 +66,8 @@ class PortServer {
   HealthService& health() { return health_; }
 
   // As PortListener::Listen.
-  absl::Status Listen(std::function<void(const absl::Status&)> certificates_changed);
+  absl::Status Listen(std::function<void(const absl::Status&)> certificates_changed,
+                      std::shared_ptr<net::ListeningSockets>* sockets = nullptr);
 
   // "127.0.0.1:7200", with the port that was picked. REQUIRES: Listen succeeded.
   const std::string& address() const { return listener_.address(); }

@@ -20,9 +20,10 @@ HttpPort::HttpPort(HttpPortOptions options, net::LoopGroup& loops, const common:
                  .memory = options_.http.memory,
                  .log = options_.http.log}) {}
 
-absl::Status HttpPort::Listen(std::function<void(const absl::Status&)> certificates_changed) {
+absl::Status HttpPort::Listen(std::function<void(const absl::Status&)> certificates_changed,
+                              std::shared_ptr<net::ListeningSockets>* sockets) {
   for (size_t i = 0; i < loops_.size(); ++i) server_.AddLoop(loops_.loop(i));
-  return listener_.Listen(loops_, server_, std::move(certificates_changed));
+  return listener_.Listen(loops_, server_, std::move(certificates_changed), sockets);
 }
 
 void HttpPort::AwaitDrained(absl::Time deadline) {

@@ -3,6 +3,7 @@
 #define SLUICE_SERVER_TRANSPORT_WEB_HTTP_PORT_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -44,7 +45,8 @@ class HttpPort {
   http1::RouteTable& routes() { return routes_; }
 
   // As transport::PortServer::Listen.
-  absl::Status Listen(std::function<void(const absl::Status&)> certificates_changed);
+  absl::Status Listen(std::function<void(const absl::Status&)> certificates_changed,
+                      std::shared_ptr<net::ListeningSockets>* sockets = nullptr);
   const std::string& address() const { return listener_.address(); }
   void ReloadCertificates() { listener_.ReloadCertificates(); }
 
