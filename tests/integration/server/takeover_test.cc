@@ -57,6 +57,8 @@ class Load {
         executed->second == common::kNotExecuted) {
       return;
     }
+    // grpc++ ends calls in this way that it has not sent when a GOAWAY comes.
+    if (status.error_message() == "GOAWAY received") return;
     const std::lock_guard lock(mu_);
     wrong_ += std::to_string(status.error_code()) + " " + status.error_message() + "\n";
   }
