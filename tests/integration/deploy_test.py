@@ -348,6 +348,24 @@ class DeployTest(unittest.TestCase):
         code, text = run(["systemd-analyze", "security", "--offline=true", "--threshold=15", path])
         self.assertEqual(code, 0, text[-400:])
 
+    def test_systemd_sockets_are_those_of_the_service(self):
+        unit = read("deploy/systemd/sluiced.service")
+        for name, port, flag in (("sluiced", "data", "listen"), ("sluiced-http", "http", "http_listen"),
+                                 ("sluiced-admin", "admin", "admin_listen")):
+            text = read(f"deploy/systemd/{name}.socket")
+            address = re.search(r"(?m)^ListenStream=(\S+)$", text)[1]
+            self.assertIn(f"\nFileDescriptorName={port}\n", text)
+            self.assertIn("\nService=sluiced.service\n", text)
+            self.assertIn(f" --{flag}={address} ", unit)
+            write(self.folder, f"{name}.socket", text)
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("systemd-analyze is not here")
+        write(self.folder, "sluiced.service", unit.replace("/usr/local/bin/sluiced", SLUICED))
+        for name in ("sluiced", "sluiced-http", "sluiced-admin"):
+            path = os.path.join(self.folder, f"{name}.socket")
+            code, text = run(["systemd-analyze", "verify", "--man=no", path])
+            self.assertEqual((code, text), (0, ""))
+
     def test_systemd_unit_bounds_memory_files_and_dumps(self):
         unit = read("deploy/systemd/sluiced.service")
         self.assertRegex(unit, r"(?m)^MemoryMax=\d+%$")

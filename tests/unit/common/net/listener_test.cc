@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -178,6 +180,79 @@ TEST_F(LoopGroupTest, ReusesPortDespiteLingeringConnections) {
   auto second = Group(1);
   const auto again = second->Listen(At(address->ToString()), echo_, {});
   EXPECT_TRUE(again.ok()) << again.status();
+}
+
+// The sockets of another group, as another process gets them.
+std::shared_ptr<ListeningSockets> CopyOf(const ListeningSockets& sockets) {
+  std::vector<Descriptor> copies;
+  for (const Descriptor& one : sockets.sockets()) copies.emplace_back(dup(one.get()));
+  auto adopted = ListeningSockets::Adopt(std::move(copies));
+  EXPECT_TRUE(adopted.ok()) << adopted.status();
+  return std::make_shared<ListeningSockets>(*std::move(adopted));
+}
+
+TEST_F(LoopGroupTest, ConnectionsInAllQueuesWaitForAnotherGroup) {
+  for (const auto& [sockets, loops] : {std::pair(4, 1), std::pair(1, 3), std::pair(3, 2)}) {
+    auto opened = ListeningSockets::Open(At("127.0.0.1:0"), sockets, {});
+    ASSERT_TRUE(opened.ok());
+    const auto first_sockets = std::make_shared<ListeningSockets>(*std::move(opened));
+    auto first = Group(sockets);
+    ASSERT_TRUE(first->Listen(first_sockets, echo_, {}).ok());
+    first->Start();
+    RawSocket served = ConnectTo(first_sockets->address());
+    EXPECT_EQ(Echoed(served, "x"), "x");
+    const auto taken = CopyOf(*first_sockets);
+    first->LeaveSockets();
+    first->StopAccepting();
+    first->Stop();
+    first.reset();
+    first_sockets->Close();
+    std::vector<RawSocket> waiting;
+    for (int i = 0; i < 40; ++i) {
+      waiting.push_back(ConnectTo(taken->address()));
+      ASSERT_GE(waiting.back().fd(), 0);
+    }
+    auto second = Group(loops);
+    ASSERT_TRUE(second->Listen(taken, echo_, {}).ok());
+    second->Start();
+    for (RawSocket& one : waiting) EXPECT_EQ(Echoed(one, "hello"), "hello");
+    second->Stop();
+  }
+}
+
+TEST_F(LoopGroupTest, ASocketThatTwoGroupsHaveIsServedWhenOneStops) {
+  auto opened = ListeningSockets::Open(At("127.0.0.1:0"), 2, {});
+  ASSERT_TRUE(opened.ok());
+  const auto first_sockets = std::make_shared<ListeningSockets>(*std::move(opened));
+  const auto second_sockets = CopyOf(*first_sockets);
+  auto first = Group(2);
+  auto second = Group(2);
+  ASSERT_TRUE(first->Listen(first_sockets, echo_, {}).ok());
+  ASSERT_TRUE(second->Listen(second_sockets, echo_, {}).ok());
+  first->Start();
+  second->Start();
+  for (int i = 0; i < 50; ++i) {
+    if (i == 10) first->StopAccepting();
+    RawSocket one = ConnectTo(second_sockets->address());
+    ASSERT_GE(one.fd(), 0);
+    EXPECT_EQ(Echoed(one, "x"), "x");
+  }
+}
+
+TEST_F(LoopGroupTest, TheFileOfAUnixSocketHasOneOwner) {
+  const Address address = At("unix:" + folder_.File("socket"));
+  auto opened = ListeningSockets::Open(address, 1, {});
+  ASSERT_TRUE(opened.ok());
+  auto first = std::make_shared<ListeningSockets>(*std::move(opened));
+  auto second = CopyOf(*first);
+  EXPECT_TRUE(first->owns_file());
+  EXPECT_FALSE(second->owns_file());
+  second->TakeFile();
+  first->GiveUpFile();
+  first.reset();
+  EXPECT_EQ(access(folder_.File("socket").c_str(), F_OK), 0);
+  second.reset();
+  EXPECT_NE(access(folder_.File("socket").c_str(), F_OK), 0);
 }
 
 TEST_F(LoopGroupTest, ErrorsNameTheAddressAndTheReason) {
