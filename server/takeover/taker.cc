@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include <cerrno>
 #include <iterator>
@@ -25,6 +26,9 @@ absl::StatusOr<std::unique_ptr<Taker>> Taker::Connect(const std::string& path,
   if (!address.ok()) return address.status();
   net::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.open()) return absl::ErrnoToStatus(errno, "socket");
+  // A full queue would keep connect() waiting without end.
+  const timeval limit{.tv_sec = kAnswerLimit.count() / 1000, .tv_usec = 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   if (connect(socket.get(), address->get(), address->length) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED) return nullptr;
     if (errno == EPROTOTYPE) {

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -15,6 +16,7 @@ limits:
   - { name: once, rate: 1/h }
   - { name: wide, rate: 1000/h, burst: 1000 }
   - { name: load, rate: 1000000/s, burst: 1000000 }
+  - { name: counted, rate: 1/30m, burst: 1000000 }
 """
 
 
@@ -127,16 +129,37 @@ def free_port():
         return probe.getsockname()[1]
 
 
-class Server:
-    """A sluiced process on free ports."""
+class Redis:
+    """A redis-server on a Unix socket, as deploy/redis.conf has it."""
 
-    def __init__(self, build, folder, tls=False):
+    def __init__(self, folder):
+        need("redis-server")
+        self.socket = os.path.join(folder, "redis.sock")
+        self.process = subprocess.Popen(
+            ["redis-server", os.path.join(ROOT, "deploy", "redis.conf"), "--port", "0",
+             "--unixsocket", self.socket, "--dir", folder],
+            stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + 20
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("redis-server did not start")
+            time.sleep(0.01)
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Server:
+    """A sluiced process on free ports, unless `flags` say otherwise."""
+
+    def __init__(self, build, folder, tls=False, flags=()):
         limits = os.path.join(folder, "limits.yaml")
         with open(limits, "w") as file:
             file.write(LIMITS)
         command = [os.path.join(build, "bin", "sluiced"), f"--limits={limits}",
                    "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-                   "--http_listen=127.0.0.1:0", "--drain_notice=2s"]
+                   "--http_listen=127.0.0.1:0", "--drain_notice=2s", *flags]
         if tls:
             command += [f"--tls_cert={folder}/cert.pem", f"--tls_key={folder}/key.pem"]
         self.log = open(os.path.join(folder, "sluiced.log"), "a")

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/unit/config/temp_dir.h"
@@ -305,6 +306,50 @@ TEST_F(StateKeeperTest, ASecondServerIsRefused) {
   EXPECT_EQ(second.status().message(), "another server uses it (process " +
                                            std::to_string(getpid()) +
                                            "); give each server a folder of its own");
+}
+
+// The machine of a takeover is this one: its clocks are.
+TEST_F(StateKeeperTest, AHandedStateIsLoadedInsteadOfTheFolders) {
+  machine_.time = MachineTime::Now();
+  const auto options = [](int state, int lock) {
+    ProcessOptions made{.limits = {TokenLimit("daily", 100)}};
+    made.handed_over = "/proc/self/fd/" + std::to_string(state);
+    made.lock = lock;
+    return made;
+  };
+  int state = -1;
+  int lock = -1;
+  {
+    Process old(folder_, machine_, {.limits = {TokenLimit("daily", 100)}});
+    ASSERT_TRUE(old.Take("daily", "k", 40).granted());
+    std::tie(state, lock) = old.HandOver();
+  }
+  // The folder is locked as long as any process has the lock.
+  EXPECT_TRUE(absl::IsFailedPrecondition(StateFolder::Open(folder_).status()));
+  {
+    Process next(folder_, machine_, options(state, lock));
+    ASSERT_TRUE(next.status().ok()) << next.status();
+    EXPECT_EQ(next.Remaining("daily", "k"), 60);
+  }
+  // It crashed. The process that handed over can still go on with what it has.
+  {
+    Process again(folder_, machine_, options(state, lock));
+    ASSERT_TRUE(again.status().ok()) << again.status();
+    EXPECT_EQ(again.Remaining("daily", "k"), 60);
+    ASSERT_TRUE(again.Drain().ok());
+  }
+  close(state);
+  close(lock);
+  {
+    Process later(folder_, machine_, {.limits = {TokenLimit("daily", 100)}});
+    EXPECT_EQ(later.Remaining("daily", "k"), 60);
+    std::tie(state, lock) = later.HandOver();
+    close(state);
+    close(lock);
+  }
+  // The state is lost with the process that had it.
+  Process crashed(folder_, machine_, {.limits = {TokenLimit("daily", 100)}});
+  EXPECT_LE(crashed.Remaining("daily", "k"), 0);
 }
 
 TEST_F(StateKeeperTest, AFolderThatCannotBeMadeIsAnError) {

@@ -57,6 +57,9 @@ struct ProcessOptions {
   int64_t copy_every_ns = 3600 * kSecondNs;
   BeforeStep before_step = nullptr;
   uint64_t max_buckets = store::MemoryStoreOptions().max_buckets;
+  // Of a process that hands over.
+  std::string handed_over = {};
+  int lock = -1;
 };
 
 // Destroyed without Drain, it has crashed.
@@ -68,7 +71,9 @@ class Process {
                                      .after_crash = options.after_crash,
                                      .copy_every_ns = options.copy_every_ns,
                                      .machine = [&machine] { return machine.time; },
-                                     .before_step = std::move(options.before_step)},
+                                     .before_step = std::move(options.before_step),
+                                     .handed_over = options.handed_over,
+                                     .lock = options.lock},
                                     &log_);
     status_ = opened.status();
     if (!opened.ok()) return;
@@ -93,6 +98,16 @@ class Process {
 
   const absl::Status& status() const { return status_; }
   absl::Status Drain() { return keeper_->Save(); }
+  // Returns descriptors of the state, and of the lock of its folder. The folder is not used any
+  // more.
+  std::pair<int, int> HandOver() {
+    const auto state =
+        WriteHandedState({clock, *store_, *registry_, [] { return std::string("key"); }});
+    EXPECT_TRUE(state.ok()) << state.status();
+    const int lock = keeper_->ShareLock();
+    keeper_.reset();
+    return {state.ok() ? *state : -1, lock};
+  }
 
   store::MemoryStore& store() { return *store_; }
   limits::LimitRegistry& registry() { return *registry_; }
