@@ -205,7 +205,9 @@ int Server::Start(const sigset_t& signals) {
   reloads_ = std::make_unique<Reloads>(Reloads::Collaborators{
       flags_, log_, *registry_, reloader_.get(), token_.get(), clients_.get(), *ports_});
   Announce();
-  return flags_.in_redis ? ConfirmLoaded() : kDone;
+  const int code = flags_.in_redis ? ConfirmLoaded() : kDone;
+  if (code != kDone) EndCalls(absl::ZeroDuration(), /*leave_sockets=*/false);
+  return code;
 }
 
 // Checks the files that the flags name before anything is started.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/bounds.h"
 
 namespace sluice {
@@ -286,7 +287,13 @@ void Ports::Drain() {
 }
 
 void Ports::AwaitDrained(absl::Time deadline) {
-  ForEach([deadline](auto& port) { port.AwaitDrained(deadline); });
+  // Polling is good enough for a shutdown.
+  bool drained = false;
+  do {
+    absl::SleepFor(absl::Milliseconds(5));
+    drained = true;
+    ForEach([&drained](auto& port) { drained = drained && port.drained(); });
+  } while (!drained && absl::Now() < deadline);
 }
 
 }  // namespace sluice

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
-
 namespace sluice::transport {
 namespace {
 
@@ -58,14 +56,6 @@ absl::Status PortServer::Listen(std::function<void(const absl::Status&)> certifi
 void PortServer::Drain() {
   loops_.StopAccepting();
   server_.Drain();
-}
-
-void PortServer::AwaitDrained(absl::Time deadline) {
-  // Connections that the kernel had queued are accepted while the listeners stop, and are counted
-  // one iteration later. Polling is good enough for a shutdown.
-  do {
-    absl::SleepFor(absl::Milliseconds(5));
-  } while (server_.connections() > 0 && absl::Now() < deadline);
 }
 
 }  // namespace sluice::transport

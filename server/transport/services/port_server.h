@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
@@ -43,7 +42,7 @@ struct PortServerOptions {
 //   service.Register(&port.methods());
 //   port.Listen(on_certificates);
 //   ...
-//   port.Drain(); port.AwaitDrained(deadline);
+//   port.Drain(); while (!port.drained()) { ... }
 class PortServer {
  public:
   // Event loops with options that suit a server. The caller makes them, since a shared store may
@@ -78,9 +77,9 @@ class PortServer {
   void Drain();
   // As RpcServer::RelieveMemory.
   void RelieveMemory() { server_.RelieveMemory(); }
-  // Waits until all calls and connections have ended, at most until `deadline`. The remaining ones
-  // end with the loops.
-  void AwaitDrained(absl::Time deadline);
+  // Whether all calls and connections have ended. Connections that the kernel had queued are
+  // accepted while the listeners stop, and count one iteration of the loops later.
+  bool drained() const { return server_.connections() == 0; }
 
  private:
   const PortServerOptions options_;

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
-
 namespace sluice::web {
 
 HttpPort::HttpPort(HttpPortOptions options, net::LoopGroup& loops, const common::Clock& clock,
@@ -24,13 +22,6 @@ absl::Status HttpPort::Listen(std::function<void(const absl::Status&)> certifica
                               std::shared_ptr<net::ListeningSockets>* sockets) {
   for (size_t i = 0; i < loops_.size(); ++i) server_.AddLoop(loops_.loop(i));
   return listener_.Listen(loops_, server_, std::move(certificates_changed), sockets);
-}
-
-void HttpPort::AwaitDrained(absl::Time deadline) {
-  // As PortServer::AwaitDrained.
-  do {
-    absl::SleepFor(absl::Milliseconds(5));
-  } while (server_.connections() > 0 && absl::Now() < deadline);
 }
 
 }  // namespace sluice::web

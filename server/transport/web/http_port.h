@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/metrics.h"
 #include "common/net/address.h"
@@ -31,7 +30,7 @@ struct HttpPortOptions {
 //   check.Register(&port.routes());
 //   port.Listen(on_certificates);
 //   ...
-//   port.Drain(); port.AwaitDrained(deadline);
+//   port.Drain(); while (!port.drained()) { ... }
 class HttpPort {
  public:
   // All outlive the port. The loops may serve other ports too. REQUIRES: they have stopped before
@@ -53,8 +52,8 @@ class HttpPort {
   // Tells clients to leave. Does not wait. REQUIRES: the loops accept no more.
   void Drain() { server_.Drain(); }
   void RelieveMemory() { server_.RelieveMemory(); }
-  // As transport::PortServer::AwaitDrained.
-  void AwaitDrained(absl::Time deadline);
+  // As transport::PortServer::drained.
+  bool drained() const { return server_.connections() == 0; }
 
  private:
   const HttpPortOptions options_;

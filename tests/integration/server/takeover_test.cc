@@ -207,11 +207,13 @@ TEST_F(LoadTest, AnOldServerThatIsKilledAtAnyMomentGrantsNothingTwice) {
   std::mt19937 random(2);
   for (int round = 0; round < 12; ++round) {
     StartFirst({"--threads=2"});
+    std::atomic<bool> stop{false};
     std::atomic<int64_t> granted{0};
     std::thread client([&, channel = server_->DataChannel()] {
       const auto stub = v1::RateLimiter::NewStub(channel);
-      while (true) {
+      while (!stop) {
         grpc::ClientContext context;
+        context.set_deadline(Soon());
         v1::AcquireResponse response;
         if (!stub->Acquire(&context, Request("huge", "k"), &response).ok()) return;
         if (response.granted()) ++granted;
@@ -222,17 +224,17 @@ TEST_F(LoadTest, AnOldServerThatIsKilledAtAnyMomentGrantsNothingTwice) {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
     server_->Kill();
     next->ReadUntilReady();
+    stop = true;
+    client.join();
     if (next->log().find("event=taken_over") != std::string::npos) {
       ASSERT_TRUE(next->ready()) << next->log();
       EXPECT_EQ(next->data_address(), server_->data_address());
-      client.join();  // when the old server drained or died
       UseServer(std::move(next));
       const int64_t left = 1'000'000 - granted;
       const int64_t remaining = Remaining("huge", "k");
       EXPECT_LE(remaining, left);
       EXPECT_GE(remaining, left - 1) << "the answer to the last call may be lost";
     } else {
-      client.join();
       // It came too late, and started as the first server; or it ended.
       EXPECT_TRUE(next->ready() || next->WaitForExit() == 1) << next->log();
     }
