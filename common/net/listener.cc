@@ -54,7 +54,7 @@ void Listener::OnRetry() {
 
 void Listener::Stop() {
   if (fd_ < 0) return;
-  // From now on the kernel wakes others who have the socket, if there are any.
+  // From now on the kernel wakes others that have the socket, if there are any.
   loop_.Unwatch(fd_, this);
   // The peers of queued connections believe that they are connected.
   for (int i = 0; i < 65536 && fd_ >= 0 && AcceptOne(); ++i) {

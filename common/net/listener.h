@@ -58,7 +58,7 @@ class Listener final : private IoWatcher, private LoopResident {
 
   // Accepts the connections that the kernel has queued, then closes the socket. Open streams stay.
   void Stop();
-  // Closes the socket. The queued connections stay in the kernel, for others who have the socket.
+  // Closes the socket. The queued connections stay in the kernel, for others that have the socket.
   void Leave() { OnLoopStop(); }
   bool stopped() const { return fd_ < 0; }
 
