@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,6 +67,9 @@ namespace {
 constexpr int kDone = 0;
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
+// All callers wait for a hand-over. A caller that reads its connection late, as an idle one of
+// grpc++ does, calls again after the GOAWAY: what it sent meanwhile was not executed.
+constexpr int64_t kHandOverNoticeNs = int64_t{50} * 1'000'000;
 constexpr int kStopped = -1;  // no exit code: a signal ended the start
 
 int Fail(int code, absl::string_view message) {
@@ -500,7 +504,7 @@ void Server::EndCalls(absl::Duration notice, bool leave_sockets) {
   use_cases_->watches.Drain(common::errors::Draining());
   use_cases_->held.Drain();
   if (leave_sockets) ports_->LeaveSockets();
-  ports_->Drain();
+  ports_->Drain(leave_sockets ? kHandOverNoticeNs : std::numeric_limits<int64_t>::max());
   ports_->AwaitDrained(deadline);
   reloads_.reset();
   if (rate_limits_ != nullptr) rate_limits_->Stop();

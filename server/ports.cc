@@ -282,8 +282,8 @@ void Ports::LeaveSockets() {
   with_.loops.admin().LeaveSockets();
 }
 
-void Ports::Drain() {
-  ForEach([](auto& port) { port.Drain(); });
+void Ports::Drain(int64_t most_notice_ns) {
+  ForEach([most_notice_ns](auto& port) { port.Drain(most_notice_ns); });
 }
 
 void Ports::AwaitDrained(absl::Time deadline) {

@@ -94,8 +94,9 @@ class Ports {
   void CloseHealth();
   // Stops accepting, and leaves the sockets and their queues to another process. Before Drain.
   void LeaveSockets();
-  // Stops accepting, and tells clients to use another server. Does not wait.
-  void Drain();
+  // Stops accepting, and tells clients to use another server. Does not wait. Clients have at most
+  // `most_notice_ns` to say that they have read that.
+  void Drain(int64_t most_notice_ns);
   // Waits until all calls and connections have ended, at most until `deadline`.
   void AwaitDrained(absl::Time deadline);
 

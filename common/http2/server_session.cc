@@ -173,8 +173,9 @@ void ServerSession::OnPingAckReceived(uint64_t payload) {
   if (payload == kDrainPing && drain_ == DrainState::kNotified) final_goaway_due_ = true;
 }
 
-void ServerSession::Drain(int64_t now_ns) {
+void ServerSession::Drain(int64_t now_ns, int64_t most_notice_ns) {
   if (drain_ != DrainState::kNone || ended()) return;
+  notice_ns_ = std::min(options_.drain_notice_ns, most_notice_ns);
   drain_ = DrainState::kNotified;
   drained_ns_ = now_ns;
   WriteGoaway(kMaxStreamId, ErrorCode::kNoError, "");
@@ -221,7 +222,7 @@ void ServerSession::PlanWake() {
     }
     if (options_.max_age_ns > 0) at(started_ns_, options_.max_age_ns);
   } else if (drain_ == DrainState::kNotified) {
-    at(drained_ns_, options_.drain_notice_ns);
+    at(drained_ns_, notice_ns_);
   } else if (age_drain_) {
     at(drained_ns_, options_.max_age_grace_ns);
   }
@@ -269,7 +270,7 @@ bool ServerSession::OnDrainTime(int64_t now_ns) {
       }
       return true;
     case DrainState::kNotified:
-      if (passed(drained_ns_, options_.drain_notice_ns)) SendFinalGoaway();
+      if (passed(drained_ns_, notice_ns_)) SendFinalGoaway();
       return true;
     case DrainState::kFinal:
       break;

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "common/http2/request_rules.h"
@@ -64,7 +65,8 @@ class ServerSession final : public Session {
   void Submit(Stream& stream, bool has_body) { BeginSending(stream, has_body); }
 
   // Ends gracefully: accepts no new streams, finishes the open ones.
-  void Drain(int64_t now_ns);
+  // The notice takes at most `most_notice_ns`, and at most ServerOptions::drain_notice_ns.
+  void Drain(int64_t now_ns, int64_t most_notice_ns = std::numeric_limits<int64_t>::max());
   bool draining() const { return drain_ != DrainState::kNone; }
   // Nothing more will be read or written: close once the output is sent.
   bool finished() const;
@@ -140,6 +142,7 @@ class ServerSession final : public Session {
   int64_t frame_since_ns_ = 0;  // start of the unfinished frame or header block; 0: none
   int64_t ping_sent_ns_ = 0;    // keepalive PING without an answer; 0: none
   int64_t drained_ns_ = 0;      // Drain was called
+  int64_t notice_ns_ = 0;       // how long its notice may take
   int64_t next_wake_ns_ = 0;
 };
 

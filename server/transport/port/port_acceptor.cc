@@ -36,9 +36,9 @@ void PortAcceptor::OnHandshakeDisplaced(net::EventLoop& loop) {
   if (PortLoop* const one = Find(loop); one != nullptr) one->CountDisplaced();
 }
 
-void PortAcceptor::Drain() {
+void PortAcceptor::Drain(int64_t most_notice_ns) {
   for (const auto& one : loops_) {
-    one->loop().Post([&loop = *one] { loop.Drain(); });
+    one->loop().Post([&loop = *one, most_notice_ns] { loop.Drain(most_notice_ns); });
   }
 }
 

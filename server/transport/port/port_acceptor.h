@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -31,8 +32,8 @@ class PortAcceptor : public net::Acceptor {
   void OnHandshakeDisplaced(net::EventLoop& loop) override;
 
   // Accepts no new calls, asks clients to reconnect elsewhere, finishes open calls. Returns at
-  // once.
-  void Drain();
+  // once. Clients have at most `most_notice_ns` to say that they have read that.
+  void Drain(int64_t most_notice_ns = std::numeric_limits<int64_t>::max());
 
   // Closes the connections that hold most if the process is nearly over its memory limit. Returns
   // at once. Call it several times a second.

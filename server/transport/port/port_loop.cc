@@ -68,8 +68,9 @@ void PortLoop::RemoveAll() {
   while (!connections_.empty()) Remove(*connections_.front());
 }
 
-void PortLoop::Drain() {
+void PortLoop::Drain(int64_t most_notice_ns) {
   if (draining_) return;
+  most_notice_ns_ = most_notice_ns;
   draining_ = true;
   for (PortConnection* one = connections_.front(); one != nullptr; one = connections_.Next(*one)) {
     one->Drain();

@@ -36,7 +36,7 @@ class PortLoop : private net::IterationHook {
   void CountRefused();
   void CountDisplaced();
   // Drains all connections, and each later one.
-  void Drain();
+  void Drain(int64_t most_notice_ns);
   // Closes the connections that hold most, as long as the process is nearly over its memory limit;
   // none that holds less than `least_bytes`.
   void RelieveMemory(int64_t least_bytes);
@@ -53,6 +53,7 @@ class PortLoop : private net::IterationHook {
   // PortConnection::Work follows when the loop's iteration ends.
   void MarkDirty(PortConnection& connection);
   bool draining() const { return draining_; }
+  int64_t most_notice_ns() const { return most_notice_ns_; }
 
   // A connection holds so many more bytes, or less if they are negative.
   void AddMemory(int64_t bytes) { memory_.Add(bytes); }
@@ -112,6 +113,7 @@ class PortLoop : private net::IterationHook {
   common::Buffer output_;
   size_t buffered_bytes_ = 0;
   bool draining_ = false;
+  int64_t most_notice_ns_ = 0;  // of the drain
   ShedBudget shed_budget_;
   IntrusiveList<PortConnection, OpenConnections> connections_;
   IntrusiveList<PortConnection, DirtyConnections> dirty_;

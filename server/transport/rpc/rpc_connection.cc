@@ -46,7 +46,9 @@ RpcConnection::~RpcConnection() {
 // ---- net::StreamHandler
 
 void RpcConnection::OnOpen() {
-  if (rpc_loop_.draining()) session_.Drain(rpc_loop_.loop().now_ns());
+  if (rpc_loop_.draining()) {
+    session_.Drain(rpc_loop_.loop().now_ns(), rpc_loop_.most_notice_ns());
+  }
   Flush();  // our SETTINGS
   PlanWake();
 }
@@ -315,7 +317,7 @@ void RpcConnection::OnWake() {
 
 void RpcConnection::Drain() {
   if (closing()) return;
-  session_.Drain(rpc_loop_.loop().now_ns());
+  session_.Drain(rpc_loop_.loop().now_ns(), rpc_loop_.most_notice_ns());
   DrainCalls();
   MarkDirty();
   PlanWake();

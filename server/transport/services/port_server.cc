@@ -53,9 +53,9 @@ absl::Status PortServer::Listen(std::function<void(const absl::Status&)> certifi
   return listener_.Listen(loops_, server_, std::move(certificates_changed), sockets);
 }
 
-void PortServer::Drain() {
+void PortServer::Drain(int64_t most_notice_ns) {
   loops_.StopAccepting();
-  server_.Drain();
+  server_.Drain(most_notice_ns);
 }
 
 }  // namespace sluice::transport

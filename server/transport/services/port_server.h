@@ -42,7 +42,7 @@ struct PortServerOptions {
 //   service.Register(&port.methods());
 //   port.Listen(on_certificates);
 //   ...
-//   port.Drain(); while (!port.drained()) { ... }
+//   port.Drain(notice); while (!port.drained()) { ... }
 class PortServer {
  public:
   // Event loops with options that suit a server. The caller makes them, since a shared store may
@@ -73,8 +73,8 @@ class PortServer {
   // Checks the TLS files now. Does not wait for the outcome.
   void ReloadCertificates() { listener_.ReloadCertificates(); }
 
-  // Stops accepting, and tells clients to use another server. Does not wait.
-  void Drain();
+  // Stops accepting, and tells clients to use another server, as PortAcceptor::Drain.
+  void Drain(int64_t most_notice_ns);
   // As RpcServer::RelieveMemory.
   void RelieveMemory() { server_.RelieveMemory(); }
   // Whether all calls and connections have ended. Connections that the kernel had queued are

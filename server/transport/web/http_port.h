@@ -30,7 +30,7 @@ struct HttpPortOptions {
 //   check.Register(&port.routes());
 //   port.Listen(on_certificates);
 //   ...
-//   port.Drain(); while (!port.drained()) { ... }
+//   port.Drain(notice); while (!port.drained()) { ... }
 class HttpPort {
  public:
   // All outlive the port. The loops may serve other ports too. REQUIRES: they have stopped before
@@ -50,7 +50,7 @@ class HttpPort {
   void ReloadCertificates() { listener_.ReloadCertificates(); }
 
   // Tells clients to leave. Does not wait. REQUIRES: the loops accept no more.
-  void Drain() { server_.Drain(); }
+  void Drain(int64_t most_notice_ns) { server_.Drain(most_notice_ns); }
   void RelieveMemory() { server_.RelieveMemory(); }
   // As transport::PortServer::drained.
   bool drained() const { return server_.connections() == 0; }

@@ -231,6 +231,17 @@ TEST_F(ConnectionLifeTest, DrainEndsWithoutAnAnswerToThePing) {
   EXPECT_TRUE(client.connection.stream.closing);
 }
 
+TEST_F(ConnectionLifeTest, AShortNoticeEndsTheDrainOfAnIdleConnectionSoon) {
+  Begin();
+  H2Client client(*server_);
+  client.Pump();
+  server_->server.Drain(kSecond / 20);
+  server_->loop->RunOnce(0);
+  EXPECT_FALSE(client.connection.stream.closing);
+  server_->Advance(kSecond / 10);
+  EXPECT_TRUE(client.connection.stream.closing);
+}
+
 TEST_F(ConnectionLifeTest, DrainNotifiesStreams) {
   Begin();
   H2Client client(*server_);
