@@ -309,7 +309,7 @@ void Connection::FailAndClose(int status, std::string_view text) {
 void Connection::Close() {
   if (closing()) return;
   EndWork();
-  stream().CloseAfterWrite(loop_.options().linger_ns);
+  stream().CloseAfterWrite(loop_.linger_ns());
   Settle(memory());
 }
 

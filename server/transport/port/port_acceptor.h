@@ -32,7 +32,8 @@ class PortAcceptor : public net::Acceptor {
   void OnHandshakeDisplaced(net::EventLoop& loop) override;
 
   // Accepts no new calls, asks clients to reconnect elsewhere, finishes open calls. Returns at
-  // once. Clients have at most `most_notice_ns` to say that they have read that.
+  // once. Clients have at most `most_notice_ns` to say that they have read that, and
+  // as long again to end their side.
   void Drain(int64_t most_notice_ns = std::numeric_limits<int64_t>::max());
 
   // Closes the connections that hold most if the process is nearly over its memory limit. Returns

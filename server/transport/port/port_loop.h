@@ -3,6 +3,7 @@
 #ifndef SLUICE_SERVER_TRANSPORT_PORT_PORT_LOOP_H_
 #define SLUICE_SERVER_TRANSPORT_PORT_PORT_LOOP_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -54,6 +55,10 @@ class PortLoop : private net::IterationHook {
   void MarkDirty(PortConnection& connection);
   bool draining() const { return draining_; }
   int64_t most_notice_ns() const { return most_notice_ns_; }
+  // As ConnectionOptions::linger_ns, but not longer than the notice of a drain may take.
+  int64_t linger_ns() const {
+    return draining_ ? std::min(options_.linger_ns, most_notice_ns_) : options_.linger_ns;
+  }
 
   // A connection holds so many more bytes, or less if they are negative.
   void AddMemory(int64_t bytes) { memory_.Add(bytes); }

@@ -92,7 +92,7 @@ void RpcConnection::OnClosed(const absl::Status&) {
 
 void RpcConnection::Close() {
   EndWork();
-  stream().CloseAfterWrite(rpc_loop_.options().linger_ns);
+  stream().CloseAfterWrite(rpc_loop_.linger_ns());
   EndCalls();
 }
 
