@@ -27,7 +27,10 @@ class FakeStream final : public net::Stream {
   }
   void PauseReading() override { paused = true; }
   void ResumeReading() override { paused = false; }
-  void CloseAfterWrite(int64_t) override { closing = true; }
+  void CloseAfterWrite(int64_t its_linger_ns) override {
+    closing = true;
+    linger_ns = its_linger_ns;
+  }
   void Abort(absl::Status why) override {
     aborted = true;
     abort_status = std::move(why);
@@ -45,6 +48,7 @@ class FakeStream final : public net::Stream {
   uint64_t acknowledged = 0;  // by the peer's system
   size_t unacknowledged = 0;  // bytes that the kernel has accepted and the peer's has not
   bool paused = false;
+  int64_t linger_ns = 0;  // of CloseAfterWrite
   bool closing = false;
   bool aborted = false;
   absl::Status abort_status;

@@ -240,6 +240,7 @@ TEST_F(ConnectionLifeTest, AShortNoticeEndsTheDrainOfAnIdleConnectionSoon) {
   EXPECT_FALSE(client.connection.stream.closing);
   server_->Advance(kSecond / 10);
   EXPECT_TRUE(client.connection.stream.closing);
+  EXPECT_EQ(client.connection.stream.linger_ns, kSecond / 20);
 }
 
 TEST_F(ConnectionLifeTest, DrainNotifiesStreams) {
