@@ -163,8 +163,13 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   step_from_ns_ = now_ns;
   work_.BeginIteration();
 
+  int hung_up = 0;
   for (int i = 0; i < event_count_; ++i) {
     auto* const watcher = static_cast<IoWatcher*>(events_[i].data.ptr);
+    // epoll reports the others again in the next iteration.
+    if ((events_[i].events & (EPOLLHUP | EPOLLERR)) != 0 && ++hung_up > kHangUpsPerIteration) {
+      continue;
+    }
     if (watcher != nullptr) {
       watcher->OnIo(events_[i].events);
       EndStep(common::Step::kInput);

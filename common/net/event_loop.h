@@ -232,6 +232,9 @@ class EventLoop {
   // Tasks and timers that an iteration runs, and tasks and hooks of one step, at most.
   static constexpr int kTasksPerIteration = 128;
   static constexpr size_t kTimersPerIteration = 64;
+  // Connections that hung up and are closed in an iteration, so that the open ones have their turn:
+  // a peer may reset thousands at once, and each may cost 50 us.
+  static constexpr int kHangUpsPerIteration = 4;
   static constexpr int kPerStep = 16;
 
   int Wait(int64_t wait_ns);

@@ -43,7 +43,7 @@ struct ListenerOptions {
   common::Log* log = nullptr;
   // Connections accepted in an iteration, at most, so that open connections have their turn: each
   // may cost 50 us.
-  int accept_burst = 16;
+  int accept_burst = 4;
   // Shared by listeners and loops; null: only the process's descriptors bound the connections.
   // Excess connections are closed at once. Outlives the streams.
   ConnectionBudget* budget = nullptr;

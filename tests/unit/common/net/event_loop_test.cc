@@ -343,5 +343,45 @@ TEST_F(EventLoopTest, RemovedWatcherIsNotCalledInTheSameIteration) {
   EXPECT_EQ((first != nullptr ? first : second)->told, 1);
 }
 
+struct CountingWatcher final : IoWatcher {
+  void OnIo(uint32_t) override {
+    ++told;
+    if (hangs_up) loop->Unwatch(fd, this);
+  }
+  EventLoop* loop = nullptr;
+  bool hangs_up = false;
+  int fd = -1;
+  int told = 0;
+};
+
+// Peers that hang up together are served over several iterations, and the others in each.
+TEST_F(EventLoopTest, BoundsHangUpsOfAnIteration) {
+  constexpr int kPeers = 22;
+  std::vector<SocketPair> pairs;
+  std::vector<CountingWatcher> watchers(kPeers);
+  for (CountingWatcher& watcher : watchers) {
+    SocketPair& pair = pairs.emplace_back(UnixPair());
+    watcher.loop = loop_.get();
+    watcher.fd = pair.ours.fd();
+    ASSERT_TRUE(loop_->Watch(watcher.fd, EPOLLIN, &watcher).ok());
+  }
+  for (int i = 1; i < kPeers; ++i) {
+    watchers[i].hangs_up = true;
+    pairs[i].peer.Close();
+  }
+  pairs[0].peer.Send("x");
+  int iterations = 0;
+  int ended = 0;
+  while (ended < kPeers - 1 && iterations < kPeers) {
+    loop_->RunOnce(-1);
+    ++iterations;
+    const int before = std::exchange(ended, 0);
+    for (int i = 1; i < kPeers; ++i) ended += watchers[i].told;
+    EXPECT_LE(ended - before, 4);
+    EXPECT_EQ(watchers[0].told, iterations);
+  }
+  EXPECT_EQ(iterations, 6);
+}
+
 }  // namespace
 }  // namespace sluice::net
