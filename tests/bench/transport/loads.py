@@ -8,8 +8,12 @@ measured in turn.
 
     tests/bench/transport/loads.py [--build build [--build ../other/build]] [--rounds 3]
         [--seconds 2] [--only unary_8x32]
+
+`--build build --build build+clients` says what recognising the callers costs: the second server has
+a clients file. Every call has a token.
 """
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -22,6 +26,8 @@ import time
 
 # Never empty, and never full again: a full bucket is dropped, and created again at its next use.
 LIMITS = "limits: [{name: api, rate: 1/s, burst: 1000000000}]\n"
+TOKEN = "0123456789abcdef0123456789abcdef"
+WITH_CLIENTS = "+clients"
 
 
 def framed(message):
@@ -110,11 +116,12 @@ class Server:
         limits = os.path.join(folder, "limits.yaml")
         with open(limits, "w", encoding="utf-8") as out:
             out.write(LIMITS)
-        command = ["taskset", "-c", "0", os.path.join(build, "bin", "sluiced"),
+        program = os.path.join(build.removesuffix(WITH_CLIENTS), "bin", "sluiced")
+        command = ["taskset", "-c", "0", program,
                    "--limits=" + limits, "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
                    "--threads=1", "--log_level=error", "--drain_notice=0s"]
         # Builds from before the HTTP port and before Envoy's service are compared too.
-        known = subprocess.run([command[3], "--help"], capture_output=True, text=True).stdout
+        known = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
         has_http = "--http_listen" in known
         if "--ratelimit_config" in known:
             config = os.path.join(folder, "ratelimit.yaml")
@@ -123,6 +130,13 @@ class Server:
             command.append("--ratelimit_config=" + config)
         if has_http:
             command.append("--http_listen=127.0.0.1:0")
+        if build.endswith(WITH_CLIENTS):
+            clients = os.path.join(folder, "clients.yaml")
+            with open(clients, "w", encoding="utf-8") as out:
+                digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+                out.write("clients: [{name: load, token_sha256: %s, limits: [api],"
+                          " calls: [acquire]}]\n" % digest)
+            command.append("--clients=" + clients)
         if tls:
             command += ["--tls_cert=" + os.path.join(folder, "cert.pem"),
                         "--tls_key=" + os.path.join(folder, "key.pem")]
@@ -148,6 +162,7 @@ class Server:
             if not path.startswith("/"):
                 path = "/sluice.v1.RateLimiter/" + path
             what = [["-d", body_file, "-H", "te: trailers", "-H", "content-type: application/grpc",
+                     "-H", "authorization: Bearer " + TOKEN,
                      f"{scheme}://127.0.0.1:{self.port}{path}"]
                     for body_file in body_files]
         before = self.cpu_s()
