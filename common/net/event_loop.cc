@@ -161,6 +161,7 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   counters_.busy_ns.Add(std::max<int64_t>(idle_from_ns_ - now_ns_, 0));
   now_ns_ = now_ns;
   step_from_ns_ = now_ns;
+  closing_ns_ = 0;
   work_.BeginIteration();
 
   int hung_up = 0;

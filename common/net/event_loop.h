@@ -192,6 +192,15 @@ class EventLoop {
   void BeforeSleep(IterationHook& hook);
   static constexpr int64_t kMostBusyNs = 100'000;
 
+  // Whether this iteration has time to close a connection: to free what one holds may take a
+  // millisecond. CountClosing follows when it is closed. Always for the first one, and at the end.
+  bool MayClose() {
+    closing_since_ns_ = clock_.NowNs();
+    return ended_ || closing_ns_ < kMostClosingNs;
+  }
+  void CountClosing() { closing_ns_ += clock_.NowNs() - closing_since_ns_; }
+  static constexpr int64_t kMostClosingNs = 500'000;
+
   // Level-triggered. The watcher is called until Unwatch, after which it may be destroyed at once.
   // (Closing the descriptor is not enough: a duplicate of it, as of a forked child, keeps it open.)
   absl::Status Watch(int fd, uint32_t events, IoWatcher* watcher);
@@ -276,6 +285,9 @@ class EventLoop {
   // Step times. cpu_ns_: of the thread, as read at cpu_read_ns_.
   common::Metrics::Shard* metrics_ = nullptr;
   int64_t step_from_ns_ = 0;
+  // Of this iteration's closings: the time of all, and when the last one began.
+  int64_t closing_ns_ = 0;
+  int64_t closing_since_ns_ = 0;
   int64_t cpu_ns_ = 0;
   int64_t cpu_read_ns_ = 0;
   Hooks end_hooks_;

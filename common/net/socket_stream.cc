@@ -210,9 +210,11 @@ void SocketStream::Flush() {
 
 void SocketStream::OnIterationEnd() {
   if (closing()) {
+    if (!loop_.MayClose()) return loop_.AtIterationEnd(*this);
+    EventLoop& loop = loop_;
     if (handler_ != nullptr) handler_->OnClosed(why_);
     delete this;
-    return;
+    return loop.CountClosing();
   }
   if (state_ == State::kUnconnected) return;
   Flush();

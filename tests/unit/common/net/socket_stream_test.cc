@@ -538,6 +538,40 @@ TEST_F(SocketStreamTest, BytesLeftInTheKernelKeepTheirArrivalTime) {
   EXPECT_LE(ages.back(), kSecond);
 }
 
+// What a connection holds may take long to free: the open ones have their turn in between.
+TEST_F(SocketStreamTest, ClosingOfManyIsSpreadOverIterations) {
+  struct SlowHandler final : StreamHandler {
+    void OnData(absl::Span<const uint8_t>) override {}
+    void OnEnd() override {}
+    void OnClosed(const absl::Status&) override {
+      clock->Advance(300'000);
+      ++*closed;
+    }
+    common::FakeClock* clock = nullptr;
+    int* closed = nullptr;
+  };
+  int closed = 0;
+  std::vector<SlowHandler> handlers(5);
+  std::vector<RawSocket> peers;
+  for (SlowHandler& handler : handlers) {
+    handler.clock = &clock_;
+    handler.closed = &closed;
+    SocketPair pair = UnixPair();
+    SocketStream* const stream = SocketStream::FromConnected(
+        *loop_, pair.ours.Release(), pair.peer_address, StreamOptions(), nullptr);
+    stream->SetHandler(&handler);
+    stream->Open();
+    stream->Abort(absl::CancelledError("test"));
+    peers.push_back(std::move(pair.peer));
+  }
+  loop_->RunOnce(0);
+  EXPECT_EQ(closed, 2);
+  loop_->RunOnce(-1);  // does not sleep
+  EXPECT_EQ(closed, 4);
+  loop_.reset();  // closes all that are left
+  EXPECT_EQ(closed, 5);
+}
+
 TEST_F(SocketStreamTest, IdleStreamIsSmall) { EXPECT_LE(sizeof(SocketStream), 512u); }
 
 }  // namespace
