@@ -37,6 +37,8 @@ HitCounts<common::OwnedCounter>* HitCounters::Shard::Detailed(
   const auto found = detailed_.find(common::ToAbsl(identity));
   if (found != detailed_.end()) return &found->second->counts;
   if (detailed_.size() >= common::bounds::kMaxDetailedCounters) return nullptr;
+  // A table that grows hashes all its names again, which takes milliseconds if they are long.
+  if (detailed_.empty()) detailed_.reserve(common::bounds::kMaxDetailedCounters);
   auto named = std::make_unique<Named>();
   named->name = name();
   if (named->name.size() > common::bounds::kMaxDescriptorBytes) return nullptr;
