@@ -318,9 +318,14 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     }
     BucketState* state = Record::StateOf(word);
     const Moment at{now_ns, clock_.WallNs()};
+    const bool due = state->HasDue(now_ns);
+    if (!due && !state->IsFull(parameters, at)) {
+      record->Unlock(word);
+      return false;
+    }
     const Counts before = CountsOf(*state);
     const size_t bookings = state->bookings();
-    if (state->HasDue(now_ns)) state->Fold(parameters, at, *folds);
+    if (due) state->Fold(parameters, at, *folds);
     *folds -= bookings - state->bookings();
     const bool full = state->IsFull(parameters, at);
     Recount(*entry->rule, before, full ? Counts{} : CountsOf(*state));
@@ -365,17 +370,23 @@ size_t BucketIndex::Sweep(Shard& shard, size_t shard_index, size_t slots, int64_
   const size_t capacity = CapacityOf(table);
   slots = std::min(slots, capacity);
   size_t index = shard.sweep_next < capacity ? shard.sweep_next : 0;
-  const auto prefetch = [&](size_t at) {
-    const uint64_t slot =
-        SlotsOf(table)[at < capacity ? at : at - capacity].load(std::memory_order_relaxed);
-    __builtin_prefetch(RecordOf(slot));
+  const auto slot_at = [&](size_t at) {
+    return SlotsOf(table)[at < capacity ? at : at - capacity].load(std::memory_order_relaxed);
+  };
+  const auto prefetch = [&](size_t at) { __builtin_prefetch(RecordOf(slot_at(at))); };
+  const auto prefetch_state = [&](size_t at) {
+    const uint64_t slot = slot_at(at);
+    if (slot == kEmpty || slot == kTombstone) return;
+    const uint64_t word = RecordOf(slot)->word();
+    if (!Record::IsPlain(word)) __builtin_prefetch(Record::StateOf(word));
   };
   const size_t ahead = std::min(slots, kAhead);
   for (size_t i = 0; i < ahead; ++i) prefetch(index + i);
   size_t dropped = 0;
   for (size_t i = 0; i < slots; ++i) {
     if (i + ahead < slots) prefetch(index + ahead);
-    const uint64_t slot = SlotsOf(table)[index].load(std::memory_order_relaxed);
+    if (i + ahead / 2 < slots) prefetch_state(index + ahead / 2);
+    const uint64_t slot = slot_at(index);
     if (slot != kEmpty && slot != kTombstone) {
       dropped += DropIfFull(shard, table, index, now_ns, &folds);
     }
