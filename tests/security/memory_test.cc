@@ -298,7 +298,7 @@ class MemoryLimitedTest : public MemoryTest {
   common::MemoryBudget budget_{int64_t{4} << 20};
 };
 
-TEST_F(MemoryLimitedTest, RefusesCallsOverTheLimitAndSaysThatTheyWereNotExecuted) {
+TEST_F(MemoryLimitedTest, OverTheLimitOnlyCallsOfConnectionsThatHoldMuchAreRefused) {
   H2Client holder(*server_);
   holder.Pump();
   holder.Call("/t.T/Held", Framed(""));
@@ -307,11 +307,15 @@ TEST_F(MemoryLimitedTest, RefusesCallsOverTheLimitAndSaysThatTheyWereNotExecuted
   holder.Call("/t.T/Held", Framed(""));  // the account is settled after input
   holder.Pump();
   ASSERT_TRUE(budget_.over());
-  const int32_t id = neighbour_->Call("/t.T/Echo", Framed("x"));
-  neighbour_->Pump();
-  EXPECT_EQ(neighbour_->calls[id].status(), "8");
-  EXPECT_EQ(neighbour_->calls[id].Header("sluice-executed"), "no");
+  const int32_t refused = holder.Call("/t.T/Echo", Framed("x"));
+  holder.Pump();
+  EXPECT_EQ(holder.calls[refused].status(), "8");
+  EXPECT_EQ(holder.calls[refused].Header("sluice-executed"), "no");
   EXPECT_EQ(echo_.calls, 0);
+  const int32_t served = neighbour_->Call("/t.T/Echo", Framed("x"));
+  neighbour_->Pump();
+  EXPECT_EQ(neighbour_->calls[served].status(), "0");
+  EXPECT_EQ(echo_.calls, 1);
   EXPECT_EQ(server_->metrics.Snapshot(0).transports[0].calls_refused_over_memory, 1u);
 }
 

@@ -250,7 +250,7 @@ std::optional<Problem> Connection::Refusal() const {
     auto refusal = gate->Check(*exchange_);
     if (refusal.has_value()) return refusal;
   }
-  if (loop_.over_memory() && !route->options.exempt_from_shedding) {
+  if (loop_.over_memory() && !route->options.exempt_from_shedding && RefusesCalls()) {
     loop_.counters().calls_refused_over_memory.Add(1);
     return Problem::Of(common::errors::NotExecuted(absl::ResourceExhaustedError(
         "the server holds as much for its callers as --memory_limit allows; nothing was done")));

@@ -39,6 +39,8 @@ void PortConnection::Settle(size_t bytes) {
   loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
 }
 
+bool PortConnection::RefusesCalls() const { return loop_.RefusesCallOf(settled_bytes_); }
+
 void PortConnection::CloseOverMemory() {
   if (closing()) return;
   loop_.CountClosedOverMemory(stream_, settled_bytes_);

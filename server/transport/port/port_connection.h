@@ -52,6 +52,8 @@ class PortConnection : public net::StreamHandler,
   virtual size_t memory() const = 0;
   // Closes it since the process holds too much memory.
   void CloseOverMemory();
+  // As PortLoop::RefusesCallOf, by what it held after the last input.
+  bool RefusesCalls() const;
 
  protected:
   PortConnection(PortLoop& loop, net::Stream& stream);

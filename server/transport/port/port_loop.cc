@@ -28,6 +28,7 @@ void PortLoop::FindCounters() {
 
 net::StreamHandler* PortLoop::Adopt(net::Stream& stream, size_t loops) {
   FindCounters();
+  loops_ = loops;
   PortConnection* const connection = NewConnection(stream, loops);
   if (connection == nullptr) {
     CountRefused();
@@ -117,6 +118,11 @@ void PortLoop::RelieveMemory(int64_t least_bytes) {
     excess -= it->first;
     it->second->CloseOverMemory();
   }
+}
+
+bool PortLoop::RefusesCallOf(size_t held_bytes) const {
+  const uint64_t all = std::max<uint64_t>(connections(), 1) * loops_;
+  return held_bytes > static_cast<uint64_t>(options_.memory->limit()) / 4 / all;
 }
 
 void PortLoop::CountStalled(const net::Stream& stream) {

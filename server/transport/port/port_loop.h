@@ -63,6 +63,10 @@ class PortLoop : private net::IterationHook {
   // A connection holds so many more bytes, or less if they are negative.
   void AddMemory(int64_t bytes) { memory_.Add(bytes); }
   bool over_memory() const { return memory_.over(); }
+  // Whether, over the limit, a call of a connection that holds so many bytes is refused. Those that
+  // hold less than a quarter of an equal share are served: all of them together take at most a
+  // quarter of the limit. REQUIRES: over_memory().
+  bool RefusesCallOf(size_t held_bytes) const;
   // A connection holds much memory, or no longer.
   void MarkHeavy(PortConnection& connection, bool heavy);
   // Count, and log, a connection that is ended for what it holds.
@@ -117,6 +121,7 @@ class PortLoop : private net::IterationHook {
   common::OwnedCounter closed_;
   common::Buffer output_;
   size_t buffered_bytes_ = 0;
+  size_t loops_ = 1;  // of the port
   bool draining_ = false;
   int64_t most_notice_ns_ = 0;  // of the drain
   ShedBudget shed_budget_;

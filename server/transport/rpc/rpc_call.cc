@@ -270,7 +270,7 @@ bool RpcCall::Admit() {
     Fail(absl::StatusCode::kDeadlineExceeded, "the deadline passed before the call's turn");
     return false;
   }
-  if (loop.over_memory() && !method_->options.exempt_from_shedding) {
+  if (loop.over_memory() && !method_->options.exempt_from_shedding && connection_->RefusesCalls()) {
     loop.counters().calls_refused_over_memory.Add(1);
     Fail(absl::StatusCode::kResourceExhausted,
          "the server holds as much for its callers as --memory_limit allows; nothing was done");

@@ -404,16 +404,21 @@ TEST(ConnectionBoundTest, RefusesConnectionWhenAllAreBusy) {
   EXPECT_FALSE(first.ended());
 }
 
-TEST(ConnectionBoundTest, RefusesRequestsOverMemory) {
-  common::MemoryBudget memory(1 << 20);
-  http1::ServerOptions options;
-  options.memory = &memory;
-  HttpUnderTest server(options);
-  HttpPeer peer(server);
-  common::MemoryPart other(&memory);
-  other.Add(4 << 20);
-  peer.Feed(Get("/echo"));
-  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("503"));
+TEST(ConnectionBoundTest, OverMemoryOnlyRequestsOfConnectionsThatHoldMuchAreRefused) {
+  // A quarter of the limit is less than a connection takes, or much more.
+  for (const auto& [limit, status] : {std::pair(1000, "503"), std::pair(1 << 20, "200")}) {
+    common::MemoryBudget memory(limit);
+    http1::ServerOptions options;
+    options.memory = &memory;
+    HttpUnderTest server(options);
+    HttpPeer peer(server);
+    peer.Feed(Get("/echo"));
+    EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+    common::MemoryPart other(&memory);
+    other.Add(4 << 20);
+    peer.Feed(Get("/echo"));
+    EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre(status));
+  }
 }
 
 TEST_F(ConnectionTest, DrainClosesIdleAndAnswersBusyConnections) {
