@@ -183,7 +183,8 @@ Command ScriptCommand(RedisServer& server) {
   constexpr char kFence[] = "sluice:fence";
   calls.Call({"SET", kFence, std::string(64, 'm')});
   const auto rule = BenchRule();
-  std::string numbers = PackTime(/*test_now_ns=*/-1, ServerClock(), kReadTogether);
+  std::string numbers = PackHeader(/*test_now_ns=*/-1, ServerClock(), kReadTogether,
+                                   /*may_set_range=*/true);
   PackTokenBucket(rule->parameters, /*limit=*/2, /*floor_us=*/0, /*runs=*/1, &numbers);
   PackRun(rule->parameters, 1, 1, &numbers);
   Command command = {

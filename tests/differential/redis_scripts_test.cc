@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/store/decide.h"
 #include "server/store/redis/fencing/fence.h"
@@ -518,8 +519,9 @@ using Runs = std::vector<std::pair<uint64_t, uint64_t>>;
 class TokenBucketsCall {
  public:
   // now_ns negative: the server's time.
-  TokenBucketsCall(int64_t now_ns, bool together)
-      : arguments_{PackTime(now_ns, ServerClock(), together ? kReadTogether : kReadOneByOne)} {}
+  TokenBucketsCall(int64_t now_ns, bool together, bool may_set_range = true)
+      : arguments_{PackHeader(now_ns, ServerClock(), together ? kReadTogether : kReadOneByOne,
+                              may_set_range)} {}
   void Add(const Bucket& bucket, const Runs& runs) {
     keys_.push_back(bucket.keys[0]);
     PackTokenBucket(bucket.parameters, arguments_.size() + 1, bucket.floor_us, runs.size(),
@@ -537,6 +539,30 @@ class TokenBucketsCall {
   std::vector<std::string> keys_;
   std::vector<std::string> arguments_;
 };
+
+// When the key expires, by the server's clock in seconds (PEXPIRETIME is of Redis 7).
+int64_t ExpiryS(const std::string& key) {
+  constexpr char kScript[] =
+      "local time = redis.call('TIME') "
+      "return math.floor((time[1] * 1000 + time[2] / 1000 + redis.call('PTTL', KEYS[1])) / 1000 + "
+      "0.5)";
+  return Scripts::Get().Call({"EVAL", kScript, "1", key}).integer;
+}
+
+// The state as the script for token buckets has left it, without the time at which its key expires,
+// which says when that is, and is not too early.
+RedisValue StateOf(const Bucket& bucket) {
+  RedisValue value = Scripts::Get().Call({"GET", bucket.keys[0]});
+  const std::vector<std::string> words = absl::StrSplit(value.text, ' ');
+  if (words.size() != 6) return value;
+  // Keys of a test expire so many seconds later.
+  constexpr int64_t kLater = 4'000'000'000;
+  const int64_t expiry_s = std::stoll(words[5]);
+  RC_ASSERT(ExpiryS(bucket.keys[0]) == expiry_s + kLater);
+  RC_ASSERT(expiry_s > std::stoll(words[2]) / 1'000'000);
+  value.text.resize(value.text.rfind(' '));
+  return value;
+}
 
 // The script for token buckets answers a batch of callers, and leaves the same state.
 RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfABatch, ()) {
@@ -562,6 +588,7 @@ RC_GTEST_PROP(RedisScriptsTest, AnswerEachCallerOfABatch, ()) {
     TokenBucketsCall call(now_ns, /*together=*/true);
     call.Add(bucket, runs);
     const RedisValue answer = call.Run();
+    StateOf(bucket);
     Reader reader(answer);
     reader.Time(now_ns);
     const uint64_t now_ticks = algorithm::ToTicks(token, now_ns);
@@ -596,14 +623,14 @@ struct Answered {
 
 // By one script: for each bucket its acquisitions, in their order.
 std::vector<Answered> AnswersOf(const std::vector<Bucket>& buckets, absl::Span<const Asked> asked,
-                                int64_t now_ns, bool together) {
+                                int64_t now_ns, bool together, bool may_set_range = true) {
   std::vector<size_t> order;
   std::map<size_t, Runs> runs;
   for (const Asked& one : asked) {
     if (runs[one.bucket].empty()) order.push_back(one.bucket);
     runs[one.bucket].push_back({one.permits, one.callers});
   }
-  TokenBucketsCall call(now_ns, together);
+  TokenBucketsCall call(now_ns, together, may_set_range);
   for (const size_t b : order) call.Add(buckets[b], runs[b]);
   const RedisValue reply = call.Run();
   Reader reader(reply);
@@ -694,33 +721,37 @@ RC_GTEST_PROP(RedisScriptsTest, AnySplitIntoScriptsGivesTheSameAnswers, ()) {
       for (size_t i = 0; i < size; ++i) {
         expected.push_back(AnswersOf(one_by_one, script.subspan(i, 1), now_ns, true)[0]);
       }
-      RC_ASSERT(AnswersOf(split, script, now_ns, *rc::gen::arbitrary<bool>()) == expected);
+      RC_ASSERT(AnswersOf(split, script, now_ns, *rc::gen::arbitrary<bool>(),
+                          *rc::gen::arbitrary<bool>()) == expected);
       at += size;
     }
     for (size_t b = 0; b < count; ++b) {
-      const RedisValue left = Scripts::Get().Call({"GET", one_by_one[b].keys[0]});
-      const RedisValue right = Scripts::Get().Call({"GET", split[b].keys[0]});
+      const RedisValue left = StateOf(one_by_one[b]);
+      const RedisValue right = StateOf(split[b]);
       RC_ASSERT(left.type == right.type);
       RC_ASSERT(left.text == right.text);
     }
   }
 }
 
-TEST(RedisScriptsTest, ScriptForTokenBucketsWorksWithoutMget) {
+TEST(RedisScriptsTest, ScriptForTokenBucketsWorksWithoutMgetAndSetrange) {
   const Parameters parameters = *algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 0);
   const std::vector<Bucket> buckets = {NewBucket(parameters), NewBucket(parameters)};
-  Scripts::Get().Call({"ACL", "SETUSER", "default", "-mget"});
-  const auto refused = [&] {
-    TokenBucketsCall call(/*now_ns=*/-1, /*together=*/true);
+  const std::vector<Asked> asked = {{0, 1, 1}, {1, 1, 11}};
+  const auto refused = [&](bool together) {
+    TokenBucketsCall call(kTodayNs, together);
     for (const Bucket& bucket : buckets) call.Add(bucket, {{1, 1}});
-    return call.Run();
-  }();
+    return call.Run().type == RedisValue::Type::kError;
+  };
+  EXPECT_FALSE(refused(/*together=*/true));
+  Scripts::Get().Call({"ACL", "SETUSER", "default", "-mget", "-setrange"});
+  EXPECT_TRUE(refused(/*together=*/true));
+  EXPECT_TRUE(refused(/*together=*/false));
   const std::vector<Answered> answers =
-      AnswersOf(buckets, std::vector<Asked>{{0, 1, 1}, {1, 1, 11}}, kTodayNs, /*together=*/false);
-  Scripts::Get().Call({"ACL", "SETUSER", "default", "+mget"});
-  EXPECT_EQ(refused.type, RedisValue::Type::kError);
+      AnswersOf(buckets, asked, kTodayNs, /*together=*/false, /*may_set_range=*/false);
+  Scripts::Get().Call({"ACL", "SETUSER", "default", "+mget", "+setrange"});
   EXPECT_EQ(answers[0].granted, 1u);
-  EXPECT_EQ(answers[1].granted, 10u);
+  EXPECT_EQ(answers[1].granted, 9u);
 }
 
 // ---- After data loss ----
@@ -924,6 +955,24 @@ TEST(RedisScriptsTest, KeysExpireWhenTheirBucketIsFull) {
     EXPECT_GE(ttl, one.at_least_ms - 50) << EncodeParameters(one.parameters);
     EXPECT_LE(ttl, one.at_most_ms) << EncodeParameters(one.parameters);
   }
+}
+
+// A later one leaves the time as it is.
+TEST(RedisScriptsTest, KeysOfTokenBucketsExpireSomeSecondsAfterTheyAreFull) {
+  const Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 100, 0));
+  const auto take = [&](uint64_t permits) {
+    TokenBucketsCall call(/*now_ns=*/-1, /*together=*/true);
+    call.Add(bucket, {{permits, 1}});
+    call.Run();
+    return ExpiryS(bucket.keys[0]);
+  };
+  const int64_t expiry_s = take(20);
+  const int64_t ttl_ms = Scripts::Get().Call({"PTTL", bucket.keys[0]}).integer;
+  EXPECT_GT(ttl_ms, 20'000 + 10'000);
+  EXPECT_LE(ttl_ms, 20'000 + 10'000 + 6'000);
+  EXPECT_EQ(take(1), expiry_s);
+  EXPECT_EQ(take(8), expiry_s);
+  EXPECT_GT(take(50), expiry_s + 50);
 }
 
 TEST(RedisScriptsTest, DenialWritesNothing) {

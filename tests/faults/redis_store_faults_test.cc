@@ -374,11 +374,11 @@ TEST(RedisStoreStartTest, LogsInAndNamesMissingPermission) {
   const absl::Status limited = Connected("unix://limited:pass@" + path);
   EXPECT_EQ(limited.code(), absl::StatusCode::kPermissionDenied) << limited;
   EXPECT_THAT(std::string(limited.message()), HasSubstr("+evalsha"));
-  calls.Call({"ACL",     "SETUSER", "node",    "on",           ">pass",    "~sluice:*",
-              "+info",   "+ping",   "+select", "+script|load", "+evalsha", "+time",
-              "+get",    "+mget",   "+set",    "+del",         "+exists",  "+pexpire",
-              "+lrange", "+llen",   "+rpush",  "+ltrim",       "+lset",    "+object",
-              "+append", "+hget",   "+hmget",  "+hset",        "+hdel"});
+  calls.Call({"ACL",      "SETUSER", "node",    "on",           ">pass",    "~sluice:*",
+              "+info",    "+ping",   "+select", "+script|load", "+evalsha", "+time",
+              "+get",     "+mget",   "+set",    "+setrange",    "+del",     "+exists",
+              "+pexpire", "+lrange", "+llen",   "+rpush",       "+ltrim",   "+lset",
+              "+object",  "+append", "+hget",   "+hmget",       "+hset",    "+hdel"});
   RedisNode node("unix://node:pass@" + path);
   ASSERT_TRUE(node.connected().ok()) << node.connected();
   const auto bucket = RuleOf();
@@ -405,10 +405,10 @@ TEST(RedisStoreStartTest, LogsInAndNamesMissingPermission) {
   EXPECT_TRUE(Reset(node.store(), *slow, "a"));
 }
 
-TEST(RedisStoreStartTest, DecidesWithoutTheRightToMgetAndSaysSoOnce) {
+TEST(RedisStoreStartTest, DecidesWithoutTheRightsToMgetAndSetrangeAndSaysSoOnce) {
   RedisServer server;
   RedisCalls calls(server);
-  calls.Call({"ACL", "SETUSER", "node", "on", ">pass", "~sluice:*", "+@all", "-mget"});
+  calls.Call({"ACL", "SETUSER", "node", "on", ">pass", "~sluice:*", "+@all", "-mget", "-setrange"});
   const std::string url = "unix://node:pass@" + server.socket_path();
   int log_pipe[2];
   ASSERT_EQ(pipe2(log_pipe, O_NONBLOCK | O_CLOEXEC), 0);
@@ -430,9 +430,9 @@ TEST(RedisStoreStartTest, DecidesWithoutTheRightToMgetAndSaysSoOnce) {
   close(log_pipe[0]);
   close(log_pipe[1]);
   const std::string_view lines(logged);
-  const size_t first = lines.find("redis_no_mget");
+  const size_t first = lines.find("redis_missing_rights");
   ASSERT_NE(first, std::string_view::npos) << lines;
-  EXPECT_EQ(lines.find("redis_no_mget", first + 1), std::string_view::npos) << lines;
+  EXPECT_EQ(lines.find("redis_missing_rights", first + 1), std::string_view::npos) << lines;
 }
 
 }  // namespace

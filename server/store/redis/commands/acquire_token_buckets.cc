@@ -125,10 +125,11 @@ bool TokenBucketsCommand::Build(std::vector<std::string>* words) {
   const bool declared = sent_.size() == 1 || !router.Splits();
   const size_t count = sent_.size();
   const FencingToken* token = &router.TokenFor(endpoint, sent_[0]->bucket().keys[0]);
-  std::string numbers = PackTime(context_.settings().TestNowNs(), token->clock,
-                                 !declared                      ? -static_cast<int64_t>(count)
-                                 : endpoint.may_read_together() ? kReadTogether
-                                                                : kReadOneByOne);
+  const int64_t reading = !declared                ? -static_cast<int64_t>(count)
+                          : endpoint.rights().mget ? kReadTogether
+                                                   : kReadOneByOne;
+  std::string numbers = PackHeader(context_.settings().TestNowNs(), token->clock, reading,
+                                   endpoint.rights().setrange);
   // The places of their words, behind the numbers and the buckets that are not declared.
   const size_t first_limit = declared ? 2 : 2 + count;
   std::vector<const RuleEntry*> limits;

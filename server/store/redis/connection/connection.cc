@@ -115,11 +115,12 @@ absl::Status Connection::Prepared(const Reply& reply) {
         absl::StrCat(at, " asks for a password; write it into the URL, or ?password_file=FILE"));
   }
   if (reply.HasCode("NOPERM")) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        at, ": ", reply.text,
-        "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
-        "+mget +set +del +exists +pexpire +lrange +llen +rpush +ltrim +lset +object +append "
-        "+hget +hgetall +hmget +hset +hdel and the name space's keys"));
+    return absl::PermissionDeniedError(
+        absl::StrCat(at, ": ", reply.text,
+                     "; the ACL user needs +info +ping +select +script|load +evalsha +time +get "
+                     "+mget +set +setrange +del +exists +pexpire +lrange +llen +rpush +ltrim +lset "
+                     "+object +append "
+                     "+hget +hgetall +hmget +hset +hdel and the name space's keys"));
   }
   if (reply.HasCode("LOADING")) {
     return absl::UnavailableError(absl::StrCat(at, " is loading its data set"));

@@ -147,9 +147,12 @@ class Endpoint final : private net::IterationHook {
   size_t room_waiters() const { return room_waiters_.size(); }
   // The most runs of callers that one script may decide now (script_size.h).
   size_t script_units() const { return script_size_.units(); }
-  // Scripts may use MGET. The owner tells when it knows.
-  bool may_read_together() const { return may_read_together_; }
-  void SetMayReadTogether(bool may) { may_read_together_ = may; }
+  // What scripts may use, besides what each needs. The owner tells when it knows.
+  struct Rights {
+    bool mget = true;
+    bool setrange = true;
+  };
+  Rights& rights() { return rights_; }
   enum class Sent : uint8_t { kYes, kFull, kUnavailable };
   // May be called while others wait, by the waiter whose turn it is. `urgent`: sends it even if the
   // window is full. `asking`: the server is to answer although its slot is still being imported
@@ -232,7 +235,7 @@ class Endpoint final : private net::IterationHook {
   size_t in_flight_ = 0;                              // in all pipelines
   ConcurrencyWindow window_;
   ScriptSize script_size_;
-  bool may_read_together_ = true;
+  Rights rights_;
   std::deque<RoomWaiter*> room_waiters_;
   bool starting_ = false;
   int64_t started_ns_ = 0;

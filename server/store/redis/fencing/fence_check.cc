@@ -78,21 +78,26 @@ void FenceCheck::OnReady() {
     config_.elements.insert(config_.elements.end(), reply->elements.begin(), reply->elements.end());
   };
   for (const char* name : kConfigNames) endpoint_.Call({"CONFIG", "GET", name}, note);
-  CheckMget();
+  CheckRights();
   ReadFence();
 }
 
-void FenceCheck::CheckMget() {
-  endpoint_.Call({"MGET", FenceKey(options_.name_space)}, [this](const Reply* reply) {
-    const bool refused = reply != nullptr && reply->HasCode("NOPERM");
-    endpoint_.SetMayReadTogether(!refused);
-    // Once, not for each loop and connection.
-    static std::atomic<bool> logged = false;
-    if (!refused || logged.exchange(true)) return;
-    endpoint_.LogError("redis_no_mget",
-                       "the ACL user lacks +mget: scripts read buckets one by one, which costs "
-                       "Redis more; grant it, and connect again");
-  });
+void FenceCheck::CheckRights() {
+  const std::string key = FenceKey(options_.name_space);
+  const auto check = [this](const std::vector<std::string>& words, bool* may) {
+    endpoint_.Call(words, [this, may](const Reply* reply) {
+      *may = reply == nullptr || !reply->HasCode("NOPERM");
+      // Once, not for each loop and connection.
+      static std::atomic<bool> logged = false;
+      if (*may || logged.exchange(true)) return;
+      endpoint_.LogError("redis_missing_rights",
+                         "the ACL user lacks +mget or +setrange: scripts read or write buckets in "
+                         "a way that costs Redis more; grant both, and connect again");
+    });
+  };
+  check({"MGET", key}, &endpoint_.rights().mget);
+  // Writes nothing.
+  check({"SETRANGE", key, "0", ""}, &endpoint_.rights().setrange);
 }
 
 void FenceCheck::OnFenceMissed() {

@@ -132,8 +132,8 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   bool IsAnothers(const std::string& identity) const {
     return IsOfAnother(identity) && !server_.TookPlaceOf(identity);
   }
-  // Whether scripts may use MGET.
-  void CheckMget();
+  // Which commands scripts may use, besides those that they need.
+  void CheckRights();
   void CheckIdentity();
   // Compares the server's clock with what this node expects.
   void ReadClock();

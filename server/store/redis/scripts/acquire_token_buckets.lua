@@ -13,6 +13,7 @@
 --     is the server's (clock.lua)
 --     1: the buckets are read by MGET; 0: by GET, since the user may not use MGET; -COUNT: by GET,
 --     since they are not KEYS
+--     1: SETRANGE may be used; 0: the user may not use it
 --     then for each bucket
 --       the place in ARGV of its limit's words
 --       base
@@ -33,23 +34,41 @@
 -- open receipts, or is not ours (see acquire.lua), -2 if it has bookings (exchange.lua), -3 if it is
 -- not among KEYS and its slot is at another server, or on its way.
 --
--- Whatever refuses the whole script does so before its first SET.
-local call, find, match, format = redis.call, string.find, string.match, string.format
-local unpack_numbers, numbers = struct.unpack, ARGV[1]
+-- A state that is written here ends with the time at which its key expires, in seconds of the
+-- server's clock. That is later than need be, by some seconds and half of the time until the bucket
+-- is full, but at most by an hour. So the next writings, which mostly change nothing but the TAT,
+-- can leave the rest and the time as they are. Other scripts write states without it.
+--
+-- Whatever refuses the whole script does so before its first writing.
+local call, find, match, sub = redis.call, string.find, string.match, string.sub
+local format, unpack_numbers, min = string.format, struct.unpack, math.min
+local numbers = ARGV[1]
 -- With those of the first bucket.
-local now_u, now_n, least_u, together, limit, base, full_u, full_t, runs, cost_u, cost_t, until_u,
-  until_t, callers, at = unpack_numbers('<dddddddddddddd', numbers)
-local ttl_ms = 2
+local now_u, now_n, least_u, together, may_set_range, limit, base, full_u, full_t, runs, cost_u,
+  cost_t, until_u, until_t, callers, at = unpack_numbers('<ddddddddddddddd', numbers)
+-- What the server's clock is ahead of the time by. Keys of a test never expire.
+local ahead_u, test_s = 0, 0
 if now_u < 0 then
   local time = call('TIME')
   local server_u = time[1] * 1000000 + time[2]
   if now_n > 0 and (server_u > now_n or server_u < least_u) then
     return redis.error_reply('CLOCK was set')
   end
-  now_u, now_n = server_u + now_u + 1, 0
+  ahead_u = -1 - now_u
+  now_u, now_n = server_u - ahead_u, 0
 else
-  ttl_ms = 3600002
+  test_s = 4000000000
 end
+
+-- Prints a number that is whole. %.0f takes twice the time of %d, which has 31 bits where Redis was
+-- built for 32.
+local whole = format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f'
+local tat_format, whole_tat_format = whole .. ' ' .. whole, whole .. ' 0'
+local state_format, expiry_format = '%s%s 0 ' .. whole, whole .. '000'
+-- By the part of a state before its TAT: the TAT's offset, as text.
+local offsets = {}
+-- By the place of a limit's words: its parameters, and a space.
+local parameters_of = {}
 
 local keys, count = KEYS, #KEYS - 1
 if together < 0 then keys, count = {unpack(ARGV, 2, 1 - together)}, -together end
@@ -108,18 +127,22 @@ for b = 1, count do
   end
 
   -- The part of the state before the TAT.
-  local head, u, t = ARGV[limit], nil, nil
+  local head, u, t, expires = ARGV[limit], nil, nil, nil
   if not value then
     if full_u < 0 then full_u = -full_u end
   elseif find(value, head, 1, true) == 1 then
-    u, t = match(value, '^(%d+) (%d+) 0$', #head + 1)
+    u, t, expires = match(value, '^(%d+) (%d+) 0 ?(%d*)$', #head + 1)
   else
     -- Perhaps another writer's.
-    local size = find(head, ' ', 1, true)
-    if string.sub(value, 1, size) == string.sub(head, 1, size) then
+    local parameters = parameters_of[limit]
+    if not parameters then
+      parameters = match(head, '^%S+ ')
+      parameters_of[limit] = parameters
+    end
+    if find(value, parameters, 1, true) == 1 then
       local from
-      from, u, t = match(value, '^%S+ ()(%d+) (%d+) 0$', size + 1)
-      head = from and string.sub(value, 1, from - 1)
+      from, u, t, expires = match(value, '^%S+ ()(%d+) (%d+) 0 ?(%d*)$', #parameters + 1)
+      head = from and sub(value, 1, from - 1)
     end
   end
 
@@ -127,7 +150,9 @@ for b = 1, count do
     last = first
     reply[last] = find(value, '^%S+ %S+ @') and -2 or refusal
   else
+    local tat_length
     if u then
+      tat_length = #u + 1 + #t
       -- Takes less than tonumber.
       u, t = u + 0, t + 0
       if full_u < u or (full_u == u and full_t < t) then full_u, full_t = u, t end
@@ -166,19 +191,27 @@ for b = 1, count do
     -- MGET answers a key that is not a string as if it were missing.
     local foreign = false
     if taken then
-      local left = full_u - now_u
-      if full_t < now_t then left = left - 1 end
-      left = left / 1000 + ttl_ms
-      -- %.0f prints every number that is whole and takes twice the time of %d, which has 31 bits
-      -- where Redis was built for 32.
-      local low = full_u % 100000000
-      local state = format(base <= 1000000000 and '%s%d%08d %d 0' or '%s%d%08d %.0f 0', head,
-        (full_u - low) / 100000000, low, full_t)
-      left = format(left < 2147483647 and '%d' or '%.0f', left)
-      if value then
-        call('SET', keys[b], state, 'PX', left)
+      local tat = full_t == 0 and format(whole_tat_format, full_u)
+        or format(tat_format, full_u, full_t)
+      -- At least a second after the bucket is full, by the server's clock.
+      local least_s = (full_u + ahead_u) / 1000000 + 2
+      if #tat == tat_length and may_set_range == 1 and expires ~= '' and expires + 0 >= least_s then
+        local offset = offsets[head]
+        if not offset then
+          offset = format('%d', #head)
+          offsets[head] = offset
+        end
+        call('SETRANGE', keys[b], offset, tat)
       else
-        foreign = not call('SET', keys[b], state, 'PX', left, 'NX')
+        local expiry_s = least_s + 4 + min((full_u - now_u) / 2000000, 3600)
+        expiry_s = expiry_s - expiry_s % 1
+        local state = format(state_format, head, tat, expiry_s)
+        local expiry = format(expiry_format, expiry_s + test_s)
+        if value then
+          call('SET', keys[b], state, 'PXAT', expiry)
+        else
+          foreign = not call('SET', keys[b], state, 'PXAT', expiry, 'NX')
+        end
       end
     elseif not value then
       foreign = call('EXISTS', keys[b]) == 1

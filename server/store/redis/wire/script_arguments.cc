@@ -159,11 +159,12 @@ void AppendForced(const Parameters& parameters, uint64_t permits, uint64_t max_o
   arguments->emplace_back(charged_by);
 }
 
-std::string PackTime(int64_t test_now_ns, const ServerClock& clock, int64_t reading) {
+std::string PackHeader(int64_t test_now_ns, const ServerClock& clock, int64_t reading,
+                       bool may_set_range) {
   const TimePair now =
       test_now_ns < 0 ? TimePair{-1 - clock.correction_us, clock.latest_us} : PairOfNs(test_now_ns);
   std::string numbers;
-  PackNumbers({now.us, now.parts, clock.least_us, reading}, &numbers);
+  PackNumbers({now.us, now.parts, clock.least_us, reading, may_set_range ? 1 : 0}, &numbers);
   return numbers;
 }
 

@@ -72,9 +72,11 @@ inline uint64_t CountableOwed(const algorithm::Parameters& parameters, uint64_t 
 // The numbers of acquire_token_buckets.lua, packed into one word (docs/adr/0090). All are whole and
 // below 2^53. First the time; `test_now_ns` negative: it is the server's. Then how the buckets are
 // read: together, by one command; one by one; or, negative, so many that are no keys of the script.
+// Then whether parts of a value may be written.
 inline constexpr int64_t kReadOneByOne = 0;
 inline constexpr int64_t kReadTogether = 1;
-std::string PackTime(int64_t test_now_ns, const ServerClock& clock, int64_t reading);
+std::string PackHeader(int64_t test_now_ns, const ServerClock& clock, int64_t reading,
+                       bool may_set_range);
 // Then for each bucket; `limit`: the place of its limit's words among the script's arguments,
 // counted from 1. REQUIRES: a token bucket.
 void PackTokenBucket(const algorithm::Parameters& parameters, size_t limit, int64_t floor_us,

@@ -55,7 +55,7 @@ class BatchQueuesTest : public CommandScene {
   }
   // How many callers the oldest command decides. REQUIRES: of one bucket.
   int64_t Callers() {
-    constexpr size_t kHeader = 9;  // numbers before the runs (acquire_token_buckets.lua)
+    constexpr size_t kHeader = 10;  // numbers before the runs (acquire_token_buckets.lua)
     return UnpackNumber(servers[0].asked[0][5], kHeader + 4).value_or(-1);
   }
   // The buckets of the oldest command.
