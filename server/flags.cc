@@ -247,7 +247,7 @@ std::vector<Flag> StoreFlags() {
              "request stays on one thread)",
              &Flags::store_threads, 0, 64),
       String("state_dir", "DIR",
-             "folder in which the server keeps what it holds in memory over a restart: buckets, "
+             "folder in which the server keeps its in-memory state over restarts: buckets, "
              "receipts, request ids, limits of admins (default: all buckets are full after a "
              "restart)",
              &Flags::state_dir),
@@ -417,7 +417,7 @@ std::vector<Flag> XdsFlags() {
   return {
       {"ratelimit_xds", "ADDRESS",
        "management server that sends Envoy's rate-limit configuration, over ADS", SetXdsServer},
-      String("ratelimit_xds_node", "ID", "by which it knows this server (default default)",
+      String("ratelimit_xds_node", "ID", "id of this server for it (default: default)",
              &Flags::xds, &AdsOptions::node),
       Switch("ratelimit_xds_tls", "connect with TLS; the files are read again for each connection",
              &Flags::xds, &AdsOptions::tls),

@@ -1,5 +1,5 @@
-// Inherited: what sluiced gets from systemd or from the process before it: listening sockets, and
-// the state.
+// Inherited: the listening sockets that sluiced gets from systemd or from the process that it
+// replaces, and the state of that process.
 #ifndef SLUICE_SERVER_INHERITED_H_
 #define SLUICE_SERVER_INHERITED_H_
 

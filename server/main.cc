@@ -266,8 +266,8 @@ void Server::WarnOfOpenAdminPort() {
                  "unix:/PATH in a folder that only admins enter"}});
 }
 
-// Loads the limits as the next process will, and forgets them: a mistake in a file is to be found
-// while the running process still serves.
+// Loads the limits once and drops them, so that an error in a file is found while the running
+// process still serves.
 int Server::Rehearse() {
   store::MemoryStore store(clock_, store::MemoryStoreOptions{});
   limits::LimitRegistry registry(&store);

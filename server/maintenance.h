@@ -1,5 +1,5 @@
-// Maintenance: a thread that does the store's housekeeping, also while no requests arrive, gives
-// memory back, and lets the top keys of earlier minutes be forgotten.
+// Maintenance: a thread that does the store's housekeeping, also while no requests arrive, returns
+// memory to the system, and begins the periods in which top keys are counted.
 #ifndef SLUICE_SERVER_MAINTENANCE_H_
 #define SLUICE_SERVER_MAINTENANCE_H_
 

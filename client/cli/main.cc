@@ -34,7 +34,7 @@ std::vector<Command> RateLimiterCommands() {
                   {"charge", "'LIMIT KEY N'", "another charge, all or none; can be repeated"},
                   {"receipt", "", "print a receipt for `sluice refund`"},
                   {"settle-within", "TIME",
-                   "the permits are an estimate; `sluice settle` says later what was taken"},
+                   "the permits are an estimate; `sluice settle` corrects it within this time"},
                   {"force", "", "debit permits that were used already (the limit's max_owed)"},
                   {"wait", "TIME",
                    "reserve permits at most this far ahead, and sleep until the grant time"},
@@ -98,9 +98,9 @@ std::vector<Command> RateLimiterCommands() {
       {{.name = "settle",
         .arguments = "RECEIPT [LIMIT KEY ACTUAL]...",
         .summary = "Say how many permits the work of an acquisition took (--settle-within).\n"
-                   "ACTUAL: all that was taken so far. Charges that are not named: as taken.\n"
-                   "Exit code: 0 settled, 1 not settled (before, with another ACTUAL; unknown).",
-        .flags = {{"more", "", "the work goes on; give nothing back, and begin the time again"}},
+                   "ACTUAL is the total used so far. Charges that are not named stay as taken.\n"
+                   "Exit code: 0 settled, 1 not settled (settled with another ACTUAL; unknown).",
+        .flags = {{"more", "", "the work continues: give nothing back, restart --settle-within"}},
         .examples = "  sluice acquire tokens user:42 --permits 4000 --settle-within 2m\n"
                     "  sluice settle AXN0... tokens user:42 813\n"
                     "  sluice settle AXN0... overall '' 813 --more\n",
@@ -208,7 +208,7 @@ std::vector<Command> ServerCommands() {
        RunReset},
       {{.name = "holds",
         .arguments = "LIMIT [KEY]",
-        .summary = "List the acquisitions that hold slots of a key, those that end first, or end "
+        .summary = "List the acquisitions that hold slots of a key, soonest end first; or end "
                    "one.\n"
                    "Exit code with --end: 0 ended, 1 there was no such hold.",
         .flags = {{"max", "N", "number of holds, 1 to 10000 (1000)"},

@@ -4,8 +4,8 @@
 // next 100 ms are renewed with them, by one call for up to 4096 (of each server). A renewal that
 // fails is tried again until the slots end.
 //
-// How long slots are held is counted from the moment before the call was sent whose answer says so,
-// less 0.1 %, since clocks differ: so the server takes no slot back that a permit takes for held.
+// The end of slots counts from just before the call was sent that granted or renewed them, less
+// 0.1 %, since clocks differ. So a permit is lost before the server takes its slots back.
 #ifndef SLUICE_CLIENT_SRC_HOLD_KEEPER_H_
 #define SLUICE_CLIENT_SRC_HOLD_KEEPER_H_
 

@@ -1,8 +1,8 @@
 // Settlements: sends the settlements of one estimate, one after the other; the last one until it is
 // answered.
 //
-// A settlement names all that the work took. So of those that wait for the one under way only the
-// newest is sent, and one whose answer is lost is sent again.
+// A settlement names the total that the work used, so it can be repeated if its answer is lost. Of
+// several that wait while one is in flight, only the newest is sent.
 #ifndef SLUICE_CLIENT_SRC_SETTLEMENTS_H_
 #define SLUICE_CLIENT_SRC_SETTLEMENTS_H_
 

@@ -1,5 +1,5 @@
-// Caller: who makes a call, and what it may do. Clients: recognises callers by the running clients
-// file. CallerCache: the caller of a connection's calls, recognised once.
+// Caller: the client that makes a call, and what it may do. Clients: recognises callers by the
+// running clients file. CallerCache: the caller of a connection's calls, recognised once.
 #ifndef SLUICE_SERVER_ACCESS_CALLER_H_
 #define SLUICE_SERVER_ACCESS_CALLER_H_
 
@@ -47,7 +47,7 @@ struct Proof {
   TokenDigest digest = {};  // of a kBearer
 };
 
-// Thread-safe. Does not change, but for what it remembers. Outlived by its Clients.
+// Thread-safe. Immutable, except for a cache of limits that it may use. Its Clients outlives it.
 class Caller {
  public:
   Caller(const Clients& clients, uint64_t generation, std::shared_ptr<const ClientTable> table,

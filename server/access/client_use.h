@@ -114,10 +114,10 @@ class ClientUses {
   // `log` outlives all ClientUses; null: none.
   explicit ClientUses(common::Log* log) : log_(log) {}
 
-  // The use of the client of this name: that of before, if a table of clients, a held call or a
-  // stream still has it.
+  // The ClientUse of this name: the existing one while a table of clients, a held call or a stream
+  // still refers to it; otherwise a new one.
   std::shared_ptr<ClientUse> Of(const std::string& name);
-  // With some that ended lately.
+  // Includes some to which nothing refers any more.
   size_t size() const {
     const common::MutexLock lock(&mu_);
     return uses_.size();

@@ -18,7 +18,7 @@ namespace sluice::access {
 // ones share one account.
 class TokenGuesses {
  public:
-  // So many refusals of an address are sent at once, the next ones kIntervalNs apart.
+  // The refusals of an address that are sent at once. Further ones are kIntervalNs apart.
   static constexpr int64_t kAtOnce = 5;
   static constexpr int64_t kIntervalNs = 100'000'000;
 

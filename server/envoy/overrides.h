@@ -38,7 +38,7 @@ struct Counting {
 struct Overrides {
   Counting all;
   absl::flat_hash_map<std::string, Counting> domains;
-  // By rate_limit.name, or by the limit's name in Sluice. They precede the domains.
+  // By rate_limit.name, or by the limit's name in Sluice. They take precedence over domains.
   absl::flat_hash_map<std::string, Counting> limits;
 
   // `name`: rate_limit.name, may be empty; `limit_name`: in Sluice.

@@ -131,8 +131,8 @@ class AcquireCall final : private waiting::HeldCaller {
   size_t first() const { return first_; }
   size_t end() const { return end_; }
   bool more() const { return end_ < items_.size(); }
-  // What the slice cost: about as much as so many decisions on one bucket. Known when it was
-  // decided, also if the call is held then.
+  // The cost of the slice, in decisions on one bucket. Known once it was decided, also if the call
+  // is held then.
   size_t slice_cost() const { return slice_cost_; }
   AcquisitionResult result(size_t acquisition) const;
   // A short cut for encoders: the decision of an acquisition whose one requested charge is its only

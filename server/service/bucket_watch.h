@@ -56,7 +56,7 @@ struct WatchOptions {
   std::vector<WatchedBucket> buckets;
   // Absent: 1 s. 10 ms to 1 h, else INVALID_ARGUMENT.
   std::optional<WireDuration> min_interval;
-  // Who watches. Null: it may watch everything.
+  // The caller that watches. Null: it may watch everything.
   access::CallerPtr caller = {};
 };
 

@@ -98,7 +98,7 @@ class FieldReader {
     }
   }
 
-  // For what is read and cannot be right. Returns 0.
+  // Call it when a value that was read is invalid. Returns 0.
   uint64_t Fail() {
     ok_ = false;
     rest_ = {};

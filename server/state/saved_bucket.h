@@ -1,6 +1,6 @@
 // The bytes of parameters and of buckets in a state file.
 //
-// A change of what they have changes kStateVersion (state_file.h).
+// If their fields change, raise kStateVersion (state_file.h).
 #ifndef SLUICE_SERVER_STATE_SAVED_BUCKET_H_
 #define SLUICE_SERVER_STATE_SAVED_BUCKET_H_
 

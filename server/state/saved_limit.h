@@ -1,6 +1,6 @@
 // The bytes of a limit that an admin made, in a state file.
 //
-// A new field of LimitSpec goes to both functions, and changes kStateVersion (state_file.h).
+// Add a new field of LimitSpec to both functions, and raise kStateVersion (state_file.h).
 #ifndef SLUICE_SERVER_STATE_SAVED_LIMIT_H_
 #define SLUICE_SERVER_STATE_SAVED_LIMIT_H_
 

@@ -7,7 +7,7 @@
 //   the last block has one record, kEnd: the number of the records before it, and the CRC-32 of the
 //   checksums of all blocks before it
 //
-// So a file that is torn, changed, or followed by anything is not taken for a whole one.
+// So a reader detects a file that is truncated, changed, or has extra bytes at its end.
 #ifndef SLUICE_SERVER_STATE_STATE_FILE_H_
 #define SLUICE_SERVER_STATE_STATE_FILE_H_
 

@@ -7,8 +7,8 @@
 //   state.unusable-TIME   one that was moved aside
 //
 // A run has ended in order iff `state` is of that run and was written at its drain. So one rename
-// decides: whatever is torn before it, the run counts as crashed. A state that was put back from a
-// backup is of another run, and is not taken for the last one.
+// decides: if the process ends at any step before it, the run counts as crashed. A state that was
+// restored from a backup is of another run, so it does not count as the state of the last one.
 #ifndef SLUICE_SERVER_STATE_STATE_FOLDER_H_
 #define SLUICE_SERVER_STATE_STATE_FOLDER_H_
 

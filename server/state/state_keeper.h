@@ -2,9 +2,9 @@
 // bookings, receipts, estimates and slots; request ids; limits that admins made; the key of
 // receipts.
 //
-// At a drain all is written (Save), and the next start loads it. No moment is converted: the clock
-// of the new process continues that of the old one (clock_ahead_ns), by BOOTTIME in the same boot,
-// else by the wall clock, and never backwards.
+// At a drain all is written (Save), and the next start loads it. Times are not converted: the clock
+// of the new process continues that of the old one (clock_ahead_ns). The time between them is
+// measured by BOOTTIME in the same boot, else by the wall clock, and is never negative.
 //
 // After a crash there is no such state. Then the store starts with empty buckets, or
 // (AfterCrash::kTrust) with the last copy, of which one is written every minute. A file that is
@@ -14,7 +14,7 @@
 // In a takeover the next process gets the state from the process that hands over
 // (WriteHandedState), not from the folder.
 //
-// Order of calls: Open, store_options, RestoreIds, Load, Begin, Save.
+// Order of calls: Open, SetOptions, RestoreIds, Load, Begin, Save.
 #ifndef SLUICE_SERVER_STATE_STATE_KEEPER_H_
 #define SLUICE_SERVER_STATE_STATE_KEEPER_H_
 

@@ -64,7 +64,7 @@ concept OpenForDecision = requires(
   { bucket.CloseReceipt(number) };
 };
 
-// What a store must offer beside whose nodes keep the order of callers that wait for slots.
+// What a shared store must offer as well, so that its nodes serve waiting callers in one order.
 template <typename Bucket>
 concept OpenForTickets = OpenForDecision<Bucket> &&
                          requires(Bucket& bucket, const Bucket& view, uint64_t permits,

@@ -1,4 +1,4 @@
-// Once: what an acquisition with a request id passes to the store, so that it is executed once
+// Once: the request id of an acquisition and what the store needs to execute it only once
 // (docs/adr/0017).
 #ifndef SLUICE_SERVER_STORE_ONCE_H_
 #define SLUICE_SERVER_STORE_ONCE_H_

@@ -1,7 +1,7 @@
-// Place: where a caller stands that waits for slots of a store that several nodes share.
+// Place: the position of a caller that waits for slots of a store that several nodes share.
 //
-// The first caller of a node's line leaves a ticket in each of its slot buckets. As long as the
-// ticket lives, the store gives no later caller slots that this one needs.
+// The first caller of a node's queue has a ticket in each of its slot buckets. While the ticket
+// lives, the store gives no later caller slots that this one needs.
 #ifndef SLUICE_SERVER_STORE_PLACE_H_
 #define SLUICE_SERVER_STORE_PLACE_H_
 
@@ -12,8 +12,8 @@
 namespace sluice::store {
 
 struct Place {
-  // Of the caller behind it in the line of one bucket, whose ticket takes the place of its own when
-  // it is served or leaves. number 0: there is none.
+  // The caller behind it in the queue of one bucket. Its ticket replaces this caller's ticket when
+  // this caller is served or leaves. number 0: there is none.
   struct Next {
     int64_t number = 0;
     uint64_t permits = 0;

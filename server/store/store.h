@@ -189,8 +189,8 @@ inline bool LacksSlots(const Charge& charge, const ChargeResult& result) {
          (result.reason == Reason::kNotEnough || result.reason == Reason::kWaitingBound);
 }
 
-// Whether it was denied for want of slots, and may be granted when holds end. `outcome`: that of
-// the decision.
+// Whether it was denied because slots are in use, so that it may be granted when holds end.
+// `outcome`: that of the decision.
 inline bool LacksSlots(const Acquisition& acquisition, Outcome outcome) {
   if (outcome != Outcome::kDenied || acquisition.source != Source::kStore) return false;
   for (size_t i = 0; i < acquisition.charges.size(); ++i) {
@@ -203,7 +203,7 @@ inline bool LacksSlots(const Acquisition& acquisition) {
   return LacksSlots(acquisition, acquisition.outcome);
 }
 
-// Whether a caller that waits for slots stays in line after this decision.
+// Whether a caller that waits for slots keeps waiting after this decision.
 inline bool StaysInLine(const Acquisition& acquisition, Outcome outcome) {
   return acquisition.retry_after_ns != algorithm::kNeverNs && LacksSlots(acquisition, outcome);
 }
@@ -382,7 +382,7 @@ enum class SettleOutcome : uint8_t {
   kRefunded,
   // Its grant time is ahead.
   kTooEarly,
-  // The actual of SettleOperation::falling is less than before.
+  // The actual of charge SettleOperation::falling is lower than in an earlier settlement.
   kFalls,
   kStaleRule,
   kUnavailable,

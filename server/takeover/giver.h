@@ -24,7 +24,7 @@ class Giver {
   struct Options {
     std::string version;    // of the program, for the log
     bool in_redis = false;  // where the buckets are
-    // Until the calls have ended, at most: the other process waits so much longer.
+    // The longest time for calls to end, which the other process adds to its own time limit.
     std::chrono::milliseconds drain_limit{0};
   };
   Giver(Options options, const PortSockets& ports, common::Log& log)

@@ -29,7 +29,7 @@
 
 namespace sluice::takeover {
 
-// Of the messages. A process refuses to take over from one of another version.
+// The version of the messages. A process refuses to take over from one of another version.
 inline constexpr uint32_t kVersion = 1;
 
 enum class Kind : uint8_t {

@@ -40,7 +40,7 @@ class Taker {
   // confirm or end.
   absl::StatusOr<State> TakeState();
 
-  // Says that this process can serve, and waits for the word to do so. After an error it must not:
+  // Says that this process can serve, and waits for permission. After an error it must not serve:
   // the other one does, or may. (With Redis both may.) If the other process died after it gave its
   // state, this one goes on.
   absl::Status ConfirmLoaded();

@@ -18,8 +18,8 @@
 // If the store does not support Rebook, all of these reservations are refunded and then reserved
 // again in order; other callers may take permits in between.
 //
-// Slots. It is not known when slots will be free, so callers that lack them stand in SlotLines, and
-// have nothing in the store. Advance tries the first caller of each line again when slots were
+// Slots. It is not known when slots will be free, so callers that lack them wait in SlotLines and
+// have nothing in the store. Advance tries the first caller of each queue again when slots were
 // freed in this process, when a hold ends, and every kSharedRetryNs if other nodes may free them.
 // Meanwhile all others are denied (Acquisition::behind_others). In a shared store the first caller
 // of each line has a ticket (store::Place), so that callers of other nodes do not come first; a try
@@ -88,9 +88,9 @@ class HeldCallers final {
   static constexpr size_t kMaxPendingMoves = 32;
   static constexpr size_t kMaxPendingChanges = 256;
   static constexpr size_t kMaxPendingTries = 256;
-  // How often the first caller of a line asks a store for slots that other nodes may free: a wait
-  // that is so much longer is hardly noticed. Varies by a quarter, so that nodes take turns. With
-  // more lines each asks less often, so that a node asks at most 2,000 times a second.
+  // The interval at which the first caller of a queue asks a shared store again, since other nodes
+  // may have freed slots. Random by a quarter, so that nodes do not ask in step. With more queues
+  // each asks less often, so that a node asks at most 2,000 times a second.
   static constexpr int64_t kSharedRetryNs = 50'000'000;
   static constexpr size_t kLinesPerSharedRetry = 100;
   // How long a ticket lives after a try: some tries may be late. More with more lines, up to
@@ -109,7 +109,7 @@ class HeldCallers final {
   // after Drain: the reservation is refunded, and OnAnswer is not called.
   bool Hold(HeldCaller* caller);
 
-  // Lets a caller wait whose acquisition was denied for want of slots, until its until_ns at most.
+  // Lets a caller wait for slots, until its until_ns at most. REQUIRES: its acquisition LacksSlots.
   // Returns false after Drain: OnAnswer is not called.
   bool WaitForSlots(HeldCaller* caller);
   // Whether callers wait for slots of these charges: others are to be denied (behind_others).

@@ -1,9 +1,9 @@
 // SlotLines: callers that wait for slots (algorithm concurrency), in a line for each bucket of
 // slots.
 //
-// A caller stands in the lines of all its slot buckets, each time behind those that came before it,
-// and is tried when it is the first in all of them. So callers get slots in the order in which they
-// came, whatever they ask for: small requests do not keep a large one waiting for ever. Two callers
+// A caller waits in the queue of each of its slot buckets, behind all that came before it, and is
+// tried when it is the first in all of them. So callers get slots in the order of their arrival,
+// however many they want: small requests do not keep a large one waiting for ever. Two callers
 // are in the same order in all lines, so none of them waits for the other in a cycle. Among the
 // nodes of a shared store callers are ordered by number (store::Place), which grows along each
 // line.

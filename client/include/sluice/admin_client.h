@@ -163,7 +163,7 @@ struct SlotHold {
 };
 
 struct HoldList {
-  std::vector<SlotHold> holds = {};  // those that end first
+  std::vector<SlotHold> holds = {};  // the first to end come first
   uint64_t total = 0;                // of all holds
   uint64_t held = 0;                 // permits
   uint64_t capacity = 0;

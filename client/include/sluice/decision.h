@@ -133,7 +133,7 @@ struct BucketStatus {
   std::chrono::nanoseconds reset_after{0};
   std::chrono::nanoseconds next_permit_after{0};  // until one permit could be taken
   bool exists = false;                            // a bucket that does not exist is full
-  uint64_t waiting = 0;                           // reservations whose grant time is to come
+  uint64_t waiting = 0;                           // reservations to come; callers in slot queues
   std::chrono::nanoseconds next_grant_after{0};   // until the first of these grant times
   // Receipts that can still give permits back, without those of reservations to come, and the whole
   // permits that the bucket gets back if all of them are refunded now.
@@ -191,8 +191,8 @@ struct Renewal {
 // What the work of an acquisition with settle_within took.
 struct Settlement {
   std::string receipt = {};
-  // All that it took so far, for limits and keys of the acquisition; permits may be 0. Charges that
-  // are absent: as taken.
+  // The total used so far, for each limit and key of the acquisition; permits may be 0. Absent
+  // charges stay as taken.
   std::vector<Charge> actual = {};
   // The work goes on: permits beyond the estimate are charged, nothing is given back, and
   // settle_within begins again.

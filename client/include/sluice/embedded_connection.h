@@ -6,9 +6,9 @@
 //   sluice::Client client(sluice::ConnectEmbedded(*embedded));
 //   auto permit = client.AcquirePermit(sluice::Acquisition("jobs", "tenant:7"));
 //
-// All that a Client does over a server, but streams and watches: permits and estimates, several
-// charges, reservations, waiting in line (Acquisition::hold), refunds, request ids. Throttlers and
-// clients of one Embedded share its buckets.
+// Supports all that a Client does over a server, except streams and watches: permits, estimates,
+// several charges, reservations, held calls (Acquisition::hold), refunds, request ids. Throttlers
+// and clients of one Embedded share its buckets.
 #ifndef SLUICE_EMBEDDED_CONNECTION_H_
 #define SLUICE_EMBEDDED_CONNECTION_H_
 

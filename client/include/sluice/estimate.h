@@ -35,8 +35,8 @@ class Settlements;
 enum class SettlementKind : uint8_t;
 }  // namespace client_internal
 
-// What a guard settles with that is destroyed before Settle. Before the grant time of a reservation
-// it is always refunded.
+// How an Estimate that is destroyed before Settle is settled. Before the grant time of a
+// reservation it is always refunded.
 enum class IfDropped {
   // What was taken stays charged: the work may have used all of it. Protects the limit.
   kCharge,
@@ -88,9 +88,9 @@ class Estimate {
   // them; held() says whether they are lost.
   const Permit& permit() const { return permit_; }
 
-  // The work goes on, and took so much until now: permits beyond the estimate are charged, nothing
-  // is given back, and settle_within begins again. A number is of the first charge. Charges that no
-  // call names are as taken, others as they were named last. Blocks until the answer.
+  // Reports the total used so far (`actual`) while the work continues: permits beyond the estimate
+  // are charged, nothing is given back, and settle_within starts again. A number is for the first
+  // charge. Charges that no call names stay as taken. Blocks until the answer.
   Result<SettleResult> More(std::vector<Charge> actual, const CallOptions& options = {});
   template <std::integral Number>
   Result<SettleResult> More(Number actual, const CallOptions& options = {}) {
@@ -104,8 +104,8 @@ class Estimate {
     MoreAsync(OfFirst(static_cast<uint64_t>(actual)), std::move(done), options);
   }
 
-  // The work is done, and took so much, named as for More: the rest comes back, what was more is
-  // charged, and slots end. Blocks until the answer.
+  // Reports the total used by the finished work, named as for More: unused permits come back, the
+  // excess is charged, and slots end. Blocks until the answer.
   Result<SettleResult> Settle(std::vector<Charge> actual, const CallOptions& options = {});
   template <std::integral Number>
   Result<SettleResult> Settle(Number actual, const CallOptions& options = {}) {

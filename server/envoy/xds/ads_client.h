@@ -1,8 +1,8 @@
 // AdsClient: receives Envoy's rate-limit configuration from a management server, over ADS (xDS's
 // aggregated discovery service), state of the world: each response is a whole configuration.
 //
-// It accepts or refuses (NACK) each response. What it accepted stays in force whatever becomes of
-// the connection, which it opens again after a random pause whose bound doubles.
+// It accepts or refuses (NACK) each response. An accepted configuration stays in force while the
+// connection is down. Reconnects after a random pause, whose bound doubles with each failure.
 #ifndef SLUICE_SERVER_ENVOY_XDS_ADS_CLIENT_H_
 #define SLUICE_SERVER_ENVOY_XDS_ADS_CLIENT_H_
 

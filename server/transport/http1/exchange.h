@@ -45,8 +45,8 @@ class Exchange : public common::ListLink<Exchange, FreeExchanges> {
   int64_t arrived_ns() const { return arrived_ns_; }
   // "127.0.0.1:50312", "unix:".
   std::string peer_address() const;
-  // Who sent the request, by the header Authorization or the connection. Null: the server has no
-  // clients file.
+  // The caller, recognised by the header Authorization or by the connection. Null: the server has
+  // no clients file.
   const access::CallerPtr& caller() const;
   // Whether the connection uses TLS.
   bool encrypted() const;

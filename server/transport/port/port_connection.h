@@ -34,8 +34,8 @@ class PortConnection : public net::StreamHandler,
   ~PortConnection() override;
 
   net::Stream& stream() const { return stream_; }
-  // Who calls with this header `authorization`; empty: none was sent. Null: the port serves all
-  // callers.
+  // The caller that sends this header `authorization`; empty: none was sent. Null: the port serves
+  // all callers.
   const access::CallerPtr& CallerOf(std::string_view authorization) {
     if (!callers_.Has(authorization)) Recognise(authorization);
     return callers_.last();

@@ -60,12 +60,12 @@ class PortLoop : private net::IterationHook {
     return draining_ ? std::min(options_.linger_ns, most_notice_ns_) : options_.linger_ns;
   }
 
-  // A connection holds so many more bytes, or less if they are negative.
+  // Adds to the bytes that connections hold; negative: fewer.
   void AddMemory(int64_t bytes) { memory_.Add(bytes); }
   bool over_memory() const { return memory_.over(); }
-  // Whether, over the limit, a call of a connection that holds so many bytes is refused. Those that
-  // hold less than a quarter of an equal share are served: all of them together take at most a
-  // quarter of the limit. REQUIRES: over_memory().
+  // Whether a call of a connection that holds held_bytes is refused. Connections that hold less
+  // than a quarter of an equal share are served: together they take at most a quarter of the limit.
+  // REQUIRES: over_memory().
   bool RefusesCallOf(size_t held_bytes) const;
   // A connection holds much memory, or no longer.
   void MarkHeavy(PortConnection& connection, bool heavy);

@@ -74,7 +74,7 @@ class RpcConnection final : public PortConnection,
   // A call whose pause or congestion ended goes on when output is flushed.
   void QueueResume(ServerCall& call);
 
-  // A call holds so many more bytes of requests and responses. Negative numbers wrap around.
+  // Adds to the bytes of requests and responses that calls hold. Negative numbers wrap around.
   void Hold(size_t request_bytes, size_t response_bytes) {
     buffered_bytes_ += request_bytes;
     rpc_loop_.AddBufferedBytes(request_bytes);

@@ -48,8 +48,8 @@ class ServerCall : public http2::Stream {
   // MethodOptions::metadata has the name.
   std::optional<std::string_view> metadata(std::string_view name) const;
   std::string peer_address() const;
-  // Who makes the call, and may make it (MethodOptions::call). Null: the server has no clients
-  // file, or all may call the method.
+  // The caller, which may make this call (MethodOptions::call). Null: the server has no clients
+  // file, or the method is open to all.
   const access::CallerPtr& caller() const { return caller_; }
   // Unary: the caller, which the call needs no longer.
   access::CallerPtr TakeCaller() { return std::move(caller_); }

@@ -46,7 +46,7 @@ class LimitAdminService {
   // that. A change that cannot be undone yet is tried again. Call once; any thread.
   void UndoEndedChangesOn(net::EventLoop& loop);
 
-  // Who makes a call.
+  // The caller of a call, and its address.
   struct Origin {
     access::CallerPtr caller;  // null: the server has no clients file
     std::string peer;

@@ -40,7 +40,7 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   net::EventLoop& work() const { return *work_; }
   // What the handlers keep for the connection (Exchange::connection_state).
   const std::shared_ptr<void>& connection_state() const { return connection_state_; }
-  // Who makes the call; null: the server has no clients file.
+  // The caller; null: the server has no clients file.
   const access::CallerPtr& caller() const { return caller_; }
   // Of calls that are always in the background; else empty.
   const std::string& peer() const { return peer_; }

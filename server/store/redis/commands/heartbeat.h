@@ -34,9 +34,9 @@ struct HeartbeatReply {
   bool is_new = false;
   // How long Redis has known any nodes at all: before, it may have lost the data of others.
   int64_t hash_age_us = 0;
-  // How long this server may go on answering when another has taken its place; 0: none takes it.
+  // How long this server may still answer after another one replaced it; 0: none can.
   int64_t lag_us = 0;
-  // How long the server whose place it took may still go on.
+  // How long the former primary may still answer.
   int64_t held_us = 0;
   std::vector<Node> others;
 };

@@ -36,8 +36,8 @@ class IdSource {
   std::string NewVersion() { return absl::StrCat(absl::Hex(NewReceipt())); }
 
  private:
-  // Ids of bookings count microseconds since 2025, with room for so many in each: enough for 35
-  // years.
+  // Ids of bookings count microseconds since 2025, with kBookingsPerUs ids in each: enough
+  // for 35 years.
   static constexpr int64_t kBookingsSinceNs = 1'735'689'600'000'000'000;
   static constexpr uint64_t kBookingsPerUs = uint64_t{1} << 14;
 

@@ -21,7 +21,7 @@ namespace sluice::store::redis {
 
 class ScriptSize {
  public:
-  // What a script costs once is 3 % of what it costs with so many units of one bucket each.
+  // With this many units of one bucket each, the fixed cost of a script is 3 % of its whole cost.
   static constexpr size_t kMost = 32;
   static constexpr int64_t kMostNs = 250'000;
 
@@ -38,7 +38,7 @@ class ScriptSize {
     since_ns_ = read_ns_ = now_ns;
     answered_ = 0;
   }
-  // The reply to a command of so many units is read.
+  // The reply to a command of this number of units was read.
   void OnAnswer(int64_t now_ns, size_t units) {
     // A period ends where replies were read: with all of them.
     if (now_ns > read_ns_ && read_ns_ - since_ns_ >= kMostNs) {
@@ -53,7 +53,7 @@ class ScriptSize {
   }
 
  private:
-  // So many periods until about two thirds of a change count.
+  // The number of periods after which the size has followed two thirds of a change.
   static constexpr double kSlowness = 32;
 
   const double most_;

@@ -98,7 +98,7 @@ class BatchQueues final : private net::IterationHook {
   // Sends one command, with the first queue of the line and those that can go with it.
   void SendFirst(Line& line);
   bool GoesTogether(const Queue& queue) const;
-  // Moves its first callers to its batch, but no more than so many runs.
+  // Moves its first callers to its batch, at most `runs` runs of them.
   void FillBatch(Queue& queue, size_t runs);
   // By a command of its own.
   void SendByItself(Queue& queue);

@@ -17,7 +17,7 @@ using algorithm::TokenBucket;
 // The retry time for more permits than the share can hold: nodes may have left by then.
 constexpr int64_t kOtherShareNs = 1'000'000'000;
 
-// The TAT of a bucket that lacks so many permits of full.
+// The TAT of a bucket that is `lacking` permits below full.
 uint64_t Tat(const TokenBucket& bucket, uint64_t lacking, int64_t now_ns) {
   const uint64_t most = algorithm::kMaxTat / bucket.unit_ticks;
   const uint64_t ticks = std::min(lacking, most) * bucket.unit_ticks;

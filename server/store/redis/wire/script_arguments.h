@@ -30,7 +30,7 @@ inline uint64_t CappedCount(uint64_t permits) {
 
 // How scripts read the server's clock (scripts/clock.lua). Microseconds.
 struct ServerClock {
-  int64_t correction_us = 0;  // it is ahead by so much
+  int64_t correction_us = 0;  // by how much it is ahead
   // What it can show; a script that finds another time is refused. latest_us 0: anything.
   int64_t least_us = 0;
   int64_t latest_us = 0;
