@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/strings.h"
 #include "server/access/client.h"
 #include "server/access/client_table.h"
 #include "server/config/clients_file.h"
@@ -55,13 +56,16 @@ absl::StatusOr<bool> ClientList::Reload() {
 void ClientList::WarnOfKeyBounds(common::Log& log) const {
   const auto table = clients_.table();
   for (const access::Client& client : table->clients()) {
-    if (!client.bounds.Has(access::ClientBound::kNewKeysPerMinute)) continue;
-    log.Warning(
-        "client_bound_without_effect",
-        {{"client", client.name},
-         {"bound", "max_new_keys_per_minute"},
-         {"reason", "the buckets are in Redis, and this node does not know which are new"}});
-    return;
+    for (const auto bound :
+         {access::ClientBound::kNewKeysPerMinute, access::ClientBound::kTableShare}) {
+      if (!client.bounds.Has(bound)) continue;
+      log.Warning(
+          "client_bound_without_effect",
+          {{"client", client.name},
+           {"bound", common::ToAbsl(access::BoundName(bound))},
+           {"reason", "the buckets are in Redis, and this node does not know which are new"}});
+      return;
+    }
   }
 }
 

@@ -33,8 +33,8 @@ class ClientList {
 
   const access::Clients& clients() const { return clients_; }
 
-  // Logs that max_new_keys_per_minute has no effect, if a client has it. For a server whose buckets
-  // are not in its memory.
+  // Logs that a bound on new keys or on the table has no effect, if a client has one. For a server
+  // whose buckets are not in its memory.
   void WarnOfKeyBounds(common::Log& log) const;
 
  private:

@@ -16,8 +16,9 @@ enum class ClientBound : uint8_t {
   kHeldCalls,
   kStreams,
   kNewKeysPerMinute,
+  kTableShare,
 };
-inline constexpr size_t kClientBounds = 4;
+inline constexpr size_t kClientBounds = 5;
 inline constexpr uint64_t kNoBound = std::numeric_limits<uint64_t>::max();
 
 // "max_held_calls": its field in the clients file.
@@ -34,7 +35,7 @@ class ClientBounds {
   }
 
  private:
-  std::array<uint64_t, kClientBounds> most_ = {kNoBound, kNoBound, kNoBound, kNoBound};
+  std::array<uint64_t, kClientBounds> most_ = {kNoBound, kNoBound, kNoBound, kNoBound, kNoBound};
 };
 
 }  // namespace sluice::access

@@ -1,5 +1,8 @@
 #include "server/access/client_use.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "common/bounds.h"
 #include "common/errors.h"
 
@@ -8,8 +11,9 @@ namespace {
 
 constexpr int64_t kLogPeriodNs = 60'000'000'000;
 
-constexpr std::string_view kBoundNames[kClientBounds] = {"max_calls_per_second", "max_held_calls",
-                                                         "max_streams", "max_new_keys_per_minute"};
+constexpr std::string_view kBoundNames[] = {"max_calls_per_second", "max_held_calls", "max_streams",
+                                            "max_new_keys_per_minute", "max_table_share"};
+static_assert(std::size(kBoundNames) == kClientBounds);
 
 }  // namespace
 
@@ -67,7 +71,9 @@ std::shared_ptr<ClientUse> ClientUses::Of(const std::string& name) {
   std::weak_ptr<ClientUse>& kept = uses_[name];
   std::shared_ptr<ClientUse> use = kept.lock();
   if (use == nullptr) {
-    use = std::make_shared<ClientUse>(name, log_);
+    const auto number =
+        numbers_.try_emplace(name, std::min(numbers_.size() + 1, size_t{UINT16_MAX})).first->second;
+    use = std::make_shared<ClientUse>(name, log_, number);
     kept = use;
   }
   return use;

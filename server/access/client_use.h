@@ -4,6 +4,7 @@
 #ifndef SLUICE_SERVER_ACCESS_CLIENT_USE_H_
 #define SLUICE_SERVER_ACCESS_CLIENT_USE_H_
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -28,8 +29,9 @@ class ClientUse {
   // Refused acquisitions of a batch that take about as much time as a call.
   static constexpr uint64_t kRefusedPerCall = 16;
 
-  // `log` outlives this; null: none.
-  ClientUse(std::string name, common::Log* log) : name_(std::move(name)), log_(log) {}
+  // `log` outlives this; null: none. `number`: see below.
+  ClientUse(std::string name, common::Log* log, uint16_t number = 0)
+      : name_(std::move(name)), log_(log), number_(number) {}
   ClientUse(const ClientUse&) = delete;
   ClientUse& operator=(const ClientUse&) = delete;
 
@@ -53,6 +55,14 @@ class ClientUse {
     return new_keys_.permits() == algorithm::SharedRate::kUnbounded ? nullptr : &new_keys_;
   }
 
+  // By which the store counts the room of the buckets that the client made (max_table_share). The
+  // same for a name as long as the process lives; 0: not counted.
+  uint16_t number() const { return number_; }
+  // Hundredths.
+  uint8_t table_share() const {
+    return static_cast<uint8_t>(std::min<uint64_t>(most(ClientBound::kTableShare), 100));
+  }
+
   // Held calls or streams that are open now.
   uint64_t open(ClientBound bound) const {
     return open_[Index(bound)].load(std::memory_order_relaxed);
@@ -73,8 +83,10 @@ class ClientUse {
 
   const std::string name_;
   common::Log* const log_;
+  const uint16_t number_;
   // All relaxed: counts, which publish no other data.
-  std::array<std::atomic<uint64_t>, kClientBounds> most_ = {kNoBound, kNoBound, kNoBound, kNoBound};
+  std::array<std::atomic<uint64_t>, kClientBounds> most_ = {kNoBound, kNoBound, kNoBound, kNoBound,
+                                                            kNoBound};
   std::array<std::atomic<uint64_t>, kClientBounds> open_ = {};
   std::array<std::atomic<uint64_t>, kClientBounds> refused_ = {};
   std::array<std::atomic<uint64_t>, kClientBounds> logged_ = {};  // of refused_
@@ -128,6 +140,8 @@ class ClientUses {
   mutable common::Mutex mu_;
   // Those that ended are removed by Of, before it adds one.
   absl::flat_hash_map<std::string, std::weak_ptr<ClientUse>> uses_ ABSL_GUARDED_BY(mu_);
+  // Never removed, since buckets name them. Names after the 65,534th share the last number.
+  absl::flat_hash_map<std::string, uint16_t> numbers_ ABSL_GUARDED_BY(mu_);
   size_t sweep_at_ ABSL_GUARDED_BY(mu_) = 64;
 };
 

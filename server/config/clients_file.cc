@@ -41,7 +41,8 @@ constexpr std::string_view kFields[] = {"name",
                                         "max_calls_per_second",
                                         "max_held_calls",
                                         "max_streams",
-                                        "max_new_keys_per_minute"};
+                                        "max_new_keys_per_minute",
+                                        "max_table_share"};
 constexpr std::string_view kCredentialFields =
     "spiffe_id, dns_san, uri_san, subject, token_sha256 or uid";
 
@@ -262,8 +263,10 @@ class Reader {
     if (value == nullptr) return absl::OkStatus();
     // A client without any calls would have none in `calls`.
     const uint64_t least = bound == access::ClientBound::kCallsPerSecond ? 1 : 0;
+    const bool share = bound == access::ClientBound::kTableShare;
+    const uint64_t greatest = share ? 100 : bounds::kMaxClientBound;
     const std::string form =
-        absl::StrCat("say a whole number from ", least, " to ", bounds::kMaxClientBound,
+        absl::StrCat("say a whole number from ", least, " to ", greatest, share ? " (percent)" : "",
                      ", or leave the field out for no bound");
     const std::string at = absl::StrCat(path, ".", ToAbsl(field));
     if (value->kind != Kind::kValue) return Error(value->place, absl::StrCat(at, ": ", form));
@@ -271,8 +274,7 @@ class Reader {
     const bool digits = std::all_of(value->value.begin(), value->value.end(), [](char c) {
       return absl::ascii_isdigit(static_cast<unsigned char>(c));
     });
-    if (!digits || !absl::SimpleAtoi(value->value, &most) || most < least ||
-        most > bounds::kMaxClientBound) {
+    if (!digits || !absl::SimpleAtoi(value->value, &most) || most < least || most > greatest) {
       return Error(value->place, absl::StrCat(at, ": ", Quoted(value->value), ": ", form));
     }
     client->bounds.Set(bound, most);

@@ -122,8 +122,7 @@ AcquireCall::Attempt& AcquireCall::NewAttempt() {
   attempt.Clear();
   attempt.limits.Use(with_->registry.Local());
   attempt.search_budget = &search_budget_;
-  access::ClientUse* const use = caller_ == nullptr ? nullptr : caller_->use();
-  attempt.new_buckets = use == nullptr ? nullptr : use->new_keys();
+  attempt.maker = MakerFor(caller_);
   attempt.ResetWork();
   return attempt;
 }
@@ -367,6 +366,8 @@ absl::Status AcquireCall::StatusOf(const Item& item) const {
       return errors::NoRoomForEstimate(PathOf(item).Field("settle_within"));
     case store::Outcome::kTooManyNewBuckets:
       return caller_->use()->Refuse(access::ClientBound::kNewKeysPerMinute, 1, decided.now_ns);
+    case store::Outcome::kTableShareUsedUp:
+      return caller_->use()->Refuse(access::ClientBound::kTableShare, 1, decided.now_ns);
     case store::Outcome::kEnded:
       return errors::GrantHasEnded(PathOf(item).Field("request_id"));
   }

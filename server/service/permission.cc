@@ -48,4 +48,10 @@ absl::Status CheckMayRedeem(const access::Caller* caller, std::string_view field
   return absl::OkStatus();
 }
 
+store::BucketMaker MakerFor(const access::CallerPtr& caller) {
+  access::ClientUse* const use = caller == nullptr ? nullptr : caller->use();
+  if (use == nullptr) return {};
+  return {.rate = use->new_keys(), .number = use->number(), .percent = use->table_share()};
+}
+
 }  // namespace sluice::service

@@ -1,4 +1,4 @@
-// Checks of what a call's caller may do, as the clients file says. A null caller may do everything.
+// What a call's caller may do, as the clients file says. A null caller may do everything.
 #ifndef SLUICE_SERVER_SERVICE_PERMISSION_H_
 #define SLUICE_SERVER_SERVICE_PERMISSION_H_
 
@@ -10,6 +10,7 @@
 #include "server/limits/limit_table.h"
 #include "server/service/receipt.h"
 #include "server/service/validation.h"
+#include "server/store/store.h"
 
 namespace sluice::service {
 
@@ -23,6 +24,9 @@ absl::Status CheckMayUse(const access::Caller* caller, const FieldPath& path,
 absl::Status CheckMayRedeem(const access::Caller* caller, std::string_view field,
                             absl::Span<const ReceiptCharge> charges,
                             const limits::LimitTable& table);
+
+// Whose buckets an operation of this caller makes. Without bounds for callers that are no client's.
+store::BucketMaker MakerFor(const access::CallerPtr& caller);
 
 }  // namespace sluice::service
 

@@ -127,8 +127,10 @@ enum class Outcome : uint8_t {
   kNoRoomForEstimate,
   // Nothing was debited: the grant that is remembered was refunded, or has lost slots (Once).
   kEnded,
-  // Nothing was debited: a bucket would have been made beyond AcquireOperation::new_buckets.
+  // Nothing was debited: a bucket would have been made beyond BucketMaker::rate.
   kTooManyNewBuckets,
+  // Nothing was debited: a bucket would have been made beyond BucketMaker::percent.
+  kTableShareUsedUp,
 };
 
 // One acquisition: its charges, and after completion its result. No two charges are on the same
@@ -242,6 +244,17 @@ class Operation {
   ~Operation() = default;
 };
 
+// Whoever makes the buckets of an operation, and how much it may make. A shared store ignores it.
+struct BucketMaker {
+  // One is taken for each bucket. Null: without a bound.
+  algorithm::SharedRate* rate = nullptr;
+  // The store adds up the memory of all buckets that the maker of this number made. 0: it does not.
+  uint16_t number = 0;
+  // While these take that part of the memory which all limits share, in hundredths, the maker gets
+  // memory only from the reserved parts of limits.
+  uint8_t percent = 100;
+};
+
 // Independent acquisitions, decided in order.
 class AcquireOperation : public Operation {
  public:
@@ -252,9 +265,7 @@ class AcquireOperation : public Operation {
   SearchBudget* search_budget = nullptr;
   // On common::Clock::NowNs()'s time line. After it nothing is debited.
   int64_t deadline_ns = kNoDeadline;
-  // A memory store takes one of it for each bucket that it makes. Null: without a bound. A shared
-  // store ignores it.
-  algorithm::SharedRate* new_buckets = nullptr;
+  BucketMaker maker;
 };
 
 struct QueryItem {

@@ -159,7 +159,7 @@ BucketIndex::Lookup BucketIndex::FindExisting(uint64_t hash, const Rule& rule,
 BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key,
                                               int64_t now_ns, MaySweep may_sweep,
                                               algorithm::SearchBudget* budget,
-                                              algorithm::SharedRate* new_buckets) {
+                                              const BucketMaker& maker) {
   const size_t shard_index = ShardOf(hash);
   Shard& shard = shards_[shard_index];
   TableRoom::Part& part = *rules_.Find(rule.id)->part;
@@ -168,6 +168,7 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
     if (budget != nullptr) budget->Spend(slots * kStepsPerSlot);
   };
   for (bool swept_others = !searches;;) {
+    TableRoom::Taken taken;
     {
       common::MutexLock lock(&shard.mu);
       std::atomic<uint64_t>* slot =
@@ -175,24 +176,28 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
       if (slot != nullptr) return Settle(shard, shard_index, slot, hash, rule);
       if (may_sweep == MaySweep::kYes)
         Sweep(shard, shard_index, kSweepPerInsert, now_ns, kFoldsPerInsert);
-      bool room = room_.Take(part, key.size());
-      if (!room && searches) {
+      taken = room_.Take(part, key.size(), maker);
+      if (taken != TableRoom::Taken::kYes && searches) {
         if (Sweep(shard, shard_index, kSweepForRoom, now_ns, kFoldsPerInsert) > 0) {
-          room = room_.Take(part, key.size());
+          taken = room_.Take(part, key.size(), maker);
         } else {
           spend(kSweepForRoom);
         }
       }
-      if (room && new_buckets != nullptr && new_buckets->TakeUpTo(1, now_ns) == 0) {
-        room_.Give(part, key.size());
+      const bool room = taken == TableRoom::Taken::kYes;
+      if (room && maker.rate != nullptr && maker.rate->TakeUpTo(1, now_ns) == 0) {
+        room_.Give(part, key.size(), maker.number);
         return {Status::kTooManyNew, nullptr};
       }
       if (room) {
         if (budget != nullptr) budget->Note(kStepsPerBucket + key.size() / kKeyBytesPerStep);
-        return {Status::kFound, Create(shard, shard_index, hash, rule, key)};
+        return {Status::kFound, Create(shard, shard_index, hash, rule, key, maker.number)};
       }
     }
-    if (swept_others) return {Status::kOverflow, nullptr};
+    if (swept_others) {
+      return {taken == TableRoom::Taken::kNoRoom ? Status::kOverflow : Status::kShareUsedUp,
+              nullptr};
+    }
     swept_others = true;
     if (!SweepElsewhere(now_ns)) spend(kSweepElsewhereForRoom);
   }
@@ -220,7 +225,7 @@ void BucketIndex::Reserve(Shard& shard, size_t shard_index) {
 }
 
 Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,
-                            std::string_view key) {
+                            std::string_view key, uint16_t maker) {
   Reserve(shard, shard_index);
   std::atomic<uint64_t>* slot = nullptr;
   Locate(tables_[shard_index].load(std::memory_order_relaxed), hash, rule, key, &slot);
@@ -235,20 +240,20 @@ Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, con
     word = Record::WordOf(tat);
   } else {
     auto* state = new BucketState(NewState(rule));
-    Recount(rule, {}, CountsOf(*state));
+    Recount(rule, maker, {}, CountsOf(*state));
     word = Record::WordOf(state);
   }
   if (slot->load(std::memory_order_relaxed) == kEmpty) ++shard.used;
   ++shard.live;
   buckets_.fetch_add(1, std::memory_order_relaxed);
   created_.fetch_add(1, std::memory_order_relaxed);
-  return Place(shard_index, slot, hash, word, rule, key);
+  return Place(shard_index, slot, hash, word, rule, key, maker);
 }
 
 Record* BucketIndex::Place(size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
-                           uint64_t word, const Rule& rule, std::string_view key) {
-  Record* const record =
-      Record::Make(slabs_.Allocate(shard_index, Record::Bytes(key.size())), word, rule.id, key);
+                           uint64_t word, const Rule& rule, std::string_view key, uint16_t maker) {
+  Record* const record = Record::Make(slabs_.Allocate(shard_index, Record::Bytes(key.size())), word,
+                                      rule.id, maker, key);
   rules_.Find(rule.id)->buckets.fetch_add(1, std::memory_order_relaxed);
   slot->store(SlotOf(record, hash), std::memory_order_release);
   return record;
@@ -285,10 +290,11 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
       before = CountsOf(*state);
     }
     state->Convert(from, to, at);
-    Recount(rule, before, CountsOf(*state));
+    Recount(rule, old_record->maker(), before, CountsOf(*state));
     converted = Record::WordOf(state);
   }
-  Record* const record = Place(shard_index, slot, hash, converted, rule, old_record->key());
+  Record* const record =
+      Place(shard_index, slot, hash, converted, rule, old_record->key(), old_record->maker());
   old_record->Unlock(Record::kDead);
   epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(old_record));
   old_entry->buckets.fetch_sub(1, std::memory_order_release);
@@ -328,7 +334,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     if (due) state->Fold(parameters, at, *folds);
     *folds -= bookings - state->bookings();
     const bool full = state->IsFull(parameters, at);
-    Recount(*entry->rule, before, full ? Counts{} : CountsOf(*state));
+    Recount(*entry->rule, record->maker(), before, full ? Counts{} : CountsOf(*state));
     if (!full) {
       record->Unlock(word);
       return false;
@@ -355,7 +361,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     slots[index].store(kTombstone, std::memory_order_release);
   }
   --shard.live;
-  room_.Give(*entry->part, record->key().size());
+  room_.Give(*entry->part, record->key().size(), record->maker());
   buckets_.fetch_sub(1, std::memory_order_relaxed);
   dropped_.fetch_add(1, std::memory_order_relaxed);
   epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(record));

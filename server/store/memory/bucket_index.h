@@ -72,7 +72,14 @@ class BucketIndex {
     });
   }
 
-  enum class Status : uint8_t { kFound, kAbsent, kStaleRule, kOverflow, kTooManyNew };
+  enum class Status : uint8_t {
+    kFound,
+    kAbsent,
+    kStaleRule,
+    kOverflow,
+    kTooManyNew,
+    kShareUsedUp,
+  };
   struct Lookup {
     Status status = Status::kAbsent;
     Record* record = nullptr;  // kFound, kStaleRule
@@ -82,11 +89,12 @@ class BucketIndex {
   // its rule is newer. kOverflow: there is none, and no room for one. REQUIRES: in a guard. With
   // kYes it also drops full buckets that it finds, even one that was just created. Searches for
   // room that find none take from `budget` (null: there is no budget). Where it is spent, there is
-  // no search. kTooManyNew: there is room, but none of `new_buckets` is left (null: no bound).
+  // no search. kTooManyNew: there is room, but nothing of the maker's rate is left. kShareUsedUp:
+  // of its share of the room.
   enum class MaySweep : bool { kNo = false, kYes = true };
   Lookup FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key, int64_t now_ns,
                       MaySweep may_sweep, algorithm::SearchBudget* budget,
-                      algorithm::SharedRate* new_buckets);
+                      const BucketMaker& maker);
   // As above, but creates none: kAbsent.
   Lookup FindExisting(uint64_t hash, const Rule& rule, std::string_view key);
 
@@ -147,12 +155,14 @@ class BucketIndex {
   static Counts CountsOf(const algorithm::BucketState& state) {
     return {state.MemoryBytes(), state.open_receipts(), state.bookings()};
   }
-  // To be called when a state has changed, come (`before` is {}) or gone.
-  void Recount(const Rule& rule, const Counts& before, const Counts& after) {
+  // To be called when the state of a bucket has changed, come (`before` is {}) or gone. `maker`:
+  // the bucket's.
+  void Recount(const Rule& rule, uint16_t maker, const Counts& before, const Counts& after) {
     // Unsigned sums wrap: the total is right whatever the order.
     if (after.bytes != before.bytes) {
       state_bytes_.fetch_add(after.bytes - before.bytes, std::memory_order_relaxed);
-      room_.Grow(*rules_.Find(rule.id)->part, static_cast<int64_t>(after.bytes - before.bytes));
+      room_.Grow(*rules_.Find(rule.id)->part, static_cast<int64_t>(after.bytes - before.bytes),
+                 maker);
     }
     if (after.receipts != before.receipts) {
       open_receipts_.fetch_add(after.receipts - before.receipts, std::memory_order_relaxed);
@@ -164,8 +174,10 @@ class BucketIndex {
     }
   }
 
-  // Whether the states of this limit's buckets should not grow.
-  bool Full(const Rule& rule) const { return room_.Full(*rules_.Find(rule.id)->part); }
+  // Whether an operation of this maker should not let the states of the limit's buckets grow.
+  bool Full(const Rule& rule, uint16_t maker) const {
+    return room_.Full(*rules_.Find(rule.id)->part, maker);
+  }
 
   RuleRegistry& rules() { return rules_; }
   EpochDomain& epochs() { return epochs_; }
@@ -269,10 +281,10 @@ class BucketIndex {
   Record* Convert(Shard& shard, size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
                   const Rule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   Record* Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,
-                 std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+                 std::string_view key, uint16_t maker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Makes the record and puts it into the slot.
   Record* Place(size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash, uint64_t word,
-                const Rule& rule, std::string_view key);
+                const Rule& rule, std::string_view key, uint16_t maker);
   // Returns false if the record is dead.
   bool VisitSaved(Record* record, absl::FunctionRef<void(const Saved&)> visit);
   bool RestoreWord(const Rule& rule, std::string_view key, uint64_t word);

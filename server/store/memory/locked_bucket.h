@@ -92,10 +92,11 @@ class LockedBucket {
     return any;
   }
   // To be called before an acquisition is decided, which may open a receipt. If its state would
-  // grow and there is no room, the bucket counts as missing.
-  void RefuseToGrow(bool want_receipt) {
+  // grow and there is no room, the bucket counts as missing. `maker`: whose operation it is.
+  void RefuseToGrow(bool want_receipt, uint16_t maker) {
+    maker_ = maker;
     const bool grows = want_receipt || parameters().kind == algorithm::Kind::kSlidingLog;
-    no_room_ = grows && !missing() && index_->Full(*rule_);
+    no_room_ = grows && !missing() && Full();
   }
   // Publishes the new word. A token bucket without open receipts and bookings becomes a plain word
   // again. Returns how many receipts were closed to make room for newer ones.
@@ -114,7 +115,7 @@ class LockedBucket {
         }
       }
       if (!plain && changed_) after = BucketIndex::CountsOf(state());
-      if (changed_) index_->Recount(*rule_, before_, after);
+      if (changed_) index_->Recount(*rule_, record_->maker(), before_, after);
     }
     changed_ = false;
     record_->Unlock(word_);
@@ -189,7 +190,7 @@ class LockedBucket {
     return Record::IsPlain(word_) ? nullptr : state().slots();
   }
   bool HasRoomForEstimate(int64_t now_ns) {
-    if (index_->Full(*rule_)) return false;
+    if (Full()) return false;
     return Record::IsPlain(word_) || ToChange().HasRoomForEstimate(At(now_ns));
   }
   void BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
@@ -243,13 +244,16 @@ class LockedBucket {
     const uint64_t since = changed_ ? bookings() - before_.bookings : 0;
     return bookings() >= common::bounds::kMaxBookingsPerBucket ||
            index_->bookings_of_limit(*rule_) + since >= common::bounds::kMaxBookingsPerLimit ||
-           index_->bookings() + since >= common::bounds::kMaxBookings || index_->Full(*rule_);
+           index_->bookings() + since >= common::bounds::kMaxBookings || Full();
   }
   // REQUIRES: bookings() != 0.
   int64_t NextGrantTimeNs() const { return state().NextGrantTimeNs(); }
   int64_t LastGrantTimeNs() const { return state().LastGrantTimeNs(); }
 
  private:
+  // Whether the operation should not let the bucket grow.
+  bool Full() const { return index_->Full(*rule_, maker_); }
+
   bool MayHaveBooked() const {
     return bookings() != 0 || (!missing() && !Record::IsPlain(word_) && state().slots() != nullptr);
   }
@@ -279,6 +283,7 @@ class LockedBucket {
   int64_t wall_ahead_ns_ = 0;       // wall clock minus NowNs(); read for fixed_window only
   size_t receipts_evicted_ = 0;
   bool no_room_ = false;
+  uint16_t maker_ = 0;    // of the operation
   bool changed_ = false;  // the state may differ from what the index counts:
   BucketIndex::Counts before_;
 };

@@ -75,7 +75,7 @@ void MemoryStore::Acquire(AcquireOperation* operation) {
     SearchBudget* const budget =
         operation->search_budget != nullptr ? operation->search_budget : &own;
     Work work(budget, operation->most_work);
-    work.new_buckets = operation->new_buckets;
+    work.maker = operation->maker;
     EpochGuard guard(index_.epochs());
     if (single) {
       operation->undecided = AcquireOne(acquisitions[0], hash, now_ns, work) ? 0 : 1;
@@ -247,7 +247,8 @@ bool MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work w
     }
   }
   int64_t at_ns = now_ns;
-  switch (LockAndOpen(absl::MakeSpan(buckets), /*create=*/true, now_ns, work, &at_ns)) {
+  const Opened opened = LockAndOpen(absl::MakeSpan(buckets), /*create=*/true, now_ns, work, &at_ns);
+  switch (opened) {
     case Opened::kOpen:
       break;
     case Opened::kStaleRule:
@@ -257,7 +258,9 @@ bool MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work w
     case Opened::kHasDue:
       return false;
     case Opened::kTooManyNew:
-      acquisition.outcome = Outcome::kTooManyNewBuckets;
+    case Opened::kShareUsedUp:
+      acquisition.outcome =
+          opened == Opened::kTooManyNew ? Outcome::kTooManyNewBuckets : Outcome::kTableShareUsedUp;
       acquisition.now_ns = now_ns;
       work.budget->Note(kRefusalSteps);
       return true;
@@ -266,7 +269,7 @@ bool MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work w
   for (LockedBucket& bucket : buckets) {
     set += bucket.hash();  // whatever their order
     work.budget->Note(bucket.DecisionSteps());
-    bucket.RefuseToGrow(acquisition.want_receipt);
+    bucket.RefuseToGrow(acquisition.want_receipt, work.maker.number);
     if (!bucket.missing()) continue;
     (overflow_ == OverflowPolicy::kAllow ? overflow_allowed_ : overflow_denied_)
         .fetch_add(1, std::memory_order_relaxed);
@@ -308,10 +311,11 @@ MemoryStore::Opened MemoryStore::LockAll(absl::Span<LockedBucket> buckets,
       const BucketIndex::Lookup lookup =
           create_at_ns.has_value()
               ? index_.FindOrCreate(bucket.hash(), bucket.rule(), bucket.key(), *create_at_ns,
-                                    may_sweep, work.budget, work.new_buckets)
+                                    may_sweep, work.budget, work.maker)
               : index_.FindExisting(bucket.hash(), bucket.rule(), bucket.key());
       if (lookup.status == BucketIndex::Status::kStaleRule) return Opened::kStaleRule;
       if (lookup.status == BucketIndex::Status::kTooManyNew) return Opened::kTooManyNew;
+      if (lookup.status == BucketIndex::Status::kShareUsedUp) return Opened::kShareUsedUp;
       bucket.set_record(lookup.record);
     }
     // All threads lock in the order of addresses, so no two wait for each other.
@@ -465,6 +469,7 @@ std::optional<RefundOutcome> MemoryStore::RefundNow(const RefundOperation& opera
       return RefundOutcome::kStaleRule;
     case Opened::kHasDue:
     case Opened::kTooManyNew:  // it makes none
+    case Opened::kShareUsedUp:
       return std::nullopt;
   }
   for (const LockedBucket& bucket : buckets) {
@@ -566,6 +571,7 @@ std::optional<SettleOutcome> MemoryStore::SettleNow(SettleOperation* operation, 
       return SettleOutcome::kStaleRule;
     case Opened::kHasDue:
     case Opened::kTooManyNew:  // it makes none
+    case Opened::kShareUsedUp:
       return std::nullopt;
   }
   for (const LockedBucket& bucket : buckets) work.budget->Note(bucket.DecisionSteps());

@@ -129,7 +129,7 @@ class MemoryStore final : public Store {
     SearchBudget* const budget;
     const int64_t begins_at;
     const int64_t most;
-    algorithm::SharedRate* new_buckets = nullptr;  // AcquireOperation::new_buckets
+    BucketMaker maker = {};  // of AcquireOperation
   };
 
   // Returns how many acquisitions, the last ones, it leaves undecided.
@@ -167,11 +167,12 @@ class MemoryStore final : public Store {
     kOpen,
     // Nothing is locked:
     kStaleRule,
-    kHasDue,      // bookings are left to be folded
-    kTooManyNew,  // a bucket would be made beyond Work::new_buckets
+    kHasDue,       // bookings are left to be folded
+    kTooManyNew,   // a bucket would be made beyond the rate of Work::maker
+    kShareUsedUp,  // beyond its share of the room
   };
   // Finds the buckets, creates missing ones if `create_at_ns` is given, and locks them all: kOpen,
-  // kStaleRule or kTooManyNew.
+  // kStaleRule, kTooManyNew or kShareUsedUp.
   Opened LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns,
                  const Work& work);
   // Opens all buckets at the moment of the operation: now_ns, or later, which it writes to *at_ns.

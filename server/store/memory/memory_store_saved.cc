@@ -89,7 +89,7 @@ bool BucketIndex::Restore(const Rule& rule, std::string_view key, BucketState st
   const Counts counts = CountsOf(*owned);
   if (!RestoreWord(rule, key, Record::WordOf(owned.get()))) return false;
   owned.release();
-  Recount(rule, {}, counts);
+  Recount(rule, /*maker=*/0, {}, counts);
   return true;
 }
 
@@ -105,10 +105,10 @@ bool BucketIndex::RestoreWord(const Rule& rule, std::string_view key, uint64_t w
     RuleRegistry::Entry* const old_entry = rules_.Find(old_record->rule_id());
     if (const uint64_t old_word = old_record->word(); !Record::IsPlain(old_word)) {
       BucketState* const old_state = Record::StateOf(old_word);
-      Recount(*old_entry->rule, CountsOf(*old_state), {});
+      Recount(*old_entry->rule, old_record->maker(), CountsOf(*old_state), {});
       delete old_state;
     }
-    Place(shard_index, slot, hash, word, rule, key);
+    Place(shard_index, slot, hash, word, rule, key, old_record->maker());
     old_record->Unlock(Record::kDead);
     epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(old_record));
     old_entry->buckets.fetch_sub(1, std::memory_order_release);
@@ -122,7 +122,7 @@ bool BucketIndex::RestoreWord(const Rule& rule, std::string_view key, uint64_t w
   ++shard.live;
   buckets_.fetch_add(1, std::memory_order_relaxed);
   created_.fetch_add(1, std::memory_order_relaxed);
-  Place(shard_index, slot, hash, word, rule, key);
+  Place(shard_index, slot, hash, word, rule, key, /*maker=*/0);
   return true;
 }
 

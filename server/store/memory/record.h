@@ -1,5 +1,5 @@
 // Record: a bucket in the memory store: one word of state, the id of the rule that computed the
-// state, and the key. Immutable but for the word.
+// state, who made it, and the key. Immutable but for the word.
 //
 // The word:
 //   bit 63  locked: only the thread that set it may change the word
@@ -41,8 +41,9 @@ class Record {
   }
 
   // REQUIRES: `memory` holds Bytes(key.size()), aligned to 8; key.size() < 2^16.
-  static Record* Make(void* memory, uint64_t word, uint32_t rule_id, std::string_view key) {
-    Record* record = new (memory) Record(word, rule_id, static_cast<uint16_t>(key.size()));
+  static Record* Make(void* memory, uint64_t word, uint32_t rule_id, uint16_t maker,
+                      std::string_view key) {
+    Record* record = new (memory) Record(word, rule_id, maker, static_cast<uint16_t>(key.size()));
     if (!key.empty()) {
       std::memcpy(static_cast<char*>(memory) + kKeyOffset, key.data(), key.size());
     }
@@ -50,6 +51,8 @@ class Record {
   }
 
   uint32_t rule_id() const { return rule_id_; }
+  // BucketMaker::number.
+  uint16_t maker() const { return maker_; }
   std::string_view key() const {
     return {reinterpret_cast<const char*>(this) + kKeyOffset, key_bytes_};
   }
@@ -127,13 +130,14 @@ class Record {
   // Each sleep is twice as long as the one before, up to a millisecond: a sleep costs processor
   // time too, and the last one adds at most as much as was waited before.
   static constexpr unsigned SleepUs(int sleeps) { return 16u << std::min(sleeps, 6); }
-  static constexpr size_t kKeyOffset = 14;
+  static constexpr size_t kKeyOffset = 16;
 
-  Record(uint64_t word, uint32_t rule_id, uint16_t key_bytes)
-      : word_(word), rule_id_(rule_id), key_bytes_(key_bytes) {}
+  Record(uint64_t word, uint32_t rule_id, uint16_t maker, uint16_t key_bytes)
+      : word_(word), rule_id_(rule_id), maker_(maker), key_bytes_(key_bytes) {}
 
   std::atomic<uint64_t> word_;
   const uint32_t rule_id_;
+  const uint16_t maker_;
   const uint16_t key_bytes_;
   // The key's bytes follow at kKeyOffset.
 };

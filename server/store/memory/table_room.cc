@@ -84,6 +84,19 @@ void TableRoom::ComputeParts() {
     part->beyond.store(part->used > part->reserved, std::memory_order_relaxed);
   }
   rest_used_up_.store(beyond_ > rest_ || used_ > size_, std::memory_order_relaxed);
+  for (size_t i = 1; i < makers_.size(); ++i) SetShareUsedUp(static_cast<uint16_t>(i));
+}
+
+void TableRoom::CountFor(uint16_t maker, uint64_t bytes) {
+  if (maker == 0 || maker >= makers_.size()) return;
+  makers_[maker].used += bytes;
+  SetShareUsedUp(maker);
+}
+
+void TableRoom::SetShareUsedUp(uint16_t maker) {
+  const bool used_up = makers_[maker].used > ShareOf(makers_[maker]);
+  if (used_up == ShareUsedUp(maker)) return;
+  shares_used_up_[maker / 64].fetch_xor(uint64_t{1} << (maker % 64), std::memory_order_relaxed);
 }
 
 void TableRoom::SetUsed(Part& part, uint64_t used) {
@@ -106,18 +119,27 @@ void TableRoom::Refresh() {
   if (stale_) ComputeParts();
 }
 
-bool TableRoom::Take(Part& part, size_t key_bytes) {
+TableRoom::Taken TableRoom::Take(Part& part, size_t key_bytes, const BucketMaker& maker) {
   const uint64_t cost = CostOf(key_bytes);
   common::MutexLock lock(&mu_);
-  const auto fits = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  if (maker.number >= makers_.size() && maker.number != 0) makers_.resize(maker.number + 1);
+  if (maker.number != 0) makers_[maker.number].percent = maker.percent;
+  const auto judge = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const uint64_t own = part.used < part.reserved ? part.reserved - part.used : 0;
-    return used_ + cost <= size_ && (cost <= own || beyond_ + (cost - own) <= rest_);
+    if (used_ + cost > size_) return Taken::kNoRoom;
+    if (cost <= own) return Taken::kYes;
+    if (beyond_ + (cost - own) > rest_) return Taken::kNoRoom;
+    if (maker.number == 0 || maker.percent >= 100) return Taken::kYes;
+    const Maker& counted = makers_[maker.number];
+    return counted.used + cost <= ShareOf(counted) ? Taken::kYes : Taken::kShareUsedUp;
   };
   // Until the parts are computed, the limits that were there first share all.
-  if (stale_ && (part.reserved == 0 || !fits())) ComputeParts();
-  if (!fits()) return false;
+  if (stale_ && (part.reserved == 0 || judge() != Taken::kYes)) ComputeParts();
+  const Taken taken = judge();
+  if (taken != Taken::kYes) return taken;
   SetUsed(part, part.used + cost);
-  return true;
+  CountFor(maker.number, cost);
+  return taken;
 }
 
 bool TableRoom::TakeSaved(Part& part, size_t key_bytes) {
@@ -128,16 +150,18 @@ bool TableRoom::TakeSaved(Part& part, size_t key_bytes) {
   return true;
 }
 
-void TableRoom::Give(Part& part, size_t key_bytes) {
+void TableRoom::Give(Part& part, size_t key_bytes, uint16_t maker) {
   const uint64_t cost = CostOf(key_bytes);
   common::MutexLock lock(&mu_);
   SetUsed(part, part.used - cost);
+  CountFor(maker, -cost);
 }
 
-void TableRoom::Grow(Part& part, int64_t bytes) {
+void TableRoom::Grow(Part& part, int64_t bytes, uint16_t maker) {
   if (max_bytes_ == 0 || bytes == 0) return;
   common::MutexLock lock(&mu_);
   SetUsed(part, part.used + static_cast<uint64_t>(bytes));
+  CountFor(maker, static_cast<uint64_t>(bytes));
 }
 
 }  // namespace sluice::store::memory

@@ -13,21 +13,28 @@
 // has fewer than 68. Meanwhile the third takes its part as far as there is room in the table at
 // all.
 //
+// A maker (store::BucketMaker) with a share of less than the whole gets room beyond the reserved
+// part of a limit only while all the buckets that it made take less than its share of the rest. So
+// it cannot use up what all limits share, however its buckets are divided between them.
+//
 // Parts change when limits come, go, or are held by no table of limits any more (RuleRegistry says
 // so). They are computed when they are needed, since a reload of 100,000 limits changes them
 // 100,000 times.
 #ifndef SLUICE_SERVER_STORE_MEMORY_TABLE_ROOM_H_
 #define SLUICE_SERVER_STORE_MEMORY_TABLE_ROOM_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/mutex.h"
 #include "server/store/rule.h"
+#include "server/store/store.h"
 
 namespace sluice::store::memory {
 
@@ -63,21 +70,22 @@ class TableRoom {
   // Computes the parts if limits have come or gone.
   void Refresh();
 
-  // Takes the room of a new bucket, and gives it back. Take returns false if there is none.
-  // `key_bytes`: the length of its key.
-  bool Take(Part& part, size_t key_bytes);
-  void Give(Part& part, size_t key_bytes);
+  enum class Taken : uint8_t { kYes, kNoRoom, kShareUsedUp };
+  // Takes the room of a new bucket, and gives it back. `key_bytes`: the length of its key. Give's
+  // `maker` is the number of Take's.
+  Taken Take(Part& part, size_t key_bytes, const BucketMaker& maker = {});
+  void Give(Part& part, size_t key_bytes, uint16_t maker = 0);
   // Takes the room of a bucket that was saved: from what all limits share too, whatever the parts
   // are now. Returns false if the whole table has none.
   bool TakeSaved(Part& part, size_t key_bytes);
-  // To be called when a bucket's state has grown or shrunk.
-  void Grow(Part& part, int64_t bytes);
+  // To be called when the state of a bucket of this maker has grown or shrunk.
+  void Grow(Part& part, int64_t bytes, uint16_t maker = 0);
 
-  // Whether the limit's buckets should not grow: it uses more than its part, and the shared rest is
-  // used up.
-  bool Full(const Part& part) const {
-    return rest_used_up_.load(std::memory_order_relaxed) &&
-           part.beyond.load(std::memory_order_relaxed);
+  // Whether this maker should not let the limit's buckets grow: the limit uses more than its part,
+  // and the shared rest, or the maker's share of it, is used up.
+  bool Full(const Part& part, uint16_t maker = 0) const {
+    return part.beyond.load(std::memory_order_relaxed) &&
+           (rest_used_up_.load(std::memory_order_relaxed) || ShareUsedUp(maker));
   }
 
   // The most bytes that a key takes, without open receipts and bookings, which have bounds of their
@@ -87,6 +95,11 @@ class TableRoom {
   uint64_t ReservableBytes() const { return max_bytes_ / 2; }
 
  private:
+  struct Maker {
+    uint64_t used = 0;  // by all buckets that it made
+    uint8_t percent = 100;
+  };
+
   // The room of a bucket without its state.
   uint64_t CostOf(size_t key_bytes) const;
   void ComputeParts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -94,19 +107,31 @@ class TableRoom {
     return part.used > part.reserved ? part.used - part.reserved : 0;
   }
   void SetUsed(Part& part, uint64_t used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Adds to what the buckets of this maker use; negative numbers wrap around.
+  void CountFor(uint16_t maker, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetShareUsedUp(uint16_t maker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint64_t ShareOf(const Maker& maker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return rest_ / 100 * maker.percent + rest_ % 100 * maker.percent / 100;
+  }
+  bool ShareUsedUp(uint16_t maker) const {
+    return (shares_used_up_[maker / 64].load(std::memory_order_relaxed) >> (maker % 64) & 1) != 0;
+  }
 
   const uint64_t max_bytes_;
   // Each bucket counts as at least that much, so that there are never more than max_buckets.
   const uint64_t least_cost_;
   const uint64_t size_;  // of the whole table
   std::atomic<bool> rest_used_up_{false};
+  // A bit for each maker. Changed with mu_ held.
+  std::array<std::atomic<uint64_t>, (size_t{UINT16_MAX} + 1) / 64> shares_used_up_ = {};
 
   common::Mutex mu_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<Part>> parts_ ABSL_GUARDED_BY(mu_);
-  bool stale_ ABSL_GUARDED_BY(mu_) = false;   // the parts are to be computed
-  uint64_t rest_ ABSL_GUARDED_BY(mu_);        // what limits share
-  uint64_t beyond_ ABSL_GUARDED_BY(mu_) = 0;  // what all limits use beyond their parts
-  uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;    // what all limits use
+  bool stale_ ABSL_GUARDED_BY(mu_) = false;         // the parts are to be computed
+  uint64_t rest_ ABSL_GUARDED_BY(mu_);              // what limits share
+  uint64_t beyond_ ABSL_GUARDED_BY(mu_) = 0;        // what all limits use beyond their parts
+  uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;          // what all limits use
+  std::vector<Maker> makers_ ABSL_GUARDED_BY(mu_);  // by number; those that have taken room
 };
 
 }  // namespace sluice::store::memory

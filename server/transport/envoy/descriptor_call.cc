@@ -420,8 +420,7 @@ void DescriptorCall::SendSlice() {
   debits_.search_budget = &search_budget_;
   debits_.acquisitions = absl::MakeSpan(acquisitions_).subspan(debited_);
   debits_.deadline_ns = deadline_ns_;
-  access::ClientUse* const use = caller_ == nullptr ? nullptr : caller_->use();
-  debits_.new_buckets = use == nullptr ? nullptr : use->new_keys();
+  debits_.maker = service::MakerFor(caller_);
   with_->service.store.Acquire(&debits_);
 }
 
@@ -458,7 +457,11 @@ absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
   for (; judged_ < places_.size() && places_[judged_].acquisition < end; ++judged_) {
     const Place& place = places_[judged_];
     store::Acquisition& decided = acquisitions_[place.acquisition];
-    if (decided.outcome == store::Outcome::kTooManyNewBuckets) DenyNewKeys(&decided);
+    if (decided.outcome == store::Outcome::kTooManyNewBuckets) {
+      DenyNewKey(access::ClientBound::kNewKeysPerMinute, &decided);
+    } else if (decided.outcome == store::Outcome::kTableShareUsedUp) {
+      DenyNewKey(access::ClientBound::kTableShare, &decided);
+    }
     if (decided.outcome == store::Outcome::kStaleRule && tables_.size() < service::kMaxAttempts) {
       todo_.push_back(place.descriptor);
     } else if (absl::Status error = ErrorOf(decided); !error.ok()) {
@@ -472,10 +475,8 @@ absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
 }
 
 // Other descriptors of the request may be counted already, so it is no error of the call.
-void DescriptorCall::DenyNewKeys(store::Acquisition* refused) const {
-  caller_->use()
-      ->Refuse(access::ClientBound::kNewKeysPerMinute, 1, with_->service.clock.NowNs())
-      .IgnoreError();
+void DescriptorCall::DenyNewKey(access::ClientBound bound, store::Acquisition* refused) const {
+  caller_->use()->Refuse(bound, 1, with_->service.clock.NowNs()).IgnoreError();
   refused->outcome = store::Outcome::kDenied;
   refused->source = store::Source::kOverflow;
   refused->retry_after_ns = store::kOverflowRetryNs;

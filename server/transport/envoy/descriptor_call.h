@@ -207,8 +207,8 @@ class DescriptorCall final {
   // Of the acquisitions [begin, end) of the slice. Returns the error of one that has one.
   absl::Status JudgeDebits(size_t begin, size_t end);
   void Checked();
-  // As if there were no room for keys: the client has made too many (max_new_keys_per_minute).
-  void DenyNewKeys(store::Acquisition* refused) const;
+  // As if there were no room for keys: the client has made too many.
+  void DenyNewKey(access::ClientBound bound, store::Acquisition* refused) const;
   absl::Status ErrorOf(const store::Acquisition& decided) const;
   absl::Status StoreError(bool may_be_debited) const;
   void JudgeDebit(const Place& place);

@@ -116,6 +116,15 @@ TEST(ClientUseTest, CountsCarryOverByNameAsLongAsACallLasts) {
   EXPECT_TRUE(third.Enter(after, ClientBound::kHeldCalls));
 }
 
+// Buckets name their maker by it.
+TEST(ClientUseTest, NumberIsTheSameForANameAndNobodyElses) {
+  ClientUses uses(nullptr);
+  const uint16_t mesh = uses.Of("mesh")->number();
+  EXPECT_NE(mesh, 0);
+  for (int i = 0; i < 200; ++i) EXPECT_NE(uses.Of(absl::StrCat("c", i))->number(), mesh);
+  EXPECT_EQ(uses.Of("mesh")->number(), mesh);
+}
+
 TEST(ClientUseTest, RateCarriesOverWhenItChanges) {
   ClientUse use("mesh", nullptr);
   use.SetBounds(BoundsOf(ClientBound::kCallsPerSecond, 100));

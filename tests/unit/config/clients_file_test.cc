@@ -33,6 +33,7 @@ TEST(ClientsFileTest, ReadsAllFields) {
     max_held_calls: 100
     max_streams: 0
     max_new_keys_per_minute: 10000000
+    max_table_share: 25
   - name: anonymous
     limits: "public.*"
     calls: acquire
@@ -58,6 +59,7 @@ TEST(ClientsFileTest, ReadsAllFields) {
   EXPECT_EQ(checkout.bounds.Of(ClientBound::kHeldCalls), 100);
   EXPECT_EQ(checkout.bounds.Of(ClientBound::kStreams), 0);
   EXPECT_EQ(checkout.bounds.Of(ClientBound::kNewKeysPerMinute), 10'000'000);
+  EXPECT_EQ(checkout.bounds.Of(ClientBound::kTableShare), 25);
   EXPECT_FALSE((*clients)[1].bounds.any());
   EXPECT_TRUE((*clients)[1].known_by.empty());
   EXPECT_TRUE((*clients)[1].limits.Match("public.a"));
@@ -109,7 +111,7 @@ const BadCase kCases[] = {
     {"UnknownField", Client("token: x"),
      "f.yaml:3:5: clients[0]: \"token\": no field has that name; there are name, spiffe_id, "
      "dns_san, uri_san, subject, token_sha256, uid, limits, domains, calls, max_calls_per_second, "
-     "max_held_calls, max_streams and max_new_keys_per_minute"},
+     "max_held_calls, max_streams, max_new_keys_per_minute and max_table_share"},
     {"NearField", Client("limit: x"),
      "f.yaml:3:5: clients[0]: \"limit\": no field has that name; did you mean limits?"},
     {"NoName", "clients:\n- { uid: 1 }\n", "f.yaml:2:3: clients[0].name: give the client a name"},
@@ -181,6 +183,10 @@ const BadCase kCases[] = {
     {"NegativeKeys", Good("max_new_keys_per_minute: -1"),
      "f.yaml:6:30: clients[0].max_new_keys_per_minute: \"-1\": say a whole number from 0 to "
      "10000000, or leave the field out for no bound"},
+    {"ShareBeyondTheWhole", Good("max_table_share: 101"),
+     "f.yaml:6:22: clients[0].max_table_share: \"101\": say a whole number from 0 to 100 "
+     "(percent), "
+     "or leave the field out for no bound"},
     {"BoundWithoutValue", Good("max_streams:"),
      "f.yaml:6:5: clients[0].max_streams: say a whole number from 0 to 10000000, or leave the "
      "field "

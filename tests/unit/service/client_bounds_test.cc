@@ -49,7 +49,8 @@ class ClientBoundsTest : public ServiceTest {
     return granted;
   }
 
-  std::shared_ptr<access::ClientUse> use_ = std::make_shared<access::ClientUse>("mesh", nullptr);
+  std::shared_ptr<access::ClientUse> use_ =
+      std::make_shared<access::ClientUse>("mesh", nullptr, /*number=*/1);
   access::Clients clients_{[this] {
     access::Client client;
     client.name = "anonymous";  // recognised without a proof
@@ -131,6 +132,38 @@ TEST_F(ClientBoundsTest, RefusedNewKeyDebitsNoOtherBucketOfTheAcquisition) {
   EXPECT_EQ(call_.result(0).status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Remaining("other", "k"), 4);
   EXPECT_EQ(store_.Stats().buckets, 1);
+}
+
+TEST_F(ClientBoundsTest, KeysBeyondTheShareOfTheTableAreRefusedAndLeaveRoomForOthers) {
+  store::MemoryStore small(clock_, {.max_buckets = 100, .seed = 1});
+  limits::LimitRegistry registry(&small);
+  ASSERT_TRUE(registry.ApplyFile({PerSecond("api", 5)}, "1").ok());
+  RateLimiter limiter(registry, small, clock_, metrics_, usage_, signer_);
+  Bound(ClientBound::kTableShare, 20);
+  int made = 0;
+  const auto acquire = [&](access::CallerPtr caller) {
+    const std::string key = absl::StrCat("k", made++);
+    call_.Reset(AcquireCall::Form::kUnary);
+    call_.UseCaller(std::move(caller));
+    call_.BeginAcquisition({});
+    call_.AddCharge("api", key, 1);
+    limiter.Acquire(&call_, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+    return call_.result(0);
+  };
+  // Half of the table is reserved for the only limit. Then its share of the rest is used up, too.
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(acquire(Caller()).granted) << i;
+  const AcquisitionResult refused = acquire(Caller());
+  EXPECT_EQ(refused.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(common::errors::WasNotExecuted(refused.status));
+  EXPECT_THAT(std::string(refused.status.message()),
+              HasSubstr("client \"mesh\" has reached max_table_share: 20"));
+  EXPECT_EQ(use_->refused(ClientBound::kTableShare), 1);
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(acquire(nullptr).granted) << i;
+  // Buckets that are full again are dropped, and no longer count.
+  clock_.Advance(100 * kSecond);
+  while (small.Maintain()) {
+  }
+  EXPECT_TRUE(acquire(Caller()).granted);
 }
 
 TEST_F(ClientBoundsTest, TableHasRoomForOthersAfterRefusedKeys) {

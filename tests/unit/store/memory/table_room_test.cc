@@ -22,9 +22,14 @@ Rule RuleOf(uint32_t limit_id, std::optional<uint64_t> min_keys = {}) {
   return rule;
 }
 
+bool Takes(TableRoom& room, TableRoom::Part& part, size_t key_bytes,
+           const BucketMaker& maker = {}) {
+  return room.Take(part, key_bytes, maker) == TableRoom::Taken::kYes;
+}
+
 uint64_t TakeAll(TableRoom& room, TableRoom::Part& part, size_t key_bytes = 8) {
   uint64_t taken = 0;
-  while (room.Take(part, key_bytes)) ++taken;
+  while (Takes(room, part, key_bytes)) ++taken;
   return taken;
 }
 
@@ -47,13 +52,44 @@ TEST(TableRoomTest, FollowsTheExampleInTheHeader) {
   EXPECT_TRUE(room.Full(*first));
   EXPECT_EQ(TakeAll(room, *third), 16u);
   for (int i = 75; i > 68; --i) {
-    EXPECT_FALSE(room.Take(*first, 8));
+    EXPECT_FALSE(Takes(room, *first, 8));
     room.Give(*first, 8);
   }
-  EXPECT_FALSE(room.Take(*first, 8));
+  EXPECT_FALSE(Takes(room, *first, 8));
   room.Give(*first, 8);
   EXPECT_FALSE(room.Full(*first));
-  EXPECT_TRUE(room.Take(*first, 8));
+  EXPECT_TRUE(Takes(room, *first, 8));
+}
+
+TEST(TableRoomTest, MakerGetsRoomBeyondReservedPartsWhileItsBucketsTakeLessThanItsShare) {
+  TableRoom room(100, 0);
+  const auto first = room.Join(RuleOf(1));
+  const auto second = room.Join(RuleOf(2));
+  const BucketMaker maker{.number = 7, .percent = 80};  // 40 of the 50 that are shared
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(Takes(room, *first, 8, maker)) << i;
+  EXPECT_EQ(room.Take(*first, 8, maker), TableRoom::Taken::kShareUsedUp);
+  EXPECT_TRUE(Takes(room, *second, 8, maker)) << "that part is reserved";
+  room.Give(*second, 8, maker.number);
+  // Another one's bucket does not count for it, and takes what is left.
+  EXPECT_TRUE(Takes(room, *first, 8, {.number = 8, .percent = 10}));
+  for (int i = 0; i < 34; ++i) ASSERT_TRUE(Takes(room, *first, 8)) << i;
+  EXPECT_EQ(room.Take(*first, 8), TableRoom::Taken::kNoRoom);
+  room.Give(*first, 8, maker.number);
+  EXPECT_TRUE(Takes(room, *first, 8, maker));
+}
+
+TEST(TableRoomTest, MakerBeyondItsShareLetsNoBucketGrow) {
+  TableRoom room(1000, 1'000'000);
+  const auto part = room.Join(RuleOf(1));
+  const BucketMaker maker{.number = 65535, .percent = 10};  // 50,000 bytes
+  ASSERT_TRUE(Takes(room, *part, 8, maker));
+  room.Grow(*part, 50'000, maker.number);
+  EXPECT_FALSE(room.Full(*part, maker.number)) << "within the limit's part";
+  room.Grow(*part, 460'000);
+  EXPECT_TRUE(room.Full(*part, maker.number));
+  EXPECT_FALSE(room.Full(*part)) << "others have room";
+  room.Grow(*part, -10'000, maker.number);
+  EXPECT_FALSE(room.Full(*part, maker.number));
 }
 
 TEST(TableRoomTest, MinKeysComeBeforeEqualParts) {
@@ -115,7 +151,7 @@ TEST(TableRoomTest, StatesThatGrowLeaveNoRoomForNewBuckets) {
   room.Grow(*grown, 1 << 20);
   EXPECT_TRUE(room.Full(*grown));
   EXPECT_FALSE(room.Full(*other));
-  EXPECT_FALSE(room.Take(*other, 8));
+  EXPECT_FALSE(Takes(room, *other, 8));
 }
 
 TEST(TableRoomTest, NumberOfBucketsIsAnUpperBoundOfATableBoundedInBytes) {
@@ -136,7 +172,7 @@ TEST(TableRoomTest, MinKeysOfTheLongestKeysHaveRoom) {
     const auto asks = room.Join(rule);
     TakeAll(room, *room.Join(RuleOf(2)));
     for (int i = 0; i < 500; ++i) {
-      ASSERT_TRUE(room.Take(*asks, 512)) << i;
+      ASSERT_TRUE(Takes(room, *asks, 512)) << i;
       room.Grow(*asks, static_cast<int64_t>(algorithm::BucketState::MaxBytes(rule.parameters)));
       ASSERT_FALSE(room.Full(*asks)) << i;
     }
@@ -230,7 +266,7 @@ RC_GTEST_PROP(TableRoomPropertyTest, PartsAreNeverLent, ()) {
     }
     const bool fits =
         used < size && (beyond_with_one_more == beyond || beyond_with_one_more <= rest);
-    RC_ASSERT(room.Take(*limit.part, 1) == fits);
+    RC_ASSERT(Takes(room, *limit.part, 1) == fits);
     if (fits) {
       ++limit.used;
       ++used;
