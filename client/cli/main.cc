@@ -4,11 +4,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "client/cli/session.h"
+#include "server/algorithm/parameters.h"
 
 #ifndef SLUICE_VERSION
 #define SLUICE_VERSION "unknown"
@@ -21,6 +23,15 @@ struct Command {
   CommandSpec spec;
   int (*run)(const Session&);
 };
+
+// "token_bucket (default), sliding_log, ...".
+std::string ListOfAlgorithms() {
+  std::string list;
+  for (const std::string_view name : algorithm::kKindNames) {
+    list += list.empty() ? std::string(name) + " (default)" : ", " + std::string(name);
+  }
+  return list;
+}
 
 // The RPCs of sluice.v1.RateLimiter.
 std::vector<Command> RateLimiterCommands() {
@@ -146,9 +157,7 @@ std::vector<Command> LimitsCommands() {
              {"burst", "N", "most permits stored (the permits of the rate)"},
              {"debt", "N", "permits that may be owed (0)"},
              {"max-owed", "N", "permits that forced debits may leave owed (none are allowed)"},
-             {"algorithm", "NAME",
-              "token_bucket (default), sliding_log, sliding_window, fixed_window, "
-              "concurrency"},
+             {"algorithm", "NAME", ListOfAlgorithms()},
              {"permits", "N", "concurrency: permits in use at the same time"},
              {"hold-for", "TIME",
               "concurrency: how long a grant holds them unless it is renewed (30s)"},

@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 
 #include "absl/status/statusor.h"
 #include "common/bounds.h"
@@ -41,6 +42,14 @@ struct Parameters;
 struct Concurrency {
   uint64_t permits = 1;
   int64_t hold_for_ns = common::bounds::kDefaultHoldForNs;
+
+  // See TokenBucket.
+  template <typename Self>
+  static auto Given(Self& self) {
+    return std::tie(self.permits, self.hold_for_ns);
+  }
+  static uint64_t Unit() { return 0; }
+  static size_t DecisionSteps() { return 0; }  // its holds cost more
 
   friend bool operator==(const Concurrency&, const Concurrency&) = default;
 };

@@ -57,6 +57,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 
 #include "absl/status/statusor.h"
 #include "server/algorithm/bucket_image.h"
@@ -72,6 +73,14 @@ struct Parameters;
 struct FixedWindow {
   Rate rate;
   int64_t utc_offset_ns = 0;
+
+  // See TokenBucket.
+  template <typename Self>
+  static auto Given(Self& self) {
+    return std::tie(self.rate.permits, self.rate.period_ns, self.utc_offset_ns);
+  }
+  static uint64_t Unit() { return 0; }
+  static size_t DecisionSteps() { return 0; }
 
   friend bool operator==(const FixedWindow&, const FixedWindow&) = default;
 };

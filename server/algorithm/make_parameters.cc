@@ -1,5 +1,7 @@
 #include "server/algorithm/make_parameters.h"
 
+#include <tuple>
+
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "server/algorithm/wide.h"
@@ -44,6 +46,15 @@ absl::Status CheckRate(Rate rate) {
         RateText(rate), ": at most ", bounds::kMaxPermitsPerSecond, " permits a second"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Parameters> Remade(const Parameters& given) {
+  if (IsConcurrency(given))
+    return std::apply(MakeConcurrency, Concurrency::Given(given.concurrency));
+  return VisitMember(given.kind, [&](auto member) {
+    const auto& own = given.*member;
+    return WithRate(own, own.rate);
+  });
 }
 
 }  // namespace sluice::algorithm

@@ -5,9 +5,9 @@
 // states have the same functions, so BucketState treats them alike; token_bucket is a case of its
 // own. These four have a rate. The fifth, concurrency, counts the permits in use, and has no rate,
 // no bookings and no open receipts but its holds. To add an algorithm that counts: write its
-// parameters, its state with the functions of SlidingWindowState, and its Make function; then add
-// it to each list in this file. The compiler names whatever is missing, here and in every switch
-// over Kind.
+// parameters with the functions of SlidingWindow, its state with those of SlidingWindowState, and
+// its Make function; then add it to each list in this file. The compiler names whatever is missing,
+// here and in every switch over Kind.
 #ifndef SLUICE_SERVER_ALGORITHM_PARAMETERS_H_
 #define SLUICE_SERVER_ALGORITHM_PARAMETERS_H_
 
@@ -38,6 +38,7 @@ enum class Kind : uint8_t {
 // The lists below are in the order of Kind.
 inline constexpr Kind kKinds[] = {Kind::kTokenBucket, Kind::kSlidingLog, Kind::kSlidingWindow,
                                   Kind::kFixedWindow, Kind::kConcurrency};
+inline constexpr Kind kLastKind = kKinds[std::size(kKinds) - 1];
 inline constexpr std::string_view kKindNames[] = {"token_bucket", "sliding_log", "sliding_window",
                                                   "fixed_window", "concurrency"};
 
@@ -95,6 +96,13 @@ decltype(auto) VisitMember(Kind kind, Visit visit) {
       std::abort();
   }
   return visit(&Parameters::token_bucket);
+}
+
+// Calls visit(own), where `own` is the member of `parameters` that its kind names.
+template <typename Any, typename Visit>
+decltype(auto) VisitOwn(Any& parameters, Visit visit) {
+  if (IsConcurrency(parameters)) return visit(parameters.concurrency);
+  return VisitMember(parameters.kind, [&](auto member) { return visit(parameters.*member); });
 }
 
 // The parameters that the state's functions take.

@@ -39,6 +39,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -54,6 +55,14 @@ struct Parameters;
 struct SlidingLog {
   Rate rate;
   int64_t quantum_ns = 0;  // ceil(period / 65536)
+
+  // See TokenBucket.
+  template <typename Self>
+  static auto Given(Self& self) {
+    return std::tie(self.rate.permits, self.rate.period_ns);
+  }
+  uint64_t Unit() const { return static_cast<uint64_t>(quantum_ns); }
+  static size_t DecisionSteps() { return 600; }  // it is walked several times
 
   friend bool operator==(const SlidingLog&, const SlidingLog&) = default;
 };

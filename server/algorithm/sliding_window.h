@@ -31,6 +31,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,6 +47,14 @@ struct Parameters;
 struct SlidingWindow {
   Rate rate;
   uint32_t sub_windows = 10;
+
+  // See TokenBucket.
+  template <typename Self>
+  static auto Given(Self& self) {
+    return std::tie(self.rate.permits, self.rate.period_ns, self.sub_windows);
+  }
+  static uint64_t Unit() { return 0; }
+  size_t DecisionSteps() const { return size_t{6} * sub_windows; }  // walked several times
 
   friend bool operator==(const SlidingWindow&, const SlidingWindow&) = default;
 };

@@ -53,6 +53,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 
 #include "absl/base/optimization.h"
 #include "absl/status/statusor.h"
@@ -74,6 +75,16 @@ struct TokenBucket {
   uint64_t burst_ticks = 0;  // burst * unit_ticks
   uint64_t debt_ticks = 0;   // debt * unit_ticks
   uint8_t shift = 0;
+
+  // What the Make function takes, in its order; stores write them down.
+  template <typename Self>
+  static auto Given(Self& self) {
+    return std::tie(self.rate.permits, self.rate.period_ns, self.burst, self.debt);
+  }
+  // Differs if the numbers of a state mean something else, although the given ones are the same.
+  uint64_t Unit() const { return unit_ticks << 3 | shift; }
+  // What a decision takes beside those of any bucket, in steps as SearchBudget counts them.
+  static size_t DecisionSteps() { return 0; }
 
   friend bool operator==(const TokenBucket&, const TokenBucket&) = default;
 };

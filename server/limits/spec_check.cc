@@ -117,22 +117,19 @@ std::optional<SpecProblem> CheckBurstAndDebt(const LimitSpec& spec, const KeyOve
 // `given`: the limit's own parameters, or an override's with the limit's filled in.
 absl::StatusOr<algorithm::Parameters> Make(const LimitSpec& spec, algorithm::Rate rate,
                                            const KeyOverride& given) {
-  switch (spec.algorithm) {
-    case Kind::kTokenBucket:
-      return algorithm::MakeTokenBucket(rate, given.burst.value_or(rate.permits),
-                                        given.debt.value_or(0));
-    case Kind::kSlidingLog:
-      return algorithm::MakeSlidingLog(rate);
-    case Kind::kSlidingWindow:
-      return algorithm::MakeSlidingWindow(rate,
-                                          spec.sub_windows.value_or(bounds::kDefaultSubWindows));
-    case Kind::kFixedWindow:
-      return algorithm::MakeFixedWindow(rate, spec.utc_offset_ns.value_or(0));
-    case Kind::kConcurrency:
-      return algorithm::MakeConcurrency(given.permits.value_or(0),
-                                        spec.hold_for_ns.value_or(bounds::kDefaultHoldForNs));
+  algorithm::Parameters made;
+  made.kind = spec.algorithm;
+  if (!IsConcurrency(made)) {
+    VisitMember(made.kind, [&](auto member) { (made.*member).rate = rate; });
   }
-  return absl::InternalError("no such algorithm");
+  // Only those of its kind are used.
+  made.token_bucket.burst = given.burst.value_or(rate.permits);
+  made.token_bucket.debt = given.debt.value_or(0);
+  made.sliding_window.sub_windows = spec.sub_windows.value_or(bounds::kDefaultSubWindows);
+  made.fixed_window.utc_offset_ns = spec.utc_offset_ns.value_or(0);
+  made.concurrency.permits = given.permits.value_or(0);
+  made.concurrency.hold_for_ns = spec.hold_for_ns.value_or(bounds::kDefaultHoldForNs);
+  return algorithm::Remade(made);
 }
 
 std::optional<SpecProblem> CheckParameters(const LimitSpec& spec, const KeyOverride& given,

@@ -2,59 +2,31 @@
 
 #include <cstdint>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/algorithm/concurrency.h"
-#include "server/algorithm/fixed_window.h"
-#include "server/algorithm/sliding_log.h"
-#include "server/algorithm/sliding_window.h"
-#include "server/algorithm/token_bucket.h"
-#include "server/state/saved_limit.h"
+#include "server/algorithm/make_parameters.h"
 
 namespace sluice::state {
 namespace {
 
 using algorithm::BucketImage;
-using algorithm::Kind;
 using algorithm::Parameters;
 
-absl::StatusOr<Parameters> ReadAny(Kind kind, FieldReader* from) {
-  if (kind == Kind::kConcurrency) {
-    const uint64_t permits = from->Number();
-    return algorithm::MakeConcurrency(permits, from->Signed());
-  }
-  const algorithm::Rate rate = ReadRate(from);
-  switch (kind) {
-    case Kind::kTokenBucket: {
-      const uint64_t burst = from->Number();
-      return algorithm::MakeTokenBucket(rate, burst, from->Number());
-    }
-    case Kind::kSlidingLog:
-      return algorithm::MakeSlidingLog(rate);
-    case Kind::kSlidingWindow:
-      return algorithm::MakeSlidingWindow(
-          rate, static_cast<uint32_t>(from->NumberUpTo(std::numeric_limits<uint32_t>::max())));
-    case Kind::kFixedWindow:
-    case Kind::kConcurrency:
-      break;
-  }
-  return algorithm::MakeFixedWindow(rate, from->Signed());
+void Write(uint64_t value, FieldWriter* to) { to->Number(value); }
+void Write(uint32_t value, FieldWriter* to) { to->Number(value); }
+void Write(int64_t value, FieldWriter* to) { to->Signed(value); }
+
+void Read(FieldReader* from, uint64_t* value) { *value = from->Number(); }
+void Read(FieldReader* from, uint32_t* value) {
+  *value = static_cast<uint32_t>(from->NumberUpTo(std::numeric_limits<uint32_t>::max()));
 }
+void Read(FieldReader* from, int64_t* value) { *value = from->Signed(); }
 
 // What the ticks, quanta and sub-windows of a bucket's state mean.
 uint64_t UnitOf(const Parameters& parameters) {
-  switch (parameters.kind) {
-    case Kind::kTokenBucket:
-      return parameters.token_bucket.unit_ticks << 3 | parameters.token_bucket.shift;
-    case Kind::kSlidingLog:
-      return static_cast<uint64_t>(parameters.sliding_log.quantum_ns);
-    case Kind::kSlidingWindow:
-    case Kind::kFixedWindow:
-    case Kind::kConcurrency:
-      break;
-  }
-  return 0;
+  return VisitOwn(parameters, [](const auto& own) { return own.Unit(); });
 }
 
 void WriteWindow(const algorithm::OpenWindow& window, FieldWriter* to) {
@@ -99,35 +71,20 @@ std::vector<Entry> ReadAll(FieldReader* from, Read read) {
 void WriteParameters(const Parameters& parameters, FieldWriter* to) {
   to->Number(static_cast<uint64_t>(parameters.kind));
   to->Number(UnitOf(parameters));
-  switch (parameters.kind) {
-    case Kind::kTokenBucket:
-      WriteRate(parameters.token_bucket.rate, to);
-      to->Number(parameters.token_bucket.burst);
-      to->Number(parameters.token_bucket.debt);
-      break;
-    case Kind::kSlidingLog:
-      WriteRate(parameters.sliding_log.rate, to);
-      break;
-    case Kind::kSlidingWindow:
-      WriteRate(parameters.sliding_window.rate, to);
-      to->Number(parameters.sliding_window.sub_windows);
-      break;
-    case Kind::kFixedWindow:
-      WriteRate(parameters.fixed_window.rate, to);
-      to->Signed(parameters.fixed_window.utc_offset_ns);
-      break;
-    case Kind::kConcurrency:
-      to->Number(parameters.concurrency.permits);
-      to->Signed(parameters.concurrency.hold_for_ns);
-      break;
-  }
+  VisitOwn(parameters, [to](const auto& own) {
+    std::apply([to](auto... given) { (Write(given, to), ...); }, own.Given(own));
+  });
 }
 
 Parameters ReadParameters(FieldReader* from) {
-  const Kind kind = from->EnumUpTo(Kind::kConcurrency);
+  Parameters given;
+  given.kind = from->EnumUpTo(algorithm::kLastKind);
   const uint64_t unit = from->Number();
-  const absl::StatusOr<Parameters> read = ReadAny(kind, from);
-  if (read.ok() && UnitOf(*read) == unit) return *read;
+  VisitOwn(given, [from](auto& own) {
+    std::apply([from](auto&... each) { (Read(from, &each), ...); }, own.Given(own));
+  });
+  const absl::StatusOr<Parameters> made = algorithm::Remade(given);
+  if (made.ok() && UnitOf(*made) == unit) return *made;
   from->Fail();
   return Parameters();
 }

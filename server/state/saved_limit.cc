@@ -5,6 +5,7 @@
 #include <string>
 
 namespace sluice::state {
+namespace {
 
 void WriteRate(const algorithm::Rate& rate, FieldWriter* to) {
   to->Number(rate.permits);
@@ -17,8 +18,6 @@ algorithm::Rate ReadRate(FieldReader* from) {
   rate.period_ns = from->Signed();
   return rate;
 }
-
-namespace {
 
 void WriteKey(const limits::KeyOverride& key, FieldWriter* to) {
   to->Text(key.key);
@@ -72,7 +71,7 @@ void WriteLimit(const limits::LimitSpec& spec, FieldWriter* to) {
 limits::LimitSpec ReadLimit(FieldReader* from) {
   limits::LimitSpec spec;
   spec.name = from->Text();
-  spec.algorithm = from->EnumUpTo(algorithm::Kind::kConcurrency);
+  spec.algorithm = from->EnumUpTo(algorithm::kLastKind);
   spec.rate = ReadRate(from);
   spec.burst = from->Optional<uint64_t>();
   spec.debt = from->Optional<uint64_t>();

@@ -9,9 +9,6 @@
 
 namespace sluice::state {
 
-void WriteRate(const algorithm::Rate& rate, FieldWriter* to);
-algorithm::Rate ReadRate(FieldReader* from);
-
 // All but defined_at, which the registry knows.
 void WriteLimit(const limits::LimitSpec& spec, FieldWriter* to);
 // Not checked: LimitRegistry::RestoreAdmin does that.

@@ -153,8 +153,21 @@ def check_bounds_are_enforced(root):
     return [f"common/bounds.h: nothing enforces {name}" for name in sorted(names - used)]
 
 
+def check_algorithms_are_offered(root):
+    """Each algorithm of admin.proto is a choice on the page, and is explained in the documents."""
+    values = re.findall(r"^  (ALGORITHM_\w+) = [1-9]", read(root, "proto/sluice/v1/admin.proto"),
+                        re.MULTILINE)
+    form = "server/transport/web/page/assets/edit.js"
+    findings = [f"{form}: does not offer {value}" for value in values
+                if f"'{value}'" not in read(root, form)]
+    names = [value.removeprefix("ALGORITHM_").lower() for value in values]
+    return findings + [f"{page}: does not explain `{name}`"
+                       for page in ("README.md", "docs/limits.md") for name in names
+                       if f"| `{name}` |" not in read(root, page)]
+
+
 CHECKS = (check_includes, check_tests_are_built, check_unit_tests_mirror_folders,
-          check_bounds_are_enforced)
+          check_bounds_are_enforced, check_algorithms_are_offered)
 
 
 class TreeTest(unittest.TestCase):
@@ -178,6 +191,10 @@ class SelfTest(unittest.TestCase):
         "server/high/a.cc": '#include "server/low/a.h"\n#include "common/a.h"\nint i = kMost;\n',
         "tests/unit/low/CMakeLists.txt": "sluice_test(low_test SOURCES a_test.cc)\n",
         "tests/unit/low/a_test.cc": "",
+        "proto/sluice/v1/admin.proto": "  ALGORITHM_NONE = 0;\n  ALGORITHM_ONE = 1;\n",
+        "server/transport/web/page/assets/edit.js": "['ALGORITHM_ONE']\n",
+        "README.md": "| `one` | the only one |\n",
+        "docs/limits.md": "| `one` | the only one |\n",
     }
 
     def findings(self, **changed):
@@ -229,6 +246,13 @@ class SelfTest(unittest.TestCase):
             self.findings(common__bounds_DOT_h="inline constexpr int kMost = 1;\n"
                                                "inline constexpr int kLeast = 1;\n"),
             ["common/bounds.h: nothing enforces kLeast"])
+
+    def test_finds_algorithm_that_is_not_offered(self):
+        self.assertEqual(
+            self.findings(proto__sluice__v1__admin_DOT_proto="  ALGORITHM_TWO_MORE = 2;\n"),
+            ["server/transport/web/page/assets/edit.js: does not offer ALGORITHM_TWO_MORE",
+             "README.md: does not explain `two_more`",
+             "docs/limits.md: does not explain `two_more`"])
 
 
 if __name__ == "__main__":

@@ -29,9 +29,8 @@ struct LimitKeyOverride {
 // docs/limits.md explains each parameter. Absent and empty ones have their defaults.
 struct LimitInfo {
   std::string name = {};
-  // "token_bucket", "sliding_log", "sliding_window", "fixed_window", "concurrency"
-  std::string algorithm = {};
-  LimitRate rate = {};  // 0 permits, and ignored, with concurrency
+  std::string algorithm = {};  // as in a limits file: "token_bucket", "sliding_log" and so on
+  LimitRate rate = {};         // 0 permits, and ignored, with concurrency
   std::optional<uint64_t> burst = {};
   std::optional<uint64_t> debt = {};
   std::optional<uint64_t> max_owed = {};  // absent: no forced debits

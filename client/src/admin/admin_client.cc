@@ -40,16 +40,25 @@ std::string EnumText(std::string name, std::string_view prefix) {
   return name;
 }
 
-// The reverse of EnumText; empty: the default. `parse` is the enum's generated function. `names`
-// are the valid ones, for the error.
-template <typename Enum, typename Parse>
-Status ParseEnum(const char* field, const std::string& text, std::string name, Parse parse,
-                 const char* names, Enum* value) {
+// The reverse of EnumText; empty: the default. `prefix` is that of the enum's values.
+template <typename Enum>
+Status ParseEnum(const char* field, const std::string& text, const std::string& prefix,
+                 Enum* value) {
   if (text.empty()) return Status();
+  std::string name = prefix;
   for (const char c : text) name += static_cast<char>(toupper(c));
-  if (parse(name, value)) return Status();
+  const google::protobuf::EnumDescriptor& all = *google::protobuf::GetEnumDescriptor<Enum>();
+  if (const auto* const found = all.FindValueByName(name); found != nullptr) {
+    *value = static_cast<Enum>(found->number());
+    return Status();
+  }
+  std::string valid;  // the first value is UNSPECIFIED
+  for (int i = 1; i < all.value_count(); ++i) {
+    if (i > 1) valid += i + 1 < all.value_count() ? ", " : " or ";
+    valid += EnumText(all.value(i)->name(), prefix);
+  }
   return Status(StatusCode::kInvalidArgument,
-                std::string(field) + ": \"" + text + "\" is unknown; write " + names);
+                std::string(field) + ": \"" + text + "\" is unknown; write " + valid);
 }
 
 LimitRate FromWire(const v1::Rate& rate) {
@@ -119,15 +128,11 @@ Status ToWire(const LimitInfo& limit, v1::Limit* wire) {
   v1::Mode mode = v1::MODE_UNSPECIFIED;
   v1::OnStoreFailure on_store_failure = v1::ON_STORE_FAILURE_UNSPECIFIED;
   v1::Sharing sharing = v1::SHARING_UNSPECIFIED;
-  for (const Status& status :
-       {ParseEnum("algorithm", limit.algorithm, "ALGORITHM_", v1::Algorithm_Parse,
-                  "token_bucket, sliding_log, sliding_window, fixed_window or concurrency",
-                  &algorithm),
-        ParseEnum("mode", limit.mode, "MODE_", v1::Mode_Parse, "enforce or shadow", &mode),
-        ParseEnum("on_store_failure", limit.on_store_failure, "ON_STORE_FAILURE_",
-                  v1::OnStoreFailure_Parse, "deny, allow or split", &on_store_failure),
-        ParseEnum("sharing", limit.sharing, "SHARING_", v1::Sharing_Parse,
-                  "exact, split or relaxed", &sharing)}) {
+  for (const Status& status : {ParseEnum("algorithm", limit.algorithm, "ALGORITHM_", &algorithm),
+                               ParseEnum("mode", limit.mode, "MODE_", &mode),
+                               ParseEnum("on_store_failure", limit.on_store_failure,
+                                         "ON_STORE_FAILURE_", &on_store_failure),
+                               ParseEnum("sharing", limit.sharing, "SHARING_", &sharing)}) {
     if (!status.ok()) return status;
   }
   wire->set_algorithm(algorithm);

@@ -71,25 +71,12 @@ class LockedBucket {
   size_t DecisionSteps() const {
     constexpr size_t kAnyBucket = 75;
     constexpr size_t kKeyBytesPerStep = 4;
-    // They are walked several times.
-    constexpr size_t kLog = 600;
-    constexpr size_t kSubWindow = 6;
     constexpr size_t kBookingsPerStep = 64;
-    const size_t any = kAnyBucket + key_.size() / kKeyBytesPerStep + bookings() / kBookingsPerStep;
-    switch (parameters().kind) {
-      case algorithm::Kind::kSlidingLog:
-        return any + kLog;
-      case algorithm::Kind::kSlidingWindow:
-        return any + kSubWindow * parameters().sliding_window.sub_windows;
-      case algorithm::Kind::kConcurrency: {
-        constexpr size_t kHoldsPerStep = 256;
-        return any + (missing() ? 0 : state().slots()->holds().size() / kHoldsPerStep);
-      }
-      case algorithm::Kind::kTokenBucket:
-      case algorithm::Kind::kFixedWindow:
-        break;
-    }
-    return any;
+    constexpr size_t kHoldsPerStep = 256;
+    const algorithm::ConcurrencyState* const held = missing() ? nullptr : slots();
+    return kAnyBucket + key_.size() / kKeyBytesPerStep + bookings() / kBookingsPerStep +
+           (held == nullptr ? 0 : held->holds().size() / kHoldsPerStep) +
+           VisitOwn(parameters(), [](const auto& own) { return own.DecisionSteps(); });
   }
   // To be called before an acquisition is decided, which may open a receipt. If its state would
   // grow and there is no room, the bucket counts as missing. `maker`: whose operation it is.

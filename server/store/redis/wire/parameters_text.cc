@@ -1,5 +1,8 @@
 #include "server/store/redis/wire/parameters_text.h"
 
+#include <iterator>
+#include <tuple>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
@@ -12,6 +15,14 @@ namespace sluice::store::redis {
 using algorithm::Kind;
 using algorithm::Parameters;
 using common::ToAbsl;
+
+namespace {
+
+// In the order of Kind.
+constexpr std::string_view kLetters = "tlwfc";
+static_assert(kLetters.size() == std::size(algorithm::kKinds));
+
+}  // namespace
 
 absl::Status NotOurs(absl::string_view what, absl::string_view text) {
   return absl::InvalidArgumentError(
@@ -51,56 +62,33 @@ std::string Describe(const Parameters& parameters) {
   return text;
 }
 
+char LetterOf(Kind kind) { return kLetters[static_cast<size_t>(kind)]; }
+
 std::string EncodeParameters(const Parameters& parameters) {
-  if (IsConcurrency(parameters)) {
-    return absl::StrCat("c:", parameters.concurrency.permits, ":",
-                        parameters.concurrency.hold_for_ns);
-  }
-  const algorithm::Rate& rate = RateOf(parameters);
-  const auto encode = [&](const char* letter, const auto&... own) {
-    std::string text = absl::StrCat(letter, ":", rate.permits, ":", rate.period_ns);
-    (absl::StrAppend(&text, ":", own), ...);
-    return text;
-  };
-  switch (parameters.kind) {
-    case Kind::kTokenBucket:
-      return encode("t", parameters.token_bucket.burst, parameters.token_bucket.debt);
-    case Kind::kSlidingLog:
-      return encode("l");
-    case Kind::kSlidingWindow:
-      return encode("w", parameters.sliding_window.sub_windows);
-    case Kind::kFixedWindow:
-      return encode("f", parameters.fixed_window.utc_offset_ns);
-    case Kind::kConcurrency:
-      break;
-  }
-  return "";
+  std::string text(1, LetterOf(parameters.kind));
+  VisitOwn(parameters, [&](const auto& own) {
+    std::apply([&](auto... given) { (absl::StrAppend(&text, ":", given), ...); }, own.Given(own));
+  });
+  return text;
 }
 
 absl::StatusOr<Parameters> ParseParameters(std::string_view encoded_parameters) {
   const std::vector<absl::string_view> words = absl::StrSplit(ToAbsl(encoded_parameters), ':');
-  algorithm::Rate rate;
-  if (words.size() < 3 || !absl::SimpleAtoi(words[1], &rate.permits) ||
-      !absl::SimpleAtoi(words[2], &rate.period_ns)) {
-    return NotOurs("parameters", ToAbsl(encoded_parameters));
-  }
-  if (words[0] == "t" && words.size() == 5) {
-    uint64_t burst, debt;
-    if (ParseAll(words, 3, {&burst, &debt})) return algorithm::MakeTokenBucket(rate, burst, debt);
-  } else if (words[0] == "c" && words.size() == 3) {
-    return algorithm::MakeConcurrency(rate.permits, rate.period_ns);
-  } else if (words[0] == "l" && words.size() == 3) {
-    return algorithm::MakeSlidingLog(rate);
-  } else if (words[0] == "w" && words.size() == 4) {
-    uint32_t sub_windows;
-    if (ParseAll(words, 3, {&sub_windows})) return algorithm::MakeSlidingWindow(rate, sub_windows);
-  } else if (words[0] == "f" && words.size() == 4) {
-    int64_t utc_offset_ns;
-    if (ParseAll(words, 3, {&utc_offset_ns})) {
-      return algorithm::MakeFixedWindow(rate, utc_offset_ns);
-    }
-  }
-  return NotOurs("parameters", ToAbsl(encoded_parameters));
+  const size_t kind = words[0].size() == 1 ? kLetters.find(words[0][0]) : kLetters.npos;
+  if (kind == kLetters.npos) return NotOurs("parameters", ToAbsl(encoded_parameters));
+  Parameters given;
+  given.kind = algorithm::kKinds[kind];
+  const bool good = VisitOwn(given, [&](auto& own) {
+    return std::apply(
+        [&](auto&... each) {
+          if (words.size() != 1 + sizeof...(each)) return false;
+          size_t word = 0;
+          return (absl::SimpleAtoi(words[++word], &each) && ...);
+        },
+        own.Given(own));
+  });
+  if (!good) return NotOurs("parameters", ToAbsl(encoded_parameters));
+  return algorithm::Remade(given);
 }
 
 }  // namespace sluice::store::redis

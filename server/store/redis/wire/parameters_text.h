@@ -19,6 +19,9 @@ namespace sluice::store::redis {
 // For people: "token_bucket 10 per 1h, burst 10".
 std::string Describe(const algorithm::Parameters& parameters);
 
+// The letter by which scripts know an algorithm.
+char LetterOf(algorithm::Kind kind);
+
 // As one word, and back. INVALID_ARGUMENT: the word is not one of ours.
 std::string EncodeParameters(const algorithm::Parameters& parameters);
 absl::StatusOr<algorithm::Parameters> ParseParameters(std::string_view encoded_parameters);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/wide.h"
+#include "server/store/redis/wire/parameters_text.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -60,8 +61,7 @@ std::string ServerTime(const ServerClock& clock) {
 void AppendBucket(const Parameters& parameters, std::string_view encoded_parameters,
                   std::string_view writer, bool shadow, int64_t floor_us,
                   std::vector<std::string>* arguments) {
-  static constexpr const char* kLetters[] = {"t", "l", "w", "f", "c"};
-  arguments->emplace_back(kLetters[static_cast<size_t>(parameters.kind)]);
+  arguments->emplace_back(1, LetterOf(parameters.kind));
   arguments->emplace_back(encoded_parameters);
   arguments->emplace_back(writer);
   arguments->emplace_back(shadow ? "1" : "0");

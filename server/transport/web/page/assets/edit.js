@@ -2,12 +2,13 @@
 import {call} from './api.js';
 import {confirmPut} from './dialogs.js';
 import {allowsText, count, definerOf, duration, fill, h, limitAddress, rateText, secondsOf} from './dom.js';
-import {algorithmNames} from './limit.js';
+import {algorithmName} from './limit.js';
 
 const units = [['second', 1], ['minute', 60], ['hour', 3600], ['day', 86400]];
 
 // [option's value, text] of an enum's field.
-const algorithms = Object.entries(algorithmNames);
+const algorithms = ['ALGORITHM_TOKEN_BUCKET', 'ALGORITHM_SLIDING_LOG', 'ALGORITHM_SLIDING_WINDOW', 'ALGORITHM_FIXED_WINDOW',
+  'ALGORITHM_CONCURRENCY'].map((value) => [value, algorithmName(value)]);
 const modes = [['MODE_ENFORCE', 'enforce'], ['MODE_SHADOW', 'shadow: grant all, count what would be denied']];
 const failures = [['ON_STORE_FAILURE_DENY', 'deny'], ['ON_STORE_FAILURE_ALLOW', 'allow'], ['ON_STORE_FAILURE_SPLIT', 'split: each node grants its share']];
 const sharings = [['SHARING_EXACT', 'exact'], ['SHARING_SPLIT', 'split: each node grants its share'], ['SHARING_RELAXED', 'relaxed: each node decides, and reports']];
@@ -177,7 +178,7 @@ export class EditView {
   // Lines that say what differs from the limit as it is.
   changes(limit) {
     const shown = (one) => ({
-      rate: allowsText(one), 'held for': duration(secondsOf(one.holdFor ?? '30s')), algorithm: algorithmNames[one.algorithm ?? 'ALGORITHM_TOKEN_BUCKET'],
+      rate: allowsText(one), 'held for': duration(secondsOf(one.holdFor ?? '30s')), algorithm: algorithmName(one.algorithm),
       burst: one.burst ?? 'as the rate', debt: one.debt ?? '0',
       mode: one.mode === 'MODE_SHADOW' ? 'shadow' : 'enforce', 'sub-windows': one.subWindows ?? '10',
       'UTC offset': one.utcOffset ?? '0', charges: (one.charges ?? []).join(', ') || 'none',

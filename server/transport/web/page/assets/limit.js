@@ -10,12 +10,8 @@ import {estimate} from './overview.js';
 const keysPauseMs = 5000;
 const keysShown = 15;
 
-export const algorithmNames = {
-  ALGORITHM_TOKEN_BUCKET: 'token bucket', ALGORITHM_SLIDING_LOG: 'sliding log',
-  ALGORITHM_SLIDING_WINDOW: 'sliding window', ALGORITHM_FIXED_WINDOW: 'fixed window',
-  ALGORITHM_CONCURRENCY: 'concurrency',
-};
 const lowered = (value, prefix) => (value ?? '').replace(prefix, '').toLowerCase().replaceAll('_', ' ');
+export const algorithmName = (value) => lowered(value ?? 'ALGORITHM_TOKEN_BUCKET', 'ALGORITHM_');
 
 export function originText(limit) {
   if (limit.origin === 'ORIGIN_FILE') return `limits file, ${limit.definedAt}`;
@@ -31,7 +27,7 @@ export function originText(limit) {
 export function parametersOf(limit) {
   const rows = [
     ['Allows', `${allowsText(limit)} for each key`],
-    ['Algorithm', algorithmNames[limit.algorithm] ?? 'token bucket'],
+    ['Algorithm', algorithmName(limit.algorithm)],
   ];
   if ((limit.algorithm ?? 'ALGORITHM_TOKEN_BUCKET') === 'ALGORITHM_TOKEN_BUCKET') {
     rows.push(['Burst', `${count(Number(limit.burst ?? limit.rate?.permits ?? 0))} permits`]);
