@@ -51,7 +51,7 @@ sluice_decision ToC(Result<Decision> result) {
       // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage)
       const char* const reason = sluice::ReasonName(charge.reason).data();
       owner->charges.push_back({charge.limit.c_str(), charge.remaining, charge.capacity,
-                                Ns(charge.reset_after), reason});
+                                Ns(charge.reset_after), reason, Ns(charge.held_for)});
     }
     out.charges = owner->charges.data();
     out.charge_count = owner->charges.size();

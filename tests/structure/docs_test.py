@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the documents: each relative link and path that they name exists, so does each decision
 record that a comment names, and each test that SECURITY.md names; all decision records have one form
-and are in the index; a program that a page shows is the one that the tests run.
+and are in the index; a program that a page shows is the one that the tests run; the tables of who
+may call what name every RPC.
 
 usage: docs_test.py SOURCE_DIR
 """
@@ -84,6 +85,24 @@ def missing_tests(root):
                 yield f"SECURITY.md: no test in {folder} is named {name}"
 
 
+def unlisted_calls(root):
+    """RPCs that the table of docs/http.md lacks, and admin RPCs that read, where docs/security.md
+    names others."""
+    access = (root / "docs/http.md").read_text().partition("\n## Access\n")[2].partition("\n## ")[0]
+    rows = [set(re.findall(r"\w+", cell)) for cell in re.findall(r"^\| ([^|]+) \|", access,
+                                                                re.MULTILINE)]
+    for proto in ("admin", "rate_limiter"):
+        text = (root / f"proto/sluice/v1/{proto}.proto").read_text()
+        for name in re.findall(r"^  rpc (\w+)\((?!stream)", text, re.MULTILINE):
+            if not any(name[0].lower() + name[1:] in row for row in rows):
+                yield f"docs/http.md: the table of access lacks {name}"
+    reading = next(row for row in rows if "listLimits" in row)
+    view = re.search(r"^\| `admin_view` \| ([^;|]+)", (root / "docs/security.md").read_text(),
+                     re.MULTILINE)
+    if {name[0].lower() + name[1:] for name in re.findall(r"\w+", view[1])} != reading:
+        yield "docs/security.md: admin_view allows other calls than docs/http.md lists as reading"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
@@ -91,7 +110,8 @@ def main():
     found = [fault for page in pages for fault in faults(root, page.relative_to(root))]
     for page in pages:
         found += differing_programs(root, page.relative_to(root))
-    found += [*malformed_records(root), *missing_records(root), *missing_tests(root)]
+    found += [*malformed_records(root), *missing_records(root), *missing_tests(root),
+              *unlisted_calls(root)]
     if found:
         sys.exit("\n".join(found))
     print(f"{len(pages)} pages: all links and paths exist")

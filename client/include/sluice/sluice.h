@@ -108,7 +108,8 @@ typedef struct sluice_charge_status {
   int64_t remaining; /* negative: permits owed */
   uint64_t capacity;
   int64_t reset_after_ns;
-  const char* reason; /* why this charge denied, for example "not_enough"; "": it did not */
+  const char* reason;  /* why this charge denied, for example "not_enough"; "": it did not */
+  int64_t held_for_ns; /* granted slots: until they are taken back; counted from the grant time */
 } sluice_charge_status;
 
 typedef struct sluice_decision {

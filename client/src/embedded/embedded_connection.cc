@@ -90,27 +90,35 @@ void Add(const Acquisition& acquisition, service::AcquireCall* call) {
   }
 }
 
+ChargeStatus StatusOf(const service::ChargeStatus& of) {
+  ChargeStatus charge;
+  auto& [remaining, capacity, reset_after, reason, limit, forgiven, held_for] = charge;
+  remaining = of.level.remaining;
+  capacity = of.level.capacity;
+  reset_after = nanoseconds(of.level.reset_after_ns);
+  reason = ToReason(of.reason);
+  limit = of.limit;
+  forgiven = of.forgiven;
+  held_for = nanoseconds(of.held_for_ns);
+  return charge;
+}
+
 Result<Decision> DecisionOf(const service::AcquireCall& call, size_t acquisition) {
   if (!call.status().ok()) return FromAbsl(call.status());
   const service::AcquisitionResult result = call.result(acquisition);
   if (!result.status.ok()) return FromAbsl(result.status);
   Decision decision;
-  decision.granted = result.granted;
-  decision.source = ToSource(result.source);
-  decision.retry_after = nanoseconds(result.retry_after_ns);
-  decision.wait = nanoseconds(result.wait_ns);
-  decision.receipt = result.receipt;
-  decision.repeated = result.repeated;
+  // All fields are named, so that a new one does not compile until it is set. `status` is of a
+  // decision that no server made, and there is one server.
+  auto& [granted, source, retry_after, wait, charges, receipt, repeated, status, server] = decision;
+  granted = result.granted;
+  source = ToSource(result.source);
+  retry_after = nanoseconds(result.retry_after_ns);
+  wait = nanoseconds(result.wait_ns);
+  receipt = result.receipt;
+  repeated = result.repeated;
   for (size_t i = 0; i < result.charges; ++i) {
-    const service::ChargeStatus of = call.charge(acquisition, i);
-    ChargeStatus& charge = decision.charges.emplace_back();
-    charge.remaining = of.level.remaining;
-    charge.capacity = of.level.capacity;
-    charge.reset_after = nanoseconds(of.level.reset_after_ns);
-    charge.reason = ToReason(of.reason);
-    charge.limit = of.limit;
-    charge.forgiven = of.forgiven;
-    charge.held_for = nanoseconds(of.held_for_ns);
+    charges.push_back(StatusOf(call.charge(acquisition, i)));
   }
   return decision;
 }

@@ -67,6 +67,24 @@ TEST(CInterfaceTest, ResultsLiveUntilTheyAreCleared) {
   sluice_destroy(client);
 }
 
+TEST(CInterfaceTest, ShowsHowLongSlotsAreHeld) {
+  ScriptedServer server([](Peer& peer, int) {
+    if (!peer.Greet()) return;
+    // granted, charges: { remaining: -1, held_for: { seconds: 30 } }
+    peer.Send(Answer(peer.AwaitRequest(), "\x08\x01\x22\x06\x08\x01\x3a\x02\x08\x1e"));
+    peer.AwaitEnd();
+  });
+  sluice_client* const client = Connect(server);
+  ASSERT_NE(client, nullptr);
+  sluice_decision decision;
+  ASSERT_EQ(sluice_acquire(client, &kAcquisition, &decision), SLUICE_OK);
+  ASSERT_EQ(decision.charge_count, 1u);
+  EXPECT_EQ(decision.charges[0].remaining, -1);
+  EXPECT_EQ(decision.charges[0].held_for_ns, 30'000'000'000);
+  sluice_decision_clear(&decision);
+  sluice_destroy(client);
+}
+
 TEST(CInterfaceTest, EachSubmissionIsAnsweredOnce) {
   ScriptedServer server([](Peer& peer, int) {
     if (peer.Greet()) peer.Serve();

@@ -11,6 +11,7 @@
 #include "common/rate_limiter_fields.h"
 #include "common/utf8.h"
 #include "sluice/v1/rate_limiter.pb.h"
+#include "tests/support/decision_fields.h"
 #include "tests/unit/client/protobuf_reference.h"
 
 namespace sluice::client_internal {
@@ -384,6 +385,51 @@ TEST(ClientCodecTest, ReadsAnswersAsProtobufDoes) {
   CompareRandomMessages<v1::RefundResponse, RefundResult>();
   CompareRandomMessages<v1::RenewResponse, std::vector<Renewal>>();
   CompareRandomMessages<v1::SettleResponse, SettleResult>();
+}
+
+// Sets every field, also those that this test does not know.
+void SetAll(google::protobuf::Message* message) {
+  using Field = google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& set = *message->GetReflection();
+  for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
+    const Field* const field = message->GetDescriptor()->field(i);
+    switch (field->cpp_type()) {
+      case Field::CPPTYPE_INT32:
+        set.SetInt32(message, field, 1);
+        break;
+      case Field::CPPTYPE_INT64:
+        set.SetInt64(message, field, 1);
+        break;
+      case Field::CPPTYPE_UINT64:
+        set.SetUInt64(message, field, 1);
+        break;
+      case Field::CPPTYPE_BOOL:
+        set.SetBool(message, field, true);
+        break;
+      case Field::CPPTYPE_ENUM:
+        set.SetEnumValue(message, field, 1);
+        break;
+      case Field::CPPTYPE_STRING:
+        set.SetString(message, field, "a");
+        break;
+      case Field::CPPTYPE_MESSAGE:
+        SetAll(field->is_repeated() ? set.AddMessage(message, field)
+                                    : set.MutableMessage(message, field));
+        break;
+      default:
+        FAIL() << field->full_name();
+    }
+  }
+}
+
+TEST(ClientCodecTest, ReadsEveryFieldOfADecision) {
+  v1::AcquireResponse message;
+  SetAll(&message);
+  Decision decision;
+  ASSERT_TRUE(Decode(message.SerializeAsString(), &decision));
+  testing::FieldsSet set;
+  testing::AddFields(decision, &set);
+  for (const auto& [field, is_set] : set) EXPECT_TRUE(is_set) << field;
 }
 
 // Changes, removes, doubles or adds a few bytes.

@@ -14,6 +14,7 @@
 #include "sluice/client.h"
 #include "sluice/embedded_connection.h"
 #include "sluice/throttler.h"
+#include "tests/support/decision_fields.h"
 
 namespace sluice {
 namespace {
@@ -75,6 +76,24 @@ TEST_F(EmbeddedClientTest, SlotsEndThatAreNotRenewed) {
   EXPECT_EQ(Look("jobs").holds, 1u);
   clock_->Advance(nanoseconds(1));
   EXPECT_EQ(Look("jobs").holds, 0u);
+}
+
+TEST_F(EmbeddedClientTest, DecisionsHaveAllTheirFields) {
+  Acquisition forced("tokens", "k", 3000);
+  forced.force = true;
+  Acquisition booked("tokens", "later");
+  booked.max_wait = minutes(10);
+  Acquisition once("tokens", "once");
+  once.request_id = std::string(16, 'r');
+  testing::FieldsSet set;
+  for (const Acquisition& acquisition :
+       {Acquisition("calls"), forced, Acquisition("tokens", "k"), once, once,
+        Acquisition("tokens", "later", 1000), booked}) {
+    const Result<Decision> decision = client_.Acquire(acquisition);
+    ASSERT_TRUE(decision.ok()) << decision.status();
+    testing::AddFields(*decision, &set);
+  }
+  for (const auto& [field, is_set] : set) EXPECT_TRUE(is_set) << field;
 }
 
 TEST_F(EmbeddedClientTest, PermitsAreLostWhenTheirSlotsAreTakenBack) {
