@@ -148,6 +148,116 @@ Status ReadKeyPermits(const std::string& text, LimitKeyOverride* key) {
   return Status();
 }
 
+bool OfSlots(const Session& session) {
+  return session.arguments().Get("algorithm") == std::optional<std::string>(kConcurrency);
+}
+
+// ---- The flags of `limits put`. ----
+
+Status ReadRate(const Session& session, LimitInfo* limit) {
+  const std::optional<std::string> text = session.arguments().Get("rate");
+  if (OfSlots(session) && (text.has_value() || !session.arguments().Has("permits"))) {
+    return BadUsage("limits put --algorithm concurrency needs --permits=N, and has no --rate");
+  }
+  if (OfSlots(session)) return Status();
+  if (!text.has_value()) return BadUsage("limits put needs --rate=PERMITS/PERIOD");
+  const auto rate = ParseRate(*text);
+  if (!rate.ok()) return BadUsage("--rate: " + rate.status().message());
+  limit->rate = *rate;
+  return Status();
+}
+
+Status ReadTexts(const Session& session, LimitInfo* limit) {
+  const Arguments& flags = session.arguments();
+  limit->name = session.Argument(0);
+  limit->algorithm = flags.Get("algorithm").value_or("");
+  limit->mode = flags.Get("mode").value_or("");
+  limit->on_store_failure = flags.Get("on-store-failure").value_or("");
+  limit->sharing = flags.Get("sharing").value_or("");
+  limit->charges = flags.All("charges");
+  limit->hash_tag = flags.Get("hash-tag");
+  const std::string direct = flags.Get("direct").value_or("true");
+  if (direct != "true" && direct != "false") {
+    return BadUsage("--direct: \"" + direct + "\": say true or false");
+  }
+  limit->direct = direct == "true";
+  return Status();
+}
+
+Status ReadNumbers(const Session& session, LimitInfo* limit) {
+  static constexpr struct {
+    const char* flag;
+    std::optional<uint64_t> LimitInfo::* member;
+  } kNumbers[] = {{"burst", &LimitInfo::burst},
+                  {"debt", &LimitInfo::debt},
+                  {"max-owed", &LimitInfo::max_owed},
+                  {"min-keys", &LimitInfo::min_keys},
+                  {"permits", &LimitInfo::permits}};
+  for (const auto& [flag, member] : kNumbers) {
+    if (!session.arguments().Has(flag)) continue;
+    const auto number = session.Number(flag, 0);
+    if (!number.ok()) return number.status();
+    limit->*member = *number;
+  }
+  if (!session.arguments().Has("sub-windows")) return Status();
+  const auto sub_windows = session.Number("sub-windows", 0);
+  if (!sub_windows.ok()) return sub_windows.status();
+  if (*sub_windows > UINT32_MAX) return BadUsage("--sub-windows is at most 100");
+  limit->sub_windows = static_cast<uint32_t>(*sub_windows);
+  return Status();
+}
+
+Status ReadTimes(const Session& session, LimitInfo* limit) {
+  static constexpr struct {
+    const char* flag;
+    std::optional<std::chrono::nanoseconds> LimitInfo::* member;
+  } kTimes[] = {{"max-wait", &LimitInfo::max_wait}, {"hold-for", &LimitInfo::hold_for}};
+  for (const auto& [flag, member] : kTimes) {
+    if (!session.arguments().Has(flag)) continue;
+    const auto time = session.Duration(flag, {});
+    if (!time.ok()) return time.status();
+    limit->*member = *time;
+  }
+  if (const auto given = session.arguments().Get("utc-offset"); given.has_value()) {
+    const std::string& text = *given;
+    const bool negative = !text.empty() && text[0] == '-';
+    const auto offset = ParseDuration(negative ? text.substr(1) : text);
+    if (!offset.ok()) return BadUsage("--utc-offset: " + offset.status().message());
+    limit->utc_offset = negative ? -*offset : *offset;
+  }
+  return Status();
+}
+
+Status ReadKeys(const Session& session, LimitInfo* limit) {
+  for (const std::string& text : session.arguments().All("key")) {
+    const size_t equals = text.rfind('=');
+    if (equals == std::string::npos) {
+      return BadUsage("--key: \"" + text + "\": write KEY=RATE[,BURST[,DEBT]]");
+    }
+    LimitKeyOverride key;
+    key.key = text.substr(0, equals);
+    const std::string parameters = text.substr(equals + 1);
+    const Status bad =
+        OfSlots(session) ? ReadKeyPermits(parameters, &key) : ReadKeyParameters(parameters, &key);
+    if (!bad.ok()) return BadUsage("--key: \"" + text + "\": " + bad.message());
+    limit->keys.push_back(std::move(key));
+  }
+  return Status();
+}
+
+Status ReadPutOptions(const Session& session, PutOptions* options) {
+  options->reason = session.arguments().Get("reason").value_or("");
+  if (!common::IsUtf8(options->reason)) {
+    return BadUsage("--reason: \"" + common::errors::Shown(options->reason) +
+                    "\" is not valid UTF-8");
+  }
+  if (!session.arguments().Has("expires-after")) return Status();
+  const auto expires_after = session.Duration("expires-after", {});
+  if (!expires_after.ok()) return expires_after.status();
+  options->expires_after = *expires_after;
+  return Status();
+}
+
 }  // namespace
 
 int RunLimitsList(const Session& session) {
@@ -196,96 +306,12 @@ int RunLimitsGet(const Session& session) {
 }
 
 int RunLimitsPut(const Session& session) {
-  const Arguments& flags = session.arguments();
   LimitInfo limit;
-  limit.name = session.Argument(0);
-  limit.algorithm = flags.Get("algorithm").value_or("");
-  const bool slots = limit.algorithm == kConcurrency;
-  const std::optional<std::string> rate_text = flags.Get("rate");
-  if (slots && (rate_text.has_value() || !flags.Has("permits"))) {
-    return session.Fail(
-        BadUsage("limits put --algorithm concurrency needs --permits=N, and has no --rate"));
-  }
-  if (!slots && !rate_text.has_value()) {
-    return session.Fail(BadUsage("limits put needs --rate=PERMITS/PERIOD"));
-  }
-  if (rate_text.has_value()) {
-    const auto rate = ParseRate(*rate_text);
-    if (!rate.ok()) return session.Fail(BadUsage("--rate: " + rate.status().message()));
-    limit.rate = *rate;
-  }
-  limit.mode = flags.Get("mode").value_or("");
-  limit.on_store_failure = flags.Get("on-store-failure").value_or("");
-  limit.sharing = flags.Get("sharing").value_or("");
-  limit.charges = flags.All("charges");
-  if (auto tag = flags.Get("hash-tag"); tag.has_value()) limit.hash_tag = *tag;
-  for (const char* name : {"burst", "debt", "max-owed", "min-keys", "permits", "sub-windows"}) {
-    if (!flags.Has(name)) continue;
-    const auto number = session.Number(name, 0);
-    if (!number.ok()) return session.Fail(number.status());
-    if (name[0] == 'b') limit.burst = *number;
-    if (name[0] == 'd') limit.debt = *number;
-    if (name[0] == 'p') limit.permits = *number;
-    if (name[0] == 'm') (name[1] == 'a' ? limit.max_owed : limit.min_keys) = *number;
-    if (name[0] == 's') {
-      if (*number > UINT32_MAX) return session.Fail(BadUsage("--sub-windows is at most 100"));
-      limit.sub_windows = static_cast<uint32_t>(*number);
-    }
-  }
-  if (const auto given = flags.Get("utc-offset"); given.has_value()) {
-    const std::string& text = *given;
-    const bool negative = !text.empty() && text[0] == '-';
-    const auto offset = ParseDuration(negative ? text.substr(1) : text);
-    if (!offset.ok()) return session.Fail(BadUsage("--utc-offset: " + offset.status().message()));
-    limit.utc_offset = negative ? -*offset : *offset;
-  }
-  if (const auto given = flags.Get("max-wait"); given.has_value()) {
-    const auto max_wait = ParseDuration(*given);
-    if (!max_wait.ok()) {
-      return session.Fail(BadUsage("--max-wait: " + max_wait.status().message()));
-    }
-    limit.max_wait = *max_wait;
-  }
-  if (const auto given = flags.Get("hold-for"); given.has_value()) {
-    const auto hold_for = ParseDuration(*given);
-    if (!hold_for.ok()) {
-      return session.Fail(BadUsage("--hold-for: " + hold_for.status().message()));
-    }
-    limit.hold_for = *hold_for;
-  }
-  const std::string direct = flags.Get("direct").value_or("true");
-  if (direct != "true" && direct != "false") {
-    return session.Fail(BadUsage("--direct: \"" + direct + "\": say true or false"));
-  }
-  limit.direct = direct == "true";
-  for (const std::string& text : flags.All("key")) {
-    const size_t equals = text.rfind('=');
-    if (equals == std::string::npos) {
-      return session.Fail(BadUsage("--key: \"" + text + "\": write KEY=RATE[,BURST[,DEBT]]"));
-    }
-    LimitKeyOverride key;
-    key.key = text.substr(0, equals);
-    const std::string parameters = text.substr(equals + 1);
-    if (const Status bad =
-            slots ? ReadKeyPermits(parameters, &key) : ReadKeyParameters(parameters, &key);
-        !bad.ok()) {
-      return session.Fail(BadUsage("--key: \"" + text + "\": " + bad.message()));
-    }
-    limit.keys.push_back(std::move(key));
-  }
   PutOptions options;
-  options.reason = flags.Get("reason").value_or("");
-  if (!common::IsUtf8(options.reason)) {
-    return session.Fail(
-        BadUsage("--reason: \"" + common::errors::Shown(options.reason) + "\" is not valid UTF-8"));
+  for (const auto read : {ReadRate, ReadTexts, ReadNumbers, ReadTimes, ReadKeys}) {
+    if (const Status bad = read(session, &limit); !bad.ok()) return session.Fail(bad);
   }
-  if (const auto given = flags.Get("expires-after"); given.has_value()) {
-    const auto expires_after = ParseDuration(*given);
-    if (!expires_after.ok()) {
-      return session.Fail(BadUsage("--expires-after: " + expires_after.status().message()));
-    }
-    options.expires_after = *expires_after;
-  }
+  if (const Status bad = ReadPutOptions(session, &options); !bad.ok()) return session.Fail(bad);
   const auto put =
       session.AskAdmin([&](AdminClient& admin) { return admin.PutLimit(limit, options); });
   if (!put.ok()) return session.Fail(put.status());

@@ -11,6 +11,7 @@
 namespace sluice {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
@@ -227,6 +228,18 @@ TEST_F(CommandTest, ListsPutsAndDeletesLimits) {
               HasSubstr("sharing: \"leased\" is not supported yet"));
   EXPECT_THAT(Sluice("limits put api").err, HasSubstr("needs --rate"));
   EXPECT_THAT(Sluice("limits put api --rate 5/s --algorithm leaky").err, HasSubstr("leaky"));
+}
+
+TEST_F(CommandTest, PutsEachFlagIntoItsParameter) {
+  const Outcome put = Sluice(
+      "limits put all --rate 5/s --burst 11 --debt 12 --max-owed 13 --min-keys 14 --permits 15 "
+      "--sub-windows 16 --max-wait 65s --hold-for 2h --hash-tag tag --direct false");
+  EXPECT_EQ(put.exit_code, 0) << put.err;
+  for (const char* const row :
+       {"burst +11", "debt +12", "max_owed +13", "min_keys +14", "permits +15", "sub_windows +16",
+        "max_wait +1m05s", "hold_for +2h00m", "hash_tag +tag", "direct +false"}) {
+    EXPECT_THAT(put.out, ContainsRegex("\n" + std::string(row) + "\n"));
+  }
 }
 
 TEST_F(CommandTest, ShowsKeysResetStatsAndConfig) {
