@@ -258,54 +258,69 @@ Result<BatchDecisions> Client::AcquireBatch(std::span<const Acquisition> batch,
                            batch.size(), core->OnUnavailableOf(options));
 }
 
-void Client::QueryAsync(std::vector<Bucket> buckets, Callback<std::vector<BucketStatus>> done,
-                        const CallOptions& options) {
-  RunAttempts<std::vector<BucketStatus>>(
-      core_, Operation::kQuery, core_->MakeCall(options),
-      [core = core_.get(), buckets = std::move(buckets)](
-          const Call& call, Callback<std::vector<BucketStatus>> ended) {
-        core->connection().Query(buckets, call, std::move(ended));
+namespace {
+
+// Results that say how many attempts they took.
+template <typename T>
+void SetAttempts(int attempts, Result<T>* result) {
+  if constexpr (requires(T value) { value.attempts; }) {
+    if (result->ok()) (*result)->attempts = attempts;
+  }
+}
+
+// `ask` is the connection's function. The copy keeps the core alive: destroying the client
+// meanwhile cancels this call.
+template <typename T, typename Request, typename Asked>
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
+Result<T> Ask(const std::shared_ptr<ClientCore> core, Operation operation,
+              const CallOptions& options, const Request& request,
+              Result<T> (Connection::*ask)(Asked, const Call&)) {
+  int attempts = 0;
+  Result<T> result =
+      client_internal::RunBlocking<T>(*core, operation, core->MakeCall(options), &attempts,
+                                      [&](Connection& connection, const Call& attempt) {
+                                        return (connection.*ask)(request, attempt);
+                                      });
+  SetAttempts(attempts, &result);
+  return result;
+}
+
+template <typename T, typename Request, typename Asked>
+void AskAsync(const std::shared_ptr<ClientCore>& core, Operation operation,
+              const CallOptions& options, Request request,
+              void (Connection::*ask)(Asked, const Call&, Callback<T>), Callback<T> done) {
+  RunAttempts<T>(
+      core, operation, core->MakeCall(options),
+      [core = core.get(), ask, request = std::move(request)](const Call& call, Callback<T> ended) {
+        (core->connection().*ask)(request, call, std::move(ended));
       },
-      [done = std::move(done)](Result<std::vector<BucketStatus>> result, int) {
+      [done = std::move(done)](Result<T> result, int attempts) {
+        SetAttempts(attempts, &result);
         done(std::move(result));
       });
+}
+
+}  // namespace
+
+void Client::QueryAsync(std::vector<Bucket> buckets, Callback<std::vector<BucketStatus>> done,
+                        const CallOptions& options) {
+  AskAsync(core_, Operation::kQuery, options, std::move(buckets), &Connection::Query,
+           std::move(done));
 }
 
 Result<std::vector<BucketStatus>> Client::Query(std::span<const Bucket> buckets,
                                                 const CallOptions& options) {
-  const std::shared_ptr<ClientCore> core = core_;
-  const Call call = core->MakeCall(options);
-  int attempts = 0;
-  return client_internal::RunBlocking<std::vector<BucketStatus>>(
-      *core, Operation::kQuery, call, &attempts, [&](Connection& connection, const Call& attempt) {
-        return connection.QueryBlocking(buckets, attempt);
-      });
+  return Ask(core_, Operation::kQuery, options, buckets, &Connection::QueryBlocking);
 }
 
 void Client::RefundAsync(std::string receipt, Callback<RefundResult> done,
                          const CallOptions& options) {
-  RunAttempts<RefundResult>(
-      core_, Operation::kRefund, core_->MakeCall(options),
-      [core = core_.get(), receipt = std::move(receipt)](const Call& call,
-                                                         Callback<RefundResult> ended) {
-        core->connection().Refund(receipt, call, std::move(ended));
-      },
-      [done = std::move(done)](Result<RefundResult> result, int attempts) {
-        if (result.ok()) result->attempts = attempts;
-        done(std::move(result));
-      });
+  AskAsync(core_, Operation::kRefund, options, std::move(receipt), &Connection::Refund,
+           std::move(done));
 }
 
 Result<RefundResult> Client::Refund(std::string_view receipt, const CallOptions& options) {
-  const std::shared_ptr<ClientCore> core = core_;
-  const Call call = core->MakeCall(options);
-  int attempts = 0;
-  Result<RefundResult> result = client_internal::RunBlocking<RefundResult>(
-      *core, Operation::kRefund, call, &attempts, [&](Connection& connection, const Call& attempt) {
-        return connection.RefundBlocking(receipt, attempt);
-      });
-  if (result.ok()) result->attempts = attempts;
-  return result;
+  return Ask(core_, Operation::kRefund, options, receipt, &Connection::RefundBlocking);
 }
 
 Result<RefundResult> Client::Refund(const Decision& decision, CallOptions options) {
@@ -315,52 +330,23 @@ Result<RefundResult> Client::Refund(const Decision& decision, CallOptions option
 
 Result<std::vector<Renewal>> Client::Renew(std::span<const std::string> receipts,
                                            const CallOptions& options) {
-  const std::shared_ptr<ClientCore> core = core_;
-  const Call call = core->MakeCall(options);
-  int attempts = 0;
-  return client_internal::RunBlocking<std::vector<Renewal>>(
-      *core, Operation::kRenew, call, &attempts, [&](Connection& connection, const Call& attempt) {
-        return connection.RenewBlocking(receipts, attempt);
-      });
+  return Ask(core_, Operation::kRenew, options, receipts, &Connection::RenewBlocking);
 }
 
 void Client::RenewAsync(std::vector<std::string> receipts, Callback<std::vector<Renewal>> done,
                         const CallOptions& options) {
-  RunAttempts<std::vector<Renewal>>(
-      core_, Operation::kRenew, core_->MakeCall(options),
-      [core = core_.get(), receipts = std::move(receipts)](const Call& call,
-                                                           Callback<std::vector<Renewal>> ended) {
-        core->connection().Renew(receipts, call, std::move(ended));
-      },
-      [done = std::move(done)](Result<std::vector<Renewal>> result, int) {
-        done(std::move(result));
-      });
+  AskAsync(core_, Operation::kRenew, options, std::move(receipts), &Connection::Renew,
+           std::move(done));
 }
 
 void Client::SettleAsync(Settlement settlement, Callback<SettleResult> done,
                          const CallOptions& options) {
-  RunAttempts<SettleResult>(
-      core_, Operation::kSettle, core_->MakeCall(options),
-      [core = core_.get(), settlement = std::move(settlement)](const Call& call,
-                                                               Callback<SettleResult> ended) {
-        core->connection().Settle(settlement, call, std::move(ended));
-      },
-      [done = std::move(done)](Result<SettleResult> result, int attempts) {
-        if (result.ok()) result->attempts = attempts;
-        done(std::move(result));
-      });
+  AskAsync(core_, Operation::kSettle, options, std::move(settlement), &Connection::Settle,
+           std::move(done));
 }
 
 Result<SettleResult> Client::Settle(const Settlement& settlement, const CallOptions& options) {
-  const std::shared_ptr<ClientCore> core = core_;
-  const Call call = core->MakeCall(options);
-  int attempts = 0;
-  Result<SettleResult> result = client_internal::RunBlocking<SettleResult>(
-      *core, Operation::kSettle, call, &attempts, [&](Connection& connection, const Call& attempt) {
-        return connection.SettleBlocking(settlement, attempt);
-      });
-  if (result.ok()) result->attempts = attempts;
-  return result;
+  return Ask(core_, Operation::kSettle, options, settlement, &Connection::SettleBlocking);
 }
 
 Result<SettleResult> Client::Settle(const Decision& decision, std::vector<Charge> actual,

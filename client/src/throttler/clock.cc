@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "client/src/throttler/join_or_detach.h"
 #include "common/mutex.h"
 
 namespace sluice {
@@ -89,12 +90,7 @@ class SystemClock::Timers : public std::enable_shared_from_this<Timers> {
       changed_.Signal();
       thread.swap(thread_);
     }
-    if (!thread.joinable()) return;
-    if (thread.get_id() == std::this_thread::get_id()) {
-      thread.detach();
-    } else {
-      thread.join();
-    }
+    JoinOrDetach(thread);
   }
 
  private:

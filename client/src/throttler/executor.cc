@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/throttler/join_or_detach.h"
 #include "common/mutex.h"
 
 namespace sluice {
@@ -34,13 +35,7 @@ class ThreadExecutor::Pool : public std::enable_shared_from_this<Pool> {
       changed_.SignalAll();
       threads.swap(threads_);
     }
-    for (std::thread& thread : threads) {
-      if (thread.get_id() == std::this_thread::get_id()) {
-        thread.detach();
-      } else {
-        thread.join();
-      }
-    }
+    for (std::thread& thread : threads) JoinOrDetach(thread);
   }
 
  private:

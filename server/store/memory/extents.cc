@@ -78,12 +78,9 @@ bool ExtentAllocator::Collapse() {
   {
     common::MutexLock lock(&mu_);
     if (chunks_.size() <= kHugeFromChunks) return false;
-    const size_t looks = std::min(kChunksPerCollapse, chunks_.size());
-    for (size_t i = 0; i < looks && found == nullptr; ++i) {
-      if (collapse_next_ >= chunks_.size()) collapse_next_ = 0;
-      Chunk* const chunk = chunks_[collapse_next_++];
-      if (chunk->free <= kNearlyFull && !chunk->collapsed) found = chunk;
-    }
+    found = NextToCollapse(chunks_, &collapse_next_, [](const Chunk& chunk) {
+      return chunk.free <= kNearlyFull && !chunk.collapsed;
+    });
     if (found == nullptr) return false;
     found->collapsed = found->pinned = true;
   }

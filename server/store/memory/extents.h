@@ -48,8 +48,6 @@ class ExtentAllocator {
   static constexpr size_t kHugeFromChunks = 4;
   // Of a chunk that is nearly full: granules that are free at most.
   static constexpr size_t kNearlyFull = kGranules / 8;
-  // Chunks that Collapse looks at.
-  static constexpr size_t kChunksPerCollapse = 64;
 
   // At the start of each chunk.
   struct Chunk {

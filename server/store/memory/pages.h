@@ -2,7 +2,9 @@
 #ifndef SLUICE_SERVER_STORE_MEMORY_PAGES_H_
 #define SLUICE_SERVER_STORE_MEMORY_PAGES_H_
 
+#include <algorithm>
 #include <cstddef>
+#include <vector>
 
 namespace sluice::store::memory {
 
@@ -19,6 +21,19 @@ void UnmapChunks(char* base, size_t bytes);
 // buckets is read at random, and with small pages every access misses the TLB too. Takes about a
 // millisecond, in which other threads that touch the chunk may wait. Not for event loops.
 void CollapseChunk(char* base);
+
+// The next chunk that may be moved, of those that a call looks at: a few of `chunks` from *next on,
+// which it moves on. Null: none may.
+template <typename Chunk, typename May>
+Chunk* NextToCollapse(const std::vector<Chunk*>& chunks, size_t* next, May may) {
+  constexpr size_t kLooks = 64;
+  for (size_t i = std::min(kLooks, chunks.size()); i > 0; --i) {
+    if (*next >= chunks.size()) *next = 0;
+    Chunk* const chunk = chunks[(*next)++];
+    if (may(*chunk)) return chunk;
+  }
+  return nullptr;
+}
 
 }  // namespace sluice::store::memory
 

@@ -155,12 +155,9 @@ bool SlabAllocator::Collapse() {
   {
     common::MutexLock lock(&chunks_mu_);
     if (chunks_.size() <= kHugeFromChunks) return false;
-    const size_t looks = std::min(kChunksPerCollapse, chunks_.size());
-    for (size_t i = 0; i < looks && found == nullptr; ++i) {
-      if (collapse_next_ >= chunks_.size()) collapse_next_ = 0;
-      Chunk* const chunk = chunks_[collapse_next_++];
-      if (chunk->free_mask == 0 && !chunk->collapsed && !chunk->pinned) found = chunk;
-    }
+    found = NextToCollapse(chunks_, &collapse_next_, [](const Chunk& chunk) {
+      return chunk.free_mask == 0 && !chunk.collapsed && !chunk.pinned;
+    });
     if (found == nullptr) return false;
     found->collapsed = found->pinned = true;
   }

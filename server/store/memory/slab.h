@@ -54,8 +54,6 @@ class SlabAllocator {
   static constexpr size_t kClasses = kMaxBytes / 8 + 1;
   // A small store should not take 2 MiB where it needs 64 KiB: with fewer chunks pages stay small.
   static constexpr size_t kHugeFromChunks = 8;
-  // Chunks that Collapse looks at.
-  static constexpr size_t kChunksPerCollapse = 64;
 
   struct Chunk;
 

@@ -29,6 +29,15 @@ inline limits::LimitSpec PerSecond(std::string name, uint64_t permits) {
   return spec;
 }
 
+inline limits::LimitSpec Concurrency(std::string name, uint64_t permits, int64_t hold_for_ns) {
+  limits::LimitSpec spec;
+  spec.name = std::move(name);
+  spec.algorithm = algorithm::Kind::kConcurrency;
+  spec.permits = permits;
+  spec.hold_for_ns = hold_for_ns;
+  return spec;
+}
+
 class ServiceTest : public ::testing::Test {
  protected:
   void Load(std::vector<limits::LimitSpec> specs) {

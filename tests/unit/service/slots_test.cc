@@ -20,12 +20,7 @@ namespace {
 using testing::HasSubstr;
 
 limits::LimitSpec Slots(std::string name, uint64_t permits, int64_t hold_for_ns = 30 * kSecond) {
-  limits::LimitSpec spec;
-  spec.name = std::move(name);
-  spec.algorithm = algorithm::Kind::kConcurrency;
-  spec.permits = permits;
-  spec.hold_for_ns = hold_for_ns;
-  return spec;
+  return Concurrency(std::move(name), permits, hold_for_ns);
 }
 
 class SlotsTest : public ServiceTest {

@@ -5,14 +5,11 @@
 namespace sluice::store::redis {
 namespace {
 
-class MoveCommand final : public BucketOperation {
+class MoveCommand final : public DecidedHere<MoveOperation, MoveOutcome> {
  public:
   MoveCommand(CommandContext& context, MoveOperation* operation)
-      : BucketOperation(context, context.BucketsOf(operation->charges)),
-        operation_(operation),
-        from_ns_(operation->grant_time_ns) {
-    command_.DecideHere();
-  }
+      : DecidedHere(context, operation, context.BucketsOf(operation->charges)),
+        from_ns_(operation->grant_time_ns) {}
 
  private:
   void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
@@ -22,23 +19,11 @@ class MoveCommand final : public BucketOperation {
   bool Writes() const override { return outcome_ == MoveOutcome::kMoved; }
   void OnDecided() override {
     operation_->grant_time_ns = grant_time_ns_;
-    Answer(outcome_);
-  }
-  bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override {
-    Answer(MoveOutcome::kStaleRule);
-    return false;
-  }
-  void OnUnavailable(bool) override { Answer(MoveOutcome::kUnavailable); }
-
-  void Answer(MoveOutcome outcome) {
-    operation_->outcome = outcome;
-    operation_->Done();
+    DecidedHere::OnDecided();
   }
 
-  MoveOperation* const operation_;
   const int64_t from_ns_;      // as it is booked
   int64_t grant_time_ns_ = 0;  // as decided
-  MoveOutcome outcome_ = MoveOutcome::kStays;
 };
 
 }  // namespace

@@ -220,6 +220,34 @@ class BucketOperation {
   void DecideHereIfBooked();
 };
 
+// One that this node decides, without a script, and whose answer is its outcome.
+template <typename Operation, typename Outcome>
+class DecidedHere : public BucketOperation {
+ public:
+  DecidedHere(CommandContext& context, Operation* operation, std::vector<Bucket> buckets)
+      : BucketOperation(context, std::move(buckets)), operation_(operation) {
+    command_.DecideHere();
+  }
+
+ protected:
+  void OnDecided() override { Answer(outcome_); }
+
+  Operation* const operation_;
+  Outcome outcome_ = {};  // as decided
+
+ private:
+  bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override {
+    Answer(Outcome::kStaleRule);
+    return false;
+  }
+  void OnUnavailable(bool) override { Answer(Outcome::kUnavailable); }
+
+  void Answer(Outcome outcome) {
+    operation_->outcome = outcome;
+    operation_->Done();
+  }
+};
+
 }  // namespace sluice::store::redis
 
 #endif  // SLUICE_SERVER_STORE_REDIS_COMMANDS_OPTIMISTIC_COMMAND_H_

@@ -84,17 +84,14 @@ class RenewCommand final : public BucketOperation {
   std::vector<Part> parts_;
 };
 
-class HoldsCommand final : public BucketOperation {
+class HoldsCommand final : public DecidedHere<HoldsOperation, HoldsOperation::Outcome> {
  public:
   HoldsCommand(CommandContext& context, HoldsOperation* operation)
-      : BucketOperation(context,
-                        std::vector<Bucket>{context.BucketOf(*operation->rule, operation->key)}),
-        operation_(operation) {
-    command_.DecideHere();
-  }
+      : DecidedHere(context, operation, {context.BucketOf(*operation->rule, operation->key)}) {}
 
  private:
   void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
+    outcome_ = HoldsOperation::Outcome::kDone;
     operation_->listed.clear();
     operation_->ended = false;
     operation_->level = open[0].LevelAt(now_ns);
@@ -105,19 +102,6 @@ class HoldsCommand final : public BucketOperation {
     }
   }
   bool Writes() const override { return operation_->ended; }
-  void OnDecided() override { Answer(HoldsOperation::Outcome::kDone); }
-  bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override {
-    Answer(HoldsOperation::Outcome::kStaleRule);
-    return false;
-  }
-  void OnUnavailable(bool) override { Answer(HoldsOperation::Outcome::kUnavailable); }
-
-  void Answer(HoldsOperation::Outcome outcome) {
-    operation_->outcome = outcome;
-    operation_->Done();
-  }
-
-  HoldsOperation* const operation_;
 };
 
 bool SameBuckets(absl::Span<const Bucket> a, absl::Span<const Bucket> b) {

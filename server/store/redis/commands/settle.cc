@@ -8,12 +8,10 @@
 namespace sluice::store::redis {
 namespace {
 
-class SettleCommand final : public BucketOperation {
+class SettleCommand final : public DecidedHere<SettleOperation, SettleOutcome> {
  public:
   SettleCommand(CommandContext& context, SettleOperation* operation)
-      : BucketOperation(context, context.BucketsOf(operation->charges)), operation_(operation) {
-    command_.DecideHere();
-  }
+      : DecidedHere(context, operation, context.BucketsOf(operation->charges)) {}
 
  private:
   void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
@@ -22,20 +20,6 @@ class SettleCommand final : public BucketOperation {
   bool Writes() const override {
     return outcome_ == SettleOutcome::kSettled || outcome_ == SettleOutcome::kLate;
   }
-  void OnDecided() override { Answer(outcome_); }
-  bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override {
-    Answer(SettleOutcome::kStaleRule);
-    return false;
-  }
-  void OnUnavailable(bool) override { Answer(SettleOutcome::kUnavailable); }
-
-  void Answer(SettleOutcome outcome) {
-    operation_->outcome = outcome;
-    operation_->Done();
-  }
-
-  SettleOperation* const operation_;
-  SettleOutcome outcome_ = SettleOutcome::kPending;
 };
 
 }  // namespace
