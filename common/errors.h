@@ -210,7 +210,7 @@ inline absl::Status StoreDoesNotBook(std::string_view field) {
 // `setting` is the limit's: "sharing: split".
 inline absl::Status SharingDoesNotBook(std::string_view field, std::string_view limit,
                                        std::string_view setting) {
-  return Invalid(field, "limit '", ToAbsl(limit), "' says ", ToAbsl(setting),
+  return Invalid(field, "limit \"", ToAbsl(limit), "\" says ", ToAbsl(setting),
                  ", which does not book ahead; leave max_wait out, or have the limit say "
                  "sharing: exact and on_store_failure: deny or allow");
 }
@@ -493,7 +493,7 @@ inline absl::Status TooManyLimitNames() {
 // DeleteLimit: `by` and `others` more limits charge the limit.
 inline absl::Status LimitIsCharged(std::string_view limit, std::string_view by, size_t others) {
   return absl::FailedPreconditionError(
-      absl::StrCat("limit '", ToAbsl(limit), "' is charged by '", ToAbsl(by), "'",
+      absl::StrCat("limit \"", ToAbsl(limit), "\" is charged by \"", ToAbsl(by), "\"",
                    others == 0 ? std::string() : absl::StrCat(" and ", others, " more"),
                    "; take it out of their charges first"));
 }

@@ -310,7 +310,7 @@ TEST_F(RedisSharingTest, RefusesReservationsOnLocallyDecidedLimits) {
     const grpc::Status status = Acquire(request);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(),
-                HasSubstr(std::string("limit '") + limit + "' says " + setting));
+                HasSubstr(std::string("limit \"") + limit + "\" says " + setting));
   }
   v1::AcquireRequest request = Request("exact", "k");
   request.mutable_max_wait()->set_seconds(1);

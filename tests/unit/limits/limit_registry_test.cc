@@ -527,7 +527,7 @@ TEST_F(LimitRegistryTest, RejectsDeletingALimitThatOthersCharge) {
   const absl::Status status = registry_.Delete("overall");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
-            "limit 'overall' is charged by 'a' and 1 more; take it out of their charges first");
+            "limit \"overall\" is charged by \"a\" and 1 more; take it out of their charges first");
   EXPECT_THAT(Names(), ElementsAre("a", "b", "overall"));
 }
 
