@@ -128,7 +128,7 @@ class Server {
   int CheckFiles();
   void WarnOfOpenAdminPort();
   int LoadLimitsFile(config::Reloader* reloader);
-  int Rehearse();
+  int CheckLimitsLoad();
   int TakeState();
   int OpenState();
   int OpenStore();
@@ -268,7 +268,7 @@ void Server::WarnOfOpenAdminPort() {
 
 // Loads the limits once and drops them, so that an error in a file is found while the running
 // process still serves.
-int Server::Rehearse() {
+int Server::CheckLimitsLoad() {
   store::MemoryStore store(clock_, store::MemoryStoreOptions{});
   limits::LimitRegistry registry(&store);
   if (!flags_.limits.empty()) {
@@ -284,7 +284,7 @@ int Server::Rehearse() {
 // What can fail is done before the running process ends its calls.
 int Server::TakeState() {
   if (inherited_.taker == nullptr || flags_.in_redis) return kDone;
-  if (const int code = Rehearse(); code != kDone) return code;
+  if (const int code = CheckLimitsLoad(); code != kDone) return code;
   if (const absl::Status status = OpenOtherPorts(flags_, &inherited_.sockets); !status.ok()) {
     return Fail(kFailed, status.message());
   }

@@ -212,8 +212,8 @@ absl::Status SettleCall::StatusOf(const Item& item) const {
       return errors::RefundedBefore();
     case store::SettleOutcome::kTooEarly:
       return errors::SettleTooEarly();
-    case store::SettleOutcome::kFalls: {
-      const size_t i = operation_.falling;
+    case store::SettleOutcome::kActualDecreased: {
+      const size_t i = operation_.decreased_charge;
       return errors::ActualFalls(PathOf(item).Element("actual", actual_of_[i]).Field("permits"),
                                  actual_[i], operation_.actual_before);
     }

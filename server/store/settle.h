@@ -65,9 +65,9 @@ class Settling {
     } else {
       for (size_t i = 0; i < buckets_.size(); ++i) {
         if (parts_[i].own_actual >= parts_[i].own_before) continue;
-        operation_->falling = i;
+        operation_->decreased_charge = i;
         operation_->actual_before = parts_[i].own_before;
-        return SettleOutcome::kFalls;
+        return SettleOutcome::kActualDecreased;
       }
       for (const size_t i : Order()) Carry(i);
     }

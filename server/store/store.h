@@ -393,8 +393,8 @@ enum class SettleOutcome : uint8_t {
   kRefunded,
   // Its grant time is ahead.
   kTooEarly,
-  // The actual of charge SettleOperation::falling is lower than in an earlier settlement.
-  kFalls,
+  // The actual of charge SettleOperation::decreased_charge is lower than in an earlier settlement.
+  kActualDecreased,
   kStaleRule,
   kUnavailable,
   // Actuals were named of an acquisition without settle_within_ns, and there is no room for their
@@ -445,8 +445,8 @@ class SettleOperation : public Operation {
   // Owned by the caller, as many as charges. Written by the store.
   SettledPermits* settled = nullptr;
   SettleOutcome outcome = SettleOutcome::kPending;
-  // kFalls: the charge, and its actual so far.
-  size_t falling = 0;
+  // kActualDecreased: the charge, and its actual so far.
+  size_t decreased_charge = 0;
   uint64_t actual_before = 0;
 };
 

@@ -73,7 +73,7 @@ TEST_P(SettleContractTest, MoreChargesAtOnceAndTheLastCallGivesBack) {
     Advance(kSecond - 1);
     EXPECT_EQ(SettleOne(*rule, estimate, 4, 7, /*more=*/true).outcome, SettleOutcome::kSettled);
     EXPECT_EQ(Remaining(*rule, "k"), 3);
-    EXPECT_EQ(SettleOne(*rule, estimate, 4, 6).outcome, SettleOutcome::kFalls);
+    EXPECT_EQ(SettleOne(*rule, estimate, 4, 6).outcome, SettleOutcome::kActualDecreased);
     EXPECT_EQ(SettleOne(*rule, estimate, 4, kAsTaken).outcome, SettleOutcome::kSettled);
     EXPECT_EQ(Remaining(*rule, "k"), 3);
   }
