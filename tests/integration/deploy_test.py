@@ -376,6 +376,20 @@ class DeployTest(unittest.TestCase):
                                     run([SLUICED, "--help"])[1])[1])
         self.assertGreater(files, connections + 11000)
 
+    def test_systemd_unit_shows_users_and_boots_and_has_folders(self):
+        unit = dict(line.split("=", 1) for line in read("deploy/systemd/sluiced.service").splitlines()
+                    if re.match(r"\w+=", line))
+        # A user namespace shows other users as 65534: no `uid` of the clients file would match.
+        self.assertNotIn("PrivateUsers", unit)
+        # The boot id is in /proc/sys.
+        self.assertNotEqual(unit.get("ProcSubset", "all"), "pid")
+        self.assertEqual(unit["ProtectSystem"], "strict")
+        for kind, folder in (("State", "/var/lib/sluiced"), ("Logs", "/var/log/sluiced"),
+                             ("Runtime", "/run/sluiced")):
+            self.assertEqual(unit[f"{kind}Directory"], os.path.basename(folder))
+            if kind != "Runtime":
+                self.assertIn(folder, read("deploy/debian/sluice-server.postrm"))
+
     # ---- Debian ----
 
     def test_debian_package_has_the_version_of_the_build(self):

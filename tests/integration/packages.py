@@ -24,12 +24,15 @@ BOOT_S = 300
 STEPS = r"""
 set -eux
 export DEBIAN_FRONTEND=noninteractive
+# `set -e` takes no notice of a command after `!`.
+fails() { if "$@"; then return 1; fi; }
+served() { for try in $(seq 50); do sluice "$@" health && return; sleep 0.2; done; false; }
 server=/deb/sluice-server_*.deb
 : install and start
 apt-get install -y $server /deb/sluice_*.deb
 systemctl is-active sluiced
 test "$(stat -c %U /proc/$(systemctl show -P MainPID sluiced))" = sluice
-for try in $(seq 50); do sluice health && break; sleep 0.2; done
+served
 sluice acquire api user:1 | grep granted
 test "$(systemctl show -P MemoryMax sluiced)" != infinity
 journalctl -u sluiced | grep event=started
@@ -38,9 +41,9 @@ echo 'limits: [{name: mine, rate: 1/h}]' > /etc/sluice/limits.yaml
 umask 027; head -c 24 /dev/urandom | base64 > /etc/sluice/token; chgrp sluice /etc/sluice/token
 echo 'SLUICE_FLAGS="--admin_token_file=/etc/sluice/token"' > /etc/default/sluiced
 systemctl restart sluiced
-for try in $(seq 50); do sluice health && break; sleep 0.2; done
+served
 sluice acquire mine | grep granted
-! sluice limits list
+fails sluice limits list
 sluice --token-file /etc/sluice/token limits list | grep mine
 : the sandbox
 systemd-analyze security --threshold=20 sluiced
@@ -51,10 +54,73 @@ before=$(systemctl show -P MainPID sluiced)
 apt-get install -y /newer/sluice-server_*.deb
 systemctl is-active sluiced
 test "$(systemctl show -P MainPID sluiced)" != "$before"
-for try in $(seq 50); do sluice health && break; sleep 0.2; done
+served
 sluice acquire mine | grep denied  # the state is kept: the one permit of the hour is used
-! sluice limits list
+fails sluice limits list
 grep mine /etc/sluice/limits.yaml
+: callers of a Unix socket by their uid, the audit log, and the boot id of the state
+as_user() {
+  setpriv --reuid=$1 --regid=sluice --clear-groups \
+    sluice --server unix:/run/sluiced/data acquire mine app
+}
+cat > /etc/sluice/clients.yaml <<END
+clients:
+  - { name: app, uid: 4711, limits: [mine], calls: [acquire] }
+  - { name: ops, uid: 0, limits: ["*"], calls: [admin_view, admin_change] }
+END
+chgrp sluice /etc/sluice/clients.yaml
+cat > /etc/default/sluiced <<END
+SLUICE_FLAGS="--clients=/etc/sluice/clients.yaml --audit_log=/var/log/sluiced/audit.json
+ --listen=unix:/run/sluiced/data --admin_listen=unix:/run/sluiced/admin"
+END
+systemctl restart sluiced
+served --server unix:/run/sluiced/data
+as_user 4711 | grep granted
+as_user 4712 2>&1 | grep 'UNAUTHENTICATED.*4712'
+sluice --admin unix:/run/sluiced/admin limits put other --rate 5/h
+grep '"client":"ops".*"call":"PutLimit"' /var/log/sluiced/audit.json
+test "$(stat -c %U:%a /var/log/sluiced)" = sluice:750
+systemctl stop sluiced
+grep -aqF "$(cat /proc/sys/kernel/random/boot_id)" /var/lib/sluiced/state
+systemctl start sluiced
+served --server unix:/run/sluiced/data
+as_user 4711 | grep denied
+sluice --admin unix:/run/sluiced/admin limits list | grep other
+: sockets of systemd: a restart under load loses no call
+echo 'limits: [{name: mine, rate: 1/h}, {name: wide, rate: 1000000/s}]' > /etc/sluice/limits.yaml
+echo 'SLUICE_FLAGS=' > /etc/default/sluiced
+systemctl stop sluiced
+cp /usr/share/doc/sluice-server/examples/*.socket /etc/systemd/system/
+systemctl daemon-reload
+systemctl enable --now sluiced.socket sluiced-http.socket sluiced-admin.socket
+systemctl start sluiced
+served
+sluice --deadline=20s --output=json bench wide --mode=unary --connections=4 --concurrency=16 \
+  --rate=500/s --duration=20s > /load &
+for restart in 1 2 3; do
+  before=$(systemctl show -P MainPID sluiced)
+  systemctl restart sluiced
+  served
+  test "$(systemctl show -P MainPID sluiced)" != "$before"
+done
+kill -0 $!  # the load lasted all the while
+wait $!
+cat /load
+grep '"denied":0,"unavailable":0,"errors":0,' /load
+: a Unix socket of systemd that all users may open
+mkdir /etc/systemd/system/sluiced.socket.d
+cat > /etc/systemd/system/sluiced.socket.d/unix.conf <<END
+[Socket]
+ListenStream=
+ListenStream=/run/sluiced.sock
+SocketMode=0666
+END
+systemctl daemon-reload
+systemctl stop sluiced.service sluiced.socket
+systemctl start sluiced.socket sluiced.service
+served --server unix:/run/sluiced.sock
+setpriv --reuid=4711 --regid=4711 --clear-groups sluice --server unix:/run/sluiced.sock acquire wide
+systemctl disable --now sluiced.socket sluiced-http.socket sluiced-admin.socket
 : manual pages and completion
 test -e /usr/share/man/man8/sluiced.8.gz -a -e /usr/share/man/man1/sluice.1.gz
 bash -c '. /usr/share/bash-completion/completions/sluice; complete -p sluice'
@@ -67,10 +133,13 @@ c++ -std=c++20 -o consumer /project/consumer.cc $(pkg-config --cflags --libs slu
 ./consumer
 c++ -std=c++20 -o admin /project/admin.cc $(pkg-config --cflags --libs sluice-admin)
 : purge leaves nothing
-rm /etc/sluice/token
+rm /etc/sluice/token /etc/sluice/clients.yaml
 apt-get purge -y sluice-server sluice libsluice0 libsluice-dev libsluice-admin-dev
-! systemctl is-active sluiced
-test ! -e /etc/sluice -a ! -e /etc/default/sluiced -a ! -e /usr/bin/sluiced -a ! -e /var/lib/sluiced
+fails systemctl is-active sluiced
+for path in /etc/sluice /etc/default/sluiced /usr/bin/sluiced /var/lib/sluiced /var/log/sluiced \
+  /run/sluiced; do
+  test ! -e $path
+done
 : all passed
 """
 
