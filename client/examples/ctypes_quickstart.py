@@ -3,7 +3,7 @@ import ctypes as c
 import os
 import sys
 
-lib = c.CDLL(os.environ.get("SLUICE_LIBRARY", "libsluice.so.0"))
+lib = c.CDLL(os.environ.get("SLUICE_LIBRARY", "libsluice.so.1"))
 
 
 def struct(name, **fields):  # the structures of sluice/sluice.h

@@ -399,10 +399,13 @@ class DeployTest(unittest.TestCase):
         self.assertEqual((chart["version"], chart["appVersion"]), (version, version))
 
     def test_debian_library_package_is_named_after_its_soname(self):
-        major = re.search(r"project\(Sluice VERSION (\d+)", read("CMakeLists.txt"))[1]
+        major = re.search(r" SOVERSION (\d+)\n", read("client/CMakeLists.txt"))[1]
         self.assertIn(f"\nPackage: libsluice{major}\n", read("deploy/debian/control"))
         self.assertTrue(read(f"deploy/debian/libsluice{major}.symbols").startswith(
             f"libsluice.so.{major} libsluice{major} "))
+        for path in ("client/include/sluice/sluice.h", "docs/languages.md",
+                     "client/examples/ctypes_quickstart.py"):
+            self.assertEqual(set(re.findall(r"libsluice\.so\.(\d+)", read(path))), {major}, path)
 
     # ---- Helm ----
 

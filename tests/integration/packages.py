@@ -125,7 +125,7 @@ systemctl disable --now sluiced.socket sluiced-http.socket sluiced-admin.socket
 test -e /usr/share/man/man8/sluiced.8.gz -a -e /usr/share/man/man1/sluice.1.gz
 bash -c '. /usr/share/bash-completion/completions/sluice; complete -p sluice'
 : programs against the libraries
-apt-get install -y /deb/libsluice0_*.deb /deb/libsluice-dev_*.deb /deb/libsluice-admin-dev_*.deb
+apt-get install -y /deb/libsluice1_*.deb /deb/libsluice-dev_*.deb /deb/libsluice-admin-dev_*.deb
 cd /tmp
 cc -Wall -Werror -o c_program /project/c_program.c $(pkg-config --cflags --libs sluice)
 ./c_program
@@ -134,7 +134,7 @@ c++ -std=c++20 -o consumer /project/consumer.cc $(pkg-config --cflags --libs slu
 c++ -std=c++20 -o admin /project/admin.cc $(pkg-config --cflags --libs sluice-admin)
 : purge leaves nothing
 rm /etc/sluice/token /etc/sluice/clients.yaml
-apt-get purge -y sluice-server sluice libsluice0 libsluice-dev libsluice-admin-dev
+apt-get purge -y sluice-server sluice libsluice1 libsluice-dev libsluice-admin-dev
 fails systemctl is-active sluiced
 for path in /etc/sluice /etc/default/sluiced /usr/bin/sluiced /var/lib/sluiced /var/log/sluiced \
   /run/sluiced; do

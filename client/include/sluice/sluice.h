@@ -1,5 +1,5 @@
 /* The C interface of the client: what programs in other languages bind to. C99; needs no other
- * header of Sluice. The library is libsluice.so.0.
+ * header of Sluice. The library is libsluice.so.1.
  *
  *   sluice_options options = {sizeof options};
  *   options.servers = "127.0.0.1:7200";

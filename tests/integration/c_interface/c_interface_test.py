@@ -29,8 +29,8 @@ def check_symbols(source, library):
     with open(os.path.join(source, "client/include/sluice/sluice.h")) as header:
         functions = set(re.findall(r"^[a-z].*?\b(sluice_\w+)\(", header.read(), re.MULTILINE))
     _, listing = run("nm", "-D", "--defined-only", library)
-    symbols = {line.split()[-1] for line in listing.splitlines()} - {"SLUICE_0.1"}
-    wanted = {f"{name}@@SLUICE_0.1" for name in functions}
+    symbols = {line.split()[-1] for line in listing.splitlines()} - {"SLUICE_1.0"}
+    wanted = {f"{name}@@SLUICE_1.0" for name in functions}
     if symbols != wanted:
         fail(f"exported but not declared: {sorted(symbols - wanted)[:5]}; "
              f"declared but not exported: {sorted(wanted - symbols)}")
