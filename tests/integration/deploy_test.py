@@ -280,14 +280,18 @@ class DeployTest(unittest.TestCase):
         self.checks_rate_limits(config["data"]["config.yaml"], "istio.yaml")
 
     def checks_rate_limits(self, limits, where):
-        """A server starts with them."""
         path = write(self.folder, "ratelimit.yaml", limits)
+        self.starts(f"--ratelimit_config={path}", where=where)
+
+    def starts(self, *flags, where=""):
+        """A server starts with them."""
         server = subprocess.Popen(
-            [SLUICED, f"--ratelimit_config={path}", "--listen=127.0.0.1:0",
-             "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"],
+            [SLUICED, *flags, "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+             "--http_listen=127.0.0.1:0"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (server.kill(), server.communicate()))
-        self.assertTrue(server.stdout.readline().startswith("ready "), (where, server.poll()))
+        if not server.stdout.readline().startswith("ready "):
+            self.fail(f"{where}: {server.communicate()[1]}")
 
     def test_envoy_compose_starts_what_the_files_name(self):
         services = yaml.safe_load(read("deploy/envoy/docker-compose.yml"))["services"]
@@ -377,8 +381,8 @@ class DeployTest(unittest.TestCase):
         self.assertGreater(files, connections + 11000)
 
     def test_systemd_unit_shows_users_and_boots_and_has_folders(self):
-        unit = dict(line.split("=", 1) for line in read("deploy/systemd/sluiced.service").splitlines()
-                    if re.match(r"\w+=", line))
+        lines = read("deploy/systemd/sluiced.service").splitlines()
+        unit = dict(line.split("=", 1) for line in lines if re.match(r"\w+=", line))
         # A user namespace shows other users as 65534: no `uid` of the clients file would match.
         self.assertNotIn("PrivateUsers", unit)
         # The boot id is in /proc/sys.
@@ -424,7 +428,9 @@ class DeployTest(unittest.TestCase):
         return path, {one["kind"]: one for one in yaml.safe_load_all(done.stdout) if one}
 
     REDIS = ("store.kind=redis", "replicas=3")
-    EVERYTHING = (*REDIS, "autoscaling.enabled=true", "serviceMonitor.enabled=true",
+    CLIENTS = "clients: [{name: app, dns_san: app, limits: [api], calls: [acquire]}]"
+    EVERYTHING = (*REDIS, "clients=" + CLIENTS.replace(",", "\\,"), "auditLog=true",
+                  "autoscaling.enabled=true", "serviceMonitor.enabled=true",
                   "adminToken.secretName=admin", "tls.secretName=tls", "tls.clientCa=true",
                   "flags={--redis_budget=50ms}",
                   "networkPolicy.clients[0].podSelector.matchLabels.a=b",
@@ -450,6 +456,12 @@ class DeployTest(unittest.TestCase):
                          kinds.keys(), set())
         self.assertIn("password_file=/etc/sluice-redis/password",
                       self.has_flag(container["args"], "store"))
+        self.assertEqual(self.has_flag(container["args"], "audit_log"), "-")
+        config = kinds["ConfigMap"]["data"]
+        folder = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}["limits"]
+        self.assertEqual(self.has_flag(container["args"], "clients"), f"{folder}/clients.yaml")
+        self.starts(f"--limits={write(self.folder, 'limits.yaml', config['limits.yaml'])}",
+                    f"--clients={write(self.folder, 'clients.yaml', config['clients.yaml'])}")
         for volume in pod["spec"]["volumes"]:
             if "secret" in volume:
                 self.assertEqual(volume["secret"]["defaultMode"], 0o440, volume)
