@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Builds the image of deploy/Dockerfile with buildah, and asks the service that its /bin/ratelimit
-starts from the environment of envoyproxy/ratelimit.
+"""Builds the image of deploy/Dockerfile with buildah, and bounds its size. Starts it as its user with
+a read-only root, and runs its health check. Then asks the service that its /bin/ratelimit starts from
+the environment of envoyproxy/ratelimit.
 
 usage: image.py SOURCE_DIR [IMAGE] [--save FILE]
   IMAGE        one that was built before
-  --save FILE  writes the image as an OCI archive
+  --save FILE  writes the image as an archive for `docker load`, with its health check
 
-Runs as root, and needs no container engine and no registry of images: debootstrap makes the base.
+Runs as root, and needs no container engine and no registry of images: debootstrap makes the base, and
+systemd-nspawn starts the image.
 """
+import json
 import os
 import signal
 import socket
@@ -19,6 +22,8 @@ import time
 SOURCE = os.path.abspath(sys.argv[1])
 BASE = "docker.io/library/debian:12-slim"
 WAIT_S = 60
+# On top of the base, with the caches of apt that debootstrap's base keeps.
+MOST_BYTES = 150_000_000
 CONFIG = """
 domain: shop
 descriptors:
@@ -104,6 +109,48 @@ def ask(image, folder):
         buildah("rm", container)
 
 
+def serve(image, config):
+    """Starts the image as docker would with --read-only. Returns what is wrong."""
+    container = buildah("from", "--pull=never", image)
+    nspawn = None
+    try:
+        nspawn = subprocess.Popen(
+            ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network",
+             "--read-only", "--pipe", "--directory", buildah("mount", container),
+             # Not --user, which would make the user a home.
+             "setpriv", f"--reuid={config['User']}", f"--regid={config['User']}", "--clear-groups",
+             "--no-new-privs", "--bounding-set=-all", *config["Entrypoint"], *config["Cmd"]],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        if not nspawn.stdout.readline().startswith("ready "):
+            return ["did not start"]
+        with open(f"/proc/{nspawn.pid}/task/{nspawn.pid}/children") as file:
+            server = file.read().split()[0]
+        wrong = []
+        with open(f"/proc/{server}/status") as file:
+            if f"\nUid:\t{config['User']}\t" not in file.read():
+                wrong.append("runs as another user")
+        with open(f"/proc/{server}/mounts") as file:
+            roots = [line.split()[3].split(",") for line in file if line.split()[1] == "/"]
+        if "ro" not in roots[-1]:
+            wrong.append("its root can be written")
+        health = subprocess.run(
+            ["nsenter", "--target", server, "--mount", "--net", "--root", "--setuid", config["User"],
+             "--setgid", config["User"], "--", *config["Healthcheck"]["Test"][1:]],
+            capture_output=True, text=True, timeout=WAIT_S)
+        if (health.returncode, health.stdout) != (0, "SERVING\n"):
+            wrong.append(f"its health check says {health}")
+        os.kill(int(server), getattr(signal, config["StopSignal"]))
+        if nspawn.wait(WAIT_S) != 0:
+            wrong.append(f"ended with {nspawn.returncode}")
+        return wrong
+    finally:
+        if nspawn and nspawn.poll() is None:
+            nspawn.terminate()
+            nspawn.wait(WAIT_S)
+        buildah("umount", container)
+        buildah("rm", container)
+
+
 def main():
     arguments = sys.argv[2:]
     archive = None
@@ -113,15 +160,23 @@ def main():
     image = arguments[0] if arguments else "sluice"
     if not arguments:
         make_base()
-        buildah("bud", "--pull=never", "--build-arg", f"BASE={BASE}", "--file",
+        # The format of OCI has no health check.
+        buildah("bud", "--format=docker", "--pull=never", "--build-arg", f"BASE={BASE}", "--file",
                 f"{SOURCE}/deploy/Dockerfile", "--tag", image, SOURCE)
     with tempfile.TemporaryDirectory(prefix="sluice-image-") as folder:
         found = ask(image, folder)
-    print(buildah("images", "--noheading", "--format", "{{.Name}}: {{.Size}}", image))
+    inspected = json.loads(buildah("inspect", "--type", "image", image))
+    layers = [one["size"] for one in json.loads(inspected["Manifest"])["layers"]]
+    size = sum(layers[1:])
+    print(f"{image}: {sum(layers) / 1e6:.0f} MB, {size / 1e6:.0f} MB of them on top of the base")
+    wrong = serve(image, inspected["Docker"]["config"])
+    if size > MOST_BYTES:
+        wrong.append(f"takes more than {MOST_BYTES / 1e6:.0f} MB on top of the base")
+    print(f"with a read-only root: {'; '.join(wrong) or 'serves, and its health check passes'}")
     print(f"/healthcheck: {found[0]}; ShouldRateLimit with a limit of 1: {', '.join(map(str, found[1:]))}")
     if archive:
-        buildah("push", image, f"oci-archive:{archive}")
-    return 0 if found == ["OK", "OK", "OVER_LIMIT"] else 1
+        buildah("push", image, f"docker-archive:{archive}:{image}:latest")
+    return 0 if found == ["OK", "OK", "OVER_LIMIT"] and not wrong else 1
 
 
 if __name__ == "__main__":
