@@ -1,5 +1,6 @@
 #include "server/process_setup.h"
 
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -34,8 +35,8 @@ void HidePasswords(int argc, char** argv) {
 }
 
 void SetProcessLimits(const Flags& flags, common::Log& log) {
-  const rlimit none{.rlim_cur = 0, .rlim_max = 0};
-  setrlimit(RLIMIT_CORE, &none);
+  // The kernel does not ask RLIMIT_CORE where core_pattern pipes dumps to a program.
+  prctl(PR_SET_DUMPABLE, 0);
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
   files.rlim_cur = files.rlim_max;

@@ -11,8 +11,10 @@ namespace sluice {
 // list of processes. Call it once the flags are parsed.
 void HidePasswords(int argc, char** argv);
 
-// Forbids core dumps, which would have keys, tokens and passwords. Raises the limit of open files
-// as far as the system permits, and logs a warning if that is too few for --max_connections.
+// Forbids core dumps, which would have keys, tokens and passwords; only root can then attach to the
+// process, or read the files of /proc that show its memory and its descriptors. Raises the limit of
+// open files as far as the system permits, and logs a warning if that is too few for
+// --max_connections.
 void SetProcessLimits(const Flags& flags, common::Log& log);
 
 }  // namespace sluice

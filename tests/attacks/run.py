@@ -115,8 +115,9 @@ class Run:
                 self.on_first_begin, first = None, self.on_first_begin
                 first()
             return
-        with open(f"/proc/{self.target.pid}/clear_refs", "w") as f:
-            f.write("5")  # resets the peak
+        if os.geteuid() == 0:  # else the peak is that since the start
+            with open(f"/proc/{self.target.pid}/clear_refs", "w") as f:
+                f.write("5")  # resets the peak
         self._rss_at_start = self.target.memory_mb()
         self._cpu_at_start = self.target.cpu_s()
         if self._honest:
