@@ -3,7 +3,7 @@
 and builds programs against the development packages.
 
 usage: packages.py FOLDER [ROOT]
-  FOLDER has the .deb files; FOLDER/again the same, made a second time; FOLDER/newer a newer version
+  FOLDER has the .deb files; FOLDER/again those of a second compilation; FOLDER/newer a newer version
   ROOT   a Debian 12 made by debootstrap, to be copied instead of making one
 
 Needs root, debootstrap and systemd-nspawn. apt's sources are those of this machine.
@@ -234,8 +234,10 @@ def prepare(root):
 def main():
     first, second = digests(FOLDER), digests(f"{FOLDER}/again")
     if not first or first != second:
-        sys.exit(f"packages: two builds differ: {first} {second}")
-    print(f"{len(first)} packages have the same bytes when made twice", flush=True)
+        names = sorted(name for name in first.keys() | second.keys()
+                       if first.get(name) != second.get(name))
+        sys.exit(f"packages: these differ when compiled twice: {', '.join(names) or 'there are none'}")
+    print(f"{len(first)} packages have the same bytes when compiled twice", flush=True)
     with tempfile.TemporaryDirectory(prefix="sluice-packages-") as folder:
         root = f"{folder}/root"
         prepare(root)
