@@ -188,6 +188,8 @@ int Server::Start(const sigset_t& signals) {
   if (!flags_.in_redis) {
     if (const int code = ConfirmLoaded(); code != kDone) return code;
   }
+  // Until then the process before this one may go on, and write its own.
+  if (state_ != nullptr) state_->StartCopies();
   ports_ = std::make_unique<Ports>(Ports::Collaborators{
       flags_, clock_, log_, metrics_, memory_, loops_, *use_cases_, token_.get(),
       clients_ != nullptr ? &clients_->clients() : nullptr, audit_.get(),

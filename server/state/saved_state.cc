@@ -43,7 +43,7 @@ Moment ReadMoment(FieldReader* from) {
 }
 
 void WriteHead(const SavedState& state, FieldWriter* to) {
-  to->Number(state.run_id);
+  to->Number(state.id);
   to->Number(state.at_drain ? 1 : 0);
   to->Signed(state.now_ns);
   to->Text(state.machine.boot_id);
@@ -55,7 +55,7 @@ void WriteHead(const SavedState& state, FieldWriter* to) {
 }
 
 void ReadHead(FieldReader* from, SavedState* state) {
-  state->run_id = from->Number();
+  state->id = from->Number();
   state->at_drain = from->Flag();
   state->now_ns = from->Signed();
   state->machine.boot_id = from->Text();

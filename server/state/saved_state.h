@@ -29,7 +29,7 @@ struct MachineTime {
 
 // What a state file holds beside the buckets.
 struct SavedState {
-  uint64_t run_id = 0;
+  uint64_t id = 0;        // of a drain: that of the run; of a copy: its own
   bool at_drain = false;  // else a copy
   int64_t now_ns = 0;     // the server's clock
   MachineTime machine;    // at the same moment

@@ -9,19 +9,18 @@
 #include <array>
 #include <cerrno>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 
 namespace sluice::state {
 namespace {
-
-constexpr absl::string_view kCopies = " copies\n";
-constexpr absl::string_view kNoCopies = " no copies\n";
 
 absl::Status SystemError(absl::string_view what) { return absl::ErrnoToStatus(errno, what); }
 
@@ -73,6 +72,7 @@ absl::Status StateFolder::Lock(int lock) {
     close(lock_fd_);
     lock_fd_ = fcntl(lock, F_DUPFD_CLOEXEC, 0);
     if (lock_fd_ < 0) return SystemError("cannot lock the folder");
+    lock_was_given_ = true;
   }
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return SystemError("cannot lock the folder");
@@ -95,14 +95,12 @@ absl::Status StateFolder::ReadLastRun() {
   if (fd < 0) return errno == ENOENT ? absl::OkStatus() : SystemError("cannot open running");
   const std::string text = ReadSmall(fd);
   close(fd);
-  absl::string_view rest = text;
   Run run;
-  const bool copies = absl::ConsumeSuffix(&rest, kCopies) && !absl::EndsWith(rest, " no");
-  if (copies || absl::ConsumeSuffix(&rest, " no")) {
-    run.copies = copies;
-    if (!absl::SimpleHexAtoi(rest, &run.id)) run = {};
-  }
-  last_run_ = run;
+  const std::vector<absl::string_view> ids = absl::StrSplit(absl::StripSuffix(text, "\n"), ' ');
+  const bool whole =
+      absl::EndsWith(text, "\n") && ids.size() == 3 && absl::SimpleHexAtoi(ids[0], &run.id) &&
+      absl::SimpleHexAtoi(ids[1], &run.trusted[0]) && absl::SimpleHexAtoi(ids[2], &run.trusted[1]);
+  last_run_ = whole ? run : Run();
   return absl::OkStatus();
 }
 
@@ -113,8 +111,9 @@ absl::Status StateFolder::NoteRun(const Run& run) {
   const int fd = openat(folder_fd_, "running.new",
                         O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return SystemError("running.new");
-  const std::string text =
-      absl::StrCat(absl::Hex(run.id, absl::kZeroPad16), run.copies ? kCopies : kNoCopies);
+  const std::string text = absl::StrCat(absl::Hex(run.id, absl::kZeroPad16), " ",
+                                        absl::Hex(run.trusted[0], absl::kZeroPad16), " ",
+                                        absl::Hex(run.trusted[1], absl::kZeroPad16), "\n");
   Step();
   const bool written =
       write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;

@@ -1,17 +1,21 @@
 // StateFolder: the folder in which one server keeps its state (--state_dir).
 //
 //   lock       held by the server that uses the folder, with its process id
-//   running    the run that used the folder last: its id, and whether it wrote copies
-//   state      the last state that was written, with the id of its run
+//   running    the run that used the folder last: its id, and the states that may be loaded if it
+//              crashed
+//   state      the last state that was written, with an id: that of its run, or of the copy
 //   state.new  one that is being written; running.new likewise
 //   state.unusable-TIME   one that was moved aside
 //
 // A run has ended in order iff `state` is of that run and was written at its drain. So one rename
-// decides: if the process ends at any step before it, the run counts as crashed. A state that was
-// restored from a backup is of another run, so it does not count as the state of the last one.
+// decides: whatever is torn before it, the run counts as crashed. A run that trusts copies notes
+// the id of each before it puts the copy in place. So after a crash only the last copy or the one
+// before it is loaded. A state that was put back from a backup has another id, and is not taken for
+// either.
 #ifndef SLUICE_SERVER_STATE_STATE_FOLDER_H_
 #define SLUICE_SERVER_STATE_STATE_FOLDER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -29,7 +33,12 @@ class StateFolder {
  public:
   struct Run {
     uint64_t id = 0;
-    bool copies = false;  // it wrote copies while it ran
+    // The ids of the states that may be loaded if it crashed; 0: none.
+    std::array<uint64_t, 2> trusted = {};
+
+    bool Trusts(uint64_t state) const {
+      return state != 0 && (state == trusted[0] || state == trusted[1]);
+    }
   };
 
   // Makes the folder, for its owner alone, if there is none, and locks it. `before_step` may be
@@ -46,6 +55,8 @@ class StateFolder {
   // Another descriptor of the lock, which the caller closes: the folder stays locked until all are
   // closed. -1: there are no more descriptors.
   int ShareLock() const;
+  // Whether the lock was given, by the process that used the folder before.
+  bool lock_was_given() const { return lock_was_given_; }
 
   // The run that used the folder last; absent: there was none. An id of 0: `running` is not
   // readable.
@@ -78,6 +89,7 @@ class StateFolder {
   const BeforeStep before_step_;
   int folder_fd_ = -1;
   int lock_fd_ = -1;
+  bool lock_was_given_ = false;
   std::optional<Run> last_run_;
 };
 

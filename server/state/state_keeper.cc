@@ -28,6 +28,9 @@ constexpr uint64_t kReceiptsSinceCopy = uint64_t{1} << 40;
 // A copy works and pauses in turns, so that it keeps no decision from a core for long.
 constexpr std::chrono::microseconds kCopyStep{100};
 constexpr std::chrono::microseconds kCopyPause{1000};
+// After so many failures the copy before them is not to be loaded any more: too much was granted
+// since.
+constexpr int kMostFailedCopies = 10;
 
 int64_t MsSince(steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - start).count();
@@ -70,9 +73,9 @@ void StateKeeper::Decide() {
     return;
   }
   const bool read = folder_->HasState() && ReadFile();
-  clean_ = read && saved_.at_drain && (!last.has_value() || last->id == saved_.run_id);
-  const bool trusted =
-      read && options_.after_crash == AfterCrash::kTrust && last.has_value() && last->copies;
+  clean_ = read && saved_.at_drain && (!last.has_value() || last->id == saved_.id);
+  const bool trusted = read && options_.after_crash == AfterCrash::kTrust && last.has_value() &&
+                       last->Trusts(saved_.id);
   const MachineTime now = options_.machine();
   if (clean_ || trusted) {
     start_ = Start::kLoad;
@@ -160,16 +163,29 @@ absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* regist
 absl::Status StateKeeper::Begin(Sources sources) {
   if (folder_ == nullptr) return absl::OkStatus();
   run_id_ = common::RandomWord() | 1;  // not 0
-  const bool copies = options_.after_crash == AfterCrash::kTrust;
-  if (absl::Status status = folder_->NoteRun({run_id_, copies}); !status.ok()) return status;
+  if (options_.after_crash == AfterCrash::kTrust) trusted_ = LoadedIds();
   sources_.emplace(std::move(sources));
-  if (copies) copies_ = std::thread([this] { CopyLoop(); });
-  return absl::OkStatus();
+  return NoteRun();
+}
+
+// What the state of the folder may be until the first copy.
+std::array<uint64_t, 2> StateKeeper::LoadedIds() const {
+  if (options_.handed_over.empty()) return {loads() ? saved_.id : 0, 0};
+  // A copy of the process that handed over.
+  const auto& last = folder_->last_run();
+  return folder_->lock_was_given() && last.has_value() ? last->trusted : std::array<uint64_t, 2>();
+}
+
+void StateKeeper::StartCopies() {
+  if (folder_ == nullptr || options_.after_crash != AfterCrash::kTrust) return;
+  copies_ = std::thread([this] { CopyLoop(); });
 }
 
 absl::Status StateKeeper::Save() {
   if (folder_ == nullptr) return absl::OkStatus();
   StopCopies();
+  // A process that was to take over, and was too late, may have noted its own run.
+  if (absl::Status status = NoteRun(); !status.ok()) return status;
   return Write(/*at_drain=*/true);
 }
 
@@ -178,7 +194,8 @@ absl::Status StateKeeper::Write(bool at_drain) {
   auto file = StateFileWriter::Create(folder_->new_state_path(), folder_->before_step());
   if (!file.ok()) return file.status();
   SavedState state = HeadOf(*sources_, options_.machine);
-  state.run_id = run_id_;
+  const uint64_t id = at_drain ? run_id_ : common::RandomWord() | 1;
+  state.id = id;
   state.at_drain = at_drain;
   auto step_end = start + kCopyStep;
   const auto pause = [&]() -> absl::Status {
@@ -191,7 +208,12 @@ absl::Status StateKeeper::Write(bool at_drain) {
   const absl::StatusOr<uint64_t> buckets =
       WriteState(std::move(state), sources_->store, sources_->registry, file->get(), pause);
   if (!buckets.ok()) return buckets.status();
+  if (!at_drain) {
+    trusted_[1] = id;
+    if (absl::Status status = NoteRun(); !status.ok()) return status;
+  }
   if (absl::Status status = folder_->ReplaceState(); !status.ok()) return status;
+  if (!at_drain) trusted_[0] = id;
   const uint64_t bytes = (*file)->bytes();
   if (at_drain) {
     log_.Info("state_saved", {{"buckets", *buckets}, {"bytes", bytes}, {"ms", MsSince(start)}});
@@ -209,7 +231,7 @@ absl::StatusOr<int> WriteHandedState(const StateKeeper::Sources& sources) {
   auto file = StateFileWriter::To(fd, kName);
   if (!file.ok()) return file.status();
   SavedState state = HeadOf(sources, &MachineTime::Now);
-  state.run_id = common::RandomWord() | 1;
+  state.id = common::RandomWord() | 1;
   state.at_drain = true;
   const absl::StatusOr<uint64_t> buckets =
       WriteState(std::move(state), sources.store, sources.registry, file->get(),
@@ -222,12 +244,25 @@ absl::StatusOr<int> WriteHandedState(const StateKeeper::Sources& sources) {
   return fd;
 }
 
+void StateKeeper::Copy() {
+  const absl::Status status = Write(/*at_drain=*/false);
+  if (Stopping()) return;
+  failed_copies_ = status.ok() ? 0 : failed_copies_ + 1;
+  if (status.ok()) return;
+  const bool too_old = failed_copies_ >= kMostFailedCopies;
+  // A rename needs no room on the disk.
+  if (too_old && folder_->HasState()) {
+    folder_->MoveAside(options_.machine().wall_ns).status().IgnoreError();
+  }
+  const bool stays = folder_->HasState();
+  log_.Error("state_copy_failed", {{"error", status.message()},
+                                   {"consequence", stays ? "the copy before it stays"
+                                                         : "after a crash buckets start empty"}});
+}
+
 void StateKeeper::CopyLoop() {
   while (true) {
-    if (const absl::Status status = Write(/*at_drain=*/false); !status.ok() && !Stopping()) {
-      log_.Error("state_copy_failed",
-                 {{"error", status.message()}, {"consequence", "the copy before it stays"}});
-    }
+    Copy();
     const auto next = steady_clock::now() + std::chrono::nanoseconds(options_.copy_every_ns);
     common::MutexLock lock(&mu_);
     while (!stop_ && steady_clock::now() < next) wake_.WaitFor(&mu_, next - steady_clock::now());

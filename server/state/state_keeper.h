@@ -7,17 +7,18 @@
 // measured by BOOTTIME in the same boot, else by the wall clock, and is never negative.
 //
 // After a crash there is no such state. Then the store starts with empty buckets, or
-// (AfterCrash::kTrust) with the last copy, of which one is written every minute. A file that is
-// damaged, of a newer version, or of something else is moved aside, and the start is one after a
-// crash without copies.
+// (AfterCrash::kTrust) with the last copy, of which one is written every minute; if ten in a row
+// fail, the one before them is too old and is moved aside. A file that is damaged, of a newer
+// version, or of something else is moved aside, and the start is one after a crash without copies.
 //
 // In a takeover the next process gets the state from the process that hands over
 // (WriteHandedState), not from the folder.
 //
-// Order of calls: Open, SetOptions, RestoreIds, Load, Begin, Save.
+// Order of calls: Open, SetOptions, RestoreIds, Load, Begin, StartCopies, Save.
 #ifndef SLUICE_SERVER_STATE_STATE_KEEPER_H_
 #define SLUICE_SERVER_STATE_STATE_KEEPER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -93,9 +94,11 @@ class StateKeeper {
     limits::LimitRegistry& registry;
     std::function<std::string()> receipt_key;
   };
-  // From now on decisions may be made: a process that ends without Save has crashed. Starts the
-  // copies.
+  // From now on decisions may be made: a process that ends without Save has crashed.
   absl::Status Begin(Sources sources);
+  // Starts the copies, if there are to be any. REQUIRES: Begin was called, and no other process
+  // writes to the folder any more.
+  void StartCopies();
   // Writes the state of a drain. REQUIRES: Begin was called, and nothing is decided any more.
   absl::Status Save();
   // As StateFolder::ShareLock; -1 too if there is no folder.
@@ -116,7 +119,11 @@ class StateKeeper {
   bool ReadFile();
   bool loads() const { return start_ == Start::kLoad; }
   int64_t ElapsedNs(const MachineTime& now) const;
+  // Of this run.
+  absl::Status NoteRun() { return folder_->NoteRun({run_id_, trusted_}); }
+  std::array<uint64_t, 2> LoadedIds() const;
   absl::Status Write(bool at_drain);
+  void Copy();
   void CopyLoop();
   bool Stopping();
   void StopCopies();
@@ -130,7 +137,9 @@ class StateKeeper {
   int64_t clock_ahead_ns_ = 0;
   std::optional<algorithm::Moment> empty_since_;  // kEmpty
   uint64_t run_id_ = 0;
-  std::optional<Sources> sources_;  // absent: not begun
+  std::array<uint64_t, 2> trusted_ = {};  // as StateFolder::Run
+  int failed_copies_ = 0;                 // in a row
+  std::optional<Sources> sources_;        // absent: not begun
 
   common::Mutex mu_;
   common::CondVar wake_;

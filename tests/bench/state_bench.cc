@@ -91,6 +91,7 @@ struct Server {
 
   void Begin() {
     Check(keeper->Begin({clock, *store, *registry, [] { return std::string("key"); }}));
+    keeper->StartCopies();
   }
 
   state::ResumedClock clock;

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -114,16 +115,17 @@ class StepsTest : public TakeoverTest {
     return taken;
   }
   // Starts a server that takes over from the test, and returns once it asks for the state.
-  std::unique_ptr<ServerProcess> StartAfter(Taken& taken, std::optional<Link>* link) {
+  std::unique_ptr<ServerProcess> StartAfter(Taken& taken, std::optional<Link>* link,
+                                            std::vector<std::string> flags = {}) {
     const std::string path = files_.Path("fake");
+    flags.push_back("--takeover=" + path);
     auto listening = net::ListeningSockets::Open({.host = "", .unix_path = path}, 1,
                                                  {.unix_type = SOCK_SEQPACKET});
     EXPECT_TRUE(listening.ok()) << listening.status();
-    auto next =
-        std::make_unique<ServerProcess>(ServerProcess::Options{.limits = kTakeoverLimits,
-                                                               .flags = {"--takeover=" + path},
-                                                               .may_fail = true,
-                                                               .in_background = true});
+    auto next = std::make_unique<ServerProcess>(ServerProcess::Options{.limits = kTakeoverLimits,
+                                                                       .flags = std::move(flags),
+                                                                       .may_fail = true,
+                                                                       .in_background = true});
     const int listener = listening->sockets().front().get();
     fcntl(listener, F_SETFL, 0);  // blocking
     link->emplace(net::Descriptor(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)));
@@ -295,6 +297,28 @@ TEST_F(StepsTest, TheNewServerEndsIfTheOldOneTakesTheStateBack) {
   EXPECT_TRUE(link->Send(Kind::kTakenBack).ok());
   link.reset();
   EXPECT_EQ(Fails(*next, "the running server goes on"), 1);
+}
+
+TEST_F(StepsTest, TheNewServerWritesNoCopyBeforeTheOldOneIsGone) {
+  StartFirst();
+  Taken taken = TakeAll();
+  std::optional<Link> link;
+  const std::vector<std::string> flags = {"--state_dir=" + files_.Path("state"),
+                                          "--after_crash=trust"};
+  auto next = StartAfter(taken, &link, flags);
+  SendState(*link, taken);
+  // It would be written in some milliseconds.
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_FALSE(std::filesystem::exists(files_.Path("state") + "/state"));
+  EXPECT_TRUE(link->Send(Kind::kTakenBack).ok());
+  link.reset();
+  EXPECT_EQ(Fails(*next, "the running server goes on"), 1);
+  EXPECT_FALSE(std::filesystem::exists(files_.Path("state") + "/state"));
+
+  next = StartAfter(taken, &link, flags);
+  SendState(*link, taken);
+  EXPECT_TRUE(link->Send(Kind::kYours).ok());
+  EXPECT_TRUE(next->Logs({"event=taken_over", "event=state_copied"}));
 }
 
 TEST_F(StepsTest, TheNewServerRefusesADamagedState) {

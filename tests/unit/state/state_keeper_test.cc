@@ -202,13 +202,14 @@ TEST_F(StateKeeperTest, ASecondCrashEmptiesAgain) {
   EXPECT_EQ(process_->Remaining("daily", "k"), 0);
 }
 
-// Waits for the first copy, which a thread writes at the start.
-void AwaitCopy(Process& process) {
-  for (int i = 0; i < 2000 && process.log().find("state_copied") == std::string::npos; ++i) {
-    usleep(10'000);
-  }
-  ASSERT_THAT(process.log(), HasSubstr("event=state_copied"));
+// A thread logs it.
+void AwaitLog(Process& process, const std::string& text) {
+  for (int i = 0; i < 2000 && process.log().find(text) == std::string::npos; ++i) usleep(10'000);
+  ASSERT_THAT(process.log(), HasSubstr(text));
 }
+
+// Waits for the first copy, which is written at the start.
+void AwaitCopy(Process& process) { AwaitLog(process, "event=state_copied"); }
 
 TEST_F(StateKeeperTest, TrustLoadsTheLastCopyAfterACrash) {
   options_.after_crash = AfterCrash::kTrust;
@@ -245,6 +246,65 @@ TEST_F(StateKeeperTest, TrustStartsEmptyIfTheCrashedRunWroteNoCopies) {
   EXPECT_EQ(process_->Remaining("daily", "k"), 0) << "the state is that of an older run";
 }
 
+TEST_F(StateKeeperTest, TrustLoadsWhatTheCrashedRunLoadedIfItWroteNoCopy) {
+  Start().Take("daily", "k", 3);
+  options_.after_crash = AfterCrash::kTrust;
+  options_.copies = false;
+  Restart();
+  CrashAndStart();
+  EXPECT_THAT(process_->log(), HasSubstr("buckets start as in the last copy"));
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2);
+  CrashAndStart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2);
+}
+
+TEST_F(StateKeeperTest, TrustDoesNotLoadAStateFromABackup) {
+  options_.after_crash = AfterCrash::kTrust;
+  Start();
+  Restart();
+  const std::string of_an_older_run = StateBytes();
+  std::string of_this_run;
+  {
+    options_.copy_every_ns = 1'000'000;
+    Restart();
+    AwaitCopy(*process_);
+    of_this_run = StateBytes();
+    ASSERT_TRUE(process_->Take("daily", "k", 5).granted());
+    std::string text = of_this_run;
+    for (int copies = 0; copies < 3;) {
+      const std::string now = StateBytes();
+      copies += now != text;
+      text = now;
+    }
+    options_.copy_every_ns = 3600 * kSecondNs;
+  }
+  for (const std::string& backup : {of_this_run, of_an_older_run}) {
+    process_.reset();
+    SetStateBytes(backup);
+    Start();
+    EXPECT_THAT(process_->log(), HasSubstr("buckets start empty"));
+    EXPECT_EQ(process_->Remaining("daily", "k"), 0);
+    AwaitCopy(*process_);
+  }
+}
+
+TEST_F(StateKeeperTest, ACopyThatIsTooOldIsMovedAside) {
+  options_.after_crash = AfterCrash::kTrust;
+  Start();
+  AwaitCopy(*process_);
+  std::filesystem::create_directory(folder_ + "/state.new");  // nothing can be written
+  options_.copy_every_ns = 1'000'000;
+  CrashAndStart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 5);
+  AwaitLog(*process_, "after a crash buckets start empty");
+  EXPECT_THAT(process_->log(), HasSubstr("the copy before it stays"));
+  EXPECT_EQ(MovedAside().size(), 1u);
+  std::filesystem::remove(folder_ + "/state.new");
+  AwaitCopy(*process_);
+  CrashAndStart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 5) << "a new copy is loaded again";
+}
+
 TEST_F(StateKeeperTest, EmptyDoesNotLoadCopies) {
   options_.after_crash = AfterCrash::kTrust;
   Start();
@@ -270,6 +330,12 @@ TEST_F(StateKeeperTest, AStateOfAnOlderRunIsNotTakenForTheLastOne) {
 
 // ---- Files that cannot be used
 
+// With the checksum of its head (CRC-32 of "SLUICEST\2\0\0\0").
+std::string NewerVersion(const std::string& state) {
+  return std::string("SLUICEST\x02\0\0\0", 12) + std::string("\xe2\x79\xcf\x9d", 4) +
+         state.substr(16);
+}
+
 TEST_F(StateKeeperTest, MovesUnusableFilesAsideAndSaysWhy) {
   Start().Take("daily", "k", 3);
   ASSERT_TRUE(process_->Drain().ok());
@@ -282,6 +348,7 @@ TEST_F(StateKeeperTest, MovesUnusableFilesAsideAndSaysWhy) {
       {whole.substr(0, whole.size() - 1), "is not whole"},
       {changed, "damaged at byte"},
       {"hello, world, this is a text", "not a state file of Sluice"},
+      {NewerVersion(whole), "has version 2 of the format; this server reads version 1"},
   };
   for (const AfterCrash after_crash : {AfterCrash::kEmpty, AfterCrash::kTrust}) {
     options_.after_crash = after_crash;
@@ -350,6 +417,56 @@ TEST_F(StateKeeperTest, AHandedStateIsLoadedInsteadOfTheFolders) {
   // The state is lost with the process that had it.
   Process crashed(folder_, machine_, {.limits = {TokenLimit("daily", 100)}});
   EXPECT_LE(crashed.Remaining("daily", "k"), 0);
+}
+
+// It was stopped while it loaded the state, until the old one went on with it.
+TEST_F(StateKeeperTest, AProcessThatIsTooLateToTakeOverDoesNotMakeTheNextStopUnclean) {
+  machine_.time = MachineTime::Now();
+  int state = -1;
+  int lock = -1;
+  {
+    Start();
+    ASSERT_TRUE(process_->Take("daily", "k", 3).granted());
+    std::tie(state, lock) = process_->HandOver();
+    process_.reset();
+  }
+  options_.handed_over = "/proc/self/fd/" + std::to_string(state);
+  options_.lock = lock;
+  Start();
+  {
+    const Process late(folder_, machine_, options_);
+  }
+  ASSERT_TRUE(process_->Drain().ok());
+  process_.reset();
+  options_.handed_over.clear();
+  options_.lock = -1;
+  close(state);
+  close(lock);
+  Start();
+  EXPECT_THAT(process_->log(), Not(HasSubstr("unclean_stop")));
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2);
+}
+
+TEST_F(StateKeeperTest, TrustLoadsACopyOfTheProcessThatHandedOver) {
+  machine_.time = MachineTime::Now();
+  options_.after_crash = AfterCrash::kTrust;
+  int state = -1;
+  int lock = -1;
+  Start().Take("daily", "k", 3);
+  Restart();
+  AwaitCopy(*process_);
+  std::tie(state, lock) = process_->HandOver();
+  process_.reset();
+  options_.handed_over = "/proc/self/fd/" + std::to_string(state);
+  options_.lock = lock;
+  options_.copies = false;
+  Start();
+  options_.handed_over.clear();
+  options_.lock = -1;
+  close(state);
+  close(lock);
+  CrashAndStart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2);
 }
 
 TEST_F(StateKeeperTest, AFolderThatCannotBeMadeIsAnError) {

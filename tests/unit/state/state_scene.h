@@ -54,6 +54,7 @@ struct ProcessOptions {
   AfterCrash after_crash = AfterCrash::kEmpty;
   std::vector<limits::LimitSpec> limits;
   std::string version = "v1";  // of the limits
+  bool copies = true;          // with AfterCrash::kTrust
   int64_t copy_every_ns = 3600 * kSecondNs;
   BeforeStep before_step = nullptr;
   uint64_t max_buckets = store::MemoryStoreOptions().max_buckets;
@@ -90,6 +91,7 @@ class Process {
     if (status_.ok()) {
       status_ = keeper_->Begin({clock, *store_, *registry_, [] { return std::string("key"); }});
     }
+    if (status_.ok() && options.copies) keeper_->StartCopies();
   }
   ~Process() {
     keeper_.reset();
