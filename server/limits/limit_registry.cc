@@ -443,6 +443,7 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
     table->first_end_ns_ = std::min(table->first_end_ns_, *spec->ends_at_ns);
   }
 
+  if (before_change_) before_change_(*table);
   for (RulePtr& rule : made) store_->Register(std::move(rule));
   sources_ = std::move(next);
   Swap(std::move(table));

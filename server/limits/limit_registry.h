@@ -138,6 +138,15 @@ class LimitRegistry {
     changed_ = std::move(changed);
   }
 
+  // Calls `change` with the current table, and then with each new one before any thread sees it, on
+  // the thread that makes the change. It may block on the disk. Replaces the callback before it;
+  // null: none.
+  void BeforeChange(std::function<void(const LimitTable&)> change) {
+    common::MutexLock lock(&change_mu_);
+    before_change_ = std::move(change);
+    if (before_change_) before_change_(*Current());
+  }
+
   // Frees tables that no thread holds any longer; each change does this too. A request thread never
   // frees a table: with thousands of limits it would stall.
   void ReleaseRetired();
@@ -197,6 +206,7 @@ class LimitRegistry {
   uint32_t last_rule_id_ ABSL_GUARDED_BY(change_mu_) = 0;
   std::vector<std::shared_ptr<const LimitTable>> retired_ ABSL_GUARDED_BY(change_mu_);
   std::function<void()> changed_ ABSL_GUARDED_BY(change_mu_);
+  std::function<void(const LimitTable&)> before_change_ ABSL_GUARDED_BY(change_mu_);
 
   // Held only to copy a pointer. Its members are written under change_mu_ too.
   mutable common::Mutex mu_ ABSL_ACQUIRED_AFTER(change_mu_);

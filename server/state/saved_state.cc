@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
@@ -46,9 +47,7 @@ void WriteHead(const SavedState& state, FieldWriter* to) {
   to->Number(state.id);
   to->Number(state.at_drain ? 1 : 0);
   to->Signed(state.now_ns);
-  to->Text(state.machine.boot_id);
-  to->Signed(state.machine.boottime_ns);
-  to->Signed(state.machine.wall_ns);
+  WriteMachineTime(state.machine, to);
   to->Number(state.seed);
   to->Number(state.empty_since.has_value() ? 1 : 0);
   if (state.empty_since.has_value()) WriteMoment(*state.empty_since, to);
@@ -58,9 +57,7 @@ void ReadHead(FieldReader* from, SavedState* state) {
   state->id = from->Number();
   state->at_drain = from->Flag();
   state->now_ns = from->Signed();
-  state->machine.boot_id = from->Text();
-  state->machine.boottime_ns = from->Signed();
-  state->machine.wall_ns = from->Signed();
+  state->machine = ReadMachineTime(from);
   state->seed = from->Number();
   if (from->Flag()) state->empty_since = ReadMoment(from);
   if (state->now_ns < 0) from->Fail();
@@ -81,6 +78,30 @@ void ReadTail(FieldReader* from, SavedState* state) {
       static_cast<uint32_t>(from->NumberUpTo(std::numeric_limits<uint32_t>::max()));
   state->limits.file_version = from->Text();
   state->limits.envoy_version = from->Text();
+}
+
+// Only of those that are still closed.
+void WriteClosedSlots(const store::ClosedSlots& closed, int64_t now_ns, FieldWriter* to) {
+  const bool since =
+      closed.since_ns.has_value() && *closed.since_ns + common::bounds::kMaxHoldForNs > now_ns;
+  to->Optional(since ? closed.since_ns : std::nullopt);
+  const auto is_closed = [&](const auto& limit) { return limit.second > now_ns; };
+  to->Number(static_cast<uint64_t>(absl::c_count_if(closed.until_ns, is_closed)));
+  for (const auto& limit : closed.until_ns) {
+    if (!is_closed(limit)) continue;
+    to->Text(limit.first);
+    to->Signed(limit.second);
+  }
+}
+
+store::ClosedSlots ReadClosedSlots(FieldReader* from) {
+  store::ClosedSlots closed;
+  closed.since_ns = from->Optional<int64_t>();
+  for (size_t i = from->Count(); i > 0; --i) {
+    const std::string limit(from->Text());
+    closed.Add(limit, from->Signed());
+  }
+  return closed;
 }
 
 // A rule as buckets name it: of its limit only the id.
@@ -185,6 +206,9 @@ class FileCheck {
         break;
       case RecordKind::kRemembered:
         ReadRemembered(from);
+        break;
+      case RecordKind::kClosedSlots:
+        state_.closed_slots = ReadClosedSlots(from);
         break;
       case RecordKind::kLimitName:
         state_.limits.names.emplace_back(from->Text());
@@ -341,6 +365,8 @@ absl::Status WriteRest(const MemoryStore& store, const SavedState& state, StateF
     to->Number(refunded.size());
     for (const uint64_t id : refunded) to->Number(id);
   });
+  AddRecord(RecordKind::kClosedSlots, file,
+            [&](FieldWriter* to) { WriteClosedSlots(store.closed_slots(), state.now_ns, to); });
   absl::Status status = file->WriteIfLarge();
   store.ForEachRemembered(
       [&](const store::RequestId& id, const store::RememberedGrant& grant, int64_t end_ns) {
@@ -378,6 +404,26 @@ MachineTime MachineTime::Now() {
   now.boottime_ns = ReadClock(CLOCK_BOOTTIME);
   now.wall_ns = ReadClock(CLOCK_REALTIME);
   return now;
+}
+
+int64_t MachineTime::NsSince(const MachineTime& then) const {
+  const bool same_boot = !boot_id.empty() && boot_id == then.boot_id;
+  if (same_boot && boottime_ns >= then.boottime_ns) return boottime_ns - then.boottime_ns;
+  return std::max<int64_t>(wall_ns - then.wall_ns, 0);
+}
+
+void WriteMachineTime(const MachineTime& time, FieldWriter* to) {
+  to->Text(time.boot_id);
+  to->Signed(time.boottime_ns);
+  to->Signed(time.wall_ns);
+}
+
+MachineTime ReadMachineTime(FieldReader* from) {
+  MachineTime time;
+  time.boot_id = from->Text();
+  time.boottime_ns = from->Signed();
+  time.wall_ns = from->Signed();
+  return time;
 }
 
 absl::Status CheckState(const std::string& path, SavedState* state) {

@@ -13,7 +13,9 @@
 #include "absl/status/statusor.h"
 #include "server/algorithm/moment.h"
 #include "server/limits/limit_registry.h"
+#include "server/state/fields.h"
 #include "server/state/state_file.h"
+#include "server/store/memory/closed_slots.h"
 #include "server/store/memory/memory_store.h"
 
 namespace sluice::state {
@@ -25,7 +27,12 @@ struct MachineTime {
   int64_t wall_ns = 0;
 
   static MachineTime Now();
+  // How much later this is: by BOOTTIME in the same boot, else by the wall clock; not negative.
+  int64_t NsSince(const MachineTime& then) const;
 };
+
+void WriteMachineTime(const MachineTime& time, FieldWriter* to);
+MachineTime ReadMachineTime(FieldReader* from);
 
 // What a state file holds beside the buckets.
 struct SavedState {
@@ -35,6 +42,7 @@ struct SavedState {
   MachineTime machine;    // at the same moment
   uint64_t seed = 0;
   std::optional<algorithm::Moment> empty_since;
+  store::ClosedSlots closed_slots;
   limits::SavedLimits limits;
   uint64_t next_receipt = 1;
   std::string receipt_key;

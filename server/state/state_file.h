@@ -39,6 +39,8 @@ enum class RecordKind : uint8_t {
   kDeletedLimit,  // a limit of the file that an admin deleted
   kTail,          // ids and versions
   kEnd,
+  kClosedSlots,  // until when slots are closed after a crash
+  kHoldTerms,    // of a file of its own: for how long slots may have been promised
 };
 
 // Called before each step that changes the disk, so that a test can end the process there.

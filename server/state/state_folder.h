@@ -6,6 +6,7 @@
 //   state      the last state that was written, with an id: that of its run, or of the copy
 //   state.new  one that is being written; running.new likewise
 //   state.unusable-TIME   one that was moved aside
+//   holds      for how long slots may have been promised (hold_terms.h); holds.new likewise
 //
 // A run has ended in order iff `state` is of that run and was written at its drain. So one rename
 // decides: whatever is torn before it, the run counts as crashed. A run that trusts copies notes
@@ -69,7 +70,10 @@ class StateFolder {
   std::string new_state_path() const { return path_ + "/state.new"; }
   // Puts the new state, which is on the disk, in place of the state.
   absl::Status ReplaceState() { return Replace("state.new", "state"); }
-  // Returns the new name.
+  std::string holds_path() const { return path_ + "/holds"; }
+  std::string new_holds_path() const { return path_ + "/holds.new"; }
+  absl::Status ReplaceHolds() { return Replace("holds.new", "holds"); }
+  // Moves the state aside. Returns the new name.
   absl::StatusOr<std::string> MoveAside(int64_t wall_ns);
 
   const BeforeStep& before_step() const { return before_step_; }

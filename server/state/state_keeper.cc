@@ -61,10 +61,14 @@ absl::StatusOr<std::unique_ptr<StateKeeper>> StateKeeper::Open(Options options, 
   } else if (absl::Status status = keeper->TakeHandedOver(); !status.ok()) {
     return status;
   }
+  if (keeper->folder_ != nullptr) keeper->ReadHoldTerms();
   return keeper;
 }
 
-StateKeeper::~StateKeeper() { StopCopies(); }
+StateKeeper::~StateKeeper() {
+  if (sources_.has_value()) sources_->registry.BeforeChange(nullptr);
+  StopCopies();
+}
 
 void StateKeeper::Decide() {
   const std::optional<StateFolder::Run>& last = folder_->last_run();
@@ -80,6 +84,7 @@ void StateKeeper::Decide() {
   if (clean_ || trusted) {
     start_ = Start::kLoad;
     clock_ahead_ns_ = saved_.now_ns + ElapsedNs(now) - now.boottime_ns;
+    closed_slots_ = saved_.closed_slots;
   } else {
     start_ = Start::kEmpty;
     empty_since_ = Moment{now.boottime_ns, now.wall_ns};
@@ -97,6 +102,7 @@ absl::Status StateKeeper::TakeHandedOver() {
   if (absl::Status status = Check(); !status.ok()) return status;
   clean_ = true;
   start_ = Start::kLoad;
+  closed_slots_ = saved_.closed_slots;
   const MachineTime now = options_.machine();
   clock_ahead_ns_ = saved_.now_ns + ElapsedNs(now) - now.boottime_ns;
   return absl::OkStatus();
@@ -125,16 +131,39 @@ bool StateKeeper::ReadFile() {
   return false;
 }
 
-int64_t StateKeeper::ElapsedNs(const MachineTime& now) const {
-  const MachineTime& then = saved_.machine;
-  const bool same_boot = !now.boot_id.empty() && now.boot_id == then.boot_id;
-  if (same_boot && now.boottime_ns >= then.boottime_ns) return now.boottime_ns - then.boottime_ns;
-  return std::max<int64_t>(now.wall_ns - then.wall_ns, 0);
+// After a crash slots are closed until the latest end that may have been promised: after the last
+// copy too.
+void StateKeeper::ReadHoldTerms() {
+  const MachineTime now = options_.machine();
+  const int64_t now_ns = now.boottime_ns + clock_ahead_ns_;
+  const absl::Status read = hold_terms_.Read(folder_->holds_path(), now, now_ns);
+  if (!read.ok()) {
+    log_.Error("hold_terms_unusable",
+               {{"error", read.message()},
+                {"consequence", "after a crash slots are closed for the present hold_for only"}});
+  }
+  if (clean_ || start_ == Start::kFull) return;
+  closed_slots_.since_ns = now_ns;
+  hold_terms_.Close(now_ns, &closed_slots_);
+}
+
+// Before limits are in force.
+void StateKeeper::NoteHoldTerms(const limits::LimitTable& table) {
+  const int64_t now_ns = sources_->clock.NowNs();
+  if (!hold_terms_.Change(table, now_ns)) return;
+  absl::Status status = hold_terms_.Write(folder_->new_holds_path(), folder_->before_step(),
+                                          options_.machine(), now_ns);
+  if (status.ok()) status = folder_->ReplaceHolds();
+  if (status.ok()) return;
+  log_.Error("hold_terms_not_saved",
+             {{"error", status.message()},
+              {"consequence", "after a crash slots may be closed for a lower hold_for"}});
 }
 
 void StateKeeper::SetOptions(store::MemoryStoreOptions* options) const {
   if (loads()) options->seed = saved_.seed;
   options->empty_since = loads() ? saved_.empty_since : empty_since_;
+  options->closed_slots = closed_slots_;
 }
 
 absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* registry) {
@@ -149,7 +178,11 @@ absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* regist
   if (loaded->without_room != 0) {
     // Which they are is not known any more.
     const MachineTime now = options_.machine();
-    store->StartEmpty({now.boottime_ns + clock_ahead_ns_, now.wall_ns});
+    const int64_t now_ns = now.boottime_ns + clock_ahead_ns_;
+    store::ClosedSlots closed = closed_slots_;
+    closed.since_ns = now_ns;
+    hold_terms_.Close(now_ns, &closed);
+    store->StartEmpty({now_ns, now.wall_ns}, std::move(closed));
     log_.Warning("state_too_large", {{"buckets", loaded->without_room},
                                      {"consequence", "all that are not in the table start empty"},
                                      {"advice", "raise --max_buckets or --memory_limit"}});
@@ -165,6 +198,8 @@ absl::Status StateKeeper::Begin(Sources sources) {
   run_id_ = common::RandomWord() | 1;  // not 0
   if (options_.after_crash == AfterCrash::kTrust) trusted_ = LoadedIds();
   sources_.emplace(std::move(sources));
+  sources_->registry.BeforeChange(
+      [this](const limits::LimitTable& table) { NoteHoldTerms(table); });
   return NoteRun();
 }
 

@@ -35,9 +35,12 @@
 #include "common/log.h"
 #include "common/mutex.h"
 #include "server/limits/limit_registry.h"
+#include "server/limits/limit_table.h"
+#include "server/state/hold_terms.h"
 #include "server/state/saved_state.h"
 #include "server/state/state_file.h"
 #include "server/state/state_folder.h"
+#include "server/store/memory/closed_slots.h"
 #include "server/store/memory/memory_store.h"
 
 namespace sluice::state {
@@ -118,7 +121,9 @@ class StateKeeper {
   }
   bool ReadFile();
   bool loads() const { return start_ == Start::kLoad; }
-  int64_t ElapsedNs(const MachineTime& now) const;
+  int64_t ElapsedNs(const MachineTime& now) const { return now.NsSince(saved_.machine); }
+  void ReadHoldTerms();
+  void NoteHoldTerms(const limits::LimitTable& table);
   // Of this run.
   absl::Status NoteRun() { return folder_->NoteRun({run_id_, trusted_}); }
   std::array<uint64_t, 2> LoadedIds() const;
@@ -136,6 +141,8 @@ class StateKeeper {
   SavedState saved_;    // if it is loaded
   int64_t clock_ahead_ns_ = 0;
   std::optional<algorithm::Moment> empty_since_;  // kEmpty
+  store::ClosedSlots closed_slots_;
+  HoldTerms hold_terms_;  // of one change of limits at a time
   uint64_t run_id_ = 0;
   std::array<uint64_t, 2> trusted_ = {};  // as StateFolder::Run
   int failed_copies_ = 0;                 // in a row

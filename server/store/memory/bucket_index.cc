@@ -42,10 +42,11 @@ bool TooFull(size_t used, size_t capacity) { return used * 8 > capacity * 7; }
 }  // namespace
 
 BucketIndex::BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t max_bytes,
-                         uint64_t seed, std::optional<Moment> empty_since)
+                         uint64_t seed, std::optional<Moment> empty_since, ClosedSlots closed)
     : clock_(clock),
       hash_(seed),
       empty_since_(empty_since),
+      closed_slots_(std::move(closed)),
       tables_(new std::atomic<uint64_t>[kShards]),
       shards_(new Shard[kShards]),
       room_(max_buckets, max_bytes),

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "common/clock.h"
@@ -27,6 +28,7 @@
 #include "server/algorithm/moment.h"
 #include "server/algorithm/shared_rate.h"
 #include "server/store/bucket_hash.h"
+#include "server/store/memory/closed_slots.h"
 #include "server/store/memory/epoch.h"
 #include "server/store/memory/extents.h"
 #include "server/store/memory/record.h"
@@ -42,9 +44,9 @@ namespace sluice::store::memory {
 class BucketIndex {
  public:
   // max_bytes 0: only the number of buckets is bounded. `empty_since`: a bucket that does not exist
-  // is not full, but as far as it has filled since it was empty at that moment.
+  // is not full, but as far as it has filled since it was empty at that moment. `closed`: of slots.
   BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint64_t max_bytes, uint64_t seed,
-              std::optional<algorithm::Moment> empty_since = std::nullopt);
+              std::optional<algorithm::Moment> empty_since = std::nullopt, ClosedSlots closed = {});
   // REQUIRES: no thread uses it.
   ~BucketIndex();
   BucketIndex(const BucketIndex&) = delete;
@@ -104,11 +106,17 @@ class BucketIndex {
     Exhaust(rule, &state);
     return state;
   }
-  // Takes from a full bucket what it lacks since empty_since, if that was given.
+  // Takes from a full bucket what it lacks since empty_since, if that was given. Closes slots.
   void Exhaust(const Rule& rule, algorithm::BucketState* state) const;
   std::optional<algorithm::Moment> empty_since() const { return empty_since_; }
+  const ClosedSlots& closed_slots() const { return closed_slots_; }
+  // Whether a bucket that does not exist may be less than full.
+  bool lost_data() const { return empty_since_.has_value() || !closed_slots_.empty(); }
   // REQUIRES: no other thread uses the index.
-  void SetEmptySince(algorithm::Moment moment) { empty_since_ = moment; }
+  void SetEmptySince(algorithm::Moment moment, ClosedSlots closed) {
+    empty_since_ = moment;
+    closed_slots_ = std::move(closed);
+  }
 
   // Decisions in the bucket's shard are not dated before this moment: up to it a bucket was dropped
   // as full, or a log or window was decided on. A thread that read the clock a little earlier must
@@ -203,6 +211,9 @@ class BucketIndex {
   uint64_t memory_bytes() const;
 
  private:
+  // Closes slots beside their holds, if closed_slots has the limit.
+  void CloseSlots(const Rule& rule, algorithm::BucketState* state) const;
+
   static constexpr int kShardBits = 12;
   static constexpr size_t kShards = size_t{1} << kShardBits;
   static_assert(kShards == kParts);
@@ -311,7 +322,9 @@ class BucketIndex {
 
   const common::Clock& clock_;
   const BucketHash hash_;
-  std::optional<algorithm::Moment> empty_since_;  // constant once decisions are made
+  // Constant once decisions are made:
+  std::optional<algorithm::Moment> empty_since_;
+  ClosedSlots closed_slots_;
   // What a shard without buckets has, so that readers need not ask.
   alignas(64) std::atomic<uint64_t> no_slots_[kMinCapacity] = {};
   // 32 KiB that all readers share and few write: they stay in the first cache.

@@ -217,8 +217,8 @@ class LockedBucket {
       word_ = Record::WordOf(std::max(algorithm::ToTicks(token(), now_ns), new_tat));
     } else {
       ToChange().Reset(parameters(), At(now_ns));
-      const bool new_is_full = !index_->empty_since().has_value() ||
-                               index_->NewState(*rule_).IsFull(parameters(), At(now_ns));
+      const bool new_is_full =
+          !index_->lost_data() || index_->NewState(*rule_).IsFull(parameters(), At(now_ns));
       if (!new_is_full) index_->Exhaust(*rule_, &state());
     }
   }

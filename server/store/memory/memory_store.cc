@@ -48,7 +48,8 @@ MemoryStore::MemoryStore(const common::Clock& clock, const MemoryStoreOptions& o
       max_buckets_(options.max_buckets),
       max_bytes_(options.max_bytes),
       seed_(options.seed != 0 ? options.seed : common::RandomWord()),
-      index_(clock, options.max_buckets, options.max_bytes, seed_, options.empty_since),
+      index_(clock, options.max_buckets, options.max_bytes, seed_, options.empty_since,
+             options.closed_slots),
       remembered_(seed_) {}
 
 void MemoryStore::Register(std::shared_ptr<const Rule> rule) {

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/attributes.h"
@@ -45,9 +46,11 @@ struct MemoryStoreOptions {
   OverflowPolicy overflow = OverflowPolicy::kDeny;
   // Seed of the hash. 0: a random one, so that clients cannot choose keys that collide.
   uint64_t seed = 0;
-  // Buckets that do not exist were empty at this moment, as after a loss of data: logs and windows
-  // used up, slots held for hold_for. Absent: they are full.
+  // Buckets that do not exist, but slots, were empty at this moment, as after a loss of data: logs
+  // and windows used up. Absent: they are full.
   std::optional<algorithm::Moment> empty_since = std::nullopt;
+  // All slot buckets, also those that are restored.
+  ClosedSlots closed_slots = {};
 };
 
 // Thread-safe. Mutexes are held for microseconds, and only to create, convert or drop a bucket.
@@ -83,10 +86,11 @@ class MemoryStore final : public Store {
   // ---- What is kept over a restart (memory_store_saved.cc). Moments are as they were decided: the
   // clock of the process that loads them continues that of the one that saved them.
 
-  // What is not in the buckets. Another store goes on with the same seed and the same empty_since,
-  // and with greater receipt ids.
+  // What is not in the buckets. Another store goes on with the same seed, empty_since and
+  // closed_slots, and with greater receipt ids.
   uint64_t seed() const { return seed_; }
   std::optional<algorithm::Moment> empty_since() const { return index_.empty_since(); }
+  const ClosedSlots& closed_slots() const { return index_.closed_slots(); }
   uint64_t next_receipt() const { return next_receipt_.load(std::memory_order_relaxed); }
   std::vector<uint64_t> RefundedReceipts() const { return used_receipts_.All(); }
   using SavedBucket = memory::BucketIndex::Saved;
@@ -108,7 +112,9 @@ class MemoryStore final : public Store {
   }
   bool RestoreBucket(const Rule& rule, std::string_view key, const algorithm::BucketImage& image);
   // Some buckets found no room: those that do not exist are empty from this moment on.
-  void StartEmpty(algorithm::Moment moment) { index_.SetEmptySince(moment); }
+  void StartEmpty(algorithm::Moment moment, ClosedSlots closed) {
+    index_.SetEmptySince(moment, std::move(closed));
+  }
   void RestoreReceipts(uint64_t next_receipt, const std::vector<uint64_t>& refunded);
   void RestoreRemembered(const RequestId& id, const RememberedGrant& grant, int64_t end_ns) {
     remembered_.Restore(id, grant, end_ns);

@@ -27,14 +27,23 @@ constexpr uint64_t kClosedHold = std::numeric_limits<uint64_t>::max();
 }  // namespace
 
 void BucketIndex::Exhaust(const Rule& rule, BucketState* state) const {
-  if (!empty_since_.has_value()) return;
   if (algorithm::IsConcurrency(rule.parameters)) {
-    const algorithm::Concurrency& slots = rule.parameters.concurrency;
-    // A grant from before may have been renewed just before the loss.
-    state->RestoreHold({empty_since_->now_ns + slots.hold_for_ns, kClosedHold, slots.permits});
+    CloseSlots(rule, state);
     return;
   }
+  if (!empty_since_.has_value()) return;
   state->Force(rule.parameters, std::numeric_limits<uint64_t>::max(), MaxOwed(rule), *empty_since_);
+}
+
+void BucketIndex::CloseSlots(const Rule& rule, BucketState* state) const {
+  const std::optional<int64_t> end_ns = closed_slots_.EndFor(rule);
+  // No hold has ended by then.
+  constexpr algorithm::Moment kStart{0, 0};
+  if (!end_ns.has_value() || state->HeldUntilNs(kClosedHold, kStart).value_or(0) >= *end_ns) return;
+  state->EndHold(kClosedHold, kStart);
+  // All permits, beside the holds that are known: if one of them ends early, another caller may
+  // have its slots already.
+  state->RestoreHold({*end_ns, kClosedHold, rule.parameters.concurrency.permits});
 }
 
 void BucketIndex::ForEachSaved(size_t part, absl::FunctionRef<void(const Saved&)> visit) {
@@ -85,6 +94,7 @@ bool BucketIndex::VisitSaved(Record* record, absl::FunctionRef<void(const Saved&
 
 bool BucketIndex::Restore(const Rule& rule, std::string_view key, BucketState state) {
   if (state.IsPlainTokenBucket()) return Restore(rule, key, state.tat());
+  if (algorithm::IsConcurrency(rule.parameters)) CloseSlots(rule, &state);
   auto owned = std::make_unique<BucketState>(std::move(state));
   const Counts counts = CountsOf(*owned);
   if (!RestoreWord(rule, key, Record::WordOf(owned.get()))) return false;

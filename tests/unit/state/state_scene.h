@@ -100,6 +100,10 @@ class Process {
 
   const absl::Status& status() const { return status_; }
   absl::Status Drain() { return keeper_->Save(); }
+  // Another limits file.
+  absl::Status Reload(std::vector<limits::LimitSpec> limits, const std::string& version) {
+    return registry_->ApplyFile(std::move(limits), version).status();
+  }
   // Returns descriptors of the state, and of the lock of its folder. The folder is not used any
   // more.
   std::pair<int, int> HandOver() {

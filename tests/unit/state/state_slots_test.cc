@@ -1,0 +1,184 @@
+// Slots after a crash: what was promised since the last write is not known, so their buckets are
+// closed until the latest end that may have been promised.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/unit/config/temp_dir.h"
+#include "tests/unit/state/state_scene.h"
+
+namespace sluice::state {
+namespace {
+
+using algorithm::Kind;
+using testing::Acquired;
+using ::testing::HasSubstr;
+
+constexpr int64_t kShortNs = 10 * kSecondNs;
+constexpr int64_t kLongNs = 600 * kSecondNs;
+
+class StateSlotsTest : public ::testing::Test {
+ protected:
+  StateSlotsTest() { SetHoldFor(kLongNs, "v1"); }
+
+  static std::vector<limits::LimitSpec> LimitsWith(int64_t hold_for_ns) {
+    return {LimitOf(Kind::kConcurrency, "slots", 2, hold_for_ns),
+            LimitOf(Kind::kConcurrency, "other", 2, kShortNs)};
+  }
+  // Of the next process.
+  void SetHoldFor(int64_t hold_for_ns, const std::string& version) {
+    options_.limits = LimitsWith(hold_for_ns);
+    options_.version = version;
+  }
+  // Of the running one.
+  void Reload(int64_t hold_for_ns, const std::string& version) {
+    SetHoldFor(hold_for_ns, version);
+    const absl::Status status = process_->Reload(options_.limits, version);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  // Starts a process; one that did not drain has crashed.
+  Process& Start() {
+    process_.reset();
+    process_ = std::make_unique<Process>(folder_, machine_, options_);
+    EXPECT_TRUE(process_->status().ok()) << process_->status();
+    return *process_;
+  }
+  Acquired Take(const std::string& key, const std::string& limit = "slots") {
+    return process_->Take(limit, key, 1, {.want_receipt = true});
+  }
+  void ExpectClosedFor(int64_t time_ns, const std::string& limit = "slots") {
+    machine_.Advance(time_ns - 1);
+    EXPECT_FALSE(Take("k", limit).granted());
+    EXPECT_FALSE(Take("never used", limit).granted());
+    machine_.Advance(1);
+    EXPECT_TRUE(Take("k", limit).granted());
+    EXPECT_TRUE(Take("never used", limit).granted());
+  }
+
+  config::TempDir dir_;
+  const std::string folder_ = dir_.Path("state");
+  Machine machine_;
+  ProcessOptions options_;
+  std::unique_ptr<Process> process_;
+};
+
+TEST_F(StateSlotsTest, AreClosedAlsoIfTheCopyIsTrusted) {
+  options_.after_crash = AfterCrash::kTrust;
+  options_.copies = false;
+  Start();
+  const Acquired known = Take("k");
+  ASSERT_TRUE(process_->Drain().ok());
+  Start();
+  ASSERT_TRUE(Take("k").granted());
+  // The state that it loaded counts as the last copy.
+  Start();
+  EXPECT_THAT(process_->log(), HasSubstr("buckets start as in the last copy"));
+  EXPECT_FALSE(Take("k").granted());
+  // A hold that is known can be ended, but another caller may have its slot since the copy.
+  EXPECT_EQ(
+      testing::Refund(process_->store(), known.receipt_id, {{&process_->Rule("slots"), "k", 1}})
+          .outcome,
+      store::RefundOutcome::kRefunded);
+  EXPECT_EQ(process_->Remaining("slots", "k"), 0);
+  ExpectClosedFor(kLongNs);
+}
+
+TEST_F(StateSlotsTest, AreClosedOnceIfAClosedBucketIsTrusted) {
+  options_.after_crash = AfterCrash::kTrust;
+  options_.copies = false;
+  Start();
+  ASSERT_TRUE(process_->Drain().ok());
+  Start();
+  Start();
+  ASSERT_FALSE(Take("k").granted());
+  ASSERT_TRUE(process_->Drain().ok());
+  Start();
+  machine_.Advance(kSecondNs);
+  Start();
+  EXPECT_EQ(process_->Remaining("slots", "k"), 0);
+  ExpectClosedFor(kLongNs);
+}
+
+TEST_F(StateSlotsTest, StayClosedOverADrain) {
+  Start();
+  Start();
+  machine_.Advance(kSecondNs);
+  ASSERT_TRUE(process_->Drain().ok());
+  machine_.Advance(kSecondNs);
+  Start();
+  ExpectClosedFor(kLongNs - 2 * kSecondNs);
+}
+
+TEST_F(StateSlotsTest, AreClosedForTheHoldForOfTheCrashedRun) {
+  Start();
+  SetHoldFor(kShortNs, "v2");
+  Start();
+  ExpectClosedFor(kShortNs, "other");
+  ExpectClosedFor(kLongNs - kShortNs);
+}
+
+TEST_F(StateSlotsTest, AreClosedForAHoldForThatWasRaisedInTheCrashedRun) {
+  SetHoldFor(kShortNs, "v1");
+  Start();
+  Reload(kLongNs, "v2");
+  SetHoldFor(kShortNs, "v3");
+  Start();
+  ExpectClosedFor(kLongNs);
+}
+
+TEST_F(StateSlotsTest, AreClosedUntilTheEndsByAHoldForThatWasLowered) {
+  Start();
+  ASSERT_TRUE(Take("k").granted());
+  Reload(kShortNs, "v2");
+  machine_.Advance(kLongNs / 2);
+  Start();
+  machine_.Advance(kLongNs / 2 - 1);
+  EXPECT_FALSE(Take("k").granted());
+  machine_.Advance(kShortNs + 1);
+  EXPECT_TRUE(Take("k").granted());
+}
+
+TEST_F(StateSlotsTest, AreClosedForALowerHoldForOnceTheEndsBeforeItHavePassed) {
+  Start();
+  Reload(kShortNs, "v2");
+  machine_.Advance(kLongNs + kShortNs);
+  Start();
+  ExpectClosedFor(kShortNs);
+}
+
+TEST_F(StateSlotsTest, AreClosedForALimitThatWasGoneAtTheCrash) {
+  Start();
+  ASSERT_TRUE(process_->Reload({TokenLimit("tokens", 5)}, "v2").ok());
+  machine_.Reboot(kLongNs / 2);
+  SetHoldFor(kShortNs, "v3");
+  Start();
+  machine_.Advance(kLongNs / 2 - 1);
+  EXPECT_FALSE(Take("k").granted());
+  machine_.Advance(kShortNs + 1);
+  EXPECT_TRUE(Take("k").granted());
+}
+
+TEST_F(StateSlotsTest, ADamagedRecordOfTheTermsIsReported) {
+  Start();
+  std::ofstream(folder_ + "/holds", std::ios::binary) << "damaged";
+  Start();
+  EXPECT_THAT(process_->log(), HasSubstr("level=error event=hold_terms_unusable"));
+  ExpectClosedFor(kLongNs);
+}
+
+TEST_F(StateSlotsTest, ARecordOfTheTermsThatCannotBeWrittenIsReported) {
+  SetHoldFor(kShortNs, "v1");
+  Start();
+  std::filesystem::create_directory(folder_ + "/holds.new");
+  Reload(kLongNs, "v2");
+  EXPECT_THAT(process_->log(), HasSubstr("level=error event=hold_terms_not_saved"));
+}
+
+}  // namespace
+}  // namespace sluice::state
