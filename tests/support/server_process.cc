@@ -62,6 +62,7 @@ ServerProcess::ServerProcess(Options options) {
   std::string names = "LISTEN_FDNAMES=" + options.socket_names;
   std::vector<char*> environment;
   for (char** one = environ; *one != nullptr; ++one) environment.push_back(*one);
+  for (std::string& one : options.environment) environment.push_back(one.data());
   if (!options.sockets.empty()) {
     environment.insert(environment.end(), {process, count.data(), names.data()});
   }

@@ -32,6 +32,8 @@ class ServerProcess {
     // Passed as systemd does (LISTEN_FDS), under `socket_names` (LISTEN_FDNAMES).
     std::vector<int> sockets = {};
     std::string socket_names = {};
+    // NAME=VALUE, beside the environment of the test.
+    std::vector<std::string> environment = {};
     // Do not wait for the line on stdout: ReadUntilReady does.
     bool in_background = false;
   };
