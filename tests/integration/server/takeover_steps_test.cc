@@ -265,6 +265,22 @@ TEST_F(StepsTest, ClientsOfTheOldServerWaitUntilItGoesOn) {
   EXPECT_EQ(Remaining("daily", "k"), 85);
 }
 
+TEST_F(StepsTest, ACallWhoseDeadlineEndsMeanwhileTakesNothing) {
+  StartWithTen();
+  Link link = Connect();
+  TakeOffer(link);
+  TakeState(link);
+  const auto stub = v1::RateLimiter::NewStub(server_->DataChannel());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + milliseconds(200));
+  context.set_wait_for_ready(true);
+  v1::AcquireResponse response;
+  const grpc::Status status = stub->Acquire(&context, Request("daily", "k", 5), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
+  EXPECT_TRUE(link.Send(Kind::kHello, "x").ok());
+  EXPECT_EQ(Remaining("daily", "k"), 90);
+}
+
 TEST_F(StepsTest, TheNewServerDoesNotServeWithoutTheState) {
   StartFirst();
   Taken taken = TakeAll();
