@@ -600,6 +600,17 @@ TEST_P(StoreContractTest, StaleRuleDebitsNothing) {
   EXPECT_EQ(Query(store(), *before, "k").level.remaining, 16);
 }
 
+// Callers of both rules may be decided together.
+TEST_P(StoreContractTest, OldAndNewRuleOfALimitChargeOneBucket) {
+  const auto before = TokenBucket(1, 10, 10);
+  Acquire(store(), *before, "k", 3);
+  const auto after = TokenBucket(1, 10, 10);
+  const auto answers = AcquireBatch(store(), {{{before.get(), "k", 4}}, {{after.get(), "k", 4}}});
+  EXPECT_TRUE(answers[0].granted());
+  EXPECT_FALSE(answers[1].granted());
+  EXPECT_EQ(Remaining(*after, "k"), 3);
+}
+
 TEST_P(StoreContractTest, ReceiptOutlivesChangeOfRule) {
   const auto before = TokenBucket(1, 10, 10);
   const Acquired taken = Acquire(store(), *before, "k", 4, {.want_receipt = true});

@@ -28,6 +28,14 @@ void TokenBucketBatch::Add(const Caller& caller) {
   callers_.push_back(caller);
 }
 
+bool TokenBucketBatch::IsOfSameBucket(const TokenBucketBatch& other) const {
+  const Rule& one = *bucket().rule->rule;
+  const Rule& another = *other.bucket().rule->rule;
+  // Each rule has a batch for each key. So keys are compared only after a reload.
+  return one.limit_id == another.limit_id && one.id != another.id &&
+         bucket().keys[0] == other.bucket().keys[0];
+}
+
 std::vector<Caller> TokenBucketBatch::TakeCallers() {
   DropAnswered();
   runs_.clear();

@@ -44,6 +44,9 @@ class TokenBucketBatch : public SentCallers {
   bool BeginsRun(const Acquisition& acquisition) const;
   // REQUIRES: Takes(), one charge, of this bucket.
   void Add(const Caller& caller);
+  // After a reload, callers of a limit's old rule and of its new one may wait for the same bucket.
+  // One script has it once, since all buckets are read before any is written.
+  bool IsOfSameBucket(const TokenBucketBatch& other) const;
 
  protected:
   ~TokenBucketBatch() = default;

@@ -12,7 +12,7 @@ constexpr size_t kMaxGeneral = 64;
 // Reservations are decided on this loop, at up to a few microseconds each.
 constexpr size_t kMaxReservations = 256;
 constexpr size_t kMaxFree = 4096;
-// How many queues that go by themselves a script's queues may be taken from behind. They keep their
+// How many queues that cannot go along a script's queues may be taken from behind. They keep their
 // places.
 constexpr size_t kMaxPassed = 32;
 
@@ -114,6 +114,11 @@ void BatchQueues::SendFirst(Line& line) {
     }
     if (!GoesTogether(queue)) {
       if (batches.empty()) return SendByItself(queue);
+      passed.push_back(&queue);
+      continue;
+    }
+    if (std::any_of(batches.begin(), batches.end(),
+                    [&](const TokenBucketBatch* batch) { return queue.IsOfSameBucket(*batch); })) {
       passed.push_back(&queue);
       continue;
     }

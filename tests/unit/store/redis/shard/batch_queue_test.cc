@@ -143,6 +143,27 @@ TEST_F(BatchQueuesTest, BucketsGoTogetherInTheOrderInWhichTheyWereAsked) {
   EXPECT_EQ(third.acquisition.outcome, Outcome::kDenied);
 }
 
+// The second would be decided by what the script read before it wrote the first.
+TEST_F(BatchQueuesTest, ScriptHasABucketOfTwoRulesOnce) {
+  const std::shared_ptr<const Rule> reloaded = testing::MakeRule(1, rule_->parameters);
+  const Call& before = Add("a");
+  calls_.push_back(MakeCall("a", kNoDeadline));
+  calls_.back()->charge.rule = reloaded.get();
+  Enqueue(*calls_.back());
+  const Call& after = *calls_.back();
+  const Call& other = Add("b");
+  ASSERT_TRUE(Asked(1));
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey("a"), StateKey("b")));
+  Reply({0, 0, 1, 0, 0, 1});
+  ASSERT_TRUE(Asked(1));
+  EXPECT_THAT(KeysAsked(), ElementsAre(StateKey("a")));
+  Grant(0);
+  ASSERT_TRUE(Done(before) && Done(after) && Done(other));
+  EXPECT_EQ(before.acquisition.outcome, Outcome::kGranted);
+  EXPECT_EQ(after.acquisition.outcome, Outcome::kDenied);
+  EXPECT_EQ(other.acquisition.outcome, Outcome::kGranted);
+}
+
 TEST_F(BatchQueuesTest, ScriptHasABoundedNumberOfBuckets) {
   const size_t most = endpoints[0]->script_units();
   ASSERT_GT(most, 1u);
