@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/store/decide.h"
@@ -550,17 +551,18 @@ int64_t ExpiryS(const std::string& key) {
 }
 
 // The state as the script for token buckets has left it, without the time at which its key expires,
-// which says when that is, and is not too early.
+// which says when that is, and is not too early, and without the fence.
 RedisValue StateOf(const Bucket& bucket) {
   RedisValue value = Scripts::Get().Call({"GET", bucket.keys[0]});
   const std::vector<std::string> words = absl::StrSplit(value.text, ' ');
-  if (words.size() != 6) return value;
+  if (words.size() != 7) return value;
   // Keys of a test expire so many seconds later.
   constexpr int64_t kLater = 4'000'000'000;
   const int64_t expiry_s = std::stoll(words[5]);
   RC_ASSERT(ExpiryS(bucket.keys[0]) == expiry_s + kLater);
   RC_ASSERT(expiry_s > std::stoll(words[2]) / 1'000'000);
-  value.text.resize(value.text.rfind(' '));
+  RC_ASSERT(words[6] == "fence");
+  value.text.resize(value.text.size() - words[5].size() - words[6].size() - 2);
   return value;
 }
 
@@ -973,6 +975,28 @@ TEST(RedisScriptsTest, KeysOfTokenBucketsExpireSomeSecondsAfterTheyAreFull) {
   EXPECT_EQ(take(1), expiry_s);
   EXPECT_EQ(take(8), expiry_s);
   EXPECT_GT(take(50), expiry_s + 50);
+}
+
+// As after its slot has moved: MIGRATE takes along what is left of a key's life.
+TEST(RedisScriptsTest, KeyLivesLongEnoughAlthoughAnotherServersClockWasAhead) {
+  const Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 100, 0));
+  const std::string& key = bucket.keys[0];
+  const auto take = [&](uint64_t permits, const std::string& fence) {
+    TokenBucketsCall call(/*now_ns=*/-1, /*together=*/true);
+    call.Add(bucket, {{permits, 1}});
+    call.Run(fence);
+    return Scripts::Get().Call({"GET", key}).text;
+  };
+  Scripts::Get().Call({"SET", "there", "w"});
+  Scripts::Get().Call({"APPEND", "there", "w"});
+  const std::string state = take(20, "there");
+  const std::string expiry = absl::StrCat(ExpiryS(key));
+  ASSERT_NE(state.find(expiry), std::string::npos) << state;
+  Scripts::Get().Call({"SET", key,
+                       absl::StrReplaceAll(state, {{expiry, absl::StrCat(ExpiryS(key) + 3600)}}),
+                       "KEEPTTL"});
+  const std::vector<std::string> words = absl::StrSplit(take(70, "fence"), ' ');
+  EXPECT_GT(ExpiryS(key), std::stoll(words[2]) / 1'000'000);
 }
 
 TEST(RedisScriptsTest, DenialWritesNothing) {

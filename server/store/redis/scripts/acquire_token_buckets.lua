@@ -35,9 +35,11 @@
 -- not among KEYS and its slot is at another server, or on its way.
 --
 -- A state that is written here ends with the time at which its key expires, in seconds of the
--- server's clock. That is later than need be, by some seconds and half of the time until the bucket
--- is full, but at most by an hour. So the next writings, which mostly change nothing but the TAT,
--- can leave the rest and the time as they are. Other scripts write states without it.
+-- server's clock, and the end of the fence's word. That time is later than need be, by some seconds
+-- and half of the time until the bucket is full, but at most by an hour. So the next writings, which
+-- mostly change nothing but the TAT, can leave the rest and the time as they are. A slot of a Cluster
+-- may have moved since, and the clock of its new server differ: the word of another fence says so.
+-- Other scripts write states without both.
 --
 -- Whatever refuses the whole script does so before its first writing.
 local call, find, match, sub = redis.call, string.find, string.match, string.sub
@@ -64,7 +66,8 @@ end
 -- built for 32.
 local whole = format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f'
 local tat_format, whole_tat_format = whole .. ' ' .. whole, whole .. ' 0'
-local state_format, expiry_format = '%s%s 0 ' .. whole, whole .. '000'
+local state_format, expiry_format = '%s%s 0 ' .. whole .. ' %s', whole .. '000'
+local fence_tag = sub(word, -6)
 -- By the part of a state before its TAT: the TAT's offset, as text.
 local offsets = {}
 -- By the place of a limit's words: its parameters, and a space.
@@ -127,11 +130,11 @@ for b = 1, count do
   end
 
   -- The part of the state before the TAT.
-  local head, u, t, expires = ARGV[limit], nil, nil, nil
+  local head, u, t, expires, expires_by = ARGV[limit], nil, nil, nil, nil
   if not value then
     if full_u < 0 then full_u = -full_u end
   elseif find(value, head, 1, true) == 1 then
-    u, t, expires = match(value, '^(%d+) (%d+) 0 ?(%d*)$', #head + 1)
+    u, t, expires, expires_by = match(value, '^(%d+) (%d+) 0 ?(%d*) ?(%S*)$', #head + 1)
   else
     -- Perhaps another writer's.
     local parameters = parameters_of[limit]
@@ -141,7 +144,8 @@ for b = 1, count do
     end
     if find(value, parameters, 1, true) == 1 then
       local from
-      from, u, t, expires = match(value, '^%S+ ()(%d+) (%d+) 0 ?(%d*)$', #parameters + 1)
+      from, u, t, expires, expires_by =
+        match(value, '^%S+ ()(%d+) (%d+) 0 ?(%d*) ?(%S*)$', #parameters + 1)
       head = from and sub(value, 1, from - 1)
     end
   end
@@ -195,7 +199,8 @@ for b = 1, count do
         or format(tat_format, full_u, full_t)
       -- At least a second after the bucket is full, by the server's clock.
       local least_s = (full_u + ahead_u) / 1000000 + 2
-      if #tat == tat_length and may_set_range == 1 and expires ~= '' and expires + 0 >= least_s then
+      if #tat == tat_length and may_set_range == 1 and expires_by == fence_tag and expires ~= ''
+        and expires + 0 >= least_s then
         local offset = offsets[head]
         if not offset then
           offset = format('%d', #head)
@@ -205,7 +210,7 @@ for b = 1, count do
       else
         local expiry_s = least_s + 4 + min((full_u - now_u) / 2000000, 3600)
         expiry_s = expiry_s - expiry_s % 1
-        local state = format(state_format, head, tat, expiry_s)
+        local state = format(state_format, head, tat, expiry_s, fence_tag)
         local expiry = format(expiry_format, expiry_s + test_s)
         if value then
           call('SET', keys[b], state, 'PXAT', expiry)

@@ -1,7 +1,8 @@
 -- Token buckets by the rules of server/algorithm/token_bucket.h. Follows buckets.lua.
 --
 -- State: the TAT, when it is full again: microseconds, and ticks of a microsecond. Behind the flag
--- there may be the time at which the key expires (acquire_token_buckets.lua).
+-- there may be the time at which the key expires, and whose clock that is by
+-- (acquire_token_buckets.lua).
 local token_bucket = {}
 
 function token_bucket.load(bucket, rest)
@@ -10,7 +11,7 @@ function token_bucket.load(bucket, rest)
   bucket.full_u, bucket.full_t = bucket.floor_u, bucket.floor_n
   bucket.receipts = {}
   if not rest then return true end
-  local u, t, flag = string.match(rest, '^(%d+) (%d+) ([01]) ?%d*$')
+  local u, t, flag = string.match(rest, '^(%d+) (%d+) ([01]) ?%d* ?%S*$')
   if not u then return false end
   u, t = tonumber(u), tonumber(t)
   if before(u, t, bucket.full_u, bucket.full_t) then
