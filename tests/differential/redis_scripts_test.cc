@@ -977,6 +977,23 @@ TEST(RedisScriptsTest, KeysOfTokenBucketsExpireSomeSecondsAfterTheyAreFull) {
   EXPECT_GT(take(50), expiry_s + 50);
 }
 
+// Whatever the number of the parts of a microsecond.
+TEST(RedisScriptsTest, MostDecisionsWriteTheTatAlone) {
+  const Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1'000'003, 1'000'000'000}, 100, 0));
+  const auto take = [&](int64_t now_ns) {
+    TokenBucketsCall call(now_ns, /*together=*/true);
+    call.Add(bucket, {{1, 1}});
+    call.Run();
+  };
+  take(kTodayNs);
+  Scripts::Get().Call({"CONFIG", "RESETSTAT"});
+  constexpr int kMore = 300;
+  for (int i = 1; i <= kMore; ++i) take(kTodayNs + i * 1'000'037);
+  const std::string stats = Scripts::Get().Call({"INFO", "commandstats"}).text;
+  EXPECT_NE(stats.find(absl::StrCat("cmdstat_setrange:calls=", kMore, ",")), std::string::npos)
+      << stats;
+}
+
 // As after its slot has moved: MIGRATE takes along what is left of a key's life.
 TEST(RedisScriptsTest, KeyLivesLongEnoughAlthoughAnotherServersClockWasAhead) {
   const Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 100, 0));

@@ -65,7 +65,8 @@ end
 -- Prints a number that is whole. %.0f takes twice the time of %d, which has 31 bits where Redis was
 -- built for 32.
 local whole = format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f'
-local tat_format, whole_tat_format = whole .. ' ' .. whole, whole .. ' 0'
+-- For one base. Parts have leading zeros, so that the TAT keeps its length.
+local tat_base, tat_format, whole_tat_format
 local state_format, expiry_format = '%s%s 0 ' .. whole .. ' %s', whole .. '000'
 local fence_tag = sub(word, -6)
 -- By the part of a state before its TAT: the TAT's offset, as text.
@@ -195,6 +196,11 @@ for b = 1, count do
     -- MGET answers a key that is not a string as if it were missing.
     local foreign = false
     if taken then
+      if base ~= tat_base then
+        local digits = #format(whole, base - 1)
+        tat_base, tat_format = base, whole .. ' %0' .. digits .. sub(whole, 2)
+        whole_tat_format = whole .. ' ' .. string.rep('0', digits)
+      end
       local tat = full_t == 0 and format(whole_tat_format, full_u)
         or format(tat_format, full_u, full_t)
       -- At least a second after the bucket is full, by the server's clock.
