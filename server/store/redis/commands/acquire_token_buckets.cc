@@ -177,6 +177,7 @@ Next TokenBucketsCommand::OnReply(const Reply& reply) {
     }
     return {};
   }
+  sender_.OnBegan(now_ns);
   using Decided = TokenBucketBatch::Decided;
   for (TokenBucketBatch* const batch : sent_) {
     context_.counters().decisions.Add(batch->callers());

@@ -34,6 +34,9 @@ class CommandSender final : private Endpoint::Request, private Endpoint::RoomWai
   // The loop ends while the command waits to be sent: ends it.
   void Drop();
 
+  // The reply that is being handled is of a script that began at this time of the server's clock.
+  // REQUIRES: in OnReply.
+  void OnBegan(int64_t server_ns) { TookPlaceAt(server_ns); }
   // It was sent, and no reply says that it was not executed.
   bool answer_missing() const { return answer_missing_; }
   // The server that it is sent to, or was last. REQUIRES: in Build, or later.

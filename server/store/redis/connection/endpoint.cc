@@ -99,6 +99,15 @@ void Endpoint::Request::OnReply(Reply* reply) {
   OnAnswered(reply);
 }
 
+void Endpoint::Request::TookPlaceAt(int64_t server_ns) {
+  auto& last = pipeline_->last_script;
+  // What is sent in one iteration of the loop is one write.
+  if (place_ == last.place + 1 && sent_ns_ == last.sent_ns) {
+    pipeline_->endpoint.script_size_.OnDecided(last.units, server_ns - last.server_ns);
+  }
+  last = {place_, sent_ns_, server_ns, units_};
+}
+
 void Endpoint::Answered(Request& request) {
   Pipeline& pipeline = *request.pipeline_;
   pipeline.in_flight.pop_front();
@@ -107,7 +116,6 @@ void Endpoint::Answered(Request& request) {
     // Not polled time: a command that was sent waits in Redis also while this loop is busy.
     const int64_t answered_ns = loop_.now_ns() - pipeline.connection.UnreadNs();
     window_.OnAnswer(request.sent_ns_, answered_ns - request.sent_ns_, !room_waiters_.empty());
-    script_size_.OnAnswer(loop_.now_ns(), request.units_);
   }
   WakeWaiters();
 }
@@ -123,7 +131,7 @@ Endpoint::Sent Endpoint::Send(Request& request, const std::vector<std::string>& 
   request.pipeline_ = pipeline;
   request.sent_polled_ns_ = PolledNs();
   request.sent_ns_ = loop_.now_ns();
-  script_size_.OnSend(request.sent_ns_, /*idle=*/in_flight_ == 0);
+  request.place_ = ++pipeline->sent;
   pipeline->in_flight.push_back(&request);
   ++in_flight_;
   counters_.commands.Add();

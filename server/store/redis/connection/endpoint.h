@@ -75,6 +75,8 @@ class Endpoint final : private net::IterationHook {
     virtual void OnAnswered(Reply* reply) = 0;
     bool abandoned_ = false;
     size_t units_ = 1;  // of the server's work, see script_units()
+    // It was a script, which began at this time of the server's clock. Called from OnAnswered.
+    void TookPlaceAt(int64_t server_ns);
 
    private:
     friend class Endpoint;
@@ -83,6 +85,7 @@ class Endpoint final : private net::IterationHook {
     Pipeline* pipeline_ = nullptr;
     int64_t sent_polled_ns_ = 0;  // on the endpoint's PollingClock
     int64_t sent_ns_ = 0;         // on the loop's clock
+    uint64_t place_ = 0;          // in its pipeline
   };
 
   // Called on the loop.
@@ -198,6 +201,14 @@ class Endpoint final : private net::IterationHook {
     size_t scripts_loading = 0;  // SCRIPT LOADs in flight
     Connection connection;
     std::deque<Request*> in_flight;  // oldest first
+    uint64_t sent = 0;               // requests
+    // The last one that said when it took place.
+    struct {
+      uint64_t place = 0;
+      int64_t sent_ns = 0;
+      int64_t server_ns = 0;
+      size_t units = 0;
+    } last_script;
   };
 
   // Calls the waiters that there is room for, at the end of this iteration.

@@ -36,10 +36,10 @@
 --
 -- A state that is written here ends with the time at which its key expires, in seconds of the
 -- server's clock, and the end of the fence's word. That time is later than need be, by some seconds
--- and half of the time until the bucket is full, but at most by an hour. So the next writings, which
--- mostly change nothing but the TAT, can leave the rest and the time as they are. A slot of a Cluster
--- may have moved since, and the clock of its new server differ: the word of another fence says so.
--- Other scripts write states without both.
+-- and half of the time until the bucket is full, but at most by an hour. So the next writings,
+-- which mostly change nothing but the TAT, can leave the rest and the time as they are. A slot of a
+-- Cluster may have moved since, to a server with another clock: that one has another fence. Other
+-- scripts write states without these two words.
 --
 -- Whatever refuses the whole script does so before its first writing.
 local call, find, match, sub = redis.call, string.find, string.match, string.sub

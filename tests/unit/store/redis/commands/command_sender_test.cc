@@ -24,6 +24,7 @@ class RecordedCommand final : public Command {
 
   std::string_view RoutingKey() const override { return name_; }
   bool urgent() const override { return is_urgent; }
+  size_t units() const override { return script_units; }
   bool Build(std::vector<std::string>* words) override {
     if (!callers_wait) return false;
     *words = {"GET", name_};
@@ -31,6 +32,7 @@ class RecordedCommand final : public Command {
   }
   Next OnReply(const Reply& reply) override {
     events_.push_back(name_ + " answered " + reply.text);
+    if (script_units > 1) sender_.OnBegan(began_ns);
     return next;
   }
   void OnError(const Reply& error) override { events_.push_back(name_ + " failed " + error.text); }
@@ -42,6 +44,9 @@ class RecordedCommand final : public Command {
   CommandSender& sender() { return sender_; }
 
   bool is_urgent = false;
+  // More than one: it is a script, which begins at began_ns of the server's clock.
+  size_t script_units = 1;
+  int64_t began_ns = 0;
   bool callers_wait = true;
   Next next;
 
@@ -134,6 +139,57 @@ TEST_F(CommandSenderTest, OnlyErrorsFromBeforeTheFirstWriteProveThatNothingWasEx
   servers[0].Answer("-ERR in the middle of the script\r\n");
   ASSERT_TRUE(Ended(2));
   EXPECT_EQ(events.back(), "b ended, perhaps executed");
+}
+
+class ScriptTimeTest : public CommandSenderTest {
+ protected:
+  static constexpr int64_t kUs = 1000;
+
+  // Urgent, so that it does not wait for room.
+  void SendScript(int64_t began_ns) {
+    RecordedCommand& script = Make("script");
+    script.is_urgent = true;
+    script.script_units = 16;
+    script.began_ns = began_ns;
+    CommandSender::Start(script);
+  }
+  // What is sent later is not in the same write.
+  void AnswerAll() {
+    Settle();
+    while (!servers[0].asked.empty()) servers[0].Answer("+done\r\n");
+    clock_.Advance(kUs);
+    Settle();
+  }
+  size_t units() { return endpoints[0]->script_units(); }
+};
+
+TEST_F(ScriptTimeTest, ScriptsOfOneWriteTellWhatAUnitCosts) {
+  SendScript(1'000 * kUs);
+  SendScript(1'160 * kUs);
+  AnswerAll();
+  EXPECT_EQ(units(), 25u) << "10 us each";
+  SendScript(9'000 * kUs);
+  SendScript(9'160 * kUs + 100'000 * kUs);
+  AnswerAll();
+  EXPECT_EQ(units(), 24u);
+}
+
+// Others may have been served between them.
+TEST_F(ScriptTimeTest, ScriptsThatWereSentApartTellNothing) {
+  SendScript(1'000 * kUs);
+  SendScript(1'160 * kUs);
+  AnswerAll();
+  for (int i = 0; i < 10; ++i) {
+    SendScript(i * 100'000 * kUs);
+    AnswerAll();
+    SendScript(i * 100'000 * kUs + 40 * kUs);
+    SendScript(i * 100'000 * kUs + 200 * kUs);
+    AnswerAll();
+    Send("not a script");
+    SendScript(i * 100'000 * kUs + 90'000 * kUs);
+    AnswerAll();
+  }
+  EXPECT_EQ(units(), 25u);
 }
 
 TEST_F(CommandSenderTest, FollowsAMovedSlot) {

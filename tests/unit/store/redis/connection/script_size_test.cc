@@ -7,28 +7,24 @@ namespace {
 
 constexpr int64_t kUs = 1000;
 
-// A server that takes so long for each unit, under scripts of the size that it gets.
-void Saturate(ScriptSize& size, int64_t unit_ns, int scripts, int64_t* now_ns) {
-  size.OnSend(*now_ns, /*idle=*/true);
+// A server that takes so long for each unit, with scripts of the size that it gets.
+void Decide(ScriptSize& size, int64_t unit_ns, int scripts) {
   for (int i = 0; i < scripts; ++i) {
     const size_t units = size.units();
-    *now_ns += static_cast<int64_t>(units) * unit_ns;
-    size.OnAnswer(*now_ns, units);
+    size.OnDecided(units, static_cast<int64_t>(units) * unit_ns);
   }
 }
 
 TEST(ScriptSizeTest, ScriptsOfAFastServerHaveTheMost) {
   ScriptSize size;
-  int64_t now_ns = 1;
-  Saturate(size, 4 * kUs, 100, &now_ns);
+  Decide(size, 4 * kUs, 1);
   EXPECT_EQ(size.units(), ScriptSize::kMost);
 }
 
 TEST(ScriptSizeTest, ScriptsHaveNoMoreThanTheyMay) {
   for (const size_t most : {1, 2}) {
     ScriptSize size(most);
-    int64_t now_ns = 1;
-    Saturate(size, 4 * kUs, 200, &now_ns);
+    Decide(size, 4 * kUs, 200);
     EXPECT_EQ(size.units(), most);
   }
 }
@@ -36,48 +32,36 @@ TEST(ScriptSizeTest, ScriptsHaveNoMoreThanTheyMay) {
 TEST(ScriptSizeTest, ScriptsOfASlowServerTakeAtMostTheirTime) {
   for (const int64_t unit_us : {12, 30, 100, 200}) {
     ScriptSize size;
-    int64_t now_ns = 1;
-    Saturate(size, unit_us * kUs, 500, &now_ns);
-    EXPECT_LE(static_cast<int64_t>(size.units()) * unit_us, 275) << unit_us;
+    Decide(size, unit_us * kUs, 500);
+    EXPECT_LE(static_cast<int64_t>(size.units()) * unit_us, 250) << unit_us;
     EXPECT_GE(static_cast<int64_t>(size.units() + 1) * unit_us, 240) << unit_us;
   }
 }
 
 TEST(ScriptSizeTest, ScriptHasOneUnitHoweverSlowTheServer) {
   ScriptSize size;
-  int64_t now_ns = 1;
-  Saturate(size, 10'000 * kUs, 500, &now_ns);
+  Decide(size, 10'000 * kUs, 500);
   EXPECT_EQ(size.units(), 1u);
-  Saturate(size, 4 * kUs, 200, &now_ns);
+  Decide(size, 4 * kUs, 1);
   EXPECT_EQ(size.units(), ScriptSize::kMost) << "fast again";
 }
 
-TEST(ScriptSizeTest, TimeWithoutCommandsInFlightDoesNotCount) {
+// A server that does something else between two scripts now and then.
+TEST(ScriptSizeTest, PausesOfTheServerDoNotCount) {
   ScriptSize size;
-  int64_t now_ns = 1;
-  Saturate(size, 4 * kUs, 100, &now_ns);
-  for (int i = 0; i < 1000; ++i) {
-    now_ns += 1'000'000 * kUs;
-    size.OnSend(now_ns, /*idle=*/true);
-    now_ns += 20 * kUs;
-    size.OnAnswer(now_ns, 1);
+  for (int i = 0; i < 100; ++i) {
+    size.OnDecided(16, 16 * 4 * kUs);
+    size.OnDecided(16, 1'000'000 * kUs);
+    EXPECT_GE(size.units(), ScriptSize::kMost - 1);
   }
-  EXPECT_EQ(size.units(), ScriptSize::kMost);
 }
 
-// A loop that was busy for long reads many replies at once.
-TEST(ScriptSizeTest, RepliesReadAtOnceCountForTheTimeBefore) {
+TEST(ScriptSizeTest, ClockThatWasSetBackTellsNothing) {
   ScriptSize size;
-  int64_t now_ns = 1;
-  Saturate(size, 25 * kUs, 500, &now_ns);
-  const size_t before = size.units();
-  for (int i = 0; i < 100; ++i) {
-    now_ns += 40 * 10 * 25 * kUs;
-    for (int reply = 0; reply < 40; ++reply) size.OnAnswer(now_ns, 10);
-    now_ns += 10 * 25 * kUs;
-    size.OnAnswer(now_ns, 10);
-  }
-  EXPECT_LE(size.units(), before);
+  Decide(size, 10 * kUs, 1);
+  size.OnDecided(16, 0);
+  size.OnDecided(16, -5 * kUs);
+  EXPECT_EQ(size.units(), 25u);
 }
 
 }  // namespace
