@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "server/store/redis/commands/command.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/topology/router.h"
@@ -18,10 +19,12 @@ constexpr int kTriesAtOnce = 2;
 
 // Redis checks these before it starts a script, or before the script's first write.
 bool RefusedAsAWhole(const Reply& error) {
-  static constexpr const char* kCodes[] = {"NOSCRIPT",   kFenceReplaced, kClockSet,  "OOM",
-                                           "NOREPLICAS", "READONLY",     "MISCONF",  "LOADING",
-                                           "MASTERDOWN", "BUSY",         "NOPERM",   "NOAUTH",
-                                           "MOVED",      "ASK",          "TRYAGAIN", "CLUSTERDOWN"};
+  static constexpr const char* kCodes[] = {"NOSCRIPT",   kFenceReplaced, kClockSet,    "OOM",
+                                           "NOREPLICAS", "READONLY",     "MISCONF",    "LOADING",
+                                           "MASTERDOWN", "BUSY",         "NOAUTH",     "MOVED",
+                                           "ASK",        "TRYAGAIN",     "CLUSTERDOWN"};
+  // Unless the right is of a command within the script, which may have written before.
+  if (error.HasCode("NOPERM")) return !absl::StrContains(error.text, "script");
   return std::any_of(std::begin(kCodes), std::end(kCodes),
                      [&](const char* code) { return error.HasCode(code); });
 }

@@ -141,6 +141,22 @@ TEST_F(CommandSenderTest, OnlyErrorsFromBeforeTheFirstWriteProveThatNothingWasEx
   EXPECT_EQ(events.back(), "b ended, perhaps executed");
 }
 
+// Redis 7.2 and newer, when a command of the script may not be used; earlier ones answer ERR.
+TEST_F(CommandSenderTest, ScriptThatLacksARightMayHaveWritten) {
+  Send("a");
+  ASSERT_TRUE(Asked(1));
+  servers[0].Answer("-NOPERM User u has no permissions to run the 'evalsha' command\r\n");
+  ASSERT_TRUE(Ended());
+  EXPECT_EQ(events.back(), "a ended");
+  Send("b");
+  ASSERT_TRUE(Asked(1));
+  servers[0].Answer(
+      "-NOPERM ACL failure in script: User u has no permissions to run the 'set' command script: "
+      "5e1, on @user_script:1.\r\n");
+  ASSERT_TRUE(Ended(2));
+  EXPECT_EQ(events.back(), "b ended, perhaps executed");
+}
+
 class ScriptTimeTest : public CommandSenderTest {
  protected:
   static constexpr int64_t kUs = 1000;
