@@ -6,8 +6,8 @@
 namespace sluice::store::redis {
 namespace {
 
-// The script for all algorithms looks at each charge: fewer callers at once, so that Redis gets to
-// others soon.
+// Charges that the script for all algorithms looks at, one by one: few at once, so that Redis gets
+// to others soon.
 constexpr size_t kMaxGeneral = 64;
 // Reservations are decided on this loop, at up to a few microseconds each.
 constexpr size_t kMaxReservations = 256;
@@ -17,6 +17,15 @@ constexpr size_t kMaxFree = 4096;
 constexpr size_t kMaxPassed = 32;
 
 }  // namespace
+
+void BatchQueues::Queue::OnUndecided(bool decide_here) {
+  std::vector<Caller> callers = TakeCallers();
+  // The script for token buckets takes any number of them.
+  for (; !decide_here && callers.size() > kMaxGeneral; callers.pop_back()) {
+    gathered.push_front(callers.back());
+  }
+  owner.SendByItself(*this, std::move(callers), decide_here);
+}
 
 void BatchQueues::Add(const Caller& caller) {
   Queue& queue = QueueOf(*caller.acquisition);
@@ -179,14 +188,15 @@ void BatchQueues::FillBatch(Queue& queue, size_t runs) {
 void BatchQueues::SendByItself(Queue& queue) {
   const int64_t now_ns = context_.clock().NowNs();
   size_t most = max_gathered_;
+  const size_t most_general = std::max<size_t>(kMaxGeneral / queue.buckets.size(), 1);
   if (queue.buckets.size() > 1 ||
       queue.buckets[0].rule->rule->parameters.kind != algorithm::Kind::kTokenBucket) {
-    most = std::min(most, kMaxGeneral);
+    most = std::min(most, most_general);
   }
   std::vector<Caller> callers;
   while (const Caller* const caller = FirstInTime(queue, now_ns)) {
     const Acquisition& acquisition = *caller->acquisition;
-    if (!TokenBucketBatch::Takes(acquisition)) most = std::min(most, kMaxGeneral);
+    if (!TokenBucketBatch::Takes(acquisition)) most = std::min(most, most_general);
     if (acquisition.max_wait_ns > 0) most = std::min(most, kMaxReservations);
     if (callers.size() >= most) break;
     callers.push_back(*caller);

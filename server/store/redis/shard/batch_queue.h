@@ -46,9 +46,7 @@ class BatchQueues final : private net::IterationHook {
     explicit Queue(BatchQueues& its_owner) : owner(its_owner) {}
     const Bucket& bucket() const override { return buckets[0]; }
     void OnAnswered() override { owner.OnAnswered(*this); }
-    void OnUndecided(bool decide_here) override {
-      owner.SendByItself(*this, TakeCallers(), decide_here);
-    }
+    void OnUndecided(bool decide_here) override;
     void OnAcquired() override { owner.OnAnswered(*this); }
 
     const std::string& routing_key() const { return buckets[0].keys[0]; }

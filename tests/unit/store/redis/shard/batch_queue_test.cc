@@ -58,6 +58,13 @@ class BatchQueuesTest : public CommandScene {
     constexpr size_t kHeader = 10;  // numbers before the runs (acquire_token_buckets.lua)
     return UnpackNumber(servers[0].asked[0][5], kHeader + 4).value_or(-1);
   }
+  // The same of acquire.lua, with so many charges each.
+  size_t CallersOfScriptForAll(size_t charges) {
+    const ScriptedServer::Words& words = servers[0].asked[0];
+    EXPECT_EQ(words[1], TextOf(Script::kAcquire).sha);
+    const size_t before = 3 + std::stoul(words[2]) + 2 + 12 * charges;
+    return (words.size() - before) / (2 + 5 * charges);
+  }
   // The buckets of the oldest command.
   std::vector<std::string> KeysAsked() {
     const ScriptedServer::Words& words = servers[0].asked[0];
@@ -220,6 +227,56 @@ TEST_F(BatchQueuesTest, RefusedBucketIsDecidedAloneAndOthersAreAnswered) {
   ASSERT_TRUE(Asked(1));
   EXPECT_EQ(servers[0].asked[0][1], TextOf(Script::kAcquireTokenBuckets).sha);
   EXPECT_FALSE(later.done);
+}
+
+// The script for all algorithms works for each charge of each caller.
+TEST_F(BatchQueuesTest, ScriptForAllAlgorithmsHasABoundedNumberOfCharges) {
+  constexpr size_t kCharges = 4;
+  struct Several final : AcquireOperation {
+    void Done() override {}
+    std::vector<Charge> charges;
+    std::vector<ChargeResult> results{kCharges};
+    Acquisition acquisition;
+  };
+  queues_ = std::make_unique<BatchQueues>(*this, /*max_gathered=*/1000);
+  std::deque<Several> callers(40);
+  for (Several& caller : callers) {
+    for (const char* const key : {"a", "b", "c", "d"})
+      caller.charges.push_back({rule_.get(), key, 1});
+    caller.acquisition.charges = caller.charges;
+    caller.acquisition.results = caller.results.data();
+    caller.acquisitions = absl::MakeSpan(&caller.acquisition, 1);
+    caller.deadline_ns = kNoDeadline;
+    queues_->Add(acquires_.Add(acquires_.Begin(&caller, /*receipt_id=*/0), caller.acquisition));
+  }
+  for (const size_t together : {16, 16, 8}) {
+    ASSERT_TRUE(Asked(1));
+    EXPECT_EQ(CallersOfScriptForAll(kCharges), together);
+    servers[0].Answer("-ERR\r\n");
+  }
+  EXPECT_TRUE(Asked(0));
+}
+
+TEST_F(BatchQueuesTest, FewOfManyCallersOfARefusedBucketGoToTheScriptForAllAlgorithms) {
+  queues_ = std::make_unique<BatchQueues>(*this, /*max_gathered=*/1000);
+  for (int i = 0; i < 100; ++i) Add("k");
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(Callers(), 100);
+  Reply({-1});
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(CallersOfScriptForAll(1), 64u);
+  std::vector<int64_t> numbers = {1'000'000'000, 0};
+  for (int i = 0; i < 64; ++i) {
+    numbers.insert(numbers.end(), {1, 1});
+    numbers.insert(numbers.end(), std::tuple_size_v<BucketNumbers>, 0);
+  }
+  std::string reply = absl::StrCat("*", numbers.size(), "\r\n");
+  for (const int64_t number : numbers) absl::StrAppend(&reply, ":", number, "\r\n");
+  servers[0].Answer(reply);
+  ASSERT_TRUE(Done(*calls_[63]));
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(Callers(), 36);
+  EXPECT_FALSE(calls_[64]->done);
 }
 
 TEST_F(BatchQueuesTest, BookedBucketIsReadByThisNodeAlone) {
