@@ -6,7 +6,7 @@ rounds. CPU time is read from /proc, so other load on the machine disturbs littl
 core of its own; the nodes and Redis share another.
 
     tests/bench/run_redis.py [--build build] [--other BUILD]... [--rounds 3] [--seconds 2]
-                             [--rate 1/5s] [--only costs|overload|core] [--er PROGRAM]
+                             [--rate 1/5s] [--threads 1] [--only costs|overload|core] [--er PROGRAM]
 
 Rows: one hot key and random keys, 8 connections x 32 in flight; with the memory store, with Redis
 on the event loop of the data port, and with Redis on a separate loop (--store_threads=1). --other
@@ -18,8 +18,10 @@ load's core, so that the node cannot starve it.
 
 core: Redis has a core of its own, and the node and the load share the other: what a decision costs
 Redis and the node, and so how many decisions a second a core of Redis makes. Each server has a Redis
-of its own with the same keys, which stay. A first round that does not count makes most of them. --er adds envoyproxy/ratelimit, as it ships and with its implicit pipelining. Meanwhile
-another client sends PING to that Redis every 2 ms, and its 99th percentile is shown. Rows:
+of its own with the same keys, which stay. A first round that does not count makes most of them.
+--threads gives each node of ours so many event loops, each with a connection of its own. --er adds
+envoyproxy/ratelimit, as it ships and with its implicit pipelining. Meanwhile another client sends
+PING to that Redis every 2 ms, and its 99th percentile is shown. Rows:
 
     random keys   8 connections x 32 in flight, and 64 x 64
     one caller    alone, on one key
@@ -93,7 +95,7 @@ class Redis:
 
 
 class Node:
-    def __init__(self, name, build, folder, flags, limits, core=0):
+    def __init__(self, name, build, folder, flags, limits, core=0, threads=1):
         self.name = name
         path = os.path.join(folder, f"{name}.yaml")
         with open(path, "w", encoding="utf-8") as out:
@@ -102,7 +104,7 @@ class Node:
             ["taskset", "-c", str(core), os.path.join(build, "bin", "sluiced"), "--limits=" + path,
              "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
              "--log_level=error",
-             "--drain_notice=0s", "--threads=1", *flags],
+             "--drain_notice=0s", f"--threads={threads}", *flags],
             stdout=subprocess.PIPE, text=True)
         found = re.search(r"data=\S*:(\d+)", self.process.stdout.readline())
         if not found:
@@ -227,10 +229,13 @@ class OnRedis:
         self.redis.process.terminate()
         self.redis.process.wait()
 
-    def reads(self):
-        info = subprocess.run(["redis-cli", "-s", self.redis.socket, "info", "stats"],
+    def counters(self):
+        """Reads and scripts of Redis."""
+        info = subprocess.run(["redis-cli", "-s", self.redis.socket, "info", "everything"],
                               capture_output=True, text=True, check=True).stdout
-        return int(re.search(r"total_reads_processed:(\d+)", info).group(1))
+        scripts = re.search(r"cmdstat_evalsha:calls=(\d+)", info)
+        return (int(re.search(r"total_reads_processed:(\d+)", info).group(1)),
+                int(scripts.group(1)) if scripts else 0)
 
     def load(self, options, load, counts):
         name, connections, in_flight, digits, charges = load
@@ -238,7 +243,7 @@ class OnRedis:
         with open(path, "wb") as out:
             out.write(self.bodies[charges])
         with Pings(self.redis.socket) as pings:
-            before = cpu_s(self.process), cpu_s(self.redis.process), self.reads()
+            before = cpu_s(self.process), cpu_s(self.redis.process), *self.counters()
             start = time.monotonic()
             out = subprocess.run(
                 ["taskset", "-c", str(OTHERS_CORE), options.load, f"--port={self.port}",
@@ -246,25 +251,26 @@ class OnRedis:
                  f"--random_digits={digits}", "--warm_up=0", f"--connections={connections}",
                  f"--in_flight={in_flight}"], capture_output=True, text=True, check=True).stdout
             lasted = time.monotonic() - start
-            after = cpu_s(self.process), cpu_s(self.redis.process), self.reads()
+            after = cpu_s(self.process), cpu_s(self.redis.process), *self.counters()
         result = json.loads(out)
         done = result["ok"]
         if done == 0:
             print(f"{self.name}, {name}, left out: {out}", file=sys.stderr)
         if done == 0 or not counts:
             return
-        node, redis, reads = (b - a for a, b in zip(before, after))
+        node, redis, reads, scripts = (b - a for a, b in zip(before, after))
         pings.times.sort()
         self.rows.setdefault(name, []).append({
             "node": node / done * 1e6, "redis": redis / done * 1e6, "rate": result["ok_per_s"],
             "refused": result["refused_per_s"], "busy": redis / lasted, "reads": done / max(reads, 1),
+            "scripts": done / scripts if scripts else 0,
             "ping": pings.times[int(len(pings.times) * 0.99)]})
 
 
-def sluice_on(build):
+def sluice_on(build, threads):
     def start(server):
         node = Node("node", build, server.folder, [f"--store=unix://{server.redis.socket}"],
-                    CORE_LIMITS, core=OTHERS_CORE)
+                    CORE_LIMITS, core=OTHERS_CORE, threads=threads)
         return (node.process, node.port, "/sluice.v1.RateLimiter/Acquire",
                 {1: body(), 2: body(b"user")}, node.stop)
     return start
@@ -289,8 +295,9 @@ def er_on(program, variables):
 
 
 def core(options, folder):
-    starts = [("sluice", sluice_on(options.build))]
-    starts += [(f"other_{i}", sluice_on(build)) for i, build in enumerate(options.other)]
+    starts = [("sluice", sluice_on(options.build, options.threads))]
+    starts += [(f"other_{i}", sluice_on(build, options.threads))
+               for i, build in enumerate(options.other)]
     if options.er:
         pipelining = {"REDIS_PIPELINE_WINDOW": "150us", "REDIS_PIPELINE_LIMIT": "64"}
         starts += [("er", er_on(options.er, {})), ("er_pipelined", er_on(options.er, pipelining))]
@@ -325,7 +332,7 @@ def core(options, folder):
                   f"a core {1e6 / max(median('redis'), 1e-9):7.0f}/s ({1 / max(ratio('redis'), 1e-9):.2f})  "
                   f"answered {median('rate'):6.0f}/s, refused {median('refused'):6.0f}/s, "
                   f"Redis {median('busy'):4.0%} busy, "
-                  f"{median('reads'):5.1f} decisions a read, PING p99 {median('ping'):5.0f} us "
+                  f"{median('reads'):5.1f} decisions a read and {median('scripts'):4.1f} a script, PING p99 {median('ping'):5.0f} us "
                   f"({ratio('ping'):.2f})", flush=True)
 
 
@@ -336,6 +343,7 @@ def main():
     parser.add_argument("--other", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="event loops of a node, for core")
     parser.add_argument("--only", choices=["costs", "overload", "core"])
     parser.add_argument("--er", metavar="PROGRAM", help="of envoyproxy/ratelimit, for core")
     options = parser.parse_args()
