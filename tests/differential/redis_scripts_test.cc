@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -520,17 +521,26 @@ using Runs = std::vector<std::pair<uint64_t, uint64_t>>;
 class TokenBucketsCall {
  public:
   // now_ns negative: the server's time.
-  TokenBucketsCall(int64_t now_ns, bool together, bool may_set_range = true)
-      : arguments_{PackHeader(now_ns, ServerClock(), together ? kReadTogether : kReadOneByOne,
-                              may_set_range)} {}
+  TokenBucketsCall(int64_t now_ns, bool together, bool may_set_range = true,
+                   const ServerClock& clock = ServerClock())
+      : arguments_{
+            PackHeader(now_ns, clock, together ? kReadTogether : kReadOneByOne, may_set_range)} {}
+  // Of callers that do not wait.
   void Add(const Bucket& bucket, const Runs& runs) {
-    keys_.push_back(bucket.keys[0]);
-    PackTokenBucket(bucket.parameters, arguments_.size() + 1, bucket.floor_us, runs.size(),
-                    arguments_.data());
+    AddBucket(bucket, runs.size());
     for (const auto& [permits, callers] : runs) {
-      PackRun(bucket.parameters, permits, static_cast<int64_t>(callers), arguments_.data());
+      AddRun(bucket, permits, static_cast<int64_t>(callers));
     }
+  }
+  void AddBucket(const Bucket& bucket, size_t runs) {
+    keys_.push_back(bucket.keys[0]);
+    PackTokenBucket(bucket.parameters, arguments_.size() + 1, bucket.floor_us, runs,
+                    arguments_.data());
     arguments_.push_back(absl::StrCat(EncodeParameters(bucket.parameters), " w.1 "));
+  }
+  // Negative: callers that wait.
+  void AddRun(const Bucket& bucket, uint64_t permits, int64_t callers) {
+    PackRun(bucket.parameters, permits, callers, arguments_.data());
   }
   RedisValue Run(const std::string& fence = "fence") const {
     return Scripts::Get().Run(Script::kAcquireTokenBuckets, keys_, arguments_, fence);
@@ -612,14 +622,17 @@ struct Asked {
   size_t bucket;
   uint64_t permits;
   uint64_t callers;
+  bool waits;
 };
 struct Answered {
   int64_t refused = 0;   // as the script says it; 0: decided
+  bool decided = true;   // false: behind a caller that waits
   uint64_t granted = 0;  // callers
   uint64_t lacking = 0;  // ticks, before the first caller
   bool operator==(const Answered&) const = default;
   friend std::ostream& operator<<(std::ostream& out, const Answered& answer) {
-    return out << answer.refused << " " << answer.granted << " " << answer.lacking;
+    return out << answer.refused << " " << answer.decided << " " << answer.granted << " "
+               << answer.lacking;
   }
 };
 
@@ -627,13 +640,19 @@ struct Answered {
 std::vector<Answered> AnswersOf(const std::vector<Bucket>& buckets, absl::Span<const Asked> asked,
                                 int64_t now_ns, bool together, bool may_set_range = true) {
   std::vector<size_t> order;
-  std::map<size_t, Runs> runs;
+  std::map<size_t, std::vector<Asked>> runs;
   for (const Asked& one : asked) {
     if (runs[one.bucket].empty()) order.push_back(one.bucket);
-    runs[one.bucket].push_back({one.permits, one.callers});
+    runs[one.bucket].push_back(one);
   }
   TokenBucketsCall call(now_ns, together, may_set_range);
-  for (const size_t b : order) call.Add(buckets[b], runs[b]);
+  for (const size_t b : order) {
+    call.AddBucket(buckets[b], runs[b].size());
+    for (const Asked& one : runs[b]) {
+      const auto callers = static_cast<int64_t>(one.callers);
+      call.AddRun(buckets[b], one.permits, one.waits ? -callers : callers);
+    }
+  }
   const RedisValue reply = call.Run();
   Reader reader(reply);
   reader.Time(now_ns);
@@ -642,19 +661,47 @@ std::vector<Answered> AnswersOf(const std::vector<Bucket>& buckets, absl::Span<c
     const algorithm::TokenBucket& token = buckets[b].parameters.token_bucket;
     const int64_t us = reader.Next();
     uint64_t lacking = us < 0 ? 0 : TicksOf(token, us, reader.Next());
-    for (const auto& [permits, callers] : runs[b]) {
+    bool decided = true;
+    for (const Asked& one : runs[b]) {
       Answered& answer = answers[b].emplace_back();
       answer.refused = std::min<int64_t>(us, 0);
-      if (us < 0) continue;
+      answer.decided = decided;
+      if (us < 0 || !decided) continue;
       answer.lacking = lacking;
       answer.granted = static_cast<uint64_t>(reader.Next());
-      lacking += answer.granted * permits * token.unit_ticks;
+      lacking += answer.granted * one.permits * token.unit_ticks;
+      decided = !one.waits || answer.granted == one.callers;
     }
   }
   RC_ASSERT(reader.AtEnd());
   std::vector<Answered> in_order;
   std::map<size_t, size_t> next;
   for (const Asked& one : asked) in_order.push_back(answers[one.bucket][next[one.bucket]++]);
+  return in_order;
+}
+
+// The same, of buckets without a caller that waits. Adds those that have one now.
+std::vector<Answered> AnswersOfOthers(const std::vector<Bucket>& buckets,
+                                      absl::Span<const Asked> asked, int64_t now_ns, bool together,
+                                      bool may_set_range, std::set<size_t>* waiting) {
+  std::vector<Asked> others;
+  for (const Asked& one : asked) {
+    if (!waiting->contains(one.bucket)) others.push_back(one);
+  }
+  std::vector<Answered> answers;
+  if (!others.empty()) answers = AnswersOf(buckets, others, now_ns, together, may_set_range);
+  std::vector<Answered> in_order;
+  const std::set<size_t> waited = *waiting;
+  size_t next = 0;
+  for (const Asked& one : asked) {
+    Answered& answer = in_order.emplace_back();
+    answer.decided = false;
+    if (waited.contains(one.bucket)) continue;
+    answer = answers[next++];
+    if (answer.refused == 0 && one.waits && (!answer.decided || answer.granted < one.callers)) {
+      waiting->insert(one.bucket);
+    }
+  }
   return in_order;
 }
 
@@ -696,6 +743,14 @@ RC_GTEST_PROP(RedisScriptsTest, AnySplitIntoScriptsGivesTheSameAnswers, ()) {
         algorithm::ParametersOf(Kind::kTokenBucket, random[b], burst.burst, burst.debt, 1)));
     today &= ReachesToday(one_by_one[b].parameters);
     split.push_back(NewBucket(one_by_one[b].parameters));
+  }
+  int64_t now_ns = today ? kTodayNs : 0;
+  for (size_t b = 0; b < count; ++b) {
+    if (*rc::gen::inRange(0, 3) == 0) {
+      const int64_t floor_us = now_ns / 1000 + *rc::gen::inRange<int64_t>(1, 20'000'000);
+      one_by_one[b].floor_us = *rc::gen::arbitrary<bool>() ? floor_us : -floor_us;
+      split[b].floor_us = one_by_one[b].floor_us;
+    }
     if (*rc::gen::inRange(0, 4) != 0) continue;
     Spoil(one_by_one[b]);
     const RedisValue value = Scripts::Get().Call({"GET", one_by_one[b].keys[0]});
@@ -703,7 +758,6 @@ RC_GTEST_PROP(RedisScriptsTest, AnySplitIntoScriptsGivesTheSameAnswers, ()) {
                             ? std::vector<std::string>{"SET", split[b].keys[0], value.text}
                             : std::vector<std::string>{"RPUSH", split[b].keys[0], "not ours"});
   }
-  int64_t now_ns = today ? kTodayNs : 0;
   const int steps = *rc::gen::inRange(1, 12);
   for (int s = 0; s < steps; ++s) {
     std::vector<Asked> asked(static_cast<size_t>(*rc::gen::inRange(1, 12)));
@@ -714,17 +768,21 @@ RC_GTEST_PROP(RedisScriptsTest, AnySplitIntoScriptsGivesTheSameAnswers, ()) {
           *test_support::AnyStep(random[one.bucket], algorithm::MaxGrant(parameters));
       one.permits = Wanted(parameters, step.permits);
       one.callers = *rc::gen::weightedElement<uint64_t>({{3, 1}, {1, 2}, {1, 40}});
+      one.waits = *rc::gen::inRange(0, 4) == 0;
       now_ns = test_support::Advanced(now_ns, step);
     }
+    std::set<size_t> waiting;
+    std::set<size_t> waiting_of_split;
     for (size_t at = 0; at < asked.size();) {
       const size_t size = *rc::gen::inRange<size_t>(1, asked.size() - at + 1);
       const auto script = absl::MakeConstSpan(asked).subspan(at, size);
       std::vector<Answered> expected;
       for (size_t i = 0; i < size; ++i) {
-        expected.push_back(AnswersOf(one_by_one, script.subspan(i, 1), now_ns, true)[0]);
+        expected.push_back(
+            AnswersOfOthers(one_by_one, script.subspan(i, 1), now_ns, true, true, &waiting)[0]);
       }
-      RC_ASSERT(AnswersOf(split, script, now_ns, *rc::gen::arbitrary<bool>(),
-                          *rc::gen::arbitrary<bool>()) == expected);
+      RC_ASSERT(AnswersOfOthers(split, script, now_ns, *rc::gen::arbitrary<bool>(),
+                                *rc::gen::arbitrary<bool>(), &waiting_of_split) == expected);
       at += size;
     }
     for (size_t b = 0; b < count; ++b) {
@@ -739,7 +797,7 @@ RC_GTEST_PROP(RedisScriptsTest, AnySplitIntoScriptsGivesTheSameAnswers, ()) {
 TEST(RedisScriptsTest, ScriptForTokenBucketsWorksWithoutMgetAndSetrange) {
   const Parameters parameters = *algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 0);
   const std::vector<Bucket> buckets = {NewBucket(parameters), NewBucket(parameters)};
-  const std::vector<Asked> asked = {{0, 1, 1}, {1, 1, 11}};
+  const std::vector<Asked> asked = {{0, 1, 1, false}, {1, 1, 11, false}};
   const auto refused = [&](bool together) {
     TokenBucketsCall call(kTodayNs, together);
     for (const Bucket& bucket : buckets) call.Add(bucket, {{1, 1}});
@@ -973,6 +1031,27 @@ TEST(RedisScriptsTest, KeysOfTokenBucketsExpireSomeSecondsAfterTheyAreFull) {
   EXPECT_GT(ttl_ms, 20'000 + 10'000);
   EXPECT_LE(ttl_ms, 20'000 + 10'000 + 6'000);
   EXPECT_EQ(take(1), expiry_s);
+  EXPECT_EQ(take(8), expiry_s);
+  EXPECT_GT(take(50), expiry_s + 50);
+}
+
+// The TAT is by the corrected time, the key's life by the server's clock.
+TEST(RedisScriptsTest, KeysOfTokenBucketsLiveLongEnoughWhileTheClockIsCorrected) {
+  constexpr int64_t kAheadS = 3600;
+  const Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 100, 0));
+  const auto take = [&](uint64_t permits) {
+    TokenBucketsCall call(/*now_ns=*/-1, /*together=*/true, /*may_set_range=*/true,
+                          {.correction_us = kAheadS * 1'000'000});
+    call.Add(bucket, {{permits, 1}});
+    call.Run();
+    const std::string state = Scripts::Get().Call({"GET", bucket.keys[0]}).text;
+    const std::vector<std::string> words = absl::StrSplit(state, ' ');
+    const int64_t expiry_s = ExpiryS(bucket.keys[0]);
+    EXPECT_EQ(words[5], absl::StrCat(expiry_s));
+    EXPECT_GT(expiry_s, std::stoll(words[2]) / 1'000'000 + kAheadS);
+    return expiry_s;
+  };
+  const int64_t expiry_s = take(20);
   EXPECT_EQ(take(8), expiry_s);
   EXPECT_GT(take(50), expiry_s + 50);
 }

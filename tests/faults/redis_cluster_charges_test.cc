@@ -234,7 +234,7 @@ TEST_F(RedisClusterChargesTest, NoWindowExceedsLimitUnderLoad) {
 
 // Destroys the Cluster: the last one.
 TEST_F(RedisClusterChargesTest, GivesPermitsBackWhenAnotherServerIsDown) {
-  store::RedisStoreOptions brisk;
+  store::RedisStoreOptions brisk = PatientOptions();
   brisk.budget_ns = 200'000'000;
   RedisNode node(cluster_->url(), brisk);
   ASSERT_TRUE(node.connected().ok()) << node.connected();

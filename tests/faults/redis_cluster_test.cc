@@ -182,7 +182,7 @@ TEST(RedisClusterTest, BucketOfSeveralKeysWaitsForEndOfMove) {
 }
 
 TEST(RedisClusterTest, BucketInHalfMovedSlotIsUnavailableAndKeepsItsState) {
-  store::RedisStoreOptions brisk;
+  store::RedisStoreOptions brisk = PatientOptions();
   brisk.budget_ns = 100 * kMillisecond;
   RedisNode node(Cluster().url(), brisk);
   ASSERT_TRUE(node.connected().ok()) << node.connected();
@@ -311,7 +311,7 @@ TEST(RedisClusterStartTest, ConnectsThroughAnySeedThatAnswers) {
 
 TEST(RedisClusterEndTest, DeadPrimaryLeavesOtherKeysAvailable) {
   RedisCluster& cluster = Cluster();
-  store::RedisStoreOptions brisk;
+  store::RedisStoreOptions brisk = PatientOptions();
   brisk.budget_ns = 200 * kMillisecond;
   RedisNode node(cluster.url(), brisk);
   ASSERT_TRUE(node.connected().ok()) << node.connected();

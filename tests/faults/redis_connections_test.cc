@@ -14,6 +14,7 @@
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/shared_load.h"
 #include "tests/support/store_calls.h"
 
 namespace sluice::testing {
@@ -158,6 +159,35 @@ struct UnderWay final : store::AcquireOperation {
 };
 
 // A queued caller that times out passes its turn to the next.
+// The fault tests run once more with one command in flight, so that scripts decide several buckets,
+// and once more so that none does.
+TEST(RedisConnectionsTest, CallersWhoComeWhileOneCommandIsInFlightShareAScript) {
+  for (const bool together : {true, false}) {
+    RedisServer server;
+    LoadOptions options;
+    options.clients = 32;
+    options.store = OneAtATime();
+    if (together) options.store.max_script_runs = store::RedisStoreOptions().max_script_runs;
+    options.limits = {{"many", algorithm::MakeTokenBucket({1, 3'600'000'000'000}, 10, 0).value(),
+                       /*most=*/1, /*keys=*/4096}};
+    options.several_charges = false;
+    options.refunds = false;
+    SharedLoad load({server.url()}, options);
+    EXPECT_TRUE(load.AwaitGrants(5000));
+    EXPECT_EQ(load.Check(), "");
+    const std::string stats = RedisCalls(server).Call({"INFO", "commandstats"}).text;
+    const size_t at = stats.find("cmdstat_evalsha:calls=");
+    ASSERT_NE(at, std::string::npos) << stats;
+    const double scripts = std::stod(stats.substr(at + 22));
+    const double decisions = static_cast<double>(load.node(0).store().Stats().decisions);
+    if (together) {
+      EXPECT_GT(decisions, 2 * scripts);
+    } else {
+      EXPECT_LT(decisions, 1.2 * scripts);
+    }
+  }
+}
+
 TEST(RedisConnectionsTest, CallerPastItsDeadlineDoesNotBlockQueue) {
   RedisServer server;
   RedisNode node(server.url(), OneAtATime());

@@ -171,7 +171,7 @@ TEST(RedisStoreFaultsTest, AllowOnFailureGrantsWhileRedisIsDown) {
 
 TEST(RedisStoreFaultsTest, AnswersAtDeadline) {
   RedisServer server;
-  store::RedisStoreOptions options;
+  store::RedisStoreOptions options = PatientOptions();
   options.budget_ns = 60 * kSecond;
   RedisNode node(server.url(), options);
   const auto rule = RuleOf();

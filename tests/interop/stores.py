@@ -72,7 +72,7 @@ def test(name, server, build, report):
         # One more try: failovers take their time on a busy machine.
         result = subprocess.run(
             ["ctest", "--test-dir", build, "-R", "^redis_", "-E",
-             "|".join(filter(None, ["soak", "one_bucket", suites])),
+             "|".join(filter(None, ["soak", "one_bucket", "together", suites])),
              "--repeat", "until-pass:2", "--output-on-failure"],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         summary = [line for line in result.stdout.splitlines() if "tests passed" in line]

@@ -20,10 +20,13 @@ namespace sluice::testing {
 inline store::RedisStoreOptions PatientOptions() {
   store::RedisStoreOptions options;
   options.budget_ns = 2'000'000'000;
-  // Set to 1 by tests that are run once more without scripts for many buckets
-  // (tests/CMakeLists.txt).
+  // Tests are run once more with a script for each bucket, and once more so that what comes while a
+  // command is in flight goes together (tests/CMakeLists.txt).
   if (const char* const runs = std::getenv("SLUICE_TEST_SCRIPT_RUNS")) {
     options.max_script_runs = std::stoul(runs);
+  }
+  if (const char* const in_flight = std::getenv("SLUICE_TEST_IN_FLIGHT")) {
+    options.max_in_flight = options.max_connections = std::stoul(in_flight);
   }
   return options;
 }

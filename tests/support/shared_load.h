@@ -86,7 +86,7 @@ struct LoadOptions {
 
   // A busy machine must not look like a failure, and a failure must be detected soon.
   static store::RedisStoreOptions BriskOptions() {
-    store::RedisStoreOptions options;
+    store::RedisStoreOptions options = PatientOptions();
     options.budget_ns = 200'000'000;
     return options;
   }
