@@ -135,6 +135,25 @@ TEST_F(EmbeddedClientTest, ServesWaitingCallersInTheirOrder) {
   EXPECT_THAT(order, ::testing::ElementsAre(2, 1));
 }
 
+// One caller is always in line, so the alarm is always set, and those behind it bring it forward.
+TEST_F(EmbeddedClientTest, WaitingCallersShareOneTimer) {
+  const Result<Permit> both = client_.AcquirePermit(Acquisition("jobs", "", 2));
+  client_.AcquirePermitAsync(Waiting(), {}, [](const Result<Permit>&) {});
+  clock_->Advance(milliseconds(1));
+  const size_t timers = clock_->timers();
+  int denied = 0;
+  for (int i = 0; i < 100; ++i) {
+    Acquisition brief = Waiting();
+    brief.max_wait = milliseconds(5);
+    client_.AcquirePermitAsync(brief, {}, [&](const Result<Permit>& permit) {
+      denied += permit.ok() && !permit->held() ? 1 : 0;
+    });
+    clock_->Advance(milliseconds(10));
+  }
+  EXPECT_EQ(denied, 100);
+  EXPECT_EQ(clock_->timers(), timers);
+}
+
 TEST_F(EmbeddedClientTest, ARaisedLimitServesThoseThatWait) {
   const Result<Permit> both = client_.AcquirePermit(Acquisition("jobs", "", 2));
   std::optional<bool> held;
