@@ -30,8 +30,14 @@ Shard::Shard(StoreState& state, net::EventLoop& loop, net::Resolver& resolver,
       acquires_(counters_,
                 [this](const Acquisition& acquisition) { local_.LearnRelaxed(acquisition); }),
       queues_(*this, state.options.max_gathered),
+      queries_([this](QueryItem& item, int64_t deadline_ns, absl::AnyInvocable<void()> answered) {
+        AskFor(item, deadline_ns, std::move(answered));
+      }),
       closer_(*this),
-      inbox_(loop, [this] { ended_ = true; }) {}
+      inbox_(loop, [this] {
+        ended_ = true;
+        queries_.End();
+      }) {}
 
 Shard::~Shard() = default;
 
@@ -44,6 +50,7 @@ void Shard::Connect() {
 
 void Shard::OnLoopStop() {
   ended_ = true;
+  queries_.End();
   absl::flat_hash_set<CommandSender*> waiting;
   waiting.swap(sends_.waiting);
   for (CommandSender* sender : waiting) sender->Drop();
@@ -82,36 +89,25 @@ void Shard::BeginOne(const Caller& caller) {
   }
 }
 
-void Shard::Begin(QueryOperation* operation) {
-  const absl::Span<QueryItem> items = operation->items;
-  if (items.empty()) return operation->Done();
-  const auto answered = [operation, open = std::make_shared<size_t>(items.size())] {
-    if (--*open == 0) operation->Done();
-  };
-  const int64_t deadline_ns = operation->deadline_ns;
-  for (QueryItem& item : items) {
-    item = {.rule = item.rule, .key = item.key};
-    if (local_.Query(item)) {
-      answered();
-      continue;
-    }
-    StartQuery(*this, {BucketOf(*item.rule, item.key)}, {1}, deadline_ns,
-               [answered, &item](absl::Span<const QueriedBucket> found) {
-                 item.unavailable = found.empty();
-                 if (found.empty()) {
-                   item.source = Source::kStoreUnavailable;
-                 } else {
-                   item.exists = found[0].exists;
-                   item.level = found[0].level;
-                   item.waiting = found[0].bookings;
-                   item.next_grant_after_ns = found[0].next_grant_after_ns;
-                   item.refundable = found[0].refundable;
-                   item.holds = found[0].holds;
-                   item.next_end_after_ns = found[0].next_end_after_ns;
-                 }
-                 answered();
-               });
-  }
+void Shard::AskFor(QueryItem& item, int64_t deadline_ns, absl::AnyInvocable<void()> answered) {
+  if (local_.Query(item)) return answered();
+  StartQuery(
+      *this, {BucketOf(*item.rule, item.key)}, {1}, deadline_ns,
+      [answered = std::move(answered), &item](absl::Span<const QueriedBucket> found) mutable {
+        item.unavailable = found.empty();
+        if (found.empty()) {
+          item.source = Source::kStoreUnavailable;
+        } else {
+          item.exists = found[0].exists;
+          item.level = found[0].level;
+          item.waiting = found[0].bookings;
+          item.next_grant_after_ns = found[0].next_grant_after_ns;
+          item.refundable = found[0].refundable;
+          item.holds = found[0].holds;
+          item.next_end_after_ns = found[0].next_end_after_ns;
+        }
+        answered();
+      });
 }
 
 void Shard::Begin(RefundOperation* operation) {

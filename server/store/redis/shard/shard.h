@@ -21,6 +21,7 @@
 #include "server/store/redis/connection/counters.h"
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/shard/batch_queue.h"
+#include "server/store/redis/shard/query_queue.h"
 #include "server/store/redis/shard/receipt_closer.h"
 #include "server/store/redis/shard/store_state.h"
 #include "server/store/redis/sharing/local_decisions.h"
@@ -100,7 +101,7 @@ class Shard final : public CommandContext,
   void Begin(AcquireOperation* operation) { Begin(operation, /*receipt_id=*/0); }
   // `receipt_id`: of all its acquisitions that want a receipt; 0: each gets one of its own.
   void Begin(AcquireOperation* operation, uint64_t receipt_id) override;
-  void Begin(QueryOperation* operation);
+  void Begin(QueryOperation* operation) { queries_.Begin(operation); }
   void Begin(RefundOperation* operation) override;
   void Begin(SettleOperation* operation);
   void Reset(const Rule& rule, std::string_view key, absl::AnyInvocable<void(ResetOutcome)> done);
@@ -134,6 +135,8 @@ class Shard final : public CommandContext,
   void OnConnected(const absl::Status& status) override { on_connected_(status); }
 
   void BeginOne(const Caller& caller);
+  // See QueryQueue::Ask.
+  void AskFor(QueryItem& item, int64_t deadline_ns, absl::AnyInvocable<void()> answered);
 
   StoreState& state_;
   net::EventLoop& loop_;
@@ -152,6 +155,7 @@ class Shard final : public CommandContext,
   LocalDecisions local_;
   PendingAcquires acquires_;
   BatchQueues queues_;
+  QueryQueue queries_;
   ReceiptCloser closer_;
   Inbox inbox_;
 };
