@@ -14,7 +14,7 @@ namespace {
 
 access::Client HolderOf(const transport::BearerToken& token) {
   access::Client client;
-  client.name = "admin_token";
+  client.name = access::Client::kAdminToken;
   client.known_by.tokens.push_back(token.digest());
   client.calls.Add(access::Call::kAdminView);
   client.calls.Add(access::Call::kAdminChange);

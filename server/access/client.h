@@ -102,6 +102,8 @@ struct Credentials {
 struct Client {
   // The name of the client that stands for callers without credentials.
   static constexpr std::string_view kAnonymous = "anonymous";
+  // That of the holder of the admin token. The clients file may not use it.
+  static constexpr std::string_view kAdminToken = "admin_token";
 
   std::string name;
   Credentials known_by;

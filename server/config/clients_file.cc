@@ -104,6 +104,9 @@ Advice ParseDigest(std::string_view text, Client* client) {
   }
   const std::string bytes = absl::HexStringToBytes(ToAbsl(text));
   std::copy(bytes.begin(), bytes.end(), digest.begin());
+  if (digest == access::DigestOf("")) {
+    return "is the SHA-256 of an empty token; hash the token itself (printf %s TOKEN | sha256sum)";
+  }
   client->known_by.tokens.push_back(digest);
   return std::nullopt;
 }
@@ -289,6 +292,9 @@ class Reader {
     }
     client->name = name->value;
     Advice advice = CheckClientName(client->name);
+    if (client->name == Client::kAdminToken) {
+      advice = "stands for the holder of --admin_token_file; give the client another name";
+    }
     const auto [first, inserted] = lines_of_names_.emplace(client->name, name->place.line);
     if (!advice && !inserted) {
       advice = absl::StrCat("is also the name of the client in line ", first->second,

@@ -197,6 +197,13 @@ const BadCase kCases[] = {
      "out for no bound"},
     {"MistypedBound", Good("max_stream: 1"),
      "f.yaml:6:5: clients[0]: \"max_stream\": no field has that name; did you mean max_streams?"},
+    {"NameOfTheAdminTokensHolder", "clients:\n- { uid: 1, name: admin_token, calls: admin_view }\n",
+     "f.yaml:2:19: clients[0].name: \"admin_token\": stands for the holder of --admin_token_file; "
+     "give the client another name"},
+    {"HashOfAnEmptyToken",
+     Client("token_sha256: E3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+     "f.yaml:3:19: clients[0].token_sha256: 64 characters: is the SHA-256 of an empty token; hash "
+     "the token itself (printf %s TOKEN | sha256sum)"},
     {"EmptyDomain", Client("uid: 1\n    domains: [\"\"]"),
      "f.yaml:4:15: clients[0].domains[0]: \"\": say a domain's name, or a prefix with * at the "
      "end"},
