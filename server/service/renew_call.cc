@@ -1,6 +1,7 @@
 #include "server/service/renew_call.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
@@ -66,6 +67,10 @@ void RenewCall::Open(size_t receipt) {
   Result& result = results_[receipt];
   result.status = with_->signer.Open(receipts_[receipt], &opened_);
   if (!result.status.ok()) return;
+  // Limits that were deleted, and their buckets with them. They give no right to those that remain.
+  std::erase_if(opened_.charges, [this](const ReceiptCharge& charge) {
+    return table_->Find(charge.limit) == nullptr;
+  });
   if (caller_ != nullptr) {
     result.status = CheckMayRedeem(caller_.get(), absl::StrCat("receipts[", receipt, "]"),
                                    opened_.charges, *table_);
@@ -73,10 +78,7 @@ void RenewCall::Open(size_t receipt) {
   }
   const size_t first = charges_.size();
   for (const ReceiptCharge& charge : opened_.charges) {
-    const limits::Limit* const limit = table_->Find(charge.limit);
-    // The limit was deleted, and its buckets with it.
-    if (limit == nullptr) continue;
-    const store::Rule& rule = limit->RuleFor(charge.key);
+    const store::Rule& rule = table_->Find(charge.limit)->RuleFor(charge.key);
     if (!algorithm::IsConcurrency(rule.parameters)) continue;
     charges_.push_back({&rule, charge.key, charge.permits});
   }

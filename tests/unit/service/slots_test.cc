@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -72,6 +74,36 @@ TEST_F(SlotsTest, GrantsAtMostPermitsAtOnceAndGivesEachAReceipt) {
   EXPECT_EQ(call_.charge(0, 0).reason, store::Reason::kNotEnough);
   EXPECT_EQ(call_.charge(0, 0).held_for_ns, 0);
   EXPECT_FALSE(Take("slots", "another key").empty());
+}
+
+// A limit that its `charges` do not add any longer needs a right of its own.
+TEST_F(SlotsTest, DeletedLimitGivesNoRightToRenewTheOthersOfItsReceipt) {
+  access::Client client;
+  client.name = "anonymous";  // recognised without a proof
+  client.limits = access::NamePatterns({"child"});
+  client.calls.Add(access::Call::kSettle);
+  const access::Clients clients(
+      std::make_shared<const access::ClientTable>(std::vector<access::Client>{client}));
+  limits::LimitSpec child = PerSecond("child", 5);
+  child.charges = {"slots"};
+  Load({child, Slots("slots", 1)});
+  const std::string receipt = Take("child");
+  const auto renew = [&](access::CallerPtr caller) {
+    RenewCall call;
+    call.Reset();
+    call.UseCaller(std::move(caller));
+    call.AddReceipt(receipt);
+    limiter_.Renew(&call, store::kNoDeadline, [](void*, RenewCall*) {}, nullptr);
+    EXPECT_TRUE(call.status().ok()) << call.status();
+    return std::pair(call.result(0).status, call.result(0).renewed);
+  };
+  EXPECT_EQ(renew(clients.Recognise({})), std::pair(absl::OkStatus(), true));
+  Load({Slots("slots", 1)});
+  const auto [status, renewed] = renew(clients.Recognise({}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may not use the limit \"slots\""));
+  EXPECT_FALSE(renewed);
+  EXPECT_EQ(renew(nullptr), std::pair(absl::OkStatus(), true));
 }
 
 TEST_F(SlotsTest, FreesSlotsOfACrashedCallerAfterHoldForAndNotBefore) {
