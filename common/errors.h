@@ -521,6 +521,12 @@ inline absl::Status FloorNotLifted() {
       "why); the floor may stand at some primaries; lift it again when Redis is back");
 }
 
+// The change was not made.
+inline absl::Status NotAuditable(std::string_view error) {
+  return absl::InternalError(
+      absl::StrCat("nothing was done, since --audit_log cannot be written: ", ToAbsl(error)));
+}
+
 // The change was made.
 inline absl::Status NotAudited(std::string_view error) {
   return absl::InternalError(absl::StrCat(

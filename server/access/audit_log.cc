@@ -49,7 +49,25 @@ absl::Status SyncFolderOf(const std::string& path) {
   return synced ? absl::OkStatus() : absl::ErrnoToStatus(error, folder);
 }
 
+// Whether the file has bytes after its last line's end. False if it cannot be read.
+bool EndsWithinALine(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) return false;
+  const off_t size = lseek(fd, 0, SEEK_END);
+  char last = '\n';
+  if (size > 0 && pread(fd, &last, 1, size - 1) != 1) last = '\n';
+  close(fd);
+  return last != '\n';
+}
+
 }  // namespace
+
+std::string ActorOf(const net::PeerIdentity& peer) {
+  if (!peer.subject.empty()) return absl::StrCat("subject ", peer.subject);
+  if (!peer.uris.empty()) return absl::StrCat("URI ", peer.uris[0]);
+  if (!peer.dns_names.empty()) return absl::StrCat("DNS ", peer.dns_names[0]);
+  return peer.uid.has_value() ? absl::StrCat("uid ", *peer.uid) : "";
+}
 
 std::string AuditLog::LineOf(const AuditRecord& record, int64_t wall_ns) {
   const absl::Status& outcome = record.outcome;
@@ -58,6 +76,7 @@ std::string AuditLog::LineOf(const AuditRecord& record, int64_t wall_ns) {
       Quoted(absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::FromUnixNanos(wall_ns),
                               absl::UTCTimeZone())),
       ",\"client\":", record.client.empty() ? "null" : Quoted(record.client),
+      ",\"actor\":", record.actor.empty() ? "null" : Quoted(record.actor),
       ",\"peer\":", Quoted(record.peer), ",\"call\":", Quoted(record.call),
       ",\"request\":", OrNull(record.request), ",\"before\":", OrNull(record.before),
       ",\"after\":", OrNull(record.after),
@@ -92,20 +111,37 @@ absl::Status AuditLog::Reopen() {
   if (fd < 0) return absl::ErrnoToStatus(errno, path_);
   if (fd_ >= 0) close(fd_);
   fd_ = fd;
+  torn_ = EndsWithinALine(path_);
   return SyncFolderOf(path_);
 }
 
-absl::Status AuditLog::Write(const AuditRecord& record) {
-  const std::string line = LineOf(record, clock_.WallNs());
-  const common::MutexLock lock(&mu_);
+absl::Status AuditLog::AppendLine(const AuditRecord& record) {
   if (absl::Status status = Reopen(); !status.ok()) return status;
+  const std::string line = absl::StrCat(torn_ ? "\n" : "", LineOf(record, clock_.WallNs()));
   absl::string_view rest = line;
   while (!rest.empty()) {
     const ssize_t written = write(fd_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return absl::ErrnoToStatus(errno, path_);
     rest.remove_prefix(static_cast<size_t>(written));
+    torn_ = !rest.empty();
   }
+  return absl::OkStatus();
+}
+
+absl::Status AuditLog::Prepare() {
+  const common::MutexLock lock(&mu_);
+  return Reopen();
+}
+
+absl::Status AuditLog::Append(const AuditRecord& record) {
+  const common::MutexLock lock(&mu_);
+  return AppendLine(record);
+}
+
+absl::Status AuditLog::Write(const AuditRecord& record) {
+  const common::MutexLock lock(&mu_);
+  if (absl::Status status = AppendLine(record); !status.ok()) return status;
   // Stderr may be a pipe or a terminal, which cannot be synced.
   if (fd_ != STDERR_FILENO && fdatasync(fd_) != 0) return absl::ErrnoToStatus(errno, path_);
   return absl::OkStatus();

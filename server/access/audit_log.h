@@ -1,4 +1,5 @@
-// AuditLog: admin changes as lines of JSON, each on disk before the change is confirmed.
+// AuditLog: admin changes as lines of JSON, each on disk before the change is confirmed; and calls
+// that were refused.
 #ifndef SLUICE_SERVER_ACCESS_AUDIT_LOG_H_
 #define SLUICE_SERVER_ACCESS_AUDIT_LOG_H_
 
@@ -12,11 +13,18 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "common/mutex.h"
+#include "common/net/peer_identity.h"
 
 namespace sluice::access {
 
+// What a connection proves about its peer, as one text: "subject CN=ops,O=Example"; of a
+// certificate without a subject "URI spiffe://example.org/ops" or "DNS ops.example.org"; "uid
+// 1000". Empty: nothing.
+std::string ActorOf(const net::PeerIdentity& peer);
+
 struct AuditRecord {
   std::string client;  // empty: the server has no clients file
+  std::string actor;   // ActorOf; empty: the connection proves nothing
   std::string peer;
   std::string call;  // "PutLimit"
   // JSON. Empty: null.
@@ -26,7 +34,7 @@ struct AuditRecord {
   absl::Status outcome;
 };
 
-// Thread-safe. Write blocks on the disk.
+// Thread-safe. Write and Append block on the file system, and Write on the disk.
 class AuditLog {
  public:
   // Opens the file to append to it, and makes it, readable by its owner and group only. "-":
@@ -37,9 +45,13 @@ class AuditLog {
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
 
+  // Opens the file again if it was renamed or removed. An error: no line can be written now.
+  absl::Status Prepare();
   // Appends a line, and waits until it is on disk. If the file was renamed or removed since (log
   // rotation), it is made again first.
   absl::Status Write(const AuditRecord& record);
+  // The same without waiting for the disk: a crash of the machine may lose the line.
+  absl::Status Append(const AuditRecord& record);
 
   // The line of a record, with its end.
   static std::string LineOf(const AuditRecord& record, int64_t wall_ns);
@@ -49,11 +61,14 @@ class AuditLog {
 
   // Opens path_ if what it names is not what is open.
   absl::Status Reopen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AppendLine(const AuditRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string path_;
   const common::Clock& clock_;
   common::Mutex mu_;
   int fd_ ABSL_GUARDED_BY(mu_) = -1;
+  // Whether the file ends within a line, as after a write to a full disk.
+  bool torn_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sluice::access

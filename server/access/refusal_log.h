@@ -18,11 +18,11 @@ namespace sluice::access {
 class RefusalLog {
  public:
   // Lines of the audit log in a second; another says how many calls were left out. Lines that wait
-  // for the disk.
+  // for the background loop.
   static constexpr int kLinesPerSecond = 10;
   static constexpr int kMostWaiting = 100;
 
-  // `audit`: null: the log only. `background` may block on the disk. All outlive it.
+  // `audit`: null: the log only. Lines are written on `background`, and not synced. All outlive it.
   RefusalLog(common::Log& log, AuditLog* audit, net::EventLoop& background)
       : log_(log), audit_(audit), background_(background) {}
   RefusalLog(const RefusalLog&) = delete;

@@ -221,6 +221,7 @@ void RpcCall::RefuseCaller(const absl::Status& status, bool wrong_token) {
       access::IsAdmin(*method_->options.call)) {
     access::AuditRecord record;
     if (caller_ != nullptr && caller_->client() != nullptr) record.client = caller_->client()->name;
+    record.actor = access::ActorOf(peer_identity());
     record.peer = peer;
     record.call = method_->path.substr(method_->path.rfind('/') + 1);
     record.outcome = status;

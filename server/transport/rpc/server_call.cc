@@ -17,6 +17,9 @@ constexpr int64_t kFailUnits = 8;
 
 }  // namespace
 
+net::PeerIdentity ServerCall::peer_identity() const {
+  return connection_->stream().peer_identity();
+}
 std::string ServerCall::peer_address() const { return connection_->stream().peer_address(); }
 net::EventLoop& ServerCall::loop() const { return connection_->rpc_loop().loop(); }
 std::shared_ptr<void>& ServerCall::connection_state() const { return connection_->service_state(); }

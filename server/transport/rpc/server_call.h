@@ -48,6 +48,8 @@ class ServerCall : public http2::Stream {
   // MethodOptions::metadata has the name.
   std::optional<std::string_view> metadata(std::string_view name) const;
   std::string peer_address() const;
+  // As net::Stream::peer_identity.
+  net::PeerIdentity peer_identity() const;
   // The caller, which may make this call (MethodOptions::call). Null: the server has no clients
   // file, or the method is open to all.
   const access::CallerPtr& caller() const { return caller_; }

@@ -86,8 +86,8 @@ class LimitAdminService::Method final : public AnyMethod {
     if (!service_.Admit(call)) return;
     auto pending = std::make_shared<PendingCall>(&call);
     call.set_state(pending.get());  // which lives until the handler has answered
-    Execute(bytes, {call.caller(), call.peer_address()}, pending->loop,
-            [pending](const absl::StatusOr<std::string>& response) {
+    Execute(bytes, {call.caller(), call.peer_address(), access::ActorOf(call.peer_identity())},
+            pending->loop, [pending](const absl::StatusOr<std::string>& response) {
               if (pending->call == nullptr) return;
               if (response.ok()) {
                 pending->call->response().Append(std::string_view(*response));
@@ -126,9 +126,13 @@ class LimitAdminService::Method final : public AnyMethod {
   void Change(const Request& request, const Origin& origin, net::EventLoop& loop,
               Call::Done done) const {
     auto record = std::make_shared<access::AuditRecord>();
-    record->client = origin.caller != nullptr ? origin.caller->client()->name : "";
+    if (origin.caller != nullptr) record->client = origin.caller->client()->name;
+    record->actor = origin.actor;
     record->peer = origin.peer;
     record->call = name_;
+    if (absl::Status ready = service_.PrepareRecord(name_); !ready.ok()) {
+      return done(std::move(ready));
+    }
     record->request = Json(request);
     const std::string* const limit = ChangedLimit(request);
     // PutLimit and DeleteLimit answer before they return.
@@ -185,11 +189,20 @@ void LimitAdminService::UndoEndedChanges() {
   undo_loop_->ArmIn(undo_timer_, not_undone_.empty() ? kLookNs : kTryAgainNs);
 }
 
+absl::Status LimitAdminService::PrepareRecord(const std::string& call) const {
+  if (audit_ == nullptr) return absl::OkStatus();
+  const absl::Status ready = audit_->Prepare();
+  if (ready.ok()) return ready;
+  log_.Error("audit_log_failed", {{"call", call}, {"error", ready.message()}});
+  return common::errors::NotAuditable(common::ToStd(ready.message()));
+}
+
 absl::Status LimitAdminService::Record(const access::AuditRecord& record) const {
   const absl::string_view outcome =
       record.outcome.ok() ? absl::string_view("OK") : record.outcome.message();
   log_.Info("admin_change", {{"call", record.call},
                              {"client", record.client.empty() ? "none" : record.client},
+                             {"actor", record.actor.empty() ? "none" : record.actor},
                              {"peer", record.peer},
                              {"request", common::errors::Shown(record.request, 1024)},
                              {"outcome", outcome}});

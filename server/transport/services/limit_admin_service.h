@@ -50,6 +50,7 @@ class LimitAdminService {
   struct Origin {
     access::CallerPtr caller;  // null: the server has no clients file
     std::string peer;
+    std::string actor;  // access::ActorOf its connection
   };
   // A method as another transport calls it, which has checked the caller's right. Decodes the
   // request, executes it, and calls done(encoded response or error) once, on `loop`, which may
@@ -73,6 +74,8 @@ class LimitAdminService {
 
   void UndoEndedChanges();
 
+  // Before a change: whether it can be recorded. If not, it is not made. Blocks on the file system.
+  absl::Status PrepareRecord(const std::string& call) const;
   // Logs a change, or that it failed. Returns what the caller is to be told. Blocks on the disk.
   absl::Status Record(const access::AuditRecord& record) const;
   // The limit as JSON; empty: there is none.

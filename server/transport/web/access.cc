@@ -36,6 +36,7 @@ Problem Recorded(const AccessOptions& options, const Exchange& exchange, Problem
   access::AuditRecord record;
   const access::CallerPtr& caller = exchange.caller();
   if (caller != nullptr && caller->client() != nullptr) record.client = caller->client()->name;
+  record.actor = access::ActorOf(exchange.peer_identity());
   record.peer = exchange.peer_address();
   record.call = exchange.route().path;
   record.outcome = absl::Status(problem.code, problem.detail);

@@ -39,7 +39,7 @@ struct AccessOptions {
   // Whether the port recognises clients.
   bool clients = false;
   // Names of hosts, without ports. Empty: loopback and the address that the port listens on.
-  std::vector<std::string> hosts;
+  std::vector<std::string> hosts = {};
   // Gets the requests to show or change something that were refused; null: nothing does. Outlives
   // the gates.
   access::RefusalLog* refusals = nullptr;

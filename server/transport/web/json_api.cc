@@ -139,7 +139,7 @@ class AdminCall final : public JsonCall {
 
   void Execute() override {
     admin_.Execute({reinterpret_cast<const uint8_t*>(request().data()), request().size()},
-                   {caller(), peer()}, work(),
+                   {caller(), peer(), actor()}, work(),
                    [self = shared_from_this()](absl::StatusOr<std::string> response) {
                      self->Answer(std::move(response));
                    });

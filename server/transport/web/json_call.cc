@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/strings.h"
+#include "server/access/audit_log.h"
 #include "server/service/connection_bookings.h"
 
 namespace sluice::web {
@@ -57,7 +58,10 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
   call->exchange_ = &exchange;
   call->json_ = request.body();
   call->caller_ = exchange.caller();
-  if (options_.always_in_background) call->peer_ = exchange.peer_address();
+  if (options_.always_in_background) {
+    call->peer_ = exchange.peer_address();
+    call->actor_ = access::ActorOf(exchange.peer_identity());
+  }
   call->connection_state_ = state;
   exchange.set_state(call.get());
   exchange.Keep(call);

@@ -44,6 +44,8 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   const access::CallerPtr& caller() const { return caller_; }
   // Of calls that are always in the background; else empty.
   const std::string& peer() const { return peer_; }
+  // access::ActorOf its peer; else empty, too.
+  const std::string& actor() const { return actor_; }
 
   // Sends the response, or the error. `http_status` 0: 200, or that of the error's code. On the
   // thread of work().
@@ -63,6 +65,7 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   std::shared_ptr<void> connection_state_;
   access::CallerPtr caller_;
   std::string peer_;
+  std::string actor_;
 };
 
 // Thread-safe: all event loops call it. Outlives the loops and the calls in progress.

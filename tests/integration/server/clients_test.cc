@@ -282,6 +282,9 @@ TEST_F(ClientsTest, AdminCallsNeedTheirRoleOrTheAdminToken) {
   };
   EXPECT_EQ(list("view-token"), StatusCode::OK);
   EXPECT_EQ(remove("view-token"), StatusCode::PERMISSION_DENIED);
+  // Refusals are written later, by another thread.
+  EXPECT_TRUE(Eventually(
+      [&] { return absl::StrContains(LastLineOf(files_.Path("audit")), "\"client\":\"view\""); }));
   for (const auto& [token, client] :
        {std::pair("change-token", "change"), std::pair("next-change-token", "change"),
         std::pair("0123456789abcdef-admin", "admin_token")}) {
@@ -289,21 +292,21 @@ TEST_F(ClientsTest, AdminCallsNeedTheirRoleOrTheAdminToken) {
     EXPECT_EQ(remove(token), StatusCode::NOT_FOUND);
     // The line is there when the call is answered.
     EXPECT_THAT(LastLineOf(files_.Path("audit")),
-                HasSubstr(absl::StrCat("\"client\":\"", client, "\",\"peer\":\"127.0.0.1:")));
+                HasSubstr(absl::StrCat("\"client\":\"", client,
+                                       "\",\"actor\":null,\"peer\":\"127.0.0.1:")));
   }
   EXPECT_THAT(LastLineOf(files_.Path("audit")),
               HasSubstr("\"call\":\"DeleteLimit\",\"request\":{\"name\":\"none\"},\"before\":null,"
                         "\"after\":null,\"outcome\":\"NOT_FOUND\""));
   EXPECT_EQ(list("checkout-token"), StatusCode::PERMISSION_DENIED);
   EXPECT_TRUE(server_->Logs({"event=admin_call_refused", "client \\\"checkout\\\" may not"}));
-  // Refusals are written later, by another thread.
   EXPECT_TRUE(Eventually([&] {
     return absl::StrContains(LastLineOf(files_.Path("audit")),
                              "\"call\":\"ListLimits\",\"request\":null,\"before\":null,"
                              "\"after\":null,\"outcome\":\"PERMISSION_DENIED\"");
   }));
   EXPECT_THAT(LastLineOf(files_.Path("audit")),
-              HasSubstr("\"client\":\"checkout\",\"peer\":\"127.0.0.1:"));
+              HasSubstr("\"client\":\"checkout\",\"actor\":null,\"peer\":\"127.0.0.1:"));
   EXPECT_EQ(list("wrong"), StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(Eventually([&] {
     return absl::StrContains(LastLineOf(files_.Path("audit")),

@@ -391,8 +391,10 @@ TEST_F(LimitAdminServerTest, UndoesATemporaryPutAndRecordsIt) {
     }
     return false;
   }));
-  EXPECT_THAT(line, HasSubstr("\"client\":null,\"peer\":\"expiry\",\"call\":\"UndoPutLimit\","
-                              "\"request\":{\"name\":\"api\"},\"before\":{"));
+  EXPECT_THAT(
+      line,
+      HasSubstr("\"client\":null,\"actor\":null,\"peer\":\"expiry\",\"call\":\"UndoPutLimit\","
+                "\"request\":{\"name\":\"api\"},\"before\":{"));
   EXPECT_THAT(line, HasSubstr("\"permits\":\"20\""));
   EXPECT_THAT(line, HasSubstr("\"permits\":\"30\""));
   EXPECT_THAT(line, HasSubstr("sale"));

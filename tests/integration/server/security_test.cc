@@ -1,11 +1,14 @@
 // TLS, mutual TLS and the admin port's token.
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tests/integration/server/server_test.h"
 
 namespace sluice::testing {
@@ -49,6 +52,24 @@ class SecurityTest : public ServerTest {
     v1::ListLimitsResponse response;
     return v1::LimitAdmin::NewStub(channel)->ListLimits(&context, v1::ListLimitsRequest(),
                                                         &response);
+  }
+  grpc::Status DeleteOn(std::shared_ptr<grpc::Channel> channel, const std::string& limit) {
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    v1::DeleteLimitRequest request;
+    request.set_name(limit);
+    v1::DeleteLimitResponse response;
+    return v1::LimitAdmin::NewStub(channel)->DeleteLimit(&context, request, &response);
+  }
+  grpc::Status PutOn(std::shared_ptr<grpc::Channel> channel, const std::string& limit) {
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    v1::PutLimitRequest request;
+    request.mutable_limit()->set_name(limit);
+    request.mutable_limit()->mutable_rate()->set_permits(5);
+    request.mutable_limit()->mutable_rate()->mutable_period()->set_seconds(1);
+    v1::PutLimitResponse response;
+    return v1::LimitAdmin::NewStub(channel)->PutLimit(&context, request, &response);
   }
   // Runs a server that must not start.
   void Refuses(std::vector<std::string> flags, const std::string& text) {
@@ -113,6 +134,61 @@ TEST_F(SecurityTest, AdminPortRequiresItsTokenOnLoopbackToo) {
     return refused == 6;
   }));
   EXPECT_THAT(server_->log(), ::testing::Not(HasSubstr("-secret")));
+}
+
+// Without a clients file.
+TEST_F(SecurityTest, AuditLogHasTheActorThatTheConnectionProves) {
+  const std::string audit = files_.Path("audit");
+  const auto last_line = [&] {
+    std::ifstream lines(audit);
+    std::string last;
+    for (std::string line; std::getline(lines, line);) last = line;
+    return last;
+  };
+  Start({.flags = {"--admin_tls_cert=" + cert_, "--admin_tls_key=" + key_,
+                   "--admin_tls_client_ca=" + ca_, "--audit_log=" + audit}});
+  const TestCertificate client = authority_.Issue({.common_name = "ops"});
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = authority_.certificate_pem();
+  options.pem_cert_chain = client.chain_pem;
+  options.pem_private_key = client.key_pem;
+  EXPECT_EQ(DeleteOn(server_->AdminChannel(grpc::SslCredentials(options)), "none").error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(last_line(), HasSubstr("\"client\":null,\"actor\":\"subject CN=ops"));
+  EXPECT_TRUE(
+      server_->Logs({"event=admin_change call=DeleteLimit client=none actor=\"subject CN=ops"}));
+
+  const std::string socket = files_.Path("admin.sock");
+  Start({.flags = {"--admin_listen=unix:" + socket, "--audit_log=" + audit}});
+  EXPECT_EQ(DeleteOn(server_->AdminChannel(), "none").error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(last_line(), HasSubstr(absl::StrCat("\"actor\":\"uid ", getuid(), "\"")));
+  server_ = nullptr;
+  unlink(socket.c_str());
+}
+
+TEST_F(SecurityTest, ChangeThatCannotBeAuditedIsNotMade) {
+  const std::string folder = files_.Path("logs");
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  Start({.flags = {"--audit_log=" + folder + "/audit"}});
+  std::filesystem::remove_all(folder);
+  const grpc::Status refused = DeleteOn(server_->AdminChannel(), "api");
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_THAT(refused.error_message(), HasSubstr("nothing was done, since --audit_log cannot be"));
+  EXPECT_TRUE(server_->Logs({"event=audit_log_failed", "call=DeleteLimit"}));
+  EXPECT_TRUE(AcquireOn(server_->DataChannel()).ok()) << "the limit is still there";
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  EXPECT_TRUE(PutOn(server_->AdminChannel(), "new").ok());
+  std::filesystem::remove_all(folder);
+}
+
+// The disk is full: that is known only when the line is written.
+TEST_F(SecurityTest, ChangeWhoseLineIsNotWrittenIsNotConfirmed) {
+  Start({.flags = {"--audit_log=/dev/full"}});
+  const grpc::Status failed = PutOn(server_->AdminChannel(), "new");
+  EXPECT_EQ(failed.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_THAT(failed.error_message(),
+              HasSubstr("the call was executed, but could not be written to --audit_log"));
+  EXPECT_TRUE(server_->Logs({"event=audit_log_failed", "call=PutLimit"}));
 }
 
 TEST_F(SecurityTest, AdminPortLeavesLoopbackOnlyWithMutualTlsOrToken) {

@@ -2,15 +2,30 @@
 #include "server/access/audit_log.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/clock.h"
 #include "tests/unit/config/temp_dir.h"
+
+namespace {
+int synced = 0;
+}  // namespace
+
+// Counts the waits for the disk, in the place of libc's.
+extern "C" int fdatasync(int) {
+  ++synced;
+  return 0;
+}
 
 namespace sluice::access {
 namespace {
@@ -25,6 +40,7 @@ std::string TextOf(const std::string& path) {
 AuditRecord Put() {
   AuditRecord record;
   record.client = "ops";
+  record.actor = "subject CN=ops";
   record.peer = "10.0.0.1:4711";
   record.call = "PutLimit";
   record.request = "{\"limit\":{\"name\":\"api\"}}";
@@ -35,7 +51,7 @@ AuditRecord Put() {
 TEST(AuditLogTest, LineHasAllOfTheRecord) {
   EXPECT_EQ(AuditLog::LineOf(Put(), kWallNs),
             "{\"time\":\"2023-11-14T22:13:20.123456Z\",\"client\":\"ops\","
-            "\"peer\":\"10.0.0.1:4711\",\"call\":\"PutLimit\","
+            "\"actor\":\"subject CN=ops\",\"peer\":\"10.0.0.1:4711\",\"call\":\"PutLimit\","
             "\"request\":{\"limit\":{\"name\":\"api\"}},\"before\":null,"
             "\"after\":{\"name\":\"api\"},\"outcome\":\"OK\",\"error\":null}\n");
 }
@@ -46,7 +62,8 @@ TEST(AuditLogTest, LineOfAFailureIsOneLineOfJson) {
   record.call = "ResetKey";
   record.outcome = absl::NotFoundError("no \"limit\"\n\\ \xff");
   EXPECT_EQ(AuditLog::LineOf(record, kWallNs),
-            "{\"time\":\"2023-11-14T22:13:20.123456Z\",\"client\":null,\"peer\":\"unix:\","
+            "{\"time\":\"2023-11-14T22:13:20.123456Z\",\"client\":null,\"actor\":null,"
+            "\"peer\":\"unix:\","
             "\"call\":\"ResetKey\",\"request\":null,\"before\":null,\"after\":null,"
             "\"outcome\":\"NOT_FOUND\",\"error\":\"no \\\"limit\\\"\\u000a\\\\ \\u00ff\"}\n");
 }
@@ -71,6 +88,79 @@ TEST(AuditLogTest, AppendsAndFollowsRotation) {
   const std::string text = TextOf(path);
   EXPECT_EQ(text.substr(0, 9), "{\"time\":\"");
   EXPECT_EQ(text.find('\n'), text.size() - 1);
+}
+
+TEST(AuditLogTest, ActorIsWhatTheConnectionProves) {
+  EXPECT_EQ(ActorOf({.subject = "CN=ops,O=Example", .uris = {"spiffe://test/ops"}}),
+            "subject CN=ops,O=Example");
+  EXPECT_EQ(ActorOf({.dns_names = {"ops.example"}, .uris = {"spiffe://test/ops"}}),
+            "URI spiffe://test/ops");
+  EXPECT_EQ(ActorOf({.dns_names = {"ops.example"}}), "DNS ops.example");
+  EXPECT_EQ(ActorOf({.uid = 0}), "uid 0");
+  EXPECT_EQ(ActorOf({}), "");
+}
+
+TEST(AuditLogTest, WriteWaitsForTheDiskAndAppendDoesNot) {
+  const config::TempDir dir;
+  const common::SystemClock clock;
+  auto log = AuditLog::Open(dir.Path("audit"), clock);
+  ASSERT_TRUE(log.ok()) << log.status();
+  const int before = synced;
+  ASSERT_TRUE((*log)->Append(Put()).ok());
+  EXPECT_EQ(synced, before);
+  ASSERT_TRUE((*log)->Write(Put()).ok());
+  EXPECT_EQ(synced, before + 1);
+}
+
+// Files grow up to `bytes` while it lives, as on a disk that is full then.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit full = {bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &full);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  sighandler_t handler_;
+  rlimit before_ = {};
+};
+
+TEST(AuditLogTest, LineAfterAHalfOneHasALineOfItsOwn) {
+  const config::TempDir dir;
+  const common::SystemClock clock;
+  const std::string path = dir.Path("audit");
+  const auto open_log = [&] { return std::move(AuditLog::Open(path, clock)).value(); };
+  std::unique_ptr<AuditLog> log = open_log();
+  {
+    const FullDisk full(10);
+    EXPECT_FALSE(log->Write(Put()).ok());
+  }
+  ASSERT_EQ(TextOf(path), "{\"time\":\"2");
+  ASSERT_TRUE(log->Write(Put()).ok());
+  ASSERT_TRUE(log->Write(Put()).ok());
+  {
+    const FullDisk full(TextOf(path).size() + 10);
+    EXPECT_FALSE(log->Append(Put()).ok());
+  }
+  // A server that starts with the file knows it too.
+  log = open_log();
+  ASSERT_TRUE(log->Append(Put()).ok());
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 5u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const bool half = i == 0 || i == 3;
+    EXPECT_EQ(lines[i].substr(0, 10), "{\"time\":\"2");
+    EXPECT_EQ(lines[i].back(), half ? '2' : '}') << lines[i];
+  }
 }
 
 TEST(AuditLogTest, NewFileIsNotReadableByOthers) {

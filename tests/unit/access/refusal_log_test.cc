@@ -57,10 +57,11 @@ TEST_F(RefusalLogTest, WritesARefusalOnTheBackgroundLoop) {
   EXPECT_THAT(Lines(), SizeIs(0)) << "the thread of the call does not wait for the disk";
   Advance(0);
   ASSERT_THAT(Lines(), SizeIs(1));
-  EXPECT_THAT(Lines()[0],
-              HasSubstr("\"client\":null,\"peer\":\"10.0.0.1:4711\",\"call\":\"PutLimit\","
-                        "\"request\":null,\"before\":null,\"after\":null,"
-                        "\"outcome\":\"UNAUTHENTICATED\",\"error\":\"no client has this token\""));
+  EXPECT_THAT(
+      Lines()[0],
+      HasSubstr("\"client\":null,\"actor\":null,\"peer\":\"10.0.0.1:4711\",\"call\":\"PutLimit\","
+                "\"request\":null,\"before\":null,\"after\":null,"
+                "\"outcome\":\"UNAUTHENTICATED\",\"error\":\"no client has this token\""));
 }
 
 TEST_F(RefusalLogTest, BoundsTheLinesOfASecondAndSaysHowManyWereLeftOut) {
