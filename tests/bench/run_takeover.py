@@ -53,7 +53,7 @@ class Caller(threading.Thread):
 
     def __init__(self, address):
         super().__init__(daemon=True)
-        self.address, self.stop, self.wrong = address, False, 0
+        self.address, self.stop, self.wrong, self.lost = address, False, 0, 0
         self.longest = 0.0  # seconds between two answers; reset by others
 
     def run(self):
@@ -64,6 +64,7 @@ class Caller(threading.Thread):
                 answer = connection.getresponse()
                 answer.read()
             except (ConnectionError, http.client.HTTPException):
+                self.lost += 1
                 connection.close()  # the next request connects
                 continue
             self.wrong += answer.status != 200
@@ -120,7 +121,9 @@ def main():
             for caller in callers:
                 caller.join(10)
             wrong = sum(caller.wrong for caller in callers)
-            print(f"median: {statistics.median(pauses):.1f} ms; answers that are not 200: {wrong}")
+            lost = sum(caller.lost for caller in callers)
+            print(f"median: {statistics.median(pauses):.1f} ms; answers that are not 200: {wrong}; "
+                  f"calls without an answer: {lost}")
             return 1 if wrong else 0
         finally:
             for server in servers:

@@ -26,6 +26,10 @@ static_assert(kParseBytes > bounds::kMaxHttpHeaderBytes);
 // A body that is refused is read up to this size, so that the connection can go on.
 constexpr size_t kMaxDiscardedBytes = 64 << 10;
 
+// How long a connection without a request under way stays open in a drain: the loop reads it once
+// more, since the peer cannot know whether a request that gets no answer was executed.
+constexpr int64_t kDrainReadNs = 1'000'000;
+
 }  // namespace
 
 Connection::Connection(Loop& loop, net::Stream& stream)
@@ -42,8 +46,7 @@ Connection::~Connection() {
 // ---- net::StreamHandler
 
 void Connection::OnOpen() {
-  if (loop_.draining()) return Close();
-  PlanTimer();
+  loop_.draining() ? Drain() : PlanTimer();
 }
 
 void Connection::OnData(absl::Span<const uint8_t> data) {
@@ -329,8 +332,10 @@ void Connection::Displace() {
 
 void Connection::Drain() {
   if (closing()) return;
-  if (state_ == State::kReading && !headers_done_) return Close();
-  if (exchange_ == nullptr) return Close();
+  if (waits_for_request()) {
+    since_ns_ = loop_.loop().now_ns();
+    return PlanTimer();
+  }
   close_after_ = true;
   if (state_ == State::kHandling && !refusal_.has_value()) {
     exchange_->route_->handler->OnDrain(*exchange_);
@@ -340,13 +345,21 @@ void Connection::Drain() {
 // ---- Turns and time
 
 void Connection::PlanTurn() {
-  const bool backlog = !input_.empty() && state_ == State::kReading && !has_credit();
+  const bool backlog = has_backlog();
   if (backlog) loop_.loop().work().Add(*this);
   const bool pause =
       backlog || (state_ != State::kReading && input_.size() >= bounds::kMaxPipelinedBytes);
   if (pause == paused_) return;
   paused_ = pause;
   pause ? stream().PauseReading() : stream().ResumeReading();
+bool Connection::has_backlog() const {
+  return !input_.empty() && state_ == State::kReading && !has_credit();
+}
+
+bool Connection::waits_for_request() const {
+  return state_ == State::kReading && (exchange_ == nullptr || !headers_done_);
+}
+
 }
 
 int64_t Connection::WaitDeadlineNs() const {
@@ -361,6 +374,7 @@ void Connection::PlanTimer() {
   const int64_t at_ns = WaitDeadlineNs();
   // A timer that fires early looks again, which is cheaper than to move it with each request.
   if (at_ns >= timer_at_ns_) return;
+  if (loop_.draining() && waits_for_request()) return since_ns_ + kDrainReadNs;
   timer_at_ns_ = at_ns;
   loop_.loop().Arm(timer_, at_ns);
 }
@@ -376,12 +390,15 @@ void Connection::OnTimer() {
     Close();
   } else {
     FailAndClose(408, headers_done_ ? "the body did not end in time"
+  if (loop_.draining() && has_backlog()) since_ns_ = loop_.loop().now_ns();
                                     : "the request's headers did not end in time");
   }
 }
 
 int64_t Connection::CheckAnswers(const net::OutputProgress& output, int64_t next_ns) {
   return output.outstanding > 0 || rest_.size() > 0 ? next_ns : net::TimerWheel::kNever;
+  } else if (loop_.draining() && !headers_done_) {
+    FailAndClose(503, "the server is shutting down; nothing was done");
 }
 
 // ---- Accounting

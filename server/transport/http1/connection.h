@@ -107,6 +107,10 @@ class Connection final : public transport::PortConnection,
 
   void PlanTurn();
   // Arms the timer for what the connection waits for.
+  // Whether requests wait for the connection's next turn.
+  bool has_backlog() const;
+  // Whether no request is complete up to its body.
+  bool waits_for_request() const;
   void PlanTimer();
   int64_t WaitDeadlineNs() const;
   void OnTimer();

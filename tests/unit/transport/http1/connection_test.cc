@@ -429,7 +429,6 @@ TEST_F(ConnectionTest, DrainClosesIdleAndAnswersBusyConnections) {
   reader.Feed(Get("/stream"));
   server_.server.Drain();
   server_.loop->RunOnce(0);
-  EXPECT_TRUE(idle.ended());
   EXPECT_TRUE(reader.ended());
   EXPECT_FALSE(busy.ended());
   server_.held.Answer();
@@ -440,3 +439,44 @@ TEST_F(ConnectionTest, DrainClosesIdleAndAnswersBusyConnections) {
 
 }  // namespace
 }  // namespace sluice::testing
+  server_.Advance(1'000'000);
+  EXPECT_TRUE(idle.ended());
+  EXPECT_THAT(idle.Take(), IsEmpty());
+// Its caller could not know whether it was executed.
+TEST_F(ConnectionTest, DrainAnswersRequestsThatHaveArrived) {
+  HttpPeer first(server_);
+  HttpPeer again(server_);
+  HttpPeer part(server_);
+  HttpPeer pipeline(server_);
+  again.Feed(Get("/echo"));
+  EXPECT_THAT(StatusesOf(again.Take()), ElementsAre("200"));
+  part.Feed("GET /echo HTT");
+  server_.server.Drain();
+  server_.loop->RunOnce(0);
+  for (HttpPeer* const peer : {&first, &again, &pipeline}) {
+    ASSERT_FALSE(peer->ended());
+    // The next one is not executed: the answer to the first says that the connection ends.
+    peer->Feed(Get("/echo") + (peer == &pipeline ? Get("/held") : ""));
+    const std::string output = peer->Take();
+    EXPECT_THAT(StatusesOf(output), ElementsAre("200"));
+    EXPECT_THAT(output, HasSubstr("connection: close"));
+    EXPECT_TRUE(peer->ended());
+  }
+  EXPECT_THAT(server_.held.held, IsEmpty());
+  server_.Advance(1'000'000);
+  const std::string output = part.Take();
+  EXPECT_THAT(StatusesOf(output), ElementsAre("503"));
+  EXPECT_THAT(output, HasSubstr("nothing was done"));
+  EXPECT_TRUE(part.ended());
+}
+
+TEST_F(ConnectionTest, DrainAnswersTheRequestOfAConnectionThatItAccepts) {
+  HttpPeer earlier(server_);
+  server_.server.Drain();
+  server_.loop->RunOnce(0);
+  HttpPeer later(server_);
+  later.Feed(Get("/echo"));
+  EXPECT_THAT(StatusesOf(later.Take()), ElementsAre("200"));
+  EXPECT_TRUE(later.ended());
+}
+
