@@ -134,7 +134,8 @@ bool Connection::Step(absl::Span<const uint8_t>* data) {
     used += taken;
   };
   parse();
-  if (parser_.state() == RequestParser::State::kHeadersDone) {
+  const bool new_headers = parser_.state() == RequestParser::State::kHeadersDone;
+  if (new_headers) {
     OnHeaders();
     if (state_ != State::kReading) return false;  // it was refused, and the exchange has ended
     parse();
@@ -145,6 +146,7 @@ bool Connection::Step(absl::Span<const uint8_t>* data) {
       FailAndClose(parser_.error().status, parser_.error().text);
       return false;
     case RequestParser::State::kDone:
+      if (!new_headers) AuthorizeAgain();
       OnRequest();
       return true;
     case RequestParser::State::kHeaders:
@@ -261,6 +263,12 @@ std::optional<Problem> Connection::Refusal() const {
   return std::nullopt;
 }
 
+void Connection::AuthorizeAgain() {
+  const Route* const route = exchange_->route_;
+  if (refusal_.has_value() || route->options.gate == nullptr) return;
+  refusal_ = route->options.gate->CheckAgain(*exchange_);
+}
+
 void Connection::OnRequest() {
   loop_.AddBufferedBytes(-std::exchange(counted_body_, 0));
   state_ = State::kHandling;
@@ -344,14 +352,6 @@ void Connection::Drain() {
 
 // ---- Turns and time
 
-void Connection::PlanTurn() {
-  const bool backlog = has_backlog();
-  if (backlog) loop_.loop().work().Add(*this);
-  const bool pause =
-      backlog || (state_ != State::kReading && input_.size() >= bounds::kMaxPipelinedBytes);
-  if (pause == paused_) return;
-  paused_ = pause;
-  pause ? stream().PauseReading() : stream().ResumeReading();
 bool Connection::has_backlog() const {
   return !input_.empty() && state_ == State::kReading && !has_credit();
 }
@@ -360,12 +360,21 @@ bool Connection::waits_for_request() const {
   return state_ == State::kReading && (exchange_ == nullptr || !headers_done_);
 }
 
+void Connection::PlanTurn() {
+  const bool backlog = has_backlog();
+  if (backlog) loop_.loop().work().Add(*this);
+  const bool pause =
+      backlog || (state_ != State::kReading && input_.size() >= bounds::kMaxPipelinedBytes);
+  if (pause == paused_) return;
+  paused_ = pause;
+  pause ? stream().PauseReading() : stream().ResumeReading();
 }
 
 int64_t Connection::WaitDeadlineNs() const {
   const ServerOptions& options = loop_.options();
   if (state_ == State::kHandling && refuse_at_ns_ > 0) return refuse_at_ns_;
   if (state_ != State::kReading) return std::numeric_limits<int64_t>::max();
+  if (loop_.draining() && waits_for_request()) return since_ns_ + kDrainReadNs;
   if (exchange_ == nullptr) return since_ns_ + options.idle_timeout_ns;
   return since_ns_ + (headers_done_ ? options.body_timeout_ns : options.header_timeout_ns);
 }
@@ -374,7 +383,6 @@ void Connection::PlanTimer() {
   const int64_t at_ns = WaitDeadlineNs();
   // A timer that fires early looks again, which is cheaper than to move it with each request.
   if (at_ns >= timer_at_ns_) return;
-  if (loop_.draining() && waits_for_request()) return since_ns_ + kDrainReadNs;
   timer_at_ns_ = at_ns;
   loop_.loop().Arm(timer_, at_ns);
 }
@@ -382,23 +390,23 @@ void Connection::PlanTimer() {
 void Connection::OnTimer() {
   timer_at_ns_ = std::numeric_limits<int64_t>::max();
   if (closing()) return;
+  if (loop_.draining() && has_backlog()) since_ns_ = loop_.loop().now_ns();
   if (loop_.loop().now_ns() < WaitDeadlineNs()) {
     PlanTimer();
   } else if (state_ == State::kHandling) {
     AnswerRefusal();
   } else if (exchange_ == nullptr) {
     Close();
+  } else if (loop_.draining() && !headers_done_) {
+    FailAndClose(503, "the server is shutting down; nothing was done");
   } else {
     FailAndClose(408, headers_done_ ? "the body did not end in time"
-  if (loop_.draining() && has_backlog()) since_ns_ = loop_.loop().now_ns();
                                     : "the request's headers did not end in time");
   }
 }
 
 int64_t Connection::CheckAnswers(const net::OutputProgress& output, int64_t next_ns) {
   return output.outstanding > 0 || rest_.size() > 0 ? next_ns : net::TimerWheel::kNever;
-  } else if (loop_.draining() && !headers_done_) {
-    FailAndClose(503, "the server is shutting down; nothing was done");
 }
 
 // ---- Accounting

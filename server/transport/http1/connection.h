@@ -83,6 +83,8 @@ class Connection final : public transport::PortConnection,
   // The headers are complete: whether the request is served is decided.
   void OnHeaders();
   std::optional<Problem> Refusal() const;
+  // The body came later than the headers: the caller may have lost its rights meanwhile.
+  void AuthorizeAgain();
   void OnRequest();
   // Plans the answer to a wrong token. Returns false if the connection was closed instead.
   bool PlanLateRefusal();
@@ -105,12 +107,12 @@ class Connection final : public transport::PortConnection,
   // Closes the stream after its output.
   void Close();
 
-  void PlanTurn();
-  // Arms the timer for what the connection waits for.
   // Whether requests wait for the connection's next turn.
   bool has_backlog() const;
   // Whether no request is complete up to its body.
   bool waits_for_request() const;
+  void PlanTurn();
+  // Arms the timer for what the connection waits for.
   void PlanTimer();
   int64_t WaitDeadlineNs() const;
   void OnTimer();

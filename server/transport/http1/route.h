@@ -41,6 +41,11 @@ class Gate {
   virtual ~Gate() = default;
   // nullopt: it is. request().body() is empty.
   virtual std::optional<Problem> Check(const Exchange& exchange) const = 0;
+  // The same later, since rights may have changed: when the body is complete, or while a stream
+  // lasts. Counts no call.
+  virtual std::optional<Problem> CheckAgain(const Exchange& exchange) const {
+    return Check(exchange);
+  }
 };
 
 // A set of methods.

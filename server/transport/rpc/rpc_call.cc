@@ -252,8 +252,9 @@ void RpcCall::RefuseCaller(const absl::Status& status, bool wrong_token) {
 bool RpcCall::AuthorizeAgain() {
   if (caller_ == nullptr) return true;
   caller_ = access::Clients::Current(std::move(caller_));
-  if (caller_->May(*method_->options.call)) return true;
-  Abort(caller_->Check(*method_->options.call));
+  const absl::Status checked = caller_->Check(*method_->options.call);
+  if (checked.ok()) return true;
+  phase_ == Phase::kStarted ? Abort(checked) : RefuseCaller(checked, /*wrong_token=*/false);
   return false;
 }
 
@@ -327,7 +328,7 @@ bool RpcCall::BeginLarge() {
 void RpcCall::StartUnary() {
   if (large_ == nullptr && !Admit()) return;
   const auto message = TakeMessage();
-  if (!message.has_value()) return;
+  if (!message.has_value() || !AuthorizeAgain()) return;
   if (reader_.size() != held_in_) UpdateHeldBytes();  // it was decompressed
   phase_ = Phase::kStarted;
   method_->unary->OnCall(*this, *message);

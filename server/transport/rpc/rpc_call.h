@@ -86,8 +86,8 @@ class RpcCall final : public ServerCall,
   // Whether the caller may call the method, within its bounds. False: the call was refused.
   bool Authorize();
   absl::Status CountForClient();
-  // Streams, which may last over a reload of the clients: whether the caller still may. False: the
-  // call was aborted.
+  // When a message is complete, before which the clients may have been reloaded: whether the caller
+  // still may. False: the call was refused, or aborted.
   bool AuthorizeAgain();
   // Whether the call may start now. False: it was refused.
   bool Admit();

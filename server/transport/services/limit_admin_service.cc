@@ -103,13 +103,20 @@ class LimitAdminService::Method final : public AnyMethod {
 
   void Execute(absl::Span<const uint8_t> bytes, const Origin& origin, net::EventLoop& loop,
                Call::Done done) const override {
+    // By the clients as they are now: the call may have waited for its turn.
+    const access::CallerPtr caller = access::Clients::Current(origin.caller);
+    if (caller != nullptr) {
+      if (absl::Status allowed = caller->Check(RightOf(name_)); !allowed.ok()) {
+        return done(std::move(allowed));
+      }
+    }
     Request request;
     if (!Parse(bytes, &request)) {
       done(WhyNotParsed(bytes, *Request::descriptor()));
       return;
     }
     if (RightOf(name_) == access::Call::kAdminChange) {
-      return Change(request, origin, loop, std::move(done));
+      return Change(request, {caller, origin.peer, origin.actor}, loop, std::move(done));
     }
     handler_(request, [&loop, done = std::move(done)](const absl::StatusOr<Response>& response) {
       OnLoop(loop, [done, response] { done(Encoded(response)); });
@@ -123,6 +130,7 @@ class LimitAdminService::Method final : public AnyMethod {
   }
 
   // Executes a call that changes something, and records it before `done` is called.
+  // REQUIRES: a caller is a client.
   void Change(const Request& request, const Origin& origin, net::EventLoop& loop,
               Call::Done done) const {
     auto record = std::make_shared<access::AuditRecord>();

@@ -52,9 +52,8 @@ class LimitAdminService {
     std::string peer;
     std::string actor;  // access::ActorOf its connection
   };
-  // A method as another transport calls it, which has checked the caller's right. Decodes the
-  // request, executes it, and calls done(encoded response or error) once, on `loop`, which may
-  // block.
+  // A method as another transport calls it. Checks the right of a client, decodes the request,
+  // executes it, and calls done(encoded response or error) once, on `loop`, which may block.
   class Call {
    public:
     virtual ~Call() = default;

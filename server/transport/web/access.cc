@@ -69,20 +69,27 @@ class Access::ClientGate final : public http1::Gate {
   ClientGate(const AccessOptions& options, access::Call call) : options_(options), call_(call) {}
   std::optional<Problem> Check(const Exchange& exchange) const override {
     const access::Caller& caller = *exchange.caller();
-    const bool may = caller.May(call_);
-    const absl::Status checked =
-        may ? caller.CountCall(exchange.loop().now_ns()) : caller.Check(call_);
-    if (checked.ok()) return std::nullopt;
+    if (!caller.May(call_)) return Refusal(caller, exchange);
+    const absl::Status counted = caller.CountCall(exchange.loop().now_ns());
+    return counted.ok() ? std::nullopt : std::optional(Problem::Of(counted));
+  }
+  std::optional<Problem> CheckAgain(const Exchange& exchange) const override {
+    const access::Caller& caller = *exchange.caller();
+    return caller.May(call_) ? std::nullopt : std::optional(Refusal(caller, exchange));
+  }
+
+ private:
+  // REQUIRES: the caller may not make the call.
+  Problem Refusal(const access::Caller& caller, const Exchange& exchange) const {
+    const absl::Status checked = caller.Check(call_);
     Problem problem = Problem::Of(checked);
     if (absl::IsUnauthenticated(checked)) {
       problem.headers.emplace_back("www-authenticate", "Bearer");
     }
     problem.wrong_token = caller.has_wrong_token();
-    return !may && access::IsAdmin(call_) ? Recorded(options_, exchange, std::move(problem))
-                                          : problem;
+    return access::IsAdmin(call_) ? Recorded(options_, exchange, std::move(problem)) : problem;
   }
 
- private:
   const AccessOptions& options_;
   const access::Call call_;
 };
@@ -97,7 +104,11 @@ class Access::DataGate final : public http1::Gate {
     }
     return Problem::Http(403,
                          "the data port asks for client certificates (--tls_client_ca), and this "
-                         "port does not; set --http_tls_client_ca");
+                         "port does not; use the data port, or --http_listen with "
+                         "--http_tls_client_ca");
+  }
+  std::optional<Problem> CheckAgain(const Exchange& exchange) const override {
+    return options_.clients ? clients_.CheckAgain(exchange) : std::nullopt;
   }
 
  private:

@@ -175,6 +175,33 @@ TEST_F(WrongTokenTest, ALateAnswerEndsWithItsConnection) {
   EXPECT_TRUE(peer->ended());
 }
 
+// Serves until the test says otherwise.
+class ChangingGate final : public http1::Gate {
+ public:
+  std::optional<http1::Problem> Check(const http1::Exchange&) const override {
+    return open ? std::nullopt : std::optional(http1::Problem::Http(403, "no longer"));
+  }
+  bool open = true;
+};
+
+TEST_F(ConnectionTest, RightsAreCheckedAgainWhenTheBodyIsComplete) {
+  ChangingGate gate;
+  server_.routes.Add("/gated", server_.held,
+                     {.methods = {http1::Method::kPost}, .max_body_bytes = 100, .gate = &gate});
+  HttpPeer peer(server_);
+  const std::string head = "POST /gated HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n";
+  peer.Feed(head + "bo");
+  gate.open = false;
+  peer.Feed("dy");
+  EXPECT_THAT(server_.held.held, IsEmpty());
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("403"));
+  gate.open = true;
+  peer.Feed(head);
+  peer.Feed("body");
+  ASSERT_EQ(server_.held.held.size(), 1u) << "the connection goes on";
+  server_.held.Answer();
+}
+
 TEST_F(ConnectionTest, ServesCallThatWaitedBehindAnEarlierOneOfItsConnection) {
   HttpPeer peer(server_);
   peer.stream.ready_since = server_.clock.NowNs();
@@ -430,6 +457,9 @@ TEST_F(ConnectionTest, DrainClosesIdleAndAnswersBusyConnections) {
   server_.server.Drain();
   server_.loop->RunOnce(0);
   EXPECT_TRUE(reader.ended());
+  server_.Advance(1'000'000);
+  EXPECT_TRUE(idle.ended());
+  EXPECT_THAT(idle.Take(), IsEmpty());
   EXPECT_FALSE(busy.ended());
   server_.held.Answer();
   busy.RunTurns();
@@ -437,11 +467,6 @@ TEST_F(ConnectionTest, DrainClosesIdleAndAnswersBusyConnections) {
   EXPECT_TRUE(busy.ended());
 }
 
-}  // namespace
-}  // namespace sluice::testing
-  server_.Advance(1'000'000);
-  EXPECT_TRUE(idle.ended());
-  EXPECT_THAT(idle.Take(), IsEmpty());
 // Its caller could not know whether it was executed.
 TEST_F(ConnectionTest, DrainAnswersRequestsThatHaveArrived) {
   HttpPeer first(server_);
@@ -480,3 +505,5 @@ TEST_F(ConnectionTest, DrainAnswersTheRequestOfAConnectionThatItAccepts) {
   EXPECT_TRUE(later.ended());
 }
 
+}  // namespace
+}  // namespace sluice::testing

@@ -50,11 +50,12 @@ class RefusalsTest : public ::testing::Test {
     server_->methods.AddStreaming("/t.T/Stream", stream_, {.call = access::Call::kAcquire});
   }
 
-  static std::shared_ptr<const access::ClientTable> Table() {
+  static std::shared_ptr<const access::ClientTable> Table(
+      access::Call call = access::Call::kAcquire) {
     access::Client client;
     client.name = "one";
     client.known_by.tokens.push_back(access::DigestOf("right"));
-    client.calls.Add(access::Call::kAcquire);
+    client.calls.Add(call);
     std::vector<access::Client> clients;
     clients.push_back(std::move(client));
     return std::make_shared<const access::ClientTable>(std::move(clients));
@@ -107,6 +108,31 @@ TEST_F(RefusalsTest, AnswersWrongTokensLateAndRightOnesAtOnce) {
   server_->Advance(kIntervalNs);
   client.Pump();
   EXPECT_EQ(client.calls[second].status(), kUnauthenticated);
+  EXPECT_EQ(echo_.calls, 1);
+}
+
+TEST_F(RefusalsTest, RightsAreCheckedAgainWhenTheMessageIsComplete) {
+  H2Client client(*server_);
+  const std::string message = Framed("x");
+  const auto begin = [&] {
+    const int32_t id = client.Call("/t.T/Echo", message.substr(0, 3), Token("right"), false);
+    client.Pump();
+    return id;
+  };
+  const auto end = [&](int32_t id) {
+    client.Continue(id, message.substr(3), true);
+    client.Pump();
+    return client.calls[id].status();
+  };
+  const int32_t forbidden = begin();
+  clients_.Replace(Table(access::Call::kQuery));
+  EXPECT_EQ(end(forbidden), "7");
+  clients_.Replace(Table());
+  const int32_t unknown = begin();
+  clients_.Replace(std::make_shared<const access::ClientTable>(std::vector<access::Client>{}));
+  EXPECT_EQ(end(unknown), kUnauthenticated);
+  clients_.Replace(Table());
+  EXPECT_EQ(end(begin()), "0");
   EXPECT_EQ(echo_.calls, 1);
 }
 
