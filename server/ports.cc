@@ -168,10 +168,12 @@ void Ports::MakeEnvoyPorts() {
   const Flags& flags = with_.flags;
   if (web::HttpPort* const port =
           AddPort("ratelimit_http", "ratelimit_http_listen", flags.ratelimit_http_listen)) {
+    rate_limit_access_ = std::make_unique<web::Access>(
+        web::AccessOptions{.listen = *flags.ratelimit_http_listen,
+                           .data_client_certificates = flags.tls.mutual(),
+                           .clients = with_.clients != nullptr});
     health_.RegisterHealthcheck(&port->routes());
-    rate_limit_json_->Register(
-        with_.clients != nullptr ? &access_->data(access::Call::kAcquire) : nullptr,
-        &port->routes());
+    rate_limit_json_->Register(rate_limit_access_->data(access::Call::kAcquire), &port->routes());
   }
   if (web::HttpPort* const port =
           AddPort("ratelimit_debug", "ratelimit_debug_listen", flags.ratelimit_debug_listen)) {

@@ -125,7 +125,8 @@ class Ports {
   std::unique_ptr<transport::LimitAdminService> admin_service_;
   std::unique_ptr<transport::PortServer> data_;
   std::unique_ptr<transport::PortServer> admin_;
-  std::unique_ptr<web::Access> access_;
+  std::unique_ptr<web::Access> access_;             // to the HTTP port
+  std::unique_ptr<web::Access> rate_limit_access_;  // to /json; null: there is no such port
   const web::JsonCodec json_;
   std::unique_ptr<web::CheckHandler> check_;
   std::unique_ptr<web::JsonApi> json_api_;

@@ -36,8 +36,8 @@ class Server:
             said = self.said()
             self.close()
             raise AssertionError(f"it said {line!r} and: {said}")
-        ports = dict(field.split("=", 1) for field in line.split()[1:])
-        self.http = ports["http"]
+        self.ports = dict(field.split("=", 1) for field in line.split()[1:])
+        self.http = self.ports["http"]
         self.port = int(self.http.rsplit(":", 1)[1])
 
     def write(self, name, text):

@@ -83,11 +83,11 @@ RateLimitJson::RateLimitJson(transport::DescriptorLimiter& limiter, const JsonCo
                   .any_content_type = true}),
       limiter_(limiter) {}
 
-void RateLimitJson::Register(const http1::Gate* gate, http1::RouteTable* routes) {
+void RateLimitJson::Register(const http1::Gate& gate, http1::RouteTable* routes) {
   routes->Add("/json", *this,
               {.methods = {http1::Method::kPost},
                .max_body_bytes = common::bounds::kMaxSmallJsonBytes,
-               .gate = gate});
+               .gate = &gate});
 }
 
 std::shared_ptr<JsonCall> RateLimitJson::NewCall() { return std::make_shared<Call>(limiter_); }

@@ -20,8 +20,8 @@ class RateLimitJson final : public JsonMethod {
   RateLimitJson(transport::DescriptorLimiter& limiter, const JsonCodec& json,
                 net::EventLoop& background);
 
-  // `gate` null: all may ask.
-  void Register(const http1::Gate* gate, http1::RouteTable* routes);
+  // `gate` outlives the routes.
+  void Register(const http1::Gate& gate, http1::RouteTable* routes);
 
  private:
   std::shared_ptr<JsonCall> NewCall() override;
