@@ -152,6 +152,7 @@ Overview::Overview(const OverviewSources& sources, net::LoopGroup& loops,
 Overview::~Overview() = default;
 
 void Overview::Register(http1::RouteTable* routes, const http1::Gate& reading) {
+  reading_ = &reading;
   routes->Add("/v1/overview", *this, {.gate = &reading});
   routes->Add("/v1/history", *history_handler_, {.gate = &reading});
 }
@@ -163,12 +164,18 @@ void Overview::Start() {
 // ---- The stream, on the loops of the port ----
 
 void Overview::OnRequest(http1::Exchange& exchange) {
+  auto reader = std::make_unique<Reader>();
+  if (const access::CallerPtr& caller = exchange.caller(); caller != nullptr) {
+    const absl::Status entered =
+        caller->Enter(access::ClientBound::kStreams, exchange.loop().now_ns(), &reader->place);
+    if (!entered.ok()) return exchange.Fail(entered);
+  }
   exchange.AddHeader("cache-control", "no-store");
   exchange.AddHeader("x-accel-buffering", "no");  // nginx would hold events back
   exchange.BeginStream("text/event-stream");
   if (exchange.request().method() == http1::Method::kHead) return exchange.EndStream();
   LoopReaders& on = *loops_[exchange.loop_index()];
-  auto reader = std::make_unique<Reader>(Reader{.exchange = &exchange});
+  reader->exchange = &exchange;
   reader->index = on.readers.size();
   exchange.set_state(reader.get());
   exchange.SetPendingBytes(sizeof(Reader));
@@ -210,9 +217,26 @@ void Overview::RequestSnapshot(size_t loop) {
   });
 }
 
+void Overview::EndRefused(LoopReaders& on) {
+  for (size_t i = 0; i < on.readers.size();) {
+    http1::Exchange& exchange = *on.readers[i]->exchange;
+    const std::optional<http1::Problem> refusal = reading_->CheckAgain(exchange);
+    if (!refusal.has_value()) {
+      ++i;
+      continue;
+    }
+    Remove(exchange);
+    std::string problem = refusal->ToJson();
+    problem.pop_back();  // the line's end
+    exchange.Write(EventOf("error", problem));
+    exchange.EndStream();
+  }
+}
+
 void Overview::SendSnapshot(size_t loop, const std::string& event) {
   LoopReaders& on = *loops_[loop];
   on.snapshot_requested = false;
+  EndRefused(on);
   for (const std::unique_ptr<Reader>& reader : on.readers) {
     if (reader->state != Reader::State::kNeedsSnapshot) continue;
     reader->state = reader->exchange->Write(event) ? Reader::State::kLive : Reader::State::kBehind;
@@ -220,6 +244,7 @@ void Overview::SendSnapshot(size_t loop, const std::string& event) {
 }
 
 void Overview::SendSecond(size_t loop, const std::string& event) {
+  EndRefused(*loops_[loop]);
   for (const std::unique_ptr<Reader>& reader : loops_[loop]->readers) {
     if (reader->state != Reader::State::kLive) continue;
     if (!reader->exchange->Write(event)) reader->state = Reader::State::kBehind;

@@ -21,6 +21,7 @@
 #include "common/clock.h"
 #include "common/net/event_loop.h"
 #include "common/net/loop_group.h"
+#include "server/access/client_use.h"
 #include "server/limits/limit_table.h"
 #include "server/service/history.h"
 #include "server/service/key_usage.h"
@@ -49,7 +50,8 @@ class Overview final : public http1::Handler {
   Overview(const Overview&) = delete;
   Overview& operator=(const Overview&) = delete;
 
-  // `reading` outlives the routes.
+  // `reading` outlives the routes. Call once. A stream ends when the gate no longer lets its caller
+  // pass.
   void Register(http1::RouteTable* routes, const http1::Gate& reading);
 
   // Begins to sample. Call once, from any thread.
@@ -72,9 +74,10 @@ class Overview final : public http1::Handler {
       kLive,           // gets each second
       kBehind,         // missed one: needs a snapshot as soon as it can take it
     };
-    http1::Exchange* exchange;
+    http1::Exchange* exchange = nullptr;
     size_t index = 0;  // in LoopReaders::readers
     State state = State::kNeedsSnapshot;
+    access::Place place;  // among the streams of its client
   };
 
   // The readers of a loop; used on that loop only.
@@ -90,6 +93,8 @@ class Overview final : public http1::Handler {
 
   // ---- On a loop of the port.
   void RequestSnapshot(size_t loop);
+  // Ends the streams whose callers may read no longer.
+  void EndRefused(LoopReaders& on);
   void SendSnapshot(size_t loop, const std::string& event);
   void SendSecond(size_t loop, const std::string& event);
   void Remove(http1::Exchange& exchange);
@@ -117,6 +122,7 @@ class Overview final : public http1::Handler {
   net::EventLoop& background_;
   std::vector<std::unique_ptr<LoopReaders>> loops_;
   std::unique_ptr<HistoryHandler> history_handler_;
+  const http1::Gate* reading_ = nullptr;  // set by Register
 
   // Used on the background loop only.
   net::Timer timer_;
