@@ -356,7 +356,9 @@ TEST_F(ClientsTest, EnvoysAndKuadrantsCallersAreCheckedByDomain) {
       files_.Write("ratelimit.yaml",
                    "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: year, "
                    "requests_per_unit: 3 }\n");
-  StartWith(Clients(), {"--ratelimit_config=" + config});
+  StartWith(Clients(absl::StrCat("  - { name: bank, token_sha256: ", Sha256Of("bank-token"),
+                                 ", domains: [bank], calls: [acquire] }\n")),
+            {"--ratelimit_config=" + config});
   auto envoy = v3::RateLimitService::NewStub(server_->DataChannel());
   const auto ask = [&](const std::string& token, const std::string& domain) {
     v3::RateLimitRequest request;
@@ -389,6 +391,33 @@ TEST_F(ClientsTest, EnvoysAndKuadrantsCallersAreCheckedByDomain) {
   EXPECT_TRUE(CallWith("checkout-token", *other, &kuadrant::RateLimitService::Stub::Report, request,
                        &response)
                   .ok());
+  const auto reserve = [&](const std::string& token, const std::string& domain) {
+    kuadrant::ReserveRequest asked;
+    asked.set_domain(domain);
+    asked.add_descriptors()->add_entries()->set_key("user");
+    asked.set_amount(1);
+    kuadrant::ReserveResponse reserved;
+    const grpc::Status status =
+        CallWith(token, *other, &kuadrant::RateLimitService::Stub::Reserve, asked, &reserved);
+    return std::pair(status, reserved.reservation_id());
+  };
+  const auto commit = [&](const std::string& token, const std::string& id) {
+    kuadrant::CommitRequest asked;
+    asked.set_domain("shop");
+    asked.add_descriptors()->add_entries()->set_key("user");
+    asked.set_reservation_id(id);
+    asked.set_actual_amount(1);
+    kuadrant::CommitResponse committed;
+    return CallWith(token, *other, &kuadrant::RateLimitService::Stub::Commit, asked, &committed);
+  };
+  EXPECT_EQ(reserve("checkout-token", "bank").first.error_code(), StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(reserve("", "shop").first.error_code(), StatusCode::UNAUTHENTICATED);
+  const auto [status, id] = reserve("checkout-token", "shop");
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_FALSE(id.empty());
+  EXPECT_EQ(commit("", id).error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(commit("bank-token", id).error_code(), StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(commit("checkout-token", id).ok());
 }
 
 TEST_F(ClientsTest, BadFileExitsWithTwo) {
