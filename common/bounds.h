@@ -59,6 +59,9 @@ inline constexpr size_t kMaxQueryBytes = size_t{256} << 10;
 // Bytes of a receipt: 16 charges with the longest names and keys.
 inline constexpr size_t kMaxReceiptBytes = size_t{16} << 10;
 
+// Bytes of a request of server reflection or of a health check, which all may call: a name.
+inline constexpr size_t kMaxNameRequestBytes = 4096;
+
 // Watch: time between two answers, and watches open at once, each of which costs a query per
 // interval.
 inline constexpr int64_t kMinWatchIntervalNs = 10'000'000;

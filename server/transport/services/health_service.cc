@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/bounds.h"
 #include "common/errors.h"
 #include "common/net/event_loop.h"
 #include "common/protobuf_wire.h"
@@ -54,7 +55,8 @@ struct HealthService::Watcher : std::enable_shared_from_this<Watcher> {
 HealthService::HealthService(std::string service) : service_(std::move(service)) {}
 
 void HealthService::Register(MethodTable* methods) {
-  const MethodOptions exempt{.exempt_from_shedding = true, .max_request_bytes = 4096};
+  const MethodOptions exempt{.exempt_from_shedding = true,
+                             .max_request_bytes = common::bounds::kMaxNameRequestBytes};
   methods->AddUnary("/grpc.health.v1.Health/Check", *this, exempt);
   methods->AddStreaming("/grpc.health.v1.Health/Watch", *this, exempt);
 }
