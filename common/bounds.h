@@ -25,8 +25,8 @@ inline constexpr size_t kMaxCharges = 16;
 // other connections; its answer waits for the last.
 inline constexpr size_t kMaxBatch = 4096;
 
-// Bytes of an acquisition: 16 charges with the longest names and keys have 11 KiB. A batch is
-// decoded in steps of whole acquisitions.
+// Bytes of an acquisition, or of a settlement: 16 charges with the longest names and keys have 11
+// KiB, and a receipt has at most 16. A batch is decoded in steps of whole ones.
 inline constexpr size_t kMaxAcquisitionBytes = size_t{64} << 10;
 
 // Buckets of a Query or a Watch.
@@ -43,7 +43,7 @@ inline constexpr int64_t kDefaultHoldForNs = int64_t{30} * 1'000'000'000;
 inline constexpr uint32_t kMaxListHolds = 10'000;
 inline constexpr uint32_t kDefaultListHolds = 1000;
 
-// Receipts of a Renew: as the acquisitions of a batch.
+// Receipts of a Renew: as the acquisitions of a batch. Both are decoded in steps.
 inline constexpr size_t kMaxRenewedReceipts = 4096;
 
 // How far ahead a reservation may lie: at most, and if its limit has no max_wait. A reservation

@@ -123,6 +123,11 @@ inline absl::Status AcquisitionTooLarge(size_t acquisition, size_t bytes) {
                  bounds::kMaxAcquisitionBytes);
 }
 
+inline absl::Status SettlementTooLarge(size_t settlement, size_t bytes) {
+  return Invalid(absl::StrCat("settlements[", settlement, "]"), bytes, " bytes; at most ",
+                 bounds::kMaxAcquisitionBytes);
+}
+
 inline absl::Status NoBuckets() { return Invalid("buckets", "none given; name at least one"); }
 
 inline absl::Status TooManyBuckets(size_t buckets) {

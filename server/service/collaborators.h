@@ -44,6 +44,10 @@ inline constexpr size_t kMaxAttempts = 8;
 inline constexpr size_t kSliceDecisions = 512;
 inline constexpr int64_t kSliceWork = kSliceDecisions * store::Operation::kStepsPerDecision;
 
+// The work of opening a receipt, in decisions on one bucket: checking its MAC takes most of it.
+inline constexpr size_t kReceiptCost = 16;
+inline constexpr size_t ReceiptCost(size_t bytes) { return kReceiptCost + bytes / 64; }
+
 }  // namespace sluice::service
 
 #endif  // SLUICE_SERVER_SERVICE_COLLABORATORS_H_

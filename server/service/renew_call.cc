@@ -14,10 +14,6 @@ namespace {
 namespace bounds = common::bounds;
 namespace errors = common::errors;
 
-// Receipts of a slice, about 50 us: to check a receipt's MAC takes most of it.
-constexpr size_t kReceiptsOfSlice = 32;
-constexpr size_t kReceiptCost = kSliceDecisions / kReceiptsOfSlice;
-
 }  // namespace
 
 void RenewCall::Reset() {
@@ -56,10 +52,12 @@ void RenewCall::DecideSlice() {
   charges_.clear();
   asked_.clear();
   attempts_ = 0;
-  const size_t most = sliced_ || with_->store.Shared() ? kReceiptsOfSlice : receipts_.size();
-  const size_t end = std::min(next_ + most, receipts_.size());
-  slice_cost_ = (end - next_) * kReceiptCost;
-  while (next_ < end) Open(next_++);
+  slice_cost_ = 0;
+  const size_t most_cost = sliced_ || with_->store.Shared() ? kSliceDecisions : SIZE_MAX;
+  while (next_ < receipts_.size() && slice_cost_ < most_cost) {
+    slice_cost_ += ReceiptCost(receipts_[next_].size());
+    Open(next_++);
+  }
   Ask();
 }
 
@@ -129,7 +127,7 @@ void RenewCall::Decided() {
     for (const Asked& one : again) Open(one.receipt);
     return Ask();
   }
-  if (more() && with_->store.Shared()) return DecideSlice();
+  if (more() && !sliced_) return DecideSlice();
   done_(context_, this);
 }
 

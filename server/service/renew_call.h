@@ -44,8 +44,7 @@ class RenewCall {
     if (++added_ <= common::bounds::kMaxRenewedReceipts) receipts_.push_back(receipt);
   }
 
-  // As AcquireCall's: DoneFn is called after each slice, and only the last has results. With a
-  // shared store it is called once.
+  // As AcquireCall's: DoneFn is called after each slice, and only the last has results.
   void DecideInSlices() { sliced_ = true; }
   bool more() const { return status_.ok() && next_ < receipts_.size(); }
   size_t slice_cost() const { return slice_cost_; }

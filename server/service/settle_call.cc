@@ -18,7 +18,7 @@ void SettleCall::Reset(Form form) {
   items_.clear();
   actuals_.clear();
   charges_.clear();
-  next_ = 0;
+  first_ = next_ = 0;
   step_ = Step::kPrepare;
   decoded_.charges.clear();
   table_.reset();
@@ -57,22 +57,24 @@ void SettleCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn do
   Run();
 }
 
-void SettleCall::Continue() { Run(); }
+void SettleCall::Continue() {
+  first_ = next_;
+  slice_cost_ = 0;
+  Run();
+}
 
 void SettleCall::Run() {
-  slice_cost_ = 0;
-  while (next_ < items_.size()) {
+  while (next_ < items_.size() && !(sliced_ && slice_cost_ >= kSliceDecisions)) {
     Item& item = items_[next_];
     if (step_ == Step::kPrepare) {
+      slice_cost_ += ReceiptCost(item.receipt.size());
       item.result.status = Prepare(item);
       attempts_ = 0;
-      step_ = Step::kAsk;
       if (!item.result.status.ok()) {
-        ++slice_cost_;
         ++next_;
-        step_ = Step::kPrepare;
         continue;
       }
+      step_ = Step::kAsk;
     }
     if (step_ == Step::kAsk && !Resolve()) {
       item.result.outcome = store::SettleOutcome::kUnknown;
@@ -96,8 +98,7 @@ void SettleCall::Run() {
       ++next_;
       step_ = Step::kPrepare;
     }
-    const bool ends = operation_.undecided > 0 || slice_cost_ >= kSliceDecisions;
-    if (sliced_ && ends && next_ < items_.size()) break;
+    if (sliced_ && operation_.undecided > 0) break;
   }
   done_(context_, this);
 }
@@ -105,8 +106,6 @@ void SettleCall::Run() {
 void SettleCall::Decided() {
   const bool later = step_ == Step::kWaiting;
   step_ = Step::kDecided;
-  // A call whose store answers later is not carried out in slices.
-  if (later) sliced_ = false;
   if (later) Run();
 }
 

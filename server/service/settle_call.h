@@ -67,11 +67,16 @@ class SettleCall {
     if (begun_ <= common::bounds::kMaxBatch) items_.back().more = more;
   }
   void AddActual(std::string_view limit, std::string_view key, uint64_t permits);
+  // Settlements begun, also those over the bound.
+  size_t begun() const { return begun_; }
 
-  // As AcquireCall's, but only the last slice has results.
+  // As AcquireCall's. A slice has the results of [first, end). A store that answers later ends no
+  // slice by that.
   void DecideInSlices() { sliced_ = true; }
   bool more() const { return next_ < items_.size() && status_.ok(); }
   size_t slice_cost() const { return slice_cost_; }
+  size_t first() const { return first_; }
+  size_t end() const { return next_; }
 
   // After completion: why the call as a whole failed.
   const absl::Status& status() const { return status_; }
@@ -136,7 +141,8 @@ class SettleCall {
   std::vector<Actual> actuals_;
   std::vector<SettledCharge> charges_;
 
-  // The settlement under way: items_[next_].
+  // The settlement under way: items_[next_]. The slice began with first_.
+  size_t first_ = 0;
   size_t next_ = 0;
   Step step_ = Step::kPrepare;
   size_t attempts_ = 0;

@@ -79,6 +79,46 @@ class LateStore final : public store::Store {
            operation->Done();
          }});
   }
+  void Settle(store::SettleOperation* operation) override {
+    struct Inner final : store::SettleOperation {
+      void Done() override {}
+    };
+    Add({[this, operation] {
+           Inner inner;
+           inner.receipt_id = operation->receipt_id;
+           inner.grant_time_ns = operation->grant_time_ns;
+           inner.estimate = operation->estimate;
+           inner.charges = operation->charges;
+           inner.charged_by = operation->charged_by;
+           inner.actual = operation->actual;
+           inner.settled = operation->settled;
+           inner.more = operation->more;
+           store_.Settle(&inner);
+           operation->falling = inner.falling;
+           operation->actual_before = inner.actual_before;
+           operation->outcome = inner.outcome;
+         },
+         [operation](bool lost) {
+           if (lost) operation->outcome = store::SettleOutcome::kUnavailable;
+           operation->Done();
+         }});
+  }
+  void Renew(store::RenewOperation* operation) override {
+    struct Inner final : store::RenewOperation {
+      void Done() override {}
+    };
+    Add({[this, operation] {
+           Inner inner;
+           inner.items = operation->items;
+           store_.Renew(&inner);
+         },
+         [operation](bool lost) {
+           for (store::Renewal& renewal : operation->items) {
+             if (lost) renewal.outcome = store::RenewOutcome::kUnavailable;
+           }
+           operation->Done();
+         }});
+  }
   void Move(store::MoveOperation* operation) override {
     struct Inner final : store::MoveOperation {
       void Done() override {}

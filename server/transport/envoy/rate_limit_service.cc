@@ -18,7 +18,6 @@ template <DescriptorCall::Method kMethod>
 struct DescriptorKind : AnyKind<DescriptorCall, &DescriptorLimiter::Decide> {
   using Limiter = DescriptorLimiter;
   static constexpr int64_t kUnits = 4;
-  static size_t PendingBytes(const Call& call) { return call.memory(); }
   static absl::Status Decode(absl::Span<const uint8_t> bytes, DescriptorCall* call) {
     call->Reset(kMethod);
     using Method = DescriptorCall::Method;

@@ -17,7 +17,6 @@ constexpr int64_t kQueryUnits = 12;
 
 struct QueryKind : AnyKind<service::QueryCall, &service::RateLimiter::Query> {
   static constexpr int64_t kUnits = kQueryUnits;
-  static size_t PendingBytes(const Call& call) { return call.memory(); }
   static constexpr auto Decode = DecodeQuery;
   static constexpr auto Encode = EncodeQuery;
 };

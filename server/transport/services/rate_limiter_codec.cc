@@ -3,6 +3,7 @@
 #include <cstring>
 #include <iterator>
 #include <string_view>
+#include <type_traits>
 
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
@@ -356,18 +357,46 @@ WireWriter WriteResult(const service::AcquireCall& call, size_t i,
   return out;
 }
 
-void WriteSettled(const service::SettleCall& call, const service::SettleCall::Result& result,
-                  v1::SettleResponse* out) {
-  out->set_outcome(ToWire(result.outcome));
+// The most bytes that WriteSettled, or the error in its place, needs.
+size_t MaxBytes(const service::SettleCall& call, const service::SettleCall::Result& result) {
+  if (!result.status.ok()) return 5 * WireWriter::kFieldBytes + result.status.message().size();
+  size_t bytes = 3 * WireWriter::kFieldBytes;
   for (size_t c = 0; c < result.charges; ++c) {
     const service::SettledCharge& charge = call.charge(result.first_charge + c);
-    v1::SettledCharge* const to = out->add_charges();
-    to->mutable_limit()->assign(charge.limit);
-    to->mutable_key()->assign(charge.key);
-    to->set_given_back(charge.permits.given_back);
-    to->set_charged(charge.permits.charged);
-    to->set_forgiven(charge.permits.forgiven);
+    bytes += 6 * WireWriter::kFieldBytes + charge.limit.size() + charge.key.size();
   }
+  return bytes;
+}
+
+WireWriter WriteSettled(const service::SettleCall& call, const service::SettleCall::Result& result,
+                        WireWriter out) {
+  using Charge = v1::SettledCharge;
+  if (const auto outcome = ToWire(result.outcome); outcome != v1::SETTLE_OUTCOME_UNSPECIFIED) {
+    out.Varint(v1::SettleResponse::kOutcomeFieldNumber, outcome);
+  }
+  for (size_t c = 0; c < result.charges; ++c) {
+    const service::SettledCharge& charge = call.charge(result.first_charge + c);
+    uint8_t* const mark = out.BeginMessage(v1::SettleResponse::kChargesFieldNumber);
+    if (!charge.limit.empty()) out.Bytes(Charge::kLimitFieldNumber, charge.limit);
+    if (!charge.key.empty()) out.Bytes(Charge::kKeyFieldNumber, charge.key);
+    const auto number = [&out](uint32_t field, uint64_t value) {
+      if (value != 0) out.Varint(field, value);
+    };
+    number(Charge::kGivenBackFieldNumber, charge.permits.given_back);
+    number(Charge::kChargedFieldNumber, charge.permits.charged);
+    number(Charge::kForgivenFieldNumber, charge.permits.forgiven);
+    out.EndMessage(mark);
+  }
+  return out;
+}
+
+// An Error, in a result of a Renew or a SettleBatch.
+WireWriter WriteError(uint32_t field, const absl::Status& status, WireWriter out) {
+  uint8_t* const error = out.BeginMessage(field);
+  out.Varint(v1::Error::kCodeFieldNumber, static_cast<uint64_t>(status.code()));
+  out.Bytes(v1::Error::kMessageFieldNumber, common::ToStd(status.message()));
+  out.EndMessage(error);
+  return out;
 }
 
 void WriteBucket(const service::BucketStatus& bucket, v1::BucketStatus* out) {
@@ -473,15 +502,7 @@ absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* 
 }
 
 absl::Status DecodeRenew(absl::Span<const uint8_t> bytes, service::RenewCall* call) {
-  call->Reset();
-  WireReader reader(bytes);
-  while (reader.Next()) {
-    std::string_view receipt;
-    if (reader.field() == fields::RenewRequest::kReceipts && reader.ReadBytes(&receipt)) {
-      call->AddReceipt(receipt);
-    }
-  }
-  return reader.ok() ? absl::OkStatus() : Broken("RenewRequest");
+  return RenewDecoder(bytes, call).Step(bytes.size());
 }
 
 absl::Status DecodeSettle(absl::Span<const uint8_t> bytes, service::SettleCall* call) {
@@ -491,21 +512,69 @@ absl::Status DecodeSettle(absl::Span<const uint8_t> bytes, service::SettleCall* 
 }
 
 absl::Status DecodeSettleBatch(absl::Span<const uint8_t> bytes, service::SettleCall* call) {
-  call->Reset(service::SettleCall::Form::kBatch);
-  WireReader reader(bytes);
-  for (size_t i = 0; reader.Next();) {
-    std::string_view settlement;
-    if (reader.field() != fields::SettleBatchRequest::kSettlements ||
-        !reader.ReadBytes(&settlement)) {
-      continue;
-    }
-    if (const char* const broken = ReadSettle(WireReader(settlement), call); broken != nullptr) {
-      return Broken(absl::StrCat("settlements[", i, "].", broken));
-    }
-    ++i;
-  }
-  return reader.ok() ? absl::OkStatus() : Broken("SettleBatchRequest");
+  return SettleBatchDecoder(bytes, call).Step(bytes.size());
 }
+
+namespace {
+
+constexpr const char* NameOf(const service::RenewCall*) { return "RenewRequest"; }
+constexpr const char* NameOf(const service::SettleCall*) { return "SettleBatchRequest"; }
+
+void ResetForBatch(service::RenewCall* call) { call->Reset(); }
+void ResetForBatch(service::SettleCall* call) { call->Reset(service::SettleCall::Form::kBatch); }
+
+absl::Status ReadItem(std::string_view receipt, service::RenewCall* call) {
+  call->AddReceipt(receipt);
+  return absl::OkStatus();
+}
+
+absl::Status ReadItem(std::string_view settlement, service::SettleCall* call) {
+  if (settlement.size() > common::bounds::kMaxAcquisitionBytes) {
+    return common::errors::SettlementTooLarge(call->begun(), settlement.size());
+  }
+  const char* const broken = ReadSettle(WireReader(settlement), call);
+  if (broken == nullptr) return absl::OkStatus();
+  return Broken(absl::StrCat("settlements[", call->begun() - 1, "].", broken));
+}
+
+}  // namespace
+
+template <typename Call>
+ItemDecoder<Call>::ItemDecoder(absl::Span<const uint8_t> bytes, Call* call)
+    : call_(call), reader_(bytes) {
+  ResetForBatch(call);
+}
+
+template <typename Call>
+absl::Status ItemDecoder<Call>::Step(size_t step_bytes) {
+  static_assert(fields::RenewRequest::kReceipts == 1);
+  static_assert(fields::SettleBatchRequest::kSettlements == 1);
+  // 100 ns: so many fields, and so many bytes of a settlement, which has fields too.
+  constexpr size_t kFieldsPerUnit = 16;
+  constexpr size_t kBytesPerUnit = 32;
+  const size_t left = reader_.left();
+  const size_t stop = left - std::min(left, step_bytes);
+  size_t read = 0;
+  size_t bytes = 0;
+  absl::Status status;
+  do {
+    if (!reader_.Next()) {
+      done_ = true;
+      break;
+    }
+    ++read;
+    std::string_view item;
+    if (reader_.field() != 1 || !reader_.ReadBytes(&item)) continue;
+    if (std::is_same_v<Call, service::SettleCall>) bytes += item.size();
+    status = ReadItem(item, call_);
+  } while (status.ok() && (stop == 0 || reader_.left() > stop));
+  units_ = static_cast<int64_t>(1 + read / kFieldsPerUnit + bytes / kBytesPerUnit);
+  if (!status.ok()) return status;
+  return reader_.ok() ? absl::OkStatus() : Broken(NameOf(call_));
+}
+
+template class ItemDecoder<service::RenewCall>;
+template class ItemDecoder<service::SettleCall>;
 
 absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options) {
   WireReader reader(bytes);
@@ -577,8 +646,8 @@ void EncodeRefund(const service::RefundCall& call, Buffer* out) {
 void EncodeRenew(const service::RenewCall& call, Buffer* out) {
   for (size_t i = 0; i < call.size(); ++i) {
     const service::RenewCall::Result& result = call.result(i);
-    const std::string_view message = common::ToStd(result.status.message());
-    uint8_t* const start = out->Reserve(8 * WireWriter::kFieldBytes + message.size());
+    uint8_t* const start =
+        out->Reserve(8 * WireWriter::kFieldBytes + result.status.message().size());
     WireWriter writer(start);
     uint8_t* const item = writer.BeginMessage(fields::RenewResponse::kResults);
     if (result.status.ok()) {
@@ -588,10 +657,7 @@ void EncodeRenew(const service::RenewCall& call, Buffer* out) {
         writer = WriteDuration(fields::RenewResult::kHeldFor, result.held_for_ns, writer);
       }
     } else {
-      uint8_t* const error = writer.BeginMessage(fields::RenewResult::kError);
-      writer.Varint(v1::Error::kCodeFieldNumber, static_cast<uint64_t>(result.status.code()));
-      writer.Bytes(v1::Error::kMessageFieldNumber, message);
-      writer.EndMessage(error);
+      writer = WriteError(fields::RenewResult::kError, result.status, writer);
     }
     writer.EndMessage(item);
     out->Commit(static_cast<size_t>(writer.at() - start));
@@ -599,24 +665,28 @@ void EncodeRenew(const service::RenewCall& call, Buffer* out) {
 }
 
 void EncodeSettle(const service::SettleCall& call, Buffer* out) {
-  v1::SettleResponse response;
-  WriteSettled(call, call.result(0), &response);
-  Append(response, out);
+  const service::SettleCall::Result& result = call.result(0);
+  uint8_t* const start = out->Reserve(MaxBytes(call, result));
+  const WireWriter writer = WriteSettled(call, result, WireWriter(start));
+  out->Commit(static_cast<size_t>(writer.at() - start));
 }
 
 void EncodeSettleBatch(const service::SettleCall& call, Buffer* out) {
-  v1::SettleBatchResponse response;
-  for (size_t i = 0; i < call.size(); ++i) {
+  for (size_t i = call.first(); i < call.end(); ++i) {
     const service::SettleCall::Result& result = call.result(i);
-    v1::SettleResult* const to = response.add_results();
+    uint8_t* const start = out->Reserve(MaxBytes(call, result));
+    WireWriter writer(start);
+    uint8_t* const item = writer.BeginMessage(v1::SettleBatchResponse::kResultsFieldNumber);
     if (result.status.ok()) {
-      WriteSettled(call, result, to->mutable_response());
-      continue;
+      uint8_t* const response = writer.BeginMessage(v1::SettleResult::kResponseFieldNumber);
+      writer = WriteSettled(call, result, writer);
+      writer.EndMessage(response);
+    } else {
+      writer = WriteError(v1::SettleResult::kErrorFieldNumber, result.status, writer);
     }
-    to->mutable_error()->set_code(static_cast<int>(result.status.code()));
-    to->mutable_error()->mutable_message()->assign(common::ToStd(result.status.message()));
+    writer.EndMessage(item);
+    out->Commit(static_cast<size_t>(writer.at() - start));
   }
-  Append(response, out);
 }
 
 std::string EncodeWatch(absl::Span<const service::BucketStatus> buckets, int64_t wall_ns) {

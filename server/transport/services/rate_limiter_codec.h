@@ -45,6 +45,25 @@ class BatchDecoder {
   int64_t units_ = 0;
   bool done_ = false;
 };
+// DecodeRenew or DecodeSettleBatch in steps.
+template <typename Call>
+class ItemDecoder {
+ public:
+  // Resets the call.
+  ItemDecoder(absl::Span<const uint8_t> bytes, Call* call);
+  // As BatchDecoder's.
+  absl::Status Step(size_t step_bytes);
+  bool done() const { return done_; }
+  int64_t units() const { return units_; }
+
+ private:
+  Call* call_;
+  common::WireReader reader_;
+  int64_t units_ = 0;
+  bool done_ = false;
+};
+using RenewDecoder = ItemDecoder<service::RenewCall>;
+using SettleBatchDecoder = ItemDecoder<service::SettleCall>;
 absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* call);
 absl::Status DecodeRefund(absl::Span<const uint8_t> bytes, service::RefundCall* call);
 absl::Status DecodeRenew(absl::Span<const uint8_t> bytes, service::RenewCall* call);
@@ -53,8 +72,9 @@ absl::Status DecodeSettle(absl::Span<const uint8_t> bytes, service::SettleCall* 
 absl::Status DecodeSettleBatch(absl::Span<const uint8_t> bytes, service::SettleCall* call);
 absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options);
 
-// Append the response; for a batch, the part of the slice that was decided. REQUIRES: the call
-// completed with an OK status; for EncodeAcquire and EncodeSettle, result(0) is OK too.
+// Append the response; for a batch of either kind, the part of the slice that was decided.
+// REQUIRES: the call completed with an OK status; for EncodeAcquire and EncodeSettle, result(0) is
+// OK too.
 void EncodeAcquire(const service::AcquireCall& call, Buffer* out);
 void EncodeAcquireBatch(const service::AcquireCall& call, Buffer* out);
 void EncodeQuery(const service::QueryCall& call, Buffer* out);

@@ -9,7 +9,8 @@ namespace {
 
 struct RenewKind : AnyKind<service::RenewCall, &service::RateLimiter::Renew> {
   static constexpr int64_t kUnits = 1;
-  static constexpr auto Decode = DecodeRenew;
+  static constexpr bool kSlicesLater = true;
+  using Decoder = RenewDecoder;
   static constexpr auto Encode = EncodeRenew;
 };
 

@@ -18,8 +18,10 @@ struct SettleKind : AnyKind<service::SettleCall, &service::RateLimiter::Settle> 
 };
 
 struct SettleBatchKind : AnyKind<service::SettleCall, &service::RateLimiter::Settle> {
-  static constexpr int64_t kUnits = 10;
-  static constexpr auto Decode = DecodeSettleBatch;
+  static constexpr int64_t kUnits = 2;
+  static constexpr bool kSlicesLater = true;
+  static constexpr bool kEncodesSlices = true;
+  using Decoder = SettleBatchDecoder;
   static constexpr auto Encode = EncodeSettleBatch;
 };
 

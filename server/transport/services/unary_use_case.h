@@ -1,5 +1,6 @@
 // UnaryUseCase: the handler of a method that decodes a request, lets the use case decide, and
-// encodes the answer. Used by Acquire, Query, Refund and Envoy's rate-limit service.
+// encodes the answer. Used by all unary methods but AcquireBatch, and by Envoy's rate-limit
+// service.
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
 
@@ -21,14 +22,19 @@
 
 namespace sluice::transport {
 
-// The steps that are the same for most methods. Beside them, a kind has Decode, Encode, and kUnits:
-// the work of one item of a call (ServerCall::Spend).
+// The steps that are the same for most methods. Beside them, a kind has Encode, kUnits: the work of
+// one item of a call (ServerCall::Spend), and Decode or, for large requests, a Decoder: its class
+// decodes in steps, as BatchDecoder does.
 template <typename CallType, auto kDecide>
 struct AnyKind {
   using Call = CallType;
   using Limiter = service::RateLimiter;
+  // Whether a store that answers later may leave more() slices.
+  static constexpr bool kSlicesLater = false;
+  // Whether Encode is called for each slice.
+  static constexpr bool kEncodesSlices = false;
   // What an undecided call holds, beyond the price of every call.
-  static size_t PendingBytes(const Call&) { return 0; }
+  static size_t PendingBytes(const Call& call) { return call.memory(); }
   template <typename Limiter>
   static void Decide(Limiter& limiter, Call* call, int64_t deadline_ns, typename Call::DoneFn done,
                      void* context) {
@@ -52,25 +58,31 @@ class UnaryUseCase final : public UnaryMethod {
   void OnCall(ServerCall& rpc, absl::Span<const uint8_t> request) override {
     CallPool<Item>& pool = pools_[rpc.loop_index()];
     Item& item = pool.Take();
-    if (const absl::Status decoded = Kind::Decode(request, &item.call); !decoded.ok()) {
-      pool.Give(item);
-      rpc.Finish(decoded);
-      return;
-    }
-    rpc.Spend(UnitsOf(request, Kind::kUnits, item.call.size()));
-    if (rpc.caller() != nullptr) item.call.UseCaller(rpc.TakeCaller());
-    item.call.DecideInSlices();
     item.rpc = &rpc;
     item.owner = this;
     item.pool = &pool;
     item.loop = &rpc.loop();
-    rpc.set_state(&item);
-    Decide(item,
-           [&](auto done) { Kind::Decide(limiter_, &item.call, rpc.deadline_ns(), done, &item); });
+    if constexpr (kDecodesInSteps) {
+      item.decoder = Decoder(request, &item.call);
+      rpc.set_state(&item);
+      return DecodeSteps(item);
+    } else {
+      if (const absl::Status decoded = Kind::Decode(request, &item.call); !decoded.ok()) {
+        pool.Give(item);
+        rpc.Finish(decoded);
+        return;
+      }
+      rpc.Spend(UnitsOf(request, Kind::kUnits, item.call.size()));
+      rpc.set_state(&item);
+      Start(item);
+    }
   }
 
   void OnTurn(ServerCall& rpc) override {
     auto& item = *static_cast<Item*>(rpc.state());
+    if constexpr (kDecodesInSteps) {
+      if (!item.decoder.done()) return DecodeSteps(item);
+    }
     Decide(item, [&](auto) { limiter_.Continue(&item.call); });
   }
 
@@ -91,10 +103,31 @@ class UnaryUseCase final : public UnaryMethod {
   }
 
  private:
+  static constexpr bool kDecodesInSteps = requires { typename Kind::Decoder; };
+  template <typename Of>
+  struct DecoderOf {
+    struct Type {};
+  };
+  template <typename Of>
+    requires requires { typename Of::Decoder; }
+  struct DecoderOf<Of> {
+    using Type = typename Of::Decoder;
+  };
+  using Decoder = typename DecoderOf<Kind>::Type;
+  static Decoder MakeDecoder(Call* call) {
+    if constexpr (kDecodesInSteps) {
+      return Decoder({}, call);
+    } else {
+      return {};
+    }
+  }
+  static constexpr size_t kDecodeBytes = 16 << 10;
+
   struct Item : Pooled<Item> {
     size_t memory() const { return sizeof(Item) + call.memory(); }
 
     Call call;
+    [[no_unique_address]] Decoder decoder = MakeDecoder(&call);
     ServerCall* rpc = nullptr;  // null: the call was cancelled
     bool* decided = nullptr;    // while Decide runs
     bool waits_for_turn = false;
@@ -104,6 +137,35 @@ class UnaryUseCase final : public UnaryMethod {
     std::unique_ptr<common::Buffer>
         kept;  // the request of a cancelled call; `call` has views into it
   };
+
+  // Decodes until the turn has ended, or starts the call.
+  void DecodeSteps(Item& item) {
+    ServerCall& rpc = *item.rpc;
+    do {
+      const absl::Status status = item.decoder.Step(kDecodeBytes);
+      rpc.Spend(item.decoder.units());
+      if (!status.ok()) {
+        item.pool->Give(item);
+        rpc.Finish(status);
+        return;
+      }
+    } while (!item.decoder.done() && !rpc.turn_ended());
+    if (!item.decoder.done()) {
+      item.waits_for_turn = true;
+      rpc.ContinueLater();
+      return;
+    }
+    rpc.Spend(Kind::kUnits * static_cast<int64_t>(item.call.size()));
+    Start(item);
+  }
+
+  void Start(Item& item) {
+    ServerCall& rpc = *item.rpc;
+    if (rpc.caller() != nullptr) item.call.UseCaller(rpc.TakeCaller());
+    item.call.DecideInSlices();
+    Decide(item,
+           [&](auto done) { Kind::Decide(limiter_, &item.call, rpc.deadline_ns(), done, &item); });
+  }
 
   // Decides the next slice: start(done) starts that.
   template <typename Start>
@@ -126,11 +188,15 @@ class UnaryUseCase final : public UnaryMethod {
   }
 
   void Decided(Item& item) {
-    if (item.decided != nullptr) {
-      *std::exchange(item.decided, nullptr) = true;
+    const bool at_once = item.decided != nullptr;
+    if (at_once) *std::exchange(item.decided, nullptr) = true;
+    if (at_once || (Kind::kSlicesLater && item.rpc != nullptr)) {
       item.rpc->Spend(static_cast<int64_t>(item.call.slice_cost()));
       if (item.call.more()) {
+        if constexpr (Kind::kEncodesSlices) Kind::Encode(item.call, &item.rpc->response());
         item.waits_for_turn = true;
+        // Pending bytes would let the call wait for itself.
+        item.rpc->SetPendingBytes(0);
         item.rpc->ContinueLater();
         return;
       }

@@ -4,13 +4,14 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/late_store.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::service {
 namespace {
 
 using store::SettleOutcome;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class SettleTest : public ServiceTest {
  protected:
@@ -343,6 +344,68 @@ TEST_F(SettleTest, BatchSettlesInOrderAndReportsErrorsAlone) {
   EXPECT_EQ(settle_.result(3).outcome, SettleOutcome::kSettled);
   EXPECT_EQ(Remaining("child", "k"), 9);
   EXPECT_EQ(Remaining("other", "k"), 9);
+}
+
+TEST_F(SettleTest, ChecksWrongReceiptsInSlices) {
+  const std::string wrong(100, 'w');
+  settle_.Reset(SettleCall::Form::kBatch);
+  for (int i = 0; i < 1000; ++i) {
+    settle_.BeginSettlement();
+    settle_.SetReceipt(wrong);
+  }
+  settle_.DecideInSlices();
+  int slices = 0;
+  limiter_.Settle(
+      &settle_, store::kNoDeadline,
+      [](void* context, SettleCall*) { ++*static_cast<int*>(context); }, &slices);
+  while (true) {
+    EXPECT_LE(settle_.end() - settle_.first(), kSliceDecisions / kReceiptCost);
+    EXPECT_GE(settle_.slice_cost(), (settle_.end() - settle_.first()) * kReceiptCost);
+    if (!settle_.more()) break;
+    limiter_.Continue(&settle_);
+  }
+  EXPECT_GE(slices, 1000 / 32);
+  EXPECT_EQ(settle_.result(999).status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SettleTest, ChecksReceiptsOfDeletedLimitsInSlices) {
+  const std::string receipt = Estimate("unowed", "k", 1);
+  Load({Slow("child", 10, 5, {"parent"}), Slow("parent", 100, 50, {})});
+  settle_.Reset(SettleCall::Form::kBatch);
+  for (int i = 0; i < 100; ++i) {
+    settle_.BeginSettlement();
+    settle_.SetReceipt(receipt);
+  }
+  settle_.DecideInSlices();
+  limiter_.Settle(&settle_, store::kNoDeadline, [](void*, SettleCall*) {}, nullptr);
+  EXPECT_LE(settle_.end(), kSliceDecisions / kReceiptCost);
+  while (settle_.more()) limiter_.Continue(&settle_);
+  EXPECT_EQ(settle_.result(99).outcome, SettleOutcome::kUnknown);
+}
+
+// The wrong receipts follow a right one, which the store settles later.
+TEST_F(SettleTest, ChecksReceiptsInSlicesAfterALateAnswer) {
+  const std::string right = Estimate("child", "k", 8);
+  const std::string wrong(100, 'w');
+  ::sluice::testing::LateStore late(store_, {.shared = true}, 1);
+  RateLimiter limiter{registry_, late, clock_, metrics_, usage_, signer_};
+  settle_.Reset(SettleCall::Form::kBatch);
+  for (int i = 0; i < 500; ++i) {
+    settle_.BeginSettlement();
+    settle_.SetReceipt(i == 0 ? right : wrong);
+  }
+  settle_.DecideInSlices();
+  int slices = 0;
+  limiter.Settle(
+      &settle_, store::kNoDeadline,
+      [](void* context, SettleCall*) { ++*static_cast<int*>(context); }, &slices);
+  EXPECT_EQ(slices, 0);
+  while (late.Step()) continue;
+  EXPECT_EQ(slices, 1);
+  EXPECT_LE(settle_.end(), kSliceDecisions / kReceiptCost);
+  while (settle_.more()) limiter.Continue(&settle_);
+  EXPECT_EQ(settle_.result(0).outcome, SettleOutcome::kSettled);
+  EXPECT_FALSE(settle_.result(499).status.ok());
 }
 
 TEST_F(SettleTest, BatchOfMoreThanTheBoundIsRefused) {

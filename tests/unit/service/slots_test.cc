@@ -14,12 +14,13 @@
 #include "common/log.h"
 #include "server/service/limit_admin.h"
 #include "server/service/renew_call.h"
+#include "tests/support/late_store.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::service {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 limits::LimitSpec Slots(std::string name, uint64_t permits, int64_t hold_for_ns = 30 * kSecond) {
   return Concurrency(std::move(name), permits, hold_for_ns);
@@ -251,6 +252,31 @@ TEST_F(SlotsTest, RenewsEachReceiptByItself) {
   EXPECT_EQ(call.result(200).status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(call.result(201).status.ok());
   EXPECT_FALSE(call.result(201).renewed) << "an acquisition without slots holds none";
+}
+
+// Each costs its MAC, and a long one more.
+TEST_F(SlotsTest, RenewChecksWrongReceiptsInSlices) {
+  Load({Slots("slots", 1)});
+  ::sluice::testing::LateStore late(store_, {.shared = true}, 1);
+  RateLimiter shared{registry_, late, clock_, metrics_, usage_, signer_};
+  for (RateLimiter* limiter : {&limiter_, &shared}) {
+    for (const size_t bytes : {100, 16 << 10}) {
+      const std::string wrong(bytes, 'w');
+      RenewCall call;
+      call.Reset();
+      for (int i = 0; i < 200; ++i) call.AddReceipt(wrong);
+      call.DecideInSlices();
+      size_t slices = 0;
+      limiter->Renew(
+          &call, store::kNoDeadline,
+          [](void* context, RenewCall*) { ++*static_cast<size_t*>(context); }, &slices);
+      while (call.more()) {
+        EXPECT_LE(call.slice_cost(), kSliceDecisions + ReceiptCost(bytes));
+        limiter->Continue(&call);
+      }
+      EXPECT_GE(slices, 200 * ReceiptCost(bytes) / (kSliceDecisions + ReceiptCost(bytes)));
+    }
+  }
 }
 
 TEST_F(SlotsTest, RenewRefusesNoneTooManyAndLateCalls) {

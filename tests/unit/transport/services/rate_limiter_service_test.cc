@@ -8,6 +8,7 @@
 #include "sluice/v1/rate_limiter.pb.h"
 #include "tests/support/gzip.h"
 #include "tests/support/h2_peer.h"
+#include "tests/support/late_store.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::transport {
@@ -142,6 +143,188 @@ TEST_F(RateLimiterServiceTest, RefusesAnAcquisitionThatIsTooLarge) {
   attacker_->Pump();
   EXPECT_EQ(attacker_->calls[id].status(), "3");
   EXPECT_EQ(attacker_->calls[id].Header("grpc-message").rfind("acquisitions[0]: ", 0), 0u);
+}
+
+// ---- Settlements and renewals
+
+constexpr char kSettleBatch[] = "/sluice.v1.RateLimiter/SettleBatch";
+constexpr char kRenew[] = "/sluice.v1.RateLimiter/Renew";
+
+v1::SettleBatchRequest Settlements(int count, const std::string& receipt) {
+  v1::SettleBatchRequest request;
+  for (int i = 0; i < count; ++i) request.add_settlements()->set_receipt(receipt);
+  return request;
+}
+
+TEST_F(RateLimiterServiceTest, AnswersALargeSettleBatchInOrder) {
+  std::vector<std::string> receipts;
+  for (int i = 0; i < 4096; ++i) {
+    service::AcquisitionOptions options;
+    options.settle_within = service::WireDuration{60, 0};
+    receipts.emplace_back(Acquire("big", "k" + std::to_string(i % 100), 3, options).receipt);
+  }
+  v1::SettleBatchRequest request;
+  for (int i = 0; i < 4096; ++i) {
+    v1::SettleRequest* const one = request.add_settlements();
+    one->set_receipt(i % 10 == 0 ? "wrong" : receipts[static_cast<size_t>(i)]);
+    v1::Charge* const actual = one->add_actual();
+    actual->set_limit("big");
+    actual->set_key("k" + std::to_string(i % 100));
+    actual->set_permits(1);
+  }
+  const int32_t id = attacker_->Call(kSettleBatch, Framed(request.SerializeAsString()));
+  attacker_->Pump();
+  ASSERT_EQ(attacker_->calls[id].status(), "0");
+  v1::SettleBatchResponse response;
+  ASSERT_TRUE(response.ParseFromString(attacker_->calls[id].messages().at(0)));
+  ASSERT_EQ(response.results_size(), 4096);
+  for (int i = 0; i < 4096; ++i) {
+    const v1::SettleResult& result = response.results(i);
+    if (i % 10 == 0) {
+      EXPECT_EQ(result.error().code(), 3);
+      continue;
+    }
+    ASSERT_EQ(result.response().outcome(), v1::SETTLE_OUTCOME_SETTLED) << i;
+    ASSERT_EQ(result.response().charges_size(), 1);
+    EXPECT_EQ(result.response().charges(0).key(), "k" + std::to_string(i % 100));
+    EXPECT_EQ(result.response().charges(0).given_back(), 2u);
+  }
+}
+
+// 4096 wrong receipts, each of which costs a MAC; and a message that is mostly unknown fields.
+TEST_F(RateLimiterServiceTest, ServesOthersBetweenTheStepsOfReceipts) {
+  v1::RenewRequest renew;
+  for (int i = 0; i < 4096; ++i) renew.add_receipts(std::string(100, 'w'));
+  std::string unknown;
+  while (unknown.size() < 4'000'000) unknown += "\x78\x01";
+  for (const auto& [method, bytes] :
+       {std::pair(kSettleBatch, Settlements(4096, std::string(100, 'w')).SerializeAsString()),
+        std::pair(kRenew, renew.SerializeAsString()), std::pair(kSettleBatch, unknown),
+        std::pair(kRenew, unknown)}) {
+    const int32_t id =
+        attacker_->Call(method, Framed(Gzip(bytes), true), {{"grpc-encoding", "gzip"}});
+    attacker_->connection.FeedOnce(attacker_->TakeOutput());
+    v1::AcquireRequest small;
+    small.add_charges()->set_limit("big");
+    const int32_t quick =
+        honest_->Call("/sluice.v1.RateLimiter/Acquire", Framed(small.SerializeAsString()));
+    honest_->connection.FeedOnce(honest_->TakeOutput());
+    honest_->Read();
+    attacker_->Read();
+    EXPECT_EQ(honest_->calls[quick].status(), "0");
+    EXPECT_FALSE(attacker_->calls[id].closed);
+    attacker_->Pump();
+    EXPECT_TRUE(attacker_->calls[id].closed);
+  }
+}
+
+TEST_F(RateLimiterServiceTest, RefusesASettlementThatIsTooLarge) {
+  v1::SettleBatchRequest request = Settlements(2, "r");
+  for (int i = 0; i < 40'000; ++i) request.mutable_settlements(1)->add_actual();
+  const int32_t id = attacker_->Call(kSettleBatch, Framed(request.SerializeAsString()));
+  attacker_->Pump();
+  EXPECT_EQ(attacker_->calls[id].status(), "3");
+  EXPECT_EQ(attacker_->calls[id].Header("grpc-message").rfind("settlements[1]: ", 0), 0u);
+}
+
+// A store that answers when the test says so, as Redis does.
+class LateServiceTest : public service::ServiceTest {
+ protected:
+  LateServiceTest() {
+    Load({service::PerSecond("big", kPermits), Slots()});
+    service_.Register(&server_.methods);
+    client_ = std::make_unique<H2Client>(server_);
+    client_->Pump();
+  }
+  ~LateServiceTest() override {
+    while (late_.Step()) server_.loop->RunOnce(0);
+  }
+  static limits::LimitSpec Slots() {
+    limits::LimitSpec spec;
+    spec.name = "slots";
+    spec.algorithm = algorithm::Kind::kConcurrency;
+    spec.permits = 10;
+    spec.hold_for_ns = 30 * service::kSecond;
+    return spec;
+  }
+  void Answer() {
+    while (late_.Step()) {
+      server_.loop->RunOnce(0);
+      client_->Pump();
+    }
+  }
+
+  H2Server server_;
+  ::sluice::testing::LateStore late_{store_, {.shared = true}, 1};
+  service::RateLimiter later_{registry_, late_, clock_, metrics_, usage_, signer_};
+  service::WatchHub watches_{later_};
+  RateLimiterService service_{later_, watches_, 1};
+  std::unique_ptr<H2Client> client_;
+};
+
+TEST_F(LateServiceTest, NextCallsWaitWhileUndecidedSettlementsHoldTheShare) {
+  service::AcquisitionOptions options;
+  options.settle_within = service::WireDuration{60, 0};
+  const std::string receipt(Acquire("big", "k", 3, options).receipt);
+  v1::SettleBatchRequest request = Settlements(4096, receipt);
+  for (v1::SettleRequest& one : *request.mutable_settlements()) {
+    for (int i = 0; i < 16; ++i) one.add_actual();
+  }
+  // Only the first settlement has no wrong actuals, and so gets to the store.
+  request.mutable_settlements(0)->clear_actual();
+  const std::string body = Framed(Gzip(request.SerializeAsString()), true);
+  std::vector<int32_t> ids;
+  // Each has 3 MB of settlements and actuals.
+  for (int i = 0; i < 8; ++i) {
+    ids.push_back(client_->Call(kSettleBatch, body, {{"grpc-encoding", "gzip"}}));
+    client_->Pump();
+  }
+  EXPECT_GE(late_.under_way(), 2u);
+  EXPECT_LE(late_.under_way(), 4u);
+  Answer();
+  for (const int32_t id : ids) EXPECT_EQ(client_->calls[id].status(), "0");
+}
+
+TEST_F(LateServiceTest, CountsWhatAnUndecidedRenewHolds) {
+  const std::string receipt(Acquire("slots", "k").receipt);
+  v1::RenewRequest request;
+  for (int i = 0; i < 4096; ++i) request.add_receipts(receipt);
+  const std::string body = request.SerializeAsString();
+  const size_t before = server_.server.memory_in_use();
+  const int32_t id = client_->Call(kRenew, Framed(body));
+  client_->Pump();
+  EXPECT_EQ(late_.under_way(), 1u);
+  EXPECT_GT(server_.server.memory_in_use(),
+            before + 4096 * (sizeof(std::string_view) + sizeof(service::RenewCall::Result)));
+  Answer();
+  ASSERT_EQ(client_->calls[id].status(), "0");
+  v1::RenewResponse response;
+  ASSERT_TRUE(response.ParseFromString(client_->calls[id].messages().at(0)));
+  ASSERT_EQ(response.results_size(), 4096);
+  EXPECT_EQ(response.results(4095).outcome(), v1::RENEW_OUTCOME_RENEWED);
+}
+
+// It is dropped at the end of the slice.
+TEST_F(LateServiceTest, SettleBatchThatIsResetSettlesNothingFurther) {
+  service::AcquisitionOptions options;
+  options.settle_within = service::WireDuration{60, 0};
+  v1::SettleBatchRequest request;
+  for (int i = 0; i < 200; ++i) {
+    v1::SettleRequest* const one = request.add_settlements();
+    one->set_receipt(std::string(Acquire("big", "k", 3, options).receipt));
+    v1::Charge* const actual = one->add_actual();
+    actual->set_limit("big");
+    actual->set_key("k");
+    actual->set_permits(2);
+  }
+  const int32_t id = client_->Call(kSettleBatch, Framed(request.SerializeAsString()));
+  client_->Pump();
+  client_->Reset(id);
+  client_->Pump();
+  Answer();
+  const int64_t back = Remaining("big", "k") - (kPermits - 200 * 3);
+  EXPECT_GT(back, 0);
+  EXPECT_LE(back, 32);
 }
 
 }  // namespace
