@@ -53,7 +53,8 @@ inline constexpr int64_t kDefaultMaxWaitNs = int64_t{3600} * 1'000'000'000;
 
 // Bytes of a request message. The largest honest one, a batch of 4096 acquisitions, is smaller.
 inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
-// Of a Query or a Watch, which is decoded in one step: 256 buckets have 170 KiB.
+// Of a Query or a Watch, which is decoded in one step: 256 buckets have 170 KiB. Further ones are
+// counted, and not read.
 inline constexpr size_t kMaxQueryBytes = size_t{256} << 10;
 
 // Bytes of a receipt: 16 charges with the longest names and keys.
@@ -325,6 +326,12 @@ inline constexpr size_t kMaxBookingsPerConnection = size_t{1} << 18;
 // may have half of them, a connection a quarter. With less memory (--memory_limit) there are fewer.
 inline constexpr size_t kMaxRememberedGrants = size_t{1} << 20;
 inline constexpr size_t kRememberedGrantBytes = 64;
+
+// Callers of an event loop that wait for Redis, and commands that wait for room: a second's worth
+// of what a loop and a Redis can do. Further ones are answered as if Redis were unavailable.
+inline constexpr size_t kMaxWaitingForRedis = size_t{1} << 17;
+// Commands in flight on one connection to Redis, whose replies take a few milliseconds together.
+inline constexpr size_t kMaxInFlightToRedis = 1024;
 
 // A node that does not know a bucket in Redis reads all its bookings, some 10 bytes each, and
 // scripts/buckets.lua walks all receipts of a bucket.

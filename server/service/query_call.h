@@ -41,6 +41,8 @@ class QueryCall final : private store::QueryOperation {
   // The caller. Null: it may do everything. REQUIRES: after Reset, which forgets it.
   void UseCaller(access::CallerPtr caller) { caller_ = std::move(caller); }
   void AddBucket(std::string_view limit, std::string_view key);
+  // Buckets added, also those over the bound.
+  size_t added() const { return added_; }
 
   // As AcquireCall's: DoneFn is called after each slice, and only the last has results.
   void DecideInSlices() { most_work = kSliceWork; }

@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/bounds.h"
 #include "common/metrics.h"
 #include "google/protobuf/stubs/logging.h"
 #include "server/limits/limit_registry.h"
@@ -183,7 +184,9 @@ void RunRefund(Parts& parts, const std::string& bytes) {
 void RunWatch(Parts& parts, const std::string& bytes) {
   service::WatchOptions options;
   const bool decoded = transport::DecodeWatch(Bytes(bytes), &options).ok();
-  Check(decoded || !v1::WatchRequest().ParseFromString(bytes));
+  v1::WatchRequest request;
+  Check(decoded || !request.ParseFromString(bytes) ||
+        static_cast<size_t>(request.buckets_size()) > common::bounds::kMaxQueryBuckets);
   if (!decoded) return;
   const auto id = parts.watches.Start(std::move(options), std::make_shared<NoSink>());
   parts.watches.Tick();

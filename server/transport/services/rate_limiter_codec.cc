@@ -488,7 +488,10 @@ absl::Status DecodeQuery(absl::Span<const uint8_t> bytes, service::QueryCall* ca
     std::string_view bytes;
     if (reader.field() != 1 || !reader.ReadBytes(&bytes)) continue;
     ChargeFields bucket;
-    if (!bucket.Read(bytes)) return Broken("buckets");
+    // Those over the bound are counted.
+    if (call->added() < common::bounds::kMaxQueryBuckets && !bucket.Read(bytes)) {
+      return Broken("buckets");
+    }
     call->AddBucket(bucket.limit, bucket.key);
   }
   return reader.ok() ? absl::OkStatus() : Broken("QueryRequest");
@@ -578,10 +581,12 @@ template class ItemDecoder<service::SettleCall>;
 
 absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions* options) {
   WireReader reader(bytes);
+  size_t buckets = 0;  // those over the bound are not kept
   while (reader.Next()) {
     std::string_view value;
     if (reader.field() == 1) {
       if (!reader.ReadBytes(&value)) continue;
+      if (++buckets > common::bounds::kMaxQueryBuckets) continue;
       ChargeFields bucket;
       if (!bucket.Read(value)) return Broken("buckets");
       for (const auto& [name, text] : {std::pair("limit", bucket.limit), {"key", bucket.key}}) {
@@ -595,7 +600,9 @@ absl::Status DecodeWatch(absl::Span<const uint8_t> bytes, service::WatchOptions*
       if (!ReadDuration(value, &options->min_interval.emplace())) return Broken("min_interval");
     }
   }
-  return reader.ok() ? absl::OkStatus() : Broken("WatchRequest");
+  if (!reader.ok()) return Broken("WatchRequest");
+  if (buckets > common::bounds::kMaxQueryBuckets) return common::errors::TooManyBuckets(buckets);
+  return absl::OkStatus();
 }
 
 void EncodeAcquire(const service::AcquireCall& call, Buffer* out) {

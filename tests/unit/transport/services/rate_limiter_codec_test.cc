@@ -508,6 +508,17 @@ TEST_F(RateLimiterCodecTest, NamesThePartThatIsNotAMessage) {
             absl::string_view::npos);
 }
 
+// 256 KiB of empty buckets would take 8 MB.
+TEST_F(RateLimiterCodecTest, KeepsNoMoreWatchedBucketsThanTheBound) {
+  v1::WatchRequest request;
+  for (int i = 0; i < 131'072; ++i) request.add_buckets();
+  const std::string bytes = request.SerializeAsString();
+  service::WatchOptions options;
+  const absl::Status status = DecodeWatch(Bytes(bytes), &options);
+  EXPECT_EQ(status.message(), "buckets: 131072; ask for at most 256");
+  EXPECT_LE(options.buckets.capacity(), 256u);
+}
+
 TEST_F(RateLimiterCodecTest, EncodesReceiptsAndLongNames) {
   limits::LimitSpec child = service::PerSecond("child", 10);
   const std::string parent(128, 'p');
