@@ -271,6 +271,8 @@ class AcquireOperation : public Operation {
 struct QueryItem {
   const Rule* rule = nullptr;
   std::string_view key;
+  // Whether `refundable` is asked for: a memory store walks all open receipts for it.
+  bool with_refundable = true;
   // Written by the store.
   BucketLevel level = {};
   bool exists = false;

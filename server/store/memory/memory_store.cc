@@ -229,7 +229,10 @@ bool MemoryStore::RepeatOne(Acquisition& acquisition, const RememberedGrant& gra
   bool held = true;
   for (size_t i = 0; i < acquisition.charges.size(); ++i) {
     const Charge& charge = acquisition.charges[i];
-    QueryItem item{.rule = charge.rule, .key = charge.key, .hold_id = grant.receipt_id};
+    QueryItem item{.rule = charge.rule,
+                   .key = charge.key,
+                   .with_refundable = false,
+                   .hold_id = grant.receipt_id};
     if (!QueryOne(item, now_ns, work)) return false;
     acquisition.results[i] = {.level = item.level};
     if (!algorithm::IsConcurrency(charge.rule->parameters)) continue;
@@ -437,7 +440,12 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
     const int64_t before = own.work();
     item.level = bucket.LevelAt(at_ns, &own);
     work.budget->Note(bucket.DecisionSteps() + static_cast<size_t>(own.work() - before));
-    item.refundable = bucket.RefundableAt(at_ns);
+    if (item.with_refundable) {
+      // Receipts that are closed and keep their places are walked too.
+      constexpr size_t kReceiptsPerStep = 2;
+      work.budget->Note(bucket.open_receipts() / kReceiptsPerStep);
+      item.refundable = bucket.RefundableAt(at_ns);
+    }
     item.waiting = bucket.bookings();
     if (bucket.slots() != nullptr) NoteHolds(*bucket.slots(), at_ns, &item);
     if (item.waiting != 0) {

@@ -83,6 +83,7 @@ void DescriptorCall::Start(const DescriptorCollaborators& with, int64_t deadline
   search_budget_ = store::SearchBudget();
   queries_.clear();
   queried_.clear();
+  checks_.undecided = 0;
   Decide();
 }
 
@@ -299,6 +300,7 @@ void DescriptorCall::AddProbe(size_t d, const store::Rule& rule) {
   store::QueryItem& probe = probe_items_.emplace_back();
   probe.rule = &rule;
   probe.key = items_[d].key->view();
+  probe.with_refundable = false;
   probed_.push_back(static_cast<uint32_t>(d));
 }
 
@@ -308,6 +310,7 @@ void DescriptorCall::AddCheck(size_t d, const store::Rule& rule) {
   store::QueryItem& query = queries_.emplace_back();
   query.rule = &rule;
   query.key = items_[d].key->view();
+  query.with_refundable = false;
   queried_.push_back(static_cast<uint32_t>(d));
 }
 
@@ -385,12 +388,15 @@ void DescriptorCall::SendSlice() {
 void DescriptorCall::Continue() {
   more_ = false;
   slice_cost_ = 0;
-  SendSlice();
+  checks_.undecided > 0 ? SendChecks() : SendSlice();
 }
 
 void DescriptorCall::SendChecks() {
   if (queries_.empty()) return Finish();
-  checks_.items = absl::MakeSpan(queries_);
+  const size_t left = checks_.undecided > 0 ? checks_.undecided : queries_.size();
+  checks_.ResetWork();
+  if (sliced_) checks_.most_work = service::kSliceWork;
+  checks_.items = absl::MakeSpan(queries_).last(left);
   checks_.deadline_ns = deadline_ns_;
   with_->service.store.Query(&checks_);
 }

@@ -163,8 +163,8 @@ class DescriptorCall final {
   // store -> Checked -> Finish -> DoneFn, where
   //   - Decide settles a reservation first, and ends with that (Settled) unless it is unknown;
   //   - PlanAll asks the store before it goes on to Send (Probed), for stop_when_over;
-  //   - Debited calls DoneFn if the store left some for the next slice: Continue -> the store ->
-  //     Debited;
+  //   - Debited and Checked call DoneFn if the store left some for the next slice: Continue -> the
+  //     store -> Debited or Checked;
   //   - Debited goes back to Decide for descriptors whose limits changed meanwhile.
   absl::Status Validate() const;
   // Decides the descriptors in todo_ by the current table.

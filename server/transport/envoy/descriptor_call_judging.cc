@@ -168,6 +168,12 @@ void DescriptorCall::JudgeDebit(const Place& place) {
 }
 
 void DescriptorCall::Checked() {
+  slice_cost_ += checks_.work_in_decisions();
+  if (checks_.undecided > 0) {
+    more_ = true;
+    done_(context_, this);
+    return;
+  }
   absl::Status status;
   for (size_t i = 0; i < queries_.size(); ++i) {
     if (Fails(queries_[i])) {

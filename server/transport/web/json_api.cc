@@ -42,6 +42,8 @@ struct DataKind {
   static constexpr auto Decode = decode;
   static constexpr auto Encode = encode;
   static constexpr auto kDecide = decide;
+  // Whether each slice is encoded, and not only the last.
+  static constexpr bool kEncodesSlices = false;
   static absl::Status Outcome(const Call& call) { return call.status(); }
 };
 
@@ -51,8 +53,10 @@ struct AcquireKind : DataKind<service::AcquireCall, transport::DecodeAcquire,
     return call.status().ok() ? call.result(0).status : call.status();
   }
 };
-using AcquireBatchKind = DataKind<service::AcquireCall, transport::DecodeAcquireBatch,
-                                  transport::EncodeAcquireBatch, &service::RateLimiter::Acquire>;
+struct AcquireBatchKind : DataKind<service::AcquireCall, transport::DecodeAcquireBatch,
+                                   transport::EncodeAcquireBatch, &service::RateLimiter::Acquire> {
+  static constexpr bool kEncodesSlices = true;
+};
 using QueryKind = DataKind<service::QueryCall, transport::DecodeQuery, transport::EncodeQuery,
                            &service::RateLimiter::Query>;
 using RefundKind = DataKind<service::RefundCall, transport::DecodeRefund, transport::EncodeRefund,
@@ -63,9 +67,10 @@ struct SettleKind : DataKind<service::SettleCall, transport::DecodeSettle, trans
     return call.status().ok() ? call.result(0).status : call.status();
   }
 };
-using SettleBatchKind = DataKind<service::SettleCall, transport::DecodeSettleBatch,
-                                 transport::EncodeSettleBatch, &service::RateLimiter::Settle>;
-
+struct SettleBatchKind : DataKind<service::SettleCall, transport::DecodeSettleBatch,
+                                  transport::EncodeSettleBatch, &service::RateLimiter::Settle> {
+  static constexpr bool kEncodesSlices = true;
+};
 using RenewKind = DataKind<service::RenewCall, transport::DecodeRenew, transport::EncodeRenew,
                            &service::RateLimiter::Renew>;
 
@@ -79,6 +84,7 @@ class DataCall final : public JsonCall {
         {reinterpret_cast<const uint8_t*>(request().data()), request().size()}, &call_);
     if (!decoded.ok()) return Answer(decoded);
     call_.UseCaller(caller());
+    call_.DecideInSlices();
     if constexpr (requires { call_.UseConnection(nullptr); }) {
       call_.UseConnection(static_cast<service::ConnectionBookings*>(connection_state().get()));
     }
@@ -103,17 +109,22 @@ class DataCall final : public JsonCall {
   }
 
  private:
+  // A small call too goes on in the background if it is more than one slice of work.
   void Decided() {
+    if (call_.status().ok() && call_.more()) {
+      if constexpr (Kind::kEncodesSlices) Kind::Encode(call_, &encoded_);
+      return ContinueInBackground([this] { limiter_.Continue(&call_); });
+    }
     const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
     const absl::Status outcome = Kind::Outcome(call_);
     if (!outcome.ok()) return Answer(outcome);
-    common::Buffer encoded;
-    Kind::Encode(call_, &encoded);
-    Answer(std::string(reinterpret_cast<const char*>(encoded.data()), encoded.size()));
+    Kind::Encode(call_, &encoded_);
+    Answer(std::string(reinterpret_cast<const char*>(encoded_.data()), encoded_.size()));
   }
 
   service::RateLimiter& limiter_;
   typename Kind::Call call_;
+  common::Buffer encoded_;               // the response
   std::shared_ptr<JsonCall> under_way_;  // this, until the use case has called back
 };
 

@@ -83,6 +83,11 @@ void JsonMethod::OnCancelled(http1::Exchange& exchange) {
   net::OnLoop(*call->work_, [call = call->shared_from_this()] { call->Cancel(); });
 }
 
+void JsonCall::ContinueInBackground(std::function<void()> go_on) {
+  if (work_ == home_) work_ = &method_->options_.background;
+  work_->Post(std::move(go_on));
+}
+
 void JsonCall::Answer(absl::StatusOr<std::string> response, int http_status) {
   http1::Answer answer;
   absl::StatusCode code = absl::StatusCode::kOk;

@@ -7,6 +7,7 @@
 #define SLUICE_SERVER_TRANSPORT_WEB_JSON_CALL_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -36,7 +37,7 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
 
   // The request's bytes. They stay where they are.
   const std::string& request() const { return request_; }
-  // The loop that the call is executed on.
+  // The loop that the call is executed on: its exchange's, or that of the background.
   net::EventLoop& work() const { return *work_; }
   // What the handlers keep for the connection (Exchange::connection_state).
   const std::shared_ptr<void>& connection_state() const { return connection_state_; }
@@ -46,6 +47,9 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   const std::string& peer() const { return peer_; }
   // access::ActorOf its peer; else empty, too.
   const std::string& actor() const { return actor_; }
+
+  // Goes on in the background, where work() is from now on. On the thread of work().
+  void ContinueInBackground(std::function<void()> go_on);
 
   // Sends the response, or the error. `http_status` 0: 200, or that of the error's code. On the
   // thread of work().

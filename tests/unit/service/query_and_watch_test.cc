@@ -47,6 +47,52 @@ TEST_F(QueryTest, RejectsRequestsOutOfBounds) {
             "buckets[1].limit: no limit is named \"apo\"; did you mean \"api\"?");
 }
 
+// A query walks all open receipts of a bucket; a repeated acquisition does not.
+TEST_F(QueryTest, CountsOpenReceiptsAsWork) {
+  constexpr int kEstimates = 5000;
+  limits::LimitSpec spec = PerSecond("big", 1'000'000);
+  Load({spec});
+  const std::string id = "0123456789abcdef";
+  for (int i = 0; i < kEstimates; ++i) {
+    call_.Reset(AcquireCall::Form::kUnary);
+    AcquisitionOptions options;
+    options.settle_within = WireDuration{60, 0};
+    call_.BeginAcquisition(options);
+    call_.AddCharge("big", "k", 1);
+    if (i == 0) call_.SetRequestId(id);
+    Run(&call_);
+    ASSERT_TRUE(call_.result(0).granted) << call_.result(0).status;
+  }
+  query_.Reset();
+  query_.DecideInSlices();
+  for (int i = 0; i < 20; ++i) query_.AddBucket("big", "k");
+  int slices = 0;
+  limiter_.Query(
+      &query_, store::kNoDeadline, [](void* context, QueryCall*) { ++*static_cast<int*>(context); },
+      &slices);
+  while (query_.more()) {
+    EXPECT_GE(query_.slice_cost(), kSliceDecisions);
+    limiter_.Continue(&query_);
+  }
+  EXPECT_GE(slices, 4);
+  EXPECT_EQ(query_.bucket(19).refundable.receipts, kEstimates);
+
+  call_.Reset(AcquireCall::Form::kBatch);
+  call_.DecideInSlices();
+  for (int i = 0; i < 20; ++i) {
+    call_.BeginAcquisition({});
+    call_.AddCharge("big", "k", 1);
+    call_.SetRequestId(id);
+  }
+  slices = 0;
+  limiter_.Acquire(
+      &call_, store::kNoDeadline,
+      [](void* context, AcquireCall*) { ++*static_cast<int*>(context); }, &slices);
+  EXPECT_EQ(slices, 1);
+  EXPECT_FALSE(call_.more());
+  EXPECT_TRUE(call_.result(19).granted);
+}
+
 // Records its updates.
 class Sink : public WatchSink {
  public:

@@ -107,6 +107,16 @@ TEST_F(SlicedDescriptorTest, CountsAsInOneSlice) {
   EXPECT_EQ(slices_, 1);
 }
 
+TEST_F(SlicedDescriptorTest, ChecksAsInOneSlice) {
+  Configure({Configured("u", "", 3)});
+  Ask(asked_, 2);
+  const std::string checked = Ask(asked_, 1, Method::kCheck);
+  EXPECT_GT(slices_, 4);
+  sliced_ = false;
+  EXPECT_EQ(Ask(asked_, 1, Method::kCheck), checked);
+  EXPECT_EQ(slices_, 1);
+}
+
 TEST_F(SlicedDescriptorTest, DecidesByTheLimitsOfItsStartWhenTheyChangeBetweenSlices) {
   Configure({Configured("u", "", 3)});
   between_slices_ = [this] {
