@@ -16,7 +16,7 @@ void OpenReceipts::List::Clear() {
   sums.clear();
   least = forgiven = 0;
   head = not_kept_head = open = not_kept = 0;
-  in_order = true;
+  late.clear();
 }
 
 bool OpenReceipts::List::Open(const Slot& slot) {
@@ -26,29 +26,39 @@ bool OpenReceipts::List::Open(const Slot& slot) {
     Close(not_kept_head);
     closed_older = true;
   }
-  in_order = in_order && (slots.empty() || slots.back().id < slot.id);
-  slots.push_back(slot);
+  slots.emplace_back();
+  Place(slot, slots.size() - 1);
   ++open;
   if (!slot.kept) ++not_kept;
   return closed_older;
+}
+
+void OpenReceipts::List::Place(Slot slot, size_t place) {
+  slot.greatest = static_cast<uint32_t>(place);
+  if (place > 0 && slots[slots[place - 1].greatest].id >= slot.id) {
+    slot.greatest = slots[place - 1].greatest;
+    late[slot.id] = static_cast<uint32_t>(place);
+  }
+  slots[place] = slot;
 }
 
 void OpenReceipts::List::Close(size_t place) {
   slots[place].open = false;
   --open;
   if (!slots[place].kept) --not_kept;
+  if (!late.empty() && slots[place].greatest != place) late.erase(slots[place].id);
 }
 
 size_t OpenReceipts::List::Find(uint64_t id) const {
-  const auto begin = slots.begin() + head;
-  const auto found = std::lower_bound(begin, slots.end(), id,
-                                      [](const Slot& slot, uint64_t of) { return slot.id < of; });
-  if (found != slots.end() && found->id == id && found->open) return found - slots.begin();
-  if (in_order) return slots.size();
-  // The receipt of a booking is opened at its grant time, behind receipts with later ids.
-  return std::find_if(begin, slots.end(),
-                      [id](const Slot& slot) { return slot.id == id && slot.open; }) -
-         slots.begin();
+  if (!late.empty()) {
+    const auto found = late.find(id);
+    if (found != late.end()) return found->second;
+  }
+  const auto found = std::lower_bound(
+      slots.begin() + head, slots.end(), id,
+      [this](const Slot& slot, uint64_t of) { return slots[slot.greatest].id < of; });
+  const bool is = found != slots.end() && found->id == id && found->open;
+  return is ? found - slots.begin() : slots.size();
 }
 
 uint64_t OpenReceipts::List::LeastOf(size_t place) const {
@@ -106,14 +116,13 @@ void OpenReceipts::List::PackIfSparse(bool has_steps) {
   if (slots.size() <= 2 * size_t{open} + kFewSlots) return;
   uint64_t steps = 0;  // of closed slots: the next open one has them
   size_t to = 0;
-  in_order = true;
+  late.clear();
   for (size_t from = head; from < slots.size(); ++from) {
     Slot slot = slots[from];
     if (has_steps) steps += slot.step_or_permits;
     if (!slot.open) continue;
     if (has_steps) slot.step_or_permits = std::exchange(steps, 0);
-    in_order = in_order && (to == 0 || slots[to - 1].id < slot.id);
-    slots[to++] = slot;
+    Place(slot, to++);
   }
   slots.resize(to);
   head = not_kept_head = 0;

@@ -45,6 +45,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 namespace sluice::algorithm {
 
 // The receipts that are worth anything, and what refunds of all of them would give back.
@@ -77,7 +79,8 @@ class OpenReceipts {
   size_t MemoryBytes() const {
     return list_ == nullptr ? 0
                             : sizeof(List) + list_->slots.capacity() * sizeof(Slot) +
-                                  list_->sums.capacity() * sizeof(uint64_t);
+                                  list_->sums.capacity() * sizeof(uint64_t) +
+                                  list_->late.capacity() * (sizeof(Late::value_type) + 1);
   }
   void Clear() {
     if (list_ != nullptr) list_->Clear();
@@ -150,7 +153,10 @@ class OpenReceipts {
     uint64_t step_or_permits = 0;  // permits: with what had been forgiven before
     bool open = true;
     bool kept = false;
+    // The place of the greatest id up to this slot.
+    uint32_t greatest = 0;
   };
+  using Late = absl::flat_hash_map<uint64_t, uint32_t>;
   // Steps are added up by blocks, so that sums up to a receipt, and steps that are left, are found
   // quickly.
   static constexpr size_t kBlock = 64;
@@ -164,7 +170,9 @@ class OpenReceipts {
     uint32_t not_kept_head = 0;  // no slot before it is open and not kept
     uint32_t open = 0;
     uint32_t not_kept = 0;  // of the open ones
-    bool in_order = true;   // ids grow
+    // The places, by id, of open receipts whose ids are not the greatest up to there. The receipt
+    // of a booking is opened at its grant time, behind receipts with later ids.
+    Late late;
 
     void Clear();
     uint64_t Worth(uint64_t with_forgiven) const {
@@ -172,7 +180,9 @@ class OpenReceipts {
     }
     bool Open(const Slot& slot);
     void Close(size_t place);
-    // The place of an open receipt, or slots.size().
+    // Appends it, or moves it to that place, which no slot behind it has left.
+    void Place(Slot slot, size_t place);
+    // The place of an open receipt, or slots.size(). Takes logarithmic time.
     size_t Find(uint64_t id) const;
     uint64_t LeastOf(size_t place) const;
     void TakeStepsBefore(size_t place, uint64_t ticks);
