@@ -305,9 +305,8 @@ inline constexpr int64_t kMaxSettleWithinNs = kMaxWaitNs;
 // Bookings of a bucket: held callers and reservations. Searching that many takes a few
 // microseconds, and 100,000 callers may wait for one shared bucket.
 inline constexpr uint64_t kMaxBookingsPerBucket = uint64_t{1} << 17;
-// Of all buckets of a limit, and of all limits: about 100 bytes each, so 100 MB. A limit that is
-// flooded leaves half for the others.
-inline constexpr uint64_t kMaxBookingsPerLimit = uint64_t{1} << 19;
+// Of all limits: about 100 bytes each, so 100 MB. A limit may have as many as are left for all: one
+// that is flooded leaves half for the others, two a third, and so on.
 inline constexpr uint64_t kMaxBookings = uint64_t{1} << 20;
 
 // Steps of the searches for grant times of one batch: each looks at one booking, or at the summary
@@ -316,14 +315,19 @@ inline constexpr uint64_t kMaxBookings = uint64_t{1} << 20;
 // for each booking.
 inline constexpr int64_t kMaxSearchSteps = int64_t{1} << 17;
 
-// Of the reservations of one connection, held callers included: a quarter of kMaxBookings, so that
-// no connection takes them all. A count, as kMaxBookings is: bookings are in no account of bytes,
-// since they outlive the connection. Each batch of 4096 may make as many reservations.
+// Of the reservations of one connection, held callers included: a quarter of kMaxBookings, and at
+// most a third of those that are left, so that connections together do not take them all. A count,
+// as kMaxBookings is: bookings are in no account of bytes, since they outlive the connection. Each
+// batch of 4096 may make as many reservations.
 inline constexpr size_t kMaxBookingsPerConnection = size_t{1} << 18;
+// A connection's part of what is left for all. Alone it gets a quarter. Not 0 unless nothing is
+// left.
+inline constexpr size_t ThirdOf(size_t left) { return left / 3 + (left % 3 == 0 ? 0 : 1); }
 
 // Grants that are remembered under request ids for a minute: 64 bytes each in memory, 64 MB in all,
 // and about 200 in Redis. Enough for 17,000 acquisitions a second that are executed once. A limit
-// may have half of them, a connection a quarter. With less memory (--memory_limit) there are fewer.
+// may have as many as are left for all, a connection a third of that (service/remembered_room.h).
+// With less memory (--memory_limit) there are fewer.
 inline constexpr size_t kMaxRememberedGrants = size_t{1} << 20;
 inline constexpr size_t kRememberedGrantBytes = 64;
 

@@ -261,7 +261,7 @@ int64_t AcquireCall::CutMaxWaitNs(Item& item, absl::Span<const store::Charge> ch
     max_wait_ns -= max_wait_cut_ns_;
   }
   if (max_wait_ns == 0) return 0;
-  item.connection_full = !places_.Take(with_->clock);
+  item.connection_full = !places_.Take(with_->clock, with_->store.BookingsLeft());
   if (!item.connection_full) return max_wait_ns;
   max_wait_cut_ns_ = 0;  // the deadline is not to blame
   return 0;

@@ -7,6 +7,7 @@
 #ifndef SLUICE_SERVER_SERVICE_CONNECTION_BOOKINGS_H_
 #define SLUICE_SERVER_SERVICE_CONNECTION_BOOKINGS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,12 +29,14 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
   explicit ConnectionBookings(size_t most = common::bounds::kMaxBookingsPerConnection)
       : most_(most) {}
 
-  // Returns false if all places are taken. Reads the clock, and forgets bookings whose grant time
-  // has passed, only when they seem to be.
-  bool TakePlace(const common::Clock& clock) {
+  // Returns false if all places are taken. `left`: bookings that the store still takes, of which a
+  // connection gets a third. Reads the clock, and forgets bookings whose grant time has passed,
+  // only when the places seem to be taken.
+  bool TakePlace(const common::Clock& clock, size_t left) {
     common::MutexLock lock(&mu_);
-    if (places_ + booked_ >= most_) ForgetPassed(clock, kForgottenAtOnce);
-    if (places_ + booked_ >= most_) return false;
+    const size_t most = std::min(most_, common::bounds::ThirdOf(left));
+    if (places_ + booked_ >= most) ForgetPassed(clock, kForgottenAtOnce);
+    if (places_ + booked_ >= most) return false;
     ++places_;
     return true;
   }
@@ -104,12 +107,12 @@ class BookingPlaces {
   // if a place was taken.
   void Use(ConnectionBookings* connection) { connection_ = connection; }
   // Returns false if the connection has too many bookings.
-  bool Take(const common::Clock& clock) {
+  bool Take(const common::Clock& clock, size_t left) {
     if (bookings_ == nullptr) {
       if (connection_ == nullptr) return true;
       bookings_ = connection_->shared_from_this();
     }
-    if (!bookings_->TakePlace(clock)) return false;
+    if (!bookings_->TakePlace(clock, left)) return false;
     ++taken_;
     return true;
   }

@@ -1,6 +1,10 @@
 // RememberedRoom: bounds how many grants are remembered under request ids (store/once.h), in all,
 // for each limit and for each connection, whatever the store.
 //
+// A limit may have as many as are left for all, a connection a third of that. So one limit alone
+// gets half, one connection alone a quarter; and however many of them take all that they may, some
+// is left for the next one.
+//
 // Grants are counted for a minute in slots of their time. So a count needs no list of them and no
 // timer, and the store need not say when it forgets one.
 #ifndef SLUICE_SERVER_SERVICE_REMEMBERED_ROOM_H_
@@ -89,8 +93,12 @@ class RememberedRoom {
   // Takes the place of one grant, in all, in its limit and in its connection (null: without a
   // bound). Returns false if one of them is full.
   bool Take(uint32_t limit_id, ConnectionGrants* connection, int64_t now_ns) {
-    if (connection != nullptr && !connection->Take(now_ns, most_ / kConnectionPart)) return false;
-    if (TakeForLimit(limit_id, now_ns)) return true;
+    common::MutexLock lock(&mu_);
+    const size_t left = most_ - all_.Count(now_ns);
+    if (connection != nullptr && !connection->Take(now_ns, common::bounds::ThirdOf(left))) {
+      return false;
+    }
+    if (TakeForLimit(limit_id, left, now_ns)) return true;
     if (connection != nullptr) connection->GiveBack(now_ns);
     return false;
   }
@@ -105,18 +113,14 @@ class RememberedRoom {
   }
 
  private:
-  // A limit that is flooded leaves half for the others; a connection three quarters.
-  static constexpr size_t kLimitPart = 2;
-  static constexpr size_t kConnectionPart = 4;
-
-  bool TakeForLimit(uint32_t limit_id, int64_t now_ns) {
-    common::MutexLock lock(&mu_);
+  bool TakeForLimit(uint32_t limit_id, size_t left, int64_t now_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!all_.Add(now_ns, most_)) return false;
     if (limits_.size() >= prune_at_) {
       absl::erase_if(limits_, [&](auto& limit) { return limit.second.Count(now_ns) == 0; });
       prune_at_ = std::max(kPruneAt, 2 * limits_.size());
     }
-    if (limits_[limit_id].Add(now_ns, most_ / kLimitPart)) return true;
+    if (limits_[limit_id].Add(now_ns, left)) return true;
     all_.Remove(now_ns);
     return false;
   }

@@ -20,6 +20,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
+#include "common/bounds.h"
 #include "server/algorithm/calendar/calendar.h"
 #include "server/algorithm/level.h"
 #include "server/algorithm/open_receipts.h"
@@ -662,6 +663,9 @@ class Store {
   // is unavailable.
   using FloorDone = absl::AnyInvocable<void(std::optional<int64_t> floor_wall_ns)>;
   virtual void LiftFloor(std::string_view /*limit*/, FloorDone done) { done(0); }
+
+  // How many bookings more it takes, of all limits together.
+  virtual size_t BookingsLeft() const { return common::bounds::kMaxBookings; }
 
   virtual StoreStats Stats() const = 0;
 

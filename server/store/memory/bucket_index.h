@@ -11,6 +11,7 @@
 #ifndef SLUICE_SERVER_STORE_MEMORY_BUCKET_INDEX_H_
 #define SLUICE_SERVER_STORE_MEMORY_BUCKET_INDEX_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "common/bounds.h"
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "server/algorithm/bucket_image.h"
@@ -203,6 +205,11 @@ class BucketIndex {
   uint64_t bookings() const {
     const uint64_t count = bookings_.load(std::memory_order_relaxed);
     return count >> 63 != 0 ? 0 : count;
+  }
+  // Of kMaxBookings. `more`: bookings that are not counted yet; may wrap.
+  uint64_t bookings_left(uint64_t more = 0) const {
+    constexpr uint64_t kMost = common::bounds::kMaxBookings;
+    return kMost - std::min(kMost, bookings() + more);
   }
   uint64_t bookings_of_limit(const Rule& rule) const {
     const uint32_t count = BookingsOf(rule).load(std::memory_order_relaxed);

@@ -231,8 +231,7 @@ class LockedBucket {
     // The totals do not know yet what has changed since the bucket was locked.
     const uint64_t since = changed_ ? bookings() - before_.bookings : 0;
     return bookings() >= common::bounds::kMaxBookingsPerBucket ||
-           index_->bookings_of_limit(*rule_) + since >= common::bounds::kMaxBookingsPerLimit ||
-           index_->bookings() + since >= common::bounds::kMaxBookings || Full();
+           index_->bookings_of_limit(*rule_) + since >= index_->bookings_left(since) || Full();
   }
   // REQUIRES: bookings() != 0.
   int64_t NextGrantTimeNs() const { return state().NextGrantTimeNs(); }

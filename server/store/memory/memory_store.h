@@ -77,6 +77,7 @@ class MemoryStore final : public Store {
     return memory::TableRoom::MaxBytesPerKey(parameters, max_owed);
   }
   uint64_t ReservableBytes() const override { return max_bytes_ / 2; }
+  size_t BookingsLeft() const override { return index_.bookings_left(); }
   StoreStats Stats() const override;
   bool Maintain() override {
     const bool remembered_more = remembered_.Maintain(clock_.NowNs());

@@ -286,6 +286,16 @@ TEST_F(ConnectionBookingsTest, DeniesBookingsBeyondTheBound) {
   EXPECT_EQ(limits[registry_.Current()->Find("hour")->limit_id()].bookings_denied, 1u);
 }
 
+TEST_F(ConnectionBookingsTest, AConnectionHasAThirdOfWhatIsLeft) {
+  ConnectionBookings large;
+  EXPECT_FALSE(large.TakePlace(clock_, 0));
+  size_t places = 0;
+  while (large.TakePlace(clock_, 1000 - places)) ++places;
+  EXPECT_EQ(places, 250u) << "alone: a quarter";
+  ConnectionBookings newcomer;
+  EXPECT_TRUE(newcomer.TakePlace(clock_, 1));
+}
+
 TEST_F(ConnectionBookingsTest, PassedGrantTimesDoNotCount) {
   for (int i = 0; i <= 3; ++i) EXPECT_TRUE(Reserve("hour").granted);
   clock_.Advance(kSecond + 70'000'000);

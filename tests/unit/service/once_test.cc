@@ -305,8 +305,10 @@ TEST_F(RememberedRoomTest, WithoutRoomNothingIsTakenAndRepeatsAreAnswered) {
   EXPECT_THAT(std::string(full.message()), HasSubstr("request_id: this server"));
   EXPECT_EQ(Remaining("many", "k"), 1'000'000 - 4);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(AskOf("many", i).repeated);
-  for (int i = 4; i < 8; ++i) EXPECT_TRUE(AskOf("more", i).granted) << "the other half";
-  EXPECT_EQ(AskOf("day", 8).status.code(), absl::StatusCode::kResourceExhausted);
+  // The next limit gets half of the other half, and there is some left for a third one.
+  for (int i = 4; i < 6; ++i) EXPECT_TRUE(AskOf("more", i).granted) << i;
+  EXPECT_EQ(AskOf("more", 6).status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(AskOf("day", 7).granted);
   clock_.Advance(70 * kSecond);
   EXPECT_TRUE(AskOf("many", 4).granted);
 }
@@ -331,6 +333,34 @@ TEST_F(RememberedRoomTest, AConnectionHasAQuarter) {
   EXPECT_EQ(connection_.use_count(), 1) << "no call keeps it";
   connection_ = std::make_shared<ConnectionBookings>();
   EXPECT_TRUE(AskOf("more", 2).granted);
+}
+
+TEST(RememberedRoomSharesTest, FloodedConnectionsAndLimitsLeaveRoomForNewOnes) {
+  constexpr size_t kMost = 10'000;
+  RememberedRoom room(kMost);
+  ConnectionGrants flooding[8];
+  size_t taken = 0;
+  for (size_t i = 0; i < 3 * kMost; ++i) {
+    taken += room.Take(/*limit_id=*/i % 5, &flooding[i % 8], kSecond) ? 1 : 0;
+  }
+  EXPECT_GT(taken, kMost * 2 / 3);
+  EXPECT_LT(taken, kMost * 3 / 4);
+  ConnectionGrants honest;
+  for (uint32_t limit = 0; limit < 6; ++limit) {
+    for (int i = 0; i < 100; ++i) EXPECT_TRUE(room.Take(limit, &honest, kSecond)) << limit;
+  }
+}
+
+TEST(RememberedRoomSharesTest, OneConnectionAloneHasAQuarterAndOneLimitHalf) {
+  const auto taken = [](ConnectionGrants* connection) {
+    RememberedRoom room(1000);
+    size_t count = 0;
+    while (room.Take(1, connection, kSecond)) ++count;
+    return count;
+  };
+  ConnectionGrants one;
+  EXPECT_EQ(taken(&one), 250u);
+  EXPECT_EQ(taken(nullptr), 500u);
 }
 
 TEST(RecentGrantsTest, CountsForAMinute) {
