@@ -136,6 +136,31 @@ inline constexpr int64_t kMinMemoryLimit = int64_t{64} << 20;
 // Bytes of one request's headers: names, values and 32 bytes for each.
 inline constexpr uint32_t kMaxHeaderListBytes = 16 << 10;
 
+// Frames that continue a header block: eight of 16 KiB are more than a list may have, encoded.
+inline constexpr int kMaxContinuations = 8;
+// Entries of a SETTINGS frame: peers send six, and some that are not defined on purpose.
+inline constexpr size_t kMaxSettings = 32;
+// Bytes of control frames that wait to be sent: a thousand answers to the peer's. A peer that
+// causes more does not read.
+inline constexpr size_t kMaxControlBytes = 32 << 10;
+
+// Of a connection of the data port or the admin port: how long its greeting may take, up to the end
+// of the first SETTINGS; a frame or a header block, from its start to its end; and the request of a
+// unary call, from its headers to its end. On a slow line 16 KiB take a second, 4 MiB 30 s.
+inline constexpr int64_t kGreetingTimeoutNs = int64_t{10} * 1'000'000'000;
+inline constexpr int64_t kFrameTimeoutNs = int64_t{20} * 1'000'000'000;
+inline constexpr int64_t kRequestTimeoutNs = int64_t{30} * 1'000'000'000;
+// After so long without a byte the peer is sent a PING, and must send something within the
+// time-out. Shorter than the few minutes after which NAT forgets a connection.
+inline constexpr int64_t kKeepaliveNs = int64_t{60} * 1'000'000'000;
+inline constexpr int64_t kKeepaliveTimeoutNs = int64_t{20} * 1'000'000'000;
+// How long a connection may have no calls: clients open a new one for their next.
+inline constexpr int64_t kMaxIdleNs = int64_t{30} * 60 * 1'000'000'000;
+
+// Lines of one log event in a second. A flood shows in as many, and the next line counts the
+// others.
+inline constexpr uint32_t kMaxLogLinesPerSecond = 20;
+
 // ---- HTTP ----
 
 // Connections of the HTTP port: browsers, scripts, and gateways, which keep a pool each. An idle
@@ -153,6 +178,9 @@ inline constexpr size_t kMaxHttpHeaders = 100;
 inline constexpr size_t kMaxJsonBytes = size_t{1} << 20;
 // Of a call with one acquisition or receipt: as kMaxAcquisitionBytes.
 inline constexpr size_t kMaxSmallJsonBytes = size_t{64} << 10;
+
+// Parts of the key of a /v1/check: more would not fit a key of 512 bytes with any sense.
+inline constexpr size_t kMaxKeyParts = 16;
 
 // Bytes of requests that a connection has sent ahead, while an earlier one is being answered.
 // Above, it is not read. Requests are handled one by one, so this is all that pipelining costs.

@@ -19,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/bounds.h"
 #include "common/clock.h"
 #include "common/mutex.h"
 
@@ -37,7 +38,7 @@ class Log {
     std::string_view name;
     absl::AlphaNum value;
   };
-  static constexpr uint32_t kLinesPerSecond = 20;
+  static constexpr uint32_t kLinesPerSecond = bounds::kMaxLogLinesPerSecond;
   // Longer lines are cut: up to this size a pipe takes all of a line or none of it.
   static constexpr size_t kMaxLineBytes = PIPE_BUF;
 

@@ -25,15 +25,15 @@ struct ServerOptions : SessionOptions {
   uint32_t max_concurrent_streams = common::bounds::kMaxStreamsPerConnection;
 
   // From the start to the end of the client's first SETTINGS.
-  int64_t greeting_timeout_ns = int64_t{10} * 1'000'000'000;
+  int64_t greeting_timeout_ns = common::bounds::kGreetingTimeoutNs;
   // From the start of a frame or a header block to its end.
-  int64_t frame_timeout_ns = int64_t{20} * 1'000'000'000;
+  int64_t frame_timeout_ns = common::bounds::kFrameTimeoutNs;
   // A connection that received nothing for this long is sent a PING, and closed unless it receives
   // something within the time-out. 0: never.
-  int64_t keepalive_ns = int64_t{60} * 1'000'000'000;
-  int64_t keepalive_timeout_ns = int64_t{20} * 1'000'000'000;
+  int64_t keepalive_ns = common::bounds::kKeepaliveNs;
+  int64_t keepalive_timeout_ns = common::bounds::kKeepaliveTimeoutNs;
   // A connection without streams for this long is drained. 0: never.
-  int64_t max_idle_ns = int64_t{30} * 60 * 1'000'000'000;
+  int64_t max_idle_ns = common::bounds::kMaxIdleNs;
   // A connection of this age is drained, and aborted after the grace. 0: never.
   int64_t max_age_ns = 0;
   int64_t max_age_grace_ns = int64_t{30} * 1'000'000'000;

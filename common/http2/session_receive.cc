@@ -2,21 +2,20 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/bounds.h"
 #include "common/http2/session.h"
 
 namespace sluice::http2 {
 namespace {
 
-constexpr int kMaxContinuations = 8;
+using common::bounds::kMaxContinuations;
+using common::bounds::kMaxControlBytes;
+using common::bounds::kMaxSettings;
+
 // Encoded bytes of a header list that is decoded, as a multiple of max_header_list_bytes.
 constexpr size_t kMaxBlockFactor = 4;
-// Peers send six settings, and some that are not defined on purpose.
-constexpr size_t kMaxSettings = 32;
 constexpr size_t kSettingBytes = 6;
 constexpr uint32_t kMostFrameBytes = (1 << 24) - 1;
-// Control frames that wait to be sent: a thousand answers to the peer's. A peer that causes more
-// does not read.
-constexpr size_t kMaxControlBytes = 32 << 10;
 constexpr size_t kPriorityBytes = 5;
 constexpr size_t kPingBytes = 8;
 constexpr size_t kGoawayBytes = 8;

@@ -32,7 +32,7 @@ struct RpcServerOptions : ConnectionOptions {
 
   ::sluice::http2::ServerOptions http2;
   // From a request's headers to its end, for methods that take one message.
-  int64_t request_timeout_ns = int64_t{30} * 1'000'000'000;
+  int64_t request_timeout_ns = common::bounds::kRequestTimeoutNs;
   // Bytes of unfinished requests of one connection, and of all of a loop. Above, calls are refused
   // with RESOURCE_EXHAUSTED; for the loop's sake only those of connections that hold more than
   // bounds::kMinConnectionRequestBytes.

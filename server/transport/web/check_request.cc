@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/bounds.h"
 #include "common/errors.h"
 #include "common/strings.h"
 
@@ -23,8 +24,7 @@ enum Parameter : unsigned {
   kBody = 1 << 5,
 };
 
-// Parts of a key: more would not fit a key of 512 bytes with any sense.
-constexpr size_t kMaxKeyParts = 16;
+using common::bounds::kMaxKeyParts;
 
 template <typename Number>
 bool ReadNumber(std::string_view text, Number* number) {

@@ -26,6 +26,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "common/bounds.h"
 #include "common/log.h"
 #include "common/net/address.h"
 #include "common/net/event_loop.h"
@@ -45,7 +46,7 @@ struct EndpointOptions {
   // How long a reply may take before the breaker opens; at least a millisecond.
   int64_t budget_ns = 20'000'000;
   // Most requests in flight on one connection; one or more.
-  size_t max_in_flight = 1024;
+  size_t max_in_flight = common::bounds::kMaxInFlightToRedis;
   // Most connections to one server.
   size_t max_connections = 4;
   // Most runs of callers that one script decides; one or more.

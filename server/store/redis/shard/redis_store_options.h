@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "common/bounds.h"
 #include "common/clock.h"
 #include "server/store/redis/connection/redis_url.h"
 #include "server/store/redis/connection/script_size.h"
@@ -44,10 +45,10 @@ struct RedisStoreOptions {
   int64_t assumed_lag_ns = int64_t{10} * 1'000'000'000;
   // Most callers that wait for Redis, and most commands that wait for room, of each event loop.
   // Further ones are answered as if Redis were unavailable.
-  size_t max_waiting = size_t{1} << 17;
+  size_t max_waiting = common::bounds::kMaxWaitingForRedis;
   // Most commands in flight on one connection. Further connections are opened then, up to
   // max_connections for each loop. Fewer are sent when replies take long.
-  size_t max_in_flight = 1024;
+  size_t max_in_flight = common::bounds::kMaxInFlightToRedis;
   size_t max_connections = 4;
   // Most runs of callers of token buckets that one script decides; fewer where it would take long.
   // 1: each bucket has a script of its own.
