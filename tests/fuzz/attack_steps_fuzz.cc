@@ -1,7 +1,7 @@
 // Fuzzes a whole server in process, without sockets and on virtual time, with random steps of
-// attacks on a few connections: batches, streams, watches, held calls, metadata, resets, floods,
-// peers that do not read. Each step is two bytes of the input: what to do, and how much. An input
-// plays as many steps as kMostWork allows.
+// attacks on a few connections: batches, streams, watches, held calls, receipts, slots, request
+// ids, reflection, metadata, resets, floods, peers that do not read. Each step is two bytes of the
+// input: what to do, and how much. An input plays as many steps as kMostWork allows.
 //
 // After every step the server may hold only so many bytes, by its own account and by the allocator
 // of the sanitizer. No iteration of its loop may take long. After the connections are gone, the
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "common/memory_account.h"
+#include "grpc/reflection/v1/reflection.pb.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/bucket_watch.h"
 #include "server/service/key_usage.h"
@@ -30,6 +31,7 @@
 #include "server/service/registry_rules.h"
 #include "server/store/memory/memory_store.h"
 #include "server/transport/services/rate_limiter_service.h"
+#include "server/transport/services/reflection_service.h"
 #include "server/waiting/held_callers.h"
 #include "sluice/v1/rate_limiter.pb.h"
 #include "tests/support/h2_peer.h"
@@ -121,7 +123,9 @@ std::string Literal(std::string_view name, std::string_view value, bool insert =
 
 std::string RequestHeaders(std::string_view method, bool gzip) {
   std::string block = "\x83\x86";  // ":method: POST", ":scheme: http"
-  block += Literal(":path", "/sluice.v1.RateLimiter/" + std::string(method));
+  block +=
+      Literal(":path", method.front() == '/' ? std::string(method)
+                                             : "/sluice.v1.RateLimiter/" + std::string(method));
   block += Literal(":authority", "a") + Literal("te", "trailers");
   block += Literal("content-type", "application/grpc");
   if (gzip) block += Literal("grpc-encoding", "gzip");
@@ -161,6 +165,7 @@ struct Parts {
   waiting::HeldCallers held{store, server.clock, rules, alarm};
   service::WatchHub watches{limiter};
   transport::RateLimiterService service{limiter, watches, 1};
+  transport::ReflectionService reflection{{"sluice.v1.RateLimiter"}};
 
   static transport::RpcServerOptions Options(common::MemoryBudget* memory) {
     transport::RpcServerOptions options;
@@ -172,15 +177,20 @@ struct Parts {
     constexpr algorithm::Kind kKinds[] = {
         algorithm::Kind::kTokenBucket, algorithm::Kind::kSlidingLog,
         algorithm::Kind::kSlidingWindow, algorithm::Kind::kFixedWindow};
-    std::vector<limits::LimitSpec> specs(4);
-    for (size_t i = 0; i < specs.size(); ++i) {
+    std::vector<limits::LimitSpec> specs(5);
+    for (size_t i = 0; i < 4; ++i) {
       specs[i].name = std::string(1, static_cast<char>('a' + i));
       specs[i].rate = {1000, 10 * kSecondNs};
       specs[i].algorithm = kKinds[i];
     }
+    specs[4].name = "slots";
+    specs[4].algorithm = algorithm::Kind::kConcurrency;
+    specs[4].permits = 100'000;
+    specs[4].hold_for_ns = 5 * kSecondNs;
     Require(registry.ApplyFile(std::move(specs), "1").ok(), "limits");
     limiter.UseHeldCallers(&held);
     service.Register(&server.methods);
+    reflection.Register(&server.methods);
     server.Start();
   }
   void Advance(int64_t by_ns) {
@@ -270,7 +280,18 @@ v1::AcquireBatchRequest Batch(uint8_t what, uint8_t amount) {
   return batch;
 }
 
-bool SendsBatch(uint8_t what) { return what % 16 <= 2; }
+// What a step of receipts, slots and so on does.
+enum class Rare : uint8_t { kNewStream, kReceipts, kIds, kReflection };
+constexpr uint8_t kRareStep = 3;
+Rare RareOf(uint8_t what) { return static_cast<Rare>(what / 16 % 4); }
+
+int64_t WorkOf(uint8_t what, uint8_t amount) {
+  if (what % 16 < kRareStep) return int64_t{AcquisitionsOf(amount)} * (amount % 16 + 1);
+  if (what % 16 > kRareStep) return 0;
+  return RareOf(what) == Rare::kReceipts || RareOf(what) == Rare::kIds
+             ? int64_t{16} * AcquisitionsOf(amount)
+             : 0;
+}
 
 class World {
  public:
@@ -278,7 +299,7 @@ class World {
   bool Step(uint8_t what, uint8_t amount) {
     if (work_left_ <= 0) return false;
     work_left_ -= kStepWork;
-    if (SendsBatch(what)) work_left_ -= AcquisitionsOf(amount) * (amount % 16 + 1);
+    work_left_ -= WorkOf(what, amount);
     Do(what, amount);
     return true;
   }
@@ -328,9 +349,8 @@ class World {
           attacker.acquire_stream = attacker.Open("AcquireStream", true);
         }
         return attacker.Send(attacker.acquire_stream, Batch(what, amount), true, false);
-      case 3:
-        attacker.acquire_stream = 0;  // the old stream stays open
-        return;
+      case kRareStep:
+        return PlayRare(attacker, what, amount);
       case 4: {
         v1::WatchRequest watch;
         for (int i = 0; i <= amount; ++i) {
@@ -401,7 +421,67 @@ class World {
     }
   }
 
+  void PlayRare(Attacker& attacker, uint8_t what, uint8_t amount) {
+    switch (RareOf(what)) {
+      case Rare::kNewStream:
+        attacker.acquire_stream = 0;  // the old stream stays open
+        return;
+      case Rare::kReceipts:
+        return PlayReceipts(attacker, amount);
+      case Rare::kIds: {
+        v1::AcquireBatchRequest batch = Batch(what, amount & 0xe0);
+        for (v1::AcquireRequest& one : *batch.mutable_acquisitions()) {
+          one.clear_max_wait();
+          one.set_request_id("0123456789ab" +
+                             Number(next_id_++ % (amount % 2 == 0 ? 64 : 1 << 30)));
+        }
+        return attacker.Call("AcquireBatch", batch, true);
+      }
+      case Rare::kReflection: {
+        grpc::reflection::v1::ServerReflectionRequest request;
+        std::string name(amount * 17u, '.');
+        for (size_t i = 0; i < name.size(); i += 2)
+          name[i] = static_cast<char>('a' + next_id_ % 26);
+        ++next_id_;
+        amount % 2 == 0 ? request.set_file_containing_symbol(name)
+                        : request.set_file_by_filename(name);
+        return attacker.Call("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", request,
+                             true);
+      }
+    }
+  }
+
+  // Takes slots or estimates, and settles or renews them many times, with wrong ones among them.
+  void PlayReceipts(Attacker& attacker, uint8_t amount) {
+    const bool slots = amount % 2 == 0;
+    service::AcquireCall call;
+    call.Reset(service::AcquireCall::Form::kUnary);
+    service::AcquisitionOptions options;
+    if (!slots) options.settle_within = service::WireDuration{60, 0};
+    call.BeginAcquisition(options);
+    call.AddCharge(slots ? "slots" : "a", "k", 1);
+    parts_.limiter.Acquire(&call, store::kNoDeadline, [](void*, service::AcquireCall*) {}, nullptr);
+    const std::string receipt = std::string(call.result(0).receipt);
+    v1::RenewRequest renew;
+    v1::SettleBatchRequest settle;
+    for (int i = 0; i < AcquisitionsOf(amount); ++i) {
+      const std::string& of = i % 3 == 1 ? kWrongReceipt : receipt;
+      if ((amount & 2) != 0) {
+        renew.add_receipts(of);
+        continue;
+      }
+      v1::SettleRequest* const one = settle.add_settlements();
+      one->set_receipt(of);
+      for (int a = 0; a < amount / 4 % 8; ++a) one->add_actual()->set_limit("a");
+    }
+    (amount & 2) != 0 ? attacker.Call("Renew", renew, true)
+                      : attacker.Call("SettleBatch", settle, true);
+  }
+
+  static inline const std::string kWrongReceipt = std::string(100, 'w');
+
   int64_t work_left_ = kMostWork;
+  uint32_t next_id_ = 0;
   const size_t at_start_ = __sanitizer_get_current_allocated_bytes();
   Parts parts_;
   std::array<std::unique_ptr<Attacker>, 4> attackers_;
