@@ -22,6 +22,7 @@ import on_envoy  # noqa: F401
 import on_http  # noqa: F401
 import on_memory  # noqa: F401
 import on_ports  # noqa: F401
+import on_receipts  # noqa: F401
 import on_work  # noqa: F401
 import all_at_once  # noqa: F401
 from open_attacks import OPEN

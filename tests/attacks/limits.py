@@ -20,8 +20,11 @@ class Limit:
         return self.permits if self.burst is None else self.burst
 
     def yaml(self, unknown):
-        text = {"name": self.name, "algorithm": self.algorithm,
-                "rate": f"{self.permits}/{self.period_s * 1000:.0f}ms"}
+        text = {"name": self.name, "algorithm": self.algorithm}
+        if self.algorithm == "concurrency":
+            text |= {"permits": self.permits, "hold_for": f"{self.period_s}s"}
+        else:
+            text["rate"] = f"{self.permits}/{self.period_s * 1000:.0f}ms"
         if self.burst is not None:
             text["burst"] = self.burst
         if self.charges:
@@ -59,6 +62,8 @@ LIMITS = {
     Limit("visible", 1000, 1, charges=("hidden",)),
         Limit("api", 100, 1, burst=200),
         Limit("tight", 50, 1, burst=20),
+        Limit("slots", 1_000_000, 5, algorithm="concurrency"),
+        Limit("estimated", 100, 1, burst=500_000, fields=FAR + (("max_owed", 1000),)),
         Limit("tight_log", 100, 2, algorithm="sliding_log"),
         Limit("tight_window", 100, 2, algorithm="sliding_window"),
     )

@@ -336,6 +336,14 @@ def watch_churn(run):
 
 
 @attack()
+def watch_empty_buckets(run):
+    """Watches of 131,072 empty buckets, in a few hundred bytes."""
+    server = run.server()
+    body = message(b"\x0a\x00" * 131_072, compress=True)
+    storm(run, server.connect, keep_in_flight("Watch", body))
+
+
+@attack()
 def window_changes(run):
     """Changes the initial window again and again while hundreds of calls wait to send."""
     server = run.server()

@@ -236,13 +236,15 @@ def longest_step(stats):
 
 # ---- Requests ----
 
-def acquisition(*charges, wait_s=0, hold=False, receipt=False):
+def acquisition(*charges, wait_s=0, hold=False, receipt=False, settle_within_s=0):
     """`charges`: (limit, key) or (limit, key, permits)."""
     request = pb.AcquireRequest(charges=[
         pb.Charge(limit=limit, key=key, permits=permits[0] if permits else None)
         for limit, key, *permits in charges], hold=hold, want_receipt=receipt)
     if wait_s:
         request.max_wait.FromMilliseconds(round(wait_s * 1000))
+    if settle_within_s:
+        request.settle_within.FromSeconds(settle_within_s)
     return request
 
 

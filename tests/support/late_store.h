@@ -94,7 +94,7 @@ class LateStore final : public store::Store {
            inner.settled = operation->settled;
            inner.more = operation->more;
            store_.Settle(&inner);
-           operation->falling = inner.falling;
+           operation->decreased_charge = inner.decreased_charge;
            operation->actual_before = inner.actual_before;
            operation->outcome = inner.outcome;
          },
@@ -104,6 +104,7 @@ class LateStore final : public store::Store {
          }});
   }
   void Renew(store::RenewOperation* operation) override {
+    if (operation->items.empty()) return operation->Done();  // as Redis' store
     struct Inner final : store::RenewOperation {
       void Done() override {}
     };

@@ -119,6 +119,13 @@ class RateLimiterTest(HttpTest):
         status, answer = self.server.call("acquireBatch", {"acquisitions": [one] * 4097})
         self.expect_problem((status, answer), 400, "INVALID_ARGUMENT", "acquisitions: 4097")
 
+    def test_small_call_goes_on_in_the_background(self):
+        """A hundred receipts fit 2 KiB, and are several slices of work."""
+        wrong = {"receipt": base64.b64encode(b"wrong").decode()}
+        status, answer = self.server.call("settleBatch", {"settlements": [wrong] * 80})
+        self.assertEqual(status, 200, answer)
+        self.assertEqual([one["error"]["code"] for one in answer["results"]], [3] * 80)
+
     def test_query_takes_nothing(self):
         for _ in range(2):
             status, answer = self.server.call("query", {"buckets": [charge("api", "query")]})
