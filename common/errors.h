@@ -190,6 +190,16 @@ inline absl::Status SlotsNeedHold(std::string_view field, std::string_view limit
                  "after retry_after");
 }
 
+// `slots` has algorithm concurrency.
+inline absl::Status SlotsDoNotSplit(std::string_view field, std::string_view split,
+                                    std::string_view slots) {
+  return Invalid(field, "limit \"", ToAbsl(split),
+                 "\" says sharing: split, so another node could not settle or refund what this one "
+                 "granted together with the slots of limit \"",
+                 ToAbsl(slots), "\"; have \"", ToAbsl(split),
+                 "\" say sharing: exact or relaxed, or ask for the two separately");
+}
+
 inline absl::Status NoSlots(std::string_view field, std::string_view limit,
                             std::string_view algorithm) {
   return Invalid(field, "limit \"", ToAbsl(limit), "\" has algorithm ", ToAbsl(algorithm),

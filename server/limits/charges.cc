@@ -140,6 +140,27 @@ std::optional<ChargesProblem> Follow(const Edges& edges, uint32_t start,
   }
 }
 
+// A split limit is decided by the node, which Settle and Refund of the slots may not reach.
+std::optional<ChargesProblem> FindSplitSlots(absl::Span<const LimitSpec* const> specs,
+                                             uint32_t limit, absl::Span<const uint32_t> parents) {
+  const LimitSpec* slots = nullptr;
+  const LimitSpec* split = nullptr;
+  const auto look_at = [&](const LimitSpec& spec) {
+    if (slots == nullptr && spec.algorithm == algorithm::Kind::kConcurrency) slots = &spec;
+    if (split == nullptr && spec.sharing == store::Sharing::kSplit) split = &spec;
+  };
+  look_at(*specs[limit]);
+  for (const uint32_t parent : parents) look_at(*specs[parent]);
+  if (slots == nullptr || split == nullptr) return std::nullopt;
+  return ChargesProblem{
+      Kind::kSplitsSlots,
+      limit,
+      {"charges", "",
+       absl::StrCat("\"", split->name, "\" says sharing: split and \"", slots->name,
+                    "\" has algorithm concurrency, which cannot be charged together; have \"",
+                    split->name, "\" say sharing: exact or relaxed")}};
+}
+
 }  // namespace
 
 std::optional<ChargesProblem> ExpandCharges(absl::Span<const LimitSpec* const> specs, size_t first,
@@ -154,6 +175,7 @@ std::optional<ChargesProblem> ExpandCharges(absl::Span<const LimitSpec* const> s
   }
   for (uint32_t i = 0; i < specs.size(); ++i) {
     if (auto problem = Follow(edges, i, &(*parents)[i])) return problem;
+    if (auto problem = FindSplitSlots(specs, i, (*parents)[i])) return problem;
   }
   return std::nullopt;
 }

@@ -63,7 +63,7 @@ std::optional<SpecProblem> CheckHasRate(const LimitSpec& spec, bool has_rate);
 
 // A problem of the field "charges" of `specs[limit]`, or of its name.
 struct ChargesProblem {
-  enum class Kind : uint8_t { kDuplicateName, kUnknown, kCycle, kTooMany };
+  enum class Kind : uint8_t { kDuplicateName, kUnknown, kCycle, kTooMany, kSplitsSlots };
   Kind kind = Kind::kUnknown;
   size_t limit = 0;
   SpecProblem problem = {};
@@ -71,7 +71,8 @@ struct ChargesProblem {
 
 // Fills `parents` with the indices of the limits that each of `specs` adds: breadth first in the
 // order written, each once. Refuses names that are given twice, unknown names, cycles, and more
-// than bounds::kMaxCharges charges including the limit itself. Looks for cycles from `first` before
+// than bounds::kMaxCharges charges including the limit itself, and slots together with a split
+// limit. Looks for cycles from `first` before
 // the other limits, so that a cycle through it is reported as its own. Pure; thread-safe.
 std::optional<ChargesProblem> ExpandCharges(absl::Span<const LimitSpec* const> specs, size_t first,
                                             std::vector<std::vector<uint32_t>>* parents);

@@ -225,6 +225,8 @@ absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
     attempt.SetWantReceipt();
     if (*max_wait_ns > 0 && !item.options.hold) {
       status = errors::SlotsNeedHold(path.Field("max_wait"), slots->limit_name);
+    } else if (with_->store.Shared()) {
+      status = CheckRatesOfSlots(path, *slots, attempt.last_merged());
     }
     if (with_->held_callers != nullptr &&
         with_->held_callers->SlotsAwaited(attempt.last_merged())) {

@@ -205,6 +205,16 @@ absl::Status CheckEstimates(const FieldPath& acquisition, absl::Span<const store
   return absl::OkStatus();
 }
 
+absl::Status CheckRatesOfSlots(const FieldPath& acquisition, const store::Rule& slots,
+                               absl::Span<const store::Charge> charges) {
+  for (const store::Charge& charge : charges) {
+    if (charge.rule->sharing != store::Sharing::kSplit) continue;
+    return errors::SlotsDoNotSplit(acquisition.Field("charges"), charge.rule->limit_name,
+                                   slots.limit_name);
+  }
+  return absl::OkStatus();
+}
+
 const store::Rule* SlotsOf(absl::Span<const store::Charge> charges) {
   for (const store::Charge& charge : charges) {
     if (algorithm::IsConcurrency(charge.rule->parameters)) return charge.rule;

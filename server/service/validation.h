@@ -157,6 +157,9 @@ absl::Status CheckRequestId(const FieldPath& acquisition, std::string_view reque
 absl::Status CheckRemembers(const FieldPath& acquisition, absl::Span<const store::Charge> charges);
 // That estimates on the charges' buckets in a shared store can be settled.
 absl::Status CheckEstimates(const FieldPath& acquisition, absl::Span<const store::Charge> charges);
+// That the charges on rates in a shared store can be settled with `slots`.
+absl::Status CheckRatesOfSlots(const FieldPath& acquisition, const store::Rule& slots,
+                               absl::Span<const store::Charge> charges);
 // The rule of the first charge on slots; null: there is none.
 const store::Rule* SlotsOf(absl::Span<const store::Charge> charges);
 // `max_holds` of ListHolds, with the default filled in.

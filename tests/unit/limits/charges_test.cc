@@ -107,6 +107,25 @@ TEST_F(ChargesTest, HandlesAVeryLongChain) {
   EXPECT_THAT(Expand(), ::testing::StartsWith("l0.charges: with those"));
 }
 
+TEST_F(ChargesTest, RejectsSlotsTogetherWithASplitLimit) {
+  const std::string advice =
+      " has algorithm concurrency, which cannot be charged together; have \"rate\" say sharing: "
+      "exact or relaxed";
+  Add("slots", {"between"});
+  Add("between", {"rate"});
+  Add("rate", {});
+  specs_[0]->algorithm = algorithm::Kind::kConcurrency;
+  ASSERT_EQ(Expand(), "ok");
+  specs_[2]->sharing = store::Sharing::kSplit;
+  EXPECT_EQ(Expand(), "slots.charges: \"rate\" says sharing: split and \"slots\"" + advice);
+  specs_[0]->charges = {};
+  ASSERT_EQ(Expand(), "ok");
+  specs_[2]->charges = {"slots"};
+  EXPECT_EQ(Expand(), "between.charges: \"rate\" says sharing: split and \"slots\"" + advice);
+  specs_[2]->sharing = store::Sharing::kRelaxed;
+  EXPECT_EQ(Expand(), "ok");
+}
+
 TEST_F(ChargesTest, CountsTheCommonParentOfADiamondOnce) {
   Add("top", {"m0", "m1", "m2", "m3"});
   for (int i = 0; i < 4; ++i) Add("m" + std::to_string(i), {"foot"});

@@ -358,6 +358,30 @@ TEST_F(SlotsTest, PutLimitRefusesWhatSlotsCannotBe) {
   EXPECT_EQ(registry_.Current()->Find("slots"), nullptr);
 }
 
+TEST_F(SlotsTest, SharedStoreTakesNoSplitLimitWithSlots) {
+  limits::LimitSpec split = PerSecond("split", 10);
+  split.sharing = store::Sharing::kSplit;
+  Load({split, Slots("slots", 5)});
+  const auto ask = [&](RateLimiter& limiter) {
+    call_.Reset(AcquireCall::Form::kUnary);
+    call_.BeginAcquisition({});
+    call_.AddCharge("slots", "k", 1);
+    call_.AddCharge("split", "k", 1);
+    limiter.Acquire(&call_, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+    return call_.result(0).status;
+  };
+  sluice::testing::LateStore shared(store_, {.shared = true}, /*seed=*/1);
+  RateLimiter of_shared(registry_, shared, clock_, metrics_, usage_, signer_);
+  const absl::Status status = ask(of_shared);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "charges: limit \"split\" says sharing: split, so another node could not settle or "
+            "refund what this one granted together with the slots of limit \"slots\"; have "
+            "\"split\" say sharing: exact or relaxed, or ask for the two separately");
+  EXPECT_EQ(shared.under_way(), 0u);
+  EXPECT_TRUE(ask(limiter_).ok()) << "alone, a node decides exactly";
+}
+
 TEST_F(SlotsTest, QueryShowsHoldsAndTheNextEnd) {
   Load({Slots("slots", 5)});
   Take("slots", "k", 2);
