@@ -14,7 +14,7 @@ bool IsAdded(const access::Caller& caller, const ReceiptCharge& charge,
   return std::any_of(charges.begin(), charges.end(), [&](const ReceiptCharge& by) {
     if (!caller.MayUseLimit(by.limit)) return false;
     const limits::Limit* const limit = table.Find(by.limit);
-    // The limit was deleted: nothing is given back.
+    // The limit was deleted: it is not known any more what it added.
     if (limit == nullptr) return true;
     return std::any_of(limit->parents().begin(), limit->parents().end(),
                        [&](const limits::Limit* parent) { return parent->name() == charge.limit; });

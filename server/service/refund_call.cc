@@ -34,6 +34,7 @@ void RefundCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn do
   status_ = with.signer.Open(receipt_, &decoded_);
   if (!status_.ok()) decoded_.charges.clear();
   refunded_.assign(decoded_.charges.size(), 0);
+  given_.resize(decoded_.charges.size());
   if (status_.ok() && deadline_ns != store::kNoDeadline && with.clock.NowNs() >= deadline_ns) {
     status_ = errors::PastDeadline();
   }
@@ -48,7 +49,7 @@ void RefundCall::Start(const Collaborators& with, int64_t deadline_ns, DoneFn do
   operation_.receipt_id = decoded_.id;
   operation_.request_id = decoded_.request_id.has_value() ? &*decoded_.request_id : nullptr;
   operation_.grant_time_ns = decoded_.grant_time_ns;
-  operation_.refunded = refunded_.data();
+  operation_.refunded = given_.data();
   Try();
 }
 
@@ -56,17 +57,20 @@ void RefundCall::Try() {
   ++attempts_;
   table_ = with_->registry.Local();
   charges_.clear();
+  place_.clear();
   status_ = CheckMayRedeem(caller_.get(), "receipt", decoded_.charges, *table_);
   if (!status_.ok()) return Finish();
-  for (const ReceiptCharge& charge : decoded_.charges) {
+  for (size_t i = 0; i < decoded_.charges.size(); ++i) {
+    const ReceiptCharge& charge = decoded_.charges[i];
     const limits::Limit* limit = table_->Find(charge.limit);
-    if (limit == nullptr) {
-      // The limit was deleted, and its buckets with it.
-      operation_.outcome = store::RefundOutcome::kExpired;
-      Finish();
-      return;
-    }
+    // The limit was deleted, and its buckets with it.
+    if (limit == nullptr) continue;
     charges_.push_back({&limit->RuleFor(charge.key), charge.key, charge.permits});
+    place_.push_back(i);
+  }
+  if (charges_.empty()) {
+    operation_.outcome = store::RefundOutcome::kExpired;
+    return Finish();
   }
   operation_.charges = charges_;
   operation_.outcome = store::RefundOutcome::kPending;
@@ -83,7 +87,8 @@ void RefundCall::Decided() {
       if (bookings_ != nullptr) bookings_->Remove(decoded_.grant_time_ns);
       common::Metrics::Shard& shard = with_->metrics.Local();
       for (size_t i = 0; i < charges_.size(); ++i) {
-        shard.OfLimit(charges_[i].rule->limit_id).refunded_permits.Add(refunded_[i]);
+        shard.OfLimit(charges_[i].rule->limit_id).refunded_permits.Add(given_[i]);
+        refunded_[place_[i]] = given_[i];
       }
       if (SlotsOf(charges_) != nullptr && with_->held_callers != nullptr) {
         with_->held_callers->SlotsFreed(charges_);
@@ -92,7 +97,6 @@ void RefundCall::Decided() {
     }
     case store::RefundOutcome::kAlreadyRefunded:
     case store::RefundOutcome::kExpired:
-      std::fill(refunded_.begin(), refunded_.end(), 0);
       break;
     case store::RefundOutcome::kSettled:
       status_ = errors::SettledBefore();

@@ -64,7 +64,8 @@ class RefundCall {
   size_t memory() const {
     return sizeof(*this) + receipt_.capacity() + charges_.capacity() * sizeof(store::Charge) +
            decoded_.charges.capacity() * sizeof(ReceiptCharge) +
-           refunded_.capacity() * sizeof(uint64_t);
+           place_.capacity() * sizeof(size_t) +
+           (given_.capacity() + refunded_.capacity()) * sizeof(uint64_t);
   }
 
   // RateLimiter::Refund.
@@ -87,8 +88,10 @@ class RefundCall {
 
   std::string receipt_;  // decoded_ has views into it
   Receipt decoded_;
-  std::vector<store::Charge> charges_;
-  std::vector<uint64_t> refunded_;
+  std::vector<store::Charge> charges_;  // those whose limits exist
+  std::vector<size_t> place_;           // of each in the receipt
+  std::vector<uint64_t> given_;         // of each
+  std::vector<uint64_t> refunded_;      // of each charge of the receipt
   Operation operation_{this};
   std::shared_ptr<const limits::LimitTable> table_;
   access::CallerPtr caller_;

@@ -76,7 +76,10 @@ void RenewCall::Open(size_t receipt) {
   }
   const size_t first = charges_.size();
   for (const ReceiptCharge& charge : opened_.charges) {
-    const store::Rule& rule = table_->Find(charge.limit)->RuleFor(charge.key);
+    const limits::Limit* const limit = table_->Find(charge.limit);
+    // The limit was deleted: it bounds nothing any more, so its slots are not missed.
+    if (limit == nullptr) continue;
+    const store::Rule& rule = limit->RuleFor(charge.key);
     if (!algorithm::IsConcurrency(rule.parameters)) continue;
     charges_.push_back({&rule, charge.key, charge.permits});
   }

@@ -125,14 +125,11 @@ absl::Status SettleCall::Prepare(const Item& item) {
     return errors::MoreWithoutSettleWithin(PathOf(item).Field("more"));
   }
   if (absl::Status status = MapActuals(item); !status.ok()) return status;
-  for (size_t i = 0; i < decoded_.charges.size(); ++i) {
-    charged_by_[i] = decoded_.charges[i].charged_by;
-  }
   operation_.receipt_id = decoded_.id;
   operation_.grant_time_ns = decoded_.grant_time_ns;
   operation_.estimate = decoded_.of == Receipt::Of::kEstimate;
   operation_.charged_by = charged_by_;
-  operation_.actual = actual_;
+  operation_.actual = asked_actual_;
   operation_.settled = settled_;
   operation_.more = item.more;
   return absl::OkStatus();
@@ -175,13 +172,30 @@ bool SettleCall::Resolve() {
   ++attempts_;
   table_ = with_->registry.Local();
   asked_.clear();
-  for (const ReceiptCharge& charge : decoded_.charges) {
-    const limits::Limit* limit = table_->Find(charge.limit);
-    // The limit was deleted, and its buckets with it.
-    if (limit == nullptr) return false;
-    asked_.push_back({&limit->RuleFor(charge.key), charge.key, charge.permits});
+  size_t deleted = 0;
+  size_t place_of_deleted[bounds::kMaxCharges];
+  for (size_t i = 0; i < decoded_.charges.size(); ++i) {
+    const ReceiptCharge& charge = decoded_.charges[i];
+    if (const limits::Limit* const limit = table_->Find(charge.limit); limit != nullptr) {
+      place_[asked_.size()] = i;
+      asked_.push_back({&limit->RuleFor(charge.key), charge.key, charge.permits});
+    } else {
+      place_of_deleted[deleted] = i;
+      deleted_[deleted++] = charge.permits;
+    }
+  }
+  if (asked_.empty()) return false;
+  std::copy_n(place_of_deleted, deleted, place_ + asked_.size());
+  for (size_t to = 0; to < decoded_.charges.size(); ++to) {
+    asked_actual_[to] = actual_[place_[to]];
+    charged_by_[to] = 0;
+    for (size_t by = 0; by < decoded_.charges.size(); ++by) {
+      charged_by_[to] |=
+          static_cast<uint16_t>((decoded_.charges[place_[to]].charged_by >> place_[by] & 1) << by);
+    }
   }
   operation_.charges = asked_;
+  operation_.deleted = absl::MakeConstSpan(deleted_, deleted);
   operation_.outcome = store::SettleOutcome::kPending;
   operation_.undecided = 0;
   return true;
@@ -212,7 +226,7 @@ absl::Status SettleCall::StatusOf(const Item& item) const {
     case store::SettleOutcome::kTooEarly:
       return errors::SettleTooEarly();
     case store::SettleOutcome::kActualDecreased: {
-      const size_t i = operation_.decreased_charge;
+      const size_t i = place_[operation_.decreased_charge];
       return errors::ActualFalls(PathOf(item).Element("actual", actual_of_[i]).Field("permits"),
                                  actual_[i], operation_.actual_before);
     }
@@ -235,12 +249,13 @@ void SettleCall::KeepResults(Item* item) {
   common::Metrics::Shard& shard = with_->metrics.Local();
   item->result.first_charge = charges_.size();
   item->result.charges = decoded_.charges.size();
-  for (size_t i = 0; i < decoded_.charges.size(); ++i) {
-    const ReceiptCharge& of = decoded_.charges[i];
-    const bool settled = item->result.outcome == store::SettleOutcome::kSettled ||
-                         item->result.outcome == store::SettleOutcome::kLate;
-    charges_.push_back({of.limit, of.key, settled ? settled_[i] : store::SettledPermits()});
-    if (!settled) continue;
+  for (const ReceiptCharge& of : decoded_.charges) charges_.push_back({of.limit, of.key, {}});
+  if (item->result.outcome != store::SettleOutcome::kSettled &&
+      item->result.outcome != store::SettleOutcome::kLate) {
+    return;
+  }
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    charges_[item->result.first_charge + place_[i]].permits = settled_[i];
     common::LimitCounters& counters = shard.OfLimit(asked_[i].rule->limit_id);
     counters.refunded_permits.Add(settled_[i].given_back_now);
     counters.permits_granted.Add(settled_[i].charged_now);

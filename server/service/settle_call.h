@@ -126,7 +126,7 @@ class SettleCall {
   // Reads the receipt and maps the actuals to its charges.
   absl::Status Prepare(const Item& item);
   absl::Status MapActuals(const Item& item);
-  // Finds the current rules of the charges. Returns false if a limit is gone.
+  // Finds the current rules of the charges. Returns false if all of their limits were deleted.
   bool Resolve();
   // Handles the store's answer. Returns false if the store is to be asked again.
   bool Complete(Item* item);
@@ -147,10 +147,15 @@ class SettleCall {
   Step step_ = Step::kPrepare;
   size_t attempts_ = 0;
   Receipt decoded_;
-  std::vector<store::Charge> asked_;
-  uint16_t charged_by_[common::bounds::kMaxCharges];
+  // By charge of the receipt.
   uint64_t actual_[common::bounds::kMaxCharges];
   size_t actual_of_[common::bounds::kMaxCharges];  // the Actual that named it, of the item
+  // What the store is asked: first the charges whose limits exist, then those of deleted limits.
+  std::vector<store::Charge> asked_;
+  size_t place_[common::bounds::kMaxCharges];  // in the receipt
+  uint64_t deleted_[common::bounds::kMaxCharges];
+  uint16_t charged_by_[common::bounds::kMaxCharges];
+  uint64_t asked_actual_[common::bounds::kMaxCharges];
   store::SettledPermits settled_[common::bounds::kMaxCharges];
   Operation operation_{this};
   std::shared_ptr<const limits::LimitTable> table_;

@@ -34,10 +34,13 @@ template <OpenForDecision Bucket>
 class Settling {
  public:
   Settling(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns)
-      : operation_(operation), buckets_(buckets), now_ns_(now_ns) {
+      : operation_(operation),
+        buckets_(buckets),
+        charges_(buckets.size() + operation->deleted.size()),
+        now_ns_(now_ns) {
     std::iota(order_.begin(), order_.end(), uint8_t{0});
     // The sets are transitive, so a charge has more of them than each of those in its set.
-    std::stable_sort(order_.begin(), order_.begin() + buckets.size(), [&](uint8_t a, uint8_t b) {
+    std::stable_sort(order_.begin(), order_.begin() + charges_, [&](uint8_t a, uint8_t b) {
       return std::popcount(ChargedBy(a)) < std::popcount(ChargedBy(b));
     });
   }
@@ -94,7 +97,7 @@ class Settling {
     return operation_->charged_by == nullptr ? 0 : operation_->charged_by[i];
   }
   // The charges, each behind those that charge it.
-  absl::Span<const uint8_t> Order() const { return {order_.data(), buckets_.size()}; }
+  absl::Span<const uint8_t> Order() const { return {order_.data(), charges_}; }
   // Calls visit(part) for each charge in the set of charge i.
   template <typename Visit>
   void ForEachOf(size_t i, Visit visit) const {
@@ -146,7 +149,7 @@ class Settling {
   }
 
   bool NamesActual() const {
-    return std::any_of(operation_->actual, operation_->actual + buckets_.size(),
+    return std::any_of(operation_->actual, operation_->actual + charges_,
                        [](uint64_t actual) { return actual != SettleOperation::kAsTaken; });
   }
   // Begins an account in each bucket of a rate that has a receipt of it, as far as that can be
@@ -168,12 +171,17 @@ class Settling {
   void Resolve(size_t i) {
     Part& part = parts_[i];
     const bool settled = part.estimate.has_value() && part.estimate->state != State::kOpen;
-    part.own = operation_->charges[i].permits;
+    part.own = i < buckets_.size() ? operation_->charges[i].permits
+                                   : operation_->deleted[i - buckets_.size()];
     part.own_before = settled ? part.estimate->actual : 0;
+    bool known = true;
     ForEachOf(i, [&](const Part& by) {
       part.own -= std::min(part.own, by.own);
       part.own_before -= std::min(part.own_before, by.own_before);
+      known &= by.estimate.has_value();
     });
+    // A limit that charged it was deleted since, so part of what is left may be that limit's.
+    if (!known) part.own_before = std::min(part.own_before, part.own);
     part.own_taken = std::max(part.own, part.own_before);
     const uint64_t asked = operation_->actual[i];
     part.own_actual = asked == SettleOperation::kAsTaken ? part.own_taken : asked;
@@ -181,12 +189,13 @@ class Settling {
     // No sum of 16 passes 2^64 unless it passes kMost first.
     ForEachOf(i,
               [&](const Part& by) { part.actual = std::min(part.actual + by.own_actual, kMost); });
+    if (!known && settled) part.actual = std::max(part.actual, part.estimate->actual);
   }
 
   void Carry(size_t i) {
     Part& part = parts_[i];
     if (!part.estimate.has_value()) {
-      // Its limit is new, so it forgives nothing that another limit's bucket may count.
+      // Its limit is new or deleted, so it forgives nothing that another limit's bucket may count.
       part.counted = part.own_actual;
       return;
     }
@@ -228,6 +237,7 @@ class Settling {
 
   SettleOperation* const operation_;
   const absl::Span<Bucket> buckets_;
+  const size_t charges_;  // with those of deleted limits, which are behind the others
   const int64_t now_ns_;
   std::array<uint8_t, common::bounds::kMaxCharges> order_;
   std::array<Part, common::bounds::kMaxCharges> parts_;

@@ -435,6 +435,9 @@ class SettleOperation : public Operation {
   bool estimate = true;
   // The acquisition's charges, with the permits that were asked for.
   absl::Span<const Charge> charges;
+  // Permits of its further charges, whose limits were deleted: their buckets are gone, but those
+  // that they charge are settled by their actual. In charged_by and actual they are behind charges.
+  absl::Span<const uint64_t> deleted;
   // As Acquisition::charged_by was: a charge's permits are those that its request named and those
   // of the charges in its set.
   const uint16_t* charged_by = nullptr;

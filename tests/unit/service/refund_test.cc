@@ -95,13 +95,25 @@ TEST_F(RefundTest, ReportsAReceiptFromBeforeARestart) {
   EXPECT_THAT(std::string(call.status().message()), HasSubstr("before this one was restarted"));
 }
 
-TEST_F(RefundTest, ExpiresWhenItsLimitIsDeleted) {
+TEST_F(RefundTest, RefundsTheBucketsWhoseLimitsWereNotDeleted) {
   const std::string receipt = Receipt(4);
   Load({PerSecond("parent", 100)});
   RefundCall call;
   ASSERT_TRUE(Refund(receipt, &call).ok());
+  EXPECT_EQ(call.outcome(), store::RefundOutcome::kRefunded);
+  EXPECT_EQ(call.charge(0).permits, 0u);
+  EXPECT_EQ(call.charge(1).permits, 4u);
+  EXPECT_EQ(Remaining("parent", ""), 100);
+  ASSERT_TRUE(Refund(receipt, &call).ok());
+  EXPECT_EQ(call.outcome(), store::RefundOutcome::kAlreadyRefunded);
+}
+
+TEST_F(RefundTest, ExpiresWhenAllItsLimitsAreDeleted) {
+  const std::string receipt = Receipt(4);
+  Load({PerSecond("other", 100)});
+  RefundCall call;
+  ASSERT_TRUE(Refund(receipt, &call).ok());
   EXPECT_EQ(call.outcome(), store::RefundOutcome::kExpired);
-  EXPECT_EQ(Remaining("parent", ""), 96);
 }
 
 TEST_F(RefundTest, RefundsNothingAfterTheDeadline) {

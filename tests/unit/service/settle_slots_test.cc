@@ -204,6 +204,27 @@ TEST_F(SettleSlotsTest, SettlesAfterAReloadThatMadeTheSlotsARate) {
   EXPECT_EQ(Free(), 2);
 }
 
+TEST_F(SettleSlotsTest, EndsTheSlotsWhenTheLimitOfTheRateIsDeleted) {
+  for (const std::optional<int64_t> settle_within_s : {std::optional<int64_t>(60), {}}) {
+    SetUp();
+    const std::string receipt = Take("tokens", 1, settle_within_s);
+    const std::string refunded = Take("tokens", 1, settle_within_s);
+    EXPECT_EQ(Free(), 0);
+    limits::LimitSpec slots;
+    slots.name = "slots";
+    slots.algorithm = algorithm::Kind::kConcurrency;
+    slots.permits = 2;
+    slots.hold_for_ns = 30 * kSecond;
+    Load({slots});
+    EXPECT_EQ(Settle(receipt, {{"tokens", 2}}).outcome, SettleOutcome::kSettled);
+    EXPECT_EQ(Free(), 1);
+    RefundCall refund;
+    ASSERT_TRUE(Refund(refunded, &refund).ok());
+    EXPECT_EQ(refund.outcome(), store::RefundOutcome::kRefunded);
+    EXPECT_EQ(Free(), 2);
+  }
+}
+
 TEST_F(SettleSlotsTest, RepeatedGrantSaysHowLongItsSlotsAreHeld) {
   Take("tokens", 8, 60, kId);
   clock_.Advance(10 * kSecond);

@@ -243,9 +243,30 @@ TEST_F(SettleTest, SettlesAfterAReloadAndAReset) {
   EXPECT_EQ(Remaining("child", "r"), 18);
 }
 
-TEST_F(SettleTest, UnknownWhenALimitIsDeleted) {
+TEST_F(SettleTest, SettlesTheBucketsWhoseLimitsWereNotDeleted) {
+  const std::string receipt = EstimateOfBoth();
+  const std::string twice = Estimate("child", "k", 4);
+  Settle(twice, {{"child", "k", 6}}, /*more=*/true);
+  EXPECT_EQ(Remaining("parent", ""), 84);
+  Load({Slow("parent", 100, 50, {}), Slow("other", 10, 5, {"parent"})});
+  EXPECT_EQ(Settle(receipt, {{"child", "k", 1}, {"other", "k", 7}}).outcome,
+            SettleOutcome::kSettled);
+  EXPECT_EQ(Changes(), (Expected{{0, 0, 0}, {0, 2, 0}, {2, 0, 0}}));
+  EXPECT_EQ(Remaining("parent", ""), 86);
+  EXPECT_EQ(Remaining("other", "k"), 3);
+  EXPECT_EQ(Settle(receipt, {{"child", "k", 1}, {"other", "k", 7}}).outcome,
+            SettleOutcome::kSettled);
+  EXPECT_EQ(Settle(receipt, {{"child", "k", 2}, {"other", "k", 7}}).outcome,
+            SettleOutcome::kAlreadySettled);
+  // It has charged 6 for `child` already.
+  EXPECT_EQ(Settle(twice, {{"child", "k", 7}}).outcome, SettleOutcome::kSettled);
+  EXPECT_EQ(Changes(), (Expected{{0, 0, 0}, {0, 3, 0}}));
+  EXPECT_EQ(Remaining("parent", ""), 85);
+}
+
+TEST_F(SettleTest, UnknownWhenAllLimitsAreDeleted) {
   const std::string receipt = Estimate("child", "k", 4);
-  Load({Slow("parent", 100, 50, {})});
+  Load({PerSecond("unowed", 10)});
   EXPECT_EQ(Settle(receipt, {{"child", "k", 1}}).outcome, SettleOutcome::kUnknown);
 }
 

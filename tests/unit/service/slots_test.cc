@@ -147,6 +147,23 @@ TEST_F(SlotsTest, RefundEndsAHoldOnce) {
   EXPECT_TRUE(Renewed(other)) << "a second refund does not end the hold of another caller";
 }
 
+TEST_F(SlotsTest, RenewsTheSlotsOfTheLimitsThatAreLeft) {
+  Load({Slots("slots", 5), Slots("deleted", 5)});
+  call_.Reset(AcquireCall::Form::kUnary);
+  call_.BeginAcquisition({});
+  call_.AddCharge("deleted", "k", 1);
+  call_.AddCharge("slots", "k", 1);
+  Run(&call_);
+  const std::string receipt(call_.result(0).receipt);
+  Load({Slots("slots", 5)});
+  clock_.Advance(20 * kSecond);
+  EXPECT_TRUE(Renewed(receipt)) << "the deleted limit bounds nothing";
+  clock_.Advance(20 * kSecond);
+  EXPECT_EQ(Remaining("slots", "k"), 4);
+  Load({Slots("other", 5)});
+  EXPECT_FALSE(Renewed(receipt)) << "it holds nothing";
+}
+
 TEST_F(SlotsTest, TakesSlotsAndRatesAllOrNone) {
   auto jobs = PerSecond("jobs", 3);
   jobs.charges = {"slots"};
