@@ -467,6 +467,18 @@ void MemoryStore::Refund(RefundOperation* operation) {
 }
 
 std::optional<RefundOutcome> MemoryStore::RefundNow(const RefundOperation& operation, Work work) {
+  if (operation.request_id == nullptr) return RefundBuckets(operation, work);
+  std::optional<RefundOutcome> outcome;
+  // As a call with a request id, it locks buckets under the id's lock.
+  remembered_.Refund(*operation.request_id, operation.receipt_id, [&] {
+    outcome = RefundBuckets(operation, work);
+    return outcome == RefundOutcome::kRefunded;
+  });
+  return outcome;
+}
+
+std::optional<RefundOutcome> MemoryStore::RefundBuckets(const RefundOperation& operation,
+                                                        Work work) {
   EpochGuard guard(index_.epochs());
   Buckets buckets = BucketsOf(operation.charges);
   int64_t at_ns = 0;
@@ -495,10 +507,6 @@ std::optional<RefundOutcome> MemoryStore::RefundNow(const RefundOperation& opera
   // them, must find it here.
   if (open) used_receipts_.Add(operation.receipt_id);
   UnlockAll(absl::MakeSpan(buckets), at_ns);
-  // Not under the buckets' locks: a call with a request id locks buckets under the id's.
-  if (open && operation.request_id != nullptr) {
-    remembered_.Refunded(*operation.request_id, operation.receipt_id);
-  }
   if (open) return RefundOutcome::kRefunded;
   return used_receipts_.Contains(operation.receipt_id) ? RefundOutcome::kAlreadyRefunded
                                                        : RefundOutcome::kExpired;

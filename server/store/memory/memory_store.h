@@ -162,6 +162,7 @@ class MemoryStore final : public Store {
   bool QueryOne(QueryItem& item, int64_t now_ns, Work work);
   // nullopt: bookings are left to be folded first.
   std::optional<RefundOutcome> RefundNow(const RefundOperation& operation, Work work);
+  std::optional<RefundOutcome> RefundBuckets(const RefundOperation& operation, Work work);
   RenewOutcome RenewOne(Renewal* renewal, int64_t now_ns, Work work);
   HoldsOperation::Outcome HoldsNow(HoldsOperation* operation);
   // As RefundNow.

@@ -66,10 +66,12 @@ void RememberedGrants::Restore(const RequestId& id, const Grant& grant, int64_t 
   Add(shard, hash, {id, grant, end_ns});
 }
 
-void RememberedGrants::Refunded(const RequestId& id, uint64_t receipt_id) {
+void RememberedGrants::Refund(const RequestId& id, uint64_t receipt_id,
+                              absl::FunctionRef<bool()> refund) {
   const uint64_t hash = HashOf(id);
   Shard& shard = ShardOf(hash);
   common::MutexLock lock(&shard.mu);
+  if (!refund()) return;
   Entries& entries = shard.entries;
   const auto found = shard.index.Find(hash, [&, all = &entries](uint32_t number) {
     const Entry& entry = (*all)[number];

@@ -41,8 +41,10 @@ class RememberedGrants {
   std::optional<Grant> FindOrDecide(const RequestId& id, int64_t now_ns,
                                     absl::FunctionRef<std::optional<Grant>()> decide);
 
-  // The grant of this receipt was refunded; nothing happens if the id has none of it.
-  void Refunded(const RequestId& id, uint64_t receipt_id);
+  // Calls `refund`. If that returns true, the grant of this receipt was refunded, and is not
+  // repeated any more; nothing happens if the id has none of it. As in FindOrDecide, no other call
+  // with the id decides meanwhile: none repeats the grant after the permits came back.
+  void Refund(const RequestId& id, uint64_t receipt_id, absl::FunctionRef<bool()> refund);
 
   // Drops grants that have ended, a bounded number. Returns true while there are more.
   bool Maintain(int64_t now_ns);

@@ -1,6 +1,8 @@
 #include "server/store/memory/remembered_grants.h"
 
+#include <atomic>
 #include <optional>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -36,6 +38,32 @@ TEST_F(RememberedGrantsTest, DoesNotRememberDenials) {
   EXPECT_FALSE(grants_.FindOrDecide(Id(1), 0, [] { return std::optional<Grant>(); }).has_value());
   EXPECT_EQ(grants_.size(), 0u);
   EXPECT_EQ(Ask(1, 0), std::nullopt);
+}
+
+TEST_F(RememberedGrantsTest, NoCallSeesAGrantAliveWhosePermitsCameBack) {
+  const auto ask = [&] {
+    return grants_.FindOrDecide(Id(1), 0, [] { return std::optional<Grant>({7, 0, 42}); });
+  };
+  ask();
+  std::optional<Grant> seen;
+  std::thread other;
+  std::atomic<bool> asks = false;
+  grants_.Refund(Id(1), 42, [&] {
+    // The permits are back, and a repeat of the request comes.
+    other = std::thread([&] {
+      asks = true;
+      seen = ask();
+    });
+    while (!asks) std::this_thread::yield();
+    return true;
+  });
+  other.join();
+  ASSERT_TRUE(seen.has_value());
+  EXPECT_EQ(seen->receipt_id, Grant::kRefunded);
+  grants_.FindOrDecide(Id(2), 0, [] { return std::optional<Grant>({7, 0, 43}); });
+  grants_.Refund(Id(2), 43, [] { return false; });
+  EXPECT_EQ(grants_.FindOrDecide(Id(2), 0, [] { return std::optional<Grant>(); })->receipt_id, 43u)
+      << "nothing was refunded";
 }
 
 TEST_F(RememberedGrantsTest, DropsEndedGrantsInStepsOfCalls) {
