@@ -24,10 +24,19 @@ std::unique_ptr<StoreUnderTest> MakeClusterStore(const StoreOptions&) {
   return std::make_unique<RedisStoreUnderTest>(cluster->url());
 }
 
+// All buckets are in one slot.
+std::unique_ptr<StoreUnderTest> MakeTaggedClusterStore(const StoreOptions&) {
+  cluster->CallAll({"FLUSHALL"});
+  return std::make_unique<RedisStoreUnderTest>(cluster->url(), "tag");
+}
+
 INSTANTIATE_TEST_SUITE_P(RedisCluster, StoreContractTest, ::testing::Values(&MakeClusterStore));
 INSTANTIATE_TEST_SUITE_P(RedisCluster, OnceContractTest, ::testing::Values(&MakeClusterStore));
 INSTANTIATE_TEST_SUITE_P(RedisCluster, SettleContractTest, ::testing::Values(&MakeClusterStore));
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SettleSeveralContractTest);
+INSTANTIATE_TEST_SUITE_P(RedisCluster, SettleSeveralContractTest,
+                         ::testing::Values(&MakeTaggedClusterStore));
+INSTANTIATE_TEST_SUITE_P(RedisCluster, SlotsContractTest,
+                         ::testing::Values(&MakeTaggedClusterStore));
 
 TEST_P(StoreContractTest, BooksAheadWithinOneSlot) {
   const auto rule = TokenBucket(1, 1, 1);

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -22,8 +23,8 @@ namespace sluice::testing {
 // Redis has one clock, so the wall clock is the same.
 class RedisStoreUnderTest final : public StoreUnderTest {
  public:
-  explicit RedisStoreUnderTest(const std::string& url)
-      : loop_(std::move(net::EventLoop::Create(system_clock_)).value()) {
+  explicit RedisStoreUnderTest(const std::string& url, std::string_view hash_tag = "")
+      : hash_tag_(hash_tag), loop_(std::move(net::EventLoop::Create(system_clock_)).value()) {
     store::RedisStoreOptions options = PatientOptions();
     options.url = store::redis::RedisUrl::Parse(url).value();
     options.test_time = &clock_;
@@ -53,8 +54,10 @@ class RedisStoreUnderTest final : public StoreUnderTest {
   uint64_t max_bookings() const override { return store::redis::kMaxBookingsInRedis; }
   bool knows_what_it_holds() const override { return false; }
   bool forgets_by_test_clock() const override { return false; }
+  std::string_view hash_tag() const override { return hash_tag_; }
 
  private:
+  const std::string_view hash_tag_;  // a literal
   common::SystemClock system_clock_;
   common::FakeClock clock_{1'700'000'000'000'000'000};
   std::unique_ptr<net::EventLoop> loop_;

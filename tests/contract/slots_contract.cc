@@ -102,7 +102,8 @@ class History {
       : under_test_(under_test), first_limit_(first_limit), random_(seed) {
     for (int i = 0; i < 2; ++i) Change(i);
     rate_ = MakeRule(first_limit + 2,
-                     *algorithm::MakeTokenBucket({5, kSecond}, /*burst=*/8, /*debt=*/0));
+                     *algorithm::MakeTokenBucket({5, kSecond}, /*burst=*/8, /*debt=*/0),
+                     /*shadow=*/false, /*max_owed=*/{}, under_test.hash_tag());
     store().Register(rate_);
   }
 
@@ -152,7 +153,8 @@ class History {
     rules_[i] =
         MakeRule(first_limit_ + static_cast<uint32_t>(i),
                  *algorithm::MakeConcurrency(
-                     1 + Below(8), kSecond / 4 + static_cast<int64_t>(Below(8)) * kSecond / 4));
+                     1 + Below(8), kSecond / 4 + static_cast<int64_t>(Below(8)) * kSecond / 4),
+                 /*shadow=*/false, /*max_owed=*/{}, under_test_.hash_tag());
     store().Register(rules_[i]);
   }
 

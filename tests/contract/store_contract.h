@@ -42,6 +42,8 @@ class StoreUnderTest {
   virtual uint64_t max_bookings() const { return common::bounds::kMaxBookingsPerBucket; }
   // Whether remembered grants end by the test's clock; else by a real one.
   virtual bool forgets_by_test_clock() const { return true; }
+  // Of all limits: so that their buckets are in one slot of a Cluster. "": they need not be.
+  virtual std::string_view hash_tag() const { return ""; }
   // Whether its Stats count buckets and receipts.
   virtual bool knows_what_it_holds() const { return true; }
 };
@@ -66,7 +68,7 @@ class StoreContractTest : public ::testing::TestWithParam<StoreFactory> {
                                               absl::StatusOr<algorithm::Parameters> parameters,
                                               bool shadow = false,
                                               std::optional<uint64_t> max_owed = {}) {
-    auto rule = MakeRule(limit_id, parameters.value(), shadow, max_owed);
+    auto rule = MakeRule(limit_id, parameters.value(), shadow, max_owed, under_test_->hash_tag());
     store().Register(rule);
     return rule;
   }

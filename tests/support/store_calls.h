@@ -41,7 +41,8 @@ class Notification {
 inline std::shared_ptr<const store::Rule> MakeRule(uint32_t limit_id,
                                                    const algorithm::Parameters& parameters,
                                                    bool shadow = false,
-                                                   std::optional<uint64_t> max_owed = {}) {
+                                                   std::optional<uint64_t> max_owed = {},
+                                                   std::string_view hash_tag = "") {
   static std::atomic<uint32_t> next_id{1};
   auto rule = std::make_shared<store::Rule>();
   rule->id = next_id.fetch_add(1);
@@ -50,6 +51,7 @@ inline std::shared_ptr<const store::Rule> MakeRule(uint32_t limit_id,
   rule->parameters = parameters;
   rule->shadow = shadow;
   rule->max_owed = max_owed;
+  rule->hash_tag = hash_tag;
   return rule;
 }
 
