@@ -190,6 +190,12 @@ inline absl::Status SlotsNeedHold(std::string_view field, std::string_view limit
                  "after retry_after");
 }
 
+inline absl::Status SlotsNeedReceipt(std::string_view field, std::string_view limit) {
+  return Invalid(field, "slots of limit \"", ToAbsl(limit),
+                 "\", which has algorithm concurrency, are ended with the receipt of the grant; "
+                 "say body=1 to get it, or ask /v1/acquire");
+}
+
 // `slots` has algorithm concurrency.
 inline absl::Status SlotsDoNotSplit(std::string_view field, std::string_view split,
                                     std::string_view slots) {

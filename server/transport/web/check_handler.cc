@@ -70,7 +70,7 @@ void CheckHandler::OnRequest(http1::Exchange& exchange) {
   exchange.set_state(&check);
   check.call.Reset(service::AcquireCall::Form::kUnary, service::AcquireCall::Utf8::kUnchecked);
   check.call.UseCaller(exchange.caller());
-  check.call.BeginAcquisition({});
+  check.call.BeginAcquisition({.shows_receipt = check.request.body()});
   check.call.AddCharge(check.request.limit(), check.request.key(), check.request.permits());
   limiter_.Acquire(
       &check.call, store::kNoDeadline,

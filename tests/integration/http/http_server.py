@@ -15,6 +15,8 @@ limits:
   - { name: overall, rate: 5000/s }
   - { name: wide, rate: 1000000/s }
   - { name: slow, rate: 1/10s, burst: 1 }
+  - { name: jobs, algorithm: concurrency, permits: 5 }
+  - { name: job_calls, rate: 5/h, charges: [jobs] }
   - { name: smuggled, rate: 1000000/s }
 """
 

@@ -352,6 +352,20 @@ class CheckTest(HttpTest):
         status, _, body = self.server.request("POST", "/v1/check?limit=api", "body")
         self.assertEqual(status, 413, body)
 
+    def test_takes_slots_only_if_the_answer_has_the_receipt(self):
+        for limit in ("jobs", "job_calls"):
+            status, _, body = self.check(f"limit={limit}&key=k")
+            self.assertEqual(status, 400, body)
+            self.assertIn('limit: slots of limit "jobs", which has algorithm concurrency',
+                          json.loads(body)["detail"])
+        for key in ("", "k"):
+            _, answer = self.server.call("query", {"buckets": [charge("jobs", key)]})
+            self.assertEqual(int(answer["buckets"][0]["holds"]), 0)
+        status, _, body = self.check("limit=jobs&key=k&body=1")
+        self.assertEqual(status, 200, body)
+        status, answer = self.server.call("settle", {"receipt": json.loads(body)["receipt"]})
+        self.assertEqual((status, answer["outcome"]), (200, "SETTLE_OUTCOME_SETTLED"))
+
     def test_concurrent_checks_are_exact(self):
         connections = [self.server.connect() for _ in range(20)]
         for connection in connections:
