@@ -10,7 +10,9 @@ using std::chrono::nanoseconds;
 
 // What is due so soon is renewed with the first.
 constexpr nanoseconds kTogether = std::chrono::milliseconds(100);
+// A call is full with so many receipts, or with so many bytes of them: servers take 4 MiB.
 constexpr size_t kMostInCall = 4096;
+constexpr size_t kFullBytes = size_t{1} << 20;
 // Renewals in the time for which slots are held, and pauses after one that failed.
 constexpr int kRenewalsInHold = 3;
 constexpr int kRetriesInHold = 12;
@@ -215,8 +217,9 @@ void HoldKeeper::TakeDue(TimePoint now, std::vector<Batch>* batches, std::vector
     Batch& batch = open[server];
     batch.server = server;
     batch.slots.push_back(slots);
-    if (batch.slots.size() < kMostInCall) continue;
-    batches->push_back(std::exchange(batch, {server, {}}));
+    batch.receipt_bytes += slots->receipt.size();
+    if (batch.slots.size() < kMostInCall && batch.receipt_bytes < kFullBytes) continue;
+    batches->push_back(std::exchange(batch, Batch()));
   }
   for (auto& [server, batch] : open) {
     if (!batch.slots.empty()) batches->push_back(std::move(batch));

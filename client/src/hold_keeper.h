@@ -1,8 +1,8 @@
 // HoldKeeper: renews the slots of all permits of a client, with one timer and few calls.
 //
 // A permit is renewed a third of its hold_for after the last renewal. Those that are due within the
-// next 100 ms are renewed with them, by one call for up to 4096 (of each server). A renewal that
-// fails is tried again until the slots end.
+// next 100 ms are renewed with them, by one call for up to 4096, or 1 MiB of receipts (of each
+// server). A renewal that fails is tried again until the slots end.
 //
 // The end of slots counts from just before the call was sent that granted or renewed them, less
 // 0.1 %, since clocks differ. So a permit is lost before the server takes its slots back.
@@ -87,6 +87,7 @@ class HoldKeeper : public std::enable_shared_from_this<HoldKeeper> {
   struct Batch {
     std::optional<uint32_t> server;
     std::vector<Slots> slots;
+    size_t receipt_bytes = 0;
   };
   struct Lost {
     Slots slots;

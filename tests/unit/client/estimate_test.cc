@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "sluice/client.h"
 #include "sluice/fake_connection.h"
+#include "tests/unit/client/forwarding_connection.h"
 
 namespace sluice {
 namespace {
@@ -315,39 +316,15 @@ TEST_F(EstimateTest, SettlesAtAnotherServerIfTheOneThatGrantedIsUnavailable) {
 }
 
 TEST_F(EstimateTest, ReservationsAreRefundedBeforeTheirGrantTime) {
-  class Later final : public Connection {
+  class Later final : public testing::ForwardingConnection {
    public:
-    explicit Later(std::shared_ptr<FakeConnection> fake) : fake_(std::move(fake)) {}
+    using ForwardingConnection::ForwardingConnection;
     void Acquire(const Acquisition& asked, const Call& call, Callback<Decision> done) override {
-      fake_->Acquire(asked, call, [done = std::move(done)](Result<Decision> decision) {
-        if (decision.ok()) decision->wait = seconds(5);
-        done(std::move(decision));
+      ForwardingConnection::Acquire(asked, call, [done = std::move(done)](Result<Decision> result) {
+        if (result.ok()) result->wait = seconds(5);
+        done(std::move(result));
       });
     }
-    void AcquireBatch(std::span<const Acquisition>, const Call&,
-                      Callback<BatchDecisions>) override {}
-    void Query(std::span<const Bucket>, const Call&, Callback<std::vector<BucketStatus>>) override {
-    }
-    void Refund(std::string_view receipt, const Call& call, Callback<RefundResult> done) override {
-      fake_->Refund(receipt, call, std::move(done));
-    }
-    void Settle(const Settlement& one, const Call& call, Callback<SettleResult> done) override {
-      fake_->Settle(one, call, std::move(done));
-    }
-    std::unique_ptr<StreamCall> OpenStream(StreamEvents) override { return nullptr; }
-    std::unique_ptr<WatchCall> Watch(std::span<const Bucket>, const WatchOptions&,
-                                     WatchEvents) override {
-      return nullptr;
-    }
-    void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) override {
-      fake_->RunAfter(delay, std::move(fn));
-    }
-    TimePoint Now() const override { return fake_->Now(); }
-    TimePoint BootNow() const override { return fake_->BootNow(); }
-    void Shutdown() override { fake_->Shutdown(); }
-
-   private:
-    const std::shared_ptr<FakeConnection> fake_;
   };
   Client client(std::make_shared<Later>(fake_), {.servers = {}});
   Result<Estimate> one = client.AcquireEstimate(Of(100));

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "sluice/client.h"
 #include "sluice/fake_connection.h"
+#include "tests/unit/client/forwarding_connection.h"
 
 namespace sluice {
 namespace {
@@ -93,6 +94,38 @@ TEST_F(PermitTest, RenewsTogetherWhatIsDueTogether) {
   fake_->Advance(seconds(10));
   EXPECT_EQ(fake_->renewals().size(), 4u);
   for (const Permit& permit : permits) EXPECT_TRUE(permit.held());
+}
+
+// Servers refuse larger messages.
+TEST_F(PermitTest, RenewsLongReceiptsByCallsOfAtMostTwoMegabytes) {
+  class LongReceipts final : public testing::ForwardingConnection {
+   public:
+    using ForwardingConnection::ForwardingConnection;
+    void Acquire(const Acquisition& asked, const Call& call, Callback<Decision> done) override {
+      ForwardingConnection::Acquire(asked, call, [done = std::move(done)](Result<Decision> result) {
+        result->receipt.resize(1100, '.');
+        done(std::move(result));
+      });
+    }
+    void Renew(std::span<const std::string> receipts, const Call& call,
+               Callback<std::vector<Renewal>> done) override {
+      size_t bytes = 0;
+      std::vector<std::string> shortened;
+      for (const std::string& receipt : receipts) {
+        bytes += receipt.size();
+        shortened.push_back(receipt.substr(0, receipt.find('.')));
+      }
+      EXPECT_LE(bytes, size_t{2} << 20);
+      ForwardingConnection::Renew(shortened, call, std::move(done));
+    }
+  };
+  fake_->SetPermits("jobs", "", 5'000);
+  Client client(std::make_shared<LongReceipts>(fake_), {.servers = {}});
+  std::vector<Permit> permits;
+  for (int i = 0; i < 5'000; ++i) permits.push_back(*client.AcquirePermit(Acquisition("jobs")));
+  fake_->Advance(seconds(30));
+  for (const Permit& permit : permits) ASSERT_TRUE(permit.held());
+  EXPECT_LE(fake_->renewals().size(), 3u * 6u) << "few calls";
 }
 
 TEST_F(PermitTest, IsLostWhenTheServerHasTakenTheSlotsBack) {
