@@ -302,7 +302,8 @@ std::vector<Command> ToolCommands() {
        RunBench},
       {{.name = "run",
         .summary = "Run a command once permits are granted; slots are held while it runs.\n"
-                   "Exit code: the command's; 1 denied, 2 bad usage, 3 no server answered.",
+                   "Exit code: the command's; 1 denied, or the slots were lost before it was "
+                   "started; 2 bad usage; 3 no server answered.",
         .flags = {{"limit", "LIMIT", "limit to charge"},
                   {"key", "KEY", "key to charge (the shared bucket)"},
                   {"permits", "N", "number of permits (1)"},

@@ -18,6 +18,11 @@ namespace {
 bool HasSlots(const Permit& permit) { return permit.left() != std::chrono::nanoseconds::max(); }
 
 int RunHolding(const Session& session, Permit& permit, WhenLost when_lost) {
+  if (const Status lost = permit.lost(); !lost.ok()) {
+    std::fprintf(stderr, "sluice: lost the slots before the command was started: %s\n",
+                 lost.message().c_str());
+    return kExitDenied;
+  }
   const int code = HeldCommand::Run(session.arguments().command, permit, when_lost);
   if (const Status failed = permit.Release(); !failed.ok() && permit.lost().ok()) {
     std::fprintf(stderr, "sluice: the server takes the slots back when their time has passed: %s\n",

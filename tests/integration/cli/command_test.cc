@@ -299,6 +299,16 @@ TEST_F(CommandTest, RunStartsTheCommandOnlyIfGranted) {
   EXPECT_EQ(Sluice("run --limit missing -- true").exit_code, 2);
 }
 
+TEST_F(CommandTest, RunStartsNoCommandWhoseSlotsAreLostAlready) {
+  for (const char* on_lost : {"term", "ignore"}) {
+    const Outcome lost =
+        Sluice(std::string("run --limit short --on-lost ") + on_lost + " -- echo ran");
+    EXPECT_EQ(lost.exit_code, 1);
+    EXPECT_EQ(lost.out, "");
+    EXPECT_THAT(lost.err, HasSubstr("lost the slots before the command was started: the slots"));
+  }
+}
+
 TEST_F(CommandTest, RunWithRetryTriesUntilGranted) {
   ASSERT_EQ(Sluice("acquire api k --permits 10").exit_code, 0);
   const Outcome late = Sluice("run --limit api --key k --retry --timeout 100ms -- echo ran");

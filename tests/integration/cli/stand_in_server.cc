@@ -64,6 +64,7 @@ class StandInServer::State {
     response->set_granted(granted);
     response->set_source(v1::SOURCE_STORE);
     if (!granted) response->mutable_retry_after()->set_nanos(250'000'000);
+    bool slots = false;
     for (const v1::Charge& charge : request.charges()) {
       int64_t& now = Left(charge.limit(), charge.key());
       const auto permits = static_cast<int64_t>(charge.has_permits() ? charge.permits() : 1);
@@ -73,8 +74,10 @@ class StandInServer::State {
       status->set_remaining(now);
       status->set_capacity(10);
       status->mutable_reset_after()->set_seconds(90);
+      slots |= charge.limit() == "short";
+      if (granted && slots) status->mutable_held_for()->set_nanos(1);
     }
-    if (granted && request.want_receipt()) {
+    if (granted && (slots || request.want_receipt())) {
       response->set_receipt(std::string("\x01\xff\x00", 3) + std::to_string(executed));
     }
     return grpc::Status::OK;

@@ -1,5 +1,6 @@
 // StandInServer: a server over grpc++ that hangs, breaks and refuses calls as a test says. Every
-// limit but "missing" exists. Each bucket starts with 10 permits, and never refills.
+// limit but "missing" exists. Each bucket starts with 10 permits, and never refills. Grants of the
+// limit "short" have slots that end at once.
 #ifndef SLUICE_TESTS_INTEGRATION_CLI_STAND_IN_SERVER_H_
 #define SLUICE_TESTS_INTEGRATION_CLI_STAND_IN_SERVER_H_
 
