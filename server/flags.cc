@@ -417,8 +417,8 @@ std::vector<Flag> XdsFlags() {
   return {
       {"ratelimit_xds", "ADDRESS",
        "management server that sends Envoy's rate-limit configuration, over ADS", SetXdsServer},
-      String("ratelimit_xds_node", "ID", "id of this server for it (default: default)",
-             &Flags::xds, &AdsOptions::node),
+      String("ratelimit_xds_node", "ID", "id of this server for it (default: default)", &Flags::xds,
+             &AdsOptions::node),
       Switch("ratelimit_xds_tls", "connect with TLS; the files are read again for each connection",
              &Flags::xds, &AdsOptions::tls),
       String("ratelimit_xds_tls_ca", "FILE",

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/bounds.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/bounds.h"
 #include "common/metrics.h"
 #include "google/protobuf/stubs/logging.h"
 #include "server/limits/limit_registry.h"

@@ -45,9 +45,7 @@ Connection::~Connection() {
 
 // ---- net::StreamHandler
 
-void Connection::OnOpen() {
-  loop_.draining() ? Drain() : PlanTimer();
-}
+void Connection::OnOpen() { loop_.draining() ? Drain() : PlanTimer(); }
 
 void Connection::OnData(absl::Span<const uint8_t> data) {
   if (closing()) return;
